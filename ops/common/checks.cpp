@@ -1,0 +1,137 @@
+#include "fusedsc/common/checks.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace fusedsc {
+namespace {
+
+/// Axes that hold more than one element, as {stride, size}, the smallest stride first.
+std::array<std::pair<std::int64_t, std::int64_t>, 4> axes_by_stride(const ConstTensorView& view) {
+  std::array<std::pair<std::int64_t, std::int64_t>, 4> axes{};
+  for (std::size_t axis = 0; axis < 4; ++axis) {
+    if (view.sizes[axis] > 1) axes[axis] = {view.strides[axis], view.sizes[axis]};
+    else axes[axis] = {0, 1};
+  }
+  std::sort(axes.begin(), axes.end());
+  return axes;
+}
+
+void check_seam(const char* name, const ConstChannelVector& vector, std::int64_t size, DataType dtype) {
+  check_channels_given(name, vector, size, accumulation_type(dtype));
+}
+
+}  // namespace
+
+NamedTensor::NamedTensor(const char* name_, const ConstChannelVector& vector)
+    : name(name_),
+      view(vector.data, vector.dtype, {1, vector.size, 1, 1}, {vector.size, 1, vector.size, vector.size}) {}
+
+void check_readable(const NamedTensor& tensor) {
+  for (std::size_t axis = 0; axis < 4; ++axis) {
+    check(tensor.view.sizes[axis] >= 0, tensor.name, ": its sizes are ", to_string(tensor.view.sizes),
+          "; none may be negative");
+    check(tensor.view.strides[axis] >= 0 || tensor.view.sizes[axis] <= 1, tensor.name, ": its strides are ",
+          to_string(tensor.view.strides), "; none may be negative: pass a copy");
+  }
+}
+
+void check_writable(const NamedTensor& tensor) {
+  check_readable(tensor);
+  if (tensor.view.elements() == 0) return;
+  std::int64_t reach = 0;
+  for (const auto& [stride, size] : axes_by_stride(tensor.view)) {
+    if (size == 1) continue;
+    check(stride > reach, tensor.name, ": with sizes ", to_string(tensor.view.sizes), " and strides ",
+          to_string(tensor.view.strides),
+          " its elements share memory, but it is written: pass a tensor that is not expanded and does not overlap "
+          "itself");
+    reach += (size - 1) * stride;
+  }
+}
+
+void check_sizes(const NamedTensor& tensor, const Sizes& expected, const char* why) {
+  check(tensor.view.sizes == expected, tensor.name, ": its sizes are ", to_string(tensor.view.sizes), ", but must be ",
+        to_string(expected), ", ", why);
+}
+
+void check_dtype(const NamedTensor& tensor, DataType expected, const char* why) {
+  check(tensor.view.dtype == expected, tensor.name, ": its dtype is ", name_of(tensor.view.dtype), ", but must be ",
+        name_of(expected), ", ", why, ": convert it");
+}
+
+void check_channels(const char* name, const ConstChannelVector& vector, std::int64_t size, DataType dtype) {
+  if (!vector) return;
+  check(vector.size == size, name, ": it has ", vector.size, " values, but must have ", size, ", one per channel");
+  check(vector.dtype == dtype, name, ": its dtype is ", name_of(vector.dtype), ", but must be ", name_of(dtype),
+        ": convert it");
+}
+
+void check_channels_given(const char* name, const ConstChannelVector& vector, std::int64_t size, DataType dtype) {
+  check(static_cast<bool>(vector) || size == 0, name, ": it is not given; pass ", size, " values of ", name_of(dtype),
+        ", one per channel");
+  check_channels(name, vector, size, dtype);
+}
+
+void check_prologue(const Prologue& prologue, const ConstTensorView& x) {
+  const DataType dtype = accumulation_type(x.dtype);
+  check_channels("prologue.scale", prologue.scale, x.sizes[1], dtype);
+  check_channels("prologue.shift", prologue.shift, x.sizes[1], dtype);
+}
+
+void check_epilogue(const Epilogue& epilogue, const ConstTensorView& y) {
+  const DataType dtype = accumulation_type(y.dtype);
+  check_channels("epilogue.scale", epilogue.scale, y.sizes[1], dtype);
+  check_channels("epilogue.shift", epilogue.shift, y.sizes[1], dtype);
+  if (!epilogue.residual) return;
+  const NamedTensor residual{"epilogue.residual", epilogue.residual};
+  check_readable(residual);
+  check_sizes(residual, y.sizes, "those of y");
+  check_dtype(residual, y.dtype, "that of y");
+}
+
+void check_statistics(const Statistics& statistics, const ConstTensorView& y) {
+  if (!statistics && !statistics.m2) return;
+  check_seam("statistics.mean", statistics.mean, y.sizes[1], y.dtype);
+  check_seam("statistics.m2", statistics.m2, y.sizes[1], y.dtype);
+}
+
+void check_gradient_prologue(const GradientPrologue& prologue, const ConstTensorView& grad_y) {
+  if (!prologue && !prologue.output_scale && !prologue.offset && !prologue.output) return;
+  check_seam("gradient_prologue.grad_scale", prologue.grad_scale, grad_y.sizes[1], grad_y.dtype);
+  check_seam("gradient_prologue.output_scale", prologue.output_scale, grad_y.sizes[1], grad_y.dtype);
+  check_seam("gradient_prologue.offset", prologue.offset, grad_y.sizes[1], grad_y.dtype);
+  const NamedTensor output{"gradient_prologue.output", prologue.output};
+  check(prologue.output || grad_y.elements() == 0, output.name,
+        ": it is not given; pass the raw output of the forward pass");
+  if (!prologue.output) return;
+  check_readable(output);
+  check_sizes(output, grad_y.sizes, "those of grad_y");
+  check_dtype(output, grad_y.dtype, "that of grad_y");
+}
+
+void check_gradient_sums(const GradientSums& sums, const ConstTensorView& x) {
+  if (!sums && !sums.mean && !sums.grad_times_centered) return;
+  check_seam("sums.mean", sums.mean, x.sizes[1], x.dtype);
+  check_seam("sums.grad", sums.grad, x.sizes[1], x.dtype);
+  check_seam("sums.grad_times_centered", sums.grad_times_centered, x.sizes[1], x.dtype);
+}
+
+void check_given(const NamedTensor& tensor) {
+  check(tensor.view || tensor.view.elements() == 0, tensor.name, ": its data is null, but its sizes are ",
+        to_string(tensor.view.sizes), "; pass the memory of its elements");
+}
+
+void check_no_overlap(std::initializer_list<NamedTensor> outputs, std::initializer_list<NamedTensor> inputs) {
+  const auto check_pair = [](const NamedTensor& output, const NamedTensor& other) {
+    check(!overlap(output.view, other.view), output.name, ": its memory overlaps that of ", other.name,
+          "; pass memory of its own for ", output.name);
+  };
+  for (const NamedTensor* output = outputs.begin(); output != outputs.end(); ++output) {
+    for (const NamedTensor& input : inputs) check_pair(*output, input);
+    for (const NamedTensor* other = outputs.begin(); other != output; ++other) check_pair(*output, *other);
+  }
+}
+
+}  // namespace fusedsc

@@ -1,0 +1,188 @@
+/// Register-blocked depthwise kernels on tiles. Channels are the vector, so nothing is ever shuffled; a block of output
+/// positions shares each loaded input vector and each weight. Everything here runs on whole vectors: tiles are padded.
+
+// NOLINTBEGIN(llvm-header-guard)
+#if defined(FUSEDSC_COMMON_CPU_DEPTHWISE_KERNEL_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef FUSEDSC_COMMON_CPU_DEPTHWISE_KERNEL_INL_H_
+#undef FUSEDSC_COMMON_CPU_DEPTHWISE_KERNEL_INL_H_
+#else
+#define FUSEDSC_COMMON_CPU_DEPTHWISE_KERNEL_INL_H_
+#endif
+// NOLINTEND(llvm-header-guard)
+
+#include "fusedsc/common/cpu/moments-inl.h"
+#include "fusedsc/common/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace fusedsc {
+namespace HWY_NAMESPACE {
+
+/// Output columns that a 3x3 kernel computes together, times two rows: with the nine weights they fill the registers.
+inline constexpr std::int64_t kBlockColumns[] = {kManyRegisters ? 8 : 4, kManyRegisters ? 7 : 3, 4, 2, 1};
+inline constexpr std::int64_t kBlockRows = 2;
+
+/// How to cover a row of `width` output columns with blocks: the widest that leaves no remainder, else greedily.
+inline std::int64_t next_block_columns(std::int64_t width, std::int64_t left) {
+  for (const std::int64_t columns : {kBlockColumns[0], kBlockColumns[1]}) {
+    if (width % columns == 0) return columns;
+  }
+  for (const std::int64_t columns : kBlockColumns) {
+    if (columns <= left) return columns;
+  }
+  return 1;
+}
+
+/// Input of a block: one pointer per input row, at the column where the window of the block's first output begins.
+template <class T>
+struct BlockInput {
+  const T* const* rows;
+  std::int64_t pitch;  ///< elements between neighbouring columns
+};
+
+/// Output of a block: where its first column goes in each row. Nothing is stored where `rows` is null.
+template <class T>
+struct BlockOutput {
+  T* const* rows;
+  std::int64_t pitch;
+};
+
+/// Weights as [tap][weight pitch], and a bias per channel or null.
+template <class T>
+struct DepthwiseWeights {
+  const T* taps;
+  std::int64_t pitch;
+  const T* bias;
+};
+
+/// A block of kRows x kColumns outputs of a 3x3 kernel without dilation, for all channels.
+template <class T, int kStride, int kRows, int kColumns>
+HWY_NOINLINE void depthwise_3x3_block(const BlockInput<T>& input, const DepthwiseWeights<T>& weights,
+                                      std::int64_t channels, const BlockOutput<T>& output, Moments<T>& moments) {
+  constexpr int kInputRows = (kRows - 1) * kStride + 3;
+  constexpr int kInputColumns = (kColumns - 1) * kStride + 3;
+  constexpr int kCount = kRows * kColumns;
+  const Tag<T> d;
+  const MergeWeights<T> merge_weights(moments.count, kCount);
+  for (std::int64_t c = 0; c < channels; c += kLanes<T>) {
+    Vec<T> weight[9];
+    HWY_UNROLL(9)
+    for (int tap = 0; tap < 9; ++tap) weight[tap] = load_as<T>(weights.taps + tap * weights.pitch + c);
+    const auto start = weights.bias != nullptr ? load_as<T>(weights.bias + c) : hn::Zero(d);
+    Vec<T> sum[kRows][kColumns];
+    HWY_UNROLL(16)
+    for (int i = 0; i < kCount; ++i) sum[i / kColumns][i % kColumns] = start;
+    HWY_UNROLL(8)
+    for (int i = 0; i < kInputRows; ++i) {
+      const T* row = input.rows[i] + c;
+      HWY_UNROLL(32)
+      for (int j = 0; j < kInputColumns; ++j) {
+        const auto value = load_as<T>(row + j * input.pitch);
+        HWY_UNROLL(2)
+        for (int r = 0; r < kRows; ++r) {
+          const int kh = i - r * kStride;
+          if (kh < 0 || kh > 2) continue;
+          HWY_UNROLL(8)
+          for (int t = 0; t < kColumns; ++t) {
+            const int kw = j - t * kStride;
+            if (kw >= 0 && kw <= 2) sum[r][t] = hn::MulAdd(value, weight[kh * 3 + kw], sum[r][t]);
+          }
+        }
+      }
+    }
+    if (output.rows != nullptr) {
+      HWY_UNROLL(16)
+      for (int i = 0; i < kCount; ++i) {
+        store_as<T>(sum[i / kColumns][i % kColumns], output.rows[i / kColumns] + (i % kColumns) * output.pitch + c);
+      }
+    }
+    if (moments) {
+      auto total = sum[0][0];
+      HWY_UNROLL(16)
+      for (int i = 1; i < kCount; ++i) total = hn::Add(total, sum[i / kColumns][i % kColumns]);
+      const auto mean = hn::Mul(total, hn::Set(d, T(1) / T(kCount)));
+      auto m2 = hn::Zero(d), m2_odd = hn::Zero(d);
+      HWY_UNROLL(16)
+      for (int i = 0; i < kCount; ++i) {
+        const auto deviation = hn::Sub(sum[i / kColumns][i % kColumns], mean);
+        if (i % 2 == 0) m2 = hn::MulAdd(deviation, deviation, m2);
+        else m2_odd = hn::MulAdd(deviation, deviation, m2_odd);
+      }
+      moments.merge(c, mean, hn::Add(m2, m2_odd), merge_weights);
+    }
+  }
+  if (moments) moments.count += kCount;
+}
+
+template <class T, int kStride, int kRows>
+void depthwise_3x3_block(std::int64_t columns, const BlockInput<T>& input, const DepthwiseWeights<T>& weights,
+                         std::int64_t channels, const BlockOutput<T>& output, Moments<T>& moments) {
+  switch (columns) {
+    case kBlockColumns[0]:
+      return depthwise_3x3_block<T, kStride, kRows, kBlockColumns[0]>(input, weights, channels, output, moments);
+    case kBlockColumns[1]:
+      return depthwise_3x3_block<T, kStride, kRows, kBlockColumns[1]>(input, weights, channels, output, moments);
+#if HWY_TARGET <= HWY_AVX3 || HWY_TARGET == HWY_NEON
+    case 4: return depthwise_3x3_block<T, kStride, kRows, 4>(input, weights, channels, output, moments);
+#endif
+    case 2: return depthwise_3x3_block<T, kStride, kRows, 2>(input, weights, channels, output, moments);
+    default: return depthwise_3x3_block<T, kStride, kRows, 1>(input, weights, channels, output, moments);
+  }
+}
+
+/// One tap of a window of any shape: its weight (an index into the taps), and where it reads for the first output.
+template <class T>
+struct Tap {
+  std::int64_t weight;
+  const T* input;
+};
+
+/// kColumns outputs, each the sum of the same taps, `input_step` further on in the input and `output_step` in the output
+/// for each next one. Forward: the taps of one row of windows. Input gradient: the taps that reach one parity of columns.
+template <class T, int kColumns>
+void depthwise_taps_block(const Tap<T>* taps, std::int64_t tap_count, std::int64_t input_step,
+                          const DepthwiseWeights<T>& weights, std::int64_t channels, T* output,
+                          std::int64_t output_step) {
+  const Tag<T> d;
+  for (std::int64_t c = 0; c < channels; c += kLanes<T>) {
+    const auto start = weights.bias != nullptr ? load_as<T>(weights.bias + c) : hn::Zero(d);
+    Vec<T> sum[kColumns];
+    HWY_UNROLL(8)
+    for (int t = 0; t < kColumns; ++t) sum[t] = start;
+    for (std::int64_t i = 0; i < tap_count; ++i) {
+      const auto weight = load_as<T>(weights.taps + taps[i].weight * weights.pitch + c);
+      const T* input = taps[i].input + c;
+      HWY_UNROLL(8)
+      for (int t = 0; t < kColumns; ++t) sum[t] = hn::MulAdd(load_as<T>(input + t * input_step), weight, sum[t]);
+    }
+    HWY_UNROLL(8)
+    for (int t = 0; t < kColumns; ++t) store_as<T>(sum[t], output + t * output_step + c);
+  }
+}
+
+/// `columns` outputs as above, in blocks of eight, four and one. Moves the taps along.
+template <class T>
+void depthwise_taps_row(Tap<T>* taps, std::int64_t tap_count, std::int64_t input_step,
+                        const DepthwiseWeights<T>& weights, std::int64_t channels, T* output,
+                        std::int64_t output_step, std::int64_t columns) {
+  while (columns > 0) {
+    std::int64_t done = 1;
+    if (columns >= 8) {
+      depthwise_taps_block<T, 8>(taps, tap_count, input_step, weights, channels, output, output_step);
+      done = 8;
+    } else if (columns >= 4) {
+      depthwise_taps_block<T, 4>(taps, tap_count, input_step, weights, channels, output, output_step);
+      done = 4;
+    } else {
+      depthwise_taps_block<T, 1>(taps, tap_count, input_step, weights, channels, output, output_step);
+    }
+    for (std::int64_t i = 0; i < tap_count; ++i) taps[i].input += done * input_step;
+    output += done * output_step;
+    columns -= done;
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace fusedsc
+HWY_AFTER_NAMESPACE();
+
+#endif

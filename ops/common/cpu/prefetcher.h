@@ -1,0 +1,87 @@
+/// Software prefetching between arithmetic: what the next tile will touch is fetched while this one is computed.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace fusedsc {
+
+/// A short queue of address ranges, walked cache line by cache line from inside the matrix products. Without it compute
+/// and memory times add up: the hardware prefetchers lose the thread at every change of row, tile and tensor.
+class Prefetcher {
+ public:
+  static constexpr std::int64_t kLine = 64;
+
+  /// Queues `rows` rows of `bytes` bytes, `row_stride` bytes apart. Ranges past the queue's length are dropped.
+  void add(const void* from, std::int64_t bytes, std::int64_t rows = 1, std::int64_t row_stride = 0) {
+    if (count_ == kRanges || bytes <= 0 || rows <= 0) return;
+    ranges_[count_++] = {static_cast<const char*>(from), bytes, rows, row_stride};
+    lines_ += rows * ((bytes + kLine - 1) / kLine);
+  }
+
+  /// Starts walking the queue, at a pace that ends it within `steps` steps.
+  void start(std::int64_t steps) {
+    pace_ = std::max<std::int64_t>((lines_ + steps - 1) / std::max<std::int64_t>(steps, 1), 1);
+    advance();
+  }
+
+  void clear() { *this = Prefetcher(); }
+
+  /// The walk's state while a loop holds it in registers: one step per iteration.
+  class Walk {
+   public:
+    explicit Walk(Prefetcher& owner) : owner_(owner), at_(owner.at_), end_(owner.end_), pace_(owner.pace_) {}
+    ~Walk() { owner_.at_ = at_; }
+    Walk(const Walk&) = delete;
+    Walk& operator=(const Walk&) = delete;
+
+    [[gnu::always_inline]] void step() {
+      for (std::int64_t i = 0; i < pace_; ++i) {
+        __builtin_prefetch(at_, 0, 2);  // into the second-level cache: the first one holds the running tile
+        at_ += kLine;
+        if (__builtin_expect(at_ >= end_, false)) {
+          owner_.advance();
+          at_ = owner_.at_;
+          end_ = owner_.end_;
+          pace_ = owner_.pace_;
+        }
+      }
+    }
+
+   private:
+    Prefetcher& owner_;
+    const char* at_;
+    const char* end_;
+    std::int64_t pace_;
+  };
+
+ private:
+  struct Rows {
+    const char* at;
+    std::int64_t bytes, count, row_stride;
+  };
+  static constexpr int kRanges = 8;
+
+  /// On to the next row, or to rest when there is none.
+  [[gnu::noinline]] void advance() {
+    while (first_ < count_ && ranges_[first_].count == 0) ++first_;
+    if (first_ == count_) {
+      clear();
+      return;
+    }
+    Rows& rows = ranges_[first_];
+    at_ = rows.at;
+    end_ = rows.at + rows.bytes;
+    rows.at += rows.row_stride;
+    --rows.count;
+  }
+
+  Rows ranges_[kRanges];
+  int first_ = 0, count_ = 0;
+  std::int64_t lines_ = 0;
+  std::int64_t pace_ = 0;  ///< lines per step; 0 at rest
+  const char* at_ = nullptr;
+  const char* end_ = nullptr;
+};
+
+}  // namespace fusedsc

@@ -1,0 +1,88 @@
+/// The geometry of a convolution, and the seams through which BatchNorm and activations pass.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "fusedsc/common/tensor_view.h"
+
+namespace fusedsc {
+
+struct Padding {
+  std::int64_t left = 0, right = 0, top = 0, bottom = 0;
+};
+
+/// How a kernel window moves over the input: {vertical, horizontal} pairs.
+struct Window {
+  std::array<std::int64_t, 2> kernel{1, 1};
+  std::array<std::int64_t, 2> stride{1, 1};
+  std::array<std::int64_t, 2> dilation{1, 1};
+  Padding padding{};
+
+  /// floor((in + padding - dilation*(kernel-1) - 1) / stride) + 1 per axis. Throws InvalidArgument on a zero or
+  /// negative kernel, stride or dilation, negative padding, or a kernel larger than the padded input.
+  std::int64_t output_height(std::int64_t input_height) const;
+  std::int64_t output_width(std::int64_t input_width) const;
+};
+
+/// TensorFlow's "same": output = ceil(input / stride), the odd padding element on the right and bottom.
+Padding same_padding(std::int64_t height, std::int64_t width, const Window& window);
+
+enum class Activation { identity, relu, relu6, silu, hardswish };
+
+/// Throws InvalidArgument, listing the names allowed, for an unknown name.
+Activation activation_from_name(const std::string& name);
+const char* name_of(Activation activation);
+
+/// What happens to each input element as it is loaded: activation(scale[c]*x + shift[c]), before zero padding.
+/// Both vectors empty and `identity`: the element as it is.
+struct Prologue {
+  ConstChannelVector scale;  ///< [C_in], or empty for 1
+  ConstChannelVector shift;  ///< [C_in], or empty for 0
+  Activation activation = Activation::identity;
+
+  explicit operator bool() const { return scale || shift || activation != Activation::identity; }
+};
+
+/// What happens to each output element as it is stored (inference): activation(scale[c]*y + shift[c]) + residual.
+struct Epilogue {
+  ConstChannelVector scale;  ///< [C_out], or empty for 1
+  ConstChannelVector shift;  ///< [C_out], or empty for 0
+  Activation activation = Activation::identity;
+  ConstTensorView residual;  ///< y's sizes and dtype, any strides; or empty
+
+  explicit operator bool() const {
+    return scale || shift || activation != Activation::identity || static_cast<bool>(residual);
+  }
+};
+
+/// Per-channel statistics of the raw output (bias added, epilogue not yet applied) over N, H and W.
+struct Statistics {
+  ChannelVector mean;  ///< [C_out]
+  ChannelVector m2;    ///< [C_out] sum of squared deviations from the mean
+
+  explicit operator bool() const { return static_cast<bool>(mean); }
+};
+
+/// BatchNorm's backward applied to the output gradient as it is loaded:
+/// grad_scale[c]*grad_y + output_scale[c]*output + offset[c], where `output` is the raw output of the forward pass.
+struct GradientPrologue {
+  ConstChannelVector grad_scale;    ///< [C_out]
+  ConstChannelVector output_scale;  ///< [C_out]
+  ConstChannelVector offset;        ///< [C_out]
+  ConstTensorView output;           ///< raw y, sizes and dtype of grad_y, any strides
+
+  explicit operator bool() const { return static_cast<bool>(grad_scale); }
+};
+
+/// What BatchNorm's backward needs of the gradient g at the output of its affine map: sums over N, H and W.
+struct GradientSums {
+  ConstChannelVector mean;        ///< [C_in] mean of the raw input
+  ChannelVector grad;             ///< [C_in] sum of g
+  ChannelVector grad_times_centered;  ///< [C_in] sum of g*(x - mean)
+
+  explicit operator bool() const { return static_cast<bool>(grad); }
+};
+
+}  // namespace fusedsc

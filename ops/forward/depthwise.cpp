@@ -1,0 +1,51 @@
+#include "fusedsc/forward/depthwise.h"
+
+#include "fusedsc/common/convolution_checks.h"
+#include "fusedsc/forward/depthwise_cpu.h"
+#include "fusedsc/runtime/convolution.h"
+
+namespace fusedsc {
+namespace {
+
+constexpr const char* kName = "depthwise_conv2d";
+
+std::span<const Implementation<DepthwiseArguments>> implementations() {
+  static const Implementation<DepthwiseArguments> list[] = {depthwise_cpu()};
+  return list;
+}
+
+void check_problem(const DepthwiseArguments& arguments) {
+  check_forward(arguments, depthwise_output_sizes(arguments.x.sizes, arguments.weight.sizes, arguments.window));
+}
+
+}  // namespace
+
+Sizes depthwise_output_sizes(const Sizes& x, const Sizes& weight, const Window& window) {
+  check(weight[1] == 1, "weight: its sizes are ", to_string(weight),
+        "; a depthwise weight is [C*m, 1, Kh, Kw], its second size 1");
+  check(x[1] == 0 ? weight[0] == 0 : weight[0] > 0 && weight[0] % x[1] == 0, "weight: it has ", weight[0],
+        " output channels, which must be a whole multiple of the ", x[1], " channels of x");
+  check(window.kernel[0] == weight[2] && window.kernel[1] == weight[3], "window: its kernel is ", window.kernel[0],
+        " x ", window.kernel[1], ", but must be ", weight[2], " x ", weight[3], ", the last two sizes of weight");
+  return {x[0], weight[0], window.output_height(x[2]), window.output_width(x[3])};
+}
+
+void depthwise_conv2d(const DepthwiseArguments& arguments, const Execution& execution) {
+  check_problem(arguments);
+  check_forward_memory(arguments);
+  check(arguments.y || arguments.statistics || arguments.y.elements() == 0,
+        "y: its data is null, which is for statistics alone; pass memory, or statistics");
+  run_convolution(kName, implementations(), arguments, execution);
+}
+
+std::size_t depthwise_conv2d_workspace_bytes(const DepthwiseArguments& arguments, int threads) {
+  check_problem(arguments);
+  return convolution_workspace_bytes(kName, implementations(), arguments, threads);
+}
+
+std::vector<Candidate> explain_depthwise_conv2d(const DepthwiseArguments& arguments) {
+  check_problem(arguments);
+  return explain(implementations(), arguments);
+}
+
+}  // namespace fusedsc

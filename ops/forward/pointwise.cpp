@@ -1,0 +1,53 @@
+#include "fusedsc/forward/pointwise.h"
+
+#include "fusedsc/common/convolution_checks.h"
+#include "fusedsc/forward/pointwise_cpu.h"
+#include "fusedsc/runtime/convolution.h"
+
+namespace fusedsc {
+namespace {
+
+constexpr const char* kName = "pointwise_conv2d";
+
+std::span<const Implementation<PointwiseArguments>> implementations() {
+  static const Implementation<PointwiseArguments> list[] = {pointwise_cpu()};
+  return list;
+}
+
+void check_problem(const PointwiseArguments& arguments) {
+  check_forward(arguments, pointwise_output_sizes(arguments.x.sizes, arguments.weight.sizes, arguments.groups));
+}
+
+}  // namespace
+
+Sizes pointwise_output_sizes(const Sizes& x, const Sizes& weight, std::int64_t groups) {
+  check(x[1] > 0, "x: it has ", x[1], " channels; a pointwise convolution needs at least 1");
+  check(weight[0] > 0, "weight: it has ", weight[0], " output channels; it must have at least 1");
+  check(groups > 0, "groups: it is ", groups, "; it must be at least 1");
+  check(x[1] % groups == 0, "groups: it is ", groups, ", but must divide the ", x[1], " channels of x");
+  check(weight[0] % groups == 0, "groups: it is ", groups, ", but must divide the ", weight[0],
+        " output channels of weight");
+  check(weight[1] == x[1] / groups && weight[2] == 1 && weight[3] == 1, "weight: its sizes are ", to_string(weight),
+        ", but must be ", to_string({weight[0], x[1] / groups, 1, 1}), ", for the ", x[1], " channels of x in ", groups,
+        " groups");
+  return {x[0], weight[0], x[2], x[3]};
+}
+
+void pointwise_conv2d(const PointwiseArguments& arguments, const Execution& execution) {
+  check_problem(arguments);
+  check_forward_memory(arguments);
+  check_given({"y", arguments.y});
+  run_convolution(kName, implementations(), arguments, execution);
+}
+
+std::size_t pointwise_conv2d_workspace_bytes(const PointwiseArguments& arguments, int threads) {
+  check_problem(arguments);
+  return convolution_workspace_bytes(kName, implementations(), arguments, threads);
+}
+
+std::vector<Candidate> explain_pointwise_conv2d(const PointwiseArguments& arguments) {
+  check_problem(arguments);
+  return explain(implementations(), arguments);
+}
+
+}  // namespace fusedsc

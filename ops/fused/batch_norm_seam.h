@@ -1,0 +1,56 @@
+/// BatchNorm as the seams see it: per-channel arithmetic between two passes, and the two elementwise passes at the end
+/// of an inverted residual, where no convolution follows that could take the normalisation into its prologue.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "fusedsc/common/problem.h"
+#include "fusedsc/runtime/execution.h"
+
+namespace fusedsc {
+
+/// scale = weight*invstd, shift = bias - mean*scale: BatchNorm as an affine map. Vectors are [C], accumulation type;
+/// weight and bias may be empty (1 and 0).
+void batch_norm_affine(ConstChannelVector weight, ConstChannelVector bias, ConstChannelVector mean,
+                       ConstChannelVector invstd, ChannelVector scale, ChannelVector shift);
+
+/// invstd = 1/sqrt(m2/count + eps). `invstd` may be the same memory as `m2`.
+void batch_norm_invstd(ConstChannelVector m2, std::int64_t count, double eps, ChannelVector invstd);
+
+/// From the sums of GradientSums to the coefficients of GradientPrologue and the parameter gradients:
+///   grad_weight = sum g*(x-mean) * invstd, grad_bias = sum g,
+///   dx = grad_scale*g + output_scale*x + offset.
+/// In eval mode (training == false) the statistics are constants: output_scale = offset = 0.
+struct BatchNormBackward {
+  ConstChannelVector weight;  ///< or empty for 1
+  ConstChannelVector mean, invstd, sum_grad, sum_grad_times_centered;
+  std::int64_t count = 0;  ///< N*H*W
+  bool training = true;
+  ChannelVector grad_scale, output_scale, offset;  ///< written
+  ChannelVector grad_weight, grad_bias;            ///< written; may be empty
+};
+void batch_norm_backward_coefficients(const BatchNormBackward& arguments);
+
+/// out = activation(scale[c]*x + shift[c]) + residual, one pass over memory.
+struct BatchNormApplyArguments {
+  ConstTensorView x;
+  ConstChannelVector scale, shift;
+  Activation activation = Activation::identity;
+  ConstTensorView residual;  ///< or empty
+  TensorView out;
+};
+void batch_norm_apply(const BatchNormApplyArguments& arguments, const Execution& execution);
+std::size_t batch_norm_apply_workspace_bytes(const BatchNormApplyArguments& arguments, int threads);
+
+/// The two sums BatchNorm's backward needs, of g = grad_y * activation'(scale*x + shift).
+struct BatchNormReduceArguments {
+  ConstTensorView x, grad_y;
+  ConstChannelVector scale, shift;  ///< used by the activation's derivative only
+  Activation activation = Activation::identity;
+  GradientSums sums;
+};
+void batch_norm_reduce(const BatchNormReduceArguments& arguments, const Execution& execution);
+std::size_t batch_norm_reduce_workspace_bytes(const BatchNormReduceArguments& arguments, int threads);
+
+}  // namespace fusedsc

@@ -1,0 +1,62 @@
+/// The fused depthwise-separable block, DW -> BatchNorm -> activation -> PW, that trains. Between the two convolutions
+/// nothing is stored but per-channel statistics, and d (the raw depthwise output) where the caller asks for it.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "fusedsc/common/problem.h"
+#include "fusedsc/runtime/execution.h"
+#include "fusedsc/runtime/implementation.h"
+
+namespace fusedsc {
+
+/// y = PW(activation(BN(DW(x)))). Seed 001's fused scale-shift-activation, taken through training.
+struct DscBlockArguments {
+  ConstTensorView x;           ///< [N, C, H, W]
+  ConstTensorView dw_weight;   ///< [C*m, 1, Kh, Kw]
+  ConstChannelVector dw_bias;  ///< [C*m], dtype of x; or empty
+  ConstTensorView pw_weight;   ///< [M, C*m, 1, 1]
+  ConstChannelVector pw_bias;  ///< [M], dtype of x; or empty
+  Window window;
+  ConstChannelVector bn_weight;  ///< [C*m] gamma, or empty for 1
+  ConstChannelVector bn_bias;    ///< [C*m] beta, or empty for 0
+  double eps = 1e-5;
+  Activation activation = Activation::relu6;
+  bool training = true;
+  /// Training: written, the batch's mean and 1/sqrt(var + eps) (biased variance). Eval: read, the running ones.
+  ChannelVector mean;      ///< [C*m]
+  ChannelVector invstd;    ///< [C*m]
+  ChannelVector variance;  ///< [C*m] training: written, the biased variance (for running statistics); may be empty
+  TensorView d;  ///< [N, C*m, OH, OW] raw depthwise output, stored for backward; null data: recomputed where needed
+  TensorView y;  ///< [N, M, OH, OW]
+};
+
+void dsc_block(const DscBlockArguments& arguments, const Execution& execution);
+std::size_t dsc_block_workspace_bytes(const DscBlockArguments& arguments, int threads);
+std::vector<Candidate> explain_dsc_block(const DscBlockArguments& arguments);
+
+/// Gradients of the block; input-centric (seed 004, section IV-C). Any gradient with null data is not wanted.
+struct DscBlockBackwardArguments {
+  ConstTensorView x, dw_weight;
+  ConstChannelVector dw_bias;
+  ConstTensorView pw_weight;
+  Window window;
+  ConstChannelVector bn_weight, bn_bias;
+  Activation activation = Activation::relu6;
+  bool training = true;             ///< eval: mean and invstd are constants
+  ConstChannelVector mean, invstd;  ///< what forward wrote (training) or read (eval)
+  ConstTensorView d;                ///< what forward stored, or null data: recomputed
+  ConstTensorView grad_y;           ///< [N, M, OH, OW], any strides
+  TensorView grad_bn;  ///< scratch [N, C*m, OH, OW]: gradient at BN's output, stored between the passes; null data:
+                       ///< recomputed
+  TensorView grad_x, grad_dw_weight, grad_pw_weight;
+  ChannelVector grad_dw_bias, grad_pw_bias;    ///< dtype of x
+  ChannelVector grad_bn_weight, grad_bn_bias;  ///< accumulation type
+};
+
+void dsc_block_backward(const DscBlockBackwardArguments& arguments, const Execution& execution);
+std::size_t dsc_block_backward_workspace_bytes(const DscBlockBackwardArguments& arguments, int threads);
+std::vector<Candidate> explain_dsc_block_backward(const DscBlockBackwardArguments& arguments);
+
+}  // namespace fusedsc

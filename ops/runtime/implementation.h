@@ -1,0 +1,56 @@
+/// Ordered lists of implementations: the first that can run an operator's arguments runs them.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "fusedsc/common/status.h"
+#include "fusedsc/runtime/execution.h"
+
+namespace fusedsc {
+
+template <class Arguments>
+struct Implementation {
+  const char* name;
+  /// Empty when it can run the arguments, else the reason why not. Looks at shapes, strides, types and seams only.
+  std::string (*why_not)(const Arguments&);
+  std::size_t (*workspace_bytes)(const Arguments&, int threads);
+  void (*run)(const Arguments&, const Execution&);
+};
+
+/// One line of `explain`: an implementation, and why it cannot run (empty if it can).
+struct Candidate {
+  std::string implementation;
+  std::string why_not;
+  bool taken = false;
+};
+
+template <class Arguments>
+std::vector<Candidate> explain(std::span<const Implementation<Arguments>> list, const Arguments& arguments) {
+  std::vector<Candidate> candidates;
+  bool found = false;
+  for (const auto& implementation : list) {
+    std::string reason = implementation.why_not(arguments);
+    const bool taken = !found && reason.empty();
+    found |= taken;
+    candidates.push_back({implementation.name, std::move(reason), taken});
+  }
+  return candidates;
+}
+
+/// The first implementation that can run. Throws Unsupported, listing every entry with its reason, if there is none.
+template <class Arguments>
+const Implementation<Arguments>& choose(const char* op, std::span<const Implementation<Arguments>> list,
+                                        const Arguments& arguments) {
+  std::string reasons;
+  for (const auto& implementation : list) {
+    const std::string reason = implementation.why_not(arguments);
+    if (reason.empty()) return implementation;
+    reasons += std::string("\n  ") + implementation.name + ": " + reason;
+  }
+  throw Unsupported(std::string(op) + ": no implementation can run these arguments:" + reasons);
+}
+
+}  // namespace fusedsc
