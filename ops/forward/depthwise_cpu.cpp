@@ -110,7 +110,7 @@ struct DepthwiseForward {
                 Moments<T>& moments) {
     const std::int64_t first = plan.blocks.first(block), channels = plan.blocks.size(block);
     const std::int64_t pitch = plan.blocks.template padded<T>(block);
-    T* outputs[kBlockRows];
+    T* outputs[kDepthwiseRows];
     for (std::int64_t r = 0; r < count; ++r) {
       outputs[r] = store_direct ? element<T>(arguments.y, n, first, h + r, 0)
                                 : lane.output + r * plan.output_columns * pitch;

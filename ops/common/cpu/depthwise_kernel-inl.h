@@ -18,15 +18,15 @@ namespace fusedsc {
 namespace HWY_NAMESPACE {
 
 /// Output columns that a 3x3 kernel computes together, times two rows: with the nine weights they fill the registers.
-inline constexpr std::int64_t kBlockColumns[] = {kManyRegisters ? 8 : 4, kManyRegisters ? 7 : 3, 4, 2, 1};
-inline constexpr std::int64_t kBlockRows = 2;
+inline constexpr std::int64_t kDepthwiseColumns[] = {kManyRegisters ? 8 : 4, kManyRegisters ? 7 : 3, 4, 2, 1};
+inline constexpr std::int64_t kDepthwiseRows = 2;
 
 /// How to cover a row of `width` output columns with blocks: the widest that leaves no remainder, else greedily.
 inline std::int64_t next_block_columns(std::int64_t width, std::int64_t left) {
-  for (const std::int64_t columns : {kBlockColumns[0], kBlockColumns[1]}) {
+  for (const std::int64_t columns : {kDepthwiseColumns[0], kDepthwiseColumns[1]}) {
     if (width % columns == 0) return columns;
   }
-  for (const std::int64_t columns : kBlockColumns) {
+  for (const std::int64_t columns : kDepthwiseColumns) {
     if (columns <= left) return columns;
   }
   return 1;
@@ -117,10 +117,10 @@ template <class T, int kStride, int kRows>
 void depthwise_3x3_block(std::int64_t columns, const BlockInput<T>& input, const DepthwiseWeights<T>& weights,
                          std::int64_t channels, const BlockOutput<T>& output, Moments<T>& moments) {
   switch (columns) {
-    case kBlockColumns[0]:
-      return depthwise_3x3_block<T, kStride, kRows, kBlockColumns[0]>(input, weights, channels, output, moments);
-    case kBlockColumns[1]:
-      return depthwise_3x3_block<T, kStride, kRows, kBlockColumns[1]>(input, weights, channels, output, moments);
+    case kDepthwiseColumns[0]:
+      return depthwise_3x3_block<T, kStride, kRows, kDepthwiseColumns[0]>(input, weights, channels, output, moments);
+    case kDepthwiseColumns[1]:
+      return depthwise_3x3_block<T, kStride, kRows, kDepthwiseColumns[1]>(input, weights, channels, output, moments);
 #if HWY_TARGET <= HWY_AVX3 || HWY_TARGET == HWY_NEON
     case 4: return depthwise_3x3_block<T, kStride, kRows, 4>(input, weights, channels, output, moments);
 #endif

@@ -76,18 +76,18 @@ struct DepthwisePlan {
   std::int64_t step_rows = 1;  ///< output rows computed together
   std::int64_t ring_rows = 0, ring_columns = 0;
 
-  /// `wanted_blocks` is how many pieces of work the channels should give.
-  DepthwisePlan(const DepthwiseArguments& arguments, std::int64_t wanted_blocks)
+  /// `wanted_blocks` is how many pieces of work the channels should give; `one_block` keeps them together.
+  DepthwisePlan(const DepthwiseArguments& arguments, std::int64_t wanted_blocks, bool one_block = false)
       : multiplier(channel_multiplier(arguments.x, arguments.weight)),
         output_columns(arguments.y.sizes[3]),
         three_by_three(is_three_by_three(arguments.window)),
-        step_rows(three_by_three ? kBlockRows : 1) {
+        step_rows(three_by_three ? kDepthwiseRows : 1) {
     const Window& window = arguments.window;
     direct = three_by_three && multiplier == 1 && !arguments.prologue && is_tile<T>(arguments.x) &&
-             output_columns > 3 * kBlockColumns[1];
+             output_columns > 3 * kDepthwiseColumns[1];
     ring_rows = (step_rows - 1) * window.stride[0] + (window.kernel[0] - 1) * window.dilation[0] + 1;
     ring_columns = (output_columns - 1) * window.stride[1] + (window.kernel[1] - 1) * window.dilation[1] + 1;
-    const std::int64_t ring_bytes = direct ? 0 : ring_rows * ring_columns * static_cast<std::int64_t>(sizeof(T));
+    const std::int64_t ring_bytes = direct || one_block ? 0 : ring_rows * ring_columns * static_cast<std::int64_t>(sizeof(T));
     blocks = channel_blocks<T>(arguments.weight.sizes[0], multiplier, ring_bytes,
                                layout_of(arguments.x.sizes, arguments.x.strides), wanted_blocks);
   }

@@ -59,8 +59,8 @@ class DepthwiseRows {
   }
 
  private:
-  static constexpr std::int64_t kPatchRows = (kBlockRows - 1) * 2 + 3;
-  static constexpr std::int64_t kPatchColumns = (kBlockColumns[0] - 1) * 2 + 3;
+  static constexpr std::int64_t kPatchRows = (kDepthwiseRows - 1) * 2 + 3;
+  static constexpr std::int64_t kPatchColumns = (kDepthwiseColumns[0] - 1) * 2 + 3;
 
   const T* ring_row(std::int64_t row) {
     return ring_.row(row, arguments_.x.sizes[2], [&](const TilePart& part, T* to) {

@@ -27,6 +27,19 @@ struct GradientVectors {
   explicit operator bool() const { return grad_scale != nullptr; }
 };
 
+/// grad = grad_scale*grad + output_scale*output + offset in place: tiles [positions][channels], whole vectors.
+template <class T>
+void batch_norm_backward_tile(T* grad, const T* output, std::int64_t output_pitch, std::int64_t positions,
+                              std::int64_t channels, const GradientVectors<T>& prologue) {
+  for (std::int64_t p = 0; p < positions; ++p, grad += channels, output += output_pitch) {
+    for (std::int64_t c = 0; c < channels; c += kLanes<T>) {
+      const auto from_output =
+          hn::MulAdd(load_as<T>(output + c), load_as<T>(prologue.output_scale + c), load_as<T>(prologue.offset + c));
+      store_as<T>(hn::MulAdd(load_as<T>(grad + c), load_as<T>(prologue.grad_scale + c), from_output), grad + c);
+    }
+  }
+}
+
 /// Fills tile[part.positions][pitch] from the output gradient, through the gradient prologue where there is one.
 /// `scratch` holds as much as the tile; it is used where the raw output cannot be read in place.
 template <class T>
@@ -43,13 +56,7 @@ void load_gradient_tile(const ConstTensorView& grad, const TilePart& part, const
   } else {
     load_tile<T>(prologue.output, part, {}, scratch);
   }
-  for (std::int64_t p = 0; p < part.positions; ++p, tile += pitch, output += output_pitch) {
-    for (std::int64_t c = 0; c < pitch; c += kLanes<T>) {
-      const auto from_output =
-          hn::MulAdd(load_as<T>(output + c), load_as<T>(prologue.output_scale + c), load_as<T>(prologue.offset + c));
-      store_as<T>(hn::MulAdd(load_as<T>(tile + c), load_as<T>(prologue.grad_scale + c), from_output), tile + c);
-    }
-  }
+  batch_norm_backward_tile<T>(tile, output, output_pitch, part.positions, pitch, prologue);
 }
 
 /// The vectors of GradientSums for the channels of a tile; null: not wanted.

@@ -42,11 +42,12 @@ struct PositionMajor {
     return positions * round_up(channels, kLanes<T>) + kLanes<T>;
   }
 
-  /// Whether the tensor's own memory is a patch: of lines of any length, and of whole vectors.
+  /// Whether the tensor's own memory is a patch: at all, for the vector passes, and for forward's products.
   static bool is_patch(const ConstTensorView& x) {
     return x.dtype == kComputeType<T> && layout_of(x.sizes, x.strides) == Layout::channels_last;
   }
-  static bool is_whole(const ConstTensorView& x, const TilePart&) { return is_tile<T>(x); }
+  static bool is_readable(const ConstTensorView& x) { return is_tile<T>(x); }
+  static bool is_operand(const ConstTensorView& x, const TilePart&) { return is_patch(x); }
   static std::int64_t pitch_of(const ConstTensorView& x) { return x.strides[3]; }
 
   static void load(const ConstTensorView& x, const TilePart& part, const AffineVectors<T>& affine, T* to) {
@@ -85,8 +86,9 @@ struct ChannelMajor {
   static bool is_patch(const ConstTensorView& x) {
     return x.dtype == kComputeType<T> && layout_of(x.sizes, x.strides) == Layout::contiguous;
   }
-  static bool is_whole(const ConstTensorView& x, const TilePart& part) {
-    return is_patch(x) && part.positions % kLanes<T> == 0;
+  static bool is_readable(const ConstTensorView& x) { return is_patch(x); }
+  static bool is_operand(const ConstTensorView& x, const TilePart& part) {
+    return is_patch(x) && part.positions % kLanes<T> == 0;  // its lines are read in whole vectors
   }
   static std::int64_t pitch_of(const ConstTensorView& x) { return x.strides[1]; }
 
@@ -149,6 +151,21 @@ struct ChannelMajor {
   static HWY_INLINE Vec<T> total(Vec<T> sum) { return hn::SumOfLanes(Tag<T>(), sum); }
   static HWY_INLINE void put(Vec<T> value, T* vector, std::int64_t channel) { vector[channel] = hn::GetLane(value); }
 };
+
+/// The part of x as a patch: in place.
+template <class Major, class T>
+Patch<T> patch_of(const TensorView& x, const TilePart& part) {
+  return {element<T>(x, part.image, part.channel, part.row, part.column), Major::pitch_of(x)};
+}
+
+/// The part of x as a patch to read: in place where possible, else loaded into `buffer`.
+template <class Major, class T>
+Patch<const T> read_patch(const ConstTensorView& x, const TilePart& part, bool in_place, T* buffer,
+                          const AffineVectors<T>& affine = {}) {
+  if (in_place) return {element<T>(x, part.image, part.channel, part.row, part.column), Major::pitch_of(x)};
+  Major::load(x, part, affine, buffer);
+  return {buffer, Major::pitch(part.positions, part.channels)};
+}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace fusedsc

@@ -37,6 +37,12 @@ void join_all_images(Views&... views) {
   if ((fits(views) && ...)) (join(views), ...);
 }
 
+/// Whether the positions of each channel follow one another, in all of the views (null ones aside).
+template <class... Views>
+bool all_contiguous(const Views&... views) {
+  return ((!views || layout_of(views.sizes, views.strides) == Layout::contiguous) && ...);
+}
+
 /// A tile: `count` positions of a row, from `column` on.
 struct PositionTile {
   std::int64_t image = 0, row = 0, column = 0, count = 0;

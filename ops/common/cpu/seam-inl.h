@@ -10,6 +10,7 @@
 #endif
 // NOLINTEND(llvm-header-guard)
 
+#include "fusedsc/common/cpu/gradient_tile-inl.h"
 #include "fusedsc/common/cpu/moments-inl.h"
 #include "fusedsc/common/cpu/patch-inl.h"
 
@@ -20,26 +21,6 @@ namespace HWY_NAMESPACE {
 /// How much of a patch there is.
 struct Extent {
   std::int64_t positions = 0, channels = 0;
-};
-
-/// BatchNorm's backward as GradientPrologue states it, per-channel vectors padded to whole vectors.
-template <class T>
-struct GradientVectors {
-  const T* grad_scale = nullptr;
-  const T* output_scale = nullptr;
-  const T* offset = nullptr;
-
-  explicit operator bool() const { return grad_scale != nullptr; }
-};
-
-/// The sums of GradientSums, with the mean they are centred on.
-template <class T>
-struct SumVectors {
-  const T* mean = nullptr;
-  T* grad = nullptr;
-  T* grad_times_centered = nullptr;
-
-  explicit operator bool() const { return grad != nullptr; }
 };
 
 /// sums[c..] += the vector's total.
@@ -66,18 +47,17 @@ void apply_epilogue(const Patch<const T>& from, const AffineVectors<T>& affine, 
   });
 }
 
-/// to = grad_scale*grad + output_scale*output + offset.
+/// to = grad_scale*grad + output_scale*output + offset; `to` may be `grad`.
 template <class Major, class T>
-void apply_gradient_prologue(const Patch<const T>& grad, const Patch<const T>& output,
-                             const GradientVectors<T>& vectors, const Extent& extent, const Patch<T>& to) {
+void apply_gradient_prologue(const Patch<const T>& grad, const Patch<const T>& output, const T* grad_scale,
+                             const T* output_scale, const T* offset, const Extent& extent, const Patch<T>& to) {
   for (std::int64_t c = 0; c < extent.channels; c += Major::kChannels) {
-    const auto grad_scale = Major::coefficient(vectors.grad_scale, c);
-    const auto output_scale = Major::coefficient(vectors.output_scale, c);
-    const auto offset = Major::coefficient(vectors.offset, c);
+    const auto scale = Major::coefficient(grad_scale, c), from_output = Major::coefficient(output_scale, c);
+    const auto constant = Major::coefficient(offset, c);
     for (std::int64_t p = 0; p < extent.positions; p += Major::kPositions) {
       const std::int64_t left = extent.positions - p;
-      const auto rest = hn::MulAdd(Major::load(Major::at(output, c, p), left), output_scale, offset);
-      const auto value = hn::MulAdd(Major::load(Major::at(grad, c, p), left), grad_scale, rest);
+      const auto rest = hn::MulAdd(Major::load(Major::at(output, c, p), left), from_output, constant);
+      const auto value = hn::MulAdd(Major::load(Major::at(grad, c, p), left), scale, rest);
       Major::store(value, Major::at(to, c, p), left);
     }
   }

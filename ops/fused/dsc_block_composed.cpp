@@ -1,0 +1,128 @@
+#include "fusedsc/fused/dsc_block_composed.h"
+
+#include <algorithm>
+
+#include "fusedsc/common/cpu/arena.h"
+#include "fusedsc/fused/dsc_block_parts.h"
+
+namespace fusedsc {
+namespace {
+
+ChannelVector take_channels(Arena& arena, DataType tensors, std::int64_t size) {
+  const DataType dtype = accumulation_type(tensors);
+  return {arena.take<char>(size * static_cast<std::int64_t>(size_of(dtype))), dtype, size};
+}
+
+/// The rest of the workspace, for an operator of the chain.
+Execution rest_of(const Execution& execution, const Arena& arena) {
+  Execution rest = execution;
+  rest.workspace = static_cast<char*>(execution.workspace) + arena.used();
+  rest.workspace_bytes = execution.workspace_bytes - arena.used();
+  return rest;
+}
+
+struct ComposedForward {
+  const DscBlockArguments& block;
+  Arena arena;
+  ChannelVector m2, scale, shift;
+  DepthwiseArguments depthwise;
+  PointwiseArguments pointwise;
+
+  ComposedForward(const DscBlockArguments& block_, void* workspace) : block(block_), arena(workspace) {
+    for (ChannelVector* vector : {&m2, &scale, &shift}) {
+      *vector = take_channels(arena, block.x.dtype, middle_channels(block.dw_weight));
+    }
+    depthwise = depthwise_of(block);
+    if (block.training) depthwise.statistics = {block.mean, m2};
+    pointwise.x = block.d;
+    pointwise.weight = block.pw_weight;
+    pointwise.bias = block.pw_bias;
+    pointwise.prologue = {scale, shift, block.activation};
+    pointwise.y = block.y;
+  }
+
+  std::size_t workspace_bytes(int threads) const {
+    return arena.used() + std::max(depthwise_conv2d_workspace_bytes(depthwise, threads),
+                                   pointwise_conv2d_workspace_bytes(pointwise, threads));
+  }
+
+  void run(const Execution& execution) const {
+    depthwise_conv2d(depthwise, rest_of(execution, arena));
+    if (block.training) finish_statistics(block, m2);
+    affine_of(block, scale, shift);
+    pointwise_conv2d(pointwise, rest_of(execution, arena));
+  }
+};
+
+struct ComposedBackward {
+  const DscBlockBackwardArguments& block;
+  Arena arena;
+  ChannelVector scale, shift;
+  MiddleGradient middle;
+  PointwiseBackwardArguments pointwise;
+  DepthwiseBackwardArguments depthwise;
+
+  ComposedBackward(const DscBlockBackwardArguments& block_, void* workspace) : block(block_), arena(workspace) {
+    for (ChannelVector* vector : {&scale, &shift, &middle.sum_grad, &middle.sum_grad_times_centered, &middle.grad_scale,
+                                  &middle.output_scale, &middle.offset}) {
+      *vector = take_channels(arena, block.x.dtype, middle_channels(block.dw_weight));
+    }
+    pointwise = pointwise_backward_of(block);
+    pointwise.x = block.d;
+    pointwise.prologue = {scale, shift, block.activation};
+    pointwise.sums = {block.mean, middle.sum_grad, middle.sum_grad_times_centered};
+    pointwise.grad_x = block.grad_bn;
+    depthwise = depthwise_backward_of(block);
+    depthwise.grad_y = block.grad_bn;
+    depthwise.gradient_prologue = {middle.grad_scale, middle.output_scale, middle.offset, block.d};
+  }
+
+  std::size_t workspace_bytes(int threads) const {
+    std::size_t bytes = pointwise_conv2d_backward_workspace_bytes(pointwise, threads);
+    if (wants_depthwise_gradients(block)) {
+      bytes = std::max(bytes, depthwise_conv2d_backward_workspace_bytes(depthwise, threads));
+    }
+    return arena.used() + bytes;
+  }
+
+  void run(const Execution& execution) const {
+    affine_of(block, scale, shift);
+    pointwise_conv2d_backward(pointwise, rest_of(execution, arena));
+    finish_batch_norm_gradient(block, middle);
+    if (wants_depthwise_gradients(block)) depthwise_conv2d_backward(depthwise, rest_of(execution, arena));
+  }
+};
+
+}  // namespace
+
+Implementation<DscBlockArguments> dsc_block_composed() {
+  return {
+      .name = "composed",
+      .why_not =
+          [](const DscBlockArguments& block) {
+            return std::string(block.d ? "" : "d is not stored (recompute=False or None stores it)");
+          },
+      .workspace_bytes = [](const DscBlockArguments& block,
+                            int threads) { return ComposedForward(block, nullptr).workspace_bytes(threads); },
+      .run = [](const DscBlockArguments& block,
+                const Execution& execution) { ComposedForward(block, execution.workspace).run(execution); },
+  };
+}
+
+Implementation<DscBlockBackwardArguments> dsc_block_backward_composed() {
+  return {
+      .name = "composed",
+      .why_not =
+          [](const DscBlockBackwardArguments& block) -> std::string {
+            if (!block.d) return "d was not stored by forward";
+            if (!block.grad_bn) return "there is no memory for grad_bn";
+            return "";
+          },
+      .workspace_bytes = [](const DscBlockBackwardArguments& block,
+                            int threads) { return ComposedBackward(block, nullptr).workspace_bytes(threads); },
+      .run = [](const DscBlockBackwardArguments& block,
+                const Execution& execution) { ComposedBackward(block, execution.workspace).run(execution); },
+  };
+}
+
+}  // namespace fusedsc

@@ -1,0 +1,164 @@
+#include "fusedsc/fused/dsc_block_cpu.h"
+
+#include "fusedsc/common/cpu/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "fusedsc/fused/dsc_block_cpu.cpp"
+#include "hwy/foreach_target.h"
+
+#include <vector>
+
+#include "fusedsc/fused/dsc_block_tiles-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace fusedsc {
+namespace HWY_NAMESPACE {
+
+/// Forward pass 2: DW again on a tile -> BatchNorm -> activation -> product with the pointwise weight, all in cache.
+template <class T>
+struct DscBlockForward {
+  const DscBlockArguments& block;
+  Slices slices;
+  Arena arena;
+  DscMiddle<T> middle;
+  WeightTile<T> weight;  ///< [C][M]
+  PositionRows<T> y;
+  T* bias = nullptr;
+  std::int64_t lanes;
+
+  DscBlockForward(const DscBlockArguments& block_, int threads, void* workspace)
+      : block(block_),
+        slices(block.y.sizes[0], block.y.sizes[2], threads),
+        arena(workspace),
+        middle(block, arena),
+        weight(block.pw_weight, true, arena),
+        y(block.y),
+        lanes(std::min<std::int64_t>(threads, slices.count())) {
+    if (block.pw_bias) bias = arena.take<T>(weight.pitch());
+  }
+
+  struct Lane {
+    DscDepthwise<T> depthwise;
+    T* tile;
+    T* output;
+
+    Lane(const DscBlockForward& pass, Arena& arena)
+        : depthwise(pass.middle, arena),
+          tile(arena.take<T>(pass.middle.tile_size())),
+          output(arena.take<T>(pass.y.tile_size(pass.middle.tile_rows))) {}
+  };
+
+  std::size_t workspace_bytes() {
+    Arena measured = arena;
+    for (std::int64_t lane = 0; lane < lanes; ++lane) Lane(*this, measured);
+    return measured.used();
+  }
+
+  void run(const Execution& execution) {
+    middle.pack(block);
+    weight.pack();
+    if (bias != nullptr) copy_channels(block.pw_bias, T(0), 0, block.y.sizes[1], 1, bias);
+    std::vector<Lane> scratch;
+    for (std::int64_t lane = 0; lane < lanes; ++lane) scratch.emplace_back(*this, arena);
+    run_lanes(execution, lanes, [&](std::int64_t lane) {
+      const Range mine = part_of(slices.count(), lanes, lane);
+      for (std::int64_t slice = mine.begin; slice < mine.end; ++slice) {
+        const Range images = slices.images_of(slice), rows = slices.rows_of(slice);
+        for (std::int64_t n = images.begin; n < images.end; ++n) {
+          for (std::int64_t h = rows.begin; h < rows.end; h += middle.tile_rows) {
+            run_tile(n, h, std::min(middle.tile_rows, rows.end - h), scratch[static_cast<std::size_t>(lane)]);
+          }
+        }
+      }
+    });
+  }
+
+  void run_tile(std::int64_t n, std::int64_t h, std::int64_t count, Lane& lane) {
+    const std::int64_t positions = count * middle.columns();
+    lane.depthwise.fill(n, h, count, lane.tile);
+    apply_affine<T>(lane.tile, positions, middle.pitch(), middle.affine());
+
+    Gemm<T> product;
+    product.rows = positions;
+    product.columns = block.y.sizes[1];
+    product.depth = middle.channels();
+    product.a = lane.tile;
+    product.a_row = middle.pitch();
+    product.b = weight.data();
+    product.b_depth = weight.pitch();
+    product.c = y.in_place ? element<T>(block.y, n, 0, h, 0) : lane.output;
+    product.c_row = y.pitch();
+    product.accumulate = bias != nullptr;
+    for (std::int64_t p = 0; p < positions && bias != nullptr; ++p) {
+      std::copy_n(bias, product.columns, product.c + p * product.c_row);
+    }
+    Prefetcher prefetcher;
+    if (y.in_place) prefetcher.add(product.c + positions * product.c_row, positions * product.c_row * sizeof(T));
+    prefetcher.start(gemm_steps(product));
+    gemm(product, prefetcher);
+    if (y.in_place) return;
+    for (std::int64_t r = 0; r < count; ++r) {
+      store_tile<T>(lane.output + r * middle.columns() * y.pitch(), block.y, y.part_of_row(n, h + r));
+    }
+  }
+};
+
+std::size_t dsc_block_workspace(const DscBlockArguments& block, int threads) {
+  if (block.x.dtype == DataType::float64) return DscBlockForward<double>(block, threads, nullptr).workspace_bytes();
+  return DscBlockForward<float>(block, threads, nullptr).workspace_bytes();
+}
+
+void dsc_block_run(const DscBlockArguments& block, const Execution& execution) {
+  if (block.x.dtype == DataType::float64) {
+    return DscBlockForward<double>(block, execution.threads, execution.workspace).run(execution);
+  }
+  DscBlockForward<float>(block, execution.threads, execution.workspace).run(execution);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace fusedsc
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace fusedsc {
+namespace {
+
+HWY_EXPORT(dsc_block_workspace);
+HWY_EXPORT(dsc_block_run);
+
+/// Pass 1: DW in registers, of which only the statistics stay.
+DepthwiseArguments statistics_pass(const DscBlockArguments& block, ChannelVector m2) {
+  DepthwiseArguments depthwise = depthwise_of(block);
+  depthwise.y.data = nullptr;
+  depthwise.statistics = {block.mean, m2};
+  return depthwise;
+}
+
+/// M2 of pass 1 lies where invstd will: it is computed from M2 in place.
+std::size_t workspace_bytes(const DscBlockArguments& block, int threads) {
+  const std::size_t product = HWY_DYNAMIC_DISPATCH(dsc_block_workspace)(block, threads);
+  if (!block.training) return product;
+  return std::max(product, depthwise_conv2d_workspace_bytes(statistics_pass(block, block.invstd), threads));
+}
+
+void run(const DscBlockArguments& block, const Execution& execution) {
+  if (block.training) {
+    depthwise_conv2d(statistics_pass(block, block.invstd), execution);
+    finish_statistics(block, block.invstd);
+  }
+  HWY_DYNAMIC_DISPATCH(dsc_block_run)(block, execution);
+}
+
+}  // namespace
+
+Implementation<DscBlockArguments> dsc_block_cpu() {
+  return {
+      .name = "cpu_fused",
+      .why_not = [](const DscBlockArguments&) { return std::string(); },
+      .workspace_bytes = workspace_bytes,
+      .run = run,
+  };
+}
+
+}  // namespace fusedsc
+#endif

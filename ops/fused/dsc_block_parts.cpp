@@ -1,0 +1,95 @@
+#include "fusedsc/fused/dsc_block_parts.h"
+
+#include <cmath>
+
+namespace fusedsc {
+namespace {
+
+template <class T>
+void write_variance(ConstChannelVector m2, std::int64_t count, ChannelVector variance) {
+  const auto* from = static_cast<const T*>(m2.data);
+  auto* to = static_cast<T*>(variance.data);
+  for (std::int64_t c = 0; c < variance.size; ++c) to[c] = from[c] / static_cast<T>(count);
+}
+
+}  // namespace
+
+DepthwiseArguments depthwise_of(const DscBlockArguments& block) {
+  DepthwiseArguments depthwise;
+  depthwise.x = block.x;
+  depthwise.weight = block.dw_weight;
+  depthwise.bias = block.dw_bias;
+  depthwise.window = block.window;
+  const ConstTensorView view = middle_view(block.x, block.dw_weight, block.window);
+  depthwise.y = block.d ? block.d : TensorView(nullptr, view.dtype, view.sizes, view.strides);
+  return depthwise;
+}
+
+DepthwiseArguments depthwise_of(const DscBlockBackwardArguments& block) {
+  DscBlockArguments forward;
+  forward.x = block.x;
+  forward.dw_weight = block.dw_weight;
+  forward.dw_bias = block.dw_bias;
+  forward.window = block.window;
+  return depthwise_of(forward);
+}
+
+std::int64_t middle_channels(const ConstTensorView& dw_weight) { return dw_weight.sizes[0]; }
+
+ConstTensorView middle_view(const ConstTensorView& x, const ConstTensorView& dw_weight, const Window& window) {
+  const Sizes sizes = depthwise_output_sizes(x.sizes, dw_weight.sizes, window);
+  const Layout layout = layout_of(x.sizes, x.strides);
+  return {nullptr, x.dtype, sizes, dense_strides(sizes, layout)};
+}
+
+std::int64_t middle_count(const ConstTensorView& y) { return y.sizes[0] * y.sizes[2] * y.sizes[3]; }
+
+void finish_statistics(const DscBlockArguments& block, ConstChannelVector m2) {
+  const std::int64_t count = middle_count(block.y);
+  if (block.variance && m2.dtype == DataType::float64) write_variance<double>(m2, count, block.variance);
+  if (block.variance && m2.dtype == DataType::float32) write_variance<float>(m2, count, block.variance);
+  batch_norm_invstd(m2, count, block.eps, block.invstd);
+}
+
+bool wants_depthwise_gradients(const DscBlockBackwardArguments& block) {
+  return block.grad_x || block.grad_dw_weight || block.grad_dw_bias;
+}
+
+void finish_batch_norm_gradient(const DscBlockBackwardArguments& block, const MiddleGradient& middle) {
+  BatchNormBackward backward;
+  backward.weight = block.bn_weight;
+  backward.mean = block.mean;
+  backward.invstd = block.invstd;
+  backward.sum_grad = middle.sum_grad;
+  backward.sum_grad_times_centered = middle.sum_grad_times_centered;
+  backward.count = middle_count(block.grad_y);
+  backward.training = block.training;
+  backward.grad_scale = middle.grad_scale;
+  backward.output_scale = middle.output_scale;
+  backward.offset = middle.offset;
+  backward.grad_weight = block.grad_bn_weight;
+  backward.grad_bias = block.grad_bn_bias;
+  batch_norm_backward_coefficients(backward);
+}
+
+DepthwiseBackwardArguments depthwise_backward_of(const DscBlockBackwardArguments& block) {
+  DepthwiseBackwardArguments depthwise;
+  depthwise.x = block.x;
+  depthwise.weight = block.dw_weight;
+  depthwise.window = block.window;
+  depthwise.grad_x = block.grad_x;
+  depthwise.grad_weight = block.grad_dw_weight;
+  depthwise.grad_bias = block.grad_dw_bias;
+  return depthwise;
+}
+
+PointwiseBackwardArguments pointwise_backward_of(const DscBlockBackwardArguments& block) {
+  PointwiseBackwardArguments pointwise;
+  pointwise.weight = block.pw_weight;
+  pointwise.grad_y = block.grad_y;
+  pointwise.grad_weight = block.grad_pw_weight;
+  pointwise.grad_bias = block.grad_pw_bias;
+  return pointwise;
+}
+
+}  // namespace fusedsc

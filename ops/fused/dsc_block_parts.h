@@ -1,0 +1,52 @@
+/// The block seen as its two convolutions, and the per-channel arithmetic of its BatchNorm between them: what every
+/// implementation of dsc_block needs.
+#pragma once
+
+#include "fusedsc/backward/depthwise.h"
+#include "fusedsc/backward/pointwise.h"
+#include "fusedsc/fused/batch_norm_seam.h"
+#include "fusedsc/fused/dsc_block.h"
+
+namespace fusedsc {
+
+/// DW: x -> d, with neither prologue nor statistics.
+DepthwiseArguments depthwise_of(const DscBlockArguments& block);
+/// The same convolution as backward knows it; d as backward has it.
+DepthwiseArguments depthwise_of(const DscBlockBackwardArguments& block);
+
+/// [C*m]: channels between the two convolutions.
+std::int64_t middle_channels(const ConstTensorView& dw_weight);
+
+/// d's sizes in an order of memory like x's.
+ConstTensorView middle_view(const ConstTensorView& x, const ConstTensorView& dw_weight, const Window& window);
+
+/// Elements of d per channel.
+std::int64_t middle_count(const ConstTensorView& y);
+
+/// Writes block.invstd and block.variance from the statistics that the depthwise pass left in `m2`.
+void finish_statistics(const DscBlockArguments& block, ConstChannelVector m2);
+
+/// BatchNorm as an affine map, from the block's parameters and statistics.
+template <class Block>
+void affine_of(const Block& block, ChannelVector scale, ChannelVector shift) {
+  batch_norm_affine(block.bn_weight, block.bn_bias, block.mean, block.invstd, scale, shift);
+}
+
+/// Whether anything upstream of BatchNorm wants a gradient.
+bool wants_depthwise_gradients(const DscBlockBackwardArguments& block);
+
+/// Coefficients of the depthwise pass's gradient prologue from the sums of the pointwise pass; writes the gradients of
+/// BatchNorm's parameters.
+struct MiddleGradient {
+  ChannelVector sum_grad, sum_grad_times_centered;   ///< read
+  ChannelVector grad_scale, output_scale, offset;  ///< written
+};
+void finish_batch_norm_gradient(const DscBlockBackwardArguments& block, const MiddleGradient& middle);
+
+/// The depthwise half of backward: everything but grad_y and its prologue.
+DepthwiseBackwardArguments depthwise_backward_of(const DscBlockBackwardArguments& block);
+
+/// The pointwise half of backward: everything but x, grad_x and the prologue.
+PointwiseBackwardArguments pointwise_backward_of(const DscBlockBackwardArguments& block);
+
+}  // namespace fusedsc
