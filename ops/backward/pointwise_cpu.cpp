@@ -81,7 +81,7 @@ class PointwiseBackward {
 
   void take_vectors() {
     const std::int64_t in_pitch = round_up(channels_, kLanes<T>), out_pitch = round_up(outputs_, kLanes<T>);
-    if (arguments_.prologue) {
+    if (arguments_.prologue || arguments_.sums) {
       scale_ = arena_.take<T>(in_pitch);
       shift_ = arena_.take<T>(in_pitch);
     }
@@ -103,7 +103,7 @@ class PointwiseBackward {
 
   void prepare(const Execution& execution) {
     if (weight_) weight_->pack(execution);
-    if (arguments_.prologue) {
+    if (scale_ != nullptr) {
       copy_channels(arguments_.prologue.scale, T(1), 0, channels_, 1, scale_);
       copy_channels(arguments_.prologue.shift, T(0), 0, channels_, 1, shift_);
     }

@@ -51,6 +51,7 @@ void check_backward(const Arguments& a, const Sizes& y_sizes) {
   check_gradient_prologue(a.gradient_prologue, a.grad_y);
   check_gradient_sums(a.sums, a.x);
   check(!a.sums || a.grad_x, "sums: they are given without grad_x, whose sums they are; pass grad_x too");
+  check(!a.sums || a.prologue, "sums: they are given without a prologue, whose BatchNorm they are for; pass it too");
   check(!a.sums || !a.grad_add, "grad_add: it is given together with sums; leave one out");
   check(!a.grad_add || a.grad_x, "grad_add: it is given without grad_x, to which it is added; pass grad_x too");
   const auto check_like = [&](const NamedTensor& tensor, const Sizes& sizes, const char* whose) {

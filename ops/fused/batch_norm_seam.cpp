@@ -4,6 +4,9 @@
 #include <type_traits>
 
 #include "fusedsc/common/checks.h"
+#include "fusedsc/common/clear.h"
+#include "fusedsc/fused/batch_norm_seam_cpu.h"
+#include "fusedsc/runtime/checks.h"
 
 namespace fusedsc {
 namespace {
@@ -22,6 +25,42 @@ T value_or(const ConstChannelVector& vector, std::int64_t channel, T missing) {
 template <class T>
 void put(const ChannelVector& vector, std::int64_t channel, T value) {
   if (vector) static_cast<T*>(vector.data)[channel] = value;
+}
+
+std::span<const Implementation<BatchNormApplyArguments>> apply_implementations() {
+  static const Implementation<BatchNormApplyArguments> list[] = {batch_norm_apply_cpu()};
+  return list;
+}
+
+std::span<const Implementation<BatchNormReduceArguments>> reduce_implementations() {
+  static const Implementation<BatchNormReduceArguments> list[] = {batch_norm_reduce_cpu()};
+  return list;
+}
+
+void check_affine(const ConstTensorView& x, const ConstChannelVector& scale, const ConstChannelVector& shift) {
+  check_readable({"x", x});
+  check_channels_given("scale", scale, x.sizes[1], accumulation_type(x.dtype));
+  check_channels_given("shift", shift, x.sizes[1], accumulation_type(x.dtype));
+}
+
+void check_like_x(const NamedTensor& tensor, const ConstTensorView& x) {
+  check_readable(tensor);
+  check_sizes(tensor, x.sizes, "those of x");
+  check_dtype(tensor, x.dtype, "that of x");
+}
+
+void check_problem(const BatchNormApplyArguments& arguments) {
+  check_affine(arguments.x, arguments.scale, arguments.shift);
+  check_like_x({"out", arguments.out}, arguments.x);
+  check_writable({"out", arguments.out});
+  if (arguments.residual) check_like_x({"residual", arguments.residual}, arguments.x);
+}
+
+void check_problem(const BatchNormReduceArguments& arguments) {
+  check_affine(arguments.x, arguments.scale, arguments.shift);
+  check_like_x({"grad_y", arguments.grad_y}, arguments.x);
+  check(static_cast<bool>(arguments.sums), "sums: they are empty; pass vectors for the two sums");
+  check_gradient_sums(arguments.sums, arguments.x);
 }
 
 }  // namespace
@@ -81,6 +120,41 @@ void batch_norm_backward_coefficients(const BatchNormBackward& arguments) {
       put(a.grad_bias, c, static_cast<T>(sum));
     }
   });
+}
+
+void batch_norm_apply(const BatchNormApplyArguments& arguments, const Execution& execution) {
+  check_execution(execution, batch_norm_apply_workspace_bytes(arguments, execution.threads));
+  check_given({"x", arguments.x});
+  check_given({"out", arguments.out});
+  check_no_overlap({{"out", arguments.out}}, {{"x", arguments.x}, {"residual", arguments.residual}});
+  if (arguments.x.elements() == 0) return;
+  choose("batch_norm_apply", apply_implementations(), arguments).run(arguments, execution);
+}
+
+std::size_t batch_norm_apply_workspace_bytes(const BatchNormApplyArguments& arguments, int threads) {
+  check_problem(arguments);
+  check_threads(threads);
+  if (arguments.x.elements() == 0) return 0;
+  return choose("batch_norm_apply", apply_implementations(), arguments).workspace_bytes(arguments, threads);
+}
+
+void batch_norm_reduce(const BatchNormReduceArguments& arguments, const Execution& execution) {
+  check_execution(execution, batch_norm_reduce_workspace_bytes(arguments, execution.threads));
+  check_given({"x", arguments.x});
+  check_given({"grad_y", arguments.grad_y});
+  if (arguments.x.elements() == 0) {
+    clear(arguments.sums.grad);
+    clear(arguments.sums.grad_times_centered);
+    return;
+  }
+  choose("batch_norm_reduce", reduce_implementations(), arguments).run(arguments, execution);
+}
+
+std::size_t batch_norm_reduce_workspace_bytes(const BatchNormReduceArguments& arguments, int threads) {
+  check_problem(arguments);
+  check_threads(threads);
+  if (arguments.x.elements() == 0) return 0;
+  return choose("batch_norm_reduce", reduce_implementations(), arguments).workspace_bytes(arguments, threads);
 }
 
 }  // namespace fusedsc

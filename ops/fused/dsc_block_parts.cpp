@@ -77,6 +77,7 @@ DepthwiseBackwardArguments depthwise_backward_of(const DscBlockBackwardArguments
   depthwise.x = block.x;
   depthwise.weight = block.dw_weight;
   depthwise.window = block.window;
+  depthwise.grad_y = middle_view(block.x, block.dw_weight, block.window);
   depthwise.grad_x = block.grad_x;
   depthwise.grad_weight = block.grad_dw_weight;
   depthwise.grad_bias = block.grad_dw_bias;

@@ -43,7 +43,7 @@ struct MiddleGradient {
 };
 void finish_batch_norm_gradient(const DscBlockBackwardArguments& block, const MiddleGradient& middle);
 
-/// The depthwise half of backward: everything but grad_y and its prologue.
+/// The depthwise half of backward: everything but grad_y's memory and its prologue.
 DepthwiseBackwardArguments depthwise_backward_of(const DscBlockBackwardArguments& block);
 
 /// The pointwise half of backward: everything but x, grad_x and the prologue.

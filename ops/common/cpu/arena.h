@@ -1,5 +1,6 @@
 /// Carves typed arrays out of the caller's workspace. The same function that carves can first run on a null workspace
-/// to learn how much it needs, so that size and use cannot disagree.
+/// to learn how much it needs, so that size and use cannot disagree. The addresses it then hands out must not be touched;
+/// they are not null, so that what is given and what is not looks the same as later.
 #pragma once
 
 #include <cstddef>
@@ -11,20 +12,21 @@ class Arena {
  public:
   static constexpr std::size_t kAlignment = 64;
 
-  explicit Arena(void* workspace) : base_(static_cast<char*>(workspace)) {}
+  explicit Arena(void* workspace)
+      : base_(workspace != nullptr ? reinterpret_cast<std::uintptr_t>(workspace) : kAlignment) {}
 
-  /// `count` elements, aligned to a cache line, uninitialised. Null when the workspace is.
+  /// `count` elements, aligned to a cache line, uninitialised.
   template <class T>
   T* take(std::int64_t count) {
     const std::size_t offset = used_;
     used_ += (static_cast<std::size_t>(count) * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
-    return base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + offset);
+    return reinterpret_cast<T*>(base_ + offset);
   }
 
   std::size_t used() const { return used_; }
 
  private:
-  char* base_;
+  std::uintptr_t base_;
   std::size_t used_ = 0;
 };
 

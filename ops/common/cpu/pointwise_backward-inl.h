@@ -196,7 +196,7 @@ class PointwiseGradientTile {
     const Extent extent{in.positions, in.channels};
     if (vectors.prologue) {
       const auto raw = read_patch<Major, T>(views_.x, in, Major::is_readable(views_.x), raw_);
-      apply_activation_backward<Major, true, T>(grad_x, raw, vectors.prologue, vectors.sums, extent);
+      apply_activation_backward<Major, T>(grad_x, raw, vectors.prologue, vectors.sums, extent);
     }
     if (views_.grad_add) {
       add_patch<Major, T>(read_patch<Major, T>(views_.grad_add, in, Major::is_readable(views_.grad_add), raw_), extent,

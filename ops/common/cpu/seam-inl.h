@@ -63,9 +63,9 @@ void apply_gradient_prologue(const Patch<const T>& grad, const Patch<const T>& o
   }
 }
 
-/// grad *= activation'(scale*x + shift), stored if kStore; adds what BatchNorm's backward needs of the result to `sums`.
-template <class Major, bool kStore, class T>
-void apply_activation_backward(const Patch<T>& grad, const Patch<const T>& x, const AffineVectors<T>& affine,
+/// grad *= activation'(scale*x + shift), stored unless const; adds what BatchNorm's backward needs of it to `sums`.
+template <class Major, class T, class Grad>
+void apply_activation_backward(const Patch<Grad>& grad, const Patch<const T>& x, const AffineVectors<T>& affine,
                                const SumVectors<T>& sums, const Extent& extent) {
   with_activation(affine.activation, [&]<Activation kActivation>() HWY_ATTR {
     const Tag<T> d;
@@ -80,7 +80,7 @@ void apply_activation_backward(const Patch<T>& grad, const Patch<const T>& x, co
                                                          hn::MulAdd(value, scale, shift));
         sum = hn::Add(sum, g);
         sum_centered = hn::MulAdd(g, hn::Sub(value, mean), sum_centered);
-        if constexpr (kStore) Major::store(g, Major::at(grad, c, p), left);
+        if constexpr (!std::is_const_v<Grad>) Major::store(g, Major::at(grad, c, p), left);
       }
       if (!sums) continue;
       add_total<Major>(sum, sums.grad, c);

@@ -111,54 +111,73 @@ bool join_rows(View& x) {
 template <class T>
 inline constexpr std::int64_t kSide = 1;
 
-template <class T>
-HWY_INLINE void transpose_square(const T* from, std::int64_t, T* to, std::int64_t) {
+template <class D, class T>
+HWY_INLINE void transpose_strip(D, const T* from, std::int64_t, T* to, std::int64_t) {
   *to = *from;
 }
 #else
 template <class T>
 inline constexpr std::int64_t kSide = 16 / sizeof(T);
 
-/// Rows `from_pitch` apart to rows `to_pitch` apart.
-HWY_INLINE void transpose_square(const float* from, std::int64_t from_pitch, float* to, std::int64_t to_pitch) {
-  const hn::FixedTag<float, 4> d;
+/// Stores the 128-bit blocks of a vector `pitch` apart.
+template <class D, class T>
+HWY_INLINE void store_blocks(D d, hn::Vec<D> v, T* to, std::int64_t pitch) {
+  constexpr std::int64_t kBlocks = static_cast<std::int64_t>(hn::MaxLanes(D())) / kSide<T>;
+  if constexpr (kBlocks == 1) {
+    hn::StoreU(v, d, to);
+  } else {
+    const hn::Half<D> half;
+    store_blocks(half, hn::LowerHalf(half, v), to, pitch);
+    store_blocks(half, hn::UpperHalf(half, v), to + kBlocks / 2 * pitch, pitch);
+  }
+}
+
+/// kSide rows of a vector each, `from_pitch` apart, to as many rows of kSide elements, `to_pitch` apart.
+template <class D>
+HWY_INLINE void transpose_strip(D d, const float* from, std::int64_t from_pitch, float* to, std::int64_t to_pitch) {
   const auto a = hn::LoadU(d, from), b = hn::LoadU(d, from + from_pitch);
   const auto c = hn::LoadU(d, from + 2 * from_pitch), e = hn::LoadU(d, from + 3 * from_pitch);
-  const hn::FixedTag<double, 2> pairs;
+  const hn::Repartition<double, D> pairs;
   const auto ab_low = hn::BitCast(pairs, hn::InterleaveLower(d, a, b));
   const auto ab_high = hn::BitCast(pairs, hn::InterleaveUpper(d, a, b));
   const auto ce_low = hn::BitCast(pairs, hn::InterleaveLower(d, c, e));
   const auto ce_high = hn::BitCast(pairs, hn::InterleaveUpper(d, c, e));
-  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(pairs, ab_low, ce_low)), d, to);
-  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(pairs, ab_low, ce_low)), d, to + to_pitch);
-  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(pairs, ab_high, ce_high)), d, to + 2 * to_pitch);
-  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(pairs, ab_high, ce_high)), d, to + 3 * to_pitch);
+  const std::int64_t block_pitch = kSide<float> * to_pitch;
+  store_blocks(d, hn::BitCast(d, hn::InterleaveLower(pairs, ab_low, ce_low)), to, block_pitch);
+  store_blocks(d, hn::BitCast(d, hn::InterleaveUpper(pairs, ab_low, ce_low)), to + to_pitch, block_pitch);
+  store_blocks(d, hn::BitCast(d, hn::InterleaveLower(pairs, ab_high, ce_high)), to + 2 * to_pitch, block_pitch);
+  store_blocks(d, hn::BitCast(d, hn::InterleaveUpper(pairs, ab_high, ce_high)), to + 3 * to_pitch, block_pitch);
 }
 
-HWY_INLINE void transpose_square(const double* from, std::int64_t from_pitch, double* to, std::int64_t to_pitch) {
-  const hn::FixedTag<double, 2> d;
+template <class D>
+HWY_INLINE void transpose_strip(D d, const double* from, std::int64_t from_pitch, double* to, std::int64_t to_pitch) {
   const auto a = hn::LoadU(d, from), b = hn::LoadU(d, from + from_pitch);
-  hn::StoreU(hn::InterleaveLower(d, a, b), d, to);
-  hn::StoreU(hn::InterleaveUpper(d, a, b), d, to + to_pitch);
+  store_blocks(d, hn::InterleaveLower(d, a, b), to, kSide<double> * to_pitch);
+  store_blocks(d, hn::InterleaveUpper(d, a, b), to + to_pitch, kSide<double> * to_pitch);
 }
 #endif
 
-/// to[j][i] = from[i][j] for i < rows, j < columns.
+/// to[j][i] = from[i][j] for i < rows, j < columns. The last squares overlap the ones before instead of leaving a rest.
 template <class T>
 void transpose(const T* from, std::int64_t from_pitch, T* to, std::int64_t to_pitch, std::int64_t rows,
                std::int64_t columns) {
-  std::int64_t i = 0;
-  for (; i + kSide<T> <= rows; i += kSide<T>) {
-    std::int64_t j = 0;
-    for (; j + kSide<T> <= columns; j += kSide<T>) {
-      transpose_square(from + i * from_pitch + j, from_pitch, to + j * to_pitch + i, to_pitch);
+  if (rows < kSide<T> || columns < kSide<T>) {
+    for (std::int64_t i = 0; i < rows; ++i) {
+      for (std::int64_t j = 0; j < columns; ++j) to[j * to_pitch + i] = from[i * from_pitch + j];
     }
-    for (; j < columns; ++j) {
-      for (std::int64_t k = 0; k < kSide<T>; ++k) to[j * to_pitch + i + k] = from[(i + k) * from_pitch + j];
-    }
+    return;
   }
-  for (; i < rows; ++i) {
-    for (std::int64_t j = 0; j < columns; ++j) to[j * to_pitch + i] = from[i * from_pitch + j];
+  for (std::int64_t next = 0; next < rows; next += kSide<T>) {
+    const std::int64_t i = std::min(next, rows - kSide<T>);
+    const T* strip = from + i * from_pitch;
+    std::int64_t j = 0;
+    for (; j + kLanes<T> <= columns; j += kLanes<T>) {
+      transpose_strip(Tag<T>(), strip + j, from_pitch, to + j * to_pitch + i, to_pitch);
+    }
+    for (; j < columns; j += kSide<T>) {
+      const std::int64_t last = std::min(j, columns - kSide<T>);
+      transpose_strip(hn::CappedTag<T, kSide<T>>(), strip + last, from_pitch, to + last * to_pitch + i, to_pitch);
+    }
   }
 }
 

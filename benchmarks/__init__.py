@@ -1,0 +1,1 @@
+"""Times fusedsc beside PyTorch, in the same run: `python -m benchmarks --help`."""

@@ -1,0 +1,227 @@
+"""Pairs of the same work: ours, and PyTorch in every variant that counts.
+
+A single operator gets its input in one layout, and PyTorch is measured in that layout. A block or a network is free to
+choose, so PyTorch is measured in both.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torchvision.models import mobilenet_v2
+
+import fusedsc
+
+Run = Callable[[], object]
+CONVOLUTION_GRADIENTS = [True, True, False]  # of input and weight; there is no bias
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is timed. ``touched_bytes``: inputs and outputs once each, the least that has to move; None: not said."""
+
+    ours: Run
+    pytorch: dict[str, Run]
+    touched_bytes: int | None
+
+
+@dataclass(frozen=True)
+class Block:
+    """Depthwise 3x3 -> BatchNorm -> ReLU6 -> pointwise."""
+
+    channels: int
+    size: int
+    stride: int
+    out_channels: int
+    batch: int = 8
+
+    @property
+    def name(self) -> str:
+        return f"c{self.channels} {self.size}x{self.size} s{self.stride} m{self.out_channels} n{self.batch}"
+
+    @property
+    def out_size(self) -> int:
+        return -(-self.size // self.stride)
+
+    def with_batch(self, batch: int | None) -> Block:
+        return replace(self, batch=batch or self.batch)
+
+
+@dataclass(frozen=True)
+class Network:
+    """MobileNetV2 on square images."""
+
+    size: int
+    batch: int
+
+    @property
+    def name(self) -> str:
+        return f"mobilenet_v2 {self.size}x{self.size} n{self.batch}"
+
+    def with_batch(self, batch: int | None) -> Network:
+        return replace(self, batch=batch or self.batch)
+
+
+def depthwise(block: Block, direction: str, memory_format: torch.memory_format, compiled: bool) -> Workload:
+    x = _random(block.batch, block.channels, block.size, block.size, memory_format=memory_format)
+    weight = _random(block.channels, 1, 3, 3, memory_format=memory_format)
+    stride = [block.stride, block.stride]
+    if direction == "forward":
+        return _forward(
+            lambda: torch.ops.fusedsc.depthwise_conv2d(x, weight, None, stride, [1]),
+            lambda: F.conv2d(x, weight, None, stride, 1, groups=block.channels),
+            (x, weight),
+        )
+    grad = _random(block.batch, block.channels, block.out_size, block.out_size, memory_format=memory_format)
+    return _backward(
+        lambda: torch.ops.fusedsc.depthwise_conv2d_backward(
+            grad, x, weight, stride, [1], [1, 1], CONVOLUTION_GRADIENTS
+        ),
+        lambda: _convolution_backward(grad, x, weight, stride, [1, 1], block.channels),
+        (grad, x, weight),
+    )
+
+
+def pointwise(block: Block, direction: str, memory_format: torch.memory_format, compiled: bool) -> Workload:
+    size = block.out_size
+    x = _random(block.batch, block.channels, size, size, memory_format=memory_format)
+    weight = _random(block.out_channels, block.channels, 1, 1, memory_format=memory_format)
+    if direction == "forward":
+        return _forward(lambda: torch.ops.fusedsc.pointwise_conv2d(x, weight), lambda: F.conv2d(x, weight), (x, weight))
+    grad = _random(block.batch, block.out_channels, size, size, memory_format=memory_format)
+    return _backward(
+        lambda: torch.ops.fusedsc.pointwise_conv2d_backward(grad, x, weight, 1, CONVOLUTION_GRADIENTS),
+        lambda: _convolution_backward(grad, x, weight, [1, 1], [0, 0], 1),
+        (grad, x, weight),
+    )
+
+
+def dsc_block(block: Block, direction: str, memory_format: torch.memory_format, compiled: bool) -> Workload:
+    """In training: with batch statistics, and everything that backward needs saved."""
+    backward = direction == "forward+backward"
+    ours = _BlockTensors(block, memory_format)
+    variants = {"eager contiguous": torch.contiguous_format, "eager channels_last": torch.channels_last}
+    pytorch = {name: ours.to(layout).runner(_plain_block, backward) for name, layout in variants.items()}
+    if compiled:
+        for name, layout in variants.items():
+            compiled_block = torch.compile(_plain_block, dynamic=False)
+            pytorch[name.replace("eager", "compiled")] = ours.to(layout).runner(compiled_block, backward)
+    run = ours.runner(_fused_block, backward)
+    _check(run(), pytorch["eager contiguous"]())
+    return Workload(run, pytorch, (1 + backward) * _bytes(ours.x, ours.grad))
+
+
+class _BlockTensors:
+    """A block's input, parameters and the gradient of its output."""
+
+    def __init__(self, block: Block, memory_format: torch.memory_format) -> None:
+        channels, size = block.channels, block.out_size
+        self.stride = block.stride
+        self.x = _random(block.batch, channels, block.size, block.size, memory_format=memory_format)
+        self.grad = _random(block.batch, block.out_channels, size, size, memory_format=memory_format)
+        self.dw_weight = _random(channels, 1, 3, 3, memory_format=memory_format)
+        self.pw_weight = _random(block.out_channels, channels, 1, 1, memory_format=memory_format)
+        self.bn_weight, self.bn_bias = torch.rand(channels) + 0.5, torch.rand(channels)
+        self.running_mean, self.running_var = torch.zeros(channels), torch.ones(channels)
+        self.differentiated = [self.x, self.dw_weight, self.bn_weight, self.bn_bias, self.pw_weight]
+        for tensor in self.differentiated:
+            tensor.requires_grad_()
+
+    def to(self, memory_format: torch.memory_format) -> _BlockTensors:
+        other = copy.copy(self)
+        for name in ("x", "grad", "dw_weight", "pw_weight"):
+            tensor = getattr(self, name).detach().clone(memory_format=memory_format)
+            setattr(other, name, tensor.requires_grad_(name != "grad"))
+        other.differentiated = [other.x, other.dw_weight, other.bn_weight, other.bn_bias, other.pw_weight]
+        return other
+
+    def runner(self, function: Callable[[_BlockTensors], Tensor], backward: bool) -> Run:
+        if backward:
+            return lambda: torch.autograd.grad(function(self), self.differentiated, self.grad)
+        return lambda: function(self)
+
+
+def _plain_block(t: _BlockTensors) -> Tensor:
+    d = F.conv2d(t.x, t.dw_weight, None, t.stride, 1, groups=t.x.shape[1])
+    b = F.batch_norm(d, t.running_mean, t.running_var, t.bn_weight, t.bn_bias, training=True)
+    return F.conv2d(F.relu6(b, inplace=True), t.pw_weight)
+
+
+def _fused_block(t: _BlockTensors) -> Tensor:
+    return fusedsc.functional.dsc_block(
+        t.x, t.dw_weight, t.bn_weight, t.bn_bias, t.running_mean, t.running_var, t.pw_weight,
+        training=True, stride=t.stride,
+    )  # fmt: skip
+
+
+def training_step(network: Network, compiled: bool) -> Workload:
+    """Forward, loss, backward and an SGD step of torchvision's MobileNetV2; ours is fusedsc.swap of the same model."""
+    torch.manual_seed(0)
+    model = mobilenet_v2(num_classes=1000 if network.size == 224 else 10, dropout=0.0)
+    images = _random(network.batch, 3, network.size, network.size)
+    labels = torch.randint(10, (network.batch,))
+
+    def step_of(model: torch.nn.Module, memory_format: torch.memory_format, compiled: bool = False) -> Run:
+        model = copy.deepcopy(model).to(memory_format=memory_format).train()
+        own_images = images.clone(memory_format=memory_format)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+        forward = torch.compile(model, dynamic=False) if compiled else model
+
+        def step() -> Tensor:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(forward(own_images), labels)
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return step
+
+    variants = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+    pytorch = {f"eager {name}": step_of(model, layout) for name, layout in variants.items()}
+    if compiled:
+        pytorch |= {f"compiled {name}": step_of(model, layout, True) for name, layout in variants.items()}
+    ours = step_of(fusedsc.swap(model), torch.channels_last)
+    _check(ours(), pytorch["eager contiguous"]())
+    return Workload(ours, pytorch, None)
+
+
+def _forward(ours: Run, plain: Run, inputs: tuple[Tensor, ...]) -> Workload:
+    y = ours()
+    _check(y, plain())
+    return Workload(torch.no_grad()(ours), {"eager": torch.no_grad()(plain)}, _bytes(*inputs, y))
+
+
+def _backward(ours: Run, plain: Run, inputs: tuple[Tensor, ...]) -> Workload:
+    gradients = ours()[:2]
+    _check(gradients, plain()[:2])
+    return Workload(ours, {"eager": plain}, _bytes(*inputs, *gradients))
+
+
+def _convolution_backward(
+    grad: Tensor, x: Tensor, weight: Tensor, stride: list[int], padding: list[int], groups: int
+) -> tuple[Tensor, ...]:
+    return torch.ops.aten.convolution_backward(
+        grad, x, weight, None, stride, padding, [1, 1], False, [0, 0], groups, CONVOLUTION_GRADIENTS
+    )
+
+
+def _random(*shape: int, memory_format: torch.memory_format = torch.contiguous_format) -> Tensor:
+    return torch.randn(shape).contiguous(memory_format=memory_format)
+
+
+def _bytes(*tensors: Tensor) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
+
+
+def _check(ours: object, expected: object) -> None:
+    """What is timed must be the same work: both sides' results agree to rounding."""
+    pairs = zip(ours, expected, strict=True) if isinstance(ours, tuple) else ((ours, expected),)
+    for actual, reference in pairs:
+        difference = ((actual - reference).norm() / reference.norm()).item()
+        if not difference < 1e-3:
+            raise AssertionError(f"results differ by {difference:.1e} of PyTorch's; a wrong result is not timed")

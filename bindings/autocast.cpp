@@ -1,0 +1,78 @@
+/// Autocast: x and the convolutions' weights and biases take autocast's dtype; BatchNorm's parameters and statistics
+/// never do.
+#include <ATen/autocast_mode.h>
+#include <torch/library.h>
+
+#include "operators.h"
+
+namespace fusedsc::aten {
+namespace {
+
+/// Casts what it is called on, and keeps autocast from running again below.
+template <at::DeviceType device>
+struct Autocast {
+  c10::impl::ExcludeDispatchKeyGuard no_autocast{at::autocast::get_autocast_dispatch_key_from_device_type(device)};
+  at::ScalarType dtype = at::autocast::get_autocast_dtype(device);
+
+  template <class OptionalOrTensor>
+  OptionalOrTensor operator()(const OptionalOrTensor& tensor) const {
+    return at::autocast::cached_cast(dtype, tensor, device);
+  }
+};
+
+template <at::DeviceType device>
+Tensor depthwise_conv2d_autocast(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
+                                 IntArrayRef padding, IntArrayRef dilation) {
+  const Autocast<device> cast;
+  return depthwise_conv2d(cast(x), cast(weight), cast(bias), stride, padding, dilation);
+}
+
+template <at::DeviceType device>
+Tensor pointwise_conv2d_autocast(const Tensor& x, const Tensor& weight, const OptionalTensor& bias,
+                                 std::int64_t groups) {
+  const Autocast<device> cast;
+  return pointwise_conv2d(cast(x), cast(weight), cast(bias), groups);
+}
+
+template <at::DeviceType device>
+Tensor dsc_block_autocast(const Tensor& x, const Tensor& dw_weight, const OptionalTensor& bn_weight,
+                          const OptionalTensor& bn_bias, const OptionalTensor& running_mean,
+                          const OptionalTensor& running_var, const Tensor& pw_weight, const OptionalTensor& dw_bias,
+                          const OptionalTensor& pw_bias, bool training, std::optional<double> momentum,
+                          const OptionalTensor& num_batches_tracked, double eps, std::string_view activation,
+                          IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
+                          std::optional<bool> recompute) {
+  const Autocast<device> cast;
+  return dsc_block(cast(x), cast(dw_weight), bn_weight, bn_bias, running_mean, running_var, cast(pw_weight),
+                   cast(dw_bias), cast(pw_bias), training, momentum, num_batches_tracked, eps, activation, stride,
+                   padding, dilation, recompute);
+}
+
+template <at::DeviceType device>
+Tensor inverted_residual_autocast(const Tensor& x, const OptionalTensor& expand_weight,
+                                  const TensorOptionals& expand_bn, const Tensor& dw_weight,
+                                  const TensorOptionals& dw_bn, const Tensor& project_weight,
+                                  const TensorOptionals& project_bn, bool training,
+                                  std::optional<at::ArrayRef<double>> momentum, at::ArrayRef<double> eps,
+                                  std::string_view activation, IntArrayRef stride, IntArrayRef padding,
+                                  IntArrayRef dilation, bool residual, std::optional<bool> recompute) {
+  const Autocast<device> cast;
+  return inverted_residual(cast(x), cast(expand_weight), expand_bn, cast(dw_weight), dw_bn, cast(project_weight),
+                           project_bn, training, momentum, eps, activation, stride, padding, dilation, residual,
+                           recompute);
+}
+
+template <at::DeviceType device>
+void register_casts(torch::Library& m) {
+  m.impl("depthwise_conv2d", depthwise_conv2d_autocast<device>);
+  m.impl("pointwise_conv2d", pointwise_conv2d_autocast<device>);
+  m.impl("dsc_block", dsc_block_autocast<device>);
+  m.impl("inverted_residual", inverted_residual_autocast<device>);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(fusedsc, AutocastCPU, m) { register_casts<at::kCPU>(m); }
+TORCH_LIBRARY_IMPL(fusedsc, AutocastCUDA, m) { register_casts<at::kCUDA>(m); }
+
+}  // namespace fusedsc::aten

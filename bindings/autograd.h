@@ -1,0 +1,44 @@
+/// Shared by the autograd_<op>.cpp files.
+#pragma once
+
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/functions/basic_ops.h>
+#include <torch/csrc/autograd/functions/utils.h>
+
+#include <array>
+#include <memory>
+#include <string>
+
+namespace fusedsc::aten {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+/// Which of the tensors passed to Function::apply want a gradient: autograd numbers only those that were given.
+template <std::size_t count>
+std::array<bool, count> output_mask(const AutogradContext* context, const std::array<bool, count>& given) {
+  std::array<bool, count> mask{};
+  std::size_t edge = 0;
+  for (std::size_t i = 0; i < count; ++i) mask[i] = given[i] && context->needs_input_grad(edge++);
+  return mask;
+}
+
+/// Of the results of a backward operator, as functions of `inputs`: throws when, and only when, someone differentiates
+/// them in their turn.
+inline void forbid_double_backward(const std::string& op, const variable_list& inputs, const variable_list& results) {
+  if (!torch::autograd::compute_requires_grad(inputs)) return;
+  const auto error = std::make_shared<torch::autograd::Error>(
+      "fusedsc: double backward of " + op + " is not implemented; compose the block of fusedsc.functional's "
+      "depthwise_conv2d and pointwise_conv2d, which can be differentiated any number of times",
+      torch::autograd::collect_next_edges(inputs));
+  torch::autograd::set_history(results, error);
+}
+
+/// Absent optional tensors as undefined ones.
+inline at::Tensor or_undefined(const std::optional<at::Tensor>& tensor) { return tensor.value_or(at::Tensor()); }
+/// Undefined tensors as absent optional ones.
+inline std::optional<at::Tensor> or_none(const at::Tensor& tensor) {
+  return tensor.defined() ? std::optional<at::Tensor>(tensor) : std::nullopt;
+}
+
+}  // namespace fusedsc::aten

@@ -1,0 +1,103 @@
+#include "operators.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <type_traits>
+
+namespace fusedsc::aten {
+namespace {
+
+/// Calls the operator registered as `name`, whose schema matches the type of `function`.
+template <auto* function, class... Arguments>
+auto call(const char* name, const Arguments&... arguments) {
+  using Signature = std::remove_pointer_t<decltype(function)>;
+  static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name, "").template typed<Signature>();
+  return op.call(arguments...);
+}
+
+}  // namespace
+
+Tensor depthwise_conv2d(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
+                        IntArrayRef padding, IntArrayRef dilation) {
+  return call<depthwise_conv2d>("fusedsc::depthwise_conv2d", x, weight, bias, stride, padding, dilation);
+}
+
+Tensors3 depthwise_conv2d_backward(const Tensor& grad_y, const Tensor& x, const Tensor& weight, IntArrayRef stride,
+                                   IntArrayRef padding, IntArrayRef dilation, std::array<bool, 3> output_mask) {
+  return call<depthwise_conv2d_backward>("fusedsc::depthwise_conv2d_backward", grad_y, x, weight, stride, padding,
+                                         dilation, output_mask);
+}
+
+Tensor pointwise_conv2d(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, std::int64_t groups) {
+  return call<pointwise_conv2d>("fusedsc::pointwise_conv2d", x, weight, bias, groups);
+}
+
+Tensors3 pointwise_conv2d_backward(const Tensor& grad_y, const Tensor& x, const Tensor& weight, std::int64_t groups,
+                                   std::array<bool, 3> output_mask) {
+  return call<pointwise_conv2d_backward>("fusedsc::pointwise_conv2d_backward", grad_y, x, weight, groups, output_mask);
+}
+
+Tensor dsc_block(const Tensor& x, const Tensor& dw_weight, const OptionalTensor& bn_weight,
+                 const OptionalTensor& bn_bias, const OptionalTensor& running_mean, const OptionalTensor& running_var,
+                 const Tensor& pw_weight, const OptionalTensor& dw_bias, const OptionalTensor& pw_bias, bool training,
+                 std::optional<double> momentum, const OptionalTensor& num_batches_tracked, double eps,
+                 std::string_view activation, IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
+                 std::optional<bool> recompute) {
+  return call<dsc_block>("fusedsc::dsc_block", x, dw_weight, bn_weight, bn_bias, running_mean, running_var, pw_weight,
+                         dw_bias, pw_bias, training, momentum, num_batches_tracked, eps, activation, stride, padding,
+                         dilation, recompute);
+}
+
+Tensors3 dsc_block_forward(const Tensor& x, const Tensor& dw_weight, const OptionalTensor& dw_bias,
+                           const OptionalTensor& bn_weight, const OptionalTensor& bn_bias, const Tensor& pw_weight,
+                           const OptionalTensor& pw_bias, const OptionalTensor& statistics, double eps,
+                           std::string_view activation, IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
+                           std::optional<bool> recompute) {
+  return call<dsc_block_forward>("fusedsc::_dsc_block_forward", x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight,
+                                 pw_bias, statistics, eps, activation, stride, padding, dilation, recompute);
+}
+
+Tensors7 dsc_block_backward(const Tensor& grad_y, const Tensor& x, const Tensor& dw_weight,
+                            const OptionalTensor& dw_bias, const OptionalTensor& bn_weight,
+                            const OptionalTensor& bn_bias, const Tensor& pw_weight, const Tensor& statistics,
+                            const Tensor& d, bool training, std::string_view activation, IntArrayRef stride,
+                            IntArrayRef padding, IntArrayRef dilation, std::optional<bool> recompute,
+                            std::array<bool, 7> output_mask) {
+  return call<dsc_block_backward>("fusedsc::_dsc_block_backward", grad_y, x, dw_weight, dw_bias, bn_weight, bn_bias,
+                                  pw_weight, statistics, d, training, activation, stride, padding, dilation, recompute,
+                                  output_mask);
+}
+
+Tensor inverted_residual(const Tensor& x, const OptionalTensor& expand_weight, const TensorOptionals& expand_bn,
+                         const Tensor& dw_weight, const TensorOptionals& dw_bn, const Tensor& project_weight,
+                         const TensorOptionals& project_bn, bool training,
+                         std::optional<at::ArrayRef<double>> momentum, at::ArrayRef<double> eps,
+                         std::string_view activation, IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
+                         bool residual, std::optional<bool> recompute) {
+  return call<inverted_residual>("fusedsc::inverted_residual", x, expand_weight, expand_bn, dw_weight, dw_bn,
+                                 project_weight, project_bn, training, momentum, eps, activation, stride, padding,
+                                 dilation, residual, recompute);
+}
+
+Tensors5 inverted_residual_forward(const Tensor& x, const OptionalTensor& expand_weight, const Tensor& dw_weight,
+                                   const Tensor& project_weight, const TensorOptionals& bn_parameters,
+                                   const OptionalTensor& statistics, at::ArrayRef<double> eps,
+                                   std::string_view activation, IntArrayRef stride, IntArrayRef padding,
+                                   IntArrayRef dilation, bool residual, bool recompute) {
+  return call<inverted_residual_forward>("fusedsc::_inverted_residual_forward", x, expand_weight, dw_weight,
+                                         project_weight, bn_parameters, statistics, eps, activation, stride, padding,
+                                         dilation, residual, recompute);
+}
+
+Tensors10 inverted_residual_backward(const Tensor& grad_y, const Tensor& x, const OptionalTensor& expand_weight,
+                                     const Tensor& dw_weight, const Tensor& project_weight,
+                                     const TensorOptionals& bn_parameters, const Tensor& statistics, const Tensor& e,
+                                     const Tensor& d, const Tensor& p, bool training, std::string_view activation,
+                                     IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, bool residual,
+                                     std::array<bool, 10> output_mask) {
+  return call<inverted_residual_backward>("fusedsc::_inverted_residual_backward", grad_y, x, expand_weight, dw_weight,
+                                          project_weight, bn_parameters, statistics, e, d, p, training, activation,
+                                          stride, padding, dilation, residual, output_mask);
+}
+
+}  // namespace fusedsc::aten

@@ -1,0 +1,79 @@
+/// The operators as C++ programs with libtorch call them. Every call goes through PyTorch's dispatcher, so autograd,
+/// autocast and tracing apply. fusedsc.functional documents the arguments; schemas.cpp has the schemas.
+#pragma once
+
+#include <ATen/core/List.h>
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <optional>
+#include <string_view>
+#include <tuple>
+
+namespace fusedsc::aten {
+
+using at::IntArrayRef;
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+using TensorOptionals = c10::List<std::optional<Tensor>>;
+
+Tensor depthwise_conv2d(const Tensor& x, const Tensor& weight, const OptionalTensor& bias = {}, IntArrayRef stride = 1,
+                        IntArrayRef padding = 0, IntArrayRef dilation = 1);
+
+Tensor pointwise_conv2d(const Tensor& x, const Tensor& weight, const OptionalTensor& bias = {},
+                        std::int64_t groups = 1);
+
+Tensor dsc_block(const Tensor& x, const Tensor& dw_weight, const OptionalTensor& bn_weight,
+                 const OptionalTensor& bn_bias, const OptionalTensor& running_mean, const OptionalTensor& running_var,
+                 const Tensor& pw_weight, const OptionalTensor& dw_bias, const OptionalTensor& pw_bias, bool training,
+                 std::optional<double> momentum = 0.1, const OptionalTensor& num_batches_tracked = {},
+                 double eps = 1e-5, std::string_view activation = "relu6", IntArrayRef stride = 1,
+                 IntArrayRef padding = 1, IntArrayRef dilation = 1, std::optional<bool> recompute = {});
+
+Tensor inverted_residual(const Tensor& x, const OptionalTensor& expand_weight, const TensorOptionals& expand_bn,
+                         const Tensor& dw_weight, const TensorOptionals& dw_bn, const Tensor& project_weight,
+                         const TensorOptionals& project_bn, bool training,
+                         std::optional<at::ArrayRef<double>> momentum, at::ArrayRef<double> eps,
+                         std::string_view activation = "relu6", IntArrayRef stride = 1, IntArrayRef padding = 1,
+                         IntArrayRef dilation = 1, bool residual = false, std::optional<bool> recompute = {});
+
+// What the four are made of.
+
+using Tensors3 = std::tuple<Tensor, Tensor, Tensor>;
+using Tensors5 = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
+using Tensors7 = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
+using Tensors10 = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
+
+Tensors3 depthwise_conv2d_backward(const Tensor& grad_y, const Tensor& x, const Tensor& weight, IntArrayRef stride,
+                                   IntArrayRef padding, IntArrayRef dilation, std::array<bool, 3> output_mask);
+
+Tensors3 pointwise_conv2d_backward(const Tensor& grad_y, const Tensor& x, const Tensor& weight, std::int64_t groups,
+                                   std::array<bool, 3> output_mask);
+
+Tensors3 dsc_block_forward(const Tensor& x, const Tensor& dw_weight, const OptionalTensor& dw_bias,
+                           const OptionalTensor& bn_weight, const OptionalTensor& bn_bias, const Tensor& pw_weight,
+                           const OptionalTensor& pw_bias, const OptionalTensor& statistics, double eps,
+                           std::string_view activation, IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
+                           std::optional<bool> recompute);
+
+Tensors7 dsc_block_backward(const Tensor& grad_y, const Tensor& x, const Tensor& dw_weight,
+                            const OptionalTensor& dw_bias, const OptionalTensor& bn_weight,
+                            const OptionalTensor& bn_bias, const Tensor& pw_weight, const Tensor& statistics,
+                            const Tensor& d, bool training, std::string_view activation, IntArrayRef stride,
+                            IntArrayRef padding, IntArrayRef dilation, std::optional<bool> recompute,
+                            std::array<bool, 7> output_mask);
+
+Tensors5 inverted_residual_forward(const Tensor& x, const OptionalTensor& expand_weight, const Tensor& dw_weight,
+                                   const Tensor& project_weight, const TensorOptionals& bn_parameters,
+                                   const OptionalTensor& statistics, at::ArrayRef<double> eps,
+                                   std::string_view activation, IntArrayRef stride, IntArrayRef padding,
+                                   IntArrayRef dilation, bool residual, bool recompute);
+
+Tensors10 inverted_residual_backward(const Tensor& grad_y, const Tensor& x, const OptionalTensor& expand_weight,
+                                     const Tensor& dw_weight, const Tensor& project_weight,
+                                     const TensorOptionals& bn_parameters, const Tensor& statistics, const Tensor& e,
+                                     const Tensor& d, const Tensor& p, bool training, std::string_view activation,
+                                     IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, bool residual,
+                                     std::array<bool, 10> output_mask);
+
+}  // namespace fusedsc::aten

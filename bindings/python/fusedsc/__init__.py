@@ -1,0 +1,13 @@
+"""Fused depthwise-separable convolutions that train.
+
+``fusedsc.swap(model)`` gives back the same model with its depthwise-separable blocks fused; ``fusedsc.functional`` and
+``fusedsc.nn`` are the operators and modules it is made of.
+"""
+
+from . import _library  # loads the operators, before anything asks for them  # noqa: F401
+from . import functional, nn
+from ._version import __version__
+from .explain import explain
+from .swap import SwapReport, swap, swap_report
+
+__all__ = ["SwapReport", "__version__", "explain", "functional", "nn", "swap", "swap_report"]

@@ -1,0 +1,79 @@
+"""Which implementation runs an operator, and why the others cannot."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+
+import torch
+
+from . import functional
+
+__all__ = ["Candidate", "Explanation", "explain"]
+
+EXPLAINABLE = ("depthwise_conv2d", "pointwise_conv2d", "dsc_block")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One implementation of an operator, in one direction."""
+
+    direction: str
+    implementation: str
+    why_not: str
+    """Why it cannot run these arguments; empty if it can."""
+    taken: bool
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What :func:`explain` found; printing it gives a table."""
+
+    op_name: str
+    candidates: tuple[Candidate, ...]
+
+    def taken(self, direction: str = "forward") -> str | None:
+        """The implementation that runs, or None where there is none."""
+        return next((c.implementation for c in self.candidates if c.taken and c.direction == direction), None)
+
+    def __str__(self) -> str:
+        lines = [self.op_name]
+        for direction in dict.fromkeys(candidate.direction for candidate in self.candidates):
+            lines.append(f"  {direction}")
+            for candidate in self.candidates:
+                if candidate.direction != direction:
+                    continue
+                verdict = "taken" if candidate.taken else candidate.why_not or "could run; an earlier one is taken"
+                lines.append(f"    {candidate.implementation}: {verdict}")
+        return "\n".join(lines)
+
+
+def explain(op_name: str, *args, **kwargs) -> Explanation:
+    """Each implementation of an operator in order of preference: taken, or the reason why it cannot run.
+
+    Args:
+        op_name: "depthwise_conv2d", "pointwise_conv2d" or "dsc_block".
+        *args, **kwargs: what ``fusedsc.functional``'s function of that name would be called with. Nothing is computed.
+
+    Raises:
+        ValueError: the name is unknown, or the arguments are wrong.
+    """
+    if op_name not in EXPLAINABLE:
+        raise ValueError(f'op_name: unknown name "{op_name}"; use one of {", ".join(EXPLAINABLE)}')
+    bound = inspect.signature(getattr(functional, op_name)).bind(*args, **kwargs)
+    bound.apply_defaults()
+    arguments = bound.arguments
+    if "stride" in arguments:
+        weight = arguments.get("weight", arguments.get("dw_weight"))
+        names = ("stride", "padding", "dilation")
+        numbers = functional.geometry(arguments["x"], weight, *(arguments[name] for name in names))
+        arguments.update(zip(names, numbers, strict=True))
+    rows = zip(*getattr(torch.ops.fusedsc, f"_explain_{op_name}")(**arguments), strict=True)
+
+    candidates, decided = [], set()
+    for direction, implementation, why_not in rows:
+        taken = not why_not and direction not in decided
+        if taken:
+            decided.add(direction)
+        candidates.append(Candidate(direction, implementation, why_not, taken))
+    return Explanation(op_name, tuple(candidates))

@@ -1,0 +1,258 @@
+"""Depthwise-separable convolutions as functions. Each is also ``torch.ops.fusedsc.<name>``.
+
+Shapes are [N, C, H, W] whatever the memory format. Results have the dtype and the memory format of ``x``: contiguous
+or channels_last, both fast, and any other strides are read as they are. float32, float64, float16 and bfloat16; sums
+are kept in float32 (float64 for float64). Under ``torch.autocast``, ``x`` and the convolutions' weights and biases are
+cast, BatchNorm's parameters and statistics never.
+
+Where arguments do not fit, ``ValueError`` names the argument and the remedy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+__all__ = ["depthwise_conv2d", "dsc_block", "inverted_residual", "pointwise_conv2d"]
+
+Pair = int | Sequence[int]
+Padding = int | str | Sequence[int]
+BatchNorm = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None]
+
+
+def depthwise_conv2d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+) -> Tensor:
+    """What ``F.conv2d(x, weight, bias, stride, padding, dilation, groups=C)`` computes, for a depthwise weight.
+
+    Its gradients pull instead of push: each element of the gradient of ``x`` gathers from the outputs it went into
+    (Wang et al., DSXplore, "Input-Centric Backward Pass"), so nothing is added atomically and the same input gives the same
+    bits. It can be differentiated any number of times.
+
+    Args:
+        x: [N, C, H, W].
+        weight: [C*m, 1, Kh, Kw]; m is the channel multiplier.
+        bias: [C*m], or None.
+        stride: elements between windows: one number, or (vertical, horizontal).
+        padding: zero elements around x: one number, (vertical, horizontal), (left, right, top, bottom), "same"
+            (TensorFlow's: output = ceil(input / stride), at any stride) or "valid" (none).
+        dilation: elements between the taps of a window: one number, or (vertical, horizontal).
+
+    Returns:
+        [N, C*m, OH, OW] with OH = (H + top + bottom - dilation*(Kh - 1) - 1) // stride + 1, and OW likewise.
+
+    Raises:
+        ValueError: an argument has the wrong rank, channels, dtype, device or value.
+    """
+    return torch.ops.fusedsc.depthwise_conv2d(x, weight, bias, *geometry(x, weight, stride, padding, dilation))
+
+
+def pointwise_conv2d(x: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 1) -> Tensor:
+    """What ``F.conv2d(x, weight, bias, groups=groups)`` computes, for a 1x1 weight.
+
+    It can be differentiated any number of times.
+
+    Args:
+        x: [N, C, H, W].
+        weight: [M, C/groups, 1, 1].
+        bias: [M], or None.
+        groups: divides C and M.
+
+    Returns:
+        [N, M, H, W].
+
+    Raises:
+        ValueError: an argument has the wrong rank, channels, dtype, device or value.
+    """
+    return torch.ops.fusedsc.pointwise_conv2d(x, weight, bias, groups)
+
+
+def dsc_block(
+    x: Tensor,
+    dw_weight: Tensor,
+    bn_weight: Tensor | None,
+    bn_bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    pw_weight: Tensor,
+    *,
+    dw_bias: Tensor | None = None,
+    pw_bias: Tensor | None = None,
+    training: bool,
+    momentum: float | None = 0.1,
+    num_batches_tracked: Tensor | None = None,
+    eps: float = 1e-5,
+    activation: str = "relu6",
+    stride: Pair = 1,
+    padding: Padding = 1,
+    dilation: Pair = 1,
+    recompute: bool | None = None,
+) -> Tensor:
+    """Depthwise convolution, BatchNorm, activation and pointwise convolution in one.
+
+    Takes the fusion of depthwise convolution, scale-shift and activation (Optimize Deep Learning GPU Operators with
+    TVM, "Operator Fusion") through training: with batch statistics, and with a backward pass that keeps x and the
+    statistics only, where ``recompute`` is True.
+
+    Args:
+        x: [N, C, H, W].
+        dw_weight: [C*m, 1, Kh, Kw]; m is the channel multiplier.
+        bn_weight, bn_bias: [C*m], or None for 1 and 0; any floating dtype.
+        running_mean, running_var: [C*m], updated in place while training; or None for both: nothing is tracked, and
+            eval mode takes the batch's statistics, as ``F.batch_norm`` does.
+        pw_weight: [M, C*m, 1, 1].
+        dw_bias, pw_bias: [C*m] and [M], or None.
+        training: normalise with the batch's statistics (True) or the running ones (False).
+        momentum: weight of the new statistics in the running ones; None for the cumulative average, which needs
+            ``num_batches_tracked``.
+        num_batches_tracked: int64 scalar, incremented while training; or None.
+        eps: added to the variance.
+        activation: one of "identity", "relu", "relu6", "silu", "hardswish".
+        stride, padding, dilation: of the depthwise convolution, as in :func:`depthwise_conv2d`.
+        recompute: what backward reads instead of computing it again. None: the fastest; True: the least memory, x and
+            the statistics only; False: the depthwise output is stored.
+
+    Returns:
+        [N, M, OH, OW].
+
+    Raises:
+        ValueError: an argument has the wrong rank, channels, dtype, device or value, or training sees a single value
+            per channel.
+        RuntimeError: the gradient is itself differentiated.
+    """
+    stride, padding, dilation = geometry(x, dw_weight, stride, padding, dilation)
+    return torch.ops.fusedsc.dsc_block(
+        x,
+        dw_weight,
+        bn_weight,
+        bn_bias,
+        running_mean,
+        running_var,
+        pw_weight,
+        dw_bias=dw_bias,
+        pw_bias=pw_bias,
+        training=training,
+        momentum=momentum,
+        num_batches_tracked=num_batches_tracked,
+        eps=eps,
+        activation=activation,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        recompute=recompute,
+    )
+
+
+def inverted_residual(
+    x: Tensor,
+    expand_weight: Tensor | None,
+    expand_bn: BatchNorm | None,
+    dw_weight: Tensor,
+    dw_bn: BatchNorm,
+    project_weight: Tensor,
+    project_bn: BatchNorm,
+    *,
+    training: bool,
+    momentum: float | Sequence[float] | None = 0.1,
+    eps: float | Sequence[float] = 1e-5,
+    activation: str = "relu6",
+    stride: Pair = 1,
+    padding: Padding = 1,
+    dilation: Pair = 1,
+    residual: bool = False,
+    recompute: bool | None = None,
+) -> Tensor:
+    """[1x1 expand, BatchNorm, activation,] depthwise, BatchNorm, activation, 1x1 project, BatchNorm [, + x].
+
+    The block of MobileNetV2. Nothing normalised is ever stored but the result: each convolution normalises what it
+    reads, and emits the statistics of what it writes.
+
+    Args:
+        x: [N, C, H, W].
+        expand_weight: [E, C, 1, 1], or None: no expansion, and E = C.
+        dw_weight: [E, 1, Kh, Kw].
+        project_weight: [M, E, 1, 1].
+        expand_bn, dw_bn, project_bn: (weight, bias, running_mean, running_var, num_batches_tracked) of each BatchNorm,
+            each [channels] or None, as in :func:`dsc_block`; ``expand_bn`` is None without expansion.
+        training: normalise with the batch's statistics (True) or the running ones (False).
+        momentum, eps: as in :func:`dsc_block`; one number, or one per BatchNorm (expand, dw, project).
+        activation: one of "identity", "relu", "relu6", "silu", "hardswish", after the first two BatchNorms.
+        stride, padding, dilation: of the depthwise convolution, as in :func:`depthwise_conv2d`.
+        residual: add x to the result; the two must have the same shape.
+        recompute: None or False: keep the three raw convolution outputs for backward; True: keep x only, and compute
+            them again.
+
+    Returns:
+        [N, M, OH, OW].
+
+    Raises:
+        ValueError: an argument has the wrong rank, channels, dtype, device or value, or training sees a single value
+            per channel.
+        RuntimeError: the gradient is itself differentiated.
+    """
+    stride, padding, dilation = geometry(x, dw_weight, stride, padding, dilation)
+    return torch.ops.fusedsc.inverted_residual(
+        x,
+        expand_weight,
+        [None] * 5 if expand_bn is None else list(expand_bn),
+        dw_weight,
+        list(dw_bn),
+        project_weight,
+        list(project_bn),
+        training=training,
+        momentum=None if momentum is None else _floats(momentum),
+        eps=_floats(eps),
+        activation=activation,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        residual=residual,
+        recompute=recompute,
+    )
+
+
+def geometry(
+    x: Tensor, weight: Tensor, stride: Pair, padding: Padding, dilation: Pair
+) -> tuple[list[int], list[int], list[int]]:
+    """Stride, padding and dilation as the operators take them: as lists of numbers."""
+    stride, dilation = _pair("stride", stride), _pair("dilation", dilation)
+    if isinstance(padding, str):
+        padding = _named_padding(padding, x, weight, stride, dilation)
+    return stride, [padding] if isinstance(padding, int) else list(padding), dilation
+
+
+def _named_padding(name, x, weight, stride, dilation):
+    if name == "valid":
+        return [0]
+    if name != "same":
+        raise ValueError(f'padding: unknown name "{name}"; use "same", "valid" or numbers')
+    for argument, tensor in (("x", x), ("weight", weight)):
+        if tensor.dim() != 4:
+            raise ValueError(f"{argument}: its sizes are {list(tensor.shape)}; give four")
+    if min(stride) < 1:
+        raise ValueError(f"stride: it is {stride}; it must be at least 1")
+    sides = []
+    for axis in (1, 0):  # left and right, then top and bottom
+        size, kernel = x.shape[2 + axis], weight.shape[2 + axis]
+        outputs = -(-size // stride[axis])
+        total = max((outputs - 1) * stride[axis] + dilation[axis] * (kernel - 1) + 1 - size, 0)
+        sides += [total // 2, total - total // 2]
+    return sides
+
+
+def _pair(name, numbers):
+    pair = [numbers, numbers] if isinstance(numbers, int) else list(numbers)
+    if len(pair) != 2:
+        raise ValueError(f"{name}: {len(pair)} numbers given; give one, or two (vertical, horizontal)")
+    return pair
+
+
+def _floats(numbers):
+    return [float(numbers)] if isinstance(numbers, int | float) else [float(number) for number in numbers]

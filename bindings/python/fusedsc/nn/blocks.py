@@ -1,0 +1,189 @@
+"""Fused blocks over real ``nn.Conv2d`` and ``nn.BatchNorm2d`` children, so that optimizers, weight-decay rules,
+converters and checkpoints see what they expect."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from .. import functional
+from .fusable import BatchNormState, NotFusable, find_layers
+
+__all__ = ["DSCBlock", "InvertedResidual"]
+
+
+class DSCBlock(nn.Module):
+    """Depthwise convolution, BatchNorm, activation, pointwise convolution: :func:`fusedsc.functional.dsc_block`.
+
+    Children: ``depthwise`` (``nn.Conv2d``), ``bn`` (``nn.BatchNorm2d``) and ``pointwise`` (``nn.Conv2d``).
+
+    Args:
+        in_channels: C.
+        out_channels: M.
+        kernel_size, stride, padding, dilation: of the depthwise convolution; ``padding`` None is half the kernel.
+        channel_multiplier: channels of the depthwise convolution's result per input channel.
+        bias: learnable biases on both convolutions.
+        activation: one of "identity", "relu", "relu6", "silu", "hardswish".
+        eps, momentum, affine, track_running_stats: of ``nn.BatchNorm2d``.
+        recompute: as in :func:`fusedsc.functional.dsc_block`.
+
+    Shape:
+        [N, C, H, W] to [N, M, OH, OW].
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: functional.Pair = 3,
+        stride: functional.Pair = 1,
+        padding: functional.Padding | None = None,
+        dilation: functional.Pair = 1,
+        channel_multiplier: int = 1,
+        bias: bool = False,
+        activation: str = "relu6",
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        recompute: bool | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        factory = {"device": device, "dtype": dtype}
+        hidden = in_channels * channel_multiplier
+        self.depthwise = nn.Conv2d(
+            in_channels, hidden, kernel_size, stride, dilation=dilation, groups=in_channels, bias=bias, **factory
+        )
+        self.bn = nn.BatchNorm2d(hidden, eps, momentum, affine, track_running_stats, **factory)
+        self.pointwise = nn.Conv2d(hidden, out_channels, 1, bias=bias, **factory)
+        if padding is None:
+            reach = zip(self.depthwise.kernel_size, self.depthwise.dilation, strict=True)
+            padding = tuple(dilated * (size - 1) // 2 for size, dilated in reach)
+        self.padding = padding
+        self.activation = activation
+        self.recompute = recompute
+
+    def forward(self, x: Tensor) -> Tensor:
+        bn = BatchNormState.of(self.bn)
+        return functional.dsc_block(
+            x,
+            self.depthwise.weight,
+            bn.weight,
+            bn.bias,
+            bn.running_mean,
+            bn.running_var,
+            self.pointwise.weight,
+            dw_bias=self.depthwise.bias,
+            pw_bias=self.pointwise.bias,
+            training=self.bn.training,
+            momentum=self.bn.momentum,
+            num_batches_tracked=bn.num_batches_tracked,
+            eps=self.bn.eps,
+            activation=self.activation,
+            stride=self.depthwise.stride,
+            padding=self.padding,
+            dilation=self.depthwise.dilation,
+            recompute=self.recompute,
+        )
+
+    def extra_repr(self) -> str:
+        return f"padding={self.padding}, activation={self.activation}, recompute={self.recompute}"
+
+
+class InvertedResidual(nn.Module):
+    """MobileNetV2's block, with torchvision's structure and ``state_dict`` keys.
+
+    ``conv`` is what torchvision builds, ``nn.Sequential`` of [(conv, bn, act),] (conv, bn, act), conv, bn; this class
+    only runs it in one operator. ``torchvision.models.MobileNetV2(block=fusedsc.nn.InvertedResidual)`` works.
+
+    Where the children are no longer what can be fused (a BatchNorm converted to SyncBatchNorm, a hook on a child, ...),
+    they are called one after the other, with a warning that says why.
+
+    Args:
+        in_channels: C.
+        out_channels: M.
+        stride: of the depthwise convolution, 1 or 2.
+        expand_ratio: hidden channels per input channel; 1 leaves the expansion out.
+        norm_layer: makes a BatchNorm from its number of channels; None is ``nn.BatchNorm2d``.
+
+    Shape:
+        [N, C, H, W] to [N, M, ceil(H / stride), ceil(W / stride)].
+    """
+
+    recompute: bool | None = None
+    """As in :func:`fusedsc.functional.inverted_residual`; set it on the module."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        stride: int,
+        expand_ratio: float,
+        norm_layer: Callable[[int], nn.Module] | None = None,
+    ) -> None:
+        if stride not in (1, 2):
+            raise ValueError(f"stride: it is {stride}; use 1 or 2")
+        super().__init__()
+        norm_layer = norm_layer or nn.BatchNorm2d
+        hidden = round(in_channels * expand_ratio)
+        layers: list[nn.Module] = []
+        if expand_ratio != 1:
+            expand = nn.Conv2d(in_channels, hidden, 1, bias=False)
+            layers.append(nn.Sequential(expand, norm_layer(hidden), nn.ReLU6(inplace=True)))
+        depthwise = nn.Conv2d(hidden, hidden, 3, stride, 1, groups=hidden, bias=False)
+        layers.append(nn.Sequential(depthwise, norm_layer(hidden), nn.ReLU6(inplace=True)))
+        layers += [nn.Conv2d(hidden, out_channels, 1, bias=False), norm_layer(out_channels)]
+        self._adopt(nn.Sequential(*layers), stride, stride == 1 and in_channels == out_channels, out_channels)
+
+    @classmethod
+    def from_torchvision(cls, block: nn.Module) -> InvertedResidual:
+        """The block that computes what torchvision's does, with the very same children.
+
+        Raises:
+            NotFusable: with the reason.
+        """
+        find_layers(block.conv)
+        fused = cls.__new__(cls)
+        nn.Module.__init__(fused)
+        fused._adopt(block.conv, block.stride, block.use_res_connect, block.out_channels)
+        fused.training = block.training
+        return fused
+
+    def _adopt(self, conv: nn.Sequential, stride: int, use_res_connect: bool, out_channels: int) -> None:
+        # torchvision's attributes; segmentation and detection models read the last two.
+        self.conv = conv
+        self.stride = stride
+        self.use_res_connect = use_res_connect
+        self.out_channels = out_channels
+        self._is_cn = stride > 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        try:
+            layers = find_layers(self.conv)
+        except NotFusable as reason:
+            warnings.warn(f"fusedsc: an inverted residual runs unfused, because {reason}", stacklevel=2)
+            y = self.conv(x)
+            return x + y if self.use_res_connect else y
+        return functional.inverted_residual(
+            x,
+            None if layers.expand is None else layers.expand.weight,
+            None if layers.expand_bn is None else BatchNormState.of(layers.expand_bn),
+            layers.depthwise.weight,
+            BatchNormState.of(layers.dw_bn),
+            layers.project.weight,
+            BatchNormState.of(layers.project_bn),
+            training=layers.dw_bn.training,
+            momentum=layers.momentum,
+            eps=layers.eps,
+            activation=layers.activation,
+            stride=layers.depthwise.stride,
+            padding=layers.depthwise.padding,
+            dilation=layers.depthwise.dilation,
+            residual=self.use_res_connect,
+            recompute=self.recompute,
+        )

@@ -1,0 +1,146 @@
+"""What may be fused: the layers of an inverted residual, found among its children, or the reason why not."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+__all__ = ["BatchNormState", "InvertedResidualLayers", "NotFusable", "find_layers"]
+
+ACTIVATION_NAMES: dict[type[nn.Module], str] = {
+    nn.Identity: "identity",
+    nn.ReLU: "relu",
+    nn.ReLU6: "relu6",
+    nn.SiLU: "silu",
+    nn.Hardswish: "hardswish",
+}
+
+HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+
+
+class NotFusable(Exception):
+    """The children do something that the fused operator would not; the message completes "because ..."."""
+
+
+class BatchNormState(NamedTuple):
+    """A BatchNorm's tensors, in the order in which operators take them."""
+
+    weight: Tensor | None
+    bias: Tensor | None
+    running_mean: Tensor | None
+    running_var: Tensor | None
+    num_batches_tracked: Tensor | None
+
+    @classmethod
+    def of(cls, bn: nn.BatchNorm2d) -> BatchNormState:
+        tracked = (bn.running_mean, bn.running_var, bn.num_batches_tracked)
+        # As nn.BatchNorm2d: what is not to be tracked is not passed on while training.
+        return cls(bn.weight, bn.bias, *(tracked if not bn.training or bn.track_running_stats else (None,) * 3))
+
+
+class InvertedResidualLayers(NamedTuple):
+    """The layers of an inverted residual, checked to be what the fused operator computes."""
+
+    expand: nn.Conv2d | None
+    expand_bn: nn.BatchNorm2d | None
+    depthwise: nn.Conv2d
+    dw_bn: nn.BatchNorm2d
+    activation: str
+    project: nn.Conv2d
+    project_bn: nn.BatchNorm2d
+
+    @property
+    def batch_norms(self) -> tuple[nn.BatchNorm2d, nn.BatchNorm2d, nn.BatchNorm2d]:
+        """Of expansion (the depthwise one again, where there is none), depthwise convolution and projection."""
+        return self.expand_bn or self.dw_bn, self.dw_bn, self.project_bn
+
+    @property
+    def momentum(self) -> list[float] | None:
+        momenta = [bn.momentum for bn in self.batch_norms]
+        return None if momenta[0] is None else momenta
+
+    @property
+    def eps(self) -> list[float]:
+        return [bn.eps for bn in self.batch_norms]
+
+
+def find_layers(conv: nn.Module) -> InvertedResidualLayers:
+    """The layers of [(conv, bn, act),] (conv, bn, act), conv, bn.
+
+    Raises:
+        NotFusable: with the reason.
+    """
+    modules = _children(conv, "the block's conv", (3, 4))
+    expand, expand_bn, expand_act = _children(modules[0], "the expansion", (3,)) if len(modules) == 4 else (None,) * 3
+    depthwise, dw_bn, dw_act = _children(modules[-3], "the depthwise part", (3,))
+    project, project_bn = modules[-2:]
+
+    if expand is not None:
+        _check_pointwise(expand, "the expansion")
+    _check_convolution(depthwise, "the depthwise convolution")
+    if not depthwise.groups == depthwise.in_channels == depthwise.out_channels:
+        raise NotFusable(f"the depthwise convolution has {depthwise.groups} groups for {depthwise.in_channels} channels")
+    _check_pointwise(project, "the projection")
+
+    activation = _activation(dw_act)
+    if expand is not None and _activation(expand_act) != activation:
+        raise NotFusable("its two activations differ")
+    layers = InvertedResidualLayers(expand, expand_bn, depthwise, dw_bn, activation, project, project_bn)
+    _check_batch_norms(layers.batch_norms)
+    return layers
+
+
+def _children(module: nn.Module, what: str, lengths: tuple[int, ...]) -> list[nn.Module]:
+    _check_plain(module, what)
+    children = list(module.children())
+    if not isinstance(module, nn.Sequential) or len(children) not in lengths:
+        raise NotFusable(f"{what} is not the sequence of layers expected of it")
+    return children
+
+
+def _check_plain(module: nn.Module, what: str) -> None:
+    """Calling the module must be its class's forward and nothing else."""
+    if any(getattr(module, hooks) for hooks in HOOKS):
+        raise NotFusable(f"{what} has hooks, which would not be called")
+    if "forward" in module.__dict__:
+        raise NotFusable(f"{what} has a forward of its own")
+
+
+def _check_convolution(conv: nn.Module, what: str) -> None:
+    if type(conv) is not nn.Conv2d:
+        raise NotFusable(f"{what} is a {type(conv).__name__}, not an nn.Conv2d")
+    _check_plain(conv, what)
+    if conv.bias is not None:
+        raise NotFusable(f"{what} has a bias")
+    if conv.padding_mode != "zeros":
+        raise NotFusable(f"{what} pads with {conv.padding_mode}, not zeros")
+    if isinstance(conv.padding, str):
+        raise NotFusable(f'{what} has the padding "{conv.padding}", not numbers')
+
+
+def _check_pointwise(conv: nn.Module, what: str) -> None:
+    _check_convolution(conv, what)
+    if (conv.kernel_size, conv.stride, conv.padding, conv.groups) != ((1, 1), (1, 1), (0, 0), 1):
+        raise NotFusable(f"{what} is not a plain 1x1 convolution")
+
+
+def _check_batch_norms(batch_norms: tuple[nn.Module, ...]) -> None:
+    for bn in batch_norms:
+        if type(bn) is not nn.BatchNorm2d:
+            raise NotFusable(f"a BatchNorm is a {type(bn).__name__}, not an nn.BatchNorm2d")
+        _check_plain(bn, "a BatchNorm")
+        if not bn.track_running_stats or bn.running_mean is None:
+            raise NotFusable("a BatchNorm keeps no running statistics (track_running_stats=False)")
+    if len({bn.training for bn in batch_norms}) > 1:
+        raise NotFusable("some of its BatchNorms are in training mode and others in eval mode")
+    if len({bn.momentum is None for bn in batch_norms}) > 1:
+        raise NotFusable("some of its BatchNorms have a momentum and others average cumulatively")
+
+
+def _activation(module: nn.Module) -> str:
+    _check_plain(module, "an activation")
+    name = ACTIVATION_NAMES.get(type(module))
+    if name is None:
+        raise NotFusable(f"its activation is a {type(module).__name__}")
+    return name

@@ -1,0 +1,23 @@
+/// BatchNorm's running statistics, outside the differentiable operators: read in eval mode, updated after training ones.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+
+namespace fusedsc::aten {
+
+/// The buffers of one BatchNorm; all absent with track_running_stats=False.
+struct RunningStatistics {
+  std::optional<at::Tensor> mean, var, num_batches_tracked;
+
+  /// Throws where the buffers do not fit `channels`, or where training could not update them.
+  void check(const at::Tensor& x, const c10::SymInt& channels, bool training, std::optional<double> momentum) const;
+  /// Rows mean and 1/sqrt(var + eps), as the operators take them.
+  at::Tensor to_statistics(double eps, at::ScalarType dtype) const;
+  /// Moves the buffers towards the rows mean, invstd and unbiased variance, as nn.BatchNorm2d does (an empty batch is
+  /// counted, and has no statistics); `momentum` None is the cumulative average.
+  void update(const at::Tensor& statistics, bool empty_batch, std::optional<double> momentum) const;
+};
+
+}  // namespace fusedsc::aten

@@ -1,0 +1,67 @@
+/// The operators' schemas. Kernels are registered in torch_<op>.cpp, gradients in autograd_<op>.cpp.
+///
+/// Names without an underscore are public. `padding` is one number, (vertical, horizontal) or (left, right, top, bottom).
+/// The fused blocks update running statistics, so they are compositions of a functional core (`_<op>_forward`, which
+/// autograd, fake tensors and torch.compile see) and ordinary in-place operators.
+#include <torch/library.h>
+
+TORCH_LIBRARY(fusedsc, m) {
+  m.set_python_module("fusedsc");
+  const auto def = [&m](const char* schema) { m.def(schema, {at::Tag::pt2_compliant_tag}); };
+
+  def("depthwise_conv2d(Tensor x, Tensor weight, Tensor? bias=None, int[2] stride=1, int[4] padding=0, "
+      "int[2] dilation=1) -> Tensor");
+  def("depthwise_conv2d_backward(Tensor grad_y, Tensor x, Tensor weight, int[2] stride, int[4] padding, "
+      "int[2] dilation, bool[3] output_mask) -> (Tensor grad_x, Tensor grad_weight, Tensor grad_bias)");
+
+  def("pointwise_conv2d(Tensor x, Tensor weight, Tensor? bias=None, int groups=1) -> Tensor");
+  def("pointwise_conv2d_backward(Tensor grad_y, Tensor x, Tensor weight, int groups, bool[3] output_mask) "
+      "-> (Tensor grad_x, Tensor grad_weight, Tensor grad_bias)");
+
+  def("dsc_block(Tensor x, Tensor dw_weight, Tensor? bn_weight, Tensor? bn_bias, Tensor(a!)? running_mean, "
+      "Tensor(b!)? running_var, Tensor pw_weight, *, Tensor? dw_bias=None, Tensor? pw_bias=None, bool training, "
+      "float? momentum=0.1, Tensor(c!)? num_batches_tracked=None, float eps=1e-05, str activation=\"relu6\", "
+      "int[2] stride=1, int[4] padding=1, int[2] dilation=1, bool? recompute=None) -> Tensor");
+  // `statistics` has the rows mean, 1/sqrt(var + eps) and unbiased variance, of [C*m] each. Given (its first two rows
+  // will do): normalise with it, and return an empty one. None: take the batch's, and return it.
+  // `d`, the raw depthwise output, is empty where `recompute` says not to store it.
+  def("_dsc_block_forward(Tensor x, Tensor dw_weight, Tensor? dw_bias, Tensor? bn_weight, Tensor? bn_bias, "
+      "Tensor pw_weight, Tensor? pw_bias, Tensor? statistics, float eps, str activation, int[2] stride, "
+      "int[4] padding, int[2] dilation, bool? recompute) -> (Tensor y, Tensor statistics, Tensor d)");
+  def("_dsc_block_backward(Tensor grad_y, Tensor x, Tensor dw_weight, Tensor? dw_bias, Tensor? bn_weight, "
+      "Tensor? bn_bias, Tensor pw_weight, Tensor statistics, Tensor d, bool training, str activation, int[2] stride, "
+      "int[4] padding, int[2] dilation, bool? recompute, bool[7] output_mask) -> (Tensor grad_x, "
+      "Tensor grad_dw_weight, Tensor grad_dw_bias, Tensor grad_bn_weight, Tensor grad_bn_bias, "
+      "Tensor grad_pw_weight, Tensor grad_pw_bias)");
+
+  // Each `*_bn` is [weight, bias, running_mean, running_var, num_batches_tracked]; `momentum` and `eps` are one number,
+  // or one per BatchNorm in the order expand, dw, project.
+  def("inverted_residual(Tensor x, Tensor? expand_weight, Tensor(a!)?[] expand_bn, Tensor dw_weight, "
+      "Tensor(b!)?[] dw_bn, Tensor project_weight, Tensor(c!)?[] project_bn, *, bool training, "
+      "float[]? momentum, float[] eps, str activation=\"relu6\", int[2] stride=1, int[4] padding=1, "
+      "int[2] dilation=1, bool residual=False, bool? recompute=None) -> Tensor");
+  // `bn_parameters` is [weight, bias] of expand, dw and project in turn; `statistics` is as above, with the channels of
+  // the three BatchNorms (of two, without expansion) side by side. e, d and p are the raw convolution outputs; empty with `recompute`, which computes them again later.
+  def("_inverted_residual_forward(Tensor x, Tensor? expand_weight, Tensor dw_weight, Tensor project_weight, "
+      "Tensor?[] bn_parameters, Tensor? statistics, float[] eps, str activation, int[2] stride, int[4] padding, "
+      "int[2] dilation, bool residual, bool recompute) "
+      "-> (Tensor y, Tensor statistics, Tensor e, Tensor d, Tensor p)");
+  def("_inverted_residual_backward(Tensor grad_y, Tensor x, Tensor? expand_weight, Tensor dw_weight, "
+      "Tensor project_weight, Tensor?[] bn_parameters, Tensor statistics, Tensor e, Tensor d, Tensor p, "
+      "bool training, str activation, int[2] stride, int[4] padding, int[2] dilation, bool residual, "
+      "bool[10] output_mask) -> (Tensor grad_x, Tensor grad_expand_weight, Tensor grad_dw_weight, "
+      "Tensor grad_project_weight, Tensor grad_expand_bn_weight, Tensor grad_expand_bn_bias, "
+      "Tensor grad_dw_bn_weight, Tensor grad_dw_bn_bias, Tensor grad_project_bn_weight, Tensor grad_project_bn_bias)");
+
+  // For the arguments of the operator of that name: each implementation in order of preference, and why it cannot run
+  // (empty where it can).
+  def("_explain_depthwise_conv2d(Tensor x, Tensor weight, Tensor? bias=None, int[2] stride=1, int[4] padding=0, "
+      "int[2] dilation=1) -> (str[] direction, str[] implementation, str[] why_not)");
+  def("_explain_pointwise_conv2d(Tensor x, Tensor weight, Tensor? bias=None, int groups=1) "
+      "-> (str[] direction, str[] implementation, str[] why_not)");
+  def("_explain_dsc_block(Tensor x, Tensor dw_weight, Tensor? bn_weight, Tensor? bn_bias, Tensor? running_mean, "
+      "Tensor? running_var, Tensor pw_weight, *, Tensor? dw_bias=None, Tensor? pw_bias=None, bool training, "
+      "float? momentum=0.1, Tensor? num_batches_tracked=None, float eps=1e-05, str activation=\"relu6\", "
+      "int[2] stride=1, int[4] padding=1, int[2] dilation=1, bool? recompute=None) "
+      "-> (str[] direction, str[] implementation, str[] why_not)");
+}

@@ -1,0 +1,77 @@
+#include "tensor_conversion.h"
+
+#include <algorithm>
+
+#include "fusedsc/common/status.h"
+
+namespace fusedsc::aten {
+namespace {
+
+DataType data_type(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kFloat: return DataType::float32;
+    case at::kDouble: return DataType::float64;
+    case at::kHalf: return DataType::float16;
+    case at::kBFloat16: return DataType::bfloat16;
+    default: throw InvalidArgument(std::string("dtype: ") + c10::toString(dtype) + " has no fusedsc equivalent");
+  }
+}
+
+bool is_given(const at::Tensor& tensor) { return tensor.defined() && tensor.numel() > 0; }
+
+template <class View, class Pointer>
+View view_of(const at::Tensor& tensor, Pointer data) {
+  View view;
+  view.data = data;
+  view.dtype = data_type(tensor.scalar_type());
+  std::copy_n(tensor.sizes().begin(), 4, view.sizes.begin());
+  std::copy_n(tensor.strides().begin(), 4, view.strides.begin());
+  return view;
+}
+
+}  // namespace
+
+at::ScalarType accumulation_type(at::ScalarType dtype) { return dtype == at::kDouble ? at::kDouble : at::kFloat; }
+
+ConstTensorView view(const at::Tensor& tensor) {
+  return is_given(tensor) ? view_of<ConstTensorView>(tensor, tensor.const_data_ptr()) : ConstTensorView{};
+}
+
+TensorView mutable_view(const at::Tensor& tensor) {
+  return is_given(tensor) ? view_of<TensorView>(tensor, tensor.mutable_data_ptr()) : TensorView{};
+}
+
+ConstChannelVector channels(const at::Tensor& vector) {
+  if (!is_given(vector)) return {};
+  return {vector.const_data_ptr(), data_type(vector.scalar_type()), vector.numel()};
+}
+
+ChannelVector mutable_channels(const at::Tensor& vector) {
+  if (!is_given(vector)) return {};
+  return {vector.mutable_data_ptr(), data_type(vector.scalar_type()), vector.numel()};
+}
+
+at::Tensor addressable(const at::Tensor& tensor) {
+  for (std::int64_t axis = 0; axis < tensor.dim(); ++axis) {
+    if (tensor.stride(axis) == 0 && tensor.size(axis) > 1) return tensor.contiguous(tensor.suggest_memory_format());
+  }
+  return tensor;
+}
+
+at::Tensor vector_of(const std::optional<at::Tensor>& parameter, at::ScalarType dtype) {
+  return parameter ? parameter->to(dtype).contiguous() : at::Tensor();
+}
+
+at::Tensor accumulator_for(const at::Tensor& gradient, at::ScalarType dtype) {
+  return gradient.defined() ? gradient.to(dtype) : gradient;
+}
+
+void store(const at::Tensor& accumulator, const at::Tensor& gradient) {
+  if (gradient.defined() && !accumulator.is_same(gradient)) gradient.copy_(accumulator);
+}
+
+void to_unbiased(const at::Tensor& variance, std::int64_t count) {
+  variance.mul_(static_cast<double>(count) / static_cast<double>(count - 1));
+}
+
+}  // namespace fusedsc::aten

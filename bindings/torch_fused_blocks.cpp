@@ -1,0 +1,128 @@
+/// The public fused blocks: their functional cores, between reading and updating BatchNorm's running statistics.
+/// Compositions, so that torch.compile sees a differentiable operator without side effects, and plain in-place ones.
+#include <ATen/ATen.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "arguments.h"
+#include "fusedsc/common/status.h"
+#include "operators.h"
+#include "running_statistics.h"
+#include "tensor_conversion.h"
+
+namespace fusedsc::aten {
+namespace {
+
+bool requires_grad(const Tensor& tensor) { return tensor.requires_grad(); }
+bool requires_grad(const OptionalTensor& tensor) { return tensor && tensor->requires_grad(); }
+
+/// Without a backward pass to come nothing needs to be kept for it.
+template <class... Tensors>
+bool will_differentiate(const Tensors&... tensors) {
+  return at::GradMode::is_enabled() && (requires_grad(tensors) || ...);
+}
+
+Tensor dsc_block_composite(const Tensor& x, const Tensor& dw_weight, const OptionalTensor& bn_weight,
+                           const OptionalTensor& bn_bias, const OptionalTensor& running_mean,
+                           const OptionalTensor& running_var, const Tensor& pw_weight, const OptionalTensor& dw_bias,
+                           const OptionalTensor& pw_bias, bool training, std::optional<double> momentum,
+                           const OptionalTensor& num_batches_tracked, double eps, std::string_view activation,
+                           IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
+                           std::optional<bool> recompute) {
+  check_activation("x", x);
+  check_weight("dw_weight", dw_weight, x);
+  const RunningStatistics running{running_mean, running_var, num_batches_tracked};
+  running.check(x, dw_weight.sym_size(0), training, momentum);
+
+  OptionalTensor statistics;  // none: the batch's, which F.batch_norm takes in eval mode too if there are no others
+  if (!training && running.mean) statistics = running.to_statistics(eps, accumulation_type(x.scalar_type()));
+  if (!will_differentiate(x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, pw_bias)) recompute = true;
+  const auto [y, batch_statistics, d] =
+      dsc_block_forward(x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, pw_bias, statistics, eps, activation,
+                        stride, padding, dilation, recompute);
+  if (training) running.update(batch_statistics, x.sym_numel() == 0, momentum);
+  return y;
+}
+
+/// [weight, bias, running_mean, running_var, num_batches_tracked], as the schema passes one BatchNorm.
+struct BatchNorm {
+  OptionalTensor weight, bias;
+  RunningStatistics running;
+
+  BatchNorm(const char* name, const TensorOptionals& tensors) {
+    check(tensors.size() == 5, name, ": ", tensors.size(),
+          " tensors given; give weight, bias, running_mean, running_var and num_batches_tracked, each or None");
+    weight = tensors.get(0);
+    bias = tensors.get(1);
+    running = {tensors.get(2), tensors.get(3), tensors.get(4)};
+  }
+  BatchNorm() = default;
+};
+
+/// One number for each of the three BatchNorms.
+std::array<double, 3> three_of(const char* name, at::ArrayRef<double> numbers) {
+  check(numbers.size() == 1 || numbers.size() == 3, name, ": ", numbers.size(),
+        " numbers given; give one, or three (expand, dw, project)");
+  return {numbers.front(), numbers[numbers.size() / 2], numbers.back()};
+}
+
+Tensor inverted_residual_composite(const Tensor& x, const OptionalTensor& expand_weight,
+                                   const TensorOptionals& expand_bn, const Tensor& dw_weight,
+                                   const TensorOptionals& dw_bn, const Tensor& project_weight,
+                                   const TensorOptionals& project_bn, bool training,
+                                   std::optional<at::ArrayRef<double>> momentum, at::ArrayRef<double> eps,
+                                   std::string_view activation, IntArrayRef stride, IntArrayRef padding,
+                                   IntArrayRef dilation, bool residual, std::optional<bool> recompute) {
+  check_activation("x", x);
+  if (expand_weight) check_weight("expand_weight", *expand_weight, x);
+  check_weight("dw_weight", dw_weight, x);
+  check_weight("project_weight", project_weight, x);
+  const std::array<BatchNorm, 3> norms = {expand_weight ? BatchNorm("expand_bn", expand_bn) : BatchNorm(),
+                                          BatchNorm("dw_bn", dw_bn), BatchNorm("project_bn", project_bn)};
+  const std::array<const Tensor*, 3> weights = {expand_weight ? &*expand_weight : nullptr, &dw_weight,
+                                                &project_weight};
+  const std::array<double, 3> epsilons = three_of("eps", eps);
+  std::array<std::optional<double>, 3> momenta;
+  if (momentum) std::ranges::copy(three_of("momentum", *momentum), momenta.begin());
+
+  TensorOptionals bn_parameters;
+  std::vector<Tensor> running;
+  const std::size_t first = expand_weight ? 0 : 1;
+  for (std::size_t i = 0; i < norms.size(); ++i) {
+    bn_parameters.push_back(norms[i].weight);
+    bn_parameters.push_back(norms[i].bias);
+    if (i < first) continue;
+    norms[i].running.check(x, weights[i]->sym_size(0), training, momenta[i]);
+    if (training || !norms[i].running.mean) continue;
+    running.push_back(norms[i].running.to_statistics(epsilons[i], accumulation_type(x.scalar_type())));
+  }
+  check(running.empty() || running.size() == norms.size() - first,
+        "running_mean: some of the BatchNorms have running statistics and others do not; give all or none");
+
+  OptionalTensor statistics;
+  if (!running.empty()) statistics = at::cat(running, 1);
+  const bool keep = will_differentiate(x, expand_weight, dw_weight, project_weight, norms[0].weight, norms[0].bias,
+                                       norms[1].weight, norms[1].bias, norms[2].weight, norms[2].bias);
+  const auto [y, batch_statistics, e, d, p] =
+      inverted_residual_forward(x, expand_weight, dw_weight, project_weight, bn_parameters, statistics, epsilons,
+                                activation, stride, padding, dilation, residual, !keep || recompute.value_or(false));
+  if (!training) return y;
+  c10::SymInt start = 0;
+  for (std::size_t i = first; i < norms.size(); ++i) {
+    const c10::SymInt channels = weights[i]->sym_size(0);
+    norms[i].running.update(batch_statistics.narrow_symint(1, start, channels), x.sym_numel() == 0, momenta[i]);
+    start += channels;
+  }
+  return y;
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(fusedsc, CompositeImplicitAutograd, m) {
+  m.impl("dsc_block", dsc_block_composite);
+  m.impl("inverted_residual", inverted_residual_composite);
+}
+
+}  // namespace fusedsc::aten

@@ -1,0 +1,232 @@
+/// The inverted residual, [expand -> BN -> act ->] DW -> BN -> act -> project -> BN [+ x]: its functional core.
+#include <ATen/ATen.h>
+#include <torch/library.h>
+
+#include "arguments.h"
+#include "fusedsc/common/status.h"
+#include "fusedsc/fused/inverted_residual.h"
+#include "operators.h"
+#include "tensor_conversion.h"
+
+namespace fusedsc::aten {
+namespace {
+
+constexpr std::array<const char*, 6> kParameterNames = {"expand_bn weight", "expand_bn bias",     "dw_bn weight",
+                                                        "dw_bn bias",       "project_bn weight", "project_bn bias"};
+
+struct Geometry {
+  Window window;
+  SymSizes e, d, y;
+  bool expands;
+
+  /// Channels of all the BatchNorms together, in the order of `statistics`.
+  c10::SymInt channels() const { return (expands ? e[1] : c10::SymInt(0)) + d[1] + y[1]; }
+};
+
+Geometry geometry_of(const Tensor& x, const OptionalTensor& expand_weight, const Tensor& dw_weight,
+                     const Tensor& project_weight, IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation) {
+  check_activation("x", x);
+  if (expand_weight) check_weight("expand_weight", *expand_weight, x);
+  check_weight("dw_weight", dw_weight, x);
+  check_weight("project_weight", project_weight, x);
+  Geometry geometry;
+  geometry.expands = expand_weight.has_value();
+  geometry.window = window_of(dw_weight, stride, padding, dilation);
+  const c10::SymIntArrayRef x_sizes = x.sym_sizes();
+  geometry.e = geometry.expands ? pointwise_output_sizes(x_sizes, expand_weight->sym_sizes(), 1)
+                                : SymSizes{x_sizes[0], x_sizes[1], x_sizes[2], x_sizes[3]};
+  geometry.d = depthwise_output_sizes(geometry.e, dw_weight.sym_sizes(), geometry.window);
+  check(geometry.d[1] == geometry.e[1], "dw_weight: it makes ", geometry.d[1], " channels of ", geometry.e[1],
+        "; an inverted residual's depthwise convolution keeps their number (multiplier 1)");
+  geometry.y = pointwise_output_sizes(geometry.d, project_weight.sym_sizes(), 1);
+  return geometry;
+}
+
+void check_parameters(const TensorOptionals& parameters, const Tensor& x, const Geometry& geometry) {
+  check(parameters.size() == kParameterNames.size(), "bn_parameters: ", parameters.size(),
+        " given; give weight and bias of expand, dw and project (None where there is none)");
+  const std::array<const SymSizes*, 3> sizes = {&geometry.e, &geometry.d, &geometry.y};
+  for (std::size_t i = 0; i < kParameterNames.size(); ++i) {
+    check_batch_norm_vector(kParameterNames[i], parameters.get(i), x, (*sizes[i / 2])[1]);
+  }
+}
+
+Tensors5 inverted_residual_forward_meta(const Tensor& x, const OptionalTensor& expand_weight, const Tensor& dw_weight,
+                                        const Tensor& project_weight, const TensorOptionals& bn_parameters,
+                                        const OptionalTensor& statistics, at::ArrayRef<double> eps,
+                                        std::string_view activation, IntArrayRef stride, IntArrayRef padding,
+                                        IntArrayRef dilation, bool residual, bool recompute) {
+  const Geometry geometry = geometry_of(x, expand_weight, dw_weight, project_weight, stride, padding, dilation);
+  check_parameters(bn_parameters, x, geometry);
+  check_statistics(statistics, x, geometry.channels());
+  check(eps.size() == 3, "eps: ", eps.size(), " numbers given; give one per BatchNorm (expand, dw, project)");
+  for (const double value : eps) check(value > 0, "eps: it is ", value, "; it must be positive");
+  activation_from_name(std::string(activation));
+  check(!residual || x.sym_sizes() == c10::SymIntArrayRef(geometry.y), "residual: x has sizes ", x.sym_sizes(),
+        " and the result ", c10::SymIntArrayRef(geometry.y), "; they must be the same to be added");
+  if (!statistics) {
+    if (geometry.expands) check_batch_size(geometry.e);
+    check_batch_size(geometry.d);
+  }
+  const auto statistics_options = x.options().dtype(accumulation_type(x.scalar_type()));
+  const auto stored = [&x](const SymSizes& sizes, bool wanted) {
+    return wanted ? empty_activation(sizes, x) : at::empty({0}, x.options());
+  };
+  return {empty_activation(geometry.y, x),
+          statistics ? at::empty({0}, statistics_options)
+                     : at::empty_symint({3, geometry.channels()}, statistics_options),
+          stored(geometry.e, geometry.expands && !recompute), stored(geometry.d, !recompute),
+          stored(geometry.y, !recompute)};
+}
+
+Tensors10 inverted_residual_backward_meta(const Tensor& grad_y, const Tensor& x, const OptionalTensor& expand_weight,
+                                          const Tensor& dw_weight, const Tensor& project_weight,
+                                          const TensorOptionals& bn_parameters, const Tensor& /*statistics*/,
+                                          const Tensor& /*e*/, const Tensor& /*d*/, const Tensor& /*p*/,
+                                          bool /*training*/, std::string_view /*activation*/, IntArrayRef stride,
+                                          IntArrayRef padding, IntArrayRef dilation, bool /*residual*/,
+                                          std::array<bool, 10> output_mask) {
+  const Geometry geometry = geometry_of(x, expand_weight, dw_weight, project_weight, stride, padding, dilation);
+  check_parameters(bn_parameters, x, geometry);
+  check_gradient(grad_y, geometry.y, x);
+  const auto bn_gradient = [&](std::size_t i) { return empty_gradient(bn_parameters.get(i), output_mask[4 + i]); };
+  return {output_mask[0] ? empty_activation(x.sym_sizes(), x) : Tensor(),
+          empty_gradient(expand_weight, output_mask[1]),
+          empty_gradient(dw_weight, output_mask[2]),
+          empty_gradient(project_weight, output_mask[3]),
+          bn_gradient(0), bn_gradient(1), bn_gradient(2), bn_gradient(3), bn_gradient(4), bn_gradient(5)};
+}
+
+/// The operands as kernels read them. The kernels' arguments are views of these.
+struct Operands {
+  Tensor x, expand_weight, dw_weight, project_weight, statistics;
+  std::array<Tensor, 6> bn_parameters;
+
+  Operands(const Tensor& x_, const OptionalTensor& expand_weight_, const Tensor& dw_weight_,
+           const Tensor& project_weight_, const TensorOptionals& bn_parameters_, const Tensor& statistics_)
+      : x(addressable(x_)),
+        expand_weight(expand_weight_ ? expand_weight_->contiguous() : Tensor()),
+        dw_weight(dw_weight_.contiguous()),
+        project_weight(project_weight_.contiguous()),
+        statistics(statistics_.contiguous()) {
+    for (std::size_t i = 0; i < bn_parameters.size(); ++i) {
+      bn_parameters[i] = vector_of(bn_parameters_.get(i), statistics.scalar_type());
+    }
+  }
+
+  InvertedResidualArguments arguments(const Window& window, std::string_view activation, bool residual,
+                                      bool training) const {
+    InvertedResidualArguments arguments;
+    arguments.x = view(x);
+    arguments.expand_weight = view(expand_weight);
+    arguments.dw_weight = view(dw_weight);
+    arguments.project_weight = view(project_weight);
+    arguments.window = window;
+    arguments.activation = activation_from_name(std::string(activation));
+    arguments.residual = residual;
+    arguments.training = training;
+    std::int64_t first = 0;
+    const auto take = [&](BatchNormParameters& bn, std::int64_t size, std::size_t i) {
+      const Tensor rows = statistics.narrow(1, first, size);
+      first += size;
+      bn.weight = channels(bn_parameters[i]);
+      bn.bias = channels(bn_parameters[i + 1]);
+      bn.mean = mutable_channels(rows.select(0, 0));
+      bn.invstd = mutable_channels(rows.select(0, 1));
+      if (rows.size(0) > 2) bn.variance = mutable_channels(rows.select(0, 2));
+    };
+    if (expand_weight.defined()) take(arguments.expand_bn, expand_weight.size(0), 0);
+    take(arguments.dw_bn, dw_weight.size(0), 2);
+    take(arguments.project_bn, project_weight.size(0), 4);
+    return arguments;
+  }
+};
+
+Tensors5 inverted_residual_forward_kernel(const Tensor& x, const OptionalTensor& expand_weight,
+                                          const Tensor& dw_weight, const Tensor& project_weight,
+                                          const TensorOptionals& bn_parameters, const OptionalTensor& statistics,
+                                          at::ArrayRef<double> eps, std::string_view activation, IntArrayRef stride,
+                                          IntArrayRef padding, IntArrayRef dilation, bool residual, bool recompute) {
+  // The kernel always writes e, d and p; with `recompute` they end here.
+  const auto [y, batch_statistics, e, d, p] =
+      inverted_residual_forward_meta(x, expand_weight, dw_weight, project_weight, bn_parameters, statistics, eps,
+                                     activation, stride, padding, dilation, residual, /*recompute=*/false);
+  const Tensor none = at::empty({0}, x.options());
+  const Tensors5 outputs(y, batch_statistics, recompute ? none : e, recompute ? none : d, recompute ? none : p);
+  if (y.numel() == 0) return zeroed(outputs);
+  const bool training = !statistics;
+  const Operands operands(x, expand_weight, dw_weight, project_weight, bn_parameters,
+                          statistics.value_or(batch_statistics));
+  auto arguments =
+      operands.arguments(window_of(dw_weight, stride, padding, dilation), activation, residual, training);
+  arguments.expand_bn.eps = eps[0];
+  arguments.dw_bn.eps = eps[1];
+  arguments.project_bn.eps = eps[2];
+  arguments.e = mutable_view(e);
+  arguments.d = mutable_view(d);
+  arguments.p = mutable_view(p);
+  arguments.y = mutable_view(y);
+  run(fusedsc::inverted_residual, inverted_residual_workspace_bytes, arguments, x);
+  if (training) {
+    const Tensor variance = batch_statistics.select(0, 2);
+    const std::int64_t expanded = expand_weight ? e.size(1) : 0;
+    if (expand_weight) to_unbiased(variance.narrow(0, 0, expanded), e.numel() / e.size(1));
+    to_unbiased(variance.narrow(0, expanded, d.size(1) + y.size(1)), y.numel() / y.size(1));
+  }
+  return outputs;
+}
+
+Tensors10 inverted_residual_backward_kernel(const Tensor& grad_y, const Tensor& x, const OptionalTensor& expand_weight,
+                                            const Tensor& dw_weight, const Tensor& project_weight,
+                                            const TensorOptionals& bn_parameters, const Tensor& statistics,
+                                            const Tensor& e, const Tensor& d, const Tensor& p, bool training,
+                                            std::string_view activation, IntArrayRef stride, IntArrayRef padding,
+                                            IntArrayRef dilation, bool residual, std::array<bool, 10> output_mask) {
+  const Tensors10 gradients = inverted_residual_backward_meta(
+      grad_y, x, expand_weight, dw_weight, project_weight, bn_parameters, statistics, e, d, p, training, activation,
+      stride, padding, dilation, residual, output_mask);
+  if (grad_y.numel() == 0) return zeroed(gradients);
+
+  const Operands operands(x, expand_weight, dw_weight, project_weight, bn_parameters, statistics);
+  InvertedResidualBackwardArguments arguments;
+  arguments.forward =
+      operands.arguments(window_of(dw_weight, stride, padding, dilation), activation, residual, training);
+  arguments.forward.e = mutable_view(e);
+  arguments.forward.d = mutable_view(d);
+  arguments.forward.p = mutable_view(p);
+  const Tensor grad_y_ = addressable(grad_y), grad_d = at::empty_like(d);
+  const Tensor grad_e = expand_weight ? at::empty_like(e) : Tensor();
+  arguments.grad_y = view(grad_y_);
+  arguments.grad_d = mutable_view(grad_d);
+  arguments.grad_e = mutable_view(grad_e);
+  const auto& [grad_x, grad_expand_weight, grad_dw_weight, grad_project_weight, w0, b0, w1, b1, w2, b2] = gradients;
+  arguments.grad_x = mutable_view(grad_x);
+  arguments.grad_expand_weight = mutable_view(grad_expand_weight);
+  arguments.grad_dw_weight = mutable_view(grad_dw_weight);
+  arguments.grad_project_weight = mutable_view(grad_project_weight);
+  const std::array<Tensor, 6> bn_gradients = {w0, b0, w1, b1, w2, b2};
+  std::array<Tensor, 6> written;
+  for (std::size_t i = 0; i < written.size(); ++i) {
+    written[i] = accumulator_for(bn_gradients[i], statistics.scalar_type());
+  }
+  arguments.grad_expand_bn = {mutable_channels(written[0]), mutable_channels(written[1])};
+  arguments.grad_dw_bn = {mutable_channels(written[2]), mutable_channels(written[3])};
+  arguments.grad_project_bn = {mutable_channels(written[4]), mutable_channels(written[5])};
+  run(fusedsc::inverted_residual_backward, inverted_residual_backward_workspace_bytes, arguments, x);
+  for (std::size_t i = 0; i < written.size(); ++i) store(written[i], bn_gradients[i]);
+  return gradients;
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(fusedsc, CPU, m) {
+  m.impl("_inverted_residual_forward", inverted_residual_forward_kernel);
+  m.impl("_inverted_residual_backward", inverted_residual_backward_kernel);
+}
+
+TORCH_LIBRARY_IMPL(fusedsc, Meta, m) {
+  m.impl("_inverted_residual_forward", inverted_residual_forward_meta);
+  m.impl("_inverted_residual_backward", inverted_residual_backward_meta);
+}
+
+}  // namespace fusedsc::aten

@@ -1,0 +1,184 @@
+#include "fusedsc/fused/dsc_block.h"
+
+#include "fusedsc/common/checks.h"
+#include "fusedsc/common/clear.h"
+#include "fusedsc/fused/dsc_block_composed.h"
+#include "fusedsc/fused/dsc_block_cpu.h"
+#include "fusedsc/fused/dsc_block_parts.h"
+#include "fusedsc/runtime/checks.h"
+
+namespace fusedsc {
+namespace {
+
+constexpr const char* kForward = "dsc_block";
+constexpr const char* kBackward = "dsc_block_backward";
+
+std::span<const Implementation<DscBlockArguments>> forward_implementations() {
+  static const Implementation<DscBlockArguments> list[] = {dsc_block_composed(), dsc_block_cpu()};
+  return list;
+}
+
+std::span<const Implementation<DscBlockBackwardArguments>> backward_implementations() {
+  static const Implementation<DscBlockBackwardArguments> list[] = {dsc_block_backward_composed(),
+                                                                   dsc_block_backward_cpu()};
+  return list;
+}
+
+/// What forward and backward name alike; returns the sizes of d.
+template <class Block>
+Sizes check_convolutions(const Block& block) {
+  const DataType dtype = block.x.dtype;
+  check_readable({"x", block.x});
+  check_readable({"dw_weight", block.dw_weight});
+  check_readable({"pw_weight", block.pw_weight});
+  check_dtype({"dw_weight", block.dw_weight}, dtype, "that of x");
+  check_dtype({"pw_weight", block.pw_weight}, dtype, "that of x");
+  const Sizes middle = depthwise_output_sizes(block.x.sizes, block.dw_weight.sizes, block.window);
+  check_channels("dw_bias", block.dw_bias, middle[1], dtype);
+  check_channels("bn_weight", block.bn_weight, middle[1], accumulation_type(dtype));
+  check_channels("bn_bias", block.bn_bias, middle[1], accumulation_type(dtype));
+  check_channels_given("mean", block.mean, middle[1], accumulation_type(dtype));
+  check_channels_given("invstd", block.invstd, middle[1], accumulation_type(dtype));
+  return middle;
+}
+
+void check_like(const NamedTensor& tensor, const Sizes& sizes, DataType dtype, const char* whose) {
+  if (!tensor.view) return;
+  check_writable(tensor);
+  check_sizes(tensor, sizes, whose);
+  check_dtype(tensor, dtype, "that of x");
+}
+
+void check_problem(const DscBlockArguments& block) {
+  const Sizes middle = check_convolutions(block);
+  const DataType dtype = block.x.dtype;
+  const Sizes y = pointwise_output_sizes(middle, block.pw_weight.sizes, 1);
+  check_channels("pw_bias", block.pw_bias, y[1], dtype);
+  check_channels("variance", block.variance, middle[1], accumulation_type(dtype));
+  check(block.eps >= 0, "eps: it is ", block.eps, "; it must not be negative");
+  check_sizes({"y", block.y}, y, "the output's sizes");
+  check_like({"y", block.y}, y, dtype, "the output's sizes");
+  check_like({"d", block.d}, middle, dtype, "the depthwise output's sizes");
+}
+
+void check_problem(const DscBlockBackwardArguments& block) {
+  const Sizes middle = check_convolutions(block);
+  const DataType dtype = block.x.dtype, sums = accumulation_type(dtype);
+  const Sizes y = pointwise_output_sizes(middle, block.pw_weight.sizes, 1);
+  check_readable({"grad_y", block.grad_y});
+  check_sizes({"grad_y", block.grad_y}, y, "the output's sizes");
+  check_dtype({"grad_y", block.grad_y}, dtype, "that of x");
+  if (block.d) {
+    check_readable({"d", block.d});
+    check_sizes({"d", block.d}, middle, "the depthwise output's sizes");
+    check_dtype({"d", block.d}, dtype, "that of x");
+  }
+  check_like({"grad_bn", block.grad_bn}, middle, dtype, "the depthwise output's sizes");
+  check_like({"grad_x", block.grad_x}, block.x.sizes, dtype, "those of x");
+  check_like({"grad_dw_weight", block.grad_dw_weight}, block.dw_weight.sizes, dtype, "those of dw_weight");
+  check_like({"grad_pw_weight", block.grad_pw_weight}, block.pw_weight.sizes, dtype, "those of pw_weight");
+  check_channels("grad_dw_bias", block.grad_dw_bias, middle[1], dtype);
+  check_channels("grad_pw_bias", block.grad_pw_bias, y[1], dtype);
+  check_channels("grad_bn_weight", block.grad_bn_weight, middle[1], sums);
+  check_channels("grad_bn_bias", block.grad_bn_bias, middle[1], sums);
+}
+
+void check_memory(const DscBlockArguments& block) {
+  check_given({"x", block.x});
+  check_given({"dw_weight", block.dw_weight});
+  check_given({"pw_weight", block.pw_weight});
+  check_no_overlap({{"y", block.y}, {"d", block.d}, {"variance", block.variance}},
+                   {{"x", block.x},
+                    {"dw_weight", block.dw_weight},
+                    {"dw_bias", block.dw_bias},
+                    {"pw_weight", block.pw_weight},
+                    {"pw_bias", block.pw_bias},
+                    {"bn_weight", block.bn_weight},
+                    {"bn_bias", block.bn_bias},
+                    {"mean", block.mean},
+                    {"invstd", block.invstd}});
+}
+
+void check_memory(const DscBlockBackwardArguments& block) {
+  check_given({"x", block.x});
+  check_given({"dw_weight", block.dw_weight});
+  check_given({"pw_weight", block.pw_weight});
+  check_given({"grad_y", block.grad_y});
+  check_no_overlap({{"grad_bn", block.grad_bn},
+                    {"grad_x", block.grad_x},
+                    {"grad_dw_weight", block.grad_dw_weight},
+                    {"grad_pw_weight", block.grad_pw_weight},
+                    {"grad_dw_bias", block.grad_dw_bias},
+                    {"grad_pw_bias", block.grad_pw_bias},
+                    {"grad_bn_weight", block.grad_bn_weight},
+                    {"grad_bn_bias", block.grad_bn_bias}},
+                   {{"x", block.x},
+                    {"dw_weight", block.dw_weight},
+                    {"pw_weight", block.pw_weight},
+                    {"bn_weight", block.bn_weight},
+                    {"bn_bias", block.bn_bias},
+                    {"mean", block.mean},
+                    {"invstd", block.invstd},
+                    {"d", block.d},
+                    {"grad_y", block.grad_y}});
+}
+
+/// Statistics and gradients of nothing: a batch without images is legal.
+void clear_results(const DscBlockArguments& block) {
+  if (!block.training) return;
+  clear(block.mean);
+  clear(block.variance);
+  clear(block.invstd);
+  batch_norm_invstd(block.invstd, 1, block.eps, block.invstd);
+}
+
+void clear_results(const DscBlockBackwardArguments& block) {
+  clear(block.grad_dw_weight);
+  clear(block.grad_pw_weight);
+  clear(block.grad_dw_bias);
+  clear(block.grad_pw_bias);
+  clear(block.grad_bn_weight);
+  clear(block.grad_bn_bias);
+}
+
+}  // namespace
+
+void dsc_block(const DscBlockArguments& block, const Execution& execution) {
+  check_execution(execution, dsc_block_workspace_bytes(block, execution.threads));
+  check_memory(block);
+  if (block.y.elements() == 0) return clear_results(block);
+  choose(kForward, forward_implementations(), block).run(block, execution);
+}
+
+std::size_t dsc_block_workspace_bytes(const DscBlockArguments& block, int threads) {
+  check_threads(threads);
+  check_problem(block);
+  if (block.y.elements() == 0) return 0;
+  return choose(kForward, forward_implementations(), block).workspace_bytes(block, threads);
+}
+
+std::vector<Candidate> explain_dsc_block(const DscBlockArguments& block) {
+  check_problem(block);
+  return explain(forward_implementations(), block);
+}
+
+void dsc_block_backward(const DscBlockBackwardArguments& block, const Execution& execution) {
+  check_execution(execution, dsc_block_backward_workspace_bytes(block, execution.threads));
+  check_memory(block);
+  if (block.grad_y.elements() == 0) return clear_results(block);
+  choose(kBackward, backward_implementations(), block).run(block, execution);
+}
+
+std::size_t dsc_block_backward_workspace_bytes(const DscBlockBackwardArguments& block, int threads) {
+  check_threads(threads);
+  check_problem(block);
+  if (block.grad_y.elements() == 0) return 0;
+  return choose(kBackward, backward_implementations(), block).workspace_bytes(block, threads);
+}
+
+std::vector<Candidate> explain_dsc_block_backward(const DscBlockBackwardArguments& block) {
+  check_problem(block);
+  return explain(backward_implementations(), block);
+}
+
+}  // namespace fusedsc

@@ -1,0 +1,162 @@
+/// A backward pass of a convolution, depthwise or pointwise, with any seams and layouts.
+#pragma once
+
+#include <ostream>
+#include <vector>
+
+#include "ops/cases.h"
+#include "ops/verify.h"
+#include "reference/seams.h"
+
+namespace fusedsc::reference {
+
+template <class Geometry>
+struct BackwardCase {
+  DataType dtype;
+  Geometry geometry;
+  BackwardSeams seams;
+  Memories memories;  ///< y: of grad_x; other: of grad_y; x: of everything else
+};
+
+template <class Geometry>
+std::ostream& operator<<(std::ostream& out, const BackwardCase<Geometry>& problem) {
+  return out << name_of(problem.dtype) << ", " << problem.geometry << "\n  " << problem.seams << "\n  "
+             << problem.memories;
+}
+
+/// A case's tensors; what it does not use stays empty.
+template <class Geometry>
+struct BackwardTensors {
+  Tensor x, weight, grad_y, output, grad_add, grad_x, grad_weight;
+  Channels scale, shift, grad_scale, output_scale, offset, mean, grad_bias, sum_grad, sum_grad_times_centered;
+
+  explicit BackwardTensors(const BackwardCase<Geometry>& problem)
+      : x(problem.dtype, problem.geometry.x, problem.memories.x),
+        weight(problem.dtype, problem.geometry.weight_sizes(), problem.memories.weight),
+        grad_y(problem.dtype, problem.geometry.y_sizes(), problem.memories.other),
+        output(problem.dtype, problem.geometry.y_sizes(), problem.memories.x),
+        grad_add(problem.dtype, problem.geometry.x, problem.memories.x),
+        grad_x(problem.dtype, problem.geometry.x, problem.memories.y),
+        grad_weight(problem.dtype, problem.geometry.weight_sizes(), problem.memories.weight) {
+    Random random(7);
+    const DataType sum_type = accumulation_type(problem.dtype);
+    const std::int64_t channels = x.sizes()[1], outputs = grad_y.sizes()[1];
+    for (Tensor* tensor : {&x, &weight, &grad_y, &output, &grad_add}) tensor->fill(random, -1.5, 2);
+    if (problem.seams.prologue) {
+      scale = Channels(sum_type, channels).fill(random, -2, 2);
+      shift = Channels(sum_type, channels).fill(random, -1, 4);
+    }
+    if (problem.seams.gradient_prologue) {
+      for (Channels* vector : {&grad_scale, &output_scale, &offset}) {
+        *vector = Channels(sum_type, outputs).fill(random, -1, 1);
+      }
+    }
+    if (problem.seams.grad_bias) grad_bias = Channels(problem.dtype, outputs);
+    if (problem.seams.sums) {
+      mean = Channels(sum_type, channels).fill(random, -1, 1);
+      sum_grad = sum_grad_times_centered = Channels(sum_type, channels);
+    }
+  }
+
+  auto arguments(const BackwardCase<Geometry>& problem) {
+    auto arguments = arguments_of(Geometry::kBackward);
+    problem.geometry.set(arguments);
+    arguments.x = x;
+    arguments.weight = weight;
+    arguments.prologue.scale = scale;
+    arguments.prologue.shift = shift;
+    arguments.prologue.activation = problem.seams.activation;
+    arguments.grad_y = grad_y;
+    if (problem.seams.gradient_prologue) arguments.gradient_prologue = {grad_scale, output_scale, offset, output};
+    if (problem.seams.sums) arguments.sums = {mean, sum_grad, sum_grad_times_centered};
+    if (problem.seams.grad_add) arguments.grad_add = grad_add;
+    if (problem.seams.grad_x) arguments.grad_x = grad_x;
+    if (problem.seams.grad_weight) arguments.grad_weight = grad_weight;
+    arguments.grad_bias = grad_bias;
+    return arguments;
+  }
+};
+
+template <class Geometry>
+void verify_backward(const BackwardCase<Geometry>& problem) {
+  BackwardTensors<Geometry> tensors(problem);
+  const BackwardSeams& seams = problem.seams;
+  const Precision precision(problem.dtype);
+  const Affine prologue{tensors.scale.values(), tensors.shift.values(), seams.activation};
+  const Array x = tensors.x.values();
+  Array grad_y = tensors.grad_y.values();
+  if (seams.gradient_prologue) {
+    const GradientAffine map{tensors.grad_scale.values(), tensors.output_scale.values(), tensors.offset.values()};
+    grad_y = apply(precision, grad_y, tensors.output.values(), map);
+  }
+
+  std::vector<Output> outputs;
+  if (seams.grad_x) {
+    Array grad_x = problem.geometry.input_gradient(precision, grad_y, tensors.weight.values());
+    grad_x = apply_backward(precision, grad_x, x, prologue);
+    if (seams.grad_add) grad_x = add(precision, grad_x, tensors.grad_add.values());
+    outputs.emplace_back("grad_x", tensors.grad_x, grad_x);
+    if (seams.sums) {
+      const Sums sums = gradient_sums(precision, grad_x, x, tensors.mean.values());
+      outputs.emplace_back("sums.grad", tensors.sum_grad, sums.grad);
+      outputs.emplace_back("sums.grad_times_centered", tensors.sum_grad_times_centered, sums.grad_times_centered);
+    }
+  }
+  if (seams.grad_weight) {
+    const Array grad_weight = problem.geometry.weight_gradient(precision, grad_y, apply(precision, x, prologue));
+    outputs.emplace_back("grad_weight", tensors.grad_weight, grad_weight, Output::Kind::partial_sums);
+  }
+  if (seams.grad_bias) outputs.emplace_back("grad_bias", tensors.grad_bias, channel_sums(precision, grad_y));
+  verify(Geometry::kBackward, tensors.arguments(problem), outputs);
+}
+
+/// Every activation with and without what else can be fused, both ways of reading memory.
+template <class Geometry>
+std::vector<BackwardCase<Geometry>> backward_seam_cases(DataType dtype, const Geometry& first, const Geometry& second) {
+  std::vector<BackwardCase<Geometry>> cases;
+  for (const Memory memory : {Memory::contiguous, Memory::channels_last}) {
+    for (const Activation activation : kActivations) {
+      for (const bool on : {false, true}) {
+        const Geometry& geometry = on ? second : first;
+        const BackwardSeams to_batch_norm{
+            .prologue = true, .activation = activation, .gradient_prologue = on, .sums = true, .grad_bias = on};
+        const BackwardSeams to_residual{
+            .prologue = on, .activation = activation, .gradient_prologue = true, .grad_add = true};
+        cases.push_back({dtype, geometry, to_batch_norm, Memories::all(memory)});
+        cases.push_back({dtype, geometry, to_residual, Memories::all(memory)});
+      }
+    }
+    for (const bool input_only : {false, true}) {
+      const BackwardSeams one_output{.grad_x = input_only, .grad_weight = !input_only, .grad_bias = false};
+      cases.push_back({dtype, first, one_output, Memories::all(memory)});
+      cases.push_back({dtype, second, one_output, Memories::all(memory)});
+    }
+  }
+  return cases;
+}
+
+/// Each geometry plain and with seams picked at random.
+template <class Geometry>
+std::vector<BackwardCase<Geometry>> backward_edge_cases(DataType dtype, const std::vector<Geometry>& edges) {
+  Random random(3);
+  std::vector<BackwardCase<Geometry>> cases;
+  for (const Geometry& geometry : edges) {
+    for (const Memory memory : {Memory::contiguous, Memory::channels_last}) {
+      cases.push_back({dtype, geometry, {}, Memories::all(memory)});
+      cases.push_back({dtype, geometry, BackwardSeams::random(random), Memories::all(memory)});
+    }
+  }
+  return cases;
+}
+
+template <class Geometry>
+std::vector<BackwardCase<Geometry>> backward_random_cases(DataType dtype, Geometry (*geometry)(Random&)) {
+  Random random(4);
+  std::vector<BackwardCase<Geometry>> cases;
+  for (int i = 0; i < 150; ++i) {
+    cases.push_back({dtype, geometry(random), BackwardSeams::random(random), Memories::random(random)});
+  }
+  return cases;
+}
+
+}  // namespace fusedsc::reference

@@ -1,0 +1,186 @@
+/// The fused block's cases, and their tensors.
+#pragma once
+
+#include <ostream>
+#include <vector>
+
+#include "fusedsc/fused/dsc_block.h"
+#include "ops/depthwise_cases.h"
+#include "reference/dsc_block.h"
+
+namespace fusedsc::reference {
+
+struct DscBlockCase {
+  DataType dtype = DataType::float32;
+  DepthwiseGeometry depthwise;
+  std::int64_t outputs = 1;
+  Activation activation = Activation::relu6;
+  bool training = true;
+  bool biases = false;    ///< of the convolutions
+  bool affine = true;     ///< BatchNorm has weight and bias
+  bool stores_d = false;  ///< else recomputed
+  bool stores_grad_bn = false;
+  bool leaves_out = false;  ///< some gradients are not wanted
+  Memories memories{};      ///< y: of d and of what backward writes; other: of grad_y
+
+  Sizes y_sizes() const {
+    Sizes sizes = depthwise.y_sizes();
+    sizes[1] = outputs;
+    return sizes;
+  }
+};
+
+inline std::ostream& operator<<(std::ostream& out, const DscBlockCase& block) {
+  return out << name_of(block.dtype) << ", " << block.depthwise << ", M " << block.outputs << ", "
+             << name_of(block.activation) << (block.training ? ", training" : ", eval")
+             << (block.biases ? ", biases" : "") << (block.affine ? "" : ", not affine")
+             << (block.stores_d ? ", stores d" : "") << (block.stores_grad_bn ? ", stores grad_bn" : "")
+             << (block.leaves_out ? ", leaves gradients out" : "") << "\n  " << block.memories;
+}
+
+/// What goes into a block: the same values for forward, backward and the reference.
+struct DscBlockInputs {
+  Tensor x, dw_weight, pw_weight;
+  Channels dw_bias, pw_bias, bn_weight, bn_bias;
+  Channels running_mean, running_invstd;  ///< for eval mode
+
+  explicit DscBlockInputs(const DscBlockCase& block)
+      : x(block.dtype, block.depthwise.x, block.memories.x),
+        dw_weight(block.dtype, block.depthwise.weight_sizes(), block.memories.weight),
+        pw_weight(block.dtype, {block.outputs, block.depthwise.y_sizes()[1], 1, 1}, block.memories.weight) {
+    Random random(7);
+    const DataType sum_type = accumulation_type(block.dtype);
+    const std::int64_t middle = dw_weight.sizes()[0];
+    x.fill(random, -1, 2);
+    dw_weight.fill(random, -1, 1);
+    pw_weight.fill(random, -1, 1);
+    if (block.biases) {
+      dw_bias = Channels(block.dtype, middle).fill(random, -1, 1);
+      pw_bias = Channels(block.dtype, block.outputs).fill(random, -1, 1);
+    }
+    if (block.affine) {
+      bn_weight = Channels(sum_type, middle).fill(random, -1, 3);
+      bn_bias = Channels(sum_type, middle).fill(random, -1, 4);
+    }
+    running_mean = Channels(sum_type, middle).fill(random, -1, 1);
+    running_invstd = Channels(sum_type, middle).fill(random, 0.5, 2);
+  }
+
+  DscBlock reference(const DscBlockCase& block) const {
+    return {.dtype = block.dtype,
+            .window = block.depthwise.window,
+            .activation = block.activation,
+            .eps = DscBlockArguments().eps,
+            .training = block.training,
+            .x = x.values(),
+            .dw_weight = dw_weight.values(),
+            .pw_weight = pw_weight.values(),
+            .dw_bias = dw_bias.values(),
+            .pw_bias = pw_bias.values(),
+            .bn_weight = bn_weight.values(),
+            .bn_bias = bn_bias.values()};
+  }
+  Normalisation running() const { return {running_mean.values(), running_invstd.values()}; }
+
+  /// Sets what forward's and backward's arguments both have.
+  template <class Arguments>
+  void set(const DscBlockCase& block, Arguments& arguments) {
+    arguments.x = x;
+    arguments.dw_weight = dw_weight;
+    arguments.dw_bias = dw_bias;
+    arguments.pw_weight = pw_weight;
+    arguments.window = block.depthwise.window;
+    arguments.bn_weight = bn_weight;
+    arguments.bn_bias = bn_bias;
+    arguments.activation = block.activation;
+    arguments.training = block.training;
+  }
+};
+
+inline std::vector<DscBlockCase> with_modes(const DscBlockCase& block) {
+  std::vector<DscBlockCase> cases;
+  for (const bool training : {true, false}) {
+    for (const bool stores_d : {false, true}) {
+      DscBlockCase mode = block;
+      mode.training = training;
+      mode.stores_d = stores_d;
+      mode.stores_grad_bn = stores_d;
+      cases.push_back(mode);
+    }
+  }
+  return cases;
+}
+
+inline std::vector<DscBlockCase> dsc_block_edges(DataType dtype) {
+  const std::pair<DepthwiseGeometry, std::int64_t> kGeometries[] = {
+      {{{2, 16, 14, 14}, centered(3)}, 24},
+      {{{2, 16, 14, 14}, centered(3, 2)}, 24},
+      {{{1, 32, 28, 28}, centered(3)}, 16},
+      {{{1, 17, 6, 33}, centered(3, 2)}, 10},
+      {{{2, 100, 7, 7}, centered(3)}, 160},
+      {{{1, 160, 5, 5}, centered(3)}, 40},
+      {{{5, 24, 4, 4}, centered(3, 2)}, 40},
+      {{{1, 1, 9, 8}, centered(3)}, 1},
+      {{{1, 3, 5, 1}, centered(3)}, 10},
+      {{{3, 35, 1, 2}, centered(3)}, 24},
+      {{{4, 8, 1, 1}, centered(3)}, 3},
+      {{{1, 64, 3, 40}, centered(3)}, 32},
+      {{{1, 20, 40, 3}, centered(3, 2)}, 24},
+      {{{1, 16, 9, 12}, centered(5)}, 24},
+      {{{1, 19, 9, 12}, centered(5, 2)}, 17},
+      {{{1, 16, 9, 9}, centered(7)}, 8},
+      {{{1, 16, 6, 9}, centered(2)}, 8},
+      {{{2, 16, 6, 9}, centered(1)}, 8},
+      {{{1, 8, 7, 9}, centered(3), 2}, 24},
+      {{{1, 7, 7, 9}, centered(3, 2), 3}, 10},
+      {{{1, 12, 9, 10}, {{3, 5}, {1, 2}, {1, 1}, {2, 2, 1, 1}}}, 16},
+      {{{1, 12, 9, 10}, {{3, 3}, {1, 1}, {2, 2}, {2, 2, 2, 2}}}, 16},
+      {{{1, 12, 8, 10}, {{3, 3}, {2, 2}, {1, 1}, {0, 1, 0, 1}}}, 16},
+      {{{1, 12, 7, 9}, {{3, 3}, {1, 1}, {1, 1}, {}}}, 16},
+  };
+  std::vector<DscBlockCase> cases;
+  for (const auto& [geometry, outputs] : kGeometries) {
+    for (const Memory memory : {Memory::contiguous, Memory::channels_last}) {
+      DscBlockCase block{.dtype = dtype, .depthwise = geometry, .outputs = outputs, .memories = Memories::all(memory)};
+      for (const DscBlockCase& mode : with_modes(block)) cases.push_back(mode);
+    }
+  }
+  return cases;
+}
+
+inline std::vector<DscBlockCase> dsc_block_activations(DataType dtype) {
+  std::vector<DscBlockCase> cases;
+  for (const Memory memory : {Memory::contiguous, Memory::channels_last}) {
+    for (const Activation activation : kActivations) {
+      for (const bool plain : {false, true}) {
+        DscBlockCase block{.dtype = dtype,
+                           .depthwise = {{2, 19, 8, 13}, centered(3, plain ? 1 : 2)},
+                           .outputs = 24,
+                           .activation = activation,
+                           .biases = !plain,
+                           .affine = !plain,
+                           .memories = Memories::all(memory)};
+        for (const DscBlockCase& mode : with_modes(block)) cases.push_back(mode);
+      }
+    }
+  }
+  return cases;
+}
+
+inline std::vector<DscBlockCase> random_dsc_blocks(DataType dtype) {
+  Random random(5);
+  std::vector<DscBlockCase> cases;
+  for (int i = 0; i < 100; ++i) {
+    DscBlockCase block{.dtype = dtype, .depthwise = random_depthwise(random), .outputs = between(random, 1, 40)};
+    block.activation = one_of(random, kActivations);
+    block.memories = Memories::random(random);
+    for (bool* flag :
+         {&block.training, &block.biases, &block.affine, &block.stores_d, &block.stores_grad_bn, &block.leaves_out}) {
+      *flag = coin(random);
+    }
+    cases.push_back(block);
+  }
+  return cases;
+}
+
+}  // namespace fusedsc::reference

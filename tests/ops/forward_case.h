@@ -1,0 +1,158 @@
+/// A forward pass of a convolution, depthwise or pointwise, with any seams and layouts.
+#pragma once
+
+#include <ostream>
+#include <vector>
+
+#include "ops/cases.h"
+#include "ops/verify.h"
+#include "reference/seams.h"
+
+namespace fusedsc::reference {
+
+template <class Geometry>
+struct ForwardCase {
+  DataType dtype;
+  Geometry geometry;
+  ForwardSeams seams;
+  Memories memories;
+
+  bool has_epilogue() const { return seams.output == ForwardSeams::Output::epilogue; }
+  bool has_statistics() const { return seams.output == ForwardSeams::Output::statistics; }
+};
+
+template <class Geometry>
+std::ostream& operator<<(std::ostream& out, const ForwardCase<Geometry>& problem) {
+  return out << name_of(problem.dtype) << ", " << problem.geometry << "\n  " << problem.seams << "\n  "
+             << problem.memories;
+}
+
+/// A case's tensors; what it does not use stays empty.
+template <class Geometry>
+struct ForwardTensors {
+  Tensor x, weight, residual, y;
+  Channels bias, scale, shift, epilogue_scale, epilogue_shift, mean, m2;
+
+  explicit ForwardTensors(const ForwardCase<Geometry>& problem)
+      : x(problem.dtype, problem.geometry.x, problem.memories.x),
+        weight(problem.dtype, problem.geometry.weight_sizes(), problem.memories.weight),
+        residual(problem.dtype, problem.geometry.y_sizes(), problem.memories.other),
+        y(problem.dtype, problem.geometry.y_sizes(), problem.memories.y) {
+    Random random(7);
+    const DataType sum_type = accumulation_type(problem.dtype);
+    const std::int64_t channels = x.sizes()[1], outputs = y.sizes()[1];
+    x.fill(random, -1.5, 2);
+    weight.fill(random, -1, 1);
+    if (problem.seams.bias) bias = Channels(problem.dtype, outputs).fill(random, -1, 1);
+    if (problem.seams.prologue) {
+      scale = Channels(sum_type, channels).fill(random, -2, 2);
+      shift = Channels(sum_type, channels).fill(random, -1, 4);
+    }
+    if (problem.has_epilogue()) {
+      epilogue_scale = Channels(sum_type, outputs).fill(random, -2, 2);
+      epilogue_shift = Channels(sum_type, outputs).fill(random, -1, 4);
+      residual.fill(random, -1, 1);
+    }
+    if (problem.has_statistics()) mean = m2 = Channels(sum_type, outputs);
+  }
+
+  auto arguments(const ForwardCase<Geometry>& problem) {
+    auto arguments = arguments_of(Geometry::kForward);
+    problem.geometry.set(arguments);
+    arguments.x = x;
+    arguments.weight = weight;
+    arguments.bias = bias;
+    arguments.prologue.scale = scale;
+    arguments.prologue.shift = shift;
+    arguments.prologue.activation = problem.seams.activation;
+    if (problem.has_epilogue()) {
+      arguments.epilogue.scale = epilogue_scale;
+      arguments.epilogue.shift = epilogue_shift;
+      arguments.epilogue.activation = problem.seams.epilogue_activation;
+      if (problem.seams.residual) arguments.epilogue.residual = residual;
+    }
+    arguments.statistics.mean = mean;
+    arguments.statistics.m2 = m2;
+    arguments.y = y;
+    return arguments;
+  }
+
+  Array raw_output(const ForwardCase<Geometry>& problem) const {
+    const Precision precision(problem.dtype);
+    const Affine prologue{scale.values(), shift.values(), problem.seams.activation};
+    const Array input = apply(precision, x.values(), prologue);
+    return problem.geometry.forward(precision, input, weight.values(), bias.values());
+  }
+
+  Array output(const ForwardCase<Geometry>& problem, const Array& raw) const {
+    if (!problem.has_epilogue()) return raw;
+    const Precision precision(problem.dtype);
+    const Affine epilogue{epilogue_scale.values(), epilogue_shift.values(), problem.seams.epilogue_activation};
+    const Array result = apply(precision, raw, epilogue);
+    return problem.seams.residual ? add(precision, result, residual.values()) : result;
+  }
+};
+
+template <class Geometry>
+void verify_forward(const ForwardCase<Geometry>& problem) {
+  ForwardTensors<Geometry> tensors(problem);
+  auto arguments = tensors.arguments(problem);
+  const Array raw = tensors.raw_output(problem);
+  const Output y("y", tensors.y, tensors.output(problem, raw));
+  if (!problem.has_statistics()) return verify(Geometry::kForward, arguments, {y});
+
+  const Moments statistics = moments(Precision(problem.dtype), raw);
+  const Output mean("statistics.mean", tensors.mean, statistics.mean);
+  const Output m2("statistics.m2", tensors.m2, statistics.m2);
+  verify(Geometry::kForward, arguments, {y, mean, m2});
+  if (!Geometry::kYMayBeNull) return;
+  arguments.y.data = nullptr;
+  verify(Geometry::kForward, arguments, {mean, m2});
+}
+
+/// Every output with every activation, both ways of reading memory.
+template <class Geometry>
+std::vector<ForwardCase<Geometry>> forward_seam_cases(DataType dtype, const Geometry& first, const Geometry& second) {
+  using enum ForwardSeams::Output;
+  std::vector<ForwardCase<Geometry>> cases;
+  for (const Memory memory : {Memory::contiguous, Memory::channels_last}) {
+    const Memories memories = Memories::all(memory);
+    for (const Activation activation : kActivations) {
+      for (const bool on : {false, true}) {
+        const Geometry& geometry = on ? second : first;
+        const ForwardSeams epilogue_only{
+            .bias = on, .output = epilogue, .epilogue_activation = activation, .residual = on};
+        cases.push_back({dtype, geometry, {.bias = on, .prologue = true, .activation = activation}, memories});
+        cases.push_back({dtype, geometry, {.bias = on, .activation = activation, .output = statistics}, memories});
+        cases.push_back({dtype, geometry, epilogue_only, memories});
+      }
+    }
+  }
+  return cases;
+}
+
+/// Each geometry plain and with seams picked at random.
+template <class Geometry>
+std::vector<ForwardCase<Geometry>> forward_edge_cases(DataType dtype, const std::vector<Geometry>& edges) {
+  Random random(1);
+  std::vector<ForwardCase<Geometry>> cases;
+  for (const Geometry& geometry : edges) {
+    for (const Memory memory : {Memory::contiguous, Memory::channels_last}) {
+      cases.push_back({dtype, geometry, {}, Memories::all(memory)});
+      cases.push_back({dtype, geometry, ForwardSeams::random(random), Memories::all(memory)});
+    }
+  }
+  return cases;
+}
+
+template <class Geometry>
+std::vector<ForwardCase<Geometry>> forward_random_cases(DataType dtype, Geometry (*geometry)(Random&)) {
+  Random random(2);
+  std::vector<ForwardCase<Geometry>> cases;
+  for (int i = 0; i < 150; ++i) {
+    cases.push_back({dtype, geometry(random), ForwardSeams::random(random), Memories::random(random)});
+  }
+  return cases;
+}
+
+}  // namespace fusedsc::reference

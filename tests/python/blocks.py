@@ -1,0 +1,103 @@
+"""Random tensors of fused blocks, as fusedsc.functional and the reference take them."""
+
+from __future__ import annotations
+
+import reference
+import torch
+from cases import Case, in_layout
+from hypothesis import assume
+from torch import Tensor
+
+
+def batch_norm_tensors(channels: int, case: Case, affine=True, tracked=True) -> dict[str, Tensor | None]:
+    """A BatchNorm's parameters and running statistics, each or None."""
+    generator = case.generator()
+
+    def rand(offset):
+        numbers = torch.rand(channels, generator=generator, dtype=torch.float64) + offset
+        return numbers.to(torch.float32 if case.is_short else case.dtype)
+
+    return {
+        "weight": rand(0.5).requires_grad_() if affine else None,
+        "bias": rand(-0.5).requires_grad_() if affine else None,
+        "running_mean": rand(-0.5) if tracked else None,
+        "running_var": rand(0.5) if tracked else None,
+    }
+
+
+def normal(shape, generator: torch.Generator, dtype=torch.float64, scale: float = 1.0) -> Tensor:
+    return (torch.randn(shape, generator=generator, dtype=torch.float64) * scale).to(dtype).requires_grad_()
+
+
+def away_from_zero(shape, generator: torch.Generator, dtype=torch.float64) -> Tensor:
+    """Depthwise weights: of a tiny one and a large bias, BatchNorm would normalise little but rounding errors."""
+    numbers = torch.rand(shape, generator=generator, dtype=torch.float64) + 0.5
+    return (numbers * (torch.randint(2, shape, generator=generator) * 2 - 1)).to(dtype).requires_grad_()
+
+
+def dsc_tensors(case: Case, multiplier: int, out_channels: int, bias: bool, dtype=None) -> dict[str, Tensor | None]:
+    """x, the convolutions' weights and biases."""
+    generator, dtype = case.generator(), dtype or case.dtype
+    n, c, h, w = case.shape
+    hidden = c * multiplier
+    x = in_layout(normal((n, c, h, w), generator, dtype).detach(), case.layout).requires_grad_()
+    return {
+        "x": x,
+        "dw_weight": away_from_zero((hidden, 1, *case.window.kernel), generator, dtype),
+        "dw_bias": normal((hidden,), generator, dtype) if bias else None,
+        "pw_weight": normal((out_channels, hidden, 1, 1), generator, dtype, hidden**-0.5),
+        "pw_bias": normal((out_channels,), generator, dtype) if bias else None,
+    }
+
+
+def copy_of(tensors: dict[str, Tensor | None], dtype: torch.dtype | None = None) -> dict[str, Tensor | None]:
+    """Independent copies, in another dtype if one is given, that require gradients where the originals do."""
+    return {
+        name: None if t is None else t.detach().to(dtype or t.dtype, copy=True).requires_grad_(t.requires_grad)
+        for name, t in tensors.items()
+    }
+
+
+def leaves(*dicts: dict[str, Tensor | None]) -> list[Tensor]:
+    """The tensors that require gradients."""
+    return [t for tensors in dicts for t in tensors.values() if t is not None and t.requires_grad]
+
+
+def check_block(case: Case, inputs: tuple[dict, ...], fused, composed) -> None:
+    """Result, running statistics and gradients of `fused(*inputs)` are those of `composed`, but for rounding.
+
+    `inputs` are the operands, and each BatchNorm's tensors. `composed` takes `distance` and `constant` besides.
+    """
+    wide = [copy_of(tensors, torch.float64) for tensors in inputs]
+    constant = [copy_of(tensors, torch.float64) for tensors in inputs]
+    plain = [copy_of(tensors) for tensors in inputs]
+    expected = composed(*wide, distance=case.distance_to_kinks)
+    assume(expected is not None)
+    terms = composed(*constant, constant=True)
+    pytorch = composed(*plain)
+
+    y = fused(*inputs)
+    x = inputs[0]["x"]
+    reference.assert_as_close(y, expected, pytorch, terms, "y")
+    assert y.dtype == case.dtype
+    assert y.is_contiguous(memory_format=reference.memory_format(x))
+    for bn, wide_bn, plain_bn in zip(inputs[1:], wide[1:], plain[1:], strict=True):
+        for name in reference.BUFFERS:
+            if bn[name] is not None:
+                reference.assert_as_close(bn[name], wide_bn[name], plain_bn[name], wide_bn[name], name)
+
+    grad_y = torch.randn(y.shape, generator=case.generator(), dtype=torch.float64).to(case.dtype)
+    gradients = [
+        torch.autograd.grad(result, leaves(*tensors), gradient)
+        for result, tensors, gradient in (
+            (y, inputs, in_layout(grad_y, case.grad_layout)),
+            (expected, wide, grad_y.double()),
+            (pytorch, plain, grad_y),
+            (terms, constant, grad_y.double()),
+        )
+    ]
+    for i, (tensor, gradient, *others) in enumerate(zip(leaves(*inputs), *gradients, strict=True)):
+        reference.assert_as_close(gradient, *others, f"gradient {i}, of sizes {tuple(tensor.shape)}")
+        assert gradient.dtype == tensor.dtype
+        if tensor is not x:
+            assert gradient.stride() == tensor.stride()

@@ -1,0 +1,13 @@
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "fusedsc", deadline=None, report_multiple_bugs=False, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("fusedsc")
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)

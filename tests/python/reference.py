@@ -1,0 +1,99 @@
+"""The same computations written with torch.nn.functional, and how far rounding may take results from them."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+ACTIVATIONS = {
+    "identity": lambda z: z,
+    "relu": F.relu,
+    "relu6": F.relu6,
+    "silu": F.silu,
+    "hardswish": F.hardswish,
+}
+BUFFERS = ("running_mean", "running_var")
+KINKS = {"identity": (), "silu": (), "relu": (0.0,), "relu6": (0.0, 6.0), "hardswish": (-3.0, 3.0)}
+
+
+def conv2d(x: Tensor, weight: Tensor, bias: Tensor | None, sides, stride=1, dilation=1, groups=1) -> Tensor:
+    return F.conv2d(F.pad(x, sides), weight, bias, stride, 0, dilation, groups)
+
+
+def away_from_kinks(z: Tensor, activation: str, distance: float) -> bool:
+    return all(bool(((z - kink).abs() > distance).all()) for kink in KINKS[activation])
+
+
+def double(tensors):
+    """Copies in float64 that require gradients where the originals do."""
+    return [None if t is None else t.detach().double().requires_grad_(t.requires_grad) for t in tensors]
+
+
+def sum_type(dtype: torch.dtype) -> torch.dtype:
+    """The type that sums and statistics of tensors of `dtype` are kept in."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def assert_summed_like(actual: Tensor, expected: Tensor, magnitude: Tensor, terms: int, what: str) -> None:
+    """`actual` is a rounded sum of `terms` products whose absolute values add up to `magnitude`.
+
+    Whatever the order, such a sum is off by at most terms * eps * magnitude, in the type it is kept in; rounding it to
+    the type it is stored in adds eps / 2 of the result, or of the smallest normal number.
+    """
+    kept = torch.finfo(sum_type(actual.dtype))
+    stored = torch.finfo(actual.dtype)
+    # The reference, a float64 sum in another order, errs itself: hence twice.
+    bound = 2 * (terms + 2) * kept.eps * magnitude + stored.eps * expected.abs() + stored.tiny
+    error = (actual.double() - expected).abs()
+    assert actual.shape == expected.shape, f"{what}: {tuple(actual.shape)} instead of {tuple(expected.shape)}"
+    assert bool((error <= bound).all()), f"{what}: off by {(error / bound).max():.3g} times the bound"
+
+
+def assert_as_close(actual: Tensor, expected: Tensor, pytorch: Tensor, terms: Tensor, what: str) -> None:
+    """No further from the float64 result than PyTorch's own computation in the same type, give or take a little.
+
+    The little: a few roundings in the type of storage, and as many as there are summands in that of sums, of the largest of `terms`,
+    which add up to, and may cancel in, the result.
+    """
+    assert actual.shape == expected.shape, f"{what}: {tuple(actual.shape)} instead of {tuple(expected.shape)}"
+    if not expected.numel():
+        return
+    error = (actual.double() - expected).abs().max()
+    stored, kept = torch.finfo(actual.dtype).eps, torch.finfo(sum_type(actual.dtype)).eps
+    little = (4 * stored + 2048 * kept) * torch.maximum(terms.abs().max(), expected.abs().max())
+    allowed = 4 * (pytorch.double() - expected).abs().max() + little
+    assert bool(error <= allowed), f"{what}: off by {error:.3g}, {error / allowed:.3g} times what is allowed"
+
+
+def memory_format(x: Tensor) -> torch.memory_format:
+    """The format that a result of x has."""
+    return torch._prims_common.suggest_memory_format(x)
+
+
+def batch_norm(x: Tensor, bn: dict, training: bool, momentum: float, eps: float, constant: bool = False) -> Tensor:
+    """`bn` has weight, bias, running_mean and running_var, each or None; the last two are updated.
+
+    `constant`: for gradients, statistics do not depend on x.
+    """
+    dtype = sum_type(x.dtype)
+    wide = {name: None if t is None else t.to(dtype, copy=name in BUFFERS) for name, t in bn.items()}
+    training = training or bn["running_mean"] is None
+    if training and constant:
+        var, mean = torch.var_mean(x.detach().to(dtype), (0, 2, 3), correction=0)
+        wide |= {"running_mean": mean, "running_var": var}
+    y = F.batch_norm(x, **wide, training=training and not constant, momentum=momentum, eps=eps)
+    if training and not constant and bn["running_mean"] is not None:
+        for name in BUFFERS:
+            bn[name].copy_(wide[name])
+    return y
+
+
+def dsc_block(tensors, bn, sides, window, activation, training, momentum=0.1, eps=1e-5, constant=False, distance=0.0):
+    """The fused block; None where an activation's argument is within `distance` of a kink."""
+    x, channels = tensors["x"], tensors["x"].shape[1]
+    d = conv2d(x, tensors["dw_weight"], tensors["dw_bias"], sides, window.stride, window.dilation, channels)
+    z = batch_norm(d, bn, training, momentum, eps, constant)
+    if not away_from_kinks(z, activation, distance):
+        return None
+    return F.conv2d(ACTIVATIONS[activation](z), tensors["pw_weight"], tensors["pw_bias"])

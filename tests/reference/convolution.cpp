@@ -1,0 +1,132 @@
+#include "reference/convolution.h"
+
+namespace fusedsc::reference {
+namespace {
+
+/// Calls body(output index h, w; input index h, w; tap kh, kw) wherever a window covers an element of the input.
+template <class Body>
+void for_each_tap(const Window& window, const Sizes& x, const Sizes& y, const Body& body) {
+  for (std::int64_t oh = 0; oh < y[2]; ++oh) {
+    for (std::int64_t ow = 0; ow < y[3]; ++ow) {
+      for (std::int64_t kh = 0; kh < window.kernel[0]; ++kh) {
+        for (std::int64_t kw = 0; kw < window.kernel[1]; ++kw) {
+          const std::int64_t h = oh * window.stride[0] + kh * window.dilation[0] - window.padding.top;
+          const std::int64_t w = ow * window.stride[1] + kw * window.dilation[1] - window.padding.left;
+          if (h >= 0 && h < x[2] && w >= 0 && w < x[3]) body(oh, ow, h, w, kh, kw);
+        }
+      }
+    }
+  }
+}
+
+/// Sums that many terms are added to in an order of the caller's.
+class SumArray {
+ public:
+  explicit SumArray(const Sizes& sizes) : result_(sizes), sums_(result_.elements.size()) {}
+
+  Sum& at(std::int64_t n, std::int64_t c, std::int64_t h, std::int64_t w) {
+    return sums_[static_cast<std::size_t>(&result_.at(n, c, h, w) - result_.elements.data())];
+  }
+
+  Array result(const Precision& precision) {
+    for (std::size_t i = 0; i < sums_.size(); ++i) result_.elements[i] = sums_[i].result(precision);
+    return std::move(result_);
+  }
+
+ private:
+  Array result_;
+  std::vector<Sum> sums_;
+};
+
+void add_bias(const Vector& bias, const Sizes& sizes, SumArray& y) {
+  if (bias.empty()) return;
+  for_each_index(sizes,
+                 [&](auto n, auto c, auto h, auto w) { y.at(n, c, h, w).add(bias[static_cast<std::size_t>(c)]); });
+}
+
+/// Calls body(n, m, c, k, h, w) for each product of a pointwise convolution: output channel m, input channel c, which
+/// is the k-th of its group.
+template <class Body>
+void for_each_product(const Sizes& y, const Sizes& weight, std::int64_t groups, const Body& body) {
+  for_each_index(y, [&](auto n, auto m, auto h, auto w) {
+    const std::int64_t first = m / (y[1] / groups) * weight[1];
+    for (std::int64_t k = 0; k < weight[1]; ++k) body(n, m, first + k, k, h, w);
+  });
+}
+
+}  // namespace
+
+Array depthwise(const Precision& precision, const Array& x, const Array& weight, const Vector& bias,
+                const Window& window) {
+  const Sizes sizes = {x.sizes[0], weight.sizes[0], window.output_height(x.sizes[2]), window.output_width(x.sizes[3])};
+  SumArray y(sizes);
+  for (std::int64_t n = 0; n < sizes[0]; ++n) {
+    for (std::int64_t c = 0; c < sizes[1]; ++c) {
+      const std::int64_t from = c * x.channels() / sizes[1];
+      for_each_tap(window, x.sizes, sizes, [&](auto oh, auto ow, auto h, auto w, auto kh, auto kw) {
+        y.at(n, c, oh, ow).add(product(x.at(n, from, h, w), weight.at(c, 0, kh, kw)));
+      });
+    }
+  }
+  add_bias(bias, sizes, y);
+  return y.result(precision);
+}
+
+Array depthwise_input_gradient(const Precision& precision, const Array& grad_y, const Array& weight,
+                               const Window& window, const Sizes& x_sizes) {
+  SumArray grad_x(x_sizes);
+  for (std::int64_t n = 0; n < grad_y.sizes[0]; ++n) {
+    for (std::int64_t c = 0; c < grad_y.channels(); ++c) {
+      const std::int64_t to = c * x_sizes[1] / grad_y.channels();
+      for_each_tap(window, x_sizes, grad_y.sizes, [&](auto oh, auto ow, auto h, auto w, auto kh, auto kw) {
+        grad_x.at(n, to, h, w).add(product(grad_y.at(n, c, oh, ow), weight.at(c, 0, kh, kw)));
+      });
+    }
+  }
+  return grad_x.result(precision);
+}
+
+Array depthwise_weight_gradient(const Precision& precision, const Array& grad_y, const Array& x, const Window& window,
+                                const Sizes& weight_sizes) {
+  SumArray grad_weight(weight_sizes);
+  for (std::int64_t n = 0; n < grad_y.sizes[0]; ++n) {
+    for (std::int64_t c = 0; c < grad_y.channels(); ++c) {
+      const std::int64_t from = c * x.channels() / grad_y.channels();
+      for_each_tap(window, x.sizes, grad_y.sizes, [&](auto oh, auto ow, auto h, auto w, auto kh, auto kw) {
+        grad_weight.at(c, 0, kh, kw).add(product(grad_y.at(n, c, oh, ow), x.at(n, from, h, w)));
+      });
+    }
+  }
+  return grad_weight.result(precision);
+}
+
+Array pointwise(const Precision& precision, const Array& x, const Array& weight, const Vector& bias,
+                std::int64_t groups) {
+  const Sizes sizes = {x.sizes[0], weight.sizes[0], x.sizes[2], x.sizes[3]};
+  SumArray y(sizes);
+  for_each_product(sizes, weight.sizes, groups, [&](auto n, auto m, auto c, auto k, auto h, auto w) {
+    y.at(n, m, h, w).add(product(x.at(n, c, h, w), weight.at(m, k, 0, 0)));
+  });
+  add_bias(bias, sizes, y);
+  return y.result(precision);
+}
+
+Array pointwise_input_gradient(const Precision& precision, const Array& grad_y, const Array& weight,
+                               const Sizes& x_sizes, std::int64_t groups) {
+  SumArray grad_x(x_sizes);
+  for_each_product(grad_y.sizes, weight.sizes, groups, [&](auto n, auto m, auto c, auto k, auto h, auto w) {
+    grad_x.at(n, c, h, w).add(product(grad_y.at(n, m, h, w), weight.at(m, k, 0, 0)));
+  });
+  return grad_x.result(precision);
+}
+
+Array pointwise_weight_gradient(const Precision& precision, const Array& grad_y, const Array& x,
+                                const Sizes& weight_sizes, std::int64_t groups) {
+  SumArray grad_weight(weight_sizes);
+  for_each_product(grad_y.sizes, weight_sizes, groups, [&](auto n, auto m, auto c, auto k, auto h, auto w) {
+    grad_weight.at(m, k, 0, 0).add(product(grad_y.at(n, m, h, w), x.at(n, c, h, w)));
+  });
+  return grad_weight.result(precision);
+}
+
+}  // namespace fusedsc::reference

@@ -1,0 +1,36 @@
+/// The fused block, step by step: DW -> BatchNorm -> activation -> PW, forward and backward.
+#pragma once
+
+#include "fusedsc/common/problem.h"
+#include "reference/batch_norm.h"
+
+namespace fusedsc::reference {
+
+/// What forward and backward have in common.
+struct DscBlock {
+  DataType dtype;
+  Window window;
+  Activation activation;
+  double eps;
+  bool training;
+  Array x, dw_weight, pw_weight;
+  Vector dw_bias, pw_bias, bn_weight, bn_bias;  ///< empty: not given
+};
+
+struct DscBlockOutputs {
+  Array d, y;
+  BatchStatistics statistics;  ///< of the batch, in training
+};
+/// `by` is what normalises in eval mode. `stores_d`: d is rounded to the tensors' type between the passes.
+DscBlockOutputs forward(const DscBlock& block, const Normalisation& by, bool stores_d);
+
+struct DscBlockGradients {
+  Array x, dw_weight, pw_weight;
+  Vector dw_bias, pw_bias, bn_weight, bn_bias;
+};
+/// `by` is what forward normalised by, `d` what it stored or null. `stores_grad_bn`: the gradient at BatchNorm's output
+/// is rounded to the tensors' type between the passes.
+DscBlockGradients backward(const DscBlock& block, const Normalisation& by, const Array* d, const Array& grad_y,
+                           bool stores_grad_bn);
+
+}  // namespace fusedsc::reference

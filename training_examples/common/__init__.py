@@ -1,0 +1,1 @@
+"""What the training examples share: data, training steps, checkpoints, the comparison with plain PyTorch, reports."""

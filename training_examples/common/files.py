@@ -1,0 +1,67 @@
+"""Files that are either whole or not there."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from .errors import UserError
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Writes a temporary file beside ``path``, flushes it to the disk and renames it: no reader sees half a file."""
+    temporary = None
+    try:
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+        _flush_folder(path.parent)
+    except OSError as error:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+        raise UserError(_cannot_write(path, error)) from error
+
+
+def point_link(link: Path, target: str) -> None:
+    """Makes ``link`` a symbolic link to ``target``; an older link is replaced in one step."""
+    temporary = link.with_name(f".{link.name}.{os.getpid()}")
+    try:
+        temporary.unlink(missing_ok=True)
+        temporary.symlink_to(target)
+        os.replace(temporary, link)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise UserError(_cannot_write(link, error)) from error
+
+
+def create_folder(parent: Path, name: str) -> Path:
+    """A new folder ``parent/name``, with a number appended where that name is taken."""
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        for number in range(1, 1000):
+            folder = parent / (name if number == 1 else f"{name}-{number}")
+            try:
+                folder.mkdir()
+            except FileExistsError:
+                continue
+            return folder
+    except OSError as error:
+        raise UserError(_cannot_write(parent, error)) from error
+    raise UserError(f"{parent}: it already holds a thousand runs named {name}; choose another folder with --runs")
+
+
+def _flush_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _cannot_write(path: Path, error: OSError) -> str:
+    return f"{path}: cannot be written ({error.strerror}); free or repair that place, or choose another one with --runs"

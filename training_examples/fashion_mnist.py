@@ -1,0 +1,152 @@
+"""Trains MobileNetV2 with fused depthwise-separable blocks on Fashion-MNIST, and compares it with plain PyTorch.
+
+Writes runs/<time>/: checkpoint.pt, summary.json, curves.png and model.pt (a state_dict that torchvision's MobileNetV2
+loads too); runs/latest points to the newest run. `--help` has examples.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from common import checkpoint, report
+from common.checkpoint import History
+from common.comparison import Comparison
+from common.errors import Interruption, UserError
+from common.fashion_mnist_data import Batches, Images, find_folder, load
+from common.files import create_folder, point_link
+from common.options import check_resumed, parse
+from common.trainer import Recipe, Trainer, build_model
+from rich.console import Console
+from tqdm import tqdm
+
+INTERRUPTED = 130
+BAR = {"dynamic_ncols": True, "mininterval": 0.2 if sys.stderr.isatty() else 20}  # seldom, into a log file
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parse(arguments)
+    try:
+        with Interruption() as interruption:
+            return run(options, interruption)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:  # a second Ctrl-C, which did not want to wait for the checkpoint
+        return INTERRUPTED
+
+
+def run(options: argparse.Namespace, interruption: Interruption) -> int:
+    console = Console()
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    if options.resume:
+        checkpoint_path = checkpoint.find(options.resume, options.runs)
+        recipe, state, history = checkpoint.load(checkpoint_path)
+        check_resumed(recipe, options.recipe_options)
+    else:
+        recipe, history = Recipe(**options.recipe_options), History()
+    device = choose_device(options.device, recipe)
+    train_images, test_images = load(find_folder(options.data))
+    batches = Batches(train_images.first(recipe.limit_train).to(device), recipe.batch_size, recipe.seed)
+    trainer = Trainer(recipe, batches.steps_per_epoch, fused=not recipe.plain, device=device)
+    if options.resume:
+        folder = checkpoint_path.parent
+        checkpoint.restore(trainer, state, checkpoint_path)
+        console.print(f"Resuming {folder} after step {history.steps} of {recipe.epochs * batches.steps_per_epoch}")
+    else:
+        folder = create_folder(options.runs, time.strftime("%Y%m%d-%H%M%S"))
+        point_link(options.runs / checkpoint.LATEST, folder.name)
+        checkpoint.save(folder, recipe, trainer, history)
+
+    save = partial(checkpoint.save, folder, recipe, trainer, history)
+    train(trainer, batches, test_images.first(recipe.limit_test).to(device), history, options, save, interruption)
+    comparison = compare(recipe, batches, device, options.compare_steps, interruption)
+    if interruption.requested:
+        data = f" --data {options.data}" if options.data else ""
+        console.print(f"Interrupted after step {history.steps}. To go on: {sys.argv[0]} --resume {folder}{data}")
+        return INTERRUPTED
+    summary = report.summarize(recipe, batches, history, comparison, device)
+    report.write(folder, summary, trainer, history, comparison)
+    report.print_table(summary, comparison, console)
+    console.print(f"Written to {folder}: summary.json, curves.png, model.pt")
+    return 0
+
+
+def choose_device(name: str, recipe: Recipe) -> torch.device:
+    """The device named; "auto" is the GPU where there is one that the fused blocks run on."""
+    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise UserError("--device: PyTorch finds no GPU; use --device cpu")
+    if recipe.plain or fused_blocks_run_on_gpu():
+        return torch.device("cuda")
+    if name == "auto":
+        return torch.device("cpu")
+    raise UserError("--device: this build of fusedsc has no GPU kernels; use --device cpu, or --plain")
+
+
+def fused_blocks_run_on_gpu() -> bool:
+    block = build_model(width=0.1, fused=True).features[1].cuda()
+    try:
+        block(torch.zeros(2, block.in_channels, 8, 8, device="cuda"))
+    except (NotImplementedError, RuntimeError, ValueError):
+        return False
+    return True
+
+
+def train(
+    trainer: Trainer,
+    batches: Batches,
+    test_images: Images,
+    history: History,
+    options: argparse.Namespace,
+    save: Callable[[], None],
+    interruption: Interruption,
+) -> None:
+    """Trains from where the history ends to the end of the recipe, or to an interruption, which saves a checkpoint."""
+    recipe, steps_per_epoch = trainer.recipe, batches.steps_per_epoch
+    total_steps = recipe.epochs * steps_per_epoch
+    with tqdm(
+        total=total_steps * recipe.batch_size,
+        initial=history.steps * recipe.batch_size,
+        unit=" images",
+        unit_scale=True,
+        **BAR,
+    ) as bar:
+        while not interruption.requested:
+            epoch, position = divmod(history.steps, steps_per_epoch)
+            if position == 0 and len(history.test_accuracies) < epoch:
+                history.test_accuracies.append(trainer.test_accuracy(test_images))
+                bar.write(f"epoch {epoch}: test accuracy {history.test_accuracies[-1]:.2%}")
+                save()
+            if history.steps == total_steps:
+                return
+            history.add(trainer.step(history.steps, *batches[history.steps]))
+            bar.set_description(f"epoch {epoch + 1}/{recipe.epochs}", refresh=False)
+            loss, accuracy = history.recent()
+            bar.set_postfix_str(f"loss {loss:.3f}, accuracy {accuracy:.1%}", refresh=False)
+            bar.update(recipe.batch_size)
+            if history.steps % options.checkpoint_every == 0:
+                save()
+    save()
+
+
+def compare(
+    recipe: Recipe, batches: Batches, device: torch.device, steps: int, interruption: Interruption
+) -> Comparison | None:
+    if steps == 0 or interruption.requested:
+        return None
+    comparison = Comparison(recipe, batches, device, steps)
+    for _ in tqdm(comparison.run(), "comparison", len(comparison), unit=" steps", **BAR):
+        if interruption.requested:
+            return None
+    return comparison
+
+
+if __name__ == "__main__":
+    sys.exit(main())
