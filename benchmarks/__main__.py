@@ -58,8 +58,13 @@ def main(arguments: list[str] | None = None) -> int:
     console.print(f"{platform.processor() or platform.machine()}: {machine}; medians of {options.rounds} rounds")
     output = options.output or (RESULTS / "cpu.json" if is_complete(options) else None)
     if output:
-        report.write_json(output, records)
-        report.write_plot(output.with_suffix(".png"), records, machine)
+        try:
+            report.write_json(output, records)
+            report.write_plot(output.with_suffix(".png"), records, machine)
+        except OSError as error:
+            reason = f"cannot be written ({error.strerror}); name another file with --output"
+            print(f"error: {output}: {reason}", file=sys.stderr)
+            return 1
         console.print(f"Written: {output}, {output.with_suffix('.png')}")
     return 0
 
@@ -77,15 +82,19 @@ def measure(case: Case, rounds: int, bandwidth: float) -> report.Record:
         "dtype": "float32",
         "layout": case.layout,
         "device": "cpu",
-        "ours_us": round(ours_us, 2),
-        "pytorch_us": round(pytorch_us, 2),
+        "ours_us": significant(ours_us),
+        "pytorch_us": significant(pytorch_us),
         "pytorch_variant": best,
-        "ratio": round(pytorch_us / ours_us, 4),
-        "floor_us": workload.touched_bytes and round(workload.touched_bytes / bandwidth * 1e6, 2),
-        "pytorch_us_of_all": {name: round(timings.seconds[name] * 1e6, 2) for name in workload.pytorch},
+        "ratio": significant(pytorch_us / ours_us),
+        "floor_us": workload.touched_bytes and significant(workload.touched_bytes / bandwidth * 1e6),
+        "pytorch_us_of_all": {name: significant(timings.seconds[name] * 1e6) for name in workload.pytorch},
         "threads": torch.get_num_threads(),
         "rounds": rounds,
     }
+
+
+def significant(value: float) -> float:
+    return float(f"{value:.5g}")
 
 
 def is_complete(options: argparse.Namespace) -> bool:

@@ -112,7 +112,7 @@ def dsc_block(block: Block, direction: str, memory_format: torch.memory_format, 
             compiled_block = torch.compile(_plain_block, dynamic=False)
             pytorch[name.replace("eager", "compiled")] = ours.to(layout).runner(compiled_block, backward)
     run = ours.runner(_fused_block, backward)
-    _check(run(), pytorch["eager contiguous"]())
+    check_same(run(), pytorch["eager contiguous"]())
     return Workload(run, pytorch, (1 + backward) * _bytes(ours.x, ours.grad))
 
 
@@ -186,19 +186,19 @@ def training_step(network: Network, compiled: bool) -> Workload:
     if compiled:
         pytorch |= {f"compiled {name}": step_of(model, layout, True) for name, layout in variants.items()}
     ours = step_of(fusedsc.swap(model), torch.channels_last)
-    _check(ours(), pytorch["eager contiguous"]())
+    check_same(ours(), pytorch["eager contiguous"]())
     return Workload(ours, pytorch, None)
 
 
 def _forward(ours: Run, plain: Run, inputs: tuple[Tensor, ...]) -> Workload:
     y = ours()
-    _check(y, plain())
+    check_same(y, plain())
     return Workload(torch.no_grad()(ours), {"eager": torch.no_grad()(plain)}, _bytes(*inputs, y))
 
 
 def _backward(ours: Run, plain: Run, inputs: tuple[Tensor, ...]) -> Workload:
     gradients = ours()[:2]
-    _check(gradients, plain()[:2])
+    check_same(gradients, plain()[:2])
     return Workload(ours, {"eager": plain}, _bytes(*inputs, *gradients))
 
 
@@ -218,7 +218,7 @@ def _bytes(*tensors: Tensor) -> int:
     return sum(tensor.nbytes for tensor in tensors)
 
 
-def _check(ours: object, expected: object) -> None:
+def check_same(ours: object, expected: object) -> None:
     """What is timed must be the same work: both sides' results agree to rounding."""
     pairs = zip(ours, expected, strict=True) if isinstance(ours, tuple) else ((ours, expected),)
     for actual, reference in pairs:

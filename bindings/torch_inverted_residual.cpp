@@ -151,8 +151,8 @@ Tensors5 inverted_residual_forward_kernel(const Tensor& x, const OptionalTensor&
   const auto [y, batch_statistics, e, d, p] =
       inverted_residual_forward_meta(x, expand_weight, dw_weight, project_weight, bn_parameters, statistics, eps,
                                      activation, stride, padding, dilation, residual, /*recompute=*/false);
-  const Tensor none = at::empty({0}, x.options());
-  const Tensors5 outputs(y, batch_statistics, recompute ? none : e, recompute ? none : d, recompute ? none : p);
+  const auto kept = [&](const Tensor& tensor) { return recompute ? at::empty({0}, x.options()) : tensor; };
+  const Tensors5 outputs(y, batch_statistics, kept(e), kept(d), kept(p));
   if (y.numel() == 0) return zeroed(outputs);
   const bool training = !statistics;
   const Operands operands(x, expand_weight, dw_weight, project_weight, bn_parameters,

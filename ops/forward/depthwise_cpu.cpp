@@ -22,6 +22,8 @@ struct DepthwiseForward {
   Arena arena;
   DepthwiseParameters<T> parameters;
   bool store_direct;
+  TensorView joined_y;       ///< y with each image's rows joined into one, where they follow each other in memory
+  std::int64_t stored_rows;  ///< output rows kept before they are stored
   std::int64_t lanes;
   T* mean = nullptr;  ///< [slice][block][pitch], likewise m2: the statistics of each slice
   T* m2 = nullptr;
@@ -38,6 +40,10 @@ struct DepthwiseForward {
         store_direct(arguments.y.data != nullptr && !arguments.epilogue && is_tile<T>(arguments.y) &&
                      plan.blocks.block % kLanes<T> == 0),
         lanes(std::min<std::int64_t>(threads, slices.count() * plan.blocks.count())) {
+    joined_y = arguments.y;
+    if (store_direct || !join_rows(joined_y)) joined_y = {};
+    stored_rows = plan.step_rows;
+    if (joined_y) stored_rows = round_up(std::max(plan.step_rows, kStoredPositions / plan.output_columns), plan.step_rows);
     const std::int64_t size = plan.blocks.count() * plan.blocks.pitch;
     if (arguments.statistics) {
       mean = arena.take<T>(slices.count() * size);
@@ -49,15 +55,18 @@ struct DepthwiseForward {
     }
   }
 
+  /// Enough for whole cache lines of a contiguous tensor, even where its rows are short.
+  static constexpr std::int64_t kStoredPositions = 64;
+
   /// One lane's scratch: carved from the workspace in the order of the lanes.
   struct Lane {
     DepthwiseRows<T> rows;
-    T* output = nullptr;    ///< [step_rows][output_columns][pitch]
+    T* output = nullptr;    ///< [stored_rows][output_columns][pitch]
     T* residual = nullptr;  ///< [output_columns][pitch]
 
     Lane(const DepthwiseForward& pass, Arena& arena) : rows(pass.arguments, pass.plan, pass.parameters, arena) {
       const std::int64_t row = pass.plan.output_columns * pass.plan.blocks.pitch;
-      if (!pass.store_direct) output = arena.take<T>(pass.plan.step_rows * row);
+      if (!pass.store_direct) output = arena.take<T>(pass.stored_rows * row);
       if (pass.arguments.epilogue.residual) residual = arena.take<T>(row);
     }
   };
@@ -99,30 +108,37 @@ struct DepthwiseForward {
     if (moments) moments.clear(plan.blocks.pitch);
     for (std::int64_t n = images.begin; n < images.end; ++n) {
       lane.rows.begin(n, block);
-      for (std::int64_t h = rows.begin; h < rows.end; h += plan.step_rows) {
-        const std::int64_t count = std::min(plan.step_rows, rows.end - h);
-        run_rows(n, h, count, block, lane, moments);
+      for (std::int64_t h = rows.begin; h < rows.end; h += stored_rows) {
+        run_rows(n, {h, std::min(h + stored_rows, rows.end)}, block, lane, moments);
       }
     }
   }
 
-  void run_rows(std::int64_t n, std::int64_t h, std::int64_t count, std::int64_t block, Lane& lane,
-                Moments<T>& moments) {
-    const std::int64_t first = plan.blocks.first(block), channels = plan.blocks.size(block);
-    const std::int64_t pitch = plan.blocks.template padded<T>(block);
-    T* outputs[kDepthwiseRows];
-    for (std::int64_t r = 0; r < count; ++r) {
-      outputs[r] = store_direct ? element<T>(arguments.y, n, first, h + r, 0)
-                                : lane.output + r * plan.output_columns * pitch;
-    }
+  void run_rows(std::int64_t n, Range rows, std::int64_t block, Lane& lane, Moments<T>& moments) {
+    const std::int64_t first = plan.blocks.first(block), pitch = plan.blocks.template padded<T>(block);
+    const std::int64_t row_size = plan.output_columns * pitch;
     const bool stored = arguments.y.data != nullptr;
-    lane.rows.compute(h, count, {stored ? outputs : nullptr, store_direct ? arguments.y.strides[3] : pitch}, moments);
+    for (std::int64_t h = rows.begin; h < rows.end; h += plan.step_rows) {
+      const std::int64_t count = std::min(plan.step_rows, rows.end - h);
+      T* outputs[kDepthwiseRows];
+      for (std::int64_t r = 0; r < count; ++r) {
+        outputs[r] = store_direct ? element<T>(arguments.y, n, first, h + r, 0)
+                                  : lane.output + (h + r - rows.begin) * row_size;
+      }
+      lane.rows.compute(h, count, {stored ? outputs : nullptr, store_direct ? arguments.y.strides[3] : pitch}, moments);
+    }
     if (!stored || store_direct) return;
-    for (std::int64_t r = 0; r < count; ++r) {
-      const TilePart part{.image = n, .row = h + r, .positions = plan.output_columns, .channel = first,
-                          .channels = channels};
-      finish_row(outputs[r], part, block, lane);
-      store_tile<T>(outputs[r], arguments.y, part);
+    TilePart part{.image = n, .row = rows.begin, .positions = plan.output_columns, .channel = first,
+                  .channels = plan.blocks.size(block)};
+    for (; part.row < rows.end; ++part.row) finish_row(lane.output + (part.row - rows.begin) * row_size, part, block, lane);
+    if (joined_y) {
+      part.row = 0;
+      part.column = rows.begin * plan.output_columns;
+      part.positions = rows.size() * plan.output_columns;
+      return store_tile<T>(lane.output, joined_y, part);
+    }
+    for (part.row = rows.begin; part.row < rows.end; ++part.row) {
+      store_tile<T>(lane.output + (part.row - rows.begin) * row_size, arguments.y, part);
     }
   }
 

@@ -92,6 +92,14 @@ void batch_norm_invstd(ConstChannelVector m2, std::int64_t count, double eps, Ch
   });
 }
 
+void batch_norm_variance(ConstChannelVector m2, std::int64_t count, ChannelVector variance) {
+  check_channels_given("variance", variance, m2.size, m2.dtype);
+  check(count > 0, "count: it is ", count, "; BatchNorm needs at least one value per channel");
+  with_type_of(m2, [&]<class T>(T) {
+    for (std::int64_t c = 0; c < m2.size; ++c) put(variance, c, value_or(m2, c, T(0)) / static_cast<T>(count));
+  });
+}
+
 void batch_norm_backward_coefficients(const BatchNormBackward& arguments) {
   const BatchNormBackward& a = arguments;
   const std::int64_t channels = a.mean.size;

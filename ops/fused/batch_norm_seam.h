@@ -18,6 +18,9 @@ void batch_norm_affine(ConstChannelVector weight, ConstChannelVector bias, Const
 /// invstd = 1/sqrt(m2/count + eps). `invstd` may be the same memory as `m2`.
 void batch_norm_invstd(ConstChannelVector m2, std::int64_t count, double eps, ChannelVector invstd);
 
+/// variance = m2/count: biased, as normalisation uses it.
+void batch_norm_variance(ConstChannelVector m2, std::int64_t count, ChannelVector variance);
+
 /// From the sums of GradientSums to the coefficients of GradientPrologue and the parameter gradients:
 ///   grad_weight = sum g*(x-mean) * invstd, grad_bias = sum g,
 ///   dx = grad_scale*g + output_scale*x + offset.

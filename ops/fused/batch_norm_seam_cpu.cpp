@@ -18,7 +18,7 @@ namespace fusedsc {
 namespace HWY_NAMESPACE {
 
 /// Bytes of a tile's patches: they stay in the first-level cache, where each is walked channel by channel.
-inline constexpr std::int64_t kTileBytes = 16 << 10;
+inline constexpr std::int64_t kBatchNormTileBytes = 16 << 10;
 
 /// What both passes share: tiles of the tensors, the affine map's vectors, and lanes that take slices.
 template <class T, template <class> class Order>
@@ -63,8 +63,8 @@ class BatchNormPass {
   /// A patch in scratch memory for every lane.
   T* take_patches(Arena& arena) const { return arena.take<T>(lanes_ * patch_size()); }
   std::int64_t patch_size() const { return round_up(Major::size(tiles_.size(), channels_), kLanes<T>); }
-  Patch<T> patch_in(T* patches, std::int64_t lane, const TilePart& part) const {
-    return {patches + lane * patch_size(), Major::pitch(part.positions, channels_)};
+  T* patch_in(T* patches, std::int64_t lane) const {
+    return patches == nullptr ? nullptr : patches + lane * patch_size();
   }
 
   std::int64_t channels_, pitch_;
@@ -76,7 +76,7 @@ class BatchNormPass {
 
  private:
   std::int64_t positions_of_tile(int patches) const {
-    const std::int64_t elements = kTileBytes / static_cast<std::int64_t>(sizeof(T)) / patches;
+    const std::int64_t elements = kBatchNormTileBytes / static_cast<std::int64_t>(sizeof(T)) / patches;
     return std::max(elements / channels_ / kLanes<T>, std::int64_t{1}) * kLanes<T>;
   }
 };
@@ -114,12 +114,12 @@ class BatchNormApply : BatchNormPass<T, Order> {
     this->for_each_tile(execution, [&](const TilePart& part, std::int64_t, std::int64_t lane) {
       const bool in_place = Major::is_readable(views_.out);
       const auto x = read_patch<Major, T>(views_.x, part, Major::is_readable(views_.x),
-                                          this->patch_in(x_, lane, part).data);
-      const Patch<T> out = in_place ? patch_of<Major, T>(views_.out, part) : this->patch_in(out_, lane, part);
+                                          this->patch_in(x_, lane));
+      const Patch<T> out = in_place ? patch_of<Major, T>(views_.out, part) : Patch<T>{this->patch_in(out_, lane), Major::pitch(part.positions, part.channels)};
       Patch<const T> residual;
       if (views_.residual) {
         residual = read_patch<Major, T>(views_.residual, part, Major::is_readable(views_.residual),
-                                        this->patch_in(residual_, lane, part).data);
+                                        this->patch_in(residual_, lane));
       }
       apply_epilogue<Major, T>(x, affine, residual, {part.positions, part.channels}, out);
       if (!in_place) Major::store(out.data, views_.out, part);
@@ -174,9 +174,9 @@ class BatchNormReduce : BatchNormPass<T, Order> {
     std::fill_n(sum_centered_, slices * pitch, T(0));
     this->for_each_tile(execution, [&](const TilePart& part, std::int64_t slice, std::int64_t lane) {
       const auto x = read_patch<Major, T>(views_.x, part, Major::is_readable(views_.x),
-                                          this->patch_in(x_, lane, part).data);
+                                          this->patch_in(x_, lane));
       const auto grad_y = read_patch<Major, T>(views_.grad_y, part, Major::is_readable(views_.grad_y),
-                                               this->patch_in(grad_y_, lane, part).data);
+                                               this->patch_in(grad_y_, lane));
       apply_activation_backward<Major, T>(grad_y, x, affine,
                                           {mean_, sum_grad_ + slice * pitch, sum_centered_ + slice * pitch},
                                           {part.positions, part.channels});
@@ -208,26 +208,26 @@ void with_pass(const Arguments& arguments, int threads, void* workspace, const B
   body(Pass<float, PositionMajor>(arguments, views, threads, workspace));
 }
 
-std::size_t apply_workspace(const BatchNormApplyArguments& arguments, int threads) {
+std::size_t batch_norm_apply_workspace(const BatchNormApplyArguments& arguments, int threads) {
   std::size_t bytes = 0;
   with_pass<BatchNormApply, BatchNormApplyViews>(arguments, threads, nullptr,
                                                  [&](const auto& pass) { bytes = pass.workspace_bytes(); });
   return bytes;
 }
 
-void apply_run(const BatchNormApplyArguments& arguments, const Execution& execution) {
+void batch_norm_apply_run(const BatchNormApplyArguments& arguments, const Execution& execution) {
   with_pass<BatchNormApply, BatchNormApplyViews>(arguments, execution.threads, execution.workspace,
                                                  [&](const auto& pass) { pass.run(execution); });
 }
 
-std::size_t reduce_workspace(const BatchNormReduceArguments& arguments, int threads) {
+std::size_t batch_norm_reduce_workspace(const BatchNormReduceArguments& arguments, int threads) {
   std::size_t bytes = 0;
   with_pass<BatchNormReduce, BatchNormReduceViews>(arguments, threads, nullptr,
                                                    [&](const auto& pass) { bytes = pass.workspace_bytes(); });
   return bytes;
 }
 
-void reduce_run(const BatchNormReduceArguments& arguments, const Execution& execution) {
+void batch_norm_reduce_run(const BatchNormReduceArguments& arguments, const Execution& execution) {
   with_pass<BatchNormReduce, BatchNormReduceViews>(arguments, execution.threads, execution.workspace,
                                                    [&](const auto& pass) { pass.run(execution); });
 }
@@ -240,10 +240,10 @@ HWY_AFTER_NAMESPACE();
 namespace fusedsc {
 namespace {
 
-HWY_EXPORT(apply_workspace);
-HWY_EXPORT(apply_run);
-HWY_EXPORT(reduce_workspace);
-HWY_EXPORT(reduce_run);
+HWY_EXPORT(batch_norm_apply_workspace);
+HWY_EXPORT(batch_norm_apply_run);
+HWY_EXPORT(batch_norm_reduce_workspace);
+HWY_EXPORT(batch_norm_reduce_run);
 
 template <class Arguments>
 std::string always(const Arguments&) {
@@ -257,9 +257,9 @@ Implementation<BatchNormApplyArguments> batch_norm_apply_cpu() {
       .name = "cpu",
       .why_not = always<BatchNormApplyArguments>,
       .workspace_bytes = [](const BatchNormApplyArguments& arguments,
-                            int threads) { return HWY_DYNAMIC_DISPATCH(apply_workspace)(arguments, threads); },
+                            int threads) { return HWY_DYNAMIC_DISPATCH(batch_norm_apply_workspace)(arguments, threads); },
       .run = [](const BatchNormApplyArguments& arguments,
-                const Execution& execution) { HWY_DYNAMIC_DISPATCH(apply_run)(arguments, execution); },
+                const Execution& execution) { HWY_DYNAMIC_DISPATCH(batch_norm_apply_run)(arguments, execution); },
   };
 }
 
@@ -268,9 +268,9 @@ Implementation<BatchNormReduceArguments> batch_norm_reduce_cpu() {
       .name = "cpu",
       .why_not = always<BatchNormReduceArguments>,
       .workspace_bytes = [](const BatchNormReduceArguments& arguments,
-                            int threads) { return HWY_DYNAMIC_DISPATCH(reduce_workspace)(arguments, threads); },
+                            int threads) { return HWY_DYNAMIC_DISPATCH(batch_norm_reduce_workspace)(arguments, threads); },
       .run = [](const BatchNormReduceArguments& arguments,
-                const Execution& execution) { HWY_DYNAMIC_DISPATCH(reduce_run)(arguments, execution); },
+                const Execution& execution) { HWY_DYNAMIC_DISPATCH(batch_norm_reduce_run)(arguments, execution); },
   };
 }
 

@@ -1,12 +1,10 @@
-/// The fused block's cases, and their tensors.
+/// The fused block's cases.
 #pragma once
 
 #include <ostream>
 #include <vector>
 
-#include "fusedsc/fused/dsc_block.h"
 #include "ops/depthwise_cases.h"
-#include "reference/dsc_block.h"
 
 namespace fusedsc::reference {
 
@@ -37,65 +35,6 @@ inline std::ostream& operator<<(std::ostream& out, const DscBlockCase& block) {
              << (block.stores_d ? ", stores d" : "") << (block.stores_grad_bn ? ", stores grad_bn" : "")
              << (block.leaves_out ? ", leaves gradients out" : "") << "\n  " << block.memories;
 }
-
-/// What goes into a block: the same values for forward, backward and the reference.
-struct DscBlockInputs {
-  Tensor x, dw_weight, pw_weight;
-  Channels dw_bias, pw_bias, bn_weight, bn_bias;
-  Channels running_mean, running_invstd;  ///< for eval mode
-
-  explicit DscBlockInputs(const DscBlockCase& block)
-      : x(block.dtype, block.depthwise.x, block.memories.x),
-        dw_weight(block.dtype, block.depthwise.weight_sizes(), block.memories.weight),
-        pw_weight(block.dtype, {block.outputs, block.depthwise.y_sizes()[1], 1, 1}, block.memories.weight) {
-    Random random(7);
-    const DataType sum_type = accumulation_type(block.dtype);
-    const std::int64_t middle = dw_weight.sizes()[0];
-    x.fill(random, -1, 2);
-    dw_weight.fill(random, -1, 1);
-    pw_weight.fill(random, -1, 1);
-    if (block.biases) {
-      dw_bias = Channels(block.dtype, middle).fill(random, -1, 1);
-      pw_bias = Channels(block.dtype, block.outputs).fill(random, -1, 1);
-    }
-    if (block.affine) {
-      bn_weight = Channels(sum_type, middle).fill(random, -1, 3);
-      bn_bias = Channels(sum_type, middle).fill(random, -1, 4);
-    }
-    running_mean = Channels(sum_type, middle).fill(random, -1, 1);
-    running_invstd = Channels(sum_type, middle).fill(random, 0.5, 2);
-  }
-
-  DscBlock reference(const DscBlockCase& block) const {
-    return {.dtype = block.dtype,
-            .window = block.depthwise.window,
-            .activation = block.activation,
-            .eps = DscBlockArguments().eps,
-            .training = block.training,
-            .x = x.values(),
-            .dw_weight = dw_weight.values(),
-            .pw_weight = pw_weight.values(),
-            .dw_bias = dw_bias.values(),
-            .pw_bias = pw_bias.values(),
-            .bn_weight = bn_weight.values(),
-            .bn_bias = bn_bias.values()};
-  }
-  Normalisation running() const { return {running_mean.values(), running_invstd.values()}; }
-
-  /// Sets what forward's and backward's arguments both have.
-  template <class Arguments>
-  void set(const DscBlockCase& block, Arguments& arguments) {
-    arguments.x = x;
-    arguments.dw_weight = dw_weight;
-    arguments.dw_bias = dw_bias;
-    arguments.pw_weight = pw_weight;
-    arguments.window = block.depthwise.window;
-    arguments.bn_weight = bn_weight;
-    arguments.bn_bias = bn_bias;
-    arguments.activation = block.activation;
-    arguments.training = block.training;
-  }
-};
 
 inline std::vector<DscBlockCase> with_modes(const DscBlockCase& block) {
   std::vector<DscBlockCase> cases;

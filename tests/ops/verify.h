@@ -50,8 +50,10 @@ class Workspace {
 };
 
 /// An operator's public functions.
-template <class Arguments>
+template <class ArgumentsOf>
 struct Operator {
+  using Arguments = ArgumentsOf;
+
   void (*run)(const Arguments&, const Execution&);
   std::size_t (*workspace_bytes)(const Arguments&, int threads);
 };

@@ -78,13 +78,13 @@ def check_block(case: Case, inputs: tuple[dict, ...], fused, composed) -> None:
 
     y = fused(*inputs)
     x = inputs[0]["x"]
-    reference.assert_as_close(y, expected, pytorch, terms, "y")
+    reference.assert_as_close(y, expected, pytorch, terms, case.dtype, "y")
     assert y.dtype == case.dtype
     assert y.is_contiguous(memory_format=reference.memory_format(x))
     for bn, wide_bn, plain_bn in zip(inputs[1:], wide[1:], plain[1:], strict=True):
         for name in reference.BUFFERS:
             if bn[name] is not None:
-                reference.assert_as_close(bn[name], wide_bn[name], plain_bn[name], wide_bn[name], name)
+                reference.assert_as_close(bn[name], wide_bn[name], plain_bn[name], wide_bn[name], case.dtype, name)
 
     grad_y = torch.randn(y.shape, generator=case.generator(), dtype=torch.float64).to(case.dtype)
     gradients = [
@@ -97,7 +97,7 @@ def check_block(case: Case, inputs: tuple[dict, ...], fused, composed) -> None:
         )
     ]
     for i, (tensor, gradient, *others) in enumerate(zip(leaves(*inputs), *gradients, strict=True)):
-        reference.assert_as_close(gradient, *others, f"gradient {i}, of sizes {tuple(tensor.shape)}")
+        reference.assert_as_close(gradient, *others, case.dtype, f"gradient {i}, of sizes {tuple(tensor.shape)}")
         assert gradient.dtype == tensor.dtype
         if tensor is not x:
             assert gradient.stride() == tensor.stride()

@@ -1,3 +1,7 @@
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: waiting threads must not starve other processes
+
 import pytest
 import torch
 from hypothesis import HealthCheck, settings

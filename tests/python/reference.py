@@ -50,17 +50,19 @@ def assert_summed_like(actual: Tensor, expected: Tensor, magnitude: Tensor, term
     assert bool((error <= bound).all()), f"{what}: off by {(error / bound).max():.3g} times the bound"
 
 
-def assert_as_close(actual: Tensor, expected: Tensor, pytorch: Tensor, terms: Tensor, what: str) -> None:
+def assert_as_close(
+    actual: Tensor, expected: Tensor, pytorch: Tensor, terms: Tensor, dtype: torch.dtype, what: str
+) -> None:
     """No further from the float64 result than PyTorch's own computation in the same type, give or take a little.
 
-    The little: a few roundings in the type of storage, and as many as there are summands in that of sums, of the largest of `terms`,
-    which add up to, and may cancel in, the result.
+    The little: of the largest of `terms`, which add up to the result and may cancel in it, a few roundings in `dtype`, in
+    which activations are stored, and as many as there are summands in the type of sums.
     """
     assert actual.shape == expected.shape, f"{what}: {tuple(actual.shape)} instead of {tuple(expected.shape)}"
     if not expected.numel():
         return
     error = (actual.double() - expected).abs().max()
-    stored, kept = torch.finfo(actual.dtype).eps, torch.finfo(sum_type(actual.dtype)).eps
+    stored, kept = torch.finfo(dtype).eps, torch.finfo(sum_type(dtype)).eps
     little = (4 * stored + 2048 * kept) * torch.maximum(terms.abs().max(), expected.abs().max())
     allowed = 4 * (pytorch.double() - expected).abs().max() + little
     assert bool(error <= allowed), f"{what}: off by {error:.3g}, {error / allowed:.3g} times what is allowed"
@@ -97,3 +99,25 @@ def dsc_block(tensors, bn, sides, window, activation, training, momentum=0.1, ep
     if not away_from_kinks(z, activation, distance):
         return None
     return F.conv2d(ACTIVATIONS[activation](z), tensors["pw_weight"], tensors["pw_bias"])
+
+
+def inverted_residual(
+    operands, *norms, window, activation, training, residual, momentum=0.1, eps=1e-5, constant=False, distance=0.0
+):
+    """The inverted residual, `norms` being its BatchNorms; None where an activation's argument is near a kink."""
+    x, y = operands["x"], operands["x"]
+    convolutions = [
+        lambda y: conv2d(y, operands["dw_weight"], None, window.sides(*y.shape[2:]), window.stride, window.dilation,
+                         y.shape[1]),
+        lambda y: F.conv2d(y, operands["project_weight"]),
+    ]  # fmt: skip
+    if operands["expand_weight"] is not None:
+        convolutions.insert(0, lambda y: F.conv2d(y, operands["expand_weight"]))
+    for i, (convolution, bn) in enumerate(zip(convolutions, norms, strict=True)):
+        y = batch_norm(convolution(y), bn, training, momentum, eps, constant)
+        if i == len(norms) - 1:
+            break
+        if not away_from_kinks(y, activation, distance):
+            return None
+        y = ACTIVATIONS[activation](y)
+    return y + x if residual else y

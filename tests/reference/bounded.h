@@ -46,11 +46,10 @@ class Sum {
     last_ = term.value;
   }
 
-  /// The sum times `factor`, which is exact up to one rounding.
-  Bounded result(const Precision& precision, double factor = 1) const {
+  Bounded result(const Precision& precision) const {
     const double roundings = kFew + std::sqrt(static_cast<double>(terms_)) + static_cast<double>(repeats_);
     const double drift = roundings * precision.accumulation * magnitude_;
-    return {static_cast<double>(value_) * factor, (error_ + drift) * std::abs(factor)};
+    return {static_cast<double>(value_), error_ + drift};
   }
 
  private:

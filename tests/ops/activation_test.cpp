@@ -1,0 +1,134 @@
+/// Activations at their kinks, far out and at NaN, through every seam that applies them.
+#include <cmath>
+#include <limits>
+
+#include "ops/backward_case.h"
+#include "ops/depthwise_cases.h"
+#include "ops/forward_case.h"
+#include "ops/pointwise_cases.h"
+
+namespace fusedsc::reference {
+namespace {
+
+constexpr double kPoints[] = {-200, -90, -6, -3, -1, -0.0, 0, 1, 3, 6, 7, 90, 200};
+
+Array points(const Sizes& sizes) {
+  Array x(sizes);
+  for (std::size_t i = 0; i < x.elements.size(); ++i) x.elements[i].value = kPoints[i % std::size(kPoints)];
+  return x;
+}
+
+/// Convolutions that hand their input on.
+const DepthwiseGeometry kDepthwise{{1, 19, 3, 13}, {{1, 1}, {1, 1}, {1, 1}, {}}};
+const PointwiseGeometry kPointwise{{1, 19, 3, 13}, 19};
+
+void set_to_identity(const DepthwiseGeometry&, Tensor& weight) {
+  Array ones(weight.sizes());
+  for (Bounded& element : ones.elements) element.value = 1;
+  weight.fill(ones);
+}
+
+void set_to_identity(const PointwiseGeometry&, Tensor& weight) {
+  Array identity(weight.sizes());
+  for (std::int64_t c = 0; c < identity.channels(); ++c) identity.at(c, c, 0, 0).value = 1;
+  weight.fill(identity);
+}
+
+struct Case {
+  DataType dtype;
+  Activation activation;
+  Memory memory;
+};
+
+std::vector<Case> cases() {
+  std::vector<Case> cases;
+  for (const DataType dtype : kDataTypes) {
+    for (const Activation activation : kActivations) {
+      for (const Memory memory : {Memory::contiguous, Memory::channels_last}) {
+        cases.push_back({dtype, activation, memory});
+      }
+    }
+  }
+  return cases;
+}
+
+std::ostream& operator<<(std::ostream& out, const Case& problem) {
+  return out << name_of(problem.dtype) << ", " << name_of(problem.activation) << ", " << name_of(problem.memory);
+}
+
+/// Runs the forward pass with the activation in the prologue or in the epilogue, on `x`.
+template <class Geometry>
+ForwardTensors<Geometry> activate_with(const Geometry& geometry, const Case& problem, bool in_epilogue,
+                                       const Array& x) {
+  ForwardSeams seams;
+  (in_epilogue ? seams.epilogue_activation : seams.activation) = problem.activation;
+  if (in_epilogue) seams.output = ForwardSeams::Output::epilogue;
+  const ForwardCase<Geometry> forward{problem.dtype, geometry, seams, Memories::all(problem.memory)};
+  ForwardTensors<Geometry> tensors(forward);
+  tensors.epilogue_scale = tensors.epilogue_shift = Channels();
+  set_to_identity(geometry, tensors.weight);
+  tensors.x.fill(x);
+  run(Geometry::kForward, tensors.arguments(forward));
+  return tensors;
+}
+
+template <class Geometry>
+void verify_values(const Geometry& geometry, const Case& problem) {
+  const Array x = points(geometry.x);
+  const Array expected = apply(Precision(problem.dtype), x, {{}, {}, problem.activation});
+  for (const bool in_epilogue : {false, true}) {
+    const auto tensors = activate_with(geometry, problem, in_epilogue, x);
+    EXPECT_TRUE(matches(tensors.y, expected)) << (in_epilogue ? "epilogue" : "prologue");
+  }
+}
+
+/// NaN must reach the loss, where it is noticed; an activation that made a number of it would hide it.
+template <class Geometry>
+void verify_nan(const Geometry& geometry, const Case& problem) {
+  Array nan(geometry.x);
+  for (Bounded& element : nan.elements) element.value = std::numeric_limits<double>::quiet_NaN();
+  for (const bool in_epilogue : {false, true}) {
+    const auto tensors = activate_with(geometry, problem, in_epilogue, nan);
+    std::int64_t lost = 0;
+    for (const Bounded& element : tensors.y.values().elements) lost += !std::isnan(element.value);
+    EXPECT_EQ(lost, 0) << (in_epilogue ? "epilogue" : "prologue");
+  }
+}
+
+template <class Geometry>
+void verify_derivatives(const Geometry& geometry, const Case& problem) {
+  const BackwardCase<Geometry> backward{
+      problem.dtype, geometry, {.activation = problem.activation}, Memories::all(problem.memory)};
+  BackwardTensors<Geometry> tensors(backward);
+  set_to_identity(geometry, tensors.weight);
+  const Array x = points(geometry.x);
+  tensors.x.fill(x);
+  run(Geometry::kBackward, tensors.arguments(backward));
+  const Array grad_y = tensors.grad_y.values();
+  EXPECT_TRUE(
+      matches(tensors.grad_x, apply_backward(Precision(problem.dtype), grad_y, x, {{}, {}, problem.activation})));
+}
+
+TEST(ActivationSeams, ValuesAtKinksAndFarOut) {
+  for_each_case(cases(), [](const Case& problem) {
+    verify_values(kDepthwise, problem);
+    verify_values(kPointwise, problem);
+  });
+}
+
+TEST(ActivationSeams, DerivativesAtKinksAndFarOut) {
+  for_each_case(cases(), [](const Case& problem) {
+    verify_derivatives(kDepthwise, problem);
+    verify_derivatives(kPointwise, problem);
+  });
+}
+
+TEST(ActivationSeams, NanIsKept) {
+  for_each_case(cases(), [](const Case& problem) {
+    verify_nan(kDepthwise, problem);
+    verify_nan(kPointwise, problem);
+  });
+}
+
+}  // namespace
+}  // namespace fusedsc::reference

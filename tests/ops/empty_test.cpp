@@ -1,0 +1,104 @@
+/// Tensors without elements: legal wherever the result is defined, with zero (not unwritten) sums.
+#include "ops/backward_case.h"
+#include "ops/depthwise_cases.h"
+#include "ops/dsc_block_tensors.h"
+#include "ops/forward_case.h"
+#include "ops/pointwise_cases.h"
+
+namespace fusedsc::reference {
+namespace {
+
+Vector zeros(const Channels& channels) { return Vector(static_cast<std::size_t>(channels.tensor().sizes()[1])); }
+
+template <class Geometry>
+void verify_empty_forward(const Geometry& geometry) {
+  using enum ForwardSeams::Output;
+  for (const ForwardSeams::Output output : {plain, epilogue, statistics}) {
+    const ForwardCase<Geometry> problem{DataType::float32,
+                                        geometry,
+                                        {.bias = true, .prologue = true, .output = output},
+                                        Memories::all(Memory::contiguous)};
+    ForwardTensors<Geometry> tensors(problem);
+    std::vector<Output> outputs{{"y", tensors.y, Array(geometry.y_sizes())}};
+    if (output == statistics) {
+      outputs.emplace_back("statistics.mean", tensors.mean, zeros(tensors.mean));
+      outputs.emplace_back("statistics.m2", tensors.m2, zeros(tensors.m2));
+    }
+    verify(Geometry::kForward, tensors.arguments(problem), outputs);
+  }
+}
+
+template <class Geometry>
+void verify_empty_backward(const Geometry& geometry) {
+  const BackwardSeams seams{.prologue = true, .activation = Activation::relu, .gradient_prologue = true, .sums = true};
+  for (const Memory memory : {Memory::contiguous, Memory::spread}) {
+    const BackwardCase<Geometry> problem{DataType::float32, geometry, seams, {memory, memory, memory, memory}};
+    BackwardTensors<Geometry> tensors(problem);
+    const std::vector<Output> outputs{
+        {"grad_x", tensors.grad_x, Array(geometry.x)},
+        {"grad_weight", tensors.grad_weight, Array(geometry.weight_sizes())},
+        {"grad_bias", tensors.grad_bias, zeros(tensors.grad_bias)},
+        {"sums.grad", tensors.sum_grad, zeros(tensors.sum_grad)},
+        {"sums.grad_times_centered", tensors.sum_grad_times_centered, zeros(tensors.sum_grad_times_centered)}};
+    verify(Geometry::kBackward, tensors.arguments(problem), outputs);
+  }
+}
+
+constexpr Window kThreeByThree{{3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}};
+
+TEST(Empty, Depthwise) {
+  for (const Sizes& x : {Sizes{0, 8, 5, 5}, Sizes{2, 0, 5, 5}}) {
+    verify_empty_forward(DepthwiseGeometry{x, kThreeByThree});
+    verify_empty_backward(DepthwiseGeometry{x, kThreeByThree});
+  }
+}
+
+TEST(Empty, Pointwise) {
+  for (const Sizes& x : {Sizes{0, 8, 5, 5}, Sizes{2, 8, 0, 5}, Sizes{2, 8, 5, 0}}) {
+    verify_empty_forward(PointwiseGeometry{x, 12});
+    verify_empty_backward(PointwiseGeometry{x, 12});
+  }
+}
+
+/// Nothing but padding: the input has no elements, the output has.
+TEST(Empty, DepthwiseInputUnderPadding) {
+  const DepthwiseGeometry geometry{{2, 19, 0, 6}, {{3, 3}, {1, 1}, {1, 1}, {1, 1, 2, 2}}};
+  for (const Memory memory : {Memory::contiguous, Memory::channels_last}) {
+    ForwardSeams seams{.bias = true};
+    verify_forward<DepthwiseGeometry>({DataType::float32, geometry, seams, Memories::all(memory)});
+    seams.output = ForwardSeams::Output::statistics;
+    verify_forward<DepthwiseGeometry>({DataType::float32, geometry, seams, Memories::all(memory)});
+    verify_backward<DepthwiseGeometry>({DataType::float32, geometry, {}, Memories::all(memory)});
+  }
+}
+
+DscBlockCase empty_block() {
+  DscBlockCase block;
+  block.depthwise = {{0, 8, 5, 5}, kThreeByThree};
+  block.outputs = 12;
+  block.biases = block.stores_d = block.stores_grad_bn = true;
+  return block;
+}
+
+TEST(Empty, DscBlockForward) {
+  DscBlockForward tensors(empty_block());
+  run<DscBlockArguments>({dsc_block, dsc_block_workspace_bytes}, tensors.arguments(empty_block()));
+  for (const Channels* vector : {&tensors.mean, &tensors.invstd, &tensors.variance}) {
+    for (const Bounded& value : vector->values()) EXPECT_TRUE(std::isfinite(value.value));
+  }
+}
+
+TEST(Empty, DscBlockBackward) {
+  DscBlockBackward tensors(empty_block());
+  const std::vector<Output> outputs{{"grad_dw_weight", tensors.grad_dw_weight, Array(tensors.grad_dw_weight.sizes())},
+                                    {"grad_pw_weight", tensors.grad_pw_weight, Array(tensors.grad_pw_weight.sizes())},
+                                    {"grad_dw_bias", tensors.grad_dw_bias, zeros(tensors.grad_dw_bias)},
+                                    {"grad_pw_bias", tensors.grad_pw_bias, zeros(tensors.grad_pw_bias)},
+                                    {"grad_bn_weight", tensors.grad_bn_weight, zeros(tensors.grad_bn_weight)},
+                                    {"grad_bn_bias", tensors.grad_bn_bias, zeros(tensors.grad_bn_bias)}};
+  verify<DscBlockBackwardArguments>({dsc_block_backward, dsc_block_backward_workspace_bytes},
+                                    tensors.arguments(empty_block()), outputs);
+}
+
+}  // namespace
+}  // namespace fusedsc::reference

@@ -1,0 +1,198 @@
+/// Every argument of the fused blocks that is wrong is refused by a sentence that begins with its name.
+#include "fusedsc/fused/batch_norm_seam.h"
+#include "ops/dsc_block_tensors.h"
+#include "ops/inverted_residual_tensors.h"
+#include "ops/mistakes.h"
+
+namespace fusedsc::reference {
+namespace {
+
+/// What forward and backward of the fused block refuse alike.
+template <class Arguments>
+Mistakes<Arguments> block_mistakes() {
+  return {
+      {"x", [](Arguments& a) { a.x.data = nullptr; }},
+      {"x", [](Arguments& a) { a.x.strides[0] = -1; }},
+      {"dw_weight", [](Arguments& a) { a.dw_weight.data = nullptr; }},
+      {"dw_weight", [](Arguments& a) { a.dw_weight.dtype = DataType::float64; }},
+      {"pw_weight", [](Arguments& a) { a.pw_weight.data = nullptr; }},
+      {"pw_weight", [](Arguments& a) { a.pw_weight.dtype = DataType::float64; }},
+      {"dw_bias", [](Arguments& a) { a.dw_bias.size += 1; }},
+      {"stride", [](Arguments& a) { a.window.stride[0] = 0; }},
+      {"bn_weight", [](Arguments& a) { a.bn_weight.size += 1; }},
+      {"bn_bias", [](Arguments& a) { a.bn_bias.dtype = DataType::float16; }},
+      {"mean", [](Arguments& a) { a.mean = {}; }},
+      {"invstd", [](Arguments& a) { a.invstd.size += 1; }},
+      {"d", [](Arguments& a) { a.d.sizes[2] += 1; }},
+      {"d", [](Arguments& a) { a.d.dtype = DataType::float64; }},
+  };
+}
+
+DscBlockCase right_block() {
+  DscBlockCase block;
+  block.depthwise = {{2, 8, 6, 7}, {{3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}}};
+  block.outputs = 12;
+  block.biases = block.stores_d = block.stores_grad_bn = true;
+  return block;
+}
+
+TEST(FusedChecks, DscBlock) {
+  using Arguments = DscBlockArguments;
+  constexpr Operator<Arguments> kForward{dsc_block, dsc_block_workspace_bytes};
+  DscBlockForward tensors(right_block());
+  const Arguments right = tensors.arguments(right_block());
+  verify_mistakes(kForward, right, block_mistakes<Arguments>());
+  verify_mistakes(kForward, right,
+                  {
+                      {"pw_bias", [](Arguments& a) { a.pw_bias.size += 1; }},
+                      {"eps", [](Arguments& a) { a.eps = -1; }},
+                      {"variance", [](Arguments& a) { a.variance.size += 1; }},
+                      {"y", [](Arguments& a) { a.y.data = nullptr; }},
+                      {"y", [](Arguments& a) { a.y.sizes[1] += 1; }},
+                      {"y", [](Arguments& a) { a.y.strides[3] = 0; }},
+                      {"y", [](Arguments& a) { a.y.data = inside(a.x.data); }},
+                      {"d", [](Arguments& a) { a.d.data = inside(a.x.data); }},
+                      {"mean", [](Arguments& a) { a.mean.data = inside(a.x.data); }},
+                      {"invstd", [](Arguments& a) { a.invstd.data = inside(a.bn_weight.data); }},
+                  });
+  verify_execution(kForward, right);
+}
+
+TEST(FusedChecks, DscBlockBackward) {
+  using Arguments = DscBlockBackwardArguments;
+  constexpr Operator<Arguments> kBackward{dsc_block_backward, dsc_block_backward_workspace_bytes};
+  DscBlockBackward tensors(right_block());
+  const Arguments right = tensors.arguments(right_block());
+  verify_mistakes(kBackward, right, block_mistakes<Arguments>());
+  verify_mistakes(kBackward, right,
+                  {
+                      {"grad_y", [](Arguments& a) { a.grad_y.data = nullptr; }},
+                      {"grad_y", [](Arguments& a) { a.grad_y.sizes[1] += 1; }},
+                      {"grad_y", [](Arguments& a) { a.grad_y.dtype = DataType::bfloat16; }},
+                      {"grad_bn", [](Arguments& a) { a.grad_bn.sizes[3] += 1; }},
+                      {"grad_bn", [](Arguments& a) { a.grad_bn.data = inside(a.d.data); }},
+                      {"grad_x", [](Arguments& a) { a.grad_x.sizes[0] += 1; }},
+                      {"grad_x", [](Arguments& a) { a.grad_x.data = inside(a.grad_y.data); }},
+                      {"grad_dw_weight", [](Arguments& a) { a.grad_dw_weight.sizes[0] += 1; }},
+                      {"grad_pw_weight", [](Arguments& a) { a.grad_pw_weight.dtype = DataType::float16; }},
+                      {"grad_dw_bias", [](Arguments& a) { a.grad_dw_bias.size += 1; }},
+                      {"grad_pw_bias", [](Arguments& a) { a.grad_pw_bias.dtype = DataType::float64; }},
+                      {"grad_bn_weight", [](Arguments& a) { a.grad_bn_weight.size += 1; }},
+                      {"grad_bn_bias", [](Arguments& a) { a.grad_bn_bias.dtype = DataType::float64; }},
+                  });
+  verify_execution(kBackward, right);
+}
+
+/// An inverted residual with an expansion and a residual connection.
+InvertedResidualCase right_residual() {
+  return {DataType::float32, {2, 8, 6, 7}, 24, 8, {{3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}}};
+}
+
+TEST(FusedChecks, InvertedResidual) {
+  using Arguments = InvertedResidualArguments;
+  constexpr Operator<Arguments> kForward{inverted_residual, inverted_residual_workspace_bytes};
+  InvertedResidualTensors tensors(right_residual());
+  const Arguments right = tensors.arguments(right_residual());
+  verify_mistakes(kForward, right,
+                  {
+                      {"x", [](Arguments& a) { a.x.data = nullptr; }},
+                      {"expand_weight", [](Arguments& a) { a.expand_weight.dtype = DataType::float64; }},
+                      {"dw_weight", [](Arguments& a) { a.dw_weight.data = nullptr; }},
+                      {"dw_weight", [](Arguments& a) { a.dw_weight.dtype = DataType::float64; }},
+                      {"project_weight", [](Arguments& a) { a.project_weight.data = nullptr; }},
+                      {"expand_bn.weight", [](Arguments& a) { a.expand_bn.weight.size += 1; }},
+                      {"dw_bn.bias", [](Arguments& a) { a.dw_bn.bias.dtype = DataType::float64; }},
+                      {"project_bn.mean", [](Arguments& a) { a.project_bn.mean = {}; }},
+                      {"dw_bn.invstd", [](Arguments& a) { a.dw_bn.invstd.size += 1; }},
+                      {"expand_bn.variance", [](Arguments& a) { a.expand_bn.variance.size += 1; }},
+                      {"project_bn.eps", [](Arguments& a) { a.project_bn.eps = -1; }},
+                      {"e", [](Arguments& a) { a.e.sizes[1] += 1; }},
+                      {"e", [](Arguments& a) { a.e.data = nullptr; }},
+                      {"d", [](Arguments& a) { a.d.dtype = DataType::float64; }},
+                      {"d", [](Arguments& a) { a.d.data = inside(a.e.data); }},
+                      {"p", [](Arguments& a) { a.p.strides[3] = 0; }},
+                      {"y", [](Arguments& a) { a.y.data = nullptr; }},
+                      {"y", [](Arguments& a) { a.y.data = inside(a.x.data); }},
+                      {"dw_bn.mean", [](Arguments& a) { a.dw_bn.mean.data = inside(a.x.data); }},
+                  });
+  verify_execution(kForward, right);
+}
+
+TEST(FusedChecks, InvertedResidualBackward) {
+  using Arguments = InvertedResidualBackwardArguments;
+  constexpr Operator<Arguments> kBackward{inverted_residual_backward, inverted_residual_backward_workspace_bytes};
+  InvertedResidualBackward tensors(right_residual());
+  const Arguments right = tensors.arguments(right_residual());
+  verify_mistakes(kBackward, right,
+                  {
+                      {"x", [](Arguments& a) { a.forward.x.data = nullptr; }},
+                      {"e", [](Arguments& a) { a.forward.e.sizes[0] += 1; }},
+                      {"d", [](Arguments& a) { a.forward.d.data = nullptr; }},
+                      {"grad_y", [](Arguments& a) { a.grad_y.data = nullptr; }},
+                      {"grad_y", [](Arguments& a) { a.grad_y.sizes[1] += 1; }},
+                      {"grad_y", [](Arguments& a) { a.grad_y.dtype = DataType::float64; }},
+                      {"grad_d", [](Arguments& a) { a.grad_d.sizes[1] += 1; }},
+                      {"grad_d", [](Arguments& a) { a.grad_d.data = nullptr; }},
+                      {"grad_e", [](Arguments& a) { a.grad_e.dtype = DataType::float64; }},
+                      {"grad_e", [](Arguments& a) { a.grad_e.data = nullptr; }},
+                      {"grad_x", [](Arguments& a) { a.grad_x.strides[0] = 0; }},
+                      {"grad_x", [](Arguments& a) { a.grad_x.data = inside(a.grad_y.data); }},
+                      {"grad_expand_weight", [](Arguments& a) { a.grad_expand_weight.sizes[0] += 1; }},
+                      {"grad_dw_weight", [](Arguments& a) { a.grad_dw_weight.dtype = DataType::float64; }},
+                      {"grad_project_weight", [](Arguments& a) { a.grad_project_weight.sizes[1] += 1; }},
+                      {"grad_expand_bn.weight", [](Arguments& a) { a.grad_expand_bn.weight.size += 1; }},
+                      {"grad_dw_bn.bias", [](Arguments& a) { a.grad_dw_bn.bias.size += 1; }},
+                      {"grad_project_bn.bias", [](Arguments& a) { a.grad_project_bn.bias.dtype = DataType::float64; }},
+                  });
+  verify_execution(kBackward, right);
+}
+
+TEST(FusedChecks, ResidualNeedsEqualSizes) {
+  constexpr Operator<InvertedResidualArguments> kForward{inverted_residual, inverted_residual_workspace_bytes};
+  InvertedResidualCase block = right_residual();
+  block.outputs = 12;
+  InvertedResidualTensors tensors(block);
+  verify_mistakes(kForward, tensors.arguments(block),
+                  {{"residual", [](InvertedResidualArguments& a) { a.residual = true; }}});
+}
+
+TEST(FusedChecks, BatchNormPasses) {
+  Tensor x(DataType::float32, {2, 8, 6, 7}), other(x), out(x);
+  Channels scale(DataType::float32, 8), shift(scale), mean(scale), grad(scale), centered(scale);
+  BatchNormApplyArguments apply;
+  apply.x = x;
+  apply.scale = scale;
+  apply.shift = shift;
+  apply.residual = other;
+  apply.out = out;
+  using Apply = BatchNormApplyArguments;
+  verify_mistakes<Apply>({batch_norm_apply, batch_norm_apply_workspace_bytes}, apply,
+                         {
+                             {"x", [](Apply& a) { a.x.data = nullptr; }},
+                             {"scale", [](Apply& a) { a.scale.size += 1; }},
+                             {"shift", [](Apply& a) { a.shift.dtype = DataType::float64; }},
+                             {"residual", [](Apply& a) { a.residual.sizes[0] += 1; }},
+                             {"out", [](Apply& a) { a.out.data = nullptr; }},
+                             {"out", [](Apply& a) { a.out.dtype = DataType::float16; }},
+                             {"out", [](Apply& a) { a.out.strides[3] = 0; }},
+                         });
+  BatchNormReduceArguments reduce;
+  reduce.x = x;
+  reduce.grad_y = other;
+  reduce.scale = scale;
+  reduce.shift = shift;
+  reduce.sums = {mean, grad, centered};
+  using Reduce = BatchNormReduceArguments;
+  verify_mistakes<Reduce>({batch_norm_reduce, batch_norm_reduce_workspace_bytes}, reduce,
+                          {
+                              {"x", [](Reduce& a) { a.x.data = nullptr; }},
+                              {"grad_y", [](Reduce& a) { a.grad_y.sizes[1] += 1; }},
+                              {"grad_y", [](Reduce& a) { a.grad_y.data = nullptr; }},
+                              {"scale", [](Reduce& a) { a.scale.size += 1; }},
+                              {"sums.mean", [](Reduce& a) { a.sums.mean = {}; }},
+                              {"sums.grad", [](Reduce& a) { a.sums.grad.size += 1; }},
+                          });
+}
+
+}  // namespace
+}  // namespace fusedsc::reference

@@ -1,0 +1,34 @@
+import pytest
+import torch
+
+import fusedsc
+
+
+def call(name):
+    x, dw, pw, vector = torch.randn(2, 8, 6, 6), torch.randn(8, 1, 3, 3), torch.randn(5, 8, 1, 1), torch.ones(8)
+    return {
+        "depthwise_conv2d": ((x, dw, vector), {"stride": 2, "padding": "same"}),
+        "pointwise_conv2d": ((x, pw), {}),
+        "dsc_block": ((x, dw, vector, vector, vector, vector, pw), {"training": True, "recompute": True}),
+    }[name]
+
+
+@pytest.mark.parametrize("name", ["depthwise_conv2d", "pointwise_conv2d", "dsc_block"])
+def test_names_the_implementation_that_runs(name):
+    args, kwargs = call(name)
+    explanation = fusedsc.explain(name, *args, **kwargs)
+    for direction in ("forward", "backward"):
+        taken = [c for c in explanation.candidates if c.direction == direction and c.taken]
+        assert [c.implementation for c in taken] == [explanation.taken(direction)]
+        assert f"{taken[0].implementation}: taken" in str(explanation)
+        assert not taken[0].why_not
+
+
+def test_unknown_operator():
+    with pytest.raises(ValueError, match='op_name: unknown name "conv3d"; use one of depthwise_conv2d'):
+        fusedsc.explain("conv3d", torch.ones(1))
+
+
+def test_wrong_arguments():
+    with pytest.raises(ValueError, match="x: its sizes are"):
+        fusedsc.explain("pointwise_conv2d", torch.ones(2, 2), torch.ones(2, 2, 1, 1))

@@ -1,0 +1,125 @@
+"""fusedsc.nn: the modules compute what PyTorch's do, with the same parameters under the same names."""
+
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from fusedsc.nn import DepthwiseConv2d, DSCBlock, InvertedResidual, PointwiseConv2d
+
+ACTIVATIONS = {"identity": nn.Identity, "relu": nn.ReLU, "relu6": nn.ReLU6, "silu": nn.SiLU, "hardswish": nn.Hardswish}
+
+
+def same_numbers(module: nn.Module, plain: nn.Module) -> None:
+    plain.load_state_dict(module.state_dict())
+    x = torch.randn(2, 4, 7, 6, dtype=torch.float64, requires_grad=True)
+    other = x.detach().clone().requires_grad_()
+    y, expected = module(x), plain(other)
+    torch.testing.assert_close(y, expected)
+    gradient = torch.randn_like(y)
+    y.backward(gradient)
+    expected.backward(gradient)
+    torch.testing.assert_close(x.grad, other.grad)
+    for actual, wanted in zip(module.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(actual.grad, wanted.grad)
+    for actual, wanted in zip(module.buffers(), plain.buffers(), strict=True):
+        torch.testing.assert_close(actual, wanted)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("multiplier", [1, 3])
+def test_depthwise(bias, multiplier):
+    arguments = {"kernel_size": (3, 2), "stride": (2, 1), "padding": (1, 0), "dilation": (1, 2), "bias": bias}
+    module = DepthwiseConv2d(4, 4 * multiplier, **arguments, dtype=torch.float64)
+    same_numbers(module, nn.Conv2d(4, 4 * multiplier, groups=4, **arguments, dtype=torch.float64))
+
+
+def test_depthwise_with_four_sides_and_named_padding():
+    x = torch.randn(1, 4, 7, 6)
+    assert DepthwiseConv2d(4, 4, 3, padding=(1, 0, 2, 1))(x).shape == (1, 4, 8, 5)
+    assert DepthwiseConv2d(4, 4, 3, stride=2, padding="same")(x).shape == (1, 4, 4, 3)
+    assert DepthwiseConv2d(4, 4, 3, padding="valid")(x).shape == (1, 4, 5, 4)
+    assert "padding=same" in repr(DepthwiseConv2d(4, 4, 3, padding="same"))
+
+
+def test_depthwise_channels():
+    with pytest.raises(ValueError, match="out_channels: it is 6"):
+        DepthwiseConv2d(4, 6, 3)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_pointwise(groups):
+    module = PointwiseConv2d(4, 6, groups=groups, dtype=torch.float64)
+    same_numbers(module, nn.Conv2d(4, 6, 1, groups=groups, dtype=torch.float64))
+
+
+class PlainDSCBlock(nn.Module):
+    def __init__(self, multiplier, bias, activation, momentum, track_running_stats):
+        super().__init__()
+        self.depthwise = nn.Conv2d(4, 4 * multiplier, 3, 2, 1, groups=4, bias=bias)
+        self.bn = nn.BatchNorm2d(4 * multiplier, 1e-3, momentum, track_running_stats=track_running_stats)
+        self.activation = ACTIVATIONS[activation]()
+        self.pointwise = nn.Conv2d(4 * multiplier, 5, 1, bias=bias)
+
+    def forward(self, x):
+        return self.pointwise(self.activation(self.bn(self.depthwise(x))))
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize(("bias", "momentum", "tracks"), [(False, 0.1, True), (True, None, True), (True, 0.1, False)])
+def test_dsc_block(training, activation, bias, momentum, tracks):
+    module = DSCBlock(
+        4, 5, 3, 2, channel_multiplier=2, bias=bias, activation=activation, eps=1e-3, momentum=momentum,
+        track_running_stats=tracks, dtype=torch.float64,
+    )  # fmt: skip
+    plain = PlainDSCBlock(2, bias, activation, momentum, tracks).double()
+    same_numbers(module.train(training), plain.train(training))
+    same_numbers(module, plain)  # again: the running statistics have moved
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(("out_channels", "stride", "expand_ratio"), [(4, 1, 6), (5, 2, 6), (4, 1, 1), (4, 2, 2.5)])
+def test_inverted_residual(training, out_channels, stride, expand_ratio):
+    torchvision = pytest.importorskip("torchvision.models.mobilenetv2")
+    arguments = (4, out_channels, stride, expand_ratio)
+    module = InvertedResidual(*arguments).double().train(training)
+    plain = torchvision.InvertedResidual(*arguments).double().train(training)
+    same_numbers(module, plain)
+    same_numbers(module, plain)
+    assert (module.out_channels, module._is_cn) == (plain.out_channels, plain._is_cn)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(
+    "module",
+    [
+        DepthwiseConv2d(4, 8, 3, 2, "same", dtype=torch.float64),
+        PointwiseConv2d(4, 6, 2, dtype=torch.float64),
+        DSCBlock(4, 5, activation="silu", dtype=torch.float64),
+        InvertedResidual(4, 4, 1, 2).double(),
+    ],
+    ids=lambda module: type(module).__name__,
+)
+def test_gradcheck(module, training):
+    module.train(training)
+    x = torch.randn(2, 4, 4, 3, dtype=torch.float64, requires_grad=True)
+    parameters = dict(module.named_parameters())
+
+    def function(x, *values):
+        buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+        state = {**dict(zip(parameters, values, strict=True)), **buffers}
+        return torch.func.functional_call(module, state, (x,))
+
+    assert torch.autograd.gradcheck(function, (x, *parameters.values()))
+
+
+def test_dsc_block_survives_pickling_and_conversion():
+    module = DSCBlock(4, 5, activation="hardswish", recompute=True)
+    copy = pickle.loads(pickle.dumps(module)).eval()
+    x = torch.randn(2, 4, 6, 6)
+    assert torch.equal(copy(x), module.eval()(x))
+    assert module.double()(x.double()).dtype == torch.float64
+    assert module.bfloat16()(x.bfloat16()).dtype == torch.bfloat16
+    assert "recompute=True" in repr(module)

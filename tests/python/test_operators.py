@@ -1,0 +1,216 @@
+"""The operators as PyTorch's machinery sees them: schemas, fake kernels, tracing, compiling, autocast."""
+
+import pytest
+import torch
+from torch.library import opcheck
+
+import fusedsc
+from fusedsc import functional
+
+ops = torch.ops.fusedsc
+
+
+def rand(*shape, dtype=torch.float64, layout=torch.contiguous_format):
+    return torch.randn(shape, dtype=dtype).to(memory_format=layout).requires_grad_()
+
+
+def vector(size):
+    return (torch.rand(size, dtype=torch.float64) + 0.5).requires_grad_()
+
+
+def dsc_operands(layout):
+    x, dw, pw = rand(2, 8, 6, 7, layout=layout), rand(8, 1, 3, 3), rand(5, 8, 1, 1)
+    return x, dw, vector(8), vector(8), vector(8), pw, vector(5)
+
+
+def residual_operands(layout, expands=True):
+    hidden = 12 if expands else 4
+    x = rand(2, 4, 6, 7, layout=layout)
+    expand = rand(hidden, 4, 1, 1) if expands else None
+    parameters = [vector(hidden), vector(hidden), vector(hidden), vector(hidden), vector(4), vector(4)]
+    if not expands:
+        parameters[:2] = [None, None]
+    return x, expand, rand(hidden, 1, 3, 3), rand(4, hidden, 1, 1), parameters
+
+
+GEOMETRY = ([2, 2], [1, 0, 2, 1], [1, 1])
+SAME = ([1, 1], [1], [1, 1])
+
+
+def convolution_calls(layout):
+    x = rand(2, 4, 6, 7, layout=layout)
+    yield ops.depthwise_conv2d, (x, rand(8, 1, 3, 3), vector(8), *GEOMETRY)
+    yield ops.depthwise_conv2d, (x, rand(4, 1, 3, 3), None, *SAME)
+    y = ops.depthwise_conv2d(x, rand(8, 1, 3, 3), None, *GEOMETRY).detach().requires_grad_()
+    for mask in ([True, True, True], [True, False, False], [False, True, True]):
+        yield ops.depthwise_conv2d_backward, (y, x, rand(8, 1, 3, 3), *GEOMETRY, mask)
+        yield ops.pointwise_conv2d_backward, (rand(2, 6, 6, 7), x, rand(6, 2, 1, 1), 2, mask)
+    yield ops.pointwise_conv2d, (x, rand(6, 2, 1, 1), vector(6), 2)
+    yield ops.pointwise_conv2d, (x, rand(6, 4, 1, 1))
+
+
+def dsc_calls(layout):
+    x, dw, dw_bias, gamma, beta, pw, pw_bias = dsc_operands(layout)
+    statistics = torch.rand(2, 8, dtype=torch.float64)
+    for given in (None, statistics):
+        for recompute in (None, True, False):
+            core = (x, dw, dw_bias, gamma, beta, pw, pw_bias, given, 1e-5, "silu", *GEOMETRY, recompute)
+            yield ops._dsc_block_forward, core
+            y, batch, d = (t.detach() for t in ops._dsc_block_forward(*core))
+            used = batch if given is None else given
+            backward = (y, x, dw, dw_bias, gamma, beta, pw, used, d, given is None, "silu", *GEOMETRY, recompute)
+            yield ops._dsc_block_backward, tuple(
+                t.detach() if isinstance(t, torch.Tensor) else t for t in (*backward, [True] * 7)
+            )
+
+
+def residual_calls(layout):
+    for expands in (True, False):
+        x, expand, dw, project, parameters = residual_operands(layout, expands)
+        channels = (12 + 12 if expands else 4) + 4
+        for given in (None, torch.rand(2, channels, dtype=torch.float64)):
+            core = (x, expand, dw, project, parameters, given, [1e-5] * 3, "silu", *SAME, True)
+            yield ops._inverted_residual_forward, (*core, True)
+            yield ops._inverted_residual_forward, (*core, False)
+            y, batch, e, d, p = (t.detach() for t in ops._inverted_residual_forward(*core, False))
+            used = batch if given is None else given
+            mask = [True, expands, True, True, expands, expands, True, True, True, True]
+            yield ops._inverted_residual_backward, (
+                y, x.detach(), None if expand is None else expand.detach(), dw.detach(), project.detach(),
+                [None if t is None else t.detach() for t in parameters], used, e, d, p, given is None, "silu", *SAME,
+                True, mask,
+            )  # fmt: skip
+
+
+@pytest.mark.parametrize("calls", [convolution_calls, dsc_calls, residual_calls])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_opcheck(calls, layout):
+    for op, arguments in calls(layout):
+        opcheck(op.default, arguments)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_opcheck_of_public_blocks(training):
+    x, dw, dw_bias, gamma, beta, pw, pw_bias = dsc_operands(torch.channels_last)
+    mean, var, tracked = torch.zeros(8, dtype=torch.float64), torch.ones(8, dtype=torch.float64), torch.tensor(0)
+    named = {"dw_bias": dw_bias, "pw_bias": pw_bias, "training": training, "num_batches_tracked": tracked}
+    opcheck(ops.dsc_block.default, (x, dw, gamma, beta, mean, var, pw), {**named, "activation": "silu"})
+
+    x, expand, dw, project, parameters = residual_operands(torch.channels_last)
+    norms = []
+    for i, size in enumerate((12, 12, 4)):
+        buffers = [torch.zeros(size, dtype=torch.float64), torch.ones(size, dtype=torch.float64), torch.tensor(0)]
+        norms.append([*parameters[2 * i : 2 * i + 2], *buffers])
+    named = {"training": training, "momentum": [0.1], "eps": [1e-5], "activation": "silu", "residual": True}
+    opcheck(ops.inverted_residual.default, (x, expand, norms[0], dw, norms[1], project, norms[2]), named)
+
+
+def test_every_operator_is_opchecked():
+    checked = {op for calls in (convolution_calls, dsc_calls, residual_calls) for op, _ in calls(torch.channels_last)}
+    names = {str(op) for op in checked} | {"fusedsc.dsc_block", "fusedsc.inverted_residual"}
+    registered = {
+        name.split(".")[0].replace("::", ".")
+        for name in torch._C._dispatch_get_all_op_names()
+        if name.startswith("fusedsc::")
+    }
+    assert {name for name in registered if "explain" not in name} == names
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_compiles_with_dynamic_shapes(stride):
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    block = fusedsc.nn.DSCBlock(8, 6, stride=stride, padding="same", activation="silu").double()
+    conv = fusedsc.nn.DepthwiseConv2d(6, 12, 3, padding="same", stride=stride).double()
+    model = torch.nn.Sequential(block, conv, fusedsc.nn.PointwiseConv2d(12, 4).double())
+    compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=backend)
+    for n, h, w in ((2, 8, 8), (3, 12, 10), (5, 16, 12)):
+        x = torch.randn(n, 8, h, w, dtype=torch.float64)
+        block.bn.reset_running_stats()
+        y = compiled(x)
+        mean = block.bn.running_mean.clone()
+        block.bn.reset_running_stats()
+        torch.testing.assert_close(y, model(x))
+        torch.testing.assert_close(mean, block.bn.running_mean)
+    assert len(graphs) <= 2
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_compiles_with_backward(training):
+    model = fusedsc.nn.DSCBlock(8, 6, activation="silu").double().train(training)
+    x = torch.randn(2, 8, 6, 6, dtype=torch.float64).to(memory_format=torch.channels_last).requires_grad_()
+    inputs = [x, *model.parameters()]
+    expected_y = model(x)
+    expected = torch.autograd.grad(expected_y.square().sum(), inputs)
+    y = torch.compile(model, fullgraph=True, backend="aot_eager")(x)
+    torch.testing.assert_close(y, expected_y)
+    assert y.stride() == expected_y.stride()
+    for actual, wanted in zip(torch.autograd.grad(y.square().sum(), inputs), expected, strict=True):
+        torch.testing.assert_close(actual, wanted)
+        assert actual.stride() == wanted.stride()
+
+
+def test_exports():
+    model = fusedsc.nn.DSCBlock(8, 6).eval()
+    x = torch.randn(2, 8, 6, 6)
+    torch.testing.assert_close(torch.export.export(model, (x,)).module()(x), model(x))
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 5, 6), (2, 8, 1, 1), (1, 1, 1, 1), (3, 8, 1, 6)])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_ambiguous_strides(shape, layout):
+    """One channel or one position is dense in both formats; fake and real kernels must agree on the result's."""
+    x = torch.randn(shape).to(memory_format=layout).requires_grad_()
+    weight = torch.randn(2 * shape[1], 1, 3, 3, requires_grad=True)
+    opcheck(ops.depthwise_conv2d.default, (x, weight, None, [1], [1]))
+    y = functional.depthwise_conv2d(x, weight, padding=1)
+    assert y.is_contiguous(memory_format=torch._prims_common.suggest_memory_format(x))
+    torch.testing.assert_close(y, torch.nn.functional.conv2d(x, weight, padding=1, groups=shape[1]))
+
+
+def test_autocast_casts_convolutions_only():
+    x, dw, pw = (t.detach().float().requires_grad_() for t in (rand(2, 8, 6, 6), rand(8, 1, 3, 3), rand(5, 8, 1, 1)))
+    gamma, beta = torch.rand(8, requires_grad=True), torch.rand(8, requires_grad=True)
+    mean, var = torch.zeros(8), torch.ones(8)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert functional.depthwise_conv2d(x, dw, gamma).dtype == torch.bfloat16
+        assert functional.pointwise_conv2d(x, pw).dtype == torch.bfloat16
+        y = functional.dsc_block(x, dw, gamma, beta, mean, var, pw, training=True)
+        z = functional.inverted_residual(
+            x, None, None, dw, (gamma, beta, mean, var, None), pw, (None,) * 5, training=True
+        )
+    assert y.dtype == z.dtype == torch.bfloat16
+    assert mean.dtype == var.dtype == torch.float32
+    short = functional.dsc_block(
+        x.bfloat16(), dw.bfloat16(), gamma, beta, mean.clone(), var.clone(), pw.bfloat16(), training=True
+    )
+    assert torch.equal(y, short)
+    for tensor, gradient in zip((x, dw, pw, gamma), torch.autograd.grad(y.sum(), (x, dw, pw, gamma)), strict=True):
+        assert gradient.dtype == tensor.dtype == torch.float32
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_batch_norm_parameters_of_any_dtype(dtype):
+    x, dw, pw = (t.detach().float() for t in (rand(2, 8, 6, 6), rand(8, 1, 3, 3), rand(5, 8, 1, 1)))
+    bn = [torch.rand(8) + 0.5 for _ in range(4)]
+    other = [t.to(dtype).requires_grad_(i < 2) for i, t in enumerate(bn)]
+    same = [t.detach().float().requires_grad_(i < 2) for i, t in enumerate(other)]
+    results = []
+    for gamma, beta, mean, var in (other, same):
+        y = functional.dsc_block(x, dw, gamma, beta, mean, var, pw, training=True)
+        results.append((y, mean, var, *torch.autograd.grad(y.square().sum(), (gamma, beta))))
+    assert results[0][0].dtype == torch.float32
+    coarsest = max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps)
+    for actual, expected in zip(*results, strict=True):
+        torch.testing.assert_close(actual.float(), expected, rtol=4 * coarsest, atol=4 * coarsest)
+    for gradient in results[0][3:]:
+        assert gradient.dtype == dtype
+
+
+def test_a_number_for_any_side():
+    x, weight = rand(1, 2, 5, 5), rand(2, 1, 3, 3)
+    assert torch.equal(ops.depthwise_conv2d(x, weight, None, 2, 1), ops.depthwise_conv2d(x, weight, None, [2], [1] * 4))
