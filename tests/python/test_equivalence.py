@@ -14,7 +14,7 @@ STEPS = 50
 
 
 def losses(model, batches):
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9, weight_decay=1e-4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.005, momentum=0.9, weight_decay=1e-4)
     curve = []
     for x, target in batches:
         optimizer.zero_grad(set_to_none=True)
@@ -26,19 +26,17 @@ def losses(model, batches):
 
 
 def batches(dtype):
-    prototypes = torch.randn(10, 3, 32, 32, dtype=torch.float64)
-    for _ in range(STEPS):
-        target = torch.randint(10, (16,))
-        noise = torch.randn(16, 3, 32, 32, dtype=torch.float64)
-        x = (prototypes[target] + noise).to(dtype).contiguous(memory_format=torch.channels_last)
-        yield x, target
+    """Few images, often: a loss that falls within fifty steps."""
+    images = torch.randn(4, 16, 3, 32, 32, dtype=torch.float64).to(dtype)
+    targets = torch.randint(10, (4, 16))
+    return [(images[i % 4].contiguous(memory_format=torch.channels_last), targets[i % 4]) for i in range(STEPS)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_same_loss_curve(dtype):
     plain = models.mobilenet_v2(width_mult=0.25, num_classes=10, dropout=0.0).to(dtype)
     plain = plain.to(memory_format=torch.channels_last)
-    data = list(batches(dtype))
+    data = batches(dtype)
     fused_losses = losses(fusedsc.swap(plain), data)
     wide = losses(copy.deepcopy(plain).double(), [(x.double(), target) for x, target in data])
     plain_losses = losses(plain, data)

@@ -83,7 +83,9 @@ def _swap_module(module: nn.Module, name: str, report: SwapReport, replacements:
     elif isinstance(module, nn.Conv2d):
         report.left[name] = _why_left(module)
     elif not isinstance(module, InvertedResidual):
-        for child_name, child in list(module.named_children()):
+        for child_name, child in list(module._modules.items()):  # named_children() names a shared child once
+            if child is None:
+                continue
             path = f"{name}.{child_name}" if name else child_name
             replacement = _swap_module(child, path, report, replacements)
             if replacement is not child:
