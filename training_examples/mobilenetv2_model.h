@@ -57,12 +57,13 @@ struct InvertedResidualImpl : nn::Module {
   }
 
   torch::Tensor forward(const torch::Tensor& x) {
-    const std::vector<double> eps(expand ? 3 : 2, norm->options.eps());
-    const std::vector<double> momentum(eps.size(), *norm->options.momentum());
+    const double eps = norm->options.eps();
+    const double momentum = *norm->options.momentum();
     const auto expand_weight = expand ? std::optional(expand->conv->weight) : std::nullopt;
     return fusedsc::aten::inverted_residual(x, expand_weight, expand ? state(expand->norm) : no_state(),
                                             depthwise->conv->weight, state(depthwise->norm), project->weight,
-                                            state(norm), is_training(), momentum, eps, "relu6", stride, 1, 1, residual);
+                                            state(norm), is_training(), at::ArrayRef<double>(momentum), eps, "relu6",
+                                            stride, 1, 1, residual);
   }
 
  private:

@@ -29,8 +29,7 @@ class PointwiseBackward {
         views_(arguments, !Major::kChannelMajor),
         channels_(views_.x.sizes[1]),
         outputs_(views_.grad_y.sizes[1]),
-        tiles_(views_.x.sizes, tile_positions<T>(2 * (channels_ + outputs_), arguments.weight.elements()),
-               Major::kPositions, threads),
+        tiles_(views_.x.sizes, tile_positions<Major, T>(2 * (channels_ + outputs_)), Major::kPositions, threads),
         arena_(workspace),
         lanes_(std::min<std::int64_t>(threads, tiles_.slices)) {
     const std::int64_t positions = arguments.x.sizes[0] * arguments.x.sizes[2] * arguments.x.sizes[3];

@@ -31,8 +31,7 @@ class PointwiseForward {
         x_(arguments.x),
         y_(arguments.y),
         residual_(arguments.epilogue.residual),
-        tiles_(join(), tile_positions<T>(x_.sizes[1] + y_.sizes[1], arguments.weight.elements()), Major::kPositions,
-               threads),
+        tiles_(join(), tile_positions<Major, T>(x_.sizes[1] + y_.sizes[1]), Major::kPositions, threads),
         arena_(workspace),
         weight_(arguments.weight, arguments.groups, !Major::kChannelMajor, arena_),
         lanes_(std::min<std::int64_t>(threads, tiles_.slices)) {

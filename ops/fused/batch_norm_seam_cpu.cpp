@@ -8,7 +8,7 @@
 
 #include <vector>
 
-#include "fusedsc/common/cpu/arena.h"
+#include "fusedsc/runtime/arena.h"
 #include "fusedsc/common/cpu/positions.h"
 #include "fusedsc/common/cpu/seam-inl.h"
 #include "fusedsc/common/cpu/slice_sums.h"

@@ -261,13 +261,12 @@ struct RecomputedGradients {
 template <class T>
 using BackwardB = DepthwiseBackwardPass<T, RecomputedGradients<T>>;
 
-template <class T>
-MiddleGradient take_middle_gradient(std::int64_t channels, Arena& arena) {
+MiddleGradient take_middle_gradient(const DscBlockBackwardArguments& block, Arena& arena) {
+  const ConstTensorView d = middle_view(block.x, block.dw_weight, block.window);
   MiddleGradient middle;
-  const DataType dtype = std::is_same_v<T, double> ? DataType::float64 : DataType::float32;
   for (ChannelVector* vector : {&middle.sum_grad, &middle.sum_grad_times_centered, &middle.grad_scale,
                                 &middle.output_scale, &middle.offset}) {
-    *vector = {arena.take<T>(channels), dtype, channels};
+    *vector = take_channels(arena, d);
   }
   return middle;
 }
@@ -275,7 +274,7 @@ MiddleGradient take_middle_gradient(std::int64_t channels, Arena& arena) {
 template <class T>
 std::size_t backward_workspace(const DscBlockBackwardArguments& block, int threads) {
   Arena arena(nullptr);
-  const MiddleGradient middle = take_middle_gradient<T>(middle_channels(block.dw_weight), arena);
+  const MiddleGradient middle = take_middle_gradient(block, arena);
   std::size_t bytes = DscBlockBackwardA<T>(block, threads, nullptr).workspace_bytes();
   if (wants_depthwise_gradients(block)) {
     const DepthwiseBackwardArguments depthwise = depthwise_backward_of(block);
@@ -287,13 +286,13 @@ std::size_t backward_workspace(const DscBlockBackwardArguments& block, int threa
 template <class T>
 void backward_run(const DscBlockBackwardArguments& block, const Execution& execution) {
   Arena arena(execution.workspace);
-  const MiddleGradient middle = take_middle_gradient<T>(middle_channels(block.dw_weight), arena);
-  void* const rest = static_cast<char*>(execution.workspace) + arena.used();
-  DscBlockBackwardA<T>(block, execution.threads, rest).run(execution, middle);
+  const MiddleGradient middle = take_middle_gradient(block, arena);
+  const Execution rest = rest_of(execution, arena);
+  DscBlockBackwardA<T>(block, rest.threads, rest.workspace).run(rest, middle);
   finish_batch_norm_gradient(block, middle);
   if (!wants_depthwise_gradients(block)) return;
   const DepthwiseBackwardArguments depthwise = depthwise_backward_of(block);
-  BackwardB<T>({block, middle}, depthwise, execution.threads, rest).run(execution);
+  BackwardB<T>({block, middle}, depthwise, rest.threads, rest.workspace).run(rest);
 }
 
 std::size_t dsc_block_backward_workspace(const DscBlockBackwardArguments& block, int threads) {

@@ -2,24 +2,11 @@
 
 #include <algorithm>
 
-#include "fusedsc/common/cpu/arena.h"
+#include "fusedsc/runtime/arena.h"
 #include "fusedsc/fused/dsc_block_parts.h"
 
 namespace fusedsc {
 namespace {
-
-ChannelVector take_channels(Arena& arena, DataType tensors, std::int64_t size) {
-  const DataType dtype = accumulation_type(tensors);
-  return {arena.take<char>(size * static_cast<std::int64_t>(size_of(dtype))), dtype, size};
-}
-
-/// The rest of the workspace, for an operator of the chain.
-Execution rest_of(const Execution& execution, const Arena& arena) {
-  Execution rest = execution;
-  rest.workspace = static_cast<char*>(execution.workspace) + arena.used();
-  rest.workspace_bytes = execution.workspace_bytes - arena.used();
-  return rest;
-}
 
 struct ComposedForward {
   const DscBlockArguments& block;
@@ -29,10 +16,8 @@ struct ComposedForward {
   PointwiseArguments pointwise;
 
   ComposedForward(const DscBlockArguments& block_, void* workspace) : block(block_), arena(workspace) {
-    for (ChannelVector* vector : {&m2, &scale, &shift}) {
-      *vector = take_channels(arena, block.x.dtype, middle_channels(block.dw_weight));
-    }
     depthwise = depthwise_of(block);
+    for (ChannelVector* vector : {&m2, &scale, &shift}) *vector = take_channels(arena, depthwise.y);
     if (block.training) depthwise.statistics = {block.mean, m2};
     pointwise.x = block.d;
     pointwise.weight = block.pw_weight;
@@ -65,7 +50,7 @@ struct ComposedBackward {
   ComposedBackward(const DscBlockBackwardArguments& block_, void* workspace) : block(block_), arena(workspace) {
     for (ChannelVector* vector : {&scale, &shift, &middle.sum_grad, &middle.sum_grad_times_centered, &middle.grad_scale,
                                   &middle.output_scale, &middle.offset}) {
-      *vector = take_channels(arena, block.x.dtype, middle_channels(block.dw_weight));
+      *vector = take_channels(arena, block.d);
     }
     pointwise = pointwise_backward_of(block);
     pointwise.x = block.d;

@@ -1,19 +1,6 @@
 #include "fusedsc/fused/dsc_block_parts.h"
 
-#include <cmath>
-
 namespace fusedsc {
-namespace {
-
-template <class T>
-void write_variance(ConstChannelVector m2, std::int64_t count, ChannelVector variance) {
-  const auto* from = static_cast<const T*>(m2.data);
-  auto* to = static_cast<T*>(variance.data);
-  for (std::int64_t c = 0; c < variance.size; ++c) to[c] = from[c] / static_cast<T>(count);
-}
-
-}  // namespace
-
 DepthwiseArguments depthwise_of(const DscBlockArguments& block) {
   DepthwiseArguments depthwise;
   depthwise.x = block.x;
@@ -34,8 +21,6 @@ DepthwiseArguments depthwise_of(const DscBlockBackwardArguments& block) {
   return depthwise_of(forward);
 }
 
-std::int64_t middle_channels(const ConstTensorView& dw_weight) { return dw_weight.sizes[0]; }
-
 ConstTensorView middle_view(const ConstTensorView& x, const ConstTensorView& dw_weight, const Window& window) {
   const Sizes sizes = depthwise_output_sizes(x.sizes, dw_weight.sizes, window);
   const Layout layout = layout_of(x.sizes, x.strides);
@@ -46,8 +31,7 @@ std::int64_t middle_count(const ConstTensorView& y) { return y.sizes[0] * y.size
 
 void finish_statistics(const DscBlockArguments& block, ConstChannelVector m2) {
   const std::int64_t count = middle_count(block.y);
-  if (block.variance && m2.dtype == DataType::float64) write_variance<double>(m2, count, block.variance);
-  if (block.variance && m2.dtype == DataType::float32) write_variance<float>(m2, count, block.variance);
+  if (block.variance) batch_norm_variance(m2, count, block.variance);
   batch_norm_invstd(m2, count, block.eps, block.invstd);
 }
 

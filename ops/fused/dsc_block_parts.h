@@ -14,9 +14,6 @@ DepthwiseArguments depthwise_of(const DscBlockArguments& block);
 /// The same convolution as backward knows it; d as backward has it.
 DepthwiseArguments depthwise_of(const DscBlockBackwardArguments& block);
 
-/// [C*m]: channels between the two convolutions.
-std::int64_t middle_channels(const ConstTensorView& dw_weight);
-
 /// d's sizes in an order of memory like x's.
 ConstTensorView middle_view(const ConstTensorView& x, const ConstTensorView& dw_weight, const Window& window);
 

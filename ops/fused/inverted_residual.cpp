@@ -5,7 +5,7 @@
 #include "fusedsc/backward/depthwise.h"
 #include "fusedsc/backward/pointwise.h"
 #include "fusedsc/common/clear.h"
-#include "fusedsc/common/cpu/arena.h"
+#include "fusedsc/runtime/arena.h"
 #include "fusedsc/common/status.h"
 #include "fusedsc/fused/batch_norm_seam.h"
 #include "fusedsc/fused/inverted_residual_checks.h"
@@ -14,23 +14,7 @@
 namespace fusedsc {
 namespace {
 
-/// Stands for the workspace while its size is measured: vectors carved from it count as given, nothing is accessed.
-alignas(Arena::kAlignment) char measured_workspace;
-
 std::int64_t count_of(const ConstTensorView& x) { return x.sizes[0] * x.sizes[2] * x.sizes[3]; }
-
-ChannelVector take_channels(Arena& arena, const ConstTensorView& x) {
-  const DataType dtype = accumulation_type(x.dtype);
-  return {arena.take<char>(x.sizes[1] * static_cast<std::int64_t>(size_of(dtype))), dtype, x.sizes[1]};
-}
-
-/// The rest of the workspace, for an operator of the chain.
-Execution rest_of(const Execution& execution, const Arena& arena) {
-  Execution rest = execution;
-  rest.workspace = static_cast<char*>(execution.workspace) + arena.used();
-  rest.workspace_bytes = execution.workspace_bytes - arena.used();
-  return rest;
-}
 
 /// One BatchNorm of the block between the raw tensor it normalises and whoever reads it.
 struct Seam {
@@ -287,7 +271,7 @@ void inverted_residual(const InvertedResidualArguments& arguments, const Executi
 std::size_t inverted_residual_workspace_bytes(const InvertedResidualArguments& arguments, int threads) {
   check_threads(threads);
   check_problem(arguments);
-  return arguments.y.elements() == 0 ? 0 : Forward(arguments, &measured_workspace).workspace_bytes(threads);
+  return arguments.y.elements() == 0 ? 0 : Forward(arguments, nullptr).workspace_bytes(threads);
 }
 
 void inverted_residual_backward(const InvertedResidualBackwardArguments& arguments, const Execution& execution) {
@@ -301,7 +285,7 @@ std::size_t inverted_residual_backward_workspace_bytes(const InvertedResidualBac
                                                        int threads) {
   check_threads(threads);
   check_problem(arguments);
-  return arguments.grad_y.elements() == 0 ? 0 : Backward(arguments, &measured_workspace).workspace_bytes(threads);
+  return arguments.grad_y.elements() == 0 ? 0 : Backward(arguments, nullptr).workspace_bytes(threads);
 }
 
 }  // namespace fusedsc

@@ -7,7 +7,12 @@ import torch
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
-    "fusedsc", deadline=None, report_multiple_bugs=False, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+    "fusedsc",
+    deadline=None,
+    report_multiple_bugs=False,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("fusedsc")
 

@@ -55,8 +55,8 @@ def assert_as_close(
 ) -> None:
     """No further from the float64 result than PyTorch's own computation in the same type, give or take a little.
 
-    The little: of the largest of `terms`, which add up to the result and may cancel in it, a few roundings in `dtype`, in
-    which activations are stored, and as many as there are summands in the type of sums.
+    The little: of the largest of `terms`, which add up to the result and may cancel in it, a few roundings in `dtype`,
+    in which activations are stored, and as many as there are summands in the type of sums.
     """
     assert actual.shape == expected.shape, f"{what}: {tuple(actual.shape)} instead of {tuple(expected.shape)}"
     if not expected.numel():

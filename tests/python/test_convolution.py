@@ -37,8 +37,9 @@ def check_convolution(case, weight_shape, groups, bias, arguments, sides, functi
     magnitude = torch.autograd.grad(magnitude, [t for t in magnitudes if t is not None], grad_y.double().abs())
     places = y.numel() // y.shape[1]
     terms = [reach * weight_shape[0] // max(case.shape[1], 1) + weight_shape[0], places, places]
-    for tensor, gradient, *rest in zip(given, actual, expected, magnitude, terms, ("x", "weight", "bias"), strict=False):
-        reference.assert_summed_like(gradient, *rest[:-1], f"gradient of {rest[-1]}")
+    names = ("x", "weight", "bias")[: len(given)]
+    for name, tensor, gradient, *others in zip(names, given, actual, expected, magnitude, terms, strict=False):
+        reference.assert_summed_like(gradient, *others, f"gradient of {name}")
         assert gradient.dtype == tensor.dtype
     assert actual[1].stride() == weight.stride()
 

@@ -4,17 +4,20 @@ import copy
 
 import pytest
 import torch
-from torch.nn import functional as F  # noqa: N812
+import torch.nn.functional as F
 
 import fusedsc
 
 models = pytest.importorskip("torchvision.models")
 
 STEPS = 50
+# As in MobileNetV2, but down to 4x4 maps only: with all seventeen blocks the last BatchNorms see sixteen values each,
+# and one rounding error in float64 becomes a different network within ten steps, in plain PyTorch as well.
+BLOCKS = [[1, 16, 1, 1], [6, 24, 2, 2], [6, 32, 2, 2]]
 
 
 def losses(model, batches):
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.005, momentum=0.9, weight_decay=1e-4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9, weight_decay=1e-4)
     curve = []
     for x, target in batches:
         optimizer.zero_grad(set_to_none=True)
@@ -34,7 +37,9 @@ def batches(dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_same_loss_curve(dtype):
-    plain = models.mobilenet_v2(width_mult=0.25, num_classes=10, dropout=0.0).to(dtype)
+    plain = models.mobilenet_v2(width_mult=0.25, inverted_residual_setting=BLOCKS, num_classes=10, dropout=0.0).to(
+        dtype
+    )
     plain = plain.to(memory_format=torch.channels_last)
     data = batches(dtype)
     fused_losses = losses(fusedsc.swap(plain), data)

@@ -20,7 +20,9 @@ def dsc(x=(2, 4, 6, 6), dw_weight=(4, 1, 3, 3), bn=(4,), pw_weight=(5, 4, 1, 1),
     return functional.dsc_block, make({**shapes, "pw_weight": pw_weight}, change), {"training": True, **arguments}
 
 
-def residual(x=(2, 4, 6, 6), expand=(8, 4, 1, 1), dw_weight=(8, 1, 3, 3), project=(4, 8, 1, 1), change=None, **arguments):
+def residual(
+    x=(2, 4, 6, 6), expand=(8, 4, 1, 1), dw_weight=(8, 1, 3, 3), project=(4, 8, 1, 1), change=None, **arguments
+):
     shapes = {"x": x, "expand_weight": expand, "dw_weight": dw_weight, "project_weight": project}
     norms = {"expand_bn": (None,) * 5, "dw_bn": (None,) * 5, "project_bn": (None,) * 5}
     return functional.inverted_residual, make(shapes, change), {"training": True, **norms, **arguments}

@@ -101,8 +101,9 @@ def test_recomputing_gives_the_same_bits(training):
     operands, *norms = usual_block()
     results = []
     for recompute in (True, False):
-        y = fused(operands, *with_own_buffers(norms), window=WINDOW, training=training, residual=True,
-                  recompute=recompute)
+        y = fused(
+            operands, *with_own_buffers(norms), window=WINDOW, training=training, residual=True, recompute=recompute
+        )
         results.append((y, *torch.autograd.grad(y, leaves(operands, *norms), y.detach())))
     for recomputed, stored in zip(*results, strict=True):
         assert torch.equal(recomputed, stored)

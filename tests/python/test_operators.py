@@ -59,8 +59,9 @@ def dsc_calls(layout):
             y, batch, d = (t.detach() for t in ops._dsc_block_forward(*core))
             used = batch if given is None else given
             backward = (y, x, dw, dw_bias, gamma, beta, pw, used, d, given is None, "silu", *GEOMETRY, recompute)
-            yield ops._dsc_block_backward, tuple(
-                t.detach() if isinstance(t, torch.Tensor) else t for t in (*backward, [True] * 7)
+            yield (
+                ops._dsc_block_backward,
+                tuple(t.detach() if isinstance(t, torch.Tensor) else t for t in (*backward, [True] * 7)),
             )
 
 

@@ -18,7 +18,7 @@ import fashion_mnist  # noqa: E402
 from common import checkpoint, options  # noqa: E402
 
 STEPS = 12
-TINY = ["--plain", "--epochs", "2", "--batch-size", "8", "--width", "0.1", "--limit-train", "48", "--limit-test", "40"]
+TINY = ["--epochs", "2", "--batch-size", "8", "--width", "0.1", "--limit-train", "48", "--limit-test", "40"]
 SUMMARY_KEYS = [
     "dataset",
     "train_images",

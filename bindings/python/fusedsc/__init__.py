@@ -4,10 +4,11 @@
 ``fusedsc.nn`` are the operators and modules it is made of.
 """
 
-from . import _library  # loads the operators, before anything asks for them  # noqa: F401
-from . import functional, nn
+from . import _library, functional, nn
 from ._version import __version__
 from .explain import explain
 from .swap import SwapReport, swap, swap_report
+
+_library.load()
 
 __all__ = ["SwapReport", "__version__", "explain", "functional", "nn", "swap", "swap_report"]

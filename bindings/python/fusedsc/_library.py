@@ -17,7 +17,12 @@ def _find(directories: list[str]) -> Path:
     raise ImportError(f"fusedsc: {LIBRARY} is not there (tried {tried}); build it with `make setup`")
 
 
-def _load() -> None:
+def load() -> None:
+    """Registers the operators; at the latest when the first of them is called.
+
+    Raises:
+        ImportError: the library is not there, or was built for another torch.
+    """
     import fusedsc
 
     path = _find(list(fusedsc.__path__))
@@ -28,6 +33,3 @@ def _load() -> None:
             f"fusedsc: {path} does not load into torch {torch.__version__}; it works with the torch version it was "
             f"built for: rebuild it with `make setup`"
         ) from error
-
-
-_load()

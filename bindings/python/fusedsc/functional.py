@@ -33,8 +33,8 @@ def depthwise_conv2d(
     """What ``F.conv2d(x, weight, bias, stride, padding, dilation, groups=C)`` computes, for a depthwise weight.
 
     Its gradients pull instead of push: each element of the gradient of ``x`` gathers from the outputs it went into
-    (Wang et al., DSXplore, "Input-Centric Backward Pass"), so nothing is added atomically and the same input gives the same
-    bits. It can be differentiated any number of times.
+    (Wang et al., DSXplore, "Input-Centric Backward Pass"), so nothing is added atomically and the same input gives the
+    same bits. It can be differentiated any number of times.
 
     Args:
         x: [N, C, H, W].

@@ -36,8 +36,8 @@ class SwapReport:
 def swap(model: nn.Module, inplace: bool = False) -> nn.Module:
     """The same model with its depthwise-separable blocks fused, with the same ``state_dict`` keys.
 
-    Handles torchvision's ``mobilenet_v2`` of any width. What was replaced, and why the rest was not, is logged and kept:
-    :func:`swap_report`.
+    Handles torchvision's ``mobilenet_v2`` of any width. What was replaced, and why the rest was not, is logged and kept
+    for :func:`swap_report`.
 
     Args:
         model: a model, in training or eval mode, of any dtype.

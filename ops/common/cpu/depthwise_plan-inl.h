@@ -10,7 +10,7 @@
 #endif
 // NOLINTEND(llvm-header-guard)
 
-#include "fusedsc/common/cpu/arena.h"
+#include "fusedsc/runtime/arena.h"
 #include "fusedsc/common/cpu/depthwise_kernel-inl.h"
 #include "fusedsc/common/cpu/tile-inl.h"
 #include "fusedsc/forward/depthwise.h"

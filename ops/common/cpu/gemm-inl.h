@@ -36,7 +36,10 @@ struct Gemm {
 /// The largest register blocks: kBlockRows[v-1] rows by v vectors. A block of that size fills the registers; the vectors
 /// of B and the broadcast element take the rest. Every smaller one exists too, so that no remainder runs alone.
 inline constexpr int kBlockVectors = kManyRegisters ? 4 : 3;
-inline constexpr int kBlockRows[] = {kManyRegisters ? 14 : 12, kManyRegisters ? 14 : 6, kManyRegisters ? 8 : 4, 7};
+inline constexpr int kBlockRows[] = {kManyRegisters ? 14 : 12, kManyRegisters ? 14 : 6, kManyRegisters ? 8 : 4, 6};
+
+/// Rows of A that one pointer serves.
+inline constexpr int kRowsPerPointer = 4;
 
 /// The sums of kRows rows by kVectors vectors from (row, column) on, handed to finish(sums, row, column).
 template <int kRows, int kVectors, class T, class Finish>
@@ -50,16 +53,24 @@ HWY_INLINE void gemm_block(const Gemm<T>& g, std::int64_t row, std::int64_t colu
   {
     Prefetcher::Walk walk(prefetcher);
     const std::int64_t a_row = g.a_row, a_depth = g.a_depth, b_depth = g.b_depth;
-    const T* a = g.a + row * a_row;
+    // Few pointers and few offsets: one of either per row would not fit the registers, and each reload of a spilled one
+    // takes the place of a broadcast. The compiler must not see through them, or it would merge them again.
+    constexpr int kPointers = (kRows + kRowsPerPointer - 1) / kRowsPerPointer;
+    const T* a[kPointers];
+    HWY_UNROLL(8) for (int i = 0; i < kPointers; ++i) {
+      a[i] = g.a + (row + i * kRowsPerPointer) * a_row;
+      asm("" : "+r"(a[i]));
+    }
     const T* b = g.b + column;
-    for (std::int64_t k = g.depth; k > 0; --k, a += a_depth, b += b_depth) {
+    for (std::int64_t k = g.depth; k > 0; --k, b += b_depth) {
       walk.step();
       Vec<T> vectors[kVectors];
       HWY_UNROLL(4) for (int v = 0; v < kVectors; ++v) vectors[v] = load_as<T>(b + v * kLanes<T>);
       HWY_UNROLL(16) for (int r = 0; r < kRows; ++r) {
-        const auto element = hn::Set(d, a[r * a_row]);
+        const auto element = hn::Set(d, a[r / kRowsPerPointer][(r % kRowsPerPointer) * a_row]);
         HWY_UNROLL(4) for (int v = 0; v < kVectors; ++v) sums[r][v] = hn::MulAdd(element, vectors[v], sums[r][v]);
       }
+      HWY_UNROLL(8) for (int i = 0; i < kPointers; ++i) a[i] += a_depth;
     }
   }
   finish(sums, row, column);

@@ -126,8 +126,9 @@ struct ChannelMajor {
     const auto bytes = static_cast<std::int64_t>(size_of(x.dtype));
     const std::int64_t start = part.image * x.strides[0] + part.channel * x.strides[1] + part.row * x.strides[2] +
                                part.column * x.strides[3];
-    prefetcher.add(static_cast<const char*>(x.data) + start * bytes, part.positions * bytes, part.channels,
-                   x.strides[1] * bytes);
+    const char* from = static_cast<const char*>(x.data) + start * bytes;
+    if (part.positions == x.strides[1]) return prefetcher.add(from, part.positions * part.channels * bytes);
+    prefetcher.add(from, part.positions * bytes, part.channels, x.strides[1] * bytes);
   }
 
   template <class Element>

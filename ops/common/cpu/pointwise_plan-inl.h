@@ -9,7 +9,7 @@
 #endif
 // NOLINTEND(llvm-header-guard)
 
-#include "fusedsc/common/cpu/arena.h"
+#include "fusedsc/runtime/arena.h"
 #include "fusedsc/common/cpu/slices.h"
 #include "fusedsc/common/cpu/patch-inl.h"
 #include "fusedsc/runtime/execution.h"
@@ -18,15 +18,13 @@ HWY_BEFORE_NAMESPACE();
 namespace fusedsc {
 namespace HWY_NAMESPACE {
 
-/// Positions of a tile, for `elements` elements of T per position and a weight of `weight` elements: small enough for the
-/// first-level cache while the weight is, larger where each tile streams the weight from further away. A multiple of
-/// the register blocks' rows.
-template <class T>
-std::int64_t tile_positions(std::int64_t elements, std::int64_t weight) {
-  constexpr std::int64_t kFew = 56, kMost = 448;
-  constexpr std::int64_t kFirstLevel = (40 << 10) / sizeof(T), kSecondLevel = (512 << 10) / sizeof(T);
-  const std::int64_t budget = std::clamp(weight / 2, kFirstLevel, kSecondLevel);
-  return std::clamp(budget / std::max<std::int64_t>(elements, 1) / kFew * kFew, kFew, kMost);
+/// Positions of a tile with `elements` elements of T per position: its tensors fit half of the second-level cache, and
+/// its lines are long where they run along the positions. A multiple of what the register blocks divide into well.
+template <class Major, class T>
+std::int64_t tile_positions(std::int64_t elements) {
+  constexpr std::int64_t kFew = 56, kMost = Major::kChannelMajor ? 896 : 448;
+  constexpr std::int64_t kCache = (512 << 10) / sizeof(T);
+  return std::clamp(kCache / elements / kFew * kFew, kFew, kMost);
 }
 
 /// A weight [M, C/groups, 1, 1] as one matrix per group, [M/groups][C/groups] or, transposed, [C/groups][M/groups], lines

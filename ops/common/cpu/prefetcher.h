@@ -11,6 +11,7 @@ namespace fusedsc {
 class Prefetcher {
  public:
   static constexpr std::int64_t kLine = 64;
+  static constexpr std::int64_t kInterval = 4;
 
   /// Queues `rows` rows of `bytes` bytes, `row_stride` bytes apart. Ranges past the queue's length are dropped.
   void add(const void* from, std::int64_t bytes, std::int64_t rows = 1, std::int64_t row_stride = 0) {
@@ -21,7 +22,8 @@ class Prefetcher {
 
   /// Starts walking the queue, at a pace that ends it within `steps` steps.
   void start(std::int64_t steps) {
-    pace_ = std::max<std::int64_t>((lines_ + steps - 1) / std::max<std::int64_t>(steps, 1), 1);
+    const std::int64_t bursts = std::max<std::int64_t>(steps / kInterval, 1);
+    pace_ = std::max<std::int64_t>((lines_ + bursts - 1) / bursts, 1);
     advance();
   }
 
@@ -30,29 +32,21 @@ class Prefetcher {
   /// The walk's state while a loop holds it in registers: one step per iteration.
   class Walk {
    public:
-    explicit Walk(Prefetcher& owner) : owner_(owner), at_(owner.at_), end_(owner.end_), pace_(owner.pace_) {}
-    ~Walk() { owner_.at_ = at_; }
+    explicit Walk(Prefetcher& owner) : owner_(owner), wait_(owner.wait_) {}
+    ~Walk() { owner_.wait_ = wait_; }
     Walk(const Walk&) = delete;
     Walk& operator=(const Walk&) = delete;
 
     [[gnu::always_inline]] void step() {
-      for (std::int64_t i = 0; i < pace_; ++i) {
-        __builtin_prefetch(at_, 0, 2);  // into the second-level cache: the first one holds the running tile
-        at_ += kLine;
-        if (__builtin_expect(at_ >= end_, false)) {
-          owner_.advance();
-          at_ = owner_.at_;
-          end_ = owner_.end_;
-          pace_ = owner_.pace_;
-        }
+      if (__builtin_expect(--wait_ == 0, false)) {
+        wait_ = kInterval;
+        owner_.burst();
       }
     }
 
    private:
     Prefetcher& owner_;
-    const char* at_;
-    const char* end_;
-    std::int64_t pace_;
+    std::int64_t wait_;
   };
 
  private:
@@ -61,6 +55,19 @@ class Prefetcher {
     std::int64_t bytes, count, row_stride;
   };
   static constexpr int kRanges = 8;
+
+  [[gnu::always_inline]] void burst() {
+    const char* at = at_;
+    for (std::int64_t i = 0; i < pace_; ++i) {
+      __builtin_prefetch(at, 0, 2);  // into the second-level cache: the first one holds the running tile
+      at += kLine;
+      if (__builtin_expect(at >= end_, false)) {
+        advance();
+        at = at_;
+      }
+    }
+    at_ = at;
+  }
 
   /// On to the next row, or to rest when there is none.
   [[gnu::noinline]] void advance() {
@@ -79,6 +86,7 @@ class Prefetcher {
   Rows ranges_[kRanges];
   int first_ = 0, count_ = 0;
   std::int64_t lines_ = 0;
+  std::int64_t wait_ = kInterval;
   std::int64_t pace_ = 0;  ///< lines per step; 0 at rest
   const char* at_ = nullptr;
   const char* end_ = nullptr;

@@ -80,9 +80,7 @@ class PointwiseConv2d(nn.Conv2d):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(
-            in_channels, out_channels, kernel_size=1, groups=groups, bias=bias, device=device, dtype=dtype
-        )
+        super().__init__(in_channels, out_channels, kernel_size=1, groups=groups, bias=bias, device=device, dtype=dtype)
 
     def forward(self, x: Tensor) -> Tensor:
         return functional.pointwise_conv2d(x, self.weight, self.bias, self.groups)

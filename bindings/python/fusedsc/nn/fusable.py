@@ -80,7 +80,9 @@ def find_layers(conv: nn.Module) -> InvertedResidualLayers:
         _check_pointwise(expand, "the expansion")
     _check_convolution(depthwise, "the depthwise convolution")
     if not depthwise.groups == depthwise.in_channels == depthwise.out_channels:
-        raise NotFusable(f"the depthwise convolution has {depthwise.groups} groups for {depthwise.in_channels} channels")
+        raise NotFusable(
+            f"the depthwise convolution maps {depthwise.in_channels} channels in {depthwise.groups} groups"
+        )
     _check_pointwise(project, "the projection")
 
     activation = _activation(dw_act)

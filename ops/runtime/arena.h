@@ -6,6 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "fusedsc/common/tensor_view.h"
+#include "fusedsc/runtime/execution.h"
+
 namespace fusedsc {
 
 class Arena {
@@ -29,5 +32,19 @@ class Arena {
   std::uintptr_t base_;
   std::size_t used_ = 0;
 };
+
+/// One value per channel of `x`, of the type that goes with its elements: statistics, seams, sums.
+inline ChannelVector take_channels(Arena& arena, const ConstTensorView& x) {
+  const DataType dtype = accumulation_type(x.dtype);
+  return {arena.take<char>(x.sizes[1] * static_cast<std::int64_t>(size_of(dtype))), dtype, x.sizes[1]};
+}
+
+/// What the arena has left of the workspace, for an operator that runs as a part of another.
+inline Execution rest_of(const Execution& execution, const Arena& arena) {
+  Execution rest = execution;
+  rest.workspace = static_cast<char*>(execution.workspace) + arena.used();
+  rest.workspace_bytes = execution.workspace_bytes - arena.used();
+  return rest;
+}
 
 }  // namespace fusedsc
