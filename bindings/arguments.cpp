@@ -138,8 +138,8 @@ SymSizes depthwise_output_sizes(c10::SymIntArrayRef x, c10::SymIntArrayRef weigh
 }
 
 SymSizes pointwise_output_sizes(c10::SymIntArrayRef x, c10::SymIntArrayRef weight, std::int64_t groups) {
-  const bool fits = groups > 0 && x[1] == weight[1] * groups && weight[0] % groups == 0 && weight[2] == 1 &&
-                    weight[3] == 1;
+  const bool fits =
+      groups > 0 && x[1] == weight[1] * groups && weight[0] % groups == 0 && weight[2] == 1 && weight[3] == 1;
   if (!fits) fusedsc::pointwise_output_sizes(concrete(x), concrete(weight), groups);
   return {x[0], weight[0], x[2], x[3]};
 }

@@ -1,5 +1,5 @@
-/// What kernels, fake kernels and autograd all ask of their arguments. Sizes may be symbolic (torch.compile with dynamic
-/// shapes). What is wrong is thrown as fusedsc::InvalidArgument, a ValueError in Python.
+/// What kernels, fake kernels and autograd all ask of their arguments. Sizes may be symbolic (torch.compile with
+/// dynamic shapes). What is wrong is thrown as fusedsc::InvalidArgument, a ValueError in Python.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -28,8 +28,9 @@ std::array<bool, count> output_mask(const AutogradContext* context, const std::a
 inline void forbid_double_backward(const std::string& op, const variable_list& inputs, const variable_list& results) {
   if (!torch::autograd::compute_requires_grad(inputs)) return;
   const auto error = std::make_shared<torch::autograd::Error>(
-      "fusedsc: double backward of " + op + " is not implemented; compose the block of fusedsc.functional's "
-      "depthwise_conv2d and pointwise_conv2d, which can be differentiated any number of times",
+      "fusedsc: double backward of " + op +
+          " is not implemented; compose the block of fusedsc.functional's "
+          "depthwise_conv2d and pointwise_conv2d, which can be differentiated any number of times",
       torch::autograd::collect_next_edges(inputs));
   torch::autograd::set_history(results, error);
 }

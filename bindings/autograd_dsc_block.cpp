@@ -47,14 +47,13 @@ struct DscBlock : torch::autograd::Function<DscBlock> {
     const Tensor &x = saved[0], &dw_weight = saved[1], &pw_weight = saved[5], &statistics = saved[6], &d = saved[7];
     const auto dw_bias = or_none(saved[2]), bn_weight = or_none(saved[3]), bn_bias = or_none(saved[4]);
     auto& options = context->saved_data;
-    const auto mask =
-        output_mask<7>(context, {true, true, dw_bias.has_value(), bn_weight.has_value(), bn_bias.has_value(), true,
-                                 options["has_pw_bias"].toBool()});
-    const auto wanted = dsc_block_backward(
-        grad_outputs[0], x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, statistics, d,
-        options["training"].toBool(), options["activation"].toStringView(), options["stride"].toIntVector(),
-        options["padding"].toIntVector(), options["dilation"].toIntVector(),
-        options["recompute"].toOptional<bool>(), mask);
+    const auto mask = output_mask<7>(context, {true, true, dw_bias.has_value(), bn_weight.has_value(),
+                                               bn_bias.has_value(), true, options["has_pw_bias"].toBool()});
+    const auto wanted =
+        dsc_block_backward(grad_outputs[0], x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, statistics, d,
+                           options["training"].toBool(), options["activation"].toStringView(),
+                           options["stride"].toIntVector(), options["padding"].toIntVector(),
+                           options["dilation"].toIntVector(), options["recompute"].toOptional<bool>(), mask);
     std::tie(gradients[0], gradients[1], gradients[2], gradients[3], gradients[4], gradients[5], gradients[6]) = wanted;
     return gradients;
   }
@@ -84,10 +83,10 @@ Tensors7 dsc_block_backward_autograd(const Tensor& grad_y, const Tensor& x, cons
                               activation, stride, padding, dilation, recompute, output_mask);
   }();
   const auto& [g0, g1, g2, g3, g4, g5, g6] = gradients;
-  forbid_double_backward("dsc_block",
-                         {grad_y, x, dw_weight, or_undefined(dw_bias), or_undefined(bn_weight), or_undefined(bn_bias),
-                          pw_weight},
-                         {g0, g1, g2, g3, g4, g5, g6});
+  forbid_double_backward(
+      "dsc_block",
+      {grad_y, x, dw_weight, or_undefined(dw_bias), or_undefined(bn_weight), or_undefined(bn_bias), pw_weight},
+      {g0, g1, g2, g3, g4, g5, g6});
   return gradients;
 }
 

@@ -29,8 +29,8 @@ struct Options {
   }
   static Options saved(AutogradContext* context) {
     auto& saved = context->saved_data;
-    return {saved["eps"].toDoubleVector(),     saved["activation"].toStringRef(), saved["stride"].toIntVector(),
-            saved["padding"].toIntVector(),    saved["dilation"].toIntVector(),   saved["residual"].toBool(),
+    return {saved["eps"].toDoubleVector(),  saved["activation"].toStringRef(), saved["stride"].toIntVector(),
+            saved["padding"].toIntVector(), saved["dilation"].toIntVector(),   saved["residual"].toBool(),
             saved["recompute"].toBool()};
   }
 };
@@ -77,8 +77,8 @@ struct InvertedResidual : torch::autograd::Function<InvertedResidual> {
     std::ranges::transform(saved.begin(), saved.begin() + 10, given.begin(), &Tensor::defined);
     const auto wanted = inverted_residual_backward(
         grad_outputs[0], x, expand_weight, dw_weight, project_weight, bn_parameters, statistics, e, d, p,
-        context->saved_data["training"].toBool(), options.activation, options.stride, options.padding,
-        options.dilation, options.residual, output_mask<10>(context, given));
+        context->saved_data["training"].toBool(), options.activation, options.stride, options.padding, options.dilation,
+        options.residual, output_mask<10>(context, given));
     std::apply([&](const auto&... gradient) { std::ranges::copy(variable_list{gradient...}, gradients.begin()); },
                wanted);
     return gradients;
@@ -91,23 +91,25 @@ Tensors5 inverted_residual_forward_autograd(const Tensor& x, const OptionalTenso
                                             at::ArrayRef<double> eps, std::string_view activation, IntArrayRef stride,
                                             IntArrayRef padding, IntArrayRef dilation, bool residual, bool recompute) {
   TORCH_CHECK_VALUE(bn_parameters.size() == 6, "bn_parameters: ", bn_parameters.size(), " given; give six");
-  const Options options{eps.vec(),     std::string(activation), stride.vec(), padding.vec(), dilation.vec(),
-                        residual,      recompute};
+  const Options options{eps.vec(), std::string(activation), stride.vec(), padding.vec(), dilation.vec(), residual,
+                        recompute};
   const auto outputs = InvertedResidual::apply(x, expand_weight, dw_weight, project_weight, bn_parameters.get(0),
                                                bn_parameters.get(1), bn_parameters.get(2), bn_parameters.get(3),
                                                bn_parameters.get(4), bn_parameters.get(5), statistics, options);
   return {outputs[0], outputs[1], outputs[2], outputs[3], outputs[4]};
 }
 
-Tensors10 inverted_residual_backward_autograd(
-    const Tensor& grad_y, const Tensor& x, const OptionalTensor& expand_weight, const Tensor& dw_weight,
-    const Tensor& project_weight, const TensorOptionals& bn_parameters, const Tensor& statistics, const Tensor& e,
-    const Tensor& d, const Tensor& p, bool training, std::string_view activation, IntArrayRef stride,
-    IntArrayRef padding, IntArrayRef dilation, bool residual, std::array<bool, 10> output_mask) {
+Tensors10 inverted_residual_backward_autograd(const Tensor& grad_y, const Tensor& x,
+                                              const OptionalTensor& expand_weight, const Tensor& dw_weight,
+                                              const Tensor& project_weight, const TensorOptionals& bn_parameters,
+                                              const Tensor& statistics, const Tensor& e, const Tensor& d,
+                                              const Tensor& p, bool training, std::string_view activation,
+                                              IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
+                                              bool residual, std::array<bool, 10> output_mask) {
   const auto gradients = [&] {
     const at::AutoDispatchBelowADInplaceOrView guard;
-    return inverted_residual_backward(grad_y, x, expand_weight, dw_weight, project_weight, bn_parameters, statistics,
-                                      e, d, p, training, activation, stride, padding, dilation, residual, output_mask);
+    return inverted_residual_backward(grad_y, x, expand_weight, dw_weight, project_weight, bn_parameters, statistics, e,
+                                      d, p, training, activation, stride, padding, dilation, residual, output_mask);
   }();
   variable_list inputs = {grad_y, x, or_undefined(expand_weight), dw_weight, project_weight};
   for (const OptionalTensor& parameter : bn_parameters) inputs.push_back(or_undefined(parameter));

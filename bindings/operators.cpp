@@ -70,10 +70,9 @@ Tensors7 dsc_block_backward(const Tensor& grad_y, const Tensor& x, const Tensor&
 
 Tensor inverted_residual(const Tensor& x, const OptionalTensor& expand_weight, const TensorOptionals& expand_bn,
                          const Tensor& dw_weight, const TensorOptionals& dw_bn, const Tensor& project_weight,
-                         const TensorOptionals& project_bn, bool training,
-                         std::optional<at::ArrayRef<double>> momentum, at::ArrayRef<double> eps,
-                         std::string_view activation, IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
-                         bool residual, std::optional<bool> recompute) {
+                         const TensorOptionals& project_bn, bool training, std::optional<at::ArrayRef<double>> momentum,
+                         at::ArrayRef<double> eps, std::string_view activation, IntArrayRef stride, IntArrayRef padding,
+                         IntArrayRef dilation, bool residual, std::optional<bool> recompute) {
   return call<inverted_residual>("fusedsc::inverted_residual", x, expand_weight, expand_bn, dw_weight, dw_bn,
                                  project_weight, project_bn, training, momentum, eps, activation, stride, padding,
                                  dilation, residual, recompute);

@@ -32,10 +32,10 @@ Tensor dsc_block(const Tensor& x, const Tensor& dw_weight, const OptionalTensor&
 
 Tensor inverted_residual(const Tensor& x, const OptionalTensor& expand_weight, const TensorOptionals& expand_bn,
                          const Tensor& dw_weight, const TensorOptionals& dw_bn, const Tensor& project_weight,
-                         const TensorOptionals& project_bn, bool training,
-                         std::optional<at::ArrayRef<double>> momentum, at::ArrayRef<double> eps,
-                         std::string_view activation = "relu6", IntArrayRef stride = 1, IntArrayRef padding = 1,
-                         IntArrayRef dilation = 1, bool residual = false, std::optional<bool> recompute = {});
+                         const TensorOptionals& project_bn, bool training, std::optional<at::ArrayRef<double>> momentum,
+                         at::ArrayRef<double> eps, std::string_view activation = "relu6", IntArrayRef stride = 1,
+                         IntArrayRef padding = 1, IntArrayRef dilation = 1, bool residual = false,
+                         std::optional<bool> recompute = {});
 
 // What the four are made of.
 

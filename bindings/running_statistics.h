@@ -1,4 +1,5 @@
-/// BatchNorm's running statistics, outside the differentiable operators: read in eval mode, updated after training ones.
+/// BatchNorm's running statistics, outside the differentiable operators: read in eval mode, updated after training
+/// ones.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -20,9 +20,8 @@ Tensor depthwise_conv2d_meta(const Tensor& x, const Tensor& weight, const Option
   return empty_activation(sizes, x);
 }
 
-Tensors3 depthwise_conv2d_backward_meta(const Tensor& grad_y, const Tensor& x, const Tensor& weight,
-                                        IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
-                                        std::array<bool, 3> output_mask) {
+Tensors3 depthwise_conv2d_backward_meta(const Tensor& grad_y, const Tensor& x, const Tensor& weight, IntArrayRef stride,
+                                        IntArrayRef padding, IntArrayRef dilation, std::array<bool, 3> output_mask) {
   check_activation("x", x);
   check_weight("weight", weight, x);
   const Window window = window_of(weight, stride, padding, dilation);
@@ -69,8 +68,7 @@ Tensor depthwise_conv2d_kernel(const Tensor& x, const Tensor& weight, const Opti
 Tensors3 depthwise_conv2d_backward_kernel(const Tensor& grad_y, const Tensor& x, const Tensor& weight,
                                           IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
                                           std::array<bool, 3> output_mask) {
-  const Tensors3 gradients =
-      depthwise_conv2d_backward_meta(grad_y, x, weight, stride, padding, dilation, output_mask);
+  const Tensors3 gradients = depthwise_conv2d_backward_meta(grad_y, x, weight, stride, padding, dilation, output_mask);
   if (grad_y.numel() == 0) return zeroed(gradients);
   const Tensor x_ = addressable(x), weight_ = weight.contiguous(), grad_y_ = addressable(grad_y);
   const Window window = window_of(weight, stride, padding, dilation);

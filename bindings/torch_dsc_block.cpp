@@ -19,8 +19,8 @@ struct Storage {
   bool d, grad_bn;
 };
 
-/// `recompute`: true, the leanest; false, store; none, the fastest by measurement. Wide blocks store, because recomputing
-/// costs a second matrix product; so do strided ones, whose d is a quarter of x.
+/// `recompute`: true, the leanest; false, store; none, the fastest by measurement. Wide blocks store, because
+/// recomputing costs a second matrix product; so do strided ones, whose d is a quarter of x.
 Storage storage_of(const Tensor& dw_weight, const Window& window, std::optional<bool> recompute) {
   constexpr std::int64_t kWide = 192;
   if (recompute.value_or(false)) return {false, false};
@@ -45,11 +45,10 @@ Geometry geometry_of(const Tensor& x, const Tensor& dw_weight, const Tensor& pw_
 }
 
 Tensors3 dsc_block_forward_meta(const Tensor& x, const Tensor& dw_weight, const OptionalTensor& dw_bias,
-                                const OptionalTensor& bn_weight, const OptionalTensor& bn_bias,
-                                const Tensor& pw_weight, const OptionalTensor& pw_bias,
-                                const OptionalTensor& statistics, double eps, std::string_view activation,
-                                IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
-                                std::optional<bool> recompute) {
+                                const OptionalTensor& bn_weight, const OptionalTensor& bn_bias, const Tensor& pw_weight,
+                                const OptionalTensor& pw_bias, const OptionalTensor& statistics, double eps,
+                                std::string_view activation, IntArrayRef stride, IntArrayRef padding,
+                                IntArrayRef dilation, std::optional<bool> recompute) {
   const auto [window, d_sizes, y_sizes] = geometry_of(x, dw_weight, pw_weight, stride, padding, dilation);
   check_bias("dw_bias", dw_bias, x, d_sizes[1]);
   check_bias("pw_bias", pw_bias, x, y_sizes[1]);
@@ -197,19 +196,17 @@ Explanation explain_dsc_block_kernel(const Tensor& x, const Tensor& dw_weight, c
                                      std::optional<double> /*momentum*/, const OptionalTensor& /*num_batches_tracked*/,
                                      double eps, std::string_view activation, IntArrayRef stride, IntArrayRef padding,
                                      IntArrayRef dilation, std::optional<bool> recompute) {
-  const auto [y, statistics, d] =
-      dsc_block_forward_meta(x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, pw_bias, {}, eps, activation,
-                             stride, padding, dilation, recompute);
+  const auto [y, statistics, d] = dsc_block_forward_meta(x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, pw_bias,
+                                                         {}, eps, activation, stride, padding, dilation, recompute);
   const bool batch_statistics = training || !running_mean;
   const auto [window, d_sizes, y_sizes] = geometry_of(x, dw_weight, pw_weight, stride, padding, dilation);
   const Operands operands(x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, pw_bias, statistics);
   const Tensor grad_bn = storage_of(dw_weight, window, recompute).grad_bn ? empty_activation(d_sizes, x) : Tensor();
   const Tensors7 gradients(operands.x, operands.dw_weight, operands.dw_bias, operands.bn_weight, operands.bn_bias,
                            operands.pw_weight, operands.pw_bias);
-  return explanation(
-      explain_dsc_block(forward_arguments(operands, window, activation, eps, batch_statistics, y, d)),
-      explain_dsc_block_backward(
-          backward_arguments(operands, window, activation, batch_statistics, d, y, grad_bn, gradients)));
+  return explanation(explain_dsc_block(forward_arguments(operands, window, activation, eps, batch_statistics, y, d)),
+                     explain_dsc_block_backward(
+                         backward_arguments(operands, window, activation, batch_statistics, d, y, grad_bn, gradients)));
 }
 
 }  // namespace

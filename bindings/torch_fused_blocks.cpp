@@ -81,8 +81,7 @@ Tensor inverted_residual_composite(const Tensor& x, const OptionalTensor& expand
   check_weight("project_weight", project_weight, x);
   const std::array<BatchNorm, 3> norms = {expand_weight ? BatchNorm("expand_bn", expand_bn) : BatchNorm(),
                                           BatchNorm("dw_bn", dw_bn), BatchNorm("project_bn", project_bn)};
-  const std::array<const Tensor*, 3> weights = {expand_weight ? &*expand_weight : nullptr, &dw_weight,
-                                                &project_weight};
+  const std::array<const Tensor*, 3> weights = {expand_weight ? &*expand_weight : nullptr, &dw_weight, &project_weight};
   const std::array<double, 3> epsilons = three_of("eps", eps);
   std::array<std::optional<double>, 3> momenta;
   if (momentum) std::ranges::copy(three_of("momentum", *momentum), momenta.begin());

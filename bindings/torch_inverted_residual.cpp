@@ -11,7 +11,7 @@
 namespace fusedsc::aten {
 namespace {
 
-constexpr std::array<const char*, 6> kParameterNames = {"expand_bn weight", "expand_bn bias",     "dw_bn weight",
+constexpr std::array<const char*, 6> kParameterNames = {"expand_bn weight", "expand_bn bias",    "dw_bn weight",
                                                         "dw_bn bias",       "project_bn weight", "project_bn bias"};
 
 struct Geometry {
@@ -72,11 +72,11 @@ Tensors5 inverted_residual_forward_meta(const Tensor& x, const OptionalTensor& e
   const auto stored = [&x](const SymSizes& sizes, bool wanted) {
     return wanted ? empty_activation(sizes, x) : at::empty({0}, x.options());
   };
-  return {empty_activation(geometry.y, x),
-          statistics ? at::empty({0}, statistics_options)
-                     : at::empty_symint({3, geometry.channels()}, statistics_options),
-          stored(geometry.e, geometry.expands && !recompute), stored(geometry.d, !recompute),
-          stored(geometry.y, !recompute)};
+  return {
+      empty_activation(geometry.y, x),
+      statistics ? at::empty({0}, statistics_options) : at::empty_symint({3, geometry.channels()}, statistics_options),
+      stored(geometry.e, geometry.expands && !recompute), stored(geometry.d, !recompute),
+      stored(geometry.y, !recompute)};
 }
 
 Tensors10 inverted_residual_backward_meta(const Tensor& grad_y, const Tensor& x, const OptionalTensor& expand_weight,
@@ -94,7 +94,12 @@ Tensors10 inverted_residual_backward_meta(const Tensor& grad_y, const Tensor& x,
           empty_gradient(expand_weight, output_mask[1]),
           empty_gradient(dw_weight, output_mask[2]),
           empty_gradient(project_weight, output_mask[3]),
-          bn_gradient(0), bn_gradient(1), bn_gradient(2), bn_gradient(3), bn_gradient(4), bn_gradient(5)};
+          bn_gradient(0),
+          bn_gradient(1),
+          bn_gradient(2),
+          bn_gradient(3),
+          bn_gradient(4),
+          bn_gradient(5)};
 }
 
 /// The operands as kernels read them. The kernels' arguments are views of these.
@@ -142,11 +147,11 @@ struct Operands {
   }
 };
 
-Tensors5 inverted_residual_forward_kernel(const Tensor& x, const OptionalTensor& expand_weight,
-                                          const Tensor& dw_weight, const Tensor& project_weight,
-                                          const TensorOptionals& bn_parameters, const OptionalTensor& statistics,
-                                          at::ArrayRef<double> eps, std::string_view activation, IntArrayRef stride,
-                                          IntArrayRef padding, IntArrayRef dilation, bool residual, bool recompute) {
+Tensors5 inverted_residual_forward_kernel(const Tensor& x, const OptionalTensor& expand_weight, const Tensor& dw_weight,
+                                          const Tensor& project_weight, const TensorOptionals& bn_parameters,
+                                          const OptionalTensor& statistics, at::ArrayRef<double> eps,
+                                          std::string_view activation, IntArrayRef stride, IntArrayRef padding,
+                                          IntArrayRef dilation, bool residual, bool recompute) {
   // The kernel always writes e, d and p; with `recompute` they end here.
   const auto [y, batch_statistics, e, d, p] =
       inverted_residual_forward_meta(x, expand_weight, dw_weight, project_weight, bn_parameters, statistics, eps,
@@ -157,8 +162,7 @@ Tensors5 inverted_residual_forward_kernel(const Tensor& x, const OptionalTensor&
   const bool training = !statistics;
   const Operands operands(x, expand_weight, dw_weight, project_weight, bn_parameters,
                           statistics.value_or(batch_statistics));
-  auto arguments =
-      operands.arguments(window_of(dw_weight, stride, padding, dilation), activation, residual, training);
+  auto arguments = operands.arguments(window_of(dw_weight, stride, padding, dilation), activation, residual, training);
   arguments.expand_bn.eps = eps[0];
   arguments.dw_bn.eps = eps[1];
   arguments.project_bn.eps = eps[2];
@@ -182,9 +186,9 @@ Tensors10 inverted_residual_backward_kernel(const Tensor& grad_y, const Tensor& 
                                             const Tensor& e, const Tensor& d, const Tensor& p, bool training,
                                             std::string_view activation, IntArrayRef stride, IntArrayRef padding,
                                             IntArrayRef dilation, bool residual, std::array<bool, 10> output_mask) {
-  const Tensors10 gradients = inverted_residual_backward_meta(
-      grad_y, x, expand_weight, dw_weight, project_weight, bn_parameters, statistics, e, d, p, training, activation,
-      stride, padding, dilation, residual, output_mask);
+  const Tensors10 gradients =
+      inverted_residual_backward_meta(grad_y, x, expand_weight, dw_weight, project_weight, bn_parameters, statistics, e,
+                                      d, p, training, activation, stride, padding, dilation, residual, output_mask);
   if (grad_y.numel() == 0) return zeroed(gradients);
 
   const Operands operands(x, expand_weight, dw_weight, project_weight, bn_parameters, statistics);

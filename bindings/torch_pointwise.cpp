@@ -19,8 +19,7 @@ Tensor pointwise_conv2d_meta(const Tensor& x, const Tensor& weight, const Option
 }
 
 Tensors3 pointwise_conv2d_backward_meta(const Tensor& grad_y, const Tensor& x, const Tensor& weight,
-                                        std::int64_t groups,
-                                        std::array<bool, 3> output_mask) {
+                                        std::int64_t groups, std::array<bool, 3> output_mask) {
   check_activation("x", x);
   check_weight("weight", weight, x);
   check_gradient(grad_y, pointwise_output_sizes(x.sym_sizes(), weight.sym_sizes(), groups), x);
@@ -62,10 +61,8 @@ Tensor pointwise_conv2d_kernel(const Tensor& x, const Tensor& weight, const Opti
 }
 
 Tensors3 pointwise_conv2d_backward_kernel(const Tensor& grad_y, const Tensor& x, const Tensor& weight,
-                                          std::int64_t groups,
-                                          std::array<bool, 3> output_mask) {
-  const Tensors3 gradients =
-      pointwise_conv2d_backward_meta(grad_y, x, weight, groups, output_mask);
+                                          std::int64_t groups, std::array<bool, 3> output_mask) {
+  const Tensors3 gradients = pointwise_conv2d_backward_meta(grad_y, x, weight, groups, output_mask);
   if (grad_y.numel() == 0) return zeroed(gradients);
   const Tensor x_ = addressable(x), weight_ = weight.contiguous(), grad_y_ = addressable(grad_y);
   run(fusedsc::pointwise_conv2d_backward, pointwise_conv2d_backward_workspace_bytes,
@@ -76,8 +73,7 @@ Tensors3 pointwise_conv2d_backward_kernel(const Tensor& grad_y, const Tensor& x,
 Explanation explain_pointwise_conv2d_kernel(const Tensor& x, const Tensor& weight, const OptionalTensor& bias,
                                             std::int64_t groups) {
   const Tensor y = pointwise_conv2d_meta(x, weight, bias, groups);
-  const Tensors3 gradients =
-      pointwise_conv2d_backward_meta(y, x, weight, groups, {true, true, bias.has_value()});
+  const Tensors3 gradients = pointwise_conv2d_backward_meta(y, x, weight, groups, {true, true, bias.has_value()});
   const auto forward = forward_arguments(x, weight, bias.value_or(Tensor()), groups, y);
   return explanation(explain_pointwise_conv2d(forward),
                      explain_pointwise_conv2d_backward(backward_arguments(y, x, weight, groups, gradients)));

@@ -36,7 +36,10 @@ class PointwiseBackward {
     windows_ = std::min<std::int64_t>(threads, outputs_ / kLanes<T>);
     by_windows_ = arguments.grad_weight && arguments.groups == 1 && lanes_ > 1 && windows_ > 1 &&
                   2 * lanes_ * arguments.weight.elements() > positions * (channels_ + outputs_);
-    if (arguments.grad_x) weight_.emplace(arguments.weight, arguments.groups, false, arena_);
+    if (arguments.grad_x) {
+      weight_.emplace(arguments.weight, arguments.groups, false,
+                      Major::kChannelMajor ? PackedWeight<T>::Role::scalars : PackedWeight<T>::Role::vectors, arena_);
+    }
     if (arguments.grad_weight) {
       grad_weight_.emplace(arguments.grad_weight, arguments.groups, Major::kChannelMajor && outputs_ < channels_,
                            by_windows_ ? 1 : std::max<std::int64_t>(lanes_, 1), arena_);

@@ -33,7 +33,8 @@ class PointwiseForward {
         residual_(arguments.epilogue.residual),
         tiles_(join(), tile_positions<Major, T>(x_.sizes[1] + y_.sizes[1]), Major::kPositions, threads),
         arena_(workspace),
-        weight_(arguments.weight, arguments.groups, !Major::kChannelMajor, arena_),
+        weight_(arguments.weight, arguments.groups, !Major::kChannelMajor,
+                Major::kChannelMajor ? PackedWeight<T>::Role::scalars : PackedWeight<T>::Role::vectors, arena_),
         lanes_(std::min<std::int64_t>(threads, tiles_.slices)) {
     const std::int64_t channels = x_.sizes[1], outputs = y_.sizes[1];
     if (arguments.prologue) {
@@ -164,8 +165,7 @@ class PointwiseForward {
       if constexpr (Major::kChannelMajor) {
         product.rows = outputs;
         product.columns = padded ? y.pitch : positions;
-        product.a = weight_.group(g);
-        product.a_row = weight_.pitch();
+        weight_.set_scalars(g, true, product);
         product.b = x.data + g * channels * x.pitch;
         product.b_depth = x.pitch;
         product.c = y.data + g * outputs * y.pitch;
@@ -174,8 +174,7 @@ class PointwiseForward {
         product.columns = padded ? y.pitch : outputs;
         product.a = x.data + g * channels;
         product.a_row = x.pitch;
-        product.b = weight_.group(g);
-        product.b_depth = weight_.pitch();
+        weight_.set_vectors(g, product);
         product.c = y.data + g * outputs;
       }
       if (g == 0) prefetch_next(index, gemm_steps(product) * groups, prefetcher);

@@ -4,6 +4,7 @@
 
 #include "ops/backward_case.h"
 #include "ops/depthwise_cases.h"
+#include "ops/each_target.h"
 #include "ops/forward_case.h"
 #include "ops/pointwise_cases.h"
 
@@ -109,21 +110,24 @@ void verify_derivatives(const Geometry& geometry, const Case& problem) {
       matches(tensors.grad_x, apply_backward(Precision(problem.dtype), grad_y, x, {{}, {}, problem.activation})));
 }
 
-TEST(ActivationSeams, ValuesAtKinksAndFarOut) {
+class ActivationSeams : public EachTarget {};
+INSTANTIATE_TEST_SUITE_P(CpuTargets, ActivationSeams, EachTarget::all(), EachTarget::name);
+
+TEST_P(ActivationSeams, ValuesAtKinksAndFarOut) {
   for_each_case(cases(), [](const Case& problem) {
     verify_values(kDepthwise, problem);
     verify_values(kPointwise, problem);
   });
 }
 
-TEST(ActivationSeams, DerivativesAtKinksAndFarOut) {
+TEST_P(ActivationSeams, DerivativesAtKinksAndFarOut) {
   for_each_case(cases(), [](const Case& problem) {
     verify_derivatives(kDepthwise, problem);
     verify_derivatives(kPointwise, problem);
   });
 }
 
-TEST(ActivationSeams, NanIsKept) {
+TEST_P(ActivationSeams, NanIsKept) {
   for_each_case(cases(), [](const Case& problem) {
     verify_nan(kDepthwise, problem);
     verify_nan(kPointwise, problem);

@@ -1,6 +1,7 @@
 #include "fusedsc/fused/dsc_block.h"
 
 #include "ops/dsc_block_tensors.h"
+#include "ops/each_target.h"
 #include "ops/verify.h"
 
 namespace fusedsc::reference {
@@ -63,6 +64,18 @@ TEST_P(DscBlockOf, ForwardRandom) { for_each_case(random_dsc_blocks(GetParam()),
 TEST_P(DscBlockOf, BackwardEdges) { for_each_case(dsc_block_edges(GetParam()), verify_backward); }
 TEST_P(DscBlockOf, BackwardActivations) { for_each_case(dsc_block_activations(GetParam()), verify_backward); }
 TEST_P(DscBlockOf, BackwardRandom) { for_each_case(random_dsc_blocks(GetParam()), verify_backward); }
+
+class DscBlockOn : public EachTarget {};
+INSTANTIATE_TEST_SUITE_P(CpuTargets, DscBlockOn, EachTarget::all(), EachTarget::name);
+
+TEST_P(DscBlockOn, SomeCases) {
+  for (const DataType dtype : kDataTypes) {
+    for_some_cases(dsc_block_edges(dtype), verify_forward);
+    for_some_cases(random_dsc_blocks(dtype), verify_forward);
+    for_some_cases(dsc_block_edges(dtype), verify_backward);
+    for_some_cases(random_dsc_blocks(dtype), verify_backward);
+  }
+}
 
 }  // namespace
 }  // namespace fusedsc::reference

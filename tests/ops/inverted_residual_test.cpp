@@ -1,5 +1,6 @@
 #include "fusedsc/fused/inverted_residual.h"
 
+#include "ops/each_target.h"
 #include "ops/inverted_residual_tensors.h"
 #include "ops/verify.h"
 
@@ -78,6 +79,18 @@ TEST_P(InvertedResidualOf, ForwardEdges) { for_each_case(inverted_residual_edges
 TEST_P(InvertedResidualOf, ForwardRandom) { for_each_case(random_inverted_residuals(GetParam()), verify_forward); }
 TEST_P(InvertedResidualOf, BackwardEdges) { for_each_case(inverted_residual_edges(GetParam()), verify_backward); }
 TEST_P(InvertedResidualOf, BackwardRandom) { for_each_case(random_inverted_residuals(GetParam()), verify_backward); }
+
+class InvertedResidualOn : public EachTarget {};
+INSTANTIATE_TEST_SUITE_P(CpuTargets, InvertedResidualOn, EachTarget::all(), EachTarget::name);
+
+TEST_P(InvertedResidualOn, SomeCases) {
+  for (const DataType dtype : kDataTypes) {
+    for_some_cases(inverted_residual_edges(dtype), verify_forward);
+    for_some_cases(random_inverted_residuals(dtype), verify_forward);
+    for_some_cases(inverted_residual_edges(dtype), verify_backward);
+    for_some_cases(random_inverted_residuals(dtype), verify_backward);
+  }
+}
 
 }  // namespace
 }  // namespace fusedsc::reference

@@ -32,11 +32,14 @@ inline std::int64_t next_block_columns(std::int64_t width, std::int64_t left) {
   return 1;
 }
 
-/// Input of a block: one pointer per input row, at the column where the window of the block's first output begins.
+/// The most input positions that a block's windows cover: two rows at stride 2.
+inline constexpr int kBlockInputs = ((kDepthwiseRows - 1) * 2 + 3) * ((kDepthwiseColumns[0] - 1) * 2 + 3);
+
+/// Input of a block: a pointer per input position, row by row. Positions outside the image point to zeros, so borders
+/// cost nothing and neither layout nor padding concerns the kernel.
 template <class T>
 struct BlockInput {
-  const T* const* rows;
-  std::int64_t pitch;  ///< elements between neighbouring columns
+  const T* at[kBlockInputs];
 };
 
 /// Output of a block: where its first column goes in each row. Nothing is stored where `rows` is null.
@@ -73,10 +76,9 @@ HWY_NOINLINE void depthwise_3x3_block(const BlockInput<T>& input, const Depthwis
     for (int i = 0; i < kCount; ++i) sum[i / kColumns][i % kColumns] = start;
     HWY_UNROLL(8)
     for (int i = 0; i < kInputRows; ++i) {
-      const T* row = input.rows[i] + c;
       HWY_UNROLL(32)
       for (int j = 0; j < kInputColumns; ++j) {
-        const auto value = load_as<T>(row + j * input.pitch);
+        const auto value = load_as<T>(input.at[i * kInputColumns + j] + c);
         HWY_UNROLL(2)
         for (int r = 0; r < kRows; ++r) {
           const int kh = i - r * kStride;

@@ -72,7 +72,7 @@ struct DepthwisePlan {
   std::int64_t output_columns = 0;
   ChannelBlocks blocks;
   bool three_by_three = false;
-  bool direct = false;         ///< the kernels read x itself; only blocks at the border are copied
+  bool direct = false;         ///< the kernels read x itself, not a ring of padded rows
   std::int64_t step_rows = 1;  ///< output rows computed together
   std::int64_t ring_rows = 0, ring_columns = 0;
 
@@ -83,8 +83,7 @@ struct DepthwisePlan {
         three_by_three(is_three_by_three(arguments.window)),
         step_rows(three_by_three ? kDepthwiseRows : 1) {
     const Window& window = arguments.window;
-    direct = three_by_three && multiplier == 1 && !arguments.prologue && is_tile<T>(arguments.x) &&
-             output_columns > 3 * kDepthwiseColumns[1];
+    direct = three_by_three && multiplier == 1 && !arguments.prologue && is_tile<T>(arguments.x);
     ring_rows = (step_rows - 1) * window.stride[0] + (window.kernel[0] - 1) * window.dilation[0] + 1;
     ring_columns = (output_columns - 1) * window.stride[1] + (window.kernel[1] - 1) * window.dilation[1] + 1;
     const std::int64_t ring_bytes = direct || one_block ? 0 : ring_rows * ring_columns * static_cast<std::int64_t>(sizeof(T));
@@ -166,16 +165,9 @@ class PaddedRowRing {
   void begin(std::int64_t image, std::int64_t channel, std::int64_t channels, std::int64_t multiplier, std::int64_t width) {
     part_ = {.image = image, .channel = channel, .channels = channels, .multiplier = multiplier};
     pitch_ = round_up(channels, kLanes<T>);
-    const std::int64_t before = std::min(left_, columns_);
     part_.positions = std::clamp<std::int64_t>(columns_ - left_, 0, width);
-    const std::int64_t after = columns_ - before - part_.positions;
-    for (std::int64_t slot = 0; slot < slots_; ++slot) {
-      T* row = rows_ + slot * columns_ * pitch_;
-      std::fill(row, row + before * pitch_, T(0));
-      std::fill(row + (columns_ - after) * pitch_, row + columns_ * pitch_, T(0));
-      loaded_[slot] = -1;
-    }
-    std::fill(zero_row_, zero_row_ + columns_ * pitch_, T(0));
+    std::fill(loaded_, loaded_ + slots_, -1);
+    if (pitch_ != zeroed_pitch_) write_zeros();
   }
 
   /// Row `row` of the tensor; `load(part, to)` fills it when it is not there yet. Zeros outside [0, height).
@@ -192,16 +184,25 @@ class PaddedRowRing {
     return to;
   }
 
-  const T* zero_row() const { return zero_row_; }
-  std::int64_t pitch() const { return pitch_; }
-
  private:
+  /// The zeros around the rows stay where they are until the rows' pitch changes.
+  void write_zeros() {
+    const std::int64_t before = std::min(left_, columns_), after = columns_ - before - part_.positions;
+    for (std::int64_t slot = 0; slot < slots_; ++slot) {
+      T* row = rows_ + slot * columns_ * pitch_;
+      std::fill(row, row + before * pitch_, T(0));
+      std::fill(row + (columns_ - after) * pitch_, row + columns_ * pitch_, T(0));
+    }
+    std::fill(zero_row_, zero_row_ + columns_ * pitch_, T(0));
+    zeroed_pitch_ = pitch_;
+  }
+
   std::int64_t slots_, columns_, left_;
   T* rows_;
   T* zero_row_;
   std::int64_t* loaded_;
   TilePart part_;
-  std::int64_t pitch_ = 0;
+  std::int64_t pitch_ = 0, zeroed_pitch_ = 0;
 };
 
 }  // namespace HWY_NAMESPACE

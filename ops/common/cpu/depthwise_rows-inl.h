@@ -27,8 +27,7 @@ class DepthwiseRows {
         ring_(plan.direct ? 0 : plan.ring_rows, plan.direct ? 0 : plan.ring_columns, arguments.window.padding.left,
               plan.blocks.pitch, arena) {
     if (plan.direct) {
-      zeros_ = arena.take<T>(kPatchColumns * arguments.x.strides[3]);
-      patch_ = arena.take<T>(kPatchRows * kPatchColumns * plan.blocks.pitch);
+      zeros_ = arena.take<T>(plan.blocks.pitch);
     } else if (!plan.three_by_three) {
       taps_ = arena.take<Tap<T>>(parameters.tap_count);
       unstored_ = arena.take<T>(plan.output_columns * plan.blocks.pitch);
@@ -42,7 +41,7 @@ class DepthwiseRows {
     const std::int64_t first = plan_.blocks.first(block);
     if (plan_.direct) {
       x_ = element<T>(arguments_.x, image, first, 0, 0);
-      std::fill(zeros_, zeros_ + kPatchColumns * arguments_.x.strides[3], T(0));
+      std::fill(zeros_, zeros_ + plan_.blocks.pitch, T(0));
     } else {
       ring_.begin(image, first, plan_.blocks.size(block), plan_.multiplier, arguments_.x.sizes[3]);
     }
@@ -59,9 +58,6 @@ class DepthwiseRows {
   }
 
  private:
-  static constexpr std::int64_t kPatchRows = (kDepthwiseRows - 1) * 2 + 3;
-  static constexpr std::int64_t kPatchColumns = (kDepthwiseColumns[0] - 1) * 2 + 3;
-
   const T* ring_row(std::int64_t row) {
     return ring_.row(row, arguments_.x.sizes[2], [&](const TilePart& part, T* to) {
       load_tile<T>(arguments_.x, part, parameters_.prologue(block_), to);
@@ -73,59 +69,41 @@ class DepthwiseRows {
     constexpr int kInputRows = (kRows - 1) * kStride + 3;
     const std::int64_t top = row * kStride - arguments_.window.padding.top;
     const T* rows[kInputRows];
-    if (plan_.direct) {
-      for (int i = 0; i < kInputRows; ++i) {
-        const bool inside = top + i >= 0 && top + i < arguments_.x.sizes[2];
-        rows[i] = inside ? x_ + (top + i) * arguments_.x.strides[2] : nullptr;
-      }
-    } else {
-      for (int i = 0; i < kInputRows; ++i) rows[i] = ring_row(top + i);
-    }
+    for (int i = 0; i < kInputRows; ++i) rows[i] = plan_.direct ? direct_row(top + i) : ring_row(top + i);
     const DepthwiseWeights<T> weights = parameters_.weights(block_);
+    BlockInput<T> input;
     std::int64_t columns = 0;
     for (std::int64_t w = 0; w < plan_.output_columns; w += columns) {
       columns = next_block_columns(plan_.output_columns, plan_.output_columns - w);
-      const T* input_rows[kInputRows];
-      BlockInput<T> input{input_rows, 0};
-      if (plan_.direct) {
-        direct_input<kStride, kInputRows>(rows, w, columns, input_rows, input.pitch);
-      } else {
-        for (int i = 0; i < kInputRows; ++i) input_rows[i] = rows[i] + w * kStride * channels_;
-        input.pitch = channels_;
+      const std::int64_t input_columns = (columns - 1) * kStride + 3;
+      for (int i = 0; i < kInputRows; ++i) {
+        point_to_row(rows[i], w * kStride, input_columns, input.at + i * input_columns);
       }
       T* output_rows[kRows];
-      BlockOutput<T> block_output{output.rows == nullptr ? nullptr : output_rows, output.pitch};
-      if (output.rows != nullptr) {
-        for (int r = 0; r < kRows; ++r) output_rows[r] = output.rows[r] + w * output.pitch;
-      }
+      const BlockOutput<T> block_output{output.rows == nullptr ? nullptr : output_rows, output.pitch};
+      for (int r = 0; r < kRows && output.rows != nullptr; ++r) output_rows[r] = output.rows[r] + w * output.pitch;
       depthwise_3x3_block<T, kStride, kRows>(columns, input, weights, channels_, block_output, moments);
     }
   }
 
-  /// Where the block's windows read: x itself inside the image, a zero-padded copy at its left and right border.
-  template <int kStride, int kInputRows>
-  void direct_input(const T* const* rows, std::int64_t w, std::int64_t columns, const T** input_rows,
-                    std::int64_t& pitch) {
-    const std::int64_t left = w * kStride - arguments_.window.padding.left;
-    const std::int64_t input_columns = (columns - 1) * kStride + 3;
-    const std::int64_t column_stride = arguments_.x.strides[3];
-    if (left >= 0 && left + input_columns <= arguments_.x.sizes[3]) {
-      for (int i = 0; i < kInputRows; ++i) {
-        input_rows[i] = rows[i] == nullptr ? zeros_ : rows[i] + left * column_stride;
-      }
-      pitch = column_stride;
+  /// Row `row` of x itself, or null outside.
+  const T* direct_row(std::int64_t row) const {
+    return row >= 0 && row < arguments_.x.sizes[2] ? x_ + row * arguments_.x.strides[2] : nullptr;
+  }
+
+  /// Pointers to `count` columns of a row from column `first` of the padded image on.
+  void point_to_row(const T* row, std::int64_t first, std::int64_t count, const T** at) const {
+    if (!plan_.direct) {
+      for (std::int64_t j = 0; j < count; ++j) at[j] = row + (first + j) * channels_;
       return;
     }
-    for (int i = 0; i < kInputRows; ++i) {
-      T* to = patch_ + i * kPatchColumns * channels_;
-      input_rows[i] = to;
-      for (std::int64_t j = 0; j < input_columns; ++j, to += channels_) {
-        const bool inside = rows[i] != nullptr && left + j >= 0 && left + j < arguments_.x.sizes[3];
-        if (inside) std::memcpy(to, rows[i] + (left + j) * column_stride, static_cast<std::size_t>(channels_) * sizeof(T));
-        else std::memset(to, 0, static_cast<std::size_t>(channels_) * sizeof(T));
-      }
-    }
-    pitch = channels_;
+    const std::int64_t left = first - arguments_.window.padding.left;
+    const std::int64_t begin = row == nullptr ? count : std::clamp<std::int64_t>(-left, 0, count);
+    const std::int64_t end = row == nullptr ? count : std::clamp(arguments_.x.sizes[3] - left, begin, count);
+    const std::int64_t stride = arguments_.x.strides[3];
+    for (std::int64_t j = 0; j < begin; ++j) at[j] = zeros_;
+    for (std::int64_t j = begin; j < end; ++j) at[j] = row + (left + j) * stride;
+    for (std::int64_t j = end; j < count; ++j) at[j] = zeros_;
   }
 
   void compute_taps(std::int64_t row, const BlockOutput<T>& output, Moments<T>& moments) {
@@ -151,7 +129,6 @@ class DepthwiseRows {
   const DepthwiseParameters<T>& parameters_;
   PaddedRowRing<T> ring_;
   T* zeros_ = nullptr;
-  T* patch_ = nullptr;
   Tap<T>* taps_ = nullptr;
   T* unstored_ = nullptr;
 

@@ -15,6 +15,7 @@
 
 #include "fusedsc/common/cpu/prefetcher.h"
 #include "fusedsc/common/cpu/simd-inl.h"
+#include "fusedsc/common/cpu/slices.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fusedsc {
@@ -28,6 +29,7 @@ struct Gemm {
   std::int64_t a_row = 0, a_depth = 1;
   const T* b = nullptr;  ///< B(k, v) = b[k*b_depth + v], readable up to whole vectors
   std::int64_t b_depth = 0;
+  bool b_panels = false;  ///< instead: B lies in panels, one per strip of ColumnStrips, each [depth][its columns]
   T* c = nullptr;  ///< C(r, v) = c[r*c_row + v], written up to `columns` exactly
   std::int64_t c_row = 0;
   bool accumulate = false;  ///< adds to C
@@ -37,6 +39,18 @@ struct Gemm {
 /// of B and the broadcast element take the rest. Every smaller one exists too, so that no remainder runs alone.
 inline constexpr int kBlockVectors = kManyRegisters ? 4 : 3;
 inline constexpr int kBlockRows[] = {kManyRegisters ? 14 : 12, kManyRegisters ? 14 : 6, kManyRegisters ? 8 : 4, 6};
+
+/// How a product's columns are cut into strips, as even as they can be, of up to kBlockVectors vectors.
+template <class T>
+struct ColumnStrips {
+  std::int64_t vectors, count;
+
+  explicit ColumnStrips(std::int64_t columns)
+      : vectors((columns + kLanes<T> - 1) / kLanes<T>), count((vectors + kBlockVectors - 1) / kBlockVectors) {}
+
+  /// The vectors of a strip.
+  Range strip(std::int64_t index) const { return part_of(vectors, count, index); }
+};
 
 /// Rows of A that one pointer serves.
 inline constexpr int kRowsPerPointer = 4;
@@ -61,7 +75,7 @@ HWY_INLINE void gemm_block(const Gemm<T>& g, std::int64_t row, std::int64_t colu
       a[i] = g.a + (row + i * kRowsPerPointer) * a_row;
       asm("" : "+r"(a[i]));
     }
-    const T* b = g.b + column;
+    const T* b = g.b;
     for (std::int64_t k = g.depth; k > 0; --k, b += b_depth) {
       walk.step();
       Vec<T> vectors[kVectors];
@@ -119,27 +133,29 @@ HWY_INLINE void gemm_strip(const Gemm<T>& g, std::int64_t column, Prefetcher& pr
 /// Inlines every block size: for the few callers whose epilogue belongs in registers.
 template <class T, class Finish>
 HWY_INLINE void gemm_blocks(const Gemm<T>& g, Prefetcher& prefetcher, const Finish& finish) {
-  const std::int64_t vectors = (g.columns + kLanes<T> - 1) / kLanes<T>;
-  const std::int64_t strips = (vectors + kBlockVectors - 1) / kBlockVectors;
-  for (std::int64_t i = 0, vector = 0; i < strips; ++i) {
-    const std::int64_t count = (vectors - vector) / (strips - i);
+  const ColumnStrips<T> strips(g.columns);
+  for (std::int64_t i = 0; i < strips.count; ++i) {
+    const Range vectors = strips.strip(i);
+    const std::int64_t column = vectors.begin * kLanes<T>;
+    Gemm<T> strip = g;
+    strip.b += g.b_panels ? column * g.depth : column;
+    if (g.b_panels) strip.b_depth = vectors.size() * kLanes<T>;
     [&]<int... kVectors>(std::integer_sequence<int, kVectors...>) HWY_ATTR {
-      (void)((count == kVectors + 1 &&
-              (gemm_strip<kVectors + 1>(g, vector * kLanes<T>, prefetcher, finish), true)) ||
+      (void)((vectors.size() == kVectors + 1 &&
+              (gemm_strip<kVectors + 1>(strip, column, prefetcher, finish), true)) ||
              ...);
     }
     (std::make_integer_sequence<int, kBlockVectors>());
-    vector += count;
   }
 }
 
 /// Iterations of the inner loops of a product: the pace of a Prefetcher.
 template <class T>
 std::int64_t gemm_steps(const Gemm<T>& g) {
-  const std::int64_t vectors = (g.columns + kLanes<T> - 1) / kLanes<T>;
-  const std::int64_t strips = (vectors + kBlockVectors - 1) / kBlockVectors;
-  const std::int64_t rows = kBlockRows[strips > 0 ? (vectors + strips - 1) / strips - 1 : 0];
-  return strips * ((g.rows + rows - 1) / rows) * g.depth;
+  const ColumnStrips<T> strips(g.columns);
+  if (strips.count == 0) return 0;
+  const std::int64_t rows = kBlockRows[strips.strip(0).size() - 1];
+  return strips.count * ((g.rows + rows - 1) / rows) * g.depth;
 }
 
 /// The product, stored in C. Compiled once, in gemm.cpp.

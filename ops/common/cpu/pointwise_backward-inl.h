@@ -212,9 +212,7 @@ class PointwiseGradientTile {
       if constexpr (Major::kChannelMajor) {
         product.rows = channels;
         product.columns = positions;
-        product.a = weight_->group(g);
-        product.a_row = 1;
-        product.a_depth = weight_->pitch();
+        weight_->set_scalars(g, false, product);
         product.b = grad.data + g * outputs * grad.pitch;
         product.b_depth = grad.pitch;
         product.c = grad_x.data + g * channels * grad_x.pitch;
@@ -223,8 +221,7 @@ class PointwiseGradientTile {
         product.columns = channels;
         product.a = grad.data + g * outputs;
         product.a_row = grad.pitch;
-        product.b = weight_->group(g);
-        product.b_depth = weight_->pitch();
+        weight_->set_vectors(g, product);
         product.c = grad_x.data + g * channels;
       }
       gemm(product, prefetcher);

@@ -11,6 +11,7 @@
 
 #include "fusedsc/runtime/arena.h"
 #include "fusedsc/common/cpu/slices.h"
+#include "fusedsc/common/cpu/gemm-inl.h"
 #include "fusedsc/common/cpu/patch-inl.h"
 #include "fusedsc/runtime/execution.h"
 
@@ -72,38 +73,73 @@ inline std::int64_t weight_lanes(const Execution& execution, std::int64_t elemen
   return std::clamp<std::int64_t>(elements / kElementsPerLane, 1, std::min<std::int64_t>(execution.threads, lines));
 }
 
-/// The weight as an operand of the products.
+/// The weight as the products read it: as vectors, copied into panels; or, element by element, in place if it can be.
 template <class T>
 class PackedWeight {
  public:
-  PackedWeight(const ConstTensorView& weight, std::int64_t groups, bool transposed, Arena& arena)
+  enum class Role { vectors, scalars };
+
+  PackedWeight(const ConstTensorView& weight, std::int64_t groups, bool transposed, Role role, Arena& arena)
       : matrix_(weight, groups, transposed),
-        in_place_(matrix_.template in_place<T>() && matrix_.columns % kLanes<T> == 0),
-        pitch_(in_place_ ? matrix_.view.strides[3] : round_up(matrix_.columns, kLanes<T>)) {
-    if (!in_place_) packed_ = arena.take<T>(groups * matrix_.lines * pitch_);
+        role_(role),
+        in_place_(role == Role::scalars && weight.dtype == kComputeType<T>),
+        size_(matrix_.lines * round_up(matrix_.columns, kLanes<T>)) {
+    if (!in_place_) packed_ = arena.take<T>(groups * size_);
   }
 
-  /// Fills the copy, if there is one. To be called once, before group().
+  /// Fills the copy, if there is one. To be called once, before the weight is used.
   void pack(const Execution& execution) {
     if (in_place_) return;
-    const std::int64_t lanes = weight_lanes(execution, matrix_.groups * matrix_.lines * pitch_, matrix_.lines);
+    const std::int64_t lanes = weight_lanes(execution, matrix_.groups * size_, matrix_.lines);
     run_lanes(execution, lanes, [&](std::int64_t lane) {
       const Range lines = part_of(matrix_.lines, lanes, lane);
       for (std::int64_t g = 0; g < matrix_.groups; ++g) {
-        load_tile<T>(matrix_.view, matrix_.part(g, lines), {}, packed_ + (g * matrix_.lines + lines.begin) * pitch_);
+        role_ == Role::vectors ? pack_panels(g, lines) : pack_lines(g, lines);
       }
     });
   }
 
-  const T* group(std::int64_t g) const {
-    return in_place_ ? matrix_.template line<T>(g) : packed_ + g * matrix_.lines * pitch_;
+  /// Makes group g the product's B, with as many columns and as much depth as the matrix has columns and lines.
+  void set_vectors(std::int64_t g, Gemm<T>& product) const {
+    product.b = packed_ + g * size_;
+    product.b_panels = true;
   }
-  std::int64_t pitch() const { return pitch_; }
+
+  /// Makes group g the product's A: its lines the product's rows or, turned around, its depth.
+  void set_scalars(std::int64_t g, bool lines_are_rows, Gemm<T>& product) const {
+    std::int64_t line = round_up(matrix_.columns, kLanes<T>), column = 1;
+    product.a = packed_ + g * size_;
+    if (in_place_) {
+      product.a = matrix_.template line<T>(g);
+      line = matrix_.view.strides[3];
+      column = matrix_.view.strides[1];
+    }
+    product.a_row = lines_are_rows ? line : column;
+    product.a_depth = lines_are_rows ? column : line;
+  }
 
  private:
+  void pack_lines(std::int64_t g, const Range& lines) {
+    const std::int64_t pitch = round_up(matrix_.columns, kLanes<T>);
+    load_tile<T>(matrix_.view, matrix_.part(g, lines), {}, packed_ + g * size_ + lines.begin * pitch);
+  }
+
+  void pack_panels(std::int64_t g, const Range& lines) {
+    const ColumnStrips<T> strips(matrix_.columns);
+    for (std::int64_t i = 0; i < strips.count; ++i) {
+      const Range vectors = strips.strip(i);
+      const std::int64_t first = vectors.begin * kLanes<T>, pitch = vectors.size() * kLanes<T>;
+      TilePart part = matrix_.part(g, lines);
+      part.channel += first;
+      part.channels = std::min(pitch, matrix_.columns - first);
+      load_tile<T>(matrix_.view, part, {}, packed_ + g * size_ + first * matrix_.lines + lines.begin * pitch);
+    }
+  }
+
   WeightMatrix<ConstTensorView> matrix_;
+  Role role_;
   bool in_place_;
-  std::int64_t pitch_;
+  std::int64_t size_;  ///< elements of a group's copy
   T* packed_ = nullptr;
 };
 

@@ -167,17 +167,18 @@ void transpose(const T* from, std::int64_t from_pitch, T* to, std::int64_t to_pi
     }
     return;
   }
-  for (std::int64_t next = 0; next < rows; next += kSide<T>) {
-    const std::int64_t i = std::min(next, rows - kSide<T>);
-    const T* strip = from + i * from_pitch;
+  // A vector's worth of rows at a time, so that each line of `to` is written whole while it is in the cache.
+  for (std::int64_t block = 0; block < rows; block += kLanes<T>) {
+    const std::int64_t end = std::min(block + kLanes<T>, rows);
+    const auto transpose_columns = [&](auto d, std::int64_t j) HWY_ATTR {
+      for (std::int64_t next = block; next < end; next += kSide<T>) {
+        const std::int64_t i = std::min(next, rows - kSide<T>);
+        transpose_strip(d, from + i * from_pitch + j, from_pitch, to + j * to_pitch + i, to_pitch);
+      }
+    };
     std::int64_t j = 0;
-    for (; j + kLanes<T> <= columns; j += kLanes<T>) {
-      transpose_strip(Tag<T>(), strip + j, from_pitch, to + j * to_pitch + i, to_pitch);
-    }
-    for (; j < columns; j += kSide<T>) {
-      const std::int64_t last = std::min(j, columns - kSide<T>);
-      transpose_strip(hn::CappedTag<T, kSide<T>>(), strip + last, from_pitch, to + last * to_pitch + i, to_pitch);
-    }
+    for (; j + kLanes<T> <= columns; j += kLanes<T>) transpose_columns(Tag<T>(), j);
+    for (; j < columns; j += kSide<T>) transpose_columns(hn::CappedTag<T, kSide<T>>(), std::min(j, columns - kSide<T>));
   }
 }
 
