@@ -25,6 +25,12 @@ def away_from_kinks(z: Tensor, activation: str, distance: float) -> bool:
     return all(bool(((z - kink).abs() > distance).all()) for kink in KINKS[activation])
 
 
+def well_conditioned(x: Tensor) -> bool:
+    """BatchNorm amplifies the rounding errors of a channel that hardly varies (whose windows see only padding, say)."""
+    var, mean = torch.var_mean(x, (0, 2, 3), correction=0)
+    return bool((var > 1e-2 * mean.square() + 1e-4).all())
+
+
 def double(tensors):
     """Copies in float64 that require gradients where the originals do."""
     return [None if t is None else t.detach().double().requires_grad_(t.requires_grad) for t in tensors]
@@ -91,20 +97,20 @@ def batch_norm(x: Tensor, bn: dict, training: bool, momentum: float, eps: float,
     return y
 
 
-def dsc_block(tensors, bn, sides, window, activation, training, momentum=0.1, eps=1e-5, constant=False, distance=0.0):
-    """The fused block; None where an activation's argument is within `distance` of a kink."""
+def dsc_block(tensors, bn, sides, window, activation, training, momentum=0.1, eps=1e-5, constant=False, distance=None):
+    """The fused block; with `distance`, None where it is ill-conditioned, or as near as that to a kink."""
     x, channels = tensors["x"], tensors["x"].shape[1]
     d = conv2d(x, tensors["dw_weight"], tensors["dw_bias"], sides, window.stride, window.dilation, channels)
     z = batch_norm(d, bn, training, momentum, eps, constant)
-    if not away_from_kinks(z, activation, distance):
+    if distance is not None and not (well_conditioned(d) and away_from_kinks(z, activation, distance)):
         return None
     return F.conv2d(ACTIVATIONS[activation](z), tensors["pw_weight"], tensors["pw_bias"])
 
 
 def inverted_residual(
-    operands, *norms, window, activation, training, residual, momentum=0.1, eps=1e-5, constant=False, distance=0.0
+    operands, *norms, window, activation, training, residual, momentum=0.1, eps=1e-5, constant=False, distance=None
 ):
-    """The inverted residual, `norms` being its BatchNorms; None where an activation's argument is near a kink."""
+    """The inverted residual, `norms` being its BatchNorms; None as in :func:`dsc_block`."""
     x, y = operands["x"], operands["x"]
     convolutions = [
         lambda y: conv2d(y, operands["dw_weight"], None, window.sides(*y.shape[2:]), window.stride, window.dilation,
@@ -113,11 +119,11 @@ def inverted_residual(
     ]  # fmt: skip
     if operands["expand_weight"] is not None:
         convolutions.insert(0, lambda y: F.conv2d(y, operands["expand_weight"]))
-    for i, (convolution, bn) in enumerate(zip(convolutions, norms, strict=True)):
-        y = batch_norm(convolution(y), bn, training, momentum, eps, constant)
-        if i == len(norms) - 1:
-            break
-        if not away_from_kinks(y, activation, distance):
+    activations = [activation] * (len(norms) - 1) + ["identity"]
+    for convolution, bn, name in zip(convolutions, norms, activations, strict=True):
+        raw = convolution(y)
+        z = batch_norm(raw, bn, training, momentum, eps, constant)
+        if distance is not None and not (well_conditioned(raw) and away_from_kinks(z, name, distance)):
             return None
-        y = ACTIVATIONS[activation](y)
+        y = ACTIVATIONS[name](z)
     return y + x if residual else y

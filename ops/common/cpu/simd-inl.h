@@ -127,15 +127,21 @@ HWY_INLINE void store_partial(Vec<T> value, Storage* to, std::int64_t count) {
   std::memcpy(to, buffer, static_cast<std::size_t>(count) * sizeof(Storage));
 }
 
+/// 1 + exp(-z): the denominator of the logistic function. Highway's Exp wraps where its result overflows.
+template <class T>
+HWY_INLINE Vec<T> logistic_denominator(Vec<T> z) {
+  const Tag<T> d;
+  constexpr T kLargestExponent = std::is_same_v<T, double> ? T(709) : T(88);
+  return hn::Add(hn::Set(d, T(1)), hn::Exp(d, hn::Min(hn::Neg(z), hn::Set(d, kLargestExponent))));
+}
+
 /// activation(z)
 template <Activation kActivation, class T>
 HWY_INLINE Vec<T> activate(Vec<T> z) {
   const Tag<T> d;
   if constexpr (kActivation == Activation::relu) return hn::Max(z, hn::Zero(d));
   if constexpr (kActivation == Activation::relu6) return hn::Min(hn::Max(z, hn::Zero(d)), hn::Set(d, T(6)));
-  if constexpr (kActivation == Activation::silu) {
-    return hn::Div(z, hn::Add(hn::Set(d, T(1)), hn::Exp(d, hn::Neg(z))));
-  }
+  if constexpr (kActivation == Activation::silu) return hn::Div(z, logistic_denominator<T>(z));
   if constexpr (kActivation == Activation::hardswish) {
     const auto gate = hn::Min(hn::Max(hn::Add(z, hn::Set(d, T(3))), hn::Zero(d)), hn::Set(d, T(6)));
     return hn::Mul(hn::Mul(z, gate), hn::Set(d, T(1) / T(6)));
@@ -154,7 +160,7 @@ HWY_INLINE Vec<T> activate_backward(Vec<T> grad, Vec<T> z) {
   }
   if constexpr (kActivation == Activation::silu) {
     const auto one = hn::Set(d, T(1));
-    const auto sigmoid = hn::Div(one, hn::Add(one, hn::Exp(d, hn::Neg(z))));
+    const auto sigmoid = hn::Div(one, logistic_denominator<T>(z));
     return hn::Mul(grad, hn::Mul(sigmoid, hn::MulAdd(z, hn::Sub(one, sigmoid), one)));
   }
   if constexpr (kActivation == Activation::hardswish) {
