@@ -189,7 +189,8 @@ class PointwiseBackward {
 template <class Body>
 void with_pass(const PointwiseBackwardArguments& arguments, int threads, void* workspace, const Body& body) {
   const PointwiseGradientViews views(arguments, false);
-  const bool channel_major = all_contiguous(views.x, views.grad_y, views.output, views.grad_add, views.grad_x);
+  const bool channel_major = views.x.sizes[3] >= kLeastLine<float> &&
+                             all_contiguous(views.x, views.grad_y, views.output, views.grad_add, views.grad_x);
   if (arguments.x.dtype == DataType::float64) {
     if (channel_major) return body(PointwiseBackward<double, ChannelMajor>(arguments, threads, workspace));
     return body(PointwiseBackward<double, PositionMajor>(arguments, threads, workspace));

@@ -217,7 +217,7 @@ template <class Body>
 void with_pass(const PointwiseArguments& arguments, int threads, void* workspace, const Body& body) {
   ConstTensorView x = arguments.x, y = arguments.y, residual = arguments.epilogue.residual;
   join_all_rows(x, y, residual);
-  const bool channel_major = all_contiguous(x, y, residual);
+  const bool channel_major = all_contiguous(x, y, residual) && x.sizes[3] >= kLeastLine<float>;
   if (arguments.x.dtype == DataType::float64) {
     if (channel_major) return body(PointwiseForward<double, ChannelMajor>(arguments, threads, workspace));
     return body(PointwiseForward<double, PositionMajor>(arguments, threads, workspace));

@@ -87,8 +87,13 @@ struct ChannelMajor {
     return x.dtype == kComputeType<T> && layout_of(x.sizes, x.strides) == Layout::contiguous;
   }
   static bool is_readable(const ConstTensorView& x) { return is_patch(x); }
+  /// Lines are read in whole vectors: past their end there must be more of the tensor.
   static bool is_operand(const ConstTensorView& x, const TilePart& part) {
-    return is_patch(x) && part.positions % kLanes<T> == 0;  // its lines are read in whole vectors
+    const Sizes last{part.image, part.channel + part.channels - 1, part.row,
+                     part.column + round_up(part.positions, kLanes<T>) - 1};
+    std::int64_t ahead = 0;
+    for (int axis = 0; axis < 4; ++axis) ahead += (x.sizes[axis] - 1 - last[axis]) * x.strides[axis];
+    return is_patch(x) && ahead >= 0;
   }
   static std::int64_t pitch_of(const ConstTensorView& x) { return x.strides[1]; }
 

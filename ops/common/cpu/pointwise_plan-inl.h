@@ -28,6 +28,10 @@ std::int64_t tile_positions(std::int64_t elements) {
   return std::clamp(kCache / elements / kFew * kFew, kFew, kMost);
 }
 
+/// Positions per line from which channel-major products pay: shorter lines leave much of their last vector empty.
+template <class T>
+inline constexpr std::int64_t kLeastLine = 4 * kLanes<T>;
+
 /// A weight [M, C/groups, 1, 1] as one matrix per group, [M/groups][C/groups] or, transposed, [C/groups][M/groups], lines
 /// padded to whole vectors. The matrix is a tile of the weight seen as a tensor, one position per line, so the tiles' code
 /// converts and transposes it.

@@ -23,27 +23,47 @@ struct Extent {
   std::int64_t positions = 0, channels = 0;
 };
 
-/// sums[c..] += the vector's total.
-template <class Major, class T>
-HWY_INLINE void add_total(Vec<T> vector, T* sums, std::int64_t channel) {
-  Major::put(hn::Add(Major::coefficient(sums, channel), Major::total(vector)), sums, channel);
+/// Units of channels that a pass walks side by side: independent sums, and whole cache lines of a position's channels.
+inline constexpr int kUnits = 4;
+
+/// body.template operator()<n>(channel) for groups of kUnits units of channels, and for the rest one by one.
+template <class Major, class Body>
+HWY_INLINE void for_each_unit(std::int64_t channels, const Body& body) {
+  std::int64_t c = 0;
+  for (; c + kUnits * Major::kChannels <= channels; c += kUnits * Major::kChannels) {
+    body.template operator()<kUnits>(c);
+  }
+  for (; c < channels; c += Major::kChannels) body.template operator()<1>(c);
 }
+
+/// The coefficients of some units of channels, from `channel` on.
+template <class Major, int kCount, class T>
+struct Coefficients {
+  Vec<T> of[kCount];
+
+  HWY_INLINE Coefficients(const T* vector, std::int64_t channel) {
+    HWY_UNROLL(4) for (int u = 0; u < kCount; ++u) of[u] = Major::coefficient(vector, channel + u * Major::kChannels);
+  }
+};
 
 /// to = activation(scale*from + shift) [+ residual]; `to` may be `from`.
 template <class Major, class T>
 void apply_epilogue(const Patch<const T>& from, const AffineVectors<T>& affine, const Patch<const T>& residual,
                     const Extent& extent, const Patch<T>& to) {
   with_activation(affine.activation, [&]<Activation kActivation>() HWY_ATTR {
-    for (std::int64_t c = 0; c < extent.channels; c += Major::kChannels) {
-      const auto scale = Major::coefficient(affine.scale, c), shift = Major::coefficient(affine.shift, c);
+    for_each_unit<Major>(extent.channels, [&]<int kCount>(std::int64_t first) HWY_ATTR {
+      const Coefficients<Major, kCount, T> scale(affine.scale, first), shift(affine.shift, first);
       for (std::int64_t p = 0; p < extent.positions; p += Major::kPositions) {
         const std::int64_t left = extent.positions - p;
-        const auto z = hn::MulAdd(Major::load(Major::at(from, c, p), left), scale, shift);
-        auto result = activate<kActivation, T>(z);
-        if (residual.data != nullptr) result = hn::Add(result, Major::load(Major::at(residual, c, p), left));
-        Major::store(result, Major::at(to, c, p), left);
+        HWY_UNROLL(4) for (int u = 0; u < kCount; ++u) {
+          const std::int64_t c = first + u * Major::kChannels;
+          const auto z = hn::MulAdd(Major::load(Major::at(from, c, p), left), scale.of[u], shift.of[u]);
+          auto result = activate<kActivation, T>(z);
+          if (residual.data != nullptr) result = hn::Add(result, Major::load(Major::at(residual, c, p), left));
+          Major::store(result, Major::at(to, c, p), left);
+        }
       }
-    }
+    });
   });
 }
 
@@ -51,16 +71,25 @@ void apply_epilogue(const Patch<const T>& from, const AffineVectors<T>& affine, 
 template <class Major, class T>
 void apply_gradient_prologue(const Patch<const T>& grad, const Patch<const T>& output, const T* grad_scale,
                              const T* output_scale, const T* offset, const Extent& extent, const Patch<T>& to) {
-  for (std::int64_t c = 0; c < extent.channels; c += Major::kChannels) {
-    const auto scale = Major::coefficient(grad_scale, c), from_output = Major::coefficient(output_scale, c);
-    const auto constant = Major::coefficient(offset, c);
+  for_each_unit<Major>(extent.channels, [&]<int kCount>(std::int64_t first) HWY_ATTR {
+    const Coefficients<Major, kCount, T> scale(grad_scale, first), from_output(output_scale, first),
+        constant(offset, first);
     for (std::int64_t p = 0; p < extent.positions; p += Major::kPositions) {
       const std::int64_t left = extent.positions - p;
-      const auto rest = hn::MulAdd(Major::load(Major::at(output, c, p), left), from_output, constant);
-      const auto value = hn::MulAdd(Major::load(Major::at(grad, c, p), left), scale, rest);
-      Major::store(value, Major::at(to, c, p), left);
+      HWY_UNROLL(4) for (int u = 0; u < kCount; ++u) {
+        const std::int64_t c = first + u * Major::kChannels;
+        const auto rest = hn::MulAdd(Major::load(Major::at(output, c, p), left), from_output.of[u], constant.of[u]);
+        const auto value = hn::MulAdd(Major::load(Major::at(grad, c, p), left), scale.of[u], rest);
+        Major::store(value, Major::at(to, c, p), left);
+      }
     }
-  }
+  });
+}
+
+/// sums[c..] += the vector's total.
+template <class Major, class T>
+HWY_INLINE void add_total(Vec<T> vector, T* sums, std::int64_t channel) {
+  Major::put(hn::Add(Major::coefficient(sums, channel), Major::total(vector)), sums, channel);
 }
 
 /// grad *= activation'(scale*x + shift), stored unless const; adds what BatchNorm's backward needs of it to `sums`.
@@ -68,35 +97,54 @@ template <class Major, class T, class Grad>
 void apply_activation_backward(const Patch<Grad>& grad, const Patch<const T>& x, const AffineVectors<T>& affine,
                                const SumVectors<T>& sums, const Extent& extent) {
   with_activation(affine.activation, [&]<Activation kActivation>() HWY_ATTR {
-    const Tag<T> d;
-    for (std::int64_t c = 0; c < extent.channels; c += Major::kChannels) {
-      const auto scale = Major::coefficient(affine.scale, c), shift = Major::coefficient(affine.shift, c);
-      const auto mean = sums ? Major::coefficient(sums.mean, c) : hn::Zero(d);
-      auto sum = hn::Zero(d), sum_centered = hn::Zero(d);
+    for_each_unit<Major>(extent.channels, [&]<int kCount>(std::int64_t first) HWY_ATTR {
+      const Coefficients<Major, kCount, T> scale(affine.scale, first), shift(affine.shift, first),
+          mean(sums ? sums.mean : affine.shift, first);
+      Vec<T> sum[kCount], sum_centered[kCount];
+      HWY_UNROLL(4) for (int u = 0; u < kCount; ++u) sum[u] = sum_centered[u] = hn::Zero(Tag<T>());
       for (std::int64_t p = 0; p < extent.positions; p += Major::kPositions) {
         const std::int64_t left = extent.positions - p;
-        const auto value = Major::load(Major::at(x, c, p), left);
-        const auto g = activate_backward<kActivation, T>(Major::load(Major::at(grad, c, p), left),
-                                                         hn::MulAdd(value, scale, shift));
-        sum = hn::Add(sum, g);
-        sum_centered = hn::MulAdd(g, hn::Sub(value, mean), sum_centered);
-        if constexpr (!std::is_const_v<Grad>) Major::store(g, Major::at(grad, c, p), left);
+        HWY_UNROLL(4) for (int u = 0; u < kCount; ++u) {
+          const std::int64_t c = first + u * Major::kChannels;
+          const auto value = Major::load(Major::at(x, c, p), left);
+          const auto g = activate_backward<kActivation, T>(Major::load(Major::at(grad, c, p), left),
+                                                           hn::MulAdd(value, scale.of[u], shift.of[u]));
+          sum[u] = hn::Add(sum[u], g);
+          sum_centered[u] = hn::MulAdd(g, hn::Sub(value, mean.of[u]), sum_centered[u]);
+          if constexpr (!std::is_const_v<Grad>) Major::store(g, Major::at(grad, c, p), left);
+        }
       }
-      if (!sums) continue;
-      add_total<Major>(sum, sums.grad, c);
-      add_total<Major>(sum_centered, sums.grad_times_centered, c);
-    }
+      for (int u = 0; sums && u < kCount; ++u) {
+        add_total<Major>(sum[u], sums.grad, first + u * Major::kChannels);
+        add_total<Major>(sum_centered[u], sums.grad_times_centered, first + u * Major::kChannels);
+      }
+    });
   });
 }
 
 /// to += from.
 template <class Major, class T>
 void add_patch(const Patch<const T>& from, const Extent& extent, const Patch<T>& to) {
-  for (std::int64_t c = 0; c < extent.channels; c += Major::kChannels) {
+  for_each_unit<Major>(extent.channels, [&]<int kCount>(std::int64_t first) HWY_ATTR {
     for (std::int64_t p = 0; p < extent.positions; p += Major::kPositions) {
       const std::int64_t left = extent.positions - p;
-      const auto sum = hn::Add(Major::load(Major::at(from, c, p), left), Major::load(Major::at(to, c, p), left));
-      Major::store(sum, Major::at(to, c, p), left);
+      HWY_UNROLL(4) for (int u = 0; u < kCount; ++u) {
+        const std::int64_t c = first + u * Major::kChannels;
+        const auto sum = hn::Add(Major::load(Major::at(from, c, p), left), Major::load(Major::at(to, c, p), left));
+        Major::store(sum, Major::at(to, c, p), left);
+      }
+    }
+  });
+}
+
+/// The sums of some units of channels over positions [begin, end).
+template <class Major, int kCount, class T>
+HWY_INLINE void sum_positions(const Patch<const T>& from, std::int64_t first, std::int64_t begin, std::int64_t end,
+                              Vec<T> (&sum)[kCount]) {
+  HWY_UNROLL(4) for (int u = 0; u < kCount; ++u) sum[u] = hn::Zero(Tag<T>());
+  for (std::int64_t p = begin; p < end; p += Major::kPositions) {
+    HWY_UNROLL(4) for (int u = 0; u < kCount; ++u) {
+      sum[u] = hn::Add(sum[u], Major::load(Major::at(from, first + u * Major::kChannels, p), end - p));
     }
   }
 }
@@ -104,40 +152,56 @@ void add_patch(const Patch<const T>& from, const Extent& extent, const Patch<T>&
 /// sums[c] += the sum of channel c.
 template <class Major, class T>
 void add_channel_sums(const Patch<const T>& from, const Extent& extent, T* sums) {
-  for (std::int64_t c = 0; c < extent.channels; c += Major::kChannels) {
-    auto sum = hn::Zero(Tag<T>());
-    for (std::int64_t p = 0; p < extent.positions; p += Major::kPositions) {
-      sum = hn::Add(sum, Major::load(Major::at(from, c, p), extent.positions - p));
-    }
-    add_total<Major>(sum, sums, c);
-  }
+  for_each_unit<Major>(extent.channels, [&]<int kCount>(std::int64_t first) HWY_ATTR {
+    Vec<T> sum[kCount];
+    sum_positions<Major, kCount, T>(from, first, 0, extent.positions, sum);
+    for (int u = 0; u < kCount; ++u) add_total<Major>(sum[u], sums, first + u * Major::kChannels);
+  });
 }
 
-/// Adds a patch to the running moments of its channels.
-template <class Major, class T>
-void add_moments(const Patch<const T>& patch, const Extent& extent, Moments<T>& moments) {
+/// Adds the positions [begin, end) of some units of channels to their running moments.
+template <class Major, int kCount, class T>
+HWY_INLINE void merge_positions(const Patch<const T>& patch, std::int64_t first, std::int64_t begin, std::int64_t end,
+                                const MergeWeights<T>& weights, Moments<T>& moments) {
   const Tag<T> d;
-  const MergeWeights<T> weights(moments.count, extent.positions);
-  const auto inverse = hn::Set(d, T(1) / static_cast<T>(extent.positions));
-  for (std::int64_t c = 0; c < extent.channels; c += Major::kChannels) {
-    auto sum = hn::Zero(d);
-    for (std::int64_t p = 0; p < extent.positions; p += Major::kPositions) {
-      sum = hn::Add(sum, Major::load(Major::at(patch, c, p), extent.positions - p));
+  const auto inverse = hn::Set(d, T(1) / static_cast<T>(end - begin));
+  Vec<T> mean[kCount], m2[kCount];
+  sum_positions<Major, kCount, T>(patch, first, begin, end, mean);
+  HWY_UNROLL(4) for (int u = 0; u < kCount; ++u) {
+    mean[u] = hn::Mul(Major::total(mean[u]), inverse);
+    m2[u] = hn::Zero(d);
+  }
+  for (std::int64_t p = begin; p < end; p += Major::kPositions) {
+    const std::int64_t left = end - p;
+    HWY_UNROLL(4) for (int u = 0; u < kCount; ++u) {
+      const auto value = Major::load(Major::at(patch, first + u * Major::kChannels, p), left);
+      const auto deviation = Major::zero_behind(hn::Sub(value, mean[u]), left);
+      m2[u] = hn::MulAdd(deviation, deviation, m2[u]);
     }
-    const auto mean = hn::Mul(Major::total(sum), inverse);
-    auto m2 = hn::Zero(d);
-    for (std::int64_t p = 0; p < extent.positions; p += Major::kPositions) {
-      const std::int64_t left = extent.positions - p;
-      const auto deviation = Major::zero_behind(hn::Sub(Major::load(Major::at(patch, c, p), left), mean), left);
-      m2 = hn::MulAdd(deviation, deviation, m2);
-    }
+  }
+  for (int u = 0; u < kCount; ++u) {
+    const std::int64_t c = first + u * Major::kChannels;
     const auto old = Major::coefficient(moments.mean, c);
-    const auto delta = hn::Sub(mean, old);
-    const auto spread = hn::MulAdd(hn::Mul(delta, delta), hn::Set(d, weights.m2), Major::total(m2));
+    const auto delta = hn::Sub(mean[u], old);
+    const auto spread = hn::MulAdd(hn::Mul(delta, delta), hn::Set(d, weights.m2), Major::total(m2[u]));
     Major::put(hn::MulAdd(delta, hn::Set(d, weights.mean), old), moments.mean, c);
     Major::put(hn::Add(Major::coefficient(moments.m2, c), spread), moments.m2, c);
   }
-  moments.count += extent.positions;
+}
+
+/// Adds a patch to the running moments of its channels, so many positions at a time that the second look at them finds
+/// them in the first-level cache.
+template <class Major, class T>
+void add_moments(const Patch<const T>& patch, const Extent& extent, Moments<T>& moments) {
+  constexpr std::int64_t kPositions = 64 * Major::kPositions;
+  for (std::int64_t begin = 0; begin < extent.positions; begin += kPositions) {
+    const std::int64_t end = std::min(begin + kPositions, extent.positions);
+    const MergeWeights<T> weights(moments.count, end - begin);
+    for_each_unit<Major>(extent.channels, [&]<int kCount>(std::int64_t first) HWY_ATTR {
+      merge_positions<Major, kCount, T>(patch, first, begin, end, weights, moments);
+    });
+    moments.count += end - begin;
+  }
 }
 
 }  // namespace HWY_NAMESPACE
