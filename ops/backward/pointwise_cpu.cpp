@@ -125,7 +125,9 @@ class PointwiseBackward {
     bool first = true;
     for (std::int64_t s = slices.begin; s < slices.end; ++s) {
       PointwiseGradientVectors<T> vectors{{scale_, shift_, arguments_.prologue.activation},
-                                          {grad_scale_, output_scale_, offset_, views_.output}, {}, nullptr};
+                                          {grad_scale_, output_scale_, offset_, views_.output},
+                                          {},
+                                          nullptr};
       if (arguments_.sums && task.grad_x) {
         vectors.sums = {mean_, sum_grad_ + s * in_pitch, sum_centered_ + s * in_pitch};
         std::fill_n(vectors.sums.grad, in_pitch, T(0));
@@ -231,7 +233,8 @@ Implementation<PointwiseBackwardArguments> pointwise_backward_cpu() {
             return HWY_DYNAMIC_DISPATCH(pointwise_backward_workspace)(arguments, threads);
           },
       .run = [](const PointwiseBackwardArguments& arguments,
-                const Execution& execution) { HWY_DYNAMIC_DISPATCH(pointwise_backward_run)(arguments, execution); },
+                const Execution& execution) { HWY_DYNAMIC_DISPATCH(pointwise_backward_run)
+                                              (arguments, execution); },
   };
 }
 

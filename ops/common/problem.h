@@ -78,8 +78,8 @@ struct GradientPrologue {
 
 /// What BatchNorm's backward needs of the gradient g at the output of its affine map: sums over N, H and W.
 struct GradientSums {
-  ConstChannelVector mean;        ///< [C_in] mean of the raw input
-  ChannelVector grad;             ///< [C_in] sum of g
+  ConstChannelVector mean;            ///< [C_in] mean of the raw input
+  ChannelVector grad;                 ///< [C_in] sum of g
   ChannelVector grad_times_centered;  ///< [C_in] sum of g*(x - mean)
 
   explicit operator bool() const { return static_cast<bool>(grad); }

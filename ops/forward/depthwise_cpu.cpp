@@ -35,15 +35,16 @@ struct DepthwiseForward {
         slices(arguments.y.sizes[0], arguments.y.sizes[2], threads),
         plan(arguments, slices.missing_parts()),
         arena(workspace),
-        parameters(plan.blocks, plan.multiplier, arguments.window, static_cast<bool>(arguments.bias), arguments.prologue,
-                   arena),
+        parameters(plan.blocks, plan.multiplier, arguments.window, static_cast<bool>(arguments.bias),
+                   arguments.prologue, arena),
         store_direct(arguments.y.data != nullptr && !arguments.epilogue && is_tile<T>(arguments.y) &&
                      plan.blocks.block % kLanes<T> == 0),
         lanes(std::min<std::int64_t>(threads, slices.count() * plan.blocks.count())) {
     joined_y = arguments.y;
     if (store_direct || !join_rows(joined_y)) joined_y = {};
     stored_rows = plan.step_rows;
-    if (joined_y) stored_rows = round_up(std::max(plan.step_rows, kStoredPositions / plan.output_columns), plan.step_rows);
+    if (joined_y)
+      stored_rows = round_up(std::max(plan.step_rows, kStoredPositions / plan.output_columns), plan.step_rows);
     const std::int64_t size = plan.blocks.count() * plan.blocks.pitch;
     if (arguments.statistics) {
       mean = arena.take<T>(slices.count() * size);
@@ -122,15 +123,19 @@ struct DepthwiseForward {
       const std::int64_t count = std::min(plan.step_rows, rows.end - h);
       T* outputs[kDepthwiseRows];
       for (std::int64_t r = 0; r < count; ++r) {
-        outputs[r] = store_direct ? element<T>(arguments.y, n, first, h + r, 0)
-                                  : lane.output + (h + r - rows.begin) * row_size;
+        outputs[r] =
+            store_direct ? element<T>(arguments.y, n, first, h + r, 0) : lane.output + (h + r - rows.begin) * row_size;
       }
       lane.rows.compute(h, count, {stored ? outputs : nullptr, store_direct ? arguments.y.strides[3] : pitch}, moments);
     }
     if (!stored || store_direct) return;
-    TilePart part{.image = n, .row = rows.begin, .positions = plan.output_columns, .channel = first,
+    TilePart part{.image = n,
+                  .row = rows.begin,
+                  .positions = plan.output_columns,
+                  .channel = first,
                   .channels = plan.blocks.size(block)};
-    for (; part.row < rows.end; ++part.row) finish_row(lane.output + (part.row - rows.begin) * row_size, part, block, lane);
+    for (; part.row < rows.end; ++part.row)
+      finish_row(lane.output + (part.row - rows.begin) * row_size, part, block, lane);
     if (joined_y) {
       part.row = 0;
       part.column = rows.begin * plan.output_columns;
@@ -176,7 +181,8 @@ struct DepthwiseForward {
 };
 
 std::size_t depthwise_workspace(const DepthwiseArguments& arguments, int threads) {
-  if (arguments.x.dtype == DataType::float64) return DepthwiseForward<double>(arguments, threads, nullptr).workspace_bytes();
+  if (arguments.x.dtype == DataType::float64)
+    return DepthwiseForward<double>(arguments, threads, nullptr).workspace_bytes();
   return DepthwiseForward<float>(arguments, threads, nullptr).workspace_bytes();
 }
 
@@ -207,7 +213,8 @@ Implementation<DepthwiseArguments> depthwise_cpu() {
       .workspace_bytes = [](const DepthwiseArguments& arguments,
                             int threads) { return HWY_DYNAMIC_DISPATCH(depthwise_workspace)(arguments, threads); },
       .run = [](const DepthwiseArguments& arguments,
-                const Execution& execution) { HWY_DYNAMIC_DISPATCH(depthwise_run)(arguments, execution); },
+                const Execution& execution) { HWY_DYNAMIC_DISPATCH(depthwise_run)
+                                              (arguments, execution); },
   };
 }
 

@@ -19,8 +19,8 @@ namespace fusedsc {
 namespace HWY_NAMESPACE {
 
 /// A forward pass over tiles of positions. Position-major: y[p][m] = sum of x[p][c] * W^T[c][m], x broadcast;
-/// channel-major: y[m][p] = sum of W[m][c] * x[c][p], W broadcast. Either way tensors that already look like a patch are
-/// read and written in place.
+/// channel-major: y[m][p] = sum of W[m][c] * x[c][p], W broadcast. Either way tensors that already look like a patch
+/// are read and written in place.
 template <class T, template <class> class Order>
 class PointwiseForward {
  public:
@@ -68,9 +68,10 @@ class PointwiseForward {
       for (std::int64_t s = slices.begin; s < slices.end; ++s) run_slice(s, scratch[static_cast<std::size_t>(lane)]);
     });
     if (arguments_.statistics) {
-      merge_slices(mean_, m2_, tiles_.slices, round_up(y_.sizes[1], kLanes<T>), y_.sizes[1],
-                   [&](std::int64_t slice) { return tiles_.positions_of(slice); },
-                   static_cast<T*>(arguments_.statistics.mean.data), static_cast<T*>(arguments_.statistics.m2.data));
+      merge_slices(
+          mean_, m2_, tiles_.slices, round_up(y_.sizes[1], kLanes<T>), y_.sizes[1],
+          [&](std::int64_t slice) { return tiles_.positions_of(slice); },
+          static_cast<T*>(arguments_.statistics.mean.data), static_cast<T*>(arguments_.statistics.m2.data));
     }
   }
 
@@ -137,8 +138,8 @@ class PointwiseForward {
     const Extent extent{tile.count, y_.sizes[1]};
     const bool in_place = !arguments_.prologue && Major::is_operand(x_, in);
     const Patch<const T> x = read_patch<Major, T>(x_, in, in_place, lane.x, prologue_);
-    const Patch<T> y = y_in_place_ ? patch_of<Major, T>(y_, out)
-                                   : Patch<T>{lane.y, Major::pitch(tile.count, y_.sizes[1])};
+    const Patch<T> y =
+        y_in_place_ ? patch_of<Major, T>(y_, out) : Patch<T>{lane.y, Major::pitch(tile.count, y_.sizes[1])};
     multiply(x, y, tile.count, index, prefetcher);
     if (arguments_.statistics) {
       if (has_epilogue_) apply_epilogue<Major, T>(y, epilogue(), {}, extent, y);
@@ -256,7 +257,8 @@ Implementation<PointwiseArguments> pointwise_cpu() {
       .workspace_bytes = [](const PointwiseArguments& arguments,
                             int threads) { return HWY_DYNAMIC_DISPATCH(pointwise_workspace)(arguments, threads); },
       .run = [](const PointwiseArguments& arguments,
-                const Execution& execution) { HWY_DYNAMIC_DISPATCH(pointwise_run)(arguments, execution); },
+                const Execution& execution) { HWY_DYNAMIC_DISPATCH(pointwise_run)
+                                              (arguments, execution); },
   };
 }
 

@@ -8,10 +8,10 @@
 
 #include <vector>
 
-#include "fusedsc/runtime/arena.h"
 #include "fusedsc/common/cpu/positions.h"
 #include "fusedsc/common/cpu/seam-inl.h"
 #include "fusedsc/common/cpu/slice_sums.h"
+#include "fusedsc/runtime/arena.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fusedsc {
@@ -52,7 +52,10 @@ class BatchNormPass {
         const Range tiles = tiles_.tiles_of(s);
         for (std::int64_t i = tiles.begin; i < tiles.end; ++i) {
           const PositionTile tile = tiles_.tile(i);
-          body(TilePart{.image = tile.image, .row = tile.row, .column = tile.column, .positions = tile.count,
+          body(TilePart{.image = tile.image,
+                        .row = tile.row,
+                        .column = tile.column,
+                        .positions = tile.count,
                         .channels = channels_},
                s, lane);
         }
@@ -113,9 +116,9 @@ class BatchNormApply : BatchNormPass<T, Order> {
     const auto affine = this->affine(arguments_.scale, arguments_.shift, arguments_.activation);
     this->for_each_tile(execution, [&](const TilePart& part, std::int64_t, std::int64_t lane) {
       const bool in_place = Major::is_readable(views_.out);
-      const auto x = read_patch<Major, T>(views_.x, part, Major::is_readable(views_.x),
-                                          this->patch_in(x_, lane));
-      const Patch<T> out = in_place ? patch_of<Major, T>(views_.out, part) : Patch<T>{this->patch_in(out_, lane), Major::pitch(part.positions, part.channels)};
+      const auto x = read_patch<Major, T>(views_.x, part, Major::is_readable(views_.x), this->patch_in(x_, lane));
+      const Patch<T> out = in_place ? patch_of<Major, T>(views_.out, part)
+                                    : Patch<T>{this->patch_in(out_, lane), Major::pitch(part.positions, part.channels)};
       Patch<const T> residual;
       if (views_.residual) {
         residual = read_patch<Major, T>(views_.residual, part, Major::is_readable(views_.residual),
@@ -173,10 +176,9 @@ class BatchNormReduce : BatchNormPass<T, Order> {
     std::fill_n(sum_grad_, slices * pitch, T(0));
     std::fill_n(sum_centered_, slices * pitch, T(0));
     this->for_each_tile(execution, [&](const TilePart& part, std::int64_t slice, std::int64_t lane) {
-      const auto x = read_patch<Major, T>(views_.x, part, Major::is_readable(views_.x),
-                                          this->patch_in(x_, lane));
-      const auto grad_y = read_patch<Major, T>(views_.grad_y, part, Major::is_readable(views_.grad_y),
-                                               this->patch_in(grad_y_, lane));
+      const auto x = read_patch<Major, T>(views_.x, part, Major::is_readable(views_.x), this->patch_in(x_, lane));
+      const auto grad_y =
+          read_patch<Major, T>(views_.grad_y, part, Major::is_readable(views_.grad_y), this->patch_in(grad_y_, lane));
       apply_activation_backward<Major, T>(grad_y, x, affine,
                                           {mean_, sum_grad_ + slice * pitch, sum_centered_ + slice * pitch},
                                           {part.positions, part.channels});
@@ -256,10 +258,13 @@ Implementation<BatchNormApplyArguments> batch_norm_apply_cpu() {
   return {
       .name = "cpu",
       .why_not = always<BatchNormApplyArguments>,
-      .workspace_bytes = [](const BatchNormApplyArguments& arguments,
-                            int threads) { return HWY_DYNAMIC_DISPATCH(batch_norm_apply_workspace)(arguments, threads); },
+      .workspace_bytes =
+          [](const BatchNormApplyArguments& arguments, int threads) {
+            return HWY_DYNAMIC_DISPATCH(batch_norm_apply_workspace)(arguments, threads);
+          },
       .run = [](const BatchNormApplyArguments& arguments,
-                const Execution& execution) { HWY_DYNAMIC_DISPATCH(batch_norm_apply_run)(arguments, execution); },
+                const Execution& execution) { HWY_DYNAMIC_DISPATCH(batch_norm_apply_run)
+                                              (arguments, execution); },
   };
 }
 
@@ -267,10 +272,13 @@ Implementation<BatchNormReduceArguments> batch_norm_reduce_cpu() {
   return {
       .name = "cpu",
       .why_not = always<BatchNormReduceArguments>,
-      .workspace_bytes = [](const BatchNormReduceArguments& arguments,
-                            int threads) { return HWY_DYNAMIC_DISPATCH(batch_norm_reduce_workspace)(arguments, threads); },
+      .workspace_bytes =
+          [](const BatchNormReduceArguments& arguments, int threads) {
+            return HWY_DYNAMIC_DISPATCH(batch_norm_reduce_workspace)(arguments, threads);
+          },
       .run = [](const BatchNormReduceArguments& arguments,
-                const Execution& execution) { HWY_DYNAMIC_DISPATCH(batch_norm_reduce_run)(arguments, execution); },
+                const Execution& execution) { HWY_DYNAMIC_DISPATCH(batch_norm_reduce_run)
+                                              (arguments, execution); },
   };
 }
 

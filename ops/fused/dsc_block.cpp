@@ -87,16 +87,17 @@ void check_memory(const DscBlockArguments& block) {
   check_given({"x", block.x});
   check_given({"dw_weight", block.dw_weight});
   check_given({"pw_weight", block.pw_weight});
-  check_no_overlap({{"y", block.y}, {"d", block.d}, {"variance", block.variance}},
+  // In eval mode mean and invstd are read: they may be the same memory as other inputs.
+  const ConstChannelVector mean = block.training ? block.mean : ChannelVector();
+  const ConstChannelVector invstd = block.training ? block.invstd : ChannelVector();
+  check_no_overlap({{"y", block.y}, {"d", block.d}, {"mean", mean}, {"invstd", invstd}, {"variance", block.variance}},
                    {{"x", block.x},
                     {"dw_weight", block.dw_weight},
                     {"dw_bias", block.dw_bias},
                     {"pw_weight", block.pw_weight},
                     {"pw_bias", block.pw_bias},
                     {"bn_weight", block.bn_weight},
-                    {"bn_bias", block.bn_bias},
-                    {"mean", block.mean},
-                    {"invstd", block.invstd}});
+                    {"bn_bias", block.bn_bias}});
 }
 
 void check_memory(const DscBlockBackwardArguments& block) {
@@ -144,8 +145,9 @@ void clear_results(const DscBlockBackwardArguments& block) {
 }  // namespace
 
 void dsc_block(const DscBlockArguments& block, const Execution& execution) {
-  check_execution(execution, dsc_block_workspace_bytes(block, execution.threads));
+  check_problem(block);
   check_memory(block);
+  check_execution(execution, dsc_block_workspace_bytes(block, execution.threads));
   if (block.y.elements() == 0) return clear_results(block);
   choose(kForward, forward_implementations(), block).run(block, execution);
 }
@@ -163,8 +165,9 @@ std::vector<Candidate> explain_dsc_block(const DscBlockArguments& block) {
 }
 
 void dsc_block_backward(const DscBlockBackwardArguments& block, const Execution& execution) {
-  check_execution(execution, dsc_block_backward_workspace_bytes(block, execution.threads));
+  check_problem(block);
   check_memory(block);
+  check_execution(execution, dsc_block_backward_workspace_bytes(block, execution.threads));
   if (block.grad_y.elements() == 0) return clear_results(block);
   choose(kBackward, backward_implementations(), block).run(block, execution);
 }

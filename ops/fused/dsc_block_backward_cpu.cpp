@@ -41,8 +41,8 @@ struct ActivationGradient {
   }
 };
 
-/// Backward pass A: d and ga on a tile; the sums BatchNorm's backward needs, the pointwise weight's gradient, and grad_bn
-/// where it is to be stored.
+/// Backward pass A: d and ga on a tile; the sums BatchNorm's backward needs, the pointwise weight's gradient, and
+/// grad_bn where it is to be stored.
 template <class T>
 struct DscBlockBackwardA {
   const DscBlockBackwardArguments& block;
@@ -179,8 +179,8 @@ struct DscBlockBackwardA {
   }
 };
 
-/// Backward pass B's output gradients: BatchNorm's backward over grad_bn (loaded, or from a product again) and d (loaded,
-/// or computed again), a few rows at a time.
+/// Backward pass B's output gradients: BatchNorm's backward over grad_bn (loaded, or from a product again) and d
+/// (loaded, or computed again), a few rows at a time.
 template <class T>
 struct RecomputedGradients {
   struct Context {
@@ -264,8 +264,8 @@ using BackwardB = DepthwiseBackwardPass<T, RecomputedGradients<T>>;
 MiddleGradient take_middle_gradient(const DscBlockBackwardArguments& block, Arena& arena) {
   const ConstTensorView d = middle_view(block.x, block.dw_weight, block.window);
   MiddleGradient middle;
-  for (ChannelVector* vector : {&middle.sum_grad, &middle.sum_grad_times_centered, &middle.grad_scale,
-                                &middle.output_scale, &middle.offset}) {
+  for (ChannelVector* vector :
+       {&middle.sum_grad, &middle.sum_grad_times_centered, &middle.grad_scale, &middle.output_scale, &middle.offset}) {
     *vector = take_channels(arena, d);
   }
   return middle;
@@ -322,14 +322,11 @@ Implementation<DscBlockBackwardArguments> dsc_block_backward_cpu() {
   return {
       .name = "cpu_fused",
       .why_not = [](const DscBlockBackwardArguments&) { return std::string(); },
-      .workspace_bytes =
-          [](const DscBlockBackwardArguments& block, int threads) {
-            return HWY_DYNAMIC_DISPATCH(dsc_block_backward_workspace)(block, threads);
-          },
-      .run =
-          [](const DscBlockBackwardArguments& block, const Execution& execution) {
-            HWY_DYNAMIC_DISPATCH(dsc_block_backward_run)(block, execution);
-          },
+      .workspace_bytes = [](const DscBlockBackwardArguments& block,
+                            int threads) { return HWY_DYNAMIC_DISPATCH(dsc_block_backward_workspace)(block, threads); },
+      .run = [](const DscBlockBackwardArguments& block,
+                const Execution& execution) { HWY_DYNAMIC_DISPATCH(dsc_block_backward_run)
+                                              (block, execution); },
   };
 }
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "fusedsc/runtime/arena.h"
 #include "fusedsc/fused/dsc_block_parts.h"
+#include "fusedsc/runtime/arena.h"
 
 namespace fusedsc {
 namespace {
@@ -97,12 +97,11 @@ Implementation<DscBlockArguments> dsc_block_composed() {
 Implementation<DscBlockBackwardArguments> dsc_block_backward_composed() {
   return {
       .name = "composed",
-      .why_not =
-          [](const DscBlockBackwardArguments& block) -> std::string {
-            if (!block.d) return "d was not stored by forward";
-            if (!block.grad_bn) return "there is no memory for grad_bn";
-            return "";
-          },
+      .why_not = [](const DscBlockBackwardArguments& block) -> std::string {
+        if (!block.d) return "d was not stored by forward";
+        if (!block.grad_bn) return "there is no memory for grad_bn";
+        return "";
+      },
       .workspace_bytes = [](const DscBlockBackwardArguments& block,
                             int threads) { return ComposedBackward(block, nullptr).workspace_bytes(threads); },
       .run = [](const DscBlockBackwardArguments& block,

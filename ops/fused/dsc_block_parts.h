@@ -35,8 +35,8 @@ bool wants_depthwise_gradients(const DscBlockBackwardArguments& block);
 /// Coefficients of the depthwise pass's gradient prologue from the sums of the pointwise pass; writes the gradients of
 /// BatchNorm's parameters.
 struct MiddleGradient {
-  ChannelVector sum_grad, sum_grad_times_centered;   ///< read
-  ChannelVector grad_scale, output_scale, offset;  ///< written
+  ChannelVector sum_grad, sum_grad_times_centered;  ///< read
+  ChannelVector grad_scale, output_scale, offset;   ///< written
 };
 void finish_batch_norm_gradient(const DscBlockBackwardArguments& block, const MiddleGradient& middle);
 

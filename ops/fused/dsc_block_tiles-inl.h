@@ -19,8 +19,8 @@ HWY_BEFORE_NAMESPACE();
 namespace fusedsc {
 namespace HWY_NAMESPACE {
 
-/// A pointwise weight [M, C, 1, 1] as a tile: one position per line, channels along the line. Lines are output channels,
-/// or input channels if `transposed`.
+/// A pointwise weight [M, C, 1, 1] as a tile: one position per line, channels along the line. Lines are output
+/// channels, or input channels if `transposed`.
 template <class T>
 class WeightTile {
  public:
@@ -31,9 +31,7 @@ class WeightTile {
     tile_ = arena.take<T>(view_.sizes[3] * pitch());
   }
 
-  void pack() {
-    load_tile<T>(view_, {.positions = view_.sizes[3], .channels = view_.sizes[1]}, {}, tile_);
-  }
+  void pack() { load_tile<T>(view_, {.positions = view_.sizes[3], .channels = view_.sizes[1]}, {}, tile_); }
 
   const T* data() const { return tile_; }
   std::int64_t pitch() const { return round_up(view_.sizes[1], kLanes<T>); }
@@ -122,8 +120,8 @@ class DscDepthwise {
   std::int64_t image_ = -1;
 };
 
-/// A tensor's rows as one operand of a matrix product: in place where neighbouring positions lie evenly apart and need no
-/// conversion, else through a tile.
+/// A tensor's rows as one operand of a matrix product: in place where neighbouring positions lie evenly apart and need
+/// no conversion, else through a tile.
 template <class T>
 struct PositionRows {
   ConstTensorView view;

@@ -5,10 +5,10 @@
 #include "fusedsc/backward/depthwise.h"
 #include "fusedsc/backward/pointwise.h"
 #include "fusedsc/common/clear.h"
-#include "fusedsc/runtime/arena.h"
 #include "fusedsc/common/status.h"
 #include "fusedsc/fused/batch_norm_seam.h"
 #include "fusedsc/fused/inverted_residual_checks.h"
+#include "fusedsc/runtime/arena.h"
 #include "fusedsc/runtime/checks.h"
 
 namespace fusedsc {
@@ -147,8 +147,8 @@ struct GradientSeam : Seam {
   }
 };
 
-/// From the result's gradient to x's: each step leaves the next one's gradient at the output of a BatchNorm, and the two
-/// sums with which that BatchNorm's backward happens on load. Steps that nothing asks for are left out.
+/// From the result's gradient to x's: each step leaves the next one's gradient at the output of a BatchNorm, and the
+/// two sums with which that BatchNorm's backward happens on load. Steps that nothing asks for are left out.
 struct Backward {
   const InvertedResidualBackwardArguments& wanted;
   const InvertedResidualArguments& block;
@@ -262,8 +262,9 @@ void clear_results(const InvertedResidualBackwardArguments& wanted) {
 }  // namespace
 
 void inverted_residual(const InvertedResidualArguments& arguments, const Execution& execution) {
-  check_execution(execution, inverted_residual_workspace_bytes(arguments, execution.threads));
+  check_problem(arguments);
   check_memory(arguments);
+  check_execution(execution, inverted_residual_workspace_bytes(arguments, execution.threads));
   if (arguments.y.elements() == 0) return clear_results(arguments);
   Forward(arguments, execution.workspace).run(execution);
 }
@@ -275,8 +276,9 @@ std::size_t inverted_residual_workspace_bytes(const InvertedResidualArguments& a
 }
 
 void inverted_residual_backward(const InvertedResidualBackwardArguments& arguments, const Execution& execution) {
-  check_execution(execution, inverted_residual_backward_workspace_bytes(arguments, execution.threads));
+  check_problem(arguments);
   check_memory(arguments);
+  check_execution(execution, inverted_residual_backward_workspace_bytes(arguments, execution.threads));
   if (arguments.grad_y.elements() == 0) return clear_results(arguments);
   Backward(arguments, execution.workspace).run(execution);
 }

@@ -19,13 +19,13 @@ struct BatchNormParameters {
 };
 
 struct InvertedResidualArguments {
-  ConstTensorView x;              ///< [N, C, H, W]
-  ConstTensorView expand_weight;  ///< [E, C, 1, 1]; or empty: no expansion, E = C
-  ConstTensorView dw_weight;      ///< [E, 1, Kh, Kw]
-  ConstTensorView project_weight; ///< [M, E, 1, 1]
-  BatchNormParameters expand_bn;  ///< unused without expansion
+  ConstTensorView x;               ///< [N, C, H, W]
+  ConstTensorView expand_weight;   ///< [E, C, 1, 1]; or empty: no expansion, E = C
+  ConstTensorView dw_weight;       ///< [E, 1, Kh, Kw]
+  ConstTensorView project_weight;  ///< [M, E, 1, 1]
+  BatchNormParameters expand_bn;   ///< unused without expansion
   BatchNormParameters dw_bn, project_bn;
-  Window window;                   ///< of the depthwise convolution
+  Window window;  ///< of the depthwise convolution
   Activation activation = Activation::relu6;
   bool residual = false;  ///< add x to the result: needs M = C and stride 1
   bool training = true;
@@ -53,7 +53,6 @@ struct InvertedResidualBackwardArguments {
 };
 
 void inverted_residual_backward(const InvertedResidualBackwardArguments& arguments, const Execution& execution);
-std::size_t inverted_residual_backward_workspace_bytes(const InvertedResidualBackwardArguments& arguments,
-                                                       int threads);
+std::size_t inverted_residual_backward_workspace_bytes(const InvertedResidualBackwardArguments& arguments, int threads);
 
 }  // namespace fusedsc

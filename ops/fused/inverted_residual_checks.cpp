@@ -106,7 +106,20 @@ void check_memory(const InvertedResidualArguments& block) {
   check_given({"d", block.d});
   check_given({"p", block.p});
   check_given({"y", block.y});
-  check_no_overlap({{"e", block.e}, {"d", block.d}, {"p", block.p}, {"y", block.y}},
+  // In eval mode the statistics are read: they may be the same memory as other inputs.
+  const auto written = [&](const ChannelVector& statistics) {
+    return ConstChannelVector(block.training ? statistics : ChannelVector());
+  };
+  check_no_overlap({{"e", block.e},
+                    {"d", block.d},
+                    {"p", block.p},
+                    {"y", block.y},
+                    {"expand_bn.mean", written(block.expand_bn.mean)},
+                    {"expand_bn.invstd", written(block.expand_bn.invstd)},
+                    {"dw_bn.mean", written(block.dw_bn.mean)},
+                    {"dw_bn.invstd", written(block.dw_bn.invstd)},
+                    {"project_bn.mean", written(block.project_bn.mean)},
+                    {"project_bn.invstd", written(block.project_bn.invstd)}},
                    {{"x", block.x},
                     {"expand_weight", block.expand_weight},
                     {"dw_weight", block.dw_weight},

@@ -1,6 +1,6 @@
 /// Carves typed arrays out of the caller's workspace. The same function that carves can first run on a null workspace
-/// to learn how much it needs, so that size and use cannot disagree. The addresses it then hands out must not be touched;
-/// they are not null, so that what is given and what is not looks the same as later.
+/// to learn how much it needs, so that size and use cannot disagree. The addresses it then hands out must not be
+/// touched; they are not null, so that what is given and what is not looks the same as later.
 #pragma once
 
 #include <cstddef>

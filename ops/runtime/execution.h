@@ -12,9 +12,9 @@ namespace fusedsc {
 using ParallelFor = std::function<void(std::int64_t lanes, const std::function<void(std::int64_t lane)>& body)>;
 
 struct Execution {
-  ParallelFor parallel_for;            ///< empty: the lanes run one after the other
-  int threads = 1;                     ///< lanes worth using; partial sums, so results, may depend on it
-  void* workspace = nullptr;           ///< at least <operator>_workspace_bytes(arguments, threads) bytes, 64-byte aligned
+  ParallelFor parallel_for;   ///< empty: the lanes run one after the other
+  int threads = 1;            ///< lanes worth using; partial sums, so results, may depend on it
+  void* workspace = nullptr;  ///< at least <operator>_workspace_bytes(arguments, threads) bytes, 64-byte aligned
   std::size_t workspace_bytes = 0;
 };
 

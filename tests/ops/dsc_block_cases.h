@@ -36,18 +36,13 @@ inline std::ostream& operator<<(std::ostream& out, const DscBlockCase& block) {
              << (block.leaves_out ? ", leaves gradients out" : "") << "\n  " << block.memories;
 }
 
-inline std::vector<DscBlockCase> with_modes(const DscBlockCase& block) {
-  std::vector<DscBlockCase> cases;
+/// Training and eval; what one stores, the other recomputes.
+inline void add_modes(DscBlockCase block, bool training_stores, std::vector<DscBlockCase>& cases) {
   for (const bool training : {true, false}) {
-    for (const bool stores_d : {false, true}) {
-      DscBlockCase mode = block;
-      mode.training = training;
-      mode.stores_d = stores_d;
-      mode.stores_grad_bn = stores_d;
-      cases.push_back(mode);
-    }
+    block.training = training;
+    block.stores_d = block.stores_grad_bn = training == training_stores;
+    cases.push_back(block);
   }
-  return cases;
 }
 
 inline std::vector<DscBlockCase> dsc_block_edges(DataType dtype) {
@@ -81,7 +76,7 @@ inline std::vector<DscBlockCase> dsc_block_edges(DataType dtype) {
   for (const auto& [geometry, outputs] : kGeometries) {
     for (const Memory memory : {Memory::contiguous, Memory::channels_last}) {
       DscBlockCase block{.dtype = dtype, .depthwise = geometry, .outputs = outputs, .memories = Memories::all(memory)};
-      for (const DscBlockCase& mode : with_modes(block)) cases.push_back(mode);
+      add_modes(block, memory == Memory::contiguous, cases);
     }
   }
   return cases;
@@ -99,7 +94,7 @@ inline std::vector<DscBlockCase> dsc_block_activations(DataType dtype) {
                            .biases = !plain,
                            .affine = !plain,
                            .memories = Memories::all(memory)};
-        for (const DscBlockCase& mode : with_modes(block)) cases.push_back(mode);
+        add_modes(block, plain, cases);
       }
     }
   }

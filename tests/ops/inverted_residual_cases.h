@@ -69,7 +69,7 @@ inline std::vector<InvertedResidualCase> inverted_residual_edges(DataType dtype)
 inline std::vector<InvertedResidualCase> random_inverted_residuals(DataType dtype) {
   Random random(6);
   std::vector<InvertedResidualCase> cases;
-  for (int i = 0; i < 60; ++i) {
+  for (int i = 0; i < 40; ++i) {
     const DepthwiseGeometry geometry = random_depthwise(random);
     InvertedResidualCase block{dtype, geometry.x, coin(random) ? between(random, 1, 60) : 0,
                                coin(random) ? geometry.x[1] : between(random, 1, 40), geometry.window};

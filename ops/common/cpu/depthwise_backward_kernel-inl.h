@@ -70,10 +70,10 @@ HWY_NOINLINE void depthwise_3x3_backward(const GradientRows<T>& rows, std::int64
   }
 }
 
-/// 3x3, stride 2, one input row. Rows at an even distance from the window's origin (kEvenRow) pull from grad[0] by kh = 0
-/// and from grad[1], the row above it, by kh = 2; odd ones from grad[0] by kh = 1. Columns likewise: an even distance 2s
-/// pulls from column s by kw = 0 and s - 1 by kw = 2, an odd 2s + 1 from column s by kw = 1. The row's first column is at
-/// distance `left`.
+/// 3x3, stride 2, one input row. Rows at an even distance from the window's origin (kEvenRow) pull from grad[0] by kh =
+/// 0 and from grad[1], the row above it, by kh = 2; odd ones from grad[0] by kh = 1. Columns likewise: an even distance
+/// 2s pulls from column s by kw = 0 and s - 1 by kw = 2, an odd 2s + 1 from column s by kw = 1. The row's first column
+/// is at distance `left`.
 template <class T, bool kEvenRow, bool kInput, bool kWeight>
 HWY_NOINLINE void depthwise_3x3_backward_stride2(const GradientRows<T>& rows, std::int64_t left,
                                                  const DepthwiseWeights<T>& weights, T* grad_weight,

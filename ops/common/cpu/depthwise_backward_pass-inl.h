@@ -1,5 +1,5 @@
-/// The depthwise backward pass: everything but where the output gradients come from. Shared by the plain operator, which
-/// loads them, and by the fused block, which computes them.
+/// The depthwise backward pass: everything but where the output gradients come from. Shared by the plain operator,
+/// which loads them, and by the fused block, which computes them.
 
 // NOLINTBEGIN(llvm-header-guard)
 #if defined(FUSEDSC_COMMON_CPU_DEPTHWISE_BACKWARD_PASS_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -21,8 +21,8 @@ HWY_BEFORE_NAMESPACE();
 namespace fusedsc {
 namespace HWY_NAMESPACE {
 
-/// Everything a backward pass keeps in the workspace, and how it is cut up. Slices are of input rows; channels are counted
-/// with their repeats until a row of grad_x is stored. `Gradients` gives the output gradients:
+/// Everything a backward pass keeps in the workspace, and how it is cut up. Slices are of input rows; channels are
+/// counted with their repeats until a row of grad_x is stored. `Gradients` gives the output gradients:
 ///   Gradients(const Context&, const DepthwiseBackwardArguments&, const ChannelBlocks&, Arena&), kOneBlock;
 ///   pack(), once; Lane(const Gradients&, Arena&).load(part, block, to), which fills a tile row.
 template <class T, class Gradients>
@@ -70,7 +70,8 @@ struct DepthwiseBackwardPass {
   }
 
   ChannelBlocks choose_blocks() const {
-    if (Gradients::kOneBlock) return channel_blocks<T>(arguments.weight.sizes[0], multiplier, 0, Layout::channels_last, 1);
+    if (Gradients::kOneBlock)
+      return channel_blocks<T>(arguments.weight.sizes[0], multiplier, 0, Layout::channels_last, 1);
     const bool runs = layout_of(arguments.x.sizes, arguments.x.strides) == Layout::channels_last &&
                       layout_of(arguments.grad_y.sizes, arguments.grad_y.strides) == Layout::channels_last;
     const std::int64_t rows = geometry.reach + 3;  // a few more in use for x and grad_x
@@ -85,11 +86,11 @@ struct DepthwiseBackwardPass {
     GradientRowKernel<T> kernel;
     PaddedRowRing<T> grad;
     PaddedRowRing<T> padded_input;
-    T* bias_row = nullptr;         ///< one row of output gradients
-    T* input = nullptr;            ///< [rows_at_once] rows through the prologue
-    T* raw_input = nullptr;        ///< one row, for the activation's derivative
-    T* grad_input = nullptr;       ///< [rows_at_once] rows
-    T* stored = nullptr;           ///< one row with the repeats of each channel added up, or of grad_add
+    T* bias_row = nullptr;          ///< one row of output gradients
+    T* input = nullptr;             ///< [rows_at_once] rows through the prologue
+    T* raw_input = nullptr;         ///< one row, for the activation's derivative
+    T* grad_input = nullptr;        ///< [rows_at_once] rows
+    T* stored = nullptr;            ///< one row with the repeats of each channel added up, or of grad_add
     T* task_grad_weight = nullptr;  ///< [tap][pitch] of the present task: sums of sums lose less
 
     Lane(const DepthwiseBackwardPass& pass, Arena& arena)
@@ -178,10 +179,14 @@ struct DepthwiseBackwardPass {
     }
   }
 
-  void run_rows(std::int64_t slice, std::int64_t block, std::int64_t n, std::int64_t h, std::int64_t count, Lane& lane) {
+  void run_rows(std::int64_t slice, std::int64_t block, std::int64_t n, std::int64_t h, std::int64_t count,
+                Lane& lane) {
     const std::int64_t first = blocks.first(block), pitch = blocks.template padded<T>(block);
     const std::int64_t row_size = geometry.input_columns * pitch;
-    TilePart part{.image = n, .positions = geometry.input_columns, .channel = first, .channels = blocks.size(block),
+    TilePart part{.image = n,
+                  .positions = geometry.input_columns,
+                  .channel = first,
+                  .channels = blocks.size(block),
                   .multiplier = multiplier};
     const T* input[kMaxRows];
     T* grad_input[kMaxRows];
@@ -194,12 +199,15 @@ struct DepthwiseBackwardPass {
       }
     }
     const std::int64_t grad_input_pitch = store_direct ? arguments.grad_x.strides[3] : pitch;
-    const InputRows<T> rows{h, count, want_weight ? input : nullptr, input_direct ? arguments.x.strides[3] : pitch,
-                            want_input ? grad_input : nullptr, grad_input_pitch};
+    const InputRows<T> rows{h,
+                            count,
+                            want_weight ? input : nullptr,
+                            input_direct ? arguments.x.strides[3] : pitch,
+                            want_input ? grad_input : nullptr,
+                            grad_input_pitch};
     const auto grad_row = [&](std::int64_t row) {
-      return lane.grad.row(row, geometry.output_rows, [&](const TilePart& grad_part, T* to) {
-        lane.gradients.load(grad_part, block, to);
-      });
+      return lane.grad.row(row, geometry.output_rows,
+                           [&](const TilePart& grad_part, T* to) { lane.gradients.load(grad_part, block, to); });
     };
     lane.kernel.run(rows, grad_row, parameters.weights(block), lane.task_grad_weight, pitch);
     for (std::int64_t r = 0; r < count && want_input; ++r) {
@@ -239,7 +247,8 @@ struct DepthwiseBackwardPass {
       T* addend = lane.stored + geometry.input_columns * blocks.pitch;
       load_tile<T>(arguments.grad_add, stored_part, {}, addend);
       const std::int64_t stored_pitch = round_up(stored_part.channels, kLanes<T>);
-      for (std::int64_t w = 0; w < part.positions; ++w) add_in_place(row + w * row_pitch, addend + w * stored_pitch, stored_pitch);
+      for (std::int64_t w = 0; w < part.positions; ++w)
+        add_in_place(row + w * row_pitch, addend + w * stored_pitch, stored_pitch);
     }
     if (!store_direct) store_tile<T>(row, arguments.grad_x, stored_part);
   }
@@ -257,7 +266,9 @@ struct DepthwiseBackwardPass {
 
   void add_bias(std::int64_t n, Range rows, std::int64_t block, Lane& lane, T* to) {
     T* row = lane.bias_row;
-    TilePart part{.image = n, .positions = geometry.output_columns, .channel = blocks.first(block),
+    TilePart part{.image = n,
+                  .positions = geometry.output_columns,
+                  .channel = blocks.first(block),
                   .channels = blocks.size(block)};
     const std::int64_t pitch = round_up(part.channels, kLanes<T>);
     for (part.row = rows.begin; part.row < rows.end; ++part.row) {
@@ -273,7 +284,8 @@ struct DepthwiseBackwardPass {
   /// The lanes' partial sums, added in their order.
   void reduce_weight() {
     const std::int64_t taps_size = parameters.tap_count * blocks.pitch, lane_size = blocks.count() * taps_size;
-    for (std::int64_t lane = 1; lane < lanes; ++lane) add_in_place(grad_weight, grad_weight + lane * lane_size, lane_size);
+    for (std::int64_t lane = 1; lane < lanes; ++lane)
+      add_in_place(grad_weight, grad_weight + lane * lane_size, lane_size);
     with_storage<T>(arguments.grad_weight.dtype, [&]<class Storage>() {
       for (std::int64_t c = 0; c < blocks.channels; ++c) {
         const T* from = grad_weight + c / blocks.block * taps_size + c % blocks.block;
@@ -303,7 +315,8 @@ struct DepthwiseBackwardPass {
     for (const int which : {0, 1}) {
       std::fill_n(results[which], arguments.x.sizes[1], T(0));
       for (std::int64_t b = 0; b < blocks.count(); ++b) {
-        for (std::int64_t s = 1; s < slices.count(); ++s) add_in_place(sums_of(0, which, b), sums_of(s, which, b), blocks.pitch);
+        for (std::int64_t s = 1; s < slices.count(); ++s)
+          add_in_place(sums_of(0, which, b), sums_of(s, which, b), blocks.pitch);
         for (std::int64_t c = 0; c < blocks.size(b); ++c) {
           results[which][(blocks.first(b) + c) / multiplier] += sums_of(0, which, b)[c];
         }

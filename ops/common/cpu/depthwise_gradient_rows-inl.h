@@ -1,5 +1,6 @@
-/// Turns rows of a depthwise convolution's output gradient into rows of its input gradient and into its weight gradient,
-/// one image after the other. Where the output gradient comes from is the caller's: a tensor, or the fused block.
+/// Turns rows of a depthwise convolution's output gradient into rows of its input gradient and into its weight
+/// gradient, one image after the other. Where the output gradient comes from is the caller's: a tensor, or the fused
+/// block.
 
 // NOLINTBEGIN(llvm-header-guard)
 #if defined(FUSEDSC_COMMON_CPU_DEPTHWISE_GRADIENT_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -73,7 +74,8 @@ class GradientRowKernel {
   }
   /// Gradient rows that such a call has in use.
   std::int64_t ring_rows() const { return geometry_.reach + rows_at_once(); }
-  /// Whether the inputs must come with the convolution's padding, as rows of padded_columns() from column -padding.left.
+  /// Whether the inputs must come with the convolution's padding, as rows of padded_columns() from column
+  /// -padding.left.
   bool wants_padded_input() const { return !three_by_three_; }
   std::int64_t padded_columns() const {
     return (geometry_.output_columns - 1) * geometry_.window.stride[1] +
@@ -99,8 +101,8 @@ class GradientRowKernel {
     const std::int64_t distance = rows.row + geometry_.window.padding.top;
     const std::int64_t left = geometry_.window.padding.left;
     const T* grad[kMaxRows + 2];
-    const GradientRows<T> gradient{grad, channels, rows.input, rows.input_pitch, rows.grad_input,
-                                   rows.grad_input_pitch, geometry_.input_columns};
+    const GradientRows<T> gradient{
+        grad, channels, rows.input, rows.input_pitch, rows.grad_input, rows.grad_input_pitch, geometry_.input_columns};
     if (geometry_.window.stride[0] == 1) {
       for (std::int64_t i = 0; i < rows.count + 2; ++i) {
         grad[i] = grad_row(distance - 2 + i) + (geometry_.ring_left + left) * channels;
@@ -127,7 +129,8 @@ class GradientRowKernel {
     }
   }
 
-  /// Columns at the same distance modulo the stride are reached by the same taps: each class is a convolution of its own.
+  /// Columns at the same distance modulo the stride are reached by the same taps: each class is a convolution of its
+  /// own.
   template <class GradRow>
   void pull_row(std::int64_t row, const GradRow& grad_row, const DepthwiseWeights<T>& weights, std::int64_t channels,
                 T* grad_input, std::int64_t grad_input_pitch) {

@@ -138,8 +138,9 @@ struct Tap {
   const T* input;
 };
 
-/// kColumns outputs, each the sum of the same taps, `input_step` further on in the input and `output_step` in the output
-/// for each next one. Forward: the taps of one row of windows. Input gradient: the taps that reach one parity of columns.
+/// kColumns outputs, each the sum of the same taps, `input_step` further on in the input and `output_step` in the
+/// output for each next one. Forward: the taps of one row of windows. Input gradient: the taps that reach one parity of
+/// columns.
 template <class T, int kColumns>
 void depthwise_taps_block(const Tap<T>* taps, std::int64_t tap_count, std::int64_t input_step,
                           const DepthwiseWeights<T>& weights, std::int64_t channels, T* output,
@@ -164,8 +165,8 @@ void depthwise_taps_block(const Tap<T>* taps, std::int64_t tap_count, std::int64
 /// `columns` outputs as above, in blocks of eight, four and one. Moves the taps along.
 template <class T>
 void depthwise_taps_row(Tap<T>* taps, std::int64_t tap_count, std::int64_t input_step,
-                        const DepthwiseWeights<T>& weights, std::int64_t channels, T* output,
-                        std::int64_t output_step, std::int64_t columns) {
+                        const DepthwiseWeights<T>& weights, std::int64_t channels, T* output, std::int64_t output_step,
+                        std::int64_t columns) {
   while (columns > 0) {
     std::int64_t done = 1;
     if (columns >= 8) {

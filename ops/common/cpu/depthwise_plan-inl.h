@@ -10,10 +10,10 @@
 #endif
 // NOLINTEND(llvm-header-guard)
 
-#include "fusedsc/runtime/arena.h"
 #include "fusedsc/common/cpu/depthwise_kernel-inl.h"
 #include "fusedsc/common/cpu/tile-inl.h"
 #include "fusedsc/forward/depthwise.h"
+#include "fusedsc/runtime/arena.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fusedsc {
@@ -41,8 +41,8 @@ inline constexpr std::int64_t kTransposedBytes = 32 << 10;
 inline constexpr std::int64_t kRunBytes = 256 << 10;
 
 /// Blocks of `channels` (counted with their `multiplier` repeats) whose rows take `bytes_per_channel`; at least
-/// `wanted_blocks` of them if there is work for so many threads. A block holds whole vectors of channels, and all repeats
-/// of a channel.
+/// `wanted_blocks` of them if there is work for so many threads. A block holds whole vectors of channels, and all
+/// repeats of a channel.
 template <class T>
 ChannelBlocks channel_blocks(std::int64_t channels, std::int64_t multiplier, std::int64_t bytes_per_channel,
                              Layout layout, std::int64_t wanted_blocks) {
@@ -86,7 +86,8 @@ struct DepthwisePlan {
     direct = three_by_three && multiplier == 1 && !arguments.prologue && is_tile<T>(arguments.x);
     ring_rows = (step_rows - 1) * window.stride[0] + (window.kernel[0] - 1) * window.dilation[0] + 1;
     ring_columns = (output_columns - 1) * window.stride[1] + (window.kernel[1] - 1) * window.dilation[1] + 1;
-    const std::int64_t ring_bytes = direct || one_block ? 0 : ring_rows * ring_columns * static_cast<std::int64_t>(sizeof(T));
+    const std::int64_t ring_bytes =
+        direct || one_block ? 0 : ring_rows * ring_columns * static_cast<std::int64_t>(sizeof(T));
     blocks = channel_blocks<T>(arguments.weight.sizes[0], multiplier, ring_bytes,
                                layout_of(arguments.x.sizes, arguments.x.strides), wanted_blocks);
   }
@@ -149,20 +150,23 @@ struct DepthwiseParameters {
   }
 };
 
-/// The input rows that the windows of a few output rows see, as tile rows with their zero padding on both sides. A ring:
-/// a row is loaded when it is first asked for, and stays until the ring comes round.
+/// The input rows that the windows of a few output rows see, as tile rows with their zero padding on both sides. A
+/// ring: a row is loaded when it is first asked for, and stays until the ring comes round.
 template <class T>
 class PaddedRowRing {
  public:
   /// `columns` long rows whose column 0 is column -`left` of the tensor.
   PaddedRowRing(std::int64_t slots, std::int64_t columns, std::int64_t left, std::int64_t pitch, Arena& arena)
-      : slots_(slots), columns_(columns), left_(left),
+      : slots_(slots),
+        columns_(columns),
+        left_(left),
         rows_(arena.take<T>(slots * columns * pitch)),
         zero_row_(arena.take<T>(columns * pitch)),
         loaded_(arena.take<std::int64_t>(slots)) {}
 
   /// Forgets all rows: the next ones belong to another image or other channels.
-  void begin(std::int64_t image, std::int64_t channel, std::int64_t channels, std::int64_t multiplier, std::int64_t width) {
+  void begin(std::int64_t image, std::int64_t channel, std::int64_t channels, std::int64_t multiplier,
+             std::int64_t width) {
     part_ = {.image = image, .channel = channel, .channels = channels, .multiplier = multiplier};
     pitch_ = round_up(channels, kLanes<T>);
     part_.positions = std::clamp<std::int64_t>(columns_ - left_, 0, width);

@@ -23,7 +23,9 @@ class DepthwiseRows {
  public:
   DepthwiseRows(const DepthwiseArguments& arguments, const DepthwisePlan<T>& plan,
                 const DepthwiseParameters<T>& parameters, Arena& arena)
-      : arguments_(arguments), plan_(plan), parameters_(parameters),
+      : arguments_(arguments),
+        plan_(plan),
+        parameters_(parameters),
         ring_(plan.direct ? 0 : plan.ring_rows, plan.direct ? 0 : plan.ring_columns, arguments.window.padding.left,
               plan.blocks.pitch, arena) {
     if (plan.direct) {
@@ -52,8 +54,8 @@ class DepthwiseRows {
   void compute(std::int64_t row, std::int64_t count, const BlockOutput<T>& output, Moments<T>& moments) {
     if (!plan_.three_by_three) return compute_taps(row, output, moments);
     const bool stride_one = arguments_.window.stride[0] == 1;
-    if (count == 2) return stride_one ? compute_blocks<1, 2>(row, output, moments)
-                                      : compute_blocks<2, 2>(row, output, moments);
+    if (count == 2)
+      return stride_one ? compute_blocks<1, 2>(row, output, moments) : compute_blocks<2, 2>(row, output, moments);
     stride_one ? compute_blocks<1, 1>(row, output, moments) : compute_blocks<2, 1>(row, output, moments);
   }
 

@@ -80,8 +80,8 @@ void multiply_strip(const Gemm<T>& g, Prefetcher& prefetcher) {
   for (std::int64_t i = 0; i < blocks; ++i) {
     const Range rows = part_of(g.rows, blocks, i);
     [&]<int... kRows>(std::integer_sequence<int, kRows...>) HWY_ATTR {
-      static_cast<void>(((rows.size() == kRows + 1 &&
-                          (multiply_block<kRows + 1, kVectors>(g, rows.begin, prefetcher), true)) || ...));
+      static_cast<void>((
+          (rows.size() == kRows + 1 && (multiply_block<kRows + 1, kVectors>(g, rows.begin, prefetcher), true)) || ...));
     }
     (std::make_integer_sequence<int, kMost>());
   }

@@ -69,7 +69,8 @@ struct SumVectors {
   explicit operator bool() const { return grad != nullptr; }
 };
 
-/// grad *= activation'(scale*x + shift) in place, and the sums of the result. Pitches are between neighbouring positions.
+/// grad *= activation'(scale*x + shift) in place, and the sums of the result. Pitches are between neighbouring
+/// positions.
 template <class T>
 void activation_backward_tile(T* grad, std::int64_t grad_pitch, const T* x, std::int64_t x_pitch,
                               std::int64_t positions, std::int64_t channels, const AffineVectors<T>& affine,
@@ -82,8 +83,8 @@ void activation_backward_tile(T* grad, std::int64_t grad_pitch, const T* x, std:
       auto sum = hn::Zero(d), sum_centered = hn::Zero(d);
       for (std::int64_t p = 0; p < positions; ++p) {
         const auto value = load_as<T>(x + p * x_pitch + c);
-        const auto g = activate_backward<kActivation, T>(load_as<T>(grad + p * grad_pitch + c),
-                                                         hn::MulAdd(value, scale, shift));
+        const auto g =
+            activate_backward<kActivation, T>(load_as<T>(grad + p * grad_pitch + c), hn::MulAdd(value, scale, shift));
         store_as<T>(g, grad + p * grad_pitch + c);
         sum = hn::Add(sum, g);
         sum_centered = hn::MulAdd(g, hn::Sub(value, mean), sum_centered);
@@ -98,7 +99,8 @@ void activation_backward_tile(T* grad, std::int64_t grad_pitch, const T* x, std:
 /// to += from, element by element, `count` a multiple of a vector.
 template <class T>
 void add_in_place(T* to, const T* from, std::int64_t count) {
-  for (std::int64_t i = 0; i < count; i += kLanes<T>) store_as<T>(hn::Add(load_as<T>(to + i), load_as<T>(from + i)), to + i);
+  for (std::int64_t i = 0; i < count; i += kLanes<T>)
+    store_as<T>(hn::Add(load_as<T>(to + i), load_as<T>(from + i)), to + i);
 }
 
 }  // namespace HWY_NAMESPACE

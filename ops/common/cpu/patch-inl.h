@@ -1,6 +1,6 @@
-/// Patches: tiles in either order, so that a pointwise operator is written once. Position-major patches are the tiles of
-/// tile-inl.h, channels innermost; channel-major ones have the positions innermost, as contiguous (NCHW) tensors do, and
-/// spare those the transposition. Whole vectors of a patch in scratch memory may be read and written.
+/// Patches: tiles in either order, so that a pointwise operator is written once. Position-major patches are the tiles
+/// of tile-inl.h, channels innermost; channel-major ones have the positions innermost, as contiguous (NCHW) tensors do,
+/// and spare those the transposition. Whole vectors of a patch in scratch memory may be read and written.
 
 // NOLINTBEGIN(llvm-header-guard)
 #if defined(FUSEDSC_COMMON_CPU_PATCH_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -33,7 +33,7 @@ struct Patch {
 template <class T>
 struct PositionMajor {
   static constexpr bool kChannelMajor = false;
-  /// The passes of seam-inl.h walk `kChannels` channels at a time down the positions, kPositions of them per step.
+  /// The passes of seam-inl.h walk units of kChannels channels down the positions, kPositions of them per step.
   static constexpr std::int64_t kChannels = kLanes<T>, kPositions = 1;
 
   static std::int64_t pitch(std::int64_t, std::int64_t channels) { return round_up(channels, kLanes<T>); }
@@ -129,8 +129,8 @@ struct ChannelMajor {
 
   static void prefetch(Prefetcher& prefetcher, const ConstTensorView& x, const TilePart& part) {
     const auto bytes = static_cast<std::int64_t>(size_of(x.dtype));
-    const std::int64_t start = part.image * x.strides[0] + part.channel * x.strides[1] + part.row * x.strides[2] +
-                               part.column * x.strides[3];
+    const std::int64_t start =
+        part.image * x.strides[0] + part.channel * x.strides[1] + part.row * x.strides[2] + part.column * x.strides[3];
     const char* from = static_cast<const char*>(x.data) + start * bytes;
     if (part.positions == x.strides[1]) return prefetcher.add(from, part.positions * part.channels * bytes);
     prefetcher.add(from, part.positions * bytes, part.channels, x.strides[1] * bytes);

@@ -1,4 +1,5 @@
-/// The backward pass of a pointwise convolution over tiles of positions: input and weight gradients from the same loads.
+/// The backward pass of a pointwise convolution over tiles of positions: input and weight gradients from the same
+/// loads.
 
 // NOLINTBEGIN(llvm-header-guard)
 #if defined(FUSEDSC_COMMON_CPU_POINTWISE_BACKWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -46,8 +47,8 @@ struct PointwiseGradientVectors {
   T* grad_bias = nullptr;
 };
 
-/// What a tile is asked for: the input gradient, the weight gradient, or both; `outputs` are the channels of grad_y that
-/// the weight gradient is taken over.
+/// What a tile is asked for: the input gradient, the weight gradient, or both; `outputs` are the channels of grad_y
+/// that the weight gradient is taken over.
 struct PointwiseGradientTask {
   bool grad_x = false, grad_weight = false;
   Range outputs;
@@ -56,7 +57,8 @@ struct PointwiseGradientTask {
 /// Position-major, with g and a the patches of grad_y and x behind their prologues:
 ///   grad_weight[m][c] += g[p][m] a[p][c], grad_x[p][c] = g[p][m] W[m][c].
 /// Channel-major, where the weight gradient needs the narrower of the two transposed:
-///   grad_weight[m][c] += g[m][p] a^T[p][c] or grad_weight^T[c][m] += a[c][p] g^T[p][m], grad_x[c][p] = W^T[c][m] g[m][p].
+///   grad_weight[m][c] += g[m][p] a^T[p][c] or grad_weight^T[c][m] += a[c][p] g^T[p][m], grad_x[c][p] = W^T[c][m]
+///   g[m][p].
 template <class T, template <class> class Order>
 class PointwiseGradientTile {
  public:
@@ -81,7 +83,10 @@ class PointwiseGradientTile {
   /// `copy` of the weight gradient is written by the first tile and added to by the others.
   void run(const PositionTile& tile, const PointwiseGradientTask& task, const PointwiseGradientVectors<T>& vectors,
            std::int64_t copy, bool first, Prefetcher& prefetcher) {
-    const TilePart in{.image = tile.image, .row = tile.row, .column = tile.column, .positions = tile.count,
+    const TilePart in{.image = tile.image,
+                      .row = tile.row,
+                      .column = tile.column,
+                      .positions = tile.count,
                       .channels = views_.x.sizes[1]};
     TilePart out = in;
     out.channel = task.outputs.begin;
@@ -96,7 +101,10 @@ class PointwiseGradientTile {
 
   /// Queues what the next tile will touch.
   void prefetch(const PositionTile& tile, const PointwiseGradientTask& task, Prefetcher& prefetcher) const {
-    TilePart part{.image = tile.image, .row = tile.row, .column = tile.column, .positions = tile.count,
+    TilePart part{.image = tile.image,
+                  .row = tile.row,
+                  .column = tile.column,
+                  .positions = tile.count,
                   .channels = views_.x.sizes[1]};
     Major::prefetch(prefetcher, views_.x, part);
     if (task.grad_x) Major::prefetch(prefetcher, views_.grad_x, part);
@@ -131,8 +139,8 @@ class PointwiseGradientTile {
     const auto output = read_patch<Major, T>(views_.output, out, Major::is_readable(views_.output), output_);
     const Patch<T> grad{grad_, Major::pitch(out.positions, out.channels)};
     const std::int64_t m = out.channel;
-    apply_gradient_prologue<Major, T>(
-        raw, output, prologue.grad_scale + m, prologue.output_scale + m, prologue.offset + m, extent, grad);
+    apply_gradient_prologue<Major, T>(raw, output, prologue.grad_scale + m, prologue.output_scale + m,
+                                      prologue.offset + m, extent, grad);
     return grad;
   }
 
@@ -188,10 +196,9 @@ class PointwiseGradientTile {
   void write_input_gradient(const Patch<const T>& grad, const TilePart& in, const PointwiseGradientVectors<T>& vectors,
                             Prefetcher& prefetcher) {
     const bool vector_passes = vectors.prologue || views_.grad_add;
-    const bool in_place =
-        Major::is_readable(views_.grad_x) || (!vector_passes && Major::is_patch(views_.grad_x));
-    const Patch<T> grad_x = in_place ? patch_of<Major, T>(views_.grad_x, in)
-                                     : Patch<T>{grad_x_, Major::pitch(in.positions, in.channels)};
+    const bool in_place = Major::is_readable(views_.grad_x) || (!vector_passes && Major::is_patch(views_.grad_x));
+    const Patch<T> grad_x =
+        in_place ? patch_of<Major, T>(views_.grad_x, in) : Patch<T>{grad_x_, Major::pitch(in.positions, in.channels)};
     multiply(grad, grad_x, in.positions, prefetcher);
     const Extent extent{in.positions, in.channels};
     if (vectors.prologue) {

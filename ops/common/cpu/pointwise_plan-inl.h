@@ -9,10 +9,10 @@
 #endif
 // NOLINTEND(llvm-header-guard)
 
-#include "fusedsc/runtime/arena.h"
-#include "fusedsc/common/cpu/slices.h"
 #include "fusedsc/common/cpu/gemm-inl.h"
 #include "fusedsc/common/cpu/patch-inl.h"
+#include "fusedsc/common/cpu/slices.h"
+#include "fusedsc/runtime/arena.h"
 #include "fusedsc/runtime/execution.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -32,9 +32,9 @@ std::int64_t tile_positions(std::int64_t elements) {
 template <class T>
 inline constexpr std::int64_t kLeastLine = 4 * kLanes<T>;
 
-/// A weight [M, C/groups, 1, 1] as one matrix per group, [M/groups][C/groups] or, transposed, [C/groups][M/groups], lines
-/// padded to whole vectors. The matrix is a tile of the weight seen as a tensor, one position per line, so the tiles' code
-/// converts and transposes it.
+/// A weight [M, C/groups, 1, 1] as one matrix per group, [M/groups][C/groups] or, transposed, [C/groups][M/groups],
+/// lines padded to whole vectors. The matrix is a tile of the weight seen as a tensor, one position per line, so the
+/// tiles' code converts and transposes it.
 template <class View>
 struct WeightMatrix {
   View view;
@@ -42,7 +42,10 @@ struct WeightMatrix {
   bool transposed;
 
   WeightMatrix(const View& weight, std::int64_t groups_, bool transposed_)
-      : view(weight), groups(groups_), lines(weight.sizes[0] / groups_), columns(weight.sizes[1]),
+      : view(weight),
+        groups(groups_),
+        lines(weight.sizes[0] / groups_),
+        columns(weight.sizes[1]),
         transposed(transposed_) {
     view.sizes = {1, weight.sizes[1], 1, weight.sizes[0]};
     view.strides = {0, weight.strides[1], 0, weight.strides[0]};
@@ -54,8 +57,10 @@ struct WeightMatrix {
 
   /// Some lines of a group as part of `view`.
   TilePart part(std::int64_t group, const Range& range) const {
-    return {.column = (transposed ? 0 : group * lines) + range.begin, .positions = range.size(),
-            .channel = transposed ? group * columns : 0, .channels = columns};
+    return {.column = (transposed ? 0 : group * lines) + range.begin,
+            .positions = range.size(),
+            .channel = transposed ? group * columns : 0,
+            .channels = columns};
   }
 
   /// Whether the weight's own memory is such a matrix (but for the padding).

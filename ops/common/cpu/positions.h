@@ -51,7 +51,7 @@ struct PositionTile {
 /// Tiles in memory order. Slices are runs of tiles: partial sums are kept per slice and added in order, so that with up
 /// to Slices::kSlices threads they do not depend on how many there are.
 struct PositionTiles {
-  static constexpr std::int64_t kFewTiles = 4;       ///< what small problems are cut into, for two or four threads
+  static constexpr std::int64_t kFewTiles = 4;         ///< what small problems are cut into, for two or four threads
   static constexpr std::int64_t kLeastPositions = 12;  ///< of a tile that is cut for that
 
   std::int64_t rows = 0, columns = 0;  ///< rows of an image, positions of a row

@@ -23,16 +23,15 @@ struct Extent {
   std::int64_t positions = 0, channels = 0;
 };
 
-/// Units of channels that a pass walks side by side: independent sums, and whole cache lines of a position's channels.
+/// Units of channels that a pass walks side by side: independent sums, and longer runs of each position's channels.
 inline constexpr int kUnits = 4;
 
 /// body.template operator()<n>(channel) for groups of kUnits units of channels, and for the rest one by one.
 template <class Major, class Body>
 HWY_INLINE void for_each_unit(std::int64_t channels, const Body& body) {
+  constexpr std::int64_t kGroup = kUnits * Major::kChannels;
   std::int64_t c = 0;
-  for (; c + kUnits * Major::kChannels <= channels; c += kUnits * Major::kChannels) {
-    body.template operator()<kUnits>(c);
-  }
+  for (; c + kGroup <= channels; c += kGroup) body.template operator()<kUnits>(c);
   for (; c < channels; c += Major::kChannels) body.template operator()<1>(c);
 }
 

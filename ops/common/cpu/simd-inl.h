@@ -139,8 +139,8 @@ HWY_INLINE Vec<T> logistic_denominator(Vec<T> z) {
 template <Activation kActivation, class T>
 HWY_INLINE Vec<T> activate(Vec<T> z) {
   const Tag<T> d;
-  if constexpr (kActivation == Activation::relu) return hn::Max(z, hn::Zero(d));
-  if constexpr (kActivation == Activation::relu6) return hn::Min(hn::Max(z, hn::Zero(d)), hn::Set(d, T(6)));
+  if constexpr (kActivation == Activation::relu) return hn::Max(hn::Zero(d), z);  // in this order NaN stays NaN
+  if constexpr (kActivation == Activation::relu6) return hn::Min(hn::Set(d, T(6)), hn::Max(hn::Zero(d), z));
   if constexpr (kActivation == Activation::silu) return hn::Div(z, logistic_denominator<T>(z));
   if constexpr (kActivation == Activation::hardswish) {
     const auto gate = hn::Min(hn::Max(hn::Add(z, hn::Set(d, T(3))), hn::Zero(d)), hn::Set(d, T(6)));
@@ -165,8 +165,8 @@ HWY_INLINE Vec<T> activate_backward(Vec<T> grad, Vec<T> z) {
   }
   if constexpr (kActivation == Activation::hardswish) {
     const auto slope = hn::MulAdd(z, hn::Set(d, T(1) / T(3)), hn::Set(d, T(0.5)));
-    const auto above = hn::IfThenElse(hn::Gt(z, hn::Set(d, T(3))), grad, hn::Mul(grad, slope));
-    return hn::IfThenZeroElse(hn::Lt(z, hn::Set(d, T(-3))), above);
+    const auto above = hn::IfThenElse(hn::Ge(z, hn::Set(d, T(3))), grad, hn::Mul(grad, slope));
+    return hn::IfThenZeroElse(hn::Le(z, hn::Set(d, T(-3))), above);
   }
   return grad;
 }

@@ -261,8 +261,8 @@ void load_tile(const ConstTensorView& x, const TilePart& part, const AffineVecto
         with_activation(affine.activation, [&]<Activation kActivation>() HWY_ATTR {
           load_channels_last<T>(from, x.strides[3], part.positions, part.channels, tile,
                                 [&](Vec<T> value, std::int64_t c) HWY_ATTR {
-                                  return activate<kActivation, T>(hn::MulAdd(value, load_as<T>(affine.scale + c),
-                                                                             load_as<T>(affine.shift + c)));
+                                  return activate<kActivation, T>(
+                                      hn::MulAdd(value, load_as<T>(affine.scale + c), load_as<T>(affine.shift + c)));
                                 });
         });
         transformed = true;
