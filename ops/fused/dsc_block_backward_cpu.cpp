@@ -324,9 +324,11 @@ Implementation<DscBlockBackwardArguments> dsc_block_backward_cpu() {
       .why_not = [](const DscBlockBackwardArguments&) { return std::string(); },
       .workspace_bytes = [](const DscBlockBackwardArguments& block,
                             int threads) { return HWY_DYNAMIC_DISPATCH(dsc_block_backward_workspace)(block, threads); },
-      .run = [](const DscBlockBackwardArguments& block,
-                const Execution& execution) { HWY_DYNAMIC_DISPATCH(dsc_block_backward_run)
-                                              (block, execution); },
+      .run =
+          [](const DscBlockBackwardArguments& block, const Execution& execution) {
+            HWY_DYNAMIC_DISPATCH(dsc_block_backward_run)
+            (block, execution);
+          },
   };
 }
 
