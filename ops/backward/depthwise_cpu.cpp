@@ -102,9 +102,11 @@ Implementation<DepthwiseBackwardArguments> depthwise_backward_cpu() {
           [](const DepthwiseBackwardArguments& arguments, int threads) {
             return HWY_DYNAMIC_DISPATCH(depthwise_backward_workspace)(arguments, threads);
           },
-      .run = [](const DepthwiseBackwardArguments& arguments,
-                const Execution& execution) { HWY_DYNAMIC_DISPATCH(depthwise_backward_run)
-                                              (arguments, execution); },
+      .run =
+          [](const DepthwiseBackwardArguments& arguments, const Execution& execution) {
+            HWY_DYNAMIC_DISPATCH(depthwise_backward_run)
+            (arguments, execution);
+          },
   };
 }
 

@@ -232,9 +232,11 @@ Implementation<PointwiseBackwardArguments> pointwise_backward_cpu() {
           [](const PointwiseBackwardArguments& arguments, int threads) {
             return HWY_DYNAMIC_DISPATCH(pointwise_backward_workspace)(arguments, threads);
           },
-      .run = [](const PointwiseBackwardArguments& arguments,
-                const Execution& execution) { HWY_DYNAMIC_DISPATCH(pointwise_backward_run)
-                                              (arguments, execution); },
+      .run =
+          [](const PointwiseBackwardArguments& arguments, const Execution& execution) {
+            HWY_DYNAMIC_DISPATCH(pointwise_backward_run)
+            (arguments, execution);
+          },
   };
 }
 

@@ -212,9 +212,11 @@ Implementation<DepthwiseArguments> depthwise_cpu() {
       .why_not = [](const DepthwiseArguments&) { return std::string(); },
       .workspace_bytes = [](const DepthwiseArguments& arguments,
                             int threads) { return HWY_DYNAMIC_DISPATCH(depthwise_workspace)(arguments, threads); },
-      .run = [](const DepthwiseArguments& arguments,
-                const Execution& execution) { HWY_DYNAMIC_DISPATCH(depthwise_run)
-                                              (arguments, execution); },
+      .run =
+          [](const DepthwiseArguments& arguments, const Execution& execution) {
+            HWY_DYNAMIC_DISPATCH(depthwise_run)
+            (arguments, execution);
+          },
   };
 }
 

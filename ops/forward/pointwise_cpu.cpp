@@ -256,9 +256,11 @@ Implementation<PointwiseArguments> pointwise_cpu() {
       .why_not = [](const PointwiseArguments&) { return std::string(); },
       .workspace_bytes = [](const PointwiseArguments& arguments,
                             int threads) { return HWY_DYNAMIC_DISPATCH(pointwise_workspace)(arguments, threads); },
-      .run = [](const PointwiseArguments& arguments,
-                const Execution& execution) { HWY_DYNAMIC_DISPATCH(pointwise_run)
-                                              (arguments, execution); },
+      .run =
+          [](const PointwiseArguments& arguments, const Execution& execution) {
+            HWY_DYNAMIC_DISPATCH(pointwise_run)
+            (arguments, execution);
+          },
   };
 }
 

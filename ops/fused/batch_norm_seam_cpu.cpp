@@ -262,9 +262,11 @@ Implementation<BatchNormApplyArguments> batch_norm_apply_cpu() {
           [](const BatchNormApplyArguments& arguments, int threads) {
             return HWY_DYNAMIC_DISPATCH(batch_norm_apply_workspace)(arguments, threads);
           },
-      .run = [](const BatchNormApplyArguments& arguments,
-                const Execution& execution) { HWY_DYNAMIC_DISPATCH(batch_norm_apply_run)
-                                              (arguments, execution); },
+      .run =
+          [](const BatchNormApplyArguments& arguments, const Execution& execution) {
+            HWY_DYNAMIC_DISPATCH(batch_norm_apply_run)
+            (arguments, execution);
+          },
   };
 }
 
@@ -276,9 +278,11 @@ Implementation<BatchNormReduceArguments> batch_norm_reduce_cpu() {
           [](const BatchNormReduceArguments& arguments, int threads) {
             return HWY_DYNAMIC_DISPATCH(batch_norm_reduce_workspace)(arguments, threads);
           },
-      .run = [](const BatchNormReduceArguments& arguments,
-                const Execution& execution) { HWY_DYNAMIC_DISPATCH(batch_norm_reduce_run)
-                                              (arguments, execution); },
+      .run =
+          [](const BatchNormReduceArguments& arguments, const Execution& execution) {
+            HWY_DYNAMIC_DISPATCH(batch_norm_reduce_run)
+            (arguments, execution);
+          },
   };
 }
 
