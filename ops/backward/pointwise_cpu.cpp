@@ -83,7 +83,7 @@ class PointwiseBackward {
 
   void take_vectors() {
     const std::int64_t in_pitch = round_up(channels_, kLanes<T>), out_pitch = round_up(outputs_, kLanes<T>);
-    if (arguments_.prologue || arguments_.sums) {
+    if (arguments_.prologue) {
       scale_ = arena_.take<T>(in_pitch);
       shift_ = arena_.take<T>(in_pitch);
     }
@@ -105,7 +105,7 @@ class PointwiseBackward {
 
   void prepare(const Execution& execution) {
     if (weight_) weight_->pack(execution);
-    if (scale_ != nullptr) {
+    if (arguments_.prologue) {
       copy_channels(arguments_.prologue.scale, T(1), 0, channels_, 1, scale_);
       copy_channels(arguments_.prologue.shift, T(0), 0, channels_, 1, shift_);
     }
