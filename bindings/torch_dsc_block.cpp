@@ -13,21 +13,10 @@
 namespace fusedsc::aten {
 namespace {
 
-/// Which intermediates live in memory: the raw depthwise output d, from forward to backward, and the gradient at
-/// BatchNorm's output, between backward's passes.
-struct Storage {
-  bool d, grad_bn;
-};
-
-/// `recompute`: true, the leanest; false, store; none, the fastest by measurement. Wide blocks store, because
-/// recomputing costs a second matrix product; so do strided ones, whose d is a quarter of x.
-Storage storage_of(const Tensor& dw_weight, const Window& window, std::optional<bool> recompute) {
-  constexpr std::int64_t kWide = 192;
-  if (recompute.value_or(false)) return {false, false};
-  const bool wide = dw_weight.sym_size(0) >= kWide;
-  const bool strided = window.stride[0] > 1 || window.stride[1] > 1;
-  return {wide || strided || recompute.has_value(), wide};
-}
+/// Whether the raw depthwise output d, from forward to backward, and the gradient at BatchNorm's output, between
+/// backward's passes, live in memory. None asks for the fastest: on a CPU to store them measured faster at every shape
+/// (docs/performance.md), so that is what it means here.
+bool stores_middle(std::optional<bool> recompute) { return !recompute.value_or(false); }
 
 struct Geometry {
   Window window;
@@ -62,7 +51,7 @@ Tensors3 dsc_block_forward_meta(const Tensor& x, const Tensor& dw_weight, const 
   const auto statistics_options = x.options().dtype(accumulation_type(x.scalar_type()));
   return {empty_activation(y_sizes, x),
           statistics ? at::empty({0}, statistics_options) : at::empty_symint({3, d_sizes[1]}, statistics_options),
-          storage_of(dw_weight, window, recompute).d ? empty_activation(d_sizes, x) : at::empty({0}, x.options())};
+          stores_middle(recompute) ? empty_activation(d_sizes, x) : at::empty({0}, x.options())};
 }
 
 Tensors7 dsc_block_backward_meta(const Tensor& grad_y, const Tensor& x, const Tensor& dw_weight,
@@ -175,7 +164,7 @@ Tensors7 dsc_block_backward_kernel(const Tensor& grad_y, const Tensor& x, const 
                               activation, stride, padding, dilation, recompute, output_mask);
   if (grad_y.numel() == 0) return zeroed(gradients);
   const auto [window, d_sizes, y_sizes] = geometry_of(x, dw_weight, pw_weight, stride, padding, dilation);
-  const Tensor grad_bn = storage_of(dw_weight, window, recompute).grad_bn ? empty_activation(d_sizes, x) : Tensor();
+  const Tensor grad_bn = stores_middle(recompute) ? empty_activation(d_sizes, x) : Tensor();
   Tensors7 written = gradients;
   std::get<3>(written) = accumulator_for(std::get<3>(gradients), statistics.scalar_type());
   std::get<4>(written) = accumulator_for(std::get<4>(gradients), statistics.scalar_type());
@@ -201,7 +190,7 @@ Explanation explain_dsc_block_kernel(const Tensor& x, const Tensor& dw_weight, c
   const bool batch_statistics = training || !running_mean;
   const auto [window, d_sizes, y_sizes] = geometry_of(x, dw_weight, pw_weight, stride, padding, dilation);
   const Operands operands(x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, pw_bias, statistics);
-  const Tensor grad_bn = storage_of(dw_weight, window, recompute).grad_bn ? empty_activation(d_sizes, x) : Tensor();
+  const Tensor grad_bn = stores_middle(recompute) ? empty_activation(d_sizes, x) : Tensor();
   const Tensors7 gradients(operands.x, operands.dw_weight, operands.dw_bias, operands.bn_weight, operands.bn_bias,
                            operands.pw_weight, operands.pw_bias);
   return explanation(explain_dsc_block(forward_arguments(operands, window, activation, eps, batch_statistics, y, d)),

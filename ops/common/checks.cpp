@@ -30,10 +30,10 @@ NamedTensor::NamedTensor(const char* name_, const ConstChannelVector& vector)
 
 void check_readable(const NamedTensor& tensor) {
   for (std::size_t axis = 0; axis < 4; ++axis) {
-    check(tensor.view.sizes[axis] >= 0, tensor.name, ": its sizes are ", to_string(tensor.view.sizes),
+    check(tensor.view.sizes[axis] >= 0, tensor.name, ": its sizes are ", printed(tensor.view.sizes),
           "; none may be negative");
     check(tensor.view.strides[axis] >= 0 || tensor.view.sizes[axis] <= 1, tensor.name, ": its strides are ",
-          to_string(tensor.view.strides), "; none may be negative: pass a copy");
+          printed(tensor.view.strides), "; none may be negative: pass a copy");
   }
 }
 
@@ -43,8 +43,8 @@ void check_writable(const NamedTensor& tensor) {
   std::int64_t reach = 0;
   for (const auto& [stride, size] : axes_by_stride(tensor.view)) {
     if (size == 1) continue;
-    check(stride > reach, tensor.name, ": with sizes ", to_string(tensor.view.sizes), " and strides ",
-          to_string(tensor.view.strides),
+    check(stride > reach, tensor.name, ": with sizes ", printed(tensor.view.sizes), " and strides ",
+          printed(tensor.view.strides),
           " its elements share memory, but it is written: pass a tensor that is not expanded and does not overlap "
           "itself");
     reach += (size - 1) * stride;
@@ -52,8 +52,8 @@ void check_writable(const NamedTensor& tensor) {
 }
 
 void check_sizes(const NamedTensor& tensor, const Sizes& expected, const char* why) {
-  check(tensor.view.sizes == expected, tensor.name, ": its sizes are ", to_string(tensor.view.sizes), ", but must be ",
-        to_string(expected), ", ", why);
+  check(tensor.view.sizes == expected, tensor.name, ": its sizes are ", printed(tensor.view.sizes), ", but must be ",
+        printed(expected), ", ", why);
 }
 
 void check_dtype(const NamedTensor& tensor, DataType expected, const char* why) {
@@ -120,7 +120,7 @@ void check_gradient_sums(const GradientSums& sums, const ConstTensorView& x) {
 
 void check_given(const NamedTensor& tensor) {
   check(tensor.view || tensor.view.elements() == 0, tensor.name, ": its data is null, but its sizes are ",
-        to_string(tensor.view.sizes), "; pass the memory of its elements");
+        printed(tensor.view.sizes), "; pass the memory of its elements");
 }
 
 void check_no_overlap(std::initializer_list<NamedTensor> outputs, std::initializer_list<NamedTensor> inputs) {

@@ -1,6 +1,7 @@
 #include "fusedsc/common/tensor_view.h"
 
 #include <functional>
+#include <ostream>
 
 namespace fusedsc {
 namespace {
@@ -28,10 +29,9 @@ Layout layout_of(const Sizes& sizes, const Sizes& strides) {
   return Layout::strided;
 }
 
-std::string to_string(const Sizes& sizes) {
-  std::string text = "[";
-  for (int axis = 0; axis < 4; ++axis) text += (axis ? ", " : "") + std::to_string(sizes[axis]);
-  return text + "]";
+std::ostream& operator<<(std::ostream& out, const Printed& printed) {
+  const auto& [n, c, h, w] = printed.sizes;
+  return out << '[' << n << ", " << c << ", " << h << ", " << w << ']';
 }
 
 bool overlap(const ConstTensorView& a, const ConstTensorView& b) {

@@ -3,7 +3,7 @@
 
 #include <array>
 #include <cstdint>
-#include <string>
+#include <iosfwd>
 
 #include "fusedsc/common/data_type.h"
 
@@ -63,8 +63,13 @@ Sizes dense_strides(const Sizes& sizes, Layout layout);
 /// column stride 1 makes `contiguous`; a tensor that is both (one channel, or 1x1 maps) counts as channels_last.
 Layout layout_of(const Sizes& sizes, const Sizes& strides);
 
-/// "[2, 32, 56, 56]"
-std::string to_string(const Sizes& sizes);
+/// Sizes or strides in a message, as "[2, 32, 56, 56]": turned into text only where they are streamed, so that a check
+/// that passes costs nothing.
+struct Printed {
+  const Sizes& sizes;
+};
+inline Printed printed(const Sizes& sizes) { return {sizes}; }
+std::ostream& operator<<(std::ostream& out, const Printed& printed);
 
 /// Whether some byte belongs to both (judged by the ranges of addresses they span).
 bool overlap(const ConstTensorView& a, const ConstTensorView& b);

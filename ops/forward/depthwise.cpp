@@ -21,7 +21,7 @@ void check_problem(const DepthwiseArguments& arguments) {
 }  // namespace
 
 Sizes depthwise_output_sizes(const Sizes& x, const Sizes& weight, const Window& window) {
-  check(weight[1] == 1, "weight: its sizes are ", to_string(weight),
+  check(weight[1] == 1, "weight: its sizes are ", printed(weight),
         "; a depthwise weight is [C*m, 1, Kh, Kw], its second size 1");
   check(x[1] == 0 ? weight[0] == 0 : weight[0] > 0 && weight[0] % x[1] == 0, "weight: it has ", weight[0],
         " output channels, which must be a whole multiple of the ", x[1], " channels of x");

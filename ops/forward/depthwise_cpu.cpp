@@ -126,7 +126,9 @@ struct DepthwiseForward {
         outputs[r] =
             store_direct ? element<T>(arguments.y, n, first, h + r, 0) : lane.output + (h + r - rows.begin) * row_size;
       }
-      lane.rows.compute(h, count, {stored ? outputs : nullptr, store_direct ? arguments.y.strides[3] : pitch}, moments);
+      BlockOutput<T> output{stored ? outputs : nullptr, pitch};
+      if (store_direct) output = {output.rows, arguments.y.strides[3], stored ? count * arguments.y.strides[2] : 0};
+      lane.rows.compute(h, count, output, moments);
     }
     if (!stored || store_direct) return;
     TilePart part{.image = n,

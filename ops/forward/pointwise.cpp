@@ -27,8 +27,8 @@ Sizes pointwise_output_sizes(const Sizes& x, const Sizes& weight, std::int64_t g
   check(x[1] % groups == 0, "groups: it is ", groups, ", but must divide the ", x[1], " channels of x");
   check(weight[0] % groups == 0, "groups: it is ", groups, ", but must divide the ", weight[0],
         " output channels of weight");
-  check(weight[1] == x[1] / groups && weight[2] == 1 && weight[3] == 1, "weight: its sizes are ", to_string(weight),
-        ", but must be ", to_string({weight[0], x[1] / groups, 1, 1}), ", for the ", x[1], " channels of x in ", groups,
+  check(weight[1] == x[1] / groups && weight[2] == 1 && weight[3] == 1, "weight: its sizes are ", printed(weight),
+        ", but must be ", printed({weight[0], x[1] / groups, 1, 1}), ", for the ", x[1], " channels of x in ", groups,
         " groups");
   return {x[0], weight[0], x[2], x[3]};
 }

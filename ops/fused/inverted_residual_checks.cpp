@@ -63,8 +63,8 @@ BlockSizes check_block(const InvertedResidualArguments& block) {
   check_batch_norm("project_bn", block.project_bn, sizes.p[1], vectors);
   check_tensor({"d", block.d}, sizes.d, dtype, "the depthwise output's sizes");
   check_tensor({"p", block.p}, sizes.p, dtype, "the output's sizes");
-  check(!block.residual || sizes.p == block.x.sizes, "residual: x is ", to_string(block.x.sizes), ", the result ",
-        to_string(sizes.p), "; adding them needs equal sizes: as many output channels as input channels, and stride 1");
+  check(!block.residual || sizes.p == block.x.sizes, "residual: x is ", printed(block.x.sizes), ", the result ",
+        printed(sizes.p), "; adding them needs equal sizes: as many output channels as input channels, and stride 1");
   return sizes;
 }
 

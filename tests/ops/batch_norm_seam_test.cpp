@@ -104,7 +104,7 @@ struct Case {
 };
 
 std::ostream& operator<<(std::ostream& out, const Case& problem) {
-  return out << name_of(problem.dtype) << ", " << to_string(problem.sizes) << ", " << name_of(problem.activation)
+  return out << name_of(problem.dtype) << ", " << printed(problem.sizes) << ", " << name_of(problem.activation)
              << (problem.residual ? ", residual" : "") << "\n  " << problem.memories;
 }
 

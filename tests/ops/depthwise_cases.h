@@ -48,7 +48,7 @@ inline std::ostream& operator<<(std::ostream& out, const Window& window) {
 }
 
 inline std::ostream& operator<<(std::ostream& out, const DepthwiseGeometry& geometry) {
-  return out << "x " << to_string(geometry.x) << ", multiplier " << geometry.multiplier << ", " << geometry.window;
+  return out << "x " << printed(geometry.x) << ", multiplier " << geometry.multiplier << ", " << geometry.window;
 }
 
 /// A window of side `kernel` that keeps the size at stride 1, or halves it at stride 2.

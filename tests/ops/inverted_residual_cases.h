@@ -31,7 +31,7 @@ struct InvertedResidualCase {
 };
 
 inline std::ostream& operator<<(std::ostream& out, const InvertedResidualCase& block) {
-  return out << name_of(block.dtype) << ", x " << to_string(block.x) << ", E " << block.expansion << ", M "
+  return out << name_of(block.dtype) << ", x " << printed(block.x) << ", E " << block.expansion << ", M "
              << block.outputs << ", " << block.window << ", " << name_of(block.activation)
              << (block.training ? ", training" : ", eval") << (block.affine ? "" : ", not affine")
              << (block.residual() ? ", residual" : "") << "\n  " << block.memories;

@@ -40,7 +40,7 @@ struct PointwiseGeometry {
 };
 
 inline std::ostream& operator<<(std::ostream& out, const PointwiseGeometry& geometry) {
-  return out << "x " << to_string(geometry.x) << ", M " << geometry.outputs << ", groups " << geometry.groups;
+  return out << "x " << printed(geometry.x) << ", M " << geometry.outputs << ", groups " << geometry.groups;
 }
 
 /// One thing at a time at and next to the sizes of the kernels' blocks.

@@ -27,6 +27,25 @@ struct GradientRows {
   T* const* grad_input;  ///< written; unused without kInput
   std::int64_t grad_input_pitch;
   std::int64_t columns;
+  /// How far on the rows of the next call lie, to be fetched while these are computed; 0: nothing to fetch.
+  std::int64_t input_ahead = 0, grad_input_ahead = 0;
+};
+
+/// Fetches what the next call reads and writes, column by column, once per cache line of channels.
+template <class T, bool kInput, bool kWeight>
+struct ColumnPrefetch {
+  std::int64_t input_ahead = 0, grad_input_ahead = 0;
+
+  HWY_INLINE ColumnPrefetch(const GradientRows<T>& rows, std::int64_t channel) {
+    if (channel * static_cast<std::int64_t>(sizeof(T)) % kCacheLine != 0) return;
+    input_ahead = rows.input_ahead;
+    grad_input_ahead = rows.grad_input_ahead;
+  }
+
+  HWY_INLINE void operator()(const T* input, const T* grad_input) const {
+    if (kWeight && input_ahead != 0) prefetch(input + input_ahead, kCacheLine);
+    if (kInput && grad_input_ahead != 0) prefetch(grad_input + grad_input_ahead, kCacheLine);
+  }
 };
 
 /// 3x3, stride 1. Input row r pulls from grad[r + 2 - kh], column j from columns j - kw.
@@ -35,18 +54,26 @@ HWY_NOINLINE void depthwise_3x3_backward(const GradientRows<T>& rows, std::int64
                                          const DepthwiseWeights<T>& weights, T* grad_weight, std::int64_t channels) {
   const Tag<T> d;
   for (std::int64_t c = 0; c < channels; c += kLanes<T>) {
+    // Nine weights beside nine sums do not fit sixteen registers: there each weight is read where it is used, from
+    // this copy, which the compiler must not see through, or it would keep the sums on the stack instead.
+    HWY_ALIGN T copy[9 * kLanes<T>];
     Vec<T> weight[9], sum[9];
     HWY_UNROLL(9)
     for (int tap = 0; tap < 9; ++tap) {
       weight[tap] = load_as<T>(weights.taps + tap * weights.pitch + c);
+      store_as<T>(weight[tap], copy + tap * kLanes<T>);
       sum[tap] = kWeight ? load_as<T>(grad_weight + tap * weights.pitch + c) : hn::Zero(d);
     }
+    const ColumnPrefetch<T, kInput, kWeight> prefetch_column(rows, c);
     for (std::int64_t r = 0; r < row_count; ++r) {
       const T* grad[3] = {rows.grad[r + 2] + c, rows.grad[r + 1] + c, rows.grad[r] + c};
       const T* input = kWeight ? rows.input[r] + c : nullptr;
       T* grad_input = kInput ? rows.grad_input[r] + c : nullptr;
       for (std::int64_t j = 0; j < rows.columns; ++j) {
+        prefetch_column(input + j * rows.input_pitch, grad_input + j * rows.grad_input_pitch);
         const auto value = kWeight ? load_as<T>(input + j * rows.input_pitch) : hn::Zero(d);
+        const T* taps = copy;
+        if constexpr (!kManyRegisters) asm("" : "+r"(taps) : : "memory");
         Vec<T> pulled[3];
         HWY_UNROLL(3)
         for (int kh = 0; kh < 3; ++kh) {
@@ -54,7 +81,9 @@ HWY_NOINLINE void depthwise_3x3_backward(const GradientRows<T>& rows, std::int64
           HWY_UNROLL(3)
           for (int kw = 0; kw < 3; ++kw) {
             const auto g = load_as<T>(grad[kh] + (j - kw) * rows.grad_pitch);
-            if constexpr (kInput) pulled[kh] = hn::MulAdd(g, weight[kh * 3 + kw], pulled[kh]);
+            const int tap = kh * 3 + kw;
+            const auto w = kManyRegisters ? weight[tap] : load_as<T>(taps + tap * kLanes<T>);
+            if constexpr (kInput) pulled[kh] = hn::MulAdd(g, w, pulled[kh]);
             if constexpr (kWeight) sum[kh * 3 + kw] = hn::MulAdd(g, value, sum[kh * 3 + kw]);
           }
         }
@@ -94,8 +123,10 @@ HWY_NOINLINE void depthwise_3x3_backward_stride2(const GradientRows<T>& rows, st
     const T* input = kWeight ? rows.input[0] + c : nullptr;
     T* grad_input = kInput ? rows.grad_input[0] + c : nullptr;
     const T* grad[2] = {rows.grad[0] + c, kEvenRow ? rows.grad[1] + c : nullptr};
+    const ColumnPrefetch<T, kInput, kWeight> prefetch_column(rows, c);
 
     const auto even_column = [&](std::int64_t j, const Vec<T>* here, const Vec<T>* before) HWY_ATTR {
+      prefetch_column(input + j * rows.input_pitch, grad_input + j * rows.grad_input_pitch);
       auto pulled = hn::Zero(d);
       const auto value = kWeight ? load_as<T>(input + j * rows.input_pitch) : pulled;
       HWY_UNROLL(2)
@@ -109,6 +140,7 @@ HWY_NOINLINE void depthwise_3x3_backward_stride2(const GradientRows<T>& rows, st
       if constexpr (kInput) store_as<T>(pulled, grad_input + j * rows.grad_input_pitch);
     };
     const auto odd_column = [&](std::int64_t j, const Vec<T>* here) HWY_ATTR {
+      prefetch_column(input + j * rows.input_pitch, grad_input + j * rows.grad_input_pitch);
       auto pulled = hn::Zero(d);
       const auto value = kWeight ? load_as<T>(input + j * rows.input_pitch) : pulled;
       HWY_UNROLL(2)

@@ -204,7 +204,9 @@ struct DepthwiseBackwardPass {
                             want_weight ? input : nullptr,
                             input_direct ? arguments.x.strides[3] : pitch,
                             want_input ? grad_input : nullptr,
-                            grad_input_pitch};
+                            grad_input_pitch,
+                            input_direct ? count * arguments.x.strides[2] : 0,
+                            store_direct ? count * arguments.grad_x.strides[2] : 0};
     const auto grad_row = [&](std::int64_t row) {
       return lane.grad.row(row, geometry.output_rows,
                            [&](const TilePart& grad_part, T* to) { lane.gradients.load(grad_part, block, to); });

@@ -55,6 +55,7 @@ struct InputRows {
   std::int64_t input_pitch = 0;
   T* const* grad_input = nullptr;
   std::int64_t grad_input_pitch = 0;
+  std::int64_t input_ahead = 0, grad_input_ahead = 0;  ///< as in GradientRows
 };
 
 /// Chooses the kernel for a window. `grad_row(o)` gives the padded row of output gradients o, zeros outside the output.
@@ -101,8 +102,15 @@ class GradientRowKernel {
     const std::int64_t distance = rows.row + geometry_.window.padding.top;
     const std::int64_t left = geometry_.window.padding.left;
     const T* grad[kMaxRows + 2];
-    const GradientRows<T> gradient{
-        grad, channels, rows.input, rows.input_pitch, rows.grad_input, rows.grad_input_pitch, geometry_.input_columns};
+    const GradientRows<T> gradient{grad,
+                                   channels,
+                                   rows.input,
+                                   rows.input_pitch,
+                                   rows.grad_input,
+                                   rows.grad_input_pitch,
+                                   geometry_.input_columns,
+                                   rows.input_ahead,
+                                   rows.grad_input_ahead};
     if (geometry_.window.stride[0] == 1) {
       for (std::int64_t i = 0; i < rows.count + 2; ++i) {
         grad[i] = grad_row(distance - 2 + i) + (geometry_.ring_left + left) * channels;

@@ -40,6 +40,9 @@ inline constexpr int kBlockInputs = ((kDepthwiseRows - 1) * 2 + 3) * ((kDepthwis
 template <class T>
 struct BlockInput {
   const T* at[kBlockInputs];
+  /// The same columns of the rows that the blocks below will read first; fetched while this block is computed, because
+  /// a block visits too many places at once for the hardware to see that it walks along rows. Null: nothing to fetch.
+  const T* ahead[kDepthwiseRows * 2];
 };
 
 /// Output of a block: where its first column goes in each row. Nothing is stored where `rows` is null.
@@ -47,6 +50,7 @@ template <class T>
 struct BlockOutput {
   T* const* rows;
   std::int64_t pitch;
+  std::int64_t ahead = 0;  ///< how far on the rows below will be stored, to be fetched likewise; 0: nothing to fetch
 };
 
 /// Weights as [tap][weight pitch], and a bias per channel or null.
@@ -66,16 +70,43 @@ HWY_NOINLINE void depthwise_3x3_block(const BlockInput<T>& input, const Depthwis
   constexpr int kCount = kRows * kColumns;
   const Tag<T> d;
   const MergeWeights<T> merge_weights(moments.count, kCount);
+  constexpr std::int64_t kNewColumns = kColumns * kStride, kNewRows = kRows * kStride;
+  // What the stores below could change, as far as the compiler knows, is read once, here.
+  const bool stored = output.rows != nullptr, wants_moments = static_cast<bool>(moments);
+  const std::int64_t output_pitch = output.pitch, output_ahead = output.ahead;
+  T* output_rows[kRows] = {};
+  for (int r = 0; r < kRows && stored; ++r) output_rows[r] = output.rows[r];
+  const T *const first_tap = weights.taps, *const bias = weights.bias;
+  const std::int64_t tap_pitch = weights.pitch;
   for (std::int64_t c = 0; c < channels; c += kLanes<T>) {
-    Vec<T> weight[9];
-    HWY_UNROLL(9)
-    for (int tap = 0; tap < 9; ++tap) weight[tap] = load_as<T>(weights.taps + tap * weights.pitch + c);
-    const auto start = weights.bias != nullptr ? load_as<T>(weights.bias + c) : hn::Zero(d);
+    if (input.ahead[0] != nullptr) {
+      HWY_UNROLL(4)
+      for (int i = 0; i < kNewRows; ++i) prefetch(input.ahead[i] + c * kNewColumns, kNewColumns * kLanes<T> * sizeof(T));
+    }
+    if (output_ahead != 0) {
+      HWY_UNROLL(2)
+      for (int r = 0; r < kRows; ++r) {
+        prefetch(output_rows[r] + output_ahead + c * kColumns, kColumns * kLanes<T> * sizeof(T));
+      }
+    }
+    const auto start = bias != nullptr ? load_as<T>(bias + c) : hn::Zero(d);
     Vec<T> sum[kRows][kColumns];
     HWY_UNROLL(16)
     for (int i = 0; i < kCount; ++i) sum[i / kColumns][i % kColumns] = start;
     HWY_UNROLL(8)
     for (int i = 0; i < kInputRows; ++i) {
+      // Only the weights of the output rows that this row reaches: nine would not fit sixteen registers beside the sums.
+      // The compiler must not see that they are the same at each row, or it would keep them all, on the stack.
+      const T* taps = first_tap + c;
+      asm("" : "+r"(taps));
+      Vec<T> weight[kRows][3];
+      HWY_UNROLL(2)
+      for (int r = 0; r < kRows; ++r) {
+        const int kh = i - r * kStride;
+        if (kh < 0 || kh > 2) continue;
+        HWY_UNROLL(3)
+        for (int kw = 0; kw < 3; ++kw) weight[r][kw] = load_as<T>(taps + (kh * 3 + kw) * tap_pitch);
+      }
       HWY_UNROLL(32)
       for (int j = 0; j < kInputColumns; ++j) {
         const auto value = load_as<T>(input.at[i * kInputColumns + j] + c);
@@ -86,18 +117,18 @@ HWY_NOINLINE void depthwise_3x3_block(const BlockInput<T>& input, const Depthwis
           HWY_UNROLL(8)
           for (int t = 0; t < kColumns; ++t) {
             const int kw = j - t * kStride;
-            if (kw >= 0 && kw <= 2) sum[r][t] = hn::MulAdd(value, weight[kh * 3 + kw], sum[r][t]);
+            if (kw >= 0 && kw <= 2) sum[r][t] = hn::MulAdd(value, weight[r][kw], sum[r][t]);
           }
         }
       }
     }
-    if (output.rows != nullptr) {
+    if (stored) {
       HWY_UNROLL(16)
       for (int i = 0; i < kCount; ++i) {
-        store_as<T>(sum[i / kColumns][i % kColumns], output.rows[i / kColumns] + (i % kColumns) * output.pitch + c);
+        store_as<T>(sum[i / kColumns][i % kColumns], output_rows[i / kColumns] + (i % kColumns) * output_pitch + c);
       }
     }
-    if (moments) {
+    if (wants_moments) {
       auto total = sum[0][0];
       HWY_UNROLL(16)
       for (int i = 1; i < kCount; ++i) total = hn::Add(total, sum[i / kColumns][i % kColumns]);
@@ -112,7 +143,7 @@ HWY_NOINLINE void depthwise_3x3_block(const BlockInput<T>& input, const Depthwis
       moments.merge(c, mean, hn::Add(m2, m2_odd), merge_weights);
     }
   }
-  if (moments) moments.count += kCount;
+  if (wants_moments) moments.count += kCount;
 }
 
 template <class T, int kStride, int kRows>

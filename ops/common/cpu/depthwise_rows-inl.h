@@ -81,8 +81,9 @@ class DepthwiseRows {
       for (int i = 0; i < kInputRows; ++i) {
         point_to_row(rows[i], w * kStride, input_columns, input.at + i * input_columns);
       }
+      for (int i = 0; i < kRows * kStride; ++i) input.ahead[i] = ahead(top + kInputRows + i, w * kStride);
       T* output_rows[kRows];
-      const BlockOutput<T> block_output{output.rows == nullptr ? nullptr : output_rows, output.pitch};
+      const BlockOutput<T> block_output{output.rows == nullptr ? nullptr : output_rows, output.pitch, output.ahead};
       for (int r = 0; r < kRows && output.rows != nullptr; ++r) output_rows[r] = output.rows[r] + w * output.pitch;
       depthwise_3x3_block<T, kStride, kRows>(columns, input, weights, channels_, block_output, moments);
     }
@@ -91,6 +92,12 @@ class DepthwiseRows {
   /// Row `row` of x itself, or null outside.
   const T* direct_row(std::int64_t row) const {
     return row >= 0 && row < arguments_.x.sizes[2] ? x_ + row * arguments_.x.strides[2] : nullptr;
+  }
+
+  /// Where x has column `column` of the padded row `row`, which may lie in the next image; null if x is not read in place.
+  const T* ahead(std::int64_t row, std::int64_t column) const {
+    if (!plan_.direct) return nullptr;
+    return x_ + row * arguments_.x.strides[2] + (column - arguments_.window.padding.left) * arguments_.x.strides[3];
   }
 
   /// Pointers to `count` columns of a row from column `first` of the padded image on.

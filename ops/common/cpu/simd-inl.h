@@ -35,6 +35,8 @@ using Vec = hn::Vec<Tag<T>>;
 template <class T>
 inline constexpr std::int64_t kLanes = static_cast<std::int64_t>(hn::MaxLanes(Tag<T>()));
 
+inline constexpr std::int64_t kCacheLine = 64;  ///< bytes
+
 /// Whether there are 32 vector registers to block over (AVX-512, NEON) or 16.
 inline constexpr bool kManyRegisters = HWY_TARGET <= HWY_AVX3 || HWY_TARGET == HWY_NEON;
 
@@ -125,6 +127,13 @@ HWY_INLINE void store_partial(Vec<T> value, Storage* to, std::int64_t count) {
   Storage buffer[kLanes<T>];
   store_as<T>(value, buffer);
   std::memcpy(to, buffer, static_cast<std::size_t>(count) * sizeof(Storage));
+}
+
+/// Fetches `bytes` from `from` on into the second-level cache.
+HWY_INLINE void prefetch(const void* from, std::int64_t bytes) {
+  HWY_UNROLL(16) for (std::int64_t i = 0; i < bytes; i += kCacheLine) {
+    __builtin_prefetch(static_cast<const char*>(from) + i, 0, 2);
+  }
 }
 
 /// 1 + exp(-z): the denominator of the logistic function. Highway's Exp wraps where its result overflows.
