@@ -59,7 +59,7 @@ struct TensorGradients {
         vectors = {gradients.grad_scale + at, gradients.output_scale + at, gradients.offset + at,
                    gradients.arguments.gradient_prologue.output};
       }
-      load_gradient_tile<T>(gradients.arguments.grad_y, part, vectors, to, scratch);
+      load_gradient<T>(gradients.arguments.grad_y, part, vectors, to, scratch);
     }
   };
 };

@@ -122,8 +122,8 @@ struct DscBlockBackwardA {
     lane.depthwise.fill(n, h, count, lane.tile);
     const T* grad_y = gradient.fill(n, h, count, lane.grad_y, lane.gradient);
     T* slice_sums = sums + slice * 2 * pitch;
-    activation_backward_tile<T>(lane.gradient, pitch, lane.tile, pitch, positions, pitch, middle.affine(),
-                                {mean, slice_sums, slice_sums + pitch});
+    apply_activation_backward<PositionMajor<T>, T>(Patch<T>{lane.gradient, pitch}, {lane.tile, pitch}, middle.affine(),
+                                                   {mean, slice_sums, slice_sums + pitch}, {positions, pitch});
     for (std::int64_t r = 0; r < count && block.grad_bn; ++r) {
       store_tile<T>(lane.gradient + r * middle.columns() * pitch, block.grad_bn,
                     {.image = n, .row = h + r, .positions = middle.columns(), .channels = middle.channels()});
@@ -250,10 +250,13 @@ struct RecomputedGradients {
         }
       } else {
         gradients.gradient.fill(n, first, count, grad_y, gradient);
-        activation_backward_tile<T>(gradient, pitch, tile, pitch, positions, pitch, middle.affine(), {});
+        apply_activation_backward<PositionMajor<T>, T>(Patch<T>{gradient, pitch}, {tile, pitch}, middle.affine(), {},
+                                                       {positions, pitch});
       }
-      batch_norm_backward_tile<T>(gradient, tile, pitch, positions, pitch,
-                                  {gradients.grad_scale, gradients.output_scale, gradients.offset, {}});
+      const Patch<T> grad{gradient, pitch};
+      apply_gradient_prologue<PositionMajor<T>, T>(
+          grad, {tile, pitch}, {gradients.grad_scale, gradients.output_scale, gradients.offset, {}}, {positions, pitch},
+          grad);
     }
   };
 };

@@ -11,7 +11,7 @@
 
 #include "fusedsc/common/cpu/depthwise_rows-inl.h"
 #include "fusedsc/common/cpu/gemm-inl.h"
-#include "fusedsc/common/cpu/gradient_tile-inl.h"
+#include "fusedsc/common/cpu/seam-inl.h"
 #include "fusedsc/common/cpu/slices.h"
 #include "fusedsc/fused/dsc_block_parts.h"
 

@@ -14,7 +14,7 @@
 
 #include "fusedsc/backward/depthwise.h"
 #include "fusedsc/common/cpu/depthwise_gradient_rows-inl.h"
-#include "fusedsc/common/cpu/gradient_tile-inl.h"
+#include "fusedsc/common/cpu/seam-inl.h"
 #include "fusedsc/common/cpu/slices.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -231,11 +231,12 @@ struct DepthwiseBackwardPass {
 
   void finish_row(T* row, std::int64_t row_pitch, const TilePart& part, std::int64_t slice, std::int64_t block,
                   Lane& lane) {
-    const std::int64_t pitch = round_up(part.channels, kLanes<T>);
     if (arguments.prologue) {
-      load_tile<T>(arguments.x, part, {}, lane.raw_input);
-      activation_backward_tile<T>(row, row_pitch, lane.raw_input, pitch, part.positions, pitch,
-                                  parameters.prologue(block), sum_vectors(slice, block));
+      using Major = PositionMajor<T>;
+      const bool in_place = multiplier == 1 && part.channels % kLanes<T> == 0 && Major::is_readable(arguments.x);
+      const auto raw = read_patch<Major, T>(arguments.x, part, in_place, lane.raw_input);
+      apply_activation_backward<Major, T>(Patch<T>{row, row_pitch}, raw, parameters.prologue(block),
+                                          sum_vectors(slice, block), {part.positions, part.channels});
     }
     TilePart stored_part = part;
     stored_part.multiplier = 1;

@@ -139,8 +139,8 @@ class PointwiseGradientTile {
     const auto output = read_patch<Major, T>(views_.output, out, Major::is_readable(views_.output), output_);
     const Patch<T> grad{grad_, Major::pitch(out.positions, out.channels)};
     const std::int64_t m = out.channel;
-    apply_gradient_prologue<Major, T>(raw, output, prologue.grad_scale + m, prologue.output_scale + m,
-                                      prologue.offset + m, extent, grad);
+    apply_gradient_prologue<Major, T>(
+        raw, output, {prologue.grad_scale + m, prologue.output_scale + m, prologue.offset + m, {}}, extent, grad);
     return grad;
   }
 

@@ -10,7 +10,6 @@
 #endif
 // NOLINTEND(llvm-header-guard)
 
-#include "fusedsc/common/cpu/gradient_tile-inl.h"
 #include "fusedsc/common/cpu/moments-inl.h"
 #include "fusedsc/common/cpu/patch-inl.h"
 
@@ -23,7 +22,43 @@ struct Extent {
   std::int64_t positions = 0, channels = 0;
 };
 
-/// Units of channels that a pass walks side by side: independent sums, and longer runs of each position's channels.
+/// A GradientPrologue's vectors for the channels of a tile, padded with zeros to whole vectors.
+template <class T>
+struct GradientVectors {
+  const T* grad_scale = nullptr;
+  const T* output_scale = nullptr;
+  const T* offset = nullptr;
+  ConstTensorView output;
+
+  explicit operator bool() const { return grad_scale != nullptr; }
+};
+
+/// The vectors of GradientSums for the channels of a tile; null: not wanted.
+template <class T>
+struct SumVectors {
+  const T* mean = nullptr;
+  T* grad = nullptr;
+  T* grad_times_centered = nullptr;
+
+  explicit operator bool() const { return grad != nullptr; }
+};
+
+/// body(channel, position, positions left of the line) for every vector of a patch, in the order in which they lie in
+/// memory: patches are often the tensors themselves, and only then does the hardware see what to fetch.
+template <class Major, class Body>
+HWY_INLINE void for_each_vector(const Extent& extent, const Body& body) {
+  if constexpr (Major::kChannelMajor) {
+    for (std::int64_t c = 0; c < extent.channels; ++c) {
+      for (std::int64_t p = 0; p < extent.positions; p += Major::kPositions) body(c, p, extent.positions - p);
+    }
+  } else {
+    for (std::int64_t p = 0; p < extent.positions; ++p) {
+      for (std::int64_t c = 0; c < extent.channels; c += Major::kChannels) body(c, p, extent.positions - p);
+    }
+  }
+}
+
+/// Units of channels that a pass with sums walks side by side: independent sums, and longer runs of each position's channels.
 inline constexpr int kUnits = 4;
 
 /// body.template operator()<n>(channel) for groups of kUnits units of channels, and for the rest one by one.
@@ -50,39 +85,42 @@ template <class Major, class T>
 void apply_epilogue(const Patch<const T>& from, const AffineVectors<T>& affine, const Patch<const T>& residual,
                     const Extent& extent, const Patch<T>& to) {
   with_activation(affine.activation, [&]<Activation kActivation>() HWY_ATTR {
-    for_each_unit<Major>(extent.channels, [&]<int kCount>(std::int64_t first) HWY_ATTR {
-      const Coefficients<Major, kCount, T> scale(affine.scale, first), shift(affine.shift, first);
-      for (std::int64_t p = 0; p < extent.positions; p += Major::kPositions) {
-        const std::int64_t left = extent.positions - p;
-        HWY_UNROLL(4) for (int u = 0; u < kCount; ++u) {
-          const std::int64_t c = first + u * Major::kChannels;
-          const auto z = hn::MulAdd(Major::load(Major::at(from, c, p), left), scale.of[u], shift.of[u]);
-          auto result = activate<kActivation, T>(z);
-          if (residual.data != nullptr) result = hn::Add(result, Major::load(Major::at(residual, c, p), left));
-          Major::store(result, Major::at(to, c, p), left);
-        }
-      }
+    for_each_vector<Major>(extent, [&](std::int64_t c, std::int64_t p, std::int64_t left) HWY_ATTR {
+      const auto value = Major::load(Major::at(from, c, p), left);
+      auto result = activate<kActivation, T>(
+          hn::MulAdd(value, Major::coefficient(affine.scale, c), Major::coefficient(affine.shift, c)));
+      if (residual.data != nullptr) result = hn::Add(result, Major::load(Major::at(residual, c, p), left));
+      Major::store(result, Major::at(to, c, p), left);
     });
   });
 }
 
 /// to = grad_scale*grad + output_scale*output + offset; `to` may be `grad`.
 template <class Major, class T>
-void apply_gradient_prologue(const Patch<const T>& grad, const Patch<const T>& output, const T* grad_scale,
-                             const T* output_scale, const T* offset, const Extent& extent, const Patch<T>& to) {
-  for_each_unit<Major>(extent.channels, [&]<int kCount>(std::int64_t first) HWY_ATTR {
-    const Coefficients<Major, kCount, T> scale(grad_scale, first), from_output(output_scale, first),
-        constant(offset, first);
-    for (std::int64_t p = 0; p < extent.positions; p += Major::kPositions) {
-      const std::int64_t left = extent.positions - p;
-      HWY_UNROLL(4) for (int u = 0; u < kCount; ++u) {
-        const std::int64_t c = first + u * Major::kChannels;
-        const auto rest = hn::MulAdd(Major::load(Major::at(output, c, p), left), from_output.of[u], constant.of[u]);
-        const auto value = hn::MulAdd(Major::load(Major::at(grad, c, p), left), scale.of[u], rest);
-        Major::store(value, Major::at(to, c, p), left);
-      }
-    }
+void apply_gradient_prologue(const Patch<const T>& grad, const Patch<const T>& output,
+                             const GradientVectors<T>& prologue, const Extent& extent, const Patch<T>& to) {
+  for_each_vector<Major>(extent, [&](std::int64_t c, std::int64_t p, std::int64_t left) HWY_ATTR {
+    const auto from_output =
+        hn::MulAdd(Major::load(Major::at(output, c, p), left), Major::coefficient(prologue.output_scale, c),
+                   Major::coefficient(prologue.offset, c));
+    const auto value = hn::MulAdd(Major::load(Major::at(grad, c, p), left),
+                                  Major::coefficient(prologue.grad_scale, c), from_output);
+    Major::store(value, Major::at(to, c, p), left);
   });
+}
+
+/// Fills to[part.positions][pitch] from the output gradient, through the gradient prologue where there is one.
+/// `scratch` holds as much; it is used where the raw output cannot be read in place.
+template <class T>
+void load_gradient(const ConstTensorView& grad, const TilePart& part, const GradientVectors<T>& prologue, T* to,
+                   T* scratch) {
+  using Major = PositionMajor<T>;
+  if (!prologue) return load_tile<T>(grad, part, {}, to);
+  const bool whole = part.channels % kLanes<T> == 0;
+  const auto raw = read_patch<Major, T>(grad, part, whole && Major::is_readable(grad), to);
+  const auto output = read_patch<Major, T>(prologue.output, part, whole && Major::is_readable(prologue.output), scratch);
+  apply_gradient_prologue<Major, T>(raw, output, prologue, {part.positions, part.channels},
+                                    {to, Major::pitch(part.positions, part.channels)});
 }
 
 /// sums[c..] += the vector's total.
@@ -124,16 +162,17 @@ void apply_activation_backward(const Patch<Grad>& grad, const Patch<const T>& x,
 /// to += from.
 template <class Major, class T>
 void add_patch(const Patch<const T>& from, const Extent& extent, const Patch<T>& to) {
-  for_each_unit<Major>(extent.channels, [&]<int kCount>(std::int64_t first) HWY_ATTR {
-    for (std::int64_t p = 0; p < extent.positions; p += Major::kPositions) {
-      const std::int64_t left = extent.positions - p;
-      HWY_UNROLL(4) for (int u = 0; u < kCount; ++u) {
-        const std::int64_t c = first + u * Major::kChannels;
-        const auto sum = hn::Add(Major::load(Major::at(from, c, p), left), Major::load(Major::at(to, c, p), left));
-        Major::store(sum, Major::at(to, c, p), left);
-      }
-    }
+  for_each_vector<Major>(extent, [&](std::int64_t c, std::int64_t p, std::int64_t left) HWY_ATTR {
+    T* at = Major::at(to, c, p);
+    Major::store(hn::Add(Major::load(Major::at(from, c, p), left), Major::load(at, left)), at, left);
   });
+}
+
+/// to += from, element by element, `count` a multiple of a vector.
+template <class T>
+void add_in_place(T* to, const T* from, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; i += kLanes<T>)
+    store_as<T>(hn::Add(load_as<T>(to + i), load_as<T>(from + i)), to + i);
 }
 
 /// The sums of some units of channels over positions [begin, end).
