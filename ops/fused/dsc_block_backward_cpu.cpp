@@ -254,9 +254,9 @@ struct RecomputedGradients {
                                                        {positions, pitch});
       }
       const Patch<T> grad{gradient, pitch};
-      apply_gradient_prologue<PositionMajor<T>, T>(
-          grad, {tile, pitch}, {gradients.grad_scale, gradients.output_scale, gradients.offset, {}}, {positions, pitch},
-          grad);
+      apply_gradient_prologue<PositionMajor<T>, T>(grad, {tile, pitch},
+                                                   {gradients.grad_scale, gradients.output_scale, gradients.offset, {}},
+                                                   {positions, pitch}, grad);
     }
   };
 };

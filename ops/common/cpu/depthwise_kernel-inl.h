@@ -81,7 +81,8 @@ HWY_NOINLINE void depthwise_3x3_block(const BlockInput<T>& input, const Depthwis
   for (std::int64_t c = 0; c < channels; c += kLanes<T>) {
     if (input.ahead[0] != nullptr) {
       HWY_UNROLL(4)
-      for (int i = 0; i < kNewRows; ++i) prefetch(input.ahead[i] + c * kNewColumns, kNewColumns * kLanes<T> * sizeof(T));
+      for (int i = 0; i < kNewRows; ++i)
+        prefetch(input.ahead[i] + c * kNewColumns, kNewColumns * kLanes<T> * sizeof(T));
     }
     if (output_ahead != 0) {
       HWY_UNROLL(2)
@@ -95,8 +96,8 @@ HWY_NOINLINE void depthwise_3x3_block(const BlockInput<T>& input, const Depthwis
     for (int i = 0; i < kCount; ++i) sum[i / kColumns][i % kColumns] = start;
     HWY_UNROLL(8)
     for (int i = 0; i < kInputRows; ++i) {
-      // Only the weights of the output rows that this row reaches: nine would not fit sixteen registers beside the sums.
-      // The compiler must not see that they are the same at each row, or it would keep them all, on the stack.
+      // Only the weights of the output rows that this row reaches: nine would not fit sixteen registers beside the
+      // sums. The compiler must not see that they are the same at each row, or it would keep them all, on the stack.
       const T* taps = first_tap + c;
       asm("" : "+r"(taps));
       Vec<T> weight[kRows][3];

@@ -58,7 +58,8 @@ HWY_INLINE void for_each_vector(const Extent& extent, const Body& body) {
   }
 }
 
-/// Units of channels that a pass with sums walks side by side: independent sums, and longer runs of each position's channels.
+/// Units of channels that a pass with sums walks side by side: independent sums, and longer runs of each position's
+/// channels.
 inline constexpr int kUnits = 4;
 
 /// body.template operator()<n>(channel) for groups of kUnits units of channels, and for the rest one by one.
@@ -103,8 +104,8 @@ void apply_gradient_prologue(const Patch<const T>& grad, const Patch<const T>& o
     const auto from_output =
         hn::MulAdd(Major::load(Major::at(output, c, p), left), Major::coefficient(prologue.output_scale, c),
                    Major::coefficient(prologue.offset, c));
-    const auto value = hn::MulAdd(Major::load(Major::at(grad, c, p), left),
-                                  Major::coefficient(prologue.grad_scale, c), from_output);
+    const auto value =
+        hn::MulAdd(Major::load(Major::at(grad, c, p), left), Major::coefficient(prologue.grad_scale, c), from_output);
     Major::store(value, Major::at(to, c, p), left);
   });
 }
@@ -118,7 +119,8 @@ void load_gradient(const ConstTensorView& grad, const TilePart& part, const Grad
   if (!prologue) return load_tile<T>(grad, part, {}, to);
   const bool whole = part.channels % kLanes<T> == 0;
   const auto raw = read_patch<Major, T>(grad, part, whole && Major::is_readable(grad), to);
-  const auto output = read_patch<Major, T>(prologue.output, part, whole && Major::is_readable(prologue.output), scratch);
+  const auto output =
+      read_patch<Major, T>(prologue.output, part, whole && Major::is_readable(prologue.output), scratch);
   apply_gradient_prologue<Major, T>(raw, output, prologue, {part.positions, part.channels},
                                     {to, Major::pitch(part.positions, part.channels)});
 }
