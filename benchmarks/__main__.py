@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
         for case in progress:
             progress.set_description(f"{case.suite} {case.name} {case.direction} {case.layout}")
             records.append(measure(case, options.rounds, bandwidth) | {"malloc": options.malloc})
-    console = Console()
+    console = Console() if sys.stdout.isatty() else Console(width=110)
     report.print_tables(records, console)
     console.print(f"{platform.processor() or platform.machine()}: {machine}; medians of {options.rounds} rounds")
     output = options.output or (RESULTS / "cpu.json" if is_complete(options) else None)

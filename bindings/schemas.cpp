@@ -65,4 +65,8 @@ TORCH_LIBRARY(fusedsc, m) {
       "float? momentum=0.1, Tensor? num_batches_tracked=None, float eps=1e-05, str activation=\"relu6\", "
       "int[2] stride=1, int[4] padding=1, int[2] dilation=1, bool? recompute=None) "
       "-> (str[] direction, str[] implementation, str[] why_not)");
+  def("_explain_inverted_residual(Tensor x, Tensor? expand_weight, Tensor?[] expand_bn, Tensor dw_weight, "
+      "Tensor?[] dw_bn, Tensor project_weight, Tensor?[] project_bn, *, bool training, float[]? momentum, "
+      "float[] eps, str activation=\"relu6\", int[2] stride=1, int[4] padding=1, int[2] dilation=1, "
+      "bool residual=False, bool? recompute=None) -> (str[] direction, str[] implementation, str[] why_not)");
 }

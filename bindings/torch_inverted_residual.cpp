@@ -3,6 +3,7 @@
 #include <torch/library.h>
 
 #include "arguments.h"
+#include "explain.h"
 #include "fusedsc/common/status.h"
 #include "fusedsc/fused/inverted_residual.h"
 #include "operators.h"
@@ -147,6 +148,45 @@ struct Operands {
   }
 };
 
+InvertedResidualArguments forward_arguments(const Operands& operands, const Window& window,
+                                            std::string_view activation, bool residual, bool training,
+                                            at::ArrayRef<double> eps, const Tensors5& outputs) {
+  auto arguments = operands.arguments(window, activation, residual, training);
+  arguments.expand_bn.eps = eps[0];
+  arguments.dw_bn.eps = eps[1];
+  arguments.project_bn.eps = eps[2];
+  arguments.e = mutable_view(std::get<2>(outputs));
+  arguments.d = mutable_view(std::get<3>(outputs));
+  arguments.p = mutable_view(std::get<4>(outputs));
+  arguments.y = mutable_view(std::get<0>(outputs));
+  return arguments;
+}
+
+std::array<Tensor*, 6> bn_gradients(Tensors10& gradients) {
+  auto& [grad_x, grad_expand_weight, grad_dw_weight, grad_project_weight, w0, b0, w1, b1, w2, b2] = gradients;
+  return {&w0, &b0, &w1, &b1, &w2, &b2};
+}
+
+/// `grad_d` and `grad_e` are scratch.
+InvertedResidualBackwardArguments backward_arguments(const InvertedResidualArguments& forward, const Tensor& grad_y,
+                                                     const Tensor& grad_d, const Tensor& grad_e,
+                                                     const Tensors10& gradients) {
+  InvertedResidualBackwardArguments arguments;
+  arguments.forward = forward;
+  arguments.grad_y = view(grad_y);
+  arguments.grad_d = mutable_view(grad_d);
+  arguments.grad_e = mutable_view(grad_e);
+  const auto& [grad_x, grad_expand_weight, grad_dw_weight, grad_project_weight, w0, b0, w1, b1, w2, b2] = gradients;
+  arguments.grad_x = mutable_view(grad_x);
+  arguments.grad_expand_weight = mutable_view(grad_expand_weight);
+  arguments.grad_dw_weight = mutable_view(grad_dw_weight);
+  arguments.grad_project_weight = mutable_view(grad_project_weight);
+  arguments.grad_expand_bn = {mutable_channels(w0), mutable_channels(b0)};
+  arguments.grad_dw_bn = {mutable_channels(w1), mutable_channels(b1)};
+  arguments.grad_project_bn = {mutable_channels(w2), mutable_channels(b2)};
+  return arguments;
+}
+
 Tensors5 inverted_residual_forward_kernel(const Tensor& x, const OptionalTensor& expand_weight, const Tensor& dw_weight,
                                           const Tensor& project_weight, const TensorOptionals& bn_parameters,
                                           const OptionalTensor& statistics, at::ArrayRef<double> eps,
@@ -162,14 +202,8 @@ Tensors5 inverted_residual_forward_kernel(const Tensor& x, const OptionalTensor&
   const bool training = !statistics;
   const Operands operands(x, expand_weight, dw_weight, project_weight, bn_parameters,
                           statistics.value_or(batch_statistics));
-  auto arguments = operands.arguments(window_of(dw_weight, stride, padding, dilation), activation, residual, training);
-  arguments.expand_bn.eps = eps[0];
-  arguments.dw_bn.eps = eps[1];
-  arguments.project_bn.eps = eps[2];
-  arguments.e = mutable_view(e);
-  arguments.d = mutable_view(d);
-  arguments.p = mutable_view(p);
-  arguments.y = mutable_view(y);
+  const auto arguments = forward_arguments(operands, window_of(dw_weight, stride, padding, dilation), activation,
+                                           residual, training, eps, {y, batch_statistics, e, d, p});
   run(fusedsc::inverted_residual, inverted_residual_workspace_bytes, arguments, x);
   if (training) {
     const Tensor variance = batch_statistics.select(0, 2);
@@ -192,33 +226,47 @@ Tensors10 inverted_residual_backward_kernel(const Tensor& grad_y, const Tensor& 
   if (grad_y.numel() == 0) return zeroed(gradients);
 
   const Operands operands(x, expand_weight, dw_weight, project_weight, bn_parameters, statistics);
-  InvertedResidualBackwardArguments arguments;
-  arguments.forward =
-      operands.arguments(window_of(dw_weight, stride, padding, dilation), activation, residual, training);
-  arguments.forward.e = mutable_view(e);
-  arguments.forward.d = mutable_view(d);
-  arguments.forward.p = mutable_view(p);
+  auto forward = operands.arguments(window_of(dw_weight, stride, padding, dilation), activation, residual, training);
+  forward.e = mutable_view(e);
+  forward.d = mutable_view(d);
+  forward.p = mutable_view(p);
   const Tensor grad_y_ = addressable(grad_y), grad_d = at::empty_like(d);
   const Tensor grad_e = expand_weight ? at::empty_like(e) : Tensor();
-  arguments.grad_y = view(grad_y_);
-  arguments.grad_d = mutable_view(grad_d);
-  arguments.grad_e = mutable_view(grad_e);
-  const auto& [grad_x, grad_expand_weight, grad_dw_weight, grad_project_weight, w0, b0, w1, b1, w2, b2] = gradients;
-  arguments.grad_x = mutable_view(grad_x);
-  arguments.grad_expand_weight = mutable_view(grad_expand_weight);
-  arguments.grad_dw_weight = mutable_view(grad_dw_weight);
-  arguments.grad_project_weight = mutable_view(grad_project_weight);
-  const std::array<Tensor, 6> bn_gradients = {w0, b0, w1, b1, w2, b2};
-  std::array<Tensor, 6> written;
-  for (std::size_t i = 0; i < written.size(); ++i) {
-    written[i] = accumulator_for(bn_gradients[i], statistics.scalar_type());
-  }
-  arguments.grad_expand_bn = {mutable_channels(written[0]), mutable_channels(written[1])};
-  arguments.grad_dw_bn = {mutable_channels(written[2]), mutable_channels(written[3])};
-  arguments.grad_project_bn = {mutable_channels(written[4]), mutable_channels(written[5])};
-  run(fusedsc::inverted_residual_backward, inverted_residual_backward_workspace_bytes, arguments, x);
-  for (std::size_t i = 0; i < written.size(); ++i) store(written[i], bn_gradients[i]);
+  Tensors10 written = gradients;
+  for (Tensor* gradient : bn_gradients(written)) *gradient = accumulator_for(*gradient, statistics.scalar_type());
+  run(fusedsc::inverted_residual_backward, inverted_residual_backward_workspace_bytes,
+      backward_arguments(forward, grad_y_, grad_d, grad_e, written), x);
+  Tensors10 results = gradients;
+  for (std::size_t i = 0; i < kParameterNames.size(); ++i) store(*bn_gradients(written)[i], *bn_gradients(results)[i]);
   return gradients;
+}
+
+Explanation explain_inverted_residual_kernel(const Tensor& x, const OptionalTensor& expand_weight,
+                                             const TensorOptionals& expand_bn, const Tensor& dw_weight,
+                                             const TensorOptionals& dw_bn, const Tensor& project_weight,
+                                             const TensorOptionals& project_bn, bool training,
+                                             std::optional<at::ArrayRef<double>> /*momentum*/,
+                                             at::ArrayRef<double> /*eps*/, std::string_view activation,
+                                             IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
+                                             bool residual, std::optional<bool> /*recompute*/) {
+  TensorOptionals bn_parameters;
+  for (const TensorOptionals& bn : {expand_bn, dw_bn, project_bn}) {
+    for (const std::size_t i : {0, 1}) bn_parameters.push_back(bn.get(i));
+  }
+  const std::array<double, 3> eps = {1, 1, 1};  // of no consequence for the choice
+  const Tensors5 outputs =
+      inverted_residual_forward_meta(x, expand_weight, dw_weight, project_weight, bn_parameters, {}, eps, activation,
+                                     stride, padding, dilation, residual, /*recompute=*/false);
+  const auto& [y, statistics, e, d, p] = outputs;
+  const bool batch_statistics = training || !dw_bn.get(2);
+  const Operands operands(x, expand_weight, dw_weight, project_weight, bn_parameters, statistics);
+  const auto forward = forward_arguments(operands, window_of(dw_weight, stride, padding, dilation), activation,
+                                         residual, batch_statistics, eps, outputs);
+  const Tensors10 gradients(operands.x, operands.expand_weight, operands.dw_weight, operands.project_weight,
+                            operands.bn_parameters[0], operands.bn_parameters[1], operands.bn_parameters[2],
+                            operands.bn_parameters[3], operands.bn_parameters[4], operands.bn_parameters[5]);
+  return explanation(explain_inverted_residual(forward),
+                     explain_inverted_residual_backward(backward_arguments(forward, y, d, e, gradients)));
 }
 
 }  // namespace
@@ -226,6 +274,7 @@ Tensors10 inverted_residual_backward_kernel(const Tensor& grad_y, const Tensor& 
 TORCH_LIBRARY_IMPL(fusedsc, CPU, m) {
   m.impl("_inverted_residual_forward", inverted_residual_forward_kernel);
   m.impl("_inverted_residual_backward", inverted_residual_backward_kernel);
+  m.impl("_explain_inverted_residual", explain_inverted_residual_kernel);
 }
 
 TORCH_LIBRARY_IMPL(fusedsc, Meta, m) {

@@ -1,241 +1,26 @@
 #include "fusedsc/fused/inverted_residual.h"
 
-#include <algorithm>
-
-#include "fusedsc/backward/depthwise.h"
-#include "fusedsc/backward/pointwise.h"
 #include "fusedsc/common/clear.h"
-#include "fusedsc/common/status.h"
 #include "fusedsc/fused/batch_norm_seam.h"
 #include "fusedsc/fused/inverted_residual_checks.h"
-#include "fusedsc/runtime/arena.h"
+#include "fusedsc/fused/inverted_residual_composed.h"
 #include "fusedsc/runtime/checks.h"
 
 namespace fusedsc {
 namespace {
 
-std::int64_t count_of(const ConstTensorView& x) { return x.sizes[0] * x.sizes[2] * x.sizes[3]; }
+constexpr const char* kForward = "inverted_residual";
+constexpr const char* kBackward = "inverted_residual_backward";
 
-/// One BatchNorm of the block between the raw tensor it normalises and whoever reads it.
-struct Seam {
-  ConstTensorView raw;
-  BatchNormParameters parameters;
-  ChannelVector scale, shift;
+std::span<const Implementation<InvertedResidualArguments>> forward_implementations() {
+  static const Implementation<InvertedResidualArguments> list[] = {inverted_residual_composed()};
+  return list;
+}
 
-  Seam(const ConstTensorView& raw_, const BatchNormParameters& parameters_, Arena& arena)
-      : raw(raw_), parameters(parameters_) {
-    if (!raw) return;
-    scale = take_channels(arena, raw);
-    shift = take_channels(arena, raw);
-  }
-
-  Prologue prologue(Activation activation) const { return {scale, shift, activation}; }
-
-  /// The sums of squares are left where invstd will be.
-  Statistics statistics() const { return {parameters.mean, parameters.invstd}; }
-
-  void finish_statistics() const {
-    if (parameters.variance) batch_norm_variance(parameters.invstd, count_of(raw), parameters.variance);
-    batch_norm_invstd(parameters.invstd, count_of(raw), parameters.eps, parameters.invstd);
-  }
-
-  void update_affine() const {
-    batch_norm_affine(parameters.weight, parameters.bias, parameters.mean, parameters.invstd, scale, shift);
-  }
-};
-
-struct Forward {
-  const InvertedResidualArguments& block;
-  Arena arena;
-  bool expands;
-  Seam expand_seam, dw_seam, project_seam;
-  PointwiseArguments expand, project;
-  DepthwiseArguments depthwise;
-  BatchNormApplyArguments apply;
-
-  Forward(const InvertedResidualArguments& block_, void* workspace)
-      : block(block_),
-        arena(workspace),
-        expands(block.expand_weight),
-        expand_seam(expands ? block.e : TensorView(), block.expand_bn, arena),
-        dw_seam(block.d, block.dw_bn, arena),
-        project_seam(block.p, block.project_bn, arena) {
-    expand.x = block.x;
-    expand.weight = block.expand_weight;
-    expand.y = block.e;
-    depthwise.x = expands ? ConstTensorView(block.e) : block.x;
-    depthwise.weight = block.dw_weight;
-    depthwise.window = block.window;
-    if (expands) depthwise.prologue = expand_seam.prologue(block.activation);
-    depthwise.y = block.d;
-    project.x = block.d;
-    project.weight = block.project_weight;
-    project.prologue = dw_seam.prologue(block.activation);
-    project.y = block.p;
-    apply.x = block.p;
-    apply.scale = project_seam.scale;
-    apply.shift = project_seam.shift;
-    if (block.residual) apply.residual = block.x;
-    apply.out = block.y;
-    if (!block.training) return;
-    if (expands) expand.statistics = expand_seam.statistics();
-    depthwise.statistics = dw_seam.statistics();
-    project.statistics = project_seam.statistics();
-  }
-
-  std::size_t workspace_bytes(int threads) const {
-    std::size_t bytes = expands ? pointwise_conv2d_workspace_bytes(expand, threads) : 0;
-    bytes = std::max(bytes, depthwise_conv2d_workspace_bytes(depthwise, threads));
-    bytes = std::max(bytes, pointwise_conv2d_workspace_bytes(project, threads));
-    bytes = std::max(bytes, batch_norm_apply_workspace_bytes(apply, threads));
-    return arena.used() + bytes;
-  }
-
-  void run(const Execution& execution) const {
-    const Execution rest = rest_of(execution, arena);
-    if (expands) {
-      pointwise_conv2d(expand, rest);
-      normalise(expand_seam);
-    }
-    depthwise_conv2d(depthwise, rest);
-    normalise(dw_seam);
-    pointwise_conv2d(project, rest);
-    normalise(project_seam);
-    batch_norm_apply(apply, rest);
-  }
-
-  void normalise(const Seam& seam) const {
-    if (block.training) seam.finish_statistics();
-    seam.update_affine();
-  }
-};
-
-/// A Seam, and its BatchNorm's backward.
-struct GradientSeam : Seam {
-  BatchNormGradients gradients;
-  bool training;
-  ChannelVector sum_grad, sum_centered, grad_scale, output_scale, offset;
-
-  GradientSeam(const ConstTensorView& raw_, const BatchNormParameters& parameters_,
-               const BatchNormGradients& gradients_, bool training_, Arena& arena)
-      : Seam(raw_, parameters_, arena), gradients(gradients_), training(training_) {
-    if (!raw) return;
-    for (ChannelVector* vector : {&sum_grad, &sum_centered, &grad_scale, &output_scale, &offset}) {
-      *vector = take_channels(arena, raw);
-    }
-  }
-
-  GradientSums sums() const { return {parameters.mean, sum_grad, sum_centered}; }
-  GradientPrologue gradient_prologue() const { return {grad_scale, output_scale, offset, raw}; }
-
-  /// From the sums to the coefficients of the gradient prologue and the parameters' gradients.
-  void finish() const {
-    BatchNormBackward backward;
-    backward.weight = parameters.weight;
-    backward.mean = parameters.mean;
-    backward.invstd = parameters.invstd;
-    backward.sum_grad = sum_grad;
-    backward.sum_grad_times_centered = sum_centered;
-    backward.count = count_of(raw);
-    backward.training = training;
-    backward.grad_scale = grad_scale;
-    backward.output_scale = output_scale;
-    backward.offset = offset;
-    backward.grad_weight = gradients.weight;
-    backward.grad_bias = gradients.bias;
-    batch_norm_backward_coefficients(backward);
-  }
-};
-
-/// From the result's gradient to x's: each step leaves the next one's gradient at the output of a BatchNorm, and the
-/// two sums with which that BatchNorm's backward happens on load. Steps that nothing asks for are left out.
-struct Backward {
-  const InvertedResidualBackwardArguments& wanted;
-  const InvertedResidualArguments& block;
-  Arena arena;
-  bool expands, wants_expand, wants_grad_e, wants_depthwise, wants_grad_d;
-  GradientSeam expand_seam, dw_seam, project_seam;
-  BatchNormReduceArguments reduce;
-  PointwiseBackwardArguments project, expand;
-  DepthwiseBackwardArguments depthwise;
-
-  Backward(const InvertedResidualBackwardArguments& wanted_, void* workspace)
-      : wanted(wanted_),
-        block(wanted_.forward),
-        arena(workspace),
-        expands(block.expand_weight),
-        wants_expand(expands && (wanted.grad_x || wanted.grad_expand_weight)),
-        wants_grad_e(wants_expand || (expands && (wanted.grad_expand_bn.weight || wanted.grad_expand_bn.bias))),
-        wants_depthwise(wants_grad_e || wanted.grad_x || wanted.grad_dw_weight),
-        wants_grad_d(wants_depthwise || wanted.grad_dw_bn.weight || wanted.grad_dw_bn.bias),
-        expand_seam(expands ? block.e : TensorView(), block.expand_bn, wanted.grad_expand_bn, block.training, arena),
-        dw_seam(block.d, block.dw_bn, wanted.grad_dw_bn, block.training, arena),
-        project_seam(block.p, block.project_bn, wanted.grad_project_bn, block.training, arena) {
-    check(!wants_grad_d || wanted.grad_d, "grad_d: it is null, but the wanted gradients pass through it; give memory");
-    check(!wants_grad_e || wanted.grad_e, "grad_e: it is null, but the wanted gradients pass through it; give memory");
-    reduce.x = block.p;
-    reduce.grad_y = wanted.grad_y;
-    reduce.scale = project_seam.scale;
-    reduce.shift = project_seam.shift;
-    reduce.sums = project_seam.sums();
-    project.x = block.d;
-    project.weight = block.project_weight;
-    project.prologue = dw_seam.prologue(block.activation);
-    project.grad_y = wanted.grad_y;
-    project.gradient_prologue = project_seam.gradient_prologue();
-    project.grad_weight = wanted.grad_project_weight;
-    if (wants_grad_d) {
-      project.grad_x = wanted.grad_d;
-      project.sums = dw_seam.sums();
-    }
-    depthwise.x = expands ? ConstTensorView(block.e) : block.x;
-    depthwise.weight = block.dw_weight;
-    depthwise.window = block.window;
-    depthwise.grad_y = wanted.grad_d;
-    depthwise.gradient_prologue = dw_seam.gradient_prologue();
-    depthwise.grad_weight = wanted.grad_dw_weight;
-    if (expands) depthwise.prologue = expand_seam.prologue(block.activation);
-    if (wants_grad_e) {
-      depthwise.grad_x = wanted.grad_e;
-      depthwise.sums = expand_seam.sums();
-    } else if (!expands && wanted.grad_x) {
-      depthwise.grad_x = wanted.grad_x;
-      if (block.residual) depthwise.grad_add = wanted.grad_y;
-    }
-    expand.x = block.x;
-    expand.weight = block.expand_weight;
-    expand.grad_y = wanted.grad_e;
-    expand.gradient_prologue = expand_seam.gradient_prologue();
-    expand.grad_weight = wanted.grad_expand_weight;
-    expand.grad_x = wanted.grad_x;
-    if (block.residual && wanted.grad_x) expand.grad_add = wanted.grad_y;
-  }
-
-  bool wants_project() const { return wants_grad_d || wanted.grad_project_weight; }
-
-  std::size_t workspace_bytes(int threads) const {
-    std::size_t bytes = batch_norm_reduce_workspace_bytes(reduce, threads);
-    if (wants_project()) bytes = std::max(bytes, pointwise_conv2d_backward_workspace_bytes(project, threads));
-    if (wants_depthwise) bytes = std::max(bytes, depthwise_conv2d_backward_workspace_bytes(depthwise, threads));
-    if (wants_expand) bytes = std::max(bytes, pointwise_conv2d_backward_workspace_bytes(expand, threads));
-    return arena.used() + bytes;
-  }
-
-  void run(const Execution& execution) const {
-    const Execution rest = rest_of(execution, arena);
-    if (expands) expand_seam.update_affine();
-    dw_seam.update_affine();
-    project_seam.update_affine();
-    batch_norm_reduce(reduce, rest);
-    project_seam.finish();
-    if (wants_project()) pointwise_conv2d_backward(project, rest);
-    if (wants_grad_d) dw_seam.finish();
-    if (wants_depthwise) depthwise_conv2d_backward(depthwise, rest);
-    if (wants_grad_e) expand_seam.finish();
-    if (wants_expand) pointwise_conv2d_backward(expand, rest);
-  }
-};
-
+std::span<const Implementation<InvertedResidualBackwardArguments>> backward_implementations() {
+  static const Implementation<InvertedResidualBackwardArguments> list[] = {inverted_residual_backward_composed()};
+  return list;
+}
 /// What a batch without images leaves behind.
 void clear_results(const InvertedResidualArguments& block) {
   if (!block.training) return;
@@ -266,13 +51,19 @@ void inverted_residual(const InvertedResidualArguments& arguments, const Executi
   check_memory(arguments);
   check_execution(execution, inverted_residual_workspace_bytes(arguments, execution.threads));
   if (arguments.y.elements() == 0) return clear_results(arguments);
-  Forward(arguments, execution.workspace).run(execution);
+  choose(kForward, forward_implementations(), arguments).run(arguments, execution);
 }
 
 std::size_t inverted_residual_workspace_bytes(const InvertedResidualArguments& arguments, int threads) {
   check_threads(threads);
   check_problem(arguments);
-  return arguments.y.elements() == 0 ? 0 : Forward(arguments, nullptr).workspace_bytes(threads);
+  if (arguments.y.elements() == 0) return 0;
+  return choose(kForward, forward_implementations(), arguments).workspace_bytes(arguments, threads);
+}
+
+std::vector<Candidate> explain_inverted_residual(const InvertedResidualArguments& arguments) {
+  check_problem(arguments);
+  return explain(forward_implementations(), arguments);
 }
 
 void inverted_residual_backward(const InvertedResidualBackwardArguments& arguments, const Execution& execution) {
@@ -280,14 +71,20 @@ void inverted_residual_backward(const InvertedResidualBackwardArguments& argumen
   check_memory(arguments);
   check_execution(execution, inverted_residual_backward_workspace_bytes(arguments, execution.threads));
   if (arguments.grad_y.elements() == 0) return clear_results(arguments);
-  Backward(arguments, execution.workspace).run(execution);
+  choose(kBackward, backward_implementations(), arguments).run(arguments, execution);
 }
 
 std::size_t inverted_residual_backward_workspace_bytes(const InvertedResidualBackwardArguments& arguments,
                                                        int threads) {
   check_threads(threads);
   check_problem(arguments);
-  return arguments.grad_y.elements() == 0 ? 0 : Backward(arguments, nullptr).workspace_bytes(threads);
+  if (arguments.grad_y.elements() == 0) return 0;
+  return choose(kBackward, backward_implementations(), arguments).workspace_bytes(arguments, threads);
+}
+
+std::vector<Candidate> explain_inverted_residual_backward(const InvertedResidualBackwardArguments& arguments) {
+  check_problem(arguments);
+  return explain(backward_implementations(), arguments);
 }
 
 }  // namespace fusedsc

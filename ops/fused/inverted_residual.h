@@ -4,9 +4,11 @@
 #pragma once
 
 #include <cstddef>
+#include <vector>
 
 #include "fusedsc/common/problem.h"
 #include "fusedsc/runtime/execution.h"
+#include "fusedsc/runtime/implementation.h"
 
 namespace fusedsc {
 
@@ -37,6 +39,7 @@ struct InvertedResidualArguments {
 
 void inverted_residual(const InvertedResidualArguments& arguments, const Execution& execution);
 std::size_t inverted_residual_workspace_bytes(const InvertedResidualArguments& arguments, int threads);
+std::vector<Candidate> explain_inverted_residual(const InvertedResidualArguments& arguments);
 
 /// Gradients of one BatchNorm's parameters, accumulation type; data may be null.
 struct BatchNormGradients {
@@ -54,5 +57,6 @@ struct InvertedResidualBackwardArguments {
 
 void inverted_residual_backward(const InvertedResidualBackwardArguments& arguments, const Execution& execution);
 std::size_t inverted_residual_backward_workspace_bytes(const InvertedResidualBackwardArguments& arguments, int threads);
+std::vector<Candidate> explain_inverted_residual_backward(const InvertedResidualBackwardArguments& arguments);
 
 }  // namespace fusedsc

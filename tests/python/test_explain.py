@@ -9,11 +9,15 @@ def call(name):
     return {
         "depthwise_conv2d": ((x, dw, vector), {"stride": 2, "padding": "same"}),
         "pointwise_conv2d": ((x, pw), {}),
+        "inverted_residual": (
+            (x, None, None, dw, [vector] * 4 + [None], pw, [vector[:5]] * 4 + [None]),
+            {"training": True},
+        ),
         "dsc_block": ((x, dw, vector, vector, vector, vector, pw), {"training": True, "recompute": True}),
     }[name]
 
 
-@pytest.mark.parametrize("name", ["depthwise_conv2d", "pointwise_conv2d", "dsc_block"])
+@pytest.mark.parametrize("name", ["depthwise_conv2d", "pointwise_conv2d", "dsc_block", "inverted_residual"])
 def test_names_the_implementation_that_runs(name):
     args, kwargs = call(name)
     explanation = fusedsc.explain(name, *args, **kwargs)

@@ -16,6 +16,7 @@ sys.path.insert(0, str(EXAMPLES))
 
 import fashion_mnist  # noqa: E402
 from common import checkpoint, options  # noqa: E402
+from fashion_mnist_files import idx  # noqa: E402
 
 STEPS = 12
 TINY = ["--epochs", "2", "--batch-size", "8", "--width", "0.1", "--limit-train", "48", "--limit-test", "40"]
@@ -31,19 +32,6 @@ SUMMARY_KEYS = [
     "pytorch_saved_for_backward_mib",
     "device",
 ]
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    """Fashion-MNIST's four files, small: the same format, with random content."""
-    folder = tmp_path_factory.mktemp("data")
-    generator = torch.Generator().manual_seed(0)
-    for part, count in (("train", 64), ("t10k", 40)):
-        pixels = torch.randint(256, (count, 28, 28), generator=generator, dtype=torch.uint8)
-        labels = torch.randint(10, (count,), generator=generator, dtype=torch.uint8)
-        (folder / f"{part}-images-idx3-ubyte").write_bytes(idx(pixels))
-        (folder / f"{part}-labels-idx1-ubyte").write_bytes(idx(labels))
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -210,11 +198,6 @@ def test_help_has_examples(capfd):
     output = capfd.readouterr().out
     assert "examples:" in output
     assert "--resume" in output
-
-
-def idx(values):
-    header = bytes((0, 0, 8, values.dim()))
-    return header + b"".join(size.to_bytes(4, "big") for size in values.shape) + values.numpy().tobytes()
 
 
 def arguments_of(data, runs, *more):

@@ -11,7 +11,7 @@ from . import functional
 
 __all__ = ["Candidate", "Explanation", "explain"]
 
-EXPLAINABLE = ("depthwise_conv2d", "pointwise_conv2d", "dsc_block")
+EXPLAINABLE = ("depthwise_conv2d", "pointwise_conv2d", "dsc_block", "inverted_residual")
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def explain(op_name: str, *args, **kwargs) -> Explanation:
     """Each implementation of an operator in order of preference: taken, or the reason why it cannot run.
 
     Args:
-        op_name: "depthwise_conv2d", "pointwise_conv2d" or "dsc_block".
+        op_name: "depthwise_conv2d", "pointwise_conv2d", "dsc_block" or "inverted_residual".
         *args, **kwargs: what ``fusedsc.functional``'s function of that name would be called with. Nothing is computed.
 
     Raises:
@@ -68,6 +68,9 @@ def explain(op_name: str, *args, **kwargs) -> Explanation:
         names = ("stride", "padding", "dilation")
         numbers = functional.geometry(arguments["x"], weight, *(arguments[name] for name in names))
         arguments.update(zip(names, numbers, strict=True))
+    if op_name == "inverted_residual":
+        names = ("expand_bn", "dw_bn", "project_bn", "momentum", "eps")
+        arguments.update(functional.batch_norms(*(arguments[name] for name in names)))
     rows = zip(*getattr(torch.ops.fusedsc, f"_explain_{op_name}")(**arguments), strict=True)
 
     candidates, decided = [], set()

@@ -201,14 +201,10 @@ def inverted_residual(
     return torch.ops.fusedsc.inverted_residual(
         x,
         expand_weight,
-        [None] * 5 if expand_bn is None else list(expand_bn),
-        dw_weight,
-        list(dw_bn),
-        project_weight,
-        list(project_bn),
+        dw_weight=dw_weight,
+        project_weight=project_weight,
+        **batch_norms(expand_bn, dw_bn, project_bn, momentum, eps),
         training=training,
-        momentum=None if momentum is None else _floats(momentum),
-        eps=_floats(eps),
         activation=activation,
         stride=stride,
         padding=padding,
@@ -216,6 +212,23 @@ def inverted_residual(
         residual=residual,
         recompute=recompute,
     )
+
+
+def batch_norms(
+    expand_bn: BatchNorm | None,
+    dw_bn: BatchNorm,
+    project_bn: BatchNorm,
+    momentum: float | Sequence[float] | None,
+    eps: float | Sequence[float],
+) -> dict[str, list | None]:
+    """The three BatchNorms of an inverted residual as the operators take them: as lists."""
+    return {
+        "expand_bn": [None] * 5 if expand_bn is None else list(expand_bn),
+        "dw_bn": list(dw_bn),
+        "project_bn": list(project_bn),
+        "momentum": None if momentum is None else _floats(momentum),
+        "eps": _floats(eps),
+    }
 
 
 def geometry(
