@@ -148,9 +148,9 @@ struct Operands {
   }
 };
 
-InvertedResidualArguments forward_arguments(const Operands& operands, const Window& window,
-                                            std::string_view activation, bool residual, bool training,
-                                            at::ArrayRef<double> eps, const Tensors5& outputs) {
+InvertedResidualArguments forward_arguments(const Operands& operands, const Window& window, std::string_view activation,
+                                            bool residual, bool training, at::ArrayRef<double> eps,
+                                            const Tensors5& outputs) {
   auto arguments = operands.arguments(window, activation, residual, training);
   arguments.expand_bn.eps = eps[0];
   arguments.dw_bn.eps = eps[1];
@@ -241,14 +241,11 @@ Tensors10 inverted_residual_backward_kernel(const Tensor& grad_y, const Tensor& 
   return gradients;
 }
 
-Explanation explain_inverted_residual_kernel(const Tensor& x, const OptionalTensor& expand_weight,
-                                             const TensorOptionals& expand_bn, const Tensor& dw_weight,
-                                             const TensorOptionals& dw_bn, const Tensor& project_weight,
-                                             const TensorOptionals& project_bn, bool training,
-                                             std::optional<at::ArrayRef<double>> /*momentum*/,
-                                             at::ArrayRef<double> /*eps*/, std::string_view activation,
-                                             IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
-                                             bool residual, std::optional<bool> /*recompute*/) {
+Explanation explain_inverted_residual_kernel(
+    const Tensor& x, const OptionalTensor& expand_weight, const TensorOptionals& expand_bn, const Tensor& dw_weight,
+    const TensorOptionals& dw_bn, const Tensor& project_weight, const TensorOptionals& project_bn, bool training,
+    std::optional<at::ArrayRef<double>> /*momentum*/, at::ArrayRef<double> /*eps*/, std::string_view activation,
+    IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, bool residual, std::optional<bool> /*recompute*/) {
   TensorOptionals bn_parameters;
   for (const TensorOptionals& bn : {expand_bn, dw_bn, project_bn}) {
     for (const std::size_t i : {0, 1}) bn_parameters.push_back(bn.get(i));

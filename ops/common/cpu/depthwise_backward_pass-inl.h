@@ -289,15 +289,13 @@ struct DepthwiseBackwardPass {
     const std::int64_t taps_size = parameters.tap_count * blocks.pitch, lane_size = blocks.count() * taps_size;
     for (std::int64_t lane = 1; lane < lanes; ++lane)
       add_in_place(grad_weight, grad_weight + lane * lane_size, lane_size);
-    with_storage<T>(arguments.grad_weight.dtype, [&]<class Storage>() {
-      for (std::int64_t c = 0; c < blocks.channels; ++c) {
-        const T* from = grad_weight + c / blocks.block * taps_size + c % blocks.block;
-        for (std::int64_t tap = 0; tap < parameters.tap_count; ++tap) {
-          const std::int64_t kh = tap / arguments.window.kernel[1], kw = tap % arguments.window.kernel[1];
-          *element<Storage>(arguments.grad_weight, c, 0, kh, kw) = scalar_storage<Storage>(from[tap * blocks.pitch]);
-        }
-      }
-    });
+    for (std::int64_t b = 0; b < blocks.count(); ++b) {
+      const std::int64_t pitch = blocks.template padded<T>(b);
+      for_each_tap_row(arguments.grad_weight, blocks.first(b), blocks.size(b),
+                       [&](const TensorView& rows, const TilePart& part, std::int64_t tap) {
+                         store_tile<T>(grad_weight + b * taps_size + tap * pitch, rows, part);
+                       });
+    }
   }
 
   void reduce_bias() {

@@ -93,6 +93,17 @@ struct DepthwisePlan {
   }
 };
 
+/// body(rows, part, tap) for the rows of a window, joined where they can be: a depthwise weight [C*m, 1, Kh, Kw] is to
+/// the tiles' code an image of Kh x Kw positions. `tap` is the first one of the part.
+template <class View, class Body>
+void for_each_tap_row(View weight, std::int64_t first_channel, std::int64_t channels, const Body& body) {
+  weight.sizes = {1, weight.sizes[0], weight.sizes[2], weight.sizes[3]};
+  weight.strides = {0, weight.strides[0], weight.strides[2], weight.strides[3]};
+  join_rows(weight);
+  TilePart part{.positions = weight.sizes[3], .channel = first_channel, .channels = channels};
+  for (; part.row < weight.sizes[2]; ++part.row) body(weight, part, part.row * part.positions);
+}
+
 /// Weights, bias and prologue of a depthwise convolution as the kernels read them: block by block, [tap][pitch].
 template <class T>
 struct DepthwiseParameters {
@@ -119,7 +130,10 @@ struct DepthwiseParameters {
   void pack(const ConstTensorView& weight, const ConstChannelVector& bias_vector, const Prologue& prologue) {
     for (std::int64_t b = 0; b < blocks.count(); ++b) {
       const std::int64_t first = blocks.first(b), size = blocks.size(b), at = b * blocks.pitch;
-      pack_taps(weight, first, size, taps + tap_count * at);
+      const std::int64_t pitch = blocks.template padded<T>(b);
+      for_each_tap_row(weight, first, size, [&](const ConstTensorView& rows, const TilePart& part, std::int64_t tap) {
+        load_tile<T>(rows, part, {}, taps + tap_count * at + tap * pitch);
+      });
       if (bias != nullptr) copy_channels(bias_vector, T(0), first, size, 1, bias + at);
       if (scale == nullptr) continue;
       copy_channels(prologue.scale, T(1), first, size, multiplier, scale + at);
@@ -129,24 +143,11 @@ struct DepthwiseParameters {
 
   DepthwiseWeights<T> weights(std::int64_t block) const {
     const std::int64_t at = block * blocks.pitch;
-    return {taps + tap_count * at, blocks.pitch, bias == nullptr ? nullptr : bias + at};
+    return {taps + tap_count * at, blocks.template padded<T>(block), bias == nullptr ? nullptr : bias + at};
   }
   AffineVectors<T> prologue(std::int64_t block) const {
     if (scale == nullptr) return {};
     return {scale + block * blocks.pitch, shift + block * blocks.pitch, activation};
-  }
-
- private:
-  void pack_taps(const ConstTensorView& weight, std::int64_t first, std::int64_t size, T* to) const {
-    std::fill(to, to + tap_count * blocks.pitch, T(0));
-    with_storage<T>(weight.dtype, [&]<class Storage>() {
-      for (std::int64_t c = 0; c < size; ++c) {
-        for (std::int64_t tap = 0; tap < tap_count; ++tap) {
-          const std::int64_t kh = tap / weight.sizes[3], kw = tap % weight.sizes[3];
-          to[tap * blocks.pitch + c] = scalar_value(*element<Storage>(weight, first + c, 0, kh, kw));
-        }
-      }
-    });
   }
 };
 

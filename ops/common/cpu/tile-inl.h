@@ -38,20 +38,25 @@ struct AffineVectors {
   explicit operator bool() const { return scale != nullptr; }
 };
 
+template <class Storage>
+HWY_INLINE auto scalar_value(Storage value) {
+  if constexpr (std::is_arithmetic_v<Storage>) return value;
+  else return to_float(value);
+}
+
 /// A copy of the channels [channel, channel + channels) of `vector` (each repeated `multiplier` times, all counted with
 /// repeats), `missing` where the vector is empty, zeros up to the pitch.
 template <class T, class Storage>
 void copy_channels(const Storage* vector, T missing, std::int64_t channel, std::int64_t channels,
                    std::int64_t multiplier, T* to) {
   const std::int64_t pitch = round_up(channels, kLanes<T>);
-  for (std::int64_t i = 0; i < channels; ++i) {
-    if (vector == nullptr) {
-      to[i] = missing;
-    } else if constexpr (std::is_arithmetic_v<Storage>) {
-      to[i] = static_cast<T>(vector[(channel + i) / multiplier]);
-    } else {
-      to[i] = to_float(vector[(channel + i) / multiplier]);
-    }
+  if (vector == nullptr) {
+    std::fill_n(to, channels, missing);
+  } else if (multiplier == 1) {
+    for (std::int64_t i = 0; i < channels; ++i) to[i] = static_cast<T>(scalar_value(vector[channel + i]));
+  } else {
+    for (std::int64_t i = 0; i < channels; ++i)
+      to[i] = static_cast<T>(scalar_value(vector[(channel + i) / multiplier]));
   }
   std::fill(to + channels, to + pitch, T(0));
 }
@@ -73,12 +78,6 @@ const Storage* element(const ConstTensorView& x, std::int64_t n, std::int64_t c,
 template <class Storage>
 Storage* element(const TensorView& x, std::int64_t n, std::int64_t c, std::int64_t h, std::int64_t w) {
   return const_cast<Storage*>(element<Storage>(ConstTensorView(x), n, c, h, w));
-}
-
-template <class Storage>
-HWY_INLINE auto scalar_value(Storage value) {
-  if constexpr (std::is_arithmetic_v<Storage>) return value;
-  else return to_float(value);
 }
 
 template <class Storage, class T>
