@@ -1,6 +1,7 @@
 #include "fusedsc/backward/depthwise.h"
 
 #include "fusedsc/backward/depthwise_cpu.h"
+#include "fusedsc/backward/depthwise_gpu.h"
 #include "fusedsc/common/convolution_checks.h"
 #include "fusedsc/runtime/convolution.h"
 
@@ -10,7 +11,12 @@ namespace {
 constexpr const char* kName = "depthwise_conv2d_backward";
 
 std::span<const Implementation<DepthwiseBackwardArguments>> implementations() {
-  static const Implementation<DepthwiseBackwardArguments> list[] = {depthwise_backward_cpu()};
+  static const Implementation<DepthwiseBackwardArguments> list[] = {
+#ifdef FUSEDSC_GPU
+      depthwise_backward_gpu(),
+#endif
+      depthwise_backward_cpu(),
+  };
   return list;
 }
 

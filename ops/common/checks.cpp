@@ -61,6 +61,13 @@ void check_dtype(const NamedTensor& tensor, DataType expected, const char* why) 
         name_of(expected), ", ", why, ": convert it");
 }
 
+void check_device(const NamedTensor& tensor, Device expected) {
+  constexpr const char* kNames[] = {"the CPU", "a GPU"};
+  check(!tensor.view || tensor.view.device == expected, tensor.name, ": it is on ",
+        kNames[static_cast<int>(tensor.view.device)], ", but x is on ", kNames[static_cast<int>(expected)],
+        "; move one of them");
+}
+
 void check_channels(const char* name, const ConstChannelVector& vector, std::int64_t size, DataType dtype) {
   if (!vector) return;
   check(vector.size == size, name, ": it has ", vector.size, " values, but must have ", size, ", one per channel");

@@ -32,6 +32,9 @@ void check_sizes(const NamedTensor& tensor, const Sizes& expected, const char* w
 
 void check_dtype(const NamedTensor& tensor, DataType expected, const char* why);
 
+/// If it is given, it must be where x is.
+void check_device(const NamedTensor& tensor, Device expected);
+
 /// A vector of `size` values of `dtype`, or none.
 void check_channels(const char* name, const ConstChannelVector& vector, std::int64_t size, DataType dtype);
 

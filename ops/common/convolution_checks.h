@@ -15,6 +15,9 @@ void check_forward(const Arguments& a, const Sizes& y_sizes) {
   check_sizes({"y", a.y}, y_sizes, "the output's sizes");
   check_dtype({"y", a.y}, a.x.dtype, "that of x");
   if (a.y) check_writable({"y", a.y});
+  for (const NamedTensor& tensor : {NamedTensor("weight", a.weight), NamedTensor("y", a.y)}) {
+    check_device(tensor, a.x.device);
+  }
   check_channels("bias", a.bias, y_sizes[1], a.x.dtype);
   check_prologue(a.prologue, a.x);
   check_epilogue(a.epilogue, a.y);
@@ -46,6 +49,8 @@ void check_backward(const Arguments& a, const Sizes& y_sizes) {
   check_readable({"grad_y", a.grad_y});
   check_dtype({"weight", a.weight}, a.x.dtype, "that of x");
   check_dtype({"grad_y", a.grad_y}, a.x.dtype, "that of x");
+  check_device({"weight", a.weight}, a.x.device);
+  check_device({"grad_y", a.grad_y}, a.x.device);
   check_sizes({"grad_y", a.grad_y}, y_sizes, "the output's sizes");
   check_prologue(a.prologue, a.x);
   check_gradient_prologue(a.gradient_prologue, a.grad_y);
@@ -59,6 +64,7 @@ void check_backward(const Arguments& a, const Sizes& y_sizes) {
     check_readable(tensor);
     check_sizes(tensor, sizes, whose);
     check_dtype(tensor, a.x.dtype, "that of x");
+    check_device(tensor, a.x.device);
   };
   check_like({"grad_add", a.grad_add}, a.x.sizes, "those of x");
   check_like({"grad_x", a.grad_x}, a.x.sizes, "those of x");

@@ -11,6 +11,9 @@ namespace fusedsc {
 
 using Sizes = std::array<std::int64_t, 4>;  ///< N, C, H, W (or C_out, C_in/groups, Kh, Kw for a weight)
 
+/// Where memory lies, and so who computes with it. A program has one kind of GPU.
+enum class Device { cpu, gpu };
+
 /// A four-dimensional array of `dtype`; strides are in elements and may be anything that addresses each element once.
 /// A default-constructed view (data == nullptr) means "not given" or "not wanted".
 template <class Pointer>
@@ -19,14 +22,16 @@ struct BasicTensorView {
   DataType dtype = DataType::float32;
   Sizes sizes{};
   Sizes strides{};
+  Device device = Device::cpu;
 
   BasicTensorView() = default;
-  BasicTensorView(Pointer data_, DataType dtype_, const Sizes& sizes_, const Sizes& strides_)
-      : data(data_), dtype(dtype_), sizes(sizes_), strides(strides_) {}
+  BasicTensorView(Pointer data_, DataType dtype_, const Sizes& sizes_, const Sizes& strides_,
+                  Device device_ = Device::cpu)
+      : data(data_), dtype(dtype_), sizes(sizes_), strides(strides_), device(device_) {}
   /// A read-only view of a writable one.
   template <class Other>
   BasicTensorView(const BasicTensorView<Other>& other)  // NOLINT(google-explicit-constructor): like T* to const T*
-      : data(other.data), dtype(other.dtype), sizes(other.sizes), strides(other.strides) {}
+      : data(other.data), dtype(other.dtype), sizes(other.sizes), strides(other.strides), device(other.device) {}
 
   explicit operator bool() const { return data != nullptr; }
   std::int64_t elements() const { return sizes[0] * sizes[1] * sizes[2] * sizes[3]; }

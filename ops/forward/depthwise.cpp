@@ -2,6 +2,7 @@
 
 #include "fusedsc/common/convolution_checks.h"
 #include "fusedsc/forward/depthwise_cpu.h"
+#include "fusedsc/forward/depthwise_gpu.h"
 #include "fusedsc/runtime/convolution.h"
 
 namespace fusedsc {
@@ -10,7 +11,12 @@ namespace {
 constexpr const char* kName = "depthwise_conv2d";
 
 std::span<const Implementation<DepthwiseArguments>> implementations() {
-  static const Implementation<DepthwiseArguments> list[] = {depthwise_cpu()};
+  static const Implementation<DepthwiseArguments> list[] = {
+#ifdef FUSEDSC_GPU
+      depthwise_gpu(),
+#endif
+      depthwise_cpu(),
+  };
   return list;
 }
 

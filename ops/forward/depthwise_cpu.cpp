@@ -211,7 +211,7 @@ HWY_EXPORT(depthwise_run);
 Implementation<DepthwiseArguments> depthwise_cpu() {
   return {
       .name = "cpu",
-      .why_not = [](const DepthwiseArguments&) { return std::string(); },
+      .why_not = [](const DepthwiseArguments& arguments) { return needs_device(Device::cpu, arguments.x.device); },
       .workspace_bytes = [](const DepthwiseArguments& arguments,
                             int threads) { return HWY_DYNAMIC_DISPATCH(depthwise_workspace)(arguments, threads); },
       .run =

@@ -253,7 +253,7 @@ HWY_EXPORT(pointwise_run);
 Implementation<PointwiseArguments> pointwise_cpu() {
   return {
       .name = "cpu",
-      .why_not = [](const PointwiseArguments&) { return std::string(); },
+      .why_not = [](const PointwiseArguments& arguments) { return needs_device(Device::cpu, arguments.x.device); },
       .workspace_bytes = [](const PointwiseArguments& arguments,
                             int threads) { return HWY_DYNAMIC_DISPATCH(pointwise_workspace)(arguments, threads); },
       .run =

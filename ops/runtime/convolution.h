@@ -1,5 +1,5 @@
-/// How a convolution with checked arguments runs: empty problems are settled here, everything else goes to the first
-/// implementation of the family's list that can. The families name their arguments alike, hence templates.
+/// How a convolution with checked arguments runs: empty problems on the CPU are settled here, everything else goes to the
+/// first implementation of the family's list that can. The families name their arguments alike, hence templates.
 #pragma once
 
 #include "fusedsc/common/clear.h"
@@ -42,7 +42,8 @@ std::size_t convolution_workspace_bytes(const char* op, std::span<const Implemen
                                         const Arguments& arguments, int threads) {
   check_threads(threads);
   const auto& implementation = choose(op, list, arguments);
-  return is_empty(arguments) ? 0 : implementation.workspace_bytes(arguments, threads);
+  if (is_empty(arguments) && arguments.x.device == Device::cpu) return 0;
+  return implementation.workspace_bytes(arguments, threads);
 }
 
 template <class Arguments>
@@ -50,7 +51,7 @@ void run_convolution(const char* op, std::span<const Implementation<Arguments>> 
                      const Execution& execution) {
   const auto& implementation = choose(op, list, arguments);
   check_execution(execution, convolution_workspace_bytes(op, list, arguments, execution.threads));
-  if (is_empty(arguments)) return clear_sums(arguments);
+  if (is_empty(arguments) && arguments.x.device == Device::cpu) return clear_sums(arguments);
   implementation.run(arguments, execution);
 }
 

@@ -1,4 +1,4 @@
-/// What an operator may use while it runs: threads and scratch memory, both the caller's.
+/// What an operator may use while it runs: threads, a stream and scratch memory, all of them the caller's.
 #pragma once
 
 #include <cstddef>
@@ -16,6 +16,7 @@ struct Execution {
   int threads = 1;            ///< lanes worth using; partial sums, so results, may depend on it
   void* workspace = nullptr;  ///< at least <operator>_workspace_bytes(arguments, threads) bytes, 64-byte aligned
   std::size_t workspace_bytes = 0;
+  void* stream = nullptr;  ///< of a GPU (cudaStream_t, hipStream_t): operators put their work there and do not wait
 };
 
 /// Runs the lanes as `execution` says.

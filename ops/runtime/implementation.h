@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "fusedsc/common/status.h"
+#include "fusedsc/common/tensor_view.h"
 #include "fusedsc/runtime/execution.h"
 
 namespace fusedsc {
@@ -19,6 +20,12 @@ struct Implementation {
   std::size_t (*workspace_bytes)(const Arguments&, int threads);
   void (*run)(const Arguments&, const Execution&);
 };
+
+/// Empty if an implementation for `wanted` can run on tensors on `device`, else the reason why not.
+inline std::string needs_device(Device wanted, Device device) {
+  if (wanted == device) return {};
+  return device == Device::gpu ? "the tensors are on a GPU" : "the tensors are on the CPU";
+}
 
 /// One line of `explain`: an implementation, and why it cannot run (empty if it can).
 struct Candidate {

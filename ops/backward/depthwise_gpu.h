@@ -1,0 +1,10 @@
+/// The GPU's entry in the depthwise backward implementation list.
+#pragma once
+
+#include "fusedsc/backward/depthwise.h"
+
+namespace fusedsc {
+
+Implementation<DepthwiseBackwardArguments> depthwise_backward_gpu();
+
+}  // namespace fusedsc

@@ -1,0 +1,325 @@
+#include <limits>
+
+#include "fusedsc/backward/depthwise_gpu.h"
+#include "fusedsc/backward/depthwise_input_kernel.h"
+#include "fusedsc/backward/depthwise_weight_kernel.h"
+#include "fusedsc/common/gpu/depthwise_plan.h"
+#include "fusedsc/common/gpu/launch.h"
+#include "fusedsc/common/gpu/partials_kernel.h"
+#include "fusedsc/runtime/arena.h"
+
+namespace fusedsc {
+namespace gpu {
+namespace {
+
+using InputInstance = DepthwiseInstance<DepthwiseInputGradientParameters>;
+using WeightInstance = DepthwiseInstance<DepthwiseWeightGradientParameters>;
+
+template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kRows, int kAhead, bool kSeams>
+FUSEDSC_KERNEL(kDepthwiseThreads) input_rows_kernel(DepthwiseInputGradientParameters parameters) {
+  depthwise_input_gradient_rows<T, kKernel, kStride, kChannels, kColumns, kRows, kAhead, kSeams>(parameters);
+}
+
+template <class T, int kChannels, int kColumns>
+FUSEDSC_KERNEL(kDepthwiseThreads) input_taps_kernel(DepthwiseInputGradientParameters parameters) {
+  depthwise_input_gradient_taps<T, kChannels, kColumns>(parameters);
+}
+
+template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kRows, int kAhead, bool kSeams>
+FUSEDSC_KERNEL(kDepthwiseThreads) weight_rows_kernel(DepthwiseWeightGradientParameters parameters) {
+  depthwise_weight_gradient_rows<T, kKernel, kStride, kChannels, kColumns, kRows, kAhead, kSeams>(parameters);
+}
+
+constexpr int kTapGroup = 4;
+
+template <class T, int kChannels>
+FUSEDSC_KERNEL(kDepthwiseThreads) weight_taps_kernel(DepthwiseWeightGradientParameters parameters) {
+  depthwise_weight_gradient_taps<T, kChannels, kTapGroup>(parameters);
+}
+
+template <class T>
+FUSEDSC_KERNEL(kPartialsThreads) sum_partials_kernel(SumPartialsParameters parameters) {
+  sum_partials<T>(parameters);
+}
+
+template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kRows, int kAhead>
+constexpr InputInstance input_rows(DataType dtype) {
+  return {dtype, kKernel, kStride, {kChannels, kColumns, kRows},
+          input_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kRows, kAhead, false>,
+          input_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kRows, kAhead, true>};
+}
+
+template <class T, int kChannels, int kColumns>
+constexpr InputInstance input_taps(DataType dtype) {
+  constexpr auto kernel = input_taps_kernel<T, kChannels, kColumns>;
+  return {dtype, 0, 0, {kChannels, kColumns, 1}, kernel, kernel};
+}
+
+template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kRows, int kAhead>
+constexpr WeightInstance weight_rows(DataType dtype) {
+  return {dtype, kKernel, kStride, {kChannels, kColumns, kRows},
+          weight_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kRows, kAhead, false>,
+          weight_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kRows, kAhead, true>};
+}
+
+template <class T, int kChannels>
+constexpr WeightInstance weight_taps(DataType dtype) {
+  constexpr auto kernel = weight_taps_kernel<T, kChannels>;
+  return {dtype, 0, 0, {kChannels, 1, 1}, kernel, kernel};
+}
+
+/// As in the forward pass; columns and rows of the input gradient are counted in strides.
+const InputInstance kInputInstances[] = {
+    // kernel, stride, channels, columns, rows, ahead
+    input_rows<Float16, 3, 1, 4, 2, 7, 2>(DataType::float16),
+    input_rows<Float16, 3, 1, 1, 4, 7, 2>(DataType::float16),
+    input_rows<Float16, 3, 2, 4, 1, 4, 2>(DataType::float16),
+    input_rows<Float16, 3, 2, 1, 2, 4, 2>(DataType::float16),
+    input_rows<Float16, 5, 1, 2, 2, 7, 1>(DataType::float16),
+    input_rows<Float16, 5, 1, 1, 4, 7, 1>(DataType::float16),
+    input_rows<Float16, 5, 2, 2, 1, 4, 1>(DataType::float16),
+    input_rows<Float16, 5, 2, 1, 2, 4, 1>(DataType::float16),
+    input_taps<Float16, 4, 2>(DataType::float16),
+    input_taps<Float16, 1, 4>(DataType::float16),
+    input_rows<BFloat16, 3, 1, 4, 2, 7, 2>(DataType::bfloat16),
+    input_rows<BFloat16, 3, 1, 1, 4, 7, 2>(DataType::bfloat16),
+    input_rows<BFloat16, 3, 2, 4, 1, 4, 2>(DataType::bfloat16),
+    input_rows<BFloat16, 3, 2, 1, 2, 4, 2>(DataType::bfloat16),
+    input_rows<BFloat16, 5, 1, 2, 2, 7, 1>(DataType::bfloat16),
+    input_rows<BFloat16, 5, 1, 1, 4, 7, 1>(DataType::bfloat16),
+    input_rows<BFloat16, 5, 2, 2, 1, 4, 1>(DataType::bfloat16),
+    input_rows<BFloat16, 5, 2, 1, 2, 4, 1>(DataType::bfloat16),
+    input_taps<BFloat16, 4, 2>(DataType::bfloat16),
+    input_taps<BFloat16, 1, 4>(DataType::bfloat16),
+    input_rows<float, 3, 1, 4, 1, 7, 2>(DataType::float32),
+    input_rows<float, 3, 1, 1, 4, 7, 2>(DataType::float32),
+    input_rows<float, 3, 2, 4, 1, 4, 1>(DataType::float32),
+    input_rows<float, 3, 2, 1, 2, 4, 2>(DataType::float32),
+    input_rows<float, 5, 1, 2, 2, 7, 1>(DataType::float32),
+    input_rows<float, 5, 1, 1, 4, 7, 1>(DataType::float32),
+    input_rows<float, 5, 2, 2, 1, 4, 1>(DataType::float32),
+    input_rows<float, 5, 2, 1, 2, 4, 1>(DataType::float32),
+    input_taps<float, 4, 2>(DataType::float32),
+    input_taps<float, 1, 4>(DataType::float32),
+    input_rows<double, 3, 1, 1, 2, 4, 1>(DataType::float64),
+    input_rows<double, 3, 2, 1, 1, 4, 1>(DataType::float64),
+    input_taps<double, 1, 2>(DataType::float64),
+};
+
+const WeightInstance kWeightInstances[] = {
+    // kernel, stride, channels, columns, rows, ahead
+    weight_rows<Float16, 3, 1, 4, 2, 7, 1>(DataType::float16),
+    weight_rows<Float16, 3, 1, 1, 4, 7, 2>(DataType::float16),
+    weight_rows<Float16, 3, 2, 4, 1, 7, 1>(DataType::float16),
+    weight_rows<Float16, 3, 2, 1, 2, 7, 2>(DataType::float16),
+    weight_rows<Float16, 5, 1, 2, 2, 7, 1>(DataType::float16),
+    weight_rows<Float16, 5, 1, 1, 4, 7, 1>(DataType::float16),
+    weight_rows<Float16, 5, 2, 2, 1, 7, 1>(DataType::float16),
+    weight_rows<Float16, 5, 2, 1, 2, 7, 1>(DataType::float16),
+    weight_taps<Float16, 4>(DataType::float16),
+    weight_taps<Float16, 1>(DataType::float16),
+    weight_rows<BFloat16, 3, 1, 4, 2, 7, 1>(DataType::bfloat16),
+    weight_rows<BFloat16, 3, 1, 1, 4, 7, 2>(DataType::bfloat16),
+    weight_rows<BFloat16, 3, 2, 4, 1, 7, 1>(DataType::bfloat16),
+    weight_rows<BFloat16, 3, 2, 1, 2, 7, 2>(DataType::bfloat16),
+    weight_rows<BFloat16, 5, 1, 2, 2, 7, 1>(DataType::bfloat16),
+    weight_rows<BFloat16, 5, 1, 1, 4, 7, 1>(DataType::bfloat16),
+    weight_rows<BFloat16, 5, 2, 2, 1, 7, 1>(DataType::bfloat16),
+    weight_rows<BFloat16, 5, 2, 1, 2, 7, 1>(DataType::bfloat16),
+    weight_taps<BFloat16, 4>(DataType::bfloat16),
+    weight_taps<BFloat16, 1>(DataType::bfloat16),
+    weight_rows<float, 3, 1, 4, 1, 7, 1>(DataType::float32),
+    weight_rows<float, 3, 1, 1, 4, 7, 2>(DataType::float32),
+    weight_rows<float, 3, 2, 4, 1, 7, 1>(DataType::float32),
+    weight_rows<float, 3, 2, 1, 2, 7, 2>(DataType::float32),
+    weight_rows<float, 5, 1, 2, 2, 7, 1>(DataType::float32),
+    weight_rows<float, 5, 1, 1, 4, 7, 1>(DataType::float32),
+    weight_rows<float, 5, 2, 2, 1, 7, 1>(DataType::float32),
+    weight_rows<float, 5, 2, 1, 2, 7, 1>(DataType::float32),
+    weight_taps<float, 4>(DataType::float32),
+    weight_taps<float, 1>(DataType::float32),
+    weight_rows<double, 3, 1, 1, 2, 4, 1>(DataType::float64),
+    weight_rows<double, 3, 2, 1, 1, 4, 1>(DataType::float64),
+    weight_taps<double, 1>(DataType::float64),
+};
+
+constexpr const char* kName = "depthwise_conv2d_backward";
+
+DevicePrologue prologue_of(const Prologue& prologue) {
+  return {prologue.scale.data, prologue.shift.data, prologue.activation};
+}
+
+DeviceGradientPrologue prologue_of(const GradientPrologue& prologue) {
+  return {prologue.grad_scale.data, prologue.output_scale.data, prologue.offset.data, prologue.output};
+}
+
+std::int64_t multiplier_of(const DepthwiseBackwardArguments& a) {
+  return a.x.sizes[1] > 0 ? a.grad_y.sizes[1] / a.x.sizes[1] : 1;
+}
+
+bool is_double(const DepthwiseBackwardArguments& a) { return a.x.dtype == DataType::float64; }
+
+/// Memory for `rows` partial sums per split and channel.
+void* take_partials(Arena& arena, const DepthwiseBackwardArguments& a, const DepthwiseWork& work, std::int64_t rows,
+                    std::int64_t channels) {
+  const auto bytes = static_cast<std::int64_t>(size_of(accumulation_type(a.x.dtype)));
+  return arena.take<char>(work.splits * rows * channels * bytes);
+}
+
+void launch_sum(DataType dtype, SumPartialsParameters sum, void* stream) {
+  sum.lanes = partials_lanes(sum.splits);
+  sum.by_lanes = Divisor(static_cast<std::uint32_t>(sum.lanes));
+  sum.by_channels = Divisor(static_cast<std::uint32_t>(sum.channels));
+  const std::int64_t elements = std::int64_t{sum.rows} * sum.channels;
+  if (elements * sum.lanes > std::numeric_limits<std::int32_t>::max()) {
+    throw Unsupported(std::string(kName) + ": a weight of " + std::to_string(elements) + " elements is too large");
+  }
+  const std::int64_t blocks = (elements * sum.lanes + kPartialsThreads - 1) / kPartialsThreads;
+  const auto run = [&](auto kernel) { launch(kName, kernel, blocks, kPartialsThreads, 0, stream, sum); };
+  switch (dtype) {
+    case DataType::float32: return run(sum_partials_kernel<float>);
+    case DataType::float64: return run(sum_partials_kernel<double>);
+    case DataType::float16: return run(sum_partials_kernel<Float16>);
+    case DataType::bfloat16: return run(sum_partials_kernel<BFloat16>);
+  }
+}
+
+class InputPass {
+ public:
+  InputPass(const DepthwiseBackwardArguments& a, Arena& arena)
+      : instance_(choose_instance(kInputInstances, a.x.dtype, a.window, multiplier_of(a),
+                                  {a.x, a.grad_y, a.gradient_prologue.output, a.grad_x, a.grad_add})) {
+    p_.grad_y = a.grad_y;
+    p_.weight = a.weight;
+    if (a.prologue) p_.x = a.x;
+    p_.grad_add = a.grad_add;
+    p_.gradient_prologue = prologue_of(a.gradient_prologue);
+    p_.prologue = prologue_of(a.prologue);
+    p_.mean = a.sums.mean.data;
+    p_.grad_x = a.grad_x;
+    p_.shape = depthwise_shape(a.x.sizes, a.grad_y.sizes, a.window);
+    p_.shape.channels = static_cast<int>(a.x.sizes[1]);
+    p_.stride_height = Divisor(static_cast<std::uint32_t>(a.window.stride[0]));
+    p_.stride_width = Divisor(static_cast<std::uint32_t>(a.window.stride[1]));
+    const bool whole_strides = a.window.padding.left % a.window.stride[1] == 0;
+    p_.join_columns = whole_strides && columns_join(instance_.tile.columns * std::max(instance_.stride, 1), a.grad_x);
+    // A specialised kernel's items are made of whole strides of the padded input.
+    const std::int64_t stride = std::max(instance_.stride, 1);
+    const auto blocks = [&](std::int64_t size, std::int64_t padding) {
+      return instance_.stride == 0 || size == 0 ? size : (size + padding - 1) / stride + 1 - padding / stride;
+    };
+    const DepthwiseGrid grid{a.x.sizes[0],
+                             a.x.sizes[1],
+                             blocks(a.x.sizes[2], a.window.padding.top),
+                             blocks(a.x.sizes[3], a.window.padding.left),
+                             a.grad_y.strides[1] < a.grad_y.strides[3],
+                             4};
+    p_.work = plan_depthwise_work(grid, instance_.tile, multiprocessors());
+    if (a.sums) p_.partials = take_partials(arena, a, p_.work, 2, a.x.sizes[1]);
+  }
+
+  void run(const DepthwiseBackwardArguments& a, void* stream) const {
+    const bool has_seams = a.prologue || a.gradient_prologue || a.grad_add;
+    std::size_t memory = 0;
+    if (a.sums) {
+      memory = is_double(a) ? block_sums_bytes<double>(2 * instance_.tile.channels)
+                            : block_sums_bytes<float>(2 * instance_.tile.channels);
+    }
+    launch(kName, has_seams ? instance_.seams : instance_.plain, p_.work.blocks(), kDepthwiseThreads, memory, stream,
+           p_);
+    if (!a.sums) return;
+    SumPartialsParameters sum;
+    sum.partials = p_.partials;
+    sum.splits = p_.work.splits;
+    sum.rows = 2;
+    sum.channels = p_.shape.channels;
+    sum.vectors[0] = a.sums.grad.data;
+    sum.vectors[1] = a.sums.grad_times_centered.data;
+    launch_sum(accumulation_type(a.x.dtype), sum, stream);
+  }
+
+ private:
+  const InputInstance& instance_;
+  DepthwiseInputGradientParameters p_;
+};
+
+class WeightPass {
+ public:
+  WeightPass(const DepthwiseBackwardArguments& a, Arena& arena)
+      : instance_(choose_instance(kWeightInstances, a.x.dtype, a.window, multiplier_of(a),
+                                  {a.x, a.grad_y, a.gradient_prologue.output})) {
+    p_.x = a.x;
+    p_.grad_y = a.grad_y;
+    p_.prologue = prologue_of(a.prologue);
+    p_.gradient_prologue = prologue_of(a.gradient_prologue);
+    p_.shape = depthwise_shape(a.x.sizes, a.grad_y.sizes, a.window);
+    taps_ = p_.shape.kernel_height * p_.shape.kernel_width;
+    if (instance_.kernel == 0) {
+      tap_groups_ = std::int64_t{p_.shape.kernel_height} * ((p_.shape.kernel_width + kTapGroup - 1) / kTapGroup);
+    }
+    p_.by_tap_groups = Divisor(static_cast<std::uint32_t>(tap_groups_));
+    const DepthwiseGrid grid{a.grad_y.sizes[0],
+                             a.grad_y.sizes[1],
+                             a.grad_y.sizes[2],
+                             a.grad_y.sizes[3],
+                             a.grad_y.strides[1] < a.grad_y.strides[3],
+                             2};
+    p_.work = plan_depthwise_work(grid, instance_.tile, multiprocessors());
+    p_.partials = take_partials(arena, a, p_.work, taps_ + 1, a.grad_y.sizes[1]);
+  }
+
+  void run(const DepthwiseBackwardArguments& a, void* stream) const {
+    const bool has_seams = a.prologue || a.gradient_prologue;
+    const int values = instance_.tile.channels * std::max(instance_.kernel, 1);
+    launch(kName, has_seams ? instance_.seams : instance_.plain, p_.work.blocks() * tap_groups_, kDepthwiseThreads,
+           is_double(a) ? block_sums_bytes<double>(values) : block_sums_bytes<float>(values), stream, p_);
+    SumPartialsParameters sum;
+    sum.partials = p_.partials;
+    sum.splits = p_.work.splits;
+    sum.taps = taps_;
+    sum.kernel_width = p_.shape.kernel_width;
+    sum.rows = taps_ + 1;
+    sum.channels = p_.shape.channels;
+    sum.weight = a.grad_weight;
+    sum.vectors[0] = a.grad_bias.data;
+    launch_sum(a.x.dtype, sum, stream);
+  }
+
+ private:
+  const WeightInstance& instance_;
+  DepthwiseWeightGradientParameters p_;
+  int taps_ = 0;
+  std::int64_t tap_groups_ = 1;
+};
+
+/// Runs what is wanted, or, without execution, only measures the workspace.
+std::size_t backward(const DepthwiseBackwardArguments& a, const Execution* execution) {
+  Arena arena(execution != nullptr ? execution->workspace : nullptr);
+  if (a.grad_x) {
+    const InputPass pass(a, arena);
+    if (execution != nullptr) pass.run(a, execution->stream);
+  }
+  if (a.grad_weight || a.grad_bias) {
+    const WeightPass pass(a, arena);
+    if (execution != nullptr) pass.run(a, execution->stream);
+  }
+  return arena.used();
+}
+
+}  // namespace
+}  // namespace gpu
+
+Implementation<DepthwiseBackwardArguments> depthwise_backward_gpu() {
+  return {
+      .name = "gpu",
+      .why_not =
+          [](const DepthwiseBackwardArguments& a) {
+            const std::string elsewhere = needs_device(Device::gpu, a.x.device);
+            return !elsewhere.empty() ? elsewhere : gpu::too_large_for_gpu(a.x.sizes, a.grad_y.sizes, a.window);
+          },
+      .workspace_bytes = [](const DepthwiseBackwardArguments& a, int) { return gpu::backward(a, nullptr); },
+      .run = [](const DepthwiseBackwardArguments& a, const Execution& execution) { gpu::backward(a, &execution); },
+  };
+}
+
+}  // namespace fusedsc

@@ -1,0 +1,162 @@
+/// Depthwise convolution on GPUs, weight and bias gradients: each block sums its share of the images, and
+/// sum_partials (partials_kernel.h) adds the blocks' sums in their order.
+#pragma once
+
+#include "fusedsc/common/gpu/block_sums.h"
+#include "fusedsc/common/gpu/depthwise_source.h"
+
+namespace fusedsc::gpu {
+
+struct DepthwiseWeightGradientParameters {
+  ConstDeviceTensor x, grad_y;
+  DevicePrologue prologue;
+  DeviceGradientPrologue gradient_prologue;
+  void* partials = nullptr;  ///< [split][tap..., bias][channel]
+  DepthwiseShape shape;
+  DepthwiseWork work;
+  Divisor by_tap_groups;  ///< of depthwise_weight_gradient_taps
+};
+
+/// Rows of x meet the rows of grad_y whose windows cover them; those stay in rotating registers, the sums in others.
+template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kRows, int kAhead, bool kSeams>
+FUSEDSC_DEVICE void depthwise_weight_gradient_rows(const DepthwiseWeightGradientParameters& p) {
+  using A = Accumulator<T>;
+  constexpr int kTaps = kKernel * kKernel;
+  constexpr int kInputColumns = (kColumns - 1) * kStride + kKernel, kInputRows = (kRows - 1) * kStride + kKernel;
+  constexpr int kLive = (kKernel - 1) / kStride + 1;
+  const DepthwiseShare share(p.work);
+  const int channel = share.channel(p.work, kChannels);
+  const bool idle = share.is_idle(p.work, channel, p.shape.channels);
+  const int safe_channel = idle ? 0 : channel;
+
+  A sums[(kTaps + 1) * kChannels];
+#pragma unroll
+  for (int i = 0; i < (kTaps + 1) * kChannels; ++i) sums[i] = 0;
+  ActivationSource<T, kChannels, kInputColumns, kSeams> x;
+  x.set_channel(p.prologue, safe_channel);
+  GradientSource<T, kChannels, kColumns, kSeams> grad_y;
+  grad_y.set_channel(p.gradient_prologue, safe_channel);
+
+  for (std::uint32_t item = share.item; item < p.work.items && !idle; item += share.step) {
+    const DepthwiseStrip strip(p.work, item, p.shape.output_height);
+    const int column = strip.column_group * kColumns, first_row = strip.row * kStride - p.shape.padding_top;
+    const int input_rows = (strip.rows - 1) * kStride + kKernel;
+    x.window.aim(p.x, strip.image, channel, first_row, column * kStride - p.shape.padding_left, p.shape.input_height,
+                 p.shape.input_width);
+    grad_y.aim(p.grad_y, p.gradient_prologue, strip.image, channel, strip.row, column, p.shape.output_height,
+               p.shape.output_width);
+    typename decltype(x)::Row x_ahead[kAhead + 1];
+    typename decltype(grad_y)::Row grad_ahead[kAhead + 1];
+    const auto load = [&](int r) {
+      x.load(x_ahead[r % (kAhead + 1)]);
+      if (r % kStride == 0 && r / kStride < strip.rows) grad_y.load(grad_ahead[r % (kAhead + 1)]);
+    };
+#pragma unroll
+    for (int r = 0; r < kAhead; ++r) load(r);
+    A g[kLive][kColumns * kChannels];
+#pragma unroll
+    for (int r = 0; r < kInputRows; ++r) {
+      if (r < input_rows) {
+        if (r + kAhead < input_rows) load(r + kAhead);
+        if (r % kStride == 0 && r / kStride < kRows) {
+          A(&fresh)[kColumns * kChannels] = g[r / kStride % kLive];
+#pragma unroll
+          for (int i = 0; i < kColumns * kChannels; ++i) fresh[i] = 0;
+          if (r / kStride < strip.rows) grad_y.widen(grad_ahead[r % (kAhead + 1)], fresh);
+#pragma unroll
+          for (int i = 0; i < kColumns * kChannels; ++i) sums[kTaps * kChannels + i % kChannels] += fresh[i];
+        }
+        A row[kInputColumns * kChannels];
+        x.widen(x_ahead[r % (kAhead + 1)], row);
+#pragma unroll
+        for (int kh = 0; kh < kKernel; ++kh) {
+          if ((r - kh) % kStride != 0 || r < kh || (r - kh) / kStride >= kRows) continue;
+          const A(&gradient)[kColumns * kChannels] = g[(r - kh) / kStride % kLive];
+#pragma unroll
+          for (int kw = 0; kw < kKernel; ++kw) {
+#pragma unroll
+            for (int i = 0; i < kColumns * kChannels; ++i) {
+              const int c = i / kChannels, v = i % kChannels;
+              sums[(kh * kKernel + kw) * kChannels + v] += gradient[i] * row[(c * kStride + kw) * kChannels + v];
+            }
+          }
+        }
+      }
+    }
+  }
+
+  A* partial = static_cast<A*>(p.partials) + static_cast<std::int64_t>(share.split) * (kTaps + 1) * p.shape.channels;
+  const auto leave = [&](int i, A total) {
+    if (!idle) partial[static_cast<std::int64_t>(i / kChannels) * p.shape.channels + channel + i % kChannels] = total;
+  };
+#pragma unroll
+  for (int kh = 0; kh < kKernel; ++kh) {
+    constexpr int kRow = kKernel * kChannels;
+    add_item_lanes<kRow>(p.work, share, sums + kh * kRow, [&](int i, A total) { leave(kh * kRow + i, total); });
+  }
+  constexpr int kBias = kTaps * kChannels;
+  add_item_lanes<kChannels>(p.work, share, sums + kBias, [&](int v, A total) { leave(kBias + v, total); });
+}
+
+/// Any window, any channel multiplier: each block sums kTapGroup taps of a kernel row, reading rows of x and grad_y.
+template <class T, int kChannels, int kTapGroup>
+FUSEDSC_DEVICE void depthwise_weight_gradient_taps(const DepthwiseWeightGradientParameters& p) {
+  using A = Accumulator<T>;
+  const DepthwiseShape& shape = p.shape;
+  unsigned tap_group = block_index();
+  const DepthwiseShare share(p.work, p.by_tap_groups.divide(tap_group));
+  const int groups_per_row = (shape.kernel_width + kTapGroup - 1) / kTapGroup;
+  const int kh = static_cast<int>(tap_group) / groups_per_row;
+  const int first_kw = static_cast<int>(tap_group) % groups_per_row * kTapGroup;
+  const int channel = share.channel(p.work, kChannels);
+  const bool idle = share.is_idle(p.work, channel, shape.channels);
+  const int safe_channel = idle ? 0 : channel, input_channel = safe_channel / shape.multiplier;
+
+  A sums[(kTapGroup + 1) * kChannels];
+#pragma unroll
+  for (int i = 0; i < (kTapGroup + 1) * kChannels; ++i) sums[i] = 0;
+  ActivationSource<T, kChannels, 1, true> x;
+  x.set_channel(p.prologue, input_channel);
+  GradientSource<T, kChannels, 1, true> grad_y;
+  grad_y.set_channel(p.gradient_prologue, safe_channel);
+
+  for (std::uint32_t item = share.item; item < p.work.items && !idle; item += share.step) {
+    const DepthwiseStrip strip(p.work, item, shape.output_height);  // of one position
+    const int h = strip.row * shape.stride_height + kh * shape.dilation_height - shape.padding_top;
+    grad_y.aim(p.grad_y, p.gradient_prologue, strip.image, channel, strip.row, strip.column_group,
+               shape.output_height, shape.output_width);
+    typename decltype(grad_y)::Row loaded;
+    grad_y.load(loaded);
+    A g[kChannels];
+    grad_y.widen(loaded, g);
+#pragma unroll
+    for (int v = 0; v < kChannels; ++v) sums[kTapGroup * kChannels + v] += g[v];
+#pragma unroll
+    for (int tap = 0; tap < kTapGroup; ++tap) {
+      if (first_kw + tap >= shape.kernel_width) continue;
+      const int w =
+          strip.column_group * shape.stride_width + (first_kw + tap) * shape.dilation_width - shape.padding_left;
+      x.window.aim(p.x, strip.image, input_channel, h, w, shape.input_height, shape.input_width);
+      typename decltype(x)::Row row;
+      x.load(row);
+      A value[kChannels];
+      x.widen(row, value);
+#pragma unroll
+      for (int v = 0; v < kChannels; ++v) sums[tap * kChannels + v] += g[v] * value[v];
+    }
+  }
+
+  const int taps = shape.kernel_height * shape.kernel_width;
+  A* partial = static_cast<A*>(p.partials) + static_cast<std::int64_t>(share.split) * (taps + 1) * shape.channels;
+#pragma unroll
+  for (int tap = 0; tap <= kTapGroup; ++tap) {
+    const bool is_bias = tap == kTapGroup;
+    const bool wanted = is_bias ? tap_group == 0 : first_kw + tap < shape.kernel_width;
+    const int place = is_bias ? taps : kh * shape.kernel_width + first_kw + tap;
+    add_item_lanes<kChannels>(p.work, share, sums + tap * kChannels, [&](int v, A total) {
+      if (!idle && wanted) partial[static_cast<std::int64_t>(place) * shape.channels + channel + v] = total;
+    });
+  }
+}
+
+}  // namespace fusedsc::gpu

@@ -1,0 +1,72 @@
+/// From a depthwise problem to a launch: pure functions of the problem, the kernel's tile and the size of the GPU.
+#pragma once
+
+#include <algorithm>
+#include <initializer_list>
+#include <string>
+
+#include "fusedsc/common/gpu/depthwise_work.h"
+#include "fusedsc/common/problem.h"
+#include "fusedsc/common/status.h"
+
+namespace fusedsc::gpu {
+
+/// What one thread of a kernel computes at a time.
+struct DepthwiseTile {
+  int channels, columns, rows;
+};
+
+/// A kernel that was compiled, and what for. Kernels for any window have kernel 0.
+template <class Parameters>
+struct DepthwiseInstance {
+  using Kernel = void (*)(Parameters);
+
+  DataType dtype;
+  int kernel, stride;
+  DepthwiseTile tile;
+  Kernel plain;  ///< nothing fused
+  Kernel seams;
+};
+
+/// What the items of a launch are strips of.
+struct DepthwiseGrid {
+  std::int64_t batch, channels, height, width;
+  bool channels_fastest;
+  int blocks_per_multiprocessor;  ///< as many as shall run at the same time; all others would only make more partial sums
+};
+
+DepthwiseWork plan_depthwise_work(const DepthwiseGrid& grid, const DepthwiseTile& tile, int multiprocessors);
+
+DepthwiseShape depthwise_shape(const Sizes& x, const Sizes& y, const Window& window);
+
+/// Empty, or why the sizes are too large for the kernels' 32-bit indices.
+std::string too_large_for_gpu(const Sizes& x, const Sizes& y, const Window& window);
+
+/// Whether `count` neighbouring channels of each tensor that is given can be loaded and stored as one vector.
+bool channels_join(std::int64_t count, std::initializer_list<ConstTensorView> tensors);
+
+/// Likewise columns, from each multiple of `count` on.
+bool columns_join(std::int64_t count, const ConstTensorView& tensor);
+
+/// The first instance for this type and window whose channels can be loaded as vectors; the lists have one with vectors
+/// of one channel for everything.
+template <class Parameters, std::size_t kSize>
+const DepthwiseInstance<Parameters>& choose_instance(const DepthwiseInstance<Parameters> (&instances)[kSize],
+                                                     DataType dtype, const Window& window, std::int64_t multiplier,
+                                                     std::initializer_list<ConstTensorView> tensors) {
+  const bool is_square = window.kernel[0] == window.kernel[1] && window.stride[0] == window.stride[1] &&
+                         window.dilation[0] == 1 && window.dilation[1] == 1;
+  const DepthwiseInstance<Parameters>* found = nullptr;
+  for (const auto& instance : instances) {
+    const bool is_special = multiplier == 1 && is_square && instance.kernel == window.kernel[0] &&
+                            instance.stride == window.stride[0];
+    if (instance.dtype != dtype || !(is_special || instance.kernel == 0)) continue;
+    if (instance.tile.channels > 1 && (multiplier > 1 || !channels_join(instance.tile.channels, tensors))) continue;
+    found = &instance;
+    break;
+  }
+  if (found == nullptr) throw Unsupported(std::string("depthwise: no kernel for ") + name_of(dtype));
+  return *found;
+}
+
+}  // namespace fusedsc::gpu

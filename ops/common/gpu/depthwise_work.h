@@ -1,0 +1,83 @@
+/// How the depthwise kernels share their work. A thread owns a few neighbouring channels and keeps their weights (or
+/// the sums of their weight gradient) in registers; it works off one item after another: a strip of some rows of some
+/// neighbouring columns of one image.
+///
+/// A block's threads are `channel_lanes` groups of channels times `item_lanes` items. Where channels lie next to each
+/// other in memory the channel lanes are neighbouring threads, else the item lanes are.
+#pragma once
+
+#include "fusedsc/common/gpu/divisor.h"
+
+namespace fusedsc::gpu {
+
+/// Threads of a block, of every depthwise kernel.
+inline constexpr int kDepthwiseThreads = 256;
+
+struct DepthwiseShape {
+  int batch = 0, channels = 0;  ///< channels of the output
+  int multiplier = 1;
+  int input_height = 0, input_width = 0, output_height = 0, output_width = 0;
+  int kernel_height = 1, kernel_width = 1, stride_height = 1, stride_width = 1, dilation_height = 1, dilation_width = 1;
+  int padding_top = 0, padding_left = 0;
+};
+
+struct DepthwiseWork {
+  bool channels_fastest = false;
+  int channel_lanes = 1, item_lanes = 1;
+  int channel_blocks = 1;  ///< blocks side by side that see the same items
+  int splits = 1;          ///< blocks one behind the other that share the items out
+  std::uint32_t items = 0;
+  int strip_rows = 1;             ///< of a strip; the last one of an image may have fewer
+  Divisor strips, column_groups;  ///< of one image
+  Divisor by_channel_lanes, by_item_lanes, by_channel_blocks;
+
+  int blocks() const { return channel_blocks * splits; }
+};
+
+/// What a thread is to do.
+struct DepthwiseShare {
+  int channel_lane, item_lane;
+  unsigned channel_block, split;
+  std::uint32_t item, step;  ///< its first item, and from each to the next
+
+  FUSEDSC_DEVICE explicit DepthwiseShare(const DepthwiseWork& work, unsigned block = block_index()) {
+    std::uint32_t rest = static_cast<std::uint32_t>(thread_index());
+    if (work.channels_fastest) {
+      item_lane = static_cast<int>(work.by_channel_lanes.divide(rest));
+      channel_lane = static_cast<int>(rest);
+    } else {
+      channel_lane = static_cast<int>(work.by_item_lanes.divide(rest));
+      item_lane = static_cast<int>(rest);
+    }
+    split = work.by_channel_blocks.divide(block);
+    channel_block = block;
+    item = split * static_cast<unsigned>(work.item_lanes) + static_cast<unsigned>(item_lane);
+    step = static_cast<unsigned>(work.splits * work.item_lanes);
+  }
+
+  /// Some threads are left over where lanes do not divide the block, or channels the blocks.
+  FUSEDSC_DEVICE bool is_idle(const DepthwiseWork& work, int channel, int channels) const {
+    return channel_lane >= work.channel_lanes || item_lane >= work.item_lanes || channel >= channels;
+  }
+  FUSEDSC_DEVICE int channel(const DepthwiseWork& work, int per_thread) const {
+    return (static_cast<int>(channel_block) * work.channel_lanes + channel_lane) * per_thread;
+  }
+};
+
+/// An item: `rows` rows from `row` on of image `image`, columns from `column_group` * (columns of a thread) on.
+struct DepthwiseStrip {
+  int image, row, rows, column_group;
+
+  FUSEDSC_DEVICE DepthwiseStrip(const DepthwiseWork& work, std::uint32_t item, int height) {
+    std::uint32_t quotient = work.column_groups.divide(item);
+    column_group = static_cast<int>(item);
+    image = static_cast<int>(work.strips.divide(quotient));
+    row = static_cast<int>(quotient) * work.strip_rows;
+    rows = min(work.strip_rows, height - row);
+  }
+
+ private:
+  FUSEDSC_DEVICE static int min(int a, int b) { return a < b ? a : b; }
+};
+
+}  // namespace fusedsc::gpu

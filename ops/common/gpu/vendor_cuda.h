@@ -1,0 +1,103 @@
+/// Device code on NVIDIA GPUs.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+#include "fusedsc/common/data_type.h"
+
+#define FUSEDSC_DEVICE __device__ __forceinline__
+#define FUSEDSC_HOST_DEVICE __host__ __device__ __forceinline__
+#define FUSEDSC_KERNEL(threads) __global__ void __launch_bounds__(threads)
+
+namespace fusedsc::gpu {
+
+FUSEDSC_DEVICE constexpr int wave_size() { return 32; }
+
+FUSEDSC_DEVICE int thread_index() { return static_cast<int>(threadIdx.x); }
+FUSEDSC_DEVICE unsigned block_index() { return blockIdx.x; }
+FUSEDSC_DEVICE unsigned block_count() { return gridDim.x; }
+FUSEDSC_DEVICE void block_barrier() { __syncthreads(); }
+
+template <class T>
+FUSEDSC_DEVICE T shuffle_xor(T value, int mask) {
+  return __shfl_xor_sync(0xffffffffu, value, mask);
+}
+
+FUSEDSC_DEVICE void* block_memory() {
+  extern __shared__ __align__(16) unsigned char fusedsc_block_memory[];
+  return fusedsc_block_memory;
+}
+
+FUSEDSC_HOST_DEVICE std::uint32_t multiply_high(std::uint32_t a, std::uint32_t b) {
+  return static_cast<std::uint32_t>((static_cast<std::uint64_t>(a) * b) >> 32);
+}
+
+FUSEDSC_DEVICE float to_float(Float16 value) { return __half2float(__ushort_as_half(value.bits)); }
+FUSEDSC_DEVICE float to_float(BFloat16 value) { return __uint_as_float(static_cast<unsigned>(value.bits) << 16); }
+/// Both halves of a word, the low one first: an instruction each.
+FUSEDSC_DEVICE void to_floats(std::uint32_t word, float& first, float& second, Float16) {
+  const __half2 pair = reinterpret_cast<const __half2&>(word);
+  first = __low2float(pair);
+  second = __high2float(pair);
+}
+FUSEDSC_DEVICE void to_floats(std::uint32_t word, float& first, float& second, BFloat16) {
+  first = __uint_as_float(word << 16);
+  second = __uint_as_float(word & 0xffff0000u);
+}
+FUSEDSC_DEVICE std::uint16_t to_bits(float value, Float16) { return __half_as_ushort(__float2half_rn(value)); }
+FUSEDSC_DEVICE std::uint16_t to_bits(float value, BFloat16) { return __bfloat16_as_ushort(__float2bfloat16_rn(value)); }
+/// Two at once, the first in the low half: one instruction.
+FUSEDSC_DEVICE std::uint32_t to_bits(float first, float second, Float16) {
+  const __half2 pair = __floats2half2_rn(first, second);
+  return reinterpret_cast<const std::uint32_t&>(pair);
+}
+FUSEDSC_DEVICE std::uint32_t to_bits(float first, float second, BFloat16) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
+  return reinterpret_cast<const std::uint32_t&>(pair);
+}
+
+FUSEDSC_DEVICE float propagating_max(float a, float b) {
+  float result;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+  return result;
+}
+FUSEDSC_DEVICE float propagating_min(float a, float b) {
+  float result;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+  return result;
+}
+FUSEDSC_DEVICE double propagating_max(double a, double b) { return a < b ? b : a; }
+FUSEDSC_DEVICE double propagating_min(double a, double b) { return a > b ? b : a; }
+
+// ------------------------------------------------------------------------------------------------------------ host
+
+using Stream = cudaStream_t;
+
+inline void check_vendor(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return;
+  cudaGetLastError();  // so that the next call does not find it again
+  throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(error) + " (" + cudaGetErrorName(error) + ")");
+}
+
+/// Of the current device.
+inline int multiprocessors() {
+  int device = 0, count = 0;
+  check_vendor(cudaGetDevice(&device), "gpu: asking for the current device");
+  check_vendor(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "gpu: asking for its size");
+  return count;
+}
+
+template <class Parameters>
+void start(void (*kernel)(Parameters), unsigned blocks, unsigned threads, std::size_t block_memory_bytes, Stream stream,
+           const Parameters& parameters, const char* name) {
+  kernel<<<blocks, threads, block_memory_bytes, stream>>>(parameters);
+  check_vendor(cudaGetLastError(), name);
+}
+
+}  // namespace fusedsc::gpu

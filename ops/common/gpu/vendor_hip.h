@@ -1,0 +1,106 @@
+/// Device code on AMD GPUs.
+#pragma once
+
+#include <hip/hip_fp16.h>
+#include <hip/hip_runtime.h>
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+#include "fusedsc/common/data_type.h"
+
+#define FUSEDSC_DEVICE __device__ __forceinline__
+#define FUSEDSC_HOST_DEVICE __host__ __device__ __forceinline__
+#define FUSEDSC_KERNEL(threads) __global__ void __launch_bounds__(threads)
+
+namespace fusedsc::gpu {
+
+/// 64 on GCN and CDNA. RDNA runs HIP's kernels 32 wide.
+FUSEDSC_DEVICE constexpr int wave_size() {
+#ifdef __AMDGCN_WAVEFRONT_SIZE
+  return __AMDGCN_WAVEFRONT_SIZE;
+#else
+  return 64;  // the host's side of the compilation, where device code is only looked at
+#endif
+}
+
+FUSEDSC_DEVICE int thread_index() { return static_cast<int>(threadIdx.x); }
+FUSEDSC_DEVICE unsigned block_index() { return blockIdx.x; }
+FUSEDSC_DEVICE unsigned block_count() { return gridDim.x; }
+FUSEDSC_DEVICE void block_barrier() { __syncthreads(); }
+
+template <class T>
+FUSEDSC_DEVICE T shuffle_xor(T value, int mask) {
+  return __shfl_xor(value, mask, wave_size());
+}
+
+FUSEDSC_DEVICE void* block_memory() {
+  extern __shared__ __align__(16) unsigned char fusedsc_block_memory[];
+  return fusedsc_block_memory;
+}
+
+FUSEDSC_HOST_DEVICE std::uint32_t multiply_high(std::uint32_t a, std::uint32_t b) {
+  return static_cast<std::uint32_t>((static_cast<std::uint64_t>(a) * b) >> 32);
+}
+
+FUSEDSC_DEVICE float to_float(Float16 value) { return static_cast<float>(__builtin_bit_cast(_Float16, value.bits)); }
+FUSEDSC_DEVICE float to_float(BFloat16 value) {
+  return __builtin_bit_cast(float, static_cast<std::uint32_t>(value.bits) << 16);
+}
+/// Both halves of a word, the low one first.
+template <class Half>
+FUSEDSC_DEVICE void to_floats(std::uint32_t word, float& first, float& second, Half) {
+  first = to_float(Half{static_cast<std::uint16_t>(word)});
+  second = to_float(Half{static_cast<std::uint16_t>(word >> 16)});
+}
+FUSEDSC_DEVICE std::uint16_t to_bits(float value, Float16) {
+  return __builtin_bit_cast(std::uint16_t, static_cast<_Float16>(value));
+}
+/// Rounds to nearest even; these GPUs have no instruction for it.
+FUSEDSC_DEVICE std::uint16_t to_bits(float value, BFloat16) {
+  const auto bits = __builtin_bit_cast(std::uint32_t, value);
+  const std::uint32_t rounded = bits + 0x7fffu + (bits >> 16 & 1u);
+  return static_cast<std::uint16_t>((value != value ? bits | 0x400000u : rounded) >> 16);
+}
+template <class Half>
+FUSEDSC_DEVICE std::uint32_t to_bits(float first, float second, Half half) {
+  return to_bits(first, half) | static_cast<std::uint32_t>(to_bits(second, half)) << 16;
+}
+
+template <class T>
+FUSEDSC_DEVICE T propagating_max(T a, T b) {
+  return a < b ? b : a;
+}
+template <class T>
+FUSEDSC_DEVICE T propagating_min(T a, T b) {
+  return a > b ? b : a;
+}
+
+// ------------------------------------------------------------------------------------------------------------ host
+
+using Stream = hipStream_t;
+
+inline void check_vendor(hipError_t error, const char* what) {
+  if (error == hipSuccess) return;
+  static_cast<void>(hipGetLastError());  // so that the next call does not find it again
+  throw std::runtime_error(std::string(what) + ": " + hipGetErrorString(error) + " (" + hipGetErrorName(error) + ")");
+}
+
+/// Of the current device.
+inline int multiprocessors() {
+  int device = 0, count = 0;
+  check_vendor(hipGetDevice(&device), "gpu: asking for the current device");
+  check_vendor(hipDeviceGetAttribute(&count, hipDeviceAttributeMultiprocessorCount, device),
+               "gpu: asking for its size");
+  return count;
+}
+
+template <class Parameters>
+void start(void (*kernel)(Parameters), unsigned blocks, unsigned threads, std::size_t block_memory_bytes, Stream stream,
+           const Parameters& parameters, const char* name) {
+  kernel<<<blocks, threads, block_memory_bytes, stream>>>(parameters);
+  check_vendor(hipGetLastError(), name);
+}
+
+}  // namespace fusedsc::gpu

@@ -1,0 +1,10 @@
+/// The GPU's entry in the depthwise forward implementation list.
+#pragma once
+
+#include "fusedsc/forward/depthwise.h"
+
+namespace fusedsc {
+
+Implementation<DepthwiseArguments> depthwise_gpu();
+
+}  // namespace fusedsc

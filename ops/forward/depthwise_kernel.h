@@ -1,0 +1,198 @@
+/// Depthwise convolution on GPUs, forward.
+#pragma once
+
+#include "fusedsc/common/gpu/depthwise_source.h"
+#include "fusedsc/common/gpu/moments.h"
+
+namespace fusedsc::gpu {
+
+struct DepthwiseParameters {
+  ConstDeviceTensor x, weight;
+  const void* bias = nullptr;
+  DevicePrologue prologue, epilogue;
+  ConstDeviceTensor residual;
+  DeviceTensor y;
+  void* partials = nullptr;  ///< of the statistics, where they are wanted: see leave_moments
+  DepthwiseShape shape;
+  DepthwiseWork work;
+  bool join_columns = false;  ///< a thread's columns of y may be stored as one vector
+};
+
+/// What happens to finished outputs: bias, statistics, epilogue, and into memory.
+template <class T, int kChannels, int kColumns, bool kSeams>
+struct DepthwiseSink {
+  using A = Accumulator<T>;
+
+  const DepthwiseParameters& p;
+  int channel;
+  A bias[kChannels];
+  Moments<A, kChannels> moments;
+  T* next = nullptr;             ///< where the row goes that is finished next
+  int columns = 0;               ///< how many of the thread's columns the image has
+  const T* residual = nullptr;   ///< of the row that is finished next
+
+  FUSEDSC_DEVICE DepthwiseSink(const DepthwiseParameters& p_, int channel_) : p(p_), channel(channel_) {
+    load_channels(p.bias, channel, A(0), bias, T());
+  }
+
+  FUSEDSC_DEVICE void aim(int image, int row, int column) {
+    next = elements_of<T>(p.y) + p.y.offset(image, channel, row, column);
+    columns = p.shape.output_width - column < kColumns ? p.shape.output_width - column : kColumns;
+    if constexpr (kSeams) residual = elements_of<T>(p.residual) + p.residual.offset(image, channel, row, column);
+  }
+
+  /// Rows come in their order; their sums have begun with the bias.
+  FUSEDSC_DEVICE void finish(A (&y)[kColumns * kChannels]) {
+    if constexpr (kSeams) {
+      if (p.partials != nullptr) moments.template add<kColumns>(y, columns);
+      else apply_epilogue(y);
+      if (p.y.data == nullptr) return;
+    }
+    T* to = next;
+    next += p.y.row;
+    if constexpr (kChannels == 1 && (kColumns == 2 || kColumns == 4)) {
+      if (p.join_columns && columns == kColumns) return store<kColumns>(y, to);
+    }
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      if (c < columns) store<kChannels>(y + c * kChannels, to + c * p.y.column);
+    }
+  }
+
+  FUSEDSC_DEVICE void apply_epilogue(A (&y)[kColumns * kChannels]) {
+    A scale[kChannels], shift[kChannels];
+    load_channels(p.epilogue.scale, channel, A(1), scale, A());
+    load_channels(p.epilogue.shift, channel, A(0), shift, A());
+#pragma unroll
+    for (int i = 0; i < kColumns * kChannels; ++i) y[i] = y[i] * scale[i % kChannels] + shift[i % kChannels];
+    activate(p.epilogue.activation, y);
+    if (p.residual.data == nullptr) return;
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      if (c >= columns) continue;
+      A added[kChannels];
+      load<kChannels>(residual + c * p.residual.column).widen(added);
+#pragma unroll
+      for (int v = 0; v < kChannels; ++v) y[c * kChannels + v] += added[v];
+    }
+    residual += p.residual.row;
+  }
+};
+
+/// Row data reuse with rotating registers: each input row is loaded once, serves every output row whose window covers
+/// it, and an output row leaves its registers when its window's last row has been seen.
+template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kRows, int kAhead, bool kSeams>
+FUSEDSC_DEVICE void depthwise_rows(const DepthwiseParameters& p) {
+  using A = Accumulator<T>;
+  constexpr int kInputColumns = (kColumns - 1) * kStride + kKernel, kInputRows = (kRows - 1) * kStride + kKernel;
+  constexpr int kLive = (kKernel - 1) / kStride + 1;  // output rows whose windows overlap
+  const DepthwiseShare share(p.work);
+  const int channel = share.channel(p.work, kChannels);
+  const bool idle = share.is_idle(p.work, channel, p.shape.channels);
+  const int safe_channel = idle ? 0 : channel;
+
+  A weights[kKernel * kKernel * kChannels];
+  load_weights<T, kKernel, kKernel, kChannels>(p.weight, safe_channel, weights);
+  DepthwiseSink<T, kChannels, kColumns, kSeams> sink(p, safe_channel);
+  ActivationSource<T, kChannels, kInputColumns, kSeams> x;
+  x.set_channel(p.prologue, safe_channel);
+
+  for (std::uint32_t item = share.item; item < p.work.items && !idle; item += share.step) {
+    const DepthwiseStrip strip(p.work, item, p.shape.output_height);
+    const int column = strip.column_group * kColumns, first_row = strip.row * kStride - p.shape.padding_top;
+    const int input_rows = (strip.rows - 1) * kStride + kKernel;
+    sink.aim(strip.image, strip.row, column);
+    x.window.aim(p.x, strip.image, channel, first_row, column * kStride - p.shape.padding_left, p.shape.input_height,
+                 p.shape.input_width);
+    typename decltype(x)::Row ahead[kAhead + 1];
+#pragma unroll
+    for (int r = 0; r < kAhead; ++r) x.load(ahead[r]);
+    A sums[kLive][kColumns * kChannels];
+#pragma unroll
+    for (int r = 0; r < kInputRows; ++r) {
+      if (r < input_rows) {
+        if (r + kAhead < input_rows) x.load(ahead[(r + kAhead) % (kAhead + 1)]);
+        A row[kInputColumns * kChannels];
+        x.widen(ahead[r % (kAhead + 1)], row);
+#pragma unroll
+        for (int kh = kKernel - 1; kh >= 0; --kh) {  // the oldest output row first
+          if ((r - kh) % kStride != 0 || r < kh || (r - kh) / kStride >= kRows) continue;
+          const int output_row = (r - kh) / kStride;
+          A(&y)[kColumns * kChannels] = sums[output_row % kLive];
+#pragma unroll
+          for (int i = 0; i < kColumns * kChannels; ++i) {
+            const int c = i / kChannels, v = i % kChannels;
+            if (kh == 0) y[i] = sink.bias[v];
+#pragma unroll
+            for (int kw = 0; kw < kKernel; ++kw) {
+              y[i] += row[(c * kStride + kw) * kChannels + v] * weights[(kh * kKernel + kw) * kChannels + v];
+            }
+          }
+          if (kh == kKernel - 1) sink.finish(y);
+        }
+      }
+    }
+  }
+  if constexpr (kSeams) {
+    if (p.partials != nullptr) {
+      leave_moments(p.work, share, sink.moments, idle ? p.shape.channels : channel, p.shape.channels,
+                    static_cast<A*>(p.partials));
+    }
+  }
+}
+
+/// Any window, any channel multiplier: each thread computes kColumns outputs of a row, tap by tap.
+template <class T, int kChannels, int kColumns>
+FUSEDSC_DEVICE void depthwise_taps(const DepthwiseParameters& p) {
+  using A = Accumulator<T>;
+  const DepthwiseShape& shape = p.shape;
+  const DepthwiseShare share(p.work);
+  const int channel = share.channel(p.work, kChannels);
+  const bool idle = share.is_idle(p.work, channel, shape.channels);
+  const int safe_channel = idle ? 0 : channel, input_channel = safe_channel / shape.multiplier;
+  DepthwiseSink<T, kChannels, kColumns, true> sink(p, safe_channel);
+  A scale[kChannels], shift[kChannels];
+  load_channels(p.prologue.scale, input_channel, A(1), scale, A());
+  load_channels(p.prologue.shift, input_channel, A(0), shift, A());
+
+  for (std::uint32_t item = share.item; item < p.work.items && !idle; item += share.step) {
+    const DepthwiseStrip strip(p.work, item, shape.output_height);
+    const int column = strip.column_group * kColumns;
+    sink.aim(strip.image, strip.row, column);
+    A y[kColumns * kChannels];
+#pragma unroll
+    for (int i = 0; i < kColumns * kChannels; ++i) y[i] = sink.bias[i % kChannels];
+    for (int kh = 0; kh < shape.kernel_height; ++kh) {
+      const int h = strip.row * shape.stride_height + kh * shape.dilation_height - shape.padding_top;
+      if (h < 0 || h >= shape.input_height) continue;
+      for (int kw = 0; kw < shape.kernel_width; ++kw) {
+        A weight[kChannels];
+#pragma unroll
+        for (int v = 0; v < kChannels; ++v) {
+          weight[v] = to_accumulator(elements_of<T>(p.weight)[p.weight.offset(channel + v, 0, kh, kw)]);
+        }
+        const int first = column * shape.stride_width + kw * shape.dilation_width - shape.padding_left;
+        const T* from = elements_of<T>(p.x) + p.x.offset(strip.image, input_channel, h, first);
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c) {
+          const int w = first + c * shape.stride_width;
+          if (w < 0 || w >= shape.input_width) continue;
+          A x[kChannels];
+          load<kChannels>(from + static_cast<std::int64_t>(c * shape.stride_width) * p.x.column).widen(x);
+#pragma unroll
+          for (int v = 0; v < kChannels; ++v) x[v] = x[v] * scale[v] + shift[v];
+          activate(p.prologue.activation, x);
+#pragma unroll
+          for (int v = 0; v < kChannels; ++v) y[c * kChannels + v] += x[v] * weight[v];
+        }
+      }
+    }
+    sink.finish(y);
+  }
+  if (p.partials != nullptr) {
+    leave_moments(p.work, share, sink.moments, idle ? shape.channels : channel, shape.channels,
+                  static_cast<A*>(p.partials));
+  }
+}
+
+}  // namespace fusedsc::gpu

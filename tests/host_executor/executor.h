@@ -1,0 +1,37 @@
+/// Runs device kernels on the CPU, for tests: one block after the other, each GPU thread a fiber, switching at barriers
+/// and wave operations. Block memory lies on the heap in exactly the size asked for, so that AddressSanitizer sees what
+/// leaves it, and starts as NaN. Threads that do not all come to the same barrier, or leave others waiting in a wave
+/// operation, are an error.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+
+namespace fusedsc::gpu {
+
+namespace executor {
+
+/// The wave size of the GPU that is played, 32 or 64, from now on.
+void set_wave_size(int lanes);
+
+/// Runs `body` once per thread of each block. Throws std::runtime_error on divergence.
+void run(unsigned blocks, unsigned threads, std::size_t block_memory_bytes, const std::function<void()>& body);
+
+/// What the running thread is.
+struct Thread {
+  int index = 0;
+  unsigned block = 0, blocks = 0;
+};
+const Thread& current_thread();
+void* block_memory();
+int wave_size();
+
+/// Until all threads of the block are there.
+void block_barrier();
+
+/// Until all threads of the wave are there: hands `value` (of `bytes`) over, and receives that of lane (own ^ mask).
+void exchange(void* value, std::size_t bytes, int mask);
+
+}  // namespace executor
+
+}  // namespace fusedsc::gpu

@@ -1,0 +1,90 @@
+#include "host_executor/executor.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "fusedsc/common/gpu/divisor.h"
+#include "fusedsc/common/gpu/wave.h"
+
+namespace fusedsc::gpu {
+namespace {
+
+class HostExecutor : public testing::TestWithParam<int> {
+ protected:
+  void SetUp() override { executor::set_wave_size(GetParam()); }
+};
+INSTANTIATE_TEST_SUITE_P(WaveSizes, HostExecutor, testing::Values(32, 64));
+
+TEST_P(HostExecutor, RunsEveryThreadOfEveryBlock) {
+  std::vector<int> visits(3 * 70);
+  executor::run(3, 70, 0, [&] { ++visits[block_index() * 70 + static_cast<unsigned>(thread_index())]; });
+  EXPECT_EQ(visits, std::vector<int>(3 * 70, 1));
+}
+
+TEST_P(HostExecutor, BarriersOrderAccessesToBlockMemory) {
+  constexpr int kThreads = 128;
+  std::vector<int> results(kThreads);
+  executor::run(2, kThreads, kThreads * sizeof(int), [&] {
+    int* memory = static_cast<int*>(block_memory());
+    const int self = thread_index();
+    memory[self] = self;
+    for (int reach = kThreads / 2; reach > 0; reach /= 2) {
+      block_barrier();
+      if (self < reach) memory[self] += memory[self + reach];
+    }
+    block_barrier();
+    results[static_cast<std::size_t>(self)] = memory[0];
+  });
+  EXPECT_EQ(results, std::vector<int>(kThreads, kThreads * (kThreads - 1) / 2));
+}
+
+TEST_P(HostExecutor, WavesAreAsWideAsAsked) {
+  const int wave = GetParam();
+  std::vector<int> sums(128);
+  executor::run(1, 128, 0, [&] { sums[static_cast<std::size_t>(thread_index())] = wave_sum(thread_index(), wave); });
+  for (int i = 0; i < 128; ++i) {
+    const int first = i / wave * wave;
+    EXPECT_EQ(sums[static_cast<std::size_t>(i)], wave * first + wave * (wave - 1) / 2) << i;
+  }
+}
+
+TEST_P(HostExecutor, BlockMemoryStartsAsNaN) {
+  float first = 0;
+  executor::run(1, 1, sizeof(float), [&] { first = *static_cast<float*>(block_memory()); });
+  EXPECT_TRUE(std::isnan(first));
+}
+
+TEST_P(HostExecutor, FindsThreadsThatMissABarrier) {
+  const auto half_of_them = [] {
+    if (thread_index() < 16) block_barrier();
+  };
+  EXPECT_THROW(executor::run(1, 32, 0, half_of_them), std::runtime_error);
+}
+
+TEST_P(HostExecutor, FindsLanesThatMissAWaveOperation) {
+  const auto all_but_one = [] {
+    if (thread_index() != 5) wave_sum(1, 32);
+  };
+  EXPECT_THROW(executor::run(1, 64, 0, all_but_one), std::runtime_error);
+}
+
+TEST_P(HostExecutor, HandsOnWhatThreadsThrow) {
+  EXPECT_THROW(executor::run(1, 4, 0, [] { throw std::domain_error("from a thread"); }), std::domain_error);
+}
+
+TEST(Divisor, DividesAsIntegersDo) {
+  for (const std::uint32_t divisor : {1u, 2u, 3u, 5u, 7u, 28u, 49u, 641u, 65535u, 65537u, 12345677u, 0x7fffffffu}) {
+    const Divisor by(divisor);
+    for (const std::uint32_t number : {0u, 1u, 2u, 6u, 7u, 99u, 65536u, 1234567890u, 0x7ffffffeu, 0x7fffffffu}) {
+      std::uint32_t rest = number;
+      EXPECT_EQ(by.divide(rest), number / divisor) << number << " / " << divisor;
+      EXPECT_EQ(rest, number % divisor) << number << " % " << divisor;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fusedsc::gpu

@@ -1,0 +1,67 @@
+/// Device code on the CPU, for tests: what vendor_cuda.h and vendor_hip.h are for GPUs, on the host executor.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "fusedsc/common/cpu/float16.h"
+#include "host_executor/executor.h"
+
+#define FUSEDSC_DEVICE inline
+#define FUSEDSC_HOST_DEVICE inline
+#define FUSEDSC_KERNEL(threads) void
+
+namespace fusedsc::gpu {
+
+inline int thread_index() { return executor::current_thread().index; }
+inline unsigned block_index() { return executor::current_thread().block; }
+inline unsigned block_count() { return executor::current_thread().blocks; }
+inline int wave_size() { return executor::wave_size(); }
+inline void block_barrier() { executor::block_barrier(); }
+inline void* block_memory() { return executor::block_memory(); }
+
+template <class T>
+T shuffle_xor(T value, int mask) {
+  executor::exchange(&value, sizeof value, mask);
+  return value;
+}
+
+inline std::uint32_t multiply_high(std::uint32_t a, std::uint32_t b) {
+  return static_cast<std::uint32_t>((static_cast<std::uint64_t>(a) * b) >> 32);
+}
+
+using fusedsc::to_float;
+/// Both halves of a word, the low one first.
+template <class Half>
+void to_floats(std::uint32_t word, float& first, float& second, Half) {
+  first = to_float(Half{static_cast<std::uint16_t>(word)});
+  second = to_float(Half{static_cast<std::uint16_t>(word >> 16)});
+}
+inline std::uint16_t to_bits(float value, Float16) { return to_float16(value).bits; }
+inline std::uint16_t to_bits(float value, BFloat16) { return to_bfloat16(value).bits; }
+template <class Half>
+std::uint32_t to_bits(float first, float second, Half half) {
+  return to_bits(first, half) | static_cast<std::uint32_t>(to_bits(second, half)) << 16;
+}
+
+template <class T>
+T propagating_max(T a, T b) {
+  return a < b ? b : a;
+}
+template <class T>
+T propagating_min(T a, T b) {
+  return a > b ? b : a;
+}
+
+using Stream = void*;
+
+/// Few, so that blocks have several items to work off.
+inline int multiprocessors() { return 2; }
+
+template <class Parameters>
+void start(void (*kernel)(Parameters), unsigned blocks, unsigned threads, std::size_t block_memory_bytes, Stream,
+           const Parameters& parameters, const char*) {
+  executor::run(blocks, threads, block_memory_bytes, [&] { kernel(parameters); });
+}
+
+}  // namespace fusedsc::gpu
