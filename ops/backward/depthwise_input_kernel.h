@@ -127,11 +127,11 @@ struct InputGradientSink {
 /// In coordinates of the padded input, stride by stride: row q*kStride + e of it is covered by the output rows q - j,
 /// with tap j*kStride + e. So each row of grad_y is loaded once, serves kReach blocks of kStride rows of grad_x, and the
 /// oldest of them leaves its registers then.
-template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kRows, int kAhead, bool kSeams>
+template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, bool kSeams>
 FUSEDSC_DEVICE void depthwise_input_gradient_rows(const DepthwiseInputGradientParameters& p) {
   using A = Accumulator<T>;
-  constexpr int kReach = (kKernel - 1) / kStride + 1, kGradColumns = kColumns + kReach - 1;
-  constexpr int kGradRows = kRows + kReach - 1, kRowSize = kColumns * kStride * kChannels;
+  constexpr int kReach = (kKernel - 1) / kStride + 1, kGradColumns = kColumns + kReach - 1, kRing = kAhead + 1;
+  constexpr int kPeriod = common_multiple(kReach, kRing), kRowSize = kColumns * kStride * kChannels;
   const DepthwiseShare share(p.work);
   const int channel = share.channel(p.work, kChannels);
   const bool idle = share.is_idle(p.work, channel, p.shape.channels);
@@ -143,57 +143,58 @@ FUSEDSC_DEVICE void depthwise_input_gradient_rows(const DepthwiseInputGradientPa
   GradientSource<T, kChannels, kGradColumns, kSeams> grad_y;
   grad_y.set_channel(p.gradient_prologue, safe_channel);
   const int first_block = p.shape.padding_top / kStride, first_column = p.shape.padding_left / kStride;
-  const int blocks = (p.shape.input_height + p.shape.padding_top - 1) / kStride + 1 - first_block;
+  const int grad_rows = p.work.strip_rows + kReach - 1;  // the same for all threads: no divergence
 
   for (std::uint32_t item = share.item; item < p.work.items && !idle; item += share.step) {
-    const DepthwiseStrip strip(p.work, item, blocks);
-    const int column = first_column + strip.column_group * kColumns, first = first_block + strip.row;
-    sink.aim(strip.image, first * kStride - p.shape.padding_top, column * kStride - p.shape.padding_left);
-    grad_y.aim(p.grad_y, p.gradient_prologue, strip.image, channel, first - (kReach - 1), column - (kReach - 1),
+    const DepthwiseStrip strip(p.work, item);
+    const int column = first_column + strip.column_group * kColumns, block = first_block + strip.row;
+    sink.aim(strip.image, block * kStride - p.shape.padding_top, column * kStride - p.shape.padding_left);
+    grad_y.aim(p.grad_y, p.gradient_prologue, strip.image, channel, block - (kReach - 1), column - (kReach - 1),
                p.shape.output_height, p.shape.output_width);
-    typename decltype(grad_y)::Row ahead[kAhead + 1];
+    typename decltype(grad_y)::Row ring[kRing];
 #pragma unroll
-    for (int r = 0; r < kAhead; ++r) grad_y.load(ahead[r]);
-    A sums[kReach][kStride][kRowSize];
+    for (int r = 0; r < kAhead; ++r) grad_y.load(ring[r]);
+    A sums[kReach][kStride][kRowSize] = {};
+    for (int first = 0; first < grad_rows; first += kPeriod) {
 #pragma unroll
-    for (int r = 0; r < kGradRows; ++r) {
-      const int done = r - (kReach - 1);  // the block of rows of grad_x that this row of grad_y is the last for
-      if (done < strip.rows) {
-        if (done + kAhead < strip.rows) grad_y.load(ahead[(r + kAhead) % (kAhead + 1)]);
-        typename decltype(sink.x)::Row inputs[kStride];
-#pragma unroll
-        for (int e = 0; e < kStride && done >= 0; ++e) sink.load(inputs[e]);
-        A row[kGradColumns * kChannels];
-        grad_y.widen(ahead[r % (kAhead + 1)], row);
-#pragma unroll
-        for (int j = 0; j < kReach; ++j) {
-          const int block = done + j;  // which it reaches with taps j*kStride...
-          if (block < 0 || block >= kRows) continue;
+      for (int r = 0; r < kPeriod; ++r) {
+        if (first + r < grad_rows) {
+          if (first + r + kAhead < grad_rows) grad_y.load(ring[(r + kAhead) % kRing]);
+          const bool finishes = first + r >= kReach - 1;  // the block that this row of grad_y is the last for
+          typename decltype(sink.x)::Row inputs[kStride];
 #pragma unroll
           for (int e = 0; e < kStride; ++e) {
-            A(&g)[kRowSize] = sums[block % kReach][e];
-            // The first row of grad_y that a block meets has the largest j.
-            if (j == kReach - 1) {
+            if (finishes) sink.load(inputs[e]);
+          }
+          A row[kGradColumns * kChannels];
+          grad_y.widen(ring[r % kRing], row);
 #pragma unroll
-              for (int i = 0; i < kRowSize; ++i) g[i] = 0;
-            }
-            const int kh = j * kStride + e;
-            if (kh >= kKernel) continue;
+          for (int j = 0; j < kReach; ++j) {
 #pragma unroll
-            for (int i = 0; i < kRowSize; ++i) {
-              const int c = i / kChannels / kStride, f = i / kChannels % kStride, v = i % kChannels;
+            for (int e = 0; e < kStride; ++e) {
+              A(&g)[kRowSize] = sums[(r + 1 + j) % kReach][e];
+              if (j == kReach - 1) {  // the first row of grad_y that the block meets
 #pragma unroll
-              for (int l = 0; l < kReach; ++l) {
-                const int kw = l * kStride + f;
-                if (kw >= kKernel) continue;
-                g[i] += row[(c + kReach - 1 - l) * kChannels + v] * weights[(kh * kKernel + kw) * kChannels + v];
+                for (int i = 0; i < kRowSize; ++i) g[i] = 0;
+              }
+              const int kh = j * kStride + e;
+              if (kh >= kKernel) continue;
+#pragma unroll
+              for (int i = 0; i < kRowSize; ++i) {
+                const int c = i / kChannels / kStride, f = i / kChannels % kStride, v = i % kChannels;
+#pragma unroll
+                for (int l = 0; l < kReach; ++l) {
+                  const int kw = l * kStride + f;
+                  if (kw >= kKernel) continue;
+                  g[i] += row[(c + kReach - 1 - l) * kChannels + v] * weights[(kh * kKernel + kw) * kChannels + v];
+                }
               }
             }
           }
-        }
-        if (done >= 0) {
 #pragma unroll
-          for (int e = 0; e < kStride; ++e) sink.finish(sums[(done + kReach) % kReach][e], inputs[e]);
+          for (int e = 0; e < kStride; ++e) {
+            if (finishes) sink.finish(sums[(r + 1) % kReach][e], inputs[e]);
+          }
         }
       }
     }
@@ -212,7 +213,7 @@ FUSEDSC_DEVICE void depthwise_input_gradient_taps(const DepthwiseInputGradientPa
   InputGradientSink<T, kChannels, kColumns, true> sink(p, idle ? 0 : channel);
 
   for (std::uint32_t item = share.item; item < p.work.items && !idle; item += share.step) {
-    const DepthwiseStrip strip(p.work, item, shape.input_height);
+    const DepthwiseStrip strip(p.work, item);
     const int column = strip.column_group * kColumns;
     sink.aim(strip.image, strip.row, column);
     typename decltype(sink.x)::Row inputs;

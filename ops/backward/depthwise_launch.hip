@@ -15,131 +15,131 @@ namespace {
 using InputInstance = DepthwiseInstance<DepthwiseInputGradientParameters>;
 using WeightInstance = DepthwiseInstance<DepthwiseWeightGradientParameters>;
 
-template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kRows, int kAhead, bool kSeams>
-FUSEDSC_KERNEL(kDepthwiseThreads) input_rows_kernel(DepthwiseInputGradientParameters parameters) {
-  depthwise_input_gradient_rows<T, kKernel, kStride, kChannels, kColumns, kRows, kAhead, kSeams>(parameters);
+template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, bool kSeams>
+FUSEDSC_KERNEL(kDepthwiseThreads, kSeams ? 2 : 4) input_rows_kernel(DepthwiseInputGradientParameters parameters) {
+  depthwise_input_gradient_rows<T, kKernel, kStride, kChannels, kColumns, kAhead, kSeams>(parameters);
 }
 
 template <class T, int kChannels, int kColumns>
-FUSEDSC_KERNEL(kDepthwiseThreads) input_taps_kernel(DepthwiseInputGradientParameters parameters) {
+FUSEDSC_KERNEL(kDepthwiseThreads, 4) input_taps_kernel(DepthwiseInputGradientParameters parameters) {
   depthwise_input_gradient_taps<T, kChannels, kColumns>(parameters);
 }
 
-template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kRows, int kAhead, bool kSeams>
-FUSEDSC_KERNEL(kDepthwiseThreads) weight_rows_kernel(DepthwiseWeightGradientParameters parameters) {
-  depthwise_weight_gradient_rows<T, kKernel, kStride, kChannels, kColumns, kRows, kAhead, kSeams>(parameters);
+template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, bool kSeams>
+FUSEDSC_KERNEL(kDepthwiseThreads, kSeams ? 2 : 3) weight_rows_kernel(DepthwiseWeightGradientParameters parameters) {
+  depthwise_weight_gradient_rows<T, kKernel, kStride, kChannels, kColumns, kAhead, kSeams>(parameters);
 }
 
 constexpr int kTapGroup = 4;
 
 template <class T, int kChannels>
-FUSEDSC_KERNEL(kDepthwiseThreads) weight_taps_kernel(DepthwiseWeightGradientParameters parameters) {
+FUSEDSC_KERNEL(kDepthwiseThreads, 4) weight_taps_kernel(DepthwiseWeightGradientParameters parameters) {
   depthwise_weight_gradient_taps<T, kChannels, kTapGroup>(parameters);
 }
 
 template <class T>
-FUSEDSC_KERNEL(kPartialsThreads) sum_partials_kernel(SumPartialsParameters parameters) {
+FUSEDSC_KERNEL(kPartialsThreads, 1) sum_partials_kernel(SumPartialsParameters parameters) {
   sum_partials<T>(parameters);
 }
 
-template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kRows, int kAhead>
+template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead>
 constexpr InputInstance input_rows(DataType dtype) {
-  return {dtype, kKernel, kStride, {kChannels, kColumns, kRows},
-          input_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kRows, kAhead, false>,
-          input_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kRows, kAhead, true>};
+  return {dtype, kKernel, kStride, {kChannels, kColumns},
+          input_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kAhead, false>,
+          input_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kAhead, true>};
 }
 
 template <class T, int kChannels, int kColumns>
 constexpr InputInstance input_taps(DataType dtype) {
   constexpr auto kernel = input_taps_kernel<T, kChannels, kColumns>;
-  return {dtype, 0, 0, {kChannels, kColumns, 1}, kernel, kernel};
+  return {dtype, 0, 0, {kChannels, kColumns}, kernel, kernel};
 }
 
-template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kRows, int kAhead>
+template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead>
 constexpr WeightInstance weight_rows(DataType dtype) {
-  return {dtype, kKernel, kStride, {kChannels, kColumns, kRows},
-          weight_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kRows, kAhead, false>,
-          weight_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kRows, kAhead, true>};
+  return {dtype, kKernel, kStride, {kChannels, kColumns},
+          weight_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kAhead, false>,
+          weight_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kAhead, true>};
 }
 
 template <class T, int kChannels>
 constexpr WeightInstance weight_taps(DataType dtype) {
   constexpr auto kernel = weight_taps_kernel<T, kChannels>;
-  return {dtype, 0, 0, {kChannels, 1, 1}, kernel, kernel};
+  return {dtype, 0, 0, {kChannels, 1}, kernel, kernel};
 }
 
 /// As in the forward pass; columns and rows of the input gradient are counted in strides.
 const InputInstance kInputInstances[] = {
-    // kernel, stride, channels, columns, rows, ahead
-    input_rows<Float16, 3, 1, 4, 2, 7, 2>(DataType::float16),
-    input_rows<Float16, 3, 1, 1, 4, 7, 2>(DataType::float16),
-    input_rows<Float16, 3, 2, 4, 1, 4, 2>(DataType::float16),
-    input_rows<Float16, 3, 2, 1, 2, 4, 2>(DataType::float16),
-    input_rows<Float16, 5, 1, 2, 2, 7, 1>(DataType::float16),
-    input_rows<Float16, 5, 1, 1, 4, 7, 1>(DataType::float16),
-    input_rows<Float16, 5, 2, 2, 1, 4, 1>(DataType::float16),
-    input_rows<Float16, 5, 2, 1, 2, 4, 1>(DataType::float16),
+    // kernel, stride, channels, columns, ahead
+    input_rows<Float16, 3, 1, 4, 2, 1>(DataType::float16),
+    input_rows<Float16, 3, 1, 1, 4, 1>(DataType::float16),
+    input_rows<Float16, 3, 2, 2, 2, 1>(DataType::float16),
+    input_rows<Float16, 3, 2, 1, 2, 1>(DataType::float16),
+    input_rows<Float16, 5, 1, 2, 2, 1>(DataType::float16),
+    input_rows<Float16, 5, 1, 1, 4, 1>(DataType::float16),
+    input_rows<Float16, 5, 2, 2, 1, 1>(DataType::float16),
+    input_rows<Float16, 5, 2, 1, 2, 1>(DataType::float16),
     input_taps<Float16, 4, 2>(DataType::float16),
     input_taps<Float16, 1, 4>(DataType::float16),
-    input_rows<BFloat16, 3, 1, 4, 2, 7, 2>(DataType::bfloat16),
-    input_rows<BFloat16, 3, 1, 1, 4, 7, 2>(DataType::bfloat16),
-    input_rows<BFloat16, 3, 2, 4, 1, 4, 2>(DataType::bfloat16),
-    input_rows<BFloat16, 3, 2, 1, 2, 4, 2>(DataType::bfloat16),
-    input_rows<BFloat16, 5, 1, 2, 2, 7, 1>(DataType::bfloat16),
-    input_rows<BFloat16, 5, 1, 1, 4, 7, 1>(DataType::bfloat16),
-    input_rows<BFloat16, 5, 2, 2, 1, 4, 1>(DataType::bfloat16),
-    input_rows<BFloat16, 5, 2, 1, 2, 4, 1>(DataType::bfloat16),
+    input_rows<BFloat16, 3, 1, 4, 2, 1>(DataType::bfloat16),
+    input_rows<BFloat16, 3, 1, 1, 4, 1>(DataType::bfloat16),
+    input_rows<BFloat16, 3, 2, 2, 2, 1>(DataType::bfloat16),
+    input_rows<BFloat16, 3, 2, 1, 2, 1>(DataType::bfloat16),
+    input_rows<BFloat16, 5, 1, 2, 2, 1>(DataType::bfloat16),
+    input_rows<BFloat16, 5, 1, 1, 4, 1>(DataType::bfloat16),
+    input_rows<BFloat16, 5, 2, 2, 1, 1>(DataType::bfloat16),
+    input_rows<BFloat16, 5, 2, 1, 2, 1>(DataType::bfloat16),
     input_taps<BFloat16, 4, 2>(DataType::bfloat16),
     input_taps<BFloat16, 1, 4>(DataType::bfloat16),
-    input_rows<float, 3, 1, 4, 1, 7, 2>(DataType::float32),
-    input_rows<float, 3, 1, 1, 4, 7, 2>(DataType::float32),
-    input_rows<float, 3, 2, 4, 1, 4, 1>(DataType::float32),
-    input_rows<float, 3, 2, 1, 2, 4, 2>(DataType::float32),
-    input_rows<float, 5, 1, 2, 2, 7, 1>(DataType::float32),
-    input_rows<float, 5, 1, 1, 4, 7, 1>(DataType::float32),
-    input_rows<float, 5, 2, 2, 1, 4, 1>(DataType::float32),
-    input_rows<float, 5, 2, 1, 2, 4, 1>(DataType::float32),
+    input_rows<float, 3, 1, 4, 2, 1>(DataType::float32),
+    input_rows<float, 3, 1, 1, 4, 1>(DataType::float32),
+    input_rows<float, 3, 2, 4, 1, 1>(DataType::float32),
+    input_rows<float, 3, 2, 1, 2, 1>(DataType::float32),
+    input_rows<float, 5, 1, 2, 2, 1>(DataType::float32),
+    input_rows<float, 5, 1, 1, 4, 1>(DataType::float32),
+    input_rows<float, 5, 2, 2, 1, 1>(DataType::float32),
+    input_rows<float, 5, 2, 1, 2, 1>(DataType::float32),
     input_taps<float, 4, 2>(DataType::float32),
     input_taps<float, 1, 4>(DataType::float32),
-    input_rows<double, 3, 1, 1, 2, 4, 1>(DataType::float64),
-    input_rows<double, 3, 2, 1, 1, 4, 1>(DataType::float64),
+    input_rows<double, 3, 1, 1, 2, 1>(DataType::float64),
+    input_rows<double, 3, 2, 1, 1, 1>(DataType::float64),
     input_taps<double, 1, 2>(DataType::float64),
 };
 
 const WeightInstance kWeightInstances[] = {
-    // kernel, stride, channels, columns, rows, ahead
-    weight_rows<Float16, 3, 1, 4, 2, 7, 1>(DataType::float16),
-    weight_rows<Float16, 3, 1, 1, 4, 7, 2>(DataType::float16),
-    weight_rows<Float16, 3, 2, 4, 1, 7, 1>(DataType::float16),
-    weight_rows<Float16, 3, 2, 1, 2, 7, 2>(DataType::float16),
-    weight_rows<Float16, 5, 1, 2, 2, 7, 1>(DataType::float16),
-    weight_rows<Float16, 5, 1, 1, 4, 7, 1>(DataType::float16),
-    weight_rows<Float16, 5, 2, 2, 1, 7, 1>(DataType::float16),
-    weight_rows<Float16, 5, 2, 1, 2, 7, 1>(DataType::float16),
+    // kernel, stride, channels, columns, ahead
+    weight_rows<Float16, 3, 1, 4, 2, 1>(DataType::float16),
+    weight_rows<Float16, 3, 1, 1, 4, 1>(DataType::float16),
+    weight_rows<Float16, 3, 2, 2, 2, 1>(DataType::float16),
+    weight_rows<Float16, 3, 2, 1, 2, 1>(DataType::float16),
+    weight_rows<Float16, 5, 1, 2, 1, 1>(DataType::float16),
+    weight_rows<Float16, 5, 1, 1, 4, 1>(DataType::float16),
+    weight_rows<Float16, 5, 2, 2, 1, 1>(DataType::float16),
+    weight_rows<Float16, 5, 2, 1, 2, 1>(DataType::float16),
     weight_taps<Float16, 4>(DataType::float16),
     weight_taps<Float16, 1>(DataType::float16),
-    weight_rows<BFloat16, 3, 1, 4, 2, 7, 1>(DataType::bfloat16),
-    weight_rows<BFloat16, 3, 1, 1, 4, 7, 2>(DataType::bfloat16),
-    weight_rows<BFloat16, 3, 2, 4, 1, 7, 1>(DataType::bfloat16),
-    weight_rows<BFloat16, 3, 2, 1, 2, 7, 2>(DataType::bfloat16),
-    weight_rows<BFloat16, 5, 1, 2, 2, 7, 1>(DataType::bfloat16),
-    weight_rows<BFloat16, 5, 1, 1, 4, 7, 1>(DataType::bfloat16),
-    weight_rows<BFloat16, 5, 2, 2, 1, 7, 1>(DataType::bfloat16),
-    weight_rows<BFloat16, 5, 2, 1, 2, 7, 1>(DataType::bfloat16),
+    weight_rows<BFloat16, 3, 1, 4, 2, 1>(DataType::bfloat16),
+    weight_rows<BFloat16, 3, 1, 1, 4, 1>(DataType::bfloat16),
+    weight_rows<BFloat16, 3, 2, 2, 2, 1>(DataType::bfloat16),
+    weight_rows<BFloat16, 3, 2, 1, 2, 1>(DataType::bfloat16),
+    weight_rows<BFloat16, 5, 1, 2, 1, 1>(DataType::bfloat16),
+    weight_rows<BFloat16, 5, 1, 1, 4, 1>(DataType::bfloat16),
+    weight_rows<BFloat16, 5, 2, 2, 1, 1>(DataType::bfloat16),
+    weight_rows<BFloat16, 5, 2, 1, 2, 1>(DataType::bfloat16),
     weight_taps<BFloat16, 4>(DataType::bfloat16),
     weight_taps<BFloat16, 1>(DataType::bfloat16),
-    weight_rows<float, 3, 1, 4, 1, 7, 1>(DataType::float32),
-    weight_rows<float, 3, 1, 1, 4, 7, 2>(DataType::float32),
-    weight_rows<float, 3, 2, 4, 1, 7, 1>(DataType::float32),
-    weight_rows<float, 3, 2, 1, 2, 7, 2>(DataType::float32),
-    weight_rows<float, 5, 1, 2, 2, 7, 1>(DataType::float32),
-    weight_rows<float, 5, 1, 1, 4, 7, 1>(DataType::float32),
-    weight_rows<float, 5, 2, 2, 1, 7, 1>(DataType::float32),
-    weight_rows<float, 5, 2, 1, 2, 7, 1>(DataType::float32),
+    weight_rows<float, 3, 1, 2, 2, 1>(DataType::float32),
+    weight_rows<float, 3, 1, 1, 4, 1>(DataType::float32),
+    weight_rows<float, 3, 2, 4, 1, 1>(DataType::float32),
+    weight_rows<float, 3, 2, 1, 2, 1>(DataType::float32),
+    weight_rows<float, 5, 1, 2, 1, 1>(DataType::float32),
+    weight_rows<float, 5, 1, 1, 4, 1>(DataType::float32),
+    weight_rows<float, 5, 2, 2, 1, 1>(DataType::float32),
+    weight_rows<float, 5, 2, 1, 2, 1>(DataType::float32),
     weight_taps<float, 4>(DataType::float32),
     weight_taps<float, 1>(DataType::float32),
-    weight_rows<double, 3, 1, 1, 2, 4, 1>(DataType::float64),
-    weight_rows<double, 3, 2, 1, 1, 4, 1>(DataType::float64),
+    weight_rows<double, 3, 1, 1, 2, 1>(DataType::float64),
+    weight_rows<double, 3, 2, 1, 1, 1>(DataType::float64),
     weight_taps<double, 1>(DataType::float64),
 };
 
@@ -213,20 +213,18 @@ class InputPass {
                              blocks(a.x.sizes[2], a.window.padding.top),
                              blocks(a.x.sizes[3], a.window.padding.left),
                              a.grad_y.strides[1] < a.grad_y.strides[3],
-                             4};
-    p_.work = plan_depthwise_work(grid, instance_.tile, multiprocessors());
+                             overlap_of(instance_)};
+    kernel_ = a.prologue || a.gradient_prologue || a.grad_add ? instance_.seams : instance_.plain;
+    if (a.sums) {
+      memory_ = is_double(a) ? block_sums_bytes<double>(2 * instance_.tile.channels)
+                             : block_sums_bytes<float>(2 * instance_.tile.channels);
+    }
+    p_.work = plan_depthwise_work(grid, instance_.tile, resident_blocks(kernel_, kDepthwiseThreads, memory_));
     if (a.sums) p_.partials = take_partials(arena, a, p_.work, 2, a.x.sizes[1]);
   }
 
   void run(const DepthwiseBackwardArguments& a, void* stream) const {
-    const bool has_seams = a.prologue || a.gradient_prologue || a.grad_add;
-    std::size_t memory = 0;
-    if (a.sums) {
-      memory = is_double(a) ? block_sums_bytes<double>(2 * instance_.tile.channels)
-                            : block_sums_bytes<float>(2 * instance_.tile.channels);
-    }
-    launch(kName, has_seams ? instance_.seams : instance_.plain, p_.work.blocks(), kDepthwiseThreads, memory, stream,
-           p_);
+    launch(kName, kernel_, p_.work.blocks(), kDepthwiseThreads, memory_, stream, p_);
     if (!a.sums) return;
     SumPartialsParameters sum;
     sum.partials = p_.partials;
@@ -241,6 +239,8 @@ class InputPass {
  private:
   const InputInstance& instance_;
   DepthwiseInputGradientParameters p_;
+  InputInstance::Kernel kernel_;
+  std::size_t memory_ = 0;  ///< of a block
 };
 
 class WeightPass {
@@ -263,16 +263,16 @@ class WeightPass {
                              a.grad_y.sizes[2],
                              a.grad_y.sizes[3],
                              a.grad_y.strides[1] < a.grad_y.strides[3],
-                             2};
-    p_.work = plan_depthwise_work(grid, instance_.tile, multiprocessors());
+                             overlap_of(instance_)};
+    kernel_ = a.prologue || a.gradient_prologue ? instance_.seams : instance_.plain;
+    const int values = instance_.tile.channels * std::max(instance_.kernel, 1);
+    memory_ = is_double(a) ? block_sums_bytes<double>(values) : block_sums_bytes<float>(values);
+    p_.work = plan_depthwise_work(grid, instance_.tile, resident_blocks(kernel_, kDepthwiseThreads, memory_));
     p_.partials = take_partials(arena, a, p_.work, taps_ + 1, a.grad_y.sizes[1]);
   }
 
   void run(const DepthwiseBackwardArguments& a, void* stream) const {
-    const bool has_seams = a.prologue || a.gradient_prologue;
-    const int values = instance_.tile.channels * std::max(instance_.kernel, 1);
-    launch(kName, has_seams ? instance_.seams : instance_.plain, p_.work.blocks() * tap_groups_, kDepthwiseThreads,
-           is_double(a) ? block_sums_bytes<double>(values) : block_sums_bytes<float>(values), stream, p_);
+    launch(kName, kernel_, p_.work.blocks() * tap_groups_, kDepthwiseThreads, memory_, stream, p_);
     SumPartialsParameters sum;
     sum.partials = p_.partials;
     sum.splits = p_.work.splits;
@@ -288,6 +288,8 @@ class WeightPass {
  private:
   const WeightInstance& instance_;
   DepthwiseWeightGradientParameters p_;
+  WeightInstance::Kernel kernel_;
+  std::size_t memory_ = 0;  ///< of a block
   int taps_ = 0;
   std::int64_t tap_groups_ = 1;
 };

@@ -18,12 +18,12 @@ struct DepthwiseWeightGradientParameters {
 };
 
 /// Rows of x meet the rows of grad_y whose windows cover them; those stay in rotating registers, the sums in others.
-template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kRows, int kAhead, bool kSeams>
+template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, bool kSeams>
 FUSEDSC_DEVICE void depthwise_weight_gradient_rows(const DepthwiseWeightGradientParameters& p) {
   using A = Accumulator<T>;
-  constexpr int kTaps = kKernel * kKernel;
-  constexpr int kInputColumns = (kColumns - 1) * kStride + kKernel, kInputRows = (kRows - 1) * kStride + kKernel;
-  constexpr int kLive = (kKernel - 1) / kStride + 1;
+  constexpr int kTaps = kKernel * kKernel, kRing = kAhead + 1;
+  constexpr int kInputColumns = (kColumns - 1) * kStride + kKernel;
+  constexpr int kLive = (kKernel - 1) / kStride + 1, kPeriod = common_multiple(kLive * kStride, kRing);
   const DepthwiseShare share(p.work);
   const int channel = share.channel(p.work, kChannels);
   const bool idle = share.is_idle(p.work, channel, p.shape.channels);
@@ -36,48 +36,55 @@ FUSEDSC_DEVICE void depthwise_weight_gradient_rows(const DepthwiseWeightGradient
   x.set_channel(p.prologue, safe_channel);
   GradientSource<T, kChannels, kColumns, kSeams> grad_y;
   grad_y.set_channel(p.gradient_prologue, safe_channel);
+  const int rows = p.work.strip_rows * kStride;                  // those on which an output row begins
+  const int input_rows = rows - kStride + kKernel;  // the same for all threads: no divergence
 
   for (std::uint32_t item = share.item; item < p.work.items && !idle; item += share.step) {
-    const DepthwiseStrip strip(p.work, item, p.shape.output_height);
+    const DepthwiseStrip strip(p.work, item);
     const int column = strip.column_group * kColumns, first_row = strip.row * kStride - p.shape.padding_top;
-    const int input_rows = (strip.rows - 1) * kStride + kKernel;
     x.window.aim(p.x, strip.image, channel, first_row, column * kStride - p.shape.padding_left, p.shape.input_height,
                  p.shape.input_width);
     grad_y.aim(p.grad_y, p.gradient_prologue, strip.image, channel, strip.row, column, p.shape.output_height,
                p.shape.output_width);
-    typename decltype(x)::Row x_ahead[kAhead + 1];
-    typename decltype(grad_y)::Row grad_ahead[kAhead + 1];
-    const auto load = [&](int r) {
-      x.load(x_ahead[r % (kAhead + 1)]);
-      if (r % kStride == 0 && r / kStride < strip.rows) grad_y.load(grad_ahead[r % (kAhead + 1)]);
+    typename decltype(x)::Row x_ring[kRing];
+    typename decltype(grad_y)::Row grad_ring[kRing];
+    const auto load = [&](int first, int r) {
+      x.load(x_ring[r % kRing]);
+      if (r % kStride == 0 && first + r < rows) grad_y.load(grad_ring[r % kRing]);
     };
 #pragma unroll
-    for (int r = 0; r < kAhead; ++r) load(r);
-    A g[kLive][kColumns * kChannels];
+    for (int r = 0; r < kAhead; ++r) load(0, r);
+    A g[kLive][kColumns * kChannels] = {};
+    for (int first = 0; first < input_rows; first += kPeriod) {
 #pragma unroll
-    for (int r = 0; r < kInputRows; ++r) {
-      if (r < input_rows) {
-        if (r + kAhead < input_rows) load(r + kAhead);
-        if (r % kStride == 0 && r / kStride < kRows) {
-          A(&fresh)[kColumns * kChannels] = g[r / kStride % kLive];
+      for (int r = 0; r < kPeriod; ++r) {
+        if (first + r < input_rows) {
+          if (first + r + kAhead < input_rows) load(first, r + kAhead);
+          if (r % kStride == 0) {
+            A(&fresh)[kColumns * kChannels] = g[r / kStride % kLive];
+            if (first + r < rows) {
+              grad_y.widen(grad_ring[r % kRing], fresh);
+            } else {
 #pragma unroll
-          for (int i = 0; i < kColumns * kChannels; ++i) fresh[i] = 0;
-          if (r / kStride < strip.rows) grad_y.widen(grad_ahead[r % (kAhead + 1)], fresh);
+              for (int i = 0; i < kColumns * kChannels; ++i) fresh[i] = 0;
+            }
 #pragma unroll
-          for (int i = 0; i < kColumns * kChannels; ++i) sums[kTaps * kChannels + i % kChannels] += fresh[i];
-        }
-        A row[kInputColumns * kChannels];
-        x.widen(x_ahead[r % (kAhead + 1)], row);
+            for (int i = 0; i < kColumns * kChannels; ++i) sums[kTaps * kChannels + i % kChannels] += fresh[i];
+          }
+          A row[kInputColumns * kChannels];
+          x.widen(x_ring[r % kRing], row);
 #pragma unroll
-        for (int kh = 0; kh < kKernel; ++kh) {
-          if ((r - kh) % kStride != 0 || r < kh || (r - kh) / kStride >= kRows) continue;
-          const A(&gradient)[kColumns * kChannels] = g[(r - kh) / kStride % kLive];
+          for (int kh = 0; kh < kKernel; ++kh) {
+            const int ago = r - kh + kKernel * kPeriod;
+            if (ago % kStride != 0) continue;
+            const A(&gradient)[kColumns * kChannels] = g[ago / kStride % kLive];
 #pragma unroll
-          for (int kw = 0; kw < kKernel; ++kw) {
+            for (int kw = 0; kw < kKernel; ++kw) {
 #pragma unroll
-            for (int i = 0; i < kColumns * kChannels; ++i) {
-              const int c = i / kChannels, v = i % kChannels;
-              sums[(kh * kKernel + kw) * kChannels + v] += gradient[i] * row[(c * kStride + kw) * kChannels + v];
+              for (int i = 0; i < kColumns * kChannels; ++i) {
+                const int c = i / kChannels, v = i % kChannels;
+                sums[(kh * kKernel + kw) * kChannels + v] += gradient[i] * row[(c * kStride + kw) * kChannels + v];
+              }
             }
           }
         }
@@ -121,7 +128,7 @@ FUSEDSC_DEVICE void depthwise_weight_gradient_taps(const DepthwiseWeightGradient
   grad_y.set_channel(p.gradient_prologue, safe_channel);
 
   for (std::uint32_t item = share.item; item < p.work.items && !idle; item += share.step) {
-    const DepthwiseStrip strip(p.work, item, shape.output_height);  // of one position
+    const DepthwiseStrip strip(p.work, item);  // of one position
     const int h = strip.row * shape.stride_height + kh * shape.dilation_height - shape.padding_top;
     grad_y.aim(p.grad_y, p.gradient_prologue, strip.image, channel, strip.row, strip.column_group,
                shape.output_height, shape.output_width);

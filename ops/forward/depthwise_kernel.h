@@ -2,6 +2,7 @@
 #pragma once
 
 #include "fusedsc/common/gpu/depthwise_source.h"
+#include "fusedsc/common/gpu/depthwise_work.h"
 #include "fusedsc/common/gpu/moments.h"
 
 namespace fusedsc::gpu {
@@ -30,6 +31,7 @@ struct DepthwiseSink {
   T* next = nullptr;             ///< where the row goes that is finished next
   int columns = 0;               ///< how many of the thread's columns the image has
   const T* residual = nullptr;   ///< of the row that is finished next
+  int rows = 0;                  ///< how many rows of the image are left
 
   FUSEDSC_DEVICE DepthwiseSink(const DepthwiseParameters& p_, int channel_) : p(p_), channel(channel_) {
     load_channels(p.bias, channel, A(0), bias, T());
@@ -37,12 +39,14 @@ struct DepthwiseSink {
 
   FUSEDSC_DEVICE void aim(int image, int row, int column) {
     next = elements_of<T>(p.y) + p.y.offset(image, channel, row, column);
+    rows = p.shape.output_height - row;
     columns = p.shape.output_width - column < kColumns ? p.shape.output_width - column : kColumns;
     if constexpr (kSeams) residual = elements_of<T>(p.residual) + p.residual.offset(image, channel, row, column);
   }
 
   /// Rows come in their order; their sums have begun with the bias.
   FUSEDSC_DEVICE void finish(A (&y)[kColumns * kChannels]) {
+    if (rows-- <= 0) return;
     if constexpr (kSeams) {
       if (p.partials != nullptr) moments.template add<kColumns>(y, columns);
       else apply_epilogue(y);
@@ -80,12 +84,14 @@ struct DepthwiseSink {
 };
 
 /// Row data reuse with rotating registers: each input row is loaded once, serves every output row whose window covers
-/// it, and an output row leaves its registers when its window's last row has been seen.
-template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kRows, int kAhead, bool kSeams>
+/// it, and an output row leaves its registers when its window's last row has been seen. Rows are unrolled by the period
+/// after which all registers have their first role again, so that none is ever moved.
+template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, bool kSeams>
 FUSEDSC_DEVICE void depthwise_rows(const DepthwiseParameters& p) {
   using A = Accumulator<T>;
-  constexpr int kInputColumns = (kColumns - 1) * kStride + kKernel, kInputRows = (kRows - 1) * kStride + kKernel;
+  constexpr int kInputColumns = (kColumns - 1) * kStride + kKernel, kRing = kAhead + 1;
   constexpr int kLive = (kKernel - 1) / kStride + 1;  // output rows whose windows overlap
+  constexpr int kPeriod = common_multiple(kLive * kStride, kRing);
   const DepthwiseShare share(p.work);
   const int channel = share.channel(p.work, kChannels);
   const bool idle = share.is_idle(p.work, channel, p.shape.channels);
@@ -96,39 +102,41 @@ FUSEDSC_DEVICE void depthwise_rows(const DepthwiseParameters& p) {
   DepthwiseSink<T, kChannels, kColumns, kSeams> sink(p, safe_channel);
   ActivationSource<T, kChannels, kInputColumns, kSeams> x;
   x.set_channel(p.prologue, safe_channel);
+  const int input_rows = (p.work.strip_rows - 1) * kStride + kKernel;  // the same for all threads: no divergence
 
   for (std::uint32_t item = share.item; item < p.work.items && !idle; item += share.step) {
-    const DepthwiseStrip strip(p.work, item, p.shape.output_height);
+    const DepthwiseStrip strip(p.work, item);
     const int column = strip.column_group * kColumns, first_row = strip.row * kStride - p.shape.padding_top;
-    const int input_rows = (strip.rows - 1) * kStride + kKernel;
     sink.aim(strip.image, strip.row, column);
     x.window.aim(p.x, strip.image, channel, first_row, column * kStride - p.shape.padding_left, p.shape.input_height,
                  p.shape.input_width);
-    typename decltype(x)::Row ahead[kAhead + 1];
+    typename decltype(x)::Row ring[kRing];
 #pragma unroll
-    for (int r = 0; r < kAhead; ++r) x.load(ahead[r]);
-    A sums[kLive][kColumns * kChannels];
+    for (int r = 0; r < kAhead; ++r) x.load(ring[r]);
+    A sums[kLive][kColumns * kChannels] = {};
+    for (int first = 0; first < input_rows; first += kPeriod) {
 #pragma unroll
-    for (int r = 0; r < kInputRows; ++r) {
-      if (r < input_rows) {
-        if (r + kAhead < input_rows) x.load(ahead[(r + kAhead) % (kAhead + 1)]);
-        A row[kInputColumns * kChannels];
-        x.widen(ahead[r % (kAhead + 1)], row);
+      for (int r = 0; r < kPeriod; ++r) {
+        if (first + r < input_rows) {
+          if (first + r + kAhead < input_rows) x.load(ring[(r + kAhead) % kRing]);
+          A row[kInputColumns * kChannels];
+          x.widen(ring[r % kRing], row);
 #pragma unroll
-        for (int kh = kKernel - 1; kh >= 0; --kh) {  // the oldest output row first
-          if ((r - kh) % kStride != 0 || r < kh || (r - kh) / kStride >= kRows) continue;
-          const int output_row = (r - kh) / kStride;
-          A(&y)[kColumns * kChannels] = sums[output_row % kLive];
+          for (int kh = kKernel - 1; kh >= 0; --kh) {  // the oldest output row first
+            const int ago = r - kh + kKernel * kPeriod;  // since its window began, modulo the period
+            if (ago % kStride != 0) continue;
+            A(&y)[kColumns * kChannels] = sums[ago / kStride % kLive];
 #pragma unroll
-          for (int i = 0; i < kColumns * kChannels; ++i) {
-            const int c = i / kChannels, v = i % kChannels;
-            if (kh == 0) y[i] = sink.bias[v];
+            for (int i = 0; i < kColumns * kChannels; ++i) {
+              const int c = i / kChannels, v = i % kChannels;
+              if (kh == 0) y[i] = sink.bias[v];
 #pragma unroll
-            for (int kw = 0; kw < kKernel; ++kw) {
-              y[i] += row[(c * kStride + kw) * kChannels + v] * weights[(kh * kKernel + kw) * kChannels + v];
+              for (int kw = 0; kw < kKernel; ++kw) {
+                y[i] += row[(c * kStride + kw) * kChannels + v] * weights[(kh * kKernel + kw) * kChannels + v];
+              }
             }
+            if (kh == kKernel - 1 && first + r >= kKernel - 1) sink.finish(y);
           }
-          if (kh == kKernel - 1) sink.finish(y);
         }
       }
     }
@@ -156,7 +164,7 @@ FUSEDSC_DEVICE void depthwise_taps(const DepthwiseParameters& p) {
   load_channels(p.prologue.shift, input_channel, A(0), shift, A());
 
   for (std::uint32_t item = share.item; item < p.work.items && !idle; item += share.step) {
-    const DepthwiseStrip strip(p.work, item, shape.output_height);
+    const DepthwiseStrip strip(p.work, item);
     const int column = strip.column_group * kColumns;
     sink.aim(strip.image, strip.row, column);
     A y[kColumns * kChannels];

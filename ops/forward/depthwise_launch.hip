@@ -9,70 +9,70 @@ namespace fusedsc {
 namespace gpu {
 namespace {
 
-template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kRows, int kAhead, bool kSeams>
-FUSEDSC_KERNEL(kDepthwiseThreads) depthwise_rows_kernel(DepthwiseParameters parameters) {
-  depthwise_rows<T, kKernel, kStride, kChannels, kColumns, kRows, kAhead, kSeams>(parameters);
+template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, bool kSeams>
+FUSEDSC_KERNEL(kDepthwiseThreads, kSeams ? 2 : 4) depthwise_rows_kernel(DepthwiseParameters parameters) {
+  depthwise_rows<T, kKernel, kStride, kChannels, kColumns, kAhead, kSeams>(parameters);
 }
 
 template <class T, int kChannels, int kColumns>
-FUSEDSC_KERNEL(kDepthwiseThreads) depthwise_taps_kernel(DepthwiseParameters parameters) {
+FUSEDSC_KERNEL(kDepthwiseThreads, 4) depthwise_taps_kernel(DepthwiseParameters parameters) {
   depthwise_taps<T, kChannels, kColumns>(parameters);
 }
 
 template <class A>
-FUSEDSC_KERNEL(kPartialsThreads) merge_moments_kernel(MergeMomentsParameters parameters) {
+FUSEDSC_KERNEL(kPartialsThreads, 1) merge_moments_kernel(MergeMomentsParameters parameters) {
   merge_moments_of_splits<A>(parameters);
 }
 
-template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kRows, int kAhead>
+template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead>
 constexpr DepthwiseInstance<DepthwiseParameters> rows(DataType dtype) {
-  return {dtype, kKernel, kStride, {kChannels, kColumns, kRows},
-          depthwise_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kRows, kAhead, false>,
-          depthwise_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kRows, kAhead, true>};
+  return {dtype, kKernel, kStride, {kChannels, kColumns},
+          depthwise_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kAhead, false>,
+          depthwise_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kAhead, true>};
 }
 
 template <class T, int kChannels, int kColumns>
 constexpr DepthwiseInstance<DepthwiseParameters> taps(DataType dtype) {
   constexpr auto kernel = depthwise_taps_kernel<T, kChannels, kColumns>;
-  return {dtype, 0, 0, {kChannels, kColumns, 1}, kernel, kernel};
+  return {dtype, 0, 0, {kChannels, kColumns}, kernel, kernel};
 }
 
 /// Every kernel there is. Of those that fit a problem the first is taken: vectors of channels before single ones, a
-/// known window before any. Per thread: channels, columns, rows, rows loaded ahead.
+/// known window before any. Per thread: channels, columns, and rows loaded ahead.
 const DepthwiseInstance<DepthwiseParameters> kInstances[] = {
-    // kernel, stride, channels, columns, rows, ahead
-    rows<Float16, 3, 1, 4, 2, 7, 2>(DataType::float16),
-    rows<Float16, 3, 1, 1, 4, 7, 2>(DataType::float16),
-    rows<Float16, 3, 2, 4, 1, 7, 2>(DataType::float16),
-    rows<Float16, 3, 2, 1, 2, 7, 2>(DataType::float16),
-    rows<Float16, 5, 1, 2, 2, 7, 1>(DataType::float16),
-    rows<Float16, 5, 1, 1, 4, 7, 1>(DataType::float16),
-    rows<Float16, 5, 2, 2, 1, 7, 1>(DataType::float16),
-    rows<Float16, 5, 2, 1, 2, 7, 1>(DataType::float16),
+    // kernel, stride, channels, columns, ahead
+    rows<Float16, 3, 1, 4, 2, 1>(DataType::float16),
+    rows<Float16, 3, 1, 1, 4, 1>(DataType::float16),
+    rows<Float16, 3, 2, 4, 2, 1>(DataType::float16),
+    rows<Float16, 3, 2, 1, 2, 1>(DataType::float16),
+    rows<Float16, 5, 1, 2, 2, 1>(DataType::float16),
+    rows<Float16, 5, 1, 1, 4, 1>(DataType::float16),
+    rows<Float16, 5, 2, 2, 2, 1>(DataType::float16),
+    rows<Float16, 5, 2, 1, 2, 1>(DataType::float16),
     taps<Float16, 4, 2>(DataType::float16),
     taps<Float16, 1, 4>(DataType::float16),
-    rows<BFloat16, 3, 1, 4, 2, 7, 2>(DataType::bfloat16),
-    rows<BFloat16, 3, 1, 1, 4, 7, 2>(DataType::bfloat16),
-    rows<BFloat16, 3, 2, 4, 1, 7, 2>(DataType::bfloat16),
-    rows<BFloat16, 3, 2, 1, 2, 7, 2>(DataType::bfloat16),
-    rows<BFloat16, 5, 1, 2, 2, 7, 1>(DataType::bfloat16),
-    rows<BFloat16, 5, 1, 1, 4, 7, 1>(DataType::bfloat16),
-    rows<BFloat16, 5, 2, 2, 1, 7, 1>(DataType::bfloat16),
-    rows<BFloat16, 5, 2, 1, 2, 7, 1>(DataType::bfloat16),
+    rows<BFloat16, 3, 1, 4, 2, 1>(DataType::bfloat16),
+    rows<BFloat16, 3, 1, 1, 4, 1>(DataType::bfloat16),
+    rows<BFloat16, 3, 2, 4, 2, 1>(DataType::bfloat16),
+    rows<BFloat16, 3, 2, 1, 2, 1>(DataType::bfloat16),
+    rows<BFloat16, 5, 1, 2, 2, 1>(DataType::bfloat16),
+    rows<BFloat16, 5, 1, 1, 4, 1>(DataType::bfloat16),
+    rows<BFloat16, 5, 2, 2, 2, 1>(DataType::bfloat16),
+    rows<BFloat16, 5, 2, 1, 2, 1>(DataType::bfloat16),
     taps<BFloat16, 4, 2>(DataType::bfloat16),
     taps<BFloat16, 1, 4>(DataType::bfloat16),
-    rows<float, 3, 1, 4, 1, 7, 2>(DataType::float32),
-    rows<float, 3, 1, 1, 4, 7, 2>(DataType::float32),
-    rows<float, 3, 2, 4, 1, 7, 1>(DataType::float32),
-    rows<float, 3, 2, 1, 2, 7, 2>(DataType::float32),
-    rows<float, 5, 1, 2, 2, 7, 1>(DataType::float32),
-    rows<float, 5, 1, 1, 4, 7, 1>(DataType::float32),
-    rows<float, 5, 2, 2, 1, 7, 1>(DataType::float32),
-    rows<float, 5, 2, 1, 2, 7, 1>(DataType::float32),
+    rows<float, 3, 1, 4, 2, 1>(DataType::float32),
+    rows<float, 3, 1, 1, 4, 1>(DataType::float32),
+    rows<float, 3, 2, 4, 1, 1>(DataType::float32),
+    rows<float, 3, 2, 1, 2, 1>(DataType::float32),
+    rows<float, 5, 1, 2, 2, 1>(DataType::float32),
+    rows<float, 5, 1, 1, 4, 1>(DataType::float32),
+    rows<float, 5, 2, 2, 1, 1>(DataType::float32),
+    rows<float, 5, 2, 1, 2, 1>(DataType::float32),
     taps<float, 4, 2>(DataType::float32),
     taps<float, 1, 4>(DataType::float32),
-    rows<double, 3, 1, 1, 2, 4, 1>(DataType::float64),
-    rows<double, 3, 2, 1, 1, 4, 1>(DataType::float64),
+    rows<double, 3, 1, 1, 2, 1>(DataType::float64),
+    rows<double, 3, 2, 1, 1, 1>(DataType::float64),
     taps<double, 1, 2>(DataType::float64),
 };
 
@@ -80,6 +80,8 @@ const DepthwiseInstance<DepthwiseParameters> kInstances[] = {
 struct Pass {
   const DepthwiseInstance<DepthwiseParameters>& instance;
   DepthwiseParameters parameters;
+  DepthwiseInstance<DepthwiseParameters>::Kernel kernel;
+  std::size_t memory = 0;  ///< of a block
   std::size_t workspace_bytes;
 
   Pass(const DepthwiseArguments& a, void* workspace)
@@ -94,9 +96,14 @@ struct Pass {
     parameters.y = a.y;
     parameters.shape = depthwise_shape(a.x.sizes, a.y.sizes, a.window);
     parameters.join_columns = columns_join(instance.tile.columns, a.y);
-    const DepthwiseGrid grid{a.y.sizes[0], a.y.sizes[1], a.y.sizes[2], a.y.sizes[3],
-                             a.x.strides[1] < a.x.strides[3], 4};
-    parameters.work = plan_depthwise_work(grid, instance.tile, multiprocessors());
+    const DepthwiseGrid grid{a.y.sizes[0], a.y.sizes[1], a.y.sizes[2], a.y.sizes[3], a.x.strides[1] < a.x.strides[3],
+                             overlap_of(instance)};
+    kernel = a.prologue || a.epilogue || a.statistics ? instance.seams : instance.plain;
+    if (a.statistics) {
+      memory = a.x.dtype == DataType::float64 ? block_moments_bytes<double>(instance.tile.channels)
+                                              : block_moments_bytes<float>(instance.tile.channels);
+    }
+    parameters.work = plan_depthwise_work(grid, instance.tile, resident_blocks(kernel, kDepthwiseThreads, memory));
     Arena arena(workspace);
     if (a.statistics) {
       const std::int64_t size = std::int64_t{3} * parameters.work.splits * a.y.sizes[1];
@@ -115,17 +122,9 @@ struct Pass {
   }
 
   void run(const DepthwiseArguments& a, void* stream) const {
-    const bool has_seams = a.prologue || a.epilogue || a.statistics;
-    const bool is_double = a.x.dtype == DataType::float64;
-    std::size_t memory = 0;
-    if (a.statistics) {
-      memory = is_double ? block_moments_bytes<double>(instance.tile.channels)
-                         : block_moments_bytes<float>(instance.tile.channels);
-    }
-    launch("depthwise_conv2d", has_seams ? instance.seams : instance.plain, parameters.work.blocks(),
-           kDepthwiseThreads, memory, stream, parameters);
+    launch("depthwise_conv2d", kernel, parameters.work.blocks(), kDepthwiseThreads, memory, stream, parameters);
     if (!a.statistics) return;
-    if (is_double) merge_statistics<double>(a, stream);
+    if (a.x.dtype == DataType::float64) merge_statistics<double>(a, stream);
     else merge_statistics<float>(a, stream);
   }
 };

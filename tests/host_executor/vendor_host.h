@@ -9,7 +9,7 @@
 
 #define FUSEDSC_DEVICE inline
 #define FUSEDSC_HOST_DEVICE inline
-#define FUSEDSC_KERNEL(threads) void
+#define FUSEDSC_KERNEL(threads, blocks) void
 
 namespace fusedsc::gpu {
 
@@ -56,7 +56,10 @@ T propagating_min(T a, T b) {
 using Stream = void*;
 
 /// Few, so that blocks have several items to work off.
-inline int multiprocessors() { return 2; }
+template <class Parameters>
+int resident_blocks(void (*)(Parameters), int, std::size_t) {
+  return 6;
+}
 
 template <class Parameters>
 void start(void (*kernel)(Parameters), unsigned blocks, unsigned threads, std::size_t block_memory_bytes, Stream,

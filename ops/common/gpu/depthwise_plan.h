@@ -13,7 +13,7 @@ namespace fusedsc::gpu {
 
 /// What one thread of a kernel computes at a time.
 struct DepthwiseTile {
-  int channels, columns, rows;
+  int channels, columns;
 };
 
 /// A kernel that was compiled, and what for. Kernels for any window have kernel 0.
@@ -32,10 +32,16 @@ struct DepthwiseInstance {
 struct DepthwiseGrid {
   std::int64_t batch, channels, height, width;
   bool channels_fastest;
-  int blocks_per_multiprocessor;  ///< as many as shall run at the same time; all others would only make more partial sums
+  int overlap;  ///< rows that neighbouring strips both load, in rows of the strips; negative: strips have one row
 };
 
-DepthwiseWork plan_depthwise_work(const DepthwiseGrid& grid, const DepthwiseTile& tile, int multiprocessors);
+template <class Instance>
+int overlap_of(const Instance& instance) {
+  return instance.kernel == 0 ? -1 : (instance.kernel - 1) / instance.stride;
+}
+
+/// `blocks`: as many as run at the same time. All others would only wait, and make more partial sums.
+DepthwiseWork plan_depthwise_work(const DepthwiseGrid& grid, const DepthwiseTile& tile, int blocks);
 
 DepthwiseShape depthwise_shape(const Sizes& x, const Sizes& y, const Window& window);
 

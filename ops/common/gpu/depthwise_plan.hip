@@ -7,59 +7,74 @@ namespace {
 
 constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-/// Below so many threads per multiprocessor shorter strips are worth their larger overlap.
-constexpr std::int64_t kThreadsWorthHaving = 384;
+/// What a strip costs apart from its rows, in rows: its first loads have nothing to hide behind.
+constexpr std::int64_t kStripStart = 2;
 
 struct Lanes {
   std::int64_t channel, item;
+
+  /// Blocks' worth of threads that it takes to give each group of channels of each item its own.
+  std::int64_t units(std::int64_t channel_groups, std::int64_t items) const {
+    return divide_up(channel_groups, channel) * divide_up(items, item);
+  }
 };
 
-/// The lanes that leave the fewest threads without work; neighbouring threads' accesses shall fill whole sectors.
+/// The lanes that leave the fewest threads without work, among those whose neighbours' accesses fill whole sectors.
 Lanes choose_lanes(std::int64_t channel_groups, std::int64_t items, bool channels_fastest) {
-  constexpr std::int64_t kRunOfLanes = 16;
+  constexpr std::int64_t kRun = 16;  // neighbouring lanes that shall have neighbouring elements
   Lanes best{1, 1};
-  double best_score = -1;
-  for (std::int64_t channel = std::min<std::int64_t>(channel_groups, kDepthwiseThreads); channel >= 1; --channel) {
-    const std::int64_t item = std::max<std::int64_t>(1, std::min(kDepthwiseThreads / channel, items));
-    const std::int64_t slots =
-        divide_up(channel_groups, channel) * divide_up(std::max<std::int64_t>(items, 1), item) * kDepthwiseThreads;
-    double score = static_cast<double>(channel_groups * items) / static_cast<double>(slots);
-    const std::int64_t run = channels_fastest ? channel : item;
-    const std::int64_t most = channels_fastest ? channel_groups : items;
-    if (run < std::min(kRunOfLanes, most)) score *= 0.5;
-    // Blocks as narrow as possible among equals: their items lie closest together.
-    if (score >= best_score * 1.001 || (score >= best_score * 0.999 && channel >= kRunOfLanes)) {
-      best_score = std::max(score, best_score);
-      best = {channel, item};
+  std::int64_t fewest = std::numeric_limits<std::int64_t>::max();
+  const auto consider = [&](std::int64_t channel) {
+    const Lanes lanes{channel, std::max<std::int64_t>(1, std::min(kDepthwiseThreads / channel, items))};
+    const std::int64_t run = channels_fastest ? channel : lanes.item;
+    const std::int64_t units = lanes.units(channel_groups, items) * (run < kRun ? 2 : 1);
+    if (units < fewest) {
+      fewest = units;
+      best = lanes;
     }
+  };
+  if (channels_fastest) {
+    // Few at first: a block's items lie closer together then.
+    for (std::int64_t parts = std::min<std::int64_t>(divide_up(channel_groups, kRun), 12); parts >= 1; --parts) {
+      consider(std::min<std::int64_t>(divide_up(channel_groups, parts), kDepthwiseThreads));
+    }
+  } else {
+    for (std::int64_t channel = 1; channel <= kDepthwiseThreads; channel *= 2) consider(channel);
   }
   return best;
 }
 
 }  // namespace
 
-DepthwiseWork plan_depthwise_work(const DepthwiseGrid& grid, const DepthwiseTile& tile, int multiprocessors) {
-  const std::int64_t channel_groups = divide_up(grid.channels, tile.channels);
+DepthwiseWork plan_depthwise_work(const DepthwiseGrid& grid, const DepthwiseTile& tile, int blocks) {
+  const std::int64_t channel_groups = std::max<std::int64_t>(divide_up(grid.channels, tile.channels), 1);
   const std::int64_t column_groups = std::max<std::int64_t>(divide_up(grid.width, tile.columns), 1);
-  std::int64_t rows = tile.rows, strips = 1, items = 0;
-  const auto cut = [&] {
-    strips = std::max<std::int64_t>(divide_up(grid.height, rows), 1);
-    rows = std::max<std::int64_t>(divide_up(grid.height, strips), 1);
-    items = grid.batch * strips * column_groups;
-  };
-  cut();
-  while (rows > 1 && items * channel_groups < multiprocessors * kThreadsWorthHaving) {
-    rows = (rows + 1) / 2;
-    cut();
+  std::int64_t rows = 0, strips = 0, items = 0, cost = std::numeric_limits<std::int64_t>::max();
+  Lanes lanes{1, 1};
+  const std::int64_t height = std::max<std::int64_t>(grid.height, 1);
+  std::int64_t trial_strips = 0 > grid.overlap ? height : 1;
+  while (trial_strips <= height) {
+    const std::int64_t trial_rows = divide_up(height, trial_strips);
+    const std::int64_t trial_items = grid.batch * divide_up(height, trial_rows) * column_groups;
+    const Lanes trial = choose_lanes(channel_groups, std::max<std::int64_t>(trial_items, 1), grid.channels_fastest);
+    const std::int64_t rounds = divide_up(trial.units(channel_groups, trial_items), blocks);
+    const std::int64_t trial_cost = rounds * (trial_rows + grid.overlap + kStripStart);
+    if (trial_cost < cost) {
+      cost = trial_cost;
+      rows = trial_rows;
+      strips = divide_up(height, trial_rows);
+      items = trial_items;
+      lanes = trial;
+    }
+    trial_strips += std::max<std::int64_t>(trial_strips / 8, 1);
   }
   if (items > std::numeric_limits<std::int32_t>::max()) {
-    throw Unsupported("depthwise: " + std::to_string(items) + " strips of the images, more than 2147483647: split the batch");
+    throw Unsupported("depthwise: " + std::to_string(items) +
+                      " strips of the images, more than 2147483647: split the batch");
   }
-  const Lanes lanes = choose_lanes(channel_groups, items, grid.channels_fastest);
-  const std::int64_t channel_blocks = std::max<std::int64_t>(divide_up(channel_groups, lanes.channel), 1);
+  const std::int64_t channel_blocks = divide_up(channel_groups, lanes.channel);
   const std::int64_t most_splits = std::max<std::int64_t>(divide_up(items, lanes.item), 1);
-  const std::int64_t wanted = std::clamp<std::int64_t>(
-      static_cast<std::int64_t>(multiprocessors) * grid.blocks_per_multiprocessor / channel_blocks, 1, most_splits);
+  const std::int64_t wanted = std::clamp<std::int64_t>(blocks / channel_blocks, 1, most_splits);
 
   DepthwiseWork work;
   work.channels_fastest = grid.channels_fastest;

@@ -11,7 +11,14 @@
 namespace fusedsc::gpu {
 
 /// Threads of a block, of every depthwise kernel.
-inline constexpr int kDepthwiseThreads = 256;
+inline constexpr int kDepthwiseThreads = 128;
+
+/// The least common multiple: after so many rows registers that rotate with periods a and b have their first roles.
+FUSEDSC_HOST_DEVICE constexpr int common_multiple(int a, int b) {
+  int multiple = a;
+  while (multiple % b != 0) multiple += a;
+  return multiple;
+}
 
 struct DepthwiseShape {
   int batch = 0, channels = 0;  ///< channels of the output
@@ -27,7 +34,7 @@ struct DepthwiseWork {
   int channel_blocks = 1;  ///< blocks side by side that see the same items
   int splits = 1;          ///< blocks one behind the other that share the items out
   std::uint32_t items = 0;
-  int strip_rows = 1;             ///< of a strip; the last one of an image may have fewer
+  int strip_rows = 1;             ///< of a strip; the last one of an image may reach beyond it
   Divisor strips, column_groups;  ///< of one image
   Divisor by_channel_lanes, by_item_lanes, by_channel_blocks;
 
@@ -64,20 +71,16 @@ struct DepthwiseShare {
   }
 };
 
-/// An item: `rows` rows from `row` on of image `image`, columns from `column_group` * (columns of a thread) on.
+/// An item: strip_rows rows from `row` on of image `image`, columns from `column_group` * (columns of a thread) on.
 struct DepthwiseStrip {
-  int image, row, rows, column_group;
+  int image, row, column_group;
 
-  FUSEDSC_DEVICE DepthwiseStrip(const DepthwiseWork& work, std::uint32_t item, int height) {
+  FUSEDSC_DEVICE DepthwiseStrip(const DepthwiseWork& work, std::uint32_t item) {
     std::uint32_t quotient = work.column_groups.divide(item);
     column_group = static_cast<int>(item);
     image = static_cast<int>(work.strips.divide(quotient));
     row = static_cast<int>(quotient) * work.strip_rows;
-    rows = min(work.strip_rows, height - row);
   }
-
- private:
-  FUSEDSC_DEVICE static int min(int a, int b) { return a < b ? a : b; }
 };
 
 }  // namespace fusedsc::gpu

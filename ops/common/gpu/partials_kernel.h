@@ -14,7 +14,7 @@ inline constexpr int kPartialsThreads = 256;
 /// Threads per element: enough to have the loads of many splits under way at once.
 inline int partials_lanes(int splits) {
   int lanes = 1;
-  while (lanes < 16 && lanes * 4 < splits) lanes *= 2;  // 16 is no more than any wave has
+  while (lanes < 32 && lanes * 4 < splits) lanes *= 2;  // 32 is no more than any wave has
   return lanes;
 }
 
@@ -35,7 +35,7 @@ FUSEDSC_DEVICE void sum_partials(const SumPartialsParameters& p) {
   A sum = 0;
   if (element < size) {
     const A* from = static_cast<const A*>(p.partials) + element;
-#pragma unroll 4
+#pragma unroll 8
     for (int split = static_cast<int>(lane); split < p.splits; split += p.lanes) {
       sum += from[split * static_cast<std::int64_t>(size)];
     }
@@ -67,7 +67,7 @@ FUSEDSC_DEVICE void merge_moments_of_splits(const MergeMomentsParameters& p) {
   A count = 0, mean = 0, m2 = 0;
   if (channel < p.channels) {
     const A* from = static_cast<const A*>(p.partials) + channel;
-#pragma unroll 4
+#pragma unroll 8
     for (int split = static_cast<int>(lane); split < p.splits; split += p.lanes) {
       const A* row = from + static_cast<std::int64_t>(split) * 3 * p.channels;
       merge_moments(count, mean, m2, row[2 * p.channels], row[0], row[p.channels]);

@@ -13,7 +13,7 @@
 
 #define FUSEDSC_DEVICE __device__ __forceinline__
 #define FUSEDSC_HOST_DEVICE __host__ __device__ __forceinline__
-#define FUSEDSC_KERNEL(threads) __global__ void __launch_bounds__(threads)
+#define FUSEDSC_KERNEL(threads, blocks) __global__ void __launch_bounds__(threads, blocks)
 
 namespace fusedsc::gpu {
 
@@ -85,12 +85,16 @@ inline void check_vendor(cudaError_t error, const char* what) {
   throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(error) + " (" + cudaGetErrorName(error) + ")");
 }
 
-/// Of the current device.
-inline int multiprocessors() {
-  int device = 0, count = 0;
+/// Blocks of `kernel` that the current device runs at the same time.
+template <class Parameters>
+int resident_blocks(void (*kernel)(Parameters), int threads, std::size_t block_memory_bytes) {
+  int device = 0, multiprocessors = 0, blocks = 0;
   check_vendor(cudaGetDevice(&device), "gpu: asking for the current device");
-  check_vendor(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "gpu: asking for its size");
-  return count;
+  check_vendor(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device),
+               "gpu: asking for its size");
+  check_vendor(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, block_memory_bytes),
+               "gpu: asking how many blocks fit it");
+  return multiprocessors * (blocks > 0 ? blocks : 1);
 }
 
 template <class Parameters>

@@ -12,7 +12,7 @@
 
 #define FUSEDSC_DEVICE __device__ __forceinline__
 #define FUSEDSC_HOST_DEVICE __host__ __device__ __forceinline__
-#define FUSEDSC_KERNEL(threads) __global__ void __launch_bounds__(threads)
+#define FUSEDSC_KERNEL(threads, blocks) __global__ void __launch_bounds__(threads)  // more blocks would cost spills
 
 namespace fusedsc::gpu {
 
@@ -87,13 +87,16 @@ inline void check_vendor(hipError_t error, const char* what) {
   throw std::runtime_error(std::string(what) + ": " + hipGetErrorString(error) + " (" + hipGetErrorName(error) + ")");
 }
 
-/// Of the current device.
-inline int multiprocessors() {
-  int device = 0, count = 0;
+/// Blocks of `kernel` that the current device runs at the same time.
+template <class Parameters>
+int resident_blocks(void (*kernel)(Parameters), int threads, std::size_t block_memory_bytes) {
+  int device = 0, multiprocessors = 0, blocks = 0;
   check_vendor(hipGetDevice(&device), "gpu: asking for the current device");
-  check_vendor(hipDeviceGetAttribute(&count, hipDeviceAttributeMultiprocessorCount, device),
+  check_vendor(hipDeviceGetAttribute(&multiprocessors, hipDeviceAttributeMultiprocessorCount, device),
                "gpu: asking for its size");
-  return count;
+  check_vendor(hipOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, reinterpret_cast<const void*>(kernel), threads, block_memory_bytes),
+               "gpu: asking how many blocks fit it");
+  return multiprocessors * (blocks > 0 ? blocks : 1);
 }
 
 template <class Parameters>
