@@ -30,9 +30,9 @@ struct InputGradientSink {
   int channel;
   Inputs x;
   A mean[kChannels], sum[kChannels], sum_centered[kChannels];
-  T* next = nullptr;            ///< where the row goes that is finished next
-  const T* added = nullptr;     ///< of grad_add, for that row
-  int row = 0;                  ///< which it is; rows and columns may lie outside of the image
+  T* next = nullptr;           ///< where the row goes that is finished next
+  const T* added = nullptr;    ///< likewise, of grad_add
+  int row = 0, begin = 0, end = 0;  ///< which row that is, and which of the image are the thread's
 
   FUSEDSC_DEVICE InputGradientSink(const DepthwiseInputGradientParameters& p_, int channel_) : p(p_), channel(channel_) {
     x.set_channel(p.prologue, channel);
@@ -43,8 +43,12 @@ struct InputGradientSink {
 
   FUSEDSC_DEVICE bool needs_x() const { return p.x.data != nullptr; }
 
-  FUSEDSC_DEVICE void aim(int image, int row_, int column) {
-    row = row_;
+  /// At a strip of `rows` rows from first_row on. `early` rows will be finished before it: they are none. Rows and
+  /// columns may lie outside of the image.
+  FUSEDSC_DEVICE void aim(int image, int first_row, int rows, int early, int column) {
+    row = first_row - early;
+    begin = first_row > 0 ? first_row : 0;
+    end = p.shape.input_height < first_row + rows ? p.shape.input_height : first_row + rows;
     next = elements_of<T>(p.grad_x) + p.grad_x.offset(image, channel, row, column);
     if constexpr (kSeams) added = elements_of<T>(p.grad_add) + p.grad_add.offset(image, channel, row, column);
     x.window.aim(kSeams ? p.x : ConstDeviceTensor(), image, channel, row, column, p.shape.input_height,
@@ -60,23 +64,24 @@ struct InputGradientSink {
 
   FUSEDSC_DEVICE bool is_inside(int c) const { return x.window.masks[c] != 0; }
 
-  /// Rows come in their order.
+  /// Rows come in their order. Stores are predicated, as in DepthwiseSink.
   FUSEDSC_DEVICE void finish(A (&g)[kColumns * kChannels], const typename Inputs::Row& inputs) {
+    const bool inside = row >= begin && row < end;
     T* to = next;
-    next += p.grad_x.row;
-    const bool outside = row < 0 || row >= p.shape.input_height;
     ++row;
+    next += p.grad_x.row;
     if constexpr (kSeams) {
-      if (!outside) apply_seams(g, inputs);
+      if (inside) apply_seams(g, inputs);
       added += p.grad_add.row;
     }
-    if (outside) return;
+    bool joined = false;
     if constexpr (kChannels == 1 && (kColumns == 2 || kColumns == 4)) {
-      if (p.join_columns && is_inside(0) && is_inside(kColumns - 1)) return store<kColumns>(g, to);
+      joined = p.join_columns && is_inside(0) && is_inside(kColumns - 1);
+      if (inside && joined) store<kColumns>(g, to);
     }
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
-      if (is_inside(c)) store<kChannels>(g + c * kChannels, to + c * p.grad_x.column);
+      if (inside && !joined && is_inside(c)) store<kChannels>(g + c * kChannels, to + c * p.grad_x.column);
     }
   }
 
@@ -148,7 +153,8 @@ FUSEDSC_DEVICE void depthwise_input_gradient_rows(const DepthwiseInputGradientPa
   for (std::uint32_t item = share.item; item < p.work.items && !idle; item += share.step) {
     const DepthwiseStrip strip(p.work, item);
     const int column = first_column + strip.column_group * kColumns, block = first_block + strip.row;
-    sink.aim(strip.image, block * kStride - p.shape.padding_top, column * kStride - p.shape.padding_left);
+    sink.aim(strip.image, block * kStride - p.shape.padding_top, p.work.strip_rows * kStride, (kReach - 1) * kStride,
+             column * kStride - p.shape.padding_left);
     grad_y.aim(p.grad_y, p.gradient_prologue, strip.image, channel, block - (kReach - 1), column - (kReach - 1),
                p.shape.output_height, p.shape.output_width);
     typename decltype(grad_y)::Row ring[kRing];
@@ -157,45 +163,38 @@ FUSEDSC_DEVICE void depthwise_input_gradient_rows(const DepthwiseInputGradientPa
     A sums[kReach][kStride][kRowSize] = {};
     for (int first = 0; first < grad_rows; first += kPeriod) {
 #pragma unroll
-      for (int r = 0; r < kPeriod; ++r) {
-        if (first + r < grad_rows) {
-          if (first + r + kAhead < grad_rows) grad_y.load(ring[(r + kAhead) % kRing]);
-          const bool finishes = first + r >= kReach - 1;  // the block that this row of grad_y is the last for
-          typename decltype(sink.x)::Row inputs[kStride];
+      for (int r = 0; r < kPeriod; ++r) {  // without branches: rows beyond the strip are computed, and not kept
+        grad_y.load(ring[(r + kAhead) % kRing]);
+        typename decltype(sink.x)::Row inputs[kStride];
+#pragma unroll
+        for (int e = 0; e < kStride; ++e) sink.load(inputs[e]);
+        A row[kGradColumns * kChannels];
+        grad_y.widen(ring[r % kRing], row);
+#pragma unroll
+        for (int j = 0; j < kReach; ++j) {
 #pragma unroll
           for (int e = 0; e < kStride; ++e) {
-            if (finishes) sink.load(inputs[e]);
-          }
-          A row[kGradColumns * kChannels];
-          grad_y.widen(ring[r % kRing], row);
+            A(&g)[kRowSize] = sums[(r + 1 + j) % kReach][e];
+            if (j == kReach - 1) {  // the first row of grad_y that the block meets
 #pragma unroll
-          for (int j = 0; j < kReach; ++j) {
+              for (int i = 0; i < kRowSize; ++i) g[i] = 0;
+            }
+            const int kh = j * kStride + e;
+            if (kh >= kKernel) continue;
 #pragma unroll
-            for (int e = 0; e < kStride; ++e) {
-              A(&g)[kRowSize] = sums[(r + 1 + j) % kReach][e];
-              if (j == kReach - 1) {  // the first row of grad_y that the block meets
+            for (int i = 0; i < kRowSize; ++i) {
+              const int c = i / kChannels / kStride, f = i / kChannels % kStride, v = i % kChannels;
 #pragma unroll
-                for (int i = 0; i < kRowSize; ++i) g[i] = 0;
-              }
-              const int kh = j * kStride + e;
-              if (kh >= kKernel) continue;
-#pragma unroll
-              for (int i = 0; i < kRowSize; ++i) {
-                const int c = i / kChannels / kStride, f = i / kChannels % kStride, v = i % kChannels;
-#pragma unroll
-                for (int l = 0; l < kReach; ++l) {
-                  const int kw = l * kStride + f;
-                  if (kw >= kKernel) continue;
-                  g[i] += row[(c + kReach - 1 - l) * kChannels + v] * weights[(kh * kKernel + kw) * kChannels + v];
-                }
+              for (int l = 0; l < kReach; ++l) {
+                const int kw = l * kStride + f;
+                if (kw >= kKernel) continue;
+                g[i] += row[(c + kReach - 1 - l) * kChannels + v] * weights[(kh * kKernel + kw) * kChannels + v];
               }
             }
           }
-#pragma unroll
-          for (int e = 0; e < kStride; ++e) {
-            if (finishes) sink.finish(sums[(r + 1) % kReach][e], inputs[e]);
-          }
         }
+#pragma unroll
+        for (int e = 0; e < kStride; ++e) sink.finish(sums[(r + 1) % kReach][e], inputs[e]);
       }
     }
   }
@@ -215,7 +214,7 @@ FUSEDSC_DEVICE void depthwise_input_gradient_taps(const DepthwiseInputGradientPa
   for (std::uint32_t item = share.item; item < p.work.items && !idle; item += share.step) {
     const DepthwiseStrip strip(p.work, item);
     const int column = strip.column_group * kColumns;
-    sink.aim(strip.image, strip.row, column);
+    sink.aim(strip.image, strip.row, 1, 0, column);
     typename decltype(sink.x)::Row inputs;
     sink.load(inputs);
     A g[kColumns * kChannels] = {};

@@ -44,7 +44,7 @@ FUSEDSC_KERNEL(kPartialsThreads, 1) sum_partials_kernel(SumPartialsParameters pa
 
 template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead>
 constexpr InputInstance input_rows(DataType dtype) {
-  return {dtype, kKernel, kStride, {kChannels, kColumns},
+  return {dtype, kKernel, kStride, {kChannels, kColumns, common_multiple((kKernel - 1) / kStride + 1, kAhead + 1)},
           input_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kAhead, false>,
           input_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kAhead, true>};
 }
@@ -52,12 +52,12 @@ constexpr InputInstance input_rows(DataType dtype) {
 template <class T, int kChannels, int kColumns>
 constexpr InputInstance input_taps(DataType dtype) {
   constexpr auto kernel = input_taps_kernel<T, kChannels, kColumns>;
-  return {dtype, 0, 0, {kChannels, kColumns}, kernel, kernel};
+  return {dtype, 0, 0, {kChannels, kColumns, 1}, kernel, kernel};
 }
 
 template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead>
 constexpr WeightInstance weight_rows(DataType dtype) {
-  return {dtype, kKernel, kStride, {kChannels, kColumns},
+  return {dtype, kKernel, kStride, {kChannels, kColumns, forward_period(kKernel, kStride, kAhead)},
           weight_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kAhead, false>,
           weight_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kAhead, true>};
 }
@@ -65,40 +65,46 @@ constexpr WeightInstance weight_rows(DataType dtype) {
 template <class T, int kChannels>
 constexpr WeightInstance weight_taps(DataType dtype) {
   constexpr auto kernel = weight_taps_kernel<T, kChannels>;
-  return {dtype, 0, 0, {kChannels, 1}, kernel, kernel};
+  return {dtype, 0, 0, {kChannels, 1, 1}, kernel, kernel};
 }
 
 /// As in the forward pass; columns and rows of the input gradient are counted in strides.
 const InputInstance kInputInstances[] = {
     // kernel, stride, channels, columns, ahead
-    input_rows<Float16, 3, 1, 4, 2, 1>(DataType::float16),
-    input_rows<Float16, 3, 1, 1, 4, 1>(DataType::float16),
-    input_rows<Float16, 3, 2, 2, 2, 1>(DataType::float16),
-    input_rows<Float16, 3, 2, 1, 2, 1>(DataType::float16),
-    input_rows<Float16, 5, 1, 2, 2, 1>(DataType::float16),
-    input_rows<Float16, 5, 1, 1, 4, 1>(DataType::float16),
-    input_rows<Float16, 5, 2, 2, 1, 1>(DataType::float16),
-    input_rows<Float16, 5, 2, 1, 2, 1>(DataType::float16),
+    input_rows<Float16, 3, 1, 2, 4, 2>(DataType::float16),
+    input_rows<Float16, 3, 1, 1, 2, 2>(DataType::float16),
+    input_rows<Float16, 3, 2, 2, 2, 3>(DataType::float16),
+    input_rows<Float16, 3, 2, 1, 1, 1>(DataType::float16),
+    input_rows<Float16, 5, 1, 2, 2, 0>(DataType::float16),
+    input_rows<Float16, 5, 1, 1, 4, 0>(DataType::float16),
+    input_rows<Float16, 5, 2, 2, 1, 2>(DataType::float16),
+    input_rows<Float16, 5, 2, 1, 2, 2>(DataType::float16),
+    input_rows<Float16, 7, 1, 1, 2, 0>(DataType::float16),
+    input_rows<Float16, 7, 2, 1, 1, 1>(DataType::float16),
     input_taps<Float16, 4, 2>(DataType::float16),
     input_taps<Float16, 1, 4>(DataType::float16),
-    input_rows<BFloat16, 3, 1, 4, 2, 1>(DataType::bfloat16),
-    input_rows<BFloat16, 3, 1, 1, 4, 1>(DataType::bfloat16),
-    input_rows<BFloat16, 3, 2, 2, 2, 1>(DataType::bfloat16),
-    input_rows<BFloat16, 3, 2, 1, 2, 1>(DataType::bfloat16),
-    input_rows<BFloat16, 5, 1, 2, 2, 1>(DataType::bfloat16),
-    input_rows<BFloat16, 5, 1, 1, 4, 1>(DataType::bfloat16),
-    input_rows<BFloat16, 5, 2, 2, 1, 1>(DataType::bfloat16),
-    input_rows<BFloat16, 5, 2, 1, 2, 1>(DataType::bfloat16),
+    input_rows<BFloat16, 3, 1, 2, 4, 2>(DataType::bfloat16),
+    input_rows<BFloat16, 3, 1, 1, 2, 2>(DataType::bfloat16),
+    input_rows<BFloat16, 3, 2, 2, 2, 3>(DataType::bfloat16),
+    input_rows<BFloat16, 3, 2, 1, 1, 1>(DataType::bfloat16),
+    input_rows<BFloat16, 5, 1, 2, 2, 0>(DataType::bfloat16),
+    input_rows<BFloat16, 5, 1, 1, 4, 0>(DataType::bfloat16),
+    input_rows<BFloat16, 5, 2, 2, 1, 2>(DataType::bfloat16),
+    input_rows<BFloat16, 5, 2, 1, 2, 2>(DataType::bfloat16),
+    input_rows<BFloat16, 7, 1, 1, 2, 0>(DataType::bfloat16),
+    input_rows<BFloat16, 7, 2, 1, 1, 1>(DataType::bfloat16),
     input_taps<BFloat16, 4, 2>(DataType::bfloat16),
     input_taps<BFloat16, 1, 4>(DataType::bfloat16),
-    input_rows<float, 3, 1, 4, 2, 1>(DataType::float32),
-    input_rows<float, 3, 1, 1, 4, 1>(DataType::float32),
-    input_rows<float, 3, 2, 4, 1, 1>(DataType::float32),
-    input_rows<float, 3, 2, 1, 2, 1>(DataType::float32),
-    input_rows<float, 5, 1, 2, 2, 1>(DataType::float32),
-    input_rows<float, 5, 1, 1, 4, 1>(DataType::float32),
-    input_rows<float, 5, 2, 2, 1, 1>(DataType::float32),
-    input_rows<float, 5, 2, 1, 2, 1>(DataType::float32),
+    input_rows<float, 3, 1, 2, 4, 2>(DataType::float32),
+    input_rows<float, 3, 1, 1, 2, 2>(DataType::float32),
+    input_rows<float, 3, 2, 4, 1, 3>(DataType::float32),
+    input_rows<float, 3, 2, 1, 1, 1>(DataType::float32),
+    input_rows<float, 5, 1, 2, 2, 0>(DataType::float32),
+    input_rows<float, 5, 1, 1, 4, 0>(DataType::float32),
+    input_rows<float, 5, 2, 2, 1, 2>(DataType::float32),
+    input_rows<float, 5, 2, 1, 2, 2>(DataType::float32),
+    input_rows<float, 7, 1, 1, 2, 0>(DataType::float32),
+    input_rows<float, 7, 2, 1, 1, 1>(DataType::float32),
     input_taps<float, 4, 2>(DataType::float32),
     input_taps<float, 1, 4>(DataType::float32),
     input_rows<double, 3, 1, 1, 2, 1>(DataType::float64),
@@ -108,34 +114,40 @@ const InputInstance kInputInstances[] = {
 
 const WeightInstance kWeightInstances[] = {
     // kernel, stride, channels, columns, ahead
-    weight_rows<Float16, 3, 1, 4, 2, 1>(DataType::float16),
-    weight_rows<Float16, 3, 1, 1, 4, 1>(DataType::float16),
-    weight_rows<Float16, 3, 2, 2, 2, 1>(DataType::float16),
+    weight_rows<Float16, 3, 1, 2, 2, 2>(DataType::float16),
+    weight_rows<Float16, 3, 1, 1, 2, 2>(DataType::float16),
+    weight_rows<Float16, 3, 2, 2, 2, 3>(DataType::float16),
     weight_rows<Float16, 3, 2, 1, 2, 1>(DataType::float16),
-    weight_rows<Float16, 5, 1, 2, 1, 1>(DataType::float16),
-    weight_rows<Float16, 5, 1, 1, 4, 1>(DataType::float16),
-    weight_rows<Float16, 5, 2, 2, 1, 1>(DataType::float16),
+    weight_rows<Float16, 5, 1, 2, 1, 0>(DataType::float16),
+    weight_rows<Float16, 5, 1, 1, 4, 0>(DataType::float16),
+    weight_rows<Float16, 5, 2, 2, 1, 2>(DataType::float16),
     weight_rows<Float16, 5, 2, 1, 2, 1>(DataType::float16),
+    weight_rows<Float16, 7, 1, 1, 2, 0>(DataType::float16),
+    weight_rows<Float16, 7, 2, 1, 1, 1>(DataType::float16),
     weight_taps<Float16, 4>(DataType::float16),
     weight_taps<Float16, 1>(DataType::float16),
-    weight_rows<BFloat16, 3, 1, 4, 2, 1>(DataType::bfloat16),
-    weight_rows<BFloat16, 3, 1, 1, 4, 1>(DataType::bfloat16),
-    weight_rows<BFloat16, 3, 2, 2, 2, 1>(DataType::bfloat16),
+    weight_rows<BFloat16, 3, 1, 2, 2, 2>(DataType::bfloat16),
+    weight_rows<BFloat16, 3, 1, 1, 2, 2>(DataType::bfloat16),
+    weight_rows<BFloat16, 3, 2, 2, 2, 3>(DataType::bfloat16),
     weight_rows<BFloat16, 3, 2, 1, 2, 1>(DataType::bfloat16),
-    weight_rows<BFloat16, 5, 1, 2, 1, 1>(DataType::bfloat16),
-    weight_rows<BFloat16, 5, 1, 1, 4, 1>(DataType::bfloat16),
-    weight_rows<BFloat16, 5, 2, 2, 1, 1>(DataType::bfloat16),
+    weight_rows<BFloat16, 5, 1, 2, 1, 0>(DataType::bfloat16),
+    weight_rows<BFloat16, 5, 1, 1, 4, 0>(DataType::bfloat16),
+    weight_rows<BFloat16, 5, 2, 2, 1, 2>(DataType::bfloat16),
     weight_rows<BFloat16, 5, 2, 1, 2, 1>(DataType::bfloat16),
+    weight_rows<BFloat16, 7, 1, 1, 2, 0>(DataType::bfloat16),
+    weight_rows<BFloat16, 7, 2, 1, 1, 1>(DataType::bfloat16),
     weight_taps<BFloat16, 4>(DataType::bfloat16),
     weight_taps<BFloat16, 1>(DataType::bfloat16),
-    weight_rows<float, 3, 1, 2, 2, 1>(DataType::float32),
-    weight_rows<float, 3, 1, 1, 4, 1>(DataType::float32),
+    weight_rows<float, 3, 1, 4, 1, 2>(DataType::float32),
+    weight_rows<float, 3, 1, 1, 2, 2>(DataType::float32),
     weight_rows<float, 3, 2, 4, 1, 1>(DataType::float32),
     weight_rows<float, 3, 2, 1, 2, 1>(DataType::float32),
-    weight_rows<float, 5, 1, 2, 1, 1>(DataType::float32),
-    weight_rows<float, 5, 1, 1, 4, 1>(DataType::float32),
-    weight_rows<float, 5, 2, 2, 1, 1>(DataType::float32),
+    weight_rows<float, 5, 1, 2, 1, 0>(DataType::float32),
+    weight_rows<float, 5, 1, 1, 4, 0>(DataType::float32),
+    weight_rows<float, 5, 2, 2, 1, 2>(DataType::float32),
     weight_rows<float, 5, 2, 1, 2, 1>(DataType::float32),
+    weight_rows<float, 7, 1, 1, 2, 0>(DataType::float32),
+    weight_rows<float, 7, 2, 1, 1, 1>(DataType::float32),
     weight_taps<float, 4>(DataType::float32),
     weight_taps<float, 1>(DataType::float32),
     weight_rows<double, 3, 1, 1, 2, 1>(DataType::float64),
@@ -212,6 +224,7 @@ class InputPass {
                              a.x.sizes[1],
                              blocks(a.x.sizes[2], a.window.padding.top),
                              blocks(a.x.sizes[3], a.window.padding.left),
+                             static_cast<std::int64_t>(size_of(a.x.dtype)),
                              a.grad_y.strides[1] < a.grad_y.strides[3],
                              overlap_of(instance_)};
     kernel_ = a.prologue || a.gradient_prologue || a.grad_add ? instance_.seams : instance_.plain;
@@ -262,6 +275,7 @@ class WeightPass {
                              a.grad_y.sizes[1],
                              a.grad_y.sizes[2],
                              a.grad_y.sizes[3],
+                             static_cast<std::int64_t>(size_of(a.x.dtype)),
                              a.grad_y.strides[1] < a.grad_y.strides[3],
                              overlap_of(instance_)};
     kernel_ = a.prologue || a.gradient_prologue ? instance_.seams : instance_.plain;

@@ -36,55 +36,48 @@ FUSEDSC_DEVICE void depthwise_weight_gradient_rows(const DepthwiseWeightGradient
   x.set_channel(p.prologue, safe_channel);
   GradientSource<T, kChannels, kColumns, kSeams> grad_y;
   grad_y.set_channel(p.gradient_prologue, safe_channel);
-  const int rows = p.work.strip_rows * kStride;                  // those on which an output row begins
-  const int input_rows = rows - kStride + kKernel;  // the same for all threads: no divergence
+  const int input_rows = (p.work.strip_rows - 1) * kStride + kKernel;  // the same for all threads: no divergence
 
   for (std::uint32_t item = share.item; item < p.work.items && !idle; item += share.step) {
     const DepthwiseStrip strip(p.work, item);
     const int column = strip.column_group * kColumns, first_row = strip.row * kStride - p.shape.padding_top;
-    x.window.aim(p.x, strip.image, channel, first_row, column * kStride - p.shape.padding_left, p.shape.input_height,
-                 p.shape.input_width);
-    grad_y.aim(p.grad_y, p.gradient_prologue, strip.image, channel, strip.row, column, p.shape.output_height,
-               p.shape.output_width);
+    // Rows beyond the strip count as outside of the image: the neighbour sums them.
+    x.window.aim(p.x, strip.image, channel, first_row, column * kStride - p.shape.padding_left,
+                 least(p.shape.input_height, first_row + input_rows), p.shape.input_width);
+    grad_y.aim(p.grad_y, p.gradient_prologue, strip.image, channel, strip.row, column,
+               least(p.shape.output_height, strip.row + p.work.strip_rows), p.shape.output_width);
     typename decltype(x)::Row x_ring[kRing];
     typename decltype(grad_y)::Row grad_ring[kRing];
-    const auto load = [&](int first, int r) {
+    const auto load = [&](int r) {
       x.load(x_ring[r % kRing]);
-      if (r % kStride == 0 && first + r < rows) grad_y.load(grad_ring[r % kRing]);
+      if (r % kStride == 0) grad_y.load(grad_ring[r % kRing]);
     };
 #pragma unroll
-    for (int r = 0; r < kAhead; ++r) load(0, r);
+    for (int r = 0; r < kAhead; ++r) load(r);
     A g[kLive][kColumns * kChannels] = {};
     for (int first = 0; first < input_rows; first += kPeriod) {
 #pragma unroll
-      for (int r = 0; r < kPeriod; ++r) {
-        if (first + r < input_rows) {
-          if (first + r + kAhead < input_rows) load(first, r + kAhead);
-          if (r % kStride == 0) {
-            A(&fresh)[kColumns * kChannels] = g[r / kStride % kLive];
-            if (first + r < rows) {
-              grad_y.widen(grad_ring[r % kRing], fresh);
-            } else {
+      for (int r = 0; r < kPeriod; ++r) {  // without branches
+        load(r + kAhead);
+        if (r % kStride == 0) {
+          A(&fresh)[kColumns * kChannels] = g[r / kStride % kLive];
+          grad_y.widen(grad_ring[r % kRing], fresh);
 #pragma unroll
-              for (int i = 0; i < kColumns * kChannels; ++i) fresh[i] = 0;
-            }
+          for (int i = 0; i < kColumns * kChannels; ++i) sums[kTaps * kChannels + i % kChannels] += fresh[i];
+        }
+        A row[kInputColumns * kChannels];
+        x.widen(x_ring[r % kRing], row);
 #pragma unroll
-            for (int i = 0; i < kColumns * kChannels; ++i) sums[kTaps * kChannels + i % kChannels] += fresh[i];
-          }
-          A row[kInputColumns * kChannels];
-          x.widen(x_ring[r % kRing], row);
+        for (int kh = 0; kh < kKernel; ++kh) {
+          const int ago = r - kh + kKernel * kPeriod;
+          if (ago % kStride != 0) continue;
+          const A(&gradient)[kColumns * kChannels] = g[ago / kStride % kLive];
 #pragma unroll
-          for (int kh = 0; kh < kKernel; ++kh) {
-            const int ago = r - kh + kKernel * kPeriod;
-            if (ago % kStride != 0) continue;
-            const A(&gradient)[kColumns * kChannels] = g[ago / kStride % kLive];
+          for (int kw = 0; kw < kKernel; ++kw) {
 #pragma unroll
-            for (int kw = 0; kw < kKernel; ++kw) {
-#pragma unroll
-              for (int i = 0; i < kColumns * kChannels; ++i) {
-                const int c = i / kChannels, v = i % kChannels;
-                sums[(kh * kKernel + kw) * kChannels + v] += gradient[i] * row[(c * kStride + kw) * kChannels + v];
-              }
+            for (int i = 0; i < kColumns * kChannels; ++i) {
+              const int c = i / kChannels, v = i % kChannels;
+              sums[(kh * kKernel + kw) * kChannels + v] += gradient[i] * row[(c * kStride + kw) * kChannels + v];
             }
           }
         }

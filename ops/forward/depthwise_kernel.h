@@ -28,38 +28,49 @@ struct DepthwiseSink {
   int channel;
   A bias[kChannels];
   Moments<A, kChannels> moments;
-  T* next = nullptr;             ///< where the row goes that is finished next
-  int columns = 0;               ///< how many of the thread's columns the image has
-  const T* residual = nullptr;   ///< of the row that is finished next
-  int rows = 0;                  ///< how many rows of the image are left
+  T* next = nullptr;            ///< where the row goes that is finished next
+  const T* residual = nullptr;  ///< likewise
+  int row = 0, rows = 0;        ///< which of the strip's rows that is, and how many the image has there
+  int columns = 0;              ///< how many of the thread's columns the image has
 
   FUSEDSC_DEVICE DepthwiseSink(const DepthwiseParameters& p_, int channel_) : p(p_), channel(channel_) {
     load_channels(p.bias, channel, A(0), bias, T());
   }
 
-  FUSEDSC_DEVICE void aim(int image, int row, int column) {
-    next = elements_of<T>(p.y) + p.y.offset(image, channel, row, column);
-    rows = p.shape.output_height - row;
+  /// At a strip of `rows_` rows. `early` rows will be finished before its first: they are none.
+  FUSEDSC_DEVICE void aim(int image, int first_row, int rows_, int early, int column) {
+    row = -early;
+    rows = p.shape.output_height - first_row < rows_ ? p.shape.output_height - first_row : rows_;
     columns = p.shape.output_width - column < kColumns ? p.shape.output_width - column : kColumns;
-    if constexpr (kSeams) residual = elements_of<T>(p.residual) + p.residual.offset(image, channel, row, column);
+    next = elements_of<T>(p.y) + p.y.offset(image, channel, first_row - early, column);
+    if constexpr (kSeams) {
+      residual = elements_of<T>(p.residual) + p.residual.offset(image, channel, first_row - early, column);
+    }
   }
 
-  /// Rows come in their order; their sums have begun with the bias.
+  /// Rows come in their order; their sums have begun with the bias. Stores are predicated: a branch here would end the
+  /// compiler's view over the loads on their way.
   FUSEDSC_DEVICE void finish(A (&y)[kColumns * kChannels]) {
-    if (rows-- <= 0) return;
-    if constexpr (kSeams) {
-      if (p.partials != nullptr) moments.template add<kColumns>(y, columns);
-      else apply_epilogue(y);
-      if (p.y.data == nullptr) return;
-    }
+    bool inside = row >= 0 && row < rows;
     T* to = next;
+    ++row;
     next += p.y.row;
+    if constexpr (kSeams) {
+      if (inside) {
+        if (p.partials != nullptr) moments.template add<kColumns>(y, columns);
+        else apply_epilogue(y);
+      }
+      residual += p.residual.row;
+      inside = inside && p.y.data != nullptr;
+    }
+    bool joined = false;
     if constexpr (kChannels == 1 && (kColumns == 2 || kColumns == 4)) {
-      if (p.join_columns && columns == kColumns) return store<kColumns>(y, to);
+      joined = p.join_columns && columns == kColumns;
+      if (inside && joined) store<kColumns>(y, to);
     }
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
-      if (c < columns) store<kChannels>(y + c * kChannels, to + c * p.y.column);
+      if (inside && !joined && c < columns) store<kChannels>(y + c * kChannels, to + c * p.y.column);
     }
   }
 
@@ -79,7 +90,6 @@ struct DepthwiseSink {
 #pragma unroll
       for (int v = 0; v < kChannels; ++v) y[c * kChannels + v] += added[v];
     }
-    residual += p.residual.row;
   }
 };
 
@@ -107,7 +117,7 @@ FUSEDSC_DEVICE void depthwise_rows(const DepthwiseParameters& p) {
   for (std::uint32_t item = share.item; item < p.work.items && !idle; item += share.step) {
     const DepthwiseStrip strip(p.work, item);
     const int column = strip.column_group * kColumns, first_row = strip.row * kStride - p.shape.padding_top;
-    sink.aim(strip.image, strip.row, column);
+    sink.aim(strip.image, strip.row, p.work.strip_rows, (kKernel - 1) / kStride, column);
     x.window.aim(p.x, strip.image, channel, first_row, column * kStride - p.shape.padding_left, p.shape.input_height,
                  p.shape.input_width);
     typename decltype(x)::Row ring[kRing];
@@ -116,27 +126,25 @@ FUSEDSC_DEVICE void depthwise_rows(const DepthwiseParameters& p) {
     A sums[kLive][kColumns * kChannels] = {};
     for (int first = 0; first < input_rows; first += kPeriod) {
 #pragma unroll
-      for (int r = 0; r < kPeriod; ++r) {
-        if (first + r < input_rows) {
-          if (first + r + kAhead < input_rows) x.load(ring[(r + kAhead) % kRing]);
-          A row[kInputColumns * kChannels];
-          x.widen(ring[r % kRing], row);
+      for (int r = 0; r < kPeriod; ++r) {  // without branches: rows beyond the strip are computed, and not kept
+        x.load(ring[(r + kAhead) % kRing]);
+        A row[kInputColumns * kChannels];
+        x.widen(ring[r % kRing], row);
 #pragma unroll
-          for (int kh = kKernel - 1; kh >= 0; --kh) {  // the oldest output row first
-            const int ago = r - kh + kKernel * kPeriod;  // since its window began, modulo the period
-            if (ago % kStride != 0) continue;
-            A(&y)[kColumns * kChannels] = sums[ago / kStride % kLive];
+        for (int kh = kKernel - 1; kh >= 0; --kh) {  // the oldest output row first
+          const int ago = r - kh + kKernel * kPeriod;  // since its window began, modulo the period
+          if (ago % kStride != 0) continue;
+          A(&y)[kColumns * kChannels] = sums[ago / kStride % kLive];
 #pragma unroll
-            for (int i = 0; i < kColumns * kChannels; ++i) {
-              const int c = i / kChannels, v = i % kChannels;
-              if (kh == 0) y[i] = sink.bias[v];
+          for (int i = 0; i < kColumns * kChannels; ++i) {
+            const int c = i / kChannels, v = i % kChannels;
+            if (kh == 0) y[i] = sink.bias[v];
 #pragma unroll
-              for (int kw = 0; kw < kKernel; ++kw) {
-                y[i] += row[(c * kStride + kw) * kChannels + v] * weights[(kh * kKernel + kw) * kChannels + v];
-              }
+            for (int kw = 0; kw < kKernel; ++kw) {
+              y[i] += row[(c * kStride + kw) * kChannels + v] * weights[(kh * kKernel + kw) * kChannels + v];
             }
-            if (kh == kKernel - 1 && first + r >= kKernel - 1) sink.finish(y);
           }
+          if (kh == kKernel - 1) sink.finish(y);
         }
       }
     }
@@ -166,7 +174,7 @@ FUSEDSC_DEVICE void depthwise_taps(const DepthwiseParameters& p) {
   for (std::uint32_t item = share.item; item < p.work.items && !idle; item += share.step) {
     const DepthwiseStrip strip(p.work, item);
     const int column = strip.column_group * kColumns;
-    sink.aim(strip.image, strip.row, column);
+    sink.aim(strip.image, strip.row, 1, 0, column);
     A y[kColumns * kChannels];
 #pragma unroll
     for (int i = 0; i < kColumns * kChannels; ++i) y[i] = sink.bias[i % kChannels];

@@ -26,7 +26,7 @@ FUSEDSC_KERNEL(kPartialsThreads, 1) merge_moments_kernel(MergeMomentsParameters 
 
 template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead>
 constexpr DepthwiseInstance<DepthwiseParameters> rows(DataType dtype) {
-  return {dtype, kKernel, kStride, {kChannels, kColumns},
+  return {dtype, kKernel, kStride, {kChannels, kColumns, forward_period(kKernel, kStride, kAhead)},
           depthwise_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kAhead, false>,
           depthwise_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kAhead, true>};
 }
@@ -34,41 +34,47 @@ constexpr DepthwiseInstance<DepthwiseParameters> rows(DataType dtype) {
 template <class T, int kChannels, int kColumns>
 constexpr DepthwiseInstance<DepthwiseParameters> taps(DataType dtype) {
   constexpr auto kernel = depthwise_taps_kernel<T, kChannels, kColumns>;
-  return {dtype, 0, 0, {kChannels, kColumns}, kernel, kernel};
+  return {dtype, 0, 0, {kChannels, kColumns, 1}, kernel, kernel};
 }
 
 /// Every kernel there is. Of those that fit a problem the first is taken: vectors of channels before single ones, a
 /// known window before any. Per thread: channels, columns, and rows loaded ahead.
 const DepthwiseInstance<DepthwiseParameters> kInstances[] = {
     // kernel, stride, channels, columns, ahead
-    rows<Float16, 3, 1, 4, 2, 1>(DataType::float16),
-    rows<Float16, 3, 1, 1, 4, 1>(DataType::float16),
-    rows<Float16, 3, 2, 4, 2, 1>(DataType::float16),
-    rows<Float16, 3, 2, 1, 2, 1>(DataType::float16),
-    rows<Float16, 5, 1, 2, 2, 1>(DataType::float16),
-    rows<Float16, 5, 1, 1, 4, 1>(DataType::float16),
-    rows<Float16, 5, 2, 2, 2, 1>(DataType::float16),
-    rows<Float16, 5, 2, 1, 2, 1>(DataType::float16),
+    rows<Float16, 3, 1, 2, 4, 2>(DataType::float16),
+    rows<Float16, 3, 1, 1, 2, 2>(DataType::float16),
+    rows<Float16, 3, 2, 2, 2, 3>(DataType::float16),
+    rows<Float16, 3, 2, 1, 1, 3>(DataType::float16),
+    rows<Float16, 5, 1, 2, 2, 0>(DataType::float16),
+    rows<Float16, 5, 1, 1, 4, 0>(DataType::float16),
+    rows<Float16, 5, 2, 2, 1, 2>(DataType::float16),
+    rows<Float16, 5, 2, 1, 2, 2>(DataType::float16),
+    rows<Float16, 7, 1, 1, 2, 0>(DataType::float16),
+    rows<Float16, 7, 2, 1, 2, 1>(DataType::float16),
     taps<Float16, 4, 2>(DataType::float16),
     taps<Float16, 1, 4>(DataType::float16),
-    rows<BFloat16, 3, 1, 4, 2, 1>(DataType::bfloat16),
-    rows<BFloat16, 3, 1, 1, 4, 1>(DataType::bfloat16),
-    rows<BFloat16, 3, 2, 4, 2, 1>(DataType::bfloat16),
-    rows<BFloat16, 3, 2, 1, 2, 1>(DataType::bfloat16),
-    rows<BFloat16, 5, 1, 2, 2, 1>(DataType::bfloat16),
-    rows<BFloat16, 5, 1, 1, 4, 1>(DataType::bfloat16),
-    rows<BFloat16, 5, 2, 2, 2, 1>(DataType::bfloat16),
-    rows<BFloat16, 5, 2, 1, 2, 1>(DataType::bfloat16),
+    rows<BFloat16, 3, 1, 2, 4, 2>(DataType::bfloat16),
+    rows<BFloat16, 3, 1, 1, 2, 2>(DataType::bfloat16),
+    rows<BFloat16, 3, 2, 2, 2, 3>(DataType::bfloat16),
+    rows<BFloat16, 3, 2, 1, 1, 3>(DataType::bfloat16),
+    rows<BFloat16, 5, 1, 2, 2, 0>(DataType::bfloat16),
+    rows<BFloat16, 5, 1, 1, 4, 0>(DataType::bfloat16),
+    rows<BFloat16, 5, 2, 2, 1, 2>(DataType::bfloat16),
+    rows<BFloat16, 5, 2, 1, 2, 2>(DataType::bfloat16),
+    rows<BFloat16, 7, 1, 1, 2, 0>(DataType::bfloat16),
+    rows<BFloat16, 7, 2, 1, 2, 1>(DataType::bfloat16),
     taps<BFloat16, 4, 2>(DataType::bfloat16),
     taps<BFloat16, 1, 4>(DataType::bfloat16),
-    rows<float, 3, 1, 4, 2, 1>(DataType::float32),
-    rows<float, 3, 1, 1, 4, 1>(DataType::float32),
-    rows<float, 3, 2, 4, 1, 1>(DataType::float32),
-    rows<float, 3, 2, 1, 2, 1>(DataType::float32),
-    rows<float, 5, 1, 2, 2, 1>(DataType::float32),
-    rows<float, 5, 1, 1, 4, 1>(DataType::float32),
-    rows<float, 5, 2, 2, 1, 1>(DataType::float32),
-    rows<float, 5, 2, 1, 2, 1>(DataType::float32),
+    rows<float, 3, 1, 2, 4, 2>(DataType::float32),
+    rows<float, 3, 1, 1, 2, 2>(DataType::float32),
+    rows<float, 3, 2, 2, 2, 3>(DataType::float32),
+    rows<float, 3, 2, 1, 1, 3>(DataType::float32),
+    rows<float, 5, 1, 2, 2, 0>(DataType::float32),
+    rows<float, 5, 1, 1, 4, 0>(DataType::float32),
+    rows<float, 5, 2, 2, 1, 2>(DataType::float32),
+    rows<float, 5, 2, 1, 2, 2>(DataType::float32),
+    rows<float, 7, 1, 1, 2, 0>(DataType::float32),
+    rows<float, 7, 2, 1, 2, 1>(DataType::float32),
     taps<float, 4, 2>(DataType::float32),
     taps<float, 1, 4>(DataType::float32),
     rows<double, 3, 1, 1, 2, 1>(DataType::float64),
@@ -96,7 +102,12 @@ struct Pass {
     parameters.y = a.y;
     parameters.shape = depthwise_shape(a.x.sizes, a.y.sizes, a.window);
     parameters.join_columns = columns_join(instance.tile.columns, a.y);
-    const DepthwiseGrid grid{a.y.sizes[0], a.y.sizes[1], a.y.sizes[2], a.y.sizes[3], a.x.strides[1] < a.x.strides[3],
+    const DepthwiseGrid grid{a.y.sizes[0],
+                             a.y.sizes[1],
+                             a.y.sizes[2],
+                             a.y.sizes[3],
+                             static_cast<std::int64_t>(size_of(a.x.dtype)),
+                             a.x.strides[1] < a.x.strides[3],
                              overlap_of(instance)};
     kernel = a.prologue || a.epilogue || a.statistics ? instance.seams : instance.plain;
     if (a.statistics) {

@@ -36,7 +36,12 @@ void PrintTo(const Target& target, std::ostream* out) { *out << name_of(target.d
 
 class DepthwiseGpu : public testing::TestWithParam<Target> {
  protected:
-  void SetUp() override { gpu::executor::set_wave_size(GetParam().wave_size); }
+  /// Vectors of channels are loaded from aligned tensors only.
+  void SetUp() override {
+    gpu::executor::set_wave_size(GetParam().wave_size);
+    align_tensors(true);
+  }
+  void TearDown() override { align_tensors(false); }
 
   static std::vector<GpuGeometry> edges() {
     const auto geometries = depthwise_edges();
@@ -44,6 +49,7 @@ class DepthwiseGpu : public testing::TestWithParam<Target> {
     for (const std::int64_t stride : {1, 2}) {  // many strips for each thread; windows of the specialised kernels
       edges.emplace_back(DepthwiseGeometry{{3, 16, 31, 30}, centered(3, stride)});
       edges.emplace_back(DepthwiseGeometry{{2, 12, 23, 17}, centered(5, stride)});
+      edges.emplace_back(DepthwiseGeometry{{1, 6, 19, 15}, centered(7, stride)});
       edges.emplace_back(DepthwiseGeometry{{1, 4, 15, 14}, {{3, 3}, {stride, stride}, {1, 1}, {0, 1, 0, 1}}});
       edges.emplace_back(DepthwiseGeometry{{1, 4, 15, 14}, {{3, 3}, {stride, stride}, {1, 1}, {2, 3, 4, 2}}});
     }
@@ -70,6 +76,7 @@ TEST_P(DepthwiseGpu, Seams) {
 }
 
 TEST_P(DepthwiseGpu, Random) {
+  align_tensors(false);
   for_each_case(forward_random_cases(GetParam().dtype, random_gpu), verify_forward<GpuGeometry>);
 }
 
@@ -86,6 +93,7 @@ TEST_P(DepthwiseGpu, BackwardSeams) {
 }
 
 TEST_P(DepthwiseGpu, BackwardRandom) {
+  align_tensors(false);
   for_each_case(backward_random_cases(GetParam().dtype, random_gpu), verify_backward<GpuGeometry>);
 }
 

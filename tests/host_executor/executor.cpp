@@ -1,6 +1,7 @@
 #include "host_executor/executor.h"
 
 #include <boost/context/fiber.hpp>
+#include <boost/context/pooled_fixedsize_stack.hpp>
 #include <cstring>
 #include <memory>
 #include <stdexcept>
@@ -34,6 +35,7 @@ struct Block {
 };
 
 int lanes_of_wave = 32;
+context::pooled_fixedsize_stack stacks(kStackBytes);
 Block block;
 
 /// Back to the scheduler, which resumes the running thread once it may go on.
@@ -72,7 +74,7 @@ void run_block(const std::function<void()>& body) {
   std::exception_ptr failure;
   for (std::size_t i = 0; i < block.fibers.size(); ++i) {
     block.fibers[i].state = State::running;
-    block.fibers[i].fiber = context::fiber(std::allocator_arg, context::fixedsize_stack(kStackBytes),
+    block.fibers[i].fiber = context::fiber(std::allocator_arg, stacks,
                                            [&body, &failure, i](context::fiber&& scheduler) {
                                              block.scheduler = std::move(scheduler);
                                              try {

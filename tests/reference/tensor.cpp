@@ -10,7 +10,8 @@ namespace {
 
 /// Elements before and after the tensor. Before: an odd number, so that nothing is better aligned than its type needs.
 /// After: none where AddressSanitizer watches the end of the allocation itself, reads included.
-constexpr std::int64_t kBefore = 3;
+/// After align_tensors(true), so that everything is as well aligned as allocators do it.
+std::int64_t elements_before = 3;
 #ifdef __SANITIZE_ADDRESS__
 constexpr std::int64_t kAfter = 0;
 #else
@@ -63,14 +64,16 @@ Sizes strides_of(const Sizes& sizes, Memory memory) {
   return {};
 }
 
+void align_tensors(bool aligned) { elements_before = aligned ? 8 : 3; }
+
 Tensor::Tensor(DataType dtype, const Sizes& sizes, Memory memory)
     : dtype_(dtype),
       sizes_(sizes),
       strides_(strides_of(sizes, memory)),
-      bytes_(static_cast<std::size_t>(kBefore + span_of(sizes_, strides_) + kAfter) * size_of(dtype), kUntouched) {}
+      bytes_(static_cast<std::size_t>(elements_before + span_of(sizes_, strides_) + kAfter) * size_of(dtype), kUntouched) {}
 
 TensorView Tensor::view() {
-  return {bytes_.data() + kBefore * static_cast<std::int64_t>(size_of(dtype_)), dtype_, sizes_, strides_};
+  return {bytes_.data() + elements_before * static_cast<std::int64_t>(size_of(dtype_)), dtype_, sizes_, strides_};
 }
 
 std::int64_t Tensor::offset(std::int64_t n, std::int64_t c, std::int64_t h, std::int64_t w) const {
@@ -78,7 +81,7 @@ std::int64_t Tensor::offset(std::int64_t n, std::int64_t c, std::int64_t h, std:
 }
 
 double Tensor::read(std::int64_t offset) const {
-  const unsigned char* at = bytes_.data() + static_cast<std::size_t>(kBefore + offset) * size_of(dtype_);
+  const unsigned char* at = bytes_.data() + static_cast<std::size_t>(elements_before + offset) * size_of(dtype_);
   switch (dtype_) {
     case DataType::float32: return load<float>(at);
     case DataType::float64: return load<double>(at);
@@ -89,7 +92,7 @@ double Tensor::read(std::int64_t offset) const {
 }
 
 void Tensor::write(std::int64_t offset, double value) {
-  unsigned char* at = bytes_.data() + static_cast<std::size_t>(kBefore + offset) * size_of(dtype_);
+  unsigned char* at = bytes_.data() + static_cast<std::size_t>(elements_before + offset) * size_of(dtype_);
   switch (dtype_) {
     case DataType::float32: return store(at, static_cast<float>(value));
     case DataType::float64: return store(at, value);
@@ -123,7 +126,7 @@ bool Tensor::surroundings_untouched() const {
   const std::size_t size = size_of(dtype_);
   std::vector<bool> is_element(bytes_.size() / size);
   for_each_index(sizes_,
-                 [&](auto... index) { is_element[static_cast<std::size_t>(kBefore + offset(index...))] = true; });
+                 [&](auto... index) { is_element[static_cast<std::size_t>(elements_before + offset(index...))] = true; });
   for (std::size_t i = 0; i < bytes_.size(); ++i) {
     if (!is_element[i / size] && bytes_[i] != kUntouched) return false;
   }

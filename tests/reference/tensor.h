@@ -27,6 +27,9 @@ Sizes strides_of(const Sizes& sizes, Memory memory);
 
 using Random = std::mt19937_64;
 
+/// Whether tensors made from now on start at multiples of 16 bytes, or at no multiple of anything. They start odd.
+void align_tensors(bool aligned);
+
 /// Memory starts as all one bits, NaN in every type, before, after and between the elements too.
 class Tensor {
  public:

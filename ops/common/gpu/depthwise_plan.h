@@ -14,7 +14,13 @@ namespace fusedsc::gpu {
 /// What one thread of a kernel computes at a time.
 struct DepthwiseTile {
   int channels, columns;
+  int period;  ///< rows (of a strip, and its overlap) are worked off in whole periods of so many
 };
+
+/// In output rows, for kernels that go along input rows.
+constexpr int forward_period(int kernel, int stride, int ahead) {
+  return common_multiple(((kernel - 1) / stride + 1) * stride, ahead + 1) / stride;
+}
 
 /// A kernel that was compiled, and what for. Kernels for any window have kernel 0.
 template <class Parameters>
@@ -31,6 +37,7 @@ struct DepthwiseInstance {
 /// What the items of a launch are strips of.
 struct DepthwiseGrid {
   std::int64_t batch, channels, height, width;
+  std::int64_t element_bytes;
   bool channels_fastest;
   int overlap;  ///< rows that neighbouring strips both load, in rows of the strips; negative: strips have one row
 };

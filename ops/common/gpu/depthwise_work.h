@@ -13,12 +13,14 @@ namespace fusedsc::gpu {
 /// Threads of a block, of every depthwise kernel.
 inline constexpr int kDepthwiseThreads = 128;
 
-/// The least common multiple: after so many rows registers that rotate with periods a and b have their first roles.
+/// After so many rows registers that rotate with periods a and b have their first roles again.
 FUSEDSC_HOST_DEVICE constexpr int common_multiple(int a, int b) {
   int multiple = a;
   while (multiple % b != 0) multiple += a;
   return multiple;
 }
+
+FUSEDSC_DEVICE int least(int a, int b) { return a < b ? a : b; }
 
 struct DepthwiseShape {
   int batch = 0, channels = 0;  ///< channels of the output
