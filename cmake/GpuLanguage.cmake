@@ -1,27 +1,40 @@
-# The vendor of the GPUs that kernels are compiled for. The sources are the same: *.hip, in CMake's language HIP or CUDA.
+# The vendor of the GPUs that kernels are compiled for. The sources are the same: *.hip, in CMake's language CUDA or HIP.
 #
-# add_gpu_sources(<target> <source>...) adds kernels to a target, which then knows them as FUSEDSC_GPU.
+# add_gpu_sources(<target> <source>...) adds kernels to a target, which then knows them as FUSEDSC_GPU. What the compiler
+# says of their registers is kept beside their objects, *.report, for scripts/gpu_resources.
+set(CMAKE_CUDA_COMPILER_LAUNCHER ${PROJECT_SOURCE_DIR}/scripts/keep_compiler_report)
+set(CMAKE_HIP_COMPILER_LAUNCHER ${PROJECT_SOURCE_DIR}/scripts/keep_compiler_report)
 
 if(FUSEDSC_GPU STREQUAL "cuda")
   if(NOT CMAKE_CUDA_ARCHITECTURES)
     set(CMAKE_CUDA_ARCHITECTURES 90a-real)
   endif()
+  if(NOT CMAKE_CUDA_COMPILER AND EXISTS /usr/local/cuda/bin/nvcc)
+    set(CMAKE_CUDA_COMPILER /usr/local/cuda/bin/nvcc)
+  endif()
   enable_language(CUDA)
-  set(CMAKE_CUDA_STANDARD 20)
   set(gpu_language CUDA)
-  # Some hundred kernels; each reports its registers and spills.
-  set(gpu_options --threads 0 -Xptxas -v,-warn-spills)
+  set(gpu_options -Xptxas -v)
 elseif(FUSEDSC_GPU STREQUAL "hip")
   if(NOT CMAKE_HIP_ARCHITECTURES)
     set(CMAKE_HIP_ARCHITECTURES gfx906 gfx90a gfx1030)
   endif()
+  # Debian's packages lie where CMake does not look for ROCm.
+  set(debian /usr/lib/x86_64-linux-gnu)
+  if(NOT CMAKE_HIP_COMPILER AND EXISTS ${debian}/amdgcn/bitcode AND EXISTS /usr/bin/clang++-15)
+    set(CMAKE_HIP_COMPILER /usr/bin/clang++-15)
+    set(CMAKE_HIP_COMPILER_ROCM_LIB ${debian})
+    list(APPEND CMAKE_PREFIX_PATH ${debian})
+    set(CMAKE_HIP_FLAGS "--rocm-path=/usr --rocm-device-lib-path=${debian}/amdgcn/bitcode")
+  endif()
   enable_language(HIP)
-  set(CMAKE_HIP_STANDARD 20)
   set(gpu_language HIP)
-  set(gpu_options -Rpass-analysis=kernel-resource-usage -Wno-pass-failed)
+  set(gpu_options -Rpass-analysis=kernel-resource-usage)
 else()
   message(FATAL_ERROR "FUSEDSC_GPU is \"${FUSEDSC_GPU}\"; use cuda or hip")
 endif()
+set(CMAKE_${gpu_language}_STANDARD 20)
+set(CMAKE_${gpu_language}_STANDARD_REQUIRED ON)
 
 function(add_gpu_sources target)
   set_source_files_properties(${ARGN} PROPERTIES LANGUAGE ${gpu_language})

@@ -15,8 +15,8 @@ namespace {
 using InputInstance = DepthwiseInstance<DepthwiseInputGradientParameters>;
 using WeightInstance = DepthwiseInstance<DepthwiseWeightGradientParameters>;
 
-template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, bool kSeams>
-FUSEDSC_KERNEL(kDepthwiseThreads, kSeams ? 2 : 4) input_rows_kernel(DepthwiseInputGradientParameters parameters) {
+template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, int kBlocks, bool kSeams>
+FUSEDSC_KERNEL(kDepthwiseThreads, kBlocks) input_rows_kernel(DepthwiseInputGradientParameters parameters) {
   depthwise_input_gradient_rows<T, kKernel, kStride, kChannels, kColumns, kAhead, kSeams>(parameters);
 }
 
@@ -25,8 +25,8 @@ FUSEDSC_KERNEL(kDepthwiseThreads, 4) input_taps_kernel(DepthwiseInputGradientPar
   depthwise_input_gradient_taps<T, kChannels, kColumns>(parameters);
 }
 
-template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, bool kSeams>
-FUSEDSC_KERNEL(kDepthwiseThreads, kSeams ? 2 : 3) weight_rows_kernel(DepthwiseWeightGradientParameters parameters) {
+template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, int kBlocks, bool kSeams>
+FUSEDSC_KERNEL(kDepthwiseThreads, kBlocks) weight_rows_kernel(DepthwiseWeightGradientParameters parameters) {
   depthwise_weight_gradient_rows<T, kKernel, kStride, kChannels, kColumns, kAhead, kSeams>(parameters);
 }
 
@@ -42,11 +42,11 @@ FUSEDSC_KERNEL(kPartialsThreads, 1) sum_partials_kernel(SumPartialsParameters pa
   sum_partials<T>(parameters);
 }
 
-template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead>
+template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, int kBlocks = 4>
 constexpr InputInstance input_rows(DataType dtype) {
   return {dtype, kKernel, kStride, {kChannels, kColumns, common_multiple((kKernel - 1) / kStride + 1, kAhead + 1)},
-          input_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kAhead, false>,
-          input_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kAhead, true>};
+          input_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kAhead, kBlocks, false>,
+          input_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kAhead, 2, true>};
 }
 
 template <class T, int kChannels, int kColumns>
@@ -55,11 +55,11 @@ constexpr InputInstance input_taps(DataType dtype) {
   return {dtype, 0, 0, {kChannels, kColumns, 1}, kernel, kernel};
 }
 
-template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead>
+template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, int kBlocks = 3>
 constexpr WeightInstance weight_rows(DataType dtype) {
   return {dtype, kKernel, kStride, {kChannels, kColumns, forward_period(kKernel, kStride, kAhead)},
-          weight_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kAhead, false>,
-          weight_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kAhead, true>};
+          weight_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kAhead, kBlocks, false>,
+          weight_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kAhead, 2, true>};
 }
 
 template <class T, int kChannels>
@@ -68,7 +68,7 @@ constexpr WeightInstance weight_taps(DataType dtype) {
   return {dtype, 0, 0, {kChannels, 1, 1}, kernel, kernel};
 }
 
-/// As in the forward pass; columns and rows of the input gradient are counted in strides.
+/// As in the forward pass, with 3 blocks of the weight gradient if nothing else is said; columns and rows of the input gradient are counted in strides.
 const InputInstance kInputInstances[] = {
     // kernel, stride, channels, columns, ahead
     input_rows<Float16, 3, 1, 2, 4, 2>(DataType::float16),
@@ -79,8 +79,8 @@ const InputInstance kInputInstances[] = {
     input_rows<Float16, 5, 1, 1, 4, 0>(DataType::float16),
     input_rows<Float16, 5, 2, 2, 1, 2>(DataType::float16),
     input_rows<Float16, 5, 2, 1, 2, 2>(DataType::float16),
-    input_rows<Float16, 7, 1, 1, 2, 0>(DataType::float16),
-    input_rows<Float16, 7, 2, 1, 1, 1>(DataType::float16),
+    input_rows<Float16, 7, 1, 1, 2, 0, 3>(DataType::float16),
+    input_rows<Float16, 7, 2, 1, 1, 1, 3>(DataType::float16),
     input_taps<Float16, 4, 2>(DataType::float16),
     input_taps<Float16, 1, 4>(DataType::float16),
     input_rows<BFloat16, 3, 1, 2, 4, 2>(DataType::bfloat16),
@@ -91,20 +91,20 @@ const InputInstance kInputInstances[] = {
     input_rows<BFloat16, 5, 1, 1, 4, 0>(DataType::bfloat16),
     input_rows<BFloat16, 5, 2, 2, 1, 2>(DataType::bfloat16),
     input_rows<BFloat16, 5, 2, 1, 2, 2>(DataType::bfloat16),
-    input_rows<BFloat16, 7, 1, 1, 2, 0>(DataType::bfloat16),
-    input_rows<BFloat16, 7, 2, 1, 1, 1>(DataType::bfloat16),
+    input_rows<BFloat16, 7, 1, 1, 2, 0, 3>(DataType::bfloat16),
+    input_rows<BFloat16, 7, 2, 1, 1, 1, 3>(DataType::bfloat16),
     input_taps<BFloat16, 4, 2>(DataType::bfloat16),
     input_taps<BFloat16, 1, 4>(DataType::bfloat16),
     input_rows<float, 3, 1, 2, 4, 2>(DataType::float32),
     input_rows<float, 3, 1, 1, 2, 2>(DataType::float32),
     input_rows<float, 3, 2, 4, 1, 3>(DataType::float32),
     input_rows<float, 3, 2, 1, 1, 1>(DataType::float32),
-    input_rows<float, 5, 1, 2, 2, 0>(DataType::float32),
+    input_rows<float, 5, 1, 2, 2, 0, 3>(DataType::float32),
     input_rows<float, 5, 1, 1, 4, 0>(DataType::float32),
     input_rows<float, 5, 2, 2, 1, 2>(DataType::float32),
     input_rows<float, 5, 2, 1, 2, 2>(DataType::float32),
-    input_rows<float, 7, 1, 1, 2, 0>(DataType::float32),
-    input_rows<float, 7, 2, 1, 1, 1>(DataType::float32),
+    input_rows<float, 7, 1, 1, 2, 0, 3>(DataType::float32),
+    input_rows<float, 7, 2, 1, 1, 1, 3>(DataType::float32),
     input_taps<float, 4, 2>(DataType::float32),
     input_taps<float, 1, 4>(DataType::float32),
     input_rows<double, 3, 1, 1, 2, 1>(DataType::float64),
@@ -119,11 +119,11 @@ const WeightInstance kWeightInstances[] = {
     weight_rows<Float16, 3, 2, 2, 2, 3>(DataType::float16),
     weight_rows<Float16, 3, 2, 1, 2, 1>(DataType::float16),
     weight_rows<Float16, 5, 1, 2, 1, 0>(DataType::float16),
-    weight_rows<Float16, 5, 1, 1, 4, 0>(DataType::float16),
+    weight_rows<Float16, 5, 1, 1, 4, 0, 2>(DataType::float16),
     weight_rows<Float16, 5, 2, 2, 1, 2>(DataType::float16),
-    weight_rows<Float16, 5, 2, 1, 2, 1>(DataType::float16),
-    weight_rows<Float16, 7, 1, 1, 2, 0>(DataType::float16),
-    weight_rows<Float16, 7, 2, 1, 1, 1>(DataType::float16),
+    weight_rows<Float16, 5, 2, 1, 2, 1, 2>(DataType::float16),
+    weight_rows<Float16, 7, 1, 1, 2, 0, 2>(DataType::float16),
+    weight_rows<Float16, 7, 2, 1, 1, 1, 2>(DataType::float16),
     weight_taps<Float16, 4>(DataType::float16),
     weight_taps<Float16, 1>(DataType::float16),
     weight_rows<BFloat16, 3, 1, 2, 2, 2>(DataType::bfloat16),
@@ -131,11 +131,11 @@ const WeightInstance kWeightInstances[] = {
     weight_rows<BFloat16, 3, 2, 2, 2, 3>(DataType::bfloat16),
     weight_rows<BFloat16, 3, 2, 1, 2, 1>(DataType::bfloat16),
     weight_rows<BFloat16, 5, 1, 2, 1, 0>(DataType::bfloat16),
-    weight_rows<BFloat16, 5, 1, 1, 4, 0>(DataType::bfloat16),
+    weight_rows<BFloat16, 5, 1, 1, 4, 0, 2>(DataType::bfloat16),
     weight_rows<BFloat16, 5, 2, 2, 1, 2>(DataType::bfloat16),
-    weight_rows<BFloat16, 5, 2, 1, 2, 1>(DataType::bfloat16),
-    weight_rows<BFloat16, 7, 1, 1, 2, 0>(DataType::bfloat16),
-    weight_rows<BFloat16, 7, 2, 1, 1, 1>(DataType::bfloat16),
+    weight_rows<BFloat16, 5, 2, 1, 2, 1, 2>(DataType::bfloat16),
+    weight_rows<BFloat16, 7, 1, 1, 2, 0, 2>(DataType::bfloat16),
+    weight_rows<BFloat16, 7, 2, 1, 1, 1, 2>(DataType::bfloat16),
     weight_taps<BFloat16, 4>(DataType::bfloat16),
     weight_taps<BFloat16, 1>(DataType::bfloat16),
     weight_rows<float, 3, 1, 4, 1, 2>(DataType::float32),
@@ -143,11 +143,11 @@ const WeightInstance kWeightInstances[] = {
     weight_rows<float, 3, 2, 4, 1, 1>(DataType::float32),
     weight_rows<float, 3, 2, 1, 2, 1>(DataType::float32),
     weight_rows<float, 5, 1, 2, 1, 0>(DataType::float32),
-    weight_rows<float, 5, 1, 1, 4, 0>(DataType::float32),
-    weight_rows<float, 5, 2, 2, 1, 2>(DataType::float32),
-    weight_rows<float, 5, 2, 1, 2, 1>(DataType::float32),
-    weight_rows<float, 7, 1, 1, 2, 0>(DataType::float32),
-    weight_rows<float, 7, 2, 1, 1, 1>(DataType::float32),
+    weight_rows<float, 5, 1, 1, 4, 0, 2>(DataType::float32),
+    weight_rows<float, 5, 2, 2, 1, 2, 2>(DataType::float32),
+    weight_rows<float, 5, 2, 1, 2, 1, 2>(DataType::float32),
+    weight_rows<float, 7, 1, 1, 2, 0, 2>(DataType::float32),
+    weight_rows<float, 7, 2, 1, 1, 1, 2>(DataType::float32),
     weight_taps<float, 4>(DataType::float32),
     weight_taps<float, 1>(DataType::float32),
     weight_rows<double, 3, 1, 1, 2, 1>(DataType::float64),

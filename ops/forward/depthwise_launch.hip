@@ -9,8 +9,8 @@ namespace fusedsc {
 namespace gpu {
 namespace {
 
-template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, bool kSeams>
-FUSEDSC_KERNEL(kDepthwiseThreads, kSeams ? 2 : 4) depthwise_rows_kernel(DepthwiseParameters parameters) {
+template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, int kBlocks, bool kSeams>
+FUSEDSC_KERNEL(kDepthwiseThreads, kBlocks) depthwise_rows_kernel(DepthwiseParameters parameters) {
   depthwise_rows<T, kKernel, kStride, kChannels, kColumns, kAhead, kSeams>(parameters);
 }
 
@@ -24,11 +24,11 @@ FUSEDSC_KERNEL(kPartialsThreads, 1) merge_moments_kernel(MergeMomentsParameters 
   merge_moments_of_splits<A>(parameters);
 }
 
-template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead>
+template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, int kBlocks = 4>
 constexpr DepthwiseInstance<DepthwiseParameters> rows(DataType dtype) {
   return {dtype, kKernel, kStride, {kChannels, kColumns, forward_period(kKernel, kStride, kAhead)},
-          depthwise_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kAhead, false>,
-          depthwise_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kAhead, true>};
+          depthwise_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kAhead, kBlocks, false>,
+          depthwise_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kAhead, 2, true>};
 }
 
 template <class T, int kChannels, int kColumns>
@@ -38,43 +38,44 @@ constexpr DepthwiseInstance<DepthwiseParameters> taps(DataType dtype) {
 }
 
 /// Every kernel there is. Of those that fit a problem the first is taken: vectors of channels before single ones, a
-/// known window before any. Per thread: channels, columns, and rows loaded ahead.
+/// known window before any. Per thread: channels, columns, and rows loaded
+/// ahead; then how many blocks shall fit a multiprocessor, which limits the registers, if not 4.
 const DepthwiseInstance<DepthwiseParameters> kInstances[] = {
     // kernel, stride, channels, columns, ahead
     rows<Float16, 3, 1, 2, 4, 2>(DataType::float16),
     rows<Float16, 3, 1, 1, 2, 2>(DataType::float16),
     rows<Float16, 3, 2, 2, 2, 3>(DataType::float16),
     rows<Float16, 3, 2, 1, 1, 3>(DataType::float16),
-    rows<Float16, 5, 1, 2, 2, 0>(DataType::float16),
+    rows<Float16, 5, 1, 2, 4, 0, 3>(DataType::float16),
     rows<Float16, 5, 1, 1, 4, 0>(DataType::float16),
     rows<Float16, 5, 2, 2, 1, 2>(DataType::float16),
-    rows<Float16, 5, 2, 1, 2, 2>(DataType::float16),
-    rows<Float16, 7, 1, 1, 2, 0>(DataType::float16),
-    rows<Float16, 7, 2, 1, 2, 1>(DataType::float16),
+    rows<Float16, 5, 2, 1, 2, 2, 3>(DataType::float16),
+    rows<Float16, 7, 1, 1, 2, 0, 3>(DataType::float16),
+    rows<Float16, 7, 2, 1, 2, 1, 3>(DataType::float16),
     taps<Float16, 4, 2>(DataType::float16),
     taps<Float16, 1, 4>(DataType::float16),
     rows<BFloat16, 3, 1, 2, 4, 2>(DataType::bfloat16),
     rows<BFloat16, 3, 1, 1, 2, 2>(DataType::bfloat16),
     rows<BFloat16, 3, 2, 2, 2, 3>(DataType::bfloat16),
     rows<BFloat16, 3, 2, 1, 1, 3>(DataType::bfloat16),
-    rows<BFloat16, 5, 1, 2, 2, 0>(DataType::bfloat16),
+    rows<BFloat16, 5, 1, 2, 4, 0, 3>(DataType::bfloat16),
     rows<BFloat16, 5, 1, 1, 4, 0>(DataType::bfloat16),
     rows<BFloat16, 5, 2, 2, 1, 2>(DataType::bfloat16),
-    rows<BFloat16, 5, 2, 1, 2, 2>(DataType::bfloat16),
-    rows<BFloat16, 7, 1, 1, 2, 0>(DataType::bfloat16),
-    rows<BFloat16, 7, 2, 1, 2, 1>(DataType::bfloat16),
+    rows<BFloat16, 5, 2, 1, 2, 2, 3>(DataType::bfloat16),
+    rows<BFloat16, 7, 1, 1, 2, 0, 3>(DataType::bfloat16),
+    rows<BFloat16, 7, 2, 1, 2, 1, 3>(DataType::bfloat16),
     taps<BFloat16, 4, 2>(DataType::bfloat16),
     taps<BFloat16, 1, 4>(DataType::bfloat16),
     rows<float, 3, 1, 2, 4, 2>(DataType::float32),
     rows<float, 3, 1, 1, 2, 2>(DataType::float32),
     rows<float, 3, 2, 2, 2, 3>(DataType::float32),
     rows<float, 3, 2, 1, 1, 3>(DataType::float32),
-    rows<float, 5, 1, 2, 2, 0>(DataType::float32),
+    rows<float, 5, 1, 2, 2, 0, 3>(DataType::float32),
     rows<float, 5, 1, 1, 4, 0>(DataType::float32),
     rows<float, 5, 2, 2, 1, 2>(DataType::float32),
-    rows<float, 5, 2, 1, 2, 2>(DataType::float32),
-    rows<float, 7, 1, 1, 2, 0>(DataType::float32),
-    rows<float, 7, 2, 1, 2, 1>(DataType::float32),
+    rows<float, 5, 2, 1, 2, 2, 3>(DataType::float32),
+    rows<float, 7, 1, 1, 2, 0, 3>(DataType::float32),
+    rows<float, 7, 2, 1, 2, 1, 3>(DataType::float32),
     taps<float, 4, 2>(DataType::float32),
     taps<float, 1, 4>(DataType::float32),
     rows<double, 3, 1, 1, 2, 1>(DataType::float64),
