@@ -97,7 +97,8 @@ HWY_EXPORT(depthwise_backward_run);
 Implementation<DepthwiseBackwardArguments> depthwise_backward_cpu() {
   return {
       .name = "cpu",
-      .why_not = [](const DepthwiseBackwardArguments& arguments) { return needs_device(Device::cpu, arguments.x.device); },
+      .why_not =
+          [](const DepthwiseBackwardArguments& arguments) { return needs_device(Device::cpu, arguments.x.device); },
       .workspace_bytes =
           [](const DepthwiseBackwardArguments& arguments, int threads) {
             return HWY_DYNAMIC_DISPATCH(depthwise_backward_workspace)(arguments, threads);

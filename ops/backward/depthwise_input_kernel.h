@@ -30,11 +30,12 @@ struct InputGradientSink {
   int channel;
   Inputs x;
   A mean[kChannels], sum[kChannels], sum_centered[kChannels];
-  T* next = nullptr;           ///< where the row goes that is finished next
-  const T* added = nullptr;    ///< likewise, of grad_add
+  T* next = nullptr;                ///< where the row goes that is finished next
+  const T* added = nullptr;         ///< likewise, of grad_add
   int row = 0, begin = 0, end = 0;  ///< which row that is, and which of the image are the thread's
 
-  FUSEDSC_DEVICE InputGradientSink(const DepthwiseInputGradientParameters& p_, int channel_) : p(p_), channel(channel_) {
+  FUSEDSC_DEVICE InputGradientSink(const DepthwiseInputGradientParameters& p_, int channel_)
+      : p(p_), channel(channel_) {
     x.set_channel(p.prologue, channel);
     load_channels(p.mean, channel, A(0), mean, A());
 #pragma unroll
@@ -98,7 +99,8 @@ struct InputGradientSink {
 #pragma unroll
         for (int i = 0; i < kColumns * kChannels; ++i) {
           sum[i % kChannels] += g[i];
-          sum_centered[i % kChannels] += x.window.has(inputs, i / kChannels) ? g[i] * (raw[i] - mean[i % kChannels]) : 0;
+          sum_centered[i % kChannels] +=
+              x.window.has(inputs, i / kChannels) ? g[i] * (raw[i] - mean[i % kChannels]) : 0;
         }
       }
     }
@@ -130,8 +132,8 @@ struct InputGradientSink {
 };
 
 /// In coordinates of the padded input, stride by stride: row q*kStride + e of it is covered by the output rows q - j,
-/// with tap j*kStride + e. So each row of grad_y is loaded once, serves kReach blocks of kStride rows of grad_x, and the
-/// oldest of them leaves its registers then.
+/// with tap j*kStride + e. So each row of grad_y is loaded once, serves kReach blocks of kStride rows of grad_x, and
+/// the oldest of them leaves its registers then.
 template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, bool kSeams>
 FUSEDSC_DEVICE void depthwise_input_gradient_rows(const DepthwiseInputGradientParameters& p) {
   using A = Accumulator<T>;

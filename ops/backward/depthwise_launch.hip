@@ -16,35 +16,43 @@ using InputInstance = DepthwiseInstance<DepthwiseInputGradientParameters>;
 using WeightInstance = DepthwiseInstance<DepthwiseWeightGradientParameters>;
 
 template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, int kBlocks, bool kSeams>
-FUSEDSC_KERNEL(kDepthwiseThreads, kBlocks) input_rows_kernel(DepthwiseInputGradientParameters parameters) {
+FUSEDSC_KERNEL(kDepthwiseThreads, kBlocks)
+input_rows_kernel(DepthwiseInputGradientParameters parameters) {
   depthwise_input_gradient_rows<T, kKernel, kStride, kChannels, kColumns, kAhead, kSeams>(parameters);
 }
 
 template <class T, int kChannels, int kColumns>
-FUSEDSC_KERNEL(kDepthwiseThreads, 4) input_taps_kernel(DepthwiseInputGradientParameters parameters) {
+FUSEDSC_KERNEL(kDepthwiseThreads, 4)
+input_taps_kernel(DepthwiseInputGradientParameters parameters) {
   depthwise_input_gradient_taps<T, kChannels, kColumns>(parameters);
 }
 
 template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, int kBlocks, bool kSeams>
-FUSEDSC_KERNEL(kDepthwiseThreads, kBlocks) weight_rows_kernel(DepthwiseWeightGradientParameters parameters) {
+FUSEDSC_KERNEL(kDepthwiseThreads, kBlocks)
+weight_rows_kernel(DepthwiseWeightGradientParameters parameters) {
   depthwise_weight_gradient_rows<T, kKernel, kStride, kChannels, kColumns, kAhead, kSeams>(parameters);
 }
 
 constexpr int kTapGroup = 4;
 
 template <class T, int kChannels>
-FUSEDSC_KERNEL(kDepthwiseThreads, 4) weight_taps_kernel(DepthwiseWeightGradientParameters parameters) {
+FUSEDSC_KERNEL(kDepthwiseThreads, 4)
+weight_taps_kernel(DepthwiseWeightGradientParameters parameters) {
   depthwise_weight_gradient_taps<T, kChannels, kTapGroup>(parameters);
 }
 
 template <class T>
-FUSEDSC_KERNEL(kPartialsThreads, 1) sum_partials_kernel(SumPartialsParameters parameters) {
+FUSEDSC_KERNEL(kPartialsThreads, 1)
+sum_partials_kernel(SumPartialsParameters parameters) {
   sum_partials<T>(parameters);
 }
 
 template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, int kBlocks = 4>
 constexpr InputInstance input_rows(DataType dtype) {
-  return {dtype, kKernel, kStride, {kChannels, kColumns, common_multiple((kKernel - 1) / kStride + 1, kAhead + 1)},
+  return {dtype,
+          kKernel,
+          kStride,
+          {kChannels, kColumns, common_multiple((kKernel - 1) / kStride + 1, kAhead + 1)},
           input_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kAhead, kBlocks, false>,
           input_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kAhead, 2, true>};
 }
@@ -57,7 +65,10 @@ constexpr InputInstance input_taps(DataType dtype) {
 
 template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, int kBlocks = 3>
 constexpr WeightInstance weight_rows(DataType dtype) {
-  return {dtype, kKernel, kStride, {kChannels, kColumns, forward_period(kKernel, kStride, kAhead)},
+  return {dtype,
+          kKernel,
+          kStride,
+          {kChannels, kColumns, forward_period(kKernel, kStride, kAhead)},
           weight_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kAhead, kBlocks, false>,
           weight_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kAhead, 2, true>};
 }
@@ -68,7 +79,8 @@ constexpr WeightInstance weight_taps(DataType dtype) {
   return {dtype, 0, 0, {kChannels, 1, 1}, kernel, kernel};
 }
 
-/// As in the forward pass, with 3 blocks of the weight gradient if nothing else is said; columns and rows of the input gradient are counted in strides.
+/// As in the forward pass, with 3 blocks of the weight gradient if nothing else is said; columns and rows of the input
+/// gradient are counted in strides.
 const InputInstance kInputInstances[] = {
     // kernel, stride, channels, columns, ahead
     input_rows<Float16, 3, 1, 2, 4, 2>(DataType::float16),

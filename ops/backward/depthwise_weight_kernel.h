@@ -123,8 +123,8 @@ FUSEDSC_DEVICE void depthwise_weight_gradient_taps(const DepthwiseWeightGradient
   for (std::uint32_t item = share.item; item < p.work.items && !idle; item += share.step) {
     const DepthwiseStrip strip(p.work, item);  // of one position
     const int h = strip.row * shape.stride_height + kh * shape.dilation_height - shape.padding_top;
-    grad_y.aim(p.grad_y, p.gradient_prologue, strip.image, channel, strip.row, strip.column_group,
-               shape.output_height, shape.output_width);
+    grad_y.aim(p.grad_y, p.gradient_prologue, strip.image, channel, strip.row, strip.column_group, shape.output_height,
+               shape.output_width);
     typename decltype(grad_y)::Row loaded;
     grad_y.load(loaded);
     A g[kChannels];

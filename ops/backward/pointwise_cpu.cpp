@@ -227,7 +227,8 @@ HWY_EXPORT(pointwise_backward_run);
 Implementation<PointwiseBackwardArguments> pointwise_backward_cpu() {
   return {
       .name = "cpu",
-      .why_not = [](const PointwiseBackwardArguments& arguments) { return needs_device(Device::cpu, arguments.x.device); },
+      .why_not =
+          [](const PointwiseBackwardArguments& arguments) { return needs_device(Device::cpu, arguments.x.device); },
       .workspace_bytes =
           [](const PointwiseBackwardArguments& arguments, int threads) {
             return HWY_DYNAMIC_DISPATCH(pointwise_backward_workspace)(arguments, threads);

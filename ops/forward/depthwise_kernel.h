@@ -131,7 +131,7 @@ FUSEDSC_DEVICE void depthwise_rows(const DepthwiseParameters& p) {
         A row[kInputColumns * kChannels];
         x.widen(ring[r % kRing], row);
 #pragma unroll
-        for (int kh = kKernel - 1; kh >= 0; --kh) {  // the oldest output row first
+        for (int kh = kKernel - 1; kh >= 0; --kh) {    // the oldest output row first
           const int ago = r - kh + kKernel * kPeriod;  // since its window began, modulo the period
           if (ago % kStride != 0) continue;
           A(&y)[kColumns * kChannels] = sums[ago / kStride % kLive];

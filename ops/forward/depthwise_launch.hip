@@ -10,23 +10,29 @@ namespace gpu {
 namespace {
 
 template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, int kBlocks, bool kSeams>
-FUSEDSC_KERNEL(kDepthwiseThreads, kBlocks) depthwise_rows_kernel(DepthwiseParameters parameters) {
+FUSEDSC_KERNEL(kDepthwiseThreads, kBlocks)
+depthwise_rows_kernel(DepthwiseParameters parameters) {
   depthwise_rows<T, kKernel, kStride, kChannels, kColumns, kAhead, kSeams>(parameters);
 }
 
 template <class T, int kChannels, int kColumns>
-FUSEDSC_KERNEL(kDepthwiseThreads, 4) depthwise_taps_kernel(DepthwiseParameters parameters) {
+FUSEDSC_KERNEL(kDepthwiseThreads, 4)
+depthwise_taps_kernel(DepthwiseParameters parameters) {
   depthwise_taps<T, kChannels, kColumns>(parameters);
 }
 
 template <class A>
-FUSEDSC_KERNEL(kPartialsThreads, 1) merge_moments_kernel(MergeMomentsParameters parameters) {
+FUSEDSC_KERNEL(kPartialsThreads, 1)
+merge_moments_kernel(MergeMomentsParameters parameters) {
   merge_moments_of_splits<A>(parameters);
 }
 
 template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, int kBlocks = 4>
 constexpr DepthwiseInstance<DepthwiseParameters> rows(DataType dtype) {
-  return {dtype, kKernel, kStride, {kChannels, kColumns, forward_period(kKernel, kStride, kAhead)},
+  return {dtype,
+          kKernel,
+          kStride,
+          {kChannels, kColumns, forward_period(kKernel, kStride, kAhead)},
           depthwise_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kAhead, kBlocks, false>,
           depthwise_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kAhead, 2, true>};
 }
@@ -127,8 +133,13 @@ struct Pass {
   template <class A>
   void merge_statistics(const DepthwiseArguments& a, void* stream) const {
     const int splits = parameters.work.splits, channels = parameters.shape.channels, lanes = partials_lanes(splits);
-    const MergeMomentsParameters merge{parameters.partials,     splits, channels, lanes, Divisor(static_cast<std::uint32_t>(lanes)),
-                                       a.statistics.mean.data, a.statistics.m2.data};
+    const MergeMomentsParameters merge{parameters.partials,
+                                       splits,
+                                       channels,
+                                       lanes,
+                                       Divisor(static_cast<std::uint32_t>(lanes)),
+                                       a.statistics.mean.data,
+                                       a.statistics.m2.data};
     const std::int64_t blocks = (std::int64_t{channels} * lanes + kPartialsThreads - 1) / kPartialsThreads;
     launch("depthwise_conv2d: statistics", merge_moments_kernel<A>, blocks, kPartialsThreads, 0, stream, merge);
   }

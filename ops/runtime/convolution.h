@@ -1,5 +1,5 @@
-/// How a convolution with checked arguments runs: empty problems on the CPU are settled here, everything else goes to the
-/// first implementation of the family's list that can. The families name their arguments alike, hence templates.
+/// How a convolution with checked arguments runs: empty problems on the CPU are settled here, everything else goes to
+/// the first implementation of the family's list that can. The families name their arguments alike, hence templates.
 #pragma once
 
 #include "fusedsc/common/clear.h"

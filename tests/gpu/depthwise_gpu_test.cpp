@@ -22,7 +22,8 @@ struct GpuGeometry : DepthwiseGeometry {
         return depthwise_backward_gpu().workspace_bytes(a, threads);
       }};
 
-  GpuGeometry(const DepthwiseGeometry& geometry) : DepthwiseGeometry(geometry) {}  // NOLINT(google-explicit-constructor)
+  GpuGeometry(const DepthwiseGeometry& geometry)
+      : DepthwiseGeometry(geometry) {}  // NOLINT(google-explicit-constructor)
 };
 
 GpuGeometry random_gpu(Random& random) { return random_depthwise(random); }

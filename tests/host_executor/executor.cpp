@@ -74,19 +74,19 @@ void run_block(const std::function<void()>& body) {
   std::exception_ptr failure;
   for (std::size_t i = 0; i < block.fibers.size(); ++i) {
     block.fibers[i].state = State::running;
-    block.fibers[i].fiber = context::fiber(std::allocator_arg, stacks,
-                                           [&body, &failure, i](context::fiber&& scheduler) {
-                                             block.scheduler = std::move(scheduler);
-                                             try {
-                                               body();
-                                             } catch (const context::detail::forced_unwind&) {
-                                               throw;
-                                             } catch (...) {
-                                               failure = std::current_exception();
-                                             }
-                                             block.fibers[i].state = State::finished;
-                                             return std::move(block.scheduler);
-                                           });
+    block.fibers[i].fiber =
+        context::fiber(std::allocator_arg, stacks, [&body, &failure, i](context::fiber&& scheduler) {
+          block.scheduler = std::move(scheduler);
+          try {
+            body();
+          } catch (const context::detail::forced_unwind&) {
+            throw;
+          } catch (...) {
+            failure = std::current_exception();
+          }
+          block.fibers[i].state = State::finished;
+          return std::move(block.scheduler);
+        });
   }
   for (std::size_t i = 0; i < block.fibers.size(); ++i) resume(i);
   const std::size_t count = block.fibers.size(), lanes = static_cast<std::size_t>(lanes_of_wave);

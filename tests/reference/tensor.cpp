@@ -70,7 +70,8 @@ Tensor::Tensor(DataType dtype, const Sizes& sizes, Memory memory)
     : dtype_(dtype),
       sizes_(sizes),
       strides_(strides_of(sizes, memory)),
-      bytes_(static_cast<std::size_t>(elements_before + span_of(sizes_, strides_) + kAfter) * size_of(dtype), kUntouched) {}
+      bytes_(static_cast<std::size_t>(elements_before + span_of(sizes_, strides_) + kAfter) * size_of(dtype),
+             kUntouched) {}
 
 TensorView Tensor::view() {
   return {bytes_.data() + elements_before * static_cast<std::int64_t>(size_of(dtype_)), dtype_, sizes_, strides_};
@@ -125,8 +126,8 @@ Array Tensor::values() const {
 bool Tensor::surroundings_untouched() const {
   const std::size_t size = size_of(dtype_);
   std::vector<bool> is_element(bytes_.size() / size);
-  for_each_index(sizes_,
-                 [&](auto... index) { is_element[static_cast<std::size_t>(elements_before + offset(index...))] = true; });
+  for_each_index(
+      sizes_, [&](auto... index) { is_element[static_cast<std::size_t>(elements_before + offset(index...))] = true; });
   for (std::size_t i = 0; i < bytes_.size(); ++i) {
     if (!is_element[i / size] && bytes_[i] != kUntouched) return false;
   }

@@ -15,7 +15,8 @@ FUSEDSC_DEVICE void combine_item_lanes(const DepthwiseWork& work, const Depthwis
   while (reach < work.item_lanes) reach *= 2;
   for (reach /= 2; reach > 0; reach /= 2) {
     block_barrier();
-    if (share.channel_lane < work.channel_lanes && share.item_lane < reach && share.item_lane + reach < work.item_lanes) {
+    if (share.channel_lane < work.channel_lanes && share.item_lane < reach &&
+        share.item_lane + reach < work.item_lanes) {
       combine(share.item_lane * work.channel_lanes + share.channel_lane,
               (share.item_lane + reach) * work.channel_lanes + share.channel_lane);
     }

@@ -71,8 +71,8 @@ const DepthwiseInstance<Parameters>& choose_instance(const DepthwiseInstance<Par
                          window.dilation[0] == 1 && window.dilation[1] == 1;
   const DepthwiseInstance<Parameters>* found = nullptr;
   for (const auto& instance : instances) {
-    const bool is_special = multiplier == 1 && is_square && instance.kernel == window.kernel[0] &&
-                            instance.stride == window.stride[0];
+    const bool is_special =
+        multiplier == 1 && is_square && instance.kernel == window.kernel[0] && instance.stride == window.stride[0];
     if (instance.dtype != dtype || !(is_special || instance.kernel == 0)) continue;
     if (instance.tile.channels > 1 && (multiplier > 1 || !channels_join(instance.tile.channels, tensors))) continue;
     found = &instance;

@@ -62,7 +62,8 @@ DepthwiseWork plan_depthwise_work(const DepthwiseGrid& grid, const DepthwiseTile
     const Lanes trial = choose_lanes(channel_groups, std::max<std::int64_t>(trial_items, 1), grid.channels_fastest,
                                      tile.channels * grid.element_bytes);
     const std::int64_t rounds = divide_up(trial.units(channel_groups, trial_items), blocks);
-    const std::int64_t trial_cost = rounds * (divide_up(trial_rows + grid.overlap, tile.period) * tile.period + kStripStart);
+    const std::int64_t trial_cost =
+        rounds * (divide_up(trial_rows + grid.overlap, tile.period) * tile.period + kStripStart);
     if (trial_cost < cost) {
       cost = trial_cost;
       rows = trial_rows;
@@ -122,7 +123,8 @@ std::string too_large_for_gpu(const Sizes& x, const Sizes& y, const Window& wind
   for (const std::int64_t size : {x[0], x[1], x[2], x[3], y[1], y[2], y[3], window.padding.left, window.padding.right,
                                   window.padding.top, window.padding.bottom, window.kernel[0] * window.dilation[0],
                                   window.kernel[1] * window.dilation[1], window.stride[0], window.stride[1]}) {
-    if (size > kMost) return "a size of " + std::to_string(size) + " is more than the GPU kernels' " + std::to_string(kMost);
+    if (size > kMost)
+      return "a size of " + std::to_string(size) + " is more than the GPU kernels' " + std::to_string(kMost);
   }
   return {};
 }

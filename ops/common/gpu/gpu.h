@@ -1,11 +1,11 @@
-/// The one place that knows whose GPU a kernel is compiled for: HIP, CUDA, or the host executor that runs kernels on the
-/// CPU for tests. Device code includes this and says no vendor's name itself.
+/// The one place that knows whose GPU a kernel is compiled for: HIP, CUDA, or the host executor that runs kernels on
+/// the CPU for tests. Device code includes this and says no vendor's name itself.
 ///
 /// Each of them brings: FUSEDSC_DEVICE and FUSEDSC_KERNEL(threads, blocks) as function specifiers (`blocks`
 /// of so many threads shall fit a multiprocessor at least, where that can be had); wave_size(); thread_index(),
-/// block_index() and block_count(); block_barrier(); shuffle_xor(); block_memory() (shared memory, as much as the launch
-/// asked for); conversions of 16-bit types; multiply_high(); propagating_min() and _max() (a NaN stays one); and on the
-/// host Stream, resident_blocks() and start().
+/// block_index() and block_count(); block_barrier(); shuffle_xor(); block_memory() (shared memory, as much as the
+/// launch asked for); conversions of 16-bit types; multiply_high(); propagating_min() and _max() (a NaN stays one); and
+/// on the host Stream, resident_blocks() and start().
 #pragma once
 
 #if defined(FUSEDSC_HOST_EXECUTOR)

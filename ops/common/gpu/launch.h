@@ -8,8 +8,8 @@
 
 namespace fusedsc::gpu {
 
-/// Runs `kernel` on `blocks` blocks in the order of `stream`. Blocks are counted along one axis, which goes to 2^31 - 1 on
-/// every GPU. A launch that fails throws, naming the kernel.
+/// Runs `kernel` on `blocks` blocks in the order of `stream`. Blocks are counted along one axis, which goes to 2^31 - 1
+/// on every GPU. A launch that fails throws, naming the kernel.
 template <class Parameters>
 void launch(const char* name, void (*kernel)(Parameters), std::int64_t blocks, int threads,
             std::size_t block_memory_bytes, void* stream, const Parameters& parameters) {

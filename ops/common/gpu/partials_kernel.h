@@ -22,7 +22,7 @@ struct SumPartialsParameters {
   const void* partials = nullptr;  ///< [split][tap of weight..., vector...][channel]
   int splits = 0, taps = 0, kernel_width = 1, rows = 0, channels = 0, lanes = 1;
   Divisor by_lanes, by_channels;
-  DeviceTensor weight;                   ///< [channel, 1, tap / kernel_width, tap % kernel_width], or none
+  DeviceTensor weight;                    ///< [channel, 1, tap / kernel_width, tap % kernel_width], or none
   void* vectors[2] = {nullptr, nullptr};  ///< for the rows after the taps; or none
 };
 

@@ -94,7 +94,8 @@ int resident_blocks(void (*kernel)(Parameters), int threads, std::size_t block_m
   check_vendor(hipGetDevice(&device), "gpu: asking for the current device");
   check_vendor(hipDeviceGetAttribute(&multiprocessors, hipDeviceAttributeMultiprocessorCount, device),
                "gpu: asking for its size");
-  check_vendor(hipOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, reinterpret_cast<const void*>(kernel), threads, block_memory_bytes),
+  check_vendor(hipOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, reinterpret_cast<const void*>(kernel), threads,
+                                                            block_memory_bytes),
                "gpu: asking how many blocks fit it");
   return multiprocessors * (blocks > 0 ? blocks : 1);
 }
