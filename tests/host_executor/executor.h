@@ -1,6 +1,6 @@
 /// Runs device kernels on the CPU, for tests: one block after the other, each GPU thread a fiber, switching at barriers
-/// and wave operations. Block memory lies on the heap in exactly the size asked for and starts as NaN. Threads that do not all come to the same barrier, or leave others waiting in a wave
-/// operation, are an error.
+/// and wave operations. Block memory lies on the heap in exactly the size asked for and starts as NaN. Threads that do
+/// not all come to the same barrier, or leave others waiting in a wave operation, are an error.
 #pragma once
 
 #include <cstddef>
