@@ -217,7 +217,7 @@ FUSEDSC_DEVICE void depthwise_input_gradient_taps(const DepthwiseInputGradientPa
     const DepthwiseStrip strip(p.work, item);
     const int column = strip.column_group * kColumns;
     sink.aim(strip.image, strip.row, 1, 0, column);
-    typename decltype(sink.x)::Row inputs;
+    typename decltype(sink.x)::Row inputs{};
     sink.load(inputs);
     A g[kColumns * kChannels] = {};
     for (int m = 0; m < shape.multiplier; ++m) {
