@@ -162,28 +162,23 @@ InvertedResidualArguments forward_arguments(const Operands& operands, const Wind
   return arguments;
 }
 
-std::array<Tensor*, 6> bn_gradients(Tensors10& gradients) {
-  auto& [grad_x, grad_expand_weight, grad_dw_weight, grad_project_weight, w0, b0, w1, b1, w2, b2] = gradients;
-  return {&w0, &b0, &w1, &b1, &w2, &b2};
-}
-
-/// `grad_d` and `grad_e` are scratch.
+/// `grad_d` and `grad_e` are scratch; the BatchNorms' gradients go to `bn_gradients`.
 InvertedResidualBackwardArguments backward_arguments(const InvertedResidualArguments& forward, const Tensor& grad_y,
                                                      const Tensor& grad_d, const Tensor& grad_e,
-                                                     const Tensors10& gradients) {
+                                                     const Tensors10& gradients,
+                                                     const std::array<Tensor, 6>& bn_gradients) {
   InvertedResidualBackwardArguments arguments;
   arguments.forward = forward;
   arguments.grad_y = view(grad_y);
   arguments.grad_d = mutable_view(grad_d);
   arguments.grad_e = mutable_view(grad_e);
-  const auto& [grad_x, grad_expand_weight, grad_dw_weight, grad_project_weight, w0, b0, w1, b1, w2, b2] = gradients;
-  arguments.grad_x = mutable_view(grad_x);
-  arguments.grad_expand_weight = mutable_view(grad_expand_weight);
-  arguments.grad_dw_weight = mutable_view(grad_dw_weight);
-  arguments.grad_project_weight = mutable_view(grad_project_weight);
-  arguments.grad_expand_bn = {mutable_channels(w0), mutable_channels(b0)};
-  arguments.grad_dw_bn = {mutable_channels(w1), mutable_channels(b1)};
-  arguments.grad_project_bn = {mutable_channels(w2), mutable_channels(b2)};
+  arguments.grad_x = mutable_view(std::get<0>(gradients));
+  arguments.grad_expand_weight = mutable_view(std::get<1>(gradients));
+  arguments.grad_dw_weight = mutable_view(std::get<2>(gradients));
+  arguments.grad_project_weight = mutable_view(std::get<3>(gradients));
+  arguments.grad_expand_bn = {mutable_channels(bn_gradients[0]), mutable_channels(bn_gradients[1])};
+  arguments.grad_dw_bn = {mutable_channels(bn_gradients[2]), mutable_channels(bn_gradients[3])};
+  arguments.grad_project_bn = {mutable_channels(bn_gradients[4]), mutable_channels(bn_gradients[5])};
   return arguments;
 }
 
@@ -232,12 +227,15 @@ Tensors10 inverted_residual_backward_kernel(const Tensor& grad_y, const Tensor& 
   forward.p = mutable_view(p);
   const Tensor grad_y_ = addressable(grad_y), grad_d = at::empty_like(d);
   const Tensor grad_e = expand_weight ? at::empty_like(e) : Tensor();
-  Tensors10 written = gradients;
-  for (Tensor* gradient : bn_gradients(written)) *gradient = accumulator_for(*gradient, statistics.scalar_type());
+  const auto& [g0, g1, g2, g3, w0, b0, w1, b1, w2, b2] = gradients;
+  const std::array<Tensor, 6> bn_gradients = {w0, b0, w1, b1, w2, b2};
+  std::array<Tensor, 6> written;
+  for (std::size_t i = 0; i < written.size(); ++i) {
+    written[i] = accumulator_for(bn_gradients[i], statistics.scalar_type());
+  }
   run(fusedsc::inverted_residual_backward, inverted_residual_backward_workspace_bytes,
-      backward_arguments(forward, grad_y_, grad_d, grad_e, written), x);
-  Tensors10 results = gradients;
-  for (std::size_t i = 0; i < kParameterNames.size(); ++i) store(*bn_gradients(written)[i], *bn_gradients(results)[i]);
+      backward_arguments(forward, grad_y_, grad_d, grad_e, gradients, written), x);
+  for (std::size_t i = 0; i < written.size(); ++i) store(written[i], bn_gradients[i]);
   return gradients;
 }
 
@@ -259,11 +257,10 @@ Explanation explain_inverted_residual_kernel(
   const Operands operands(x, expand_weight, dw_weight, project_weight, bn_parameters, statistics);
   const auto forward = forward_arguments(operands, window_of(dw_weight, stride, padding, dilation), activation,
                                          residual, batch_statistics, eps, outputs);
-  const Tensors10 gradients(operands.x, operands.expand_weight, operands.dw_weight, operands.project_weight,
-                            operands.bn_parameters[0], operands.bn_parameters[1], operands.bn_parameters[2],
-                            operands.bn_parameters[3], operands.bn_parameters[4], operands.bn_parameters[5]);
-  return explanation(explain_inverted_residual(forward),
-                     explain_inverted_residual_backward(backward_arguments(forward, y, d, e, gradients)));
+  const Tensors10 gradients(operands.x, operands.expand_weight, operands.dw_weight, operands.project_weight, {}, {}, {},
+                            {}, {}, {});
+  return explanation(explain_inverted_residual(forward), explain_inverted_residual_backward(backward_arguments(
+                                                             forward, y, d, e, gradients, operands.bn_parameters)));
 }
 
 }  // namespace

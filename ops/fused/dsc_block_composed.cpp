@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "fusedsc/fused/composed.h"
 #include "fusedsc/fused/dsc_block_parts.h"
 #include "fusedsc/runtime/arena.h"
 
@@ -81,32 +82,18 @@ struct ComposedBackward {
 }  // namespace
 
 Implementation<DscBlockArguments> dsc_block_composed() {
-  return {
-      .name = "composed",
-      .why_not =
-          [](const DscBlockArguments& block) {
-            return std::string(block.d ? "" : "d is not stored (recompute=False or None stores it)");
-          },
-      .workspace_bytes = [](const DscBlockArguments& block,
-                            int threads) { return ComposedForward(block, nullptr).workspace_bytes(threads); },
-      .run = [](const DscBlockArguments& block,
-                const Execution& execution) { ComposedForward(block, execution.workspace).run(execution); },
-  };
+  return composed<ComposedForward, DscBlockArguments>([](const DscBlockArguments& block) {
+    return std::string(block.d ? "" : "d is not stored (recompute=False or None stores it)");
+  });
 }
 
 Implementation<DscBlockBackwardArguments> dsc_block_backward_composed() {
-  return {
-      .name = "composed",
-      .why_not = [](const DscBlockBackwardArguments& block) -> std::string {
+  return composed<ComposedBackward, DscBlockBackwardArguments>(
+      [](const DscBlockBackwardArguments& block) -> std::string {
         if (!block.d) return "d was not stored by forward";
         if (!block.grad_bn) return "there is no memory for grad_bn";
         return "";
-      },
-      .workspace_bytes = [](const DscBlockBackwardArguments& block,
-                            int threads) { return ComposedBackward(block, nullptr).workspace_bytes(threads); },
-      .run = [](const DscBlockBackwardArguments& block,
-                const Execution& execution) { ComposedBackward(block, execution.workspace).run(execution); },
-  };
+      });
 }
 
 }  // namespace fusedsc

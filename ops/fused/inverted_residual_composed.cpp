@@ -6,6 +6,7 @@
 #include "fusedsc/backward/pointwise.h"
 #include "fusedsc/common/status.h"
 #include "fusedsc/fused/batch_norm_seam.h"
+#include "fusedsc/fused/composed.h"
 #include "fusedsc/runtime/arena.h"
 
 namespace fusedsc {
@@ -236,25 +237,13 @@ struct ComposedBackward {
 }  // namespace
 
 Implementation<InvertedResidualArguments> inverted_residual_composed() {
-  return {
-      .name = "composed",
-      .why_not = [](const InvertedResidualArguments&) { return std::string(); },
-      .workspace_bytes = [](const InvertedResidualArguments& block,
-                            int threads) { return ComposedForward(block, nullptr).workspace_bytes(threads); },
-      .run = [](const InvertedResidualArguments& block,
-                const Execution& execution) { ComposedForward(block, execution.workspace).run(execution); },
-  };
+  return composed<ComposedForward, InvertedResidualArguments>(
+      [](const InvertedResidualArguments&) { return std::string(); });
 }
 
 Implementation<InvertedResidualBackwardArguments> inverted_residual_backward_composed() {
-  return {
-      .name = "composed",
-      .why_not = [](const InvertedResidualBackwardArguments&) { return std::string(); },
-      .workspace_bytes = [](const InvertedResidualBackwardArguments& wanted,
-                            int threads) { return ComposedBackward(wanted, nullptr).workspace_bytes(threads); },
-      .run = [](const InvertedResidualBackwardArguments& wanted,
-                const Execution& execution) { ComposedBackward(wanted, execution.workspace).run(execution); },
-  };
+  return composed<ComposedBackward, InvertedResidualBackwardArguments>(
+      [](const InvertedResidualBackwardArguments&) { return std::string(); });
 }
 
 }  // namespace fusedsc

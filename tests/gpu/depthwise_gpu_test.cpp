@@ -56,6 +56,11 @@ class DepthwiseGpu : public testing::TestWithParam<Target> {
     }
     return edges;
   }
+
+  // For the seams.
+  const GpuGeometry stride_one = DepthwiseGeometry{{2, 20, 8, 13}, centered(3)};
+  const GpuGeometry multiplied = DepthwiseGeometry{{2, 19, 8, 13}, centered(3, 2), 2};
+  const GpuGeometry stride_two = DepthwiseGeometry{{2, 8, 9, 10}, centered(3, 2)};
 };
 INSTANTIATE_TEST_SUITE_P(Targets, DepthwiseGpu,
                          testing::Values(Target{DataType::float32, 32}, Target{DataType::float32, 64},
@@ -69,9 +74,6 @@ TEST_P(DepthwiseGpu, Edges) {
 }
 
 TEST_P(DepthwiseGpu, Seams) {
-  const GpuGeometry stride_one = DepthwiseGeometry{{2, 20, 8, 13}, centered(3)};
-  const GpuGeometry multiplied = DepthwiseGeometry{{2, 19, 8, 13}, centered(3, 2), 2};
-  const GpuGeometry stride_two = DepthwiseGeometry{{2, 8, 9, 10}, centered(3, 2)};
   for_each_case(forward_seam_cases(GetParam().dtype, stride_one, multiplied), verify_forward<GpuGeometry>);
   for_each_case(forward_seam_cases(GetParam().dtype, stride_two, stride_one), verify_forward<GpuGeometry>);
 }
@@ -86,9 +88,6 @@ TEST_P(DepthwiseGpu, BackwardEdges) {
 }
 
 TEST_P(DepthwiseGpu, BackwardSeams) {
-  const GpuGeometry stride_one = DepthwiseGeometry{{2, 20, 8, 13}, centered(3)};
-  const GpuGeometry multiplied = DepthwiseGeometry{{2, 19, 8, 13}, centered(3, 2), 2};
-  const GpuGeometry stride_two = DepthwiseGeometry{{2, 8, 9, 10}, centered(3, 2)};
   for_each_case(backward_seam_cases(GetParam().dtype, stride_one, multiplied), verify_backward<GpuGeometry>);
   for_each_case(backward_seam_cases(GetParam().dtype, stride_two, stride_one), verify_backward<GpuGeometry>);
 }
