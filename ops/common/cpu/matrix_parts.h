@@ -13,7 +13,7 @@ namespace fusedsc {
 
 inline constexpr std::int64_t kMatrixBlock = 32;
 inline constexpr std::int64_t kMatrixParts = 3;
-inline constexpr std::int64_t kMatrixTileBytes = 16 * 64;
+inline constexpr std::int64_t kMatrixTileBytes = 1024;  // 16 rows of 64
 inline constexpr std::int64_t kMatrixPartBytes = 2 * kMatrixTileBytes;
 inline constexpr std::int64_t kMatrixBlockBytes = kMatrixParts * kMatrixPartBytes;
 

@@ -222,9 +222,9 @@ bool matrix_units_pay(const MatrixUnitProduct& p) {
   const std::int64_t visits = results * ((deep + kDepthBlocks - 1) / kDepthBlocks);
   const double split_a = (p.a_depth == 1 ? kSplit : kSplitTransposed) * static_cast<double>(p.rows * p.depth);
   const double split_b = p.b_parts != nullptr ? 0 : kSplit * static_cast<double>(p.columns * p.depth);
-  const double vectors = static_cast<double>(p.rows * p.depth * ((p.columns + kLanes - 1) / kLanes));
+  const std::int64_t vectors = p.rows * p.depth * ((p.columns + kLanes - 1) / kLanes);
   const double matrices = kBlock * static_cast<double>(results * deep) + kResult * static_cast<double>(visits);
-  return kStart + matrices + split_a + split_b < kVector * vectors;
+  return kStart + matrices + split_a + split_b < kVector * static_cast<double>(vectors);
 }
 
 std::int64_t matrix_unit_steps(const MatrixUnitProduct& p) {
