@@ -103,10 +103,13 @@ HWY_INLINE void store_as(Vec<T> value, Float16* to) {
 #endif
 }
 
+// AVX2 has masked loads and stores of the compute types; Highway means all types when it says that they might fault.
+#define FUSEDSC_MASKED_MEMORY (!HWY_MEM_OPS_MIGHT_FAULT || HWY_TARGET == HWY_AVX2)
+
 /// The first `count` < kLanes elements, zeros behind them.
 template <class T, class Storage>
 HWY_INLINE Vec<T> load_partial(const Storage* from, std::int64_t count) {
-#if !HWY_MEM_OPS_MIGHT_FAULT
+#if FUSEDSC_MASKED_MEMORY
   if constexpr (std::is_same_v<T, Storage>) {
     return hn::MaskedLoad(hn::FirstN(Tag<T>(), static_cast<std::size_t>(count)), Tag<T>(), from);
   }
@@ -119,7 +122,7 @@ HWY_INLINE Vec<T> load_partial(const Storage* from, std::int64_t count) {
 /// Stores the first `count` < kLanes elements and touches nothing behind them.
 template <class T, class Storage>
 HWY_INLINE void store_partial(Vec<T> value, Storage* to, std::int64_t count) {
-#if !HWY_MEM_OPS_MIGHT_FAULT
+#if FUSEDSC_MASKED_MEMORY
   if constexpr (std::is_same_v<T, Storage>) {
     return hn::BlendedStore(value, hn::FirstN(Tag<T>(), static_cast<std::size_t>(count)), Tag<T>(), to);
   }

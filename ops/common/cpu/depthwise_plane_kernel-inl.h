@@ -1,0 +1,239 @@
+/// Depthwise kernels on planes: vectors run along rows, a channel's weights are broadcast, and blocks of rows share
+/// what they load. The same kernels serve forward and the input gradient, and all strides: what differs is where taps
+/// read.
+
+// NOLINTBEGIN(llvm-header-guard)
+#if defined(FUSEDSC_COMMON_CPU_DEPTHWISE_PLANE_KERNEL_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef FUSEDSC_COMMON_CPU_DEPTHWISE_PLANE_KERNEL_INL_H_
+#undef FUSEDSC_COMMON_CPU_DEPTHWISE_PLANE_KERNEL_INL_H_
+#else
+#define FUSEDSC_COMMON_CPU_DEPTHWISE_PLANE_KERNEL_INL_H_
+#endif
+// NOLINTEND(llvm-header-guard)
+
+#include "fusedsc/common/cpu/plane-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace fusedsc {
+namespace HWY_NAMESPACE {
+
+/// Rows that a kernel writes: `columns` elements every `pitch` >= columns. What lies between two rows may be
+/// overwritten.
+template <class T>
+struct PlaneRows {
+  T* data = nullptr;
+  std::int64_t pitch = 0, rows = 0, columns = 0;
+
+  HWY_INLINE const T* end() const { return data + (rows - 1) * pitch + columns; }
+};
+
+/// A tap: its weight (an index), and how far from the block's place it reads.
+struct PlaneTap {
+  std::int64_t weight = 0, offset = 0;
+};
+
+/// The place of the vector after the one at `j`, in a row of `columns`: where the row is long enough the last one
+/// overlaps the one before, so that all are whole. `columns` when there is none left.
+template <class T>
+HWY_INLINE std::int64_t next_column(std::int64_t j, std::int64_t columns) {
+  return j + kLanes<T> >= columns ? columns : std::min(j + kLanes<T>, columns - kLanes<T>);
+}
+
+/// Rows shorter than a vector are stored in order, so that each covers what the one before wrote too much; where the
+/// last ones end, so does the store.
+template <class T>
+HWY_INLINE void store_in_order(Vec<T> value, T* to, const T* end) {
+  if (HWY_LIKELY(to + kLanes<T> <= end)) store_as<T>(value, to);
+  else store_partial<T>(value, to, end - to);
+}
+
+/// Rows that kernels compute together, the most first.
+inline constexpr int kPlaneRows[] = {kManyRegisters ? 7 : 4, kManyRegisters ? 4 : 3, 2, 1};
+
+/// Covers `rows` rows: body.template operator()<kRows>(row) computes blocks of kRows rows from `row` on, as many as
+/// there are, and returns the row after them.
+template <class Body>
+HWY_INLINE void for_each_block(const Body& body) {
+  std::int64_t row = body.template operator()<kPlaneRows[0]>(0);
+  row = body.template operator()<kPlaneRows[1]>(row);
+  row = body.template operator()<kPlaneRows[2]>(row);
+  body.template operator()<kPlaneRows[3]>(row);
+}
+
+/// Where the taps of a 3x3 window read: rows `pitch` apart; columns next to each other, or, at stride 2, every other
+/// one `odd` further on.
+template <class T, int kStride>
+struct Source3x3 {
+  const T* data;
+  std::int64_t pitch, odd;
+
+  HWY_INLINE Vec<T> load(std::int64_t row, std::int64_t column, int kw) const {
+    const T* at = data + row * pitch + column;
+    if constexpr (kStride == 1) return load_as<T>(at + kw);
+    return load_as<T>(kw == 1 ? at + odd : at + kw / 2);
+  }
+};
+
+/// Blocks of kRows rows of a 3x3 convolution, from `row` on.
+template <class T, int kStride, int kRows>
+HWY_NOINLINE std::int64_t convolve_3x3_rows(Source3x3<T, kStride> source, const T* weights, T bias, PlaneRows<T> to,
+                                            std::int64_t row) {
+  if (row + kRows > to.rows) return row;
+  const Tag<T> d;
+  const T* const end = to.end();
+  Vec<T> weight[9];
+  HWY_UNROLL(9)
+  for (int tap = 0; tap < 9; ++tap) weight[tap] = hn::Set(d, weights[tap]);
+  for (; row + kRows <= to.rows; row += kRows) {
+    for (std::int64_t j = 0; j < to.columns; j = next_column<T>(j, to.columns)) {
+      Vec<T> sum[kRows];
+      HWY_UNROLL(8)
+      for (int r = 0; r < kRows; ++r) sum[r] = hn::Set(d, bias);
+      HWY_UNROLL(16)
+      for (int i = 0; i < (kRows - 1) * kStride + 3; ++i) {
+        HWY_UNROLL(3)
+        for (int kw = 0; kw < 3; ++kw) {
+          const auto value = source.load(row * kStride + i, j, kw);
+          HWY_UNROLL(8)
+          for (int r = 0; r < kRows; ++r) {
+            const int kh = i - r * kStride;
+            if (kh >= 0 && kh <= 2) sum[r] = hn::MulAdd(value, weight[kh * 3 + kw], sum[r]);
+          }
+        }
+      }
+      T* at = to.data + row * to.pitch + j;
+      HWY_UNROLL(8)
+      for (int r = 0; r < kRows; ++r) store_in_order<T>(sum[r], at + r * to.pitch, end);
+    }
+  }
+  return row;
+}
+
+/// to = a 3x3 convolution without dilation.
+template <class T, int kStride>
+void convolve_3x3(const Source3x3<T, kStride>& source, const T* weights, T bias, const PlaneRows<T>& to) {
+  for_each_block([&]<int kRows>(std::int64_t row) {
+    return convolve_3x3_rows<T, kStride, kRows>(source, weights, bias, to, row);
+  });
+}
+
+/// Blocks of kRows rows of any convolution, from `row` on.
+template <class T, int kRows>
+HWY_NOINLINE std::int64_t convolve_taps_rows(const T* source, std::int64_t row_step, const PlaneTap* taps,
+                                             std::int64_t tap_count, const T* weights, T bias, PlaneRows<T> to,
+                                             std::int64_t row) {
+  const Tag<T> d;
+  const T* const end = to.end();
+  for (; row + kRows <= to.rows; row += kRows) {
+    for (std::int64_t j = 0; j < to.columns; j = next_column<T>(j, to.columns)) {
+      Vec<T> sum[kRows];
+      HWY_UNROLL(8)
+      for (int r = 0; r < kRows; ++r) sum[r] = hn::Set(d, bias);
+      const T* const from = source + row * row_step + j;
+      for (std::int64_t i = 0; i < tap_count; ++i) {
+        const auto weight = hn::Set(d, weights[taps[i].weight]);
+        const T* at = from + taps[i].offset;
+        HWY_UNROLL(8)
+        for (int r = 0; r < kRows; ++r) sum[r] = hn::MulAdd(load_as<T>(at + r * row_step), weight, sum[r]);
+      }
+      T* at = to.data + row * to.pitch + j;
+      HWY_UNROLL(8)
+      for (int r = 0; r < kRows; ++r) store_in_order<T>(sum[r], at + r * to.pitch, end);
+    }
+  }
+  return row;
+}
+
+/// to = any convolution: the sum of the taps, which read `row_step` further on for each next row.
+template <class T>
+void convolve_taps(const T* source, std::int64_t row_step, const PlaneTap* taps, std::int64_t tap_count,
+                   const T* weights, T bias, const PlaneRows<T>& to) {
+  for_each_block([&]<int kRows>(std::int64_t row) {
+    return convolve_taps_rows<T, kRows>(source, row_step, taps, tap_count, weights, bias, to, row);
+  });
+}
+
+template <class T>
+HWY_INLINE void add_to(Vec<T> sum, T* total) {
+  store_as<T>(hn::Add(load_as<T>(total), sum), total);
+}
+
+/// Blocks of kRows rows of correlate_3x3, from `row` on.
+template <class T, int kRows>
+HWY_NOINLINE std::int64_t correlate_3x3_rows(PlaneRows<const T> rows, const T* source, std::int64_t pitch, T* sums,
+                                             std::int64_t row) {
+  if (row + kRows > rows.rows) return row;
+  Vec<T> sum[9];
+  HWY_UNROLL(9)
+  for (int tap = 0; tap < 9; ++tap) sum[tap] = hn::Zero(Tag<T>());
+  for (; row + kRows <= rows.rows; row += kRows) {
+    for (std::int64_t j = 0; j < rows.columns; j += kLanes<T>) {
+      Vec<T> value[kRows];
+      HWY_UNROLL(4)
+      for (int r = 0; r < kRows; ++r) {
+        value[r] = ChannelMajor<T>::load(rows.data + (row + r) * rows.pitch + j, rows.columns - j);
+      }
+      HWY_UNROLL(8)
+      for (int i = 0; i < kRows + 2; ++i) {
+        HWY_UNROLL(3)
+        for (int kw = 0; kw < 3; ++kw) {
+          const auto g = load_as<T>(source + (row + i) * pitch + j + kw);
+          HWY_UNROLL(4)
+          for (int r = 0; r < kRows; ++r) {
+            const int kh = i - r;
+            if (kh >= 0 && kh <= 2) sum[kh * 3 + kw] = hn::MulAdd(g, value[r], sum[kh * 3 + kw]);
+          }
+        }
+      }
+    }
+  }
+  HWY_UNROLL(9)
+  for (int tap = 0; tap < 9; ++tap) add_to<T>(sum[tap], sums + tap * kLanes<T>);
+  return row;
+}
+
+/// sums[tap] += the rows times the 3x3 taps of `source`, element by element: the gradient of a 3x3 weight, whose lanes
+/// are yet to be added up.
+template <class T>
+void correlate_3x3(const PlaneRows<const T>& rows, const T* source, std::int64_t pitch, T* sums) {
+  const std::int64_t row = correlate_3x3_rows<T, 4>(rows, source, pitch, sums, 0);
+  correlate_3x3_rows<T, 1>(rows, source, pitch, sums, correlate_3x3_rows<T, 2>(rows, source, pitch, sums, row));
+}
+
+/// The same for kTaps taps of any window.
+template <class T, int kTaps>
+HWY_NOINLINE void correlate_some_taps(PlaneRows<const T> rows, const T* source, std::int64_t row_step,
+                                      const PlaneTap* taps, T* sums) {
+  Vec<T> sum[kTaps];
+  const T* from[kTaps];
+  HWY_UNROLL(8)
+  for (int i = 0; i < kTaps; ++i) {
+    sum[i] = hn::Zero(Tag<T>());
+    from[i] = source + taps[i].offset;
+  }
+  for (std::int64_t row = 0; row < rows.rows; ++row) {
+    for (std::int64_t j = 0; j < rows.columns; j += kLanes<T>) {
+      const auto value = ChannelMajor<T>::load(rows.data + row * rows.pitch + j, rows.columns - j);
+      HWY_UNROLL(8)
+      for (int i = 0; i < kTaps; ++i) sum[i] = hn::MulAdd(load_as<T>(from[i] + row * row_step + j), value, sum[i]);
+    }
+  }
+  HWY_UNROLL(8)
+  for (int i = 0; i < kTaps; ++i) add_to<T>(sum[i], sums + taps[i].weight * kLanes<T>);
+}
+
+template <class T>
+void correlate_taps(const PlaneRows<const T>& rows, const T* source, std::int64_t row_step, const PlaneTap* taps,
+                    std::int64_t tap_count, T* sums) {
+  std::int64_t i = 0;
+  for (; i + 8 <= tap_count; i += 8) correlate_some_taps<T, 8>(rows, source, row_step, taps + i, sums);
+  for (; i + 4 <= tap_count; i += 4) correlate_some_taps<T, 4>(rows, source, row_step, taps + i, sums);
+  for (; i + 2 <= tap_count; i += 2) correlate_some_taps<T, 2>(rows, source, row_step, taps + i, sums);
+  for (; i < tap_count; ++i) correlate_some_taps<T, 1>(rows, source, row_step, taps + i, sums);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace fusedsc
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,287 @@
+/// Planes: one channel of one image in scratch memory, for kernels whose vectors run along rows. Each row has zeros
+/// around it, as many as the windows reach, so that no kernel knows of borders; storage type, BatchNorm and activation
+/// are dealt with on the way in.
+
+// NOLINTBEGIN(llvm-header-guard)
+#if defined(FUSEDSC_COMMON_CPU_PLANE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef FUSEDSC_COMMON_CPU_PLANE_INL_H_
+#undef FUSEDSC_COMMON_CPU_PLANE_INL_H_
+#else
+#define FUSEDSC_COMMON_CPU_PLANE_INL_H_
+#endif
+// NOLINTEND(llvm-header-guard)
+
+#include "fusedsc/common/cpu/plane_tasks.h"
+#include "fusedsc/common/cpu/seam-inl.h"
+#include "fusedsc/common/cpu/slices.h"
+#include "fusedsc/runtime/arena.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace fusedsc {
+namespace HWY_NAMESPACE {
+
+/// to[i] = map(from[i], i) for i < count, and zeros behind up to a whole vector.
+template <class T, class Storage, class Map>
+HWY_INLINE void map_row(const Storage* from, std::int64_t count, T* to, const Map& map) {
+  std::int64_t i = 0;
+  for (; i + kLanes<T> <= count; i += kLanes<T>) store_as<T>(map(load_as<T>(from + i), i), to + i);
+  if (i == count) return;
+  const auto rest = map(load_partial<T>(from + i, count - i), i);
+  store_as<T>(ChannelMajor<T>::zero_behind(rest, count - i), to + i);
+}
+
+/// even[i] = from[2*i], odd[i] = from[2*i + 1], and zeros behind up to a whole vector.
+template <class T>
+HWY_INLINE void split_row(const T* from, std::int64_t count, T* even, T* odd) {
+  const Tag<T> d;
+  Vec<T> v0, v1;
+  std::int64_t i = 0;
+  for (; i + 2 * kLanes<T> <= count; i += 2 * kLanes<T>) {
+    hn::LoadInterleaved2(d, from + i, v0, v1);
+    store_as<T>(v0, even + i / 2);
+    store_as<T>(v1, odd + i / 2);
+  }
+  if (i == count) return;
+  T rest[2 * kLanes<T>] = {};
+  std::memcpy(rest, from + i, static_cast<std::size_t>(count - i) * sizeof(T));
+  hn::LoadInterleaved2(d, rest, v0, v1);
+  store_as<T>(v0, even + i / 2);
+  store_as<T>(v1, odd + i / 2);
+}
+
+/// to[2*i] = even[i], to[2*i + 1] = odd[i] for `count` elements of `to`; reads whole vectors.
+template <class T>
+HWY_INLINE void join_row(const T* even, const T* odd, std::int64_t count, T* to) {
+  const Tag<T> d;
+  std::int64_t i = 0;
+  for (; i + 2 * kLanes<T> <= count; i += 2 * kLanes<T>) {
+    hn::StoreInterleaved2(load_as<T>(even + i / 2), load_as<T>(odd + i / 2), d, to + i);
+  }
+  if (i == count) return;
+  T rest[2 * kLanes<T>];
+  hn::StoreInterleaved2(load_as<T>(even + i / 2), load_as<T>(odd + i / 2), d, rest);
+  std::memcpy(to + i, rest, static_cast<std::size_t>(count - i) * sizeof(T));
+}
+
+/// The value of channel `c`, or `missing` where the vector is empty.
+template <class T>
+HWY_INLINE T channel_value(const ConstChannelVector& vector, std::int64_t c, T missing) {
+  T value = missing;
+  if (!vector) return value;
+  with_storage<T>(vector.dtype, [&]<class Storage>() {
+    value = static_cast<T>(scalar_value(static_cast<const Storage*>(vector.data)[c]));
+  });
+  return value;
+}
+
+/// Writes a row of one channel of y.
+template <class T>
+void store_row(const T* from, const TensorView& y, std::int64_t n, std::int64_t c, std::int64_t h) {
+  with_storage<T>(
+      y.dtype, [&]<class Storage>() HWY_ATTR { convert_back<T>(from, element<Storage>(y, n, c, h, 0), y.sizes[3]); });
+}
+
+/// Where rows go in scratch memory.
+template <class T>
+struct PlaneTarget {
+  T* data;
+  std::int64_t row_pitch, plane_pitch;
+};
+
+/// Some rows of neighbouring channels of an image.
+struct PlanePart {
+  std::int64_t image = 0;
+  Range channels, rows;
+};
+
+/// The input of a convolution, through its prologue. `multiplier` > 1 repeats each channel of the tensor that often;
+/// the channels of a part then count the repeats.
+template <class T>
+struct InputPlanes {
+  const ConstTensorView& x;
+  const Prologue& prologue;
+  std::int64_t multiplier = 1;
+
+  const ConstTensorView& tensor() const { return x; }
+
+  /// Fills rows of `to`, with zeros behind them up to a whole vector.
+  void load(const PlanePart& part, const PlaneTarget<T>& to) const {
+    with_storage<T>(x.dtype, [&]<class Storage>() {
+      if (!prologue) {
+        return for_each_row<Storage>(part, to, [&](const Storage* from, T* row, T, T) HWY_ATTR {
+          map_row<T>(from, x.sizes[3], row, [](Vec<T> value, std::int64_t) HWY_ATTR { return value; });
+        });
+      }
+      with_activation(prologue.activation, [&]<Activation kActivation>() {
+        for_each_row<Storage>(part, to, [&](const Storage* from, T* row, T scale, T shift) HWY_ATTR {
+          const auto a = hn::Set(Tag<T>(), scale), b = hn::Set(Tag<T>(), shift);
+          map_row<T>(from, x.sizes[3], row, [&](Vec<T> value, std::int64_t) HWY_ATTR {
+            return activate<kActivation, T>(hn::MulAdd(value, a, b));
+          });
+        });
+      });
+    });
+  }
+
+ private:
+  template <class Storage, class Body>
+  HWY_INLINE void for_each_row(const PlanePart& part, const PlaneTarget<T>& to, const Body& body) const {
+    for (std::int64_t c = part.channels.begin; c < part.channels.end; ++c) {
+      const std::int64_t channel = multiplier == 1 ? c : c / multiplier, row_stride = x.strides[2];
+      const T scale = channel_value<T>(prologue.scale, channel, T(1));
+      const T shift = channel_value<T>(prologue.shift, channel, T(0));
+      const Storage* from = element<Storage>(x, part.image, channel, part.rows.begin, 0);
+      T* row = to.data + (c - part.channels.begin) * to.plane_pitch;
+      for (std::int64_t h = 0; h < part.rows.size(); ++h, from += row_stride, row += to.row_pitch) {
+        body(from, row, scale, shift);
+      }
+    }
+  }
+};
+
+/// The output gradient, through its prologue.
+template <class T>
+struct GradientPlanes {
+  const ConstTensorView& grad;
+  const GradientPrologue& prologue;
+
+  const ConstTensorView& tensor() const { return grad; }
+
+  void load(const PlanePart& part, const PlaneTarget<T>& to) const {
+    if (!prologue) return InputPlanes<T>{grad, {}}.load(part, to);
+    with_storage<T>(grad.dtype, [&]<class Storage>() HWY_ATTR {
+      for (std::int64_t c = part.channels.begin; c < part.channels.end; ++c) {
+        const Tag<T> d;
+        const auto grad_scale = hn::Set(d, channel_value<T>(prologue.grad_scale, c, T(1)));
+        const auto output_scale = hn::Set(d, channel_value<T>(prologue.output_scale, c, T(0)));
+        const auto offset = hn::Set(d, channel_value<T>(prologue.offset, c, T(0)));
+        for (std::int64_t h = part.rows.begin; h < part.rows.end; ++h) {
+          const Storage* output = element<Storage>(prologue.output, part.image, c, h, 0);
+          T* row = to.data + (c - part.channels.begin) * to.plane_pitch + (h - part.rows.begin) * to.row_pitch;
+          const auto map = [&](Vec<T> value, std::int64_t i) HWY_ATTR {
+            const std::int64_t left = grad.sizes[3] - i;
+            const auto raw = left >= kLanes<T> ? load_as<T>(output + i) : load_partial<T>(output + i, left);
+            return hn::MulAdd(value, grad_scale, hn::MulAdd(raw, output_scale, offset));
+          };
+          map_row<T>(element<Storage>(grad, part.image, c, h, 0), grad.sizes[3], row, map);
+        }
+      }
+    });
+  }
+};
+
+/// Rows of some channels, padded. With `phases` = 2, for a window that moves by two columns, even and odd padded
+/// columns lie apart: what a tap reads for neighbouring outputs are neighbours again.
+template <class T>
+class PaddedPlanes {
+ public:
+  /// Up to `planes` times `rows` rows of `width` elements with `left` zeros before them and zeros behind: `reach`
+  /// padded columns may be read, and whole vectors from each of them.
+  PaddedPlanes(std::int64_t planes, std::int64_t rows, std::int64_t phases, std::int64_t left, std::int64_t width,
+               std::int64_t reach, Arena& arena)
+      : planes_(planes),
+        rows_(rows),
+        phases_(phases),
+        left_(left),
+        length_(round_up((std::max(left + width, reach) + phases - 1) / phases, kLanes<T>) + kLanes<T>),
+        data_(arena.take<T>(planes * plane_pitch())),
+        row_(arena.take<T>(phases == 2 ? round_up(width, kLanes<T>) : 0)) {}
+
+  std::int64_t pitch() const { return phases_ * length_; }
+  std::int64_t plane_pitch() const { return rows_ * pitch(); }
+  const T* plane(std::int64_t index) const { return data_ + index * plane_pitch(); }
+  /// Where a tap `row` rows and `column` padded columns on reads.
+  std::int64_t offset(std::int64_t row, std::int64_t column) const {
+    return row * pitch() + column % phases_ * length_ + column / phases_;
+  }
+
+  /// To be called once, before anything else.
+  void clear() {
+    std::fill_n(data_, planes_ * plane_pitch(), T(0));
+    filled_ = {};
+  }
+
+  /// Fills one plane per channel with rows `part.rows`, zeros where the tensor has none.
+  template <class Source>
+  void load(const Source& source, const PlanePart& part) {
+    const std::int64_t height = source.tensor().sizes[2];
+    PlanePart inside = part;
+    inside.rows.begin = std::clamp<std::int64_t>(part.rows.begin, 0, height);
+    inside.rows.end = std::clamp<std::int64_t>(part.rows.end, inside.rows.begin, height);
+    const Range filled{inside.rows.begin - part.rows.begin, inside.rows.end - part.rows.begin};
+    if (filled.begin != filled_.begin || filled.end != filled_.end) {
+      filled_ = filled;
+      clear_around(filled);
+    }
+    if (filled.size() <= 0) return;
+    T* const first = data_ + filled.begin * pitch();
+    if (phases_ == 1) source.load(inside, {first + left_, pitch(), plane_pitch()});
+    else load_apart(source, inside, first);
+  }
+
+ private:
+  void clear_around(const Range& filled) {
+    for (std::int64_t p = 0; p < planes_; ++p) {
+      T* const first = data_ + p * plane_pitch();
+      std::fill(first, first + std::max<std::int64_t>(filled.begin, 0) * pitch(), T(0));
+      std::fill(first + std::clamp<std::int64_t>(filled.end, 0, rows_) * pitch(), first + plane_pitch(), T(0));
+    }
+  }
+
+  template <class Source>
+  void load_apart(const Source& source, const PlanePart& part, T* first) {
+    PlanePart one = part;
+    for (std::int64_t c = part.channels.begin; c < part.channels.end; ++c) {
+      for (std::int64_t h = part.rows.begin; h < part.rows.end; ++h) {
+        one.channels = {c, c + 1};
+        one.rows = {h, h + 1};
+        source.load(one, {row_, 0, 0});
+        T* const row = first + (c - part.channels.begin) * plane_pitch() + (h - part.rows.begin) * pitch();
+        T* const phase[2] = {row + left_ / 2, row + length_ + left_ / 2};
+        const std::int64_t width = source.tensor().sizes[3];
+        if (left_ % 2 == 0) split_row(row_, width, phase[0], phase[1]);
+        else split_row(row_, width, phase[1], phase[0] + 1);
+      }
+    }
+  }
+
+  std::int64_t planes_, rows_, phases_, left_, length_;
+  T* data_;
+  T* row_;
+  Range filled_;  ///< the rows of each plane that are not zeros
+};
+
+/// body(tap, element) for the elements of a channel of a depthwise weight, taps counted from the last one if
+/// `reversed`.
+template <class Storage, class View, class Body>
+HWY_INLINE void for_each_tap(const View& weight, std::int64_t c, bool reversed, const Body& body) {
+  const std::int64_t count = weight.sizes[2] * weight.sizes[3];
+  for (std::int64_t kh = 0, tap = 0; kh < weight.sizes[2]; ++kh) {
+    for (std::int64_t kw = 0; kw < weight.sizes[3]; ++kw, ++tap) {
+      body(reversed ? count - 1 - tap : tap, element<Storage>(weight, c, 0, kh, kw));
+    }
+  }
+}
+
+template <class T>
+void pack_taps(const ConstTensorView& weight, std::int64_t c, bool reversed, T* to) {
+  with_storage<T>(weight.dtype, [&]<class Storage>() {
+    for_each_tap<Storage>(weight, c, reversed, [&](std::int64_t tap, const Storage* from) {
+      to[tap] = static_cast<T>(scalar_value(*from));
+    });
+  });
+}
+
+template <class T>
+void unpack_taps(const T* from, const TensorView& weight, std::int64_t c, bool reversed) {
+  with_storage<T>(weight.dtype, [&]<class Storage>() {
+    for_each_tap<Storage>(weight, c, reversed,
+                          [&](std::int64_t tap, Storage* to) { *to = scalar_storage<Storage>(from[tap]); });
+  });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace fusedsc
+HWY_AFTER_NAMESPACE();
+
+#endif
