@@ -57,6 +57,7 @@ struct DepthwisePlanes {
 
   static constexpr std::int64_t kChunkBytes = 12 << 10;  ///< of input rows
   static constexpr std::int64_t kLeastRows = 8;
+  static inline const Prologue kNoPrologue{};
 
   std::int64_t source_row_bytes() const {
     return window.stride[0] * (arguments.x.sizes[3] + kLanes<T>)*std::int64_t{sizeof(T)};
@@ -72,7 +73,8 @@ struct DepthwisePlanes {
   struct Lane {
     PaddedPlanes<T> source;
     PlaneTap* taps;
-    T* weights;             ///< of a task's channels
+    T* weights;  ///< of a task's channels
+    T* bias;
     T* output = nullptr;    ///< a chunk's rows, where they are not stored at once
     T* residual = nullptr;  ///< likewise
 
@@ -83,8 +85,9 @@ struct DepthwisePlanes {
                      pass.window.stride[1] * round_up(pass.columns, kLanes<T>),
                  arena),
           taps(arena.take<PlaneTap>(pass.tap_count)),
-          weights(arena.take<T>(pass.tasks.block * pass.tap_count)) {
-      if (!pass.store_direct) output = arena.take<T>(pass.chunk_rows * pass.columns);
+          weights(arena.take<T>(pass.tasks.block * pass.tap_count)),
+          bias(arena.take<T>(pass.tasks.block)) {
+      if (!pass.store_direct) output = arena.take<T>(pass.chunk_planes * pass.chunk_rows * pass.columns);
       if (pass.arguments.epilogue.residual) residual = arena.take<T>(pass.chunk_rows * pass.columns + kLanes<T>);
     }
   };
@@ -122,60 +125,87 @@ struct DepthwisePlanes {
       std::fill(mean + group + channels.begin, mean + group + channels.end, T(0));
       std::fill(m2 + group + channels.begin, m2 + group + channels.end, T(0));
     }
-    for (std::int64_t c = channels.begin; c < channels.end; ++c) {
-      pack_taps(arguments.weight, c, false, lane.weights + (c - channels.begin) * tap_count);
+    for (std::int64_t i = 0; i < channels.size(); ++i) {
+      pack_taps(arguments.weight, channels.begin + i, false, lane.weights + i * tap_count);
+      lane.bias[i] = channel_value<T>(arguments.bias, channels.begin + i, T(0));
     }
     for (std::int64_t n = images.begin; n < images.end; ++n) {
-      const std::int64_t seen = (n - images.begin) * rows * columns;
       for (std::int64_t c = channels.begin; c < channels.end; c += chunk_planes) {
-        const Range some{c, std::min(c + chunk_planes, channels.end)};
         for (std::int64_t h = 0; h < rows; h += chunk_rows) {
-          const Range part{h, std::min(h + chunk_rows, rows)};
-          const std::int64_t top = h * window.stride[0] - window.padding.top;
-          lane.source.load(input, {n, some, {top, top + source_rows(part.size())}});
-          for (std::int64_t i = 0; i < some.size(); ++i) {
-            Moments<T> moments;
-            if (mean != nullptr) moments = {mean + group + c + i, m2 + group + c + i, seen + h * columns};
-            T* const to = store_direct ? element<T>(arguments.y, n, c + i, h, 0) : lane.output;
-            const T* weights = lane.weights + (c + i - channels.begin) * tap_count;
-            convolve(lane, i, weights, channel_value<T>(arguments.bias, c + i, T(0)),
-                     {to, columns, part.size(), columns});
-            finish(n, c + i, part, to, lane, moments);
-          }
+          const PlanePart part{n, {c, std::min(c + chunk_planes, channels.end)}, {h, std::min(h + chunk_rows, rows)}};
+          run_chunk(part, c - channels.begin, lane);
+          if (mean != nullptr) add_statistics(part, (n - images.begin) * rows + h, group, lane);
+          if (arguments.epilogue || !store_direct) finish(part, lane);
         }
       }
     }
   }
 
-  void convolve(const Lane& lane, std::int64_t index, const T* weights, T bias, const PlaneRows<T>& to) const {
-    const T* source = lane.source.plane(index);
-    const std::int64_t pitch = lane.source.pitch();
-    if (!three_by_three) {
-      convolve_taps<T>(source, window.stride[0] * pitch, lane.taps, tap_count, weights, bias, to);
-    } else if (window.stride[0] == 1) {
-      convolve_3x3<T, 1>({source, pitch, 0}, weights, bias, to);
-    } else {
-      convolve_3x3<T, 2>({source, pitch, lane.source.offset(0, 1)}, weights, bias, to);
+  /// The raw output of a chunk's planes goes here.
+  PlaneTarget<T> output_of(const PlanePart& part, const Lane& lane) const {
+    if (!store_direct) return {lane.output, columns, chunk_rows * columns};
+    return {element<T>(arguments.y, part.image, part.channels.begin, part.rows.begin, 0), columns,
+            arguments.y.strides[1]};
+  }
+
+  /// `of_task` counts the chunk's first channel among its task's.
+  void run_chunk(const PlanePart& part, std::int64_t of_task, Lane& lane) const {
+    const std::int64_t top = part.rows.begin * window.stride[0] - window.padding.top;
+    lane.source.load(input, {part.image, part.channels, {top, top + source_rows(part.rows.size())}});
+    if (chunk_planes == 1) prefetch_next(part);
+    const PlaneTarget<T> output = output_of(part, lane);
+    const std::int64_t pitch = lane.source.pitch(), row_step = window.stride[0] * pitch;
+    const T* weights = lane.weights + of_task * tap_count;
+    for (std::int64_t i = 0; i < part.channels.size(); ++i, weights += tap_count) {
+      const T* const source = lane.source.plane(i);
+      const T bias = lane.bias[of_task + i];
+      const PlaneRows<T> to{output.data + i * output.plane_pitch, columns, part.rows.size(), columns};
+      if (!three_by_three) convolve_taps<T>(source, row_step, lane.taps, tap_count, weights, bias, to);
+      else if (window.stride[0] == 1) convolve_3x3<T, 1>({source, pitch, 0}, weights, bias, to);
+      else convolve_3x3<T, 2>({source, pitch, lane.source.offset(0, 1)}, weights, bias, to);
     }
   }
 
-  /// What is left to do with rows of the raw output.
-  void finish(std::int64_t n, std::int64_t c, Range part, T* output, Lane& lane, Moments<T>& moments) const {
-    using Major = ChannelMajor<T>;
-    const Extent extent{part.size() * columns, 1};
-    if (moments) add_moments<Major, T>(Patch<const T>{output, 0}, extent, moments);
-    if (arguments.epilogue) {
-      const Epilogue& epilogue = arguments.epilogue;
-      if (lane.residual != nullptr) {
-        InputPlanes<T>{epilogue.residual, {}}.load({n, {c, c + 1}, part}, {lane.residual, columns, 0});
-      }
-      const T scale = channel_value<T>(epilogue.scale, c, T(1)), shift = channel_value<T>(epilogue.shift, c, T(0));
-      const Patch<T> patch{output, 0};
-      apply_epilogue<Major, T>(patch, {&scale, &shift, epilogue.activation}, {lane.residual, 0}, extent, patch);
+  /// Fetches what the next chunk of a plane reads and writes while this one is computed.
+  void prefetch_next(const PlanePart& part) const {
+    PlanePart next = part;
+    next.rows = {part.rows.end, std::min(part.rows.end + chunk_rows, rows)};
+    if (next.rows.size() <= 0) return;
+    if (store_direct) prefetch_rows(arguments.y, next);
+    const std::int64_t top = next.rows.begin * window.stride[0] - window.padding.top;
+    next.rows = {top + source_rows(0), top + source_rows(next.rows.size())};
+    if (input.multiplier == 1) prefetch_rows(arguments.x, next);
+  }
+
+  /// `seen` rows of these channels are in the statistics of their `group` already.
+  void add_statistics(const PlanePart& part, std::int64_t seen, std::int64_t group, const Lane& lane) const {
+    const PlaneTarget<T> output = output_of(part, lane);
+    for (std::int64_t c = part.channels.begin; c < part.channels.end; ++c) {
+      const Patch<const T> raw{output.data + (c - part.channels.begin) * output.plane_pitch, 0};
+      Moments<T> moments{mean + group + c, m2 + group + c, seen * columns};
+      add_moments<ChannelMajor<T>, T>(raw, {part.rows.size() * columns, 1}, moments);
     }
-    if (store_direct || arguments.y.data == nullptr) return;
-    for (std::int64_t h = part.begin; h < part.end; ++h) {
-      store_row(output + (h - part.begin) * columns, arguments.y, n, c, h);
+  }
+
+  /// Applies the epilogue and stores what is not stored yet.
+  void finish(const PlanePart& part, const Lane& lane) const {
+    using Major = ChannelMajor<T>;
+    const PlaneTarget<T> output = output_of(part, lane);
+    const Epilogue& epilogue = arguments.epilogue;
+    for (std::int64_t c = part.channels.begin; c < part.channels.end; ++c) {
+      const Patch<T> patch{output.data + (c - part.channels.begin) * output.plane_pitch, 0};
+      if (epilogue) {
+        if (lane.residual != nullptr) {
+          InputPlanes<T>{epilogue.residual, kNoPrologue}.load({part.image, {c, c + 1}, part.rows},
+                                                              {lane.residual, columns, 0});
+        }
+        const T scale = channel_value<T>(epilogue.scale, c, T(1)), shift = channel_value<T>(epilogue.shift, c, T(0));
+        apply_epilogue<Major, T>(patch, {&scale, &shift, epilogue.activation}, {lane.residual, 0},
+                                 {part.rows.size() * columns, 1}, patch);
+      }
+      for (std::int64_t h = 0; !store_direct && arguments.y.data != nullptr && h < part.rows.size(); ++h) {
+        store_row(patch.data + h * columns, arguments.y, part.image, c, part.rows.begin + h);
+      }
     }
   }
 };

@@ -39,12 +39,21 @@ HWY_INLINE std::int64_t next_column(std::int64_t j, std::int64_t columns) {
   return j + kLanes<T> >= columns ? columns : std::min(j + kLanes<T>, columns - kLanes<T>);
 }
 
-/// Rows shorter than a vector are stored in order, so that each covers what the one before wrote too much; where the
-/// last ones end, so does the store.
-template <class T>
-HWY_INLINE void store_in_order(Vec<T> value, T* to, const T* end) {
-  if (HWY_LIKELY(to + kLanes<T> <= end)) store_as<T>(value, to);
-  else store_partial<T>(value, to, end - to);
+/// Stores a column of vectors. Rows shorter than a vector are stored in order, so that each covers what the one before
+/// wrote too much; where the last ones end, so does the store.
+template <class T, int kRows>
+HWY_INLINE void store_column(const Vec<T> (&sum)[kRows], T* to, std::int64_t pitch, const T* end) {
+  if (HWY_LIKELY(to + (kRows - 1) * pitch + kLanes<T> <= end)) {
+    HWY_UNROLL(8)
+    for (int r = 0; r < kRows; ++r) store_as<T>(sum[r], to + r * pitch);
+    return;
+  }
+  HWY_UNROLL(8)
+  for (int r = 0; r < kRows; ++r) {
+    T* const at = to + r * pitch;
+    if (at + kLanes<T> <= end) store_as<T>(sum[r], at);
+    else store_partial<T>(sum[r], at, end - at);
+  }
 }
 
 /// Rows that kernels compute together, the most first.
@@ -74,21 +83,16 @@ struct Source3x3 {
   }
 };
 
-/// Blocks of kRows rows of a 3x3 convolution, from `row` on.
+/// Blocks of kRows rows of a 3x3 convolution, from `row` on; returns the row after them.
 template <class T, int kStride, int kRows>
-HWY_NOINLINE std::int64_t convolve_3x3_rows(Source3x3<T, kStride> source, const T* weights, T bias, PlaneRows<T> to,
-                                            std::int64_t row) {
-  if (row + kRows > to.rows) return row;
-  const Tag<T> d;
+HWY_INLINE std::int64_t convolve_3x3_rows(Source3x3<T, kStride> source, const Vec<T> (&weight)[9], Vec<T> bias,
+                                          PlaneRows<T> to, std::int64_t row) {
   const T* const end = to.end();
-  Vec<T> weight[9];
-  HWY_UNROLL(9)
-  for (int tap = 0; tap < 9; ++tap) weight[tap] = hn::Set(d, weights[tap]);
   for (; row + kRows <= to.rows; row += kRows) {
     for (std::int64_t j = 0; j < to.columns; j = next_column<T>(j, to.columns)) {
       Vec<T> sum[kRows];
       HWY_UNROLL(8)
-      for (int r = 0; r < kRows; ++r) sum[r] = hn::Set(d, bias);
+      for (int r = 0; r < kRows; ++r) sum[r] = bias;
       HWY_UNROLL(16)
       for (int i = 0; i < (kRows - 1) * kStride + 3; ++i) {
         HWY_UNROLL(3)
@@ -101,9 +105,7 @@ HWY_NOINLINE std::int64_t convolve_3x3_rows(Source3x3<T, kStride> source, const 
           }
         }
       }
-      T* at = to.data + row * to.pitch + j;
-      HWY_UNROLL(8)
-      for (int r = 0; r < kRows; ++r) store_in_order<T>(sum[r], at + r * to.pitch, end);
+      store_column<T, kRows>(sum, to.data + row * to.pitch + j, to.pitch, end);
     }
   }
   return row;
@@ -111,10 +113,16 @@ HWY_NOINLINE std::int64_t convolve_3x3_rows(Source3x3<T, kStride> source, const 
 
 /// to = a 3x3 convolution without dilation.
 template <class T, int kStride>
-void convolve_3x3(const Source3x3<T, kStride>& source, const T* weights, T bias, const PlaneRows<T>& to) {
-  for_each_block([&]<int kRows>(std::int64_t row) {
-    return convolve_3x3_rows<T, kStride, kRows>(source, weights, bias, to, row);
-  });
+HWY_NOINLINE void convolve_3x3(Source3x3<T, kStride> source, const T* weights, T bias, PlaneRows<T> to) {
+  const Tag<T> d;
+  Vec<T> weight[9];
+  HWY_UNROLL(9)
+  for (int tap = 0; tap < 9; ++tap) weight[tap] = hn::Set(d, weights[tap]);
+  const auto start = hn::Set(d, bias);
+  std::int64_t row = convolve_3x3_rows<T, kStride, kPlaneRows[0]>(source, weight, start, to, 0);
+  row = convolve_3x3_rows<T, kStride, kPlaneRows[1]>(source, weight, start, to, row);
+  row = convolve_3x3_rows<T, kStride, kPlaneRows[2]>(source, weight, start, to, row);
+  convolve_3x3_rows<T, kStride, kPlaneRows[3]>(source, weight, start, to, row);
 }
 
 /// Blocks of kRows rows of any convolution, from `row` on.
@@ -136,9 +144,7 @@ HWY_NOINLINE std::int64_t convolve_taps_rows(const T* source, std::int64_t row_s
         HWY_UNROLL(8)
         for (int r = 0; r < kRows; ++r) sum[r] = hn::MulAdd(load_as<T>(at + r * row_step), weight, sum[r]);
       }
-      T* at = to.data + row * to.pitch + j;
-      HWY_UNROLL(8)
-      for (int r = 0; r < kRows; ++r) store_in_order<T>(sum[r], at + r * to.pitch, end);
+      store_column<T, kRows>(sum, to.data + row * to.pitch + j, to.pitch, end);
     }
   }
   return row;
@@ -158,14 +164,10 @@ HWY_INLINE void add_to(Vec<T> sum, T* total) {
   store_as<T>(hn::Add(load_as<T>(total), sum), total);
 }
 
-/// Blocks of kRows rows of correlate_3x3, from `row` on.
+/// Blocks of kRows rows of correlate_3x3, from `row` on; returns the row after them.
 template <class T, int kRows>
-HWY_NOINLINE std::int64_t correlate_3x3_rows(PlaneRows<const T> rows, const T* source, std::int64_t pitch, T* sums,
-                                             std::int64_t row) {
-  if (row + kRows > rows.rows) return row;
-  Vec<T> sum[9];
-  HWY_UNROLL(9)
-  for (int tap = 0; tap < 9; ++tap) sum[tap] = hn::Zero(Tag<T>());
+HWY_INLINE std::int64_t correlate_3x3_rows(PlaneRows<const T> rows, const T* source, std::int64_t pitch,
+                                           std::int64_t row, Vec<T> (&sum)[9]) {
   for (; row + kRows <= rows.rows; row += kRows) {
     for (std::int64_t j = 0; j < rows.columns; j += kLanes<T>) {
       Vec<T> value[kRows];
@@ -187,39 +189,59 @@ HWY_NOINLINE std::int64_t correlate_3x3_rows(PlaneRows<const T> rows, const T* s
       }
     }
   }
-  HWY_UNROLL(9)
-  for (int tap = 0; tap < 9; ++tap) add_to<T>(sum[tap], sums + tap * kLanes<T>);
   return row;
 }
 
 /// sums[tap] += the rows times the 3x3 taps of `source`, element by element: the gradient of a 3x3 weight, whose lanes
 /// are yet to be added up.
 template <class T>
-void correlate_3x3(const PlaneRows<const T>& rows, const T* source, std::int64_t pitch, T* sums) {
-  const std::int64_t row = correlate_3x3_rows<T, 4>(rows, source, pitch, sums, 0);
-  correlate_3x3_rows<T, 1>(rows, source, pitch, sums, correlate_3x3_rows<T, 2>(rows, source, pitch, sums, row));
+HWY_NOINLINE void correlate_3x3(PlaneRows<const T> rows, const T* source, std::int64_t pitch, T* sums) {
+  Vec<T> sum[9];
+  HWY_UNROLL(9)
+  for (int tap = 0; tap < 9; ++tap) sum[tap] = hn::Zero(Tag<T>());
+  std::int64_t row = correlate_3x3_rows<T, 4>(rows, source, pitch, 0, sum);
+  row = correlate_3x3_rows<T, 3>(rows, source, pitch, row, sum);
+  row = correlate_3x3_rows<T, 2>(rows, source, pitch, row, sum);
+  correlate_3x3_rows<T, 1>(rows, source, pitch, row, sum);
+  HWY_UNROLL(9)
+  for (int tap = 0; tap < 9; ++tap) add_to<T>(sum[tap], sums + tap * kLanes<T>);
 }
 
-/// The same for kTaps taps of any window.
-template <class T, int kTaps>
-HWY_NOINLINE void correlate_some_taps(PlaneRows<const T> rows, const T* source, std::int64_t row_step,
-                                      const PlaneTap* taps, T* sums) {
-  Vec<T> sum[kTaps];
-  const T* from[kTaps];
+/// The same for kTaps taps of any window, kRows rows at a time: each has sums of its own, since a few sums would wait
+/// for one another.
+template <class T, int kTaps, int kRows>
+HWY_INLINE std::int64_t correlate_taps_rows(PlaneRows<const T> rows, const T* source, std::int64_t row_step,
+                                            const PlaneTap* taps, T* sums, std::int64_t row) {
+  if (row + kRows > rows.rows) return row;
+  Vec<T> sum[kTaps * kRows];
   HWY_UNROLL(8)
-  for (int i = 0; i < kTaps; ++i) {
-    sum[i] = hn::Zero(Tag<T>());
-    from[i] = source + taps[i].offset;
-  }
-  for (std::int64_t row = 0; row < rows.rows; ++row) {
+  for (int i = 0; i < kTaps * kRows; ++i) sum[i] = hn::Zero(Tag<T>());
+  for (; row + kRows <= rows.rows; row += kRows) {
     for (std::int64_t j = 0; j < rows.columns; j += kLanes<T>) {
-      const auto value = ChannelMajor<T>::load(rows.data + row * rows.pitch + j, rows.columns - j);
-      HWY_UNROLL(8)
-      for (int i = 0; i < kTaps; ++i) sum[i] = hn::MulAdd(load_as<T>(from[i] + row * row_step + j), value, sum[i]);
+      HWY_UNROLL(4)
+      for (int r = 0; r < kRows; ++r) {
+        const auto value = ChannelMajor<T>::load(rows.data + (row + r) * rows.pitch + j, rows.columns - j);
+        const T* const from = source + (row + r) * row_step + j;
+        HWY_UNROLL(8)
+        for (int i = 0; i < kTaps; ++i) {
+          sum[r * kTaps + i] = hn::MulAdd(load_as<T>(from + taps[i].offset), value, sum[r * kTaps + i]);
+        }
+      }
     }
   }
   HWY_UNROLL(8)
-  for (int i = 0; i < kTaps; ++i) add_to<T>(sum[i], sums + taps[i].weight * kLanes<T>);
+  for (int i = 0; i < kTaps * kRows; ++i) add_to<T>(sum[i], sums + taps[i % kTaps].weight * kLanes<T>);
+  return row;
+}
+
+template <class T, int kTaps>
+HWY_NOINLINE void correlate_some_taps(PlaneRows<const T> rows, const T* source, std::int64_t row_step,
+                                      const PlaneTap* taps, T* sums) {
+  const std::int64_t row = correlate_taps_rows<T, kTaps,
+                                               (kTaps > 4   ? 1
+                                                : kTaps > 2 ? 2
+                                                            : 4)>(rows, source, row_step, taps, sums, 0);
+  correlate_taps_rows<T, kTaps, 1>(rows, source, row_step, taps, sums, row);
 }
 
 template <class T>

@@ -30,6 +30,17 @@ HWY_INLINE void map_row(const Storage* from, std::int64_t count, T* to, const Ma
   store_as<T>(ChannelMajor<T>::zero_behind(rest, count - i), to + i);
 }
 
+/// Copies rows, with zeros behind each up to a whole vector.
+template <class T, class Storage>
+void copy_rows(const Storage* from, std::int64_t from_pitch, std::int64_t rows, std::int64_t count, T* to,
+               std::int64_t to_pitch) {
+  const std::int64_t whole = count / kLanes<T> * kLanes<T>, rest = count - whole;
+  for (std::int64_t h = 0; h < rows; ++h, from += from_pitch, to += to_pitch) {
+    for (std::int64_t i = 0; i < whole; i += kLanes<T>) store_as<T>(load_as<T>(from + i), to + i);
+    if (rest > 0) store_as<T>(load_partial<T>(from + whole, rest), to + whole);
+  }
+}
+
 /// even[i] = from[2*i], odd[i] = from[2*i + 1], and zeros behind up to a whole vector.
 template <class T>
 HWY_INLINE void split_row(const T* from, std::int64_t count, T* even, T* odd) {
@@ -81,17 +92,27 @@ void store_row(const T* from, const TensorView& y, std::int64_t n, std::int64_t 
       y.dtype, [&]<class Storage>() HWY_ATTR { convert_back<T>(from, element<Storage>(y, n, c, h, 0), y.sizes[3]); });
 }
 
+/// Some rows of neighbouring channels of an image.
+struct PlanePart {
+  std::int64_t image = 0;
+  Range channels, rows;
+};
+
+/// Fetches those rows of a part that the tensor has, of its first channel.
+inline void prefetch_rows(const ConstTensorView& x, const PlanePart& part) {
+  const auto size = static_cast<std::int64_t>(size_of(x.dtype));
+  const std::int64_t first = std::max<std::int64_t>(part.rows.begin, 0),
+                     rows = std::min(part.rows.end, x.sizes[2]) - first;
+  if (x.data == nullptr || rows <= 0) return;
+  const std::int64_t at = part.image * x.strides[0] + part.channels.begin * x.strides[1] + first * x.strides[2];
+  prefetch(static_cast<const char*>(x.data) + at * size, rows * x.strides[2] * size);
+}
+
 /// Where rows go in scratch memory.
 template <class T>
 struct PlaneTarget {
   T* data;
   std::int64_t row_pitch, plane_pitch;
-};
-
-/// Some rows of neighbouring channels of an image.
-struct PlanePart {
-  std::int64_t image = 0;
-  Range channels, rows;
 };
 
 /// The input of a convolution, through its prologue. `multiplier` > 1 repeats each channel of the tensor that often;
@@ -104,38 +125,36 @@ struct InputPlanes {
 
   const ConstTensorView& tensor() const { return x; }
 
+  /// A row as it is in memory; null where its values are others.
+  const T* in_place(std::int64_t n, std::int64_t c, std::int64_t h) const {
+    return prologue || x.dtype != kComputeType<T> ? nullptr : element<T>(x, n, c / multiplier, h, 0);
+  }
+
   /// Fills rows of `to`, with zeros behind them up to a whole vector.
   void load(const PlanePart& part, const PlaneTarget<T>& to) const {
     with_storage<T>(x.dtype, [&]<class Storage>() {
-      if (!prologue) {
-        return for_each_row<Storage>(part, to, [&](const Storage* from, T* row, T, T) HWY_ATTR {
-          map_row<T>(from, x.sizes[3], row, [](Vec<T> value, std::int64_t) HWY_ATTR { return value; });
-        });
+      for (std::int64_t c = part.channels.begin; c < part.channels.end; ++c) {
+        const std::int64_t channel = multiplier == 1 ? c : c / multiplier;
+        const Storage* from = element<Storage>(x, part.image, channel, part.rows.begin, 0);
+        T* const rows = to.data + (c - part.channels.begin) * to.plane_pitch;
+        if (prologue) load_transformed(from, channel, part.rows.size(), rows, to.row_pitch);
+        else copy_rows(from, x.strides[2], part.rows.size(), x.sizes[3], rows, to.row_pitch);
       }
-      with_activation(prologue.activation, [&]<Activation kActivation>() {
-        for_each_row<Storage>(part, to, [&](const Storage* from, T* row, T scale, T shift) HWY_ATTR {
-          const auto a = hn::Set(Tag<T>(), scale), b = hn::Set(Tag<T>(), shift);
-          map_row<T>(from, x.sizes[3], row, [&](Vec<T> value, std::int64_t) HWY_ATTR {
-            return activate<kActivation, T>(hn::MulAdd(value, a, b));
-          });
-        });
-      });
     });
   }
 
  private:
-  template <class Storage, class Body>
-  HWY_INLINE void for_each_row(const PlanePart& part, const PlaneTarget<T>& to, const Body& body) const {
-    for (std::int64_t c = part.channels.begin; c < part.channels.end; ++c) {
-      const std::int64_t channel = multiplier == 1 ? c : c / multiplier, row_stride = x.strides[2];
-      const T scale = channel_value<T>(prologue.scale, channel, T(1));
-      const T shift = channel_value<T>(prologue.shift, channel, T(0));
-      const Storage* from = element<Storage>(x, part.image, channel, part.rows.begin, 0);
-      T* row = to.data + (c - part.channels.begin) * to.plane_pitch;
-      for (std::int64_t h = 0; h < part.rows.size(); ++h, from += row_stride, row += to.row_pitch) {
-        body(from, row, scale, shift);
+  template <class Storage>
+  void load_transformed(const Storage* from, std::int64_t channel, std::int64_t rows, T* to, std::int64_t pitch) const {
+    with_activation(prologue.activation, [&]<Activation kActivation>() HWY_ATTR {
+      const auto scale = hn::Set(Tag<T>(), channel_value<T>(prologue.scale, channel, T(1)));
+      const auto shift = hn::Set(Tag<T>(), channel_value<T>(prologue.shift, channel, T(0)));
+      for (std::int64_t h = 0; h < rows; ++h) {
+        map_row<T>(from + h * x.strides[2], x.sizes[3], to + h * pitch, [&](Vec<T> value, std::int64_t) HWY_ATTR {
+          return activate<kActivation, T>(hn::MulAdd(value, scale, shift));
+        });
       }
-    }
+    });
   }
 };
 
@@ -146,6 +165,10 @@ struct GradientPlanes {
   const GradientPrologue& prologue;
 
   const ConstTensorView& tensor() const { return grad; }
+
+  const T* in_place(std::int64_t n, std::int64_t c, std::int64_t h) const {
+    return prologue || grad.dtype != kComputeType<T> ? nullptr : element<T>(grad, n, c, h, 0);
+  }
 
   void load(const PlanePart& part, const PlaneTarget<T>& to) const {
     if (!prologue) return InputPlanes<T>{grad, {}}.load(part, to);
@@ -196,10 +219,7 @@ class PaddedPlanes {
   }
 
   /// To be called once, before anything else.
-  void clear() {
-    std::fill_n(data_, planes_ * plane_pitch(), T(0));
-    filled_ = {};
-  }
+  void clear() { std::fill_n(data_, planes_ * plane_pitch(), T(0)); }
 
   /// Fills one plane per channel with rows `part.rows`, zeros where the tensor has none.
   template <class Source>
@@ -209,10 +229,7 @@ class PaddedPlanes {
     inside.rows.begin = std::clamp<std::int64_t>(part.rows.begin, 0, height);
     inside.rows.end = std::clamp<std::int64_t>(part.rows.end, inside.rows.begin, height);
     const Range filled{inside.rows.begin - part.rows.begin, inside.rows.end - part.rows.begin};
-    if (filled.begin != filled_.begin || filled.end != filled_.end) {
-      filled_ = filled;
-      clear_around(filled);
-    }
+    clear_around(filled, part.rows.size());
     if (filled.size() <= 0) return;
     T* const first = data_ + filled.begin * pitch();
     if (phases_ == 1) source.load(inside, {first + left_, pitch(), plane_pitch()});
@@ -220,12 +237,16 @@ class PaddedPlanes {
   }
 
  private:
-  void clear_around(const Range& filled) {
+  /// Sees to it that the rows around those that are about to be filled are zeros, in all planes.
+  void clear_around(const Range& filled, std::int64_t rows) {
+    if (filled.begin == filled_.begin && filled.end == filled_.end && rows == used_rows_) return;
     for (std::int64_t p = 0; p < planes_; ++p) {
       T* const first = data_ + p * plane_pitch();
       std::fill(first, first + std::max<std::int64_t>(filled.begin, 0) * pitch(), T(0));
-      std::fill(first + std::clamp<std::int64_t>(filled.end, 0, rows_) * pitch(), first + plane_pitch(), T(0));
+      std::fill(first + std::clamp<std::int64_t>(filled.end, 0, rows) * pitch(), first + rows * pitch(), T(0));
     }
+    filled_ = filled;
+    used_rows_ = rows;
   }
 
   template <class Source>
@@ -233,14 +254,18 @@ class PaddedPlanes {
     PlanePart one = part;
     for (std::int64_t c = part.channels.begin; c < part.channels.end; ++c) {
       for (std::int64_t h = part.rows.begin; h < part.rows.end; ++h) {
-        one.channels = {c, c + 1};
-        one.rows = {h, h + 1};
-        source.load(one, {row_, 0, 0});
+        const T* from = source.in_place(part.image, c, h);
+        if (from == nullptr) {
+          one.channels = {c, c + 1};
+          one.rows = {h, h + 1};
+          source.load(one, {row_, 0, 0});
+          from = row_;
+        }
         T* const row = first + (c - part.channels.begin) * plane_pitch() + (h - part.rows.begin) * pitch();
         T* const phase[2] = {row + left_ / 2, row + length_ + left_ / 2};
         const std::int64_t width = source.tensor().sizes[3];
-        if (left_ % 2 == 0) split_row(row_, width, phase[0], phase[1]);
-        else split_row(row_, width, phase[1], phase[0] + 1);
+        if (left_ % 2 == 0) split_row(from, width, phase[0], phase[1]);
+        else split_row(from, width, phase[1], phase[0] + 1);
       }
     }
   }
@@ -248,7 +273,8 @@ class PaddedPlanes {
   std::int64_t planes_, rows_, phases_, left_, length_;
   T* data_;
   T* row_;
-  Range filled_;  ///< the rows of each plane that are not zeros
+  Range filled_;  ///< of the rows in use those that are not zeros
+  std::int64_t used_rows_ = 0;
 };
 
 /// body(tap, element) for the elements of a channel of a depthwise weight, taps counted from the last one if

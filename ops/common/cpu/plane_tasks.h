@@ -12,17 +12,15 @@
 
 namespace fusedsc {
 
-/// Whether the elements of each row are neighbours, and those of each position's channels are not.
-inline bool has_rows(const ConstTensorView& x) {
-  const bool channels_last = x.strides[1] == 1 && x.sizes[1] > 1;
-  return !channels_last && (x.strides[3] == 1 || x.sizes[3] == 1);
-}
-
-/// Empty if kernels on planes can run a convolution of these tensors, else the reason why not.
+/// Empty if kernels on planes can run a convolution of these tensors, else the reason why not, or why others are
+/// faster.
 inline std::string needs_planes(const Window& window, std::initializer_list<NamedTensor> tensors) {
+  constexpr std::int64_t kLeastColumns = 10;  // of a row: the rest of its vectors is wasted
   if (window.stride[1] > 2) return "the window moves by more than two columns";
-  for (const NamedTensor& tensor : tensors) {
-    if (!has_rows(tensor.view)) return std::string(tensor.name) + " is not contiguous";
+  for (const auto& [name, x] : tensors) {
+    const bool channels_last = x.strides[1] == 1 && x.sizes[1] > 1;
+    if (channels_last || (x.strides[3] != 1 && x.sizes[3] != 1)) return std::string(name) + " is not contiguous";
+    if (x.sizes[3] < kLeastColumns) return std::string(name) + " has rows of fewer than 10 columns";
   }
   return {};
 }

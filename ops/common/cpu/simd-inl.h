@@ -15,6 +15,7 @@
 #include <type_traits>
 
 #include "fusedsc/common/cpu/float16.h"
+#include "fusedsc/common/cpu/prefetcher.h"
 #include "fusedsc/common/data_type.h"
 #include "fusedsc/common/problem.h"
 #include "hwy/contrib/math/math-inl.h"
@@ -34,8 +35,6 @@ using Vec = hn::Vec<Tag<T>>;
 /// Elements of T in a vector.
 template <class T>
 inline constexpr std::int64_t kLanes = static_cast<std::int64_t>(hn::MaxLanes(Tag<T>()));
-
-inline constexpr std::int64_t kCacheLine = 64;  ///< bytes
 
 /// Whether there are 32 vector registers to block over (AVX-512, NEON) or 16.
 inline constexpr bool kManyRegisters = HWY_TARGET <= HWY_AVX3 || HWY_TARGET == HWY_NEON;
