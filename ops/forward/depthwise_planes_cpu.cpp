@@ -42,7 +42,7 @@ struct DepthwisePlanes {
         columns(arguments.y.sizes[3]),
         input{arguments.x, arguments.prologue, channel_multiplier(arguments.x, arguments.weight)},
         tasks(arguments.y.sizes[0], arguments.y.sizes[1], arguments.x.strides[1] * std::int64_t{sizeof(T)}),
-        chunk_rows(std::clamp<std::int64_t>(kChunkBytes / source_row_bytes(), kLeastRows, rows)),
+        chunk_rows(std::min(std::max(kChunkBytes / source_row_bytes(), kLeastRows), rows)),
         chunk_planes(chunk_rows < rows
                          ? 1
                          : std::clamp<std::int64_t>(kChunkBytes / (rows * source_row_bytes()), 1, tasks.block)),
@@ -152,7 +152,6 @@ struct DepthwisePlanes {
   void run_chunk(const PlanePart& part, std::int64_t of_task, Lane& lane) const {
     const std::int64_t top = part.rows.begin * window.stride[0] - window.padding.top;
     lane.source.load(input, {part.image, part.channels, {top, top + source_rows(part.rows.size())}});
-    if (chunk_planes == 1) prefetch_next(part);
     const PlaneTarget<T> output = output_of(part, lane);
     const std::int64_t pitch = lane.source.pitch(), row_step = window.stride[0] * pitch;
     const T* weights = lane.weights + of_task * tap_count;
@@ -164,17 +163,6 @@ struct DepthwisePlanes {
       else if (window.stride[0] == 1) convolve_3x3<T, 1>({source, pitch, 0}, weights, bias, to);
       else convolve_3x3<T, 2>({source, pitch, lane.source.offset(0, 1)}, weights, bias, to);
     }
-  }
-
-  /// Fetches what the next chunk of a plane reads and writes while this one is computed.
-  void prefetch_next(const PlanePart& part) const {
-    PlanePart next = part;
-    next.rows = {part.rows.end, std::min(part.rows.end + chunk_rows, rows)};
-    if (next.rows.size() <= 0) return;
-    if (store_direct) prefetch_rows(arguments.y, next);
-    const std::int64_t top = next.rows.begin * window.stride[0] - window.padding.top;
-    next.rows = {top + source_rows(0), top + source_rows(next.rows.size())};
-    if (input.multiplier == 1) prefetch_rows(arguments.x, next);
   }
 
   /// `seen` rows of these channels are in the statistics of their `group` already.

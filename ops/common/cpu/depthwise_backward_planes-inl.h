@@ -167,7 +167,6 @@ struct DepthwiseBackwardPlanes {
   void run_chunk(const PlanePart& part, std::int64_t first_channel, std::int64_t first_sum, Lane& lane) {
     lane.gradients.load(gradient, {part.image, part.channels, geometry.gradient_rows(part.rows)});
     if (loads_input()) lane.inputs.load(input, part);
-    if (chunk_planes == 1) prefetch_next(part);
     for (std::int64_t c = part.channels.begin; c < part.channels.end; ++c) {
       const std::int64_t index = c - part.channels.begin, of_task = c - first_channel;
       const PlanePart plane{part.image, {c, c + 1}, part.rows};
@@ -178,17 +177,6 @@ struct DepthwiseBackwardPlanes {
       pull(plane, source, lane.weights + of_task * tap_count, lane, to);
       finish(plane, to, first_sum + of_task, lane);
     }
-  }
-
-  /// Fetches what the next chunk of a plane reads and writes while this one is computed.
-  void prefetch_next(const PlanePart& part) const {
-    PlanePart next = part;
-    next.rows = {part.rows.end, std::min(part.rows.end + chunk_rows, rows)};
-    if (next.rows.size() <= 0) return;
-    if (want_weight) prefetch_rows(arguments.x, next);
-    if (store_direct) prefetch_rows(arguments.grad_x, next);
-    next.rows = {geometry.gradient_rows(part.rows).end, geometry.gradient_rows(next.rows).end};
-    prefetch_rows(arguments.grad_y, next);
   }
 
   /// Adds the plane's part to the sums of its weight's gradient.

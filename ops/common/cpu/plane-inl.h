@@ -27,16 +27,6 @@ struct PlanePart {
   Range channels, rows;
 };
 
-/// Fetches those rows of a part that the tensor has, of its first channel.
-inline void prefetch_rows(const ConstTensorView& x, const PlanePart& part) {
-  const auto size = static_cast<std::int64_t>(size_of(x.dtype));
-  const std::int64_t first = std::max<std::int64_t>(part.rows.begin, 0),
-                     rows = std::min(part.rows.end, x.sizes[2]) - first;
-  if (x.data == nullptr || rows <= 0) return;
-  const std::int64_t at = part.image * x.strides[0] + part.channels.begin * x.strides[1] + first * x.strides[2];
-  prefetch(static_cast<const char*>(x.data) + at * size, rows * x.strides[2] * size);
-}
-
 /// Where rows go in scratch memory.
 template <class T>
 struct PlaneTarget {
