@@ -159,7 +159,7 @@ struct DepthwisePlanes {
       const T* const source = lane.source.plane(i);
       const T bias = lane.bias[of_task + i];
       const PlaneRows<T> to{output.data + i * output.plane_pitch, columns, part.rows.size(), columns};
-      if (!three_by_three) convolve_taps<T>(source, row_step, lane.taps, tap_count, weights, bias, to);
+      if (!three_by_three) convolve_taps<T>({source, row_step, lane.taps, tap_count}, weights, bias, to);
       else if (window.stride[0] == 1) convolve_3x3<T, 1>({source, pitch, 0}, weights, bias, to);
       else convolve_3x3<T, 2>({source, pitch, lane.source.offset(0, 1)}, weights, bias, to);
     }

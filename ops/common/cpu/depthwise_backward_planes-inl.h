@@ -86,7 +86,6 @@ struct DepthwiseBackwardPlanes {
     PlaneTap* taps;
     T* weights;                 ///< [channel of a task][tap]
     T* weight_sums = nullptr;   ///< likewise, a vector of sums each
-    T* class_rows = nullptr;    ///< [row][class column], padded to whole vectors
     T* grad_input = nullptr;    ///< a chunk's rows of grad_x, where they are not written in place
     T* raw = nullptr;           ///< a chunk's rows of x or of grad_add
     T* gradient_row = nullptr;  ///< for the bias
@@ -101,9 +100,6 @@ struct DepthwiseBackwardPlanes {
           weights(arena.take<T>(pass.tasks.block * pass.tap_count)) {
       const std::int64_t chunk = pass.chunk_rows * pass.columns + kLanes<T>;
       if (pass.want_weight) weight_sums = arena.take<T>(pass.tasks.block * pass.tap_count * kLanes<T>);
-      if (pass.want_input && pass.geometry.classes() > 1) {
-        class_rows = arena.take<T>(pass.chunk_rows * pass.geometry.window.stride[1] * pass.class_pitch());
-      }
       if (pass.want_input && !pass.store_direct) grad_input = arena.take<T>(chunk);
       if (pass.arguments.prologue || pass.arguments.grad_add) raw = arena.take<T>(chunk);
       if (pass.grad_bias != nullptr) gradient_row = arena.take<T>(round_up(pass.arguments.grad_y.sizes[3], kLanes<T>));
@@ -111,7 +107,6 @@ struct DepthwiseBackwardPlanes {
   };
 
   bool loads_input() const { return want_weight && !input_direct; }
-  std::int64_t class_pitch() const { return round_up(geometry.class_columns(0), kLanes<T>); }
 
   std::size_t workspace_bytes() {
     Arena measured = arena;
@@ -205,21 +200,16 @@ struct DepthwiseBackwardPlanes {
     if (three_by_three) {
       return convolve_3x3<T, 1>({source + lane.taps[8].offset, pitch, 0}, weights, T(0), {to, columns, count, columns});
     }
-    const std::int64_t stride = geometry.window.stride[1], class_pitch = this->class_pitch();
-    for (std::int64_t i = 0; i < geometry.classes(); ++i) {
-      const PositionClass& positions = lane.classes[i];
-      PlaneRows<T> rows_of_class{to, columns, geometry.class_rows(count, positions.row),
-                                 geometry.class_columns(positions.column)};
-      if (geometry.classes() > 1) {
-        rows_of_class.data = lane.class_rows + (positions.row * stride + positions.column) * class_pitch;
-        rows_of_class.pitch = geometry.window.stride[0] * stride * class_pitch;
-      }
-      convolve_taps<T>(source, pitch, positions.taps, positions.tap_count, weights, T(0), rows_of_class);
-    }
-    for (std::int64_t h = 0; geometry.classes() > 1 && h < count; ++h) {
-      const T* row = lane.class_rows + h * stride * class_pitch;
-      if (stride == 2) join_row(row, row + class_pitch, columns, to + h * columns);
-      else std::copy_n(row, columns, to + h * columns);
+    const Window& window = geometry.window;
+    const auto taps_of = [&](const PositionClass& positions) {
+      return TapSource<T>{source, pitch, positions.taps, positions.tap_count};
+    };
+    for (std::int64_t row = 0; row < std::min(window.stride[0], count); ++row) {
+      const PositionClass* positions = lane.classes + row * window.stride[1];
+      const PlaneRows<T> class_rows{to + row * columns, window.stride[0] * columns, geometry.class_rows(count, row),
+                                    columns};
+      if (window.stride[1] == 1) convolve_taps<T>(taps_of(positions[0]), weights, T(0), class_rows);
+      else convolve_taps_in_turn<T>(taps_of(positions[0]), taps_of(positions[1]), weights, class_rows);
     }
   }
 

@@ -17,14 +17,16 @@ HWY_BEFORE_NAMESPACE();
 namespace fusedsc {
 namespace HWY_NAMESPACE {
 
-/// Rows that a kernel writes: `columns` elements every `pitch` >= columns. What lies between two rows may be
-/// overwritten.
+/// Rows that a kernel reads or writes: `columns` elements every `pitch`.
 template <class T>
 struct PlaneRows {
   T* data = nullptr;
   std::int64_t pitch = 0, rows = 0, columns = 0;
 
-  HWY_INLINE const T* end() const { return data + (rows - 1) * pitch + columns; }
+  /// Where whole vectors that begin in a row must end: nowhere where they would reach into what is not theirs.
+  HWY_INLINE const T* vectors_end() const {
+    return columns >= kLanes<std::remove_const_t<T>> || pitch == columns ? data + (rows - 1) * pitch + columns : data;
+  }
 };
 
 /// A tap: its weight (an index), and how far from the block's place it reads.
@@ -39,34 +41,34 @@ HWY_INLINE std::int64_t next_column(std::int64_t j, std::int64_t columns) {
   return j + kLanes<T> >= columns ? columns : std::min(j + kLanes<T>, columns - kLanes<T>);
 }
 
-/// Stores a column of vectors. Rows shorter than a vector are stored in order, so that each covers what the one before
-/// wrote too much; where the last ones end, so does the store.
+/// Stores a column of vectors, whole ones before `end`. Neighbouring rows shorter than a vector are stored in order, so
+/// that each covers what the one before wrote too much.
 template <class T, int kRows>
-HWY_INLINE void store_column(const Vec<T> (&sum)[kRows], T* to, std::int64_t pitch, const T* end) {
+HWY_INLINE void store_column(const Vec<T> (&sum)[kRows], T* to, std::int64_t pitch, std::int64_t columns,
+                             const T* end) {
   if (HWY_LIKELY(to + (kRows - 1) * pitch + kLanes<T> <= end)) {
     HWY_UNROLL(8)
     for (int r = 0; r < kRows; ++r) store_as<T>(sum[r], to + r * pitch);
     return;
   }
   HWY_UNROLL(8)
-  for (int r = 0; r < kRows; ++r) {
-    T* const at = to + r * pitch;
-    if (at + kLanes<T> <= end) store_as<T>(sum[r], at);
-    else store_partial<T>(sum[r], at, end - at);
+  for (int r = 0; r < kRows; ++r, to += pitch) {
+    if (to + kLanes<T> <= end) store_as<T>(sum[r], to);
+    else store_partial<T>(sum[r], to, columns);
   }
 }
 
 /// Rows that kernels compute together, the most first.
 inline constexpr int kPlaneRows[] = {kManyRegisters ? 7 : 4, kManyRegisters ? 4 : 3, 2, 1};
 
-/// Covers `rows` rows: body.template operator()<kRows>(row) computes blocks of kRows rows from `row` on, as many as
-/// there are, and returns the row after them.
+/// body.template operator()<kRows>(row) for blocks of rows that cover `rows`.
 template <class Body>
-HWY_INLINE void for_each_block(const Body& body) {
-  std::int64_t row = body.template operator()<kPlaneRows[0]>(0);
-  row = body.template operator()<kPlaneRows[1]>(row);
-  row = body.template operator()<kPlaneRows[2]>(row);
-  body.template operator()<kPlaneRows[3]>(row);
+HWY_INLINE void for_each_block(std::int64_t rows, const Body& body) {
+  std::int64_t row = 0;
+  for (; row + kPlaneRows[0] <= rows; row += kPlaneRows[0]) body.template operator()<kPlaneRows[0]>(row);
+  for (; row + kPlaneRows[1] <= rows; row += kPlaneRows[1]) body.template operator()<kPlaneRows[1]>(row);
+  for (; row + kPlaneRows[2] <= rows; row += kPlaneRows[2]) body.template operator()<kPlaneRows[2]>(row);
+  for (; row < rows; ++row) body.template operator()<1>(row);
 }
 
 /// Where the taps of a 3x3 window read: rows `pitch` apart; columns next to each other, or, at stride 2, every other
@@ -83,11 +85,21 @@ struct Source3x3 {
   }
 };
 
+/// The first `left` elements of even[0], odd[0], even[1]...
+template <class T>
+HWY_INLINE void store_in_turn(Vec<T> even, Vec<T> odd, T* to, std::int64_t left) {
+  const Tag<T> d;
+  if (left >= 2 * kLanes<T>) return hn::StoreInterleaved2(even, odd, d, to);
+  T both[2 * kLanes<T>];
+  hn::StoreInterleaved2(even, odd, d, both);
+  std::memcpy(to, both, static_cast<std::size_t>(left) * sizeof(T));
+}
+
 /// Blocks of kRows rows of a 3x3 convolution, from `row` on; returns the row after them.
 template <class T, int kStride, int kRows>
 HWY_INLINE std::int64_t convolve_3x3_rows(Source3x3<T, kStride> source, const Vec<T> (&weight)[9], Vec<T> bias,
                                           PlaneRows<T> to, std::int64_t row) {
-  const T* const end = to.end();
+  const T* const end = to.vectors_end();
   for (; row + kRows <= to.rows; row += kRows) {
     for (std::int64_t j = 0; j < to.columns; j = next_column<T>(j, to.columns)) {
       Vec<T> sum[kRows];
@@ -105,7 +117,7 @@ HWY_INLINE std::int64_t convolve_3x3_rows(Source3x3<T, kStride> source, const Ve
           }
         }
       }
-      store_column<T, kRows>(sum, to.data + row * to.pitch + j, to.pitch, end);
+      store_column<T, kRows>(sum, to.data + row * to.pitch + j, to.pitch, to.columns, end);
     }
   }
   return row;
@@ -125,37 +137,58 @@ HWY_NOINLINE void convolve_3x3(Source3x3<T, kStride> source, const T* weights, T
   convolve_3x3_rows<T, kStride, kPlaneRows[3]>(source, weight, start, to, row);
 }
 
-/// Blocks of kRows rows of any convolution, from `row` on.
+/// The taps of a list, and where they begin to read: `row_step` further on for each next row.
+template <class T>
+struct TapSource {
+  const T* data;
+  std::int64_t row_step;
+  const PlaneTap* taps;
+  std::int64_t tap_count;
+};
+
+/// kRows outputs, one below the other: sums of the taps, beginning with `start`.
 template <class T, int kRows>
-HWY_NOINLINE std::int64_t convolve_taps_rows(const T* source, std::int64_t row_step, const PlaneTap* taps,
-                                             std::int64_t tap_count, const T* weights, T bias, PlaneRows<T> to,
-                                             std::int64_t row) {
+HWY_INLINE void sum_taps(const TapSource<T>& source, const T* weights, T start, std::int64_t row, std::int64_t j,
+                         Vec<T> (&sum)[kRows]) {
   const Tag<T> d;
-  const T* const end = to.end();
-  for (; row + kRows <= to.rows; row += kRows) {
-    for (std::int64_t j = 0; j < to.columns; j = next_column<T>(j, to.columns)) {
-      Vec<T> sum[kRows];
-      HWY_UNROLL(8)
-      for (int r = 0; r < kRows; ++r) sum[r] = hn::Set(d, bias);
-      const T* const from = source + row * row_step + j;
-      for (std::int64_t i = 0; i < tap_count; ++i) {
-        const auto weight = hn::Set(d, weights[taps[i].weight]);
-        const T* at = from + taps[i].offset;
-        HWY_UNROLL(8)
-        for (int r = 0; r < kRows; ++r) sum[r] = hn::MulAdd(load_as<T>(at + r * row_step), weight, sum[r]);
-      }
-      store_column<T, kRows>(sum, to.data + row * to.pitch + j, to.pitch, end);
-    }
+  HWY_UNROLL(8)
+  for (int r = 0; r < kRows; ++r) sum[r] = hn::Set(d, start);
+  const T* const from = source.data + row * source.row_step + j;
+  for (std::int64_t i = 0; i < source.tap_count; ++i) {
+    const auto weight = hn::Set(d, weights[source.taps[i].weight]);
+    const T* at = from + source.taps[i].offset;
+    HWY_UNROLL(8)
+    for (int r = 0; r < kRows; ++r) sum[r] = hn::MulAdd(load_as<T>(at + r * source.row_step), weight, sum[r]);
   }
-  return row;
 }
 
-/// to = any convolution: the sum of the taps, which read `row_step` further on for each next row.
+/// to = any convolution.
 template <class T>
-void convolve_taps(const T* source, std::int64_t row_step, const PlaneTap* taps, std::int64_t tap_count,
-                   const T* weights, T bias, const PlaneRows<T>& to) {
-  for_each_block([&]<int kRows>(std::int64_t row) {
-    return convolve_taps_rows<T, kRows>(source, row_step, taps, tap_count, weights, bias, to, row);
+void convolve_taps(const TapSource<T>& source, const T* weights, T bias, const PlaneRows<T>& to) {
+  const T* const end = to.vectors_end();
+  for_each_block(to.rows, [&]<int kRows>(std::int64_t row) HWY_ATTR {
+    for (std::int64_t j = 0; j < to.columns; j = next_column<T>(j, to.columns)) {
+      Vec<T> sum[kRows];
+      sum_taps<T, kRows>(source, weights, bias, row, j, sum);
+      store_column<T, kRows>(sum, to.data + row * to.pitch + j, to.pitch, to.columns, end);
+    }
+  });
+}
+
+/// Two convolutions: the even columns of `to` are sums of one list of taps, the odd ones of the other.
+template <class T>
+void convolve_taps_in_turn(const TapSource<T>& even, const TapSource<T>& odd, const T* weights,
+                           const PlaneRows<T>& to) {
+  for_each_block(to.rows, [&]<int kRows>(std::int64_t row) HWY_ATTR {
+    for (std::int64_t j = 0; 2 * j < to.columns; j += kLanes<T>) {
+      Vec<T> sum[kRows], sum_odd[kRows];
+      sum_taps<T, kRows>(even, weights, T(0), row, j, sum);
+      sum_taps<T, kRows>(odd, weights, T(0), row, j, sum_odd);
+      const std::int64_t left = to.columns - 2 * j;
+      HWY_UNROLL(8)
+      for (int r = 0; r < kRows; ++r)
+        store_in_turn<T>(sum[r], sum_odd[r], to.data + (row + r) * to.pitch + 2 * j, left);
+    }
   });
 }
 

@@ -55,20 +55,6 @@ HWY_INLINE void split_row(const T* from, std::int64_t count, T* even, T* odd) {
   store_as<T>(v1, odd + i / 2);
 }
 
-/// to[2*i] = even[i], to[2*i + 1] = odd[i] for `count` elements of `to`; reads whole vectors.
-template <class T>
-HWY_INLINE void join_row(const T* even, const T* odd, std::int64_t count, T* to) {
-  const Tag<T> d;
-  std::int64_t i = 0;
-  for (; i + 2 * kLanes<T> <= count; i += 2 * kLanes<T>) {
-    hn::StoreInterleaved2(load_as<T>(even + i / 2), load_as<T>(odd + i / 2), d, to + i);
-  }
-  if (i == count) return;
-  T rest[2 * kLanes<T>];
-  hn::StoreInterleaved2(load_as<T>(even + i / 2), load_as<T>(odd + i / 2), d, rest);
-  std::memcpy(to + i, rest, static_cast<std::size_t>(count - i) * sizeof(T));
-}
-
 /// The value of channel `c`, or `missing` where the vector is empty.
 template <class T>
 HWY_INLINE T channel_value(const ConstChannelVector& vector, std::int64_t c, T missing) {
