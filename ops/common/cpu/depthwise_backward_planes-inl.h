@@ -161,7 +161,7 @@ struct DepthwiseBackwardPlanes {
   /// `first_channel` is the task's; `first_sum` is where its sums begin.
   void run_chunk(const PlanePart& part, std::int64_t first_channel, std::int64_t first_sum, Lane& lane) {
     lane.gradients.load(gradient, {part.image, part.channels, geometry.gradient_rows(part.rows)});
-    if (loads_input()) lane.inputs.load(input, part);
+    if (loads_input()) lane.inputs.load(input, part, store_direct ? arguments.grad_x : TensorView());
     for (std::int64_t c = part.channels.begin; c < part.channels.end; ++c) {
       const std::int64_t index = c - part.channels.begin, of_task = c - first_channel;
       const PlanePart plane{part.image, {c, c + 1}, part.rows};

@@ -164,7 +164,7 @@ HWY_INLINE void sum_taps(const TapSource<T>& source, const T* weights, T start, 
 
 /// to = any convolution.
 template <class T>
-void convolve_taps(const TapSource<T>& source, const T* weights, T bias, const PlaneRows<T>& to) {
+HWY_NOINLINE void convolve_taps(const TapSource<T>& source, const T* weights, T bias, const PlaneRows<T>& to) {
   const T* const end = to.vectors_end();
   for_each_block(to.rows, [&]<int kRows>(std::int64_t row) HWY_ATTR {
     for (std::int64_t j = 0; j < to.columns; j = next_column<T>(j, to.columns)) {
@@ -177,8 +177,8 @@ void convolve_taps(const TapSource<T>& source, const T* weights, T bias, const P
 
 /// Two convolutions: the even columns of `to` are sums of one list of taps, the odd ones of the other.
 template <class T>
-void convolve_taps_in_turn(const TapSource<T>& even, const TapSource<T>& odd, const T* weights,
-                           const PlaneRows<T>& to) {
+HWY_NOINLINE void convolve_taps_in_turn(const TapSource<T>& even, const TapSource<T>& odd, const T* weights,
+                                        const PlaneRows<T>& to) {
   for_each_block(to.rows, [&]<int kRows>(std::int64_t row) HWY_ATTR {
     for (std::int64_t j = 0; 2 * j < to.columns; j += kLanes<T>) {
       Vec<T> sum[kRows], sum_odd[kRows];

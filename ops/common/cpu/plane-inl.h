@@ -140,9 +140,11 @@ class PaddedPlanes {
   /// To be called once, before anything else.
   void clear() { std::fill_n(data_, planes_ * plane_pitch(), T(0)); }
 
-  /// Fills one plane per channel with rows `part.rows`, zeros where the tensor has none.
+  /// Fills one plane per channel with rows `part.rows`, zeros where the tensor has none. Where even and odd columns are
+  /// parted, each row of `written` is fetched meanwhile, if it is given: it is about to be written, in an order that
+  /// the hardware does not see through.
   template <class Source>
-  void load(const Source& source, const PlanePart& part) {
+  void load(const Source& source, const PlanePart& part, const TensorView& written = {}) {
     const std::int64_t height = source.tensor().sizes[2];
     PlanePart inside = part;
     inside.rows.begin = std::clamp<std::int64_t>(part.rows.begin, 0, height);
@@ -152,7 +154,7 @@ class PaddedPlanes {
     if (filled.size() <= 0) return;
     T* const first = data_ + filled.begin * pitch();
     if (phases_ == 1) source.load(inside, {first + left_, pitch(), plane_pitch()});
-    else load_apart(source, inside, first);
+    else load_apart(source, inside, written, first);
   }
 
  private:
@@ -169,10 +171,11 @@ class PaddedPlanes {
   }
 
   template <class Source>
-  void load_apart(const Source& source, const PlanePart& part, T* first) {
+  void load_apart(const Source& source, const PlanePart& part, const TensorView& written, T* first) {
     PlanePart one = part;
     for (std::int64_t c = part.channels.begin; c < part.channels.end; ++c) {
       for (std::int64_t h = part.rows.begin; h < part.rows.end; ++h) {
+        if (written) prefetch(element<T>(written, part.image, c, h, 0), written.sizes[3] * std::int64_t{sizeof(T)});
         const T* from = source.in_place(part.image, c, h);
         if (from == nullptr) {
           one.channels = {c, c + 1};
