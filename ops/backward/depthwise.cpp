@@ -2,6 +2,7 @@
 
 #include "fusedsc/backward/depthwise_cpu.h"
 #include "fusedsc/backward/depthwise_gpu.h"
+#include "fusedsc/backward/depthwise_planes_cpu.h"
 #include "fusedsc/common/convolution_checks.h"
 #include "fusedsc/runtime/convolution.h"
 
@@ -15,6 +16,7 @@ std::span<const Implementation<DepthwiseBackwardArguments>> implementations() {
 #ifdef FUSEDSC_GPU
       depthwise_backward_gpu(),
 #endif
+      depthwise_backward_planes_cpu(),
       depthwise_backward_cpu(),
   };
   return list;

@@ -3,6 +3,7 @@
 #include "fusedsc/common/convolution_checks.h"
 #include "fusedsc/forward/depthwise_cpu.h"
 #include "fusedsc/forward/depthwise_gpu.h"
+#include "fusedsc/forward/depthwise_planes_cpu.h"
 #include "fusedsc/runtime/convolution.h"
 
 namespace fusedsc {
@@ -15,6 +16,7 @@ std::span<const Implementation<DepthwiseArguments>> implementations() {
 #ifdef FUSEDSC_GPU
       depthwise_gpu(),
 #endif
+      depthwise_planes_cpu(),
       depthwise_cpu(),
   };
   return list;

@@ -76,6 +76,12 @@ inline std::vector<DepthwiseGeometry> depthwise_edges() {
                    {{1, 300, 12, 112}, centered(3)},  // more channels than a block of rows holds
                    {{1, 70, 40, 9}, centered(5), 2},  // more rows than a chunk, multiplied
                    {{2, 960, 7, 7}, centered(3)},
+                   {{20, 3, 6, 12}, centered(3)},   // more images than channels
+                   {{2, 40, 12, 12}, centered(3)},  // many small planes
+                   {{1, 2, 130, 40}, centered(3)},  // more rows of a plane than are loaded together
+                   {{1, 2, 131, 40}, centered(3, 2)},
+                   {{1, 2, 70, 70}, centered(7, 2)},
+                   {{2, 1, 9, 31}, centered(3)},                            // one channel
                    {{1, 9, 6, 7}, {{3, 5}, {1, 1}, {1, 1}, {2, 2, 1, 1}}},  // not square
                    {{1, 9, 8, 9}, {{1, 7}, {2, 1}, {1, 1}, {3, 3, 0, 0}}},
                    {{1, 20, 8, 9}, {{4, 2}, {1, 3}, {1, 1}, {0, 1, 2, 0}}},
@@ -83,6 +89,9 @@ inline std::vector<DepthwiseGeometry> depthwise_edges() {
                    {{1, 8, 9, 9}, {{2, 2}, {3, 3}, {1, 1}, {}}},
                    {{1, 18, 11, 13}, {{3, 3}, {1, 1}, {2, 2}, {2, 2, 2, 2}}},  // dilated
                    {{1, 18, 11, 13}, {{3, 3}, {2, 2}, {3, 2}, {2, 2, 3, 3}}},
+                   {{1, 5, 19, 31}, {{3, 4}, {3, 2}, {2, 3}, {3, 2, 4, 1}}},
+                   {{1, 5, 12, 23}, {{3, 3}, {1, 2}, {1, 1}, {0, 2, 1, 0}}},  // strides that differ
+                   {{1, 5, 12, 23}, {{3, 3}, {2, 1}, {1, 1}, {2, 0, 0, 3}}},
                    {{1, 18, 7, 9}, {{3, 3}, {1, 1}, {1, 1}, {0, 2, 3, 1}}},   // padding of four sides
                    {{1, 18, 8, 10}, {{3, 3}, {2, 2}, {1, 1}, {0, 1, 0, 1}}},  // TensorFlow's "same" at stride 2
                    {{1, 18, 7, 9}, {{3, 3}, {2, 2}, {1, 1}, {5, 4, 3, 6}}},   // windows wholly in the padding

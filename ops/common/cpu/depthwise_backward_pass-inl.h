@@ -14,7 +14,7 @@
 
 #include "fusedsc/backward/depthwise.h"
 #include "fusedsc/common/cpu/depthwise_gradient_rows-inl.h"
-#include "fusedsc/common/cpu/seam-inl.h"
+#include "fusedsc/common/cpu/depthwise_gradient_sums-inl.h"
 #include "fusedsc/common/cpu/slices.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -39,10 +39,7 @@ struct DepthwiseBackwardPass {
   bool want_input, want_weight;
   bool input_direct;  ///< the kernels read x itself
   bool store_direct;  ///< the kernels write grad_x itself
-  T* mean = nullptr;
-  T* sums = nullptr;         ///< [slice][2][block][pitch]: sum of g, sum of g*(x - mean)
-  T* grad_weight = nullptr;  ///< [lane][block][tap][pitch]
-  T* grad_bias = nullptr;    ///< [lane][block][pitch]
+  DepthwiseGradientSums<T> sums;
 
   DepthwiseBackwardPass(const typename Gradients::Context& context, const DepthwiseBackwardArguments& arguments_,
                         int threads, void* workspace)
@@ -60,13 +57,7 @@ struct DepthwiseBackwardPass {
     const bool whole = multiplier == 1 && blocks.block % kLanes<T> == 0;
     input_direct = whole && !arguments.prologue && is_tile<T>(arguments.x) && is_three_by_three(arguments.window);
     store_direct = whole && want_input && is_tile<T>(arguments.grad_x);
-    const std::int64_t size = blocks.count() * blocks.pitch;
-    if (arguments.sums) {
-      mean = arena.take<T>(size);
-      sums = arena.take<T>(slices.count() * 2 * size);
-    }
-    if (want_weight) grad_weight = arena.take<T>(lanes * parameters.tap_count * size);
-    if (arguments.grad_bias) grad_bias = arena.take<T>(lanes * size);
+    sums = DepthwiseGradientSums<T>(arguments, blocks, parameters.tap_count, slices.count(), lanes, arena);
   }
 
   ChannelBlocks choose_blocks() const {
@@ -122,43 +113,23 @@ struct DepthwiseBackwardPass {
   void run(const Execution& execution) {
     parameters.pack(arguments.weight, {}, arguments.prologue);
     gradients.pack(execution);
-    for (std::int64_t b = 0; mean != nullptr && b < blocks.count(); ++b) {
-      copy_channels(arguments.sums.mean, T(0), blocks.first(b), blocks.size(b), multiplier, mean + b * blocks.pitch);
-    }
+    sums.copy_mean();
     std::vector<Lane> scratch;
     for (std::int64_t lane = 0; lane < lanes; ++lane) scratch.emplace_back(*this, arena);
     run_lanes(execution, lanes, [&](std::int64_t lane) {
-      const std::int64_t size = blocks.count() * blocks.pitch;
-      if (want_weight) {
-        const std::int64_t lane_size = parameters.tap_count * size;
-        std::fill(grad_weight + lane * lane_size, grad_weight + (lane + 1) * lane_size, T(0));
-      }
-      if (grad_bias != nullptr) std::fill(grad_bias + lane * size, grad_bias + (lane + 1) * size, T(0));
+      sums.clear_lane(lane);
       const Range tasks = part_of(slices.count() * blocks.count(), lanes, lane);
       for (std::int64_t task = tasks.begin; task < tasks.end; ++task) {
         run_task(task / blocks.count(), task % blocks.count(), lane, scratch[static_cast<std::size_t>(lane)]);
       }
     });
-    if (want_weight) reduce_weight();
-    if (grad_bias != nullptr) reduce_bias();
-    if (sums != nullptr) reduce_sums();
-  }
-
-  T* sums_of(std::int64_t slice, std::int64_t which, std::int64_t block) const {
-    return sums + ((slice * 2 + which) * blocks.count() + block) * blocks.pitch;
-  }
-
-  SumVectors<T> sum_vectors(std::int64_t slice, std::int64_t block) const {
-    if (sums == nullptr) return {};
-    return {mean + block * blocks.pitch, sums_of(slice, 0, block), sums_of(slice, 1, block)};
+    sums.reduce();
   }
 
   void run_task(std::int64_t slice, std::int64_t block, std::int64_t lane_index, Lane& lane) {
     const std::int64_t taps_size = parameters.tap_count * blocks.pitch;
     if (want_weight) std::fill(lane.task_grad_weight, lane.task_grad_weight + taps_size, T(0));
-    if (sums != nullptr) {
-      for (const int which : {0, 1}) std::fill_n(sums_of(slice, which, block), blocks.pitch, T(0));
-    }
+    sums.clear(slice, block);
     const Range images = slices.images_of(slice), rows = slices.rows_of(slice);
     const std::int64_t first = blocks.first(block), channels = blocks.size(block);
     for (std::int64_t n = images.begin; n < images.end; ++n) {
@@ -169,13 +140,12 @@ struct DepthwiseBackwardPass {
       for (std::int64_t h = rows.begin; h < rows.end && (want_input || want_weight); h += lane.kernel.rows_at_once()) {
         run_rows(slice, block, n, h, std::min(lane.kernel.rows_at_once(), rows.end - h), lane);
       }
-      if (grad_bias != nullptr) {
-        add_bias(n, part_of(geometry.output_rows, slices.chunks, slice % slices.chunks), block, lane,
-                 grad_bias + (lane_index * blocks.count() + block) * blocks.pitch);
+      if (T* to = sums.bias_of(lane_index, block)) {
+        add_bias(n, part_of(geometry.output_rows, slices.chunks, slice % slices.chunks), block, lane, to);
       }
     }
     if (want_weight) {
-      add_in_place(grad_weight + (lane_index * blocks.count() + block) * taps_size, lane.task_grad_weight, taps_size);
+      add_in_place(sums.weight_of(lane_index, block), lane.task_grad_weight, taps_size);
     }
   }
 
@@ -236,7 +206,7 @@ struct DepthwiseBackwardPass {
       const bool in_place = multiplier == 1 && part.channels % kLanes<T> == 0 && Major::is_readable(arguments.x);
       const auto raw = read_patch<Major, T>(arguments.x, part, in_place, lane.raw_input);
       apply_activation_backward<Major, T>(Patch<T>{row, row_pitch}, raw, parameters.prologue(block),
-                                          sum_vectors(slice, block), {part.positions, part.channels});
+                                          sums.vectors(slice, block), {part.positions, part.channels});
     }
     TilePart stored_part = part;
     stored_part.multiplier = 1;
@@ -280,47 +250,6 @@ struct DepthwiseBackwardPass {
         auto sum = hn::Zero(Tag<T>());
         for (std::int64_t w = 0; w < part.positions; ++w) sum = hn::Add(sum, load_as<T>(row + w * pitch + c));
         store_as<T>(hn::Add(load_as<T>(to + c), sum), to + c);
-      }
-    }
-  }
-
-  /// The lanes' partial sums, added in their order.
-  void reduce_weight() {
-    const std::int64_t taps_size = parameters.tap_count * blocks.pitch, lane_size = blocks.count() * taps_size;
-    for (std::int64_t lane = 1; lane < lanes; ++lane)
-      add_in_place(grad_weight, grad_weight + lane * lane_size, lane_size);
-    for (std::int64_t b = 0; b < blocks.count(); ++b) {
-      const std::int64_t pitch = blocks.template padded<T>(b);
-      for_each_tap_row(arguments.grad_weight, blocks.first(b), blocks.size(b),
-                       [&](const TensorView& rows, const TilePart& part, std::int64_t tap) {
-                         store_tile<T>(grad_weight + b * taps_size + tap * pitch, rows, part);
-                       });
-    }
-  }
-
-  void reduce_bias() {
-    const std::int64_t lane_size = blocks.count() * blocks.pitch;
-    for (std::int64_t lane = 1; lane < lanes; ++lane) add_in_place(grad_bias, grad_bias + lane * lane_size, lane_size);
-    with_storage<T>(arguments.grad_bias.dtype, [&]<class Storage>() {
-      for (std::int64_t c = 0; c < blocks.channels; ++c) {
-        static_cast<Storage*>(arguments.grad_bias.data)[c] =
-            scalar_storage<Storage>(grad_bias[c / blocks.block * blocks.pitch + c % blocks.block]);
-      }
-    });
-  }
-
-  /// The slices' sums, added in their order; the repeats of a channel join.
-  void reduce_sums() {
-    T* const results[] = {static_cast<T*>(arguments.sums.grad.data),
-                          static_cast<T*>(arguments.sums.grad_times_centered.data)};
-    for (const int which : {0, 1}) {
-      std::fill_n(results[which], arguments.x.sizes[1], T(0));
-      for (std::int64_t b = 0; b < blocks.count(); ++b) {
-        for (std::int64_t s = 1; s < slices.count(); ++s)
-          add_in_place(sums_of(0, which, b), sums_of(s, which, b), blocks.pitch);
-        for (std::int64_t c = 0; c < blocks.size(b); ++c) {
-          results[which][(blocks.first(b) + c) / multiplier] += sums_of(0, which, b)[c];
-        }
       }
     }
   }

@@ -6,18 +6,19 @@
 
 namespace fusedsc {
 
+inline constexpr std::int64_t kCacheLine = 64;  ///< bytes
+
 /// A short queue of address ranges, walked cache line by cache line from inside the matrix products. Without it compute
 /// and memory times add up: the hardware prefetchers lose the thread at every change of row, tile and tensor.
 class Prefetcher {
  public:
-  static constexpr std::int64_t kLine = 64;
   static constexpr std::int64_t kInterval = 4;
 
   /// Queues `rows` rows of `bytes` bytes, `row_stride` bytes apart. Ranges past the queue's length are dropped.
   void add(const void* from, std::int64_t bytes, std::int64_t rows = 1, std::int64_t row_stride = 0) {
     if (count_ == kRanges || bytes <= 0 || rows <= 0) return;
     ranges_[count_++] = {static_cast<const char*>(from), bytes, rows, row_stride};
-    lines_ += rows * ((bytes + kLine - 1) / kLine);
+    lines_ += rows * ((bytes + kCacheLine - 1) / kCacheLine);
   }
 
   /// Starts walking the queue, at a pace that ends it within `steps` steps.
@@ -60,7 +61,7 @@ class Prefetcher {
     const char* at = at_;
     for (std::int64_t i = 0; i < pace_; ++i) {
       __builtin_prefetch(at, 0, 2);  // into the second-level cache: the first one holds the running tile
-      at += kLine;
+      at += kCacheLine;
       if (__builtin_expect(at >= end_, false)) {
         advance();
         at = at_;

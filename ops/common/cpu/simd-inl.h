@@ -15,6 +15,7 @@
 #include <type_traits>
 
 #include "fusedsc/common/cpu/float16.h"
+#include "fusedsc/common/cpu/prefetcher.h"
 #include "fusedsc/common/data_type.h"
 #include "fusedsc/common/problem.h"
 #include "hwy/contrib/math/math-inl.h"
@@ -34,8 +35,6 @@ using Vec = hn::Vec<Tag<T>>;
 /// Elements of T in a vector.
 template <class T>
 inline constexpr std::int64_t kLanes = static_cast<std::int64_t>(hn::MaxLanes(Tag<T>()));
-
-inline constexpr std::int64_t kCacheLine = 64;  ///< bytes
 
 /// Whether there are 32 vector registers to block over (AVX-512, NEON) or 16.
 inline constexpr bool kManyRegisters = HWY_TARGET <= HWY_AVX3 || HWY_TARGET == HWY_NEON;
@@ -103,10 +102,13 @@ HWY_INLINE void store_as(Vec<T> value, Float16* to) {
 #endif
 }
 
+// AVX2 has masked loads and stores of the compute types; Highway means all types when it says that they might fault.
+#define FUSEDSC_MASKED_MEMORY (!HWY_MEM_OPS_MIGHT_FAULT || HWY_TARGET == HWY_AVX2)
+
 /// The first `count` < kLanes elements, zeros behind them.
 template <class T, class Storage>
 HWY_INLINE Vec<T> load_partial(const Storage* from, std::int64_t count) {
-#if !HWY_MEM_OPS_MIGHT_FAULT
+#if FUSEDSC_MASKED_MEMORY
   if constexpr (std::is_same_v<T, Storage>) {
     return hn::MaskedLoad(hn::FirstN(Tag<T>(), static_cast<std::size_t>(count)), Tag<T>(), from);
   }
@@ -119,7 +121,7 @@ HWY_INLINE Vec<T> load_partial(const Storage* from, std::int64_t count) {
 /// Stores the first `count` < kLanes elements and touches nothing behind them.
 template <class T, class Storage>
 HWY_INLINE void store_partial(Vec<T> value, Storage* to, std::int64_t count) {
-#if !HWY_MEM_OPS_MIGHT_FAULT
+#if FUSEDSC_MASKED_MEMORY
   if constexpr (std::is_same_v<T, Storage>) {
     return hn::BlendedStore(value, hn::FirstN(Tag<T>(), static_cast<std::size_t>(count)), Tag<T>(), to);
   }

@@ -1,0 +1,73 @@
+#include "fusedsc/backward/depthwise_planes_cpu.h"
+
+#include "fusedsc/common/cpu/plane_tasks.h"
+#include "fusedsc/common/cpu/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "fusedsc/backward/depthwise_planes_cpu.cpp"
+#include "hwy/foreach_target.h"
+
+#include "fusedsc/common/cpu/depthwise_backward_planes-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace fusedsc {
+namespace HWY_NAMESPACE {
+
+std::size_t depthwise_backward_planes_workspace(const DepthwiseBackwardArguments& arguments, int threads) {
+  if (arguments.x.dtype == DataType::float64) {
+    return DepthwiseBackwardPlanes<double>(arguments, threads, nullptr).workspace_bytes();
+  }
+  return DepthwiseBackwardPlanes<float>(arguments, threads, nullptr).workspace_bytes();
+}
+
+void depthwise_backward_planes_run(const DepthwiseBackwardArguments& arguments, const Execution& execution) {
+  if (arguments.x.dtype == DataType::float64) {
+    return DepthwiseBackwardPlanes<double>(arguments, execution.threads, execution.workspace).run(execution);
+  }
+  DepthwiseBackwardPlanes<float>(arguments, execution.threads, execution.workspace).run(execution);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace fusedsc
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace fusedsc {
+namespace {
+
+HWY_EXPORT(depthwise_backward_planes_workspace);
+HWY_EXPORT(depthwise_backward_planes_run);
+
+std::string why_not_planes(const DepthwiseBackwardArguments& arguments) {
+  const DepthwiseBackwardArguments& a = arguments;
+  std::string reason = needs_device(Device::cpu, a.x.device);
+  if (reason.empty() && a.weight.sizes[0] != a.x.sizes[1]) reason = "each channel is repeated (a channel multiplier)";
+  if (reason.empty()) reason = needs_planes(a.window, {{"x", a.x}, {"grad_y", a.grad_y}});
+  const NamedTensor others[] = {
+      {"grad_x", a.grad_x}, {"grad_add", a.grad_add}, {"gradient_prologue.output", a.gradient_prologue.output}};
+  for (const NamedTensor& other : others) {
+    if (reason.empty() && other.view) reason = needs_planes(a.window, {other});
+  }
+  return reason;
+}
+
+}  // namespace
+
+Implementation<DepthwiseBackwardArguments> depthwise_backward_planes_cpu() {
+  return {
+      .name = "cpu_planes",
+      .why_not = why_not_planes,
+      .workspace_bytes =
+          [](const DepthwiseBackwardArguments& arguments, int threads) {
+            return HWY_DYNAMIC_DISPATCH(depthwise_backward_planes_workspace)(arguments, threads);
+          },
+      .run =
+          [](const DepthwiseBackwardArguments& arguments, const Execution& execution) {
+            HWY_DYNAMIC_DISPATCH(depthwise_backward_planes_run)
+            (arguments, execution);
+          },
+  };
+}
+
+}  // namespace fusedsc
+#endif
