@@ -88,13 +88,16 @@ Explanation explain_depthwise_conv2d_kernel(const Tensor& x, const Tensor& weigh
                      explain_depthwise_conv2d_backward(backward_arguments(y, x, weight, window, gradients)));
 }
 
-}  // namespace
-
-TORCH_LIBRARY_IMPL(fusedsc, CPU, m) {
+void register_kernels(torch::Library& m) {
   m.impl("depthwise_conv2d", depthwise_conv2d_kernel);
   m.impl("depthwise_conv2d_backward", depthwise_conv2d_backward_kernel);
   m.impl("_explain_depthwise_conv2d", explain_depthwise_conv2d_kernel);
 }
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(fusedsc, CPU, m) { register_kernels(m); }
+TORCH_LIBRARY_IMPL(fusedsc, CUDA, m) { register_kernels(m); }
 
 TORCH_LIBRARY_IMPL(fusedsc, Meta, m) {
   m.impl("depthwise_conv2d", depthwise_conv2d_meta);

@@ -7,6 +7,7 @@ import pickle
 
 import pytest
 import torch
+from devices import device
 from torch import nn
 
 import fusedsc
@@ -128,7 +129,7 @@ def test_compiles_whole(training):
 
 def test_autocast():
     fused = fusedsc.swap(mobilenet(dtype=torch.float32))
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(device().type, torch.bfloat16):
         block = fused.features[2]
         y = block(torch.randn(2, 8, 8, 8))
     assert y.dtype == torch.bfloat16
