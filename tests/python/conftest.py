@@ -21,26 +21,25 @@ settings.load_profile("fusedsc")
 
 def pytest_addoption(parser):
     parser.addoption(
-        "--device", default="cpu", help='where tensors are: "cpu" (the default) or "cuda", a GPU of either make'
+        "--device", default="cpu", help="where tensors are: cpu (the default), or cuda, a GPU of either make"
     )
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "cpu_only(reason): has nothing to do with GPUs")
-    config.addinivalue_line("markers", "gpu_only: needs --device cuda")
+    config.addinivalue_line("markers", "cpu_only(reason): has nothing to do with GPUs; skipped there")
+    config.addinivalue_line("markers", "gpu_only: needs --device cuda; deselected without")
     use_device(config.getoption("--device"))
 
 
 def pytest_collection_modifyitems(config, items):
-    """What a run leaves out, it says: deselected tests are skipped ones here, with their reasons."""
-    on_gpu = config.getoption("--device") != "cpu"
+    if config.getoption("--device") == "cpu":
+        gpu_only = [item for item in items if item.get_closest_marker("gpu_only")]
+        config.hook.pytest_deselected(items=gpu_only)
+        items[:] = [item for item in items if item not in gpu_only]
+        return
     for item in items:
-        cpu_only, gpu_only = item.get_closest_marker("cpu_only"), item.get_closest_marker("gpu_only")
-        if on_gpu and cpu_only:
-            item.add_marker(pytest.mark.skip(reason=cpu_only.args[0]))
-    if not on_gpu:
-        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("gpu_only")])
-        items[:] = [item for item in items if not item.get_closest_marker("gpu_only")]
+        if marker := item.get_closest_marker("cpu_only"):
+            item.add_marker(pytest.mark.skip(reason=marker.args[0]))
 
 
 @pytest.fixture(autouse=True)

@@ -151,9 +151,7 @@ def test_more_elements_than_32_bits_count(layout):
 def test_tensors_on_several_devices(name):
     operator = Operator(name, torch.float32, torch.channels_last)
     operator.weights[-1] = operator.weights[-1].detach().cpu()
-    with pytest.raises(
-        ValueError, match=r"weight: it is on cpu, but x is on cuda:0; move one of them with \.to\(device"
-    ):
+    with pytest.raises(ValueError, match=r"weight: it is on cpu, but x is on cuda:0; move one of them with \.to"):
         operator.call()
 
 
@@ -166,9 +164,8 @@ def test_out_of_memory_is_said_and_passes():
 
 def test_sizes_that_no_implementation_takes():
     x = torch.zeros(1, 1, 1, 1).expand(1, 1, 1, (1 << 29) + 1)
-    with pytest.raises(
-        RuntimeError, match=r"no implementation can run.*\n *gpu: a size of \d+ is more.*\n *cpu: .*GPU"
-    ):
+    reasons = r"no implementation can run.*\n *gpu: a size of \d+ is more.*\n *cpu: the tensors are on a GPU"
+    with pytest.raises(RuntimeError, match=reasons):
         functional.depthwise_conv2d(x, torch.zeros(1, 1, 1, 1))
 
 
