@@ -3,7 +3,7 @@
 #include "fusedsc/backward/depthwise_weight_kernel.h"
 #include "fusedsc/common/gpu/depthwise_plan.h"
 #include "fusedsc/common/gpu/launch.h"
-#include "fusedsc/common/gpu/partials.h"
+#include "fusedsc/common/gpu/partials_launch.h"
 #include "fusedsc/runtime/arena.h"
 
 namespace fusedsc {

@@ -1,6 +1,6 @@
 #include "fusedsc/common/gpu/depthwise_plan.h"
 #include "fusedsc/common/gpu/launch.h"
-#include "fusedsc/common/gpu/partials.h"
+#include "fusedsc/common/gpu/partials_launch.h"
 #include "fusedsc/forward/depthwise_gpu.h"
 #include "fusedsc/forward/depthwise_kernel.h"
 #include "fusedsc/runtime/arena.h"
@@ -127,13 +127,8 @@ struct Pass {
   void run(const DepthwiseArguments& a, void* stream) const {
     launch("depthwise_conv2d", kernel, parameters.work.blocks(), kDepthwiseThreads, memory, stream, parameters);
     if (!a.statistics) return;
-    MergeMomentsParameters merge;
-    merge.partials = parameters.partials;
-    merge.splits = parameters.work.splits;
-    merge.channels = parameters.shape.channels;
-    merge.mean = a.statistics.mean.data;
-    merge.m2 = a.statistics.m2.data;
-    launch_merge_moments("depthwise_conv2d: statistics", accumulation_type(a.x.dtype), merge, stream);
+    launch_merge_moments("depthwise_conv2d: statistics", accumulation_type(a.x.dtype), parameters.partials,
+                         parameters.work.splits, a.statistics.mean, a.statistics.m2, stream);
   }
 };
 

@@ -1,6 +1,6 @@
 #include "fusedsc/common/gpu/depthwise_plan.h"
 #include "fusedsc/common/gpu/launch.h"
-#include "fusedsc/common/gpu/partials.h"
+#include "fusedsc/common/gpu/partials_launch.h"
 #include "fusedsc/common/joined_views.h"
 #include "fusedsc/fused/batch_norm_seam_gpu.h"
 #include "fusedsc/fused/batch_norm_seam_kernel.h"

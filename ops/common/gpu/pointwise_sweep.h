@@ -1,0 +1,115 @@
+/// How the threads of a block go over a finished tile: each sweep takes a run of neighbours of one row, as many as are
+/// stored at once; the run and the rows' distance are such that a thread always meets the same channels.
+#pragma once
+
+#include "fusedsc/common/gpu/moments.h"
+#include "fusedsc/common/gpu/pointwise_operand.h"
+
+namespace fusedsc::gpu {
+
+/// Rows are positions and columns channels (kPixelRows), or the other way round. Items: the channels of a thread.
+template <class T, class Tile, bool kPixelRows_>
+struct TileSweep {
+  using A = Accumulator<T>;
+  static constexpr bool kPixelRows = kPixelRows_;
+  static constexpr int kRun = 16 / static_cast<int>(sizeof(T)), kRuns = Tile::kCols / kRun;
+  static constexpr int kRowStep = kMatrixThreads / kRuns, kSweeps = Tile::kRows / kRowStep;
+  static constexpr int kItems = kPixelRows ? kRun : kSweeps;
+  static constexpr int kChannels = kPixelRows ? Tile::kCols : Tile::kRows;
+  static constexpr int kPixels = kPixelRows ? Tile::kRows : Tile::kCols;
+  static constexpr int kSlots = kPixelRows ? kRowStep : kRuns;  ///< threads that meet a channel
+  static_assert(kMatrixThreads % kRuns == 0 && Tile::kRows % kRowStep == 0);
+
+  FUSEDSC_DEVICE static int row(int sweep) { return thread_index() / kRuns + sweep * kRowStep; }
+  FUSEDSC_DEVICE static int col() { return thread_index() % kRuns * kRun; }
+  FUSEDSC_DEVICE static int slot() { return kPixelRows ? thread_index() / kRuns : thread_index() % kRuns; }
+  /// Within the tile.
+  FUSEDSC_DEVICE static int channel(int item) { return kPixelRows ? col() + item : row(item); }
+
+  /// A run of the sums that a product left, its parts added.
+  FUSEDSC_DEVICE static void read(const A* sums, int sweep, A (&to)[kRun]) {
+    constexpr int kVector = 16 / static_cast<int>(sizeof(A));
+#pragma unroll
+    for (int part = 0; part < Tile::kParts; ++part) {
+      const A* from = sums + (part * Tile::kRows + row(sweep)) * Tile::kSumsPitch + col();
+#pragma unroll
+      for (int i = 0; i < kRun; i += kVector) {
+        const auto vector = *reinterpret_cast<const Aligned<A, kVector>*>(from + i);
+#pragma unroll
+        for (int v = 0; v < kVector; ++v) to[i + v] = part == 0 ? vector.elements[v] : to[i + v] + vector.elements[v];
+      }
+    }
+  }
+};
+
+/// Values of a thread's channels; `first` is the tile's first channel, `channels` how many the vector has from there on.
+template <class Sweep, class Stored, class A>
+FUSEDSC_DEVICE void load_items(const void* vector, int first, int channels, A otherwise, A (&to)[Sweep::kItems],
+                               Stored) {
+#pragma unroll
+  for (int i = 0; i < Sweep::kItems; ++i) {
+    const bool has = vector != nullptr && Sweep::channel(i) < channels;
+    to[i] = has ? static_cast<A>(to_accumulator(static_cast<const Stored*>(vector)[first + Sweep::channel(i)]))
+                : otherwise;
+  }
+}
+
+/// A run of kRun elements, of which `count` exist, `stride` apart, as few at once as `run_bytes` allows.
+template <int kRun, class T>
+FUSEDSC_DEVICE void store_run(const Accumulator<T> (&from)[kRun], T* to, std::int64_t stride, int count,
+                              int run_bytes) {
+  if (run_bytes == 16 && count == kRun) {
+    store<kRun>(from, to);
+  } else if (sizeof(T) <= 4 && run_bytes == 8 && count == kRun) {
+    constexpr int kHalf = sizeof(T) <= 4 ? kRun / 2 : 1;
+    store<kHalf>(from, to);
+    store<kHalf>(from + kHalf, to + kHalf);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kRun; ++i) {
+      if (i < count) store<1>(from + i, to + i * stride);
+    }
+  }
+}
+
+template <int kRun, class T>
+FUSEDSC_DEVICE void load_run(const T* from, std::int64_t stride, int count, int run_bytes,
+                             Accumulator<T> (&to)[kRun]) {
+  if (run_bytes == 16 && count == kRun) {
+    load<kRun>(from).widen(to);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kRun; ++i) to[i] = i < count ? to_accumulator(from[i * stride]) : Accumulator<T>(0);
+  }
+}
+
+/// Puts together what a block's threads have summed per channel: kSums values of each item, and
+/// merge(sums, other's sums), called in the order of the threads. keep(channel of the tile, sums) in one of them.
+template <class Sweep, int kSums, class A, class Merge, class Keep>
+FUSEDSC_DEVICE void merge_items(A* memory, const A (&values)[Sweep::kItems][kSums], const Merge& merge,
+                                const Keep& keep) {
+  constexpr int kPlaces = Sweep::kSlots * Sweep::kChannels;
+  block_barrier();  // whoever used the memory before is done
+#pragma unroll
+  for (int i = 0; i < Sweep::kItems; ++i) {
+#pragma unroll
+    for (int s = 0; s < kSums; ++s) {
+      memory[s * kPlaces + Sweep::slot() * Sweep::kChannels + Sweep::channel(i)] = values[i][s];
+    }
+  }
+  block_barrier();
+  for (int channel = thread_index(); channel < Sweep::kChannels; channel += kMatrixThreads) {
+    A merged[kSums];
+#pragma unroll
+    for (int s = 0; s < kSums; ++s) merged[s] = memory[s * kPlaces + channel];
+    for (int slot = 1; slot < Sweep::kSlots; ++slot) {
+      A other[kSums];
+#pragma unroll
+      for (int s = 0; s < kSums; ++s) other[s] = memory[s * kPlaces + slot * Sweep::kChannels + channel];
+      merge(merged, other);
+    }
+    keep(channel, merged);
+  }
+}
+
+}  // namespace fusedsc::gpu
