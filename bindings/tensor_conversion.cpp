@@ -22,7 +22,7 @@ DataType data_type(at::ScalarType dtype) {
 }
 
 /// CUDA and ROCm builds of PyTorch both call their GPUs "cuda".
-Device device_of(const at::Tensor& tensor) { return tensor.is_cuda() ? Device::gpu : Device::cpu; }
+Device place_of(const at::Tensor& tensor) { return tensor.is_cuda() ? Device::gpu : Device::cpu; }
 
 bool is_given(const at::Tensor& tensor) { return tensor.defined() && tensor.numel() > 0; }
 
@@ -33,7 +33,7 @@ View view_of(const at::Tensor& tensor, Pointer data) {
   view.dtype = data_type(tensor.scalar_type());
   std::copy_n(tensor.sizes().begin(), 4, view.sizes.begin());
   std::copy_n(tensor.strides().begin(), 4, view.strides.begin());
-  view.device = device_of(tensor);
+  view.device = place_of(tensor);
   return view;
 }
 
@@ -51,12 +51,12 @@ TensorView mutable_view(const at::Tensor& tensor) {
 
 ConstChannelVector channels(const at::Tensor& vector) {
   if (!is_given(vector)) return {};
-  return {vector.const_data_ptr(), data_type(vector.scalar_type()), vector.numel(), device_of(vector)};
+  return {vector.const_data_ptr(), data_type(vector.scalar_type()), vector.numel(), place_of(vector)};
 }
 
 ChannelVector mutable_channels(const at::Tensor& vector) {
   if (!is_given(vector)) return {};
-  return {vector.mutable_data_ptr(), data_type(vector.scalar_type()), vector.numel(), device_of(vector)};
+  return {vector.mutable_data_ptr(), data_type(vector.scalar_type()), vector.numel(), place_of(vector)};
 }
 
 at::Tensor addressable(const at::Tensor& tensor) {

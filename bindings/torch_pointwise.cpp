@@ -1,4 +1,5 @@
 /// Pointwise convolution: kernels for PyTorch's dispatcher, and the fake ones that torch.compile asks for sizes.
+#include <ATen/ops/empty.h>
 #include <torch/library.h>
 
 #include "arguments.h"
