@@ -40,7 +40,7 @@ class PointwiseInputGradientSink {
       const auto item = [&](int i) { return Sweep::kPixelRows ? i : sweep; };
       if (p_.x.data != nullptr) {
         A x[Sweep::kRun], z[Sweep::kRun];
-        read(p_.x, pixel, channel, count, x);
+        load_run<Sweep>(p_.x, share_.group, pixel, channel, count, x, T());
 #pragma unroll
         for (int i = 0; i < Sweep::kRun; ++i) z[i] = x[i] * scale_[item(i)] + shift_[item(i)];
         activate_backward(p_.prologue.activation, z, g);
@@ -55,13 +55,12 @@ class PointwiseInputGradientSink {
       }
       if (p_.grad_add.data != nullptr) {
         A added[Sweep::kRun];
-        read(p_.grad_add, pixel, channel, count, added);
+        load_run<Sweep>(p_.grad_add, share_.group, pixel, channel, count, added, T());
 #pragma unroll
         for (int i = 0; i < Sweep::kRun; ++i) g[i] += added[i];
       }
     }
-    T* to = static_cast<T*>(p_.grad_x.data) + share_.group * p_.grad_x.group + p_.grad_x.offset(pixel, channel);
-    store_run(g, to, Sweep::kPixelRows ? p_.grad_x.second : p_.grad_x.first, count, p_.grad_x.run_bytes);
+    store_run<Sweep>(g, p_.grad_x, share_.group, pixel, channel, count, T());
   }
 
   FUSEDSC_DEVICE void finish(A* memory) {
@@ -85,12 +84,6 @@ class PointwiseInputGradientSink {
   }
 
  private:
-  FUSEDSC_DEVICE void read(const PointwiseMatrix& matrix, int pixel, int channel, int count, A (&to)[Sweep::kRun]) const {
-    const T* from =
-        static_cast<const T*>(matrix.data) + share_.group * matrix.group + matrix.offset(pixel, channel);
-    load_run(from, Sweep::kPixelRows ? matrix.second : matrix.first, count, matrix.run_bytes, to);
-  }
-
   static constexpr int kItems = kSeams ? Sweep::kItems : 1;
 
   const PointwiseInputGradientParameters& p_;

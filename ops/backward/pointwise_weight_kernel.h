@@ -81,8 +81,7 @@ FUSEDSC_DEVICE void leave_weight_gradient(const PointwiseWeightGradientParameter
       if (i < count) to[i] = sums[i];
     }
   } else if (p.weight.data != nullptr) {
-    T* to = static_cast<T*>(p.weight.data) + group * p.weight.group + p.weight.offset(output, channel);
-    store_run(sums, to, p.weight.second, count, p.weight.run_bytes);
+    store_run<Sweep>(sums, p.weight, group, output, channel, count, T());
   }
 }
 
@@ -101,7 +100,8 @@ FUSEDSC_DEVICE void pointwise_weight_gradient(const PointwiseWeightGradientParam
   typename Product::Rows grad_y(p.grad_y, p.grad_y_seam, group, p.outputs);
   typename Product::Cols x(p.x, p.x_seam, group, p.channels);
   typename Product::Loop loop(grad_y, x);
-  const OperandWindow row_window{first_output, p.outputs, begin, end}, col_window{first_channel, p.channels, begin, end};
+  const OperandWindow row_window{first_output, p.outputs, begin, end},
+      col_window{first_channel, p.channels, begin, end};
   loop.start_fixed(row_window, col_window);
   BiasGradient<T, Tile> bias;
   const bool has_bias = p.bias_partials != nullptr && first_channel == 0;

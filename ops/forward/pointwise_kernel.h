@@ -45,16 +45,13 @@ class PointwiseSink {
         activate(p_.epilogue.activation, y);
         if (p_.residual.data != nullptr) {
           A added[Sweep::kRun];
-          const T* from = static_cast<const T*>(p_.residual.data) + share_.group * p_.residual.group +
-                          p_.residual.offset(pixel, channel);
-          load_run(from, Sweep::kPixelRows ? p_.residual.second : p_.residual.first, count, p_.residual.run_bytes, added);
+          load_run<Sweep>(p_.residual, share_.group, pixel, channel, count, added, T());
 #pragma unroll
           for (int i = 0; i < Sweep::kRun; ++i) y[i] += added[i];
         }
       }
     }
-    T* to = static_cast<T*>(p_.y.data) + share_.group * p_.y.group + p_.y.offset(pixel, channel);
-    store_run(y, to, Sweep::kPixelRows ? p_.y.second : p_.y.first, count, p_.y.run_bytes);
+    store_run<Sweep>(y, p_.y, share_.group, pixel, channel, count, T());
   }
 
   FUSEDSC_DEVICE void finish(A* memory) {

@@ -1,6 +1,6 @@
-/// Products of matrices by the threads of a block: D[row][col] += sum over k of A[row][k] * B[col][k], where A and B are
-/// tiles in block memory and D stays in registers. What happens to elements between block memory and the product, a seam,
-/// is the caller's. The same meaning on every target; tensor cores where they are (matrix_cuda.h), else fused
+/// Products of matrices by the threads of a block: D[row][col] += sum over k of A[row][k] * B[col][k], where A and B
+/// are tiles in block memory and D stays in registers. What happens to elements between block memory and the product, a
+/// seam, is the caller's. The same meaning on every target; tensor cores where they are (matrix_cuda.h), else fused
 /// multiply-adds.
 #pragma once
 
@@ -76,8 +76,8 @@ struct SeamOperand {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const int c = kByDepth ? place(i).k : place(i).outer;
-      z[i] = other_tile == nullptr ? z[i] * scale[c] + shift[c]
-                                   : z[i] * scale[c] + (other[i] * other_scale[c] + shift[c]);
+      z[i] =
+          other_tile == nullptr ? z[i] * scale[c] + shift[c] : z[i] * scale[c] + (other[i] * other_scale[c] + shift[c]);
     }
     activate(activation, z);
     if constexpr (!kByDepth) {

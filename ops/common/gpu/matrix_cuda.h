@@ -26,7 +26,8 @@ FUSEDSC_DEVICE void load_matrices(const void* row, std::uint32_t (&to)[4]) {
 }
 
 FUSEDSC_DEVICE void multiply_add(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t* b, Float16) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+      "%3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
@@ -141,7 +142,6 @@ class TensorCoreProduct {
 };
 
 template <class T, class Tile>
-using MatrixProduct =
-    std::conditional_t<sizeof(T) == 2, TensorCoreProduct<T, Tile>, FmaProduct<T, Tile>>;
+using MatrixProduct = std::conditional_t<sizeof(T) == 2, TensorCoreProduct<T, Tile>, FmaProduct<T, Tile>>;
 
 }  // namespace fusedsc::gpu

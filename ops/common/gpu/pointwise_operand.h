@@ -13,9 +13,9 @@ namespace fusedsc::gpu {
 template <class Void>
 struct BasicPointwiseMatrix {
   Void* data = nullptr;
-  std::int64_t first = 0, second = 0;            ///< strides
-  std::int64_t row_skip = 0, image_skip = 0;     ///< what lies between rows and images, beyond their positions
-  std::int64_t group = 0;                        ///< from a group's elements to the next one's
+  std::int64_t first = 0, second = 0;         ///< strides
+  std::int64_t row_skip = 0, image_skip = 0;  ///< what lies between rows and images, beyond their positions
+  std::int64_t group = 0;                     ///< from a group's elements to the next one's
   Divisor by_width, by_area;
   bool is_linear = true;  ///< nothing lies between rows and images
   int run_bytes = 0;      ///< from each multiple of so many bytes on, neighbours can be copied at once; 0: one by one
@@ -45,23 +45,56 @@ struct OperandWindow {
   int outer, outer_end, k, k_end;
 };
 
-/// Copies kRun neighbours at a time, or, if that is 1, elements one by one.
+/// A place of an operand's tile, and what belongs there.
+template <class T, class Tile, bool kDepthFirst>
+struct OperandElement {
+  int place;
+  bool valid;         ///< else it is 0
+  bool wanted;        ///< else it is not multiplied
+  std::int64_t from;  ///< offset; 0 if it is not valid
+
+  FUSEDSC_DEVICE OperandElement(const PointwiseMatrix& matrix, const OperandWindow& window, int major, int minor) {
+    const int outer = Tile::kDepthInner ? major : minor, k = Tile::kDepthInner ? minor : major;
+    place = Tile::place(outer, k);
+    wanted = k < (window.k_end - window.k + 15) / 16 * 16;
+    valid = window.outer + outer < window.outer_end && window.k + k < window.k_end;
+    const int first = kDepthFirst ? window.k + k : window.outer + outer;
+    const int second = kDepthFirst ? window.outer + outer : window.k + k;
+    from = valid ? matrix.offset(first, second) : 0;
+  }
+};
+
+/// Copies kRun neighbours at a time.
 template <class T, class Tile, bool kDepthFirst, int kRun>
 FUSEDSC_DEVICE void copy_runs(T* to, const PointwiseMatrix& matrix, const T* from, const OperandWindow& window) {
   constexpr int kRuns = Tile::kMinor / kRun;
-  const int depth = (window.k_end - window.k + 15) / 16 * 16;  // what lies beyond is not multiplied
 #pragma unroll 4
   for (int i = thread_index(); i < Tile::kMajor * kRuns; i += kMatrixThreads) {
-    const int major = i / kRuns, minor = i % kRuns * kRun;
-    const int outer = Tile::kDepthInner ? major : minor, k = Tile::kDepthInner ? minor : major;
-    if (k >= depth) continue;
-    const bool valid = window.outer + outer < window.outer_end && window.k + k < window.k_end;
-    const int first = kDepthFirst ? window.k + k : window.outer + outer;
-    const int second = kDepthFirst ? window.outer + outer : window.k + k;
-    const T* source = from + (valid ? matrix.offset(first, second) : 0);
-    T* place = to + Tile::place(outer, k);
-    if constexpr (kRun * sizeof(T) >= 4) start_copy<kRun * static_cast<int>(sizeof(T))>(place, source, valid);
-    else *place = valid ? *source : T{};
+    const OperandElement<T, Tile, kDepthFirst> run(matrix, window, i / kRuns, i % kRuns * kRun);
+    if (!run.wanted) continue;
+    start_copy<kRun* static_cast<int>(sizeof(T))>(to + run.place, from + run.from, run.valid);
+  }
+}
+
+/// Copies elements one by one, a few loads under way at once.
+template <class T, class Tile, bool kDepthFirst>
+FUSEDSC_DEVICE void copy_elements(T* to, const PointwiseMatrix& matrix, const T* from, const OperandWindow& window) {
+  constexpr int kAtOnce = 4, kElements = Tile::kMajor * Tile::kMinor;
+  static_assert(kElements % (kAtOnce * kMatrixThreads) == 0);
+#pragma unroll 1
+  for (int first = thread_index(); first < kElements; first += kAtOnce * kMatrixThreads) {
+    T elements[kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int i = first + j * kMatrixThreads;
+      const OperandElement<T, Tile, kDepthFirst> element(matrix, window, i / Tile::kMinor, i % Tile::kMinor);
+      elements[j] = element.valid ? from[element.from] : T{};
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int i = first + j * kMatrixThreads, major = i / Tile::kMinor, minor = i % Tile::kMinor;
+      to[Tile::kDepthInner ? Tile::place(major, minor) : Tile::place(minor, major)] = elements[j];
+    }
   }
 }
 
@@ -74,7 +107,7 @@ FUSEDSC_DEVICE void copy_operand(T* to, const PointwiseMatrix& matrix, int group
   } else if (kSize <= 4 && matrix.run_bytes == 8) {
     copy_runs<T, Tile, kDepthFirst, kSize <= 4 ? 8 / kSize : 1>(to, matrix, from, window);
   } else {
-    copy_runs<T, Tile, kDepthFirst, 1>(to, matrix, from, window);
+    copy_elements<T, Tile, kDepthFirst>(to, matrix, from, window);
   }
 }
 
@@ -125,18 +158,19 @@ class OperandSource {
       return PlainOperand<T, Tile>{tile};
     } else {
       const A* scale = kSeam == SeamIndex::depth ? coefficients(stage) : fixed_;
-      return SeamOperand<T, Tile, kSeam == SeamIndex::depth>{
-          tile,          seam_.other.data != nullptr ? other_tile(stage) : nullptr,
-          scale,         scale + kCoefficients,
-          scale + 2 * kCoefficients, seam_.activation,
-          depth};
+      return SeamOperand<T, Tile, kSeam == SeamIndex::depth>{tile,
+                                                             seam_.other.data != nullptr ? other_tile(stage) : nullptr,
+                                                             scale,
+                                                             scale + kCoefficients,
+                                                             scale + 2 * kCoefficients,
+                                                             seam_.activation,
+                                                             depth};
     }
   }
 
  private:
   static constexpr int kTileBytes = Tile::kElements * static_cast<int>(sizeof(T));
-  static constexpr int kCoefficients =
-      (kSeam == SeamIndex::depth) == Tile::kDepthInner ? Tile::kMinor : Tile::kMajor;
+  static constexpr int kCoefficients = (kSeam == SeamIndex::depth) == Tile::kDepthInner ? Tile::kMinor : Tile::kMajor;
   static constexpr int kCoefficientBytes = 3 * kCoefficients * static_cast<int>(sizeof(A));
 
   FUSEDSC_DEVICE T* other_tile(unsigned char* stage) const { return reinterpret_cast<T*>(stage + kTileBytes); }

@@ -23,7 +23,7 @@ struct PointwiseInstance {
   DataType dtype;
   bool channels_inner;  ///< for tensors whose channels are neighbours, else for those whose positions are
   PointwiseTile tile;
-  Kernel plain, seams;  ///< plain: nothing fused
+  Kernel plain, seams;                ///< plain: nothing fused
   Memory plain_memory, seams_memory;  ///< of a block, by whether an operand has a second tensor
 };
 

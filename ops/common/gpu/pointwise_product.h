@@ -7,7 +7,7 @@ namespace fusedsc::gpu {
 
 struct PointwiseProductParameters {
   PointwiseMatrix activations, weight;
-  PointwiseSeam seam;                     ///< of the activations
+  PointwiseSeam seam;                       ///< of the activations
   int pixels = 0, depth = 0, channels = 0;  ///< positions of all images; channels in and out of one group
   int pixel_tiles = 1, channel_tiles = 1, splits = 1, groups = 1;
   Divisor by_channel_tiles, by_splits;
@@ -32,8 +32,8 @@ struct PointwiseProduct {
   using Sweep = TileSweep<T, Tile, kPixelRows>;
   using Pixels = OperandSource<T, OperandTile<T, Sweep::kPixels, Tile::kDepth, kPixelRows>, false,
                                kSeams ? SeamIndex::depth : SeamIndex::none>;
-  using Weight = OperandSource<T, OperandTile<T, Sweep::kChannels, Tile::kDepth, !kWeightDepthFirst>,
-                               kWeightDepthFirst, SeamIndex::none>;
+  using Weight = OperandSource<T, OperandTile<T, Sweep::kChannels, Tile::kDepth, !kWeightDepthFirst>, kWeightDepthFirst,
+                               SeamIndex::none>;
   using Rows = std::conditional_t<kPixelRows, Pixels, Weight>;
   using Cols = std::conditional_t<kPixelRows, Weight, Pixels>;
   using Loop = TileLoop<T, Tile, Rows, Cols>;
@@ -71,8 +71,8 @@ struct PointwiseProduct {
               if (row >= row_end || count <= 0) continue;
               typename Sweep::A y[Sweep::kRun];
               Sweep::read(loop.sums(), sweep, y);
-              sink.take(sweep, first_pixel(tile) + (kPixelRows ? row : col), first_channel + (kPixelRows ? col : row), y,
-                        count);
+              sink.take(sweep, first_pixel(tile) + (kPixelRows ? row : col), first_channel + (kPixelRows ? col : row),
+                        y, count);
             }
           });
       sink.finish(loop.sums());

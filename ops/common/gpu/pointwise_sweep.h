@@ -42,44 +42,55 @@ struct TileSweep {
   }
 };
 
-/// Values of a thread's channels; `first` is the tile's first channel, `channels` how many the vector has from there on.
+/// Values of a thread's channels; `first` is the tile's first channel, `channels` how many the vector has from there
+/// on.
 template <class Sweep, class Stored, class A>
 FUSEDSC_DEVICE void load_items(const void* vector, int first, int channels, A otherwise, A (&to)[Sweep::kItems],
                                Stored) {
 #pragma unroll
   for (int i = 0; i < Sweep::kItems; ++i) {
     const bool has = vector != nullptr && Sweep::channel(i) < channels;
-    to[i] = has ? static_cast<A>(to_accumulator(static_cast<const Stored*>(vector)[first + Sweep::channel(i)]))
-                : otherwise;
+    to[i] =
+        has ? static_cast<A>(to_accumulator(static_cast<const Stored*>(vector)[first + Sweep::channel(i)])) : otherwise;
   }
 }
 
-/// A run of kRun elements, of which `count` exist, `stride` apart, as few at once as `run_bytes` allows.
-template <int kRun, class T>
-FUSEDSC_DEVICE void store_run(const Accumulator<T> (&from)[kRun], T* to, std::int64_t stride, int count,
-                              int run_bytes) {
-  if (run_bytes == 16 && count == kRun) {
-    store<kRun>(from, to);
-  } else if (sizeof(T) <= 4 && run_bytes == 8 && count == kRun) {
-    constexpr int kHalf = sizeof(T) <= 4 ? kRun / 2 : 1;
-    store<kHalf>(from, to);
-    store<kHalf>(from + kHalf, to + kHalf);
+/// A run from {pixel, channel} on, of which `count` elements exist, to and from memory: as many at once as the matrix
+/// allows.
+template <class Sweep, class T>
+FUSEDSC_DEVICE void store_run(const Accumulator<T> (&from)[Sweep::kRun], const OutputMatrix& matrix, int group,
+                              int pixel, int channel, int count, T) {
+  T* to = static_cast<T*>(matrix.data) + group * matrix.group;
+  if (matrix.run_bytes == 16 && count == Sweep::kRun) {
+    store<Sweep::kRun>(from, to + matrix.offset(pixel, channel));
+  } else if (sizeof(T) <= 4 && matrix.run_bytes == 8 && count == Sweep::kRun) {
+    constexpr int kHalf = sizeof(T) <= 4 ? Sweep::kRun / 2 : 1;
+    store<kHalf>(from, to + matrix.offset(pixel, channel));
+    store<kHalf>(from + kHalf, to + (Sweep::kPixelRows ? matrix.offset(pixel, channel + kHalf)
+                                                       : matrix.offset(pixel + kHalf, channel)));
   } else {
 #pragma unroll
-    for (int i = 0; i < kRun; ++i) {
-      if (i < count) store<1>(from + i, to + i * stride);
+    for (int i = 0; i < Sweep::kRun; ++i) {
+      if (i >= count) continue;
+      store<1>(from + i,
+               to + (Sweep::kPixelRows ? matrix.offset(pixel, channel + i) : matrix.offset(pixel + i, channel)));
     }
   }
 }
 
-template <int kRun, class T>
-FUSEDSC_DEVICE void load_run(const T* from, std::int64_t stride, int count, int run_bytes,
-                             Accumulator<T> (&to)[kRun]) {
-  if (run_bytes == 16 && count == kRun) {
-    load<kRun>(from).widen(to);
+template <class Sweep, class T>
+FUSEDSC_DEVICE void load_run(const PointwiseMatrix& matrix, int group, int pixel, int channel, int count,
+                             Accumulator<T> (&to)[Sweep::kRun], T) {
+  const T* from = static_cast<const T*>(matrix.data) + group * matrix.group;
+  if (matrix.run_bytes == 16 && count == Sweep::kRun) {
+    load<Sweep::kRun>(from + matrix.offset(pixel, channel)).widen(to);
   } else {
 #pragma unroll
-    for (int i = 0; i < kRun; ++i) to[i] = i < count ? to_accumulator(from[i * stride]) : Accumulator<T>(0);
+    for (int i = 0; i < Sweep::kRun; ++i) {
+      const std::int64_t offset =
+          Sweep::kPixelRows ? matrix.offset(pixel, channel + i) : matrix.offset(pixel + i, channel);
+      to[i] = i < count ? to_accumulator(from[offset]) : Accumulator<T>(0);
+    }
   }
 }
 

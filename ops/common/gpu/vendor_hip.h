@@ -109,7 +109,8 @@ inline constexpr std::size_t kBlockMemoryLimit = 64 * 1024;
 inline int multiprocessors() {
   int device = 0, count = 0;
   check_vendor(hipGetDevice(&device), "gpu: asking for the current device");
-  check_vendor(hipDeviceGetAttribute(&count, hipDeviceAttributeMultiprocessorCount, device), "gpu: asking for its size");
+  check_vendor(hipDeviceGetAttribute(&count, hipDeviceAttributeMultiprocessorCount, device),
+               "gpu: asking for its size");
   return count;
 }
 
