@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
         for case in progress:
             progress.set_description(f"{case.suite} {case.name} {case.dtype} {case.layout} {case.direction}")
             records.append(measure(case, machine, options))
-    console = Console() if sys.stdout.isatty() else Console(width=130)
+    console = Console() if sys.stdout.isatty() else Console(width=150)
     report.print_tables(records, console)
     console.print(f"{facts}; medians of {options.rounds} rounds")
     for path in write(records, options, machine, facts):

@@ -55,8 +55,8 @@ def print_tables(records: list[Record], console: Console) -> None:
             )
         console.print(table)
     columns = ("suite", "direction", "dtype", "layout", "batch")
-    numbers = ("geometric mean", "of the mean times", "least", "ours, us", "PyTorch, us")
-    means = _table("PyTorch's time over ours", columns, numbers)
+    numbers = ("mean", "of mean times", "least", "ours, us", "PyTorch, us")
+    means = _table("PyTorch's time over ours: geometric mean, ratio of the mean times, least", columns, numbers)
     for group, members in groups(records).items():
         ours, pytorch = (statistics.mean(record[key] for record in members) for key in ("ours_us", "pytorch_us"))
         ratios = (mean_ratio(members), pytorch / ours, min(record["ratio"] for record in members))

@@ -39,14 +39,18 @@ weight_taps_kernel(DepthwiseWeightGradientParameters parameters) {
   depthwise_weight_gradient_taps<T, kChannels, kTapGroup>(parameters);
 }
 
-template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, int kBlocks = 4>
+/// Whole periods must be as long with seams, where fewer rows ahead may have to do.
+template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, int kBlocks = 4,
+          int kSeamsAhead = kAhead>
 constexpr InputInstance input_rows(DataType dtype) {
+  constexpr int kLive = (kKernel - 1) / kStride + 1;
+  static_assert(common_multiple(kLive, kAhead + 1) == common_multiple(kLive, kSeamsAhead + 1));
   return {dtype,
           kKernel,
           kStride,
-          {kChannels, kColumns, common_multiple((kKernel - 1) / kStride + 1, kAhead + 1)},
+          {kChannels, kColumns, common_multiple(kLive, kAhead + 1)},
           input_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kAhead, kBlocks, false>,
-          input_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kAhead, 2, true>};
+          input_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kSeamsAhead, 2, true>};
 }
 
 template <class T, int kChannels, int kColumns>
@@ -99,7 +103,7 @@ const InputInstance kInputInstances[] = {
     input_rows<BFloat16, 7, 2, 1, 1, 1, 3>(DataType::bfloat16),
     input_taps<BFloat16, 4, 2>(DataType::bfloat16),
     input_taps<BFloat16, 1, 4>(DataType::bfloat16),
-    input_rows<float, 3, 1, 2, 4, 2>(DataType::float32),
+    input_rows<float, 3, 1, 2, 4, 2, 4, 0>(DataType::float32),
     input_rows<float, 3, 1, 1, 2, 2>(DataType::float32),
     input_rows<float, 3, 2, 4, 1, 3>(DataType::float32),
     input_rows<float, 3, 2, 1, 1, 1>(DataType::float32),
