@@ -33,7 +33,7 @@ inline void verify_dsc_block_backward(const DscBlockCase& block) {
   const Array d = tensors.d.values();
   const DscBlockGradients expected =
       backward(tensors.inputs.reference(block), {tensors.mean.values(), tensors.invstd.values()},
-               block.rounds_d() ? &d : nullptr, tensors.grad_y.values(), block.rounds_grad_bn());
+               block.stores_d ? &d : nullptr, block.rounds_d(), tensors.grad_y.values(), block.rounds_grad_bn());
 
   Random random(9 + static_cast<std::uint64_t>(block.outputs));
   std::vector<Output> outputs;
