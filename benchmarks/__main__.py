@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import platform
+import signal
 import sys
 from pathlib import Path
 
@@ -68,10 +69,15 @@ def run(options: argparse.Namespace) -> int:
     facts = describe(options, machine)
     torch.manual_seed(0)
     records = []
-    with tqdm(cases, unit=" cases", dynamic_ncols=True) as progress:
-        for case in progress:
-            progress.set_description(f"{case.suite} {case.name} {case.dtype} {case.layout} {case.direction}")
-            records.append(measure(case, machine, options))
+    try:
+        with tqdm(cases, unit=" cases", dynamic_ncols=True) as progress:
+            for case in progress:
+                progress.set_description(f"{case.suite} {case.name} {case.dtype} {case.layout} {case.direction}")
+                records.append(measure(case, machine, options))
+    except KeyboardInterrupt:
+        print(f"Stopped after {len(records)} of {len(cases)} cases.", file=sys.stderr)
+        if not records or options.device == "cpu":  # results of a CPU are kept whole
+            return 130
     console = Console() if sys.stdout.isatty() else Console(width=150)
     report.print_tables(records, console)
     console.print(f"{facts}; medians of {options.rounds} rounds")
@@ -81,6 +87,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def prepare(options: argparse.Namespace) -> None:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     if options.device == "cuda":
         if not torch.cuda.is_available():
             raise UserError("--device cuda: PyTorch sees no GPU on this machine; without it the CPU is measured")

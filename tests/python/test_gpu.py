@@ -1,7 +1,6 @@
 """What only a GPU can get wrong: streams, captured graphs, several devices, large tensors, running out of memory."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -176,16 +175,44 @@ def test_explain_names_the_gpu():
     assert "cpu: the tensors are on a GPU" in str(explanation)
 
 
+@pytest.fixture
+def programs(monkeypatch):
+    """The repository's programs, which choose their devices themselves."""
+    root = Path(__file__).parents[2]
+    monkeypatch.syspath_prepend(root)
+    monkeypatch.syspath_prepend(root / "training_examples")
+    before = torch.backends.cudnn.benchmark, device()
+    torch.set_default_device("cpu")
+    yield
+    torch.backends.cudnn.benchmark = before[0]
+    torch.set_default_device(before[1])
+
+
+@pytest.mark.usefixtures("programs")
 def test_training_example(data, tmp_path):
-    sys.path.insert(0, str(Path(__file__).parents[2] / "training_examples"))
     import fashion_mnist
 
-    torch.set_default_device("cpu")
-    try:
-        small = ["--epochs", "1", "--batch-size", "8", "--width", "0.1", "--limit-train", "48", "--limit-test", "40"]
-        run = ["--data", str(data), "--runs", str(tmp_path), "--device", "cuda", "--compare-steps", "4"]
-        assert fashion_mnist.main(run + small) == 0
-    finally:
-        torch.set_default_device("cuda")
+    small = ["--epochs", "1", "--batch-size", "8", "--width", "0.1", "--limit-train", "48", "--limit-test", "40"]
+    run = ["--data", str(data), "--runs", str(tmp_path), "--device", "cuda", "--compare-steps", "4"]
+    assert fashion_mnist.main(run + small) == 0
     summary = json.loads((tmp_path / "latest" / "summary.json").read_text())
     assert summary["train_images"] == 48
+
+
+@pytest.mark.usefixtures("programs")
+def test_benchmarks_keep_what_was_not_measured_again(tmp_path):
+    from benchmarks import __main__ as benchmarks
+
+    def run(*options):
+        place = ["--device", "cuda", "--suite", "depthwise", "--batch", "1", "--output", str(tmp_path)]
+        assert benchmarks.main([*place, "--case", "D24 *", "--rounds", "1", *options]) == 0
+        return json.loads((tmp_path / "depthwise.json").read_text())
+
+    assert len(run("--dtype", "float16", "bfloat16", "--commit", "first")) == 2 * 2 * 3
+    records = run("--dtype", "float16", "--direction", "forward", "--commit", "second")
+    assert [record["commit"] for record in records].count("second") == 2
+    assert [record["commit"] for record in records].count("first") == 10
+    for record in records:
+        assert record["pytorch_us"] > 0
+        assert record["ours_us"] > 0
+        assert record["floor_us"] > 0

@@ -34,9 +34,11 @@ def outcome(model, x):
 
 def assert_same(model, other, x):
     (y, gradients, buffers), (other_y, other_gradients, other_buffers) = outcome(model, x), outcome(other, x)
-    torch.testing.assert_close(y, other_y)
-    torch.testing.assert_close(gradients, other_gradients)
-    torch.testing.assert_close(buffers, other_buffers)
+    # BatchNorms of four values amplify rounding errors; on GPUs PyTorch sums in other orders than on the CPU.
+    tolerance = {} if device().type == "cpu" else {"rtol": 1e-5, "atol": 1e-6}
+    torch.testing.assert_close(y, other_y, **tolerance)
+    torch.testing.assert_close(gradients, other_gradients, **tolerance)
+    torch.testing.assert_close(buffers, other_buffers, **tolerance)
 
 
 @pytest.mark.parametrize("width", [0.25, 0.35, 1.0])
