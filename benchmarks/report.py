@@ -77,7 +77,8 @@ def _table(title: str, texts: Iterable[str], numbers: Iterable[str], more_texts:
 
 
 def write_json(path: Path, records: list[Record]) -> None:
-    _write_atomically(path, (json.dumps(records, indent=1) + "\n").encode())
+    lines = ",\n".join(json.dumps(record) for record in records)
+    _write_atomically(path, f"[\n{lines}\n]\n".encode())
 
 
 def keep(folder: Path, records: list[Record], title: str) -> list[Path]:
