@@ -149,9 +149,10 @@ class OperandCursor {
 enum class SeamIndex { none, depth, outer };
 
 /// An operand: where it comes from, and its place in block memory.
-template <class T, class Tile_, bool kDepthFirst, SeamIndex kSeam>
+template <class T, class Tile_, bool kDepthFirst, SeamIndex kSeam, bool kSame_ = false>
 class OperandSource {
  public:
+  static constexpr bool kSame = kSame_;  ///< for all tiles of a block
   using Tile = Tile_;
   using A = Accumulator<T>;
 
@@ -175,18 +176,9 @@ class OperandSource {
     }
   }
 
-  /// At the first window of a tile.
-  FUSEDSC_DEVICE void aim(const OperandWindow& window) {
-    cursor_.aim(matrix_, group_, window);
-    if constexpr (kSeam != SeamIndex::none) {
-      if (seam_.other.data != nullptr) other_cursor_.aim(seam_.other, group_, window);
-      k_ = window.k;
-      k_end_ = window.k_end;
-    }
-  }
-
-  /// Copies the window, and moves on to the next.
-  FUSEDSC_DEVICE void start(unsigned char* stage) {
+  /// Copies `window` if it is the first of a tile, else the one after the last.
+  FUSEDSC_DEVICE void start(unsigned char* stage, const OperandWindow& window, bool is_first) {
+    if (is_first) aim(window);
     cursor_.copy(matrix_, reinterpret_cast<T*>(stage));
     cursor_.advance(matrix_);
     if constexpr (kSeam != SeamIndex::none) {
@@ -219,6 +211,15 @@ class OperandSource {
   }
 
  private:
+  FUSEDSC_DEVICE void aim(const OperandWindow& window) {
+    cursor_.aim(matrix_, group_, window);
+    if constexpr (kSeam != SeamIndex::none) {
+      if (seam_.other.data != nullptr) other_cursor_.aim(seam_.other, group_, window);
+      k_ = window.k;
+      k_end_ = window.k_end;
+    }
+  }
+
   static constexpr int kTileBytes = Tile::kElements * static_cast<int>(sizeof(T));
   static constexpr int kCoefficients = (kSeam == SeamIndex::depth) == Tile::kDepthInner ? Tile::kMinor : Tile::kMajor;
   static constexpr int kCoefficientBytes = 3 * kCoefficients * static_cast<int>(sizeof(A));
@@ -293,15 +294,13 @@ class TileLoop {
         block_barrier();
       }
       if (next_tile < tiles && next_step < steps) {
-        if (next_step == 0) {
-          OperandWindow rows, cols;
-          window(next_tile, rows, cols);
-          rows_.aim(rows);
-          cols_.aim(cols);
-        }
+        OperandWindow rows, cols;
+        window(next_tile, rows, cols);
         unsigned char* to = stage(slot == 0 ? kCopyStages - 1 : slot - 1);
-        rows_.start(to);
-        cols_.start(to + rows_.stage_bytes());
+        // What is the same for all tiles, and has one step, is in each of the stages by then.
+        const bool is_filled = steps == 1 && next_tile >= kCopyStages;
+        if (!Rows::kSame || !is_filled) rows_.start(to, rows, next_step == 0);
+        if (!Cols::kSame || !is_filled) cols_.start(to + rows_.stage_bytes(), cols, next_step == 0);
         if (++next_step == steps) {
           next_step = 0;
           ++next_tile;

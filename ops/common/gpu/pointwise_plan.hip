@@ -95,7 +95,7 @@ TileCost tile_cost(const PointwiseTile& tile, std::int64_t depth, DataType dtype
   const double copied = (tile.rows + tile.cols) * static_cast<double>(depth) * bytes;
   const double left = static_cast<double>(tile.rows) * tile.cols;
   const double work = products / per_cycle + copied / 24 + left * (0.1 + bytes / 24);
-  return {1500 + 400 * steps + products / per_cycle + left * 0.15, work};
+  return {1500 + (400 + 4 * tile.depth / tile.parts) * steps + products / per_cycle + left * 0.15, work};
 }
 
 double cost_of(const TileCost& tile, std::int64_t tiles, int resident, int multiprocessors) {

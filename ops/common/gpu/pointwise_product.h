@@ -33,7 +33,7 @@ struct PointwiseProduct {
   using Pixels = OperandSource<T, OperandTile<T, Sweep::kPixels, Tile::kDepth, kPixelRows>, false,
                                kSeams ? SeamIndex::depth : SeamIndex::none>;
   using Weight = OperandSource<T, OperandTile<T, Sweep::kChannels, Tile::kDepth, !kWeightDepthFirst>, kWeightDepthFirst,
-                               SeamIndex::none>;
+                               SeamIndex::none, true>;
   using Rows = std::conditional_t<kPixelRows, Pixels, Weight>;
   using Cols = std::conditional_t<kPixelRows, Weight, Pixels>;
   using Loop = TileLoop<T, Tile, Rows, Cols>;
