@@ -107,10 +107,9 @@ FUSEDSC_DEVICE void pointwise_weight_gradient(const PointwiseWeightGradientParam
   const bool has_bias = p.bias_partials != nullptr && first_channel == 0;
   loop.run(
       1, (end - begin + Tile::kDepth - 1) / Tile::kDepth, end - begin,
-      [&](int, int step, OperandWindow& rows, OperandWindow& cols) {
+      [&](int, OperandWindow& rows, OperandWindow& cols) {
         rows = row_window;
         cols = col_window;
-        rows.k = cols.k = begin + step * Tile::kDepth;
       },
       [&](const auto& operand, int depth) {
         if (has_bias) bias.add(operand, depth);

@@ -20,13 +20,14 @@ struct MatrixTile {
   static constexpr int kPartDepth = kDepth / kParts;
 
   /// Of the sums in block memory: [part][row][col].
-  static constexpr int kSumsPitch = kCols + 8;  // rows of a fragment fall on different banks
+  static constexpr int kSumsPitch = kCols + 4;  // neighbouring rows fall on different banks
   static constexpr int kSums = kParts * kRows * kSumsPitch;
 };
 
 /// Elements of an operand in block memory: kOuter rows (or columns) times kDepth values of k, either of them innermost.
-template <class T, int kOuter, int kDepth, bool kDepthInner_>
+template <class T, int kOuter, int kDepth_, bool kDepthInner_>
 struct OperandTile {
+  static constexpr int kDepth = kDepth_;
   static constexpr bool kDepthInner = kDepthInner_;
   static constexpr int kMajor = kDepthInner ? kOuter : kDepth, kMinor = kDepthInner ? kDepth : kOuter;
   static constexpr int kPitch = kMinor + 16 / static_cast<int>(sizeof(T));  // neighbours fall on different banks

@@ -42,8 +42,8 @@ void launch_sum_partials(const char* name, DataType dtype, SumPartialsParameters
 void launch_merge_moments(const char* name, DataType dtype, const void* partials, int splits, const ChannelVector& mean,
                           const ChannelVector& m2, void* stream) {
   const int channels = static_cast<int>(mean.size), lanes = partials_lanes(splits);
-  const MergeMomentsParameters merge{
-      partials, splits, channels, lanes, Divisor(static_cast<std::uint32_t>(lanes)), mean.data, m2.data};
+  const MergeMomentsParameters merge{partials,  splits, channels, lanes, Divisor(static_cast<std::uint32_t>(lanes)),
+                                     mean.data, m2.data};
   const std::int64_t blocks = (std::int64_t{channels} * lanes + kPartialsThreads - 1) / kPartialsThreads;
   const auto run = [&](auto kernel) { launch(name, kernel, blocks, kPartialsThreads, 0, stream, merge); };
   if (dtype == DataType::float64) run(merge_moments_kernel<double>);

@@ -2,6 +2,8 @@
 /// channels, copied to block memory as they are, and the seams that are applied to their elements afterwards.
 #pragma once
 
+#include <type_traits>
+
 #include "fusedsc/common/gpu/divisor.h"
 #include "fusedsc/common/gpu/matrix.h"
 #include "fusedsc/common/gpu/tensor.h"
@@ -20,10 +22,10 @@ struct BasicPointwiseMatrix {
   bool is_linear = true;  ///< nothing lies between rows and images
   int run_bytes = 0;      ///< from each multiple of so many bytes on, neighbours can be copied at once; 0: one by one
 
-  FUSEDSC_DEVICE std::int64_t offset(int position, int channel) const {
-    std::int64_t offset = position * first + channel * second;
+  FUSEDSC_DEVICE std::int64_t first_offset(int index) const {
+    std::int64_t offset = index * first;
     if (!is_linear) {
-      const auto number = static_cast<std::uint32_t>(position);
+      const auto number = static_cast<std::uint32_t>(index);
       offset += by_width.quotient(number) * row_skip + by_area.quotient(number) * image_skip;
     }
     return offset;
@@ -45,79 +47,112 @@ struct OperandWindow {
   int outer, outer_end, k, k_end;
 };
 
-/// A place of an operand's tile, and what belongs there.
-template <class T, class Tile, bool kDepthFirst>
-struct OperandElement {
-  int place;
-  bool valid;         ///< else it is 0
-  bool wanted;        ///< else it is not multiplied
-  std::int64_t from;  ///< offset; 0 if it is not valid
-
-  FUSEDSC_DEVICE OperandElement(const PointwiseMatrix& matrix, const OperandWindow& window, int major, int minor) {
-    const int outer = Tile::kDepthInner ? major : minor, k = Tile::kDepthInner ? minor : major;
-    place = Tile::place(outer, k);
-    wanted = k < (window.k_end - window.k + 15) / 16 * 16;
-    valid = window.outer + outer < window.outer_end && window.k + k < window.k_end;
-    const int first = kDepthFirst ? window.k + k : window.outer + outer;
-    const int second = kDepthFirst ? window.outer + outer : window.k + k;
-    from = valid ? matrix.offset(first, second) : 0;
-  }
-};
-
-/// Copies kRun neighbours at a time.
-template <class T, class Tile, bool kDepthFirst, int kRun>
-FUSEDSC_DEVICE void copy_runs(T* to, const PointwiseMatrix& matrix, const T* from, const OperandWindow& window) {
-  constexpr int kRuns = Tile::kMinor / kRun;
-#pragma unroll 4
-  for (int i = thread_index(); i < Tile::kMajor * kRuns; i += kMatrixThreads) {
-    const OperandElement<T, Tile, kDepthFirst> run(matrix, window, i / kRuns, i % kRuns * kRun);
-    if (!run.wanted) continue;
-    start_copy<kRun* static_cast<int>(sizeof(T))>(to + run.place, from + run.from, run.valid);
-  }
-}
-
-/// Copies elements one by one, a few loads under way at once.
-template <class T, class Tile, bool kDepthFirst>
-FUSEDSC_DEVICE void copy_elements(T* to, const PointwiseMatrix& matrix, const T* from, const OperandWindow& window) {
-  constexpr int kAtOnce = 4, kElements = Tile::kMajor * Tile::kMinor;
-  static_assert(kElements % (kAtOnce * kMatrixThreads) == 0);
-#pragma unroll 1
-  for (int first = thread_index(); first < kElements; first += kAtOnce * kMatrixThreads) {
-    T elements[kAtOnce];
+/// kCopies runs from source(0), source(1), ... to places kPitch apart, those with numbers from majors / step on are
+/// zero.
+template <int kRun, int kCopies, int kPitch, class T, class Source>
+FUSEDSC_DEVICE void copy_down(T* to, int majors, int step, bool valid, const Source& source) {
+  constexpr int kBytes = kRun * static_cast<int>(sizeof(T));
+  if constexpr (kBytes >= 4) {
 #pragma unroll
-    for (int j = 0; j < kAtOnce; ++j) {
-      const int i = first + j * kMatrixThreads;
-      const OperandElement<T, Tile, kDepthFirst> element(matrix, window, i / Tile::kMinor, i % Tile::kMinor);
-      elements[j] = element.valid ? from[element.from] : T{};
+    for (int copy = 0; copy < kCopies; ++copy) {
+      start_copy<kBytes>(to + copy * kPitch, source(copy), valid && copy * step < majors);
     }
-#pragma unroll
-    for (int j = 0; j < kAtOnce; ++j) {
-      const int i = first + j * kMatrixThreads, major = i / Tile::kMinor, minor = i % Tile::kMinor;
-      to[Tile::kDepthInner ? Tile::place(major, minor) : Tile::place(minor, major)] = elements[j];
-    }
-  }
-}
-
-template <class T, class Tile, bool kDepthFirst>
-FUSEDSC_DEVICE void copy_operand(T* to, const PointwiseMatrix& matrix, int group, const OperandWindow& window) {
-  constexpr int kSize = static_cast<int>(sizeof(T));
-  const T* from = static_cast<const T*>(matrix.data) + group * matrix.group;
-  if (matrix.run_bytes == 16) {
-    copy_runs<T, Tile, kDepthFirst, 16 / kSize>(to, matrix, from, window);
-  } else if (kSize <= 4 && matrix.run_bytes == 8) {
-    copy_runs<T, Tile, kDepthFirst, kSize <= 4 ? 8 / kSize : 1>(to, matrix, from, window);
   } else {
-    copy_elements<T, Tile, kDepthFirst>(to, matrix, from, window);
+    constexpr int kAtOnce = 4;  // loads under way
+    static_assert(kCopies % kAtOnce == 0);
+#pragma unroll 1
+    for (int first = 0; first < kCopies; first += kAtOnce) {
+      T elements[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        elements[i] = valid && (first + i) * step < majors ? *source(first + i) : T{};
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) to[(first + i) * kPitch] = elements[i];
+    }
   }
 }
+
+/// A thread's share of copying an operand to block memory. Each thread has its place in the rows of block memory and
+/// goes down them; from one window to the next, `depth` further, only what changes is computed anew.
+template <class T, class Tile, bool kDepthFirst>
+class OperandCursor {
+ public:
+  FUSEDSC_DEVICE void aim(const PointwiseMatrix& matrix, int group, const OperandWindow& window) {
+    // A division by 2^shift, the runs of a row; there are fewer threads to a row where runs are longer.
+    const int shift = log2(Tile::kMinor) - (matrix.run_bytes == 0 ? 0 : matrix.run_bytes == 8 ? kLog8 : kLog8 + 1);
+    const int major = thread_index() >> shift;
+    const int minor = (thread_index() - (major << shift)) << (log2(Tile::kMinor) - shift);
+    const int outer = Tile::kDepthInner ? major : minor, k = Tile::kDepthInner ? minor : major;
+    place_ = major * Tile::kPitch + minor;
+    outer_left_ = window.outer_end - window.outer - outer;
+    k_left_ = window.k_end - window.k - k;
+    is_wanted_ = !Tile::kDepthInner || k < (window.k_end - window.k + 15) / 16 * 16;  // the rest is not multiplied
+    first_ = kDepthFirst ? window.k + k : window.outer + outer;
+    second_ = static_cast<const T*>(matrix.data) + group * matrix.group +
+              (kDepthFirst ? window.outer + outer : window.k + k) * matrix.second;
+    from_ = second_ + (kMinorFirst || matrix.is_linear ? matrix.first_offset(first_) : 0);
+  }
+
+  FUSEDSC_DEVICE void advance(const PointwiseMatrix& matrix) {
+    k_left_ -= Tile::kDepth;
+    if constexpr (kDepthFirst) {
+      first_ += Tile::kDepth;
+      if (matrix.is_linear) from_ += Tile::kDepth * matrix.first;
+      else if (kMinorFirst) from_ = second_ + matrix.first_offset(first_);
+    } else {
+      from_ += Tile::kDepth * matrix.second;
+    }
+  }
+
+  FUSEDSC_DEVICE void copy(const PointwiseMatrix& matrix, T* to) const {
+    constexpr int kSize = static_cast<int>(sizeof(T));
+    if (!is_wanted_) return;
+    if (matrix.run_bytes == 16) copy_runs<16 / kSize>(matrix, to + place_);
+    else if (kSize <= 4 && matrix.run_bytes == 8) copy_runs<kSize <= 4 ? 8 / kSize : 1>(matrix, to + place_);
+    else copy_runs<1>(matrix, to + place_);
+  }
+
+ private:
+  static constexpr bool kMinorFirst = Tile::kDepthInner == kDepthFirst;
+
+  FUSEDSC_HOST_DEVICE static constexpr int log2(int power) {
+    int result = 0;
+    while (power >> result > 1) ++result;
+    return result;
+  }
+  static constexpr int kLog8 = log2(8 / static_cast<int>(sizeof(T)));  ///< of a run of 8 bytes
+
+  template <int kRun>
+  FUSEDSC_DEVICE void copy_runs(const PointwiseMatrix& matrix, T* to) const {
+    constexpr int kRuns = Tile::kMinor / kRun, kStep = kMatrixThreads / kRuns, kCopies = Tile::kMajor / kStep;
+    static_assert(kMatrixThreads % kRuns == 0 && Tile::kMajor % kStep == 0);
+    const int majors = Tile::kDepthInner ? outer_left_ : k_left_;
+    const bool valid = (Tile::kDepthInner ? k_left_ : outer_left_) > 0;
+    if (kMinorFirst || matrix.is_linear) {
+      const std::int64_t stride = kStep * (kMinorFirst ? matrix.second : matrix.first);
+      copy_down<kRun, kCopies, kStep * Tile::kPitch>(to, majors, kStep, valid,
+                                                     [&](int copy) { return from_ + copy * stride; });
+    } else {
+      copy_down<kRun, kCopies, kStep * Tile::kPitch>(
+          to, majors, kStep, valid, [&](int copy) { return from_ + matrix.first_offset(first_ + copy * kStep); });
+    }
+  }
+
+  const T *second_, *from_;  ///< what the second index says of where to begin; and the first one, if it can be added
+  int first_, place_;
+  int outer_left_, k_left_;  ///< rows (or columns) and values of k from the thread's first ones to the ends
+  bool is_wanted_;
+};
 
 /// By what the coefficients of an operand's seam are told apart.
 enum class SeamIndex { none, depth, outer };
 
 /// An operand: where it comes from, and its place in block memory.
-template <class T, class Tile_, bool kDepthFirst, SeamIndex kSeam>
+template <class T, class Tile_, bool kDepthFirst, SeamIndex kSeam, bool kSame_ = false>
 class OperandSource {
  public:
+  static constexpr bool kSame = kSame_;  ///< for all tiles of a block
   using Tile = Tile_;
   using A = Accumulator<T>;
 
@@ -141,14 +176,21 @@ class OperandSource {
     }
   }
 
-  FUSEDSC_DEVICE void start(unsigned char* stage, const OperandWindow& window) const {
-    copy_operand<T, Tile, kDepthFirst>(reinterpret_cast<T*>(stage), matrix_, group_, window);
+  /// Copies `window` if it is the first of a tile, else the one after the last.
+  FUSEDSC_DEVICE void start(unsigned char* stage, const OperandWindow& window, bool is_first) {
+    if (is_first) aim(window);
+    cursor_.copy(matrix_, reinterpret_cast<T*>(stage));
+    cursor_.advance(matrix_);
     if constexpr (kSeam != SeamIndex::none) {
       if (seam_.other.data != nullptr) {
-        copy_operand<T, Tile, kDepthFirst>(other_tile(stage), seam_.other, group_, window);
+        other_cursor_.copy(seam_.other, other_tile(stage));
+        other_cursor_.advance(seam_.other);
       }
     }
-    if constexpr (kSeam == SeamIndex::depth) start_coefficients(coefficients(stage), window.k, window.k_end);
+    if constexpr (kSeam == SeamIndex::depth) {
+      start_coefficients(coefficients(stage), k_, k_end_);
+      k_ += Tile::kDepth;
+    }
   }
 
   /// For a product. `depth`: how many values of k there are.
@@ -169,6 +211,15 @@ class OperandSource {
   }
 
  private:
+  FUSEDSC_DEVICE void aim(const OperandWindow& window) {
+    cursor_.aim(matrix_, group_, window);
+    if constexpr (kSeam != SeamIndex::none) {
+      if (seam_.other.data != nullptr) other_cursor_.aim(seam_.other, group_, window);
+      k_ = window.k;
+      k_end_ = window.k_end;
+    }
+  }
+
   static constexpr int kTileBytes = Tile::kElements * static_cast<int>(sizeof(T));
   static constexpr int kCoefficients = (kSeam == SeamIndex::depth) == Tile::kDepthInner ? Tile::kMinor : Tile::kMajor;
   static constexpr int kCoefficientBytes = 3 * kCoefficients * static_cast<int>(sizeof(A));
@@ -199,13 +250,16 @@ class OperandSource {
 
   const PointwiseMatrix& matrix_;
   const PointwiseSeam& seam_;
-  int group_, first_channel_;
+  int group_, first_channel_, k_ = 0, k_end_ = 0;
   A* fixed_ = nullptr;
+  OperandCursor<T, Tile, kDepthFirst> cursor_;
+  struct None {};
+  std::conditional_t<kSeam == SeamIndex::none, None, OperandCursor<T, Tile, kDepthFirst>> other_cursor_;
 };
 
 /// Computes one tile after the other. Copies run ahead of products, across tiles too.
-/// window(tile, step) -> {rows, columns}; at_step(stage's rows, depth); finish(tile, sums), sums as Product::leave left
-/// them.
+/// window(tile, rows, columns) says where a tile's operands begin; at_step(stage's rows, depth); finish(tile, sums),
+/// sums as Product::leave left them.
 template <class T, class Tile, class Rows, class Cols>
 class TileLoop {
  public:
@@ -233,37 +287,44 @@ class TileLoop {
   FUSEDSC_DEVICE void run(int tiles, int steps, int depth, const Window& window, const AtStep& at_step,
                           const Finish& finish) {
     MatrixProduct<T, Tile> product;
-    int next_tile = 0, next_step = 0;
-    const auto start_next = [&](int slot) {
-      if (next_tile < tiles) {
+    int next_tile = 0, next_step = 0, tile = 0, step = 0, slot = 0;
+    for (int ahead = 1; tile < tiles; ++ahead) {
+      if (ahead >= kCopyStages) {  // before that there is nothing to multiply yet
+        wait_for_copies<kCopyStages - 2>();
+        block_barrier();
+      }
+      if (next_tile < tiles && next_step < steps) {
         OperandWindow rows, cols;
-        window(next_tile, next_step, rows, cols);
-        rows_.start(stage(slot), rows);
-        cols_.start(stage(slot) + rows_.stage_bytes(), cols);
+        window(next_tile, rows, cols);
+        unsigned char* to = stage(slot == 0 ? kCopyStages - 1 : slot - 1);
+        // What is the same for all tiles, and has one step, is in each of the stages by then.
+        const bool is_filled = steps == 1 && next_tile >= kCopyStages;
+        if (!Rows::kSame || !is_filled) rows_.start(to, rows, next_step == 0);
+        if (!Cols::kSame || !is_filled) cols_.start(to + rows_.stage_bytes(), cols, next_step == 0);
         if (++next_step == steps) {
           next_step = 0;
           ++next_tile;
         }
       }
       commit_copies();
-    };
-    for (int slot = 0; slot < kCopyStages - 1; ++slot) start_next(slot);
-    int slot = 0;
-    for (int tile = 0; tile < tiles; ++tile) {
-      product.clear();
-      for (int step = 0; step < steps; ++step) {
-        wait_for_copies<kCopyStages - 2>();
-        block_barrier();
-        start_next(slot == 0 ? kCopyStages - 1 : slot - 1);
-        const int left = depth - step * Tile::kDepth;
+      if (ahead < kCopyStages) {
+        slot = slot == kCopyStages - 1 ? 0 : slot + 1;
+        continue;
+      }
+      const int left = depth - step * Tile::kDepth;
+      if (left > 0) {
         const auto rows = rows_.operand(stage(slot), left);
         at_step(rows, left);
         product.multiply(rows, cols_.operand(stage(slot) + rows_.stage_bytes(), left), left);
-        slot = slot == kCopyStages - 1 ? 0 : slot + 1;
       }
+      slot = slot == kCopyStages - 1 ? 0 : slot + 1;
+      if (++step < steps) continue;
       product.leave(sums());
       block_barrier();
       finish(tile);
+      product.clear();
+      step = 0;
+      ++tile;
     }
   }
 

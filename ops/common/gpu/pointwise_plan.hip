@@ -71,7 +71,8 @@ PointwiseMatrix weight_matrix(const ConstTensorView& view, std::int64_t groups) 
 OutputMatrix weight_output_matrix(const TensorView& view, std::int64_t groups) { return weights(view, groups); }
 
 bool channels_inner(const ConstTensorView& in, const ConstTensorView& out) {
-  return layout_of(in.sizes, in.strides) != Layout::contiguous || layout_of(out.sizes, out.strides) != Layout::contiguous;
+  return layout_of(in.sizes, in.strides) != Layout::contiguous ||
+         layout_of(out.sizes, out.strides) != Layout::contiguous;
 }
 
 std::string too_large_for_pointwise(const Sizes& x, const Sizes& y) {
@@ -94,7 +95,7 @@ TileCost tile_cost(const PointwiseTile& tile, std::int64_t depth, DataType dtype
   const double copied = (tile.rows + tile.cols) * static_cast<double>(depth) * bytes;
   const double left = static_cast<double>(tile.rows) * tile.cols;
   const double work = products / per_cycle + copied / 24 + left * (0.1 + bytes / 24);
-  return {1500 + 120 * steps + products / per_cycle + left * 0.15, work};
+  return {1500 + (400 + 4 * tile.depth / tile.parts) * steps + products / per_cycle + left * 0.15, work};
 }
 
 double cost_of(const TileCost& tile, std::int64_t tiles, int resident, int multiprocessors) {
@@ -141,8 +142,8 @@ WeightGradientPlan plan_weight_gradient(const PointwiseProblem& problem, const P
   for (std::int64_t trial = 1; trial <= most; trial = trial == most ? most + 1 : std::min(2 * trial, most)) {
     const std::int64_t split_steps = divide_up(steps, trial);
     const std::int64_t splits = steps > 0 ? divide_up(steps, split_steps) : 1;
-    double cost = cost_of(tile_cost(tile, split_steps * tile.depth, problem.dtype), tiles * splits, resident,
-                          multiprocessors);
+    double cost =
+        cost_of(tile_cost(tile, split_steps * tile.depth, problem.dtype), tiles * splits, resident, multiprocessors);
     if (splits > 1) cost += kSecondKernel + static_cast<double>(splits) * weight * 8 / kCacheBytes;
     if (cost >= best.cost) continue;
     best.splits = static_cast<int>(splits);

@@ -33,7 +33,7 @@ struct PointwiseProduct {
   using Pixels = OperandSource<T, OperandTile<T, Sweep::kPixels, Tile::kDepth, kPixelRows>, false,
                                kSeams ? SeamIndex::depth : SeamIndex::none>;
   using Weight = OperandSource<T, OperandTile<T, Sweep::kChannels, Tile::kDepth, !kWeightDepthFirst>, kWeightDepthFirst,
-                               SeamIndex::none>;
+                               SeamIndex::none, true>;
   using Rows = std::conditional_t<kPixelRows, Pixels, Weight>;
   using Cols = std::conditional_t<kPixelRows, Weight, Pixels>;
   using Loop = TileLoop<T, Tile, Rows, Cols>;
@@ -54,18 +54,18 @@ struct PointwiseProduct {
       const auto first_pixel = [&](int tile) { return (share.split + tile * p.splits) * Sweep::kPixels; };
       loop.run(
           tiles, (p.depth + Tile::kDepth - 1) / Tile::kDepth, p.depth,
-          [&](int tile, int step, OperandWindow& row_window, OperandWindow& col_window) {
+          [&](int tile, OperandWindow& row_window, OperandWindow& col_window) {
             OperandWindow& pixel_window = kPixelRows ? row_window : col_window;
             OperandWindow& channel_window = kPixelRows ? col_window : row_window;
-            pixel_window = {first_pixel(tile), p.pixels, step * Tile::kDepth, p.depth};
-            channel_window = {first_channel, p.channels, step * Tile::kDepth, p.depth};
+            pixel_window = {first_pixel(tile), p.pixels, 0, p.depth};
+            channel_window = {first_channel, p.channels, 0, p.depth};
           },
           [](const auto&, int) {},
           [&](int tile) {
             const int row_end = kPixelRows ? p.pixels - first_pixel(tile) : p.channels - first_channel;
             const int col_end = kPixelRows ? p.channels - first_channel : p.pixels - first_pixel(tile);
             const int count = least(col_end - Sweep::col(), Sweep::kRun);
-#pragma unroll
+#pragma unroll kPixelRows ? 2 : Sweep::kSweeps  // its items are told apart by sweeps
             for (int sweep = 0; sweep < Sweep::kSweeps; ++sweep) {
               const int row = Sweep::row(sweep), col = Sweep::col();
               if (row >= row_end || count <= 0) continue;

@@ -55,25 +55,39 @@ FUSEDSC_DEVICE void load_items(const void* vector, int first, int channels, A ot
   }
 }
 
+/// Where the elements of a run are that begins at {pixel, channel}.
+template <class Sweep, class T, class Matrix>
+struct RunPlace {
+  T* data;
+  const Matrix& matrix;
+  int pixel;
+
+  FUSEDSC_DEVICE RunPlace(T* data_, const Matrix& matrix_, int group, int pixel_, int channel)
+      : data(data_ + group * matrix_.group + channel * matrix_.second), matrix(matrix_), pixel(pixel_) {
+    if constexpr (Sweep::kPixelRows) data += matrix.first_offset(pixel);
+  }
+
+  FUSEDSC_DEVICE T* element(int i) const {
+    return data + (Sweep::kPixelRows ? i * matrix.second : matrix.first_offset(pixel + i));
+  }
+};
+
 /// A run from {pixel, channel} on, of which `count` elements exist, to and from memory: as many at once as the matrix
 /// allows.
 template <class Sweep, class T>
 FUSEDSC_DEVICE void store_run(const Accumulator<T> (&from)[Sweep::kRun], const OutputMatrix& matrix, int group,
                               int pixel, int channel, int count, T) {
-  T* to = static_cast<T*>(matrix.data) + group * matrix.group;
+  const RunPlace<Sweep, T, OutputMatrix> to(static_cast<T*>(matrix.data), matrix, group, pixel, channel);
   if (matrix.run_bytes == 16 && count == Sweep::kRun) {
-    store<Sweep::kRun>(from, to + matrix.offset(pixel, channel));
+    store<Sweep::kRun>(from, to.element(0));
   } else if (sizeof(T) <= 4 && matrix.run_bytes == 8 && count == Sweep::kRun) {
     constexpr int kHalf = sizeof(T) <= 4 ? Sweep::kRun / 2 : 1;
-    store<kHalf>(from, to + matrix.offset(pixel, channel));
-    store<kHalf>(from + kHalf, to + (Sweep::kPixelRows ? matrix.offset(pixel, channel + kHalf)
-                                                       : matrix.offset(pixel + kHalf, channel)));
+    store<kHalf>(from, to.element(0));
+    store<kHalf>(from + kHalf, to.element(kHalf));
   } else {
 #pragma unroll
     for (int i = 0; i < Sweep::kRun; ++i) {
-      if (i >= count) continue;
-      store<1>(from + i,
-               to + (Sweep::kPixelRows ? matrix.offset(pixel, channel + i) : matrix.offset(pixel + i, channel)));
+      if (i < count) store<1>(from + i, to.element(i));
     }
   }
 }
@@ -81,16 +95,13 @@ FUSEDSC_DEVICE void store_run(const Accumulator<T> (&from)[Sweep::kRun], const O
 template <class Sweep, class T>
 FUSEDSC_DEVICE void load_run(const PointwiseMatrix& matrix, int group, int pixel, int channel, int count,
                              Accumulator<T> (&to)[Sweep::kRun], T) {
-  const T* from = static_cast<const T*>(matrix.data) + group * matrix.group;
+  const RunPlace<Sweep, const T, PointwiseMatrix> from(static_cast<const T*>(matrix.data), matrix, group, pixel,
+                                                       channel);
   if (matrix.run_bytes == 16 && count == Sweep::kRun) {
-    load<Sweep::kRun>(from + matrix.offset(pixel, channel)).widen(to);
+    load<Sweep::kRun>(from.element(0)).widen(to);
   } else {
 #pragma unroll
-    for (int i = 0; i < Sweep::kRun; ++i) {
-      const std::int64_t offset =
-          Sweep::kPixelRows ? matrix.offset(pixel, channel + i) : matrix.offset(pixel + i, channel);
-      to[i] = i < count ? to_accumulator(from[offset]) : Accumulator<T>(0);
-    }
+    for (int i = 0; i < Sweep::kRun; ++i) to[i] = i < count ? to_accumulator(*from.element(i)) : Accumulator<T>(0);
   }
 }
 

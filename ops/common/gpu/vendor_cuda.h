@@ -35,7 +35,7 @@ FUSEDSC_DEVICE void* block_memory() {
 }
 
 /// Tiles of block memory that are worth filling ahead of their use.
-inline constexpr int kCopyStages = 4;
+inline constexpr int kCopyStages = 3;
 
 /// Starts copying kBytes (4, 8 or 16) to block memory; zeros if not `valid`, and then nothing is read. Copies are
 /// counted in groups that commit_copies ends.
