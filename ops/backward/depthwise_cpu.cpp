@@ -31,7 +31,7 @@ struct TensorGradients {
     for (T** vector : {&grad_scale, &output_scale, &offset}) *vector = arena.take<T>(blocks.count() * blocks.pitch);
   }
 
-  void pack() {
+  void pack(const Execution&) {
     if (grad_scale == nullptr) return;
     const GradientPrologue& prologue = arguments.gradient_prologue;
     for (std::int64_t b = 0; b < blocks.count(); ++b) {

@@ -17,7 +17,7 @@ struct PointwiseBackwardArguments {
   Prologue prologue;       ///< as in forward
   ConstTensorView grad_y;  ///< [N, M, H, W], any strides
   GradientPrologue gradient_prologue;
-  GradientSums sums;         ///< needs grad_x
+  GradientSums sums;         ///< needs grad_x and a prologue
   ConstTensorView grad_add;  ///< added to grad_x (a residual's gradient); x's sizes, not together with `sums`; or empty
   TensorView grad_x;         ///< [N, C, H, W]; null data: not wanted
   TensorView grad_weight;    ///< weight's sizes; null data: not wanted

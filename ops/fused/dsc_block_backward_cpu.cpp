@@ -5,41 +5,15 @@
 #define HWY_TARGET_INCLUDE "fusedsc/fused/dsc_block_backward_cpu.cpp"
 #include "hwy/foreach_target.h"
 
+#include <optional>
 #include <vector>
 
 #include "fusedsc/common/cpu/depthwise_backward_pass-inl.h"
-#include "fusedsc/fused/dsc_block_tiles-inl.h"
+#include "fusedsc/fused/dsc_block_gradients-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fusedsc {
 namespace HWY_NAMESPACE {
-
-/// ga = W^T gy: the gradient at the activation's output.
-template <class T>
-struct ActivationGradient {
-  WeightTile<T> weight;  ///< [M][C]
-  PositionRows<T> grad_y;
-
-  ActivationGradient(const DscBlockBackwardArguments& block, Arena& arena)
-      : weight(block.pw_weight, false, arena), grad_y(block.grad_y) {}
-
-  /// Rows [row, row + count) to a tile; `rows_tile` is scratch for grad_y, of which the rows in use are returned.
-  const T* fill(std::int64_t image, std::int64_t row, std::int64_t count, T* rows_tile, T* tile) const {
-    Gemm<T> product;
-    product.rows = count * grad_y.view.sizes[3];
-    product.columns = weight.pitch();
-    product.depth = grad_y.view.sizes[1];
-    product.a = grad_y.load(image, row, count, rows_tile);
-    product.a_row = grad_y.pitch();
-    product.b = weight.data();
-    product.b_depth = weight.pitch();
-    product.c = tile;
-    product.c_row = weight.pitch();
-    Prefetcher none;
-    gemm(product, none);
-    return product.a;
-  }
-};
 
 /// Backward pass A: d and ga on a tile; the sums BatchNorm's backward needs, the pointwise weight's gradient, and
 /// grad_bn where it is to be stored.
@@ -52,29 +26,29 @@ struct DscBlockBackwardA {
   ActivationGradient<T> gradient;
   std::int64_t lanes;
   T* mean;
-  T* sums;         ///< [slice][2][pitch]
-  T* grad_weight;  ///< [lane][M][pitch]
-  T* grad_bias;    ///< [lane][M]
+  T* sums;                                       ///< [slice][2][pitch]
+  std::optional<WeightGradient<T>> grad_weight;  ///< a copy per lane
+  T* grad_bias;                                  ///< [lane][M]
 
   DscBlockBackwardA(const DscBlockBackwardArguments& block_, int threads, void* workspace)
       : block(block_),
         slices(block.grad_y.sizes[0], block.grad_y.sizes[2], threads),
         arena(workspace),
         middle(block, arena),
-        gradient(block, arena),
+        gradient(block, middle, arena),
         lanes(std::min<std::int64_t>(threads, slices.count())),
         mean(arena.take<T>(middle.pitch())),
         sums(arena.take<T>(slices.count() * 2 * middle.pitch())),
-        grad_weight(block.grad_pw_weight ? arena.take<T>(lanes * weight_size()) : nullptr),
-        grad_bias(block.grad_pw_bias ? arena.take<T>(lanes * block.grad_y.sizes[1]) : nullptr) {}
-
-  std::int64_t weight_size() const { return block.grad_y.sizes[1] * middle.pitch(); }
+        grad_bias(block.grad_pw_bias ? arena.take<T>(lanes * block.grad_y.sizes[1]) : nullptr) {
+    if (block.grad_pw_weight) grad_weight.emplace(block.grad_pw_weight, 1, false, lanes, arena);
+  }
 
   struct Lane {
     DscDepthwise<T> depthwise;
     T* tile;      ///< d, then the activation of BN(d)
     T* gradient;  ///< ga, then the gradient at BN's output
     T* grad_y;
+    bool first_tile = true;
 
     Lane(const DscBlockBackwardA& pass, Arena& arena)
         : depthwise(pass.middle, arena),
@@ -91,12 +65,11 @@ struct DscBlockBackwardA {
 
   void run(const Execution& execution, const MiddleGradient& result) {
     middle.pack(block);
-    gradient.weight.pack();
+    gradient.weight.pack(execution);
     copy_channels(block.mean, T(0), 0, middle.channels(), 1, mean);
     std::vector<Lane> scratch;
     for (std::int64_t lane = 0; lane < lanes; ++lane) scratch.emplace_back(*this, arena);
     run_lanes(execution, lanes, [&](std::int64_t lane) {
-      if (grad_weight != nullptr) std::fill_n(grad_weight + lane * weight_size(), weight_size(), T(0));
       if (grad_bias != nullptr) std::fill_n(grad_bias + lane * block.grad_y.sizes[1], block.grad_y.sizes[1], T(0));
       const Range mine = part_of(slices.count(), lanes, lane);
       for (std::int64_t slice = mine.begin; slice < mine.end; ++slice) {
@@ -104,6 +77,7 @@ struct DscBlockBackwardA {
       }
     });
     reduce(result);
+    if (grad_weight) grad_weight->finish(execution, true);
   }
 
   void run_slice(std::int64_t slice, std::int64_t lane_index, Lane& lane) {
@@ -128,22 +102,9 @@ struct DscBlockBackwardA {
       store_tile<T>(lane.gradient + r * middle.columns() * pitch, block.grad_bn,
                     {.image = n, .row = h + r, .positions = middle.columns(), .channels = middle.channels()});
     }
-    if (grad_weight != nullptr) {
+    if (grad_weight) {
       apply_affine<T>(lane.tile, positions, pitch, middle.affine());
-      Gemm<T> product;
-      product.rows = block.grad_y.sizes[1];
-      product.columns = pitch;
-      product.depth = positions;
-      product.a = grad_y;
-      product.a_row = 1;
-      product.a_depth = gradient.grad_y.pitch();
-      product.b = lane.tile;
-      product.b_depth = pitch;
-      product.c = grad_weight + lane_index * weight_size();
-      product.c_row = pitch;
-      product.accumulate = true;
-      Prefetcher none;
-      gemm(product, none);
+      add_weight_gradient(grad_y, positions, lane_index, lane);
     }
     if (grad_bias == nullptr) return;
     T* bias = grad_bias + lane_index * block.grad_y.sizes[1];
@@ -152,21 +113,30 @@ struct DscBlockBackwardA {
     }
   }
 
+  void add_weight_gradient(const T* grad_y, std::int64_t positions, std::int64_t lane_index, Lane& lane) {
+    Gemm<T> product;
+    product.rows = block.grad_y.sizes[1];
+    product.columns = middle.channels();
+    product.depth = positions;
+    product.a = grad_y;
+    product.a_row = 1;
+    product.a_depth = gradient.grad_y.pitch();
+    product.b = lane.tile;
+    product.b_depth = middle.pitch();
+    product.c = grad_weight->group(lane_index, 0);
+    product.c_row = grad_weight->pitch();
+    product.accumulate = !lane.first_tile;
+    lane.first_tile = false;
+    Prefetcher none;
+    gemm(product, none);
+  }
+
   /// Slices and lanes, added in their order.
   void reduce(const MiddleGradient& result) {
     const std::int64_t pitch = middle.pitch();
     for (std::int64_t s = 1; s < slices.count(); ++s) add_in_place(sums, sums + s * 2 * pitch, 2 * pitch);
     std::copy_n(sums, middle.channels(), static_cast<T*>(result.sum_grad.data));
     std::copy_n(sums + pitch, middle.channels(), static_cast<T*>(result.sum_grad_times_centered.data));
-    if (grad_weight != nullptr) {
-      for (std::int64_t lane = 1; lane < lanes; ++lane) {
-        add_in_place(grad_weight, grad_weight + lane * weight_size(), weight_size());
-      }
-      TensorView view = block.grad_pw_weight;
-      view.sizes = {1, view.sizes[1], 1, view.sizes[0]};
-      view.strides = {0, view.strides[1], 0, view.strides[0]};
-      store_tile<T>(grad_weight, view, {.positions = view.sizes[3], .channels = view.sizes[1]});
-    }
     if (grad_bias == nullptr) return;
     const std::int64_t outputs = block.grad_y.sizes[1];
     with_storage<T>(block.grad_pw_bias.dtype, [&]<class Storage>() {
@@ -177,88 +147,6 @@ struct DscBlockBackwardA {
       }
     });
   }
-};
-
-/// Backward pass B's output gradients: BatchNorm's backward over grad_bn (loaded, or from a product again) and d
-/// (loaded, or computed again), a few rows at a time.
-template <class T>
-struct RecomputedGradients {
-  struct Context {
-    const DscBlockBackwardArguments& block;
-    const MiddleGradient& coefficients;
-  };
-  static constexpr bool kOneBlock = true;
-
-  const Context context;
-  DscMiddle<T> middle;
-  ActivationGradient<T> gradient;
-  T* grad_scale;
-  T* output_scale;
-  T* offset;
-
-  RecomputedGradients(const Context& context_, const DepthwiseBackwardArguments&, const ChannelBlocks&, Arena& arena)
-      : context(context_),
-        middle(context.block, arena),
-        gradient(context.block, arena),
-        grad_scale(arena.take<T>(middle.pitch())),
-        output_scale(arena.take<T>(middle.pitch())),
-        offset(arena.take<T>(middle.pitch())) {}
-
-  void pack() {
-    middle.pack(context.block);
-    gradient.weight.pack();
-    copy_channels(context.coefficients.grad_scale, T(0), 0, middle.channels(), 1, grad_scale);
-    copy_channels(context.coefficients.output_scale, T(0), 0, middle.channels(), 1, output_scale);
-    copy_channels(context.coefficients.offset, T(0), 0, middle.channels(), 1, offset);
-  }
-
-  struct Lane {
-    const RecomputedGradients& gradients;
-    DscDepthwise<T> depthwise;
-    T* tile;      ///< d
-    T* gradient;  ///< the gradient at d, of the rows [first, last) of `image`
-    T* grad_y;
-    std::int64_t image = -1, first = 0, last = 0;
-
-    Lane(const RecomputedGradients& gradients_, Arena& arena)
-        : gradients(gradients_),
-          depthwise(gradients.middle, arena),
-          tile(arena.take<T>(gradients.middle.tile_size())),
-          gradient(arena.take<T>(gradients.middle.tile_size())),
-          grad_y(arena.take<T>(gradients.gradient.grad_y.tile_size(gradients.middle.tile_rows))) {}
-
-    void load(const TilePart& part, std::int64_t, T* to) {
-      if (part.image != image || part.row < first || part.row >= last) fill(part.image, part.row);
-      const DscMiddle<T>& middle = gradients.middle;
-      const std::int64_t row_size = middle.columns() * middle.pitch();
-      std::copy_n(gradient + (part.row - first) * row_size, part.positions * middle.pitch(), to);
-    }
-
-    void fill(std::int64_t n, std::int64_t row) {
-      const DscMiddle<T>& middle = gradients.middle;
-      const DscBlockBackwardArguments& block = gradients.context.block;
-      image = n;
-      first = row;
-      last = std::min(row + middle.tile_rows, middle.rows());
-      const std::int64_t count = last - first, pitch = middle.pitch(), positions = count * middle.columns();
-      depthwise.fill(n, first, count, tile);
-      if (block.grad_bn) {
-        for (std::int64_t r = 0; r < count; ++r) {
-          load_tile<T>(block.grad_bn,
-                       {.image = n, .row = first + r, .positions = middle.columns(), .channels = middle.channels()}, {},
-                       gradient + r * middle.columns() * pitch);
-        }
-      } else {
-        gradients.gradient.fill(n, first, count, grad_y, gradient);
-        apply_activation_backward<PositionMajor<T>, T>(Patch<T>{gradient, pitch}, {tile, pitch}, middle.affine(), {},
-                                                       {positions, pitch});
-      }
-      const Patch<T> grad{gradient, pitch};
-      apply_gradient_prologue<PositionMajor<T>, T>(grad, {tile, pitch},
-                                                   {gradients.grad_scale, gradients.output_scale, gradients.offset, {}},
-                                                   {positions, pitch}, grad);
-    }
-  };
 };
 
 template <class T>

@@ -21,7 +21,7 @@ struct DscBlockForward {
   Slices slices;
   Arena arena;
   DscMiddle<T> middle;
-  WeightTile<T> weight;  ///< [C][M]
+  PackedWeight<T> weight;
   PositionRows<T> y;
   T* bias = nullptr;
   std::int64_t lanes;
@@ -31,10 +31,10 @@ struct DscBlockForward {
         slices(block.y.sizes[0], block.y.sizes[2], threads),
         arena(workspace),
         middle(block, arena),
-        weight(block.pw_weight, true, arena),
+        weight(block.pw_weight, 1, true, PackedWeight<T>::Role::vectors, middle.tile_positions(), arena),
         y(block.y),
         lanes(std::min<std::int64_t>(threads, slices.count())) {
-    if (block.pw_bias) bias = arena.take<T>(weight.pitch());
+    if (block.pw_bias) bias = arena.take<T>(round_up(block.y.sizes[1], kLanes<T>));
   }
 
   struct Lane {
@@ -56,7 +56,7 @@ struct DscBlockForward {
 
   void run(const Execution& execution) {
     middle.pack(block);
-    weight.pack();
+    weight.pack(execution);
     if (bias != nullptr) copy_channels(block.pw_bias, T(0), 0, block.y.sizes[1], 1, bias);
     std::vector<Lane> scratch;
     for (std::int64_t lane = 0; lane < lanes; ++lane) scratch.emplace_back(*this, arena);
@@ -84,8 +84,7 @@ struct DscBlockForward {
     product.depth = middle.channels();
     product.a = lane.tile;
     product.a_row = middle.pitch();
-    product.b = weight.data();
-    product.b_depth = weight.pitch();
+    weight.set_vectors(0, product);
     product.c = y.in_place ? element<T>(block.y, n, 0, h, 0) : lane.output;
     product.c_row = y.pitch();
     product.accumulate = bias != nullptr;

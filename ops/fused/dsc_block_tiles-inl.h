@@ -10,7 +10,7 @@
 // NOLINTEND(llvm-header-guard)
 
 #include "fusedsc/common/cpu/depthwise_rows-inl.h"
-#include "fusedsc/common/cpu/gemm-inl.h"
+#include "fusedsc/common/cpu/pointwise_plan-inl.h"
 #include "fusedsc/common/cpu/seam-inl.h"
 #include "fusedsc/common/cpu/slices.h"
 #include "fusedsc/fused/dsc_block_parts.h"
@@ -18,28 +18,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace fusedsc {
 namespace HWY_NAMESPACE {
-
-/// A pointwise weight [M, C, 1, 1] as a tile: one position per line, channels along the line. Lines are output
-/// channels, or input channels if `transposed`.
-template <class T>
-class WeightTile {
- public:
-  WeightTile(const ConstTensorView& weight, bool transposed, Arena& arena) : view_(weight) {
-    const int line = transposed ? 1 : 0, column = 1 - line;
-    view_.sizes = {1, weight.sizes[column], 1, weight.sizes[line]};
-    view_.strides = {0, weight.strides[column], 0, weight.strides[line]};
-    tile_ = arena.take<T>(view_.sizes[3] * pitch());
-  }
-
-  void pack() { load_tile<T>(view_, {.positions = view_.sizes[3], .channels = view_.sizes[1]}, {}, tile_); }
-
-  const T* data() const { return tile_; }
-  std::int64_t pitch() const { return round_up(view_.sizes[1], kLanes<T>); }
-
- private:
-  ConstTensorView view_;
-  T* tile_;
-};
 
 /// Bytes of d that a tile holds: it stays in the second-level cache beside the weight and the other tiles.
 inline constexpr std::int64_t kMiddleTileBytes = 128 << 10;
@@ -83,7 +61,8 @@ struct DscMiddle {
   std::int64_t columns() const { return depthwise.y.sizes[3]; }
   std::int64_t channels() const { return depthwise.weight.sizes[0]; }
   std::int64_t pitch() const { return plan.blocks.pitch; }
-  std::int64_t tile_size() const { return tile_rows * columns() * pitch(); }
+  std::int64_t tile_positions() const { return tile_rows * columns(); }
+  std::int64_t tile_size() const { return tile_positions() * pitch(); }
   AffineVectors<T> affine() const { return {scale, shift, activation}; }
 };
 

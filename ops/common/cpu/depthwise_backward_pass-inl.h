@@ -24,7 +24,7 @@ namespace HWY_NAMESPACE {
 /// Everything a backward pass keeps in the workspace, and how it is cut up. Slices are of input rows; channels are
 /// counted with their repeats until a row of grad_x is stored. `Gradients` gives the output gradients:
 ///   Gradients(const Context&, const DepthwiseBackwardArguments&, const ChannelBlocks&, Arena&), kOneBlock;
-///   pack(), once; Lane(const Gradients&, Arena&).load(part, block, to), which fills a tile row.
+///   pack(execution), once; Lane(const Gradients&, Arena&).load(part, block, to), which fills a tile row.
 template <class T, class Gradients>
 struct DepthwiseBackwardPass {
   const DepthwiseBackwardArguments& arguments;
@@ -121,7 +121,7 @@ struct DepthwiseBackwardPass {
 
   void run(const Execution& execution) {
     parameters.pack(arguments.weight, {}, arguments.prologue);
-    gradients.pack();
+    gradients.pack(execution);
     for (std::int64_t b = 0; mean != nullptr && b < blocks.count(); ++b) {
       copy_channels(arguments.sums.mean, T(0), blocks.first(b), blocks.size(b), multiplier, mean + b * blocks.pitch);
     }
