@@ -5,11 +5,11 @@ export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
 BIN := $(CURDIR)/.venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test bench
+.PHONY: help setup train test bench cuda hip test-gpu bench-gpu
 
 help:  ## this list
 	@echo 'make ...   (PYTHON=... chooses the Python that a new .venv is made with)'
-	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z -]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
 setup:  ## system packages (as root), .venv/ with everything in it, build, fusedsc installed
 	@scripts/setup
@@ -24,3 +24,15 @@ test: setup  ## every test that needs no GPU
 
 bench: setup  ## side by side with PyTorch on this machine: benchmarks/results/*.json
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+cuda hip: setup  ## all kernels for NVIDIA or for AMD GPUs, the operators and tests: build/cuda, build/hip
+	$(BIN)/cmake --preset $@
+	$(BIN)/cmake --build --preset $@
+	git describe --always --dirty --abbrev=12 >build/$@/commit || true
+	scripts/gpu_resources build/$@ $(if $(filter hip,$@),--table docs/amd_resources.md)
+
+test-gpu:  ## the same tests on the GPU of this machine, with build/cuda or build/hip as it stands
+	scripts/on_gpu test $(PYTEST_ARGS)
+
+bench-gpu:  ## side by side with PyTorch on the GPU, likewise: benchmarks/results/<gpu>/*.json
+	scripts/on_gpu bench $(BENCH_ARGS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import platform
+import signal
 import sys
 from pathlib import Path
 
@@ -12,11 +13,12 @@ from rich.console import Console
 from tqdm import tqdm
 
 from . import report
-from .measure import copy_bandwidth, keep_freed_memory, time_in_turns
-from .suites import SUITES, Case, select
+from .measure import Machine, commit, keep_freed_memory, machine_of, time_in_turns
+from .suites import DTYPES, LAYOUTS, SUITES, Case, Selection
 
 RESULTS = Path(__file__).parent / "results"
 OURS = "ours"
+ROUNDS = {"cpu": 15, "cuda": 7}
 EXAMPLES = """\
 examples:
   python -m benchmarks                                        everything; writes benchmarks/results/cpu.json and cpu.png
@@ -24,106 +26,180 @@ examples:
   python -m benchmarks --suite dsc_block --case 'c960*' --rounds 30
   python -m benchmarks --suite network --compile              PyTorch's best includes torch.compile (slow to start)
   python -m benchmarks --suite pointwise --output /tmp/pointwise.json
+  python -m benchmarks --device cuda                          every layer on the GPU: benchmarks/results/<gpu>/*.json
+  python -m benchmarks --device cuda --suite depthwise --batch 1 64 --dtype float16 --layout channels_last
+  python -m benchmarks --device cuda --case 'D18 *' --direction 'input gradient'
 
-A record's ratio is PyTorch's time over ours, both from this run; PyTorch's is its best variant.
+A record's ratio is PyTorch's time over ours, both from this run; PyTorch's is its best variant. On a GPU, results of a
+part replace those of the same cases among the kept ones; each says the commit it was measured on.
 """
 
 
+class UserError(Exception):
+    """Something for the user to put right."""
+
+
 def main(arguments: list[str] | None = None) -> int:
-    options = parse(arguments)
+    try:
+        return run(parse(arguments))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def run(options: argparse.Namespace) -> int:
+    prepare(options)
+    machine = machine_of(options.device)
+    selection = Selection(
+        options.device,
+        tuple(options.suite),
+        options.case,
+        tuple(options.batch or ()),
+        tuple(options.dtype),
+        tuple(options.layout),
+        tuple(options.direction or ()),
+        options.compile,
+    )
+    cases = selection.cases(machine.sets_of)
+    if not cases:
+        raise UserError(f"--case: no case of {', '.join(options.suite)} matches '{options.case}'")
+    if options.list:
+        print("\n".join(dict.fromkeys(f"{case.suite}: {case.name}" for case in cases)))
+        return 0
+    facts = describe(options, machine)
+    torch.manual_seed(0)
+    records = []
+    try:
+        with tqdm(cases, unit=" cases", dynamic_ncols=True) as progress:
+            for case in progress:
+                progress.set_description(f"{case.suite} {case.name} {case.dtype} {case.layout} {case.direction}")
+                records.append(measure(case, machine, options))
+    except KeyboardInterrupt:
+        print(f"Stopped after {len(records)} of {len(cases)} cases.", file=sys.stderr)
+        if not records or options.device == "cpu":  # results of a CPU are kept whole
+            return 130
+    console = Console() if sys.stdout.isatty() else Console(width=150)
+    report.print_tables(records, console)
+    console.print(f"{facts}; medians of {options.rounds} rounds")
+    for path in write(records, options, machine, facts):
+        console.print(f"Written: {path}")
+    return 0
+
+
+def prepare(options: argparse.Namespace) -> None:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if options.device == "cuda":
+        if not torch.cuda.is_available():
+            raise UserError("--device cuda: PyTorch sees no GPU on this machine; without it the CPU is measured")
+        torch.backends.cudnn.benchmark = True
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = options.tf32
     if options.threads:
         torch.set_num_threads(options.threads)
     if options.malloc == "reuse":
         keep_freed_memory()
-    cases = select(options.suite, options.case, options.batch, options.compile)
-    if not cases:
-        print(f"error: --case: no case of {', '.join(options.suite)} matches '{options.case}'", file=sys.stderr)
-        return 1
-    if options.list:
-        print("\n".join(dict.fromkeys(f"{case.suite}: {case.name}" for case in cases)))
-        return 0
-    bandwidth = copy_bandwidth()
-    machine = (
-        f"torch {torch.__version__}, {torch.get_num_threads()} threads, malloc: {options.malloc}, "
-        f"copies {bandwidth / 1e9:.1f} GB/s"
-    )
-    torch.manual_seed(0)
-    records = []
-    with tqdm(cases, unit=" cases", dynamic_ncols=True) as progress:
-        for case in progress:
-            progress.set_description(f"{case.suite} {case.name} {case.direction} {case.layout}")
-            records.append(measure(case, options.rounds, bandwidth) | {"malloc": options.malloc})
-    console = Console() if sys.stdout.isatty() else Console(width=110)
-    report.print_tables(records, console)
-    console.print(f"{platform.processor() or platform.machine()}: {machine}; medians of {options.rounds} rounds")
-    output = options.output or (RESULTS / "cpu.json" if is_complete(options) else None)
-    if output:
-        try:
-            report.write_json(output, records)
-            report.write_plot(output.with_suffix(".png"), records, machine)
-        except OSError as error:
-            reason = f"cannot be written ({error.strerror}); name another file with --output"
-            print(f"error: {output}: {reason}", file=sys.stderr)
-            return 1
-        console.print(f"Written: {output}, {output.with_suffix('.png')}")
-    return 0
 
 
-def measure(case: Case, rounds: int, bandwidth: float) -> report.Record:
+def describe(options: argparse.Namespace, machine: Machine) -> str:
+    facts = f"torch {torch.__version__}, {machine.describe()}"
+    if options.device == "cuda":
+        return f"{facts}, TF32 {'on' if options.tf32 else 'off'}"
+    return f"{platform.processor() or platform.machine()}: {facts}, malloc: {options.malloc}"
+
+
+def measure(case: Case, machine: Machine, options: argparse.Namespace) -> report.Record:
     workload = case.build()
-    timings = time_in_turns({OURS: workload.ours, **workload.pytorch}, rounds)
+    timings = time_in_turns(machine, {OURS: workload.ours, **workload.pytorch}, workload.sets, options.rounds)
     best = timings.best(list(workload.pytorch))
     ours_us, pytorch_us = timings.seconds[OURS] * 1e6, timings.seconds[best] * 1e6
-    return {
+    touched, bandwidth = workload.touched_bytes, machine.bandwidth
+    record = {
         "suite": case.suite,
         "case": case.name,
         "op": case.op,
         "direction": case.direction,
-        "dtype": "float32",
+        "dtype": case.dtype,
         "layout": case.layout,
-        "device": "cpu",
+        "device": machine.device,
         "ours_us": significant(ours_us),
         "pytorch_us": significant(pytorch_us),
         "pytorch_variant": best,
         "ratio": significant(pytorch_us / ours_us),
-        "floor_us": workload.touched_bytes and significant(workload.touched_bytes / bandwidth * 1e6),
+        "floor_us": touched and significant(touched / bandwidth * 1e6),
         "pytorch_us_of_all": {name: significant(timings.seconds[name] * 1e6) for name in workload.pytorch},
-        "threads": torch.get_num_threads(),
-        "rounds": rounds,
+        "batch": case.batch,
+        "bytes": touched,
+        "operations": workload.operations,
+        "rounds": options.rounds,
+        "commit": options.commit,
     }
+    if options.device == "cpu":
+        return record | {"threads": torch.get_num_threads(), "malloc": options.malloc}
+    return record | {"sets": workload.sets, "tf32": options.tf32}
 
 
 def significant(value: float) -> float:
     return float(f"{value:.5g}")
 
 
+def write(records: list[report.Record], options: argparse.Namespace, machine: Machine, facts: str) -> list[Path]:
+    """The files that were written: where --output says, or where results are kept."""
+    try:
+        if options.device == "cuda":
+            return report.keep(options.output or RESULTS / machine.device, records, facts)
+        output = options.output or (RESULTS / "cpu.json" if is_complete(options) else None)
+        if output is None:
+            return []
+        report.write_json(output, records)
+        report.write_plot(output.with_suffix(".png"), records, facts)
+    except OSError as error:
+        where = options.output or RESULTS
+        raise UserError(f"{where}: cannot be written ({error.strerror}); name another place with --output") from error
+    return [output, output.with_suffix(".png")]
+
+
 def is_complete(options: argparse.Namespace) -> bool:
-    """Only a run of everything replaces the results that are kept."""
-    return tuple(options.suite) == SUITES and options.case == "*" and options.batch is None
+    """Only a run of everything replaces the results that are kept of a CPU: machines differ."""
+    everything = (tuple(options.suite), options.case, options.batch, options.direction, tuple(options.layout))
+    return everything == (SUITES["cpu"], "*", None, None, tuple(LAYOUTS))
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
-        description="Times fusedsc beside PyTorch, in turns in the same run, on the CPU in float32.",
+        description="Times fusedsc beside PyTorch, in turns in the same run.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--suite", nargs="+", choices=SUITES, default=list(SUITES), help="(all)")
+    parser.add_argument("--device", choices=tuple(SUITES), default="cpu", help="cuda: a GPU of either make (cpu)")
+    parser.add_argument("--suite", nargs="+", choices=SUITES["cpu"], metavar="SUITE", help=f"{SUITES} (all)")
     parser.add_argument("--case", default="*", metavar="PATTERN", help="cases by name, with * and ? (all)")
     parser.add_argument("--list", action="store_true", help="the names of the cases, without running them")
-    parser.add_argument("--rounds", type=_count, default=15, metavar="N", help="samples of each variant (15)")
+    parser.add_argument("--rounds", type=_count, metavar="N", help=f"samples of each variant ({ROUNDS})")
     parser.add_argument(
-        "--batch", type=_count, metavar="N", help="images per batch (8 for blocks; networks: their own)"
-    )
+        "--batch", type=_count, nargs="+", metavar="N",
+        help="images per batch (CPU: 8 for blocks, networks: their own; GPU: 1 8 16 32 64)",
+    )  # fmt: skip
+    parser.add_argument("--dtype", nargs="+", choices=tuple(DTYPES), help="(CPU: float32; GPU: all)")
+    parser.add_argument("--layout", nargs="+", choices=tuple(LAYOUTS), default=list(LAYOUTS), help="(both)")
+    parser.add_argument("--direction", nargs="+", metavar="DIRECTION", help='for example "input gradient" (all)')
+    parser.add_argument("--tf32", action="store_true", help="GPU: float32 products may be TensorFloat-32 (exact)")
     parser.add_argument("--threads", type=_count, metavar="N", help="CPU threads (PyTorch's choice: all cores)")
     parser.add_argument("--compile", action="store_true", help="torch.compile among PyTorch's variants")
     parser.add_argument(
         "--malloc", choices=("reuse", "system"), default="reuse",
         help="reuse: freed memory is kept for the next result; system: as the C library does by itself (reuse)",
     )  # fmt: skip
-    parser.add_argument("--output", type=Path, metavar="FILE", help="where to write the JSON, and the plot beside it")
-    return parser.parse_args(arguments)
+    parser.add_argument("--output", type=Path, help="where to write: the JSON file of a CPU, the folder of a GPU")
+    parser.add_argument("--commit", default=commit(), help="what is measured, if git cannot say it")
+    options = parser.parse_args(arguments)
+    suites = SUITES[options.device]
+    for suite in options.suite or ():
+        if suite not in suites:
+            parser.error(f"--suite {suite}: it is not measured with --device {options.device}; use {', '.join(suites)}")
+    options.suite = options.suite or list(suites)
+    options.dtype = options.dtype or (["float32"] if options.device == "cpu" else list(DTYPES))
+    options.rounds = options.rounds or ROUNDS[options.device]
+    return options
 
 
 def _count(text: str) -> int:

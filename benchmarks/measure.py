@@ -1,12 +1,16 @@
-"""Fair timing: in turns, in all orders, medians, and one memory policy for both sides."""
+"""Fair timing: in turns, in all orders, medians; one memory policy for both sides, and on GPUs cold caches for both."""
 
 from __future__ import annotations
 
 import ctypes
 import itertools
 import statistics
+import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
 
 import torch
 
@@ -26,6 +30,146 @@ class Timings:
         return min(names, key=self.seconds.__getitem__)
 
 
+class Machine(Protocol):
+    """Where work is timed."""
+
+    device: str
+    """As records name it."""
+
+    bandwidth: float
+    """Bytes per second that are read and written in a copy."""
+
+    def describe(self) -> str: ...
+
+    def sets_of(self, touched_bytes: int) -> int:
+        """How many sets of tensors a workload shall go through in turn."""
+        ...
+
+    def sampler(self, run: Run, sets: int) -> Callable[[], float]:
+        """A function that takes a sample: seconds per call."""
+        ...
+
+
+def time_in_turns(machine: Machine, runs: dict[str, Run], sets: int, rounds: int) -> Timings:
+    """Times each run once a round, in an order that changes with the round."""
+    samplers = {name: machine.sampler(run, sets) for name, run in runs.items()}
+    samples: dict[str, list[float]] = {name: [] for name in runs}
+    orders = itertools.cycle(itertools.permutations(runs))
+    for order in itertools.islice(orders, rounds):
+        for name in order:
+            samples[name].append(samplers[name]())
+    return Timings({name: statistics.median(values) for name, values in samples.items()})
+
+
+class Cpu:
+    """The CPU, with the threads in use."""
+
+    device = "cpu"
+
+    def describe(self) -> str:
+        return f"{torch.get_num_threads()} threads, copies {self.bandwidth / 1e9:.1f} GB/s"
+
+    @cached_property
+    def bandwidth(self) -> float:
+        source = torch.ones(256 << 18)
+        target = torch.empty_like(source)
+        target.copy_(source)
+        return 2 * source.nbytes / statistics.median(_seconds(lambda: target.copy_(source), 1) for _ in range(7))
+
+    def sets_of(self, touched_bytes: int) -> int:
+        return 1
+
+    def sampler(self, run: Run, sets: int) -> Callable[[], float]:
+        """A sample is as many calls as fill ``SAMPLE_SECONDS``, after one call that is not counted: that one pays for
+        the caches which another run left."""
+        run(0)
+        calls = max(1, round(SAMPLE_SECONDS / _seconds(lambda: run(0), 1)))
+
+        def sample() -> float:
+            run(0)
+            return _seconds(lambda: run(0), calls)
+
+        return sample
+
+
+class Gpu:
+    """The GPU that PyTorch calls cuda:0. A sample replays a captured graph that goes through sets of tensors larger,
+    together, than the last-level cache, so that what a call reads is not there from the call before."""
+
+    SAMPLE_SECONDS = 1e-3
+    ROTATED_BYTES = 192 << 20
+    MOST_SETS = 512
+
+    def __init__(self) -> None:
+        self.name = torch.cuda.get_device_name(0)
+        self.device = self.name.split()[-1].lower()
+        self._stream = torch.cuda.Stream()
+        # Graphs write their results to the same memory one after the other: what they compute has been checked before.
+        self._pool = torch.cuda.graph_pool_handle()
+        self._keeps_pool, _ = self._capture(lambda _: torch.zeros(1, device="cuda"), 1)
+
+    def describe(self) -> str:
+        vendor = f"CUDA {torch.version.cuda}" if torch.version.cuda else f"ROCm {torch.version.hip}"
+        return f"{self.name}, {vendor}, copies {self.bandwidth / 1e12:.2f} TB/s"
+
+    @cached_property
+    def bandwidth(self) -> float:
+        source = torch.ones(2048 << 18, device="cuda")
+        target = torch.empty_like(source)
+        copies = self.sampler(lambda _: torch.neg(source, out=target), 1)  # by a kernel: copy engines are slower
+        return 2 * source.nbytes / min(copies() for _ in range(100))  # the clocks take a while to rise
+
+    def sets_of(self, touched_bytes: int) -> int:
+        return min(max(2, -(-self.ROTATED_BYTES // touched_bytes)), self.MOST_SETS)
+
+    def sampler(self, run: Run, sets: int) -> Callable[[], float]:
+        graph, results = self._capture(run, sets)
+        del results
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+
+        def replays(count: int) -> float:
+            start.record()
+            for _ in range(count):
+                graph.replay()
+            end.record()
+            end.synchronize()
+            return start.elapsed_time(end) / 1e3 / count
+
+        replays(1)
+        count = max(1, round(self.SAMPLE_SECONDS / replays(1)))
+        return lambda: replays(count) / sets
+
+    def _capture(self, run: Run, sets: int) -> tuple[torch.cuda.CUDAGraph, list[object]]:
+        """A graph of a call for each set, every one with a result of its own.
+
+        Not torch.cuda.graph: that one collects garbage and empties PyTorch's cache first, thousands of times here.
+        """
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        with torch.cuda.stream(self._stream):
+            for _ in range(2):  # libraries choose their algorithms
+                run(0)
+            torch.cuda.synchronize()
+            graph.capture_begin(pool=self._pool)
+            results = [run(i) for i in range(sets)]
+            graph.capture_end()
+        torch.cuda.synchronize()
+        return graph, results
+
+
+def machine_of(device: str) -> Machine:
+    return Cpu() if device == "cpu" else Gpu()
+
+
+def commit() -> str | None:
+    """What is measured, where git knows it."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
 def keep_freed_memory() -> None:
     """Lets malloc reuse what was freed instead of asking the system for fresh pages, as a caching allocator does.
 
@@ -39,36 +183,7 @@ def keep_freed_memory() -> None:
         mallopt(M_TOP_PAD, 64 << 20)
 
 
-def time_in_turns(runs: dict[str, Run], rounds: int) -> Timings:
-    """Times each run once a round, in an order that changes with the round.
-
-    A sample is as many calls as fill ``SAMPLE_SECONDS``, after one call that is not counted: that one pays for the
-    caches which another run left.
-    """
-    calls = {name: _calls_per_sample(run) for name, run in runs.items()}
-    samples: dict[str, list[float]] = {name: [] for name in runs}
-    orders = itertools.cycle(itertools.permutations(runs))
-    for order in itertools.islice(orders, rounds):
-        for name in order:
-            runs[name]()
-            samples[name].append(_seconds(runs[name], calls[name]))
-    return Timings({name: statistics.median(values) for name, values in samples.items()})
-
-
-def copy_bandwidth(mebibytes: int = 256) -> float:
-    """Bytes per second that this machine reads and writes in a copy, with the threads in use."""
-    source = torch.ones(mebibytes << 18)
-    target = torch.empty_like(source)
-    target.copy_(source)
-    return 2 * source.nbytes / statistics.median(_seconds(lambda: target.copy_(source), 1) for _ in range(7))
-
-
-def _calls_per_sample(run: Run) -> int:
-    run()
-    return max(1, round(SAMPLE_SECONDS / _seconds(run, 1)))
-
-
-def _seconds(run: Run, calls: int) -> float:
+def _seconds(run: Callable[[], object], calls: int) -> float:
     start = time.perf_counter()
     for _ in range(calls):
         run()

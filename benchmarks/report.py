@@ -1,4 +1,4 @@
-"""Results as JSON, as a table and as a plot."""
+"""Results as JSON, as tables and as plots; `python -m benchmarks.report FILE.json` draws those of kept GPU results."""
 
 from __future__ import annotations
 
@@ -6,24 +6,31 @@ import io
 import json
 import os
 import statistics
+import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from matplotlib.figure import Figure
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 Record = dict[str, object]
+CASE_KEYS = ("suite", "case", "direction", "dtype", "layout")
+"""What makes two records two measurements of one thing."""
 
 
-def groups(records: list[Record]) -> dict[tuple[str, str, str], list[Record]]:
-    """The records of each (suite, direction, layout), in order."""
+def groups(records: list[Record]) -> dict[tuple[str, ...], list[Record]]:
+    """The records that are alike but for their shapes, in order."""
     grouped = defaultdict(list)
     for record in records:
-        grouped[record["suite"], record["direction"], record["layout"]].append(record)
+        key = (record["suite"], record["direction"], record["dtype"], record["layout"], f"n{record['batch']}")
+        grouped[key].append(record)
     return grouped
 
 
@@ -40,19 +47,25 @@ def print_tables(records: list[Record], console: Console) -> None:
             floor = record["floor_us"]
             table.add_row(
                 record["case"],
-                f"{record['ours_us']:,.0f}",
-                f"{record['pytorch_us']:,.0f}",
-                "" if floor is None else f"{floor:,.0f}",
+                _microseconds(record["ours_us"]),
+                _microseconds(record["pytorch_us"]),
+                "" if floor is None else _microseconds(floor),
                 f"{record['ratio']:.2f}",
                 record["pytorch_variant"],
             )
         console.print(table)
-    means = _table(
-        "Geometric means of the ratio, PyTorch's time over ours", ("suite", "direction", "layout"), ("ratio",)
-    )
+    columns = ("suite", "direction", "dtype", "layout", "batch")
+    numbers = ("mean", "of mean times", "least", "ours, us", "PyTorch, us")
+    means = _table("PyTorch's time over ours: geometric mean, ratio of the mean times, least", columns, numbers)
     for group, members in groups(records).items():
-        means.add_row(*group, f"{mean_ratio(members):.2f}")
+        ours, pytorch = (statistics.mean(record[key] for record in members) for key in ("ours_us", "pytorch_us"))
+        ratios = (mean_ratio(members), pytorch / ours, min(record["ratio"] for record in members))
+        means.add_row(*group, *(f"{ratio:.2f}" for ratio in ratios), _microseconds(ours), _microseconds(pytorch))
     console.print(means)
+
+
+def _microseconds(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _table(title: str, texts: Iterable[str], numbers: Iterable[str], more_texts: Iterable[str] = ()) -> Table:
@@ -64,11 +77,44 @@ def _table(title: str, texts: Iterable[str], numbers: Iterable[str], more_texts:
 
 
 def write_json(path: Path, records: list[Record]) -> None:
-    _write_atomically(path, (json.dumps(records, indent=1) + "\n").encode())
+    lines = ",\n".join(json.dumps(record) for record in records)
+    _write_atomically(path, f"[\n{lines}\n]\n".encode())
+
+
+def keep(folder: Path, records: list[Record], title: str) -> list[Path]:
+    """Writes a file per suite, in which these records replace those of the same cases; and its plots."""
+    written = []
+    for suite in dict.fromkeys(record["suite"] for record in records):
+        path = folder / f"{suite}.json"
+        kept = json.loads(path.read_text()) if path.exists() else []
+        merged = {tuple(record[key] for key in CASE_KEYS): record for record in kept}
+        merged |= {tuple(record[key] for key in CASE_KEYS): record for record in records if record["suite"] == suite}
+        write_json(path, list(merged.values()))
+        written += [path, *write_gpu_plots(path, list(merged.values()), title)]
+    return written
+
+
+def write_gpu_plots(path: Path, records: list[Record], title: str) -> list[Path]:
+    """The ratio of each layer, and where each stands under the roofline; nothing where there is no matplotlib."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        print(f"{path}: not drawn without matplotlib; python -m benchmarks.report draws it", file=sys.stderr)
+        return []
+    from . import plots
+
+    written = []
+    for kind, figure in (("ratio", plots.ratios(records, title)), ("roofline", plots.roofline(records, title))):
+        image = path.with_name(f"{path.stem}_{kind}.png")
+        _write_figure(image, figure)
+        written.append(image)
+    return written
 
 
 def write_plot(path: Path, records: list[Record], title: str) -> None:
     """A panel per suite: the ratio of each case, a bar per direction and layout."""
+    from matplotlib.figure import Figure
+
     suites = list(dict.fromkeys(record["suite"] for record in records))
     figure = Figure(figsize=(12, 3.2 * len(suites)), layout="constrained")
     figure.suptitle(title)
@@ -88,6 +134,10 @@ def write_plot(path: Path, records: list[Record], title: str) -> None:
         axes.set(title=suite, ylabel="times PyTorch's speed")
         axes.margins(y=0.15)
         axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
+    _write_figure(path, figure)
+
+
+def _write_figure(path: Path, figure: Figure) -> None:
     buffer = io.BytesIO()
     figure.savefig(buffer, dpi=120, format="png")
     _write_atomically(path, buffer.getvalue())
@@ -106,3 +156,9 @@ def _write_atomically(path: Path, content: bytes) -> None:
     except OSError:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        for image in write_gpu_plots(Path(name), json.loads(Path(name).read_text()), name):
+            print(f"Written: {image}")

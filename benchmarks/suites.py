@@ -10,9 +10,10 @@ from functools import partial
 import torch
 
 from . import workloads
-from .workloads import Block, Network, Workload
+from .workloads import Block, Convolution, Network, Place, Workload
 
 LAYOUTS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 # Depthwise 3x3 -> BatchNorm -> ReLU6 -> pointwise blocks of MobileNetV2 at 224x224.
 BLOCKS = (
@@ -25,13 +26,33 @@ BLOCKS = (
 )
 NETWORKS = (Network(size=224, batch=16), Network(size=32, batch=128))
 
-# op -> (how a case of it is built, its directions), for the suites whose cases are the blocks.
-BLOCK_OPS: dict[str, tuple[Callable[..., Workload], tuple[str, ...]]] = {
-    "depthwise": (workloads.depthwise, ("forward", "backward")),
-    "pointwise": (workloads.pointwise, ("forward", "backward")),
-    "dsc_block": (workloads.dsc_block, ("forward", "forward+backward")),
+# On GPUs: the layers of EfficientNet-B0, MnasNet, MobileNetV2 and ShuffleNetV2.
+# Depthwise: channels, size, kernel, stride.
+DEPTHWISE_LAYERS = (
+    (32, 112, 3, 1), (144, 56, 3, 1), (240, 28, 5, 1), (384, 14, 3, 1), (960, 7, 3, 1), (96, 112, 3, 2),
+    (240, 28, 3, 2), (480, 14, 3, 1), (480, 14, 5, 1), (1152, 7, 3, 1), (1152, 7, 5, 1), (144, 56, 3, 2),
+    (144, 56, 5, 2), (192, 28, 3, 1), (192, 28, 3, 2), (576, 14, 3, 1), (576, 14, 3, 2), (672, 14, 5, 1),
+    (672, 14, 5, 2), (72, 56, 3, 1), (120, 28, 5, 1), (24, 28, 3, 1), (48, 14, 3, 1), (96, 7, 3, 1),
+    (48, 112, 3, 2), (72, 56, 5, 2), (576, 14, 5, 2), (24, 56, 3, 2), (48, 28, 3, 2), (96, 14, 3, 2),
+)  # fmt: skip
+# Pointwise: channels, size, output channels.
+POINTWISE_LAYERS = (
+    (32, 112, 16), (16, 112, 96), (96, 56, 24), (24, 56, 144), (144, 56, 24), (144, 28, 32), (32, 28, 192),
+    (192, 28, 32), (144, 28, 40), (40, 28, 240), (240, 28, 40), (192, 14, 64), (64, 14, 384), (384, 14, 64),
+    (384, 14, 96), (96, 14, 576), (576, 14, 96), (240, 14, 80), (80, 14, 240), (480, 14, 80), (480, 14, 112),
+    (112, 14, 672), (672, 14, 112), (576, 7, 160), (160, 7, 960), (960, 7, 160), (960, 7, 320), (320, 7, 1280),
+    (672, 7, 192), (192, 7, 1152), (1152, 7, 192), (1152, 7, 320), (16, 112, 48), (48, 56, 24), (24, 56, 72),
+    (72, 56, 24), (72, 28, 40), (40, 28, 120), (120, 28, 40), (480, 14, 96), (576, 7, 192), (24, 28, 24),
+    (48, 14, 48), (96, 7, 96), (192, 7, 1024),
+)  # fmt: skip
+BATCHES = (1, 8, 16, 32, 64)
+
+SUITES = {"cpu": ("depthwise", "pointwise", "dsc_block", "network"), "cuda": ("depthwise", "pointwise")}
+DIRECTIONS = {
+    "cpu": ("forward", "backward"),
+    "cuda": ("forward", "input gradient", "weight gradient"),
+    "dsc_block": ("forward", "forward+backward"),
 }
-SUITES = (*BLOCK_OPS, "network")
 
 
 @dataclass(frozen=True)
@@ -42,27 +63,77 @@ class Case:
     name: str
     op: str
     direction: str
+    dtype: str
     layout: str
+    batch: int
     build: Callable[[], Workload]
 
 
-def select(suites: list[str], pattern: str, batch: int | None, compiled: bool) -> list[Case]:
-    """The cases of these suites whose names match the pattern; ``batch`` replaces every case's own."""
-    cases = (case for suite in suites for case in _cases(suite, batch, compiled))
-    return [case for case in cases if fnmatch.fnmatchcase(case.name, pattern)]
+@dataclass(frozen=True)
+class Selection:
+    """What of a device's suites is run."""
 
+    device: str
+    suites: tuple[str, ...]
+    pattern: str
+    batches: tuple[int, ...]
+    """Empty: every case's own."""
+    dtypes: tuple[str, ...]
+    layouts: tuple[str, ...]
+    directions: tuple[str, ...]
+    """Empty: all."""
+    compiled: bool
 
-def _cases(suite: str, batch: int | None, compiled: bool) -> Iterator[Case]:
-    if suite == "network":
-        for network in NETWORKS:
-            network = network.with_batch(batch)
-            build = partial(workloads.training_step, network, compiled)
-            yield Case(suite, network.name, "mobilenet_v2", "training step", "channels_last", build)
-        return
-    make, directions = BLOCK_OPS[suite]
-    for block in BLOCKS:
-        block = block.with_batch(batch)
-        for layout, memory_format in LAYOUTS.items():
-            for direction in directions:
-                build = partial(make, block, direction, memory_format, compiled)
-                yield Case(suite, block.name, suite, direction, layout, build)
+    def cases(self, sets_of: Callable[[int], int]) -> list[Case]:
+        cases = (case for suite in self.suites for case in self._cases(suite, sets_of))
+        return [
+            case
+            for case in cases
+            if fnmatch.fnmatchcase(case.name, self.pattern)
+            and case.layout in self.layouts
+            and (not self.directions or case.direction in self.directions)
+        ]
+
+    def _cases(self, suite: str, sets_of: Callable[[int], int]) -> Iterator[Case]:
+        if suite in ("depthwise", "pointwise"):
+            yield from self._convolutions(suite, sets_of)
+        elif suite == "dsc_block":
+            for block in self._with_batches(BLOCKS):
+                for layout, memory_format in LAYOUTS.items():
+                    for direction in DIRECTIONS[suite]:
+                        build = partial(workloads.dsc_block, block, direction, memory_format, self.compiled)
+                        yield Case(suite, block.name, suite, direction, "float32", layout, block.batch, build)
+        else:
+            for network in self._with_batches(NETWORKS):
+                build = partial(workloads.training_step, network, self.compiled)
+                op, direction = "mobilenet_v2", "training step"
+                yield Case(suite, network.name, op, direction, "float32", "channels_last", network.batch, build)
+
+    def _convolutions(self, suite: str, sets_of: Callable[[int], int]) -> Iterator[Case]:
+        for conv in self._layers(suite):
+            for dtype in self.dtypes:
+                for layout, memory_format in LAYOUTS.items():
+                    for direction in DIRECTIONS[self.device]:
+                        place = Place(self.device, DTYPES[dtype], memory_format, sets_of)
+                        build = partial(workloads.convolution, conv, direction, place)
+                        yield Case(suite, conv.name, suite, direction, dtype, layout, conv.batch, build)
+
+    def _layers(self, suite: str) -> Iterator[Convolution]:
+        if self.device == "cpu":
+            for block in self._with_batches(BLOCKS):
+                yield block.depthwise() if suite == "depthwise" else block.pointwise()
+            return
+        for batch in self.batches or BATCHES:
+            if suite == "depthwise":
+                for i, (channels, size, kernel, stride) in enumerate(DEPTHWISE_LAYERS, 1):
+                    name = f"D{i} c{channels} {size}x{size} k{kernel} s{stride} n{batch}"
+                    yield Convolution(name, batch, channels, size, channels, kernel, stride)
+            else:
+                for i, (channels, size, out_channels) in enumerate(POINTWISE_LAYERS, 1):
+                    yield Convolution(f"P{i} c{channels} {size}x{size} m{out_channels} n{batch}", batch, channels, size,
+                                      out_channels)  # fmt: skip
+
+    def _with_batches(self, cases: tuple) -> Iterator:
+        for batch in self.batches or (None,):
+            for case in cases:
+                yield case.with_batch(batch)

@@ -13,21 +13,33 @@ from dataclasses import dataclass, replace
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torchvision.models import mobilenet_v2
 
 import fusedsc
 
-Run = Callable[[], object]
-CONVOLUTION_GRADIENTS = [True, True, False]  # of input and weight; there is no bias
+Run = Callable[[int], object]
+"""Does the work once, on the set of tensors of that number."""
+
+# Which gradients a convolution's backward pass computes: of input, weight and bias.
+GRADIENTS = {
+    "backward": [True, True, False],
+    "input gradient": [True, False, False],
+    "weight gradient": [False, True, False],
+}
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What is timed. ``touched_bytes``: inputs and outputs once each, the least that has to move; None: not said."""
+    """What is timed, on ``sets`` sets of tensors in turn.
+
+    ``touched_bytes``: a call's inputs and outputs once each, the least that has to move; ``operations``: what it
+    multiplies and adds; None: not said.
+    """
 
     ours: Run
     pytorch: dict[str, Run]
     touched_bytes: int | None
+    operations: int | None = None
+    sets: int = 1
 
 
 @dataclass(frozen=True)
@@ -51,6 +63,12 @@ class Block:
     def with_batch(self, batch: int | None) -> Block:
         return replace(self, batch=batch or self.batch)
 
+    def depthwise(self) -> Convolution:
+        return Convolution(self.name, self.batch, self.channels, self.size, self.channels, 3, self.stride)
+
+    def pointwise(self) -> Convolution:
+        return Convolution(self.name, self.batch, self.channels, self.out_size, self.out_channels)
+
 
 @dataclass(frozen=True)
 class Network:
@@ -67,38 +85,114 @@ class Network:
         return replace(self, batch=batch or self.batch)
 
 
-def depthwise(block: Block, direction: str, memory_format: torch.memory_format, compiled: bool) -> Workload:
-    x = _random(block.batch, block.channels, block.size, block.size, memory_format=memory_format)
-    weight = _random(block.channels, 1, 3, 3, memory_format=memory_format)
-    stride = [block.stride, block.stride]
-    if direction == "forward":
-        return _forward(
-            lambda: torch.ops.fusedsc.depthwise_conv2d(x, weight, None, stride, [1]),
-            lambda: F.conv2d(x, weight, None, stride, 1, groups=block.channels),
-            (x, weight),
+@dataclass(frozen=True)
+class Convolution:
+    """A depthwise convolution, or, with kernel 1, a pointwise one; "same" padding."""
+
+    name: str
+    batch: int
+    channels: int
+    size: int
+    out_channels: int
+    kernel: int = 1
+    stride: int = 1
+
+    @property
+    def is_depthwise(self) -> bool:
+        return self.kernel > 1
+
+    @property
+    def groups(self) -> int:
+        return self.channels if self.is_depthwise else 1
+
+    @property
+    def out_size(self) -> int:
+        return -(-self.size // self.stride)
+
+    @property
+    def padding(self) -> int:
+        return self.kernel // 2
+
+    @property
+    def x_shape(self) -> tuple[int, int, int, int]:
+        return self.batch, self.channels, self.size, self.size
+
+    @property
+    def y_shape(self) -> tuple[int, int, int, int]:
+        return self.batch, self.out_channels, self.out_size, self.out_size
+
+    @property
+    def operations(self) -> int:
+        """Of each direction: a multiplication and an addition for each output and each weight that reaches it."""
+        outputs = self.batch * self.out_channels * self.out_size**2
+        return 2 * outputs * self.kernel**2 * (self.channels // self.groups)
+
+    def forward(self, x: Tensor, weight: Tensor) -> Tensor:
+        if not self.is_depthwise:
+            return torch.ops.fusedsc.pointwise_conv2d(x, weight)
+        return torch.ops.fusedsc.depthwise_conv2d(x, weight, None, self.stride, self.padding)
+
+    def backward(self, grad: Tensor, x: Tensor, weight: Tensor, mask: list[bool]) -> tuple[Tensor, ...]:
+        if not self.is_depthwise:
+            return torch.ops.fusedsc.pointwise_conv2d_backward(grad, x, weight, 1, mask)
+        return torch.ops.fusedsc.depthwise_conv2d_backward(grad, x, weight, self.stride, self.padding, 1, mask)
+
+    def plain_forward(self, x: Tensor, weight: Tensor) -> Tensor:
+        return F.conv2d(x, weight, None, self.stride, self.padding, groups=self.groups)
+
+    def plain_backward(self, grad: Tensor, x: Tensor, weight: Tensor, mask: list[bool]) -> tuple[Tensor, ...]:
+        return torch.ops.aten.convolution_backward(
+            grad, x, weight, None, [self.stride] * 2, [self.padding] * 2, [1, 1], False, [0, 0], self.groups, mask
         )
-    grad = _random(block.batch, block.channels, block.out_size, block.out_size, memory_format=memory_format)
-    return _backward(
-        lambda: torch.ops.fusedsc.depthwise_conv2d_backward(
-            grad, x, weight, stride, [1], [1, 1], CONVOLUTION_GRADIENTS
-        ),
-        lambda: _convolution_backward(grad, x, weight, stride, [1, 1], block.channels),
-        (grad, x, weight),
-    )
 
 
-def pointwise(block: Block, direction: str, memory_format: torch.memory_format, compiled: bool) -> Workload:
-    size = block.out_size
-    x = _random(block.batch, block.channels, size, size, memory_format=memory_format)
-    weight = _random(block.out_channels, block.channels, 1, 1, memory_format=memory_format)
-    if direction == "forward":
-        return _forward(lambda: torch.ops.fusedsc.pointwise_conv2d(x, weight), lambda: F.conv2d(x, weight), (x, weight))
-    grad = _random(block.batch, block.out_channels, size, size, memory_format=memory_format)
-    return _backward(
-        lambda: torch.ops.fusedsc.pointwise_conv2d_backward(grad, x, weight, 1, CONVOLUTION_GRADIENTS),
-        lambda: _convolution_backward(grad, x, weight, [1, 1], [0, 0], 1),
-        (grad, x, weight),
-    )
+@dataclass(frozen=True)
+class Place:
+    """Where and how a convolution's tensors lie, and how many sets of them there shall be for so many bytes."""
+
+    device: str
+    dtype: torch.dtype
+    memory_format: torch.memory_format
+    sets_of: Callable[[int], int]
+
+    def random(self, *shape: int) -> Tensor:
+        numbers = torch.randn(shape, device=self.device, dtype=self.dtype)
+        return numbers.contiguous(memory_format=self.memory_format)
+
+
+def convolution(conv: Convolution, direction: str, place: Place) -> Workload:
+    """One direction of one convolution; the sets differ in what is large, the weight is theirs together."""
+    backward = direction != "forward"
+    x_bytes, y_bytes = (_count(shape) * place.dtype.itemsize for shape in (conv.x_shape, conv.y_shape))
+    weight = place.random(conv.out_channels, conv.channels // conv.groups, conv.kernel, conv.kernel)
+    mask = GRADIENTS.get(direction, [])
+    # What has to move: x and y (or its gradient), and the input's gradient.
+    touched = (x_bytes if mask != GRADIENTS["input gradient"] else 0) + y_bytes + (x_bytes if any(mask[:1]) else 0)
+    sets = place.sets_of(touched)
+    x = place.random(conv.batch * sets, *conv.x_shape[1:]).split(conv.batch)
+    grad = place.random(conv.batch * sets, *conv.y_shape[1:]).split(conv.batch) if backward else ()
+
+    def ours(i: int) -> object:
+        return conv.backward(grad[i], x[i], weight, mask) if backward else conv.forward(x[i], weight)
+
+    def plain(i: int) -> object:
+        return conv.plain_backward(grad[i], x[i], weight, mask) if backward else conv.plain_forward(x[i], weight)
+
+    check_same(_present(ours(0)), _present(plain(0)), tolerance=_TOLERANCES[place.dtype])
+    touched += weight.nbytes * (1 + any(mask[1:2]))
+    return Workload(torch.no_grad()(ours), {"eager": torch.no_grad()(plain)}, touched, conv.operations, sets)
+
+
+# How far apart two right results may be, in the norm; float32 allows for reduced-precision products, if PyTorch's are.
+_TOLERANCES = {torch.float32: 1e-3, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+
+
+def _present(results: object) -> tuple[Tensor, ...]:
+    return tuple(t for t in results if t is not None) if isinstance(results, tuple) else (results,)
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    return torch.Size(shape).numel()
 
 
 def dsc_block(block: Block, direction: str, memory_format: torch.memory_format, compiled: bool) -> Workload:
@@ -112,7 +206,7 @@ def dsc_block(block: Block, direction: str, memory_format: torch.memory_format, 
             compiled_block = torch.compile(_plain_block, dynamic=False)
             pytorch[name.replace("eager", "compiled")] = ours.to(layout).runner(compiled_block, backward)
     run = ours.runner(_fused_block, backward)
-    check_same(run(), pytorch["eager contiguous"](), tolerance=2e-2)
+    check_same(run(0), pytorch["eager contiguous"](0), tolerance=2e-2)
     return Workload(run, pytorch, (1 + backward) * _bytes(ours.x, ours.grad))
 
 
@@ -142,8 +236,8 @@ class _BlockTensors:
 
     def runner(self, function: Callable[[_BlockTensors], Tensor], backward: bool) -> Run:
         if backward:
-            return lambda: torch.autograd.grad(function(self), self.differentiated, self.grad)
-        return lambda: function(self)
+            return lambda _: torch.autograd.grad(function(self), self.differentiated, self.grad)
+        return lambda _: function(self)
 
 
 def _plain_block(t: _BlockTensors) -> Tensor:
@@ -161,6 +255,8 @@ def _fused_block(t: _BlockTensors) -> Tensor:
 
 def training_step(network: Network, compiled: bool) -> Workload:
     """Forward, loss, backward and an SGD step of torchvision's MobileNetV2; ours is fusedsc.swap of the same model."""
+    from torchvision.models import mobilenet_v2  # seconds, which the other suites need not spend
+
     torch.manual_seed(0)
     model = mobilenet_v2(num_classes=1000 if network.size == 224 else 10, dropout=0.0)
     images = _random(network.batch, 3, network.size, network.size)
@@ -172,7 +268,7 @@ def training_step(network: Network, compiled: bool) -> Workload:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
         forward = torch.compile(model, dynamic=False) if compiled else model
 
-        def step() -> Tensor:
+        def step(_: int) -> Tensor:
             optimizer.zero_grad()
             loss = F.cross_entropy(forward(own_images), labels)
             loss.backward()
@@ -186,28 +282,8 @@ def training_step(network: Network, compiled: bool) -> Workload:
     if compiled:
         pytorch |= {f"compiled {name}": step_of(model, layout, True) for name, layout in variants.items()}
     ours = step_of(fusedsc.swap(model), torch.channels_last)
-    check_same(ours(), pytorch["eager contiguous"]())
+    check_same(ours(0), pytorch["eager contiguous"](0))
     return Workload(ours, pytorch, None)
-
-
-def _forward(ours: Run, plain: Run, inputs: tuple[Tensor, ...]) -> Workload:
-    y = ours()
-    check_same(y, plain())
-    return Workload(torch.no_grad()(ours), {"eager": torch.no_grad()(plain)}, _bytes(*inputs, y))
-
-
-def _backward(ours: Run, plain: Run, inputs: tuple[Tensor, ...]) -> Workload:
-    gradients = ours()[:2]
-    check_same(gradients, plain()[:2])
-    return Workload(ours, {"eager": plain}, _bytes(*inputs, *gradients))
-
-
-def _convolution_backward(
-    grad: Tensor, x: Tensor, weight: Tensor, stride: list[int], padding: list[int], groups: int
-) -> tuple[Tensor, ...]:
-    return torch.ops.aten.convolution_backward(
-        grad, x, weight, None, stride, padding, [1, 1], False, [0, 0], groups, CONVOLUTION_GRADIENTS
-    )
 
 
 def _random(*shape: int, memory_format: torch.memory_format = torch.contiguous_format) -> Tensor:

@@ -1,5 +1,9 @@
 #include "tensor_conversion.h"
 
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
 #include <algorithm>
 
 #include "fusedsc/common/status.h"
@@ -17,6 +21,9 @@ DataType data_type(at::ScalarType dtype) {
   }
 }
 
+/// CUDA and ROCm builds of PyTorch both call their GPUs "cuda".
+Device place_of(const at::Tensor& tensor) { return tensor.is_cuda() ? Device::gpu : Device::cpu; }
+
 bool is_given(const at::Tensor& tensor) { return tensor.defined() && tensor.numel() > 0; }
 
 template <class View, class Pointer>
@@ -26,6 +33,7 @@ View view_of(const at::Tensor& tensor, Pointer data) {
   view.dtype = data_type(tensor.scalar_type());
   std::copy_n(tensor.sizes().begin(), 4, view.sizes.begin());
   std::copy_n(tensor.strides().begin(), 4, view.strides.begin());
+  view.device = place_of(tensor);
   return view;
 }
 
@@ -43,12 +51,12 @@ TensorView mutable_view(const at::Tensor& tensor) {
 
 ConstChannelVector channels(const at::Tensor& vector) {
   if (!is_given(vector)) return {};
-  return {vector.const_data_ptr(), data_type(vector.scalar_type()), vector.numel()};
+  return {vector.const_data_ptr(), data_type(vector.scalar_type()), vector.numel(), place_of(vector)};
 }
 
 ChannelVector mutable_channels(const at::Tensor& vector) {
   if (!is_given(vector)) return {};
-  return {vector.mutable_data_ptr(), data_type(vector.scalar_type()), vector.numel()};
+  return {vector.mutable_data_ptr(), data_type(vector.scalar_type()), vector.numel(), place_of(vector)};
 }
 
 at::Tensor addressable(const at::Tensor& tensor) {
@@ -72,6 +80,26 @@ void store(const at::Tensor& accumulator, const at::Tensor& gradient) {
 
 void to_unbiased(const at::Tensor& variance, std::int64_t count) {
   variance.mul_(static_cast<double>(count) / static_cast<double>(count - 1));
+}
+
+Execution execution_on(c10::Device device) {
+  Execution execution;
+  if (device.is_cuda()) {
+    // By way of the guard that PyTorch registers for its GPUs, so that one library serves CPU, CUDA and ROCm builds.
+    execution.stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle();
+    return execution;
+  }
+  execution.threads = at::get_num_threads();
+  execution.parallel_for = [](std::int64_t lanes, const std::function<void(std::int64_t)>& body) {
+    at::parallel_for(0, lanes, 1, [&body](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t lane = begin; lane < end; ++lane) body(lane);
+    });
+  };
+  return execution;
+}
+
+at::Tensor workspace_on(c10::Device device, std::size_t bytes) {
+  return at::empty({static_cast<std::int64_t>(bytes)}, at::TensorOptions(device).dtype(at::kByte));
 }
 
 }  // namespace fusedsc::aten

@@ -1,9 +1,9 @@
-/// From at::Tensor to fusedsc's views, and what an operator may use while it runs: PyTorch's threads and allocator.
+/// From at::Tensor to fusedsc's views, and what an operator may use while it runs: PyTorch's threads or stream, and its
+/// allocator.
 #pragma once
 
-#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
+#include <c10/core/DeviceGuard.h>
 
 #include <optional>
 
@@ -39,20 +39,19 @@ void store(const at::Tensor& accumulator, const at::Tensor& gradient);
 /// Turns biased variances of `count` values into unbiased ones, as running statistics want them.
 void to_unbiased(const at::Tensor& variance, std::int64_t count);
 
-/// Runs `op` on PyTorch's thread pool, with a workspace from the allocator of `like`'s device.
+/// PyTorch's threads on a CPU, its current stream on a GPU.
+Execution execution_on(c10::Device device);
+/// Memory from the device's allocator. On a GPU it may be freed as soon as the work that uses it is in the stream.
+at::Tensor workspace_on(c10::Device device, std::size_t bytes);
+
+/// Runs `op` on the device of `x`, with a workspace from its allocator.
 template <class Arguments>
 void run(void (*op)(const Arguments&, const Execution&), std::size_t (*workspace_bytes)(const Arguments&, int),
-         const Arguments& arguments, const at::Tensor& like) {
-  Execution execution;
-  execution.threads = at::get_num_threads();
-  execution.parallel_for = [](std::int64_t lanes, const std::function<void(std::int64_t)>& body) {
-    at::parallel_for(0, lanes, 1, [&body](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t lane = begin; lane < end; ++lane) body(lane);
-    });
-  };
+         const Arguments& arguments, const at::Tensor& x) {
+  const c10::DeviceGuard guard(x.device());
+  Execution execution = execution_on(x.device());
   execution.workspace_bytes = workspace_bytes(arguments, execution.threads);
-  const at::Tensor workspace =
-      at::empty({static_cast<std::int64_t>(execution.workspace_bytes)}, like.options().dtype(at::kByte));
+  const at::Tensor workspace = workspace_on(x.device(), execution.workspace_bytes);
   execution.workspace = workspace.mutable_data_ptr();
   op(arguments, execution);
 }

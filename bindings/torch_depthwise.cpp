@@ -1,4 +1,5 @@
 /// Depthwise convolution: kernels for PyTorch's dispatcher, and the fake ones that torch.compile asks for sizes.
+#include <ATen/ops/empty.h>
 #include <torch/library.h>
 
 #include "arguments.h"
@@ -88,13 +89,16 @@ Explanation explain_depthwise_conv2d_kernel(const Tensor& x, const Tensor& weigh
                      explain_depthwise_conv2d_backward(backward_arguments(y, x, weight, window, gradients)));
 }
 
-}  // namespace
-
-TORCH_LIBRARY_IMPL(fusedsc, CPU, m) {
+void register_kernels(torch::Library& m) {
   m.impl("depthwise_conv2d", depthwise_conv2d_kernel);
   m.impl("depthwise_conv2d_backward", depthwise_conv2d_backward_kernel);
   m.impl("_explain_depthwise_conv2d", explain_depthwise_conv2d_kernel);
 }
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(fusedsc, CPU, m) { register_kernels(m); }
+TORCH_LIBRARY_IMPL(fusedsc, CUDA, m) { register_kernels(m); }
 
 TORCH_LIBRARY_IMPL(fusedsc, Meta, m) {
   m.impl("depthwise_conv2d", depthwise_conv2d_meta);

@@ -198,13 +198,16 @@ Explanation explain_dsc_block_kernel(const Tensor& x, const Tensor& dw_weight, c
                          backward_arguments(operands, window, activation, batch_statistics, d, y, grad_bn, gradients)));
 }
 
-}  // namespace
-
-TORCH_LIBRARY_IMPL(fusedsc, CPU, m) {
+void register_kernels(torch::Library& m) {
   m.impl("_dsc_block_forward", dsc_block_forward_kernel);
   m.impl("_dsc_block_backward", dsc_block_backward_kernel);
   m.impl("_explain_dsc_block", explain_dsc_block_kernel);
 }
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(fusedsc, CPU, m) { register_kernels(m); }
+TORCH_LIBRARY_IMPL(fusedsc, CUDA, m) { register_kernels(m); }
 
 TORCH_LIBRARY_IMPL(fusedsc, Meta, m) {
   m.impl("_dsc_block_forward", dsc_block_forward_meta);

@@ -263,13 +263,16 @@ Explanation explain_inverted_residual_kernel(
                                                              forward, y, d, e, gradients, operands.bn_parameters)));
 }
 
-}  // namespace
-
-TORCH_LIBRARY_IMPL(fusedsc, CPU, m) {
+void register_kernels(torch::Library& m) {
   m.impl("_inverted_residual_forward", inverted_residual_forward_kernel);
   m.impl("_inverted_residual_backward", inverted_residual_backward_kernel);
   m.impl("_explain_inverted_residual", explain_inverted_residual_kernel);
 }
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(fusedsc, CPU, m) { register_kernels(m); }
+TORCH_LIBRARY_IMPL(fusedsc, CUDA, m) { register_kernels(m); }
 
 TORCH_LIBRARY_IMPL(fusedsc, Meta, m) {
   m.impl("_inverted_residual_forward", inverted_residual_forward_meta);

@@ -1,4 +1,5 @@
 /// Pointwise convolution: kernels for PyTorch's dispatcher, and the fake ones that torch.compile asks for sizes.
+#include <ATen/ops/empty.h>
 #include <torch/library.h>
 
 #include "arguments.h"
@@ -79,13 +80,16 @@ Explanation explain_pointwise_conv2d_kernel(const Tensor& x, const Tensor& weigh
                      explain_pointwise_conv2d_backward(backward_arguments(y, x, weight, groups, gradients)));
 }
 
-}  // namespace
-
-TORCH_LIBRARY_IMPL(fusedsc, CPU, m) {
+void register_kernels(torch::Library& m) {
   m.impl("pointwise_conv2d", pointwise_conv2d_kernel);
   m.impl("pointwise_conv2d_backward", pointwise_conv2d_backward_kernel);
   m.impl("_explain_pointwise_conv2d", explain_pointwise_conv2d_kernel);
 }
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(fusedsc, CPU, m) { register_kernels(m); }
+TORCH_LIBRARY_IMPL(fusedsc, CUDA, m) { register_kernels(m); }
 
 TORCH_LIBRARY_IMPL(fusedsc, Meta, m) {
   m.impl("pointwise_conv2d", pointwise_conv2d_meta);

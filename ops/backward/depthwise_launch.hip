@@ -1,11 +1,9 @@
-#include <limits>
-
 #include "fusedsc/backward/depthwise_gpu.h"
 #include "fusedsc/backward/depthwise_input_kernel.h"
 #include "fusedsc/backward/depthwise_weight_kernel.h"
 #include "fusedsc/common/gpu/depthwise_plan.h"
 #include "fusedsc/common/gpu/launch.h"
-#include "fusedsc/common/gpu/partials_kernel.h"
+#include "fusedsc/common/gpu/partials_launch.h"
 #include "fusedsc/runtime/arena.h"
 
 namespace fusedsc {
@@ -41,20 +39,18 @@ weight_taps_kernel(DepthwiseWeightGradientParameters parameters) {
   depthwise_weight_gradient_taps<T, kChannels, kTapGroup>(parameters);
 }
 
-template <class T>
-FUSEDSC_KERNEL(kPartialsThreads, 1)
-sum_partials_kernel(SumPartialsParameters parameters) {
-  sum_partials<T>(parameters);
-}
-
-template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, int kBlocks = 4>
+/// Whole periods must be as long with seams, where fewer rows ahead may have to do.
+template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, int kBlocks = 4,
+          int kSeamsAhead = kAhead>
 constexpr InputInstance input_rows(DataType dtype) {
+  constexpr int kLive = (kKernel - 1) / kStride + 1;
+  static_assert(common_multiple(kLive, kAhead + 1) == common_multiple(kLive, kSeamsAhead + 1));
   return {dtype,
           kKernel,
           kStride,
-          {kChannels, kColumns, common_multiple((kKernel - 1) / kStride + 1, kAhead + 1)},
+          {kChannels, kColumns, common_multiple(kLive, kAhead + 1)},
           input_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kAhead, kBlocks, false>,
-          input_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kAhead, 2, true>};
+          input_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kSeamsAhead, 2, true>};
 }
 
 template <class T, int kChannels, int kColumns>
@@ -107,7 +103,7 @@ const InputInstance kInputInstances[] = {
     input_rows<BFloat16, 7, 2, 1, 1, 1, 3>(DataType::bfloat16),
     input_taps<BFloat16, 4, 2>(DataType::bfloat16),
     input_taps<BFloat16, 1, 4>(DataType::bfloat16),
-    input_rows<float, 3, 1, 2, 4, 2>(DataType::float32),
+    input_rows<float, 3, 1, 2, 4, 2, 4, 0>(DataType::float32),
     input_rows<float, 3, 1, 1, 2, 2>(DataType::float32),
     input_rows<float, 3, 2, 4, 1, 3>(DataType::float32),
     input_rows<float, 3, 2, 1, 1, 1>(DataType::float32),
@@ -190,24 +186,6 @@ void* take_partials(Arena& arena, const DepthwiseBackwardArguments& a, const Dep
   return arena.take<char>(work.splits * rows * channels * bytes);
 }
 
-void launch_sum(DataType dtype, SumPartialsParameters sum, void* stream) {
-  sum.lanes = partials_lanes(sum.splits);
-  sum.by_lanes = Divisor(static_cast<std::uint32_t>(sum.lanes));
-  sum.by_channels = Divisor(static_cast<std::uint32_t>(sum.channels));
-  const std::int64_t elements = std::int64_t{sum.rows} * sum.channels;
-  if (elements * sum.lanes > std::numeric_limits<std::int32_t>::max()) {
-    throw Unsupported(std::string(kName) + ": a weight of " + std::to_string(elements) + " elements is too large");
-  }
-  const std::int64_t blocks = (elements * sum.lanes + kPartialsThreads - 1) / kPartialsThreads;
-  const auto run = [&](auto kernel) { launch(kName, kernel, blocks, kPartialsThreads, 0, stream, sum); };
-  switch (dtype) {
-    case DataType::float32: return run(sum_partials_kernel<float>);
-    case DataType::float64: return run(sum_partials_kernel<double>);
-    case DataType::float16: return run(sum_partials_kernel<Float16>);
-    case DataType::bfloat16: return run(sum_partials_kernel<BFloat16>);
-  }
-}
-
 class InputPass {
  public:
   InputPass(const DepthwiseBackwardArguments& a, Arena& arena)
@@ -258,7 +236,7 @@ class InputPass {
     sum.channels = p_.shape.channels;
     sum.vectors[0] = a.sums.grad.data;
     sum.vectors[1] = a.sums.grad_times_centered.data;
-    launch_sum(accumulation_type(a.x.dtype), sum, stream);
+    launch_sum_partials(kName, accumulation_type(a.x.dtype), sum, stream);
   }
 
  private:
@@ -308,7 +286,7 @@ class WeightPass {
     sum.channels = p_.shape.channels;
     sum.weight = a.grad_weight;
     sum.vectors[0] = a.grad_bias.data;
-    launch_sum(a.x.dtype, sum, stream);
+    launch_sum_partials(kName, a.x.dtype, sum, stream);
   }
 
  private:

@@ -1,6 +1,7 @@
 #include "fusedsc/backward/pointwise.h"
 
 #include "fusedsc/backward/pointwise_cpu.h"
+#include "fusedsc/backward/pointwise_gpu.h"
 #include "fusedsc/common/convolution_checks.h"
 #include "fusedsc/runtime/convolution.h"
 
@@ -10,7 +11,12 @@ namespace {
 constexpr const char* kName = "pointwise_conv2d_backward";
 
 std::span<const Implementation<PointwiseBackwardArguments>> implementations() {
-  static const Implementation<PointwiseBackwardArguments> list[] = {pointwise_backward_cpu()};
+  static const Implementation<PointwiseBackwardArguments> list[] = {
+#ifdef FUSEDSC_GPU
+      pointwise_backward_gpu(),
+#endif
+      pointwise_backward_cpu(),
+  };
   return list;
 }
 

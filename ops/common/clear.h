@@ -5,7 +5,7 @@
 
 namespace fusedsc {
 
-/// Sets every element to zero; does nothing where data is null.
+/// Sets every element to zero; does nothing where data is null. Throws Unsupported for memory of a GPU.
 void clear(const TensorView& tensor);
 void clear(const ChannelVector& vector);
 

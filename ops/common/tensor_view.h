@@ -46,12 +46,14 @@ struct BasicChannelVector {
   Pointer data = nullptr;
   DataType dtype = DataType::float32;
   std::int64_t size = 0;
+  Device device = Device::cpu;
 
   BasicChannelVector() = default;
-  BasicChannelVector(Pointer data_, DataType dtype_, std::int64_t size_) : data(data_), dtype(dtype_), size(size_) {}
+  BasicChannelVector(Pointer data_, DataType dtype_, std::int64_t size_, Device device_ = Device::cpu)
+      : data(data_), dtype(dtype_), size(size_), device(device_) {}
   template <class Other>
   BasicChannelVector(const BasicChannelVector<Other>& other)  // NOLINT(google-explicit-constructor)
-      : data(other.data), dtype(other.dtype), size(other.size) {}
+      : data(other.data), dtype(other.dtype), size(other.size), device(other.device) {}
 
   explicit operator bool() const { return data != nullptr; }
 };

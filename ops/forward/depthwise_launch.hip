@@ -1,6 +1,6 @@
 #include "fusedsc/common/gpu/depthwise_plan.h"
 #include "fusedsc/common/gpu/launch.h"
-#include "fusedsc/common/gpu/partials_kernel.h"
+#include "fusedsc/common/gpu/partials_launch.h"
 #include "fusedsc/forward/depthwise_gpu.h"
 #include "fusedsc/forward/depthwise_kernel.h"
 #include "fusedsc/runtime/arena.h"
@@ -19,12 +19,6 @@ template <class T, int kChannels, int kColumns>
 FUSEDSC_KERNEL(kDepthwiseThreads, 4)
 depthwise_taps_kernel(DepthwiseParameters parameters) {
   depthwise_taps<T, kChannels, kColumns>(parameters);
-}
-
-template <class A>
-FUSEDSC_KERNEL(kPartialsThreads, 1)
-merge_moments_kernel(MergeMomentsParameters parameters) {
-  merge_moments_of_splits<A>(parameters);
 }
 
 template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, int kBlocks = 4>
@@ -130,25 +124,11 @@ struct Pass {
     workspace_bytes = arena.used();
   }
 
-  template <class A>
-  void merge_statistics(const DepthwiseArguments& a, void* stream) const {
-    const int splits = parameters.work.splits, channels = parameters.shape.channels, lanes = partials_lanes(splits);
-    const MergeMomentsParameters merge{parameters.partials,
-                                       splits,
-                                       channels,
-                                       lanes,
-                                       Divisor(static_cast<std::uint32_t>(lanes)),
-                                       a.statistics.mean.data,
-                                       a.statistics.m2.data};
-    const std::int64_t blocks = (std::int64_t{channels} * lanes + kPartialsThreads - 1) / kPartialsThreads;
-    launch("depthwise_conv2d: statistics", merge_moments_kernel<A>, blocks, kPartialsThreads, 0, stream, merge);
-  }
-
   void run(const DepthwiseArguments& a, void* stream) const {
     launch("depthwise_conv2d", kernel, parameters.work.blocks(), kDepthwiseThreads, memory, stream, parameters);
     if (!a.statistics) return;
-    if (a.x.dtype == DataType::float64) merge_statistics<double>(a, stream);
-    else merge_statistics<float>(a, stream);
+    launch_merge_moments("depthwise_conv2d: statistics", accumulation_type(a.x.dtype), parameters.partials,
+                         parameters.work.splits, a.statistics.mean, a.statistics.m2, stream);
   }
 };
 

@@ -2,6 +2,7 @@
 
 #include "fusedsc/common/convolution_checks.h"
 #include "fusedsc/forward/pointwise_cpu.h"
+#include "fusedsc/forward/pointwise_gpu.h"
 #include "fusedsc/runtime/convolution.h"
 
 namespace fusedsc {
@@ -10,7 +11,12 @@ namespace {
 constexpr const char* kName = "pointwise_conv2d";
 
 std::span<const Implementation<PointwiseArguments>> implementations() {
-  static const Implementation<PointwiseArguments> list[] = {pointwise_cpu()};
+  static const Implementation<PointwiseArguments> list[] = {
+#ifdef FUSEDSC_GPU
+      pointwise_gpu(),
+#endif
+      pointwise_cpu(),
+  };
   return list;
 }
 

@@ -10,22 +10,32 @@
 
 namespace fusedsc {
 
-/// scale = weight*invstd, shift = bias - mean*scale: BatchNorm as an affine map. Vectors are [C], accumulation type;
-/// weight and bias may be empty (1 and 0).
-void batch_norm_affine(ConstChannelVector weight, ConstChannelVector bias, ConstChannelVector mean,
-                       ConstChannelVector invstd, ChannelVector scale, ChannelVector shift);
+/// BatchNorm as an affine map, and before that, in training, what normalises, from a convolution's statistics:
+///   variance = m2/count (biased, as normalisation uses it), invstd = 1/sqrt(variance + eps);
+///   scale = weight*invstd, shift = bias - mean*scale.
+/// Vectors are [C], accumulation type.
+struct BatchNormFinalizeArguments {
+  ConstChannelVector weight;  ///< or empty for 1
+  ConstChannelVector bias;    ///< or empty for 0
+  ConstChannelVector mean;    ///< the batch's in training, else the running one
+  ConstChannelVector invstd;  ///< eval: that of the running variance
+  ConstChannelVector m2;      ///< training: of `count` values per channel; empty in eval mode
+  std::int64_t count = 0;     ///< N*H*W
+  double eps = 0;
+  ChannelVector batch_invstd;    ///< written in training; may be the same memory as m2
+  ChannelVector batch_variance;  ///< written in training; may be empty
+  ChannelVector scale, shift;    ///< written; may be empty
+};
+void batch_norm_finalize(const BatchNormFinalizeArguments& arguments, const Execution& execution);
 
-/// invstd = 1/sqrt(m2/count + eps). `invstd` may be the same memory as `m2`.
-void batch_norm_invstd(ConstChannelVector m2, std::int64_t count, double eps, ChannelVector invstd);
-
-/// variance = m2/count: biased, as normalisation uses it.
-void batch_norm_variance(ConstChannelVector m2, std::int64_t count, ChannelVector variance);
+/// The statistics of an empty batch: mean 0, variance 0 (which may be empty) and the invstd that goes with it.
+void clear_statistics(ChannelVector mean, ChannelVector variance, ChannelVector invstd, double eps);
 
 /// From the sums of GradientSums to the coefficients of GradientPrologue and the parameter gradients:
 ///   grad_weight = sum g*(x-mean) * invstd, grad_bias = sum g,
 ///   dx = grad_scale*g + output_scale*x + offset.
 /// In eval mode (training == false) the statistics are constants: output_scale = offset = 0.
-struct BatchNormBackward {
+struct BatchNormCoefficientsArguments {
   ConstChannelVector weight;  ///< or empty for 1
   ConstChannelVector mean, invstd, sum_grad, sum_grad_times_centered;
   std::int64_t count = 0;  ///< N*H*W
@@ -33,7 +43,7 @@ struct BatchNormBackward {
   ChannelVector grad_scale, output_scale, offset;  ///< written
   ChannelVector grad_weight, grad_bias;            ///< written; may be empty
 };
-void batch_norm_backward_coefficients(const BatchNormBackward& arguments);
+void batch_norm_coefficients(const BatchNormCoefficientsArguments& arguments, const Execution& execution);
 
 /// out = activation(scale[c]*x + shift[c]) + residual, one pass over memory.
 struct BatchNormApplyArguments {

@@ -248,8 +248,8 @@ HWY_EXPORT(batch_norm_reduce_workspace);
 HWY_EXPORT(batch_norm_reduce_run);
 
 template <class Arguments>
-std::string always(const Arguments&) {
-  return {};
+std::string why_not(const Arguments& arguments) {
+  return needs_device(Device::cpu, arguments.x.device);
 }
 
 }  // namespace
@@ -257,7 +257,7 @@ std::string always(const Arguments&) {
 Implementation<BatchNormApplyArguments> batch_norm_apply_cpu() {
   return {
       .name = "cpu",
-      .why_not = always<BatchNormApplyArguments>,
+      .why_not = why_not<BatchNormApplyArguments>,
       .workspace_bytes =
           [](const BatchNormApplyArguments& arguments, int threads) {
             return HWY_DYNAMIC_DISPATCH(batch_norm_apply_workspace)(arguments, threads);
@@ -273,7 +273,7 @@ Implementation<BatchNormApplyArguments> batch_norm_apply_cpu() {
 Implementation<BatchNormReduceArguments> batch_norm_reduce_cpu() {
   return {
       .name = "cpu",
-      .why_not = always<BatchNormReduceArguments>,
+      .why_not = why_not<BatchNormReduceArguments>,
       .workspace_bytes =
           [](const BatchNormReduceArguments& arguments, int threads) {
             return HWY_DYNAMIC_DISPATCH(batch_norm_reduce_workspace)(arguments, threads);

@@ -1,4 +1,4 @@
-/// The CPU's entries in the implementation lists of the two elementwise BatchNorm passes.
+/// The CPU's entries in the implementation lists of BatchNorm's arithmetic and elementwise passes.
 #pragma once
 
 #include "fusedsc/fused/batch_norm_seam.h"
@@ -6,6 +6,8 @@
 
 namespace fusedsc {
 
+Implementation<BatchNormFinalizeArguments> batch_norm_finalize_cpu();
+Implementation<BatchNormCoefficientsArguments> batch_norm_coefficients_cpu();
 Implementation<BatchNormApplyArguments> batch_norm_apply_cpu();
 Implementation<BatchNormReduceArguments> batch_norm_reduce_cpu();
 

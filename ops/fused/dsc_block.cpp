@@ -127,10 +127,7 @@ void check_memory(const DscBlockBackwardArguments& block) {
 /// Statistics and gradients of nothing: a batch without images is legal.
 void clear_results(const DscBlockArguments& block) {
   if (!block.training) return;
-  clear(block.mean);
-  clear(block.variance);
-  clear(block.invstd);
-  batch_norm_invstd(block.invstd, 1, block.eps, block.invstd);
+  clear_statistics(block.mean, block.variance, block.invstd, block.eps);
 }
 
 void clear_results(const DscBlockBackwardArguments& block) {

@@ -180,7 +180,7 @@ void backward_run(const DscBlockBackwardArguments& block, const Execution& execu
   const MiddleGradient middle = take_middle_gradient(block, arena);
   const Execution rest = rest_of(execution, arena);
   DscBlockBackwardA<T>(block, rest.threads, rest.workspace).run(rest, middle);
-  finish_batch_norm_gradient(block, middle);
+  batch_norm_coefficients(coefficients_of(block, middle), execution);
   if (!wants_depthwise_gradients(block)) return;
   const DepthwiseBackwardArguments depthwise = depthwise_backward_of(block);
   BackwardB<T>({block, middle}, depthwise, rest.threads, rest.workspace).run(rest);
@@ -212,7 +212,7 @@ HWY_EXPORT(dsc_block_backward_run);
 Implementation<DscBlockBackwardArguments> dsc_block_backward_cpu() {
   return {
       .name = "cpu_fused",
-      .why_not = [](const DscBlockBackwardArguments&) { return std::string(); },
+      .why_not = [](const DscBlockBackwardArguments& block) { return needs_device(Device::cpu, block.x.device); },
       .workspace_bytes = [](const DscBlockBackwardArguments& block,
                             int threads) { return HWY_DYNAMIC_DISPATCH(dsc_block_backward_workspace)(block, threads); },
       .run =

@@ -9,18 +9,31 @@
 namespace fusedsc {
 namespace {
 
+/// What lies between the two convolutions: in the caller's memory or, where it is not to be kept, in the workspace.
+TensorView middle_memory(const TensorView& kept, const ConstTensorView& like, Arena& arena) {
+  if (kept) return kept;
+  const std::int64_t bytes = like.elements() * static_cast<std::int64_t>(size_of(like.dtype));
+  return {arena.take<char>(bytes), like.dtype, like.sizes, like.strides, like.device};
+}
+
 struct ComposedForward {
   const DscBlockArguments& block;
   Arena arena;
   ChannelVector m2, scale, shift;
   DepthwiseArguments depthwise;
+  BatchNormFinalizeArguments finalize;
   PointwiseArguments pointwise;
 
   ComposedForward(const DscBlockArguments& block_, void* workspace) : block(block_), arena(workspace) {
     depthwise = depthwise_of(block);
+    depthwise.y = middle_memory(block.d, depthwise.y, arena);
     for (ChannelVector* vector : {&m2, &scale, &shift}) *vector = take_channels(arena, depthwise.y);
-    if (block.training) depthwise.statistics = {block.mean, m2};
-    pointwise.x = block.d;
+    finalize = affine_of(block, scale, shift);
+    if (block.training) {
+      depthwise.statistics = {block.mean, m2};
+      add_statistics(block, m2, finalize);
+    }
+    pointwise.x = depthwise.y;
     pointwise.weight = block.pw_weight;
     pointwise.bias = block.pw_bias;
     pointwise.prologue = {scale, shift, block.activation};
@@ -33,10 +46,10 @@ struct ComposedForward {
   }
 
   void run(const Execution& execution) const {
-    depthwise_conv2d(depthwise, rest_of(execution, arena));
-    if (block.training) finish_statistics(block, m2);
-    affine_of(block, scale, shift);
-    pointwise_conv2d(pointwise, rest_of(execution, arena));
+    const Execution rest = rest_of(execution, arena);
+    depthwise_conv2d(depthwise, rest);
+    batch_norm_finalize(finalize, rest);
+    pointwise_conv2d(pointwise, rest);
   }
 };
 
@@ -45,26 +58,32 @@ struct ComposedBackward {
   Arena arena;
   ChannelVector scale, shift;
   MiddleGradient middle;
+  DepthwiseArguments recomputed;  ///< what d comes from where forward did not keep it
   PointwiseBackwardArguments pointwise;
   DepthwiseBackwardArguments depthwise;
 
   ComposedBackward(const DscBlockBackwardArguments& block_, void* workspace) : block(block_), arena(workspace) {
+    recomputed = depthwise_of(block);
+    if (!block.d) recomputed.y = middle_memory({}, recomputed.y, arena);
+    const ConstTensorView d = block.d ? block.d : ConstTensorView(recomputed.y);
+    const TensorView grad_bn = middle_memory(block.grad_bn, recomputed.y, arena);
     for (ChannelVector* vector : {&scale, &shift, &middle.sum_grad, &middle.sum_grad_times_centered, &middle.grad_scale,
                                   &middle.output_scale, &middle.offset}) {
-      *vector = take_channels(arena, block.d);
+      *vector = take_channels(arena, d);
     }
     pointwise = pointwise_backward_of(block);
-    pointwise.x = block.d;
+    pointwise.x = d;
     pointwise.prologue = {scale, shift, block.activation};
     pointwise.sums = {block.mean, middle.sum_grad, middle.sum_grad_times_centered};
-    pointwise.grad_x = block.grad_bn;
+    pointwise.grad_x = grad_bn;
     depthwise = depthwise_backward_of(block);
-    depthwise.grad_y = block.grad_bn;
-    depthwise.gradient_prologue = {middle.grad_scale, middle.output_scale, middle.offset, block.d};
+    depthwise.grad_y = grad_bn;
+    depthwise.gradient_prologue = {middle.grad_scale, middle.output_scale, middle.offset, d};
   }
 
   std::size_t workspace_bytes(int threads) const {
     std::size_t bytes = pointwise_conv2d_backward_workspace_bytes(pointwise, threads);
+    if (!block.d) bytes = std::max(bytes, depthwise_conv2d_workspace_bytes(recomputed, threads));
     if (wants_depthwise_gradients(block)) {
       bytes = std::max(bytes, depthwise_conv2d_backward_workspace_bytes(depthwise, threads));
     }
@@ -72,24 +91,31 @@ struct ComposedBackward {
   }
 
   void run(const Execution& execution) const {
-    affine_of(block, scale, shift);
-    pointwise_conv2d_backward(pointwise, rest_of(execution, arena));
-    finish_batch_norm_gradient(block, middle);
-    if (wants_depthwise_gradients(block)) depthwise_conv2d_backward(depthwise, rest_of(execution, arena));
+    const Execution rest = rest_of(execution, arena);
+    if (!block.d) depthwise_conv2d(recomputed, rest);
+    batch_norm_finalize(affine_of(block, scale, shift), rest);
+    pointwise_conv2d_backward(pointwise, rest);
+    batch_norm_coefficients(coefficients_of(block, middle), rest);
+    if (wants_depthwise_gradients(block)) depthwise_conv2d_backward(depthwise, rest);
   }
 };
+
+/// On a CPU another implementation keeps what is not stored in the cache.
+bool keeps_in_cache(const ConstTensorView& x) { return x.device == Device::cpu; }
 
 }  // namespace
 
 Implementation<DscBlockArguments> dsc_block_composed() {
   return composed<ComposedForward, DscBlockArguments>([](const DscBlockArguments& block) {
-    return std::string(block.d ? "" : "d is not stored (recompute=False or None stores it)");
+    return std::string(block.d || !keeps_in_cache(block.x) ? ""
+                                                           : "d is not stored (recompute=False or None stores it)");
   });
 }
 
 Implementation<DscBlockBackwardArguments> dsc_block_backward_composed() {
   return composed<ComposedBackward, DscBlockBackwardArguments>(
       [](const DscBlockBackwardArguments& block) -> std::string {
+        if (!keeps_in_cache(block.x)) return "";
         if (!block.d) return "d was not stored by forward";
         if (!block.grad_bn) return "there is no memory for grad_bn";
         return "";

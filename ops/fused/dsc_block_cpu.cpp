@@ -143,7 +143,9 @@ std::size_t workspace_bytes(const DscBlockArguments& block, int threads) {
 void run(const DscBlockArguments& block, const Execution& execution) {
   if (block.training) {
     depthwise_conv2d(statistics_pass(block, block.invstd), execution);
-    finish_statistics(block, block.invstd);
+    BatchNormFinalizeArguments finalize = affine_of(block, {}, {});
+    add_statistics(block, block.invstd, finalize);
+    batch_norm_finalize(finalize, execution);
   }
   HWY_DYNAMIC_DISPATCH(dsc_block_run)(block, execution);
 }
@@ -153,7 +155,7 @@ void run(const DscBlockArguments& block, const Execution& execution) {
 Implementation<DscBlockArguments> dsc_block_cpu() {
   return {
       .name = "cpu_fused",
-      .why_not = [](const DscBlockArguments&) { return std::string(); },
+      .why_not = [](const DscBlockArguments& block) { return needs_device(Device::cpu, block.x.device); },
       .workspace_bytes = workspace_bytes,
       .run = run,
   };

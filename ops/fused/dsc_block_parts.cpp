@@ -1,6 +1,7 @@
 #include "fusedsc/fused/dsc_block_parts.h"
 
 namespace fusedsc {
+
 DepthwiseArguments depthwise_of(const DscBlockArguments& block) {
   DepthwiseArguments depthwise;
   depthwise.x = block.x;
@@ -8,7 +9,7 @@ DepthwiseArguments depthwise_of(const DscBlockArguments& block) {
   depthwise.bias = block.dw_bias;
   depthwise.window = block.window;
   const ConstTensorView view = middle_view(block.x, block.dw_weight, block.window);
-  depthwise.y = block.d ? block.d : TensorView(nullptr, view.dtype, view.sizes, view.strides);
+  depthwise.y = block.d ? block.d : TensorView(nullptr, view.dtype, view.sizes, view.strides, view.device);
   return depthwise;
 }
 
@@ -24,23 +25,25 @@ DepthwiseArguments depthwise_of(const DscBlockBackwardArguments& block) {
 ConstTensorView middle_view(const ConstTensorView& x, const ConstTensorView& dw_weight, const Window& window) {
   const Sizes sizes = depthwise_output_sizes(x.sizes, dw_weight.sizes, window);
   const Layout layout = layout_of(x.sizes, x.strides);
-  return {nullptr, x.dtype, sizes, dense_strides(sizes, layout)};
+  return {nullptr, x.dtype, sizes, dense_strides(sizes, layout), x.device};
 }
 
 std::int64_t middle_count(const ConstTensorView& y) { return y.sizes[0] * y.sizes[2] * y.sizes[3]; }
 
-void finish_statistics(const DscBlockArguments& block, ConstChannelVector m2) {
-  const std::int64_t count = middle_count(block.y);
-  if (block.variance) batch_norm_variance(m2, count, block.variance);
-  batch_norm_invstd(m2, count, block.eps, block.invstd);
+void add_statistics(const DscBlockArguments& block, ConstChannelVector m2, BatchNormFinalizeArguments& finalize) {
+  finalize.m2 = m2;
+  finalize.count = middle_count(block.y);
+  finalize.eps = block.eps;
+  finalize.batch_invstd = block.invstd;
+  finalize.batch_variance = block.variance;
 }
 
 bool wants_depthwise_gradients(const DscBlockBackwardArguments& block) {
   return block.grad_x || block.grad_dw_weight || block.grad_dw_bias;
 }
 
-void finish_batch_norm_gradient(const DscBlockBackwardArguments& block, const MiddleGradient& middle) {
-  BatchNormBackward backward;
+BatchNormCoefficientsArguments coefficients_of(const DscBlockBackwardArguments& block, const MiddleGradient& middle) {
+  BatchNormCoefficientsArguments backward;
   backward.weight = block.bn_weight;
   backward.mean = block.mean;
   backward.invstd = block.invstd;
@@ -53,7 +56,7 @@ void finish_batch_norm_gradient(const DscBlockBackwardArguments& block, const Mi
   backward.offset = middle.offset;
   backward.grad_weight = block.grad_bn_weight;
   backward.grad_bias = block.grad_bn_bias;
-  batch_norm_backward_coefficients(backward);
+  return backward;
 }
 
 DepthwiseBackwardArguments depthwise_backward_of(const DscBlockBackwardArguments& block) {

@@ -20,25 +20,32 @@ ConstTensorView middle_view(const ConstTensorView& x, const ConstTensorView& dw_
 /// Elements of d per channel.
 std::int64_t middle_count(const ConstTensorView& y);
 
-/// Writes block.invstd and block.variance from the statistics that the depthwise pass left in `m2`.
-void finish_statistics(const DscBlockArguments& block, ConstChannelVector m2);
-
 /// BatchNorm as an affine map, from the block's parameters and statistics.
 template <class Block>
-void affine_of(const Block& block, ChannelVector scale, ChannelVector shift) {
-  batch_norm_affine(block.bn_weight, block.bn_bias, block.mean, block.invstd, scale, shift);
+BatchNormFinalizeArguments affine_of(const Block& block, ChannelVector scale, ChannelVector shift) {
+  BatchNormFinalizeArguments finalize;
+  finalize.weight = block.bn_weight;
+  finalize.bias = block.bn_bias;
+  finalize.mean = block.mean;
+  finalize.invstd = block.invstd;
+  finalize.scale = scale;
+  finalize.shift = shift;
+  return finalize;
 }
+
+/// Makes `finalize` write block.invstd and block.variance first, from what the depthwise pass left in `m2`.
+void add_statistics(const DscBlockArguments& block, ConstChannelVector m2, BatchNormFinalizeArguments& finalize);
 
 /// Whether anything upstream of BatchNorm wants a gradient.
 bool wants_depthwise_gradients(const DscBlockBackwardArguments& block);
 
-/// Coefficients of the depthwise pass's gradient prologue from the sums of the pointwise pass; writes the gradients of
-/// BatchNorm's parameters.
+/// From the sums of the pointwise pass to the coefficients of the depthwise pass's gradient prologue, and to the
+/// gradients of BatchNorm's parameters.
 struct MiddleGradient {
   ChannelVector sum_grad, sum_grad_times_centered;  ///< read
   ChannelVector grad_scale, output_scale, offset;   ///< written
 };
-void finish_batch_norm_gradient(const DscBlockBackwardArguments& block, const MiddleGradient& middle);
+BatchNormCoefficientsArguments coefficients_of(const DscBlockBackwardArguments& block, const MiddleGradient& middle);
 
 /// The depthwise half of backward: everything but grad_y's memory and its prologue.
 DepthwiseBackwardArguments depthwise_backward_of(const DscBlockBackwardArguments& block);

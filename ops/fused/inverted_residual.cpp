@@ -25,11 +25,7 @@ std::span<const Implementation<InvertedResidualBackwardArguments>> backward_impl
 void clear_results(const InvertedResidualArguments& block) {
   if (!block.training) return;
   for (const BatchNormParameters* bn : {&block.expand_bn, &block.dw_bn, &block.project_bn}) {
-    if (!bn->invstd) continue;
-    clear(bn->mean);
-    clear(bn->variance);
-    clear(bn->invstd);
-    batch_norm_invstd(bn->invstd, 1, bn->eps, bn->invstd);
+    if (bn->invstd) clear_statistics(bn->mean, bn->variance, bn->invstd, bn->eps);
   }
 }
 

@@ -32,13 +32,26 @@ struct Seam {
   /// The sums of squares are left where invstd will be.
   Statistics statistics() const { return {parameters.mean, parameters.invstd}; }
 
-  void finish_statistics() const {
-    if (parameters.variance) batch_norm_variance(parameters.invstd, count_of(raw), parameters.variance);
-    batch_norm_invstd(parameters.invstd, count_of(raw), parameters.eps, parameters.invstd);
+  BatchNormFinalizeArguments affine() const {
+    BatchNormFinalizeArguments finalize;
+    finalize.weight = parameters.weight;
+    finalize.bias = parameters.bias;
+    finalize.mean = parameters.mean;
+    finalize.invstd = parameters.invstd;
+    finalize.scale = scale;
+    finalize.shift = shift;
+    return finalize;
   }
 
-  void update_affine() const {
-    batch_norm_affine(parameters.weight, parameters.bias, parameters.mean, parameters.invstd, scale, shift);
+  /// The affine map, after what it takes of the statistics.
+  BatchNormFinalizeArguments affine_from_statistics() const {
+    BatchNormFinalizeArguments finalize = affine();
+    finalize.m2 = parameters.invstd;
+    finalize.count = count_of(raw);
+    finalize.eps = parameters.eps;
+    finalize.batch_invstd = parameters.invstd;
+    finalize.batch_variance = parameters.variance;
+    return finalize;
   }
 };
 
@@ -93,18 +106,17 @@ struct ComposedForward {
     const Execution rest = rest_of(execution, arena);
     if (expands) {
       pointwise_conv2d(expand, rest);
-      normalise(expand_seam);
+      finalize(expand_seam, rest);
     }
     depthwise_conv2d(depthwise, rest);
-    normalise(dw_seam);
+    finalize(dw_seam, rest);
     pointwise_conv2d(project, rest);
-    normalise(project_seam);
+    finalize(project_seam, rest);
     batch_norm_apply(apply, rest);
   }
 
-  void normalise(const Seam& seam) const {
-    if (block.training) seam.finish_statistics();
-    seam.update_affine();
+  void finalize(const Seam& seam, const Execution& execution) const {
+    batch_norm_finalize(block.training ? seam.affine_from_statistics() : seam.affine(), execution);
   }
 };
 
@@ -127,8 +139,8 @@ struct GradientSeam : Seam {
   GradientPrologue gradient_prologue() const { return {grad_scale, output_scale, offset, raw}; }
 
   /// From the sums to the coefficients of the gradient prologue and the parameters' gradients.
-  void finish() const {
-    BatchNormBackward backward;
+  BatchNormCoefficientsArguments coefficients() const {
+    BatchNormCoefficientsArguments backward;
     backward.weight = parameters.weight;
     backward.mean = parameters.mean;
     backward.invstd = parameters.invstd;
@@ -141,7 +153,7 @@ struct GradientSeam : Seam {
     backward.offset = offset;
     backward.grad_weight = gradients.weight;
     backward.grad_bias = gradients.bias;
-    batch_norm_backward_coefficients(backward);
+    return backward;
   }
 };
 
@@ -221,15 +233,15 @@ struct ComposedBackward {
 
   void run(const Execution& execution) const {
     const Execution rest = rest_of(execution, arena);
-    if (expands) expand_seam.update_affine();
-    dw_seam.update_affine();
-    project_seam.update_affine();
+    if (expands) batch_norm_finalize(expand_seam.affine(), rest);
+    batch_norm_finalize(dw_seam.affine(), rest);
+    batch_norm_finalize(project_seam.affine(), rest);
     batch_norm_reduce(reduce, rest);
-    project_seam.finish();
+    batch_norm_coefficients(project_seam.coefficients(), rest);
     if (wants_project()) pointwise_conv2d_backward(project, rest);
-    if (wants_grad_d) dw_seam.finish();
+    if (wants_grad_d) batch_norm_coefficients(dw_seam.coefficients(), rest);
     if (wants_depthwise) depthwise_conv2d_backward(depthwise, rest);
-    if (wants_grad_e) expand_seam.finish();
+    if (wants_grad_e) batch_norm_coefficients(expand_seam.coefficients(), rest);
     if (wants_expand) pointwise_conv2d_backward(expand, rest);
   }
 };

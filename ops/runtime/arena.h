@@ -36,7 +36,7 @@ class Arena {
 /// One value per channel of `x`, of the type that goes with its elements: statistics, seams, sums.
 inline ChannelVector take_channels(Arena& arena, const ConstTensorView& x) {
   const DataType dtype = accumulation_type(x.dtype);
-  return {arena.take<char>(x.sizes[1] * static_cast<std::int64_t>(size_of(dtype))), dtype, x.sizes[1]};
+  return {arena.take<char>(x.sizes[1] * static_cast<std::int64_t>(size_of(dtype))), dtype, x.sizes[1], x.device};
 }
 
 /// What the arena has left of the workspace, for an operator that runs as a part of another.

@@ -26,6 +26,21 @@ T shuffle_xor(T value, int mask) {
   return value;
 }
 
+/// Tiles of block memory that are worth filling ahead of their use.
+inline constexpr int kCopyStages = 2;
+
+/// As on NVIDIA GPUs, which copy while the thread goes on.
+template <int kBytes>
+void start_copy(void* to, const void* from, bool valid) {
+  struct alignas(kBytes) Run {
+    std::uint32_t words[kBytes / 4];
+  };
+  *static_cast<Run*>(to) = valid ? *static_cast<const Run*>(from) : Run{};
+}
+inline void commit_copies() {}
+template <int kGroups>
+void wait_for_copies() {}
+
 inline std::uint32_t multiply_high(std::uint32_t a, std::uint32_t b) {
   return static_cast<std::uint32_t>((static_cast<std::uint64_t>(a) * b) >> 32);
 }
@@ -54,6 +69,10 @@ T propagating_min(T a, T b) {
 }
 
 using Stream = void*;
+
+inline constexpr std::size_t kBlockMemoryLimit = 64 * 1024;
+
+inline int multiprocessors() { return 3; }
 
 /// Few, so that blocks have several items to work off.
 template <class Parameters>

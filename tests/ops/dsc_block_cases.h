@@ -26,6 +26,10 @@ struct DscBlockCase {
     sizes[1] = outputs;
     return sizes;
   }
+
+  /// Whether d, and the gradient at BatchNorm's output, pass through memory: stored, or always, on a GPU.
+  bool rounds_d() const { return stores_d || memory().device == Device::gpu; }
+  bool rounds_grad_bn() const { return stores_grad_bn || memory().device == Device::gpu; }
 };
 
 inline std::ostream& operator<<(std::ostream& out, const DscBlockCase& block) {

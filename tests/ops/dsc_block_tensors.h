@@ -116,7 +116,7 @@ struct DscBlockBackward {
         grad_bn_bias(grad_bn_weight) {
     Random random(8);
     grad_y.fill(random, -1, 2);
-    const DscBlockOutputs outputs = forward(inputs.reference(block), inputs.running(), block.stores_d);
+    const DscBlockOutputs outputs = forward(inputs.reference(block), inputs.running(), block.rounds_d());
     d.fill(outputs.d);
     if (!block.training) return;
     mean.fill(outputs.statistics.mean);

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <new>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -19,11 +18,11 @@ namespace fusedsc::reference {
 class Workspace {
  public:
   Workspace(std::size_t bytes, unsigned char poison)
-      : bytes_(bytes), memory_(static_cast<unsigned char*>(::operator new(bytes + kGuard, kAlignment))) {
+      : bytes_(bytes), memory_(static_cast<unsigned char*>(memory().allocate(bytes + kGuard))) {
     std::memset(memory_, poison, bytes_);
     std::memset(memory_ + bytes_, kGuardByte, kGuard);
   }
-  ~Workspace() { ::operator delete(memory_, kAlignment); }
+  ~Workspace() { memory().release(memory_, bytes_ + kGuard); }
   Workspace(const Workspace&) = delete;
   Workspace& operator=(const Workspace&) = delete;
 
@@ -37,7 +36,6 @@ class Workspace {
   }
 
  private:
-  static constexpr std::align_val_t kAlignment{64};
   static constexpr unsigned char kGuardByte = 0x5a;
 #ifdef __SANITIZE_ADDRESS__
   static constexpr std::size_t kGuard = 0;  // it watches the end of the allocation itself
@@ -71,6 +69,7 @@ void run(const Operator<Arguments>& op, const Arguments& arguments, int threads 
                      .threads = threads,
                      .workspace = workspace.data(),
                      .workspace_bytes = workspace.bytes()});
+  memory().wait();
   EXPECT_TRUE(workspace.guard_untouched()) << "written behind the workspace";
 }
 

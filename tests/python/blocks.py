@@ -5,6 +5,7 @@ from __future__ import annotations
 import reference
 import torch
 from cases import Case, in_layout
+from devices import rand, randn
 from hypothesis import assume
 from torch import Tensor
 
@@ -13,26 +14,25 @@ def batch_norm_tensors(channels: int, case: Case, affine=True, tracked=True) -> 
     """A BatchNorm's parameters and running statistics, each or None."""
     generator = case.generator()
 
-    def rand(offset):
-        numbers = torch.rand(channels, generator=generator, dtype=torch.float64) + offset
-        return numbers.to(torch.float32 if case.is_short else case.dtype)
+    def uniform(offset):
+        return (rand(channels, generator) + offset).to(torch.float32 if case.is_short else case.dtype)
 
     return {
-        "weight": rand(0.5).requires_grad_() if affine else None,
-        "bias": rand(-0.5).requires_grad_() if affine else None,
-        "running_mean": rand(-0.5) if tracked else None,
-        "running_var": rand(0.5) if tracked else None,
+        "weight": uniform(0.5).requires_grad_() if affine else None,
+        "bias": uniform(-0.5).requires_grad_() if affine else None,
+        "running_mean": uniform(-0.5) if tracked else None,
+        "running_var": uniform(0.5) if tracked else None,
     }
 
 
 def normal(shape, generator: torch.Generator, dtype=torch.float64, scale: float = 1.0) -> Tensor:
-    return (torch.randn(shape, generator=generator, dtype=torch.float64) * scale).to(dtype).requires_grad_()
+    return (randn(shape, generator) * scale).to(dtype).requires_grad_()
 
 
 def away_from_zero(shape, generator: torch.Generator, dtype=torch.float64) -> Tensor:
     """Depthwise weights: of a tiny one and a large bias, BatchNorm would normalise little but rounding errors."""
-    numbers = torch.rand(shape, generator=generator, dtype=torch.float64) + 0.5
-    return (numbers * (torch.randint(2, shape, generator=generator) * 2 - 1)).to(dtype).requires_grad_()
+    numbers, signs = rand(shape, generator) + 0.5, rand(shape, generator) - 0.5
+    return torch.copysign(numbers, signs).to(dtype).requires_grad_()
 
 
 def dsc_tensors(case: Case, multiplier: int, out_channels: int, bias: bool, dtype=None) -> dict[str, Tensor | None]:
@@ -86,7 +86,7 @@ def check_block(case: Case, inputs: tuple[dict, ...], fused, composed) -> None:
             if bn[name] is not None:
                 reference.assert_as_close(bn[name], wide_bn[name], plain_bn[name], wide_bn[name], case.dtype, name)
 
-    grad_y = torch.randn(y.shape, generator=case.generator(), dtype=torch.float64).to(case.dtype)
+    grad_y = randn(y.shape, case.generator(), case.dtype)
     gradients = [
         torch.autograd.grad(result, leaves(*tensors), gradient)
         for result, tensors, gradient in (

@@ -106,7 +106,7 @@ class Case:
         return {torch.float64: 1e-12, torch.float32: 1e-5}.get(self.dtype, 0.0)
 
     def generator(self) -> torch.Generator:
-        return torch.Generator().manual_seed(self.seed)
+        return torch.Generator("cpu").manual_seed(self.seed)
 
 
 @st.composite

@@ -4,6 +4,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: waiting thr
 
 import pytest
 import torch
+from devices import use_device
 from fashion_mnist_files import write_files
 from hypothesis import HealthCheck, settings
 
@@ -16,6 +17,29 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("fusedsc")
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--device", default="cpu", help="where tensors are: cpu (the default), or cuda, a GPU of either make"
+    )
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "cpu_only(reason): has nothing to do with GPUs; skipped there")
+    config.addinivalue_line("markers", "gpu_only: needs --device cuda; deselected without")
+    use_device(config.getoption("--device"))
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("--device") == "cpu":
+        gpu_only = [item for item in items if item.get_closest_marker("gpu_only")]
+        config.hook.pytest_deselected(items=gpu_only)
+        items[:] = [item for item in items if item not in gpu_only]
+        return
+    for item in items:
+        if marker := item.get_closest_marker("cpu_only"):
+            item.add_marker(pytest.mark.skip(reason=marker.args[0]))
 
 
 @pytest.fixture(autouse=True)

@@ -6,10 +6,10 @@ import torch
 
 
 def write_files(folder: Path) -> None:
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator("cpu").manual_seed(0)
     for part, count in (("train", 64), ("t10k", 40)):
-        pixels = torch.randint(256, (count, 28, 28), generator=generator, dtype=torch.uint8)
-        labels = torch.randint(10, (count,), generator=generator, dtype=torch.uint8)
+        pixels = torch.randint(256, (count, 28, 28), generator=generator, dtype=torch.uint8, device="cpu")
+        labels = torch.randint(10, (count,), generator=generator, dtype=torch.uint8, device="cpu")
         (folder / f"{part}-images-idx3-ubyte").write_bytes(idx(pixels))
         (folder / f"{part}-labels-idx1-ubyte").write_bytes(idx(labels))
 

@@ -4,7 +4,8 @@ import pytest
 import reference
 import torch
 from cases import LAYOUTS, cases, in_layout
-from hypothesis import given, settings
+from devices import examples, randn
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fusedsc import functional
@@ -13,9 +14,9 @@ from fusedsc import functional
 def check_convolution(case, weight_shape, groups, bias, arguments, sides, function):
     """Result and gradients of `function`, which must compute F.conv2d of `sides`, `arguments` and `groups`."""
     generator = case.generator()
-    x = in_layout(torch.randn(case.shape, generator=generator, dtype=torch.float64).to(case.dtype), case.layout)
-    weight = torch.randn(weight_shape, generator=generator, dtype=torch.float64).to(case.dtype)
-    bias = torch.randn(weight_shape[0], generator=generator, dtype=torch.float64).to(case.dtype) if bias else None
+    x = in_layout(randn(case.shape, generator, case.dtype), case.layout)
+    weight = randn(weight_shape, generator, case.dtype)
+    bias = randn(weight_shape[0], generator, case.dtype) if bias else None
     inputs = [x.requires_grad_(), weight.requires_grad_(), None if bias is None else bias.requires_grad_()]
 
     def compute(x, weight, bias):
@@ -30,7 +31,7 @@ def check_convolution(case, weight_shape, groups, bias, arguments, sides, functi
     assert y.dtype == x.dtype
     assert y.is_contiguous(memory_format=reference.memory_format(x))
 
-    grad_y = torch.randn(y.shape, generator=generator, dtype=torch.float64).to(case.dtype)
+    grad_y = randn(y.shape, generator, case.dtype)
     given = [t for t in inputs if t is not None]
     actual = torch.autograd.grad(y, given, in_layout(grad_y, case.grad_layout))
     expected = torch.autograd.grad(expected, [t for t in wide if t is not None], grad_y.double())
@@ -44,7 +45,7 @@ def check_convolution(case, weight_shape, groups, bias, arguments, sides, functi
     assert actual[1].stride() == weight.stride()
 
 
-@settings(max_examples=250)
+@examples(250)
 @given(case=cases(), multiplier=st.integers(1, 3), bias=st.booleans())
 def test_depthwise_is_conv2d(case, multiplier, bias):
     channels, window = case.shape[1], case.window
@@ -59,7 +60,7 @@ def test_depthwise_is_conv2d(case, multiplier, bias):
     )
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(case=cases(), groups=st.integers(1, 4), per_group=st.integers(1, 20), bias=st.booleans())
 def test_pointwise_is_conv2d(case, groups, per_group, bias):
     n, c, h, w = case.shape

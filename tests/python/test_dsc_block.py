@@ -7,7 +7,8 @@ import reference
 import torch
 from blocks import batch_norm_tensors, check_block, copy_of, dsc_tensors, leaves
 from cases import ACTIVATIONS, DTYPES, SMOOTH_ACTIVATIONS, Case, Window, cases
-from hypothesis import assume, given, settings
+from devices import examples
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from reference import BUFFERS
 
@@ -21,7 +22,7 @@ def fused(tensors, bn, window, **arguments):
     return functional.dsc_block(**tensors, **named, **window.as_arguments(), **arguments)
 
 
-@settings(max_examples=250)
+@examples(250)
 @given(
     case=cases(fewest_outputs=8),
     multiplier=st.integers(1, 2),

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from devices import device
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fusedsc import functional
@@ -44,7 +45,7 @@ WRONG = [
     (depthwise(change={"x": torch.Tensor.int}), r"x: its dtype is Int; use float32.*x\.float\(\)"),
     (depthwise(change={"weight": torch.Tensor.double}), r"weight: its dtype is Double, but x has Float; convert"),
     (depthwise(bias=(4,), change={"bias": torch.Tensor.half}), "bias: its dtype is Half, but x has Float"),
-    (depthwise(change={"weight": lambda t: t.to("meta")}), r"weight: it is on meta, but x is on cpu; move"),
+    (depthwise(change={"weight": lambda t: t.to("meta")}), rf"weight: it is on meta, but x is on {device()}; move"),
     (depthwise(stride=0), "stride: .* is 0; it must be at least 1"),
     (depthwise(stride=(1, -2)), "stride: .* is -2; it must be at least 1"),
     (depthwise(stride=(1, 2, 3)), "stride: 3 numbers given"),

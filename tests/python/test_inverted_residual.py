@@ -7,7 +7,8 @@ import reference
 import torch
 from blocks import away_from_zero, batch_norm_tensors, check_block, leaves, normal
 from cases import ACTIVATIONS, SMOOTH_ACTIVATIONS, Case, Window, cases, in_layout
-from hypothesis import assume, given, settings
+from devices import examples
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from reference import BUFFERS
 
@@ -39,7 +40,7 @@ def fused(operands, *norms, window, **arguments):
     )
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(
     case=cases(fewest_outputs=8),
     expanded=st.one_of(st.none(), st.integers(1, 48)),

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from devices import device
 from torch.library import opcheck
 
 import fusedsc
@@ -177,7 +178,7 @@ def test_autocast_casts_convolutions_only():
     x, dw, pw = (t.detach().float().requires_grad_() for t in (rand(2, 8, 6, 6), rand(8, 1, 3, 3), rand(5, 8, 1, 1)))
     gamma, beta = torch.rand(8, requires_grad=True), torch.rand(8, requires_grad=True)
     mean, var = torch.zeros(8), torch.ones(8)
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(device().type, torch.bfloat16):
         assert functional.depthwise_conv2d(x, dw, gamma).dtype == torch.bfloat16
         assert functional.pointwise_conv2d(x, pw).dtype == torch.bfloat16
         y = functional.dsc_block(x, dw, gamma, beta, mean, var, pw, training=True)

@@ -7,6 +7,7 @@ import pickle
 
 import pytest
 import torch
+from devices import device
 from torch import nn
 
 import fusedsc
@@ -33,9 +34,11 @@ def outcome(model, x):
 
 def assert_same(model, other, x):
     (y, gradients, buffers), (other_y, other_gradients, other_buffers) = outcome(model, x), outcome(other, x)
-    torch.testing.assert_close(y, other_y)
-    torch.testing.assert_close(gradients, other_gradients)
-    torch.testing.assert_close(buffers, other_buffers)
+    # BatchNorms of four values amplify rounding errors; on GPUs PyTorch sums in other orders than on the CPU.
+    tolerance = {} if device().type == "cpu" else {"rtol": 1e-5, "atol": 1e-6}
+    torch.testing.assert_close(y, other_y, **tolerance)
+    torch.testing.assert_close(gradients, other_gradients, **tolerance)
+    torch.testing.assert_close(buffers, other_buffers, **tolerance)
 
 
 @pytest.mark.parametrize("width", [0.25, 0.35, 1.0])
@@ -128,7 +131,7 @@ def test_compiles_whole(training):
 
 def test_autocast():
     fused = fusedsc.swap(mobilenet(dtype=torch.float32))
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(device().type, torch.bfloat16):
         block = fused.features[2]
         y = block(torch.randn(2, 8, 8, 8))
     assert y.dtype == torch.bfloat16

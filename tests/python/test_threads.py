@@ -8,7 +8,10 @@ import torch
 
 import fusedsc.functional as F
 
-pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")
+pytestmark = [
+    pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors"),
+    pytest.mark.cpu_only("is about the CPU's threads"),
+]
 
 
 def run_block(x, parameters):

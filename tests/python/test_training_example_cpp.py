@@ -5,6 +5,10 @@ import subprocess
 import time
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.cpu_only("the C++ program trains on the CPU")
+
 PROGRAM = Path(__file__).parents[2] / "build" / "release" / "training_examples" / "mobilenetv2"
 TINY = ["--batch-size", "8", "--width", "0.1", "--limit-train", "48", "--limit-test", "40", "--threads", "1"]
 

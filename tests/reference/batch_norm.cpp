@@ -12,6 +12,12 @@ Bounded scaled(const Bounded& a, double factor) { return {a.value * factor, a.er
 
 }  // namespace
 
+Vector variance(const Precision& precision, const Vector& m2, std::int64_t count) {
+  Vector result;
+  for (const Bounded& sum : m2) result.push_back(rounded(precision, scaled(sum, 1 / static_cast<double>(count))));
+  return result;
+}
+
 Vector invstd(const Precision& precision, const Vector& m2, std::int64_t count, double eps) {
   Vector result;
   for (const Bounded& sum : m2) {
@@ -25,11 +31,7 @@ Vector invstd(const Precision& precision, const Vector& m2, std::int64_t count, 
 BatchStatistics batch_statistics(const Precision& precision, const Array& x, double eps) {
   const std::int64_t count = x.elements_per_channel();
   const Moments sums = moments(precision, x);
-  BatchStatistics result{sums.mean, {}, invstd(precision, sums.m2, count, eps)};
-  for (const Bounded& m2 : sums.m2) {
-    result.variance.push_back(rounded(precision, scaled(m2, 1 / static_cast<double>(count))));
-  }
-  return result;
+  return {sums.mean, variance(precision, sums.m2, count), invstd(precision, sums.m2, count, eps)};
 }
 
 Affine batch_norm(const Precision& precision, const Vector& weight, const Vector& bias, const Normalisation& by,

@@ -15,6 +15,9 @@ struct BatchStatistics {
 };
 BatchStatistics batch_statistics(const Precision& precision, const Array& x, double eps);
 
+/// m2/count
+Vector variance(const Precision& precision, const Vector& m2, std::int64_t count);
+
 /// 1/sqrt(m2/count + eps)
 Vector invstd(const Precision& precision, const Vector& m2, std::int64_t count, double eps);
 

@@ -1,5 +1,7 @@
 #include "reference/convolution.h"
 
+#include "reference/memory.h"
+
 namespace fusedsc::reference {
 namespace {
 
@@ -54,6 +56,14 @@ void for_each_product(const Sizes& y, const Sizes& weight, std::int64_t groups, 
   });
 }
 
+/// What a matrix product reads: on a GPU, elements of the tensors' type, to which what a seam has computed is rounded.
+Array operand(const Precision& precision, const Array& x) {
+  if (memory().device == Device::cpu) return x;
+  return map(x, [&](const Bounded& element, std::size_t) {
+    return element.error == 0 ? element : stored(precision, element);
+  });
+}
+
 }  // namespace
 
 Array depthwise(const Precision& precision, const Array& x, const Array& weight, const Vector& bias,
@@ -103,9 +113,10 @@ Array depthwise_weight_gradient(const Precision& precision, const Array& grad_y,
 Array pointwise(const Precision& precision, const Array& x, const Array& weight, const Vector& bias,
                 std::int64_t groups) {
   const Sizes sizes = {x.sizes[0], weight.sizes[0], x.sizes[2], x.sizes[3]};
+  const Array operand_x = operand(precision, x);
   SumArray y(sizes);
   for_each_product(sizes, weight.sizes, groups, [&](auto n, auto m, auto c, auto k, auto h, auto w) {
-    y.at(n, m, h, w).add(product(x.at(n, c, h, w), weight.at(m, k, 0, 0)));
+    y.at(n, m, h, w).add(product(operand_x.at(n, c, h, w), weight.at(m, k, 0, 0)));
   });
   add_bias(bias, sizes, y);
   return y.result(precision);
@@ -113,18 +124,20 @@ Array pointwise(const Precision& precision, const Array& x, const Array& weight,
 
 Array pointwise_input_gradient(const Precision& precision, const Array& grad_y, const Array& weight,
                                const Sizes& x_sizes, std::int64_t groups) {
+  const Array operand_grad = operand(precision, grad_y);
   SumArray grad_x(x_sizes);
   for_each_product(grad_y.sizes, weight.sizes, groups, [&](auto n, auto m, auto c, auto k, auto h, auto w) {
-    grad_x.at(n, c, h, w).add(product(grad_y.at(n, m, h, w), weight.at(m, k, 0, 0)));
+    grad_x.at(n, c, h, w).add(product(operand_grad.at(n, m, h, w), weight.at(m, k, 0, 0)));
   });
   return grad_x.result(precision);
 }
 
 Array pointwise_weight_gradient(const Precision& precision, const Array& grad_y, const Array& x,
                                 const Sizes& weight_sizes, std::int64_t groups) {
+  const Array operand_x = operand(precision, x), operand_grad = operand(precision, grad_y);
   SumArray grad_weight(weight_sizes);
   for_each_product(grad_y.sizes, weight_sizes, groups, [&](auto n, auto m, auto c, auto k, auto h, auto w) {
-    grad_weight.at(m, k, 0, 0).add(product(grad_y.at(n, m, h, w), x.at(n, c, h, w)));
+    grad_weight.at(m, k, 0, 0).add(product(operand_grad.at(n, m, h, w), operand_x.at(n, c, h, w)));
   });
   return grad_weight.result(precision);
 }

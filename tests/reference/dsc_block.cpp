@@ -19,11 +19,16 @@ DscBlockOutputs forward(const DscBlock& block, const Normalisation& by, bool sto
   return outputs;
 }
 
-DscBlockGradients backward(const DscBlock& block, const Normalisation& by, const Array* stored_d, const Array& grad_y,
-                           bool stores_grad_bn) {
+DscBlockGradients backward(const DscBlock& block, const Normalisation& by, const Array* stored_d, bool rounds_d,
+                           const Array& grad_y, bool stores_grad_bn) {
   const Precision precision(block.dtype);
-  const Array d =
-      stored_d != nullptr ? *stored_d : depthwise(precision, block.x, block.dw_weight, block.dw_bias, block.window);
+  Array d;
+  if (stored_d != nullptr) {
+    d = *stored_d;
+  } else {
+    d = depthwise(precision, block.x, block.dw_weight, block.dw_bias, block.window);
+    if (rounds_d) d = stored(precision, d);
+  }
   const Affine map = batch_norm(precision, block.bn_weight, block.bn_bias, by, block.activation);
   DscBlockGradients gradients;
   gradients.pw_weight = pointwise_weight_gradient(precision, grad_y, apply(precision, d, map), block.pw_weight.sizes);

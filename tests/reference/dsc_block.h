@@ -28,9 +28,9 @@ struct DscBlockGradients {
   Array x, dw_weight, pw_weight;
   Vector dw_bias, pw_bias, bn_weight, bn_bias;
 };
-/// `by` is what forward normalised by, `d` what it stored or null. `stores_grad_bn`: the gradient at BatchNorm's output
-/// is rounded to the tensors' type between the passes.
-DscBlockGradients backward(const DscBlock& block, const Normalisation& by, const Array* d, const Array& grad_y,
-                           bool stores_grad_bn);
+/// `by` is what forward normalised by, `d` what it stored or null: then it is computed again, and rounded to the
+/// tensors' type where `rounds_d`. `stores_grad_bn`: so is the gradient at BatchNorm's output, between the passes.
+DscBlockGradients backward(const DscBlock& block, const Normalisation& by, const Array* d, bool rounds_d,
+                           const Array& grad_y, bool stores_grad_bn);
 
 }  // namespace fusedsc::reference

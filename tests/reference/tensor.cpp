@@ -74,7 +74,8 @@ Tensor::Tensor(DataType dtype, const Sizes& sizes, Memory memory)
              kUntouched) {}
 
 TensorView Tensor::view() {
-  return {bytes_.data() + elements_before * static_cast<std::int64_t>(size_of(dtype_)), dtype_, sizes_, strides_};
+  return {bytes_.data() + elements_before * static_cast<std::int64_t>(size_of(dtype_)), dtype_, sizes_, strides_,
+          memory().device};
 }
 
 std::int64_t Tensor::offset(std::int64_t n, std::int64_t c, std::int64_t h, std::int64_t w) const {

@@ -7,6 +7,7 @@
 
 #include "fusedsc/common/tensor_view.h"
 #include "reference/array.h"
+#include "reference/memory.h"
 
 namespace fusedsc::reference {
 
@@ -60,7 +61,7 @@ class Tensor {
 
   DataType dtype_;
   Sizes sizes_, strides_;
-  std::vector<unsigned char> bytes_;
+  std::vector<unsigned char, Allocator<unsigned char>> bytes_;
 };
 
 /// A vector of one value per channel; an empty one stands for a vector that is not given.
@@ -80,7 +81,7 @@ class Channels {
   Vector values() const { return tensor_.values().elements; }
 
  private:
-  ChannelVector view() { return {tensor_.view().data, tensor_.dtype(), tensor_.sizes()[1]}; }
+  ChannelVector view() { return {tensor_.view().data, tensor_.dtype(), tensor_.sizes()[1], memory().device}; }
 
   Tensor tensor_;
 };

@@ -5,37 +5,9 @@
 #include <cstdint>
 
 #include "fusedsc/common/cpu/slices.h"
-#include "fusedsc/common/tensor_view.h"
+#include "fusedsc/common/joined_views.h"
 
 namespace fusedsc {
-
-/// Joins each image's rows into one row of H*W positions, in all of the views given (null ones aside) or in none.
-template <class... Views>
-void join_all_rows(Views&... views) {
-  const auto fits = [](const auto& x) {
-    return !x || x.sizes[2] <= 1 || x.sizes[3] <= 1 || x.strides[2] == x.sizes[3] * x.strides[3];
-  };
-  const auto join = [](auto& x) {
-    if (x.sizes[3] == 1) x.strides[3] = x.strides[2];
-    x.sizes[3] *= x.sizes[2];
-    x.sizes[2] = 1;
-  };
-  if ((fits(views) && ...)) (join(views), ...);
-}
-
-/// Joins the images into one, in all of the views or in none. Their rows must be joined already.
-template <class... Views>
-void join_all_images(Views&... views) {
-  const auto fits = [](const auto& x) {
-    return !x || (x.sizes[2] == 1 && (x.sizes[0] <= 1 || x.sizes[3] <= 1 || x.strides[0] == x.sizes[3] * x.strides[3]));
-  };
-  const auto join = [](auto& x) {
-    if (x.sizes[3] == 1) x.strides[3] = x.strides[0];
-    x.sizes[3] *= x.sizes[0];
-    x.sizes[0] = 1;
-  };
-  if ((fits(views) && ...)) (join(views), ...);
-}
 
 /// Whether the positions of each channel follow one another, in all of the views (null ones aside).
 template <class... Views>

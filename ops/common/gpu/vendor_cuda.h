@@ -34,6 +34,29 @@ FUSEDSC_DEVICE void* block_memory() {
   return fusedsc_block_memory;
 }
 
+/// Tiles of block memory that are worth filling ahead of their use.
+inline constexpr int kCopyStages = 3;
+
+/// Starts copying kBytes (4, 8 or 16) to block memory; zeros if not `valid`, and then nothing is read. Copies are
+/// counted in groups that commit_copies ends.
+template <int kBytes>
+FUSEDSC_DEVICE void start_copy(void* to, const void* from, bool valid) {
+  const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(to));
+  const int bytes = valid ? kBytes : 0;
+  if constexpr (kBytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(address), "l"(from), "n"(kBytes), "r"(bytes)
+                 : "memory");
+  }
+}
+FUSEDSC_DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+/// Until the thread's own copies have arrived, but for the last kGroups groups.
+template <int kGroups>
+FUSEDSC_DEVICE void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
+}
+
 FUSEDSC_HOST_DEVICE std::uint32_t multiply_high(std::uint32_t a, std::uint32_t b) {
   return static_cast<std::uint32_t>((static_cast<std::uint64_t>(a) * b) >> 32);
 }
@@ -85,21 +108,40 @@ inline void check_vendor(cudaError_t error, const char* what) {
   throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(error) + " (" + cudaGetErrorName(error) + ")");
 }
 
+/// The most that a block may have.
+inline constexpr std::size_t kBlockMemoryLimit = 227 * 1024;
+
+/// Block memory beyond what a kernel may have unasked.
+template <class Parameters>
+void allow_block_memory(void (*kernel)(Parameters), std::size_t bytes) {
+  constexpr std::size_t kUnasked = 48 * 1024;
+  if (bytes <= kUnasked) return;
+  check_vendor(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+               "gpu: asking for block memory");
+}
+
+/// Of the current device.
+inline int multiprocessors() {
+  int device = 0, count = 0;
+  check_vendor(cudaGetDevice(&device), "gpu: asking for the current device");
+  check_vendor(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "gpu: asking for its size");
+  return count;
+}
+
 /// Blocks of `kernel` that the current device runs at the same time.
 template <class Parameters>
 int resident_blocks(void (*kernel)(Parameters), int threads, std::size_t block_memory_bytes) {
-  int device = 0, multiprocessors = 0, blocks = 0;
-  check_vendor(cudaGetDevice(&device), "gpu: asking for the current device");
-  check_vendor(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device),
-               "gpu: asking for its size");
+  int blocks = 0;
+  allow_block_memory(kernel, block_memory_bytes);
   check_vendor(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, block_memory_bytes),
                "gpu: asking how many blocks fit it");
-  return multiprocessors * (blocks > 0 ? blocks : 1);
+  return multiprocessors() * (blocks > 0 ? blocks : 1);
 }
 
 template <class Parameters>
 void start(void (*kernel)(Parameters), unsigned blocks, unsigned threads, std::size_t block_memory_bytes, Stream stream,
            const Parameters& parameters, const char* name) {
+  allow_block_memory(kernel, block_memory_bytes);
   kernel<<<blocks, threads, block_memory_bytes, stream>>>(parameters);
   check_vendor(cudaGetLastError(), name);
 }

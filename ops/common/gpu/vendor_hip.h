@@ -40,6 +40,21 @@ FUSEDSC_DEVICE void* block_memory() {
   return fusedsc_block_memory;
 }
 
+/// Tiles of block memory that are worth filling ahead of their use.
+inline constexpr int kCopyStages = 2;
+
+/// As on NVIDIA GPUs, which copy while the thread goes on.
+template <int kBytes>
+FUSEDSC_DEVICE void start_copy(void* to, const void* from, bool valid) {
+  struct alignas(kBytes) Run {
+    std::uint32_t words[kBytes / 4];
+  };
+  *static_cast<Run*>(to) = valid ? *static_cast<const Run*>(from) : Run{};
+}
+FUSEDSC_DEVICE void commit_copies() {}
+template <int kGroups>
+FUSEDSC_DEVICE void wait_for_copies() {}
+
 FUSEDSC_HOST_DEVICE std::uint32_t multiply_high(std::uint32_t a, std::uint32_t b) {
   return static_cast<std::uint32_t>((static_cast<std::uint64_t>(a) * b) >> 32);
 }
@@ -87,17 +102,26 @@ inline void check_vendor(hipError_t error, const char* what) {
   throw std::runtime_error(std::string(what) + ": " + hipGetErrorString(error) + " (" + hipGetErrorName(error) + ")");
 }
 
+/// The most that a block may have.
+inline constexpr std::size_t kBlockMemoryLimit = 64 * 1024;
+
+/// Of the current device.
+inline int multiprocessors() {
+  int device = 0, count = 0;
+  check_vendor(hipGetDevice(&device), "gpu: asking for the current device");
+  check_vendor(hipDeviceGetAttribute(&count, hipDeviceAttributeMultiprocessorCount, device),
+               "gpu: asking for its size");
+  return count;
+}
+
 /// Blocks of `kernel` that the current device runs at the same time.
 template <class Parameters>
 int resident_blocks(void (*kernel)(Parameters), int threads, std::size_t block_memory_bytes) {
-  int device = 0, multiprocessors = 0, blocks = 0;
-  check_vendor(hipGetDevice(&device), "gpu: asking for the current device");
-  check_vendor(hipDeviceGetAttribute(&multiprocessors, hipDeviceAttributeMultiprocessorCount, device),
-               "gpu: asking for its size");
+  int blocks = 0;
   check_vendor(hipOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, reinterpret_cast<const void*>(kernel), threads,
                                                             block_memory_bytes),
                "gpu: asking how many blocks fit it");
-  return multiprocessors * (blocks > 0 ? blocks : 1);
+  return multiprocessors() * (blocks > 0 ? blocks : 1);
 }
 
 template <class Parameters>

@@ -1,0 +1,68 @@
+"""Plots of GPU results: each layer's ratio to PyTorch, and where the kernels stand under the roofline."""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+
+Record = dict[str, object]
+MARKERS = {"contiguous": "s", "channels_last": "o"}
+COLOURS = {"float32": "tab:blue", "float16": "tab:orange", "bfloat16": "tab:green"}
+
+
+def ratios(records: list[Record], title: str) -> Figure:
+    """A row per batch, a column per direction; over the layers, PyTorch's time over ours."""
+    directions, batches = _values(records, "direction"), sorted(_values(records, "batch"))
+    layers = list(dict.fromkeys(record["case"].split()[0] for record in records))
+    figure = Figure(figsize=(5.5 * len(directions) + 1, 2.8 * len(batches) + 1), layout="constrained")
+    figure.suptitle(f"PyTorch's time over ours\n{title}", fontsize=10)
+    panels = figure.subplots(len(batches), len(directions), squeeze=False, sharex=True)
+    for row, batch in zip(panels, batches, strict=True):
+        for axes, direction in zip(row, directions, strict=True):
+            chosen = [r for r in records if r["batch"] == batch and r["direction"] == direction]
+            for dtype, layout in dict.fromkeys((r["dtype"], r["layout"]) for r in chosen):
+                points = [r for r in chosen if (r["dtype"], r["layout"]) == (dtype, layout)]
+                places = [layers.index(r["case"].split()[0]) for r in points]
+                style = {"marker": MARKERS[layout], "color": COLOURS[dtype], "linestyle": "", "markersize": 3.5}
+                axes.plot(places, [r["ratio"] for r in points], label=f"{dtype}, {layout}", **style)
+            axes.axhline(1, color="black", linewidth=0.8)
+            axes.set(title=f"{direction}, batch {batch}", yscale="log")
+            axes.set_xticks(range(len(layers)), layers, fontsize=6, rotation=90)
+            axes.grid(axis="y", which="both", linewidth=0.3)
+    _one_legend(figure, panels)
+    return figure
+
+
+def roofline(records: list[Record], title: str) -> Figure:
+    """A column per direction: operations per second over operations per byte, under what memory allows."""
+    directions = _values(records, "direction")
+    figure = Figure(figsize=(5.5 * len(directions) + 1, 4.5), layout="constrained")
+    figure.suptitle(f"Roofline: ours (filled), PyTorch (hollow), memory (line)\n{title}", fontsize=10)
+    panels = figure.subplots(1, len(directions), squeeze=False, sharey=True)
+    for axes, direction in zip(panels[0], directions, strict=True):
+        chosen = [r for r in records if r["direction"] == direction]
+        for dtype, layout in dict.fromkeys((r["dtype"], r["layout"]) for r in chosen):
+            points = [r for r in chosen if (r["dtype"], r["layout"]) == (dtype, layout)]
+            intensity = [r["operations"] / r["bytes"] for r in points]
+            style = {"marker": MARKERS[layout], "color": COLOURS[dtype], "linestyle": "", "markersize": 3.5}
+            ours, pytorch = ([r["operations"] / r[key] / 1e6 for r in points] for key in ("ours_us", "pytorch_us"))
+            axes.plot(intensity, ours, label=f"{dtype}, {layout}", **style)
+            axes.plot(intensity, pytorch, fillstyle="none", markeredgewidth=0.5, **style)
+        ends = [f(r["operations"] / r["bytes"] for r in chosen) for f in (min, max)]
+        bytes_per_us = max(r["bytes"] / r["floor_us"] for r in chosen)
+        axes.plot(ends, [end * bytes_per_us / 1e6 for end in ends], color="black", linewidth=0.8)
+        axes.set(title=direction, xscale="log", yscale="log", xlabel="operations per byte", ylabel="TFLOP/s")
+        axes.grid(which="both", linewidth=0.3)
+    _one_legend(figure, panels)
+    return figure
+
+
+def _values(records: list[Record], key: str) -> list:
+    return list(dict.fromkeys(record[key] for record in records))
+
+
+def _one_legend(figure: Figure, panels) -> None:
+    handles = {}
+    for axes in panels.flat:
+        lines, labels = axes.get_legend_handles_labels()
+        handles |= dict(zip(labels, lines, strict=True))
+    figure.legend(handles.values(), handles, loc="outside lower center", ncols=len(handles), fontsize=8)

@@ -1,0 +1,41 @@
+# find_gpu_compiler(<cuda|hip> <compiler> <why_not>): the compiler of a vendor's kernels, or why there is none and what to
+# do about it, as the middle of a sentence.
+set(debian_libraries /usr/lib/x86_64-linux-gnu)
+set(debian_hip_compiler /usr/bin/clang++-15)
+
+function(find_gpu_compiler vendor compiler why_not)
+  set(found "")
+  if(vendor STREQUAL "cuda")
+    set(why "there is no nvcc on the PATH or in /usr/local/cuda: install the CUDA toolkit, 12 or newer, or name its \
+compiler in the environment, CUDACXX=/path/to/nvcc")
+    find_program(FUSEDSC_NVCC NAMES $ENV{CUDACXX} nvcc PATHS /usr/local/cuda/bin)
+    mark_as_advanced(FUSEDSC_NVCC)
+    if(CMAKE_CUDA_COMPILER)
+      set(found ${CMAKE_CUDA_COMPILER})
+    elseif(FUSEDSC_NVCC)
+      set(found ${FUSEDSC_NVCC})
+    endif()
+  elseif(vendor STREQUAL "hip")
+    set(why "there is no HIP compiler on the PATH or in /opt/rocm: install ROCm (on Debian: apt-get install hipcc \
+libamdhip64-dev rocm-device-libs), or name its clang++ in the environment, HIPCXX=/path/to/clang++")
+    find_program(FUSEDSC_HIPCC NAMES $ENV{HIPCXX} amdclang++ clang++ PATHS $ENV{ROCM_PATH}/llvm/bin /opt/rocm/llvm/bin
+                 NO_DEFAULT_PATH)
+    mark_as_advanced(FUSEDSC_HIPCC)
+    if(CMAKE_HIP_COMPILER)
+      set(found ${CMAKE_HIP_COMPILER})
+    elseif(FUSEDSC_HIPCC)
+      set(found ${FUSEDSC_HIPCC})
+    elseif(EXISTS ${debian_libraries}/amdgcn/bitcode AND EXISTS ${debian_hip_compiler})
+      set(found ${debian_hip_compiler})
+    endif()
+    if(found AND CMAKE_VERSION VERSION_LESS 3.28)
+      set(why "CMake ${CMAKE_VERSION} cannot compile HIP where this system keeps it: use CMake 3.28 or newer \
+(`make setup` puts one into .venv/bin)")
+      set(found "")
+    endif()
+  else()
+    set(why "there is no such vendor: it is cuda or hip")
+  endif()
+  set(${compiler} "${found}" PARENT_SCOPE)
+  set(${why_not} "${why}" PARENT_SCOPE)
+endfunction()

@@ -1,0 +1,10 @@
+/// The GPU's entry in the pointwise backward implementation list.
+#pragma once
+
+#include "fusedsc/backward/pointwise.h"
+
+namespace fusedsc {
+
+Implementation<PointwiseBackwardArguments> pointwise_backward_gpu();
+
+}  // namespace fusedsc

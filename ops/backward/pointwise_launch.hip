@@ -1,0 +1,267 @@
+#include "fusedsc/backward/pointwise_gpu.h"
+#include "fusedsc/backward/pointwise_input_kernel.h"
+#include "fusedsc/backward/pointwise_weight_kernel.h"
+#include "fusedsc/common/gpu/launch.h"
+#include "fusedsc/common/gpu/partials_launch.h"
+#include "fusedsc/common/gpu/pointwise_plan.h"
+#include "fusedsc/runtime/arena.h"
+
+namespace fusedsc {
+namespace gpu {
+namespace {
+
+constexpr const char* kName = "pointwise_conv2d_backward";
+
+using InputInstance = PointwiseInstance<PointwiseInputGradientParameters>;
+using WeightInstance = PointwiseInstance<PointwiseWeightGradientParameters>;
+
+template <class T, class Tile, bool kChannelsInner, int kBlocks, bool kSeams>
+FUSEDSC_KERNEL(kMatrixThreads, kBlocks)
+input_kernel(PointwiseInputGradientParameters parameters) {
+  pointwise_input_gradient<T, Tile, kChannelsInner, kSeams>(parameters);
+}
+
+template <class T, class Tile, bool kChannelsInner, int kBlocks, bool kSeams>
+FUSEDSC_KERNEL(kMatrixThreads, kBlocks)
+weight_kernel(PointwiseWeightGradientParameters parameters) {
+  pointwise_weight_gradient<T, Tile, kChannelsInner, kSeams>(parameters);
+}
+
+template <class T, bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, int kBlocks = 3>
+constexpr InputInstance input(DataType dtype) {
+  using Tile = MatrixTile<kRows, kCols, kDepth, kParts>;
+  return {dtype,
+          kChannelsInner,
+          {kRows, kCols, kDepth, kParts},
+          input_kernel<T, Tile, kChannelsInner, kBlocks, false>,
+          input_kernel<T, Tile, kChannelsInner, 2, true>,
+          InputGradientProduct<T, Tile, kChannelsInner, false>::Loop::memory_bytes,
+          InputGradientProduct<T, Tile, kChannelsInner, true>::Loop::memory_bytes};
+}
+
+template <class T, bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, int kBlocks = 3>
+constexpr WeightInstance weight(DataType dtype) {
+  using Tile = MatrixTile<kRows, kCols, kDepth, kParts>;
+  return {dtype,
+          kChannelsInner,
+          {kRows, kCols, kDepth, kParts},
+          weight_kernel<T, Tile, kChannelsInner, kBlocks, false>,
+          weight_kernel<T, Tile, kChannelsInner, 2, true>,
+          WeightGradientProduct<T, Tile, kChannelsInner, false>::Loop::memory_bytes,
+          WeightGradientProduct<T, Tile, kChannelsInner, true>::Loop::memory_bytes};
+}
+
+/// As in the forward pass.
+const InputInstance kInputInstances[] = {
+    // channels inner; rows, columns, depth, parts; blocks that shall fit a multiprocessor
+    input<Float16, true, 128, 64, 32>(DataType::float16),
+    input<Float16, true, 128, 32, 32>(DataType::float16),
+    input<Float16, true, 64, 64, 64>(DataType::float16),
+    input<Float16, true, 32, 32, 128, 4>(DataType::float16),
+    input<Float16, false, 64, 128, 32>(DataType::float16),
+    input<Float16, false, 32, 128, 32>(DataType::float16),
+    input<Float16, false, 32, 32, 128, 4>(DataType::float16),
+    input<BFloat16, true, 128, 64, 32>(DataType::bfloat16),
+    input<BFloat16, true, 128, 32, 32>(DataType::bfloat16),
+    input<BFloat16, true, 64, 64, 64>(DataType::bfloat16),
+    input<BFloat16, true, 32, 32, 128, 4>(DataType::bfloat16),
+    input<BFloat16, false, 64, 128, 32>(DataType::bfloat16),
+    input<BFloat16, false, 32, 128, 32>(DataType::bfloat16),
+    input<BFloat16, false, 32, 32, 128, 4>(DataType::bfloat16),
+    input<float, true, 64, 64, 16>(DataType::float32),
+    input<float, true, 128, 32, 16>(DataType::float32),
+    input<float, true, 32, 32, 32, 4>(DataType::float32),
+    input<float, false, 64, 64, 16>(DataType::float32),
+    input<float, false, 32, 128, 16>(DataType::float32),
+    input<float, false, 32, 32, 32, 4>(DataType::float32),
+    input<double, true, 32, 32, 16>(DataType::float64),
+    input<double, false, 32, 32, 16>(DataType::float64),
+};
+
+/// Rows are outputs, columns channels; depth counts positions.
+const WeightInstance kWeightInstances[] = {
+    // channels inner; rows, columns, depth, parts; blocks that shall fit a multiprocessor
+    weight<Float16, true, 128, 32, 64>(DataType::float16),
+    weight<Float16, true, 64, 64, 64>(DataType::float16),
+    weight<Float16, true, 32, 32, 64, 4>(DataType::float16),
+    weight<Float16, false, 64, 64, 64>(DataType::float16),
+    weight<Float16, false, 32, 32, 64, 4>(DataType::float16),
+    weight<BFloat16, true, 128, 32, 64>(DataType::bfloat16),
+    weight<BFloat16, true, 64, 64, 64>(DataType::bfloat16),
+    weight<BFloat16, true, 32, 32, 64, 4>(DataType::bfloat16),
+    weight<BFloat16, false, 64, 64, 64>(DataType::bfloat16),
+    weight<BFloat16, false, 32, 32, 64, 4>(DataType::bfloat16),
+    weight<float, true, 64, 64, 16>(DataType::float32),
+    weight<float, true, 32, 32, 32, 4>(DataType::float32),
+    weight<float, false, 64, 64, 16>(DataType::float32),
+    weight<float, false, 32, 32, 32, 4>(DataType::float32),
+    weight<double, true, 32, 32, 16>(DataType::float64),
+    weight<double, false, 32, 32, 16>(DataType::float64),
+};
+
+std::int64_t sum_bytes(const PointwiseBackwardArguments& a) {
+  return static_cast<std::int64_t>(size_of(accumulation_type(a.x.dtype)));
+}
+
+class InputPass {
+ public:
+  InputPass(const PointwiseBackwardArguments& a, Arena& arena) {
+    const bool inner = channels_inner(a.grad_y, a.grad_x);
+    use_.seams = a.prologue || a.gradient_prologue || a.grad_add;
+    (inner ? use_.rows_other : use_.cols_other) = static_cast<bool>(a.gradient_prologue);
+    PointwiseProductParameters& product = p_.product;
+    const PointwiseProblem problem{a.x.dtype,
+                                   inner,
+                                   a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3],
+                                   a.grad_y.sizes[1] / a.groups,
+                                   a.x.sizes[1] / a.groups,
+                                   a.groups};
+    const int size = multiprocessors();
+    const auto plan = [&](const InputInstance& candidate) {
+      const int resident = resident_blocks(kernel_of(candidate, use_), kMatrixThreads, memory_of(candidate, use_));
+      return plan_product(problem, candidate.tile, resident, size, product);
+    };
+    instance_ = &cheapest(kInputInstances, a.x.dtype, inner, use_, plan);
+    plan(*instance_);
+    product.activations = activation_matrix(a.grad_y, a.groups, inner);
+    product.weight = weight_matrix(a.weight, a.groups);
+    product.seam = gradient_seam(a, inner);
+    if (a.prologue) p_.x = activation_matrix(a.x, a.groups, inner);
+    p_.prologue = {a.prologue.scale.data, a.prologue.shift.data, a.prologue.activation};
+    p_.mean = a.sums.mean.data;
+    p_.grad_add = activation_matrix(a.grad_add, a.groups, inner);
+    p_.grad_x = output_matrix(a.grad_x, a.groups, inner);
+    if (a.sums) p_.partials = arena.take<char>(2 * product.splits * a.x.sizes[1] * sum_bytes(a));
+  }
+
+  static PointwiseSeam gradient_seam(const PointwiseBackwardArguments& a, bool inner) {
+    const GradientPrologue& prologue = a.gradient_prologue;
+    return {prologue.grad_scale.data, prologue.offset.data, prologue.output_scale.data, Activation::identity,
+            activation_matrix(prologue.output, a.groups, inner)};
+  }
+
+  void run(const PointwiseBackwardArguments& a, void* stream) const {
+    launch(kName, kernel_of(*instance_, use_), p_.product.blocks(), kMatrixThreads, memory_of(*instance_, use_), stream,
+           p_);
+    if (!a.sums) return;
+    SumPartialsParameters sum;
+    sum.partials = p_.partials;
+    sum.splits = p_.product.splits;
+    sum.rows = 2;
+    sum.channels = static_cast<int>(a.x.sizes[1]);
+    sum.vectors[0] = a.sums.grad.data;
+    sum.vectors[1] = a.sums.grad_times_centered.data;
+    launch_sum_partials(kName, accumulation_type(a.x.dtype), sum, stream);
+  }
+
+ private:
+  const InputInstance* instance_ = nullptr;
+  PointwiseMemoryUse use_;
+  PointwiseInputGradientParameters p_;
+};
+
+class WeightPass {
+ public:
+  WeightPass(const PointwiseBackwardArguments& a, Arena& arena) {
+    const bool inner = channels_inner(a.x, a.grad_y);
+    use_.seams = a.prologue || a.gradient_prologue;
+    use_.rows_other = static_cast<bool>(a.gradient_prologue);
+    const PointwiseProblem problem{a.x.dtype,
+                                   inner,
+                                   a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3],
+                                   a.x.sizes[1] / a.groups,
+                                   a.grad_y.sizes[1] / a.groups,
+                                   a.groups};
+    const int size = multiprocessors();
+    const auto plan = [&](const WeightInstance& candidate) {
+      const int resident = resident_blocks(kernel_of(candidate, use_), kMatrixThreads, memory_of(candidate, use_));
+      return plan_weight_gradient(problem, candidate.tile, resident, size);
+    };
+    instance_ = &cheapest(kWeightInstances, a.x.dtype, inner, use_,
+                          [&](const WeightInstance& candidate) { return plan(candidate).cost; });
+    set_plan(problem, plan(*instance_));
+    p_.grad_y = activation_matrix(a.grad_y, a.groups, inner);
+    p_.x = activation_matrix(a.x, a.groups, inner);
+    p_.grad_y_seam = InputPass::gradient_seam(a, inner);
+    p_.x_seam = {a.prologue.scale.data, a.prologue.shift.data, nullptr, a.prologue.activation, {}};
+    if (a.grad_weight && p_.splits == 1) p_.weight = weight_output_matrix(a.grad_weight, a.groups);
+    else if (a.grad_weight) p_.partials = arena.take<char>(p_.splits * a.weight.elements() * sum_bytes(a));
+    if (a.grad_bias) p_.bias_partials = arena.take<char>(p_.splits * a.grad_y.sizes[1] * sum_bytes(a));
+  }
+
+  void set_plan(const PointwiseProblem& problem, const WeightGradientPlan& plan) {
+    p_.pixels = static_cast<int>(problem.pixels);
+    p_.outputs = static_cast<int>(problem.channels);
+    p_.channels = static_cast<int>(problem.depth);
+    p_.groups = static_cast<int>(problem.groups);
+    p_.output_tiles = plan.output_tiles;
+    p_.channel_tiles = plan.channel_tiles;
+    p_.splits = plan.splits;
+    p_.split_steps = plan.split_steps;
+    p_.by_channel_tiles = Divisor(static_cast<std::uint32_t>(plan.channel_tiles));
+    p_.by_output_tiles = Divisor(static_cast<std::uint32_t>(plan.output_tiles));
+    p_.by_splits = Divisor(static_cast<std::uint32_t>(plan.splits));
+  }
+
+  void run(const PointwiseBackwardArguments& a, void* stream) const {
+    launch(kName, kernel_of(*instance_, use_), p_.blocks(), kMatrixThreads, memory_of(*instance_, use_), stream, p_);
+    const auto outputs = static_cast<int>(a.grad_y.sizes[1]);
+    if (p_.partials != nullptr) {
+      SumPartialsParameters sum;
+      sum.partials = p_.partials;
+      sum.splits = p_.splits;
+      sum.taps = sum.rows = outputs;
+      sum.channels = p_.channels;
+      sum.weight.data = a.grad_weight.data;  // rows are outputs
+      sum.weight.image = a.grad_weight.strides[1];
+      sum.weight.row = a.grad_weight.strides[0];
+      launch_sum_partials(kName, a.x.dtype, sum, stream);
+    }
+    if (p_.bias_partials != nullptr) {
+      SumPartialsParameters sum;
+      sum.partials = p_.bias_partials;
+      sum.splits = p_.splits;
+      sum.rows = 1;
+      sum.channels = outputs;
+      sum.vectors[0] = a.grad_bias.data;
+      launch_sum_partials(kName, a.x.dtype, sum, stream);
+    }
+  }
+
+ private:
+  const WeightInstance* instance_ = nullptr;
+  PointwiseMemoryUse use_;
+  PointwiseWeightGradientParameters p_;
+};
+
+/// Runs what is wanted, or, without execution, only measures the workspace.
+std::size_t backward(const PointwiseBackwardArguments& a, const Execution* execution) {
+  Arena arena(execution != nullptr ? execution->workspace : nullptr);
+  if (a.grad_x) {
+    const InputPass pass(a, arena);
+    if (execution != nullptr) pass.run(a, execution->stream);
+  }
+  if (a.grad_weight || a.grad_bias) {
+    const WeightPass pass(a, arena);
+    if (execution != nullptr) pass.run(a, execution->stream);
+  }
+  return arena.used();
+}
+
+}  // namespace
+}  // namespace gpu
+
+Implementation<PointwiseBackwardArguments> pointwise_backward_gpu() {
+  return {
+      .name = "gpu",
+      .why_not =
+          [](const PointwiseBackwardArguments& a) {
+            const std::string elsewhere = needs_device(Device::gpu, a.x.device);
+            return !elsewhere.empty() ? elsewhere : gpu::too_large_for_pointwise(a.x.sizes, a.grad_y.sizes);
+          },
+      .workspace_bytes = [](const PointwiseBackwardArguments& a, int) { return gpu::backward(a, nullptr); },
+      .run = [](const PointwiseBackwardArguments& a, const Execution& execution) { gpu::backward(a, &execution); },
+  };
+}
+
+}  // namespace fusedsc

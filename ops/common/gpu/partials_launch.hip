@@ -1,0 +1,53 @@
+#include "fusedsc/common/gpu/partials_launch.h"
+
+#include <limits>
+
+#include "fusedsc/common/gpu/launch.h"
+
+namespace fusedsc::gpu {
+namespace {
+
+template <class T>
+FUSEDSC_KERNEL(kPartialsThreads, 1)
+sum_partials_kernel(SumPartialsParameters parameters) {
+  sum_partials<T>(parameters);
+}
+
+template <class A>
+FUSEDSC_KERNEL(kPartialsThreads, 1)
+merge_moments_kernel(MergeMomentsParameters parameters) {
+  merge_moments_of_splits<A>(parameters);
+}
+
+}  // namespace
+
+void launch_sum_partials(const char* name, DataType dtype, SumPartialsParameters sum, void* stream) {
+  sum.lanes = partials_lanes(sum.splits);
+  sum.by_lanes = Divisor(static_cast<std::uint32_t>(sum.lanes));
+  sum.by_channels = Divisor(static_cast<std::uint32_t>(sum.channels));
+  const std::int64_t elements = std::int64_t{sum.rows} * sum.channels;
+  if (elements * sum.lanes > std::numeric_limits<std::int32_t>::max()) {
+    throw Unsupported(std::string(name) + ": a weight of " + std::to_string(elements) + " elements is too large");
+  }
+  const std::int64_t blocks = (elements * sum.lanes + kPartialsThreads - 1) / kPartialsThreads;
+  const auto run = [&](auto kernel) { launch(name, kernel, blocks, kPartialsThreads, 0, stream, sum); };
+  switch (dtype) {
+    case DataType::float32: return run(sum_partials_kernel<float>);
+    case DataType::float64: return run(sum_partials_kernel<double>);
+    case DataType::float16: return run(sum_partials_kernel<Float16>);
+    case DataType::bfloat16: return run(sum_partials_kernel<BFloat16>);
+  }
+}
+
+void launch_merge_moments(const char* name, DataType dtype, const void* partials, int splits, const ChannelVector& mean,
+                          const ChannelVector& m2, void* stream) {
+  const int channels = static_cast<int>(mean.size), lanes = partials_lanes(splits);
+  const MergeMomentsParameters merge{partials,  splits, channels, lanes, Divisor(static_cast<std::uint32_t>(lanes)),
+                                     mean.data, m2.data};
+  const std::int64_t blocks = (std::int64_t{channels} * lanes + kPartialsThreads - 1) / kPartialsThreads;
+  const auto run = [&](auto kernel) { launch(name, kernel, blocks, kPartialsThreads, 0, stream, merge); };
+  if (dtype == DataType::float64) run(merge_moments_kernel<double>);
+  else run(merge_moments_kernel<float>);
+}
+
+}  // namespace fusedsc::gpu

@@ -1,0 +1,108 @@
+/// From a pointwise problem to a launch: pure functions of the problem, the kernels' tiles and the size of the GPU.
+#pragma once
+
+#include <limits>
+#include <string>
+
+#include "fusedsc/common/gpu/pointwise_product.h"
+#include "fusedsc/common/problem.h"
+#include "fusedsc/common/status.h"
+
+namespace fusedsc::gpu {
+
+struct PointwiseTile {
+  int rows, cols, depth, parts;
+};
+
+/// A kernel that was compiled, and what for.
+template <class Parameters>
+struct PointwiseInstance {
+  using Kernel = void (*)(Parameters);
+  using Memory = std::size_t (*)(bool rows_other, bool cols_other);
+
+  DataType dtype;
+  bool channels_inner;  ///< for tensors whose channels are neighbours, else for those whose positions are
+  PointwiseTile tile;
+  Kernel plain, seams;                ///< plain: nothing fused
+  Memory plain_memory, seams_memory;  ///< of a block, by whether an operand has a second tensor
+};
+
+/// What a tile of a product costs, in cycles of a multiprocessor.
+struct TileCost {
+  double latency;  ///< from its begin to its end, if nothing else runs
+  double work;     ///< if others run beside it
+};
+TileCost tile_cost(const PointwiseTile& tile, std::int64_t depth, DataType dtype);
+
+/// Of `tiles` tiles, of which `resident` run at the same time on `multiprocessors`.
+double cost_of(const TileCost& tile, std::int64_t tiles, int resident, int multiprocessors);
+
+struct PointwiseMemoryUse {
+  bool rows_other = false, cols_other = false, seams = false;
+};
+
+template <class Parameters>
+std::size_t memory_of(const PointwiseInstance<Parameters>& instance, const PointwiseMemoryUse& use) {
+  return use.seams ? instance.seams_memory(use.rows_other, use.cols_other) : instance.plain_memory(false, false);
+}
+
+template <class Parameters>
+typename PointwiseInstance<Parameters>::Kernel kernel_of(const PointwiseInstance<Parameters>& instance,
+                                                         const PointwiseMemoryUse& use) {
+  return use.seams ? instance.seams : instance.plain;
+}
+
+/// Of the instances for this type and layout, and whose blocks fit the GPU, the one that cost(instance) says is the
+/// cheapest.
+template <class Parameters, std::size_t kSize, class Cost>
+const PointwiseInstance<Parameters>& cheapest(const PointwiseInstance<Parameters> (&instances)[kSize], DataType dtype,
+                                              bool channels_inner, const PointwiseMemoryUse& use, const Cost& cost) {
+  const PointwiseInstance<Parameters>* best = nullptr;
+  double least_cost = std::numeric_limits<double>::infinity();
+  for (const auto& instance : instances) {
+    if (instance.dtype != dtype || instance.channels_inner != channels_inner) continue;
+    if (memory_of(instance, use) > kBlockMemoryLimit) continue;
+    const double candidate = cost(instance);
+    if (candidate < least_cost) {
+      least_cost = candidate;
+      best = &instance;
+    }
+  }
+  if (best == nullptr) throw Unsupported(std::string("pointwise: no kernel for ") + name_of(dtype));
+  return *best;
+}
+
+/// Empty, or why the sizes are too large for the kernels' 32-bit indices.
+std::string too_large_for_pointwise(const Sizes& x, const Sizes& y);
+
+/// Whether the kernels for tensors with neighbouring channels are the ones to use.
+bool channels_inner(const ConstTensorView& in, const ConstTensorView& out);
+
+PointwiseMatrix activation_matrix(const ConstTensorView& view, std::int64_t groups, bool channels_inner);
+OutputMatrix output_matrix(const TensorView& view, std::int64_t groups, bool channels_inner);
+PointwiseMatrix weight_matrix(const ConstTensorView& view, std::int64_t groups);
+OutputMatrix weight_output_matrix(const TensorView& view, std::int64_t groups);
+
+/// A product's problem: activations [pixels, groups * depth] to [pixels, groups * channels].
+struct PointwiseProblem {
+  DataType dtype;
+  bool channels_inner;
+  std::int64_t pixels, depth, channels, groups;
+};
+
+/// Sets everything about the tiles, and returns the kernel's cost.
+double plan_product(const PointwiseProblem& problem, const PointwiseTile& tile, int resident, int multiprocessors,
+                    PointwiseProductParameters& product);
+
+/// How the sum over all positions is cut.
+struct WeightGradientPlan {
+  int output_tiles, channel_tiles;
+  int splits, split_steps;  ///< of tile.depth positions each
+  double cost;
+};
+
+/// The gradient of a weight [groups * outputs, channels] that took `problem.depth` channels to `problem.channels`.
+WeightGradientPlan plan_weight_gradient(const PointwiseProblem& problem, const PointwiseTile& tile, int resident,
+                                        int multiprocessors);
+
+}  // namespace fusedsc::gpu

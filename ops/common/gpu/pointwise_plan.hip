@@ -1,0 +1,156 @@
+#include "fusedsc/common/gpu/pointwise_plan.h"
+
+#include <algorithm>
+
+namespace fusedsc::gpu {
+namespace {
+
+constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+/// Bytes of the runs that can be copied at once: 16, 8, or 0 if neither.
+template <class Multiple>
+int run_bytes(const void* data, DataType dtype, const Multiple& is_multiple) {
+  const auto size = static_cast<int>(size_of(dtype));
+  for (const int bytes : {16, 8}) {
+    if (bytes <= size) break;
+    if (reinterpret_cast<std::uintptr_t>(data) % static_cast<std::uintptr_t>(bytes) != 0) continue;
+    if (is_multiple(bytes / size)) return bytes;
+  }
+  return 0;
+}
+
+template <class Void>
+BasicPointwiseMatrix<Void> activations(const BasicTensorView<Void*>& view, std::int64_t groups, bool channels_inner) {
+  BasicPointwiseMatrix<Void> matrix;
+  if (!view) return matrix;
+  const auto [images, channels, height, width] = view.sizes;
+  const auto [image, channel, row, column] = view.strides;
+  matrix.data = view.data;
+  matrix.first = column;
+  matrix.second = channel;
+  matrix.group = channels / groups * channel;
+  matrix.row_skip = row - width * column;
+  matrix.image_skip = images > 1 ? image - height * row : 0;
+  matrix.is_linear = matrix.row_skip == 0 && matrix.image_skip == 0;
+  matrix.by_width = Divisor(static_cast<std::uint32_t>(std::max<std::int64_t>(width, 1)));
+  matrix.by_area = Divisor(static_cast<std::uint32_t>(std::max<std::int64_t>(height * width, 1)));
+  matrix.run_bytes = run_bytes(view.data, view.dtype, [&](std::int64_t run) {
+    if (channels_inner) {
+      return channel == 1 && channels / groups % run == 0 && (width == 1 || column % run == 0) &&
+             (height == 1 || row % run == 0) && (images == 1 || image % run == 0);
+    }
+    return column == 1 && row == width && height * width % run == 0 && channel % run == 0 &&
+           (images == 1 || image % run == 0);
+  });
+  return matrix;
+}
+
+template <class Void>
+BasicPointwiseMatrix<Void> weights(const BasicTensorView<Void*>& view, std::int64_t groups) {
+  BasicPointwiseMatrix<Void> matrix;
+  if (!view) return matrix;
+  matrix.data = view.data;
+  matrix.first = view.strides[0];
+  matrix.second = view.strides[1];
+  matrix.group = view.sizes[0] / groups * view.strides[0];
+  matrix.run_bytes = run_bytes(view.data, view.dtype, [&](std::int64_t run) {
+    return view.strides[1] == 1 && view.sizes[1] % run == 0 && view.strides[0] % run == 0;
+  });
+  return matrix;
+}
+
+}  // namespace
+
+PointwiseMatrix activation_matrix(const ConstTensorView& view, std::int64_t groups, bool channels_inner) {
+  return activations(view, groups, channels_inner);
+}
+OutputMatrix output_matrix(const TensorView& view, std::int64_t groups, bool channels_inner) {
+  return activations(view, groups, channels_inner);
+}
+PointwiseMatrix weight_matrix(const ConstTensorView& view, std::int64_t groups) { return weights(view, groups); }
+OutputMatrix weight_output_matrix(const TensorView& view, std::int64_t groups) { return weights(view, groups); }
+
+bool channels_inner(const ConstTensorView& in, const ConstTensorView& out) {
+  return layout_of(in.sizes, in.strides) != Layout::contiguous ||
+         layout_of(out.sizes, out.strides) != Layout::contiguous;
+}
+
+std::string too_large_for_pointwise(const Sizes& x, const Sizes& y) {
+  constexpr std::int64_t kMost = 1 << 30;  // what is added to reach the end of a tile stays below 2^31
+  const std::int64_t pixels = x[0] * x[2] * x[3];
+  for (const std::int64_t size : {pixels, x[1], y[1]}) {
+    if (size > kMost) {
+      return std::to_string(pixels) + " positions, " + std::to_string(x[1]) + " and " + std::to_string(y[1]) +
+             " channels: the GPU kernels take at most " + std::to_string(kMost) + " of each";
+    }
+  }
+  return {};
+}
+
+TileCost tile_cost(const PointwiseTile& tile, std::int64_t depth, DataType dtype) {
+  const double bytes = static_cast<double>(size_of(dtype));
+  const double steps = static_cast<double>(divide_up(depth, tile.depth));
+  const double products = static_cast<double>(tile.rows) * tile.cols * static_cast<double>(depth);
+  const double per_cycle = bytes == 2 ? 1000 : bytes == 4 ? 90 : 40;
+  const double copied = (tile.rows + tile.cols) * static_cast<double>(depth) * bytes;
+  const double left = static_cast<double>(tile.rows) * tile.cols;
+  const double work = products / per_cycle + copied / 24 + left * (0.1 + bytes / 24);
+  return {1500 + (400 + 4 * tile.depth / tile.parts) * steps + products / per_cycle + left * 0.15, work};
+}
+
+double cost_of(const TileCost& tile, std::int64_t tiles, int resident, int multiprocessors) {
+  const double rounds = static_cast<double>(divide_up(tiles, resident));
+  const double each = static_cast<double>(divide_up(tiles, multiprocessors));
+  return std::max(rounds * tile.latency, tile.latency + (each - 1) * tile.work);
+}
+
+double plan_product(const PointwiseProblem& problem, const PointwiseTile& tile, int resident, int multiprocessors,
+                    PointwiseProductParameters& product) {
+  const int pixels = problem.channels_inner ? tile.rows : tile.cols;
+  const int channels = problem.channels_inner ? tile.cols : tile.rows;
+  const std::int64_t pixel_tiles = divide_up(problem.pixels, pixels);
+  const std::int64_t channel_tiles = divide_up(problem.channels, channels);
+  const std::int64_t most = std::max<std::int64_t>(resident / (channel_tiles * problem.groups), 1);
+  // Equal shares; at least one, which leaves the sums of an empty batch.
+  const std::int64_t splits =
+      pixel_tiles > 0 ? divide_up(pixel_tiles, divide_up(pixel_tiles, std::min(most, pixel_tiles))) : 1;
+  product.pixels = static_cast<int>(problem.pixels);
+  product.depth = static_cast<int>(problem.depth);
+  product.channels = static_cast<int>(problem.channels);
+  product.groups = static_cast<int>(problem.groups);
+  product.pixel_tiles = static_cast<int>(pixel_tiles);
+  product.channel_tiles = static_cast<int>(channel_tiles);
+  product.splits = static_cast<int>(splits);
+  product.by_channel_tiles = Divisor(static_cast<std::uint32_t>(channel_tiles));
+  product.by_splits = Divisor(static_cast<std::uint32_t>(splits));
+  return cost_of(tile_cost(tile, problem.depth, problem.dtype), pixel_tiles * channel_tiles * problem.groups, resident,
+                 multiprocessors);
+}
+
+WeightGradientPlan plan_weight_gradient(const PointwiseProblem& problem, const PointwiseTile& tile, int resident,
+                                        int multiprocessors) {
+  // A second kernel, and the bytes of the partial sums, which stay in cache.
+  constexpr double kSecondKernel = 3000, kCacheBytes = 2500;
+  const std::int64_t output_tiles = divide_up(problem.channels, tile.rows);
+  const std::int64_t channel_tiles = divide_up(problem.depth, tile.cols);
+  const std::int64_t tiles = output_tiles * channel_tiles * problem.groups;
+  const std::int64_t steps = divide_up(problem.pixels, tile.depth);
+  const double weight = static_cast<double>(problem.channels * problem.groups * problem.depth);
+  WeightGradientPlan best{static_cast<int>(output_tiles), static_cast<int>(channel_tiles), 1, static_cast<int>(steps),
+                          std::numeric_limits<double>::infinity()};
+  const std::int64_t most = std::clamp<std::int64_t>(resident / tiles, 1, std::max<std::int64_t>(steps, 1));
+  for (std::int64_t trial = 1; trial <= most; trial = trial == most ? most + 1 : std::min(2 * trial, most)) {
+    const std::int64_t split_steps = divide_up(steps, trial);
+    const std::int64_t splits = steps > 0 ? divide_up(steps, split_steps) : 1;
+    double cost =
+        cost_of(tile_cost(tile, split_steps * tile.depth, problem.dtype), tiles * splits, resident, multiprocessors);
+    if (splits > 1) cost += kSecondKernel + static_cast<double>(splits) * weight * 8 / kCacheBytes;
+    if (cost >= best.cost) continue;
+    best.splits = static_cast<int>(splits);
+    best.split_steps = static_cast<int>(split_steps);
+    best.cost = cost;
+  }
+  return best;
+}
+
+}  // namespace fusedsc::gpu

@@ -1,0 +1,85 @@
+/// The product of the forward pass and of the input gradient: activations times a weight, position by position.
+#pragma once
+
+#include "fusedsc/common/gpu/pointwise_sweep.h"
+
+namespace fusedsc::gpu {
+
+struct PointwiseProductParameters {
+  PointwiseMatrix activations, weight;
+  PointwiseSeam seam;                       ///< of the activations
+  int pixels = 0, depth = 0, channels = 0;  ///< positions of all images; channels in and out of one group
+  int pixel_tiles = 1, channel_tiles = 1, splits = 1, groups = 1;
+  Divisor by_channel_tiles, by_splits;
+
+  std::int64_t blocks() const { return std::int64_t{channel_tiles} * splits * groups; }
+};
+
+/// A block's share: every splits-th tile of positions, one tile of channels.
+struct PointwiseShare {
+  int channel_tile, split, group;
+
+  FUSEDSC_DEVICE explicit PointwiseShare(const PointwiseProductParameters& p) {
+    std::uint32_t channel = block_index(), quotient = p.by_channel_tiles.divide(channel);
+    channel_tile = static_cast<int>(channel);
+    group = static_cast<int>(p.by_splits.divide(quotient));
+    split = static_cast<int>(quotient);
+  }
+};
+
+template <class T, class Tile, bool kPixelRows, bool kWeightDepthFirst, bool kSeams>
+struct PointwiseProduct {
+  using Sweep = TileSweep<T, Tile, kPixelRows>;
+  using Pixels = OperandSource<T, OperandTile<T, Sweep::kPixels, Tile::kDepth, kPixelRows>, false,
+                               kSeams ? SeamIndex::depth : SeamIndex::none>;
+  using Weight = OperandSource<T, OperandTile<T, Sweep::kChannels, Tile::kDepth, !kWeightDepthFirst>, kWeightDepthFirst,
+                               SeamIndex::none, true>;
+  using Rows = std::conditional_t<kPixelRows, Pixels, Weight>;
+  using Cols = std::conditional_t<kPixelRows, Weight, Pixels>;
+  using Loop = TileLoop<T, Tile, Rows, Cols>;
+
+  /// Sink: take(sweep, pixel, channel, y, count) gets each run of finished values, `count` of which exist, and finish()
+  /// is called in the end.
+  template <class Sink, class Parameters>
+  FUSEDSC_DEVICE static void run(const Parameters& parameters) {
+    const PointwiseProductParameters& p = parameters.product;
+    const PointwiseShare share(p);
+    const int first_channel = share.channel_tile * Sweep::kChannels;
+    Pixels pixels(p.activations, p.seam, share.group, p.depth);
+    Weight weight(p.weight, p.seam, share.group, p.depth);
+    Sink sink(parameters, share, first_channel);
+    const auto loop_over = [&](auto& rows, auto& cols) {
+      Loop loop(rows, cols);
+      const int tiles = (p.pixel_tiles - share.split + p.splits - 1) / p.splits;
+      const auto first_pixel = [&](int tile) { return (share.split + tile * p.splits) * Sweep::kPixels; };
+      loop.run(
+          tiles, (p.depth + Tile::kDepth - 1) / Tile::kDepth, p.depth,
+          [&](int tile, OperandWindow& row_window, OperandWindow& col_window) {
+            OperandWindow& pixel_window = kPixelRows ? row_window : col_window;
+            OperandWindow& channel_window = kPixelRows ? col_window : row_window;
+            pixel_window = {first_pixel(tile), p.pixels, 0, p.depth};
+            channel_window = {first_channel, p.channels, 0, p.depth};
+          },
+          [](const auto&, int) {},
+          [&](int tile) {
+            const int row_end = kPixelRows ? p.pixels - first_pixel(tile) : p.channels - first_channel;
+            const int col_end = kPixelRows ? p.channels - first_channel : p.pixels - first_pixel(tile);
+            const int count = least(col_end - Sweep::col(), Sweep::kRun);
+#pragma unroll kPixelRows ? 2 : Sweep::kSweeps  // its items are told apart by sweeps
+            for (int sweep = 0; sweep < Sweep::kSweeps; ++sweep) {
+              const int row = Sweep::row(sweep), col = Sweep::col();
+              if (row >= row_end || count <= 0) continue;
+              typename Sweep::A y[Sweep::kRun];
+              Sweep::read(loop.sums(), sweep, y);
+              sink.take(sweep, first_pixel(tile) + (kPixelRows ? row : col), first_channel + (kPixelRows ? col : row),
+                        y, count);
+            }
+          });
+      sink.finish(loop.sums());
+    };
+    if constexpr (kPixelRows) loop_over(pixels, weight);
+    else loop_over(weight, pixels);
+  }
+};
+
+}  // namespace fusedsc::gpu

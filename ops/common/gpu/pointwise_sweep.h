@@ -1,0 +1,137 @@
+/// How the threads of a block go over a finished tile: each sweep takes a run of neighbours of one row, as many as are
+/// stored at once; the run and the rows' distance are such that a thread always meets the same channels.
+#pragma once
+
+#include "fusedsc/common/gpu/moments.h"
+#include "fusedsc/common/gpu/pointwise_operand.h"
+
+namespace fusedsc::gpu {
+
+/// Rows are positions and columns channels (kPixelRows), or the other way round. Items: the channels of a thread.
+template <class T, class Tile, bool kPixelRows_>
+struct TileSweep {
+  using A = Accumulator<T>;
+  static constexpr bool kPixelRows = kPixelRows_;
+  static constexpr int kRun = 16 / static_cast<int>(sizeof(T)), kRuns = Tile::kCols / kRun;
+  static constexpr int kRowStep = kMatrixThreads / kRuns, kSweeps = Tile::kRows / kRowStep;
+  static constexpr int kItems = kPixelRows ? kRun : kSweeps;
+  static constexpr int kChannels = kPixelRows ? Tile::kCols : Tile::kRows;
+  static constexpr int kPixels = kPixelRows ? Tile::kRows : Tile::kCols;
+  static constexpr int kSlots = kPixelRows ? kRowStep : kRuns;  ///< threads that meet a channel
+  static_assert(kMatrixThreads % kRuns == 0 && Tile::kRows % kRowStep == 0);
+
+  FUSEDSC_DEVICE static int row(int sweep) { return thread_index() / kRuns + sweep * kRowStep; }
+  FUSEDSC_DEVICE static int col() { return thread_index() % kRuns * kRun; }
+  FUSEDSC_DEVICE static int slot() { return kPixelRows ? thread_index() / kRuns : thread_index() % kRuns; }
+  /// Within the tile.
+  FUSEDSC_DEVICE static int channel(int item) { return kPixelRows ? col() + item : row(item); }
+
+  /// A run of the sums that a product left, its parts added.
+  FUSEDSC_DEVICE static void read(const A* sums, int sweep, A (&to)[kRun]) {
+    constexpr int kVector = 16 / static_cast<int>(sizeof(A));
+#pragma unroll
+    for (int part = 0; part < Tile::kParts; ++part) {
+      const A* from = sums + (part * Tile::kRows + row(sweep)) * Tile::kSumsPitch + col();
+#pragma unroll
+      for (int i = 0; i < kRun; i += kVector) {
+        const auto vector = *reinterpret_cast<const Aligned<A, kVector>*>(from + i);
+#pragma unroll
+        for (int v = 0; v < kVector; ++v) to[i + v] = part == 0 ? vector.elements[v] : to[i + v] + vector.elements[v];
+      }
+    }
+  }
+};
+
+/// Values of a thread's channels; `first` is the tile's first channel, `channels` how many the vector has from there
+/// on.
+template <class Sweep, class Stored, class A>
+FUSEDSC_DEVICE void load_items(const void* vector, int first, int channels, A otherwise, A (&to)[Sweep::kItems],
+                               Stored) {
+#pragma unroll
+  for (int i = 0; i < Sweep::kItems; ++i) {
+    const bool has = vector != nullptr && Sweep::channel(i) < channels;
+    to[i] =
+        has ? static_cast<A>(to_accumulator(static_cast<const Stored*>(vector)[first + Sweep::channel(i)])) : otherwise;
+  }
+}
+
+/// Where the elements of a run are that begins at {pixel, channel}.
+template <class Sweep, class T, class Matrix>
+struct RunPlace {
+  T* data;
+  const Matrix& matrix;
+  int pixel;
+
+  FUSEDSC_DEVICE RunPlace(T* data_, const Matrix& matrix_, int group, int pixel_, int channel)
+      : data(data_ + group * matrix_.group + channel * matrix_.second), matrix(matrix_), pixel(pixel_) {
+    if constexpr (Sweep::kPixelRows) data += matrix.first_offset(pixel);
+  }
+
+  FUSEDSC_DEVICE T* element(int i) const {
+    return data + (Sweep::kPixelRows ? i * matrix.second : matrix.first_offset(pixel + i));
+  }
+};
+
+/// A run from {pixel, channel} on, of which `count` elements exist, to and from memory: as many at once as the matrix
+/// allows.
+template <class Sweep, class T>
+FUSEDSC_DEVICE void store_run(const Accumulator<T> (&from)[Sweep::kRun], const OutputMatrix& matrix, int group,
+                              int pixel, int channel, int count, T) {
+  const RunPlace<Sweep, T, OutputMatrix> to(static_cast<T*>(matrix.data), matrix, group, pixel, channel);
+  if (matrix.run_bytes == 16 && count == Sweep::kRun) {
+    store<Sweep::kRun>(from, to.element(0));
+  } else if (sizeof(T) <= 4 && matrix.run_bytes == 8 && count == Sweep::kRun) {
+    constexpr int kHalf = sizeof(T) <= 4 ? Sweep::kRun / 2 : 1;
+    store<kHalf>(from, to.element(0));
+    store<kHalf>(from + kHalf, to.element(kHalf));
+  } else {
+#pragma unroll
+    for (int i = 0; i < Sweep::kRun; ++i) {
+      if (i < count) store<1>(from + i, to.element(i));
+    }
+  }
+}
+
+template <class Sweep, class T>
+FUSEDSC_DEVICE void load_run(const PointwiseMatrix& matrix, int group, int pixel, int channel, int count,
+                             Accumulator<T> (&to)[Sweep::kRun], T) {
+  const RunPlace<Sweep, const T, PointwiseMatrix> from(static_cast<const T*>(matrix.data), matrix, group, pixel,
+                                                       channel);
+  if (matrix.run_bytes == 16 && count == Sweep::kRun) {
+    load<Sweep::kRun>(from.element(0)).widen(to);
+  } else {
+#pragma unroll
+    for (int i = 0; i < Sweep::kRun; ++i) to[i] = i < count ? to_accumulator(*from.element(i)) : Accumulator<T>(0);
+  }
+}
+
+/// Puts together what a block's threads have summed per channel: kSums values of each item, and
+/// merge(sums, other's sums), called in the order of the threads. keep(channel of the tile, sums) in one of them.
+template <class Sweep, int kSums, class A, class Merge, class Keep>
+FUSEDSC_DEVICE void merge_items(A* memory, const A (&values)[Sweep::kItems][kSums], const Merge& merge,
+                                const Keep& keep) {
+  constexpr int kPlaces = Sweep::kSlots * Sweep::kChannels;
+  block_barrier();  // whoever used the memory before is done
+#pragma unroll
+  for (int i = 0; i < Sweep::kItems; ++i) {
+#pragma unroll
+    for (int s = 0; s < kSums; ++s) {
+      memory[s * kPlaces + Sweep::slot() * Sweep::kChannels + Sweep::channel(i)] = values[i][s];
+    }
+  }
+  block_barrier();
+  for (int channel = thread_index(); channel < Sweep::kChannels; channel += kMatrixThreads) {
+    A merged[kSums];
+#pragma unroll
+    for (int s = 0; s < kSums; ++s) merged[s] = memory[s * kPlaces + channel];
+    for (int slot = 1; slot < Sweep::kSlots; ++slot) {
+      A other[kSums];
+#pragma unroll
+      for (int s = 0; s < kSums; ++s) other[s] = memory[s * kPlaces + slot * Sweep::kChannels + channel];
+      merge(merged, other);
+    }
+    keep(channel, merged);
+  }
+}
+
+}  // namespace fusedsc::gpu

@@ -1,0 +1,10 @@
+/// The GPU's entry in the pointwise forward implementation list.
+#pragma once
+
+#include "fusedsc/forward/pointwise.h"
+
+namespace fusedsc {
+
+Implementation<PointwiseArguments> pointwise_gpu();
+
+}  // namespace fusedsc

@@ -1,0 +1,194 @@
+/// BatchNorm between the convolutions, on GPUs: the arithmetic per channel, a thread each, and the two passes over
+/// whole tensors, which share their work out as the depthwise kernels do (depthwise_work.h), in strips of one row.
+#pragma once
+
+#include "fusedsc/common/gpu/activation.h"
+#include "fusedsc/common/gpu/block_sums.h"
+#include "fusedsc/common/gpu/tensor.h"
+
+namespace fusedsc::gpu {
+
+// -------------------------------------------------------------------------------------------------------- per channel
+
+inline constexpr int kChannelThreads = 128;
+
+/// vector[channel], or `otherwise` where there is no vector.
+template <class A>
+FUSEDSC_DEVICE A value_or(const void* vector, int channel, A otherwise) {
+  return vector != nullptr ? static_cast<const A*>(vector)[channel] : otherwise;
+}
+
+template <class A>
+FUSEDSC_DEVICE void put(void* vector, int channel, A value) {
+  if (vector != nullptr) static_cast<A*>(vector)[channel] = value;
+}
+
+FUSEDSC_DEVICE int own_channel() { return static_cast<int>(block_index()) * kChannelThreads + thread_index(); }
+
+struct BatchNormFinalizeParameters {
+  int channels = 0;
+  const void *weight = nullptr, *bias = nullptr, *mean = nullptr, *invstd = nullptr;
+  const void* m2 = nullptr;  ///< null in eval mode
+  double count = 1, eps = 0;
+  void *batch_invstd = nullptr, *batch_variance = nullptr, *scale = nullptr, *shift = nullptr;
+};
+
+template <class A>
+FUSEDSC_DEVICE void batch_norm_finalize(const BatchNormFinalizeParameters& p) {
+  const int c = own_channel();
+  if (c >= p.channels) return;
+  A invstd = value_or(p.invstd, c, A(1));
+  if (p.m2 != nullptr) {
+    const double variance = static_cast<double>(value_or(p.m2, c, A(0))) / p.count;
+    invstd = static_cast<A>(1 / sqrt(variance + p.eps));
+    put(p.batch_variance, c, static_cast<A>(variance));
+    put(p.batch_invstd, c, invstd);
+  }
+  const A scale = value_or(p.weight, c, A(1)) * invstd;
+  put(p.shift, c, value_or(p.bias, c, A(0)) - value_or(p.mean, c, A(0)) * scale);
+  put(p.scale, c, scale);
+}
+
+struct BatchNormCoefficientsParameters {
+  int channels = 0;
+  const void *weight = nullptr, *mean = nullptr, *invstd = nullptr, *sum_grad = nullptr, *sum_centered = nullptr;
+  double inverse_count = 0;  ///< 0 in eval mode: the statistics are constants
+  void *grad_scale = nullptr, *output_scale = nullptr, *offset = nullptr, *grad_weight = nullptr, *grad_bias = nullptr;
+};
+
+/// dx = scale * (g - mean of g - (x - mean) * invstd^2 * mean of g*(x - mean))
+template <class A>
+FUSEDSC_DEVICE void batch_norm_coefficients(const BatchNormCoefficientsParameters& p) {
+  const int c = own_channel();
+  if (c >= p.channels) return;
+  const double invstd = value_or(p.invstd, c, A(1)), scale = invstd * value_or(p.weight, c, A(1));
+  const double sum = value_or(p.sum_grad, c, A(0)), centered = value_or(p.sum_centered, c, A(0));
+  const double output_scale = -scale * invstd * invstd * centered * p.inverse_count;
+  const double offset = -scale * sum * p.inverse_count - output_scale * value_or(p.mean, c, A(0));
+  put(p.grad_scale, c, static_cast<A>(scale));
+  put(p.output_scale, c, static_cast<A>(output_scale));
+  put(p.offset, c, static_cast<A>(offset));
+  put(p.grad_weight, c, static_cast<A>(centered * invstd));
+  put(p.grad_bias, c, static_cast<A>(sum));
+}
+
+// ------------------------------------------------------------------------------------------------- over whole tensors
+
+/// kColumns neighbouring positions of kChannels neighbouring channels, of which the image has `columns`; zero beyond.
+/// `join`: whole ones are one vector, of neighbouring columns of one channel.
+template <class T, int kChannels, int kColumns>
+FUSEDSC_DEVICE void load_positions(const ConstDeviceTensor& tensor, std::int64_t offset, int columns, bool join,
+                                   Accumulator<T> (&to)[kColumns * kChannels]) {
+  const T* from = elements_of<T>(tensor) + offset;
+  if constexpr (kChannels == 1) {
+    if (join && columns == kColumns) return load<kColumns>(from).widen(to);
+  }
+#pragma unroll
+  for (int i = 0; i < kColumns * kChannels; ++i) to[i] = 0;
+#pragma unroll
+  for (int c = 0; c < kColumns; ++c) {
+    if (c < columns) load<kChannels>(from + c * tensor.column).widen(to + c * kChannels);
+  }
+}
+
+template <class T, int kChannels, int kColumns>
+FUSEDSC_DEVICE void store_positions(const Accumulator<T> (&from)[kColumns * kChannels], const DeviceTensor& tensor,
+                                    std::int64_t offset, int columns, bool join) {
+  T* to = elements_of<T>(tensor) + offset;
+  if constexpr (kChannels == 1) {
+    if (join && columns == kColumns) return store<kColumns>(from, to);
+  }
+#pragma unroll
+  for (int c = 0; c < kColumns; ++c) {
+    if (c < columns) store<kChannels>(from + c * kChannels, to + c * tensor.column);
+  }
+}
+
+struct BatchNormApplyParameters {
+  ConstDeviceTensor x, residual;
+  const void *scale = nullptr, *shift = nullptr;
+  Activation activation = Activation::identity;
+  DeviceTensor out;
+  int channels = 0, width = 0;
+  bool join_columns = false;  ///< in all of the tensors
+  DepthwiseWork work;
+};
+
+template <class T, int kChannels, int kColumns>
+FUSEDSC_DEVICE void batch_norm_apply(const BatchNormApplyParameters& p) {
+  using A = Accumulator<T>;
+  const DepthwiseShare share(p.work);
+  const int channel = share.channel(p.work, kChannels);
+  if (share.is_idle(p.work, channel, p.channels)) return;
+  A scale[kChannels], shift[kChannels];
+  load_channels(p.scale, channel, A(1), scale, A());
+  load_channels(p.shift, channel, A(0), shift, A());
+
+  for (std::uint32_t item = share.item; item < p.work.items; item += share.step) {
+    const DepthwiseStrip strip(p.work, item);
+    const int column = strip.column_group * kColumns, columns = least(p.width - column, kColumns);
+    A y[kColumns * kChannels];
+    load_positions<T, kChannels, kColumns>(p.x, p.x.offset(strip.image, channel, strip.row, column), columns,
+                                           p.join_columns, y);
+#pragma unroll
+    for (int i = 0; i < kColumns * kChannels; ++i) y[i] = y[i] * scale[i % kChannels] + shift[i % kChannels];
+    activate(p.activation, y);
+    if (p.residual.data != nullptr) {
+      A added[kColumns * kChannels];
+      load_positions<T, kChannels, kColumns>(p.residual, p.residual.offset(strip.image, channel, strip.row, column),
+                                             columns, p.join_columns, added);
+#pragma unroll
+      for (int i = 0; i < kColumns * kChannels; ++i) y[i] += added[i];
+    }
+    store_positions<T, kChannels, kColumns>(y, p.out, p.out.offset(strip.image, channel, strip.row, column), columns,
+                                            p.join_columns);
+  }
+}
+
+struct BatchNormReduceParameters {
+  ConstDeviceTensor x, grad_y;
+  const void *scale = nullptr, *shift = nullptr, *mean = nullptr;
+  Activation activation = Activation::identity;
+  int channels = 0, width = 0;
+  bool join_columns = false;  ///< in both of the tensors
+  void* partials = nullptr;   ///< [split][sum of g, of g*(x - mean)][channel]
+  DepthwiseWork work;
+};
+
+template <class T, int kChannels, int kColumns>
+FUSEDSC_DEVICE void batch_norm_reduce(const BatchNormReduceParameters& p) {
+  using A = Accumulator<T>;
+  const DepthwiseShare share(p.work);
+  const int channel = share.channel(p.work, kChannels);
+  const bool idle = share.is_idle(p.work, channel, p.channels);
+  const int safe_channel = idle ? 0 : channel;
+  A scale[kChannels], shift[kChannels], mean[kChannels];
+  load_channels(p.scale, safe_channel, A(1), scale, A());
+  load_channels(p.shift, safe_channel, A(0), shift, A());
+  load_channels(p.mean, safe_channel, A(0), mean, A());
+  A sums[2 * kChannels] = {};  // of g, then of g*(x - mean)
+
+  for (std::uint32_t item = share.item; item < p.work.items && !idle; item += share.step) {
+    const DepthwiseStrip strip(p.work, item);
+    const int column = strip.column_group * kColumns, columns = least(p.width - column, kColumns);
+    A x[kColumns * kChannels], g[kColumns * kChannels], z[kColumns * kChannels];
+    load_positions<T, kChannels, kColumns>(p.x, p.x.offset(strip.image, channel, strip.row, column), columns,
+                                           p.join_columns, x);
+    load_positions<T, kChannels, kColumns>(p.grad_y, p.grad_y.offset(strip.image, channel, strip.row, column), columns,
+                                           p.join_columns, g);
+#pragma unroll
+    for (int i = 0; i < kColumns * kChannels; ++i) z[i] = x[i] * scale[i % kChannels] + shift[i % kChannels];
+    activate_backward(p.activation, z, g);
+#pragma unroll
+    for (int i = 0; i < kColumns * kChannels; ++i) {  // g is zero beyond the image
+      sums[i % kChannels] += g[i];
+      sums[kChannels + i % kChannels] += g[i] * (x[i] - mean[i % kChannels]);
+    }
+  }
+  A* row = static_cast<A*>(p.partials) + static_cast<std::int64_t>(share.split) * 2 * p.channels + channel;
+  add_item_lanes<2 * kChannels>(p.work, share, sums, [&](int i, A total) {
+    if (!idle) row[i / kChannels * p.channels + i % kChannels] = total;
+  });
+}
+
+}  // namespace fusedsc::gpu

@@ -1,0 +1,238 @@
+#include "fusedsc/common/gpu/depthwise_plan.h"
+#include "fusedsc/common/gpu/launch.h"
+#include "fusedsc/common/gpu/partials_launch.h"
+#include "fusedsc/common/joined_views.h"
+#include "fusedsc/fused/batch_norm_seam_gpu.h"
+#include "fusedsc/fused/batch_norm_seam_kernel.h"
+#include "fusedsc/runtime/arena.h"
+
+namespace fusedsc {
+namespace gpu {
+namespace {
+
+template <class A>
+FUSEDSC_KERNEL(kChannelThreads, 1)
+finalize_kernel(BatchNormFinalizeParameters parameters) {
+  batch_norm_finalize<A>(parameters);
+}
+
+template <class A>
+FUSEDSC_KERNEL(kChannelThreads, 1)
+coefficients_kernel(BatchNormCoefficientsParameters parameters) {
+  batch_norm_coefficients<A>(parameters);
+}
+
+template <class T, int kChannels, int kColumns>
+FUSEDSC_KERNEL(kDepthwiseThreads, 8)
+apply_kernel(BatchNormApplyParameters parameters) {
+  batch_norm_apply<T, kChannels, kColumns>(parameters);
+}
+
+template <class T, int kChannels, int kColumns>
+FUSEDSC_KERNEL(kDepthwiseThreads, 6)
+reduce_kernel(BatchNormReduceParameters parameters) {
+  batch_norm_reduce<T, kChannels, kColumns>(parameters);
+}
+
+/// A pass, as the kernel for any window among the depthwise ones.
+template <class Parameters>
+constexpr DepthwiseInstance<Parameters> instance(DataType dtype, int channels, int columns,
+                                                 void (*kernel)(Parameters)) {
+  return {dtype, 0, 0, {channels, columns, 1}, kernel, kernel};
+}
+
+template <class T, int kChannels, int kColumns>
+constexpr auto apply(DataType dtype) {
+  return instance(dtype, kChannels, kColumns, apply_kernel<T, kChannels, kColumns>);
+}
+
+template <class T, int kChannels, int kColumns>
+constexpr auto reduce(DataType dtype) {
+  return instance(dtype, kChannels, kColumns, reduce_kernel<T, kChannels, kColumns>);
+}
+
+/// Of those that fit the first is taken: 16 bytes of neighbouring channels at a time, 8, or one channel. Per thread:
+/// channels, columns.
+const DepthwiseInstance<BatchNormApplyParameters> kApplyInstances[] = {
+    apply<Float16, 8, 2>(DataType::float16),   apply<Float16, 4, 2>(DataType::float16),
+    apply<Float16, 1, 8>(DataType::float16),   apply<BFloat16, 8, 2>(DataType::bfloat16),
+    apply<BFloat16, 4, 2>(DataType::bfloat16), apply<BFloat16, 1, 8>(DataType::bfloat16),
+    apply<float, 4, 2>(DataType::float32),     apply<float, 2, 2>(DataType::float32),
+    apply<float, 1, 4>(DataType::float32),     apply<double, 1, 2>(DataType::float64),
+};
+const DepthwiseInstance<BatchNormReduceParameters> kReduceInstances[] = {
+    reduce<Float16, 8, 1>(DataType::float16),   reduce<Float16, 4, 2>(DataType::float16),
+    reduce<Float16, 1, 8>(DataType::float16),   reduce<BFloat16, 8, 1>(DataType::bfloat16),
+    reduce<BFloat16, 4, 2>(DataType::bfloat16), reduce<BFloat16, 1, 8>(DataType::bfloat16),
+    reduce<float, 4, 2>(DataType::float32),     reduce<float, 2, 2>(DataType::float32),
+    reduce<float, 1, 4>(DataType::float32),     reduce<double, 1, 2>(DataType::float64),
+};
+
+/// One thread per channel.
+template <class Parameters>
+void launch_per_channel(const char* name, void (*kernel)(Parameters), void* stream, const Parameters& parameters) {
+  const std::int64_t blocks = (std::int64_t{parameters.channels} + kChannelThreads - 1) / kChannelThreads;
+  launch(name, kernel, blocks, kChannelThreads, 0, stream, parameters);
+}
+
+void run_finalize(const BatchNormFinalizeArguments& a, const Execution& execution) {
+  BatchNormFinalizeParameters p;
+  p.channels = static_cast<int>(a.mean.size);
+  p.weight = a.weight.data;
+  p.bias = a.bias.data;
+  p.mean = a.mean.data;
+  p.invstd = a.invstd.data;
+  p.m2 = a.m2.data;
+  p.count = static_cast<double>(a.count);
+  p.eps = a.eps;
+  p.batch_invstd = a.batch_invstd.data;
+  p.batch_variance = a.batch_variance.data;
+  p.scale = a.scale.data;
+  p.shift = a.shift.data;
+  const auto kernel = a.mean.dtype == DataType::float64 ? finalize_kernel<double> : finalize_kernel<float>;
+  launch_per_channel("batch_norm_finalize", kernel, execution.stream, p);
+}
+
+void run_coefficients(const BatchNormCoefficientsArguments& a, const Execution& execution) {
+  BatchNormCoefficientsParameters p;
+  p.channels = static_cast<int>(a.mean.size);
+  p.weight = a.weight.data;
+  p.mean = a.mean.data;
+  p.invstd = a.invstd.data;
+  p.sum_grad = a.sum_grad.data;
+  p.sum_centered = a.sum_grad_times_centered.data;
+  p.inverse_count = a.training ? 1 / static_cast<double>(a.count) : 0;
+  p.grad_scale = a.grad_scale.data;
+  p.output_scale = a.output_scale.data;
+  p.offset = a.offset.data;
+  p.grad_weight = a.grad_weight.data;
+  p.grad_bias = a.grad_bias.data;
+  const auto kernel = a.mean.dtype == DataType::float64 ? coefficients_kernel<double> : coefficients_kernel<float>;
+  launch_per_channel("batch_norm_coefficients", kernel, execution.stream, p);
+}
+
+/// The work of a pass over tensors like x.
+DepthwiseWork plan_pass(const ConstTensorView& x, const DepthwiseTile& tile, int blocks) {
+  const DepthwiseGrid grid{x.sizes[0],
+                           x.sizes[1],
+                           x.sizes[2],
+                           x.sizes[3],
+                           static_cast<std::int64_t>(size_of(x.dtype)),
+                           x.strides[1] < x.strides[3],
+                           -1};
+  return plan_depthwise_work(grid, tile, blocks);
+}
+
+bool all_columns_join(std::int64_t count, std::initializer_list<ConstTensorView> tensors) {
+  return std::all_of(tensors.begin(), tensors.end(),
+                     [&](const ConstTensorView& tensor) { return !tensor || columns_join(count, tensor); });
+}
+
+void run_apply(const BatchNormApplyArguments& a, const Execution& execution) {
+  ConstTensorView x = a.x, residual = a.residual;
+  TensorView out = a.out;
+  join_all_rows(x, residual, out);
+  const auto& instance = choose_instance(kApplyInstances, x.dtype, Window{}, 1, {x, residual, out});
+  BatchNormApplyParameters p;
+  p.x = x;
+  p.residual = residual;
+  p.scale = a.scale.data;
+  p.shift = a.shift.data;
+  p.activation = a.activation;
+  p.out = out;
+  p.channels = static_cast<int>(x.sizes[1]);
+  p.width = static_cast<int>(x.sizes[3]);
+  p.join_columns = all_columns_join(instance.tile.columns, {x, residual, out});
+  p.work = plan_pass(x, instance.tile, resident_blocks(instance.plain, kDepthwiseThreads, 0));
+  launch("batch_norm_apply", instance.plain, p.work.blocks(), kDepthwiseThreads, 0, execution.stream, p);
+}
+
+/// A launch, worked out.
+struct ReducePass {
+  const DepthwiseInstance<BatchNormReduceParameters>* instance;
+  BatchNormReduceParameters parameters;
+  std::size_t memory;  ///< of a block
+  std::size_t workspace_bytes;
+
+  ReducePass(const BatchNormReduceArguments& a, void* workspace) {
+    ConstTensorView x = a.x, grad_y = a.grad_y;
+    join_all_rows(x, grad_y);
+    instance = &choose_instance(kReduceInstances, x.dtype, Window{}, 1, {x, grad_y});
+    parameters.x = x;
+    parameters.grad_y = grad_y;
+    parameters.scale = a.scale.data;
+    parameters.shift = a.shift.data;
+    parameters.mean = a.sums.mean.data;
+    parameters.activation = a.activation;
+    parameters.channels = static_cast<int>(x.sizes[1]);
+    parameters.width = static_cast<int>(x.sizes[3]);
+    parameters.join_columns = all_columns_join(instance->tile.columns, {x, grad_y});
+    const int values = 2 * instance->tile.channels;
+    memory = x.dtype == DataType::float64 ? block_sums_bytes<double>(values) : block_sums_bytes<float>(values);
+    parameters.work = plan_pass(x, instance->tile, resident_blocks(instance->plain, kDepthwiseThreads, memory));
+    Arena arena(workspace);
+    const std::int64_t size = std::int64_t{2} * parameters.work.splits * x.sizes[1];
+    parameters.partials = arena.take<char>(size * static_cast<std::int64_t>(size_of(accumulation_type(x.dtype))));
+    workspace_bytes = arena.used();
+  }
+
+  void run(const BatchNormReduceArguments& a, void* stream) const {
+    launch("batch_norm_reduce", instance->plain, parameters.work.blocks(), kDepthwiseThreads, memory, stream,
+           parameters);
+    SumPartialsParameters sum;
+    sum.partials = parameters.partials;
+    sum.splits = parameters.work.splits;
+    sum.rows = 2;
+    sum.channels = parameters.channels;
+    sum.vectors[0] = a.sums.grad.data;
+    sum.vectors[1] = a.sums.grad_times_centered.data;
+    launch_sum_partials("batch_norm_reduce", accumulation_type(a.x.dtype), sum, stream);
+  }
+};
+
+template <class Arguments>
+std::string why_not_per_channel(const Arguments& a) {
+  return needs_device(Device::gpu, a.mean.device);
+}
+
+template <class Arguments>
+std::string why_not_whole(const Arguments& a) {
+  const std::string elsewhere = needs_device(Device::gpu, a.x.device);
+  return !elsewhere.empty() ? elsewhere : too_large_for_gpu(a.x.sizes, a.x.sizes, Window{});
+}
+
+template <class Arguments>
+std::size_t no_workspace(const Arguments&, int) {
+  return 0;
+}
+
+}  // namespace
+}  // namespace gpu
+
+Implementation<BatchNormFinalizeArguments> batch_norm_finalize_gpu() {
+  return {"gpu", gpu::why_not_per_channel<BatchNormFinalizeArguments>, gpu::no_workspace<BatchNormFinalizeArguments>,
+          gpu::run_finalize};
+}
+
+Implementation<BatchNormCoefficientsArguments> batch_norm_coefficients_gpu() {
+  return {"gpu", gpu::why_not_per_channel<BatchNormCoefficientsArguments>,
+          gpu::no_workspace<BatchNormCoefficientsArguments>, gpu::run_coefficients};
+}
+
+Implementation<BatchNormApplyArguments> batch_norm_apply_gpu() {
+  return {"gpu", gpu::why_not_whole<BatchNormApplyArguments>, gpu::no_workspace<BatchNormApplyArguments>,
+          gpu::run_apply};
+}
+
+Implementation<BatchNormReduceArguments> batch_norm_reduce_gpu() {
+  return {
+      .name = "gpu",
+      .why_not = gpu::why_not_whole<BatchNormReduceArguments>,
+      .workspace_bytes = [](const BatchNormReduceArguments& a,
+                            int) { return gpu::ReducePass(a, nullptr).workspace_bytes; },
+      .run = [](const BatchNormReduceArguments& a,
+                const Execution& execution) { gpu::ReducePass(a, execution.workspace).run(a, execution.stream); },
+  };
+}
+
+}  // namespace fusedsc

@@ -1,0 +1,79 @@
+#include <cmath>
+
+#include "fusedsc/fused/batch_norm_seam_cpu.h"
+
+namespace fusedsc {
+namespace {
+
+/// Calls body with a value of the type that the vectors have.
+template <class Body>
+void with_type_of(const ConstChannelVector& vector, const Body& body) {
+  vector.dtype == DataType::float64 ? body(double()) : body(float());
+}
+
+template <class T>
+T value_or(const ConstChannelVector& vector, std::int64_t channel, T missing) {
+  return vector ? static_cast<const T*>(vector.data)[channel] : missing;
+}
+
+template <class T>
+void put(const ChannelVector& vector, std::int64_t channel, T value) {
+  if (vector) static_cast<T*>(vector.data)[channel] = value;
+}
+
+void finalize(const BatchNormFinalizeArguments& a, const Execution&) {
+  with_type_of(a.mean, [&]<class T>(T) {
+    for (std::int64_t c = 0; c < a.mean.size; ++c) {
+      T invstd = value_or(a.invstd, c, T(1));
+      if (a.m2) {
+        const double variance = static_cast<double>(value_or(a.m2, c, T(0))) / static_cast<double>(a.count);
+        invstd = static_cast<T>(1 / std::sqrt(variance + a.eps));
+        put(a.batch_variance, c, static_cast<T>(variance));
+        put(a.batch_invstd, c, invstd);
+      }
+      const T scale = value_or(a.weight, c, T(1)) * invstd;
+      put(a.shift, c, value_or(a.bias, c, T(0)) - value_or(a.mean, c, T(0)) * scale);
+      put(a.scale, c, scale);
+    }
+  });
+}
+
+void coefficients(const BatchNormCoefficientsArguments& a, const Execution&) {
+  with_type_of(a.mean, [&]<class T>(T) {
+    const double inverse_count = a.training ? 1 / static_cast<double>(a.count) : 0;
+    for (std::int64_t c = 0; c < a.mean.size; ++c) {
+      const double invstd = value_or(a.invstd, c, T(1)), scale = invstd * value_or(a.weight, c, T(1));
+      const double sum = value_or(a.sum_grad, c, T(0)), centered = value_or(a.sum_grad_times_centered, c, T(0));
+      // dx = scale * (g - mean of g - (x - mean) * invstd^2 * mean of g*(x - mean))
+      const double output_scale = -scale * invstd * invstd * centered * inverse_count;
+      const double offset = -scale * sum * inverse_count - output_scale * value_or(a.mean, c, T(0));
+      put(a.grad_scale, c, static_cast<T>(scale));
+      put(a.output_scale, c, static_cast<T>(output_scale));
+      put(a.offset, c, static_cast<T>(offset));
+      put(a.grad_weight, c, static_cast<T>(centered * invstd));
+      put(a.grad_bias, c, static_cast<T>(sum));
+    }
+  });
+}
+
+template <class Arguments>
+std::string why_not(const Arguments& a) {
+  return needs_device(Device::cpu, a.mean.device);
+}
+
+template <class Arguments>
+std::size_t no_workspace(const Arguments&, int) {
+  return 0;
+}
+
+}  // namespace
+
+Implementation<BatchNormFinalizeArguments> batch_norm_finalize_cpu() {
+  return {"cpu", why_not<BatchNormFinalizeArguments>, no_workspace<BatchNormFinalizeArguments>, finalize};
+}
+
+Implementation<BatchNormCoefficientsArguments> batch_norm_coefficients_cpu() {
+  return {"cpu", why_not<BatchNormCoefficientsArguments>, no_workspace<BatchNormCoefficientsArguments>, coefficients};
+}
+
+}  // namespace fusedsc

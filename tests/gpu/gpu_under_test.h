@@ -1,0 +1,50 @@
+/// What the GPU tests run on: the host executor, which plays a GPU of either wave size, or the GPU itself. Each program
+/// of tests is linked twice, with one of gpu_on_host.cpp and gpu_on_device.hip.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <ostream>
+#include <vector>
+
+#include "reference/memory.h"
+#include "reference/tensor.h"
+
+namespace fusedsc::reference {
+
+/// Those that tests shall be run with.
+std::vector<int> gpu_wave_sizes();
+void use_gpu_wave_size(int lanes);
+const MemorySource& gpu_memory();
+
+struct GpuTarget {
+  DataType dtype;
+  int wave_size;
+};
+
+inline void PrintTo(const GpuTarget& target, std::ostream* out) {
+  *out << name_of(target.dtype) << "_wave" << target.wave_size;
+}
+
+/// Every type at every wave size.
+inline std::vector<GpuTarget> gpu_targets() {
+  std::vector<GpuTarget> targets;
+  for (const DataType dtype : {DataType::float32, DataType::float64, DataType::float16, DataType::bfloat16}) {
+    for (const int wave_size : gpu_wave_sizes()) targets.push_back({dtype, wave_size});
+  }
+  return targets;
+}
+
+/// Tests whose tensors are the GPU's. They are aligned, so that vectors of channels are met; align_tensors(false) meets
+/// the other kernels.
+class OnGpu : public testing::TestWithParam<GpuTarget> {
+ protected:
+  static void SetUpTestSuite() { use_memory(gpu_memory()); }
+  void SetUp() override {
+    use_gpu_wave_size(GetParam().wave_size);
+    align_tensors(true);
+  }
+  void TearDown() override { align_tensors(false); }
+};
+
+}  // namespace fusedsc::reference

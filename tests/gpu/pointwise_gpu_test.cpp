@@ -1,0 +1,55 @@
+/// The pointwise GPU kernels, with all that is around them.
+#include "gpu/gpu_under_test.h"
+#include "ops/backward_case.h"
+#include "ops/forward_case.h"
+#include "ops/pointwise_cases.h"
+
+namespace fusedsc::reference {
+namespace {
+
+class PointwiseGpu : public OnGpu {
+ protected:
+  static std::vector<PointwiseGeometry> edges() {
+    std::vector<PointwiseGeometry> edges = pointwise_edges();
+    for (const std::int64_t channels : {8, 72, 136}) {  // several tiles of everything, in runs of any length
+      edges.push_back({{2, channels, 14, 14}, 144});
+      edges.push_back({{2, 144, 12, 12}, channels});
+      edges.push_back({{1, channels, 16, 16}, 40, 8});
+    }
+    return edges;
+  }
+
+  // For the seams.
+  const PointwiseGeometry dense = {{2, 72, 12, 14}, 80};
+  const PointwiseGeometry grouped = {{2, 24, 6, 7}, 36, 3};
+};
+INSTANTIATE_TEST_SUITE_P(Targets, PointwiseGpu, testing::ValuesIn(gpu_targets()), testing::PrintToStringParamName());
+
+TEST_P(PointwiseGpu, Edges) {
+  for_each_case(forward_edge_cases(GetParam().dtype, edges()), verify_forward<PointwiseGeometry>);
+}
+
+TEST_P(PointwiseGpu, Seams) {
+  for_each_case(forward_seam_cases(GetParam().dtype, dense, grouped), verify_forward<PointwiseGeometry>);
+}
+
+TEST_P(PointwiseGpu, Random) {
+  align_tensors(false);
+  for_each_case(forward_random_cases(GetParam().dtype, random_pointwise), verify_forward<PointwiseGeometry>);
+}
+
+TEST_P(PointwiseGpu, BackwardEdges) {
+  for_each_case(backward_edge_cases(GetParam().dtype, edges()), verify_backward<PointwiseGeometry>);
+}
+
+TEST_P(PointwiseGpu, BackwardSeams) {
+  for_each_case(backward_seam_cases(GetParam().dtype, dense, grouped), verify_backward<PointwiseGeometry>);
+}
+
+TEST_P(PointwiseGpu, BackwardRandom) {
+  align_tensors(false);
+  for_each_case(backward_random_cases(GetParam().dtype, random_pointwise), verify_backward<PointwiseGeometry>);
+}
+
+}  // namespace
+}  // namespace fusedsc::reference

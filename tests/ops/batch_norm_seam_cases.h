@@ -1,0 +1,221 @@
+/// BatchNorm's arithmetic per channel and its two passes over tensors: cases, and how they are verified.
+#pragma once
+
+#include "fusedsc/fused/batch_norm_seam.h"
+#include "ops/cases.h"
+#include "ops/verify.h"
+#include "reference/batch_norm.h"
+
+namespace fusedsc::reference {
+
+// -------------------------------------------------------------------------------------------------------- per channel
+
+constexpr std::int64_t kBatchNormChannels = 321;  ///< more than a block of a GPU takes
+
+template <class Arguments>
+std::size_t no_workspace(const Arguments&, int) {
+  return 0;
+}
+constexpr Operator<BatchNormFinalizeArguments> kBatchNormFinalize{batch_norm_finalize,
+                                                                  no_workspace<BatchNormFinalizeArguments>};
+constexpr Operator<BatchNormCoefficientsArguments> kBatchNormCoefficients{batch_norm_coefficients,
+                                                                          no_workspace<BatchNormCoefficientsArguments>};
+
+/// Vectors of `dtype`, an accumulation type.
+struct BatchNormVectors {
+  DataType dtype;
+  Random random{9};
+
+  Channels filled(double low, double high) { return Channels(dtype, kBatchNormChannels).fill(random, low, high); }
+  Channels empty() const { return Channels(dtype, kBatchNormChannels); }
+};
+
+inline void verify_finalize(DataType dtype, bool training, bool has_parameters) {
+  constexpr std::int64_t kCount = 100;
+  constexpr double kEps = 1e-5;
+  BatchNormVectors vectors{dtype};
+  const Precision precision(dtype);
+  Channels weight, bias, mean = vectors.filled(-1, 1), invstd = vectors.filled(0.5, 2), m2 = vectors.filled(0, 300);
+  Channels batch_invstd = vectors.empty(), batch_variance = vectors.empty(), scale = vectors.empty(),
+           shift = vectors.empty();
+  BatchNormFinalizeArguments arguments;
+  if (has_parameters) {
+    weight = vectors.filled(-1, 2);
+    bias = vectors.filled(-1, 2);
+  }
+  arguments.weight = weight;
+  arguments.bias = bias;
+  arguments.mean = mean;
+  arguments.scale = scale;
+  arguments.shift = shift;
+  const Vector own = reference::invstd(precision, m2.values(), kCount, kEps);
+  const Normalisation by{mean.values(), training ? own : invstd.values()};
+  const Affine map = batch_norm(precision, weight.values(), bias.values(), by, Activation::identity);
+  const std::vector<Output> affine = {{"scale", scale, map.scale}, {"shift", shift, map.shift}};
+  if (!training) {
+    arguments.invstd = invstd;
+    return verify(kBatchNormFinalize, arguments, affine);
+  }
+  arguments.m2 = m2;
+  arguments.count = kCount;
+  arguments.eps = kEps;
+  arguments.batch_invstd = batch_invstd;
+  arguments.batch_variance = batch_variance;
+  verify(kBatchNormFinalize, arguments,
+         {affine[0],
+          affine[1],
+          {"batch_invstd", batch_invstd, own},
+          {"batch_variance", batch_variance, variance(precision, m2.values(), kCount)}});
+
+  Channels both = m2;  // invstd in the place of m2, alone
+  arguments = {};
+  arguments.mean = mean;
+  arguments.m2 = both;
+  arguments.batch_invstd = both;
+  arguments.count = kCount;
+  arguments.eps = kEps;
+  run(kBatchNormFinalize, arguments);
+  EXPECT_TRUE(Output("batch_invstd in the place of m2", both, own).matches());
+}
+
+inline void verify_coefficients(DataType dtype, bool training, bool has_weight) {
+  constexpr std::int64_t kCount = 50;
+  BatchNormVectors vectors{dtype};
+  Channels weight, mean = vectors.filled(-1, 1), invstd = vectors.filled(0.5, 2);
+  Channels sum_grad = vectors.filled(-20, 20), sum_centered = vectors.filled(-20, 20);
+  Channels grad_scale = vectors.empty(), output_scale = vectors.empty(), offset = vectors.empty();
+  Channels grad_weight = vectors.empty(), grad_bias = vectors.empty();
+  if (has_weight) weight = vectors.filled(-1, 2);
+  BatchNormCoefficientsArguments arguments;
+  arguments.weight = weight;
+  arguments.mean = mean;
+  arguments.invstd = invstd;
+  arguments.sum_grad = sum_grad;
+  arguments.sum_grad_times_centered = sum_centered;
+  arguments.count = kCount;
+  arguments.training = training;
+  arguments.grad_scale = grad_scale;
+  arguments.output_scale = output_scale;
+  arguments.offset = offset;
+  const BatchNormGradients expected =
+      batch_norm_backward(Precision(dtype), weight.values(), {mean.values(), invstd.values()},
+                          {sum_grad.values(), sum_centered.values()}, kCount, training);
+  std::vector<Output> outputs = {{"grad_scale", grad_scale, expected.input.scale},
+                                 {"output_scale", output_scale, expected.input.output_scale},
+                                 {"offset", offset, expected.input.offset}};
+  if (has_weight) {
+    arguments.grad_weight = grad_weight;
+    arguments.grad_bias = grad_bias;
+    outputs.emplace_back("grad_weight", grad_weight, expected.weight);
+    outputs.emplace_back("grad_bias", grad_bias, expected.bias);
+  }
+  verify(kBatchNormCoefficients, arguments, outputs);
+}
+
+/// Calls check(dtype, flag, other flag) for both values of both.
+template <class Check>
+void for_all_flags(DataType dtype, const Check& check) {
+  for (const bool flag : {true, false}) {
+    for (const bool other : {true, false}) {
+      SCOPED_TRACE(std::string(flag ? "training" : "eval") + (other ? ", with parameters" : ""));
+      check(dtype, flag, other);
+    }
+  }
+}
+
+// ------------------------------------------------------------------------------------------------- over whole tensors
+
+constexpr Operator<BatchNormApplyArguments> kBatchNormApply{batch_norm_apply, batch_norm_apply_workspace_bytes};
+constexpr Operator<BatchNormReduceArguments> kBatchNormReduce{batch_norm_reduce, batch_norm_reduce_workspace_bytes};
+
+struct BatchNormCase {
+  DataType dtype;
+  Sizes sizes;
+  Activation activation;
+  bool residual;
+  Memories memories;  ///< x; y: of out; other: of residual and grad_y
+};
+
+inline std::ostream& operator<<(std::ostream& out, const BatchNormCase& problem) {
+  return out << name_of(problem.dtype) << ", " << printed(problem.sizes) << ", " << name_of(problem.activation)
+             << (problem.residual ? ", residual" : "") << "\n  " << problem.memories;
+}
+
+inline std::vector<BatchNormCase> batch_norm_cases(DataType dtype) {
+  constexpr Sizes kSizes[] = {{2, 16, 7, 7}, {1, 1, 1, 1},  {3, 17, 1, 1},   {1, 100, 5, 3},
+                              {5, 3, 9, 33}, {2, 8, 1, 40}, {1, 40, 60, 61}, {2, 320, 2, 2}};
+  std::vector<BatchNormCase> cases;
+  for (const Sizes& sizes : kSizes) {
+    for (const Memory memory : {Memory::contiguous, Memory::channels_last}) {
+      for (const bool residual : {false, true}) {
+        cases.push_back({dtype, sizes, Activation::identity, residual, Memories::all(memory)});
+        cases.push_back({dtype, sizes, Activation::relu6, residual, Memories::all(memory)});
+      }
+    }
+  }
+  Random random(10);
+  for (int i = 0; i < 100; ++i) {
+    const Sizes sizes{between(random, 1, 5), between(random, 1, 40), between(random, 1, 10), between(random, 1, 33)};
+    cases.push_back({dtype, sizes, one_of(random, kActivations), coin(random), Memories::random(random)});
+  }
+  return cases;
+}
+
+/// What applying and reducing read alike.
+struct BatchNormInputs {
+  Tensor x, other;
+  Channels scale, shift;
+
+  explicit BatchNormInputs(const BatchNormCase& problem)
+      : x(problem.dtype, problem.sizes, problem.memories.x),
+        other(problem.dtype, problem.sizes, problem.memories.other),
+        scale(accumulation_type(problem.dtype), problem.sizes[1]),
+        shift(accumulation_type(problem.dtype), problem.sizes[1]) {
+    Random random(7);
+    x.fill(random, -1.5, 2);
+    other.fill(random, -1, 2);
+    scale.fill(random, -2, 2);
+    shift.fill(random, -1, 4);
+  }
+  Affine affine(Activation activation) const { return {scale.values(), shift.values(), activation}; }
+};
+
+inline void verify_apply(const BatchNormCase& problem) {
+  BatchNormInputs inputs(problem);
+  Tensor out(problem.dtype, problem.sizes, problem.memories.y);
+  BatchNormApplyArguments arguments;
+  arguments.x = inputs.x;
+  arguments.scale = inputs.scale;
+  arguments.shift = inputs.shift;
+  arguments.activation = problem.activation;
+  if (problem.residual) arguments.residual = inputs.other;
+  arguments.out = out;
+  const Precision precision(problem.dtype);
+  Array expected = apply(precision, inputs.x.values(), inputs.affine(problem.activation));
+  if (problem.residual) expected = add(precision, expected, inputs.other.values());
+  verify(kBatchNormApply, arguments, {{"out", out, expected}});
+}
+
+inline void verify_reduce(const BatchNormCase& problem) {
+  BatchNormInputs inputs(problem);
+  const DataType sum_type = accumulation_type(problem.dtype);
+  Random random(8);
+  Channels mean = Channels(sum_type, problem.sizes[1]).fill(random, -1, 1);
+  Channels grad(sum_type, problem.sizes[1]), grad_times_centered(sum_type, problem.sizes[1]);
+  BatchNormReduceArguments arguments;
+  arguments.x = inputs.x;
+  arguments.grad_y = inputs.other;
+  arguments.scale = inputs.scale;
+  arguments.shift = inputs.shift;
+  arguments.activation = problem.activation;
+  arguments.sums = {mean, grad, grad_times_centered};
+  const Precision precision(problem.dtype);
+  const Array x = inputs.x.values();
+  const Array g = apply_backward(precision, inputs.other.values(), x, inputs.affine(problem.activation));
+  const Sums expected = gradient_sums(precision, g, x, mean.values());
+  verify(kBatchNormReduce, arguments,
+         {{"sums.grad", grad, expected.grad},
+          {"sums.grad_times_centered", grad_times_centered, expected.grad_times_centered}});
+}
+
+}  // namespace fusedsc::reference

@@ -1,0 +1,56 @@
+/// How the fused block is verified, on the CPU or on a GPU.
+#pragma once
+
+#include "ops/dsc_block_tensors.h"
+#include "ops/verify.h"
+
+namespace fusedsc::reference {
+
+constexpr Operator<DscBlockArguments> kDscBlock{dsc_block, dsc_block_workspace_bytes};
+constexpr Operator<DscBlockBackwardArguments> kDscBlockBackward{dsc_block_backward, dsc_block_backward_workspace_bytes};
+
+/// What depends on the batch's statistics depends on how their partial sums were added.
+inline Output::Kind after_statistics(const DscBlockCase& block) {
+  return block.training ? Output::Kind::partial_sums : Output::Kind::same_bits;
+}
+
+inline void verify_dsc_block(const DscBlockCase& block) {
+  DscBlockForward tensors(block);
+  const DscBlockOutputs expected = forward(tensors.inputs.reference(block), tensors.inputs.running(), block.rounds_d());
+  std::vector<Output> outputs{{"y", tensors.y, expected.y, after_statistics(block)}};
+  if (block.stores_d) outputs.emplace_back("d", tensors.d, expected.d);
+  if (block.training) {
+    outputs.emplace_back("mean", tensors.mean, expected.statistics.mean);
+    outputs.emplace_back("invstd", tensors.invstd, expected.statistics.invstd);
+    outputs.emplace_back("variance", tensors.variance, expected.statistics.variance);
+  }
+  verify(kDscBlock, tensors.arguments(block), outputs);
+}
+
+inline void verify_dsc_block_backward(const DscBlockCase& block) {
+  DscBlockBackward tensors(block);
+  DscBlockBackwardArguments arguments = tensors.arguments(block);
+  const Array d = tensors.d.values();
+  const DscBlockGradients expected =
+      backward(tensors.inputs.reference(block), {tensors.mean.values(), tensors.invstd.values()},
+               block.stores_d ? &d : nullptr, block.rounds_d(), tensors.grad_y.values(), block.rounds_grad_bn());
+
+  Random random(9 + static_cast<std::uint64_t>(block.outputs));
+  std::vector<Output> outputs;
+  const auto want = [&](const char* name, auto& field, auto& gradient, const auto& expectation, auto... kind) {
+    if (block.leaves_out && random() % 3 == 0) field = {};
+    if (field) outputs.emplace_back(name, gradient, expectation, kind...);
+  };
+  using enum Output::Kind;
+  want("grad_x", arguments.grad_x, tensors.grad_x, expected.x, after_statistics(block));
+  want("grad_dw_weight", arguments.grad_dw_weight, tensors.grad_dw_weight, expected.dw_weight, partial_sums);
+  want("grad_pw_weight", arguments.grad_pw_weight, tensors.grad_pw_weight, expected.pw_weight, partial_sums);
+  want("grad_dw_bias", arguments.grad_dw_bias, tensors.grad_dw_bias, expected.dw_bias);
+  want("grad_pw_bias", arguments.grad_pw_bias, tensors.grad_pw_bias, expected.pw_bias);
+  want("grad_bn_weight", arguments.grad_bn_weight, tensors.grad_bn_weight, expected.bn_weight);
+  want("grad_bn_bias", arguments.grad_bn_bias, tensors.grad_bn_bias, expected.bn_bias);
+  if (block.stores_grad_bn) outputs.emplace_back("grad_bn", tensors.grad_bn, Array(d.sizes), scratch);
+  verify(kDscBlockBackward, arguments, outputs);
+}
+
+}  // namespace fusedsc::reference

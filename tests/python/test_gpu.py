@@ -1,0 +1,218 @@
+"""What only a GPU can get wrong: streams, captured graphs, several devices, large tensors, running out of memory."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from devices import device
+
+import fusedsc
+from fusedsc import functional
+
+pytestmark = pytest.mark.gpu_only
+LAYOUTS = (torch.contiguous_format, torch.channels_last)
+
+
+class Operator:
+    """An operator on tensors of its own: ``run`` gives its result, its gradients and what it updates in place."""
+
+    def __init__(self, name, dtype, layout, where=None):
+        def rand(*shape):
+            return torch.randn(shape, device=where or device(), dtype=dtype).requires_grad_()
+
+        def norm(size):
+            numbers = torch.rand((4, size), device=where or device()) + 0.5
+            return [*(n.requires_grad_() for n in numbers[:2].clone().unbind()), *numbers[2:].clone().unbind(), None]
+
+        self.x = torch.randn(4, 16, 14, 14, device=where or device(), dtype=dtype).to(memory_format=layout)
+        self.x.requires_grad_()
+        self.weights = {
+            "depthwise_conv2d": [rand(16, 1, 3, 3)],
+            "pointwise_conv2d": [rand(24, 16, 1, 1)],
+            "dsc_block": [rand(16, 1, 3, 3), rand(24, 16, 1, 1)],
+            "inverted_residual": [rand(32, 16, 1, 1), rand(32, 1, 3, 3), rand(16, 32, 1, 1)],
+        }[name]
+        self.norms = {"dsc_block": [norm(16)], "inverted_residual": [norm(32), norm(32), norm(16)]}.get(name, [])
+        self.buffers = [buffer for bn in self.norms for buffer in bn[2:4]]
+        self.leaves = [self.x, *self.weights, *(parameter for bn in self.norms for parameter in bn[:2])]
+        self.call = getattr(self, name)
+
+    def depthwise_conv2d(self):
+        return functional.depthwise_conv2d(self.x, *self.weights, padding=1)
+
+    def pointwise_conv2d(self):
+        return functional.pointwise_conv2d(self.x, *self.weights)
+
+    def dsc_block(self):
+        return functional.dsc_block(self.x, self.weights[0], *self.norms[0][:4], self.weights[1], training=True)
+
+    def inverted_residual(self):
+        pairs = [tensor for pair in zip(self.weights, self.norms, strict=True) for tensor in pair]
+        return functional.inverted_residual(self.x, *pairs, training=True, residual=True)
+
+    def run(self):
+        y = self.call()
+        return [y.detach(), *torch.autograd.grad(y, self.leaves, y.detach()), *self.buffers]
+
+
+NAMES = ("depthwise_conv2d", "pointwise_conv2d", "dsc_block", "inverted_residual")
+OPERATORS = pytest.mark.parametrize("name", NAMES)
+
+
+@OPERATORS
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_captured_in_a_graph(name, dtype, layout):
+    operator = Operator(name, dtype, layout)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        operator.run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = operator.run()
+    with torch.no_grad():
+        operator.x.copy_(torch.randn_like(operator.x))
+    before = [buffer.clone() for buffer in operator.buffers]
+    graph.replay()
+    captured = [tensor.clone() for tensor in captured]
+    for buffer, start in zip(operator.buffers, before, strict=True):
+        buffer.copy_(start)
+    for replayed, eager in zip(captured, operator.run(), strict=True):
+        assert torch.equal(replayed, eager)
+
+
+@OPERATORS
+def test_runs_in_the_current_stream(name):
+    operator = Operator(name, torch.float32, torch.channels_last)
+    start = [buffer.clone() for buffer in operator.buffers]
+    numbers = torch.randn_like(operator.x)
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(200_000_000)  # in any other stream the operator would not wait for the new numbers
+        with torch.no_grad():
+            operator.x.copy_(numbers)
+        late = [tensor.clone() for tensor in operator.run()]
+    stream.synchronize()
+    for buffer, before in zip(operator.buffers, start, strict=True):
+        buffer.copy_(before)
+    for actual, expected in zip(late, operator.run(), strict=True):
+        assert torch.equal(actual, expected)
+
+
+@OPERATORS
+def test_another_device_than_the_current_one(name):
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    assert torch.cuda.current_device() == 0
+    torch.manual_seed(1)
+    second = Operator(name, torch.float32, torch.channels_last, "cuda:1")
+    first = Operator(name, torch.float32, torch.channels_last, "cuda:0")
+    for tensors in zip(first.leaves + first.buffers, second.leaves + second.buffers, strict=True):
+        with torch.no_grad():
+            tensors[0].copy_(tensors[1])
+    for actual, expected in zip(second.run(), first.run(), strict=True):
+        assert actual.device == torch.device("cuda:1")
+        assert torch.equal(actual.to("cuda:0"), expected)
+    assert torch.cuda.current_device() == 0
+
+
+@OPERATORS
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_same_bits_a_hundred_times(name, dtype, layout):
+    operator = Operator(name, dtype, layout)
+    start = [buffer.clone() for buffer in operator.buffers]
+    first = [tensor.clone() for tensor in operator.run()]
+    for _ in range(100):
+        for buffer, before in zip(operator.buffers, start, strict=True):
+            buffer.copy_(before)
+        for actual, expected in zip(operator.run(), first, strict=True):
+            assert torch.equal(actual, expected)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_more_elements_than_32_bits_count(layout):
+    x = torch.randn(33, 256, 512, 512, dtype=torch.float16).to(memory_format=layout)
+    assert x.numel() > 2**31
+    weight = torch.randn(256, 1, 3, 3, dtype=torch.float16)
+    y = functional.depthwise_conv2d(x, weight, padding=1)
+    assert torch.equal(y[-1:], functional.depthwise_conv2d(x[-1:].clone(), weight, padding=1))
+    grad_x = torch.ops.fusedsc.depthwise_conv2d_backward(y, x, weight, [1], [1], [1], [True, False, False])[0]
+    expected = F.conv_transpose2d(y[-1:].float(), weight.float(), padding=1, groups=256)
+    torch.testing.assert_close(grad_x[-1:].float(), expected, rtol=2e-3, atol=2e-3)
+
+
+@OPERATORS
+def test_tensors_on_several_devices(name):
+    operator = Operator(name, torch.float32, torch.channels_last)
+    operator.weights[-1] = operator.weights[-1].detach().cpu()
+    with pytest.raises(ValueError, match=r"weight: it is on cpu, but x is on cuda:0; move one of them with \.to"):
+        operator.call()
+
+
+def test_out_of_memory_is_said_and_passes():
+    x, weight = torch.zeros(1, 1, 1, 1).expand(1 << 12, 1 << 12, 512, 512), torch.zeros(1 << 12, 1, 3, 3)
+    with pytest.raises(torch.OutOfMemoryError):
+        functional.depthwise_conv2d(x, weight, padding=1)
+    assert functional.depthwise_conv2d(x[:1, :, :4, :4], weight, padding=1).shape == (1, 1 << 12, 4, 4)
+
+
+def test_sizes_that_no_implementation_takes():
+    x = torch.zeros(1, 1, 1, 1).expand(1, 1, 1, (1 << 29) + 1)
+    reasons = r"no implementation can run.*\n *gpu: a size of \d+ is more.*\n *cpu: the tensors are on a GPU"
+    with pytest.raises(RuntimeError, match=reasons):
+        functional.depthwise_conv2d(x, torch.zeros(1, 1, 1, 1))
+
+
+def test_explain_names_the_gpu():
+    x, weight = torch.randn(2, 8, 6, 6), torch.randn(8, 1, 3, 3)
+    explanation = fusedsc.explain("depthwise_conv2d", x, weight)
+    assert explanation.taken("forward") == explanation.taken("backward") == "gpu"
+    assert "cpu: the tensors are on a GPU" in str(explanation)
+
+
+@pytest.fixture
+def programs(monkeypatch):
+    """The repository's programs, which choose their devices themselves."""
+    root = Path(__file__).parents[2]
+    monkeypatch.syspath_prepend(root)
+    monkeypatch.syspath_prepend(root / "training_examples")
+    before = torch.backends.cudnn.benchmark, device()
+    torch.set_default_device("cpu")
+    yield
+    torch.backends.cudnn.benchmark = before[0]
+    torch.set_default_device(before[1])
+
+
+@pytest.mark.usefixtures("programs")
+def test_training_example(data, tmp_path):
+    import fashion_mnist
+
+    small = ["--epochs", "1", "--batch-size", "8", "--width", "0.1", "--limit-train", "48", "--limit-test", "40"]
+    run = ["--data", str(data), "--runs", str(tmp_path), "--device", "cuda", "--compare-steps", "4"]
+    assert fashion_mnist.main(run + small) == 0
+    summary = json.loads((tmp_path / "latest" / "summary.json").read_text())
+    assert summary["train_images"] == 48
+
+
+@pytest.mark.usefixtures("programs")
+def test_benchmarks_keep_what_was_not_measured_again(tmp_path):
+    from benchmarks import __main__ as benchmarks
+
+    def run(*options):
+        place = ["--device", "cuda", "--suite", "depthwise", "--batch", "1", "--output", str(tmp_path)]
+        assert benchmarks.main([*place, "--case", "D24 *", "--rounds", "1", *options]) == 0
+        return json.loads((tmp_path / "depthwise.json").read_text())
+
+    assert len(run("--dtype", "float16", "bfloat16", "--commit", "first")) == 2 * 2 * 3
+    records = run("--dtype", "float16", "--direction", "forward", "--commit", "second")
+    assert [record["commit"] for record in records].count("second") == 2
+    assert [record["commit"] for record in records].count("first") == 10
+    for record in records:
+        assert record["pytorch_us"] > 0
+        assert record["ours_us"] > 0
+        assert record["floor_us"] > 0
