@@ -54,18 +54,16 @@ constexpr WeightInstance weight(DataType dtype) {
 /// As in the forward pass.
 const InputInstance kInputInstances[] = {
     // channels inner; rows, columns, depth, parts; blocks that shall fit a multiprocessor
-    input<Float16, true, 128, 64, 32>(DataType::float16),
     input<Float16, true, 128, 32, 32>(DataType::float16),
     input<Float16, true, 64, 64, 64>(DataType::float16),
     input<Float16, true, 32, 32, 128, 4>(DataType::float16),
-    input<Float16, false, 64, 128, 32>(DataType::float16),
+    input<Float16, false, 64, 64, 32>(DataType::float16),
     input<Float16, false, 32, 128, 32>(DataType::float16),
     input<Float16, false, 32, 32, 128, 4>(DataType::float16),
-    input<BFloat16, true, 128, 64, 32>(DataType::bfloat16),
     input<BFloat16, true, 128, 32, 32>(DataType::bfloat16),
     input<BFloat16, true, 64, 64, 64>(DataType::bfloat16),
     input<BFloat16, true, 32, 32, 128, 4>(DataType::bfloat16),
-    input<BFloat16, false, 64, 128, 32>(DataType::bfloat16),
+    input<BFloat16, false, 64, 64, 32>(DataType::bfloat16),
     input<BFloat16, false, 32, 128, 32>(DataType::bfloat16),
     input<BFloat16, false, 32, 32, 128, 4>(DataType::bfloat16),
     input<float, true, 64, 64, 16>(DataType::float32),

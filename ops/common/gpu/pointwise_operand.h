@@ -46,6 +46,9 @@ struct PointwiseSeam {
 struct OperandWindow {
   int outer, outer_end, k, k_end;
 };
+struct OperandWindows {
+  OperandWindow rows, cols;
+};
 
 /// kCopies runs from source(0), source(1), ... to places kPitch apart, those with numbers from majors / step on are
 /// zero.
@@ -258,7 +261,7 @@ class OperandSource {
 };
 
 /// Computes one tile after the other. Copies run ahead of products, across tiles too.
-/// window(tile, rows, columns) says where a tile's operands begin; at_step(stage's rows, depth); finish(tile, sums),
+/// window(tile) says where a tile's operands begin; at_step(stage's rows, depth); finish(tile, sums),
 /// sums as Product::leave left them.
 template <class T, class Tile, class Rows, class Cols>
 class TileLoop {
@@ -294,13 +297,12 @@ class TileLoop {
         block_barrier();
       }
       if (next_tile < tiles && next_step < steps) {
-        OperandWindow rows, cols;
-        window(next_tile, rows, cols);
+        const OperandWindows windows = window(next_tile);
         unsigned char* to = stage(slot == 0 ? kCopyStages - 1 : slot - 1);
         // What is the same for all tiles, and has one step, is in each of the stages by then.
         const bool is_filled = steps == 1 && next_tile >= kCopyStages;
-        if (!Rows::kSame || !is_filled) rows_.start(to, rows, next_step == 0);
-        if (!Cols::kSame || !is_filled) cols_.start(to + rows_.stage_bytes(), cols, next_step == 0);
+        if (!Rows::kSame || !is_filled) rows_.start(to, windows.rows, next_step == 0);
+        if (!Cols::kSame || !is_filled) cols_.start(to + rows_.stage_bytes(), windows.cols, next_step == 0);
         if (++next_step == steps) {
           next_step = 0;
           ++next_tile;

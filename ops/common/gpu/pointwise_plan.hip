@@ -23,8 +23,9 @@ template <class Void>
 BasicPointwiseMatrix<Void> activations(const BasicTensorView<Void*>& view, std::int64_t groups, bool channels_inner) {
   BasicPointwiseMatrix<Void> matrix;
   if (!view) return matrix;
-  const auto [images, channels, height, width] = view.sizes;
-  const auto [image, channel, row, column] = view.strides;
+  const std::int64_t images = view.sizes[0], channels = view.sizes[1], height = view.sizes[2], width = view.sizes[3];
+  const std::int64_t image = view.strides[0], channel = view.strides[1], row = view.strides[2],
+                     column = view.strides[3];
   matrix.data = view.data;
   matrix.first = column;
   matrix.second = channel;
@@ -94,8 +95,8 @@ TileCost tile_cost(const PointwiseTile& tile, std::int64_t depth, DataType dtype
   const double per_cycle = bytes == 2 ? 1000 : bytes == 4 ? 90 : 40;
   const double copied = (tile.rows + tile.cols) * static_cast<double>(depth) * bytes;
   const double left = static_cast<double>(tile.rows) * tile.cols;
-  const double work = products / per_cycle + copied / 24 + left * (0.1 + bytes / 24);
-  return {1500 + (400 + 4 * tile.depth / tile.parts) * steps + products / per_cycle + left * 0.15, work};
+  const double work = 1.5 * (products / per_cycle + copied / 24 + left * (0.1 + bytes / 24));
+  return {3000 + (700 + 14 * tile.depth / tile.parts) * steps + products / per_cycle + left * 0.15, work};
 }
 
 double cost_of(const TileCost& tile, std::int64_t tiles, int resident, int multiprocessors) {
