@@ -70,7 +70,7 @@ const InputInstance kInputInstances[] = {
     input<float, true, 128, 32, 16>(DataType::float32),
     input<float, true, 32, 32, 32, 4>(DataType::float32),
     input<float, false, 64, 64, 16>(DataType::float32),
-    input<float, false, 32, 128, 16>(DataType::float32),
+    input<float, false, 32, 64, 16>(DataType::float32),
     input<float, false, 32, 32, 32, 4>(DataType::float32),
     input<double, true, 32, 32, 16>(DataType::float64),
     input<double, false, 32, 32, 16>(DataType::float64),

@@ -125,7 +125,7 @@ FUSEDSC_DEVICE void pointwise_weight_gradient(const PointwiseWeightGradientParam
       });
   if (!has_bias) return;
   block_barrier();
-  const int first = (split * p.groups + group) * p.outputs + first_output;
+  const std::int64_t first = (static_cast<std::int64_t>(split) * p.groups + group) * p.outputs + first_output;
   bias.leave(loop.sums(), p.outputs - first_output, static_cast<Accumulator<T>*>(p.bias_partials) + first);
 }
 

@@ -50,7 +50,7 @@ const Instance kInstances[] = {
     instance<float, true, 128, 32, 16>(DataType::float32),
     instance<float, true, 32, 32, 32, 4>(DataType::float32),
     instance<float, false, 64, 64, 16>(DataType::float32),
-    instance<float, false, 32, 128, 16>(DataType::float32),
+    instance<float, false, 32, 64, 16>(DataType::float32),
     instance<float, false, 32, 32, 32, 4>(DataType::float32),
     instance<double, true, 32, 32, 16>(DataType::float64),
     instance<double, false, 32, 32, 16>(DataType::float64),

@@ -6,9 +6,9 @@
 
 namespace fusedsc::gpu {
 
-/// Computes one tile after the other. Copies run ahead of products, across tiles too.
-/// window(tile) says where a tile's operands begin; at_step(stage's rows, depth); finish(tile, sums),
-/// sums as Product::leave left them.
+/// Computes one tile after the other; copies run ahead of products, across tiles too. window(tile) says where a tile's
+/// operands begin; at_step(rows, depth) sees each step's rows in block memory; finish(tile) finds the product in
+/// sums(), as it was left there (matrix.h).
 template <class T, class Tile, class Rows, class Cols>
 class TileLoop {
  public:
