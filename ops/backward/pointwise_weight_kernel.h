@@ -107,9 +107,8 @@ FUSEDSC_DEVICE void pointwise_weight_gradient(const PointwiseWeightGradientParam
   const bool has_bias = p.bias_partials != nullptr && first_channel == 0;
   loop.run(
       1, (end - begin + Tile::kDepth - 1) / Tile::kDepth, end - begin,
-      [&](int, OperandWindow& rows, OperandWindow& cols) {
-        rows = row_window;
-        cols = col_window;
+      [&](int) {
+        return OperandWindows{row_window, col_window};
       },
       [&](const auto& operand, int depth) {
         if (has_bias) bias.add(operand, depth);
@@ -126,7 +125,7 @@ FUSEDSC_DEVICE void pointwise_weight_gradient(const PointwiseWeightGradientParam
       });
   if (!has_bias) return;
   block_barrier();
-  const int first = (split * p.groups + group) * p.outputs + first_output;
+  const std::int64_t first = (static_cast<std::int64_t>(split) * p.groups + group) * p.outputs + first_output;
   bias.leave(loop.sums(), p.outputs - first_output, static_cast<Accumulator<T>*>(p.bias_partials) + first);
 }
 

@@ -34,25 +34,23 @@ constexpr Instance instance(DataType dtype) {
 /// Every kernel there is; a problem gets the cheapest. Rows are positions where channels are neighbours, else channels.
 const Instance kInstances[] = {
     // channels inner; rows, columns, depth, parts; blocks that shall fit a multiprocessor
-    instance<Float16, true, 128, 64, 32>(DataType::float16),
     instance<Float16, true, 128, 32, 32>(DataType::float16),
     instance<Float16, true, 64, 64, 64>(DataType::float16),
     instance<Float16, true, 32, 32, 128, 4>(DataType::float16),
-    instance<Float16, false, 64, 128, 32>(DataType::float16),
+    instance<Float16, false, 64, 64, 32>(DataType::float16),
     instance<Float16, false, 32, 128, 32>(DataType::float16),
     instance<Float16, false, 32, 32, 128, 4>(DataType::float16),
-    instance<BFloat16, true, 128, 64, 32>(DataType::bfloat16),
     instance<BFloat16, true, 128, 32, 32>(DataType::bfloat16),
     instance<BFloat16, true, 64, 64, 64>(DataType::bfloat16),
     instance<BFloat16, true, 32, 32, 128, 4>(DataType::bfloat16),
-    instance<BFloat16, false, 64, 128, 32>(DataType::bfloat16),
+    instance<BFloat16, false, 64, 64, 32>(DataType::bfloat16),
     instance<BFloat16, false, 32, 128, 32>(DataType::bfloat16),
     instance<BFloat16, false, 32, 32, 128, 4>(DataType::bfloat16),
     instance<float, true, 64, 64, 16>(DataType::float32),
     instance<float, true, 128, 32, 16>(DataType::float32),
     instance<float, true, 32, 32, 32, 4>(DataType::float32),
     instance<float, false, 64, 64, 16>(DataType::float32),
-    instance<float, false, 32, 128, 16>(DataType::float32),
+    instance<float, false, 32, 64, 16>(DataType::float32),
     instance<float, false, 32, 32, 32, 4>(DataType::float32),
     instance<double, true, 32, 32, 16>(DataType::float64),
     instance<double, false, 32, 32, 16>(DataType::float64),
@@ -70,12 +68,9 @@ struct Pass {
     const std::int64_t outputs = a.y.sizes[1];
     use.seams = a.prologue || a.epilogue || a.statistics;
     PointwiseProductParameters& product = parameters.product;
-    const PointwiseProblem problem{a.x.dtype,
-                                   inner,
-                                   a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3],
-                                   a.x.sizes[1] / a.groups,
-                                   outputs / a.groups,
-                                   a.groups};
+    const PointwiseProblem problem{
+        a.x.dtype,          inner,   a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3], a.x.sizes[1] / a.groups,
+        outputs / a.groups, a.groups};
     const int size = multiprocessors();
     const auto plan = [&](const Instance& candidate) {
       const int resident = resident_blocks(kernel_of(candidate, use), kMatrixThreads, memory_of(candidate, use));

@@ -51,5 +51,11 @@ TEST_P(PointwiseGpu, BackwardRandom) {
   for_each_case(backward_random_cases(GetParam().dtype, random_pointwise), verify_backward<PointwiseGeometry>);
 }
 
+TEST_P(PointwiseGpu, EmptyBatch) {
+  const GpuGeometry empty = PointwiseGeometry{{0, 24, 5, 7}, 40};
+  verify_forward<GpuGeometry>({GetParam().dtype, empty, {}, Memories::all(Memory::channels_last)});
+  verify_backward<GpuGeometry>({GetParam().dtype, empty, {}, Memories::all(Memory::channels_last)});
+}
+
 }  // namespace
 }  // namespace fusedsc::reference

@@ -149,7 +149,7 @@ class FmaProduct {
   static constexpr int kThreads = kMatrixThreads / Tile::kParts;
   static constexpr int kGridCols = 8, kGridRows = kThreads / kGridCols;
   static constexpr int kRows = Tile::kRows / kGridRows, kCols = Tile::kCols / kGridCols;
-  static constexpr int kRun = sizeof(T) == 8 ? 2 : 4;  // values of k read at once
+  static constexpr int kRun = sizeof(T) == 4 ? 4 : 2;  // values of k read at once
 
   template <class Operand>
   FUSEDSC_DEVICE static void read(const Operand& operand, int outer, int k, A (&to)[kRun]) {

@@ -54,11 +54,11 @@ struct PointwiseProduct {
       const auto first_pixel = [&](int tile) { return (share.split + tile * p.splits) * Sweep::kPixels; };
       loop.run(
           tiles, (p.depth + Tile::kDepth - 1) / Tile::kDepth, p.depth,
-          [&](int tile, OperandWindow& row_window, OperandWindow& col_window) {
-            OperandWindow& pixel_window = kPixelRows ? row_window : col_window;
-            OperandWindow& channel_window = kPixelRows ? col_window : row_window;
-            pixel_window = {first_pixel(tile), p.pixels, 0, p.depth};
-            channel_window = {first_channel, p.channels, 0, p.depth};
+          [&](int tile) {
+            const OperandWindow pixel_window{first_pixel(tile), p.pixels, 0, p.depth};
+            const OperandWindow channel_window{first_channel, p.channels, 0, p.depth};
+            if constexpr (kPixelRows) return OperandWindows{pixel_window, channel_window};
+            else return OperandWindows{channel_window, pixel_window};
           },
           [](const auto&, int) {},
           [&](int tile) {

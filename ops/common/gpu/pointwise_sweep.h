@@ -3,7 +3,7 @@
 #pragma once
 
 #include "fusedsc/common/gpu/moments.h"
-#include "fusedsc/common/gpu/pointwise_operand.h"
+#include "fusedsc/common/gpu/pointwise_loop.h"
 
 namespace fusedsc::gpu {
 

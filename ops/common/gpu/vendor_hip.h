@@ -46,10 +46,8 @@ inline constexpr int kCopyStages = 2;
 /// As on NVIDIA GPUs, which copy while the thread goes on.
 template <int kBytes>
 FUSEDSC_DEVICE void start_copy(void* to, const void* from, bool valid) {
-  struct alignas(kBytes) Run {
-    std::uint32_t words[kBytes / 4];
-  };
-  *static_cast<Run*>(to) = valid ? *static_cast<const Run*>(from) : Run{};
+  using Words = std::uint32_t __attribute__((ext_vector_type(kBytes / 4)));
+  *static_cast<Words*>(to) = valid ? *static_cast<const Words*>(from) : Words(0);
 }
 FUSEDSC_DEVICE void commit_copies() {}
 template <int kGroups>

@@ -1,0 +1,92 @@
+/// The loop of the pointwise kernels: what a block multiplies passes through its memory in stages, which are filled
+/// ahead of their use.
+#pragma once
+
+#include "fusedsc/common/gpu/pointwise_operand.h"
+
+namespace fusedsc::gpu {
+
+/// Computes one tile after the other; copies run ahead of products, across tiles too. window(tile) says where a tile's
+/// operands begin; at_step(rows, depth) sees each step's rows in block memory; finish(tile) finds the product in
+/// sums(), as it was left there (matrix.h).
+template <class T, class Tile, class Rows, class Cols>
+class TileLoop {
+ public:
+  using A = Accumulator<T>;
+
+  FUSEDSC_HOST_DEVICE static constexpr std::size_t memory_bytes(bool rows_other, bool cols_other) {
+    return static_cast<std::size_t>(kSumsBytes + Rows::fixed_bytes() + Cols::fixed_bytes() +
+                                    kCopyStages * (Rows::stage_bytes(rows_other) + Cols::stage_bytes(cols_other)));
+  }
+
+  FUSEDSC_DEVICE TileLoop(Rows& rows, Cols& cols)
+      : rows_(rows), cols_(cols), stage_bytes_(rows.stage_bytes() + cols.stage_bytes()) {
+    memory_ = static_cast<unsigned char*>(block_memory());
+  }
+
+  /// The windows' beginnings and ends in rows and columns stay the same for all tiles.
+  FUSEDSC_DEVICE void start_fixed(const OperandWindow& rows, const OperandWindow& cols) {
+    rows_.start_fixed(memory_ + kSumsBytes, rows.outer, rows.outer_end);
+    cols_.start_fixed(memory_ + kSumsBytes + Rows::fixed_bytes(), cols.outer, cols.outer_end);
+  }
+
+  FUSEDSC_DEVICE A* sums() const { return reinterpret_cast<A*>(memory_); }
+
+  template <class Window, class AtStep, class Finish>
+  FUSEDSC_DEVICE void run(int tiles, int steps, int depth, const Window& window, const AtStep& at_step,
+                          const Finish& finish) {
+    MatrixProduct<T, Tile> product;
+    int next_tile = 0, next_step = 0, tile = 0, step = 0, slot = 0;
+    for (int ahead = 1; tile < tiles; ++ahead) {
+      if (ahead >= kCopyStages) {  // before that there is nothing to multiply yet
+        wait_for_copies<kCopyStages - 2>();
+        block_barrier();
+      }
+      if (next_tile < tiles && next_step < steps) {
+        const OperandWindows windows = window(next_tile);
+        unsigned char* to = stage(slot == 0 ? kCopyStages - 1 : slot - 1);
+        // What is the same for all tiles, and has one step, is in each of the stages by then.
+        const bool is_filled = steps == 1 && next_tile >= kCopyStages;
+        if (!Rows::kSame || !is_filled) rows_.start(to, windows.rows, next_step == 0);
+        if (!Cols::kSame || !is_filled) cols_.start(to + rows_.stage_bytes(), windows.cols, next_step == 0);
+        if (++next_step == steps) {
+          next_step = 0;
+          ++next_tile;
+        }
+      }
+      commit_copies();
+      if (ahead < kCopyStages) {
+        slot = slot == kCopyStages - 1 ? 0 : slot + 1;
+        continue;
+      }
+      const int left = depth - step * Tile::kDepth;
+      if (left > 0) {
+        const auto rows = rows_.operand(stage(slot), left);
+        at_step(rows, left);
+        product.multiply(rows, cols_.operand(stage(slot) + rows_.stage_bytes(), left), left);
+      }
+      slot = slot == kCopyStages - 1 ? 0 : slot + 1;
+      if (++step < steps) continue;
+      product.leave(sums());
+      block_barrier();
+      finish(tile);
+      product.clear();
+      step = 0;
+      ++tile;
+    }
+  }
+
+ private:
+  static constexpr int kSumsBytes = Tile::kSums * static_cast<int>(sizeof(A));
+
+  FUSEDSC_DEVICE unsigned char* stage(int slot) const {
+    return memory_ + kSumsBytes + Rows::fixed_bytes() + Cols::fixed_bytes() + slot * stage_bytes_;
+  }
+
+  Rows& rows_;
+  Cols& cols_;
+  int stage_bytes_;
+  unsigned char* memory_;
+};
+
+}  // namespace fusedsc::gpu
