@@ -26,7 +26,8 @@ void check_seam(const char* name, const ConstChannelVector& vector, std::int64_t
 
 NamedTensor::NamedTensor(const char* name_, const ConstChannelVector& vector)
     : name(name_),
-      view(vector.data, vector.dtype, {1, vector.size, 1, 1}, {vector.size, 1, vector.size, vector.size}, vector.device) {}
+      view(vector.data, vector.dtype, {1, vector.size, 1, 1}, {vector.size, 1, vector.size, vector.size},
+           vector.device) {}
 
 void check_readable(const NamedTensor& tensor) {
   for (std::size_t axis = 0; axis < 4; ++axis) {
