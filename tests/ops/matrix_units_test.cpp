@@ -13,12 +13,10 @@
 namespace fusedsc::reference {
 namespace {
 
-enum class Lines { along_depth, along_rows };  // of A: which of its strides is 1
-enum class Weights { as_floats, split };       // B
+enum class Weights { as_floats, split };  // B
 
 struct Case {
   std::int64_t rows, columns, depth;
-  Lines lines = Lines::along_depth;
   Weights weights = Weights::as_floats;
   bool accumulate = false;
 };
@@ -40,10 +38,9 @@ class MatrixUnits : public testing::Test {
   }
 
   void verify(const Case& test) {
-    const auto [rows, columns, depth, lines, weights, accumulate] = test;
-    const bool along_depth = lines == Lines::along_depth;
-    const std::int64_t a_pitch = (along_depth ? depth : rows) + 5, b_pitch = columns + 3, c_pitch = columns + 7;
-    const std::vector<float> a = random_lines(along_depth ? rows : depth, along_depth ? depth : rows, a_pitch);
+    const auto [rows, columns, depth, weights, accumulate] = test;
+    const std::int64_t a_pitch = depth + 5, b_pitch = columns + 3, c_pitch = columns + 7;
+    const std::vector<float> a = random_lines(rows, depth, a_pitch);
     const std::vector<float> b = random_lines(depth, columns, b_pitch);
     const std::vector<float> before = random_lines(rows, columns, c_pitch);
     std::vector<float> c = before;
@@ -51,8 +48,7 @@ class MatrixUnits : public testing::Test {
 
     MatrixUnitProduct product{
         .rows = rows, .columns = columns, .depth = depth, .a = a.data(), .accumulate = accumulate};
-    product.a_row = along_depth ? a_pitch : 1;
-    product.a_depth = along_depth ? 1 : a_pitch;
+    product.a_row = a_pitch;
     product.c = c.data();
     product.c_row = c_pitch;
     std::vector<char> memory(static_cast<std::size_t>(matrix_parts_bytes(columns, depth)) + Arena::kAlignment);
@@ -74,8 +70,8 @@ class MatrixUnits : public testing::Test {
         }
         double sum = accumulate ? before[static_cast<std::size_t>(r * c_pitch + v)] : 0, magnitude = std::abs(sum);
         for (std::int64_t k = 0; k < depth; ++k) {
-          const double term = double(a[static_cast<std::size_t>(r * product.a_row + k * product.a_depth)]) *
-                              b[static_cast<std::size_t>(k * b_pitch + v)];
+          const double term =
+              double(a[static_cast<std::size_t>(r * a_pitch + k)]) * b[static_cast<std::size_t>(k * b_pitch + v)];
           sum += term;
           magnitude += std::abs(term);
         }
@@ -121,14 +117,12 @@ TEST_F(MatrixUnits, ProductsOfAllSizes) {
 }
 
 TEST_F(MatrixUnits, OperandsOfAllKinds) {
-  for (const Lines lines : {Lines::along_depth, Lines::along_rows}) {
-    for (const Weights weights : {Weights::as_floats, Weights::split}) {
-      for (const bool accumulate : {false, true}) {
-        for (const std::int64_t size : {5, 32, 39, 290}) {
-          verify({size, 24, 47, lines, weights, accumulate});
-          verify({40, size, 56, lines, weights, accumulate});
-          verify({33, 64, size, lines, weights, accumulate});
-        }
+  for (const Weights weights : {Weights::as_floats, Weights::split}) {
+    for (const bool accumulate : {false, true}) {
+      for (const std::int64_t size : {5, 32, 39, 290}) {
+        verify({size, 24, 47, weights, accumulate});
+        verify({40, size, 56, weights, accumulate});
+        verify({33, 64, size, weights, accumulate});
       }
     }
   }

@@ -55,14 +55,13 @@ struct ColumnStrips {
 template <class T>
 inline constexpr bool kMatrixUnits = std::is_same_v<T, float>&& HWY_TARGET == HWY_AVX3;
 
-/// The product as the matrix units would compute it.
+/// The product as the matrix units would compute it; A's rows must lie along the depth.
 inline MatrixUnitProduct on_matrix_units(const Gemm<float>& g) {
   return {.rows = g.rows,
           .columns = g.columns,
           .depth = g.depth,
           .a = g.a,
           .a_row = g.a_row,
-          .a_depth = g.a_depth,
           .b = g.b,
           .b_depth = g.b_depth,
           .b_parts = g.b_parts,
@@ -74,7 +73,9 @@ inline MatrixUnitProduct on_matrix_units(const Gemm<float>& g) {
 /// Whether the product runs on matrix units: where B has been split for them, and wherever else they are faster.
 template <class T>
 bool runs_on_matrix_units(const Gemm<T>& g) {
-  if constexpr (kMatrixUnits<T>) return g.b_parts != nullptr || (!g.b_panels && matrix_units_pay(on_matrix_units(g)));
+  if constexpr (kMatrixUnits<T>) {
+    return g.a_depth == 1 && (g.b_parts != nullptr || (!g.b_panels && matrix_units_pay(on_matrix_units(g))));
+  }
   return false;
 }
 

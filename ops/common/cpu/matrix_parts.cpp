@@ -35,33 +35,6 @@ constexpr std::int64_t kLanes = 16;  // floats of a vector
   }
 }
 
-/// Transposes a tile of 16 by 16 dwords in place.
-void transpose(std::byte* tile) {
-  __m512i r[16], t[16];
-  for (std::int64_t i = 0; i < 16; ++i) r[i] = _mm512_load_si512(tile + i * 64);
-  for (std::int64_t i = 0; i < 8; ++i) {
-    t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
-    t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
-  }
-  for (std::int64_t i = 0; i < 4; ++i) {
-    r[4 * i] = _mm512_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
-    r[4 * i + 1] = _mm512_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
-    r[4 * i + 2] = _mm512_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
-    r[4 * i + 3] = _mm512_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
-  }
-  // r[4 * i + j] has, in its four quarters q, rows 4 * i ... 4 * i + 3 of column 4 * q + j.
-  for (std::int64_t j = 0; j < 4; ++j) {
-    const __m512i even_low = _mm512_shuffle_i32x4(r[j], r[4 + j], 0x88);
-    const __m512i even_high = _mm512_shuffle_i32x4(r[8 + j], r[12 + j], 0x88);
-    const __m512i odd_low = _mm512_shuffle_i32x4(r[j], r[4 + j], 0xdd);
-    const __m512i odd_high = _mm512_shuffle_i32x4(r[8 + j], r[12 + j], 0xdd);
-    _mm512_store_si512(tile + (0 + j) * 64, _mm512_shuffle_i32x4(even_low, even_high, 0x88));
-    _mm512_store_si512(tile + (4 + j) * 64, _mm512_shuffle_i32x4(odd_low, odd_high, 0x88));
-    _mm512_store_si512(tile + (8 + j) * 64, _mm512_shuffle_i32x4(even_low, even_high, 0xdd));
-    _mm512_store_si512(tile + (12 + j) * 64, _mm512_shuffle_i32x4(odd_low, odd_high, 0xdd));
-  }
-}
-
 }  // namespace
 
 void split_rows(const float* from, std::int64_t pitch, std::int64_t lines, std::int64_t depth, std::byte* block) {
@@ -85,12 +58,6 @@ void split_columns(const float* from, std::int64_t pitch, std::int64_t lines, st
   }
 }
 
-void split_rows_transposed(const float* from, std::int64_t pitch, std::int64_t lines, std::int64_t depth,
-                           std::byte* block) {
-  split_columns(from, pitch, lines, depth, block);
-  for (std::int64_t tile = 0; tile < 2 * kMatrixParts; ++tile) transpose(block + tile * kMatrixTileBytes);
-}
-
 }  // namespace fusedsc
 HWY_POP_ATTRIBUTES
 
@@ -99,7 +66,6 @@ HWY_POP_ATTRIBUTES
 namespace fusedsc {
 
 void split_rows(const float*, std::int64_t, std::int64_t, std::int64_t, std::byte*) {}
-void split_rows_transposed(const float*, std::int64_t, std::int64_t, std::int64_t, std::byte*) {}
 void split_columns(const float*, std::int64_t, std::int64_t, std::int64_t, std::byte*) {}
 
 }  // namespace fusedsc

@@ -29,9 +29,6 @@ inline constexpr std::int64_t matrix_parts_bytes(std::int64_t lines, std::int64_
 
 /// A block of A: from[line * pitch + k].
 void split_rows(const float* from, std::int64_t pitch, std::int64_t lines, std::int64_t depth, std::byte* block);
-/// A block of A whose lines lie along the vectors: from[k * pitch + line].
-void split_rows_transposed(const float* from, std::int64_t pitch, std::int64_t lines, std::int64_t depth,
-                           std::byte* block);
 /// A block of B: from[k * pitch + line].
 void split_columns(const float* from, std::int64_t pitch, std::int64_t lines, std::int64_t depth, std::byte* block);
 

@@ -160,10 +160,8 @@ class Multiplication {
     std::byte* block = scratch_.a;
     for (std::int64_t r = 0; r < rows; r += kMatrixBlock) {
       for (std::int64_t i = 0; i < depth; i += kMatrixBlock, block += kMatrixBlockBytes) {
-        const float* from = p_.a + (row + r) * p_.a_row + (k + i) * p_.a_depth;
-        const std::int64_t lines = lesser(kMatrixBlock, rows - r), left = lesser(kMatrixBlock, depth - i);
-        p_.a_depth == 1 ? split_rows(from, p_.a_row, lines, left, block)
-                        : split_rows_transposed(from, p_.a_depth, lines, left, block);
+        const float* from = p_.a + (row + r) * p_.a_row + k + i;
+        split_rows(from, p_.a_row, lesser(kMatrixBlock, rows - r), lesser(kMatrixBlock, depth - i), block);
       }
     }
   }
@@ -213,14 +211,13 @@ void multiply_on_matrix_units(const MatrixUnitProduct& product, Prefetcher& pref
 HWY_POP_ATTRIBUTES
 
 bool matrix_units_pay(const MatrixUnitProduct& p) {
-  if (!allowed.load(std::memory_order_relaxed) || !machine_has_matrix_units() || (p.a_row != 1 && p.a_depth != 1))
-    return false;
+  if (!allowed.load(std::memory_order_relaxed) || !machine_has_matrix_units()) return false;
   // Nanoseconds on a Sapphire Rapids: a block of products, a block of C, an element split, a vector multiplied and
   // added.
-  constexpr double kBlock = 145, kResult = 40, kSplit = 0.11, kSplitTransposed = 0.26, kVector = 0.168, kStart = 100;
+  constexpr double kBlock = 145, kResult = 40, kSplit = 0.11, kVector = 0.168, kStart = 100;
   const std::int64_t results = matrix_blocks(p.rows) * matrix_blocks(p.columns), deep = matrix_blocks(p.depth);
   const std::int64_t visits = results * ((deep + kDepthBlocks - 1) / kDepthBlocks);
-  const double split_a = (p.a_depth == 1 ? kSplit : kSplitTransposed) * static_cast<double>(p.rows * p.depth);
+  const double split_a = kSplit * static_cast<double>(p.rows * p.depth);
   const double split_b = p.b_parts != nullptr ? 0 : kSplit * static_cast<double>(p.columns * p.depth);
   const std::int64_t vectors = p.rows * p.depth * ((p.columns + kLanes - 1) / kLanes);
   const double matrices = kBlock * static_cast<double>(results * deep) + kResult * static_cast<double>(visits);

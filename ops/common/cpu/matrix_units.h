@@ -17,11 +17,11 @@ bool machine_has_matrix_units();
 /// For tests and comparisons: whether they may be used, in the whole process. They may at first.
 void use_matrix_units(bool allowed);
 
-/// C(r, v) = sum over k of A(r, k) * B(k, v), plus C if `accumulate`. One of A's strides is 1.
+/// C(r, v) = sum over k of A(r, k) * B(k, v), plus C if `accumulate`.
 struct MatrixUnitProduct {
   std::int64_t rows = 0, columns = 0, depth = 0;
-  const float* a = nullptr;  ///< A(r, k) = a[r*a_row + k*a_depth]
-  std::int64_t a_row = 0, a_depth = 1;
+  const float* a = nullptr;  ///< A(r, k) = a[r*a_row + k]
+  std::int64_t a_row = 0;
   const float* b = nullptr;  ///< B(k, v) = b[k*b_depth + v]
   std::int64_t b_depth = 0;
   const std::byte* b_parts = nullptr;  ///< instead of b: its parts (split_columns), [column block][depth block]
