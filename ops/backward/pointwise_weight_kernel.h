@@ -28,6 +28,7 @@ class BiasGradient {
 
   template <class Operand>
   FUSEDSC_DEVICE void add(const Operand& grad_y, int depth) {
+#pragma unroll 1
     for (int k = thread_index() / Tile::kRows; k < Tile::kDepth && k < depth; k += kLanes) {
       A g[1];
       Operand::Tile::template read<1>(grad_y.tile, row(), k, g);
