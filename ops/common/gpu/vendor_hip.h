@@ -9,9 +9,8 @@
 #include <string>
 
 #include "fusedsc/common/data_type.h"
+#include "fusedsc/common/gpu/vendor_common.h"
 
-#define FUSEDSC_DEVICE __device__ __forceinline__
-#define FUSEDSC_HOST_DEVICE __host__ __device__ __forceinline__
 #define FUSEDSC_KERNEL(threads, blocks) __global__ void __launch_bounds__(threads)  // more blocks would cost spills
 
 namespace fusedsc::gpu {
@@ -25,19 +24,9 @@ FUSEDSC_DEVICE constexpr int wave_size() {
 #endif
 }
 
-FUSEDSC_DEVICE int thread_index() { return static_cast<int>(threadIdx.x); }
-FUSEDSC_DEVICE unsigned block_index() { return blockIdx.x; }
-FUSEDSC_DEVICE unsigned block_count() { return gridDim.x; }
-FUSEDSC_DEVICE void block_barrier() { __syncthreads(); }
-
 template <class T>
 FUSEDSC_DEVICE T shuffle_xor(T value, int mask) {
   return __shfl_xor(value, mask, wave_size());
-}
-
-FUSEDSC_DEVICE void* block_memory() {
-  extern __shared__ __align__(16) unsigned char fusedsc_block_memory[];
-  return fusedsc_block_memory;
 }
 
 /// Tiles of block memory that are worth filling ahead of their use.
@@ -52,10 +41,6 @@ FUSEDSC_DEVICE void start_copy(void* to, const void* from, bool valid) {
 FUSEDSC_DEVICE void commit_copies() {}
 template <int kGroups>
 FUSEDSC_DEVICE void wait_for_copies() {}
-
-FUSEDSC_HOST_DEVICE std::uint32_t multiply_high(std::uint32_t a, std::uint32_t b) {
-  return static_cast<std::uint32_t>((static_cast<std::uint64_t>(a) * b) >> 32);
-}
 
 FUSEDSC_DEVICE float to_float(Float16 value) { return static_cast<float>(__builtin_bit_cast(_Float16, value.bits)); }
 FUSEDSC_DEVICE float to_float(BFloat16 value) {
