@@ -52,9 +52,9 @@ TEST_P(PointwiseGpu, BackwardRandom) {
 }
 
 TEST_P(PointwiseGpu, EmptyBatch) {
-  const GpuGeometry empty = PointwiseGeometry{{0, 24, 5, 7}, 40};
-  verify_forward<GpuGeometry>({GetParam().dtype, empty, {}, Memories::all(Memory::channels_last)});
-  verify_backward<GpuGeometry>({GetParam().dtype, empty, {}, Memories::all(Memory::channels_last)});
+  const PointwiseGeometry empty{{0, 24, 5, 7}, 40};
+  verify_forward<PointwiseGeometry>({GetParam().dtype, empty, {}, Memories::all(Memory::channels_last)});
+  verify_backward<PointwiseGeometry>({GetParam().dtype, empty, {}, Memories::all(Memory::channels_last)});
 }
 
 }  // namespace
