@@ -8,23 +8,18 @@
 #include "hwy/foreach_target.h"
 
 #include "fusedsc/common/cpu/depthwise_backward_planes-inl.h"
+#include "fusedsc/common/cpu/pass-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fusedsc {
 namespace HWY_NAMESPACE {
 
 std::size_t depthwise_backward_planes_workspace(const DepthwiseBackwardArguments& arguments, int threads) {
-  if (arguments.x.dtype == DataType::float64) {
-    return DepthwiseBackwardPlanes<double>(arguments, threads, nullptr).workspace_bytes();
-  }
-  return DepthwiseBackwardPlanes<float>(arguments, threads, nullptr).workspace_bytes();
+  return pass_workspace_bytes<DepthwiseBackwardPlanes>(arguments, threads);
 }
 
 void depthwise_backward_planes_run(const DepthwiseBackwardArguments& arguments, const Execution& execution) {
-  if (arguments.x.dtype == DataType::float64) {
-    return DepthwiseBackwardPlanes<double>(arguments, execution.threads, execution.workspace).run(execution);
-  }
-  DepthwiseBackwardPlanes<float>(arguments, execution.threads, execution.workspace).run(execution);
+  run_pass<DepthwiseBackwardPlanes>(arguments, execution);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -7,6 +7,7 @@
 #include "hwy/foreach_target.h"
 
 #include "fusedsc/common/cpu/depthwise_rows-inl.h"
+#include "fusedsc/common/cpu/pass-inl.h"
 #include "fusedsc/common/cpu/slices.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -183,16 +184,11 @@ struct DepthwiseForward {
 };
 
 std::size_t depthwise_workspace(const DepthwiseArguments& arguments, int threads) {
-  if (arguments.x.dtype == DataType::float64)
-    return DepthwiseForward<double>(arguments, threads, nullptr).workspace_bytes();
-  return DepthwiseForward<float>(arguments, threads, nullptr).workspace_bytes();
+  return pass_workspace_bytes<DepthwiseForward>(arguments, threads);
 }
 
 void depthwise_run(const DepthwiseArguments& arguments, const Execution& execution) {
-  if (arguments.x.dtype == DataType::float64) {
-    return DepthwiseForward<double>(arguments, execution.threads, execution.workspace).run(execution);
-  }
-  DepthwiseForward<float>(arguments, execution.threads, execution.workspace).run(execution);
+  run_pass<DepthwiseForward>(arguments, execution);
 }
 
 }  // namespace HWY_NAMESPACE

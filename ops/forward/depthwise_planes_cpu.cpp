@@ -9,6 +9,7 @@
 
 #include "fusedsc/common/cpu/depthwise_plan-inl.h"
 #include "fusedsc/common/cpu/depthwise_plane_kernel-inl.h"
+#include "fusedsc/common/cpu/pass-inl.h"
 #include "fusedsc/common/cpu/slice_sums.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -47,7 +48,7 @@ struct DepthwisePlanes {
                          ? 1
                          : std::clamp<std::int64_t>(kChunkBytes / (rows * source_row_bytes()), 1, tasks.block)),
         three_by_three(is_three_by_three(window)),
-        store_direct(arguments.y.data != nullptr && is_dense(arguments.y)),
+        store_direct(arguments.y.data != nullptr && has_dense_planes<T>(arguments.y)),
         lanes(std::min<std::int64_t>(threads, tasks.count())),
         arena(workspace) {
     if (!arguments.statistics) return;
@@ -55,18 +56,11 @@ struct DepthwisePlanes {
     m2 = arena.take<T>(tasks.groups * tasks.channels);
   }
 
-  static constexpr std::int64_t kChunkBytes = 12 << 10;  ///< of input rows
-  static constexpr std::int64_t kLeastRows = 8;
-  static inline const Prologue kNoPrologue{};
-
   std::int64_t source_row_bytes() const {
     return window.stride[0] * (arguments.x.sizes[3] + kLanes<T>)*std::int64_t{sizeof(T)};
   }
   std::int64_t source_rows(std::int64_t output_rows) const {
     return (output_rows - 1) * window.stride[0] + (window.kernel[0] - 1) * window.dilation[0] + 1;
-  }
-  static bool is_dense(const TensorView& y) {
-    return y.dtype == kComputeType<T> && (y.sizes[2] == 1 || y.strides[2] == y.sizes[3]);
   }
 
   /// One lane's scratch.
@@ -199,17 +193,11 @@ struct DepthwisePlanes {
 };
 
 std::size_t depthwise_planes_workspace(const DepthwiseArguments& arguments, int threads) {
-  if (arguments.x.dtype == DataType::float64) {
-    return DepthwisePlanes<double>(arguments, threads, nullptr).workspace_bytes();
-  }
-  return DepthwisePlanes<float>(arguments, threads, nullptr).workspace_bytes();
+  return pass_workspace_bytes<DepthwisePlanes>(arguments, threads);
 }
 
 void depthwise_planes_run(const DepthwiseArguments& arguments, const Execution& execution) {
-  if (arguments.x.dtype == DataType::float64) {
-    return DepthwisePlanes<double>(arguments, execution.threads, execution.workspace).run(execution);
-  }
-  DepthwisePlanes<float>(arguments, execution.threads, execution.workspace).run(execution);
+  run_pass<DepthwisePlanes>(arguments, execution);
 }
 
 }  // namespace HWY_NAMESPACE

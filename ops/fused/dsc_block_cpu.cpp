@@ -8,6 +8,7 @@
 
 #include <vector>
 
+#include "fusedsc/common/cpu/pass-inl.h"
 #include "fusedsc/fused/dsc_block_tiles-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -103,15 +104,11 @@ struct DscBlockForward {
 };
 
 std::size_t dsc_block_workspace(const DscBlockArguments& block, int threads) {
-  if (block.x.dtype == DataType::float64) return DscBlockForward<double>(block, threads, nullptr).workspace_bytes();
-  return DscBlockForward<float>(block, threads, nullptr).workspace_bytes();
+  return pass_workspace_bytes<DscBlockForward>(block, threads);
 }
 
 void dsc_block_run(const DscBlockArguments& block, const Execution& execution) {
-  if (block.x.dtype == DataType::float64) {
-    return DscBlockForward<double>(block, execution.threads, execution.workspace).run(execution);
-  }
-  DscBlockForward<float>(block, execution.threads, execution.workspace).run(execution);
+  run_pass<DscBlockForward>(block, execution);
 }
 
 }  // namespace HWY_NAMESPACE

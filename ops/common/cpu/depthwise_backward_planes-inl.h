@@ -55,7 +55,7 @@ struct DepthwiseBackwardPlanes {
         want_input(arguments.grad_x.data != nullptr),
         want_weight(arguments.grad_weight.data != nullptr),
         input_direct(!arguments.prologue && geometry.window.stride[1] == 1 && arguments.x.dtype == kComputeType<T>),
-        store_direct(want_input && is_dense(arguments.grad_x)),
+        store_direct(want_input && has_dense_planes<T>(arguments.grad_x)),
         three_by_three(is_three_by_three(geometry.window) && geometry.classes() == 1),
         lanes(std::min<std::int64_t>(threads, tasks.count())),
         arena(workspace) {
@@ -68,14 +68,6 @@ struct DepthwiseBackwardPlanes {
     if (want_weight) grad_weight = arena.take<T>(partial * tap_count);
     if (arguments.grad_bias) grad_bias = arena.take<T>(partial);
     if (arguments.sums) sums = arena.take<T>(2 * partial);
-  }
-
-  static constexpr std::int64_t kChunkBytes = 12 << 10;  ///< of input rows
-  static constexpr std::int64_t kLeastRows = 8;
-  static inline const Prologue kNoPrologue{};
-
-  static bool is_dense(const ConstTensorView& x) {
-    return x.dtype == kComputeType<T> && (x.sizes[2] == 1 || x.strides[2] == x.sizes[3]);
   }
 
   /// One lane's scratch.
@@ -225,7 +217,7 @@ struct DepthwiseBackwardPlanes {
       SumVectors<T> vectors;
       if (sums != nullptr) vectors = {&mean, sums_of(0) + sum, sums_of(1) + sum};
       const T* x = lane.raw;
-      if (is_dense(arguments.x)) x = element<T>(arguments.x, n, c, plane.rows.begin, 0);
+      if (has_dense_planes<T>(arguments.x)) x = element<T>(arguments.x, n, c, plane.rows.begin, 0);
       else raw_input.load(plane, {lane.raw, columns, 0});
       apply_activation_backward<Major, T>(Patch<T>{grad, 0}, {x, 0}, {&scale, &shift, arguments.prologue.activation},
                                           vectors, extent);

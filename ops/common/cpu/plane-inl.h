@@ -27,6 +27,15 @@ struct PlanePart {
   Range channels, rows;
 };
 
+/// Whether each plane of x is one piece of memory that needs no conversion.
+template <class T>
+bool has_dense_planes(const ConstTensorView& x) {
+  return x.dtype == kComputeType<T> && (x.sizes[2] == 1 || x.strides[2] == x.sizes[3]);
+}
+
+/// As elements are where there is nothing to apply to them.
+inline const Prologue kNoPrologue{};
+
 /// Where rows go in scratch memory.
 template <class T>
 struct PlaneTarget {

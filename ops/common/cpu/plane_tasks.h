@@ -25,6 +25,10 @@ inline std::string needs_planes(const Window& window, std::initializer_list<Name
   return {};
 }
 
+/// Input rows that a pass loads and works off at once: so many bytes of them, but so many rows at least.
+inline constexpr std::int64_t kChunkBytes = 12 << 10;
+inline constexpr std::int64_t kLeastRows = 8;
+
 /// How a pass over all planes is cut into tasks that can run at the same time: blocks of channels whose planes follow
 /// one another in memory, and groups of images where the channels alone are too few. Partial sums belong to groups:
 /// they do not depend on the number of threads.
