@@ -27,6 +27,7 @@ KEYS = [
     "ratio",
     "floor_us",
 ]
+pytestmark = pytest.mark.xdist_group("benchmarks")  # they share a run
 TINY = ["--batch", "1", "--rounds", "1", "--malloc", "system"]
 
 
