@@ -7,6 +7,7 @@
 
 #include "fusedsc/common/problem.h"
 #include "fusedsc/runtime/execution.h"
+#include "fusedsc/runtime/plan.h"
 
 namespace fusedsc {
 
@@ -55,6 +56,7 @@ struct BatchNormApplyArguments {
 };
 void batch_norm_apply(const BatchNormApplyArguments& arguments, const Execution& execution);
 std::size_t batch_norm_apply_workspace_bytes(const BatchNormApplyArguments& arguments, int threads);
+Plan<BatchNormApplyArguments> plan_batch_norm_apply(const BatchNormApplyArguments& arguments, int threads);
 
 /// The two sums BatchNorm's backward needs, of g = grad_y * activation'(scale*x + shift).
 struct BatchNormReduceArguments {
@@ -65,5 +67,6 @@ struct BatchNormReduceArguments {
 };
 void batch_norm_reduce(const BatchNormReduceArguments& arguments, const Execution& execution);
 std::size_t batch_norm_reduce_workspace_bytes(const BatchNormReduceArguments& arguments, int threads);
+Plan<BatchNormReduceArguments> plan_batch_norm_reduce(const BatchNormReduceArguments& arguments, int threads);
 
 }  // namespace fusedsc

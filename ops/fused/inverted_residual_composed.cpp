@@ -1,7 +1,5 @@
 #include "fusedsc/fused/inverted_residual_composed.h"
 
-#include <algorithm>
-
 #include "fusedsc/backward/depthwise.h"
 #include "fusedsc/backward/pointwise.h"
 #include "fusedsc/common/status.h"
@@ -94,25 +92,32 @@ struct ComposedForward {
     project.statistics = project_seam.statistics();
   }
 
-  std::size_t workspace_bytes(int threads) const {
-    std::size_t bytes = expands ? pointwise_conv2d_workspace_bytes(expand, threads) : 0;
-    bytes = std::max(bytes, depthwise_conv2d_workspace_bytes(depthwise, threads));
-    bytes = std::max(bytes, pointwise_conv2d_workspace_bytes(project, threads));
-    bytes = std::max(bytes, batch_norm_apply_workspace_bytes(apply, threads));
-    return arena.used() + bytes;
+  struct Plans {
+    Plan<PointwiseArguments> expand;  ///< empty without expansion
+    Plan<DepthwiseArguments> depthwise;
+    Plan<PointwiseArguments> project;
+    Plan<BatchNormApplyArguments> apply;
+
+    std::size_t workspace_bytes() const { return most_workspace_bytes(expand, depthwise, project, apply); }
+  };
+
+  Plans plan(int threads) const {
+    return {expands ? plan_pointwise_conv2d(expand, threads) : Plan<PointwiseArguments>(),
+            plan_depthwise_conv2d(depthwise, threads), plan_pointwise_conv2d(project, threads),
+            plan_batch_norm_apply(apply, threads)};
   }
 
-  void run(const Execution& execution) const {
+  void run(const Plans& plans, const Execution& execution) const {
     const Execution rest = rest_of(execution, arena);
     if (expands) {
-      pointwise_conv2d(expand, rest);
+      plans.expand.run(expand, rest);
       finalize(expand_seam, rest);
     }
-    depthwise_conv2d(depthwise, rest);
+    plans.depthwise.run(depthwise, rest);
     finalize(dw_seam, rest);
-    pointwise_conv2d(project, rest);
+    plans.project.run(project, rest);
     finalize(project_seam, rest);
-    batch_norm_apply(apply, rest);
+    plans.apply.run(apply, rest);
   }
 
   void finalize(const Seam& seam, const Execution& execution) const {
@@ -223,26 +228,37 @@ struct ComposedBackward {
 
   bool wants_project() const { return wants_grad_d || wanted.grad_project_weight; }
 
-  std::size_t workspace_bytes(int threads) const {
-    std::size_t bytes = batch_norm_reduce_workspace_bytes(reduce, threads);
-    if (wants_project()) bytes = std::max(bytes, pointwise_conv2d_backward_workspace_bytes(project, threads));
-    if (wants_depthwise) bytes = std::max(bytes, depthwise_conv2d_backward_workspace_bytes(depthwise, threads));
-    if (wants_expand) bytes = std::max(bytes, pointwise_conv2d_backward_workspace_bytes(expand, threads));
-    return arena.used() + bytes;
+  /// Those of what nothing asks for are empty.
+  struct Plans {
+    Plan<BatchNormReduceArguments> reduce;
+    Plan<PointwiseBackwardArguments> project;
+    Plan<DepthwiseBackwardArguments> depthwise;
+    Plan<PointwiseBackwardArguments> expand;
+
+    std::size_t workspace_bytes() const { return most_workspace_bytes(reduce, project, depthwise, expand); }
+  };
+
+  Plans plan(int threads) const {
+    Plans plans;
+    plans.reduce = plan_batch_norm_reduce(reduce, threads);
+    if (wants_project()) plans.project = plan_pointwise_conv2d_backward(project, threads);
+    if (wants_depthwise) plans.depthwise = plan_depthwise_conv2d_backward(depthwise, threads);
+    if (wants_expand) plans.expand = plan_pointwise_conv2d_backward(expand, threads);
+    return plans;
   }
 
-  void run(const Execution& execution) const {
+  void run(const Plans& plans, const Execution& execution) const {
     const Execution rest = rest_of(execution, arena);
     if (expands) batch_norm_finalize(expand_seam.affine(), rest);
     batch_norm_finalize(dw_seam.affine(), rest);
     batch_norm_finalize(project_seam.affine(), rest);
-    batch_norm_reduce(reduce, rest);
+    plans.reduce.run(reduce, rest);
     batch_norm_coefficients(project_seam.coefficients(), rest);
-    if (wants_project()) pointwise_conv2d_backward(project, rest);
+    if (wants_project()) plans.project.run(project, rest);
     if (wants_grad_d) batch_norm_coefficients(dw_seam.coefficients(), rest);
-    if (wants_depthwise) depthwise_conv2d_backward(depthwise, rest);
+    if (wants_depthwise) plans.depthwise.run(depthwise, rest);
     if (wants_grad_e) batch_norm_coefficients(expand_seam.coefficients(), rest);
-    if (wants_expand) pointwise_conv2d_backward(expand, rest);
+    if (wants_expand) plans.expand.run(expand, rest);
   }
 };
 
