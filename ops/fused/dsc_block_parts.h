@@ -17,7 +17,7 @@ DepthwiseArguments depthwise_of(const DscBlockBackwardArguments& block);
 /// d's sizes in an order of memory like x's.
 ConstTensorView middle_view(const ConstTensorView& x, const ConstTensorView& dw_weight, const Window& window);
 
-/// Elements of d per channel.
+/// Elements of d per channel; of an empty batch one, by which its sums, all zero, can be divided.
 std::int64_t middle_count(const ConstTensorView& y);
 
 /// BatchNorm as an affine map, from the block's parameters and statistics.

@@ -1,5 +1,7 @@
 #include "fusedsc/fused/inverted_residual_composed.h"
 
+#include <algorithm>
+
 #include "fusedsc/backward/depthwise.h"
 #include "fusedsc/backward/pointwise.h"
 #include "fusedsc/common/status.h"
@@ -10,7 +12,33 @@
 namespace fusedsc {
 namespace {
 
-std::int64_t count_of(const ConstTensorView& x) { return x.sizes[0] * x.sizes[2] * x.sizes[3]; }
+/// Values per channel; of an empty batch one, by which its sums, all zero, can be divided.
+std::int64_t count_of(const ConstTensorView& x) {
+  return std::max<std::int64_t>(x.sizes[0] * x.sizes[2] * x.sizes[3], 1);
+}
+
+/// Operators tell what is given by its address. Without elements there need not be one: then this is `like`, with an
+/// address where nothing is.
+void give_address(TensorView& tensor, const TensorView& like) {
+  alignas(64) static char nothing;
+  if (tensor || like.elements() != 0) return;
+  tensor = like;
+  tensor.data = &nothing;
+}
+
+InvertedResidualArguments with_addresses(InvertedResidualArguments block) {
+  if (block.expand_weight) give_address(block.e, block.e);
+  give_address(block.d, block.d);
+  give_address(block.p, block.p);
+  return block;
+}
+
+InvertedResidualBackwardArguments with_addresses(InvertedResidualBackwardArguments wanted) {
+  wanted.forward = with_addresses(wanted.forward);
+  if (wanted.forward.expand_weight) give_address(wanted.grad_e, wanted.forward.e);
+  give_address(wanted.grad_d, wanted.forward.d);
+  return wanted;
+}
 
 /// One BatchNorm of the block between the raw tensor it normalises and whoever reads it.
 struct Seam {
@@ -54,7 +82,7 @@ struct Seam {
 };
 
 struct ComposedForward {
-  const InvertedResidualArguments& block;
+  InvertedResidualArguments block;
   Arena arena;
   bool expands;
   Seam expand_seam, dw_seam, project_seam;
@@ -63,7 +91,7 @@ struct ComposedForward {
   BatchNormApplyArguments apply;
 
   ComposedForward(const InvertedResidualArguments& block_, void* workspace)
-      : block(block_),
+      : block(with_addresses(block_)),
         arena(workspace),
         expands(block.expand_weight),
         expand_seam(expands ? block.e : TensorView(), block.expand_bn, arena),
@@ -165,7 +193,7 @@ struct GradientSeam : Seam {
 /// From the result's gradient to x's: each step leaves the next one's gradient at the output of a BatchNorm, and the
 /// two sums with which that BatchNorm's backward happens on load. Steps that nothing asks for are left out.
 struct ComposedBackward {
-  const InvertedResidualBackwardArguments& wanted;
+  InvertedResidualBackwardArguments wanted;
   const InvertedResidualArguments& block;
   Arena arena;
   bool expands, wants_expand, wants_grad_e, wants_depthwise, wants_grad_d;
@@ -175,8 +203,8 @@ struct ComposedBackward {
   DepthwiseBackwardArguments depthwise;
 
   ComposedBackward(const InvertedResidualBackwardArguments& wanted_, void* workspace)
-      : wanted(wanted_),
-        block(wanted_.forward),
+      : wanted(with_addresses(wanted_)),
+        block(wanted.forward),
         arena(workspace),
         expands(block.expand_weight),
         wants_expand(expands && (wanted.grad_x || wanted.grad_expand_weight)),
