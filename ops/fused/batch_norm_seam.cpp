@@ -139,6 +139,17 @@ void batch_norm_finalize(const BatchNormFinalizeArguments& arguments, const Exec
       .unchecked_run(arguments, execution);
 }
 
+BatchNormFinalizeArguments affine_of(const Normalisation& by, ChannelVector scale, ChannelVector shift) {
+  BatchNormFinalizeArguments finalize;
+  finalize.weight = by.weight;
+  finalize.bias = by.bias;
+  finalize.mean = by.mean;
+  finalize.invstd = by.invstd;
+  finalize.scale = scale;
+  finalize.shift = shift;
+  return finalize;
+}
+
 void clear_statistics(ChannelVector mean, ChannelVector variance, ChannelVector invstd, double eps) {
   clear(mean);
   clear(variance);

@@ -29,6 +29,14 @@ struct BatchNormFinalizeArguments {
 };
 void batch_norm_finalize(const BatchNormFinalizeArguments& arguments, const Execution& execution);
 
+/// What one BatchNorm normalises with.
+struct Normalisation {
+  ConstChannelVector weight, bias;  ///< or empty for 1 and 0
+  ConstChannelVector mean, invstd;
+};
+/// That as an affine map.
+BatchNormFinalizeArguments affine_of(const Normalisation& by, ChannelVector scale, ChannelVector shift);
+
 /// The statistics of an empty batch: mean 0, variance 0 (which may be empty) and the invstd that goes with it.
 void clear_statistics(ChannelVector mean, ChannelVector variance, ChannelVector invstd, double eps);
 

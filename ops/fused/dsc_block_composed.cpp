@@ -26,7 +26,7 @@ struct ComposedForward {
     depthwise = depthwise_of(block);
     depthwise.y = middle_memory(block.d, depthwise.y, arena);
     for (ChannelVector* vector : {&m2, &scale, &shift}) *vector = take_channels(arena, depthwise.y);
-    finalize = affine_of(block, scale, shift);
+    finalize = affine_of(normalisation_of(block), scale, shift);
     if (block.training) {
       depthwise.statistics = {block.mean, m2};
       add_statistics(block, m2, finalize);
@@ -104,7 +104,7 @@ struct ComposedBackward {
   void run(const Plans& plans, const Execution& execution) const {
     const Execution rest = rest_of(execution, arena);
     if (!block.d) plans.recomputed.run(recomputed, rest);
-    batch_norm_finalize(affine_of(block, scale, shift), rest);
+    batch_norm_finalize(affine_of(normalisation_of(block), scale, shift), rest);
     plans.pointwise.run(pointwise, rest);
     batch_norm_coefficients(coefficients_of(block, middle), rest);
     if (wants_depthwise_gradients(block)) plans.depthwise.run(depthwise, rest);

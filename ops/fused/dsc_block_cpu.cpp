@@ -134,7 +134,7 @@ Plan<DscBlockArguments> plan_both_passes(const DscBlockArguments& block, int thr
   return {workspace_bytes, [first = std::move(first), second = std::move(second)](const DscBlockArguments& like,
                                                                                   const Execution& execution) {
             first.run(statistics_pass(like, like.invstd), execution);
-            BatchNormFinalizeArguments finalize = affine_of(like, {}, {});
+            BatchNormFinalizeArguments finalize = affine_of(normalisation_of(like), {}, {});
             add_statistics(like, like.invstd, finalize);
             batch_norm_finalize(finalize, execution);
             second.unchecked_run(like, execution);

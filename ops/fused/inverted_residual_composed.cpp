@@ -59,14 +59,7 @@ struct Seam {
   Statistics statistics() const { return {parameters.mean, parameters.invstd}; }
 
   BatchNormFinalizeArguments affine() const {
-    BatchNormFinalizeArguments finalize;
-    finalize.weight = parameters.weight;
-    finalize.bias = parameters.bias;
-    finalize.mean = parameters.mean;
-    finalize.invstd = parameters.invstd;
-    finalize.scale = scale;
-    finalize.shift = shift;
-    return finalize;
+    return affine_of({parameters.weight, parameters.bias, parameters.mean, parameters.invstd}, scale, shift);
   }
 
   /// The affine map, after what it takes of the statistics.
