@@ -20,7 +20,7 @@ train: setup  ## train MobileNetV2 with fused blocks on Fashion-MNIST and compar
 test: setup  ## every test that needs no GPU
 	$(BIN)/cmake --build --preset release
 	$(BIN)/ctest --preset release --label-regex cpu -j $(CMAKE_BUILD_PARALLEL_LEVEL)
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadgroup $(PYTEST_ARGS)
 
 bench: setup  ## side by side with PyTorch on this machine: benchmarks/results/*.json
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)

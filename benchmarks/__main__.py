@@ -29,6 +29,7 @@ examples:
   python -m benchmarks --device cuda                          every layer on the GPU: benchmarks/results/<gpu>/*.json
   python -m benchmarks --device cuda --suite depthwise --batch 1 64 --dtype float16 --layout channels_last
   python -m benchmarks --device cuda --case 'D18 *' --direction 'input gradient'
+  python -m benchmarks --device cuda --suite dsc_block network --compile --dtype float16 --layout channels_last
 
 A record's ratio is PyTorch's time over ours, both from this run; PyTorch's is its best variant. On a GPU, results of a
 part replace those of the same cases among the kept ones; each says the commit it was measured on.
@@ -60,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
         tuple(options.direction or ()),
         options.compile,
     )
-    cases = selection.cases(machine.sets_of)
+    cases = selection.cases(machine)
     if not cases:
         raise UserError(f"--case: no case of {', '.join(options.suite)} matches '{options.case}'")
     if options.list:
@@ -83,7 +84,10 @@ def run(options: argparse.Namespace) -> int:
     console.print(f"{facts}; medians of {options.rounds} rounds")
     for path in write(records, options, machine, facts):
         console.print(f"Written: {path}")
-    return 0
+    failures = sum("error" in record for record in records)
+    if failures:
+        print(f"{failures} of {len(records)} cases failed", file=sys.stderr)
+    return 1 if failures else 0
 
 
 def prepare(options: argparse.Namespace) -> None:
@@ -107,12 +111,17 @@ def describe(options: argparse.Namespace, machine: Machine) -> str:
 
 
 def measure(case: Case, machine: Machine, options: argparse.Namespace) -> report.Record:
-    workload = case.build()
-    timings = time_in_turns(machine, {OURS: workload.ours, **workload.pytorch}, workload.sets, options.rounds)
-    best = timings.best(list(workload.pytorch))
-    ours_us, pytorch_us = timings.seconds[OURS] * 1e6, timings.seconds[best] * 1e6
-    touched, bandwidth = workload.touched_bytes, machine.bandwidth
-    record = {
+    """The case's record: what was measured, or under "error" why it was not."""
+    try:
+        return record_of(case, machine, options)
+    except Exception as error:  # whatever it is, the other cases are measured all the same
+        reason = f"{type(error).__name__}: {error}"
+    print(f"{case.suite} {case.name} {case.dtype} {case.layout} {case.direction}: {reason}", file=sys.stderr)
+    return identity(case, machine) | {"batch": case.batch, "commit": options.commit, "error": reason}
+
+
+def identity(case: Case, machine: Machine) -> report.Record:
+    return {
         "suite": case.suite,
         "case": case.name,
         "op": case.op,
@@ -120,6 +129,17 @@ def measure(case: Case, machine: Machine, options: argparse.Namespace) -> report
         "dtype": case.dtype,
         "layout": case.layout,
         "device": machine.device,
+    }
+
+
+def record_of(case: Case, machine: Machine, options: argparse.Namespace) -> report.Record:
+    with machine.building():
+        workload = case.build()
+        timings = time_in_turns(machine, {OURS: workload.ours, **workload.pytorch}, workload.sets, options.rounds)
+    best = timings.best(list(workload.pytorch))
+    ours_us, pytorch_us = timings.seconds[OURS] * 1e6, timings.seconds[best] * 1e6
+    touched, bandwidth = workload.touched_bytes, machine.bandwidth
+    record = identity(case, machine) | {
         "ours_us": significant(ours_us),
         "pytorch_us": significant(pytorch_us),
         "pytorch_variant": best,
@@ -131,6 +151,7 @@ def measure(case: Case, machine: Machine, options: argparse.Namespace) -> report
         "operations": workload.operations,
         "rounds": options.rounds,
         "commit": options.commit,
+        **workload.facts,
     }
     if options.device == "cpu":
         return record | {"threads": torch.get_num_threads(), "malloc": options.malloc}
@@ -150,6 +171,8 @@ def write(records: list[report.Record], options: argparse.Namespace, machine: Ma
         if output is None:
             return []
         report.write_json(output, records)
+        if not report.measured(records):
+            return [output]
         report.write_plot(output.with_suffix(".png"), records, facts)
     except OSError as error:
         where = options.output or RESULTS
@@ -171,13 +194,13 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--device", choices=tuple(SUITES), default="cpu", help="cuda: a GPU of either make (cpu)")
-    parser.add_argument("--suite", nargs="+", choices=SUITES["cpu"], metavar="SUITE", help=f"{SUITES} (all)")
+    parser.add_argument("--suite", nargs="+", choices=SUITES["cuda"], metavar="SUITE", help=f"{SUITES} (all)")
     parser.add_argument("--case", default="*", metavar="PATTERN", help="cases by name, with * and ? (all)")
     parser.add_argument("--list", action="store_true", help="the names of the cases, without running them")
     parser.add_argument("--rounds", type=_count, metavar="N", help=f"samples of each variant ({ROUNDS})")
     parser.add_argument(
         "--batch", type=_count, nargs="+", metavar="N",
-        help="images per batch (CPU: 8 for blocks, networks: their own; GPU: 1 8 16 32 64)",
+        help="images per batch (each block's and network's own, CPU layers: 8, GPU layers: 1 8 16 32 64)",
     )  # fmt: skip
     parser.add_argument("--dtype", nargs="+", choices=tuple(DTYPES), help="(CPU: float32; GPU: all)")
     parser.add_argument("--layout", nargs="+", choices=tuple(LAYOUTS), default=list(LAYOUTS), help="(both)")

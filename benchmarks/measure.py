@@ -7,7 +7,8 @@ import itertools
 import statistics
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -36,6 +37,9 @@ class Machine(Protocol):
     device: str
     """As records name it."""
 
+    torch_device: str
+    """As PyTorch names it."""
+
     bandwidth: float
     """Bytes per second that are read and written in a copy."""
 
@@ -43,6 +47,10 @@ class Machine(Protocol):
 
     def sets_of(self, touched_bytes: int) -> int:
         """How many sets of tensors a workload shall go through in turn."""
+        ...
+
+    def building(self) -> AbstractContextManager:
+        """Where workloads are built, and cleared away after if that, or timing them, fails."""
         ...
 
     def sampler(self, run: Run, sets: int) -> Callable[[], float]:
@@ -64,7 +72,7 @@ def time_in_turns(machine: Machine, runs: dict[str, Run], sets: int, rounds: int
 class Cpu:
     """The CPU, with the threads in use."""
 
-    device = "cpu"
+    device = torch_device = "cpu"
 
     def describe(self) -> str:
         return f"{torch.get_num_threads()} threads, copies {self.bandwidth / 1e9:.1f} GB/s"
@@ -78,6 +86,9 @@ class Cpu:
 
     def sets_of(self, touched_bytes: int) -> int:
         return 1
+
+    def building(self) -> AbstractContextManager:
+        return nullcontext()
 
     def sampler(self, run: Run, sets: int) -> Callable[[], float]:
         """A sample is as many calls as fill ``SAMPLE_SECONDS``, after one call that is not counted: that one pays for
@@ -96,13 +107,18 @@ class Gpu:
     """The GPU that PyTorch calls cuda:0. A sample replays a captured graph that goes through sets of tensors larger,
     together, than the last-level cache, so that what a call reads is not there from the call before."""
 
+    torch_device = "cuda"
     SAMPLE_SECONDS = 1e-3
+    WARM_UPS = 3  # libraries choose their algorithms, optimizers and autograd allocate
     ROTATED_BYTES = 192 << 20
     MOST_SETS = 512
 
     def __init__(self) -> None:
         self.name = torch.cuda.get_device_name(0)
         self.device = self.name.split()[-1].lower()
+        self._start()
+
+    def _start(self) -> None:
         self._stream = torch.cuda.Stream()
         # Graphs write their results to the same memory one after the other: what they compute has been checked before.
         self._pool = torch.cuda.graph_pool_handle()
@@ -121,6 +137,20 @@ class Gpu:
 
     def sets_of(self, touched_bytes: int) -> int:
         return min(max(2, -(-self.ROTATED_BYTES // touched_bytes)), self.MOST_SETS)
+
+    @contextmanager
+    def building(self) -> Iterator[None]:
+        """Everything happens on the stream that is captured: what autograd keeps between steps belongs to the stream
+        it was made on, and must not be another one."""
+        torch.cuda.synchronize()
+        try:
+            with torch.cuda.stream(self._stream):
+                yield
+        except Exception:
+            torch.cuda.synchronize()
+            self._start()
+            raise
+        torch.cuda.synchronize()
 
     def sampler(self, run: Run, sets: int) -> Callable[[], float]:
         graph, results = self._capture(run, sets)
@@ -147,11 +177,16 @@ class Gpu:
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         with torch.cuda.stream(self._stream):
-            for _ in range(2):  # libraries choose their algorithms
+            for _ in range(self.WARM_UPS):
                 run(0)
             torch.cuda.synchronize()
             graph.capture_begin(pool=self._pool)
-            results = [run(i) for i in range(sets)]
+            try:
+                results = [run(i) for i in range(sets)]
+            except Exception:
+                with suppress(RuntimeError):  # says that the capture failed, which the other says better
+                    graph.capture_end()
+                raise
             graph.capture_end()
         torch.cuda.synchronize()
         return graph, results

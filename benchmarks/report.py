@@ -25,10 +25,15 @@ CASE_KEYS = ("suite", "case", "direction", "dtype", "layout")
 """What makes two records two measurements of one thing."""
 
 
+def measured(records: list[Record]) -> list[Record]:
+    """Those that did not fail."""
+    return [record for record in records if "error" not in record]
+
+
 def groups(records: list[Record]) -> dict[tuple[str, ...], list[Record]]:
-    """The records that are alike but for their shapes, in order."""
+    """The records that are alike but for their shapes, in order; without those that failed."""
     grouped = defaultdict(list)
-    for record in records:
+    for record in measured(records):
         key = (record["suite"], record["direction"], record["dtype"], record["layout"], f"n{record['batch']}")
         grouped[key].append(record)
     return grouped
@@ -62,6 +67,12 @@ def print_tables(records: list[Record], console: Console) -> None:
         ratios = (mean_ratio(members), pytorch / ours, min(record["ratio"] for record in members))
         means.add_row(*group, *(f"{ratio:.2f}" for ratio in ratios), _microseconds(ours), _microseconds(pytorch))
     console.print(means)
+    peaks = _table("Memory of a step at its peak", ("case", "dtype", "variant"), ("GiB",))
+    for record in records:
+        for variant, peak in record.get("peak_bytes_of_all", {}).items():
+            peaks.add_row(record["case"], record["dtype"], variant, f"{peak / 2**30:.2f}")
+    if peaks.row_count:
+        console.print(peaks)
 
 
 def _microseconds(value: float) -> str:
@@ -103,11 +114,13 @@ def write_gpu_plots(path: Path, records: list[Record], title: str) -> list[Path]
         return []
     from . import plots
 
+    drawings = {"ratio": measured(records), "roofline": [r for r in measured(records) if r["operations"] is not None]}
     written = []
-    for kind, figure in (("ratio", plots.ratios(records, title)), ("roofline", plots.roofline(records, title))):
-        image = path.with_name(f"{path.stem}_{kind}.png")
-        _write_figure(image, figure)
-        written.append(image)
+    for kind, drawn in drawings.items():
+        if drawn:
+            image = path.with_name(f"{path.stem}_{kind}.png")
+            _write_figure(image, {"ratio": plots.ratios, "roofline": plots.roofline}[kind](drawn, title))
+            written.append(image)
     return written
 
 
@@ -115,6 +128,7 @@ def write_plot(path: Path, records: list[Record], title: str) -> None:
     """A panel per suite: the ratio of each case, a bar per direction and layout."""
     from matplotlib.figure import Figure
 
+    records = measured(records)
     suites = list(dict.fromkeys(record["suite"] for record in records))
     figure = Figure(figsize=(12, 3.2 * len(suites)), layout="constrained")
     figure.suptitle(title)

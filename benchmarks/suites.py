@@ -9,10 +9,12 @@ from functools import partial
 
 import torch
 
-from . import workloads
-from .workloads import Block, Convolution, Network, Place, Workload
+from .measure import Machine
+from .workloads import LAYOUTS, Place, Workload
+from .workloads.block import Block, InvertedResidual, block
+from .workloads.convolution import Convolution, convolution
+from .workloads.network import Network, training_step
 
-LAYOUTS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 # Depthwise 3x3 -> BatchNorm -> ReLU6 -> pointwise blocks of MobileNetV2 at 224x224.
@@ -25,6 +27,33 @@ BLOCKS = (
     Block(channels=960, size=7, stride=1, out_channels=160),
 )
 NETWORKS = (Network(size=224, batch=16), Network(size=32, batch=128))
+
+# On GPUs: all blocks of that kind in MobileNetV2, its inverted residuals, and a step of the network.
+GPU_BLOCKS = tuple(
+    Block(*shape, batch=128, label=f"B{i}")
+    for i, shape in enumerate(
+        (
+            (32, 112, 1, 16), (96, 112, 2, 24), (144, 56, 1, 24), (144, 56, 2, 32), (192, 28, 1, 32), (192, 28, 2, 64),
+            (384, 14, 1, 64), (384, 14, 1, 96), (576, 14, 1, 96), (576, 14, 2, 160), (960, 7, 1, 160), (960, 7, 1, 320),
+        ),
+        1,
+    )
+)  # fmt: skip
+INVERTED_RESIDUALS = (
+    InvertedResidual("R1", 32, 1, 112, 1, 16),
+    InvertedResidual("R2", 16, 6, 112, 2, 24),
+    InvertedResidual("R3", 24, 6, 56, 1, 24),
+    InvertedResidual("R4", 24, 6, 56, 2, 32),
+    InvertedResidual("R5-6", 32, 6, 28, 1, 32, occurrences=2),
+    InvertedResidual("R7", 32, 6, 28, 2, 64),
+    InvertedResidual("R8-10", 64, 6, 14, 1, 64, occurrences=3),
+    InvertedResidual("R11", 64, 6, 14, 1, 96),
+    InvertedResidual("R12-13", 96, 6, 14, 1, 96, occurrences=2),
+    InvertedResidual("R14", 96, 6, 14, 2, 160),
+    InvertedResidual("R15-16", 160, 6, 7, 1, 160, occurrences=2),
+    InvertedResidual("R17", 160, 6, 7, 1, 320),
+)
+GPU_NETWORKS = (Network(size=224, batch=256),)
 
 # On GPUs: the layers of EfficientNet-B0, MnasNet, MobileNetV2 and ShuffleNetV2.
 # Depthwise: channels, size, kernel, stride.
@@ -47,12 +76,12 @@ POINTWISE_LAYERS = (
 )  # fmt: skip
 BATCHES = (1, 8, 16, 32, 64)
 
-SUITES = {"cpu": ("depthwise", "pointwise", "dsc_block", "network"), "cuda": ("depthwise", "pointwise")}
-DIRECTIONS = {
-    "cpu": ("forward", "backward"),
-    "cuda": ("forward", "input gradient", "weight gradient"),
-    "dsc_block": ("forward", "forward+backward"),
+SUITES = {
+    "cpu": ("depthwise", "pointwise", "dsc_block", "network"),
+    "cuda": ("depthwise", "pointwise", "dsc_block", "inverted_residual", "network"),
 }
+DIRECTIONS = {"cpu": ("forward", "backward"), "cuda": ("forward", "input gradient", "weight gradient")}
+BLOCK_DIRECTIONS = ("forward", "forward+backward")
 
 
 @dataclass(frozen=True)
@@ -84,8 +113,8 @@ class Selection:
     """Empty: all."""
     compiled: bool
 
-    def cases(self, sets_of: Callable[[int], int]) -> list[Case]:
-        cases = (case for suite in self.suites for case in self._cases(suite, sets_of))
+    def cases(self, machine: Machine) -> list[Case]:
+        cases = (case for suite in self.suites for case in self._cases(suite, machine))
         return [
             case
             for case in cases
@@ -94,29 +123,37 @@ class Selection:
             and (not self.directions or case.direction in self.directions)
         ]
 
-    def _cases(self, suite: str, sets_of: Callable[[int], int]) -> Iterator[Case]:
+    def _cases(self, suite: str, machine: Machine) -> Iterator[Case]:
+        if suite == "network":
+            yield from self._networks(machine)
+            return
         if suite in ("depthwise", "pointwise"):
-            yield from self._convolutions(suite, sets_of)
-        elif suite == "dsc_block":
-            for block in self._with_batches(BLOCKS):
-                for layout, memory_format in LAYOUTS.items():
-                    for direction in DIRECTIONS[suite]:
-                        build = partial(workloads.dsc_block, block, direction, memory_format, self.compiled)
-                        yield Case(suite, block.name, suite, direction, "float32", layout, block.batch, build)
+            subjects, make, directions = self._layers(suite), convolution, DIRECTIONS[self.device]
         else:
-            for network in self._with_batches(NETWORKS):
-                build = partial(workloads.training_step, network, self.compiled)
-                op, direction = "mobilenet_v2", "training step"
-                yield Case(suite, network.name, op, direction, "float32", "channels_last", network.batch, build)
-
-    def _convolutions(self, suite: str, sets_of: Callable[[int], int]) -> Iterator[Case]:
-        for conv in self._layers(suite):
+            subjects, make, directions = self._with_batches(self._blocks(suite)), block, BLOCK_DIRECTIONS
+        for subject in subjects:
             for dtype in self.dtypes:
-                for layout, memory_format in LAYOUTS.items():
-                    for direction in DIRECTIONS[self.device]:
-                        place = Place(self.device, DTYPES[dtype], memory_format, sets_of)
-                        build = partial(workloads.convolution, conv, direction, place)
-                        yield Case(suite, conv.name, suite, direction, dtype, layout, conv.batch, build)
+                for layout in LAYOUTS:
+                    for direction in directions:
+                        build = partial(make, subject, direction, self._place(machine, dtype, layout))
+                        yield Case(suite, subject.name, suite, direction, dtype, layout, subject.batch, build)
+
+    def _networks(self, machine: Machine) -> Iterator[Case]:
+        for network in self._with_batches(NETWORKS if self.device == "cpu" else GPU_NETWORKS):
+            for dtype in self.dtypes:
+                build = partial(training_step, network, self._place(machine, dtype, "channels_last"))
+                op, direction = "mobilenet_v2", "training step"
+                yield Case("network", network.name, op, direction, dtype, "channels_last", network.batch, build)
+
+    def _place(self, machine: Machine, dtype: str, layout: str) -> Place:
+        # A GPU's PyTorch gains nothing from a layout other than ours, unless that is channels_last.
+        layouts = tuple(LAYOUTS) if self.device == "cpu" else tuple(dict.fromkeys((layout, "channels_last")))
+        return Place(machine.torch_device, DTYPES[dtype], layout, machine.sets_of, layouts, self.compiled)
+
+    def _blocks(self, suite: str) -> tuple:
+        if suite == "inverted_residual":
+            return INVERTED_RESIDUALS
+        return BLOCKS if self.device == "cpu" else GPU_BLOCKS
 
     def _layers(self, suite: str) -> Iterator[Convolution]:
         if self.device == "cpu":

@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "fusedsc/common/problem.h"
-#include "fusedsc/runtime/execution.h"
+#include "fusedsc/runtime/plan.h"
 
 namespace fusedsc::aten {
 
@@ -44,16 +44,17 @@ Execution execution_on(c10::Device device);
 /// Memory from the device's allocator. On a GPU it may be freed as soon as the work that uses it is in the stream.
 at::Tensor workspace_on(c10::Device device, std::size_t bytes);
 
-/// Runs `op` on the device of `x`, with a workspace from its allocator.
+/// Runs an operator on the device of `x`, with a workspace from its allocator.
 template <class Arguments>
-void run(void (*op)(const Arguments&, const Execution&), std::size_t (*workspace_bytes)(const Arguments&, int),
-         const Arguments& arguments, const at::Tensor& x) {
+void run(Plan<Arguments> (*plan_operator)(const Arguments&, int threads), const Arguments& arguments,
+         const at::Tensor& x) {
   const c10::DeviceGuard guard(x.device());
   Execution execution = execution_on(x.device());
-  execution.workspace_bytes = workspace_bytes(arguments, execution.threads);
-  const at::Tensor workspace = workspace_on(x.device(), execution.workspace_bytes);
+  const Plan<Arguments> plan = plan_operator(arguments, execution.threads);
+  const at::Tensor workspace = workspace_on(x.device(), plan.workspace_bytes);
   execution.workspace = workspace.mutable_data_ptr();
-  op(arguments, execution);
+  execution.workspace_bytes = plan.workspace_bytes;
+  plan.run(arguments, execution);
 }
 
 }  // namespace fusedsc::aten

@@ -62,7 +62,7 @@ Tensor depthwise_conv2d_kernel(const Tensor& x, const Tensor& weight, const Opti
   if (y.numel() == 0) return y;
   const Tensor x_ = addressable(x), weight_ = weight.contiguous(), bias_ = vector_of(bias, x.scalar_type());
   const Window window = window_of(weight, stride, padding, dilation);
-  run(fusedsc::depthwise_conv2d, depthwise_conv2d_workspace_bytes, forward_arguments(x_, weight_, bias_, window, y), x);
+  run(plan_depthwise_conv2d, forward_arguments(x_, weight_, bias_, window, y), x);
   return y;
 }
 
@@ -73,8 +73,7 @@ Tensors3 depthwise_conv2d_backward_kernel(const Tensor& grad_y, const Tensor& x,
   if (grad_y.numel() == 0) return zeroed(gradients);
   const Tensor x_ = addressable(x), weight_ = weight.contiguous(), grad_y_ = addressable(grad_y);
   const Window window = window_of(weight, stride, padding, dilation);
-  run(fusedsc::depthwise_conv2d_backward, depthwise_conv2d_backward_workspace_bytes,
-      backward_arguments(grad_y_, x_, weight_, window, gradients), x);
+  run(plan_depthwise_conv2d_backward, backward_arguments(grad_y_, x_, weight_, window, gradients), x);
   return gradients;
 }
 

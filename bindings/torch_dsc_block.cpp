@@ -130,8 +130,7 @@ Tensors3 dsc_block_forward_kernel(const Tensor& x, const Tensor& dw_weight, cons
   const Operands operands(x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, pw_bias,
                           statistics.value_or(batch_statistics));
   const Window window = window_of(dw_weight, stride, padding, dilation);
-  run(fusedsc::dsc_block, dsc_block_workspace_bytes,
-      forward_arguments(operands, window, activation, eps, training, y, d), x);
+  run(plan_dsc_block, forward_arguments(operands, window, activation, eps, training, y, d), x);
   if (training) to_unbiased(batch_statistics.select(0, 2), y.numel() / y.size(1));
   return outputs;
 }
@@ -171,8 +170,8 @@ Tensors7 dsc_block_backward_kernel(const Tensor& grad_y, const Tensor& x, const 
 
   const Operands operands(x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, {}, statistics);
   const Tensor grad_y_ = addressable(grad_y);
-  run(fusedsc::dsc_block_backward, dsc_block_backward_workspace_bytes,
-      backward_arguments(operands, window, activation, training, d, grad_y_, grad_bn, written), x);
+  run(plan_dsc_block_backward, backward_arguments(operands, window, activation, training, d, grad_y_, grad_bn, written),
+      x);
   store(std::get<3>(written), std::get<3>(gradients));
   store(std::get<4>(written), std::get<4>(gradients));
   return gradients;

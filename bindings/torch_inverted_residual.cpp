@@ -199,7 +199,7 @@ Tensors5 inverted_residual_forward_kernel(const Tensor& x, const OptionalTensor&
                           statistics.value_or(batch_statistics));
   const auto arguments = forward_arguments(operands, window_of(dw_weight, stride, padding, dilation), activation,
                                            residual, training, eps, {y, batch_statistics, e, d, p});
-  run(fusedsc::inverted_residual, inverted_residual_workspace_bytes, arguments, x);
+  run(plan_inverted_residual, arguments, x);
   if (training) {
     const Tensor variance = batch_statistics.select(0, 2);
     const std::int64_t expanded = expand_weight ? e.size(1) : 0;
@@ -233,8 +233,7 @@ Tensors10 inverted_residual_backward_kernel(const Tensor& grad_y, const Tensor& 
   for (std::size_t i = 0; i < written.size(); ++i) {
     written[i] = accumulator_for(bn_gradients[i], statistics.scalar_type());
   }
-  run(fusedsc::inverted_residual_backward, inverted_residual_backward_workspace_bytes,
-      backward_arguments(forward, grad_y_, grad_d, grad_e, gradients, written), x);
+  run(plan_inverted_residual_backward, backward_arguments(forward, grad_y_, grad_d, grad_e, gradients, written), x);
   for (std::size_t i = 0; i < written.size(); ++i) store(written[i], bn_gradients[i]);
   return gradients;
 }

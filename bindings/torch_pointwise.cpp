@@ -57,7 +57,7 @@ Tensor pointwise_conv2d_kernel(const Tensor& x, const Tensor& weight, const Opti
   const Tensor y = pointwise_conv2d_meta(x, weight, bias, groups);
   if (y.numel() == 0) return y;
   const Tensor x_ = addressable(x), weight_ = weight.contiguous(), bias_ = vector_of(bias, x.scalar_type());
-  run(fusedsc::pointwise_conv2d, pointwise_conv2d_workspace_bytes, forward_arguments(x_, weight_, bias_, groups, y), x);
+  run(plan_pointwise_conv2d, forward_arguments(x_, weight_, bias_, groups, y), x);
   return y;
 }
 
@@ -66,8 +66,7 @@ Tensors3 pointwise_conv2d_backward_kernel(const Tensor& grad_y, const Tensor& x,
   const Tensors3 gradients = pointwise_conv2d_backward_meta(grad_y, x, weight, groups, output_mask);
   if (grad_y.numel() == 0) return zeroed(gradients);
   const Tensor x_ = addressable(x), weight_ = weight.contiguous(), grad_y_ = addressable(grad_y);
-  run(fusedsc::pointwise_conv2d_backward, pointwise_conv2d_backward_workspace_bytes,
-      backward_arguments(grad_y_, x_, weight_, groups, gradients), x);
+  run(plan_pointwise_conv2d_backward, backward_arguments(grad_y_, x_, weight_, groups, gradients), x);
   return gradients;
 }
 

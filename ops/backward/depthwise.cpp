@@ -4,12 +4,10 @@
 #include "fusedsc/backward/depthwise_gpu.h"
 #include "fusedsc/backward/depthwise_planes_cpu.h"
 #include "fusedsc/common/convolution_checks.h"
-#include "fusedsc/runtime/convolution.h"
+#include "fusedsc/runtime/operator.h"
 
 namespace fusedsc {
 namespace {
-
-constexpr const char* kName = "depthwise_conv2d_backward";
 
 std::span<const Implementation<DepthwiseBackwardArguments>> implementations() {
   static const Implementation<DepthwiseBackwardArguments> list[] = {
@@ -26,22 +24,32 @@ void check_problem(const DepthwiseBackwardArguments& arguments) {
   check_backward(arguments, depthwise_output_sizes(arguments.x.sizes, arguments.weight.sizes, arguments.window));
 }
 
+constexpr Operator<DepthwiseBackwardArguments> kOperator{
+    .name = "depthwise_conv2d_backward",
+    .implementations = implementations,
+    .check_problem = check_problem,
+    .check_memory = check_backward_memory<DepthwiseBackwardArguments>,
+    .is_empty = is_empty_backward<DepthwiseBackwardArguments>,
+    .clear_results = clear_sums_of<DepthwiseBackwardArguments>,
+};
+
 }  // namespace
 
 void depthwise_conv2d_backward(const DepthwiseBackwardArguments& arguments, const Execution& execution) {
-  check_problem(arguments);
-  check_backward_memory(arguments);
-  run_convolution(kName, implementations(), arguments, execution);
+  run(kOperator, arguments, execution);
 }
 
 std::size_t depthwise_conv2d_backward_workspace_bytes(const DepthwiseBackwardArguments& arguments, int threads) {
-  check_problem(arguments);
-  return convolution_workspace_bytes(kName, implementations(), arguments, threads);
+  return plan(kOperator, arguments, threads).workspace_bytes;
+}
+
+Plan<DepthwiseBackwardArguments> plan_depthwise_conv2d_backward(const DepthwiseBackwardArguments& arguments,
+                                                                int threads) {
+  return plan(kOperator, arguments, threads);
 }
 
 std::vector<Candidate> explain_depthwise_conv2d_backward(const DepthwiseBackwardArguments& arguments) {
-  check_problem(arguments);
-  return explain(implementations(), arguments);
+  return explain(kOperator, arguments);
 }
 
 }  // namespace fusedsc

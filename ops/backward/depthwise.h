@@ -28,6 +28,8 @@ struct DepthwiseBackwardArguments {
 /// Runs the first implementation that can. Throws InvalidArgument or Unsupported.
 void depthwise_conv2d_backward(const DepthwiseBackwardArguments& arguments, const Execution& execution);
 std::size_t depthwise_conv2d_backward_workspace_bytes(const DepthwiseBackwardArguments& arguments, int threads);
+Plan<DepthwiseBackwardArguments> plan_depthwise_conv2d_backward(const DepthwiseBackwardArguments& arguments,
+                                                                int threads);
 std::vector<Candidate> explain_depthwise_conv2d_backward(const DepthwiseBackwardArguments& arguments);
 
 }  // namespace fusedsc

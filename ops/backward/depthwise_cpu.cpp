@@ -7,6 +7,7 @@
 #include "hwy/foreach_target.h"
 
 #include "fusedsc/common/cpu/depthwise_backward_pass-inl.h"
+#include "fusedsc/common/cpu/pass-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fusedsc {
@@ -65,20 +66,13 @@ struct TensorGradients {
 };
 
 template <class T>
-using Pass = DepthwiseBackwardPass<T, TensorGradients<T>>;
+struct TensorPass : DepthwiseBackwardPass<T, TensorGradients<T>> {
+  TensorPass(const DepthwiseBackwardArguments& arguments, int threads, void* workspace)
+      : DepthwiseBackwardPass<T, TensorGradients<T>>({}, arguments, threads, workspace) {}
+};
 
-std::size_t depthwise_backward_workspace(const DepthwiseBackwardArguments& arguments, int threads) {
-  if (arguments.x.dtype == DataType::float64) {
-    return Pass<double>({}, arguments, threads, nullptr).workspace_bytes();
-  }
-  return Pass<float>({}, arguments, threads, nullptr).workspace_bytes();
-}
-
-void depthwise_backward_run(const DepthwiseBackwardArguments& arguments, const Execution& execution) {
-  if (arguments.x.dtype == DataType::float64) {
-    return Pass<double>({}, arguments, execution.threads, execution.workspace).run(execution);
-  }
-  Pass<float>({}, arguments, execution.threads, execution.workspace).run(execution);
+Plan<DepthwiseBackwardArguments> depthwise_backward_plan(const DepthwiseBackwardArguments& arguments, int threads) {
+  return plan_of_pass_by_type<TensorPass>(arguments, threads);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -89,8 +83,7 @@ HWY_AFTER_NAMESPACE();
 namespace fusedsc {
 namespace {
 
-HWY_EXPORT(depthwise_backward_workspace);
-HWY_EXPORT(depthwise_backward_run);
+HWY_EXPORT(depthwise_backward_plan);
 
 }  // namespace
 
@@ -99,15 +92,8 @@ Implementation<DepthwiseBackwardArguments> depthwise_backward_cpu() {
       .name = "cpu",
       .why_not =
           [](const DepthwiseBackwardArguments& arguments) { return needs_device(Device::cpu, arguments.x.device); },
-      .workspace_bytes =
-          [](const DepthwiseBackwardArguments& arguments, int threads) {
-            return HWY_DYNAMIC_DISPATCH(depthwise_backward_workspace)(arguments, threads);
-          },
-      .run =
-          [](const DepthwiseBackwardArguments& arguments, const Execution& execution) {
-            HWY_DYNAMIC_DISPATCH(depthwise_backward_run)
-            (arguments, execution);
-          },
+      .plan = [](const DepthwiseBackwardArguments& arguments,
+                 int threads) { return HWY_DYNAMIC_DISPATCH(depthwise_backward_plan)(arguments, threads); },
   };
 }
 

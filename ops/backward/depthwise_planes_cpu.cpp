@@ -14,12 +14,9 @@ HWY_BEFORE_NAMESPACE();
 namespace fusedsc {
 namespace HWY_NAMESPACE {
 
-std::size_t depthwise_backward_planes_workspace(const DepthwiseBackwardArguments& arguments, int threads) {
-  return pass_workspace_bytes<DepthwiseBackwardPlanes>(arguments, threads);
-}
-
-void depthwise_backward_planes_run(const DepthwiseBackwardArguments& arguments, const Execution& execution) {
-  run_pass<DepthwiseBackwardPlanes>(arguments, execution);
+Plan<DepthwiseBackwardArguments> depthwise_backward_planes_plan(const DepthwiseBackwardArguments& arguments,
+                                                                int threads) {
+  return plan_of_pass_by_type<DepthwiseBackwardPlanes>(arguments, threads);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -30,8 +27,7 @@ HWY_AFTER_NAMESPACE();
 namespace fusedsc {
 namespace {
 
-HWY_EXPORT(depthwise_backward_planes_workspace);
-HWY_EXPORT(depthwise_backward_planes_run);
+HWY_EXPORT(depthwise_backward_planes_plan);
 
 std::string why_not_planes(const DepthwiseBackwardArguments& arguments) {
   const DepthwiseBackwardArguments& a = arguments;
@@ -52,15 +48,8 @@ Implementation<DepthwiseBackwardArguments> depthwise_backward_planes_cpu() {
   return {
       .name = "cpu_planes",
       .why_not = why_not_planes,
-      .workspace_bytes =
-          [](const DepthwiseBackwardArguments& arguments, int threads) {
-            return HWY_DYNAMIC_DISPATCH(depthwise_backward_planes_workspace)(arguments, threads);
-          },
-      .run =
-          [](const DepthwiseBackwardArguments& arguments, const Execution& execution) {
-            HWY_DYNAMIC_DISPATCH(depthwise_backward_planes_run)
-            (arguments, execution);
-          },
+      .plan = [](const DepthwiseBackwardArguments& arguments,
+                 int threads) { return HWY_DYNAMIC_DISPATCH(depthwise_backward_planes_plan)(arguments, threads); },
   };
 }
 

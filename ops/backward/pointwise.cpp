@@ -3,12 +3,10 @@
 #include "fusedsc/backward/pointwise_cpu.h"
 #include "fusedsc/backward/pointwise_gpu.h"
 #include "fusedsc/common/convolution_checks.h"
-#include "fusedsc/runtime/convolution.h"
+#include "fusedsc/runtime/operator.h"
 
 namespace fusedsc {
 namespace {
-
-constexpr const char* kName = "pointwise_conv2d_backward";
 
 std::span<const Implementation<PointwiseBackwardArguments>> implementations() {
   static const Implementation<PointwiseBackwardArguments> list[] = {
@@ -24,22 +22,32 @@ void check_problem(const PointwiseBackwardArguments& arguments) {
   check_backward(arguments, pointwise_output_sizes(arguments.x.sizes, arguments.weight.sizes, arguments.groups));
 }
 
+constexpr Operator<PointwiseBackwardArguments> kOperator{
+    .name = "pointwise_conv2d_backward",
+    .implementations = implementations,
+    .check_problem = check_problem,
+    .check_memory = check_backward_memory<PointwiseBackwardArguments>,
+    .is_empty = is_empty_backward<PointwiseBackwardArguments>,
+    .clear_results = clear_sums_of<PointwiseBackwardArguments>,
+};
+
 }  // namespace
 
 void pointwise_conv2d_backward(const PointwiseBackwardArguments& arguments, const Execution& execution) {
-  check_problem(arguments);
-  check_backward_memory(arguments);
-  run_convolution(kName, implementations(), arguments, execution);
+  run(kOperator, arguments, execution);
 }
 
 std::size_t pointwise_conv2d_backward_workspace_bytes(const PointwiseBackwardArguments& arguments, int threads) {
-  check_problem(arguments);
-  return convolution_workspace_bytes(kName, implementations(), arguments, threads);
+  return plan(kOperator, arguments, threads).workspace_bytes;
+}
+
+Plan<PointwiseBackwardArguments> plan_pointwise_conv2d_backward(const PointwiseBackwardArguments& arguments,
+                                                                int threads) {
+  return plan(kOperator, arguments, threads);
 }
 
 std::vector<Candidate> explain_pointwise_conv2d_backward(const PointwiseBackwardArguments& arguments) {
-  check_problem(arguments);
-  return explain(implementations(), arguments);
+  return explain(kOperator, arguments);
 }
 
 }  // namespace fusedsc

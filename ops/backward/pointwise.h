@@ -27,6 +27,8 @@ struct PointwiseBackwardArguments {
 /// Runs the first implementation that can. Throws InvalidArgument or Unsupported.
 void pointwise_conv2d_backward(const PointwiseBackwardArguments& arguments, const Execution& execution);
 std::size_t pointwise_conv2d_backward_workspace_bytes(const PointwiseBackwardArguments& arguments, int threads);
+Plan<PointwiseBackwardArguments> plan_pointwise_conv2d_backward(const PointwiseBackwardArguments& arguments,
+                                                                int threads);
 std::vector<Candidate> explain_pointwise_conv2d_backward(const PointwiseBackwardArguments& arguments);
 
 }  // namespace fusedsc

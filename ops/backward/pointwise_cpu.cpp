@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "fusedsc/common/cpu/pass-inl.h"
 #include "fusedsc/common/cpu/pointwise_backward-inl.h"
 #include "fusedsc/common/cpu/slice_sums.h"
 
@@ -188,28 +189,17 @@ class PointwiseBackward {
   T* grad_bias_ = nullptr;
 };
 
-/// Calls body on the pass for the arguments' type and layout.
-template <class Body>
-void with_pass(const PointwiseBackwardArguments& arguments, int threads, void* workspace, const Body& body) {
+template <class T>
+using PointwiseBackwardByChannel = PointwiseBackward<T, ChannelMajor>;
+template <class T>
+using PointwiseBackwardByPosition = PointwiseBackward<T, PositionMajor>;
+
+Plan<PointwiseBackwardArguments> pointwise_backward_plan(const PointwiseBackwardArguments& arguments, int threads) {
   const PointwiseGradientViews views(arguments, false);
   const bool channel_major = views.x.sizes[3] >= kLeastLine<float> &&
                              all_contiguous(views.x, views.grad_y, views.output, views.grad_add, views.grad_x);
-  if (arguments.x.dtype == DataType::float64) {
-    if (channel_major) return body(PointwiseBackward<double, ChannelMajor>(arguments, threads, workspace));
-    return body(PointwiseBackward<double, PositionMajor>(arguments, threads, workspace));
-  }
-  if (channel_major) return body(PointwiseBackward<float, ChannelMajor>(arguments, threads, workspace));
-  body(PointwiseBackward<float, PositionMajor>(arguments, threads, workspace));
-}
-
-std::size_t pointwise_backward_workspace(const PointwiseBackwardArguments& arguments, int threads) {
-  std::size_t bytes = 0;
-  with_pass(arguments, threads, nullptr, [&](auto&& pass) { bytes = pass.workspace_bytes(); });
-  return bytes;
-}
-
-void pointwise_backward_run(const PointwiseBackwardArguments& arguments, const Execution& execution) {
-  with_pass(arguments, execution.threads, execution.workspace, [&](auto&& pass) { pass.run(execution); });
+  if (channel_major) return plan_of_pass_by_type<PointwiseBackwardByChannel>(arguments, threads);
+  return plan_of_pass_by_type<PointwiseBackwardByPosition>(arguments, threads);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -220,8 +210,7 @@ HWY_AFTER_NAMESPACE();
 namespace fusedsc {
 namespace {
 
-HWY_EXPORT(pointwise_backward_workspace);
-HWY_EXPORT(pointwise_backward_run);
+HWY_EXPORT(pointwise_backward_plan);
 
 }  // namespace
 
@@ -230,15 +219,8 @@ Implementation<PointwiseBackwardArguments> pointwise_backward_cpu() {
       .name = "cpu",
       .why_not =
           [](const PointwiseBackwardArguments& arguments) { return needs_device(Device::cpu, arguments.x.device); },
-      .workspace_bytes =
-          [](const PointwiseBackwardArguments& arguments, int threads) {
-            return HWY_DYNAMIC_DISPATCH(pointwise_backward_workspace)(arguments, threads);
-          },
-      .run =
-          [](const PointwiseBackwardArguments& arguments, const Execution& execution) {
-            HWY_DYNAMIC_DISPATCH(pointwise_backward_run)
-            (arguments, execution);
-          },
+      .plan = [](const PointwiseBackwardArguments& arguments,
+                 int threads) { return HWY_DYNAMIC_DISPATCH(pointwise_backward_plan)(arguments, threads); },
   };
 }
 

@@ -4,12 +4,10 @@
 #include "fusedsc/forward/depthwise_cpu.h"
 #include "fusedsc/forward/depthwise_gpu.h"
 #include "fusedsc/forward/depthwise_planes_cpu.h"
-#include "fusedsc/runtime/convolution.h"
+#include "fusedsc/runtime/operator.h"
 
 namespace fusedsc {
 namespace {
-
-constexpr const char* kName = "depthwise_conv2d";
 
 std::span<const Implementation<DepthwiseArguments>> implementations() {
   static const Implementation<DepthwiseArguments> list[] = {
@@ -26,6 +24,21 @@ void check_problem(const DepthwiseArguments& arguments) {
   check_forward(arguments, depthwise_output_sizes(arguments.x.sizes, arguments.weight.sizes, arguments.window));
 }
 
+void check_memory(const DepthwiseArguments& arguments) {
+  check_forward_memory(arguments);
+  check(arguments.y || arguments.statistics || arguments.y.elements() == 0,
+        "y: its data is null, which is for statistics alone; pass memory, or statistics");
+}
+
+constexpr Operator<DepthwiseArguments> kOperator{
+    .name = "depthwise_conv2d",
+    .implementations = implementations,
+    .check_problem = check_problem,
+    .check_memory = check_memory,
+    .is_empty = is_empty_forward<DepthwiseArguments>,
+    .clear_results = clear_statistics_of<DepthwiseArguments>,
+};
+
 }  // namespace
 
 Sizes depthwise_output_sizes(const Sizes& x, const Sizes& weight, const Window& window) {
@@ -39,21 +52,19 @@ Sizes depthwise_output_sizes(const Sizes& x, const Sizes& weight, const Window& 
 }
 
 void depthwise_conv2d(const DepthwiseArguments& arguments, const Execution& execution) {
-  check_problem(arguments);
-  check_forward_memory(arguments);
-  check(arguments.y || arguments.statistics || arguments.y.elements() == 0,
-        "y: its data is null, which is for statistics alone; pass memory, or statistics");
-  run_convolution(kName, implementations(), arguments, execution);
+  run(kOperator, arguments, execution);
 }
 
 std::size_t depthwise_conv2d_workspace_bytes(const DepthwiseArguments& arguments, int threads) {
-  check_problem(arguments);
-  return convolution_workspace_bytes(kName, implementations(), arguments, threads);
+  return plan(kOperator, arguments, threads).workspace_bytes;
+}
+
+Plan<DepthwiseArguments> plan_depthwise_conv2d(const DepthwiseArguments& arguments, int threads) {
+  return plan(kOperator, arguments, threads);
 }
 
 std::vector<Candidate> explain_depthwise_conv2d(const DepthwiseArguments& arguments) {
-  check_problem(arguments);
-  return explain(implementations(), arguments);
+  return explain(kOperator, arguments);
 }
 
 }  // namespace fusedsc

@@ -25,6 +25,7 @@ struct DepthwiseArguments {
 /// Runs the first implementation that can. Throws InvalidArgument or Unsupported.
 void depthwise_conv2d(const DepthwiseArguments& arguments, const Execution& execution);
 std::size_t depthwise_conv2d_workspace_bytes(const DepthwiseArguments& arguments, int threads);
+Plan<DepthwiseArguments> plan_depthwise_conv2d(const DepthwiseArguments& arguments, int threads);
 std::vector<Candidate> explain_depthwise_conv2d(const DepthwiseArguments& arguments);
 
 /// The sizes of y: throws InvalidArgument where x, weight and window do not fit together.

@@ -183,12 +183,8 @@ struct DepthwiseForward {
   }
 };
 
-std::size_t depthwise_workspace(const DepthwiseArguments& arguments, int threads) {
-  return pass_workspace_bytes<DepthwiseForward>(arguments, threads);
-}
-
-void depthwise_run(const DepthwiseArguments& arguments, const Execution& execution) {
-  run_pass<DepthwiseForward>(arguments, execution);
+Plan<DepthwiseArguments> depthwise_plan(const DepthwiseArguments& arguments, int threads) {
+  return plan_of_pass_by_type<DepthwiseForward>(arguments, threads);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -199,8 +195,7 @@ HWY_AFTER_NAMESPACE();
 namespace fusedsc {
 namespace {
 
-HWY_EXPORT(depthwise_workspace);
-HWY_EXPORT(depthwise_run);
+HWY_EXPORT(depthwise_plan);
 
 }  // namespace
 
@@ -208,13 +203,8 @@ Implementation<DepthwiseArguments> depthwise_cpu() {
   return {
       .name = "cpu",
       .why_not = [](const DepthwiseArguments& arguments) { return needs_device(Device::cpu, arguments.x.device); },
-      .workspace_bytes = [](const DepthwiseArguments& arguments,
-                            int threads) { return HWY_DYNAMIC_DISPATCH(depthwise_workspace)(arguments, threads); },
-      .run =
-          [](const DepthwiseArguments& arguments, const Execution& execution) {
-            HWY_DYNAMIC_DISPATCH(depthwise_run)
-            (arguments, execution);
-          },
+      .plan = [](const DepthwiseArguments& arguments,
+                 int threads) { return HWY_DYNAMIC_DISPATCH(depthwise_plan)(arguments, threads); },
   };
 }
 

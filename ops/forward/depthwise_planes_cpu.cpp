@@ -192,12 +192,8 @@ struct DepthwisePlanes {
   }
 };
 
-std::size_t depthwise_planes_workspace(const DepthwiseArguments& arguments, int threads) {
-  return pass_workspace_bytes<DepthwisePlanes>(arguments, threads);
-}
-
-void depthwise_planes_run(const DepthwiseArguments& arguments, const Execution& execution) {
-  run_pass<DepthwisePlanes>(arguments, execution);
+Plan<DepthwiseArguments> depthwise_planes_plan(const DepthwiseArguments& arguments, int threads) {
+  return plan_of_pass_by_type<DepthwisePlanes>(arguments, threads);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -208,8 +204,7 @@ HWY_AFTER_NAMESPACE();
 namespace fusedsc {
 namespace {
 
-HWY_EXPORT(depthwise_planes_workspace);
-HWY_EXPORT(depthwise_planes_run);
+HWY_EXPORT(depthwise_planes_plan);
 
 std::string why_not_planes(const DepthwiseArguments& arguments) {
   std::string reason = needs_device(Device::cpu, arguments.x.device);
@@ -226,15 +221,8 @@ Implementation<DepthwiseArguments> depthwise_planes_cpu() {
   return {
       .name = "cpu_planes",
       .why_not = why_not_planes,
-      .workspace_bytes =
-          [](const DepthwiseArguments& arguments, int threads) {
-            return HWY_DYNAMIC_DISPATCH(depthwise_planes_workspace)(arguments, threads);
-          },
-      .run =
-          [](const DepthwiseArguments& arguments, const Execution& execution) {
-            HWY_DYNAMIC_DISPATCH(depthwise_planes_run)
-            (arguments, execution);
-          },
+      .plan = [](const DepthwiseArguments& arguments,
+                 int threads) { return HWY_DYNAMIC_DISPATCH(depthwise_planes_plan)(arguments, threads); },
   };
 }
 

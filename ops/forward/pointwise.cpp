@@ -3,12 +3,10 @@
 #include "fusedsc/common/convolution_checks.h"
 #include "fusedsc/forward/pointwise_cpu.h"
 #include "fusedsc/forward/pointwise_gpu.h"
-#include "fusedsc/runtime/convolution.h"
+#include "fusedsc/runtime/operator.h"
 
 namespace fusedsc {
 namespace {
-
-constexpr const char* kName = "pointwise_conv2d";
 
 std::span<const Implementation<PointwiseArguments>> implementations() {
   static const Implementation<PointwiseArguments> list[] = {
@@ -23,6 +21,20 @@ std::span<const Implementation<PointwiseArguments>> implementations() {
 void check_problem(const PointwiseArguments& arguments) {
   check_forward(arguments, pointwise_output_sizes(arguments.x.sizes, arguments.weight.sizes, arguments.groups));
 }
+
+void check_memory(const PointwiseArguments& arguments) {
+  check_forward_memory(arguments);
+  check_given({"y", arguments.y});
+}
+
+constexpr Operator<PointwiseArguments> kOperator{
+    .name = "pointwise_conv2d",
+    .implementations = implementations,
+    .check_problem = check_problem,
+    .check_memory = check_memory,
+    .is_empty = is_empty_forward<PointwiseArguments>,
+    .clear_results = clear_statistics_of<PointwiseArguments>,
+};
 
 }  // namespace
 
@@ -40,20 +52,19 @@ Sizes pointwise_output_sizes(const Sizes& x, const Sizes& weight, std::int64_t g
 }
 
 void pointwise_conv2d(const PointwiseArguments& arguments, const Execution& execution) {
-  check_problem(arguments);
-  check_forward_memory(arguments);
-  check_given({"y", arguments.y});
-  run_convolution(kName, implementations(), arguments, execution);
+  run(kOperator, arguments, execution);
 }
 
 std::size_t pointwise_conv2d_workspace_bytes(const PointwiseArguments& arguments, int threads) {
-  check_problem(arguments);
-  return convolution_workspace_bytes(kName, implementations(), arguments, threads);
+  return plan(kOperator, arguments, threads).workspace_bytes;
+}
+
+Plan<PointwiseArguments> plan_pointwise_conv2d(const PointwiseArguments& arguments, int threads) {
+  return plan(kOperator, arguments, threads);
 }
 
 std::vector<Candidate> explain_pointwise_conv2d(const PointwiseArguments& arguments) {
-  check_problem(arguments);
-  return explain(implementations(), arguments);
+  return explain(kOperator, arguments);
 }
 
 }  // namespace fusedsc

@@ -25,6 +25,7 @@ struct PointwiseArguments {
 /// Runs the first implementation that can. Throws InvalidArgument or Unsupported.
 void pointwise_conv2d(const PointwiseArguments& arguments, const Execution& execution);
 std::size_t pointwise_conv2d_workspace_bytes(const PointwiseArguments& arguments, int threads);
+Plan<PointwiseArguments> plan_pointwise_conv2d(const PointwiseArguments& arguments, int threads);
 std::vector<Candidate> explain_pointwise_conv2d(const PointwiseArguments& arguments);
 
 /// The sizes of y: throws InvalidArgument where x, weight and groups do not fit together.

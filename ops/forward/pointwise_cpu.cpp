@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "fusedsc/common/cpu/gemm-inl.h"
+#include "fusedsc/common/cpu/pass-inl.h"
 #include "fusedsc/common/cpu/pointwise_plan-inl.h"
 #include "fusedsc/common/cpu/positions.h"
 #include "fusedsc/common/cpu/seam-inl.h"
@@ -214,28 +215,17 @@ class PointwiseForward {
   T* m2_ = nullptr;
 };
 
-/// Calls body on the pass for the arguments' type and layout.
-template <class Body>
-void with_pass(const PointwiseArguments& arguments, int threads, void* workspace, const Body& body) {
+template <class T>
+using PointwiseForwardByChannel = PointwiseForward<T, ChannelMajor>;
+template <class T>
+using PointwiseForwardByPosition = PointwiseForward<T, PositionMajor>;
+
+Plan<PointwiseArguments> pointwise_plan(const PointwiseArguments& arguments, int threads) {
   ConstTensorView x = arguments.x, y = arguments.y, residual = arguments.epilogue.residual;
   join_all_rows(x, y, residual);
   const bool channel_major = all_contiguous(x, y, residual) && x.sizes[3] >= kLeastLine<float>;
-  if (arguments.x.dtype == DataType::float64) {
-    if (channel_major) return body(PointwiseForward<double, ChannelMajor>(arguments, threads, workspace));
-    return body(PointwiseForward<double, PositionMajor>(arguments, threads, workspace));
-  }
-  if (channel_major) return body(PointwiseForward<float, ChannelMajor>(arguments, threads, workspace));
-  body(PointwiseForward<float, PositionMajor>(arguments, threads, workspace));
-}
-
-std::size_t pointwise_workspace(const PointwiseArguments& arguments, int threads) {
-  std::size_t bytes = 0;
-  with_pass(arguments, threads, nullptr, [&](auto&& pass) { bytes = pass.workspace_bytes(); });
-  return bytes;
-}
-
-void pointwise_run(const PointwiseArguments& arguments, const Execution& execution) {
-  with_pass(arguments, execution.threads, execution.workspace, [&](auto&& pass) { pass.run(execution); });
+  if (channel_major) return plan_of_pass_by_type<PointwiseForwardByChannel>(arguments, threads);
+  return plan_of_pass_by_type<PointwiseForwardByPosition>(arguments, threads);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -246,8 +236,7 @@ HWY_AFTER_NAMESPACE();
 namespace fusedsc {
 namespace {
 
-HWY_EXPORT(pointwise_workspace);
-HWY_EXPORT(pointwise_run);
+HWY_EXPORT(pointwise_plan);
 
 }  // namespace
 
@@ -255,13 +244,8 @@ Implementation<PointwiseArguments> pointwise_cpu() {
   return {
       .name = "cpu",
       .why_not = [](const PointwiseArguments& arguments) { return needs_device(Device::cpu, arguments.x.device); },
-      .workspace_bytes = [](const PointwiseArguments& arguments,
-                            int threads) { return HWY_DYNAMIC_DISPATCH(pointwise_workspace)(arguments, threads); },
-      .run =
-          [](const PointwiseArguments& arguments, const Execution& execution) {
-            HWY_DYNAMIC_DISPATCH(pointwise_run)
-            (arguments, execution);
-          },
+      .plan = [](const PointwiseArguments& arguments,
+                 int threads) { return HWY_DYNAMIC_DISPATCH(pointwise_plan)(arguments, threads); },
   };
 }
 

@@ -4,7 +4,7 @@
 #include "fusedsc/common/clear.h"
 #include "fusedsc/fused/batch_norm_seam_cpu.h"
 #include "fusedsc/fused/batch_norm_seam_gpu.h"
-#include "fusedsc/runtime/checks.h"
+#include "fusedsc/runtime/operator.h"
 
 namespace fusedsc {
 namespace {
@@ -79,6 +79,47 @@ void check_problem(const BatchNormReduceArguments& arguments) {
   check_gradient_sums(arguments.sums, arguments.x);
 }
 
+void check_memory(const BatchNormApplyArguments& arguments) {
+  check_given({"x", arguments.x});
+  check_given({"out", arguments.out});
+  check_no_overlap({{"out", arguments.out}}, {{"x", arguments.x}, {"residual", arguments.residual}});
+}
+
+void check_memory(const BatchNormReduceArguments& arguments) {
+  check_given({"x", arguments.x});
+  check_given({"grad_y", arguments.grad_y});
+}
+
+template <class Arguments>
+bool is_empty(const Arguments& arguments) {
+  return arguments.x.device == Device::cpu && arguments.x.elements() == 0;
+}
+
+void clear_results(const BatchNormApplyArguments&) {}
+
+void clear_results(const BatchNormReduceArguments& arguments) {
+  clear(arguments.sums.grad);
+  clear(arguments.sums.grad_times_centered);
+}
+
+constexpr Operator<BatchNormApplyArguments> kApply{
+    .name = "batch_norm_apply",
+    .implementations = apply_implementations,
+    .check_problem = check_problem,
+    .check_memory = check_memory,
+    .is_empty = is_empty,
+    .clear_results = clear_results,
+};
+
+constexpr Operator<BatchNormReduceArguments> kReduce{
+    .name = "batch_norm_reduce",
+    .implementations = reduce_implementations,
+    .check_problem = check_problem,
+    .check_memory = check_memory,
+    .is_empty = is_empty,
+    .clear_results = clear_results,
+};
+
 }  // namespace
 
 void batch_norm_finalize(const BatchNormFinalizeArguments& arguments, const Execution& execution) {
@@ -93,7 +134,20 @@ void batch_norm_finalize(const BatchNormFinalizeArguments& arguments, const Exec
   check_channels("scale", a.scale, channels, a.mean.dtype);
   check_channels("shift", a.shift, channels, a.mean.dtype);
   if (a.m2) check_count(a.count);
-  choose("batch_norm_finalize", finalize_implementations(), arguments).run(arguments, execution);
+  choose("batch_norm_finalize", finalize_implementations(), arguments)
+      .plan_for(arguments, 1)
+      .unchecked_run(arguments, execution);
+}
+
+BatchNormFinalizeArguments affine_of(const Normalisation& by, ChannelVector scale, ChannelVector shift) {
+  BatchNormFinalizeArguments finalize;
+  finalize.weight = by.weight;
+  finalize.bias = by.bias;
+  finalize.mean = by.mean;
+  finalize.invstd = by.invstd;
+  finalize.scale = scale;
+  finalize.shift = shift;
+  return finalize;
 }
 
 void clear_statistics(ChannelVector mean, ChannelVector variance, ChannelVector invstd, double eps) {
@@ -122,42 +176,33 @@ void batch_norm_coefficients(const BatchNormCoefficientsArguments& arguments, co
   check_channels_given("offset", a.offset, channels, a.mean.dtype);
   check_channels("grad_weight", a.grad_weight, channels, a.mean.dtype);
   check_channels("grad_bias", a.grad_bias, channels, a.mean.dtype);
-  choose("batch_norm_coefficients", coefficients_implementations(), arguments).run(arguments, execution);
+  choose("batch_norm_coefficients", coefficients_implementations(), arguments)
+      .plan_for(arguments, 1)
+      .unchecked_run(arguments, execution);
 }
 
 void batch_norm_apply(const BatchNormApplyArguments& arguments, const Execution& execution) {
-  check_execution(execution, batch_norm_apply_workspace_bytes(arguments, execution.threads));
-  check_given({"x", arguments.x});
-  check_given({"out", arguments.out});
-  check_no_overlap({{"out", arguments.out}}, {{"x", arguments.x}, {"residual", arguments.residual}});
-  if (arguments.x.elements() == 0) return;
-  choose("batch_norm_apply", apply_implementations(), arguments).run(arguments, execution);
+  run(kApply, arguments, execution);
 }
 
 std::size_t batch_norm_apply_workspace_bytes(const BatchNormApplyArguments& arguments, int threads) {
-  check_problem(arguments);
-  check_threads(threads);
-  if (arguments.x.elements() == 0) return 0;
-  return choose("batch_norm_apply", apply_implementations(), arguments).workspace_bytes(arguments, threads);
+  return plan(kApply, arguments, threads).workspace_bytes;
+}
+
+Plan<BatchNormApplyArguments> plan_batch_norm_apply(const BatchNormApplyArguments& arguments, int threads) {
+  return plan(kApply, arguments, threads);
 }
 
 void batch_norm_reduce(const BatchNormReduceArguments& arguments, const Execution& execution) {
-  check_execution(execution, batch_norm_reduce_workspace_bytes(arguments, execution.threads));
-  check_given({"x", arguments.x});
-  check_given({"grad_y", arguments.grad_y});
-  if (arguments.x.elements() == 0) {
-    clear(arguments.sums.grad);
-    clear(arguments.sums.grad_times_centered);
-    return;
-  }
-  choose("batch_norm_reduce", reduce_implementations(), arguments).run(arguments, execution);
+  run(kReduce, arguments, execution);
 }
 
 std::size_t batch_norm_reduce_workspace_bytes(const BatchNormReduceArguments& arguments, int threads) {
-  check_problem(arguments);
-  check_threads(threads);
-  if (arguments.x.elements() == 0) return 0;
-  return choose("batch_norm_reduce", reduce_implementations(), arguments).workspace_bytes(arguments, threads);
+  return plan(kReduce, arguments, threads).workspace_bytes;
+}
+
+Plan<BatchNormReduceArguments> plan_batch_norm_reduce(const BatchNormReduceArguments& arguments, int threads) {
+  return plan(kReduce, arguments, threads);
 }
 
 }  // namespace fusedsc

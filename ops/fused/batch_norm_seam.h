@@ -7,6 +7,7 @@
 
 #include "fusedsc/common/problem.h"
 #include "fusedsc/runtime/execution.h"
+#include "fusedsc/runtime/plan.h"
 
 namespace fusedsc {
 
@@ -27,6 +28,14 @@ struct BatchNormFinalizeArguments {
   ChannelVector scale, shift;    ///< written; may be empty
 };
 void batch_norm_finalize(const BatchNormFinalizeArguments& arguments, const Execution& execution);
+
+/// What one BatchNorm normalises with.
+struct Normalisation {
+  ConstChannelVector weight, bias;  ///< or empty for 1 and 0
+  ConstChannelVector mean, invstd;
+};
+/// That as an affine map.
+BatchNormFinalizeArguments affine_of(const Normalisation& by, ChannelVector scale, ChannelVector shift);
 
 /// The statistics of an empty batch: mean 0, variance 0 (which may be empty) and the invstd that goes with it.
 void clear_statistics(ChannelVector mean, ChannelVector variance, ChannelVector invstd, double eps);
@@ -55,6 +64,7 @@ struct BatchNormApplyArguments {
 };
 void batch_norm_apply(const BatchNormApplyArguments& arguments, const Execution& execution);
 std::size_t batch_norm_apply_workspace_bytes(const BatchNormApplyArguments& arguments, int threads);
+Plan<BatchNormApplyArguments> plan_batch_norm_apply(const BatchNormApplyArguments& arguments, int threads);
 
 /// The two sums BatchNorm's backward needs, of g = grad_y * activation'(scale*x + shift).
 struct BatchNormReduceArguments {
@@ -65,5 +75,6 @@ struct BatchNormReduceArguments {
 };
 void batch_norm_reduce(const BatchNormReduceArguments& arguments, const Execution& execution);
 std::size_t batch_norm_reduce_workspace_bytes(const BatchNormReduceArguments& arguments, int threads);
+Plan<BatchNormReduceArguments> plan_batch_norm_reduce(const BatchNormReduceArguments& arguments, int threads);
 
 }  // namespace fusedsc

@@ -8,6 +8,7 @@
 
 #include <vector>
 
+#include "fusedsc/common/cpu/pass-inl.h"
 #include "fusedsc/common/cpu/positions.h"
 #include "fusedsc/common/cpu/seam-inl.h"
 #include "fusedsc/common/cpu/slice_sums.h"
@@ -197,41 +198,36 @@ class BatchNormReduce : BatchNormPass<T, Order> {
   T* grad_y_ = nullptr;
 };
 
-/// Calls body on the pass for the arguments' type and layout.
-template <template <class, template <class> class> class Pass, class Views, class Arguments, class Body>
-void with_pass(const Arguments& arguments, int threads, void* workspace, const Body& body) {
+/// A pass with the views that it looks through.
+template <template <class, template <class> class> class Pass, class Views, class T, template <class> class Order>
+struct WithViews {
+  Views views;
+  Pass<T, Order> pass;
+
+  template <class Arguments>
+  WithViews(const Arguments& arguments, int threads, void* workspace)
+      : views(arguments, !Order<T>::kChannelMajor), pass(arguments, views, threads, workspace) {}
+  std::size_t workspace_bytes() const { return pass.workspace_bytes(); }
+  void run(const Execution& execution) const { pass.run(execution); }
+};
+
+template <template <class, template <class> class> class Pass, class Views, class Arguments>
+Plan<Arguments> plan_with_views(const Arguments& arguments, int threads) {
   const bool channel_major = Views(arguments, false).channel_major();
-  const Views views(arguments, !channel_major);
   if (arguments.x.dtype == DataType::float64) {
-    if (channel_major) return body(Pass<double, ChannelMajor>(arguments, views, threads, workspace));
-    return body(Pass<double, PositionMajor>(arguments, views, threads, workspace));
+    if (channel_major) return plan_of_pass<WithViews<Pass, Views, double, ChannelMajor>>(arguments, threads);
+    return plan_of_pass<WithViews<Pass, Views, double, PositionMajor>>(arguments, threads);
   }
-  if (channel_major) return body(Pass<float, ChannelMajor>(arguments, views, threads, workspace));
-  body(Pass<float, PositionMajor>(arguments, views, threads, workspace));
+  if (channel_major) return plan_of_pass<WithViews<Pass, Views, float, ChannelMajor>>(arguments, threads);
+  return plan_of_pass<WithViews<Pass, Views, float, PositionMajor>>(arguments, threads);
 }
 
-std::size_t batch_norm_apply_workspace(const BatchNormApplyArguments& arguments, int threads) {
-  std::size_t bytes = 0;
-  with_pass<BatchNormApply, BatchNormApplyViews>(arguments, threads, nullptr,
-                                                 [&](const auto& pass) { bytes = pass.workspace_bytes(); });
-  return bytes;
+Plan<BatchNormApplyArguments> batch_norm_apply_plan(const BatchNormApplyArguments& arguments, int threads) {
+  return plan_with_views<BatchNormApply, BatchNormApplyViews>(arguments, threads);
 }
 
-void batch_norm_apply_run(const BatchNormApplyArguments& arguments, const Execution& execution) {
-  with_pass<BatchNormApply, BatchNormApplyViews>(arguments, execution.threads, execution.workspace,
-                                                 [&](const auto& pass) { pass.run(execution); });
-}
-
-std::size_t batch_norm_reduce_workspace(const BatchNormReduceArguments& arguments, int threads) {
-  std::size_t bytes = 0;
-  with_pass<BatchNormReduce, BatchNormReduceViews>(arguments, threads, nullptr,
-                                                   [&](const auto& pass) { bytes = pass.workspace_bytes(); });
-  return bytes;
-}
-
-void batch_norm_reduce_run(const BatchNormReduceArguments& arguments, const Execution& execution) {
-  with_pass<BatchNormReduce, BatchNormReduceViews>(arguments, execution.threads, execution.workspace,
-                                                   [&](const auto& pass) { pass.run(execution); });
+Plan<BatchNormReduceArguments> batch_norm_reduce_plan(const BatchNormReduceArguments& arguments, int threads) {
+  return plan_with_views<BatchNormReduce, BatchNormReduceViews>(arguments, threads);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -242,10 +238,8 @@ HWY_AFTER_NAMESPACE();
 namespace fusedsc {
 namespace {
 
-HWY_EXPORT(batch_norm_apply_workspace);
-HWY_EXPORT(batch_norm_apply_run);
-HWY_EXPORT(batch_norm_reduce_workspace);
-HWY_EXPORT(batch_norm_reduce_run);
+HWY_EXPORT(batch_norm_apply_plan);
+HWY_EXPORT(batch_norm_reduce_plan);
 
 template <class Arguments>
 std::string why_not(const Arguments& arguments) {
@@ -258,15 +252,8 @@ Implementation<BatchNormApplyArguments> batch_norm_apply_cpu() {
   return {
       .name = "cpu",
       .why_not = why_not<BatchNormApplyArguments>,
-      .workspace_bytes =
-          [](const BatchNormApplyArguments& arguments, int threads) {
-            return HWY_DYNAMIC_DISPATCH(batch_norm_apply_workspace)(arguments, threads);
-          },
-      .run =
-          [](const BatchNormApplyArguments& arguments, const Execution& execution) {
-            HWY_DYNAMIC_DISPATCH(batch_norm_apply_run)
-            (arguments, execution);
-          },
+      .plan = [](const BatchNormApplyArguments& arguments,
+                 int threads) { return HWY_DYNAMIC_DISPATCH(batch_norm_apply_plan)(arguments, threads); },
   };
 }
 
@@ -274,15 +261,8 @@ Implementation<BatchNormReduceArguments> batch_norm_reduce_cpu() {
   return {
       .name = "cpu",
       .why_not = why_not<BatchNormReduceArguments>,
-      .workspace_bytes =
-          [](const BatchNormReduceArguments& arguments, int threads) {
-            return HWY_DYNAMIC_DISPATCH(batch_norm_reduce_workspace)(arguments, threads);
-          },
-      .run =
-          [](const BatchNormReduceArguments& arguments, const Execution& execution) {
-            HWY_DYNAMIC_DISPATCH(batch_norm_reduce_run)
-            (arguments, execution);
-          },
+      .plan = [](const BatchNormReduceArguments& arguments,
+                 int threads) { return HWY_DYNAMIC_DISPATCH(batch_norm_reduce_plan)(arguments, threads); },
   };
 }
 

@@ -128,67 +128,116 @@ bool all_columns_join(std::int64_t count, std::initializer_list<ConstTensorView>
                      [&](const ConstTensorView& tensor) { return !tensor || columns_join(count, tensor); });
 }
 
-void run_apply(const BatchNormApplyArguments& a, const Execution& execution) {
-  ConstTensorView x = a.x, residual = a.residual;
-  TensorView out = a.out;
-  join_all_rows(x, residual, out);
-  const auto& instance = choose_instance(kApplyInstances, x.dtype, Window{}, 1, {x, residual, out});
-  BatchNormApplyParameters p;
-  p.x = x;
-  p.residual = residual;
-  p.scale = a.scale.data;
-  p.shift = a.shift.data;
-  p.activation = a.activation;
-  p.out = out;
-  p.channels = static_cast<int>(x.sizes[1]);
-  p.width = static_cast<int>(x.sizes[3]);
-  p.join_columns = all_columns_join(instance.tile.columns, {x, residual, out});
-  p.work = plan_pass(x, instance.tile, resident_blocks(instance.plain, kDepthwiseThreads, 0));
-  launch("batch_norm_apply", instance.plain, p.work.blocks(), kDepthwiseThreads, 0, execution.stream, p);
-}
+struct ApplyViews {
+  ConstTensorView x, residual;
+  TensorView out;
 
-/// A launch, worked out.
-struct ReducePass {
-  const DepthwiseInstance<BatchNormReduceParameters>* instance;
-  BatchNormReduceParameters parameters;
-  std::size_t memory;  ///< of a block
-  std::size_t workspace_bytes;
-
-  ReducePass(const BatchNormReduceArguments& a, void* workspace) {
-    ConstTensorView x = a.x, grad_y = a.grad_y;
-    join_all_rows(x, grad_y);
-    instance = &choose_instance(kReduceInstances, x.dtype, Window{}, 1, {x, grad_y});
-    parameters.x = x;
-    parameters.grad_y = grad_y;
-    parameters.scale = a.scale.data;
-    parameters.shift = a.shift.data;
-    parameters.mean = a.sums.mean.data;
-    parameters.activation = a.activation;
-    parameters.channels = static_cast<int>(x.sizes[1]);
-    parameters.width = static_cast<int>(x.sizes[3]);
-    parameters.join_columns = all_columns_join(instance->tile.columns, {x, grad_y});
-    const int values = 2 * instance->tile.channels;
-    memory = x.dtype == DataType::float64 ? block_sums_bytes<double>(values) : block_sums_bytes<float>(values);
-    parameters.work = plan_pass(x, instance->tile, resident_blocks(instance->plain, kDepthwiseThreads, memory));
-    Arena arena(workspace);
-    const std::int64_t size = std::int64_t{2} * parameters.work.splits * x.sizes[1];
-    parameters.partials = arena.take<char>(size * static_cast<std::int64_t>(size_of(accumulation_type(x.dtype))));
-    workspace_bytes = arena.used();
-  }
-
-  void run(const BatchNormReduceArguments& a, void* stream) const {
-    launch("batch_norm_reduce", instance->plain, parameters.work.blocks(), kDepthwiseThreads, memory, stream,
-           parameters);
-    SumPartialsParameters sum;
-    sum.partials = parameters.partials;
-    sum.splits = parameters.work.splits;
-    sum.rows = 2;
-    sum.channels = parameters.channels;
-    sum.vectors[0] = a.sums.grad.data;
-    sum.vectors[1] = a.sums.grad_times_centered.data;
-    launch_sum_partials("batch_norm_reduce", accumulation_type(a.x.dtype), sum, stream);
+  explicit ApplyViews(const BatchNormApplyArguments& a) : x(a.x), residual(a.residual), out(a.out) {
+    join_all_rows(x, residual, out);
   }
 };
+
+/// A launch, worked out.
+struct ApplyPass {
+  const DepthwiseInstance<BatchNormApplyParameters>* instance;
+  bool join_columns;
+  DepthwiseWork work;
+
+  explicit ApplyPass(const BatchNormApplyArguments& a) {
+    const auto [x, residual, out] = ApplyViews(a);
+    instance = &choose_instance(kApplyInstances, x.dtype, Window{}, 1, {x, residual, out});
+    join_columns = all_columns_join(instance->tile.columns, {x, residual, out});
+    work = plan_pass(x, instance->tile, resident_blocks(instance->plain, kDepthwiseThreads, 0));
+  }
+
+  void run(const BatchNormApplyArguments& a, const Execution& execution) const {
+    const ApplyViews views(a);
+    BatchNormApplyParameters p;
+    p.x = views.x;
+    p.residual = views.residual;
+    p.scale = a.scale.data;
+    p.shift = a.shift.data;
+    p.activation = a.activation;
+    p.out = views.out;
+    p.channels = static_cast<int>(views.x.sizes[1]);
+    p.width = static_cast<int>(views.x.sizes[3]);
+    p.join_columns = join_columns;
+    p.work = work;
+    launch("batch_norm_apply", instance->plain, work.blocks(), kDepthwiseThreads, 0, execution.stream, p);
+  }
+};
+
+Plan<BatchNormApplyArguments> plan_apply(const BatchNormApplyArguments& a, int /*threads*/) {
+  return {0, [pass = ApplyPass(a)](const BatchNormApplyArguments& like, const Execution& execution) {
+            pass.run(like, execution);
+          }};
+}
+
+struct ReduceViews {
+  ConstTensorView x, grad_y;
+
+  explicit ReduceViews(const BatchNormReduceArguments& a) : x(a.x), grad_y(a.grad_y) { join_all_rows(x, grad_y); }
+};
+
+/// Two launches, worked out.
+struct ReducePass {
+  const DepthwiseInstance<BatchNormReduceParameters>* instance;
+  bool join_columns;
+  std::size_t memory;  ///< of a block
+  DepthwiseWork work;
+
+  explicit ReducePass(const BatchNormReduceArguments& a) {
+    const auto [x, grad_y] = ReduceViews(a);
+    instance = &choose_instance(kReduceInstances, x.dtype, Window{}, 1, {x, grad_y});
+    join_columns = all_columns_join(instance->tile.columns, {x, grad_y});
+    const int values = 2 * instance->tile.channels;
+    memory = x.dtype == DataType::float64 ? block_sums_bytes<double>(values) : block_sums_bytes<float>(values);
+    work = plan_pass(x, instance->tile, resident_blocks(instance->plain, kDepthwiseThreads, memory));
+  }
+
+  void* take_partials(const BatchNormReduceArguments& a, Arena& arena) const {
+    const std::int64_t size = std::int64_t{2} * work.splits * a.x.sizes[1];
+    return arena.take<char>(size * static_cast<std::int64_t>(size_of(accumulation_type(a.x.dtype))));
+  }
+
+  std::size_t workspace_bytes(const BatchNormReduceArguments& a) const {
+    Arena measured(nullptr);
+    take_partials(a, measured);
+    return measured.used();
+  }
+
+  void run(const BatchNormReduceArguments& a, const Execution& execution) const {
+    const ReduceViews views(a);
+    Arena arena(execution.workspace);
+    BatchNormReduceParameters p;
+    p.x = views.x;
+    p.grad_y = views.grad_y;
+    p.scale = a.scale.data;
+    p.shift = a.shift.data;
+    p.mean = a.sums.mean.data;
+    p.activation = a.activation;
+    p.channels = static_cast<int>(views.x.sizes[1]);
+    p.width = static_cast<int>(views.x.sizes[3]);
+    p.join_columns = join_columns;
+    p.partials = take_partials(a, arena);
+    p.work = work;
+    launch("batch_norm_reduce", instance->plain, work.blocks(), kDepthwiseThreads, memory, execution.stream, p);
+    SumPartialsParameters sum;
+    sum.partials = p.partials;
+    sum.splits = work.splits;
+    sum.rows = 2;
+    sum.channels = p.channels;
+    sum.vectors[0] = a.sums.grad.data;
+    sum.vectors[1] = a.sums.grad_times_centered.data;
+    launch_sum_partials("batch_norm_reduce", accumulation_type(a.x.dtype), sum, execution.stream);
+  }
+};
+
+Plan<BatchNormReduceArguments> plan_reduce(const BatchNormReduceArguments& a, int /*threads*/) {
+  const ReducePass pass(a);
+  return {pass.workspace_bytes(a),
+          [pass](const BatchNormReduceArguments& like, const Execution& execution) { pass.run(like, execution); }};
+}
 
 template <class Arguments>
 std::string why_not_per_channel(const Arguments& a) {
@@ -201,38 +250,25 @@ std::string why_not_whole(const Arguments& a) {
   return !elsewhere.empty() ? elsewhere : too_large_for_gpu(a.x.sizes, a.x.sizes, Window{});
 }
 
-template <class Arguments>
-std::size_t no_workspace(const Arguments&, int) {
-  return 0;
-}
-
 }  // namespace
 }  // namespace gpu
 
 Implementation<BatchNormFinalizeArguments> batch_norm_finalize_gpu() {
-  return {"gpu", gpu::why_not_per_channel<BatchNormFinalizeArguments>, gpu::no_workspace<BatchNormFinalizeArguments>,
-          gpu::run_finalize};
+  return {"gpu", gpu::why_not_per_channel<BatchNormFinalizeArguments>,
+          plan_of_nothing<BatchNormFinalizeArguments, gpu::run_finalize>};
 }
 
 Implementation<BatchNormCoefficientsArguments> batch_norm_coefficients_gpu() {
   return {"gpu", gpu::why_not_per_channel<BatchNormCoefficientsArguments>,
-          gpu::no_workspace<BatchNormCoefficientsArguments>, gpu::run_coefficients};
+          plan_of_nothing<BatchNormCoefficientsArguments, gpu::run_coefficients>};
 }
 
 Implementation<BatchNormApplyArguments> batch_norm_apply_gpu() {
-  return {"gpu", gpu::why_not_whole<BatchNormApplyArguments>, gpu::no_workspace<BatchNormApplyArguments>,
-          gpu::run_apply};
+  return {"gpu", gpu::why_not_whole<BatchNormApplyArguments>, gpu::plan_apply};
 }
 
 Implementation<BatchNormReduceArguments> batch_norm_reduce_gpu() {
-  return {
-      .name = "gpu",
-      .why_not = gpu::why_not_whole<BatchNormReduceArguments>,
-      .workspace_bytes = [](const BatchNormReduceArguments& a,
-                            int) { return gpu::ReducePass(a, nullptr).workspace_bytes; },
-      .run = [](const BatchNormReduceArguments& a,
-                const Execution& execution) { gpu::ReducePass(a, execution.workspace).run(a, execution.stream); },
-  };
+  return {"gpu", gpu::why_not_whole<BatchNormReduceArguments>, gpu::plan_reduce};
 }
 
 }  // namespace fusedsc

@@ -61,19 +61,15 @@ std::string why_not(const Arguments& a) {
   return needs_device(Device::cpu, a.mean.device);
 }
 
-template <class Arguments>
-std::size_t no_workspace(const Arguments&, int) {
-  return 0;
-}
-
 }  // namespace
 
 Implementation<BatchNormFinalizeArguments> batch_norm_finalize_cpu() {
-  return {"cpu", why_not<BatchNormFinalizeArguments>, no_workspace<BatchNormFinalizeArguments>, finalize};
+  return {"cpu", why_not<BatchNormFinalizeArguments>, plan_of_nothing<BatchNormFinalizeArguments, finalize>};
 }
 
 Implementation<BatchNormCoefficientsArguments> batch_norm_coefficients_cpu() {
-  return {"cpu", why_not<BatchNormCoefficientsArguments>, no_workspace<BatchNormCoefficientsArguments>, coefficients};
+  return {"cpu", why_not<BatchNormCoefficientsArguments>,
+          plan_of_nothing<BatchNormCoefficientsArguments, coefficients>};
 }
 
 }  // namespace fusedsc

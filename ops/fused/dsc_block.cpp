@@ -5,13 +5,10 @@
 #include "fusedsc/fused/dsc_block_composed.h"
 #include "fusedsc/fused/dsc_block_cpu.h"
 #include "fusedsc/fused/dsc_block_parts.h"
-#include "fusedsc/runtime/checks.h"
+#include "fusedsc/runtime/operator.h"
 
 namespace fusedsc {
 namespace {
-
-constexpr const char* kForward = "dsc_block";
-constexpr const char* kBackward = "dsc_block_backward";
 
 std::span<const Implementation<DscBlockArguments>> forward_implementations() {
   static const Implementation<DscBlockArguments> list[] = {dsc_block_composed(), dsc_block_cpu()};
@@ -139,46 +136,58 @@ void clear_results(const DscBlockBackwardArguments& block) {
   clear(block.grad_bn_bias);
 }
 
+bool is_empty(const DscBlockArguments& block) { return block.x.device == Device::cpu && block.y.elements() == 0; }
+
+bool is_empty(const DscBlockBackwardArguments& block) {
+  return block.x.device == Device::cpu && block.grad_y.elements() == 0;
+}
+
+constexpr Operator<DscBlockArguments> kForward{
+    .name = "dsc_block",
+    .implementations = forward_implementations,
+    .check_problem = check_problem,
+    .check_memory = check_memory,
+    .is_empty = is_empty,
+    .clear_results = clear_results,
+};
+
+constexpr Operator<DscBlockBackwardArguments> kBackward{
+    .name = "dsc_block_backward",
+    .implementations = backward_implementations,
+    .check_problem = check_problem,
+    .check_memory = check_memory,
+    .is_empty = is_empty,
+    .clear_results = clear_results,
+};
+
 }  // namespace
 
-void dsc_block(const DscBlockArguments& block, const Execution& execution) {
-  check_problem(block);
-  check_memory(block);
-  check_execution(execution, dsc_block_workspace_bytes(block, execution.threads));
-  if (block.y.elements() == 0) return clear_results(block);
-  choose(kForward, forward_implementations(), block).run(block, execution);
-}
+void dsc_block(const DscBlockArguments& block, const Execution& execution) { run(kForward, block, execution); }
 
 std::size_t dsc_block_workspace_bytes(const DscBlockArguments& block, int threads) {
-  check_threads(threads);
-  check_problem(block);
-  if (block.y.elements() == 0) return 0;
-  return choose(kForward, forward_implementations(), block).workspace_bytes(block, threads);
+  return plan(kForward, block, threads).workspace_bytes;
 }
 
-std::vector<Candidate> explain_dsc_block(const DscBlockArguments& block) {
-  check_problem(block);
-  return explain(forward_implementations(), block);
+Plan<DscBlockArguments> plan_dsc_block(const DscBlockArguments& block, int threads) {
+  return plan(kForward, block, threads);
 }
+
+std::vector<Candidate> explain_dsc_block(const DscBlockArguments& block) { return explain(kForward, block); }
 
 void dsc_block_backward(const DscBlockBackwardArguments& block, const Execution& execution) {
-  check_problem(block);
-  check_memory(block);
-  check_execution(execution, dsc_block_backward_workspace_bytes(block, execution.threads));
-  if (block.grad_y.elements() == 0) return clear_results(block);
-  choose(kBackward, backward_implementations(), block).run(block, execution);
+  run(kBackward, block, execution);
 }
 
 std::size_t dsc_block_backward_workspace_bytes(const DscBlockBackwardArguments& block, int threads) {
-  check_threads(threads);
-  check_problem(block);
-  if (block.grad_y.elements() == 0) return 0;
-  return choose(kBackward, backward_implementations(), block).workspace_bytes(block, threads);
+  return plan(kBackward, block, threads).workspace_bytes;
+}
+
+Plan<DscBlockBackwardArguments> plan_dsc_block_backward(const DscBlockBackwardArguments& block, int threads) {
+  return plan(kBackward, block, threads);
 }
 
 std::vector<Candidate> explain_dsc_block_backward(const DscBlockBackwardArguments& block) {
-  check_problem(block);
-  return explain(backward_implementations(), block);
+  return explain(kBackward, block);
 }
 
 }  // namespace fusedsc

@@ -34,6 +34,7 @@ struct DscBlockArguments {
 
 void dsc_block(const DscBlockArguments& arguments, const Execution& execution);
 std::size_t dsc_block_workspace_bytes(const DscBlockArguments& arguments, int threads);
+Plan<DscBlockArguments> plan_dsc_block(const DscBlockArguments& arguments, int threads);
 std::vector<Candidate> explain_dsc_block(const DscBlockArguments& arguments);
 
 /// Gradients of the block; input-centric (seed 004, section IV-C). Any gradient with null data is not wanted.
@@ -57,6 +58,7 @@ struct DscBlockBackwardArguments {
 
 void dsc_block_backward(const DscBlockBackwardArguments& arguments, const Execution& execution);
 std::size_t dsc_block_backward_workspace_bytes(const DscBlockBackwardArguments& arguments, int threads);
+Plan<DscBlockBackwardArguments> plan_dsc_block_backward(const DscBlockBackwardArguments& arguments, int threads);
 std::vector<Candidate> explain_dsc_block_backward(const DscBlockBackwardArguments& arguments);
 
 }  // namespace fusedsc

@@ -186,14 +186,14 @@ void backward_run(const DscBlockBackwardArguments& block, const Execution& execu
   BackwardB<T>({block, middle}, depthwise, rest.threads, rest.workspace).run(rest);
 }
 
-std::size_t dsc_block_backward_workspace(const DscBlockBackwardArguments& block, int threads) {
-  if (block.x.dtype == DataType::float64) return backward_workspace<double>(block, threads);
-  return backward_workspace<float>(block, threads);
+template <class T>
+Plan<DscBlockBackwardArguments> backward_plan(const DscBlockBackwardArguments& block, int threads) {
+  return {backward_workspace<T>(block, threads), backward_run<T>};
 }
 
-void dsc_block_backward_run(const DscBlockBackwardArguments& block, const Execution& execution) {
-  if (block.x.dtype == DataType::float64) return backward_run<double>(block, execution);
-  backward_run<float>(block, execution);
+Plan<DscBlockBackwardArguments> dsc_block_backward_plan(const DscBlockBackwardArguments& block, int threads) {
+  if (block.x.dtype == DataType::float64) return backward_plan<double>(block, threads);
+  return backward_plan<float>(block, threads);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -204,8 +204,7 @@ HWY_AFTER_NAMESPACE();
 namespace fusedsc {
 namespace {
 
-HWY_EXPORT(dsc_block_backward_workspace);
-HWY_EXPORT(dsc_block_backward_run);
+HWY_EXPORT(dsc_block_backward_plan);
 
 }  // namespace
 
@@ -213,13 +212,8 @@ Implementation<DscBlockBackwardArguments> dsc_block_backward_cpu() {
   return {
       .name = "cpu_fused",
       .why_not = [](const DscBlockBackwardArguments& block) { return needs_device(Device::cpu, block.x.device); },
-      .workspace_bytes = [](const DscBlockBackwardArguments& block,
-                            int threads) { return HWY_DYNAMIC_DISPATCH(dsc_block_backward_workspace)(block, threads); },
-      .run =
-          [](const DscBlockBackwardArguments& block, const Execution& execution) {
-            HWY_DYNAMIC_DISPATCH(dsc_block_backward_run)
-            (block, execution);
-          },
+      .plan = [](const DscBlockBackwardArguments& block,
+                 int threads) { return HWY_DYNAMIC_DISPATCH(dsc_block_backward_plan)(block, threads); },
   };
 }
 

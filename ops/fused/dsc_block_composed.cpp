@@ -1,7 +1,5 @@
 #include "fusedsc/fused/dsc_block_composed.h"
 
-#include <algorithm>
-
 #include "fusedsc/fused/composed.h"
 #include "fusedsc/fused/dsc_block_parts.h"
 #include "fusedsc/runtime/arena.h"
@@ -28,7 +26,7 @@ struct ComposedForward {
     depthwise = depthwise_of(block);
     depthwise.y = middle_memory(block.d, depthwise.y, arena);
     for (ChannelVector* vector : {&m2, &scale, &shift}) *vector = take_channels(arena, depthwise.y);
-    finalize = affine_of(block, scale, shift);
+    finalize = affine_of(normalisation_of(block), scale, shift);
     if (block.training) {
       depthwise.statistics = {block.mean, m2};
       add_statistics(block, m2, finalize);
@@ -40,16 +38,22 @@ struct ComposedForward {
     pointwise.y = block.y;
   }
 
-  std::size_t workspace_bytes(int threads) const {
-    return arena.used() + std::max(depthwise_conv2d_workspace_bytes(depthwise, threads),
-                                   pointwise_conv2d_workspace_bytes(pointwise, threads));
+  struct Plans {
+    Plan<DepthwiseArguments> depthwise;
+    Plan<PointwiseArguments> pointwise;
+
+    std::size_t workspace_bytes() const { return most_workspace_bytes(depthwise, pointwise); }
+  };
+
+  Plans plan(int threads) const {
+    return {plan_depthwise_conv2d(depthwise, threads), plan_pointwise_conv2d(pointwise, threads)};
   }
 
-  void run(const Execution& execution) const {
+  void run(const Plans& plans, const Execution& execution) const {
     const Execution rest = rest_of(execution, arena);
-    depthwise_conv2d(depthwise, rest);
+    plans.depthwise.run(depthwise, rest);
     batch_norm_finalize(finalize, rest);
-    pointwise_conv2d(pointwise, rest);
+    plans.pointwise.run(pointwise, rest);
   }
 };
 
@@ -81,22 +85,29 @@ struct ComposedBackward {
     depthwise.gradient_prologue = {middle.grad_scale, middle.output_scale, middle.offset, d};
   }
 
-  std::size_t workspace_bytes(int threads) const {
-    std::size_t bytes = pointwise_conv2d_backward_workspace_bytes(pointwise, threads);
-    if (!block.d) bytes = std::max(bytes, depthwise_conv2d_workspace_bytes(recomputed, threads));
-    if (wants_depthwise_gradients(block)) {
-      bytes = std::max(bytes, depthwise_conv2d_backward_workspace_bytes(depthwise, threads));
-    }
-    return arena.used() + bytes;
+  struct Plans {
+    Plan<DepthwiseArguments> recomputed;  ///< likewise the last: empty where there is nothing to do
+    Plan<PointwiseBackwardArguments> pointwise;
+    Plan<DepthwiseBackwardArguments> depthwise;
+
+    std::size_t workspace_bytes() const { return most_workspace_bytes(recomputed, pointwise, depthwise); }
+  };
+
+  Plans plan(int threads) const {
+    Plans plans;
+    if (!block.d) plans.recomputed = plan_depthwise_conv2d(recomputed, threads);
+    plans.pointwise = plan_pointwise_conv2d_backward(pointwise, threads);
+    if (wants_depthwise_gradients(block)) plans.depthwise = plan_depthwise_conv2d_backward(depthwise, threads);
+    return plans;
   }
 
-  void run(const Execution& execution) const {
+  void run(const Plans& plans, const Execution& execution) const {
     const Execution rest = rest_of(execution, arena);
-    if (!block.d) depthwise_conv2d(recomputed, rest);
-    batch_norm_finalize(affine_of(block, scale, shift), rest);
-    pointwise_conv2d_backward(pointwise, rest);
+    if (!block.d) plans.recomputed.run(recomputed, rest);
+    batch_norm_finalize(affine_of(normalisation_of(block), scale, shift), rest);
+    plans.pointwise.run(pointwise, rest);
     batch_norm_coefficients(coefficients_of(block, middle), rest);
-    if (wants_depthwise_gradients(block)) depthwise_conv2d_backward(depthwise, rest);
+    if (wants_depthwise_gradients(block)) plans.depthwise.run(depthwise, rest);
   }
 };
 

@@ -103,12 +103,8 @@ struct DscBlockForward {
   }
 };
 
-std::size_t dsc_block_workspace(const DscBlockArguments& block, int threads) {
-  return pass_workspace_bytes<DscBlockForward>(block, threads);
-}
-
-void dsc_block_run(const DscBlockArguments& block, const Execution& execution) {
-  run_pass<DscBlockForward>(block, execution);
+Plan<DscBlockArguments> dsc_block_plan(const DscBlockArguments& block, int threads) {
+  return plan_of_pass_by_type<DscBlockForward>(block, threads);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -119,8 +115,7 @@ HWY_AFTER_NAMESPACE();
 namespace fusedsc {
 namespace {
 
-HWY_EXPORT(dsc_block_workspace);
-HWY_EXPORT(dsc_block_run);
+HWY_EXPORT(dsc_block_plan);
 
 /// Pass 1: DW in registers, of which only the statistics stay.
 DepthwiseArguments statistics_pass(const DscBlockArguments& block, ChannelVector m2) {
@@ -131,20 +126,19 @@ DepthwiseArguments statistics_pass(const DscBlockArguments& block, ChannelVector
 }
 
 /// M2 of pass 1 lies where invstd will: it is computed from M2 in place.
-std::size_t workspace_bytes(const DscBlockArguments& block, int threads) {
-  const std::size_t product = HWY_DYNAMIC_DISPATCH(dsc_block_workspace)(block, threads);
-  if (!block.training) return product;
-  return std::max(product, depthwise_conv2d_workspace_bytes(statistics_pass(block, block.invstd), threads));
-}
-
-void run(const DscBlockArguments& block, const Execution& execution) {
-  if (block.training) {
-    depthwise_conv2d(statistics_pass(block, block.invstd), execution);
-    BatchNormFinalizeArguments finalize = affine_of(block, {}, {});
-    add_statistics(block, block.invstd, finalize);
-    batch_norm_finalize(finalize, execution);
-  }
-  HWY_DYNAMIC_DISPATCH(dsc_block_run)(block, execution);
+Plan<DscBlockArguments> plan_both_passes(const DscBlockArguments& block, int threads) {
+  Plan<DscBlockArguments> second = HWY_DYNAMIC_DISPATCH(dsc_block_plan)(block, threads);
+  if (!block.training) return second;
+  auto first = plan_depthwise_conv2d(statistics_pass(block, block.invstd), threads);
+  const std::size_t workspace_bytes = std::max(first.workspace_bytes, second.workspace_bytes);
+  return {workspace_bytes, [first = std::move(first), second = std::move(second)](const DscBlockArguments& like,
+                                                                                  const Execution& execution) {
+            first.run(statistics_pass(like, like.invstd), execution);
+            BatchNormFinalizeArguments finalize = affine_of(normalisation_of(like), {}, {});
+            add_statistics(like, like.invstd, finalize);
+            batch_norm_finalize(finalize, execution);
+            second.unchecked_run(like, execution);
+          }};
 }
 
 }  // namespace
@@ -153,8 +147,7 @@ Implementation<DscBlockArguments> dsc_block_cpu() {
   return {
       .name = "cpu_fused",
       .why_not = [](const DscBlockArguments& block) { return needs_device(Device::cpu, block.x.device); },
-      .workspace_bytes = workspace_bytes,
-      .run = run,
+      .plan = plan_both_passes,
   };
 }
 

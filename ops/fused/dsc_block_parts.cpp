@@ -1,5 +1,7 @@
 #include "fusedsc/fused/dsc_block_parts.h"
 
+#include <algorithm>
+
 namespace fusedsc {
 
 DepthwiseArguments depthwise_of(const DscBlockArguments& block) {
@@ -28,7 +30,9 @@ ConstTensorView middle_view(const ConstTensorView& x, const ConstTensorView& dw_
   return {nullptr, x.dtype, sizes, dense_strides(sizes, layout), x.device};
 }
 
-std::int64_t middle_count(const ConstTensorView& y) { return y.sizes[0] * y.sizes[2] * y.sizes[3]; }
+std::int64_t middle_count(const ConstTensorView& y) {
+  return std::max<std::int64_t>(y.sizes[0] * y.sizes[2] * y.sizes[3], 1);
+}
 
 void add_statistics(const DscBlockArguments& block, ConstChannelVector m2, BatchNormFinalizeArguments& finalize) {
   finalize.m2 = m2;

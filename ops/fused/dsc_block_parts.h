@@ -17,20 +17,13 @@ DepthwiseArguments depthwise_of(const DscBlockBackwardArguments& block);
 /// d's sizes in an order of memory like x's.
 ConstTensorView middle_view(const ConstTensorView& x, const ConstTensorView& dw_weight, const Window& window);
 
-/// Elements of d per channel.
+/// Elements of d per channel; of an empty batch one, by which its sums, all zero, can be divided.
 std::int64_t middle_count(const ConstTensorView& y);
 
-/// BatchNorm as an affine map, from the block's parameters and statistics.
+/// Of forward and of backward.
 template <class Block>
-BatchNormFinalizeArguments affine_of(const Block& block, ChannelVector scale, ChannelVector shift) {
-  BatchNormFinalizeArguments finalize;
-  finalize.weight = block.bn_weight;
-  finalize.bias = block.bn_bias;
-  finalize.mean = block.mean;
-  finalize.invstd = block.invstd;
-  finalize.scale = scale;
-  finalize.shift = shift;
-  return finalize;
+Normalisation normalisation_of(const Block& block) {
+  return {block.bn_weight, block.bn_bias, block.mean, block.invstd};
 }
 
 /// Makes `finalize` write block.invstd and block.variance first, from what the depthwise pass left in `m2`.

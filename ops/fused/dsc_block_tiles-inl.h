@@ -52,7 +52,7 @@ struct DscMiddle {
   void pack(const Block& block) {
     parameters.pack(depthwise.weight, depthwise.bias, {});
     const DataType dtype = accumulation_type(depthwise.x.dtype);
-    batch_norm_finalize(affine_of(block, {scale, dtype, channels()}, {shift, dtype, channels()}), {});
+    batch_norm_finalize(affine_of(normalisation_of(block), {scale, dtype, channels()}, {shift, dtype, channels()}), {});
     std::fill(scale + channels(), scale + pitch(), T(0));
     std::fill(shift + channels(), shift + pitch(), T(0));
   }

@@ -4,13 +4,10 @@
 #include "fusedsc/fused/batch_norm_seam.h"
 #include "fusedsc/fused/inverted_residual_checks.h"
 #include "fusedsc/fused/inverted_residual_composed.h"
-#include "fusedsc/runtime/checks.h"
+#include "fusedsc/runtime/operator.h"
 
 namespace fusedsc {
 namespace {
-
-constexpr const char* kForward = "inverted_residual";
-constexpr const char* kBackward = "inverted_residual_backward";
 
 std::span<const Implementation<InvertedResidualArguments>> forward_implementations() {
   static const Implementation<InvertedResidualArguments> list[] = {inverted_residual_composed()};
@@ -40,47 +37,65 @@ void clear_results(const InvertedResidualBackwardArguments& wanted) {
   }
 }
 
+bool is_empty(const InvertedResidualArguments& block) {
+  return block.x.device == Device::cpu && block.y.elements() == 0;
+}
+
+bool is_empty(const InvertedResidualBackwardArguments& block) {
+  return block.forward.x.device == Device::cpu && block.grad_y.elements() == 0;
+}
+
+constexpr Operator<InvertedResidualArguments> kForward{
+    .name = "inverted_residual",
+    .implementations = forward_implementations,
+    .check_problem = check_problem,
+    .check_memory = check_memory,
+    .is_empty = is_empty,
+    .clear_results = clear_results,
+};
+
+constexpr Operator<InvertedResidualBackwardArguments> kBackward{
+    .name = "inverted_residual_backward",
+    .implementations = backward_implementations,
+    .check_problem = check_problem,
+    .check_memory = check_memory,
+    .is_empty = is_empty,
+    .clear_results = clear_results,
+};
+
 }  // namespace
 
-void inverted_residual(const InvertedResidualArguments& arguments, const Execution& execution) {
-  check_problem(arguments);
-  check_memory(arguments);
-  check_execution(execution, inverted_residual_workspace_bytes(arguments, execution.threads));
-  if (arguments.y.elements() == 0) return clear_results(arguments);
-  choose(kForward, forward_implementations(), arguments).run(arguments, execution);
+void inverted_residual(const InvertedResidualArguments& block, const Execution& execution) {
+  run(kForward, block, execution);
 }
 
-std::size_t inverted_residual_workspace_bytes(const InvertedResidualArguments& arguments, int threads) {
-  check_threads(threads);
-  check_problem(arguments);
-  if (arguments.y.elements() == 0) return 0;
-  return choose(kForward, forward_implementations(), arguments).workspace_bytes(arguments, threads);
+std::size_t inverted_residual_workspace_bytes(const InvertedResidualArguments& block, int threads) {
+  return plan(kForward, block, threads).workspace_bytes;
 }
 
-std::vector<Candidate> explain_inverted_residual(const InvertedResidualArguments& arguments) {
-  check_problem(arguments);
-  return explain(forward_implementations(), arguments);
+Plan<InvertedResidualArguments> plan_inverted_residual(const InvertedResidualArguments& block, int threads) {
+  return plan(kForward, block, threads);
 }
 
-void inverted_residual_backward(const InvertedResidualBackwardArguments& arguments, const Execution& execution) {
-  check_problem(arguments);
-  check_memory(arguments);
-  check_execution(execution, inverted_residual_backward_workspace_bytes(arguments, execution.threads));
-  if (arguments.grad_y.elements() == 0) return clear_results(arguments);
-  choose(kBackward, backward_implementations(), arguments).run(arguments, execution);
+std::vector<Candidate> explain_inverted_residual(const InvertedResidualArguments& block) {
+  return explain(kForward, block);
 }
 
-std::size_t inverted_residual_backward_workspace_bytes(const InvertedResidualBackwardArguments& arguments,
-                                                       int threads) {
-  check_threads(threads);
-  check_problem(arguments);
-  if (arguments.grad_y.elements() == 0) return 0;
-  return choose(kBackward, backward_implementations(), arguments).workspace_bytes(arguments, threads);
+void inverted_residual_backward(const InvertedResidualBackwardArguments& block, const Execution& execution) {
+  run(kBackward, block, execution);
 }
 
-std::vector<Candidate> explain_inverted_residual_backward(const InvertedResidualBackwardArguments& arguments) {
-  check_problem(arguments);
-  return explain(backward_implementations(), arguments);
+std::size_t inverted_residual_backward_workspace_bytes(const InvertedResidualBackwardArguments& block, int threads) {
+  return plan(kBackward, block, threads).workspace_bytes;
+}
+
+Plan<InvertedResidualBackwardArguments> plan_inverted_residual_backward(const InvertedResidualBackwardArguments& block,
+                                                                        int threads) {
+  return plan(kBackward, block, threads);
+}
+
+std::vector<Candidate> explain_inverted_residual_backward(const InvertedResidualBackwardArguments& block) {
+  return explain(kBackward, block);
 }
 
 }  // namespace fusedsc

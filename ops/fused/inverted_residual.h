@@ -39,6 +39,7 @@ struct InvertedResidualArguments {
 
 void inverted_residual(const InvertedResidualArguments& arguments, const Execution& execution);
 std::size_t inverted_residual_workspace_bytes(const InvertedResidualArguments& arguments, int threads);
+Plan<InvertedResidualArguments> plan_inverted_residual(const InvertedResidualArguments& arguments, int threads);
 std::vector<Candidate> explain_inverted_residual(const InvertedResidualArguments& arguments);
 
 /// Gradients of one BatchNorm's parameters, accumulation type; data may be null.
@@ -57,6 +58,8 @@ struct InvertedResidualBackwardArguments {
 
 void inverted_residual_backward(const InvertedResidualBackwardArguments& arguments, const Execution& execution);
 std::size_t inverted_residual_backward_workspace_bytes(const InvertedResidualBackwardArguments& arguments, int threads);
+Plan<InvertedResidualBackwardArguments> plan_inverted_residual_backward(
+    const InvertedResidualBackwardArguments& arguments, int threads);
 std::vector<Candidate> explain_inverted_residual_backward(const InvertedResidualBackwardArguments& arguments);
 
 }  // namespace fusedsc

@@ -12,7 +12,33 @@
 namespace fusedsc {
 namespace {
 
-std::int64_t count_of(const ConstTensorView& x) { return x.sizes[0] * x.sizes[2] * x.sizes[3]; }
+/// Values per channel; of an empty batch one, by which its sums, all zero, can be divided.
+std::int64_t count_of(const ConstTensorView& x) {
+  return std::max<std::int64_t>(x.sizes[0] * x.sizes[2] * x.sizes[3], 1);
+}
+
+/// Operators tell what is given by its address. Without elements there need not be one: then this is `like`, with an
+/// address where nothing is.
+void give_address(TensorView& tensor, const TensorView& like) {
+  alignas(64) static char nothing;
+  if (tensor || like.elements() != 0) return;
+  tensor = like;
+  tensor.data = &nothing;
+}
+
+InvertedResidualArguments with_addresses(InvertedResidualArguments block) {
+  if (block.expand_weight) give_address(block.e, block.e);
+  give_address(block.d, block.d);
+  give_address(block.p, block.p);
+  return block;
+}
+
+InvertedResidualBackwardArguments with_addresses(InvertedResidualBackwardArguments wanted) {
+  wanted.forward = with_addresses(wanted.forward);
+  if (wanted.forward.expand_weight) give_address(wanted.grad_e, wanted.forward.e);
+  give_address(wanted.grad_d, wanted.forward.d);
+  return wanted;
+}
 
 /// One BatchNorm of the block between the raw tensor it normalises and whoever reads it.
 struct Seam {
@@ -33,14 +59,7 @@ struct Seam {
   Statistics statistics() const { return {parameters.mean, parameters.invstd}; }
 
   BatchNormFinalizeArguments affine() const {
-    BatchNormFinalizeArguments finalize;
-    finalize.weight = parameters.weight;
-    finalize.bias = parameters.bias;
-    finalize.mean = parameters.mean;
-    finalize.invstd = parameters.invstd;
-    finalize.scale = scale;
-    finalize.shift = shift;
-    return finalize;
+    return affine_of({parameters.weight, parameters.bias, parameters.mean, parameters.invstd}, scale, shift);
   }
 
   /// The affine map, after what it takes of the statistics.
@@ -56,7 +75,7 @@ struct Seam {
 };
 
 struct ComposedForward {
-  const InvertedResidualArguments& block;
+  InvertedResidualArguments block;
   Arena arena;
   bool expands;
   Seam expand_seam, dw_seam, project_seam;
@@ -65,7 +84,7 @@ struct ComposedForward {
   BatchNormApplyArguments apply;
 
   ComposedForward(const InvertedResidualArguments& block_, void* workspace)
-      : block(block_),
+      : block(with_addresses(block_)),
         arena(workspace),
         expands(block.expand_weight),
         expand_seam(expands ? block.e : TensorView(), block.expand_bn, arena),
@@ -94,25 +113,32 @@ struct ComposedForward {
     project.statistics = project_seam.statistics();
   }
 
-  std::size_t workspace_bytes(int threads) const {
-    std::size_t bytes = expands ? pointwise_conv2d_workspace_bytes(expand, threads) : 0;
-    bytes = std::max(bytes, depthwise_conv2d_workspace_bytes(depthwise, threads));
-    bytes = std::max(bytes, pointwise_conv2d_workspace_bytes(project, threads));
-    bytes = std::max(bytes, batch_norm_apply_workspace_bytes(apply, threads));
-    return arena.used() + bytes;
+  struct Plans {
+    Plan<PointwiseArguments> expand;  ///< empty without expansion
+    Plan<DepthwiseArguments> depthwise;
+    Plan<PointwiseArguments> project;
+    Plan<BatchNormApplyArguments> apply;
+
+    std::size_t workspace_bytes() const { return most_workspace_bytes(expand, depthwise, project, apply); }
+  };
+
+  Plans plan(int threads) const {
+    return {expands ? plan_pointwise_conv2d(expand, threads) : Plan<PointwiseArguments>(),
+            plan_depthwise_conv2d(depthwise, threads), plan_pointwise_conv2d(project, threads),
+            plan_batch_norm_apply(apply, threads)};
   }
 
-  void run(const Execution& execution) const {
+  void run(const Plans& plans, const Execution& execution) const {
     const Execution rest = rest_of(execution, arena);
     if (expands) {
-      pointwise_conv2d(expand, rest);
+      plans.expand.run(expand, rest);
       finalize(expand_seam, rest);
     }
-    depthwise_conv2d(depthwise, rest);
+    plans.depthwise.run(depthwise, rest);
     finalize(dw_seam, rest);
-    pointwise_conv2d(project, rest);
+    plans.project.run(project, rest);
     finalize(project_seam, rest);
-    batch_norm_apply(apply, rest);
+    plans.apply.run(apply, rest);
   }
 
   void finalize(const Seam& seam, const Execution& execution) const {
@@ -160,7 +186,7 @@ struct GradientSeam : Seam {
 /// From the result's gradient to x's: each step leaves the next one's gradient at the output of a BatchNorm, and the
 /// two sums with which that BatchNorm's backward happens on load. Steps that nothing asks for are left out.
 struct ComposedBackward {
-  const InvertedResidualBackwardArguments& wanted;
+  InvertedResidualBackwardArguments wanted;
   const InvertedResidualArguments& block;
   Arena arena;
   bool expands, wants_expand, wants_grad_e, wants_depthwise, wants_grad_d;
@@ -170,8 +196,8 @@ struct ComposedBackward {
   DepthwiseBackwardArguments depthwise;
 
   ComposedBackward(const InvertedResidualBackwardArguments& wanted_, void* workspace)
-      : wanted(wanted_),
-        block(wanted_.forward),
+      : wanted(with_addresses(wanted_)),
+        block(wanted.forward),
         arena(workspace),
         expands(block.expand_weight),
         wants_expand(expands && (wanted.grad_x || wanted.grad_expand_weight)),
@@ -223,26 +249,37 @@ struct ComposedBackward {
 
   bool wants_project() const { return wants_grad_d || wanted.grad_project_weight; }
 
-  std::size_t workspace_bytes(int threads) const {
-    std::size_t bytes = batch_norm_reduce_workspace_bytes(reduce, threads);
-    if (wants_project()) bytes = std::max(bytes, pointwise_conv2d_backward_workspace_bytes(project, threads));
-    if (wants_depthwise) bytes = std::max(bytes, depthwise_conv2d_backward_workspace_bytes(depthwise, threads));
-    if (wants_expand) bytes = std::max(bytes, pointwise_conv2d_backward_workspace_bytes(expand, threads));
-    return arena.used() + bytes;
+  /// Those of what nothing asks for are empty.
+  struct Plans {
+    Plan<BatchNormReduceArguments> reduce;
+    Plan<PointwiseBackwardArguments> project;
+    Plan<DepthwiseBackwardArguments> depthwise;
+    Plan<PointwiseBackwardArguments> expand;
+
+    std::size_t workspace_bytes() const { return most_workspace_bytes(reduce, project, depthwise, expand); }
+  };
+
+  Plans plan(int threads) const {
+    Plans plans;
+    plans.reduce = plan_batch_norm_reduce(reduce, threads);
+    if (wants_project()) plans.project = plan_pointwise_conv2d_backward(project, threads);
+    if (wants_depthwise) plans.depthwise = plan_depthwise_conv2d_backward(depthwise, threads);
+    if (wants_expand) plans.expand = plan_pointwise_conv2d_backward(expand, threads);
+    return plans;
   }
 
-  void run(const Execution& execution) const {
+  void run(const Plans& plans, const Execution& execution) const {
     const Execution rest = rest_of(execution, arena);
     if (expands) batch_norm_finalize(expand_seam.affine(), rest);
     batch_norm_finalize(dw_seam.affine(), rest);
     batch_norm_finalize(project_seam.affine(), rest);
-    batch_norm_reduce(reduce, rest);
+    plans.reduce.run(reduce, rest);
     batch_norm_coefficients(project_seam.coefficients(), rest);
-    if (wants_project()) pointwise_conv2d_backward(project, rest);
+    if (wants_project()) plans.project.run(project, rest);
     if (wants_grad_d) batch_norm_coefficients(dw_seam.coefficients(), rest);
-    if (wants_depthwise) depthwise_conv2d_backward(depthwise, rest);
+    if (wants_depthwise) plans.depthwise.run(depthwise, rest);
     if (wants_grad_e) batch_norm_coefficients(expand_seam.coefficients(), rest);
-    if (wants_expand) pointwise_conv2d_backward(expand, rest);
+    if (wants_expand) plans.expand.run(expand, rest);
   }
 };
 

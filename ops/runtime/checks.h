@@ -9,7 +9,7 @@ namespace fusedsc {
 
 void check_threads(int threads);
 
-/// At least one thread, and a workspace of `needed` bytes at a 64-byte boundary.
-void check_execution(const Execution& execution, std::size_t needed);
+/// The threads that were planned with, and a workspace of `needed` bytes at a 64-byte boundary.
+void check_execution(const Execution& execution, int threads, std::size_t needed);
 
 }  // namespace fusedsc

@@ -8,7 +8,7 @@
 
 #include "fusedsc/common/status.h"
 #include "fusedsc/common/tensor_view.h"
-#include "fusedsc/runtime/execution.h"
+#include "fusedsc/runtime/plan.h"
 
 namespace fusedsc {
 
@@ -17,8 +17,16 @@ struct Implementation {
   const char* name;
   /// Empty when it can run the arguments, else the reason why not. Looks at shapes, strides, types and seams only.
   std::string (*why_not)(const Arguments&);
-  std::size_t (*workspace_bytes)(const Arguments&, int threads);
-  void (*run)(const Arguments&, const Execution&);
+  /// Everything that can be worked out without the workspace.
+  Plan<Arguments> (*plan)(const Arguments&, int threads) = nullptr;
+  /// In place of `plan`, where nothing is kept between the two.
+  std::size_t (*workspace_bytes)(const Arguments&, int threads) = nullptr;
+  void (*run)(const Arguments&, const Execution&) = nullptr;
+
+  Plan<Arguments> plan_for(const Arguments& arguments, int threads) const {
+    if (plan != nullptr) return plan(arguments, threads);
+    return {workspace_bytes(arguments, threads), run};
+  }
 };
 
 /// Empty if an implementation for `wanted` can run on tensors on `device`, else the reason why not.
@@ -51,11 +59,12 @@ std::vector<Candidate> explain(std::span<const Implementation<Arguments>> list, 
 template <class Arguments>
 const Implementation<Arguments>& choose(const char* op, std::span<const Implementation<Arguments>> list,
                                         const Arguments& arguments) {
-  std::string reasons;
   for (const auto& implementation : list) {
-    const std::string reason = implementation.why_not(arguments);
-    if (reason.empty()) return implementation;
-    reasons += std::string("\n  ") + implementation.name + ": " + reason;
+    if (implementation.why_not(arguments).empty()) return implementation;
+  }
+  std::string reasons;
+  for (const Candidate& candidate : explain(list, arguments)) {
+    reasons += "\n  " + candidate.implementation + ": " + candidate.why_not;
   }
   throw Unsupported(std::string(op) + ": no implementation can run these arguments:" + reasons);
 }

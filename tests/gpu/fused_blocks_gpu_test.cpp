@@ -1,6 +1,7 @@
 /// The fused blocks on a GPU: the chains of its operators, in every mode.
 #include "gpu/gpu_under_test.h"
 #include "ops/dsc_block_verify.h"
+#include "ops/empty_blocks.h"
 #include "ops/inverted_residual_verify.h"
 
 namespace fusedsc::reference {
@@ -36,6 +37,11 @@ TEST_P(FusedBlocksGpu, InvertedResidualBackwardEdges) {
 }
 TEST_P(FusedBlocksGpu, InvertedResidualBackwardRandom) {
   for_each_case(random_inverted_residuals(GetParam().dtype), verify_inverted_residual_backward);
+}
+
+TEST_P(FusedBlocksGpu, EmptyBatch) {
+  verify_empty_dsc_block(GetParam().dtype);
+  verify_empty_inverted_residual(GetParam().dtype);
 }
 
 }  // namespace

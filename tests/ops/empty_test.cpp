@@ -1,14 +1,12 @@
 /// Tensors without elements: legal wherever the result is defined, with zero (not unwritten) sums.
 #include "ops/backward_case.h"
 #include "ops/depthwise_cases.h"
-#include "ops/dsc_block_tensors.h"
+#include "ops/empty_blocks.h"
 #include "ops/forward_case.h"
 #include "ops/pointwise_cases.h"
 
 namespace fusedsc::reference {
 namespace {
-
-Vector zeros(const Channels& channels) { return Vector(static_cast<std::size_t>(channels.tensor().sizes()[1])); }
 
 template <class Geometry>
 void verify_empty_forward(const Geometry& geometry) {
@@ -44,7 +42,7 @@ void verify_empty_backward(const Geometry& geometry) {
   }
 }
 
-constexpr Window kThreeByThree{{3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}};
+const Window kThreeByThree = centered(3);
 
 TEST(Empty, Depthwise) {
   for (const Sizes& x : {Sizes{0, 8, 5, 5}, Sizes{2, 0, 5, 5}}) {
@@ -72,33 +70,8 @@ TEST(Empty, DepthwiseInputUnderPadding) {
   }
 }
 
-DscBlockCase empty_block() {
-  DscBlockCase block;
-  block.depthwise = {{0, 8, 5, 5}, kThreeByThree};
-  block.outputs = 12;
-  block.biases = block.stores_d = block.stores_grad_bn = true;
-  return block;
-}
-
-TEST(Empty, DscBlockForward) {
-  DscBlockForward tensors(empty_block());
-  run<DscBlockArguments>({dsc_block, dsc_block_workspace_bytes}, tensors.arguments(empty_block()));
-  for (const Channels* vector : {&tensors.mean, &tensors.invstd, &tensors.variance}) {
-    for (const Bounded& value : vector->values()) EXPECT_TRUE(std::isfinite(value.value));
-  }
-}
-
-TEST(Empty, DscBlockBackward) {
-  DscBlockBackward tensors(empty_block());
-  const std::vector<Output> outputs{{"grad_dw_weight", tensors.grad_dw_weight, Array(tensors.grad_dw_weight.sizes())},
-                                    {"grad_pw_weight", tensors.grad_pw_weight, Array(tensors.grad_pw_weight.sizes())},
-                                    {"grad_dw_bias", tensors.grad_dw_bias, zeros(tensors.grad_dw_bias)},
-                                    {"grad_pw_bias", tensors.grad_pw_bias, zeros(tensors.grad_pw_bias)},
-                                    {"grad_bn_weight", tensors.grad_bn_weight, zeros(tensors.grad_bn_weight)},
-                                    {"grad_bn_bias", tensors.grad_bn_bias, zeros(tensors.grad_bn_bias)}};
-  verify<DscBlockBackwardArguments>({dsc_block_backward, dsc_block_backward_workspace_bytes},
-                                    tensors.arguments(empty_block()), outputs);
-}
+TEST(Empty, DscBlock) { verify_empty_dsc_block(DataType::float32); }
+TEST(Empty, InvertedResidual) { verify_empty_inverted_residual(DataType::float32); }
 
 }  // namespace
 }  // namespace fusedsc::reference

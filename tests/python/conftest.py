@@ -28,7 +28,16 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     config.addinivalue_line("markers", "cpu_only(reason): has nothing to do with GPUs; skipped there")
     config.addinivalue_line("markers", "gpu_only: needs --device cuda; deselected without")
+    config.addinivalue_line("markers", "xdist_group(name): one process runs all that have it (pytest-xdist)")
     use_device(config.getoption("--device"))
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))  # they share the processors
+    torch.set_num_threads(max(1, torch.get_num_threads() // processes))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config):
+    """What `-n auto` means: a process per processor, and for a GPU, which they would only share, this one."""
+    return len(os.sched_getaffinity(0)) if config.getoption("--device") == "cpu" else 0
 
 
 def pytest_collection_modifyitems(config, items):

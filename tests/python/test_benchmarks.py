@@ -11,7 +11,9 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks import __main__ as benchmarks
-from benchmarks import measure, report, workloads
+from benchmarks import measure, report, suites, workloads
+from benchmarks.workloads.block import Block, InvertedResidual
+from benchmarks.workloads.network import Network
 
 KEYS = [
     "suite",
@@ -27,6 +29,7 @@ KEYS = [
     "ratio",
     "floor_us",
 ]
+pytestmark = pytest.mark.xdist_group("benchmarks")  # they share a run
 TINY = ["--batch", "1", "--rounds", "1", "--malloc", "system"]
 
 
@@ -67,6 +70,73 @@ def test_training_step(tmp_path):
     (record,) = json.loads(output.read_text())
     assert record["direction"] == "training step"
     assert record["floor_us"] is None
+
+
+class FakeGpu(measure.Cpu):
+    """What is measured on a GPU, in small, and on the CPU."""
+
+    device = "fake"
+
+    def sets_of(self, touched_bytes):
+        return 2
+
+
+@pytest.fixture
+def gpu_run(monkeypatch, tmp_path):
+    """Runs the command line as with a GPU: its exit status, and the records that each suite leaves."""
+    monkeypatch.setattr(benchmarks, "prepare", lambda options: None)
+    monkeypatch.setattr(benchmarks, "machine_of", lambda device: FakeGpu())
+    monkeypatch.setattr(suites, "GPU_BLOCKS", (Block(8, 6, 2, 4, batch=3, label="B1"),))
+    residuals = (InvertedResidual("R1", 8, 1, 6, 1, 6, batch=3), InvertedResidual("R2-4", 8, 2, 6, 1, 8, 3, batch=3))
+    monkeypatch.setattr(suites, "INVERTED_RESIDUALS", residuals)
+    monkeypatch.setattr(suites, "GPU_NETWORKS", (Network(size=32, batch=8),))
+
+    def run(*options):
+        place = ["--device", "cuda", "--rounds", "1", "--layout", "channels_last", "--output", str(tmp_path)]
+        status = benchmarks.main([*place, *options])
+        return status, {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
+
+    return run
+
+
+def assert_measured(records):
+    for record in records:
+        assert list(record)[: len(KEYS)] == KEYS
+        assert record["ratio"] > 0
+        assert record["pytorch_variant"] == "eager channels_last"
+
+
+def test_blocks_on_a_gpu(gpu_run, tmp_path):
+    status, records = gpu_run("--suite", "dsc_block", "inverted_residual")
+    assert status == 0
+    assert len(records["dsc_block"]) == 2 * 3, "directions and types"
+    assert len(records["inverted_residual"]) == 2 * 2 * 3
+    assert_measured(records["dsc_block"] + records["inverted_residual"])
+    assert [r["occurrences"] for r in records["inverted_residual"] if r["case"].startswith("R2-4 ")] == [3] * 6
+    assert (tmp_path / "dsc_block_ratio.png").exists()
+
+
+def test_training_step_on_a_gpu(gpu_run):
+    status, records = gpu_run("--suite", "network", "--dtype", "bfloat16")
+    assert status == 0
+    (record,) = records["network"]
+    assert_measured([record])
+    assert record["dtype"] == "bfloat16"
+
+
+def test_a_case_that_fails_is_reported_and_the_others_measured(gpu_run, monkeypatch, capfd):
+    def fail(self, x, parameters):
+        raise RuntimeError("it does not work")
+
+    monkeypatch.setattr(Block, "fused", fail)
+    options = ["--dtype", "float32", "--direction", "forward"]
+    status, records = gpu_run("--suite", "dsc_block", "inverted_residual", *options)
+    assert status == 1
+    assert [record["error"] for record in records["dsc_block"]] == ["RuntimeError: it does not work"]
+    assert all(record["ratio"] > 0 for record in records["inverted_residual"])
+    errors = capfd.readouterr().err
+    assert "B1 c8 6x6 s2 m4 n3 float32 channels_last forward: RuntimeError: it does not work" in errors
+    assert "1 of 3 cases failed" in errors
 
 
 def test_filtered_runs_keep_the_results_of_full_ones(monkeypatch, tmp_path):

@@ -2,6 +2,7 @@
 
 import os
 import time
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -14,23 +15,45 @@ pytestmark = [
 ]
 
 
-def run_block(x, parameters):
-    dw_weight, pw_weight = parameters
-    y = F.dsc_block(x, dw_weight, None, None, None, None, pw_weight, training=True)
-    y.backward(torch.ones_like(y))
+class Block:
+    def __init__(self, batch, size):
+        self.x = torch.randn(batch, 64, size, size).contiguous(memory_format=torch.channels_last).requires_grad_()
+        self.weights = torch.randn(64, 1, 3, 3, requires_grad=True), torch.randn(32, 64, 1, 1, requires_grad=True)
+
+    def run(self):
+        dw_weight, pw_weight = self.weights
+        y = F.dsc_block(self.x, dw_weight, None, None, None, None, pw_weight, training=True)
+        return y.detach(), *torch.autograd.grad(y, (self.x, *self.weights), torch.ones_like(y))
+
+
+@contextmanager
+def threads(count):
+    """Other tests may run with one, next to each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_other_threads_do_half_of_the_work():
-    x = torch.randn(8, 64, 56, 56).contiguous(memory_format=torch.channels_last).requires_grad_()
-    parameters = [torch.randn(64, 1, 3, 3, requires_grad=True), torch.randn(32, 64, 1, 1, requires_grad=True)]
-    threads = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        run_block(x, parameters)
+    block = Block(8, 56)
+    with threads(2):
+        block.run()
         process, thread = time.process_time(), time.thread_time()
         for _ in range(10):
-            run_block(x, parameters)
+            block.run()
         process, thread = time.process_time() - process, time.thread_time() - thread
-    finally:
-        torch.set_num_threads(threads)
     assert thread < 0.8 * process, f"the calling thread took {thread:.3f} of {process:.3f} seconds"
+
+
+@pytest.mark.parametrize("size", [4, 15])
+def test_two_threads_compute_what_one_does(size):
+    block = Block(3, size)
+    with threads(1):
+        expected = block.run()
+    with threads(2):
+        actual = block.run()
+    for one, two in zip(expected, actual, strict=True):
+        torch.testing.assert_close(two, one, rtol=1e-4, atol=1e-4)

@@ -18,7 +18,10 @@ import fashion_mnist  # noqa: E402
 from common import checkpoint, options  # noqa: E402
 from fashion_mnist_files import idx  # noqa: E402
 
-pytestmark = pytest.mark.cpu_only("compares runs bit for bit, which cuDNN does not promise; test_gpu.py trains")
+pytestmark = [
+    pytest.mark.cpu_only("compares runs bit for bit, which cuDNN does not promise; test_gpu.py trains"),
+    pytest.mark.xdist_group("training example"),  # they share a run, and start programs of their own
+]
 
 STEPS = 12
 TINY = ["--epochs", "2", "--batch-size", "8", "--width", "0.1", "--limit-train", "48", "--limit-test", "40"]

@@ -1,5 +1,5 @@
-/// Passes: class templates over the type that is computed in, made of (arguments, threads, workspace), with
-/// workspace_bytes() and run(execution). float64 is computed in double, everything else in float.
+/// Passes: classes made of (arguments, threads, workspace), with workspace_bytes() and run(execution); templates over
+/// the type that is computed in, which is double for float64 and float for everything else.
 
 // NOLINTBEGIN(llvm-header-guard)
 #if defined(FUSEDSC_COMMON_CPU_PASS_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -11,25 +11,27 @@
 // NOLINTEND(llvm-header-guard)
 
 #include "fusedsc/common/data_type.h"
-#include "fusedsc/runtime/execution.h"
+#include "fusedsc/runtime/plan.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fusedsc {
 namespace HWY_NAMESPACE {
 
-template <template <class> class Pass, class Arguments>
-std::size_t pass_workspace_bytes(const Arguments& arguments, int threads) {
-  if (arguments.x.dtype == DataType::float64) return Pass<double>(arguments, threads, nullptr).workspace_bytes();
-  return Pass<float>(arguments, threads, nullptr).workspace_bytes();
+/// A pass is made without a workspace first, to measure it. To make one again costs less than to keep it: it is a few
+/// sums and divisions.
+template <class Pass, class Arguments>
+Plan<Arguments> plan_of_pass(const Arguments& arguments, int threads) {
+  return {Pass(arguments, threads, nullptr).workspace_bytes(), [](const Arguments& like, const Execution& execution) {
+            Pass(like, execution.threads, execution.workspace).run(execution);
+          }};
 }
 
+/// Of the pass for the arguments' type.
 template <template <class> class Pass, class Arguments>
-void run_pass(const Arguments& arguments, const Execution& execution) {
-  if (arguments.x.dtype == DataType::float64) {
-    return Pass<double>(arguments, execution.threads, execution.workspace).run(execution);
-  }
-  Pass<float>(arguments, execution.threads, execution.workspace).run(execution);
+Plan<Arguments> plan_of_pass_by_type(const Arguments& arguments, int threads) {
+  if (arguments.x.dtype == DataType::float64) return plan_of_pass<Pass<double>>(arguments, threads);
+  return plan_of_pass<Pass<float>>(arguments, threads);
 }
 
 }  // namespace HWY_NAMESPACE

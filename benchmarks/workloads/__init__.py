@@ -1,0 +1,88 @@
+"""Pairs of the same work: ours, and PyTorch in every variant that counts.
+
+A single operator gets its input in one layout, and PyTorch is measured in that layout. A block or a network is free to
+choose, so PyTorch is measured in all that are worth it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+Run = Callable[[int], object]
+"""Does the work once, on the set of tensors of that number."""
+
+Compiler = Callable[[Callable], Callable]
+LAYOUTS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is timed, on ``sets`` sets of tensors in turn.
+
+    ``touched_bytes``: a call's inputs and outputs once each, the least that has to move; ``operations``: what it
+    multiplies and adds; None: not said. ``facts``: what else was found out, for the record.
+    """
+
+    ours: Run
+    pytorch: dict[str, Run]
+    touched_bytes: int | None
+    operations: int | None = None
+    sets: int = 1
+    facts: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where and how the tensors lie, how many sets of them there shall be for so many bytes, and what of PyTorch is
+    measured where it is free to choose."""
+
+    device: str
+    dtype: torch.dtype
+    layout: str
+    sets_of: Callable[[int], int]
+    pytorch_layouts: tuple[str, ...] = tuple(LAYOUTS)
+    compiled: bool = False
+
+    @property
+    def memory_format(self) -> torch.memory_format:
+        return LAYOUTS[self.layout]
+
+    def random(self, *shape: int) -> Tensor:
+        numbers = torch.randn(shape, device=self.device, dtype=self.dtype)
+        return numbers.contiguous(memory_format=self.memory_format)
+
+    def variants(self) -> list[tuple[str, torch.memory_format, Compiler]]:
+        """PyTorch's, by name: the layout, and what compiles it, or does not."""
+        if self.compiled:
+            torch._dynamo.reset()  # after a few shapes it would compile a function no more
+        kinds = ("eager", "compiled") if self.compiled else ("eager",)
+        return [
+            (f"{kind} {name}", LAYOUTS[name], _compile if kind == "compiled" else _leave)
+            for kind in kinds
+            for name in self.pytorch_layouts
+        ]
+
+
+def _compile(function: Callable) -> Callable:
+    return torch.compile(function, dynamic=False)
+
+
+def _leave(function: Callable) -> Callable:
+    return function
+
+
+def count(shape: tuple[int, ...]) -> int:
+    return torch.Size(shape).numel()
+
+
+def check_same(ours: object, expected: object, tolerance: float = 1e-3) -> None:
+    """What is timed must be the same work: both sides' results agree to rounding, in the norm."""
+    pairs = zip(ours, expected, strict=True) if isinstance(ours, tuple) else ((ours, expected),)
+    for actual, reference in pairs:
+        difference = ((actual.double() - reference.double()).norm() / reference.double().norm()).item()
+        if not difference < tolerance:
+            raise AssertionError(f"results differ by {difference:.1e} of PyTorch's; a wrong result is not timed")

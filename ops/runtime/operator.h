@@ -1,0 +1,91 @@
+/// What every operator does with its arguments: they are checked and planned, and the plan is run. Empty problems on
+/// the CPU are settled here, everything else goes to the first implementation of the operator's list that can.
+#pragma once
+
+#include "fusedsc/common/clear.h"
+#include "fusedsc/runtime/checks.h"
+#include "fusedsc/runtime/implementation.h"
+
+namespace fusedsc {
+
+template <class Arguments>
+struct Operator {
+  const char* name;
+  std::span<const Implementation<Arguments>> (*implementations)();  ///< in order of preference
+  void (*check_problem)(const Arguments&);                          ///< what can be judged without memory
+  void (*check_memory)(const Arguments&);                           ///< what cannot
+  /// The tensors are on the CPU, and there is nothing to compute. (A GPU's memory is its kernels' to clear.)
+  bool (*is_empty)(const Arguments&);
+  void (*clear_results)(const Arguments&);  ///< what an empty problem leaves behind
+};
+
+/// Of arguments that are checked.
+template <class Arguments>
+Plan<Arguments> plan_checked(const Operator<Arguments>& op, const Arguments& arguments, int threads) {
+  const auto& implementation = choose(op.name, op.implementations(), arguments);
+  Plan<Arguments> plan;
+  if (op.is_empty(arguments)) {
+    plan.unchecked_run = [clear = op.clear_results](const Arguments& empty, const Execution&) { clear(empty); };
+  } else {
+    plan = implementation.plan_for(arguments, threads);
+  }
+  plan.threads = threads;
+  plan.check_memory = op.check_memory;
+  return plan;
+}
+
+template <class Arguments>
+Plan<Arguments> plan(const Operator<Arguments>& op, const Arguments& arguments, int threads) {
+  check_threads(threads);
+  op.check_problem(arguments);
+  return plan_checked(op, arguments, threads);
+}
+
+template <class Arguments>
+void run(const Operator<Arguments>& op, const Arguments& arguments, const Execution& execution) {
+  check_threads(execution.threads);
+  op.check_problem(arguments);
+  op.check_memory(arguments);
+  const Plan<Arguments> plan = plan_checked(op, arguments, execution.threads);
+  check_execution(execution, plan.threads, plan.workspace_bytes);
+  plan.unchecked_run(arguments, execution);
+}
+
+template <class Arguments>
+std::vector<Candidate> explain(const Operator<Arguments>& op, const Arguments& arguments) {
+  op.check_problem(arguments);
+  return explain(op.implementations(), arguments);
+}
+
+// ------------------------------------------------------------------------------------------------------- convolutions
+// The families name their arguments alike, hence templates.
+
+/// Of a forward pass: without an output element there is nothing to compute.
+template <class Arguments>
+bool is_empty_forward(const Arguments& a) {
+  return a.x.device == Device::cpu && a.y.elements() == 0;
+}
+
+/// What an empty forward pass leaves behind: statistics of nothing.
+template <class Arguments>
+void clear_statistics_of(const Arguments& a) {
+  clear(a.statistics.mean);
+  clear(a.statistics.m2);
+}
+
+/// Of a backward pass: without an element of grad_y, or without a gradient that is wanted.
+template <class Arguments>
+bool is_empty_backward(const Arguments& a) {
+  return a.x.device == Device::cpu && (a.grad_y.elements() == 0 || (!a.grad_x && !a.grad_weight && !a.grad_bias));
+}
+
+/// What an empty backward pass leaves behind: sums over nothing.
+template <class Arguments>
+void clear_sums_of(const Arguments& a) {
+  clear(a.grad_weight);
+  clear(a.grad_bias);
+  clear(a.sums.grad);
+  clear(a.sums.grad_times_centered);
+}
+
+}  // namespace fusedsc
