@@ -6,5 +6,7 @@
 namespace fusedsc {
 
 Implementation<PointwiseBackwardArguments> pointwise_backward_gpu();
+/// As pointwise_hopper().
+Implementation<PointwiseBackwardArguments> pointwise_backward_hopper();
 
 }  // namespace fusedsc

@@ -16,26 +16,19 @@ __global__ void __launch_bounds__(Product::kThreads, 1) forward_kernel(const __g
   Product::run(p);
 }
 
-template <class T, int kChannels, int kGroups, bool kPrologue, EpilogueKind kKind>
+template <class T, int kChannels, int kTileDepth, int kGroups, bool kPrologue, EpilogueKind kKind>
 constexpr PointwiseInstance instance(DataType dtype) {
-  using Product = PointwiseProduct<T, kChannels, kGroups, kPrologue, false, kKind>;
-  return {dtype, kChannels, kGroups, kPrologue, kKind, forward_kernel<Product>, Product::memory_bytes};
+  using Product = PointwiseProduct<T, kChannels, kTileDepth, kGroups, kPrologue, false, kKind>;
+  return {dtype, kChannels, kTileDepth, kGroups, kPrologue, kKind, forward_kernel<Product>, Product::memory_bytes};
 }
 
-#define FUSEDSC_TILES(T, dtype, prologue, kind)                                         \
-  instance<T, 32, 4, prologue, kind>(dtype), instance<T, 64, 4, prologue, kind>(dtype), \
-      instance<T, 128, 2, prologue, kind>(dtype)
-
 const PointwiseInstance kInstances[] = {
-    FUSEDSC_TILES(Float16, DataType::float16, false, EpilogueKind::plain),
-    instance<Float16, 32, 3, false, EpilogueKind::plain>(DataType::float16),
-    instance<Float16, 64, 2, false, EpilogueKind::plain>(DataType::float16),
-    instance<Float16, 64, 3, false, EpilogueKind::plain>(DataType::float16),
-    instance<Float16, 128, 3, false, EpilogueKind::plain>(DataType::float16),
-    instance<Float16, 192, 2, false, EpilogueKind::plain>(DataType::float16),
-    instance<Float16, 256, 2, false, EpilogueKind::plain>(DataType::float16),
-    FUSEDSC_TILES(Float16, DataType::float16, false, EpilogueKind::statistics),
-    FUSEDSC_TILES(Float16, DataType::float16, true, EpilogueKind::statistics),
+#define F(c, d, g, p, k) instance<Float16, c, d, g, p, EpilogueKind::k>(DataType::float16)
+    F(32, 32, 8, false, plain), F(32, 64, 4, false, plain), F(32, 64, 8, false, plain), F(32, 64, 2, false, plain), F(32, 64, 1, false, plain),
+    F(64, 32, 4, false, plain), F(64, 32, 8, false, plain), F(64, 64, 1, false, plain), F(64, 64, 2, false, plain), F(64, 64, 3, false, plain), F(64, 64, 4, false, plain),
+    F(128, 32, 4, false, plain), F(128, 64, 3, false, plain), F(128, 64, 2, false, plain), F(192, 32, 4, false, plain), F(192, 64, 3, false, plain), F(256, 64, 2, false, plain), F(256, 64, 3, false, plain),
+    F(32, 32, 6, true, statistics), F(32, 64, 4, true, statistics), F(32, 64, 6, true, statistics), F(32, 64, 2, true, statistics), F(64, 64, 2, true, statistics), F(64, 64, 4, true, statistics), F(64, 32, 4, true, statistics), F(128, 64, 2, true, statistics), F(128, 32, 2, true, statistics),
+    F(32, 32, 6, false, statistics), F(64, 32, 6, false, statistics), F(64, 64, 4, false, statistics), F(128, 64, 2, false, statistics), F(128, 32, 3, false, statistics),
 };
 
 struct Pass {
@@ -65,32 +58,22 @@ struct Pass {
     if (a.statistics) p.epilogue.partials = arena.take<float>(3 * p.splits * problem.channels);
     workspace_bytes = arena.used();
     if (workspace == nullptr && a.statistics) return;
-    const int columns = launch_columns();
     const PointwiseMatrix x = activation_matrix(a.x, 1, true);
     const OutputMatrix y = output_matrix(a.y, 1, true);
-    p.activations = map_of(x, problem.dtype, problem.depth, problem.pixels, kTileDepth);
-    p.output = map_of(y, problem.dtype, problem.channels, problem.pixels, columns);
-    p.added = map_of(residual, problem.dtype, problem.channels, problem.pixels, columns);
-    p.weight = map_of(a.weight.data, problem.dtype, problem.depth, problem.channels, a.weight.strides[0], kTileDepth,
-                      channels_);
-  }
-
-  int launch_columns() {
-    for (const auto& instance : kInstances) {
-      if (instance.kernel == launch.kernel) channels_ = instance.channels;
-    }
-    return channels_ < 64 ? 32 : 64;
+    p.activations = map_of(x, problem.dtype, problem.depth, problem.pixels, launch.depth);
+    p.output = map_of(y, problem.dtype, problem.channels, problem.pixels, launch.columns);
+    p.added = map_of(residual, problem.dtype, problem.channels, problem.pixels, launch.columns);
+    p.weight = map_of(a.weight.data, problem.dtype, problem.depth, problem.channels, a.weight.strides[0], launch.depth,
+                      launch.weight_channels);
   }
 
   void run(const PointwiseArguments& a, void* stream) const {
     gpu::launch(kName, launch.kernel, launch.blocks, launch.threads, static_cast<std::size_t>(launch.memory), stream,
                 parameters);
-    if (!a.statistics) return;
+    if (!a.statistics || getenv("NOMERGE")) return;
     launch_merge_moments(kName, DataType::float32, parameters.epilogue.partials, parameters.splits, a.statistics.mean,
                          a.statistics.m2, stream);
   }
-
-  int channels_ = 0;
 };
 
 }  // namespace

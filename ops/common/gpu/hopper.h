@@ -91,6 +91,20 @@ FUSEDSC_DEVICE void store_matrices(void* row, const std::uint32_t (&from)[4]) {
                : "memory");
 }
 
+/// Both halves of a word at least 0 and, if `to_six`, at most 6. A NaN stays one.
+FUSEDSC_DEVICE std::uint32_t clamped_pair(std::uint32_t pair, bool to_six, Float16) {
+  const std::uint32_t high = to_six ? 0x46004600u : 0x7c007c00u;
+  asm("max.NaN.f16x2 %0, %0, %1;" : "+r"(pair) : "r"(0));
+  asm("min.NaN.f16x2 %0, %0, %1;" : "+r"(pair) : "r"(high));
+  return pair;
+}
+FUSEDSC_DEVICE std::uint32_t clamped_pair(std::uint32_t pair, bool to_six, BFloat16) {
+  const std::uint32_t high = to_six ? 0x40c040c0u : 0x7f807f80u;
+  asm("max.NaN.bf16x2 %0, %0, %1;" : "+r"(pair) : "r"(0));
+  asm("min.NaN.bf16x2 %0, %0, %1;" : "+r"(pair) : "r"(high));
+  return pair;
+}
+
 // ----------------------------------------------------------------------------------------------------------- products
 
 /// Before the first product that uses registers which threads have written.

@@ -7,7 +7,7 @@
 
 namespace fusedsc::gpu::hopper {
 
-inline constexpr int kTileRows = 64, kTileDepth = 64;  ///< positions, and values of k that come at a time
+inline constexpr int kTileRows = 64;  ///< positions that come at a time
 inline constexpr int kGroupThreads = 128;
 
 struct PointwiseParameters {
@@ -22,11 +22,12 @@ struct PointwiseParameters {
   EpilogueParameters epilogue;
 };
 
-template <class T, int kChannels_, int kGroups_, bool kPrologue_, bool kWeightDepthFirst, EpilogueKind kKind>
+/// kTileDepth: values of k that come at a time, 32 or 64.
+template <class T, int kChannels_, int kTileDepth, int kGroups_, bool kPrologue, bool kWeightDepthFirst,
+          EpilogueKind kKind>
 class PointwiseProduct {
  public:
   static constexpr int kChannels = kChannels_, kGroups = kGroups_, kThreads = kGroups * kGroupThreads;
-  static constexpr bool kPrologue = kPrologue_;
   /// Columns of a tile of outputs or of a weight with its channels innermost, and the bytes of its rows.
   static constexpr int kColumns = kChannels < 64 ? 32 : 64, kRowBytes = kColumns * 2;
   static constexpr int kBlocks = kChannels / kColumns;
@@ -48,7 +49,8 @@ class PointwiseProduct {
  private:
   using Sums = float[kBlocks][kColumns / 2];
   using Part = Epilogue<T, kChannels, kKind>;
-  static constexpr int kStageBytes = kTileRows * kTileDepth * 2, kWeightBytes = kChannels * kTileDepth * 2;
+  static constexpr int kDepthBytes = kTileDepth * 2, kStageBytes = kTileRows * kDepthBytes,
+                       kWeightBytes = kChannels * kDepthBytes;
   static constexpr int kOutBytes = kTileRows * kChannels * 2, kBlockBytes = kTileRows * kRowBytes;
   FUSEDSC_HOST_DEVICE static constexpr int barrier_bytes(int steps, int stages) {
     return 8 * (steps + kGroups * (stages + 1)) + 16;
@@ -216,12 +218,12 @@ class PointwiseProduct {
     if constexpr (kWeightDepthFirst) {
       return describe<kRowBytes>(weight + (block * kTileDepth + k) * kRowBytes);
     } else {
-      return describe<128>(weight + block * kColumns * 128) + k * 2 / 16;
+      return describe<kDepthBytes>(weight + block * kColumns * kDepthBytes) + k * 2 / 16;
     }
   }
 
   FUSEDSC_DEVICE void multiply_plain(Sums& sums, int step, int slot) const {
-    const std::uint64_t rows = describe<128>(stages_ + slot * stage_bytes_);
+    const std::uint64_t rows = describe<kDepthBytes>(stages_ + slot * stage_bytes_);
     const int depth = p_.depth - step * kTileDepth;
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) fence(sums[block]);
@@ -250,7 +252,7 @@ class PointwiseProduct {
 #pragma unroll
     for (int k = 0; k < kTileDepth; k += 16) {
       if (k >= depth) break;
-      const int place = place_of_run<128>(row, k / 8 + lane / 16);
+      const int place = place_of_run<kDepthBytes>(row, k / 8 + lane / 16);
       load_matrices(tile + place, rows[k / 16]);
       std::uint32_t others[4] = {};
       if (p_.has_other) load_matrices(tile + kStageBytes + place, others);
@@ -297,9 +299,14 @@ class PointwiseProduct {
         z[2 * i + 1] += b * other_scale.y;
       }
     }
-    activate(p_.activation, z);
+    const bool clamps = p_.activation == Activation::relu || p_.activation == Activation::relu6;
+    if (!clamps) activate(p_.activation, z);
 #pragma unroll
     for (int i = 0; i < 4; ++i) words[i] = to_bits(z[2 * i], z[2 * i + 1], T());
+    if (!clamps) return;
+      // Rounding keeps the order, and both bounds: clamped pairs are the same, for half the instructions.
+#pragma unroll
+    for (int i = 0; i < 4; ++i) words[i] = clamped_pair(words[i], p_.activation == Activation::relu6, T());
   }
 
   FUSEDSC_DEVICE void store_tile(Sums& sums, int tile, Part& epilogue) const {

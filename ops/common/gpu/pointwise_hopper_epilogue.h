@@ -9,14 +9,14 @@
 namespace fusedsc::gpu::hopper {
 
 enum class EpilogueKind {
-  plain,       ///< bias
-  statistics,  ///< bias, mean and sum of squared deviations
-  inference,   ///< bias, affine map, activation, residual
+  plain,       ///< nothing
+  statistics,  ///< mean and sum of squared deviations
+  inference,   ///< affine map, activation, residual
   gradient,    ///< an activation's derivative, sums, a residual's gradient
 };
 
 struct EpilogueParameters {
-  const void* bias = nullptr;
+  const void* bias = nullptr;  ///< inference: added before the affine map
   const float *scale = nullptr, *shift = nullptr, *mean = nullptr;
   Activation activation = Activation::identity;
   bool has_x = false;         ///< gradient: that there is a derivative
@@ -30,7 +30,8 @@ class Epilogue {
  public:
   static constexpr bool kStatistics = kKind == EpilogueKind::statistics, kGradient = kKind == EpilogueKind::gradient;
   static constexpr bool kTakesX = kGradient, kTakesAdded = kGradient || kKind == EpilogueKind::inference;
-  static constexpr int kPartials = kStatistics ? 3 : 2;
+  static constexpr bool kTakesVectors = kGradient || kKind == EpilogueKind::inference;
+  static constexpr int kPartials = kStatistics ? 3 : 2, kFromWarp = kStatistics ? 4 : 2;
 
   /// Of block memory: vectors, and pivots of each warp.
   FUSEDSC_HOST_DEVICE static constexpr int memory_floats(int warps) {
@@ -39,15 +40,14 @@ class Epilogue {
 
   FUSEDSC_DEVICE Epilogue(const EpilogueParameters& p, float* memory, int first_channel, int channels)
       : p_(p), vectors_(memory) {
-    for (int c = thread_index(); c < kChannels; c += static_cast<int>(blockDim.x)) {
+    for (int c = thread_index(); kTakesVectors && c < kChannels; c += static_cast<int>(blockDim.x)) {
       const bool has = c < channels;
       const int channel = first_channel + c;
-      const float first = kGradient
-                              ? (p.mean != nullptr && has ? p.mean[channel] : 0.0f)
-                              : (p.bias != nullptr && has ? to_float(static_cast<const T*>(p.bias)[channel]) : 0.0f);
-      vectors_[c] = first;
-      vectors_[kChannels + c] = p.scale != nullptr && has ? p.scale[channel] : 1.0f;
-      vectors_[2 * kChannels + c] = p.shift != nullptr && has ? p.shift[channel] : 0.0f;
+      const float scale = p.scale != nullptr && has ? p.scale[channel] : 1.0f;
+      const float bias = p.bias != nullptr && has ? to_float(static_cast<const T*>(p.bias)[channel]) : 0.0f;
+      vectors_[c] = p.mean != nullptr && has ? p.mean[channel] : 0.0f;
+      vectors_[kChannels + c] = scale;
+      vectors_[2 * kChannels + c] = (p.shift != nullptr && has ? p.shift[channel] : 0.0f) + scale * bias;
     }
     pivots_ = memory + (3 + thread_index() / 32) * kChannels;
     if constexpr (kStatistics || kGradient) {
@@ -59,19 +59,14 @@ class Epilogue {
   /// Before a pair of the first tile is taken; `row` of the warp's 16.
   FUSEDSC_DEVICE void set_pivot(int channel, float a, float b) {
     if (thread_index() % 32 >= 4) return;
-    pivots_[channel] = a + vectors_[channel];
-    pivots_[channel + 1] = b + vectors_[channel + 1];
+    pivots_[channel] = a;
+    pivots_[channel + 1] = b;
   }
   FUSEDSC_DEVICE void count(bool exists) { count_ += exists ? 1.0f : 0.0f; }
 
   /// Makes a pair of sums what is to be stored. x, added: words of tiles; `item`: the pair's number in the thread.
   FUSEDSC_DEVICE void take(int item, int channel, bool exists, float& a, float& b, std::uint32_t x,
                            std::uint32_t added) {
-    if constexpr (!kGradient) {
-      const float2 bias = pair(vectors_, channel);
-      a += bias.x;
-      b += bias.y;
-    }
     if constexpr (kStatistics) {
       const float2 pivot = pair(pivots_, channel);
       const float da = exists ? a - pivot.x : 0, db = exists ? b - pivot.y : 0;
@@ -115,7 +110,7 @@ class Epilogue {
       if (p_.partials == nullptr) return;
       share_lanes();
       const int warp = thread_index() / 32, warps = static_cast<int>(blockDim.x) / 32;
-      float* own = memory + warp * kPartials * kChannels;
+      float* own = memory + warp * kFromWarp * kChannels;
       if (thread_index() % 32 < 4) {
 #pragma unroll
         for (int i = 0; i < kItems; ++i) {
@@ -125,18 +120,14 @@ class Epilogue {
       }
       block_barrier();
       for (int c = thread_index(); c < channels; c += static_cast<int>(blockDim.x)) {
-        float merged[3];
-        for (int i = 0; i < kPartials; ++i) merged[i] = memory[i * kChannels + c];
-        for (int w = 1; w < warps; ++w) {
-          const float* other = memory + w * kPartials * kChannels + c;
-          if constexpr (kStatistics) {
-            merge_moments(merged[2], merged[0], merged[1], other[2 * kChannels], other[0], other[kChannels]);
-          } else {
-            merged[0] += other[0];
-            merged[1] += other[kChannels];
-          }
-        }
+        float merged[kPartials + 1] = {};
+        for (int w = 0; w < warps; ++w) merge(merged, memory + c, memory + w * kFromWarp * kChannels + c);
         float* row = p_.partials + static_cast<std::int64_t>(split) * kPartials * all_channels + first_channel + c;
+        if constexpr (kStatistics) {
+          const float distance = merged[0] / (merged[2] > 0 ? merged[2] : 1.0f);
+          merged[1] = propagating_max(merged[1] - merged[0] * distance, 0.0f);
+          merged[0] = memory[3 * kChannels + c] + distance;
+        }
         for (int i = 0; i < kPartials; ++i) row[static_cast<std::int64_t>(i) * all_channels] = merged[i];
       }
     }
@@ -170,15 +161,27 @@ class Epilogue {
   }
 
   FUSEDSC_DEVICE void leave(float* memory, int channel, const float (&sums)[2]) const {
+    memory[channel] = sums[0];
+    memory[kChannels + channel] = sums[1];
     if constexpr (kStatistics) {
-      const float distance = count_ > 0 ? sums[0] / count_ : 0.0f;
-      memory[channel] = count_ > 0 ? pivots_[channel] + distance : 0.0f;
-      memory[kChannels + channel] = propagating_max(sums[1] - sums[0] * distance, 0.0f);
       memory[2 * kChannels + channel] = count_;
-    } else {
-      memory[channel] = sums[0];
-      memory[kChannels + channel] = sums[1];
+      memory[3 * kChannels + channel] = pivots_[channel];
     }
+  }
+
+  /// Adds a warp's sums; those of differences from its pivot become differences from the first warp's.
+  FUSEDSC_DEVICE static void merge(float (&merged)[kPartials + 1], const float* first, const float* own) {
+    float sum = own[0], squares = own[kChannels];
+    if constexpr (kStatistics) {
+      const float count = own[2 * kChannels];
+      if (count == 0) return;  // its pivot is nothing
+      const float distance = own[3 * kChannels] - first[3 * kChannels];
+      squares += distance * (2 * sum + count * distance);
+      sum += count * distance;
+      merged[2] += count;
+    }
+    merged[0] += sum;
+    merged[1] += squares;
   }
 
   const EpilogueParameters& p_;

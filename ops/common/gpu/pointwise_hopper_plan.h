@@ -14,7 +14,7 @@ struct PointwiseInstance {
   using Memory = int (*)(int depth, int stages, bool has_other, bool has_x, bool has_added);
 
   DataType dtype;
-  int channels, groups;  ///< of a tile; of four warps
+  int channels, depth, groups;  ///< of a tile; values of k; groups of four warps
   bool prologue;
   EpilogueKind kind;
   Kernel kernel;
@@ -25,6 +25,7 @@ struct PointwiseLaunch {
   PointwiseInstance::Kernel kernel = nullptr;
   std::int64_t blocks = 0;
   int threads = 0, memory = 0;
+  int depth = 64, weight_channels = 64, columns = 64;  ///< of the tiles that are copied
 };
 
 /// Whether the current device is one.

@@ -58,7 +58,6 @@ PointwiseLaunch plan(const PointwiseInstance* instances, std::size_t count, cons
   const int size = multiprocessors();
   PointwiseLaunch best;
   double least_cost = std::numeric_limits<double>::infinity();
-  const auto tile_depth = divide_up(problem.depth, kTileDepth) * kTileDepth;
   for (std::size_t i = 0; i < count; ++i) {
     const PointwiseInstance& instance = instances[i];
     if (instance.dtype != problem.dtype || instance.prologue != prologue || instance.kind != kind) continue;
@@ -75,13 +74,14 @@ PointwiseLaunch plan(const PointwiseInstance* instances, std::size_t count, cons
     const std::int64_t splits = std::min(most, divide_up(pixel_tiles, instance.groups));
     const double rounds = static_cast<double>(divide_up(pixel_tiles, splits * instance.groups)) *
                           static_cast<double>(divide_up(channel_tiles * splits, size));
-    const double cost =
-        rounds * instance.groups * (1000.0 + static_cast<double>(tile_depth) * 4 + instance.channels * 4.0);
+    const auto depth = static_cast<double>(divide_up(problem.depth, instance.depth) * instance.depth);
+    const double cost = rounds * instance.groups * (1000.0 + depth * 4 + instance.channels * 4.0);
     double c = cost;
-    if (getenv("FUSEDSC_STRIP") && atoi(getenv("FUSEDSC_STRIP")) == instance.channels * 10 + instance.groups) c = -1;
+    if (getenv("FUSEDSC_STRIP") && atoi(getenv("FUSEDSC_STRIP")) == instance.channels * 1000 + instance.depth * 10 + instance.groups) c = -1;
     if (c >= least_cost) continue;
     least_cost = c;
-    best = {instance.kernel, channel_tiles * splits, instance.groups * kGroupThreads, memory(stages)};
+    best = {instance.kernel, channel_tiles * splits, instance.groups * kGroupThreads, memory(stages), instance.depth,
+            instance.channels, instance.channels < 64 ? 32 : 64};
     p.pixel_tiles = static_cast<int>(pixel_tiles);
     p.channel_tiles = static_cast<int>(channel_tiles);
     p.splits = static_cast<int>(splits);
