@@ -1,4 +1,4 @@
-/// The GPU's entry in the pointwise backward implementation list.
+/// The GPU's entries in the pointwise backward implementation list.
 #pragma once
 
 #include "fusedsc/backward/pointwise.h"
@@ -6,5 +6,7 @@
 namespace fusedsc {
 
 Implementation<PointwiseBackwardArguments> pointwise_backward_gpu();
+/// As pointwise_hopper().
+Implementation<PointwiseBackwardArguments> pointwise_backward_hopper();
 
 }  // namespace fusedsc

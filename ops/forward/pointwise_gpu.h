@@ -1,4 +1,4 @@
-/// The GPU's entry in the pointwise forward implementation list.
+/// The GPU's entries in the pointwise forward implementation list.
 #pragma once
 
 #include "fusedsc/forward/pointwise.h"
@@ -6,5 +6,7 @@
 namespace fusedsc {
 
 Implementation<PointwiseArguments> pointwise_gpu();
+/// By the copy engine and the warp-group products of Hopper GPUs (FUSEDSC_HOPPER).
+Implementation<PointwiseArguments> pointwise_hopper();
 
 }  // namespace fusedsc

@@ -60,6 +60,11 @@ std::uint32_t to_bits(float first, float second, Half half) {
 }
 
 template <class T>
+T reciprocal(T value) {
+  return 1 / value;
+}
+
+template <class T>
 T propagating_max(T a, T b) {
   return a < b ? b : a;
 }

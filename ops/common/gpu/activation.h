@@ -1,6 +1,8 @@
 /// Activations and their derivatives on arrays in registers, as PyTorch defines them.
 #pragma once
 
+#include <limits>
+
 #include "fusedsc/common/gpu/vector.h"
 #include "fusedsc/common/problem.h"
 
@@ -22,60 +24,48 @@ FUSEDSC_DEVICE A clamped(A z, A low, A high) {
 
 template <class A>
 FUSEDSC_DEVICE A sigmoid(A z) {
-  return A(1) / (A(1) + exponential(-z));
+  return reciprocal(A(1) + exponential(-z));
 }
 
 /// z = activation(z), all of them: one branch for the lot.
 template <int kCount, class A>
 FUSEDSC_DEVICE void activate(Activation activation, A (&z)[kCount]) {
-  switch (activation) {
-    case Activation::identity: break;
-    case Activation::relu:
+  if (activation == Activation::identity) return;
+  if (activation == Activation::relu || activation == Activation::relu6) {
+    const A high = activation == Activation::relu6 ? A(6) : std::numeric_limits<A>::infinity();
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) z[i] = propagating_max(z[i], A(0));
-      break;
-    case Activation::relu6:
+    for (int i = 0; i < kCount; ++i) z[i] = clamped(z[i], A(0), high);
+  } else if (activation == Activation::silu) {
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) z[i] = clamped(z[i], A(0), A(6));
-      break;
-    case Activation::silu:
+    for (int i = 0; i < kCount; ++i) z[i] = z[i] * sigmoid(z[i]);
+  } else {
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) z[i] = z[i] / (A(1) + exponential(-z[i]));
-      break;
-    case Activation::hardswish:
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) z[i] = z[i] * clamped(z[i] + A(3), A(0), A(6)) * A(1.0 / 6);
-      break;
+    for (int i = 0; i < kCount; ++i) z[i] = z[i] * clamped(z[i] + A(3), A(0), A(6)) * A(1.0 / 6);
   }
 }
 
 /// g *= activation'(z); at a kink PyTorch's value.
 template <int kCount, class A>
 FUSEDSC_DEVICE void activate_backward(Activation activation, const A (&z)[kCount], A (&g)[kCount]) {
-  switch (activation) {
-    case Activation::identity: break;
-    case Activation::relu:
+  if (activation == Activation::identity) return;
+  if (activation == Activation::relu) {
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) g[i] = z[i] > A(0) ? g[i] : A(0);
-      break;
-    case Activation::relu6:
+    for (int i = 0; i < kCount; ++i) g[i] = z[i] > A(0) ? g[i] : A(0);
+  } else if (activation == Activation::relu6) {
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) g[i] = z[i] > A(0) && z[i] < A(6) ? g[i] : A(0);
-      break;
-    case Activation::silu:
+    for (int i = 0; i < kCount; ++i) g[i] = z[i] > A(0) && z[i] < A(6) ? g[i] : A(0);
+  } else if (activation == Activation::silu) {
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) {
-        const A s = sigmoid(z[i]);
-        g[i] *= s * (A(1) + z[i] * (A(1) - s));
-      }
-      break;
-    case Activation::hardswish:
+    for (int i = 0; i < kCount; ++i) {
+      const A s = sigmoid(z[i]);
+      g[i] *= s * (A(1) + z[i] * (A(1) - s));
+    }
+  } else {
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) {
-        const A slope = z[i] * A(1.0 / 3) + A(0.5);
-        g[i] *= z[i] <= A(-3) ? A(0) : z[i] >= A(3) ? A(1) : slope;
-      }
-      break;
+    for (int i = 0; i < kCount; ++i) {
+      const A slope = z[i] * A(1.0 / 3) + A(0.5);
+      g[i] *= z[i] <= A(-3) ? A(0) : z[i] >= A(3) ? A(1) : slope;
+    }
   }
 }
 

@@ -70,6 +70,14 @@ FUSEDSC_DEVICE std::uint32_t to_bits(float first, float second, BFloat16) {
   return reinterpret_cast<const std::uint32_t&>(pair);
 }
 
+/// Within a unit in the last place.
+FUSEDSC_DEVICE float reciprocal(float value) {
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
+  return result;
+}
+FUSEDSC_DEVICE double reciprocal(double value) { return 1 / value; }
+
 FUSEDSC_DEVICE float propagating_max(float a, float b) {
   float result;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));

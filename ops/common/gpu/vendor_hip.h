@@ -66,6 +66,16 @@ FUSEDSC_DEVICE std::uint32_t to_bits(float first, float second, Half half) {
   return to_bits(first, half) | static_cast<std::uint32_t>(to_bits(second, half)) << 16;
 }
 
+/// Within a unit in the last place.
+FUSEDSC_DEVICE float reciprocal(float value) {
+#ifdef __HIP_DEVICE_COMPILE__
+  return __builtin_amdgcn_rcpf(value);
+#else
+  return 1 / value;
+#endif
+}
+FUSEDSC_DEVICE double reciprocal(double value) { return 1 / value; }
+
 template <class T>
 FUSEDSC_DEVICE T propagating_max(T a, T b) {
   return a < b ? b : a;

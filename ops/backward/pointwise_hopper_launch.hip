@@ -1,0 +1,157 @@
+#ifdef FUSEDSC_HOPPER
+#include "fusedsc/backward/pointwise_gpu.h"
+#include "fusedsc/common/gpu/partials_launch.h"
+#include "fusedsc/common/gpu/pointwise_hopper_plan.h"
+#include "fusedsc/runtime/arena.h"
+
+namespace fusedsc {
+namespace gpu::hopper {
+namespace {
+
+constexpr const char* kName = "pointwise_conv2d_backward";
+
+template <class Product>
+__global__ void __launch_bounds__(Product::kThreads, 1) input_kernel(const __grid_constant__ PointwiseParameters p) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL  // other chips of the same build have nothing of this
+  Product::run(p);
+#endif
+}
+
+template <class T, bool kPrologue, EpilogueKind kKind, int... kChannels, int... kDepth, int... kGroups>
+void append(std::vector<PointwiseInstance>& to, DataType dtype, Tiles<Tile<kChannels, kDepth, kGroups>...>) {
+  (to.push_back({dtype, kChannels, kDepth, kGroups, kPrologue, kKind,
+                 input_kernel<PointwiseProduct<T, kChannels, kDepth, kGroups, kPrologue, true, kKind>>,
+                 PointwiseProduct<T, kChannels, kDepth, kGroups, kPrologue, true, kKind>::memory_bytes}),
+   ...);
+}
+
+using PlainTiles = Tiles<Tile<32, 64, 2>, Tile<32, 64, 4>, Tile<64, 64, 2>, Tile<64, 64, 3>, Tile<128, 64, 2>,
+                         Tile<192, 32, 4>, Tile<192, 64, 3>>;
+using GradientTiles = Tiles<Tile<32, 32, 6>, Tile<32, 64, 2>, Tile<32, 64, 4>, Tile<64, 32, 4>, Tile<64, 64, 3>>;
+
+template <class T>
+void append_all(std::vector<PointwiseInstance>& to, DataType dtype) {
+  append<T, false, EpilogueKind::plain>(to, dtype, PlainTiles());
+  append<T, true, EpilogueKind::gradient>(to, dtype, GradientTiles());
+}
+
+const std::vector<PointwiseInstance>& instances() {
+  static const std::vector<PointwiseInstance> all = [] {
+    std::vector<PointwiseInstance> list;
+    append_all<Float16>(list, DataType::float16);
+    append_all<BFloat16>(list, DataType::bfloat16);
+    return list;
+  }();
+  return all;
+}
+
+/// Of the input gradient: grad_y is what is multiplied.
+PointwiseCase case_of(const PointwiseBackwardArguments& a) {
+  const std::int64_t pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
+  PointwiseCase product{{a.x.dtype, true, pixels, a.grad_y.sizes[1], a.x.sizes[1], 1}};
+  product.prologue = a.prologue || a.gradient_prologue || a.grad_add;
+  product.kind = product.prologue ? EpilogueKind::gradient : EpilogueKind::plain;
+  product.has_other = static_cast<bool>(a.gradient_prologue);
+  product.has_x = static_cast<bool>(a.prologue);
+  product.has_added = static_cast<bool>(a.grad_add);
+  return product;
+}
+
+std::string why_not(const PointwiseBackwardArguments& a) {
+  if (!a.grad_x) return "the gradient of x is not wanted";
+  const PointwiseCase product = case_of(a);
+  std::string reason = why_not_hopper(a.x.dtype, a.x.device, a.groups, product.problem.pixels);
+  if (!reason.empty()) return reason;
+  const ConstTensorView x = a.prologue ? a.x : ConstTensorView{};
+  if (!suits_copy_engine(activation_matrix(a.grad_y, 1, true)) || !suits_copy_engine(weight_matrix(a.weight, 1)) ||
+      !suits_copy_engine(activation_matrix(a.gradient_prologue.output, 1, true)) ||
+      !suits_copy_engine(activation_matrix(x, 1, true)) || !suits_copy_engine(activation_matrix(a.grad_add, 1, true)) ||
+      !suits_copy_engine(output_matrix(a.grad_x, 1, true))) {
+    return kUnsuited;
+  }
+  reason = too_large_for_pointwise(a.x.sizes, a.grad_y.sizes);
+  if (!reason.empty()) return reason;
+  return plan(instances(), product).instance != nullptr ? "" : "the weight of 32 channels does not fit block memory";
+}
+
+/// The launch of the input gradient, worked out but for addresses.
+class InputPass {
+ public:
+  explicit InputPass(const PointwiseBackwardArguments& a) : case_(case_of(a)), launch_(plan(instances(), case_)) {}
+
+  float* take_partials(const PointwiseBackwardArguments& a, Arena& arena) const {
+    return a.sums ? arena.take<float>(std::int64_t{2} * launch_.splits * a.x.sizes[1]) : nullptr;
+  }
+
+  void run(const PointwiseBackwardArguments& a, Arena& arena, void* stream) const {
+    const PointwiseProblem& problem = case_.problem;
+    const PointwiseInstance& instance = *launch_.instance;
+    const GradientPrologue& prologue = a.gradient_prologue;
+    PointwiseParameters p;
+    launch_.fill(case_, p);
+    p.scale = static_cast<const float*>(prologue.grad_scale.data);
+    p.shift = static_cast<const float*>(prologue.offset.data);
+    p.other_scale = static_cast<const float*>(prologue.output_scale.data);
+    p.epilogue.scale = static_cast<const float*>(a.prologue.scale.data);
+    p.epilogue.shift = static_cast<const float*>(a.prologue.shift.data);
+    p.epilogue.mean = static_cast<const float*>(a.sums.mean.data);
+    p.epilogue.activation = a.prologue.activation;
+    p.epilogue.partials = take_partials(a, arena);
+    const auto map = [&](const auto& matrix, std::int64_t channels, int columns) {
+      return map_of(matrix, problem.dtype, channels, problem.pixels, columns);
+    };
+    p.activations = map(activation_matrix(a.grad_y, 1, true), problem.depth, instance.depth);
+    p.other = map(activation_matrix(prologue.output, 1, true), problem.depth, instance.depth);
+    p.output = map(output_matrix(a.grad_x, 1, true), problem.channels, instance.columns());
+    if (case_.has_x) p.x = map(activation_matrix(a.x, 1, true), problem.channels, instance.columns());
+    p.added = map(activation_matrix(a.grad_add, 1, true), problem.channels, instance.columns());
+    p.weight = map_of(a.weight.data, problem.dtype, problem.channels, problem.depth, a.weight.strides[0],
+                      instance.columns(), instance.depth);
+    launch_.start(kName, case_, p, stream);
+    if (!a.sums) return;
+    SumPartialsParameters sum;
+    sum.partials = p.epilogue.partials;
+    sum.splits = launch_.splits;
+    sum.rows = 2;
+    sum.channels = static_cast<int>(problem.channels);
+    sum.vectors[0] = a.sums.grad.data;
+    sum.vectors[1] = a.sums.grad_times_centered.data;
+    launch_sum_partials(kName, DataType::float32, sum, stream);
+  }
+
+ private:
+  PointwiseCase case_;
+  PointwiseLaunch launch_;
+};
+
+/// The other gradients are the general kernels'.
+PointwiseBackwardArguments without_input(PointwiseBackwardArguments a) {
+  a.grad_x = {};
+  a.sums = {};
+  a.grad_add = {};
+  return a;
+}
+
+Plan<PointwiseBackwardArguments> plan_backward(const PointwiseBackwardArguments& a, int threads) {
+  const InputPass input(a);
+  Arena arena(nullptr);
+  input.take_partials(a, arena);
+  const std::size_t own = arena.used();
+  Plan<PointwiseBackwardArguments> weights;
+  if (a.grad_weight || a.grad_bias) weights = pointwise_backward_gpu().plan_for(without_input(a), threads);
+  return {own + weights.workspace_bytes, [=](const PointwiseBackwardArguments& like, const Execution& execution) {
+            Arena taken(execution.workspace);
+            input.run(like, taken, execution.stream);
+            if (weights.unchecked_run) weights.unchecked_run(without_input(like), rest_of(execution, taken));
+          }};
+}
+
+}  // namespace
+}  // namespace gpu::hopper
+
+Implementation<PointwiseBackwardArguments> pointwise_backward_hopper() {
+  return {"gpu_hopper", gpu::hopper::why_not, gpu::hopper::plan_backward};
+}
+
+}  // namespace fusedsc
+#endif

@@ -1,0 +1,179 @@
+/// What only NVIDIA's GPUs of compute capability 9.0 have: tiles that the copy engine moves between tensors and block
+/// memory by itself, barriers that count its bytes, and matrix products that read block memory (PTX ISA: cp.async.bulk,
+/// mbarrier, wgmma). Tiles have rows of 128 (or 64) bytes, in which the copy engine exchanges runs of 16 bytes so that
+/// columns fall on different banks.
+#pragma once
+
+#include <cuda.h>
+
+#include "fusedsc/common/gpu/vector.h"
+
+namespace fusedsc::gpu::hopper {
+
+FUSEDSC_DEVICE std::uint32_t address_of(const void* memory) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(memory));
+}
+
+// ------------------------------------------------------------------------------------------- barriers of arriving
+// bytes
+
+/// In block memory. Phases alternate between the parities 0 and 1.
+using Barrier = std::uint64_t;
+
+FUSEDSC_DEVICE void initialise(Barrier* barrier) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address_of(barrier)) : "memory");
+}
+/// By one thread: the phase ends when so many bytes have come.
+FUSEDSC_DEVICE void expect(Barrier* barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address_of(barrier)), "r"(bytes)
+               : "memory");
+}
+FUSEDSC_DEVICE void wait(Barrier* barrier, int parity) {
+  asm volatile(
+      "{\n.reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n}" ::"r"(address_of(barrier)),
+      "r"(parity)
+      : "memory");
+}
+/// Of the threads of a group of four warps.
+FUSEDSC_DEVICE void group_barrier(int group) { asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory"); }
+
+// ------------------------------------------------------------------------------------------------------------- copies
+
+/// By one thread. {x, y}: the tile's first element and row; what lies outside of the tensor is 0.
+FUSEDSC_DEVICE void start_load(void* tile, const CUtensorMap& map, int x, int y, Barrier* barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
+          address_of(tile)),
+      "l"(&map), "r"(x), "r"(y), "r"(address_of(barrier))
+      : "memory");
+}
+/// What lies outside of the tensor is not stored.
+FUSEDSC_DEVICE void start_store(const CUtensorMap& map, int x, int y, const void* tile) {
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&map), "r"(x),
+               "r"(y), "r"(address_of(tile))
+               : "memory");
+}
+FUSEDSC_DEVICE void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+/// Until the thread's stores have read their tiles.
+FUSEDSC_DEVICE void wait_for_stores() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+/// Before the copy engine or a product reads what threads have written.
+FUSEDSC_DEVICE void publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// ------------------------------------------------------------------------------------------------------------- tiles
+
+/// A tile of rows of kRowBytes; where a run of 16 bytes lies.
+template <int kRowBytes>
+FUSEDSC_DEVICE int place_of_run(int row, int run) {
+  static_assert(kRowBytes == 128 || kRowBytes == 64);
+  return kRowBytes == 128 ? row * 128 + (run ^ (row & 7)) * 16 : row * 64 + (run ^ (row >> 1 & 3)) * 16;
+}
+
+/// Describes an operand to a product: rows of kRowBytes, groups of eight of them behind each other.
+template <int kRowBytes>
+FUSEDSC_DEVICE std::uint64_t describe(const void* tile) {
+  constexpr std::uint64_t kExchange = kRowBytes == 128 ? 1 : 2, kGroup = kRowBytes * 8 / 16;
+  return (address_of(tile) & 0x3ffff) >> 4 | std::uint64_t{1} << 16 | kGroup << 32 | kExchange << 62;
+}
+
+/// Four 8x8 matrices of 16-bit elements; each lane says where a row begins.
+FUSEDSC_DEVICE void load_matrices(const void* row, std::uint32_t (&to)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(address_of(row))
+               : "memory");
+}
+FUSEDSC_DEVICE void store_matrices(void* row, const std::uint32_t (&from)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address_of(row)), "r"(from[0]),
+               "r"(from[1]), "r"(from[2]), "r"(from[3])
+               : "memory");
+}
+
+/// Both halves of a word at least 0 and, if `to_six`, at most 6. A NaN stays one.
+FUSEDSC_DEVICE std::uint32_t clamped_pair(std::uint32_t pair, bool to_six, Float16) {
+  const std::uint32_t high = to_six ? 0x46004600u : 0x7c007c00u;
+  asm("max.NaN.f16x2 %0, %0, %1;" : "+r"(pair) : "r"(0));
+  asm("min.NaN.f16x2 %0, %0, %1;" : "+r"(pair) : "r"(high));
+  return pair;
+}
+FUSEDSC_DEVICE std::uint32_t clamped_pair(std::uint32_t pair, bool to_six, BFloat16) {
+  const std::uint32_t high = to_six ? 0x40c040c0u : 0x7f807f80u;
+  asm("max.NaN.bf16x2 %0, %0, %1;" : "+r"(pair) : "r"(0));
+  asm("min.NaN.bf16x2 %0, %0, %1;" : "+r"(pair) : "r"(high));
+  return pair;
+}
+
+// ----------------------------------------------------------------------------------------------------------- products
+
+/// Before the first product that uses registers which threads have written.
+FUSEDSC_DEVICE void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+FUSEDSC_DEVICE void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+/// Until all but the last kGroups committed ones are done.
+template <int kGroups>
+FUSEDSC_DEVICE void wait_for_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kGroups) : "memory");
+}
+/// Keeps the compiler from moving uses of the sums to where the products still run.
+template <int kCount>
+FUSEDSC_DEVICE void fence(float (&sums)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(sums[i])::"memory");
+}
+
+#define FUSEDSC_SUMS_16(d)                                                                                    \
+  "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), \
+      "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
+#define FUSEDSC_SUMS_32(d)                                                                                       \
+  FUSEDSC_SUMS_16(d), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), \
+      "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]),    \
+      "+f"(d[31])
+#define FUSEDSC_LIST_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define FUSEDSC_LIST_32 \
+  FUSEDSC_LIST_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+
+#define FUSEDSC_PRODUCTS(Type, name, count, size, a, b, again, transposed, a0, a1, a2, a3, b_of_registers,         \
+                         again_of_registers, transposed_of_registers)                                              \
+  /* sums += A * B, A of block memory; `is_first`: = instead of += */                                              \
+  template <bool kTransposed>                                                                                      \
+  FUSEDSC_DEVICE void multiply(float(&d)[count], std::uint64_t rows, std::uint64_t cols, bool is_first, Type) {    \
+    asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, " again ", 0;\nwgmma.mma_async.sync.aligned.m64n" size    \
+                 "k16.f32." name "." name " {" FUSEDSC_LIST_##count "}, " a ", " b ", more, 1, 1, 0, " transposed  \
+                                                                    ";\n}"                                         \
+                 : FUSEDSC_SUMS_##count(d)                                                                         \
+                 : "l"(rows), "l"(cols), "r"(is_first ? 0 : 1), "n"(kTransposed ? 1 : 0));                         \
+  }                                                                                                                \
+  /* A of registers, in the order of load_matrices. */                                                             \
+  template <bool kTransposed>                                                                                      \
+  FUSEDSC_DEVICE void multiply(float(&d)[count], const std::uint32_t(&rows)[4], std::uint64_t cols, bool is_first, \
+                               Type) {                                                                             \
+    asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, " again_of_registers                                      \
+                 ", 0;\nwgmma.mma_async.sync.aligned.m64n" size "k16.f32." name "." name " {" FUSEDSC_LIST_##count \
+                 "}, {" a0 ", " a1 ", " a2 ", " a3 "}, " b_of_registers ", more, 1, 1, " transposed_of_registers   \
+                 ";\n}"                                                                                            \
+                 : FUSEDSC_SUMS_##count(d)                                                                         \
+                 : "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]), "l"(cols), "r"(is_first ? 0 : 1),       \
+                   "n"(kTransposed ? 1 : 0));                                                                      \
+  }
+#define FUSEDSC_PRODUCTS_32(Type, name) \
+  FUSEDSC_PRODUCTS(Type, name, 16, "32", "%16", "%17", "%18", "%19", "%16", "%17", "%18", "%19", "%20", "%21", "%22")
+#define FUSEDSC_PRODUCTS_64(Type, name) \
+  FUSEDSC_PRODUCTS(Type, name, 32, "64", "%32", "%33", "%34", "%35", "%32", "%33", "%34", "%35", "%36", "%37", "%38")
+
+// Products of 64 rows, and 32 or 64 columns, by 16 values of k. A has its k innermost; B too, or its columns if
+// kTransposed.
+FUSEDSC_PRODUCTS_32(Float16, "f16")
+FUSEDSC_PRODUCTS_32(BFloat16, "bf16")
+FUSEDSC_PRODUCTS_64(Float16, "f16")
+FUSEDSC_PRODUCTS_64(BFloat16, "bf16")
+
+#undef FUSEDSC_PRODUCTS_64
+#undef FUSEDSC_PRODUCTS_32
+#undef FUSEDSC_PRODUCTS
+#undef FUSEDSC_LIST_32
+#undef FUSEDSC_LIST_16
+#undef FUSEDSC_SUMS_32
+#undef FUSEDSC_SUMS_16
+
+}  // namespace fusedsc::gpu::hopper

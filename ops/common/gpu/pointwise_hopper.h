@@ -1,0 +1,368 @@
+/// Pointwise products on Hopper GPUs: a block keeps the weight of its channels in block memory; positions come by the
+/// copy engine, 64 at a time to each of its groups of four warps, which go their own ways: while one stores, others
+/// multiply.
+#pragma once
+
+#include "fusedsc/common/gpu/pointwise_hopper_epilogue.h"
+
+namespace fusedsc::gpu::hopper {
+
+inline constexpr int kTileRows = 64;  ///< positions that come at a time
+inline constexpr int kGroupThreads = 128;
+
+struct PointwiseParameters {
+  CUtensorMap activations, other, weight, output, x, added;  ///< x and added: of the epilogue
+  int pixels = 0, depth = 0, channels = 0;
+  int pixel_tiles = 0, channel_tiles = 1, splits = 1;  ///< splits: blocks that share the positions
+  int stages = 2;                                      ///< tiles of positions that each group has under way
+  // Of the activations: activation(scale*a + other_scale*other + shift).
+  const float *scale = nullptr, *shift = nullptr, *other_scale = nullptr;
+  Activation activation = Activation::identity;
+  bool has_other = false;
+  EpilogueParameters epilogue;
+};
+
+/// kTileDepth: values of k that come at a time, 32 or 64.
+template <class T, int kChannels_, int kTileDepth, int kGroups_, bool kPrologue, bool kWeightDepthFirst,
+          EpilogueKind kKind>
+class PointwiseProduct {
+ public:
+  static constexpr int kChannels = kChannels_, kGroups = kGroups_, kThreads = kGroups * kGroupThreads;
+  /// Columns of a tile of outputs or of a weight with its channels innermost, and the bytes of its rows.
+  static constexpr int kColumns = kChannels < 64 ? 32 : 64, kRowBytes = kColumns * 2;
+  static constexpr int kBlocks = kChannels / kColumns;
+  static_assert(kChannels % kColumns == 0);
+
+  FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(int depth, int stages, bool has_other, bool has_x,
+                                                        bool has_added) {
+    const int steps = (depth + kTileDepth - 1) / kTileDepth, tiles = 1 + (has_x ? 1 : 0) + (has_added ? 1 : 0);
+    return 1024 + steps * kWeightBytes + kGroups * stages * (has_other ? 2 : 1) * kStageBytes +
+           kGroups * tiles * kOutBytes + barrier_bytes(steps, stages) +
+           4 * (Part::memory_floats(kGroups * 4) + (kPrologue ? 3 * steps * kTileDepth : 0));
+  }
+
+  FUSEDSC_DEVICE static void run(const PointwiseParameters& p) {
+    PointwiseProduct product(p);
+    product.loop();
+  }
+
+ private:
+  using Sums = float[kBlocks][kColumns / 2];
+  using Part = Epilogue<T, kChannels, kKind>;
+  static constexpr int kDepthBytes = kTileDepth * 2, kStageBytes = kTileRows * kDepthBytes,
+                       kWeightBytes = kChannels * kDepthBytes;
+  static constexpr int kOutBytes = kTileRows * kChannels * 2, kBlockBytes = kTileRows * kRowBytes;
+  FUSEDSC_HOST_DEVICE static constexpr int barrier_bytes(int steps, int stages) {
+    return 8 * (steps + kGroups * (stages + 1)) + 16;
+  }
+
+  FUSEDSC_DEVICE explicit PointwiseProduct(const PointwiseParameters& p) : p_(p) {
+    group_ = __shfl_sync(0xffffffffu, thread_index() / kGroupThreads, 0);  // so that the compiler knows it is the same
+    is_leader_ = thread_index() % kGroupThreads == 0;
+    const int channel_tile = static_cast<int>(block_index()) % p.channel_tiles;
+    split_ = static_cast<int>(block_index()) / p.channel_tiles;
+    first_channel_ = channel_tile * kChannels;
+    steps_ = (p.depth + kTileDepth - 1) / kTileDepth;
+    const int first = split_ * kGroups + group_, all = p.splits * kGroups;
+    tiles_ = first < p.pixel_tiles ? (p.pixel_tiles - first + all - 1) / all : 0;
+
+    auto* memory = static_cast<unsigned char*>(block_memory());
+    memory += (1024 - address_of(memory) % 1024) % 1024;
+    weight_ = memory;
+    memory += steps_ * kWeightBytes;
+    stage_bytes_ = kPrologue && p.has_other ? 2 * kStageBytes : kStageBytes;
+    stages_ = memory + group_ * p.stages * stage_bytes_;
+    memory += kGroups * p.stages * stage_bytes_;
+    const int tiles =
+        1 + (Part::kTakesX && p.epilogue.has_x ? 1 : 0) + (Part::kTakesAdded && p.epilogue.has_added ? 1 : 0);
+    out_ = memory + group_ * tiles * kOutBytes;
+    x_ = out_ + kOutBytes;
+    added_ = out_ + (tiles - 1) * kOutBytes;
+    memory += kGroups * tiles * kOutBytes;
+    barriers_ = reinterpret_cast<Barrier*>(memory);
+    weight_barriers_ = barriers_ + kGroups * (p.stages + 1);
+    barriers_ += group_ * (p.stages + 1);
+    vectors_ = reinterpret_cast<float*>(memory + barrier_bytes(steps_, p.stages) / 16 * 16);
+    coefficients_ = vectors_ + Part::memory_floats(kGroups * 4);
+  }
+
+  FUSEDSC_DEVICE int first_pixel(int tile) const {
+    return (split_ * kGroups + group_ + tile * p_.splits * kGroups) * kTileRows;
+  }
+
+  FUSEDSC_DEVICE void loop() {
+    if (is_leader_) {
+      for (int i = 0; i <= p_.stages; ++i) initialise(barriers_ + i);
+      if (group_ == 0) {
+        for (int i = 0; i < steps_; ++i) initialise(weight_barriers_ + i);
+      }
+      publish();
+    }
+    Part epilogue(p_.epilogue, vectors_, first_channel_, p_.channels - first_channel_);
+    if constexpr (kPrologue) read_coefficients();
+    block_barrier();
+    if (is_leader_) {
+      for (int i = 0; i < p_.stages; ++i) {
+        if (group_ == 0 && i < steps_) start_weight(i);
+        start_next(i);
+      }
+      if (group_ == 0) {
+        for (int i = p_.stages; i < steps_; ++i) start_weight(i);
+      }
+    }
+    int slot = 0, parity = 0, last_slot = -1;
+    Sums sums = {};
+#pragma unroll 1
+    for (int tile = 0; tile < tiles_; ++tile) {
+      if (is_leader_) start_inputs(tile);
+#pragma unroll 1
+      for (int step = 0; step < steps_; ++step) {
+        if (tile == 0) wait(weight_barriers_ + step, 0);
+        wait(barriers_ + slot, parity);
+        if constexpr (kPrologue) {
+          multiply_changed(sums, step, slot);
+          group_barrier(group_);
+          if (is_leader_) start_next(slot);
+        } else {
+          multiply_plain(sums, step, slot);
+          if (last_slot >= 0) {
+            wait_for_products<1>();
+            group_barrier(group_);
+            if (is_leader_) start_next(last_slot);
+          }
+          last_slot = slot;
+        }
+        if (++slot == p_.stages) {
+          slot = 0;
+          parity ^= 1;
+        }
+      }
+      wait_for_products<0>();
+#pragma unroll
+      for (int block = 0; block < kBlocks; ++block) fence(sums[block]);
+      if (is_leader_) wait_for_stores();
+      group_barrier(group_);  // all are done with the last tile of positions, and with the last tile of outputs
+      if (is_leader_ && last_slot >= 0) start_next(last_slot);
+      last_slot = -1;
+      store_tile(sums, tile, epilogue);
+    }
+    if (is_leader_) wait_for_stores();
+    if constexpr (kKind == EpilogueKind::statistics || kKind == EpilogueKind::gradient) {
+      block_barrier();
+      epilogue.finish(reinterpret_cast<float*>(weight_), split_, first_channel_,
+                      least_of(p_.channels - first_channel_, kChannels), p_.channels);
+    }
+  }
+
+  FUSEDSC_DEVICE static int least_of(int a, int b) { return a < b ? a : b; }
+
+  // --------------------------------------------------------------------------------- by the leader of a group of warps
+
+  FUSEDSC_DEVICE void start_weight(int step) const {
+    Barrier* barrier = weight_barriers_ + step;
+    unsigned char* to = weight_ + step * kWeightBytes;
+    expect(barrier, kWeightBytes);
+    if constexpr (kWeightDepthFirst) {
+      for (int block = 0; block < kBlocks; ++block) {
+        start_load(to + block * kTileDepth * kRowBytes, p_.weight, first_channel_ + block * kColumns, step * kTileDepth,
+                   barrier);
+      }
+    } else {
+      start_load(to, p_.weight, step * kTileDepth, first_channel_, barrier);
+    }
+  }
+
+  FUSEDSC_DEVICE void start_next(int slot) {
+    if (next_tile_ >= tiles_) return;
+    unsigned char* to = stages_ + slot * stage_bytes_;
+    const int k = next_step_ * kTileDepth, pixel = first_pixel(next_tile_);
+    expect(barriers_ + slot, stage_bytes_);
+    start_load(to, p_.activations, k, pixel, barriers_ + slot);
+    if constexpr (kPrologue) {
+      if (p_.has_other) start_load(to + kStageBytes, p_.other, k, pixel, barriers_ + slot);
+    }
+    if (++next_step_ == steps_) {
+      next_step_ = 0;
+      ++next_tile_;
+    }
+  }
+
+  FUSEDSC_DEVICE void start_inputs(int tile) const {
+    if constexpr (!Part::kTakesX && !Part::kTakesAdded) return;
+    const bool has_x = Part::kTakesX && p_.epilogue.has_x, has_added = Part::kTakesAdded && p_.epilogue.has_added;
+    if (!has_x && !has_added) return;
+    Barrier* barrier = barriers_ + p_.stages;
+    expect(barrier, (has_x && has_added ? 2 : 1) * kOutBytes);
+    for (int block = 0; block < kBlocks; ++block) {
+      const int channel = first_channel_ + block * kColumns;
+      if (has_x) start_load(x_ + block * kBlockBytes, p_.x, channel, first_pixel(tile), barrier);
+      if (has_added) start_load(added_ + block * kBlockBytes, p_.added, channel, first_pixel(tile), barrier);
+    }
+  }
+
+  // ----------------------------------------------------------------------------------------- by all threads of a group
+
+  /// Coefficients by k; 0 beyond the end, so that what is multiplied there is activation(0) = 0.
+  FUSEDSC_DEVICE void read_coefficients() const {
+    const int all = steps_ * kTileDepth;
+    for (int k = thread_index(); k < all; k += kThreads) {
+      const bool has = k < p_.depth;
+      coefficients_[k] = !has ? 0.0f : p_.scale != nullptr ? p_.scale[k] : 1.0f;
+      coefficients_[all + k] = has && p_.shift != nullptr ? p_.shift[k] : 0.0f;
+      coefficients_[2 * all + k] = has && p_.other_scale != nullptr ? p_.other_scale[k] : 0.0f;
+    }
+  }
+
+  FUSEDSC_DEVICE std::uint64_t describe_weight(int step, int block, int k) const {
+    const unsigned char* weight = weight_ + step * kWeightBytes;
+    if constexpr (kWeightDepthFirst) {
+      return describe<kRowBytes>(weight + (block * kTileDepth + k) * kRowBytes);
+    } else {
+      return describe<kDepthBytes>(weight + block * kColumns * kDepthBytes) + k * 2 / 16;
+    }
+  }
+
+  FUSEDSC_DEVICE void multiply_plain(Sums& sums, int step, int slot) const {
+    const std::uint64_t rows = describe<kDepthBytes>(stages_ + slot * stage_bytes_);
+    const int depth = p_.depth - step * kTileDepth;
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) fence(sums[block]);
+    begin_products();
+#pragma unroll
+    for (int k = 0; k < kTileDepth; k += 16) {
+      if (k >= depth) break;
+#pragma unroll
+      for (int block = 0; block < kBlocks; ++block) {
+        multiply<kWeightDepthFirst>(sums[block], rows + k * 2 / 16, describe_weight(step, block, k),
+                                    step == 0 && k == 0, T());
+      }
+    }
+    commit_products();
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) fence(sums[block]);
+  }
+
+  /// With the prologue, through registers.
+  FUSEDSC_DEVICE void multiply_changed(Sums& sums, int step, int slot) const {
+    const unsigned char* tile = stages_ + slot * stage_bytes_;
+    const int depth = p_.depth - step * kTileDepth, lane = thread_index() % 32;
+    const int row = thread_index() % kGroupThreads / 32 * 16 + lane % 16;
+    std::uint32_t rows[kTileDepth / 16][4];
+    wait_for_products<0>();  // which may still read these registers
+#pragma unroll
+    for (int k = 0; k < kTileDepth; k += 16) {
+      if (k >= depth) break;
+      const int place = place_of_run<kDepthBytes>(row, k / 8 + lane / 16);
+      load_matrices(tile + place, rows[k / 16]);
+      std::uint32_t others[4] = {};
+      if (p_.has_other) load_matrices(tile + kStageBytes + place, others);
+      change(rows[k / 16], others, step * kTileDepth + k + lane % 4 * 2);
+    }
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) fence(sums[block]);
+    begin_products();
+#pragma unroll
+    for (int k = 0; k < kTileDepth; k += 16) {
+      if (k >= depth) break;
+#pragma unroll
+      for (int block = 0; block < kBlocks; ++block) {
+        multiply<kWeightDepthFirst>(sums[block], rows[k / 16], describe_weight(step, block, k), step == 0 && k == 0,
+                                    T());
+      }
+    }
+    commit_products();
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) fence(sums[block]);
+  }
+
+  /// Two rows of values of k: {k, k + 1} in the first two words, {k + 8, k + 9} in the others.
+  FUSEDSC_DEVICE void change(std::uint32_t (&words)[4], const std::uint32_t (&others)[4], int k) const {
+    const int all = steps_ * kTileDepth;
+    float z[8];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float2 scale = *reinterpret_cast<const float2*>(coefficients_ + k + 8 * half);
+      const float2 shift = *reinterpret_cast<const float2*>(coefficients_ + all + k + 8 * half);
+#pragma unroll
+      for (int i = 2 * half; i < 2 * half + 2; ++i) {
+        to_floats(words[i], z[2 * i], z[2 * i + 1], T());
+        z[2 * i] = z[2 * i] * scale.x + shift.x;
+        z[2 * i + 1] = z[2 * i + 1] * scale.y + shift.y;
+      }
+      if (!p_.has_other) continue;
+      const float2 other_scale = *reinterpret_cast<const float2*>(coefficients_ + 2 * all + k + 8 * half);
+#pragma unroll
+      for (int i = 2 * half; i < 2 * half + 2; ++i) {
+        float a, b;
+        to_floats(others[i], a, b, T());
+        z[2 * i] += a * other_scale.x;
+        z[2 * i + 1] += b * other_scale.y;
+      }
+    }
+    const bool clamps = p_.activation == Activation::relu || p_.activation == Activation::relu6;
+    if (!clamps) activate(p_.activation, z);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) words[i] = to_bits(z[2 * i], z[2 * i + 1], T());
+    if (!clamps) return;
+      // Rounding keeps the order, and both bounds: clamped pairs are the same, for half the instructions.
+#pragma unroll
+    for (int i = 0; i < 4; ++i) words[i] = clamped_pair(words[i], p_.activation == Activation::relu6, T());
+  }
+
+  FUSEDSC_DEVICE void store_tile(Sums& sums, int tile, Part& epilogue) const {
+    const int lane = thread_index() % 32, row = thread_index() % kGroupThreads / 32 * 16 + lane / 4;
+    const int pixel = first_pixel(tile);
+    const bool exists[2] = {pixel + row < p_.pixels, pixel + row + 8 < p_.pixels};
+    const bool has_x = Part::kTakesX && p_.epilogue.has_x, has_added = Part::kTakesAdded && p_.epilogue.has_added;
+    if (has_x || has_added) wait(barriers_ + p_.stages, tile & 1);
+    if constexpr (Part::kStatistics) {
+      if (tile == 0) {
+#pragma unroll
+        for (int i = 0; i < kChannels / 8; ++i) {
+          epilogue.set_pivot(i * 8 + lane % 4 * 2, sums[i * 8 / kColumns][i * 8 % kColumns / 2],
+                             sums[i * 8 / kColumns][i * 8 % kColumns / 2 + 1]);
+        }
+        __syncwarp();
+      }
+      epilogue.count(exists[0]);
+      epilogue.count(exists[1]);
+    }
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+#pragma unroll
+      for (int run = 0; run < kColumns / 8; run += 2) {
+        std::uint32_t words[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {  // rows, and 8 further; then the next 8 channels
+          const int number = block * kColumns / 8 + run + i / 2, channel = number * 8 + lane % 4 * 2;
+          const int place = block * kBlockBytes + place_of_run<kRowBytes>(row + i % 2 * 8, run + i / 2) + lane % 4 * 4;
+          std::uint32_t x = 0, added = 0;
+          if (has_x) x = *reinterpret_cast<const std::uint32_t*>(x_ + place);
+          if (has_added) added = *reinterpret_cast<const std::uint32_t*>(added_ + place);
+          float* pair = sums[block] + (run + i / 2) * 4 + i % 2 * 2;
+          epilogue.take(number, channel, exists[i % 2], pair[0], pair[1], x, added);
+          words[i] = to_bits(pair[0], pair[1], T());
+        }
+        const int matrix_row = thread_index() % kGroupThreads / 32 * 16 + lane % 16;
+        store_matrices(out_ + block * kBlockBytes + place_of_run<kRowBytes>(matrix_row, run + lane / 16), words);
+      }
+    }
+    publish();
+    group_barrier(group_);
+    if (!is_leader_) return;
+    for (int block = 0; block < kBlocks; ++block) {
+      start_store(p_.output, first_channel_ + block * kColumns, pixel, out_ + block * kBlockBytes);
+    }
+    commit_stores();
+  }
+
+  const PointwiseParameters& p_;
+  int group_, split_, first_channel_, steps_, tiles_, stage_bytes_;
+  int next_tile_ = 0, next_step_ = 0;  ///< what the leader copies next
+  bool is_leader_;
+  unsigned char *weight_, *stages_, *out_, *x_, *added_;
+  Barrier *barriers_, *weight_barriers_;
+  float *vectors_, *coefficients_;
+};
+
+}  // namespace fusedsc::gpu::hopper

@@ -1,0 +1,77 @@
+/// From a pointwise problem to a launch on a Hopper GPU.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "fusedsc/common/gpu/pointwise_hopper.h"
+#include "fusedsc/common/gpu/pointwise_plan.h"
+
+namespace fusedsc::gpu::hopper {
+
+/// A kernel that was compiled, and what for.
+struct PointwiseInstance {
+  using Kernel = void (*)(PointwiseParameters);
+  using Memory = int (*)(int depth, int stages, bool has_other, bool has_x, bool has_added);
+
+  DataType dtype;
+  int channels, depth, groups;  ///< of a tile: channels, values of k; groups of four warps
+  bool prologue;
+  EpilogueKind kind;
+  Kernel kernel;
+  Memory memory;
+
+  int columns() const { return channels < 64 ? 32 : 64; }  ///< of tiles of outputs
+};
+
+/// Tiles of a family of kernels: channels, values of k, groups of four warps.
+template <int kChannels, int kDepth, int kGroups>
+struct Tile {};
+template <class... Tile>
+struct Tiles {};
+
+/// What a product is, but for its addresses.
+struct PointwiseCase {
+  PointwiseProblem problem;
+  bool prologue = false;
+  EpilogueKind kind = EpilogueKind::plain;
+  bool has_other = false, has_x = false, has_added = false;
+};
+
+/// A launch, but for the addresses.
+struct PointwiseLaunch {
+  const PointwiseInstance* instance = nullptr;  ///< null: none fits
+  int pixel_tiles = 0, channel_tiles = 1, splits = 1, stages = 2;
+
+  /// Sets what it knows.
+  void fill(const PointwiseCase& product, PointwiseParameters& parameters) const;
+  void start(const char* name, const PointwiseCase& product, const PointwiseParameters& parameters, void* stream) const;
+};
+
+/// The cheapest of `instances`.
+PointwiseLaunch plan(std::span<const PointwiseInstance> instances, const PointwiseCase& product);
+
+/// Why the current device, or tensors of this type and so many groups, are not for these kernels; or empty.
+std::string why_not_hopper(DataType dtype, Device device, std::int64_t groups, std::int64_t pixels);
+
+/// Whether the copy engine can go over it: nothing lies between positions, channels are neighbours, and rows begin at
+/// multiples of 16 bytes.
+template <class Matrix>
+bool suits_copy_engine(const Matrix& matrix) {
+  return matrix.data == nullptr || (matrix.is_linear && matrix.run_bytes == 16 && matrix.first % 8 == 0);
+}
+inline constexpr const char* kUnsuited =
+    "a tensor is not dense and channels_last, or its channels are no multiples of 8, or it is not aligned to 16 bytes";
+
+/// A matrix of `rows` rows of `columns` neighbouring 16-bit elements, in tiles.
+CUtensorMap map_of(const void* data, DataType dtype, std::int64_t columns, std::int64_t rows, std::int64_t row_stride,
+                   int tile_columns, int tile_rows);
+
+/// Activations [positions][channels].
+template <class Matrix>
+CUtensorMap map_of(const Matrix& matrix, DataType dtype, std::int64_t channels, std::int64_t pixels, int tile_columns) {
+  if (matrix.data == nullptr) return {};
+  return map_of(matrix.data, dtype, channels, pixels, matrix.first, tile_columns, kTileRows);
+}
+
+}  // namespace fusedsc::gpu::hopper

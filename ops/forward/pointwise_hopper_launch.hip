@@ -1,0 +1,143 @@
+#ifdef FUSEDSC_HOPPER
+#include "fusedsc/common/gpu/partials_launch.h"
+#include "fusedsc/common/gpu/pointwise_hopper_plan.h"
+#include "fusedsc/forward/pointwise_gpu.h"
+#include "fusedsc/runtime/arena.h"
+
+namespace fusedsc {
+namespace gpu::hopper {
+namespace {
+
+constexpr const char* kName = "pointwise_conv2d";
+
+template <class Product>
+__global__ void __launch_bounds__(Product::kThreads, 1) forward_kernel(const __grid_constant__ PointwiseParameters p) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL  // other chips of the same build have nothing of this
+  Product::run(p);
+#endif
+}
+
+template <class T, bool kPrologue, EpilogueKind kKind, int... kChannels, int... kDepth, int... kGroups>
+void append(std::vector<PointwiseInstance>& to, DataType dtype, Tiles<Tile<kChannels, kDepth, kGroups>...>) {
+  (to.push_back({dtype, kChannels, kDepth, kGroups, kPrologue, kKind,
+                 forward_kernel<PointwiseProduct<T, kChannels, kDepth, kGroups, kPrologue, false, kKind>>,
+                 PointwiseProduct<T, kChannels, kDepth, kGroups, kPrologue, false, kKind>::memory_bytes}),
+   ...);
+}
+
+using PlainTiles = Tiles<Tile<32, 64, 2>, Tile<32, 64, 4>, Tile<64, 64, 2>, Tile<64, 64, 3>, Tile<128, 64, 2>,
+                         Tile<192, 32, 4>, Tile<192, 64, 3>>;
+using StatisticsTiles =
+    Tiles<Tile<32, 64, 2>, Tile<32, 64, 6>, Tile<64, 32, 4>, Tile<64, 64, 2>, Tile<64, 64, 4>, Tile<128, 64, 2>>;
+using InferenceTiles = Tiles<Tile<32, 64, 4>, Tile<64, 64, 3>, Tile<128, 64, 2>>;
+
+template <class T>
+void append_all(std::vector<PointwiseInstance>& to, DataType dtype) {
+  append<T, false, EpilogueKind::plain>(to, dtype, PlainTiles());
+  append<T, false, EpilogueKind::statistics>(to, dtype, StatisticsTiles());
+  append<T, true, EpilogueKind::statistics>(to, dtype, StatisticsTiles());
+  append<T, false, EpilogueKind::inference>(to, dtype, InferenceTiles());
+  append<T, true, EpilogueKind::inference>(to, dtype, InferenceTiles());
+}
+
+const std::vector<PointwiseInstance>& instances() {
+  static const std::vector<PointwiseInstance> all = [] {
+    std::vector<PointwiseInstance> list;
+    append_all<Float16>(list, DataType::float16);
+    append_all<BFloat16>(list, DataType::bfloat16);
+    return list;
+  }();
+  return all;
+}
+
+PointwiseCase case_of(const PointwiseArguments& a) {
+  const std::int64_t pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
+  PointwiseCase product{{a.x.dtype, true, pixels, a.x.sizes[1], a.y.sizes[1], 1}};
+  product.prologue = static_cast<bool>(a.prologue);
+  // An output that is only biased goes through the inference epilogue, with no more than a shift.
+  product.kind = a.statistics           ? EpilogueKind::statistics
+                 : a.epilogue || a.bias ? EpilogueKind::inference
+                 : a.prologue           ? EpilogueKind::inference
+                                        : EpilogueKind::plain;
+  product.has_added = static_cast<bool>(a.epilogue.residual);
+  return product;
+}
+
+std::string why_not(const PointwiseArguments& a) {
+  const PointwiseCase product = case_of(a);
+  std::string reason = why_not_hopper(a.x.dtype, a.x.device, a.groups, product.problem.pixels);
+  if (!reason.empty()) return reason;
+  if (a.statistics && a.bias) return "it adds no bias where it takes statistics";
+  if (!suits_copy_engine(activation_matrix(a.x, 1, true)) || !suits_copy_engine(weight_matrix(a.weight, 1)) ||
+      !suits_copy_engine(activation_matrix(a.epilogue.residual, 1, true)) ||
+      !suits_copy_engine(output_matrix(a.y, 1, true))) {
+    return kUnsuited;
+  }
+  reason = too_large_for_pointwise(a.x.sizes, a.y.sizes);
+  if (!reason.empty()) return reason;
+  return plan(instances(), product).instance != nullptr ? "" : "the weight of 32 channels does not fit block memory";
+}
+
+/// A launch, worked out but for addresses.
+class Pass {
+ public:
+  explicit Pass(const PointwiseArguments& a) : case_(case_of(a)), launch_(plan(instances(), case_)) {}
+
+  std::size_t workspace_bytes(const PointwiseArguments& a) const {
+    Arena arena(nullptr);
+    take_partials(a, arena);
+    return arena.used();
+  }
+
+  void run(const PointwiseArguments& a, const Execution& execution) const {
+    const PointwiseProblem& problem = case_.problem;
+    const PointwiseInstance& instance = *launch_.instance;
+    Arena arena(execution.workspace);
+    PointwiseParameters p;
+    launch_.fill(case_, p);
+    p.scale = static_cast<const float*>(a.prologue.scale.data);
+    p.shift = static_cast<const float*>(a.prologue.shift.data);
+    p.activation = a.prologue.activation;
+    p.epilogue.bias = a.bias.data;
+    p.epilogue.scale = static_cast<const float*>(a.epilogue.scale.data);
+    p.epilogue.shift = static_cast<const float*>(a.epilogue.shift.data);
+    p.epilogue.activation = a.epilogue.activation;
+    p.epilogue.partials = take_partials(a, arena);
+    const auto map = [&](const auto& matrix, std::int64_t channels, int columns) {
+      return map_of(matrix, problem.dtype, channels, problem.pixels, columns);
+    };
+    p.activations = map(activation_matrix(a.x, 1, true), problem.depth, instance.depth);
+    p.output = map(output_matrix(a.y, 1, true), problem.channels, instance.columns());
+    p.added = map(activation_matrix(a.epilogue.residual, 1, true), problem.channels, instance.columns());
+    p.weight = map_of(a.weight.data, problem.dtype, problem.depth, problem.channels, a.weight.strides[0],
+                      instance.depth, instance.channels);
+    launch_.start(kName, case_, p, execution.stream);
+    if (!a.statistics) return;
+    launch_merge_moments(kName, DataType::float32, p.epilogue.partials, launch_.splits, a.statistics.mean,
+                         a.statistics.m2, execution.stream);
+  }
+
+ private:
+  float* take_partials(const PointwiseArguments& a, Arena& arena) const {
+    return a.statistics ? arena.take<float>(std::int64_t{3} * launch_.splits * a.y.sizes[1]) : nullptr;
+  }
+
+  PointwiseCase case_;
+  PointwiseLaunch launch_;
+};
+
+Plan<PointwiseArguments> plan_forward(const PointwiseArguments& a, int /*threads*/) {
+  const Pass pass(a);
+  return {pass.workspace_bytes(a),
+          [pass](const PointwiseArguments& like, const Execution& execution) { pass.run(like, execution); }};
+}
+
+}  // namespace
+}  // namespace gpu::hopper
+
+Implementation<PointwiseArguments> pointwise_hopper() {
+  return {"gpu_hopper", gpu::hopper::why_not, gpu::hopper::plan_forward};
+}
+
+}  // namespace fusedsc
+#endif
