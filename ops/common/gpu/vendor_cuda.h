@@ -46,6 +46,9 @@ FUSEDSC_DEVICE void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
 }
 
+/// Whether copies run ahead of their thread, so that rows on their way need no registers.
+inline constexpr bool kCopiesRunAhead = true;
+
 FUSEDSC_DEVICE float to_float(Float16 value) { return __half2float(__ushort_as_half(value.bits)); }
 FUSEDSC_DEVICE float to_float(BFloat16 value) { return __uint_as_float(static_cast<unsigned>(value.bits) << 16); }
 /// Both halves of a word, the low one first: an instruction each.

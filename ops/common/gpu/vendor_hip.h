@@ -42,6 +42,9 @@ FUSEDSC_DEVICE void commit_copies() {}
 template <int kGroups>
 FUSEDSC_DEVICE void wait_for_copies() {}
 
+/// Copies keep their thread waiting: rows ahead are better kept in registers.
+inline constexpr bool kCopiesRunAhead = false;
+
 FUSEDSC_DEVICE float to_float(Float16 value) { return static_cast<float>(__builtin_bit_cast(_Float16, value.bits)); }
 FUSEDSC_DEVICE float to_float(BFloat16 value) {
   return __builtin_bit_cast(float, static_cast<std::uint32_t>(value.bits) << 16);
