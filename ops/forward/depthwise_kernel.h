@@ -2,6 +2,7 @@
 #pragma once
 
 #include "fusedsc/common/gpu/depthwise_rows.h"
+#include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/moments.h"
 
 namespace fusedsc::gpu {
@@ -105,7 +106,9 @@ struct DepthwiseRows {
   static constexpr int kLive = (kKernel - 1) / kStride + 1;  // output rows whose windows overlap
   static constexpr int kPeriod = common_multiple(kLive * kStride, kAhead + 1);
   static constexpr bool kInMemory = kRowsInMemory<T, kChannels, kKernel>;
-  static constexpr bool kSkipsPadding = kInMemory && kKernel >= 5 && sizeof(T) > 2;  // else not worth a branch
+  // Rows of padding are worth a branch where a row is much work.
+  static constexpr bool kSkipsPadding =
+      kInMemory && (kSeams != DepthwiseSeams::none || (kKernel >= 5 && sizeof(T) > 2));
   using Source = ActivationSource<T, kChannels, kInputColumns, kSeams != DepthwiseSeams::none, kInMemory>;
   using Rows = RowsAhead<Source, kAhead>;
 
@@ -137,6 +140,7 @@ struct DepthwiseRows {
   }
 
   FUSEDSC_DEVICE static void run(const DepthwiseParameters& p) {
+    if constexpr (kSeams == DepthwiseSeams::training) let_next_kernel_start();
     const DepthwiseShare share(p.work);
     const int channel = share.channel(p.work, kChannels);
     const bool idle = share.is_idle(p.work, channel, p.shape.channels);

@@ -3,6 +3,7 @@
 #include "fusedsc/common/gpu/partials_launch.h"
 #include "fusedsc/forward/depthwise_gpu.h"
 #include "fusedsc/forward/depthwise_kernel.h"
+#include "fusedsc/forward/depthwise_matrix_launch.h"
 #include "fusedsc/runtime/arena.h"
 
 namespace fusedsc {
@@ -165,8 +166,11 @@ Implementation<DepthwiseArguments> depthwise_gpu() {
             return !elsewhere.empty() ? elsewhere : gpu::too_large_for_gpu(a.x.sizes, a.y.sizes, a.window);
           },
       .workspace_bytes = [](const DepthwiseArguments& a, int) { return gpu::Pass(a, nullptr).workspace_bytes; },
-      .run = [](const DepthwiseArguments& a,
-                const Execution& execution) { gpu::Pass(a, execution.workspace).run(a, execution.stream); },
+      .run =
+          [](const DepthwiseArguments& a, const Execution& execution) {
+            if (gpu::run_depthwise_matrix(a, execution.stream)) return;
+            gpu::Pass(a, execution.workspace).run(a, execution.stream);
+          },
   };
 }
 

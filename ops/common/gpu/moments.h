@@ -66,17 +66,27 @@ struct ShiftedMoments {
   /// The first `columns` of kColumns positions.
   template <int kColumns>
   FUSEDSC_DEVICE void add(const A (&y)[kColumns * kChannels], int columns) {
+    if (count == A(0)) {
 #pragma unroll
-    for (int v = 0; v < kChannels; ++v) {
-      pivot[v] = count == A(0) ? y[v] : pivot[v];
-#pragma unroll
-      for (int c = 0; c < kColumns; ++c) {
-        const A deviation = c < columns ? y[c * kChannels + v] - pivot[v] : A(0);
-        sum[v] += deviation;
-        squares[v] += deviation * deviation;
-      }
+      for (int v = 0; v < kChannels; ++v) pivot[v] = y[v];
+    }
+    if (columns == kColumns) {
+      add_those<kColumns>(y, [](int) { return true; });
+    } else {
+      add_those<kColumns>(y, [&](int c) { return c < columns; });
     }
     count += static_cast<A>(columns);
+  }
+
+  template <int kColumns, class Has>
+  FUSEDSC_DEVICE void add_those(const A (&y)[kColumns * kChannels], const Has& has) {
+#pragma unroll
+    for (int i = 0; i < kColumns * kChannels; ++i) {
+      const int v = i % kChannels;
+      const A deviation = has(i / kChannels) ? y[i] - pivot[v] : A(0);
+      sum[v] += deviation;
+      squares[v] += deviation * deviation;
+    }
   }
 
   FUSEDSC_DEVICE A mean(int v) const { return count == A(0) ? A(0) : pivot[v] + sum[v] / count; }
