@@ -3,7 +3,8 @@
 #pragma once
 
 #include "fusedsc/common/gpu/block_sums.h"
-#include "fusedsc/common/gpu/depthwise_source.h"
+#include "fusedsc/common/gpu/depthwise_rows.h"
+#include "fusedsc/common/gpu/following_kernel.h"
 
 namespace fusedsc::gpu {
 
@@ -21,10 +22,12 @@ struct DepthwiseInputGradientParameters {
 };
 
 /// What happens to finished elements of the gradient: the activation's derivative, sums, grad_add, and into memory.
-template <class T, int kChannels, int kColumns, bool kSeams>
+template <class T, int kChannels, int kColumns, bool kSeams, bool kInMemory_ = false>
 struct InputGradientSink {
+  static constexpr bool kInMemory = kInMemory_;
   using A = Accumulator<T>;
-  using Inputs = ActivationSource<T, kChannels, kColumns, true>;
+  using Inputs = ActivationSource<T, kChannels, kColumns, true, kInMemory>;
+  using Row = typename Inputs::Row;
 
   const DepthwiseInputGradientParameters& p;
   int channel;
@@ -62,8 +65,19 @@ struct InputGradientSink {
       if (needs_x()) x.load(to);
     }
   }
+  static constexpr int kRowBytes = kSeams ? Inputs::kRowBytes : 0;
+  FUSEDSC_DEVICE void start_copies(char* rows) {
+    if constexpr (kSeams) {
+      if (needs_x()) x.start_copies(rows);
+    }
+  }
+  FUSEDSC_DEVICE void read_copies(char* rows, typename Inputs::Row& to) {
+    if constexpr (kSeams) {
+      if (needs_x()) x.read_copies(rows, to);
+    }
+  }
 
-  FUSEDSC_DEVICE bool is_inside(int c) const { return x.window.masks[c] != 0; }
+  FUSEDSC_DEVICE bool is_inside(int c) const { return x.window.is_inside(c); }
 
   /// Rows come in their order. Stores are predicated, as in DepthwiseSink.
   FUSEDSC_DEVICE void finish(A (&g)[kColumns * kChannels], const typename Inputs::Row& inputs) {
@@ -93,14 +107,14 @@ struct InputGradientSink {
 #pragma unroll
       for (int i = 0; i < kColumns * kChannels; ++i) z[i] = raw[i];
       x.affine(z);
-      activate_backward(p.prologue.activation, z, g);
+      x.activation.apply_backward(z, g);
       if (p.partials != nullptr) {
         x.window.zero_outside(inputs, g);
 #pragma unroll
         for (int i = 0; i < kColumns * kChannels; ++i) {
           sum[i % kChannels] += g[i];
-          sum_centered[i % kChannels] +=
-              x.window.has(inputs, i / kChannels) ? g[i] * (raw[i] - mean[i % kChannels]) : 0;
+          const A product = g[i] * (raw[i] - mean[i % kChannels]);  // beyond the image raw is 0 if it was copied
+          sum_centered[i % kChannels] += kInMemory || x.window.has(inputs, i / kChannels) ? product : 0;
         }
       }
     }
@@ -116,17 +130,19 @@ struct InputGradientSink {
   }
 
   /// At the end, by all threads.
-  FUSEDSC_DEVICE void leave_sums(const DepthwiseShare& share, bool idle) const {
+  FUSEDSC_DEVICE void leave_sums(const DepthwiseShare& share) const {
     if (!kSeams || p.partials == nullptr) return;
-    A* row = static_cast<A*>(p.partials) + static_cast<std::int64_t>(share.split) * 2 * p.shape.channels + channel;
+    A* rows = static_cast<A*>(p.partials) + static_cast<std::int64_t>(share.split) * 2 * p.shape.channels;
+    const int first_channel = share.first_channel(p.work, kChannels);
     A values[2 * kChannels];
 #pragma unroll
     for (int v = 0; v < kChannels; ++v) {
       values[v] = sum[v];
       values[kChannels + v] = sum_centered[v];
     }
-    add_item_lanes<2 * kChannels>(p.work, share, values, [&](int i, A total) {
-      if (!idle) row[i / kChannels * p.shape.channels + i % kChannels] = total;
+    add_item_lanes<2 * kChannels>(p.work, share, values, [&](int lane, int i, A total) {
+      const int to = first_channel + lane * kChannels + i % kChannels;
+      if (to < p.shape.channels) rows[i / kChannels * p.shape.channels + to] = total;
     });
   }
 };
@@ -135,73 +151,101 @@ struct InputGradientSink {
 /// with tap j*kStride + e. So each row of grad_y is loaded once, serves kReach blocks of kStride rows of grad_x, and
 /// the oldest of them leaves its registers then.
 template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, bool kSeams>
-FUSEDSC_DEVICE void depthwise_input_gradient_rows(const DepthwiseInputGradientParameters& p) {
+struct DepthwiseInputGradientRows {
   using A = Accumulator<T>;
-  constexpr int kReach = (kKernel - 1) / kStride + 1, kGradColumns = kColumns + kReach - 1, kRing = kAhead + 1;
-  constexpr int kPeriod = common_multiple(kReach, kRing), kRowSize = kColumns * kStride * kChannels;
-  const DepthwiseShare share(p.work);
-  const int channel = share.channel(p.work, kChannels);
-  const bool idle = share.is_idle(p.work, channel, p.shape.channels);
-  const int safe_channel = idle ? 0 : channel;
+  static constexpr int kReach = (kKernel - 1) / kStride + 1, kGradColumns = kColumns + kReach - 1;
+  static constexpr int kPeriod = common_multiple(kReach, kAhead + 1), kRowSize = kColumns * kStride * kChannels;
+  static constexpr bool kInMemory = kRowsInMemory<T, kChannels, kKernel>;
+  using Sink = InputGradientSink<T, kChannels, kColumns * kStride, kSeams, kInMemory>;
+  using Source = GradientSource<T, kChannels, kGradColumns, kSeams, kInMemory>;
+  using Grads = RowsAhead<Source, kAhead>;
+  using Inputs = RowsAhead<Sink, (kAhead + 1) * kStride - 1>;
 
-  A weights[kKernel * kKernel * kChannels];
-  load_weights<T, kKernel, kKernel, kChannels>(p.weight, safe_channel, weights);
-  InputGradientSink<T, kChannels, kColumns * kStride, kSeams> sink(p, safe_channel);
-  GradientSource<T, kChannels, kGradColumns, kSeams> grad_y;
-  grad_y.set_channel(p.gradient_prologue, safe_channel);
-  const int first_block = p.shape.padding_top / kStride, first_column = p.shape.padding_left / kStride;
-  const int grad_rows = p.work.strip_rows + kReach - 1;  // the same for all threads: no divergence
+  static constexpr int kBytes = Grads::kBytes + Inputs::kBytes;
 
-  for (std::uint32_t item = share.item; item < p.work.items && !idle; item += share.step) {
-    const DepthwiseStrip strip(p.work, item);
-    const int column = first_column + strip.column_group * kColumns, block = first_block + strip.row;
-    sink.aim(strip.image, block * kStride - p.shape.padding_top, p.work.strip_rows * kStride, (kReach - 1) * kStride,
-             column * kStride - p.shape.padding_left);
-    grad_y.aim(p.grad_y, p.gradient_prologue, strip.image, channel, block - (kReach - 1), column - (kReach - 1),
-               p.shape.output_height, p.shape.output_width);
-    typename decltype(grad_y)::Row ring[kRing];
+  FUSEDSC_DEVICE static void run(const DepthwiseInputGradientParameters& p) {
+    if constexpr (kSeams) let_next_kernel_start();
+    const DepthwiseShare share(p.work);
+    const int channel = share.channel(p.work, kChannels);
+    const bool idle = share.is_idle(p.work, channel, p.shape.channels);
+    const int safe_channel = idle ? 0 : channel;
+
+    A weights[kKernel * kKernel * kChannels];
+    load_weights<T, kKernel, kKernel, kChannels>(p.weight, safe_channel, weights);
+    Sink sink(p, safe_channel);
+    Source grad_y;
+    grad_y.set_channel(p.gradient_prologue, safe_channel);
+    Grads grads(0);
+    Inputs inputs(Grads::kBytes);
+    const auto ask = [&](int r) {
+      grads.ask(grad_y, r);
+      if constexpr (kSeams) {
 #pragma unroll
-    for (int r = 0; r < kAhead; ++r) grad_y.load(ring[r]);
-    A sums[kReach][kStride][kRowSize] = {};
-    for (int first = 0; first < grad_rows; first += kPeriod) {
+        for (int e = 0; e < kStride; ++e) inputs.ask(sink, r * kStride + e);
+      }
+    };
+    const int first_block = p.shape.padding_top / kStride, first_column = p.shape.padding_left / kStride;
+    const int grad_rows = p.work.strip_rows + kReach - 1;  // the same for all threads: no divergence
+
+    for (std::uint32_t item = share.item; item < p.work.items && !idle; item += share.step) {
+      const DepthwiseStrip strip(p.work, item);
+      const int column = first_column + strip.column_group * kColumns, block = first_block + strip.row;
+      sink.aim(strip.image, block * kStride - p.shape.padding_top, p.work.strip_rows * kStride, (kReach - 1) * kStride,
+               column * kStride - p.shape.padding_left);
+      grad_y.aim(p.grad_y, p.gradient_prologue, strip.image, channel, block - (kReach - 1), column - (kReach - 1),
+                 p.shape.output_height, p.shape.output_width);
 #pragma unroll
-      for (int r = 0; r < kPeriod; ++r) {  // without branches: rows beyond the strip are computed, and not kept
-        grad_y.load(ring[(r + kAhead) % kRing]);
-        typename decltype(sink.x)::Row inputs[kStride];
+      for (int r = 0; r < kAhead; ++r) {
+        ask(r);
+        commit_copies();
+      }
+      A sums[kReach][kStride][kRowSize] = {};
+      for (int first = 0; first < grad_rows; first += kPeriod) {
 #pragma unroll
-        for (int e = 0; e < kStride; ++e) sink.load(inputs[e]);
-        A row[kGradColumns * kChannels];
-        grad_y.widen(ring[r % kRing], row);
+        for (int r = 0; r < kPeriod; ++r) {
+          if constexpr (kInMemory) {
+            if (first + r >= grad_rows) break;
+            if (first + r + kAhead < grad_rows) ask(r + kAhead);
+            commit_copies();
+            wait_for_copies<kAhead>();
+          } else {  // without branches: rows beyond the strip are computed, and not kept
+            ask(r + kAhead);
+          }
+          A row[kGradColumns * kChannels];
+          grad_y.widen(grads.take(grad_y, r), row);
 #pragma unroll
-        for (int j = 0; j < kReach; ++j) {
+          for (int j = 0; j < kReach; ++j) {
 #pragma unroll
-          for (int e = 0; e < kStride; ++e) {
-            A(&g)[kRowSize] = sums[(r + 1 + j) % kReach][e];
-            if (j == kReach - 1) {  // the first row of grad_y that the block meets
+            for (int e = 0; e < kStride; ++e) {
+              A(&g)[kRowSize] = sums[(r + 1 + j) % kReach][e];
+              if (j == kReach - 1) {  // the first row of grad_y that the block meets
 #pragma unroll
-              for (int i = 0; i < kRowSize; ++i) g[i] = 0;
-            }
-            const int kh = j * kStride + e;
-            if (kh >= kKernel) continue;
+                for (int i = 0; i < kRowSize; ++i) g[i] = 0;
+              }
+              const int kh = j * kStride + e;
+              if (kh >= kKernel) continue;
 #pragma unroll
-            for (int i = 0; i < kRowSize; ++i) {
-              const int c = i / kChannels / kStride, f = i / kChannels % kStride, v = i % kChannels;
+              for (int i = 0; i < kRowSize; ++i) {
+                const int c = i / kChannels / kStride, f = i / kChannels % kStride, v = i % kChannels;
 #pragma unroll
-              for (int l = 0; l < kReach; ++l) {
-                const int kw = l * kStride + f;
-                if (kw >= kKernel) continue;
-                g[i] += row[(c + kReach - 1 - l) * kChannels + v] * weights[(kh * kKernel + kw) * kChannels + v];
+                for (int l = 0; l < kReach; ++l) {
+                  const int kw = l * kStride + f;
+                  if (kw >= kKernel) continue;
+                  g[i] += row[(c + kReach - 1 - l) * kChannels + v] * weights[(kh * kKernel + kw) * kChannels + v];
+                }
               }
             }
           }
-        }
 #pragma unroll
-        for (int e = 0; e < kStride; ++e) sink.finish(sums[(r + 1) % kReach][e], inputs[e]);
+          for (int e = 0; e < kStride; ++e) {
+            sink.finish(sums[(r + 1) % kReach][e], inputs.take(sink, r * kStride + e));
+          }
+        }
       }
     }
+    sink.leave_sums(share);
   }
-  sink.leave_sums(share, idle);
-}
+};
 
 /// Any window, any channel multiplier: each thread computes kColumns elements of a row, tap by tap.
 template <class T, int kChannels, int kColumns>
@@ -256,7 +300,7 @@ FUSEDSC_DEVICE void depthwise_input_gradient_taps(const DepthwiseInputGradientPa
     }
     sink.finish(g, inputs);
   }
-  sink.leave_sums(share, idle);
+  sink.leave_sums(share);
 }
 
 }  // namespace fusedsc::gpu

@@ -4,6 +4,7 @@
 #include "fusedsc/common/gpu/depthwise_plan.h"
 #include "fusedsc/common/gpu/launch.h"
 #include "fusedsc/common/gpu/partials_launch.h"
+#include "fusedsc/forward/depthwise_gpu.h"
 #include "fusedsc/runtime/arena.h"
 
 namespace fusedsc {
@@ -16,7 +17,7 @@ using WeightInstance = DepthwiseInstance<DepthwiseWeightGradientParameters>;
 template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, int kBlocks, bool kSeams>
 FUSEDSC_KERNEL(kDepthwiseThreads, kBlocks)
 input_rows_kernel(DepthwiseInputGradientParameters parameters) {
-  depthwise_input_gradient_rows<T, kKernel, kStride, kChannels, kColumns, kAhead, kSeams>(parameters);
+  DepthwiseInputGradientRows<T, kKernel, kStride, kChannels, kColumns, kAhead, kSeams>::run(parameters);
 }
 
 template <class T, int kChannels, int kColumns>
@@ -28,7 +29,7 @@ input_taps_kernel(DepthwiseInputGradientParameters parameters) {
 template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, int kBlocks, bool kSeams>
 FUSEDSC_KERNEL(kDepthwiseThreads, kBlocks)
 weight_rows_kernel(DepthwiseWeightGradientParameters parameters) {
-  depthwise_weight_gradient_rows<T, kKernel, kStride, kChannels, kColumns, kAhead, kSeams>(parameters);
+  DepthwiseWeightGradientRows<T, kKernel, kStride, kChannels, kColumns, kAhead, kSeams>::run(parameters);
 }
 
 constexpr int kTapGroup = 4;
@@ -41,16 +42,19 @@ weight_taps_kernel(DepthwiseWeightGradientParameters parameters) {
 
 /// Whole periods must be as long with seams, where fewer rows ahead may have to do.
 template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, int kBlocks = 4,
-          int kSeamsAhead = kAhead>
+          int kSeamsAhead = kAhead, int kSeamsBlocks = 2>
 constexpr InputInstance input_rows(DataType dtype) {
   constexpr int kLive = (kKernel - 1) / kStride + 1;
-  static_assert(common_multiple(kLive, kAhead + 1) == common_multiple(kLive, kSeamsAhead + 1));
-  return {dtype,
-          kKernel,
-          kStride,
-          {kChannels, kColumns, common_multiple(kLive, kAhead + 1)},
-          input_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kAhead, kBlocks, false>,
-          input_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kSeamsAhead, 2, true>};
+  constexpr int kRows = rows_ahead<T, kChannels, kKernel>(kStride, kAhead);
+  constexpr int kSeamsRows = rows_ahead<T, kChannels, kKernel>(kStride, kSeamsAhead);
+  constexpr int kPeriod = kRowsInMemory<T, kChannels, kKernel> ? 1 : common_multiple(kLive, kRows + 1);
+  InputInstance instance{dtype, kKernel, kStride, {kChannels, kColumns, kPeriod}};
+  instance.plain = input_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kRows, kBlocks, false>;
+  instance.seams = input_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kSeamsRows, kSeamsBlocks, true>;
+  instance.plain_memory = DepthwiseInputGradientRows<T, kKernel, kStride, kChannels, kColumns, kRows, false>::kBytes;
+  instance.seams_memory =
+      DepthwiseInputGradientRows<T, kKernel, kStride, kChannels, kColumns, kSeamsRows, true>::kBytes;
+  return instance;
 }
 
 template <class T, int kChannels, int kColumns>
@@ -59,14 +63,19 @@ constexpr InputInstance input_taps(DataType dtype) {
   return {dtype, 0, 0, {kChannels, kColumns, 1}, kernel, kernel};
 }
 
-template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, int kBlocks = 3>
+template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, int kBlocks = 4,
+          int kSeamsBlocks = 2>
 constexpr WeightInstance weight_rows(DataType dtype) {
-  return {dtype,
-          kKernel,
-          kStride,
-          {kChannels, kColumns, forward_period(kKernel, kStride, kAhead)},
-          weight_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kAhead, kBlocks, false>,
-          weight_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kAhead, 2, true>};
+  constexpr int kRows = rows_ahead<T, kChannels, kKernel>(kStride, kAhead);
+  constexpr int kPeriod = kRowsInMemory<T, kChannels, kKernel> ? 1 : forward_period(kKernel, kStride, kRows);
+  WeightInstance instance{dtype, kKernel, kStride, {kChannels, kColumns, kPeriod}};
+  instance.plain = weight_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kRows, kBlocks, false>;
+  instance.plain_memory = DepthwiseWeightGradientRows<T, kKernel, kStride, kChannels, kColumns, kRows, false>::kBytes;
+  if constexpr (kSeamsBlocks > 0) {
+    instance.seams = weight_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kRows, kSeamsBlocks, true>;
+    instance.seams_memory = DepthwiseWeightGradientRows<T, kKernel, kStride, kChannels, kColumns, kRows, true>::kBytes;
+  }
+  return instance;
 }
 
 template <class T, int kChannels>
@@ -75,17 +84,18 @@ constexpr WeightInstance weight_taps(DataType dtype) {
   return {dtype, 0, 0, {kChannels, 1, 1}, kernel, kernel};
 }
 
-/// As in the forward pass, with 3 blocks of the weight gradient if nothing else is said; columns and rows of the input
-/// gradient are counted in strides.
+/// As in the forward pass; columns and rows of the input gradient are counted in strides. The plain ones of stride 1
+/// serve paddings that as_forward() does not.
 const InputInstance kInputInstances[] = {
     // kernel, stride, channels, columns, ahead
     input_rows<Float16, 3, 1, 2, 4, 2>(DataType::float16),
     input_rows<Float16, 3, 1, 1, 2, 2>(DataType::float16),
+    input_rows<Float16, 3, 2, 4, 1, 3, 5>(DataType::float16),
     input_rows<Float16, 3, 2, 2, 2, 3>(DataType::float16),
     input_rows<Float16, 3, 2, 1, 1, 1>(DataType::float16),
-    input_rows<Float16, 5, 1, 2, 2, 0>(DataType::float16),
+    input_rows<Float16, 5, 1, 2, 4, 4, 3>(DataType::float16),
     input_rows<Float16, 5, 1, 1, 2, 0>(DataType::float16),
-    input_rows<Float16, 5, 2, 2, 1, 2>(DataType::float16),
+    input_rows<Float16, 5, 2, 2, 2, 2>(DataType::float16),
     input_rows<Float16, 5, 2, 1, 1, 2>(DataType::float16),
     input_rows<Float16, 7, 1, 1, 2, 0, 3>(DataType::float16),
     input_rows<Float16, 7, 2, 1, 1, 1, 3>(DataType::float16),
@@ -93,26 +103,27 @@ const InputInstance kInputInstances[] = {
     input_taps<Float16, 1, 4>(DataType::float16),
     input_rows<BFloat16, 3, 1, 2, 4, 2>(DataType::bfloat16),
     input_rows<BFloat16, 3, 1, 1, 2, 2>(DataType::bfloat16),
+    input_rows<BFloat16, 3, 2, 4, 1, 3, 5>(DataType::bfloat16),
     input_rows<BFloat16, 3, 2, 2, 2, 3>(DataType::bfloat16),
     input_rows<BFloat16, 3, 2, 1, 1, 1>(DataType::bfloat16),
-    input_rows<BFloat16, 5, 1, 2, 2, 0>(DataType::bfloat16),
+    input_rows<BFloat16, 5, 1, 2, 4, 4, 3>(DataType::bfloat16),
     input_rows<BFloat16, 5, 1, 1, 2, 0>(DataType::bfloat16),
-    input_rows<BFloat16, 5, 2, 2, 1, 2>(DataType::bfloat16),
+    input_rows<BFloat16, 5, 2, 2, 2, 2>(DataType::bfloat16),
     input_rows<BFloat16, 5, 2, 1, 1, 2>(DataType::bfloat16),
     input_rows<BFloat16, 7, 1, 1, 2, 0, 3>(DataType::bfloat16),
     input_rows<BFloat16, 7, 2, 1, 1, 1, 3>(DataType::bfloat16),
     input_taps<BFloat16, 4, 2>(DataType::bfloat16),
     input_taps<BFloat16, 1, 4>(DataType::bfloat16),
-    input_rows<float, 3, 1, 2, 4, 2, 4, 0>(DataType::float32),
+    input_rows<float, 3, 1, 2, 4, 2>(DataType::float32),
     input_rows<float, 3, 1, 1, 2, 2>(DataType::float32),
-    input_rows<float, 3, 2, 4, 1, 3>(DataType::float32),
+    input_rows<float, 3, 2, 4, 1, 1>(DataType::float32),
     input_rows<float, 3, 2, 1, 1, 1>(DataType::float32),
-    input_rows<float, 5, 1, 2, 2, 0, 3>(DataType::float32),
-    input_rows<float, 5, 1, 1, 2, 0>(DataType::float32),
-    input_rows<float, 5, 2, 2, 1, 2>(DataType::float32),
+    input_rows<float, 5, 1, 2, 2, 4>(DataType::float32),
+    input_rows<float, 5, 1, 1, 2, 4>(DataType::float32),
+    input_rows<float, 5, 2, 2, 2, 2>(DataType::float32),
     input_rows<float, 5, 2, 1, 1, 2>(DataType::float32),
-    input_rows<float, 7, 1, 1, 2, 0, 3>(DataType::float32),
-    input_rows<float, 7, 2, 1, 1, 1, 3>(DataType::float32),
+    input_rows<float, 7, 1, 1, 2, 6, 3>(DataType::float32),
+    input_rows<float, 7, 2, 1, 1, 3, 3>(DataType::float32),
     input_taps<float, 4, 2>(DataType::float32),
     input_taps<float, 1, 4>(DataType::float32),
     input_rows<double, 3, 1, 1, 2, 1>(DataType::float64),
@@ -122,44 +133,49 @@ const InputInstance kInputInstances[] = {
 
 const WeightInstance kWeightInstances[] = {
     // kernel, stride, channels, columns, ahead
-    weight_rows<Float16, 3, 1, 2, 2, 2>(DataType::float16),
-    weight_rows<Float16, 3, 1, 1, 2, 2>(DataType::float16),
+    weight_rows<Float16, 3, 1, 4, 4, 2>(DataType::float16),
+    weight_rows<Float16, 3, 1, 2, 4, 2>(DataType::float16),
+    weight_rows<Float16, 3, 1, 1, 2, 2, 3>(DataType::float16),
+    weight_rows<Float16, 3, 2, 4, 2, 3>(DataType::float16),
     weight_rows<Float16, 3, 2, 2, 2, 3>(DataType::float16),
-    weight_rows<Float16, 3, 2, 1, 2, 1>(DataType::float16),
-    weight_rows<Float16, 5, 1, 2, 1, 0>(DataType::float16),
+    weight_rows<Float16, 3, 2, 1, 2, 1, 3>(DataType::float16),
+    weight_rows<Float16, 5, 1, 2, 6, 4, 3, 0>(DataType::float16),
+    weight_rows<Float16, 5, 1, 2, 4, 4, 3>(DataType::float16),
     weight_rows<Float16, 5, 1, 1, 4, 0, 2>(DataType::float16),
-    weight_rows<Float16, 5, 2, 2, 1, 2>(DataType::float16),
+    weight_rows<Float16, 5, 2, 2, 2, 5>(DataType::float16),
     weight_rows<Float16, 5, 2, 1, 2, 1, 2>(DataType::float16),
     weight_rows<Float16, 7, 1, 1, 2, 0, 2>(DataType::float16),
     weight_rows<Float16, 7, 2, 1, 1, 1, 2>(DataType::float16),
     weight_taps<Float16, 4>(DataType::float16),
     weight_taps<Float16, 1>(DataType::float16),
-    weight_rows<BFloat16, 3, 1, 2, 2, 2>(DataType::bfloat16),
-    weight_rows<BFloat16, 3, 1, 1, 2, 2>(DataType::bfloat16),
+    weight_rows<BFloat16, 3, 1, 4, 4, 2>(DataType::bfloat16),
+    weight_rows<BFloat16, 3, 1, 2, 4, 2>(DataType::bfloat16),
+    weight_rows<BFloat16, 3, 1, 1, 2, 2, 3>(DataType::bfloat16),
+    weight_rows<BFloat16, 3, 2, 4, 2, 3>(DataType::bfloat16),
     weight_rows<BFloat16, 3, 2, 2, 2, 3>(DataType::bfloat16),
-    weight_rows<BFloat16, 3, 2, 1, 2, 1>(DataType::bfloat16),
-    weight_rows<BFloat16, 5, 1, 2, 1, 0>(DataType::bfloat16),
+    weight_rows<BFloat16, 3, 2, 1, 2, 1, 3>(DataType::bfloat16),
+    weight_rows<BFloat16, 5, 1, 2, 6, 4, 3, 0>(DataType::bfloat16),
+    weight_rows<BFloat16, 5, 1, 2, 4, 4, 3>(DataType::bfloat16),
     weight_rows<BFloat16, 5, 1, 1, 4, 0, 2>(DataType::bfloat16),
-    weight_rows<BFloat16, 5, 2, 2, 1, 2>(DataType::bfloat16),
+    weight_rows<BFloat16, 5, 2, 2, 2, 5>(DataType::bfloat16),
     weight_rows<BFloat16, 5, 2, 1, 2, 1, 2>(DataType::bfloat16),
     weight_rows<BFloat16, 7, 1, 1, 2, 0, 2>(DataType::bfloat16),
     weight_rows<BFloat16, 7, 2, 1, 1, 1, 2>(DataType::bfloat16),
     weight_taps<BFloat16, 4>(DataType::bfloat16),
     weight_taps<BFloat16, 1>(DataType::bfloat16),
-    weight_rows<float, 3, 1, 4, 1, 2>(DataType::float32),
+    weight_rows<float, 3, 1, 2, 4, 5>(DataType::float32),
     weight_rows<float, 3, 1, 1, 2, 2>(DataType::float32),
-    weight_rows<float, 3, 2, 4, 1, 1>(DataType::float32),
+    weight_rows<float, 3, 2, 4, 1, 3>(DataType::float32),
     weight_rows<float, 3, 2, 1, 2, 1>(DataType::float32),
-    weight_rows<float, 5, 1, 2, 1, 0>(DataType::float32),
-    weight_rows<float, 5, 1, 1, 4, 0, 2>(DataType::float32),
-    weight_rows<float, 5, 2, 2, 1, 2, 2>(DataType::float32),
-    weight_rows<float, 5, 2, 1, 2, 1, 2>(DataType::float32),
-    weight_rows<float, 7, 1, 1, 2, 0, 2>(DataType::float32),
-    weight_rows<float, 7, 2, 1, 1, 1, 2>(DataType::float32),
+    weight_rows<float, 5, 1, 2, 2, 4>(DataType::float32),
+    weight_rows<float, 5, 1, 1, 4, 4>(DataType::float32),
+    weight_rows<float, 5, 2, 1, 4, 5, 6>(DataType::float32),
+    weight_rows<float, 7, 1, 1, 2, 6, 2>(DataType::float32),
+    weight_rows<float, 7, 2, 1, 1, 3, 2>(DataType::float32),
     weight_taps<float, 4>(DataType::float32),
     weight_taps<float, 1>(DataType::float32),
-    weight_rows<double, 3, 1, 1, 2, 1>(DataType::float64),
-    weight_rows<double, 3, 2, 1, 1, 1>(DataType::float64),
+    weight_rows<double, 3, 1, 1, 2, 1, 3>(DataType::float64),
+    weight_rows<double, 3, 2, 1, 1, 1, 3>(DataType::float64),
     weight_taps<double, 1>(DataType::float64),
 };
 
@@ -189,8 +205,9 @@ void* take_partials(Arena& arena, const DepthwiseBackwardArguments& a, const Dep
 class InputPass {
  public:
   InputPass(const DepthwiseBackwardArguments& a, Arena& arena)
-      : instance_(choose_instance(kInputInstances, a.x.dtype, a.window, multiplier_of(a),
-                                  {a.x, a.grad_y, a.gradient_prologue.output, a.grad_x, a.grad_add})) {
+      : instance_(choose_instance(kInputInstances, kernel_for(a), a.x.dtype, a.window, multiplier_of(a),
+                                  {a.x, a.grad_y, a.gradient_prologue.output, a.grad_x, a.grad_add})),
+        kernel_(instance_.*kernel_for(a)) {
     p_.grad_y = a.grad_y;
     p_.weight = a.weight;
     if (a.prologue) p_.x = a.x;
@@ -217,10 +234,10 @@ class InputPass {
                              static_cast<std::int64_t>(size_of(a.x.dtype)),
                              a.grad_y.strides[1] < a.grad_y.strides[3],
                              overlap_of(instance_)};
-    kernel_ = a.prologue || a.gradient_prologue || a.grad_add ? instance_.seams : instance_.plain;
+    memory_ = kernel_ == instance_.plain ? instance_.plain_memory : instance_.seams_memory;
     if (a.sums) {
-      memory_ = is_double(a) ? block_sums_bytes<double>(2 * instance_.tile.channels)
-                             : block_sums_bytes<float>(2 * instance_.tile.channels);
+      memory_ = std::max(memory_, is_double(a) ? block_sums_bytes<double>(2 * instance_.tile.channels)
+                                               : block_sums_bytes<float>(2 * instance_.tile.channels));
     }
     p_.work = plan_depthwise_work(grid, instance_.tile, resident_blocks(kernel_, kDepthwiseThreads, memory_));
     if (a.sums) p_.partials = take_partials(arena, a, p_.work, 2, a.x.sizes[1]);
@@ -240,17 +257,22 @@ class InputPass {
   }
 
  private:
+  static InputInstance::Kernel InputInstance::*kernel_for(const DepthwiseBackwardArguments& a) {
+    return a.prologue || a.gradient_prologue || a.grad_add ? &InputInstance::seams : &InputInstance::plain;
+  }
+
   const InputInstance& instance_;
-  DepthwiseInputGradientParameters p_;
   InputInstance::Kernel kernel_;
+  DepthwiseInputGradientParameters p_;
   std::size_t memory_ = 0;  ///< of a block
 };
 
 class WeightPass {
  public:
   WeightPass(const DepthwiseBackwardArguments& a, Arena& arena)
-      : instance_(choose_instance(kWeightInstances, a.x.dtype, a.window, multiplier_of(a),
-                                  {a.x, a.grad_y, a.gradient_prologue.output})) {
+      : instance_(choose_instance(kWeightInstances, kernel_for(a), a.x.dtype, a.window, multiplier_of(a),
+                                  {a.x, a.grad_y, a.gradient_prologue.output})),
+        kernel_(instance_.*kernel_for(a)) {
     p_.x = a.x;
     p_.grad_y = a.grad_y;
     p_.prologue = prologue_of(a.prologue);
@@ -268,9 +290,9 @@ class WeightPass {
                              static_cast<std::int64_t>(size_of(a.x.dtype)),
                              a.grad_y.strides[1] < a.grad_y.strides[3],
                              overlap_of(instance_)};
-    kernel_ = a.prologue || a.gradient_prologue ? instance_.seams : instance_.plain;
-    const int values = instance_.tile.channels * std::max(instance_.kernel, 1);
-    memory_ = is_double(a) ? block_sums_bytes<double>(values) : block_sums_bytes<float>(values);
+    const int values = instance_.tile.channels * (instance_.kernel * instance_.kernel + 1);
+    memory_ = std::max(kernel_ == instance_.plain ? instance_.plain_memory : instance_.seams_memory,
+                       is_double(a) ? block_sums_bytes<double>(values) : block_sums_bytes<float>(values));
     p_.work = plan_depthwise_work(grid, instance_.tile, resident_blocks(kernel_, kDepthwiseThreads, memory_));
     p_.partials = take_partials(arena, a, p_.work, taps_ + 1, a.grad_y.sizes[1]);
   }
@@ -290,20 +312,51 @@ class WeightPass {
   }
 
  private:
+  static WeightInstance::Kernel WeightInstance::*kernel_for(const DepthwiseBackwardArguments& a) {
+    return a.prologue || a.gradient_prologue ? &WeightInstance::seams : &WeightInstance::plain;
+  }
+
   const WeightInstance& instance_;
-  DepthwiseWeightGradientParameters p_;
   WeightInstance::Kernel kernel_;
+  DepthwiseWeightGradientParameters p_;
   std::size_t memory_ = 0;  ///< of a block
   int taps_ = 0;
   std::int64_t tap_groups_ = 1;
 };
 
+/// The input gradient as a forward pass over grad_y, with the weight turned around; or without x where it is none.
+DepthwiseArguments as_forward(const DepthwiseBackwardArguments& a) {
+  DepthwiseArguments forward;
+  const Window& window = a.window;
+  const auto reach = [&](int axis) { return (window.kernel[axis] - 1) * window.dilation[axis]; };
+  const bool is_one = window.stride == std::array<std::int64_t, 2>{1, 1} && multiplier_of(a) == 1 && !a.prologue &&
+                      !a.gradient_prologue;
+  if (!is_one || window.padding.top > reach(0) || window.padding.left > reach(1)) return forward;
+  forward.x = a.grad_y;
+  forward.weight = a.weight;
+  for (const int axis : {2, 3}) {
+    const std::int64_t last = a.weight.sizes[axis] - 1;
+    forward.weight.data = static_cast<const char*>(forward.weight.data) +
+                          last * a.weight.strides[axis] * static_cast<std::int64_t>(size_of(a.weight.dtype));
+    forward.weight.strides[axis] = -a.weight.strides[axis];
+  }
+  forward.window = window;
+  forward.window.padding = {.left = reach(1) - window.padding.left, .top = reach(0) - window.padding.top};
+  forward.epilogue.residual = a.grad_add;
+  forward.y = a.grad_x;
+  return forward;
+}
+
 /// Runs what is wanted, or, without execution, only measures the workspace.
 std::size_t backward(const DepthwiseBackwardArguments& a, const Execution* execution) {
   Arena arena(execution != nullptr ? execution->workspace : nullptr);
   if (a.grad_x) {
-    const InputPass pass(a, arena);
-    if (execution != nullptr) pass.run(a, execution->stream);
+    if (const DepthwiseArguments forward = as_forward(a); forward.x) {
+      if (execution != nullptr) depthwise_gpu().run(forward, rest_of(*execution, arena));
+    } else {
+      const InputPass pass(a, arena);
+      if (execution != nullptr) pass.run(a, execution->stream);
+    }
   }
   if (a.grad_weight || a.grad_bias) {
     const WeightPass pass(a, arena);

@@ -3,7 +3,8 @@
 #pragma once
 
 #include "fusedsc/common/gpu/block_sums.h"
-#include "fusedsc/common/gpu/depthwise_source.h"
+#include "fusedsc/common/gpu/depthwise_rows.h"
+#include "fusedsc/common/gpu/following_kernel.h"
 
 namespace fusedsc::gpu {
 
@@ -19,84 +20,100 @@ struct DepthwiseWeightGradientParameters {
 
 /// Rows of x meet the rows of grad_y whose windows cover them; those stay in rotating registers, the sums in others.
 template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, bool kSeams>
-FUSEDSC_DEVICE void depthwise_weight_gradient_rows(const DepthwiseWeightGradientParameters& p) {
+struct DepthwiseWeightGradientRows {
   using A = Accumulator<T>;
-  constexpr int kTaps = kKernel * kKernel, kRing = kAhead + 1;
-  constexpr int kInputColumns = (kColumns - 1) * kStride + kKernel;
-  constexpr int kLive = (kKernel - 1) / kStride + 1, kPeriod = common_multiple(kLive * kStride, kRing);
-  const DepthwiseShare share(p.work);
-  const int channel = share.channel(p.work, kChannels);
-  const bool idle = share.is_idle(p.work, channel, p.shape.channels);
-  const int safe_channel = idle ? 0 : channel;
+  static constexpr int kTaps = kKernel * kKernel, kInputColumns = (kColumns - 1) * kStride + kKernel;
+  static constexpr int kLive = (kKernel - 1) / kStride + 1;
+  static constexpr int kPeriod = common_multiple(kLive * kStride, kAhead + 1);
+  static constexpr bool kInMemory = kRowsInMemory<T, kChannels, kKernel>;
+  using InputSource = ActivationSource<T, kChannels, kInputColumns, kSeams, kInMemory>;
+  using GradSource = GradientSource<T, kChannels, kColumns, kSeams, kInMemory>;
+  using Inputs = RowsAhead<InputSource, kAhead>;
+  using Grads = RowsAhead<GradSource, kAhead>;
 
-  A sums[(kTaps + 1) * kChannels];
+  static constexpr int kBytes = Inputs::kBytes + Grads::kBytes;
+
+  FUSEDSC_DEVICE static void run(const DepthwiseWeightGradientParameters& p) {
+    let_next_kernel_start();
+    const DepthwiseShare share(p.work);
+    const int channel = share.channel(p.work, kChannels);
+    const bool idle = share.is_idle(p.work, channel, p.shape.channels);
+    const int safe_channel = idle ? 0 : channel;
+
+    A sums[(kTaps + 1) * kChannels];
 #pragma unroll
-  for (int i = 0; i < (kTaps + 1) * kChannels; ++i) sums[i] = 0;
-  ActivationSource<T, kChannels, kInputColumns, kSeams> x;
-  x.set_channel(p.prologue, safe_channel);
-  GradientSource<T, kChannels, kColumns, kSeams> grad_y;
-  grad_y.set_channel(p.gradient_prologue, safe_channel);
-  const int input_rows = (p.work.strip_rows - 1) * kStride + kKernel;  // the same for all threads: no divergence
-
-  for (std::uint32_t item = share.item; item < p.work.items && !idle; item += share.step) {
-    const DepthwiseStrip strip(p.work, item);
-    const int column = strip.column_group * kColumns, first_row = strip.row * kStride - p.shape.padding_top;
-    // Rows beyond the strip count as outside of the image: the neighbour sums them.
-    x.window.aim(p.x, strip.image, channel, first_row, column * kStride - p.shape.padding_left,
-                 least(p.shape.input_height, first_row + input_rows), p.shape.input_width);
-    grad_y.aim(p.grad_y, p.gradient_prologue, strip.image, channel, strip.row, column,
-               least(p.shape.output_height, strip.row + p.work.strip_rows), p.shape.output_width);
-    typename decltype(x)::Row x_ring[kRing];
-    typename decltype(grad_y)::Row grad_ring[kRing];
-    const auto load = [&](int r) {
-      x.load(x_ring[r % kRing]);
-      if (r % kStride == 0) grad_y.load(grad_ring[r % kRing]);
+    for (int i = 0; i < (kTaps + 1) * kChannels; ++i) sums[i] = 0;
+    InputSource x;
+    x.set_channel(p.prologue, safe_channel);
+    GradSource grad_y;
+    grad_y.set_channel(p.gradient_prologue, safe_channel);
+    Inputs inputs(0);
+    Grads grads(Inputs::kBytes);
+    const auto ask = [&](int r) {
+      inputs.ask(x, r);
+      if (r % kStride == 0) grads.ask(grad_y, r);
     };
+    const int input_rows = (p.work.strip_rows - 1) * kStride + kKernel;  // the same for all threads: no divergence
+
+    for (std::uint32_t item = share.item; item < p.work.items && !idle; item += share.step) {
+      const DepthwiseStrip strip(p.work, item);
+      const int column = strip.column_group * kColumns, first_row = strip.row * kStride - p.shape.padding_top;
+      // Rows beyond the strip count as outside of the image: the neighbour sums them.
+      x.window.aim(p.x, strip.image, channel, first_row, column * kStride - p.shape.padding_left,
+                   least(p.shape.input_height, first_row + input_rows), p.shape.input_width);
+      grad_y.aim(p.grad_y, p.gradient_prologue, strip.image, channel, strip.row, column,
+                 least(p.shape.output_height, strip.row + p.work.strip_rows), p.shape.output_width);
 #pragma unroll
-    for (int r = 0; r < kAhead; ++r) load(r);
-    A g[kLive][kColumns * kChannels] = {};
-    for (int first = 0; first < input_rows; first += kPeriod) {
+      for (int r = 0; r < kAhead; ++r) {
+        ask(r);
+        commit_copies();
+      }
+      A g[kLive][kColumns * kChannels] = {};
+      for (int first = 0; first < input_rows; first += kPeriod) {
 #pragma unroll
-      for (int r = 0; r < kPeriod; ++r) {  // without branches
-        load(r + kAhead);
-        if (r % kStride == 0) {
-          A(&fresh)[kColumns * kChannels] = g[r / kStride % kLive];
-          grad_y.widen(grad_ring[r % kRing], fresh);
+        for (int r = 0; r < kPeriod; ++r) {
+          if constexpr (kInMemory) {
+            if (first + r >= input_rows) break;
+            if (first + r + kAhead < input_rows) ask(r + kAhead);
+            commit_copies();
+            wait_for_copies<kAhead>();
+          } else {  // without branches
+            ask(r + kAhead);
+          }
+          if (r % kStride == 0) {
+            A(&fresh)[kColumns * kChannels] = g[r / kStride % kLive];
+            grad_y.widen(grads.take(grad_y, r), fresh);
 #pragma unroll
-          for (int i = 0; i < kColumns * kChannels; ++i) sums[kTaps * kChannels + i % kChannels] += fresh[i];
-        }
-        A row[kInputColumns * kChannels];
-        x.widen(x_ring[r % kRing], row);
+            for (int i = 0; i < kColumns * kChannels; ++i) sums[kTaps * kChannels + i % kChannels] += fresh[i];
+          }
+          A row[kInputColumns * kChannels];
+          x.widen(inputs.take(x, r), row);
 #pragma unroll
-        for (int kh = 0; kh < kKernel; ++kh) {
-          const int ago = r - kh + kKernel * kPeriod;
-          if (ago % kStride != 0) continue;
-          const A(&gradient)[kColumns * kChannels] = g[ago / kStride % kLive];
+          for (int kh = 0; kh < kKernel; ++kh) {
+            const int ago = r - kh + kKernel * kPeriod;
+            if (ago % kStride != 0) continue;
+            const A(&gradient)[kColumns * kChannels] = g[ago / kStride % kLive];
 #pragma unroll
-          for (int kw = 0; kw < kKernel; ++kw) {
+            for (int kw = 0; kw < kKernel; ++kw) {
 #pragma unroll
-            for (int i = 0; i < kColumns * kChannels; ++i) {
-              const int c = i / kChannels, v = i % kChannels;
-              sums[(kh * kKernel + kw) * kChannels + v] += gradient[i] * row[(c * kStride + kw) * kChannels + v];
+              for (int i = 0; i < kColumns * kChannels; ++i) {
+                const int c = i / kChannels, v = i % kChannels;
+                sums[(kh * kKernel + kw) * kChannels + v] += gradient[i] * row[(c * kStride + kw) * kChannels + v];
+              }
             }
           }
         }
       }
     }
-  }
 
-  A* partial = static_cast<A*>(p.partials) + static_cast<std::int64_t>(share.split) * (kTaps + 1) * p.shape.channels;
-  const auto leave = [&](int i, A total) {
-    if (!idle) partial[static_cast<std::int64_t>(i / kChannels) * p.shape.channels + channel + i % kChannels] = total;
-  };
-#pragma unroll
-  for (int kh = 0; kh < kKernel; ++kh) {
-    constexpr int kRow = kKernel * kChannels;
-    add_item_lanes<kRow>(p.work, share, sums + kh * kRow, [&](int i, A total) { leave(kh * kRow + i, total); });
+    A* partial = static_cast<A*>(p.partials) + static_cast<std::int64_t>(share.split) * (kTaps + 1) * p.shape.channels;
+    const int first_channel = share.first_channel(p.work, kChannels);
+    add_item_lanes<(kTaps + 1) * kChannels>(p.work, share, sums, [&](int lane, int i, A total) {
+      const int to = first_channel + lane * kChannels + i % kChannels;
+      if (to < p.shape.channels) partial[static_cast<std::int64_t>(i / kChannels) * p.shape.channels + to] = total;
+    });
   }
-  constexpr int kBias = kTaps * kChannels;
-  add_item_lanes<kChannels>(p.work, share, sums + kBias, [&](int v, A total) { leave(kBias + v, total); });
-}
+};
 
 /// Any window, any channel multiplier: each block sums kTapGroup taps of a kernel row, reading rows of x and grad_y.
 template <class T, int kChannels, int kTapGroup>
@@ -153,8 +170,9 @@ FUSEDSC_DEVICE void depthwise_weight_gradient_taps(const DepthwiseWeightGradient
     const bool is_bias = tap == kTapGroup;
     const bool wanted = is_bias ? tap_group == 0 : first_kw + tap < shape.kernel_width;
     const int place = is_bias ? taps : kh * shape.kernel_width + first_kw + tap;
-    add_item_lanes<kChannels>(p.work, share, sums + tap * kChannels, [&](int v, A total) {
-      if (!idle && wanted) partial[static_cast<std::int64_t>(place) * shape.channels + channel + v] = total;
+    add_item_lanes<kChannels>(p.work, share, sums + tap * kChannels, [&](int lane, int v, A total) {
+      const int to = share.first_channel(p.work, kChannels) + lane * kChannels + v;
+      if (wanted && to < shape.channels) partial[static_cast<std::int64_t>(place) * shape.channels + to] = total;
     });
   }
 }

@@ -1,8 +1,8 @@
 /// Depthwise convolution on GPUs, forward.
 #pragma once
 
-#include "fusedsc/common/gpu/depthwise_source.h"
-#include "fusedsc/common/gpu/depthwise_work.h"
+#include "fusedsc/common/gpu/depthwise_rows.h"
+#include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/moments.h"
 
 namespace fusedsc::gpu {
@@ -19,15 +19,18 @@ struct DepthwiseParameters {
   bool join_columns = false;  ///< a thread's columns of y may be stored as one vector
 };
 
+/// What a kernel can have fused. In training there is no epilogue, whose code would be in the way.
+enum class DepthwiseSeams { none, training, all };
+
 /// What happens to finished outputs: bias, statistics, epilogue, and into memory.
-template <class T, int kChannels, int kColumns, bool kSeams>
+template <class T, int kChannels, int kColumns, DepthwiseSeams kSeams>
 struct DepthwiseSink {
   using A = Accumulator<T>;
 
   const DepthwiseParameters& p;
   int channel;
   A bias[kChannels];
-  Moments<A, kChannels> moments;
+  ShiftedMoments<A, kChannels> moments;
   T* next = nullptr;            ///< where the row goes that is finished next
   const T* residual = nullptr;  ///< likewise
   int row = 0, rows = 0;        ///< which of the strip's rows that is, and how many the image has there
@@ -43,7 +46,7 @@ struct DepthwiseSink {
     rows = p.shape.output_height - first_row < rows_ ? p.shape.output_height - first_row : rows_;
     columns = p.shape.output_width - column < kColumns ? p.shape.output_width - column : kColumns;
     next = elements_of<T>(p.y) + p.y.offset(image, channel, first_row - early, column);
-    if constexpr (kSeams) {
+    if constexpr (kSeams == DepthwiseSeams::all) {
       residual = elements_of<T>(p.residual) + p.residual.offset(image, channel, first_row - early, column);
     }
   }
@@ -55,12 +58,12 @@ struct DepthwiseSink {
     T* to = next;
     ++row;
     next += p.y.row;
-    if constexpr (kSeams) {
-      if (inside) {
-        if (p.partials != nullptr) moments.template add<kColumns>(y, columns);
-        else apply_epilogue(y);
+    if constexpr (kSeams != DepthwiseSeams::none) {
+      if (inside && p.partials != nullptr) moments.template add<kColumns>(y, columns);
+      if constexpr (kSeams == DepthwiseSeams::all) {
+        if (inside && p.partials == nullptr) apply_epilogue(y);
+        residual += p.residual.row;
       }
-      residual += p.residual.row;
       inside = inside && p.y.data != nullptr;
     }
     bool joined = false;
@@ -96,66 +99,107 @@ struct DepthwiseSink {
 /// Row data reuse with rotating registers: each input row is loaded once, serves every output row whose window covers
 /// it, and an output row leaves its registers when its window's last row has been seen. Rows are unrolled by the period
 /// after which all registers have their first role again, so that none is ever moved.
-template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, bool kSeams>
-FUSEDSC_DEVICE void depthwise_rows(const DepthwiseParameters& p) {
+template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, DepthwiseSeams kSeams>
+struct DepthwiseRows {
   using A = Accumulator<T>;
-  constexpr int kInputColumns = (kColumns - 1) * kStride + kKernel, kRing = kAhead + 1;
-  constexpr int kLive = (kKernel - 1) / kStride + 1;  // output rows whose windows overlap
-  constexpr int kPeriod = common_multiple(kLive * kStride, kRing);
-  const DepthwiseShare share(p.work);
-  const int channel = share.channel(p.work, kChannels);
-  const bool idle = share.is_idle(p.work, channel, p.shape.channels);
-  const int safe_channel = idle ? 0 : channel;
+  static constexpr int kInputColumns = (kColumns - 1) * kStride + kKernel;
+  static constexpr int kLive = (kKernel - 1) / kStride + 1;  // output rows whose windows overlap
+  static constexpr int kPeriod = common_multiple(kLive * kStride, kAhead + 1);
+  static constexpr bool kInMemory = kRowsInMemory<T, kChannels, kKernel>;
+  // Rows of padding are worth a branch where a row is much work.
+  static constexpr bool kSkipsPadding =
+      kInMemory && (kSeams != DepthwiseSeams::none || (kKernel >= 5 && sizeof(T) > 2));
+  using Source = ActivationSource<T, kChannels, kInputColumns, kSeams != DepthwiseSeams::none, kInMemory>;
+  using Rows = RowsAhead<Source, kAhead>;
 
-  A weights[kKernel * kKernel * kChannels];
-  load_weights<T, kKernel, kKernel, kChannels>(p.weight, safe_channel, weights);
-  DepthwiseSink<T, kChannels, kColumns, kSeams> sink(p, safe_channel);
-  ActivationSource<T, kChannels, kInputColumns, kSeams> x;
-  x.set_channel(p.prologue, safe_channel);
-  const int input_rows = (p.work.strip_rows - 1) * kStride + kKernel;  // the same for all threads: no divergence
-
-  for (std::uint32_t item = share.item; item < p.work.items && !idle; item += share.step) {
-    const DepthwiseStrip strip(p.work, item);
-    const int column = strip.column_group * kColumns, first_row = strip.row * kStride - p.shape.padding_top;
-    sink.aim(strip.image, strip.row, p.work.strip_rows, (kKernel - 1) / kStride, column);
-    x.window.aim(p.x, strip.image, channel, first_row, column * kStride - p.shape.padding_left, p.shape.input_height,
-                 p.shape.input_width);
-    typename decltype(x)::Row ring[kRing];
+  /// A row of x of place r in its period begins a row of y with the bias,
+  static FUSEDSC_DEVICE void begin(A (&y)[kColumns * kChannels],
+                                   const DepthwiseSink<T, kChannels, kColumns, kSeams>& sink, int r) {
+    if (r % kStride != 0) return;
 #pragma unroll
-    for (int r = 0; r < kAhead; ++r) x.load(ring[r]);
-    A sums[kLive][kColumns * kChannels] = {};
-    for (int first = 0; first < input_rows; first += kPeriod) {
+    for (int i = 0; i < kColumns * kChannels; ++i) y[i] = sink.bias[i % kChannels];
+  }
+  /// and adds to all whose windows cover it.
+  static FUSEDSC_DEVICE void add(const A (&row)[kInputColumns * kChannels],
+                                 const A (&weights)[kKernel * kKernel * kChannels],
+                                 A (&sums)[kLive][kColumns * kChannels], int r) {
 #pragma unroll
-      for (int r = 0; r < kPeriod; ++r) {  // without branches: rows beyond the strip are computed, and not kept
-        x.load(ring[(r + kAhead) % kRing]);
-        A row[kInputColumns * kChannels];
-        x.widen(ring[r % kRing], row);
+    for (int kh = kKernel - 1; kh >= 0; --kh) {    // the oldest output row first
+      const int ago = r - kh + kKernel * kPeriod;  // since its window began, modulo the period
+      if (ago % kStride != 0) continue;
+      A(&y)[kColumns * kChannels] = sums[ago / kStride % kLive];
 #pragma unroll
-        for (int kh = kKernel - 1; kh >= 0; --kh) {    // the oldest output row first
-          const int ago = r - kh + kKernel * kPeriod;  // since its window began, modulo the period
-          if (ago % kStride != 0) continue;
-          A(&y)[kColumns * kChannels] = sums[ago / kStride % kLive];
+      for (int i = 0; i < kColumns * kChannels; ++i) {
+        const int c = i / kChannels, v = i % kChannels;
 #pragma unroll
-          for (int i = 0; i < kColumns * kChannels; ++i) {
-            const int c = i / kChannels, v = i % kChannels;
-            if (kh == 0) y[i] = sink.bias[v];
-#pragma unroll
-            for (int kw = 0; kw < kKernel; ++kw) {
-              y[i] += row[(c * kStride + kw) * kChannels + v] * weights[(kh * kKernel + kw) * kChannels + v];
-            }
-          }
-          if (kh == kKernel - 1) sink.finish(y);
+        for (int kw = 0; kw < kKernel; ++kw) {
+          y[i] += row[(c * kStride + kw) * kChannels + v] * weights[(kh * kKernel + kw) * kChannels + v];
         }
       }
     }
   }
-  if constexpr (kSeams) {
-    if (p.partials != nullptr) {
-      leave_moments(p.work, share, sink.moments, idle ? p.shape.channels : channel, p.shape.channels,
-                    static_cast<A*>(p.partials));
+
+  FUSEDSC_DEVICE static void run(const DepthwiseParameters& p) {
+    if constexpr (kSeams == DepthwiseSeams::training) let_next_kernel_start();
+    const DepthwiseShare share(p.work);
+    const int channel = share.channel(p.work, kChannels);
+    const bool idle = share.is_idle(p.work, channel, p.shape.channels);
+    const int safe_channel = idle ? 0 : channel;
+
+    A weights[kKernel * kKernel * kChannels];
+    load_weights<T, kKernel, kKernel, kChannels>(p.weight, safe_channel, weights);
+    DepthwiseSink<T, kChannels, kColumns, kSeams> sink(p, safe_channel);
+    Source x;
+    x.set_channel(p.prologue, safe_channel);
+    Rows rows(0);
+    const int input_rows = (p.work.strip_rows - 1) * kStride + kKernel;  // the same for all threads: no divergence
+
+    for (std::uint32_t item = share.item; item < p.work.items && !idle; item += share.step) {
+      const DepthwiseStrip strip(p.work, item);
+      const int column = strip.column_group * kColumns, first_row = strip.row * kStride - p.shape.padding_top;
+      sink.aim(strip.image, strip.row, p.work.strip_rows, (kKernel - 1) / kStride, column);
+      x.window.aim(p.x, strip.image, channel, first_row, column * kStride - p.shape.padding_left, p.shape.input_height,
+                   p.shape.input_width);
+#pragma unroll
+      for (int r = 0; r < kAhead; ++r) {
+        rows.ask(x, r);
+        commit_copies();
+      }
+      A sums[kLive][kColumns * kChannels] = {};
+      for (int first = 0; first < input_rows; first += kPeriod) {
+#pragma unroll
+        for (int r = 0; r < kPeriod; ++r) {
+          if constexpr (kInMemory) {
+            if (first + r >= input_rows) break;
+            if (first + r + kAhead < input_rows) rows.ask(x, r + kAhead);
+            commit_copies();
+            wait_for_copies<kAhead>();
+          } else {  // without branches: rows beyond the strip are computed, and not kept
+            rows.ask(x, r + kAhead);
+          }
+          const auto& arrived = rows.take(x, r);
+          begin(sums[r / kStride % kLive], sink, r);
+          if (!kSkipsPadding || arrived.mask != 0) {
+            A row[kInputColumns * kChannels];
+            x.widen(arrived, row);
+            add(row, weights, sums, r);
+          }
+          constexpr int kLast = kKernel - 1;
+          if ((r - kLast + kKernel * kPeriod) % kStride == 0) {
+            sink.finish(sums[(r - kLast + kKernel * kPeriod) / kStride % kLive]);
+          }
+        }
+      }
+    }
+    if constexpr (kSeams != DepthwiseSeams::none) {
+      if (p.partials != nullptr) {
+        if constexpr (kInMemory) block_barrier();  // rows were where the moments shall be
+        leave_moments(p.work, share, sink.moments, idle ? p.shape.channels : channel, p.shape.channels,
+                      static_cast<A*>(p.partials));
+      }
     }
   }
-}
+};
 
 /// Any window, any channel multiplier: each thread computes kColumns outputs of a row, tap by tap.
 template <class T, int kChannels, int kColumns>
@@ -166,7 +210,7 @@ FUSEDSC_DEVICE void depthwise_taps(const DepthwiseParameters& p) {
   const int channel = share.channel(p.work, kChannels);
   const bool idle = share.is_idle(p.work, channel, shape.channels);
   const int safe_channel = idle ? 0 : channel, input_channel = safe_channel / shape.multiplier;
-  DepthwiseSink<T, kChannels, kColumns, true> sink(p, safe_channel);
+  DepthwiseSink<T, kChannels, kColumns, DepthwiseSeams::all> sink(p, safe_channel);
   A scale[kChannels], shift[kChannels];
   load_channels(p.prologue.scale, input_channel, A(1), scale, A());
   load_channels(p.prologue.shift, input_channel, A(0), shift, A());

@@ -185,9 +185,11 @@ FUSEDSC_DEVICE void batch_norm_reduce(const BatchNormReduceParameters& p) {
       sums[kChannels + i % kChannels] += g[i] * (x[i] - mean[i % kChannels]);
     }
   }
-  A* row = static_cast<A*>(p.partials) + static_cast<std::int64_t>(share.split) * 2 * p.channels + channel;
-  add_item_lanes<2 * kChannels>(p.work, share, sums, [&](int i, A total) {
-    if (!idle) row[i / kChannels * p.channels + i % kChannels] = total;
+  A* rows = static_cast<A*>(p.partials) + static_cast<std::int64_t>(share.split) * 2 * p.channels;
+  const int first_channel = share.first_channel(p.work, kChannels);
+  add_item_lanes<2 * kChannels>(p.work, share, sums, [&](int lane, int i, A total) {
+    const int to = first_channel + lane * kChannels + i % kChannels;
+    if (to < p.channels) rows[i / kChannels * p.channels + to] = total;
   });
 }
 

@@ -18,6 +18,9 @@ class DepthwiseGpu : public OnGpu {
       edges.push_back({{1, 4, 15, 14}, {{3, 3}, {stride, stride}, {1, 1}, {0, 1, 0, 1}}});
       edges.push_back({{1, 4, 15, 14}, {{3, 3}, {stride, stride}, {1, 1}, {2, 3, 4, 2}}});
     }
+    edges.push_back(
+        {{5, 24, 13, 15}, centered(5)});  // enough for products of matrices; a channel block that is half full
+    edges.push_back({{9, 8, 21, 8}, {{5, 5}, {1, 1}, {1, 1}, {4, 0, 1, 3}}});
     return edges;
   }
 

@@ -41,6 +41,9 @@ inline void commit_copies() {}
 template <int kGroups>
 void wait_for_copies() {}
 
+/// Whether copies run ahead of their thread, so that rows on their way need no registers.
+inline constexpr bool kCopiesRunAhead = true;
+
 inline std::uint32_t multiply_high(std::uint32_t a, std::uint32_t b) {
   return static_cast<std::uint32_t>((static_cast<std::uint64_t>(a) * b) >> 32);
 }
@@ -57,11 +60,6 @@ inline std::uint16_t to_bits(float value, BFloat16) { return to_bfloat16(value).
 template <class Half>
 std::uint32_t to_bits(float first, float second, Half half) {
   return to_bits(first, half) | static_cast<std::uint32_t>(to_bits(second, half)) << 16;
-}
-
-template <class T>
-T reciprocal(T value) {
-  return 1 / value;
 }
 
 template <class T>

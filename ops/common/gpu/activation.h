@@ -17,6 +17,16 @@ FUSEDSC_DEVICE float exponential(float x) {
 }
 FUSEDSC_DEVICE double exponential(double x) { return exp(x); }
 
+/// Within 2 units in the last place, and 0 for divisors beyond 2^126: a quarter of the instructions, and no branch.
+FUSEDSC_DEVICE float quotient(float a, float b) {
+#if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__)
+  return __fdividef(a, b);
+#else
+  return a / b;
+#endif
+}
+FUSEDSC_DEVICE double quotient(double a, double b) { return a / b; }
+
 template <class A>
 FUSEDSC_DEVICE A clamped(A z, A low, A high) {
   return propagating_min(propagating_max(z, low), high);
@@ -24,7 +34,7 @@ FUSEDSC_DEVICE A clamped(A z, A low, A high) {
 
 template <class A>
 FUSEDSC_DEVICE A sigmoid(A z) {
-  return reciprocal(A(1) + exponential(-z));
+  return quotient(A(1), A(1) + exponential(-z));
 }
 
 /// z = activation(z), all of them: one branch for the lot.
@@ -37,7 +47,7 @@ FUSEDSC_DEVICE void activate(Activation activation, A (&z)[kCount]) {
     for (int i = 0; i < kCount; ++i) z[i] = clamped(z[i], A(0), high);
   } else if (activation == Activation::silu) {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) z[i] = z[i] * sigmoid(z[i]);
+    for (int i = 0; i < kCount; ++i) z[i] = quotient(z[i], A(1) + exponential(-z[i]));
   } else {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) z[i] = z[i] * clamped(z[i] + A(3), A(0), A(6)) * A(1.0 / 6);

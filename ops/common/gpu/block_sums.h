@@ -30,27 +30,28 @@ constexpr std::size_t block_sums_bytes(int count) {
   return sizeof(A) * static_cast<std::size_t>(count) * kDepthwiseThreads;
 }
 
-/// Adds kCount values of each thread up over the item lanes; kept(i, sum) is called with the results in the threads of
-/// item lane 0.
+/// Adds kCount values of each thread up over the item lanes: kept(channel lane, i, sum) is called once for each sum, by
+/// whichever thread made it. All threads must call it; block memory must no longer be in use by others.
 template <int kCount, class A, class Keep>
 FUSEDSC_DEVICE void add_item_lanes(const DepthwiseWork& work, const DepthwiseShare& share, const A* values,
                                    const Keep& keep) {
   A* memory = static_cast<A*>(block_memory());
   const int places = work.channel_lanes * work.item_lanes;
-  const int place = share.item_lane * work.channel_lanes + share.channel_lane;
-  const bool has_place = share.channel_lane < work.channel_lanes && share.item_lane < work.item_lanes;
   block_barrier();  // whoever used the memory before is done
-  if (has_place) {
+  if (share.channel_lane < work.channel_lanes && share.item_lane < work.item_lanes) {
+    const int place = share.item_lane * work.channel_lanes + share.channel_lane;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) memory[i * places + place] = values[i];
   }
-  combine_item_lanes(work, share, [&](int to, int from) {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) memory[i * places + to] += memory[i * places + from];
-  });
-  if (has_place && share.item_lane == 0) {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) keep(i, memory[i * places + place]);
+  block_barrier();
+  // Neighbouring threads take neighbouring channel lanes.
+  for (int sum = thread_index(); sum < kCount * work.channel_lanes; sum += kDepthwiseThreads) {
+    std::uint32_t lane = static_cast<std::uint32_t>(sum);
+    const int i = static_cast<int>(work.by_channel_lanes.divide(lane));
+    const A* from = memory + i * places + lane;
+    A total = from[0];
+    for (int item = 1; item < work.item_lanes; ++item) total += from[item * work.channel_lanes];
+    keep(static_cast<int>(lane), i, total);
   }
 }
 

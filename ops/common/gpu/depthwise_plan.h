@@ -30,8 +30,10 @@ struct DepthwiseInstance {
   DataType dtype;
   int kernel, stride;
   DepthwiseTile tile;
-  Kernel plain;  ///< nothing fused
-  Kernel seams;
+  // With nothing fused, with any seam, and with those of training alone where that makes a difference. Null: see
+  // another.
+  Kernel plain = nullptr, seams = nullptr, training = nullptr;
+  std::size_t plain_memory = 0, seams_memory = 0;  ///< of a block, for rows on their way
 };
 
 /// What the items of a launch are strips of.
@@ -61,19 +63,20 @@ bool channels_join(std::int64_t count, std::initializer_list<ConstTensorView> te
 /// Likewise columns, from each multiple of `count` on.
 bool columns_join(std::int64_t count, const ConstTensorView& tensor);
 
-/// The first instance for this type and window whose channels can be loaded as vectors; the lists have one with vectors
-/// of one channel for everything.
+/// The first instance for this type and window that has the kernel and whose channels can be loaded as vectors; the
+/// lists have one with vectors of one channel for everything.
 template <class Parameters, std::size_t kSize>
-const DepthwiseInstance<Parameters>& choose_instance(const DepthwiseInstance<Parameters> (&instances)[kSize],
-                                                     DataType dtype, const Window& window, std::int64_t multiplier,
-                                                     std::initializer_list<ConstTensorView> tensors) {
+const DepthwiseInstance<Parameters>& choose_instance(
+    const DepthwiseInstance<Parameters> (&instances)[kSize],
+    typename DepthwiseInstance<Parameters>::Kernel DepthwiseInstance<Parameters>::*kernel, DataType dtype,
+    const Window& window, std::int64_t multiplier, std::initializer_list<ConstTensorView> tensors) {
   const bool is_square = window.kernel[0] == window.kernel[1] && window.stride[0] == window.stride[1] &&
                          window.dilation[0] == 1 && window.dilation[1] == 1;
   const DepthwiseInstance<Parameters>* found = nullptr;
   for (const auto& instance : instances) {
     const bool is_special =
         multiplier == 1 && is_square && instance.kernel == window.kernel[0] && instance.stride == window.stride[0];
-    if (instance.dtype != dtype || !(is_special || instance.kernel == 0)) continue;
+    if (instance.dtype != dtype || !(is_special || instance.kernel == 0) || instance.*kernel == nullptr) continue;
     if (instance.tile.channels > 1 && (multiplier > 1 || !channels_join(instance.tile.channels, tensors))) continue;
     found = &instance;
     break;

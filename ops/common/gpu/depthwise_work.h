@@ -68,8 +68,12 @@ struct DepthwiseShare {
   FUSEDSC_DEVICE bool is_idle(const DepthwiseWork& work, int channel, int channels) const {
     return channel_lane >= work.channel_lanes || item_lane >= work.item_lanes || channel >= channels;
   }
+  /// Of channel lane 0.
+  FUSEDSC_DEVICE int first_channel(const DepthwiseWork& work, int per_thread) const {
+    return static_cast<int>(channel_block) * work.channel_lanes * per_thread;
+  }
   FUSEDSC_DEVICE int channel(const DepthwiseWork& work, int per_thread) const {
-    return (static_cast<int>(channel_block) * work.channel_lanes + channel_lane) * per_thread;
+    return first_channel(work, per_thread) + channel_lane * per_thread;
   }
 };
 

@@ -51,6 +51,51 @@ struct Moments {
   }
 };
 
+/// Of the elements of kChannels channels that one thread has seen: sums of their deviations from the first, which is
+/// near their mean, so that the squares do not cancel either.
+template <class A, int kChannels>
+struct ShiftedMoments {
+  A count = 0;
+  A pivot[kChannels], sum[kChannels], squares[kChannels];
+
+  FUSEDSC_DEVICE ShiftedMoments() {
+#pragma unroll
+    for (int v = 0; v < kChannels; ++v) pivot[v] = sum[v] = squares[v] = 0;
+  }
+
+  /// The first `columns` of kColumns positions.
+  template <int kColumns>
+  FUSEDSC_DEVICE void add(const A (&y)[kColumns * kChannels], int columns) {
+    if (count == A(0)) {
+#pragma unroll
+      for (int v = 0; v < kChannels; ++v) pivot[v] = y[v];
+    }
+    if (columns == kColumns) {
+      add_those<kColumns>(y, [](int) { return true; });
+    } else {
+      add_those<kColumns>(y, [&](int c) { return c < columns; });
+    }
+    count += static_cast<A>(columns);
+  }
+
+  template <int kColumns, class Has>
+  FUSEDSC_DEVICE void add_those(const A (&y)[kColumns * kChannels], const Has& has) {
+#pragma unroll
+    for (int i = 0; i < kColumns * kChannels; ++i) {
+      const int v = i % kChannels;
+      const A deviation = has(i / kChannels) ? y[i] - pivot[v] : A(0);
+      sum[v] += deviation;
+      squares[v] += deviation * deviation;
+    }
+  }
+
+  FUSEDSC_DEVICE A mean(int v) const { return count == A(0) ? A(0) : pivot[v] + sum[v] / count; }
+  FUSEDSC_DEVICE A m2(int v) const {
+    const A rest = count == A(0) ? A(0) : squares[v] - sum[v] * (sum[v] / count);
+    return rest > A(0) ? rest : rest != rest ? rest : A(0);  // roundings leave no negative one; a NaN stays
+  }
+};
+
 template <class A>
 constexpr std::size_t block_moments_bytes(int channels) {
   return sizeof(A) * static_cast<std::size_t>(1 + 2 * channels) * kDepthwiseThreads;
@@ -59,7 +104,7 @@ constexpr std::size_t block_moments_bytes(int channels) {
 /// Merges the moments of a block's item lanes and leaves them in partials[split][mean, m2, count][channel].
 template <class A, int kChannels>
 FUSEDSC_DEVICE void leave_moments(const DepthwiseWork& work, const DepthwiseShare& share,
-                                  const Moments<A, kChannels>& moments, int channel, int channels, A* partials) {
+                                  const ShiftedMoments<A, kChannels>& moments, int channel, int channels, A* partials) {
   const int places = work.channel_lanes * work.item_lanes;
   const int place = share.item_lane * work.channel_lanes + share.channel_lane;
   A* count = static_cast<A*>(block_memory());
@@ -70,8 +115,8 @@ FUSEDSC_DEVICE void leave_moments(const DepthwiseWork& work, const DepthwiseShar
     count[place] = moments.count;
 #pragma unroll
     for (int v = 0; v < kChannels; ++v) {
-      mean[v * places + place] = moments.mean[v];
-      m2[v * places + place] = moments.m2[v];
+      mean[v * places + place] = moments.mean(v);
+      m2[v * places + place] = moments.m2(v);
     }
   }
   combine_item_lanes(work, share, [&](int to, int from) {

@@ -64,23 +64,28 @@ template <class A>
 FUSEDSC_DEVICE void merge_moments_of_splits(const MergeMomentsParameters& p) {
   std::uint32_t lane = block_index() * kPartialsThreads + static_cast<std::uint32_t>(thread_index());
   const int channel = static_cast<int>(p.by_lanes.divide(lane));
-  A count = 0, mean = 0, m2 = 0;
+  // Sums of differences from the first split's mean: no divisions, and nothing cancels, as the means lie close
+  // together.
+  A count = 0, sum = 0, squares = 0, pivot = 0;
   if (channel < p.channels) {
     const A* from = static_cast<const A*>(p.partials) + channel;
+    pivot = from[0];
 #pragma unroll 8
     for (int split = static_cast<int>(lane); split < p.splits; split += p.lanes) {
       const A* row = from + static_cast<std::int64_t>(split) * 3 * p.channels;
-      merge_moments(count, mean, m2, row[2 * p.channels], row[0], row[p.channels]);
+      const A own = row[2 * p.channels], distance = own > A(0) ? row[0] - pivot : A(0);
+      count += own;
+      sum += own * distance;
+      squares += row[p.channels] + own * distance * distance;
     }
   }
-  for (int distance = 1; distance < p.lanes; distance *= 2) {
-    const A other_count = shuffle_xor(count, distance), other_mean = shuffle_xor(mean, distance),
-            other_m2 = shuffle_xor(m2, distance);
-    merge_moments(count, mean, m2, other_count, other_mean, other_m2);
-  }
+  count = wave_sum(count, p.lanes);
+  sum = wave_sum(sum, p.lanes);
+  squares = wave_sum(squares, p.lanes);
   if (channel >= p.channels || lane != 0) return;
-  static_cast<A*>(p.mean)[channel] = mean;
-  static_cast<A*>(p.m2)[channel] = m2;
+  const A distance = sum / (count > A(0) ? count : A(1));
+  static_cast<A*>(p.mean)[channel] = pivot + distance;
+  static_cast<A*>(p.m2)[channel] = propagating_max(squares - sum * distance, A(0));
 }
 
 }  // namespace fusedsc::gpu

@@ -2,7 +2,7 @@
 
 #include <limits>
 
-#include "fusedsc/common/gpu/launch.h"
+#include "fusedsc/common/gpu/following_kernel.h"
 
 namespace fusedsc::gpu {
 namespace {
@@ -10,12 +10,14 @@ namespace {
 template <class T>
 FUSEDSC_KERNEL(kPartialsThreads, 1)
 sum_partials_kernel(SumPartialsParameters parameters) {
+  wait_for_previous_kernel();
   sum_partials<T>(parameters);
 }
 
 template <class A>
 FUSEDSC_KERNEL(kPartialsThreads, 1)
 merge_moments_kernel(MergeMomentsParameters parameters) {
+  wait_for_previous_kernel();
   merge_moments_of_splits<A>(parameters);
 }
 
@@ -30,7 +32,7 @@ void launch_sum_partials(const char* name, DataType dtype, SumPartialsParameters
     throw Unsupported(std::string(name) + ": a weight of " + std::to_string(elements) + " elements is too large");
   }
   const std::int64_t blocks = (elements * sum.lanes + kPartialsThreads - 1) / kPartialsThreads;
-  const auto run = [&](auto kernel) { launch(name, kernel, blocks, kPartialsThreads, 0, stream, sum); };
+  const auto run = [&](auto kernel) { launch_following(name, kernel, blocks, kPartialsThreads, stream, sum); };
   switch (dtype) {
     case DataType::float32: return run(sum_partials_kernel<float>);
     case DataType::float64: return run(sum_partials_kernel<double>);
@@ -45,7 +47,7 @@ void launch_merge_moments(const char* name, DataType dtype, const void* partials
   const MergeMomentsParameters merge{partials,  splits, channels, lanes, Divisor(static_cast<std::uint32_t>(lanes)),
                                      mean.data, m2.data};
   const std::int64_t blocks = (std::int64_t{channels} * lanes + kPartialsThreads - 1) / kPartialsThreads;
-  const auto run = [&](auto kernel) { launch(name, kernel, blocks, kPartialsThreads, 0, stream, merge); };
+  const auto run = [&](auto kernel) { launch_following(name, kernel, blocks, kPartialsThreads, stream, merge); };
   if (dtype == DataType::float64) run(merge_moments_kernel<double>);
   else run(merge_moments_kernel<float>);
 }

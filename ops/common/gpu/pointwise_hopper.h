@@ -3,6 +3,7 @@
 /// multiply.
 #pragma once
 
+#include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/pointwise_hopper_epilogue.h"
 
 namespace fusedsc::gpu::hopper {
@@ -91,6 +92,7 @@ class PointwiseProduct {
   }
 
   FUSEDSC_DEVICE void loop() {
+    let_next_kernel_start();
     if (is_leader_) {
       for (int i = 0; i <= p_.stages; ++i) initialise(barriers_ + i);
       if (group_ == 0) {

@@ -46,6 +46,9 @@ FUSEDSC_DEVICE void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
 }
 
+/// Whether copies run ahead of their thread, so that rows on their way need no registers.
+inline constexpr bool kCopiesRunAhead = true;
+
 FUSEDSC_DEVICE float to_float(Float16 value) { return __half2float(__ushort_as_half(value.bits)); }
 FUSEDSC_DEVICE float to_float(BFloat16 value) { return __uint_as_float(static_cast<unsigned>(value.bits) << 16); }
 /// Both halves of a word, the low one first: an instruction each.
@@ -69,14 +72,6 @@ FUSEDSC_DEVICE std::uint32_t to_bits(float first, float second, BFloat16) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
   return reinterpret_cast<const std::uint32_t&>(pair);
 }
-
-/// Within a unit in the last place.
-FUSEDSC_DEVICE float reciprocal(float value) {
-  float result;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
-  return result;
-}
-FUSEDSC_DEVICE double reciprocal(double value) { return 1 / value; }
 
 FUSEDSC_DEVICE float propagating_max(float a, float b) {
   float result;

@@ -42,6 +42,9 @@ FUSEDSC_DEVICE void commit_copies() {}
 template <int kGroups>
 FUSEDSC_DEVICE void wait_for_copies() {}
 
+/// Copies keep their thread waiting: rows ahead are better kept in registers.
+inline constexpr bool kCopiesRunAhead = false;
+
 FUSEDSC_DEVICE float to_float(Float16 value) { return static_cast<float>(__builtin_bit_cast(_Float16, value.bits)); }
 FUSEDSC_DEVICE float to_float(BFloat16 value) {
   return __builtin_bit_cast(float, static_cast<std::uint32_t>(value.bits) << 16);
@@ -65,16 +68,6 @@ template <class Half>
 FUSEDSC_DEVICE std::uint32_t to_bits(float first, float second, Half half) {
   return to_bits(first, half) | static_cast<std::uint32_t>(to_bits(second, half)) << 16;
 }
-
-/// Within a unit in the last place.
-FUSEDSC_DEVICE float reciprocal(float value) {
-#ifdef __HIP_DEVICE_COMPILE__
-  return __builtin_amdgcn_rcpf(value);
-#else
-  return 1 / value;
-#endif
-}
-FUSEDSC_DEVICE double reciprocal(double value) { return 1 / value; }
 
 template <class T>
 FUSEDSC_DEVICE T propagating_max(T a, T b) {

@@ -1,0 +1,44 @@
+/// A kernel that only sums up what the one before it in the stream left: its launch may overlap the other's end, if it
+/// waits for the results itself.
+#pragma once
+
+#include "fusedsc/common/gpu/launch.h"
+
+namespace fusedsc::gpu {
+
+/// By all threads of the following kernel, before anything else that touches memory.
+FUSEDSC_DEVICE void wait_for_previous_kernel() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/// By the kernel before it, early: the following one may take its place on the GPU and wait there.
+FUSEDSC_DEVICE void let_next_kernel_start() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+/// As launch(), of such a kernel; it needs no block memory.
+template <class Parameters>
+void launch_following(const char* name, void (*kernel)(Parameters), std::int64_t blocks, int threads, void* stream,
+                      const Parameters& parameters) {
+#if defined(__CUDACC__) && !defined(FUSEDSC_HOST_EXECUTOR)
+  if (blocks == 0) return;
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.stream = static_cast<Stream>(stream);
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  check_vendor(cudaLaunchKernelEx(&config, kernel, parameters), name);
+#else
+  launch(name, kernel, blocks, threads, 0, stream, parameters);
+#endif
+}
+
+}  // namespace fusedsc::gpu

@@ -1,0 +1,61 @@
+/// A product of small matrices by 32 neighbouring threads, where GPUs have an instruction for it.
+#pragma once
+
+#include "fusedsc/common/gpu/vector.h"
+
+namespace fusedsc::gpu {
+
+/// D += A*B with 16-bit A (16 x 16) and B (16 x 8), float D (16 x 8), as NVIDIA's mma.m16n8k16 has them: of lane l,
+/// with g = l / 4 and t = l % 4, registers of A hold columns 2t and 2t + 1 of rows g, g + 8, then columns 2t + 8 and 2t
+/// + 9 of them; of B rows 2t and 2t + 1, then 2t + 8 and 2t + 9, of column g; of D columns 2t and 2t + 1 of row g, then
+/// of g + 8.
+struct WaveFragments {
+  std::uint32_t a[4], b[2];
+};
+
+#if defined(FUSEDSC_HOST_EXECUTOR)
+inline constexpr bool kWaveProducts = true;
+
+template <class T>
+void wave_multiply_add(float (&d)[4], const WaveFragments& own, T) {
+  const int lane = thread_index() % 32, g = lane / 4, t = lane % 4;
+  float a[2][16], b[2][16];
+  for (int mask = 0; mask < 32; ++mask) {
+    const WaveFragments other = shuffle_xor(own, mask);
+    const int other_g = (lane ^ mask) / 4, k = (lane ^ mask) % 4 * 2;
+    for (int half = 0; half < 2; ++half) {
+      for (int row = 0; row < 2 && other_g == g; ++row) {
+        to_floats(other.a[2 * half + row], a[row][k + 8 * half], a[row][k + 8 * half + 1], T());
+      }
+      const int column = other_g - 2 * t;
+      if (column == 0 || column == 1)
+        to_floats(other.b[half], b[column][k + 8 * half], b[column][k + 8 * half + 1], T());
+    }
+  }
+  for (int i = 0; i < 4; ++i) {
+    for (int k = 0; k < 16; ++k) d[i] += a[i / 2][k] * b[i % 2][k];
+  }
+}
+#elif defined(__CUDACC__)
+inline constexpr bool kWaveProducts = true;
+
+FUSEDSC_DEVICE void wave_multiply_add(float (&d)[4], const WaveFragments& own, Float16) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+      "%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(own.a[0]), "r"(own.a[1]), "r"(own.a[2]), "r"(own.a[3]), "r"(own.b[0]), "r"(own.b[1]));
+}
+FUSEDSC_DEVICE void wave_multiply_add(float (&d)[4], const WaveFragments& own, BFloat16) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(own.a[0]), "r"(own.a[1]), "r"(own.a[2]), "r"(own.a[3]), "r"(own.b[0]), "r"(own.b[1]));
+}
+#else
+inline constexpr bool kWaveProducts = false;
+
+template <class T>
+FUSEDSC_DEVICE void wave_multiply_add(float (&d)[4], const WaveFragments& own, T) = delete;
+#endif
+
+}  // namespace fusedsc::gpu
