@@ -27,7 +27,7 @@ void append(std::vector<PointwiseInstance>& to, DataType dtype, Tiles<Tile<kChan
 
 using PlainTiles = Tiles<Tile<32, 64, 2>, Tile<32, 64, 4>, Tile<64, 64, 2>, Tile<64, 64, 3>, Tile<128, 64, 2>,
                          Tile<192, 32, 4>, Tile<192, 64, 3>>;
-using GradientTiles = Tiles<Tile<32, 32, 6>, Tile<32, 64, 2>, Tile<32, 64, 4>, Tile<64, 32, 4>, Tile<64, 64, 3>>;
+using GradientTiles = Tiles<Tile<32, 32, 5>, Tile<32, 64, 2>, Tile<32, 64, 4>, Tile<64, 32, 3>, Tile<64, 64, 3>>;
 
 template <class T>
 void append_all(std::vector<PointwiseInstance>& to, DataType dtype) {

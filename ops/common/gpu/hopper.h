@@ -78,17 +78,16 @@ FUSEDSC_DEVICE std::uint64_t describe(const void* tile) {
   return (address_of(tile) & 0x3ffff) >> 4 | std::uint64_t{1} << 16 | kGroup << 32 | kExchange << 62;
 }
 
-/// Four 8x8 matrices of 16-bit elements; each lane says where a row begins.
+/// Four 8x8 matrices of 16-bit elements; each lane says where a row begins. Their order is that of waits and barriers;
+/// other loads and stores may pass.
 FUSEDSC_DEVICE void load_matrices(const void* row, std::uint32_t (&to)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(address_of(row))
-               : "memory");
+               : "r"(address_of(row)));
 }
 FUSEDSC_DEVICE void store_matrices(void* row, const std::uint32_t (&from)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address_of(row)), "r"(from[0]),
-               "r"(from[1]), "r"(from[2]), "r"(from[3])
-               : "memory");
+               "r"(from[1]), "r"(from[2]), "r"(from[3]));
 }
 
 /// Both halves of a word at least 0 and, if `to_six`, at most 6. A NaN stays one.

@@ -36,7 +36,8 @@ class PointwiseProduct {
 
   FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(int depth, int stages, bool has_other, bool has_x,
                                                         bool has_added) {
-    const int steps = (depth + kTileDepth - 1) / kTileDepth, tiles = 1 + (has_x ? 1 : 0) + (has_added ? 1 : 0);
+    const int steps = (depth + kTileDepth - 1) / kTileDepth,
+              tiles = 1 + kInputs * ((has_x ? 1 : 0) + (has_added ? 1 : 0));
     return 1024 + steps * kWeightBytes + kGroups * stages * (has_other ? 2 : 1) * kStageBytes +
            kGroups * tiles * kOutBytes + barrier_bytes(steps, stages) +
            4 * (Part::memory_floats(kGroups * 4) + (kPrologue ? 3 * steps * kTileDepth : 0));
@@ -52,9 +53,10 @@ class PointwiseProduct {
   using Part = Epilogue<T, kChannels, kKind>;
   static constexpr int kDepthBytes = kTileDepth * 2, kStageBytes = kTileRows * kDepthBytes,
                        kWeightBytes = kChannels * kDepthBytes;
+  static constexpr int kInputs = 2;  ///< tiles of x and added that a group has under way
   static constexpr int kOutBytes = kTileRows * kChannels * 2, kBlockBytes = kTileRows * kRowBytes;
   FUSEDSC_HOST_DEVICE static constexpr int barrier_bytes(int steps, int stages) {
-    return 8 * (steps + kGroups * (stages + 1)) + 16;
+    return 8 * (steps + kGroups * (stages + kInputs)) + 16;
   }
 
   FUSEDSC_DEVICE explicit PointwiseProduct(const PointwiseParameters& p) : p_(p) {
@@ -74,15 +76,16 @@ class PointwiseProduct {
     stage_bytes_ = kPrologue && p.has_other ? 2 * kStageBytes : kStageBytes;
     stages_ = memory + group_ * p.stages * stage_bytes_;
     memory += kGroups * p.stages * stage_bytes_;
-    const int tiles =
-        1 + (Part::kTakesX && p.epilogue.has_x ? 1 : 0) + (Part::kTakesAdded && p.epilogue.has_added ? 1 : 0);
+    has_x_ = Part::kTakesX && p.epilogue.has_x;
+    has_added_ = Part::kTakesAdded && p.epilogue.has_added;
+    const int tiles = 1 + kInputs * ((has_x_ ? 1 : 0) + (has_added_ ? 1 : 0));
     out_ = memory + group_ * tiles * kOutBytes;
     x_ = out_ + kOutBytes;
-    added_ = out_ + (tiles - 1) * kOutBytes;
+    added_ = x_ + (has_x_ ? kInputs * kOutBytes : 0);
     memory += kGroups * tiles * kOutBytes;
     barriers_ = reinterpret_cast<Barrier*>(memory);
-    weight_barriers_ = barriers_ + kGroups * (p.stages + 1);
-    barriers_ += group_ * (p.stages + 1);
+    weight_barriers_ = barriers_ + kGroups * (p.stages + kInputs);
+    barriers_ += group_ * (p.stages + kInputs);
     vectors_ = reinterpret_cast<float*>(memory + barrier_bytes(steps_, p.stages) / 16 * 16);
     coefficients_ = vectors_ + Part::memory_floats(kGroups * 4);
   }
@@ -94,7 +97,7 @@ class PointwiseProduct {
   FUSEDSC_DEVICE void loop() {
     let_next_kernel_start();
     if (is_leader_) {
-      for (int i = 0; i <= p_.stages; ++i) initialise(barriers_ + i);
+      for (int i = 0; i < p_.stages + kInputs; ++i) initialise(barriers_ + i);
       if (group_ == 0) {
         for (int i = 0; i < steps_; ++i) initialise(weight_barriers_ + i);
       }
@@ -111,12 +114,12 @@ class PointwiseProduct {
       if (group_ == 0) {
         for (int i = p_.stages; i < steps_; ++i) start_weight(i);
       }
+      for (int tile = 0; tile < kInputs; ++tile) start_inputs(tile);
     }
     int slot = 0, parity = 0, last_slot = -1;
     Sums sums = {};
 #pragma unroll 1
     for (int tile = 0; tile < tiles_; ++tile) {
-      if (is_leader_) start_inputs(tile);
 #pragma unroll 1
       for (int step = 0; step < steps_; ++step) {
         if (tile == 0) wait(weight_barriers_ + step, 0);
@@ -146,7 +149,18 @@ class PointwiseProduct {
       group_barrier(group_);  // all are done with the last tile of positions, and with the last tile of outputs
       if (is_leader_ && last_slot >= 0) start_next(last_slot);
       last_slot = -1;
-      store_tile(sums, tile, epilogue);
+      const int pixel = first_pixel(tile);
+      if (has_x_ || has_added_) wait(barriers_ + p_.stages + tile % kInputs, tile / kInputs & 1);
+      if (pixel + kTileRows <= p_.pixels) store_tile<true>(sums, tile, epilogue);
+      else store_tile<false>(sums, tile, epilogue);
+      publish();
+      group_barrier(group_);
+      if (!is_leader_) continue;
+      for (int block = 0; block < kBlocks; ++block) {
+        start_store(p_.output, first_channel_ + block * kColumns, pixel, out_ + block * kBlockBytes);
+      }
+      commit_stores();
+      start_inputs(tile + kInputs);
     }
     if (is_leader_) wait_for_stores();
     if constexpr (kKind == EpilogueKind::statistics || kKind == EpilogueKind::gradient) {
@@ -190,15 +204,14 @@ class PointwiseProduct {
   }
 
   FUSEDSC_DEVICE void start_inputs(int tile) const {
-    if constexpr (!Part::kTakesX && !Part::kTakesAdded) return;
-    const bool has_x = Part::kTakesX && p_.epilogue.has_x, has_added = Part::kTakesAdded && p_.epilogue.has_added;
-    if (!has_x && !has_added) return;
-    Barrier* barrier = barriers_ + p_.stages;
-    expect(barrier, (has_x && has_added ? 2 : 1) * kOutBytes);
+    if ((!has_x_ && !has_added_) || tile >= tiles_) return;
+    Barrier* barrier = barriers_ + p_.stages + tile % kInputs;
+    unsigned char *x = x_ + tile % kInputs * kOutBytes, *added = added_ + tile % kInputs * kOutBytes;
+    expect(barrier, (has_x_ && has_added_ ? 2 : 1) * kOutBytes);
     for (int block = 0; block < kBlocks; ++block) {
       const int channel = first_channel_ + block * kColumns;
-      if (has_x) start_load(x_ + block * kBlockBytes, p_.x, channel, first_pixel(tile), barrier);
-      if (has_added) start_load(added_ + block * kBlockBytes, p_.added, channel, first_pixel(tile), barrier);
+      if (has_x_) start_load(x + block * kBlockBytes, p_.x, channel, first_pixel(tile), barrier);
+      if (has_added_) start_load(added + block * kBlockBytes, p_.added, channel, first_pixel(tile), barrier);
     }
   }
 
@@ -311,12 +324,13 @@ class PointwiseProduct {
     for (int i = 0; i < 4; ++i) words[i] = clamped_pair(words[i], p_.activation == Activation::relu6, T());
   }
 
+  /// To block memory. kAll: all rows of the tile exist.
+  template <bool kAll>
   FUSEDSC_DEVICE void store_tile(Sums& sums, int tile, Part& epilogue) const {
     const int lane = thread_index() % 32, row = thread_index() % kGroupThreads / 32 * 16 + lane / 4;
     const int pixel = first_pixel(tile);
-    const bool exists[2] = {pixel + row < p_.pixels, pixel + row + 8 < p_.pixels};
-    const bool has_x = Part::kTakesX && p_.epilogue.has_x, has_added = Part::kTakesAdded && p_.epilogue.has_added;
-    if (has_x || has_added) wait(barriers_ + p_.stages, tile & 1);
+    const bool exists[2] = {kAll || pixel + row < p_.pixels, kAll || pixel + row + 8 < p_.pixels};
+    const unsigned char *x_tile = x_ + tile % kInputs * kOutBytes, *added_tile = added_ + tile % kInputs * kOutBytes;
     if constexpr (Part::kStatistics) {
       if (tile == 0) {
 #pragma unroll
@@ -333,35 +347,28 @@ class PointwiseProduct {
     for (int block = 0; block < kBlocks; ++block) {
 #pragma unroll
       for (int run = 0; run < kColumns / 8; run += 2) {
-        std::uint32_t words[4];
+        // Two positions of the pair in 8 channels, then of that in the next 8.
+        float(&values)[8] = *reinterpret_cast<float(*)[8]>(sums[block] + run * 4);
+        std::uint32_t words[4], x[4], added[4];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {  // rows, and 8 further; then the next 8 channels
-          const int number = block * kColumns / 8 + run + i / 2, channel = number * 8 + lane % 4 * 2;
+        for (int i = 0; i < 4; ++i) {
           const int place = block * kBlockBytes + place_of_run<kRowBytes>(row + i % 2 * 8, run + i / 2) + lane % 4 * 4;
-          std::uint32_t x = 0, added = 0;
-          if (has_x) x = *reinterpret_cast<const std::uint32_t*>(x_ + place);
-          if (has_added) added = *reinterpret_cast<const std::uint32_t*>(added_ + place);
-          float* pair = sums[block] + (run + i / 2) * 4 + i % 2 * 2;
-          epilogue.take(number, channel, exists[i % 2], pair[0], pair[1], x, added);
-          words[i] = to_bits(pair[0], pair[1], T());
+          if (has_x_) x[i] = *reinterpret_cast<const std::uint32_t*>(x_tile + place);
+          if (has_added_) added[i] = *reinterpret_cast<const std::uint32_t*>(added_tile + place);
         }
+        epilogue.take(block * kColumns + run * 8, exists, values, x, added);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) words[i] = to_bits(values[2 * i], values[2 * i + 1], T());
         const int matrix_row = thread_index() % kGroupThreads / 32 * 16 + lane % 16;
         store_matrices(out_ + block * kBlockBytes + place_of_run<kRowBytes>(matrix_row, run + lane / 16), words);
       }
     }
-    publish();
-    group_barrier(group_);
-    if (!is_leader_) return;
-    for (int block = 0; block < kBlocks; ++block) {
-      start_store(p_.output, first_channel_ + block * kColumns, pixel, out_ + block * kBlockBytes);
-    }
-    commit_stores();
   }
 
   const PointwiseParameters& p_;
   int group_, split_, first_channel_, steps_, tiles_, stage_bytes_;
   int next_tile_ = 0, next_step_ = 0;  ///< what the leader copies next
-  bool is_leader_;
+  bool is_leader_, has_x_, has_added_;
   unsigned char *weight_, *stages_, *out_, *x_, *added_;
   Barrier *barriers_, *weight_barriers_;
   float *vectors_, *coefficients_;

@@ -64,42 +64,44 @@ class Epilogue {
   }
   FUSEDSC_DEVICE void count(bool exists) { count_ += exists ? 1.0f : 0.0f; }
 
-  /// Makes a pair of sums what is to be stored. x, added: words of tiles; `item`: the pair's number in the thread.
-  FUSEDSC_DEVICE void take(int item, int channel, bool exists, float& a, float& b, std::uint32_t x,
-                           std::uint32_t added) {
+  /// Makes sums what is to be stored: the lane's pairs of the 8 channels from `channel` on, and of the next 8, each of
+  /// two positions, the nearer channels first. x, added: likewise, of tiles.
+  FUSEDSC_DEVICE void take(int channel, const bool (&exists)[2], float (&y)[8], const std::uint32_t (&x)[4],
+                           const std::uint32_t (&added)[4]) {
     if constexpr (kStatistics) {
-      const float2 pivot = pair(pivots_, channel);
-      const float da = exists ? a - pivot.x : 0, db = exists ? b - pivot.y : 0;
-      add(item, da, db, da * da, db * db);
+      float pivot[8];
+      read(pivots_, channel, pivot);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const float difference = exists[i / 2 % 2] ? y[i] - pivot[i] : 0.0f;
+        add(channel, i, difference, difference * difference);
+      }
     } else if constexpr (kKind == EpilogueKind::inference) {
-      const float2 scale = pair(vectors_ + kChannels, channel), shift = pair(vectors_ + 2 * kChannels, channel);
-      float y[2] = {a * scale.x + shift.x, b * scale.y + shift.y};
+      map(channel, y, y);
       activate(p_.activation, y);
-      a = y[0];
-      b = y[1];
     } else if constexpr (kGradient) {
       if (p_.has_x) {
-        const float2 scale = pair(vectors_ + kChannels, channel), shift = pair(vectors_ + 2 * kChannels, channel);
-        float xa, xb;
-        to_floats(x, xa, xb, T());
-        const float z[2] = {xa * scale.x + shift.x, xb * scale.y + shift.y};
-        float g[2] = {a, b};
-        activate_backward(p_.activation, z, g);
-        a = g[0];
-        b = g[1];
+        float values[8], z[8];
+        widen(x, values);
+        map(channel, values, z);
+        activate_backward(p_.activation, z, y);
         if (p_.partials != nullptr) {
-          const float2 mean = pair(vectors_, channel);
-          const float ka = exists ? a : 0, kb = exists ? b : 0;
-          add(item, ka, kb, ka * (xa - mean.x), kb * (xb - mean.y));
+          float mean[8];
+          read(vectors_, channel, mean);
+#pragma unroll
+          for (int i = 0; i < 8; ++i) {
+            const float kept = exists[i / 2 % 2] ? y[i] : 0.0f;
+            add(channel, i, kept, kept * (values[i] - mean[i]));
+          }
         }
       }
     }
     if constexpr (kTakesAdded) {
       if (p_.has_added) {
-        float addend[2];
-        to_floats(added, addend[0], addend[1], T());
-        a += addend[0];
-        b += addend[1];
+        float addends[8];
+        widen(added, addends);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) y[i] += addends[i];
       }
     }
   }
@@ -136,15 +138,34 @@ class Epilogue {
  private:
   static constexpr int kItems = kChannels / 4;
 
-  FUSEDSC_DEVICE static float2 pair(const float* vector, int channel) {
-    return *reinterpret_cast<const float2*>(vector + channel);
+  /// A vector's values for eight sums.
+  FUSEDSC_DEVICE static void read(const float* vector, int channel, float (&to)[8]) {
+#pragma unroll
+    for (int i = 0; i < 8; i += 4) {
+      const float2 pair = *reinterpret_cast<const float2*>(vector + channel + 2 * i + thread_index() % 4 * 2);
+      to[i] = to[i + 2] = pair.x;
+      to[i + 1] = to[i + 3] = pair.y;
+    }
   }
 
-  FUSEDSC_DEVICE void add(int item, float a, float b, float other_a, float other_b) {
-    sums_[2 * item][0] += a;
-    sums_[2 * item + 1][0] += b;
-    sums_[2 * item][1] += other_a;
-    sums_[2 * item + 1][1] += other_b;
+  FUSEDSC_DEVICE static void widen(const std::uint32_t (&words)[4], float (&to)[8]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) to_floats(words[i], to[2 * i], to[2 * i + 1], T());
+  }
+
+  FUSEDSC_DEVICE void map(int channel, const float (&from)[8], float (&to)[8]) const {
+    float scale[8], shift[8];
+    read(vectors_ + kChannels, channel, scale);
+    read(vectors_ + 2 * kChannels, channel, shift);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) to[i] = from[i] * scale[i] + shift[i];
+  }
+
+  /// To the sums of the i-th of eight.
+  FUSEDSC_DEVICE void add(int channel, int i, float value, float other) {
+    auto& sums = sums_[(channel / 8 + i / 4) * 2 + i % 2];
+    sums[0] += value;
+    sums[1] += other;
   }
 
   /// The eight lanes that meet the same channels add up.
