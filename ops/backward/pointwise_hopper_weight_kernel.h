@@ -22,6 +22,7 @@ struct PointwiseWeightParameters {
   bool has_output = false, has_prologue = false;
   void *weight = nullptr, *bias = nullptr;  ///< what is wanted, if there is one cluster per tile
   std::int64_t weight_row = 0;
+  int debug = 0;
   float* partials = nullptr;  ///< [split][output][channels and 4 more, the first of which is the bias]; or none
 };
 
@@ -88,8 +89,17 @@ class PointwiseWeightProduct {
 
   FUSEDSC_DEVICE void loop() {
     if (is_leader_) {
+      if (group_ == 0) {
+        prefetch(p_.x);
+        prefetch(p_.grad_y);
+        if (kSeams && p_.has_output) prefetch(p_.output);
+      }
       for (int i = 0; i < p_.stages; ++i) initialise(barriers_ + i);
       publish();
+    }
+    wait_for_previous_kernel();
+    if (p_.debug & 4) tiles_ = 0;
+    if (is_leader_) {
       for (int i = 0; i < p_.stages; ++i) start_next(i);
     }
     if constexpr (kSeams) read_coefficients();
@@ -124,6 +134,7 @@ class PointwiseWeightProduct {
     wait_for_products<0>();
     fence_all(sums);
     let_next_kernel_start();
+    if (p_.debug & 2) return;
     block_barrier();  // all groups are done with the tiles, where the sums go
     leave(sums);
   }

@@ -90,15 +90,17 @@ Cut cut(const PointwiseWeightInstance& instance, const PointwiseWeightParameters
 /// Launches with what <<<>>> cannot say.
 template <class Parameters>
 void launch_with(void (*kernel)(Parameters), std::int64_t blocks, int threads, int memory, void* stream, const cudaLaunchAttribute& attribute,
-                 const Parameters& parameters) {
+                 const Parameters& parameters, int pdl = 0) {
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(blocks));
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = static_cast<std::size_t>(memory);
   config.stream = static_cast<Stream>(stream);
-  cudaLaunchAttribute attributes[] = {attribute};
+  cudaLaunchAttribute attributes[] = {attribute, {}};
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
   config.attrs = attributes;
-  config.numAttrs = 1;
+  config.numAttrs = 1 + pdl;
   allow_block_memory(kernel, config.dynamicSmemBytes);
   check_vendor(cudaLaunchKernelEx(&config, kernel, parameters), kName);
 }
@@ -168,8 +170,10 @@ void PointwiseWeightPass::run(const PointwiseBackwardArguments& a, void* stream)
   attribute.val.clusterDim.x = static_cast<unsigned>(p.cluster);
   attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
   const std::int64_t blocks = std::int64_t{p.output_tiles} * p.channel_tiles * p.cluster * p.splits;
-  launch_with(instance_->kernel, blocks, instance_->groups * 128, instance_->memory(p.stages, p.has_output), stream, attribute, p);
-  if (p.splits == 1) return;
+  const int debug = getenv("FUSEDSC_DEBUG") ? atoi(getenv("FUSEDSC_DEBUG")) : 0;
+  p.debug = debug;
+  launch_with(instance_->kernel, blocks, instance_->groups * 128, instance_->memory(p.stages, p.has_output), stream, attribute, p, debug & 8 ? 0 : 1);
+  if (p.splits == 1 || (debug & 1)) return;
 
   WeightSumParameters sum{p.partials, p.splits, p.outputs, p.channels, 1, p.weight, p.bias, p.weight_row};
   while (sum.lanes < 32 && sum.lanes * 4 < sum.splits) sum.lanes *= 2;

@@ -20,6 +20,7 @@ FUSEDSC_DEVICE void sum_weight_partials(const WeightSumParameters& p) {
   const int thread = static_cast<int>(block_index()) * kWeightSumThreads + thread_index();
   const int item = thread / p.lanes, lane = thread % p.lanes, runs = p.channels / 4 + 1;
   const int output = item / runs, channel = (item - output * runs) * 4;
+  let_next_kernel_start();
   wait_for_previous_kernel();
   float4 sum = {};
   if (output < p.outputs) {

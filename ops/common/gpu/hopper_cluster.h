@@ -27,4 +27,9 @@ FUSEDSC_DEVICE float4 load_of_block(const float* place, int rank) {
 FUSEDSC_DEVICE void let_next_kernel_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 FUSEDSC_DEVICE void wait_for_previous_kernel() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
+/// A description of a tensor, before its first use.
+FUSEDSC_DEVICE void prefetch(const CUtensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
 }  // namespace fusedsc::gpu::hopper
