@@ -1,5 +1,8 @@
 #ifdef FUSEDSC_HOPPER
+#include <algorithm>
+
 #include "fusedsc/backward/pointwise_gpu.h"
+#include "fusedsc/backward/pointwise_hopper_weight.h"
 #include "fusedsc/common/gpu/partials_launch.h"
 #include "fusedsc/common/gpu/pointwise_hopper_plan.h"
 #include "fusedsc/runtime/arena.h"
@@ -58,10 +61,10 @@ PointwiseCase case_of(const PointwiseBackwardArguments& a) {
 }
 
 std::string why_not(const PointwiseBackwardArguments& a) {
-  if (!a.grad_x) return "the gradient of x is not wanted";
   const PointwiseCase product = case_of(a);
   std::string reason = why_not_hopper(a.x.dtype, a.x.device, a.groups, product.problem.pixels);
   if (!reason.empty()) return reason;
+  if (!a.grad_x) return PointwiseWeightPass::suits(a) ? "" : kUnsuited;
   const ConstTensorView x = a.prologue ? a.x : ConstTensorView{};
   if (!suits_copy_engine(activation_matrix(a.grad_y, 1, true)) || !suits_copy_engine(weight_matrix(a.weight, 1)) ||
       !suits_copy_engine(activation_matrix(a.gradient_prologue.output, 1, true)) ||
@@ -124,7 +127,7 @@ class InputPass {
   PointwiseLaunch launch_;
 };
 
-/// The other gradients are the general kernels'.
+/// Of the weight and the bias, where the general kernels compute them.
 PointwiseBackwardArguments without_input(PointwiseBackwardArguments a) {
   a.grad_x = {};
   a.sums = {};
@@ -132,17 +135,43 @@ PointwiseBackwardArguments without_input(PointwiseBackwardArguments a) {
   return a;
 }
 
-Plan<PointwiseBackwardArguments> plan_backward(const PointwiseBackwardArguments& a, int threads) {
-  const InputPass input(a);
+using BackwardPlan = Plan<PointwiseBackwardArguments>;
+
+BackwardPlan plan_input(const PointwiseBackwardArguments& a) {
+  const InputPass pass(a);
   Arena arena(nullptr);
-  input.take_partials(a, arena);
-  const std::size_t own = arena.used();
-  Plan<PointwiseBackwardArguments> weights;
-  if (a.grad_weight || a.grad_bias) weights = pointwise_backward_gpu().plan_for(without_input(a), threads);
-  return {own + weights.workspace_bytes, [=](const PointwiseBackwardArguments& like, const Execution& execution) {
+  pass.take_partials(a, arena);
+  return {arena.used(), [pass](const PointwiseBackwardArguments& like, const Execution& execution) {
             Arena taken(execution.workspace);
-            input.run(like, taken, execution.stream);
-            if (weights.unchecked_run) weights.unchecked_run(without_input(like), rest_of(execution, taken));
+            pass.run(like, taken, execution.stream);
+          }};
+}
+
+BackwardPlan plan_weight(const PointwiseBackwardArguments& a, int threads) {
+  if (!PointwiseWeightPass::suits(a)) {
+    BackwardPlan general = pointwise_backward_gpu().plan_for(without_input(a), threads);
+    return {general.workspace_bytes, [run = std::move(general.unchecked_run)](const PointwiseBackwardArguments& like,
+                                                                              const Execution& execution) {
+              run(without_input(like), execution);
+            }};
+  }
+  Arena arena(nullptr);
+  static_cast<void>(PointwiseWeightPass(a, arena));
+  return {arena.used(), [](const PointwiseBackwardArguments& like, const Execution& execution) {
+            Arena taken(execution.workspace);
+            PointwiseWeightPass(like, taken).run(like, execution.stream);
+          }};
+}
+
+/// One after the other, in the same workspace.
+BackwardPlan plan_backward(const PointwiseBackwardArguments& a, int threads) {
+  BackwardPlan input, weight;
+  if (a.grad_x) input = plan_input(a);
+  if (a.grad_weight || a.grad_bias) weight = plan_weight(a, threads);
+  return {std::max(input.workspace_bytes, weight.workspace_bytes),
+          [=](const PointwiseBackwardArguments& like, const Execution& execution) {
+            if (input.unchecked_run) input.unchecked_run(like, execution);
+            if (weight.unchecked_run) weight.unchecked_run(like, execution);
           }};
 }
 

@@ -78,12 +78,19 @@ FUSEDSC_DEVICE std::uint64_t describe(const void* tile) {
   return (address_of(tile) & 0x3ffff) >> 4 | std::uint64_t{1} << 16 | kGroup << 32 | kExchange << 62;
 }
 
-/// Four 8x8 matrices of 16-bit elements; each lane says where a row begins. Their order is that of waits and barriers;
-/// other loads and stores may pass.
+/// Four 8x8 matrices of 16-bit elements; each lane says where a row begins. Transposed: lanes get pairs of a column.
+/// Their order is that of waits and barriers; other loads and stores may pass.
+template <bool kTransposed = false>
 FUSEDSC_DEVICE void load_matrices(const void* row, std::uint32_t (&to)[4]) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(address_of(row)));
+  if constexpr (kTransposed) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(address_of(row)));
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(address_of(row)));
+  }
 }
 FUSEDSC_DEVICE void store_matrices(void* row, const std::uint32_t (&from)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address_of(row)), "r"(from[0]),
@@ -132,36 +139,38 @@ FUSEDSC_DEVICE void fence(float (&sums)[kCount]) {
 #define FUSEDSC_LIST_32 \
   FUSEDSC_LIST_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 
-#define FUSEDSC_PRODUCTS(Type, name, count, size, a, b, again, transposed, a0, a1, a2, a3, b_of_registers,         \
-                         again_of_registers, transposed_of_registers)                                              \
-  /* sums += A * B, A of block memory; `is_first`: = instead of += */                                              \
-  template <bool kTransposed>                                                                                      \
-  FUSEDSC_DEVICE void multiply(float(&d)[count], std::uint64_t rows, std::uint64_t cols, bool is_first, Type) {    \
-    asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, " again ", 0;\nwgmma.mma_async.sync.aligned.m64n" size    \
-                 "k16.f32." name "." name " {" FUSEDSC_LIST_##count "}, " a ", " b ", more, 1, 1, 0, " transposed  \
-                                                                    ";\n}"                                         \
-                 : FUSEDSC_SUMS_##count(d)                                                                         \
-                 : "l"(rows), "l"(cols), "r"(is_first ? 0 : 1), "n"(kTransposed ? 1 : 0));                         \
-  }                                                                                                                \
-  /* A of registers, in the order of load_matrices. */                                                             \
-  template <bool kTransposed>                                                                                      \
-  FUSEDSC_DEVICE void multiply(float(&d)[count], const std::uint32_t(&rows)[4], std::uint64_t cols, bool is_first, \
-                               Type) {                                                                             \
-    asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, " again_of_registers                                      \
-                 ", 0;\nwgmma.mma_async.sync.aligned.m64n" size "k16.f32." name "." name " {" FUSEDSC_LIST_##count \
-                 "}, {" a0 ", " a1 ", " a2 ", " a3 "}, " b_of_registers ", more, 1, 1, " transposed_of_registers   \
-                 ";\n}"                                                                                            \
-                 : FUSEDSC_SUMS_##count(d)                                                                         \
-                 : "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]), "l"(cols), "r"(is_first ? 0 : 1),       \
-                   "n"(kTransposed ? 1 : 0));                                                                      \
+#define FUSEDSC_PRODUCTS(Type, name, count, size, a, b, again, transposed, rows_transposed, a0, a1, a2, a3,            \
+                         b_of_registers, again_of_registers, transposed_of_registers)                                  \
+  /* sums += A * B, A of block memory; `is_first`: = instead of += */                                                  \
+  template <bool kTransposed, bool kRowsTransposed = false>                                                            \
+  FUSEDSC_DEVICE void multiply(float(&d)[count], std::uint64_t rows, std::uint64_t cols, bool is_first, Type) {        \
+    asm volatile(                                                                                                      \
+        "{\n.reg .pred more;\nsetp.ne.b32 more, " again ", 0;\nwgmma.mma_async.sync.aligned.m64n" size "k16.f32." name \
+        "." name " {" FUSEDSC_LIST_##count "}, " a ", " b ", more, 1, 1, " rows_transposed ", " transposed ";\n}"      \
+        : FUSEDSC_SUMS_##count(d)                                                                                      \
+        : "l"(rows), "l"(cols), "r"(is_first ? 0 : 1), "n"(kTransposed ? 1 : 0), "n"(kRowsTransposed ? 1 : 0));        \
+  }                                                                                                                    \
+  /* A of registers, in the order of load_matrices. */                                                                 \
+  template <bool kTransposed>                                                                                          \
+  FUSEDSC_DEVICE void multiply(float(&d)[count], const std::uint32_t(&rows)[4], std::uint64_t cols, bool is_first,     \
+                               Type) {                                                                                 \
+    asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, " again_of_registers                                          \
+                 ", 0;\nwgmma.mma_async.sync.aligned.m64n" size "k16.f32." name "." name " {" FUSEDSC_LIST_##count     \
+                 "}, {" a0 ", " a1 ", " a2 ", " a3 "}, " b_of_registers ", more, 1, 1, " transposed_of_registers       \
+                 ";\n}"                                                                                                \
+                 : FUSEDSC_SUMS_##count(d)                                                                             \
+                 : "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]), "l"(cols), "r"(is_first ? 0 : 1),           \
+                   "n"(kTransposed ? 1 : 0));                                                                          \
   }
-#define FUSEDSC_PRODUCTS_32(Type, name) \
-  FUSEDSC_PRODUCTS(Type, name, 16, "32", "%16", "%17", "%18", "%19", "%16", "%17", "%18", "%19", "%20", "%21", "%22")
-#define FUSEDSC_PRODUCTS_64(Type, name) \
-  FUSEDSC_PRODUCTS(Type, name, 32, "64", "%32", "%33", "%34", "%35", "%32", "%33", "%34", "%35", "%36", "%37", "%38")
+#define FUSEDSC_PRODUCTS_32(Type, name)                                                                               \
+  FUSEDSC_PRODUCTS(Type, name, 16, "32", "%16", "%17", "%18", "%19", "%20", "%16", "%17", "%18", "%19", "%20", "%21", \
+                   "%22")
+#define FUSEDSC_PRODUCTS_64(Type, name)                                                                               \
+  FUSEDSC_PRODUCTS(Type, name, 32, "64", "%32", "%33", "%34", "%35", "%36", "%32", "%33", "%34", "%35", "%36", "%37", \
+                   "%38")
 
-// Products of 64 rows, and 32 or 64 columns, by 16 values of k. A has its k innermost; B too, or its columns if
-// kTransposed.
+// Products of 64 rows, and 32 or 64 columns, by 16 values of k. A has its k innermost, or its rows if kRowsTransposed;
+// B its k, or its columns if kTransposed.
 FUSEDSC_PRODUCTS_32(Float16, "f16")
 FUSEDSC_PRODUCTS_32(BFloat16, "bf16")
 FUSEDSC_PRODUCTS_64(Float16, "f16")

@@ -1,0 +1,35 @@
+/// Blocks of a Hopper GPU that run side by side as a cluster and read each other's block memory.
+#pragma once
+
+#include "fusedsc/common/gpu/hopper.h"
+
+namespace fusedsc::gpu::hopper {
+
+/// Of all threads of all blocks: what was written to block memory before is there after.
+FUSEDSC_DEVICE void cluster_barrier() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+/// What block number `rank` has in its memory where this block has `place`.
+FUSEDSC_DEVICE float4 load_of_block(const float* place, int rank) {
+  float4 value;
+  asm volatile(
+      "{\n.reg .u32 there;\nmapa.shared::cluster.u32 there, %4, %5;\n"
+      "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n}"
+      : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+      : "r"(address_of(place)), "r"(rank)
+      : "memory");
+  return value;
+}
+
+/// The next kernel of the stream may start, if it was launched to start early; what it does before
+/// wait_for_previous_kernel() must not need this one's results.
+FUSEDSC_DEVICE void let_next_kernel_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+FUSEDSC_DEVICE void wait_for_previous_kernel() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
+/// A description of a tensor, before its first use.
+FUSEDSC_DEVICE void prefetch(const CUtensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
+}  // namespace fusedsc::gpu::hopper
