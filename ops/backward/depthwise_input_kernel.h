@@ -4,7 +4,6 @@
 
 #include "fusedsc/common/gpu/block_sums.h"
 #include "fusedsc/common/gpu/depthwise_rows.h"
-#include "fusedsc/common/gpu/following_kernel.h"
 
 namespace fusedsc::gpu {
 
@@ -164,7 +163,6 @@ struct DepthwiseInputGradientRows {
   static constexpr int kBytes = Grads::kBytes + Inputs::kBytes;
 
   FUSEDSC_DEVICE static void run(const DepthwiseInputGradientParameters& p) {
-    if constexpr (kSeams) let_next_kernel_start();
     const DepthwiseShare share(p.work);
     const int channel = share.channel(p.work, kChannels);
     const bool idle = share.is_idle(p.work, channel, p.shape.channels);

@@ -68,7 +68,8 @@ template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kA
 constexpr WeightInstance weight_rows(DataType dtype) {
   constexpr int kRows = rows_ahead<T, kChannels, kKernel>(kStride, kAhead);
   constexpr int kPeriod = kRowsInMemory<T, kChannels, kKernel> ? 1 : forward_period(kKernel, kStride, kRows);
-  WeightInstance instance{dtype, kKernel, kStride, {kChannels, kColumns, kPeriod}};
+  constexpr int kLeastWidth = kColumns > 4 ? 2 * kColumns : 0;  // narrower ones leave too many columns without work
+  WeightInstance instance{dtype, kKernel, kStride, {kChannels, kColumns, kPeriod, kLeastWidth}};
   instance.plain = weight_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kRows, kBlocks, false>;
   instance.plain_memory = DepthwiseWeightGradientRows<T, kKernel, kStride, kChannels, kColumns, kRows, false>::kBytes;
   if constexpr (kSeamsBlocks > 0) {
@@ -205,7 +206,7 @@ void* take_partials(Arena& arena, const DepthwiseBackwardArguments& a, const Dep
 class InputPass {
  public:
   InputPass(const DepthwiseBackwardArguments& a, Arena& arena)
-      : instance_(choose_instance(kInputInstances, kernel_for(a), a.x.dtype, a.window, multiplier_of(a),
+      : instance_(choose_instance(kInputInstances, kernel_for(a), a.x.dtype, a.window, a.x.sizes[3], multiplier_of(a),
                                   {a.x, a.grad_y, a.gradient_prologue.output, a.grad_x, a.grad_add})),
         kernel_(instance_.*kernel_for(a)) {
     p_.grad_y = a.grad_y;
@@ -270,8 +271,8 @@ class InputPass {
 class WeightPass {
  public:
   WeightPass(const DepthwiseBackwardArguments& a, Arena& arena)
-      : instance_(choose_instance(kWeightInstances, kernel_for(a), a.x.dtype, a.window, multiplier_of(a),
-                                  {a.x, a.grad_y, a.gradient_prologue.output})),
+      : instance_(choose_instance(kWeightInstances, kernel_for(a), a.x.dtype, a.window, a.grad_y.sizes[3],
+                                  multiplier_of(a), {a.x, a.grad_y, a.gradient_prologue.output})),
         kernel_(instance_.*kernel_for(a)) {
     p_.x = a.x;
     p_.grad_y = a.grad_y;
@@ -289,7 +290,8 @@ class WeightPass {
                              a.grad_y.sizes[3],
                              static_cast<std::int64_t>(size_of(a.x.dtype)),
                              a.grad_y.strides[1] < a.grad_y.strides[3],
-                             overlap_of(instance_)};
+                             overlap_of(instance_),
+                             true};
     const int values = instance_.tile.channels * (instance_.kernel * instance_.kernel + 1);
     memory_ = std::max(kernel_ == instance_.plain ? instance_.plain_memory : instance_.seams_memory,
                        is_double(a) ? block_sums_bytes<double>(values) : block_sums_bytes<float>(values));

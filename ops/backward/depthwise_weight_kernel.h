@@ -4,7 +4,6 @@
 
 #include "fusedsc/common/gpu/block_sums.h"
 #include "fusedsc/common/gpu/depthwise_rows.h"
-#include "fusedsc/common/gpu/following_kernel.h"
 
 namespace fusedsc::gpu {
 
@@ -34,7 +33,6 @@ struct DepthwiseWeightGradientRows {
   static constexpr int kBytes = Inputs::kBytes + Grads::kBytes;
 
   FUSEDSC_DEVICE static void run(const DepthwiseWeightGradientParameters& p) {
-    let_next_kernel_start();
     const DepthwiseShare share(p.work);
     const int channel = share.channel(p.work, kChannels);
     const bool idle = share.is_idle(p.work, channel, p.shape.channels);

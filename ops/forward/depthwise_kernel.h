@@ -2,7 +2,6 @@
 #pragma once
 
 #include "fusedsc/common/gpu/depthwise_rows.h"
-#include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/moments.h"
 
 namespace fusedsc::gpu {
@@ -140,7 +139,6 @@ struct DepthwiseRows {
   }
 
   FUSEDSC_DEVICE static void run(const DepthwiseParameters& p) {
-    if constexpr (kSeams == DepthwiseSeams::training) let_next_kernel_start();
     const DepthwiseShare share(p.work);
     const int channel = share.channel(p.work, kChannels);
     const bool idle = share.is_idle(p.work, channel, p.shape.channels);

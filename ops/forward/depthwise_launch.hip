@@ -55,7 +55,7 @@ const DepthwiseInstance<DepthwiseParameters> kInstances[] = {
     rows<Float16, 3, 1, 4, 2, 2, 4, 0>(DataType::float16),
     rows<Float16, 3, 1, 2, 4, 2, 4, 4>(DataType::float16),
     rows<Float16, 3, 1, 1, 2, 2>(DataType::float16),
-    rows<Float16, 3, 2, 4, 1, 3, 5, 0>(DataType::float16),
+    rows<Float16, 3, 2, 4, 2, 3, 4, 0>(DataType::float16),
     rows<Float16, 3, 2, 2, 4, 3, 4, 4>(DataType::float16),
     rows<Float16, 3, 2, 1, 1, 3>(DataType::float16),
     rows<Float16, 5, 1, 2, 4, 4>(DataType::float16),
@@ -69,7 +69,7 @@ const DepthwiseInstance<DepthwiseParameters> kInstances[] = {
     rows<BFloat16, 3, 1, 4, 2, 2, 4, 0>(DataType::bfloat16),
     rows<BFloat16, 3, 1, 2, 4, 2, 4, 4>(DataType::bfloat16),
     rows<BFloat16, 3, 1, 1, 2, 2>(DataType::bfloat16),
-    rows<BFloat16, 3, 2, 4, 1, 3, 5, 0>(DataType::bfloat16),
+    rows<BFloat16, 3, 2, 4, 2, 3, 4, 0>(DataType::bfloat16),
     rows<BFloat16, 3, 2, 2, 4, 3, 4, 4>(DataType::bfloat16),
     rows<BFloat16, 3, 2, 1, 1, 3>(DataType::bfloat16),
     rows<BFloat16, 5, 1, 2, 4, 4>(DataType::bfloat16),
@@ -82,6 +82,7 @@ const DepthwiseInstance<DepthwiseParameters> kInstances[] = {
     taps<BFloat16, 1, 4>(DataType::bfloat16),
     rows<float, 3, 1, 2, 4, 2, 5>(DataType::float32),
     rows<float, 3, 1, 1, 2, 2>(DataType::float32),
+    rows<float, 3, 2, 4, 2, 3, 4, 0>(DataType::float32),
     rows<float, 3, 2, 2, 4, 3>(DataType::float32),
     rows<float, 3, 2, 1, 1, 3>(DataType::float32),
     rows<float, 5, 1, 2, 4, 4, 3>(DataType::float32),
@@ -108,7 +109,7 @@ struct Pass {
   std::size_t workspace_bytes;
 
   Pass(const DepthwiseArguments& a, void* workspace)
-      : instance(choose_instance(kInstances, kernel_for(a), a.x.dtype, a.window,
+      : instance(choose_instance(kInstances, kernel_for(a), a.x.dtype, a.window, a.y.sizes[3],
                                  a.x.sizes[1] > 0 ? a.y.sizes[1] / a.x.sizes[1] : 1, {a.x, a.y, a.epilogue.residual})),
         kernel(instance.*kernel_for(a)) {
     parameters.x = a.x;

@@ -20,7 +20,7 @@ namespace context = boost::context;
 
 constexpr std::size_t kStackBytes = 256 * 1024;
 constexpr unsigned char kPoison = 0xff;  // NaN in every type
-constexpr std::size_t kLargestValue = 8;
+constexpr std::size_t kLargestValue = 32;
 
 /// A stack, of which AddressSanitizer is told whenever it changes.
 struct Stack {

@@ -35,10 +35,18 @@ constexpr std::size_t block_sums_bytes(int count) {
 template <int kCount, class A, class Keep>
 FUSEDSC_DEVICE void add_item_lanes(const DepthwiseWork& work, const DepthwiseShare& share, const A* values,
                                    const Keep& keep) {
+  const bool has_lanes = share.channel_lane < work.channel_lanes && share.item_lane < work.item_lanes;
+  if (work.item_lanes == 1) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (has_lanes) keep(share.channel_lane, i, values[i]);
+    }
+    return;
+  }
   A* memory = static_cast<A*>(block_memory());
   const int places = work.channel_lanes * work.item_lanes;
   block_barrier();  // whoever used the memory before is done
-  if (share.channel_lane < work.channel_lanes && share.item_lane < work.item_lanes) {
+  if (has_lanes) {
     const int place = share.item_lane * work.channel_lanes + share.channel_lane;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) memory[i * places + place] = values[i];

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <limits>
 #include <string>
 
 #include "fusedsc/common/gpu/depthwise_work.h"
@@ -14,7 +15,8 @@ namespace fusedsc::gpu {
 /// What one thread of a kernel computes at a time.
 struct DepthwiseTile {
   int channels, columns;
-  int period;  ///< rows (of a strip, and its overlap) are worked off in whole periods of so many
+  int period;           ///< rows (of a strip, and its overlap) are worked off in whole periods of so many
+  int least_width = 0;  ///< of images that are worth it
 };
 
 /// In output rows, for kernels that go along input rows.
@@ -42,6 +44,7 @@ struct DepthwiseGrid {
   std::int64_t element_bytes;
   bool channels_fastest;
   int overlap;  ///< rows that neighbouring strips both load, in rows of the strips; negative: strips have one row
+  bool leaves_sums = false;  ///< each block leaves many sums of each of its channels
 };
 
 template <class Instance>
@@ -69,7 +72,7 @@ template <class Parameters, std::size_t kSize>
 const DepthwiseInstance<Parameters>& choose_instance(
     const DepthwiseInstance<Parameters> (&instances)[kSize],
     typename DepthwiseInstance<Parameters>::Kernel DepthwiseInstance<Parameters>::*kernel, DataType dtype,
-    const Window& window, std::int64_t multiplier, std::initializer_list<ConstTensorView> tensors) {
+    const Window& window, std::int64_t width, std::int64_t multiplier, std::initializer_list<ConstTensorView> tensors) {
   const bool is_square = window.kernel[0] == window.kernel[1] && window.stride[0] == window.stride[1] &&
                          window.dilation[0] == 1 && window.dilation[1] == 1;
   const DepthwiseInstance<Parameters>* found = nullptr;
@@ -77,12 +80,23 @@ const DepthwiseInstance<Parameters>& choose_instance(
     const bool is_special =
         multiplier == 1 && is_square && instance.kernel == window.kernel[0] && instance.stride == window.stride[0];
     if (instance.dtype != dtype || !(is_special || instance.kernel == 0) || instance.*kernel == nullptr) continue;
+    if (instance.tile.least_width > width) continue;
     if (instance.tile.channels > 1 && (multiplier > 1 || !channels_join(instance.tile.channels, tensors))) continue;
     found = &instance;
     break;
   }
   if (found == nullptr) throw Unsupported(std::string("depthwise: no kernel for ") + name_of(dtype));
   return *found;
+}
+
+/// Where there is one kernel for everything, and images of any width are worth it.
+template <class Parameters, std::size_t kSize>
+const DepthwiseInstance<Parameters>& choose_instance(const DepthwiseInstance<Parameters> (&instances)[kSize],
+                                                     DataType dtype, const Window& window, std::int64_t multiplier,
+                                                     std::initializer_list<ConstTensorView> tensors) {
+  constexpr std::int64_t kAnyWidth = std::numeric_limits<std::int64_t>::max();
+  return choose_instance(instances, &DepthwiseInstance<Parameters>::plain, dtype, window, kAnyWidth, multiplier,
+                         tensors);
 }
 
 }  // namespace fusedsc::gpu

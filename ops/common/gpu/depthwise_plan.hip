@@ -21,17 +21,20 @@ struct Lanes {
 
 /// The lanes that leave the fewest threads without work, among those whose neighbours' accesses fill whole sectors.
 /// `group_bytes`: of a group of channels.
-Lanes choose_lanes(std::int64_t channel_groups, std::int64_t items, bool channels_fastest, std::int64_t group_bytes) {
+Lanes choose_lanes(const DepthwiseGrid& grid, std::int64_t channel_groups, std::int64_t items,
+                   std::int64_t group_bytes) {
+  const bool channels_fastest = grid.channels_fastest;
   constexpr std::int64_t kRun = 16;  // neighbouring lanes that shall have neighbouring elements
   constexpr std::int64_t kSector = 32;
   Lanes best{1, 1};
-  std::int64_t fewest = std::numeric_limits<std::int64_t>::max();
+  std::int64_t fewest = std::numeric_limits<std::int64_t>::max() / 8;
   const auto consider = [&](std::int64_t channel) {
     const Lanes lanes{channel, std::max<std::int64_t>(1, std::min(kDepthwiseThreads / channel, items))};
     const std::int64_t run = channels_fastest ? channel : lanes.item;
     const bool splits_sectors = channels_fastest && channel < channel_groups && channel * group_bytes % kSector != 0;
     const std::int64_t units = lanes.units(channel_groups, items) * (run < kRun || splits_sectors ? 2 : 1);
-    if (units < fewest) {
+    // Sums of more channels per block are more to write and to read: worth it only if many more threads have work.
+    if (grid.leaves_sums ? 8 * units < 7 * fewest : units < fewest) {
       fewest = units;
       best = lanes;
     }
@@ -59,8 +62,8 @@ DepthwiseWork plan_depthwise_work(const DepthwiseGrid& grid, const DepthwiseTile
   while (trial_strips <= height) {
     const std::int64_t trial_rows = divide_up(height, trial_strips);
     const std::int64_t trial_items = grid.batch * divide_up(height, trial_rows) * column_groups;
-    const Lanes trial = choose_lanes(channel_groups, std::max<std::int64_t>(trial_items, 1), grid.channels_fastest,
-                                     tile.channels * grid.element_bytes);
+    const Lanes trial =
+        choose_lanes(grid, channel_groups, std::max<std::int64_t>(trial_items, 1), tile.channels * grid.element_bytes);
     const std::int64_t rounds = divide_up(trial.units(channel_groups, trial_items), blocks);
     const std::int64_t trial_cost =
         rounds * (divide_up(trial_rows + grid.overlap, tile.period) * tile.period + kStripStart);

@@ -106,7 +106,6 @@ struct ColumnWindow {
   }
 
   FUSEDSC_DEVICE void zero_outside(const Row& row, Accumulator<T> (&x)[kColumns * kChannels]) const {
-    if (row.mask != 0 && inside == (1u << kColumns) - 1) return;  // as nearly all are
 #pragma unroll
     for (int i = 0; i < kColumns * kChannels; ++i) x[i] = has(row, i / kChannels) ? x[i] : 0;
   }

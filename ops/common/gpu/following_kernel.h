@@ -13,13 +13,6 @@ FUSEDSC_DEVICE void wait_for_previous_kernel() {
 #endif
 }
 
-/// By the kernel before it, early: the following one may take its place on the GPU and wait there.
-FUSEDSC_DEVICE void let_next_kernel_start() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-
 /// As launch(), of such a kernel; it needs no block memory.
 template <class Parameters>
 void launch_following(const char* name, void (*kernel)(Parameters), std::int64_t blocks, int threads, void* stream,
