@@ -3,7 +3,6 @@
 /// multiply.
 #pragma once
 
-#include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/pointwise_hopper_epilogue.h"
 
 namespace fusedsc::gpu::hopper {
@@ -95,7 +94,6 @@ class PointwiseProduct {
   }
 
   FUSEDSC_DEVICE void loop() {
-    let_next_kernel_start();
     if (is_leader_) {
       for (int i = 0; i < p_.stages + kInputs; ++i) initialise(barriers_ + i);
       if (group_ == 0) {
