@@ -4,7 +4,7 @@
 /// one, a second kernel adds the clusters' sums (pointwise_hopper_weight_sum.h).
 ///
 /// The gradient prologue is linear, so it is applied to sums instead of elements: of grad_y*a, of output*a, and of a,
-/// which also keeps its results from being rounded to 16 bits.
+/// which also keeps its results from being rounded to 16 bits. Sums of a single tensor are products with ones.
 #pragma once
 
 #include "fusedsc/backward/pointwise_hopper_weight_sum.h"
@@ -59,18 +59,22 @@ class PointwiseWeightProduct {
   static constexpr int kPartBytes = kRowBlocks * kRowTileBytes;
   static constexpr int kStageBytes = kColumnBlocks * kXTileBytes + kParts * kPartBytes;
   static_assert(kColumns % kWide == 0 && kGroups > 1);
-  static_assert(!kBias || kRowBlocks == 1);  // or its sums would take too many registers
 
   // Sums go through block memory in fours, of which each group owns some, as threads have them.
   static constexpr int kQuads = kRowBlocks * kColumns / 8, kOwnQuads = (kQuads + kGroups - 1) / kGroups;
   static constexpr int kSumBytes = kGroups * (kGroups - 1) * kOwnQuads * 128 * 16;
 
-  // Vectors in block memory: by channel scale, shift and sums of each warp; by output three scales and the bias.
-  static constexpr int kChannelSums = 2 * kColumns, kOutputVectors = kChannelSums + kGroups * 4 * kColumns;
-  static constexpr int kBiasSums = kOutputVectors + 3 * kRows;
-  static constexpr int kVectorFloats = !kSeams ? 0 : kBiasSums + (kBias ? (kGroups * 4 + 1) * kRows : 0);
+  // Vectors in block memory: ones; by channel scale, shift and sums of each group; by output three scales and the bias.
+  static constexpr int kScales = 128, kChannelSums = kScales + 2 * kColumns;
+  static constexpr int kOutputScales = kChannelSums + kGroups * kColumns, kBiasSums = kOutputScales + 3 * kRows;
+  static constexpr int kVectorFloats = !kSeams ? 0 : kBiasSums + (kBias ? (kGroups + 1) * kRows : 0);
 
-  using Sums = float[kParts][kRowBlocks][kColumnBlocks][kWide / 2];
+  using Result = float[kRowBlocks][kColumnBlocks][kWide / 2];
+
+  struct Sums {
+    Result products[kParts];
+    float of_channels[kSeams ? kColumnBlocks : 1][4], of_rows[kParts][kBias ? kRowBlocks : 1][4];
+  };
 
   FUSEDSC_HOST_DEVICE static constexpr int barrier_bytes(int stages) { return (kGroups * stages * 8 + 15) / 16 * 16; }
   FUSEDSC_DEVICE static int least_of(int a, int b) { return a < b ? a : b; }
@@ -118,15 +122,14 @@ class PointwiseWeightProduct {
     block_barrier();
     int slot = 0, parity = 0, last_slot = -1;
     Sums sums = {};
-    float channel_sums[kColumnBlocks][8] = {}, bias_sums[kParts][8] = {};
 #pragma unroll 1
     for (int step = 0; step < steps_; ++step) {
       wait(barriers_ + slot, parity);
       if constexpr (kSeams) {
-        const int pixels = p_.pixels - (first_step_ + step * stride_) * kDepth;
-        take_x(slot, pixels, channel_sums);
-        if constexpr (kBias) take_bias(slot, bias_sums);
-        publish();
+        if (p_.has_prologue) {
+          change_x(slot, p_.pixels - (first_step_ + step * stride_) * kDepth);
+          publish();
+        }
         group_barrier(group_);
         if (thread_ == 0 && last_slot >= 0) start_next(last_slot);
         multiply_tiles(sums, slot);
@@ -150,10 +153,10 @@ class PointwiseWeightProduct {
     fence_all(sums);
     let_next_kernel_start();
     if (p_.debug & 2) return;
-    if constexpr (kSeams) apply_gradient_seam(sums, channel_sums);
-    if constexpr (kBias) leave_bias(bias_sums);
+    if constexpr (kSeams) apply_gradient_seam(sums);
+    if constexpr (kBias) leave_bias(sums);
     block_barrier();  // all groups are done with the tiles, where the sums go
-    leave(sums[0]);
+    leave(sums.products[0]);
   }
 
   // --------------------------------------------------------------------------------- by the leader of a group of warps
@@ -182,27 +185,41 @@ class PointwiseWeightProduct {
 #pragma unroll
       for (int i = 0; i < kRowBlocks; ++i) {
 #pragma unroll
-        for (int j = 0; j < kColumnBlocks; ++j) fence(sums[part][i][j]);
+        for (int j = 0; j < kColumnBlocks; ++j) fence(sums.products[part][i][j]);
+        if constexpr (kBias) fence(sums.of_rows[part][i]);
       }
+    }
+    if constexpr (kSeams) {
+#pragma unroll
+      for (int j = 0; j < kColumnBlocks; ++j) fence(sums.of_channels[j]);
     }
   }
 
   FUSEDSC_DEVICE void multiply_tiles(Sums& sums, int slot) const {
-    const unsigned char* x = stages_ + slot * kStageBytes;
-    const unsigned char* rows = x + kColumnBlocks * kXTileBytes;
+    const unsigned char* tile = stages_ + slot * kStageBytes;
+    const std::uint64_t x = describe<kXRowBytes>(tile), rows = describe<128>(tile + kColumnBlocks * kXTileBytes),
+                        ones = describe_constant(vectors_);
     fence_all(sums);
     begin_products();
 #pragma unroll
     for (int k = 0; k < kDepth; k += 16) {
+      const std::uint64_t x_step = x + k * kXRowBytes / 16, rows_step = rows + k * 128 / 16;
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
 #pragma unroll
         for (int i = 0; i < kRowBlocks; ++i) {
+          const std::uint64_t row = rows_step + (part * kPartBytes + i * kRowTileBytes) / 16;
 #pragma unroll
           for (int j = 0; j < kColumnBlocks; ++j) {
-            multiply<true, true>(sums[part][i][j], describe<128>(rows + part * kPartBytes + i * kRowTileBytes + k * 128),
-                                 describe<kXRowBytes>(x + j * kXTileBytes + k * kXRowBytes), false, T());
+            multiply<true, true>(sums.products[part][i][j], row, x_step + j * kXTileBytes / 16, false, T());
           }
+          if constexpr (kBias) multiply<false, true>(sums.of_rows[part][i], row, ones, false, T());
+        }
+      }
+      if constexpr (kSeams) {
+#pragma unroll
+        for (int j = 0; j < kColumnBlocks; ++j) {
+          multiply<false, true>(sums.of_channels[j], x_step + j * kXTileBytes / 16, ones, false, T());
         }
       }
     }
@@ -211,13 +228,17 @@ class PointwiseWeightProduct {
   }
 
   FUSEDSC_DEVICE void read_vectors() {
+    for (int i = thread_index(); i < kScales; i += kThreads) {
+      reinterpret_cast<std::uint32_t*>(vectors_)[i] = to_bits(1.0f, 1.0f, T());
+    }
+    publish();
     for (int c = thread_index(); c < kColumns; c += kThreads) {
       const int channel = first_channel_ + c;
       const bool has = channel < p_.tiles.channels;
-      vectors_[c] = has && p_.scale != nullptr ? p_.scale[channel] : 1.0f;
-      vectors_[kColumns + c] = has && p_.shift != nullptr ? p_.shift[channel] : 0.0f;
+      vectors_[kScales + c] = has && p_.scale != nullptr ? p_.scale[channel] : 1.0f;
+      vectors_[kScales + kColumns + c] = has && p_.shift != nullptr ? p_.shift[channel] : 0.0f;
     }
-    float* vectors = vectors_ + kOutputVectors;
+    float* vectors = vectors_ + kOutputScales;
     for (int row = thread_index(); row < kRows; row += kThreads) {
       const int output = first_output_ + row;
       const bool has = output < p_.tiles.outputs;
@@ -227,139 +248,104 @@ class PointwiseWeightProduct {
     }
   }
 
-  /// The prologue, where x lies; and its sums. Each thread has a run of channels, of every 16th (or 32nd) position.
-  /// What is beyond the last of the positions does not matter: grad_y and output are 0 there.
-  FUSEDSC_DEVICE void take_x(int slot, int pixels, float (&channel_sums)[kColumnBlocks][8]) const {
+  /// The prologue, where x lies. Each thread has a run of channels, of every 16th (or 32nd) position. There are `pixels`
+  /// of them; beyond the end it leaves zeros.
+  FUSEDSC_DEVICE void change_x(int slot, int pixels) const {
     constexpr int kRunsOfRow = kWide / 8, kRowsAtOnce = 128 / kRunsOfRow;
     const int run = thread_ % kRunsOfRow, row = thread_ / kRunsOfRow;
+    const bool is_clamp = p_.activation == Activation::relu || p_.activation == Activation::relu6;
+    const bool to_six = p_.activation == Activation::relu6;
+    const bool is_other = !is_clamp && p_.activation != Activation::identity;
 #pragma unroll
     for (int block = 0; block < kColumnBlocks; ++block) {
       unsigned char* tile = stages_ + slot * kStageBytes + block * kXTileBytes;
       float scale[8], shift[8];
-      const float* coefficients = vectors_ + block * kWide + run * 8;
+      const float* coefficients = vectors_ + kScales + block * kWide + run * 8;
       load<4>(coefficients).widen(scale);
       load<4>(coefficients + 4).widen(scale + 4);
       load<4>(coefficients + kColumns).widen(shift);
       load<4>(coefficients + kColumns + 4).widen(shift + 4);
+      uint4 values[kDepth / kRowsAtOnce];
 #pragma unroll
-      for (int i = 0; i < kDepth; i += kRowsAtOnce) {
-        auto* place = reinterpret_cast<uint4*>(tile + place_of_run<kXRowBytes>(row + i, run));
-        const uint4 values = *place;
-        const std::uint32_t words[4] = {values.x, values.y, values.z, values.w};
+      for (int i = 0; i < kDepth / kRowsAtOnce; ++i) {
+        values[i] = *reinterpret_cast<const uint4*>(tile + place_of_run<kXRowBytes>(row + i * kRowsAtOnce, run));
+      }
+#pragma unroll
+      for (int i = 0; i < kDepth / kRowsAtOnce; ++i) {
+        std::uint32_t words[4] = {values[i].x, values[i].y, values[i].z, values[i].w};
         float z[8];
 #pragma unroll
         for (int v = 0; v < 4; ++v) to_floats(words[v], z[2 * v], z[2 * v + 1], T());
-        if (p_.has_prologue) {
 #pragma unroll
-          for (int v = 0; v < 8; ++v) z[v] = z[v] * scale[v] + shift[v];
-          activate(p_.activation, z);
-          *place = {to_bits(z[0], z[1], T()), to_bits(z[2], z[3], T()), to_bits(z[4], z[5], T()),
-                    to_bits(z[6], z[7], T())};
-        }
-        if (row + i >= pixels) continue;
-#pragma unroll
-        for (int v = 0; v < 8; ++v) channel_sums[block][v] += z[v];
-      }
-    }
-  }
-
-  FUSEDSC_DEVICE void take_bias(int slot, float (&bias_sums)[kParts][8]) const {
-    const unsigned char* rows = stages_ + slot * kStageBytes + kColumnBlocks * kXTileBytes;
-#pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-#pragma unroll
-      for (int i = 0; i < kDepth; i += 16) {
-        const int place = part * kPartBytes + place_of_run<128>(thread_ / 8 + i, thread_ % 8);
-        const uint4 values = *reinterpret_cast<const uint4*>(rows + place);
-        const std::uint32_t words[4] = {values.x, values.y, values.z, values.w};
+        for (int v = 0; v < 8; ++v) z[v] = z[v] * scale[v] + shift[v];
+        if (is_other) activate(p_.activation, z);
+        const bool exists = row + i * kRowsAtOnce < pixels;
 #pragma unroll
         for (int v = 0; v < 4; ++v) {
-          float a, b;
-          to_floats(words[v], a, b, T());
-          bias_sums[part][2 * v] += a;
-          bias_sums[part][2 * v + 1] += b;
+          words[v] = to_bits(z[2 * v], z[2 * v + 1], T());
+          if (is_clamp) words[v] = clamped_pair(words[v], to_six, T());
+          if (!exists) words[v] = 0;
         }
+        *reinterpret_cast<uint4*>(tile + place_of_run<kXRowBytes>(row + i * kRowsAtOnce, run)) = {words[0], words[1],
+                                                                                                words[2], words[3]};
       }
     }
   }
 
-  /// sums[0] = what the gradient prologue makes of the sums.
-  FUSEDSC_DEVICE void apply_gradient_seam(Sums& sums, float (&channel_sums)[kColumnBlocks][8]) const {
-    constexpr int kRunsOfRow = kWide / 8;
-    const int lane = thread_ % 32;
-    float* of_warps = vectors_ + kChannelSums + group_ * 4 * kColumns;
+  /// products[0] = what the gradient prologue makes of the sums.
+  FUSEDSC_DEVICE void apply_gradient_seam(Sums& sums) const {
+    const int lane = thread_ % 32, row = thread_ / 32 * 16 + lane / 4;
+    float* channel_sums = vectors_ + kChannelSums + group_ * kColumns;
 #pragma unroll
     for (int block = 0; block < kColumnBlocks; ++block) {
-      share_lanes<kRunsOfRow>(channel_sums[block]);
-      if (lane >= kRunsOfRow) continue;
-      float* to = of_warps + thread_ / 32 * kColumns + block * kWide + lane * 8;
-#pragma unroll
-      for (int v = 0; v < 8; ++v) to[v] = channel_sums[block][v];
+      if (lane % 4 != 0 || row >= kWide) continue;
+      channel_sums[block * kWide + row] = sums.of_channels[block][0];
+      channel_sums[block * kWide + row + 8] = sums.of_channels[block][2];
     }
     group_barrier(group_);
-    const float* scales = vectors_ + kOutputVectors + thread_ / 32 * 16 + lane / 4;
 #pragma unroll
     for (int i = 0; i < kRowBlocks; ++i) {
       float grad_scale[2], output_scale[2], offset[2];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float* from = scales + i * 64 + half * 8;
+        const float* from = vectors_ + kOutputScales + row + i * 64 + half * 8;
         grad_scale[half] = from[0];
         output_scale[half] = from[kRows];
         offset[half] = from[2 * kRows];
       }
 #pragma unroll
       for (int c = 0; c < kColumns; c += 8) {
-        float2 channel = {0, 0};
-#pragma unroll
-        for (int warp = 0; warp < 4; ++warp) {
-          const float2 other = *reinterpret_cast<const float2*>(of_warps + warp * kColumns + c + lane % 4 * 2);
-          channel.x += other.x;
-          channel.y += other.y;
-        }
+        const float2 channel = *reinterpret_cast<const float2*>(channel_sums + c + lane % 4 * 2);
 #pragma unroll
         for (int v = 0; v < 4; ++v) {
-          float& sum = sums[0][i][c / kWide][c % kWide / 2 + v];
-          sum = sum * grad_scale[v / 2] + (sums[kParts - 1][i][c / kWide][c % kWide / 2 + v] * output_scale[v / 2] +
-                                           (v % 2 == 0 ? channel.x : channel.y) * offset[v / 2]);
+          float& sum = sums.products[0][i][c / kWide][c % kWide / 2 + v];
+          const float other = sums.products[kParts - 1][i][c / kWide][c % kWide / 2 + v];
+          sum = sum * grad_scale[v / 2] +
+                (other * output_scale[v / 2] + (v % 2 == 0 ? channel.x : channel.y) * offset[v / 2]);
         }
       }
     }
   }
 
-  /// Sums over the lanes that have the same of kRuns runs.
-  template <int kRuns>
-  FUSEDSC_DEVICE static void share_lanes(float (&sums)[8]) {
-#pragma unroll
-    for (int distance = kRuns; distance < 32; distance *= 2) {
-#pragma unroll
-      for (int v = 0; v < 8; ++v) sums[v] += shuffle_xor(sums[v], distance);
-    }
-  }
-
-  /// Each warp's share, to block memory.
-  FUSEDSC_DEVICE void leave_bias(float (&bias_sums)[kParts][8]) const {
-    share_lanes<8>(bias_sums[0]);
-    share_lanes<8>(bias_sums[kParts - 1]);
-    const int lane = thread_ % 32, warp = thread_index() / 32;
-    if (lane >= 8) return;
-    const float* scales = vectors_ + kOutputVectors + lane * 8;
-    // All groups' positions are the first warp's to count.
+  /// The group's share, to block memory.
+  FUSEDSC_DEVICE void leave_bias(const Sums& sums) const {
+    const int lane = thread_ % 32;
+    if (lane % 4 != 0) return;
     int pixels = 0;
-    for (int step = 0; thread_ < 32 && step < steps_; ++step) {
+    for (int step = 0; step < steps_; ++step) {
       pixels += least_of(p_.pixels - (first_step_ + step * stride_) * kDepth, kDepth);
     }
 #pragma unroll
-    for (int v = 0; v < 8; ++v) {
-      vectors_[kBiasSums + warp * kRows + lane * 8 + v] =
-          bias_sums[0][v] * scales[v] +
-          (bias_sums[kParts - 1][v] * scales[kRows + v] + static_cast<float>(pixels) * scales[2 * kRows + v]);
+    for (int i = 0; i < 2 * kRowBlocks; ++i) {
+      const int row = thread_ / 32 * 16 + lane / 4 + i / 2 * 64 + i % 2 * 8;
+      const float* scales = vectors_ + kOutputScales + row;
+      vectors_[kBiasSums + group_ * kRows + row] =
+          sums.of_rows[0][i / 2][i % 2 * 2] * scales[0] +
+          (sums.of_rows[kParts - 1][i / 2][i % 2 * 2] * scales[kRows] + static_cast<float>(pixels) * scales[2 * kRows]);
     }
   }
 
   // ------------------------------------------------------------------------------------------- by all threads of a block
-
-  using Result = float[kRowBlocks][kColumnBlocks][kWide / 2];
 
   FUSEDSC_DEVICE static const float* of_quad(const Result& sums, int quad) {
     const int column = quad % (kColumns / 8) * 8;
@@ -388,9 +374,9 @@ class PointwiseWeightProduct {
     const bool has_bias = kBias && first_channel_ == 0 && thread_index() < kRows;
     const int output = first_output_ + thread_index();
     if (has_bias) {
-      for (int warp = 0; warp < kGroups * 4; ++warp) bias += vectors_[kBiasSums + warp * kRows + thread_index()];
+      for (int group = 0; group < kGroups; ++group) bias += vectors_[kBiasSums + group * kRows + thread_index()];
       if (p_.cluster == 1) leave_bias_of(p_.tiles, split_, output, bias, T());
-      else vectors_[kBiasSums + kGroups * 4 * kRows + thread_index()] = bias;
+      else vectors_[kBiasSums + kGroups * kRows + thread_index()] = bias;
     }
     if (p_.cluster == 1) return;
     cluster_barrier();
@@ -404,7 +390,7 @@ class PointwiseWeightProduct {
       leave_quad(p_.tiles, tile_, split_, quad, thread_, sum, T());
     }
     if (has_bias && rank_ == 0) {
-      const float* place = vectors_ + kBiasSums + kGroups * 4 * kRows + thread_index();
+      const float* place = vectors_ + kBiasSums + kGroups * kRows + thread_index();
       for (int rank = 1; rank < p_.cluster; ++rank) bias += load_of_block(place, rank);
       leave_bias_of(p_.tiles, split_, output, bias, T());
     }
