@@ -11,10 +11,10 @@ namespace fusedsc::gpu::hopper {
 
 struct PointwiseWeightInstance {
   using Kernel = void (*)(PointwiseWeightParameters);
-  using Memory = int (*)(int stages, bool has_output);
+  using Memory = int (*)(int stages);
 
   DataType dtype;
-  bool seams;
+  PointwiseWeightKind kind;
   int rows, columns, groups, depth;  ///< of a tile of the weight; of four warps; positions that come at a time
   Kernel kernel;
   Memory memory;
@@ -31,11 +31,8 @@ class PointwiseWeightPass {
   void run(const PointwiseBackwardArguments& arguments, void* stream) const;
 
  private:
-  void describe_tensors(const PointwiseBackwardArguments& arguments);
-
   const PointwiseWeightInstance* instance_ = nullptr;
   PointwiseWeightParameters p_;
-  bool has_workspace_ = false;
 };
 
 }  // namespace fusedsc::gpu::hopper

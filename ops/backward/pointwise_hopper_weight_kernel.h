@@ -2,42 +2,47 @@
 /// blocks and among each block's groups of four warps, which go their own ways through their positions. Blocks that
 /// share a tile of the weight run as a cluster and add their sums through block memory; if more than a cluster share
 /// one, a second kernel adds the clusters' sums (pointwise_hopper_weight_sum.h).
+///
+/// The gradient prologue is linear, so it is applied to sums instead of elements: of grad_y*a, of output*a, and of a,
+/// which also keeps its results from being rounded to 16 bits. Sums of a single tensor are products with ones.
 #pragma once
 
+#include "fusedsc/backward/pointwise_hopper_weight_sum.h"
 #include "fusedsc/common/gpu/activation.h"
-#include "fusedsc/common/gpu/hopper_cluster.h"
 
 namespace fusedsc::gpu::hopper {
 
+enum class PointwiseWeightKind {
+  plain,
+  seams,  ///< both: `output` is there, and if need be has a scale of 0
+  bias,   ///< seams and the bias gradient
+};
+
 struct PointwiseWeightParameters {
   CUtensorMap grad_y, output, x;
-  int pixels = 0, outputs = 0, channels = 0;
-  int pixel_tiles = 0, output_tiles = 1, channel_tiles = 1;
-  int cluster = 1, splits = 1;  ///< blocks of a cluster, and clusters, that share a tile's positions
+  int pixels = 0, pixel_tiles = 0;
   int stages = 2;               ///< tiles of positions that each group has under way
+  int cluster = 1, splits = 1;  ///< blocks of a cluster, and clusters, that share a tile's positions
   // Of grad_y: grad_scale*grad_y + output_scale*output + offset. Of x: activation(scale*x + shift).
   const float *grad_scale = nullptr, *output_scale = nullptr, *offset = nullptr;
   const float *scale = nullptr, *shift = nullptr;
   Activation activation = Activation::identity;
-  bool has_output = false, has_prologue = false;
-  void *weight = nullptr, *bias = nullptr;  ///< what is wanted, if there is one cluster per tile
-  std::int64_t weight_row = 0;
+  bool has_prologue = false;
+  WeightTiles tiles;
   int debug = 0;
-  float* partials = nullptr;  ///< [split][output][channels and 4 more, the first of which is the bias]; or none
 };
 
-/// Rows are outputs, in blocks of 64; columns are channels. A group has kDepth positions in a tile. Without seams,
-/// there is no bias either.
-template <class T, int kRowBlocks, int kColumns_, int kGroups_, int kDepth_, bool kSeams_>
+/// Rows are outputs, in blocks of 64; columns are channels. A group takes kDepth positions at a time.
+template <class T, PointwiseWeightKind kKind_, int kRowBlocks, int kColumns_, int kGroups_, int kDepth_>
 class PointwiseWeightProduct {
  public:
+  static constexpr PointwiseWeightKind kKind = kKind_;
   static constexpr int kRows = kRowBlocks * 64, kColumns = kColumns_, kGroups = kGroups_, kDepth = kDepth_;
   static constexpr int kThreads = kGroups * 128;
-  static constexpr bool kSeams = kSeams_;
 
-  static constexpr int memory_bytes(int stages, bool has_output) {
-    const int tiles = kGroups * stages * stage_bytes(has_output), sums = kGroups * kRows * kPitch * 4;
-    return 1024 + (tiles > sums ? tiles : sums) + barrier_bytes(stages) + (kSeams ? 2 * kColumns * 4 : 0);
+  static constexpr int memory_bytes(int stages) {
+    const int tiles = kGroups * stages * kStageBytes;
+    return 1024 + (tiles > kSumBytes ? tiles : kSumBytes) + barrier_bytes(stages) + kVectorFloats * 4;
   }
 
   FUSEDSC_DEVICE static void run(const PointwiseWeightParameters& p) {
@@ -46,83 +51,96 @@ class PointwiseWeightProduct {
   }
 
  private:
-  /// Of a product instruction; and of a copy.
-  static constexpr int kWide = kColumns < 64 ? kColumns : 64, kColumnBlocks = kColumns / kWide;
-  static constexpr int kTileBytes = kDepth * 128, kXRowBytes = kWide * 2, kXTileBytes = kDepth * kXRowBytes;
-  static constexpr int kSteps = kDepth / 16;
-  static constexpr int kPitch = kColumns + 8;  ///< of sums in block memory; the first of the 8 is the bias
-  static_assert(kColumns % kWide == 0);
+  static constexpr bool kSeams = kKind != PointwiseWeightKind::plain, kBias = kKind == PointwiseWeightKind::bias;
+  static constexpr int kParts = kSeams ? 2 : 1;  ///< grad_y; output
+  /// Columns of a product instruction, and of a copy.
+  static constexpr int kWide = kColumns % 64 == 0 ? 64 : 32, kColumnBlocks = kColumns / kWide;
+  static constexpr int kRowTileBytes = kDepth * 128, kXRowBytes = kWide * 2, kXTileBytes = kDepth * kXRowBytes;
+  static constexpr int kPartBytes = kRowBlocks * kRowTileBytes;
+  static constexpr int kStageBytes = kColumnBlocks * kXTileBytes + kParts * kPartBytes;
+  static_assert(kColumns % kWide == 0 && kGroups > 1);
 
-  using Sums = float[kRowBlocks][kColumnBlocks][kWide / 2];
+  // Sums go through block memory in fours, of which each group owns some, as threads have them.
+  static constexpr int kQuads = kRowBlocks * kColumns / 8, kOwnQuads = (kQuads + kGroups - 1) / kGroups;
+  static constexpr int kSumBytes = kGroups * (kGroups - 1) * kOwnQuads * 128 * 16;
 
-  FUSEDSC_HOST_DEVICE static constexpr int stage_bytes(bool has_output) {
-    return kRowBlocks * (has_output ? 2 : 1) * kTileBytes + kColumnBlocks * kXTileBytes;
-  }
+  // Vectors in block memory: ones; by channel scale, shift and sums of each group; by output three scales and the bias.
+  static constexpr int kScales = 128, kChannelSums = kScales + 2 * kColumns;
+  static constexpr int kOutputScales = kChannelSums + kGroups * kColumns, kBiasSums = kOutputScales + 3 * kRows;
+  static constexpr int kVectorFloats = !kSeams ? 0 : kBiasSums + (kBias ? (kGroups + 1) * kRows : 0);
+
+  using Result = float[kRowBlocks][kColumnBlocks][kWide / 2];
+
+  struct Sums {
+    Result products[kParts];
+    float of_channels[kSeams ? kColumnBlocks : 1][4], of_rows[kParts][kBias ? kRowBlocks : 1][4];
+  };
+
   FUSEDSC_HOST_DEVICE static constexpr int barrier_bytes(int stages) { return (kGroups * stages * 8 + 15) / 16 * 16; }
-
   FUSEDSC_DEVICE static int least_of(int a, int b) { return a < b ? a : b; }
 
   FUSEDSC_DEVICE explicit PointwiseWeightProduct(const PointwiseWeightParameters& p) : p_(p) {
     group_ = __shfl_sync(0xffffffffu, thread_index() / 128, 0);  // so that the compiler knows it is the same
-    is_leader_ = thread_index() % 128 == 0;
+    thread_ = thread_index() % 128;
     int rest = static_cast<int>(block_index());
     rank_ = rest % p.cluster;
     rest /= p.cluster;
-    first_channel_ = rest % p.channel_tiles * kColumns;
-    rest /= p.channel_tiles;
-    first_output_ = rest % p.output_tiles * kRows;
-    split_ = rest / p.output_tiles;
-    first_tile_ = (split_ * p.cluster + rank_) * kGroups + group_;
-    tile_step_ = p.splits * p.cluster * kGroups;
-    tiles_ = first_tile_ < p.pixel_tiles ? (p.pixel_tiles - first_tile_ + tile_step_ - 1) / tile_step_ : 0;
+    tile_ = rest % (p.tiles.output_tiles * p.tiles.channel_tiles);
+    split_ = rest / (p.tiles.output_tiles * p.tiles.channel_tiles);
+    first_channel_ = tile_ % p.tiles.channel_tiles * kColumns;
+    first_output_ = tile_ / p.tiles.channel_tiles * kRows;
+    first_step_ = (split_ * p.cluster + rank_) * kGroups + group_;
+    stride_ = p.splits * p.cluster * kGroups;
+    steps_ = first_step_ < p.pixel_tiles ? (p.pixel_tiles - first_step_ + stride_ - 1) / stride_ : 0;
 
     auto* memory = static_cast<unsigned char*>(block_memory());
     memory += (1024 - address_of(memory) % 1024) % 1024;
-    sums_ = reinterpret_cast<float*>(memory);
-    stage_bytes_ = stage_bytes(kSeams && p.has_output);
-    const int tiles = kGroups * p.stages * stage_bytes_, sums = kGroups * kRows * kPitch * 4;
-    stages_ = memory + group_ * p.stages * stage_bytes_;
-    memory += tiles > sums ? tiles : sums;
+    quads_ = reinterpret_cast<float4*>(memory);
+    stages_ = memory + group_ * p.stages * kStageBytes;
+    const int tiles = kGroups * p.stages * kStageBytes;
+    memory += tiles > kSumBytes ? tiles : kSumBytes;
     barriers_ = reinterpret_cast<Barrier*>(memory) + group_ * p.stages;
-    coefficients_ = reinterpret_cast<float*>(memory + barrier_bytes(p.stages));
+    vectors_ = reinterpret_cast<float*>(memory + barrier_bytes(p.stages));
   }
 
   FUSEDSC_DEVICE void loop() {
-    if (is_leader_) {
+    if (thread_ == 0) {
       if (group_ == 0) {
         prefetch(p_.x);
         prefetch(p_.grad_y);
-        if (kSeams && p_.has_output) prefetch(p_.output);
+        if (kSeams) prefetch(p_.output);
       }
       for (int i = 0; i < p_.stages; ++i) initialise(barriers_ + i);
       publish();
     }
     wait_for_previous_kernel();
-    if (p_.debug & 4) tiles_ = 0;
-    if (is_leader_) {
+    if (p_.debug & 4) steps_ = 0;
+    if (thread_ == 0) {
       for (int i = 0; i < p_.stages; ++i) start_next(i);
     }
-    if constexpr (kSeams) read_coefficients();
+    if constexpr (kSeams) read_vectors();
     block_barrier();
     int slot = 0, parity = 0, last_slot = -1;
     Sums sums = {};
 #pragma unroll 1
-    for (int tile = 0; tile < tiles_; ++tile) {
+    for (int step = 0; step < steps_; ++step) {
       wait(barriers_ + slot, parity);
       if constexpr (kSeams) {
         if (p_.has_prologue) {
-          change_x(slot);
+          change_x(slot, p_.pixels - (first_step_ + step * stride_) * kDepth);
           publish();
         }
         group_barrier(group_);
-        if (is_leader_ && last_slot >= 0) start_next(last_slot);
-        multiply_changed(sums, slot, (first_tile_ + tile * tile_step_) * kDepth);
+        if (thread_ == 0 && last_slot >= 0) start_next(last_slot);
+        multiply_tiles(sums, slot);
+        wait_for_products<0>();  // here, or the compiler would not let them run asynchronously
+        fence_all(sums);
       } else {
-        multiply_plain(sums, slot);
+        multiply_tiles(sums, slot);
         if (last_slot >= 0) {
           wait_for_products<1>();
           group_barrier(group_);
-          if (is_leader_) start_next(last_slot);
+          if (thread_ == 0) start_next(last_slot);
         }
       }
       last_slot = slot;
@@ -135,55 +153,73 @@ class PointwiseWeightProduct {
     fence_all(sums);
     let_next_kernel_start();
     if (p_.debug & 2) return;
+    if constexpr (kSeams) apply_gradient_seam(sums);
+    if constexpr (kBias) leave_bias(sums);
     block_barrier();  // all groups are done with the tiles, where the sums go
-    leave(sums);
+    leave(sums.products[0]);
   }
 
   // --------------------------------------------------------------------------------- by the leader of a group of warps
 
   FUSEDSC_DEVICE void start_next(int slot) {
-    if (next_tile_ >= tiles_) return;
-    unsigned char* to = stages_ + slot * stage_bytes_;
+    if (next_step_ >= steps_) return;
+    unsigned char* to = stages_ + slot * kStageBytes;
     Barrier* barrier = barriers_ + slot;
-    const int pixel = (first_tile_ + next_tile_ * tile_step_) * kDepth;
-    expect(barrier, stage_bytes_);
+    const int pixel = (first_step_ + next_step_ * stride_) * kDepth;
+    expect(barrier, kStageBytes);
     for (int i = 0; i < kColumnBlocks; ++i, to += kXTileBytes) {
       start_load(to, p_.x, first_channel_ + i * kWide, pixel, barrier);
     }
-    for (int i = 0; i < kRowBlocks; ++i, to += kTileBytes) {
+    for (int i = 0; i < kRowBlocks; ++i, to += kRowTileBytes) {
       start_load(to, p_.grad_y, first_output_ + i * 64, pixel, barrier);
+      if (kSeams) start_load(to + kPartBytes, p_.output, first_output_ + i * 64, pixel, barrier);
     }
-    if (kSeams && p_.has_output) {
-      for (int i = 0; i < kRowBlocks; ++i, to += kTileBytes) {
-        start_load(to, p_.output, first_output_ + i * 64, pixel, barrier);
-      }
-    }
-    ++next_tile_;
+    ++next_step_;
   }
 
   // ----------------------------------------------------------------------------------------- by all threads of a group
 
   FUSEDSC_DEVICE static void fence_all(Sums& sums) {
 #pragma unroll
-    for (int i = 0; i < kRowBlocks; ++i) {
+    for (int part = 0; part < kParts; ++part) {
 #pragma unroll
-      for (int j = 0; j < kColumnBlocks; ++j) fence(sums[i][j]);
+      for (int i = 0; i < kRowBlocks; ++i) {
+#pragma unroll
+        for (int j = 0; j < kColumnBlocks; ++j) fence(sums.products[part][i][j]);
+        if constexpr (kBias) fence(sums.of_rows[part][i]);
+      }
+    }
+    if constexpr (kSeams) {
+#pragma unroll
+      for (int j = 0; j < kColumnBlocks; ++j) fence(sums.of_channels[j]);
     }
   }
 
-  FUSEDSC_DEVICE void multiply_plain(Sums& sums, int slot) const {
-    const unsigned char* x = stages_ + slot * stage_bytes_;
-    const unsigned char* grad_y = x + kColumnBlocks * kXTileBytes;
+  FUSEDSC_DEVICE void multiply_tiles(Sums& sums, int slot) const {
+    const unsigned char* tile = stages_ + slot * kStageBytes;
+    const std::uint64_t x = describe<kXRowBytes>(tile), rows = describe<128>(tile + kColumnBlocks * kXTileBytes),
+                        ones = describe_constant(vectors_);
     fence_all(sums);
     begin_products();
 #pragma unroll
     for (int k = 0; k < kDepth; k += 16) {
+      const std::uint64_t x_step = x + k * kXRowBytes / 16, rows_step = rows + k * 128 / 16;
 #pragma unroll
-      for (int i = 0; i < kRowBlocks; ++i) {
+      for (int part = 0; part < kParts; ++part) {
+#pragma unroll
+        for (int i = 0; i < kRowBlocks; ++i) {
+          const std::uint64_t row = rows_step + (part * kPartBytes + i * kRowTileBytes) / 16;
+#pragma unroll
+          for (int j = 0; j < kColumnBlocks; ++j) {
+            multiply<true, true>(sums.products[part][i][j], row, x_step + j * kXTileBytes / 16, false, T());
+          }
+          if constexpr (kBias) multiply<false, true>(sums.of_rows[part][i], row, ones, false, T());
+        }
+      }
+      if constexpr (kSeams) {
 #pragma unroll
         for (int j = 0; j < kColumnBlocks; ++j) {
-          multiply<true, true>(sums[i][j], describe<128>(grad_y + i * kTileBytes + k * 128),
-                               describe<kXRowBytes>(x + j * kXTileBytes + k * kXRowBytes), false, T());
+          multiply<false, true>(sums.of_channels[j], x_step + j * kXTileBytes / 16, ones, false, T());
         }
       }
     }
@@ -191,210 +227,194 @@ class PointwiseWeightProduct {
     fence_all(sums);
   }
 
-  /// 0 beyond the channels, so that what is multiplied there is activation(0) = 0.
-  FUSEDSC_DEVICE void read_coefficients() {
+  FUSEDSC_DEVICE void read_vectors() {
+    for (int i = thread_index(); i < kScales; i += kThreads) {
+      reinterpret_cast<std::uint32_t*>(vectors_)[i] = to_bits(1.0f, 1.0f, T());
+    }
+    publish();
     for (int c = thread_index(); c < kColumns; c += kThreads) {
       const int channel = first_channel_ + c;
-      const bool has = channel < p_.channels;
-      coefficients_[c] = !has ? 0.0f : p_.scale != nullptr ? p_.scale[channel] : 1.0f;
-      coefficients_[kColumns + c] = has && p_.shift != nullptr ? p_.shift[channel] : 0.0f;
+      const bool has = channel < p_.tiles.channels;
+      vectors_[kScales + c] = has && p_.scale != nullptr ? p_.scale[channel] : 1.0f;
+      vectors_[kScales + kColumns + c] = has && p_.shift != nullptr ? p_.shift[channel] : 0.0f;
     }
-    const int row = first_output_ + thread_index() % 128 / 32 * 16 + thread_index() % 32 / 4;
-#pragma unroll
-    for (int i = 0; i < 2 * kRowBlocks; ++i) {
-      const int output = row + i * 8 + i / 2 * 48;
-      const bool has = output < p_.outputs;
-      grad_scale_[i] = !has ? 0.0f : p_.grad_scale != nullptr ? p_.grad_scale[output] : 1.0f;
-      output_scale_[i] = has && p_.output_scale != nullptr ? p_.output_scale[output] : 0.0f;
-      offset_[i] = has && p_.offset != nullptr ? p_.offset[output] : 0.0f;
-      bias_[i] = 0;
+    float* vectors = vectors_ + kOutputScales;
+    for (int row = thread_index(); row < kRows; row += kThreads) {
+      const int output = first_output_ + row;
+      const bool has = output < p_.tiles.outputs;
+      vectors[row] = has && p_.grad_scale != nullptr ? p_.grad_scale[output] : 1.0f;
+      vectors[kRows + row] = has && p_.output_scale != nullptr ? p_.output_scale[output] : 0.0f;
+      vectors[2 * kRows + row] = has && p_.offset != nullptr ? p_.offset[output] : 0.0f;
     }
   }
 
-  /// Where it lies. Each thread has a run of channels, of every 16th position.
-  FUSEDSC_DEVICE void change_x(int slot) const {
+  /// The prologue, where x lies. Each thread has a run of channels, of every 16th (or 32nd) position. There are `pixels`
+  /// of them; beyond the end it leaves zeros.
+  FUSEDSC_DEVICE void change_x(int slot, int pixels) const {
     constexpr int kRunsOfRow = kWide / 8, kRowsAtOnce = 128 / kRunsOfRow;
-    const int run = thread_index() % kRunsOfRow, row = thread_index() % 128 / kRunsOfRow;
+    const int run = thread_ % kRunsOfRow, row = thread_ / kRunsOfRow;
+    const bool is_clamp = p_.activation == Activation::relu || p_.activation == Activation::relu6;
+    const bool to_six = p_.activation == Activation::relu6;
+    const bool is_other = !is_clamp && p_.activation != Activation::identity;
 #pragma unroll
     for (int block = 0; block < kColumnBlocks; ++block) {
-      unsigned char* tile = stages_ + slot * stage_bytes_ + block * kXTileBytes;
+      unsigned char* tile = stages_ + slot * kStageBytes + block * kXTileBytes;
       float scale[8], shift[8];
-      const float* coefficients = coefficients_ + block * kWide + run * 8;
+      const float* coefficients = vectors_ + kScales + block * kWide + run * 8;
       load<4>(coefficients).widen(scale);
       load<4>(coefficients + 4).widen(scale + 4);
       load<4>(coefficients + kColumns).widen(shift);
       load<4>(coefficients + kColumns + 4).widen(shift + 4);
+      uint4 values[kDepth / kRowsAtOnce];
 #pragma unroll
-      for (int i = 0; i < kDepth; i += kRowsAtOnce) {
-        auto* place = reinterpret_cast<uint4*>(tile + place_of_run<kXRowBytes>(row + i, run));
-        const uint4 values = *place;
-        std::uint32_t words[4] = {values.x, values.y, values.z, values.w};
-        change_run(words, scale, shift);
-        *place = {words[0], words[1], words[2], words[3]};
+      for (int i = 0; i < kDepth / kRowsAtOnce; ++i) {
+        values[i] = *reinterpret_cast<const uint4*>(tile + place_of_run<kXRowBytes>(row + i * kRowsAtOnce, run));
+      }
+#pragma unroll
+      for (int i = 0; i < kDepth / kRowsAtOnce; ++i) {
+        std::uint32_t words[4] = {values[i].x, values[i].y, values[i].z, values[i].w};
+        float z[8];
+#pragma unroll
+        for (int v = 0; v < 4; ++v) to_floats(words[v], z[2 * v], z[2 * v + 1], T());
+#pragma unroll
+        for (int v = 0; v < 8; ++v) z[v] = z[v] * scale[v] + shift[v];
+        if (is_other) activate(p_.activation, z);
+        const bool exists = row + i * kRowsAtOnce < pixels;
+#pragma unroll
+        for (int v = 0; v < 4; ++v) {
+          words[v] = to_bits(z[2 * v], z[2 * v + 1], T());
+          if (is_clamp) words[v] = clamped_pair(words[v], to_six, T());
+          if (!exists) words[v] = 0;
+        }
+        *reinterpret_cast<uint4*>(tile + place_of_run<kXRowBytes>(row + i * kRowsAtOnce, run)) = {words[0], words[1],
+                                                                                                words[2], words[3]};
       }
     }
   }
 
-  FUSEDSC_DEVICE void change_run(std::uint32_t (&words)[4], const float (&scale)[8], const float (&shift)[8]) const {
-    float z[8];
+  /// products[0] = what the gradient prologue makes of the sums.
+  FUSEDSC_DEVICE void apply_gradient_seam(Sums& sums) const {
+    const int lane = thread_ % 32, row = thread_ / 32 * 16 + lane / 4;
+    float* channel_sums = vectors_ + kChannelSums + group_ * kColumns;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) to_floats(words[i], z[2 * i], z[2 * i + 1], T());
-#pragma unroll
-    for (int i = 0; i < 8; ++i) z[i] = z[i] * scale[i] + shift[i];
-    const bool is_clamp = p_.activation == Activation::relu || p_.activation == Activation::relu6;
-    if (!is_clamp) activate(p_.activation, z);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      words[i] = to_bits(z[2 * i], z[2 * i + 1], T());
-      if (is_clamp) words[i] = clamped_pair(words[i], p_.activation == Activation::relu6, T());
+    for (int block = 0; block < kColumnBlocks; ++block) {
+      if (lane % 4 != 0 || row >= kWide) continue;
+      channel_sums[block * kWide + row] = sums.of_channels[block][0];
+      channel_sums[block * kWide + row + 8] = sums.of_channels[block][2];
     }
-  }
-
-  /// grad_y through registers.
-  FUSEDSC_DEVICE void multiply_changed(Sums& sums, int slot, int pixel) {
-    const unsigned char* x = stages_ + slot * stage_bytes_;
-    const int lane = thread_index() % 32, run = thread_index() % 128 / 32 * 2 + lane / 8 % 2;
-    const int place = place_of_run<128>(lane % 8 + lane / 16 * 8, run);
-    const int pixels = p_.pixels - pixel - lane % 4 * 2;
-    std::uint32_t rows[kRowBlocks < 2 ? 1 : 2][kSteps][4];
+    group_barrier(group_);
 #pragma unroll
     for (int i = 0; i < kRowBlocks; ++i) {
-      auto& words = rows[i % 2];
-      if (i >= 2) wait_for_products<1>();
-      const unsigned char* grad_y = x + kColumnBlocks * kXTileBytes + i * kTileBytes + place;
+      float grad_scale[2], output_scale[2], offset[2];
 #pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
-        load_matrices<true>(grad_y + step * 16 * 128, words[step]);
-        std::uint32_t outputs[4] = {};
-        if (p_.has_output) load_matrices<true>(grad_y + kRowBlocks * kTileBytes + step * 16 * 128, outputs);
-        change_grad_y(words[step], outputs, i, pixels - step * 16);
+      for (int half = 0; half < 2; ++half) {
+        const float* from = vectors_ + kOutputScales + row + i * 64 + half * 8;
+        grad_scale[half] = from[0];
+        output_scale[half] = from[kRows];
+        offset[half] = from[2 * kRows];
       }
-      fence_all(sums);
-      begin_products();
 #pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
+      for (int c = 0; c < kColumns; c += 8) {
+        const float2 channel = *reinterpret_cast<const float2*>(channel_sums + c + lane % 4 * 2);
 #pragma unroll
-        for (int j = 0; j < kColumnBlocks; ++j) {
-          multiply<true>(sums[i][j], words[step], describe<kXRowBytes>(x + j * kXTileBytes + step * 16 * kXRowBytes), false, T());
+        for (int v = 0; v < 4; ++v) {
+          float& sum = sums.products[0][i][c / kWide][c % kWide / 2 + v];
+          const float other = sums.products[kParts - 1][i][c / kWide][c % kWide / 2 + v];
+          sum = sum * grad_scale[v / 2] +
+                (other * output_scale[v / 2] + (v % 2 == 0 ? channel.x : channel.y) * offset[v / 2]);
         }
       }
-      commit_products();
-      fence_all(sums);
     }
-    wait_for_products<0>();  // here, not where they are needed: the compiler would not let them run asynchronously
-    fence_all(sums);
   }
 
-  /// Pairs of positions of two outputs, 8 further; then, in the last two words, of positions 8 further. There are
-  /// `pixels` of them.
-  FUSEDSC_DEVICE void change_grad_y(std::uint32_t (&words)[4], const std::uint32_t (&outputs)[4], int block,
-                                    int pixels) {
+  /// The group's share, to block memory.
+  FUSEDSC_DEVICE void leave_bias(const Sums& sums) const {
+    const int lane = thread_ % 32;
+    if (lane % 4 != 0) return;
+    int pixels = 0;
+    for (int step = 0; step < steps_; ++step) {
+      pixels += least_of(p_.pixels - (first_step_ + step * stride_) * kDepth, kDepth);
+    }
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int row = 2 * block + i % 2;
-      float a, b, other_a, other_b;
-      to_floats(words[i], a, b, T());
-      to_floats(outputs[i], other_a, other_b, T());
-      a = a * grad_scale_[row] + (other_a * output_scale_[row] + offset_[row]);
-      b = b * grad_scale_[row] + (other_b * output_scale_[row] + offset_[row]);
-      if (i / 2 * 8 >= pixels) a = 0;
-      if (i / 2 * 8 + 1 >= pixels) b = 0;
-      bias_[row] += a + b;
-      words[i] = to_bits(a, b, T());
+    for (int i = 0; i < 2 * kRowBlocks; ++i) {
+      const int row = thread_ / 32 * 16 + lane / 4 + i / 2 * 64 + i % 2 * 8;
+      const float* scales = vectors_ + kOutputScales + row;
+      vectors_[kBiasSums + group_ * kRows + row] =
+          sums.of_rows[0][i / 2][i % 2 * 2] * scales[0] +
+          (sums.of_rows[kParts - 1][i / 2][i % 2 * 2] * scales[kRows] + static_cast<float>(pixels) * scales[2 * kRows]);
     }
   }
 
   // ------------------------------------------------------------------------------------------- by all threads of a block
 
-  FUSEDSC_DEVICE void leave(const Sums& sums) {
-    write_own(sums);
-    block_barrier();
-    const bool has_bias = kSeams && first_channel_ == 0;
-    const int channel_runs = least_of(p_.channels - first_channel_, kColumns) / 4, runs = channel_runs + (has_bias ? 1 : 0);
-    const int items = least_of(p_.outputs - first_output_, kRows) * runs;
-#pragma unroll 1
-    for (int item = thread_index(); item < items; item += kThreads) {
-      const int row = item / runs, run = item - row * runs;
-      float* place = sums_ + row * kPitch + (run < channel_runs ? run * 4 : kColumns);
-      float4 sum = *reinterpret_cast<const float4*>(place);
+  FUSEDSC_DEVICE static const float* of_quad(const Result& sums, int quad) {
+    const int column = quad % (kColumns / 8) * 8;
+    return sums[quad / (kColumns / 8)][column / kWide] + column % kWide / 2;
+  }
+
+  FUSEDSC_DEVICE void leave(const Result& sums) {
 #pragma unroll
-      for (int group = 1; group < kGroups; ++group) {
-        add(sum, *reinterpret_cast<const float4*>(place + group * kRows * kPitch));
-      }
-      if (p_.cluster == 1) store_run(row, run, channel_runs, sum);
-      else *reinterpret_cast<float4*>(place) = sum;
+    for (int quad = 0; quad < kQuads; ++quad) {
+      if (quad % kGroups == group_ || !exists(quad)) continue;
+      const float* from = of_quad(sums, quad);
+      *place_of(quad, group_) = {from[0], from[1], from[2], from[3]};
+    }
+    block_barrier();
+#pragma unroll
+    for (int quad = 0; quad < kQuads; ++quad) {
+      if (quad % kGroups != group_ || !exists(quad)) continue;
+      const float* from = of_quad(sums, quad);
+      float4 sum = {from[0], from[1], from[2], from[3]};
+#pragma unroll
+      for (int i = 1; i < kGroups; ++i) add(sum, *place_of(quad, quad % kGroups + i));
+      if (p_.cluster == 1) leave_quad(p_.tiles, tile_, split_, quad, thread_, sum, T());
+      else *place_of(quad, quad % kGroups + 1) = sum;
+    }
+    float bias = 0;
+    const bool has_bias = kBias && first_channel_ == 0 && thread_index() < kRows;
+    const int output = first_output_ + thread_index();
+    if (has_bias) {
+      for (int group = 0; group < kGroups; ++group) bias += vectors_[kBiasSums + group * kRows + thread_index()];
+      if (p_.cluster == 1) leave_bias_of(p_.tiles, split_, output, bias, T());
+      else vectors_[kBiasSums + kGroups * kRows + thread_index()] = bias;
     }
     if (p_.cluster == 1) return;
     cluster_barrier();
 #pragma unroll 1
-    for (int item = rank_ * kThreads + thread_index(); item < items; item += p_.cluster * kThreads) {
-      const int row = item / runs, run = item - row * runs;
-      const float* place = sums_ + row * kPitch + (run < channel_runs ? run * 4 : kColumns);
+    for (int quad = rank_ * kGroups + group_; quad < kQuads; quad += p_.cluster * kGroups) {
+      if (!exists(quad)) continue;
+      const float4* place = place_of(quad, quad % kGroups + 1);
       float4 sum = load_of_block(place, 0);
 #pragma unroll 4
       for (int rank = 1; rank < p_.cluster; ++rank) add(sum, load_of_block(place, rank));
-      store_run(row, run, channel_runs, sum);
+      leave_quad(p_.tiles, tile_, split_, quad, thread_, sum, T());
+    }
+    if (has_bias && rank_ == 0) {
+      const float* place = vectors_ + kBiasSums + kGroups * kRows + thread_index();
+      for (int rank = 1; rank < p_.cluster; ++rank) bias += load_of_block(place, rank);
+      leave_bias_of(p_.tiles, split_, output, bias, T());
     }
     cluster_barrier();  // no block's memory goes before all have read it
   }
 
-  FUSEDSC_DEVICE static void add(float4& sum, const float4& other) {
-    sum.x += other.x;
-    sum.y += other.y;
-    sum.z += other.z;
-    sum.w += other.w;
+  FUSEDSC_DEVICE bool exists(int quad) const {
+    return first_channel_ + quad % (kColumns / 8) * 8 < p_.tiles.channels &&
+           first_output_ + quad / (kColumns / 8) * 64 + thread_ / 32 * 16 < p_.tiles.outputs;
   }
 
-  FUSEDSC_DEVICE void write_own(const Sums& sums) {
-    const int lane = thread_index() % 32;
-    float* own = sums_ + (group_ * kRows + thread_index() % 128 / 32 * 16 + lane / 4) * kPitch;
-#pragma unroll
-    for (int i = 0; i < kRowBlocks; ++i) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        float* row = own + (i * 64 + half * 8) * kPitch;
-#pragma unroll
-        for (int j = 0; j < kColumnBlocks; ++j) {
-#pragma unroll
-          for (int run = 0; run < kWide / 8; ++run) {
-            const float* pair = sums[i][j] + run * 4 + half * 2;
-            *reinterpret_cast<float2*>(row + j * kWide + run * 8 + lane % 4 * 2) = {pair[0], pair[1]};
-          }
-        }
-        if constexpr (kSeams) {
-          float bias = bias_[2 * i + half];
-          bias += shuffle_xor(bias, 1);
-          bias += shuffle_xor(bias, 2);
-          if (lane % 4 == 0) row[kColumns] = bias;
-        }
-      }
-    }
-  }
-
-  /// Four neighbouring channels of an output, or its bias.
-  FUSEDSC_DEVICE void store_run(int row, int run, int channel_runs, const float4& sum) const {
-    const int output = first_output_ + row, channel = first_channel_ + run * 4;
-    if (p_.partials != nullptr) {
-      const std::int64_t line = static_cast<std::int64_t>(split_) * p_.outputs + output;
-      float* to = p_.partials + line * (p_.channels + 4) + (run < channel_runs ? channel : p_.channels);
-      *reinterpret_cast<float4*>(to) = sum;
-    } else if (run == channel_runs) {
-      if (p_.bias != nullptr) from_accumulator(sum.x, static_cast<T*>(p_.bias)[output]);
-    } else if (p_.weight != nullptr) {
-      store<4>(&sum.x, static_cast<T*>(p_.weight) + output * p_.weight_row + channel);
-    }
+  /// Where `group` leaves a quad for the one that owns it.
+  FUSEDSC_DEVICE float4* place_of(int quad, int group) const {
+    const int owner = quad % kGroups, number = (group - owner - 1 + kGroups) % kGroups;
+    return quads_ + ((owner * (kGroups - 1) + number) * kOwnQuads + quad / kGroups) * 128 + thread_;
   }
 
   const PointwiseWeightParameters& p_;
-  int group_, rank_, split_, first_output_, first_channel_, first_tile_, tile_step_, tiles_, stage_bytes_;
-  int next_tile_ = 0;  ///< what the leader copies next
-  bool is_leader_;
+  int group_, thread_, rank_, tile_, split_, first_output_, first_channel_;
+  int first_step_, stride_, steps_, next_step_ = 0;  ///< next_step_: what the leader copies next
   unsigned char* stages_;
   Barrier* barriers_;
-  float *sums_, *coefficients_;
-  // Of a thread's outputs.
-  float grad_scale_[kSeams ? 2 * kRowBlocks : 1], output_scale_[kSeams ? 2 * kRowBlocks : 1],
-      offset_[kSeams ? 2 * kRowBlocks : 1], bias_[kSeams ? 2 * kRowBlocks : 1];
+  float4* quads_;
+  float* vectors_;
 };
 
 }  // namespace fusedsc::gpu::hopper

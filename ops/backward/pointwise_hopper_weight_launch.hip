@@ -26,32 +26,32 @@ __global__ void __launch_bounds__(kWeightSumThreads) sum_kernel(const WeightSumP
   sum_weight_partials<T>(p);
 }
 
-template <class T, bool kSeams, int kRowBlocks, int kColumns, int kGroups, int kDepth>
+template <class T, PointwiseWeightKind kKind, int kRowBlocks, int kColumns, int kGroups, int kDepth>
 constexpr PointwiseWeightInstance instance(DataType dtype) {
-  using Product = PointwiseWeightProduct<T, kRowBlocks, kColumns, kGroups, kDepth, kSeams>;
-  return {dtype,  kSeams,  kRowBlocks * 64, kColumns, kGroups, kDepth, weight_kernel<Product>,
-          Product::memory_bytes};
+  using Product = PointwiseWeightProduct<T, kKind, kRowBlocks, kColumns, kGroups, kDepth>;
+  return {dtype, kKind, Product::kRows, kColumns, kGroups, kDepth, weight_kernel<Product>, Product::memory_bytes};
 }
 
 #ifndef ONLY_HALF
-#define FUSEDSC_BOTH(seams, rows, columns, groups, depth)                         \
-  instance<Float16, seams, rows, columns, groups, depth>(DataType::float16), \
-      instance<BFloat16, seams, rows, columns, groups, depth>(DataType::bfloat16)
+#define FUSEDSC_BOTH(kind, rows, columns, groups, depth)                                            \
+  instance<Float16, PointwiseWeightKind::kind, rows, columns, groups, depth>(DataType::float16), \
+      instance<BFloat16, PointwiseWeightKind::kind, rows, columns, groups, depth>(DataType::bfloat16)
 #else
-#define FUSEDSC_BOTH(seams, rows, columns, groups, depth)                         \
-  instance<Float16, seams, rows, columns, groups, depth>(DataType::float16)
+#define FUSEDSC_BOTH(kind, rows, columns, groups, depth)                         \
+  instance<Float16, PointwiseWeightKind::kind, rows, columns, groups, depth>(DataType::float16)
 #endif
 
 const PointwiseWeightInstance kInstances[] = {
-    // seams; blocks of 64 outputs, channels, groups of warps, positions
-    FUSEDSC_BOTH(false, 1, 32, 4, 64), FUSEDSC_BOTH(false, 1, 64, 4, 64), FUSEDSC_BOTH(false, 1, 128, 4, 64),
-    FUSEDSC_BOTH(false, 1, 192, 3, 32), FUSEDSC_BOTH(false, 1, 256, 2, 32), FUSEDSC_BOTH(false, 2, 32, 4, 64),
-    FUSEDSC_BOTH(false, 2, 64, 4, 64), FUSEDSC_BOTH(false, 2, 128, 2, 64), FUSEDSC_BOTH(false, 3, 32, 4, 32),
-    FUSEDSC_BOTH(false, 3, 64, 3, 32), FUSEDSC_BOTH(false, 4, 64, 2, 32),
-    FUSEDSC_BOTH(true, 1, 32, 4, 64), FUSEDSC_BOTH(true, 1, 64, 4, 64), FUSEDSC_BOTH(true, 1, 128, 3, 64),
-    FUSEDSC_BOTH(true, 1, 192, 3, 32), FUSEDSC_BOTH(true, 1, 256, 2, 32), FUSEDSC_BOTH(true, 2, 32, 4, 32),
-    FUSEDSC_BOTH(true, 2, 64, 3, 32), FUSEDSC_BOTH(true, 2, 128, 2, 32), FUSEDSC_BOTH(true, 3, 32, 3, 32),
-    FUSEDSC_BOTH(true, 3, 64, 2, 32), FUSEDSC_BOTH(true, 4, 64, 2, 32),
+    // blocks of 64 outputs, channels, groups of warps, positions
+    FUSEDSC_BOTH(plain, 1, 32, 4, 64), FUSEDSC_BOTH(plain, 1, 64, 4, 64), FUSEDSC_BOTH(plain, 1, 96, 4, 64),
+    FUSEDSC_BOTH(plain, 1, 128, 4, 64), FUSEDSC_BOTH(plain, 1, 192, 3, 32), FUSEDSC_BOTH(plain, 1, 256, 2, 32),
+    FUSEDSC_BOTH(plain, 2, 32, 4, 64), FUSEDSC_BOTH(plain, 2, 64, 4, 64), FUSEDSC_BOTH(plain, 2, 128, 2, 64),
+    FUSEDSC_BOTH(plain, 3, 32, 4, 32), FUSEDSC_BOTH(plain, 3, 64, 3, 32), FUSEDSC_BOTH(plain, 4, 64, 2, 32),
+    FUSEDSC_BOTH(seams, 1, 32, 4, 64), FUSEDSC_BOTH(seams, 1, 64, 4, 64), FUSEDSC_BOTH(seams, 1, 96, 3, 64),
+    FUSEDSC_BOTH(seams, 1, 128, 2, 64), FUSEDSC_BOTH(seams, 2, 32, 4, 32),
+    FUSEDSC_BOTH(seams, 2, 64, 2, 64), FUSEDSC_BOTH(seams, 3, 32, 3, 32), FUSEDSC_BOTH(seams, 3, 64, 2, 32),
+    FUSEDSC_BOTH(seams, 4, 32, 2, 32),
+    FUSEDSC_BOTH(bias, 1, 64, 4, 64), FUSEDSC_BOTH(bias, 1, 128, 2, 64),
 };
 
 struct Cut {
@@ -63,19 +63,19 @@ Cut cut(const PointwiseWeightInstance& instance, const PointwiseWeightParameters
   constexpr int kMostStages = 8;
   Cut best;
   int stages = kMostStages;
-  while (stages >= 2 && instance.memory(stages, p.has_output) > static_cast<int>(kBlockMemoryLimit)) --stages;
+  while (stages >= 2 && instance.memory(stages) > static_cast<int>(kBlockMemoryLimit)) --stages;
   if (stages < 2) return best;
-  const std::int64_t tiles = divide_up(p.outputs, instance.rows) * divide_up(p.channels, instance.columns);
+  const std::int64_t tiles = divide_up(p.tiles.outputs, instance.rows) * divide_up(p.tiles.channels, instance.columns);
   const std::int64_t steps = divide_up(p.pixels, instance.depth * instance.groups);
   for (const int cluster : {1, 2, 4, 8}) {
     const std::int64_t most = std::max<std::int64_t>(1, size / tiles / cluster);
     for (const std::int64_t splits : {std::int64_t{1}, std::min(most, divide_up(steps, cluster))}) {
       const std::int64_t blocks = tiles * cluster * splits;
       const double rounds = static_cast<double>(divide_up(blocks, size));
-      const double step_bytes = (instance.rows * (p.has_output ? 2.0 : 1.0) + instance.columns) * instance.depth * 2 * instance.groups;
+      const double step_bytes = (instance.rows * (instance.kind != PointwiseWeightKind::plain ? 2.0 : 1.0) + instance.columns) * instance.depth * 2 * instance.groups;
       double cost = rounds * (3000 + static_cast<double>(divide_up(steps, cluster * splits)) * (200 + step_bytes / 24));
       cost += instance.rows * instance.columns * (instance.groups + cluster + 2) / 128.0;
-      if (splits > 1) cost += 2500 + static_cast<double>(splits) * p.outputs * p.channels * 8 / 2000;
+      if (splits > 1) cost += 2500 + static_cast<double>(splits) * p.tiles.outputs * p.tiles.channels * 8 / 2000;
       if (const char* wanted = getenv("FUSEDSC_WG")) {
         int r, c, k, s;
         sscanf(wanted, "%d,%d,%d,%d", &r, &c, &k, &s);
@@ -87,21 +87,29 @@ Cut cut(const PointwiseWeightInstance& instance, const PointwiseWeightParameters
   return best;
 }
 
-/// Launches with what <<<>>> cannot say.
+/// Blocks in clusters; they may start while the kernel before them in the stream ends, until wait_for_previous_kernel().
 template <class Parameters>
-void launch_with(void (*kernel)(Parameters), std::int64_t blocks, int threads, int memory, void* stream, const cudaLaunchAttribute& attribute,
-                 const Parameters& parameters, int pdl = 0) {
+void launch_early(void (*kernel)(Parameters), std::int64_t blocks, int threads, int memory, int cluster, void* stream,
+                  const Parameters& parameters) {
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim.x = static_cast<unsigned>(cluster);
+  attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(blocks));
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = static_cast<std::size_t>(memory);
   config.stream = static_cast<Stream>(stream);
-  cudaLaunchAttribute attributes[] = {attribute, {}};
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
   config.attrs = attributes;
-  config.numAttrs = 1 + pdl;
+  config.numAttrs = 2;
   allow_block_memory(kernel, config.dynamicSmemBytes);
+  if (getenv("FUSEDSC_CLUSTERS")) {
+    int n = 0;
+    cudaOccupancyMaxActiveClusters(&n, kernel, &config);
+    printf("cluster %d: %d active\n", cluster, n);
+  }
   check_vendor(cudaLaunchKernelEx(&config, kernel, parameters), kName);
 }
 
@@ -120,69 +128,68 @@ bool PointwiseWeightPass::suits(const PointwiseBackwardArguments& a) {
 
 PointwiseWeightPass::PointwiseWeightPass(const PointwiseBackwardArguments& a, Arena& arena) {
   const GradientPrologue& gradient = a.gradient_prologue;
+  WeightTiles& tiles = p_.tiles;
   p_.pixels = static_cast<int>(a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3]);
-  p_.outputs = static_cast<int>(a.grad_y.sizes[1]);
-  p_.channels = static_cast<int>(a.x.sizes[1]);
+  tiles.outputs = static_cast<int>(a.grad_y.sizes[1]);
+  tiles.channels = static_cast<int>(a.x.sizes[1]);
   p_.grad_scale = static_cast<const float*>(gradient.grad_scale.data);
   p_.output_scale = static_cast<const float*>(gradient.output_scale.data);
   p_.offset = static_cast<const float*>(gradient.offset.data);
-  p_.has_output = static_cast<bool>(gradient);
   p_.scale = static_cast<const float*>(a.prologue.scale.data);
   p_.shift = static_cast<const float*>(a.prologue.shift.data);
   p_.activation = a.prologue.activation;
   p_.has_prologue = static_cast<bool>(a.prologue);
-  const bool seams = a.prologue || gradient || a.grad_bias;
+  const PointwiseWeightKind kind = a.grad_bias               ? PointwiseWeightKind::bias
+                                   : a.prologue || gradient ? PointwiseWeightKind::seams
+                                                             : PointwiseWeightKind::plain;
   const int size = multiprocessors();
   Cut best;
   for (const PointwiseWeightInstance& instance : kInstances) {
-    if (instance.dtype != a.x.dtype || instance.seams != seams) continue;
+    if (instance.dtype != a.x.dtype || instance.kind != kind) continue;
     const Cut candidate = cut(instance, p_, size);
     if (candidate.cost >= best.cost) continue;
     best = candidate;
     instance_ = &instance;
   }
   p_.pixel_tiles = static_cast<int>(divide_up(p_.pixels, instance_->depth));
-  p_.output_tiles = static_cast<int>(divide_up(p_.outputs, instance_->rows));
-  p_.channel_tiles = static_cast<int>(divide_up(p_.channels, instance_->columns));
   p_.cluster = best.cluster;
   p_.splits = best.splits;
   p_.stages = best.stages;
-  p_.weight = a.grad_weight.data;
-  p_.weight_row = a.grad_weight.strides[0];
-  p_.bias = a.grad_bias.data;
-  if (p_.splits > 1) {
-    p_.partials = arena.take<float>(static_cast<std::int64_t>(p_.splits) * p_.outputs * (p_.channels + 4));
-  }
+  tiles.rows = instance_->rows;
+  tiles.columns = instance_->columns;
+  tiles.output_tiles = static_cast<int>(divide_up(tiles.outputs, tiles.rows));
+  tiles.channel_tiles = static_cast<int>(divide_up(tiles.channels, tiles.columns));
+  tiles.weight = a.grad_weight.data;
+  tiles.weight_row = a.grad_weight.strides[0];
+  tiles.bias = a.grad_bias.data;
+  if (p_.splits == 1) return;
+  const std::int64_t sums = std::int64_t{tiles.output_tiles} * tiles.rows * tiles.channel_tiles * tiles.columns;
+  tiles.partials = arena.take<float4>(p_.splits * sums / 4);
+  if (a.grad_bias) tiles.bias_partials = arena.take<float>(std::int64_t{p_.splits} * tiles.outputs);
 }
 
 void PointwiseWeightPass::run(const PointwiseBackwardArguments& a, void* stream) const {
   PointwiseWeightParameters p = p_;
   const auto map = [&](const ConstTensorView& view, int columns) {
-    if (!view) return CUtensorMap{};
     const PointwiseMatrix matrix = activation_matrix(view, 1, true);
     return map_of(matrix.data, a.x.dtype, view.sizes[1], p.pixels, matrix.first, columns, instance_->depth);
   };
-  p.x = map(a.x, std::min(instance_->columns, 64));
+  p.x = map(a.x, instance_->columns % 64 == 0 ? 64 : 32);
   p.grad_y = map(a.grad_y, 64);
-  p.output = map(a.gradient_prologue.output, 64);
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim.x = static_cast<unsigned>(p.cluster);
-  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
-  const std::int64_t blocks = std::int64_t{p.output_tiles} * p.channel_tiles * p.cluster * p.splits;
+  p.output = a.gradient_prologue ? map(a.gradient_prologue.output, 64) : p.grad_y;
   const int debug = getenv("FUSEDSC_DEBUG") ? atoi(getenv("FUSEDSC_DEBUG")) : 0;
   p.debug = debug;
-  launch_with(instance_->kernel, blocks, instance_->groups * 128, instance_->memory(p.stages, p.has_output), stream, attribute, p, debug & 8 ? 0 : 1);
+  const WeightTiles& tiles = p.tiles;
+  const std::int64_t blocks = std::int64_t{tiles.output_tiles} * tiles.channel_tiles * p.cluster * p.splits;
+  launch_early(instance_->kernel, blocks, instance_->groups * 128, instance_->memory(p.stages), p.cluster, stream, p);
   if (p.splits == 1 || (debug & 1)) return;
 
-  WeightSumParameters sum{p.partials, p.splits, p.outputs, p.channels, 1, p.weight, p.bias, p.weight_row};
+  WeightSumParameters sum{tiles, p.splits, 1};
   while (sum.lanes < 32 && sum.lanes * 4 < sum.splits) sum.lanes *= 2;
-  attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  const std::int64_t threads = std::int64_t{p.outputs} * (p.channels / 4 + 1) * sum.lanes;
-  launch_with(a.x.dtype == DataType::float16 ? sum_kernel<Float16> : sum_kernel<BFloat16>,
-              divide_up(threads, kWeightSumThreads), kWeightSumThreads, 0, stream, attribute, sum);
+  const std::int64_t fours = blocks / (p.cluster * p.splits) * tiles.rows * tiles.columns / 4 +
+                             (tiles.bias_partials != nullptr ? tiles.outputs / 4 : 0);
+  launch_early(a.x.dtype == DataType::float16 ? sum_kernel<Float16> : sum_kernel<BFloat16>,
+               divide_up(fours * sum.lanes, kWeightSumThreads), kWeightSumThreads, 0, 1, stream, sum);
 }
 
 }  // namespace fusedsc::gpu::hopper

@@ -1,49 +1,100 @@
-/// The second pass of the weight gradient on Hopper GPUs: adds the clusters' sums in a fixed order.
+/// Where sums of the weight gradient on Hopper GPUs go: to the weight, or, of each split, to a workspace, from where a
+/// second kernel adds them up in a fixed order.
 #pragma once
 
 #include "fusedsc/common/gpu/hopper_cluster.h"
 
 namespace fusedsc::gpu::hopper {
 
+/// A weight gradient in tiles of rows (outputs) and columns (channels). A thread has sums in fours: of two neighbouring
+/// channels, of an output and of the one 8 further.
+struct WeightTiles {
+  int outputs = 0, channels = 0;
+  int rows = 0, columns = 0;  ///< of a tile
+  int output_tiles = 1, channel_tiles = 1;
+  void *weight = nullptr, *bias = nullptr;  ///< or null: not wanted
+  std::int64_t weight_row = 0;
+  float4* partials = nullptr;       ///< [split][tile][four][thread of 128]; null: there is one split
+  float* bias_partials = nullptr;  ///< [split][output]
+};
+
+FUSEDSC_DEVICE void add(float4& sum, const float4& other) {
+  sum.x += other.x;
+  sum.y += other.y;
+  sum.z += other.z;
+  sum.w += other.w;
+}
+
+/// The first output and channel of a four.
+FUSEDSC_DEVICE int2 place_of_quad(const WeightTiles& p, int tile, int quad, int thread) {
+  const int row_quads = p.columns / 8;
+  return {tile / p.channel_tiles * p.rows + quad / row_quads * 64 + thread / 32 * 16 + thread % 32 / 4,
+          tile % p.channel_tiles * p.columns + quad % row_quads * 8 + thread % 4 * 2};
+}
+
+template <class T>
+FUSEDSC_DEVICE void store_quad(const WeightTiles& p, int2 place, const float4& sum, T) {
+  if (p.weight == nullptr || place.y >= p.channels) return;
+  T* to = static_cast<T*>(p.weight) + place.x * p.weight_row + place.y;
+  const float sums[4] = {sum.x, sum.y, sum.z, sum.w};
+  if (place.x < p.outputs) store<2>(sums, to);
+  if (place.x + 8 < p.outputs) store<2>(sums + 2, to + 8 * p.weight_row);
+}
+
+template <class T>
+FUSEDSC_DEVICE void leave_quad(const WeightTiles& p, int tile, int split, int quad, int thread, const float4& sum, T) {
+  if (p.partials == nullptr) return store_quad(p, place_of_quad(p, tile, quad, thread), sum, T());
+  const int quads = p.rows / 64 * p.columns / 8, tiles = p.output_tiles * p.channel_tiles;
+  p.partials[((static_cast<std::int64_t>(split) * tiles + tile) * quads + quad) * 128 + thread] = sum;
+}
+
+template <class T>
+FUSEDSC_DEVICE void leave_bias_of(const WeightTiles& p, int split, int output, float sum, T) {
+  if (output >= p.outputs) return;
+  if (p.bias_partials != nullptr) p.bias_partials[static_cast<std::int64_t>(split) * p.outputs + output] = sum;
+  else if (p.bias != nullptr) from_accumulator(sum, static_cast<T*>(p.bias)[output]);
+}
+
 inline constexpr int kWeightSumThreads = 256;
 
 struct WeightSumParameters {
-  const float* partials = nullptr;  ///< [split][output][channels and 4 more, the first of which is the bias]
-  int splits = 0, outputs = 0, channels = 0;
-  int lanes = 1;  ///< neighbouring threads that share four channels: a power of two, at most 32
-  void *weight = nullptr, *bias = nullptr;
-  std::int64_t weight_row = 0;
+  WeightTiles tiles;
+  int splits = 1;
+  int lanes = 1;  ///< threads that share a four: a power of two, at most 32
 };
 
 template <class T>
 FUSEDSC_DEVICE void sum_weight_partials(const WeightSumParameters& p) {
-  const int thread = static_cast<int>(block_index()) * kWeightSumThreads + thread_index();
-  const int item = thread / p.lanes, lane = thread % p.lanes, runs = p.channels / 4 + 1;
-  const int output = item / runs, channel = (item - output * runs) * 4;
   let_next_kernel_start();
+  const WeightTiles& tiles = p.tiles;
+  const int items_of_block = kWeightSumThreads / p.lanes, lane = thread_index() / items_of_block;
+  const int item = static_cast<int>(block_index()) * items_of_block + thread_index() % items_of_block;
+  const int quads = tiles.rows / 64 * tiles.columns / 8, all = tiles.output_tiles * tiles.channel_tiles * quads * 128;
+  const int2 place = place_of_quad(tiles, item / 128 / quads, item / 128 % quads, item % 128);
+  const bool is_bias = item >= all;
+  const float4* from = nullptr;
+  std::int64_t step = all;
+  if (!is_bias && place.x < tiles.outputs && place.y < tiles.channels) from = tiles.partials + item;
+  if (is_bias && tiles.bias_partials != nullptr && (item - all) * 4 < tiles.outputs) {
+    from = reinterpret_cast<const float4*>(tiles.bias_partials) + (item - all);
+    step = tiles.outputs / 4;
+  }
   wait_for_previous_kernel();
+  __shared__ float4 sums[kWeightSumThreads];
   float4 sum = {};
-  if (output < p.outputs) {
-    const auto* from = reinterpret_cast<const float4*>(p.partials) + item;
-    const std::int64_t step = static_cast<std::int64_t>(p.outputs) * runs;
+  if (from != nullptr) {
 #pragma unroll 4
-    for (int split = lane; split < p.splits; split += p.lanes) {
-      const float4 other = from[split * step];
-      sum = {sum.x + other.x, sum.y + other.y, sum.z + other.z, sum.w + other.w};
-    }
+    for (int split = lane; split < p.splits; split += p.lanes) add(sum, from[split * step]);
   }
-  for (int distance = 1; distance < p.lanes; distance *= 2) {
-    sum.x += shuffle_xor(sum.x, distance);
-    sum.y += shuffle_xor(sum.y, distance);
-    sum.z += shuffle_xor(sum.z, distance);
-    sum.w += shuffle_xor(sum.w, distance);
+  for (int lanes = p.lanes / 2; lanes > 0; lanes /= 2) {
+    sums[thread_index()] = sum;
+    block_barrier();
+    if (lane < lanes) add(sum, sums[thread_index() + lanes * items_of_block]);
+    block_barrier();
   }
-  if (output >= p.outputs || lane != 0) return;
-  if (channel < p.channels) {
-    if (p.weight != nullptr) store<4>(&sum.x, static_cast<T*>(p.weight) + output * p.weight_row + channel);
-  } else if (p.bias != nullptr) {
-    from_accumulator(sum.x, static_cast<T*>(p.bias)[output]);
-  }
+  if (lane != 0 || from == nullptr) return;
+  if (is_bias) store<4>(&sum.x, static_cast<T*>(tiles.bias) + (item - all) * 4);
+  else store_quad(tiles, place, sum, T());
 }
 
 }  // namespace fusedsc::gpu::hopper

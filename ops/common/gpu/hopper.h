@@ -78,6 +78,11 @@ FUSEDSC_DEVICE std::uint64_t describe(const void* tile) {
   return (address_of(tile) & 0x3ffff) >> 4 | std::uint64_t{1} << 16 | kGroup << 32 | kExchange << 62;
 }
 
+/// Describes an operand whose elements are all the same: 512 bytes of them, in any order.
+FUSEDSC_DEVICE std::uint64_t describe_constant(const void* elements) {
+  return (address_of(elements) & 0x3ffff) >> 4 | std::uint64_t{8} << 16 | std::uint64_t{8} << 32;
+}
+
 /// Four 8x8 matrices of 16-bit elements; each lane says where a row begins. Transposed: lanes get pairs of a column.
 /// Their order is that of waits and barriers; other loads and stores may pass.
 template <bool kTransposed = false>
@@ -128,6 +133,8 @@ FUSEDSC_DEVICE void fence(float (&sums)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(sums[i])::"memory");
 }
 
+#define FUSEDSC_SUMS_4(d) "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+#define FUSEDSC_LIST_4 "%0, %1, %2, %3"
 #define FUSEDSC_SUMS_16(d)                                                                                    \
   "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), \
       "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
@@ -162,6 +169,8 @@ FUSEDSC_DEVICE void fence(float (&sums)[kCount]) {
                  : "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]), "l"(cols), "r"(is_first ? 0 : 1),           \
                    "n"(kTransposed ? 1 : 0));                                                                          \
   }
+#define FUSEDSC_PRODUCTS_8(Type, name) \
+  FUSEDSC_PRODUCTS(Type, name, 4, "8", "%4", "%5", "%6", "%7", "%8", "%4", "%5", "%6", "%7", "%8", "%9", "%10")
 #define FUSEDSC_PRODUCTS_32(Type, name)                                                                               \
   FUSEDSC_PRODUCTS(Type, name, 16, "32", "%16", "%17", "%18", "%19", "%20", "%16", "%17", "%18", "%19", "%20", "%21", \
                    "%22")
@@ -169,8 +178,10 @@ FUSEDSC_DEVICE void fence(float (&sums)[kCount]) {
   FUSEDSC_PRODUCTS(Type, name, 32, "64", "%32", "%33", "%34", "%35", "%36", "%32", "%33", "%34", "%35", "%36", "%37", \
                    "%38")
 
-// Products of 64 rows, and 32 or 64 columns, by 16 values of k. A has its k innermost, or its rows if kRowsTransposed;
-// B its k, or its columns if kTransposed.
+// Products of 64 rows, and 8, 32 or 64 columns, by 16 values of k. A has its k innermost, or its rows if
+// kRowsTransposed; B its k, or its columns if kTransposed.
+FUSEDSC_PRODUCTS_8(Float16, "f16")
+FUSEDSC_PRODUCTS_8(BFloat16, "bf16")
 FUSEDSC_PRODUCTS_32(Float16, "f16")
 FUSEDSC_PRODUCTS_32(BFloat16, "bf16")
 FUSEDSC_PRODUCTS_64(Float16, "f16")
@@ -178,10 +189,13 @@ FUSEDSC_PRODUCTS_64(BFloat16, "bf16")
 
 #undef FUSEDSC_PRODUCTS_64
 #undef FUSEDSC_PRODUCTS_32
+#undef FUSEDSC_PRODUCTS_8
 #undef FUSEDSC_PRODUCTS
 #undef FUSEDSC_LIST_32
 #undef FUSEDSC_LIST_16
+#undef FUSEDSC_LIST_4
 #undef FUSEDSC_SUMS_32
 #undef FUSEDSC_SUMS_16
+#undef FUSEDSC_SUMS_4
 
 }  // namespace fusedsc::gpu::hopper

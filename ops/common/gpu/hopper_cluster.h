@@ -11,7 +11,7 @@ FUSEDSC_DEVICE void cluster_barrier() {
 }
 
 /// What block number `rank` has in its memory where this block has `place`.
-FUSEDSC_DEVICE float4 load_of_block(const float* place, int rank) {
+FUSEDSC_DEVICE float4 load_of_block(const float4* place, int rank) {
   float4 value;
   asm volatile(
       "{\n.reg .u32 there;\nmapa.shared::cluster.u32 there, %4, %5;\n"
@@ -19,6 +19,14 @@ FUSEDSC_DEVICE float4 load_of_block(const float* place, int rank) {
       : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
       : "r"(address_of(place)), "r"(rank)
       : "memory");
+  return value;
+}
+FUSEDSC_DEVICE float load_of_block(const float* place, int rank) {
+  float value;
+  asm volatile("{\n.reg .u32 there;\nmapa.shared::cluster.u32 there, %1, %2;\nld.shared::cluster.f32 %0, [there];\n}"
+               : "=f"(value)
+               : "r"(address_of(place)), "r"(rank)
+               : "memory");
   return value;
 }
 
