@@ -148,41 +148,40 @@ FUSEDSC_DEVICE void fence(float (&sums)[kCount]) {
 #define FUSEDSC_LIST_32 \
   FUSEDSC_LIST_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 
-#define FUSEDSC_PRODUCTS(Type, name, count, size, a, b, again, transposed, rows_transposed, a0, a1, a2, a3,        \
-                         b_of_registers, again_of_registers, transposed_of_registers)                              \
-  /* sums += A * B, A of block memory; `is_first`: = instead of += */                                              \
-  template <bool kTransposed, bool kRowsTransposed = false>                                                        \
-  FUSEDSC_DEVICE void multiply(float(&d)[count], std::uint64_t rows, std::uint64_t cols, bool is_first, Type) {    \
-    asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, " again ", 0;\nwgmma.mma_async.sync.aligned.m64n" size    \
-                 "k16.f32." name "." name " {" FUSEDSC_LIST_##count "}, " a ", " b ", more, 1, 1, " rows_transposed \
-                 ", " transposed ";\n}"                                                                            \
-                 : FUSEDSC_SUMS_##count(d)                                                                         \
-                 : "l"(rows), "l"(cols), "r"(is_first ? 0 : 1), "n"(kTransposed ? 1 : 0),                          \
-                   "n"(kRowsTransposed ? 1 : 0));                                                                  \
-  }                                                                                                                \
-  /* A of registers, in the order of load_matrices. */                                                             \
-  template <bool kTransposed>                                                                                      \
-  FUSEDSC_DEVICE void multiply(float(&d)[count], const std::uint32_t(&rows)[4], std::uint64_t cols, bool is_first, \
-                               Type) {                                                                             \
-    asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, " again_of_registers                                      \
-                 ", 0;\nwgmma.mma_async.sync.aligned.m64n" size "k16.f32." name "." name " {" FUSEDSC_LIST_##count \
-                 "}, {" a0 ", " a1 ", " a2 ", " a3 "}, " b_of_registers ", more, 1, 1, " transposed_of_registers   \
-                 ";\n}"                                                                                            \
-                 : FUSEDSC_SUMS_##count(d)                                                                         \
-                 : "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]), "l"(cols), "r"(is_first ? 0 : 1),       \
-                   "n"(kTransposed ? 1 : 0));                                                                      \
+#define FUSEDSC_PRODUCTS(Type, name, count, size, a, b, again, transposed, rows_transposed, a0, a1, a2, a3,            \
+                         b_of_registers, again_of_registers, transposed_of_registers)                                  \
+  /* sums += A * B, A of block memory; `is_first`: = instead of += */                                                  \
+  template <bool kTransposed, bool kRowsTransposed = false>                                                            \
+  FUSEDSC_DEVICE void multiply(float(&d)[count], std::uint64_t rows, std::uint64_t cols, bool is_first, Type) {        \
+    asm volatile(                                                                                                      \
+        "{\n.reg .pred more;\nsetp.ne.b32 more, " again ", 0;\nwgmma.mma_async.sync.aligned.m64n" size "k16.f32." name \
+        "." name " {" FUSEDSC_LIST_##count "}, " a ", " b ", more, 1, 1, " rows_transposed ", " transposed ";\n}"      \
+        : FUSEDSC_SUMS_##count(d)                                                                                      \
+        : "l"(rows), "l"(cols), "r"(is_first ? 0 : 1), "n"(kTransposed ? 1 : 0), "n"(kRowsTransposed ? 1 : 0));        \
+  }                                                                                                                    \
+  /* A of registers, in the order of load_matrices. */                                                                 \
+  template <bool kTransposed>                                                                                          \
+  FUSEDSC_DEVICE void multiply(float(&d)[count], const std::uint32_t(&rows)[4], std::uint64_t cols, bool is_first,     \
+                               Type) {                                                                                 \
+    asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, " again_of_registers                                          \
+                 ", 0;\nwgmma.mma_async.sync.aligned.m64n" size "k16.f32." name "." name " {" FUSEDSC_LIST_##count     \
+                 "}, {" a0 ", " a1 ", " a2 ", " a3 "}, " b_of_registers ", more, 1, 1, " transposed_of_registers       \
+                 ";\n}"                                                                                                \
+                 : FUSEDSC_SUMS_##count(d)                                                                             \
+                 : "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]), "l"(cols), "r"(is_first ? 0 : 1),           \
+                   "n"(kTransposed ? 1 : 0));                                                                          \
   }
 #define FUSEDSC_PRODUCTS_8(Type, name) \
   FUSEDSC_PRODUCTS(Type, name, 4, "8", "%4", "%5", "%6", "%7", "%8", "%4", "%5", "%6", "%7", "%8", "%9", "%10")
-#define FUSEDSC_PRODUCTS_32(Type, name) \
+#define FUSEDSC_PRODUCTS_32(Type, name)                                                                               \
   FUSEDSC_PRODUCTS(Type, name, 16, "32", "%16", "%17", "%18", "%19", "%20", "%16", "%17", "%18", "%19", "%20", "%21", \
                    "%22")
-#define FUSEDSC_PRODUCTS_64(Type, name) \
+#define FUSEDSC_PRODUCTS_64(Type, name)                                                                               \
   FUSEDSC_PRODUCTS(Type, name, 32, "64", "%32", "%33", "%34", "%35", "%36", "%32", "%33", "%34", "%35", "%36", "%37", \
                    "%38")
 
-// Products of 64 rows, and 8, 32 or 64 columns, by 16 values of k. A has its k innermost, or its rows if kRowsTransposed;
-// B its k, or its columns if kTransposed.
+// Products of 64 rows, and 8, 32 or 64 columns, by 16 values of k. A has its k innermost, or its rows if
+// kRowsTransposed; B its k, or its columns if kTransposed.
 FUSEDSC_PRODUCTS_8(Float16, "f16")
 FUSEDSC_PRODUCTS_8(BFloat16, "bf16")
 FUSEDSC_PRODUCTS_32(Float16, "f16")
