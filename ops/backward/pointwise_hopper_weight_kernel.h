@@ -29,7 +29,6 @@ struct PointwiseWeightParameters {
   Activation activation = Activation::identity;
   bool has_prologue = false;
   WeightTiles tiles;
-  int debug = 0;
 };
 
 /// Rows are outputs, in blocks of 64; columns are channels. A group takes kDepth positions at a time.
@@ -114,7 +113,6 @@ class PointwiseWeightProduct {
       publish();
     }
     wait_for_previous_kernel();
-    if (p_.debug & 4) steps_ = 0;
     if (thread_ == 0) {
       for (int i = 0; i < p_.stages; ++i) start_next(i);
     }
@@ -131,10 +129,11 @@ class PointwiseWeightProduct {
           publish();
         }
         group_barrier(group_);
-        if (thread_ == 0 && last_slot >= 0) start_next(last_slot);
         multiply_tiles(sums, slot);
         wait_for_products<0>();  // here, or the compiler would not let them run asynchronously
         fence_all(sums);
+        group_barrier(group_);
+        if (thread_ == 0) start_next(slot);
       } else {
         multiply_tiles(sums, slot);
         if (last_slot >= 0) {
@@ -152,7 +151,6 @@ class PointwiseWeightProduct {
     wait_for_products<0>();
     fence_all(sums);
     let_next_kernel_start();
-    if (p_.debug & 2) return;
     if constexpr (kSeams) apply_gradient_seam(sums);
     if constexpr (kBias) leave_bias(sums);
     block_barrier();  // all groups are done with the tiles, where the sums go
@@ -248,8 +246,8 @@ class PointwiseWeightProduct {
     }
   }
 
-  /// The prologue, where x lies. Each thread has a run of channels, of every 16th (or 32nd) position. There are `pixels`
-  /// of them; beyond the end it leaves zeros.
+  /// The prologue, where x lies. Each thread has a run of channels, of every 16th (or 32nd) position. There are
+  /// `pixels` of them; beyond the end it leaves zeros.
   FUSEDSC_DEVICE void change_x(int slot, int pixels) const {
     constexpr int kRunsOfRow = kWide / 8, kRowsAtOnce = 128 / kRunsOfRow;
     const int run = thread_ % kRunsOfRow, row = thread_ / kRunsOfRow;
@@ -287,7 +285,7 @@ class PointwiseWeightProduct {
           if (!exists) words[v] = 0;
         }
         *reinterpret_cast<uint4*>(tile + place_of_run<kXRowBytes>(row + i * kRowsAtOnce, run)) = {words[0], words[1],
-                                                                                                words[2], words[3]};
+                                                                                                  words[2], words[3]};
       }
     }
   }
@@ -345,7 +343,8 @@ class PointwiseWeightProduct {
     }
   }
 
-  // ------------------------------------------------------------------------------------------- by all threads of a block
+  // ------------------------------------------------------------------------------------------- by all threads of a
+  // block
 
   FUSEDSC_DEVICE static const float* of_quad(const Result& sums, int quad) {
     const int column = quad % (kColumns / 8) * 8;

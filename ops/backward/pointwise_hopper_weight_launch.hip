@@ -1,7 +1,5 @@
 #ifdef FUSEDSC_HOPPER
 #include <algorithm>
-#include <cstdlib>
-#include <cstdio>
 #include <limits>
 
 #include "fusedsc/backward/pointwise_hopper_weight.h"
@@ -32,62 +30,77 @@ constexpr PointwiseWeightInstance instance(DataType dtype) {
   return {dtype, kKind, Product::kRows, kColumns, kGroups, kDepth, weight_kernel<Product>, Product::memory_bytes};
 }
 
-#ifndef ONLY_HALF
-#define FUSEDSC_BOTH(kind, rows, columns, groups, depth)                                            \
+#define FUSEDSC_BOTH(kind, rows, columns, groups, depth)                                         \
   instance<Float16, PointwiseWeightKind::kind, rows, columns, groups, depth>(DataType::float16), \
       instance<BFloat16, PointwiseWeightKind::kind, rows, columns, groups, depth>(DataType::bfloat16)
-#else
-#define FUSEDSC_BOTH(kind, rows, columns, groups, depth)                         \
-  instance<Float16, PointwiseWeightKind::kind, rows, columns, groups, depth>(DataType::float16)
-#endif
 
 const PointwiseWeightInstance kInstances[] = {
-    // blocks of 64 outputs, channels, groups of warps, positions
-    FUSEDSC_BOTH(plain, 1, 32, 4, 64), FUSEDSC_BOTH(plain, 1, 64, 4, 64), FUSEDSC_BOTH(plain, 1, 96, 4, 64),
-    FUSEDSC_BOTH(plain, 1, 128, 4, 64), FUSEDSC_BOTH(plain, 1, 192, 3, 32), FUSEDSC_BOTH(plain, 1, 256, 2, 32),
-    FUSEDSC_BOTH(plain, 2, 32, 4, 64), FUSEDSC_BOTH(plain, 2, 64, 4, 64), FUSEDSC_BOTH(plain, 2, 128, 2, 64),
-    FUSEDSC_BOTH(plain, 3, 32, 4, 32), FUSEDSC_BOTH(plain, 3, 64, 3, 32), FUSEDSC_BOTH(plain, 4, 64, 2, 32),
-    FUSEDSC_BOTH(seams, 1, 32, 4, 64), FUSEDSC_BOTH(seams, 1, 64, 4, 64), FUSEDSC_BOTH(seams, 1, 96, 3, 64),
-    FUSEDSC_BOTH(seams, 1, 128, 2, 64), FUSEDSC_BOTH(seams, 2, 32, 4, 32),
-    FUSEDSC_BOTH(seams, 2, 64, 2, 64), FUSEDSC_BOTH(seams, 3, 32, 3, 32), FUSEDSC_BOTH(seams, 3, 64, 2, 32),
-    FUSEDSC_BOTH(seams, 4, 32, 2, 32),
-    FUSEDSC_BOTH(bias, 1, 64, 4, 64), FUSEDSC_BOTH(bias, 1, 128, 2, 64),
+    // blocks of 64 outputs, channels; groups of warps, positions that come at a time
+    FUSEDSC_BOTH(plain, 1, 32, 4, 64),  FUSEDSC_BOTH(plain, 1, 64, 4, 64),  FUSEDSC_BOTH(plain, 1, 128, 4, 64),
+    FUSEDSC_BOTH(plain, 1, 192, 3, 32), FUSEDSC_BOTH(plain, 2, 32, 4, 64),  FUSEDSC_BOTH(plain, 2, 64, 4, 64),
+    FUSEDSC_BOTH(plain, 3, 32, 4, 32),  FUSEDSC_BOTH(seams, 1, 32, 4, 64),  FUSEDSC_BOTH(seams, 1, 64, 4, 64),
+    FUSEDSC_BOTH(seams, 1, 128, 2, 64), FUSEDSC_BOTH(seams, 1, 192, 2, 32), FUSEDSC_BOTH(seams, 2, 32, 4, 32),
+    FUSEDSC_BOTH(seams, 2, 64, 2, 64),  FUSEDSC_BOTH(seams, 3, 32, 3, 32),  FUSEDSC_BOTH(seams, 3, 64, 2, 32),
+    FUSEDSC_BOTH(bias, 1, 64, 4, 64),   FUSEDSC_BOTH(bias, 1, 128, 2, 64),
 };
 
+/// How the positions of a tile are cut.
 struct Cut {
   int cluster = 1, splits = 1, stages = 0;
   double cost = std::numeric_limits<double>::infinity();
 };
 
+/// Fitted to the times of all tiles and cuts on the layers of mobile networks on an H200, in microseconds.
+struct CostModel {
+  double start, step;                 ///< a kernel; each time that positions come
+  double bytes, changed_bytes, macs;  ///< a multiprocessor's, per microsecond: copied; of x, changed; multiplied
+  double sums;                        ///< of a tile, put together by a block, per microsecond
+  double cluster, cluster_sums;       ///< a cluster's end; of a tile, times blocks, per microsecond
+  double second, partial_bytes;       ///< the second kernel; what goes through memory for it, per microsecond
+};
+constexpr CostModel kPlainCost{2.28, 0.0838, 126e3, 1780e3, 43.3e6, 9340, 3.76, 528e3, 2.83, 2.17e6};
+constexpr CostModel kSeamsCost{3.68, 0.248, 110e3, 35.7e3, 66e6, 9460, 0.98, 12.9e3, 1.64, 1.88e6};
+
+double cost_of(const PointwiseWeightInstance& instance, std::int64_t tiles, std::int64_t steps, int cluster,
+               std::int64_t splits, int size) {
+  const bool plain = instance.kind == PointwiseWeightKind::plain;
+  const CostModel& model = plain ? kPlainCost : kSeamsCost;
+  const int parts = plain ? 1 : 2;
+  const double rounds = static_cast<double>(divide_up(tiles * cluster * splits, size));
+  const double block_steps = static_cast<double>(divide_up(steps, cluster * splits));
+  const double pixels = block_steps * instance.depth * instance.groups, area = instance.rows * instance.columns;
+  const double loop =
+      block_steps * model.step + pixels * ((instance.rows * parts + instance.columns) * 2 / model.bytes +
+                                           instance.columns * 2 / model.changed_bytes + area * parts / model.macs);
+  double cost = model.start + rounds * (loop + area / model.sums);
+  if (cluster > 1) cost += model.cluster + area * cluster / model.cluster_sums;
+  if (splits > 1) cost += model.second + static_cast<double>(tiles * splits) * area * 4 / model.partial_bytes;
+  return cost;
+}
+
 Cut cut(const PointwiseWeightInstance& instance, const PointwiseWeightParameters& p, int size) {
   constexpr int kMostStages = 8;
   Cut best;
-  int stages = kMostStages;
-  while (stages >= 2 && instance.memory(stages) > static_cast<int>(kBlockMemoryLimit)) --stages;
-  if (stages < 2) return best;
+  best.stages = kMostStages;
+  while (instance.memory(best.stages) > static_cast<int>(kBlockMemoryLimit)) --best.stages;
   const std::int64_t tiles = divide_up(p.tiles.outputs, instance.rows) * divide_up(p.tiles.channels, instance.columns);
   const std::int64_t steps = divide_up(p.pixels, instance.depth * instance.groups);
   for (const int cluster : {1, 2, 4, 8}) {
-    const std::int64_t most = std::max<std::int64_t>(1, size / tiles / cluster);
-    for (const std::int64_t splits : {std::int64_t{1}, std::min(most, divide_up(steps, cluster))}) {
-      const std::int64_t blocks = tiles * cluster * splits;
-      const double rounds = static_cast<double>(divide_up(blocks, size));
-      const double step_bytes = (instance.rows * (instance.kind != PointwiseWeightKind::plain ? 2.0 : 1.0) + instance.columns) * instance.depth * 2 * instance.groups;
-      double cost = rounds * (3000 + static_cast<double>(divide_up(steps, cluster * splits)) * (200 + step_bytes / 24));
-      cost += instance.rows * instance.columns * (instance.groups + cluster + 2) / 128.0;
-      if (splits > 1) cost += 2500 + static_cast<double>(splits) * p.tiles.outputs * p.tiles.channels * 8 / 2000;
-      if (const char* wanted = getenv("FUSEDSC_WG")) {
-        int r, c, k, s;
-        sscanf(wanted, "%d,%d,%d,%d", &r, &c, &k, &s);
-        if (r == instance.rows && c == instance.columns && k == cluster && (s == 1) == (splits == 1)) cost = -1;
-      }
-      if (cost < best.cost) best = {cluster, static_cast<int>(splits), stages, cost};
+    const std::int64_t most = std::min(std::max<std::int64_t>(1, size / tiles / cluster), divide_up(steps, cluster));
+    for (const std::int64_t splits : {std::int64_t{1}, most}) {
+      if (splits > 1 && cluster > 2) continue;  // a GPU's parts have no room for so many large clusters
+      const double cost = cost_of(instance, tiles, steps, cluster, splits, size);
+      if (cost >= best.cost) continue;
+      best.cluster = cluster;
+      best.splits = static_cast<int>(splits);
+      best.cost = cost;
     }
   }
   return best;
 }
 
-/// Blocks in clusters; they may start while the kernel before them in the stream ends, until wait_for_previous_kernel().
+/// Blocks in clusters; they may start while the kernel before them in the stream ends, until
+/// wait_for_previous_kernel().
 template <class Parameters>
 void launch_early(void (*kernel)(Parameters), std::int64_t blocks, int threads, int memory, int cluster, void* stream,
                   const Parameters& parameters) {
@@ -105,11 +118,6 @@ void launch_early(void (*kernel)(Parameters), std::int64_t blocks, int threads, 
   config.attrs = attributes;
   config.numAttrs = 2;
   allow_block_memory(kernel, config.dynamicSmemBytes);
-  if (getenv("FUSEDSC_CLUSTERS")) {
-    int n = 0;
-    cudaOccupancyMaxActiveClusters(&n, kernel, &config);
-    printf("cluster %d: %d active\n", cluster, n);
-  }
   check_vendor(cudaLaunchKernelEx(&config, kernel, parameters), kName);
 }
 
@@ -120,8 +128,9 @@ bool PointwiseWeightPass::suits(const PointwiseBackwardArguments& a) {
     return !view || suits_copy_engine(activation_matrix(view, 1, true));
   };
   const std::int64_t row = a.grad_weight ? a.grad_weight.strides[0] : 0;
-  return size_of(a.x.dtype) == 2 && a.groups == 1 && a.x.elements() > 0 && a.grad_y.elements() > 0 && suits_tensor(a.x) && suits_tensor(a.grad_y) &&
-         suits_tensor(a.gradient_prologue.output) && a.x.sizes[1] % 8 == 0 && a.grad_y.sizes[1] % 8 == 0 &&
+  return size_of(a.x.dtype) == 2 && a.groups == 1 && a.x.elements() > 0 && a.grad_y.elements() > 0 &&
+         suits_tensor(a.x) && suits_tensor(a.grad_y) && suits_tensor(a.gradient_prologue.output) &&
+         a.x.sizes[1] % 8 == 0 && a.grad_y.sizes[1] % 8 == 0 &&
          (!a.grad_weight || (a.grad_weight.strides[1] == 1 && row % 4 == 0 &&
                              reinterpret_cast<std::uintptr_t>(a.grad_weight.data) % 8 == 0));
 }
@@ -139,9 +148,9 @@ PointwiseWeightPass::PointwiseWeightPass(const PointwiseBackwardArguments& a, Ar
   p_.shift = static_cast<const float*>(a.prologue.shift.data);
   p_.activation = a.prologue.activation;
   p_.has_prologue = static_cast<bool>(a.prologue);
-  const PointwiseWeightKind kind = a.grad_bias               ? PointwiseWeightKind::bias
+  const PointwiseWeightKind kind = a.grad_bias              ? PointwiseWeightKind::bias
                                    : a.prologue || gradient ? PointwiseWeightKind::seams
-                                                             : PointwiseWeightKind::plain;
+                                                            : PointwiseWeightKind::plain;
   const int size = multiprocessors();
   Cut best;
   for (const PointwiseWeightInstance& instance : kInstances) {
@@ -177,12 +186,10 @@ void PointwiseWeightPass::run(const PointwiseBackwardArguments& a, void* stream)
   p.x = map(a.x, instance_->columns % 64 == 0 ? 64 : 32);
   p.grad_y = map(a.grad_y, 64);
   p.output = a.gradient_prologue ? map(a.gradient_prologue.output, 64) : p.grad_y;
-  const int debug = getenv("FUSEDSC_DEBUG") ? atoi(getenv("FUSEDSC_DEBUG")) : 0;
-  p.debug = debug;
   const WeightTiles& tiles = p.tiles;
   const std::int64_t blocks = std::int64_t{tiles.output_tiles} * tiles.channel_tiles * p.cluster * p.splits;
   launch_early(instance_->kernel, blocks, instance_->groups * 128, instance_->memory(p.stages), p.cluster, stream, p);
-  if (p.splits == 1 || (debug & 1)) return;
+  if (p.splits == 1) return;
 
   WeightSumParameters sum{tiles, p.splits, 1};
   while (sum.lanes < 32 && sum.lanes * 4 < sum.splits) sum.lanes *= 2;
