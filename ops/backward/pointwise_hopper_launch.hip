@@ -2,10 +2,13 @@
 #include <algorithm>
 
 #include "fusedsc/backward/pointwise_gpu.h"
-#include "fusedsc/backward/pointwise_hopper_weight.h"
 #include "fusedsc/common/gpu/partials_launch.h"
 #include "fusedsc/common/gpu/pointwise_hopper_plan.h"
 #include "fusedsc/runtime/arena.h"
+
+#ifndef FUSEDSC_HOST_EXECUTOR
+#include "fusedsc/backward/pointwise_hopper_weight.h"
+#endif
 
 namespace fusedsc {
 namespace gpu::hopper {
@@ -14,8 +17,9 @@ namespace {
 constexpr const char* kName = "pointwise_conv2d_backward";
 
 template <class Product>
-__global__ void __launch_bounds__(Product::kThreads, 1) input_kernel(const __grid_constant__ PointwiseParameters p) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL  // other chips of the same build have nothing of this
+FUSEDSC_HOPPER_KERNEL(Product::kThreads)
+input_kernel(const FUSEDSC_GRID_CONSTANT PointwiseParameters p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
   Product::run(p);
 #endif
 }
@@ -64,7 +68,9 @@ std::string why_not(const PointwiseBackwardArguments& a) {
   const PointwiseCase product = case_of(a);
   std::string reason = why_not_hopper(a.x.dtype, a.x.device, a.groups, product.problem.pixels);
   if (!reason.empty()) return reason;
-  if (!a.grad_x) return PointwiseWeightPass::suits(a) ? "" : kUnsuited;
+  reason = too_large_for_pointwise(a.x.sizes, a.grad_y.sizes);
+  if (!reason.empty()) return reason;
+  if (!a.grad_x) return {};  // the weight gradient has its own conditions, and the general kernels behind it
   const ConstTensorView x = a.prologue ? a.x : ConstTensorView{};
   if (!suits_copy_engine(activation_matrix(a.grad_y, 1, true)) || !suits_copy_engine(weight_matrix(a.weight, 1)) ||
       !suits_copy_engine(activation_matrix(a.gradient_prologue.output, 1, true)) ||
@@ -72,8 +78,6 @@ std::string why_not(const PointwiseBackwardArguments& a) {
       !suits_copy_engine(output_matrix(a.grad_x, 1, true))) {
     return kUnsuited;
   }
-  reason = too_large_for_pointwise(a.x.sizes, a.grad_y.sizes);
-  if (!reason.empty()) return reason;
   return plan(instances(), product).instance != nullptr ? "" : "the weight of 32 channels does not fit block memory";
 }
 
@@ -148,18 +152,20 @@ BackwardPlan plan_input(const PointwiseBackwardArguments& a) {
 }
 
 BackwardPlan plan_weight(const PointwiseBackwardArguments& a, int threads) {
-  if (!PointwiseWeightPass::suits(a)) {
-    BackwardPlan general = pointwise_backward_gpu().plan_for(without_input(a), threads);
-    return {general.workspace_bytes, [run = std::move(general.unchecked_run)](const PointwiseBackwardArguments& like,
-                                                                              const Execution& execution) {
-              run(without_input(like), execution);
+#ifndef FUSEDSC_HOST_EXECUTOR  // which plays no clusters
+  if (PointwiseWeightPass::suits(a)) {
+    Arena arena(nullptr);
+    static_cast<void>(PointwiseWeightPass(a, arena));
+    return {arena.used(), [](const PointwiseBackwardArguments& like, const Execution& execution) {
+              Arena taken(execution.workspace);
+              PointwiseWeightPass(like, taken).run(like, execution.stream);
             }};
   }
-  Arena arena(nullptr);
-  static_cast<void>(PointwiseWeightPass(a, arena));
-  return {arena.used(), [](const PointwiseBackwardArguments& like, const Execution& execution) {
-            Arena taken(execution.workspace);
-            PointwiseWeightPass(like, taken).run(like, execution.stream);
+#endif
+  BackwardPlan general = pointwise_backward_gpu().plan_for(without_input(a), threads);
+  return {general.workspace_bytes,
+          [run = std::move(general.unchecked_run)](const PointwiseBackwardArguments& like, const Execution& execution) {
+            run(without_input(like), execution);
           }};
 }
 

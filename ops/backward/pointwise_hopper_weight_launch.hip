@@ -1,4 +1,4 @@
-#ifdef FUSEDSC_HOPPER
+#if defined(FUSEDSC_HOPPER) && !defined(FUSEDSC_HOST_EXECUTOR)
 #include <algorithm>
 #include <limits>
 

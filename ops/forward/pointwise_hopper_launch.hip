@@ -11,8 +11,9 @@ namespace {
 constexpr const char* kName = "pointwise_conv2d";
 
 template <class Product>
-__global__ void __launch_bounds__(Product::kThreads, 1) forward_kernel(const __grid_constant__ PointwiseParameters p) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL  // other chips of the same build have nothing of this
+FUSEDSC_HOPPER_KERNEL(Product::kThreads)
+forward_kernel(const FUSEDSC_GRID_CONSTANT PointwiseParameters p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
   Product::run(p);
 #endif
 }

@@ -1,5 +1,6 @@
 #include "host_executor/executor.h"
 
+#include <array>
 #include <boost/context/fiber.hpp>
 #include <boost/context/pooled_fixedsize_stack.hpp>
 #include <boost/context/preallocated.hpp>
@@ -45,13 +46,14 @@ void arrive_on_stack([[maybe_unused]] void* kept, [[maybe_unused]] Stack& from) 
 /// Thrown in threads that wait when their block is given up, so that they end as others do.
 struct Abandoned {};
 
-enum class State { running, at_barrier, in_exchange, finished };
+enum class State { running, at_barrier, in_exchange, until_holds, finished };
 
 struct Fiber {
   context::fiber fiber;
   Stack stack;
   void* kept = nullptr;
   State state = State::running;
+  std::function<bool()> holds;  ///< what it waits for
   unsigned char offered[kLargestValue];
   std::size_t bytes = 0;
 };
@@ -64,6 +66,10 @@ struct Block {
   Stack scheduler_stack;
   Thread thread;
   bool abandoned = false;
+  struct NamedBarrier {
+    int arrived = 0, round = 0;
+  };
+  std::array<NamedBarrier, 16> named;
 };
 
 int lanes_of_wave = 32;
@@ -148,6 +154,11 @@ void run_block(const std::function<void()>& body) {
   const std::size_t count = block.fibers.size(), lanes = static_cast<std::size_t>(lanes_of_wave);
   while (!failure && !all_are(State::finished, 0, count)) {
     bool moved = false;
+    for (std::size_t i = 0; i < count; ++i) {
+      if (block.fibers[i].state != State::until_holds || !block.fibers[i].holds()) continue;
+      resume(i);
+      moved = true;
+    }
     for (std::size_t begin = 0; begin < count; begin += lanes) {
       const std::size_t end = std::min(begin + lanes, count);
       if (!all_are(State::in_exchange, begin, end)) continue;
@@ -171,6 +182,24 @@ int wave_size() { return lanes_of_wave; }
 const Thread& current_thread() { return block.thread; }
 void* block_memory() { return block.memory.get(); }
 void block_barrier() { wait(State::at_barrier); }
+void wave_barrier() { wait(State::in_exchange); }
+
+void wait_until(const std::function<bool()>& holds) {
+  if (holds()) return;
+  block.fibers[static_cast<std::size_t>(block.thread.index)].holds = holds;
+  wait(State::until_holds);
+}
+
+void named_barrier(int number, int threads) {
+  auto& barrier = block.named[static_cast<std::size_t>(number)];
+  const int round = barrier.round;
+  if (++barrier.arrived == threads) {
+    barrier.arrived = 0;
+    ++barrier.round;
+  } else {
+    wait_until([&barrier, round] { return barrier.round != round; });
+  }
+}
 
 void exchange(void* value, std::size_t bytes, int mask) {
   const auto index = static_cast<std::size_t>(block.thread.index);
@@ -189,6 +218,7 @@ void run(unsigned blocks, unsigned threads, std::size_t block_memory_bytes, cons
     block.memory = std::make_unique<unsigned char[]>(block_memory_bytes);
     std::memset(block.memory.get(), kPoison, block_memory_bytes);
     block.thread = {0, index, blocks};
+    block.named = {};
     run_block(body);
   }
 }

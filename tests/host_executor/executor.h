@@ -28,6 +28,15 @@ int wave_size();
 /// Until all threads of the block are there.
 void block_barrier();
 
+/// Until all threads of the wave are there.
+void wave_barrier();
+
+/// Until `holds()`, which other threads bring about.
+void wait_until(const std::function<bool()>& holds);
+
+/// Until so many threads of the block have come to the barrier of this number (below 16).
+void named_barrier(int number, int threads);
+
 /// Until all threads of the wave are there: hands `value` (of `bytes`) over, and receives that of lane (own ^ mask).
 void exchange(void* value, std::size_t bytes, int mask);
 

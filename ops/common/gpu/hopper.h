@@ -4,11 +4,26 @@
 /// columns fall on different banks.
 #pragma once
 
+#ifdef FUSEDSC_HOST_EXECUTOR
+#include "host_executor/hopper_host.h"
+#else
+
 #include <cuda.h>
 
 #include "fusedsc/common/gpu/vector.h"
 
+/// Kernels for these GPUs; their parameters bring the descriptions of tensors, which the copy engine reads there.
+#define FUSEDSC_HOPPER_KERNEL(threads) __global__ void __launch_bounds__(threads, 1)
+#define FUSEDSC_GRID_CONSTANT __grid_constant__
+
 namespace fusedsc::gpu::hopper {
+
+using TensorMap = CUtensorMap;
+inline constexpr int kMemoryLimit = static_cast<int>(kBlockMemoryLimit);
+
+/// What is the same for all threads of a warp, so that the compiler knows it.
+FUSEDSC_DEVICE int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
+FUSEDSC_DEVICE void warp_barrier() { __syncwarp(); }
 
 FUSEDSC_DEVICE std::uint32_t address_of(const void* memory) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(memory));
@@ -43,7 +58,7 @@ FUSEDSC_DEVICE void group_barrier(int group) { asm volatile("bar.sync %0, 128;" 
 // ------------------------------------------------------------------------------------------------------------- copies
 
 /// By one thread. {x, y}: the tile's first element and row; what lies outside of the tensor is 0.
-FUSEDSC_DEVICE void start_load(void* tile, const CUtensorMap& map, int x, int y, Barrier* barrier) {
+FUSEDSC_DEVICE void start_load(void* tile, const TensorMap& map, int x, int y, Barrier* barrier) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
           address_of(tile)),
@@ -51,7 +66,7 @@ FUSEDSC_DEVICE void start_load(void* tile, const CUtensorMap& map, int x, int y,
       : "memory");
 }
 /// What lies outside of the tensor is not stored.
-FUSEDSC_DEVICE void start_store(const CUtensorMap& map, int x, int y, const void* tile) {
+FUSEDSC_DEVICE void start_store(const TensorMap& map, int x, int y, const void* tile) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&map), "r"(x),
                "r"(y), "r"(address_of(tile))
                : "memory");
@@ -199,3 +214,5 @@ FUSEDSC_PRODUCTS_64(BFloat16, "bf16")
 #undef FUSEDSC_SUMS_4
 
 }  // namespace fusedsc::gpu::hopper
+
+#endif

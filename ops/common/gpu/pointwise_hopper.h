@@ -11,7 +11,7 @@ inline constexpr int kTileRows = 64;  ///< positions that come at a time
 inline constexpr int kGroupThreads = 128;
 
 struct PointwiseParameters {
-  CUtensorMap activations, other, weight, output, x, added;  ///< x and added: of the epilogue
+  TensorMap activations, other, weight, output, x, added;  ///< x and added: of the epilogue
   int pixels = 0, depth = 0, channels = 0;
   int pixel_tiles = 0, channel_tiles = 1, splits = 1;  ///< splits: blocks that share the positions
   int stages = 2;                                      ///< tiles of positions that each group has under way
@@ -49,7 +49,7 @@ class PointwiseProduct {
 
  private:
   using Sums = float[kBlocks][kColumns / 2];
-  using Part = Epilogue<T, kChannels, kKind>;
+  using Part = Epilogue<T, kChannels, kThreads, kKind>;
   static constexpr int kDepthBytes = kTileDepth * 2, kStageBytes = kTileRows * kDepthBytes,
                        kWeightBytes = kChannels * kDepthBytes;
   static constexpr int kInputs = 2;  ///< tiles of x and added that a group has under way
@@ -59,7 +59,7 @@ class PointwiseProduct {
   }
 
   FUSEDSC_DEVICE explicit PointwiseProduct(const PointwiseParameters& p) : p_(p) {
-    group_ = __shfl_sync(0xffffffffu, thread_index() / kGroupThreads, 0);  // so that the compiler knows it is the same
+    group_ = uniform(thread_index() / kGroupThreads);
     is_leader_ = thread_index() % kGroupThreads == 0;
     const int channel_tile = static_cast<int>(block_index()) % p.channel_tiles;
     split_ = static_cast<int>(block_index()) / p.channel_tiles;
@@ -288,28 +288,31 @@ class PointwiseProduct {
     for (int block = 0; block < kBlocks; ++block) fence(sums[block]);
   }
 
+  FUSEDSC_DEVICE static Aligned<float, 2> pair(const float* from) {
+    return *reinterpret_cast<const Aligned<float, 2>*>(from);
+  }
+
   /// Two rows of values of k: {k, k + 1} in the first two words, {k + 8, k + 9} in the others.
   FUSEDSC_DEVICE void change(std::uint32_t (&words)[4], const std::uint32_t (&others)[4], int k) const {
     const int all = steps_ * kTileDepth;
     float z[8];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float2 scale = *reinterpret_cast<const float2*>(coefficients_ + k + 8 * half);
-      const float2 shift = *reinterpret_cast<const float2*>(coefficients_ + all + k + 8 * half);
+      const auto scale = pair(coefficients_ + k + 8 * half), shift = pair(coefficients_ + all + k + 8 * half);
 #pragma unroll
       for (int i = 2 * half; i < 2 * half + 2; ++i) {
         to_floats(words[i], z[2 * i], z[2 * i + 1], T());
-        z[2 * i] = z[2 * i] * scale.x + shift.x;
-        z[2 * i + 1] = z[2 * i + 1] * scale.y + shift.y;
+        z[2 * i] = z[2 * i] * scale.elements[0] + shift.elements[0];
+        z[2 * i + 1] = z[2 * i + 1] * scale.elements[1] + shift.elements[1];
       }
       if (!p_.has_other) continue;
-      const float2 other_scale = *reinterpret_cast<const float2*>(coefficients_ + 2 * all + k + 8 * half);
+      const auto other_scale = pair(coefficients_ + 2 * all + k + 8 * half);
 #pragma unroll
       for (int i = 2 * half; i < 2 * half + 2; ++i) {
         float a, b;
         to_floats(others[i], a, b, T());
-        z[2 * i] += a * other_scale.x;
-        z[2 * i + 1] += b * other_scale.y;
+        z[2 * i] += a * other_scale.elements[0];
+        z[2 * i + 1] += b * other_scale.elements[1];
       }
     }
     const bool clamps = p_.activation == Activation::relu || p_.activation == Activation::relu6;
@@ -336,7 +339,7 @@ class PointwiseProduct {
           epilogue.set_pivot(i * 8 + lane % 4 * 2, sums[i * 8 / kColumns][i * 8 % kColumns / 2],
                              sums[i * 8 / kColumns][i * 8 % kColumns / 2 + 1]);
         }
-        __syncwarp();
+        warp_barrier();
       }
       epilogue.count(exists[0]);
       epilogue.count(exists[1]);

@@ -25,7 +25,7 @@ struct EpilogueParameters {
 };
 
 /// Of kChannels channels of a block; each thread has pairs of every 8 of them.
-template <class T, int kChannels, EpilogueKind kKind>
+template <class T, int kChannels, int kThreads, EpilogueKind kKind>
 class Epilogue {
  public:
   static constexpr bool kStatistics = kKind == EpilogueKind::statistics, kGradient = kKind == EpilogueKind::gradient;
@@ -40,7 +40,7 @@ class Epilogue {
 
   FUSEDSC_DEVICE Epilogue(const EpilogueParameters& p, float* memory, int first_channel, int channels)
       : p_(p), vectors_(memory) {
-    for (int c = thread_index(); kTakesVectors && c < kChannels; c += static_cast<int>(blockDim.x)) {
+    for (int c = thread_index(); kTakesVectors && c < kChannels; c += kThreads) {
       const bool has = c < channels;
       const int channel = first_channel + c;
       const float scale = p.scale != nullptr && has ? p.scale[channel] : 1.0f;
@@ -111,7 +111,7 @@ class Epilogue {
     if constexpr (kStatistics || kGradient) {
       if (p_.partials == nullptr) return;
       share_lanes();
-      const int warp = thread_index() / 32, warps = static_cast<int>(blockDim.x) / 32;
+      const int warp = thread_index() / 32, warps = kThreads / 32;
       float* own = memory + warp * kFromWarp * kChannels;
       if (thread_index() % 32 < 4) {
 #pragma unroll
@@ -121,7 +121,7 @@ class Epilogue {
         }
       }
       block_barrier();
-      for (int c = thread_index(); c < channels; c += static_cast<int>(blockDim.x)) {
+      for (int c = thread_index(); c < channels; c += kThreads) {
         float merged[kPartials + 1] = {};
         for (int w = 0; w < warps; ++w) merge(merged, memory + c, memory + w * kFromWarp * kChannels + c);
         float* row = p_.partials + static_cast<std::int64_t>(split) * kPartials * all_channels + first_channel + c;
@@ -142,9 +142,9 @@ class Epilogue {
   FUSEDSC_DEVICE static void read(const float* vector, int channel, float (&to)[8]) {
 #pragma unroll
     for (int i = 0; i < 8; i += 4) {
-      const float2 pair = *reinterpret_cast<const float2*>(vector + channel + 2 * i + thread_index() % 4 * 2);
-      to[i] = to[i + 2] = pair.x;
-      to[i + 1] = to[i + 3] = pair.y;
+      const auto pair = *reinterpret_cast<const Aligned<float, 2>*>(vector + channel + 2 * i + thread_index() % 4 * 2);
+      to[i] = to[i + 2] = pair.elements[0];
+      to[i + 1] = to[i + 3] = pair.elements[1];
     }
   }
 

@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "fusedsc/common/gpu/hopper_host.h"
 #include "fusedsc/common/gpu/pointwise_hopper.h"
 #include "fusedsc/common/gpu/pointwise_plan.h"
 
@@ -63,13 +64,9 @@ bool suits_copy_engine(const Matrix& matrix) {
 inline constexpr const char* kUnsuited =
     "a tensor is not dense and channels_last, or its channels are no multiples of 8, or it is not aligned to 16 bytes";
 
-/// A matrix of `rows` rows of `columns` neighbouring 16-bit elements, in tiles.
-CUtensorMap map_of(const void* data, DataType dtype, std::int64_t columns, std::int64_t rows, std::int64_t row_stride,
-                   int tile_columns, int tile_rows);
-
 /// Activations [positions][channels].
 template <class Matrix>
-CUtensorMap map_of(const Matrix& matrix, DataType dtype, std::int64_t channels, std::int64_t pixels, int tile_columns) {
+TensorMap map_of(const Matrix& matrix, DataType dtype, std::int64_t channels, std::int64_t pixels, int tile_columns) {
   if (matrix.data == nullptr) return {};
   return map_of(matrix.data, dtype, channels, pixels, matrix.first, tile_columns, kTileRows);
 }

@@ -11,22 +11,6 @@ namespace {
 
 constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-using Encode = decltype(&cuTensorMapEncodeTiled);
-
-/// The driver's function, without linking the driver.
-Encode encode_function() {
-  static const Encode function = [] {
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult result;
-    check_vendor(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result),
-                 "gpu: asking the driver for cuTensorMapEncodeTiled");
-    if (result != cudaDriverEntryPointSuccess)
-      throw std::runtime_error("gpu: the driver has no cuTensorMapEncodeTiled");
-    return reinterpret_cast<Encode>(found);
-  }();
-  return function;
-}
-
 /// Microseconds, fitted to the times of all tiles on the layers of mobile networks on an H200; only their order
 /// matters.
 struct Cost {
@@ -69,29 +53,7 @@ std::string why_not_hopper(DataType dtype, Device device, std::int64_t groups, s
   if (size_of(dtype) != 2) return std::string("it is for float16 and bfloat16, the tensors are ") + name_of(dtype);
   if (groups != 1) return "it takes one group";
   if (pixels == 0) return "there are no positions";
-  int current = 0, major = 0;
-  check_vendor(cudaGetDevice(&current), "gpu: asking for the current device");
-  check_vendor(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, current),
-               "gpu: asking what it can do");
-  return major == 9 ? "" : "the GPU is no Hopper";
-}
-
-CUtensorMap map_of(const void* data, DataType dtype, std::int64_t columns, std::int64_t rows, std::int64_t row_stride,
-                   int tile_columns, int tile_rows) {
-  CUtensorMap map;
-  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)};
-  const cuuint64_t strides[] = {static_cast<cuuint64_t>(row_stride) * 2};
-  const cuuint32_t tile[] = {static_cast<cuuint32_t>(tile_columns), static_cast<cuuint32_t>(tile_rows)},
-                   steps[] = {1, 1};
-  const CUresult result = encode_function()(
-      &map, dtype == DataType::float16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2,
-      const_cast<void*>(data), sizes, strides, tile, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      tile_columns == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (result != CUDA_SUCCESS) {
-    throw std::runtime_error("gpu: describing a tensor to the copy engine: error " + std::to_string(result));
-  }
-  return map;
+  return is_hopper() ? "" : "the GPU is no Hopper";
 }
 
 PointwiseLaunch plan(std::span<const PointwiseInstance> instances, const PointwiseCase& product) {
@@ -107,7 +69,7 @@ PointwiseLaunch plan(std::span<const PointwiseInstance> instances, const Pointwi
     launch.instance = &instance;
     const auto fits = [&](int stages) {
       return instance.memory(static_cast<int>(problem.depth), stages, product.has_other, product.has_x,
-                             product.has_added) <= static_cast<int>(kBlockMemoryLimit);
+                             product.has_added) <= kMemoryLimit;
     };
     launch.stages = kMostStages;
     while (launch.stages >= kLeastStages && !fits(launch.stages)) --launch.stages;

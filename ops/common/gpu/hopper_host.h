@@ -1,0 +1,15 @@
+/// The host's side of Hopper's copy engine.
+#pragma once
+
+#include "fusedsc/common/gpu/hopper.h"
+
+namespace fusedsc::gpu::hopper {
+
+/// Whether the current device is one.
+bool is_hopper();
+
+/// Describes a matrix of `rows` rows of `columns` neighbouring 16-bit elements, in tiles.
+TensorMap map_of(const void* data, DataType dtype, std::int64_t columns, std::int64_t rows, std::int64_t row_stride,
+                 int tile_columns, int tile_rows);
+
+}  // namespace fusedsc::gpu::hopper

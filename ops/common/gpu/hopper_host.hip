@@ -1,0 +1,68 @@
+#ifdef FUSEDSC_HOPPER
+#include "fusedsc/common/gpu/hopper_host.h"
+
+#include <string>
+
+namespace fusedsc::gpu::hopper {
+
+#ifdef FUSEDSC_HOST_EXECUTOR
+
+bool is_hopper() { return wave_size() == 32; }
+
+TensorMap map_of(const void* data, DataType, std::int64_t columns, std::int64_t rows, std::int64_t row_stride,
+                 int tile_columns, int tile_rows) {
+  return {static_cast<std::uint16_t*>(const_cast<void*>(data)), columns, rows, row_stride, tile_columns, tile_rows};
+}
+
+#else
+
+namespace {
+
+using Encode = decltype(&cuTensorMapEncodeTiled);
+
+/// The driver's function, without linking the driver.
+Encode encode_function() {
+  static const Encode function = [] {
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult result;
+    check_vendor(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result),
+                 "gpu: asking the driver for cuTensorMapEncodeTiled");
+    if (result != cudaDriverEntryPointSuccess)
+      throw std::runtime_error("gpu: the driver has no cuTensorMapEncodeTiled");
+    return reinterpret_cast<Encode>(found);
+  }();
+  return function;
+}
+
+}  // namespace
+
+bool is_hopper() {
+  int current = 0, major = 0;
+  check_vendor(cudaGetDevice(&current), "gpu: asking for the current device");
+  check_vendor(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, current),
+               "gpu: asking what it can do");
+  return major == 9;
+}
+
+TensorMap map_of(const void* data, DataType dtype, std::int64_t columns, std::int64_t rows, std::int64_t row_stride,
+                 int tile_columns, int tile_rows) {
+  TensorMap map;
+  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)};
+  const cuuint64_t strides[] = {static_cast<cuuint64_t>(row_stride) * 2};
+  const cuuint32_t tile[] = {static_cast<cuuint32_t>(tile_columns), static_cast<cuuint32_t>(tile_rows)},
+                   steps[] = {1, 1};
+  const CUresult result = encode_function()(
+      &map, dtype == DataType::float16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2,
+      const_cast<void*>(data), sizes, strides, tile, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+      tile_columns == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS) {
+    throw std::runtime_error("gpu: describing a tensor to the copy engine: error " + std::to_string(result));
+  }
+  return map;
+}
+
+#endif
+
+}  // namespace fusedsc::gpu::hopper
+#endif

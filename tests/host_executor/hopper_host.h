@@ -1,0 +1,187 @@
+/// What ops/common/gpu/hopper.h is for Hopper GPUs, on the host executor: copies are done when they are started,
+/// products when they are asked for, element by element, by the same descriptions and the same exchange of runs.
+#pragma once
+
+#include <array>
+#include <cstring>
+
+#include "fusedsc/common/gpu/vector.h"
+#include "host_executor/executor.h"
+
+#define FUSEDSC_HOPPER_KERNEL(threads) void
+#define FUSEDSC_GRID_CONSTANT
+
+namespace fusedsc::gpu::hopper {
+
+/// The copy engine's description of a matrix of 16-bit elements, in tiles.
+struct TensorMap {
+  std::uint16_t* data = nullptr;
+  std::int64_t columns = 0, rows = 0, row_stride = 0;
+  int tile_columns = 0, tile_rows = 0;
+};
+
+inline constexpr int kMemoryLimit = 227 * 1024;
+
+/// From the beginning of block memory, which is what runs are exchanged by.
+inline std::uint32_t address_of(const void* memory) {
+  return static_cast<std::uint32_t>(static_cast<const unsigned char*>(memory) -
+                                    static_cast<const unsigned char*>(executor::block_memory()));
+}
+inline unsigned char* memory_at(std::uint32_t address) {
+  return static_cast<unsigned char*>(executor::block_memory()) + address;
+}
+/// Where the hardware puts what belongs to `address` of a tile with rows of so many bytes.
+inline std::uint32_t exchanged(std::uint32_t address, int row_bytes) {
+  return address ^ (address >> 7 & (row_bytes == 128 ? 7u : 3u)) << 4;
+}
+
+template <class T>
+T uniform(T value) {
+  return value;
+}
+inline void warp_barrier() { executor::wave_barrier(); }
+
+struct Barrier {
+  std::int32_t bytes, parity;
+};
+inline void initialise(Barrier* barrier) { *barrier = {0, 0}; }
+inline void arrive(Barrier* barrier, int bytes) {
+  barrier->bytes -= bytes;
+  if (barrier->bytes == 0) barrier->parity ^= 1;
+}
+inline void expect(Barrier* barrier, int bytes) { barrier->bytes += bytes; }
+inline void wait(Barrier* barrier, int parity) {
+  executor::wait_until([=] { return barrier->parity != parity; });
+}
+inline void group_barrier(int group) { executor::named_barrier(group, 128); }
+
+inline void start_load(void* tile, const TensorMap& map, int x, int y, Barrier* barrier) {
+  const int row_bytes = map.tile_columns * 2;
+  for (int r = 0; r < map.tile_rows; ++r) {
+    for (int c = 0; c < map.tile_columns; ++c) {
+      const bool exists = x + c < map.columns && y + r < map.rows;
+      const std::uint16_t element = exists ? map.data[(y + r) * map.row_stride + x + c] : std::uint16_t{0};
+      std::memcpy(memory_at(exchanged(address_of(tile) + static_cast<std::uint32_t>(r * row_bytes + c * 2), row_bytes)),
+                  &element, 2);
+    }
+  }
+  arrive(barrier, map.tile_rows * row_bytes);
+}
+inline void start_store(const TensorMap& map, int x, int y, const void* tile) {
+  const int row_bytes = map.tile_columns * 2;
+  for (int r = 0; r < map.tile_rows && y + r < map.rows; ++r) {
+    for (int c = 0; c < map.tile_columns && x + c < map.columns; ++c) {
+      std::memcpy(&map.data[(y + r) * map.row_stride + x + c],
+                  memory_at(exchanged(address_of(tile) + static_cast<std::uint32_t>(r * row_bytes + c * 2), row_bytes)),
+                  2);
+    }
+  }
+}
+inline void commit_stores() {}
+inline void wait_for_stores() {}
+inline void publish() {}
+
+template <int kRowBytes>
+int place_of_run(int row, int run) {
+  return static_cast<int>(exchanged(static_cast<std::uint32_t>(row * kRowBytes + run * 16), kRowBytes));
+}
+
+/// The address in units of 16 bytes, and whether rows have 128 bytes.
+template <int kRowBytes>
+std::uint64_t describe(const void* tile) {
+  return address_of(tile) >> 4 | std::uint64_t{kRowBytes == 128 ? 1u : 0u} << 62;
+}
+
+/// What every lane of the wave brings, in the order of lanes.
+template <class T>
+std::array<T, 32> of_all_lanes(const T& own) {
+  static std::array<T, 1024> places;
+  const std::size_t thread = static_cast<std::size_t>(thread_index()), first = thread / 32 * 32;
+  places[thread] = own;
+  executor::wave_barrier();
+  std::array<T, 32> all;
+  for (std::size_t lane = 0; lane < 32; ++lane) all[lane] = places[first + lane];
+  executor::wave_barrier();
+  return all;
+}
+
+template <bool kTransposed = false>
+void load_matrices(const void* row, std::uint32_t (&to)[4]) {
+  static_assert(!kTransposed);
+  const auto rows = of_all_lanes(row);
+  const int lane = thread_index() % 32;
+  for (int i = 0; i < 4; ++i) {
+    std::memcpy(&to[i], static_cast<const char*>(rows[static_cast<std::size_t>(i * 8 + lane / 4)]) + lane % 4 * 4, 4);
+  }
+}
+inline void store_matrices(void* row, const std::uint32_t (&from)[4]) {
+  const auto rows = of_all_lanes(row);
+  const int lane = thread_index() % 32;
+  for (int i = 0; i < 4; ++i) {
+    std::memcpy(static_cast<char*>(rows[static_cast<std::size_t>(i * 8 + lane / 4)]) + lane % 4 * 4, &from[i], 4);
+  }
+}
+
+template <class T>
+std::uint32_t clamped_pair(std::uint32_t pair, bool to_six, T) {
+  float a, b;
+  to_floats(pair, a, b, T());
+  const float high = to_six ? 6.0f : HUGE_VALF;
+  const auto clamp = [&](float value) { return propagating_min(propagating_max(value, 0.0f), high); };
+  return to_bits(clamp(a), clamp(b), T());
+}
+
+inline void begin_products() {}
+inline void commit_products() {}
+template <int kGroups>
+void wait_for_products() {}
+template <int kCount>
+void fence(float (&)[kCount]) {}
+
+/// Of an operand, the element of row (or column) `outer` at `k`.
+template <class T>
+float element_of(std::uint64_t description, int outer, int k, bool transposed, T) {
+  const int row_bytes = description >> 62 != 0 ? 128 : 64, major = transposed ? k : outer,
+            minor = transposed ? outer : k;
+  const auto first = static_cast<std::uint32_t>(description << 2 >> 2) * 16;
+  T element;
+  std::memcpy(&element,
+              memory_at(exchanged(first + static_cast<std::uint32_t>(major * row_bytes + minor * 2), row_bytes)), 2);
+  return to_float(element);
+}
+
+/// Of sums as the hardware spreads them: sums[i] is of this row and column.
+inline int row_of(int i) { return thread_index() % 128 / 32 * 16 + thread_index() % 32 / 4 + i / 2 % 2 * 8; }
+inline int column_of(int i) { return i / 4 * 8 + thread_index() % 4 * 2 + i % 2; }
+
+template <bool kTransposed, bool kRowsTransposed = false, int kCount, class T>
+void multiply(float (&sums)[kCount], std::uint64_t rows, std::uint64_t cols, bool is_first, T) {
+  for (int i = 0; i < kCount; ++i) {
+    float sum = is_first ? 0.0f : sums[i];
+    for (int k = 0; k < 16; ++k) {
+      sum += element_of(rows, row_of(i), k, kRowsTransposed, T()) * element_of(cols, column_of(i), k, kTransposed, T());
+    }
+    sums[i] = sum;
+  }
+}
+template <bool kTransposed, int kCount, class T>
+void multiply(float (&sums)[kCount], const std::uint32_t (&rows)[4], std::uint64_t cols, bool is_first, T) {
+  struct Words {
+    std::uint32_t words[4];
+  };
+  Words own;
+  std::memcpy(own.words, rows, sizeof own.words);
+  const auto all = of_all_lanes(own);
+  for (int i = 0; i < kCount; ++i) {
+    float sum = is_first ? 0.0f : sums[i];
+    for (int k = 0; k < 16; ++k) {  // words: of this row and 8 further, then of k from 8 on
+      const int lane = thread_index() % 32 / 4 * 4 + k % 8 / 2, word = i / 2 % 2 + k / 8 * 2;
+      float pair[2];
+      to_floats(all[static_cast<std::size_t>(lane)].words[word], pair[0], pair[1], T());
+      sum += pair[k % 2] * element_of(cols, column_of(i), k, kTransposed, T());
+    }
+    sums[i] = sum;
+  }
+}
+
+}  // namespace fusedsc::gpu::hopper
