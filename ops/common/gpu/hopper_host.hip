@@ -37,9 +37,8 @@ Encode encode_function() {
 }  // namespace
 
 bool is_hopper() {
-  int current = 0, major = 0;
-  check_vendor(cudaGetDevice(&current), "gpu: asking for the current device");
-  check_vendor(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, current),
+  int major = 0;
+  check_vendor(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, current_device()),
                "gpu: asking what it can do");
   return major == 9;
 }

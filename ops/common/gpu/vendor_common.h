@@ -3,6 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <mutex>
+#include <tuple>
 
 #define FUSEDSC_DEVICE __device__ __forceinline__
 #define FUSEDSC_HOST_DEVICE __host__ __device__ __forceinline__
@@ -17,6 +20,17 @@ FUSEDSC_DEVICE void block_barrier() { __syncthreads(); }
 FUSEDSC_DEVICE void* block_memory() {
   extern __shared__ __align__(16) unsigned char fusedsc_block_memory[];
   return fusedsc_block_memory;
+}
+
+/// ask(), the first time that a kernel, on a device and with so much block memory, is asked about; later what it was.
+template <class Ask>
+int remembered(const void* kernel, int device, std::size_t block_memory_bytes, const Ask& ask) {
+  static std::mutex mutex;
+  static std::map<std::tuple<const void*, int, std::size_t>, int> answers;
+  const std::lock_guard lock(mutex);
+  const auto key = std::tuple(kernel, device, block_memory_bytes);
+  if (const auto found = answers.find(key); found != answers.end()) return found->second;
+  return answers[key] = ask();
 }
 
 FUSEDSC_HOST_DEVICE std::uint32_t multiply_high(std::uint32_t a, std::uint32_t b) {

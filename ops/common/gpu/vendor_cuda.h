@@ -108,22 +108,30 @@ void allow_block_memory(void (*kernel)(Parameters), std::size_t bytes) {
                "gpu: asking for block memory");
 }
 
+inline int current_device() {
+  int device = 0;
+  check_vendor(cudaGetDevice(&device), "gpu: asking for the current device");
+  return device;
+}
+
 /// Of the current device.
 inline int multiprocessors() {
-  int device = 0, count = 0;
-  check_vendor(cudaGetDevice(&device), "gpu: asking for the current device");
-  check_vendor(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "gpu: asking for its size");
+  int count = 0;
+  check_vendor(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, current_device()),
+               "gpu: asking for its size");
   return count;
 }
 
 /// Blocks of `kernel` that the current device runs at the same time.
 template <class Parameters>
 int resident_blocks(void (*kernel)(Parameters), int threads, std::size_t block_memory_bytes) {
-  int blocks = 0;
-  allow_block_memory(kernel, block_memory_bytes);
-  check_vendor(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, block_memory_bytes),
-               "gpu: asking how many blocks fit it");
-  return multiprocessors() * (blocks > 0 ? blocks : 1);
+  return remembered(reinterpret_cast<const void*>(kernel), current_device(), block_memory_bytes, [&] {
+    int blocks = 0;
+    allow_block_memory(kernel, block_memory_bytes);
+    check_vendor(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, block_memory_bytes),
+                 "gpu: asking how many blocks fit it");
+    return multiprocessors() * (blocks > 0 ? blocks : 1);
+  });
 }
 
 template <class Parameters>

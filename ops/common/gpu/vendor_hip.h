@@ -91,11 +91,16 @@ inline void check_vendor(hipError_t error, const char* what) {
 /// The most that a block may have.
 inline constexpr std::size_t kBlockMemoryLimit = 64 * 1024;
 
+inline int current_device() {
+  int device = 0;
+  check_vendor(hipGetDevice(&device), "gpu: asking for the current device");
+  return device;
+}
+
 /// Of the current device.
 inline int multiprocessors() {
-  int device = 0, count = 0;
-  check_vendor(hipGetDevice(&device), "gpu: asking for the current device");
-  check_vendor(hipDeviceGetAttribute(&count, hipDeviceAttributeMultiprocessorCount, device),
+  int count = 0;
+  check_vendor(hipDeviceGetAttribute(&count, hipDeviceAttributeMultiprocessorCount, current_device()),
                "gpu: asking for its size");
   return count;
 }
@@ -103,11 +108,13 @@ inline int multiprocessors() {
 /// Blocks of `kernel` that the current device runs at the same time.
 template <class Parameters>
 int resident_blocks(void (*kernel)(Parameters), int threads, std::size_t block_memory_bytes) {
-  int blocks = 0;
-  check_vendor(hipOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, reinterpret_cast<const void*>(kernel), threads,
-                                                            block_memory_bytes),
-               "gpu: asking how many blocks fit it");
-  return multiprocessors() * (blocks > 0 ? blocks : 1);
+  return remembered(reinterpret_cast<const void*>(kernel), current_device(), block_memory_bytes, [&] {
+    int blocks = 0;
+    check_vendor(hipOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, reinterpret_cast<const void*>(kernel), threads,
+                                                              block_memory_bytes),
+                 "gpu: asking how many blocks fit it");
+    return multiprocessors() * (blocks > 0 ? blocks : 1);
+  });
 }
 
 template <class Parameters>
