@@ -320,7 +320,7 @@ class PointwiseProduct {
 #pragma unroll
     for (int i = 0; i < 4; ++i) words[i] = to_bits(z[2 * i], z[2 * i + 1], T());
     if (!clamps) return;
-      // Rounding keeps the order, and both bounds: clamped pairs are the same, for half the instructions.
+    // Rounding keeps the order, and both bounds: clamped pairs are the same, for half the instructions.
 #pragma unroll
     for (int i = 0; i < 4; ++i) words[i] = clamped_pair(words[i], p_.activation == Activation::relu6, T());
   }
