@@ -319,8 +319,8 @@ class PointwiseProduct {
     if (!clamps) activate(p_.activation, z);
 #pragma unroll
     for (int i = 0; i < 4; ++i) words[i] = to_bits(z[2 * i], z[2 * i + 1], T());
-    if (!clamps) return;
     // Rounding keeps the order, and both bounds: clamped pairs are the same, for half the instructions.
+    if (!clamps) return;
 #pragma unroll
     for (int i = 0; i < 4; ++i) words[i] = clamped_pair(words[i], p_.activation == Activation::relu6, T());
   }
