@@ -71,6 +71,43 @@ TEST_P(HostExecutor, FindsLanesThatMissAWaveOperation) {
   EXPECT_THROW(executor::run(1, 64, 0, all_but_one), std::runtime_error);
 }
 
+TEST_P(HostExecutor, NamedBarriersAreOfSomeThreads) {
+  std::vector<int> seen(128);
+  executor::run(1, 128, 2 * sizeof(int), [&] {
+    int* memory = static_cast<int*>(block_memory());
+    const int half = thread_index() / 64, rounds = half == 0 ? 3 : 5;  // the halves do not wait for each other
+    if (thread_index() % 64 == 0) memory[half] = 0;
+    for (int round = 0; round < rounds; ++round) {
+      executor::named_barrier(half, 64);
+      if (thread_index() % 64 == round) ++memory[half];
+    }
+    executor::named_barrier(half, 64);
+    seen[static_cast<std::size_t>(thread_index())] = memory[half];
+  });
+  for (int i = 0; i < 128; ++i) EXPECT_EQ(seen[static_cast<std::size_t>(i)], i < 64 ? 3 : 5) << i;
+}
+
+TEST_P(HostExecutor, FindsThreadsThatMissANamedBarrier) {
+  const auto all_but_one = [] {
+    if (thread_index() != 5) executor::named_barrier(0, 64);
+  };
+  EXPECT_THROW(executor::run(1, 64, 0, all_but_one), std::runtime_error);
+}
+
+TEST_P(HostExecutor, WaitsUntilAnotherThreadHasSeenToIt) {
+  int order = 0, waited_at = 0;
+  executor::run(1, 2, 0, [&] {
+    if (thread_index() == 0) {
+      executor::wait_until([&] { return order == 1; });
+      waited_at = ++order;
+    } else {
+      ++order;
+    }
+  });
+  EXPECT_EQ(waited_at, 2);
+  EXPECT_THROW(executor::run(1, 2, 0, [] { executor::wait_until([] { return false; }); }), std::runtime_error);
+}
+
 TEST_P(HostExecutor, HandsOnWhatThreadsThrow) {
   EXPECT_THROW(executor::run(1, 4, 0, [] { throw std::domain_error("from a thread"); }), std::domain_error);
 }
