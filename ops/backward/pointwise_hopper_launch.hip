@@ -3,7 +3,7 @@
 
 #include "fusedsc/backward/pointwise_gpu.h"
 #include "fusedsc/common/gpu/partials_launch.h"
-#include "fusedsc/common/gpu/pointwise_hopper_plan.h"
+#include "fusedsc/common/gpu/pointwise_hopper_instances.h"
 #include "fusedsc/runtime/arena.h"
 
 #ifndef FUSEDSC_HOST_EXECUTOR
@@ -16,30 +16,12 @@ namespace {
 
 constexpr const char* kName = "pointwise_conv2d_backward";
 
-template <class Product>
-FUSEDSC_HOPPER_KERNEL(Product::kThreads)
-input_kernel(const FUSEDSC_GRID_CONSTANT PointwiseParameters p) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
-  Product::run(p);
-#endif
-}
-
-template <class T, bool kPrologue, EpilogueKind kKind, int... kChannels, int... kDepth, int... kGroups>
-void append(std::vector<PointwiseInstance>& to, DataType dtype, Tiles<Tile<kChannels, kDepth, kGroups>...>) {
-  (to.push_back({dtype, kChannels, kDepth, kGroups, kPrologue, kKind,
-                 input_kernel<PointwiseProduct<T, kChannels, kDepth, kGroups, kPrologue, true, kKind>>,
-                 PointwiseProduct<T, kChannels, kDepth, kGroups, kPrologue, true, kKind>::memory_bytes}),
-   ...);
-}
-
-using PlainTiles = Tiles<Tile<32, 64, 2>, Tile<32, 64, 4>, Tile<64, 64, 2>, Tile<64, 64, 3>, Tile<128, 64, 2>,
-                         Tile<192, 32, 4>, Tile<192, 64, 3>>;
 using GradientTiles = Tiles<Tile<32, 32, 5>, Tile<32, 64, 2>, Tile<32, 64, 4>, Tile<64, 32, 3>, Tile<64, 64, 3>>;
 
 template <class T>
 void append_all(std::vector<PointwiseInstance>& to, DataType dtype) {
-  append<T, false, EpilogueKind::plain>(to, dtype, PlainTiles());
-  append<T, true, EpilogueKind::gradient>(to, dtype, GradientTiles());
+  append<T, true, false, EpilogueKind::plain>(to, dtype, PlainTiles());
+  append<T, true, true, EpilogueKind::gradient>(to, dtype, GradientTiles());
 }
 
 const std::vector<PointwiseInstance>& instances() {

@@ -9,6 +9,7 @@
 
 #include "fusedsc/backward/pointwise_hopper_weight_sum.h"
 #include "fusedsc/common/gpu/activation.h"
+#include "fusedsc/common/gpu/depthwise_work.h"
 
 namespace fusedsc::gpu::hopper {
 
@@ -76,7 +77,6 @@ class PointwiseWeightProduct {
   };
 
   FUSEDSC_HOST_DEVICE static constexpr int barrier_bytes(int stages) { return (kGroups * stages * 8 + 15) / 16 * 16; }
-  FUSEDSC_DEVICE static int least_of(int a, int b) { return a < b ? a : b; }
 
   FUSEDSC_DEVICE explicit PointwiseWeightProduct(const PointwiseWeightParameters& p) : p_(p) {
     group_ = __shfl_sync(0xffffffffu, thread_index() / 128, 0);  // so that the compiler knows it is the same
@@ -331,7 +331,7 @@ class PointwiseWeightProduct {
     if (lane % 4 != 0) return;
     int pixels = 0;
     for (int step = 0; step < steps_; ++step) {
-      pixels += least_of(p_.pixels - (first_step_ + step * stride_) * kDepth, kDepth);
+      pixels += least(p_.pixels - (first_step_ + step * stride_) * kDepth, kDepth);
     }
 #pragma unroll
     for (int i = 0; i < 2 * kRowBlocks; ++i) {

@@ -1,6 +1,6 @@
 #ifdef FUSEDSC_HOPPER
 #include "fusedsc/common/gpu/partials_launch.h"
-#include "fusedsc/common/gpu/pointwise_hopper_plan.h"
+#include "fusedsc/common/gpu/pointwise_hopper_instances.h"
 #include "fusedsc/forward/pointwise_gpu.h"
 #include "fusedsc/runtime/arena.h"
 
@@ -10,35 +10,17 @@ namespace {
 
 constexpr const char* kName = "pointwise_conv2d";
 
-template <class Product>
-FUSEDSC_HOPPER_KERNEL(Product::kThreads)
-forward_kernel(const FUSEDSC_GRID_CONSTANT PointwiseParameters p) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
-  Product::run(p);
-#endif
-}
-
-template <class T, bool kPrologue, EpilogueKind kKind, int... kChannels, int... kDepth, int... kGroups>
-void append(std::vector<PointwiseInstance>& to, DataType dtype, Tiles<Tile<kChannels, kDepth, kGroups>...>) {
-  (to.push_back({dtype, kChannels, kDepth, kGroups, kPrologue, kKind,
-                 forward_kernel<PointwiseProduct<T, kChannels, kDepth, kGroups, kPrologue, false, kKind>>,
-                 PointwiseProduct<T, kChannels, kDepth, kGroups, kPrologue, false, kKind>::memory_bytes}),
-   ...);
-}
-
-using PlainTiles = Tiles<Tile<32, 64, 2>, Tile<32, 64, 4>, Tile<64, 64, 2>, Tile<64, 64, 3>, Tile<128, 64, 2>,
-                         Tile<192, 32, 4>, Tile<192, 64, 3>>;
 using StatisticsTiles =
     Tiles<Tile<32, 64, 2>, Tile<32, 64, 6>, Tile<64, 32, 4>, Tile<64, 64, 2>, Tile<64, 64, 4>, Tile<128, 64, 2>>;
 using InferenceTiles = Tiles<Tile<32, 64, 4>, Tile<64, 64, 3>, Tile<128, 64, 2>>;
 
 template <class T>
 void append_all(std::vector<PointwiseInstance>& to, DataType dtype) {
-  append<T, false, EpilogueKind::plain>(to, dtype, PlainTiles());
-  append<T, false, EpilogueKind::statistics>(to, dtype, StatisticsTiles());
-  append<T, true, EpilogueKind::statistics>(to, dtype, StatisticsTiles());
-  append<T, false, EpilogueKind::inference>(to, dtype, InferenceTiles());
-  append<T, true, EpilogueKind::inference>(to, dtype, InferenceTiles());
+  append<T, false, false, EpilogueKind::plain>(to, dtype, PlainTiles());
+  append<T, false, false, EpilogueKind::statistics>(to, dtype, StatisticsTiles());
+  append<T, false, true, EpilogueKind::statistics>(to, dtype, StatisticsTiles());
+  append<T, false, false, EpilogueKind::inference>(to, dtype, InferenceTiles());
+  append<T, false, true, EpilogueKind::inference>(to, dtype, InferenceTiles());
 }
 
 const std::vector<PointwiseInstance>& instances() {

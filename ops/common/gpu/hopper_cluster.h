@@ -1,6 +1,7 @@
 /// Blocks of a Hopper GPU that run side by side as a cluster and read each other's block memory.
 #pragma once
 
+#include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/hopper.h"
 
 namespace fusedsc::gpu::hopper {
@@ -33,7 +34,6 @@ FUSEDSC_DEVICE float load_of_block(const float* place, int rank) {
 /// The next kernel of the stream may start, if it was launched to start early; what it does before
 /// wait_for_previous_kernel() must not need this one's results.
 FUSEDSC_DEVICE void let_next_kernel_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
-FUSEDSC_DEVICE void wait_for_previous_kernel() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 /// A description of a tensor, before its first use.
 FUSEDSC_DEVICE void prefetch(const CUtensorMap& map) {

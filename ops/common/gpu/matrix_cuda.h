@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "fusedsc/common/gpu/matrix.h"
+#include "fusedsc/common/gpu/wave_product.h"
 
 namespace fusedsc::gpu {
 
@@ -25,17 +26,9 @@ FUSEDSC_DEVICE void load_matrices(const void* row, std::uint32_t (&to)[4]) {
   }
 }
 
-FUSEDSC_DEVICE void multiply_add(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t* b, Float16) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
-      "%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-FUSEDSC_DEVICE void multiply_add(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t* b, BFloat16) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+template <class T>
+FUSEDSC_DEVICE void multiply_add(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t* b, T) {
+  wave_multiply_add(d, {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}}, T());
 }
 
 /// Each warp owns a rectangle of the tile, of fragments of 16 rows and 16 columns.

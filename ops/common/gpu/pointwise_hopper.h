@@ -141,8 +141,7 @@ class PointwiseProduct {
         }
       }
       wait_for_products<0>();
-#pragma unroll
-      for (int block = 0; block < kBlocks; ++block) fence(sums[block]);
+      fence_all(sums);
       if (is_leader_) wait_for_stores();
       group_barrier(group_);  // all are done with the last tile of positions, and with the last tile of outputs
       if (is_leader_ && last_slot >= 0) start_next(last_slot);
@@ -164,11 +163,9 @@ class PointwiseProduct {
     if constexpr (kKind == EpilogueKind::statistics || kKind == EpilogueKind::gradient) {
       block_barrier();
       epilogue.finish(reinterpret_cast<float*>(weight_), split_, first_channel_,
-                      least_of(p_.channels - first_channel_, kChannels), p_.channels);
+                      least(p_.channels - first_channel_, kChannels), p_.channels);
     }
   }
-
-  FUSEDSC_DEVICE static int least_of(int a, int b) { return a < b ? a : b; }
 
   // --------------------------------------------------------------------------------- by the leader of a group of warps
 
@@ -235,24 +232,32 @@ class PointwiseProduct {
     }
   }
 
-  FUSEDSC_DEVICE void multiply_plain(Sums& sums, int step, int slot) const {
-    const std::uint64_t rows = describe<kDepthBytes>(stages_ + slot * stage_bytes_);
-    const int depth = p_.depth - step * kTileDepth;
+  FUSEDSC_DEVICE static void fence_all(Sums& sums) {
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) fence(sums[block]);
+  }
+
+  /// sums += rows_of(k) times the weight, for each 16 values of k of a step.
+  template <class RowsOf>
+  FUSEDSC_DEVICE void multiply_step(Sums& sums, int step, const RowsOf& rows_of) const {
+    const int depth = p_.depth - step * kTileDepth;
+    fence_all(sums);
     begin_products();
 #pragma unroll
     for (int k = 0; k < kTileDepth; k += 16) {
       if (k >= depth) break;
 #pragma unroll
       for (int block = 0; block < kBlocks; ++block) {
-        multiply<kWeightDepthFirst>(sums[block], rows + k * 2 / 16, describe_weight(step, block, k),
-                                    step == 0 && k == 0, T());
+        multiply<kWeightDepthFirst>(sums[block], rows_of(k), describe_weight(step, block, k), step == 0 && k == 0, T());
       }
     }
     commit_products();
-#pragma unroll
-    for (int block = 0; block < kBlocks; ++block) fence(sums[block]);
+    fence_all(sums);
+  }
+
+  FUSEDSC_DEVICE void multiply_plain(Sums& sums, int step, int slot) const {
+    const std::uint64_t rows = describe<kDepthBytes>(stages_ + slot * stage_bytes_);
+    multiply_step(sums, step, [&](int k) { return rows + k * 2 / 16; });
   }
 
   /// With the prologue, through registers.
@@ -271,21 +276,7 @@ class PointwiseProduct {
       if (p_.has_other) load_matrices(tile + kStageBytes + place, others);
       change(rows[k / 16], others, step * kTileDepth + k + lane % 4 * 2);
     }
-#pragma unroll
-    for (int block = 0; block < kBlocks; ++block) fence(sums[block]);
-    begin_products();
-#pragma unroll
-    for (int k = 0; k < kTileDepth; k += 16) {
-      if (k >= depth) break;
-#pragma unroll
-      for (int block = 0; block < kBlocks; ++block) {
-        multiply<kWeightDepthFirst>(sums[block], rows[k / 16], describe_weight(step, block, k), step == 0 && k == 0,
-                                    T());
-      }
-    }
-    commit_products();
-#pragma unroll
-    for (int block = 0; block < kBlocks; ++block) fence(sums[block]);
+    multiply_step(sums, step, [&](int k) -> const std::uint32_t(&)[4] { return rows[k / 16]; });
   }
 
   FUSEDSC_DEVICE static Aligned<float, 2> pair(const float* from) {

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "fusedsc/common/gpu/activation.h"
+#include "fusedsc/common/gpu/depthwise_work.h"
 #include "fusedsc/common/gpu/hopper.h"
-#include "fusedsc/common/gpu/moments.h"
 
 namespace fusedsc::gpu::hopper {
 
