@@ -103,6 +103,16 @@ void check_statistics(const Statistics& statistics, const ConstTensorView& y) {
   if (!statistics && !statistics.m2) return;
   check_seam("statistics.mean", statistics.mean, y.sizes[1], y.dtype);
   check_seam("statistics.m2", statistics.m2, y.sizes[1], y.dtype);
+  const Normaliser& normaliser = statistics.normaliser;
+  if (!normaliser) return;
+  const DataType dtype = accumulation_type(y.dtype);
+  check_channels("statistics.normaliser.weight", normaliser.weight, y.sizes[1], dtype);
+  check_channels("statistics.normaliser.bias", normaliser.bias, y.sizes[1], dtype);
+  check_channels("statistics.normaliser.invstd", normaliser.invstd, y.sizes[1], dtype);
+  check_channels("statistics.normaliser.variance", normaliser.variance, y.sizes[1], dtype);
+  check_channels("statistics.normaliser.scale", normaliser.scale, y.sizes[1], dtype);
+  check_channels("statistics.normaliser.shift", normaliser.shift, y.sizes[1], dtype);
+  check(normaliser.eps >= 0, "statistics.normaliser.eps: it is ", normaliser.eps, "; it must not be negative");
 }
 
 void check_gradient_prologue(const GradientPrologue& prologue, const ConstTensorView& grad_y) {

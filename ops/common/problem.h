@@ -57,10 +57,25 @@ struct Epilogue {
   }
 };
 
+/// BatchNorm's arithmetic on the statistics of a tensor, for the prologue that will normalise it:
+///   invstd = 1/sqrt(m2/count + eps), scale = weight*invstd, shift = bias - mean*scale.
+/// Vectors are [C_out], accumulation type.
+struct Normaliser {
+  ConstChannelVector weight, bias;  ///< or empty for 1 and 0
+  double eps = 0;
+  ChannelVector invstd;  ///< written; may be the same memory as m2
+  /// Written, as running statistics want it: unbiased, m2/(count - 1), of one value 0; may be empty.
+  ChannelVector variance;
+  ChannelVector scale, shift;  ///< written; may be empty
+
+  explicit operator bool() const { return static_cast<bool>(invstd); }
+};
+
 /// Per-channel statistics of the raw output (bias added, epilogue not yet applied) over N, H and W.
 struct Statistics {
-  ChannelVector mean;  ///< [C_out]
-  ChannelVector m2;    ///< [C_out] sum of squared deviations from the mean
+  ChannelVector mean;     ///< [C_out]
+  ChannelVector m2;       ///< [C_out] sum of squared deviations from the mean
+  Normaliser normaliser;  ///< what is made of them at once; or nothing
 
   explicit operator bool() const { return static_cast<bool>(mean); }
 };

@@ -37,6 +37,7 @@ constexpr Operator<DepthwiseArguments> kOperator{
     .check_memory = check_memory,
     .is_empty = is_empty_forward<DepthwiseArguments>,
     .clear_results = clear_statistics_of<DepthwiseArguments>,
+    .finish = normalise_statistics_of<DepthwiseArguments>,
 };
 
 }  // namespace

@@ -151,7 +151,7 @@ struct Pass {
     launch("depthwise_conv2d", kernel, parameters.work.blocks(), kDepthwiseThreads, memory, stream, parameters);
     if (!a.statistics) return;
     launch_merge_moments("depthwise_conv2d: statistics", accumulation_type(a.x.dtype), parameters.partials,
-                         parameters.work.splits, a.statistics.mean, a.statistics.m2, stream);
+                         parameters.work.splits, a.statistics, a.y.sizes[0] * a.y.sizes[2] * a.y.sizes[3], stream);
   }
 };
 

@@ -37,6 +37,7 @@ constexpr Operator<PointwiseArguments> kOperator{
     .check_memory = check_memory,
     .is_empty = is_empty_forward<PointwiseArguments>,
     .clear_results = clear_statistics_of<PointwiseArguments>,
+    .finish = normalise_statistics_of<PointwiseArguments>,
 };
 
 }  // namespace

@@ -99,8 +99,8 @@ class Pass {
                       instance.depth, instance.channels);
     launch_.start(kName, case_, p, execution.stream);
     if (!a.statistics) return;
-    launch_merge_moments(kName, DataType::float32, p.epilogue.partials, launch_.splits, a.statistics.mean,
-                         a.statistics.m2, execution.stream);
+    launch_merge_moments(kName, DataType::float32, p.epilogue.partials, launch_.splits, a.statistics, problem.pixels,
+                         execution.stream);
   }
 
  private:

@@ -98,7 +98,7 @@ struct Pass {
            stream, parameters);
     if (!a.statistics) return;
     launch_merge_moments(kName, accumulation_type(a.x.dtype), parameters.partials, parameters.product.splits,
-                         a.statistics.mean, a.statistics.m2, stream);
+                         a.statistics, a.y.sizes[0] * a.y.sizes[2] * a.y.sizes[3], stream);
   }
 };
 

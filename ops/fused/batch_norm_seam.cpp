@@ -122,6 +122,10 @@ constexpr Operator<BatchNormReduceArguments> kReduce{
 
 }  // namespace
 
+Normaliser normaliser_of(const BatchNormFinalizeArguments& a) {
+  return {a.weight, a.bias, a.eps, a.batch_invstd, a.batch_variance, a.scale, a.shift};
+}
+
 void batch_norm_finalize(const BatchNormFinalizeArguments& arguments, const Execution& execution) {
   const BatchNormFinalizeArguments& a = arguments;
   const std::int64_t channels = a.mean.size;

@@ -28,6 +28,8 @@ struct BatchNormFinalizeArguments {
   ChannelVector batch_variance;
   ChannelVector scale, shift;  ///< written; may be empty
 };
+/// Of those with m2: what a convolution's Statistics can carry in place of this operator.
+Normaliser normaliser_of(const BatchNormFinalizeArguments& arguments);
 void batch_norm_finalize(const BatchNormFinalizeArguments& arguments, const Execution& execution);
 
 /// What one BatchNorm normalises with.

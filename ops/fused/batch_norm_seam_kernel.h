@@ -4,6 +4,7 @@
 
 #include "fusedsc/common/gpu/activation.h"
 #include "fusedsc/common/gpu/block_sums.h"
+#include "fusedsc/common/gpu/normaliser.h"
 #include "fusedsc/common/gpu/tensor.h"
 
 namespace fusedsc::gpu {
@@ -12,40 +13,24 @@ namespace fusedsc::gpu {
 
 inline constexpr int kChannelThreads = 128;
 
-/// vector[channel], or `otherwise` where there is no vector.
-template <class A>
-FUSEDSC_DEVICE A value_or(const void* vector, int channel, A otherwise) {
-  return vector != nullptr ? static_cast<const A*>(vector)[channel] : otherwise;
-}
-
-template <class A>
-FUSEDSC_DEVICE void put(void* vector, int channel, A value) {
-  if (vector != nullptr) static_cast<A*>(vector)[channel] = value;
-}
-
 FUSEDSC_DEVICE int own_channel() { return static_cast<int>(block_index()) * kChannelThreads + thread_index(); }
 
 struct BatchNormFinalizeParameters {
   int channels = 0;
   const void *weight = nullptr, *bias = nullptr, *mean = nullptr, *invstd = nullptr;
+  void *scale = nullptr, *shift = nullptr;
   const void* m2 = nullptr;  ///< null in eval mode
-  double count = 1, eps = 0;
-  void *batch_invstd = nullptr, *batch_variance = nullptr, *scale = nullptr, *shift = nullptr;
+  NormaliserParameters normaliser;
 };
 
 template <class A>
 FUSEDSC_DEVICE void batch_norm_finalize(const BatchNormFinalizeParameters& p) {
   const int c = own_channel();
   if (c >= p.channels) return;
-  A invstd = value_or(p.invstd, c, A(1));
-  if (p.m2 != nullptr) {
-    const double m2 = static_cast<double>(value_or(p.m2, c, A(0)));
-    invstd = static_cast<A>(1 / sqrt(m2 / p.count + p.eps));
-    put(p.batch_variance, c, static_cast<A>(m2 / (p.count > 1 ? p.count - 1 : 1)));
-    put(p.batch_invstd, c, invstd);
-  }
-  const A scale = value_or(p.weight, c, A(1)) * invstd;
-  put(p.shift, c, value_or(p.bias, c, A(0)) - value_or(p.mean, c, A(0)) * scale);
+  const A mean = value_or(p.mean, c, A(0));
+  if (p.m2 != nullptr) return normalise(p.normaliser, c, mean, value_or(p.m2, c, A(0)));
+  const A scale = value_or(p.weight, c, A(1)) * value_or(p.invstd, c, A(1));
+  put(p.shift, c, value_or(p.bias, c, A(0)) - mean * scale);
   put(p.scale, c, scale);
 }
 

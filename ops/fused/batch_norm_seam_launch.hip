@@ -85,10 +85,7 @@ void run_finalize(const BatchNormFinalizeArguments& a, const Execution& executio
   p.mean = a.mean.data;
   p.invstd = a.invstd.data;
   p.m2 = a.m2.data;
-  p.count = static_cast<double>(a.count);
-  p.eps = a.eps;
-  p.batch_invstd = a.batch_invstd.data;
-  p.batch_variance = a.batch_variance.data;
+  if (a.m2) p.normaliser = NormaliserParameters(normaliser_of(a), a.count);
   p.scale = a.scale.data;
   p.shift = a.shift.data;
   const auto kernel = a.mean.dtype == DataType::float64 ? finalize_kernel<double> : finalize_kernel<float>;

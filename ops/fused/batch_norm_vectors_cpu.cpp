@@ -1,5 +1,4 @@
-#include <cmath>
-
+#include "fusedsc/common/normaliser.h"
 #include "fusedsc/fused/batch_norm_seam_cpu.h"
 
 namespace fusedsc {
@@ -22,16 +21,10 @@ void put(const ChannelVector& vector, std::int64_t channel, T value) {
 }
 
 void finalize(const BatchNormFinalizeArguments& a, const Execution&) {
+  if (a.m2) return normalise(normaliser_of(a), a.mean, a.m2, a.count);
   with_type_of(a.mean, [&]<class T>(T) {
     for (std::int64_t c = 0; c < a.mean.size; ++c) {
-      T invstd = value_or(a.invstd, c, T(1));
-      if (a.m2) {
-        const double m2 = value_or(a.m2, c, T(0)), count = static_cast<double>(a.count);
-        invstd = static_cast<T>(1 / std::sqrt(m2 / count + a.eps));
-        put(a.batch_variance, c, static_cast<T>(m2 / (count > 1 ? count - 1 : 1)));
-        put(a.batch_invstd, c, invstd);
-      }
-      const T scale = value_or(a.weight, c, T(1)) * invstd;
+      const T scale = value_or(a.weight, c, T(1)) * value_or(a.invstd, c, T(1));
       put(a.shift, c, value_or(a.bias, c, T(0)) - value_or(a.mean, c, T(0)) * scale);
       put(a.scale, c, scale);
     }

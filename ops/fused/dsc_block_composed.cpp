@@ -17,20 +17,15 @@ TensorView middle_memory(const TensorView& kept, const ConstTensorView& like, Ar
 struct ComposedForward {
   const DscBlockArguments& block;
   Arena arena;
-  ChannelVector m2, scale, shift;
+  ChannelVector scale, shift;
   DepthwiseArguments depthwise;
-  BatchNormFinalizeArguments finalize;
   PointwiseArguments pointwise;
 
   ComposedForward(const DscBlockArguments& block_, void* workspace) : block(block_), arena(workspace) {
     depthwise = depthwise_of(block);
     depthwise.y = middle_memory(block.d, depthwise.y, arena);
-    for (ChannelVector* vector : {&m2, &scale, &shift}) *vector = take_channels(arena, depthwise.y);
-    finalize = affine_of(normalisation_of(block), scale, shift);
-    if (block.training) {
-      depthwise.statistics = {block.mean, m2};
-      add_statistics(block, m2, finalize);
-    }
+    for (ChannelVector* vector : {&scale, &shift}) *vector = take_channels(arena, depthwise.y);
+    if (block.training) depthwise.statistics = statistics_of(block, scale, shift);
     pointwise.x = depthwise.y;
     pointwise.weight = block.pw_weight;
     pointwise.bias = block.pw_bias;
@@ -52,7 +47,7 @@ struct ComposedForward {
   void run(const Plans& plans, const Execution& execution) const {
     const Execution rest = rest_of(execution, arena);
     plans.depthwise.run(depthwise, rest);
-    batch_norm_finalize(finalize, rest);
+    if (!block.training) batch_norm_finalize(affine_of(normalisation_of(block), scale, shift), rest);
     plans.pointwise.run(pointwise, rest);
   }
 };

@@ -118,25 +118,21 @@ namespace {
 HWY_EXPORT(dsc_block_plan);
 
 /// Pass 1: DW in registers, of which only the statistics stay.
-DepthwiseArguments statistics_pass(const DscBlockArguments& block, ChannelVector m2) {
+DepthwiseArguments statistics_pass(const DscBlockArguments& block) {
   DepthwiseArguments depthwise = depthwise_of(block);
   depthwise.y.data = nullptr;
-  depthwise.statistics = {block.mean, m2};
+  depthwise.statistics = statistics_of(block, {}, {});
   return depthwise;
 }
 
-/// M2 of pass 1 lies where invstd will: it is computed from M2 in place.
 Plan<DscBlockArguments> plan_both_passes(const DscBlockArguments& block, int threads) {
   Plan<DscBlockArguments> second = HWY_DYNAMIC_DISPATCH(dsc_block_plan)(block, threads);
   if (!block.training) return second;
-  auto first = plan_depthwise_conv2d(statistics_pass(block, block.invstd), threads);
+  auto first = plan_depthwise_conv2d(statistics_pass(block), threads);
   const std::size_t workspace_bytes = std::max(first.workspace_bytes, second.workspace_bytes);
   return {workspace_bytes, [first = std::move(first), second = std::move(second)](const DscBlockArguments& like,
                                                                                   const Execution& execution) {
-            first.run(statistics_pass(like, like.invstd), execution);
-            BatchNormFinalizeArguments finalize = affine_of(normalisation_of(like), {}, {});
-            add_statistics(like, like.invstd, finalize);
-            batch_norm_finalize(finalize, execution);
+            first.run(statistics_pass(like), execution);
             second.unchecked_run(like, execution);
           }};
 }

@@ -34,12 +34,10 @@ std::int64_t middle_count(const ConstTensorView& y) {
   return std::max<std::int64_t>(y.sizes[0] * y.sizes[2] * y.sizes[3], 1);
 }
 
-void add_statistics(const DscBlockArguments& block, ConstChannelVector m2, BatchNormFinalizeArguments& finalize) {
-  finalize.m2 = m2;
-  finalize.count = middle_count(block.y);
-  finalize.eps = block.eps;
-  finalize.batch_invstd = block.invstd;
-  finalize.batch_variance = block.variance;
+Statistics statistics_of(const DscBlockArguments& block, ChannelVector scale, ChannelVector shift) {
+  return {block.mean,
+          block.invstd,
+          {block.bn_weight, block.bn_bias, block.eps, block.invstd, block.variance, scale, shift}};
 }
 
 bool wants_depthwise_gradients(const DscBlockBackwardArguments& block) {

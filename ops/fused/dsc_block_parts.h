@@ -26,8 +26,9 @@ Normalisation normalisation_of(const Block& block) {
   return {block.bn_weight, block.bn_bias, block.mean, block.invstd};
 }
 
-/// Makes `finalize` write block.invstd and block.variance first, from what the depthwise pass left in `m2`.
-void add_statistics(const DscBlockArguments& block, ConstChannelVector m2, BatchNormFinalizeArguments& finalize);
+/// What the depthwise pass of a training block leaves: block.mean, block.invstd, where the sums of squares are at
+/// first, block.variance, and the affine map.
+Statistics statistics_of(const DscBlockArguments& block, ChannelVector scale, ChannelVector shift);
 
 /// Whether anything upstream of BatchNorm wants a gradient.
 bool wants_depthwise_gradients(const DscBlockBackwardArguments& block);

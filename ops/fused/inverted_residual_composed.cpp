@@ -55,22 +55,15 @@ struct Seam {
 
   Prologue prologue(Activation activation) const { return {scale, shift, activation}; }
 
-  /// The sums of squares are left where invstd will be.
-  Statistics statistics() const { return {parameters.mean, parameters.invstd}; }
+  /// With all that normalising needs. The sums of squares are left where invstd will be.
+  Statistics statistics() const {
+    return {parameters.mean,
+            parameters.invstd,
+            {parameters.weight, parameters.bias, parameters.eps, parameters.invstd, parameters.variance, scale, shift}};
+  }
 
   BatchNormFinalizeArguments affine() const {
     return affine_of({parameters.weight, parameters.bias, parameters.mean, parameters.invstd}, scale, shift);
-  }
-
-  /// The affine map, after what it takes of the statistics.
-  BatchNormFinalizeArguments affine_from_statistics() const {
-    BatchNormFinalizeArguments finalize = affine();
-    finalize.m2 = parameters.invstd;
-    finalize.count = count_of(raw);
-    finalize.eps = parameters.eps;
-    finalize.batch_invstd = parameters.invstd;
-    finalize.batch_variance = parameters.variance;
-    return finalize;
   }
 };
 
@@ -130,19 +123,13 @@ struct ComposedForward {
 
   void run(const Plans& plans, const Execution& execution) const {
     const Execution rest = rest_of(execution, arena);
-    if (expands) {
-      plans.expand.run(expand, rest);
-      finalize(expand_seam, rest);
+    for (const Seam* seam : {&expand_seam, &dw_seam, &project_seam}) {
+      if (seam->raw && !block.training) batch_norm_finalize(seam->affine(), rest);
     }
+    if (expands) plans.expand.run(expand, rest);
     plans.depthwise.run(depthwise, rest);
-    finalize(dw_seam, rest);
     plans.project.run(project, rest);
-    finalize(project_seam, rest);
     plans.apply.run(apply, rest);
-  }
-
-  void finalize(const Seam& seam, const Execution& execution) const {
-    batch_norm_finalize(block.training ? seam.affine_from_statistics() : seam.affine(), execution);
   }
 };
 

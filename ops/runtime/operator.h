@@ -3,6 +3,7 @@
 #pragma once
 
 #include "fusedsc/common/clear.h"
+#include "fusedsc/common/normaliser.h"
 #include "fusedsc/runtime/checks.h"
 #include "fusedsc/runtime/implementation.h"
 
@@ -17,6 +18,8 @@ struct Operator {
   /// The tensors are on the CPU, and there is nothing to compute. (A GPU's memory is its kernels' to clear.)
   bool (*is_empty)(const Arguments&);
   void (*clear_results)(const Arguments&);  ///< what an empty problem leaves behind
+  /// What follows from the results of tensors on the CPU, whichever implementation ran; or null.
+  void (*finish)(const Arguments&) = nullptr;
 };
 
 /// Of arguments that are checked.
@@ -28,6 +31,13 @@ Plan<Arguments> plan_checked(const Operator<Arguments>& op, const Arguments& arg
     plan.unchecked_run = [clear = op.clear_results](const Arguments& empty, const Execution&) { clear(empty); };
   } else {
     plan = implementation.plan_for(arguments, threads);
+  }
+  if (op.finish != nullptr) {
+    plan.unchecked_run = [run = std::move(plan.unchecked_run), finish = op.finish](const Arguments& like,
+                                                                                   const Execution& execution) {
+      run(like, execution);
+      finish(like);
+    };
   }
   plan.threads = threads;
   plan.check_memory = op.check_memory;
@@ -71,6 +81,14 @@ template <class Arguments>
 void clear_statistics_of(const Arguments& a) {
   clear(a.statistics.mean);
   clear(a.statistics.m2);
+}
+
+/// On the CPU; a GPU's kernels do it themselves.
+template <class Arguments>
+void normalise_statistics_of(const Arguments& a) {
+  const Statistics& statistics = a.statistics;
+  if (a.x.device != Device::cpu || !statistics.normaliser) return;
+  normalise(statistics.normaliser, statistics.mean, statistics.m2, a.y.sizes[0] * a.y.sizes[2] * a.y.sizes[3]);
 }
 
 /// Of a backward pass: without an element of grad_y, or without a gradient that is wanted.

@@ -62,6 +62,13 @@ Mistakes<Arguments> statistics_mistakes() {
       {"statistics.m2", [](Arguments& a) { a.statistics.m2 = {}; }},
       {"statistics.m2", [](Arguments& a) { a.statistics.m2.dtype = DataType::float64; }},
       {"statistics.m2", [](Arguments& a) { a.statistics.m2.data = inside(a.statistics.mean.data); }},
+      {"statistics.normaliser.weight", [](Arguments& a) { a.statistics.normaliser.weight.size += 1; }},
+      {"statistics.normaliser.bias", [](Arguments& a) { a.statistics.normaliser.bias.dtype = DataType::float64; }},
+      {"statistics.normaliser.invstd", [](Arguments& a) { a.statistics.normaliser.invstd.size += 1; }},
+      {"statistics.normaliser.variance", [](Arguments& a) { a.statistics.normaliser.variance.size -= 1; }},
+      {"statistics.normaliser.scale", [](Arguments& a) { a.statistics.normaliser.scale.size += 1; }},
+      {"statistics.normaliser.shift", [](Arguments& a) { a.statistics.normaliser.shift.dtype = DataType::float64; }},
+      {"statistics.normaliser.eps", [](Arguments& a) { a.statistics.normaliser.eps = -1; }},
   };
 }
 

@@ -6,7 +6,7 @@
 
 #include "ops/cases.h"
 #include "ops/verify.h"
-#include "reference/seams.h"
+#include "reference/batch_norm.h"
 
 namespace fusedsc::reference {
 
@@ -19,6 +19,7 @@ struct ForwardCase {
 
   bool has_epilogue() const { return seams.output == ForwardSeams::Output::epilogue; }
   bool has_statistics() const { return seams.output == ForwardSeams::Output::statistics; }
+  bool has_normaliser() const { return has_statistics() && !seams.bias; }
 };
 
 template <class Geometry>
@@ -30,8 +31,11 @@ std::ostream& operator<<(std::ostream& out, const ForwardCase<Geometry>& problem
 /// A case's tensors; what it does not use stays empty.
 template <class Geometry>
 struct ForwardTensors {
+  static constexpr double kEps = 1e-3;
+
   Tensor x, weight, residual, y;
   Channels bias, scale, shift, epilogue_scale, epilogue_shift, mean, m2;
+  Channels bn_weight, bn_bias, invstd, variance, bn_scale, bn_shift;
 
   explicit ForwardTensors(const ForwardCase<Geometry>& problem)
       : x(problem.dtype, problem.geometry.x, problem.memories.x),
@@ -54,6 +58,10 @@ struct ForwardTensors {
       residual.fill(random, -1, 1);
     }
     if (problem.has_statistics()) mean = m2 = Channels(sum_type, outputs);
+    if (!problem.has_normaliser()) return;
+    invstd = variance = bn_scale = bn_shift = mean;
+    bn_weight = Channels(sum_type, outputs).fill(random, -1, 2);
+    bn_bias = Channels(sum_type, outputs).fill(random, -1, 2);
   }
 
   auto arguments(const ForwardCase<Geometry>& problem) {
@@ -73,6 +81,7 @@ struct ForwardTensors {
     }
     arguments.statistics.mean = mean;
     arguments.statistics.m2 = m2;
+    arguments.statistics.normaliser = {bn_weight, bn_bias, kEps, invstd, variance, bn_scale, bn_shift};
     arguments.y = y;
     return arguments;
   }
@@ -104,10 +113,24 @@ void verify_forward(const ForwardCase<Geometry>& problem) {
   const Moments statistics = moments(Precision(problem.dtype), raw);
   const Output mean("statistics.mean", tensors.mean, statistics.mean);
   const Output m2("statistics.m2", tensors.m2, statistics.m2);
-  verify(Geometry::kForward, arguments, {y, mean, m2});
+  std::vector<Output> sums = {mean, m2};
+  if (problem.has_normaliser()) {
+    const Precision precision(problem.dtype);
+    const std::int64_t count = raw.elements_per_channel();
+    const Vector own = invstd(precision, statistics.m2, count, tensors.kEps);
+    const Affine map = batch_norm(precision, tensors.bn_weight.values(), tensors.bn_bias.values(),
+                                  {statistics.mean, own}, Activation::identity);
+    sums.emplace_back("invstd", tensors.invstd, own);
+    sums.emplace_back("variance", tensors.variance, variance(precision, statistics.m2, count));
+    sums.emplace_back("scale", tensors.bn_scale, map.scale);
+    sums.emplace_back("shift", tensors.bn_shift, map.shift);
+  }
+  std::vector<Output> all = sums;
+  all.insert(all.begin(), y);
+  verify(Geometry::kForward, arguments, all);
   if (!Geometry::kYMayBeNull) return;
   arguments.y.data = nullptr;
-  verify(Geometry::kForward, arguments, {mean, m2});
+  verify(Geometry::kForward, arguments, sums);
 }
 
 /// Every output with every activation, both ways of reading memory.

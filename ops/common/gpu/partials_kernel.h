@@ -4,6 +4,7 @@
 
 #include "fusedsc/common/gpu/divisor.h"
 #include "fusedsc/common/gpu/moments.h"
+#include "fusedsc/common/gpu/normaliser.h"
 #include "fusedsc/common/gpu/tensor.h"
 #include "fusedsc/common/gpu/wave.h"
 
@@ -58,6 +59,7 @@ struct MergeMomentsParameters {
   int splits = 0, channels = 0, lanes = 1;
   Divisor by_lanes;
   void *mean = nullptr, *m2 = nullptr;
+  NormaliserParameters normaliser;
 };
 
 template <class A>
@@ -84,8 +86,10 @@ FUSEDSC_DEVICE void merge_moments_of_splits(const MergeMomentsParameters& p) {
   squares = wave_sum(squares, p.lanes);
   if (channel >= p.channels || lane != 0) return;
   const A distance = sum / (count > A(0) ? count : A(1));
-  static_cast<A*>(p.mean)[channel] = pivot + distance;
-  static_cast<A*>(p.m2)[channel] = propagating_max(squares - sum * distance, A(0));
+  const A mean = pivot + distance, m2 = propagating_max(squares - sum * distance, A(0));
+  put(p.mean, channel, mean);
+  put(p.m2, channel, m2);
+  if (p.normaliser.invstd != nullptr) normalise(p.normaliser, channel, mean, m2);
 }
 
 }  // namespace fusedsc::gpu

@@ -8,8 +8,8 @@ namespace fusedsc::gpu {
 /// Results have the type `dtype`. Sets the lanes and divisors of `sum`; `name` is who asks.
 void launch_sum_partials(const char* name, DataType dtype, SumPartialsParameters sum, void* stream);
 
-/// partials: [split][mean, m2, count][channel], of the type `dtype`.
-void launch_merge_moments(const char* name, DataType dtype, const void* partials, int splits, const ChannelVector& mean,
-                          const ChannelVector& m2, void* stream);
+/// partials: [split][mean, m2, count][channel], of the type `dtype`, of `count` values per channel.
+void launch_merge_moments(const char* name, DataType dtype, const void* partials, int splits,
+                          const Statistics& statistics, std::int64_t count, void* stream);
 
 }  // namespace fusedsc::gpu

@@ -41,11 +41,18 @@ void launch_sum_partials(const char* name, DataType dtype, SumPartialsParameters
   }
 }
 
-void launch_merge_moments(const char* name, DataType dtype, const void* partials, int splits, const ChannelVector& mean,
-                          const ChannelVector& m2, void* stream) {
-  const int channels = static_cast<int>(mean.size), lanes = partials_lanes(splits);
-  const MergeMomentsParameters merge{partials,  splits, channels, lanes, Divisor(static_cast<std::uint32_t>(lanes)),
-                                     mean.data, m2.data};
+void launch_merge_moments(const char* name, DataType dtype, const void* partials, int splits,
+                          const Statistics& statistics, std::int64_t count, void* stream) {
+  const int channels = static_cast<int>(statistics.mean.size), lanes = partials_lanes(splits);
+  const MergeMomentsParameters merge{
+      partials,
+      splits,
+      channels,
+      lanes,
+      Divisor(static_cast<std::uint32_t>(lanes)),
+      statistics.mean.data,
+      statistics.m2.data,
+      statistics.normaliser ? NormaliserParameters(statistics.normaliser, count) : NormaliserParameters()};
   const std::int64_t blocks = (std::int64_t{channels} * lanes + kPartialsThreads - 1) / kPartialsThreads;
   const auto run = [&](auto kernel) { launch_following(name, kernel, blocks, kPartialsThreads, stream, merge); };
   if (dtype == DataType::float64) run(merge_moments_kernel<double>);
