@@ -11,7 +11,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks import __main__ as benchmarks
-from benchmarks import measure, report, suites, workloads
+from benchmarks import measure, report, suites, timeline, workloads
 from benchmarks.workloads.block import Block, InvertedResidual
 from benchmarks.workloads.network import Network
 
@@ -175,3 +175,30 @@ def test_a_wrong_result_is_not_timed():
 def test_geometric_mean():
     records = [{"ratio": 4.0}, {"ratio": 1.0}]
     assert math.isclose(report.mean_ratio(records), 2.0)
+
+
+def test_timeline_sums_and_draws(tmp_path):
+    names = {
+        "void fusedsc::gpu::(anonymous namespace)::depthwise_rows_kernel<...>(fusedsc::gpu::DepthwiseParameters)": 3.0,
+        "void fusedsc::gpu::merge_moments_kernel<float>(fusedsc::gpu::MergeMomentsParameters)": 1.0,
+        "void fusedsc::gpu::hopper::weight_kernel<...>(fusedsc::gpu::hopper::PointwiseWeightParameters)": 4.0,
+        "void cudnn::batchnorm_fwtr_nhwc_semiPersist<...>": 2.0,
+    }
+    kernels, begin = [], 0.0
+    for name, duration in names.items():
+        kernels.append(timeline.Kernel(begin, duration, timeline.kind_of(name), name))
+        begin += duration + 0.5
+    times = timeline.by_kind(kernels)
+    assert times["depthwise forward"] == 3
+    assert times["second passes"] == 1
+    assert times["pointwise backward"] == 4
+    assert times["PyTorch: head, loss, casts, optimizer"] == 2
+    assert times["between kernels"] == pytest.approx(1.5)
+    timeline.picture(kernels, "four kernels").savefig(tmp_path / "timeline.png")
+    assert (tmp_path / "timeline.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_timeline_needs_a_gpu(monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert timeline.main([]) == 1
+    assert "no GPU" in capsys.readouterr().err
