@@ -59,9 +59,9 @@ class DepthwiseJoint {
   static constexpr int kSums = kRows * 2;  ///< of a thread
 
  public:
-  static constexpr int kMemoryBytes =
-      128 + kWarps * (kWarpBytes + kStages * 8) > 4 * kThreads * kSums ? 128 + kWarps * (kWarpBytes + kStages * 8)
-                                                                       : 4 * kThreads * kSums;
+  static constexpr int kMemoryBytes = 128 + kWarps * (kWarpBytes + kStages * 8) > 4 * kThreads* kSums
+                                          ? 128 + kWarps*(kWarpBytes + kStages * 8)
+                                          : 4 * kThreads* kSums;
 
   FUSEDSC_DEVICE static void run(const DepthwiseJointParameters& p) {
     wait_for_previous_kernel();
@@ -95,7 +95,7 @@ class DepthwiseJoint {
   /// Of two channels; beyond the last one zeros, which make zeros.
   FUSEDSC_DEVICE void load_coefficients(int channel) {
     const bool exists = channel < p_.channels;
-    const auto load = [&](const float* vector, float otherwise, float (&to)[2]) {
+    const auto load = [&](const float* vector, float otherwise, float(&to)[2]) {
 #pragma unroll
       for (int v = 0; v < 2; ++v) to[v] = !exists ? 0.0f : vector != nullptr ? vector[channel + v] : otherwise;
     };
@@ -230,7 +230,8 @@ class DepthwiseJoint {
 
   /// A row of grad_y through the prologue. What is outside of the image came as zeros, and needs an offset of zero.
   FUSEDSC_DEVICE void read_gradients(Row& g, int row) const {
-    const unsigned char* tile = memory_ + slot_ * kStageBytes + kInputBytes + group_ * (kColumns * kPitch) + lane_bytes_;
+    const unsigned char* tile =
+        memory_ + slot_ * kStageBytes + kInputBytes + group_ * (kColumns * kPitch) + lane_bytes_;
     const bool has_row = row < p_.output_height;
     float offset[3][2];  // of the first, the last and other columns
 #pragma unroll

@@ -156,8 +156,7 @@ Cut choose_cut(const DepthwiseBackwardArguments& a) {
   for (const JointInstance& instance : instances()) {
     if (instance.dtype != a.x.dtype || instance.stride != a.window.stride[0] || instance.seams != seams_of(a)) continue;
     if (instance.whole != is_whole(a, instance.columns)) continue;
-    const int resident =
-        resident_blocks(instance.kernel, 128, static_cast<std::size_t>(instance.memory_bytes));
+    const int resident = resident_blocks(instance.kernel, 128, static_cast<std::size_t>(instance.memory_bytes));
     for (std::int64_t strips = 1; strips <= y[2]; strips += std::max<std::int64_t>(strips / 4, 1)) {
       const Cut candidate = cut(instance, y, strips, resident, size);
       if (candidate.items <= std::numeric_limits<std::int32_t>::max() / 2 && candidate.cost < best.cost)
