@@ -18,10 +18,11 @@ struct DepthwiseJointParameters {
   float* partials = nullptr;  ///< [split][tap..., sum of g, of g*(x - mean)][channel]
   ConstDeviceTensor weight;
   int channels = 0, input_height = 0, input_width = 0, output_height = 0, output_width = 0;
-  // A block has a group of channels; its warps share the items out with those of all splits. An item: strip_rows rows
-  // (of the output) of a tile's columns of an image.
-  int splits = 1, items = 0, strip_rows = 1;
-  Divisor by_channel_groups, column_tiles, strips;
+  // A block's warps: `side_by_side` neighbouring groups of channels, times warps that share the items out with those of
+  // all splits. An item: strip_rows rows (of the output) of a tile's columns of an image.
+  int warps = 1, side_by_side = 1, splits = 1, items = 0, strip_rows = 1;
+  bool in_step = false;  ///< warps wait for each other at each row: where lines of memory are theirs together
+  Divisor by_channel_blocks, column_tiles, strips;
 };
 
 enum class JointSeams {
@@ -36,7 +37,7 @@ template <class T, int kStride, int kLanes, bool kWhole, JointSeams kSeams,
           int kBlocks_ = (kStride == 1 && kWhole ? 4 : 3), int kStages_ = (kStride == 1 ? 3 : 2), int kMode = 0>
 class DepthwiseJoint {
  public:
-  static constexpr int kKernel = 3, kWarps = 4, kThreads = kWarps * 32;
+  static constexpr int kKernel = 3, kMostWarps = 4, kThreads = kMostWarps * 32;
   static constexpr int kBlocks = kBlocks_;  ///< per multiprocessor
   static constexpr int kGroups = 32 / kLanes, kChannels = 2 * kLanes;
   static constexpr int kColumns = 7;  ///< of the output, per thread; odd, so that groups meet in different banks
@@ -59,9 +60,10 @@ class DepthwiseJoint {
   static constexpr int kSums = kRows * 2;  ///< of a thread
 
  public:
-  static constexpr int kMemoryBytes = 128 + kWarps * (kWarpBytes + kStages * 8) > 4 * kThreads* kSums
-                                          ? 128 + kWarps*(kWarpBytes + kStages * 8)
-                                          : 4 * kThreads* kSums;
+  FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(int warps) {
+    const int tiles = 128 + warps * (kWarpBytes + kStages * 8), sums = 4 * 32 * warps * kSums;
+    return tiles > sums ? tiles : sums;
+  }
 
   FUSEDSC_DEVICE static void run(const DepthwiseJointParameters& p) {
     wait_for_previous_kernel();
@@ -80,14 +82,17 @@ class DepthwiseJoint {
     const int warp = uniform(thread_index() / 32), thread = thread_index() % 32;
     is_leader_ = thread == 0;
     group_ = thread / kLanes;
-    std::uint32_t channel_group = block_index();
-    split_ = static_cast<int>(p.by_channel_groups.divide(channel_group));
-    first_channel_ = static_cast<int>(channel_group) * kChannels;
-    item_ = split_ * kWarps + warp;
+    std::uint32_t channel_block = block_index();
+    split_ = static_cast<int>(p.by_channel_blocks.divide(channel_block));
+    const int across = warp % p.side_by_side, behind = warp / p.side_by_side, depth = p.warps / p.side_by_side;
+    block_channel_ = static_cast<int>(channel_block) * p.side_by_side * kChannels;
+    first_channel_ = block_channel_ + across * kChannels;
+    item_ = split_ * depth + behind;
+    item_step_ = p.splits * depth;
     auto* memory = static_cast<unsigned char*>(block_memory());
     memory += (128 - address_of(memory) % 128) % 128;
     memory_ = memory + warp * kWarpBytes;
-    barriers_ = reinterpret_cast<Barrier*>(memory + kWarps * kWarpBytes) + warp * kStages;
+    barriers_ = reinterpret_cast<Barrier*>(memory + p.warps * kWarpBytes) + warp * kStages;
     lane_bytes_ = thread % kLanes * 4;
     load_coefficients(first_channel_ + thread % kLanes * 2);
   }
@@ -146,9 +151,15 @@ class DepthwiseJoint {
       }
     }
     if (++next_row_ <= next_.end) return;
-    next_item_ += p_.splits * kWarps;
+    next_item_ += item_step_;
     next_ = strip_of(next_item_);
     next_row_ = first_row(next_);
+  }
+
+  /// All that read it are done.
+  FUSEDSC_DEVICE void leave_row() const {
+    if (p_.in_step) block_barrier();
+    else warp_barrier();
   }
 
   FUSEDSC_DEVICE void next_slot() {
@@ -176,7 +187,7 @@ class DepthwiseJoint {
 #pragma unroll 1
     while (item_ < p_.items) {
       run_strip(strip_of(item_));
-      item_ += p_.splits * kWarps;
+      item_ += item_step_;
     }
     if (is_leader_) wait_for_stores();
   }
@@ -219,7 +230,7 @@ class DepthwiseJoint {
   FUSEDSC_DEVICE void run_early_row(Row& g, int row) {
     wait(barriers_ + slot_, parity_);
     read_gradients(g, row);
-    warp_barrier();
+    leave_row();
     start_next();
     next_slot();
   }
@@ -276,7 +287,7 @@ class DepthwiseJoint {
       }
     }
     publish();
-    warp_barrier();
+    leave_row();
     if (is_leader_) {
       start_store(p_.grad_x, {first_channel_, strip.column * kStride, row * kStride, strip.image}, out);
       commit_stores();
@@ -341,15 +352,19 @@ class DepthwiseJoint {
       }
     }
     float* memory = static_cast<float*>(block_memory());
+    const int threads = p_.warps * 32, lanes = p_.side_by_side * kLanes, stride = p_.side_by_side * 32;
     block_barrier();  // all warps are done with it
 #pragma unroll
-    for (int i = 0; i < kSums; ++i) memory[i * kThreads + thread_index()] = values[i];
+    for (int i = 0; i < kSums; ++i) memory[i * threads + thread_index()] = values[i];
     block_barrier();
     float* partials = p_.partials + static_cast<std::int64_t>(split_) * kRows * p_.channels;
-    for (int i = thread_index(); i < kSums * kLanes; i += kThreads) {
-      const int value = i / kLanes, lane = i % kLanes, channel = first_channel_ + lane * 2 + value % 2;
+    for (int i = thread_index(); i < kSums * lanes; i += threads) {
+      const int value = i / lanes, lane = i % lanes, channel = block_channel_ + lane * 2 + value % 2;
+      const float* from = memory + value * threads + lane / kLanes * 32 + lane % kLanes;
       float sum = 0;
-      for (int part = 0; part < kWarps * kGroups; ++part) sum += memory[value * kThreads + part * kLanes + lane];
+      for (int warp = 0; warp < threads; warp += stride) {
+        for (int group = 0; group < 32; group += kLanes) sum += from[warp + group];
+      }
       if (channel < p_.channels) partials[static_cast<std::int64_t>(value / 2) * p_.channels + channel] = sum;
     }
   }
@@ -357,7 +372,7 @@ class DepthwiseJoint {
   const DepthwiseJointParameters& p_;
   bool is_leader_;
   int group_;  ///< of the warp's threads
-  int split_, first_channel_, item_;
+  int split_, block_channel_, first_channel_, item_, item_step_;
   unsigned char* memory_;  ///< of the warp: stages of x, grad_y and output, then finished rows
   Barrier* barriers_;
   int lane_bytes_;

@@ -34,24 +34,22 @@ struct JointInstance {
   int channels, columns, grad_columns;  ///< of a tile; of a tile of grad_y
   int rows;                             ///< of partial sums
   void (*kernel)(DepthwiseJointParameters);
-  int memory_bytes;
+  int (*memory_bytes)(int warps);
 };
 
 template <class T, int kStride, int kLanes, bool kWhole, JointSeams kSeams>
 void append(std::vector<JointInstance>& to, DataType dtype) {
   using Joint = DepthwiseJoint<T, kStride, kLanes, kWhole, kSeams>;
   to.push_back({dtype, kStride, kSeams, kWhole, Joint::kChannels, Joint::kTileColumns, Joint::kGradTileColumns,
-                Joint::kRows, joint_kernel<Joint>, Joint::kMemoryBytes});
+                Joint::kRows, joint_kernel<Joint>, Joint::memory_bytes});
 }
 
 template <class T, int kStride, JointSeams kSeams>
 void append_tiles(std::vector<JointInstance>& to, DataType dtype) {
   append<T, kStride, 32, true, kSeams>(to, dtype);
   append<T, kStride, 16, true, kSeams>(to, dtype);
-  append<T, kStride, 8, true, kSeams>(to, dtype);
   append<T, kStride, 32, false, kSeams>(to, dtype);
   append<T, kStride, 16, false, kSeams>(to, dtype);
-  append<T, kStride, 8, false, kSeams>(to, dtype);
 }
 
 template <class T>
@@ -122,43 +120,58 @@ std::string why_not(const DepthwiseBackwardArguments& a) {
 /// A tile, and how the blocks share the images out.
 struct Cut {
   const JointInstance* instance = nullptr;
-  int channel_groups = 1, splits = 1, strips = 1, strip_rows = 1, column_tiles = 1;
+  int warps = 4, side_by_side = 1;
+  bool in_step = false;
+  int channel_blocks = 1, splits = 1, strips = 1, strip_rows = 1, column_tiles = 1;
   std::int64_t items = 0;
   double cost = std::numeric_limits<double>::infinity();
+
+  std::int64_t blocks() const { return std::int64_t{channel_blocks} * splits; }
+  std::size_t memory_bytes() const { return static_cast<std::size_t>(instance->memory_bytes(warps)); }
 };
 
-Cut cut(const JointInstance& instance, const Sizes& y, std::int64_t strips, int resident, int multiprocessors) {
-  constexpr std::int64_t kWarps = 4;
+Cut cut(const JointInstance& instance, const Sizes& y, int side_by_side, std::int64_t strips) {
   constexpr double kStart = 2;      // rows that a strip costs beyond its own
-  constexpr double kHidden = 2.3;   // blocks per multiprocessor that wait as long as one
+  constexpr double kHidden = 9;     // warps per multiprocessor that wait as long as one
   constexpr double kPartial = 1.1;  // what it costs to look whether a column is inside
   Cut cut;
   cut.instance = &instance;
-  cut.channel_groups = static_cast<int>(divide_up(y[1], instance.channels));
+  cut.side_by_side = side_by_side;
+  cut.in_step = side_by_side > 1;
+  cut.warps = side_by_side > 1 ? side_by_side : 4;
+  cut.channel_blocks = static_cast<int>(divide_up(y[1], instance.channels * side_by_side));
   cut.column_tiles = static_cast<int>(divide_up(y[3], instance.columns));
   cut.strip_rows = static_cast<int>(divide_up(y[2], strips));
   cut.strips = static_cast<int>(divide_up(y[2], cut.strip_rows));
   cut.items = y[0] * cut.strips * cut.column_tiles;
-  const std::int64_t most_splits = std::max(resident / cut.channel_groups, 1);
-  const std::int64_t rounds = divide_up(cut.items, most_splits * kWarps);
-  cut.splits = static_cast<int>(divide_up(divide_up(cut.items, rounds), kWarps));
-  const auto blocks_each =
-      static_cast<double>(divide_up(std::int64_t{cut.splits} * cut.channel_groups, multiprocessors));
-  cut.cost = static_cast<double>(rounds) * (cut.strip_rows + kStart) * std::max(blocks_each, kHidden) *
+  const int size = multiprocessors(), resident = resident_blocks(instance.kernel, cut.warps * 32, cut.memory_bytes());
+  const std::int64_t most_splits = std::max(resident / cut.channel_blocks, 1), depth = cut.warps / side_by_side;
+  const std::int64_t rounds = divide_up(cut.items, most_splits * depth);
+  cut.splits = static_cast<int>(divide_up(divide_up(cut.items, rounds), depth));
+  const auto warps_each = static_cast<double>(divide_up(cut.blocks(), size) * cut.warps);
+  cut.cost = static_cast<double>(rounds) * (cut.strip_rows + kStart) * std::max(warps_each, kHidden) *
              (instance.whole ? 1 : kPartial);
   return cut;
 }
 
+/// Groups of channels that the warps of a block have next to each other: all of them, where their ends share lines of
+/// memory, which had better be asked for at about the same time.
+int side_by_side_of(const JointInstance& instance, std::int64_t channels) {
+  constexpr std::int64_t kLine = 64;  // channels
+  const std::int64_t groups = divide_up(channels, instance.channels);
+  return channels % kLine == 0 && instance.channels % kLine == 0 ? 1
+                                                                 : static_cast<int>(std::min<std::int64_t>(groups, 4));
+}
+
 Cut choose_cut(const DepthwiseBackwardArguments& a) {
   const Sizes& y = a.grad_y.sizes;
-  const int size = multiprocessors();
   Cut best;
   for (const JointInstance& instance : instances()) {
     if (instance.dtype != a.x.dtype || instance.stride != a.window.stride[0] || instance.seams != seams_of(a)) continue;
     if (instance.whole != is_whole(a, instance.columns)) continue;
-    const int resident = resident_blocks(instance.kernel, 128, static_cast<std::size_t>(instance.memory_bytes));
+    const int side_by_side = side_by_side_of(instance, y[1]);
     for (std::int64_t strips = 1; strips <= y[2]; strips += std::max<std::int64_t>(strips / 4, 1)) {
-      const Cut candidate = cut(instance, y, strips, resident, size);
+      const Cut candidate = cut(instance, y, side_by_side, strips);
       if (candidate.items <= std::numeric_limits<std::int32_t>::max() / 2 && candidate.cost < best.cost)
         best = candidate;
     }
@@ -178,10 +191,13 @@ class JointPass {
     p_.input_width = static_cast<int>(a.x.sizes[3]);
     p_.output_height = static_cast<int>(a.grad_y.sizes[2]);
     p_.output_width = static_cast<int>(a.grad_y.sizes[3]);
+    p_.warps = cut.warps;
+    p_.side_by_side = cut.side_by_side;
+    p_.in_step = cut.in_step;
     p_.splits = cut.splits;
     p_.items = static_cast<int>(cut.items);
     p_.strip_rows = cut.strip_rows;
-    p_.by_channel_groups = Divisor(static_cast<std::uint32_t>(cut.channel_groups));
+    p_.by_channel_blocks = Divisor(static_cast<std::uint32_t>(cut.channel_blocks));
     p_.column_tiles = Divisor(static_cast<std::uint32_t>(cut.column_tiles));
     p_.strips = Divisor(static_cast<std::uint32_t>(cut.strips));
     const Activation activation = a.prologue.activation;
@@ -222,8 +238,7 @@ class JointPass {
     if (a.gradient_prologue) p.output = map_of_outputs(a.gradient_prologue.output);
     p.x = map_of_inputs(a.x);
     p.grad_x = map_of_inputs(a.grad_x);
-    launch_following(kName, instance.kernel, std::int64_t{cut_.channel_groups} * cut_.splits, 128, execution.stream, p,
-                     static_cast<std::size_t>(instance.memory_bytes));
+    launch_following(kName, instance.kernel, cut_.blocks(), cut_.warps * 32, execution.stream, p, cut_.memory_bytes());
 
     SumPartialsParameters sum;
     sum.partials = p.partials;
