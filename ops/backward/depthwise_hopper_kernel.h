@@ -13,7 +13,8 @@ struct DepthwiseJointParameters {
   TensorMap grad_y, output, x, grad_x;
   const float *grad_scale = nullptr, *output_scale = nullptr, *offset = nullptr;  ///< of the gradient prologue
   const float *scale = nullptr, *shift = nullptr;                                 ///< of the prologue
-  float low = 0, high = 0;                                                        ///< what its activation clamps to
+  Activation activation = Activation::identity;
+  float low = 0, high = 0;  ///< what it clamps to
   const float* mean = nullptr;
   float* partials = nullptr;  ///< [split][tap..., sum of g, of g*(x - mean)][channel]
   ConstDeviceTensor weight;
@@ -28,7 +29,8 @@ struct DepthwiseJointParameters {
 enum class JointSeams {
   none,
   gradient,  ///< a gradient prologue
-  both       ///< and a prologue whose activation only clamps
+  clamp,     ///< and a prologue whose activation only clamps
+  smooth     ///< or any other
 };
 
 /// Of a warp's threads kLanes have neighbouring pairs of channels, the others the same for further columns. kWhole: the
@@ -42,7 +44,8 @@ class DepthwiseJoint {
   static constexpr int kGroups = 32 / kLanes, kChannels = 2 * kLanes;
   static constexpr int kColumns = 7;  ///< of the output, per thread; odd, so that groups meet in different banks
   static constexpr int kTileColumns = kColumns * kGroups;
-  static constexpr bool kHasOutput = kSeams != JointSeams::none, kHasPrologue = kSeams == JointSeams::both;
+  static constexpr bool kHasOutput = kSeams != JointSeams::none,
+                        kHasPrologue = kSeams == JointSeams::clamp || kSeams == JointSeams::smooth;
   static constexpr int kRows = kKernel * kKernel + (kHasPrologue ? 2 : 0);  ///< of partial sums
 
   // Of the output, rows (and columns) that reach an input row of the same place: one before it at stride 1, and the
@@ -300,18 +303,17 @@ class DepthwiseJoint {
   /// Element c of input row i of those of an output row.
   FUSEDSC_DEVICE void run_element(const Row (&g)[kLive], int r, int i, int c, std::uint32_t word, bool inside,
                                   float (&result)[2]) {
-    float raw[2];
+    float raw[2], z[2], a[2], sum[2] = {0, 0};
     to_floats(word, raw[0], raw[1], T());
 #pragma unroll
     for (int v = 0; v < 2; ++v) {
-      const float z = kHasPrologue ? raw[v] * scale_[v] + shift_[v] : raw[v];
-      float a = kHasPrologue ? clamped(z, p_.low, p_.high) : z;
-      if constexpr (!kWhole && kHasPrologue) a = inside ? a : 0;
-      float sum = 0;
-      if constexpr (kMode == 1) {
-        result[v] = a + g[(r + kBefore) % kLive][kBefore + c / kStride][v];
-        continue;
-      }
+      z[v] = kHasPrologue ? raw[v] * scale_[v] + shift_[v] : raw[v];
+      a[v] = kSeams == JointSeams::clamp ? clamped(z[v], p_.low, p_.high) : z[v];
+    }
+    if constexpr (kSeams == JointSeams::smooth) activate(p_.activation, a);
+#pragma unroll
+    for (int v = 0; v < 2; ++v) {
+      if constexpr (!kWhole && kHasPrologue) a[v] = inside ? a[v] : 0;
 #pragma unroll
       for (int kh = 0; kh < kKernel; ++kh) {
         if ((i + 1 - kh) % kStride != 0) continue;
@@ -320,17 +322,21 @@ class DepthwiseJoint {
         for (int kw = 0; kw < kKernel; ++kw) {
           if ((c + 1 - kw) % kStride != 0) continue;
           const float gradient = g[(r + newer) % kLive][kBefore + (c + 1 - kw) / kStride][v];
-          sum += gradient * weight_[kh * kKernel + kw][v];
-          grad_weight_[kh * kKernel + kw][v] += gradient * a;
+          sum[v] += gradient * weight_[kh * kKernel + kw][v];
+          grad_weight_[kh * kKernel + kw][v] += gradient * a[v];
         }
       }
+    }
+    if constexpr (kSeams == JointSeams::smooth) activate_backward(p_.activation, z, sum);
+#pragma unroll
+    for (int v = 0; v < 2; ++v) {
+      if constexpr (kSeams == JointSeams::clamp) sum[v] = z[v] > p_.low && z[v] < p_.high ? sum[v] : 0;
+      if constexpr (!kWhole) sum[v] = inside ? sum[v] : 0;
       if constexpr (kHasPrologue) {
-        sum = z > p_.low && z < p_.high ? sum : 0;
-        if constexpr (!kWhole) sum = inside ? sum : 0;
-        sum_[v] += sum;
-        sum_centered_[v] += sum * (raw[v] - mean_[v]);
+        sum_[v] += sum[v];
+        sum_centered_[v] += sum[v] * (raw[v] - mean_[v]);
       }
-      result[v] = sum;
+      result[v] = sum[v];
     }
   }
 

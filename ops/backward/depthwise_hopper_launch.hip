@@ -56,10 +56,12 @@ template <class T>
 void append_all(std::vector<JointInstance>& to, DataType dtype) {
   append_tiles<T, 1, JointSeams::none>(to, dtype);
   append_tiles<T, 1, JointSeams::gradient>(to, dtype);
-  append_tiles<T, 1, JointSeams::both>(to, dtype);
+  append_tiles<T, 1, JointSeams::clamp>(to, dtype);
+  append_tiles<T, 1, JointSeams::smooth>(to, dtype);
   append_tiles<T, 2, JointSeams::none>(to, dtype);
   append_tiles<T, 2, JointSeams::gradient>(to, dtype);
-  append_tiles<T, 2, JointSeams::both>(to, dtype);
+  append_tiles<T, 2, JointSeams::clamp>(to, dtype);
+  append_tiles<T, 2, JointSeams::smooth>(to, dtype);
 }
 
 const std::vector<JointInstance>& instances() {
@@ -75,11 +77,10 @@ const std::vector<JointInstance>& instances() {
 constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 JointSeams seams_of(const DepthwiseBackwardArguments& a) {
-  return a.prologue ? JointSeams::both : a.gradient_prologue ? JointSeams::gradient : JointSeams::none;
-}
-
-bool only_clamps(Activation activation) {
-  return activation == Activation::identity || activation == Activation::relu || activation == Activation::relu6;
+  if (!a.prologue) return a.gradient_prologue ? JointSeams::gradient : JointSeams::none;
+  const Activation activation = a.prologue.activation;
+  const bool is_smooth = activation == Activation::silu || activation == Activation::hardswish;
+  return is_smooth ? JointSeams::smooth : JointSeams::clamp;
 }
 
 /// Where the images of x end exactly where the tiles do.
@@ -106,8 +107,6 @@ std::string why_not(const DepthwiseBackwardArguments& a) {
     return "it is for a padding of one";
   }
   if (a.grad_y.elements() == 0) return "there are no positions";
-  if (a.prologue && (!a.gradient_prologue || !only_clamps(a.prologue.activation)))
-    return "its prologue is one that only clamps, together with a gradient prologue";
   if (!suits_copy_engine(a.x) || !suits_copy_engine(a.grad_y) || !suits_copy_engine(a.gradient_prologue.output) ||
       !suits_copy_engine(a.grad_x)) {
     return "a tensor is not channels_last, or its channels are no multiples of 8, or it is not aligned to 16 bytes";
@@ -202,6 +201,7 @@ class JointPass {
     p_.strips = Divisor(static_cast<std::uint32_t>(cut.strips));
     const Activation activation = a.prologue.activation;
     constexpr float kInfinity = std::numeric_limits<float>::infinity();
+    p_.activation = activation;
     p_.low = activation == Activation::identity ? -kInfinity : 0;
     p_.high = activation == Activation::relu6 ? 6 : kInfinity;
   }
@@ -235,7 +235,7 @@ class JointPass {
       return map_of_images(tensor, instance.channels, instance.columns * instance.stride, instance.stride);
     };
     p.grad_y = map_of_outputs(a.grad_y);
-    if (a.gradient_prologue) p.output = map_of_outputs(a.gradient_prologue.output);
+    p.output = a.gradient_prologue ? map_of_outputs(a.gradient_prologue.output) : p.grad_y;  // times 0 then
     p.x = map_of_inputs(a.x);
     p.grad_x = map_of_inputs(a.grad_x);
     launch_following(kName, instance.kernel, cut_.blocks(), cut_.warps * 32, execution.stream, p, cut_.memory_bytes());

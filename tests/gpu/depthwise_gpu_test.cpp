@@ -74,9 +74,10 @@ std::vector<BackwardCase<DepthwiseGeometry>> joint_cases(DataType dtype) {
     seams.gradient_prologue = true;
     cases.push_back({dtype, geometry, seams, Memories::all(Memory::channels_last)});
     seams.prologue = true;
-    for (const Activation activation : {Activation::identity, Activation::relu, Activation::relu6}) {
+    for (const Activation activation : kActivations) {
       seams.activation = activation;
       seams.sums = activation != Activation::identity;
+      seams.gradient_prologue = activation != Activation::relu;
       cases.push_back({dtype, geometry, seams, Memories::all(Memory::channels_last)});
     }
   }
