@@ -21,7 +21,7 @@ struct DepthwiseJointParameters {
   int channels = 0, input_height = 0, input_width = 0, output_height = 0, output_width = 0;
   // A block's warps: `side_by_side` neighbouring groups of channels, times warps that share the items out with those of
   // all splits. An item: strip_rows rows (of the output) of a tile's columns of an image.
-  int warps = 1, side_by_side = 1, splits = 1, items = 0, strip_rows = 1;
+  int warps = 1, stages = 2, side_by_side = 1, splits = 1, items = 0, strip_rows = 1;
   bool in_step = false;  ///< warps wait for each other at each row: where lines of memory are theirs together
   Divisor by_channel_blocks, column_tiles, strips;
 };
@@ -35,12 +35,11 @@ enum class JointSeams {
 
 /// Of a warp's threads kLanes have neighbouring pairs of channels, the others the same for further columns. kWhole: the
 /// images' columns fill all tiles.
-template <class T, int kStride, int kLanes, bool kWhole, JointSeams kSeams,
-          int kBlocks_ = (kStride == 1 && kWhole ? 4 : 3), int kStages_ = (kStride == 1 ? 3 : 2), int kMode = 0>
+template <class T, int kStride, int kLanes, bool kWhole, JointSeams kSeams>
 class DepthwiseJoint {
  public:
-  static constexpr int kKernel = 3, kMostWarps = 4, kThreads = kMostWarps * 32;
-  static constexpr int kBlocks = kBlocks_;  ///< per multiprocessor
+  static constexpr int kKernel = 3;
+  static constexpr int kMostWarps = kStride == 1 && kWhole ? 16 : 12;  ///< of a multiprocessor: what registers allow
   static constexpr int kGroups = 32 / kLanes, kChannels = 2 * kLanes;
   static constexpr int kColumns = 7;  ///< of the output, per thread; odd, so that groups meet in different banks
   static constexpr int kTileColumns = kColumns * kGroups;
@@ -57,14 +56,14 @@ class DepthwiseJoint {
   static constexpr int kPitch = kChannels * 2;  ///< bytes from column to column of a tile
   static constexpr int kGradBytes = kGradTileColumns * kPitch, kGradPlace = (kGradBytes + 127) / 128 * 128;
   static constexpr int kInputRowBytes = kTileColumns * kStride * kPitch, kInputBytes = kInputRowBytes * kStride;
-  static constexpr int kStages = kStages_, kOuts = kStride == 1 ? 2 : 1;
+  static constexpr int kOuts = kStride == 1 ? 2 : 1;
   static constexpr int kStageBytes = kInputBytes + kGradPlace * (kHasOutput ? 2 : 1);
-  static constexpr int kWarpBytes = kStages * kStageBytes + kOuts * kInputBytes;
+  FUSEDSC_HOST_DEVICE static constexpr int warp_bytes(int stages) { return stages * kStageBytes + kOuts * kInputBytes; }
   static constexpr int kSums = kRows * 2;  ///< of a thread
 
  public:
-  FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(int warps) {
-    const int tiles = 128 + warps * (kWarpBytes + kStages * 8), sums = 4 * 32 * warps * kSums;
+  FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(int warps, int stages) {
+    const int tiles = 128 + warps * (warp_bytes(stages) + stages * 8), sums = 4 * 32 * warps * kSums;
     return tiles > sums ? tiles : sums;
   }
 
@@ -94,8 +93,8 @@ class DepthwiseJoint {
     item_step_ = p.splits * depth;
     auto* memory = static_cast<unsigned char*>(block_memory());
     memory += (128 - address_of(memory) % 128) % 128;
-    memory_ = memory + warp * kWarpBytes;
-    barriers_ = reinterpret_cast<Barrier*>(memory + p.warps * kWarpBytes) + warp * kStages;
+    memory_ = memory + warp * warp_bytes(p.stages);
+    barriers_ = reinterpret_cast<Barrier*>(memory + p.warps * warp_bytes(p.stages)) + warp * p.stages;
     lane_bytes_ = thread % kLanes * 4;
     load_coefficients(first_channel_ + thread % kLanes * 2);
   }
@@ -166,23 +165,21 @@ class DepthwiseJoint {
   }
 
   FUSEDSC_DEVICE void next_slot() {
-    if (++slot_ < kStages) return;
+    if (++slot_ < p_.stages) return;
     slot_ = 0;
     parity_ ^= 1;
   }
 
   FUSEDSC_DEVICE void loop() {
     if (is_leader_) {
-#pragma unroll
-      for (int i = 0; i < kStages; ++i) initialise(barriers_ + i);
+      for (int i = 0; i < p_.stages; ++i) initialise(barriers_ + i);
       publish();
     }
     warp_barrier();
     next_item_ = item_;
     next_ = strip_of(next_item_);
     next_row_ = first_row(next_);
-#pragma unroll
-    for (int i = 0; i < kStages; ++i) {
+    for (int i = 0; i < p_.stages; ++i) {
       start_next();
       next_slot();
     }
@@ -278,7 +275,7 @@ class DepthwiseJoint {
     constexpr int kThreadBytes = kColumns * kStride * kPitch;
     const int place = group_ * kThreadBytes + lane_bytes_;
     const unsigned char* tile = memory_ + slot_ * kStageBytes + place;
-    unsigned char* out = memory_ + kStages * kStageBytes + out_ * kInputBytes;
+    unsigned char* out = memory_ + p_.stages * kStageBytes + out_ * kInputBytes;
 #pragma unroll
     for (int i = 0; i < kStride; ++i) {
 #pragma unroll

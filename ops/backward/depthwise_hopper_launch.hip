@@ -16,9 +16,8 @@ namespace {
 
 constexpr const char* kName = "depthwise_conv2d_backward";
 
-/// As many blocks as block memory allows anyway: registers for no more.
 template <class Joint>
-FUSEDSC_KERNEL(Joint::kThreads, Joint::kBlocks)
+FUSEDSC_KERNEL(Joint::kMostWarps * 32, 1)
 joint_kernel(const FUSEDSC_GRID_CONSTANT DepthwiseJointParameters p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
   Joint::run(p);
@@ -34,7 +33,7 @@ struct JointInstance {
   int channels, columns, grad_columns;  ///< of a tile; of a tile of grad_y
   int rows;                             ///< of partial sums
   void (*kernel)(DepthwiseJointParameters);
-  int (*memory_bytes)(int warps);
+  int (*memory_bytes)(int warps, int stages);
 };
 
 template <class T, int kStride, int kLanes, bool kWhole, JointSeams kSeams>
@@ -116,38 +115,50 @@ std::string why_not(const DepthwiseBackwardArguments& a) {
   return is_hopper() ? "" : "the GPU is no Hopper";
 }
 
-/// A tile, and how the blocks share the images out.
+/// What a launch can choose beside the tile: how many warps a block has and of those side by side over the channels,
+/// how many rows a warp has under way, and how many warps a multiprocessor shall have at most.
+struct Shape {
+  int warps, side_by_side, stages, most_warps;
+  bool in_step;
+};
+
+/// A tile and a shape, and how the blocks share the images out.
 struct Cut {
   const JointInstance* instance = nullptr;
-  int warps = 4, side_by_side = 1;
-  bool in_step = false;
+  Shape shape{};
   int channel_blocks = 1, splits = 1, strips = 1, strip_rows = 1, column_tiles = 1;
   std::int64_t items = 0;
   double cost = std::numeric_limits<double>::infinity();
 
   std::int64_t blocks() const { return std::int64_t{channel_blocks} * splits; }
-  std::size_t memory_bytes() const { return static_cast<std::size_t>(instance->memory_bytes(warps)); }
+  std::size_t memory_bytes() const {
+    return static_cast<std::size_t>(instance->memory_bytes(shape.warps, shape.stages));
+  }
 };
 
-Cut cut(const JointInstance& instance, const Sizes& y, int side_by_side, std::int64_t strips) {
+Cut cut(const JointInstance& instance, const Sizes& y, const Shape& shape, std::int64_t strips) {
   constexpr double kStart = 2;      // rows that a strip costs beyond its own
-  constexpr double kHidden = 9;     // warps per multiprocessor that wait as long as one
+  constexpr double kHidden = 7;     // warps per multiprocessor that wait as long as one
   constexpr double kPartial = 1.1;  // what it costs to look whether a column is inside
   Cut cut;
   cut.instance = &instance;
-  cut.side_by_side = side_by_side;
-  cut.in_step = side_by_side > 1;
-  cut.warps = side_by_side > 1 ? side_by_side : 4;
-  cut.channel_blocks = static_cast<int>(divide_up(y[1], instance.channels * side_by_side));
+  cut.shape = shape;
+  const std::int64_t depth = shape.warps / shape.side_by_side, size = multiprocessors();
+  cut.channel_blocks = static_cast<int>(divide_up(y[1], std::int64_t{instance.channels} * shape.side_by_side));
   cut.column_tiles = static_cast<int>(divide_up(y[3], instance.columns));
   cut.strip_rows = static_cast<int>(divide_up(y[2], strips));
   cut.strips = static_cast<int>(divide_up(y[2], cut.strip_rows));
   cut.items = y[0] * cut.strips * cut.column_tiles;
-  const int size = multiprocessors(), resident = resident_blocks(instance.kernel, cut.warps * 32, cut.memory_bytes());
-  const std::int64_t most_splits = std::max(resident / cut.channel_blocks, 1), depth = cut.warps / side_by_side;
+  // Warps of a block can only go in step if they have the same numbers of rows.
+  const bool same_strip = cut.column_tiles % depth == 0, same_rows = cut.strips == 1 && cut.items % depth == 0;
+  cut.shape.in_step = shape.in_step && (same_strip || same_rows);
+  const std::int64_t resident =
+      std::min<std::int64_t>(resident_blocks(instance.kernel, shape.warps * 32, cut.memory_bytes()),
+                             size * std::max(shape.most_warps / shape.warps, 1));
+  const std::int64_t most_splits = std::max<std::int64_t>(resident / cut.channel_blocks, 1);
   const std::int64_t rounds = divide_up(cut.items, most_splits * depth);
   cut.splits = static_cast<int>(divide_up(divide_up(cut.items, rounds), depth));
-  const auto warps_each = static_cast<double>(divide_up(cut.blocks(), size) * cut.warps);
+  const auto warps_each = static_cast<double>(divide_up(cut.blocks(), size) * shape.warps);
   cut.cost = static_cast<double>(rounds) * (cut.strip_rows + kStart) * std::max(warps_each, kHidden) *
              (instance.whole ? 1 : kPartial);
   return cut;
@@ -157,9 +168,13 @@ Cut cut(const JointInstance& instance, const Sizes& y, int side_by_side, std::in
 /// memory, which had better be asked for at about the same time.
 int side_by_side_of(const JointInstance& instance, std::int64_t channels) {
   constexpr std::int64_t kLine = 64;  // channels
-  const std::int64_t groups = divide_up(channels, instance.channels);
-  return channels % kLine == 0 && instance.channels % kLine == 0 ? 1
-                                                                 : static_cast<int>(std::min<std::int64_t>(groups, 4));
+  if (channels % kLine == 0 && instance.channels % kLine == 0) return 1;
+  return static_cast<int>(std::min<std::int64_t>(divide_up(channels, instance.channels), 4));
+}
+
+Shape shape_of(const JointInstance& instance, std::int64_t channels) {
+  const int side_by_side = side_by_side_of(instance, channels);
+  return {side_by_side > 1 ? side_by_side : 4, side_by_side, 2, instance.stride == 1 ? 12 : 8, side_by_side > 1};
 }
 
 Cut choose_cut(const DepthwiseBackwardArguments& a) {
@@ -168,9 +183,8 @@ Cut choose_cut(const DepthwiseBackwardArguments& a) {
   for (const JointInstance& instance : instances()) {
     if (instance.dtype != a.x.dtype || instance.stride != a.window.stride[0] || instance.seams != seams_of(a)) continue;
     if (instance.whole != is_whole(a, instance.columns)) continue;
-    const int side_by_side = side_by_side_of(instance, y[1]);
     for (std::int64_t strips = 1; strips <= y[2]; strips += std::max<std::int64_t>(strips / 4, 1)) {
-      const Cut candidate = cut(instance, y, side_by_side, strips);
+      const Cut candidate = cut(instance, y, shape_of(instance, y[1]), strips);
       if (candidate.items <= std::numeric_limits<std::int32_t>::max() / 2 && candidate.cost < best.cost)
         best = candidate;
     }
@@ -190,9 +204,10 @@ class JointPass {
     p_.input_width = static_cast<int>(a.x.sizes[3]);
     p_.output_height = static_cast<int>(a.grad_y.sizes[2]);
     p_.output_width = static_cast<int>(a.grad_y.sizes[3]);
-    p_.warps = cut.warps;
-    p_.side_by_side = cut.side_by_side;
-    p_.in_step = cut.in_step;
+    p_.warps = cut.shape.warps;
+    p_.stages = cut.shape.stages;
+    p_.side_by_side = cut.shape.side_by_side;
+    p_.in_step = cut.shape.in_step;
     p_.splits = cut.splits;
     p_.items = static_cast<int>(cut.items);
     p_.strip_rows = cut.strip_rows;
@@ -238,7 +253,8 @@ class JointPass {
     p.output = a.gradient_prologue ? map_of_outputs(a.gradient_prologue.output) : p.grad_y;  // times 0 then
     p.x = map_of_inputs(a.x);
     p.grad_x = map_of_inputs(a.grad_x);
-    launch_following(kName, instance.kernel, cut_.blocks(), cut_.warps * 32, execution.stream, p, cut_.memory_bytes());
+    launch_following(kName, instance.kernel, cut_.blocks(), cut_.shape.warps * 32, execution.stream, p,
+                     cut_.memory_bytes());
 
     SumPartialsParameters sum;
     sum.partials = p.partials;
