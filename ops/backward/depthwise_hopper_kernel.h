@@ -19,11 +19,10 @@ struct DepthwiseJointParameters {
   float* partials = nullptr;  ///< [split][tap..., sum of g, of g*(x - mean)][channel]
   ConstDeviceTensor weight;
   int channels = 0, input_height = 0, input_width = 0, output_height = 0, output_width = 0;
-  // A block's warps: `side_by_side` neighbouring groups of channels, times warps that share the items out with those of
-  // all splits. An item: strip_rows rows (of the output) of a tile's columns of an image.
-  int warps = 1, stages = 2, side_by_side = 1, splits = 1, items = 0, strip_rows = 1;
-  bool in_step = false;  ///< warps wait for each other at each row: where lines of memory are theirs together
-  Divisor by_channel_blocks, column_tiles, strips;
+  // A block has a group of channels; its warps share the items out with those of all splits. An item: strip_rows rows
+  // (of the output) of a tile's columns of an image.
+  int warps = 1, splits = 1, items = 0, strip_rows = 1;
+  Divisor by_channel_groups, column_tiles, strips;
 };
 
 enum class JointSeams {
@@ -56,14 +55,14 @@ class DepthwiseJoint {
   static constexpr int kPitch = kChannels * 2;  ///< bytes from column to column of a tile
   static constexpr int kGradBytes = kGradTileColumns * kPitch, kGradPlace = (kGradBytes + 127) / 128 * 128;
   static constexpr int kInputRowBytes = kTileColumns * kStride * kPitch, kInputBytes = kInputRowBytes * kStride;
-  static constexpr int kOuts = kStride == 1 ? 2 : 1;
+  static constexpr int kStages = 2, kOuts = kStride == 1 ? 2 : 1;
   static constexpr int kStageBytes = kInputBytes + kGradPlace * (kHasOutput ? 2 : 1);
-  FUSEDSC_HOST_DEVICE static constexpr int warp_bytes(int stages) { return stages * kStageBytes + kOuts * kInputBytes; }
+  static constexpr int kWarpBytes = kStages * kStageBytes + kOuts * kInputBytes;
   static constexpr int kSums = kRows * 2;  ///< of a thread
 
  public:
-  FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(int warps, int stages) {
-    const int tiles = 128 + warps * (warp_bytes(stages) + stages * 8), sums = 4 * 32 * warps * kSums;
+  FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(int warps) {
+    const int tiles = 128 + warps * (kWarpBytes + kStages * 8), sums = 4 * 32 * warps * kSums;
     return tiles > sums ? tiles : sums;
   }
 
@@ -84,17 +83,15 @@ class DepthwiseJoint {
     const int warp = uniform(thread_index() / 32), thread = thread_index() % 32;
     is_leader_ = thread == 0;
     group_ = thread / kLanes;
-    std::uint32_t channel_block = block_index();
-    split_ = static_cast<int>(p.by_channel_blocks.divide(channel_block));
-    const int across = warp % p.side_by_side, behind = warp / p.side_by_side, depth = p.warps / p.side_by_side;
-    block_channel_ = static_cast<int>(channel_block) * p.side_by_side * kChannels;
-    first_channel_ = block_channel_ + across * kChannels;
-    item_ = split_ * depth + behind;
-    item_step_ = p.splits * depth;
+    std::uint32_t channel_group = block_index();
+    split_ = static_cast<int>(p.by_channel_groups.divide(channel_group));
+    first_channel_ = static_cast<int>(channel_group) * kChannels;
+    item_ = split_ * p.warps + warp;
+    item_step_ = p.splits * p.warps;
     auto* memory = static_cast<unsigned char*>(block_memory());
     memory += (128 - address_of(memory) % 128) % 128;
-    memory_ = memory + warp * warp_bytes(p.stages);
-    barriers_ = reinterpret_cast<Barrier*>(memory + p.warps * warp_bytes(p.stages)) + warp * p.stages;
+    memory_ = memory + warp * kWarpBytes;
+    barriers_ = reinterpret_cast<Barrier*>(memory + p.warps * kWarpBytes) + warp * kStages;
     lane_bytes_ = thread % kLanes * 4;
     load_coefficients(first_channel_ + thread % kLanes * 2);
   }
@@ -158,28 +155,24 @@ class DepthwiseJoint {
     next_row_ = first_row(next_);
   }
 
-  /// All that read it are done.
-  FUSEDSC_DEVICE void leave_row() const {
-    if (p_.in_step) block_barrier();
-    else warp_barrier();
-  }
-
   FUSEDSC_DEVICE void next_slot() {
-    if (++slot_ < p_.stages) return;
+    if (++slot_ < kStages) return;
     slot_ = 0;
     parity_ ^= 1;
   }
 
   FUSEDSC_DEVICE void loop() {
     if (is_leader_) {
-      for (int i = 0; i < p_.stages; ++i) initialise(barriers_ + i);
+#pragma unroll
+      for (int i = 0; i < kStages; ++i) initialise(barriers_ + i);
       publish();
     }
     warp_barrier();
     next_item_ = item_;
     next_ = strip_of(next_item_);
     next_row_ = first_row(next_);
-    for (int i = 0; i < p_.stages; ++i) {
+#pragma unroll
+    for (int i = 0; i < kStages; ++i) {
       start_next();
       next_slot();
     }
@@ -230,7 +223,7 @@ class DepthwiseJoint {
   FUSEDSC_DEVICE void run_early_row(Row& g, int row) {
     wait(barriers_ + slot_, parity_);
     read_gradients(g, row);
-    leave_row();
+    warp_barrier();
     start_next();
     next_slot();
   }
@@ -275,7 +268,7 @@ class DepthwiseJoint {
     constexpr int kThreadBytes = kColumns * kStride * kPitch;
     const int place = group_ * kThreadBytes + lane_bytes_;
     const unsigned char* tile = memory_ + slot_ * kStageBytes + place;
-    unsigned char* out = memory_ + p_.stages * kStageBytes + out_ * kInputBytes;
+    unsigned char* out = memory_ + kStages * kStageBytes + out_ * kInputBytes;
 #pragma unroll
     for (int i = 0; i < kStride; ++i) {
 #pragma unroll
@@ -287,7 +280,7 @@ class DepthwiseJoint {
       }
     }
     publish();
-    leave_row();
+    warp_barrier();
     if (is_leader_) {
       start_store(p_.grad_x, {first_channel_, strip.column * kStride, row * kStride, strip.image}, out);
       commit_stores();
@@ -355,19 +348,17 @@ class DepthwiseJoint {
       }
     }
     float* memory = static_cast<float*>(block_memory());
-    const int threads = p_.warps * 32, lanes = p_.side_by_side * kLanes, stride = p_.side_by_side * 32;
+    const int threads = p_.warps * 32;
     block_barrier();  // all warps are done with it
 #pragma unroll
     for (int i = 0; i < kSums; ++i) memory[i * threads + thread_index()] = values[i];
     block_barrier();
     float* partials = p_.partials + static_cast<std::int64_t>(split_) * kRows * p_.channels;
-    for (int i = thread_index(); i < kSums * lanes; i += threads) {
-      const int value = i / lanes, lane = i % lanes, channel = block_channel_ + lane * 2 + value % 2;
-      const float* from = memory + value * threads + lane / kLanes * 32 + lane % kLanes;
+    for (int i = thread_index(); i < kSums * kLanes; i += threads) {
+      const int value = i / kLanes, lane = i % kLanes, channel = first_channel_ + lane * 2 + value % 2;
+      const float* from = memory + value * threads + lane;
       float sum = 0;
-      for (int warp = 0; warp < threads; warp += stride) {
-        for (int group = 0; group < 32; group += kLanes) sum += from[warp + group];
-      }
+      for (int part = 0; part < threads; part += kLanes) sum += from[part];
       if (channel < p_.channels) partials[static_cast<std::int64_t>(value / 2) * p_.channels + channel] = sum;
     }
   }
@@ -375,7 +366,7 @@ class DepthwiseJoint {
   const DepthwiseJointParameters& p_;
   bool is_leader_;
   int group_;  ///< of the warp's threads
-  int split_, block_channel_, first_channel_, item_, item_step_;
+  int split_, first_channel_, item_, item_step_;
   unsigned char* memory_;  ///< of the warp: stages of x, grad_y and output, then finished rows
   Barrier* barriers_;
   int lane_bytes_;

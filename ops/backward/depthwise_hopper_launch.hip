@@ -24,6 +24,9 @@ joint_kernel(const FUSEDSC_GRID_CONSTANT DepthwiseJointParameters p) {
 #endif
 }
 
+/// Of a multiprocessor at stride 2: with more of them copies are only in each other's way.
+constexpr int kUsefulWarps = 8;
+
 /// A kernel that was compiled, and what for.
 struct JointInstance {
   DataType dtype;
@@ -32,15 +35,17 @@ struct JointInstance {
   bool whole;
   int channels, columns, grad_columns;  ///< of a tile; of a tile of grad_y
   int rows;                             ///< of partial sums
+  int most_warps;                       ///< of a multiprocessor
   void (*kernel)(DepthwiseJointParameters);
-  int (*memory_bytes)(int warps, int stages);
+  int (*memory_bytes)(int warps);
 };
 
 template <class T, int kStride, int kLanes, bool kWhole, JointSeams kSeams>
 void append(std::vector<JointInstance>& to, DataType dtype) {
   using Joint = DepthwiseJoint<T, kStride, kLanes, kWhole, kSeams>;
   to.push_back({dtype, kStride, kSeams, kWhole, Joint::kChannels, Joint::kTileColumns, Joint::kGradTileColumns,
-                Joint::kRows, joint_kernel<Joint>, Joint::memory_bytes});
+                Joint::kRows, kStride == 1 ? Joint::kMostWarps : kUsefulWarps, joint_kernel<Joint>,
+                Joint::memory_bytes});
 }
 
 template <class T, int kStride, JointSeams kSeams>
@@ -115,78 +120,55 @@ std::string why_not(const DepthwiseBackwardArguments& a) {
   return is_hopper() ? "" : "the GPU is no Hopper";
 }
 
-/// What a launch can choose beside the tile: how many warps a block has and of those side by side over the channels,
-/// how many rows a warp has under way, and how many warps a multiprocessor shall have at most.
-struct Shape {
-  int warps, side_by_side, stages, most_warps;
-  bool in_step;
-};
-
-/// A tile and a shape, and how the blocks share the images out.
+/// How many warps a block has, and how the blocks share the images out.
 struct Cut {
   const JointInstance* instance = nullptr;
-  Shape shape{};
-  int channel_blocks = 1, splits = 1, strips = 1, strip_rows = 1, column_tiles = 1;
+  int warps = 1, channel_groups = 1, splits = 1, strips = 1, strip_rows = 1, column_tiles = 1;
   std::int64_t items = 0;
   double cost = std::numeric_limits<double>::infinity();
 
-  std::int64_t blocks() const { return std::int64_t{channel_blocks} * splits; }
-  std::size_t memory_bytes() const {
-    return static_cast<std::size_t>(instance->memory_bytes(shape.warps, shape.stages));
-  }
+  std::int64_t blocks() const { return std::int64_t{channel_groups} * splits; }
+  std::size_t memory_bytes() const { return static_cast<std::size_t>(instance->memory_bytes(warps)); }
 };
 
-Cut cut(const JointInstance& instance, const Sizes& y, const Shape& shape, std::int64_t strips) {
-  constexpr double kStart = 2;      // rows that a strip costs beyond its own
-  constexpr double kHidden = 7;     // warps per multiprocessor that wait as long as one
-  constexpr double kPartial = 1.1;  // what it costs to look whether a column is inside
+Cut cut(const JointInstance& instance, const Sizes& y, int warps, std::int64_t strips) {
+  constexpr double kStart = 2;   // rows that a strip costs beyond its own
+  constexpr double kHidden = 7;  // warps per multiprocessor that wait as long as one
   Cut cut;
   cut.instance = &instance;
-  cut.shape = shape;
-  const std::int64_t depth = shape.warps / shape.side_by_side, size = multiprocessors();
-  cut.channel_blocks = static_cast<int>(divide_up(y[1], std::int64_t{instance.channels} * shape.side_by_side));
+  cut.warps = warps;
+  cut.channel_groups = static_cast<int>(divide_up(y[1], instance.channels));
   cut.column_tiles = static_cast<int>(divide_up(y[3], instance.columns));
   cut.strip_rows = static_cast<int>(divide_up(y[2], strips));
   cut.strips = static_cast<int>(divide_up(y[2], cut.strip_rows));
   cut.items = y[0] * cut.strips * cut.column_tiles;
-  // Warps of a block can only go in step if they have the same numbers of rows.
-  const bool same_strip = cut.column_tiles % depth == 0, same_rows = cut.strips == 1 && cut.items % depth == 0;
-  cut.shape.in_step = shape.in_step && (same_strip || same_rows);
-  const std::int64_t resident =
-      std::min<std::int64_t>(resident_blocks(instance.kernel, shape.warps * 32, cut.memory_bytes()),
-                             size * std::max(shape.most_warps / shape.warps, 1));
-  const std::int64_t most_splits = std::max<std::int64_t>(resident / cut.channel_blocks, 1);
-  const std::int64_t rounds = divide_up(cut.items, most_splits * depth);
-  cut.splits = static_cast<int>(divide_up(divide_up(cut.items, rounds), depth));
-  const auto warps_each = static_cast<double>(divide_up(cut.blocks(), size) * shape.warps);
-  cut.cost = static_cast<double>(rounds) * (cut.strip_rows + kStart) * std::max(warps_each, kHidden) *
-             (instance.whole ? 1 : kPartial);
+  const std::int64_t size = multiprocessors();
+  const std::int64_t resident = std::min<std::int64_t>(resident_blocks(instance.kernel, warps * 32, cut.memory_bytes()),
+                                                       size * (instance.most_warps / warps));
+  const std::int64_t most_splits = std::max<std::int64_t>(resident / cut.channel_groups, 1);
+  const std::int64_t rounds = divide_up(cut.items, most_splits * warps);
+  cut.splits = static_cast<int>(divide_up(divide_up(cut.items, rounds), warps));
+  const auto warps_each = static_cast<double>(divide_up(cut.blocks(), size) * warps);
+  cut.cost = static_cast<double>(rounds) * (cut.strip_rows + kStart) * std::max(warps_each, kHidden);
   return cut;
 }
 
-/// Groups of channels that the warps of a block have next to each other: all of them, where their ends share lines of
-/// memory, which had better be asked for at about the same time.
-int side_by_side_of(const JointInstance& instance, std::int64_t channels) {
-  constexpr std::int64_t kLine = 64;  // channels
-  if (channels % kLine == 0 && instance.channels % kLine == 0) return 1;
-  return static_cast<int>(std::min<std::int64_t>(divide_up(channels, instance.channels), 4));
-}
-
-Shape shape_of(const JointInstance& instance, std::int64_t channels) {
-  const int side_by_side = side_by_side_of(instance, channels);
-  return {side_by_side > 1 ? side_by_side : 4, side_by_side, 2, instance.stride == 1 ? 12 : 8, side_by_side > 1};
-}
-
+/// Of tiles 64 channels wide, or 32 where there are no more: neighbouring groups share lines of memory, and as few of
+/// them as possible is what counts. Larger blocks keep what belongs together closer together.
 Cut choose_cut(const DepthwiseBackwardArguments& a) {
+  constexpr std::int64_t kNarrow = 32, kMostItems = std::numeric_limits<std::int32_t>::max() / 2;
   const Sizes& y = a.grad_y.sizes;
   Cut best;
   for (const JointInstance& instance : instances()) {
     if (instance.dtype != a.x.dtype || instance.stride != a.window.stride[0] || instance.seams != seams_of(a)) continue;
-    if (instance.whole != is_whole(a, instance.columns)) continue;
-    for (std::int64_t strips = 1; strips <= y[2]; strips += std::max<std::int64_t>(strips / 4, 1)) {
-      const Cut candidate = cut(instance, y, shape_of(instance, y[1]), strips);
-      if (candidate.items <= std::numeric_limits<std::int32_t>::max() / 2 && candidate.cost < best.cost)
-        best = candidate;
+    if (instance.whole != is_whole(a, instance.columns) || (instance.channels == kNarrow) != (y[1] <= kNarrow))
+      continue;
+    for (int warps = instance.most_warps; warps >= 3; warps /= 2) {
+      if (static_cast<std::size_t>(instance.memory_bytes(warps)) > kBlockMemoryLimit) continue;
+      for (std::int64_t strips = 1; strips <= y[2]; strips += std::max<std::int64_t>(strips / 4, 1)) {
+        const Cut candidate = cut(instance, y, warps, strips);
+        if (candidate.items <= kMostItems && candidate.cost < best.cost) best = candidate;
+      }
     }
   }
   if (best.instance == nullptr) throw Unsupported(std::string(kName) + ": too many images: split the batch");
@@ -204,14 +186,11 @@ class JointPass {
     p_.input_width = static_cast<int>(a.x.sizes[3]);
     p_.output_height = static_cast<int>(a.grad_y.sizes[2]);
     p_.output_width = static_cast<int>(a.grad_y.sizes[3]);
-    p_.warps = cut.shape.warps;
-    p_.stages = cut.shape.stages;
-    p_.side_by_side = cut.shape.side_by_side;
-    p_.in_step = cut.shape.in_step;
+    p_.warps = cut.warps;
     p_.splits = cut.splits;
     p_.items = static_cast<int>(cut.items);
     p_.strip_rows = cut.strip_rows;
-    p_.by_channel_blocks = Divisor(static_cast<std::uint32_t>(cut.channel_blocks));
+    p_.by_channel_groups = Divisor(static_cast<std::uint32_t>(cut.channel_groups));
     p_.column_tiles = Divisor(static_cast<std::uint32_t>(cut.column_tiles));
     p_.strips = Divisor(static_cast<std::uint32_t>(cut.strips));
     const Activation activation = a.prologue.activation;
@@ -253,8 +232,7 @@ class JointPass {
     p.output = a.gradient_prologue ? map_of_outputs(a.gradient_prologue.output) : p.grad_y;  // times 0 then
     p.x = map_of_inputs(a.x);
     p.grad_x = map_of_inputs(a.grad_x);
-    launch_following(kName, instance.kernel, cut_.blocks(), cut_.shape.warps * 32, execution.stream, p,
-                     cut_.memory_bytes());
+    launch_following(kName, instance.kernel, cut_.blocks(), cut_.warps * 32, execution.stream, p, cut_.memory_bytes());
 
     SumPartialsParameters sum;
     sum.partials = p.partials;
