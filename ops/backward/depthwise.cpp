@@ -11,6 +11,9 @@ namespace {
 
 std::span<const Implementation<DepthwiseBackwardArguments>> implementations() {
   static const Implementation<DepthwiseBackwardArguments> list[] = {
+#ifdef FUSEDSC_HOPPER
+      depthwise_backward_hopper(),
+#endif
 #ifdef FUSEDSC_GPU
       depthwise_backward_gpu(),
 #endif

@@ -54,6 +54,40 @@ TEST_P(DepthwiseGpu, BackwardSeams) {
   for_each_case(backward_seam_cases(GetParam().dtype, stride_two, stride_one), verify_backward<DepthwiseGeometry>);
 }
 
+/// Both gradients of windows for which there may be a kernel that computes them together, with what it takes of seams.
+std::vector<BackwardCase<DepthwiseGeometry>> joint_cases(DataType dtype) {
+  std::vector<DepthwiseGeometry> geometries;
+  for (const std::int64_t stride : {1, 2}) {
+    const Window window = centered(3, stride);
+    geometries.insert(geometries.end(), {{{3, 64, 7 * stride, 7 * stride}, window},  // columns that fill all tiles
+                                         {{2, 48, 9 * stride, 14 * stride}, window},
+                                         {{2, 16, 5 * stride, 28 * stride}, window},
+                                         {{4, 72, 33, 27}, window},  // that do not; more channels than a tile's
+                                         {{1, 24, 8, 9}, window},
+                                         {{2, 8, 1, 1}, window},
+                                         {{1, 136, 2, 37}, window}});
+  }
+  std::vector<BackwardCase<DepthwiseGeometry>> cases;
+  for (const DepthwiseGeometry& geometry : geometries) {
+    BackwardSeams seams{.grad_bias = false};
+    cases.push_back({dtype, geometry, seams, Memories::all(Memory::channels_last)});
+    seams.gradient_prologue = true;
+    cases.push_back({dtype, geometry, seams, Memories::all(Memory::channels_last)});
+    seams.prologue = true;
+    for (const Activation activation : kActivations) {
+      seams.activation = activation;
+      seams.sums = activation != Activation::identity;
+      seams.gradient_prologue = activation != Activation::relu;
+      cases.push_back({dtype, geometry, seams, Memories::all(Memory::channels_last)});
+    }
+  }
+  return cases;
+}
+
+TEST_P(DepthwiseGpu, BackwardJoint) {
+  for_each_case(joint_cases(GetParam().dtype), verify_backward<DepthwiseGeometry>);
+}
+
 TEST_P(DepthwiseGpu, BackwardRandom) {
   align_tensors(false);
   for_each_case(backward_random_cases(GetParam().dtype, random_depthwise), verify_backward<DepthwiseGeometry>);

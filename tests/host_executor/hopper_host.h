@@ -13,11 +13,14 @@
 
 namespace fusedsc::gpu::hopper {
 
-/// The copy engine's description of a matrix of 16-bit elements, in tiles.
+/// The copy engine's description of a matrix of 16-bit elements, in tiles; or of images, whose channels and columns are
+/// the matrix's columns and rows.
 struct TensorMap {
   std::uint16_t* data = nullptr;
   std::int64_t columns = 0, rows = 0, row_stride = 0;
   int tile_columns = 0, tile_rows = 0;
+  std::int64_t image_rows = 0, image_row_stride = 0, images = 0, image_stride = 0;
+  int tile_image_rows = 0;
 };
 
 inline constexpr int kMemoryLimit = 227 * 1024;
@@ -77,8 +80,42 @@ inline void start_store(const TensorMap& map, int x, int y, const void* tile) {
     }
   }
 }
+
+struct ImagePlace {
+  int channel, column, row, image;
+};
+/// Calls visit(element of the tile, element of the image or null) for all of a tile.
+template <class Visit>
+void for_tile(const TensorMap& map, const ImagePlace& place, void* tile, const Visit& visit) {
+  auto* to = static_cast<std::uint16_t*>(tile);
+  const auto within = [](std::int64_t i, std::int64_t size) { return i >= 0 && i < size; };
+  for (int r = 0; r < map.tile_image_rows; ++r) {
+    for (int w = 0; w < map.tile_rows; ++w) {
+      for (int c = 0; c < map.tile_columns; ++c, ++to) {
+        const std::int64_t row = place.row + r, column = place.column + w, channel = place.channel + c;
+        const bool exists = within(row, map.image_rows) && within(column, map.rows) && within(channel, map.columns) &&
+                            within(place.image, map.images);
+        visit(to, exists ? map.data + place.image * map.image_stride + row * map.image_row_stride +
+                               column * map.row_stride + channel
+                         : nullptr);
+      }
+    }
+  }
+}
+inline void start_load(void* tile, const TensorMap& map, const ImagePlace& from, Barrier* barrier) {
+  for_tile(map, from, tile, [](std::uint16_t* to, const std::uint16_t* element) {
+    *to = element != nullptr ? *element : std::uint16_t{0};
+  });
+  arrive(barrier, map.tile_image_rows * map.tile_rows * map.tile_columns * 2);
+}
+inline void start_store(const TensorMap& map, const ImagePlace& place, const void* tile) {
+  for_tile(map, place, const_cast<void*>(tile), [](const std::uint16_t* from, std::uint16_t* element) {
+    if (element != nullptr) *element = *from;
+  });
+}
 inline void commit_stores() {}
-inline void wait_for_stores() {}
+template <int kGroups = 0>
+void wait_for_stores() {}
 inline void publish() {}
 
 template <int kRowBytes>

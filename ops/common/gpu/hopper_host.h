@@ -2,6 +2,7 @@
 #pragma once
 
 #include "fusedsc/common/gpu/hopper.h"
+#include "fusedsc/common/tensor_view.h"
 
 namespace fusedsc::gpu::hopper {
 
@@ -11,5 +12,11 @@ bool is_hopper();
 /// Describes a matrix of `rows` rows of `columns` neighbouring 16-bit elements, in tiles.
 TensorMap map_of(const void* data, DataType dtype, std::int64_t columns, std::int64_t rows, std::int64_t row_stride,
                  int tile_columns, int tile_rows);
+
+/// Describes images of 16-bit elements whose channels are neighbours, in tiles of rows and columns of one image.
+TensorMap map_of_images(const ConstTensorView& images, int tile_channels, int tile_columns, int tile_rows);
+
+/// Whether the copy engine can read and write them so.
+bool suits_copy_engine(const ConstTensorView& images);
 
 }  // namespace fusedsc::gpu::hopper

@@ -1,0 +1,382 @@
+/// Depthwise convolution on Hopper GPUs, 3x3: both gradients from the same loads. Each element of x is visited once
+/// (seed 004, section IV-C), with the output gradients around it in registers: they make its gradient, and its share of
+/// the weight's. Warps go their own ways: each has its own tiles, its own copies under way, and waits for no other.
+#pragma once
+
+#include "fusedsc/common/gpu/depthwise_source.h"
+#include "fusedsc/common/gpu/following_kernel.h"
+#include "fusedsc/common/gpu/hopper.h"
+
+namespace fusedsc::gpu::hopper {
+
+struct DepthwiseJointParameters {
+  TensorMap grad_y, output, x, grad_x;
+  const float *grad_scale = nullptr, *output_scale = nullptr, *offset = nullptr;  ///< of the gradient prologue
+  const float *scale = nullptr, *shift = nullptr;                                 ///< of the prologue
+  Activation activation = Activation::identity;
+  float low = 0, high = 0;  ///< what it clamps to
+  const float* mean = nullptr;
+  float* partials = nullptr;  ///< [split][tap..., sum of g, of g*(x - mean)][channel]
+  ConstDeviceTensor weight;
+  int channels = 0, input_height = 0, input_width = 0, output_height = 0, output_width = 0;
+  // A block has a group of channels; its warps share the items out with those of all splits. An item: strip_rows rows
+  // (of the output) of a tile's columns of an image.
+  int warps = 1, splits = 1, items = 0, strip_rows = 1;
+  Divisor by_channel_groups, column_tiles, strips;
+};
+
+enum class JointSeams {
+  none,
+  gradient,  ///< a gradient prologue
+  clamp,     ///< and a prologue whose activation only clamps
+  smooth     ///< or any other
+};
+
+/// Of a warp's threads kLanes have neighbouring pairs of channels, the others the same for further columns. kWhole: the
+/// images' columns fill all tiles.
+template <class T, int kStride, int kLanes, bool kWhole, JointSeams kSeams>
+class DepthwiseJoint {
+ public:
+  static constexpr int kKernel = 3;
+  static constexpr int kMostWarps = kStride == 1 && kWhole ? 16 : 12;  ///< of a multiprocessor: what registers allow
+  static constexpr int kGroups = 32 / kLanes, kChannels = 2 * kLanes;
+  static constexpr int kColumns = 7;  ///< of the output, per thread; odd, so that groups meet in different banks
+  static constexpr int kTileColumns = kColumns * kGroups;
+  static constexpr bool kHasOutput = kSeams != JointSeams::none,
+                        kHasPrologue = kSeams == JointSeams::clamp || kSeams == JointSeams::smooth;
+  static constexpr int kRows = kKernel * kKernel + (kHasPrologue ? 2 : 0);  ///< of partial sums
+
+  // Of the output, rows (and columns) that reach an input row of the same place: one before it at stride 1, and the
+  // next.
+  static constexpr int kBefore = kStride == 1 ? 1 : 0, kLive = kBefore + 2, kGradColumns = kColumns + kLive - 1;
+  static constexpr int kGradTileColumns = kTileColumns + kLive - 1;
+
+ private:
+  static constexpr int kPitch = kChannels * 2;  ///< bytes from column to column of a tile
+  static constexpr int kGradBytes = kGradTileColumns * kPitch, kGradPlace = (kGradBytes + 127) / 128 * 128;
+  static constexpr int kInputRowBytes = kTileColumns * kStride * kPitch, kInputBytes = kInputRowBytes * kStride;
+  static constexpr int kStages = 2, kOuts = kStride == 1 ? 2 : 1;
+  static constexpr int kStageBytes = kInputBytes + kGradPlace * (kHasOutput ? 2 : 1);
+  static constexpr int kWarpBytes = kStages * kStageBytes + kOuts * kInputBytes;
+  static constexpr int kSums = kRows * 2;  ///< of a thread
+
+ public:
+  FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(int warps) {
+    const int tiles = 128 + warps * (kWarpBytes + kStages * 8), sums = 4 * 32 * warps * kSums;
+    return tiles > sums ? tiles : sums;
+  }
+
+  FUSEDSC_DEVICE static void run(const DepthwiseJointParameters& p) {
+    wait_for_previous_kernel();
+    DepthwiseJoint joint(p);
+    joint.loop();
+    joint.leave_sums();
+  }
+
+ private:
+  struct Strip {
+    int image, begin, end, column;
+  };
+  using Row = float[kGradColumns][2];
+
+  FUSEDSC_DEVICE explicit DepthwiseJoint(const DepthwiseJointParameters& p) : p_(p) {
+    const int warp = uniform(thread_index() / 32), thread = thread_index() % 32;
+    is_leader_ = thread == 0;
+    group_ = thread / kLanes;
+    std::uint32_t channel_group = block_index();
+    split_ = static_cast<int>(p.by_channel_groups.divide(channel_group));
+    first_channel_ = static_cast<int>(channel_group) * kChannels;
+    item_ = split_ * p.warps + warp;
+    item_step_ = p.splits * p.warps;
+    auto* memory = static_cast<unsigned char*>(block_memory());
+    memory += (128 - address_of(memory) % 128) % 128;
+    memory_ = memory + warp * kWarpBytes;
+    barriers_ = reinterpret_cast<Barrier*>(memory + p.warps * kWarpBytes) + warp * kStages;
+    lane_bytes_ = thread % kLanes * 4;
+    load_coefficients(first_channel_ + thread % kLanes * 2);
+  }
+
+  /// Of two channels; beyond the last one zeros, which make zeros.
+  FUSEDSC_DEVICE void load_coefficients(int channel) {
+    const bool exists = channel < p_.channels;
+    const auto load = [&](const float* vector, float otherwise, float(&to)[2]) {
+#pragma unroll
+      for (int v = 0; v < 2; ++v) to[v] = !exists ? 0.0f : vector != nullptr ? vector[channel + v] : otherwise;
+    };
+    load(p_.grad_scale, 1, grad_scale_);
+    load(p_.output_scale, 0, output_scale_);
+    load(p_.offset, 0, offset_);
+    load(p_.scale, 1, scale_);
+    load(p_.shift, 0, shift_);
+    load(p_.mean, 0, mean_);
+    float weight[kKernel * kKernel * 2];
+    load_weights<T, kKernel, kKernel, 2>(p_.weight, exists ? channel : 0, weight);
+#pragma unroll
+    for (int tap = 0; tap < kKernel * kKernel; ++tap) {
+#pragma unroll
+      for (int v = 0; v < 2; ++v) {
+        weight_[tap][v] = weight[tap * 2 + v];
+        grad_weight_[tap][v] = 0;
+      }
+    }
+#pragma unroll
+    for (int v = 0; v < 2; ++v) sum_[v] = sum_centered_[v] = 0;
+  }
+
+  FUSEDSC_DEVICE Strip strip_of(int item) const {
+    std::uint32_t tile = static_cast<std::uint32_t>(item);
+    std::uint32_t strip = p_.column_tiles.divide(tile);
+    const int image = static_cast<int>(p_.strips.divide(strip)), begin = static_cast<int>(strip) * p_.strip_rows;
+    return {image, begin, least(begin + p_.strip_rows, p_.output_height), static_cast<int>(tile) * kTileColumns};
+  }
+  /// The first row of grad_y that a strip needs.
+  FUSEDSC_DEVICE static int first_row(const Strip& strip) { return strip.begin > 0 ? strip.begin - kBefore : 0; }
+
+  // ------------------------------------------------------------------------------------------------- copies under way
+
+  /// A row of grad_y, and the rows of x that it completes the neighbourhood of.
+  FUSEDSC_DEVICE void start_next() {
+    if (next_item_ >= p_.items) return;
+    if (is_leader_) {
+      const bool has_x = next_row_ > next_.begin;
+      Barrier* barrier = barriers_ + slot_;
+      unsigned char* to = memory_ + slot_ * kStageBytes;
+      expect(barrier, kGradBytes * (kHasOutput ? 2 : 1) + (has_x ? kInputBytes : 0));
+      const ImagePlace from{first_channel_, next_.column - kBefore, next_row_, next_.image};
+      start_load(to + kInputBytes, p_.grad_y, from, barrier);
+      if constexpr (kHasOutput) start_load(to + kInputBytes + kGradPlace, p_.output, from, barrier);
+      if (has_x) {
+        start_load(to, p_.x, {first_channel_, next_.column * kStride, (next_row_ - 1) * kStride, next_.image}, barrier);
+      }
+    }
+    if (++next_row_ <= next_.end) return;
+    next_item_ += item_step_;
+    next_ = strip_of(next_item_);
+    next_row_ = first_row(next_);
+  }
+
+  FUSEDSC_DEVICE void next_slot() {
+    if (++slot_ < kStages) return;
+    slot_ = 0;
+    parity_ ^= 1;
+  }
+
+  FUSEDSC_DEVICE void loop() {
+    if (is_leader_) {
+#pragma unroll
+      for (int i = 0; i < kStages; ++i) initialise(barriers_ + i);
+      publish();
+    }
+    warp_barrier();
+    next_item_ = item_;
+    next_ = strip_of(next_item_);
+    next_row_ = first_row(next_);
+#pragma unroll
+    for (int i = 0; i < kStages; ++i) {
+      start_next();
+      next_slot();
+    }
+    parity_ = 0;
+#pragma unroll 1
+    while (item_ < p_.items) {
+      run_strip(strip_of(item_));
+      item_ += item_step_;
+    }
+    if (is_leader_) wait_for_stores();
+  }
+
+  // ------------------------------------------------------------------------------------------------------ a strip
+
+  FUSEDSC_DEVICE void run_strip(const Strip& strip) {
+    aim(strip);
+    Row g[kLive];
+    if (kBefore == 1) {
+      if (strip.begin == 0) {
+#pragma unroll
+        for (int c = 0; c < kGradColumns; ++c) g[0][c][0] = g[0][c][1] = 0;
+      } else {
+        run_early_row(g[0], strip.begin - 1);
+      }
+    }
+    run_early_row(g[kBefore], strip.begin);
+    int row = strip.begin;  // of those that can be finished with the next row of grad_y
+#pragma unroll 1
+    while (row < strip.end) {
+#pragma unroll
+      for (int r = 0; r < kLive; ++r) {
+        if (row < strip.end) run_row(g, r, strip, row);
+        ++row;
+      }
+    }
+  }
+
+  /// Which of the thread's columns are inside of the image.
+  FUSEDSC_DEVICE void aim(const Strip& strip) {
+    column_ = strip.column + group_ * kColumns;
+#pragma unroll
+    for (int v = 0; v < 2; ++v) {
+      first_offset_[v] = kBefore == 1 && column_ == 0 ? 0 : offset_[v];
+      last_offset_[v] = column_ + kColumns >= p_.output_width ? 0 : offset_[v];
+    }
+  }
+
+  FUSEDSC_DEVICE void run_early_row(Row& g, int row) {
+    wait(barriers_ + slot_, parity_);
+    read_gradients(g, row);
+    warp_barrier();
+    start_next();
+    next_slot();
+  }
+
+  FUSEDSC_DEVICE const std::uint32_t* word_of(const unsigned char* tile, int column) const {
+    return reinterpret_cast<const std::uint32_t*>(tile + column * kPitch);
+  }
+
+  /// A row of grad_y through the prologue. What is outside of the image came as zeros, and needs an offset of zero.
+  FUSEDSC_DEVICE void read_gradients(Row& g, int row) const {
+    const unsigned char* tile =
+        memory_ + slot_ * kStageBytes + kInputBytes + group_ * (kColumns * kPitch) + lane_bytes_;
+    const bool has_row = row < p_.output_height;
+    float offset[3][2];  // of the first, the last and other columns
+#pragma unroll
+    for (int v = 0; v < 2; ++v) {
+      offset[0][v] = has_row ? first_offset_[v] : 0;
+      offset[1][v] = has_row ? last_offset_[v] : 0;
+      offset[2][v] = has_row ? offset_[v] : 0;
+    }
+#pragma unroll
+    for (int c = 0; c < kGradColumns; ++c) {
+      to_floats(*word_of(tile, c), g[c][0], g[c][1], T());
+      if constexpr (!kHasOutput) continue;
+      float output[2];
+      to_floats(*word_of(tile + kGradPlace, c), output[0], output[1], T());
+      const int side = c < kBefore ? 0 : c == kGradColumns - 1 ? 1 : 2;
+#pragma unroll
+      for (int v = 0; v < 2; ++v) {
+        g[c][v] = g[c][v] * grad_scale_[v] + (output[v] * output_scale_[v] + offset[side][v]);
+        if constexpr (!kWhole) g[c][v] = column_ - kBefore + c < p_.output_width ? g[c][v] : 0;
+      }
+    }
+  }
+
+  /// g: of the rows around, `r` the oldest; the newest is read here.
+  FUSEDSC_DEVICE void run_row(Row (&g)[kLive], int r, const Strip& strip, int row) {
+    wait(barriers_ + slot_, parity_);
+    if (is_leader_) wait_for_stores<kOuts - 1>();
+    warp_barrier();
+    read_gradients(g[(r + kLive - 1) % kLive], row + 1);
+    constexpr int kThreadBytes = kColumns * kStride * kPitch;
+    const int place = group_ * kThreadBytes + lane_bytes_;
+    const unsigned char* tile = memory_ + slot_ * kStageBytes + place;
+    unsigned char* out = memory_ + kStages * kStageBytes + out_ * kInputBytes;
+#pragma unroll
+    for (int i = 0; i < kStride; ++i) {
+#pragma unroll
+      for (int c = 0; c < kColumns * kStride; ++c) {
+        const bool inside = kWhole || (column_ * kStride + c < p_.input_width && row * kStride + i < p_.input_height);
+        float result[2];
+        run_element(g, r, i, c, *word_of(tile + i * kInputRowBytes, c), inside, result);
+        *const_cast<std::uint32_t*>(word_of(out + place + i * kInputRowBytes, c)) = to_bits(result[0], result[1], T());
+      }
+    }
+    publish();
+    warp_barrier();
+    if (is_leader_) {
+      start_store(p_.grad_x, {first_channel_, strip.column * kStride, row * kStride, strip.image}, out);
+      commit_stores();
+    }
+    start_next();
+    next_slot();
+    out_ = kOuts - 1 - out_;
+  }
+
+  /// Element c of input row i of those of an output row.
+  FUSEDSC_DEVICE void run_element(const Row (&g)[kLive], int r, int i, int c, std::uint32_t word, bool inside,
+                                  float (&result)[2]) {
+    float raw[2], z[2], a[2], sum[2] = {0, 0};
+    to_floats(word, raw[0], raw[1], T());
+#pragma unroll
+    for (int v = 0; v < 2; ++v) {
+      z[v] = kHasPrologue ? raw[v] * scale_[v] + shift_[v] : raw[v];
+      a[v] = kSeams == JointSeams::clamp ? clamped(z[v], p_.low, p_.high) : z[v];
+    }
+    if constexpr (kSeams == JointSeams::smooth) activate(p_.activation, a);
+#pragma unroll
+    for (int v = 0; v < 2; ++v) {
+      if constexpr (!kWhole && kHasPrologue) a[v] = inside ? a[v] : 0;
+#pragma unroll
+      for (int kh = 0; kh < kKernel; ++kh) {
+        if ((i + 1 - kh) % kStride != 0) continue;
+        const int newer = kBefore + (i + 1 - kh) / kStride;  // than the oldest row
+#pragma unroll
+        for (int kw = 0; kw < kKernel; ++kw) {
+          if ((c + 1 - kw) % kStride != 0) continue;
+          const float gradient = g[(r + newer) % kLive][kBefore + (c + 1 - kw) / kStride][v];
+          sum[v] += gradient * weight_[kh * kKernel + kw][v];
+          grad_weight_[kh * kKernel + kw][v] += gradient * a[v];
+        }
+      }
+    }
+    if constexpr (kSeams == JointSeams::smooth) activate_backward(p_.activation, z, sum);
+#pragma unroll
+    for (int v = 0; v < 2; ++v) {
+      if constexpr (kSeams == JointSeams::clamp) sum[v] = z[v] > p_.low && z[v] < p_.high ? sum[v] : 0;
+      if constexpr (!kWhole) sum[v] = inside ? sum[v] : 0;
+      if constexpr (kHasPrologue) {
+        sum_[v] += sum[v];
+        sum_centered_[v] += sum[v] * (raw[v] - mean_[v]);
+      }
+      result[v] = sum[v];
+    }
+  }
+
+  // ------------------------------------------------------------------------------------------------------------- sums
+
+  /// The block's sums, added up in the order of its warps.
+  FUSEDSC_DEVICE void leave_sums() {
+    float values[kSums];
+#pragma unroll
+    for (int tap = 0; tap < kKernel * kKernel; ++tap) {
+#pragma unroll
+      for (int v = 0; v < 2; ++v) values[tap * 2 + v] = grad_weight_[tap][v];
+    }
+    if constexpr (kHasPrologue) {
+#pragma unroll
+      for (int v = 0; v < 2; ++v) {
+        values[kSums - 4 + v] = sum_[v];
+        values[kSums - 2 + v] = sum_centered_[v];
+      }
+    }
+    float* memory = static_cast<float*>(block_memory());
+    const int threads = p_.warps * 32;
+    block_barrier();  // all warps are done with it
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) memory[i * threads + thread_index()] = values[i];
+    block_barrier();
+    float* partials = p_.partials + static_cast<std::int64_t>(split_) * kRows * p_.channels;
+    for (int i = thread_index(); i < kSums * kLanes; i += threads) {
+      const int value = i / kLanes, lane = i % kLanes, channel = first_channel_ + lane * 2 + value % 2;
+      const float* from = memory + value * threads + lane;
+      float sum = 0;
+      for (int part = 0; part < threads; part += kLanes) sum += from[part];
+      if (channel < p_.channels) partials[static_cast<std::int64_t>(value / 2) * p_.channels + channel] = sum;
+    }
+  }
+
+  const DepthwiseJointParameters& p_;
+  bool is_leader_;
+  int group_;  ///< of the warp's threads
+  int split_, first_channel_, item_, item_step_;
+  unsigned char* memory_;  ///< of the warp: stages of x, grad_y and output, then finished rows
+  Barrier* barriers_;
+  int lane_bytes_;
+  int slot_ = 0, parity_ = 0, out_ = 0;
+  int next_item_ = 0, next_row_ = 0;  ///< what is copied next
+  Strip next_{};
+  int column_ = 0;  ///< the thread's first, of the output
+  float grad_scale_[2], output_scale_[2], offset_[2], first_offset_[2], last_offset_[2];
+  float scale_[2], shift_[2], mean_[2], sum_[2], sum_centered_[2];
+  float weight_[kKernel * kKernel][2], grad_weight_[kKernel * kKernel][2];
+};
+
+}  // namespace fusedsc::gpu::hopper

@@ -1,0 +1,155 @@
+#include "fusedsc/backward/depthwise_input_kernel.h"
+#include "fusedsc/backward/depthwise_passes.h"
+#include "fusedsc/common/gpu/launch.h"
+#include "fusedsc/common/gpu/partials_launch.h"
+
+namespace fusedsc::gpu {
+namespace {
+
+using InputInstance = DepthwiseInputPass::Instance;
+
+template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, int kBlocks, bool kSeams>
+FUSEDSC_KERNEL(kDepthwiseThreads, kBlocks)
+input_rows_kernel(DepthwiseInputGradientParameters parameters) {
+  DepthwiseInputGradientRows<T, kKernel, kStride, kChannels, kColumns, kAhead, kSeams>::run(parameters);
+}
+
+template <class T, int kChannels, int kColumns>
+FUSEDSC_KERNEL(kDepthwiseThreads, 4)
+input_taps_kernel(DepthwiseInputGradientParameters parameters) {
+  depthwise_input_gradient_taps<T, kChannels, kColumns>(parameters);
+}
+
+/// Whole periods must be as long with seams, where fewer rows ahead may have to do.
+template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, int kBlocks = 4,
+          int kSeamsAhead = kAhead, int kSeamsBlocks = 2>
+constexpr InputInstance input_rows(DataType dtype) {
+  constexpr int kLive = (kKernel - 1) / kStride + 1;
+  constexpr int kRows = rows_ahead<T, kChannels, kKernel>(kStride, kAhead);
+  constexpr int kSeamsRows = rows_ahead<T, kChannels, kKernel>(kStride, kSeamsAhead);
+  constexpr int kPeriod = kRowsInMemory<T, kChannels, kKernel> ? 1 : common_multiple(kLive, kRows + 1);
+  InputInstance instance{dtype, kKernel, kStride, {kChannels, kColumns, kPeriod}};
+  instance.plain = input_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kRows, kBlocks, false>;
+  instance.seams = input_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kSeamsRows, kSeamsBlocks, true>;
+  instance.plain_memory = DepthwiseInputGradientRows<T, kKernel, kStride, kChannels, kColumns, kRows, false>::kBytes;
+  instance.seams_memory =
+      DepthwiseInputGradientRows<T, kKernel, kStride, kChannels, kColumns, kSeamsRows, true>::kBytes;
+  return instance;
+}
+
+template <class T, int kChannels, int kColumns>
+constexpr InputInstance input_taps(DataType dtype) {
+  constexpr auto kernel = input_taps_kernel<T, kChannels, kColumns>;
+  return {dtype, 0, 0, {kChannels, kColumns, 1}, kernel, kernel};
+}
+
+/// As in the forward pass; columns and rows of the input gradient are counted in strides. The plain ones of stride 1
+/// serve paddings that as_forward() does not.
+const InputInstance kInputInstances[] = {
+    // kernel, stride, channels, columns, ahead
+    input_rows<Float16, 3, 1, 2, 4, 2>(DataType::float16),
+    input_rows<Float16, 3, 1, 1, 2, 2>(DataType::float16),
+    input_rows<Float16, 3, 2, 4, 1, 3, 5>(DataType::float16),
+    input_rows<Float16, 3, 2, 2, 2, 3>(DataType::float16),
+    input_rows<Float16, 3, 2, 1, 1, 1>(DataType::float16),
+    input_rows<Float16, 5, 1, 2, 4, 4, 3>(DataType::float16),
+    input_rows<Float16, 5, 1, 1, 2, 0>(DataType::float16),
+    input_rows<Float16, 5, 2, 2, 2, 2>(DataType::float16),
+    input_rows<Float16, 5, 2, 1, 1, 2>(DataType::float16),
+    input_rows<Float16, 7, 1, 1, 2, 0, 3>(DataType::float16),
+    input_rows<Float16, 7, 2, 1, 1, 1, 3>(DataType::float16),
+    input_taps<Float16, 4, 2>(DataType::float16),
+    input_taps<Float16, 1, 4>(DataType::float16),
+    input_rows<BFloat16, 3, 1, 2, 4, 2>(DataType::bfloat16),
+    input_rows<BFloat16, 3, 1, 1, 2, 2>(DataType::bfloat16),
+    input_rows<BFloat16, 3, 2, 4, 1, 3, 5>(DataType::bfloat16),
+    input_rows<BFloat16, 3, 2, 2, 2, 3>(DataType::bfloat16),
+    input_rows<BFloat16, 3, 2, 1, 1, 1>(DataType::bfloat16),
+    input_rows<BFloat16, 5, 1, 2, 4, 4, 3>(DataType::bfloat16),
+    input_rows<BFloat16, 5, 1, 1, 2, 0>(DataType::bfloat16),
+    input_rows<BFloat16, 5, 2, 2, 2, 2>(DataType::bfloat16),
+    input_rows<BFloat16, 5, 2, 1, 1, 2>(DataType::bfloat16),
+    input_rows<BFloat16, 7, 1, 1, 2, 0, 3>(DataType::bfloat16),
+    input_rows<BFloat16, 7, 2, 1, 1, 1, 3>(DataType::bfloat16),
+    input_taps<BFloat16, 4, 2>(DataType::bfloat16),
+    input_taps<BFloat16, 1, 4>(DataType::bfloat16),
+    input_rows<float, 3, 1, 2, 4, 2>(DataType::float32),
+    input_rows<float, 3, 1, 1, 2, 2>(DataType::float32),
+    input_rows<float, 3, 2, 4, 1, 1>(DataType::float32),
+    input_rows<float, 3, 2, 1, 1, 1>(DataType::float32),
+    input_rows<float, 5, 1, 2, 2, 4>(DataType::float32),
+    input_rows<float, 5, 1, 1, 2, 4>(DataType::float32),
+    input_rows<float, 5, 2, 2, 2, 2>(DataType::float32),
+    input_rows<float, 5, 2, 1, 1, 2>(DataType::float32),
+    input_rows<float, 7, 1, 1, 2, 6, 3>(DataType::float32),
+    input_rows<float, 7, 2, 1, 1, 3, 3>(DataType::float32),
+    input_taps<float, 4, 2>(DataType::float32),
+    input_taps<float, 1, 4>(DataType::float32),
+    input_rows<double, 3, 1, 1, 2, 1>(DataType::float64),
+    input_rows<double, 3, 2, 1, 1, 1>(DataType::float64),
+    input_taps<double, 1, 2>(DataType::float64),
+};
+InputInstance::Kernel InputInstance::*kernel_for(const DepthwiseBackwardArguments& a) {
+  return a.prologue || a.gradient_prologue || a.grad_add ? &InputInstance::seams : &InputInstance::plain;
+}
+
+}  // namespace
+
+DepthwiseInputPass::DepthwiseInputPass(const DepthwiseBackwardArguments& a)
+    : instance_(&choose_instance(kInputInstances, kernel_for(a), a.x.dtype, a.window, a.x.sizes[3], multiplier_of(a),
+                                 {a.x, a.grad_y, a.gradient_prologue.output, a.grad_x, a.grad_add})),
+      kernel_(instance_->*kernel_for(a)) {
+  const std::int64_t stride = std::max(instance_->stride, 1);
+  const bool whole_strides = a.window.padding.left % a.window.stride[1] == 0;
+  join_columns_ = whole_strides && columns_join(instance_->tile.columns * stride, a.grad_x);
+  // A specialised kernel's items are made of whole strides of the padded input.
+  const auto blocks = [&](std::int64_t size, std::int64_t padding) {
+    return instance_->stride == 0 || size == 0 ? size : (size + padding - 1) / stride + 1 - padding / stride;
+  };
+  const DepthwiseGrid grid{a.x.sizes[0],
+                           a.x.sizes[1],
+                           blocks(a.x.sizes[2], a.window.padding.top),
+                           blocks(a.x.sizes[3], a.window.padding.left),
+                           static_cast<std::int64_t>(size_of(a.x.dtype)),
+                           a.grad_y.strides[1] < a.grad_y.strides[3],
+                           overlap_of(*instance_)};
+  memory_ = kernel_ == instance_->plain ? instance_->plain_memory : instance_->seams_memory;
+  if (a.sums) memory_ = std::max(memory_, bytes_of_block_sums(a.x.dtype, 2 * instance_->tile.channels));
+  work_ = plan_depthwise_work(grid, instance_->tile, resident_blocks(kernel_, kDepthwiseThreads, memory_));
+}
+
+void* DepthwiseInputPass::take_partials(const DepthwiseBackwardArguments& a, Arena& arena) const {
+  return a.sums ? take_partial_sums(arena, a.x.dtype, work_, 2, a.x.sizes[1]) : nullptr;
+}
+
+void DepthwiseInputPass::run(const DepthwiseBackwardArguments& a, const Execution& execution) const {
+  Arena arena(execution.workspace);
+  DepthwiseInputGradientParameters p;
+  p.grad_y = a.grad_y;
+  p.weight = a.weight;
+  if (a.prologue) p.x = a.x;
+  p.grad_add = a.grad_add;
+  p.gradient_prologue = prologue_of(a.gradient_prologue);
+  p.prologue = prologue_of(a.prologue);
+  p.mean = a.sums.mean.data;
+  p.grad_x = a.grad_x;
+  p.partials = take_partials(a, arena);
+  p.shape = depthwise_shape(a.x.sizes, a.grad_y.sizes, a.window);
+  p.shape.channels = static_cast<int>(a.x.sizes[1]);
+  p.work = work_;
+  p.stride_height = Divisor(static_cast<std::uint32_t>(a.window.stride[0]));
+  p.stride_width = Divisor(static_cast<std::uint32_t>(a.window.stride[1]));
+  p.join_columns = join_columns_;
+  launch(kDepthwiseBackward, kernel_, work_.blocks(), kDepthwiseThreads, memory_, execution.stream, p);
+  if (!a.sums) return;
+  SumPartialsParameters sum;
+  sum.partials = p.partials;
+  sum.splits = work_.splits;
+  sum.rows = 2;
+  sum.channels = p.shape.channels;
+  sum.vectors[0] = a.sums.grad.data;
+  sum.vectors[1] = a.sums.grad_times_centered.data;
+  launch_sum_partials(kDepthwiseBackward, accumulation_type(a.x.dtype), sum, execution.stream);
+}
+
+}  // namespace fusedsc::gpu

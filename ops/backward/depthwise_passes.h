@@ -1,0 +1,84 @@
+/// The launches of a depthwise backward pass on GPUs, each with the sum of what its blocks leave: worked out once, run
+/// with any addresses.
+#pragma once
+
+#include "fusedsc/backward/depthwise.h"
+#include "fusedsc/common/gpu/block_sums.h"
+#include "fusedsc/common/gpu/depthwise_plan.h"
+#include "fusedsc/common/gpu/depthwise_source.h"
+#include "fusedsc/runtime/arena.h"
+
+namespace fusedsc::gpu {
+
+inline constexpr const char* kDepthwiseBackward = "depthwise_conv2d_backward";
+
+struct DepthwiseInputGradientParameters;
+struct DepthwiseWeightGradientParameters;
+
+/// A gradient of x.
+class DepthwiseInputPass {
+ public:
+  using Instance = DepthwiseInstance<DepthwiseInputGradientParameters>;
+
+  explicit DepthwiseInputPass(const DepthwiseBackwardArguments& a);
+  void* take_partials(const DepthwiseBackwardArguments& a, Arena& arena) const;
+  void run(const DepthwiseBackwardArguments& a, const Execution& execution) const;
+
+ private:
+  const Instance* instance_;
+  Instance::Kernel kernel_;
+  DepthwiseWork work_;
+  std::size_t memory_ = 0;  ///< of a block
+  bool join_columns_ = false;
+};
+
+/// Gradients of the weight and the bias.
+class DepthwiseWeightPass {
+ public:
+  using Instance = DepthwiseInstance<DepthwiseWeightGradientParameters>;
+
+  explicit DepthwiseWeightPass(const DepthwiseBackwardArguments& a);
+  void* take_partials(const DepthwiseBackwardArguments& a, Arena& arena) const;
+  void run(const DepthwiseBackwardArguments& a, const Execution& execution) const;
+
+ private:
+  const Instance* instance_;
+  Instance::Kernel kernel_;
+  DepthwiseWork work_;
+  std::size_t memory_ = 0;  ///< of a block
+  std::int64_t tap_groups_ = 1;
+};
+
+template <class Pass>
+std::size_t workspace_bytes_of(const Pass& pass, const DepthwiseBackwardArguments& a) {
+  Arena measured(nullptr);
+  pass.take_partials(a, measured);
+  return measured.used();
+}
+
+// ------------------------------------------------------------------------------------------------ what passes share
+
+inline DevicePrologue prologue_of(const Prologue& prologue) {
+  return {prologue.scale.data, prologue.shift.data, prologue.activation};
+}
+
+inline DeviceGradientPrologue prologue_of(const GradientPrologue& prologue) {
+  return {prologue.grad_scale.data, prologue.output_scale.data, prologue.offset.data, prologue.output};
+}
+
+inline std::int64_t multiplier_of(const DepthwiseBackwardArguments& a) {
+  return a.x.sizes[1] > 0 ? a.grad_y.sizes[1] / a.x.sizes[1] : 1;
+}
+
+inline std::size_t bytes_of_block_sums(DataType dtype, int values) {
+  return dtype == DataType::float64 ? block_sums_bytes<double>(values) : block_sums_bytes<float>(values);
+}
+
+/// Memory for `rows` partial sums per split and channel.
+inline void* take_partial_sums(Arena& arena, DataType dtype, const DepthwiseWork& work, std::int64_t rows,
+                               std::int64_t channels) {
+  const auto bytes = static_cast<std::int64_t>(size_of(accumulation_type(dtype)));
+  return arena.take<char>(work.splits * rows * channels * bytes);
+}
+
+}  // namespace fusedsc::gpu
