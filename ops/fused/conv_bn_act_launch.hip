@@ -1,0 +1,301 @@
+#include <algorithm>
+
+#include "fusedsc/common/gpu/following_kernel.h"
+#include "fusedsc/fused/conv_bn_act_backward_kernel.h"
+#include "fusedsc/fused/conv_bn_act_gpu.h"
+#include "fusedsc/fused/conv_bn_act_kernel.h"
+#include "fusedsc/fused/conv_bn_act_plan.h"
+#include "fusedsc/runtime/arena.h"
+
+namespace fusedsc {
+namespace gpu {
+namespace {
+
+constexpr const char* kName = "conv_bn_act";
+
+/// Tiles on their way at a time, and blocks that shall fit a multiprocessor where windows are no larger than most.
+constexpr int kForwardStages = 3, kBackwardStages = 2, kBlocks = 2;
+constexpr int blocks_that_fit(int words) { return words > 4 ? 1 : kBlocks; }
+
+template <class T, int kWords, int kTiles, bool kStatistics>
+FUSEDSC_KERNEL(kConvThreads, blocks_that_fit(kWords))
+conv_forward_kernel(ConvForwardParameters parameters) {
+  conv_forward<T, kWords, kTiles, kForwardStages, kStatistics>(parameters);
+}
+
+template <class T, int kWords>
+FUSEDSC_KERNEL(kConvThreads, blocks_that_fit(kWords))
+conv_backward_kernel(ConvBackwardParameters parameters) {
+  ConvBackward<T, kWords, kBackwardStages, true>::run(parameters);
+}
+
+/// T only keeps the kernels of several files apart.
+template <class T>
+FUSEDSC_KERNEL(kConvThreads, 1)
+conv_statistics_kernel(ConvStatisticsParameters parameters) {
+  wait_for_previous_kernel();
+  conv_statistics(parameters);
+}
+
+template <class T>
+FUSEDSC_KERNEL(kConvGradientThreads, 1)
+conv_gradient_kernel(ConvGradientParameters parameters) {
+  wait_for_previous_kernel();
+  conv_gradient<T>(parameters);
+}
+
+// --------------------------------------------------------------------------------------------------------- instances
+
+struct ForwardInstance {
+  DataType dtype;
+  int words, group_channels;
+  void (*statistics)(ConvForwardParameters);
+  void (*result)(ConvForwardParameters);
+};
+
+template <class T, int kWords, int kTiles>
+constexpr ForwardInstance forward(DataType dtype) {
+  ForwardInstance instance{dtype, kWords, 8 * kTiles, nullptr, nullptr};
+  if constexpr (kWaveProducts) {
+    instance.statistics = conv_forward_kernel<T, kWords, kTiles, true>;
+    instance.result = conv_forward_kernel<T, kWords, kTiles, false>;
+  }
+  return instance;
+}
+
+/// The first that divides the channels is taken: the more of them belong to a warp, the less is read twice.
+const ForwardInstance kForwardInstances[] = {
+    forward<Float16, 4, 4>(DataType::float16),   forward<Float16, 4, 1>(DataType::float16),
+    forward<Float16, 2, 4>(DataType::float16),   forward<Float16, 2, 1>(DataType::float16),
+    forward<Float16, 6, 4>(DataType::float16),   forward<Float16, 6, 1>(DataType::float16),
+    forward<BFloat16, 4, 4>(DataType::bfloat16), forward<BFloat16, 4, 1>(DataType::bfloat16),
+    forward<BFloat16, 2, 4>(DataType::bfloat16), forward<BFloat16, 2, 1>(DataType::bfloat16),
+    forward<BFloat16, 6, 4>(DataType::bfloat16), forward<BFloat16, 6, 1>(DataType::bfloat16),
+    forward<Float16, 4, 2>(DataType::float16),   forward<BFloat16, 4, 2>(DataType::bfloat16),
+};
+
+struct BackwardInstance {
+  DataType dtype;
+  int words;
+  void (*sums)(ConvBackwardParameters);
+  void (*gradient)(ConvGradientParameters);
+};
+
+template <class T, int kWords>
+constexpr BackwardInstance backward(DataType dtype) {
+  BackwardInstance instance{dtype, kWords, nullptr, nullptr};
+  if constexpr (kWaveProducts) {
+    instance.sums = conv_backward_kernel<T, kWords>;
+    instance.gradient = conv_gradient_kernel<T>;
+  }
+  return instance;
+}
+
+const BackwardInstance kBackwardInstances[] = {
+    backward<Float16, 2>(DataType::float16),   backward<Float16, 4>(DataType::float16),
+    backward<Float16, 6>(DataType::float16),   backward<BFloat16, 2>(DataType::bfloat16),
+    backward<BFloat16, 4>(DataType::bfloat16), backward<BFloat16, 6>(DataType::bfloat16),
+};
+
+// ------------------------------------------------------------------------------------------------------------- tiles
+
+/// Rows of a tile: as many of `most` as leave every block some tiles and fit its memory. bytes(rows) is the latter.
+template <class Bytes>
+int choose_tile_rows(const ConvProblem& problem, int most, std::size_t limit, const Bytes& bytes) {
+  int rows = most;
+  const std::int64_t height = std::max<std::int64_t>(problem.output.sizes[2], 1);
+  const auto tiles = [&] { return problem.output.sizes[0] * ((height + rows - 1) / rows); };
+  while (rows > 1 && (rows >= 2 * height || bytes(rows) > limit || tiles() < 2 * multiprocessors())) rows /= 2;
+  return rows;
+}
+
+std::int64_t blocks_for(std::int64_t tiles, int resident) { return std::min<std::int64_t>(tiles, resident); }
+
+template <class Block>
+void set_normalisation(const Block& block, ConvShape& shape) {
+  shape.mean = block.mean.data;
+  shape.invstd = block.invstd.data;
+  shape.bn_weight = block.bn_weight.data;
+  shape.bn_bias = block.bn_bias.data;
+  shape.activation = block.activation;
+}
+
+template <class Block>
+double positions_of(const Block& output) {
+  return static_cast<double>(std::max<std::int64_t>(output.sizes[0] * output.sizes[2] * output.sizes[3], 1));
+}
+
+// ----------------------------------------------------------------------------------------------------------- forward
+
+ConvProblem problem_of(const ConvBnActArguments& block) { return {block.x, block.weight, block.y, block.window}; }
+
+struct ForwardPass {
+  const ForwardInstance* instance = nullptr;
+  int tile_rows = 1;
+  std::size_t memory = 0;
+  std::int64_t statistics_blocks = 0, result_blocks = 0;
+
+  explicit ForwardPass(const ConvBnActArguments& block) {
+    const ConvProblem problem = problem_of(block);
+    const int words = patch_words(problem);
+    for (const ForwardInstance& candidate : kForwardInstances) {
+      if (candidate.dtype != block.x.dtype || candidate.words != words) continue;
+      if (block.y.sizes[1] % candidate.group_channels != 0) continue;
+      if (instance == nullptr || candidate.group_channels > instance->group_channels) instance = &candidate;
+    }
+    const auto bytes = [&](int rows) {
+      const ConvShape shape = conv_shape(problem, rows, instance->group_channels);
+      return conv_forward_bytes(shape, kForwardStages, instance->group_channels);
+    };
+    tile_rows = choose_tile_rows(problem, 8, kBlockMemoryLimit / kBlocks, bytes);
+    memory = bytes(tile_rows);
+    const std::int64_t tiles = conv_shape(problem, tile_rows, instance->group_channels).tiles;
+    statistics_blocks = blocks_for(tiles, resident_blocks(instance->statistics, kConvThreads, memory));
+    result_blocks = blocks_for(tiles, resident_blocks(instance->result, kConvThreads, memory));
+  }
+
+  void* take_partials(const ConvBnActArguments& block, Arena& arena) const {
+    return block.training ? arena.take<float>(statistics_blocks * 3 * block.y.sizes[1]) : nullptr;
+  }
+
+  std::size_t workspace_bytes(const ConvBnActArguments& block) const {
+    Arena measured(nullptr);
+    take_partials(block, measured);
+    return measured.used();
+  }
+
+  void run(const ConvBnActArguments& block, const Execution& execution) const {
+    Arena arena(execution.workspace);
+    ConvForwardParameters p;
+    p.shape = conv_shape(problem_of(block), tile_rows, instance->group_channels);
+    set_normalisation(block, p.shape);
+    p.y = block.y;
+    p.partials = take_partials(block, arena);
+    if (block.training) {
+      launch(kName, instance->statistics, statistics_blocks, kConvThreads, memory, execution.stream, p);
+      ConvStatisticsParameters statistics;
+      statistics.partials = p.partials;
+      statistics.splits = static_cast<int>(statistics_blocks);
+      statistics.channels = p.shape.channels;
+      statistics.count = positions_of(block.y);
+      statistics.eps = block.eps;
+      statistics.mean = block.mean.data;
+      statistics.invstd = block.invstd.data;
+      statistics.variance = block.variance.data;
+      const std::int64_t blocks = (p.shape.channels + kConvWarps - 1) / kConvWarps;
+      launch_following(kName, conv_statistics_kernel<Float16>, blocks, kConvThreads, execution.stream, statistics);
+    }
+    launch(kName, instance->result, result_blocks, kConvThreads, memory, execution.stream, p);
+  }
+};
+
+Plan<ConvBnActArguments> plan_forward(const ConvBnActArguments& block, int /*threads*/) {
+  const ForwardPass pass(block);
+  return {pass.workspace_bytes(block),
+          [pass](const ConvBnActArguments& like, const Execution& execution) { pass.run(like, execution); }};
+}
+
+// ---------------------------------------------------------------------------------------------------------- backward
+
+ConvProblem problem_of(const ConvBnActBackwardArguments& block) {
+  return {block.x, block.weight, block.grad_y, block.window};
+}
+
+constexpr int kBackwardChannels = 16;  // of a warp
+
+struct BackwardPass {
+  const BackwardInstance* instance = nullptr;
+  int tile_rows = 1;
+  std::int64_t blocks = 0;
+
+  explicit BackwardPass(const ConvBnActBackwardArguments& block) {
+    const ConvProblem problem = problem_of(block);
+    const int words = patch_words(problem);
+    for (const BackwardInstance& candidate : kBackwardInstances) {
+      if (candidate.dtype == block.x.dtype && candidate.words == words) instance = &candidate;
+    }
+    const auto bytes = [&](int rows) {
+      ConvShape shape = conv_shape(problem, rows, kBackwardChannels);
+      return memory_of(shape).bytes;
+    };
+    tile_rows = choose_tile_rows(problem, 4, kBlockMemoryLimit / kBlocks, bytes);
+    const std::int64_t tiles = conv_shape(problem, tile_rows, kBackwardChannels).tiles;
+    blocks = blocks_for(tiles, resident_blocks(instance->sums, kConvThreads, bytes(tile_rows)));
+  }
+
+  ConvBackwardMemory memory_of(ConvShape& shape) const {
+    return conv_backward_memory(shape, kBackwardStages, instance->words, shape.output_width);
+  }
+
+  float* take_partials(const ConvBnActBackwardArguments& block, Arena& arena) const {
+    return arena.take<float>(blocks * conv_partials(instance->words, static_cast<int>(block.grad_y.sizes[1])));
+  }
+
+  std::size_t workspace_bytes(const ConvBnActBackwardArguments& block) const {
+    Arena measured(nullptr);
+    take_partials(block, measured);
+    return measured.used();
+  }
+
+  void run(const ConvBnActBackwardArguments& block, const Execution& execution) const {
+    Arena arena(execution.workspace);
+    const ConvProblem problem = problem_of(block);
+    ConvBackwardParameters p;
+    p.shape = conv_shape(problem, tile_rows, kBackwardChannels);
+    set_normalisation(block, p.shape);
+    const ConvBackwardMemory memory = memory_of(p.shape);
+    p.grad_y = block.grad_y;
+    p.grad_runs = memory.grad_runs;
+    p.grad_pitch = memory.grad_pitch;
+    p.grad_begin = memory.grad_begin;
+    p.scratch_begin = memory.scratch_begin;
+    p.by_grad_runs = Divisor(static_cast<std::uint32_t>(memory.grad_runs));
+    p.partials = take_partials(block, arena);
+    launch(kName, instance->sums, blocks, kConvThreads, memory.bytes, execution.stream, p);
+
+    ConvGradientParameters gradient;
+    gradient.partials = p.partials;
+    gradient.splits = static_cast<int>(blocks);
+    gradient.channels = p.shape.channels;
+    gradient.words = instance->words;
+    gradient.inverse_count = block.training ? 1 / positions_of(block.grad_y) : 0;
+    gradient.bn_weight = block.bn_weight.data;
+    gradient.invstd = block.invstd.data;
+    if (block.grad_weight) place_factors(problem, block.grad_weight.strides, gradient.elements);
+    gradient.grad_weight = block.grad_weight;
+    gradient.grad_bn_weight = block.grad_bn_weight.data;
+    gradient.grad_bn_bias = block.grad_bn_bias.data;
+    launch_following(kName, instance->gradient, p.shape.channels, kConvGradientThreads, execution.stream, gradient,
+                     sizeof(double) * kConvGradientThreads);
+  }
+};
+
+Plan<ConvBnActBackwardArguments> plan_backward(const ConvBnActBackwardArguments& block, int /*threads*/) {
+  const BackwardPass pass(block);
+  return {pass.workspace_bytes(block),
+          [pass](const ConvBnActBackwardArguments& like, const Execution& execution) { pass.run(like, execution); }};
+}
+
+}  // namespace
+}  // namespace gpu
+
+Implementation<ConvBnActArguments> conv_bn_act_gpu() {
+  return {
+      .name = "gpu",
+      .why_not = [](const ConvBnActArguments& block) { return gpu::why_not_patches(gpu::problem_of(block)); },
+      .plan = gpu::plan_forward,
+  };
+}
+
+Implementation<ConvBnActBackwardArguments> conv_bn_act_backward_gpu() {
+  return {
+      .name = "gpu",
+      .why_not = [](const ConvBnActBackwardArguments& block) -> std::string {
+        if (block.grad_x) return "it has no gradient of x, which images do not need";
+        return gpu::why_not_patches(gpu::problem_of(block));
+      },
+      .plan = gpu::plan_backward,
+  };
+}
+
+}  // namespace fusedsc
