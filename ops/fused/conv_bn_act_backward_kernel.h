@@ -1,6 +1,6 @@
 /// The backward pass of conv_bn_act, on GPUs with products of matrices by waves: one pass over x and grad_y. With g =
-/// grad_y * activation'(.), x^ the normalised raw output, X the patches and N positions, BatchNorm's backward is
-///   grad_weight = scale * (sum g X - sum g / N * sum X - sum g x^ / N * sum x^ X),
+/// grad_y * activation'(.), d the raw output less its mean, X the patches and N positions, BatchNorm's backward is
+///   grad_weight = scale * (sum g X - sum g / N * sum X - sum g d / N * invstd^2 * sum d X),
 /// so that nothing of the raw output's gradient but these sums is needed, and they need not know of each other. The raw
 /// output is computed again.
 #pragma once
@@ -17,9 +17,9 @@ struct ConvBackwardParameters {
   int grad_runs = 1;   ///< copies, of 16 bytes each, of a position of grad_y
   int grad_pitch = 4;  ///< of a position in block memory, in words: an odd number of runs, on different banks
   int grad_begin = 0;  ///< in a stage, in words
-  int scratch_begin = 0;
+  int copied_positions = 1;  ///< by a warp at a time
   Divisor by_grad_runs;
-  float* partials = nullptr;  ///< [split]{[channel]{sum g X, sum x^ X, sum g, sum g x^}, sum X}
+  float* partials = nullptr;  ///< [split]{[channel]{sum g X, sum d X, sum g, sum g d}, sum X}
 };
 
 /// Of one channel's partial results.
@@ -27,35 +27,33 @@ FUSEDSC_HOST_DEVICE constexpr int conv_columns(int words) { return 2 * 8 * words
 /// Of a split.
 FUSEDSC_HOST_DEVICE constexpr int conv_partials(int words, int channels) { return channels * conv_columns(words) + 8 * words; }
 
-template <class T, int kWords, int kStages, bool kThroughMemory>
+template <class T, int kWords, int kStep, int kStages>
 class ConvBackward {
  public:
   static constexpr int kGroupChannels = 16, kTaps = 8 * kWords, kColumns = conv_columns(kWords);
-  /// Of positions that are turned around, in block memory: an odd number of runs.
-  static constexpr int kScratchPitch = 4 * (kWords | 1), kScratchWords = 16 * kScratchPitch;
 
   FUSEDSC_DEVICE static void run(const ConvBackwardParameters& parameters) { ConvBackward(parameters).work(); }
 
  private:
   FUSEDSC_DEVICE explicit ConvBackward(const ConvBackwardParameters& parameters)
-      : q_(parameters), p_(parameters.shape), patches_(parameters.shape) {
+      : q_(parameters), p_(parameters.shape), turn_(parameters.shape), patches_(parameters.shape) {
     lane_ = thread_index() % 32;
-    warp_ = thread_index() / 32;
-    group_warps_ = kConvWarps / p_.groups;
-    group_ = warp_ / group_warps_;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int channel = group_ * kGroupChannels + lane_ / 4 + 8 * i;
+      const int channel = turn_.group * kGroupChannels + lane_ / 4 + 8 * i;
       read_filter<T>(p_, channel, filters_[i]);
-      invstd_[i] = channel_value(p_, p_.invstd, channel, 1);
-      centre_[i] = -channel_value(p_, p_.mean, channel, 0) * invstd_[i];
-      weight_[i] = channel_value(p_, p_.bn_weight, channel, 1);
+      minus_mean_[2 * i] = minus_mean_[2 * i + 1] = -channel_value(p_, p_.mean, channel, 0);
+      scale_[i] = channel_value(p_, p_.invstd, channel, 1) * channel_value(p_, p_.bn_weight, channel, 1);
       bias_[i] = channel_value(p_, p_.bn_bias, channel, 0);
     }
+    gradient_place_ = (lane_ / 16 * 8 + lane_ % 8) * q_.grad_pitch + turn_.group * 8 + lane_ / 8 % 2 * 4;
+    std::uint32_t run = static_cast<std::uint32_t>(lane_);
+    copied_position_ = static_cast<int>(q_.by_grad_runs.divide(run));
+    copied_run_ = static_cast<int>(run);
   }
 
   FUSEDSC_DEVICE void work() {
-    clear_block_memory(q_.scratch_begin + kConvWarps * kScratchWords);
+    clear_block_memory(kStages * p_.stage_words);
     for_tiles<kStages>(
         p_,
         [&](std::uint32_t* stage, const ConvTile& tile) {
@@ -63,40 +61,42 @@ class ConvBackward {
           start_gradients(tile, stage + q_.grad_begin);
         },
         [&](const std::uint32_t* stage, const ConvTile& tile) {
-          if (group_ >= p_.groups) return;
-          for (int i = warp_ % group_warps_; i < p_.tile_rows * p_.row_tiles; i += group_warps_) {
-            std::uint32_t rest = static_cast<std::uint32_t>(i);
-            const int row = static_cast<int>(p_.by_row_tiles.divide(rest)), column = static_cast<int>(rest) * 16;
-            if (tile.row + row >= p_.output_height) break;
-            add_product(stage + row * p_.stride_height * p_.pitch + column * p_.position_step,
-                        stage + q_.grad_begin + 16 * i * q_.grad_pitch, column);
-          }
+          turn_.for_products(p_, tile, [&](int row, int product) {
+            add_product(stage + patches_.place(p_, row, product),
+                        stage + q_.grad_begin + 16 * (row * p_.row_tiles + product) * q_.grad_pitch + gradient_place_,
+                        p_.output_width - 16 * product);
+          });
         });
     leave();
   }
 
-  /// Of a position a run of channels each; zeros where there is no position.
-  FUSEDSC_DEVICE void start_gradients(const ConvTile& tile, std::uint32_t* to) const {
-    const T* image = elements_of<T>(q_.grad_y) + tile.image * q_.grad_y.image;
-    const int copies = p_.tile_rows * p_.row_tiles * 16 * q_.grad_runs;
-    for (int i = thread_index(); i < copies; i += kConvThreads) {
-      std::uint32_t run = static_cast<std::uint32_t>(i);
-      const int position = static_cast<int>(q_.by_grad_runs.divide(run));
-      std::uint32_t rest = static_cast<std::uint32_t>(position) / 16;
-      const int row = tile.row + static_cast<int>(p_.by_row_tiles.divide(rest));
-      const int column = static_cast<int>(rest) * 16 + position % 16;
-      start_copy<16>(to + position * q_.grad_pitch + 4 * run,
-                     image + row * q_.grad_y.row + column * q_.grad_y.column + 8 * run,
-                     row < p_.output_height && column < p_.output_width);
+  /// The positions of a product each warp, some of them at a time; zeros where there are none.
+  FUSEDSC_DEVICE void start_gradients(const ConvTile& tile, std::uint32_t* stage) const {
+    const T* image = elements_of<T>(q_.grad_y) + tile.image * q_.grad_y.image + 8 * copied_run_;
+    int row = 0, product = thread_index() / 32;
+    while (true) {
+      for (; product >= p_.row_tiles; product -= p_.row_tiles) ++row;
+      if (row >= p_.tile_rows) return;
+      const bool row_exists = tile.row + row < p_.output_height;
+      const T* from = image + (tile.row + row) * q_.grad_y.row +
+                      (16 * product + copied_position_) * q_.grad_y.column;
+      std::uint32_t* to = stage + (16 * (row * p_.row_tiles + product) + copied_position_) * q_.grad_pitch +
+                          4 * copied_run_;
+      for (int position = copied_position_; position < 16; position += q_.copied_positions) {
+        if (copied_position_ < q_.copied_positions) {
+          start_copy<16>(to, from, row_exists && 16 * product + position < p_.output_width);
+        }
+        from += q_.copied_positions * q_.grad_y.column;
+        to += q_.copied_positions * q_.grad_pitch;
+      }
+      product += kConvWarps;
     }
   }
 
-  /// 16 positions from `column` of a row on.
-  FUSEDSC_DEVICE void add_product(const std::uint32_t* rows, const std::uint32_t* gradients, int column) {
+  /// 16 positions, of which the row has `columns`.
+  FUSEDSC_DEVICE void add_product(const std::uint32_t* rows, const std::uint32_t* gradients, int columns) {
     std::uint32_t x[2][kWords];
-    patches_.read(rows, x[0]);
-    patches_.read(rows + 8 * p_.position_step, x[1]);
-    const int columns = p_.output_width - column;
+    patches_.read(rows, x);
     if (columns < 16) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
@@ -104,89 +104,59 @@ class ConvBackward {
         for (int r = 0; r < kWords; ++r) x[h][r] = lane_ / 4 + 8 * h < columns ? x[h][r] : 0u;
       }
     }
-    std::uint32_t turned_x[kWords][2];
-    turn(x, turned_x);
     std::uint32_t g_words[4];  // of channels l / 4, the same + 8; then of positions from 8 on
-    load_turned(gradients + (lane_ / 16 * 8 + lane_ % 8) * q_.grad_pitch + group_ * 8 + lane_ / 8 % 2 * 4, g_words);
+    load_turned(gradients, g_words);
 
-    float c[2][4] = {};  // of 8 positions each: two positions of channel l / 4, the same of channel l / 4 + 8
+    float d[8];  // of 8 positions each: two positions of channel l / 4, the same of channel l / 4 + 8
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
+      float sums[4] = {minus_mean_[0], minus_mean_[1], minus_mean_[2], minus_mean_[3]};
 #pragma unroll
       for (int s = 0; s < kWords; s += 2) {
-        wave_multiply_add(c[h],
+        wave_multiply_add(sums,
                           {{filters_[0][s], filters_[1][s], filters_[0][s + 1], filters_[1][s + 1]},
                            {x[h][s], x[h][s + 1]}},
                           T());
       }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) d[4 * h + i] = sums[i];
     }
-    float g[8], z[8], normalised[8];
+    std::uint32_t turned_x[kWords][2];  // pairs of positions of an element, of pairs of elements of a position
+#pragma unroll
+    for (int r = 0; r < kWords; ++r) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) turned_x[r][h] = turned(x[h][r]);
+    }
+    float g[8], z[8];
 #pragma unroll
     for (int r = 0; r < 4; ++r) to_floats(g_words[r], g[2 * r], g[2 * r + 1], T());
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const int which = i / 2 % 2;
-      normalised[i] = c[i / 4][i % 4] * invstd_[which] + centre_[which];
-      z[i] = normalised[i] * weight_[which] + bias_[which];
+    for (int i = 0; i < 8; ++i) z[i] = d[i] * scale_[i / 2 % 2] + bias_[i / 2 % 2];
+    if (p_.clamps) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) g[i] = z[i] > p_.low && z[i] < p_.high ? g[i] : 0.0f;
+    } else {
+      activate_backward(p_.activation, z, g);
     }
-    activate_backward(p_.activation, z, g);
-    std::uint32_t g_rows[4], normalised_rows[4];
+    std::uint32_t g_rows[4], d_rows[4];
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
 #pragma unroll
       for (int i = 2 * r; i < 2 * r + 2; ++i) {
         sum_g_[r % 2] += g[i];
-        sum_g_normalised_[r % 2] += g[i] * normalised[i];
+        sum_gd_[r % 2] += g[i] * d[i];
       }
       g_rows[r] = to_bits(g[2 * r], g[2 * r + 1], T());
-      normalised_rows[r] = to_bits(normalised[2 * r], normalised[2 * r + 1], T());
+      d_rows[r] = to_bits(d[2 * r], d[2 * r + 1], T());
     }
+    const std::uint32_t ones = to_bits(1, 1, T());
 #pragma unroll
     for (int r = 0; r < kWords; ++r) {
-      wave_multiply_add(
-          sum_gx_[r], {{g_rows[0], g_rows[1], g_rows[2], g_rows[3]}, {turned_x[r][0], turned_x[r][1]}}, T());
-      wave_multiply_add(sum_nx_[r],
-                        {{normalised_rows[0], normalised_rows[1], normalised_rows[2], normalised_rows[3]},
-                         {turned_x[r][0], turned_x[r][1]}},
-                        T());
-    }
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {  // each position once, whatever the number of groups
-      if (p_.groups > 1 && group_ != h) continue;
-#pragma unroll
-      for (int r = 0; r < kWords; ++r) {
-        float first, second;
-        to_floats(x[h][r], first, second, T());
-        sum_x_[2 * r] += first;
-        sum_x_[2 * r + 1] += second;
-      }
-    }
-  }
-
-  /// From pairs of elements of a position to pairs of positions of an element.
-  FUSEDSC_DEVICE void turn(const std::uint32_t (&x)[2][kWords], std::uint32_t (&to)[kWords][2]) const {
-    if constexpr (kThroughMemory) {
-      auto* scratch = static_cast<std::uint32_t*>(block_memory()) + q_.scratch_begin + warp_ * kScratchWords;
-      wave_barrier();  // the words of the product before are read
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-#pragma unroll
-        for (int r = 0; r < kWords; ++r) scratch[(8 * h + lane_ / 4) * kScratchPitch + 4 * r + lane_ % 4] = x[h][r];
-      }
-      wave_barrier();
-      const std::uint32_t* from = scratch + (lane_ / 8 % 2 * 8 + lane_ % 8) * kScratchPitch + lane_ / 16 * 4;
-#pragma unroll
-      for (int r = 0; r < kWords; r += 2) {
-        std::uint32_t words[4];
-        load_turned(from + 4 * r, words);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) to[r + i / 2][i % 2] = words[i];
-      }
-    } else {
-#pragma unroll
-      for (int r = 0; r < kWords; ++r) {
-#pragma unroll
-        for (int h = 0; h < 2; ++h) to[r][h] = turned(x[h][r]);
+      const std::uint32_t(&b)[2] = turned_x[r];
+      wave_multiply_add(sum_gx_[r], {{g_rows[0], g_rows[1], g_rows[2], g_rows[3]}, {b[0], b[1]}}, T());
+      wave_multiply_add(sum_dx_[r], {{d_rows[0], d_rows[1], d_rows[2], d_rows[3]}, {b[0], b[1]}}, T());
+      if (p_.groups == 1 || r % 2 == turn_.group) {  // once, whatever the number of groups
+        wave_multiply_add(sum_x_[r], {{ones, ones, ones, ones}, {b[0], b[1]}}, T());
       }
     }
   }
@@ -195,7 +165,7 @@ class ConvBackward {
   FUSEDSC_DEVICE void leave() {
     float* memory = static_cast<float*>(block_memory());  // [warp]{[channel of the group][column], sum X}
     constexpr int kWarpSums = kGroupChannels * kColumns + kTaps;
-    float* own = memory + warp_ * kWarpSums;
+    float* own = memory + thread_index() / 32 * kWarpSums;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       float* row = own + (lane_ / 4 + 8 * i) * kColumns;
@@ -205,24 +175,24 @@ class ConvBackward {
         for (int j = 0; j < 2; ++j) {
           const int tap = 8 * r + lane_ % 4 * 2 + j;
           row[tap] = sum_gx_[r][2 * i + j];
-          row[kTaps + tap] = sum_nx_[r][2 * i + j];
+          row[kTaps + tap] = sum_dx_[r][2 * i + j];
         }
       }
 #pragma unroll
       for (int distance = 1; distance < 4; distance *= 2) {
         sum_g_[i] += shuffle_xor(sum_g_[i], distance);
-        sum_g_normalised_[i] += shuffle_xor(sum_g_normalised_[i], distance);
+        sum_gd_[i] += shuffle_xor(sum_gd_[i], distance);
       }
       if (lane_ % 4 == 0) {
         row[2 * kTaps] = sum_g_[i];
-        row[2 * kTaps + 1] = sum_g_normalised_[i];
+        row[2 * kTaps + 1] = sum_gd_[i];
       }
     }
+    if (lane_ < 4) {
 #pragma unroll
-    for (int i = 0; i < 2 * kWords; ++i) {
-#pragma unroll
-      for (int distance = 4; distance < 32; distance *= 2) sum_x_[i] += shuffle_xor(sum_x_[i], distance);
-      if (lane_ < 4) own[kGroupChannels * kColumns + i / 2 * 8 + lane_ * 2 + i % 2] = sum_x_[i];
+      for (int i = 0; i < 2 * kWords; ++i) {
+        own[kGroupChannels * kColumns + i / 2 * 8 + lane_ * 2 + i % 2] = sum_x_[i / 2][i % 2];
+      }
     }
     block_barrier();
     const int size = conv_partials(kWords, p_.channels);
@@ -231,8 +201,8 @@ class ConvBackward {
       const int channel = i / kColumns, group = channel / kGroupChannels;
       const bool is_x = channel >= p_.channels;
       const float* from = is_x ? memory + kGroupChannels * kColumns + (i - p_.channels * kColumns)
-                               : memory + group * group_warps_ * kWarpSums + i - group * kGroupChannels * kColumns;
-      const int warps = is_x ? kConvWarps : group_warps_;
+                               : memory + group * p_.group_warps * kWarpSums + i - group * kGroupChannels * kColumns;
+      const int warps = is_x ? kConvWarps : p_.group_warps;
       float sum = 0;
       for (int w = 0; w < warps; ++w) sum += from[w * kWarpSums];
       to[i] = sum;
@@ -241,12 +211,14 @@ class ConvBackward {
 
   const ConvBackwardParameters& q_;
   const ConvShape& p_;
-  PatchReader<kWords> patches_;
+  const ConvTurn turn_;
+  const PatchReader<kWords, kStep> patches_;
   std::uint32_t filters_[2][kWords];
-  float invstd_[2], centre_[2], weight_[2], bias_[2];
-  float sum_gx_[kWords][4] = {}, sum_nx_[kWords][4] = {};  ///< of channels l / 4 and l / 4 + 8
-  float sum_g_[2] = {}, sum_g_normalised_[2] = {}, sum_x_[2 * kWords] = {};
-  int lane_, warp_, group_warps_, group_;
+  float minus_mean_[4], scale_[2], bias_[2];
+  float sum_gx_[kWords][4] = {}, sum_dx_[kWords][4] = {};  ///< of channels l / 4 and l / 4 + 8
+  float sum_x_[kWords][4] = {};                            ///< four times the same
+  float sum_g_[2] = {}, sum_gd_[2] = {};
+  int lane_, gradient_place_, copied_position_, copied_run_;
 };
 
 // ----------------------------------------------------------------------------------------------------------- per channel
@@ -286,9 +258,10 @@ FUSEDSC_DEVICE void conv_gradient(const ConvGradientParameters& p) {
   block_barrier();
   if (share == 0) memory[column] = total;
   block_barrier();
-  const double sum_g = memory[2 * taps], sum_g_normalised = memory[2 * taps + 1];
+  const double invstd = static_cast<const float*>(p.invstd)[channel];
+  const double sum_g = memory[2 * taps], sum_gd = memory[2 * taps + 1];
   if (thread_index() == 0) {
-    if (p.grad_bn_weight != nullptr) static_cast<float*>(p.grad_bn_weight)[channel] = static_cast<float>(sum_g_normalised);
+    if (p.grad_bn_weight != nullptr) static_cast<float*>(p.grad_bn_weight)[channel] = static_cast<float>(sum_gd * invstd);
     if (p.grad_bn_bias != nullptr) static_cast<float*>(p.grad_bn_bias)[channel] = static_cast<float>(sum_g);
   }
   if (p.grad_weight.data == nullptr || thread_index() >= taps) return;
@@ -296,8 +269,8 @@ FUSEDSC_DEVICE void conv_gradient(const ConvGradientParameters& p) {
   if (element < 0) return;
   const double weight = p.bn_weight != nullptr ? static_cast<const float*>(p.bn_weight)[channel] : 1.0f;
   const double* sums = memory + thread_index();
-  const double centred = sums[0] - p.inverse_count * (sum_g * sums[own] + sum_g_normalised * sums[taps]);
-  const double gradient = weight * static_cast<const float*>(p.invstd)[channel] * centred;
+  const double centred = sums[0] - p.inverse_count * (sum_g * sums[own] + sum_gd * invstd * invstd * sums[taps]);
+  const double gradient = weight * invstd * centred;
   from_accumulator(static_cast<float>(gradient), elements_of<T>(p.grad_weight)[channel * p.grad_weight.image + element]);
 }
 

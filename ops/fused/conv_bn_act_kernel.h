@@ -17,12 +17,12 @@ struct ConvForwardParameters {
 
 /// A warp's products: 16 positions and 8 * kTiles channels. Of a position a lane has neighbouring channels, as filters
 /// are dealt to columns so: 8 bytes or 16 of y.
-template <class T, int kWords, int kTiles>
+template <class T, int kWords, int kStep, int kTiles>
 struct ConvProduct {
   static constexpr int kLaneChannels = 2 * kTiles;
 
   std::uint32_t filters[kTiles][kWords];
-  PatchReader<kWords> patches;
+  PatchReader<kWords, kStep> patches;
 
   FUSEDSC_DEVICE ConvProduct(const ConvShape& p, int group) : patches(p) {
     const int column = thread_index() % 32 / 4;
@@ -57,7 +57,7 @@ struct ConvProduct {
 template <int kChannels>
 struct ConvMoments {
   float pivot[kChannels] = {}, minus_pivot[kChannels] = {}, sum[kChannels] = {}, squares[kChannels] = {};
-  float count = 0;
+  int count = 0;
 
   /// values: of the lane's positions in the first product. The warp's lanes with the same channels average them.
   FUSEDSC_DEVICE void set_pivot(const float (&values)[2][kChannels]) {
@@ -91,49 +91,46 @@ struct ConvMoments {
       }
     }
     if (thread_index() % 32 >= 4) return;
-    const float divisor = count > 0 ? count : 1.0f;
+    const float divisor = count > 0 ? static_cast<float>(count) : 1.0f;
 #pragma unroll
     for (int c = 0; c < kChannels; ++c) {
       row[c] = pivot[c] + sum[c] / divisor;
       row[pitch + c] = propagating_max(squares[c] - sum[c] * (sum[c] / divisor), 0.0f);
-      row[2 * pitch + c] = count;
+      row[2 * pitch + c] = static_cast<float>(count);
     }
   }
 };
 
-template <class T, int kWords, int kTiles, int kStages, bool kStatistics>
+template <class T, int kWords, int kStep, int kTiles, int kStages, bool kStatistics>
 FUSEDSC_DEVICE void conv_forward(const ConvForwardParameters& parameters) {
   const ConvShape& p = parameters.shape;
-  using Product = ConvProduct<T, kWords, kTiles>;
+  using Product = ConvProduct<T, kWords, kStep, kTiles>;
   constexpr int kChannels = Product::kLaneChannels;
   const int warp = thread_index() / 32, position = thread_index() % 32 / 4;
-  const int group_warps = kConvWarps / p.groups, group = warp / group_warps;
-  const bool works = group < p.groups;
+  const ConvTurn turn(p);
   clear_block_memory(kStages * p.stage_words);
-  const Product product(p, group);
-  const int channel = Product::lane_channel(group);
+  const Product product(p, turn.group);
+  const int channel = Product::lane_channel(turn.group);
   ConvMoments<kChannels> moments;
   float scale[kChannels], shift[kChannels];
+  std::uint32_t low = 0, high = 0;
   if constexpr (!kStatistics) {
 #pragma unroll
     for (int c = 0; c < kChannels; ++c) {
       scale[c] = channel_value(p, p.bn_weight, channel + c, 1) * channel_value(p, p.invstd, channel + c, 1);
       shift[c] = channel_value(p, p.bn_bias, channel + c, 0) - channel_value(p, p.mean, channel + c, 0) * scale[c];
     }
+    low = to_bits(p.low, p.low, T());
+    high = to_bits(p.high, p.high, T());
   }
 
   for_tiles<kStages>(
       p, [&](std::uint32_t* stage, const ConvTile& tile) { start_input_rows<T>(p, tile, stage); },
       [&](const std::uint32_t* stage, const ConvTile& tile) {
-        for (int i = works ? warp % group_warps : p.tile_rows * p.row_tiles; i < p.tile_rows * p.row_tiles;
-             i += group_warps) {
-          std::uint32_t rest = static_cast<std::uint32_t>(i);
-          const int row = static_cast<int>(p.by_row_tiles.divide(rest)), column = static_cast<int>(rest) * 16;
-          if (tile.row + row >= p.output_height) break;
-          const std::uint32_t* from = stage + row * p.stride_height * p.pitch + column * p.position_step;
+        turn.for_products(p, tile, [&](int row, int product_of_row) {
           std::uint32_t x[2][kWords];
-          product.patches.read(from, x[0]);
-          product.patches.read(from + 8 * p.position_step, x[1]);
+          product.patches.read(stage + product.patches.place(p, row, product_of_row), x);
+          const int columns = p.output_width - 16 * product_of_row;
           float sums[2][kChannels];
           if constexpr (kStatistics) {
             if (moments.count == 0) {
@@ -141,7 +138,6 @@ FUSEDSC_DEVICE void conv_forward(const ConvForwardParameters& parameters) {
               moments.set_pivot(sums);
             }
             product.multiply(x, moments.minus_pivot, sums);
-            const int columns = least(p.output_width - column, 16);
             if (columns < 16) {
 #pragma unroll
               for (int c = 0; c < 2 * kChannels; ++c) {
@@ -149,34 +145,40 @@ FUSEDSC_DEVICE void conv_forward(const ConvForwardParameters& parameters) {
               }
             }
             moments.add(sums);
-            moments.count += static_cast<float>(columns);
+            moments.count += least(columns, 16);
           } else {
             const float zeros[kChannels] = {};
             product.multiply(x, zeros, sums);
-            const std::int64_t offset = parameters.y.offset(tile.image, channel, tile.row + row, column + position);
+            T* to = elements_of<T>(parameters.y) +
+                    parameters.y.offset(tile.image, channel, tile.row + row, 16 * product_of_row + position);
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
 #pragma unroll
               for (int c = 0; c < kChannels; ++c) sums[h][c] = sums[h][c] * scale[c] + shift[c];
-              activate(p.activation, sums[h]);
-              if (column + position + 8 * h < p.output_width) {
-                store<kChannels>(sums[h], elements_of<T>(parameters.y) + offset + 8 * h * parameters.y.column);
+              if (!p.clamps) activate(p.activation, sums[h]);
+              Aligned<std::uint32_t, kTiles> words;
+#pragma unroll
+              for (int j = 0; j < kTiles; ++j) {
+                words.elements[j] = clamped(to_bits(sums[h][2 * j], sums[h][2 * j + 1], T()), low, high, T());
+              }
+              if (position + 8 * h < columns) {
+                *reinterpret_cast<Aligned<std::uint32_t, kTiles>*>(to + 8 * h * parameters.y.column) = words;
               }
             }
           }
-        }
+        });
       });
 
   if constexpr (kStatistics) {
     float* memory = static_cast<float*>(block_memory());  // [warp][mean, m2, count][channel of the group]
     constexpr int kGroupChannels = 8 * kTiles;
-    moments.leave(memory + warp * 3 * kGroupChannels + channel - group * kGroupChannels, kGroupChannels);
+    moments.leave(memory + warp * 3 * kGroupChannels + channel - turn.group * kGroupChannels, kGroupChannels);
     block_barrier();
     float* row = static_cast<float*>(parameters.partials) + static_cast<std::int64_t>(block_index()) * 3 * p.channels;
     for (int c = thread_index(); c < p.channels; c += kConvThreads) {
-      const float* from = memory + c / kGroupChannels * group_warps * 3 * kGroupChannels + c % kGroupChannels;
+      const float* from = memory + c / kGroupChannels * p.group_warps * 3 * kGroupChannels + c % kGroupChannels;
       float mean = 0, m2 = 0, count = 0;
-      for (int w = 0; w < group_warps; ++w, from += 3 * kGroupChannels) {
+      for (int w = 0; w < p.group_warps; ++w, from += 3 * kGroupChannels) {
         merge_moments(count, mean, m2, from[2 * kGroupChannels], from[0], from[kGroupChannels]);
       }
       row[c] = mean;

@@ -17,16 +17,16 @@ constexpr const char* kName = "conv_bn_act";
 constexpr int kForwardStages = 3, kBackwardStages = 2, kBlocks = 2;
 constexpr int blocks_that_fit(int words) { return words > 4 ? 1 : kBlocks; }
 
-template <class T, int kWords, int kTiles, bool kStatistics>
+template <class T, int kWords, int kStep, int kTiles, bool kStatistics>
 FUSEDSC_KERNEL(kConvThreads, blocks_that_fit(kWords))
 conv_forward_kernel(ConvForwardParameters parameters) {
-  conv_forward<T, kWords, kTiles, kForwardStages, kStatistics>(parameters);
+  conv_forward<T, kWords, kStep, kTiles, kForwardStages, kStatistics>(parameters);
 }
 
-template <class T, int kWords>
+template <class T, int kWords, int kStep>
 FUSEDSC_KERNEL(kConvThreads, blocks_that_fit(kWords))
 conv_backward_kernel(ConvBackwardParameters parameters) {
-  ConvBackward<T, kWords, kBackwardStages, true>::run(parameters);
+  ConvBackward<T, kWords, kStep, kBackwardStages>::run(parameters);
 }
 
 /// T only keeps the kernels of several files apart.
@@ -48,53 +48,65 @@ conv_gradient_kernel(ConvGradientParameters parameters) {
 
 struct ForwardInstance {
   DataType dtype;
-  int words, group_channels;
+  int words, step, group_channels;
   void (*statistics)(ConvForwardParameters);
   void (*result)(ConvForwardParameters);
 };
 
-template <class T, int kWords, int kTiles>
+template <class T, int kWords, int kStep, int kTiles>
 constexpr ForwardInstance forward(DataType dtype) {
-  ForwardInstance instance{dtype, kWords, 8 * kTiles, nullptr, nullptr};
+  ForwardInstance instance{dtype, kWords, kStep, 8 * kTiles, nullptr, nullptr};
   if constexpr (kWaveProducts) {
-    instance.statistics = conv_forward_kernel<T, kWords, kTiles, true>;
-    instance.result = conv_forward_kernel<T, kWords, kTiles, false>;
+    instance.statistics = conv_forward_kernel<T, kWords, kStep, kTiles, true>;
+    instance.result = conv_forward_kernel<T, kWords, kStep, kTiles, false>;
   }
   return instance;
 }
 
-/// The first that divides the channels is taken: the more of them belong to a warp, the less is read twice.
+/// The one with the most channels to a warp is taken: what is read for them is read once. For images every number.
 const ForwardInstance kForwardInstances[] = {
-    forward<Float16, 4, 4>(DataType::float16),   forward<Float16, 4, 1>(DataType::float16),
-    forward<Float16, 2, 4>(DataType::float16),   forward<Float16, 2, 1>(DataType::float16),
-    forward<Float16, 6, 4>(DataType::float16),   forward<Float16, 6, 1>(DataType::float16),
-    forward<BFloat16, 4, 4>(DataType::bfloat16), forward<BFloat16, 4, 1>(DataType::bfloat16),
-    forward<BFloat16, 2, 4>(DataType::bfloat16), forward<BFloat16, 2, 1>(DataType::bfloat16),
-    forward<BFloat16, 6, 4>(DataType::bfloat16), forward<BFloat16, 6, 1>(DataType::bfloat16),
-    forward<Float16, 4, 2>(DataType::float16),   forward<BFloat16, 4, 2>(DataType::bfloat16),
+    forward<Float16, 4, kImageStep, 4>(DataType::float16),
+    forward<Float16, 4, kImageStep, 2>(DataType::float16),
+    forward<Float16, 4, kImageStep, 1>(DataType::float16),
+    forward<Float16, 2, 0, 4>(DataType::float16),
+    forward<Float16, 2, 0, 1>(DataType::float16),
+    forward<Float16, 4, 0, 4>(DataType::float16),
+    forward<Float16, 4, 0, 1>(DataType::float16),
+    forward<Float16, 6, 0, 2>(DataType::float16),
+    forward<Float16, 6, 0, 1>(DataType::float16),
+    forward<BFloat16, 4, kImageStep, 4>(DataType::bfloat16),
+    forward<BFloat16, 4, kImageStep, 2>(DataType::bfloat16),
+    forward<BFloat16, 4, kImageStep, 1>(DataType::bfloat16),
+    forward<BFloat16, 2, 0, 4>(DataType::bfloat16),
+    forward<BFloat16, 2, 0, 1>(DataType::bfloat16),
+    forward<BFloat16, 4, 0, 4>(DataType::bfloat16),
+    forward<BFloat16, 4, 0, 1>(DataType::bfloat16),
+    forward<BFloat16, 6, 0, 2>(DataType::bfloat16),
+    forward<BFloat16, 6, 0, 1>(DataType::bfloat16),
 };
 
 struct BackwardInstance {
   DataType dtype;
-  int words;
+  int words, step;
   void (*sums)(ConvBackwardParameters);
   void (*gradient)(ConvGradientParameters);
 };
 
-template <class T, int kWords>
+template <class T, int kWords, int kStep>
 constexpr BackwardInstance backward(DataType dtype) {
-  BackwardInstance instance{dtype, kWords, nullptr, nullptr};
+  BackwardInstance instance{dtype, kWords, kStep, nullptr, nullptr};
   if constexpr (kWaveProducts) {
-    instance.sums = conv_backward_kernel<T, kWords>;
+    instance.sums = conv_backward_kernel<T, kWords, kStep>;
     instance.gradient = conv_gradient_kernel<T>;
   }
   return instance;
 }
 
 const BackwardInstance kBackwardInstances[] = {
-    backward<Float16, 2>(DataType::float16),   backward<Float16, 4>(DataType::float16),
-    backward<Float16, 6>(DataType::float16),   backward<BFloat16, 2>(DataType::bfloat16),
-    backward<BFloat16, 4>(DataType::bfloat16), backward<BFloat16, 6>(DataType::bfloat16),
+    backward<Float16, 4, kImageStep>(DataType::float16),   backward<Float16, 2, 0>(DataType::float16),
+    backward<Float16, 4, 0>(DataType::float16),            backward<Float16, 6, 0>(DataType::float16),
+    backward<BFloat16, 4, kImageStep>(DataType::bfloat16), backward<BFloat16, 2, 0>(DataType::bfloat16),
+    backward<BFloat16, 4, 0>(DataType::bfloat16),          backward<BFloat16, 6, 0>(DataType::bfloat16),
 };
 
 // ------------------------------------------------------------------------------------------------------------- tiles
@@ -118,6 +130,11 @@ void set_normalisation(const Block& block, ConvShape& shape) {
   shape.bn_weight = block.bn_weight.data;
   shape.bn_bias = block.bn_bias.data;
   shape.activation = block.activation;
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const bool is_relu = block.activation == Activation::relu, is_relu6 = block.activation == Activation::relu6;
+  shape.clamps = is_relu || is_relu6 || block.activation == Activation::identity;
+  shape.low = is_relu || is_relu6 ? 0 : -kInfinity;
+  shape.high = is_relu6 ? 6 : kInfinity;
 }
 
 template <class Block>
@@ -137,9 +154,9 @@ struct ForwardPass {
 
   explicit ForwardPass(const ConvBnActArguments& block) {
     const ConvProblem problem = problem_of(block);
-    const int words = patch_words(problem);
+    const int words = patch_words(problem), step = known_step(problem);
     for (const ForwardInstance& candidate : kForwardInstances) {
-      if (candidate.dtype != block.x.dtype || candidate.words != words) continue;
+      if (candidate.dtype != block.x.dtype || candidate.words != words || candidate.step != step) continue;
       if (block.y.sizes[1] % candidate.group_channels != 0) continue;
       if (instance == nullptr || candidate.group_channels > instance->group_channels) instance = &candidate;
     }
@@ -185,6 +202,7 @@ struct ForwardPass {
       const std::int64_t blocks = (p.shape.channels + kConvWarps - 1) / kConvWarps;
       launch_following(kName, conv_statistics_kernel<Float16>, blocks, kConvThreads, execution.stream, statistics);
     }
+    p.shape.backwards = block.training;  // what the statistics have read last
     launch(kName, instance->result, result_blocks, kConvThreads, memory, execution.stream, p);
   }
 };
@@ -210,9 +228,9 @@ struct BackwardPass {
 
   explicit BackwardPass(const ConvBnActBackwardArguments& block) {
     const ConvProblem problem = problem_of(block);
-    const int words = patch_words(problem);
+    const int words = patch_words(problem), step = known_step(problem);
     for (const BackwardInstance& candidate : kBackwardInstances) {
-      if (candidate.dtype == block.x.dtype && candidate.words == words) instance = &candidate;
+      if (candidate.dtype == block.x.dtype && candidate.words == words && candidate.step == step) instance = &candidate;
     }
     const auto bytes = [&](int rows) {
       ConvShape shape = conv_shape(problem, rows, kBackwardChannels);
@@ -224,7 +242,7 @@ struct BackwardPass {
   }
 
   ConvBackwardMemory memory_of(ConvShape& shape) const {
-    return conv_backward_memory(shape, kBackwardStages, instance->words, shape.output_width);
+    return conv_backward_memory(shape, kBackwardStages, instance->words);
   }
 
   float* take_partials(const ConvBnActBackwardArguments& block, Arena& arena) const {
@@ -248,7 +266,7 @@ struct BackwardPass {
     p.grad_runs = memory.grad_runs;
     p.grad_pitch = memory.grad_pitch;
     p.grad_begin = memory.grad_begin;
-    p.scratch_begin = memory.scratch_begin;
+    p.copied_positions = 32 / memory.grad_runs;
     p.by_grad_runs = Divisor(static_cast<std::uint32_t>(memory.grad_runs));
     p.partials = take_partials(block, arena);
     launch(kName, instance->sums, blocks, kConvThreads, memory.bytes, execution.stream, p);

@@ -3,6 +3,9 @@
 /// elements. A run is read as words, of which each lane of a product has a few (wave_product.h).
 #pragma once
 
+#include <type_traits>
+
+#include "fusedsc/common/gpu/depthwise_work.h"
 #include "fusedsc/common/gpu/divisor.h"
 #include "fusedsc/common/gpu/tensor.h"
 #include "fusedsc/common/gpu/wave_transpose.h"
@@ -12,6 +15,9 @@ namespace fusedsc::gpu {
 
 inline constexpr int kConvWarps = 8, kConvThreads = 32 * kConvWarps;
 inline constexpr int kMostPatchWords = 6;  ///< of a lane
+/// Words from position to position in images of three channels at stride 2: the kernels that know it keep addresses in
+/// their instructions. Others have 0 here.
+inline constexpr int kImageStep = 3;
 
 /// A patch, the elements under a window, in the order of the product: word 4 * r + t is word r of lanes with l % 4 ==
 /// t. Words may hold an element before the run or behind it, which a mask takes away.
@@ -26,19 +32,22 @@ struct PatchWords {
 struct ConvShape {
   ConstDeviceTensor x, weight;
   PatchWords patch;
-  int channels = 0;  ///< of the output
-  int groups = 1;    ///< of output channels; each belongs to a part of the warps
+  int channels = 0;                 ///< of the output
+  int groups = 1, group_warps = 1;  ///< of output channels; so many warps have the same ones
   int input_height = 0, output_height = 0, output_width = 0, padding_top = 0, stride_height = 1;
   int tile_rows = 1, input_rows = 1;    ///< of a tile
   int row_tiles = 1;                    ///< products, of 16 positions each, in a row of the output
   int row_runs = 1;                     ///< copies, of 16 bytes each, in a row of x
+  bool backwards = false;               ///< the last tile comes first, as it may still be in a cache
   int pitch = 0, gap = 0;               ///< of a row in block memory and of the zeros before it, in words
   int first_word = 0, position_step = 0;  ///< where the patches of a row begin, and how far apart they lie
   int stage_words = 0;
   std::uint32_t tiles = 0;
-  Divisor tiles_of_image, by_row_runs, by_row_tiles;
+  Divisor tiles_of_image, by_group_warps;
   const void *mean = nullptr, *invstd = nullptr, *bn_weight = nullptr, *bn_bias = nullptr;
   Activation activation = Activation::identity;
+  bool clamps = false;                                 ///< all that the activation does: between these
+  float low = 0, high = 0;
 };
 
 /// Where a tile lies.
@@ -46,6 +55,7 @@ struct ConvTile {
   int image, row;
 
   FUSEDSC_DEVICE ConvTile(const ConvShape& p, std::uint32_t tile) {
+    if (p.backwards) tile = p.tiles - 1 - tile;
     image = static_cast<int>(p.tiles_of_image.divide(tile));
     row = static_cast<int>(tile) * p.tile_rows;
   }
@@ -58,38 +68,78 @@ FUSEDSC_DEVICE void clear_block_memory(int words) {
   block_barrier();
 }
 
-/// Starts copying the rows of x that a tile needs; rows outside of the image are zeros.
+/// What a warp multiplies: 16 positions of a row of a tile, and a group of channels. The warps of a group take turns.
+struct ConvTurn {
+  int group, first, row, column;
+
+  FUSEDSC_DEVICE explicit ConvTurn(const ConvShape& p) {
+    std::uint32_t rest = static_cast<std::uint32_t>(thread_index() / 32);
+    group = static_cast<int>(p.by_group_warps.divide(rest));
+    first = static_cast<int>(rest);
+  }
+
+  /// Calls multiply(row of the tile, product of the row) for the warp's products of a tile.
+  template <class Multiply>
+  FUSEDSC_DEVICE void for_products(const ConvShape& p, const ConvTile& tile, const Multiply& multiply) const {
+    if (group >= p.groups) return;
+    const int rows = least(p.tile_rows, p.output_height - tile.row);
+    int row = 0, product = first;
+    while (true) {
+      for (; product >= p.row_tiles; product -= p.row_tiles) ++row;
+      if (row >= rows) return;
+      multiply(row, product);
+      product += p.group_warps;
+    }
+  }
+};
+
+/// Starts copying the rows of x that a tile needs, each by a warp; rows outside of the image are zeros.
 template <class T>
 FUSEDSC_DEVICE void start_input_rows(const ConvShape& p, const ConvTile& tile, std::uint32_t* stage) {
-  const int first = tile.row * p.stride_height - p.padding_top;
-  const T* image = elements_of<T>(p.x) + tile.image * p.x.image;
-  for (int i = thread_index(); i < p.input_rows * p.row_runs; i += kConvThreads) {
-    std::uint32_t run = static_cast<std::uint32_t>(i);
-    const int row = static_cast<int>(p.by_row_runs.divide(run)), from = first + row;
-    start_copy<16>(stage + row * p.pitch + p.gap + 4 * run, image + from * p.x.row + 8 * run,
-                   from >= 0 && from < p.input_height);
+  const int lane = thread_index() % 32, first = tile.row * p.stride_height - p.padding_top;
+  const T* image = elements_of<T>(p.x) + tile.image * p.x.image + 8 * lane;
+  for (int row = thread_index() / 32; row < p.input_rows; row += kConvWarps) {
+    const bool inside = first + row >= 0 && first + row < p.input_height;
+    const T* from = image + (first + row) * p.x.row;
+    std::uint32_t* to = stage + row * p.pitch + p.gap + 4 * lane;
+    for (int run = lane; run < p.row_runs; run += 32, from += 256, to += 128) start_copy<16>(to, from, inside);
   }
 }
 
 /// Reads a lane's words of patches.
-template <int kWords>
+template <int kWords, int kStep>
 struct PatchReader {
+  static constexpr bool kMasksLastOnly = kStep > 0;
   int places[kWords];
   std::uint32_t masks[kWords];
+  int step;
 
-  FUSEDSC_DEVICE explicit PatchReader(const ConvShape& p) {
+  FUSEDSC_DEVICE explicit PatchReader(const ConvShape& p) : step(kStep > 0 ? kStep : p.position_step) {
     const int lane = thread_index() % 32;
 #pragma unroll
     for (int r = 0; r < kWords; ++r) {
-      places[r] = p.first_word + lane / 4 * p.position_step + p.patch.places[4 * r + lane % 4];
+      places[r] = p.first_word + lane / 4 * step + p.patch.places[4 * r + lane % 4];
       masks[r] = p.patch.masks[4 * r + lane % 4];
     }
   }
 
-  /// Of position lane / 4 behind that which `row` is of.
-  FUSEDSC_DEVICE void read(const std::uint32_t* row, std::uint32_t (&to)[kWords]) const {
+  /// Of positions lane / 4 and lane / 4 + 8 behind that which `row` is of.
+  FUSEDSC_DEVICE void read(const std::uint32_t* row, std::uint32_t (&to)[2][kWords]) const {
+    const int distance = 8 * (kStep > 0 ? kStep : step);
 #pragma unroll
-    for (int r = 0; r < kWords; ++r) to[r] = row[places[r]] & masks[r];
+    for (int r = 0; r < kWords; ++r) {
+      const std::uint32_t* from = row + places[r];
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        to[h][r] = from[h * distance];
+        if (!kMasksLastOnly || r + 1 == kWords) to[h][r] &= masks[r];
+      }
+    }
+  }
+
+  /// The words of a product's first position, without the lane's places.
+  FUSEDSC_DEVICE int place(const ConvShape& p, int row, int product) const {
+    return row * p.stride_height * p.pitch + 16 * product * (kStep > 0 ? kStep : step);
   }
 };
 
@@ -106,6 +156,27 @@ FUSEDSC_DEVICE void read_filter(const ConvShape& p, int channel, std::uint32_t (
       if (element >= 0 && channel < p.channels) to[r] |= std::uint32_t{filter[element].bits} << 16 * half;
     }
   }
+}
+
+/// Both halves of a word between those of two others; a NaN stays one.
+template <class T>
+FUSEDSC_DEVICE std::uint32_t clamped(std::uint32_t word, std::uint32_t low, std::uint32_t high, T) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  std::uint32_t result;
+  if constexpr (std::is_same_v<T, Float16>) {
+    asm("{.reg .b32 t; max.NaN.f16x2 t, %1, %2; min.NaN.f16x2 %0, t, %3;}" : "=r"(result) : "r"(word), "r"(low), "r"(high));
+  } else {
+    asm("{.reg .b32 t; max.NaN.bf16x2 t, %1, %2; min.NaN.bf16x2 %0, t, %3;}" : "=r"(result) : "r"(word), "r"(low), "r"(high));
+  }
+  return result;
+#else
+  float values[2], lows[2], highs[2];
+  to_floats(word, values[0], values[1], T());
+  to_floats(low, lows[0], lows[1], T());
+  to_floats(high, highs[0], highs[1], T());
+  const auto clamp = [&](int i) { return propagating_min(propagating_max(values[i], lows[i]), highs[i]); };
+  return to_bits(clamp(0), clamp(1), T());
+#endif
 }
 
 /// vector[channel], or `otherwise` where there is no vector; 0 for channels that do not exist.

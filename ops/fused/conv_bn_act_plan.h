@@ -20,6 +20,9 @@ int patch_words(const ConvProblem& problem);
 /// Empty if the kernels can run the problem, else the reason why not.
 std::string why_not_patches(const ConvProblem& problem);
 
+/// What the kernels know of it: kImageStep, or 0.
+int known_step(const ConvProblem& problem);
+
 /// For tiles of so many rows of the output, and warps that compute so many of its channels.
 ConvShape conv_shape(const ConvProblem& problem, int tile_rows, int group_channels);
 
@@ -29,11 +32,12 @@ void place_factors(const ConvProblem& problem, const Sizes& weight_strides, std:
 /// Block memory of a forward kernel with so many tiles on their way.
 std::size_t conv_forward_bytes(const ConvShape& shape, int stages, int group_channels);
 
-/// Likewise of the backward kernel, whose stages have gradients, too: completes shape.stage_words and the rest.
+/// Likewise of the backward kernel, whose stages have gradients, too: sets shape.stage_words and the rest of what
+/// ConvBackwardParameters has.
 struct ConvBackwardMemory {
-  int grad_runs, grad_pitch, grad_begin, scratch_begin;
+  int grad_runs, grad_pitch, grad_begin;
   std::size_t bytes;
 };
-ConvBackwardMemory conv_backward_memory(ConvShape& shape, int stages, int words, int output_width);
+ConvBackwardMemory conv_backward_memory(ConvShape& shape, int stages, int words);
 
 }  // namespace fusedsc::gpu

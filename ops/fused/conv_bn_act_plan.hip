@@ -23,16 +23,20 @@ struct PatchRow {
 };
 
 /// Calls place(slot, row of the window, word of the row). What four lanes read at once is neighbours as far as it goes,
-/// so that it lies on different banks.
+/// so that it lies on different banks; words that are only in part the patch's come last.
 template <class Place>
 int place_words(const ConvProblem& problem, const Place& place) {
-  const auto words = static_cast<int>(PatchRow(problem).words), rows = static_cast<int>(problem.window.kernel[0]);
+  const PatchRow patch_row(problem);
+  const std::int64_t words = patch_row.words, rows = problem.window.kernel[0];
+  const std::int64_t begin = patch_row.lead, end = begin + (words - begin) / 4 * 4;
   int slot = 0;
-  for (int row = 0; row < rows; ++row) {
-    for (int word = 0; word < words / 4 * 4; ++word) place(slot++, row, word);
+  for (std::int64_t row = 0; row < rows; ++row) {
+    for (std::int64_t word = begin; word < end; ++word) place(slot++, row, word);
   }
-  for (int row = 0; row < rows; ++row) {
-    for (int word = words / 4 * 4; word < words; ++word) place(slot++, row, word);
+  for (std::int64_t row = 0; row < rows; ++row) {
+    for (std::int64_t word = 0; word < words; ++word) {
+      if (word < begin || word >= end) place(slot++, row, word);
+    }
   }
   return slot;
 }
@@ -85,17 +89,25 @@ std::string why_not_patches(const ConvProblem& problem) {
   const std::string too_large = too_large_for_gpu(x.sizes, output.sizes, problem.window);
   if (!too_large.empty()) return too_large;
   ConvShape shape = conv_shape(problem, 1, 16);
-  const std::size_t bytes =
-      conv_backward_memory(shape, kMostStages, patch_words(problem), static_cast<int>(output.sizes[3])).bytes;
+  const std::size_t bytes = conv_backward_memory(shape, kMostStages, patch_words(problem)).bytes;
   if (bytes > kBlockMemoryLimit) return "rows of x are too long for block memory";
   return "";
+}
+
+int known_step(const ConvProblem& problem) {
+  const PatchRow patch_row(problem);
+  const std::int64_t whole = (patch_row.words - patch_row.lead) / 4 * 4 * problem.window.kernel[0];  // first, unmasked
+  const bool known = patch_words(problem) == 4 && problem.window.stride[1] * problem.x.sizes[1] == 2 * kImageStep &&
+                     whole >= 12 && patch_row.words - patch_row.lead >= 4 &&
+                     2 * (patch_row.lead + 4) - patch_row.lead <= patch_row.elements;
+  return known ? kImageStep : 0;
 }
 
 void place_factors(const ConvProblem& problem, const Sizes& weight_strides, std::int32_t* elements) {
   std::fill_n(elements, 8 * kMostPatchWords, -1);
   const PatchRow patch_row(problem);
   const std::int64_t channels = problem.x.sizes[1];
-  place_words(problem, [&](int slot, int row, int word) {
+  place_words(problem, [&](int slot, std::int64_t row, std::int64_t word) {
     for (int half = 0; half < 2; ++half) {
       const std::int64_t i = 2 * word + half - patch_row.lead;
       if (i < 0 || i >= patch_row.elements) continue;
@@ -113,6 +125,8 @@ ConvShape conv_shape(const ConvProblem& problem, int tile_rows, int group_channe
   shape.weight = problem.weight;
   shape.channels = static_cast<int>(problem.output.sizes[1]);
   shape.groups = static_cast<int>(divide_up(shape.channels, group_channels));
+  shape.group_warps = kConvWarps / shape.groups;
+  shape.by_group_warps = Divisor(static_cast<std::uint32_t>(shape.group_warps));
   shape.input_height = static_cast<int>(problem.x.sizes[2]);
   shape.output_height = static_cast<int>(height);
   shape.output_width = static_cast<int>(width);
@@ -139,14 +153,12 @@ ConvShape conv_shape(const ConvProblem& problem, int tile_rows, int group_channe
   const std::int64_t image_tiles = divide_up(height, tile_rows);
   shape.tiles = static_cast<std::uint32_t>(problem.output.sizes[0] * image_tiles);
   shape.tiles_of_image = Divisor(static_cast<std::uint32_t>(std::max<std::int64_t>(image_tiles, 1)));
-  shape.by_row_runs = Divisor(static_cast<std::uint32_t>(std::max(shape.row_runs, 1)));
-  shape.by_row_tiles = Divisor(static_cast<std::uint32_t>(std::max(shape.row_tiles, 1)));
 
   std::fill_n(shape.patch.places, 4 * kMostPatchWords, 0);
   std::fill_n(shape.patch.masks, 4 * kMostPatchWords, 0u);
   place_factors(problem, problem.weight.strides, shape.patch.elements);
-  place_words(problem, [&](int slot, int row, int word) {
-    shape.patch.places[slot] = row * shape.pitch + word;
+  place_words(problem, [&](int slot, std::int64_t row, std::int64_t word) {
+    shape.patch.places[slot] = static_cast<std::int32_t>(row * shape.pitch + word);
     const std::int64_t first = 2 * word - patch_row.lead;
     const std::uint32_t low = first >= 0 ? 0xffffu : 0u, high = first + 1 < patch_row.elements ? 0xffff0000u : 0u;
     shape.patch.masks[slot] = low | high;
@@ -159,17 +171,15 @@ std::size_t conv_forward_bytes(const ConvShape& shape, int stages, int group_cha
   return std::max(4 * static_cast<std::size_t>(stages) * static_cast<std::size_t>(shape.stage_words), moments);
 }
 
-ConvBackwardMemory conv_backward_memory(ConvShape& shape, int stages, int words, int output_width) {
+ConvBackwardMemory conv_backward_memory(ConvShape& shape, int stages, int words) {
   ConvBackwardMemory memory;
   memory.grad_runs = shape.channels / 8;
   memory.grad_pitch = 4 * (memory.grad_runs | 1);
   memory.grad_begin = shape.stage_words;
-  const int positions = shape.tile_rows * static_cast<int>(divide_up(output_width, 16)) * 16;
+  const int positions = shape.tile_rows * shape.row_tiles * 16;
   shape.stage_words += positions * memory.grad_pitch + 4;  // products of 16 channels read on where there are fewer
-  memory.scratch_begin = stages * shape.stage_words;
-  const int scratch = kConvWarps * 16 * 4 * (words | 1);
   const int sums = kConvWarps * (16 * conv_columns(words) + 8 * words);
-  memory.bytes = sizeof(std::uint32_t) * static_cast<std::size_t>(std::max(memory.scratch_begin + scratch, sums));
+  memory.bytes = sizeof(std::uint32_t) * static_cast<std::size_t>(std::max(stages * shape.stage_words, sums));
   return memory;
 }
 
