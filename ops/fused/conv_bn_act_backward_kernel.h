@@ -16,7 +16,8 @@ struct ConvBackwardParameters {
   ConstDeviceTensor grad_y;
   int grad_runs = 1;   ///< copies, of 16 bytes each, of a position of grad_y
   int grad_pitch = 4;  ///< of a position in block memory, in words: an odd number of runs, on different banks
-  int grad_begin = 0;  ///< in a stage, in words
+  int grad_begin = 0;     ///< in a stage, in words
+  int product_words = 0;  ///< from the gradients of a product to those of the next
   int copied_positions = 1;  ///< by a warp at a time
   Divisor by_grad_runs;
   float* partials = nullptr;  ///< [split]{[channel]{sum g X, sum d X, sum g, sum g d}, sum X}
@@ -27,26 +28,31 @@ FUSEDSC_HOST_DEVICE constexpr int conv_columns(int words) { return 2 * 8 * words
 /// Of a split.
 FUSEDSC_HOST_DEVICE constexpr int conv_partials(int words, int channels) { return channels * conv_columns(words) + 8 * words; }
 
-template <class T, int kWords, int kStep, int kStages>
+template <class T, int kWords, int kStep, int kStages, int kHalves = 1, int kLeaveOut = 0>
 class ConvBackward {
  public:
-  static constexpr int kGroupChannels = 16, kTaps = 8 * kWords, kColumns = conv_columns(kWords);
+  static constexpr int kGroupChannels = 16 * kHalves, kTaps = 8 * kWords, kColumns = conv_columns(kWords);
+  static constexpr bool kHasOnes = kStep > 0;  ///< the sum of g is that of its products with the patches' 1, if g is not rounded
 
   FUSEDSC_DEVICE static void run(const ConvBackwardParameters& parameters) { ConvBackward(parameters).work(); }
 
  private:
   FUSEDSC_DEVICE explicit ConvBackward(const ConvBackwardParameters& parameters)
-      : q_(parameters), p_(parameters.shape), turn_(parameters.shape), patches_(parameters.shape) {
+      : q_(parameters), p_(parameters.shape), turn_(parameters.shape), patches_(parameters.shape, T()) {
     lane_ = thread_index() % 32;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
+    for (int i = 0; i < 2 * kHalves; ++i) {
       const int channel = turn_.group * kGroupChannels + lane_ / 4 + 8 * i;
       read_filter<T>(p_, channel, filters_[i]);
-      minus_mean_[2 * i] = minus_mean_[2 * i + 1] = -channel_value(p_, p_.mean, channel, 0);
+#pragma unroll
+      for (int j = 2 * i; j < 2 * i + 2; ++j) {
+        minus_mean_[j] = -channel_value(p_, p_.mean, channel, 0);
+        keep_in_register(minus_mean_[j]);
+      }
       scale_[i] = channel_value(p_, p_.invstd, channel, 1) * channel_value(p_, p_.bn_weight, channel, 1);
-      bias_[i] = channel_value(p_, p_.bn_bias, channel, 0);
+      bias_[i] = channel_value(p_, p_.bn_bias, channel, 0) - (is_relu6() ? 3.0f : 0.0f);
     }
-    gradient_place_ = (lane_ / 16 * 8 + lane_ % 8) * q_.grad_pitch + turn_.group * 8 + lane_ / 8 % 2 * 4;
+    gradient_place_ = (lane_ / 16 * 8 + lane_ % 8) * q_.grad_pitch + turn_.group * 8 * kHalves + lane_ / 8 % 2 * 4;
     std::uint32_t run = static_cast<std::uint32_t>(lane_);
     copied_position_ = static_cast<int>(q_.by_grad_runs.divide(run));
     copied_run_ = static_cast<int>(run);
@@ -61,10 +67,11 @@ class ConvBackward {
           start_gradients(tile, stage + q_.grad_begin);
         },
         [&](const std::uint32_t* stage, const ConvTile& tile) {
-          turn_.for_products(p_, tile, [&](int row, int product) {
-            add_product(stage + patches_.place(p_, row, product),
-                        stage + q_.grad_begin + 16 * (row * p_.row_tiles + product) * q_.grad_pitch + gradient_place_,
-                        p_.output_width - 16 * product);
+          const std::uint32_t* gradients = stage + q_.grad_begin + gradient_place_;
+          turn_.for_products(p_, tile, [&](int row, int product, int i) {
+            std::uint32_t x[2][kWords];
+            patches_.read(p_, stage, row, product, x);
+            add_product(x, gradients + i * q_.product_words, p_.output_width - 16 * product);
           });
         });
     leave();
@@ -94,9 +101,7 @@ class ConvBackward {
   }
 
   /// 16 positions, of which the row has `columns`.
-  FUSEDSC_DEVICE void add_product(const std::uint32_t* rows, const std::uint32_t* gradients, int columns) {
-    std::uint32_t x[2][kWords];
-    patches_.read(rows, x);
+  FUSEDSC_DEVICE void add_product(std::uint32_t (&x)[2][kWords], const std::uint32_t* gradients, int columns) {
     if (columns < 16) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
@@ -104,62 +109,89 @@ class ConvBackward {
         for (int r = 0; r < kWords; ++r) x[h][r] = lane_ / 4 + 8 * h < columns ? x[h][r] : 0u;
       }
     }
+    std::uint32_t turned_x[kWords][2];  // pairs of positions of an element, of pairs of elements of a position
+#pragma unroll
+    for (int r = 0; r < kWords; ++r) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) turned_x[r][h] = (kLeaveOut & 1) ? x[h][r] + 5 : turned(x[h][r]);
+    }
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) add_half(half, x, turned_x, gradients + 8 * half);
+    if (kLeaveOut & 2) return;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {  // each position once, whatever the number of groups
+      if (p_.groups > 1 && turn_.group != h) continue;
+#pragma unroll
+      for (int r = 0; r < kWords; ++r) {
+        float first, second;
+        to_floats(x[h][r], first, second, T());
+        sum_x_[2 * r] += first;
+        sum_x_[2 * r + 1] += second;
+      }
+    }
+  }
+
+  /// 16 of the group's channels.
+  FUSEDSC_DEVICE void add_half(int half, const std::uint32_t (&x)[2][kWords], const std::uint32_t (&turned_x)[kWords][2],
+                               const std::uint32_t* gradients) {
+    const std::uint32_t(&filters)[kWords] = filters_[2 * half], (&more_filters)[kWords] = filters_[2 * half + 1];
     std::uint32_t g_words[4];  // of channels l / 4, the same + 8; then of positions from 8 on
     load_turned(gradients, g_words);
 
     float d[8];  // of 8 positions each: two positions of channel l / 4, the same of channel l / 4 + 8
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      float sums[4] = {minus_mean_[0], minus_mean_[1], minus_mean_[2], minus_mean_[3]};
+      float sums[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sums[i] = minus_mean_[4 * half + i];
 #pragma unroll
       for (int s = 0; s < kWords; s += 2) {
-        wave_multiply_add(sums,
-                          {{filters_[0][s], filters_[1][s], filters_[0][s + 1], filters_[1][s + 1]},
-                           {x[h][s], x[h][s + 1]}},
+        wave_multiply_add(sums, {{filters[s], more_filters[s], filters[s + 1], more_filters[s + 1]}, {x[h][s], x[h][s + 1]}},
                           T());
       }
 #pragma unroll
       for (int i = 0; i < 4; ++i) d[4 * h + i] = sums[i];
     }
-    std::uint32_t turned_x[kWords][2];  // pairs of positions of an element, of pairs of elements of a position
-#pragma unroll
-    for (int r = 0; r < kWords; ++r) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) turned_x[r][h] = turned(x[h][r]);
-    }
     float g[8], z[8];
 #pragma unroll
     for (int r = 0; r < 4; ++r) to_floats(g_words[r], g[2 * r], g[2 * r + 1], T());
 #pragma unroll
-    for (int i = 0; i < 8; ++i) z[i] = d[i] * scale_[i / 2 % 2] + bias_[i / 2 % 2];
-    if (p_.clamps) {
+    for (int i = 0; i < 8; ++i) z[i] = d[i] * scale_[2 * half + i / 2 % 2] + bias_[2 * half + i / 2 % 2];
+    if (kLeaveOut & 4) {
+    } else if (is_relu6()) {  // z is less 3
 #pragma unroll
-      for (int i = 0; i < 8; ++i) g[i] = z[i] > p_.low && z[i] < p_.high ? g[i] : 0.0f;
+      for (int i = 0; i < 8; ++i) g[i] = __builtin_fabsf(z[i]) < 3 ? g[i] : 0.0f;
+    } else if (p_.clamps) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) g[i] = z[i] > p_.low ? g[i] : 0.0f;
     } else {
       activate_backward(p_.activation, z, g);
+      if constexpr (kHasOnes) {  // the rounded ones in the products would do, but for the sum itself
+#pragma unroll
+        for (int i = 0; i < 8; ++i) sum_g_[2 * half + i / 2 % 2] += g[i];
+      }
     }
     std::uint32_t g_rows[4], d_rows[4];
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
 #pragma unroll
       for (int i = 2 * r; i < 2 * r + 2; ++i) {
-        sum_g_[r % 2] += g[i];
-        sum_gd_[r % 2] += g[i] * d[i];
+        if constexpr (!kHasOnes) sum_g_[2 * half + r % 2] += g[i];
+        sum_gd_[2 * half + r % 2] += g[i] * d[i];
       }
       g_rows[r] = to_bits(g[2 * r], g[2 * r + 1], T());
       d_rows[r] = to_bits(d[2 * r], d[2 * r + 1], T());
     }
-    const std::uint32_t ones = to_bits(1, 1, T());
 #pragma unroll
     for (int r = 0; r < kWords; ++r) {
       const std::uint32_t(&b)[2] = turned_x[r];
-      wave_multiply_add(sum_gx_[r], {{g_rows[0], g_rows[1], g_rows[2], g_rows[3]}, {b[0], b[1]}}, T());
-      wave_multiply_add(sum_dx_[r], {{d_rows[0], d_rows[1], d_rows[2], d_rows[3]}, {b[0], b[1]}}, T());
-      if (p_.groups == 1 || r % 2 == turn_.group) {  // once, whatever the number of groups
-        wave_multiply_add(sum_x_[r], {{ones, ones, ones, ones}, {b[0], b[1]}}, T());
-      }
+      wave_multiply_add(sum_gx_[half][r], {{g_rows[0], g_rows[1], g_rows[2], g_rows[3]}, {b[0], b[1]}}, T());
+      if (!(kLeaveOut & 8))
+      wave_multiply_add(sum_dx_[half][r], {{d_rows[0], d_rows[1], d_rows[2], d_rows[3]}, {b[0], b[1]}}, T());
     }
   }
+
+  FUSEDSC_DEVICE bool is_relu6() const { return p_.activation == Activation::relu6; }
 
   /// The block's sums, each the sum of its warps' in their order.
   FUSEDSC_DEVICE void leave() {
@@ -167,15 +199,15 @@ class ConvBackward {
     constexpr int kWarpSums = kGroupChannels * kColumns + kTaps;
     float* own = memory + thread_index() / 32 * kWarpSums;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
+    for (int i = 0; i < 2 * kHalves; ++i) {
       float* row = own + (lane_ / 4 + 8 * i) * kColumns;
 #pragma unroll
       for (int r = 0; r < kWords; ++r) {
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
           const int tap = 8 * r + lane_ % 4 * 2 + j;
-          row[tap] = sum_gx_[r][2 * i + j];
-          row[kTaps + tap] = sum_dx_[r][2 * i + j];
+          row[tap] = sum_gx_[i / 2][r][i % 2 * 2 + j];
+          row[kTaps + tap] = sum_dx_[i / 2][r][i % 2 * 2 + j];
         }
       }
 #pragma unroll
@@ -183,16 +215,16 @@ class ConvBackward {
         sum_g_[i] += shuffle_xor(sum_g_[i], distance);
         sum_gd_[i] += shuffle_xor(sum_gd_[i], distance);
       }
-      if (lane_ % 4 == 0) {
-        row[2 * kTaps] = sum_g_[i];
+      if (lane_ % 4 == 3) {
+        row[2 * kTaps] = kHasOnes && p_.clamps ? sum_gx_[i / 2][kWords - 1][i % 2 * 2] : sum_g_[i];
         row[2 * kTaps + 1] = sum_gd_[i];
       }
     }
-    if (lane_ < 4) {
 #pragma unroll
-      for (int i = 0; i < 2 * kWords; ++i) {
-        own[kGroupChannels * kColumns + i / 2 * 8 + lane_ * 2 + i % 2] = sum_x_[i / 2][i % 2];
-      }
+    for (int i = 0; i < 2 * kWords; ++i) {
+#pragma unroll
+      for (int distance = 4; distance < 32; distance *= 2) sum_x_[i] += shuffle_xor(sum_x_[i], distance);
+      if (lane_ < 4) own[kGroupChannels * kColumns + i / 2 * 8 + lane_ * 2 + i % 2] = sum_x_[i];
     }
     block_barrier();
     const int size = conv_partials(kWords, p_.channels);
@@ -213,11 +245,10 @@ class ConvBackward {
   const ConvShape& p_;
   const ConvTurn turn_;
   const PatchReader<kWords, kStep> patches_;
-  std::uint32_t filters_[2][kWords];
-  float minus_mean_[4], scale_[2], bias_[2];
-  float sum_gx_[kWords][4] = {}, sum_dx_[kWords][4] = {};  ///< of channels l / 4 and l / 4 + 8
-  float sum_x_[kWords][4] = {};                            ///< four times the same
-  float sum_g_[2] = {}, sum_gd_[2] = {};
+  std::uint32_t filters_[2 * kHalves][kWords];
+  float minus_mean_[4 * kHalves], scale_[2 * kHalves], bias_[2 * kHalves];
+  float sum_gx_[kHalves][kWords][4] = {}, sum_dx_[kHalves][kWords][4] = {};  ///< of channels l / 4 and l / 4 + 8
+  float sum_g_[2 * kHalves] = {}, sum_gd_[2 * kHalves] = {}, sum_x_[2 * kWords] = {};
   int lane_, gradient_place_, copied_position_, copied_run_;
 };
 

@@ -24,7 +24,7 @@ struct ConvProduct {
   std::uint32_t filters[kTiles][kWords];
   PatchReader<kWords, kStep> patches;
 
-  FUSEDSC_DEVICE ConvProduct(const ConvShape& p, int group) : patches(p) {
+  FUSEDSC_DEVICE ConvProduct(const ConvShape& p, int group) : patches(p, T()) {
     const int column = thread_index() % 32 / 4;
 #pragma unroll
     for (int j = 0; j < kTiles; ++j) {
@@ -37,12 +37,12 @@ struct ConvProduct {
     return group * 8 * kTiles + thread_index() % 4 * kLaneChannels;
   }
 
-  /// sums[p][c] += of position lane / 4 + 8 * p, the lane's channel c.
-  FUSEDSC_DEVICE void multiply(const std::uint32_t (&x)[2][kWords], const float (&start)[kLaneChannels],
+  /// sums[h][c] = start[h][c] + that of position lane / 4 + 8 * h and the lane's channel c.
+  FUSEDSC_DEVICE void multiply(const std::uint32_t (&x)[2][kWords], const float (&start)[2][kLaneChannels],
                                float (&sums)[2][kLaneChannels]) const {
 #pragma unroll
     for (int j = 0; j < kTiles; ++j) {
-      float d[4] = {start[2 * j], start[2 * j + 1], start[2 * j], start[2 * j + 1]};
+      float d[4] = {start[0][2 * j], start[0][2 * j + 1], start[1][2 * j], start[1][2 * j + 1]};
 #pragma unroll
       for (int s = 0; s < kWords; s += 2) {
         wave_multiply_add(d, {{x[0][s], x[1][s], x[0][s + 1], x[1][s + 1]}, {filters[j][s], filters[j][s + 1]}}, T());
@@ -56,7 +56,7 @@ struct ConvProduct {
 /// Sums of deviations from a value near the mean, the warp's first, so that the squares do not cancel.
 template <int kChannels>
 struct ConvMoments {
-  float pivot[kChannels] = {}, minus_pivot[kChannels] = {}, sum[kChannels] = {}, squares[kChannels] = {};
+  float pivot[kChannels] = {}, minus_pivot[2][kChannels] = {}, sum[kChannels] = {}, squares[kChannels] = {};
   int count = 0;
 
   /// values: of the lane's positions in the first product. The warp's lanes with the same channels average them.
@@ -67,7 +67,11 @@ struct ConvMoments {
 #pragma unroll
       for (int distance = 4; distance < 32; distance *= 2) total += shuffle_xor(total, distance);
       pivot[c] = total * 0.125f;
-      minus_pivot[c] = -pivot[c];
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        minus_pivot[h][c] = -pivot[c];
+        keep_in_register(minus_pivot[h][c]);
+      }
     }
   }
 
@@ -127,14 +131,15 @@ FUSEDSC_DEVICE void conv_forward(const ConvForwardParameters& parameters) {
   for_tiles<kStages>(
       p, [&](std::uint32_t* stage, const ConvTile& tile) { start_input_rows<T>(p, tile, stage); },
       [&](const std::uint32_t* stage, const ConvTile& tile) {
-        turn.for_products(p, tile, [&](int row, int product_of_row) {
+        T* tile_to = elements_of<T>(parameters.y) + parameters.y.offset(tile.image, channel, tile.row, position);
+        turn.for_products(p, tile, [&](int row, int product_of_row, int) {
           std::uint32_t x[2][kWords];
-          product.patches.read(stage + product.patches.place(p, row, product_of_row), x);
+          product.patches.read(p, stage, row, product_of_row, x);
           const int columns = p.output_width - 16 * product_of_row;
           float sums[2][kChannels];
           if constexpr (kStatistics) {
             if (moments.count == 0) {
-              product.multiply(x, moments.pivot, sums);  // from zero
+              product.multiply(x, moments.minus_pivot, sums);  // still zero
               moments.set_pivot(sums);
             }
             product.multiply(x, moments.minus_pivot, sums);
@@ -147,10 +152,9 @@ FUSEDSC_DEVICE void conv_forward(const ConvForwardParameters& parameters) {
             moments.add(sums);
             moments.count += least(columns, 16);
           } else {
-            const float zeros[kChannels] = {};
+            const float zeros[2][kChannels] = {};
             product.multiply(x, zeros, sums);
-            T* to = elements_of<T>(parameters.y) +
-                    parameters.y.offset(tile.image, channel, tile.row + row, 16 * product_of_row + position);
+            T* to = tile_to + row * parameters.y.row + 16 * product_of_row * parameters.y.column;
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
 #pragma unroll

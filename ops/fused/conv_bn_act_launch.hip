@@ -13,18 +13,20 @@ namespace {
 
 constexpr const char* kName = "conv_bn_act";
 
-/// Tiles on their way at a time, and blocks that shall fit a multiprocessor where windows are no larger than most.
-constexpr int kForwardStages = 3, kBackwardStages = 2, kBlocks = 2;
-constexpr int blocks_that_fit(int words) { return words > 4 ? 1 : kBlocks; }
+/// Tiles on their way at a time, and blocks that shall fit a multiprocessor. Kernels for larger windows have more in
+/// their registers, and so has the backward one where it knows less.
+constexpr int kForwardStages = 2, kBackwardStages = 2, kBlocks = 2;
+constexpr int forward_blocks(int words) { return words > 4 ? 1 : kBlocks; }
+constexpr int backward_blocks(int words, int step) { return words > 4 || (words == 4 && step == 0) ? 1 : kBlocks; }
 
 template <class T, int kWords, int kStep, int kTiles, bool kStatistics>
-FUSEDSC_KERNEL(kConvThreads, blocks_that_fit(kWords))
+FUSEDSC_KERNEL(kConvThreads, forward_blocks(kWords))
 conv_forward_kernel(ConvForwardParameters parameters) {
   conv_forward<T, kWords, kStep, kTiles, kForwardStages, kStatistics>(parameters);
 }
 
 template <class T, int kWords, int kStep>
-FUSEDSC_KERNEL(kConvThreads, blocks_that_fit(kWords))
+FUSEDSC_KERNEL(kConvThreads, backward_blocks(kWords, kStep))
 conv_backward_kernel(ConvBackwardParameters parameters) {
   ConvBackward<T, kWords, kStep, kBackwardStages>::run(parameters);
 }
@@ -242,7 +244,7 @@ struct BackwardPass {
   }
 
   ConvBackwardMemory memory_of(ConvShape& shape) const {
-    return conv_backward_memory(shape, kBackwardStages, instance->words);
+    return conv_backward_memory(shape, kBackwardStages, instance->words, kBackwardChannels);
   }
 
   float* take_partials(const ConvBnActBackwardArguments& block, Arena& arena) const {
@@ -266,6 +268,7 @@ struct BackwardPass {
     p.grad_runs = memory.grad_runs;
     p.grad_pitch = memory.grad_pitch;
     p.grad_begin = memory.grad_begin;
+    p.product_words = 16 * memory.grad_pitch;
     p.copied_positions = 32 / memory.grad_runs;
     p.by_grad_runs = Divisor(static_cast<std::uint32_t>(memory.grad_runs));
     p.partials = take_partials(block, arena);

@@ -38,6 +38,8 @@ struct ConvShape {
   int tile_rows = 1, input_rows = 1;    ///< of a tile
   int row_tiles = 1;                    ///< products, of 16 positions each, in a row of the output
   int row_runs = 1;                     ///< copies, of 16 bytes each, in a row of x
+  int row_words = 0;                    ///< in block memory, between the rows of x under two rows of the output
+  int turn_rows = 0, turn_products = 0; ///< from a product to the next of the same warp
   bool backwards = false;               ///< the last tile comes first, as it may still be in a cache
   int pitch = 0, gap = 0;               ///< of a row in block memory and of the zeros before it, in words
   int first_word = 0, position_step = 0;  ///< where the patches of a row begin, and how far apart they lie
@@ -46,7 +48,7 @@ struct ConvShape {
   Divisor tiles_of_image, by_group_warps;
   const void *mean = nullptr, *invstd = nullptr, *bn_weight = nullptr, *bn_bias = nullptr;
   Activation activation = Activation::identity;
-  bool clamps = false;                                 ///< all that the activation does: between these
+  bool clamps = false;     ///< all that the activation does: between these
   float low = 0, high = 0;
 };
 
@@ -70,28 +72,40 @@ FUSEDSC_DEVICE void clear_block_memory(int words) {
 
 /// What a warp multiplies: 16 positions of a row of a tile, and a group of channels. The warps of a group take turns.
 struct ConvTurn {
-  int group, first, row, column;
+  int group, first, row = 0, product;
 
   FUSEDSC_DEVICE explicit ConvTurn(const ConvShape& p) {
     std::uint32_t rest = static_cast<std::uint32_t>(thread_index() / 32);
     group = static_cast<int>(p.by_group_warps.divide(rest));
-    first = static_cast<int>(rest);
+    first = product = static_cast<int>(rest);
+    for (; product >= p.row_tiles; product -= p.row_tiles) ++row;
   }
 
-  /// Calls multiply(row of the tile, product of the row) for the warp's products of a tile.
+  /// Calls multiply(row of the tile, product of the row, product of the tile) for the warp's products.
   template <class Multiply>
   FUSEDSC_DEVICE void for_products(const ConvShape& p, const ConvTile& tile, const Multiply& multiply) const {
-    if (group >= p.groups) return;
-    const int rows = least(p.tile_rows, p.output_height - tile.row);
-    int row = 0, product = first;
-    while (true) {
-      for (; product >= p.row_tiles; product -= p.row_tiles) ++row;
-      if (row >= rows) return;
-      multiply(row, product);
-      product += p.group_warps;
+    const int end = group < p.groups ? least(p.tile_rows, p.output_height - tile.row) * p.row_tiles : 0;
+    int row_now = row, product_now = product;
+    for (int i = first; i < end; i += p.group_warps) {
+      multiply(row_now, product_now, i);
+      row_now += p.turn_rows;
+      product_now += p.turn_products;
+      if (product_now >= p.row_tiles) {
+        product_now -= p.row_tiles;
+        ++row_now;
+      }
     }
   }
 };
+
+/// The compiler shall not know how it came to its value, so that it stays in its register.
+FUSEDSC_DEVICE void keep_in_register(float& value) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("" : "+f"(value));
+#else
+  static_cast<void>(value);
+#endif
+}
 
 /// Starts copying the rows of x that a tile needs, each by a warp; rows outside of the image are zeros.
 template <class T>
@@ -106,40 +120,42 @@ FUSEDSC_DEVICE void start_input_rows(const ConvShape& p, const ConvTile& tile, s
   }
 }
 
-/// Reads a lane's words of patches.
+/// Reads a lane's words of patches. Of images (kImageStep), only the last word has anything masked, and where the lane's
+/// would be the last of all, it has a 1 instead: sums over positions come out of products with it.
 template <int kWords, int kStep>
 struct PatchReader {
-  static constexpr bool kMasksLastOnly = kStep > 0;
-  int places[kWords];
+  static constexpr bool kIsImage = kStep > 0;
+  int places[kWords];  ///< in bytes
   std::uint32_t masks[kWords];
+  std::uint32_t one = 0;
   int step;
 
-  FUSEDSC_DEVICE explicit PatchReader(const ConvShape& p) : step(kStep > 0 ? kStep : p.position_step) {
+  template <class T>
+  FUSEDSC_DEVICE PatchReader(const ConvShape& p, T) : step(kIsImage ? kStep : p.position_step) {
     const int lane = thread_index() % 32;
 #pragma unroll
     for (int r = 0; r < kWords; ++r) {
-      places[r] = p.first_word + lane / 4 * step + p.patch.places[4 * r + lane % 4];
+      places[r] = 4 * (p.first_word + lane / 4 * step + p.patch.places[4 * r + lane % 4]);
       masks[r] = p.patch.masks[4 * r + lane % 4];
     }
+    if (kIsImage && lane % 4 == 3) one = to_bits(1, 0, T());
   }
 
-  /// Of positions lane / 4 and lane / 4 + 8 behind that which `row` is of.
-  FUSEDSC_DEVICE void read(const std::uint32_t* row, std::uint32_t (&to)[2][kWords]) const {
-    const int distance = 8 * (kStep > 0 ? kStep : step);
+  /// Of positions lane / 4 and lane / 4 + 8 of a product of a row of a tile in `stage`.
+  FUSEDSC_DEVICE void read(const ConvShape& p, const std::uint32_t* stage, int row, int product,
+                           std::uint32_t (&to)[2][kWords]) const {
+    const int own_step = kIsImage ? kStep : step;
+    const char* begin = reinterpret_cast<const char*>(stage + row * p.row_words + product * (16 * own_step));
 #pragma unroll
     for (int r = 0; r < kWords; ++r) {
-      const std::uint32_t* from = row + places[r];
+      const auto* from = reinterpret_cast<const std::uint32_t*>(begin + places[r]);
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        to[h][r] = from[h * distance];
-        if (!kMasksLastOnly || r + 1 == kWords) to[h][r] &= masks[r];
+        to[h][r] = from[h * 8 * own_step];
+        if (!kIsImage) to[h][r] &= masks[r];
+        else if (r + 1 == kWords) to[h][r] = (to[h][r] & masks[r]) | one;
       }
     }
-  }
-
-  /// The words of a product's first position, without the lane's places.
-  FUSEDSC_DEVICE int place(const ConvShape& p, int row, int product) const {
-    return row * p.stride_height * p.pitch + 16 * product * (kStep > 0 ? kStep : step);
   }
 };
 

@@ -38,6 +38,6 @@ struct ConvBackwardMemory {
   int grad_runs, grad_pitch, grad_begin;
   std::size_t bytes;
 };
-ConvBackwardMemory conv_backward_memory(ConvShape& shape, int stages, int words);
+ConvBackwardMemory conv_backward_memory(ConvShape& shape, int stages, int words, int group_channels);
 
 }  // namespace fusedsc::gpu

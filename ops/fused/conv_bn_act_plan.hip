@@ -89,7 +89,7 @@ std::string why_not_patches(const ConvProblem& problem) {
   const std::string too_large = too_large_for_gpu(x.sizes, output.sizes, problem.window);
   if (!too_large.empty()) return too_large;
   ConvShape shape = conv_shape(problem, 1, 16);
-  const std::size_t bytes = conv_backward_memory(shape, kMostStages, patch_words(problem)).bytes;
+  const std::size_t bytes = conv_backward_memory(shape, kMostStages, patch_words(problem), 16).bytes;
   if (bytes > kBlockMemoryLimit) return "rows of x are too long for block memory";
   return "";
 }
@@ -97,7 +97,7 @@ std::string why_not_patches(const ConvProblem& problem) {
 int known_step(const ConvProblem& problem) {
   const PatchRow patch_row(problem);
   const std::int64_t whole = (patch_row.words - patch_row.lead) / 4 * 4 * problem.window.kernel[0];  // first, unmasked
-  const bool known = patch_words(problem) == 4 && problem.window.stride[1] * problem.x.sizes[1] == 2 * kImageStep &&
+  const bool known = patch_row.words * problem.window.kernel[0] == 15 && problem.window.stride[1] * problem.x.sizes[1] == 2 * kImageStep &&
                      whole >= 12 && patch_row.words - patch_row.lead >= 4 &&
                      2 * (patch_row.lead + 4) - patch_row.lead <= patch_row.elements;
   return known ? kImageStep : 0;
@@ -150,6 +150,10 @@ ConvShape conv_shape(const ConvProblem& problem, int tile_rows, int group_channe
   const std::int64_t beyond = (16 * shape.row_tiles - width) * shape.position_step;
   shape.stage_words = static_cast<int>(divide_up(shape.input_rows * shape.pitch + beyond, 4) * 4);
 
+  shape.row_words = shape.stride_height * shape.pitch;
+  shape.turn_rows = shape.group_warps / std::max(shape.row_tiles, 1);
+  shape.turn_products = shape.group_warps % std::max(shape.row_tiles, 1);
+
   const std::int64_t image_tiles = divide_up(height, tile_rows);
   shape.tiles = static_cast<std::uint32_t>(problem.output.sizes[0] * image_tiles);
   shape.tiles_of_image = Divisor(static_cast<std::uint32_t>(std::max<std::int64_t>(image_tiles, 1)));
@@ -171,14 +175,14 @@ std::size_t conv_forward_bytes(const ConvShape& shape, int stages, int group_cha
   return std::max(4 * static_cast<std::size_t>(stages) * static_cast<std::size_t>(shape.stage_words), moments);
 }
 
-ConvBackwardMemory conv_backward_memory(ConvShape& shape, int stages, int words) {
+ConvBackwardMemory conv_backward_memory(ConvShape& shape, int stages, int words, int group_channels) {
   ConvBackwardMemory memory;
   memory.grad_runs = shape.channels / 8;
   memory.grad_pitch = 4 * (memory.grad_runs | 1);
   memory.grad_begin = shape.stage_words;
   const int positions = shape.tile_rows * shape.row_tiles * 16;
   shape.stage_words += positions * memory.grad_pitch + 4;  // products of 16 channels read on where there are fewer
-  const int sums = kConvWarps * (16 * conv_columns(words) + 8 * words);
+  const int sums = kConvWarps * (group_channels * conv_columns(words) + 8 * words);
   memory.bytes = sizeof(std::uint32_t) * static_cast<std::size_t>(std::max(stages * shape.stage_words, sums));
   return memory;
 }
