@@ -100,7 +100,6 @@ Tensors2 conv_bn_act_forward_kernel(const Tensor& x, const Tensor& weight, const
   const Operands operands(x, weight, bn_weight, bn_bias, statistics.value_or(batch_statistics));
   const Window window = window_of(weight, stride, padding, dilation);
   run(plan_conv_bn_act, forward_arguments(operands, window, activation, eps, training, y), x);
-  if (training) to_unbiased(batch_statistics.select(0, 2), y.numel() / y.size(1));
   return outputs;
 }
 

@@ -24,7 +24,7 @@ struct ConvBnActArguments {
   /// Training: written, the batch's mean and 1/sqrt(var + eps) (biased variance). Eval: read, the running ones.
   ChannelVector mean;      ///< [M]
   ChannelVector invstd;    ///< [M]
-  ChannelVector variance;  ///< [M] training: written, the biased variance (for running statistics); may be empty
+  ChannelVector variance;  ///< [M] training: written, the unbiased variance (for running statistics); may be empty
   TensorView y;            ///< [N, M, OH, OW]
 };
 

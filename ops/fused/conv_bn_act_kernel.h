@@ -208,7 +208,7 @@ FUSEDSC_DEVICE void conv_statistics(const ConvStatisticsParameters& p) {
   double sum = 0, squares = 0, pivot = 0;
   if (exists) {
     const float* from = static_cast<const float*>(p.partials) + channel;
-    pivot = from[0];
+    pivot = p.splits > 0 ? from[0] : 0;
 #pragma unroll 4
     for (int split = lane; split < p.splits; split += 32) {
       const float* row = from + static_cast<std::int64_t>(split) * 3 * p.channels;
@@ -221,10 +221,11 @@ FUSEDSC_DEVICE void conv_statistics(const ConvStatisticsParameters& p) {
   squares = wave_sum(squares, 32);
   if (!exists || lane != 0) return;
   const double distance = sum / p.count, m2 = squares - sum * distance;
-  const double variance = propagating_max(m2, 0.0) / p.count;
+  const double deviations = propagating_max(m2, 0.0);
   static_cast<float*>(p.mean)[channel] = static_cast<float>(pivot + distance);
-  static_cast<float*>(p.invstd)[channel] = static_cast<float>(1 / sqrt(variance + p.eps));
-  if (p.variance != nullptr) static_cast<float*>(p.variance)[channel] = static_cast<float>(variance);
+  static_cast<float*>(p.invstd)[channel] = static_cast<float>(1 / sqrt(deviations / p.count + p.eps));
+  if (p.variance == nullptr) return;
+  static_cast<float*>(p.variance)[channel] = static_cast<float>(deviations / (p.count > 1 ? p.count - 1 : 1));
 }
 
 }  // namespace fusedsc::gpu
