@@ -22,14 +22,14 @@ struct ConvProduct {
   static constexpr int kLaneChannels = 2 * kTiles;
 
   std::uint32_t filters[kTiles][kWords];
-  PatchReader<kWords, kStep> patches;
+  PatchReader<kWords, kStep, false> patches;
 
-  FUSEDSC_DEVICE ConvProduct(const ConvShape& p, int group) : patches(p, T()) {
+  FUSEDSC_DEVICE ConvProduct(const ConvShape& p, int group) : patches(p, 0, T()) {
     const int column = thread_index() % 32 / 4;
 #pragma unroll
     for (int j = 0; j < kTiles; ++j) {
       const int channel = group * 8 * kTiles + column / 2 * kLaneChannels + 2 * j + column % 2;
-      read_filter<T>(p, channel, filters[j]);
+      read_filter<T>(p, channel, 0, filters[j]);
     }
   }
 
@@ -132,10 +132,10 @@ FUSEDSC_DEVICE void conv_forward(const ConvForwardParameters& parameters) {
       p, [&](std::uint32_t* stage, const ConvTile& tile) { start_input_rows<T>(p, tile, stage); },
       [&](const std::uint32_t* stage, const ConvTile& tile) {
         T* tile_to = elements_of<T>(parameters.y) + parameters.y.offset(tile.image, channel, tile.row, position);
-        turn.for_products(p, tile, [&](int row, int product_of_row, int) {
+        turn.for_products(p, tile, [&](const ConvTurn::Place& place) {
           std::uint32_t x[2][kWords];
-          product.patches.read(p, stage, row, product_of_row, x);
-          const int columns = p.output_width - 16 * product_of_row;
+          product.patches.read(stage + place.words, x);
+          const int columns = place.product == p.partial_product ? p.partial_columns : 16;
           float sums[2][kChannels];
           if constexpr (kStatistics) {
             if (moments.count == 0) {
@@ -150,11 +150,11 @@ FUSEDSC_DEVICE void conv_forward(const ConvForwardParameters& parameters) {
               }
             }
             moments.add(sums);
-            moments.count += least(columns, 16);
+            moments.count += columns;
           } else {
             const float zeros[2][kChannels] = {};
             product.multiply(x, zeros, sums);
-            T* to = tile_to + row * parameters.y.row + 16 * product_of_row * parameters.y.column;
+            T* to = tile_to + place.row * parameters.y.row + 16 * place.product * parameters.y.column;
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
 #pragma unroll

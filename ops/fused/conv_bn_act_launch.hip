@@ -14,10 +14,10 @@ namespace {
 constexpr const char* kName = "conv_bn_act";
 
 /// Tiles on their way at a time, and blocks that shall fit a multiprocessor. Kernels for larger windows have more in
-/// their registers, and so has the backward one where it knows less.
+/// their registers, and so has the backward one where groups of channels are too few to share work.
 constexpr int kForwardStages = 2, kBackwardStages = 2, kBlocks = 2;
 constexpr int forward_blocks(int words) { return words > 4 ? 1 : kBlocks; }
-constexpr int backward_blocks(int words, int step) { return words > 4 || (words == 4 && step == 0) ? 1 : kBlocks; }
+constexpr int backward_blocks(int words, int squares) { return words > 4 || (words == 4 && squares > 1) ? 1 : kBlocks; }
 
 template <class T, int kWords, int kStep, int kTiles, bool kStatistics>
 FUSEDSC_KERNEL(kConvThreads, forward_blocks(kWords))
@@ -25,10 +25,10 @@ conv_forward_kernel(ConvForwardParameters parameters) {
   conv_forward<T, kWords, kStep, kTiles, kForwardStages, kStatistics>(parameters);
 }
 
-template <class T, int kWords, int kStep>
-FUSEDSC_KERNEL(kConvThreads, backward_blocks(kWords, kStep))
+template <class T, int kWords, int kStep, int kSquares>
+FUSEDSC_KERNEL(kConvThreads, backward_blocks(kWords, kSquares))
 conv_backward_kernel(ConvBackwardParameters parameters) {
-  ConvBackward<T, kWords, kStep, kBackwardStages>::run(parameters);
+  ConvBackward<T, kWords, kStep, kBackwardStages, kSquares>::run(parameters);
 }
 
 /// T only keeps the kernels of several files apart.
@@ -37,6 +37,13 @@ FUSEDSC_KERNEL(kConvThreads, 1)
 conv_statistics_kernel(ConvStatisticsParameters parameters) {
   wait_for_previous_kernel();
   conv_statistics(parameters);
+}
+
+template <class T>
+FUSEDSC_KERNEL(kConvSumThreads, 1)
+conv_sum_kernel(ConvSumParameters parameters) {
+  wait_for_previous_kernel();
+  conv_sum(parameters);
 }
 
 template <class T>
@@ -89,26 +96,37 @@ const ForwardInstance kForwardInstances[] = {
 
 struct BackwardInstance {
   DataType dtype;
-  int words, step;
+  int words, step, squares;
   void (*sums)(ConvBackwardParameters);
   void (*gradient)(ConvGradientParameters);
 };
 
-template <class T, int kWords, int kStep>
+template <class T, int kWords, int kStep, int kSquares>
 constexpr BackwardInstance backward(DataType dtype) {
-  BackwardInstance instance{dtype, kWords, kStep, nullptr, nullptr};
+  BackwardInstance instance{dtype, kWords, kStep, kSquares, nullptr, nullptr};
   if constexpr (kWaveProducts) {
-    instance.sums = conv_backward_kernel<T, kWords, kStep>;
+    instance.sums = conv_backward_kernel<T, kWords, kStep, kSquares>;
     instance.gradient = conv_gradient_kernel<T>;
   }
   return instance;
 }
 
+/// Of those whose groups have all of sum X X the one with the least work is taken.
 const BackwardInstance kBackwardInstances[] = {
-    backward<Float16, 4, kImageStep>(DataType::float16),   backward<Float16, 2, 0>(DataType::float16),
-    backward<Float16, 4, 0>(DataType::float16),            backward<Float16, 6, 0>(DataType::float16),
-    backward<BFloat16, 4, kImageStep>(DataType::bfloat16), backward<BFloat16, 2, 0>(DataType::bfloat16),
-    backward<BFloat16, 4, 0>(DataType::bfloat16),          backward<BFloat16, 6, 0>(DataType::bfloat16),
+    backward<Float16, 4, kImageStep, 1>(DataType::float16),
+    backward<Float16, 4, kImageStep, 2>(DataType::float16),
+    backward<Float16, 2, 0, 1>(DataType::float16),
+    backward<Float16, 4, 0, 1>(DataType::float16),
+    backward<Float16, 4, 0, 2>(DataType::float16),
+    backward<Float16, 6, 0, 1>(DataType::float16),
+    backward<Float16, 6, 0, 3>(DataType::float16),
+    backward<BFloat16, 4, kImageStep, 1>(DataType::bfloat16),
+    backward<BFloat16, 4, kImageStep, 2>(DataType::bfloat16),
+    backward<BFloat16, 2, 0, 1>(DataType::bfloat16),
+    backward<BFloat16, 4, 0, 1>(DataType::bfloat16),
+    backward<BFloat16, 4, 0, 2>(DataType::bfloat16),
+    backward<BFloat16, 6, 0, 1>(DataType::bfloat16),
+    backward<BFloat16, 6, 0, 3>(DataType::bfloat16),
 };
 
 // ------------------------------------------------------------------------------------------------------------- tiles
@@ -231,8 +249,11 @@ struct BackwardPass {
   explicit BackwardPass(const ConvBnActBackwardArguments& block) {
     const ConvProblem problem = problem_of(block);
     const int words = patch_words(problem), step = known_step(problem);
+    const std::int64_t groups = (block.grad_y.sizes[1] + kBackwardChannels - 1) / kBackwardChannels;
     for (const BackwardInstance& candidate : kBackwardInstances) {
-      if (candidate.dtype == block.x.dtype && candidate.words == words && candidate.step == step) instance = &candidate;
+      if (candidate.dtype != block.x.dtype || candidate.words != words || candidate.step != step) continue;
+      if (groups * candidate.squares * 2 < words) continue;
+      if (instance == nullptr || candidate.squares < instance->squares) instance = &candidate;
     }
     const auto bytes = [&](int rows) {
       ConvShape shape = conv_shape(problem, rows, kBackwardChannels);
@@ -244,16 +265,24 @@ struct BackwardPass {
   }
 
   ConvBackwardMemory memory_of(ConvShape& shape) const {
-    return conv_backward_memory(shape, kBackwardStages, instance->words, kBackwardChannels);
+    return conv_backward_memory(shape, kBackwardStages, instance->words);
   }
 
-  float* take_partials(const ConvBnActBackwardArguments& block, Arena& arena) const {
-    return arena.take<float>(blocks * conv_partials(instance->words, static_cast<int>(block.grad_y.sizes[1])));
+  int size(const ConvBnActBackwardArguments& block) const {
+    return conv_partials(instance->words, static_cast<int>(block.grad_y.sizes[1]));
+  }
+
+  struct Memory {
+    float* partials;
+    double* sums;
+  };
+  Memory take(const ConvBnActBackwardArguments& block, Arena& arena) const {
+    return {arena.take<float>(blocks * size(block)), arena.take<double>(size(block))};
   }
 
   std::size_t workspace_bytes(const ConvBnActBackwardArguments& block) const {
     Arena measured(nullptr);
-    take_partials(block, measured);
+    take(block, measured);
     return measured.used();
   }
 
@@ -271,23 +300,28 @@ struct BackwardPass {
     p.product_words = 16 * memory.grad_pitch;
     p.copied_positions = 32 / memory.grad_runs;
     p.by_grad_runs = Divisor(static_cast<std::uint32_t>(memory.grad_runs));
-    p.partials = take_partials(block, arena);
+    const auto [partials, sums] = take(block, arena);
+    p.partials = partials;
     launch(kName, instance->sums, blocks, kConvThreads, memory.bytes, execution.stream, p);
 
+    ConvSumParameters sum{partials, static_cast<int>(blocks), size(block), sums};
+    launch_following(kName, conv_sum_kernel<Float16>, (sum.size + 31) / 32, kConvSumThreads, execution.stream, sum,
+                     sizeof(double) * kConvSumThreads);
     ConvGradientParameters gradient;
-    gradient.partials = p.partials;
-    gradient.splits = static_cast<int>(blocks);
+    gradient.sums = sums;
     gradient.channels = p.shape.channels;
     gradient.words = instance->words;
     gradient.inverse_count = block.training ? 1 / positions_of(block.grad_y) : 0;
     gradient.bn_weight = block.bn_weight.data;
+    gradient.mean = block.mean.data;
     gradient.invstd = block.invstd.data;
-    if (block.grad_weight) place_factors(problem, block.grad_weight.strides, gradient.elements);
+    gradient.weight = block.weight;
+    place_factors(problem, block.weight.strides, gradient.elements);
+    place_factors(problem, block.grad_weight.strides, gradient.grad_elements);
     gradient.grad_weight = block.grad_weight;
     gradient.grad_bn_weight = block.grad_bn_weight.data;
     gradient.grad_bn_bias = block.grad_bn_bias.data;
-    launch_following(kName, instance->gradient, p.shape.channels, kConvGradientThreads, execution.stream, gradient,
-                     sizeof(double) * kConvGradientThreads);
+    launch_following(kName, instance->gradient, p.shape.channels, kConvGradientThreads, execution.stream, gradient);
   }
 };
 

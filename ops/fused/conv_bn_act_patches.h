@@ -38,8 +38,10 @@ struct ConvShape {
   int tile_rows = 1, input_rows = 1;    ///< of a tile
   int row_tiles = 1;                    ///< products, of 16 positions each, in a row of the output
   int row_runs = 1;                     ///< copies, of 16 bytes each, in a row of x
-  int row_words = 0;                    ///< in block memory, between the rows of x under two rows of the output
-  int turn_rows = 0, turn_products = 0; ///< from a product to the next of the same warp
+  int row_words = 0, product_words = 0;  ///< of block memory, from the patches of a row, or product, to the next's
+  int turn_rows = 0, turn_products = 0, turn_words = 0;  ///< from a product to the next of the same warp
+  int wrap_words = 0;                                    ///< more, where that is in the next row
+  int partial_product = 0, partial_columns = 16;         ///< of a row: which has fewer positions, if any, and how many
   bool backwards = false;               ///< the last tile comes first, as it may still be in a cache
   int pitch = 0, gap = 0;               ///< of a row in block memory and of the zeros before it, in words
   int first_word = 0, position_step = 0;  ///< where the patches of a row begin, and how far apart they lie
@@ -81,18 +83,27 @@ struct ConvTurn {
     for (; product >= p.row_tiles; product -= p.row_tiles) ++row;
   }
 
-  /// Calls multiply(row of the tile, product of the row, product of the tile) for the warp's products.
+  struct Place {
+    int row, product;  ///< of the tile, of the row
+    int index;         ///< of all products of the tile
+    int words;         ///< from the tile's first position in block memory
+  };
+
+  /// Calls multiply(place) for the warp's products.
   template <class Multiply>
   FUSEDSC_DEVICE void for_products(const ConvShape& p, const ConvTile& tile, const Multiply& multiply) const {
     const int end = group < p.groups ? least(p.tile_rows, p.output_height - tile.row) * p.row_tiles : 0;
-    int row_now = row, product_now = product;
-    for (int i = first; i < end; i += p.group_warps) {
-      multiply(row_now, product_now, i);
-      row_now += p.turn_rows;
-      product_now += p.turn_products;
-      if (product_now >= p.row_tiles) {
-        product_now -= p.row_tiles;
-        ++row_now;
+    Place place{row, product, first, row * p.row_words + product * p.product_words};
+    while (place.index < end) {
+      multiply(place);
+      place.index += p.group_warps;
+      place.row += p.turn_rows;
+      place.product += p.turn_products;
+      place.words += p.turn_words;
+      if (place.product >= p.row_tiles) {
+        place.product -= p.row_tiles;
+        place.words += p.wrap_words;
+        ++place.row;
       }
     }
   }
@@ -120,40 +131,38 @@ FUSEDSC_DEVICE void start_input_rows(const ConvShape& p, const ConvTile& tile, s
   }
 }
 
-/// Reads a lane's words of patches. Of images (kImageStep), only the last word has anything masked, and where the lane's
-/// would be the last of all, it has a 1 instead: sums over positions come out of products with it.
-template <int kWords, int kStep>
+/// Reads a lane's words of patches. Those of images (kImageStep) have anything masked in the last of all only. kOnes: the
+/// place behind the last element has a 1, with which sums over positions come out of products; and words are read from
+/// word `first` on, in a circle (an even number).
+template <int kWords, int kStep, bool kOnes>
 struct PatchReader {
   static constexpr bool kIsImage = kStep > 0;
   int places[kWords];  ///< in bytes
-  std::uint32_t masks[kWords];
-  std::uint32_t one = 0;
+  std::uint32_t masks[kWords], ones[kWords];
   int step;
 
   template <class T>
-  FUSEDSC_DEVICE PatchReader(const ConvShape& p, T) : step(kIsImage ? kStep : p.position_step) {
+  FUSEDSC_DEVICE PatchReader(const ConvShape& p, int first, T) : step(kIsImage ? kStep : p.position_step) {
     const int lane = thread_index() % 32;
 #pragma unroll
     for (int r = 0; r < kWords; ++r) {
-      places[r] = 4 * (p.first_word + lane / 4 * step + p.patch.places[4 * r + lane % 4]);
-      masks[r] = p.patch.masks[4 * r + lane % 4];
+      const int word = (first + r) % kWords;
+      places[r] = 4 * (p.first_word + lane / 4 * step + p.patch.places[4 * word + lane % 4]);
+      masks[r] = p.patch.masks[4 * word + lane % 4];
+      ones[r] = kOnes && word == kWords - 1 && lane % 4 == 3 ? to_bits(1, 0, T()) : 0u;
     }
-    if (kIsImage && lane % 4 == 3) one = to_bits(1, 0, T());
   }
 
-  /// Of positions lane / 4 and lane / 4 + 8 of a product of a row of a tile in `stage`.
-  FUSEDSC_DEVICE void read(const ConvShape& p, const std::uint32_t* stage, int row, int product,
-                           std::uint32_t (&to)[2][kWords]) const {
-    const int own_step = kIsImage ? kStep : step;
-    const char* begin = reinterpret_cast<const char*>(stage + row * p.row_words + product * (16 * own_step));
+  /// Of positions lane / 4 and lane / 4 + 8 of the product whose patches begin at `from`.
+  FUSEDSC_DEVICE void read(const std::uint32_t* from, std::uint32_t (&to)[2][kWords]) const {
 #pragma unroll
     for (int r = 0; r < kWords; ++r) {
-      const auto* from = reinterpret_cast<const std::uint32_t*>(begin + places[r]);
+      const auto* own = reinterpret_cast<const std::uint32_t*>(reinterpret_cast<const char*>(from) + places[r]);
+      const bool may_be_last = kOnes ? r % 2 == 1 : r + 1 == kWords;
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        to[h][r] = from[h * 8 * own_step];
-        if (!kIsImage) to[h][r] &= masks[r];
-        else if (r + 1 == kWords) to[h][r] = (to[h][r] & masks[r]) | one;
+        to[h][r] = own[h * 8 * (kIsImage ? kStep : step)];
+        if (!kIsImage || may_be_last) to[h][r] = (to[h][r] & masks[r]) | ones[r];
       }
     }
   }
@@ -161,14 +170,14 @@ struct PatchReader {
 
 /// The factors of a lane's words: of filter `channel`, zero where there is none.
 template <class T, int kWords>
-FUSEDSC_DEVICE void read_filter(const ConvShape& p, int channel, std::uint32_t (&to)[kWords]) {
+FUSEDSC_DEVICE void read_filter(const ConvShape& p, int channel, int first, std::uint32_t (&to)[kWords]) {
   const T* filter = elements_of<T>(p.weight) + channel * p.weight.image;
 #pragma unroll
   for (int r = 0; r < kWords; ++r) {
     to[r] = 0;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int element = p.patch.elements[8 * r + thread_index() % 4 * 2 + half];
+      const int element = p.patch.elements[8 * ((first + r) % kWords) + thread_index() % 4 * 2 + half];
       if (element >= 0 && channel < p.channels) to[r] |= std::uint32_t{filter[element].bits} << 16 * half;
     }
   }

@@ -14,7 +14,7 @@ struct ConvProblem {
   Window window;
 };
 
-/// Words that a lane has of a patch: 2, 4 or 6; more than kMostPatchWords, if there is no kernel for it.
+/// Words that a lane has of a patch, and of a 1 behind it: 2, 4 or 6; more, if there is no kernel for it.
 int patch_words(const ConvProblem& problem);
 
 /// Empty if the kernels can run the problem, else the reason why not.
@@ -38,6 +38,6 @@ struct ConvBackwardMemory {
   int grad_runs, grad_pitch, grad_begin;
   std::size_t bytes;
 };
-ConvBackwardMemory conv_backward_memory(ConvShape& shape, int stages, int words, int group_channels);
+ConvBackwardMemory conv_backward_memory(ConvShape& shape, int stages, int words);
 
 }  // namespace fusedsc::gpu

@@ -56,8 +56,8 @@ bool begins_at_runs(const ConstTensorView& tensor) {
 
 int patch_words(const ConvProblem& problem) {
   const std::int64_t words = PatchRow(problem).words * problem.window.kernel[0];
-  if (words > 4 * kMostPatchWords) return kMostPatchWords + 1;
-  return static_cast<int>(divide_up(words, 8)) * 2;
+  if (words + 1 > 4 * kMostPatchWords) return kMostPatchWords + 1;
+  return static_cast<int>(divide_up(words + 1, 8)) * 2;
 }
 
 std::string why_not_patches(const ConvProblem& problem) {
@@ -89,7 +89,7 @@ std::string why_not_patches(const ConvProblem& problem) {
   const std::string too_large = too_large_for_gpu(x.sizes, output.sizes, problem.window);
   if (!too_large.empty()) return too_large;
   ConvShape shape = conv_shape(problem, 1, 16);
-  const std::size_t bytes = conv_backward_memory(shape, kMostStages, patch_words(problem), 16).bytes;
+  const std::size_t bytes = conv_backward_memory(shape, kMostStages, patch_words(problem)).bytes;
   if (bytes > kBlockMemoryLimit) return "rows of x are too long for block memory";
   return "";
 }
@@ -153,6 +153,11 @@ ConvShape conv_shape(const ConvProblem& problem, int tile_rows, int group_channe
   shape.row_words = shape.stride_height * shape.pitch;
   shape.turn_rows = shape.group_warps / std::max(shape.row_tiles, 1);
   shape.turn_products = shape.group_warps % std::max(shape.row_tiles, 1);
+  shape.product_words = 16 * shape.position_step;
+  shape.turn_words = shape.turn_rows * shape.row_words + shape.turn_products * shape.product_words;
+  shape.wrap_words = shape.row_words - shape.row_tiles * shape.product_words;
+  shape.partial_product = width % 16 == 0 ? -1 : shape.row_tiles - 1;
+  shape.partial_columns = static_cast<int>(width % 16);
 
   const std::int64_t image_tiles = divide_up(height, tile_rows);
   shape.tiles = static_cast<std::uint32_t>(problem.output.sizes[0] * image_tiles);
@@ -175,14 +180,14 @@ std::size_t conv_forward_bytes(const ConvShape& shape, int stages, int group_cha
   return std::max(4 * static_cast<std::size_t>(stages) * static_cast<std::size_t>(shape.stage_words), moments);
 }
 
-ConvBackwardMemory conv_backward_memory(ConvShape& shape, int stages, int words, int group_channels) {
+ConvBackwardMemory conv_backward_memory(ConvShape& shape, int stages, int words) {
   ConvBackwardMemory memory;
   memory.grad_runs = shape.channels / 8;
   memory.grad_pitch = 4 * (memory.grad_runs | 1);
   memory.grad_begin = shape.stage_words;
   const int positions = shape.tile_rows * shape.row_tiles * 16;
   shape.stage_words += positions * memory.grad_pitch + 4;  // products of 16 channels read on where there are fewer
-  const int sums = kConvWarps * (group_channels * conv_columns(words) + 8 * words);
+  const int sums = conv_partials(words, 16 * shape.groups);
   memory.bytes = sizeof(std::uint32_t) * static_cast<std::size_t>(std::max(stages * shape.stage_words, sums));
   return memory;
 }
