@@ -8,6 +8,7 @@
 #include "fusedsc/common/status.h"
 #include "fusedsc/forward/depthwise.h"
 #include "fusedsc/forward/pointwise.h"
+#include "fusedsc/fused/conv_bn_act.h"
 
 namespace fusedsc::aten {
 namespace {
@@ -61,6 +62,20 @@ SymSizes symbolic(const Sizes& sizes) { return {sizes[0], sizes[1], sizes[2], si
 c10::SymInt output_size(const c10::SymInt& input, std::int64_t padding, std::int64_t kernel, std::int64_t stride,
                         std::int64_t dilation) {
   return (input + (padding - dilation * (kernel - 1) - 1)) / stride + 1;
+}
+
+/// Those of a convolution whose channels fit; nothing where the window does not.
+std::optional<SymSizes> symbolic_output_sizes(c10::SymIntArrayRef x, c10::SymIntArrayRef weight, const Window& window) {
+  const auto& [kernel, stride, dilation, padding] = window;
+  const auto positive = [](const std::array<std::int64_t, 2>& pair) { return pair[0] > 0 && pair[1] > 0; };
+  if (!positive(kernel) || !positive(stride) || !positive(dilation) ||
+      std::min({padding.left, padding.right, padding.top, padding.bottom}) < 0) {
+    return std::nullopt;
+  }
+  const auto height = output_size(x[2], padding.top + padding.bottom, kernel[0], stride[0], dilation[0]);
+  const auto width = output_size(x[3], padding.left + padding.right, kernel[1], stride[1], dilation[1]);
+  if (height <= 0 || width <= 0) return std::nullopt;
+  return SymSizes{x[0], weight[0], height, width};
 }
 
 }  // namespace
@@ -125,16 +140,20 @@ Window window_of(const at::Tensor& weight, at::IntArrayRef stride, at::IntArrayR
 
 SymSizes depthwise_output_sizes(c10::SymIntArrayRef x, c10::SymIntArrayRef weight, const Window& window) {
   if (!is_concrete(x) || !is_concrete(weight)) {
-    const auto& [kernel, stride, dilation, padding] = window;
-    const auto positive = [](const std::array<std::int64_t, 2>& pair) { return pair[0] > 0 && pair[1] > 0; };
-    if (positive(kernel) && positive(stride) && positive(dilation) && x[1] > 0 && weight[1] == 1 &&
-        weight[0] % x[1] == 0 && std::min({padding.left, padding.right, padding.top, padding.bottom}) >= 0) {
-      const auto height = output_size(x[2], padding.top + padding.bottom, kernel[0], stride[0], dilation[0]);
-      const auto width = output_size(x[3], padding.left + padding.right, kernel[1], stride[1], dilation[1]);
-      if (height > 0 && width > 0) return {x[0], weight[0], height, width};
+    if (x[1] > 0 && weight[1] == 1 && weight[0] % x[1] == 0) {
+      if (const auto sizes = symbolic_output_sizes(x, weight, window)) return *sizes;
     }
   }
   return symbolic(fusedsc::depthwise_output_sizes(concrete(x), concrete(weight), window));
+}
+
+SymSizes conv_output_sizes(c10::SymIntArrayRef x, c10::SymIntArrayRef weight, const Window& window) {
+  if (!is_concrete(x) || !is_concrete(weight)) {
+    if (x[1] > 0 && weight[1] == x[1]) {
+      if (const auto sizes = symbolic_output_sizes(x, weight, window)) return *sizes;
+    }
+  }
+  return symbolic(fusedsc::conv_output_sizes(concrete(x), concrete(weight), window));
 }
 
 SymSizes pointwise_output_sizes(c10::SymIntArrayRef x, c10::SymIntArrayRef weight, std::int64_t groups) {

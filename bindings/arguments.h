@@ -38,6 +38,7 @@ Window window_of(const at::Tensor& weight, at::IntArrayRef stride, at::IntArrayR
 
 /// The sizes of a convolution's result; what does not fit is said by the library's functions of these names.
 SymSizes depthwise_output_sizes(c10::SymIntArrayRef x, c10::SymIntArrayRef weight, const Window& window);
+SymSizes conv_output_sizes(c10::SymIntArrayRef x, c10::SymIntArrayRef weight, const Window& window);
 SymSizes pointwise_output_sizes(c10::SymIntArrayRef x, c10::SymIntArrayRef weight, std::int64_t groups);
 
 /// Uninitialised: dtype, device and memory format of `x` (dense, as its strides suggest).

@@ -72,6 +72,17 @@ Tensor dsc_block_autocast(const Tensor& x, const Tensor& dw_weight, const Option
 }
 
 template <at::DeviceType device>
+Tensor conv_bn_act_autocast(const Tensor& x, const Tensor& weight, const OptionalTensor& bn_weight,
+                            const OptionalTensor& bn_bias, const OptionalTensor& running_mean,
+                            const OptionalTensor& running_var, bool training, std::optional<double> momentum,
+                            const OptionalTensor& num_batches_tracked, double eps, std::string_view activation,
+                            IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation) {
+  const Autocast<device> cast;
+  return conv_bn_act(cast(x), cast(weight), bn_weight, bn_bias, running_mean, running_var, training, momentum,
+                     num_batches_tracked, eps, activation, stride, padding, dilation);
+}
+
+template <at::DeviceType device>
 Tensor inverted_residual_autocast(const Tensor& x, const OptionalTensor& expand_weight,
                                   const TensorOptionals& expand_bn, const Tensor& dw_weight,
                                   const TensorOptionals& dw_bn, const Tensor& project_weight,
@@ -90,6 +101,7 @@ void register_casts(torch::Library& m) {
   m.impl("depthwise_conv2d", depthwise_conv2d_autocast<device>);
   m.impl("pointwise_conv2d", pointwise_conv2d_autocast<device>);
   m.impl("dsc_block", dsc_block_autocast<device>);
+  m.impl("conv_bn_act", conv_bn_act_autocast<device>);
   m.impl("inverted_residual", inverted_residual_autocast<device>);
 }
 

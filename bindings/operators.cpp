@@ -72,6 +72,31 @@ Tensors7 dsc_block_backward(const Tensor& grad_y, const Tensor& x, const Tensor&
                                   output_mask);
 }
 
+Tensor conv_bn_act(const Tensor& x, const Tensor& weight, const OptionalTensor& bn_weight,
+                   const OptionalTensor& bn_bias, const OptionalTensor& running_mean,
+                   const OptionalTensor& running_var, bool training, std::optional<double> momentum,
+                   const OptionalTensor& num_batches_tracked, double eps, std::string_view activation,
+                   IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation) {
+  return call<conv_bn_act>("fusedsc::conv_bn_act", x, weight, bn_weight, bn_bias, running_mean, running_var, training,
+                           momentum, num_batches_tracked, eps, activation, stride, padding, dilation);
+}
+
+Tensors2 conv_bn_act_forward(const Tensor& x, const Tensor& weight, const OptionalTensor& bn_weight,
+                             const OptionalTensor& bn_bias, const OptionalTensor& statistics, double eps,
+                             std::string_view activation, IntArrayRef stride, IntArrayRef padding,
+                             IntArrayRef dilation) {
+  return call<conv_bn_act_forward>("fusedsc::_conv_bn_act_forward", x, weight, bn_weight, bn_bias, statistics, eps,
+                                   activation, stride, padding, dilation);
+}
+
+Tensors4 conv_bn_act_backward(const Tensor& grad_y, const Tensor& x, const Tensor& weight,
+                              const OptionalTensor& bn_weight, const OptionalTensor& bn_bias, const Tensor& statistics,
+                              bool training, std::string_view activation, IntArrayRef stride, IntArrayRef padding,
+                              IntArrayRef dilation, std::array<bool, 4> output_mask) {
+  return call<conv_bn_act_backward>("fusedsc::_conv_bn_act_backward", grad_y, x, weight, bn_weight, bn_bias, statistics,
+                                    training, activation, stride, padding, dilation, output_mask);
+}
+
 Tensor inverted_residual(const Tensor& x, const OptionalTensor& expand_weight, const TensorOptionals& expand_bn,
                          const Tensor& dw_weight, const TensorOptionals& dw_bn, const Tensor& project_weight,
                          const TensorOptionals& project_bn, bool training, std::optional<at::ArrayRef<double>> momentum,

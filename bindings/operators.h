@@ -32,6 +32,13 @@ Tensor dsc_block(const Tensor& x, const Tensor& dw_weight, const OptionalTensor&
                  double eps = 1e-5, std::string_view activation = "relu6", IntArrayRef stride = 1,
                  IntArrayRef padding = 1, IntArrayRef dilation = 1, std::optional<bool> recompute = {});
 
+Tensor conv_bn_act(const Tensor& x, const Tensor& weight, const OptionalTensor& bn_weight,
+                   const OptionalTensor& bn_bias, const OptionalTensor& running_mean,
+                   const OptionalTensor& running_var, bool training, std::optional<double> momentum = 0.1,
+                   const OptionalTensor& num_batches_tracked = {}, double eps = 1e-5,
+                   std::string_view activation = "relu6", IntArrayRef stride = 1, IntArrayRef padding = 0,
+                   IntArrayRef dilation = 1);
+
 Tensor inverted_residual(const Tensor& x, const OptionalTensor& expand_weight, const TensorOptionals& expand_bn,
                          const Tensor& dw_weight, const TensorOptionals& dw_bn, const Tensor& project_weight,
                          const TensorOptionals& project_bn, bool training, std::optional<at::ArrayRef<double>> momentum,
@@ -39,11 +46,13 @@ Tensor inverted_residual(const Tensor& x, const OptionalTensor& expand_weight, c
                          IntArrayRef padding = 1, IntArrayRef dilation = 1, bool residual = false,
                          std::optional<bool> recompute = {});
 
-// What the four are made of.
+// What they are made of.
 
 std::vector<Tensor> cast(at::TensorList tensors, at::ScalarType dtype);
 
+using Tensors2 = std::tuple<Tensor, Tensor>;
 using Tensors3 = std::tuple<Tensor, Tensor, Tensor>;
+using Tensors4 = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 using Tensors5 = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
 using Tensors7 = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 using Tensors10 = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
@@ -66,6 +75,16 @@ Tensors7 dsc_block_backward(const Tensor& grad_y, const Tensor& x, const Tensor&
                             const Tensor& d, bool training, std::string_view activation, IntArrayRef stride,
                             IntArrayRef padding, IntArrayRef dilation, std::optional<bool> recompute,
                             std::array<bool, 7> output_mask);
+
+Tensors2 conv_bn_act_forward(const Tensor& x, const Tensor& weight, const OptionalTensor& bn_weight,
+                             const OptionalTensor& bn_bias, const OptionalTensor& statistics, double eps,
+                             std::string_view activation, IntArrayRef stride, IntArrayRef padding,
+                             IntArrayRef dilation);
+
+Tensors4 conv_bn_act_backward(const Tensor& grad_y, const Tensor& x, const Tensor& weight,
+                              const OptionalTensor& bn_weight, const OptionalTensor& bn_bias, const Tensor& statistics,
+                              bool training, std::string_view activation, IntArrayRef stride, IntArrayRef padding,
+                              IntArrayRef dilation, std::array<bool, 4> output_mask);
 
 Tensors5 inverted_residual_forward(const Tensor& x, const OptionalTensor& expand_weight, const Tensor& dw_weight,
                                    const Tensor& project_weight, const TensorOptionals& bn_parameters,

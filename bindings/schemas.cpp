@@ -34,6 +34,16 @@ TORCH_LIBRARY(fusedsc, m) {
       "Tensor grad_dw_weight, Tensor grad_dw_bias, Tensor grad_bn_weight, Tensor grad_bn_bias, "
       "Tensor grad_pw_weight, Tensor grad_pw_bias)");
 
+  def("conv_bn_act(Tensor x, Tensor weight, Tensor? bn_weight, Tensor? bn_bias, Tensor(a!)? running_mean, "
+      "Tensor(b!)? running_var, *, bool training, float? momentum=0.1, Tensor(c!)? num_batches_tracked=None, "
+      "float eps=1e-05, str activation=\"relu6\", int[2] stride=1, int[4] padding=0, int[2] dilation=1) -> Tensor");
+  // `statistics` as above.
+  def("_conv_bn_act_forward(Tensor x, Tensor weight, Tensor? bn_weight, Tensor? bn_bias, Tensor? statistics, float eps, "
+      "str activation, int[2] stride, int[4] padding, int[2] dilation) -> (Tensor y, Tensor statistics)");
+  def("_conv_bn_act_backward(Tensor grad_y, Tensor x, Tensor weight, Tensor? bn_weight, Tensor? bn_bias, "
+      "Tensor statistics, bool training, str activation, int[2] stride, int[4] padding, int[2] dilation, "
+      "bool[4] output_mask) -> (Tensor grad_x, Tensor grad_weight, Tensor grad_bn_weight, Tensor grad_bn_bias)");
+
   // Each `*_bn` is [weight, bias, running_mean, running_var, num_batches_tracked]; `momentum` and `eps` are one number,
   // or one per BatchNorm in the order expand, dw, project.
   def("inverted_residual(Tensor x, Tensor? expand_weight, Tensor(a!)?[] expand_bn, Tensor dw_weight, "
@@ -67,6 +77,10 @@ TORCH_LIBRARY(fusedsc, m) {
       "Tensor? running_var, Tensor pw_weight, *, Tensor? dw_bias=None, Tensor? pw_bias=None, bool training, "
       "float? momentum=0.1, Tensor? num_batches_tracked=None, float eps=1e-05, str activation=\"relu6\", "
       "int[2] stride=1, int[4] padding=1, int[2] dilation=1, bool? recompute=None) "
+      "-> (str[] direction, str[] implementation, str[] why_not)");
+  def("_explain_conv_bn_act(Tensor x, Tensor weight, Tensor? bn_weight, Tensor? bn_bias, Tensor? running_mean, "
+      "Tensor? running_var, *, bool training, float? momentum=0.1, Tensor? num_batches_tracked=None, "
+      "float eps=1e-05, str activation=\"relu6\", int[2] stride=1, int[4] padding=0, int[2] dilation=1) "
       "-> (str[] direction, str[] implementation, str[] why_not)");
   def("_explain_inverted_residual(Tensor x, Tensor? expand_weight, Tensor?[] expand_bn, Tensor dw_weight, "
       "Tensor?[] dw_bn, Tensor project_weight, Tensor?[] project_bn, *, bool training, float[]? momentum, "

@@ -46,6 +46,24 @@ Tensor dsc_block_composite(const Tensor& x, const Tensor& dw_weight, const Optio
   return y;
 }
 
+Tensor conv_bn_act_composite(const Tensor& x, const Tensor& weight, const OptionalTensor& bn_weight,
+                             const OptionalTensor& bn_bias, const OptionalTensor& running_mean,
+                             const OptionalTensor& running_var, bool training, std::optional<double> momentum,
+                             const OptionalTensor& num_batches_tracked, double eps, std::string_view activation,
+                             IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation) {
+  check_activation("x", x);
+  check_weight("weight", weight, x);
+  const RunningStatistics running{running_mean, running_var, num_batches_tracked};
+  running.check(x, weight.sym_size(0), training, momentum);
+
+  OptionalTensor statistics;  // as above
+  if (!training && running.mean) statistics = running.to_statistics(eps, accumulation_type(x.scalar_type()));
+  const auto [y, batch_statistics] = conv_bn_act_forward(x, weight, bn_weight, bn_bias, statistics, eps, activation,
+                                                         stride, padding, dilation);
+  if (training) update_running(RunningUpdate{running, batch_statistics, momentum}, x.sym_numel() == 0);
+  return y;
+}
+
 /// [weight, bias, running_mean, running_var, num_batches_tracked], as the schema passes one BatchNorm.
 struct BatchNorm {
   OptionalTensor weight, bias;
@@ -123,6 +141,7 @@ Tensor inverted_residual_composite(const Tensor& x, const OptionalTensor& expand
 
 TORCH_LIBRARY_IMPL(fusedsc, CompositeImplicitAutograd, m) {
   m.impl("dsc_block", dsc_block_composite);
+  m.impl("conv_bn_act", conv_bn_act_composite);
   m.impl("inverted_residual", inverted_residual_composite);
 }
 

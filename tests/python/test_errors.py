@@ -21,6 +21,11 @@ def dsc(x=(2, 4, 6, 6), dw_weight=(4, 1, 3, 3), bn=(4,), pw_weight=(5, 4, 1, 1),
     return functional.dsc_block, make({**shapes, "pw_weight": pw_weight}, change), {"training": True, **arguments}
 
 
+def conv(x=(2, 3, 6, 6), weight=(8, 3, 3, 3), bn=(8,), change=None, **arguments):
+    shapes = {"x": x, "weight": weight, "bn_weight": bn, "bn_bias": bn, "running_mean": bn, "running_var": bn}
+    return functional.conv_bn_act, make(shapes, change), {"training": True, **arguments}
+
+
 def residual(
     x=(2, 4, 6, 6), expand=(8, 4, 1, 1), dw_weight=(8, 1, 3, 3), project=(4, 8, 1, 1), change=None, **arguments
 ):
@@ -57,6 +62,12 @@ WRONG = [
     (depthwise(weight=(4, 1, 7, 7)), "kernel: .*larger than the padded input of 6"),
     (depthwise(dilation=4), "kernel: .*larger than the padded input of 6"),
     (pointwise(weight=(5, 3, 1, 1)), "weight|channels"),
+    (conv(x=(3, 6, 6)), r"x: its sizes are \[3, 6, 6\]; give four"),
+    (conv(weight=(8, 4, 3, 3)), r"weight: its sizes are \[8, 4, 3, 3\], but must be \[8, 3, 3, 3\], for the 3 channels"),
+    (conv(bn=(7,)), r"bn_weight: its sizes are \[7\]; give one number per channel, \[8\]|running_mean"),
+    (conv(weight=(8, 3, 7, 7)), "kernel: .*larger than the padded input of 6"),
+    (conv(x=(1, 3, 3, 3)), "x: expected more than 1 value per channel when training"),
+    (conv(activation="tanh"), "activation"),
     (pointwise(weight=(5, 4, 3, 3)), "weight"),
     (pointwise(weight=(5, 2, 1, 1), groups=2), "groups|weight"),
     (pointwise(groups=0), "groups"),

@@ -31,10 +31,15 @@ class Operator:
         self.weights = {
             "depthwise_conv2d": [rand(16, 1, 3, 3)],
             "pointwise_conv2d": [rand(24, 16, 1, 1)],
+            "conv_bn_act": [rand(24, 16, 3, 3)],
             "dsc_block": [rand(16, 1, 3, 3), rand(24, 16, 1, 1)],
             "inverted_residual": [rand(32, 16, 1, 1), rand(32, 1, 3, 3), rand(16, 32, 1, 1)],
         }[name]
-        self.norms = {"dsc_block": [norm(16)], "inverted_residual": [norm(32), norm(32), norm(16)]}.get(name, [])
+        self.norms = {
+            "conv_bn_act": [norm(24)],
+            "dsc_block": [norm(16)],
+            "inverted_residual": [norm(32), norm(32), norm(16)],
+        }.get(name, [])
         self.buffers = [buffer for bn in self.norms for buffer in bn[2:4]]
         self.leaves = [self.x, *self.weights, *(parameter for bn in self.norms for parameter in bn[:2])]
         self.call = getattr(self, name)
@@ -44,6 +49,9 @@ class Operator:
 
     def pointwise_conv2d(self):
         return functional.pointwise_conv2d(self.x, *self.weights)
+
+    def conv_bn_act(self):
+        return functional.conv_bn_act(self.x, *self.weights, *self.norms[0][:4], training=True, padding=1)
 
     def dsc_block(self):
         return functional.dsc_block(self.x, self.weights[0], *self.norms[0][:4], self.weights[1], training=True)
@@ -57,7 +65,7 @@ class Operator:
         return [y.detach(), *torch.autograd.grad(y, self.leaves, y.detach()), *self.buffers]
 
 
-NAMES = ("depthwise_conv2d", "pointwise_conv2d", "dsc_block", "inverted_residual")
+NAMES = ("depthwise_conv2d", "pointwise_conv2d", "conv_bn_act", "dsc_block", "inverted_residual")
 OPERATORS = pytest.mark.parametrize("name", NAMES)
 
 

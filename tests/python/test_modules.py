@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fusedsc.nn import DepthwiseConv2d, DSCBlock, InvertedResidual, PointwiseConv2d
+from fusedsc.nn import ConvBnAct, DepthwiseConv2d, DSCBlock, InvertedResidual, PointwiseConv2d
 
 ACTIVATIONS = {"identity": nn.Identity, "relu": nn.ReLU, "relu6": nn.ReLU6, "silu": nn.SiLU, "hardswish": nn.Hardswish}
 
@@ -52,6 +52,16 @@ def test_depthwise_channels():
 def test_pointwise(groups):
     module = PointwiseConv2d(4, 6, groups=groups, dtype=torch.float64)
     same_numbers(module, nn.Conv2d(4, 6, 1, groups=groups, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_conv_bn_act(training, activation):
+    module = ConvBnAct(4, 6, (3, 2), 2, dilation=(1, 2), activation_layer=ACTIVATIONS[activation]).double()
+    conv = nn.Conv2d(4, 6, (3, 2), 2, (1, 1), (1, 2), bias=False)
+    plain = nn.Sequential(conv, nn.BatchNorm2d(6), ACTIVATIONS[activation]()).double()
+    same_numbers(module.train(training), plain.train(training))
+    same_numbers(module, plain)  # again: the running statistics have moved
 
 
 class PlainDSCBlock(nn.Module):

@@ -70,6 +70,20 @@ def dsc_calls(layout):
             )
 
 
+def conv_bn_act_calls(layout):
+    x, weight, gamma, beta = rand(2, 3, 6, 7, layout=layout), rand(5, 3, 3, 3, layout=layout), vector(5), vector(5)
+    for given in (None, torch.rand(2, 5, dtype=torch.float64)):
+        core = (x, weight, gamma, beta, given, 1e-5, "silu", *GEOMETRY)
+        yield ops._conv_bn_act_forward, core
+        y, batch = (t.detach() for t in ops._conv_bn_act_forward(*core))
+        used = batch if given is None else given
+        backward = (y, x, weight, gamma, beta, used, given is None, "silu", *GEOMETRY, [True] * 4)
+        yield (
+            ops._conv_bn_act_backward,
+            tuple(t.detach() if isinstance(t, torch.Tensor) else t for t in backward),
+        )
+
+
 def residual_calls(layout):
     for expands in (True, False):
         x, expand, dw, project, parameters = residual_operands(layout, expands)
@@ -88,7 +102,7 @@ def residual_calls(layout):
             )  # fmt: skip
 
 
-@pytest.mark.parametrize("calls", [convolution_calls, dsc_calls, residual_calls])
+@pytest.mark.parametrize("calls", [convolution_calls, conv_bn_act_calls, dsc_calls, residual_calls])
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_opcheck(calls, layout):
     for op, arguments in calls(layout):
@@ -101,6 +115,8 @@ def test_opcheck_of_public_blocks(training):
     mean, var, tracked = torch.zeros(8, dtype=torch.float64), torch.ones(8, dtype=torch.float64), torch.tensor(0)
     named = {"dw_bias": dw_bias, "pw_bias": pw_bias, "training": training, "num_batches_tracked": tracked}
     opcheck(ops.dsc_block.default, (x, dw, gamma, beta, mean, var, pw), {**named, "activation": "silu"})
+    named = {"training": training, "num_batches_tracked": torch.tensor(0), "activation": "silu", "padding": [1]}
+    opcheck(ops.conv_bn_act.default, (x, rand(8, 8, 3, 3), gamma, beta, mean, var), named)
 
     x, expand, dw, project, parameters = residual_operands(torch.channels_last)
     norms = []
@@ -112,8 +128,8 @@ def test_opcheck_of_public_blocks(training):
 
 
 def test_every_operator_is_opchecked():
-    checked = {op for calls in (convolution_calls, dsc_calls, residual_calls) for op, _ in calls(torch.channels_last)}
-    names = {str(op) for op in checked} | {"fusedsc.dsc_block", "fusedsc.inverted_residual"}
+    checked = {op for calls in (convolution_calls, conv_bn_act_calls, dsc_calls, residual_calls) for op, _ in calls(torch.channels_last)}
+    names = {str(op) for op in checked} | {f"fusedsc.{name}" for name in ("conv_bn_act", "dsc_block", "inverted_residual")}
     registered = {
         name.split(".")[0].replace("::", ".")
         for name in torch._C._dispatch_get_all_op_names()
@@ -133,14 +149,17 @@ def test_compiles_with_dynamic_shapes(stride):
 
     block = fusedsc.nn.DSCBlock(8, 6, stride=stride, padding="same", activation="silu").double()
     conv = fusedsc.nn.DepthwiseConv2d(6, 12, 3, padding="same", stride=stride).double()
-    model = torch.nn.Sequential(block, conv, fusedsc.nn.PointwiseConv2d(12, 4).double())
+    first = fusedsc.nn.ConvBnAct(3, 8, activation_layer=torch.nn.SiLU).double()
+    model = torch.nn.Sequential(first, block, conv, fusedsc.nn.PointwiseConv2d(12, 4).double())
     compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=backend)
     # Not square, and even wherever strides divide them: what is equal or padded alike at first is assumed to stay so.
     for n, h, w in ((2, 8, 12), (3, 12, 16), (5, 16, 20)):
-        x = torch.randn(n, 8, h, w, dtype=torch.float64)
+        x = torch.randn(n, 3, h, w, dtype=torch.float64)
+        first[1].reset_running_stats()
         block.bn.reset_running_stats()
         y = compiled(x)
         mean = block.bn.running_mean.clone()
+        first[1].reset_running_stats()
         block.bn.reset_running_stats()
         torch.testing.assert_close(y, model(x))
         torch.testing.assert_close(mean, block.bn.running_mean)
@@ -183,7 +202,7 @@ def test_ambiguous_strides(shape, layout):
 def test_autocast_casts_convolutions_only():
     x, dw, pw = (t.detach().float().requires_grad_() for t in (rand(2, 8, 6, 6), rand(8, 1, 3, 3), rand(5, 8, 1, 1)))
     gamma, beta = torch.rand(8, requires_grad=True), torch.rand(8, requires_grad=True)
-    mean, var = torch.zeros(8), torch.ones(8)
+    mean, var, dense = torch.zeros(8), torch.ones(8), torch.randn(8, 8, 3, 3)
     with torch.autocast(device().type, torch.bfloat16):
         assert functional.depthwise_conv2d(x, dw, gamma).dtype == torch.bfloat16
         assert functional.pointwise_conv2d(x, pw).dtype == torch.bfloat16
@@ -191,7 +210,8 @@ def test_autocast_casts_convolutions_only():
         z = functional.inverted_residual(
             x, None, None, dw, (gamma, beta, mean, var, None), pw, (None,) * 5, training=True
         )
-    assert y.dtype == z.dtype == torch.bfloat16
+        first = functional.conv_bn_act(x, dense, gamma, beta, mean, var, training=True)
+    assert y.dtype == z.dtype == first.dtype == torch.bfloat16
     assert mean.dtype == var.dtype == torch.float32
     short = functional.dsc_block(
         x.bfloat16(), dw.bfloat16(), gamma, beta, mean.clone(), var.clone(), pw.bfloat16(), training=True

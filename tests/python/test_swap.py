@@ -53,9 +53,9 @@ def test_replaces_all_blocks_and_says_so(caplog):
     with caplog.at_level(logging.INFO, logger="fusedsc"):
         fused = fusedsc.swap(mobilenet())
     report = fusedsc.swap_report(fused)
-    assert report.replaced == [f"features.{i}" for i in range(1, 18)]
-    assert set(report.left) == {"features.0.0", "features.18.0"}
-    assert "17 blocks fused, 2 parts left" in str(report)
+    assert report.replaced == [f"features.{i}" for i in range(18)]
+    assert set(report.left) == {"features.18.0"}
+    assert "18 blocks fused, 1 parts left" in str(report)
     assert str(report) in caplog.text
     with pytest.raises(ValueError, match="does not come from"):
         fusedsc.swap_report(mobilenet())
@@ -83,6 +83,7 @@ def test_inplace_and_not():
     assert type(plain.features[1]) is models.mobilenetv2.InvertedResidual
     parameters = list(plain.parameters())
     assert fusedsc.swap(plain, inplace=True) is plain
+    assert type(plain.features[0]) is fusedsc.nn.ConvBnAct
     assert type(plain.features[1]) is fusedsc.nn.InvertedResidual
     assert all(a is b for a, b in zip(parameters, plain.parameters(), strict=True))
     assert fusedsc.swap_report(fusedsc.swap(fused)).replaced == []
@@ -224,7 +225,7 @@ def test_leaves_what_it_cannot_fuse(change, reason):
     fused = fusedsc.swap(plain)
     report = fusedsc.swap_report(fused)
     assert "features.3" not in report.replaced
-    assert len(report.replaced) == 16
+    assert len(report.replaced) == 17
     assert reason in report.left["features.3"]
 
 
@@ -251,3 +252,48 @@ def test_hooks_on_a_block_are_kept():
     assert "hooks" in fusedsc.swap_report(fused).left["features.3"]
     x = images()
     torch.testing.assert_close(fused(x), plain(x))
+
+
+def biased_first(layers):
+    layers[0] = nn.Conv2d(3, layers[0].out_channels, 3, 2, 1, dtype=torch.float64)
+
+
+def tanh_first(layers):
+    layers[2] = nn.Tanh()
+
+
+def hooked_first(layers):
+    layers[0].register_forward_hook(lambda module, args, result: result * 2)
+
+
+FIRST_CHANGES = [(biased_first, "has a bias"), (tanh_first, "Tanh"), (hooked_first, "hooks")]
+
+
+@pytest.mark.parametrize(("change", "reason"), FIRST_CHANGES)
+def test_leaves_a_first_convolution_that_it_cannot_fuse(change, reason):
+    plain = mobilenet()
+    change(plain.features[0])
+    fused = fusedsc.swap(plain)
+    assert reason in fusedsc.swap_report(fused).left["features.0.0"]
+    assert type(fused.features[0]) is type(plain.features[0])
+
+
+@pytest.mark.parametrize(("change", "reason"), FIRST_CHANGES)
+def test_runs_plainly_a_first_convolution_that_was_changed_afterwards(change, reason):
+    plain = mobilenet()
+    fused = fusedsc.swap(plain)
+    change(plain.features[0])
+    change(fused.features[0])
+    fused.load_state_dict(plain.state_dict())
+    x = images()
+    with pytest.warns(UserWarning, match=f"a convolution with BatchNorm runs unfused, because .*{reason}"):
+        y = fused(x)
+    torch.testing.assert_close(y, plain(x))
+
+
+def test_hooks_on_a_fused_first_convolution_are_called():
+    fused = fusedsc.swap(mobilenet())
+    calls = []
+    fused.features[0].register_forward_hook(lambda *_: calls.append(1))
+    fused(images())
+    assert calls == [1]

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["depthwise_conv2d", "dsc_block", "inverted_residual", "pointwise_conv2d"]
+__all__ = ["conv_bn_act", "depthwise_conv2d", "dsc_block", "inverted_residual", "pointwise_conv2d"]
 
 Pair = int | Sequence[int]
 Padding = int | str | Sequence[int]
@@ -147,6 +147,63 @@ def dsc_block(
         padding=padding,
         dilation=dilation,
         recompute=recompute,
+    )
+
+
+def conv_bn_act(
+    x: Tensor,
+    weight: Tensor,
+    bn_weight: Tensor | None,
+    bn_bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    *,
+    training: bool,
+    momentum: float | None = 0.1,
+    num_batches_tracked: Tensor | None = None,
+    eps: float = 1e-5,
+    activation: str = "relu6",
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+) -> Tensor:
+    """Dense convolution, BatchNorm and activation in one: a network's first layers.
+
+    Made for few input channels, an image's: the convolution's raw output is never stored, forward and backward compute
+    it from x as often as they need it. Only x and the statistics are kept for backward.
+
+    Args:
+        x: [N, C, H, W].
+        weight: [M, C, Kh, Kw].
+        bn_weight, bn_bias: [M], or None for 1 and 0; any floating dtype.
+        running_mean, running_var, training, momentum, num_batches_tracked, eps: as in :func:`dsc_block`.
+        activation: one of "identity", "relu", "relu6", "silu", "hardswish".
+        stride, padding, dilation: as in :func:`depthwise_conv2d`.
+
+    Returns:
+        [N, M, OH, OW].
+
+    Raises:
+        ValueError: an argument has the wrong rank, channels, dtype, device or value, or training sees a single value
+            per channel.
+        RuntimeError: the gradient is itself differentiated.
+    """
+    stride, padding, dilation = geometry(x, weight, stride, padding, dilation)
+    return torch.ops.fusedsc.conv_bn_act(
+        x,
+        weight,
+        bn_weight,
+        bn_bias,
+        running_mean,
+        running_var,
+        training=training,
+        momentum=momentum,
+        num_batches_tracked=num_batches_tracked,
+        eps=eps,
+        activation=activation,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
     )
 
 

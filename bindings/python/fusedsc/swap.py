@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from .nn.blocks import InvertedResidual
-from .nn.fusable import HOOKS, NotFusable
+from .nn.blocks import ConvBnAct, InvertedResidual
+from .nn.fusable import HOOKS, MOST_IMAGE_CHANNELS, NotFusable
 
 __all__ = ["SwapReport", "swap", "swap_report"]
 
@@ -36,7 +36,8 @@ class SwapReport:
 def swap(model: nn.Module, inplace: bool = False) -> nn.Module:
     """The same model with its depthwise-separable blocks fused, with the same ``state_dict`` keys.
 
-    Handles torchvision's ``mobilenet_v2`` of any width. What was replaced, and why the rest was not, is logged and kept
+    Handles torchvision's ``mobilenet_v2`` of any width, the first convolution with its BatchNorm and activation
+    included, which reads the image. What was replaced, and why the rest was not, is logged and kept
     for :func:`swap_report`.
 
     Args:
@@ -80,9 +81,16 @@ def _swap_module(module: nn.Module, name: str, report: SwapReport, replacements:
             report.replaced.append(name)
         except NotFusable as reason:
             report.left[name] = str(reason)
+    elif _is_torchvision_conv(module) and _reads_image(module):
+        try:
+            _check_no_hooks(module)
+            replacements[id(module)] = ConvBnAct.from_torchvision(module)
+            report.replaced.append(name)
+        except NotFusable as reason:
+            report.left[f"{name}.0" if name else "0"] = str(reason)
     elif isinstance(module, nn.Conv2d):
         report.left[name] = _why_left(module)
-    elif not isinstance(module, InvertedResidual):
+    elif not isinstance(module, InvertedResidual | ConvBnAct):
         for child_name, child in list(module._modules.items()):  # named_children() names a shared child once
             if child is None:
                 continue
@@ -97,6 +105,17 @@ def _is_torchvision_block(module: nn.Module) -> bool:
     # By name, so that torchvision is not needed; a subclass may do something else.
     kind = type(module)
     return (kind.__module__, kind.__qualname__) == ("torchvision.models.mobilenetv2", "InvertedResidual")
+
+
+def _is_torchvision_conv(module: nn.Module) -> bool:
+    kind = type(module)
+    return (kind.__module__, kind.__qualname__) == ("torchvision.ops.misc", "Conv2dNormActivation")
+
+
+def _reads_image(layers: nn.Sequential) -> bool:
+    """Whether it is worth a try: other dense convolutions are not swap's business."""
+    first = next(iter(layers), None)
+    return isinstance(first, nn.Conv2d) and first.groups == 1 and first.in_channels <= MOST_IMAGE_CHANNELS
 
 
 def _check_no_hooks(block: nn.Module) -> None:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from .. import functional
-from .fusable import BatchNormState, NotFusable, find_layers
+from .fusable import BatchNormState, NotFusable, find_conv_bn_act, find_layers
 
-__all__ = ["DSCBlock", "InvertedResidual"]
+__all__ = ["ConvBnAct", "DSCBlock", "InvertedResidual"]
 
 
 class DSCBlock(nn.Module):
@@ -93,6 +93,85 @@ class DSCBlock(nn.Module):
 
     def extra_repr(self) -> str:
         return f"padding={self.padding}, activation={self.activation}, recompute={self.recompute}"
+
+
+class ConvBnAct(nn.Sequential):
+    """Dense convolution of an image, BatchNorm, activation: :func:`fusedsc.functional.conv_bn_act`.
+
+    The sequence that torchvision's ``Conv2dNormActivation`` is, with its ``state_dict`` keys: "0" is the ``nn.Conv2d``,
+    "1" the ``nn.BatchNorm2d``, "2" the activation; this class only runs it in one operator. Where the children are no
+    longer what can be fused (a BatchNorm converted to SyncBatchNorm, a hook on a child, ...), they are called one after
+    the other, with a warning that says why.
+
+    Args:
+        in_channels: C, at most 4.
+        out_channels: M.
+        kernel_size, stride, padding, dilation: of the convolution; ``padding`` None is half the kernel.
+        norm_layer: makes a BatchNorm from its number of channels; None is ``nn.BatchNorm2d``.
+        activation_layer: the activation's class; ``nn.Identity``, ``nn.ReLU``, ``nn.ReLU6``, ``nn.SiLU`` or
+            ``nn.Hardswish``.
+
+    Shape:
+        [N, C, H, W] to [N, M, OH, OW].
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: functional.Pair = 3,
+        stride: functional.Pair = 1,
+        padding: functional.Pair | None = None,
+        dilation: functional.Pair = 1,
+        norm_layer: Callable[[int], nn.Module] | None = None,
+        activation_layer: type[nn.Module] = nn.ReLU6,
+    ) -> None:
+        conv = nn.Conv2d(in_channels, out_channels, kernel_size, stride, 0, dilation, bias=False)
+        reach = zip(conv.kernel_size, conv.dilation, strict=True)
+        half = tuple(dilated * (size - 1) // 2 for size, dilated in reach)
+        conv = nn.Conv2d(
+            in_channels, out_channels, kernel_size, stride, half if padding is None else padding, dilation, bias=False
+        )
+        super().__init__(conv, (norm_layer or nn.BatchNorm2d)(out_channels), activation_layer())
+        self.out_channels = out_channels
+
+    @classmethod
+    def from_torchvision(cls, layers: nn.Sequential) -> ConvBnAct:
+        """The layers that compute what torchvision's do, with the very same children.
+
+        Raises:
+            NotFusable: with the reason.
+        """
+        find_conv_bn_act(layers)
+        fused = cls.__new__(cls)
+        nn.Sequential.__init__(fused, *layers)
+        fused.out_channels = layers[0].out_channels
+        fused.training = layers.training
+        return fused
+
+    def forward(self, x: Tensor) -> Tensor:
+        try:
+            conv, norm, activation = find_conv_bn_act(self)
+        except NotFusable as reason:
+            warnings.warn(f"fusedsc: a convolution with BatchNorm runs unfused, because {reason}", stacklevel=2)
+            return super().forward(x)
+        bn = BatchNormState.of(norm)
+        return functional.conv_bn_act(
+            x,
+            conv.weight,
+            bn.weight,
+            bn.bias,
+            bn.running_mean,
+            bn.running_var,
+            training=norm.training,
+            momentum=norm.momentum,
+            num_batches_tracked=bn.num_batches_tracked,
+            eps=norm.eps,
+            activation=activation,
+            stride=conv.stride,
+            padding=conv.padding,
+            dilation=conv.dilation,
+        )
 
 
 class InvertedResidual(nn.Module):

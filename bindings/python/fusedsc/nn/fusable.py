@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-__all__ = ["BatchNormState", "InvertedResidualLayers", "NotFusable", "find_layers"]
+__all__ = ["BatchNormState", "ConvBnActLayers", "InvertedResidualLayers", "NotFusable", "find_conv_bn_act", "find_layers"]
 
 ACTIVATION_NAMES: dict[type[nn.Module], str] = {
     nn.Identity: "identity",
@@ -63,6 +63,38 @@ class InvertedResidualLayers(NamedTuple):
     @property
     def eps(self) -> list[float]:
         return [bn.eps for bn in self.batch_norms]
+
+
+class ConvBnActLayers(NamedTuple):
+    """A dense convolution, its BatchNorm and its activation, checked to be what the fused operator computes."""
+
+    conv: nn.Conv2d
+    bn: nn.BatchNorm2d
+    activation: str
+
+
+MOST_IMAGE_CHANNELS = 4
+
+
+def find_conv_bn_act(layers: nn.Sequential) -> ConvBnActLayers:
+    """The layers of (conv, bn, act), where the convolution's input has an image's few channels. Of the sequence itself
+    only the children count.
+
+    Raises:
+        NotFusable: with the reason.
+    """
+    children = list(layers)
+    if len(children) != 3:
+        raise NotFusable(f"there are {len(children)} layers, not a convolution, a BatchNorm and an activation")
+    conv, bn, act = children
+    _check_convolution(conv, "the convolution")
+    if conv.groups != 1:
+        raise NotFusable(f"the convolution has {conv.groups} groups")
+    if conv.in_channels > MOST_IMAGE_CHANNELS:
+        raise NotFusable(f"the convolution has {conv.in_channels} input channels, more than an image")
+    activation = _activation(act)
+    _check_batch_norms((bn,))
+    return ConvBnActLayers(conv, bn, activation)
 
 
 def find_layers(conv: nn.Module) -> InvertedResidualLayers:

@@ -1,0 +1,239 @@
+/// The windows of a dense convolution with few input channels, as rows of a matrix product on GPUs: what of them lies
+/// where in block memory. Channels are neighbours in memory, 16 bits each, so that a row of a window is one run of
+/// elements. A run is read as words, of which each lane of a product has a few (wave_product.h).
+#pragma once
+
+#include <type_traits>
+
+#include "fusedsc/common/gpu/depthwise_work.h"
+#include "fusedsc/common/gpu/divisor.h"
+#include "fusedsc/common/gpu/tensor.h"
+#include "fusedsc/common/gpu/wave_transpose.h"
+#include "fusedsc/common/problem.h"
+
+namespace fusedsc::gpu {
+
+inline constexpr int kConvWarps = 8, kConvThreads = 32 * kConvWarps;
+inline constexpr int kMostPatchWords = 6;  ///< of a lane
+/// Words from position to position in images of three channels at stride 2: the kernels that know it keep addresses in
+/// their instructions. Others have 0 here.
+inline constexpr int kImageStep = 3;
+
+/// A patch, the elements under a window, in the order of the product: word 4 * r + t is word r of lanes with l % 4 ==
+/// t. Words may hold an element before the run or behind it, which a mask takes away.
+struct PatchWords {
+  std::int32_t places[4 * kMostPatchWords];    ///< of a word, counted from the patch's first
+  std::uint32_t masks[4 * kMostPatchWords];    ///< of what is the patch's
+  std::int32_t elements[8 * kMostPatchWords];  ///< of the weight's filter, where a half of a word finds its factor; or -1
+};
+
+/// Tiles of whole rows of the output, and the rows of x under them in block memory. Before and between the rows are
+/// zeros, for what is left and right of the image.
+struct ConvShape {
+  ConstDeviceTensor x, weight;
+  PatchWords patch;
+  int channels = 0;                 ///< of the output
+  int groups = 1, group_warps = 1;  ///< of output channels; so many warps have the same ones
+  int input_height = 0, output_height = 0, output_width = 0, padding_top = 0, stride_height = 1;
+  int tile_rows = 1, input_rows = 1;    ///< of a tile
+  int row_tiles = 1;                    ///< products, of 16 positions each, in a row of the output
+  int row_runs = 1;                     ///< copies, of 16 bytes each, in a row of x
+  int row_words = 0, product_words = 0;  ///< of block memory, from the patches of a row, or product, to the next's
+  int turn_rows = 0, turn_products = 0, turn_words = 0;  ///< from a product to the next of the same warp
+  int wrap_words = 0;                                    ///< more, where that is in the next row
+  int partial_product = 0, partial_columns = 16;         ///< of a row: which has fewer positions, if any, and how many
+  bool backwards = false;               ///< the last tile comes first, as it may still be in a cache
+  int pitch = 0, gap = 0;               ///< of a row in block memory and of the zeros before it, in words
+  int first_word = 0, position_step = 0;  ///< where the patches of a row begin, and how far apart they lie
+  int stage_words = 0;
+  std::uint32_t tiles = 0;
+  Divisor tiles_of_image, by_group_warps;
+  const void *mean = nullptr, *invstd = nullptr, *bn_weight = nullptr, *bn_bias = nullptr;
+  Activation activation = Activation::identity;
+  bool clamps = false;     ///< all that the activation does: between these
+  float low = 0, high = 0;
+};
+
+/// Where a tile lies.
+struct ConvTile {
+  int image, row;
+
+  FUSEDSC_DEVICE ConvTile(const ConvShape& p, std::uint32_t tile) {
+    if (p.backwards) tile = p.tiles - 1 - tile;
+    image = static_cast<int>(p.tiles_of_image.divide(tile));
+    row = static_cast<int>(tile) * p.tile_rows;
+  }
+};
+
+/// By all threads of the block: all of its memory is zero from now on.
+FUSEDSC_DEVICE void clear_block_memory(int words) {
+  auto* memory = static_cast<Aligned<std::uint32_t, 4>*>(block_memory());
+  for (int i = thread_index(); i < words / 4; i += kConvThreads) memory[i] = {};
+  block_barrier();
+}
+
+/// What a warp multiplies: 16 positions of a row of a tile, and a group of channels. The warps of a group take turns.
+struct ConvTurn {
+  int group, first, row = 0, product;
+
+  FUSEDSC_DEVICE explicit ConvTurn(const ConvShape& p) {
+    std::uint32_t rest = static_cast<std::uint32_t>(thread_index() / 32);
+    group = static_cast<int>(p.by_group_warps.divide(rest));
+    first = product = static_cast<int>(rest);
+    for (; product >= p.row_tiles; product -= p.row_tiles) ++row;
+  }
+
+  struct Place {
+    int row, product;  ///< of the tile, of the row
+    int index;         ///< of all products of the tile
+    int words;         ///< from the tile's first position in block memory
+  };
+
+  /// Calls multiply(place) for the warp's products.
+  template <class Multiply>
+  FUSEDSC_DEVICE void for_products(const ConvShape& p, const ConvTile& tile, const Multiply& multiply) const {
+    const int end = group < p.groups ? least(p.tile_rows, p.output_height - tile.row) * p.row_tiles : 0;
+    Place place{row, product, first, row * p.row_words + product * p.product_words};
+    while (place.index < end) {
+      multiply(place);
+      place.index += p.group_warps;
+      place.row += p.turn_rows;
+      place.product += p.turn_products;
+      place.words += p.turn_words;
+      if (place.product >= p.row_tiles) {
+        place.product -= p.row_tiles;
+        place.words += p.wrap_words;
+        ++place.row;
+      }
+    }
+  }
+};
+
+/// The compiler shall not know how it came to its value, so that it stays in its register.
+FUSEDSC_DEVICE void keep_in_register(float& value) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("" : "+f"(value));
+#else
+  static_cast<void>(value);
+#endif
+}
+
+/// Starts copying the rows of x that a tile needs, each by a warp; rows outside of the image are zeros.
+template <class T>
+FUSEDSC_DEVICE void start_input_rows(const ConvShape& p, const ConvTile& tile, std::uint32_t* stage) {
+  const int lane = thread_index() % 32, first = tile.row * p.stride_height - p.padding_top;
+  const T* image = elements_of<T>(p.x) + tile.image * p.x.image + 8 * lane;
+  for (int row = thread_index() / 32; row < p.input_rows; row += kConvWarps) {
+    const bool inside = first + row >= 0 && first + row < p.input_height;
+    const T* from = image + (first + row) * p.x.row;
+    std::uint32_t* to = stage + row * p.pitch + p.gap + 4 * lane;
+    for (int run = lane; run < p.row_runs; run += 32, from += 256, to += 128) start_copy<16>(to, from, inside);
+  }
+}
+
+/// Reads a lane's words of patches. Those of images (kImageStep) have anything masked in the last of all only. kOnes: the
+/// place behind the last element has a 1, with which sums over positions come out of products; and words are read from
+/// word `first` on, in a circle (an even number).
+template <int kWords, int kStep, bool kOnes>
+struct PatchReader {
+  static constexpr bool kIsImage = kStep > 0;
+  int places[kWords];  ///< in bytes
+  std::uint32_t masks[kWords], ones[kWords];
+  int step;
+
+  template <class T>
+  FUSEDSC_DEVICE PatchReader(const ConvShape& p, int first, T) : step(kIsImage ? kStep : p.position_step) {
+    const int lane = thread_index() % 32;
+#pragma unroll
+    for (int r = 0; r < kWords; ++r) {
+      const int word = (first + r) % kWords;
+      places[r] = 4 * (p.first_word + lane / 4 * step + p.patch.places[4 * word + lane % 4]);
+      masks[r] = p.patch.masks[4 * word + lane % 4];
+      ones[r] = kOnes && word == kWords - 1 && lane % 4 == 3 ? to_bits(1, 0, T()) : 0u;
+    }
+  }
+
+  /// Of positions lane / 4 and lane / 4 + 8 of the product whose patches begin at `from`.
+  FUSEDSC_DEVICE void read(const std::uint32_t* from, std::uint32_t (&to)[2][kWords]) const {
+#pragma unroll
+    for (int r = 0; r < kWords; ++r) {
+      const auto* own = reinterpret_cast<const std::uint32_t*>(reinterpret_cast<const char*>(from) + places[r]);
+      const bool may_be_last = kOnes ? r % 2 == 1 : r + 1 == kWords;
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        to[h][r] = own[h * 8 * (kIsImage ? kStep : step)];
+        if (!kIsImage || may_be_last) to[h][r] = (to[h][r] & masks[r]) | ones[r];
+      }
+    }
+  }
+};
+
+/// The factors of a lane's words: of filter `channel`, zero where there is none.
+template <class T, int kWords>
+FUSEDSC_DEVICE void read_filter(const ConvShape& p, int channel, int first, std::uint32_t (&to)[kWords]) {
+  const T* filter = elements_of<T>(p.weight) + channel * p.weight.image;
+#pragma unroll
+  for (int r = 0; r < kWords; ++r) {
+    to[r] = 0;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int element = p.patch.elements[8 * ((first + r) % kWords) + thread_index() % 4 * 2 + half];
+      if (element >= 0 && channel < p.channels) to[r] |= std::uint32_t{filter[element].bits} << 16 * half;
+    }
+  }
+}
+
+/// Both halves of a word between those of two others; a NaN stays one.
+template <class T>
+FUSEDSC_DEVICE std::uint32_t clamped(std::uint32_t word, std::uint32_t low, std::uint32_t high, T) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  std::uint32_t result;
+  if constexpr (std::is_same_v<T, Float16>) {
+    asm("{.reg .b32 t; max.NaN.f16x2 t, %1, %2; min.NaN.f16x2 %0, t, %3;}" : "=r"(result) : "r"(word), "r"(low), "r"(high));
+  } else {
+    asm("{.reg .b32 t; max.NaN.bf16x2 t, %1, %2; min.NaN.bf16x2 %0, t, %3;}" : "=r"(result) : "r"(word), "r"(low), "r"(high));
+  }
+  return result;
+#else
+  float values[2], lows[2], highs[2];
+  to_floats(word, values[0], values[1], T());
+  to_floats(low, lows[0], lows[1], T());
+  to_floats(high, highs[0], highs[1], T());
+  const auto clamp = [&](int i) { return propagating_min(propagating_max(values[i], lows[i]), highs[i]); };
+  return to_bits(clamp(0), clamp(1), T());
+#endif
+}
+
+/// vector[channel], or `otherwise` where there is no vector; 0 for channels that do not exist.
+FUSEDSC_DEVICE float channel_value(const ConvShape& p, const void* vector, int channel, float otherwise) {
+  if (channel >= p.channels) return 0;
+  return vector != nullptr ? static_cast<const float*>(vector)[channel] : otherwise;
+}
+
+/// Calls work(stage of block memory, tile) for the block's tiles one after the other, while start(stage, tile) has the
+/// copies of the next ones under way.
+template <int kStages, class Start, class Work>
+FUSEDSC_DEVICE void for_tiles(const ConvShape& p, const Start& start, const Work& work) {
+  auto* memory = static_cast<std::uint32_t*>(block_memory());
+  std::uint32_t ahead = block_index();
+  int slot = 0, slot_ahead = 0;
+  const auto start_next = [&] {
+    if (ahead < p.tiles) start(memory + slot_ahead * p.stage_words, ConvTile(p, ahead));
+    commit_copies();
+    ahead += block_count();
+    slot_ahead = slot_ahead + 1 == kStages ? 0 : slot_ahead + 1;
+  };
+#pragma unroll
+  for (int i = 0; i + 1 < kStages; ++i) start_next();
+  for (std::uint32_t tile = block_index(); tile < p.tiles; tile += block_count()) {
+    wait_for_copies<kStages - 2>();
+    block_barrier();
+    start_next();
+    work(memory + slot * p.stage_words, ConvTile(p, tile));
+    slot = slot + 1 == kStages ? 0 : slot + 1;
+  }
+  wait_for_copies<0>();
+  block_barrier();
+}
+
+}  // namespace fusedsc::gpu

@@ -1,0 +1,43 @@
+/// How conv_bn_act is cut into tiles on a GPU with products of matrices by waves. Pure functions.
+#pragma once
+
+#include <string>
+
+#include "fusedsc/fused/conv_bn_act.h"
+#include "fusedsc/fused/conv_bn_act_patches.h"
+
+namespace fusedsc::gpu {
+
+/// What forward and backward have in common: the output is y, or grad_y.
+struct ConvProblem {
+  ConstTensorView x, weight, output;
+  Window window;
+};
+
+/// Words that a lane has of a patch, and of a 1 behind it: 2, 4 or 6; more, if there is no kernel for it.
+int patch_words(const ConvProblem& problem);
+
+/// Empty if the kernels can run the problem, else the reason why not.
+std::string why_not_patches(const ConvProblem& problem);
+
+/// What the kernels know of it: kImageStep, or 0.
+int known_step(const ConvProblem& problem);
+
+/// For tiles of so many rows of the output, and warps that compute so many of its channels.
+ConvShape conv_shape(const ConvProblem& problem, int tile_rows, int group_channels);
+
+/// Where the two halves of a word find their factors in a filter whose elements have these strides: PatchWords::elements.
+void place_factors(const ConvProblem& problem, const Sizes& weight_strides, std::int32_t* elements);
+
+/// Block memory of a forward kernel with so many tiles on their way.
+std::size_t conv_forward_bytes(const ConvShape& shape, int stages, int group_channels);
+
+/// Likewise of the backward kernel, whose stages have gradients, too: sets shape.stage_words and the rest of what
+/// ConvBackwardParameters has.
+struct ConvBackwardMemory {
+  int grad_runs, grad_pitch, grad_begin;
+  std::size_t bytes;
+};
+ConvBackwardMemory conv_backward_memory(ConvShape& shape, int stages, int words);
+
+}  // namespace fusedsc::gpu

@@ -1,0 +1,30 @@
+/// Convolution -> BatchNorm -> activation on a GPU: the kernels of images, and the chain for everything else.
+#include "gpu/gpu_under_test.h"
+#include "ops/conv_bn_act_cases.h"
+
+namespace fusedsc::reference {
+namespace {
+
+class ConvBnActGpu : public OnGpu {};
+INSTANTIATE_TEST_SUITE_P(Targets, ConvBnActGpu, testing::ValuesIn(gpu_targets()), testing::PrintToStringParamName());
+
+TEST_P(ConvBnActGpu, Edges) { for_each_case(conv_bn_act_edges(GetParam().dtype), verify_conv_bn_act); }
+TEST_P(ConvBnActGpu, Activations) { for_each_case(conv_bn_act_activations(GetParam().dtype), verify_conv_bn_act); }
+TEST_P(ConvBnActGpu, Random) {
+  align_tensors(false);
+  for_each_case(random_conv_bn_acts(GetParam().dtype), verify_conv_bn_act);
+}
+TEST_P(ConvBnActGpu, BackwardEdges) {
+  for_each_case(conv_bn_act_edges(GetParam().dtype), verify_conv_bn_act_backward);
+}
+TEST_P(ConvBnActGpu, BackwardActivations) {
+  for_each_case(conv_bn_act_activations(GetParam().dtype), verify_conv_bn_act_backward);
+}
+TEST_P(ConvBnActGpu, BackwardRandom) {
+  align_tensors(false);
+  for_each_case(random_conv_bn_acts(GetParam().dtype), verify_conv_bn_act_backward);
+}
+TEST_P(ConvBnActGpu, EmptyBatch) { verify_empty_conv_bn_act(GetParam().dtype); }
+
+}  // namespace
+}  // namespace fusedsc::reference
