@@ -13,26 +13,39 @@
 
 namespace fusedsc::gpu::hopper {
 
-/// Rows of kWide channels; so many outputs, a multiple of 64.
-template <int kWide>
+/// Where what lies in an image, in bytes.
 struct JointImage {
-  static constexpr int kRowBytes = kWide * 2, kSquareBytes = kWide * kRowBytes;
-  int rows = 0;
+  int rows = 0, square_rows = 0;  ///< of the weight and of the squares; those beyond the ends are zero
+  int first_square = 0, second_square = 0;
+  int weight = -1;  ///< as it is; or none
+  int vectors = 0;  ///< what undoes the power of two; weight^T offset
+  int bytes = 0;
 
-  FUSEDSC_HOST_DEVICE constexpr int first_square() const { return rows * kRowBytes; }  ///< behind the scaled weight
-  FUSEDSC_HOST_DEVICE constexpr int second_square() const { return first_square() + kSquareBytes; }
-  FUSEDSC_HOST_DEVICE constexpr int weight() const { return second_square() + kSquareBytes; }  ///< as it is
-  FUSEDSC_HOST_DEVICE constexpr int vectors() const { return weight() + rows * kRowBytes; }
-  /// Of vectors: what undoes the power of two; weight^T offset.
-  FUSEDSC_HOST_DEVICE constexpr int bytes() const { return vectors() + 2 * kWide * 4; }
+  /// The scaled weight, then the rest, rows of `row_bytes`.
+  FUSEDSC_HOST_DEVICE static constexpr JointImage of(int rows, int square_rows, int row_bytes, bool has_weight) {
+    JointImage image;
+    image.rows = rows;
+    image.square_rows = square_rows;
+    image.first_square = rows * row_bytes;
+    image.second_square = image.first_square + square_rows * row_bytes;
+    image.vectors = image.second_square + square_rows * row_bytes;
+    if (has_weight) {
+      image.weight = image.vectors;
+      image.vectors += rows * row_bytes;
+    }
+    image.bytes = image.vectors + 2 * row_bytes * 2;  // a float per channel
+    return image;
+  }
 };
 
 struct JointImageParameters {
   const void* weight = nullptr;
   std::int64_t weight_row = 0;
   const float *grad_scale = nullptr, *output_scale = nullptr, *offset = nullptr;
-  int outputs = 0, channels = 0, rows = 0;
-  unsigned char* image = nullptr;
+  int outputs = 0, channels = 0;
+  int wide = 0;  ///< channels of a row of the image; those beyond the end are zero
+  JointImage image;
+  unsigned char* to = nullptr;
 };
 
 /// A power of two that brings `value` to where float16 has the most room; 1 for types with more of it.
@@ -44,129 +57,154 @@ FUSEDSC_DEVICE float scale_to_large(float value, Float16) {
 }
 FUSEDSC_DEVICE float scale_to_large(float, BFloat16) { return 1.0f; }
 
-/// Eight values in 16 bits, and what rounding has taken off them.
-template <class T>
-FUSEDSC_DEVICE void split(const float (&values)[8], Aligned<std::uint32_t, 4>& high, Aligned<std::uint32_t, 4>& low) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    float first, second;
-    high.elements[i] = to_bits(values[2 * i], values[2 * i + 1], T());
-    to_floats(high.elements[i], first, second, T());
-    low.elements[i] = to_bits(values[2 * i] - first, values[2 * i + 1] - second, T());
-  }
-}
-
-/// Each block makes eight channels of the image.
-template <class T, int kWide>
+/// Each block makes kRun channels of the image. kRowBytes: of tiles in which runs are exchanged; 0: nothing is.
+template <class T, int kMostChannels, int kRun, int kRowBytes>
 class JointImageMaker {
  public:
   static constexpr int kThreads = 512;
-  static constexpr int memory_bytes() { return (kPartFloats + kSumFloats + kThreads / 32 * 8 + 8) * 4; }
+  static constexpr int memory_bytes() { return (kPartFloats + kSumFloats + (kWarps + 1) * kRun) * 4; }
 
   FUSEDSC_DEVICE static void run(const JointImageParameters& p) {
     let_next_kernel_start();
     wait_for_previous_kernel();
-    const int first = static_cast<int>(block_index()) * 8, run = static_cast<int>(block_index());
-    const JointImage<kWide> image{p.rows};
-    auto* parts = static_cast<float*>(block_memory());
-    float *sums = parts + kPartFloats, *largest = sums + kSumFloats;
-    const bool has = first < p.channels;
-    const T* weight = static_cast<const T*>(p.weight) + first;
+    JointImageMaker maker(p);
+    maker.sum_outputs();
+    maker.find_scales();
+    maker.write_weight();
+    maker.write_squares();
+  }
 
-    // Sums over all outputs: a row per channel, and one of the offset.
-    const int rows = p.channels + 1, all_parts = kThreads / rows, row = thread_index() % rows,
+ private:
+  static constexpr int kWarps = kThreads / 32, kPartFloats = kThreads * kRun, kSumFloats = (kMostChannels + 1) * kRun;
+  using Run = Vector<T, kRun>;
+
+  FUSEDSC_DEVICE explicit JointImageMaker(const JointImageParameters& p)
+      : p_(p),
+        first_(static_cast<int>(block_index()) * kRun),
+        exists_(first_ < p.channels),
+        weight_(static_cast<const T*>(p.weight) + first_),
+        parts_(static_cast<float*>(block_memory())),
+        sums_(parts_ + kPartFloats),
+        largest_(sums_ + kSumFloats),
+        scales_(largest_ + kWarps * kRun) {}
+
+  /// Rows of the second matrix, and behind them one of the offset: sums over all outputs.
+  FUSEDSC_DEVICE void sum_outputs() {
+    const int rows = p_.channels + 1, parts = kThreads / rows, row = thread_index() % rows,
               part = thread_index() / rows;
-    if (has && part < all_parts) {
-      float own[8] = {};
+    if (exists_ && part < parts) {
+      const bool is_offset = row == p_.channels;
+      const float* factors = is_offset ? p_.offset : p_.output_scale;
+      float own[kRun] = {};
 #pragma unroll 4
-      for (int e = part; e < p.outputs; e += all_parts) {
-        float values[8];
-        load<8>(weight + e * p.weight_row).widen(values);
-        const float factor = row < p.channels ? at(p.output_scale, e) * to_float(weight[e * p.weight_row + row - first])
-                                              : at(p.offset, e);
+      for (int output = part; output < p_.outputs; output += parts) {
+        float values[kRun], factor = factors != nullptr ? factors[output] : 0.0f;
+        const T* from = weight_ + output * p_.weight_row;
+        load<kRun>(from).widen(values);
+        if (!is_offset) factor *= to_float(from[row - first_]);
 #pragma unroll
-        for (int i = 0; i < 8; ++i) own[i] += factor * values[i];
+        for (int i = 0; i < kRun; ++i) own[i] += factor * values[i];
       }
 #pragma unroll
-      for (int i = 0; i < 8; ++i) parts[(part * rows + row) * 8 + i] = own[i];
+      for (int i = 0; i < kRun; ++i) parts_[(part * rows + row) * kRun + i] = own[i];
     }
     block_barrier();
     for (int i = thread_index(); i < kSumFloats; i += kThreads) {
       float sum = 0;
-      if (has && i < rows * 8) {
-        for (int j = 0; j < all_parts; ++j) sum += parts[j * rows * 8 + i];
+      if (exists_ && i < rows * kRun) {
+        for (int j = 0; j < parts; ++j) sum += parts_[j * rows * kRun + i];
       }
-      sums[i] = sum;
+      sums_[i] = sum;
     }
     block_barrier();
+  }
 
-    // The largest element of each channel.
-    const int channel = thread_index() % 8;
+  /// By the largest element of each channel.
+  FUSEDSC_DEVICE void find_scales() {
+    const int channel = thread_index() % kRun;
     float most = 0;
-    if (has) {
-      for (int e = thread_index() / 8; e < p.outputs; e += kThreads / 8) {
-        most = larger(most, p.grad_scale[e] * to_float(weight[e * p.weight_row + channel]));
+    if (exists_) {
+      for (int output = thread_index() / kRun; output < p_.outputs; output += kThreads / kRun) {
+        most = larger(most, p_.grad_scale[output] * to_float(weight_[output * p_.weight_row + channel]));
       }
-      for (int k = thread_index() / 8; k < p.channels; k += kThreads / 8) most = larger(most, sums[k * 8 + channel]);
+      for (int k = thread_index() / kRun; k < p_.channels; k += kThreads / kRun) {
+        most = larger(most, sums_[k * kRun + channel]);
+      }
     }
-    most = larger(most, shuffle_xor(most, 8));
-    most = larger(most, shuffle_xor(most, 16));
-    if (thread_index() % 32 < 8) largest[thread_index() / 32 * 8 + channel] = most;
+#pragma unroll
+    for (int distance = kRun; distance < 32; distance *= 2) most = larger(most, shuffle_xor(most, distance));
+    if (thread_index() % 32 < kRun) largest_[thread_index() / 32 * kRun + channel] = most;
     block_barrier();
-    float* scales = largest + kThreads / 32 * 8;
-    if (thread_index() < 8) {
-      for (int warp = 0; warp < kThreads / 32; ++warp) most = larger(most, largest[warp * 8 + channel]);
+    if (thread_index() < kRun) {
+      for (int warp = 0; warp < kWarps; ++warp) most = larger(most, largest_[warp * kRun + channel]);
       const float scale = scale_to_large(most, T());
-      scales[channel] = scale;
-      auto* vectors = reinterpret_cast<float*>(p.image + image.vectors());
-      vectors[first + channel] = 1.0f / scale;
-      vectors[kWide + first + channel] = sums[p.channels * 8 + channel];
+      scales_[channel] = scale;
+      auto* vectors = reinterpret_cast<float*>(p_.to + p_.image.vectors) + first_ + channel;
+      vectors[0] = 1.0f / scale;
+      vectors[p_.wide] = sums_[p_.channels * kRun + channel];
     }
     block_barrier();
+  }
 
-    for (int e = thread_index(); e < p.rows; e += kThreads) {
-      Aligned<std::uint32_t, 4> scaled = {}, raw = {};
-      if (has && e < p.outputs) {
-        float values[8];
-        const auto words = load<8>(weight + e * p.weight_row);
-        words.widen(values);
+  FUSEDSC_DEVICE void write_weight() const {
+    for (int output = thread_index(); output < p_.image.rows; output += kThreads) {
+      Run scaled = {}, raw = {};
+      if (exists_ && output < p_.outputs) {
+        float values[kRun];
+        raw = load<kRun>(weight_ + output * p_.weight_row);
+        raw.widen(values);
 #pragma unroll
-        for (int i = 0; i < 8; ++i) values[i] *= p.grad_scale[e] * scales[i];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          raw.elements[i] = words.words[i];
-          scaled.elements[i] = to_bits(values[2 * i], values[2 * i + 1], T());
-        }
+        for (int i = 0; i < kRun; ++i) values[i] *= p_.grad_scale[output] * scales_[i];
+        scaled = rounded(values);
       }
-      const int place = place_of_run<JointImage<kWide>::kRowBytes>(e, run);
-      put(p.image + place, scaled);
-      put(p.image + image.weight() + place, raw);
-    }
-    for (int k = thread_index(); k < kWide; k += kThreads) {
-      Aligned<std::uint32_t, 4> high = {}, low = {};
-      if (has && k < p.channels) {
-        float values[8];
-#pragma unroll
-        for (int i = 0; i < 8; ++i) values[i] = sums[k * 8 + i] * scales[i];
-        split<T>(values, high, low);
-      }
-      const int place = place_of_run<JointImage<kWide>::kRowBytes>(k, run);
-      put(p.image + image.first_square() + place, high);
-      put(p.image + image.second_square() + place, low);
+      put(0, output, scaled);
+      if (p_.image.weight >= 0) put(p_.image.weight, output, raw);
     }
   }
 
- private:
-  static constexpr int kPartFloats = kThreads * 8, kSumFloats = (kWide + 1) * 8;
+  FUSEDSC_DEVICE void write_squares() const {
+    for (int k = thread_index(); k < p_.image.square_rows; k += kThreads) {
+      Run high = {}, low = {};
+      if (exists_ && k < p_.channels) {
+        float values[kRun], kept[kRun];
+#pragma unroll
+        for (int i = 0; i < kRun; ++i) values[i] = sums_[k * kRun + i] * scales_[i];
+        high = rounded(values);
+        high.widen(kept);
+#pragma unroll
+        for (int i = 0; i < kRun; ++i) values[i] -= kept[i];
+        low = rounded(values);
+      }
+      put(p_.image.first_square, k, high);
+      put(p_.image.second_square, k, low);
+    }
+  }
 
-  FUSEDSC_DEVICE static float at(const float* vector, int i) { return vector != nullptr ? vector[i] : 0.0f; }
   FUSEDSC_DEVICE static float larger(float most, float value) {
     const float size = value < 0 ? -value : value;
     return size > most ? size : most;
   }
-  FUSEDSC_DEVICE static void put(unsigned char* to, const Aligned<std::uint32_t, 4>& run) {
-    *reinterpret_cast<Aligned<std::uint32_t, 4>*>(to) = run;
+
+  FUSEDSC_DEVICE static Run rounded(const float (&values)[kRun]) {
+    Run run;
+#pragma unroll
+    for (int i = 0; i < kRun / 2; ++i) run.words[i] = to_bits(values[2 * i], values[2 * i + 1], T());
+    return run;
   }
+
+  FUSEDSC_DEVICE void put(int matrix, int row, const Run& run) const {
+    unsigned char* to = p_.to + matrix;
+    if constexpr (kRowBytes != 0) to += place_of_run<kRowBytes>(row, first_ / 8) + first_ % 8 * 2;
+    else to += (static_cast<std::int64_t>(row) * p_.wide + first_) * 2;
+    using Words = Aligned<std::uint32_t, Run::kWords>;
+    *reinterpret_cast<Words*>(to) = reinterpret_cast<const Words&>(run.words);
+  }
+
+  const JointImageParameters& p_;
+  int first_;
+  bool exists_;
+  const T* weight_;
+  float *parts_, *sums_, *largest_, *scales_;
 };
 
 }  // namespace fusedsc::gpu::hopper

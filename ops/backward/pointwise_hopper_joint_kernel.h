@@ -40,6 +40,7 @@ class PointwiseJointProduct {
   static constexpr int kThreads = kGroups * 128, kRows = kOutputBlocks * 64;
   static constexpr int kWide = kColumns <= 32 ? 32 : 64;  ///< columns of a copy
   static constexpr int kQuads = kOutputBlocks * kColumns / 8;
+  static constexpr JointImage kImage = JointImage::of(kRows, kWide, kWide * 2, true);
   static_assert(kColumns <= kWide);
 
   FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(int stages, bool has_added) {
@@ -54,15 +55,13 @@ class PointwiseJointProduct {
   }
 
  private:
-  using Image = JointImage<kWide>;
   using Row = float[kColumns / 2];  ///< sums of 64 rows
-  static constexpr Image kImage{kRows};
-  static constexpr int kRowBytes = kWide * 2, kXBytes = 64 * kRowBytes, kBlockBytes = 64 * 128;
+  static constexpr int kRowBytes = kWide * 2, kSquareBytes = kWide * kRowBytes, kXBytes = 64 * kRowBytes, kBlockBytes = 64 * 128;
   static constexpr int kStageBytes = kOutputBlocks * kBlockBytes + kXBytes;
-  static constexpr int kImageBytes = (kImage.bytes() + 1023) / 1024 * 1024, kOnesBytes = 512;
+  static constexpr int kImageBytes = (kImage.bytes + 1023) / 1024 * 1024, kOnesBytes = 512;
   static constexpr int kSumBytes = kGroups * kQuads * 128 * 16;
   static constexpr int kGroupFloats = kWide + 4;  ///< sums of channels, and the largest square of each warp
-  static_assert(2 * Image::kSquareBytes <= kStageBytes);
+  static_assert(2 * kSquareBytes <= kStageBytes);
 
   FUSEDSC_HOST_DEVICE static constexpr int barrier_bytes(int stages) { return (kGroups * stages * 8 + 15) / 16 * 16; }
 
@@ -109,7 +108,7 @@ class PointwiseJointProduct {
       }
     }
     using Run = Aligned<std::uint32_t, 4>;
-    for (int i = thread_index(); i < kImage.bytes() / 16; i += kThreads) {
+    for (int i = thread_index(); i < kImage.bytes / 16; i += kThreads) {
       reinterpret_cast<Run*>(image_)[i] = reinterpret_cast<const Run*>(p_.image)[i];
     }
     publish();
@@ -179,7 +178,7 @@ class PointwiseJointProduct {
   FUSEDSC_DEVICE void multiply_tile(Sums& sums, const unsigned char* tile) const {
     const std::uint64_t x = describe<kRowBytes>(tile + kOutputBlocks * kBlockBytes), grad_y = describe<128>(tile),
                         weight = describe<kRowBytes>(image_),
-                        square = describe<kRowBytes>(image_ + kImage.first_square()), ones = describe_constant(ones_);
+                        square = describe<kRowBytes>(image_ + kImage.first_square), ones = describe_constant(ones_);
     fence_all(sums);
     begin_products();
 #pragma unroll
@@ -187,7 +186,7 @@ class PointwiseJointProduct {
       if (k >= kColumns) break;
 #pragma unroll
       for (int part = 0; part < 2; ++part) {
-        multiply<true>(sums.grad_x, x + k * 2 / 16, square + (part * Image::kSquareBytes + k * kRowBytes) / 16,
+        multiply<true>(sums.grad_x, x + k * 2 / 16, square + (part * kSquareBytes + k * kRowBytes) / 16,
                        part == 0 && k == 0, T());
       }
     }
@@ -214,7 +213,7 @@ class PointwiseJointProduct {
 
   /// To block memory, with what is added.
   FUSEDSC_DEVICE void store_tile(const Row& sums, const unsigned char* added) const {
-    const auto* vectors = reinterpret_cast<const float*>(image_ + kImage.vectors());
+    const auto* vectors = reinterpret_cast<const float*>(image_ + kImage.vectors);
     const int lane = thread_ % 32, row = thread_ / 32 * 16 + lane / 4;
 #pragma unroll
     for (int run = 0; run < kColumns / 8; ++run) {
@@ -274,12 +273,12 @@ class PointwiseJointProduct {
       to_floats(high, rounded[0], rounded[1], T());
       const int place = place_of_run<kRowBytes>(row + i / 2 % 2 * 8, i / 4) + lane % 4 * 4;
       *reinterpret_cast<std::uint32_t*>(squares + place) = high;
-      *reinterpret_cast<std::uint32_t*>(squares + Image::kSquareBytes + place) =
+      *reinterpret_cast<std::uint32_t*>(squares + kSquareBytes + place) =
           to_bits(first - rounded[0], second - rounded[1], T());
     }
     publish();
     group_barrier(group_);
-    const std::uint64_t square = describe<kRowBytes>(squares), weight = describe<kRowBytes>(image_ + kImage.weight());
+    const std::uint64_t square = describe<kRowBytes>(squares), weight = describe<kRowBytes>(image_ + kImage.weight);
 #pragma unroll
     for (int block = 0; block < kOutputBlocks; ++block) {
       Row& products = sums.grad_x;
@@ -291,7 +290,7 @@ class PointwiseJointProduct {
 #pragma unroll
         for (int part = 0; part < 2; ++part) {
           multiply<true>(products, weight + (block * 64 * kRowBytes + k * 2) / 16,
-                         square + (part * Image::kSquareBytes + k * kRowBytes) / 16, part == 0 && k == 0, T());
+                         square + (part * kSquareBytes + k * kRowBytes) / 16, part == 0 && k == 0, T());
         }
       }
       commit_products();

@@ -43,14 +43,15 @@ struct JointInstance {
   void (*kernel)(PointwiseJointParameters);
   int (*memory)(int stages, bool has_added);
   void (*make_image)(JointImageParameters);
-  int image_threads, image_memory, image_bytes;
+  int image_threads, image_memory;
+  JointImage image;
   void (*sum)(JointSumParameters);
 };
 
 template <class T, int kOutputs, int kColumns, int kGroups>
 JointInstance instance(DataType dtype) {
   using Product = PointwiseJointProduct<T, kOutputs, kColumns, kGroups>;
-  using Maker = JointImageMaker<T, Product::kWide>;
+  using Maker = JointImageMaker<T, Product::kWide, 8, Product::kWide * 2>;
   return {dtype,
           kOutputs,
           kColumns,
@@ -62,7 +63,7 @@ JointInstance instance(DataType dtype) {
           image_kernel<Maker>,
           Maker::kThreads,
           Maker::memory_bytes(),
-          JointImage<Product::kWide>{Product::kRows}.bytes(),
+          Product::kImage,
           joint_sum_kernel<T>};
 }
 
@@ -140,13 +141,14 @@ class JointPass {
     image.offset = static_cast<const float*>(a.gradient_prologue.offset.data);
     image.outputs = p_.outputs;
     image.channels = p_.channels;
-    image.rows = static_cast<int>(divide_up(instance_.outputs, 64) * 64);
-    image.image = take_image(arena);
+    image.wide = instance_.wide;
+    image.image = instance_.image;
+    image.to = take_image(arena);
     launch_following(kName, instance_.make_image, instance_.wide / 8, instance_.image_threads, execution.stream, image,
                      static_cast<std::size_t>(instance_.image_memory));
 
     PointwiseJointParameters p = p_;
-    p.image = image.image;
+    p.image = image.to;
     p.partials = take_partials(arena);
     p.grad_scale = image.grad_scale;
     p.output_scale = image.output_scale;
@@ -178,7 +180,7 @@ class JointPass {
  private:
   static constexpr int kMostStages = 6;
 
-  unsigned char* take_image(Arena& arena) const { return arena.take<unsigned char>(instance_.image_bytes); }
+  unsigned char* take_image(Arena& arena) const { return arena.take<unsigned char>(instance_.image.bytes); }
   Aligned<float, 4>* take_partials(Arena& arena) const {
     return arena.take<Aligned<float, 4>>(std::int64_t{p_.splits} * instance_.quads * 128);
   }
