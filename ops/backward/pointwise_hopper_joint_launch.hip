@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "fusedsc/backward/pointwise_gpu.h"
+#include "fusedsc/backward/pointwise_hopper_joint.h"
 #include "fusedsc/backward/pointwise_hopper_joint_kernel.h"
 #include "fusedsc/common/gpu/pointwise_hopper_plan.h"
 #include "fusedsc/runtime/arena.h"
@@ -22,14 +23,6 @@ joint_kernel(const FUSEDSC_GRID_CONSTANT PointwiseJointParameters p) {
 #endif
 }
 
-template <class Maker>
-FUSEDSC_HOPPER_KERNEL(Maker::kThreads)
-image_kernel(const JointImageParameters p) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)
-  Maker::run(p);
-#endif
-}
-
 template <class T>
 FUSEDSC_HOPPER_KERNEL(kJointSumThreads)
 joint_sum_kernel(const JointSumParameters p) {
@@ -42,8 +35,6 @@ struct JointInstance {
   int outputs, columns, wide, groups, quads;
   void (*kernel)(PointwiseJointParameters);
   int (*memory)(int stages, bool has_added);
-  void (*make_image)(JointImageParameters);
-  int image_threads, image_memory;
   JointImage image;
   void (*sum)(JointSumParameters);
 };
@@ -51,7 +42,6 @@ struct JointInstance {
 template <class T, int kOutputs, int kColumns, int kGroups>
 JointInstance instance(DataType dtype) {
   using Product = PointwiseJointProduct<T, kOutputs, kColumns, kGroups>;
-  using Maker = JointImageMaker<T, Product::kWide, 8, Product::kWide * 2>;
   return {dtype,
           kOutputs,
           kColumns,
@@ -60,9 +50,6 @@ JointInstance instance(DataType dtype) {
           Product::kQuads,
           joint_kernel<Product>,
           Product::memory_bytes,
-          image_kernel<Maker>,
-          Maker::kThreads,
-          Maker::memory_bytes(),
           Product::kImage,
           joint_sum_kernel<T>};
 }
@@ -93,9 +80,7 @@ std::string why_not(const PointwiseBackwardArguments& a) {
   const std::int64_t pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
   std::string reason = why_not_hopper(a.x.dtype, a.x.device, a.groups, pixels);
   if (!reason.empty()) return reason;
-  if (!a.gradient_prologue || !a.gradient_prologue.output_is_of_x || a.prologue) {
-    return "the gradient prologue's output is not said to be the convolution of x as it is";
-  }
+  if (!output_follows(a)) return "the gradient prologue's output is not said to be the convolution of x as it is";
   if (!a.grad_x || !a.grad_weight || a.grad_bias) return "it computes the gradients of input and weight, and no other";
   reason = too_large_for_pointwise(a.x.sizes, a.grad_y.sizes);
   if (!reason.empty()) return reason;
@@ -133,26 +118,15 @@ class JointPass {
 
   void run(const PointwiseBackwardArguments& a, const Execution& execution) const {
     Arena arena(execution.workspace);
-    JointImageParameters image;
-    image.weight = a.weight.data;
-    image.weight_row = a.weight.strides[0];
-    image.grad_scale = static_cast<const float*>(a.gradient_prologue.grad_scale.data);
-    image.output_scale = static_cast<const float*>(a.gradient_prologue.output_scale.data);
-    image.offset = static_cast<const float*>(a.gradient_prologue.offset.data);
-    image.outputs = p_.outputs;
-    image.channels = p_.channels;
-    image.wide = instance_.wide;
-    image.image = instance_.image;
-    image.to = take_image(arena);
-    launch_following(kName, instance_.make_image, instance_.wide / 8, instance_.image_threads, execution.stream, image,
-                     static_cast<std::size_t>(instance_.image_memory));
+    unsigned char* image = take_image(arena);
+    make_joint_image(a, instance_.image, instance_.wide, true, image, execution.stream);
 
     PointwiseJointParameters p = p_;
-    p.image = image.to;
+    p.image = image;
     p.partials = take_partials(arena);
-    p.grad_scale = image.grad_scale;
-    p.output_scale = image.output_scale;
-    p.offset = image.offset;
+    p.grad_scale = static_cast<const float*>(a.gradient_prologue.grad_scale.data);
+    p.output_scale = static_cast<const float*>(a.gradient_prologue.output_scale.data);
+    p.offset = static_cast<const float*>(a.gradient_prologue.offset.data);
     const auto map = [&](const auto& matrix, int channels, int columns) {
       return map_of(matrix, a.x.dtype, channels, p.pixels, columns);
     };
