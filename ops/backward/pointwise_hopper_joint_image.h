@@ -17,22 +17,17 @@ namespace fusedsc::gpu::hopper {
 struct JointImage {
   int rows = 0, square_rows = 0;  ///< of the weight and of the squares; those beyond the ends are zero
   int first_square = 0, second_square = 0;
-  int weight = -1;  ///< as it is; or none
   int vectors = 0;  ///< what undoes the power of two; weight^T offset
   int bytes = 0;
 
   /// The scaled weight, then the rest, rows of `row_bytes`.
-  FUSEDSC_HOST_DEVICE static constexpr JointImage of(int rows, int square_rows, int row_bytes, bool has_weight) {
+  FUSEDSC_HOST_DEVICE static constexpr JointImage of(int rows, int square_rows, int row_bytes) {
     JointImage image;
     image.rows = rows;
     image.square_rows = square_rows;
     image.first_square = rows * row_bytes;
     image.second_square = image.first_square + square_rows * row_bytes;
     image.vectors = image.second_square + square_rows * row_bytes;
-    if (has_weight) {
-      image.weight = image.vectors;
-      image.vectors += rows * row_bytes;
-    }
     image.bytes = image.vectors + 2 * row_bytes * 2;  // a float per channel
     return image;
   }
@@ -148,17 +143,15 @@ class JointImageMaker {
 
   FUSEDSC_DEVICE void write_weight() const {
     for (int output = thread_index(); output < p_.image.rows; output += kThreads) {
-      Run scaled = {}, raw = {};
+      Run scaled = {};
       if (exists_ && output < p_.outputs) {
         float values[kRun];
-        raw = load<kRun>(weight_ + output * p_.weight_row);
-        raw.widen(values);
+        load<kRun>(weight_ + output * p_.weight_row).widen(values);
 #pragma unroll
         for (int i = 0; i < kRun; ++i) values[i] *= p_.grad_scale[output] * scales_[i];
         scaled = rounded(values);
       }
       put(0, output, scaled);
-      if (p_.image.weight >= 0) put(p_.image.weight, output, raw);
     }
   }
 

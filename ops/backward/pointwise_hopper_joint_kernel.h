@@ -11,7 +11,9 @@
 namespace fusedsc::gpu::hopper {
 
 struct PointwiseJointParameters {
-  TensorMap grad_y, x, added, grad_x;
+  TensorMap grad_y, last_grad_y, x, added, grad_x;  ///< last_grad_y: the narrower last block of outputs
+  const void* weight = nullptr;
+  std::int64_t weight_row = 0;
   int pixels = 0, pixel_tiles = 0, outputs = 0, channels = 0;
   int splits = 1;  ///< blocks
   int stages = 2;  ///< tiles of positions that each group has under way
@@ -38,13 +40,14 @@ class PointwiseJointProduct {
   static constexpr int kOutputs = kOutputs_, kColumns = kColumns_, kGroups = kGroups_;
   static constexpr int kOutputBlocks = (kOutputs + 63) / 64;
   static constexpr int kThreads = kGroups * 128, kRows = kOutputBlocks * 64;
-  static constexpr int kWide = kColumns <= 32 ? 32 : 64;  ///< columns of a copy
+  static constexpr int kWide = kColumns <= 32 ? 32 : 64;                      ///< columns of a copy of x
+  static constexpr int kLastWide = (kOutputs + 31) / 32 % 2 == 0 ? 64 : 32;  ///< and of the last one of grad_y
   static constexpr int kQuads = kOutputBlocks * kColumns / 8;
-  static constexpr JointImage kImage = JointImage::of(kRows, kWide, kWide * 2, true);
+  static constexpr JointImage kImage = JointImage::of(kOutputs, kWide, kWide * 2);
   static_assert(kColumns <= kWide);
 
   FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(int stages, bool has_added) {
-    const int tiles = kGroups * (stages * (kStageBytes + (has_added ? kXBytes : 0)) + kXBytes);
+    const int tiles = kGroups * (stages * kStageBytes + (has_added ? 2 : 1) * kXBytes);
     return 1024 + kImageBytes + (tiles > kSumBytes ? tiles : kSumBytes) + kOnesBytes + barrier_bytes(stages) +
            kGroups * kGroupFloats * 4;
   }
@@ -57,13 +60,15 @@ class PointwiseJointProduct {
  private:
   using Row = float[kColumns / 2];  ///< sums of 64 rows
   static constexpr int kRowBytes = kWide * 2, kSquareBytes = kWide * kRowBytes, kXBytes = 64 * kRowBytes, kBlockBytes = 64 * 128;
-  static constexpr int kStageBytes = kOutputBlocks * kBlockBytes + kXBytes;
+  static constexpr int kGradBytes = (kOutputBlocks - 1) * kBlockBytes + 64 * kLastWide * 2;
+  static constexpr int kStageBytes = kGradBytes + kXBytes;
   static constexpr int kImageBytes = (kImage.bytes + 1023) / 1024 * 1024, kOnesBytes = 512;
+  static constexpr int kSteps = (kColumns + 15) / 16;  ///< of 16 channels
   static constexpr int kSumBytes = kGroups * kQuads * 128 * 16;
   static constexpr int kGroupFloats = kWide + 4;  ///< sums of channels, and the largest square of each warp
   static_assert(2 * kSquareBytes <= kStageBytes);
 
-  FUSEDSC_HOST_DEVICE static constexpr int barrier_bytes(int stages) { return (kGroups * stages * 8 + 15) / 16 * 16; }
+  FUSEDSC_HOST_DEVICE static constexpr int barrier_bytes(int stages) { return (kGroups * (stages + 2) * 8 + 15) / 16 * 16; }
 
   struct Sums {
     Row grad_x, weight[kOutputBlocks], squares;
@@ -83,29 +88,26 @@ class PointwiseJointProduct {
     memory += kImageBytes;
     quads_ = reinterpret_cast<Aligned<float, 4>*>(memory);
     stages_ = memory + group_ * p.stages * kStageBytes;
-    out_ = memory + kGroups * p.stages * kStageBytes;
-    added_ = out_ + kGroups * kXBytes + group_ * p.stages * kXBytes;
-    out_ += group_ * kXBytes;
-    const int tiles = kGroups * (p.stages * (kStageBytes + (p.has_added ? kXBytes : 0)) + kXBytes);
+    const int out_tiles = p.has_added ? 2 : 1;
+    out_ = memory + kGroups * p.stages * kStageBytes + group_ * out_tiles * kXBytes;
+    const int tiles = kGroups * (p.stages * kStageBytes + out_tiles * kXBytes);
     memory += tiles > kSumBytes ? tiles : kSumBytes;
     ones_ = memory;
-    barriers_ = reinterpret_cast<Barrier*>(memory + kOnesBytes) + group_ * p.stages;
+    barriers_ = reinterpret_cast<Barrier*>(memory + kOnesBytes) + group_ * (p.stages + 2);
     vectors_ = reinterpret_cast<float*>(memory + kOnesBytes + barrier_bytes(p.stages)) + group_ * kGroupFloats;
   }
 
   FUSEDSC_DEVICE void loop() {
     let_next_kernel_start();
     if (thread_ == 0) {
-      for (int i = 0; i < p_.stages; ++i) initialise(barriers_ + i);
+      for (int i = 0; i < p_.stages + 2; ++i) initialise(barriers_ + i);
     }
     if (thread_index() < kOnesBytes / 4) reinterpret_cast<std::uint32_t*>(ones_)[thread_index()] = to_bits(1.0f, 1.0f, T());
     publish();
     wait_for_previous_kernel();
     if (thread_ == 0) {
-      for (int i = 0; i < p_.stages; ++i) {
-        start_tile(i);
-        start_added(i);
-      }
+      for (int i = 0; i < p_.stages; ++i) start_tile(i);
+      start_added(0);
     }
     using Run = Aligned<std::uint32_t, 4>;
     for (int i = thread_index(); i < kImage.bytes / 16; i += kThreads) {
@@ -119,18 +121,22 @@ class PointwiseJointProduct {
     for (int tile = 0; tile < tiles_; ++tile) {
       wait(barriers_ + slot, parity);
       multiply_tile(sums, stages_ + slot * kStageBytes);
-      if (thread_ == 0) wait_for_stores();
+      if (thread_ == 0) {
+        wait_for_stores();
+        start_added(tile + 1);
+      }
       wait_for_products<0>();
       fence_all(sums);
       group_barrier(group_);  // all are done with the tiles, and the tile of results is free
       if (thread_ == 0) start_tile(tile + p_.stages);
-      store_tile(sums.grad_x, added_ + slot * kXBytes);
+      unsigned char* out = out_ + (p_.has_added ? tile % 2 * kXBytes : 0);
+      if (p_.has_added) wait(barriers_ + p_.stages + tile % 2, tile / 2 % 2);
+      store_tile(sums.grad_x, out);
       publish();
       group_barrier(group_);
       if (thread_ == 0) {
-        start_store(p_.grad_x, 0, first_pixel(tile), out_);
+        start_store(p_.grad_x, 0, first_pixel(tile), out);
         commit_stores();
-        start_added(tile + p_.stages);
       }
       if (++slot == p_.stages) {
         slot = 0;
@@ -151,18 +157,22 @@ class PointwiseJointProduct {
     if (tile >= tiles_) return;
     unsigned char* to = stages_ + tile % p_.stages * kStageBytes;
     Barrier* barrier = barriers_ + tile % p_.stages;
-    expect(barrier, kStageBytes + (p_.has_added ? kXBytes : 0));
+    expect(barrier, kStageBytes);
     const int pixel = first_pixel(tile);
-    start_load(to + kOutputBlocks * kBlockBytes, p_.x, 0, pixel, barrier);
+    start_load(to + kGradBytes, p_.x, 0, pixel, barrier);
 #pragma unroll
-    for (int i = 0; i < kOutputBlocks; ++i) start_load(to + i * kBlockBytes, p_.grad_y, i * 64, pixel, barrier);
+    for (int i = 0; i < kOutputBlocks; ++i) {
+      const bool is_last = i == kOutputBlocks - 1;
+      start_load(to + i * kBlockBytes, is_last ? p_.last_grad_y : p_.grad_y, i * 64, pixel, barrier);
+    }
   }
 
-  /// On the same barrier.
+  /// To where the results will be.
   FUSEDSC_DEVICE void start_added(int tile) const {
     if (!p_.has_added || tile >= tiles_) return;
-    const int slot = tile % p_.stages;
-    start_load(added_ + slot * kXBytes, p_.added, 0, first_pixel(tile), barriers_ + slot);
+    Barrier* barrier = barriers_ + p_.stages + tile % 2;
+    expect(barrier, kXBytes);
+    start_load(out_ + tile % 2 * kXBytes, p_.added, 0, first_pixel(tile), barrier);
   }
 
   // ----------------------------------------------------------------------------------------- by all threads of a group
@@ -176,8 +186,7 @@ class PointwiseJointProduct {
   }
 
   FUSEDSC_DEVICE void multiply_tile(Sums& sums, const unsigned char* tile) const {
-    const std::uint64_t x = describe<kRowBytes>(tile + kOutputBlocks * kBlockBytes), grad_y = describe<128>(tile),
-                        weight = describe<kRowBytes>(image_),
+    const std::uint64_t x = describe<kRowBytes>(tile + kGradBytes), weight = describe<kRowBytes>(image_),
                         square = describe<kRowBytes>(image_ + kImage.first_square), ones = describe_constant(ones_);
     fence_all(sums);
     begin_products();
@@ -198,10 +207,14 @@ class PointwiseJointProduct {
     }
 #pragma unroll
     for (int block = 0; block < kOutputBlocks; ++block) {
-      const std::uint64_t outputs = grad_y + block * kBlockBytes / 16;
+      constexpr int kLastBytes = kLastWide * 2;
+      const int row_bytes = block == kOutputBlocks - 1 ? kLastBytes : 128;
+      const unsigned char* from = tile + block * kBlockBytes;
+      const std::uint64_t outputs =
+          block == kOutputBlocks - 1 ? describe<kLastBytes>(from) : describe<128>(from);
 #pragma unroll
       for (int k = 0; k < 64; k += 16) {
-        multiply<true, true>(sums.weight[block], outputs + k * 128 / 16, x + k * kRowBytes / 16, false, T());
+        multiply<true, true>(sums.weight[block], outputs + k * row_bytes / 16, x + k * kRowBytes / 16, false, T());
         if (block * 64 + k < kOutputs) {
           multiply<true>(sums.grad_x, outputs + k * 2 / 16, weight + (block * 64 + k) * kRowBytes / 16, false, T());
         }
@@ -211,8 +224,8 @@ class PointwiseJointProduct {
     fence_all(sums);
   }
 
-  /// To block memory, with what is added.
-  FUSEDSC_DEVICE void store_tile(const Row& sums, const unsigned char* added) const {
+  /// To block memory, where what is added may lie.
+  FUSEDSC_DEVICE void store_tile(const Row& sums, unsigned char* out) const {
     const auto* vectors = reinterpret_cast<const float*>(image_ + kImage.vectors);
     const int lane = thread_ % 32, row = thread_ / 32 * 16 + lane / 4;
 #pragma unroll
@@ -224,13 +237,14 @@ class PointwiseJointProduct {
         const int place = place_of_run<kRowBytes>(row + half * 8, run) + lane % 4 * 4;
         float first = sums[run * 4 + half * 2] * scale.elements[0] + constant.elements[0];
         float second = sums[run * 4 + half * 2 + 1] * scale.elements[1] + constant.elements[1];
+        auto* to = reinterpret_cast<std::uint32_t*>(out + place);
         if (p_.has_added) {
           float addends[2];
-          to_floats(*reinterpret_cast<const std::uint32_t*>(added + place), addends[0], addends[1], T());
+          to_floats(*to, addends[0], addends[1], T());
           first += addends[0];
           second += addends[1];
         }
-        *reinterpret_cast<std::uint32_t*>(out_ + place) = to_bits(first, second, T());
+        *to = to_bits(first, second, T());
       }
     }
   }
@@ -242,6 +256,15 @@ class PointwiseJointProduct {
   /// Makes sums.weight the group's share of the gradient. x^T x goes to where tiles were, as the sum of two matrices.
   FUSEDSC_DEVICE void add_products_of_x(Sums& sums) const {
     const int lane = thread_ % 32, row = thread_ / 32 * 16 + lane / 4;
+    std::uint32_t weight[kOutputBlocks][kSteps][4];
+#pragma unroll
+    for (int block = 0; block < kOutputBlocks; ++block) {
+#pragma unroll
+      for (int i = 0; i < kSteps * 4; ++i) {
+        const int output = block * 64 + row + i % 2 * 8, channel = i / 4 * 16 + i / 2 % 2 * 8 + lane % 4 * 2;
+        weight[block][i / 4][i % 4] = weight_pair(output, channel);
+      }
+    }
     float most = 0;
 #pragma unroll
     for (int i = 0; i < kColumns / 2; ++i) {
@@ -278,19 +301,18 @@ class PointwiseJointProduct {
     }
     publish();
     group_barrier(group_);
-    const std::uint64_t square = describe<kRowBytes>(squares), weight = describe<kRowBytes>(image_ + kImage.weight);
+    const std::uint64_t square = describe<kRowBytes>(squares);
 #pragma unroll
     for (int block = 0; block < kOutputBlocks; ++block) {
       Row& products = sums.grad_x;
       fence_all(sums);
       begin_products();
 #pragma unroll
-      for (int k = 0; k < kWide; k += 16) {
-        if (k >= kColumns) break;
+      for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
         for (int part = 0; part < 2; ++part) {
-          multiply<true>(products, weight + (block * 64 * kRowBytes + k * 2) / 16,
-                         square + (part * kSquareBytes + k * kRowBytes) / 16, part == 0 && k == 0, T());
+          multiply<true>(products, weight[block][step], square + (part * kSquareBytes + step * 16 * kRowBytes) / 16,
+                         part == 0 && step == 0, T());
         }
       }
       commit_products();
@@ -312,6 +334,11 @@ class PointwiseJointProduct {
         }
       }
     }
+  }
+
+  FUSEDSC_DEVICE std::uint32_t weight_pair(int output, int channel) const {
+    if (output >= p_.outputs || channel >= p_.channels) return 0;
+    return *reinterpret_cast<const std::uint32_t*>(static_cast<const T*>(p_.weight) + output * p_.weight_row + channel);
   }
 
   FUSEDSC_DEVICE float vector_at(const float* vector, int output) const {
@@ -343,7 +370,7 @@ class PointwiseJointProduct {
 
   const PointwiseJointParameters& p_;
   int group_, thread_, first_tile_, stride_, tiles_;
-  unsigned char *image_, *stages_, *out_, *added_, *ones_;
+  unsigned char *image_, *stages_, *out_, *ones_;
   Barrier* barriers_;
   float* vectors_;
   Aligned<float, 4>* quads_;

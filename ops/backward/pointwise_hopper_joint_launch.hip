@@ -32,7 +32,7 @@ joint_sum_kernel(const JointSumParameters p) {
 /// Kernels that were compiled, and what for.
 struct JointInstance {
   DataType dtype;
-  int outputs, columns, wide, groups, quads;
+  int outputs, columns, wide, last_wide, groups, quads;
   void (*kernel)(PointwiseJointParameters);
   int (*memory)(int stages, bool has_added);
   JointImage image;
@@ -46,6 +46,7 @@ JointInstance instance(DataType dtype) {
           kOutputs,
           kColumns,
           Product::kWide,
+          Product::kLastWide,
           kGroups,
           Product::kQuads,
           joint_kernel<Product>,
@@ -130,7 +131,10 @@ class JointPass {
     const auto map = [&](const auto& matrix, int channels, int columns) {
       return map_of(matrix, a.x.dtype, channels, p.pixels, columns);
     };
+    p.weight = a.weight.data;
+    p.weight_row = a.weight.strides[0];
     p.grad_y = map(activation_matrix(a.grad_y, 1, true), p.outputs, 64);
+    p.last_grad_y = map(activation_matrix(a.grad_y, 1, true), p.outputs, instance_.last_wide);
     p.x = map(activation_matrix(a.x, 1, true), p.channels, instance_.wide);
     p.added = map(activation_matrix(a.grad_add, 1, true), p.channels, instance_.wide);
     p.grad_x = map(output_matrix(a.grad_x, 1, true), p.channels, instance_.wide);

@@ -45,7 +45,7 @@ bool takes_image(const PointwiseBackwardArguments& a) {
 
 JointImage image_of(const PointwiseBackwardArguments& a) {
   const auto steps = [](std::int64_t depth) { return static_cast<int>(whole_steps(depth)); };
-  return JointImage::of(steps(a.grad_y.sizes[1]), steps(a.x.sizes[1]), static_cast<int>(a.x.sizes[1]) * 2, false);
+  return JointImage::of(steps(a.grad_y.sizes[1]), steps(a.x.sizes[1]), static_cast<int>(a.x.sizes[1]) * 2);
 }
 
 /// Of the input gradient: grad_y is what is multiplied.
