@@ -56,7 +56,7 @@ FUSEDSC_DEVICE float scale_to_large(float, BFloat16) { return 1.0f; }
 template <class T, int kMostChannels, int kRun, int kRowBytes>
 class JointImageMaker {
  public:
-  static constexpr int kThreads = 512;
+  static constexpr int kThreads = 1024;
   static constexpr int memory_bytes() { return (kPartFloats + kSumFloats + (kWarps + 1) * kRun) * 4; }
 
   FUSEDSC_DEVICE static void run(const JointImageParameters& p) {
@@ -91,7 +91,7 @@ class JointImageMaker {
       const bool is_offset = row == p_.channels;
       const float* factors = is_offset ? p_.offset : p_.output_scale;
       float own[kRun] = {};
-#pragma unroll 4
+#pragma unroll 8
       for (int output = part; output < p_.outputs; output += parts) {
         float values[kRun], factor = factors != nullptr ? factors[output] : 0.0f;
         const T* from = weight_ + output * p_.weight_row;

@@ -21,7 +21,8 @@ void launch_image(const JointImageParameters& p, void* stream) {
 
 template <class T>
 void launch_image_of(const JointImageParameters& p, bool in_tiles, void* stream) {
-  if (in_tiles) launch_image<T, 32, 8, 64>(p, stream);
+  if (in_tiles && p.wide == 32) launch_image<T, 32, 8, 64>(p, stream);
+  else if (in_tiles) launch_image<T, 64, 8, 128>(p, stream);
   else launch_image<T, kMostImageChannels, 2, 0>(p, stream);
 }
 

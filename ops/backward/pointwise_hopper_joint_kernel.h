@@ -4,6 +4,7 @@
 ///
 /// For few channels, and outputs whose sums a group of four warps can keep: each group goes its own way through tiles of
 /// 64 positions, which the copy engine brings, multiplies them both ways from where they lie, and keeps its own sums.
+/// Where these are too many, two groups are a team: they share a tile, and each has half of the outputs.
 #pragma once
 
 #include "fusedsc/backward/pointwise_hopper_joint_image.h"
@@ -16,7 +17,7 @@ struct PointwiseJointParameters {
   std::int64_t weight_row = 0;
   int pixels = 0, pixel_tiles = 0, outputs = 0, channels = 0;
   int splits = 1;  ///< blocks
-  int stages = 2;  ///< tiles of positions that each group has under way
+  int stages = 2;  ///< tiles of positions that each group, or team, has under way
   bool has_added = false;
   const float *grad_scale = nullptr, *output_scale = nullptr, *offset = nullptr;
   const unsigned char* image = nullptr;
@@ -34,7 +35,7 @@ struct JointQuad {
 };
 
 /// kOutputs and kColumns: at least as many as there are outputs and channels.
-template <class T, int kOutputs_, int kColumns_, int kGroups_>
+template <class T, int kOutputs_, int kColumns_, int kGroups_, bool kTeam>
 class PointwiseJointProduct {
  public:
   static constexpr int kOutputs = kOutputs_, kColumns = kColumns_, kGroups = kGroups_;
@@ -43,11 +44,12 @@ class PointwiseJointProduct {
   static constexpr int kWide = kColumns <= 32 ? 32 : 64;                      ///< columns of a copy of x
   static constexpr int kLastWide = (kOutputs + 31) / 32 % 2 == 0 ? 64 : 32;  ///< and of the last one of grad_y
   static constexpr int kQuads = kOutputBlocks * kColumns / 8;
+  static_assert(!kTeam || (kGroups == 2 && kOutputBlocks % 2 == 0 && kOutputs % 64 == 0 && kColumns % 16 == 0));
   static constexpr JointImage kImage = JointImage::of(kOutputs, kWide, kWide * 2);
   static_assert(kColumns <= kWide);
 
   FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(int stages, bool has_added) {
-    const int tiles = kGroups * (stages * kStageBytes + (has_added ? 2 : 1) * kXBytes);
+    const int tiles = tile_bytes(stages, has_added);
     return 1024 + kImageBytes + (tiles > kSumBytes ? tiles : kSumBytes) + kOnesBytes + barrier_bytes(stages) +
            kGroups * kGroupFloats * 4;
   }
@@ -64,22 +66,32 @@ class PointwiseJointProduct {
   static constexpr int kStageBytes = kGradBytes + kXBytes;
   static constexpr int kImageBytes = (kImage.bytes + 1023) / 1024 * 1024, kOnesBytes = 512;
   static constexpr int kSteps = (kColumns + 15) / 16;  ///< of 16 channels
-  static constexpr int kSumBytes = kGroups * kQuads * 128 * 16;
+  static constexpr int kTeams = kTeam ? 1 : kGroups, kOwnBlocks = kTeam ? kOutputBlocks / 2 : kOutputBlocks;
+  static constexpr int kSumBytes = kTeam ? 0 : kGroups * kQuads * 128 * 16;
+  static constexpr int kExchangeBytes = kTeam ? 64 * kColumns * 4 : 0;  ///< halves of sums of grad_x
   static constexpr int kGroupFloats = kWide + 4;  ///< sums of channels, and the largest square of each warp
   static_assert(2 * kSquareBytes <= kStageBytes);
 
-  FUSEDSC_HOST_DEVICE static constexpr int barrier_bytes(int stages) { return (kGroups * (stages + 2) * 8 + 15) / 16 * 16; }
+  FUSEDSC_HOST_DEVICE static constexpr int barrier_bytes(int stages) {
+    return (kTeams * (stages + 2) * 8 + 15) / 16 * 16;
+  }
+  FUSEDSC_HOST_DEVICE static constexpr int tile_bytes(int stages, bool has_added) {
+    return kTeams * (stages * kStageBytes + (has_added ? 2 : 1) * kXBytes) + kExchangeBytes;
+  }
 
   struct Sums {
-    Row grad_x, weight[kOutputBlocks], squares;
+    Row grad_x, weight[kOwnBlocks], squares;
     float channels[4];
   };
 
   FUSEDSC_DEVICE explicit PointwiseJointProduct(const PointwiseJointParameters& p) : p_(p) {
     group_ = uniform(thread_index() / 128);
     thread_ = thread_index() % 128;
-    first_tile_ = static_cast<int>(block_index()) * kGroups + group_;
-    stride_ = p.splits * kGroups;
+    const int team = kTeam ? 0 : group_;
+    is_leader_ = thread_ == 0 && team == group_;
+    first_block_ = kTeam ? group_ * kOwnBlocks : 0;
+    first_tile_ = static_cast<int>(block_index()) * kTeams + team;
+    stride_ = p.splits * kTeams;
     tiles_ = first_tile_ < p.pixel_tiles ? (p.pixel_tiles - first_tile_ + stride_ - 1) / stride_ : 0;
 
     auto* memory = static_cast<unsigned char*>(block_memory());
@@ -87,25 +99,25 @@ class PointwiseJointProduct {
     image_ = memory;
     memory += kImageBytes;
     quads_ = reinterpret_cast<Aligned<float, 4>*>(memory);
-    stages_ = memory + group_ * p.stages * kStageBytes;
-    const int out_tiles = p.has_added ? 2 : 1;
-    out_ = memory + kGroups * p.stages * kStageBytes + group_ * out_tiles * kXBytes;
-    const int tiles = kGroups * (p.stages * kStageBytes + out_tiles * kXBytes);
+    stages_ = memory + team * p.stages * kStageBytes;
+    const int out_tiles = p.has_added ? 2 : 1, tiles = tile_bytes(p.stages, p.has_added);
+    out_ = memory + kTeams * p.stages * kStageBytes + team * out_tiles * kXBytes;
+    exchange_ = reinterpret_cast<Aligned<float, 4>*>(memory + tiles - kExchangeBytes);
     memory += tiles > kSumBytes ? tiles : kSumBytes;
     ones_ = memory;
-    barriers_ = reinterpret_cast<Barrier*>(memory + kOnesBytes) + group_ * (p.stages + 2);
-    vectors_ = reinterpret_cast<float*>(memory + kOnesBytes + barrier_bytes(p.stages)) + group_ * kGroupFloats;
+    barriers_ = reinterpret_cast<Barrier*>(memory + kOnesBytes) + team * (p.stages + 2);
+    vectors_ = reinterpret_cast<float*>(memory + kOnesBytes + barrier_bytes(p.stages)) + team * kGroupFloats;
   }
 
   FUSEDSC_DEVICE void loop() {
     let_next_kernel_start();
-    if (thread_ == 0) {
+    if (is_leader_) {
       for (int i = 0; i < p_.stages + 2; ++i) initialise(barriers_ + i);
     }
     if (thread_index() < kOnesBytes / 4) reinterpret_cast<std::uint32_t*>(ones_)[thread_index()] = to_bits(1.0f, 1.0f, T());
     publish();
     wait_for_previous_kernel();
-    if (thread_ == 0) {
+    if (is_leader_) {
       for (int i = 0; i < p_.stages; ++i) start_tile(i);
       start_added(0);
     }
@@ -121,20 +133,21 @@ class PointwiseJointProduct {
     for (int tile = 0; tile < tiles_; ++tile) {
       wait(barriers_ + slot, parity);
       multiply_tile(sums, stages_ + slot * kStageBytes);
-      if (thread_ == 0) {
+      if (is_leader_) {
         wait_for_stores();
         start_added(tile + 1);
       }
       wait_for_products<0>();
       fence_all(sums);
-      group_barrier(group_);  // all are done with the tiles, and the tile of results is free
-      if (thread_ == 0) start_tile(tile + p_.stages);
+      if constexpr (kTeam) send_half(sums.grad_x);
+      team_barrier();  // all are done with the tiles, and the tile of results is free
+      if (is_leader_) start_tile(tile + p_.stages);
       unsigned char* out = out_ + (p_.has_added ? tile % 2 * kXBytes : 0);
       if (p_.has_added) wait(barriers_ + p_.stages + tile % 2, tile / 2 % 2);
       store_tile(sums.grad_x, out);
       publish();
-      group_barrier(group_);
-      if (thread_ == 0) {
+      team_barrier();
+      if (is_leader_) {
         start_store(p_.grad_x, 0, first_pixel(tile), out);
         commit_stores();
       }
@@ -144,9 +157,13 @@ class PointwiseJointProduct {
       }
     }
     add_products_of_x(sums);
-    if (thread_ == 0) wait_for_stores();
-    block_barrier();  // all groups are done with the tiles, where the sums go
-    leave(sums);
+    if (is_leader_) wait_for_stores();
+    if constexpr (kTeam) {
+      leave_own(sums);
+    } else {
+      block_barrier();  // all groups are done with the tiles, where the sums go
+      leave(sums);
+    }
   }
 
   // --------------------------------------------------------------------------------- by the leader of a group of warps
@@ -177,12 +194,17 @@ class PointwiseJointProduct {
 
   // ----------------------------------------------------------------------------------------- by all threads of a group
 
+  FUSEDSC_DEVICE void team_barrier() const {
+    if constexpr (kTeam) block_barrier();
+    else group_barrier(group_);
+  }
+
   FUSEDSC_DEVICE static void fence_all(Sums& sums) {
     fence(sums.grad_x);
     fence(sums.squares);
     fence(sums.channels);
 #pragma unroll
-    for (int i = 0; i < kOutputBlocks; ++i) fence(sums.weight[i]);
+    for (int i = 0; i < kOwnBlocks; ++i) fence(sums.weight[i]);
   }
 
   FUSEDSC_DEVICE void multiply_tile(Sums& sums, const unsigned char* tile) const {
@@ -190,33 +212,40 @@ class PointwiseJointProduct {
                         square = describe<kRowBytes>(image_ + kImage.first_square), ones = describe_constant(ones_);
     fence_all(sums);
     begin_products();
+    // Of a team, one multiplies x with itself, the other with the image.
+    const bool has_image = !kTeam || group_ != 0, has_squares = !kTeam || group_ == 0;
+    if (has_image) {
 #pragma unroll
-    for (int k = 0; k < kWide; k += 16) {
-      if (k >= kColumns) break;
+      for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
-      for (int part = 0; part < 2; ++part) {
-        multiply<true>(sums.grad_x, x + k * 2 / 16, square + (part * kSquareBytes + k * kRowBytes) / 16,
-                       part == 0 && k == 0, T());
+        for (int part = 0; part < 2; ++part) {
+          multiply<true>(sums.grad_x, x + step * 32 / 16, square + (part * kSquareBytes + step * 16 * kRowBytes) / 16,
+                         part == 0 && step == 0, T());
+        }
+      }
+    }
+    if (has_squares) {
+#pragma unroll
+      for (int k = 0; k < 64; k += 16) {
+        const std::uint64_t rows = x + k * kRowBytes / 16;
+        multiply<true, true>(sums.squares, rows, rows, false, T());
+        multiply<false, true>(sums.channels, rows, ones, false, T());
       }
     }
 #pragma unroll
-    for (int k = 0; k < 64; k += 16) {
-      const std::uint64_t rows = x + k * kRowBytes / 16;
-      multiply<true, true>(sums.squares, rows, rows, false, T());
-      multiply<false, true>(sums.channels, rows, ones, false, T());
-    }
-#pragma unroll
-    for (int block = 0; block < kOutputBlocks; ++block) {
+    for (int block = 0; block < kOwnBlocks; ++block) {
+      const int number = first_block_ + block;
       constexpr int kLastBytes = kLastWide * 2;
-      const int row_bytes = block == kOutputBlocks - 1 ? kLastBytes : 128;
-      const unsigned char* from = tile + block * kBlockBytes;
-      const std::uint64_t outputs =
-          block == kOutputBlocks - 1 ? describe<kLastBytes>(from) : describe<128>(from);
+      const bool is_narrow = !kTeam && block == kOwnBlocks - 1;
+      const unsigned char* from = tile + number * kBlockBytes;
+      const std::uint64_t outputs = is_narrow ? describe<kLastBytes>(from) : describe<128>(from);
 #pragma unroll
       for (int k = 0; k < 64; k += 16) {
-        multiply<true, true>(sums.weight[block], outputs + k * row_bytes / 16, x + k * kRowBytes / 16, false, T());
+        multiply<true, true>(sums.weight[block], outputs + k * (is_narrow ? kLastBytes : 128) / 16,
+                             x + k * kRowBytes / 16, false, T());
         if (block * 64 + k < kOutputs) {
-          multiply<true>(sums.grad_x, outputs + k * 2 / 16, weight + (block * 64 + k) * kRowBytes / 16, false, T());
+          multiply<true>(sums.grad_x, outputs + k * 2 / 16, weight + (number * 64 + k) * kRowBytes / 16,
+                         !has_image && block == 0 && k == 0, T());
         }
       }
     }
@@ -224,19 +253,44 @@ class PointwiseJointProduct {
     fence_all(sums);
   }
 
+  /// To the other group of a team: its half of the channels.
+  FUSEDSC_DEVICE void send_half(const Row& sums) const {
+    constexpr int kHalf = kColumns / 4;
+#pragma unroll
+    for (int i = 0; i < kHalf; i += 4) {
+      Aligned<float, 4> four;
+#pragma unroll
+      for (int v = 0; v < 4; ++v) four.elements[v] = group_ == 0 ? sums[kHalf + i + v] : sums[i + v];
+      exchange_[(group_ * kHalf + i) / 4 * 128 + thread_] = four;
+    }
+  }
+
   /// To block memory, where what is added may lie.
   FUSEDSC_DEVICE void store_tile(const Row& sums, unsigned char* out) const {
     const auto* vectors = reinterpret_cast<const float*>(image_ + kImage.vectors);
     const int lane = thread_ % 32, row = thread_ / 32 * 16 + lane / 4;
+    constexpr int kRuns = kTeam ? kColumns / 16 : kColumns / 8;
 #pragma unroll
-    for (int run = 0; run < kColumns / 8; ++run) {
-      const int channel = run * 8 + lane % 4 * 2;
+    for (int i = 0; i < kRuns; ++i) {
+      float values[4];
+#pragma unroll
+      for (int v = 0; v < 4; ++v) values[v] = sums[i * 4 + v];
+      if constexpr (kTeam) {
+        const Aligned<float, 4> others = exchange_[((1 - group_) * kRuns + i) * 128 + thread_];
+#pragma unroll
+        for (int v = 0; v < 4; ++v) {
+          // The same order for both halves.
+          const float own = group_ == 0 ? values[v] : sums[kRuns * 4 + i * 4 + v];
+          values[v] = group_ == 0 ? own + others.elements[v] : others.elements[v] + own;
+        }
+      }
+      const int run = kTeam ? group_ * kRuns + i : i, channel = run * 8 + lane % 4 * 2;
       const auto scale = pair(vectors + channel), constant = pair(vectors + kWide + channel);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int place = place_of_run<kRowBytes>(row + half * 8, run) + lane % 4 * 4;
-        float first = sums[run * 4 + half * 2] * scale.elements[0] + constant.elements[0];
-        float second = sums[run * 4 + half * 2 + 1] * scale.elements[1] + constant.elements[1];
+        float first = values[half * 2] * scale.elements[0] + constant.elements[0];
+        float second = values[half * 2 + 1] * scale.elements[1] + constant.elements[1];
         auto* to = reinterpret_cast<std::uint32_t*>(out + place);
         if (p_.has_added) {
           float addends[2];
@@ -256,15 +310,6 @@ class PointwiseJointProduct {
   /// Makes sums.weight the group's share of the gradient. x^T x goes to where tiles were, as the sum of two matrices.
   FUSEDSC_DEVICE void add_products_of_x(Sums& sums) const {
     const int lane = thread_ % 32, row = thread_ / 32 * 16 + lane / 4;
-    std::uint32_t weight[kOutputBlocks][kSteps][4];
-#pragma unroll
-    for (int block = 0; block < kOutputBlocks; ++block) {
-#pragma unroll
-      for (int i = 0; i < kSteps * 4; ++i) {
-        const int output = block * 64 + row + i % 2 * 8, channel = i / 4 * 16 + i / 2 % 2 * 8 + lane % 4 * 2;
-        weight[block][i / 4][i % 4] = weight_pair(output, channel);
-      }
-    }
     float most = 0;
 #pragma unroll
     for (int i = 0; i < kColumns / 2; ++i) {
@@ -277,19 +322,21 @@ class PointwiseJointProduct {
       const float other = shuffle_xor(most, distance);
       most = other > most ? other : most;
     }
-    if (lane == 0) vectors_[kWide + thread_ / 32] = most;
-    if (lane % 4 == 0 && row < kWide) {
+    const bool has_squares = !kTeam || group_ == 0;
+    if (has_squares && lane == 0) vectors_[kWide + thread_ / 32] = most;
+    if (has_squares && lane % 4 == 0 && row < kWide) {
       vectors_[row] = sums.channels[0];
       if (row + 8 < kWide) vectors_[row + 8] = sums.channels[2];
     }
-    group_barrier(group_);
+    team_barrier();
+    most = 0;
 #pragma unroll
     for (int warp = 0; warp < 4; ++warp) most = vectors_[kWide + warp] > most ? vectors_[kWide + warp] : most;
     const float scale = scale_to_large(most, T());
     unsigned char* squares = stages_;
 #pragma unroll
     for (int i = 0; i < kColumns / 2; i += 2) {
-      if (row + i / 2 % 2 * 8 >= kWide) continue;
+      if (!has_squares || row + i / 2 % 2 * 8 >= kWide) continue;
       const float first = sums.squares[i] * scale, second = sums.squares[i + 1] * scale;
       float rounded[2];
       const std::uint32_t high = to_bits(first, second, T());
@@ -300,10 +347,17 @@ class PointwiseJointProduct {
           to_bits(first - rounded[0], second - rounded[1], T());
     }
     publish();
-    group_barrier(group_);
+    team_barrier();
     const std::uint64_t square = describe<kRowBytes>(squares);
 #pragma unroll
-    for (int block = 0; block < kOutputBlocks; ++block) {
+    for (int block = 0; block < kOwnBlocks; ++block) {
+      const int first_output = (first_block_ + block) * 64;
+      std::uint32_t weight[kSteps][4];
+#pragma unroll
+      for (int i = 0; i < kSteps * 4; ++i) {
+        weight[i / 4][i % 4] =
+            weight_pair(first_output + row + i % 2 * 8, i / 4 * 16 + i / 2 % 2 * 8 + lane % 4 * 2);
+      }
       Row& products = sums.grad_x;
       fence_all(sums);
       begin_products();
@@ -311,7 +365,7 @@ class PointwiseJointProduct {
       for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
         for (int part = 0; part < 2; ++part) {
-          multiply<true>(products, weight[block][step], square + (part * kSquareBytes + step * 16 * kRowBytes) / 16,
+          multiply<true>(products, weight[step], square + (part * kSquareBytes + step * 16 * kRowBytes) / 16,
                          part == 0 && step == 0, T());
         }
       }
@@ -320,7 +374,7 @@ class PointwiseJointProduct {
       fence_all(sums);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int output = block * 64 + row + half * 8;
+        const int output = first_output + row + half * 8;
         const float grad_scale = vector_at(p_.grad_scale, output), offset = vector_at(p_.offset, output),
                     output_scale = vector_at(p_.output_scale, output) / scale;
 #pragma unroll
@@ -368,12 +422,27 @@ class PointwiseJointProduct {
     }
   }
 
+  /// Of a team, whose groups have different outputs.
+  FUSEDSC_DEVICE void leave_own(const Sums& sums) const {
+#pragma unroll
+    for (int quad = 0; quad < kQuads / 2; ++quad) {
+      const float* from = sums.weight[quad / (kColumns / 8)] + quad % (kColumns / 8) * 4;
+      const int item = (group_ * (kQuads / 2) + quad) * 128 + thread_;
+      const JointQuad place(item / 128, thread_, kColumns / 8);
+      if (place.output >= p_.outputs || place.channel >= p_.channels) continue;
+      p_.partials[static_cast<std::int64_t>(block_index()) * (kQuads * 128) + item] = {
+          {from[0], from[1], from[2], from[3]}};
+    }
+  }
+
   const PointwiseJointParameters& p_;
+  bool is_leader_;
+  int first_block_;  ///< of the group's outputs
   int group_, thread_, first_tile_, stride_, tiles_;
   unsigned char *image_, *stages_, *out_, *ones_;
   Barrier* barriers_;
   float* vectors_;
-  Aligned<float, 4>* quads_;
+  Aligned<float, 4>*quads_, *exchange_;
 };
 
 // -------------------------------------------------------------------------------------------------- the blocks' shares

@@ -32,22 +32,23 @@ joint_sum_kernel(const JointSumParameters p) {
 /// Kernels that were compiled, and what for.
 struct JointInstance {
   DataType dtype;
-  int outputs, columns, wide, last_wide, groups, quads;
+  int outputs, columns, wide, last_wide, groups, teams, quads;
   void (*kernel)(PointwiseJointParameters);
   int (*memory)(int stages, bool has_added);
   JointImage image;
   void (*sum)(JointSumParameters);
 };
 
-template <class T, int kOutputs, int kColumns, int kGroups>
+template <class T, int kOutputs, int kColumns, int kGroups, bool kTeam>
 JointInstance instance(DataType dtype) {
-  using Product = PointwiseJointProduct<T, kOutputs, kColumns, kGroups>;
+  using Product = PointwiseJointProduct<T, kOutputs, kColumns, kGroups, kTeam>;
   return {dtype,
           kOutputs,
           kColumns,
           Product::kWide,
           Product::kLastWide,
           kGroups,
+          kTeam ? 1 : kGroups,
           Product::kQuads,
           joint_kernel<Product>,
           Product::memory_bytes,
@@ -55,17 +56,18 @@ JointInstance instance(DataType dtype) {
           joint_sum_kernel<T>};
 }
 
-#define FUSEDSC_BOTH(outputs, columns, groups)                     \
-  instance<Float16, outputs, columns, groups>(DataType::float16), \
-      instance<BFloat16, outputs, columns, groups>(DataType::bfloat16)
+#define FUSEDSC_BOTH(outputs, columns, groups, team)                    \
+  instance<Float16, outputs, columns, groups, team>(DataType::float16), \
+      instance<BFloat16, outputs, columns, groups, team>(DataType::bfloat16)
 
 /// The first that fits is taken.
 const std::vector<JointInstance>& instances() {
   static const std::vector<JointInstance> all = {
-      // outputs, channels, groups of four warps
-      FUSEDSC_BOTH(96, 16, 4),
-      FUSEDSC_BOTH(144, 24, 3),
-      FUSEDSC_BOTH(192, 32, 3),
+      // outputs, channels, groups of four warps, whether these are a team
+      FUSEDSC_BOTH(96, 16, 4, false),
+      FUSEDSC_BOTH(144, 24, 3, false),
+      FUSEDSC_BOTH(192, 32, 3, false),
+      FUSEDSC_BOTH(384, 64, 2, true),
   };
   return all;
 }
@@ -105,7 +107,7 @@ class JointPass {
     p_.outputs = static_cast<int>(a.grad_y.sizes[1]);
     p_.channels = static_cast<int>(a.x.sizes[1]);
     p_.has_added = static_cast<bool>(a.grad_add);
-    p_.splits = static_cast<int>(std::min<std::int64_t>(multiprocessors(), divide_up(p_.pixel_tiles, instance_.groups)));
+    p_.splits = static_cast<int>(std::min<std::int64_t>(multiprocessors(), divide_up(p_.pixel_tiles, instance_.teams)));
     p_.stages = kMostStages;
     while (p_.stages > 1 && instance_.memory(p_.stages, p_.has_added) > kMemoryLimit) --p_.stages;
   }
