@@ -13,8 +13,8 @@ inline bool output_follows(const PointwiseBackwardArguments& a) {
   return a.gradient_prologue && a.gradient_prologue.output_is_of_x && !a.prologue;
 }
 
-/// Rows of `wide` channels, at `to`; in tiles: runs exchanged, as in block memory.
-void make_joint_image(const PointwiseBackwardArguments& a, const JointImage& image, int wide, bool in_tiles,
-                      unsigned char* to, void* stream);
+/// Images of `columns` channels each, with rows of `wide`, at `to`; in tiles: runs exchanged, as in block memory.
+void make_joint_images(const PointwiseBackwardArguments& a, const JointImage& image, int columns, int wide,
+                       bool in_tiles, unsigned char* to, void* stream);
 
 }  // namespace fusedsc::gpu::hopper

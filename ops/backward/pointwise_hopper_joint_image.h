@@ -33,12 +33,13 @@ struct JointImage {
   }
 };
 
+/// Images of all channels lie one behind the other.
 struct JointImageParameters {
   const void* weight = nullptr;
   std::int64_t weight_row = 0;
   const float *grad_scale = nullptr, *output_scale = nullptr, *offset = nullptr;
   int outputs = 0, channels = 0;
-  int wide = 0;  ///< channels of a row of the image; those beyond the end are zero
+  int columns = 0, wide = 0;  ///< channels of an image (the next has the next ones), and of its rows
   JointImage image;
   unsigned char* to = nullptr;
 };
@@ -70,38 +71,49 @@ class JointImageMaker {
   }
 
  private:
-  static constexpr int kWarps = kThreads / 32, kPartFloats = kThreads * kRun, kSumFloats = (kMostChannels + 1) * kRun;
+  static constexpr int kWarps = kThreads / 32, kPartFloats = kThreads * 4 * kRun, kSumFloats = (kMostChannels + 1) * kRun;
   using Run = Vector<T, kRun>;
 
   FUSEDSC_DEVICE explicit JointImageMaker(const JointImageParameters& p)
       : p_(p),
         first_(static_cast<int>(block_index()) * kRun),
+        column_(first_ % p.columns),
         exists_(first_ < p.channels),
         weight_(static_cast<const T*>(p.weight) + first_),
+        to_(p.to + static_cast<std::int64_t>(first_ / p.columns) * p.image.bytes),
         parts_(static_cast<float*>(block_memory())),
         sums_(parts_ + kPartFloats),
         largest_(sums_ + kSumFloats),
         scales_(largest_ + kWarps * kRun) {}
 
-  /// Rows of the second matrix, and behind them one of the offset: sums over all outputs.
+  /// Rows of the second matrix, and behind them one of the offset: sums over all outputs. A thread has four rows.
   FUSEDSC_DEVICE void sum_outputs() {
-    const int rows = p_.channels + 1, parts = kThreads / rows, row = thread_index() % rows,
-              part = thread_index() / rows;
+    const int rows = p_.channels + 1, fours = p_.channels / 4 + 1, parts = kThreads / fours,
+              four = thread_index() % fours, part = thread_index() / fours;
+    const bool is_offset = four * 4 == p_.channels;
     if (exists_ && part < parts) {
-      const bool is_offset = row == p_.channels;
       const float* factors = is_offset ? p_.offset : p_.output_scale;
-      float own[kRun] = {};
+      float own[4][kRun] = {};
 #pragma unroll 8
       for (int output = part; output < p_.outputs; output += parts) {
-        float values[kRun], factor = factors != nullptr ? factors[output] : 0.0f;
+        float values[kRun], row_values[4];
+        const float factor = factors != nullptr ? factors[output] : 0.0f;
         const T* from = weight_ + output * p_.weight_row;
         load<kRun>(from).widen(values);
-        if (!is_offset) factor *= to_float(from[row - first_]);
+        load<4>(is_offset ? from - first_ : from - first_ + four * 4).widen(row_values);
 #pragma unroll
-        for (int i = 0; i < kRun; ++i) own[i] += factor * values[i];
+        for (int row = 0; row < 4; ++row) {
+          const float row_factor = is_offset ? factor : factor * row_values[row];
+#pragma unroll
+          for (int i = 0; i < kRun; ++i) own[row][i] += row_factor * values[i];
+        }
       }
 #pragma unroll
-      for (int i = 0; i < kRun; ++i) parts_[(part * rows + row) * kRun + i] = own[i];
+      for (int row = 0; row < 4; ++row) {
+        if (is_offset && row > 0) continue;
+#pragma unroll
+        for (int i = 0; i < kRun; ++i) parts_[(part * rows + four * 4 + row) * kRun + i] = own[row][i];
+      }
     }
     block_barrier();
     for (int i = thread_index(); i < kSumFloats; i += kThreads) {
@@ -134,7 +146,7 @@ class JointImageMaker {
       for (int warp = 0; warp < kWarps; ++warp) most = larger(most, largest_[warp * kRun + channel]);
       const float scale = scale_to_large(most, T());
       scales_[channel] = scale;
-      auto* vectors = reinterpret_cast<float*>(p_.to + p_.image.vectors) + first_ + channel;
+      auto* vectors = reinterpret_cast<float*>(to_ + p_.image.vectors) + column_ + channel;
       vectors[0] = 1.0f / scale;
       vectors[p_.wide] = sums_[p_.channels * kRun + channel];
     }
@@ -186,17 +198,18 @@ class JointImageMaker {
   }
 
   FUSEDSC_DEVICE void put(int matrix, int row, const Run& run) const {
-    unsigned char* to = p_.to + matrix;
-    if constexpr (kRowBytes != 0) to += place_of_run<kRowBytes>(row, first_ / 8) + first_ % 8 * 2;
-    else to += (static_cast<std::int64_t>(row) * p_.wide + first_) * 2;
+    unsigned char* to = to_ + matrix;
+    if constexpr (kRowBytes != 0) to += place_of_run<kRowBytes>(row, column_ / 8) + column_ % 8 * 2;
+    else to += (static_cast<std::int64_t>(row) * p_.wide + column_) * 2;
     using Words = Aligned<std::uint32_t, Run::kWords>;
     *reinterpret_cast<Words*>(to) = reinterpret_cast<const Words&>(run.words);
   }
 
   const JointImageParameters& p_;
-  int first_;
+  int first_, column_;
   bool exists_;
   const T* weight_;
+  unsigned char* to_;
   float *parts_, *sums_, *largest_, *scales_;
 };
 

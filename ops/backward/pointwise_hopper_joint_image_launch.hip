@@ -15,21 +15,21 @@ image_kernel(const JointImageParameters p) {
 template <class T, int kMostChannels, int kRun, int kRowBytes>
 void launch_image(const JointImageParameters& p, void* stream) {
   using Maker = JointImageMaker<T, kMostChannels, kRun, kRowBytes>;
-  launch_following("pointwise_conv2d_backward", image_kernel<Maker>, (p.wide + kRun - 1) / kRun, Maker::kThreads,
+  launch_following("pointwise_conv2d_backward", image_kernel<Maker>, (p.channels + p.columns - 1) / p.columns * p.columns / kRun, Maker::kThreads,
                    stream, p, Maker::memory_bytes());
 }
 
 template <class T>
 void launch_image_of(const JointImageParameters& p, bool in_tiles, void* stream) {
-  if (in_tiles && p.wide == 32) launch_image<T, 32, 8, 64>(p, stream);
-  else if (in_tiles) launch_image<T, 64, 8, 128>(p, stream);
-  else launch_image<T, kMostImageChannels, 2, 0>(p, stream);
+  if (!in_tiles) launch_image<T, kMostImageChannels, 2, 0>(p, stream);
+  else if (p.wide == 32) launch_image<T, kMostImageChannels, 2, 64>(p, stream);
+  else launch_image<T, kMostImageChannels, 2, 128>(p, stream);
 }
 
 }  // namespace
 
-void make_joint_image(const PointwiseBackwardArguments& a, const JointImage& image, int wide, bool in_tiles,
-                      unsigned char* to, void* stream) {
+void make_joint_images(const PointwiseBackwardArguments& a, const JointImage& image, int columns, int wide,
+                       bool in_tiles, unsigned char* to, void* stream) {
   JointImageParameters p;
   p.weight = a.weight.data;
   p.weight_row = a.weight.strides[0];
@@ -38,6 +38,7 @@ void make_joint_image(const PointwiseBackwardArguments& a, const JointImage& ima
   p.offset = static_cast<const float*>(a.gradient_prologue.offset.data);
   p.outputs = static_cast<int>(a.grad_y.sizes[1]);
   p.channels = static_cast<int>(a.x.sizes[1]);
+  p.columns = columns;
   p.wide = wide;
   p.image = image;
   p.to = to;

@@ -122,7 +122,7 @@ class JointPass {
   void run(const PointwiseBackwardArguments& a, const Execution& execution) const {
     Arena arena(execution.workspace);
     unsigned char* image = take_image(arena);
-    make_joint_image(a, instance_.image, instance_.wide, true, image, execution.stream);
+    make_joint_images(a, instance_.image, instance_.columns, instance_.wide, true, image, execution.stream);
 
     PointwiseJointParameters p = p_;
     p.image = image;

@@ -138,7 +138,7 @@ class InputPass {
                        void* stream) const {
     const PointwiseProblem& problem = case_.problem;
     const JointImage image = image_of(a);
-    make_joint_image(a, image, p.channels, false, to, stream);
+    make_joint_images(a, image, p.channels, p.channels, false, to, stream);
     p.own_depth = image.rows;
     p.other_depth = image.square_rows;
     p.scale = p.shift = p.other_scale = nullptr;

@@ -46,6 +46,26 @@ TEST_P(PointwiseGpu, BackwardSeams) {
   for_each_case(backward_seam_cases(GetParam().dtype, dense, grouped), verify_backward<PointwiseGeometry>);
 }
 
+TEST_P(PointwiseGpu, BackwardWithoutOutput) {
+  const PointwiseGeometry geometries[] = {
+      {{1, 8, 5, 7}, 40},      {{2, 16, 21, 23}, 96}, {{1, 24, 13, 17}, 144}, {{2, 32, 16, 14}, 192},
+      {{1, 40, 15, 17}, 200},  {{1, 64, 8, 8}, 384},  // sums that fit the registers of a group, or a team
+      {{1, 72, 9, 15}, 136}, {{1, 160, 7, 7}, 320},   // and others
+      {{1, 200, 5, 5}, 16},    {{1, 12, 5, 7}, 96},
+  };
+  std::vector<BackwardCase<PointwiseGeometry>> cases;
+  for (const PointwiseGeometry& geometry : geometries) {
+    for (const bool grad_add : {false, true}) {
+      BackwardSeams seams{
+          .gradient_prologue = true, .grad_add = grad_add, .grad_bias = false, .output_is_of_x = true};
+      cases.push_back({GetParam().dtype, geometry, seams, Memories::all(Memory::channels_last)});
+      seams.grad_weight = false;
+      cases.push_back({GetParam().dtype, geometry, seams, Memories::all(Memory::channels_last)});
+    }
+  }
+  for_each_case(cases, verify_backward<PointwiseGeometry>);
+}
+
 TEST_P(PointwiseGpu, BackwardRandom) {
   align_tensors(false);
   for_each_case(backward_random_cases(GetParam().dtype, random_pointwise), verify_backward<PointwiseGeometry>);
