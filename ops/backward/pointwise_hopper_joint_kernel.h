@@ -21,7 +21,13 @@ struct PointwiseJointParameters {
   bool has_added = false;
   const float *grad_scale = nullptr, *output_scale = nullptr, *offset = nullptr;
   const unsigned char* image = nullptr;
-  Aligned<float, 4>* partials = nullptr;  ///< [split][four][thread of 128]
+  Aligned<float, 4>* partials = nullptr;  ///< [split][part][four][thread of 128]
+  // Where blocks have some of the channels:
+  TensorMap own_x;
+  int parts = 1;
+  const void* added_data = nullptr;
+  void* grad_x_data = nullptr;
+  std::int64_t added_row = 0, grad_x_row = 0;
 };
 
 /// Where a thread's sums of the weight gradient belong, in fours: of two neighbouring channels, of an output and of the
@@ -332,7 +338,7 @@ class PointwiseJointProduct {
     most = 0;
 #pragma unroll
     for (int warp = 0; warp < 4; ++warp) most = vectors_[kWide + warp] > most ? vectors_[kWide + warp] : most;
-    const float scale = scale_to_large(most, T());
+    const float scale = scale_to_large(most, Float16());  // of bfloat16, too
     unsigned char* squares = stages_;
 #pragma unroll
     for (int i = 0; i < kColumns / 2; i += 2) {
@@ -449,7 +455,7 @@ class PointwiseJointProduct {
 
 struct JointSumParameters {
   const Aligned<float, 4>* partials = nullptr;
-  int splits = 1, quads = 0, row_quads = 1, outputs = 0, channels = 0;
+  int splits = 1, parts = 1, quads = 0, row_quads = 1, outputs = 0, channels = 0;
   int lanes = 1;  ///< threads that share a four: a power of two
   void* weight = nullptr;
   std::int64_t weight_row = 0;
@@ -463,15 +469,17 @@ FUSEDSC_DEVICE void sum_joint_partials(const JointSumParameters& p) {
   let_next_kernel_start();
   const int items = kJointSumThreads / p.lanes, lane = thread_index() / items;
   const int item = static_cast<int>(block_index()) * items + thread_index() % items;
-  const JointQuad place(item / 128, item % 128, p.row_quads);
-  const bool has = item < p.quads * 128 && place.output < p.outputs && place.channel < p.channels;
+  const int part = item / 128 / p.quads, all = p.parts * p.quads * 128;
+  JointQuad place(item / 128 % p.quads, item % 128, p.row_quads);
+  place.channel += part * p.row_quads * 8;
+  const bool has = item < all && place.output < p.outputs && place.channel < p.channels;
   auto* sums = static_cast<Aligned<float, 4>*>(block_memory());
   wait_for_previous_kernel();
   Aligned<float, 4> sum = {};
   if (has) {
 #pragma unroll 4
     for (int split = lane; split < p.splits; split += p.lanes) {
-      const Aligned<float, 4> own = p.partials[static_cast<std::int64_t>(split) * p.quads * 128 + item];
+      const Aligned<float, 4> own = p.partials[static_cast<std::int64_t>(split) * all + item];
 #pragma unroll
       for (int i = 0; i < 4; ++i) sum.elements[i] += own.elements[i];
     }

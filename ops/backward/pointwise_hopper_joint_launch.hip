@@ -3,7 +3,7 @@
 
 #include "fusedsc/backward/pointwise_gpu.h"
 #include "fusedsc/backward/pointwise_hopper_joint.h"
-#include "fusedsc/backward/pointwise_hopper_joint_kernel.h"
+#include "fusedsc/backward/pointwise_hopper_joint_wide_kernel.h"
 #include "fusedsc/common/gpu/pointwise_hopper_plan.h"
 #include "fusedsc/runtime/arena.h"
 
@@ -32,7 +32,8 @@ joint_sum_kernel(const JointSumParameters p) {
 /// Kernels that were compiled, and what for.
 struct JointInstance {
   DataType dtype;
-  int outputs, columns, wide, last_wide, groups, teams, quads;
+  int outputs, channels;  ///< at most
+  int columns, wide, last_wide, groups, teams, quads;
   void (*kernel)(PointwiseJointParameters);
   int (*memory)(int stages, bool has_added);
   JointImage image;
@@ -45,6 +46,7 @@ JointInstance instance(DataType dtype) {
   return {dtype,
           kOutputs,
           kColumns,
+          kColumns,
           Product::kWide,
           Product::kLastWide,
           kGroups,
@@ -56,9 +58,30 @@ JointInstance instance(DataType dtype) {
           joint_sum_kernel<T>};
 }
 
+template <class T, int kOutputs, int kChannels, int kColumns>
+JointInstance wide_instance(DataType dtype) {
+  using Product = PointwiseJointWideProduct<T, kOutputs, kChannels, kColumns>;
+  return {dtype,
+          kOutputs,
+          kChannels,
+          kColumns,
+          Product::kWide,
+          64,
+          2,
+          1,
+          Product::kQuads,
+          joint_kernel<Product>,
+          Product::memory_bytes,
+          Product::kImage,
+          joint_sum_kernel<T>};
+}
+
 #define FUSEDSC_BOTH(outputs, columns, groups, team)                    \
   instance<Float16, outputs, columns, groups, team>(DataType::float16), \
       instance<BFloat16, outputs, columns, groups, team>(DataType::bfloat16)
+#define FUSEDSC_BOTH_WIDE(outputs, channels, columns)                    \
+  wide_instance<Float16, outputs, channels, columns>(DataType::float16), \
+      wide_instance<BFloat16, outputs, channels, columns>(DataType::bfloat16)
 
 /// The first that fits is taken.
 const std::vector<JointInstance>& instances() {
@@ -67,14 +90,17 @@ const std::vector<JointInstance>& instances() {
       FUSEDSC_BOTH(96, 16, 4, false),
       FUSEDSC_BOTH(144, 24, 3, false),
       FUSEDSC_BOTH(192, 32, 3, false),
-      FUSEDSC_BOTH(384, 64, 2, true),
+      // outputs, channels, of which a block has so many
+      FUSEDSC_BOTH_WIDE(384, 64, 64),
+      FUSEDSC_BOTH_WIDE(576, 96, 48),
+      FUSEDSC_BOTH_WIDE(960, 160, 32),
   };
   return all;
 }
 
 const JointInstance* instance_for(DataType dtype, std::int64_t outputs, std::int64_t channels) {
   for (const JointInstance& instance : instances()) {
-    if (instance.dtype == dtype && outputs <= instance.outputs && channels <= instance.columns) return &instance;
+    if (instance.dtype == dtype && outputs <= instance.outputs && channels <= instance.channels) return &instance;
   }
   return nullptr;
 }
@@ -107,7 +133,9 @@ class JointPass {
     p_.outputs = static_cast<int>(a.grad_y.sizes[1]);
     p_.channels = static_cast<int>(a.x.sizes[1]);
     p_.has_added = static_cast<bool>(a.grad_add);
-    p_.splits = static_cast<int>(std::min<std::int64_t>(multiprocessors(), divide_up(p_.pixel_tiles, instance_.teams)));
+    p_.parts = static_cast<int>(divide_up(p_.channels, instance_.columns));
+    p_.splits = static_cast<int>(std::min<std::int64_t>(std::max(multiprocessors() / p_.parts, 1),
+                                                        divide_up(p_.pixel_tiles, instance_.teams)));
     p_.stages = kMostStages;
     while (p_.stages > 1 && instance_.memory(p_.stages, p_.has_added) > kMemoryLimit) --p_.stages;
   }
@@ -136,16 +164,22 @@ class JointPass {
     p.weight = a.weight.data;
     p.weight_row = a.weight.strides[0];
     p.grad_y = map(activation_matrix(a.grad_y, 1, true), p.outputs, 64);
+    p.own_x = map(activation_matrix(a.x, 1, true), p.channels, instance_.wide);
     p.last_grad_y = map(activation_matrix(a.grad_y, 1, true), p.outputs, instance_.last_wide);
-    p.x = map(activation_matrix(a.x, 1, true), p.channels, instance_.wide);
+    p.x = map(activation_matrix(a.x, 1, true), p.channels, instance_.channels <= 32 ? 32 : 64);
     p.added = map(activation_matrix(a.grad_add, 1, true), p.channels, instance_.wide);
     p.grad_x = map(output_matrix(a.grad_x, 1, true), p.channels, instance_.wide);
-    launch_following(kName, instance_.kernel, p.splits, instance_.groups * 128, execution.stream, p,
+    p.added_data = a.grad_add.data;
+    p.added_row = activation_matrix(a.grad_add, 1, true).first;
+    p.grad_x_data = a.grad_x.data;
+    p.grad_x_row = output_matrix(a.grad_x, 1, true).first;
+    launch_following(kName, instance_.kernel, std::int64_t{p.splits} * p.parts, instance_.groups * 128, execution.stream, p,
                      static_cast<std::size_t>(instance_.memory(p.stages, p.has_added)));
 
     JointSumParameters sum;
     sum.partials = p.partials;
     sum.splits = p.splits;
+    sum.parts = p.parts;
     sum.quads = instance_.quads;
     sum.row_quads = instance_.columns / 8;
     sum.outputs = p.outputs;
@@ -153,16 +187,16 @@ class JointPass {
     while (sum.lanes < 32 && sum.lanes * 4 < sum.splits) sum.lanes *= 2;
     sum.weight = a.grad_weight.data;
     sum.weight_row = a.grad_weight.strides[0];
-    launch_following(kName, instance_.sum, divide_up(std::int64_t{sum.quads} * 128 * sum.lanes, kJointSumThreads),
+    launch_following(kName, instance_.sum, divide_up(std::int64_t{sum.parts} * sum.quads * 128 * sum.lanes, kJointSumThreads),
                      kJointSumThreads, execution.stream, sum, kJointSumThreads * 16);
   }
 
  private:
   static constexpr int kMostStages = 6;
 
-  unsigned char* take_image(Arena& arena) const { return arena.take<unsigned char>(instance_.image.bytes); }
+  unsigned char* take_image(Arena& arena) const { return arena.take<unsigned char>(std::int64_t{p_.parts} * instance_.image.bytes); }
   Aligned<float, 4>* take_partials(Arena& arena) const {
-    return arena.take<Aligned<float, 4>>(std::int64_t{p_.splits} * instance_.quads * 128);
+    return arena.take<Aligned<float, 4>>(std::int64_t{p_.splits} * p_.parts * instance_.quads * 128);
   }
 
   JointInstance instance_;

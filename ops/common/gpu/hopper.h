@@ -161,6 +161,10 @@ FUSEDSC_DEVICE void fence(float (&sums)[kCount]) {
   FUSEDSC_SUMS_16(d), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), \
       "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]),    \
       "+f"(d[31])
+#define FUSEDSC_SUMS_24(d)                                                                                         \
+  FUSEDSC_SUMS_16(d), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), \
+      "+f"(d[23])
+#define FUSEDSC_LIST_24 FUSEDSC_LIST_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define FUSEDSC_LIST_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define FUSEDSC_LIST_32 \
   FUSEDSC_LIST_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -199,11 +203,14 @@ FUSEDSC_DEVICE void fence(float (&sums)[kCount]) {
 #define FUSEDSC_PRODUCTS_32(Type, name)                                                                               \
   FUSEDSC_PRODUCTS(Type, name, 16, "32", "%16", "%17", "%18", "%19", "%20", "%16", "%17", "%18", "%19", "%20", "%21", \
                    "%22")
+#define FUSEDSC_PRODUCTS_48(Type, name)                                                                               \
+  FUSEDSC_PRODUCTS(Type, name, 24, "48", "%24", "%25", "%26", "%27", "%28", "%24", "%25", "%26", "%27", "%28", "%29", \
+                   "%30")
 #define FUSEDSC_PRODUCTS_64(Type, name)                                                                               \
   FUSEDSC_PRODUCTS(Type, name, 32, "64", "%32", "%33", "%34", "%35", "%36", "%32", "%33", "%34", "%35", "%36", "%37", \
                    "%38")
 
-// Products of 64 rows, and 8, 16, 24, 32 or 64 columns, by 16 values of k. A has its k innermost, or its rows if
+// Products of 64 rows, and 8, 16, 24, 32, 48 or 64 columns, by 16 values of k. A has its k innermost, or its rows if
 // kRowsTransposed; B its k, or its columns if kTransposed.
 FUSEDSC_PRODUCTS_8(Float16, "f16")
 FUSEDSC_PRODUCTS_8(BFloat16, "bf16")
@@ -213,21 +220,26 @@ FUSEDSC_PRODUCTS_24(Float16, "f16")
 FUSEDSC_PRODUCTS_24(BFloat16, "bf16")
 FUSEDSC_PRODUCTS_32(Float16, "f16")
 FUSEDSC_PRODUCTS_32(BFloat16, "bf16")
+FUSEDSC_PRODUCTS_48(Float16, "f16")
+FUSEDSC_PRODUCTS_48(BFloat16, "bf16")
 FUSEDSC_PRODUCTS_64(Float16, "f16")
 FUSEDSC_PRODUCTS_64(BFloat16, "bf16")
 
 #undef FUSEDSC_PRODUCTS_64
+#undef FUSEDSC_PRODUCTS_48
 #undef FUSEDSC_PRODUCTS_32
 #undef FUSEDSC_PRODUCTS_24
 #undef FUSEDSC_PRODUCTS_16
 #undef FUSEDSC_PRODUCTS_8
 #undef FUSEDSC_PRODUCTS
 #undef FUSEDSC_LIST_32
+#undef FUSEDSC_LIST_24
 #undef FUSEDSC_LIST_16
 #undef FUSEDSC_LIST_12
 #undef FUSEDSC_LIST_8
 #undef FUSEDSC_LIST_4
 #undef FUSEDSC_SUMS_32
+#undef FUSEDSC_SUMS_24
 #undef FUSEDSC_SUMS_16
 #undef FUSEDSC_SUMS_12
 #undef FUSEDSC_SUMS_8
