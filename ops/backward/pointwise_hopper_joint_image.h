@@ -1,5 +1,5 @@
-/// What the joint pass of both pointwise gradients (pointwise_hopper_joint_kernel.h) needs of the weight, worked out by a
-/// small kernel before it, as it will lie in block memory.
+/// What the joint pass of both pointwise gradients (pointwise_hopper_joint_kernel.h) needs of the weight, worked out by
+/// a small kernel before it, as it will lie in block memory.
 ///
 /// The forward pass made output = weight x, so g = grad_scale*grad_y + output_scale*output + offset leads to
 ///   grad_x = (grad_scale*weight)^T grad_y + (weight^T output_scale weight) x + weight^T offset
@@ -39,7 +39,7 @@ struct JointImageParameters {
   std::int64_t weight_row = 0;
   const float *grad_scale = nullptr, *output_scale = nullptr, *offset = nullptr;
   int outputs = 0, channels = 0;
-  int columns = 0, wide = 0;  ///< channels of an image (the next has the next ones), and of its rows
+  int columns = 0;  ///< channels of an image; the next one has the next ones
   JointImage image;
   unsigned char* to = nullptr;
 };
@@ -53,11 +53,11 @@ FUSEDSC_DEVICE float scale_to_large(float value, Float16) {
 }
 FUSEDSC_DEVICE float scale_to_large(float, BFloat16) { return 1.0f; }
 
-/// Each block makes kRun channels of the image. kRowBytes: of tiles in which runs are exchanged; 0: nothing is.
-template <class T, int kMostChannels, int kRun, int kRowBytes>
+/// Each block makes kRun channels of an image with rows of kWide.
+template <class T, int kMostChannels, int kWide>
 class JointImageMaker {
  public:
-  static constexpr int kThreads = 1024;
+  static constexpr int kThreads = 1024, kRun = 2;
   static constexpr int memory_bytes() { return (kPartFloats + kSumFloats + (kWarps + 1) * kRun) * 4; }
 
   FUSEDSC_DEVICE static void run(const JointImageParameters& p) {
@@ -71,7 +71,8 @@ class JointImageMaker {
   }
 
  private:
-  static constexpr int kWarps = kThreads / 32, kPartFloats = kThreads * 4 * kRun, kSumFloats = (kMostChannels + 1) * kRun;
+  static constexpr int kWarps = kThreads / 32, kPartFloats = kThreads * 4 * kRun,
+                       kSumFloats = (kMostChannels + 1) * kRun;
   using Run = Vector<T, kRun>;
 
   FUSEDSC_DEVICE explicit JointImageMaker(const JointImageParameters& p)
@@ -148,7 +149,7 @@ class JointImageMaker {
       scales_[channel] = scale;
       auto* vectors = reinterpret_cast<float*>(to_ + p_.image.vectors) + column_ + channel;
       vectors[0] = 1.0f / scale;
-      vectors[p_.wide] = sums_[p_.channels * kRun + channel];
+      vectors[kWide] = sums_[p_.channels * kRun + channel];
     }
     block_barrier();
   }
@@ -198,9 +199,7 @@ class JointImageMaker {
   }
 
   FUSEDSC_DEVICE void put(int matrix, int row, const Run& run) const {
-    unsigned char* to = to_ + matrix;
-    if constexpr (kRowBytes != 0) to += place_of_run<kRowBytes>(row, column_ / 8) + column_ % 8 * 2;
-    else to += (static_cast<std::int64_t>(row) * p_.wide + column_) * 2;
+    unsigned char* to = to_ + matrix + place_of_run<kWide * 2>(row, column_ / 8) + column_ % 8 * 2;
     using Words = Aligned<std::uint32_t, Run::kWords>;
     *reinterpret_cast<Words*>(to) = reinterpret_cast<const Words&>(run.words);
   }

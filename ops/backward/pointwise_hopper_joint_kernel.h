@@ -2,9 +2,9 @@
 /// followed by BatchNorm, whose output need not be read (pointwise_hopper_joint_image.h). Likewise
 ///   grad_weight = grad_scale (grad_y^T x) + output_scale (weight x^T x) + offset sum(x).
 ///
-/// For few channels, and outputs whose sums a group of four warps can keep: each group goes its own way through tiles of
-/// 64 positions, which the copy engine brings, multiplies them both ways from where they lie, and keeps its own sums.
-/// Where these are too many, two groups are a team: they share a tile, and each has half of the outputs.
+/// For few channels, and outputs whose sums a group of four warps can keep: each group goes its own way through tiles
+/// of 64 positions, which the copy engine brings, multiplies them both ways from where they lie, and keeps its own
+/// sums. Where these are too many, two groups are a team: they share a tile, and each has half of the outputs.
 #pragma once
 
 #include "fusedsc/backward/pointwise_hopper_joint_image.h"
@@ -47,7 +47,7 @@ class PointwiseJointProduct {
   static constexpr int kOutputs = kOutputs_, kColumns = kColumns_, kGroups = kGroups_;
   static constexpr int kOutputBlocks = (kOutputs + 63) / 64;
   static constexpr int kThreads = kGroups * 128, kRows = kOutputBlocks * 64;
-  static constexpr int kWide = kColumns <= 32 ? 32 : 64;                      ///< columns of a copy of x
+  static constexpr int kWide = kColumns <= 32 ? 32 : 64;                     ///< columns of a copy of x
   static constexpr int kLastWide = (kOutputs + 31) / 32 % 2 == 0 ? 64 : 32;  ///< and of the last one of grad_y
   static constexpr int kQuads = kOutputBlocks * kColumns / 8;
   static_assert(!kTeam || (kGroups == 2 && kOutputBlocks % 2 == 0 && kOutputs % 64 == 0 && kColumns % 16 == 0));
@@ -67,7 +67,8 @@ class PointwiseJointProduct {
 
  private:
   using Row = float[kColumns / 2];  ///< sums of 64 rows
-  static constexpr int kRowBytes = kWide * 2, kSquareBytes = kWide * kRowBytes, kXBytes = 64 * kRowBytes, kBlockBytes = 64 * 128;
+  static constexpr int kRowBytes = kWide * 2, kSquareBytes = kWide * kRowBytes, kXBytes = 64 * kRowBytes,
+                       kBlockBytes = 64 * 128;
   static constexpr int kGradBytes = (kOutputBlocks - 1) * kBlockBytes + 64 * kLastWide * 2;
   static constexpr int kStageBytes = kGradBytes + kXBytes;
   static constexpr int kImageBytes = (kImage.bytes + 1023) / 1024 * 1024, kOnesBytes = 512;
@@ -120,7 +121,8 @@ class PointwiseJointProduct {
     if (is_leader_) {
       for (int i = 0; i < p_.stages + 2; ++i) initialise(barriers_ + i);
     }
-    if (thread_index() < kOnesBytes / 4) reinterpret_cast<std::uint32_t*>(ones_)[thread_index()] = to_bits(1.0f, 1.0f, T());
+    if (thread_index() < kOnesBytes / 4)
+      reinterpret_cast<std::uint32_t*>(ones_)[thread_index()] = to_bits(1.0f, 1.0f, T());
     publish();
     wait_for_previous_kernel();
     if (is_leader_) {
@@ -361,8 +363,7 @@ class PointwiseJointProduct {
       std::uint32_t weight[kSteps][4];
 #pragma unroll
       for (int i = 0; i < kSteps * 4; ++i) {
-        weight[i / 4][i % 4] =
-            weight_pair(first_output + row + i % 2 * 8, i / 4 * 16 + i / 2 % 2 * 8 + lane % 4 * 2);
+        weight[i / 4][i % 4] = weight_pair(first_output + row + i % 2 * 8, i / 4 * 16 + i / 2 % 2 * 8 + lane % 4 * 2);
       }
       Row& products = sums.grad_x;
       fence_all(sums);

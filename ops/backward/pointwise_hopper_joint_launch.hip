@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "fusedsc/backward/pointwise_gpu.h"
-#include "fusedsc/backward/pointwise_hopper_joint.h"
 #include "fusedsc/backward/pointwise_hopper_joint_wide_kernel.h"
 #include "fusedsc/common/gpu/pointwise_hopper_plan.h"
 #include "fusedsc/runtime/arena.h"
@@ -23,11 +22,25 @@ joint_kernel(const FUSEDSC_GRID_CONSTANT PointwiseJointParameters p) {
 #endif
 }
 
+template <class Maker>
+FUSEDSC_HOPPER_KERNEL(Maker::kThreads)
+image_kernel(const JointImageParameters p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)
+  Maker::run(p);
+#endif
+}
+
 template <class T>
 FUSEDSC_HOPPER_KERNEL(kJointSumThreads)
 joint_sum_kernel(const JointSumParameters p) {
   sum_joint_partials<T>(p);
 }
+
+/// Of all instances.
+constexpr int kMostChannels = 160;
+
+template <class T, int kWide>
+using ImageOf = JointImageMaker<T, kMostChannels, kWide>;
 
 /// Kernels that were compiled, and what for.
 struct JointInstance {
@@ -37,6 +50,7 @@ struct JointInstance {
   void (*kernel)(PointwiseJointParameters);
   int (*memory)(int stages, bool has_added);
   JointImage image;
+  void (*make_image)(JointImageParameters);
   void (*sum)(JointSumParameters);
 };
 
@@ -55,6 +69,7 @@ JointInstance instance(DataType dtype) {
           joint_kernel<Product>,
           Product::memory_bytes,
           Product::kImage,
+          image_kernel<ImageOf<T, Product::kWide>>,
           joint_sum_kernel<T>};
 }
 
@@ -73,6 +88,7 @@ JointInstance wide_instance(DataType dtype) {
           joint_kernel<Product>,
           Product::memory_bytes,
           Product::kImage,
+          image_kernel<ImageOf<T, Product::kWide>>,
           joint_sum_kernel<T>};
 }
 
@@ -109,7 +125,8 @@ std::string why_not(const PointwiseBackwardArguments& a) {
   const std::int64_t pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
   std::string reason = why_not_hopper(a.x.dtype, a.x.device, a.groups, pixels);
   if (!reason.empty()) return reason;
-  if (!output_follows(a)) return "the gradient prologue's output is not said to be the convolution of x as it is";
+  if (!a.gradient_prologue || !a.gradient_prologue.output_is_of_x || a.prologue)
+    return "the gradient prologue's output is not said to be the convolution of x as it is";
   if (!a.grad_x || !a.grad_weight || a.grad_bias) return "it computes the gradients of input and weight, and no other";
   reason = too_large_for_pointwise(a.x.sizes, a.grad_y.sizes);
   if (!reason.empty()) return reason;
@@ -134,8 +151,8 @@ class JointPass {
     p_.channels = static_cast<int>(a.x.sizes[1]);
     p_.has_added = static_cast<bool>(a.grad_add);
     p_.parts = static_cast<int>(divide_up(p_.channels, instance_.columns));
-    p_.splits = static_cast<int>(std::min<std::int64_t>(std::max(multiprocessors() / p_.parts, 1),
-                                                        divide_up(p_.pixel_tiles, instance_.teams)));
+    p_.splits = static_cast<int>(
+        std::min<std::int64_t>(std::max(multiprocessors() / p_.parts, 1), divide_up(p_.pixel_tiles, instance_.teams)));
     p_.stages = kMostStages;
     while (p_.stages > 1 && instance_.memory(p_.stages, p_.has_added) > kMemoryLimit) --p_.stages;
   }
@@ -149,15 +166,29 @@ class JointPass {
 
   void run(const PointwiseBackwardArguments& a, const Execution& execution) const {
     Arena arena(execution.workspace);
-    unsigned char* image = take_image(arena);
-    make_joint_images(a, instance_.image, instance_.columns, instance_.wide, true, image, execution.stream);
+    const float *grad_scale = static_cast<const float*>(a.gradient_prologue.grad_scale.data),
+                *output_scale = static_cast<const float*>(a.gradient_prologue.output_scale.data),
+                *offset = static_cast<const float*>(a.gradient_prologue.offset.data);
+    JointImageParameters image;
+    image.weight = a.weight.data;
+    image.weight_row = a.weight.strides[0];
+    image.grad_scale = grad_scale;
+    image.output_scale = output_scale;
+    image.offset = offset;
+    image.outputs = p_.outputs;
+    image.channels = p_.channels;
+    image.columns = instance_.columns;
+    image.image = instance_.image;
+    image.to = take_image(arena);
+    launch_following(kName, instance_.make_image, std::int64_t{p_.parts} * image.columns / ImageOf<Float16, 32>::kRun,
+                     ImageOf<Float16, 32>::kThreads, execution.stream, image, ImageOf<Float16, 32>::memory_bytes());
 
     PointwiseJointParameters p = p_;
-    p.image = image;
+    p.image = image.to;
     p.partials = take_partials(arena);
-    p.grad_scale = static_cast<const float*>(a.gradient_prologue.grad_scale.data);
-    p.output_scale = static_cast<const float*>(a.gradient_prologue.output_scale.data);
-    p.offset = static_cast<const float*>(a.gradient_prologue.offset.data);
+    p.grad_scale = grad_scale;
+    p.output_scale = output_scale;
+    p.offset = offset;
     const auto map = [&](const auto& matrix, int channels, int columns) {
       return map_of(matrix, a.x.dtype, channels, p.pixels, columns);
     };
@@ -173,8 +204,8 @@ class JointPass {
     p.added_row = activation_matrix(a.grad_add, 1, true).first;
     p.grad_x_data = a.grad_x.data;
     p.grad_x_row = output_matrix(a.grad_x, 1, true).first;
-    launch_following(kName, instance_.kernel, std::int64_t{p.splits} * p.parts, instance_.groups * 128, execution.stream, p,
-                     static_cast<std::size_t>(instance_.memory(p.stages, p.has_added)));
+    launch_following(kName, instance_.kernel, std::int64_t{p.splits} * p.parts, instance_.groups * 128,
+                     execution.stream, p, static_cast<std::size_t>(instance_.memory(p.stages, p.has_added)));
 
     JointSumParameters sum;
     sum.partials = p.partials;
@@ -187,14 +218,17 @@ class JointPass {
     while (sum.lanes < 32 && sum.lanes * 4 < sum.splits) sum.lanes *= 2;
     sum.weight = a.grad_weight.data;
     sum.weight_row = a.grad_weight.strides[0];
-    launch_following(kName, instance_.sum, divide_up(std::int64_t{sum.parts} * sum.quads * 128 * sum.lanes, kJointSumThreads),
+    launch_following(kName, instance_.sum,
+                     divide_up(std::int64_t{sum.parts} * sum.quads * 128 * sum.lanes, kJointSumThreads),
                      kJointSumThreads, execution.stream, sum, kJointSumThreads * 16);
   }
 
  private:
   static constexpr int kMostStages = 6;
 
-  unsigned char* take_image(Arena& arena) const { return arena.take<unsigned char>(std::int64_t{p_.parts} * instance_.image.bytes); }
+  unsigned char* take_image(Arena& arena) const {
+    return arena.take<unsigned char>(std::int64_t{p_.parts} * instance_.image.bytes);
+  }
   Aligned<float, 4>* take_partials(Arena& arena) const {
     return arena.take<Aligned<float, 4>>(std::int64_t{p_.splits} * p_.parts * instance_.quads * 128);
   }

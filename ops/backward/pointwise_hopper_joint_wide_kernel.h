@@ -1,7 +1,7 @@
-/// As pointwise_hopper_joint_kernel.h, for more channels and outputs. A block's two groups of four warps share a tile of
-/// 64 positions; each has half of the outputs, whose gradients come to it 64 outputs at a time. Their sums for grad_x
-/// are exchanged. Where registers do not hold the sums of all channels, blocks side by side have some channels each of
-/// the same positions, whose gradients the second one finds in the cache.
+/// As pointwise_hopper_joint_kernel.h, for more channels and outputs. A block's two groups of four warps share a tile
+/// of 64 positions; each has half of the outputs, whose gradients come to it 64 outputs at a time. Their sums for
+/// grad_x are exchanged. Where registers do not hold the sums of all channels, blocks side by side have some channels
+/// each of the same positions, whose gradients the second one finds in the cache.
 #pragma once
 
 #include "fusedsc/backward/pointwise_hopper_joint_kernel.h"

@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "fusedsc/backward/pointwise_gpu.h"
-#include "fusedsc/backward/pointwise_hopper_joint.h"
 #include "fusedsc/common/gpu/partials_launch.h"
 #include "fusedsc/common/gpu/pointwise_hopper_instances.h"
 #include "fusedsc/runtime/arena.h"
@@ -23,7 +22,6 @@ template <class T>
 void append_all(std::vector<PointwiseInstance>& to, DataType dtype) {
   append<T, true, false, EpilogueKind::plain>(to, dtype, PlainTiles());
   append<T, true, true, EpilogueKind::gradient>(to, dtype, GradientTiles());
-  append<T, true, false, EpilogueKind::inference>(to, dtype, PlainTiles());
 }
 
 const std::vector<PointwiseInstance>& instances() {
@@ -36,28 +34,10 @@ const std::vector<PointwiseInstance>& instances() {
   return all;
 }
 
-std::int64_t whole_steps(std::int64_t depth) { return (depth + 63) / 64 * 64; }
-
-/// Whether the input gradient is the product of grad_y and x with an image, by which `output` need not be read.
-bool takes_image(const PointwiseBackwardArguments& a) {
-  return output_follows(a) && a.x.sizes[1] <= kMostImageChannels && suits_copy_engine(activation_matrix(a.x, 1, true));
-}
-
-JointImage image_of(const PointwiseBackwardArguments& a) {
-  const auto steps = [](std::int64_t depth) { return static_cast<int>(whole_steps(depth)); };
-  return JointImage::of(steps(a.grad_y.sizes[1]), steps(a.x.sizes[1]), static_cast<int>(a.x.sizes[1]) * 2);
-}
-
 /// Of the input gradient: grad_y is what is multiplied.
 PointwiseCase case_of(const PointwiseBackwardArguments& a) {
   const std::int64_t pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
   PointwiseCase product{{a.x.dtype, true, pixels, a.grad_y.sizes[1], a.x.sizes[1], 1}};
-  if (takes_image(a)) {
-    product.problem.depth = whole_steps(a.grad_y.sizes[1]) + 2 * whole_steps(a.x.sizes[1]);
-    product.kind = EpilogueKind::inference;
-    product.has_added = static_cast<bool>(a.grad_add);
-    return product;
-  }
   product.prologue = a.prologue || a.gradient_prologue || a.grad_add;
   product.kind = product.prologue ? EpilogueKind::gradient : EpilogueKind::plain;
   product.has_other = static_cast<bool>(a.gradient_prologue);
@@ -88,10 +68,6 @@ class InputPass {
  public:
   explicit InputPass(const PointwiseBackwardArguments& a) : case_(case_of(a)), launch_(plan(instances(), case_)) {}
 
-  unsigned char* take_image(const PointwiseBackwardArguments& a, Arena& arena) const {
-    return takes_image(a) ? arena.take<unsigned char>(image_of(a).bytes) : nullptr;
-  }
-
   float* take_partials(const PointwiseBackwardArguments& a, Arena& arena) const {
     return a.sums ? arena.take<float>(std::int64_t{2} * launch_.splits * a.x.sizes[1]) : nullptr;
   }
@@ -120,7 +96,6 @@ class InputPass {
     p.added = map(activation_matrix(a.grad_add, 1, true), problem.channels, instance.columns());
     p.weight = map_of(a.weight.data, problem.dtype, problem.channels, problem.depth, a.weight.strides[0],
                       instance.columns(), instance.depth);
-    if (unsigned char* image = take_image(a, arena)) take_from_image(a, image, p, stream);
     launch_.start(kName, case_, p, stream);
     if (!a.sums) return;
     SumPartialsParameters sum;
@@ -134,23 +109,6 @@ class InputPass {
   }
 
  private:
-  void take_from_image(const PointwiseBackwardArguments& a, unsigned char* to, PointwiseParameters& p,
-                       void* stream) const {
-    const PointwiseProblem& problem = case_.problem;
-    const JointImage image = image_of(a);
-    make_joint_images(a, image, p.channels, p.channels, false, to, stream);
-    p.own_depth = image.rows;
-    p.other_depth = image.square_rows;
-    p.scale = p.shift = p.other_scale = nullptr;
-    p.epilogue.scale = reinterpret_cast<const float*>(to + image.vectors);
-    p.epilogue.shift = p.epilogue.scale + p.channels;
-    p.activations = map_of(activation_matrix(a.grad_y, 1, true), problem.dtype, a.grad_y.sizes[1], problem.pixels,
-                           launch_.instance->depth);
-    p.other = map_of(activation_matrix(a.x, 1, true), problem.dtype, p.channels, problem.pixels, launch_.instance->depth);
-    p.weight = map_of(to, problem.dtype, p.channels, p.depth, p.channels, launch_.instance->columns(),
-                      launch_.instance->depth);
-  }
-
   PointwiseCase case_;
   PointwiseLaunch launch_;
 };
@@ -169,7 +127,6 @@ BackwardPlan plan_input(const PointwiseBackwardArguments& a) {
   const InputPass pass(a);
   Arena arena(nullptr);
   pass.take_partials(a, arena);
-  pass.take_image(a, arena);
   return {arena.used(), [pass](const PointwiseBackwardArguments& like, const Execution& execution) {
             Arena taken(execution.workspace);
             pass.run(like, taken, execution.stream);

@@ -161,7 +161,7 @@ FUSEDSC_DEVICE void fence(float (&sums)[kCount]) {
   FUSEDSC_SUMS_16(d), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), \
       "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]),    \
       "+f"(d[31])
-#define FUSEDSC_SUMS_24(d)                                                                                         \
+#define FUSEDSC_SUMS_24(d)                                                                                       \
   FUSEDSC_SUMS_16(d), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), \
       "+f"(d[23])
 #define FUSEDSC_LIST_24 FUSEDSC_LIST_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
@@ -194,9 +194,8 @@ FUSEDSC_DEVICE void fence(float (&sums)[kCount]) {
   }
 #define FUSEDSC_PRODUCTS_8(Type, name) \
   FUSEDSC_PRODUCTS(Type, name, 4, "8", "%4", "%5", "%6", "%7", "%8", "%4", "%5", "%6", "%7", "%8", "%9", "%10")
-#define FUSEDSC_PRODUCTS_16(Type, name)                                                                              \
-  FUSEDSC_PRODUCTS(Type, name, 8, "16", "%8", "%9", "%10", "%11", "%12", "%8", "%9", "%10", "%11", "%12", "%13", \
-                   "%14")
+#define FUSEDSC_PRODUCTS_16(Type, name) \
+  FUSEDSC_PRODUCTS(Type, name, 8, "16", "%8", "%9", "%10", "%11", "%12", "%8", "%9", "%10", "%11", "%12", "%13", "%14")
 #define FUSEDSC_PRODUCTS_24(Type, name)                                                                               \
   FUSEDSC_PRODUCTS(Type, name, 12, "24", "%12", "%13", "%14", "%15", "%16", "%12", "%13", "%14", "%15", "%16", "%17", \
                    "%18")

@@ -13,8 +13,6 @@ inline constexpr int kGroupThreads = 128;
 struct PointwiseParameters {
   TensorMap activations, other, weight, output, x, added;  ///< x and added: of the epilogue
   int pixels = 0, depth = 0, channels = 0;
-  /// Without a prologue: k from own_depth on is of `other`, which begins anew each other_depth.
-  int own_depth = 1 << 30, other_depth = 1;
   int pixel_tiles = 0, channel_tiles = 1, splits = 1;  ///< splits: blocks that share the positions
   int stages = 2;                                      ///< tiles of positions that each group has under way
   // Of the activations: activation(scale*a + other_scale*other + shift).
@@ -190,9 +188,7 @@ class PointwiseProduct {
     unsigned char* to = stages_ + slot * stage_bytes_;
     const int k = next_step_ * kTileDepth, pixel = first_pixel(next_tile_);
     expect(barriers_ + slot, stage_bytes_);
-    const bool is_other = !kPrologue && k >= p_.own_depth;
-    if (is_other) start_load(to, p_.other, (k - p_.own_depth) % p_.other_depth, pixel, barriers_ + slot);
-    else start_load(to, p_.activations, k, pixel, barriers_ + slot);
+    start_load(to, p_.activations, k, pixel, barriers_ + slot);
     if constexpr (kPrologue) {
       if (p_.has_other) start_load(to + kStageBytes, p_.other, k, pixel, barriers_ + slot);
     }
