@@ -17,7 +17,7 @@ class PointwiseJointWideProduct {
   static constexpr int kWide = kColumns <= 32 ? 32 : 64, kSteps = (kChannels + 15) / 16;
   static constexpr int kQuads = kOutputBlocks * kColumns / 8;
   static constexpr JointImage kImage = JointImage::of(kOutputBlocks * 64, kSteps * 16, kWide * 2);
-  static_assert(kColumns % 16 == 0);
+  static_assert(kColumns % 16 == 0 && kChannels > 32);  // x comes 64 channels at a time
 
   FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(int stages, bool /*has_added*/) {
     return 1024 + kImageBytes + kXStages * kXBytes + 2 * stages * kTileBytes + kOutBytes + kExchangeBytes + kOnesBytes +
