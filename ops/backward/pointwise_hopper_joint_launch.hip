@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "fusedsc/backward/pointwise_gpu.h"
+#include "fusedsc/backward/pointwise_hopper_joint_kernel.h"
 #include "fusedsc/backward/pointwise_hopper_joint_wide_kernel.h"
 #include "fusedsc/common/gpu/pointwise_hopper_plan.h"
 #include "fusedsc/runtime/arena.h"
@@ -37,7 +38,7 @@ joint_sum_kernel(const JointSumParameters p) {
 }
 
 /// Of all instances.
-constexpr int kMostChannels = 160;
+constexpr int kMostChannels = 96;
 
 template <class T, int kWide>
 using ImageOf = JointImageMaker<T, kMostChannels, kWide>;
@@ -54,9 +55,9 @@ struct JointInstance {
   void (*sum)(JointSumParameters);
 };
 
-template <class T, int kOutputs, int kColumns, int kGroups, bool kTeam>
+template <class T, int kOutputs, int kColumns, int kGroups>
 JointInstance instance(DataType dtype) {
-  using Product = PointwiseJointProduct<T, kOutputs, kColumns, kGroups, kTeam>;
+  using Product = PointwiseJointProduct<T, kOutputs, kColumns, kGroups>;
   return {dtype,
           kOutputs,
           kColumns,
@@ -64,7 +65,7 @@ JointInstance instance(DataType dtype) {
           Product::kWide,
           Product::kLastWide,
           kGroups,
-          kTeam ? 1 : kGroups,
+          kGroups,
           Product::kQuads,
           joint_kernel<Product>,
           Product::memory_bytes,
@@ -92,9 +93,9 @@ JointInstance wide_instance(DataType dtype) {
           joint_sum_kernel<T>};
 }
 
-#define FUSEDSC_BOTH(outputs, columns, groups, team)                    \
-  instance<Float16, outputs, columns, groups, team>(DataType::float16), \
-      instance<BFloat16, outputs, columns, groups, team>(DataType::bfloat16)
+#define FUSEDSC_BOTH(outputs, columns, groups)                    \
+  instance<Float16, outputs, columns, groups>(DataType::float16), \
+      instance<BFloat16, outputs, columns, groups>(DataType::bfloat16)
 #define FUSEDSC_BOTH_WIDE(outputs, channels, columns)                    \
   wide_instance<Float16, outputs, channels, columns>(DataType::float16), \
       wide_instance<BFloat16, outputs, channels, columns>(DataType::bfloat16)
@@ -102,21 +103,22 @@ JointInstance wide_instance(DataType dtype) {
 /// The first that fits is taken.
 const std::vector<JointInstance>& instances() {
   static const std::vector<JointInstance> all = {
-      // outputs, channels, groups of four warps, whether these are a team
-      FUSEDSC_BOTH(96, 16, 4, false),
-      FUSEDSC_BOTH(144, 24, 3, false),
-      FUSEDSC_BOTH(192, 32, 3, false),
+      // outputs, channels, groups of four warps
+      FUSEDSC_BOTH(96, 16, 4),
+      FUSEDSC_BOTH(144, 24, 3),
+      FUSEDSC_BOTH(192, 32, 3),
       // outputs, channels, of which a block has so many
       FUSEDSC_BOTH_WIDE(384, 64, 64),
       FUSEDSC_BOTH_WIDE(576, 96, 48),
-      FUSEDSC_BOTH_WIDE(960, 160, 32),
   };
   return all;
 }
 
+/// Outputs that are not there cost as much as others: it may be a third of an instance's.
 const JointInstance* instance_for(DataType dtype, std::int64_t outputs, std::int64_t channels) {
   for (const JointInstance& instance : instances()) {
-    if (instance.dtype == dtype && outputs <= instance.outputs && channels <= instance.channels) return &instance;
+    const bool fits = outputs <= instance.outputs && channels <= instance.channels;
+    if (instance.dtype == dtype && fits && outputs * 3 >= instance.outputs * 2) return &instance;
   }
   return nullptr;
 }
@@ -125,8 +127,9 @@ std::string why_not(const PointwiseBackwardArguments& a) {
   const std::int64_t pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
   std::string reason = why_not_hopper(a.x.dtype, a.x.device, a.groups, pixels);
   if (!reason.empty()) return reason;
-  if (!a.gradient_prologue || !a.gradient_prologue.output_is_of_x || a.prologue)
+  if (!a.gradient_prologue || !a.gradient_prologue.output_is_of_x || a.prologue) {
     return "the gradient prologue's output is not said to be the convolution of x as it is";
+  }
   if (!a.grad_x || !a.grad_weight || a.grad_bias) return "it computes the gradients of input and weight, and no other";
   reason = too_large_for_pointwise(a.x.sizes, a.grad_y.sizes);
   if (!reason.empty()) return reason;
@@ -137,7 +140,7 @@ std::string why_not(const PointwiseBackwardArguments& a) {
       reinterpret_cast<std::uintptr_t>(a.grad_weight.data) % 4 != 0) {
     return kUnsuited;
   }
-  return instance_for(a.x.dtype, a.grad_y.sizes[1], a.x.sizes[1]) != nullptr ? "" : "its sums do not fit the registers";
+  return instance_for(a.x.dtype, a.grad_y.sizes[1], a.x.sizes[1]) != nullptr ? "" : "there is no kernel for so many channels and outputs";
 }
 
 /// The launches, worked out but for addresses.

@@ -4,7 +4,7 @@
 /// each of the same positions, whose gradients the second one finds in the cache.
 #pragma once
 
-#include "fusedsc/backward/pointwise_hopper_joint_kernel.h"
+#include "fusedsc/backward/pointwise_hopper_joint_sums.h"
 
 namespace fusedsc::gpu::hopper {
 
@@ -21,7 +21,7 @@ class PointwiseJointWideProduct {
 
   FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(int stages, bool /*has_added*/) {
     return 1024 + kImageBytes + kXStages * kXBytes + 2 * stages * kTileBytes + kOutBytes + kExchangeBytes + kOnesBytes +
-           barrier_bytes(stages) + (kWide + 4) * 4;
+           barrier_bytes(stages) + End::kVectorFloats * 4;
   }
 
   FUSEDSC_DEVICE static void run(const PointwiseJointParameters& p) {
@@ -30,13 +30,14 @@ class PointwiseJointWideProduct {
   }
 
  private:
-  using Row = float[kColumns / 2];  ///< sums of 64 rows
+  using End = JointEnd<T, kColumns, kSteps>;
+  using Row = typename End::Row;  ///< sums of 64 rows
   using Run = Aligned<std::uint32_t, 4>;
   static constexpr bool kSharesX = kChannels <= kColumns;  ///< a block's channels are all there are
   static constexpr int kRowBytes = kWide * 2, kTileBytes = 64 * 128, kXStages = 2;
   static constexpr int kXBytes = kChannelBlocks * kTileBytes + (kSharesX ? 0 : 64 * kRowBytes);
   static constexpr int kOutBytes = 64 * kRowBytes, kExchangeBytes = 64 * kColumns * 4, kOnesBytes = 512;
-  static constexpr int kImageBytes = (kImage.bytes + 1023) / 1024 * 1024, kSquareBytes = kImage.square_rows * kRowBytes;
+  static constexpr int kImageBytes = (kImage.bytes + 1023) / 1024 * 1024;
   static constexpr int kOwnBlocks = (kOutputBlocks + 1) / 2;  ///< of the first group
   static constexpr int kRunsOfRow = kColumns / 8, kOwnRuns = (64 * kRunsOfRow + kThreads - 1) / kThreads;
 
@@ -133,7 +134,7 @@ class PointwiseJointWideProduct {
       block_barrier();
       store_tile(tile);
     }
-    add_products_of_x(sums);
+    finish(sums);
     leave(sums);
   }
 
@@ -186,7 +187,7 @@ class PointwiseJointWideProduct {
         const std::uint64_t rows = all + (step / 4 * kTileBytes + step % 4 * 32) / 16;
 #pragma unroll
         for (int part = 0; part < 2; ++part) {
-          multiply<true>(sums.grad_x, rows, square + (part * kSquareBytes + step * 16 * kRowBytes) / 16,
+          multiply<true>(sums.grad_x, rows, square + (part * End::kSquareBytes + step * 16 * kRowBytes) / 16,
                          step == 0 && part == 0, T());
         }
       }
@@ -277,7 +278,7 @@ class PointwiseJointWideProduct {
     for (int i = 0; i < kRuns; ++i) {
       const Aligned<float, 4> others = exchange_[((1 - group_) * kRuns + i) * 128 + thread_];
       const int run = group_ * kRuns + i, channel = run * 8 + lane % 4 * 2;
-      const auto scale = pair(vectors + channel), constant = pair(vectors + kWide + channel);
+      const auto scale = pair_at(vectors + channel), constant = pair_at(vectors + kWide + channel);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         auto* to = reinterpret_cast<std::uint32_t*>(out_ + place_of_run<kRowBytes>(row + half * 8, run) + lane % 4 * 4);
@@ -299,108 +300,20 @@ class PointwiseJointWideProduct {
     }
   }
 
-  FUSEDSC_DEVICE static Aligned<float, 2> pair(const float* from) {
-    return *reinterpret_cast<const Aligned<float, 2>*>(from);
-  }
-
   // ------------------------------------------------------------------------------------------------------- at the end
 
-  /// Makes sums.weight the block's share of the gradient. x^T x goes to where tiles were, as the sum of two matrices.
-  FUSEDSC_DEVICE void add_products_of_x(Sums& sums) const {
-    const int lane = thread_ % 32, row = thread_ / 32 * 16 + lane / 4;
-    const bool has_squares = group_ == 1;
-    float most = 0;
-#pragma unroll
-    for (int block = 0; block < kChannelBlocks; ++block) {
-#pragma unroll
-      for (int i = 0; i < kColumns / 2; ++i) {
-        if (block * 64 + row + i / 2 % 2 * 8 >= p_.channels) continue;
-        const float value = sums.squares[block][i], size = value < 0 ? -value : value;
-        most = size > most ? size : most;
-      }
-    }
-#pragma unroll
-    for (int distance = 1; distance < 32; distance *= 2) {
-      const float other = shuffle_xor(most, distance);
-      most = other > most ? other : most;
-    }
-    if (has_squares && lane == 0) vectors_[kWide + thread_ / 32] = most;
-    if (has_squares && lane % 4 == 0 && row < kWide) {
-      vectors_[row] = sums.channels[0];
-      if (row + 8 < kWide) vectors_[row + 8] = sums.channels[2];
-    }
+  /// Makes sums.weight the block's share of the gradient. x^T x goes to where tiles were.
+  FUSEDSC_DEVICE void finish(Sums& sums) const {
+    End end(p_, vectors_, tiles_of_block_);
+    if (group_ == 1) end.leave_largest(sums.squares, sums.channels);
     block_barrier();
-    most = 0;
-#pragma unroll
-    for (int warp = 0; warp < 4; ++warp) most = vectors_[kWide + warp] > most ? vectors_[kWide + warp] : most;
-    const float scale = scale_to_large(most, Float16());  // of bfloat16, too
-#pragma unroll
-    for (int block = 0; block < kChannelBlocks; ++block) {
-#pragma unroll
-      for (int i = 0; i < kColumns / 2; i += 2) {
-        const int channel = block * 64 + row + i / 2 % 2 * 8;
-        if (!has_squares || channel >= kSteps * 16) continue;
-        const float first = sums.squares[block][i] * scale, second = sums.squares[block][i + 1] * scale;
-        float rounded[2];
-        const std::uint32_t high = to_bits(first, second, T());
-        to_floats(high, rounded[0], rounded[1], T());
-        const int place = place_of_run<kRowBytes>(channel, i / 4) + lane % 4 * 4;
-        *reinterpret_cast<std::uint32_t*>(tiles_of_block_ + place) = high;
-        *reinterpret_cast<std::uint32_t*>(tiles_of_block_ + kSquareBytes + place) =
-            to_bits(first - rounded[0], second - rounded[1], T());
-      }
-    }
-    publish();
+    end.read_largest();
+    if (group_ == 1) end.leave_squares(sums.squares);
     block_barrier();
-    const std::uint64_t square = describe<kRowBytes>(tiles_of_block_);
 #pragma unroll
     for (int block = 0; block < kOwnBlocks; ++block) {
-      if (!has_block(block)) continue;
-      const int first_output = (first_block_ + block) * 64;
-      Row& products = sums.grad_x;
-      std::uint32_t weight[kSteps][4];
-#pragma unroll
-      for (int i = 0; i < kSteps * 4; ++i) {
-        weight[i / 4][i % 4] = weight_pair(first_output + row + i % 2 * 8, i / 4 * 16 + i / 2 % 2 * 8 + lane % 4 * 2);
-      }
-      fence_all(sums);
-      begin_products();
-#pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
-#pragma unroll
-        for (int part = 0; part < 2; ++part) {
-          multiply<true>(products, weight[step], square + (part * kSquareBytes + step * 16 * kRowBytes) / 16,
-                         part == 0 && step == 0, T());
-        }
-      }
-      commit_products();
-      wait_for_products<0>();
-      fence_all(sums);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int output = first_output + row + half * 8;
-        const float grad_scale = vector_at(p_.grad_scale, output), offset = vector_at(p_.offset, output),
-                    output_scale = vector_at(p_.output_scale, output) / scale;
-#pragma unroll
-        for (int run = 0; run < kColumns / 8; ++run) {
-          const auto channels = pair(vectors_ + run * 8 + lane % 4 * 2);
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            float& sum = sums.weight[block][run * 4 + half * 2 + i];
-            sum = grad_scale * sum + (output_scale * products[run * 4 + half * 2 + i] + offset * channels.elements[i]);
-          }
-        }
-      }
+      if (has_block(block)) end.finish(sums.weight[block], sums.grad_x, (first_block_ + block) * 64);
     }
-  }
-
-  FUSEDSC_DEVICE std::uint32_t weight_pair(int output, int channel) const {
-    if (output >= p_.outputs || channel >= p_.channels) return 0;
-    return *reinterpret_cast<const std::uint32_t*>(static_cast<const T*>(p_.weight) + output * p_.weight_row + channel);
-  }
-
-  FUSEDSC_DEVICE float vector_at(const float* vector, int output) const {
-    return vector != nullptr && output < p_.outputs ? vector[output] : 0.0f;
   }
 
   FUSEDSC_DEVICE void leave(const Sums& sums) const {

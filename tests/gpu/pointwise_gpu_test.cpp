@@ -48,9 +48,9 @@ TEST_P(PointwiseGpu, BackwardSeams) {
 
 TEST_P(PointwiseGpu, BackwardWithoutOutput) {
   const PointwiseGeometry geometries[] = {
-      {{1, 8, 5, 7}, 40},    {{2, 16, 21, 23}, 96}, {{1, 24, 13, 17}, 144},  // sums that registers hold,
-      {{2, 32, 14, 9}, 192}, {{1, 40, 5, 17}, 200}, {{1, 64, 8, 16}, 384},   // of groups that share tiles, too,
-      {{3, 96, 7, 7}, 576},  {{1, 160, 5, 7}, 512},                          // of blocks that share positions,
+      {{1, 8, 5, 7}, 72},    {{2, 16, 21, 23}, 96}, {{1, 24, 13, 17}, 144},  // sums that registers hold,
+      {{2, 32, 14, 9}, 192}, {{1, 40, 5, 17}, 264}, {{1, 64, 8, 16}, 384},   // of groups that share tiles, too,
+      {{3, 96, 7, 7}, 576},  {{1, 80, 5, 7}, 480},                           // of blocks that share positions,
       {{1, 200, 5, 5}, 16},  {{1, 12, 5, 7}, 96},                            // and what is for others
   };
   std::vector<BackwardCase<PointwiseGeometry>> cases;
