@@ -114,7 +114,7 @@ const std::vector<JointInstance>& instances() {
   return all;
 }
 
-/// Outputs that are not there cost as much as others: it may be a third of an instance's.
+/// Outputs that are missing cost as much as others: no more than a third may be.
 const JointInstance* instance_for(DataType dtype, std::int64_t outputs, std::int64_t channels) {
   for (const JointInstance& instance : instances()) {
     const bool fits = outputs <= instance.outputs && channels <= instance.channels;
