@@ -11,6 +11,7 @@ namespace {
 std::span<const Implementation<PointwiseBackwardArguments>> implementations() {
   static const Implementation<PointwiseBackwardArguments> list[] = {
 #ifdef FUSEDSC_HOPPER
+      pointwise_backward_hopper_joint(),
       pointwise_backward_hopper(),
 #endif
 #ifdef FUSEDSC_GPU

@@ -8,5 +8,7 @@ namespace fusedsc {
 Implementation<PointwiseBackwardArguments> pointwise_backward_gpu();
 /// As pointwise_hopper().
 Implementation<PointwiseBackwardArguments> pointwise_backward_hopper();
+/// Both gradients in one pass that does not read the output.
+Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_joint();
 
 }  // namespace fusedsc

@@ -87,6 +87,8 @@ struct GradientPrologue {
   ConstChannelVector output_scale;  ///< [C_out]
   ConstChannelVector offset;        ///< [C_out]
   ConstTensorView output;           ///< raw y, sizes and dtype of grad_y, any strides
+  /// A promise: `output` is the convolution of x as it is, with nothing added. It may be computed instead of read.
+  bool output_is_of_x = false;
 
   explicit operator bool() const { return static_cast<bool>(grad_scale); }
 };

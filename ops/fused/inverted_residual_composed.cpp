@@ -229,6 +229,7 @@ struct ComposedBackward {
     expand.weight = block.expand_weight;
     expand.grad_y = wanted.grad_e;
     expand.gradient_prologue = expand_seam.gradient_prologue();
+    expand.gradient_prologue.output_is_of_x = true;
     expand.grad_weight = wanted.grad_expand_weight;
     expand.grad_x = wanted.grad_x;
     if (block.residual && wanted.grad_x) expand.grad_add = wanted.grad_y;

@@ -46,6 +46,24 @@ TEST_P(PointwiseGpu, BackwardSeams) {
   for_each_case(backward_seam_cases(GetParam().dtype, dense, grouped), verify_backward<PointwiseGeometry>);
 }
 
+TEST_P(PointwiseGpu, BackwardWithoutOutput) {
+  const PointwiseGeometry geometries[] = {
+      {{1, 8, 5, 7}, 72},    {{2, 16, 21, 23}, 96}, {{1, 24, 13, 17}, 144},  // sums that registers hold,
+      {{2, 32, 14, 9}, 192}, {{1, 40, 5, 17}, 264}, {{1, 64, 8, 16}, 384},   // of groups that share tiles, too,
+      {{3, 96, 7, 7}, 576},  {{1, 80, 5, 7}, 480},                           // of blocks that share positions,
+      {{1, 200, 5, 5}, 16},  {{1, 12, 5, 7}, 96},                            // and what is for others
+  };
+  std::vector<BackwardCase<PointwiseGeometry>> cases;
+  BackwardSeams seams{.gradient_prologue = true, .grad_bias = false, .output_is_of_x = true};
+  for (const PointwiseGeometry& geometry : geometries) {
+    seams.grad_add = !seams.grad_add;
+    cases.push_back({GetParam().dtype, geometry, seams, Memories::all(Memory::channels_last)});
+  }
+  seams.grad_weight = false;
+  cases.push_back({GetParam().dtype, geometries[0], seams, Memories::all(Memory::channels_last)});
+  for_each_case(cases, verify_backward<PointwiseGeometry>);
+}
+
 TEST_P(PointwiseGpu, BackwardRandom) {
   align_tensors(false);
   for_each_case(backward_random_cases(GetParam().dtype, random_pointwise), verify_backward<PointwiseGeometry>);

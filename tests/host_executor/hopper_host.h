@@ -129,6 +129,9 @@ std::uint64_t describe(const void* tile) {
   return address_of(tile) >> 4 | std::uint64_t{kRowBytes == 128 ? 1u : 0u} << 62;
 }
 
+/// Places of 512 bytes, as those of rows of 64.
+inline std::uint64_t describe_constant(const void* elements) { return address_of(elements) >> 4; }
+
 /// What every lane of the wave brings, in the order of lanes.
 template <class T>
 std::array<T, 32> of_all_lanes(const T& own) {

@@ -51,11 +51,16 @@ struct BackwardTensors {
         *vector = Channels(sum_type, outputs).fill(random, -1, 1);
       }
     }
+    if (problem.seams.output_is_of_x) output.fill(output_of_x(problem));
     if (problem.seams.grad_bias) grad_bias = Channels(problem.dtype, outputs);
     if (problem.seams.sums) {
       mean = Channels(sum_type, channels).fill(random, -1, 1);
       sum_grad = sum_grad_times_centered = Channels(sum_type, channels);
     }
+  }
+
+  Array output_of_x(const BackwardCase<Geometry>& problem) const {
+    return problem.geometry.forward(Precision(problem.dtype), x.values(), weight.values(), {});
   }
 
   auto arguments(const BackwardCase<Geometry>& problem) {
@@ -68,6 +73,7 @@ struct BackwardTensors {
     arguments.prologue.activation = problem.seams.activation;
     arguments.grad_y = grad_y;
     if (problem.seams.gradient_prologue) arguments.gradient_prologue = {grad_scale, output_scale, offset, output};
+    arguments.gradient_prologue.output_is_of_x = problem.seams.output_is_of_x;
     if (problem.seams.sums) arguments.sums = {mean, sum_grad, sum_grad_times_centered};
     if (problem.seams.grad_add) arguments.grad_add = grad_add;
     if (problem.seams.grad_x) arguments.grad_x = grad_x;
@@ -87,7 +93,10 @@ void verify_backward(const BackwardCase<Geometry>& problem) {
   Array grad_y = tensors.grad_y.values();
   if (seams.gradient_prologue) {
     const GradientAffine map{tensors.grad_scale.values(), tensors.output_scale.values(), tensors.offset.values()};
-    grad_y = apply(precision, grad_y, tensors.output.values(), map);
+    // Rounded or not: it may have been computed again.
+    const Array output =
+        seams.output_is_of_x ? stored(precision, tensors.output_of_x(problem)) : tensors.output.values();
+    grad_y = apply(precision, grad_y, output, map);
   }
 
   std::vector<Output> outputs;

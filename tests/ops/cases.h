@@ -90,6 +90,7 @@ struct BackwardSeams {
   bool sums = false;      ///< needs the prologue
   bool grad_add = false;  ///< not with sums
   bool grad_x = true, grad_weight = true, grad_bias = true;
+  bool output_is_of_x = false;  ///< the gradient prologue's
 
   static BackwardSeams random(Random& random) {
     BackwardSeams seams{coin(random), one_of(random, kActivations), coin(random)};
@@ -105,7 +106,8 @@ struct BackwardSeams {
 
 inline std::ostream& operator<<(std::ostream& out, const BackwardSeams& seams) {
   out << (seams.prologue ? "affine " : "") << name_of(seams.activation) << " prologue, ";
-  return out << (seams.gradient_prologue ? "gradient prologue, " : "") << (seams.sums ? "sums, " : "")
+  return out << (seams.gradient_prologue ? "gradient prologue, " : "")
+             << (seams.output_is_of_x ? "its output is of x, " : "") << (seams.sums ? "sums, " : "")
              << (seams.grad_add ? "grad_add, " : "") << "wanted:" << (seams.grad_x ? " grad_x" : "")
              << (seams.grad_weight ? " grad_weight" : "") << (seams.grad_bias ? " grad_bias" : "");
 }

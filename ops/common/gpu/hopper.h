@@ -170,6 +170,10 @@ FUSEDSC_DEVICE void fence(float (&sums)[kCount]) {
 
 #define FUSEDSC_SUMS_4(d) "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
 #define FUSEDSC_LIST_4 "%0, %1, %2, %3"
+#define FUSEDSC_SUMS_8(d) FUSEDSC_SUMS_4(d), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
+#define FUSEDSC_LIST_8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define FUSEDSC_SUMS_12(d) FUSEDSC_SUMS_8(d), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11])
+#define FUSEDSC_LIST_12 FUSEDSC_LIST_8 ", %8, %9, %10, %11"
 #define FUSEDSC_SUMS_16(d)                                                                                    \
   "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), \
       "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
@@ -177,6 +181,10 @@ FUSEDSC_DEVICE void fence(float (&sums)[kCount]) {
   FUSEDSC_SUMS_16(d), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), \
       "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]),    \
       "+f"(d[31])
+#define FUSEDSC_SUMS_24(d)                                                                                       \
+  FUSEDSC_SUMS_16(d), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), \
+      "+f"(d[23])
+#define FUSEDSC_LIST_24 FUSEDSC_LIST_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define FUSEDSC_LIST_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define FUSEDSC_LIST_32 \
   FUSEDSC_LIST_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -206,31 +214,54 @@ FUSEDSC_DEVICE void fence(float (&sums)[kCount]) {
   }
 #define FUSEDSC_PRODUCTS_8(Type, name) \
   FUSEDSC_PRODUCTS(Type, name, 4, "8", "%4", "%5", "%6", "%7", "%8", "%4", "%5", "%6", "%7", "%8", "%9", "%10")
+#define FUSEDSC_PRODUCTS_16(Type, name) \
+  FUSEDSC_PRODUCTS(Type, name, 8, "16", "%8", "%9", "%10", "%11", "%12", "%8", "%9", "%10", "%11", "%12", "%13", "%14")
+#define FUSEDSC_PRODUCTS_24(Type, name)                                                                               \
+  FUSEDSC_PRODUCTS(Type, name, 12, "24", "%12", "%13", "%14", "%15", "%16", "%12", "%13", "%14", "%15", "%16", "%17", \
+                   "%18")
 #define FUSEDSC_PRODUCTS_32(Type, name)                                                                               \
   FUSEDSC_PRODUCTS(Type, name, 16, "32", "%16", "%17", "%18", "%19", "%20", "%16", "%17", "%18", "%19", "%20", "%21", \
                    "%22")
+#define FUSEDSC_PRODUCTS_48(Type, name)                                                                               \
+  FUSEDSC_PRODUCTS(Type, name, 24, "48", "%24", "%25", "%26", "%27", "%28", "%24", "%25", "%26", "%27", "%28", "%29", \
+                   "%30")
 #define FUSEDSC_PRODUCTS_64(Type, name)                                                                               \
   FUSEDSC_PRODUCTS(Type, name, 32, "64", "%32", "%33", "%34", "%35", "%36", "%32", "%33", "%34", "%35", "%36", "%37", \
                    "%38")
 
-// Products of 64 rows, and 8, 32 or 64 columns, by 16 values of k. A has its k innermost, or its rows if
+// Products of 64 rows, and 8, 16, 24, 32, 48 or 64 columns, by 16 values of k. A has its k innermost, or its rows if
 // kRowsTransposed; B its k, or its columns if kTransposed.
 FUSEDSC_PRODUCTS_8(Float16, "f16")
 FUSEDSC_PRODUCTS_8(BFloat16, "bf16")
+FUSEDSC_PRODUCTS_16(Float16, "f16")
+FUSEDSC_PRODUCTS_16(BFloat16, "bf16")
+FUSEDSC_PRODUCTS_24(Float16, "f16")
+FUSEDSC_PRODUCTS_24(BFloat16, "bf16")
 FUSEDSC_PRODUCTS_32(Float16, "f16")
 FUSEDSC_PRODUCTS_32(BFloat16, "bf16")
+FUSEDSC_PRODUCTS_48(Float16, "f16")
+FUSEDSC_PRODUCTS_48(BFloat16, "bf16")
 FUSEDSC_PRODUCTS_64(Float16, "f16")
 FUSEDSC_PRODUCTS_64(BFloat16, "bf16")
 
 #undef FUSEDSC_PRODUCTS_64
+#undef FUSEDSC_PRODUCTS_48
 #undef FUSEDSC_PRODUCTS_32
+#undef FUSEDSC_PRODUCTS_24
+#undef FUSEDSC_PRODUCTS_16
 #undef FUSEDSC_PRODUCTS_8
 #undef FUSEDSC_PRODUCTS
 #undef FUSEDSC_LIST_32
+#undef FUSEDSC_LIST_24
 #undef FUSEDSC_LIST_16
+#undef FUSEDSC_LIST_12
+#undef FUSEDSC_LIST_8
 #undef FUSEDSC_LIST_4
 #undef FUSEDSC_SUMS_32
+#undef FUSEDSC_SUMS_24
 #undef FUSEDSC_SUMS_16
+#undef FUSEDSC_SUMS_12
+#undef FUSEDSC_SUMS_8
 #undef FUSEDSC_SUMS_4
 
 }  // namespace fusedsc::gpu::hopper
