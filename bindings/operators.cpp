@@ -73,10 +73,9 @@ Tensors7 dsc_block_backward(const Tensor& grad_y, const Tensor& x, const Tensor&
 }
 
 Tensor conv_bn_act(const Tensor& x, const Tensor& weight, const OptionalTensor& bn_weight,
-                   const OptionalTensor& bn_bias, const OptionalTensor& running_mean,
-                   const OptionalTensor& running_var, bool training, std::optional<double> momentum,
-                   const OptionalTensor& num_batches_tracked, double eps, std::string_view activation,
-                   IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation) {
+                   const OptionalTensor& bn_bias, const OptionalTensor& running_mean, const OptionalTensor& running_var,
+                   bool training, std::optional<double> momentum, const OptionalTensor& num_batches_tracked, double eps,
+                   std::string_view activation, IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation) {
   return call<conv_bn_act>("fusedsc::conv_bn_act", x, weight, bn_weight, bn_bias, running_mean, running_var, training,
                            momentum, num_batches_tracked, eps, activation, stride, padding, dilation);
 }

@@ -33,11 +33,10 @@ Tensor dsc_block(const Tensor& x, const Tensor& dw_weight, const OptionalTensor&
                  IntArrayRef padding = 1, IntArrayRef dilation = 1, std::optional<bool> recompute = {});
 
 Tensor conv_bn_act(const Tensor& x, const Tensor& weight, const OptionalTensor& bn_weight,
-                   const OptionalTensor& bn_bias, const OptionalTensor& running_mean,
-                   const OptionalTensor& running_var, bool training, std::optional<double> momentum = 0.1,
-                   const OptionalTensor& num_batches_tracked = {}, double eps = 1e-5,
-                   std::string_view activation = "relu6", IntArrayRef stride = 1, IntArrayRef padding = 0,
-                   IntArrayRef dilation = 1);
+                   const OptionalTensor& bn_bias, const OptionalTensor& running_mean, const OptionalTensor& running_var,
+                   bool training, std::optional<double> momentum = 0.1, const OptionalTensor& num_batches_tracked = {},
+                   double eps = 1e-5, std::string_view activation = "relu6", IntArrayRef stride = 1,
+                   IntArrayRef padding = 0, IntArrayRef dilation = 1);
 
 Tensor inverted_residual(const Tensor& x, const OptionalTensor& expand_weight, const TensorOptionals& expand_bn,
                          const Tensor& dw_weight, const TensorOptionals& dw_bn, const Tensor& project_weight,

@@ -38,7 +38,8 @@ TORCH_LIBRARY(fusedsc, m) {
       "Tensor(b!)? running_var, *, bool training, float? momentum=0.1, Tensor(c!)? num_batches_tracked=None, "
       "float eps=1e-05, str activation=\"relu6\", int[2] stride=1, int[4] padding=0, int[2] dilation=1) -> Tensor");
   // `statistics` as above.
-  def("_conv_bn_act_forward(Tensor x, Tensor weight, Tensor? bn_weight, Tensor? bn_bias, Tensor? statistics, float eps, "
+  def("_conv_bn_act_forward(Tensor x, Tensor weight, Tensor? bn_weight, Tensor? bn_bias, Tensor? statistics, float "
+      "eps, "
       "str activation, int[2] stride, int[4] padding, int[2] dilation) -> (Tensor y, Tensor statistics)");
   def("_conv_bn_act_backward(Tensor grad_y, Tensor x, Tensor weight, Tensor? bn_weight, Tensor? bn_bias, "
       "Tensor statistics, bool training, str activation, int[2] stride, int[4] padding, int[2] dilation, "

@@ -92,8 +92,8 @@ Tensors2 conv_bn_act_forward_kernel(const Tensor& x, const Tensor& weight, const
                                     const OptionalTensor& bn_bias, const OptionalTensor& statistics, double eps,
                                     std::string_view activation, IntArrayRef stride, IntArrayRef padding,
                                     IntArrayRef dilation) {
-  const Tensors2 outputs = conv_bn_act_forward_meta(x, weight, bn_weight, bn_bias, statistics, eps, activation, stride,
-                                                    padding, dilation);
+  const Tensors2 outputs =
+      conv_bn_act_forward_meta(x, weight, bn_weight, bn_bias, statistics, eps, activation, stride, padding, dilation);
   const auto& [y, batch_statistics] = outputs;
   if (y.numel() == 0) return batch_statistics.zero_(), outputs;
   const bool training = !statistics;

@@ -58,8 +58,8 @@ Tensor conv_bn_act_composite(const Tensor& x, const Tensor& weight, const Option
 
   OptionalTensor statistics;  // as above
   if (!training && running.mean) statistics = running.to_statistics(eps, accumulation_type(x.scalar_type()));
-  const auto [y, batch_statistics] = conv_bn_act_forward(x, weight, bn_weight, bn_bias, statistics, eps, activation,
-                                                         stride, padding, dilation);
+  const auto [y, batch_statistics] =
+      conv_bn_act_forward(x, weight, bn_weight, bn_bias, statistics, eps, activation, stride, padding, dilation);
   if (training) update_running(RunningUpdate{running, batch_statistics, momentum}, x.sym_numel() == 0);
   return y;
 }

@@ -82,11 +82,9 @@ void check_memory(const ConvBnActArguments& block) {
   // In eval mode mean and invstd are read: they may be the same memory as other inputs.
   const ConstChannelVector mean = block.training ? block.mean : ChannelVector();
   const ConstChannelVector invstd = block.training ? block.invstd : ChannelVector();
-  check_no_overlap({{"y", block.y}, {"mean", mean}, {"invstd", invstd}, {"variance", block.variance}},
-                   {{"x", block.x},
-                    {"weight", block.weight},
-                    {"bn_weight", block.bn_weight},
-                    {"bn_bias", block.bn_bias}});
+  check_no_overlap(
+      {{"y", block.y}, {"mean", mean}, {"invstd", invstd}, {"variance", block.variance}},
+      {{"x", block.x}, {"weight", block.weight}, {"bn_weight", block.bn_weight}, {"bn_bias", block.bn_bias}});
 }
 
 void check_memory(const ConvBnActBackwardArguments& block) {
@@ -147,8 +145,8 @@ Sizes conv_output_sizes(const Sizes& x, const Sizes& weight, const Window& windo
   check(x[1] > 0, "x: it has ", x[1], " channels; a convolution needs at least 1");
   check(weight[0] > 0, "weight: it has ", weight[0], " output channels; it must have at least 1");
   check(weight[1] == x[1] && weight[2] == window.kernel[0] && weight[3] == window.kernel[1], "weight: its sizes are ",
-        printed(weight), ", but must be ", printed({weight[0], x[1], window.kernel[0], window.kernel[1]}),
-        ", for the ", x[1], " channels of x");
+        printed(weight), ", but must be ", printed({weight[0], x[1], window.kernel[0], window.kernel[1]}), ", for the ",
+        x[1], " channels of x");
   return {x[0], weight[0], window.output_height(x[2]), window.output_width(x[3])};
 }
 

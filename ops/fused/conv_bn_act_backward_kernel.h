@@ -15,10 +15,10 @@ namespace fusedsc::gpu {
 struct ConvBackwardParameters {
   ConvShape shape;
   ConstDeviceTensor grad_y;
-  int grad_runs = 1;   ///< copies, of 16 bytes each, of a position of grad_y
-  int grad_pitch = 4;  ///< of a position in block memory, in words: an odd number of runs, on different banks
-  int grad_begin = 0;     ///< in a stage, in words
-  int product_words = 0;  ///< from the gradients of a product to those of the next
+  int grad_runs = 1;         ///< copies, of 16 bytes each, of a position of grad_y
+  int grad_pitch = 4;        ///< of a position in block memory, in words: an odd number of runs, on different banks
+  int grad_begin = 0;        ///< in a stage, in words
+  int product_words = 0;     ///< from the gradients of a product to those of the next
   int copied_positions = 1;  ///< by a warp at a time
   Divisor by_grad_runs;
   float* partials = nullptr;  ///< [split]{[channel]{sum g X, sum g, sum g d}, [element] sum X X}
@@ -90,10 +90,9 @@ class ConvBackward {
       for (; product >= p_.row_tiles; product -= p_.row_tiles) ++row;
       if (row >= p_.tile_rows) return;
       const bool row_exists = tile.row + row < p_.output_height;
-      const T* from = image + (tile.row + row) * q_.grad_y.row +
-                      (16 * product + copied_position_) * q_.grad_y.column;
-      std::uint32_t* to = stage + (16 * (row * p_.row_tiles + product) + copied_position_) * q_.grad_pitch +
-                          4 * copied_run_;
+      const T* from = image + (tile.row + row) * q_.grad_y.row + (16 * product + copied_position_) * q_.grad_y.column;
+      std::uint32_t* to =
+          stage + (16 * (row * p_.row_tiles + product) + copied_position_) * q_.grad_pitch + 4 * copied_run_;
       for (int position = copied_position_; position < 16; position += q_.copied_positions) {
         if (copied_position_ < q_.copied_positions) {
           start_copy<16>(to, from, row_exists && 16 * product + position < p_.output_width);
@@ -115,7 +114,7 @@ class ConvBackward {
       }
     }
     std::uint32_t g_words[4];  // of channels l / 4, the same + 8; then of positions from 8 on
-    load_turned(gradients, g_words);
+    load_turned(gradients, g_words, T());
 
     float d[8];  // of 8 positions each: two positions of channel l / 4, the same of channel l / 4 + 8
 #pragma unroll
@@ -123,10 +122,9 @@ class ConvBackward {
       float sums[4] = {minus_mean_[0], minus_mean_[0], minus_mean_[1], minus_mean_[1]};
 #pragma unroll
       for (int s = 0; s < kWords; s += 2) {
-        wave_multiply_add(sums,
-                          {{filters_[0][s], filters_[1][s], filters_[0][s + 1], filters_[1][s + 1]},
-                           {x[h][s], x[h][s + 1]}},
-                          T());
+        wave_multiply_add(
+            sums, {{filters_[0][s], filters_[1][s], filters_[0][s + 1], filters_[1][s + 1]}, {x[h][s], x[h][s + 1]}},
+            T());
       }
 #pragma unroll
       for (int i = 0; i < 4; ++i) d[4 * h + i] = sums[i];
@@ -135,7 +133,7 @@ class ConvBackward {
 #pragma unroll
     for (int r = 0; r < kWords; ++r) {
 #pragma unroll
-      for (int h = 0; h < 2; ++h) turned_x[r][h] = turned(x[h][r]);
+      for (int h = 0; h < 2; ++h) turned_x[r][h] = turned(x[h][r], T());
     }
     if (has_squares_) {
 #pragma unroll
@@ -301,7 +299,8 @@ FUSEDSC_DEVICE void conv_gradient(const ConvGradientParameters& p) {
   const double sum_g = sums[taps], sum_gd = sums[taps + 1];
   const double mean = static_cast<const float*>(p.mean)[channel], invstd = static_cast<const float*>(p.invstd)[channel];
   if (k == 0) {
-    if (p.grad_bn_weight != nullptr) static_cast<float*>(p.grad_bn_weight)[channel] = static_cast<float>(sum_gd * invstd);
+    if (p.grad_bn_weight != nullptr)
+      static_cast<float*>(p.grad_bn_weight)[channel] = static_cast<float>(sum_gd * invstd);
     if (p.grad_bn_bias != nullptr) static_cast<float*>(p.grad_bn_bias)[channel] = static_cast<float>(sum_g);
   }
   if (p.grad_weight.data == nullptr || k >= taps || p.grad_elements[k] < 0) return;
@@ -309,7 +308,8 @@ FUSEDSC_DEVICE void conv_gradient(const ConvGradientParameters& p) {
   const double sum_x = squares[(taps - 2) * taps + k];
   double sum_dx = -mean * sum_x;
   for (int j = 0; j < taps; ++j) {
-    if (p.elements[j] >= 0) sum_dx += static_cast<double>(to_accumulator(filter[p.elements[j]])) * squares[j * taps + k];
+    if (p.elements[j] >= 0)
+      sum_dx += static_cast<double>(to_accumulator(filter[p.elements[j]])) * squares[j * taps + k];
   }
   const double centred = sums[k] - p.inverse_count * (sum_g * sum_x + sum_gd * invstd * invstd * sum_dx);
   const double weight = p.bn_weight != nullptr ? static_cast<const float*>(p.bn_weight)[channel] : 1.0f;

@@ -33,9 +33,7 @@ struct ConvProduct {
     }
   }
 
-  FUSEDSC_DEVICE static int lane_channel(int group) {
-    return group * 8 * kTiles + thread_index() % 4 * kLaneChannels;
-  }
+  FUSEDSC_DEVICE static int lane_channel(int group) { return group * 8 * kTiles + thread_index() % 4 * kLaneChannels; }
 
   /// sums[h][c] = start[h][c] + that of position lane / 4 + 8 * h and the lane's channel c.
   FUSEDSC_DEVICE void multiply(const std::uint32_t (&x)[2][kWords], const float (&start)[2][kLaneChannels],
@@ -192,7 +190,8 @@ FUSEDSC_DEVICE void conv_forward(const ConvForwardParameters& parameters) {
   }
 }
 
-// ----------------------------------------------------------------------------------------------------------- per channel
+// ----------------------------------------------------------------------------------------------------------- per
+// channel
 
 struct ConvStatisticsParameters {
   const void* partials = nullptr;  ///< [split][mean, m2, count][channel]

@@ -22,6 +22,7 @@ constexpr int backward_blocks(int words, int squares) { return words > 4 || (wor
 template <class T, int kWords, int kStep, int kTiles, bool kStatistics>
 FUSEDSC_KERNEL(kConvThreads, forward_blocks(kWords))
 conv_forward_kernel(ConvForwardParameters parameters) {
+  if constexpr (!kStatistics) wait_for_previous_kernel();
   conv_forward<T, kWords, kStep, kTiles, kForwardStages, kStatistics>(parameters);
 }
 
@@ -223,7 +224,7 @@ struct ForwardPass {
       launch_following(kName, conv_statistics_kernel<Float16>, blocks, kConvThreads, execution.stream, statistics);
     }
     p.shape.backwards = block.training;  // what the statistics have read last
-    launch(kName, instance->result, result_blocks, kConvThreads, memory, execution.stream, p);
+    launch_following(kName, instance->result, result_blocks, kConvThreads, execution.stream, p, memory);
   }
 };
 

@@ -22,9 +22,10 @@ inline constexpr int kImageStep = 3;
 /// A patch, the elements under a window, in the order of the product: word 4 * r + t is word r of lanes with l % 4 ==
 /// t. Words may hold an element before the run or behind it, which a mask takes away.
 struct PatchWords {
-  std::int32_t places[4 * kMostPatchWords];    ///< of a word, counted from the patch's first
-  std::uint32_t masks[4 * kMostPatchWords];    ///< of what is the patch's
-  std::int32_t elements[8 * kMostPatchWords];  ///< of the weight's filter, where a half of a word finds its factor; or -1
+  std::int32_t places[4 * kMostPatchWords];  ///< of a word, counted from the patch's first
+  std::uint32_t masks[4 * kMostPatchWords];  ///< of what is the patch's
+  std::int32_t
+      elements[8 * kMostPatchWords];  ///< of the weight's filter, where a half of a word finds its factor; or -1
 };
 
 /// Tiles of whole rows of the output, and the rows of x under them in block memory. Before and between the rows are
@@ -35,22 +36,22 @@ struct ConvShape {
   int channels = 0;                 ///< of the output
   int groups = 1, group_warps = 1;  ///< of output channels; so many warps have the same ones
   int input_height = 0, output_height = 0, output_width = 0, padding_top = 0, stride_height = 1;
-  int tile_rows = 1, input_rows = 1;    ///< of a tile
-  int row_tiles = 1;                    ///< products, of 16 positions each, in a row of the output
-  int row_runs = 1;                     ///< copies, of 16 bytes each, in a row of x
+  int tile_rows = 1, input_rows = 1;     ///< of a tile
+  int row_tiles = 1;                     ///< products, of 16 positions each, in a row of the output
+  int row_runs = 1;                      ///< copies, of 16 bytes each, in a row of x
   int row_words = 0, product_words = 0;  ///< of block memory, from the patches of a row, or product, to the next's
   int turn_rows = 0, turn_products = 0, turn_words = 0;  ///< from a product to the next of the same warp
   int wrap_words = 0;                                    ///< more, where that is in the next row
   int partial_product = 0, partial_columns = 16;         ///< of a row: which has fewer positions, if any, and how many
-  bool backwards = false;               ///< the last tile comes first, as it may still be in a cache
-  int pitch = 0, gap = 0;               ///< of a row in block memory and of the zeros before it, in words
+  bool backwards = false;                                ///< the last tile comes first, as it may still be in a cache
+  int pitch = 0, gap = 0;                 ///< of a row in block memory and of the zeros before it, in words
   int first_word = 0, position_step = 0;  ///< where the patches of a row begin, and how far apart they lie
   int stage_words = 0;
   std::uint32_t tiles = 0;
   Divisor tiles_of_image, by_group_warps;
   const void *mean = nullptr, *invstd = nullptr, *bn_weight = nullptr, *bn_bias = nullptr;
   Activation activation = Activation::identity;
-  bool clamps = false;     ///< all that the activation does: between these
+  bool clamps = false;  ///< all that the activation does: between these
   float low = 0, high = 0;
 };
 
@@ -131,9 +132,9 @@ FUSEDSC_DEVICE void start_input_rows(const ConvShape& p, const ConvTile& tile, s
   }
 }
 
-/// Reads a lane's words of patches. Those of images (kImageStep) have anything masked in the last of all only. kOnes: the
-/// place behind the last element has a 1, with which sums over positions come out of products; and words are read from
-/// word `first` on, in a circle (an even number).
+/// Reads a lane's words of patches. Those of images (kImageStep) have anything masked in the last of all only. kOnes:
+/// the place behind the last element has a 1, with which sums over positions come out of products; and words are read
+/// from word `first` on, in a circle (an even number).
 template <int kWords, int kStep, bool kOnes>
 struct PatchReader {
   static constexpr bool kIsImage = kStep > 0;
@@ -189,9 +190,13 @@ FUSEDSC_DEVICE std::uint32_t clamped(std::uint32_t word, std::uint32_t low, std:
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   std::uint32_t result;
   if constexpr (std::is_same_v<T, Float16>) {
-    asm("{.reg .b32 t; max.NaN.f16x2 t, %1, %2; min.NaN.f16x2 %0, t, %3;}" : "=r"(result) : "r"(word), "r"(low), "r"(high));
+    asm("{.reg .b32 t; max.NaN.f16x2 t, %1, %2; min.NaN.f16x2 %0, t, %3;}"
+        : "=r"(result)
+        : "r"(word), "r"(low), "r"(high));
   } else {
-    asm("{.reg .b32 t; max.NaN.bf16x2 t, %1, %2; min.NaN.bf16x2 %0, t, %3;}" : "=r"(result) : "r"(word), "r"(low), "r"(high));
+    asm("{.reg .b32 t; max.NaN.bf16x2 t, %1, %2; min.NaN.bf16x2 %0, t, %3;}"
+        : "=r"(result)
+        : "r"(word), "r"(low), "r"(high));
   }
   return result;
 #else

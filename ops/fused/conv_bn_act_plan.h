@@ -26,7 +26,8 @@ int known_step(const ConvProblem& problem);
 /// For tiles of so many rows of the output, and warps that compute so many of its channels.
 ConvShape conv_shape(const ConvProblem& problem, int tile_rows, int group_channels);
 
-/// Where the two halves of a word find their factors in a filter whose elements have these strides: PatchWords::elements.
+/// Where the two halves of a word find their factors in a filter whose elements have these strides:
+/// PatchWords::elements.
 void place_factors(const ConvProblem& problem, const Sizes& weight_strides, std::int32_t* elements);
 
 /// Block memory of a forward kernel with so many tiles on their way.

@@ -48,9 +48,7 @@ std::int64_t gap_words(const ConvProblem& problem) {
 
 constexpr int kMostStages = 3;
 
-bool begins_at_runs(const ConstTensorView& tensor) {
-  return reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0;
-}
+bool begins_at_runs(const ConstTensorView& tensor) { return reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0; }
 
 }  // namespace
 
@@ -97,8 +95,9 @@ std::string why_not_patches(const ConvProblem& problem) {
 int known_step(const ConvProblem& problem) {
   const PatchRow patch_row(problem);
   const std::int64_t whole = (patch_row.words - patch_row.lead) / 4 * 4 * problem.window.kernel[0];  // first, unmasked
-  const bool known = patch_row.words * problem.window.kernel[0] == 15 && problem.window.stride[1] * problem.x.sizes[1] == 2 * kImageStep &&
-                     whole >= 12 && patch_row.words - patch_row.lead >= 4 &&
+  const bool known = patch_row.words * problem.window.kernel[0] == 15 &&
+                     problem.window.stride[1] * problem.x.sizes[1] == 2 * kImageStep && whole >= 12 &&
+                     patch_row.words - patch_row.lead >= 4 &&
                      2 * (patch_row.lead + 4) - patch_row.lead <= patch_row.elements;
   return known ? kImageStep : 0;
 }
@@ -111,8 +110,8 @@ void place_factors(const ConvProblem& problem, const Sizes& weight_strides, std:
     for (int half = 0; half < 2; ++half) {
       const std::int64_t i = 2 * word + half - patch_row.lead;
       if (i < 0 || i >= patch_row.elements) continue;
-      elements[2 * slot + half] = static_cast<std::int32_t>(
-          row * weight_strides[2] + i / channels * weight_strides[3] + i % channels * weight_strides[1]);
+      elements[2 * slot + half] = static_cast<std::int32_t>(row * weight_strides[2] + i / channels * weight_strides[3] +
+                                                            i % channels * weight_strides[1]);
     }
   });
 }

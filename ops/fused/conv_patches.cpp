@@ -142,7 +142,9 @@ using One = std::integral_constant<std::int64_t, 1>;
 template <class T>
 void gradient(const BatchNormGradientArguments& a, const Execution& execution) {
   using A = Wide<T>;
-  const auto value = [](const ConstChannelVector& vector, std::int64_t c) { return static_cast<const A*>(vector.data)[c]; };
+  const auto value = [](const ConstChannelVector& vector, std::int64_t c) {
+    return static_cast<const A*>(vector.data)[c];
+  };
   const bool along_channels = a.x.strides[1] == 1 && a.x.sizes[1] > 1;
   const int inner = along_channels ? 1 : 3, outer = along_channels ? 3 : 1;
   const bool dense = a.x.strides[inner] == 1 && a.grad_y.strides[inner] == 1 && a.out.strides[inner] == 1;
@@ -158,8 +160,8 @@ void gradient(const BatchNormGradientArguments& a, const Execution& execution) {
         for (std::int64_t j = 0; j < a.x.sizes[inner]; ++j) {
           const std::int64_t c = along_channels ? j : i;
           const A raw = widened(x[j * x_step]);
-          const A g = widened(grad_y[j * grad_y_step]) *
-                      derivative<A>(activation, raw * value(a.scale, c) + value(a.shift, c));
+          const A g =
+              widened(grad_y[j * grad_y_step]) * derivative<A>(activation, raw * value(a.scale, c) + value(a.shift, c));
           narrow(value(a.grad_scale, c) * g + value(a.output_scale, c) * raw + value(a.offset, c), out[j * out_step]);
         }
       };

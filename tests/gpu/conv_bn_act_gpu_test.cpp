@@ -14,9 +14,7 @@ TEST_P(ConvBnActGpu, Random) {
   align_tensors(false);
   for_each_case(random_conv_bn_acts(GetParam().dtype), verify_conv_bn_act);
 }
-TEST_P(ConvBnActGpu, BackwardEdges) {
-  for_each_case(conv_bn_act_edges(GetParam().dtype), verify_conv_bn_act_backward);
-}
+TEST_P(ConvBnActGpu, BackwardEdges) { for_each_case(conv_bn_act_edges(GetParam().dtype), verify_conv_bn_act_backward); }
 TEST_P(ConvBnActGpu, BackwardActivations) {
   for_each_case(conv_bn_act_activations(GetParam().dtype), verify_conv_bn_act_backward);
 }

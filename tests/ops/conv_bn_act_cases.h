@@ -48,7 +48,7 @@ inline std::vector<ConvBnActCase> conv_bn_act_edges(DataType dtype) {
   };
   const Geometry kGeometries[] = {
       {{2, 3, 16, 32}, 32, centered(3, 2)},
-      {{1, 3, 24, 72}, 16, centered(3, 2)},  // rows of three products, the last of 4 positions
+      {{1, 3, 24, 72}, 16, centered(3, 2)},                          // rows of three products, the last of 4 positions
       {{3, 3, 21, 40}, 24, {{3, 3}, {2, 2}, {1, 1}, {0, 1, 0, 1}}},  // TensorFlow's "same"
       {{1, 3, 7, 8}, 48, centered(3, 2)},
       {{1, 3, 9, 16}, 64, {{3, 3}, {2, 2}, {1, 1}, {}}},
@@ -147,8 +147,8 @@ struct ConvBnActInputs {
   }
 
   ConvBnAct reference(const ConvBnActCase& block) const {
-    return {block.dtype,      block.window, block.activation,   ConvBnActArguments().eps, block.training,
-            x.values(), weight.values(), bn_weight.values(), bn_bias.values()};
+    return {block.dtype, block.window,    block.activation,   ConvBnActArguments().eps, block.training,
+            x.values(),  weight.values(), bn_weight.values(), bn_bias.values()};
   }
   Normalisation running() const { return {running_mean.values(), running_invstd.values()}; }
 
@@ -242,8 +242,8 @@ inline void verify_conv_bn_act_backward(const ConvBnActCase& block) {
     tensors.mean.fill(outputs.statistics.mean);
     tensors.invstd.fill(outputs.statistics.invstd);
   }
-  const ConvBnActGradients expected = backward(tensors.inputs.reference(block),
-                                               {tensors.mean.values(), tensors.invstd.values()}, tensors.grad_y.values());
+  const ConvBnActGradients expected = backward(
+      tensors.inputs.reference(block), {tensors.mean.values(), tensors.invstd.values()}, tensors.grad_y.values());
   std::vector<Output> outputs;
   outputs.emplace_back("grad_weight", tensors.grad_weight, expected.weight, Output::Kind::partial_sums);
   if (block.wants_grad_x) outputs.emplace_back("grad_x", tensors.grad_x, expected.x, block.after_statistics());

@@ -80,9 +80,7 @@ def test_images(dtype, activation, channels, width, outputs):
         case,
         (tensors, bn),
         functools.partial(fused, window=WINDOW, activation=activation, training=True),
-        functools.partial(
-            composed, sides=WINDOW.sides(18, width), window=WINDOW, activation=activation, training=True
-        ),
+        functools.partial(composed, sides=WINDOW.sides(18, width), window=WINDOW, activation=activation, training=True),
     )
 
 

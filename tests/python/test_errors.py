@@ -63,7 +63,10 @@ WRONG = [
     (depthwise(dilation=4), "kernel: .*larger than the padded input of 6"),
     (pointwise(weight=(5, 3, 1, 1)), "weight|channels"),
     (conv(x=(3, 6, 6)), r"x: its sizes are \[3, 6, 6\]; give four"),
-    (conv(weight=(8, 4, 3, 3)), r"weight: its sizes are \[8, 4, 3, 3\], but must be \[8, 3, 3, 3\], for the 3 channels"),
+    (
+        conv(weight=(8, 4, 3, 3)),
+        r"weight: its sizes are \[8, 4, 3, 3\], but must be \[8, 3, 3, 3\], for the 3 channels",
+    ),
     (conv(bn=(7,)), r"bn_weight: its sizes are \[7\]; give one number per channel, \[8\]|running_mean"),
     (conv(weight=(8, 3, 7, 7)), "kernel: .*larger than the padded input of 6"),
     (conv(x=(1, 3, 3, 3)), "x: expected more than 1 value per channel when training"),

@@ -9,7 +9,10 @@ def call(name):
     return {
         "depthwise_conv2d": ((x, dw, vector), {"stride": 2, "padding": "same"}),
         "pointwise_conv2d": ((x, pw), {}),
-        "conv_bn_act": ((x, torch.randn(8, 8, 3, 3), *[vector] * 4), {"training": True, "stride": 2, "padding": "same"}),
+        "conv_bn_act": (
+            (x, torch.randn(8, 8, 3, 3), *[vector] * 4),
+            {"training": True, "stride": 2, "padding": "same"},
+        ),
         "inverted_residual": (
             (x, None, None, dw, [vector] * 4 + [None], pw, [vector[:5]] * 4 + [None]),
             {"training": True},
@@ -18,7 +21,9 @@ def call(name):
     }[name]
 
 
-@pytest.mark.parametrize("name", ["depthwise_conv2d", "pointwise_conv2d", "conv_bn_act", "dsc_block", "inverted_residual"])
+@pytest.mark.parametrize(
+    "name", ["depthwise_conv2d", "pointwise_conv2d", "conv_bn_act", "dsc_block", "inverted_residual"]
+)
 def test_names_the_implementation_that_runs(name):
     args, kwargs = call(name)
     explanation = fusedsc.explain(name, *args, **kwargs)

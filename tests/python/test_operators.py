@@ -102,7 +102,10 @@ def residual_calls(layout):
             )  # fmt: skip
 
 
-@pytest.mark.parametrize("calls", [convolution_calls, conv_bn_act_calls, dsc_calls, residual_calls])
+CALLS = [convolution_calls, conv_bn_act_calls, dsc_calls, residual_calls]
+
+
+@pytest.mark.parametrize("calls", CALLS)
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_opcheck(calls, layout):
     for op, arguments in calls(layout):
@@ -128,8 +131,9 @@ def test_opcheck_of_public_blocks(training):
 
 
 def test_every_operator_is_opchecked():
-    checked = {op for calls in (convolution_calls, conv_bn_act_calls, dsc_calls, residual_calls) for op, _ in calls(torch.channels_last)}
-    names = {str(op) for op in checked} | {f"fusedsc.{name}" for name in ("conv_bn_act", "dsc_block", "inverted_residual")}
+    checked = {op for calls in CALLS for op, _ in calls(torch.channels_last)}
+    public = ("conv_bn_act", "dsc_block", "inverted_residual")
+    names = {str(op) for op in checked} | {f"fusedsc.{name}" for name in public}
     registered = {
         name.split(".")[0].replace("::", ".")
         for name in torch._C._dispatch_get_all_op_names()

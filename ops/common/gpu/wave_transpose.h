@@ -1,5 +1,5 @@
 /// 8 x 8 matrices of 16-bit elements turned around by 32 neighbouring threads, where wave_product.h has its
-/// instruction: what goes into one product comes out of another the other way round.
+/// instruction: what goes into one product comes out of another the other way round. T is the elements' type.
 #pragma once
 
 #include <cstring>
@@ -15,7 +15,8 @@ namespace fusedsc::gpu {
 #if defined(FUSEDSC_HOST_EXECUTOR)
 /// Four matrices from block memory; `row`, 16 bytes: row lane % 8 of matrix lane / 8. Of each, lane l gets elements 2 *
 /// (l % 4) and the next of column l / 4.
-inline void load_turned(const void* row, std::uint32_t (&to)[4]) {
+template <class T>
+void load_turned(const void* row, std::uint32_t (&to)[4], T) {
   const int lane = thread_index() % 32;
   for (int mask = 0; mask < 32; ++mask) {
     const auto* from = reinterpret_cast<const std::uint16_t*>(shuffle_xor(row, mask));
@@ -29,7 +30,8 @@ inline void load_turned(const void* row, std::uint32_t (&to)[4]) {
 }
 
 /// Of a matrix of which lane l holds elements 2 * (l % 4) and the next of row l / 4: those of column l / 4.
-inline std::uint32_t turned(std::uint32_t word) {
+template <class T>
+std::uint32_t turned(std::uint32_t word, T) {
   const int lane = thread_index() % 32;
   std::uint16_t halves[2] = {};
   for (int mask = 0; mask < 32; ++mask) {
@@ -42,25 +44,22 @@ inline std::uint32_t turned(std::uint32_t word) {
   return halves[0] | static_cast<std::uint32_t>(halves[1]) << 16;
 }
 #elif defined(__CUDACC__)
-FUSEDSC_DEVICE void load_turned(const void* row, std::uint32_t (&to)[4]) { load_matrices<true>(row, to); }
+template <class T>
+FUSEDSC_DEVICE void load_turned(const void* row, std::uint32_t (&to)[4], T) {
+  load_matrices<true>(row, to);
+}
 
-FUSEDSC_DEVICE std::uint32_t turned(std::uint32_t word) {
+template <class T>
+FUSEDSC_DEVICE std::uint32_t turned(std::uint32_t word, T) {
   std::uint32_t result;
   asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(word));
   return result;
 }
 #else
-FUSEDSC_DEVICE void load_turned(const void* row, std::uint32_t (&to)[4]) = delete;
-FUSEDSC_DEVICE std::uint32_t turned(std::uint32_t word) = delete;
+template <class T>
+FUSEDSC_DEVICE void load_turned(const void* row, std::uint32_t (&to)[4], T) = delete;
+template <class T>
+FUSEDSC_DEVICE std::uint32_t turned(std::uint32_t word, T) = delete;
 #endif
-
-/// What threads of a wave wrote to block memory is seen by the others of it.
-FUSEDSC_DEVICE void wave_barrier() {
-#if defined(FUSEDSC_HOST_EXECUTOR)
-  executor::wave_barrier();
-#elif defined(__CUDACC__)
-  __syncwarp();
-#endif
-}
 
 }  // namespace fusedsc::gpu

@@ -6,7 +6,14 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-__all__ = ["BatchNormState", "ConvBnActLayers", "InvertedResidualLayers", "NotFusable", "find_conv_bn_act", "find_layers"]
+__all__ = [
+    "BatchNormState",
+    "ConvBnActLayers",
+    "InvertedResidualLayers",
+    "NotFusable",
+    "find_conv_bn_act",
+    "find_layers",
+]
 
 ACTIVATION_NAMES: dict[type[nn.Module], str] = {
     nn.Identity: "identity",
