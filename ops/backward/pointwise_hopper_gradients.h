@@ -1,0 +1,41 @@
+/// Pointwise convolution on Hopper GPUs, the gradients of x and of the weight from one pass: from the arguments to
+/// launches.
+#pragma once
+
+#include "fusedsc/backward/pointwise.h"
+#include "fusedsc/backward/pointwise_hopper_gradients_kernel.h"
+#include "fusedsc/runtime/arena.h"
+
+namespace fusedsc::gpu::hopper {
+
+struct PointwiseGradientsInstance {
+  using Kernel = void (*)(PointwiseGradientsParameters);
+  using Memory = int (*)(int stages);
+
+  DataType dtype;
+  bool has_output;  ///< a gradient prologue
+  int depth, groups;
+  Kernel kernel;
+  Memory memory;
+};
+
+class PointwiseGradientsPass {
+ public:
+  /// Whether one pass can make, and is fast at, all that is wanted. The device must be Hopper, and the copy engine be
+  /// able to go over all activations.
+  static bool suits(const PointwiseBackwardArguments& arguments);
+
+  explicit PointwiseGradientsPass(const PointwiseBackwardArguments& arguments);
+  PointwiseGradientsPass(const PointwiseBackwardArguments& arguments, const PointwiseGradientsInstance& instance);
+
+  std::size_t workspace_bytes() const;
+  void run(const PointwiseBackwardArguments& arguments, const Execution& execution) const;
+
+ private:
+  float* take_partials(Arena& arena) const;
+
+  const PointwiseGradientsInstance* instance_;
+  PointwiseGradientsParameters p_;  ///< but for addresses
+};
+
+}  // namespace fusedsc::gpu::hopper

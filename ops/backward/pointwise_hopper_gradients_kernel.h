@@ -1,0 +1,418 @@
+/// Pointwise convolution on Hopper GPUs, both gradients from one pass over x: the gradient of 64 channels of x, and
+/// that of their weights, for few outputs. Groups of four warps go their own ways through the positions, 64 at a time:
+/// x, grad_y and the raw output come by the copy engine, a product makes the gradient of x, and on its way out the
+/// activated x takes x's place in block memory, from where a second product adds up the gradient of the weight.
+///
+/// The gradient prologue is linear and never applied to an element. Of x's gradient its scales belong to the weight, of
+/// which there are two then; its offset, times the weight, is one number per channel. Of the weight's gradient it is
+/// applied to sums, as in pointwise_hopper_weight_kernel.h.
+///
+/// Of 32 channels and fewer, several positions lie in a row of 64: the weight repeats along its diagonal.
+#pragma once
+
+#include "fusedsc/common/gpu/activation.h"
+#include "fusedsc/common/gpu/following_kernel.h"
+#include "fusedsc/common/gpu/hopper.h"
+
+namespace fusedsc::gpu::hopper {
+
+struct PointwiseGradientsParameters {
+  TensorMap x, grad_y, output, grad_x;
+  const void* weight = nullptr;
+  std::int64_t weight_row = 0, weight_column = 0;
+  int channels = 0, outputs = 0;
+  int fold = 1, rows = 0;  ///< positions of a row, if that is more than 64 channels; rows
+  int row_tiles = 0, channel_tiles = 1;
+  int splits = 1, last_splits = 1;  ///< blocks that share the rows; those of the last tile of channels, if it is narrow
+  int stages = 2;                   ///< tiles that each group has under way
+  // Of grad_y: grad_scale*grad_y + output_scale*output + offset. Of x: activation(scale*x + shift).
+  const float *grad_scale = nullptr, *output_scale = nullptr, *offset = nullptr;
+  const float *scale = nullptr, *shift = nullptr, *mean = nullptr;
+  Activation activation = Activation::identity;
+  float* partials = nullptr;  ///< [split][position of a row][output..., grad, grad_times_centered][channel]
+};
+
+/// kDepth: outputs of all positions of a row, at most. kHasOutput: that there is a gradient prologue.
+template <class T, int kDepth_, int kGroups_, bool kHasOutput_>
+class PointwiseGradients {
+ public:
+  static constexpr int kDepth = kDepth_, kGroups = kGroups_, kThreads = kGroups * 128;
+  static constexpr bool kHasOutput = kHasOutput_;
+
+  FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(int stages) {
+    const int tiles = kGroups * (stages * kStageBytes + kTileBytes), sums = kGroups * kSumFloats * 4;
+    return 1024 + kWeightBytes + (tiles > sums ? tiles : sums) + barrier_bytes(stages) + kVectorFloats * 4;
+  }
+
+  FUSEDSC_DEVICE static void run(const PointwiseGradientsParameters& p) {
+    PointwiseGradients gradients(p);
+    gradients.loop();
+  }
+
+ private:
+  static constexpr int kRows = 64, kChannels = 64;                                          ///< of a tile
+  static constexpr int kParts = kHasOutput ? 2 : 1;                                         ///< grad_y; output
+  static constexpr int kWide = 32, kBoxes = kDepth / kWide, kBoxBytes = kRows * kWide * 2;  ///< as grad_y is copied
+  static constexpr int kTileBytes = kRows * kChannels * 2, kStageBytes = kTileBytes + kParts * kBoxes * kBoxBytes;
+  static constexpr int kWeightBytes = kParts * kDepth * kChannels * 2;
+  static_assert(kDepth % kWide == 0);
+
+  // Vectors in block memory: ones; by pairs of channels {scale, shift, mean, constant}; three scales by k; scratch.
+  static constexpr int kPairs = 128, kScales = kPairs + 4 * kChannels, kScratch = kScales + 3 * kDepth;
+  static constexpr int kLanes = kThreads / kChannels;  ///< threads of a channel, while the weight is prepared
+  static constexpr int kVectorFloats = kScratch + (kLanes + 1) * kChannels;
+  /// What a group leaves at its end, for each k and for both sums of each warp.
+  static constexpr int kSumPitch = kChannels + 4, kSumFloats = (kDepth + 8) * kSumPitch;
+
+  FUSEDSC_HOST_DEVICE static constexpr int barrier_bytes(int stages) { return (kGroups * stages * 8 + 15) / 16 * 16; }
+
+  struct Sums {
+    float products[kParts * kDepth / 2];  ///< of a and grad_y, and of a and output
+    float of_channels[4];                 ///< of a
+    float grad[kChannels / 4], grad_times_centered[kChannels / 4];
+  };
+
+  FUSEDSC_DEVICE explicit PointwiseGradients(const PointwiseGradientsParameters& p) : p_(p) {
+    group_ = uniform(thread_index() / 128);
+    is_leader_ = thread_index() % 128 == 0;
+    const int block = static_cast<int>(block_index()), with_last = p.last_splits * p.channel_tiles;
+    if (block < with_last) {
+      channel_tile_ = block % p.channel_tiles;
+      split_ = block / p.channel_tiles;
+    } else {
+      channel_tile_ = (block - with_last) % (p.channel_tiles - 1);
+      split_ = p.last_splits + (block - with_last) / (p.channel_tiles - 1);
+    }
+    splits_ = channel_tile_ == p.channel_tiles - 1 ? p.last_splits : p.splits;
+    columns_ = p.fold * p.channels - channel_tile_ * kChannels;
+    const int first = split_ * kGroups + group_, all = splits_ * kGroups;
+    tiles_ = first < p.row_tiles ? (p.row_tiles - first + all - 1) / all : 0;
+
+    auto* memory = static_cast<unsigned char*>(block_memory());
+    memory += (1024 - address_of(memory) % 1024) % 1024;
+    weight_ = memory;
+    memory += kWeightBytes;
+    left_ = reinterpret_cast<float*>(memory);
+    stages_ = memory + group_ * (p.stages * kStageBytes + kTileBytes);
+    grad_x_ = stages_ + p.stages * kStageBytes;
+    const int tiles = kGroups * (p.stages * kStageBytes + kTileBytes), sums = kGroups * kSumFloats * 4;
+    memory += tiles > sums ? tiles : sums;
+    barriers_ = reinterpret_cast<Barrier*>(memory) + group_ * p.stages;
+    vectors_ = reinterpret_cast<float*>(memory + barrier_bytes(p.stages));
+  }
+
+  FUSEDSC_DEVICE int first_row(int tile) const {
+    return (split_ * kGroups + group_ + tile * splits_ * kGroups) * kRows;
+  }
+
+  FUSEDSC_DEVICE void loop() {
+    if (is_leader_) {
+      for (int i = 0; i < p_.stages; ++i) initialise(barriers_ + i);
+      publish();
+    }
+    wait_for_previous_kernel();
+    if (is_leader_) {
+      for (int i = 0; i < p_.stages; ++i) start_next(i);
+    }
+    prepare();
+    int slot = 0, parity = 0;
+    Sums sums = {};
+#pragma unroll 1
+    for (int tile = 0; tile < tiles_; ++tile) {
+      unsigned char* x = stages_ + slot * kStageBytes;
+      wait(barriers_ + slot, parity);
+      float grad[kChannels / 2];
+      multiply_weight(grad, x + kTileBytes);
+      wait_for_products<0>();
+      fence(grad);
+      fence(sums.products);
+      if (kHasOutput) fence(sums.of_channels);
+      if (is_leader_) wait_for_stores();
+      group_barrier(group_);  // all are done with the last tile
+      if (is_leader_ && tile > 0) start_next(slot == 0 ? p_.stages - 1 : slot - 1);
+      const int row = first_row(tile);
+      finish_tile(sums, grad, x, p_.rows - row);
+      publish();
+      group_barrier(group_);
+      if (is_leader_) {
+        start_store(p_.grad_x, channel_tile_ * kChannels, row, grad_x_);
+        commit_stores();
+      }
+      multiply_activated(sums, x);
+      if (++slot == p_.stages) {
+        slot = 0;
+        parity ^= 1;
+      }
+    }
+    wait_for_products<0>();
+    fence(sums.products);
+    if (kHasOutput) fence(sums.of_channels);
+    if (is_leader_) wait_for_stores();
+    block_barrier();  // all groups are done with the tiles, where the sums go
+    leave(sums);
+    block_barrier();
+    store_partials();
+  }
+
+  // --------------------------------------------------------------------------------- by the leader of a group of warps
+
+  FUSEDSC_DEVICE void start_next(int slot) {
+    if (next_tile_ >= tiles_) return;
+    unsigned char* to = stages_ + slot * kStageBytes;
+    Barrier* barrier = barriers_ + slot;
+    const int row = first_row(next_tile_++);
+    expect(barrier, kStageBytes);
+    start_load(to, p_.x, channel_tile_ * kChannels, row, barrier);
+    to += kTileBytes;
+    for (int box = 0; box < kBoxes; ++box, to += kBoxBytes) {
+      start_load(to, p_.grad_y, box * kWide, row, barrier);
+      if (kHasOutput) start_load(to + kBoxes * kBoxBytes, p_.output, box * kWide, row, barrier);
+    }
+  }
+
+  // --------------------------------------------------------------------------------------- by all threads of the block
+
+  /// The weight, times either scale of the gradient prologue and a power of two that keeps both from vanishing.
+  FUSEDSC_DEVICE void prepare() {
+    const int thread = thread_index(), column = thread % kChannels, lane = thread / kChannels;
+    const int position = p_.fold == 1 ? 0 : column / p_.channels,
+              channel = p_.fold == 1 ? channel_tile_ * kChannels + column : column % p_.channels;
+    const bool has = channel < p_.channels;
+    for (int i = thread; i < 128; i += kThreads) {
+      reinterpret_cast<std::uint32_t*>(vectors_)[i] = to_bits(1.0f, 1.0f, T());
+    }
+    float *pairs = vectors_ + kPairs, *scales = vectors_ + kScales, *scratch = vectors_ + kScratch;
+    for (int k = thread; k < kDepth; k += kThreads) {
+      const bool exists = k < p_.fold * p_.outputs;
+      const int output = k % p_.outputs;
+      scales[k] = kHasOutput ? (exists ? p_.grad_scale[output] : 0.0f) : 1.0f;
+      scales[kDepth + k] = kHasOutput && exists ? p_.output_scale[output] : 0.0f;
+      scales[2 * kDepth + k] = kHasOutput && exists ? p_.offset[output] : 0.0f;
+    }
+    constexpr int kItems = (kDepth + kLanes - 1) / kLanes;
+    float weights[kItems];
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      const int k = lane + i * kLanes, output = k - position * p_.outputs;
+      const bool exists = has && output >= 0 && output < p_.outputs && k < kDepth;
+      weights[i] = exists
+                       ? to_float(static_cast<const T*>(p_.weight)[output * p_.weight_row + channel * p_.weight_column])
+                       : 0.0f;
+    }
+    block_barrier();
+    float constant = 0, largest = 0;
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      const int k = lane + i * kLanes;
+      if (k >= kDepth) break;
+      constant += weights[i] * scales[2 * kDepth + k];
+      largest = larger(largest, weights[i] * scales[k]);
+      if (kHasOutput) largest = larger(largest, weights[i] * scales[kDepth + k]);
+    }
+    scratch[lane * kChannels + column] = constant;
+    scratch[kLanes * kChannels + thread % kChannels] = 0;
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2) largest = larger(largest, shuffle_xor(largest, distance));
+    block_barrier();
+    if (thread % 32 == 0) scratch[kLanes * kChannels + thread / 32] = largest;
+    block_barrier();
+    for (int i = 0; i < kThreads / 32; ++i) largest = larger(largest, scratch[kLanes * kChannels + i]);
+    // A power of two, so that the largest becomes at least 2^12: all exponents but those of denormals, of infinities
+    // and beyond 2^100 or below 2^-100, where nothing is to be saved.
+    int exponent = static_cast<int>(__builtin_bit_cast(std::uint32_t, largest) >> 23) - 127;
+    exponent = kHasOutput && exponent > -100 && exponent < 100 ? 12 - exponent : 0;
+    const auto power = [](int e) { return __builtin_bit_cast(float, static_cast<std::uint32_t>(e + 127) << 23); };
+    unscale_ = power(-exponent);
+    const float up = power(exponent);
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      const int k = lane + i * kLanes;
+      if (k >= kDepth) break;
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        unsigned char* to = weight_ + place_of_run<128>(part * kDepth + k, column / 8) + column % 8 * 2;
+        *reinterpret_cast<std::uint16_t*>(to) = to_bits(weights[i] * (scales[part * kDepth + k] * up), T());
+      }
+    }
+    if (lane == 0) {
+      float* pair = pairs + column / 2 * 8 + column % 2;
+      pair[0] = has && p_.scale != nullptr ? p_.scale[channel] : 1.0f;
+      pair[2] = has && p_.shift != nullptr ? p_.shift[channel] : 0.0f;
+      pair[4] = has && p_.mean != nullptr ? p_.mean[channel] : 0.0f;
+      for (int i = 1; i < kLanes; ++i) constant += scratch[i * kChannels + column];
+      pair[6] = constant;
+    }
+    publish();
+    block_barrier();
+  }
+
+  FUSEDSC_DEVICE static float larger(float a, float b) {
+    const float magnitude = b < 0 ? -b : b;
+    return a < magnitude ? magnitude : a;
+  }
+
+  // ----------------------------------------------------------------------------------------- by all threads of a group
+
+  /// grad = grad_y (and output) times the weight.
+  FUSEDSC_DEVICE void multiply_weight(float (&grad)[kChannels / 2], const unsigned char* grad_y) const {
+    fence(grad);
+    begin_products();
+    const std::uint64_t rows = describe<kWide * 2>(grad_y), columns = describe<128>(weight_);
+#pragma unroll
+    for (int k = 0; k < kParts * kDepth; k += 16) {
+      multiply<true>(grad, rows + (k / kWide * kBoxBytes + k % kWide * 2) / 16, columns + k * 128 / 16, k == 0, T());
+    }
+    commit_products();
+    fence(grad);
+  }
+
+  /// sums += activated x, transposed, times grad_y and output.
+  FUSEDSC_DEVICE void multiply_activated(Sums& sums, const unsigned char* x) const {
+    fence(sums.products);
+    if (kHasOutput) fence(sums.of_channels);
+    begin_products();
+    const std::uint64_t rows = describe<128>(x), columns = describe_blocks<kWide * 2>(x + kTileBytes, kBoxBytes),
+                        ones = describe_constant(vectors_);
+#pragma unroll
+    for (int k = 0; k < kRows; k += 16) {
+      multiply<true, true>(sums.products, rows + k * 128 / 16, columns + k * kWide * 2 / 16, false, T());
+      if (kHasOutput) multiply<false, true>(sums.of_channels, rows + k * 128 / 16, ones, false, T());
+    }
+    commit_products();
+    fence(sums.products);
+    if (kHasOutput) fence(sums.of_channels);
+  }
+
+  FUSEDSC_DEVICE void finish_tile(Sums& sums, const float (&grad)[kChannels / 2], unsigned char* x, int rows) const {
+    switch (p_.activation) {
+      case Activation::relu6: return finish_tile<Activation::relu6>(sums, grad, x, rows);
+      case Activation::relu: return finish_tile<Activation::relu>(sums, grad, x, rows);
+      case Activation::identity: return finish_tile<Activation::identity>(sums, grad, x, rows);
+      default: return finish_tile<Activation::silu>(sums, grad, x, rows);
+    }
+  }
+  template <Activation kActivation>
+  FUSEDSC_DEVICE void finish_tile(Sums& sums, const float (&grad)[kChannels / 2], unsigned char* x, int rows) const {
+    if (rows >= kRows) finish_tile<kActivation, true>(sums, grad, x, rows);
+    else finish_tile<kActivation, false>(sums, grad, x, rows);
+  }
+
+  /// The activated x takes x's place, the gradient goes to its tile. There are so many rows; kAll: all of the tile.
+  template <Activation kActivation, bool kAll>
+  FUSEDSC_DEVICE void finish_tile(Sums& sums, const float (&grad)[kChannels / 2], unsigned char* x, int rows) const {
+    const int lane = thread_index() % 32, warp_row = thread_index() % 128 / 32 * 16;
+    const bool exists[2] = {kAll || warp_row + lane / 4 < rows, kAll || warp_row + lane / 4 + 8 < rows};
+#pragma unroll
+    for (int run = 0; run < kChannels / 8; run += 2) {
+      if (run * 8 >= columns_) break;
+      // Two rows of the lane's pair of 8 channels, then of that of the next 8.
+      const int place = place_of_run<128>(warp_row + lane % 16, run + lane / 16);
+      std::uint32_t words[4];
+      load_matrices(x + place, words);
+      float values[8], z[8], g[8];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float* from = vectors_ + kPairs + ((run + half) * 4 + lane % 4) * 8;
+        const auto map = *reinterpret_cast<const Aligned<float, 4>*>(from),
+                   own = *reinterpret_cast<const Aligned<float, 4>*>(from + 4);
+#pragma unroll
+        for (int i = 4 * half; i < 4 * half + 4; i += 2) {
+          to_floats(words[i / 2], values[i], values[i + 1], T());
+#pragma unroll
+          for (int v = i; v < i + 2; ++v) {
+            z[v] = values[v] * map.elements[v % 2] + map.elements[2 + v % 2];
+            values[v] -= own.elements[v % 2];
+            g[v] = grad[run * 4 + v] * unscale_ + own.elements[2 + v % 2];
+          }
+        }
+      }
+      if constexpr (kActivation == Activation::silu) activate_backward(p_.activation, z, g);
+      else activate_backward(kActivation, z, g);
+#pragma unroll
+      for (int v = 0; v < 8; ++v) {
+        if (!exists[v / 2 % 2]) g[v] = 0;
+        const int item = (run + v / 4) * 2 + v % 2;
+        sums.grad[item] += g[v];
+        sums.grad_times_centered[item] += g[v] * values[v];
+      }
+      if constexpr (kActivation == Activation::silu) activate(p_.activation, z);
+      std::uint32_t gradients[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        gradients[i] = to_bits(g[2 * i], g[2 * i + 1], T());
+        words[i] = to_bits(z[2 * i], z[2 * i + 1], T());
+        // Rounding keeps the order, and both bounds: clamped pairs are the same, for half the instructions.
+        if (kActivation == Activation::relu || kActivation == Activation::relu6) {
+          words[i] = clamped_pair(words[i], kActivation == Activation::relu6, T());
+        }
+        if (!exists[i % 2]) words[i] = 0;
+      }
+      store_matrices(x + place, words);
+      store_matrices(grad_x_ + place, gradients);
+    }
+  }
+
+  /// To block memory: [k][channel], with the gradient prologue, and both sums of each warp.
+  FUSEDSC_DEVICE void leave(Sums& sums) const {
+    const int lane = thread_index() % 32, warp = thread_index() % 128 / 32;
+    float* own = left_ + group_ * kSumFloats;
+    const float* scales = vectors_ + kScales;
+#pragma unroll
+    for (int i = 0; i < kDepth / 2; ++i) {
+      const int k = i / 4 * 8 + lane % 4 * 2 + i % 2, half = i / 2 % 2;
+      float sum = sums.products[i];
+      if constexpr (kHasOutput) {
+        sum = sum * scales[k] + (sums.products[kDepth / 2 + i] * scales[kDepth + k] +
+                                 sums.of_channels[half * 2] * scales[2 * kDepth + k]);
+      }
+      own[k * kSumPitch + warp * 16 + lane / 4 + half * 8] = sum;
+    }
+    own += (kDepth + 2 * warp) * kSumPitch;
+#pragma unroll
+    for (int i = 0; i < kChannels / 4; ++i) {
+#pragma unroll
+      for (int distance = 4; distance < 32; distance *= 2) {
+        sums.grad[i] += shuffle_xor(sums.grad[i], distance);
+        sums.grad_times_centered[i] += shuffle_xor(sums.grad_times_centered[i], distance);
+      }
+      if (lane >= 4) continue;
+      own[i / 2 * 8 + lane * 2 + i % 2] = sums.grad[i];
+      own[kSumPitch + i / 2 * 8 + lane * 2 + i % 2] = sums.grad_times_centered[i];
+    }
+  }
+
+  /// What the groups have left, added up; zeros in place of the splits that this tile of channels has not.
+  FUSEDSC_DEVICE void store_partials() const {
+    const int rows = p_.outputs + 2;
+    for (int i = thread_index(); i < rows * kChannels; i += kThreads) {
+      const int row = i / kChannels, column = i % kChannels;
+      if (column >= columns_) continue;
+      const int position = p_.fold == 1 ? 0 : column / p_.channels,
+                channel = p_.fold == 1 ? channel_tile_ * kChannels + column : column % p_.channels;
+      float sum = 0;
+      for (int group = 0; group < kGroups; ++group) {
+        const float* from = left_ + group * kSumFloats + column;
+        if (row < p_.outputs) {
+          sum += from[(position * p_.outputs + row) * kSumPitch];
+        } else {
+          for (int warp = 0; warp < 4; ++warp) sum += from[(kDepth + 2 * warp + row - p_.outputs) * kSumPitch];
+        }
+      }
+      for (int split = split_; split < p_.splits; split += splits_) {
+        p_.partials[((std::int64_t{split} * p_.fold + position) * rows + row) * p_.channels + channel] = sum;
+        sum = 0;
+      }
+    }
+  }
+
+  const PointwiseGradientsParameters& p_;
+  int group_, channel_tile_, split_, splits_, columns_, tiles_;
+  int next_tile_ = 0;  ///< what the leader copies next
+  bool is_leader_;
+  float unscale_ = 1;
+  unsigned char *weight_, *stages_, *grad_x_;
+  Barrier* barriers_;
+  float *left_, *vectors_;
+};
+
+}  // namespace fusedsc::gpu::hopper

@@ -1,0 +1,154 @@
+#ifdef FUSEDSC_HOPPER
+#include <algorithm>
+#include <span>
+
+#include "fusedsc/backward/pointwise_hopper_gradients.h"
+#include "fusedsc/common/gpu/partials_launch.h"
+#include "fusedsc/common/gpu/pointwise_hopper_plan.h"
+
+namespace fusedsc::gpu::hopper {
+namespace {
+
+constexpr const char* kName = "pointwise_conv2d_backward";
+constexpr int kTile = 64;  ///< channels and rows of a tile
+
+constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+template <class Gradients>
+FUSEDSC_HOPPER_KERNEL(Gradients::kThreads)
+gradients_kernel(const FUSEDSC_GRID_CONSTANT PointwiseGradientsParameters p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
+  Gradients::run(p);
+#endif
+}
+
+template <class T, int kDepth, int kGroups, bool kHasOutput>
+constexpr PointwiseGradientsInstance instance(DataType dtype) {
+  using Gradients = PointwiseGradients<T, kDepth, kGroups, kHasOutput>;
+  return {dtype, kHasOutput, kDepth, kGroups, gradients_kernel<Gradients>, Gradients::memory_bytes};
+}
+
+#define FUSEDSC_ALL(depth, groups)                                 \
+  instance<Float16, depth, groups, true>(DataType::float16),       \
+      instance<BFloat16, depth, groups, true>(DataType::bfloat16), \
+      instance<Float16, depth, groups, false>(DataType::float16),  \
+      instance<BFloat16, depth, groups, false>(DataType::bfloat16)
+
+/// Outputs, groups of four warps.
+const PointwiseGradientsInstance kInstances[] = {FUSEDSC_ALL(32, 3), FUSEDSC_ALL(64, 2), FUSEDSC_ALL(96, 2)};
+
+/// Positions that lie in a row together, so that it has 64 channels.
+int fold_of(const PointwiseBackwardArguments& a) {
+  const std::int64_t channels = a.x.sizes[1], outputs = a.grad_y.sizes[1];
+  const std::int64_t pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3], fold = kTile / channels;
+  const auto is_dense = [](const auto& matrix, std::int64_t columns) {
+    return matrix.data == nullptr || matrix.first == columns;
+  };
+  const bool folds = channels < kTile && kTile % channels == 0 && pixels % fold == 0 &&
+                     fold * outputs <= kInstances[std::size(kInstances) - 1].depth &&
+                     is_dense(activation_matrix(a.x, 1, true), channels) &&
+                     is_dense(output_matrix(a.grad_x, 1, true), channels) &&
+                     is_dense(activation_matrix(a.grad_y, 1, true), outputs) &&
+                     is_dense(activation_matrix(a.gradient_prologue.output, 1, true), outputs);
+  return folds ? static_cast<int>(fold) : 1;
+}
+
+/// The one that multiplies least; null: none is large enough.
+const PointwiseGradientsInstance* find_instance(const PointwiseBackwardArguments& a) {
+  const std::int64_t depth = fold_of(a) * a.grad_y.sizes[1];
+  for (const PointwiseGradientsInstance& instance : kInstances) {
+    const bool fits = instance.dtype == a.x.dtype && instance.has_output == static_cast<bool>(a.gradient_prologue) &&
+                      depth <= instance.depth;
+    if (fits) return &instance;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+bool PointwiseGradientsPass::suits(const PointwiseBackwardArguments& a) {
+  return a.grad_x && a.grad_weight && !a.grad_bias && !a.grad_add && a.prologue && a.x.sizes[1] % 8 == 0 &&
+         a.grad_y.sizes[1] % 8 == 0 && find_instance(a) != nullptr;
+}
+
+PointwiseGradientsPass::PointwiseGradientsPass(const PointwiseBackwardArguments& a)
+    : PointwiseGradientsPass(a, *find_instance(a)) {}
+
+PointwiseGradientsPass::PointwiseGradientsPass(const PointwiseBackwardArguments& a,
+                                               const PointwiseGradientsInstance& instance)
+    : instance_(&instance) {
+  constexpr int kMostStages = 6;
+  p_.stages = kMostStages;
+  while (instance.memory(p_.stages) > kMemoryLimit) --p_.stages;
+  p_.channels = static_cast<int>(a.x.sizes[1]);
+  p_.outputs = static_cast<int>(a.grad_y.sizes[1]);
+  p_.fold = fold_of(a);
+  p_.rows = static_cast<int>(a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3] / p_.fold);
+  p_.row_tiles = static_cast<int>(divide_up(p_.rows, kTile));
+  const std::int64_t columns = std::int64_t{p_.fold} * p_.channels;
+  p_.channel_tiles = static_cast<int>(divide_up(columns, kTile));
+  // A narrow last tile of channels is less work for its blocks, of which there are fewer.
+  const double last = static_cast<double>(columns - (p_.channel_tiles - 1) * kTile) / kTile, work = 0.25 + 0.75 * last;
+  const std::int64_t most = divide_up(p_.row_tiles, instance.groups);
+  const double splits = multiprocessors() / (p_.channel_tiles - 1 + work);
+  p_.splits = static_cast<int>(std::clamp<std::int64_t>(static_cast<std::int64_t>(splits), 1, most));
+  p_.last_splits = p_.splits;
+  if (last < 1) {
+    p_.last_splits = static_cast<int>(
+        std::clamp<std::int64_t>(multiprocessors() - std::int64_t{p_.channel_tiles - 1} * p_.splits, 1, p_.splits));
+  }
+  p_.activation = a.prologue.activation;
+}
+
+float* PointwiseGradientsPass::take_partials(Arena& arena) const {
+  return arena.take<float>(std::int64_t{p_.splits} * p_.fold * (p_.outputs + 2) * p_.channels);
+}
+
+std::size_t PointwiseGradientsPass::workspace_bytes() const {
+  Arena arena(nullptr);
+  take_partials(arena);
+  return arena.used();
+}
+
+void PointwiseGradientsPass::run(const PointwiseBackwardArguments& a, const Execution& execution) const {
+  Arena arena(execution.workspace);
+  PointwiseGradientsParameters p = p_;
+  const auto map = [&](const auto& matrix, std::int64_t channels, int columns) {
+    return map_of(matrix.data, a.x.dtype, p.fold * channels, p.rows, p.fold * matrix.first, columns, kTile);
+  };
+  p.x = map(activation_matrix(a.x, 1, true), p.channels, kTile);
+  p.grad_x = map(output_matrix(a.grad_x, 1, true), p.channels, kTile);
+  p.grad_y = map(activation_matrix(a.grad_y, 1, true), p.outputs, kTile / 2);
+  const GradientPrologue& gradient = a.gradient_prologue;
+  if (gradient) p.output = map(activation_matrix(gradient.output, 1, true), p.outputs, kTile / 2);
+  p.weight = a.weight.data;
+  p.weight_row = a.weight.strides[0];
+  p.weight_column = a.weight.strides[1];
+  p.grad_scale = static_cast<const float*>(gradient.grad_scale.data);
+  p.output_scale = static_cast<const float*>(gradient.output_scale.data);
+  p.offset = static_cast<const float*>(gradient.offset.data);
+  p.scale = static_cast<const float*>(a.prologue.scale.data);
+  p.shift = static_cast<const float*>(a.prologue.shift.data);
+  p.mean = static_cast<const float*>(a.sums.mean.data);
+  p.partials = take_partials(arena);
+  const std::int64_t blocks = std::int64_t{p.channel_tiles - 1} * p.splits + p.last_splits;
+  launch_following(kName, instance_->kernel, blocks, instance_->groups * 128, execution.stream, p,
+                   static_cast<std::size_t>(instance_->memory(p.stages)));
+
+  SumPartialsParameters sum;
+  sum.partials = p.partials;
+  sum.splits = p.splits * p.fold;
+  sum.taps = p.outputs;
+  sum.rows = p.outputs + 2;
+  sum.channels = p.channels;
+  sum.weight.data = a.grad_weight.data;
+  sum.weight.image = a.grad_weight.strides[1];
+  sum.weight.row = a.grad_weight.strides[0];
+  sum.vectors[0] = a.sums.grad.data;
+  sum.vectors[1] = a.sums.grad_times_centered.data;
+  sum.accumulated_vectors = true;
+  launch_sum_partials(kName, a.x.dtype, sum, execution.stream);
+}
+
+}  // namespace fusedsc::gpu::hopper
+#endif
