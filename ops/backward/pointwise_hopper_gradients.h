@@ -14,7 +14,8 @@ struct PointwiseGradientsInstance {
 
   DataType dtype;
   bool has_output;  ///< a gradient prologue
-  int depth, groups;
+  int depth, sharing, teams;
+  int wide;  ///< columns of grad_y that are copied at once
   Kernel kernel;
   Memory memory;
 };

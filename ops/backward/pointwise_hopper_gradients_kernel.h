@@ -1,7 +1,8 @@
 /// Pointwise convolution on Hopper GPUs, both gradients from one pass over x: the gradient of 64 channels of x, and
-/// that of their weights, for few outputs. Groups of four warps go their own ways through the positions, 64 at a time:
-/// x, grad_y and the raw output come by the copy engine, a product makes the gradient of x, and on its way out the
-/// activated x takes x's place in block memory, from where a second product adds up the gradient of the weight.
+/// that of their weights, for few outputs. Groups of four warps go through the positions, 64 at a time: x, grad_y and
+/// the raw output come by the copy engine, a product makes the gradient of x, and on its way out the activated x takes
+/// x's place in block memory, from where a second product adds up the gradient of the weight. Groups of neighbouring
+/// channels share grad_y and output; others go their own ways.
 ///
 /// The gradient prologue is linear and never applied to an element. Of x's gradient its scales belong to the weight, of
 /// which there are two then; its offset, times the weight, is one number per channel. Of the weight's gradient it is
@@ -32,16 +33,20 @@ struct PointwiseGradientsParameters {
   float* partials = nullptr;  ///< [split][position of a row][output..., grad, grad_times_centered][channel]
 };
 
-/// kDepth: outputs of all positions of a row, at most. kHasOutput: that there is a gradient prologue.
-template <class T, int kDepth_, int kGroups_, bool kHasOutput_>
+/// kDepth: outputs of all positions of a row, at most. kSharing: groups that share positions. kTeams: of these.
+/// kHasOutput: that there is a gradient prologue.
+template <class T, int kDepth_, int kSharing_, int kTeams_, bool kHasOutput_>
 class PointwiseGradients {
  public:
-  static constexpr int kDepth = kDepth_, kGroups = kGroups_, kThreads = kGroups * 128;
+  static constexpr int kDepth = kDepth_, kSharing = kSharing_, kTeams = kTeams_;
+  static constexpr int kGroups = kSharing * kTeams, kThreads = kGroups * 128;
+  /// Columns of grad_y as it is copied: rows of 128 bytes cost the copy engine no more than shorter ones.
+  static constexpr int kWide = kDepth < 64 ? 32 : 64;
   static constexpr bool kHasOutput = kHasOutput_;
 
   FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(int stages) {
-    const int tiles = kGroups * (stages * kStageBytes + kTileBytes), sums = kGroups * kSumFloats * 4;
-    return 1024 + kWeightBytes + (tiles > sums ? tiles : sums) + barrier_bytes(stages) + kVectorFloats * 4;
+    return 1024 + kSharing * kWeightBytes + most(tile_bytes(stages), kGroups * kSumFloats * 4) + barrier_bytes(stages) +
+           kVectorFloats * 4;
   }
 
   FUSEDSC_DEVICE static void run(const PointwiseGradientsParameters& p) {
@@ -50,22 +55,32 @@ class PointwiseGradients {
   }
 
  private:
-  static constexpr int kRows = 64, kChannels = 64;                                          ///< of a tile
-  static constexpr int kParts = kHasOutput ? 2 : 1;                                         ///< grad_y; output
-  static constexpr int kWide = 32, kBoxes = kDepth / kWide, kBoxBytes = kRows * kWide * 2;  ///< as grad_y is copied
-  static constexpr int kTileBytes = kRows * kChannels * 2, kStageBytes = kTileBytes + kParts * kBoxes * kBoxBytes;
+  static constexpr int kRows = 64, kChannels = 64;   ///< of a tile
+  static constexpr int kParts = kHasOutput ? 2 : 1;  ///< grad_y; output
+  static constexpr int kBoxes = (kDepth + kWide - 1) / kWide, kBoxBytes = kRows * kWide * 2;
+  static constexpr int kTileBytes = kRows * kChannels * 2, kXBytes = kSharing * kTileBytes,
+                       kStageBytes = kXBytes + kParts * kBoxes * kBoxBytes;
   static constexpr int kWeightBytes = kParts * kDepth * kChannels * 2;
-  static_assert(kDepth % kWide == 0);
+  static constexpr int kColumns = kSharing * kChannels;  ///< of a block
+  /// A stage is filled again when its tile was done so many tiles ago, so that groups need not keep in step.
+  static constexpr int kLag = kSharing > 1 ? 2 : 1;
+  static_assert(kDepth % 32 == 0);
 
   // Vectors in block memory: ones; by pairs of channels {scale, shift, mean, constant}; three scales by k; scratch.
-  static constexpr int kPairs = 128, kScales = kPairs + 4 * kChannels, kScratch = kScales + 3 * kDepth;
-  static constexpr int kLanes = kThreads / kChannels;  ///< threads of a channel, while the weight is prepared
-  static constexpr int kVectorFloats = kScratch + (kLanes + 1) * kChannels;
+  static constexpr int kPairs = 128, kScales = kPairs + 4 * kColumns, kScratch = kScales + 3 * kDepth;
+  static constexpr int kLanes = kThreads / kColumns;  ///< threads of a channel, while the weight is prepared
+  static constexpr int kVectorFloats = kScratch + kLanes * kColumns + 32;
   /// What a group leaves at its end, for each k and for both sums of each warp.
   static constexpr int kSumPitch = kChannels + 4, kSumFloats = (kDepth + 8) * kSumPitch;
 
-  FUSEDSC_HOST_DEVICE static constexpr int barrier_bytes(int stages) { return (kGroups * stages * 8 + 15) / 16 * 16; }
+  FUSEDSC_HOST_DEVICE static constexpr int barrier_bytes(int stages) { return kTeams * stages * 16; }
+  FUSEDSC_HOST_DEVICE static constexpr int tile_bytes(int stages) {
+    return kTeams * stages * kStageBytes + kGroups * kTileBytes;
+  }
+  FUSEDSC_HOST_DEVICE static constexpr int most(int a, int b) { return a < b ? b : a; }
 
+  /// Of grad_y and output at once, where they lie side by side.
+  static constexpr int kProducts = kDepth % kWide == 0 ? 1 : kParts, kSums = kParts * kDepth / 2 / kProducts;
   struct Sums {
     float products[kParts * kDepth / 2];  ///< of a and grad_y, and of a and output
     float of_channels[4];                 ///< of a
@@ -74,7 +89,9 @@ class PointwiseGradients {
 
   FUSEDSC_DEVICE explicit PointwiseGradients(const PointwiseGradientsParameters& p) : p_(p) {
     group_ = uniform(thread_index() / 128);
+    team_ = group_ / kSharing;
     is_leader_ = thread_index() % 128 == 0;
+    is_loader_ = is_leader_ && group_ % kSharing == 0;
     const int block = static_cast<int>(block_index()), with_last = p.last_splits * p.channel_tiles;
     if (block < with_last) {
       channel_tile_ = block % p.channel_tiles;
@@ -84,61 +101,64 @@ class PointwiseGradients {
       split_ = p.last_splits + (block - with_last) / (p.channel_tiles - 1);
     }
     splits_ = channel_tile_ == p.channel_tiles - 1 ? p.last_splits : p.splits;
-    columns_ = p.fold * p.channels - channel_tile_ * kChannels;
-    const int first = split_ * kGroups + group_, all = splits_ * kGroups;
+    first_column_ = channel_tile_ * kColumns + group_ % kSharing * kChannels;
+    columns_ = p.fold * p.channels - first_column_;
+    const int first = split_ * kTeams + team_, all = splits_ * kTeams;
     tiles_ = first < p.row_tiles ? (p.row_tiles - first + all - 1) / all : 0;
 
     auto* memory = static_cast<unsigned char*>(block_memory());
     memory += (1024 - address_of(memory) % 1024) % 1024;
-    weight_ = memory;
-    memory += kWeightBytes;
+    weights_ = memory;
+    memory += kSharing * kWeightBytes;
     left_ = reinterpret_cast<float*>(memory);
-    stages_ = memory + group_ * (p.stages * kStageBytes + kTileBytes);
-    grad_x_ = stages_ + p.stages * kStageBytes;
-    const int tiles = kGroups * (p.stages * kStageBytes + kTileBytes), sums = kGroups * kSumFloats * 4;
-    memory += tiles > sums ? tiles : sums;
-    barriers_ = reinterpret_cast<Barrier*>(memory) + group_ * p.stages;
+    stages_ = memory + team_ * p.stages * kStageBytes;
+    grad_x_ = memory + kTeams * p.stages * kStageBytes + group_ * kTileBytes;
+    memory += most(tile_bytes(p.stages), kGroups * kSumFloats * 4);
+    full_ = reinterpret_cast<Barrier*>(memory) + team_ * 2 * p.stages;
+    empty_ = full_ + p.stages;
     vectors_ = reinterpret_cast<float*>(memory + barrier_bytes(p.stages));
   }
 
-  FUSEDSC_DEVICE int first_row(int tile) const {
-    return (split_ * kGroups + group_ + tile * splits_ * kGroups) * kRows;
-  }
+  FUSEDSC_DEVICE int first_row(int tile) const { return (split_ * kTeams + team_ + tile * splits_ * kTeams) * kRows; }
 
   FUSEDSC_DEVICE void loop() {
-    if (is_leader_) {
-      for (int i = 0; i < p_.stages; ++i) initialise(barriers_ + i);
+    if (is_loader_) {
+      for (int i = 0; i < p_.stages; ++i) {
+        initialise(full_ + i);
+        initialise(empty_ + i, kSharing);
+      }
       publish();
     }
     wait_for_previous_kernel();
-    if (is_leader_) {
-      for (int i = 0; i < p_.stages; ++i) start_next(i);
+    if (is_loader_) {
+      for (int tile = 0; tile < p_.stages; ++tile) start_tile(tile, tile);
     }
     prepare();
     int slot = 0, parity = 0;
     Sums sums = {};
 #pragma unroll 1
     for (int tile = 0; tile < tiles_; ++tile) {
-      unsigned char* x = stages_ + slot * kStageBytes;
-      wait(barriers_ + slot, parity);
+      unsigned char* stage = stages_ + slot * kStageBytes;
+      unsigned char* x = stage + group_ % kSharing * kTileBytes;
+      wait(full_ + slot, parity);
       float grad[kChannels / 2];
-      multiply_weight(grad, x + kTileBytes);
+      multiply_weight(grad, stage + kXBytes);
       wait_for_products<0>();
       fence(grad);
       fence(sums.products);
       if (kHasOutput) fence(sums.of_channels);
       if (is_leader_) wait_for_stores();
       group_barrier(group_);  // all are done with the last tile
-      if (is_leader_ && tile > 0) start_next(slot == 0 ? p_.stages - 1 : slot - 1);
+      if (is_leader_) refill(tile, slot, parity);
       const int row = first_row(tile);
       finish_tile(sums, grad, x, p_.rows - row);
       publish();
       group_barrier(group_);
       if (is_leader_) {
-        start_store(p_.grad_x, channel_tile_ * kChannels, row, grad_x_);
+        start_store(p_.grad_x, first_column_, row, grad_x_);
         commit_stores();
       }
-      multiply_activated(sums, x);
+      multiply_activated(sums, x, stage + kXBytes);
       if (++slot == p_.stages) {
         slot = 0;
         parity ^= 1;
@@ -156,27 +176,38 @@ class PointwiseGradients {
 
   // --------------------------------------------------------------------------------- by the leader of a group of warps
 
-  FUSEDSC_DEVICE void start_next(int slot) {
-    if (next_tile_ >= tiles_) return;
+  FUSEDSC_DEVICE void start_tile(int tile, int slot) const {
+    if (tile >= tiles_) return;
     unsigned char* to = stages_ + slot * kStageBytes;
-    Barrier* barrier = barriers_ + slot;
-    const int row = first_row(next_tile_++);
-    expect(barrier, kStageBytes);
-    start_load(to, p_.x, channel_tile_ * kChannels, row, barrier);
-    to += kTileBytes;
-    for (int box = 0; box < kBoxes; ++box, to += kBoxBytes) {
-      start_load(to, p_.grad_y, box * kWide, row, barrier);
-      if (kHasOutput) start_load(to + kBoxes * kBoxBytes, p_.output, box * kWide, row, barrier);
+    const int row = first_row(tile);
+    expect(full_ + slot, kStageBytes);
+    for (int i = 0; i < kSharing; ++i, to += kTileBytes) {
+      start_load(to, p_.x, first_column_ + i * kChannels, row, full_ + slot);
     }
+    for (int box = 0; box < kBoxes; ++box, to += kBoxBytes) {
+      start_load(to, p_.grad_y, box * kWide, row, full_ + slot);
+      if (kHasOutput) start_load(to + kBoxes * kBoxBytes, p_.output, box * kWide, row, full_ + slot);
+    }
+  }
+
+  /// By the leader of each group when it is done with the tile before `tile`, which is in `slot`, of phase `parity`.
+  FUSEDSC_DEVICE void refill(int tile, int slot, int parity) const {
+    if (kSharing > 1 && tile > 0) arrive(empty_ + (slot == 0 ? p_.stages - 1 : slot - 1));
+    const int next = tile - kLag + p_.stages;
+    if (!is_loader_ || tile < kLag || next >= tiles_) return;
+    const bool is_behind = slot < kLag;
+    const int free = is_behind ? slot - kLag + p_.stages : slot - kLag;
+    if (kSharing > 1) wait(empty_ + free, is_behind ? parity ^ 1 : parity);
+    start_tile(next, free);
   }
 
   // --------------------------------------------------------------------------------------- by all threads of the block
 
   /// The weight, times either scale of the gradient prologue and a power of two that keeps both from vanishing.
   FUSEDSC_DEVICE void prepare() {
-    const int thread = thread_index(), column = thread % kChannels, lane = thread / kChannels;
+    const int thread = thread_index(), column = thread % kColumns, lane = thread / kColumns;
     const int position = p_.fold == 1 ? 0 : column / p_.channels,
-              channel = p_.fold == 1 ? channel_tile_ * kChannels + column : column % p_.channels;
+              channel = p_.fold == 1 ? channel_tile_ * kColumns + column : column % p_.channels;
     const bool has = channel < p_.channels;
     for (int i = thread; i < 128; i += kThreads) {
       reinterpret_cast<std::uint32_t*>(vectors_)[i] = to_bits(1.0f, 1.0f, T());
@@ -209,14 +240,12 @@ class PointwiseGradients {
       largest = larger(largest, weights[i] * scales[k]);
       if (kHasOutput) largest = larger(largest, weights[i] * scales[kDepth + k]);
     }
-    scratch[lane * kChannels + column] = constant;
-    scratch[kLanes * kChannels + thread % kChannels] = 0;
+    scratch[lane * kColumns + column] = constant;
 #pragma unroll
     for (int distance = 1; distance < 32; distance *= 2) largest = larger(largest, shuffle_xor(largest, distance));
+    if (thread % 32 == 0) scratch[kLanes * kColumns + thread / 32] = largest;
     block_barrier();
-    if (thread % 32 == 0) scratch[kLanes * kChannels + thread / 32] = largest;
-    block_barrier();
-    for (int i = 0; i < kThreads / 32; ++i) largest = larger(largest, scratch[kLanes * kChannels + i]);
+    for (int i = 0; i < kThreads / 32; ++i) largest = larger(largest, scratch[kLanes * kColumns + i]);
     // A power of two, so that the largest becomes at least 2^12: all exponents but those of denormals, of infinities
     // and beyond 2^100 or below 2^-100, where nothing is to be saved.
     int exponent = static_cast<int>(__builtin_bit_cast(std::uint32_t, largest) >> 23) - 127;
@@ -230,7 +259,8 @@ class PointwiseGradients {
       if (k >= kDepth) break;
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
-        unsigned char* to = weight_ + place_of_run<128>(part * kDepth + k, column / 8) + column % 8 * 2;
+        unsigned char* to = weights_ + column / kChannels * kWeightBytes +
+                            place_of_run<128>(part * kDepth + k, column % kChannels / 8) + column % 8 * 2;
         *reinterpret_cast<std::uint16_t*>(to) = to_bits(weights[i] * (scales[part * kDepth + k] * up), T());
       }
     }
@@ -239,7 +269,7 @@ class PointwiseGradients {
       pair[0] = has && p_.scale != nullptr ? p_.scale[channel] : 1.0f;
       pair[2] = has && p_.shift != nullptr ? p_.shift[channel] : 0.0f;
       pair[4] = has && p_.mean != nullptr ? p_.mean[channel] : 0.0f;
-      for (int i = 1; i < kLanes; ++i) constant += scratch[i * kChannels + column];
+      for (int i = 1; i < kLanes; ++i) constant += scratch[i * kColumns + column];
       pair[6] = constant;
     }
     publish();
@@ -257,25 +287,35 @@ class PointwiseGradients {
   FUSEDSC_DEVICE void multiply_weight(float (&grad)[kChannels / 2], const unsigned char* grad_y) const {
     fence(grad);
     begin_products();
-    const std::uint64_t rows = describe<kWide * 2>(grad_y), columns = describe<128>(weight_);
+    const std::uint64_t rows = describe<kWide * 2>(grad_y),
+                        columns = describe<128>(weights_ + group_ % kSharing * kWeightBytes);
 #pragma unroll
-    for (int k = 0; k < kParts * kDepth; k += 16) {
-      multiply<true>(grad, rows + (k / kWide * kBoxBytes + k % kWide * 2) / 16, columns + k * 128 / 16, k == 0, T());
+    for (int part = 0; part < kParts; ++part) {
+#pragma unroll
+      for (int k = 0; k < kDepth; k += 16) {
+        const int place = (part * kBoxes + k / kWide) * kBoxBytes + k % kWide * 2;
+        multiply<true>(grad, rows + place / 16, columns + (part * kDepth + k) * 128 / 16, part == 0 && k == 0, T());
+      }
     }
     commit_products();
     fence(grad);
   }
 
   /// sums += activated x, transposed, times grad_y and output.
-  FUSEDSC_DEVICE void multiply_activated(Sums& sums, const unsigned char* x) const {
+  FUSEDSC_DEVICE void multiply_activated(Sums& sums, const unsigned char* x, const unsigned char* grad_y) const {
     fence(sums.products);
     if (kHasOutput) fence(sums.of_channels);
     begin_products();
-    const std::uint64_t rows = describe<128>(x), columns = describe_blocks<kWide * 2>(x + kTileBytes, kBoxBytes),
+    const std::uint64_t rows = describe<128>(x), columns = describe_blocks<kWide * 2>(grad_y, kBoxBytes),
                         ones = describe_constant(vectors_);
 #pragma unroll
     for (int k = 0; k < kRows; k += 16) {
-      multiply<true, true>(sums.products, rows + k * 128 / 16, columns + k * kWide * 2 / 16, false, T());
+#pragma unroll
+      for (int i = 0; i < kProducts; ++i) {
+        float(&products)[kSums] = *reinterpret_cast<float(*)[kSums]>(sums.products + i * kSums);
+        multiply<true, true>(products, rows + k * 128 / 16, columns + (i * kBoxes * kBoxBytes + k * kWide * 2) / 16,
+                             false, T());
+      }
       if (kHasOutput) multiply<false, true>(sums.of_channels, rows + k * 128 / 16, ones, false, T());
     }
     commit_products();
@@ -301,6 +341,7 @@ class PointwiseGradients {
   template <Activation kActivation, bool kAll>
   FUSEDSC_DEVICE void finish_tile(Sums& sums, const float (&grad)[kChannels / 2], unsigned char* x, int rows) const {
     const int lane = thread_index() % 32, warp_row = thread_index() % 128 / 32 * 16;
+    const float* pairs = vectors_ + kPairs + group_ % kSharing * kChannels * 4;
     const bool exists[2] = {kAll || warp_row + lane / 4 < rows, kAll || warp_row + lane / 4 + 8 < rows};
 #pragma unroll
     for (int run = 0; run < kChannels / 8; run += 2) {
@@ -312,7 +353,7 @@ class PointwiseGradients {
       float values[8], z[8], g[8];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float* from = vectors_ + kPairs + ((run + half) * 4 + lane % 4) * 8;
+        const float* from = pairs + ((run + half) * 4 + lane % 4) * 8;
         const auto map = *reinterpret_cast<const Aligned<float, 4>*>(from),
                    own = *reinterpret_cast<const Aligned<float, 4>*>(from + 4);
 #pragma unroll
@@ -383,15 +424,15 @@ class PointwiseGradients {
 
   /// What the groups have left, added up; zeros in place of the splits that this tile of channels has not.
   FUSEDSC_DEVICE void store_partials() const {
-    const int rows = p_.outputs + 2;
-    for (int i = thread_index(); i < rows * kChannels; i += kThreads) {
-      const int row = i / kChannels, column = i % kChannels;
-      if (column >= columns_) continue;
+    const int rows = p_.outputs + 2, columns = p_.fold * p_.channels - channel_tile_ * kColumns;
+    for (int i = thread_index(); i < rows * kColumns; i += kThreads) {
+      const int row = i / kColumns, column = i % kColumns;
+      if (column >= columns) continue;
       const int position = p_.fold == 1 ? 0 : column / p_.channels,
-                channel = p_.fold == 1 ? channel_tile_ * kChannels + column : column % p_.channels;
+                channel = p_.fold == 1 ? channel_tile_ * kColumns + column : column % p_.channels;
       float sum = 0;
-      for (int group = 0; group < kGroups; ++group) {
-        const float* from = left_ + group * kSumFloats + column;
+      for (int team = 0; team < kTeams; ++team) {
+        const float* from = left_ + (team * kSharing + column / kChannels) * kSumFloats + column % kChannels;
         if (row < p_.outputs) {
           sum += from[(position * p_.outputs + row) * kSumPitch];
         } else {
@@ -406,12 +447,11 @@ class PointwiseGradients {
   }
 
   const PointwiseGradientsParameters& p_;
-  int group_, channel_tile_, split_, splits_, columns_, tiles_;
-  int next_tile_ = 0;  ///< what the leader copies next
-  bool is_leader_;
+  int group_, team_, channel_tile_, split_, splits_, first_column_, columns_, tiles_;
+  bool is_leader_, is_loader_;
   float unscale_ = 1;
-  unsigned char *weight_, *stages_, *grad_x_;
-  Barrier* barriers_;
+  unsigned char *weights_, *stages_, *grad_x_;
+  Barrier *full_, *empty_;
   float *left_, *vectors_;
 };
 

@@ -22,20 +22,27 @@ gradients_kernel(const FUSEDSC_GRID_CONSTANT PointwiseGradientsParameters p) {
 #endif
 }
 
-template <class T, int kDepth, int kGroups, bool kHasOutput>
+template <class T, int kDepth, int kSharing, int kTeams, bool kHasOutput>
 constexpr PointwiseGradientsInstance instance(DataType dtype) {
-  using Gradients = PointwiseGradients<T, kDepth, kGroups, kHasOutput>;
-  return {dtype, kHasOutput, kDepth, kGroups, gradients_kernel<Gradients>, Gradients::memory_bytes};
+  using Gradients = PointwiseGradients<T, kDepth, kSharing, kTeams, kHasOutput>;
+  return {dtype,
+          kHasOutput,
+          kDepth,
+          kSharing,
+          kTeams,
+          Gradients::kWide,
+          gradients_kernel<Gradients>,
+          Gradients::memory_bytes};
 }
 
-#define FUSEDSC_ALL(depth, groups)                                 \
-  instance<Float16, depth, groups, true>(DataType::float16),       \
-      instance<BFloat16, depth, groups, true>(DataType::bfloat16), \
-      instance<Float16, depth, groups, false>(DataType::float16),  \
-      instance<BFloat16, depth, groups, false>(DataType::bfloat16)
+#define FUSEDSC_ALL(depth, sharing, teams)                                 \
+  instance<Float16, depth, sharing, teams, true>(DataType::float16),       \
+      instance<BFloat16, depth, sharing, teams, true>(DataType::bfloat16), \
+      instance<Float16, depth, sharing, teams, false>(DataType::float16),  \
+      instance<BFloat16, depth, sharing, teams, false>(DataType::bfloat16)
 
-/// Outputs, groups of four warps.
-const PointwiseGradientsInstance kInstances[] = {FUSEDSC_ALL(32, 3), FUSEDSC_ALL(64, 2), FUSEDSC_ALL(96, 2)};
+/// Outputs; groups of four warps that share positions; how often.
+const PointwiseGradientsInstance kInstances[] = {FUSEDSC_ALL(32, 1, 3), FUSEDSC_ALL(64, 1, 2), FUSEDSC_ALL(96, 2, 1)};
 
 /// Positions that lie in a row together, so that it has 64 channels.
 int fold_of(const PointwiseBackwardArguments& a) {
@@ -86,10 +93,11 @@ PointwiseGradientsPass::PointwiseGradientsPass(const PointwiseBackwardArguments&
   p_.rows = static_cast<int>(a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3] / p_.fold);
   p_.row_tiles = static_cast<int>(divide_up(p_.rows, kTile));
   const std::int64_t columns = std::int64_t{p_.fold} * p_.channels;
-  p_.channel_tiles = static_cast<int>(divide_up(columns, kTile));
+  const int tile = instance.sharing * kTile;
+  p_.channel_tiles = static_cast<int>(divide_up(columns, tile));
   // A narrow last tile of channels is less work for its blocks, of which there are fewer.
-  const double last = static_cast<double>(columns - (p_.channel_tiles - 1) * kTile) / kTile, work = 0.25 + 0.75 * last;
-  const std::int64_t most = divide_up(p_.row_tiles, instance.groups);
+  const double last = static_cast<double>(columns - (p_.channel_tiles - 1) * tile) / tile, work = 0.25 + 0.75 * last;
+  const std::int64_t most = divide_up(p_.row_tiles, instance.teams);
   const double splits = multiprocessors() / (p_.channel_tiles - 1 + work);
   p_.splits = static_cast<int>(std::clamp<std::int64_t>(static_cast<std::int64_t>(splits), 1, most));
   p_.last_splits = p_.splits;
@@ -118,9 +126,9 @@ void PointwiseGradientsPass::run(const PointwiseBackwardArguments& a, const Exec
   };
   p.x = map(activation_matrix(a.x, 1, true), p.channels, kTile);
   p.grad_x = map(output_matrix(a.grad_x, 1, true), p.channels, kTile);
-  p.grad_y = map(activation_matrix(a.grad_y, 1, true), p.outputs, kTile / 2);
+  p.grad_y = map(activation_matrix(a.grad_y, 1, true), p.outputs, instance_->wide);
   const GradientPrologue& gradient = a.gradient_prologue;
-  if (gradient) p.output = map(activation_matrix(gradient.output, 1, true), p.outputs, kTile / 2);
+  if (gradient) p.output = map(activation_matrix(gradient.output, 1, true), p.outputs, instance_->wide);
   p.weight = a.weight.data;
   p.weight_row = a.weight.strides[0];
   p.weight_column = a.weight.strides[1];
@@ -132,7 +140,7 @@ void PointwiseGradientsPass::run(const PointwiseBackwardArguments& a, const Exec
   p.mean = static_cast<const float*>(a.sums.mean.data);
   p.partials = take_partials(arena);
   const std::int64_t blocks = std::int64_t{p.channel_tiles - 1} * p.splits + p.last_splits;
-  launch_following(kName, instance_->kernel, blocks, instance_->groups * 128, execution.stream, p,
+  launch_following(kName, instance_->kernel, blocks, instance_->sharing * instance_->teams * 128, execution.stream, p,
                    static_cast<std::size_t>(instance_->memory(p.stages)));
 
   SumPartialsParameters sum;

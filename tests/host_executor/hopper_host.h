@@ -42,14 +42,30 @@ T uniform(T value) {
 inline void warp_barrier() { executor::wave_barrier(); }
 
 struct Barrier {
-  std::int32_t bytes, parity;
+  std::int32_t bytes;
+  std::int8_t parity, arrivals, missing;  ///< missing: of the arrivals, in this phase
 };
-inline void initialise(Barrier* barrier) { *barrier = {0, 0}; }
-inline void arrive(Barrier* barrier, int bytes) {
-  barrier->bytes -= bytes;
-  if (barrier->bytes == 0) barrier->parity ^= 1;
+inline void initialise(Barrier* barrier, int arrivals = 1) {
+  const auto count = static_cast<std::int8_t>(arrivals);
+  *barrier = {0, 0, count, count};
 }
-inline void expect(Barrier* barrier, int bytes) { barrier->bytes += bytes; }
+inline void end_phase_if_done(Barrier* barrier) {
+  if (barrier->bytes != 0 || barrier->missing != 0) return;
+  barrier->parity ^= 1;
+  barrier->missing = barrier->arrivals;
+}
+inline void arrive(Barrier* barrier) {
+  --barrier->missing;
+  end_phase_if_done(barrier);
+}
+inline void receive(Barrier* barrier, int bytes) {
+  barrier->bytes -= bytes;
+  end_phase_if_done(barrier);
+}
+inline void expect(Barrier* barrier, int bytes) {
+  barrier->bytes += bytes;
+  --barrier->missing;
+}
 inline void wait(Barrier* barrier, int parity) {
   executor::wait_until([=] { return barrier->parity != parity; });
 }
@@ -65,7 +81,7 @@ inline void start_load(void* tile, const TensorMap& map, int x, int y, Barrier* 
                   &element, 2);
     }
   }
-  arrive(barrier, map.tile_rows * row_bytes);
+  receive(barrier, map.tile_rows * row_bytes);
 }
 inline void start_store(const TensorMap& map, int x, int y, const void* tile) {
   const int row_bytes = map.tile_columns * 2;

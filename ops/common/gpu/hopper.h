@@ -35,8 +35,12 @@ FUSEDSC_DEVICE std::uint32_t address_of(const void* memory) {
 /// In block memory. Phases alternate between the parities 0 and 1.
 using Barrier = std::uint64_t;
 
-FUSEDSC_DEVICE void initialise(Barrier* barrier) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address_of(barrier)) : "memory");
+FUSEDSC_DEVICE void initialise(Barrier* barrier, int arrivals = 1) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address_of(barrier)), "r"(arrivals) : "memory");
+}
+/// One of the arrivals that end the phase of a barrier without bytes.
+FUSEDSC_DEVICE void arrive(Barrier* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address_of(barrier)) : "memory");
 }
 /// By one thread: the phase ends when so many bytes have come.
 FUSEDSC_DEVICE void expect(Barrier* barrier, int bytes) {
