@@ -14,7 +14,7 @@ struct PointwiseGradientsInstance {
 
   DataType dtype;
   bool has_output;  ///< a gradient prologue
-  int depth, sharing, teams;
+  int depth, sharing, teams, threads;
   int wide;  ///< columns of grad_y that are copied at once
   Kernel kernel;
   Memory memory;
@@ -33,9 +33,14 @@ class PointwiseGradientsPass {
   void run(const PointwiseBackwardArguments& arguments, const Execution& execution) const;
 
  private:
-  float* take_partials(Arena& arena) const;
+  struct Memory {
+    void* gradient;  ///< what the gradient prologue makes of grad_y, if the kernel does not
+    float* partials;
+  };
+  Memory take_memory(Arena& arena) const;
 
   const PointwiseGradientsInstance* instance_;
+  bool forms_gradient_;             ///< by a kernel of its own
   PointwiseGradientsParameters p_;  ///< but for addresses
 };
 

@@ -34,18 +34,20 @@ struct PointwiseGradientsParameters {
 };
 
 /// kDepth: outputs of all positions of a row, at most. kSharing: groups that share positions. kTeams: of these.
-/// kHasOutput: that there is a gradient prologue.
-template <class T, int kDepth_, int kSharing_, int kTeams_, bool kHasOutput_>
+/// kHalves: 2 where the sums of a tile of the weight are too many for a group: two groups share them, and make half of
+/// the gradient of x each. kHasOutput: that there is a gradient prologue.
+template <class T, int kDepth_, int kSharing_, int kTeams_, int kHalves_, bool kHasOutput_>
 class PointwiseGradients {
  public:
   static constexpr int kDepth = kDepth_, kSharing = kSharing_, kTeams = kTeams_;
-  static constexpr int kGroups = kSharing * kTeams, kThreads = kGroups * 128;
+  static constexpr int kHalves = kHalves_, kGroups = kSharing * kTeams * kHalves, kThreads = kGroups * 128;
+  static_assert(kHalves == 1 || (kHalves == 2 && kSharing == 1 && kTeams == 1 && !kHasOutput_));
   /// Columns of grad_y as it is copied: rows of 128 bytes cost the copy engine no more than shorter ones.
   static constexpr int kWide = kDepth < 64 ? 32 : 64;
   static constexpr bool kHasOutput = kHasOutput_;
 
   FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(int stages) {
-    return 1024 + kSharing * kWeightBytes + most(tile_bytes(stages), kGroups * kSumFloats * 4) + barrier_bytes(stages) +
+    return 1024 + kSharing * kWeightBytes + most(tile_bytes(stages), kTiles * kSumFloats * 4) + barrier_bytes(stages) +
            kVectorFloats * 4;
   }
 
@@ -55,8 +57,9 @@ class PointwiseGradients {
   }
 
  private:
-  static constexpr int kRows = 64, kChannels = 64;   ///< of a tile
-  static constexpr int kParts = kHasOutput ? 2 : 1;  ///< grad_y; output
+  static constexpr int kRows = 64, kChannels = 64;                              ///< of a tile
+  static constexpr int kTiles = kSharing * kTeams, kOwn = kChannels / kHalves;  ///< at once; channels of a group
+  static constexpr int kParts = kHasOutput ? 2 : 1;                             ///< grad_y; output
   static constexpr int kBoxes = (kDepth + kWide - 1) / kWide, kBoxBytes = kRows * kWide * 2;
   static constexpr int kTileBytes = kRows * kChannels * 2, kXBytes = kSharing * kTileBytes,
                        kStageBytes = kXBytes + kParts * kBoxes * kBoxBytes;
@@ -75,23 +78,27 @@ class PointwiseGradients {
 
   FUSEDSC_HOST_DEVICE static constexpr int barrier_bytes(int stages) { return kTeams * stages * 16; }
   FUSEDSC_HOST_DEVICE static constexpr int tile_bytes(int stages) {
-    return kTeams * stages * kStageBytes + kGroups * kTileBytes;
+    return kTeams * stages * kStageBytes + kTiles * kTileBytes;
   }
   FUSEDSC_HOST_DEVICE static constexpr int most(int a, int b) { return a < b ? b : a; }
 
-  /// Of grad_y and output at once, where they lie side by side.
-  static constexpr int kProducts = kDepth % kWide == 0 ? 1 : kParts, kSums = kParts * kDepth / 2 / kProducts;
+  /// Outputs of a group; the two halves overlap if they have to. Sums of grad_y and of output at once, where these lie
+  /// side by side.
+  static constexpr int kOwnDepth = kHalves == 1 ? kDepth : (kBoxes + 1) / 2 * kWide;
+  static constexpr int kProducts = kParts == 1 || kDepth % kWide == 0 ? 1 : kParts,
+                       kSums = kParts * kOwnDepth / 2 / kProducts;
   struct Sums {
-    float products[kParts * kDepth / 2];  ///< of a and grad_y, and of a and output
-    float of_channels[4];                 ///< of a
-    float grad[kChannels / 4], grad_times_centered[kChannels / 4];
+    float products[kParts * kOwnDepth / 2];  ///< of a and grad_y, and of a and output
+    float of_channels[4];                    ///< of a
+    float grad[kOwn / 4], grad_times_centered[kOwn / 4];
   };
 
   FUSEDSC_DEVICE explicit PointwiseGradients(const PointwiseGradientsParameters& p) : p_(p) {
     group_ = uniform(thread_index() / 128);
-    team_ = group_ / kSharing;
+    team_ = group_ / (kSharing * kHalves);
+    half_ = kHalves == 1 ? 0 : group_;
     is_leader_ = thread_index() % 128 == 0;
-    is_loader_ = is_leader_ && group_ % kSharing == 0;
+    is_loader_ = is_leader_ && group_ % (kSharing * kHalves) == 0;
     const int block = static_cast<int>(block_index()), with_last = p.last_splits * p.channel_tiles;
     if (block < with_last) {
       channel_tile_ = block % p.channel_tiles;
@@ -112,13 +119,14 @@ class PointwiseGradients {
     memory += kSharing * kWeightBytes;
     left_ = reinterpret_cast<float*>(memory);
     stages_ = memory + team_ * p.stages * kStageBytes;
-    grad_x_ = memory + kTeams * p.stages * kStageBytes + group_ * kTileBytes;
-    memory += most(tile_bytes(p.stages), kGroups * kSumFloats * 4);
+    grad_x_ = memory + kTeams * p.stages * kStageBytes + group_ / kHalves * kTileBytes;
+    memory += most(tile_bytes(p.stages), kTiles * kSumFloats * 4);
     full_ = reinterpret_cast<Barrier*>(memory) + team_ * 2 * p.stages;
     empty_ = full_ + p.stages;
     vectors_ = reinterpret_cast<float*>(memory + barrier_bytes(p.stages));
   }
 
+  FUSEDSC_DEVICE int first_output() const { return half_ * (kBoxes * kWide - kOwnDepth); }
   FUSEDSC_DEVICE int first_row(int tile) const { return (split_ * kTeams + team_ + tile * splits_ * kTeams) * kRows; }
 
   FUSEDSC_DEVICE void loop() {
@@ -141,20 +149,20 @@ class PointwiseGradients {
       unsigned char* stage = stages_ + slot * kStageBytes;
       unsigned char* x = stage + group_ % kSharing * kTileBytes;
       wait(full_ + slot, parity);
-      float grad[kChannels / 2];
+      float grad[kOwn / 2];
       multiply_weight(grad, stage + kXBytes);
       wait_for_products<0>();
       fence(grad);
       fence(sums.products);
       if (kHasOutput) fence(sums.of_channels);
       if (is_leader_) wait_for_stores();
-      group_barrier(group_);  // all are done with the last tile
+      tile_barrier();  // all are done with the last tile
       if (is_leader_) refill(tile, slot, parity);
       const int row = first_row(tile);
       finish_tile(sums, grad, x, p_.rows - row);
       publish();
-      group_barrier(group_);
-      if (is_leader_) {
+      tile_barrier();
+      if (is_leader_ && half_ == 0) {
         start_store(p_.grad_x, first_column_, row, grad_x_);
         commit_stores();
       }
@@ -283,12 +291,19 @@ class PointwiseGradients {
 
   // ----------------------------------------------------------------------------------------- by all threads of a group
 
+  /// Of the groups of a tile.
+  FUSEDSC_DEVICE void tile_barrier() const {
+    if constexpr (kHalves == 1) group_barrier(group_);
+    else block_barrier();
+  }
+
   /// grad = grad_y (and output) times the weight.
-  FUSEDSC_DEVICE void multiply_weight(float (&grad)[kChannels / 2], const unsigned char* grad_y) const {
+  FUSEDSC_DEVICE void multiply_weight(float (&grad)[kOwn / 2], const unsigned char* grad_y) const {
     fence(grad);
     begin_products();
     const std::uint64_t rows = describe<kWide * 2>(grad_y),
-                        columns = describe<128>(weights_ + group_ % kSharing * kWeightBytes);
+                        columns = describe<128>(weights_ + group_ % kSharing * kWeightBytes) +
+                                  static_cast<unsigned>(half_ * kOwn * 2 / 16);
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
 #pragma unroll
@@ -306,7 +321,8 @@ class PointwiseGradients {
     fence(sums.products);
     if (kHasOutput) fence(sums.of_channels);
     begin_products();
-    const std::uint64_t rows = describe<128>(x), columns = describe_blocks<kWide * 2>(grad_y, kBoxBytes),
+    const std::uint64_t rows = describe<128>(x),
+                        columns = describe_blocks<kWide * 2>(grad_y + first_output() / kWide * kBoxBytes, kBoxBytes),
                         ones = describe_constant(vectors_);
 #pragma unroll
     for (int k = 0; k < kRows; k += 16) {
@@ -323,7 +339,7 @@ class PointwiseGradients {
     if (kHasOutput) fence(sums.of_channels);
   }
 
-  FUSEDSC_DEVICE void finish_tile(Sums& sums, const float (&grad)[kChannels / 2], unsigned char* x, int rows) const {
+  FUSEDSC_DEVICE void finish_tile(Sums& sums, const float (&grad)[kOwn / 2], unsigned char* x, int rows) const {
     switch (p_.activation) {
       case Activation::relu6: return finish_tile<Activation::relu6>(sums, grad, x, rows);
       case Activation::relu: return finish_tile<Activation::relu>(sums, grad, x, rows);
@@ -332,19 +348,20 @@ class PointwiseGradients {
     }
   }
   template <Activation kActivation>
-  FUSEDSC_DEVICE void finish_tile(Sums& sums, const float (&grad)[kChannels / 2], unsigned char* x, int rows) const {
+  FUSEDSC_DEVICE void finish_tile(Sums& sums, const float (&grad)[kOwn / 2], unsigned char* x, int rows) const {
     if (rows >= kRows) finish_tile<kActivation, true>(sums, grad, x, rows);
     else finish_tile<kActivation, false>(sums, grad, x, rows);
   }
 
   /// The activated x takes x's place, the gradient goes to its tile. There are so many rows; kAll: all of the tile.
   template <Activation kActivation, bool kAll>
-  FUSEDSC_DEVICE void finish_tile(Sums& sums, const float (&grad)[kChannels / 2], unsigned char* x, int rows) const {
+  FUSEDSC_DEVICE void finish_tile(Sums& sums, const float (&grad)[kOwn / 2], unsigned char* x, int rows) const {
     const int lane = thread_index() % 32, warp_row = thread_index() % 128 / 32 * 16;
     const float* pairs = vectors_ + kPairs + group_ % kSharing * kChannels * 4;
     const bool exists[2] = {kAll || warp_row + lane / 4 < rows, kAll || warp_row + lane / 4 + 8 < rows};
 #pragma unroll
-    for (int run = 0; run < kChannels / 8; run += 2) {
+    for (int part = 0; part < kOwn / 8; part += 2) {
+      const int run = part + half_ * kOwn / 8;
       if (run * 8 >= columns_) break;
       // Two rows of the lane's pair of 8 channels, then of that of the next 8.
       const int place = place_of_run<128>(warp_row + lane % 16, run + lane / 16);
@@ -363,7 +380,7 @@ class PointwiseGradients {
           for (int v = i; v < i + 2; ++v) {
             z[v] = values[v] * map.elements[v % 2] + map.elements[2 + v % 2];
             values[v] -= own.elements[v % 2];
-            g[v] = grad[run * 4 + v] * unscale_ + own.elements[2 + v % 2];
+            g[v] = grad[part * 4 + v] * unscale_ + own.elements[2 + v % 2];
           }
         }
       }
@@ -372,7 +389,7 @@ class PointwiseGradients {
 #pragma unroll
       for (int v = 0; v < 8; ++v) {
         if (!exists[v / 2 % 2]) g[v] = 0;
-        const int item = (run + v / 4) * 2 + v % 2;
+        const int item = (part + v / 4) * 2 + v % 2;
         sums.grad[item] += g[v];
         sums.grad_times_centered[item] += g[v] * values[v];
       }
@@ -396,21 +413,22 @@ class PointwiseGradients {
   /// To block memory: [k][channel], with the gradient prologue, and both sums of each warp.
   FUSEDSC_DEVICE void leave(Sums& sums) const {
     const int lane = thread_index() % 32, warp = thread_index() % 128 / 32;
-    float* own = left_ + group_ * kSumFloats;
+    float* own = left_ + group_ / kHalves * kSumFloats;
     const float* scales = vectors_ + kScales;
 #pragma unroll
-    for (int i = 0; i < kDepth / 2; ++i) {
-      const int k = i / 4 * 8 + lane % 4 * 2 + i % 2, half = i / 2 % 2;
+    for (int i = 0; i < kOwnDepth / 2; ++i) {
+      if (half_ == 1 && i / 4 * 8 < 2 * kOwnDepth - kBoxes * kWide) continue;  // the other half has it
+      const int k = first_output() + i / 4 * 8 + lane % 4 * 2 + i % 2, half = i / 2 % 2;
       float sum = sums.products[i];
       if constexpr (kHasOutput) {
-        sum = sum * scales[k] + (sums.products[kDepth / 2 + i] * scales[kDepth + k] +
+        sum = sum * scales[k] + (sums.products[kOwnDepth / 2 + i] * scales[kDepth + k] +
                                  sums.of_channels[half * 2] * scales[2 * kDepth + k]);
       }
       own[k * kSumPitch + warp * 16 + lane / 4 + half * 8] = sum;
     }
-    own += (kDepth + 2 * warp) * kSumPitch;
+    own += (kDepth + 2 * warp) * kSumPitch + half_ * kOwn;
 #pragma unroll
-    for (int i = 0; i < kChannels / 4; ++i) {
+    for (int i = 0; i < kOwn / 4; ++i) {
 #pragma unroll
       for (int distance = 4; distance < 32; distance *= 2) {
         sums.grad[i] += shuffle_xor(sums.grad[i], distance);
@@ -447,12 +465,93 @@ class PointwiseGradients {
   }
 
   const PointwiseGradientsParameters& p_;
-  int group_, team_, channel_tile_, split_, splits_, first_column_, columns_, tiles_;
+  int group_, team_, half_, channel_tile_, split_, splits_, first_column_, columns_, tiles_;
   bool is_leader_, is_loader_;
   float unscale_ = 1;
   unsigned char *weights_, *stages_, *grad_x_;
   Barrier *full_, *empty_;
   float *left_, *vectors_;
 };
+
+/// The gradient prologue on its own: of many outputs each element is used so often that it is worth a pass.
+struct GradientSeamParameters {
+  const void *grad_y = nullptr, *output = nullptr;
+  void* to = nullptr;                           ///< dense
+  std::int64_t grad_y_row = 0, output_row = 0;  ///< from a position to the next
+  const float *grad_scale = nullptr, *output_scale = nullptr, *offset = nullptr;
+  int pixels = 0, runs = 0;  ///< runs of 8 outputs
+  int rows = 1;              ///< positions that a block takes at once: threads are runs * rows
+};
+
+template <class T>
+FUSEDSC_DEVICE void apply_gradient_seam(const GradientSeamParameters& p) {
+  wait_for_previous_kernel();
+  const int output = thread_index() % p.runs * 8;
+  float scales[3][8];
+  const float* vectors[3] = {p.grad_scale + output, p.output_scale + output, p.offset + output};
+#pragma unroll
+  for (int i = 0; i < 3; ++i) {
+#pragma unroll
+    for (int v = 0; v < 8; ++v) scales[i][v] = vectors[i][v];
+  }
+  const int step = static_cast<int>(block_count()) * p.rows;
+#pragma unroll 2
+  for (int pixel = static_cast<int>(block_index()) * p.rows + thread_index() / p.runs; pixel < p.pixels;
+       pixel += step) {
+    float grad[8], other[8];
+    load<8>(static_cast<const T*>(p.grad_y) + pixel * p.grad_y_row + output).widen(grad);
+    load<8>(static_cast<const T*>(p.output) + pixel * p.output_row + output).widen(other);
+#pragma unroll
+    for (int v = 0; v < 8; ++v) grad[v] = grad[v] * scales[0][v] + (other[v] * scales[1][v] + scales[2][v]);
+    store<8>(grad, static_cast<T*>(p.to) + (std::int64_t{pixel} * p.runs * 8 + output));
+  }
+}
+
+/// Adds up what the blocks have left; each warp of a block takes some of the splits, of 128 channels and rows.
+struct GradientsSumParameters {
+  const float* partials = nullptr;  ///< [split][output..., grad, grad_times_centered][channel]
+  int splits = 1, outputs = 0, channels = 0;
+  int warps = 1;  ///< of a block, at most kSumWarps
+  void* weight = nullptr;
+  std::int64_t weight_row = 0, weight_column = 0;
+  float *grad = nullptr, *grad_times_centered = nullptr;  ///< or none
+};
+inline constexpr int kSumWarps = 32;
+
+template <class T>
+FUSEDSC_DEVICE void sum_gradients(const GradientsSumParameters& p) {
+  using Four = Aligned<float, 4>;
+  const int lane = thread_index() % 32, warp = thread_index() / 32;
+  const int item = (static_cast<int>(block_index()) * 32 + lane) * 4, size = (p.outputs + 2) * p.channels;
+  wait_for_previous_kernel();
+  auto* sums = static_cast<Four*>(block_memory());
+  Four sum = {};
+  const auto add = [&](const Four& other) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sum.elements[i] += other.elements[i];
+  };
+  if (item < size) {
+    const float* from = p.partials + item;
+#pragma unroll 8
+    for (int split = warp; split < p.splits; split += p.warps) {
+      add(*reinterpret_cast<const Four*>(from + split * static_cast<std::int64_t>(size)));
+    }
+  }
+  sums[thread_index()] = sum;
+  block_barrier();
+  if (warp != 0 || item >= size) return;
+  for (int other = 1; other < p.warps; ++other) add(sums[other * 32 + lane]);
+  const int row = item / p.channels, channel = item % p.channels;
+  float* vector = row == p.outputs ? p.grad : p.grad_times_centered;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (row < p.outputs) {
+      from_accumulator(sum.elements[i],
+                       static_cast<T*>(p.weight)[row * p.weight_row + (channel + i) * p.weight_column]);
+    } else if (vector != nullptr) {
+      vector[channel + i] = sum.elements[i];
+    }
+  }
+}
 
 }  // namespace fusedsc::gpu::hopper

@@ -3,7 +3,6 @@
 #include <span>
 
 #include "fusedsc/backward/pointwise_hopper_gradients.h"
-#include "fusedsc/common/gpu/partials_launch.h"
 #include "fusedsc/common/gpu/pointwise_hopper_plan.h"
 
 namespace fusedsc::gpu::hopper {
@@ -22,27 +21,41 @@ gradients_kernel(const FUSEDSC_GRID_CONSTANT PointwiseGradientsParameters p) {
 #endif
 }
 
-template <class T, int kDepth, int kSharing, int kTeams, bool kHasOutput>
+template <class T>
+FUSEDSC_KERNEL(256, 4)
+seam_kernel(GradientSeamParameters p) {
+  apply_gradient_seam<T>(p);
+}
+
+template <class T>
+FUSEDSC_KERNEL(kSumWarps * 32, 1)
+sum_kernel(GradientsSumParameters p) {
+  sum_gradients<T>(p);
+}
+
+template <class T, int kDepth, int kSharing, int kTeams, int kHalves, bool kHasOutput>
 constexpr PointwiseGradientsInstance instance(DataType dtype) {
-  using Gradients = PointwiseGradients<T, kDepth, kSharing, kTeams, kHasOutput>;
+  using Gradients = PointwiseGradients<T, kDepth, kSharing, kTeams, kHalves, kHasOutput>;
   return {dtype,
           kHasOutput,
           kDepth,
           kSharing,
           kTeams,
+          Gradients::kThreads,
           Gradients::kWide,
           gradients_kernel<Gradients>,
           Gradients::memory_bytes};
 }
 
-#define FUSEDSC_ALL(depth, sharing, teams)                                 \
-  instance<Float16, depth, sharing, teams, true>(DataType::float16),       \
-      instance<BFloat16, depth, sharing, teams, true>(DataType::bfloat16), \
-      instance<Float16, depth, sharing, teams, false>(DataType::float16),  \
-      instance<BFloat16, depth, sharing, teams, false>(DataType::bfloat16)
+#define FUSEDSC_BOTH(depth, sharing, teams, halves, has_output)                    \
+  instance<Float16, depth, sharing, teams, halves, has_output>(DataType::float16), \
+      instance<BFloat16, depth, sharing, teams, halves, has_output>(DataType::bfloat16)
 
-/// Outputs; groups of four warps that share positions; how often.
-const PointwiseGradientsInstance kInstances[] = {FUSEDSC_ALL(32, 1, 3), FUSEDSC_ALL(64, 1, 2), FUSEDSC_ALL(96, 2, 1)};
+/// Outputs; groups of four warps that share positions; how often; halves of the weight. Of many outputs, the gradient
+/// prologue is always another kernel's.
+const PointwiseGradientsInstance kInstances[] = {FUSEDSC_BOTH(32, 3, 1, 1, true),   FUSEDSC_BOTH(32, 3, 1, 1, false),
+                                                 FUSEDSC_BOTH(64, 3, 1, 1, false),  FUSEDSC_BOTH(96, 3, 1, 1, false),
+                                                 FUSEDSC_BOTH(160, 2, 1, 1, false), FUSEDSC_BOTH(320, 1, 1, 2, false)};
 
 /// Positions that lie in a row together, so that it has 64 channels.
 int fold_of(const PointwiseBackwardArguments& a) {
@@ -64,8 +77,8 @@ int fold_of(const PointwiseBackwardArguments& a) {
 const PointwiseGradientsInstance* find_instance(const PointwiseBackwardArguments& a) {
   const std::int64_t depth = fold_of(a) * a.grad_y.sizes[1];
   for (const PointwiseGradientsInstance& instance : kInstances) {
-    const bool fits = instance.dtype == a.x.dtype && instance.has_output == static_cast<bool>(a.gradient_prologue) &&
-                      depth <= instance.depth;
+    const bool fits =
+        instance.dtype == a.x.dtype && (!instance.has_output || a.gradient_prologue) && depth <= instance.depth;
     if (fits) return &instance;
   }
   return nullptr;
@@ -83,7 +96,7 @@ PointwiseGradientsPass::PointwiseGradientsPass(const PointwiseBackwardArguments&
 
 PointwiseGradientsPass::PointwiseGradientsPass(const PointwiseBackwardArguments& a,
                                                const PointwiseGradientsInstance& instance)
-    : instance_(&instance) {
+    : instance_(&instance), forms_gradient_(a.gradient_prologue && !instance.has_output) {
   constexpr int kMostStages = 6;
   p_.stages = kMostStages;
   while (instance.memory(p_.stages) > kMemoryLimit) --p_.stages;
@@ -108,27 +121,54 @@ PointwiseGradientsPass::PointwiseGradientsPass(const PointwiseBackwardArguments&
   p_.activation = a.prologue.activation;
 }
 
-float* PointwiseGradientsPass::take_partials(Arena& arena) const {
-  return arena.take<float>(std::int64_t{p_.splits} * p_.fold * (p_.outputs + 2) * p_.channels);
+PointwiseGradientsPass::Memory PointwiseGradientsPass::take_memory(Arena& arena) const {
+  Memory memory{};
+  if (forms_gradient_) memory.gradient = arena.take<Float16>(std::int64_t{p_.rows} * p_.fold * p_.outputs);
+  memory.partials = arena.take<float>(std::int64_t{p_.splits} * p_.fold * (p_.outputs + 2) * p_.channels);
+  return memory;
 }
 
 std::size_t PointwiseGradientsPass::workspace_bytes() const {
   Arena arena(nullptr);
-  take_partials(arena);
+  take_memory(arena);
   return arena.used();
 }
 
 void PointwiseGradientsPass::run(const PointwiseBackwardArguments& a, const Execution& execution) const {
   Arena arena(execution.workspace);
+  const Memory memory = take_memory(arena);
   PointwiseGradientsParameters p = p_;
   const auto map = [&](const auto& matrix, std::int64_t channels, int columns) {
     return map_of(matrix.data, a.x.dtype, p.fold * channels, p.rows, p.fold * matrix.first, columns, kTile);
   };
   p.x = map(activation_matrix(a.x, 1, true), p.channels, kTile);
   p.grad_x = map(output_matrix(a.grad_x, 1, true), p.channels, kTile);
-  p.grad_y = map(activation_matrix(a.grad_y, 1, true), p.outputs, instance_->wide);
   const GradientPrologue& gradient = a.gradient_prologue;
-  if (gradient) p.output = map(activation_matrix(gradient.output, 1, true), p.outputs, instance_->wide);
+  PointwiseMatrix grad_y = activation_matrix(a.grad_y, 1, true);
+  if (forms_gradient_) {
+    const PointwiseMatrix output = activation_matrix(gradient.output, 1, true);
+    GradientSeamParameters seam;
+    seam.grad_y = grad_y.data;
+    seam.output = output.data;
+    seam.to = memory.gradient;
+    seam.grad_y_row = grad_y.first;
+    seam.output_row = output.first;
+    seam.grad_scale = static_cast<const float*>(gradient.grad_scale.data);
+    seam.output_scale = static_cast<const float*>(gradient.output_scale.data);
+    seam.offset = static_cast<const float*>(gradient.offset.data);
+    seam.pixels = p.rows * p.fold;
+    seam.runs = p.outputs / 8;
+    constexpr int kThreads = 256, kBlocks = 8;  // of a multiprocessor
+    seam.rows = std::max(1, kThreads / seam.runs);
+    launch_following(kName, a.x.dtype == DataType::float16 ? seam_kernel<Float16> : seam_kernel<BFloat16>,
+                     std::min<std::int64_t>(divide_up(seam.pixels, seam.rows), kBlocks * multiprocessors()),
+                     seam.rows * seam.runs, execution.stream, seam);
+    grad_y.data = memory.gradient;
+    grad_y.first = p.outputs;
+  } else if (gradient) {
+    p.output = map(activation_matrix(gradient.output, 1, true), p.outputs, instance_->wide);
+  }
+  p.grad_y = map(grad_y, p.outputs, instance_->wide);
   p.weight = a.weight.data;
   p.weight_row = a.weight.strides[0];
   p.weight_column = a.weight.strides[1];
@@ -138,24 +178,25 @@ void PointwiseGradientsPass::run(const PointwiseBackwardArguments& a, const Exec
   p.scale = static_cast<const float*>(a.prologue.scale.data);
   p.shift = static_cast<const float*>(a.prologue.shift.data);
   p.mean = static_cast<const float*>(a.sums.mean.data);
-  p.partials = take_partials(arena);
+  p.partials = memory.partials;
   const std::int64_t blocks = std::int64_t{p.channel_tiles - 1} * p.splits + p.last_splits;
-  launch_following(kName, instance_->kernel, blocks, instance_->sharing * instance_->teams * 128, execution.stream, p,
+  launch_following(kName, instance_->kernel, blocks, instance_->threads, execution.stream, p,
                    static_cast<std::size_t>(instance_->memory(p.stages)));
 
-  SumPartialsParameters sum;
-  sum.partials = p.partials;
+  GradientsSumParameters sum;
+  sum.partials = memory.partials;
   sum.splits = p.splits * p.fold;
-  sum.taps = p.outputs;
-  sum.rows = p.outputs + 2;
+  sum.outputs = p.outputs;
   sum.channels = p.channels;
-  sum.weight.data = a.grad_weight.data;
-  sum.weight.image = a.grad_weight.strides[1];
-  sum.weight.row = a.grad_weight.strides[0];
-  sum.vectors[0] = a.sums.grad.data;
-  sum.vectors[1] = a.sums.grad_times_centered.data;
-  sum.accumulated_vectors = true;
-  launch_sum_partials(kName, a.x.dtype, sum, execution.stream);
+  sum.warps = std::clamp(sum.splits / 4, 1, kSumWarps);
+  sum.weight = a.grad_weight.data;
+  sum.weight_row = a.grad_weight.strides[0];
+  sum.weight_column = a.grad_weight.strides[1];
+  sum.grad = static_cast<float*>(a.sums.grad.data);
+  sum.grad_times_centered = static_cast<float*>(a.sums.grad_times_centered.data);
+  launch_following(kName, a.x.dtype == DataType::float16 ? sum_kernel<Float16> : sum_kernel<BFloat16>,
+                   divide_up(std::int64_t{p.outputs + 2} * p.channels, 128), sum.warps * 32, execution.stream, sum,
+                   static_cast<std::size_t>(sum.warps) * 512);
 }
 
 }  // namespace fusedsc::gpu::hopper

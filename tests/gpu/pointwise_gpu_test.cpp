@@ -62,9 +62,10 @@ TEST_P(PointwiseGpu, BothGradientsOfProjections) {
                                                                           {{1, 32, 5, 13}, 16},
                                                                           {{1, 96, 6, 7}, 24},
                                                                           {{3, 144, 5, 9}, 32},
-                                                                          {{1, 64, 1, 1}, 64},
+                                                                          {{1, 200, 5, 5}, 64},
                                                                           {{1, 8, 7, 7}, 8},
-                                                                          {{2, 136, 8, 9}, 96}}) {
+                                                                          {{1, 72, 5, 9}, 320},
+                                                                          {{2, 136, 8, 9}, 160}}) {
     for (const Activation activation : kActivations) {
       for (const bool on : {false, true}) {
         const BackwardSeams seams{

@@ -176,10 +176,12 @@ FUSEDSC_DEVICE void fence(float (&sums)[kCount]) {
   FUSEDSC_SUMS_48(d), "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), \
       "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]),    \
       "+f"(d[63])
-#define FUSEDSC_SUMS_96(d)                                                                                       \
+#define FUSEDSC_SUMS_80(d)                                                                                       \
   FUSEDSC_SUMS_64(d), "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), \
       "+f"(d[71]), "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]),    \
-      "+f"(d[79]), "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]), "+f"(d[85]), "+f"(d[86]),    \
+      "+f"(d[79])
+#define FUSEDSC_SUMS_96(d)                                                                                       \
+  FUSEDSC_SUMS_80(d), "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), \
       "+f"(d[87]), "+f"(d[88]), "+f"(d[89]), "+f"(d[90]), "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]),    \
       "+f"(d[95])
 #define FUSEDSC_LIST_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
@@ -189,10 +191,10 @@ FUSEDSC_DEVICE void fence(float (&sums)[kCount]) {
   FUSEDSC_LIST_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define FUSEDSC_LIST_64 \
   FUSEDSC_LIST_48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define FUSEDSC_LIST_96                                                                                         \
-  FUSEDSC_LIST_64                                                                                               \
-  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, " \
-  "%85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define FUSEDSC_LIST_80 \
+  FUSEDSC_LIST_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define FUSEDSC_LIST_96 \
+  FUSEDSC_LIST_80 ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 
 #define FUSEDSC_PRODUCTS(Type, name, count, size, a, b, again, transposed, rows_transposed, a0, a1, a2, a3,            \
                          b_of_registers, again_of_registers, transposed_of_registers)                                  \
@@ -231,6 +233,9 @@ FUSEDSC_DEVICE void fence(float (&sums)[kCount]) {
 #define FUSEDSC_PRODUCTS_128(Type, name)                                                                               \
   FUSEDSC_PRODUCTS(Type, name, 64, "128", "%64", "%65", "%66", "%67", "%68", "%64", "%65", "%66", "%67", "%68", "%69", \
                    "%70")
+#define FUSEDSC_PRODUCTS_160(Type, name)                                                                               \
+  FUSEDSC_PRODUCTS(Type, name, 80, "160", "%80", "%81", "%82", "%83", "%84", "%80", "%81", "%82", "%83", "%84", "%85", \
+                   "%86")
 #define FUSEDSC_PRODUCTS_192(Type, name)                                                                          \
   FUSEDSC_PRODUCTS(Type, name, 96, "192", "%96", "%97", "%98", "%99", "%100", "%96", "%97", "%98", "%99", "%100", \
                    "%101", "%102")
@@ -247,10 +252,13 @@ FUSEDSC_PRODUCTS_96(Float16, "f16")
 FUSEDSC_PRODUCTS_96(BFloat16, "bf16")
 FUSEDSC_PRODUCTS_128(Float16, "f16")
 FUSEDSC_PRODUCTS_128(BFloat16, "bf16")
+FUSEDSC_PRODUCTS_160(Float16, "f16")
+FUSEDSC_PRODUCTS_160(BFloat16, "bf16")
 FUSEDSC_PRODUCTS_192(Float16, "f16")
 FUSEDSC_PRODUCTS_192(BFloat16, "bf16")
 
 #undef FUSEDSC_PRODUCTS_192
+#undef FUSEDSC_PRODUCTS_160
 #undef FUSEDSC_PRODUCTS_128
 #undef FUSEDSC_PRODUCTS_96
 #undef FUSEDSC_PRODUCTS_64
@@ -258,12 +266,14 @@ FUSEDSC_PRODUCTS_192(BFloat16, "bf16")
 #undef FUSEDSC_PRODUCTS_8
 #undef FUSEDSC_PRODUCTS
 #undef FUSEDSC_LIST_96
+#undef FUSEDSC_LIST_80
 #undef FUSEDSC_LIST_64
 #undef FUSEDSC_LIST_48
 #undef FUSEDSC_LIST_32
 #undef FUSEDSC_LIST_16
 #undef FUSEDSC_LIST_4
 #undef FUSEDSC_SUMS_96
+#undef FUSEDSC_SUMS_80
 #undef FUSEDSC_SUMS_64
 #undef FUSEDSC_SUMS_48
 #undef FUSEDSC_SUMS_32

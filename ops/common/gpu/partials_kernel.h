@@ -24,7 +24,6 @@ struct SumPartialsParameters {
   Divisor by_lanes, by_channels;
   DeviceTensor weight;                    ///< [channel, 1, tap / kernel_width, tap % kernel_width], or none
   void* vectors[2] = {nullptr, nullptr};  ///< for the rows after the taps; or none
-  bool accumulated_vectors = false;       ///< they have the accumulator's type, not the weight's
 };
 
 template <class T>
@@ -46,9 +45,8 @@ FUSEDSC_DEVICE void sum_partials(const SumPartialsParameters& p) {
   const int row = static_cast<int>(p.by_channels.divide(element)), channel = static_cast<int>(element);
   T* to = nullptr;
   if (row >= p.taps) {
-    void* vector = row == p.taps ? p.vectors[0] : p.vectors[1];
-    if (vector != nullptr && p.accumulated_vectors) static_cast<A*>(vector)[channel] = sum;
-    else if (vector != nullptr) to = static_cast<T*>(vector) + channel;
+    T* vector = static_cast<T*>(row == p.taps ? p.vectors[0] : p.vectors[1]);
+    if (vector != nullptr) to = vector + channel;
   } else if (p.weight.data != nullptr) {
     to = elements_of<T>(p.weight) + p.weight.offset(channel, 0, row / p.kernel_width, row % p.kernel_width);
   }
