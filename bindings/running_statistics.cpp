@@ -2,6 +2,10 @@
 
 #include <ATen/ATen.h>
 
+#include <map>
+#include <utility>
+#include <vector>
+
 #include "arguments.h"
 #include "fusedsc/common/status.h"
 
@@ -21,19 +25,32 @@ at::Tensor RunningStatistics::to_statistics(double eps, at::ScalarType dtype) co
   return at::stack({mean->to(dtype), (var->to(dtype) + eps).rsqrt()});
 }
 
-void RunningStatistics::update(const at::Tensor& statistics, bool empty_batch, std::optional<double> momentum) const {
-  if (num_batches_tracked) num_batches_tracked->add_(1);
-  if (!mean || empty_batch) return;
-  const auto move = [&](const at::Tensor& running, std::int64_t row) {
-    const at::Tensor target = statistics.select(0, row).to(running.scalar_type());
-    if (momentum) {
-      running.lerp_(target, *momentum);
-    } else {
-      running.lerp_(target, num_batches_tracked->to(running.scalar_type()).reciprocal());
-    }
+void update_running(at::ArrayRef<RunningUpdate> updates, bool empty_batch) {
+  std::vector<at::Tensor> counters;
+  for (const RunningUpdate& update : updates) {
+    if (update.running.num_batches_tracked) counters.push_back(*update.running.num_batches_tracked);
+  }
+  if (!counters.empty()) at::_foreach_add_(counters, 1);
+  if (empty_batch) return;
+
+  struct Moves {
+    std::vector<at::Tensor> buffers, targets;
   };
-  move(*mean, 0);
-  move(*var, 2);
+  std::map<double, Moves> by_momentum;
+  for (const auto& [running, statistics, momentum] : updates) {
+    if (!running.mean) continue;
+    for (const auto& [buffer, row] : {std::pair(*running.mean, 0), std::pair(*running.var, 2)}) {
+      const at::Tensor target = statistics.select(0, row).to(buffer.scalar_type());
+      if (momentum) {
+        Moves& moves = by_momentum[*momentum];
+        moves.buffers.push_back(buffer);
+        moves.targets.push_back(target);
+      } else {
+        buffer.lerp_(target, running.num_batches_tracked->to(buffer.scalar_type()).reciprocal());
+      }
+    }
+  }
+  for (const auto& [momentum, moves] : by_momentum) at::_foreach_lerp_(moves.buffers, moves.targets, momentum);
 }
 
 }  // namespace fusedsc::aten

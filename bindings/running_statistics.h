@@ -16,9 +16,16 @@ struct RunningStatistics {
   void check(const at::Tensor& x, const c10::SymInt& channels, bool training, std::optional<double> momentum) const;
   /// Rows mean and 1/sqrt(var + eps), as the operators take them.
   at::Tensor to_statistics(double eps, at::ScalarType dtype) const;
-  /// Moves the buffers towards the rows mean, invstd and unbiased variance, as nn.BatchNorm2d does (an empty batch is
-  /// counted, and has no statistics); `momentum` None is the cumulative average.
-  void update(const at::Tensor& statistics, bool empty_batch, std::optional<double> momentum) const;
 };
+
+/// A training pass of one BatchNorm.
+struct RunningUpdate {
+  RunningStatistics running;
+  at::Tensor statistics;           ///< rows mean, invstd and unbiased variance
+  std::optional<double> momentum;  ///< None: the cumulative average
+};
+/// Moves the buffers as nn.BatchNorm2d does: all of them together, since on GPUs the launches are what takes time. An
+/// empty batch is counted, and has no statistics.
+void update_running(at::ArrayRef<RunningUpdate> updates, bool empty_batch);
 
 }  // namespace fusedsc::aten

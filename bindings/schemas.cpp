@@ -41,8 +41,8 @@ TORCH_LIBRARY(fusedsc, m) {
       "float[]? momentum, float[] eps, str activation=\"relu6\", int[2] stride=1, int[4] padding=1, "
       "int[2] dilation=1, bool residual=False, bool? recompute=None) -> Tensor");
   // `bn_parameters` is [weight, bias] of expand, dw and project in turn; `statistics` is as above, with the channels of
-  // the three BatchNorms (of two, without expansion) side by side. e, d and p are the raw convolution outputs; empty
-  // with `recompute`, which computes them again later.
+  // the three BatchNorms (of two, without expansion) side by side, and two more rows, the scale and shift that follow.
+  // e, d and p are the raw convolution outputs; empty with `recompute`, which computes them again later.
   def("_inverted_residual_forward(Tensor x, Tensor? expand_weight, Tensor dw_weight, Tensor project_weight, "
       "Tensor?[] bn_parameters, Tensor? statistics, float[] eps, str activation, int[2] stride, int[4] padding, "
       "int[2] dilation, bool residual, bool recompute) "

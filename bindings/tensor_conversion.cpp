@@ -78,10 +78,6 @@ void store(const at::Tensor& accumulator, const at::Tensor& gradient) {
   if (gradient.defined() && !accumulator.is_same(gradient)) gradient.copy_(accumulator);
 }
 
-void to_unbiased(const at::Tensor& variance, std::int64_t count) {
-  variance.mul_(static_cast<double>(count) / static_cast<double>(count - 1));
-}
-
 Execution execution_on(c10::Device device) {
   Execution execution;
   if (device.is_cuda()) {

@@ -36,9 +36,6 @@ at::Tensor accumulator_for(const at::Tensor& gradient, at::ScalarType dtype);
 /// Converts what was written there into the gradient.
 void store(const at::Tensor& accumulator, const at::Tensor& gradient);
 
-/// Turns biased variances of `count` values into unbiased ones, as running statistics want them.
-void to_unbiased(const at::Tensor& variance, std::int64_t count);
-
 /// PyTorch's threads on a CPU, its current stream on a GPU.
 Execution execution_on(c10::Device device);
 /// Memory from the device's allocator. On a GPU it may be freed as soon as the work that uses it is in the stream.

@@ -131,7 +131,6 @@ Tensors3 dsc_block_forward_kernel(const Tensor& x, const Tensor& dw_weight, cons
                           statistics.value_or(batch_statistics));
   const Window window = window_of(dw_weight, stride, padding, dilation);
   run(plan_dsc_block, forward_arguments(operands, window, activation, eps, training, y, d), x);
-  if (training) to_unbiased(batch_statistics.select(0, 2), y.numel() / y.size(1));
   return outputs;
 }
 

@@ -42,7 +42,7 @@ Tensor dsc_block_composite(const Tensor& x, const Tensor& dw_weight, const Optio
   const auto [y, batch_statistics, d] =
       dsc_block_forward(x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, pw_bias, statistics, eps, activation,
                         stride, padding, dilation, recompute);
-  if (training) running.update(batch_statistics, x.sym_numel() == 0, momentum);
+  if (training) update_running(RunningUpdate{running, batch_statistics, momentum}, x.sym_numel() == 0);
   return y;
 }
 
@@ -108,12 +108,14 @@ Tensor inverted_residual_composite(const Tensor& x, const OptionalTensor& expand
       inverted_residual_forward(x, expand_weight, dw_weight, project_weight, bn_parameters, statistics, epsilons,
                                 activation, stride, padding, dilation, residual, !keep || recompute.value_or(false));
   if (!training) return y;
+  std::vector<RunningUpdate> updates;
   c10::SymInt start = 0;
   for (std::size_t i = first; i < norms.size(); ++i) {
     const c10::SymInt channels = weights[i]->sym_size(0);
-    norms[i].running.update(batch_statistics.narrow_symint(1, start, channels), x.sym_numel() == 0, momenta[i]);
+    updates.push_back({norms[i].running, batch_statistics.narrow_symint(1, start, channels), momenta[i]});
     start += channels;
   }
+  update_running(updates, x.sym_numel() == 0);
   return y;
 }
 

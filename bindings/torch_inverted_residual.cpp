@@ -75,7 +75,7 @@ Tensors5 inverted_residual_forward_meta(const Tensor& x, const OptionalTensor& e
   };
   return {
       empty_activation(geometry.y, x),
-      statistics ? at::empty({0}, statistics_options) : at::empty_symint({3, geometry.channels()}, statistics_options),
+      statistics ? at::empty({0}, statistics_options) : at::empty_symint({5, geometry.channels()}, statistics_options),
       stored(geometry.e, geometry.expands && !recompute), stored(geometry.d, !recompute),
       stored(geometry.y, !recompute)};
 }
@@ -139,7 +139,10 @@ struct Operands {
       bn.bias = channels(bn_parameters[i + 1]);
       bn.mean = mutable_channels(rows.select(0, 0));
       bn.invstd = mutable_channels(rows.select(0, 1));
-      if (rows.size(0) > 2) bn.variance = mutable_channels(rows.select(0, 2));
+      if (rows.size(0) <= 2) return;
+      bn.variance = mutable_channels(rows.select(0, 2));
+      bn.scale = mutable_channels(rows.select(0, 3));
+      bn.shift = mutable_channels(rows.select(0, 4));
     };
     if (expand_weight.defined()) take(arguments.expand_bn, expand_weight.size(0), 0);
     take(arguments.dw_bn, dw_weight.size(0), 2);
@@ -196,16 +199,10 @@ Tensors5 inverted_residual_forward_kernel(const Tensor& x, const OptionalTensor&
   if (y.numel() == 0) return zeroed(outputs);
   const bool training = !statistics;
   const Operands operands(x, expand_weight, dw_weight, project_weight, bn_parameters,
-                          statistics.value_or(batch_statistics));
+                          training ? batch_statistics : statistics->narrow(0, 0, 2));
   const auto arguments = forward_arguments(operands, window_of(dw_weight, stride, padding, dilation), activation,
                                            residual, training, eps, {y, batch_statistics, e, d, p});
   run(plan_inverted_residual, arguments, x);
-  if (training) {
-    const Tensor variance = batch_statistics.select(0, 2);
-    const std::int64_t expanded = expand_weight ? e.size(1) : 0;
-    if (expand_weight) to_unbiased(variance.narrow(0, 0, expanded), e.numel() / e.size(1));
-    to_unbiased(variance.narrow(0, expanded, d.size(1) + y.size(1)), y.numel() / y.size(1));
-  }
   return outputs;
 }
 

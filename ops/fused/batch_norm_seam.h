@@ -12,7 +12,7 @@
 namespace fusedsc {
 
 /// BatchNorm as an affine map, and before that, in training, what normalises, from a convolution's statistics:
-///   variance = m2/count (biased, as normalisation uses it), invstd = 1/sqrt(variance + eps);
+///   invstd = 1/sqrt(m2/count + eps);
 ///   scale = weight*invstd, shift = bias - mean*scale.
 /// Vectors are [C], accumulation type.
 struct BatchNormFinalizeArguments {
@@ -23,9 +23,10 @@ struct BatchNormFinalizeArguments {
   ConstChannelVector m2;      ///< training: of `count` values per channel; empty in eval mode
   std::int64_t count = 0;     ///< N*H*W
   double eps = 0;
-  ChannelVector batch_invstd;    ///< written in training; may be the same memory as m2
-  ChannelVector batch_variance;  ///< written in training; may be empty
-  ChannelVector scale, shift;    ///< written; may be empty
+  ChannelVector batch_invstd;  ///< written in training; may be the same memory as m2
+  /// Written in training, as running statistics want it: unbiased, m2/(count - 1), of one value 0; may be empty.
+  ChannelVector batch_variance;
+  ChannelVector scale, shift;  ///< written; may be empty
 };
 void batch_norm_finalize(const BatchNormFinalizeArguments& arguments, const Execution& execution);
 

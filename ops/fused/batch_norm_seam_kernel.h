@@ -39,9 +39,9 @@ FUSEDSC_DEVICE void batch_norm_finalize(const BatchNormFinalizeParameters& p) {
   if (c >= p.channels) return;
   A invstd = value_or(p.invstd, c, A(1));
   if (p.m2 != nullptr) {
-    const double variance = static_cast<double>(value_or(p.m2, c, A(0))) / p.count;
-    invstd = static_cast<A>(1 / sqrt(variance + p.eps));
-    put(p.batch_variance, c, static_cast<A>(variance));
+    const double m2 = static_cast<double>(value_or(p.m2, c, A(0)));
+    invstd = static_cast<A>(1 / sqrt(m2 / p.count + p.eps));
+    put(p.batch_variance, c, static_cast<A>(m2 / (p.count > 1 ? p.count - 1 : 1)));
     put(p.batch_invstd, c, invstd);
   }
   const A scale = value_or(p.weight, c, A(1)) * invstd;

@@ -1,5 +1,5 @@
 #include "fusedsc/common/gpu/depthwise_plan.h"
-#include "fusedsc/common/gpu/launch.h"
+#include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/partials_launch.h"
 #include "fusedsc/common/joined_views.h"
 #include "fusedsc/fused/batch_norm_seam_gpu.h"
@@ -13,12 +13,14 @@ namespace {
 template <class A>
 FUSEDSC_KERNEL(kChannelThreads, 1)
 finalize_kernel(BatchNormFinalizeParameters parameters) {
+  wait_for_previous_kernel();
   batch_norm_finalize<A>(parameters);
 }
 
 template <class A>
 FUSEDSC_KERNEL(kChannelThreads, 1)
 coefficients_kernel(BatchNormCoefficientsParameters parameters) {
+  wait_for_previous_kernel();
   batch_norm_coefficients<A>(parameters);
 }
 
@@ -72,7 +74,7 @@ const DepthwiseInstance<BatchNormReduceParameters> kReduceInstances[] = {
 template <class Parameters>
 void launch_per_channel(const char* name, void (*kernel)(Parameters), void* stream, const Parameters& parameters) {
   const std::int64_t blocks = (std::int64_t{parameters.channels} + kChannelThreads - 1) / kChannelThreads;
-  launch(name, kernel, blocks, kChannelThreads, 0, stream, parameters);
+  launch_following(name, kernel, blocks, kChannelThreads, stream, parameters);
 }
 
 void run_finalize(const BatchNormFinalizeArguments& a, const Execution& execution) {

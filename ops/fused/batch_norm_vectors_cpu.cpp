@@ -26,9 +26,9 @@ void finalize(const BatchNormFinalizeArguments& a, const Execution&) {
     for (std::int64_t c = 0; c < a.mean.size; ++c) {
       T invstd = value_or(a.invstd, c, T(1));
       if (a.m2) {
-        const double variance = static_cast<double>(value_or(a.m2, c, T(0))) / static_cast<double>(a.count);
-        invstd = static_cast<T>(1 / std::sqrt(variance + a.eps));
-        put(a.batch_variance, c, static_cast<T>(variance));
+        const double m2 = value_or(a.m2, c, T(0)), count = static_cast<double>(a.count);
+        invstd = static_cast<T>(1 / std::sqrt(m2 / count + a.eps));
+        put(a.batch_variance, c, static_cast<T>(m2 / (count > 1 ? count - 1 : 1)));
         put(a.batch_invstd, c, invstd);
       }
       const T scale = value_or(a.weight, c, T(1)) * invstd;

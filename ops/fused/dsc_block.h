@@ -27,7 +27,7 @@ struct DscBlockArguments {
   /// Training: written, the batch's mean and 1/sqrt(var + eps) (biased variance). Eval: read, the running ones.
   ChannelVector mean;      ///< [C*m]
   ChannelVector invstd;    ///< [C*m]
-  ChannelVector variance;  ///< [C*m] training: written, the biased variance (for running statistics); may be empty
+  ChannelVector variance;  ///< [C*m] training: written, the unbiased variance (for running statistics); may be empty
   TensorView d;  ///< [N, C*m, OH, OW] raw depthwise output, stored for backward; null data: recomputed where needed
   TensorView y;  ///< [N, M, OH, OW]
 };

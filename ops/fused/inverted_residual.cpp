@@ -22,7 +22,11 @@ std::span<const Implementation<InvertedResidualBackwardArguments>> backward_impl
 void clear_results(const InvertedResidualArguments& block) {
   if (!block.training) return;
   for (const BatchNormParameters* bn : {&block.expand_bn, &block.dw_bn, &block.project_bn}) {
-    if (bn->invstd) clear_statistics(bn->mean, bn->variance, bn->invstd, bn->eps);
+    if (!bn->invstd) continue;
+    clear_statistics(bn->mean, bn->variance, bn->invstd, bn->eps);
+    if (bn->scale) {
+      batch_norm_finalize(affine_of({bn->weight, bn->bias, bn->mean, bn->invstd}, bn->scale, bn->shift), {});
+    }
   }
 }
 

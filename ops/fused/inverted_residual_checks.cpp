@@ -37,6 +37,10 @@ void check_batch_norm(const std::string& name, const BatchNormParameters& bn, st
   check_channels_given((name + ".mean").c_str(), bn.mean, channels, dtype);
   check_channels_given((name + ".invstd").c_str(), bn.invstd, channels, dtype);
   check_channels((name + ".variance").c_str(), bn.variance, channels, dtype);
+  check_channels((name + ".scale").c_str(), bn.scale, channels, dtype);
+  check_channels((name + ".shift").c_str(), bn.shift, channels, dtype);
+  check(static_cast<bool>(bn.scale) == static_cast<bool>(bn.shift), name,
+        ".scale and .shift: only one is given; give both or neither");
   check(bn.eps >= 0, name, ".eps: it is ", bn.eps, "; it must not be negative");
 }
 

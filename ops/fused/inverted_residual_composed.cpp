@@ -49,8 +49,8 @@ struct Seam {
   Seam(const ConstTensorView& raw_, const BatchNormParameters& parameters_, Arena& arena)
       : raw(raw_), parameters(parameters_) {
     if (!raw) return;
-    scale = take_channels(arena, raw);
-    shift = take_channels(arena, raw);
+    scale = parameters.scale ? parameters.scale : take_channels(arena, raw);
+    shift = parameters.shift ? parameters.shift : take_channels(arena, raw);
   }
 
   Prologue prologue(Activation activation) const { return {scale, shift, activation}; }
@@ -270,9 +270,9 @@ struct ComposedBackward {
 
   void run(const Plans& plans, const Execution& execution) const {
     const Execution rest = rest_of(execution, arena);
-    if (expands) batch_norm_finalize(expand_seam.affine(), rest);
-    batch_norm_finalize(dw_seam.affine(), rest);
-    batch_norm_finalize(project_seam.affine(), rest);
+    for (const GradientSeam* seam : {&expand_seam, &dw_seam, &project_seam}) {
+      if (seam->raw && !seam->parameters.scale) batch_norm_finalize(seam->affine(), rest);
+    }
     plans.reduce.run(reduce, rest);
     batch_norm_coefficients(project_seam.coefficients(), rest);
     if (wants_project()) plans.project.run(project, rest);

@@ -10,6 +10,7 @@ namespace fusedsc::reference {
 /// One BatchNorm's parameters, and the vectors that forward writes in training and reads in eval mode.
 struct BatchNormTensors {
   Channels weight, bias, mean, invstd, variance;
+  Channels scale, shift;  ///< in training; eval mode goes without
 
   BatchNormTensors(const InvertedResidualCase& block, std::int64_t channels, Random& random)
       : mean(accumulation_type(block.dtype), channels), invstd(mean), variance(mean) {
@@ -17,6 +18,7 @@ struct BatchNormTensors {
       weight = Channels(mean).fill(random, -1, 3);
       bias = Channels(mean).fill(random, -1, 4);
     }
+    if (block.training) scale = shift = Channels(mean);
     mean.fill(random, -1, 1);
     invstd.fill(random, 0.5, 2);
   }
@@ -28,11 +30,19 @@ struct BatchNormTensors {
     parameters.mean = mean;
     parameters.invstd = invstd;
     parameters.variance = variance;
+    parameters.scale = scale;
+    parameters.shift = shift;
     return parameters;
   }
   void set(const BatchStatistics& statistics) {
     mean.fill(statistics.mean);
     invstd.fill(statistics.invstd);
+    const Affine map = affine({mean.values(), invstd.values()});
+    scale.fill(map.scale);
+    shift.fill(map.shift);
+  }
+  Affine affine(const Normalisation& by) const {
+    return batch_norm(Precision(mean.tensor().dtype()), weight.values(), bias.values(), by, Activation::identity);
   }
   BatchNormState state() const { return {weight.values(), bias.values(), {mean.values(), invstd.values()}}; }
 };

@@ -20,6 +20,9 @@ inline void expect_statistics(BatchNormTensors& tensors, const BatchStatistics& 
   outputs.emplace_back(name + ".mean", tensors.mean, expected.mean);
   outputs.emplace_back(name + ".invstd", tensors.invstd, expected.invstd);
   outputs.emplace_back(name + ".variance", tensors.variance, expected.variance);
+  const Affine map = tensors.affine({expected.mean, expected.invstd});
+  outputs.emplace_back(name + ".scale", tensors.scale, map.scale);
+  outputs.emplace_back(name + ".shift", tensors.shift, map.shift);
 }
 
 inline void verify_inverted_residual(const InvertedResidualCase& block) {

@@ -14,7 +14,8 @@ Bounded scaled(const Bounded& a, double factor) { return {a.value * factor, a.er
 
 Vector variance(const Precision& precision, const Vector& m2, std::int64_t count) {
   Vector result;
-  for (const Bounded& sum : m2) result.push_back(rounded(precision, scaled(sum, 1 / static_cast<double>(count))));
+  const double share = 1 / static_cast<double>(std::max<std::int64_t>(count - 1, 1));
+  for (const Bounded& sum : m2) result.push_back(rounded(precision, scaled(sum, share)));
   return result;
 }
 

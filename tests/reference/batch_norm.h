@@ -11,11 +11,11 @@ struct Normalisation {
 };
 
 struct BatchStatistics {
-  Vector mean, variance, invstd;  ///< the biased variance
+  Vector mean, variance, invstd;  ///< the unbiased variance
 };
 BatchStatistics batch_statistics(const Precision& precision, const Array& x, double eps);
 
-/// m2/count
+/// m2/(count - 1); of one value 0
 Vector variance(const Precision& precision, const Vector& m2, std::int64_t count);
 
 /// 1/sqrt(m2/count + eps)

@@ -1,5 +1,5 @@
-/// A kernel that only sums up what the one before it in the stream left: its launch may overlap the other's end, if it
-/// waits for the results itself.
+/// A small kernel that goes on from what the one before it in the stream left: its launch may overlap the other's end,
+/// if it waits for the results itself.
 #pragma once
 
 #include "fusedsc/common/gpu/launch.h"
