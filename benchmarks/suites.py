@@ -53,7 +53,7 @@ INVERTED_RESIDUALS = (
     InvertedResidual("R15-16", 160, 6, 7, 1, 160, occurrences=2),
     InvertedResidual("R17", 160, 6, 7, 1, 320),
 )
-GPU_NETWORKS = (Network(size=224, batch=256),)
+GPU_NETWORKS = (Network(size=224, batch=256), Network(size=224, batch=256, leanest=True))
 
 # On GPUs: the layers of EfficientNet-B0, MnasNet, MobileNetV2 and ShuffleNetV2.
 # Depthwise: channels, size, kernel, stride.

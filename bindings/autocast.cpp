@@ -18,6 +18,29 @@ struct Autocast {
   OptionalOrTensor operator()(const OptionalOrTensor& tensor) const {
     return at::autocast::cached_cast(dtype, tensor, device);
   }
+
+  /// Of those that are given and need it, all at once.
+  template <std::size_t count>
+  std::array<OptionalTensor, count> together(std::array<OptionalTensor, count> tensors) const {
+    std::vector<Tensor> others;
+    std::vector<std::size_t> places;
+    for (std::size_t i = 0; i < count; ++i) {
+      if (!tensors[i] || !is_cast(*tensors[i])) continue;
+      others.push_back(*tensors[i]);
+      places.push_back(i);
+    }
+    if (others.empty()) return tensors;
+    const std::vector<Tensor> results = cast(others, dtype);
+    for (std::size_t i = 0; i < places.size(); ++i) tensors[places[i]] = results[i];
+    return tensors;
+  }
+
+ private:
+  /// As autocast itself decides.
+  bool is_cast(const Tensor& tensor) const {
+    return at::autocast::is_eligible(tensor, device) && tensor.scalar_type() != dtype &&
+           tensor.scalar_type() != at::kDouble;
+  }
 };
 
 template <at::DeviceType device>
@@ -43,9 +66,9 @@ Tensor dsc_block_autocast(const Tensor& x, const Tensor& dw_weight, const Option
                           IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
                           std::optional<bool> recompute) {
   const Autocast<device> cast;
-  return dsc_block(cast(x), cast(dw_weight), bn_weight, bn_bias, running_mean, running_var, cast(pw_weight),
-                   cast(dw_bias), cast(pw_bias), training, momentum, num_batches_tracked, eps, activation, stride,
-                   padding, dilation, recompute);
+  const auto [dw, pw, dw_b, pw_b] = cast.template together<4>({dw_weight, pw_weight, dw_bias, pw_bias});
+  return dsc_block(cast(x), *dw, bn_weight, bn_bias, running_mean, running_var, *pw, dw_b, pw_b, training, momentum,
+                   num_batches_tracked, eps, activation, stride, padding, dilation, recompute);
 }
 
 template <at::DeviceType device>
@@ -57,9 +80,9 @@ Tensor inverted_residual_autocast(const Tensor& x, const OptionalTensor& expand_
                                   std::string_view activation, IntArrayRef stride, IntArrayRef padding,
                                   IntArrayRef dilation, bool residual, std::optional<bool> recompute) {
   const Autocast<device> cast;
-  return inverted_residual(cast(x), cast(expand_weight), expand_bn, cast(dw_weight), dw_bn, cast(project_weight),
-                           project_bn, training, momentum, eps, activation, stride, padding, dilation, residual,
-                           recompute);
+  const auto [expand, dw, project] = cast.template together<3>({expand_weight, dw_weight, project_weight});
+  return inverted_residual(cast(x), expand, expand_bn, *dw, dw_bn, *project, project_bn, training, momentum, eps,
+                           activation, stride, padding, dilation, residual, recompute);
 }
 
 template <at::DeviceType device>

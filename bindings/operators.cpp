@@ -17,6 +17,10 @@ auto call(const char* name, const Arguments&... arguments) {
 
 }  // namespace
 
+std::vector<Tensor> cast(at::TensorList tensors, at::ScalarType dtype) {
+  return call<cast>("fusedsc::_cast", tensors, dtype);
+}
+
 Tensor depthwise_conv2d(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
                         IntArrayRef padding, IntArrayRef dilation) {
   return call<depthwise_conv2d>("fusedsc::depthwise_conv2d", x, weight, bias, stride, padding, dilation);

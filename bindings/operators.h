@@ -2,6 +2,7 @@
 /// autocast and tracing apply. fusedsc.functional documents the arguments; schemas.cpp has the schemas.
 #pragma once
 
+#include <ATen/core/ATen_fwd.h>
 #include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
 
@@ -9,6 +10,7 @@
 #include <optional>
 #include <string_view>
 #include <tuple>
+#include <vector>
 
 namespace fusedsc::aten {
 
@@ -38,6 +40,8 @@ Tensor inverted_residual(const Tensor& x, const OptionalTensor& expand_weight, c
                          std::optional<bool> recompute = {});
 
 // What the four are made of.
+
+std::vector<Tensor> cast(at::TensorList tensors, at::ScalarType dtype);
 
 using Tensors3 = std::tuple<Tensor, Tensor, Tensor>;
 using Tensors5 = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;

@@ -54,6 +54,9 @@ TORCH_LIBRARY(fusedsc, m) {
       "Tensor grad_project_weight, Tensor grad_expand_bn_weight, Tensor grad_expand_bn_bias, "
       "Tensor grad_dw_bn_weight, Tensor grad_dw_bn_bias, Tensor grad_project_bn_weight, Tensor grad_project_bn_bias)");
 
+  // Copies in another dtype, made together.
+  def("_cast(Tensor[] tensors, ScalarType dtype) -> Tensor[]");
+
   // For the arguments of the operator of that name: each implementation in order of preference, and why it cannot run
   // (empty where it can).
   def("_explain_depthwise_conv2d(Tensor x, Tensor weight, Tensor? bias=None, int[2] stride=1, int[4] padding=0, "

@@ -27,10 +27,12 @@ class Network:
 
     size: int
     batch: int
+    leanest: bool = False
+    """Ours keeps the blocks' inputs only, and computes the rest again in backward."""
 
     @property
     def name(self) -> str:
-        return f"mobilenet_v2 {self.size}x{self.size} n{self.batch}"
+        return f"mobilenet_v2 {self.size}x{self.size} n{self.batch}{' leanest' if self.leanest else ''}"
 
     def with_batch(self, batch: int | None) -> Network:
         return replace(self, batch=batch or self.batch)
@@ -67,7 +69,11 @@ def training_step(network: Network, place: Place) -> Workload:
 
         return step
 
-    variants = {"ours": partial(step_of, fusedsc.swap(model), torch.channels_last, lambda model: model)}
+    swapped = fusedsc.swap(model)
+    for module in swapped.modules():
+        if network.leanest and hasattr(module, "recompute"):
+            module.recompute = True
+    variants = {"ours": partial(step_of, swapped, torch.channels_last, lambda model: model)}
     for name, layout, compiler in place.variants():
         variants[name] = partial(step_of, model, layout, compiler)
     steps, losses, peaks = {}, {}, {}

@@ -39,8 +39,7 @@ class PointwiseBackward {
                   2 * lanes_ * arguments.weight.elements() > positions * (channels_ + outputs_);
     if (arguments.grad_x) {
       weight_.emplace(arguments.weight, arguments.groups, false,
-                      Major::kChannelMajor ? PackedWeight<T>::Role::scalars : PackedWeight<T>::Role::vectors,
-                      tiles_.size(), arena_);
+                      Major::kChannelMajor ? PackedWeight<T>::Role::scalars : PackedWeight<T>::Role::vectors, arena_);
     }
     if (arguments.grad_weight) {
       grad_weight_.emplace(arguments.grad_weight, arguments.groups, Major::kChannelMajor && outputs_ < channels_,

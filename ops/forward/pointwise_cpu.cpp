@@ -35,8 +35,7 @@ class PointwiseForward {
         tiles_(join(), tile_positions<Major, T>(x_.sizes[1] + y_.sizes[1]), Major::kPositions, threads),
         arena_(workspace),
         weight_(arguments.weight, arguments.groups, !Major::kChannelMajor,
-                Major::kChannelMajor ? PackedWeight<T>::Role::scalars : PackedWeight<T>::Role::vectors, tiles_.size(),
-                arena_),
+                Major::kChannelMajor ? PackedWeight<T>::Role::scalars : PackedWeight<T>::Role::vectors, arena_),
         lanes_(std::min<std::int64_t>(threads, tiles_.slices)) {
     const std::int64_t channels = x_.sizes[1], outputs = y_.sizes[1];
     if (arguments.prologue) {

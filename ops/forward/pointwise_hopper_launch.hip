@@ -10,15 +10,18 @@ namespace {
 
 constexpr const char* kName = "pointwise_conv2d";
 
-using StatisticsTiles =
-    Tiles<Tile<32, 64, 2>, Tile<32, 64, 6>, Tile<64, 32, 4>, Tile<64, 64, 2>, Tile<64, 64, 4>, Tile<128, 64, 2>>;
+// With statistics: as they come, and with the prologue.
+using StatisticsTiles = Tiles<Tile<32, 64, 2>, Tile<32, 64, 6>, Tile<64, 64, 2>, Tile<64, 64, 4>, Tile<96, 32, 3>,
+                              Tile<128, 64, 2>, Tile<192, 32, 2>>;
+using NormalisingTiles = Tiles<Tile<32, 32, 6>, Tile<32, 64, 2>, Tile<32, 64, 4>, Tile<32, 64, 6>, Tile<64, 64, 2>,
+                               Tile<64, 64, 4>, Tile<96, 64, 3>, Tile<128, 64, 2>>;
 using InferenceTiles = Tiles<Tile<32, 64, 4>, Tile<64, 64, 3>, Tile<128, 64, 2>>;
 
 template <class T>
 void append_all(std::vector<PointwiseInstance>& to, DataType dtype) {
   append<T, false, false, EpilogueKind::plain>(to, dtype, PlainTiles());
   append<T, false, false, EpilogueKind::statistics>(to, dtype, StatisticsTiles());
-  append<T, false, true, EpilogueKind::statistics>(to, dtype, StatisticsTiles());
+  append<T, false, true, EpilogueKind::statistics>(to, dtype, NormalisingTiles());
   append<T, false, false, EpilogueKind::inference>(to, dtype, InferenceTiles());
   append<T, false, true, EpilogueKind::inference>(to, dtype, InferenceTiles());
 }

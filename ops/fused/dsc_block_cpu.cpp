@@ -32,7 +32,7 @@ struct DscBlockForward {
         slices(block.y.sizes[0], block.y.sizes[2], threads),
         arena(workspace),
         middle(block, arena),
-        weight(block.pw_weight, 1, true, PackedWeight<T>::Role::vectors, middle.tile_positions(), arena),
+        weight(block.pw_weight, 1, true, PackedWeight<T>::Role::vectors, arena),
         y(block.y),
         lanes(std::min<std::int64_t>(threads, slices.count())) {
     if (block.pw_bias) bias = arena.take<T>(round_up(block.y.sizes[1], kLanes<T>));

@@ -23,7 +23,7 @@ struct ActivationGradient {
   std::int64_t pitch;  ///< of ga's tiles
 
   ActivationGradient(const DscBlockBackwardArguments& block, const DscMiddle<T>& middle, Arena& arena)
-      : weight(block.pw_weight, 1, false, PackedWeight<T>::Role::vectors, middle.tile_positions(), arena),
+      : weight(block.pw_weight, 1, false, PackedWeight<T>::Role::vectors, arena),
         grad_y(block.grad_y),
         pitch(middle.pitch()) {}
 

@@ -6,8 +6,7 @@
 
 namespace fusedsc {
 
-/// Highway's names ("AVX3", "AVX2", "SSSE3", "NEON"...) of those this machine can run, best first; "AVX3_AMX" where
-/// there are matrix units, too.
+/// Highway's names ("AVX3", "AVX2", "SSSE3", "NEON"...) of those this machine can run, best first.
 std::vector<std::string> cpu_targets();
 
 /// Kernels run with this one from now on, in the whole process; "" is the best again. For tests and for comparing

@@ -48,6 +48,10 @@ def convolution_calls(layout):
         yield ops.pointwise_conv2d_backward, (rand(2, 6, 6, 7), x, rand(6, 2, 1, 1), 2, mask)
     yield ops.pointwise_conv2d, (x, rand(6, 2, 1, 1), vector(6), 2)
     yield ops.pointwise_conv2d, (x, rand(6, 4, 1, 1))
+    yield (
+        ops._cast,
+        ([rand(8, 1, 3, 3, layout=layout), rand(6), rand(5).detach().float().requires_grad_()], torch.float32),
+    )
 
 
 def dsc_calls(layout):

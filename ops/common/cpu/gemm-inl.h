@@ -10,7 +10,6 @@
 #endif
 // NOLINTEND(llvm-header-guard)
 
-#include "fusedsc/common/cpu/matrix_units.h"
 #include "fusedsc/common/cpu/prefetcher.h"
 #include "fusedsc/common/cpu/simd-inl.h"
 #include "fusedsc/common/cpu/slices.h"
@@ -28,8 +27,7 @@ struct Gemm {
   const T* b = nullptr;  ///< B(k, v) = b[k*b_depth + v], readable up to whole vectors
   std::int64_t b_depth = 0;
   bool b_panels = false;  ///< instead: B lies in panels, one per strip of ColumnStrips, each [depth][its columns]
-  const std::byte* b_parts = nullptr;  ///< instead: B's parts for the matrix units
-  T* c = nullptr;                      ///< C(r, v) = c[r*c_row + v], written up to `columns` exactly
+  T* c = nullptr;         ///< C(r, v) = c[r*c_row + v], written up to `columns` exactly
   std::int64_t c_row = 0;
   bool accumulate = false;  ///< adds to C
 };
@@ -51,40 +49,9 @@ struct ColumnStrips {
   Range strip(std::int64_t index) const { return part_of(vectors, count, index); }
 };
 
-/// Whether these kernels are for machines that can have matrix units, for products of T.
-template <class T>
-inline constexpr bool kMatrixUnits = std::is_same_v<T, float>&& HWY_TARGET == HWY_AVX3;
-
-/// The product as the matrix units would compute it; A's rows must lie along the depth.
-inline MatrixUnitProduct on_matrix_units(const Gemm<float>& g) {
-  return {.rows = g.rows,
-          .columns = g.columns,
-          .depth = g.depth,
-          .a = g.a,
-          .a_row = g.a_row,
-          .b = g.b,
-          .b_depth = g.b_depth,
-          .b_parts = g.b_parts,
-          .c = g.c,
-          .c_row = g.c_row,
-          .accumulate = g.accumulate};
-}
-
-/// Whether the product runs on matrix units: where B has been split for them, and wherever else they are faster.
-template <class T>
-bool runs_on_matrix_units(const Gemm<T>& g) {
-  if constexpr (kMatrixUnits<T>) {
-    return g.a_depth == 1 && (g.b_parts != nullptr || (!g.b_panels && matrix_units_pay(on_matrix_units(g))));
-  }
-  return false;
-}
-
 /// Iterations of the inner loops of a product: the pace of a Prefetcher.
 template <class T>
 std::int64_t gemm_steps(const Gemm<T>& g) {
-  if constexpr (kMatrixUnits<T>) {
-    if (runs_on_matrix_units(g)) return matrix_unit_steps(on_matrix_units(g));
-  }
   const ColumnStrips<T> strips(g.columns);
   if (strips.count == 0) return 0;
   const std::int64_t rows = kBlockRows[strips.strip(0).size() - 1];

@@ -114,10 +114,7 @@ void multiply(const Gemm<T>& g, Prefetcher& prefetcher) {
   }
 }
 
-void gemm(const Gemm<float>& g, Prefetcher& prefetcher) {
-  if (runs_on_matrix_units(g)) return multiply_on_matrix_units(on_matrix_units(g), prefetcher);
-  multiply(g, prefetcher);
-}
+void gemm(const Gemm<float>& g, Prefetcher& prefetcher) { multiply(g, prefetcher); }
 void gemm(const Gemm<double>& g, Prefetcher& prefetcher) { multiply(g, prefetcher); }
 
 }  // namespace HWY_NAMESPACE

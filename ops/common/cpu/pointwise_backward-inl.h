@@ -118,10 +118,7 @@ class PointwiseGradientTile {
   std::int64_t steps(std::int64_t positions, const PointwiseGradientTask& task) const {
     const std::int64_t channels = views_.x.sizes[1] / groups_, outputs = task.outputs.size() / groups_;
     std::int64_t steps = 0;
-    if (task.grad_weight) {
-      const std::int64_t a_depth = Major::kChannelMajor ? 1 : outputs;
-      steps += gemm_steps(Gemm<T>{.rows = outputs, .columns = channels, .depth = positions, .a_depth = a_depth});
-    }
+    if (task.grad_weight) steps += gemm_steps(Gemm<T>{.rows = outputs, .columns = channels, .depth = positions});
     if (task.grad_x) steps += gemm_steps(Gemm<T>{.rows = positions, .columns = channels, .depth = outputs});
     return steps * groups_;
   }

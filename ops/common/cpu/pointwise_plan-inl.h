@@ -82,33 +82,18 @@ inline std::int64_t weight_lanes(const Execution& execution, std::int64_t elemen
   return std::clamp<std::int64_t>(elements / kElementsPerLane, 1, std::min<std::int64_t>(execution.threads, lines));
 }
 
-/// The weight as the products read it: as vectors, copied into panels, or split for the matrix units where those pay;
-/// or, element by element, in place if it can be.
+/// The weight as the products read it: as vectors, copied into panels; or, element by element, in place if it can be.
 template <class T>
 class PackedWeight {
  public:
   enum class Role { vectors, scalars };
 
-  /// For products of about `rows` rows.
-  PackedWeight(const ConstTensorView& weight, std::int64_t groups, bool transposed, Role role, std::int64_t rows,
-               Arena& arena)
+  PackedWeight(const ConstTensorView& weight, std::int64_t groups, bool transposed, Role role, Arena& arena)
       : matrix_(weight, groups, transposed),
         role_(role),
         in_place_(role == Role::scalars && weight.dtype == kComputeType<T>),
         size_(matrix_.lines * round_up(matrix_.columns, kLanes<T>)) {
-    if constexpr (kMatrixUnits<T>) {
-      // Any address will do as long as nothing is multiplied.
-      const MatrixUnitProduct product{.rows = rows,
-                                      .columns = matrix_.columns,
-                                      .depth = matrix_.lines,
-                                      .b_parts = reinterpret_cast<const std::byte*>(this)};
-      split_ = role == Role::vectors && matrix_units_pay(product);
-    }
-    if (split_) {
-      parts_ = arena.take<std::byte>(groups * parts_bytes());
-    } else if (!in_place_) {
-      packed_ = arena.take<T>(groups * size_);
-    }
+    if (!in_place_) packed_ = arena.take<T>(groups * size_);
   }
 
   /// Fills the copy, if there is one. To be called once, before the weight is used.
@@ -116,7 +101,6 @@ class PackedWeight {
     if (in_place_) return;
     const std::int64_t lanes = weight_lanes(execution, matrix_.groups * size_, matrix_.lines);
     run_lanes(execution, lanes, [&](std::int64_t lane) {
-      if (split_) return pack_parts(part_of(matrix_blocks(matrix_.lines), lanes, lane));
       const Range lines = part_of(matrix_.lines, lanes, lane);
       for (std::int64_t g = 0; g < matrix_.groups; ++g) {
         role_ == Role::vectors ? pack_panels(g, lines) : pack_lines(g, lines);
@@ -126,10 +110,6 @@ class PackedWeight {
 
   /// Makes group g the product's B, with as many columns and as much depth as the matrix has columns and lines.
   void set_vectors(std::int64_t g, Gemm<T>& product) const {
-    if (split_) {
-      product.b_parts = parts_ + g * parts_bytes();
-      return;
-    }
     product.b = packed_ + g * size_;
     product.b_panels = true;
   }
@@ -165,36 +145,11 @@ class PackedWeight {
     }
   }
 
-  std::int64_t parts_bytes() const { return matrix_parts_bytes(matrix_.columns, matrix_.lines); }
-
-  /// Blocks `range` of the lines, of all groups.
-  void pack_parts(const Range& range) {
-    if constexpr (kMatrixUnits<T>) {
-      HWY_ALIGN T block[kMatrixBlock * kMatrixBlock];
-      const std::int64_t line_blocks = matrix_blocks(matrix_.lines);
-      for (std::int64_t g = 0; g < matrix_.groups; ++g) {
-        for (std::int64_t i = range.begin; i < range.end; ++i) {
-          const std::int64_t line = i * kMatrixBlock, lines = std::min(kMatrixBlock, matrix_.lines - line);
-          for (std::int64_t j = 0; j < matrix_blocks(matrix_.columns); ++j) {
-            TilePart part = matrix_.part(g, {line, line + lines});
-            part.channel += j * kMatrixBlock;
-            part.channels = std::min(kMatrixBlock, matrix_.columns - j * kMatrixBlock);
-            load_tile<T>(matrix_.view, part, {}, block);
-            split_columns(block, round_up(part.channels, kLanes<T>), part.channels, lines,
-                          parts_ + g * parts_bytes() + (j * line_blocks + i) * kMatrixBlockBytes);
-          }
-        }
-      }
-    }
-  }
-
   WeightMatrix<ConstTensorView> matrix_;
   Role role_;
   bool in_place_;
-  bool split_ = false;
   std::int64_t size_;  ///< elements of a group's copy
   T* packed_ = nullptr;
-  std::byte* parts_ = nullptr;  ///< [group][column block][line block]
 };
 
 /// A weight gradient in the making: `copies` partial sums, added in their order at the end.

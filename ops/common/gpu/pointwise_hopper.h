@@ -29,7 +29,7 @@ class PointwiseProduct {
  public:
   static constexpr int kChannels = kChannels_, kGroups = kGroups_, kThreads = kGroups * kGroupThreads;
   /// Columns of a tile of outputs or of a weight with its channels innermost, and the bytes of its rows.
-  static constexpr int kColumns = kChannels < 64 ? 32 : 64, kRowBytes = kColumns * 2;
+  static constexpr int kColumns = kChannels % 64 == 0 ? 64 : 32, kRowBytes = kColumns * 2;
   static constexpr int kBlocks = kChannels / kColumns;
   static_assert(kChannels % kColumns == 0);
 

@@ -22,7 +22,7 @@ struct PointwiseInstance {
   Kernel kernel;
   Memory memory;
 
-  int columns() const { return channels < 64 ? 32 : 64; }  ///< of tiles of outputs
+  int columns() const { return channels % 64 == 0 ? 64 : 32; }  ///< of tiles of outputs
 };
 
 /// Tiles of a family of kernels: channels, values of k, groups of four warps.
