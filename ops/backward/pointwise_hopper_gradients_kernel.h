@@ -18,7 +18,7 @@
 namespace fusedsc::gpu::hopper {
 
 struct PointwiseGradientsParameters {
-  TensorMap x, grad_y, output, grad_x;
+  TensorMap x, grad_y, output, grad_x, weight_tiles;
   const void* weight = nullptr;
   std::int64_t weight_row = 0, weight_column = 0;
   int channels = 0, outputs = 0;
@@ -76,7 +76,7 @@ class PointwiseGradients {
   /// What a group leaves at its end, for each k and for both sums of each warp.
   static constexpr int kSumPitch = kChannels + 4, kSumFloats = (kDepth + 8) * kSumPitch;
 
-  FUSEDSC_HOST_DEVICE static constexpr int barrier_bytes(int stages) { return kTeams * stages * 16; }
+  FUSEDSC_HOST_DEVICE static constexpr int barrier_bytes(int stages) { return kTeams * stages * 16 + 16; }
   FUSEDSC_HOST_DEVICE static constexpr int tile_bytes(int stages) {
     return kTeams * stages * kStageBytes + kTiles * kTileBytes;
   }
@@ -123,6 +123,7 @@ class PointwiseGradients {
     memory += most(tile_bytes(p.stages), kTiles * kSumFloats * 4);
     full_ = reinterpret_cast<Barrier*>(memory) + team_ * 2 * p.stages;
     empty_ = full_ + p.stages;
+    weight_barrier_ = reinterpret_cast<Barrier*>(memory) + kTeams * 2 * p.stages;
     vectors_ = reinterpret_cast<float*>(memory + barrier_bytes(p.stages));
   }
 
@@ -135,10 +136,12 @@ class PointwiseGradients {
         initialise(full_ + i);
         initialise(empty_ + i, kSharing);
       }
+      if (group_ == 0) initialise(weight_barrier_);
       publish();
     }
     wait_for_previous_kernel();
     if (is_loader_) {
+      if (group_ == 0 && copies_weight()) start_weight();
       for (int tile = 0; tile < p_.stages; ++tile) start_tile(tile, tile);
     }
     prepare();
@@ -176,6 +179,7 @@ class PointwiseGradients {
     fence(sums.products);
     if (kHasOutput) fence(sums.of_channels);
     if (is_leader_) wait_for_stores();
+    let_next_kernel_start();
     block_barrier();  // all groups are done with the tiles, where the sums go
     leave(sums);
     block_barrier();
@@ -198,6 +202,16 @@ class PointwiseGradients {
     }
   }
 
+  FUSEDSC_DEVICE void start_weight() const {
+    expect(weight_barrier_, kSharing * kWeightBytes);
+    for (int i = 0; i < kSharing; ++i) {
+      for (int k = 0; k < kDepth; k += 32) {
+        start_load(weights_ + i * kWeightBytes + k * kChannels * 2, p_.weight_tiles, first_column_ + i * kChannels, k,
+                   weight_barrier_);
+      }
+    }
+  }
+
   /// By the leader of each group when it is done with the tile before `tile`, which is in `slot`, of phase `parity`.
   FUSEDSC_DEVICE void refill(int tile, int slot, int parity) const {
     if (kSharing > 1 && tile > 0) arrive(empty_ + (slot == 0 ? p_.stages - 1 : slot - 1));
@@ -211,16 +225,34 @@ class PointwiseGradients {
 
   // --------------------------------------------------------------------------------------- by all threads of the block
 
-  /// The weight, times either scale of the gradient prologue and a power of two that keeps both from vanishing.
+  /// Where there is nothing to be done to it.
+  FUSEDSC_DEVICE bool copies_weight() const { return !kHasOutput && p_.fold == 1; }
+
   FUSEDSC_DEVICE void prepare() {
     const int thread = thread_index(), column = thread % kColumns, lane = thread / kColumns;
-    const int position = p_.fold == 1 ? 0 : column / p_.channels,
-              channel = p_.fold == 1 ? channel_tile_ * kColumns + column : column % p_.channels;
+    const int channel = p_.fold == 1 ? channel_tile_ * kColumns + column : column % p_.channels;
     const bool has = channel < p_.channels;
     for (int i = thread; i < 128; i += kThreads) {
       reinterpret_cast<std::uint32_t*>(vectors_)[i] = to_bits(1.0f, 1.0f, T());
     }
-    float *pairs = vectors_ + kPairs, *scales = vectors_ + kScales, *scratch = vectors_ + kScratch;
+    if (lane == 0) {
+      float* pair = vectors_ + kPairs + column / 2 * 8 + column % 2;
+      pair[0] = has && p_.scale != nullptr ? p_.scale[channel] : 1.0f;
+      pair[2] = has && p_.shift != nullptr ? p_.shift[channel] : 0.0f;
+      pair[4] = has && p_.mean != nullptr ? p_.mean[channel] : 0.0f;
+    }
+    if (!copies_weight()) scale_weight(channel, column, lane);
+    publish();
+    block_barrier();
+    if (copies_weight()) wait(weight_barrier_, 0);
+  }
+
+  /// The weight, times either scale of the gradient prologue and a power of two that keeps both from vanishing; and its
+  /// product with the offset.
+  FUSEDSC_DEVICE void scale_weight(int channel, int column, int lane) {
+    const int thread = thread_index(), position = p_.fold == 1 ? 0 : column / p_.channels;
+    const bool has = channel < p_.channels;
+    float *scales = vectors_ + kScales, *scratch = vectors_ + kScratch;
     for (int k = thread; k < kDepth; k += kThreads) {
       const bool exists = k < p_.fold * p_.outputs;
       const int output = k % p_.outputs;
@@ -272,16 +304,9 @@ class PointwiseGradients {
         *reinterpret_cast<std::uint16_t*>(to) = to_bits(weights[i] * (scales[part * kDepth + k] * up), T());
       }
     }
-    if (lane == 0) {
-      float* pair = pairs + column / 2 * 8 + column % 2;
-      pair[0] = has && p_.scale != nullptr ? p_.scale[channel] : 1.0f;
-      pair[2] = has && p_.shift != nullptr ? p_.shift[channel] : 0.0f;
-      pair[4] = has && p_.mean != nullptr ? p_.mean[channel] : 0.0f;
-      for (int i = 1; i < kLanes; ++i) constant += scratch[i * kColumns + column];
-      pair[6] = constant;
-    }
-    publish();
-    block_barrier();
+    if (lane != 0) return;
+    for (int i = 1; i < kLanes; ++i) constant += scratch[i * kColumns + column];
+    vectors_[kPairs + column / 2 * 8 + column % 2 + 6] = constant;
   }
 
   FUSEDSC_DEVICE static float larger(float a, float b) {
@@ -380,7 +405,8 @@ class PointwiseGradients {
           for (int v = i; v < i + 2; ++v) {
             z[v] = values[v] * map.elements[v % 2] + map.elements[2 + v % 2];
             values[v] -= own.elements[v % 2];
-            g[v] = grad[part * 4 + v] * unscale_ + own.elements[2 + v % 2];
+            g[v] = grad[part * 4 + v];
+            if (kHasOutput) g[v] = g[v] * unscale_ + own.elements[2 + v % 2];
           }
         }
       }
@@ -442,25 +468,32 @@ class PointwiseGradients {
 
   /// What the groups have left, added up; zeros in place of the splits that this tile of channels has not.
   FUSEDSC_DEVICE void store_partials() const {
-    const int rows = p_.outputs + 2, columns = p_.fold * p_.channels - channel_tile_ * kColumns;
-    for (int i = thread_index(); i < rows * kColumns; i += kThreads) {
-      const int row = i / kColumns, column = i % kColumns;
-      if (column >= columns) continue;
-      const int position = p_.fold == 1 ? 0 : column / p_.channels,
-                channel = p_.fold == 1 ? channel_tile_ * kColumns + column : column % p_.channels;
+    const int column = thread_index() % kColumns, lane = thread_index() / kColumns, rows = p_.outputs + 2;
+    if (column >= p_.fold * p_.channels - channel_tile_ * kColumns) return;
+    const int position = p_.fold == 1 ? 0 : column / p_.channels,
+              channel = p_.fold == 1 ? channel_tile_ * kColumns + column : column % p_.channels;
+    const float* left = left_ + column / kChannels * kSumFloats + column % kChannels;
+    const auto row_of = [&](int split, int row) {
+      return p_.partials + ((std::int64_t{split} * p_.fold + position) * rows + row) * p_.channels + channel;
+    };
+#pragma unroll 4
+    for (int row = lane; row < p_.outputs; row += kLanes) {
+      const float* from = left + (position * p_.outputs + row) * kSumPitch;
       float sum = 0;
-      for (int team = 0; team < kTeams; ++team) {
-        const float* from = left_ + (team * kSharing + column / kChannels) * kSumFloats + column % kChannels;
-        if (row < p_.outputs) {
-          sum += from[(position * p_.outputs + row) * kSumPitch];
-        } else {
-          for (int warp = 0; warp < 4; ++warp) sum += from[(kDepth + 2 * warp + row - p_.outputs) * kSumPitch];
-        }
+#pragma unroll
+      for (int team = 0; team < kTeams; ++team) sum += from[team * kSharing * kSumFloats];
+      *row_of(split_, row) = sum;
+    }
+    for (int i = lane; i < 2; i += kLanes) {
+      float sum = 0;
+#pragma unroll
+      for (int item = 0; item < kTeams * 4; ++item) {
+        sum += left[item / 4 * kSharing * kSumFloats + (kDepth + item % 4 * 2 + i) * kSumPitch];
       }
-      for (int split = split_; split < p_.splits; split += splits_) {
-        p_.partials[((std::int64_t{split} * p_.fold + position) * rows + row) * p_.channels + channel] = sum;
-        sum = 0;
-      }
+      *row_of(split_, p_.outputs + i) = sum;
+    }
+    for (int split = split_ + splits_; split < p_.splits; split += splits_) {
+      for (int row = lane; row < rows; row += kLanes) *row_of(split, row) = 0;
     }
   }
 
@@ -469,7 +502,7 @@ class PointwiseGradients {
   bool is_leader_, is_loader_;
   float unscale_ = 1;
   unsigned char *weights_, *stages_, *grad_x_;
-  Barrier *full_, *empty_;
+  Barrier *full_, *empty_, *weight_barrier_;
   float *left_, *vectors_;
 };
 
@@ -485,6 +518,7 @@ struct GradientSeamParameters {
 
 template <class T>
 FUSEDSC_DEVICE void apply_gradient_seam(const GradientSeamParameters& p) {
+  let_next_kernel_start();
   wait_for_previous_kernel();
   const int output = thread_index() % p.runs * 8;
   float scales[3][8];
@@ -495,7 +529,7 @@ FUSEDSC_DEVICE void apply_gradient_seam(const GradientSeamParameters& p) {
     for (int v = 0; v < 8; ++v) scales[i][v] = vectors[i][v];
   }
   const int step = static_cast<int>(block_count()) * p.rows;
-#pragma unroll 2
+#pragma unroll 4
   for (int pixel = static_cast<int>(block_index()) * p.rows + thread_index() / p.runs; pixel < p.pixels;
        pixel += step) {
     float grad[8], other[8];
@@ -523,6 +557,7 @@ FUSEDSC_DEVICE void sum_gradients(const GradientsSumParameters& p) {
   using Four = Aligned<float, 4>;
   const int lane = thread_index() % 32, warp = thread_index() / 32;
   const int item = (static_cast<int>(block_index()) * 32 + lane) * 4, size = (p.outputs + 2) * p.channels;
+  let_next_kernel_start();
   wait_for_previous_kernel();
   auto* sums = static_cast<Four*>(block_memory());
   Four sum = {};

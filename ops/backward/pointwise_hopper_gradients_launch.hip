@@ -53,9 +53,10 @@ constexpr PointwiseGradientsInstance instance(DataType dtype) {
 
 /// Outputs; groups of four warps that share positions; how often; halves of the weight. Of many outputs, the gradient
 /// prologue is always another kernel's.
-const PointwiseGradientsInstance kInstances[] = {FUSEDSC_BOTH(32, 3, 1, 1, true),   FUSEDSC_BOTH(32, 3, 1, 1, false),
-                                                 FUSEDSC_BOTH(64, 3, 1, 1, false),  FUSEDSC_BOTH(96, 3, 1, 1, false),
-                                                 FUSEDSC_BOTH(160, 2, 1, 1, false), FUSEDSC_BOTH(320, 1, 1, 2, false)};
+const PointwiseGradientsInstance kInstances[] = {FUSEDSC_BOTH(32, 1, 3, 1, true),  FUSEDSC_BOTH(32, 3, 1, 1, true),
+                                                 FUSEDSC_BOTH(32, 1, 3, 1, false), FUSEDSC_BOTH(64, 1, 3, 1, false),
+                                                 FUSEDSC_BOTH(96, 1, 2, 1, false), FUSEDSC_BOTH(160, 1, 2, 1, false),
+                                                 FUSEDSC_BOTH(320, 1, 1, 2, false)};
 
 /// Positions that lie in a row together, so that it has 64 channels.
 int fold_of(const PointwiseBackwardArguments& a) {
@@ -73,15 +74,21 @@ int fold_of(const PointwiseBackwardArguments& a) {
   return folds ? static_cast<int>(fold) : 1;
 }
 
-/// The one that multiplies least; null: none is large enough.
+/// The one that multiplies least; null: none is large enough. Groups share positions where a block has all channels
+/// then, and its last tile would be too narrow to be worth blocks of its own.
 const PointwiseGradientsInstance* find_instance(const PointwiseBackwardArguments& a) {
-  const std::int64_t depth = fold_of(a) * a.grad_y.sizes[1];
+  const int fold = fold_of(a);
+  const std::int64_t depth = fold * a.grad_y.sizes[1], columns = fold * a.x.sizes[1];
+  const std::int64_t sharing = columns % kTile == 0 ? 1 : divide_up(columns, kTile);
+  const PointwiseGradientsInstance* best = nullptr;
   for (const PointwiseGradientsInstance& instance : kInstances) {
     const bool fits =
         instance.dtype == a.x.dtype && (!instance.has_output || a.gradient_prologue) && depth <= instance.depth;
-    if (fits) return &instance;
+    if (!fits || (best != nullptr && (best->depth < instance.depth || best->has_output != instance.has_output)))
+      continue;
+    if (best == nullptr || instance.sharing == sharing) best = &instance;
   }
-  return nullptr;
+  return best;
 }
 
 }  // namespace
@@ -109,7 +116,7 @@ PointwiseGradientsPass::PointwiseGradientsPass(const PointwiseBackwardArguments&
   const int tile = instance.sharing * kTile;
   p_.channel_tiles = static_cast<int>(divide_up(columns, tile));
   // A narrow last tile of channels is less work for its blocks, of which there are fewer.
-  const double last = static_cast<double>(columns - (p_.channel_tiles - 1) * tile) / tile, work = 0.25 + 0.75 * last;
+  const double last = static_cast<double>(columns - (p_.channel_tiles - 1) * tile) / tile, work = 0.7 + 0.3 * last;
   const std::int64_t most = divide_up(p_.row_tiles, instance.teams);
   const double splits = multiprocessors() / (p_.channel_tiles - 1 + work);
   p_.splits = static_cast<int>(std::clamp<std::int64_t>(static_cast<std::int64_t>(splits), 1, most));
@@ -158,7 +165,7 @@ void PointwiseGradientsPass::run(const PointwiseBackwardArguments& a, const Exec
     seam.offset = static_cast<const float*>(gradient.offset.data);
     seam.pixels = p.rows * p.fold;
     seam.runs = p.outputs / 8;
-    constexpr int kThreads = 256, kBlocks = 8;  // of a multiprocessor
+    constexpr int kThreads = 256, kBlocks = 3;  // of a multiprocessor
     seam.rows = std::max(1, kThreads / seam.runs);
     launch_following(kName, a.x.dtype == DataType::float16 ? seam_kernel<Float16> : seam_kernel<BFloat16>,
                      std::min<std::int64_t>(divide_up(seam.pixels, seam.rows), kBlocks * multiprocessors()),
@@ -169,6 +176,9 @@ void PointwiseGradientsPass::run(const PointwiseBackwardArguments& a, const Exec
     p.output = map(activation_matrix(gradient.output, 1, true), p.outputs, instance_->wide);
   }
   p.grad_y = map(grad_y, p.outputs, instance_->wide);
+  if (!instance_->has_output && p.fold == 1) {
+    p.weight_tiles = map_of(a.weight.data, a.x.dtype, p.channels, p.outputs, a.weight.strides[0], kTile, kTile / 2);
+  }
   p.weight = a.weight.data;
   p.weight_row = a.weight.strides[0];
   p.weight_column = a.weight.strides[1];

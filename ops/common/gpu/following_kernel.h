@@ -13,6 +13,14 @@ FUSEDSC_DEVICE void wait_for_previous_kernel() {
 #endif
 }
 
+/// The next kernel of the stream may start, if it was launched so; what it does before wait_for_previous_kernel() must
+/// not need this one's results.
+FUSEDSC_DEVICE void let_next_kernel_start() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 /// As launch(), of such a kernel.
 template <class Parameters>
 void launch_following(const char* name, void (*kernel)(Parameters), std::int64_t blocks, int threads, void* stream,

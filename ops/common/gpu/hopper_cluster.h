@@ -31,10 +31,6 @@ FUSEDSC_DEVICE float load_of_block(const float* place, int rank) {
   return value;
 }
 
-/// The next kernel of the stream may start, if it was launched to start early; what it does before
-/// wait_for_previous_kernel() must not need this one's results.
-FUSEDSC_DEVICE void let_next_kernel_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
-
 /// A description of a tensor, before its first use.
 FUSEDSC_DEVICE void prefetch(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
