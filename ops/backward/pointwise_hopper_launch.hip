@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "fusedsc/backward/pointwise_gpu.h"
+#include "fusedsc/backward/pointwise_hopper_gradients.h"
 #include "fusedsc/common/gpu/partials_launch.h"
 #include "fusedsc/common/gpu/pointwise_hopper_instances.h"
 #include "fusedsc/runtime/arena.h"
@@ -151,8 +152,15 @@ BackwardPlan plan_weight(const PointwiseBackwardArguments& a, int threads) {
           }};
 }
 
-/// One after the other, in the same workspace.
+BackwardPlan plan_both(const PointwiseBackwardArguments& a) {
+  const PointwiseGradientsPass pass(a);
+  return {pass.workspace_bytes(),
+          [pass](const PointwiseBackwardArguments& like, const Execution& execution) { pass.run(like, execution); }};
+}
+
+/// In one pass, or one after the other, in the same workspace.
 BackwardPlan plan_backward(const PointwiseBackwardArguments& a, int threads) {
+  if (PointwiseGradientsPass::suits(a)) return plan_both(a);
   BackwardPlan input, weight;
   if (a.grad_x) input = plan_input(a);
   if (a.grad_weight || a.grad_bias) weight = plan_weight(a, threads);

@@ -69,6 +69,32 @@ TEST_P(PointwiseGpu, BackwardRandom) {
   for_each_case(backward_random_cases(GetParam().dtype, random_pointwise), verify_backward<PointwiseGeometry>);
 }
 
+/// What Hopper GPUs compute in one pass: few outputs, an activated x, no bias. Channels below, at and above a tile of
+/// 64, several positions to a row, and more tiles of positions than groups of warps.
+TEST_P(PointwiseGpu, BothGradientsOfProjections) {
+  const DataType dtype = GetParam().dtype;
+  if (size_of(dtype) != 2) GTEST_SKIP() << "for 16-bit types";
+  std::vector<BackwardCase<PointwiseGeometry>> cases;
+  for (const PointwiseGeometry& geometry : std::vector<PointwiseGeometry>{{{2, 32, 10, 14}, 16},
+                                                                          {{1, 16, 9, 8}, 24},
+                                                                          {{1, 32, 5, 13}, 16},
+                                                                          {{1, 96, 6, 7}, 24},
+                                                                          {{3, 144, 5, 9}, 32},
+                                                                          {{1, 200, 5, 5}, 64},
+                                                                          {{1, 8, 7, 7}, 8},
+                                                                          {{1, 72, 5, 9}, 320},
+                                                                          {{2, 136, 8, 9}, 160}}) {
+    for (const Activation activation : kActivations) {
+      for (const bool on : {false, true}) {
+        const BackwardSeams seams{
+            .prologue = true, .activation = activation, .gradient_prologue = on, .sums = true, .grad_bias = false};
+        cases.push_back({dtype, geometry, seams, Memories::all(Memory::channels_last)});
+      }
+    }
+  }
+  for_each_case(cases, verify_backward<PointwiseGeometry>);
+}
+
 TEST_P(PointwiseGpu, EmptyBatch) {
   const PointwiseGeometry empty{{0, 24, 5, 7}, 40};
   verify_forward<PointwiseGeometry>({GetParam().dtype, empty, {}, Memories::all(Memory::channels_last)});

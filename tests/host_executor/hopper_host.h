@@ -45,14 +45,30 @@ T uniform(T value) {
 inline void warp_barrier() { executor::wave_barrier(); }
 
 struct Barrier {
-  std::int32_t bytes, parity;
+  std::int32_t bytes;
+  std::int8_t parity, arrivals, missing;  ///< missing: of the arrivals, in this phase
 };
-inline void initialise(Barrier* barrier) { *barrier = {0, 0}; }
-inline void arrive(Barrier* barrier, int bytes) {
-  barrier->bytes -= bytes;
-  if (barrier->bytes == 0) barrier->parity ^= 1;
+inline void initialise(Barrier* barrier, int arrivals = 1) {
+  const auto count = static_cast<std::int8_t>(arrivals);
+  *barrier = {0, 0, count, count};
 }
-inline void expect(Barrier* barrier, int bytes) { barrier->bytes += bytes; }
+inline void end_phase_if_done(Barrier* barrier) {
+  if (barrier->bytes != 0 || barrier->missing != 0) return;
+  barrier->parity ^= 1;
+  barrier->missing = barrier->arrivals;
+}
+inline void arrive(Barrier* barrier) {
+  --barrier->missing;
+  end_phase_if_done(barrier);
+}
+inline void receive(Barrier* barrier, int bytes) {
+  barrier->bytes -= bytes;
+  end_phase_if_done(barrier);
+}
+inline void expect(Barrier* barrier, int bytes) {
+  barrier->bytes += bytes;
+  --barrier->missing;
+}
 inline void wait(Barrier* barrier, int parity) {
   executor::wait_until([=] { return barrier->parity != parity; });
 }
@@ -68,7 +84,7 @@ inline void start_load(void* tile, const TensorMap& map, int x, int y, Barrier* 
                   &element, 2);
     }
   }
-  arrive(barrier, map.tile_rows * row_bytes);
+  receive(barrier, map.tile_rows * row_bytes);
 }
 inline void start_store(const TensorMap& map, int x, int y, const void* tile) {
   const int row_bytes = map.tile_columns * 2;
@@ -129,8 +145,13 @@ std::uint64_t describe(const void* tile) {
   return address_of(tile) >> 4 | std::uint64_t{kRowBytes == 128 ? 1u : 0u} << 62;
 }
 
-/// Places of 512 bytes, as those of rows of 64.
-inline std::uint64_t describe_constant(const void* elements) { return address_of(elements) >> 4; }
+/// And in the bits from 16 on, from a block of columns to the next.
+template <int kRowBytes>
+std::uint64_t describe_blocks(const void* tile, int block_bytes) {
+  return describe<kRowBytes>(tile) | static_cast<std::uint64_t>(block_bytes / 16) << 16;
+}
+inline constexpr std::uint64_t kIsConstant = std::uint64_t{1} << 61;
+inline std::uint64_t describe_constant(const void* elements) { return address_of(elements) >> 4 | kIsConstant; }
 
 /// What every lane of the wave brings, in the order of lanes.
 template <class T>
@@ -181,12 +202,22 @@ void fence(float (&)[kCount]) {}
 /// Of an operand, the element of row (or column) `outer` at `k`.
 template <class T>
 float element_of(std::uint64_t description, int outer, int k, bool transposed, T) {
-  const int row_bytes = description >> 62 != 0 ? 128 : 64, major = transposed ? k : outer,
-            minor = transposed ? outer : k;
-  const auto first = static_cast<std::uint32_t>(description << 2 >> 2) * 16;
+  const int row_bytes = description >> 62 != 0 ? 128 : 64;
+  const auto first = static_cast<std::uint32_t>(description & 0x3fff) * 16,
+             block_bytes = static_cast<std::uint32_t>(description >> 16 & 0x3fff) * 16;
   T element;
-  std::memcpy(&element,
-              memory_at(exchanged(first + static_cast<std::uint32_t>(major * row_bytes + minor * 2), row_bytes)), 2);
+  if ((description & kIsConstant) != 0) {
+    std::memcpy(&element, memory_at(first), 2);
+    return to_float(element);
+  }
+  std::uint32_t place = first + static_cast<std::uint32_t>((transposed ? k : outer) * row_bytes);
+  if (transposed && block_bytes != 0) {
+    place += static_cast<std::uint32_t>(outer * 2 / row_bytes) * block_bytes +
+             static_cast<std::uint32_t>(outer * 2 % row_bytes);
+  } else {
+    place += static_cast<std::uint32_t>((transposed ? outer : k) * 2);
+  }
+  std::memcpy(&element, memory_at(exchanged(place, row_bytes)), 2);
   return to_float(element);
 }
 

@@ -35,8 +35,12 @@ FUSEDSC_DEVICE std::uint32_t address_of(const void* memory) {
 /// In block memory. Phases alternate between the parities 0 and 1.
 using Barrier = std::uint64_t;
 
-FUSEDSC_DEVICE void initialise(Barrier* barrier) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address_of(barrier)) : "memory");
+FUSEDSC_DEVICE void initialise(Barrier* barrier, int arrivals = 1) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address_of(barrier)), "r"(arrivals) : "memory");
+}
+/// One of the arrivals that end the phase of a barrier without bytes.
+FUSEDSC_DEVICE void arrive(Barrier* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address_of(barrier)) : "memory");
 }
 /// By one thread: the phase ends when so many bytes have come.
 FUSEDSC_DEVICE void expect(Barrier* barrier, int bytes) {
@@ -113,6 +117,13 @@ FUSEDSC_DEVICE std::uint64_t describe(const void* tile) {
   return (address_of(tile) & 0x3ffff) >> 4 | std::uint64_t{1} << 16 | kGroup << 32 | kExchange << 62;
 }
 
+/// Likewise, of columns that go on in the next block of so many bytes where a row ends.
+template <int kRowBytes>
+FUSEDSC_DEVICE std::uint64_t describe_blocks(const void* tile, int block_bytes) {
+  return (describe<kRowBytes>(tile) & ~(std::uint64_t{0x3fff} << 16)) | static_cast<std::uint64_t>(block_bytes / 16)
+                                                                            << 16;
+}
+
 /// Describes an operand whose elements are all the same: 512 bytes of them, in any order.
 FUSEDSC_DEVICE std::uint64_t describe_constant(const void* elements) {
   return (address_of(elements) & 0x3ffff) >> 4 | std::uint64_t{8} << 16 | std::uint64_t{8} << 32;
@@ -185,9 +196,33 @@ FUSEDSC_DEVICE void fence(float (&sums)[kCount]) {
   FUSEDSC_SUMS_16(d), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), \
       "+f"(d[23])
 #define FUSEDSC_LIST_24 FUSEDSC_LIST_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define FUSEDSC_SUMS_48(d)                                                                                       \
+  FUSEDSC_SUMS_32(d), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), \
+      "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]),    \
+      "+f"(d[47])
+#define FUSEDSC_SUMS_64(d)                                                                                       \
+  FUSEDSC_SUMS_48(d), "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), \
+      "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]),    \
+      "+f"(d[63])
+#define FUSEDSC_SUMS_80(d)                                                                                       \
+  FUSEDSC_SUMS_64(d), "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), \
+      "+f"(d[71]), "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]),    \
+      "+f"(d[79])
+#define FUSEDSC_SUMS_96(d)                                                                                       \
+  FUSEDSC_SUMS_80(d), "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), \
+      "+f"(d[87]), "+f"(d[88]), "+f"(d[89]), "+f"(d[90]), "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]),    \
+      "+f"(d[95])
 #define FUSEDSC_LIST_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define FUSEDSC_LIST_32 \
   FUSEDSC_LIST_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define FUSEDSC_LIST_48 \
+  FUSEDSC_LIST_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define FUSEDSC_LIST_64 \
+  FUSEDSC_LIST_48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define FUSEDSC_LIST_80 \
+  FUSEDSC_LIST_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define FUSEDSC_LIST_96 \
+  FUSEDSC_LIST_80 ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 
 #define FUSEDSC_PRODUCTS(Type, name, count, size, a, b, again, transposed, rows_transposed, a0, a1, a2, a3,            \
                          b_of_registers, again_of_registers, transposed_of_registers)                                  \
@@ -228,8 +263,20 @@ FUSEDSC_DEVICE void fence(float (&sums)[kCount]) {
 #define FUSEDSC_PRODUCTS_64(Type, name)                                                                               \
   FUSEDSC_PRODUCTS(Type, name, 32, "64", "%32", "%33", "%34", "%35", "%36", "%32", "%33", "%34", "%35", "%36", "%37", \
                    "%38")
+#define FUSEDSC_PRODUCTS_96(Type, name)                                                                               \
+  FUSEDSC_PRODUCTS(Type, name, 48, "96", "%48", "%49", "%50", "%51", "%52", "%48", "%49", "%50", "%51", "%52", "%53", \
+                   "%54")
+#define FUSEDSC_PRODUCTS_128(Type, name)                                                                               \
+  FUSEDSC_PRODUCTS(Type, name, 64, "128", "%64", "%65", "%66", "%67", "%68", "%64", "%65", "%66", "%67", "%68", "%69", \
+                   "%70")
+#define FUSEDSC_PRODUCTS_160(Type, name)                                                                               \
+  FUSEDSC_PRODUCTS(Type, name, 80, "160", "%80", "%81", "%82", "%83", "%84", "%80", "%81", "%82", "%83", "%84", "%85", \
+                   "%86")
+#define FUSEDSC_PRODUCTS_192(Type, name)                                                                          \
+  FUSEDSC_PRODUCTS(Type, name, 96, "192", "%96", "%97", "%98", "%99", "%100", "%96", "%97", "%98", "%99", "%100", \
+                   "%101", "%102")
 
-// Products of 64 rows, and 8, 16, 24, 32, 48 or 64 columns, by 16 values of k. A has its k innermost, or its rows if
+// Products of 64 rows, and 8 to 192 columns, by 16 values of k. A has its k innermost, or its rows if
 // kRowsTransposed; B its k, or its columns if kTransposed.
 FUSEDSC_PRODUCTS_8(Float16, "f16")
 FUSEDSC_PRODUCTS_8(BFloat16, "bf16")
@@ -243,7 +290,19 @@ FUSEDSC_PRODUCTS_48(Float16, "f16")
 FUSEDSC_PRODUCTS_48(BFloat16, "bf16")
 FUSEDSC_PRODUCTS_64(Float16, "f16")
 FUSEDSC_PRODUCTS_64(BFloat16, "bf16")
+FUSEDSC_PRODUCTS_96(Float16, "f16")
+FUSEDSC_PRODUCTS_96(BFloat16, "bf16")
+FUSEDSC_PRODUCTS_128(Float16, "f16")
+FUSEDSC_PRODUCTS_128(BFloat16, "bf16")
+FUSEDSC_PRODUCTS_160(Float16, "f16")
+FUSEDSC_PRODUCTS_160(BFloat16, "bf16")
+FUSEDSC_PRODUCTS_192(Float16, "f16")
+FUSEDSC_PRODUCTS_192(BFloat16, "bf16")
 
+#undef FUSEDSC_PRODUCTS_192
+#undef FUSEDSC_PRODUCTS_160
+#undef FUSEDSC_PRODUCTS_128
+#undef FUSEDSC_PRODUCTS_96
 #undef FUSEDSC_PRODUCTS_64
 #undef FUSEDSC_PRODUCTS_48
 #undef FUSEDSC_PRODUCTS_32
@@ -251,12 +310,20 @@ FUSEDSC_PRODUCTS_64(BFloat16, "bf16")
 #undef FUSEDSC_PRODUCTS_16
 #undef FUSEDSC_PRODUCTS_8
 #undef FUSEDSC_PRODUCTS
+#undef FUSEDSC_LIST_96
+#undef FUSEDSC_LIST_80
+#undef FUSEDSC_LIST_64
+#undef FUSEDSC_LIST_48
 #undef FUSEDSC_LIST_32
 #undef FUSEDSC_LIST_24
 #undef FUSEDSC_LIST_16
 #undef FUSEDSC_LIST_12
 #undef FUSEDSC_LIST_8
 #undef FUSEDSC_LIST_4
+#undef FUSEDSC_SUMS_96
+#undef FUSEDSC_SUMS_80
+#undef FUSEDSC_SUMS_64
+#undef FUSEDSC_SUMS_48
 #undef FUSEDSC_SUMS_32
 #undef FUSEDSC_SUMS_24
 #undef FUSEDSC_SUMS_16

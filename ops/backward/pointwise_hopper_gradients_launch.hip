@@ -1,0 +1,213 @@
+#ifdef FUSEDSC_HOPPER
+#include <algorithm>
+#include <span>
+
+#include "fusedsc/backward/pointwise_hopper_gradients.h"
+#include "fusedsc/common/gpu/pointwise_hopper_plan.h"
+
+namespace fusedsc::gpu::hopper {
+namespace {
+
+constexpr const char* kName = "pointwise_conv2d_backward";
+constexpr int kTile = 64;  ///< channels and rows of a tile
+
+constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+template <class Gradients>
+FUSEDSC_HOPPER_KERNEL(Gradients::kThreads)
+gradients_kernel(const FUSEDSC_GRID_CONSTANT PointwiseGradientsParameters p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
+  Gradients::run(p);
+#endif
+}
+
+template <class T>
+FUSEDSC_KERNEL(256, 4)
+seam_kernel(GradientSeamParameters p) {
+  apply_gradient_seam<T>(p);
+}
+
+template <class T>
+FUSEDSC_KERNEL(kSumWarps * 32, 1)
+sum_kernel(GradientsSumParameters p) {
+  sum_gradients<T>(p);
+}
+
+template <class T, int kDepth, int kSharing, int kTeams, int kHalves, bool kHasOutput>
+constexpr PointwiseGradientsInstance instance(DataType dtype) {
+  using Gradients = PointwiseGradients<T, kDepth, kSharing, kTeams, kHalves, kHasOutput>;
+  return {dtype,
+          kHasOutput,
+          kDepth,
+          kSharing,
+          kTeams,
+          Gradients::kThreads,
+          Gradients::kWide,
+          gradients_kernel<Gradients>,
+          Gradients::memory_bytes};
+}
+
+#define FUSEDSC_BOTH(depth, sharing, teams, halves, has_output)                    \
+  instance<Float16, depth, sharing, teams, halves, has_output>(DataType::float16), \
+      instance<BFloat16, depth, sharing, teams, halves, has_output>(DataType::bfloat16)
+
+/// Outputs; groups of four warps that share positions; how often; halves of the weight. Of many outputs, the gradient
+/// prologue is always another kernel's.
+const PointwiseGradientsInstance kInstances[] = {FUSEDSC_BOTH(32, 1, 3, 1, true),  FUSEDSC_BOTH(32, 3, 1, 1, true),
+                                                 FUSEDSC_BOTH(32, 1, 3, 1, false), FUSEDSC_BOTH(64, 1, 3, 1, false),
+                                                 FUSEDSC_BOTH(96, 1, 2, 1, false), FUSEDSC_BOTH(160, 1, 2, 1, false),
+                                                 FUSEDSC_BOTH(320, 1, 1, 2, false)};
+
+/// Positions that lie in a row together, so that it has 64 channels.
+int fold_of(const PointwiseBackwardArguments& a) {
+  const std::int64_t channels = a.x.sizes[1], outputs = a.grad_y.sizes[1];
+  const std::int64_t pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3], fold = kTile / channels;
+  const auto is_dense = [](const auto& matrix, std::int64_t columns) {
+    return matrix.data == nullptr || matrix.first == columns;
+  };
+  const bool folds = channels < kTile && kTile % channels == 0 && pixels % fold == 0 &&
+                     fold * outputs <= kInstances[std::size(kInstances) - 1].depth &&
+                     is_dense(activation_matrix(a.x, 1, true), channels) &&
+                     is_dense(output_matrix(a.grad_x, 1, true), channels) &&
+                     is_dense(activation_matrix(a.grad_y, 1, true), outputs) &&
+                     is_dense(activation_matrix(a.gradient_prologue.output, 1, true), outputs);
+  return folds ? static_cast<int>(fold) : 1;
+}
+
+/// The one that multiplies least; null: none is large enough. Groups share positions where a block has all channels
+/// then, and its last tile would be too narrow to be worth blocks of its own.
+const PointwiseGradientsInstance* find_instance(const PointwiseBackwardArguments& a) {
+  const int fold = fold_of(a);
+  const std::int64_t depth = fold * a.grad_y.sizes[1], columns = fold * a.x.sizes[1];
+  const std::int64_t sharing = columns % kTile == 0 ? 1 : divide_up(columns, kTile);
+  const PointwiseGradientsInstance* best = nullptr;
+  for (const PointwiseGradientsInstance& instance : kInstances) {
+    const bool fits =
+        instance.dtype == a.x.dtype && (!instance.has_output || a.gradient_prologue) && depth <= instance.depth;
+    if (!fits || (best != nullptr && (best->depth < instance.depth || best->has_output != instance.has_output)))
+      continue;
+    if (best == nullptr || instance.sharing == sharing) best = &instance;
+  }
+  return best;
+}
+
+}  // namespace
+
+bool PointwiseGradientsPass::suits(const PointwiseBackwardArguments& a) {
+  return a.grad_x && a.grad_weight && !a.grad_bias && !a.grad_add && a.prologue && a.x.sizes[1] % 8 == 0 &&
+         a.grad_y.sizes[1] % 8 == 0 && find_instance(a) != nullptr;
+}
+
+PointwiseGradientsPass::PointwiseGradientsPass(const PointwiseBackwardArguments& a)
+    : PointwiseGradientsPass(a, *find_instance(a)) {}
+
+PointwiseGradientsPass::PointwiseGradientsPass(const PointwiseBackwardArguments& a,
+                                               const PointwiseGradientsInstance& instance)
+    : instance_(&instance), forms_gradient_(a.gradient_prologue && !instance.has_output) {
+  constexpr int kMostStages = 6;
+  p_.stages = kMostStages;
+  while (instance.memory(p_.stages) > kMemoryLimit) --p_.stages;
+  p_.channels = static_cast<int>(a.x.sizes[1]);
+  p_.outputs = static_cast<int>(a.grad_y.sizes[1]);
+  p_.fold = fold_of(a);
+  p_.rows = static_cast<int>(a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3] / p_.fold);
+  p_.row_tiles = static_cast<int>(divide_up(p_.rows, kTile));
+  const std::int64_t columns = std::int64_t{p_.fold} * p_.channels;
+  const int tile = instance.sharing * kTile;
+  p_.channel_tiles = static_cast<int>(divide_up(columns, tile));
+  // A narrow last tile of channels is less work for its blocks, of which there are fewer.
+  const double last = static_cast<double>(columns - (p_.channel_tiles - 1) * tile) / tile, work = 0.7 + 0.3 * last;
+  const std::int64_t most = divide_up(p_.row_tiles, instance.teams);
+  const double splits = multiprocessors() / (p_.channel_tiles - 1 + work);
+  p_.splits = static_cast<int>(std::clamp<std::int64_t>(static_cast<std::int64_t>(splits), 1, most));
+  p_.last_splits = p_.splits;
+  if (last < 1) {
+    p_.last_splits = static_cast<int>(
+        std::clamp<std::int64_t>(multiprocessors() - std::int64_t{p_.channel_tiles - 1} * p_.splits, 1, p_.splits));
+  }
+  p_.activation = a.prologue.activation;
+}
+
+PointwiseGradientsPass::Memory PointwiseGradientsPass::take_memory(Arena& arena) const {
+  Memory memory{};
+  if (forms_gradient_) memory.gradient = arena.take<Float16>(std::int64_t{p_.rows} * p_.fold * p_.outputs);
+  memory.partials = arena.take<float>(std::int64_t{p_.splits} * p_.fold * (p_.outputs + 2) * p_.channels);
+  return memory;
+}
+
+std::size_t PointwiseGradientsPass::workspace_bytes() const {
+  Arena arena(nullptr);
+  take_memory(arena);
+  return arena.used();
+}
+
+void PointwiseGradientsPass::run(const PointwiseBackwardArguments& a, const Execution& execution) const {
+  Arena arena(execution.workspace);
+  const Memory memory = take_memory(arena);
+  PointwiseGradientsParameters p = p_;
+  const auto map = [&](const auto& matrix, std::int64_t channels, int columns) {
+    return map_of(matrix.data, a.x.dtype, p.fold * channels, p.rows, p.fold * matrix.first, columns, kTile);
+  };
+  p.x = map(activation_matrix(a.x, 1, true), p.channels, kTile);
+  p.grad_x = map(output_matrix(a.grad_x, 1, true), p.channels, kTile);
+  const GradientPrologue& gradient = a.gradient_prologue;
+  PointwiseMatrix grad_y = activation_matrix(a.grad_y, 1, true);
+  if (forms_gradient_) {
+    const PointwiseMatrix output = activation_matrix(gradient.output, 1, true);
+    GradientSeamParameters seam;
+    seam.grad_y = grad_y.data;
+    seam.output = output.data;
+    seam.to = memory.gradient;
+    seam.grad_y_row = grad_y.first;
+    seam.output_row = output.first;
+    seam.grad_scale = static_cast<const float*>(gradient.grad_scale.data);
+    seam.output_scale = static_cast<const float*>(gradient.output_scale.data);
+    seam.offset = static_cast<const float*>(gradient.offset.data);
+    seam.pixels = p.rows * p.fold;
+    seam.runs = p.outputs / 8;
+    constexpr int kThreads = 256, kBlocks = 3;  // of a multiprocessor
+    seam.rows = std::max(1, kThreads / seam.runs);
+    launch_following(kName, a.x.dtype == DataType::float16 ? seam_kernel<Float16> : seam_kernel<BFloat16>,
+                     std::min<std::int64_t>(divide_up(seam.pixels, seam.rows), kBlocks * multiprocessors()),
+                     seam.rows * seam.runs, execution.stream, seam);
+    grad_y.data = memory.gradient;
+    grad_y.first = p.outputs;
+  } else if (gradient) {
+    p.output = map(activation_matrix(gradient.output, 1, true), p.outputs, instance_->wide);
+  }
+  p.grad_y = map(grad_y, p.outputs, instance_->wide);
+  if (!instance_->has_output && p.fold == 1) {
+    p.weight_tiles = map_of(a.weight.data, a.x.dtype, p.channels, p.outputs, a.weight.strides[0], kTile, kTile / 2);
+  }
+  p.weight = a.weight.data;
+  p.weight_row = a.weight.strides[0];
+  p.weight_column = a.weight.strides[1];
+  p.grad_scale = static_cast<const float*>(gradient.grad_scale.data);
+  p.output_scale = static_cast<const float*>(gradient.output_scale.data);
+  p.offset = static_cast<const float*>(gradient.offset.data);
+  p.scale = static_cast<const float*>(a.prologue.scale.data);
+  p.shift = static_cast<const float*>(a.prologue.shift.data);
+  p.mean = static_cast<const float*>(a.sums.mean.data);
+  p.partials = memory.partials;
+  const std::int64_t blocks = std::int64_t{p.channel_tiles - 1} * p.splits + p.last_splits;
+  launch_following(kName, instance_->kernel, blocks, instance_->threads, execution.stream, p,
+                   static_cast<std::size_t>(instance_->memory(p.stages)));
+
+  GradientsSumParameters sum;
+  sum.partials = memory.partials;
+  sum.splits = p.splits * p.fold;
+  sum.outputs = p.outputs;
+  sum.channels = p.channels;
+  sum.warps = std::clamp(sum.splits / 4, 1, kSumWarps);
+  sum.weight = a.grad_weight.data;
+  sum.weight_row = a.grad_weight.strides[0];
+  sum.weight_column = a.grad_weight.strides[1];
+  sum.grad = static_cast<float*>(a.sums.grad.data);
+  sum.grad_times_centered = static_cast<float*>(a.sums.grad_times_centered.data);
+  launch_following(kName, a.x.dtype == DataType::float16 ? sum_kernel<Float16> : sum_kernel<BFloat16>,
+                   divide_up(std::int64_t{p.outputs + 2} * p.channels, 128), sum.warps * 32, execution.stream, sum,
+                   static_cast<std::size_t>(sum.warps) * 512);
+}
+
+}  // namespace fusedsc::gpu::hopper
+#endif
