@@ -1,4 +1,4 @@
-/// The GPU's entry in the depthwise forward implementation list.
+/// The GPU's entries in the depthwise forward implementation list.
 #pragma once
 
 #include "fusedsc/forward/depthwise.h"
@@ -6,5 +6,8 @@
 namespace fusedsc {
 
 Implementation<DepthwiseArguments> depthwise_gpu();
+
+/// On Hopper GPUs. It has an entry where FUSEDSC_HOPPER is defined.
+Implementation<DepthwiseArguments> depthwise_hopper();
 
 }  // namespace fusedsc

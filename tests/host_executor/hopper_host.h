@@ -13,11 +13,15 @@
 
 namespace fusedsc::gpu::hopper {
 
-/// The copy engine's description of a matrix of 16-bit elements, in tiles.
+/// The copy engine's description of a matrix of 16-bit elements, in tiles; or of images, whose channels and columns are
+/// the matrix's columns and rows.
 struct TensorMap {
   std::uint16_t* data = nullptr;
   std::int64_t columns = 0, rows = 0, row_stride = 0;
   int tile_columns = 0, tile_rows = 0;
+  std::int64_t image_rows = 0, image_row_stride = 0, images = 0, image_stride = 0;
+  int tile_image_rows = 0, tile_images = 1;
+  bool exchanges_runs = false;
 };
 
 inline constexpr int kMemoryLimit = 227 * 1024;
@@ -42,14 +46,29 @@ T uniform(T value) {
 inline void warp_barrier() { executor::wave_barrier(); }
 
 struct Barrier {
-  std::int32_t bytes, parity;
+  std::int32_t bytes;
+  std::uint8_t parity, arrivals, missing;
 };
-inline void initialise(Barrier* barrier) { *barrier = {0, 0}; }
+inline void initialise(Barrier* barrier, int arrivals = 1) {
+  *barrier = {0, 0, static_cast<std::uint8_t>(arrivals), static_cast<std::uint8_t>(arrivals)};
+}
+inline void end_phase_if_complete(Barrier* barrier) {
+  if (barrier->bytes != 0 || barrier->missing != 0) return;
+  barrier->parity ^= 1;
+  barrier->missing = barrier->arrivals;
+}
 inline void arrive(Barrier* barrier, int bytes) {
   barrier->bytes -= bytes;
-  if (barrier->bytes == 0) barrier->parity ^= 1;
+  end_phase_if_complete(barrier);
 }
-inline void expect(Barrier* barrier, int bytes) { barrier->bytes += bytes; }
+inline void arrive(Barrier* barrier) {
+  --barrier->missing;
+  end_phase_if_complete(barrier);
+}
+inline void expect(Barrier* barrier, int bytes) {
+  barrier->bytes += bytes;
+  --barrier->missing;
+}
 inline void wait(Barrier* barrier, int parity) {
   executor::wait_until([=] { return barrier->parity != parity; });
 }
@@ -77,8 +96,47 @@ inline void start_store(const TensorMap& map, int x, int y, const void* tile) {
     }
   }
 }
+
+struct ImagePlace {
+  int channel, column, row, image;
+};
+/// Calls visit(element of the tile, element of the image or null) for all of a tile.
+template <class Visit>
+void for_tile(const TensorMap& map, const ImagePlace& place, void* tile, const Visit& visit) {
+  auto at = address_of(tile);
+  const auto within = [](std::int64_t i, std::int64_t size) { return i >= 0 && i < size; };
+  for (int n = 0; n < map.tile_images; ++n) {
+    for (int r = 0; r < map.tile_image_rows; ++r) {
+      for (int w = 0; w < map.tile_rows; ++w) {
+        for (int c = 0; c < map.tile_columns; ++c, at += 2) {
+          const std::int64_t image = place.image + n, row = place.row + r, column = place.column + w,
+                             channel = place.channel + c;
+          const bool exists = within(row, map.image_rows) && within(column, map.rows) && within(channel, map.columns) &&
+                              within(image, map.images);
+          visit(reinterpret_cast<std::uint16_t*>(
+                    memory_at(map.exchanges_runs ? exchanged(at, map.tile_columns * 2) : at)),
+                exists ? map.data + image * map.image_stride + row * map.image_row_stride + column * map.row_stride +
+                             channel
+                       : nullptr);
+        }
+      }
+    }
+  }
+}
+inline void start_load(void* tile, const TensorMap& map, const ImagePlace& from, Barrier* barrier) {
+  for_tile(map, from, tile, [](std::uint16_t* to, const std::uint16_t* element) {
+    *to = element != nullptr ? *element : std::uint16_t{0};
+  });
+  arrive(barrier, map.tile_images * map.tile_image_rows * map.tile_rows * map.tile_columns * 2);
+}
+inline void start_store(const TensorMap& map, const ImagePlace& place, const void* tile) {
+  for_tile(map, place, const_cast<void*>(tile), [](const std::uint16_t* from, std::uint16_t* element) {
+    if (element != nullptr) *element = *from;
+  });
+}
 inline void commit_stores() {}
-inline void wait_for_stores() {}
+template <int kGroups = 0>
+void wait_for_stores() {}
 inline void publish() {}
 
 template <int kRowBytes>
@@ -112,6 +170,19 @@ void load_matrices(const void* row, std::uint32_t (&to)[4]) {
   const int lane = thread_index() % 32;
   for (int i = 0; i < 4; ++i) {
     std::memcpy(&to[i], static_cast<const char*>(rows[static_cast<std::size_t>(i * 8 + lane / 4)]) + lane % 4 * 4, 4);
+  }
+}
+inline void load_matrices(const void* row, std::uint32_t (&to)[2]) {
+  std::uint32_t words[4];
+  load_matrices<false>(row, words);
+  to[0] = words[0];
+  to[1] = words[1];
+}
+inline void store_matrices(void* row, const std::uint32_t (&from)[2]) {
+  const auto rows = of_all_lanes(row);
+  const int lane = thread_index() % 32;
+  for (int i = 0; i < 2; ++i) {
+    std::memcpy(static_cast<char*>(rows[static_cast<std::size_t>(i * 8 + lane / 4)]) + lane % 4 * 4, &from[i], 4);
   }
 }
 inline void store_matrices(void* row, const std::uint32_t (&from)[4]) {

@@ -1,5 +1,5 @@
-/// A kernel that only sums up what the one before it in the stream left: its launch may overlap the other's end, if it
-/// waits for the results itself.
+/// Kernels whose launch may overlap the end of the one before them in the stream, as they wait for its results
+/// themselves.
 #pragma once
 
 #include "fusedsc/common/gpu/launch.h"
@@ -13,10 +13,10 @@ FUSEDSC_DEVICE void wait_for_previous_kernel() {
 #endif
 }
 
-/// As launch(), of such a kernel; it needs no block memory.
+/// As launch(), of such a kernel.
 template <class Parameters>
 void launch_following(const char* name, void (*kernel)(Parameters), std::int64_t blocks, int threads, void* stream,
-                      const Parameters& parameters) {
+                      const Parameters& parameters, std::size_t block_memory_bytes = 0) {
 #if defined(__CUDACC__) && !defined(FUSEDSC_HOST_EXECUTOR)
   if (blocks == 0) return;
   cudaLaunchAttribute attribute{};
@@ -25,12 +25,14 @@ void launch_following(const char* name, void (*kernel)(Parameters), std::int64_t
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(blocks));
   config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = block_memory_bytes;
   config.stream = static_cast<Stream>(stream);
   config.attrs = &attribute;
   config.numAttrs = 1;
+  allow_block_memory(kernel, block_memory_bytes);
   check_vendor(cudaLaunchKernelEx(&config, kernel, parameters), name);
 #else
-  launch(name, kernel, blocks, threads, 0, stream, parameters);
+  launch(name, kernel, blocks, threads, block_memory_bytes, stream, parameters);
 #endif
 }
 

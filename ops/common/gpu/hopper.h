@@ -35,8 +35,12 @@ FUSEDSC_DEVICE std::uint32_t address_of(const void* memory) {
 /// In block memory. Phases alternate between the parities 0 and 1.
 using Barrier = std::uint64_t;
 
-FUSEDSC_DEVICE void initialise(Barrier* barrier) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address_of(barrier)) : "memory");
+/// A phase ends after so many arrivals, and when the bytes that are expected have come.
+FUSEDSC_DEVICE void initialise(Barrier* barrier, int arrivals = 1) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address_of(barrier)), "r"(arrivals) : "memory");
+}
+FUSEDSC_DEVICE void arrive(Barrier* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address_of(barrier)) : "memory");
 }
 /// By one thread: the phase ends when so many bytes have come.
 FUSEDSC_DEVICE void expect(Barrier* barrier, int bytes) {
@@ -65,6 +69,23 @@ FUSEDSC_DEVICE void start_load(void* tile, const TensorMap& map, int x, int y, B
       "l"(&map), "r"(x), "r"(y), "r"(address_of(barrier))
       : "memory");
 }
+/// Where a tile of images lies: its first channel, column and row, and the image.
+struct ImagePlace {
+  int channel, column, row, image;
+};
+/// Likewise, of images: [row][column][channel], as the map says. Places outside of an image are allowed.
+FUSEDSC_DEVICE void start_load(void* tile, const TensorMap& map, const ImagePlace& from, Barrier* barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], "
+      "[%6];" ::"r"(address_of(tile)),
+      "l"(&map), "r"(from.channel), "r"(from.column), "r"(from.row), "r"(from.image), "r"(address_of(barrier))
+      : "memory");
+}
+FUSEDSC_DEVICE void start_store(const TensorMap& map, const ImagePlace& to, const void* tile) {
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4}], [%5];" ::"l"(&map),
+               "r"(to.channel), "r"(to.column), "r"(to.row), "r"(to.image), "r"(address_of(tile))
+               : "memory");
+}
 /// What lies outside of the tensor is not stored.
 FUSEDSC_DEVICE void start_store(const TensorMap& map, int x, int y, const void* tile) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&map), "r"(x),
@@ -72,8 +93,11 @@ FUSEDSC_DEVICE void start_store(const TensorMap& map, int x, int y, const void* 
                : "memory");
 }
 FUSEDSC_DEVICE void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-/// Until the thread's stores have read their tiles.
-FUSEDSC_DEVICE void wait_for_stores() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+/// Until the thread's stores, but for the last kGroups groups, have read their tiles.
+template <int kGroups = 0>
+FUSEDSC_DEVICE void wait_for_stores() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kGroups) : "memory");
+}
 /// Before the copy engine or a product reads what threads have written.
 FUSEDSC_DEVICE void publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
@@ -111,6 +135,16 @@ FUSEDSC_DEVICE void load_matrices(const void* row, std::uint32_t (&to)[4]) {
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                  : "r"(address_of(row)));
   }
+}
+/// Two of them; the rows of lanes from 16 on do not matter.
+FUSEDSC_DEVICE void load_matrices(const void* row, std::uint32_t (&to)[2]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+               : "=r"(to[0]), "=r"(to[1])
+               : "r"(address_of(row)));
+}
+FUSEDSC_DEVICE void store_matrices(void* row, const std::uint32_t (&from)[2]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(address_of(row)), "r"(from[0]),
+               "r"(from[1]));
 }
 FUSEDSC_DEVICE void store_matrices(void* row, const std::uint32_t (&from)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address_of(row)), "r"(from[0]),
