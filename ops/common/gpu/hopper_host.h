@@ -2,6 +2,7 @@
 #pragma once
 
 #include "fusedsc/common/gpu/hopper.h"
+#include "fusedsc/common/tensor_view.h"
 
 namespace fusedsc::gpu::hopper {
 
