@@ -11,10 +11,10 @@ namespace gpu::hopper {
 namespace {
 
 constexpr const char* kName = "depthwise_conv2d";
-constexpr int most_threads(int products) { return products > 4 ? 288 : 512; }
+constexpr int most_threads(int kernel, int products) { return kernel * products > 12 ? 288 : kernel * products > 5 ? 384 : 512; }
 
 template <class T, int kKernel, int kStride, int kProducts, DepthwiseSeams kSeams>
-FUSEDSC_HOPPER_KERNEL(most_threads(kProducts))
+FUSEDSC_HOPPER_KERNEL(most_threads(kKernel, kProducts))
 tiles_kernel(const FUSEDSC_GRID_CONSTANT DepthwiseTilesParameters p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
   DepthwiseTiles<T, kKernel, kStride, kProducts, kSeams>::run(p);
@@ -43,6 +43,8 @@ template <class T>
 void append_all(std::vector<Instance>& to, DataType dtype) {
   append<T, 3, 1, 1, 2, 4, 7>(to, dtype);
   append<T, 3, 2, 1, 2, 4>(to, dtype);
+  append<T, 5, 1, 1, 2, 4>(to, dtype);
+  append<T, 5, 2, 1, 2>(to, dtype);
 }
 
 const std::vector<Instance>& instances() {
@@ -70,6 +72,7 @@ DepthwiseTiling choose_tiling(const DepthwiseArguments& a) {
   const int channels = static_cast<int>(a.y.sizes[1]), batch = static_cast<int>(a.y.sizes[0]);
   DepthwiseTiling t;
   t.products = width <= 16 ? 2 : width <= 32 ? 2 : width <= 64 || stride == 2 ? 4 : 7;
+  if (a.window.kernel[0] == 5) t.products = std::min(t.products, stride == 2 ? 2 : 4);
   if (batch < 4 && width <= 16) t.products = 1;
   t.box_channels = channels % 64 == 0 || channels > 320 ? 64 : 32;
   t.boxes = t.box_channels == 64 ? 1 : std::min(2, divide_up(channels, 32));
@@ -181,9 +184,9 @@ std::string why_not(const DepthwiseArguments& a) {
   if (!is_hopper()) return "the GPU is not of compute capability 9.0";
   if (size_of(a.x.dtype) != 2) return "it is for float16 and bfloat16";
   const Window& window = a.window;
-  if (window.kernel != std::array<std::int64_t, 2>{3, 3} || window.stride[0] != window.stride[1] ||
+  if (window.kernel[0] != window.kernel[1] || (window.kernel[0] != 3 && window.kernel[0] != 5) || window.stride[0] != window.stride[1] ||
       window.stride[0] > 2 || window.dilation != std::array<std::int64_t, 2>{1, 1} || a.x.sizes[1] != a.y.sizes[1]) {
-    return "it is for 3 x 3 windows of stride 1 or 2, not dilated, without a channel multiplier";
+    return "it is for windows of 3 x 3 or 5 x 5, of stride 1 or 2, not dilated, without a channel multiplier";
   }
   if (a.y.elements() == 0) return "there is nothing to compute";
   const ConstTensorView& residual = a.epilogue.residual;
