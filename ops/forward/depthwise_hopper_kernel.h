@@ -52,7 +52,7 @@ struct DepthwiseTilesParameters {
 
   FUSEDSC_HOST_DEVICE int runs() const { return boxes * box_bytes / 16; }
   FUSEDSC_HOST_DEVICE int warps() const { return runs() * image_parts; }  ///< that compute
-  FUSEDSC_HOST_DEVICE int memory_bytes() const { return 1024 + stages * stage_bytes + 2 * out_bytes + 16 * stages + 16 + warps() * 64; }
+  FUSEDSC_HOST_DEVICE int memory_bytes() const { return 1024 + stages * stage_bytes + 2 * out_bytes + 48 * stages + 16 + warps() * 64; }
 };
 
 /// Goes over a block's tiles: pieces of neighbouring rows of the same images, in tiles of `rows` rows of x.
@@ -100,6 +100,14 @@ class DepthwiseTileCursor {
   int unit_, last_;
 };
 
+/// What the warps that compute must know of a tile, which the thread that copies leaves in block memory.
+struct DepthwiseTileNote {
+  int image, column;           ///< of the output, the piece's first
+  int input_row;               ///< of x, the tile's first row
+  int output_row, begin, end;  ///< of the output: the row that the tile's first completes; the piece's rows
+  int is_first, is_last;       ///< tile of its piece, of the block
+};
+
 /// kProducts: of 16 positions, that a warp has side by side.
 template <class T, int kKernel, int kStride, int kProducts, DepthwiseSeams kSeams>
 class DepthwiseTiles {
@@ -116,6 +124,7 @@ class DepthwiseTiles {
   }
 
  private:
+  static constexpr int kBatch = 2;
   static constexpr int kPairs = kKernel / 2;                ///< of taps of a window's row; and one more tap
   static constexpr int kKept = (kKernel - 1) / kStride;     ///< output rows that are begun and not finished
   using Cursor = DepthwiseTileCursor<kKernel, kStride>;
@@ -137,7 +146,8 @@ class DepthwiseTiles {
     arrived_ = reinterpret_cast<Barrier*>(out_ + 2 * p.out_bytes);
     done_ = arrived_ + p.stages;
     stored_ = done_ + p.stages;
-    coefficients_ = reinterpret_cast<float*>(stored_ + 2) + warp_ * 16;
+    notes_ = reinterpret_cast<DepthwiseTileNote*>(stored_ + 2);
+    coefficients_ = reinterpret_cast<float*>(notes_ + p.stages) + warp_ * 16;
   }
 
   FUSEDSC_DEVICE void begin() {
@@ -163,20 +173,26 @@ class DepthwiseTiles {
 
   // --------------------------------------------------------------------------------------- by the thread that copies
 
-  FUSEDSC_DEVICE void start_copies(const Cursor& at, int slot) const {
+  /// Moves on to the next tile.
+  FUSEDSC_DEVICE void start_copies(Cursor& at, int slot) const {
+    DepthwiseTileNote note{at.image, at.column, at.input_row(), at.output_row(), at.begin, at.end, at.is_first, 0};
+    const ImagePlace first{first_channel_, at.input_column(), at.input_row(), at.image};
+    at.next();
+    note.is_last = !at.exists;
+    notes_[slot] = note;
     const int bytes = p_.images * p_.rows * p_.pitch * p_.box_bytes;
     expect(arrived_ + slot, p_.boxes * bytes);
     for (int box = 0; box < p_.boxes; ++box) {
       start_load(memory_ + slot * p_.stage_bytes + box * bytes, p_.x,
-                 ImagePlace{first_channel_ + box * p_.box_bytes / 2, at.input_column(), at.input_row(), at.image},
+                 ImagePlace{first.channel + box * p_.box_bytes / 2, first.column, first.row, first.image},
                  arrived_ + slot);
     }
   }
 
-  FUSEDSC_DEVICE void store_rows(const Cursor& at, int buffer) const {
+  FUSEDSC_DEVICE void store_rows(const DepthwiseTileNote& at, int buffer) const {
     const int rows = p_.rows / kStride, row_bytes = p_.images * p_.out_pitch * p_.box_bytes;
     for (int i = 0; i < rows; ++i) {
-      const int row = at.output_row() + i;
+      const int row = at.output_row + i;
       if (row < at.begin || row >= at.end) continue;
       for (int box = 0; box < p_.boxes; ++box) {
         start_store(p_.y, ImagePlace{first_channel_ + box * p_.box_bytes / 2, at.column, row, at.image},
@@ -188,16 +204,16 @@ class DepthwiseTiles {
 
   FUSEDSC_DEVICE void copy() const {
     Cursor ahead(p_, split_);
-    for (int slot = 0; slot < p_.stages && ahead.exists; ++slot, ahead.next()) start_copies(ahead, slot);
+    for (int slot = 0; slot < p_.stages && ahead.exists; ++slot) start_copies(ahead, slot);
     int slot = 0, parity = 0, buffer = 0;
-    for (Cursor at(p_, split_); at.exists; at.next()) {
+#pragma unroll 1
+    for (bool is_last = false; !is_last;) {
       wait(done_ + slot, parity);
-      if (ahead.exists) {
-        start_copies(ahead, slot);
-        ahead.next();
-      }
+      const DepthwiseTileNote note = notes_[slot];
+      is_last = note.is_last;
+      if (ahead.exists) start_copies(ahead, slot);
       if (p_.has_y) {
-        store_rows(at, buffer);
+        store_rows(note, buffer);
         wait_for_stores();
       }
       arrive(stored_ + buffer);
@@ -272,9 +288,11 @@ class DepthwiseTiles {
 #pragma unroll
     for (int i = 0; i < kKept * kProducts * 4; ++i) sums[i / (kProducts * 4)][i / 4 % kProducts][i % 4] = 0;
     int slot = 0, parity = 0, buffer = 0, buffer_parity = 1;
-    for (Cursor at(p_, split_); at.exists; at.next()) {
-      if (at.is_first) begin_piece(at);
+#pragma unroll 1
+    for (bool is_last = false; !is_last;) {
       wait(arrived_ + slot, parity);
+      const DepthwiseTileNote& at = notes_[slot];
+      if (at.is_first) begin_piece(at);
       unsigned char* tile = memory_ + slot * p_.stage_bytes;
       if constexpr (kSeams != DepthwiseSeams::none) {
         if (p_.has_prologue) {
@@ -284,10 +302,11 @@ class DepthwiseTiles {
       }
       wait(stored_ + buffer, buffer_parity);
       unsigned char* out = out_ + buffer * p_.out_bytes + out_place_;
-      int row = at.output_row();
+      int row = at.output_row;
+      const int begin = at.begin, end = at.end;
 #pragma unroll 1
       for (int r = 0; r < p_.rows; r += kStride) {
-        const bool exists = row >= at.begin && row < at.end;
+        const bool exists = row >= begin && row < end;
         const OutputRow output{row, exists ? valid_ : 0, exists && !has_pivot_};
 #pragma unroll
         for (int phase = 0; phase < kStride; ++phase) {
@@ -298,6 +317,7 @@ class DepthwiseTiles {
         out += p_.images * p_.out_pitch * p_.box_bytes;
         ++row;
       }
+      is_last = at.is_last;
       publish();
       warp_barrier();
       if (thread_index() % 32 == 0) arrive(done_ + slot);
@@ -310,55 +330,57 @@ class DepthwiseTiles {
     }
   }
 
-  /// The prologue, on the part of the tile that is inside of the image.
-  FUSEDSC_DEVICE void change(unsigned char* tile, const Cursor& at) const {
-    const int lane = thread_index() % 32, row = at.input_row(), column = at.input_column();
-    const int first = (row < 0 ? -row : 0) * p_.pitch, step = 32 % p_.pitch;
+  /// The prologue, on the part of the tile that is inside of the image: of two neighbouring lanes, each has half of a
+  /// run.
+  FUSEDSC_DEVICE void change(unsigned char* tile, const DepthwiseTileNote& at) const {
+    const int lane = thread_index() % 32 / 2, half = thread_index() % 2, row = at.input_row,
+              column = at.column * kStride - p_.padding_left;
+    const int first = (row < 0 ? -row : 0) * p_.pitch, step = 16 % p_.pitch;
     const int last = least(p_.rows, p_.input_height - row) * p_.pitch;
-    const int place = tile_place_ + exchanged_run(lane);
-    float scale[8], shift[8];
+    const int place = tile_place_ + exchanged_run(lane) + 8 * half;
+    float scale[4], shift[4];
 #pragma unroll
-    for (int v = 0; v < 8; ++v) {
-      scale[v] = coefficients_[v];
-      shift[v] = coefficients_[8 + v];
+    for (int v = 0; v < 4; ++v) {
+      scale[v] = coefficients_[4 * half + v];
+      shift[v] = coefficients_[8 + 4 * half + v];
     }
 #pragma unroll 1
     for (int image = 0; image < images_; ++image) {
       unsigned char* from = tile + place + image * p_.rows * p_.pitch * p_.box_bytes;
       int w = lane % p_.pitch;
 #pragma unroll 1
-      for (int position = first + lane; position < last; position += 64) {
-        Vector<T, 8> vectors[2];
-        bool inside[2];
+      for (int position = first + lane; position < last; position += 16 * kBatch) {
+        Vector<T, 4> vectors[kBatch];
+        bool inside[kBatch];
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          inside[i] = position + 32 * i < last && w + column >= 0 && w + column < p_.input_width;
-          if (inside[i]) vectors[i] = load<8>(reinterpret_cast<const T*>(from + (position + 32 * i) * p_.box_bytes));
+        for (int i = 0; i < kBatch; ++i) {
+          inside[i] = position + 16 * i < last && w + column >= 0 && w + column < p_.input_width;
+          if (inside[i]) vectors[i] = load<4>(reinterpret_cast<const T*>(from + (position + 16 * i) * p_.box_bytes));
           w += step;
           if (w >= p_.pitch) w -= p_.pitch;
         }
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
+        for (int i = 0; i < kBatch; ++i) {
           change(vectors[i], scale, shift);
           if (inside[i]) {
-            *reinterpret_cast<Vector<T, 8>*>(from + (position + 32 * i) * p_.box_bytes) = vectors[i];
+            *reinterpret_cast<Vector<T, 4>*>(from + (position + 16 * i) * p_.box_bytes) = vectors[i];
           }
         }
       }
     }
   }
-  FUSEDSC_DEVICE void change(Vector<T, 8>& vector, const float (&scale)[8], const float (&shift)[8]) const {
-    float z[8];
+  FUSEDSC_DEVICE void change(Vector<T, 4>& vector, const float (&scale)[4], const float (&shift)[4]) const {
+    float z[4];
     vector.widen(z);
 #pragma unroll
-    for (int v = 0; v < 8; ++v) z[v] = z[v] * scale[v] + shift[v];
+    for (int v = 0; v < 4; ++v) z[v] = z[v] * scale[v] + shift[v];
     const bool clamps = p_.activation == Activation::relu || p_.activation == Activation::relu6;
     if (!clamps) activate(p_.activation, z);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) vector.words[i] = to_bits(z[2 * i], z[2 * i + 1], T());
+    for (int i = 0; i < 2; ++i) vector.words[i] = to_bits(z[2 * i], z[2 * i + 1], T());
     if (!clamps) return;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 2; ++i) {
       vector.words[i] = clamped_pair(vector.words[i], p_.activation == Activation::relu6, T());
     }
   }
@@ -428,7 +450,7 @@ class DepthwiseTiles {
   // ---------------------------------------------------------------------------------------------- finished outputs
 
   /// Which of the thread's positions exist: bit 2 * product + half.
-  FUSEDSC_DEVICE void begin_piece(const Cursor& at) {
+  FUSEDSC_DEVICE void begin_piece(const DepthwiseTileNote& at) {
     if constexpr (kSeams != DepthwiseSeams::none) {
       valid_ = 0;
       const int g = thread_index() % 32 / 4;
@@ -557,6 +579,7 @@ class DepthwiseTiles {
   int first_image_ = 0, images_ = 1;    ///< of the tile
   int tile_place_ = 0, places_[kPairs + 1], out_place_ = 0;
   std::uint32_t weights_[kKernel][kKernel];
+  DepthwiseTileNote* notes_;  ///< of the tiles
   float* coefficients_;  ///< of the warp: scale, shift
   float bias_[2], epilogue_scale_[2], epilogue_shift_[2];
   std::uint32_t valid_ = 0;

@@ -11,10 +11,9 @@ namespace gpu::hopper {
 namespace {
 
 constexpr const char* kName = "depthwise_conv2d";
-constexpr int most_threads(int kernel, int products) { return kernel * products > 12 ? 288 : kernel * products > 5 ? 384 : 512; }
-
-template <class T, int kKernel, int kStride, int kProducts, DepthwiseSeams kSeams>
-FUSEDSC_HOPPER_KERNEL(most_threads(kKernel, kProducts))
+/// kThreads: the most that a block may have; kBlocks: that shall fit a multiprocessor then.
+template <class T, int kKernel, int kStride, int kProducts, DepthwiseSeams kSeams, int kThreads, int kBlocks>
+FUSEDSC_KERNEL(kThreads, kBlocks)
 tiles_kernel(const FUSEDSC_GRID_CONSTANT DepthwiseTilesParameters p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
   DepthwiseTiles<T, kKernel, kStride, kProducts, kSeams>::run(p);
@@ -27,31 +26,56 @@ struct Instance {
   DataType dtype;
   int kernel, stride, products;
   DepthwiseSeams seams;
+  int threads, blocks;
   Kernel run;
 };
 
-template <class T, int kKernel, int kStride, int... kProducts>
+template <class T, int kKernel, int kStride, int kProducts, int kThreads, int kBlocks>
 void append(std::vector<Instance>& to, DataType dtype) {
   using enum DepthwiseSeams;
-  ((to.push_back({dtype, kKernel, kStride, kProducts, none, tiles_kernel<T, kKernel, kStride, kProducts, none>}),
-    to.push_back({dtype, kKernel, kStride, kProducts, training, tiles_kernel<T, kKernel, kStride, kProducts, training>}),
-    to.push_back({dtype, kKernel, kStride, kProducts, all, tiles_kernel<T, kKernel, kStride, kProducts, all>})),
-   ...);
+  const auto add = [&](DepthwiseSeams seams, Kernel kernel) {
+    to.push_back({dtype, kKernel, kStride, kProducts, seams, kThreads, kBlocks, kernel});
+  };
+  add(none, tiles_kernel<T, kKernel, kStride, kProducts, none, kThreads, kBlocks>);
+  add(training, tiles_kernel<T, kKernel, kStride, kProducts, training, kThreads, kBlocks>);
+#ifndef FUSEDSC_DWF_FEW
+  add(all, tiles_kernel<T, kKernel, kStride, kProducts, all, kThreads, kBlocks>);
+#endif
 }
 
 template <class T>
 void append_all(std::vector<Instance>& to, DataType dtype) {
-  append<T, 3, 1, 1, 2, 4, 7>(to, dtype);
-  append<T, 3, 2, 1, 2, 4>(to, dtype);
-  append<T, 5, 1, 1, 2, 4>(to, dtype);
-  append<T, 5, 2, 1, 2>(to, dtype);
+#ifndef FUSEDSC_DWF_FEW
+  append<T, 3, 1, 1, 288, 2>(to, dtype);
+  append<T, 3, 2, 1, 288, 2>(to, dtype);
+  append<T, 5, 1, 1, 288, 2>(to, dtype);
+  append<T, 5, 2, 1, 288, 2>(to, dtype);
+  append<T, 5, 1, 4, 288, 1>(to, dtype);
+#else
+  append<T, 3, 1, 2, 288, 2>(to, dtype);
+  append<T, 3, 2, 2, 288, 2>(to, dtype);
+  append<T, 3, 1, 4, 288, 2>(to, dtype);
+  append<T, 3, 2, 4, 288, 2>(to, dtype);
+  append<T, 3, 1, 4, 160, 4>(to, dtype);
+  append<T, 3, 2, 4, 160, 4>(to, dtype);
+  append<T, 3, 1, 7, 160, 2>(to, dtype);
+#endif
+  append<T, 3, 1, 2, 288, 3>(to, dtype);
+  append<T, 3, 2, 2, 288, 3>(to, dtype);
+  append<T, 3, 1, 4, 160, 3>(to, dtype);
+  append<T, 3, 2, 4, 160, 3>(to, dtype);
+  append<T, 3, 1, 7, 160, 3>(to, dtype);
+  append<T, 5, 1, 2, 288, 2>(to, dtype);
+  append<T, 5, 2, 2, 288, 2>(to, dtype);
 }
 
 const std::vector<Instance>& instances() {
   static const std::vector<Instance> all = [] {
     std::vector<Instance> list;
     append_all<Float16>(list, DataType::float16);
+#ifndef FUSEDSC_DWF_FEW
     append_all<BFloat16>(list, DataType::bfloat16);
+#endif
     return list;
   }();
   return all;
@@ -87,7 +111,8 @@ DepthwiseTilesPass::DepthwiseTilesPass(const DepthwiseArguments& a, const Depthw
   const int kernel = static_cast<int>(a.window.kernel[0]), stride = static_cast<int>(a.window.stride[0]);
   for (const Instance& instance : instances()) {
     if (instance.dtype == a.x.dtype && instance.kernel == kernel && instance.stride == stride &&
-        instance.products == t.products && instance.seams == seams_of(a)) {
+        instance.products == t.products && instance.seams == seams_of(a) &&
+        (t.threads == 0 || (t.threads == instance.threads && t.blocks == instance.blocks))) {
       kernel_ = instance.run;
     }
   }
@@ -138,7 +163,7 @@ DepthwiseTilesPass::DepthwiseTilesPass(const DepthwiseArguments& a, const Depthw
   const int strips = divide_up(p_.output_height, p_.grain);
   p_.units = image_groups * column_tiles * strips;
   const int resident = resident_blocks(kernel_, (p_.warps() + 1) * 32, static_cast<std::size_t>(p_.memory_bytes()));
-  p_.splits = std::max(1, std::min(p_.units, std::min(resident, t.blocks * multiprocessors()) / groups));
+  p_.splits = std::max(1, std::min(p_.units, resident / groups));
   p_.by_channel_groups = Divisor(static_cast<std::uint32_t>(groups));
   p_.strips = Divisor(static_cast<std::uint32_t>(strips));
   p_.column_tiles = Divisor(static_cast<std::uint32_t>(column_tiles));
