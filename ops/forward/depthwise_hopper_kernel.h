@@ -35,10 +35,10 @@ struct DepthwiseTilesParameters {
   int padding_top = 0, padding_left = 0;
 
   // Tiles lie in block memory as [box of channels][image][row][column][channel of the box].
-  int boxes = 1, box_bytes = 128;     ///< of a block: boxes of so many bytes of neighbouring channels, 64 or 128
-  int pitch = 8, rows = 1;            ///< columns and rows of a tile; pitch is a multiple of 8
-  int images = 1, image_parts = 1;    ///< of a tile; as many warps share them out
-  int stages = 2;                     ///< tiles under way
+  int boxes = 1, box_bytes = 128;   ///< of a block: boxes of so many bytes of neighbouring channels, 64 or 128
+  int pitch = 8, rows = 1;          ///< columns and rows of a tile; pitch is a multiple of 8
+  int images = 1, image_parts = 1;  ///< of a tile; as many warps share them out
+  int stages = 2;                   ///< tiles under way
   int stage_bytes = 0, out_bytes = 0;
   int out_pitch = 8, tile_columns = 8;
   // Where the 8x8 matrices of a warp's products begin: from one half of 16 positions to the other, and from one product
@@ -52,7 +52,9 @@ struct DepthwiseTilesParameters {
 
   FUSEDSC_HOST_DEVICE int runs() const { return boxes * box_bytes / 16; }
   FUSEDSC_HOST_DEVICE int warps() const { return runs() * image_parts; }  ///< that compute
-  FUSEDSC_HOST_DEVICE int memory_bytes() const { return 1024 + stages * stage_bytes + 2 * out_bytes + 48 * stages + 16 + warps() * 64; }
+  FUSEDSC_HOST_DEVICE int memory_bytes() const {
+    return 1024 + stages * stage_bytes + 2 * out_bytes + 48 * stages + 16 + warps() * 64;
+  }
 };
 
 /// Goes over a block's tiles: pieces of neighbouring rows of the same images, in tiles of `rows` rows of x.
@@ -124,9 +126,9 @@ class DepthwiseTiles {
   }
 
  private:
-  static constexpr int kBatch = 2;
-  static constexpr int kPairs = kKernel / 2;                ///< of taps of a window's row; and one more tap
-  static constexpr int kKept = (kKernel - 1) / kStride;     ///< output rows that are begun and not finished
+  static constexpr int kBatch = 2;                       // positions that a thread changes at a time
+  static constexpr int kPairs = kKernel / 2;             ///< of taps of a window's row; and one more tap
+  static constexpr int kKept = (kKernel - 1) / kStride;  ///< output rows that are begun and not finished
   using Cursor = DepthwiseTileCursor<kKernel, kStride>;
   using Sums = float[kProducts][4];
   struct OutputRow {
@@ -330,58 +332,63 @@ class DepthwiseTiles {
     }
   }
 
-  /// The prologue, on the part of the tile that is inside of the image: of two neighbouring lanes, each has half of a
-  /// run.
+  /// The prologue, on the part of the tile that is inside of the image.
   FUSEDSC_DEVICE void change(unsigned char* tile, const DepthwiseTileNote& at) const {
-    const int lane = thread_index() % 32 / 2, half = thread_index() % 2, row = at.input_row,
-              column = at.column * kStride - p_.padding_left;
-    const int first = (row < 0 ? -row : 0) * p_.pitch, step = 16 % p_.pitch;
-    const int last = least(p_.rows, p_.input_height - row) * p_.pitch;
-    const int place = tile_place_ + exchanged_run(lane) + 8 * half;
-    float scale[4], shift[4];
-#pragma unroll
-    for (int v = 0; v < 4; ++v) {
-      scale[v] = coefficients_[4 * half + v];
-      shift[v] = coefficients_[8 + 4 * half + v];
+    if (p_.activation == Activation::relu6) {
+      change(
+          tile, at, [](float(&)[8]) {}, [](std::uint32_t pair) { return clamped_pair(pair, true, T()); });
+    } else if (p_.activation == Activation::relu) {
+      change(
+          tile, at, [](float(&)[8]) {}, [](std::uint32_t pair) { return clamped_pair(pair, false, T()); });
+    } else {
+      change(
+          tile, at, [&](float(&z)[8]) { activate(p_.activation, z); }, [](std::uint32_t pair) { return pair; });
     }
+  }
+  /// activate: eight elements; clamp: two that are rounded.
+  template <class Activate, class Clamp>
+  FUSEDSC_DEVICE void change(unsigned char* tile, const DepthwiseTileNote& at, const Activate& activate_all,
+                             const Clamp& clamp) const {
+    const int lane = thread_index() % 32, row = at.input_row, column = at.column * kStride - p_.padding_left;
+    const int first = (row < 0 ? -row : 0) * p_.pitch, step = 32 % p_.pitch;
+    const int last = least(p_.rows, p_.input_height - row) * p_.pitch;
+    float scale[8], shift[8];
+#pragma unroll
+    for (int v = 0; v < 8; ++v) {
+      scale[v] = coefficients_[v];
+      shift[v] = coefficients_[8 + v];
+    }
+    unsigned char* image_tile = tile + tile_place_ + exchanged_run(lane) + (first + lane) * p_.box_bytes;
 #pragma unroll 1
     for (int image = 0; image < images_; ++image) {
-      unsigned char* from = tile + place + image * p_.rows * p_.pitch * p_.box_bytes;
-      int w = lane % p_.pitch;
+      unsigned char* from = image_tile;
+      int w = column + lane % p_.pitch;
 #pragma unroll 1
-      for (int position = first + lane; position < last; position += 16 * kBatch) {
-        Vector<T, 4> vectors[kBatch];
+      for (int position = first + lane; position < last; position += 32 * kBatch) {
+        Vector<T, 8> vectors[kBatch];
         bool inside[kBatch];
 #pragma unroll
         for (int i = 0; i < kBatch; ++i) {
-          inside[i] = position + 16 * i < last && w + column >= 0 && w + column < p_.input_width;
-          if (inside[i]) vectors[i] = load<4>(reinterpret_cast<const T*>(from + (position + 16 * i) * p_.box_bytes));
+          inside[i] = position + 32 * i < last && static_cast<unsigned>(w) < static_cast<unsigned>(p_.input_width);
+          if (inside[i]) vectors[i] = load<8>(reinterpret_cast<const T*>(from + 32 * i * p_.box_bytes));
           w += step;
-          if (w >= p_.pitch) w -= p_.pitch;
+          if (w >= column + p_.pitch) w -= p_.pitch;
         }
 #pragma unroll
         for (int i = 0; i < kBatch; ++i) {
-          change(vectors[i], scale, shift);
-          if (inside[i]) {
-            *reinterpret_cast<Vector<T, 4>*>(from + (position + 16 * i) * p_.box_bytes) = vectors[i];
-          }
+          float z[8];
+          vectors[i].widen(z);
+#pragma unroll
+          for (int v = 0; v < 8; ++v) z[v] = z[v] * scale[v] + shift[v];
+          activate_all(z);
+          Aligned<std::uint32_t, 4> words;
+#pragma unroll
+          for (int j = 0; j < 4; ++j) words.elements[j] = clamp(to_bits(z[2 * j], z[2 * j + 1], T()));
+          if (inside[i]) *reinterpret_cast<Aligned<std::uint32_t, 4>*>(from + 32 * i * p_.box_bytes) = words;
         }
+        from += 32 * kBatch * p_.box_bytes;
       }
-    }
-  }
-  FUSEDSC_DEVICE void change(Vector<T, 4>& vector, const float (&scale)[4], const float (&shift)[4]) const {
-    float z[4];
-    vector.widen(z);
-#pragma unroll
-    for (int v = 0; v < 4; ++v) z[v] = z[v] * scale[v] + shift[v];
-    const bool clamps = p_.activation == Activation::relu || p_.activation == Activation::relu6;
-    if (!clamps) activate(p_.activation, z);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) vector.words[i] = to_bits(z[2 * i], z[2 * i + 1], T());
-    if (!clamps) return;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      vector.words[i] = clamped_pair(vector.words[i], p_.activation == Activation::relu6, T());
+      image_tile += p_.rows * p_.pitch * p_.box_bytes;
     }
   }
 
@@ -524,8 +531,8 @@ class DepthwiseTiles {
       if ((row.valid >> (2 * product + half) & 1) == 0) continue;
       const Position position = position_of(2 * product + half, lane / 4);
       float added[2];
-      load<2>(elements_of<T>(p_.residual) + p_.residual.offset(image_ + position.image, channel_ + lane % 4 * 2,
-                                                               row.row, column_ + position.column))
+      load<2>(elements_of<T>(p_.residual) +
+              p_.residual.offset(image_ + position.image, channel_ + lane % 4 * 2, row.row, column_ + position.column))
           .widen(added);
       y[half * 2] += added[0];
       y[half * 2 + 1] += added[1];
@@ -580,7 +587,7 @@ class DepthwiseTiles {
   int tile_place_ = 0, places_[kPairs + 1], out_place_ = 0;
   std::uint32_t weights_[kKernel][kKernel];
   DepthwiseTileNote* notes_;  ///< of the tiles
-  float* coefficients_;  ///< of the warp: scale, shift
+  float* coefficients_;       ///< of the warp: scale, shift
   float bias_[2], epilogue_scale_[2], epilogue_shift_[2];
   std::uint32_t valid_ = 0;
   int image_ = 0, column_ = 0;

@@ -26,7 +26,6 @@ struct Instance {
   DataType dtype;
   int kernel, stride, products;
   DepthwiseSeams seams;
-  int threads, blocks;
   Kernel run;
 };
 
@@ -34,48 +33,35 @@ template <class T, int kKernel, int kStride, int kProducts, int kThreads, int kB
 void append(std::vector<Instance>& to, DataType dtype) {
   using enum DepthwiseSeams;
   const auto add = [&](DepthwiseSeams seams, Kernel kernel) {
-    to.push_back({dtype, kKernel, kStride, kProducts, seams, kThreads, kBlocks, kernel});
+    to.push_back({dtype, kKernel, kStride, kProducts, seams, kernel});
   };
   add(none, tiles_kernel<T, kKernel, kStride, kProducts, none, kThreads, kBlocks>);
   add(training, tiles_kernel<T, kKernel, kStride, kProducts, training, kThreads, kBlocks>);
-#ifndef FUSEDSC_DWF_FEW
-  add(all, tiles_kernel<T, kKernel, kStride, kProducts, all, kThreads, kBlocks>);
-#endif
+  add(all, tiles_kernel<T, kKernel, kStride, kProducts, all, kThreads, 1>);
 }
 
 template <class T>
 void append_all(std::vector<Instance>& to, DataType dtype) {
-#ifndef FUSEDSC_DWF_FEW
+  // Kernel, stride, products; threads and blocks.
   append<T, 3, 1, 1, 288, 2>(to, dtype);
-  append<T, 3, 2, 1, 288, 2>(to, dtype);
-  append<T, 5, 1, 1, 288, 2>(to, dtype);
-  append<T, 5, 2, 1, 288, 2>(to, dtype);
-  append<T, 5, 1, 4, 288, 1>(to, dtype);
-#else
   append<T, 3, 1, 2, 288, 2>(to, dtype);
-  append<T, 3, 2, 2, 288, 2>(to, dtype);
-  append<T, 3, 1, 4, 288, 2>(to, dtype);
-  append<T, 3, 2, 4, 288, 2>(to, dtype);
-  append<T, 3, 1, 4, 160, 4>(to, dtype);
-  append<T, 3, 2, 4, 160, 4>(to, dtype);
-  append<T, 3, 1, 7, 160, 2>(to, dtype);
-#endif
-  append<T, 3, 1, 2, 288, 3>(to, dtype);
-  append<T, 3, 2, 2, 288, 3>(to, dtype);
   append<T, 3, 1, 4, 160, 3>(to, dtype);
+  append<T, 3, 1, 7, 160, 2>(to, dtype);
+  append<T, 3, 2, 1, 288, 2>(to, dtype);
+  append<T, 3, 2, 2, 288, 2>(to, dtype);
   append<T, 3, 2, 4, 160, 3>(to, dtype);
-  append<T, 3, 1, 7, 160, 3>(to, dtype);
-  append<T, 5, 1, 2, 288, 2>(to, dtype);
-  append<T, 5, 2, 2, 288, 2>(to, dtype);
+  append<T, 5, 1, 1, 160, 2>(to, dtype);
+  append<T, 5, 1, 2, 160, 2>(to, dtype);
+  append<T, 5, 1, 4, 160, 2>(to, dtype);
+  append<T, 5, 2, 1, 160, 2>(to, dtype);
+  append<T, 5, 2, 2, 160, 2>(to, dtype);
 }
 
 const std::vector<Instance>& instances() {
   static const std::vector<Instance> all = [] {
     std::vector<Instance> list;
     append_all<Float16>(list, DataType::float16);
-#ifndef FUSEDSC_DWF_FEW
     append_all<BFloat16>(list, DataType::bfloat16);
-#endif
     return list;
   }();
   return all;
@@ -91,19 +77,27 @@ DepthwiseSeams seams_of(const DepthwiseArguments& a) {
 
 }  // namespace
 
+/// What measured best on an H200 (docs/performance_gpu.md).
 DepthwiseTiling choose_tiling(const DepthwiseArguments& a) {
-  const int width = static_cast<int>(a.y.sizes[3]), stride = static_cast<int>(a.window.stride[0]);
-  const int channels = static_cast<int>(a.y.sizes[1]), batch = static_cast<int>(a.y.sizes[0]);
-  DepthwiseTiling t;
-  t.products = width <= 16 ? 2 : width <= 32 ? 2 : width <= 64 || stride == 2 ? 4 : 7;
-  if (a.window.kernel[0] == 5) t.products = std::min(t.products, stride == 2 ? 2 : 4);
-  if (batch < 4 && width <= 16) t.products = 1;
-  t.box_channels = channels % 64 == 0 || channels > 320 ? 64 : 32;
-  t.boxes = t.box_channels == 64 ? 1 : std::min(2, divide_up(channels, 32));
-  t.images = width <= 8 ? 2 * t.products : width <= 16 ? t.products : 1;
-  t.rows = width <= 8 ? 4 : width <= 32 ? 4 : 2;
-  t.stages = 3;
-  return t;
+  const std::int64_t width = a.y.sizes[3];
+  const int images = width <= 8 ? 4 : width <= 16 ? 2 : 1;
+  const bool is_large = a.window.kernel[0] == 5, is_plain = seams_of(a) == DepthwiseSeams::none;
+  const int wide_box = a.y.sizes[1] % 64 == 0 ? 64 : 32;
+  if (is_large) {
+    if (width <= 32 || a.window.stride[0] == 2) return {2, 32, 1, width <= 16 ? 6 : 10, images, 1, width <= 16 ? 2 : 3};
+    return {4, 32, 1, 4, 1, 1, 2};
+  }
+  if (a.window.stride[0] == 2) {
+    if (width <= 16) return {2, wide_box, 1, 6, images, 1, width <= 8 ? 2 : 3};
+    if (width <= 32) return {2, is_plain ? wide_box : 32, 1, 4, 1, 1, 3};
+    return {4, 32, 1, 4, 1, 1, 3};
+  }
+  if (width <= 8) return is_plain ? DepthwiseTiling{4, 32, 1, 3, 8, 1, 3} : DepthwiseTiling{2, wide_box, 1, 9, 4, 1, 2};
+  if (width <= 16) return {4, 32, 1, 4, 4, 1, is_plain ? 3 : 2};
+  if (width <= 32)
+    return is_plain ? DepthwiseTiling{2, 32, 1, 6, 1, 1, 3} : DepthwiseTiling{2, wide_box, 1, 6, 1, 1, 2};
+  if (width <= 64) return {4, 32, 1, is_plain ? 6 : 4, 1, 1, is_plain ? 3 : 2};
+  return is_plain ? DepthwiseTiling{7, 32, 1, 2, 1, 1, 4} : DepthwiseTiling{7, 32, 1, 3, 1, 1, 3};
 }
 
 DepthwiseTilesPass::DepthwiseTilesPass(const DepthwiseArguments& a, const DepthwiseTiling& t)
@@ -111,8 +105,7 @@ DepthwiseTilesPass::DepthwiseTilesPass(const DepthwiseArguments& a, const Depthw
   const int kernel = static_cast<int>(a.window.kernel[0]), stride = static_cast<int>(a.window.stride[0]);
   for (const Instance& instance : instances()) {
     if (instance.dtype == a.x.dtype && instance.kernel == kernel && instance.stride == stride &&
-        instance.products == t.products && instance.seams == seams_of(a) &&
-        (t.threads == 0 || (t.threads == instance.threads && t.blocks == instance.blocks))) {
+        instance.products == t.products && instance.seams == seams_of(a)) {
       kernel_ = instance.run;
     }
   }
@@ -156,6 +149,7 @@ DepthwiseTilesPass::DepthwiseTilesPass(const DepthwiseArguments& a, const Depthw
   p_.product_bytes = halves_are_images ? 2 * image_bytes : products_are_images ? image_bytes : 2 * p_.half_bytes;
   p_.out_product_bytes = products_are_images && !halves_are_images ? out_image_bytes : 2 * p_.out_half_bytes;
 
+  while (p_.memory_bytes() > kMemoryLimit && p_.stages > 1) --p_.stages;
   const int groups = divide_up(p_.channels, p_.boxes * t.box_channels), image_groups = divide_up(p_.batch, p_.images);
   // As many rows that tiles and pieces come out even; images that fit a few tiles are not cut.
   const int rows = p_.rows / stride;
@@ -209,11 +203,16 @@ std::string why_not(const DepthwiseArguments& a) {
   if (!is_hopper()) return "the GPU is not of compute capability 9.0";
   if (size_of(a.x.dtype) != 2) return "it is for float16 and bfloat16";
   const Window& window = a.window;
-  if (window.kernel[0] != window.kernel[1] || (window.kernel[0] != 3 && window.kernel[0] != 5) || window.stride[0] != window.stride[1] ||
-      window.stride[0] > 2 || window.dilation != std::array<std::int64_t, 2>{1, 1} || a.x.sizes[1] != a.y.sizes[1]) {
+  if (window.kernel[0] != window.kernel[1] || (window.kernel[0] != 3 && window.kernel[0] != 5) ||
+      window.stride[0] != window.stride[1] || window.stride[0] > 2 ||
+      window.dilation != std::array<std::int64_t, 2>{1, 1} || a.x.sizes[1] != a.y.sizes[1]) {
     return "it is for windows of 3 x 3 or 5 x 5, of stride 1 or 2, not dilated, without a channel multiplier";
   }
   if (a.y.elements() == 0) return "there is nothing to compute";
+  // Measured: there is nothing to win on less, or on rows of positions that are a few parts of lines of memory.
+  if (a.x.elements() < std::int64_t{4096} * multiprocessors()) return "there is too little work for it";
+  if (a.x.sizes[1] % 32 != 0 && a.x.sizes[1] <= 128) return "it has few channels, and no multiple of 32";
+  if (window.kernel[0] == 3 && window.stride[0] == 2 && a.y.sizes[3] <= 8) return "images are small, at stride 2";
   const ConstTensorView& residual = a.epilogue.residual;
   if (!suits_copy_engine(a.x) || !suits_copy_engine(ConstTensorView(a.y)) || !suits_copy_engine(residual)) {
     return "channels of x or y are not neighbours, or no multiples of 8, or not aligned to 16 bytes";

@@ -12,10 +12,9 @@ namespace fusedsc::gpu::hopper {
 
 /// How the tiles of a launch are cut; the rest follows.
 struct DepthwiseTiling {
-  int products = 1;     ///< of 16 positions, that a warp has side by side
+  int products = 1;  ///< of 16 positions, that a warp has side by side
   int box_channels = 64, boxes = 1;
   int rows = 2, images = 1, image_parts = 1, stages = 3;
-  int threads = 0, blocks = 0;  ///< of a kernel compiled for them; 0: any
 };
 
 DepthwiseTiling choose_tiling(const DepthwiseArguments& a);
