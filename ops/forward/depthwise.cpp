@@ -11,6 +11,9 @@ namespace {
 
 std::span<const Implementation<DepthwiseArguments>> implementations() {
   static const Implementation<DepthwiseArguments> list[] = {
+#ifdef FUSEDSC_HOPPER
+      depthwise_hopper(),
+#endif
 #ifdef FUSEDSC_GPU
       depthwise_gpu(),
 #endif

@@ -18,9 +18,6 @@ struct DepthwiseParameters {
   bool join_columns = false;  ///< a thread's columns of y may be stored as one vector
 };
 
-/// What a kernel can have fused. In training there is no epilogue, whose code would be in the way.
-enum class DepthwiseSeams { none, training, all };
-
 /// What happens to finished outputs: bias, statistics, epilogue, and into memory.
 template <class T, int kChannels, int kColumns, DepthwiseSeams kSeams>
 struct DepthwiseSink {

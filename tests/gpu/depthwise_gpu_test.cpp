@@ -40,6 +40,39 @@ TEST_P(DepthwiseGpu, Seams) {
   for_each_case(forward_seam_cases(GetParam().dtype, stride_two, stride_one), verify_forward<DepthwiseGeometry>);
 }
 
+/// Enough of channels that the copy engine can take, and images whose columns fill its tiles, or do not.
+std::vector<ForwardCase<DepthwiseGeometry>> tile_cases(DataType dtype) {
+  std::vector<DepthwiseGeometry> geometries;
+  for (const std::int64_t kernel : {3, 5}) {
+    for (const std::int64_t stride : {1, 2}) {
+      const Window window = centered(kernel, stride);
+      geometries.insert(geometries.end(), {{{3, 160, 7 * stride, 7 * stride}, window},  // several images to a tile
+                                           {{3, 32, 14 * stride, 14 * stride}, window},
+                                           {{2, 32, 9, 28 * stride}, window},
+                                           {{1, 32, 8, 56 * stride}, window},
+                                           {{1, 32, 5, 112 * stride}, window},
+                                           {{1, 32, 4, 131 * stride}, window},  // several tiles to a row
+                                           {{2, 136, 7, 9 * stride}, window}});
+    }
+  }
+  std::vector<ForwardCase<DepthwiseGeometry>> cases;
+  for (const DepthwiseGeometry& geometry : geometries) {
+    for (ForwardSeams seams :
+         {ForwardSeams{},
+          {.prologue = true, .activation = Activation::relu6, .output = ForwardSeams::Output::statistics},
+          {.bias = true,
+          .activation = Activation::silu,
+          .output = ForwardSeams::Output::epilogue,
+          .epilogue_activation = Activation::relu,
+          .residual = true}}) {
+      cases.push_back({dtype, geometry, seams, Memories::all(Memory::channels_last)});
+    }
+  }
+  return cases;
+}
+
+TEST_P(DepthwiseGpu, Tiles) { for_each_case(tile_cases(GetParam().dtype), verify_forward<DepthwiseGeometry>); }
+
 TEST_P(DepthwiseGpu, Random) {
   align_tensors(false);
   for_each_case(forward_random_cases(GetParam().dtype, random_depthwise), verify_forward<DepthwiseGeometry>);

@@ -20,7 +20,8 @@ struct TensorMap {
   std::int64_t columns = 0, rows = 0, row_stride = 0;
   int tile_columns = 0, tile_rows = 0;
   std::int64_t image_rows = 0, image_row_stride = 0, images = 0, image_stride = 0;
-  int tile_image_rows = 0;
+  int tile_image_rows = 0, tile_images = 1;
+  bool exchanges_runs = false;
 };
 
 inline constexpr int kMemoryLimit = 227 * 1024;
@@ -103,17 +104,22 @@ struct ImagePlace {
 /// Calls visit(element of the tile, element of the image or null) for all of a tile.
 template <class Visit>
 void for_tile(const TensorMap& map, const ImagePlace& place, void* tile, const Visit& visit) {
-  auto* to = static_cast<std::uint16_t*>(tile);
+  auto at = address_of(tile);
   const auto within = [](std::int64_t i, std::int64_t size) { return i >= 0 && i < size; };
-  for (int r = 0; r < map.tile_image_rows; ++r) {
-    for (int w = 0; w < map.tile_rows; ++w) {
-      for (int c = 0; c < map.tile_columns; ++c, ++to) {
-        const std::int64_t row = place.row + r, column = place.column + w, channel = place.channel + c;
-        const bool exists = within(row, map.image_rows) && within(column, map.rows) && within(channel, map.columns) &&
-                            within(place.image, map.images);
-        visit(to, exists ? map.data + place.image * map.image_stride + row * map.image_row_stride +
-                               column * map.row_stride + channel
-                         : nullptr);
+  for (int n = 0; n < map.tile_images; ++n) {
+    for (int r = 0; r < map.tile_image_rows; ++r) {
+      for (int w = 0; w < map.tile_rows; ++w) {
+        for (int c = 0; c < map.tile_columns; ++c, at += 2) {
+          const std::int64_t image = place.image + n, row = place.row + r, column = place.column + w,
+                             channel = place.channel + c;
+          const bool exists = within(row, map.image_rows) && within(column, map.rows) && within(channel, map.columns) &&
+                              within(image, map.images);
+          visit(reinterpret_cast<std::uint16_t*>(
+                    memory_at(map.exchanges_runs ? exchanged(at, map.tile_columns * 2) : at)),
+                exists ? map.data + image * map.image_stride + row * map.image_row_stride + column * map.row_stride +
+                             channel
+                       : nullptr);
+        }
       }
     }
   }
@@ -122,7 +128,7 @@ inline void start_load(void* tile, const TensorMap& map, const ImagePlace& from,
   for_tile(map, from, tile, [](std::uint16_t* to, const std::uint16_t* element) {
     *to = element != nullptr ? *element : std::uint16_t{0};
   });
-  arrive(barrier, map.tile_image_rows * map.tile_rows * map.tile_columns * 2);
+  receive(barrier, map.tile_images * map.tile_image_rows * map.tile_rows * map.tile_columns * 2);
 }
 inline void start_store(const TensorMap& map, const ImagePlace& place, const void* tile) {
   for_tile(map, place, const_cast<void*>(tile), [](const std::uint16_t* from, std::uint16_t* element) {
@@ -173,6 +179,19 @@ void load_matrices(const void* row, std::uint32_t (&to)[4]) {
   const int lane = thread_index() % 32;
   for (int i = 0; i < 4; ++i) {
     std::memcpy(&to[i], static_cast<const char*>(rows[static_cast<std::size_t>(i * 8 + lane / 4)]) + lane % 4 * 4, 4);
+  }
+}
+inline void load_matrices(const void* row, std::uint32_t (&to)[2]) {
+  std::uint32_t words[4];
+  load_matrices<false>(row, words);
+  to[0] = words[0];
+  to[1] = words[1];
+}
+inline void store_matrices(void* row, const std::uint32_t (&from)[2]) {
+  const auto rows = of_all_lanes(row);
+  const int lane = thread_index() % 32;
+  for (int i = 0; i < 2; ++i) {
+    std::memcpy(static_cast<char*>(rows[static_cast<std::size_t>(i * 8 + lane / 4)]) + lane % 4 * 4, &from[i], 4);
   }
 }
 inline void store_matrices(void* row, const std::uint32_t (&from)[4]) {

@@ -66,8 +66,9 @@ Array operand(const Precision& precision, const Array& x) {
 
 }  // namespace
 
-Array depthwise(const Precision& precision, const Array& x, const Array& weight, const Vector& bias,
+Array depthwise(const Precision& precision, const Array& input, const Array& weight, const Vector& bias,
                 const Window& window) {
+  const Array x = operand(precision, input);
   const Sizes sizes = {x.sizes[0], weight.sizes[0], window.output_height(x.sizes[2]), window.output_width(x.sizes[3])};
   SumArray y(sizes);
   for (std::int64_t n = 0; n < sizes[0]; ++n) {

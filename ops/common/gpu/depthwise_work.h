@@ -22,6 +22,9 @@ FUSEDSC_HOST_DEVICE constexpr int common_multiple(int a, int b) {
 
 FUSEDSC_DEVICE int least(int a, int b) { return a < b ? a : b; }
 
+/// What a kernel can have fused. In training there is no epilogue, whose code would be in the way.
+enum class DepthwiseSeams { none, training, all };
+
 struct DepthwiseShape {
   int batch = 0, channels = 0;  ///< channels of the output
   int multiplier = 1;

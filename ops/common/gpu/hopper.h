@@ -35,6 +35,7 @@ FUSEDSC_DEVICE std::uint32_t address_of(const void* memory) {
 /// In block memory. Phases alternate between the parities 0 and 1.
 using Barrier = std::uint64_t;
 
+/// A phase ends after so many arrivals, and when the bytes that are expected have come.
 FUSEDSC_DEVICE void initialise(Barrier* barrier, int arrivals = 1) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address_of(barrier)), "r"(arrivals) : "memory");
 }
@@ -142,6 +143,16 @@ FUSEDSC_DEVICE void load_matrices(const void* row, std::uint32_t (&to)[4]) {
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                  : "r"(address_of(row)));
   }
+}
+/// Two of them; the rows of lanes from 16 on do not matter.
+FUSEDSC_DEVICE void load_matrices(const void* row, std::uint32_t (&to)[2]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+               : "=r"(to[0]), "=r"(to[1])
+               : "r"(address_of(row)));
+}
+FUSEDSC_DEVICE void store_matrices(void* row, const std::uint32_t (&from)[2]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(address_of(row)), "r"(from[0]),
+               "r"(from[1]));
 }
 FUSEDSC_DEVICE void store_matrices(void* row, const std::uint32_t (&from)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address_of(row)), "r"(from[0]),

@@ -14,7 +14,8 @@ TensorMap map_of(const void* data, DataType, std::int64_t columns, std::int64_t 
   return {static_cast<std::uint16_t*>(const_cast<void*>(data)), columns, rows, row_stride, tile_columns, tile_rows};
 }
 
-TensorMap map_of_images(const ConstTensorView& images, int tile_channels, int tile_columns, int tile_rows) {
+TensorMap map_of_images(const ConstTensorView& images, int tile_channels, int tile_columns, int tile_rows,
+                        int tile_images, bool exchanges_runs) {
   return {static_cast<std::uint16_t*>(const_cast<void*>(images.data)),
           images.sizes[1],
           images.sizes[3],
@@ -25,7 +26,9 @@ TensorMap map_of_images(const ConstTensorView& images, int tile_channels, int ti
           images.strides[2],
           images.sizes[0],
           images.strides[0],
-          tile_rows};
+          tile_rows,
+          tile_images,
+          exchanges_runs};
 }
 
 #else
@@ -75,7 +78,8 @@ TensorMap map_of(const void* data, DataType dtype, std::int64_t columns, std::in
   return map;
 }
 
-TensorMap map_of_images(const ConstTensorView& images, int tile_channels, int tile_columns, int tile_rows) {
+TensorMap map_of_images(const ConstTensorView& images, int tile_channels, int tile_columns, int tile_rows,
+                        int tile_images, bool exchanges_runs) {
   TensorMap map;
   const auto stride = [&](int axis) {  // that of a single element may be anything
     return static_cast<cuuint64_t>(images.sizes[axis] > 1 ? images.strides[axis] * 2 : 16);
@@ -83,12 +87,15 @@ TensorMap map_of_images(const ConstTensorView& images, int tile_channels, int ti
   const auto size = [&](int axis) { return static_cast<cuuint64_t>(images.sizes[axis]); };
   const cuuint64_t sizes[] = {size(1), size(3), size(2), size(0)}, strides[] = {stride(3), stride(2), stride(0)};
   const cuuint32_t tile[] = {static_cast<cuuint32_t>(tile_channels), static_cast<cuuint32_t>(tile_columns),
-                             static_cast<cuuint32_t>(tile_rows), 1},
+                             static_cast<cuuint32_t>(tile_rows), static_cast<cuuint32_t>(tile_images)},
                    steps[] = {1, 1, 1, 1};
   const CUresult result = encode_function()(
       &map, images.dtype == DataType::float16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4,
       const_cast<void*>(images.data), sizes, strides, tile, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      !exchanges_runs       ? CU_TENSOR_MAP_SWIZZLE_NONE
+      : tile_channels == 64 ? CU_TENSOR_MAP_SWIZZLE_128B
+                            : CU_TENSOR_MAP_SWIZZLE_64B,
+      CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     throw std::runtime_error("gpu: describing images to the copy engine: error " + std::to_string(result));
   }

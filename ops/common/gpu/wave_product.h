@@ -36,8 +36,24 @@ void wave_multiply_add(float (&d)[4], const WaveFragments& own, T) {
     for (int k = 0; k < 16; ++k) d[i] += a[i / 2][k] * b[i % 2][k];
   }
 }
+/// Of A's first 8 columns and B's first 8 rows.
+template <class T>
+void wave_multiply_add_half(float (&d)[4], const std::uint32_t (&a)[2], std::uint32_t b, T) {
+  wave_multiply_add(d, {{a[0], a[1], 0, 0}, {b, 0}}, T());
+}
 #elif defined(__CUDACC__)
 inline constexpr bool kWaveProducts = true;
+
+FUSEDSC_DEVICE void wave_multiply_add_half(float (&d)[4], const std::uint32_t (&a)[2], std::uint32_t b, Float16) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(b));
+}
+FUSEDSC_DEVICE void wave_multiply_add_half(float (&d)[4], const std::uint32_t (&a)[2], std::uint32_t b, BFloat16) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(b));
+}
 
 FUSEDSC_DEVICE void wave_multiply_add(float (&d)[4], const WaveFragments& own, Float16) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "

@@ -1,0 +1,37 @@
+/// From a depthwise problem to a launch on a Hopper GPU.
+#pragma once
+
+#include <string>
+
+#include "fusedsc/common/gpu/hopper_host.h"
+#include "fusedsc/forward/depthwise.h"
+#include "fusedsc/forward/depthwise_hopper_kernel.h"
+#include "fusedsc/runtime/arena.h"
+
+namespace fusedsc::gpu::hopper {
+
+/// How the tiles of a launch are cut; the rest follows.
+struct DepthwiseTiling {
+  int products = 1;  ///< of 16 positions, that a warp has side by side
+  int box_channels = 64, boxes = 1;
+  int rows = 2, images = 1, image_parts = 1, stages = 3;
+};
+
+DepthwiseTiling choose_tiling(const DepthwiseArguments& a);
+
+/// A launch, worked out but for addresses.
+class DepthwiseTilesPass {
+ public:
+  DepthwiseTilesPass(const DepthwiseArguments& a, const DepthwiseTiling& tiling);
+  std::size_t workspace_bytes(const DepthwiseArguments& a) const;
+  void run(const DepthwiseArguments& a, const Execution& execution) const;
+
+ private:
+  using Kernel = void (*)(DepthwiseTilesParameters);
+  Kernel kernel_;
+  DepthwiseTilesParameters p_;
+  int box_channels_;
+  float* take_partials(const DepthwiseArguments& a, Arena& arena) const;
+};
+
+}  // namespace fusedsc::gpu::hopper
