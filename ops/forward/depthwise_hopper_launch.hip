@@ -191,8 +191,8 @@ void DepthwiseTilesPass::run(const DepthwiseArguments& a, const Execution& execu
   launch_following(kName, kernel_, std::int64_t{groups} * p.splits, (p.warps() + 1) * 32, execution.stream, p,
                    static_cast<std::size_t>(p.memory_bytes()));
   if (!a.statistics) return;
-  launch_merge_moments("depthwise_conv2d: statistics", DataType::float32, p.partials, p.splits, a.statistics.mean,
-                       a.statistics.m2, execution.stream);
+  launch_merge_moments("depthwise_conv2d: statistics", DataType::float32, p.partials, p.splits, a.statistics,
+                       a.y.sizes[0] * a.y.sizes[2] * a.y.sizes[3], execution.stream);
 }
 
 namespace {
