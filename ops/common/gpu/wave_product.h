@@ -20,9 +20,12 @@ template <class T>
 void wave_multiply_add(float (&d)[4], const WaveFragments& own, T) {
   const int lane = thread_index() % 32, g = lane / 4, t = lane % 4;
   float a[2][16], b[2][16];
-  for (int mask = 0; mask < 32; ++mask) {
-    const WaveFragments other = shuffle_xor(own, mask);
-    const int other_g = (lane ^ mask) / 4, k = (lane ^ mask) % 4 * 2;
+  static WaveFragments places[1024];
+  places[thread_index()] = own;
+  executor::wave_barrier();
+  for (int other_lane = 0; other_lane < 32; ++other_lane) {
+    const WaveFragments& other = places[thread_index() - lane + other_lane];
+    const int other_g = other_lane / 4, k = other_lane % 4 * 2;
     for (int half = 0; half < 2; ++half) {
       for (int row = 0; row < 2 && other_g == g; ++row) {
         to_floats(other.a[2 * half + row], a[row][k + 8 * half], a[row][k + 8 * half + 1], T());
@@ -32,6 +35,7 @@ void wave_multiply_add(float (&d)[4], const WaveFragments& own, T) {
         to_floats(other.b[half], b[column][k + 8 * half], b[column][k + 8 * half + 1], T());
     }
   }
+  executor::wave_barrier();
   for (int i = 0; i < 4; ++i) {
     for (int k = 0; k < 16; ++k) d[i] += a[i / 2][k] * b[i % 2][k];
   }
