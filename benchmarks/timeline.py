@@ -31,7 +31,10 @@ examples:
 
 # The first that matches a kernel's name says what it is.
 KINDS = (
-    (r"fusedsc.*(merge_moments|sum_partials|[^a-z]sum_kernel|_sum_kernel|image_kernel|seam_kernel)", "second passes"),
+    (
+        r"fusedsc.*(merge_moments|sum_partials|[^a-z]sum_kernel|_sum_kernel|image_kernel|seam_kernel)",
+        "sums and preparations",
+    ),
     (r"fusedsc.*(finalize_kernel|coefficients_kernel|reduce_kernel|apply_kernel)", "BatchNorm"),
     (r"fusedsc.*conv_", "stem"),
     (r"fusedsc.*Depthwise(Input|Weight|Joint|Backward|Both)", "depthwise backward"),
@@ -45,7 +48,10 @@ KINDS = (
 
 @dataclass(frozen=True)
 class Kernel:
-    """One launch: microseconds since the step began, how long it took, and what it is."""
+    """One launch: microseconds since the step began, how long it took, and what it is.
+
+    One that starts while those before it still run counts from their end.
+    """
 
     begin: float
     duration: float
@@ -95,12 +101,21 @@ def trace(network: Network, dtype: str, machine: Gpu) -> list[Kernel]:
             replay()
             torch.cuda.synchronize()
     events = [event for event in profiled.events() if event.device_type == torch.autograd.DeviceType.CUDA]
-    events.sort(key=lambda event: event.time_range.start)
-    first = events[0].time_range.start
-    return [
-        Kernel(event.time_range.start - first, event.time_range.elapsed_us(), kind_of(event.name), event.name)
-        for event in events
-    ]
+    return one_after_the_other(
+        [(event.time_range.start, event.time_range.elapsed_us(), event.name) for event in events]
+    )
+
+
+def one_after_the_other(launches: list[tuple[float, float, str]]) -> list[Kernel]:
+    """Of begin, duration and name."""
+    launches = sorted(launches)
+    first = end = launches[0][0]
+    kernels = []
+    for begin, duration, name in launches:
+        own_begin = max(begin, end)
+        end = max(begin + duration, end)
+        kernels.append(Kernel(own_begin - first, end - own_begin, kind_of(name), name))
+    return kernels
 
 
 def kind_of(name: str) -> str:

@@ -184,17 +184,18 @@ def test_timeline_sums_and_draws(tmp_path):
         "void fusedsc::gpu::hopper::weight_kernel<...>(fusedsc::gpu::hopper::PointwiseWeightParameters)": 4.0,
         "void cudnn::batchnorm_fwtr_nhwc_semiPersist<...>": 2.0,
     }
-    kernels, begin = [], 0.0
+    launches, begin = [], 100.0
     for name, duration in names.items():
-        kernels.append(timeline.Kernel(begin, duration, timeline.kind_of(name), name))
+        launches.append((begin, duration, name))
         begin += duration + 0.5
-    times = timeline.by_kind(kernels)
+    launches[1] = (102.0, 2.0, launches[1][2])  # starts before the first has ended
+    times = timeline.by_kind(timeline.one_after_the_other(launches))
     assert times["depthwise forward"] == 3
-    assert times["second passes"] == 1
+    assert times["sums and preparations"] == 1
     assert times["pointwise backward"] == 4
     assert times["PyTorch: head, loss, casts, optimizer"] == 2
     assert times["between kernels"] == pytest.approx(1.5)
-    timeline.picture(kernels, "four kernels").savefig(tmp_path / "timeline.png")
+    timeline.picture(timeline.one_after_the_other(launches), "four kernels").savefig(tmp_path / "timeline.png")
     assert (tmp_path / "timeline.png").read_bytes().startswith(b"\x89PNG")
 
 
