@@ -77,7 +77,7 @@ DepthwiseSeams seams_of(const DepthwiseArguments& a) {
 
 }  // namespace
 
-/// What measured best on an H200 (docs/performance_gpu.md).
+/// What measured best on an H200 (docs/performance_gpu_depthwise.md).
 DepthwiseTiling choose_tiling(const DepthwiseArguments& a) {
   const std::int64_t width = a.y.sizes[3];
   const int images = width <= 8 ? 4 : width <= 16 ? 2 : 1;

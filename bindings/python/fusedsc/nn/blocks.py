@@ -101,7 +101,7 @@ class ConvBnAct(nn.Sequential):
     The sequence that torchvision's ``Conv2dNormActivation`` is, with its ``state_dict`` keys: "0" is the ``nn.Conv2d``,
     "1" the ``nn.BatchNorm2d``, "2" the activation; this class only runs it in one operator. Where the children are no
     longer what can be fused (a BatchNorm converted to SyncBatchNorm, a hook on a child, ...), they are called one after
-    the other, with a warning that says why.
+    the other, with a warning that says why; and so they are on the CPU, where that is faster.
 
     Args:
         in_channels: C, at most 4.
@@ -155,6 +155,8 @@ class ConvBnAct(nn.Sequential):
         except NotFusable as reason:
             warnings.warn(f"fusedsc: a convolution with BatchNorm runs unfused, because {reason}", stacklevel=2)
             return super().forward(x)
+        if x.device.type == "cpu":
+            return super().forward(x)  # PyTorch's own layers are faster there (docs/performance_gpu_stem.md)
         bn = BatchNormState.of(norm)
         return functional.conv_bn_act(
             x,
