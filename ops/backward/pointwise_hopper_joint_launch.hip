@@ -140,7 +140,9 @@ std::string why_not(const PointwiseBackwardArguments& a) {
       reinterpret_cast<std::uintptr_t>(a.grad_weight.data) % 4 != 0) {
     return kUnsuited;
   }
-  return instance_for(a.x.dtype, a.grad_y.sizes[1], a.x.sizes[1]) != nullptr ? "" : "there is no kernel for so many channels and outputs";
+  return instance_for(a.x.dtype, a.grad_y.sizes[1], a.x.sizes[1]) != nullptr
+             ? ""
+             : "there is no kernel for so many channels and outputs";
 }
 
 /// The launches, worked out but for addresses.
