@@ -94,6 +94,9 @@ const PointwiseGradientsInstance* find_instance(const PointwiseBackwardArguments
 }  // namespace
 
 bool PointwiseGradientsPass::suits(const PointwiseBackwardArguments& a) {
+  // Over few positions most of a gradient cancels in BatchNorm's, and here the terms that do are rounded one by one.
+  constexpr std::int64_t kLeastPositions = kTileRows;
+  if (a.gradient_prologue && a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3] < kLeastPositions) return false;
   return a.grad_x && a.grad_weight && !a.grad_bias && !a.grad_add && a.prologue && a.x.sizes[1] % 8 == 0 &&
          a.grad_y.sizes[1] % 8 == 0 && find_instance(a) != nullptr;
 }
