@@ -66,7 +66,7 @@ Tensors4 conv_bn_act_backward_autograd(const Tensor& grad_y, const Tensor& x, co
                                        const Tensor& statistics, bool training, std::string_view activation,
                                        IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
                                        std::array<bool, 4> output_mask) {
-  const auto gradients = [&] {
+  auto gradients = [&] {
     const at::AutoDispatchBelowADInplaceOrView guard;
     return conv_bn_act_backward(grad_y, x, weight, bn_weight, bn_bias, statistics, training, activation, stride,
                                 padding, dilation, output_mask);

@@ -92,7 +92,7 @@ Tensors2 conv_bn_act_forward_kernel(const Tensor& x, const Tensor& weight, const
                                     const OptionalTensor& bn_bias, const OptionalTensor& statistics, double eps,
                                     std::string_view activation, IntArrayRef stride, IntArrayRef padding,
                                     IntArrayRef dilation) {
-  const Tensors2 outputs =
+  Tensors2 outputs =
       conv_bn_act_forward_meta(x, weight, bn_weight, bn_bias, statistics, eps, activation, stride, padding, dilation);
   const auto& [y, batch_statistics] = outputs;
   if (y.numel() == 0) return batch_statistics.zero_(), outputs;
@@ -120,8 +120,8 @@ Tensors4 conv_bn_act_backward_kernel(const Tensor& grad_y, const Tensor& x, cons
                                      const Tensor& statistics, bool training, std::string_view activation,
                                      IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
                                      std::array<bool, 4> output_mask) {
-  const Tensors4 gradients = conv_bn_act_backward_meta(grad_y, x, weight, bn_weight, bn_bias, statistics, training,
-                                                       activation, stride, padding, dilation, output_mask);
+  Tensors4 gradients = conv_bn_act_backward_meta(grad_y, x, weight, bn_weight, bn_bias, statistics, training,
+                                                 activation, stride, padding, dilation, output_mask);
   if (grad_y.numel() == 0) return zeroed(gradients);
   const Operands operands(x, weight, bn_weight, bn_bias, statistics);
   Tensors4 written = gradients;

@@ -14,7 +14,7 @@ namespace {
 
 /// The order in which the weight's filters lie in memory, each as one run of elements; nothing if they do not.
 std::optional<PatchOrder> order_of(const ConstTensorView& weight) {
-  const auto [filters, channels, rows, columns] = weight.sizes;
+  const std::int64_t channels = weight.sizes[1], rows = weight.sizes[2], columns = weight.sizes[3];
   const auto lies = [&](std::int64_t channel, std::int64_t row, std::int64_t column) {
     return (channels == 1 || weight.strides[1] == channel) && (rows == 1 || weight.strides[2] == row) &&
            (columns == 1 || weight.strides[3] == column);
