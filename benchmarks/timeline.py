@@ -6,7 +6,6 @@ python -m benchmarks.timeline writes benchmarks/results/<gpu>/timeline.png and t
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import sys
 from collections import Counter
@@ -17,6 +16,7 @@ import torch
 from matplotlib.figure import Figure
 from torch.profiler import ProfilerActivity, profile
 
+from . import report
 from .measure import Gpu
 from .suites import DTYPES
 from .workloads import Place
@@ -84,7 +84,7 @@ def main(arguments: list[str] | None = None) -> int:
     output.parent.mkdir(parents=True, exist_ok=True)
     title = f"{network.name}, {options.dtype}, {machine.name}"
     picture(kernels, title).savefig(output.with_suffix(".png"), dpi=150)
-    output.with_suffix(".json").write_text(json.dumps([asdict(kernel) for kernel in kernels], indent=0))
+    report.write_json(output.with_suffix(".json"), [asdict(kernel) for kernel in kernels])
     print(f"{title}: {span(kernels) / 1e3:.2f} ms from the first kernel to the end of the last, {len(kernels)} kernels")
     for kind, time in Counter(by_kind(kernels)).most_common():
         print(f"  {time / 1e3:6.2f} ms  {kind}")

@@ -13,9 +13,11 @@
 namespace fusedsc::aten {
 namespace {
 
-SymSizes check_geometry(const Tensor& x, const Tensor& weight, const Window& window) {
-  check_activation("x", x);
+SymSizes check_geometry(const Tensor& x, const Tensor& weight, IntArrayRef stride, IntArrayRef padding,
+                        IntArrayRef dilation) {
   check_weight("weight", weight, x);
+  const Window window = window_of(weight, stride, padding, dilation);
+  check_activation("x", x);
   return conv_output_sizes(x.sym_sizes(), weight.sym_sizes(), window);
 }
 
@@ -23,8 +25,7 @@ Tensors2 conv_bn_act_forward_meta(const Tensor& x, const Tensor& weight, const O
                                   const OptionalTensor& bn_bias, const OptionalTensor& statistics, double eps,
                                   std::string_view activation, IntArrayRef stride, IntArrayRef padding,
                                   IntArrayRef dilation) {
-  check_weight("weight", weight, x);
-  const SymSizes y_sizes = check_geometry(x, weight, window_of(weight, stride, padding, dilation));
+  const SymSizes y_sizes = check_geometry(x, weight, stride, padding, dilation);
   check_batch_norm_vector("bn_weight", bn_weight, x, y_sizes[1]);
   check_batch_norm_vector("bn_bias", bn_bias, x, y_sizes[1]);
   check(eps > 0, "eps: it is ", eps, "; it must be positive");
@@ -42,7 +43,7 @@ Tensors4 conv_bn_act_backward_meta(const Tensor& grad_y, const Tensor& x, const 
                                    const Tensor& /*statistics*/, bool /*training*/, std::string_view /*activation*/,
                                    IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
                                    std::array<bool, 4> output_mask) {
-  check_gradient(grad_y, check_geometry(x, weight, window_of(weight, stride, padding, dilation)), x);
+  check_gradient(grad_y, check_geometry(x, weight, stride, padding, dilation), x);
   return {output_mask[0] ? empty_activation(x.sym_sizes(), x) : Tensor(), empty_gradient(weight, output_mask[1]),
           empty_gradient(bn_weight, output_mask[2]), empty_gradient(bn_bias, output_mask[3])};
 }

@@ -3,8 +3,8 @@
 # add_gpu_sources(<target> <source>...) adds kernels to a target, which then knows them as FUSEDSC_GPU. What the compiler
 # says of their registers is kept beside their objects, *.report, for scripts/gpu_resources.
 include(FindGpuCompiler)
-set(CMAKE_CUDA_COMPILER_LAUNCHER ${PROJECT_SOURCE_DIR}/scripts/keep_compiler_report)
-set(CMAKE_HIP_COMPILER_LAUNCHER ${PROJECT_SOURCE_DIR}/scripts/keep_compiler_report)
+set(CMAKE_CUDA_COMPILER_LAUNCHER ${PROJECT_SOURCE_DIR}/scripts/keep_compiler_report ${FUSEDSC_CCACHE})
+set(CMAKE_HIP_COMPILER_LAUNCHER ${CMAKE_CUDA_COMPILER_LAUNCHER})
 
 find_gpu_compiler(${FUSEDSC_GPU} gpu_compiler why_not)
 if(NOT gpu_compiler)

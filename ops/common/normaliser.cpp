@@ -3,18 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "fusedsc/common/channel_values.h"
+
 namespace fusedsc {
 namespace {
-
-template <class T>
-T value_or(const ConstChannelVector& vector, std::int64_t channel, T missing) {
-  return vector ? static_cast<const T*>(vector.data)[channel] : missing;
-}
-
-template <class T>
-void put(const ChannelVector& vector, std::int64_t channel, T value) {
-  if (vector) static_cast<T*>(vector.data)[channel] = value;
-}
 
 template <class T>
 void normalise_as(const Normaliser& by, const ConstChannelVector& mean, const ConstChannelVector& m2s,

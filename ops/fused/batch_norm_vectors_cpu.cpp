@@ -1,3 +1,4 @@
+#include "fusedsc/common/channel_values.h"
 #include "fusedsc/common/normaliser.h"
 #include "fusedsc/fused/batch_norm_seam_cpu.h"
 
@@ -8,16 +9,6 @@ namespace {
 template <class Body>
 void with_type_of(const ConstChannelVector& vector, const Body& body) {
   vector.dtype == DataType::float64 ? body(double()) : body(float());
-}
-
-template <class T>
-T value_or(const ConstChannelVector& vector, std::int64_t channel, T missing) {
-  return vector ? static_cast<const T*>(vector.data)[channel] : missing;
-}
-
-template <class T>
-void put(const ChannelVector& vector, std::int64_t channel, T value) {
-  if (vector) static_cast<T*>(vector.data)[channel] = value;
 }
 
 void finalize(const BatchNormFinalizeArguments& a, const Execution&) {

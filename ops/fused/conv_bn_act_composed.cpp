@@ -72,26 +72,23 @@ struct ComposedForward {
   const ConvBnActArguments& block;
   Arena arena;
   Convolution convolution;
-  ChannelVector m2, scale, shift;
-  BatchNormFinalizeArguments finalize;
+  ChannelVector scale, shift;
   BatchNormApplyArguments apply;
 
   ComposedForward(const ConvBnActArguments& block_, void* workspace)
       : block(block_), arena(workspace), convolution(block, block.y, arena) {
-    for (ChannelVector* vector : {&m2, &scale, &shift}) *vector = take_channels(arena, block.y);
-    finalize = affine_of({block.bn_weight, block.bn_bias, block.mean, block.invstd}, scale, shift);
+    for (ChannelVector* vector : {&scale, &shift}) *vector = take_channels(arena, block.y);
     if (!block.training) {
       convolution.pointwise.epilogue = {scale, shift, block.activation, {}};
       convolution.pointwise.y = block.y;
       return;
     }
-    convolution.pointwise.statistics = {block.mean, m2};
+    convolution.pointwise.statistics = {
+        // the sums of squares are left where invstd will be
+        block.mean,
+        block.invstd,
+        {block.bn_weight, block.bn_bias, block.eps, block.invstd, block.variance, scale, shift}};
     convolution.pointwise.y = take_tensor(arena, block.y.sizes, block.y);
-    finalize.m2 = m2;
-    finalize.count = count_of(block.y);
-    finalize.eps = block.eps;
-    finalize.batch_invstd = block.invstd;
-    finalize.batch_variance = block.variance;
     apply.x = convolution.pointwise.y;
     apply.scale = scale;
     apply.shift = shift;
@@ -115,11 +112,11 @@ struct ComposedForward {
   void run(const Plans& plans, const Execution& execution) const {
     const Execution rest = rest_of(execution, arena);
     gather_patches(convolution.gather, rest);
-    if (!block.training) batch_norm_finalize(finalize, rest);
+    if (!block.training) {
+      batch_norm_finalize(affine_of({block.bn_weight, block.bn_bias, block.mean, block.invstd}, scale, shift), rest);
+    }
     plans.pointwise.run(convolution.pointwise, rest);
-    if (!block.training) return;
-    batch_norm_finalize(finalize, rest);
-    plans.apply.run(apply, rest);
+    if (block.training) plans.apply.run(apply, rest);
   }
 };
 

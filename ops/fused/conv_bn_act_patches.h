@@ -7,6 +7,7 @@
 
 #include "fusedsc/common/gpu/depthwise_work.h"
 #include "fusedsc/common/gpu/divisor.h"
+#include "fusedsc/common/gpu/registers.h"
 #include "fusedsc/common/gpu/tensor.h"
 #include "fusedsc/common/gpu/wave_transpose.h"
 #include "fusedsc/common/problem.h"
@@ -110,15 +111,6 @@ struct ConvTurn {
   }
 };
 
-/// The compiler shall not know how it came to its value, so that it stays in its register.
-FUSEDSC_DEVICE void keep_in_register(float& value) {
-#if defined(__CUDA_ARCH__)
-  asm volatile("" : "+f"(value));
-#else
-  static_cast<void>(value);
-#endif
-}
-
 /// Starts copying the rows of x that a tile needs, each by a warp; rows outside of the image are zeros.
 template <class T>
 FUSEDSC_DEVICE void start_input_rows(const ConvShape& p, const ConvTile& tile, std::uint32_t* stage) {
@@ -182,31 +174,6 @@ FUSEDSC_DEVICE void read_filter(const ConvShape& p, int channel, int first, std:
       if (element >= 0 && channel < p.channels) to[r] |= std::uint32_t{filter[element].bits} << 16 * half;
     }
   }
-}
-
-/// Both halves of a word between those of two others; a NaN stays one.
-template <class T>
-FUSEDSC_DEVICE std::uint32_t clamped(std::uint32_t word, std::uint32_t low, std::uint32_t high, T) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  std::uint32_t result;
-  if constexpr (std::is_same_v<T, Float16>) {
-    asm("{.reg .b32 t; max.NaN.f16x2 t, %1, %2; min.NaN.f16x2 %0, t, %3;}"
-        : "=r"(result)
-        : "r"(word), "r"(low), "r"(high));
-  } else {
-    asm("{.reg .b32 t; max.NaN.bf16x2 t, %1, %2; min.NaN.bf16x2 %0, t, %3;}"
-        : "=r"(result)
-        : "r"(word), "r"(low), "r"(high));
-  }
-  return result;
-#else
-  float values[2], lows[2], highs[2];
-  to_floats(word, values[0], values[1], T());
-  to_floats(low, lows[0], lows[1], T());
-  to_floats(high, highs[0], highs[1], T());
-  const auto clamp = [&](int i) { return propagating_min(propagating_max(values[i], lows[i]), highs[i]); };
-  return to_bits(clamp(0), clamp(1), T());
-#endif
 }
 
 /// vector[channel], or `otherwise` where there is no vector; 0 for channels that do not exist.

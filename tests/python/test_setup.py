@@ -74,6 +74,12 @@ def test_compiler_that_is_not_there(setup):
     assert "CXX is clang++-99, and there is no such program" in said
 
 
+def test_python_that_does_not_run(setup):
+    status, said = setup({"g++": COMPILER, "ccache": ""}, PYTHON="python3.99")
+    assert status == 1
+    assert "PYTHON is python3.99, which does not run" in said
+
+
 def test_old_compiler(setup):
     status, said = setup({"g++": COMPILER, "ccache": "", "python3": PYTHON}, version="10")
     assert status == 1
