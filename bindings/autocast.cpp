@@ -70,12 +70,12 @@ Tensor dsc_block_autocast(const Tensor& x, const Tensor& dw_weight, const Option
                           const OptionalTensor& running_var, const Tensor& pw_weight, const OptionalTensor& dw_bias,
                           const OptionalTensor& pw_bias, bool training, std::optional<double> momentum,
                           const OptionalTensor& num_batches_tracked, double eps, std::string_view activation,
-                          IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
-                          std::optional<bool> recompute) {
+                          IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, std::optional<bool> recompute,
+                          std::int64_t groups, std::optional<double> overlap) {
   const Autocast<device> cast;
   const auto [dw, pw, dw_b, pw_b] = cast.template together<4>({dw_weight, pw_weight, dw_bias, pw_bias});
   return dsc_block(cast(x), *dw, bn_weight, bn_bias, running_mean, running_var, *pw, dw_b, pw_b, training, momentum,
-                   num_batches_tracked, eps, activation, stride, padding, dilation, recompute);
+                   num_batches_tracked, eps, activation, stride, padding, dilation, recompute, groups, overlap);
 }
 
 template <at::DeviceType device>

@@ -15,6 +15,8 @@ struct Options {
   std::string activation;
   std::vector<std::int64_t> stride, padding, dilation;
   std::optional<bool> recompute;
+  std::int64_t groups;
+  std::optional<double> overlap;
 };
 
 struct DscBlock : torch::autograd::Function<DscBlock> {
@@ -23,9 +25,9 @@ struct DscBlock : torch::autograd::Function<DscBlock> {
                                const OptionalTensor& bn_bias, const Tensor& pw_weight, const OptionalTensor& pw_bias,
                                const OptionalTensor& statistics, const Options& options) {
     const at::AutoDispatchBelowADInplaceOrView guard;
-    const auto [y, batch_statistics, d] =
-        dsc_block_forward(x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, pw_bias, statistics, options.eps,
-                          options.activation, options.stride, options.padding, options.dilation, options.recompute);
+    const auto [y, batch_statistics, d] = dsc_block_forward(
+        x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, pw_bias, statistics, options.eps, options.activation,
+        options.stride, options.padding, options.dilation, options.recompute, options.groups, options.overlap);
     context->set_materialize_grads(false);
     context->mark_non_differentiable({batch_statistics, d});
     context->save_for_backward({x, dw_weight, or_undefined(dw_bias), or_undefined(bn_weight), or_undefined(bn_bias),
@@ -37,6 +39,8 @@ struct DscBlock : torch::autograd::Function<DscBlock> {
     context->saved_data["padding"] = options.padding;
     context->saved_data["dilation"] = options.dilation;
     context->saved_data["recompute"] = options.recompute;
+    context->saved_data["groups"] = options.groups;
+    context->saved_data["overlap"] = options.overlap;
     return {y, batch_statistics, d};
   }
 
@@ -49,11 +53,11 @@ struct DscBlock : torch::autograd::Function<DscBlock> {
     auto& options = context->saved_data;
     const auto mask = output_mask<7>(context, {true, true, dw_bias.has_value(), bn_weight.has_value(),
                                                bn_bias.has_value(), true, options["has_pw_bias"].toBool()});
-    const auto wanted =
-        dsc_block_backward(grad_outputs[0], x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, statistics, d,
-                           options["training"].toBool(), options["activation"].toStringView(),
-                           options["stride"].toIntVector(), options["padding"].toIntVector(),
-                           options["dilation"].toIntVector(), options["recompute"].toOptional<bool>(), mask);
+    const auto wanted = dsc_block_backward(
+        grad_outputs[0], x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, statistics, d,
+        options["training"].toBool(), options["activation"].toStringView(), options["stride"].toIntVector(),
+        options["padding"].toIntVector(), options["dilation"].toIntVector(), options["recompute"].toOptional<bool>(),
+        mask, options["groups"].toInt(), options["overlap"].toOptional<double>());
     std::tie(gradients[0], gradients[1], gradients[2], gradients[3], gradients[4], gradients[5], gradients[6]) = wanted;
     return gradients;
   }
@@ -64,8 +68,9 @@ Tensors3 dsc_block_forward_autograd(const Tensor& x, const Tensor& dw_weight, co
                                     const Tensor& pw_weight, const OptionalTensor& pw_bias,
                                     const OptionalTensor& statistics, double eps, std::string_view activation,
                                     IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
-                                    std::optional<bool> recompute) {
-  const Options options{eps, std::string(activation), stride.vec(), padding.vec(), dilation.vec(), recompute};
+                                    std::optional<bool> recompute, std::int64_t groups, std::optional<double> overlap) {
+  const Options options{eps,    std::string(activation), stride.vec(), padding.vec(), dilation.vec(), recompute, groups,
+                        overlap};
   const auto outputs =
       DscBlock::apply(x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, pw_bias, statistics, options);
   return {outputs[0], outputs[1], outputs[2]};
@@ -76,11 +81,12 @@ Tensors7 dsc_block_backward_autograd(const Tensor& grad_y, const Tensor& x, cons
                                      const OptionalTensor& bn_bias, const Tensor& pw_weight, const Tensor& statistics,
                                      const Tensor& d, bool training, std::string_view activation, IntArrayRef stride,
                                      IntArrayRef padding, IntArrayRef dilation, std::optional<bool> recompute,
-                                     std::array<bool, 7> output_mask) {
+                                     std::array<bool, 7> output_mask, std::int64_t groups,
+                                     std::optional<double> overlap) {
   const auto gradients = [&] {
     const at::AutoDispatchBelowADInplaceOrView guard;
     return dsc_block_backward(grad_y, x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, statistics, d, training,
-                              activation, stride, padding, dilation, recompute, output_mask);
+                              activation, stride, padding, dilation, recompute, output_mask, groups, overlap);
   }();
   const auto& [g0, g1, g2, g3, g4, g5, g6] = gradients;
   forbid_double_backward(

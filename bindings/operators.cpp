@@ -57,19 +57,20 @@ Tensor dsc_block(const Tensor& x, const Tensor& dw_weight, const OptionalTensor&
                  const Tensor& pw_weight, const OptionalTensor& dw_bias, const OptionalTensor& pw_bias, bool training,
                  std::optional<double> momentum, const OptionalTensor& num_batches_tracked, double eps,
                  std::string_view activation, IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
-                 std::optional<bool> recompute) {
+                 std::optional<bool> recompute, std::int64_t groups, std::optional<double> overlap) {
   return call<dsc_block>("fusedsc::dsc_block", x, dw_weight, bn_weight, bn_bias, running_mean, running_var, pw_weight,
                          dw_bias, pw_bias, training, momentum, num_batches_tracked, eps, activation, stride, padding,
-                         dilation, recompute);
+                         dilation, recompute, groups, overlap);
 }
 
 Tensors3 dsc_block_forward(const Tensor& x, const Tensor& dw_weight, const OptionalTensor& dw_bias,
                            const OptionalTensor& bn_weight, const OptionalTensor& bn_bias, const Tensor& pw_weight,
                            const OptionalTensor& pw_bias, const OptionalTensor& statistics, double eps,
                            std::string_view activation, IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
-                           std::optional<bool> recompute) {
+                           std::optional<bool> recompute, std::int64_t groups, std::optional<double> overlap) {
   return call<dsc_block_forward>("fusedsc::_dsc_block_forward", x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight,
-                                 pw_bias, statistics, eps, activation, stride, padding, dilation, recompute);
+                                 pw_bias, statistics, eps, activation, stride, padding, dilation, recompute, groups,
+                                 overlap);
 }
 
 Tensors7 dsc_block_backward(const Tensor& grad_y, const Tensor& x, const Tensor& dw_weight,
@@ -77,10 +78,10 @@ Tensors7 dsc_block_backward(const Tensor& grad_y, const Tensor& x, const Tensor&
                             const OptionalTensor& bn_bias, const Tensor& pw_weight, const Tensor& statistics,
                             const Tensor& d, bool training, std::string_view activation, IntArrayRef stride,
                             IntArrayRef padding, IntArrayRef dilation, std::optional<bool> recompute,
-                            std::array<bool, 7> output_mask) {
+                            std::array<bool, 7> output_mask, std::int64_t groups, std::optional<double> overlap) {
   return call<dsc_block_backward>("fusedsc::_dsc_block_backward", grad_y, x, dw_weight, dw_bias, bn_weight, bn_bias,
                                   pw_weight, statistics, d, training, activation, stride, padding, dilation, recompute,
-                                  output_mask);
+                                  output_mask, groups, overlap);
 }
 
 Tensor conv_bn_act(const Tensor& x, const Tensor& weight, const OptionalTensor& bn_weight,

@@ -32,7 +32,8 @@ Tensor dsc_block(const Tensor& x, const Tensor& dw_weight, const OptionalTensor&
                  const Tensor& pw_weight, const OptionalTensor& dw_bias, const OptionalTensor& pw_bias, bool training,
                  std::optional<double> momentum = 0.1, const OptionalTensor& num_batches_tracked = {},
                  double eps = 1e-5, std::string_view activation = "relu6", IntArrayRef stride = 1,
-                 IntArrayRef padding = 1, IntArrayRef dilation = 1, std::optional<bool> recompute = {});
+                 IntArrayRef padding = 1, IntArrayRef dilation = 1, std::optional<bool> recompute = {},
+                 std::int64_t groups = 1, std::optional<double> overlap = {});
 
 Tensor conv_bn_act(const Tensor& x, const Tensor& weight, const OptionalTensor& bn_weight,
                    const OptionalTensor& bn_bias, const OptionalTensor& running_mean, const OptionalTensor& running_var,
@@ -70,14 +71,15 @@ Tensors3 dsc_block_forward(const Tensor& x, const Tensor& dw_weight, const Optio
                            const OptionalTensor& bn_weight, const OptionalTensor& bn_bias, const Tensor& pw_weight,
                            const OptionalTensor& pw_bias, const OptionalTensor& statistics, double eps,
                            std::string_view activation, IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
-                           std::optional<bool> recompute);
+                           std::optional<bool> recompute, std::int64_t groups = 1, std::optional<double> overlap = {});
 
 Tensors7 dsc_block_backward(const Tensor& grad_y, const Tensor& x, const Tensor& dw_weight,
                             const OptionalTensor& dw_bias, const OptionalTensor& bn_weight,
                             const OptionalTensor& bn_bias, const Tensor& pw_weight, const Tensor& statistics,
                             const Tensor& d, bool training, std::string_view activation, IntArrayRef stride,
                             IntArrayRef padding, IntArrayRef dilation, std::optional<bool> recompute,
-                            std::array<bool, 7> output_mask);
+                            std::array<bool, 7> output_mask, std::int64_t groups = 1,
+                            std::optional<double> overlap = {});
 
 Tensors2 conv_bn_act_forward(const Tensor& x, const Tensor& weight, const OptionalTensor& bn_weight,
                              const OptionalTensor& bn_bias, const OptionalTensor& statistics, double eps,

@@ -25,16 +25,19 @@ TORCH_LIBRARY(fusedsc, m) {
   def("dsc_block(Tensor x, Tensor dw_weight, Tensor? bn_weight, Tensor? bn_bias, Tensor(a!)? running_mean, "
       "Tensor(b!)? running_var, Tensor pw_weight, *, Tensor? dw_bias=None, Tensor? pw_bias=None, bool training, "
       "float? momentum=0.1, Tensor(c!)? num_batches_tracked=None, float eps=1e-05, str activation=\"relu6\", "
-      "int[2] stride=1, int[4] padding=1, int[2] dilation=1, bool? recompute=None) -> Tensor");
+      "int[2] stride=1, int[4] padding=1, int[2] dilation=1, bool? recompute=None, int groups=1, "
+      "float? overlap=None) -> Tensor");
   // `statistics` has the rows mean, 1/sqrt(var + eps) and unbiased variance, of [C*m] each. Given (its first two rows
   // will do): normalise with it, and return an empty one. None: take the batch's, and return it.
   // `d`, the raw depthwise output, is empty where `recompute` says not to store it.
   def("_dsc_block_forward(Tensor x, Tensor dw_weight, Tensor? dw_bias, Tensor? bn_weight, Tensor? bn_bias, "
       "Tensor pw_weight, Tensor? pw_bias, Tensor? statistics, float eps, str activation, int[2] stride, "
-      "int[4] padding, int[2] dilation, bool? recompute) -> (Tensor y, Tensor statistics, Tensor d)");
+      "int[4] padding, int[2] dilation, bool? recompute, int groups=1, float? overlap=None) "
+      "-> (Tensor y, Tensor statistics, Tensor d)");
   def("_dsc_block_backward(Tensor grad_y, Tensor x, Tensor dw_weight, Tensor? dw_bias, Tensor? bn_weight, "
       "Tensor? bn_bias, Tensor pw_weight, Tensor statistics, Tensor d, bool training, str activation, int[2] stride, "
-      "int[4] padding, int[2] dilation, bool? recompute, bool[7] output_mask) -> (Tensor grad_x, "
+      "int[4] padding, int[2] dilation, bool? recompute, bool[7] output_mask, int groups=1, "
+      "float? overlap=None) -> (Tensor grad_x, "
       "Tensor grad_dw_weight, Tensor grad_dw_bias, Tensor grad_bn_weight, Tensor grad_bn_bias, "
       "Tensor grad_pw_weight, Tensor grad_pw_bias)");
 
@@ -83,8 +86,8 @@ TORCH_LIBRARY(fusedsc, m) {
   def("_explain_dsc_block(Tensor x, Tensor dw_weight, Tensor? bn_weight, Tensor? bn_bias, Tensor? running_mean, "
       "Tensor? running_var, Tensor pw_weight, *, Tensor? dw_bias=None, Tensor? pw_bias=None, bool training, "
       "float? momentum=0.1, Tensor? num_batches_tracked=None, float eps=1e-05, str activation=\"relu6\", "
-      "int[2] stride=1, int[4] padding=1, int[2] dilation=1, bool? recompute=None) "
-      "-> (str[] direction, str[] implementation, str[] why_not)");
+      "int[2] stride=1, int[4] padding=1, int[2] dilation=1, bool? recompute=None, int groups=1, "
+      "float? overlap=None) -> (str[] direction, str[] implementation, str[] why_not)");
   def("_explain_conv_bn_act(Tensor x, Tensor weight, Tensor? bn_weight, Tensor? bn_bias, Tensor? running_mean, "
       "Tensor? running_var, *, bool training, float? momentum=0.1, Tensor? num_batches_tracked=None, "
       "float eps=1e-05, str activation=\"relu6\", int[2] stride=1, int[4] padding=0, int[2] dilation=1) "

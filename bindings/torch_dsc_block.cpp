@@ -24,21 +24,25 @@ struct Geometry {
 };
 
 Geometry geometry_of(const Tensor& x, const Tensor& dw_weight, const Tensor& pw_weight, IntArrayRef stride,
-                     IntArrayRef padding, IntArrayRef dilation) {
+                     IntArrayRef padding, IntArrayRef dilation, std::int64_t groups, std::optional<double> overlap) {
   check_activation("x", x);
   check_weight("dw_weight", dw_weight, x);
   check_weight("pw_weight", pw_weight, x);
   const Window window = window_of(dw_weight, stride, padding, dilation);
   const SymSizes d = depthwise_output_sizes(x.sym_sizes(), dw_weight.sym_sizes(), window);
-  return {window, d, pointwise_output_sizes(d, pw_weight.sym_sizes(), 1)};
+  return {window, d,
+          overlap ? sliding_channel_output_sizes(d, pw_weight.sym_sizes(), groups, *overlap)
+                  : pointwise_output_sizes(d, pw_weight.sym_sizes(), groups)};
 }
 
 Tensors3 dsc_block_forward_meta(const Tensor& x, const Tensor& dw_weight, const OptionalTensor& dw_bias,
                                 const OptionalTensor& bn_weight, const OptionalTensor& bn_bias, const Tensor& pw_weight,
                                 const OptionalTensor& pw_bias, const OptionalTensor& statistics, double eps,
                                 std::string_view activation, IntArrayRef stride, IntArrayRef padding,
-                                IntArrayRef dilation, std::optional<bool> recompute) {
-  const auto [window, d_sizes, y_sizes] = geometry_of(x, dw_weight, pw_weight, stride, padding, dilation);
+                                IntArrayRef dilation, std::optional<bool> recompute, std::int64_t groups,
+                                std::optional<double> overlap) {
+  const auto [window, d_sizes, y_sizes] =
+      geometry_of(x, dw_weight, pw_weight, stride, padding, dilation, groups, overlap);
   check_bias("dw_bias", dw_bias, x, d_sizes[1]);
   check_bias("pw_bias", pw_bias, x, y_sizes[1]);
   check_batch_norm_vector("bn_weight", bn_weight, x, d_sizes[1]);
@@ -59,8 +63,9 @@ Tensors7 dsc_block_backward_meta(const Tensor& grad_y, const Tensor& x, const Te
                                  const OptionalTensor& bn_bias, const Tensor& pw_weight, const Tensor& /*statistics*/,
                                  const Tensor& /*d*/, bool /*training*/, std::string_view /*activation*/,
                                  IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
-                                 std::optional<bool> /*recompute*/, std::array<bool, 7> output_mask) {
-  check_gradient(grad_y, geometry_of(x, dw_weight, pw_weight, stride, padding, dilation).y, x);
+                                 std::optional<bool> /*recompute*/, std::array<bool, 7> output_mask,
+                                 std::int64_t groups, std::optional<double> overlap) {
+  check_gradient(grad_y, geometry_of(x, dw_weight, pw_weight, stride, padding, dilation, groups, overlap).y, x);
   return {output_mask[0] ? empty_activation(x.sym_sizes(), x) : Tensor(),
           empty_gradient(dw_weight, output_mask[1]),
           empty_gradient(dw_bias, output_mask[2]),
@@ -73,10 +78,12 @@ Tensors7 dsc_block_backward_meta(const Tensor& grad_y, const Tensor& x, const Te
 /// The operands as kernels read them.
 struct Operands {
   Tensor x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, pw_bias, statistics;
+  std::int64_t groups;
+  std::optional<double> overlap;
 
   Operands(const Tensor& x_, const Tensor& dw_weight_, const OptionalTensor& dw_bias_, const OptionalTensor& bn_weight_,
            const OptionalTensor& bn_bias_, const Tensor& pw_weight_, const OptionalTensor& pw_bias_,
-           const Tensor& statistics_)
+           const Tensor& statistics_, std::int64_t groups_, std::optional<double> overlap_)
       : x(addressable(x_)),
         dw_weight(dw_weight_.contiguous()),
         dw_bias(vector_of(dw_bias_, x.scalar_type())),
@@ -84,7 +91,9 @@ struct Operands {
         bn_bias(vector_of(bn_bias_, accumulation_type(x.scalar_type()))),
         pw_weight(pw_weight_.contiguous()),
         pw_bias(vector_of(pw_bias_, x.scalar_type())),
-        statistics(vector_of(statistics_, accumulation_type(x.scalar_type()))) {}
+        statistics(vector_of(statistics_, accumulation_type(x.scalar_type()))),
+        groups(groups_),
+        overlap(overlap_) {}
 
   /// What forward's and backward's arguments have in common.
   template <class Arguments>
@@ -94,6 +103,8 @@ struct Operands {
     arguments.dw_weight = view(dw_weight);
     arguments.dw_bias = channels(dw_bias);
     arguments.pw_weight = view(pw_weight);
+    arguments.groups = groups;
+    arguments.overlap = overlap;
     arguments.window = window;
     arguments.bn_weight = channels(bn_weight);
     arguments.bn_bias = channels(bn_bias);
@@ -121,14 +132,15 @@ Tensors3 dsc_block_forward_kernel(const Tensor& x, const Tensor& dw_weight, cons
                                   const Tensor& pw_weight, const OptionalTensor& pw_bias,
                                   const OptionalTensor& statistics, double eps, std::string_view activation,
                                   IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
-                                  std::optional<bool> recompute) {
-  const Tensors3 outputs = dsc_block_forward_meta(x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, pw_bias,
-                                                  statistics, eps, activation, stride, padding, dilation, recompute);
+                                  std::optional<bool> recompute, std::int64_t groups, std::optional<double> overlap) {
+  const Tensors3 outputs =
+      dsc_block_forward_meta(x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, pw_bias, statistics, eps, activation,
+                             stride, padding, dilation, recompute, groups, overlap);
   const auto& [y, batch_statistics, d] = outputs;
   if (y.numel() == 0) return batch_statistics.zero_(), outputs;
   const bool training = !statistics;
   const Operands operands(x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, pw_bias,
-                          statistics.value_or(batch_statistics));
+                          statistics.value_or(batch_statistics), groups, overlap);
   const Window window = window_of(dw_weight, stride, padding, dilation);
   run(plan_dsc_block, forward_arguments(operands, window, activation, eps, training, y, d), x);
   return outputs;
@@ -156,18 +168,20 @@ Tensors7 dsc_block_backward_kernel(const Tensor& grad_y, const Tensor& x, const 
                                    const OptionalTensor& bn_bias, const Tensor& pw_weight, const Tensor& statistics,
                                    const Tensor& d, bool training, std::string_view activation, IntArrayRef stride,
                                    IntArrayRef padding, IntArrayRef dilation, std::optional<bool> recompute,
-                                   std::array<bool, 7> output_mask) {
+                                   std::array<bool, 7> output_mask, std::int64_t groups,
+                                   std::optional<double> overlap) {
   const Tensors7 gradients =
       dsc_block_backward_meta(grad_y, x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, statistics, d, training,
-                              activation, stride, padding, dilation, recompute, output_mask);
+                              activation, stride, padding, dilation, recompute, output_mask, groups, overlap);
   if (grad_y.numel() == 0) return zeroed(gradients);
-  const auto [window, d_sizes, y_sizes] = geometry_of(x, dw_weight, pw_weight, stride, padding, dilation);
+  const auto [window, d_sizes, y_sizes] =
+      geometry_of(x, dw_weight, pw_weight, stride, padding, dilation, groups, overlap);
   const Tensor grad_bn = stores_middle(recompute) ? empty_activation(d_sizes, x) : Tensor();
   Tensors7 written = gradients;
   std::get<3>(written) = accumulator_for(std::get<3>(gradients), statistics.scalar_type());
   std::get<4>(written) = accumulator_for(std::get<4>(gradients), statistics.scalar_type());
 
-  const Operands operands(x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, {}, statistics);
+  const Operands operands(x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, {}, statistics, groups, overlap);
   const Tensor grad_y_ = addressable(grad_y);
   run(plan_dsc_block_backward, backward_arguments(operands, window, activation, training, d, grad_y_, grad_bn, written),
       x);
@@ -182,12 +196,15 @@ Explanation explain_dsc_block_kernel(const Tensor& x, const Tensor& dw_weight, c
                                      const OptionalTensor& dw_bias, const OptionalTensor& pw_bias, bool training,
                                      std::optional<double> /*momentum*/, const OptionalTensor& /*num_batches_tracked*/,
                                      double eps, std::string_view activation, IntArrayRef stride, IntArrayRef padding,
-                                     IntArrayRef dilation, std::optional<bool> recompute) {
-  const auto [y, statistics, d] = dsc_block_forward_meta(x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, pw_bias,
-                                                         {}, eps, activation, stride, padding, dilation, recompute);
+                                     IntArrayRef dilation, std::optional<bool> recompute, std::int64_t groups,
+                                     std::optional<double> overlap) {
+  const auto [y, statistics, d] =
+      dsc_block_forward_meta(x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, pw_bias, {}, eps, activation, stride,
+                             padding, dilation, recompute, groups, overlap);
   const bool batch_statistics = training || !running_mean;
-  const auto [window, d_sizes, y_sizes] = geometry_of(x, dw_weight, pw_weight, stride, padding, dilation);
-  const Operands operands(x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, pw_bias, statistics);
+  const auto [window, d_sizes, y_sizes] =
+      geometry_of(x, dw_weight, pw_weight, stride, padding, dilation, groups, overlap);
+  const Operands operands(x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, pw_bias, statistics, groups, overlap);
   const Tensor grad_bn = stores_middle(recompute) ? empty_activation(d_sizes, x) : Tensor();
   const Tensors7 gradients(operands.x, operands.dw_weight, operands.dw_bias, operands.bn_weight, operands.bn_bias,
                            operands.pw_weight, operands.pw_bias);

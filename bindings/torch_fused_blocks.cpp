@@ -29,8 +29,8 @@ Tensor dsc_block_composite(const Tensor& x, const Tensor& dw_weight, const Optio
                            const OptionalTensor& running_var, const Tensor& pw_weight, const OptionalTensor& dw_bias,
                            const OptionalTensor& pw_bias, bool training, std::optional<double> momentum,
                            const OptionalTensor& num_batches_tracked, double eps, std::string_view activation,
-                           IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
-                           std::optional<bool> recompute) {
+                           IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, std::optional<bool> recompute,
+                           std::int64_t groups, std::optional<double> overlap) {
   check_activation("x", x);
   check_weight("dw_weight", dw_weight, x);
   const RunningStatistics running{running_mean, running_var, num_batches_tracked};
@@ -41,7 +41,7 @@ Tensor dsc_block_composite(const Tensor& x, const Tensor& dw_weight, const Optio
   if (!will_differentiate(x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, pw_bias)) recompute = true;
   const auto [y, batch_statistics, d] =
       dsc_block_forward(x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, pw_bias, statistics, eps, activation,
-                        stride, padding, dilation, recompute);
+                        stride, padding, dilation, recompute, groups, overlap);
   if (training) update_running(RunningUpdate{running, batch_statistics, momentum}, x.sym_numel() == 0);
   return y;
 }

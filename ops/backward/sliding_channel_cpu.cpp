@@ -58,7 +58,7 @@ class SlidingChannelBackward {
     window_lanes_ = std::min<std::int64_t>(threads, windows_.channels().cycle);
     by_windows_ = arguments.grad_weight && lanes_ > 1 && window_lanes_ > 1 &&
                   2 * lanes_ * arguments.weight.elements() > positions * (channels_ + outputs_);
-    if (arguments.grad_x) weight_.emplace(arguments.weight, 1, false, PackedWeight<T>::Role::scalars, arena_);
+    if (arguments.grad_x) weight_ = arena_.take<T>(windows_.weight_size());
     if (arguments.grad_weight) {
       grad_weight_.emplace(arguments.grad_weight, 1, false, by_windows_ ? 1 : std::max<std::int64_t>(lanes_, 1),
                            arena_);
@@ -111,14 +111,15 @@ class SlidingChannelBackward {
 
   /// One lane's patches, for whatever cannot be used in place.
   struct Lane {
-    T *grad, *output = nullptr, *a = nullptr, *raw = nullptr, *grad_x = nullptr, *scratch;
+    T *grad, *sorted, *output = nullptr, *a = nullptr, *raw = nullptr, *grad_x = nullptr, *scratch;
 
     Lane(const SlidingChannelBackward& pass, Arena& arena) {
       const SlidingGradientViews& views = pass.views_;
       const std::int64_t positions = pass.tiles_.size();
       grad = arena.take<T>(Major::size(positions, pass.outputs_));
+      sorted = arena.take<T>(pass.outputs_ * spread_pitch<T>(positions));
       if (views.output) output = arena.take<T>(Major::size(positions, pass.outputs_));
-      if (pass.grad_weight_) a = arena.take<T>(PositionMajor<T>::size(positions, pass.channels_));
+      if (pass.grad_weight_) a = arena.take<T>(positions * spread_pitch<T>(pass.channels_) + kLanes<T>);
       if (views.grad_x) {
         grad_x = arena.take<T>(Major::size(positions, pass.channels_));
         raw = arena.take<T>(Major::size(positions, pass.channels_));
@@ -152,7 +153,7 @@ class SlidingChannelBackward {
   }
 
   void prepare(const Execution& execution) {
-    if (weight_) weight_->pack(execution);
+    if (arguments_.grad_x) windows_.pack(arguments_.weight, execution, weight_);
     if (arguments_.prologue) {
       copy_channels(arguments_.prologue.scale, T(1), 0, channels_, 1, scale_);
       copy_channels(arguments_.prologue.shift, T(0), 0, channels_, 1, shift_);
@@ -186,8 +187,10 @@ class SlidingChannelBackward {
         const LineTile tile = tiles_.tile(i);
         const Patch<const T> grad = read_grad(tile, lane);
         if (task.grad_bias) add_channel_sums<Major, T>(grad, {tile.positions(), outputs_}, grad_bias);
-        if (task.windows.size() > 0) add_weight_gradient(grad, tile, task, lane, !first, prefetcher);
-        if (task.grad_x) write_input_gradient(grad, tile, sums, lane, prefetcher);
+        const Patch<T> sorted{lane.sorted, spread_pitch<T>(tile.positions())};
+        windows_.sort(grad, sorted, tile.positions());
+        if (task.windows.size() > 0) add_weight_gradient(sorted, tile, task, lane, !first, prefetcher);
+        if (task.grad_x) write_input_gradient(sorted, tile, sums, lane, prefetcher);
       }
     }
   }
@@ -201,9 +204,8 @@ class SlidingChannelBackward {
   }
 
   /// The tile of x: in place where it lies like that, else a copy.
-  Patch<const T> read_lines(const ConstTensorView& x, const LineTile& tile, bool is_operand, T* buffer,
-                            const Lane& lane) const {
-    if (is_line_patch<T>(x, tile, is_operand)) return read_patch<Major, T>(x, part_of_line(x, tile, 0), true, buffer);
+  Patch<const T> read_lines(const ConstTensorView& x, const LineTile& tile, T* buffer, const Lane& lane) const {
+    if (is_line_patch<T>(x, tile)) return read_patch<Major, T>(x, part_of_line(x, tile, 0), true, buffer);
     const Patch<T> copy{buffer, Major::pitch(tile.positions(), 0)};
     load_lines<T>(x, tile, lane.scratch, copy);
     return copy;
@@ -211,10 +213,9 @@ class SlidingChannelBackward {
 
   /// grad_y behind its prologue.
   Patch<const T> read_grad(const LineTile& tile, const Lane& lane) const {
-    const bool has_prologue = static_cast<bool>(arguments_.gradient_prologue);
-    const Patch<const T> raw = read_lines(views_.grad_y, tile, !has_prologue, lane.grad, lane);
-    if (!has_prologue) return raw;
-    const Patch<const T> output = read_lines(views_.output, tile, false, lane.output, lane);
+    const Patch<const T> raw = read_lines(views_.grad_y, tile, lane.grad, lane);
+    if (!arguments_.gradient_prologue) return raw;
+    const Patch<const T> output = read_lines(views_.output, tile, lane.output, lane);
     const Patch<T> grad{lane.grad, Major::pitch(tile.positions(), 0)};
     apply_gradient_prologue<Major, T>(raw, output, {grad_scale_, output_scale_, offset_, views_.output},
                                       {tile.positions(), outputs_}, grad);
@@ -224,26 +225,27 @@ class SlidingChannelBackward {
   void add_weight_gradient(const Patch<const T>& grad, const LineTile& tile, const Task& task, const Lane& lane,
                            bool accumulate, Prefetcher& prefetcher) const {
     const AffineVectors<T> prologue{scale_, shift_, arguments_.prologue.activation};
-    const Patch<const T> a = load_positions<T>(views_.x, tile, prologue, lane.a);
+    const Patch<T> a{lane.a, spread_pitch<T>(channels_)};
+    load_positions<T>(views_.x, tile, prologue, lane.scratch, a);
     const Patch<T> to{grad_weight_->group(task.copy, 0), grad_weight_->pitch()};
     windows_.weight_gradient(task.windows, grad, a, tile.positions(), to, accumulate, prefetcher);
   }
 
   void write_input_gradient(const Patch<const T>& grad, const LineTile& tile, const SumVectors<T>& sums,
                             const Lane& lane, Prefetcher& prefetcher) const {
-    const bool in_place = is_line_patch<T>(views_.grad_x, tile, false);
+    const bool in_place = is_line_patch<T>(views_.grad_x, tile);
     const std::int64_t pitch = Major::pitch(tile.positions(), 0);
     const Patch<T> grad_x = in_place ? patch_of<Major, T>(views_.grad_x, part_of_line(views_.grad_x, tile, 0))
                                      : Patch<T>{lane.grad_x, pitch};
-    windows_.input_gradient(*weight_, grad, grad_x, in_place ? tile.positions() : pitch, prefetcher);
+    windows_.input_gradient(weight_, grad, grad_x, in_place ? tile.positions() : pitch, prefetcher);
     const Extent extent{tile.positions(), channels_};
     if (arguments_.prologue) {
       const AffineVectors<T> prologue{scale_, shift_, arguments_.prologue.activation};
-      const Patch<const T> raw = read_lines(views_.x, tile, false, lane.raw, lane);
+      const Patch<const T> raw = read_lines(views_.x, tile, lane.raw, lane);
       apply_activation_backward<Major, T>(grad_x, raw, prologue, sums, extent);
     }
     if (views_.grad_add) {
-      add_patch<Major, T>(read_lines(views_.grad_add, tile, false, lane.raw, lane), extent, grad_x);
+      add_patch<Major, T>(read_lines(views_.grad_add, tile, lane.raw, lane), extent, grad_x);
     }
     if (!in_place) store_lines<T>(grad_x, views_.grad_x, tile, lane.scratch);
   }
@@ -272,7 +274,7 @@ class SlidingChannelBackward {
   Arena arena_;
   std::int64_t lanes_, window_lanes_ = 0;
   bool by_windows_ = false;
-  std::optional<PackedWeight<T>> weight_;
+  T* weight_ = nullptr;
   std::optional<WeightGradient<T>> grad_weight_;
   T* scale_ = nullptr;
   T* shift_ = nullptr;

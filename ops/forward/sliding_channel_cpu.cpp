@@ -34,7 +34,7 @@ class SlidingChannelForward {
         windows_(sliding_channels_of(arguments), y_.sizes[1]),
         tiles_(join(), tile_positions<Major, T>(x_.sizes[1] + y_.sizes[1]), Major::kPositions, threads),
         arena_(workspace),
-        weight_(arguments.weight, 1, false, PackedWeight<T>::Role::scalars, arena_),
+        weight_(arena_.take<T>(windows_.weight_size())),
         lanes_(std::min<std::int64_t>(threads, tiles_.slices)) {
     const std::int64_t channels = x_.sizes[1], outputs = y_.sizes[1];
     if (arguments.prologue) {
@@ -82,7 +82,7 @@ class SlidingChannelForward {
 
     Lane(const SlidingChannelForward& pass, Arena& arena) {
       const std::int64_t positions = pass.tiles_.size(), channels = pass.x_.sizes[1], outputs = pass.y_.sizes[1];
-      x = arena.take<T>(Major::size(positions, channels));
+      x = arena.take<T>(channels * spread_pitch<T>(positions));
       y = arena.take<T>(Major::size(positions, outputs));
       if (pass.residual_) residual = arena.take<T>(Major::size(positions, outputs));
       scratch = arena.take<T>(line_scratch_size<T>(positions, std::max(channels, outputs)));
@@ -97,7 +97,7 @@ class SlidingChannelForward {
   }
 
   void prepare(const Execution& execution) {
-    weight_.pack(execution);
+    windows_.pack(arguments_.weight, execution, weight_);
     const std::int64_t channels = x_.sizes[1], outputs = y_.sizes[1];
     if (arguments_.prologue) {
       copy_channels(arguments_.prologue.scale, T(1), 0, channels, 1, prologue_scale_);
@@ -126,7 +126,7 @@ class SlidingChannelForward {
   void run_tile(std::int64_t index, const Lane& lane, Moments<T>& moments, Prefetcher& prefetcher) {
     const LineTile tile = tiles_.tile(index);
     const Patch<const T> x = read_x(tile, lane);
-    const bool y_in_place = is_line_patch<T>(y_, tile, false);
+    const bool y_in_place = is_line_patch<T>(y_, tile);
     const std::int64_t pitch = Major::pitch(tile.positions(), 0);
     const Patch<T> y = y_in_place ? patch_of<Major, T>(y_, part_of_line(y_, tile, 0)) : Patch<T>{lane.y, pitch};
     const std::int64_t columns = y_in_place ? tile.positions() : pitch;  // in scratch memory whole lines are written
@@ -151,10 +151,7 @@ class SlidingChannelForward {
   }
 
   Patch<const T> read_x(const LineTile& tile, const Lane& lane) const {
-    if (!arguments_.prologue && is_line_patch<T>(x_, tile, true)) {
-      return read_patch<Major, T>(x_, part_of_line(x_, tile, 0), true, lane.x);
-    }
-    const Patch<T> x{lane.x, Major::pitch(tile.positions(), 0)};
+    const Patch<T> x{lane.x, spread_pitch<T>(tile.positions())};
     load_lines<T>(x_, tile, lane.scratch, x);
     if (arguments_.prologue) apply_epilogue<Major, T>(x, prologue_, {}, {tile.positions(), x_.sizes[1]}, x);
     return x;
@@ -162,7 +159,7 @@ class SlidingChannelForward {
 
   Patch<const T> read_residual(const LineTile& tile, const Lane& lane) const {
     if (!residual_) return {};
-    if (is_line_patch<T>(residual_, tile, false)) {
+    if (is_line_patch<T>(residual_, tile)) {
       return read_patch<Major, T>(residual_, part_of_line(residual_, tile, 0), true, lane.residual);
     }
     const Patch<T> residual{lane.residual, Major::pitch(tile.positions(), 0)};
@@ -177,7 +174,7 @@ class SlidingChannelForward {
   SlidingWindows<T> windows_;
   LineTiles tiles_;
   Arena arena_;
-  PackedWeight<T> weight_;
+  T* weight_;
   std::int64_t lanes_;
   AffineVectors<T> prologue_;
   T* prologue_scale_ = nullptr;

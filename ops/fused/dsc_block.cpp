@@ -2,6 +2,7 @@
 
 #include "fusedsc/common/checks.h"
 #include "fusedsc/common/clear.h"
+#include "fusedsc/forward/sliding_channel.h"
 #include "fusedsc/fused/dsc_block_composed.h"
 #include "fusedsc/fused/dsc_block_cpu.h"
 #include "fusedsc/fused/dsc_block_parts.h"
@@ -39,6 +40,13 @@ Sizes check_convolutions(const Block& block) {
   return middle;
 }
 
+/// Of y, of forward and of backward.
+template <class Block>
+Sizes output_sizes(const Block& block, const Sizes& middle) {
+  return block.overlap ? sliding_channel_output_sizes(middle, block.pw_weight.sizes, block.groups, *block.overlap)
+                       : pointwise_output_sizes(middle, block.pw_weight.sizes, block.groups);
+}
+
 void check_like(const NamedTensor& tensor, const Sizes& sizes, DataType dtype, const char* whose) {
   if (!tensor.view) return;
   check_writable(tensor);
@@ -49,7 +57,7 @@ void check_like(const NamedTensor& tensor, const Sizes& sizes, DataType dtype, c
 void check_problem(const DscBlockArguments& block) {
   const Sizes middle = check_convolutions(block);
   const DataType dtype = block.x.dtype;
-  const Sizes y = pointwise_output_sizes(middle, block.pw_weight.sizes, 1);
+  const Sizes y = output_sizes(block, middle);
   check_channels("pw_bias", block.pw_bias, y[1], dtype);
   check_channels("variance", block.variance, middle[1], accumulation_type(dtype));
   check(block.eps >= 0, "eps: it is ", block.eps, "; it must not be negative");
@@ -61,7 +69,7 @@ void check_problem(const DscBlockArguments& block) {
 void check_problem(const DscBlockBackwardArguments& block) {
   const Sizes middle = check_convolutions(block);
   const DataType dtype = block.x.dtype, sums = accumulation_type(dtype);
-  const Sizes y = pointwise_output_sizes(middle, block.pw_weight.sizes, 1);
+  const Sizes y = output_sizes(block, middle);
   check_readable({"grad_y", block.grad_y});
   check_sizes({"grad_y", block.grad_y}, y, "the output's sizes");
   check_dtype({"grad_y", block.grad_y}, dtype, "that of x");

@@ -1,8 +1,10 @@
-/// The fused depthwise-separable block, DW -> BatchNorm -> activation -> PW, that trains. Between the two convolutions
-/// nothing is stored but per-channel statistics, and d (the raw depthwise output) where the caller asks for it.
+/// The fused depthwise-separable block, DW -> BatchNorm -> activation -> PW or SCC, that trains. Between the two
+/// convolutions nothing is stored but per-channel statistics, and d (the raw depthwise output) where the caller asks
+/// for it.
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <vector>
 
 #include "fusedsc/common/problem.h"
@@ -11,13 +13,16 @@
 
 namespace fusedsc {
 
-/// y = PW(activation(BN(DW(x)))). Seed 001's fused scale-shift-activation, taken through training.
+/// y = PW(activation(BN(DW(x)))), the last a grouped or a sliding-channel convolution where it is asked for. Seed 001's
+/// fused scale-shift-activation, taken through training.
 struct DscBlockArguments {
-  ConstTensorView x;           ///< [N, C, H, W]
-  ConstTensorView dw_weight;   ///< [C*m, 1, Kh, Kw]
-  ConstChannelVector dw_bias;  ///< [C*m], dtype of x; or empty
-  ConstTensorView pw_weight;   ///< [M, C*m, 1, 1]
-  ConstChannelVector pw_bias;  ///< [M], dtype of x; or empty
+  ConstTensorView x;              ///< [N, C, H, W]
+  ConstTensorView dw_weight;      ///< [C*m, 1, Kh, Kw]
+  ConstChannelVector dw_bias;     ///< [C*m], dtype of x; or empty
+  ConstTensorView pw_weight;      ///< [M, C*m/groups, 1, 1]
+  ConstChannelVector pw_bias;     ///< [M], dtype of x; or empty
+  std::int64_t groups = 1;        ///< of PW: divides C*m and M; or of SCC
+  std::optional<double> overlap;  ///< given: SCC with these groups and this overlap instead of PW
   Window window;
   ConstChannelVector bn_weight;  ///< [C*m] gamma, or empty for 1
   ConstChannelVector bn_bias;    ///< [C*m] beta, or empty for 0
@@ -42,6 +47,8 @@ struct DscBlockBackwardArguments {
   ConstTensorView x, dw_weight;
   ConstChannelVector dw_bias;
   ConstTensorView pw_weight;
+  std::int64_t groups = 1;  ///< as in forward, likewise overlap
+  std::optional<double> overlap;
   Window window;
   ConstChannelVector bn_weight, bn_bias;
   Activation activation = Activation::relu6;

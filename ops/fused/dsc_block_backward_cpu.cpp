@@ -211,7 +211,11 @@ HWY_EXPORT(dsc_block_backward_plan);
 Implementation<DscBlockBackwardArguments> dsc_block_backward_cpu() {
   return {
       .name = "cpu_fused",
-      .why_not = [](const DscBlockBackwardArguments& block) { return needs_device(Device::cpu, block.x.device); },
+      .why_not =
+          [](const DscBlockBackwardArguments& block) {
+            const std::string device = needs_device(Device::cpu, block.x.device);
+            return device.empty() ? needs_dense_pointwise(block) : device;
+          },
       .plan = [](const DscBlockBackwardArguments& block,
                  int threads) { return HWY_DYNAMIC_DISPATCH(dsc_block_backward_plan)(block, threads); },
   };

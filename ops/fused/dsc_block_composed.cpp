@@ -1,5 +1,6 @@
 #include "fusedsc/fused/dsc_block_composed.h"
 
+#include "fusedsc/backward/sliding_channel.h"
 #include "fusedsc/fused/dsc_block_parts.h"
 #include "fusedsc/runtime/arena.h"
 #include "fusedsc/runtime/composed.h"
@@ -14,54 +15,101 @@ TensorView middle_memory(const TensorView& kept, const ConstTensorView& like, Ar
   return {arena.take<char>(bytes), like.dtype, like.sizes, like.strides, like.device};
 }
 
+/// The block's second convolution, forward or backward: pointwise or, where there is an overlap, sliding-channel.
+template <class Pointwise, class Sliding>
+struct SecondConvolution {
+  bool slides = false;
+  Pointwise pointwise;
+  Sliding sliding;
+
+  template <class Block>
+  explicit SecondConvolution(const Block& block) : slides(block.overlap.has_value()) {
+    pointwise.groups = sliding.groups = block.groups;
+    sliding.overlap = block.overlap.value_or(0);
+  }
+
+  /// set(arguments): what the two name alike.
+  template <class Set>
+  void set(const Set& set) {
+    slides ? set(sliding) : set(pointwise);
+  }
+
+  struct Plans {
+    Plan<Pointwise> pointwise;  ///< one of the two is empty
+    Plan<Sliding> sliding;
+    std::size_t workspace_bytes = 0;
+  };
+
+  Plans plan(Plan<Pointwise> (*plan_pointwise)(const Pointwise&, int),
+             Plan<Sliding> (*plan_sliding)(const Sliding&, int), int threads) const {
+    Plans plans;
+    if (slides) plans.sliding = plan_sliding(sliding, threads);
+    else plans.pointwise = plan_pointwise(pointwise, threads);
+    plans.workspace_bytes = most_workspace_bytes(plans.pointwise, plans.sliding);
+    return plans;
+  }
+
+  void run(const Plans& plans, const Execution& execution) const {
+    slides ? plans.sliding.run(sliding, execution) : plans.pointwise.run(pointwise, execution);
+  }
+};
+
 struct ComposedForward {
+  using Second = SecondConvolution<PointwiseArguments, SlidingChannelArguments>;
+
   const DscBlockArguments& block;
   Arena arena;
   ChannelVector scale, shift;
   DepthwiseArguments depthwise;
-  PointwiseArguments pointwise;
+  Second second;
 
-  ComposedForward(const DscBlockArguments& block_, void* workspace) : block(block_), arena(workspace) {
+  ComposedForward(const DscBlockArguments& block_, void* workspace) : block(block_), arena(workspace), second(block) {
     depthwise = depthwise_of(block);
     depthwise.y = middle_memory(block.d, depthwise.y, arena);
     for (ChannelVector* vector : {&scale, &shift}) *vector = take_channels(arena, depthwise.y);
     if (block.training) depthwise.statistics = statistics_of(block, scale, shift);
-    pointwise.x = depthwise.y;
-    pointwise.weight = block.pw_weight;
-    pointwise.bias = block.pw_bias;
-    pointwise.prologue = {scale, shift, block.activation};
-    pointwise.y = block.y;
+    second.set([&](auto& convolution) {
+      convolution.x = depthwise.y;
+      convolution.weight = block.pw_weight;
+      convolution.bias = block.pw_bias;
+      convolution.prologue = {scale, shift, block.activation};
+      convolution.y = block.y;
+    });
   }
 
   struct Plans {
     Plan<DepthwiseArguments> depthwise;
-    Plan<PointwiseArguments> pointwise;
+    Second::Plans second;
 
-    std::size_t workspace_bytes() const { return most_workspace_bytes(depthwise, pointwise); }
+    std::size_t workspace_bytes() const { return most_workspace_bytes(depthwise, second); }
   };
 
   Plans plan(int threads) const {
-    return {plan_depthwise_conv2d(depthwise, threads), plan_pointwise_conv2d(pointwise, threads)};
+    return {plan_depthwise_conv2d(depthwise, threads),
+            second.plan(plan_pointwise_conv2d, plan_sliding_channel_conv2d, threads)};
   }
 
   void run(const Plans& plans, const Execution& execution) const {
     const Execution rest = rest_of(execution, arena);
     plans.depthwise.run(depthwise, rest);
     if (!block.training) batch_norm_finalize(affine_of(normalisation_of(block), scale, shift), rest);
-    plans.pointwise.run(pointwise, rest);
+    second.run(plans.second, rest);
   }
 };
 
 struct ComposedBackward {
+  using Second = SecondConvolution<PointwiseBackwardArguments, SlidingChannelBackwardArguments>;
+
   const DscBlockBackwardArguments& block;
   Arena arena;
   ChannelVector scale, shift;
   MiddleGradient middle;
   DepthwiseArguments recomputed;  ///< what d comes from where forward did not keep it
-  PointwiseBackwardArguments pointwise;
+  Second second;
   DepthwiseBackwardArguments depthwise;
 
-  ComposedBackward(const DscBlockBackwardArguments& block_, void* workspace) : block(block_), arena(workspace) {
+  ComposedBackward(const DscBlockBackwardArguments& block_, void* workspace)
+      : block(block_), arena(workspace), second(block) {
     recomputed = depthwise_of(block);
     if (!block.d) recomputed.y = middle_memory({}, recomputed.y, arena);
     const ConstTensorView d = block.d ? block.d : ConstTensorView(recomputed.y);
@@ -70,11 +118,16 @@ struct ComposedBackward {
                                   &middle.output_scale, &middle.offset}) {
       *vector = take_channels(arena, d);
     }
-    pointwise = pointwise_backward_of(block);
-    pointwise.x = d;
-    pointwise.prologue = {scale, shift, block.activation};
-    pointwise.sums = {block.mean, middle.sum_grad, middle.sum_grad_times_centered};
-    pointwise.grad_x = grad_bn;
+    second.set([&](auto& convolution) {
+      convolution.x = d;
+      convolution.weight = block.pw_weight;
+      convolution.grad_y = block.grad_y;
+      convolution.prologue = {scale, shift, block.activation};
+      convolution.sums = {block.mean, middle.sum_grad, middle.sum_grad_times_centered};
+      convolution.grad_x = grad_bn;
+      convolution.grad_weight = block.grad_pw_weight;
+      convolution.grad_bias = block.grad_pw_bias;
+    });
     depthwise = depthwise_backward_of(block);
     depthwise.grad_y = grad_bn;
     depthwise.gradient_prologue = {middle.grad_scale, middle.output_scale, middle.offset, d};
@@ -82,16 +135,16 @@ struct ComposedBackward {
 
   struct Plans {
     Plan<DepthwiseArguments> recomputed;  ///< likewise the last: empty where there is nothing to do
-    Plan<PointwiseBackwardArguments> pointwise;
+    Second::Plans second;
     Plan<DepthwiseBackwardArguments> depthwise;
 
-    std::size_t workspace_bytes() const { return most_workspace_bytes(recomputed, pointwise, depthwise); }
+    std::size_t workspace_bytes() const { return most_workspace_bytes(recomputed, second, depthwise); }
   };
 
   Plans plan(int threads) const {
     Plans plans;
     if (!block.d) plans.recomputed = plan_depthwise_conv2d(recomputed, threads);
-    plans.pointwise = plan_pointwise_conv2d_backward(pointwise, threads);
+    plans.second = second.plan(plan_pointwise_conv2d_backward, plan_sliding_channel_conv2d_backward, threads);
     if (wants_depthwise_gradients(block)) plans.depthwise = plan_depthwise_conv2d_backward(depthwise, threads);
     return plans;
   }
@@ -100,28 +153,30 @@ struct ComposedBackward {
     const Execution rest = rest_of(execution, arena);
     if (!block.d) plans.recomputed.run(recomputed, rest);
     batch_norm_finalize(affine_of(normalisation_of(block), scale, shift), rest);
-    plans.pointwise.run(pointwise, rest);
+    second.run(plans.second, rest);
     batch_norm_coefficients(coefficients_of(block, middle), rest);
     if (wants_depthwise_gradients(block)) plans.depthwise.run(depthwise, rest);
   }
 };
 
 /// On a CPU another implementation keeps what is not stored in the cache.
-bool keeps_in_cache(const ConstTensorView& x) { return x.device == Device::cpu; }
+template <class Block>
+bool keeps_in_cache(const Block& block) {
+  return block.x.device == Device::cpu && needs_dense_pointwise(block).empty();
+}
 
 }  // namespace
 
 Implementation<DscBlockArguments> dsc_block_composed() {
   return composed<ComposedForward, DscBlockArguments>([](const DscBlockArguments& block) {
-    return std::string(block.d || !keeps_in_cache(block.x) ? ""
-                                                           : "d is not stored (recompute=False or None stores it)");
+    return std::string(block.d || !keeps_in_cache(block) ? "" : "d is not stored (recompute=False or None stores it)");
   });
 }
 
 Implementation<DscBlockBackwardArguments> dsc_block_backward_composed() {
   return composed<ComposedBackward, DscBlockBackwardArguments>(
       [](const DscBlockBackwardArguments& block) -> std::string {
-        if (!keeps_in_cache(block.x)) return "";
+        if (!keeps_in_cache(block)) return "";
         if (!block.d) return "d was not stored by forward";
         if (!block.grad_bn) return "there is no memory for grad_bn";
         return "";

@@ -142,7 +142,11 @@ Plan<DscBlockArguments> plan_both_passes(const DscBlockArguments& block, int thr
 Implementation<DscBlockArguments> dsc_block_cpu() {
   return {
       .name = "cpu_fused",
-      .why_not = [](const DscBlockArguments& block) { return needs_device(Device::cpu, block.x.device); },
+      .why_not =
+          [](const DscBlockArguments& block) {
+            const std::string device = needs_device(Device::cpu, block.x.device);
+            return device.empty() ? needs_dense_pointwise(block) : device;
+          },
       .plan = plan_both_passes,
   };
 }

@@ -2,6 +2,8 @@
 /// implementation of dsc_block needs.
 #pragma once
 
+#include <string>
+
 #include "fusedsc/backward/depthwise.h"
 #include "fusedsc/backward/pointwise.h"
 #include "fusedsc/fused/batch_norm_seam.h"
@@ -44,7 +46,14 @@ BatchNormCoefficientsArguments coefficients_of(const DscBlockBackwardArguments& 
 /// The depthwise half of backward: everything but grad_y's memory and its prologue.
 DepthwiseBackwardArguments depthwise_backward_of(const DscBlockBackwardArguments& block);
 
-/// The pointwise half of backward: everything but x, grad_x and the prologue.
+/// The pointwise half of backward, without groups: everything but x, grad_x and the prologue.
 PointwiseBackwardArguments pointwise_backward_of(const DscBlockBackwardArguments& block);
+
+/// Why an implementation whose second convolution is a dense pointwise one cannot run the block; empty if it can.
+template <class Block>
+std::string needs_dense_pointwise(const Block& block) {
+  if (block.overlap) return "the second convolution is a sliding-channel one";
+  return block.groups > 1 ? "the second convolution has groups" : "";
+}
 
 }  // namespace fusedsc

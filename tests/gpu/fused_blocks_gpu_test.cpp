@@ -14,6 +14,10 @@ TEST_P(FusedBlocksGpu, DscBlockEdges) { for_each_case(dsc_block_edges(GetParam()
 TEST_P(FusedBlocksGpu, DscBlockActivations) {
   for_each_case(dsc_block_activations(GetParam().dtype), verify_dsc_block);
 }
+TEST_P(FusedBlocksGpu, DscBlockWindows) { for_each_case(dsc_block_windows(GetParam().dtype), verify_dsc_block); }
+TEST_P(FusedBlocksGpu, DscBlockBackwardWindows) {
+  for_each_case(dsc_block_windows(GetParam().dtype), verify_dsc_block_backward);
+}
 TEST_P(FusedBlocksGpu, DscBlockRandom) { for_each_case(random_dsc_blocks(GetParam().dtype), verify_dsc_block); }
 
 TEST_P(FusedBlocksGpu, DscBlockBackwardEdges) {

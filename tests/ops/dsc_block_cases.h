@@ -1,7 +1,9 @@
 /// The fused block's cases.
 #pragma once
 
+#include <optional>
 #include <ostream>
+#include <string>
 #include <vector>
 
 #include "ops/depthwise_cases.h"
@@ -19,7 +21,9 @@ struct DscBlockCase {
   bool stores_d = false;  ///< else recomputed
   bool stores_grad_bn = false;
   bool leaves_out = false;  ///< some gradients are not wanted
-  Memories memories{};      ///< y: of d and of what backward writes; other: of grad_y
+  std::int64_t groups = 1;
+  std::optional<double> overlap = std::nullopt;  ///< given: sliding channels
+  Memories memories{};            ///< y: of d and of what backward writes; other: of grad_y
 
   Sizes y_sizes() const {
     Sizes sizes = depthwise.y_sizes();
@@ -27,9 +31,13 @@ struct DscBlockCase {
     return sizes;
   }
 
-  /// Whether d, and the gradient at BatchNorm's output, pass through memory: stored, or always, on a GPU.
-  bool rounds_d() const { return stores_d || memory().device == Device::gpu; }
-  bool rounds_grad_bn() const { return stores_grad_bn || memory().device == Device::gpu; }
+  Sizes pw_weight_sizes() const { return {outputs, depthwise.y_sizes()[1] / groups, 1, 1}; }
+
+  /// Whether d, and the gradient at BatchNorm's output, pass through memory: stored, or always, on a GPU and
+  /// in front of anything but a dense pointwise convolution.
+  bool is_composed() const { return memory().device == Device::gpu || groups > 1 || overlap; }
+  bool rounds_d() const { return stores_d || is_composed(); }
+  bool rounds_grad_bn() const { return stores_grad_bn || is_composed(); }
 };
 
 inline std::ostream& operator<<(std::ostream& out, const DscBlockCase& block) {
@@ -37,6 +45,8 @@ inline std::ostream& operator<<(std::ostream& out, const DscBlockCase& block) {
              << name_of(block.activation) << (block.training ? ", training" : ", eval")
              << (block.biases ? ", biases" : "") << (block.affine ? "" : ", not affine")
              << (block.stores_d ? ", stores d" : "") << (block.stores_grad_bn ? ", stores grad_bn" : "")
+             << (block.groups > 1 ? ", groups " + std::to_string(block.groups) : "")
+             << (block.overlap ? ", overlap " + std::to_string(*block.overlap) : "")
              << (block.leaves_out ? ", leaves gradients out" : "") << "\n  " << block.memories;
 }
 
@@ -100,6 +110,31 @@ inline std::vector<DscBlockCase> dsc_block_activations(DataType dtype) {
                            .memories = Memories::all(memory)};
         add_modes(block, plain, cases);
       }
+    }
+  }
+  return cases;
+}
+
+/// Grouped and sliding-channel convolutions in the pointwise one's place.
+inline std::vector<DscBlockCase> dsc_block_windows(DataType dtype) {
+  struct Second {
+    std::int64_t channels, outputs, groups;
+    std::optional<double> overlap;
+  };
+  constexpr Second kSeconds[] = {{24, 36, 3, std::nullopt}, {24, 48, 2, 0.5},  {24, 36, 3, 0.25},
+                                 {19, 24, 2, 0.33},         {17, 40, 1, 0.75}, {32, 64, 8, 0.5}};
+  std::vector<DscBlockCase> cases;
+  for (const Memory memory : {Memory::contiguous, Memory::channels_last}) {
+    for (const Second& second : kSeconds) {
+      DscBlockCase block{.dtype = dtype,
+                         .depthwise = {{2, second.channels, 8, 9}, centered(3, memory == Memory::contiguous ? 1 : 2)},
+                         .outputs = second.outputs,
+                         .biases = second.groups == 2,
+                         .groups = second.groups,
+                         .overlap = second.overlap,
+                         .memories = Memories::all(memory)};
+      add_modes(block, true, cases);
+      add_modes(block, false, cases);
     }
   }
   return cases;

@@ -16,7 +16,7 @@ struct DscBlockInputs {
   explicit DscBlockInputs(const DscBlockCase& block)
       : x(block.dtype, block.depthwise.x, block.memories.x),
         dw_weight(block.dtype, block.depthwise.weight_sizes(), block.memories.weight),
-        pw_weight(block.dtype, {block.outputs, block.depthwise.y_sizes()[1], 1, 1}, block.memories.weight) {
+        pw_weight(block.dtype, block.pw_weight_sizes(), block.memories.weight) {
     Random random(7);
     const DataType sum_type = accumulation_type(block.dtype);
     const std::int64_t middle = dw_weight.sizes()[0];
@@ -47,7 +47,9 @@ struct DscBlockInputs {
             .dw_bias = dw_bias.values(),
             .pw_bias = pw_bias.values(),
             .bn_weight = bn_weight.values(),
-            .bn_bias = bn_bias.values()};
+            .bn_bias = bn_bias.values(),
+            .groups = block.groups,
+            .overlap = block.overlap};
   }
   Normalisation running() const { return {running_mean.values(), running_invstd.values()}; }
 
@@ -58,6 +60,8 @@ struct DscBlockInputs {
     arguments.dw_weight = dw_weight;
     arguments.dw_bias = dw_bias;
     arguments.pw_weight = pw_weight;
+    arguments.groups = block.groups;
+    arguments.overlap = block.overlap;
     arguments.window = block.depthwise.window;
     arguments.bn_weight = bn_weight;
     arguments.bn_bias = bn_bias;

@@ -11,9 +11,11 @@ INSTANTIATE_TEST_SUITE_P(DataTypes, DscBlockOf, testing::ValuesIn(kDataTypes),
 
 TEST_P(DscBlockOf, ForwardEdges) { for_each_case(dsc_block_edges(GetParam()), verify_dsc_block); }
 TEST_P(DscBlockOf, ForwardActivations) { for_each_case(dsc_block_activations(GetParam()), verify_dsc_block); }
+TEST_P(DscBlockOf, ForwardWindows) { for_each_case(dsc_block_windows(GetParam()), verify_dsc_block); }
 TEST_P(DscBlockOf, ForwardRandom) { for_each_case(random_dsc_blocks(GetParam()), verify_dsc_block); }
 TEST_P(DscBlockOf, BackwardEdges) { for_each_case(dsc_block_edges(GetParam()), verify_dsc_block_backward); }
 TEST_P(DscBlockOf, BackwardActivations) { for_each_case(dsc_block_activations(GetParam()), verify_dsc_block_backward); }
+TEST_P(DscBlockOf, BackwardWindows) { for_each_case(dsc_block_windows(GetParam()), verify_dsc_block_backward); }
 TEST_P(DscBlockOf, BackwardRandom) { for_each_case(random_dsc_blocks(GetParam()), verify_dsc_block_backward); }
 
 class DscBlockOn : public EachTarget {};

@@ -4,6 +4,7 @@
 #include "ops/each_target.h"
 #include "ops/forward_case.h"
 #include "ops/pointwise_cases.h"
+#include "ops/sliding_channel_cases.h"
 
 namespace fusedsc::reference {
 namespace {
@@ -32,6 +33,18 @@ TEST_P(Target, Pointwise) {
     for_some_cases(backward_edge_cases(dtype, pointwise_edges()), verify_backward<PointwiseGeometry>);
     for_some_cases(backward_seam_cases(dtype, dense, grouped), verify_backward<PointwiseGeometry>);
     for_some_cases(backward_random_cases(dtype, random_pointwise), verify_backward<PointwiseGeometry>);
+  }
+}
+
+TEST_P(Target, SlidingChannel) {
+  const SlidingChannelGeometry odd{{2, 35, 6, 7}, 24, 2, 0.5}, even{{2, 24, 6, 7}, 36, 3, 0.25};
+  for (const DataType dtype : kDataTypes) {
+    for_some_cases(forward_edge_cases(dtype, sliding_channel_edges()), verify_forward<SlidingChannelGeometry>);
+    for_some_cases(forward_seam_cases(dtype, odd, even), verify_forward<SlidingChannelGeometry>);
+    for_some_cases(forward_random_cases(dtype, random_sliding_channel), verify_forward<SlidingChannelGeometry>);
+    for_some_cases(backward_edge_cases(dtype, sliding_channel_edges()), verify_backward<SlidingChannelGeometry>);
+    for_some_cases(backward_seam_cases(dtype, odd, even), verify_backward<SlidingChannelGeometry>);
+    for_some_cases(backward_random_cases(dtype, random_sliding_channel), verify_backward<SlidingChannelGeometry>);
   }
 }
 

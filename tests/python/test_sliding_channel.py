@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+import fusedsc
 from fusedsc import functional
-from fusedsc.nn import SlidingChannelConv2d
+from fusedsc.nn import DSCBlock, SlidingChannelConv2d
 
 ops = torch.ops.fusedsc
 # (C, M, groups, overlap): windows that wrap around, M below, at and no multiple of the cycle, C no multiple of groups.
@@ -267,3 +268,132 @@ def test_autocast():
     assert torch.equal(y, short)
     for gradient in torch.autograd.grad(y.sum(), (x, weight, bias)):
         assert gradient.dtype == torch.float32
+
+
+# (C, M, groups, overlap) of the fused block's second convolution.
+SECONDS = [(6, 8, 2, None), (6, 9, 3, None), (6, 8, 2, 0.5), (7, 10, 2, 0.25), (5, 4, 3, 0.75), (8, 32, 4, 0.5)]
+
+
+def block_tensors(channels, filters, groups, dtype=torch.float64):
+    """x and the parameters of a block."""
+    shapes = [(2, channels, 5, 4), (channels, 1, 3, 3), (filters, channels // groups, 1, 1), (channels,), (filters,)]
+    x, dw_weight, pw_weight, dw_bias, pw_bias = (torch.randn(s, dtype=dtype, requires_grad=True) for s in shapes)
+    bn_weight, bn_bias = (torch.rand(channels, dtype=dtype).add(0.5).requires_grad_() for _ in range(2))
+    return x, dw_weight, bn_weight, bn_bias, pw_weight, dw_bias, pw_bias
+
+
+def block(
+    x, dw_weight, bn_weight, bn_bias, pw_weight, dw_bias, pw_bias, groups, overlap, training=True, recompute=None
+):
+    buffers = torch.zeros_like(bn_weight), torch.ones_like(bn_weight)
+    return functional.dsc_block(
+        x, dw_weight, bn_weight, bn_bias, *buffers, pw_weight, dw_bias=dw_bias, pw_bias=pw_bias, training=training,
+        activation="silu", groups=groups, overlap=overlap, recompute=recompute,
+    )  # fmt: skip
+
+
+def composition(x, dw_weight, bn_weight, bn_bias, pw_weight, dw_bias, pw_bias, groups, overlap, training=True):
+    buffers = torch.zeros_like(bn_weight), torch.ones_like(bn_weight)
+    d = F.conv2d(x, dw_weight, dw_bias, padding=1, groups=x.shape[1])
+    a = F.silu(F.batch_norm(d, *buffers, bn_weight, bn_bias, training))
+    if overlap is None:
+        return F.conv2d(a, pw_weight, pw_bias, groups=groups)
+    return sliding_channel_conv2d(a, pw_weight, pw_bias, groups, overlap)
+
+
+@pytest.mark.parametrize(("channels", "filters", "groups", "overlap"), SECONDS)
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("recompute", [None, True, False])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_block_is_the_composition(channels, filters, groups, overlap, training, recompute, layout):
+    x, *parameters = block_tensors(channels, filters, groups)
+    inputs = [x.detach().to(memory_format=layout).requires_grad_(), *parameters]
+    y = block(*inputs, groups, overlap, training, recompute)
+    expected = composition(*inputs, groups, overlap, training)
+    torch.testing.assert_close(y, expected)
+    assert y.is_contiguous(memory_format=layout)
+    grad_y = torch.randn_like(y)
+    for actual, wanted in zip(
+        torch.autograd.grad(y, inputs, grad_y), torch.autograd.grad(expected, inputs, grad_y), strict=True
+    ):
+        torch.testing.assert_close(actual, wanted)
+
+
+@pytest.mark.parametrize(("channels", "filters", "groups", "overlap"), SECONDS)
+@pytest.mark.parametrize("training", [True, False])
+def test_gradcheck_of_blocks(channels, filters, groups, overlap, training):
+    inputs = block_tensors(channels, filters, groups)
+    assert torch.autograd.gradcheck(lambda *inputs: block(*inputs, groups, overlap, training), inputs)
+
+
+@pytest.mark.parametrize(("groups", "overlap"), [(2, None), (2, 0.25)])
+def test_opcheck_of_blocks(groups, overlap):
+    x, dw_weight, bn_weight, bn_bias, pw_weight, dw_bias, pw_bias = block_tensors(6, 8, groups)
+    tensors = (x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, pw_bias)
+    core = (*tensors, None, 1e-5, "silu", [1, 1], [1], [1, 1], False, groups, overlap)
+    torch.library.opcheck(ops._dsc_block_forward.default, core)
+    y, statistics, d = (t.detach() for t in ops._dsc_block_forward(*core))
+    backward = (y, x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, statistics, d, True, "silu", [1, 1], [1])
+    backward = [t.detach() if isinstance(t, torch.Tensor) else t for t in backward]
+    torch.library.opcheck(ops._dsc_block_backward.default, (*backward, [1, 1], False, [True] * 7, groups, overlap))
+
+
+def test_compiled_block_of_module():
+    torch.compiler.reset()
+    module = DSCBlock(6, 8, activation="silu", groups=2, overlap=0.25, bias=True).double()
+    x = torch.randn(2, 6, 5, 4, dtype=torch.float64, requires_grad=True)
+    inputs = [x, *module.parameters()]
+    y, expected = torch.compile(module, fullgraph=True, backend="aot_eager")(x), module(x)
+    torch.testing.assert_close(y, expected)
+    for actual, wanted in zip(
+        torch.autograd.grad(y.square().sum(), inputs), torch.autograd.grad(expected.square().sum(), inputs), strict=True
+    ):
+        torch.testing.assert_close(actual, wanted)
+
+
+@pytest.mark.parametrize(("groups", "overlap"), [(1, None), (2, None), (2, 0.25)])
+def test_block_module(groups, overlap):
+    module = DSCBlock(6, 8, activation="silu", groups=groups, overlap=overlap, bias=True).double()
+    second = torch.nn.Conv2d if overlap is None else SlidingChannelConv2d
+    assert type(module.pointwise) is second
+    assert module.pointwise.weight.shape == (8, 6 // groups, 1, 1)
+    assert "pointwise.bias" in module.state_dict()
+    x = torch.randn(2, 6, 5, 4, dtype=torch.float64)
+    a = F.silu(module.bn(module.depthwise(F.pad(x, (1, 1, 1, 1)))))
+    torch.testing.assert_close(module(x), module.pointwise(a))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"groups": 4, "overlap": None}, "groups: it is 4, but must divide the 6 channels"),
+        ({"groups": 7, "overlap": 0.5}, "groups: it is 7, but must not be more than the 6 channels"),
+        ({"groups": 2, "overlap": 1.0}, "overlap: it is 1"),
+        ({"groups": 3, "overlap": 0.5}, "weight: its sizes are"),
+    ],
+)
+def test_named_errors_of_blocks(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        block(*block_tensors(6, 8, 2), **arguments)
+
+
+def test_explains_blocks():
+    x, dw_weight, bn_weight, bn_bias, pw_weight, *_ = block_tensors(6, 8, 2)
+    buffers = torch.zeros_like(bn_weight), torch.ones_like(bn_weight)
+    explanation = fusedsc.explain(
+        "dsc_block", x, dw_weight, bn_weight, bn_bias, *buffers, pw_weight, training=True, groups=2, overlap=0.5
+    )
+    assert explanation.taken("forward") == explanation.taken("backward") == "composed"
+
+
+@pytest.mark.cpu_only("names the CPU's implementations")
+def test_explains_windows():
+    def taken(channels, filters):
+        explanation = fusedsc.explain(
+            "sliding_channel_conv2d", torch.randn(1, channels, 4, 4), torch.randn(filters, channels // 2, 1, 1)
+        )
+        assert explanation.taken("forward") == explanation.taken("backward")
+        return explanation.taken("forward")
+
+    assert taken(16, 32) == "cpu_windows"
+    assert taken(34, 34) == "composed"

@@ -61,13 +61,6 @@ void for_each_product(const Sizes& y, std::int64_t channels, std::int64_t reach,
   });
 }
 
-/// The first channel of each filter's group.
-FirstChannels first_of_groups(std::int64_t outputs, std::int64_t reach, std::int64_t groups) {
-  FirstChannels first;
-  for (std::int64_t m = 0; m < outputs; ++m) first.push_back(m / (outputs / groups) * reach);
-  return first;
-}
-
 /// What a matrix product reads: on a GPU, elements of the tensors' type, to which what a seam has computed is rounded.
 Array operand(const Precision& precision, const Array& x) {
   if (memory().device == Device::cpu) return x;
@@ -172,6 +165,12 @@ Array channel_windows_weight_gradient(const Precision& precision, const Array& g
                      grad_weight.at(m, k, 0, 0).add(product(operand_grad.at(n, m, h, w), operand_x.at(n, c, h, w)));
                    });
   return grad_weight.result(precision);
+}
+
+FirstChannels first_of_groups(std::int64_t outputs, std::int64_t reach, std::int64_t groups) {
+  FirstChannels first;
+  for (std::int64_t m = 0; m < outputs; ++m) first.push_back(m / (outputs / groups) * reach);
+  return first;
 }
 
 ChannelMap channel_map(std::int64_t channels, std::int64_t filters, std::int64_t groups, double overlap) {

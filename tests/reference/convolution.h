@@ -33,6 +33,9 @@ Array channel_windows_input_gradient(const Precision& precision, const Array& gr
 Array channel_windows_weight_gradient(const Precision& precision, const Array& grad_y, const Array& x,
                                       const Sizes& weight_sizes, const FirstChannels& first);
 
+/// The first channel of each filter's group, of `reach` channels.
+FirstChannels first_of_groups(std::int64_t outputs, std::int64_t reach, std::int64_t groups);
+
 /// Algorithm 1 of DSXplore as it is printed, but that it goes on to the last filter: the windows of all filters, and
 /// how many there were before the first that had been met already.
 struct ChannelMap {

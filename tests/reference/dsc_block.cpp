@@ -4,6 +4,17 @@
 
 namespace fusedsc::reference {
 
+namespace {
+
+/// Where the second convolution's filters begin to read.
+FirstChannels first_channels(const DscBlock& block) {
+  const std::int64_t outputs = block.pw_weight.sizes[0], channels = block.dw_weight.sizes[0];
+  if (block.overlap) return channel_map(channels, outputs, block.groups, *block.overlap).first;
+  return first_of_groups(outputs, channels / block.groups, block.groups);
+}
+
+}  // namespace
+
 DscBlockOutputs forward(const DscBlock& block, const Normalisation& by, bool stores_d) {
   const Precision precision(block.dtype);
   DscBlockOutputs outputs;
@@ -15,7 +26,8 @@ DscBlockOutputs forward(const DscBlock& block, const Normalisation& by, bool sto
   }
   const Affine map = batch_norm(precision, block.bn_weight, block.bn_bias, normalisation, block.activation);
   const Array d = stores_d ? stored(precision, outputs.d) : outputs.d;
-  outputs.y = pointwise(precision, apply(precision, d, map), block.pw_weight, block.pw_bias);
+  outputs.y =
+      channel_windows(precision, apply(precision, d, map), block.pw_weight, block.pw_bias, first_channels(block));
   return outputs;
 }
 
@@ -31,10 +43,12 @@ DscBlockGradients backward(const DscBlock& block, const Normalisation& by, const
   }
   const Affine map = batch_norm(precision, block.bn_weight, block.bn_bias, by, block.activation);
   DscBlockGradients gradients;
-  gradients.pw_weight = pointwise_weight_gradient(precision, grad_y, apply(precision, d, map), block.pw_weight.sizes);
+  const FirstChannels first = first_channels(block);
+  gradients.pw_weight =
+      channel_windows_weight_gradient(precision, grad_y, apply(precision, d, map), block.pw_weight.sizes, first);
   gradients.pw_bias = channel_sums(precision, grad_y);
 
-  const Array grad_a = pointwise_input_gradient(precision, grad_y, block.pw_weight, d.sizes);
+  const Array grad_a = channel_windows_input_gradient(precision, grad_y, block.pw_weight, d.sizes, first);
   Array grad_bn = apply_backward(precision, grad_a, d, map);
   if (stores_grad_bn) grad_bn = stored(precision, grad_bn);
   const Sums sums = gradient_sums(precision, grad_bn, d, by.mean);

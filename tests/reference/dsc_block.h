@@ -1,6 +1,8 @@
 /// The fused block, step by step: DW -> BatchNorm -> activation -> PW, forward and backward.
 #pragma once
 
+#include <optional>
+
 #include "fusedsc/common/problem.h"
 #include "reference/batch_norm.h"
 
@@ -15,6 +17,8 @@ struct DscBlock {
   bool training;
   Array x, dw_weight, pw_weight;
   Vector dw_bias, pw_bias, bn_weight, bn_bias;  ///< empty: not given
+  std::int64_t groups = 1;
+  std::optional<double> overlap;  ///< given: of a sliding-channel convolution in the pointwise one's place
 };
 
 struct DscBlockOutputs {

@@ -133,8 +133,10 @@ def dsc_block(
     padding: Padding = 1,
     dilation: Pair = 1,
     recompute: bool | None = None,
+    groups: int = 1,
+    overlap: float | None = None,
 ) -> Tensor:
-    """Depthwise convolution, BatchNorm, activation and pointwise convolution in one.
+    """Depthwise convolution, BatchNorm, activation and pointwise (or sliding-channel) convolution in one.
 
     Takes the fusion of depthwise convolution, scale-shift and activation (Optimize Deep Learning GPU Operators with
     TVM, "Operator Fusion") through training: with batch statistics, and with a backward pass that keeps x and the
@@ -146,7 +148,7 @@ def dsc_block(
         bn_weight, bn_bias: [C*m], or None for 1 and 0; any floating dtype.
         running_mean, running_var: [C*m], updated in place while training; or None for both: nothing is tracked, and
             eval mode takes the batch's statistics, as ``F.batch_norm`` does.
-        pw_weight: [M, C*m, 1, 1].
+        pw_weight: [M, C*m // groups, 1, 1].
         dw_bias, pw_bias: [C*m] and [M], or None.
         training: normalise with the batch's statistics (True) or the running ones (False).
         momentum: weight of the new statistics in the running ones; None for the cumulative average, which needs
@@ -157,6 +159,9 @@ def dsc_block(
         stride, padding, dilation: of the depthwise convolution, as in :func:`depthwise_conv2d`.
         recompute: what backward reads instead of computing it again. None: the fastest; True: the least memory, x and
             the statistics only; False: the depthwise output is stored.
+        groups: of the pointwise convolution; divides C*m and M. With ``overlap``: at most C*m.
+        overlap: None, or a number in [0, 1): the second convolution is :func:`sliding_channel_conv2d` with ``groups``
+            and this overlap.
 
     Returns:
         [N, M, OH, OW].
@@ -186,6 +191,8 @@ def dsc_block(
         padding=padding,
         dilation=dilation,
         recompute=recompute,
+        groups=groups,
+        overlap=overlap,
     )
 
 

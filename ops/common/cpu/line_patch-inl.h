@@ -26,11 +26,10 @@ inline TilePart part_of_line(const ConstTensorView& x, const LineTile& tile, std
           .channels = x.sizes[1]};
 }
 
-/// Whether the tile of x is a channel-major patch as it lies; `is_operand`: of which whole vectors may be read.
+/// Whether the tile of x is a channel-major patch as it lies.
 template <class T>
-bool is_line_patch(const ConstTensorView& x, const LineTile& tile, bool is_operand) {
-  if (tile.lines > 1) return false;
-  return is_operand ? ChannelMajor<T>::is_operand(x, part_of_line(x, tile, 0)) : ChannelMajor<T>::is_patch(x);
+bool is_line_patch(const ConstTensorView& x, const LineTile& tile) {
+  return tile.lines == 1 && ChannelMajor<T>::is_patch(x);
 }
 
 /// Elements of the scratch memory that the functions below need for a tensor that is not laid out like either patch.
@@ -88,14 +87,27 @@ void store_lines(const Patch<const T>& from, const TensorView& y, const LineTile
   }
 }
 
-/// Fills the position-major patch of size PositionMajor<T>::size(positions, channels) at `to` from x.
+/// Fills the position-major patch `to` from x.
 template <class T>
-Patch<const T> load_positions(const ConstTensorView& x, const LineTile& tile, const AffineVectors<T>& affine, T* to) {
-  const std::int64_t pitch = PositionMajor<T>::pitch(tile.count, x.sizes[1]);
+void load_positions(const ConstTensorView& x, const LineTile& tile, const AffineVectors<T>& affine, T* scratch,
+                    const Patch<T>& to) {
+  const bool is_plain = !affine && ChannelMajor<T>::is_patch(x);
   for (std::int64_t i = 0; i < tile.lines; ++i) {
-    load_tile<T>(x, part_of_line(x, tile, i), affine, to + i * tile.count * pitch);
+    const TilePart part = part_of_line(x, tile, i);
+    const std::int64_t pitch = PositionMajor<T>::pitch(part.positions, part.channels);
+    T* position = to.data + i * tile.count * to.pitch;
+    if (is_plain) {
+      const T* from = element<T>(x, part.image, 0, part.row, part.column);
+      transpose(from, x.strides[1], position, to.pitch, part.channels, part.positions);
+    } else if (pitch == to.pitch) {
+      load_tile<T>(x, part, affine, position);
+    } else {
+      load_tile<T>(x, part, affine, scratch);
+      for (std::int64_t p = 0; p < part.positions; ++p) {
+        convert<T>(scratch + p * pitch, position + p * to.pitch, part.channels);
+      }
+    }
   }
-  return {to, pitch};
 }
 
 /// Queues what a tile will touch.

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import functional
+from .convolutions import SlidingChannelConv2d
 from .fusable import BatchNormState, NotFusable, find_conv_bn_act, find_layers
 
 __all__ = ["ConvBnAct", "DSCBlock", "InvertedResidual"]
@@ -18,7 +19,8 @@ __all__ = ["ConvBnAct", "DSCBlock", "InvertedResidual"]
 class DSCBlock(nn.Module):
     """Depthwise convolution, BatchNorm, activation, pointwise convolution: :func:`fusedsc.functional.dsc_block`.
 
-    Children: ``depthwise`` (``nn.Conv2d``), ``bn`` (``nn.BatchNorm2d``) and ``pointwise`` (``nn.Conv2d``).
+    Children: ``depthwise`` (``nn.Conv2d``), ``bn`` (``nn.BatchNorm2d``) and ``pointwise`` (``nn.Conv2d`` or, with
+    ``overlap``, :class:`SlidingChannelConv2d`).
 
     Args:
         in_channels: C.
@@ -28,7 +30,7 @@ class DSCBlock(nn.Module):
         bias: learnable biases on both convolutions.
         activation: one of "identity", "relu", "relu6", "silu", "hardswish".
         eps, momentum, affine, track_running_stats: of ``nn.BatchNorm2d``.
-        recompute: as in :func:`fusedsc.functional.dsc_block`.
+        recompute, groups, overlap: as in :func:`fusedsc.functional.dsc_block`.
 
     Shape:
         [N, C, H, W] to [N, M, OH, OW].
@@ -50,6 +52,8 @@ class DSCBlock(nn.Module):
         affine: bool = True,
         track_running_stats: bool = True,
         recompute: bool | None = None,
+        groups: int = 1,
+        overlap: float | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -60,7 +64,10 @@ class DSCBlock(nn.Module):
             in_channels, hidden, kernel_size, stride, dilation=dilation, groups=in_channels, bias=bias, **factory
         )
         self.bn = nn.BatchNorm2d(hidden, eps, momentum, affine, track_running_stats, **factory)
-        self.pointwise = nn.Conv2d(hidden, out_channels, 1, bias=bias, **factory)
+        if overlap is None:
+            self.pointwise = nn.Conv2d(hidden, out_channels, 1, groups=groups, bias=bias, **factory)
+        else:
+            self.pointwise = SlidingChannelConv2d(hidden, out_channels, groups, overlap, bias, **factory)
         if padding is None:
             reach = zip(self.depthwise.kernel_size, self.depthwise.dilation, strict=True)
             padding = tuple(dilated * (size - 1) // 2 for size, dilated in reach)
@@ -89,6 +96,8 @@ class DSCBlock(nn.Module):
             padding=self.padding,
             dilation=self.depthwise.dilation,
             recompute=self.recompute,
+            groups=self.pointwise.groups,
+            overlap=getattr(self.pointwise, "overlap", None),
         )
 
     def extra_repr(self) -> str:
