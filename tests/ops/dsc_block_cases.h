@@ -23,7 +23,7 @@ struct DscBlockCase {
   bool leaves_out = false;  ///< some gradients are not wanted
   std::int64_t groups = 1;
   std::optional<double> overlap = std::nullopt;  ///< given: sliding channels
-  Memories memories{};            ///< y: of d and of what backward writes; other: of grad_y
+  Memories memories{};                           ///< y: of d and of what backward writes; other: of grad_y
 
   Sizes y_sizes() const {
     Sizes sizes = depthwise.y_sizes();
