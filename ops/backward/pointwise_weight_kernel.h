@@ -63,8 +63,8 @@ template <class T, class Tile, bool kChannelsInner, bool kSeams>
 struct WeightGradientProduct {
   static constexpr SeamIndex kSeam = kSeams ? SeamIndex::outer : SeamIndex::none;
   using Sweep = TileSweep<T, Tile, true>;
-  using Rows = OperandSource<T, OperandTile<T, Tile::kRows, Tile::kDepth, !kChannelsInner>, true, kSeam>;
-  using Cols = OperandSource<T, OperandTile<T, Tile::kCols, Tile::kDepth, !kChannelsInner>, true, kSeam>;
+  using Rows = OperandSource<T, OperandTile<T, Tile::kRows, Tile::kDepth, !kChannelsInner, Tile::kTf32>, true, kSeam>;
+  using Cols = OperandSource<T, OperandTile<T, Tile::kCols, Tile::kDepth, !kChannelsInner, Tile::kTf32>, true, kSeam>;
   using Loop = TileLoop<T, Tile, Rows, Cols>;
 };
 
@@ -114,20 +114,20 @@ FUSEDSC_DEVICE void pointwise_weight_gradient(const PointwiseWeightGradientParam
       [&](const auto& operand, int depth) {
         if (has_bias) bias.add(operand, depth);
       },
-      [&](int) {
+      [&](int, const auto& product) {
 #pragma unroll
         for (int sweep = 0; sweep < Sweep::kSweeps; ++sweep) {
-          const int output = first_output + Sweep::row(sweep), channel = first_channel + Sweep::col();
+          const int output = first_output + Sweep::row(sweep), channel = first_channel + Sweep::col(sweep);
           if (output >= p.outputs || channel >= p.channels) continue;
           Accumulator<T> sums[Sweep::kRun];
-          Sweep::read(loop.sums(), sweep, sums);
+          Sweep::read(product, sweep, sums);
           leave_weight_gradient<T, Sweep>(p, split, group, output, channel, sums);
         }
       });
   if (!has_bias) return;
   block_barrier();
   const std::int64_t first = (static_cast<std::int64_t>(split) * p.groups + group) * p.outputs + first_output;
-  bias.leave(loop.sums(), p.outputs - first_output, static_cast<Accumulator<T>*>(p.bias_partials) + first);
+  bias.leave(loop.memory(), p.outputs - first_output, static_cast<Accumulator<T>*>(p.bias_partials) + first);
 }
 
 }  // namespace fusedsc::gpu

@@ -10,6 +10,8 @@
 #define FUSEDSC_DEVICE inline
 #define FUSEDSC_HOST_DEVICE inline
 #define FUSEDSC_KERNEL(threads, blocks) void
+/// There are products of TensorFloat-32.
+#define FUSEDSC_TF32
 
 namespace fusedsc::gpu {
 

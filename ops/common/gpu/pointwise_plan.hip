@@ -93,7 +93,7 @@ TileCost tile_cost(const PointwiseTile& tile, std::int64_t depth, DataType dtype
   constexpr double kStart = 3000, kStep = 700, kStepDepth = 14;  // latencies: of a tile, and of each of its steps
   constexpr double kCopiedBytes = 16;                            // per cycle
   const double bytes = static_cast<double>(size_of(dtype));
-  const double multiply_adds = bytes == 2 ? 670 : bytes == 4 ? 60 : 27;  // per cycle
+  const double multiply_adds = bytes == 2 ? 670 : tile.tf32 ? 350 : bytes == 4 ? 60 : 27;  // per cycle
   const double steps = static_cast<double>(divide_up(depth, tile.depth)), all_depth = static_cast<double>(depth);
   const double elements = static_cast<double>(tile.rows) * tile.cols;
   const double product = elements * all_depth / multiply_adds;

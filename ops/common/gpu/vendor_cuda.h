@@ -13,6 +13,8 @@
 #include "fusedsc/common/gpu/vendor_common.h"
 
 #define FUSEDSC_KERNEL(threads, blocks) __global__ void __launch_bounds__(threads, blocks)
+/// There are products of TensorFloat-32.
+#define FUSEDSC_TF32
 
 namespace fusedsc::gpu {
 
