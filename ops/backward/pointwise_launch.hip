@@ -1,7 +1,7 @@
 #include "fusedsc/backward/pointwise_gpu.h"
 #include "fusedsc/backward/pointwise_input_kernel.h"
 #include "fusedsc/backward/pointwise_weight_kernel.h"
-#include "fusedsc/common/gpu/launch.h"
+#include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/partials_launch.h"
 #include "fusedsc/common/gpu/pointwise_plan.h"
 #include "fusedsc/runtime/arena.h"
@@ -173,8 +173,8 @@ class InputPass {
   }
 
   void run(const PointwiseBackwardArguments& a, void* stream) const {
-    launch(kName, kernel_of(*instance_, use_), p_.product.blocks(), kMatrixThreads, memory_of(*instance_, use_), stream,
-           p_);
+    launch_following(kName, kernel_of(*instance_, use_), p_.product.blocks(), kMatrixThreads, stream, p_,
+                     memory_of(*instance_, use_));
     if (!a.sums) return;
     SumPartialsParameters sum;
     sum.partials = p_.partials;
@@ -236,7 +236,8 @@ class WeightPass {
   }
 
   void run(const PointwiseBackwardArguments& a, void* stream) const {
-    launch(kName, kernel_of(*instance_, use_), p_.blocks(), kMatrixThreads, memory_of(*instance_, use_), stream, p_);
+    launch_following(kName, kernel_of(*instance_, use_), p_.blocks(), kMatrixThreads, stream, p_,
+                     memory_of(*instance_, use_));
     const auto outputs = static_cast<int>(a.grad_y.sizes[1]);
     if (p_.partials != nullptr) {
       SumPartialsParameters sum;

@@ -2,6 +2,7 @@
 /// sum_partials (partials_kernel.h) adds the blocks' sums in their order.
 #pragma once
 
+#include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/pointwise_sweep.h"
 
 namespace fusedsc::gpu {
@@ -98,6 +99,7 @@ FUSEDSC_DEVICE void pointwise_weight_gradient(const PointwiseWeightGradientParam
   const int group = static_cast<int>(p.by_splits.divide(quotient)), split = static_cast<int>(quotient);
   const int begin = split * p.split_steps * Tile::kDepth, end = least(p.pixels, begin + p.split_steps * Tile::kDepth);
 
+  wait_for_previous_kernel();
   typename Product::Rows grad_y(p.grad_y, p.grad_y_seam, group, p.outputs);
   typename Product::Cols x(p.x, p.x_seam, group, p.channels);
   typename Product::Loop loop(grad_y, x);
@@ -124,6 +126,7 @@ FUSEDSC_DEVICE void pointwise_weight_gradient(const PointwiseWeightGradientParam
           leave_weight_gradient<T, Sweep>(p, split, group, output, channel, sums);
         }
       });
+  let_next_kernel_start();
   if (!has_bias) return;
   block_barrier();
   const std::int64_t first = (static_cast<std::int64_t>(split) * p.groups + group) * p.outputs + first_output;

@@ -1,4 +1,4 @@
-#include "fusedsc/common/gpu/launch.h"
+#include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/partials_launch.h"
 #include "fusedsc/common/gpu/pointwise_plan.h"
 #include "fusedsc/forward/pointwise_gpu.h"
@@ -111,8 +111,8 @@ struct Pass {
   }
 
   void run(const PointwiseArguments& a, void* stream) const {
-    launch(kName, kernel_of(*instance, use), parameters.product.blocks(), kMatrixThreads, memory_of(*instance, use),
-           stream, parameters);
+    launch_following(kName, kernel_of(*instance, use), parameters.product.blocks(), kMatrixThreads, stream, parameters,
+                     memory_of(*instance, use));
     if (!a.statistics) return;
     launch_merge_moments(kName, accumulation_type(a.x.dtype), parameters.partials, parameters.product.splits,
                          a.statistics, a.y.sizes[0] * a.y.sizes[2] * a.y.sizes[3], stream);

@@ -1,6 +1,7 @@
 /// The product of the forward pass and of the input gradient: activations times a weight, position by position.
 #pragma once
 
+#include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/pointwise_sweep.h"
 
 namespace fusedsc::gpu {
@@ -45,6 +46,7 @@ struct PointwiseProduct {
     const PointwiseProductParameters& p = parameters.product;
     const PointwiseShare share(p);
     const int first_channel = share.channel_tile * Sweep::kChannels;
+    wait_for_previous_kernel();
     Pixels pixels(p.activations, p.seam, share.group, p.depth);
     Weight weight(p.weight, p.seam, share.group, p.depth);
     Sink sink(parameters, share, first_channel);
@@ -75,6 +77,7 @@ struct PointwiseProduct {
                         y, count);
             }
           });
+      let_next_kernel_start();
       sink.finish(loop.memory());
     };
     if constexpr (kPixelRows) loop_over(pixels, weight);
