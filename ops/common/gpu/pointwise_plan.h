@@ -16,10 +16,11 @@ struct PointwiseTile {
 };
 
 /// Whether a product of this type rounds its factors to TensorFloat-32.
-constexpr bool uses_tf32(DataType dtype, bool is_allowed) {
+inline bool uses_tf32(DataType dtype, bool is_allowed) {
 #ifdef FUSEDSC_TF32
-  return is_allowed && dtype == DataType::float32;
+  return is_allowed && dtype == DataType::float32 && has_tf32();
 #else
+  static_cast<void>(dtype), static_cast<void>(is_allowed);
   return false;
 #endif
 }

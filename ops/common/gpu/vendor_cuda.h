@@ -19,6 +19,7 @@
 namespace fusedsc::gpu {
 
 FUSEDSC_DEVICE constexpr int wave_size() { return 32; }
+inline bool has_tf32() { return true; }
 
 template <class T>
 FUSEDSC_DEVICE T shuffle_xor(T value, int mask) {
