@@ -38,23 +38,8 @@ class Tf32Product {
 
   template <class Rows, class Cols>
   FUSEDSC_DEVICE void multiply(const Rows& rows, const Cols& cols, int depth) {
-#pragma unroll
-    for (int step = 0; step < Tile::kPartDepth; step += 8) {
-      const int k = part_ * Tile::kPartDepth + step;
-      if (k >= depth) break;
-      std::uint32_t a[kRowTiles][4];
-      read_rows(rows, k, a);
-#pragma unroll
-      for (int group = 0; group < kColGroups; ++group) {
-        std::uint32_t b[4][2];
-        read_cols(cols, first_col() + 32 * group, k, b);
-#pragma unroll
-        for (int i = 0; i < kRowTiles; ++i) {
-#pragma unroll
-          for (int j = 0; j < 4; ++j) wave_multiply_add_tf32(sums_[i][4 * group + j], a[i], b[j]);
-        }
-      }
-    }
+    if (depth >= Tile::kDepth) multiply_steps<true>(rows, cols, depth);
+    else multiply_steps<false>(rows, cols, depth);
   }
 
   // A thread's sums: kRowsOfThread rows, kRunsOfRow runs of four columns of each.
@@ -85,6 +70,28 @@ class Tf32Product {
 
  private:
   static constexpr int kRowTiles = 2, kColTiles = 4 * kColGroups;
+
+  /// kAll: there are as many values of k as in a tile, so that nothing keeps reads of the next step behind this one.
+  template <bool kAll, class Rows, class Cols>
+  FUSEDSC_DEVICE void multiply_steps(const Rows& rows, const Cols& cols, int depth) {
+#pragma unroll
+    for (int step = 0; step < Tile::kPartDepth; step += 8) {
+      const int k = part_ * Tile::kPartDepth + step;
+      if (!kAll && k >= depth) break;
+      std::uint32_t a[kRowTiles][4];
+      read_rows(rows, k, a);
+#pragma unroll
+      for (int group = 0; group < kColGroups; ++group) {
+        std::uint32_t b[4][2];
+        read_cols(cols, first_col() + 32 * group, k, b);
+#pragma unroll
+        for (int i = 0; i < kRowTiles; ++i) {
+#pragma unroll
+          for (int j = 0; j < 4; ++j) wave_multiply_add_tf32(sums_[i][4 * group + j], a[i], b[j]);
+        }
+      }
+    }
+  }
 
   FUSEDSC_DEVICE static int warp() { return thread_index() / 32; }
   FUSEDSC_DEVICE static int lane() { return thread_index() % 32; }
