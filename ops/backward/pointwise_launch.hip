@@ -119,12 +119,12 @@ const WeightInstance kWeightInstances[] = {
     weight<float, false, 32, 32, 32, 4>(DataType::float32),
 #ifdef FUSEDSC_TF32
     tf32_weight<true, 128, 64, 32>(),
-    tf32_weight<true, 64, 64, 32>(),
+    tf32_weight<true, 64, 64, 32, 1, 2>(),
     tf32_weight<true, 128, 32, 32>(),
     tf32_weight<true, 32, 32, 32, 4>(),
     tf32_weight<false, 128, 64, 32>(),
     tf32_weight<false, 64, 64, 32>(),
-    tf32_weight<false, 128, 32, 32>(),
+    tf32_weight<false, 128, 32, 32, 1, 2>(),
     tf32_weight<false, 32, 32, 32, 4>(),
 #endif
     weight<double, true, 32, 32, 16>(DataType::float64),
