@@ -15,18 +15,18 @@ __all__ = ["ChannelStack", "ConvolutionStack", "channel_map"]
 def channel_map(in_channels: int, out_channels: int, groups: int, overlap: float) -> list[tuple[int, int]]:
     """The windows of one cycle as (start, end), the end not included; an end at or before its start has gone round.
 
-    Algorithm 1 of the paper, line by line.
+    Algorithm 1 of the paper, but for its first window, whose end is counted modulo the channels as all others are:
+    otherwise a single group would have the same window twice.
     """
     windows: list[tuple[int, int]] = []
     width = in_channels // groups
-    start, end = 0, width
+    start, end = 0, width % in_channels
     for _ in range(out_channels):
         if (start, end) in windows:
             break
         windows.append((start, end))
-        start = end - int(overlap * width)
-        end = start + width
-        start, end = start % in_channels, end % in_channels
+        start = (end - int(overlap * width)) % in_channels
+        end = (start + width) % in_channels
     return windows
 
 
