@@ -14,7 +14,6 @@ from pathlib import Path
 
 import torch
 from common import scc_report, small_images
-from common.contestants import Contestant
 from common.errors import Interruption, UserError
 from common.files import create_folder, point_link
 from common.options import check_resumed
@@ -23,6 +22,8 @@ from common.scc_options import JOBS, parse, recipe_options
 from common.small_images import Data
 from rich.console import Console
 from tqdm import tqdm
+
+import fusedsc
 
 INTERRUPTED = 130
 LATEST = "latest-scc"
@@ -77,14 +78,12 @@ def choose_device(name: str, console: Console) -> torch.device:
     if not torch.cuda.is_available():
         raise UserError("--device: PyTorch finds no GPU; use --device cpu")
     try:
-        convolution = Contestant("mobilenet", "scc", 2, 50).build().cuda()
-        convolution(torch.zeros(2, 3, 32, 32, device="cuda"))
+        fusedsc.nn.SlidingChannelConv2d(8, 8, device="cuda")(torch.zeros(2, 8, 4, 4, device="cuda")).sum().backward()
     except (NotImplementedError, RuntimeError, ValueError) as error:
         if name == "cuda":
             raise UserError(f"--device: fusedsc does not run on this GPU ({error}); use --device cpu") from error
         console.print(f"On the CPU: fusedsc does not run on the GPU ({error})")
         return torch.device("cpu")
-    torch.backends.cudnn.benchmark = True
     return torch.device("cuda")
 
 

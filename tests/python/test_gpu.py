@@ -208,6 +208,47 @@ def test_training_example(data, tmp_path):
 
 
 @pytest.mark.usefixtures("programs")
+def test_sliding_channel_example(data, tmp_path):
+    import cifar_scc
+
+    small = ["--epochs", "1", "--batch-size", "8", "--limit-train", "48", "--limit-test", "40", "--groups", "8"]
+    run = ["--data", str(data), "--runs", str(tmp_path), "--device", "cuda", "--seeds", "0", "1", "--jobs", "3"]
+    assert cifar_scc.main(run + small) == 0
+    summary = json.loads((tmp_path / "latest-scc" / "summary.json").read_text())
+    assert [len(entry["test_accuracies"]) for entry in summary["contestants"]] == [2] * 4
+
+
+@pytest.mark.usefixtures("programs")
+def test_a_captured_step_is_a_training_step(data):
+    from common.contestants import Contestant
+    from common.device_training import DeviceTraining, Training
+    from common.small_images import load
+
+    images = load(data, "auto").on(torch.device("cuda"), 40, 20)
+    training = Training(2, 8, 0.01, 5e-4, "float32")
+
+    def start():
+        return DeviceTraining(Contestant("mobilenet", "scc", 8, 50).build, 0, training, images)
+
+    captured, eager, resumed = start(), start(), start()
+    torch.cuda.synchronize()
+    eager.stream = None  # without a stream of its own it captures nothing
+    for _ in range(7):
+        captured.step()
+        eager.step()
+    resumed.load_state_dict(captured.state_dict())
+    while not captured.done:
+        for each in (captured, eager, resumed):
+            each.step()
+    assert captured.progress.steps == 10
+    for other in (eager, resumed):
+        assert other.progress.losses == pytest.approx(captured.progress.losses, rel=1e-2)
+        expected = captured.model.state_dict()
+        for name, value in other.model.state_dict().items():
+            torch.testing.assert_close(value, expected[name], rtol=5e-2, atol=1e-2)
+
+
+@pytest.mark.usefixtures("programs")
 def test_benchmarks_keep_what_was_not_measured_again(tmp_path):
     from benchmarks import __main__ as benchmarks
 
