@@ -37,7 +37,7 @@ DEFAULTS_OF_DEVICE = {
     "cuda": {"epochs": 15, "seeds": (0, 1, 2), "precision": "bfloat16"},
 }
 SMOKE = {"epochs": 1, "seeds": (0,), "groups": (8,), "batch_size": 32, "limit_train": 320, "limit_test": 200}
-JOBS = {"cpu": 1, "cuda": 3}
+JOBS = {"cpu": 1, "cuda": 4}
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
