@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from fusedsc.nn import SlidingChannelConv2d
+
 from .cifar_networks import IMAGE_SIZE
 
 
@@ -26,7 +28,7 @@ def cost(model: nn.Module) -> Cost:
 
     Every weight of a convolution is multiplied once at every position of its result, whichever channels it reads.
     """
-    counted = [m for m in model.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
+    counted = [m for m in model.modules() if isinstance(m, nn.Conv2d | nn.Linear | SlidingChannelConv2d)]
     operations = 0
 
     def add(module: nn.Module, inputs: tuple[Tensor, ...], result: Tensor) -> None:
