@@ -17,7 +17,7 @@ from fusedsc.nn import DepthwiseConv2d, SlidingChannelConv2d
 models = pytest.importorskip("torchvision.models")
 sys.path.insert(0, str(Path(__file__).parents[2] / "training_examples"))
 
-from common.cifar_networks import NETWORKS, mobilenet  # noqa: E402
+from common.cifar_networks import NETWORKS, MobileNetBlock, mobilenet  # noqa: E402
 from common.cost import cost  # noqa: E402
 
 MILLION = 1e6
@@ -178,6 +178,25 @@ def test_converted_model_trains():
     assert all(g.abs().sum() > 0 for g in gradients.values())
 
 
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(("groups", "overlap"), [(2, 0.5), (3, 0.34), (7, 0.9)])
+def test_fused_mobilenet_block(training, groups, overlap):
+    """The same as its layers one after the other, and the same state_dict."""
+    fused, plain = (
+        fusedsc.to_scc(MobileNetBlock(10, 12, 2, fused=fused), groups, overlap).double().train(training)
+        for fused in (True, False)
+    )
+    assert fusedsc.to_scc_report(fused).replaced == ["separable.pointwise"]
+    plain.load_state_dict(fused.state_dict())
+    x = torch.randn(3, 10, 7, 7, dtype=torch.float64, requires_grad=True)
+    outcomes = []
+    for block in (fused, plain):
+        y = block(x)
+        gradients = torch.autograd.grad(y.square().sum(), [x, *block.parameters()])
+        outcomes.append((y, gradients, dict(block.named_buffers())))
+    torch.testing.assert_close(outcomes[0], outcomes[1])
+
+
 def test_shared_convolution_stays_one():
     conv = nn.Conv2d(8, 8, 3, padding=1)
     model, names, _ = replaced(nn.Sequential(conv, nn.Sequential(conv)))
@@ -214,7 +233,7 @@ class OwnConv(nn.Conv2d):
     (hooked(), "hooks"),
     (OwnConv(8, 8, 3), "it is a OwnConv"),
     (nn.utils.parametrizations.weight_norm(nn.Conv2d(8, 8, 3)), "ParametrizedConv2d"),
-    (fusedsc.nn.DSCBlock(8, 8), "a fused block"),
+    (fusedsc.nn.ConvBnAct(3, 8), "a fused block"),
 ], ids=lambda value: value if isinstance(value, str) else "")  # fmt: skip
 def test_leaves(conv, reason, caplog):
     with caplog.at_level(logging.INFO, logger="fusedsc"):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from .nn import ConvBnAct, DepthwiseConv2d, DSCBlock, InvertedResidual, PointwiseConv2d, SlidingChannelConv2d
+from .nn import ConvBnAct, DepthwiseConv2d, InvertedResidual, PointwiseConv2d, SlidingChannelConv2d
 from .nn.fusable import HOOKS, MOST_IMAGE_CHANNELS
 from .swap import SwapReport
 
@@ -19,7 +19,7 @@ __all__ = ["SccReport", "to_scc", "to_scc_report"]
 logger = logging.getLogger("fusedsc")
 
 _REPORT = "fusedsc_to_scc_report"
-_FUSED = (ConvBnAct, DSCBlock, InvertedResidual)
+_FUSED = (ConvBnAct, InvertedResidual)
 
 
 class SccReport(SwapReport):
@@ -33,7 +33,8 @@ class SccReport(SwapReport):
 def to_scc(model: nn.Module, groups: int = 2, overlap: float = 0.5, inplace: bool = False) -> nn.Module:
     """The same network with depthwise and sliding-channel convolutions (SCC) in place of dense ones.
 
-    - A pointwise convolution behind a depthwise one becomes an SCC; the depthwise one stays (MobileNet).
+    - A pointwise convolution behind a depthwise one becomes an SCC; the depthwise one stays (MobileNet; so does a
+      ``fusedsc.nn.DSCBlock``, which computes both in one operator as before).
     - A dense convolution with a larger kernel becomes a sequence of a depthwise convolution, with its kernel, stride,
       padding and dilation, and an SCC, with nothing in between (VGG; the 3x3 of a ResNet's bottleneck).
     - Of a basic residual block, a module with such convolutions ``conv1`` and ``conv2``, only the second is replaced.
