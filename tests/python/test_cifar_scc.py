@@ -187,6 +187,14 @@ def test_contestants_of_other_networks():
     assert [each.key for each in contestants("resnet18", ("pw", "gpw", "scc"), (2,), (50,))] == ["pw", "scc-cg2-co50"]
 
 
+def test_plain_layers_learn_the_same(data, tmp_path):
+    losses = []
+    for more in ([], ["--plain"]):
+        assert compare(data, tmp_path, *TINY, *ONE, "--lr", "0.001", *more) == 0  # larger steps amplify rounding
+        losses.append(result(tmp_path).losses)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
 def test_learning_rate():
     rates = [learning_rate(step, 100) for step in range(100)]
     assert rates[0] == pytest.approx(0.04)

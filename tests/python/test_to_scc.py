@@ -197,6 +197,18 @@ def test_fused_mobilenet_block(training, groups, overlap):
     torch.testing.assert_close(outcomes[0], outcomes[1])
 
 
+def test_fused_mobilenet_block_with_groups():
+    fused, plain = (MobileNetBlock(12, 8, 1, 4, fused=fused).double() for fused in (True, False))
+    plain.load_state_dict(fused.state_dict())
+    x = torch.randn(3, 12, 5, 5, dtype=torch.float64)
+    y, expected = fused(x), plain(x)
+    torch.testing.assert_close(y, expected)
+    y.square().sum().backward()
+    expected.square().sum().backward()
+    for parameter, other in zip(fused.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(parameter.grad, other.grad)
+
+
 def test_shared_convolution_stays_one():
     conv = nn.Conv2d(8, 8, 3, padding=1)
     model, names, _ = replaced(nn.Sequential(conv, nn.Sequential(conv)))

@@ -35,15 +35,17 @@ class MobileNetBlock(nn.Sequential):
     """
 
     def __init__(self, in_channels: int, out_channels: int, stride: int, groups: int = 1, fused: bool = False) -> None:
+        pointwise = nn.Conv2d(in_channels, out_channels, 1, groups=groups, bias=False)
         if fused:
             separable = fusedsc.nn.DSCBlock(in_channels, out_channels, 3, stride, activation="relu")
+            separable.pointwise = pointwise
         else:
             separable = nn.Sequential(
                 OrderedDict(
                     depthwise=nn.Conv2d(in_channels, in_channels, 3, stride, 1, groups=in_channels, bias=False),
                     bn=nn.BatchNorm2d(in_channels),
                     activation=nn.ReLU(inplace=True),
-                    pointwise=nn.Conv2d(in_channels, out_channels, 1, groups=groups, bias=False),
+                    pointwise=pointwise,
                 )
             )
         bn, activation = nn.BatchNorm2d(out_channels), nn.ReLU(inplace=True)

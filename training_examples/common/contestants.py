@@ -56,10 +56,12 @@ class Contestant:
         """What it is drawn together with: the same but for the groups."""
         return {"pw": "PW", "gpw": "GPW", "scc": f"SCC, overlap {self.overlap} %"}[self.kind]
 
-    def build(self) -> nn.Module:
-        if self.kind == "gpw":
-            return mobilenet(self.groups)
-        model = NETWORKS[self.network]()
+    def build(self, fused: bool = False) -> nn.Module:
+        """``fused``: MobileNet's blocks are fused ones."""
+        if self.network == "mobilenet":
+            model = mobilenet(self.groups if self.kind == "gpw" else 1, fused)
+        else:
+            model = NETWORKS[self.network]()
         return fusedsc.to_scc(model, self.groups, self.overlap / 100, inplace=True) if self.kind == "scc" else model
 
 

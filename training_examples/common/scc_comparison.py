@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import torch
@@ -38,6 +38,7 @@ class ComparisonRecipe:
     lr: float
     weight_decay: float
     precision: str
+    plain: bool
     limit_train: int | None
     limit_test: int | None
 
@@ -138,7 +139,8 @@ def train(
     while not interruption.requested and (waiting or active):
         while waiting and len(active) < jobs:
             member = waiting.popleft()
-            active[member] = DeviceTraining(member.contestant.build, member.seed, folder.recipe.training, data)
+            build = partial(member.contestant.build, fused=not folder.recipe.plain)
+            active[member] = DeviceTraining(build, member.seed, folder.recipe.training, data)
             folder.restore(member, active[member])
         for member, training in list(active.items()):
             ended = training.step()

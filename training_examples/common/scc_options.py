@@ -29,6 +29,7 @@ DEFAULTS = {
     "batch_size": 128,
     "lr": 0.1,
     "weight_decay": 5e-4,
+    "plain": False,
     "limit_train": None,
     "limit_test": None,
 }
@@ -74,6 +75,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         recipe.add_argument("--weight-decay", type=numbers.not_negative, metavar="X", help="(5e-4)"),
         recipe.add_argument(
             "--precision", choices=("float32", "bfloat16"), help="bfloat16: autocast (float32; bfloat16)"
+        ),
+        recipe.add_argument(
+            "--plain", action="store_true", help="MobileNet's layers one by one, instead of fused blocks"
         ),
         recipe.add_argument(
             "--limit-train", type=numbers.count_or_zero, metavar="N",

@@ -19,8 +19,9 @@ __all__ = ["ConvBnAct", "DSCBlock", "InvertedResidual"]
 class DSCBlock(nn.Module):
     """Depthwise convolution, BatchNorm, activation, pointwise convolution: :func:`fusedsc.functional.dsc_block`.
 
-    Children: ``depthwise`` (``nn.Conv2d``), ``bn`` (``nn.BatchNorm2d``) and ``pointwise`` (``nn.Conv2d``, or, after
-    :func:`fusedsc.to_scc`, ``SlidingChannelConv2d``).
+    Children: ``depthwise`` (``nn.Conv2d``), ``bn`` (``nn.BatchNorm2d``) and ``pointwise`` (``nn.Conv2d``). In
+    place of the last may be an ``nn.Conv2d`` with groups, or, as after :func:`fusedsc.to_scc`, a
+    ``SlidingChannelConv2d``; their cost is then a dense one's.
 
     Args:
         in_channels: C.
@@ -98,14 +99,17 @@ class DSCBlock(nn.Module):
 
 
 def _pointwise_weight(pointwise: nn.Conv2d | SlidingChannelConv2d) -> Tensor:
-    """[M, C, 1, 1]: a sliding-channel convolution's weight with zeros outside of the windows, as the operator composes
-    it (``sliding_channel_weight.h``)."""
-    if not isinstance(pointwise, SlidingChannelConv2d):
+    """[M, C, 1, 1]: where filters read only some channels, with zeros for the others, as the sliding-channel operator
+    composes it (``sliding_channel_weight.h``)."""
+    if isinstance(pointwise, nn.Conv2d) and pointwise.groups == 1:
         return pointwise.weight
     weight, channels = pointwise.weight.flatten(1), pointwise.in_channels
     filters, width = weight.shape
-    step = width - int(pointwise.overlap * width)
-    first = torch.arange(filters, device=weight.device)[:, None] * step
+    filter_ = torch.arange(filters, device=weight.device)[:, None]
+    if isinstance(pointwise, SlidingChannelConv2d):
+        first = filter_ * (width - int(pointwise.overlap * width))
+    else:
+        first = filter_ // (filters // pointwise.groups) * width
     read = (first + torch.arange(width, device=weight.device)) % channels
     return weight.new_zeros(filters, channels).scatter(1, read, weight)[:, :, None, None]
 
