@@ -72,8 +72,8 @@ struct PointwiseProduct {
               if (row >= row_end || count <= 0) continue;
               typename Sweep::A y[Sweep::kRun];
               Sweep::read(loop.sums(), sweep, y);
-              sink.take(sweep, first_pixel(tile) + (kPixelRows ? row : col), from_channel + (kPixelRows ? col : row),
-                        y, count);
+              sink.take(sweep, first_pixel(tile) + (kPixelRows ? row : col), from_channel + (kPixelRows ? col : row), y,
+                        count);
             }
           });
       sink.finish(loop.sums());
