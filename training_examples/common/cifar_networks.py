@@ -35,19 +35,18 @@ class MobileNetBlock(nn.Sequential):
     """
 
     def __init__(self, in_channels: int, out_channels: int, stride: int, groups: int = 1, fused: bool = False) -> None:
-        pointwise = nn.Conv2d(in_channels, out_channels, 1, groups=groups, bias=False)
-        if fused:
-            separable = fusedsc.nn.DSCBlock(in_channels, out_channels, 3, stride, activation="relu")
-            separable.pointwise = pointwise
+        layers = OrderedDict(
+            depthwise=nn.Conv2d(in_channels, in_channels, 3, stride, 1, groups=in_channels, bias=False),
+            bn=nn.BatchNorm2d(in_channels),
+            activation=nn.ReLU(inplace=True),
+            pointwise=nn.Conv2d(in_channels, out_channels, 1, groups=groups, bias=False),
+        )
+        if fused:  # with the same children, so that random numbers give it the same weights
+            separable = fusedsc.nn.DSCBlock(in_channels, out_channels, 3, stride, activation="relu", device="meta")
+            for name in ("depthwise", "bn", "pointwise"):
+                setattr(separable, name, layers[name])
         else:
-            separable = nn.Sequential(
-                OrderedDict(
-                    depthwise=nn.Conv2d(in_channels, in_channels, 3, stride, 1, groups=in_channels, bias=False),
-                    bn=nn.BatchNorm2d(in_channels),
-                    activation=nn.ReLU(inplace=True),
-                    pointwise=pointwise,
-                )
-            )
+            separable = nn.Sequential(layers)
         bn, activation = nn.BatchNorm2d(out_channels), nn.ReLU(inplace=True)
         super().__init__(OrderedDict(separable=separable, bn=bn, activation=activation))
 
