@@ -13,16 +13,15 @@
 #pragma once
 
 #include "fusedsc/common/gpu/activation.h"
-#include "fusedsc/common/gpu/depthwise_work.h"
+#include "fusedsc/common/gpu/depthwise_hopper_tiles.h"
 #include "fusedsc/common/gpu/following_kernel.h"
-#include "fusedsc/common/gpu/hopper.h"
 #include "fusedsc/common/gpu/moments.h"
 #include "fusedsc/common/gpu/tensor.h"
 #include "fusedsc/common/gpu/wave_product.h"
 
 namespace fusedsc::gpu::hopper {
 
-struct DepthwiseTilesParameters {
+struct DepthwiseTilesParameters : DepthwiseTilesShape {
   TensorMap x, y;
   ConstDeviceTensor weight, residual;
   const void* bias = nullptr;
@@ -31,83 +30,12 @@ struct DepthwiseTilesParameters {
   Activation activation = Activation::identity, epilogue_activation = Activation::identity;
   bool has_prologue = false, has_y = true;
   float* partials = nullptr;  ///< of the statistics, [split][mean, m2, count][channel], where they are wanted
-  int batch = 0, channels = 0, input_height = 0, input_width = 0, output_height = 0, output_width = 0;
-  int padding_top = 0, padding_left = 0;
+  int out_bytes = 0;          ///< of a tile of y: [box of channels][row][image][column][channel of the box]
+  int out_half_bytes = 0, out_product_bytes = 0;  ///< as half_bytes and product_bytes, of y
 
-  // Tiles lie in block memory as [box of channels][image][row][column][channel of the box].
-  int boxes = 1, box_bytes = 128;   ///< of a block: boxes of so many bytes of neighbouring channels, 64 or 128
-  int pitch = 8, rows = 1;          ///< columns and rows of a tile; pitch is a multiple of 8
-  int images = 1, image_parts = 1;  ///< of a tile; as many warps share them out
-  int stages = 2;                   ///< tiles under way
-  int stage_bytes = 0, out_bytes = 0;
-  int out_pitch = 8, tile_columns = 8;
-  // Where the 8x8 matrices of a warp's products begin: from one half of 16 positions to the other, and from one product
-  // to the next, in tiles of x and y.
-  int half_bytes = 0, product_bytes = 0, out_half_bytes = 0, out_product_bytes = 0;
-
-  // Blocks side by side have different channels; those one behind the other share out the units: `grain` rows of
-  // outputs of a group of images, in some columns.
-  int splits = 1, units = 0, grain = 1;
-  Divisor by_channel_groups, strips, column_tiles;
-
-  FUSEDSC_HOST_DEVICE int runs() const { return boxes * box_bytes / 16; }
-  FUSEDSC_HOST_DEVICE int warps() const { return runs() * image_parts; }  ///< that compute
   FUSEDSC_HOST_DEVICE int memory_bytes() const {
-    return 1024 + stages * stage_bytes + 2 * out_bytes + 48 * stages + 16 + warps() * 64;
+    return 1024 + stages * tile_bytes + 2 * out_bytes + 48 * stages + 16 + warps() * 64;
   }
-};
-
-/// Goes over a block's tiles: pieces of neighbouring rows of the same images, in tiles of `rows` rows of x.
-template <int kKernel, int kStride>
-class DepthwiseTileCursor {
- public:
-  int image = 0, column = 0;              ///< of the output, the piece's first
-  int begin = 0, end = 0;                 ///< rows of the output
-  int row = 0;                            ///< of the tile's first row of x, from the first that the piece needs
-  bool exists = false, is_first = false;  ///< is_first: tile of its piece
-
-  FUSEDSC_DEVICE DepthwiseTileCursor(const DepthwiseTilesParameters& p, int split) : p_(p) {
-    unit_ = static_cast<int>(static_cast<std::int64_t>(p.units) * split / p.splits);
-    last_ = static_cast<int>(static_cast<std::int64_t>(p.units) * (split + 1) / p.splits);
-    begin_piece();
-  }
-  FUSEDSC_DEVICE void next() {
-    row += p_.rows;
-    is_first = false;
-    if (row >= (end - begin - 1) * kStride + kKernel) begin_piece();
-  }
-  /// Of x, the tile's first row.
-  FUSEDSC_DEVICE int input_row() const { return begin * kStride - p_.padding_top + row; }
-  FUSEDSC_DEVICE int input_column() const { return column * kStride - p_.padding_left; }
-  /// Of the output, the row that the tile's first row of x completes.
-  FUSEDSC_DEVICE int output_row() const { return begin + (row - (kKernel - 1)) / kStride; }
-
- private:
-  FUSEDSC_DEVICE void begin_piece() {
-    exists = unit_ < last_;
-    if (!exists) return;
-    std::uint32_t strip = static_cast<std::uint32_t>(unit_), rest = p_.strips.divide(strip);
-    image = static_cast<int>(p_.column_tiles.divide(rest)) * p_.images;
-    column = static_cast<int>(rest) * p_.tile_columns;
-    const int strips = (p_.output_height + p_.grain - 1) / p_.grain;
-    const int count = least(strips - static_cast<int>(strip), last_ - unit_);
-    begin = static_cast<int>(strip) * p_.grain;
-    end = least(begin + count * p_.grain, p_.output_height);
-    unit_ += count;
-    row = 0;
-    is_first = true;
-  }
-
-  const DepthwiseTilesParameters& p_;
-  int unit_, last_;
-};
-
-/// What the warps that compute must know of a tile, which the thread that copies leaves in block memory.
-struct DepthwiseTileNote {
-  int image, column;           ///< of the output, the piece's first
-  int input_row;               ///< of x, the tile's first row
-  int output_row, begin, end;  ///< of the output: the row that the tile's first completes; the piece's rows
-  int is_first, is_last;       ///< tile of its piece, of the block
 };
 
 /// kProducts: of 16 positions, that a warp has side by side.
@@ -144,7 +72,7 @@ class DepthwiseTiles {
     first_channel_ = static_cast<int>(group) * p.runs() * 8;
     auto* memory = static_cast<unsigned char*>(block_memory());
     memory_ = memory + (1024 - address_of(memory) % 1024) % 1024;
-    out_ = memory_ + p.stages * p.stage_bytes;
+    out_ = memory_ + p.stages * p.tile_bytes;
     arrived_ = reinterpret_cast<Barrier*>(out_ + 2 * p.out_bytes);
     done_ = arrived_ + p.stages;
     stored_ = done_ + p.stages;
@@ -165,8 +93,8 @@ class DepthwiseTiles {
     // Windows at the right edge may read the next row's padding, which behind the last row is here.
     const int tile_bytes = p_.boxes * p_.images * p_.rows * p_.pitch * p_.box_bytes;
     for (int stage = 0; stage < p_.stages; ++stage) {
-      for (int i = tile_bytes + thread_index() * 16; i < p_.stage_bytes; i += (p_.warps() + 1) * 512) {
-        *reinterpret_cast<Aligned<std::uint32_t, 4>*>(memory_ + stage * p_.stage_bytes + i) = {};
+      for (int i = tile_bytes + thread_index() * 16; i < p_.tile_bytes; i += (p_.warps() + 1) * 512) {
+        *reinterpret_cast<Aligned<std::uint32_t, 4>*>(memory_ + stage * p_.tile_bytes + i) = {};
       }
     }
     block_barrier();
@@ -185,7 +113,7 @@ class DepthwiseTiles {
     const int bytes = p_.images * p_.rows * p_.pitch * p_.box_bytes;
     expect(arrived_ + slot, p_.boxes * bytes);
     for (int box = 0; box < p_.boxes; ++box) {
-      start_load(memory_ + slot * p_.stage_bytes + box * bytes, p_.x,
+      start_load(memory_ + slot * p_.tile_bytes + box * bytes, p_.x,
                  ImagePlace{first.channel + box * p_.box_bytes / 2, first.column, first.row, first.image},
                  arrived_ + slot);
     }
@@ -229,9 +157,7 @@ class DepthwiseTiles {
 
   // --------------------------------------------------------------------------------------------- by warps that compute
 
-  FUSEDSC_DEVICE int exchanged_run(int position) const {
-    return (p_.box_bytes == 128 ? run_ ^ (position & 7) : run_ ^ (position >> 1 & 3)) * 16;
-  }
+  FUSEDSC_DEVICE int exchanged_run(int position) const { return hopper::exchanged_run(p_.box_bytes, run_, position); }
 
   FUSEDSC_DEVICE void aim() {
     const int lane = thread_index() % 32, matrix = lane / 8, runs = p_.runs();
@@ -295,7 +221,7 @@ class DepthwiseTiles {
       wait(arrived_ + slot, parity);
       const DepthwiseTileNote& at = notes_[slot];
       if (at.is_first) begin_piece(at);
-      unsigned char* tile = memory_ + slot * p_.stage_bytes;
+      unsigned char* tile = memory_ + slot * p_.tile_bytes;
       if constexpr (kSeams != DepthwiseSeams::none) {
         if (p_.has_prologue) {
           change(tile, at);

@@ -41,7 +41,7 @@ TEST_P(DepthwiseGpu, Seams) {
 }
 
 /// Enough of channels that the copy engine can take, and images whose columns fill its tiles, or do not.
-std::vector<ForwardCase<DepthwiseGeometry>> tile_cases(DataType dtype) {
+std::vector<DepthwiseGeometry> tile_geometries() {
   std::vector<DepthwiseGeometry> geometries;
   for (const std::int64_t kernel : {3, 5}) {
     for (const std::int64_t stride : {1, 2}) {
@@ -55,8 +55,12 @@ std::vector<ForwardCase<DepthwiseGeometry>> tile_cases(DataType dtype) {
                                            {{2, 136, 7, 9 * stride}, window}});
     }
   }
+  return geometries;
+}
+
+std::vector<ForwardCase<DepthwiseGeometry>> tile_cases(DataType dtype) {
   std::vector<ForwardCase<DepthwiseGeometry>> cases;
-  for (const DepthwiseGeometry& geometry : geometries) {
+  for (const DepthwiseGeometry& geometry : tile_geometries()) {
     for (ForwardSeams seams :
          {ForwardSeams{},
           {.prologue = true, .activation = Activation::relu6, .output = ForwardSeams::Output::statistics},
@@ -119,6 +123,24 @@ std::vector<BackwardCase<DepthwiseGeometry>> joint_cases(DataType dtype) {
 
 TEST_P(DepthwiseGpu, BackwardJoint) {
   for_each_case(joint_cases(GetParam().dtype), verify_backward<DepthwiseGeometry>);
+}
+
+/// One gradient alone.
+std::vector<BackwardCase<DepthwiseGeometry>> backward_tile_cases(DataType dtype) {
+  std::vector<BackwardCase<DepthwiseGeometry>> cases;
+  for (const DepthwiseGeometry& geometry : tile_geometries()) {
+    for (const BackwardSeams& seams :
+         {BackwardSeams{.grad_x = false, .grad_bias = false}, BackwardSeams{.grad_x = false, .grad_weight = false},
+          BackwardSeams{.grad_weight = false, .grad_bias = false},
+          BackwardSeams{.grad_add = true, .grad_weight = false, .grad_bias = false}}) {
+      cases.push_back({dtype, geometry, seams, Memories::all(Memory::channels_last)});
+    }
+  }
+  return cases;
+}
+
+TEST_P(DepthwiseGpu, BackwardTiles) {
+  for_each_case(backward_tile_cases(GetParam().dtype), verify_backward<DepthwiseGeometry>);
 }
 
 TEST_P(DepthwiseGpu, BackwardRandom) {

@@ -174,11 +174,17 @@ std::array<T, 32> of_all_lanes(const T& own) {
 
 template <bool kTransposed = false>
 void load_matrices(const void* row, std::uint32_t (&to)[4]) {
-  static_assert(!kTransposed);
   const auto rows = of_all_lanes(row);
   const int lane = thread_index() % 32;
-  for (int i = 0; i < 4; ++i) {
-    std::memcpy(&to[i], static_cast<const char*>(rows[static_cast<std::size_t>(i * 8 + lane / 4)]) + lane % 4 * 4, 4);
+  const auto element_at = [&](int matrix, int r, int column) {
+    std::uint16_t bits;
+    std::memcpy(&bits, static_cast<const char*>(rows[static_cast<std::size_t>(matrix * 8 + r)]) + column * 2, 2);
+    return std::uint32_t{bits};
+  };
+  for (int i = 0; i < 4; ++i) {  // lanes get two neighbours of a row, or of a column
+    const int outer = lane / 4, first = lane % 4 * 2;
+    to[i] = kTransposed ? element_at(i, first, outer) | element_at(i, first + 1, outer) << 16
+                        : element_at(i, outer, first) | element_at(i, outer, first + 1) << 16;
   }
 }
 inline void load_matrices(const void* row, std::uint32_t (&to)[2]) {
