@@ -19,7 +19,9 @@ namespace fusedsc::gpu::hopper {
 
 struct DepthwiseWeightTilesParameters : DepthwiseTilesShape {
   TensorMap x, grad_y;
-  float* partials = nullptr;  ///< [split][image part][tap..., bias][channel]
+  float* partials = nullptr;  ///< [split][image part][tap..., bias][channel]; null: there is one of each, the gradients
+  DeviceTensor grad_weight;   ///< where they are those, or none
+  void* grad_bias = nullptr;
   int grad_bytes = 0;         ///< of a tile of grad_y: [image][row][column][channel]
   int grad_half_bytes = 0, grad_product_bytes = 0;  ///< as half_bytes and product_bytes, of grad_y
 
@@ -238,19 +240,34 @@ class DepthwiseWeightTiles {
   FUSEDSC_DEVICE void leave_sums() const {
     const int lane = thread_index() % 32, g = lane / 4, t = lane % 4;
     if (g / 2 != t || channel_ >= p_.channels) return;
-    float* to = p_.partials + (static_cast<std::int64_t>(split_) * p_.image_parts + part_) * kRows * p_.channels +
-                channel_ + g;
     const auto diagonal = [&](const float(&sums)[4], int half) {
       return g % 2 == 0 ? sums[2 * half] : sums[2 * half + 1];
     };
-#pragma unroll
-    for (int kh = 0; kh < kKernel; ++kh) {
-#pragma unroll
-      for (int kw = 0; kw < kKernel; ++kw) {
-        to[static_cast<std::int64_t>(kh * kKernel + kw) * p_.channels] = diagonal(sums_[kh][kw / 2], kw % 2);
-      }
+    if (p_.partials == nullptr) {
+      T* weight = elements_of<T>(p_.grad_weight) + p_.grad_weight.offset(channel_ + g, 0, 0, 0);
+      T* bias = static_cast<T*>(p_.grad_bias);
+      leave(diagonal, [&](int tap, float sum) {
+        if (tap < kRows - 1 && p_.grad_weight.data != nullptr) {
+          from_accumulator(sum, weight[tap / kKernel * p_.grad_weight.row + tap % kKernel * p_.grad_weight.column]);
+        } else if (tap == kRows - 1 && bias != nullptr) {
+          from_accumulator(sum, bias[channel_ + g]);
+        }
+      });
+    } else {
+      float* to = p_.partials + (static_cast<std::int64_t>(split_) * p_.image_parts + part_) * kRows * p_.channels +
+                  channel_ + g;
+      leave(diagonal, [&](int tap, float sum) { to[static_cast<std::int64_t>(tap) * p_.channels] = sum; });
     }
-    to[static_cast<std::int64_t>(kRows - 1) * p_.channels] = diagonal(sums_[0][kPairs], 1);
+  }
+
+  template <class Diagonal, class Leave>
+  FUSEDSC_DEVICE void leave(const Diagonal& diagonal, const Leave& leave_one) const {
+#pragma unroll
+    for (int tap = 0; tap < kRows - 1; ++tap) {
+      const int kw = tap % kKernel;
+      leave_one(tap, diagonal(sums_[tap / kKernel][kw / 2], kw % 2));
+    }
+    leave_one(kRows - 1, diagonal(sums_[0][kPairs], 1));
   }
 
   const DepthwiseWeightTilesParameters& p_;

@@ -91,7 +91,7 @@ DepthwiseWeightTilesPass::DepthwiseWeightTilesPass(const DepthwiseBackwardArgume
 }
 
 float* DepthwiseWeightTilesPass::take_partials(Arena& arena) const {
-  return arena.take<float>(partial_rows() * (taps() + 1) * p_.channels);
+  return partial_rows() > 1 ? arena.take<float>(partial_rows() * (taps() + 1) * p_.channels) : nullptr;
 }
 
 std::size_t DepthwiseWeightTilesPass::workspace_bytes() const {
@@ -106,8 +106,11 @@ void DepthwiseWeightTilesPass::run(const DepthwiseBackwardArguments& a, const Ex
   p.x = map_of_images(a.x, box_channels_, p.pitch, p.rows, p.images, true);
   p.grad_y = map_of_images(a.grad_y, box_channels_, p.out_pitch, p.rows / stride_, p.images, true);
   p.partials = take_partials(arena);
+  p.grad_weight = a.grad_weight;
+  p.grad_bias = a.grad_bias.data;
   launch_following(kName, kernel_, std::int64_t{channel_groups(p)} * p.splits, (p.warps() + 1) * 32, execution.stream,
                    p, static_cast<std::size_t>(p.memory_bytes()));
+  if (p.partials == nullptr) return;
   SumPartialsParameters sum;
   sum.partials = p.partials;
   sum.splits = static_cast<int>(partial_rows());

@@ -1,9 +1,10 @@
 #include "fusedsc/backward/depthwise_gpu.h"
-#ifdef FUSEDSC_HOPPER
-#include "fusedsc/backward/depthwise_hopper_weight_plan.h"
-#endif
 #include "fusedsc/backward/depthwise_passes.h"
 #include "fusedsc/forward/depthwise_gpu.h"
+#ifdef FUSEDSC_HOPPER
+#include "fusedsc/backward/depthwise_hopper_weight_plan.h"
+#include "fusedsc/backward/depthwise_planes_launch.h"
+#endif
 
 namespace fusedsc {
 namespace gpu {
@@ -42,6 +43,9 @@ BackwardPlan plan_pass(const DepthwiseBackwardArguments& a) {
 }
 
 BackwardPlan plan_input(const DepthwiseBackwardArguments& a, int threads) {
+#ifdef FUSEDSC_HOPPER
+  if (std::optional<BackwardPlan> planes = hopper::plan_depthwise_planes_input(a)) return *std::move(planes);
+#endif
   const DepthwiseArguments forward = as_forward(a);
   if (!forward.x) return plan_pass<DepthwiseInputPass>(a);
   Plan<DepthwiseArguments> plan = depthwise_of_gpu(forward).plan_for(forward, threads);
@@ -53,6 +57,7 @@ BackwardPlan plan_input(const DepthwiseBackwardArguments& a, int threads) {
 
 BackwardPlan plan_weight(const DepthwiseBackwardArguments& a) {
 #ifdef FUSEDSC_HOPPER
+  if (std::optional<BackwardPlan> planes = hopper::plan_depthwise_planes_weight(a)) return *std::move(planes);
   if (hopper::why_no_weight_tiles(a).empty()) {
     const hopper::DepthwiseWeightTilesPass pass(a, hopper::choose_weight_tiling(a));
     return {pass.workspace_bytes(),

@@ -135,6 +135,7 @@ void DepthwiseTilesPass::run(const DepthwiseArguments& a, const Execution& execu
   p.x = map_of_images(a.x, box_channels_, p.pitch, p.rows, p.images, true);
   p.has_y = a.y.data != nullptr;
   if (p.has_y) p.y = map_of_images(ConstTensorView(a.y), box_channels_, p.out_pitch, 1, p.images, true);
+  p.raw_x = a.x;
   p.weight = a.weight;
   p.residual = a.epilogue.residual;
   p.bias = a.bias.data;

@@ -4,6 +4,9 @@
 #include "fusedsc/forward/depthwise_gpu.h"
 #include "fusedsc/forward/depthwise_kernel.h"
 #include "fusedsc/forward/depthwise_matrix_launch.h"
+#ifdef FUSEDSC_HOPPER
+#include "fusedsc/forward/depthwise_planes_launch.h"
+#endif
 #include "fusedsc/runtime/arena.h"
 
 namespace fusedsc {
@@ -174,6 +177,9 @@ class DepthwisePass {
 };
 
 Plan<DepthwiseArguments> plan_forward(const DepthwiseArguments& a, int /*threads*/) {
+#ifdef FUSEDSC_HOPPER
+  if (std::optional<Plan<DepthwiseArguments>> planes = hopper::plan_depthwise_planes(a)) return *std::move(planes);
+#endif
   if (std::optional<Plan<DepthwiseArguments>> products = plan_depthwise_matrix(a)) return *std::move(products);
   const DepthwisePass pass(a);
   return {pass.workspace_bytes(a),

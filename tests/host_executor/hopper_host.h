@@ -2,8 +2,10 @@
 /// products when they are asked for, element by element, by the same descriptions and the same exchange of runs.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstring>
+#include <stdexcept>
 
 #include "fusedsc/common/gpu/vector.h"
 #include "host_executor/executor.h"
@@ -135,6 +137,19 @@ inline void start_store(const TensorMap& map, const ImagePlace& place, const voi
     if (element != nullptr) *element = *from;
   });
 }
+inline void check_bulk(const void* a, const void* b, int bytes) {
+  if (reinterpret_cast<std::uintptr_t>(a) % 16 != 0 || reinterpret_cast<std::uintptr_t>(b) % 16 != 0 || bytes % 16 != 0)
+    throw std::logic_error("a copy of neighbouring bytes is not of whole runs of 16");
+}
+inline void start_load(void* to, const void* from, int bytes, Barrier* barrier) {
+  check_bulk(to, from, bytes);
+  std::memcpy(to, from, static_cast<std::size_t>(bytes));
+  receive(barrier, bytes);
+}
+inline void start_store(void* to, const void* from, int bytes) {
+  check_bulk(to, from, bytes);
+  std::memcpy(to, from, static_cast<std::size_t>(bytes));
+}
 inline void commit_stores() {}
 template <int kGroups = 0>
 void wait_for_stores() {}
@@ -170,6 +185,11 @@ std::array<T, 32> of_all_lanes(const T& own) {
   for (std::size_t lane = 0; lane < 32; ++lane) all[lane] = places[first + lane];
   executor::wave_barrier();
   return all;
+}
+
+inline bool any_of_warp(bool condition) {
+  const auto all = of_all_lanes(condition);
+  return std::find(all.begin(), all.end(), true) != all.end();
 }
 
 template <bool kTransposed = false>
