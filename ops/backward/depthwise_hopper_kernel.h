@@ -1,4 +1,4 @@
-/// Depthwise convolution on Hopper GPUs, 3x3: both gradients from the same loads. Each element of x is visited once
+/// Depthwise convolution on Hopper GPUs, 3x3: both gradients from the same loads, or that of x alone. Each element of x is visited once
 /// (seed 004, section IV-C), with the output gradients around it in registers: they make its gradient, and its share of
 /// the weight's. Warps go their own ways: each has its own tiles, its own copies under way, and waits for no other.
 #pragma once
@@ -26,6 +26,7 @@ struct DepthwiseJointParameters {
 };
 
 enum class JointSeams {
+  input_alone,  ///< and the gradient of x is all that is wanted
   none,
   gradient,  ///< a gradient prologue
   clamp,     ///< and a prologue whose activation only clamps
@@ -42,9 +43,10 @@ class DepthwiseJoint {
   static constexpr int kGroups = 32 / kLanes, kChannels = 2 * kLanes;
   static constexpr int kColumns = 7;  ///< of the output, per thread; odd, so that groups meet in different banks
   static constexpr int kTileColumns = kColumns * kGroups;
-  static constexpr bool kHasOutput = kSeams != JointSeams::none,
+  static constexpr bool kHasOutput = kSeams != JointSeams::none && kSeams != JointSeams::input_alone,
+                        kHasInput = kSeams != JointSeams::input_alone,
                         kHasPrologue = kSeams == JointSeams::clamp || kSeams == JointSeams::smooth;
-  static constexpr int kRows = kKernel * kKernel + (kHasPrologue ? 2 : 0);  ///< of partial sums
+  static constexpr int kRows = kHasInput ? kKernel * kKernel + (kHasPrologue ? 2 : 0) : 0;  ///< of partial sums
 
   // Of the output, rows (and columns) that reach an input row of the same place: one before it at stride 1, and the
   // next.
@@ -56,7 +58,8 @@ class DepthwiseJoint {
   static constexpr int kGradBytes = kGradTileColumns * kPitch, kGradPlace = (kGradBytes + 127) / 128 * 128;
   static constexpr int kInputRowBytes = kTileColumns * kStride * kPitch, kInputBytes = kInputRowBytes * kStride;
   static constexpr int kStages = 2, kOuts = kStride == 1 ? 2 : 1;
-  static constexpr int kStageBytes = kInputBytes + kGradPlace * (kHasOutput ? 2 : 1);
+  static constexpr int kStageInputBytes = kHasInput ? kInputBytes : 0;
+  static constexpr int kStageBytes = kStageInputBytes + kGradPlace * (kHasOutput ? 2 : 1);
   static constexpr int kWarpBytes = kStages * kStageBytes + kOuts * kInputBytes;
   static constexpr int kSums = kRows * 2;  ///< of a thread
 
@@ -70,7 +73,7 @@ class DepthwiseJoint {
     wait_for_previous_kernel();
     DepthwiseJoint joint(p);
     joint.loop();
-    joint.leave_sums();
+    if constexpr (kHasInput) joint.leave_sums();
   }
 
  private:
@@ -138,13 +141,13 @@ class DepthwiseJoint {
   FUSEDSC_DEVICE void start_next() {
     if (next_item_ >= p_.items) return;
     if (is_leader_) {
-      const bool has_x = next_row_ > next_.begin;
+      const bool has_x = kHasInput && next_row_ > next_.begin;
       Barrier* barrier = barriers_ + slot_;
       unsigned char* to = memory_ + slot_ * kStageBytes;
       expect(barrier, kGradBytes * (kHasOutput ? 2 : 1) + (has_x ? kInputBytes : 0));
       const ImagePlace from{first_channel_, next_.column - kBefore, next_row_, next_.image};
-      start_load(to + kInputBytes, p_.grad_y, from, barrier);
-      if constexpr (kHasOutput) start_load(to + kInputBytes + kGradPlace, p_.output, from, barrier);
+      start_load(to + kStageInputBytes, p_.grad_y, from, barrier);
+      if constexpr (kHasOutput) start_load(to + kStageInputBytes + kGradPlace, p_.output, from, barrier);
       if (has_x) {
         start_load(to, p_.x, {first_channel_, next_.column * kStride, (next_row_ - 1) * kStride, next_.image}, barrier);
       }
@@ -235,7 +238,7 @@ class DepthwiseJoint {
   /// A row of grad_y through the prologue. What is outside of the image came as zeros, and needs an offset of zero.
   FUSEDSC_DEVICE void read_gradients(Row& g, int row) const {
     const unsigned char* tile =
-        memory_ + slot_ * kStageBytes + kInputBytes + group_ * (kColumns * kPitch) + lane_bytes_;
+        memory_ + slot_ * kStageBytes + kStageInputBytes + group_ * (kColumns * kPitch) + lane_bytes_;
     const bool has_row = row < p_.output_height;
     float offset[3][2];  // of the first, the last and other columns
 #pragma unroll
@@ -275,7 +278,7 @@ class DepthwiseJoint {
       for (int c = 0; c < kColumns * kStride; ++c) {
         const bool inside = kWhole || (column_ * kStride + c < p_.input_width && row * kStride + i < p_.input_height);
         float result[2];
-        run_element(g, r, i, c, *word_of(tile + i * kInputRowBytes, c), inside, result);
+        run_element(g, r, i, c, kHasInput ? *word_of(tile + i * kInputRowBytes, c) : 0, inside, result);
         *const_cast<std::uint32_t*>(word_of(out + place + i * kInputRowBytes, c)) = to_bits(result[0], result[1], T());
       }
     }
@@ -313,7 +316,7 @@ class DepthwiseJoint {
           if ((c + 1 - kw) % kStride != 0) continue;
           const float gradient = g[(r + newer) % kLive][kBefore + (c + 1 - kw) / kStride][v];
           sum[v] += gradient * weight_[kh * kKernel + kw][v];
-          grad_weight_[kh * kKernel + kw][v] += gradient * a[v];
+          if constexpr (kHasInput) grad_weight_[kh * kKernel + kw][v] += gradient * a[v];
         }
       }
     }

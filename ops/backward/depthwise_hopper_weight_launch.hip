@@ -40,7 +40,7 @@ const Instance kInstances[] = {
     instance<Float16, 3, 2, 4, 288, 2>(DataType::float16),
     instance<Float16, 5, 1, 2, 160, 3>(DataType::float16),
     instance<Float16, 5, 1, 4, 160, 2>(DataType::float16),
-    instance<Float16, 5, 2, 2, 288, 2>(DataType::float16),
+    instance<Float16, 5, 2, 2, 160, 3>(DataType::float16),
     instance<Float16, 5, 2, 4, 160, 2>(DataType::float16),
     instance<BFloat16, 3, 1, 2, 288, 2>(DataType::bfloat16),
     instance<BFloat16, 3, 1, 4, 288, 2>(DataType::bfloat16),
@@ -49,19 +49,32 @@ const Instance kInstances[] = {
     instance<BFloat16, 3, 2, 4, 288, 2>(DataType::bfloat16),
     instance<BFloat16, 5, 1, 2, 160, 3>(DataType::bfloat16),
     instance<BFloat16, 5, 1, 4, 160, 2>(DataType::bfloat16),
-    instance<BFloat16, 5, 2, 2, 288, 2>(DataType::bfloat16),
+    instance<BFloat16, 5, 2, 2, 160, 3>(DataType::bfloat16),
     instance<BFloat16, 5, 2, 4, 160, 2>(DataType::bfloat16),
 };
 
 }  // namespace
 
+/// What measured best on an H200 (docs/performance_gpu_depthwise.md).
 DepthwiseTiling choose_weight_tiling(const DepthwiseBackwardArguments& a) {
   const std::int64_t width = a.grad_y.sizes[3];
-  const int stride = static_cast<int>(a.window.stride[0]);
-  if (width <= 8) return {2, 32, 1, 7 * stride, 4, 1, 3};
-  if (width <= 16) return {2, 32, 1, 7 * stride, 2, 1, 3};
-  if (width <= 32) return {2, 32, 1, 4 * stride, 1, 1, 3};
-  if (width <= 64 || a.window.kernel[0] != 3 || stride == 2) return {4, 32, 1, 2 * stride, 1, 1, 3};
+  const bool is_large = a.window.kernel[0] == 5;
+  if (a.window.stride[0] == 2) {
+    if (width <= 8) return {2, 32, 1, 2, 4, 1, 3};
+    if (width <= 16) return {4, 32, 1, 2, 4, 1, is_large ? 3 : 4};
+    if (width <= 32) return is_large ? DepthwiseTiling{2, 32, 1, 8, 1, 1, 2} : DepthwiseTiling{2, 64, 1, 4, 1, 1, 3};
+    return is_large ? DepthwiseTiling{4, 32, 1, 2, 1, 1, 3} : DepthwiseTiling{4, 64, 1, 2, 1, 1, 4};
+  }
+  if (is_large) {
+    if (width <= 8) return {2, 32, 1, 4, 4, 1, 2};
+    if (width <= 16) return {4, 32, 1, 3, 4, 1, 2};
+    return {2, 32, 1, 4, 1, 1, 2};
+  }
+  if (width <= 8) return {2, 32, 1, 3, 4, 1, 2};
+  if (width <= 16) return {2, 32, 1, 2, 2, 1, 4};
+  if (width <= 32) return {2, 64, 1, 5, 1, 1, 3};
+  if (width <= 64) return a.x.sizes[1] % 32 == 0 || a.x.sizes[1] > 128 ? DepthwiseTiling{2, 32, 1, 2, 1, 1, 2}
+                                                                      : DepthwiseTiling{4, 64, 1, 2, 1, 1, 4};
   return {7, 32, 1, 2, 1, 1, 3};
 }
 

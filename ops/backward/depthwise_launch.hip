@@ -2,6 +2,7 @@
 #include "fusedsc/backward/depthwise_passes.h"
 #include "fusedsc/forward/depthwise_gpu.h"
 #ifdef FUSEDSC_HOPPER
+#include "fusedsc/backward/depthwise_columns_launch.h"
 #include "fusedsc/backward/depthwise_hopper_weight_plan.h"
 #include "fusedsc/backward/depthwise_planes_launch.h"
 #endif
@@ -58,6 +59,7 @@ BackwardPlan plan_input(const DepthwiseBackwardArguments& a, int threads) {
 BackwardPlan plan_weight(const DepthwiseBackwardArguments& a) {
 #ifdef FUSEDSC_HOPPER
   if (std::optional<BackwardPlan> planes = hopper::plan_depthwise_planes_weight(a)) return *std::move(planes);
+  if (std::optional<BackwardPlan> columns = hopper::plan_depthwise_columns_weight(a)) return *std::move(columns);
   if (hopper::why_no_weight_tiles(a).empty()) {
     const hopper::DepthwiseWeightTilesPass pass(a, hopper::choose_weight_tiling(a));
     return {pass.workspace_bytes(),

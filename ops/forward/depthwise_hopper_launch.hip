@@ -81,7 +81,10 @@ DepthwiseTiling choose_tiling(const DepthwiseArguments& a) {
   const bool is_large = a.window.kernel[0] == 5, is_plain = seams_of(a) == DepthwiseSeams::none;
   const int wide_box = a.y.sizes[1] % 64 == 0 ? 64 : 32;
   if (is_large) {
-    if (width <= 32 || a.window.stride[0] == 2) return {2, 32, 1, width <= 16 ? 6 : 10, images, 1, width <= 16 ? 2 : 3};
+    if (a.window.stride[0] == 2) return {2, 32, 1, width <= 16 ? 6 : 10, images, 1, width <= 16 ? 2 : 3};
+    if (width <= 8) return {2, 32, 1, 6, images, 1, 2};
+    if (width <= 16) return is_plain ? DepthwiseTiling{4, 32, 1, 3, 4, 1, 3} : DepthwiseTiling{2, 32, 1, 6, 2, 1, 2};
+    if (width <= 32) return {2, 32, 1, is_plain ? 4 : 8, 1, 1, is_plain ? 4 : 3};
     return {4, 32, 1, 4, 1, 1, 2};
   }
   if (a.window.stride[0] == 2) {
@@ -164,7 +167,9 @@ std::string why_not(const DepthwiseArguments& a) {
   if (a.y.elements() == 0) return "there is nothing to compute";
   // Measured: there is nothing to win on less, or on rows of positions that are a few parts of lines of memory.
   if (a.x.elements() < std::int64_t{4096} * multiprocessors()) return "there is too little work for it";
-  if (a.x.sizes[1] % 32 != 0 && a.x.sizes[1] <= 128) return "it has few channels, and no multiple of 32";
+  if (a.x.sizes[1] % 32 != 0 && a.x.sizes[1] <= (window.kernel[0] == 5 && window.stride[0] == 1 ? 64 : 128)) {
+    return "it has few channels, and no multiple of 32";
+  }
   if (window.kernel[0] == 3 && window.stride[0] == 2 && a.y.sizes[3] <= 8) return "images are small, at stride 2";
   const ConstTensorView& residual = a.epilogue.residual;
   if (!suits_copy_engine(a.x) || !suits_copy_engine(ConstTensorView(a.y)) || !suits_copy_engine(residual)) {
@@ -174,7 +179,15 @@ std::string why_not(const DepthwiseArguments& a) {
 }
 
 Plan<DepthwiseArguments> plan_forward(const DepthwiseArguments& a, int /*threads*/) {
-  const DepthwiseTilesPass pass(a, choose_tiling(a));
+  DepthwiseTiling tiling = choose_tiling(a);
+  DepthwiseTilesPass pass(a, tiling);
+  // Smaller tiles leave room for more blocks: measured, worth it where otherwise some would have more units than others.
+  const int stride = static_cast<int>(a.window.stride[0]);
+  if (seams_of(a) == DepthwiseSeams::none && pass.evenness() < 0.75 && tiling.rows % (2 * stride) == 0) {
+    tiling.rows /= 2;
+    ++tiling.stages;
+    if (const DepthwiseTilesPass other(a, tiling); other.evenness() > pass.evenness()) pass = other;
+  }
   return {pass.workspace_bytes(a),
           [pass](const DepthwiseArguments& like, const Execution& execution) { pass.run(like, execution); }};
 }

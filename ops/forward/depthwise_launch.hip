@@ -5,6 +5,7 @@
 #include "fusedsc/forward/depthwise_kernel.h"
 #include "fusedsc/forward/depthwise_matrix_launch.h"
 #ifdef FUSEDSC_HOPPER
+#include "fusedsc/forward/depthwise_columns_launch.h"
 #include "fusedsc/forward/depthwise_planes_launch.h"
 #endif
 #include "fusedsc/runtime/arena.h"
@@ -179,6 +180,7 @@ class DepthwisePass {
 Plan<DepthwiseArguments> plan_forward(const DepthwiseArguments& a, int /*threads*/) {
 #ifdef FUSEDSC_HOPPER
   if (std::optional<Plan<DepthwiseArguments>> planes = hopper::plan_depthwise_planes(a)) return *std::move(planes);
+  if (std::optional<Plan<DepthwiseArguments>> columns = hopper::plan_depthwise_columns(a)) return *std::move(columns);
 #endif
   if (std::optional<Plan<DepthwiseArguments>> products = plan_depthwise_matrix(a)) return *std::move(products);
   const DepthwisePass pass(a);

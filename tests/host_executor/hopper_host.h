@@ -24,6 +24,7 @@ struct TensorMap {
   std::int64_t image_rows = 0, image_row_stride = 0, images = 0, image_stride = 0;
   int tile_image_rows = 0, tile_images = 1;
   bool exchanges_runs = false;
+  int halves = 1;  ///< of an element; all of the above counts these
 };
 
 inline constexpr int kMemoryLimit = 227 * 1024;
@@ -113,7 +114,7 @@ void for_tile(const TensorMap& map, const ImagePlace& place, void* tile, const V
       for (int w = 0; w < map.tile_rows; ++w) {
         for (int c = 0; c < map.tile_columns; ++c, at += 2) {
           const std::int64_t image = place.image + n, row = place.row + r, column = place.column + w,
-                             channel = place.channel + c;
+                             channel = place.channel * map.halves + c;
           const bool exists = within(row, map.image_rows) && within(column, map.rows) && within(channel, map.columns) &&
                               within(image, map.images);
           visit(reinterpret_cast<std::uint16_t*>(
