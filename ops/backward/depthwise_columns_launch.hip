@@ -29,7 +29,11 @@ struct Instance {
 template <int kKernel, int kStride, int kColumns>
 constexpr Instance instance() {
   using Columns = DepthwiseColumnsWeight<kKernel, kStride, kColumns>;
-  return {kKernel, kStride, kColumns, Columns::kInputs, columns_weight_kernel<kKernel, kStride, kColumns>,
+  return {kKernel,
+          kStride,
+          kColumns,
+          Columns::kInputs,
+          columns_weight_kernel<kKernel, kStride, kColumns>,
           Columns::warp_bytes};
 }
 

@@ -1,37 +1,13 @@
-/// Depthwise convolution on Hopper GPUs, 3x3: both gradients from the same loads, or that of x alone. Each element of x is visited once
-/// (seed 004, section IV-C), with the output gradients around it in registers: they make its gradient, and its share of
-/// the weight's. Warps go their own ways: each has its own tiles, its own copies under way, and waits for no other.
+/// Depthwise convolution on Hopper GPUs, 3x3: both gradients from the same loads, or that of x alone. Each element of x
+/// is visited once (seed 004, section IV-C), with the output gradients around it in registers: they make its gradient,
+/// and its share of the weight's. Warps go their own ways: each has its own tiles, its own copies under way, and waits
+/// for no other.
 #pragma once
 
-#include "fusedsc/common/gpu/depthwise_source.h"
+#include "fusedsc/backward/depthwise_hopper_parameters.h"
 #include "fusedsc/common/gpu/following_kernel.h"
-#include "fusedsc/common/gpu/hopper.h"
 
 namespace fusedsc::gpu::hopper {
-
-struct DepthwiseJointParameters {
-  TensorMap grad_y, output, x, grad_x;
-  const float *grad_scale = nullptr, *output_scale = nullptr, *offset = nullptr;  ///< of the gradient prologue
-  const float *scale = nullptr, *shift = nullptr;                                 ///< of the prologue
-  Activation activation = Activation::identity;
-  float low = 0, high = 0;  ///< what it clamps to
-  const float* mean = nullptr;
-  float* partials = nullptr;  ///< [split][tap..., sum of g, of g*(x - mean)][channel]
-  ConstDeviceTensor weight;
-  int channels = 0, input_height = 0, input_width = 0, output_height = 0, output_width = 0;
-  // A block has a group of channels; its warps share the items out with those of all splits. An item: strip_rows rows
-  // (of the output) of a tile's columns of an image.
-  int warps = 1, splits = 1, items = 0, strip_rows = 1;
-  Divisor by_channel_groups, column_tiles, strips;
-};
-
-enum class JointSeams {
-  input_alone,  ///< and the gradient of x is all that is wanted
-  none,
-  gradient,  ///< a gradient prologue
-  clamp,     ///< and a prologue whose activation only clamps
-  smooth     ///< or any other
-};
 
 /// Of a warp's threads kLanes have neighbouring pairs of channels, the others the same for further columns. kWhole: the
 /// images' columns fill all tiles.
@@ -96,32 +72,9 @@ class DepthwiseJoint {
     memory_ = memory + warp * kWarpBytes;
     barriers_ = reinterpret_cast<Barrier*>(memory + p.warps * kWarpBytes) + warp * kStages;
     lane_bytes_ = thread % kLanes * 4;
-    load_coefficients(first_channel_ + thread % kLanes * 2);
-  }
-
-  /// Of two channels; beyond the last one zeros, which make zeros.
-  FUSEDSC_DEVICE void load_coefficients(int channel) {
-    const bool exists = channel < p_.channels;
-    const auto load = [&](const float* vector, float otherwise, float(&to)[2]) {
+    of_.load(p, first_channel_ + thread % kLanes * 2);
 #pragma unroll
-      for (int v = 0; v < 2; ++v) to[v] = !exists ? 0.0f : vector != nullptr ? vector[channel + v] : otherwise;
-    };
-    load(p_.grad_scale, 1, grad_scale_);
-    load(p_.output_scale, 0, output_scale_);
-    load(p_.offset, 0, offset_);
-    load(p_.scale, 1, scale_);
-    load(p_.shift, 0, shift_);
-    load(p_.mean, 0, mean_);
-    float weight[kKernel * kKernel * 2];
-    load_weights<T, kKernel, kKernel, 2>(p_.weight, exists ? channel : 0, weight);
-#pragma unroll
-    for (int tap = 0; tap < kKernel * kKernel; ++tap) {
-#pragma unroll
-      for (int v = 0; v < 2; ++v) {
-        weight_[tap][v] = weight[tap * 2 + v];
-        grad_weight_[tap][v] = 0;
-      }
-    }
+    for (int i = 0; i < kKernel * kKernel * 2; ++i) grad_weight_[i / 2][i % 2] = 0;
 #pragma unroll
     for (int v = 0; v < 2; ++v) sum_[v] = sum_centered_[v] = 0;
   }
@@ -218,8 +171,8 @@ class DepthwiseJoint {
     column_ = strip.column + group_ * kColumns;
 #pragma unroll
     for (int v = 0; v < 2; ++v) {
-      first_offset_[v] = kBefore == 1 && column_ == 0 ? 0 : offset_[v];
-      last_offset_[v] = column_ + kColumns >= p_.output_width ? 0 : offset_[v];
+      first_offset_[v] = kBefore == 1 && column_ == 0 ? 0 : of_.offset[v];
+      last_offset_[v] = column_ + kColumns >= p_.output_width ? 0 : of_.offset[v];
     }
   }
 
@@ -245,7 +198,7 @@ class DepthwiseJoint {
     for (int v = 0; v < 2; ++v) {
       offset[0][v] = has_row ? first_offset_[v] : 0;
       offset[1][v] = has_row ? last_offset_[v] : 0;
-      offset[2][v] = has_row ? offset_[v] : 0;
+      offset[2][v] = has_row ? of_.offset[v] : 0;
     }
 #pragma unroll
     for (int c = 0; c < kGradColumns; ++c) {
@@ -256,7 +209,7 @@ class DepthwiseJoint {
       const int side = c < kBefore ? 0 : c == kGradColumns - 1 ? 1 : 2;
 #pragma unroll
       for (int v = 0; v < 2; ++v) {
-        g[c][v] = g[c][v] * grad_scale_[v] + (output[v] * output_scale_[v] + offset[side][v]);
+        g[c][v] = g[c][v] * of_.grad_scale[v] + (output[v] * of_.output_scale[v] + offset[side][v]);
         if constexpr (!kWhole) g[c][v] = column_ - kBefore + c < p_.output_width ? g[c][v] : 0;
       }
     }
@@ -300,7 +253,7 @@ class DepthwiseJoint {
     to_floats(word, raw[0], raw[1], T());
 #pragma unroll
     for (int v = 0; v < 2; ++v) {
-      z[v] = kHasPrologue ? raw[v] * scale_[v] + shift_[v] : raw[v];
+      z[v] = kHasPrologue ? raw[v] * of_.scale[v] + of_.shift[v] : raw[v];
       a[v] = kSeams == JointSeams::clamp ? clamped(z[v], p_.low, p_.high) : z[v];
     }
     if constexpr (kSeams == JointSeams::smooth) activate(p_.activation, a);
@@ -315,7 +268,7 @@ class DepthwiseJoint {
         for (int kw = 0; kw < kKernel; ++kw) {
           if ((c + 1 - kw) % kStride != 0) continue;
           const float gradient = g[(r + newer) % kLive][kBefore + (c + 1 - kw) / kStride][v];
-          sum[v] += gradient * weight_[kh * kKernel + kw][v];
+          sum[v] += gradient * of_.weight[kh * kKernel + kw][v];
           if constexpr (kHasInput) grad_weight_[kh * kKernel + kw][v] += gradient * a[v];
         }
       }
@@ -327,7 +280,7 @@ class DepthwiseJoint {
       if constexpr (!kWhole) sum[v] = inside ? sum[v] : 0;
       if constexpr (kHasPrologue) {
         sum_[v] += sum[v];
-        sum_centered_[v] += sum[v] * (raw[v] - mean_[v]);
+        sum_centered_[v] += sum[v] * (raw[v] - of_.mean[v]);
       }
       result[v] = sum[v];
     }
@@ -377,9 +330,9 @@ class DepthwiseJoint {
   int next_item_ = 0, next_row_ = 0;  ///< what is copied next
   Strip next_{};
   int column_ = 0;  ///< the thread's first, of the output
-  float grad_scale_[2], output_scale_[2], offset_[2], first_offset_[2], last_offset_[2];
-  float scale_[2], shift_[2], mean_[2], sum_[2], sum_centered_[2];
-  float weight_[kKernel * kKernel][2], grad_weight_[kKernel * kKernel][2];
+  JointChannels<T, kKernel> of_;
+  float first_offset_[2], last_offset_[2];  ///< of the gradient prologue, in the thread's outer columns
+  float sum_[2], sum_centered_[2], grad_weight_[kKernel * kKernel][2];
 };
 
 }  // namespace fusedsc::gpu::hopper

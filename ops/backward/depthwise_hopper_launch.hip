@@ -101,7 +101,8 @@ std::string why_not(const DepthwiseBackwardArguments& a) {
   if (size_of(a.x.dtype) != 2)
     return std::string("it is for float16 and bfloat16, the tensors are ") + name_of(a.x.dtype);
   if (!a.grad_x || (!a.grad_weight && (a.window.stride[0] == 1 || a.prologue || a.gradient_prologue))) {
-    return "it computes two gradients at once, of x and of the weight; alone only that of x, at stride 2, without seams";
+    return "it computes two gradients at once, of x and of the weight; alone only that of x, at stride 2, without "
+           "seams";
   }
   if (a.grad_bias || a.grad_add) return "it has neither a bias's gradient nor grad_add";
   if (a.x.sizes[1] != a.grad_y.sizes[1]) return "it takes one output channel per channel";

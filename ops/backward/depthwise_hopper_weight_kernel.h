@@ -22,7 +22,7 @@ struct DepthwiseWeightTilesParameters : DepthwiseTilesShape {
   float* partials = nullptr;  ///< [split][image part][tap..., bias][channel]; null: there is one of each, the gradients
   DeviceTensor grad_weight;   ///< where they are those, or none
   void* grad_bias = nullptr;
-  int grad_bytes = 0;         ///< of a tile of grad_y: [image][row][column][channel]
+  int grad_bytes = 0;                               ///< of a tile of grad_y: [image][row][column][channel]
   int grad_half_bytes = 0, grad_product_bytes = 0;  ///< as half_bytes and product_bytes, of grad_y
 
   FUSEDSC_HOST_DEVICE int stage_bytes() const { return tile_bytes + grad_bytes; }
@@ -138,8 +138,7 @@ class DepthwiseWeightTiles {
                       position * box_bytes + exchanged_run(box_bytes, run, position);
     }
     grad_place_ = p_.tile_bytes + first_image * (p_.grad_bytes / p_.images) + matrix % 2 * p_.grad_half_bytes +
-                  matrix / 2 * p_.grad_product_bytes + lane % 8 * box_bytes +
-                  exchanged_run(box_bytes, run, lane % 8);
+                  matrix / 2 * p_.grad_product_bytes + lane % 8 * box_bytes + exchanged_run(box_bytes, run, lane % 8);
     if constexpr (kProducts % 2 == 1) {  // nothing there: the lanes read what the others do
       beyond_ = matrix / 2 * p_.product_bytes;
       grad_beyond_ = matrix / 2 * p_.grad_product_bytes;
@@ -273,9 +272,9 @@ class DepthwiseWeightTiles {
   const DepthwiseWeightTilesParameters& p_;
   int warp_, split_, first_channel_;
   unsigned char* memory_;
-  Barrier *arrived_, *done_;   ///< tiles have come; warps are done with them
-  DepthwiseTileNote* notes_;   ///< of the tiles
-  int part_ = 0, channel_ = 0; ///< of the warp: its part of the images, its first channel
+  Barrier *arrived_, *done_;    ///< tiles have come; warps are done with them
+  DepthwiseTileNote* notes_;    ///< of the tiles
+  int part_ = 0, channel_ = 0;  ///< of the warp: its part of the images, its first channel
   int places_[kPairs + 1], grad_place_ = 0;
   int beyond_ = 0, grad_beyond_ = 0;  ///< from the last product of an odd number to where the next would be
   float sums_[kKernel][kPairs + 1][4];

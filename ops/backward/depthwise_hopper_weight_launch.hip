@@ -33,24 +33,15 @@ constexpr Instance instance(DataType dtype) {
 
 const Instance kInstances[] = {
     // kernel, stride, products; threads and blocks
-    instance<Float16, 3, 1, 2, 288, 2>(DataType::float16),
-    instance<Float16, 3, 1, 4, 288, 2>(DataType::float16),
-    instance<Float16, 3, 1, 7, 160, 3>(DataType::float16),
-    instance<Float16, 3, 2, 2, 288, 2>(DataType::float16),
-    instance<Float16, 3, 2, 4, 288, 2>(DataType::float16),
-    instance<Float16, 5, 1, 2, 160, 3>(DataType::float16),
-    instance<Float16, 5, 1, 4, 160, 2>(DataType::float16),
-    instance<Float16, 5, 2, 2, 160, 3>(DataType::float16),
-    instance<Float16, 5, 2, 4, 160, 2>(DataType::float16),
-    instance<BFloat16, 3, 1, 2, 288, 2>(DataType::bfloat16),
-    instance<BFloat16, 3, 1, 4, 288, 2>(DataType::bfloat16),
-    instance<BFloat16, 3, 1, 7, 160, 3>(DataType::bfloat16),
-    instance<BFloat16, 3, 2, 2, 288, 2>(DataType::bfloat16),
-    instance<BFloat16, 3, 2, 4, 288, 2>(DataType::bfloat16),
-    instance<BFloat16, 5, 1, 2, 160, 3>(DataType::bfloat16),
-    instance<BFloat16, 5, 1, 4, 160, 2>(DataType::bfloat16),
-    instance<BFloat16, 5, 2, 2, 160, 3>(DataType::bfloat16),
-    instance<BFloat16, 5, 2, 4, 160, 2>(DataType::bfloat16),
+    instance<Float16, 3, 1, 2, 288, 2>(DataType::float16),   instance<Float16, 3, 1, 4, 288, 2>(DataType::float16),
+    instance<Float16, 3, 1, 7, 160, 3>(DataType::float16),   instance<Float16, 3, 2, 2, 288, 2>(DataType::float16),
+    instance<Float16, 3, 2, 4, 288, 2>(DataType::float16),   instance<Float16, 5, 1, 2, 160, 3>(DataType::float16),
+    instance<Float16, 5, 1, 4, 160, 2>(DataType::float16),   instance<Float16, 5, 2, 2, 160, 3>(DataType::float16),
+    instance<Float16, 5, 2, 4, 160, 2>(DataType::float16),   instance<BFloat16, 3, 1, 2, 288, 2>(DataType::bfloat16),
+    instance<BFloat16, 3, 1, 4, 288, 2>(DataType::bfloat16), instance<BFloat16, 3, 1, 7, 160, 3>(DataType::bfloat16),
+    instance<BFloat16, 3, 2, 2, 288, 2>(DataType::bfloat16), instance<BFloat16, 3, 2, 4, 288, 2>(DataType::bfloat16),
+    instance<BFloat16, 5, 1, 2, 160, 3>(DataType::bfloat16), instance<BFloat16, 5, 1, 4, 160, 2>(DataType::bfloat16),
+    instance<BFloat16, 5, 2, 2, 160, 3>(DataType::bfloat16), instance<BFloat16, 5, 2, 4, 160, 2>(DataType::bfloat16),
 };
 
 }  // namespace
@@ -73,8 +64,9 @@ DepthwiseTiling choose_weight_tiling(const DepthwiseBackwardArguments& a) {
   if (width <= 8) return {2, 32, 1, 3, 4, 1, 2};
   if (width <= 16) return {2, 32, 1, 2, 2, 1, 4};
   if (width <= 32) return {2, 64, 1, 5, 1, 1, 3};
-  if (width <= 64) return a.x.sizes[1] % 32 == 0 || a.x.sizes[1] > 128 ? DepthwiseTiling{2, 32, 1, 2, 1, 1, 2}
-                                                                      : DepthwiseTiling{4, 64, 1, 2, 1, 1, 4};
+  if (width <= 64)
+    return a.x.sizes[1] % 32 == 0 || a.x.sizes[1] > 128 ? DepthwiseTiling{2, 32, 1, 2, 1, 1, 2}
+                                                        : DepthwiseTiling{4, 64, 1, 2, 1, 1, 4};
   return {7, 32, 1, 2, 1, 1, 3};
 }
 

@@ -71,7 +71,8 @@ class DepthwisePlanesInput {
       const PlanesTile tile = at.tile();
 #pragma unroll 1
       for (int plane = 0; plane < tile.count; plane += p_.side_planes) {
-        if (has_work_ && plane + side_ < tile.count) run_rows(tile, tile.plane + plane + side_, stage(slot) + (plane + side_) * pitch_);
+        if (has_work_ && plane + side_ < tile.count)
+          run_rows(tile, tile.plane + plane + side_, stage(slot) + (plane + side_) * pitch_);
       }
       warp_barrier();
       start_copies(ahead, slot);

@@ -29,7 +29,8 @@ class DepthwisePlanesWeight {
   }
 
  private:
-  static constexpr int kVector = kColumns * kStride, kRight = kKernel - kReach - kStride, kInputs = kReach + kVector + kRight;
+  static constexpr int kVector = kColumns * kStride, kRight = kKernel - kReach - kStride,
+                       kInputs = kReach + kVector + kRight;
 
   FUSEDSC_DEVICE explicit DepthwisePlanesWeight(const DepthwisePlanesWeightParameters& p) : p_(p) {
     const int warp = uniform(thread_index() / 32), lane = thread_index() % 32;
@@ -67,8 +68,8 @@ class DepthwisePlanesWeight {
     if (is_leader_) {
       const PlanesTile tile = ahead.tile();
       const int row = first_grad_row(tile.row), end = end_grad_row(tile), grad_rows = end > row ? end - row : 0;
-      expect(barriers_ + slot, tile.count * (tile.rows * p_.input_width + grad_rows * p_.output_width) *
-                                   static_cast<int>(sizeof(T)));
+      expect(barriers_ + slot,
+             tile.count * (tile.rows * p_.input_width + grad_rows * p_.output_width) * static_cast<int>(sizeof(T)));
       start_rows(stage(slot), pitch_, static_cast<const T*>(p_.x), tile, tile.row, tile.row + tile.rows,
                  p_.input_height, p_.input_width, barriers_ + slot);
       start_rows(stage(slot) + p_.grad_place, p_.grad_pitch, static_cast<const T*>(p_.grad_y), tile, row, end,

@@ -27,8 +27,8 @@ struct Instance {
 template <int kKernel, int kStride, int kColumns>
 constexpr Instance instance() {
   using Columns = DepthwiseColumns<kKernel, kStride, kColumns>;
-  return {kKernel, kStride, kColumns, Columns::kInputs, columns_kernel<kKernel, kStride, kColumns>,
-          Columns::warp_bytes};
+  return {
+      kKernel, kStride, kColumns, Columns::kInputs, columns_kernel<kKernel, kStride, kColumns>, Columns::warp_bytes};
 }
 
 const Instance kInstances[] = {
@@ -58,16 +58,16 @@ std::optional<Plan<DepthwiseArguments>> plan_depthwise_columns(const DepthwiseAr
       static_cast<std::size_t>(ColumnsMemory::block_bytes(planned, instance->warp_bytes(planned.stages)));
   cut_strips(planned, a.y.sizes, a.window, instance->columns,
              resident_blocks(instance->run, planned.warps * 32, memory));
-  return Plan<DepthwiseArguments>{0, [planned, instance, memory](const DepthwiseArguments& like,
-                                                                 const Execution& execution) {
-                                    DepthwiseColumnsParameters p = planned;
-                                    p.x = map_of_images(like.x, p.kChannels, instance->input_columns, 1);
-                                    p.y = map_of_images(ConstTensorView(like.y), p.kChannels, instance->columns, 1);
-                                    p.weight = like.weight;
-                                    p.bias = static_cast<const float*>(like.bias.data);
-                                    launch_following(kName, instance->run, std::int64_t{channel_groups(p)} * p.splits,
-                                                     p.warps * 32, execution.stream, p, memory);
-                                  }};
+  return Plan<DepthwiseArguments>{
+      0, [planned, instance, memory](const DepthwiseArguments& like, const Execution& execution) {
+        DepthwiseColumnsParameters p = planned;
+        p.x = map_of_images(like.x, p.kChannels, instance->input_columns, 1);
+        p.y = map_of_images(ConstTensorView(like.y), p.kChannels, instance->columns, 1);
+        p.weight = like.weight;
+        p.bias = static_cast<const float*>(like.bias.data);
+        launch_following(kName, instance->run, std::int64_t{channel_groups(p)} * p.splits, p.warps * 32,
+                         execution.stream, p, memory);
+      }};
 }
 
 }  // namespace fusedsc::gpu::hopper

@@ -41,8 +41,7 @@ class DepthwiseTiles {
   using Sums = float[kProducts][4];
   using Outputs = DepthwiseTileOutputs<T, kKernel, kStride, kProducts, kSeams>;
 
-  FUSEDSC_DEVICE explicit DepthwiseTiles(const DepthwiseTilesParameters& p)
-      : p_(p), prologue_(p), outputs_(p) {
+  FUSEDSC_DEVICE explicit DepthwiseTiles(const DepthwiseTilesParameters& p) : p_(p), prologue_(p), outputs_(p) {
     warp_ = uniform(thread_index() / 32);
     std::uint32_t group = block_index();
     split_ = static_cast<int>(p.by_channel_groups.divide(group));
@@ -284,7 +283,9 @@ class DepthwiseTiles {
         float sum[4];
 #pragma unroll
         for (int v = 0; v < 4; ++v) {
-          sum[v] = phase > 0 ? sums[age % kKept][first + i][v] : age == 0 ? outputs_.bias[v % 2] : sums[age - 1][first + i][v];
+          sum[v] = phase > 0  ? sums[age % kKept][first + i][v]
+                   : age == 0 ? outputs_.bias[v % 2]
+                              : sums[age - 1][first + i][v];
         }
 #pragma unroll
         for (int pair = 0; pair < kPairs; ++pair) {

@@ -147,8 +147,8 @@ void DepthwiseTilesPass::run(const DepthwiseArguments& a, const Execution& execu
   p.epilogue_scale = static_cast<const float*>(a.epilogue.scale.data);
   p.epilogue_shift = static_cast<const float*>(a.epilogue.shift.data);
   p.partials = take_partials(a, arena);
-  launch_following(kName, kernel_, std::int64_t{channel_groups(p)} * p.splits, (p.warps() + 1) * 32, execution.stream, p,
-                   static_cast<std::size_t>(p.memory_bytes()));
+  launch_following(kName, kernel_, std::int64_t{channel_groups(p)} * p.splits, (p.warps() + 1) * 32, execution.stream,
+                   p, static_cast<std::size_t>(p.memory_bytes()));
   if (!a.statistics) return;
   launch_merge_moments("depthwise_conv2d: statistics", DataType::float32, p.partials, p.splits, a.statistics,
                        a.y.sizes[0] * a.y.sizes[2] * a.y.sizes[3], execution.stream);
@@ -181,7 +181,8 @@ std::string why_not(const DepthwiseArguments& a) {
 Plan<DepthwiseArguments> plan_forward(const DepthwiseArguments& a, int /*threads*/) {
   DepthwiseTiling tiling = choose_tiling(a);
   DepthwiseTilesPass pass(a, tiling);
-  // Smaller tiles leave room for more blocks: measured, worth it where otherwise some would have more units than others.
+  // Smaller tiles leave room for more blocks: measured, worth it where otherwise some would have more units than
+  // others.
   const int stride = static_cast<int>(a.window.stride[0]);
   if (seams_of(a) == DepthwiseSeams::none && pass.evenness() < 0.75 && tiling.rows % (2 * stride) == 0) {
     tiling.rows /= 2;

@@ -155,8 +155,8 @@ class DepthwiseTileOutputs {
         const T element = elements_of<T>(p_.raw_x)[p_.raw_x.offset(image, c, h, w)];
         float x = to_accumulator(element);
         if constexpr (kSeams != DepthwiseSeams::none) {
-          if (p_.has_prologue) x = prologue.applied(element, prologue.coefficients[lane_channel],
-                                                    prologue.coefficients[8 + lane_channel]);
+          if (p_.has_prologue)
+            x = prologue.applied(element, prologue.coefficients[lane_channel], prologue.coefficients[8 + lane_channel]);
         }
         sum += x * to_accumulator(elements_of<T>(p_.weight)[p_.weight.offset(c, 0, kh, kw)]);
       }

@@ -52,7 +52,8 @@ class DepthwiseTilePrologue {
       scale[v] = coefficients[v];
       shift[v] = coefficients[8 + v];
     }
-    unsigned char* image_tile = tile + tile_place + exchanged_run(p_.box_bytes, run, lane) + (first + lane) * p_.box_bytes;
+    unsigned char* image_tile =
+        tile + tile_place + exchanged_run(p_.box_bytes, run, lane) + (first + lane) * p_.box_bytes;
 #pragma unroll 1
     for (int image = 0; image < images; ++image) {
       unsigned char* from = image_tile;

@@ -109,9 +109,7 @@ Instance::Kernel Instance::*kernel_for(const DepthwiseArguments& a) {
   return a.prologue || a.statistics ? &Instance::training : &Instance::plain;
 }
 
-std::int64_t multiplier_of(const DepthwiseArguments& a) {
-  return a.x.sizes[1] > 0 ? a.y.sizes[1] / a.x.sizes[1] : 1;
-}
+std::int64_t multiplier_of(const DepthwiseArguments& a) { return a.x.sizes[1] > 0 ? a.y.sizes[1] / a.x.sizes[1] : 1; }
 
 /// A launch with the merging of its statistics, worked out but for addresses.
 class DepthwisePass {
@@ -130,9 +128,9 @@ class DepthwisePass {
                              overlap_of(*instance_)};
     memory_ = kernel_ == instance_->plain ? instance_->plain_memory : instance_->seams_memory;
     if (a.statistics) {
-      memory_ = std::max(memory_, a.x.dtype == DataType::float64
-                                      ? block_moments_bytes<double>(instance_->tile.channels)
-                                      : block_moments_bytes<float>(instance_->tile.channels));
+      memory_ =
+          std::max(memory_, a.x.dtype == DataType::float64 ? block_moments_bytes<double>(instance_->tile.channels)
+                                                           : block_moments_bytes<float>(instance_->tile.channels));
     }
     work_ = plan_depthwise_work(grid, instance_->tile, resident_blocks(kernel_, kDepthwiseThreads, memory_));
   }

@@ -222,7 +222,8 @@ struct DepthwiseMatrixRows : DepthwiseMatrixTile {
           const int w = line.column + column + i % 2 + tap % kKernel - p.shape.padding_left;
           if (h < 0 || h >= p.shape.input_height || w < 0 || w >= p.shape.input_width) continue;
           const T* weight = elements_of<T>(p.weight) + p.weight.offset(own_channel, 0, tap / kKernel, tap % kKernel);
-          sum += to_accumulator(elements_of<T>(p.x)[p.x.offset(line.image, own_channel, h, w)]) * to_accumulator(*weight);
+          sum +=
+              to_accumulator(elements_of<T>(p.x)[p.x.offset(line.image, own_channel, h, w)]) * to_accumulator(*weight);
         }
       }
 #pragma unroll

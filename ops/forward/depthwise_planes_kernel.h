@@ -27,7 +27,8 @@ class DepthwisePlanes {
   }
 
  private:
-  static constexpr int kVector = kColumns * kStride, kRight = kKernel - kReach - kStride, kInputs = kReach + kVector + kRight;
+  static constexpr int kVector = kColumns * kStride, kRight = kKernel - kReach - kStride,
+                       kInputs = kReach + kVector + kRight;
   using Sums = float[kKept][kColumns];
 
   FUSEDSC_DEVICE explicit DepthwisePlanes(const DepthwisePlanesParameters& p) : p_(p) {
@@ -119,8 +120,8 @@ class DepthwisePlanes {
     const int width = p_.input_width, output_width = p_.output_width;
     T* row = planes + (exists ? side_ : 0) * pitch_ + column_ * kStride;
     T* out = kInPlace ? nullptr
-                      : static_cast<T*>(p_.y) + own_plane * (static_cast<std::int64_t>(p_.output_height) * output_width) +
-                            column_;
+                      : static_cast<T*>(p_.y) +
+                            own_plane * (static_cast<std::int64_t>(p_.output_height) * output_width) + column_;
     const bool is_last = tile.row + tile.rows == p_.input_height;
     // Rows before the image have nothing to add; those behind it end what is left.
     const int first = tile.row == 0 ? -kReach : tile.row;

@@ -1,6 +1,8 @@
 #ifdef FUSEDSC_HOPPER
 #include "fusedsc/forward/depthwise_planes_launch.h"
 
+#include <vector>
+
 #include "fusedsc/common/gpu/depthwise_planes_plan.h"
 #include "fusedsc/common/gpu/hopper_host.h"
 #include "fusedsc/forward/depthwise_planes_kernel.h"
@@ -24,26 +26,35 @@ struct Instance {
   void (*run)(DepthwisePlanesParameters);
 };
 
-#define FUSEDSC_PLANES(T, dtype, kernel)                                                                     \
-  {DataType::dtype, kernel, 1, 1, planes_kernel<T, kernel, 1, 1>},                                           \
-      {DataType::dtype, kernel, 1, 2, planes_kernel<T, kernel, 1, 2>},                                       \
-      {DataType::dtype, kernel, 1, 4, planes_kernel<T, kernel, 1, 4>},                                       \
-      {DataType::dtype, kernel, 2, 1, planes_kernel<T, kernel, 2, 1>}, {                                     \
-    DataType::dtype, kernel, 2, 2, planes_kernel<T, kernel, 2, 2>                                            \
-  }
+template <class T, int kKernel>
+void append(std::vector<Instance>& to, DataType dtype) {
+  to.push_back({dtype, kKernel, 1, 1, planes_kernel<T, kKernel, 1, 1>});
+  to.push_back({dtype, kKernel, 1, 2, planes_kernel<T, kKernel, 1, 2>});
+  to.push_back({dtype, kKernel, 1, 4, planes_kernel<T, kKernel, 1, 4>});
+  to.push_back({dtype, kKernel, 2, 1, planes_kernel<T, kKernel, 2, 1>});
+  to.push_back({dtype, kKernel, 2, 2, planes_kernel<T, kKernel, 2, 2>});
+}
 
-const Instance kInstances[] = {
-    FUSEDSC_PLANES(float, float32, 3),     FUSEDSC_PLANES(float, float32, 5),     FUSEDSC_PLANES(Float16, float16, 3),
-    FUSEDSC_PLANES(Float16, float16, 5),   FUSEDSC_PLANES(BFloat16, bfloat16, 3), FUSEDSC_PLANES(BFloat16, bfloat16, 5),
-};
-#undef FUSEDSC_PLANES
+const std::vector<Instance>& instances() {
+  static const std::vector<Instance> all = [] {
+    std::vector<Instance> list;
+    append<float, 3>(list, DataType::float32);
+    append<float, 5>(list, DataType::float32);
+    append<Float16, 3>(list, DataType::float16);
+    append<Float16, 5>(list, DataType::float16);
+    append<BFloat16, 3>(list, DataType::bfloat16);
+    append<BFloat16, 5>(list, DataType::bfloat16);
+    return list;
+  }();
+  return all;
+}
 
 const Instance* choose(const DepthwiseArguments& a) {
   if (a.prologue || a.epilogue || a.statistics) return nullptr;
   if (!why_no_planes(a.x, ConstTensorView(a.y), a.window).empty()) return nullptr;
   const int stride = static_cast<int>(a.window.stride[0]);
   const int columns = lane_columns_of(a.y.sizes[3], stride == 2 ? 2 : 4);
-  for (const Instance& instance : kInstances) {
+  for (const Instance& instance : instances()) {
     if (instance.dtype == a.x.dtype && instance.kernel == a.window.kernel[0] && instance.stride == stride &&
         instance.columns == columns) {
       return &instance;
@@ -61,7 +72,8 @@ std::optional<Plan<DepthwiseArguments>> plan_depthwise_planes(const DepthwiseArg
   static_cast<DepthwisePlanesShape&>(planned) = planes_shape(a.x.sizes, a.y.sizes);
   const PlanesSource x{planned.input_width, planned.input_height};
   const int reach = instance->kernel / 2;
-  if (!cut_planes(planned, static_cast<int>(size_of(a.x.dtype)), x, {0, 0}, 2 * reach, instance->columns, true, {}).empty())
+  if (!cut_planes(planned, static_cast<int>(size_of(a.x.dtype)), x, {0, 0}, 2 * reach, instance->columns, true, {})
+           .empty())
     return {};
   const auto memory = static_cast<std::size_t>(planned.memory_bytes());
   if (memory > kBlockMemoryLimit) return {};

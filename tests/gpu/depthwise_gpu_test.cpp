@@ -196,8 +196,7 @@ std::vector<BackwardCase<DepthwiseGeometry>> backward_tile_cases(DataType dtype)
 void verify_isolation(const BackwardCase<DepthwiseGeometry>& problem) {
   BackwardTensors<DepthwiseGeometry> tensors(problem);
   const Precision precision(problem.dtype);
-  const Array expected =
-      problem.geometry.weight_gradient(precision, tensors.grad_y.values(), tensors.x.values());
+  const Array expected = problem.geometry.weight_gradient(precision, tensors.grad_y.values(), tensors.x.values());
   Array wild;
   tensors.x.fill(with_wild_elements(tensors.x.values(), wild));
   run(DepthwiseGeometry::kBackward, tensors.arguments(problem));

@@ -34,7 +34,8 @@ struct PlanesTile {
 /// A warp's tiles, one after the other: planes from first_plane on and each `step` further, of `height` rows.
 class PlanesCursor {
  public:
-  FUSEDSC_DEVICE PlanesCursor(const DepthwisePlanesShape& p, std::int64_t plane, std::int64_t step, int most, int height)
+  FUSEDSC_DEVICE PlanesCursor(const DepthwisePlanesShape& p, std::int64_t plane, std::int64_t step, int most,
+                              int height)
       : p_(p), plane_(plane), step_(step), most_(most), height_(height) {}
   FUSEDSC_DEVICE bool exists() const { return plane_ < p_.all_planes; }
   FUSEDSC_DEVICE PlanesTile tile() const {

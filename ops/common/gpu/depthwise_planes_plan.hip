@@ -62,8 +62,8 @@ std::string cut_planes(DepthwisePlanesShape& shape, int element_bytes, const Pla
         shape.planes += shape.side_planes;
       }
     }
-    if (!whole(shape.planes * plane_bytes) || !whole(shape.planes * other_bytes) || all_bytes(plane_bytes) % kRun != 0 ||
-        all_bytes(other_bytes) % kRun != 0) {
+    if (!whole(shape.planes * plane_bytes) || !whole(shape.planes * other_bytes) ||
+        all_bytes(plane_bytes) % kRun != 0 || all_bytes(other_bytes) % kRun != 0) {
       return "planes that a warp has side by side are no whole runs of 16 bytes";
     }
     shape.stage_bytes = rounded(shape.planes * plane_bytes) + rounded(shape.planes * other_bytes);

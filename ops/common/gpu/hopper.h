@@ -96,10 +96,10 @@ FUSEDSC_DEVICE void start_store(const TensorMap& map, int x, int y, const void* 
 }
 /// Of neighbouring bytes; all places and their number are multiples of 16.
 FUSEDSC_DEVICE void start_load(void* to, const void* from, int bytes, Barrier* barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                   address_of(to)),
-               "l"(from), "r"(bytes), "r"(address_of(barrier))
-               : "memory");
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(address_of(to)),
+      "l"(from), "r"(bytes), "r"(address_of(barrier))
+      : "memory");
 }
 FUSEDSC_DEVICE void start_store(void* to, const void* from, int bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(address_of(from)),
