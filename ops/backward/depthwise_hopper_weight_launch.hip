@@ -48,13 +48,20 @@ const Instance kInstances[] = {
 
 /// What measured best on an H200 (docs/performance_gpu_depthwise.md).
 DepthwiseTiling choose_weight_tiling(const DepthwiseBackwardArguments& a) {
-  const std::int64_t width = a.grad_y.sizes[3];
-  const bool is_large = a.window.kernel[0] == 5;
-  if (a.window.stride[0] == 2) {
+  const std::int64_t channels = a.x.sizes[1], width = a.grad_y.sizes[3];
+  const int kernel = static_cast<int>(a.window.kernel[0]), stride = static_cast<int>(a.window.stride[0]);
+  const bool is_large = kernel == 5;
+  const int wide_box = channels > 32 ? 64 : 32;
+  if (a.x.sizes[0] <= 2 && width <= 16) {  // a tile is all there is
+    const int rows = round_up((a.grad_y.sizes[2] - 1) * stride + kernel, stride);
+    return {2, 32, 1, rows, width <= 8 ? 4 : 2, 1, 1};
+  }
+  if (stride == 2) {
     if (width <= 8) return {2, 32, 1, 2, 4, 1, 3};
-    if (width <= 16) return {4, 32, 1, 2, 4, 1, is_large ? 3 : 4};
-    if (width <= 32) return is_large ? DepthwiseTiling{2, 32, 1, 8, 1, 1, 2} : DepthwiseTiling{2, 64, 1, 4, 1, 1, 3};
-    return is_large ? DepthwiseTiling{4, 32, 1, 2, 1, 1, 3} : DepthwiseTiling{4, 64, 1, 2, 1, 1, 4};
+    if (width <= 16) return {2, 32, 1, 2, 2, 1, 4};
+    if (width <= 32)
+      return is_large ? DepthwiseTiling{2, 32, 1, 4, 1, 1, 4} : DepthwiseTiling{2, wide_box, 1, 4, 1, 1, 3};
+    return is_large ? DepthwiseTiling{4, 32, 1, 2, 1, 1, 3} : DepthwiseTiling{4, wide_box, 1, 2, 1, 1, 4};
   }
   if (is_large) {
     if (width <= 8) return {2, 32, 1, 4, 4, 1, 2};
@@ -63,10 +70,11 @@ DepthwiseTiling choose_weight_tiling(const DepthwiseBackwardArguments& a) {
   }
   if (width <= 8) return {2, 32, 1, 3, 4, 1, 2};
   if (width <= 16) return {2, 32, 1, 2, 2, 1, 4};
-  if (width <= 32) return {2, 64, 1, 5, 1, 1, 3};
-  if (width <= 64)
-    return a.x.sizes[1] % 32 == 0 || a.x.sizes[1] > 128 ? DepthwiseTiling{2, 32, 1, 2, 1, 1, 2}
-                                                        : DepthwiseTiling{4, 64, 1, 2, 1, 1, 4};
+  if (width <= 32) return {2, wide_box, 1, 5, 1, 1, 3};
+  if (width <= 64) {
+    const bool is_ragged = channels % 32 != 0 && channels <= 128;
+    return is_ragged ? DepthwiseTiling{4, wide_box, 1, 2, 1, 1, 4} : DepthwiseTiling{2, 32, 1, 2, 1, 1, 2};
+  }
   return {7, 32, 1, 2, 1, 1, 3};
 }
 

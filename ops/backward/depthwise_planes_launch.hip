@@ -138,7 +138,9 @@ std::optional<BackwardPlan> plan_depthwise_planes_input(const DepthwiseBackwardA
   DepthwisePlanesInputParameters planned;
   static_cast<DepthwisePlanesShape&>(planned) = planes_shape(a.x.sizes, a.grad_y.sizes);
   const PlanesSource grad{planned.output_width, planned.output_height};
-  if (!cut_planes(planned, static_cast<int>(size_of(a.x.dtype)), grad, {0, 0}, 0, instance->columns, true, {}).empty())
+  if (!cut_planes(planned, static_cast<int>(size_of(a.x.dtype)), grad, {0, 0}, 0, instance->columns, true,
+                  {.stages = 3})
+           .empty())
     return {};
   const auto memory = static_cast<std::size_t>(planned.memory_bytes());
   if (memory > kBlockMemoryLimit) return {};

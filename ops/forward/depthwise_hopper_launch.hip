@@ -89,8 +89,8 @@ DepthwiseTiling choose_tiling(const DepthwiseArguments& a) {
   }
   if (a.window.stride[0] == 2) {
     if (width <= 16) return {2, wide_box, 1, 6, images, 1, width <= 8 ? 2 : 3};
-    if (width <= 32) return {2, is_plain ? wide_box : 32, 1, 4, 1, 1, 3};
-    return {4, 32, 1, 4, 1, 1, 3};
+    if (is_plain) return {2, 64, 1, 4, 1, 1, width <= 32 ? 3 : 2};
+    return width <= 32 ? DepthwiseTiling{2, 32, 1, 4, 1, 1, 3} : DepthwiseTiling{4, 32, 1, 4, 1, 1, 3};
   }
   if (width <= 8) return is_plain ? DepthwiseTiling{4, 32, 1, 3, 8, 1, 3} : DepthwiseTiling{2, wide_box, 1, 9, 4, 1, 2};
   if (width <= 16) return {4, 32, 1, 4, 4, 1, is_plain ? 3 : 2};

@@ -34,7 +34,7 @@ int columns_of_warp(std::int64_t output_width) {
   return divide_up(output_width, 14) * 14 > divide_up(output_width, 7) * 7 ? 7 : 14;
 }
 
-DepthwiseColumnsShape columns_shape(const Sizes& y, const Window& window, int columns) {
+DepthwiseColumnsShape columns_shape(const Sizes& y, const Window& window, int columns, int stages) {
   DepthwiseColumnsShape shape;
   shape.channels = static_cast<int>(y[1]);
   shape.output_height = static_cast<int>(y[2]);
@@ -42,7 +42,7 @@ DepthwiseColumnsShape columns_shape(const Sizes& y, const Window& window, int co
   shape.padding_top = static_cast<int>(window.padding.top);
   shape.padding_left = static_cast<int>(window.padding.left);
   shape.warps = 4;
-  shape.stages = columns > 7 ? 3 : 4;
+  shape.stages = stages;
   shape.by_channel_groups = Divisor(static_cast<std::uint32_t>(channel_groups(shape)));
   shape.column_tiles = Divisor(static_cast<std::uint32_t>(divide_up(y[3], columns)));
   return shape;

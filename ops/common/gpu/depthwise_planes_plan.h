@@ -11,9 +11,9 @@ namespace fusedsc::gpu::hopper {
 
 /// How the tiles of a launch are cut; the rest follows.
 struct PlanesTiling {
-  int whole_bytes = 13 << 10;  ///< planes that a warp has side by side are cut into strips where they are more
-  int tile_bytes = 6 << 10;    ///< about so many are a tile
-  int stages = 3, warps = 4;
+  int whole_bytes = 6600;    ///< planes that a warp has side by side are cut into strips where they are more
+  int tile_bytes = 6 << 10;  ///< about so many are a tile
+  int stages = 2, warps = 4;
 };
 
 /// A tensor that tiles come from.
