@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from devices import device
+from torchvision.models import mobilenet_v2
 
 import fusedsc
 from fusedsc import functional
@@ -31,6 +32,7 @@ class Operator:
         self.weights = {
             "depthwise_conv2d": [rand(16, 1, 3, 3)],
             "pointwise_conv2d": [rand(24, 16, 1, 1)],
+            "sliding_channel_conv2d": [rand(24, 8, 1, 1)],
             "conv_bn_act": [rand(24, 16, 3, 3)],
             "dsc_block": [rand(16, 1, 3, 3), rand(24, 16, 1, 1)],
             "inverted_residual": [rand(32, 16, 1, 1), rand(32, 1, 3, 3), rand(16, 32, 1, 1)],
@@ -50,6 +52,9 @@ class Operator:
     def pointwise_conv2d(self):
         return functional.pointwise_conv2d(self.x, *self.weights)
 
+    def sliding_channel_conv2d(self):
+        return functional.sliding_channel_conv2d(self.x, *self.weights, groups=2, overlap=0.25)
+
     def conv_bn_act(self):
         return functional.conv_bn_act(self.x, *self.weights, *self.norms[0][:4], training=True, padding=1)
 
@@ -65,7 +70,14 @@ class Operator:
         return [y.detach(), *torch.autograd.grad(y, self.leaves, y.detach()), *self.buffers]
 
 
-NAMES = ("depthwise_conv2d", "pointwise_conv2d", "conv_bn_act", "dsc_block", "inverted_residual")
+NAMES = (
+    "depthwise_conv2d",
+    "pointwise_conv2d",
+    "sliding_channel_conv2d",
+    "conv_bn_act",
+    "dsc_block",
+    "inverted_residual",
+)
 OPERATORS = pytest.mark.parametrize("name", NAMES)
 
 
@@ -139,6 +151,25 @@ def test_the_same_bits_a_hundred_times(name, dtype, layout):
         for buffer, before in zip(operator.buffers, start, strict=True):
             buffer.copy_(before)
         for actual, expected in zip(operator.run(), first, strict=True):
+            assert torch.equal(actual, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_network_the_same_bits_a_hundred_times(dtype):
+    """MobileNetV2's own layers, of which many have kernels of their own."""
+    torch.manual_seed(0)
+    network = fusedsc.swap(mobilenet_v2(num_classes=10, dropout=0.0)).to(memory_format=torch.channels_last)
+    images = torch.randn(16, 3, 96, 96).contiguous(memory_format=torch.channels_last)
+    parameters = list(network.parameters())
+
+    def run():
+        with torch.autocast("cuda", dtype):
+            y = network(images)
+        return [y, *torch.autograd.grad(y.float().square().mean(), parameters)]
+
+    first = [tensor.clone() for tensor in run()]
+    for _ in range(100):
+        for actual, expected in zip(run(), first, strict=True):
             assert torch.equal(actual, expected)
 
 
