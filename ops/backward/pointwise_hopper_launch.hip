@@ -23,6 +23,10 @@ template <class T>
 void append_all(std::vector<PointwiseInstance>& to, DataType dtype) {
   append<T, true, false, EpilogueKind::plain>(to, dtype, PlainTiles());
   append<T, true, true, EpilogueKind::gradient>(to, dtype, GradientTiles());
+  append<T, true, false, EpilogueKind::plain>(to, dtype, PlainCutTiles());
+  append<T, true, false, EpilogueKind::plain>(to, dtype, PlainRowsTiles());
+  append<T, true, true, EpilogueKind::gradient>(to, dtype, PlainRowsTiles());
+  append<T, true, true, EpilogueKind::gradient>(to, dtype, PlainCutTiles());
 }
 
 const std::vector<PointwiseInstance>& instances() {
@@ -44,6 +48,12 @@ PointwiseCase case_of(const PointwiseBackwardArguments& a) {
   product.has_other = static_cast<bool>(a.gradient_prologue);
   product.has_x = static_cast<bool>(a.prologue);
   product.has_added = static_cast<bool>(a.grad_add);
+  const std::int64_t inputs = a.x.sizes[1], outputs = a.grad_y.sizes[1];
+  product.is_dense = is_dense(activation_matrix(a.grad_y, 1, true), outputs) &&
+                     is_dense(activation_matrix(a.gradient_prologue.output, 1, true), outputs) &&
+                     (!product.has_x || is_dense(activation_matrix(a.x, 1, true), inputs)) &&
+                     is_dense(activation_matrix(a.grad_add, 1, true), inputs) &&
+                     is_dense(output_matrix(a.grad_x, 1, true), inputs);
   return product;
 }
 
@@ -87,6 +97,11 @@ class InputPass {
     p.epilogue.mean = static_cast<const float*>(a.sums.mean.data);
     p.epilogue.activation = a.prologue.activation;
     p.epilogue.partials = take_partials(a, arena);
+    p.activations_rows = a.grad_y.data;
+    p.other_rows = prologue.output.data;
+    p.x_rows = a.x.data;
+    p.added_rows = a.grad_add.data;
+    p.output_rows = a.grad_x.data;
     const auto map = [&](const auto& matrix, std::int64_t channels, int columns) {
       return map_of(matrix, problem.dtype, channels, problem.pixels, columns);
     };

@@ -20,6 +20,14 @@ using InferenceTiles = Tiles<Tile<32, 64, 4>, Tile<64, 64, 3>, Tile<128, 64, 2>>
 template <class T>
 void append_all(std::vector<PointwiseInstance>& to, DataType dtype) {
   append<T, false, false, EpilogueKind::plain>(to, dtype, PlainTiles());
+  append<T, false, false, EpilogueKind::plain>(to, dtype, PlainCutTiles());
+  append<T, false, false, EpilogueKind::plain>(to, dtype, PlainRowsTiles());
+  append<T, false, false, EpilogueKind::statistics>(to, dtype, PlainRowsTiles());
+  append<T, false, true, EpilogueKind::statistics>(to, dtype, PlainRowsTiles());
+  append<T, false, true, EpilogueKind::inference>(to, dtype, PlainRowsTiles());
+  append<T, false, false, EpilogueKind::statistics>(to, dtype, PlainCutTiles());
+  append<T, false, true, EpilogueKind::statistics>(to, dtype, PlainCutTiles());
+  append<T, false, true, EpilogueKind::inference>(to, dtype, PlainCutTiles());
   append<T, false, false, EpilogueKind::statistics>(to, dtype, StatisticsTiles());
   append<T, false, true, EpilogueKind::statistics>(to, dtype, NormalisingTiles());
   append<T, false, false, EpilogueKind::inference>(to, dtype, InferenceTiles());
@@ -46,6 +54,9 @@ PointwiseCase case_of(const PointwiseArguments& a) {
                  : a.prologue           ? EpilogueKind::inference
                                         : EpilogueKind::plain;
   product.has_added = static_cast<bool>(a.epilogue.residual);
+  product.is_dense = is_dense(activation_matrix(a.x, 1, true), a.x.sizes[1]) &&
+                     is_dense(output_matrix(a.y, 1, true), a.y.sizes[1]) &&
+                     is_dense(activation_matrix(a.epilogue.residual, 1, true), a.y.sizes[1]);
   return product;
 }
 
@@ -89,6 +100,9 @@ class Pass {
     p.epilogue.shift = static_cast<const float*>(a.epilogue.shift.data);
     p.epilogue.activation = a.epilogue.activation;
     p.epilogue.partials = take_partials(a, arena);
+    p.activations_rows = a.x.data;
+    p.added_rows = a.epilogue.residual.data;
+    p.output_rows = a.y.data;
     const auto map = [&](const auto& matrix, std::int64_t channels, int columns) {
       return map_of(matrix, problem.dtype, channels, problem.pixels, columns);
     };

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "fusedsc/common/gpu/launch.h"
+#include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/runtime/implementation.h"
 
 namespace fusedsc::gpu::hopper {
@@ -35,8 +35,8 @@ double cost_of(const PointwiseCase& product, const PointwiseInstance& instance, 
   const double depth = static_cast<double>(divide_up(problem.depth, instance.depth) * instance.depth) / 64;
   const double channels = instance.channels / 64.0;
   const double latency = cost.tile + depth * cost.tile_depth + channels * cost.tile_channels;
-  const double work = instance.groups * (cost.work + depth * cost.work_depth + channels * cost.work_channels);
-  const auto rounds = static_cast<double>(divide_up(launch.pixel_tiles, std::int64_t{launch.splits} * instance.groups) *
+  const double work = instance.row_tiles * (cost.work + depth * cost.work_depth + channels * cost.work_channels);
+  const auto rounds = static_cast<double>(divide_up(launch.pixel_tiles, std::int64_t{launch.splits} * instance.row_tiles) *
                                           divide_up(std::int64_t{launch.channel_tiles} * launch.splits, size));
   const double bytes = 2 * static_cast<double>(problem.pixels), in = bytes * static_cast<double>(problem.depth),
                out = bytes * static_cast<double>(problem.channels),
@@ -57,7 +57,6 @@ std::string why_not_hopper(DataType dtype, Device device, std::int64_t groups, s
 }
 
 PointwiseLaunch plan(std::span<const PointwiseInstance> instances, const PointwiseCase& product) {
-  constexpr int kLeastStages = 2, kMostStages = 6;
   const PointwiseProblem& problem = product.problem;
   const int size = multiprocessors();
   PointwiseLaunch best;
@@ -65,22 +64,30 @@ PointwiseLaunch plan(std::span<const PointwiseInstance> instances, const Pointwi
   for (const PointwiseInstance& instance : instances) {
     if (instance.dtype != problem.dtype || instance.prologue != product.prologue || instance.kind != product.kind)
       continue;
+    if (instance.family == PointwiseFamily::rows && (!product.is_dense || problem.channels > instance.channels)) continue;
+    const int most_stages = instance.family != PointwiseFamily::cut ? 6
+                                              : static_cast<int>(std::max<std::int64_t>(
+                                                    divide_up(divide_up(problem.depth, instance.depth), instance.cut),
+                                                    instance.least_stages));
     PointwiseLaunch launch;
     launch.instance = &instance;
     const auto fits = [&](int stages) {
-      return instance.memory(static_cast<int>(problem.depth), stages, product.has_other, product.has_x,
-                             product.has_added) <= kMemoryLimit;
+      return instance.memory(product.memory_use(), stages) <= kMemoryLimit;
     };
-    launch.stages = kMostStages;
-    while (launch.stages >= kLeastStages && !fits(launch.stages)) --launch.stages;
-    if (launch.stages < kLeastStages) continue;
+    launch.stages = most_stages;
+    while (launch.stages >= instance.least_stages && !fits(launch.stages)) --launch.stages;
+    if (launch.stages < instance.least_stages) continue;
     const std::int64_t pixel_tiles = divide_up(problem.pixels, kTileRows);
     const std::int64_t channel_tiles = divide_up(problem.channels, instance.channels);
     launch.pixel_tiles = static_cast<int>(pixel_tiles);
     launch.channel_tiles = static_cast<int>(channel_tiles);
-    launch.splits = static_cast<int>(
-        std::min(std::max<std::int64_t>(size / channel_tiles, 1), divide_up(pixel_tiles, instance.groups)));
-    const double cost = cost_of(product, instance, launch, size);
+    launch.splits = static_cast<int>(divide_up(pixel_tiles, instance.row_tiles));
+    if (instance.family != PointwiseFamily::cut) {
+      launch.splits = static_cast<int>(
+          std::min<std::int64_t>(std::max<std::int64_t>(size / channel_tiles, 1), launch.splits));
+    }
+    double cost = cost_of(product, instance, launch, size);
+    if (std::getenv("HALF_FORCE")) cost = instance.family != (PointwiseFamily)std::atoi(std::getenv("HALF_FORCE")) ? cost + 1e6 : 1 + (&instance - instances.data()) * 7 % 5;
     if (cost >= least_cost) continue;
     least_cost = cost;
     best = launch;
@@ -103,9 +110,9 @@ void PointwiseLaunch::fill(const PointwiseCase& product, PointwiseParameters& p)
 
 void PointwiseLaunch::start(const char* name, const PointwiseCase& product, const PointwiseParameters& parameters,
                             void* stream) const {
-  const int memory = instance->memory(parameters.depth, stages, product.has_other, product.has_x, product.has_added);
-  launch(name, instance->kernel, std::int64_t{channel_tiles} * splits, instance->groups * kGroupThreads,
-         static_cast<std::size_t>(memory), stream, parameters);
+  const int memory = instance->memory(product.memory_use(), stages);
+  launch_following(name, instance->kernel, std::int64_t{channel_tiles} * splits, instance->threads, stream, parameters,
+                   static_cast<std::size_t>(memory));
 }
 
 }  // namespace fusedsc::gpu::hopper
