@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from devices import device
+from torchvision.models import mobilenet_v2
 
 import fusedsc
 from fusedsc import functional
@@ -139,6 +140,25 @@ def test_the_same_bits_a_hundred_times(name, dtype, layout):
         for buffer, before in zip(operator.buffers, start, strict=True):
             buffer.copy_(before)
         for actual, expected in zip(operator.run(), first, strict=True):
+            assert torch.equal(actual, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_network_the_same_bits_a_hundred_times(dtype):
+    """MobileNetV2's own layers, of which many have kernels of their own."""
+    torch.manual_seed(0)
+    network = fusedsc.swap(mobilenet_v2(num_classes=10, dropout=0.0)).to(memory_format=torch.channels_last)
+    images = torch.randn(16, 3, 96, 96).contiguous(memory_format=torch.channels_last)
+    parameters = list(network.parameters())
+
+    def run():
+        with torch.autocast("cuda", dtype):
+            y = network(images)
+        return [y, *torch.autograd.grad(y.float().square().mean(), parameters)]
+
+    first = [tensor.clone() for tensor in run()]
+    for _ in range(100):
+        for actual, expected in zip(run(), first, strict=True):
             assert torch.equal(actual, expected)
 
 
