@@ -24,7 +24,7 @@ template <class T>
 void append_all(std::vector<PointwiseInstance>& to, DataType dtype) {
   append<T, true, false, EpilogueKind::plain>(to, dtype, PlainTiles());
   append<T, true, false, EpilogueKind::plain>(to, dtype, PlainCutTiles());
-  append<T, true, false, EpilogueKind::plain>(to, dtype, PlainRowsTiles());
+  append<T, true, EpilogueKind::plain>(to, dtype, PlainRowsTiles());
   append<T, true, false, EpilogueKind::gradient>(to, dtype, Tiles<Tile<32, 64, 4>, Tile<64, 64, 3>>());
   append<T, true, false, EpilogueKind::gradient>(to, dtype, CutTiles());
   append<T, true, true, EpilogueKind::gradient>(
@@ -51,12 +51,8 @@ PointwiseCase case_of(const PointwiseBackwardArguments& a) {
   product.has_other = static_cast<bool>(a.gradient_prologue);
   product.has_x = static_cast<bool>(a.prologue);
   product.has_added = static_cast<bool>(a.grad_add);
-  const std::int64_t inputs = a.x.sizes[1], outputs = a.grad_y.sizes[1];
-  product.is_dense = is_dense(activation_matrix(a.grad_y, 1, true), outputs) &&
-                     is_dense(activation_matrix(a.gradient_prologue.output, 1, true), outputs) &&
-                     (!product.has_x || is_dense(activation_matrix(a.x, 1, true), inputs)) &&
-                     is_dense(activation_matrix(a.grad_add, 1, true), inputs) &&
-                     is_dense(output_matrix(a.grad_x, 1, true), inputs);
+  product.is_dense = is_dense(activation_matrix(a.grad_y, 1, true), a.grad_y.sizes[1]) &&
+                     is_dense(output_matrix(a.grad_x, 1, true), a.x.sizes[1]);
   return product;
 }
 
@@ -101,9 +97,6 @@ class InputPass {
     p.epilogue.activation = a.prologue.activation;
     p.epilogue.partials = take_partials(a, arena);
     p.activations_rows = a.grad_y.data;
-    p.other_rows = prologue.output.data;
-    p.x_rows = a.x.data;
-    p.added_rows = a.grad_add.data;
     p.output_rows = a.grad_x.data;
     const auto map = [&](const auto& matrix, std::int64_t channels, int columns) {
       return map_of(matrix, problem.dtype, channels, problem.pixels, columns);
@@ -191,9 +184,10 @@ BackwardPlan plan_both_or_each(const PointwiseBackwardArguments& a, int threads)
 
 /// Whether the gradient prologue is worth a pass of its own, for two gradients of many outputs.
 bool forms_gradient(const PointwiseBackwardArguments& a) {
-  constexpr std::int64_t kLeastOutputs = 320;
+  constexpr std::int64_t kLeastOutputs = 320, kLeastChannels = 128;
   const std::int64_t outputs = a.grad_y.sizes[1];
-  return a.gradient_prologue && a.grad_x && a.grad_weight && outputs >= kLeastOutputs && outputs <= kMostSeamOutputs;
+  return a.gradient_prologue && a.grad_x && a.grad_weight && outputs >= kLeastOutputs && outputs <= kMostSeamOutputs &&
+         a.x.sizes[1] >= kLeastChannels && !PointwiseGradientsPass::suits(a);
 }
 
 /// The same arguments after the gradient prologue.
@@ -212,8 +206,7 @@ BackwardPlan plan_backward(const PointwiseBackwardArguments& a, int threads) {
   };
   Arena arena(nullptr);
   take(arena, a);
-  return {arena.used() + rest.workspace_bytes,
-          [=](const PointwiseBackwardArguments& like, const Execution& execution) {
+  return {arena.used() + rest.workspace_bytes, [=](const PointwiseBackwardArguments& like, const Execution& execution) {
             Arena taken(execution.workspace);
             void* gradient = take(taken, like);
             launch_gradient_seam(like, gradient, execution.stream);

@@ -8,8 +8,8 @@ namespace fusedsc::gpu::hopper {
 /// The most outputs that it takes.
 inline constexpr std::int64_t kMostSeamOutputs = 2048;
 
-/// to = gradient_prologue(grad_y), dense and channels_last. Both tensors are channels_last, with rows at multiples of 16
-/// bytes.
+/// to = gradient_prologue(grad_y), dense and channels_last. Both tensors are channels_last, with rows at multiples of
+/// 16 bytes.
 void launch_gradient_seam(const PointwiseBackwardArguments& arguments, void* to, void* stream);
 
 }  // namespace fusedsc::gpu::hopper

@@ -35,8 +35,8 @@ void launch_gradient_seam(const PointwiseBackwardArguments& a, void* to, void* s
   seam.pixels = static_cast<int>(a.grad_y.sizes[0] * a.grad_y.sizes[2] * a.grad_y.sizes[3]);
   seam.runs = static_cast<int>(a.grad_y.sizes[1] / 8);
   seam.rows = std::max(1, kThreads / seam.runs);
-  const std::int64_t blocks = std::min<std::int64_t>((seam.pixels + seam.rows - 1) / seam.rows,
-                                                     std::int64_t{kBlocks} * multiprocessors());
+  const std::int64_t blocks =
+      std::min<std::int64_t>((seam.pixels + seam.rows - 1) / seam.rows, std::int64_t{kBlocks} * multiprocessors());
   launch_following("pointwise_conv2d_backward",
                    a.grad_y.dtype == DataType::float16 ? seam_kernel<Float16> : seam_kernel<BFloat16>, blocks,
                    seam.rows * seam.runs, stream, seam);

@@ -13,25 +13,28 @@ constexpr const char* kName = "pointwise_conv2d";
 // With statistics: as they come, and with the prologue.
 using StatisticsTiles = Tiles<Tile<32, 64, 2>, Tile<32, 64, 6>, Tile<64, 64, 2>, Tile<64, 64, 4>, Tile<96, 32, 3>,
                               Tile<128, 64, 2>, Tile<192, 32, 2>>;
-using NormalisingTiles = Tiles<Tile<32, 32, 6>, Tile<32, 64, 2>, Tile<32, 64, 4>, Tile<32, 64, 6>, Tile<64, 64, 2>,
+using NormalisingTiles = Tiles<Tile<32, 32, 6>, Tile<32, 64, 2>, Tile<32, 64, 4>, Tile<32, 64, 5>, Tile<64, 64, 2>,
                                Tile<64, 64, 4>, Tile<96, 64, 3>, Tile<128, 64, 2>>;
 using InferenceTiles = Tiles<Tile<32, 64, 4>, Tile<64, 64, 3>, Tile<128, 64, 2>>;
+using CutStatisticsTiles = Tiles<CutTile<1, 32, 2>, CutTile<1, 96, 2>>;
+using CutNormalisingTiles = Tiles<CutTile<1, 32, 2>, CutTile<1, 96, 2>, CutTile<1, 160, 2>, CutTile<2, 160, 1>>;
+using CutInferenceTiles = Tiles<CutTile<1, 32, 1>, CutTile<1, 32, 2>, CutTile<1, 96, 2>>;
+using RowsInferenceTiles = Tiles<RowsTile<48, 6>, RowsTile<96, 3>>;
 
 template <class T>
 void append_all(std::vector<PointwiseInstance>& to, DataType dtype) {
   append<T, false, false, EpilogueKind::plain>(to, dtype, PlainTiles());
   append<T, false, false, EpilogueKind::plain>(to, dtype, PlainCutTiles());
-  append<T, false, false, EpilogueKind::plain>(to, dtype, PlainRowsTiles());
-  append<T, false, false, EpilogueKind::statistics>(to, dtype, PlainRowsTiles());
-  append<T, false, true, EpilogueKind::statistics>(to, dtype, PlainRowsTiles());
-  append<T, false, true, EpilogueKind::inference>(to, dtype, PlainRowsTiles());
-  append<T, false, false, EpilogueKind::statistics>(to, dtype, PlainCutTiles());
-  append<T, false, true, EpilogueKind::statistics>(to, dtype, PlainCutTiles());
-  append<T, false, true, EpilogueKind::inference>(to, dtype, PlainCutTiles());
+  append<T, false, EpilogueKind::plain>(to, dtype, PlainRowsTiles());
   append<T, false, false, EpilogueKind::statistics>(to, dtype, StatisticsTiles());
+  append<T, false, false, EpilogueKind::statistics>(to, dtype, CutStatisticsTiles());
   append<T, false, true, EpilogueKind::statistics>(to, dtype, NormalisingTiles());
+  append<T, false, true, EpilogueKind::statistics>(to, dtype, CutNormalisingTiles());
   append<T, false, false, EpilogueKind::inference>(to, dtype, InferenceTiles());
+  append<T, false, false, EpilogueKind::inference>(to, dtype, CutInferenceTiles());
+  append<T, false, EpilogueKind::inference>(to, dtype, RowsInferenceTiles());
   append<T, false, true, EpilogueKind::inference>(to, dtype, InferenceTiles());
+  append<T, false, true, EpilogueKind::inference>(to, dtype, CutNormalisingTiles());
 }
 
 const std::vector<PointwiseInstance>& instances() {

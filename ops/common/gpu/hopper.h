@@ -75,10 +75,10 @@ FUSEDSC_DEVICE void start_load(void* tile, const TensorMap& map, int x, int y, B
 }
 /// A run of bytes, whose number and places are multiples of 16.
 FUSEDSC_DEVICE void start_load(void* to, const void* from, int bytes, Barrier* barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                   address_of(to)),
-               "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(address_of(barrier))
-               : "memory");
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(address_of(to)),
+      "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(address_of(barrier))
+      : "memory");
 }
 FUSEDSC_DEVICE void start_store(void* to, const void* from, int bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(__cvta_generic_to_global(to)),

@@ -25,8 +25,7 @@ class PointwiseProduct {
               tiles = 1 + kInputs * ((use.has_x ? 1 : 0) + (use.has_added ? 1 : 0));
     return 1024 + steps * kWeightBytes + kGroups * stages * (use.has_other ? 2 : 1) * kStageBytes +
            kGroups * tiles * kOutBytes + barrier_bytes(steps, stages) +
-           4 * (Part::memory_floats(kGroups * 4) +
-                (kPrologue ? PointwisePrologue<T>::kVectors * steps * kTileDepth : 0));
+           4 * (Part::memory_floats(kGroups * 4) + (kPrologue ? Prologue::kVectors * steps * kTileDepth : 0));
   }
 
   FUSEDSC_DEVICE static void run(const PointwiseParameters& p) {
@@ -36,6 +35,7 @@ class PointwiseProduct {
 
  private:
   using Sums = float[kBlocks][kColumns / 2];
+  using Prologue = PointwisePrologue<T, kWeightDepthFirst>;  ///< of gradients: with another tensor
   using Part = Epilogue<T, kChannels, kThreads, kKind>;
   static constexpr int kDepthBytes = kTileDepth * 2, kStageBytes = kTileRows * kDepthBytes,
                        kWeightBytes = kChannels * kDepthBytes;
@@ -91,7 +91,7 @@ class PointwiseProduct {
     wait_for_previous_kernel();
     let_next_kernel_start();
     Part epilogue(p_.epilogue, vectors_, first_channel_, p_.channels - first_channel_, thread_index());
-    const PointwisePrologue<T> prologue(p_, coefficients_, steps_ * kTileDepth);
+    const Prologue prologue(p_, coefficients_, steps_ * kTileDepth);
     if constexpr (kPrologue) prologue.read(thread_index(), kThreads);
     block_barrier();
     if (is_leader_) {
@@ -242,22 +242,29 @@ class PointwiseProduct {
   }
 
   /// With the prologue, through registers.
-  FUSEDSC_DEVICE void multiply_changed(Sums& sums, const PointwisePrologue<T>& prologue, int step, int slot) const {
-    const unsigned char* tile = stages_ + slot * stage_bytes_;
-    const int depth = p_.depth - step * kTileDepth, lane = thread_index() % 32;
-    const int row = thread_index() % kGroupThreads / 32 * 16 + lane % 16;
+  FUSEDSC_DEVICE void multiply_changed(Sums& sums, const Prologue& prologue, int step, int slot) const {
     std::uint32_t rows[kTileDepth / 16][4];
     wait_for_products<0>();  // which may still read these registers
-#pragma unroll
-    for (int k = 0; k < kTileDepth; k += 16) {
-      if (k >= depth) break;
-      const int place = place_of_run<kDepthBytes>(row, k / 8 + lane / 16);
-      load_matrices(tile + place, rows[k / 16]);
-      std::uint32_t others[4] = {};
-      if (p_.has_other) load_matrices(tile + kStageBytes + place, others);
-      prologue.change(rows[k / 16], others, step * kTileDepth + k + lane % 4 * 2);
-    }
+    // Halves, of which the last step may have one only.
+    auto& halves = reinterpret_cast<std::uint32_t(&)[2][kTileDepth / 32][4]>(rows);
+    change_half(halves[0], prologue, step, slot, 0);
+    if (p_.depth - step * kTileDepth > kTileDepth / 2) change_half(halves[1], prologue, step, slot, kTileDepth / 2);
     multiply_step(sums, step, [&](int k) -> const std::uint32_t(&)[4] { return rows[k / 16]; });
+  }
+
+  /// rows = what the prologue makes of a step's values from k on.
+  FUSEDSC_DEVICE void change_half(std::uint32_t (&rows)[kTileDepth / 32][4], const Prologue& prologue, int step,
+                                  int slot, int k) const {
+    const unsigned char* tile = stages_ + slot * stage_bytes_;
+    const int lane = thread_index() % 32, row = thread_index() % kGroupThreads / 32 * 16 + lane % 16;
+    std::uint32_t others[kTileDepth / 32][4] = {};
+#pragma unroll
+    for (int i = 0; i < kTileDepth / 32; ++i) {
+      const int place = place_of_run<kDepthBytes>(row, (k + i * 16) / 8 + lane / 16);
+      load_matrices(tile + place, rows[i]);
+      if constexpr (kWeightDepthFirst) load_matrices(tile + kStageBytes + place, others[i]);
+    }
+    prologue.change(rows, others, step * kTileDepth + k + lane % 4 * 2);
   }
 
   /// To block memory. kAll: all rows of the tile exist.

@@ -9,7 +9,8 @@
 namespace fusedsc::gpu::hopper {
 
 /// kRowTiles: tiles of 64 positions; kCut: groups that share the k of one.
-template <class T, int kRowTiles_, int kChannels_, int kCut_, bool kPrologue, bool kWeightDepthFirst, EpilogueKind kKind>
+template <class T, int kRowTiles_, int kChannels_, int kCut_, bool kPrologue, bool kWeightDepthFirst,
+          EpilogueKind kKind>
 class PointwiseCutProduct {
  public:
   static constexpr int kRowTiles = kRowTiles_, kChannels = kChannels_, kCut = kCut_;
@@ -36,6 +37,7 @@ class PointwiseCutProduct {
   using Sums = float[kChannels / 2];
   using OwnSums = float[kOwn / 2];
   using Four = Aligned<float, 4>;
+  using Prologue = PointwisePrologue<T, kWeightDepthFirst>;  ///< of gradients: with another tensor
   using Part = Epilogue<T, kOwn, kRowTiles * kGroupThreads, kKind>;
   static constexpr int kTileBytes = kTileRows * kTileDepth * 2, kWeightBytes = kChannels * kTileDepth * 2;
   static constexpr int kOutBytes = kTileRows * kChannels * 2, kBlockBytes = kTileRows * kRowBytes;
@@ -46,15 +48,18 @@ class PointwiseCutProduct {
   static constexpr int kExchangeBytes = (kCut - 1) * kOwnQuads * kGroupThreads * 16;
 
  public:
-  static constexpr int kLeastStages = kExchangeBytes > 2 * kTileBytes ? (kExchangeBytes + kTileBytes - 1) / kTileBytes : 2;
+  static constexpr int kLeastStages = kExchangeBytes > 2 * kTileBytes ? (kExchangeBytes + kTileBytes - 1) / kTileBytes
+                                                                      : 2;
 
  private:
   FUSEDSC_HOST_DEVICE static constexpr int stage_bytes(bool has_other) {
     return kRowTiles * kTileBytes * (has_other ? 2 : 1) + kWeightBytes;
   }
-  FUSEDSC_HOST_DEVICE static constexpr int barrier_bytes(int stages) { return (2 * kCut * stages * 8 + 8 + 15) / 16 * 16; }
+  FUSEDSC_HOST_DEVICE static constexpr int barrier_bytes(int stages) {
+    return (2 * kCut * stages * 8 + 8 + 15) / 16 * 16;
+  }
   FUSEDSC_HOST_DEVICE static constexpr int coefficients(int depth) {
-    return PointwisePrologue<T>::kVectors * ((depth + kTileDepth - 1) / kTileDepth * kTileDepth);
+    return Prologue::kVectors * ((depth + kTileDepth - 1) / kTileDepth * kTileDepth);
   }
 
   FUSEDSC_DEVICE explicit PointwiseCutProduct(const PointwiseParameters& p) : p_(p) {
@@ -108,7 +113,7 @@ class PointwiseCutProduct {
     Part part(p_.epilogue, vectors_ + cut_ * kPartFloats, first_channel_ + cut_ * kOwn, own_channels(),
               row_tile_ * kGroupThreads + thread_);
     const int steps = (p_.depth + kTileDepth - 1) / kTileDepth;
-    const PointwisePrologue<T> prologue(p_, vectors_ + kCut * kPartFloats, steps * kTileDepth);
+    const Prologue prologue(p_, vectors_ + kCut * kPartFloats, steps * kTileDepth);
     if constexpr (kPrologue) prologue.read(thread_index(), kThreads);
     block_barrier();
     if (thread_ == 0 && cut_ == 0) start_inputs();
@@ -180,7 +185,7 @@ class PointwiseCutProduct {
   }
 
   /// own = the group's own channels of the product.
-  FUSEDSC_DEVICE void multiply_all(const PointwisePrologue<T>& prologue, OwnSums& own) const {
+  FUSEDSC_DEVICE void multiply_all(const Prologue& prologue, OwnSums& own) const {
     Sums sums = {};
     int slot = 0, parity = 0, last_slot = -1;
 #pragma unroll 1
@@ -237,20 +242,19 @@ class PointwiseCutProduct {
   }
 
   /// With the prologue, through registers.
-  FUSEDSC_DEVICE void multiply_changed(Sums& sums, const PointwisePrologue<T>& prologue, int step, int slot) const {
+  FUSEDSC_DEVICE void multiply_changed(Sums& sums, const Prologue& prologue, int step, int slot) const {
     const unsigned char* tile = tiles_ + slot * tile_bytes_;
     const int lane = thread_ % 32, row = thread_ / 32 * 16 + lane % 16;
     const int first_k = (cut_ + step * kCut) * kTileDepth + lane % 4 * 2;
-    std::uint32_t rows[kTileDepth / 16][4];
+    std::uint32_t rows[kTileDepth / 16][4], others[kTileDepth / 16][4] = {};
     wait_for_products<0>();  // which may still read these registers
 #pragma unroll
     for (int k = 0; k < kTileDepth; k += 16) {
       const int place = place_of_run<kTileDepth * 2>(row, k / 8 + lane / 16);
       load_matrices(tile + place, rows[k / 16]);
-      std::uint32_t others[4] = {};
-      if (p_.has_other) load_matrices(tile + kTileBytes + place, others);
-      prologue.change(rows[k / 16], others, first_k + k);
+      if constexpr (kWeightDepthFirst) load_matrices(tile + kTileBytes + place, others[k / 16]);
     }
+    prologue.change(rows, others, first_k);
     multiply_step(sums, slot, [&](int k) -> const std::uint32_t(&)[4] { return rows[k / 16]; });
   }
 

@@ -1,6 +1,6 @@
-/// Pointwise products on Hopper GPUs of few channels that are no whole lines of memory: a tile of positions is one run of
-/// bytes, which comes and goes by one plain copy, and its rows lie in block memory as they do in the tensor. Products
-/// read them through registers. A block keeps the whole weight; its groups of four warps go their own ways.
+/// Pointwise products on Hopper GPUs of few channels that are no whole lines of memory: a tile of positions is one run
+/// of bytes, which comes and goes by one plain copy, and its rows lie in block memory as they do in the tensor.
+/// Products read them through registers. A block keeps the whole weight; its groups of four warps go their own ways.
 #pragma once
 
 #include "fusedsc/common/gpu/following_kernel.h"
@@ -9,17 +9,16 @@
 namespace fusedsc::gpu::hopper {
 
 /// kChannels: at least as many as there are.
-template <class T, int kChannels_, int kGroups_, bool kPrologue, bool kWeightDepthFirst, EpilogueKind kKind>
+template <class T, int kChannels_, int kGroups_, bool kWeightDepthFirst, EpilogueKind kKind>
 class PointwiseRowsProduct {
  public:
   static constexpr int kChannels = kChannels_, kGroups = kGroups_, kThreads = kGroups * kGroupThreads;
   static constexpr int kTileDepth = 64;
-  static_assert(kChannels % 16 == 0);
+  static_assert(kChannels % 16 == 0 && kKind != EpilogueKind::gradient);
 
   FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(const PointwiseMemoryUse& use, int stages) {
     return 1024 + steps_of(use.depth) * kWeightBytes + kGroups * group_bytes(use, stages) + barrier_bytes(stages) +
-           4 * (Part::memory_floats(kGroups * 4) +
-                (kPrologue ? PointwisePrologue<T>::kVectors * steps_of(use.depth) * kTileDepth : 0));
+           4 * Part::memory_floats(kGroups * 4);
   }
 
   FUSEDSC_DEVICE static void run(const PointwiseParameters& p) {
@@ -41,10 +40,7 @@ class PointwiseRowsProduct {
   }
   /// Stages, inputs of the epilogue, the result, and what is written beyond its last channel.
   FUSEDSC_HOST_DEVICE static constexpr int group_bytes(const PointwiseMemoryUse& use, int stages) {
-    const int inputs = (use.has_x ? 1 : 0) + (use.has_added ? 1 : 0);
-    return kTileRows * 2 *
-               (use.depth * stages * (use.has_other ? 2 : 1) + use.channels * (1 + kInputs * inputs)) +
-           kSpareBytes;
+    return kTileRows * 2 * (use.depth * stages + use.channels * (use.has_added ? 1 + kInputs : 1)) + kSpareBytes;
   }
 
   FUSEDSC_DEVICE explicit PointwiseRowsProduct(const PointwiseParameters& p) : p_(p) {
@@ -57,20 +53,17 @@ class PointwiseRowsProduct {
     tiles_ = first < p.pixel_tiles ? (p.pixel_tiles - first + all - 1) / all : 0;
     in_pitch_ = p.depth * 2;
     out_pitch_ = p.channels * 2;
-    has_other_ = kPrologue && p.has_other;
-    has_x_ = Part::kTakesX && p.epilogue.has_x;
     has_added_ = Part::kTakesAdded && p.epilogue.has_added;
 
     auto* memory = static_cast<unsigned char*>(block_memory());
     memory += (1024 - address_of(memory) % 1024) % 1024;
     weight_ = memory;
     memory += steps_ * kWeightBytes;
-    const int own_bytes = group_bytes({p.depth, p.channels, has_other_, has_x_, has_added_}, p.stages);
-    stage_bytes_ = kTileRows * in_pitch_ * (has_other_ ? 2 : 1);
+    const int own_bytes = group_bytes({p.depth, p.channels, false, false, has_added_}, p.stages);
+    stage_bytes_ = kTileRows * in_pitch_;
     stages_ = memory + group_ * own_bytes;
     out_ = stages_ + p.stages * stage_bytes_;
-    x_ = out_ + kTileRows * out_pitch_;
-    added_ = x_ + (has_x_ ? kInputs * kTileRows * out_pitch_ : 0);
+    added_ = out_ + kTileRows * out_pitch_;
     spare_ = stages_ + own_bytes - kSpareBytes;
     memory += kGroups * own_bytes;
     weight_barrier_ = reinterpret_cast<Barrier*>(memory);
@@ -96,8 +89,6 @@ class PointwiseRowsProduct {
       for (int tile = 0; tile < kInputs; ++tile) start_inputs(tile);
     }
     Part epilogue(p_.epilogue, vectors_, 0, p_.channels, thread_index());
-    const PointwisePrologue<T> prologue(p_, vectors_ + Part::memory_floats(kGroups * 4), steps_ * kTileDepth);
-    if constexpr (kPrologue) prologue.read(thread_index(), kThreads);
     block_barrier();
     wait(weight_barrier_, 0);
     int slot = 0, parity = 0;
@@ -105,11 +96,11 @@ class PointwiseRowsProduct {
 #pragma unroll 1
     for (int tile = 0; tile < tiles_; ++tile) {
       wait(barriers_ + slot, parity);
-      multiply_tile(sums, prologue, stages_ + slot * stage_bytes_);
+      multiply_tile(sums, stages_ + slot * stage_bytes_);
       if (is_leader_) wait_for_stores();
       group_barrier(group_);  // all are done with the tile of positions, and the last tile of outputs has gone
       if (is_leader_) start_tile(tile + p_.stages, slot);
-      if (has_x_ || has_added_) wait(barriers_ + p_.stages + tile % kInputs, tile / kInputs & 1);
+      if (has_added_) wait(barriers_ + p_.stages + tile % kInputs, tile / kInputs & 1);
       const int rows = p_.pixels - first_pixel(tile);
       if (rows >= kTileRows) store_tile<true>(sums, tile, epilogue);
       else store_tile<false>(sums, tile, epilogue);
@@ -165,20 +156,18 @@ class PointwiseRowsProduct {
     unsigned char* to = stages_ + slot * stage_bytes_;
     const int bytes = least(p_.pixels - first_pixel(tile), kTileRows) * in_pitch_;
     const std::int64_t place = place_of(tile, in_pitch_);
-    expect(barriers_ + slot, bytes * (has_other_ ? 2 : 1));
+    expect(barriers_ + slot, bytes);
     start_load(to, at(p_.activations_rows, place), bytes, barriers_ + slot);
-    if (has_other_) start_load(to + kTileRows * in_pitch_, at(p_.other_rows, place), bytes, barriers_ + slot);
   }
 
   FUSEDSC_DEVICE void start_inputs(int tile) const {
-    if ((!has_x_ && !has_added_) || tile >= tiles_) return;
+    if (!has_added_ || tile >= tiles_) return;
     Barrier* barrier = barriers_ + p_.stages + tile % kInputs;
     const int bytes = least(p_.pixels - first_pixel(tile), kTileRows) * out_pitch_;
     const int slot = tile % kInputs * kTileRows * out_pitch_;
     const std::int64_t place = place_of(tile, out_pitch_);
-    expect(barrier, bytes * (has_x_ && has_added_ ? 2 : 1));
-    if (has_x_) start_load(x_ + slot, at(p_.x_rows, place), bytes, barrier);
-    if (has_added_) start_load(added_ + slot, at(p_.added_rows, place), bytes, barrier);
+    expect(barrier, bytes);
+    start_load(added_ + slot, at(p_.added_rows, place), bytes, barrier);
   }
 
   // ----------------------------------------------------------------------------------------- by all threads of a group
@@ -190,7 +179,7 @@ class PointwiseRowsProduct {
   }
 
   /// sums = the tile's rows times the weight.
-  FUSEDSC_DEVICE void multiply_tile(Sums& sums, const PointwisePrologue<T>& prologue, const unsigned char* tile) const {
+  FUSEDSC_DEVICE void multiply_tile(Sums& sums, const unsigned char* tile) const {
     const int lane = thread_ % 32, row = thread_ / 32 * 16 + lane % 16;
     const unsigned char* from = tile + row * in_pitch_ + lane / 16 * 16;
 #pragma unroll 1
@@ -203,14 +192,6 @@ class PointwiseRowsProduct {
         const bool is_half = first + k + 8 >= p_.depth;  // beyond the end comes the next row
         load_matrices(from + (first + k) * 2, rows[k / 16]);
         if (is_half) rows[k / 16][2] = rows[k / 16][3] = 0;
-        if constexpr (kPrologue) {
-          std::uint32_t others[4] = {};
-          if (has_other_) {
-            load_matrices(from + kTileRows * in_pitch_ + (first + k) * 2, others);
-            if (is_half) others[2] = others[3] = 0;
-          }
-          prologue.change(rows[k / 16], others, first + k + lane % 4 * 2);
-        }
       }
       fence(sums);
       begin_products();
@@ -249,11 +230,10 @@ class PointwiseRowsProduct {
       const bool is_half = run * 8 + 8 >= p_.channels;
       // Two positions of the pair in 8 channels, then of that in the next 8.
       float(&values)[8] = *reinterpret_cast<float(*)[8]>(sums + run * 4);
-      std::uint32_t words[4], x[4], added[4];
+      std::uint32_t words[4], x[4], added[4];  // x: of gradients only
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int place = slot + i % 2 * 8 * out_pitch_ + (is_half ? run : run + i / 2) * 16;
-        if (has_x_) x[i] = exists[i % 2] ? *reinterpret_cast<const std::uint32_t*>(x_ + place) : 0;
         if (has_added_) added[i] = *reinterpret_cast<const std::uint32_t*>(added_ + place);
       }
       epilogue.take(run * 8, exists, values, x, added);
@@ -265,8 +245,8 @@ class PointwiseRowsProduct {
 
   const PointwiseParameters& p_;
   int group_, thread_, split_, steps_, tiles_, in_pitch_, out_pitch_, stage_bytes_;
-  bool is_leader_, has_other_, has_x_, has_added_;
-  unsigned char *weight_, *stages_, *out_, *x_, *added_, *spare_;
+  bool is_leader_, has_added_;
+  unsigned char *weight_, *stages_, *out_, *added_, *spare_;
   Barrier *barriers_, *weight_barrier_;
   float* vectors_;
 };
