@@ -3,6 +3,7 @@
 #pragma once
 
 #include "fusedsc/common/gpu/pointwise_sweep.h"
+#include "fusedsc/common/gpu/registers.h"
 
 namespace fusedsc::gpu {
 
@@ -115,9 +116,10 @@ FUSEDSC_DEVICE void pointwise_weight_gradient(const PointwiseWeightGradientParam
         if (has_bias) bias.add(operand, depth);
       },
       [&](int) {
+        const int from_output = computed_here(first_output), from_channel = computed_here(first_channel);
 #pragma unroll
         for (int sweep = 0; sweep < Sweep::kSweeps; ++sweep) {
-          const int output = first_output + Sweep::row(sweep), channel = first_channel + Sweep::col();
+          const int output = from_output + Sweep::row(sweep), channel = from_channel + Sweep::col();
           if (output >= p.outputs || channel >= p.channels) continue;
           Accumulator<T> sums[Sweep::kRun];
           Sweep::read(loop.sums(), sweep, sums);

@@ -32,6 +32,7 @@ class Operator:
         self.weights = {
             "depthwise_conv2d": [rand(16, 1, 3, 3)],
             "pointwise_conv2d": [rand(24, 16, 1, 1)],
+            "sliding_channel_conv2d": [rand(24, 8, 1, 1)],
             "conv_bn_act": [rand(24, 16, 3, 3)],
             "dsc_block": [rand(16, 1, 3, 3), rand(24, 16, 1, 1)],
             "inverted_residual": [rand(32, 16, 1, 1), rand(32, 1, 3, 3), rand(16, 32, 1, 1)],
@@ -51,6 +52,9 @@ class Operator:
     def pointwise_conv2d(self):
         return functional.pointwise_conv2d(self.x, *self.weights)
 
+    def sliding_channel_conv2d(self):
+        return functional.sliding_channel_conv2d(self.x, *self.weights, groups=2, overlap=0.25)
+
     def conv_bn_act(self):
         return functional.conv_bn_act(self.x, *self.weights, *self.norms[0][:4], training=True, padding=1)
 
@@ -66,7 +70,14 @@ class Operator:
         return [y.detach(), *torch.autograd.grad(y, self.leaves, y.detach()), *self.buffers]
 
 
-NAMES = ("depthwise_conv2d", "pointwise_conv2d", "conv_bn_act", "dsc_block", "inverted_residual")
+NAMES = (
+    "depthwise_conv2d",
+    "pointwise_conv2d",
+    "sliding_channel_conv2d",
+    "conv_bn_act",
+    "dsc_block",
+    "inverted_residual",
+)
 OPERATORS = pytest.mark.parametrize("name", NAMES)
 
 

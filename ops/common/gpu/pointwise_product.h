@@ -2,6 +2,7 @@
 #pragma once
 
 #include "fusedsc/common/gpu/pointwise_sweep.h"
+#include "fusedsc/common/gpu/registers.h"
 
 namespace fusedsc::gpu {
 
@@ -64,15 +65,15 @@ struct PointwiseProduct {
           [&](int tile) {
             const int row_end = kPixelRows ? p.pixels - first_pixel(tile) : p.channels - first_channel;
             const int col_end = kPixelRows ? p.channels - first_channel : p.pixels - first_pixel(tile);
-            const int count = least(col_end - Sweep::col(), Sweep::kRun);
+            const int count = least(col_end - Sweep::col(), Sweep::kRun), from_channel = computed_here(first_channel);
 #pragma unroll kPixelRows ? 2 : Sweep::kSweeps  // its items are told apart by sweeps
             for (int sweep = 0; sweep < Sweep::kSweeps; ++sweep) {
               const int row = Sweep::row(sweep), col = Sweep::col();
               if (row >= row_end || count <= 0) continue;
               typename Sweep::A y[Sweep::kRun];
               Sweep::read(loop.sums(), sweep, y);
-              sink.take(sweep, first_pixel(tile) + (kPixelRows ? row : col), first_channel + (kPixelRows ? col : row),
-                        y, count);
+              sink.take(sweep, first_pixel(tile) + (kPixelRows ? row : col), from_channel + (kPixelRows ? col : row), y,
+                        count);
             }
           });
       sink.finish(loop.sums());
