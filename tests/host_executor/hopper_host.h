@@ -76,7 +76,10 @@ inline void expect(Barrier* barrier, int bytes) {
 inline void wait(Barrier* barrier, int parity) {
   executor::wait_until([=] { return barrier->parity != parity; });
 }
-inline void group_barrier(int group) { executor::named_barrier(group, 128); }
+template <int kThreads = 128>
+void group_barrier(int group) {
+  executor::named_barrier(group, kThreads);
+}
 
 inline void start_load(void* tile, const TensorMap& map, int x, int y, Barrier* barrier) {
   const int row_bytes = map.tile_columns * 2;
@@ -99,6 +102,14 @@ inline void start_store(const TensorMap& map, int x, int y, const void* tile) {
                   2);
     }
   }
+}
+
+inline void start_load(void* to, const void* from, int bytes, Barrier* barrier) {
+  std::memcpy(to, from, static_cast<std::size_t>(bytes));
+  receive(barrier, bytes);
+}
+inline void start_store(void* to, const void* from, int bytes) {
+  std::memcpy(to, from, static_cast<std::size_t>(bytes));
 }
 
 struct ImagePlace {
