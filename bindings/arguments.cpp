@@ -8,6 +8,7 @@
 #include "fusedsc/common/status.h"
 #include "fusedsc/forward/depthwise.h"
 #include "fusedsc/forward/pointwise.h"
+#include "fusedsc/forward/sliding_channel.h"
 #include "fusedsc/fused/conv_bn_act.h"
 
 namespace fusedsc::aten {
@@ -160,6 +161,14 @@ SymSizes pointwise_output_sizes(c10::SymIntArrayRef x, c10::SymIntArrayRef weigh
   const bool fits =
       groups > 0 && x[1] == weight[1] * groups && weight[0] % groups == 0 && weight[2] == 1 && weight[3] == 1;
   if (!fits) fusedsc::pointwise_output_sizes(concrete(x), concrete(weight), groups);
+  return {x[0], weight[0], x[2], x[3]};
+}
+
+SymSizes sliding_channel_output_sizes(c10::SymIntArrayRef x, c10::SymIntArrayRef weight, std::int64_t groups,
+                                      double overlap) {
+  const bool fits = groups > 0 && x[1] >= groups && weight[0] > 0 && weight[1] == x[1] / groups && weight[2] == 1 &&
+                    weight[3] == 1 && overlap >= 0 && overlap < 1;
+  if (!fits) fusedsc::sliding_channel_output_sizes(concrete(x), concrete(weight), groups, overlap);
   return {x[0], weight[0], x[2], x[3]};
 }
 

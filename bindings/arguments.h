@@ -40,6 +40,8 @@ Window window_of(const at::Tensor& weight, at::IntArrayRef stride, at::IntArrayR
 SymSizes depthwise_output_sizes(c10::SymIntArrayRef x, c10::SymIntArrayRef weight, const Window& window);
 SymSizes conv_output_sizes(c10::SymIntArrayRef x, c10::SymIntArrayRef weight, const Window& window);
 SymSizes pointwise_output_sizes(c10::SymIntArrayRef x, c10::SymIntArrayRef weight, std::int64_t groups);
+SymSizes sliding_channel_output_sizes(c10::SymIntArrayRef x, c10::SymIntArrayRef weight, std::int64_t groups,
+                                      double overlap);
 
 /// Uninitialised: dtype, device and memory format of `x` (dense, as its strides suggest).
 at::Tensor empty_activation(c10::SymIntArrayRef sizes, const at::Tensor& x);

@@ -58,6 +58,13 @@ Tensor pointwise_conv2d_autocast(const Tensor& x, const Tensor& weight, const Op
 }
 
 template <at::DeviceType device>
+Tensor sliding_channel_conv2d_autocast(const Tensor& x, const Tensor& weight, const OptionalTensor& bias,
+                                       std::int64_t groups, double overlap) {
+  const Autocast<device> cast;
+  return sliding_channel_conv2d(cast(x), cast(weight), cast(bias), groups, overlap);
+}
+
+template <at::DeviceType device>
 Tensor dsc_block_autocast(const Tensor& x, const Tensor& dw_weight, const OptionalTensor& bn_weight,
                           const OptionalTensor& bn_bias, const OptionalTensor& running_mean,
                           const OptionalTensor& running_var, const Tensor& pw_weight, const OptionalTensor& dw_bias,
@@ -100,6 +107,7 @@ template <at::DeviceType device>
 void register_casts(torch::Library& m) {
   m.impl("depthwise_conv2d", depthwise_conv2d_autocast<device>);
   m.impl("pointwise_conv2d", pointwise_conv2d_autocast<device>);
+  m.impl("sliding_channel_conv2d", sliding_channel_conv2d_autocast<device>);
   m.impl("dsc_block", dsc_block_autocast<device>);
   m.impl("conv_bn_act", conv_bn_act_autocast<device>);
   m.impl("inverted_residual", inverted_residual_autocast<device>);

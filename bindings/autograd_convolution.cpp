@@ -1,5 +1,5 @@
-/// Gradients of depthwise and pointwise convolution, of any order. Both are linear in x and in weight, so the gradients
-/// of their gradients are again convolutions of the same kind.
+/// Gradients of depthwise, pointwise and sliding-channel convolution, of any order. All are linear in x and in weight,
+/// so the gradients of their gradients are again convolutions of the same kind.
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
@@ -44,6 +44,25 @@ struct Pointwise {
   }
   void save(AutogradContext* context) const { context->saved_data["groups"] = groups; }
   static Pointwise saved(AutogradContext* context) { return {context->saved_data["groups"].toInt()}; }
+};
+
+struct SlidingChannel {
+  std::int64_t groups;
+  double overlap;
+
+  Tensor forward(const Tensor& x, const Tensor& weight, const OptionalTensor& bias) const {
+    return sliding_channel_conv2d(x, weight, bias, groups, overlap);
+  }
+  Tensors3 backward(const Tensor& grad_y, const Tensor& x, const Tensor& weight, std::array<bool, 3> mask) const {
+    return sliding_channel_conv2d_backward(grad_y, x, weight, groups, overlap, mask);
+  }
+  void save(AutogradContext* context) const {
+    context->saved_data["groups"] = groups;
+    context->saved_data["overlap"] = overlap;
+  }
+  static SlidingChannel saved(AutogradContext* context) {
+    return {context->saved_data["groups"].toInt(), context->saved_data["overlap"].toDouble()};
+  }
 };
 
 template <class Convolution>
@@ -144,6 +163,17 @@ Tensors3 pointwise_conv2d_backward_autograd(const Tensor& grad_y, const Tensor& 
   return Backward<Pointwise>::run(grad_y, x, weight, output_mask, Pointwise{groups});
 }
 
+Tensor sliding_channel_conv2d_autograd(const Tensor& x, const Tensor& weight, const OptionalTensor& bias,
+                                       std::int64_t groups, double overlap) {
+  return Forward<SlidingChannel>::apply(x, weight, bias, SlidingChannel{groups, overlap});
+}
+
+Tensors3 sliding_channel_conv2d_backward_autograd(const Tensor& grad_y, const Tensor& x, const Tensor& weight,
+                                                  std::int64_t groups, double overlap,
+                                                  std::array<bool, 3> output_mask) {
+  return Backward<SlidingChannel>::run(grad_y, x, weight, output_mask, SlidingChannel{groups, overlap});
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(fusedsc, Autograd, m) {
@@ -151,6 +181,8 @@ TORCH_LIBRARY_IMPL(fusedsc, Autograd, m) {
   m.impl("depthwise_conv2d_backward", depthwise_conv2d_backward_autograd);
   m.impl("pointwise_conv2d", pointwise_conv2d_autograd);
   m.impl("pointwise_conv2d_backward", pointwise_conv2d_backward_autograd);
+  m.impl("sliding_channel_conv2d", sliding_channel_conv2d_autograd);
+  m.impl("sliding_channel_conv2d_backward", sliding_channel_conv2d_backward_autograd);
 }
 
 }  // namespace fusedsc::aten

@@ -41,6 +41,17 @@ Tensors3 pointwise_conv2d_backward(const Tensor& grad_y, const Tensor& x, const 
   return call<pointwise_conv2d_backward>("fusedsc::pointwise_conv2d_backward", grad_y, x, weight, groups, output_mask);
 }
 
+Tensor sliding_channel_conv2d(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, std::int64_t groups,
+                              double overlap) {
+  return call<sliding_channel_conv2d>("fusedsc::sliding_channel_conv2d", x, weight, bias, groups, overlap);
+}
+
+Tensors3 sliding_channel_conv2d_backward(const Tensor& grad_y, const Tensor& x, const Tensor& weight,
+                                         std::int64_t groups, double overlap, std::array<bool, 3> output_mask) {
+  return call<sliding_channel_conv2d_backward>("fusedsc::sliding_channel_conv2d_backward", grad_y, x, weight, groups,
+                                               overlap, output_mask);
+}
+
 Tensor dsc_block(const Tensor& x, const Tensor& dw_weight, const OptionalTensor& bn_weight,
                  const OptionalTensor& bn_bias, const OptionalTensor& running_mean, const OptionalTensor& running_var,
                  const Tensor& pw_weight, const OptionalTensor& dw_bias, const OptionalTensor& pw_bias, bool training,

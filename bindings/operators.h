@@ -24,6 +24,8 @@ Tensor depthwise_conv2d(const Tensor& x, const Tensor& weight, const OptionalTen
 
 Tensor pointwise_conv2d(const Tensor& x, const Tensor& weight, const OptionalTensor& bias = {},
                         std::int64_t groups = 1);
+Tensor sliding_channel_conv2d(const Tensor& x, const Tensor& weight, const OptionalTensor& bias = {},
+                              std::int64_t groups = 2, double overlap = 0.5);
 
 Tensor dsc_block(const Tensor& x, const Tensor& dw_weight, const OptionalTensor& bn_weight,
                  const OptionalTensor& bn_bias, const OptionalTensor& running_mean, const OptionalTensor& running_var,
@@ -61,6 +63,8 @@ Tensors3 depthwise_conv2d_backward(const Tensor& grad_y, const Tensor& x, const 
 
 Tensors3 pointwise_conv2d_backward(const Tensor& grad_y, const Tensor& x, const Tensor& weight, std::int64_t groups,
                                    std::array<bool, 3> output_mask);
+Tensors3 sliding_channel_conv2d_backward(const Tensor& grad_y, const Tensor& x, const Tensor& weight,
+                                         std::int64_t groups, double overlap, std::array<bool, 3> output_mask);
 
 Tensors3 dsc_block_forward(const Tensor& x, const Tensor& dw_weight, const OptionalTensor& dw_bias,
                            const OptionalTensor& bn_weight, const OptionalTensor& bn_bias, const Tensor& pw_weight,

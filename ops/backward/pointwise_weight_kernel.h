@@ -4,6 +4,7 @@
 
 #include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/pointwise_sweep.h"
+#include "fusedsc/common/gpu/registers.h"
 
 namespace fusedsc::gpu {
 
@@ -117,9 +118,10 @@ FUSEDSC_DEVICE void pointwise_weight_gradient(const PointwiseWeightGradientParam
         if (has_bias) bias.add(operand, depth);
       },
       [&](int, const auto& product) {
+        const int from_output = computed_here(first_output), from_channel = computed_here(first_channel);
 #pragma unroll
         for (int sweep = 0; sweep < Sweep::kSweeps; ++sweep) {
-          const int output = first_output + Sweep::row(sweep), channel = first_channel + Sweep::col(sweep);
+          const int output = from_output + Sweep::row(sweep), channel = from_channel + Sweep::col(sweep);
           if (output >= p.outputs || channel >= p.channels) continue;
           Accumulator<T> sums[Sweep::kRun];
           Sweep::read(product, sweep, sums);

@@ -5,9 +5,9 @@
 
 #include "fusedsc/backward/pointwise.h"
 #include "fusedsc/fused/batch_norm_seam.h"
-#include "fusedsc/fused/composed.h"
 #include "fusedsc/fused/conv_patches.h"
 #include "fusedsc/runtime/arena.h"
+#include "fusedsc/runtime/composed.h"
 
 namespace fusedsc {
 namespace {

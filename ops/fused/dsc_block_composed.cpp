@@ -1,8 +1,8 @@
 #include "fusedsc/fused/dsc_block_composed.h"
 
-#include "fusedsc/fused/composed.h"
 #include "fusedsc/fused/dsc_block_parts.h"
 #include "fusedsc/runtime/arena.h"
+#include "fusedsc/runtime/composed.h"
 
 namespace fusedsc {
 namespace {

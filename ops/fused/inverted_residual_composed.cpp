@@ -6,8 +6,8 @@
 #include "fusedsc/backward/pointwise.h"
 #include "fusedsc/common/status.h"
 #include "fusedsc/fused/batch_norm_seam.h"
-#include "fusedsc/fused/composed.h"
 #include "fusedsc/runtime/arena.h"
+#include "fusedsc/runtime/composed.h"
 
 namespace fusedsc {
 namespace {

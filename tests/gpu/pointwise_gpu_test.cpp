@@ -16,6 +16,9 @@ class PointwiseGpu : public OnGpu {
       edges.push_back({{2, 144, 12, 12}, channels});
       edges.push_back({{1, channels, 16, 16}, 40, 8});
     }
+    edges.push_back({{1, 264, 5, 13}, 104});  // few positions: groups share k, and the last step is none of theirs
+    edges.push_back({{1, 136, 3, 5}, 328});   // many outputs: the gradient prologue is a pass of its own
+    edges.push_back({{2, 24, 11, 13}, 72});   // rows of positions that are no lines of memory
     return edges;
   }
 

@@ -44,8 +44,13 @@ inline void commit_copies() {}
 template <int kGroups>
 void wait_for_copies() {}
 
-/// Whether copies run ahead of their thread, so that rows on their way need no registers.
+/// Whether copies run ahead of their thread, so that rows on their way need no registers: as on NVIDIA's GPUs, or not,
+/// as on AMD's.
+#ifdef FUSEDSC_HOST_COPIES_WAIT
+inline constexpr bool kCopiesRunAhead = false;
+#else
 inline constexpr bool kCopiesRunAhead = true;
+#endif
 
 inline std::uint32_t multiply_high(std::uint32_t a, std::uint32_t b) {
   return static_cast<std::uint32_t>((static_cast<std::uint64_t>(a) * b) >> 32);

@@ -1,9 +1,12 @@
 /// Every argument that is wrong is refused by a sentence that begins with its name.
+#include <limits>
+
 #include "ops/backward_case.h"
 #include "ops/depthwise_cases.h"
 #include "ops/forward_case.h"
 #include "ops/mistakes.h"
 #include "ops/pointwise_cases.h"
+#include "ops/sliding_channel_cases.h"
 
 namespace fusedsc::reference {
 namespace {
@@ -153,8 +156,25 @@ Mistakes<Arguments> group_mistakes() {
   };
 }
 
+template <class Arguments>
+Mistakes<Arguments> sliding_channel_mistakes() {
+  return {
+      {"groups", [](Arguments& a) { a.groups = 0; }},
+      {"groups", [](Arguments& a) { a.groups = -2; }},
+      {"groups", [](Arguments& a) { a.groups = 9; }},
+      {"weight", [](Arguments& a) { a.groups = 3; }},
+      {"overlap", [](Arguments& a) { a.overlap = -0.1; }},
+      {"overlap", [](Arguments& a) { a.overlap = 1; }},
+      {"overlap", [](Arguments& a) { a.overlap = std::numeric_limits<double>::quiet_NaN(); }},
+      {"weight", [](Arguments& a) { a.weight.sizes[2] = 3; }},
+      {"weight", [](Arguments& a) { a.weight.sizes[0] = 0; }},
+      {"x", [](Arguments& a) { a.x.sizes[1] = 0; }},
+  };
+}
+
 const DepthwiseGeometry kDepthwise{{2, 8, 6, 7}, {{3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}}};
 const PointwiseGeometry kPointwise{{2, 8, 6, 7}, 12, 2};
+const SlidingChannelGeometry kSlidingChannel{{2, 8, 6, 7}, 12, 2, 0.25};
 
 template <class Geometry>
 void verify_forward_mistakes(const Geometry& geometry,
@@ -188,17 +208,29 @@ void verify_backward_mistakes(const Geometry& geometry,
 
 TEST(Checks, Depthwise) { verify_forward_mistakes(kDepthwise, window_mistakes<DepthwiseArguments>()); }
 TEST(Checks, Pointwise) { verify_forward_mistakes(kPointwise, group_mistakes<PointwiseArguments>()); }
+TEST(Checks, SlidingChannel) {
+  verify_forward_mistakes(kSlidingChannel, sliding_channel_mistakes<SlidingChannelArguments>());
+}
 TEST(Checks, DepthwiseBackward) { verify_backward_mistakes(kDepthwise, window_mistakes<DepthwiseBackwardArguments>()); }
 TEST(Checks, PointwiseBackward) { verify_backward_mistakes(kPointwise, group_mistakes<PointwiseBackwardArguments>()); }
+
+TEST(Checks, SlidingChannelBackward) {
+  verify_backward_mistakes(kSlidingChannel, sliding_channel_mistakes<SlidingChannelBackwardArguments>());
+}
 
 TEST(Checks, EveryImplementationIsExplained) {
   const ForwardCase<DepthwiseGeometry> depthwise{DataType::float32, kDepthwise, {}, {}};
   const ForwardCase<PointwiseGeometry> pointwise{DataType::float32, kPointwise, {}, {}};
+  const ForwardCase<SlidingChannelGeometry> sliding_channel{DataType::float32, kSlidingChannel, {}, {}};
   const BackwardCase<DepthwiseGeometry> depthwise_backward{DataType::float32, kDepthwise, {}, {}};
   const BackwardCase<PointwiseGeometry> pointwise_backward{DataType::float32, kPointwise, {}, {}};
+  const BackwardCase<SlidingChannelGeometry> sliding_channel_backward{DataType::float32, kSlidingChannel, {}, {}};
   const std::vector<std::vector<Candidate>> lists = {
       explain_depthwise_conv2d(ForwardTensors(depthwise).arguments(depthwise)),
       explain_pointwise_conv2d(ForwardTensors(pointwise).arguments(pointwise)),
+      explain_sliding_channel_conv2d(ForwardTensors(sliding_channel).arguments(sliding_channel)),
+      explain_sliding_channel_conv2d_backward(
+          BackwardTensors(sliding_channel_backward).arguments(sliding_channel_backward)),
       explain_depthwise_conv2d_backward(BackwardTensors(depthwise_backward).arguments(depthwise_backward)),
       explain_pointwise_conv2d_backward(BackwardTensors(pointwise_backward).arguments(pointwise_backward))};
   for (const std::vector<Candidate>& list : lists) {

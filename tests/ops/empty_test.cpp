@@ -4,6 +4,7 @@
 #include "ops/empty_blocks.h"
 #include "ops/forward_case.h"
 #include "ops/pointwise_cases.h"
+#include "ops/sliding_channel_cases.h"
 
 namespace fusedsc::reference {
 namespace {
@@ -55,6 +56,13 @@ TEST(Empty, Pointwise) {
   for (const Sizes& x : {Sizes{0, 8, 5, 5}, Sizes{2, 8, 0, 5}, Sizes{2, 8, 5, 0}}) {
     verify_empty_forward(PointwiseGeometry{x, 12});
     verify_empty_backward(PointwiseGeometry{x, 12});
+  }
+}
+
+TEST(Empty, SlidingChannel) {
+  for (const Sizes& x : {Sizes{0, 8, 5, 5}, Sizes{2, 8, 0, 5}, Sizes{2, 8, 5, 0}}) {
+    verify_empty_forward(SlidingChannelGeometry{x, 12});
+    verify_empty_backward(SlidingChannelGeometry{x, 12});
   }
 }
 

@@ -2,6 +2,7 @@ import pytest
 import torch
 
 import fusedsc
+from fusedsc.explain import EXPLAINABLE
 
 
 def call(name):
@@ -9,6 +10,7 @@ def call(name):
     return {
         "depthwise_conv2d": ((x, dw, vector), {"stride": 2, "padding": "same"}),
         "pointwise_conv2d": ((x, pw), {}),
+        "sliding_channel_conv2d": ((x, torch.randn(5, 4, 1, 1)), {"groups": 2, "overlap": 0.25}),
         "conv_bn_act": (
             (x, torch.randn(8, 8, 3, 3), *[vector] * 4),
             {"training": True, "stride": 2, "padding": "same"},
@@ -21,9 +23,7 @@ def call(name):
     }[name]
 
 
-@pytest.mark.parametrize(
-    "name", ["depthwise_conv2d", "pointwise_conv2d", "conv_bn_act", "dsc_block", "inverted_residual"]
-)
+@pytest.mark.parametrize("name", EXPLAINABLE)
 def test_names_the_implementation_that_runs(name):
     args, kwargs = call(name)
     explanation = fusedsc.explain(name, *args, **kwargs)

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from devices import device
+from torchvision.models import mobilenet_v2
 
 import fusedsc
 from fusedsc import functional
@@ -31,6 +32,7 @@ class Operator:
         self.weights = {
             "depthwise_conv2d": [rand(16, 1, 3, 3)],
             "pointwise_conv2d": [rand(24, 16, 1, 1)],
+            "sliding_channel_conv2d": [rand(24, 8, 1, 1)],
             "conv_bn_act": [rand(24, 16, 3, 3)],
             "dsc_block": [rand(16, 1, 3, 3), rand(24, 16, 1, 1)],
             "inverted_residual": [rand(32, 16, 1, 1), rand(32, 1, 3, 3), rand(16, 32, 1, 1)],
@@ -50,6 +52,9 @@ class Operator:
     def pointwise_conv2d(self):
         return functional.pointwise_conv2d(self.x, *self.weights)
 
+    def sliding_channel_conv2d(self):
+        return functional.sliding_channel_conv2d(self.x, *self.weights, groups=2, overlap=0.25)
+
     def conv_bn_act(self):
         return functional.conv_bn_act(self.x, *self.weights, *self.norms[0][:4], training=True, padding=1)
 
@@ -65,7 +70,14 @@ class Operator:
         return [y.detach(), *torch.autograd.grad(y, self.leaves, y.detach()), *self.buffers]
 
 
-NAMES = ("depthwise_conv2d", "pointwise_conv2d", "conv_bn_act", "dsc_block", "inverted_residual")
+NAMES = (
+    "depthwise_conv2d",
+    "pointwise_conv2d",
+    "sliding_channel_conv2d",
+    "conv_bn_act",
+    "dsc_block",
+    "inverted_residual",
+)
 OPERATORS = pytest.mark.parametrize("name", NAMES)
 
 
@@ -142,6 +154,25 @@ def test_the_same_bits_a_hundred_times(name, dtype, layout):
             assert torch.equal(actual, expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_network_the_same_bits_a_hundred_times(dtype):
+    """MobileNetV2's own layers, of which many have kernels of their own."""
+    torch.manual_seed(0)
+    network = fusedsc.swap(mobilenet_v2(num_classes=10, dropout=0.0)).to(memory_format=torch.channels_last)
+    images = torch.randn(16, 3, 96, 96).contiguous(memory_format=torch.channels_last)
+    parameters = list(network.parameters())
+
+    def run():
+        with torch.autocast("cuda", dtype):
+            y = network(images)
+        return [y, *torch.autograd.grad(y.float().square().mean(), parameters)]
+
+    first = [tensor.clone() for tensor in run()]
+    for _ in range(100):
+        for actual, expected in zip(run(), first, strict=True):
+            assert torch.equal(actual, expected)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_more_elements_than_32_bits_count(layout):
     x = torch.randn(33, 256, 512, 512, dtype=torch.float16).to(memory_format=layout)
@@ -205,6 +236,47 @@ def test_training_example(data, tmp_path):
     assert fashion_mnist.main(run + small) == 0
     summary = json.loads((tmp_path / "latest" / "summary.json").read_text())
     assert summary["train_images"] == 48
+
+
+@pytest.mark.usefixtures("programs")
+def test_sliding_channel_example(data, tmp_path):
+    import cifar_scc
+
+    small = ["--epochs", "1", "--batch-size", "8", "--limit-train", "48", "--limit-test", "40", "--groups", "8"]
+    run = ["--data", str(data), "--runs", str(tmp_path), "--device", "cuda", "--seeds", "0", "1", "--jobs", "3"]
+    assert cifar_scc.main(run + small) == 0
+    summary = json.loads((tmp_path / "latest-scc" / "summary.json").read_text())
+    assert [len(entry["test_accuracies"]) for entry in summary["contestants"]] == [2] * 4
+
+
+@pytest.mark.usefixtures("programs")
+def test_a_captured_step_is_a_training_step(data):
+    from common.contestants import Contestant
+    from common.device_training import DeviceTraining, Training
+    from common.small_images import load
+
+    images = load(data, "auto").on(torch.device("cuda"), 40, 20)
+    training = Training(2, 8, 0.01, 5e-4, "float32")
+
+    def start():
+        return DeviceTraining(Contestant("mobilenet", "scc", 8, 50).build, 0, training, images)
+
+    captured, eager, resumed = start(), start(), start()
+    torch.cuda.synchronize()
+    eager.stream = None  # without a stream of its own it captures nothing
+    for _ in range(7):
+        captured.step()
+        eager.step()
+    resumed.load_state_dict(captured.state_dict())
+    while not captured.done:
+        for each in (captured, eager, resumed):
+            each.step()
+    assert captured.progress.steps == 10
+    for other in (eager, resumed):
+        assert other.progress.losses == pytest.approx(captured.progress.losses, rel=1e-2)
+        expected = captured.model.state_dict()
+        for name, value in other.model.state_dict().items():
+            torch.testing.assert_close(value, expected[name], rtol=5e-2, atol=1e-2)
 
 
 @pytest.mark.usefixtures("programs")

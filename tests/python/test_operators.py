@@ -46,8 +46,10 @@ def convolution_calls(layout):
     for mask in ([True, True, True], [True, False, False], [False, True, True]):
         yield ops.depthwise_conv2d_backward, (y, x, rand(8, 1, 3, 3), *GEOMETRY, mask)
         yield ops.pointwise_conv2d_backward, (rand(2, 6, 6, 7), x, rand(6, 2, 1, 1), 2, mask)
+        yield ops.sliding_channel_conv2d_backward, (rand(2, 6, 6, 7), x, rand(6, 2, 1, 1), 2, 0.5, mask)
     yield ops.pointwise_conv2d, (x, rand(6, 2, 1, 1), vector(6), 2)
     yield ops.pointwise_conv2d, (x, rand(6, 4, 1, 1))
+    yield ops.sliding_channel_conv2d, (x, rand(6, 1, 1, 1), vector(6), 3, 0.25)
     yield (
         ops._cast,
         ([rand(8, 1, 3, 3, layout=layout), rand(6), rand(5).detach().float().requires_grad_()], torch.float32),

@@ -1,5 +1,8 @@
 #include "reference/convolution.h"
 
+#include <set>
+#include <utility>
+
 #include "reference/memory.h"
 
 namespace fusedsc::reference {
@@ -46,14 +49,23 @@ void add_bias(const Vector& bias, const Sizes& sizes, SumArray& y) {
                  [&](auto n, auto c, auto h, auto w) { y.at(n, c, h, w).add(bias[static_cast<std::size_t>(c)]); });
 }
 
-/// Calls body(n, m, c, k, h, w) for each product of a pointwise convolution: output channel m, input channel c, which
-/// is the k-th of its group.
+/// Calls body(n, m, c, k, h, w) for each product of a convolution whose output channel m reads the input channels
+/// first[m], first[m] + 1..., behind the last one the first: c is the k-th of them.
 template <class Body>
-void for_each_product(const Sizes& y, const Sizes& weight, std::int64_t groups, const Body& body) {
+void for_each_product(const Sizes& y, std::int64_t channels, std::int64_t reach, const FirstChannels& first,
+                      const Body& body) {
   for_each_index(y, [&](auto n, auto m, auto h, auto w) {
-    const std::int64_t first = m / (y[1] / groups) * weight[1];
-    for (std::int64_t k = 0; k < weight[1]; ++k) body(n, m, first + k, k, h, w);
+    for (std::int64_t k = 0; k < reach; ++k) {
+      body(n, m, (first[static_cast<std::size_t>(m)] + k) % channels, k, h, w);
+    }
   });
+}
+
+/// The first channel of each filter's group.
+FirstChannels first_of_groups(std::int64_t outputs, std::int64_t reach, std::int64_t groups) {
+  FirstChannels first;
+  for (std::int64_t m = 0; m < outputs; ++m) first.push_back(m / (outputs / groups) * reach);
+  return first;
 }
 
 /// What a matrix product reads: on a GPU, elements of the tensors' type, to which what a seam has computed is rounded.
@@ -113,34 +125,72 @@ Array depthwise_weight_gradient(const Precision& precision, const Array& grad_y,
 
 Array pointwise(const Precision& precision, const Array& x, const Array& weight, const Vector& bias,
                 std::int64_t groups) {
+  return channel_windows(precision, x, weight, bias, first_of_groups(weight.sizes[0], weight.sizes[1], groups));
+}
+
+Array pointwise_input_gradient(const Precision& precision, const Array& grad_y, const Array& weight,
+                               const Sizes& x_sizes, std::int64_t groups) {
+  const FirstChannels first = first_of_groups(weight.sizes[0], weight.sizes[1], groups);
+  return channel_windows_input_gradient(precision, grad_y, weight, x_sizes, first);
+}
+
+Array pointwise_weight_gradient(const Precision& precision, const Array& grad_y, const Array& x,
+                                const Sizes& weight_sizes, std::int64_t groups) {
+  const FirstChannels first = first_of_groups(weight_sizes[0], weight_sizes[1], groups);
+  return channel_windows_weight_gradient(precision, grad_y, x, weight_sizes, first);
+}
+
+Array channel_windows(const Precision& precision, const Array& x, const Array& weight, const Vector& bias,
+                      const FirstChannels& first) {
   const Sizes sizes = {x.sizes[0], weight.sizes[0], x.sizes[2], x.sizes[3]};
   const Array operand_x = operand(precision, x);
   SumArray y(sizes);
-  for_each_product(sizes, weight.sizes, groups, [&](auto n, auto m, auto c, auto k, auto h, auto w) {
+  for_each_product(sizes, x.channels(), weight.sizes[1], first, [&](auto n, auto m, auto c, auto k, auto h, auto w) {
     y.at(n, m, h, w).add(product(operand_x.at(n, c, h, w), weight.at(m, k, 0, 0)));
   });
   add_bias(bias, sizes, y);
   return y.result(precision);
 }
 
-Array pointwise_input_gradient(const Precision& precision, const Array& grad_y, const Array& weight,
-                               const Sizes& x_sizes, std::int64_t groups) {
+Array channel_windows_input_gradient(const Precision& precision, const Array& grad_y, const Array& weight,
+                                     const Sizes& x_sizes, const FirstChannels& first) {
   const Array operand_grad = operand(precision, grad_y);
   SumArray grad_x(x_sizes);
-  for_each_product(grad_y.sizes, weight.sizes, groups, [&](auto n, auto m, auto c, auto k, auto h, auto w) {
-    grad_x.at(n, c, h, w).add(product(operand_grad.at(n, m, h, w), weight.at(m, k, 0, 0)));
-  });
+  for_each_product(grad_y.sizes, x_sizes[1], weight.sizes[1], first,
+                   [&](auto n, auto m, auto c, auto k, auto h, auto w) {
+                     grad_x.at(n, c, h, w).add(product(operand_grad.at(n, m, h, w), weight.at(m, k, 0, 0)));
+                   });
   return grad_x.result(precision);
 }
 
-Array pointwise_weight_gradient(const Precision& precision, const Array& grad_y, const Array& x,
-                                const Sizes& weight_sizes, std::int64_t groups) {
+Array channel_windows_weight_gradient(const Precision& precision, const Array& grad_y, const Array& x,
+                                      const Sizes& weight_sizes, const FirstChannels& first) {
   const Array operand_x = operand(precision, x), operand_grad = operand(precision, grad_y);
   SumArray grad_weight(weight_sizes);
-  for_each_product(grad_y.sizes, weight_sizes, groups, [&](auto n, auto m, auto c, auto k, auto h, auto w) {
-    grad_weight.at(m, k, 0, 0).add(product(operand_grad.at(n, m, h, w), operand_x.at(n, c, h, w)));
-  });
+  for_each_product(grad_y.sizes, x.channels(), weight_sizes[1], first,
+                   [&](auto n, auto m, auto c, auto k, auto h, auto w) {
+                     grad_weight.at(m, k, 0, 0).add(product(operand_grad.at(n, m, h, w), operand_x.at(n, c, h, w)));
+                   });
   return grad_weight.result(precision);
+}
+
+ChannelMap channel_map(std::int64_t channels, std::int64_t filters, std::int64_t groups, double overlap) {
+  ChannelMap map;
+  std::set<std::pair<std::int64_t, std::int64_t>> items;
+  const std::int64_t group_width = channels / groups;
+  std::int64_t start = 0, end = group_width, start_v = start, end_v = end;
+  bool all_are_new = true;
+  for (std::int64_t oid = 0; oid < filters; ++oid) {
+    all_are_new &= items.insert({start, end}).second;
+    map.cyclic_dist += all_are_new;
+    map.first.push_back(start);
+    start_v = end_v - static_cast<std::int64_t>(overlap * static_cast<double>(group_width));
+    end_v = start_v + group_width;
+    start = start_v % channels;
+    end = end_v % channels;
+  }
+  map.width = group_width;
+  return map;
 }
 
 }  // namespace fusedsc::reference

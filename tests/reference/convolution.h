@@ -1,5 +1,5 @@
-/// Depthwise and pointwise convolution and their gradients, as plain loops. Prologues, epilogues and statistics are
-/// separate steps: seams.h.
+/// Depthwise, pointwise and sliding-channel convolution and their gradients, as plain loops. Prologues, epilogues and
+/// statistics are separate steps: seams.h.
 #pragma once
 
 #include "fusedsc/common/problem.h"
@@ -22,5 +22,24 @@ Array pointwise_input_gradient(const Precision& precision, const Array& grad_y, 
                                const Sizes& x_sizes, std::int64_t groups = 1);
 Array pointwise_weight_gradient(const Precision& precision, const Array& grad_y, const Array& x,
                                 const Sizes& weight_sizes, std::int64_t groups = 1);
+
+/// 1x1 convolutions whose output channel m reads as many input channels as `weight` [M, K, 1, 1] has, cyclically from
+/// first[m] on.
+using FirstChannels = std::vector<std::int64_t>;
+Array channel_windows(const Precision& precision, const Array& x, const Array& weight, const Vector& bias,
+                      const FirstChannels& first);
+Array channel_windows_input_gradient(const Precision& precision, const Array& grad_y, const Array& weight,
+                                     const Sizes& x_sizes, const FirstChannels& first);
+Array channel_windows_weight_gradient(const Precision& precision, const Array& grad_y, const Array& x,
+                                      const Sizes& weight_sizes, const FirstChannels& first);
+
+/// Algorithm 1 of DSXplore as it is printed, but that it goes on to the last filter: the windows of all filters, and
+/// how many there were before the first that had been met already.
+struct ChannelMap {
+  FirstChannels first;
+  std::int64_t width = 0;
+  std::int64_t cyclic_dist = 0;
+};
+ChannelMap channel_map(std::int64_t channels, std::int64_t filters, std::int64_t groups, double overlap);
 
 }  // namespace fusedsc::reference

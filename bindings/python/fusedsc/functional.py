@@ -15,7 +15,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["conv_bn_act", "depthwise_conv2d", "dsc_block", "inverted_residual", "pointwise_conv2d"]
+__all__ = [
+    "conv_bn_act",
+    "depthwise_conv2d",
+    "dsc_block",
+    "inverted_residual",
+    "pointwise_conv2d",
+    "sliding_channel_conv2d",
+]
 
 Pair = int | Sequence[int]
 Padding = int | str | Sequence[int]
@@ -72,6 +79,38 @@ def pointwise_conv2d(x: Tensor, weight: Tensor, bias: Tensor | None = None, grou
         ValueError: an argument has the wrong rank, channels, dtype, device or value.
     """
     return torch.ops.fusedsc.pointwise_conv2d(x, weight, bias, groups)
+
+
+def sliding_channel_conv2d(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 2, overlap: float = 0.5
+) -> Tensor:
+    """Sliding-channel convolution (SCC): a 1x1 convolution each of whose filters sees a window of the channels.
+
+    The convolution of Wang et al., DSXplore, section III: with width = C // groups and step = width - int(overlap *
+    width), filter o reads the ``width`` channels from (o * step) mod C on, cyclically (Algorithm 1)::
+
+        y[:, o] = bias[o] + sum(weight[o, k] * x[:, (o * step + k) % C] for k in range(width))
+
+    C need not be a multiple of ``groups``: the width is rounded down, and the windows cycle through all channels.
+
+    Gradients pull as those of :func:`depthwise_conv2d` do ("Input-Centric Backward Pass"): the same input gives the
+    same bits. It can be differentiated any number of times. Where x is not finite, neither need outputs be whose
+    windows do not have that channel: a weight may be laid out with zeros outside of its window.
+
+    Args:
+        x: [N, C, H, W].
+        weight: [M, C // groups, 1, 1].
+        bias: [M], or None.
+        groups: at most C.
+        overlap: the part of its window that a filter shares with the next, in [0, 1).
+
+    Returns:
+        [N, M, H, W].
+
+    Raises:
+        ValueError: an argument has the wrong rank, channels, dtype, device or value.
+    """
+    return torch.ops.fusedsc.sliding_channel_conv2d(x, weight, bias, groups, overlap)
 
 
 def dsc_block(

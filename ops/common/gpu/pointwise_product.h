@@ -3,6 +3,7 @@
 
 #include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/pointwise_sweep.h"
+#include "fusedsc/common/gpu/registers.h"
 
 namespace fusedsc::gpu {
 
@@ -66,6 +67,7 @@ struct PointwiseProduct {
           [&](int tile, const auto& sums) {
             const int row_end = kPixelRows ? p.pixels - first_pixel(tile) : p.channels - first_channel;
             const int col_end = kPixelRows ? p.channels - first_channel : p.pixels - first_pixel(tile);
+            const int from_channel = computed_here(first_channel);
 #pragma unroll Sweep::kUnrolled
             for (int sweep = 0; sweep < Sweep::kSweeps; ++sweep) {
               const int row = Sweep::row(sweep), col = Sweep::col(sweep);
@@ -73,8 +75,8 @@ struct PointwiseProduct {
               if (row >= row_end || count <= 0) continue;
               typename Sweep::A y[Sweep::kRun];
               Sweep::read(sums, sweep, y);
-              sink.take(sweep, first_pixel(tile) + (kPixelRows ? row : col), first_channel + (kPixelRows ? col : row),
-                        y, count);
+              sink.take(sweep, first_pixel(tile) + (kPixelRows ? row : col), from_channel + (kPixelRows ? col : row), y,
+                        count);
             }
           });
       let_next_kernel_start();

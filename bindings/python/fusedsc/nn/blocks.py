@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import functional
+from .convolutions import SlidingChannelConv2d
 from .fusable import BatchNormState, NotFusable, find_conv_bn_act, find_layers
 
 __all__ = ["ConvBnAct", "DSCBlock", "InvertedResidual"]
@@ -18,7 +19,9 @@ __all__ = ["ConvBnAct", "DSCBlock", "InvertedResidual"]
 class DSCBlock(nn.Module):
     """Depthwise convolution, BatchNorm, activation, pointwise convolution: :func:`fusedsc.functional.dsc_block`.
 
-    Children: ``depthwise`` (``nn.Conv2d``), ``bn`` (``nn.BatchNorm2d``) and ``pointwise`` (``nn.Conv2d``).
+    Children: ``depthwise`` (``nn.Conv2d``), ``bn`` (``nn.BatchNorm2d``) and ``pointwise`` (``nn.Conv2d``). In
+    place of the last may be an ``nn.Conv2d`` with groups, or, as after :func:`fusedsc.to_scc`, a
+    ``SlidingChannelConv2d``; their cost is then a dense one's.
 
     Args:
         in_channels: C.
@@ -77,7 +80,7 @@ class DSCBlock(nn.Module):
             bn.bias,
             bn.running_mean,
             bn.running_var,
-            self.pointwise.weight,
+            _pointwise_weight(self.pointwise),
             dw_bias=self.depthwise.bias,
             pw_bias=self.pointwise.bias,
             training=self.bn.training,
@@ -93,6 +96,22 @@ class DSCBlock(nn.Module):
 
     def extra_repr(self) -> str:
         return f"padding={self.padding}, activation={self.activation}, recompute={self.recompute}"
+
+
+def _pointwise_weight(pointwise: nn.Conv2d | SlidingChannelConv2d) -> Tensor:
+    """[M, C, 1, 1]: where filters read only some channels, with zeros for the others, as the sliding-channel operator
+    composes it (``sliding_channel_weight.h``)."""
+    if isinstance(pointwise, nn.Conv2d) and pointwise.groups == 1:
+        return pointwise.weight
+    weight, channels = pointwise.weight.flatten(1), pointwise.in_channels
+    filters, width = weight.shape
+    filter_ = torch.arange(filters, device=weight.device)[:, None]
+    if isinstance(pointwise, SlidingChannelConv2d):
+        first = filter_ * (width - int(pointwise.overlap * width))
+    else:
+        first = filter_ // (filters // pointwise.groups) * width
+    read = (first + torch.arange(width, device=weight.device)) % channels
+    return weight.new_zeros(filters, channels).scatter(1, read, weight)[:, :, None, None]
 
 
 class ConvBnAct(nn.Sequential):

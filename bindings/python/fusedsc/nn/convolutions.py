@@ -1,13 +1,15 @@
-"""The two convolutions that a depthwise-separable one consists of."""
+"""The convolutions that a depthwise-separable one consists of."""
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor, nn
 
 from .. import functional
 
-__all__ = ["DepthwiseConv2d", "PointwiseConv2d"]
+__all__ = ["DepthwiseConv2d", "PointwiseConv2d", "SlidingChannelConv2d"]
 
 
 class DepthwiseConv2d(nn.Conv2d):
@@ -84,3 +86,62 @@ class PointwiseConv2d(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         return functional.pointwise_conv2d(x, self.weight, self.bias, self.groups)
+
+
+class SlidingChannelConv2d(nn.Module):
+    """Sliding-channel convolution (SCC): :func:`fusedsc.functional.sliding_channel_conv2d`.
+
+    Takes the place of ``nn.Conv2d(in_channels, out_channels, kernel_size=1, bias=bias)`` with one ``groups``-th of its
+    weights and multiplications. Parameters: ``weight`` [M, C // groups, 1, 1] and ``bias`` [M], initialised as
+    ``nn.Conv2d``'s of that size.
+
+    Args:
+        in_channels: C.
+        out_channels: M.
+        groups: how many windows have as many channels as there are; at most C.
+        overlap: the part of its window that a filter shares with the next, in [0, 1).
+        bias: add a learnable bias.
+
+    Shape:
+        [N, C, H, W] to [N, M, H, W].
+
+    Raises:
+        ValueError: ``groups`` or ``overlap`` is out of range.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        groups: int = 2,
+        overlap: float = 0.5,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if not 1 <= groups <= in_channels:
+            raise ValueError(f"groups: it is {groups}; it must be at least 1 and at most in_channels, {in_channels}")
+        if not 0 <= overlap < 1:
+            raise ValueError(f"overlap: it is {overlap}; it must be at least 0 and less than 1")
+        self.in_channels = in_channels
+        self.out_channels = out_channels
+        self.groups = groups
+        self.overlap = overlap
+        self.weight = nn.Parameter(torch.empty(out_channels, in_channels // groups, 1, 1, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(out_channels, device=device, dtype=dtype)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws the parameters anew, as ``nn.Conv2d`` does."""
+        nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
+        if self.bias is not None:
+            bound = 1 / math.sqrt(self.weight.shape[1])
+            nn.init.uniform_(self.bias, -bound, bound)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.sliding_channel_conv2d(x, self.weight, self.bias, self.groups, self.overlap)
+
+    def extra_repr(self) -> str:
+        bias = "" if self.bias is not None else ", bias=False"
+        return f"{self.in_channels}, {self.out_channels}, groups={self.groups}, overlap={self.overlap}{bias}"

@@ -1,0 +1,232 @@
+#include "fusedsc/forward/sliding_channel_cpu.h"
+
+#include "fusedsc/common/cpu/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "fusedsc/forward/sliding_channel_cpu.cpp"
+#include "hwy/foreach_target.h"
+
+#include <vector>
+
+#include "fusedsc/common/cpu/line_patch-inl.h"
+#include "fusedsc/common/cpu/pass-inl.h"
+#include "fusedsc/common/cpu/seam-inl.h"
+#include "fusedsc/common/cpu/slice_sums.h"
+#include "fusedsc/common/cpu/sliding_windows-inl.h"
+#include "fusedsc/common/joined_views.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace fusedsc {
+namespace HWY_NAMESPACE {
+
+/// A forward pass over tiles of positions, channel-major whatever the layout: transposing a tile in the cache costs
+/// less than windows' filters side by side in a vector, of which there may be few.
+template <class T>
+class SlidingChannelForward {
+ public:
+  using Major = ChannelMajor<T>;
+
+  SlidingChannelForward(const SlidingChannelArguments& arguments, int threads, void* workspace)
+      : arguments_(arguments),
+        x_(arguments.x),
+        y_(arguments.y),
+        residual_(arguments.epilogue.residual),
+        windows_(sliding_channels_of(arguments), y_.sizes[1]),
+        tiles_(join(), tile_positions<Major, T>(x_.sizes[1] + y_.sizes[1]), Major::kPositions, threads),
+        arena_(workspace),
+        weight_(arguments.weight, 1, false, PackedWeight<T>::Role::scalars, arena_),
+        lanes_(std::min<std::int64_t>(threads, tiles_.slices)) {
+    const std::int64_t channels = x_.sizes[1], outputs = y_.sizes[1];
+    if (arguments.prologue) {
+      prologue_.scale = prologue_scale_ = arena_.take<T>(round_up(channels, kLanes<T>));
+      prologue_.shift = prologue_shift_ = arena_.take<T>(round_up(channels, kLanes<T>));
+      prologue_.activation = arguments.prologue.activation;
+    }
+    has_epilogue_ = arguments.epilogue || arguments.bias;
+    if (has_epilogue_) {
+      epilogue_scale_ = arena_.take<T>(round_up(outputs, kLanes<T>));
+      epilogue_shift_ = arena_.take<T>(round_up(outputs, kLanes<T>));
+    }
+    if (arguments.statistics) {
+      mean_ = arena_.take<T>(tiles_.slices * round_up(outputs, kLanes<T>));
+      m2_ = arena_.take<T>(tiles_.slices * round_up(outputs, kLanes<T>));
+    }
+  }
+
+  std::size_t workspace_bytes() {
+    Arena measured = arena_;
+    for (std::int64_t lane = 0; lane < lanes_; ++lane) Lane(*this, measured);
+    return measured.used();
+  }
+
+  void run(const Execution& execution) {
+    prepare(execution);
+    std::vector<Lane> scratch;
+    for (std::int64_t lane = 0; lane < lanes_; ++lane) scratch.emplace_back(*this, arena_);
+    run_lanes(execution, lanes_, [&](std::int64_t lane) {
+      const Range slices = part_of(tiles_.slices, lanes_, lane);
+      for (std::int64_t s = slices.begin; s < slices.end; ++s) run_slice(s, scratch[static_cast<std::size_t>(lane)]);
+    });
+    if (arguments_.statistics) {
+      merge_slices(
+          mean_, m2_, tiles_.slices, round_up(y_.sizes[1], kLanes<T>), y_.sizes[1],
+          [&](std::int64_t slice) { return tiles_.positions_of(slice); },
+          static_cast<T*>(arguments_.statistics.mean.data), static_cast<T*>(arguments_.statistics.m2.data));
+    }
+  }
+
+ private:
+  /// One lane's patches, where tensors cannot be used in place.
+  struct Lane {
+    T *x, *y, *residual = nullptr, *scratch;
+
+    Lane(const SlidingChannelForward& pass, Arena& arena) {
+      const std::int64_t positions = pass.tiles_.size(), channels = pass.x_.sizes[1], outputs = pass.y_.sizes[1];
+      x = arena.take<T>(Major::size(positions, channels));
+      y = arena.take<T>(Major::size(positions, outputs));
+      if (pass.residual_) residual = arena.take<T>(Major::size(positions, outputs));
+      scratch = arena.take<T>(line_scratch_size<T>(positions, std::max(channels, outputs)));
+    }
+  };
+
+  /// Joins what the strides allow, and returns the sizes to cut into tiles.
+  const Sizes& join() {
+    join_all_rows(x_, y_, residual_);
+    join_all_images(x_, y_, residual_);
+    return x_.sizes;
+  }
+
+  void prepare(const Execution& execution) {
+    weight_.pack(execution);
+    const std::int64_t channels = x_.sizes[1], outputs = y_.sizes[1];
+    if (arguments_.prologue) {
+      copy_channels(arguments_.prologue.scale, T(1), 0, channels, 1, prologue_scale_);
+      copy_channels(arguments_.prologue.shift, T(0), 0, channels, 1, prologue_shift_);
+    }
+    if (!has_epilogue_) return;
+    // The bias joins the shift: scale*(y + bias) + shift.
+    const Epilogue& epilogue = arguments_.epilogue;
+    copy_channels(epilogue.scale, T(1), 0, outputs, 1, epilogue_scale_);
+    copy_channels(arguments_.bias, T(0), 0, outputs, 1, epilogue_shift_);
+    const auto* shift = static_cast<const T*>(epilogue.shift.data);
+    for (std::int64_t m = 0; m < outputs; ++m) {
+      epilogue_shift_[m] = epilogue_scale_[m] * epilogue_shift_[m] + (shift != nullptr ? shift[m] : T(0));
+    }
+  }
+
+  void run_slice(std::int64_t slice, const Lane& lane) {
+    const std::int64_t pitch = round_up(y_.sizes[1], kLanes<T>);
+    Moments<T> moments{mean_ + slice * pitch, m2_ + slice * pitch, 0};
+    if (arguments_.statistics) moments.clear(pitch);
+    Prefetcher prefetcher;
+    const Range tiles = tiles_.tiles_of(slice);
+    for (std::int64_t i = tiles.begin; i < tiles.end; ++i) run_tile(i, lane, moments, prefetcher);
+  }
+
+  void run_tile(std::int64_t index, const Lane& lane, Moments<T>& moments, Prefetcher& prefetcher) {
+    const LineTile tile = tiles_.tile(index);
+    const Patch<const T> x = read_x(tile, lane);
+    const bool y_in_place = is_line_patch<T>(y_, tile, false);
+    const std::int64_t pitch = Major::pitch(tile.positions(), 0);
+    const Patch<T> y = y_in_place ? patch_of<Major, T>(y_, part_of_line(y_, tile, 0)) : Patch<T>{lane.y, pitch};
+    const std::int64_t columns = y_in_place ? tile.positions() : pitch;  // in scratch memory whole lines are written
+    prefetcher.clear();
+    if (index + 1 < tiles_.count) {
+      const LineTile next = tiles_.tile(index + 1);
+      prefetch_lines<T>(prefetcher, x_, next);
+      prefetch_lines<T>(prefetcher, y_, next);
+      prefetcher.start(windows_.steps(columns));
+    }
+    windows_.forward(weight_, x, y, columns, prefetcher);
+
+    const Extent extent{tile.positions(), y_.sizes[1]};
+    const AffineVectors<T> epilogue{epilogue_scale_, epilogue_shift_, arguments_.epilogue.activation};
+    if (arguments_.statistics) {
+      if (has_epilogue_) apply_epilogue<Major, T>(y, epilogue, {}, extent, y);
+      add_moments<Major, T>(y, extent, moments);
+    } else if (has_epilogue_) {
+      apply_epilogue<Major, T>(y, epilogue, read_residual(tile, lane), extent, y);
+    }
+    if (!y_in_place) store_lines<T>(y, y_, tile, lane.scratch);
+  }
+
+  Patch<const T> read_x(const LineTile& tile, const Lane& lane) const {
+    if (!arguments_.prologue && is_line_patch<T>(x_, tile, true)) {
+      return read_patch<Major, T>(x_, part_of_line(x_, tile, 0), true, lane.x);
+    }
+    const Patch<T> x{lane.x, Major::pitch(tile.positions(), 0)};
+    load_lines<T>(x_, tile, lane.scratch, x);
+    if (arguments_.prologue) apply_epilogue<Major, T>(x, prologue_, {}, {tile.positions(), x_.sizes[1]}, x);
+    return x;
+  }
+
+  Patch<const T> read_residual(const LineTile& tile, const Lane& lane) const {
+    if (!residual_) return {};
+    if (is_line_patch<T>(residual_, tile, false)) {
+      return read_patch<Major, T>(residual_, part_of_line(residual_, tile, 0), true, lane.residual);
+    }
+    const Patch<T> residual{lane.residual, Major::pitch(tile.positions(), 0)};
+    load_lines<T>(residual_, tile, lane.scratch, residual);
+    return residual;
+  }
+
+  const SlidingChannelArguments& arguments_;
+  ConstTensorView x_;
+  TensorView y_;
+  ConstTensorView residual_;
+  SlidingWindows<T> windows_;
+  LineTiles tiles_;
+  Arena arena_;
+  PackedWeight<T> weight_;
+  std::int64_t lanes_;
+  AffineVectors<T> prologue_;
+  T* prologue_scale_ = nullptr;
+  T* prologue_shift_ = nullptr;
+  bool has_epilogue_ = false;
+  T* epilogue_scale_ = nullptr;
+  T* epilogue_shift_ = nullptr;
+  T* mean_ = nullptr;  ///< [slice][outputs], likewise m2_: the statistics of each slice
+  T* m2_ = nullptr;
+};
+
+Plan<SlidingChannelArguments> sliding_channel_plan(const SlidingChannelArguments& arguments, int threads) {
+  return plan_of_pass_by_type<SlidingChannelForward>(arguments, threads);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace fusedsc
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace fusedsc {
+namespace {
+
+HWY_EXPORT(sliding_channel_plan);
+
+}  // namespace
+
+std::string why_not_by_windows(const SlidingChannels& windows, std::int64_t filters) {
+  // A product of fewer rows loads more than it computes: the dense one is faster then, its zeros notwithstanding.
+  constexpr std::int64_t kLeastFilters = 4;
+  if (windows.width == windows.channels) return "each window has every channel";
+  if (filters >= kLeastFilters * windows.cycle) return {};
+  return "of " + std::to_string(filters) + " filters, " + std::to_string(windows.cycle) +
+         " have windows of their own: too few to compute together";
+}
+
+Implementation<SlidingChannelArguments> sliding_channel_cpu() {
+  return {
+      .name = "cpu_windows",
+      .why_not =
+          [](const SlidingChannelArguments& arguments) {
+            const std::string device = needs_device(Device::cpu, arguments.x.device);
+            if (!device.empty()) return device;
+            return why_not_by_windows(sliding_channels_of(arguments), arguments.weight.sizes[0]);
+          },
+      .plan = [](const SlidingChannelArguments& arguments,
+                 int threads) { return HWY_DYNAMIC_DISPATCH(sliding_channel_plan)(arguments, threads); },
+  };
+}
+
+}  // namespace fusedsc
+#endif

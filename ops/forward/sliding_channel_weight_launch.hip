@@ -1,0 +1,51 @@
+#include "fusedsc/common/gpu/launch.h"
+#include "fusedsc/forward/sliding_channel_weight_gpu.h"
+#include "fusedsc/forward/sliding_channel_weight_kernel.h"
+
+namespace fusedsc::gpu {
+namespace {
+
+template <class T>
+FUSEDSC_KERNEL(kSlidingWeightThreads, 1)
+expand_kernel(SlidingWeightParameters parameters) {
+  expand_sliding_channels<T>(parameters);
+}
+
+template <class T>
+FUSEDSC_KERNEL(kSlidingWeightThreads, 1)
+gather_kernel(SlidingWeightParameters parameters) {
+  gather_sliding_channels<T>(parameters);
+}
+
+using Kernel = void (*)(SlidingWeightParameters);
+
+/// The kernel for the elements' size.
+Kernel by_size(DataType dtype, Kernel two, Kernel four, Kernel eight) {
+  switch (size_of(dtype)) {
+    case 2: return two;
+    case 4: return four;
+    default: return eight;
+  }
+}
+
+}  // namespace
+
+void expand_sliding_channels(const SlidingChannels& windows, const ConstTensorView& weight, const TensorView& expanded,
+                             void* stream) {
+  const SlidingWeightParameters p{windows, weight.data, expanded.data, weight.strides[0], weight.strides[1]};
+  launch(
+      "expand_sliding_channels",
+      by_size(weight.dtype, expand_kernel<std::uint16_t>, expand_kernel<std::uint32_t>, expand_kernel<std::uint64_t>),
+      weight.sizes[0], kSlidingWeightThreads, 0, stream, p);
+}
+
+void gather_sliding_channels(const SlidingChannels& windows, const ConstTensorView& expanded, const TensorView& weight,
+                             void* stream) {
+  const SlidingWeightParameters p{windows, expanded.data, weight.data, weight.strides[0], weight.strides[1]};
+  launch(
+      "gather_sliding_channels",
+      by_size(weight.dtype, gather_kernel<std::uint16_t>, gather_kernel<std::uint32_t>, gather_kernel<std::uint64_t>),
+      weight.sizes[0], kSlidingWeightThreads, 0, stream, p);
+}
+
+}  // namespace fusedsc::gpu

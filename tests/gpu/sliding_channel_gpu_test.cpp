@@ -1,0 +1,68 @@
+/// Sliding-channel convolution on GPUs: the kernels that lay weights out, with all that is around them.
+#include "gpu/gpu_under_test.h"
+#include "ops/backward_case.h"
+#include "ops/forward_case.h"
+#include "ops/sliding_channel_cases.h"
+
+namespace fusedsc::reference {
+namespace {
+
+class SlidingChannelGpu : public OnGpu {
+ protected:
+  static std::vector<SlidingChannelGeometry> edges() {
+    std::vector<SlidingChannelGeometry> edges;
+    for (const std::int64_t groups : {1, 2, 3, 8}) {
+      for (const double overlap : {0.0, 0.25, 0.5, 0.75}) {
+        for (const std::int64_t channels : {8, 37}) {
+          for (const std::int64_t outputs : {1, 24, 40})
+            edges.push_back({{1, channels, 3, 7}, outputs, groups, overlap});
+        }
+      }
+    }
+    edges.push_back({{1, 136, 5, 8}, 144, 2, 0.5});
+    edges.push_back({{1, 300, 3, 3}, 24, 3, 0.33});  // more channels than a block has threads
+    return edges;
+  }
+
+  // For the seams.
+  const SlidingChannelGeometry even = {{2, 72, 6, 7}, 80, 2, 0.25};
+  const SlidingChannelGeometry odd = {{2, 25, 6, 7}, 36, 3, 0.5};
+};
+INSTANTIATE_TEST_SUITE_P(Targets, SlidingChannelGpu, testing::ValuesIn(gpu_targets()),
+                         testing::PrintToStringParamName());
+
+TEST_P(SlidingChannelGpu, Edges) {
+  for_each_case(forward_edge_cases(GetParam().dtype, edges()), verify_forward<SlidingChannelGeometry>);
+}
+
+TEST_P(SlidingChannelGpu, Seams) {
+  for_each_case(forward_seam_cases(GetParam().dtype, even, odd), verify_forward<SlidingChannelGeometry>);
+}
+
+TEST_P(SlidingChannelGpu, Random) {
+  align_tensors(false);
+  for_each_case(forward_random_cases(GetParam().dtype, random_sliding_channel), verify_forward<SlidingChannelGeometry>);
+}
+
+TEST_P(SlidingChannelGpu, BackwardEdges) {
+  for_each_case(backward_edge_cases(GetParam().dtype, edges()), verify_backward<SlidingChannelGeometry>);
+}
+
+TEST_P(SlidingChannelGpu, BackwardSeams) {
+  for_each_case(backward_seam_cases(GetParam().dtype, even, odd), verify_backward<SlidingChannelGeometry>);
+}
+
+TEST_P(SlidingChannelGpu, BackwardRandom) {
+  align_tensors(false);
+  for_each_case(backward_random_cases(GetParam().dtype, random_sliding_channel),
+                verify_backward<SlidingChannelGeometry>);
+}
+
+TEST_P(SlidingChannelGpu, EmptyBatch) {
+  const SlidingChannelGeometry empty{{0, 24, 5, 7}, 40, 3, 0.5};
+  verify_forward<SlidingChannelGeometry>({GetParam().dtype, empty, {}, Memories::all(Memory::channels_last)});
+  verify_backward<SlidingChannelGeometry>({GetParam().dtype, empty, {}, Memories::all(Memory::channels_last)});
+}
+
+}  // namespace
+}  // namespace fusedsc::reference
