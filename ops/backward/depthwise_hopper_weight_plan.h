@@ -13,11 +13,11 @@ namespace fusedsc::gpu::hopper {
 /// Empty, or why DepthwiseWeightTilesPass cannot.
 std::string why_no_weight_tiles(const DepthwiseBackwardArguments& a);
 
-DepthwiseTiling choose_weight_tiling(const DepthwiseBackwardArguments& a);
-
 /// Gradients of the weight and the bias: two launches, worked out but for addresses.
 class DepthwiseWeightTilesPass {
  public:
+  /// With the tiles that are best for it.
+  static DepthwiseWeightTilesPass of(const DepthwiseBackwardArguments& a);
   DepthwiseWeightTilesPass(const DepthwiseBackwardArguments& a, const DepthwiseTiling& tiling);
   std::size_t workspace_bytes() const;
   void run(const DepthwiseBackwardArguments& a, const Execution& execution) const;

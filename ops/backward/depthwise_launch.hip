@@ -61,7 +61,7 @@ BackwardPlan plan_weight(const DepthwiseBackwardArguments& a) {
   if (std::optional<BackwardPlan> planes = hopper::plan_depthwise_planes_weight(a)) return *std::move(planes);
   if (std::optional<BackwardPlan> columns = hopper::plan_depthwise_columns_weight(a)) return *std::move(columns);
   if (hopper::why_no_weight_tiles(a).empty()) {
-    const hopper::DepthwiseWeightTilesPass pass(a, hopper::choose_weight_tiling(a));
+    const auto pass = hopper::DepthwiseWeightTilesPass::of(a);
     return {pass.workspace_bytes(),
             [pass](const DepthwiseBackwardArguments& like, const Execution& execution) { pass.run(like, execution); }};
   }

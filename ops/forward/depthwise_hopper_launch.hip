@@ -179,15 +179,20 @@ std::string why_not(const DepthwiseArguments& a) {
 }
 
 Plan<DepthwiseArguments> plan_forward(const DepthwiseArguments& a, int /*threads*/) {
-  DepthwiseTiling tiling = choose_tiling(a);
+  const DepthwiseTiling tiling = choose_tiling(a);
   DepthwiseTilesPass pass(a, tiling);
   // Smaller tiles leave room for more blocks: measured, worth it where otherwise some would have more units than
   // others.
   const int stride = static_cast<int>(a.window.stride[0]);
-  if (seams_of(a) == DepthwiseSeams::none && pass.evenness() < 0.75 && tiling.rows % (2 * stride) == 0) {
-    tiling.rows /= 2;
-    ++tiling.stages;
-    if (const DepthwiseTilesPass other(a, tiling); other.evenness() > pass.evenness()) pass = other;
+  if (seams_of(a) == DepthwiseSeams::none && pass.evenness() < 0.75) {
+    DepthwiseTiling smaller = tiling;
+    if (tiling.rows % (2 * stride) == 0) {
+      smaller.rows /= 2;
+      ++smaller.stages;
+    } else if (a.window.kernel[0] == 5 && tiling.products == 4 && tiling.images == 4) {
+      smaller = {2, 32, 1, 6, 2, 1, 2};
+    }
+    if (const DepthwiseTilesPass other(a, smaller); other.evenness() > pass.evenness()) pass = other;
   }
   return {pass.workspace_bytes(a),
           [pass](const DepthwiseArguments& like, const Execution& execution) { pass.run(like, execution); }};

@@ -16,10 +16,7 @@ DepthwiseTiling choose_tiling(const DepthwiseArguments& a);
 class DepthwiseTilesPass {
  public:
   DepthwiseTilesPass(const DepthwiseArguments& a, const DepthwiseTiling& tiling);
-  /// Of the blocks: how much of the time that the last of them takes they all have work, from 0 to 1.
-  double evenness() const {
-    return static_cast<double>(p_.units) / (static_cast<double>(divide_up(p_.units, p_.splits)) * p_.splits);
-  }
+  double evenness() const { return hopper::evenness(p_); }
   std::size_t workspace_bytes(const DepthwiseArguments& a) const;
   void run(const DepthwiseArguments& a, const Execution& execution) const;
 

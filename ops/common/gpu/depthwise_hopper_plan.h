@@ -29,6 +29,11 @@ inline int channel_groups(const DepthwiseTilesShape& shape) {
 /// `resident`: blocks that run at the same time.
 void share_out(DepthwiseTilesShape& shape, int resident);
 
+/// Of the blocks: how much of the time that the last of them takes they all have work, from 0 to 1.
+inline double evenness(const DepthwiseTilesShape& shape) {
+  return static_cast<double>(shape.units) / (static_cast<double>(divide_up(shape.units, shape.splits)) * shape.splits);
+}
+
 /// Empty, or why the problem's window is none that there are kernels of tiles for.
 std::string why_no_tiles(const Sizes& x, const Sizes& y, const Window& window);
 
