@@ -14,7 +14,8 @@ constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b
 constexpr int kMultiprocessorMemory = 227 * 1024, kBlockReserve = 1024;  ///< bytes of block memory
 constexpr int kResidentThreads = 512;                                    ///< at the 128 registers that most take
 constexpr int kMostKeptStages = 6;
-constexpr double kRowsStart = 2.204, kRowsMemory = 6.437;  ///< of tiles of rows, as CutCost
+constexpr double kLastResort = 1e9;
+constexpr double kRowsStart = 2.098, kRowsMemory = 5.131;  ///< of tiles of rows, as CutCost
 
 /// Fitted to the times of all tiles on the layers of mobile networks on an H200, in microseconds, so that the choice is
 /// near the best one; a single number says little.
@@ -25,36 +26,34 @@ struct KeptCost {
   double memory, cache;                    ///< bytes, millions
 };
 struct CutCost {
-  double start, block;           ///< a kernel; a block
-  double step, own;              ///< of a group: 64 values of k; 64 channels that it finishes, of each tensor
-  double copied, memory, cache;  ///< bytes, millions: of a multiprocessor; of all
+  double start, block;   ///< a kernel; a block
+  double step;           ///< of a group: 64 values of k
+  double copied;         ///< bytes of a multiprocessor, millions
+  double own;            ///< of a group: 64 channels that it finishes, of each tensor
+  double memory, cache;  ///< bytes of all, millions
 };
 struct Cost {
   KeptCost kept;
   CutCost cut;
 };
 Cost cost_of(EpilogueKind kind, bool prologue) {
+  constexpr Cost kPlain{{1.298, 0.09055, 0.1356, 0.3596, 0.1419, 0.05714, 0.06638, 0.2414, 3.243, 11.08},
+                        {0.7022, 0.951, 0.0003499, 0.08724, 0.1193, 3.054, 52.75}};
+  constexpr Cost kStatistics{{4.345, 0.2485, 0.2055, 0.3124, 0.0, 0.0005218, 0.1079, 0.2466, 4.188, 9.424},
+                             {3.7, 0.951, 0.0003499, 0.08724, 0.1193, 3.054, 52.75}};
+  constexpr Cost kNormalising{{5.004, 0.1729, 0.4162, 0.3941, 0.06696, 0.0, 0.2399, 0.01799, 3.856, 17.62},
+                              {1.035, 2.688, 0.2724, 0.09224, 0.8036, 1.489, 8.801}};
+  constexpr Cost kGradient{{3.75, 0.5501, 0.2286, 0.4044, 1.004, 0.007098, 0.06822, 0.6204, 121.9, 9.477},
+                           {1.733, 0.3743, 0.0001919, 0.07618, 0.5139, 2.578, 5.099}};
+  constexpr Cost kSeams{{6.081, 0.4661, 0.2524, 0.6222, 1.543, 0.2058, 0.04608, 0.4744, 4.075, 6.295},
+                        {2.043, 0.0004434, 0.0, 0.04674, 0.3952, 1.7, 5.914}};
   switch (kind) {
-    case EpilogueKind::plain:
-      return {{1.286, 0.2016, 0.2377, 0.2371, 0.2377, 0.01921, 0.04759, 0.2636, 5.291, 7.82},
-              {0.8357, 0.7875, 0.001232, 0.08666, 0.1316, 2.206, 96.18}};
-    case EpilogueKind::inference:
-    case EpilogueKind::statistics:
-      if (!prologue) {
-        return {{3.266, 0.3836, 0.209, 0.3001, 0.123, 0.007569, 0.1272, 0.2412, 3.835, 12.02},
-                {1.3, 0.2221, 0.0, 0.1122, 3.767, 58.22, 6.614}};
-      }
-      return {{3.792, 0.1987, 0.1702, 0.6675, 0.7979, 0.01839, 0.1655, 0.8839, 3.413, 5.065},
-              {1.148, 3.256, 0.04621, 0.05698, 0.0, 1.894, 21.81}};
-    case EpilogueKind::gradient:
-      if (!prologue) {
-        return {{4.42, 0.1999, 0.01786, 0.4939, 0.8002, 0.0, 0.06413, 0.6333, 4.875, 8.317},
-                {3.887, 1.486, 0.0, 0.06292, 0.2323, 2.664, 328.9}};
-      }
-      return {{4.4885, 0.4393, 0.3734, 1.0321, 1.2106, 0.0018, 0.1847, 0.8448, 4.5318, 5.3779},
-              {5.1021, 2.6222, 0.9331, 0.0382, 0.394, 2.7042, 15.1751}};
+    case EpilogueKind::plain: return kPlain;
+    case EpilogueKind::inference: return prologue ? kNormalising : kPlain;
+    case EpilogueKind::statistics: return prologue ? kNormalising : kStatistics;
+    case EpilogueKind::gradient: return prologue ? kSeams : kGradient;
   }
-  return {};
+  return kPlain;
 }
 
 double cost_of(const PointwiseCase& product, const PointwiseInstance& instance, const PointwiseLaunch& launch,
@@ -134,16 +133,21 @@ PointwiseLaunch plan(std::span<const PointwiseInstance> instances, const Pointwi
     launch.channel_tiles = static_cast<int>(divide_up(problem.channels, instance.channels));
     launch.splits = static_cast<int>(divide_up(launch.pixel_tiles, instance.row_tiles));
     const bool is_cut = instance.family == PointwiseFamily::cut;
+    // Of more blocks, each of which waits for its first copies, there was never use; nor is the cost known there.
+    const int most_rounds = product.prologue || product.kind == EpilogueKind::gradient ? 3 : 2;
+    const bool is_last_resort =
+        is_cut && std::int64_t{launch.channel_tiles} * launch.splits > std::int64_t{most_rounds} * size;
     if (!is_cut) launch.splits = std::min(std::max(size / launch.channel_tiles, 1), launch.splits);
     const auto steps = static_cast<int>(divide_up(divide_up(problem.depth, instance.depth), instance.cut));
     // Blocks that stay, with all of block memory; or that come and go, two or three of them beside each other.
     for (const int beside : {1, 2, 3}) {
+      if (beside > 1 && launch.channel_tiles * launch.splits <= (beside - 1) * size) break;
       launch.stages = is_cut ? std::max(steps, instance.least_stages) : kMostKeptStages;
       const int memory = kMultiprocessorMemory / beside - (beside > 1 ? kBlockReserve : 0);
       while (launch.stages >= instance.least_stages && instance.memory(product.memory_use(), launch.stages) > memory)
         --launch.stages;
       if (launch.stages < instance.least_stages || (!is_cut && beside > 1)) break;
-      const double cost = cost_of(product, instance, launch, size);
+      const double cost = cost_of(product, instance, launch, size) + (is_last_resort ? kLastResort : 0);
       if (cost >= least_cost) continue;
       least_cost = cost;
       best = launch;
