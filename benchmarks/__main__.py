@@ -210,7 +210,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--dtype", nargs="+", choices=tuple(DTYPES), help="(CPU: float32; GPU: all)")
     parser.add_argument("--layout", nargs="+", choices=tuple(LAYOUTS), default=list(LAYOUTS), help="(both)")
     parser.add_argument("--direction", nargs="+", metavar="DIRECTION", help='for example "input gradient" (all)')
-    parser.add_argument("--tf32", action="store_true", help="GPU: float32 products may be TensorFloat-32 (exact)")
+    parser.add_argument(
+        "--tf32", action=argparse.BooleanOptionalAction, default=True,
+        help="GPU: float32 products may be TensorFloat-32, PyTorch's and ours (PyTorch's default: they may)",
+    )  # fmt: skip
     parser.add_argument("--threads", type=_count, metavar="N", help="CPU threads (PyTorch's choice: all cores)")
     parser.add_argument("--compile", action="store_true", help="torch.compile among PyTorch's variants")
     parser.add_argument(

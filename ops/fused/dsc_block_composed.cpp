@@ -31,6 +31,7 @@ struct ComposedForward {
     pointwise.bias = block.pw_bias;
     pointwise.prologue = {scale, shift, block.activation};
     pointwise.y = block.y;
+    pointwise.allow_tf32 = block.allow_tf32;
   }
 
   struct Plans {

@@ -10,6 +10,8 @@
 #define FUSEDSC_DEVICE inline
 #define FUSEDSC_HOST_DEVICE inline
 #define FUSEDSC_KERNEL(threads, blocks) void
+/// There are products of TensorFloat-32.
+#define FUSEDSC_TF32
 
 namespace fusedsc::gpu {
 
@@ -17,6 +19,7 @@ inline int thread_index() { return executor::current_thread().index; }
 inline unsigned block_index() { return executor::current_thread().block; }
 inline unsigned block_count() { return executor::current_thread().blocks; }
 inline int wave_size() { return executor::wave_size(); }
+inline bool has_tf32() { return wave_size() == 32; }  // as on the GPUs that have it
 inline void block_barrier() { executor::block_barrier(); }
 inline void* block_memory() { return executor::block_memory(); }
 

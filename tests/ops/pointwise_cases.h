@@ -20,27 +20,47 @@ struct PointwiseGeometry {
   Sizes x{};
   std::int64_t outputs = 1;
   std::int64_t groups = 1;
+  bool tf32 = false;
 
   Sizes weight_sizes() const { return {outputs, x[1] / groups, 1, 1}; }
   Sizes y_sizes() const { return {x[0], outputs, x[2], x[3]}; }
   template <class Arguments>
   void set(Arguments& arguments) const {
     arguments.groups = groups;
+    arguments.allow_tf32 = tf32;
   }
 
   Array forward(const Precision& precision, const Array& input, const Array& weight, const Vector& bias) const {
-    return pointwise(precision, input, weight, bias, groups);
+    return pointwise(sums(precision), factor(input), factor(weight), bias, groups);
   }
   Array input_gradient(const Precision& precision, const Array& grad_y, const Array& weight) const {
-    return pointwise_input_gradient(precision, grad_y, weight, x, groups);
+    return pointwise_input_gradient(sums(precision), factor(grad_y), factor(weight), x, groups);
   }
   Array weight_gradient(const Precision& precision, const Array& grad_y, const Array& input) const {
-    return pointwise_weight_gradient(precision, grad_y, input, weight_sizes(), groups);
+    return pointwise_weight_gradient(sums(precision), factor(grad_y), factor(input), weight_sizes(), groups);
+  }
+
+ private:
+  /// Tensor cores cut off what they add, where others round.
+  Precision sums(Precision precision) const {
+    if (tf32) precision.accumulation *= 2;
+    return precision;
+  }
+
+  /// TensorFloat-32 has 11 significant bits: what is known exactly is rounded exactly, of two the one farther from 0.
+  Array factor(const Array& values) const {
+    if (!tf32) return values;
+    return map(values, [](const Bounded& element, std::size_t) -> Bounded {
+      if (element.error != 0) return {element.value, element.error + 0x1p-11 * element.magnitude()};
+      const auto bits = __builtin_bit_cast(std::uint32_t, static_cast<float>(element.value));
+      return {__builtin_bit_cast(float, (bits + 0x1000u) & ~0x1fffu), 0};
+    });
   }
 };
 
 inline std::ostream& operator<<(std::ostream& out, const PointwiseGeometry& geometry) {
-  return out << "x " << printed(geometry.x) << ", M " << geometry.outputs << ", groups " << geometry.groups;
+  return out << "x " << printed(geometry.x) << ", M " << geometry.outputs << ", groups " << geometry.groups
+             << (geometry.tf32 ? ", TF32" : "");
 }
 
 /// One thing at a time at and next to the sizes of the kernels' blocks.

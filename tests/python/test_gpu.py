@@ -296,3 +296,39 @@ def test_benchmarks_keep_what_was_not_measured_again(tmp_path):
         assert record["pytorch_us"] > 0
         assert record["ours_us"] > 0
         assert record["floor_us"] > 0
+
+
+def tf32_by_the_old_name(allowed):
+    torch.backends.cudnn.allow_tf32 = allowed
+
+
+def tf32_by_the_new_name(allowed):
+    torch.backends.cudnn.conv.fp32_precision = "tf32" if allowed else "ieee"
+
+
+@pytest.fixture
+def full_precision_afterwards():
+    yield
+    torch.backends.cudnn.conv.fp32_precision = "ieee"
+    torch.backends.cudnn.allow_tf32 = False
+
+
+@pytest.mark.skipif(torch.version.hip is not None, reason="AMD's GPUs have no TF32")
+@pytest.mark.parametrize("switch", [tf32_by_the_old_name, tf32_by_the_new_name])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_tf32_is_pytorchs_switch(full_precision_afterwards, switch, layout):
+    """Factors of 11 significant bits err by 2^-12 of a product on average, full ones by less than 2^-22."""
+    x = torch.randn(4, 64, 14, 14, device=device()).to(memory_format=layout).requires_grad_()
+    weight = torch.randn(96, 64, 1, 1, device=device(), requires_grad=True)
+    grad_y = torch.randn(4, 96, 14, 14, device=device())
+
+    def results(x, weight, grad_y, convolution):
+        y = convolution(x, weight)
+        return [y.detach(), *torch.autograd.grad(y, (x, weight), grad_y)]
+
+    exact = results(*(t.detach().double().requires_grad_() for t in (x, weight, grad_y)), F.conv2d)
+    for allowed in (True, False, True):
+        switch(allowed)
+        for result, expected in zip(results(x, weight, grad_y, functional.pointwise_conv2d), exact, strict=True):
+            error = ((result - expected).square().mean() / expected.square().mean()).sqrt().item()
+            assert (2**-14 < error < 2**-10) if allowed else error < 2**-20

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "fusedsc/common/gpu/launch.h"
+#include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/runtime/implementation.h"
 
 namespace fusedsc::gpu::hopper {
@@ -11,38 +11,101 @@ namespace {
 
 constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-/// Microseconds, fitted to the times of all tiles on the layers of mobile networks on an H200; only their order
-/// matters.
-struct Cost {
+constexpr int kMultiprocessorMemory = 227 * 1024, kBlockReserve = 1024;  ///< bytes of block memory
+constexpr int kResidentThreads = 512;                                    ///< at the 128 registers that most take
+constexpr int kMostKeptStages = 6;
+constexpr double kRowsStart = 2.204, kRowsMemory = 6.437;  ///< of tiles of rows, as CutCost
+
+/// Fitted to the times of all tiles on the layers of mobile networks on an H200, in microseconds, so that the choice is
+/// near the best one; a single number says little.
+struct KeptCost {
+  double start, weight;                    ///< a kernel; per 64 values of k and 64 channels
   double tile, tile_depth, tile_channels;  ///< of a tile from its begin to its end; per 64 values of k; per 64 channels
   double work, work_depth, work_channels;  ///< what a tile takes of a multiprocessor, likewise
+  double memory, cache;                    ///< bytes, millions
 };
-Cost cost_of(EpilogueKind kind) {
+struct CutCost {
+  double start, block;           ///< a kernel; a block
+  double step, own;              ///< of a group: 64 values of k; 64 channels that it finishes, of each tensor
+  double copied, memory, cache;  ///< bytes, millions: of a multiprocessor; of all
+};
+struct Cost {
+  KeptCost kept;
+  CutCost cut;
+};
+Cost cost_of(EpilogueKind kind, bool prologue) {
   switch (kind) {
-    case EpilogueKind::plain: return {0.25, 0.91, 0.09, 0.06, 0.1, 0.58};
+    case EpilogueKind::plain:
+      return {{1.286, 0.2016, 0.2377, 0.2371, 0.2377, 0.01921, 0.04759, 0.2636, 5.291, 7.82},
+              {0.8357, 0.7875, 0.001232, 0.08666, 0.1316, 2.206, 96.18}};
     case EpilogueKind::inference:
-    case EpilogueKind::statistics: return {0.07, 0.57, 0.13, 0.0, 0.16, 0.34};
-    case EpilogueKind::gradient: return {1.32, 0.02, 3.19, 0.06, 0.33, 0.65};
+    case EpilogueKind::statistics:
+      if (!prologue) {
+        return {{3.266, 0.3836, 0.209, 0.3001, 0.123, 0.007569, 0.1272, 0.2412, 3.835, 12.02},
+                {1.3, 0.2221, 0.0, 0.1122, 3.767, 58.22, 6.614}};
+      }
+      return {{3.792, 0.1987, 0.1702, 0.6675, 0.7979, 0.01839, 0.1655, 0.8839, 3.413, 5.065},
+              {1.148, 3.256, 0.04621, 0.05698, 0.0, 1.894, 21.81}};
+    case EpilogueKind::gradient:
+      if (!prologue) {
+        return {{4.42, 0.1999, 0.01786, 0.4939, 0.8002, 0.0, 0.06413, 0.6333, 4.875, 8.317},
+                {3.887, 1.486, 0.0, 0.06292, 0.2323, 2.664, 328.9}};
+      }
+      return {{4.4885, 0.4393, 0.3734, 1.0321, 1.2106, 0.0018, 0.1847, 0.8448, 4.5318, 5.3779},
+              {5.1021, 2.6222, 0.9331, 0.0382, 0.394, 2.7042, 15.1751}};
   }
   return {};
 }
 
 double cost_of(const PointwiseCase& product, const PointwiseInstance& instance, const PointwiseLaunch& launch,
                int size) {
-  constexpr double kMemory = 3.9e6, kCache = 5.0e6;  // bytes per microsecond
   const PointwiseProblem& problem = product.problem;
-  const Cost cost = cost_of(product.kind);
+  const Cost cost = cost_of(product.kind, product.prologue);
   const double depth = static_cast<double>(divide_up(problem.depth, instance.depth) * instance.depth) / 64;
-  const double channels = instance.channels / 64.0;
-  const double latency = cost.tile + depth * cost.tile_depth + channels * cost.tile_channels;
-  const double work = instance.groups * (cost.work + depth * cost.work_depth + channels * cost.work_channels);
-  const auto rounds = static_cast<double>(divide_up(launch.pixel_tiles, std::int64_t{launch.splits} * instance.groups) *
-                                          divide_up(std::int64_t{launch.channel_tiles} * launch.splits, size));
-  const double bytes = 2 * static_cast<double>(problem.pixels), in = bytes * static_cast<double>(problem.depth),
-               out = bytes * static_cast<double>(problem.channels),
-               weight = 2 * static_cast<double>(problem.depth * problem.channels);
-  return std::max({rounds * std::max(latency, work), (in + out) / kMemory,
-                   (in * launch.channel_tiles + out + weight * launch.splits) / kCache});
+  const double channels = instance.channels / 64.0, row_tiles = instance.row_tiles, splits = launch.splits;
+  const double ins = product.has_other ? 2 : 1, outs = 1 + (product.has_x ? 1 : 0) + (product.has_added ? 1 : 0);
+  const double bytes = 2e-6 * static_cast<double>(problem.pixels),
+               in = ins * bytes * static_cast<double>(problem.depth),
+               out = outs * bytes * static_cast<double>(problem.channels),
+               weight = 2e-6 * static_cast<double>(problem.depth * problem.channels);
+  const double cached = in * launch.channel_tiles + out + weight * splits;
+  const std::int64_t blocks = std::int64_t{launch.channel_tiles} * launch.splits;
+  const auto rounds_of = [&](std::int64_t at_once) { return static_cast<double>(divide_up(blocks, at_once)); };
+  switch (instance.family) {
+    case PointwiseFamily::kept: {
+      const KeptCost& kept = cost.kept;
+      const double latency = kept.tile + depth * kept.tile_depth + channels * kept.tile_channels;
+      const double work = row_tiles * (kept.work + depth * kept.work_depth + channels * kept.work_channels);
+      const auto tiles =
+          static_cast<double>(divide_up(launch.pixel_tiles, std::int64_t{launch.splits} * instance.row_tiles));
+      return kept.start + kept.weight * depth * channels +
+             std::max(
+                 {tiles * rounds_of(size) * std::max(latency, work), (in + out) / kept.memory, cached / kept.cache});
+    }
+    case PointwiseFamily::cut: {
+      const CutCost& cut = cost.cut;
+      const std::int64_t resident = std::max<std::int64_t>(
+          1, std::min<std::int64_t>(
+                 kMultiprocessorMemory / (instance.memory(product.memory_use(), launch.stages) + kBlockReserve),
+                 kResidentThreads / instance.threads));
+      const double beside = std::min(static_cast<double>(resident), rounds_of(size));
+      const double copied = 128e-6 * (depth * 64 * (row_tiles * ins + channels) + row_tiles * 64 * channels * outs);
+      const double block =
+          cut.block + depth / instance.cut * cut.step + cut.own * row_tiles * channels * outs / instance.cut;
+      return cut.start + std::max({rounds_of(resident * size) * (block + beside * copied / cut.copied),
+                                   (in + out) / cut.memory, cached / cut.cache});
+    }
+    case PointwiseFamily::rows: return kRowsStart + (in + out) / kRowsMemory;
+  }
+  return 0;
+}
+
+/// Whether its rows in block memory would fall on different banks, and are few enough to be read through registers.
+bool suits_rows(const PointwiseCase& product, const PointwiseInstance& instance) {
+  constexpr std::int64_t kMostDepth = 72;
+  const PointwiseProblem& problem = product.problem;
+  return product.is_dense && problem.channels <= instance.channels && problem.depth <= kMostDepth &&
+         (problem.depth % 16 != 0 || problem.depth == 16);
 }
 
 }  // namespace
@@ -57,7 +120,6 @@ std::string why_not_hopper(DataType dtype, Device device, std::int64_t groups, s
 }
 
 PointwiseLaunch plan(std::span<const PointwiseInstance> instances, const PointwiseCase& product) {
-  constexpr int kLeastStages = 2, kMostStages = 6;
   const PointwiseProblem& problem = product.problem;
   const int size = multiprocessors();
   PointwiseLaunch best;
@@ -65,25 +127,27 @@ PointwiseLaunch plan(std::span<const PointwiseInstance> instances, const Pointwi
   for (const PointwiseInstance& instance : instances) {
     if (instance.dtype != problem.dtype || instance.prologue != product.prologue || instance.kind != product.kind)
       continue;
+    if (instance.family == PointwiseFamily::rows && !suits_rows(product, instance)) continue;
     PointwiseLaunch launch;
     launch.instance = &instance;
-    const auto fits = [&](int stages) {
-      return instance.memory(static_cast<int>(problem.depth), stages, product.has_other, product.has_x,
-                             product.has_added) <= kMemoryLimit;
-    };
-    launch.stages = kMostStages;
-    while (launch.stages >= kLeastStages && !fits(launch.stages)) --launch.stages;
-    if (launch.stages < kLeastStages) continue;
-    const std::int64_t pixel_tiles = divide_up(problem.pixels, kTileRows);
-    const std::int64_t channel_tiles = divide_up(problem.channels, instance.channels);
-    launch.pixel_tiles = static_cast<int>(pixel_tiles);
-    launch.channel_tiles = static_cast<int>(channel_tiles);
-    launch.splits = static_cast<int>(
-        std::min(std::max<std::int64_t>(size / channel_tiles, 1), divide_up(pixel_tiles, instance.groups)));
-    const double cost = cost_of(product, instance, launch, size);
-    if (cost >= least_cost) continue;
-    least_cost = cost;
-    best = launch;
+    launch.pixel_tiles = static_cast<int>(divide_up(problem.pixels, kTileRows));
+    launch.channel_tiles = static_cast<int>(divide_up(problem.channels, instance.channels));
+    launch.splits = static_cast<int>(divide_up(launch.pixel_tiles, instance.row_tiles));
+    const bool is_cut = instance.family == PointwiseFamily::cut;
+    if (!is_cut) launch.splits = std::min(std::max(size / launch.channel_tiles, 1), launch.splits);
+    const auto steps = static_cast<int>(divide_up(divide_up(problem.depth, instance.depth), instance.cut));
+    // Blocks that stay, with all of block memory; or that come and go, two or three of them beside each other.
+    for (const int beside : {1, 2, 3}) {
+      launch.stages = is_cut ? std::max(steps, instance.least_stages) : kMostKeptStages;
+      const int memory = kMultiprocessorMemory / beside - (beside > 1 ? kBlockReserve : 0);
+      while (launch.stages >= instance.least_stages && instance.memory(product.memory_use(), launch.stages) > memory)
+        --launch.stages;
+      if (launch.stages < instance.least_stages || (!is_cut && beside > 1)) break;
+      const double cost = cost_of(product, instance, launch, size);
+      if (cost >= least_cost) continue;
+      least_cost = cost;
+      best = launch;
+    }
   }
   return best;
 }
@@ -103,9 +167,9 @@ void PointwiseLaunch::fill(const PointwiseCase& product, PointwiseParameters& p)
 
 void PointwiseLaunch::start(const char* name, const PointwiseCase& product, const PointwiseParameters& parameters,
                             void* stream) const {
-  const int memory = instance->memory(parameters.depth, stages, product.has_other, product.has_x, product.has_added);
-  launch(name, instance->kernel, std::int64_t{channel_tiles} * splits, instance->groups * kGroupThreads,
-         static_cast<std::size_t>(memory), stream, parameters);
+  const int memory = instance->memory(product.memory_use(), stages);
+  launch_following(name, instance->kernel, std::int64_t{channel_tiles} * splits, instance->threads, stream, parameters,
+                   static_cast<std::size_t>(memory));
 }
 
 }  // namespace fusedsc::gpu::hopper
