@@ -104,14 +104,6 @@ inline void start_store(const TensorMap& map, int x, int y, const void* tile) {
   }
 }
 
-inline void start_load(void* to, const void* from, int bytes, Barrier* barrier) {
-  std::memcpy(to, from, static_cast<std::size_t>(bytes));
-  receive(barrier, bytes);
-}
-inline void start_store(void* to, const void* from, int bytes) {
-  std::memcpy(to, from, static_cast<std::size_t>(bytes));
-}
-
 struct ImagePlace {
   int channel, column, row, image;
 };

@@ -109,18 +109,6 @@ FUSEDSC_DEVICE void start_store(const TensorMap& map, int x, int y, const void* 
                "r"(y), "r"(address_of(tile))
                : "memory");
 }
-/// Of neighbouring bytes; all places and their number are multiples of 16.
-FUSEDSC_DEVICE void start_load(void* to, const void* from, int bytes, Barrier* barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(address_of(to)),
-      "l"(from), "r"(bytes), "r"(address_of(barrier))
-      : "memory");
-}
-FUSEDSC_DEVICE void start_store(void* to, const void* from, int bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(address_of(from)),
-               "r"(bytes)
-               : "memory");
-}
 FUSEDSC_DEVICE void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 /// Until the thread's stores, but for the last kGroups groups, have read their tiles.
 template <int kGroups = 0>
