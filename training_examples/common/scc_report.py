@@ -104,9 +104,9 @@ def draw(summary: dict) -> bytes:
             axes.annotate(f"cg{entry['groups']}", place, textcoords="offset points", xytext=(6, -10), fontsize=8)
     seeds = len(summary["recipe"]["seeds"])
     title = f"{summary['recipe']['network']} on {summary['dataset']}, {summary['epochs']} epochs, {seeds} seeds"
-    axes.set(title=title, xlabel="MFLOPs (multiplications and additions, together)", ylabel="test accuracy, %")
+    axes.set(title=title, xlabel="MFLOPs (a multiplication with its addition is one)", ylabel="test accuracy, %")
     axes.grid(alpha=0.3)
-    axes.legend()
+    axes.legend(loc="lower right")
     buffer = io.BytesIO()
     figure.savefig(buffer, dpi=120, format="png")
     return buffer.getvalue()
