@@ -30,6 +30,7 @@ examples:
   python -m benchmarks --device cuda --suite depthwise --batch 1 64 --dtype float16 --layout channels_last
   python -m benchmarks --device cuda --case 'D18 *' --direction 'input gradient'
   python -m benchmarks --device cuda --suite dsc_block network --compile --dtype float16 --layout channels_last
+  python -m benchmarks --device cuda --suite sliding_channel sliding_channel_network --case '*cg2*' --tf32
 
 A record's ratio is PyTorch's time over ours, both from this run; PyTorch's is its best variant. On a GPU, results of a
 part replace those of the same cases among the kept ones; each says the commit it was measured on.
@@ -135,7 +136,9 @@ def identity(case: Case, machine: Machine) -> report.Record:
 def record_of(case: Case, machine: Machine, options: argparse.Namespace) -> report.Record:
     with machine.building():
         workload = case.build()
-        timings = time_in_turns(machine, {OURS: workload.ours, **workload.pytorch}, workload.sets, options.rounds)
+        runs = {OURS: workload.ours, **workload.pytorch, **workload.beside}
+        sets = {name: workload.sets_of.get(name, workload.sets) for name in runs}
+        timings = time_in_turns(machine, runs, sets, options.rounds)
     best = timings.best(list(workload.pytorch))
     ours_us, pytorch_us = timings.seconds[OURS] * 1e6, timings.seconds[best] * 1e6
     touched, bandwidth = workload.touched_bytes, machine.bandwidth
@@ -153,6 +156,8 @@ def record_of(case: Case, machine: Machine, options: argparse.Namespace) -> repo
         "commit": options.commit,
         **workload.facts,
     }
+    if workload.beside:
+        record["us_beside"] = {name: significant(timings.seconds[name] * 1e6) for name in workload.beside}
     if options.device == "cpu":
         return record | {"threads": torch.get_num_threads(), "malloc": options.malloc}
     return record | {"sets": workload.sets, "tf32": options.tf32}
@@ -205,7 +210,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--dtype", nargs="+", choices=tuple(DTYPES), help="(CPU: float32; GPU: all)")
     parser.add_argument("--layout", nargs="+", choices=tuple(LAYOUTS), default=list(LAYOUTS), help="(both)")
     parser.add_argument("--direction", nargs="+", metavar="DIRECTION", help='for example "input gradient" (all)')
-    parser.add_argument("--tf32", action="store_true", help="GPU: float32 products may be TensorFloat-32 (exact)")
+    parser.add_argument(
+        "--tf32", action=argparse.BooleanOptionalAction, default=True,
+        help="GPU: float32 products may be TensorFloat-32, PyTorch's and ours (PyTorch's default: they may)",
+    )  # fmt: skip
     parser.add_argument("--threads", type=_count, metavar="N", help="CPU threads (PyTorch's choice: all cores)")
     parser.add_argument("--compile", action="store_true", help="torch.compile among PyTorch's variants")
     parser.add_argument(

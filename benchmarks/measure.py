@@ -58,9 +58,9 @@ class Machine(Protocol):
         ...
 
 
-def time_in_turns(machine: Machine, runs: dict[str, Run], sets: int, rounds: int) -> Timings:
-    """Times each run once a round, in an order that changes with the round."""
-    samplers = {name: machine.sampler(run, sets) for name, run in runs.items()}
+def time_in_turns(machine: Machine, runs: dict[str, Run], sets: dict[str, int], rounds: int) -> Timings:
+    """Times each run, of so many sets, once a round, in an order that changes with the round."""
+    samplers = {name: machine.sampler(run, sets[name]) for name, run in runs.items()}
     samples: dict[str, list[float]] = {name: [] for name in runs}
     orders = itertools.cycle(itertools.permutations(runs))
     for order in itertools.islice(orders, rounds):

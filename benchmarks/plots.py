@@ -56,6 +56,31 @@ def roofline(records: list[Record], title: str) -> Figure:
     return figure
 
 
+def opponents(ratios: dict[tuple[str, ...], dict[str, float]], title: str) -> Figure:
+    """A row per type and layout, a column per direction; over the configurations, every variant's time over ours."""
+    directions = list(dict.fromkeys(key[1] for key in ratios))
+    places = list(dict.fromkeys(key[2:5] for key in ratios))
+    figure = Figure(figsize=(6 * len(directions) + 1, 3 * len(places) + 1), layout="constrained")
+    figure.suptitle(f"Time over ours, of the sums over the layers\n{title}", fontsize=10)
+    panels = figure.subplots(len(places), len(directions), squeeze=False, sharey=True)
+    for row, place in zip(panels, places, strict=True):
+        for axes, direction in zip(row, directions, strict=True):
+            chosen = {key[5]: values for key, values in ratios.items() if (key[1], key[2:5]) == (direction, place)}
+            names = list(dict.fromkeys(name for values in chosen.values() for name in values))
+            width = 0.8 / max(1, len(names))
+            for index, name in enumerate(names):
+                bars = {at: values[name] for at, values in enumerate(chosen.values()) if name in values}
+                offset = (index - (len(names) - 1) / 2) * width
+                drawn = axes.bar([at + offset for at in bars], list(bars.values()), width, label=name)
+                axes.bar_label(drawn, fmt="%.1f", fontsize=6)
+            axes.axhline(1, color="black", linewidth=0.8)
+            axes.set(title=", ".join((direction, *place)), yscale="log")
+            axes.set_xticks(range(len(chosen)), chosen, fontsize=7)
+            axes.grid(axis="y", which="both", linewidth=0.3)
+    _one_legend(figure, panels)
+    return figure
+
+
 def _values(records: list[Record], key: str) -> list:
     return list(dict.fromkeys(record[key] for record in records))
 

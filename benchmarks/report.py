@@ -67,12 +67,41 @@ def print_tables(records: list[Record], console: Console) -> None:
         ratios = (mean_ratio(members), pytorch / ours, min(record["ratio"] for record in members))
         means.add_row(*group, *(f"{ratio:.2f}" for ratio in ratios), _microseconds(ours), _microseconds(pytorch))
     console.print(means)
+    print_opponents(records, console)
     peaks = _table("Memory of a step at its peak", ("case", "dtype", "variant"), ("GiB",))
     for record in records:
         for variant, peak in record.get("peak_bytes_of_all", {}).items():
             peaks.add_row(record["case"], record["dtype"], variant, f"{peak / 2**30:.2f}")
     if peaks.row_count:
         console.print(peaks)
+
+
+def opponents(records: list[Record]) -> dict[tuple[str, ...], dict[str, float]]:
+    """Of records that are compared with more than PyTorch's best: each variant's time over ours, both summed over the
+    layers, by what the layers have in common and their configuration (a network by itself)."""
+    grouped = defaultdict(list)
+    for record in measured(records):
+        if "configuration" in record or "us_beside" in record:
+            key = (record["suite"], record["direction"], record["dtype"], record["layout"], f"n{record['batch']}")
+            grouped[(*key, record.get("configuration", record["case"]))].append(record)
+    ratios = {}
+    for key, members in grouped.items():
+        times = [member["pytorch_us_of_all"] | member.get("us_beside", {}) for member in members]
+        ours = sum(member["ours_us"] for member in members)
+        ratios[key] = {name: sum(each[name] for each in times) / ours for name in times[0]}
+    return ratios
+
+
+def print_opponents(records: list[Record], console: Console) -> None:
+    ratios = opponents(records)
+    for suite in dict.fromkeys(key[0] for key in ratios):
+        chosen = {key[1:]: values for key, values in ratios.items() if key[0] == suite}
+        names = list(dict.fromkeys(name for values in chosen.values() for name in values))
+        title = f"{suite}: each variant's time over ours, of the sums over the layers"
+        table = _table(title, ("direction", "dtype", "layout", "batch", "configuration"), names)
+        for key, values in chosen.items():
+            table.add_row(*key, *(f"{values[name]:.2f}" if name in values else "" for name in names))
+        console.print(table)
 
 
 def _microseconds(value: float) -> str:
@@ -114,12 +143,17 @@ def write_gpu_plots(path: Path, records: list[Record], title: str) -> list[Path]
         return []
     from . import plots
 
-    drawings = {"ratio": measured(records), "roofline": [r for r in measured(records) if r["operations"] is not None]}
+    layers = [record for record in measured(records) if record["operations"] is not None]
+    drawings = {
+        "ratio": (plots.ratios, measured(records)),
+        "roofline": (plots.roofline, layers),
+        "opponents": (plots.opponents, opponents(records)),
+    }
     written = []
-    for kind, drawn in drawings.items():
+    for kind, (draw, drawn) in drawings.items():
         if drawn:
             image = path.with_name(f"{path.stem}_{kind}.png")
-            _write_figure(image, {"ratio": plots.ratios, "roofline": plots.roofline}[kind](drawn, title))
+            _write_figure(image, draw(drawn, title))
             written.append(image)
     return written
 

@@ -13,7 +13,8 @@ from .measure import Machine
 from .workloads import LAYOUTS, Place, Workload
 from .workloads.block import Block, InvertedResidual, block
 from .workloads.convolution import Convolution, convolution
-from .workloads.network import Network, training_step
+from .workloads.network import Network, SlidingChannelMobileNet, training_step
+from .workloads.sliding_channel import SlidingChannel, sliding_channel
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -76,10 +77,23 @@ POINTWISE_LAYERS = (
 )  # fmt: skip
 BATCHES = (1, 8, 16, 32, 64)
 
+# Sliding-channel convolutions: the shapes of MobileNet, VGG and ResNet at 32x32: channels, output channels, size.
+SLIDING_CHANNEL_LAYERS = (
+    (32, 64, 32), (64, 128, 16), (128, 128, 16), (128, 256, 8), (256, 256, 8), (256, 512, 4), (512, 512, 4),
+    (512, 1024, 2), (1024, 1024, 2), (64, 256, 32), (512, 128, 16),
+)  # fmt: skip
+# Groups and overlap in percent: seed 004's two series (section V-C).
+SLIDING_CHANNEL_CONFIGURATIONS = {"cpu": ((2, 50),), "cuda": ((2, 25), (2, 50), (2, 75), (4, 50), (8, 50))}
+SLIDING_CHANNEL_BATCH = {"cpu": 8, "cuda": 128}
+SLIDING_CHANNEL_NETWORKS = (SlidingChannelMobileNet(batch=128), SlidingChannelMobileNet(batch=1024))
+
 SUITES = {
-    "cpu": ("depthwise", "pointwise", "dsc_block", "network"),
-    "cuda": ("depthwise", "pointwise", "dsc_block", "inverted_residual", "network"),
-}
+    "cpu": ("depthwise", "pointwise", "sliding_channel", "dsc_block", "network"),
+    "cuda": (
+        "depthwise", "pointwise", "sliding_channel", "dsc_block", "inverted_residual", "network",
+        "sliding_channel_network",
+    ),
+}  # fmt: skip
 DIRECTIONS = {"cpu": ("forward", "backward"), "cuda": ("forward", "input gradient", "weight gradient")}
 BLOCK_DIRECTIONS = ("forward", "forward+backward")
 
@@ -124,11 +138,13 @@ class Selection:
         ]
 
     def _cases(self, suite: str, machine: Machine) -> Iterator[Case]:
-        if suite == "network":
-            yield from self._networks(machine)
+        if suite in ("network", "sliding_channel_network"):
+            yield from self._networks(suite, machine)
             return
         if suite in ("depthwise", "pointwise"):
             subjects, make, directions = self._layers(suite), convolution, DIRECTIONS[self.device]
+        elif suite == "sliding_channel":
+            subjects, make, directions = self._sliding_channel_layers(), sliding_channel, BLOCK_DIRECTIONS
         else:
             subjects, make, directions = self._with_batches(self._blocks(suite)), block, BLOCK_DIRECTIONS
         for subject in subjects:
@@ -138,12 +154,13 @@ class Selection:
                         build = partial(make, subject, direction, self._place(machine, dtype, layout))
                         yield Case(suite, subject.name, suite, direction, dtype, layout, subject.batch, build)
 
-    def _networks(self, machine: Machine) -> Iterator[Case]:
-        for network in self._with_batches(NETWORKS if self.device == "cpu" else GPU_NETWORKS):
+    def _networks(self, suite: str, machine: Machine) -> Iterator[Case]:
+        networks = NETWORKS if self.device == "cpu" else GPU_NETWORKS
+        for network in self._with_batches(networks if suite == "network" else SLIDING_CHANNEL_NETWORKS):
             for dtype in self.dtypes:
                 build = partial(training_step, network, self._place(machine, dtype, "channels_last"))
-                op, direction = "mobilenet_v2", "training step"
-                yield Case("network", network.name, op, direction, dtype, "channels_last", network.batch, build)
+                op, direction = network.name.split()[0], "training step"
+                yield Case(suite, network.name, op, direction, dtype, "channels_last", network.batch, build)
 
     def _place(self, machine: Machine, dtype: str, layout: str) -> Place:
         # A GPU's PyTorch gains nothing from a layout other than ours, unless that is channels_last.
@@ -169,6 +186,12 @@ class Selection:
                 for i, (channels, size, out_channels) in enumerate(POINTWISE_LAYERS, 1):
                     yield Convolution(f"P{i} c{channels} {size}x{size} m{out_channels} n{batch}", batch, channels, size,
                                       out_channels)  # fmt: skip
+
+    def _sliding_channel_layers(self) -> Iterator[SlidingChannel]:
+        for groups, overlap in SLIDING_CHANNEL_CONFIGURATIONS[self.device]:
+            for i, shape in enumerate(SLIDING_CHANNEL_LAYERS, 1):
+                layer = SlidingChannel(f"S{i}", *shape, groups, overlap, SLIDING_CHANNEL_BATCH[self.device])
+                yield from self._with_batches((layer,))
 
     def _with_batches(self, cases: tuple) -> Iterator:
         for batch in self.batches or (None,):

@@ -1,5 +1,6 @@
 #include "tensor_conversion.h"
 
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -76,6 +77,11 @@ at::Tensor accumulator_for(const at::Tensor& gradient, at::ScalarType dtype) {
 
 void store(const at::Tensor& accumulator, const at::Tensor& gradient) {
   if (gradient.defined() && !accumulator.is_same(gradient)) gradient.copy_(accumulator);
+}
+
+bool convolutions_allow_tf32() {
+  return at::globalContext().float32Precision(at::Float32Backend::CUDA, at::Float32Op::CONV) ==
+         at::Float32Precision::TF32;
 }
 
 Execution execution_on(c10::Device device) {

@@ -36,6 +36,10 @@ at::Tensor accumulator_for(const at::Tensor& gradient, at::ScalarType dtype);
 /// Converts what was written there into the gradient.
 void store(const at::Tensor& accumulator, const at::Tensor& gradient);
 
+/// PyTorch's own switch for convolutions on GPUs, torch.backends.cudnn.conv.fp32_precision or
+/// torch.backends.cudnn.allow_tf32: whether products of float32 may be TensorFloat-32.
+bool convolutions_allow_tf32();
+
 /// PyTorch's threads on a CPU, its current stream on a GPU.
 Execution execution_on(c10::Device device);
 /// Memory from the device's allocator. On a GPU it may be freed as soon as the work that uses it is in the stream.

@@ -74,6 +74,7 @@ struct Operands {
     arguments.bn_bias = channels(bn_bias);
     arguments.activation = activation_from_name(std::string(activation));
     arguments.training = training;
+    arguments.allow_tf32 = convolutions_allow_tf32();
     arguments.mean = mutable_channels(statistics.select(0, 0));
     arguments.invstd = mutable_channels(statistics.select(0, 1));
     return arguments;

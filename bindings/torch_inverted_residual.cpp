@@ -131,6 +131,7 @@ struct Operands {
     arguments.activation = activation_from_name(std::string(activation));
     arguments.residual = residual;
     arguments.training = training;
+    arguments.allow_tf32 = convolutions_allow_tf32();
     std::int64_t first = 0;
     const auto take = [&](BatchNormParameters& bn, std::int64_t size, std::size_t i) {
       const Tensor rows = statistics.narrow(1, first, size);

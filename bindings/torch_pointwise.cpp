@@ -36,6 +36,7 @@ PointwiseArguments forward_arguments(const Tensor& x, const Tensor& weight, cons
   arguments.bias = channels(bias);
   arguments.groups = groups;
   arguments.y = mutable_view(y);
+  arguments.allow_tf32 = convolutions_allow_tf32();
   return arguments;
 }
 
@@ -50,6 +51,7 @@ PointwiseBackwardArguments backward_arguments(const Tensor& grad_y, const Tensor
   arguments.grad_x = mutable_view(grad_x);
   arguments.grad_weight = mutable_view(grad_weight);
   arguments.grad_bias = mutable_channels(grad_bias);
+  arguments.allow_tf32 = convolutions_allow_tf32();
   return arguments;
 }
 

@@ -37,6 +37,7 @@ SlidingChannelArguments forward_arguments(const Tensor& x, const Tensor& weight,
   arguments.bias = channels(bias);
   arguments.groups = groups;
   arguments.overlap = overlap;
+  arguments.allow_tf32 = convolutions_allow_tf32();
   arguments.y = mutable_view(y);
   return arguments;
 }
@@ -48,6 +49,7 @@ SlidingChannelBackwardArguments backward_arguments(const Tensor& grad_y, const T
   arguments.weight = view(weight);
   arguments.groups = groups;
   arguments.overlap = overlap;
+  arguments.allow_tf32 = convolutions_allow_tf32();
   arguments.grad_y = view(grad_y);
   const auto& [grad_x, grad_weight, grad_bias] = gradients;
   arguments.grad_x = mutable_view(grad_x);

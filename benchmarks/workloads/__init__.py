@@ -24,7 +24,8 @@ class Workload:
     """What is timed, on ``sets`` sets of tensors in turn.
 
     ``touched_bytes``: a call's inputs and outputs once each, the least that has to move; ``operations``: what it
-    multiplies and adds; None: not said. ``facts``: what else was found out, for the record.
+    multiplies and adds; None: not said. ``beside``: what is timed in the same turns without being PyTorch's.
+    ``sets_of``: the variants that go through fewer sets. ``facts``: what else was found out, for the record.
     """
 
     ours: Run
@@ -32,6 +33,8 @@ class Workload:
     touched_bytes: int | None
     operations: int | None = None
     sets: int = 1
+    beside: dict[str, Run] = field(default_factory=dict)
+    sets_of: dict[str, int] = field(default_factory=dict)
     facts: dict[str, object] = field(default_factory=dict)
 
 

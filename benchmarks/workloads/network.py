@@ -6,24 +6,45 @@ import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 import fusedsc
 
+from ..sliding_channel_baselines import ConvolutionStack
 from . import Compiler, Place, Run, Workload, check_same
 
+OURS = "ours"
 WARM_UP_STEPS = 3
 
 # Of the first loss.
 TOLERANCES = {torch.float32: 1e-3, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
 
+class Models(NamedTuple):
+    """Models with the same function, and others timed beside them, by name."""
+
+    ours: nn.Module
+    pytorch: nn.Module
+    instead: dict[str, nn.Module] = {}  # noqa: RUF012
+    """PyTorch's, of another function: what a user would train in place of it."""
+    beside: dict[str, nn.Module] = {}  # noqa: RUF012
+    """Not PyTorch's."""
+
+
+class AnyNetwork(Protocol):
+    size: int
+    batch: int
+
+    def models(self) -> Models: ...
+
+
 @dataclass(frozen=True)
 class Network:
-    """MobileNetV2 on square images."""
+    """MobileNetV2 on square images: torchvision's, and fusedsc.swap of it."""
 
     size: int
     batch: int
@@ -37,22 +58,63 @@ class Network:
     def with_batch(self, batch: int | None) -> Network:
         return replace(self, batch=batch or self.batch)
 
+    def models(self) -> Models:
+        from torchvision.models import mobilenet_v2  # seconds, which the other suites need not spend
 
-def training_step(network: Network, place: Place) -> Workload:
-    """Forward, loss, backward and an SGD step of torchvision's MobileNetV2; ours is fusedsc.swap of the same model.
+        model = mobilenet_v2(num_classes=1000 if self.size == 224 else 10, dropout=0.0)
+        swapped = fusedsc.swap(model)
+        for module in swapped.modules():
+            if self.leanest and hasattr(module, "recompute"):
+                module.recompute = True
+        return Models(swapped, model)
+
+
+@dataclass(frozen=True)
+class SlidingChannelMobileNet:
+    """Seed 004's MobileNet with sliding-channel convolutions, its blocks fused. What it is compared with is the same
+    network with dense pointwise convolutions: PyTorch's, and fused."""
+
+    batch: int
+    groups: int = 2
+    overlap: float = 0.5
+    size: int = 32
+
+    @property
+    def name(self) -> str:
+        configuration = f"cg{self.groups} co{round(100 * self.overlap)}"
+        return f"mobilenet {configuration} {self.size}x{self.size} n{self.batch}"
+
+    def with_batch(self, batch: int | None) -> SlidingChannelMobileNet:
+        return replace(self, batch=batch or self.batch)
+
+    def models(self) -> Models:
+        from training_examples.common.cifar_networks import mobilenet
+
+        ours = fusedsc.to_scc(mobilenet(fused=True), self.groups, self.overlap)
+        composed = fusedsc.to_scc(mobilenet(), self.groups, self.overlap)
+        composed.load_state_dict(ours.state_dict())
+        for module in list(composed.modules()):
+            for name, child in module.named_children():
+                if isinstance(child, fusedsc.nn.SlidingChannelConv2d):
+                    setattr(module, name, ConvolutionStack.like(child))
+        fused_dense, dense = mobilenet(fused=True), mobilenet()
+        dense.load_state_dict(fused_dense.state_dict())
+        return Models(ours, composed, {"dense pointwise": dense}, {"fused dense pointwise": fused_dense})
+
+
+def training_step(network: AnyNetwork, place: Place) -> Workload:
+    """Forward, loss, backward and an SGD step.
 
     Parameters are float32; in 16 bits, autocast does what it does by itself, without a scaled loss. ``facts`` has the
     memory of a step at its peak, where PyTorch can say it: parameters, momentum and images are in it.
     """
-    from torchvision.models import mobilenet_v2  # seconds, which the other suites need not spend
-
     torch.manual_seed(0)
-    model = mobilenet_v2(num_classes=1000 if network.size == 224 else 10, dropout=0.0).to(place.device)
+    models = network.models()
     images = torch.randn(network.batch, 3, network.size, network.size, device=place.device)
     labels = torch.randint(10, (network.batch,), device=place.device)
 
     def step_of(model: torch.nn.Module, memory_format: torch.memory_format, compiler: Compiler) -> Run:
-        model = copy.deepcopy(model).to(memory_format=memory_format).train()
+        model = copy.deepcopy(model).to(place.device, memory_format=memory_format).train()
         own_images = images.clone(memory_format=memory_format)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, fused=place.device == "cuda" or None)
         forward = compiler(model)
@@ -69,20 +131,25 @@ def training_step(network: Network, place: Place) -> Workload:
 
         return step
 
-    swapped = fusedsc.swap(model)
-    for module in swapped.modules():
-        if network.leanest and hasattr(module, "recompute"):
-            module.recompute = True
-    variants = {"ours": partial(step_of, swapped, torch.channels_last, lambda model: model)}
-    for name, layout, compiler in place.variants():
-        variants[name] = partial(step_of, model, layout, compiler)
+    variants = {}
+    for name, model in {OURS: models.ours, **models.beside}.items():
+        variants[name] = partial(step_of, model, torch.channels_last, lambda model: model)
+    pytorch = []
+    for other, model in {"": models.pytorch, **models.instead}.items():
+        for name, layout, compiler in place.variants():
+            pytorch.append(f"{other} {name}".strip())
+            variants[pytorch[-1]] = partial(step_of, model, layout, compiler)
     steps, losses, peaks = {}, {}, {}
     for name, make in variants.items():
         steps[name], losses[name], peaks[name] = _warmed_up(make, place.device)
-    ours = steps.pop("ours")
-    check_same(losses["ours"], losses[next(iter(steps))], TOLERANCES[place.dtype])
-    facts = {"peak_bytes_of_all": peaks} if place.device == "cuda" else {}
-    return Workload(ours, steps, None, facts=facts)
+    check_same(losses[OURS], losses[pytorch[0]], TOLERANCES[place.dtype])
+    return Workload(
+        steps[OURS],
+        {name: steps[name] for name in pytorch},
+        None,
+        beside={name: steps[name] for name in models.beside},
+        facts={"peak_bytes_of_all": peaks} if place.device == "cuda" else {},
+    )
 
 
 def _warmed_up(make: Callable[[], Run], device: str) -> tuple[Run, Tensor, int | None]:

@@ -1,36 +1,13 @@
-/// Depthwise convolution on Hopper GPUs, 3x3: both gradients from the same loads. Each element of x is visited once
-/// (seed 004, section IV-C), with the output gradients around it in registers: they make its gradient, and its share of
-/// the weight's. Warps go their own ways: each has its own tiles, its own copies under way, and waits for no other.
+/// Depthwise convolution on Hopper GPUs, 3x3: both gradients from the same loads, or that of x alone. Each element of x
+/// is visited once (seed 004, section IV-C), with the output gradients around it in registers: they make its gradient,
+/// and its share of the weight's. Warps go their own ways: each has its own tiles, its own copies under way, and waits
+/// for no other.
 #pragma once
 
-#include "fusedsc/common/gpu/depthwise_source.h"
+#include "fusedsc/backward/depthwise_hopper_parameters.h"
 #include "fusedsc/common/gpu/following_kernel.h"
-#include "fusedsc/common/gpu/hopper.h"
 
 namespace fusedsc::gpu::hopper {
-
-struct DepthwiseJointParameters {
-  TensorMap grad_y, output, x, grad_x;
-  const float *grad_scale = nullptr, *output_scale = nullptr, *offset = nullptr;  ///< of the gradient prologue
-  const float *scale = nullptr, *shift = nullptr;                                 ///< of the prologue
-  Activation activation = Activation::identity;
-  float low = 0, high = 0;  ///< what it clamps to
-  const float* mean = nullptr;
-  float* partials = nullptr;  ///< [split][tap..., sum of g, of g*(x - mean)][channel]
-  ConstDeviceTensor weight;
-  int channels = 0, input_height = 0, input_width = 0, output_height = 0, output_width = 0;
-  // A block has a group of channels; its warps share the items out with those of all splits. An item: strip_rows rows
-  // (of the output) of a tile's columns of an image.
-  int warps = 1, splits = 1, items = 0, strip_rows = 1;
-  Divisor by_channel_groups, column_tiles, strips;
-};
-
-enum class JointSeams {
-  none,
-  gradient,  ///< a gradient prologue
-  clamp,     ///< and a prologue whose activation only clamps
-  smooth     ///< or any other
-};
 
 /// Of a warp's threads kLanes have neighbouring pairs of channels, the others the same for further columns. kWhole: the
 /// images' columns fill all tiles.
@@ -42,9 +19,10 @@ class DepthwiseJoint {
   static constexpr int kGroups = 32 / kLanes, kChannels = 2 * kLanes;
   static constexpr int kColumns = 7;  ///< of the output, per thread; odd, so that groups meet in different banks
   static constexpr int kTileColumns = kColumns * kGroups;
-  static constexpr bool kHasOutput = kSeams != JointSeams::none,
+  static constexpr bool kHasOutput = kSeams != JointSeams::none && kSeams != JointSeams::input_alone,
+                        kHasInput = kSeams != JointSeams::input_alone,
                         kHasPrologue = kSeams == JointSeams::clamp || kSeams == JointSeams::smooth;
-  static constexpr int kRows = kKernel * kKernel + (kHasPrologue ? 2 : 0);  ///< of partial sums
+  static constexpr int kRows = kHasInput ? kKernel * kKernel + (kHasPrologue ? 2 : 0) : 0;  ///< of partial sums
 
   // Of the output, rows (and columns) that reach an input row of the same place: one before it at stride 1, and the
   // next.
@@ -56,7 +34,8 @@ class DepthwiseJoint {
   static constexpr int kGradBytes = kGradTileColumns * kPitch, kGradPlace = (kGradBytes + 127) / 128 * 128;
   static constexpr int kInputRowBytes = kTileColumns * kStride * kPitch, kInputBytes = kInputRowBytes * kStride;
   static constexpr int kStages = 2, kOuts = kStride == 1 ? 2 : 1;
-  static constexpr int kStageBytes = kInputBytes + kGradPlace * (kHasOutput ? 2 : 1);
+  static constexpr int kStageInputBytes = kHasInput ? kInputBytes : 0;
+  static constexpr int kStageBytes = kStageInputBytes + kGradPlace * (kHasOutput ? 2 : 1);
   static constexpr int kWarpBytes = kStages * kStageBytes + kOuts * kInputBytes;
   static constexpr int kSums = kRows * 2;  ///< of a thread
 
@@ -70,7 +49,7 @@ class DepthwiseJoint {
     wait_for_previous_kernel();
     DepthwiseJoint joint(p);
     joint.loop();
-    joint.leave_sums();
+    if constexpr (kHasInput) joint.leave_sums();
   }
 
  private:
@@ -93,32 +72,9 @@ class DepthwiseJoint {
     memory_ = memory + warp * kWarpBytes;
     barriers_ = reinterpret_cast<Barrier*>(memory + p.warps * kWarpBytes) + warp * kStages;
     lane_bytes_ = thread % kLanes * 4;
-    load_coefficients(first_channel_ + thread % kLanes * 2);
-  }
-
-  /// Of two channels; beyond the last one zeros, which make zeros.
-  FUSEDSC_DEVICE void load_coefficients(int channel) {
-    const bool exists = channel < p_.channels;
-    const auto load = [&](const float* vector, float otherwise, float(&to)[2]) {
+    of_.load(p, first_channel_ + thread % kLanes * 2);
 #pragma unroll
-      for (int v = 0; v < 2; ++v) to[v] = !exists ? 0.0f : vector != nullptr ? vector[channel + v] : otherwise;
-    };
-    load(p_.grad_scale, 1, grad_scale_);
-    load(p_.output_scale, 0, output_scale_);
-    load(p_.offset, 0, offset_);
-    load(p_.scale, 1, scale_);
-    load(p_.shift, 0, shift_);
-    load(p_.mean, 0, mean_);
-    float weight[kKernel * kKernel * 2];
-    load_weights<T, kKernel, kKernel, 2>(p_.weight, exists ? channel : 0, weight);
-#pragma unroll
-    for (int tap = 0; tap < kKernel * kKernel; ++tap) {
-#pragma unroll
-      for (int v = 0; v < 2; ++v) {
-        weight_[tap][v] = weight[tap * 2 + v];
-        grad_weight_[tap][v] = 0;
-      }
-    }
+    for (int i = 0; i < kKernel * kKernel * 2; ++i) grad_weight_[i / 2][i % 2] = 0;
 #pragma unroll
     for (int v = 0; v < 2; ++v) sum_[v] = sum_centered_[v] = 0;
   }
@@ -138,13 +94,13 @@ class DepthwiseJoint {
   FUSEDSC_DEVICE void start_next() {
     if (next_item_ >= p_.items) return;
     if (is_leader_) {
-      const bool has_x = next_row_ > next_.begin;
+      const bool has_x = kHasInput && next_row_ > next_.begin;
       Barrier* barrier = barriers_ + slot_;
       unsigned char* to = memory_ + slot_ * kStageBytes;
       expect(barrier, kGradBytes * (kHasOutput ? 2 : 1) + (has_x ? kInputBytes : 0));
       const ImagePlace from{first_channel_, next_.column - kBefore, next_row_, next_.image};
-      start_load(to + kInputBytes, p_.grad_y, from, barrier);
-      if constexpr (kHasOutput) start_load(to + kInputBytes + kGradPlace, p_.output, from, barrier);
+      start_load(to + kStageInputBytes, p_.grad_y, from, barrier);
+      if constexpr (kHasOutput) start_load(to + kStageInputBytes + kGradPlace, p_.output, from, barrier);
       if (has_x) {
         start_load(to, p_.x, {first_channel_, next_.column * kStride, (next_row_ - 1) * kStride, next_.image}, barrier);
       }
@@ -215,8 +171,8 @@ class DepthwiseJoint {
     column_ = strip.column + group_ * kColumns;
 #pragma unroll
     for (int v = 0; v < 2; ++v) {
-      first_offset_[v] = kBefore == 1 && column_ == 0 ? 0 : offset_[v];
-      last_offset_[v] = column_ + kColumns >= p_.output_width ? 0 : offset_[v];
+      first_offset_[v] = kBefore == 1 && column_ == 0 ? 0 : of_.offset[v];
+      last_offset_[v] = column_ + kColumns >= p_.output_width ? 0 : of_.offset[v];
     }
   }
 
@@ -235,14 +191,14 @@ class DepthwiseJoint {
   /// A row of grad_y through the prologue. What is outside of the image came as zeros, and needs an offset of zero.
   FUSEDSC_DEVICE void read_gradients(Row& g, int row) const {
     const unsigned char* tile =
-        memory_ + slot_ * kStageBytes + kInputBytes + group_ * (kColumns * kPitch) + lane_bytes_;
+        memory_ + slot_ * kStageBytes + kStageInputBytes + group_ * (kColumns * kPitch) + lane_bytes_;
     const bool has_row = row < p_.output_height;
     float offset[3][2];  // of the first, the last and other columns
 #pragma unroll
     for (int v = 0; v < 2; ++v) {
       offset[0][v] = has_row ? first_offset_[v] : 0;
       offset[1][v] = has_row ? last_offset_[v] : 0;
-      offset[2][v] = has_row ? offset_[v] : 0;
+      offset[2][v] = has_row ? of_.offset[v] : 0;
     }
 #pragma unroll
     for (int c = 0; c < kGradColumns; ++c) {
@@ -253,7 +209,7 @@ class DepthwiseJoint {
       const int side = c < kBefore ? 0 : c == kGradColumns - 1 ? 1 : 2;
 #pragma unroll
       for (int v = 0; v < 2; ++v) {
-        g[c][v] = g[c][v] * grad_scale_[v] + (output[v] * output_scale_[v] + offset[side][v]);
+        g[c][v] = g[c][v] * of_.grad_scale[v] + (output[v] * of_.output_scale[v] + offset[side][v]);
         if constexpr (!kWhole) g[c][v] = column_ - kBefore + c < p_.output_width ? g[c][v] : 0;
       }
     }
@@ -275,7 +231,7 @@ class DepthwiseJoint {
       for (int c = 0; c < kColumns * kStride; ++c) {
         const bool inside = kWhole || (column_ * kStride + c < p_.input_width && row * kStride + i < p_.input_height);
         float result[2];
-        run_element(g, r, i, c, *word_of(tile + i * kInputRowBytes, c), inside, result);
+        run_element(g, r, i, c, kHasInput ? *word_of(tile + i * kInputRowBytes, c) : 0, inside, result);
         *const_cast<std::uint32_t*>(word_of(out + place + i * kInputRowBytes, c)) = to_bits(result[0], result[1], T());
       }
     }
@@ -297,7 +253,7 @@ class DepthwiseJoint {
     to_floats(word, raw[0], raw[1], T());
 #pragma unroll
     for (int v = 0; v < 2; ++v) {
-      z[v] = kHasPrologue ? raw[v] * scale_[v] + shift_[v] : raw[v];
+      z[v] = kHasPrologue ? raw[v] * of_.scale[v] + of_.shift[v] : raw[v];
       a[v] = kSeams == JointSeams::clamp ? clamped(z[v], p_.low, p_.high) : z[v];
     }
     if constexpr (kSeams == JointSeams::smooth) activate(p_.activation, a);
@@ -312,8 +268,8 @@ class DepthwiseJoint {
         for (int kw = 0; kw < kKernel; ++kw) {
           if ((c + 1 - kw) % kStride != 0) continue;
           const float gradient = g[(r + newer) % kLive][kBefore + (c + 1 - kw) / kStride][v];
-          sum[v] += gradient * weight_[kh * kKernel + kw][v];
-          grad_weight_[kh * kKernel + kw][v] += gradient * a[v];
+          sum[v] += gradient * of_.weight[kh * kKernel + kw][v];
+          if constexpr (kHasInput) grad_weight_[kh * kKernel + kw][v] += gradient * a[v];
         }
       }
     }
@@ -324,7 +280,7 @@ class DepthwiseJoint {
       if constexpr (!kWhole) sum[v] = inside ? sum[v] : 0;
       if constexpr (kHasPrologue) {
         sum_[v] += sum[v];
-        sum_centered_[v] += sum[v] * (raw[v] - mean_[v]);
+        sum_centered_[v] += sum[v] * (raw[v] - of_.mean[v]);
       }
       result[v] = sum[v];
     }
@@ -374,9 +330,9 @@ class DepthwiseJoint {
   int next_item_ = 0, next_row_ = 0;  ///< what is copied next
   Strip next_{};
   int column_ = 0;  ///< the thread's first, of the output
-  float grad_scale_[2], output_scale_[2], offset_[2], first_offset_[2], last_offset_[2];
-  float scale_[2], shift_[2], mean_[2], sum_[2], sum_centered_[2];
-  float weight_[kKernel * kKernel][2], grad_weight_[kKernel * kKernel][2];
+  JointChannels<T, kKernel> of_;
+  float first_offset_[2], last_offset_[2];  ///< of the gradient prologue, in the thread's outer columns
+  float sum_[2], sum_centered_[2], grad_weight_[kKernel * kKernel][2];
 };
 
 }  // namespace fusedsc::gpu::hopper

@@ -62,6 +62,7 @@ void append_all(std::vector<JointInstance>& to, DataType dtype) {
   append_tiles<T, 1, JointSeams::gradient>(to, dtype);
   append_tiles<T, 1, JointSeams::clamp>(to, dtype);
   append_tiles<T, 1, JointSeams::smooth>(to, dtype);
+  append_tiles<T, 2, JointSeams::input_alone>(to, dtype);
   append_tiles<T, 2, JointSeams::none>(to, dtype);
   append_tiles<T, 2, JointSeams::gradient>(to, dtype);
   append_tiles<T, 2, JointSeams::clamp>(to, dtype);
@@ -81,6 +82,7 @@ const std::vector<JointInstance>& instances() {
 constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 JointSeams seams_of(const DepthwiseBackwardArguments& a) {
+  if (!a.grad_weight) return JointSeams::input_alone;
   if (!a.prologue) return a.gradient_prologue ? JointSeams::gradient : JointSeams::none;
   const Activation activation = a.prologue.activation;
   const bool is_smooth = activation == Activation::silu || activation == Activation::hardswish;
@@ -98,7 +100,10 @@ std::string why_not(const DepthwiseBackwardArguments& a) {
   if (!elsewhere.empty()) return elsewhere;
   if (size_of(a.x.dtype) != 2)
     return std::string("it is for float16 and bfloat16, the tensors are ") + name_of(a.x.dtype);
-  if (!a.grad_x || !a.grad_weight) return "it computes two gradients at once, of x and of the weight; one is wanted";
+  if (!a.grad_x || (!a.grad_weight && (a.window.stride[0] == 1 || a.prologue || a.gradient_prologue))) {
+    return "it computes two gradients at once, of x and of the weight; alone only that of x, at stride 2, without "
+           "seams";
+  }
   if (a.grad_bias || a.grad_add) return "it has neither a bias's gradient nor grad_add";
   if (a.x.sizes[1] != a.grad_y.sizes[1]) return "it takes one output channel per channel";
   const Window& window = a.window;
@@ -233,7 +238,7 @@ class JointPass {
     p.x = map_of_inputs(a.x);
     p.grad_x = map_of_inputs(a.grad_x);
     launch_following(kName, instance.kernel, cut_.blocks(), cut_.warps * 32, execution.stream, p, cut_.memory_bytes());
-
+    if (instance.rows == 0) return;
     SumPartialsParameters sum;
     sum.partials = p.partials;
     sum.splits = cut_.splits;

@@ -30,10 +30,12 @@ constexpr InputInstance input_rows(DataType dtype) {
   constexpr int kPeriod = kRowsInMemory<T, kChannels, kKernel> ? 1 : common_multiple(kLive, kRows + 1);
   InputInstance instance{dtype, kKernel, kStride, {kChannels, kColumns, kPeriod}};
   instance.plain = input_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kRows, kBlocks, false>;
-  instance.seams = input_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kSeamsRows, kSeamsBlocks, true>;
   instance.plain_memory = DepthwiseInputGradientRows<T, kKernel, kStride, kChannels, kColumns, kRows, false>::kBytes;
-  instance.seams_memory =
-      DepthwiseInputGradientRows<T, kKernel, kStride, kChannels, kColumns, kSeamsRows, true>::kBytes;
+  if constexpr (kSeamsBlocks > 0) {
+    instance.seams = input_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kSeamsRows, kSeamsBlocks, true>;
+    instance.seams_memory =
+        DepthwiseInputGradientRows<T, kKernel, kStride, kChannels, kColumns, kSeamsRows, true>::kBytes;
+  }
   return instance;
 }
 
@@ -49,10 +51,10 @@ const InputInstance kInputInstances[] = {
     // kernel, stride, channels, columns, ahead
     input_rows<Float16, 3, 1, 2, 4, 2>(DataType::float16),
     input_rows<Float16, 3, 1, 1, 2, 2>(DataType::float16),
-    input_rows<Float16, 3, 2, 4, 1, 3, 5>(DataType::float16),
-    input_rows<Float16, 3, 2, 2, 2, 3>(DataType::float16),
+    input_rows<Float16, 3, 2, 4, 1, 3, 5, 3, kWideSeamsBlocks>(DataType::float16),
+    input_rows<Float16, 3, 2, 2, 2, 3, 4, 3, kWideSeamsBlocks>(DataType::float16),
     input_rows<Float16, 3, 2, 1, 1, 1>(DataType::float16),
-    input_rows<Float16, 5, 1, 2, 4, 4, 3>(DataType::float16),
+    input_rows<Float16, 5, 1, 2, 4, 4, 3, 4, kWideSeamsBlocks>(DataType::float16),
     input_rows<Float16, 5, 1, 1, 2, 0>(DataType::float16),
     input_rows<Float16, 5, 2, 2, 2, 2>(DataType::float16),
     input_rows<Float16, 5, 2, 1, 1, 2>(DataType::float16),
@@ -62,10 +64,10 @@ const InputInstance kInputInstances[] = {
     input_taps<Float16, 1, 4>(DataType::float16),
     input_rows<BFloat16, 3, 1, 2, 4, 2>(DataType::bfloat16),
     input_rows<BFloat16, 3, 1, 1, 2, 2>(DataType::bfloat16),
-    input_rows<BFloat16, 3, 2, 4, 1, 3, 5>(DataType::bfloat16),
-    input_rows<BFloat16, 3, 2, 2, 2, 3>(DataType::bfloat16),
+    input_rows<BFloat16, 3, 2, 4, 1, 3, 5, 3, kWideSeamsBlocks>(DataType::bfloat16),
+    input_rows<BFloat16, 3, 2, 2, 2, 3, 4, 3, kWideSeamsBlocks>(DataType::bfloat16),
     input_rows<BFloat16, 3, 2, 1, 1, 1>(DataType::bfloat16),
-    input_rows<BFloat16, 5, 1, 2, 4, 4, 3>(DataType::bfloat16),
+    input_rows<BFloat16, 5, 1, 2, 4, 4, 3, 4, kWideSeamsBlocks>(DataType::bfloat16),
     input_rows<BFloat16, 5, 1, 1, 2, 0>(DataType::bfloat16),
     input_rows<BFloat16, 5, 2, 2, 2, 2>(DataType::bfloat16),
     input_rows<BFloat16, 5, 2, 1, 1, 2>(DataType::bfloat16),
@@ -73,13 +75,13 @@ const InputInstance kInputInstances[] = {
     input_rows<BFloat16, 7, 2, 1, 1, 1, 3>(DataType::bfloat16),
     input_taps<BFloat16, 4, 2>(DataType::bfloat16),
     input_taps<BFloat16, 1, 4>(DataType::bfloat16),
-    input_rows<float, 3, 1, 2, 4, 2>(DataType::float32),
+    input_rows<float, 3, 1, 2, 4, 2, 4, 2, kWideSeamsBlocks>(DataType::float32),
     input_rows<float, 3, 1, 1, 2, 2>(DataType::float32),
-    input_rows<float, 3, 2, 4, 1, 1>(DataType::float32),
+    input_rows<float, 3, 2, 4, 1, 1, 4, 1, kWideSeamsBlocks>(DataType::float32),
     input_rows<float, 3, 2, 1, 1, 1>(DataType::float32),
     input_rows<float, 5, 1, 2, 2, 4>(DataType::float32),
     input_rows<float, 5, 1, 1, 2, 4>(DataType::float32),
-    input_rows<float, 5, 2, 2, 2, 2>(DataType::float32),
+    input_rows<float, 5, 2, 2, 2, 2, 4, 2, kWideSeamsBlocks>(DataType::float32),
     input_rows<float, 5, 2, 1, 1, 2>(DataType::float32),
     input_rows<float, 7, 1, 1, 2, 6, 3>(DataType::float32),
     input_rows<float, 7, 2, 1, 1, 3, 3>(DataType::float32),

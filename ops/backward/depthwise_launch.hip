@@ -1,6 +1,11 @@
 #include "fusedsc/backward/depthwise_gpu.h"
 #include "fusedsc/backward/depthwise_passes.h"
 #include "fusedsc/forward/depthwise_gpu.h"
+#ifdef FUSEDSC_HOPPER
+#include "fusedsc/backward/depthwise_columns_launch.h"
+#include "fusedsc/backward/depthwise_hopper_weight_plan.h"
+#include "fusedsc/backward/depthwise_planes_launch.h"
+#endif
 
 namespace fusedsc {
 namespace gpu {
@@ -39,20 +44,36 @@ BackwardPlan plan_pass(const DepthwiseBackwardArguments& a) {
 }
 
 BackwardPlan plan_input(const DepthwiseBackwardArguments& a, int threads) {
+#ifdef FUSEDSC_HOPPER
+  if (std::optional<BackwardPlan> planes = hopper::plan_depthwise_planes_input(a)) return *std::move(planes);
+#endif
   const DepthwiseArguments forward = as_forward(a);
   if (!forward.x) return plan_pass<DepthwiseInputPass>(a);
-  Plan<DepthwiseArguments> plan = depthwise_gpu().plan_for(forward, threads);
+  Plan<DepthwiseArguments> plan = depthwise_of_gpu(forward).plan_for(forward, threads);
   return {plan.workspace_bytes,
           [run = std::move(plan.unchecked_run)](const DepthwiseBackwardArguments& like, const Execution& execution) {
             run(as_forward(like), execution);
           }};
 }
 
+BackwardPlan plan_weight(const DepthwiseBackwardArguments& a) {
+#ifdef FUSEDSC_HOPPER
+  if (std::optional<BackwardPlan> planes = hopper::plan_depthwise_planes_weight(a)) return *std::move(planes);
+  if (std::optional<BackwardPlan> columns = hopper::plan_depthwise_columns_weight(a)) return *std::move(columns);
+  if (hopper::why_no_weight_tiles(a).empty()) {
+    const auto pass = hopper::DepthwiseWeightTilesPass::of(a);
+    return {pass.workspace_bytes(),
+            [pass](const DepthwiseBackwardArguments& like, const Execution& execution) { pass.run(like, execution); }};
+  }
+#endif
+  return plan_pass<DepthwiseWeightPass>(a);
+}
+
 /// One after the other, in the same workspace.
 BackwardPlan plan_backward(const DepthwiseBackwardArguments& a, int threads) {
   BackwardPlan input, weight;
   if (a.grad_x) input = plan_input(a, threads);
-  if (a.grad_weight || a.grad_bias) weight = plan_pass<DepthwiseWeightPass>(a);
+  if (a.grad_weight || a.grad_bias) weight = plan_weight(a);
   return {std::max(input.workspace_bytes, weight.workspace_bytes),
           [input = std::move(input.unchecked_run), weight = std::move(weight.unchecked_run)](
               const DepthwiseBackwardArguments& like, const Execution& execution) {

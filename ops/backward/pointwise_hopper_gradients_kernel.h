@@ -506,41 +506,6 @@ class PointwiseGradients {
   float *left_, *vectors_;
 };
 
-/// The gradient prologue on its own: of many outputs each element is used so often that it is worth a pass.
-struct GradientSeamParameters {
-  const void *grad_y = nullptr, *output = nullptr;
-  void* to = nullptr;                           ///< dense
-  std::int64_t grad_y_row = 0, output_row = 0;  ///< from a position to the next
-  const float *grad_scale = nullptr, *output_scale = nullptr, *offset = nullptr;
-  int pixels = 0, runs = 0;  ///< runs of 8 outputs
-  int rows = 1;              ///< positions that a block takes at once: threads are runs * rows
-};
-
-template <class T>
-FUSEDSC_DEVICE void apply_gradient_seam(const GradientSeamParameters& p) {
-  let_next_kernel_start();
-  wait_for_previous_kernel();
-  const int output = thread_index() % p.runs * 8;
-  float scales[3][8];
-  const float* vectors[3] = {p.grad_scale + output, p.output_scale + output, p.offset + output};
-#pragma unroll
-  for (int i = 0; i < 3; ++i) {
-#pragma unroll
-    for (int v = 0; v < 8; ++v) scales[i][v] = vectors[i][v];
-  }
-  const int step = static_cast<int>(block_count()) * p.rows;
-#pragma unroll 4
-  for (int pixel = static_cast<int>(block_index()) * p.rows + thread_index() / p.runs; pixel < p.pixels;
-       pixel += step) {
-    float grad[8], other[8];
-    load<8>(static_cast<const T*>(p.grad_y) + pixel * p.grad_y_row + output).widen(grad);
-    load<8>(static_cast<const T*>(p.output) + pixel * p.output_row + output).widen(other);
-#pragma unroll
-    for (int v = 0; v < 8; ++v) grad[v] = grad[v] * scales[0][v] + (other[v] * scales[1][v] + scales[2][v]);
-    store<8>(grad, static_cast<T*>(p.to) + (std::int64_t{pixel} * p.runs * 8 + output));
-  }
-}
-
 /// Adds up what the blocks have left; each warp of a block takes some of the splits, of 128 channels and rows.
 struct GradientsSumParameters {
   const float* partials = nullptr;  ///< [split][output..., grad, grad_times_centered][channel]

@@ -3,6 +3,7 @@
 #include <span>
 
 #include "fusedsc/backward/pointwise_hopper_gradients.h"
+#include "fusedsc/backward/pointwise_hopper_seam.h"
 #include "fusedsc/common/gpu/pointwise_hopper_plan.h"
 
 namespace fusedsc::gpu::hopper {
@@ -19,12 +20,6 @@ gradients_kernel(const FUSEDSC_GRID_CONSTANT PointwiseGradientsParameters p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
   Gradients::run(p);
 #endif
-}
-
-template <class T>
-FUSEDSC_KERNEL(256, 4)
-seam_kernel(GradientSeamParameters p) {
-  apply_gradient_seam<T>(p);
 }
 
 template <class T>
@@ -156,23 +151,7 @@ void PointwiseGradientsPass::run(const PointwiseBackwardArguments& a, const Exec
   const GradientPrologue& gradient = a.gradient_prologue;
   PointwiseMatrix grad_y = activation_matrix(a.grad_y, 1, true);
   if (forms_gradient_) {
-    const PointwiseMatrix output = activation_matrix(gradient.output, 1, true);
-    GradientSeamParameters seam;
-    seam.grad_y = grad_y.data;
-    seam.output = output.data;
-    seam.to = memory.gradient;
-    seam.grad_y_row = grad_y.first;
-    seam.output_row = output.first;
-    seam.grad_scale = static_cast<const float*>(gradient.grad_scale.data);
-    seam.output_scale = static_cast<const float*>(gradient.output_scale.data);
-    seam.offset = static_cast<const float*>(gradient.offset.data);
-    seam.pixels = p.rows * p.fold;
-    seam.runs = p.outputs / 8;
-    constexpr int kThreads = 256, kBlocks = 3;  // of a multiprocessor
-    seam.rows = std::max(1, kThreads / seam.runs);
-    launch_following(kName, a.x.dtype == DataType::float16 ? seam_kernel<Float16> : seam_kernel<BFloat16>,
-                     std::min<std::int64_t>(divide_up(seam.pixels, seam.rows), kBlocks * multiprocessors()),
-                     seam.rows * seam.runs, execution.stream, seam);
+    launch_gradient_seam(a, memory.gradient, execution.stream);
     grad_y.data = memory.gradient;
     grad_y.first = p.outputs;
   } else if (gradient) {

@@ -3,6 +3,7 @@
 
 #include "fusedsc/backward/pointwise_gpu.h"
 #include "fusedsc/backward/pointwise_hopper_gradients.h"
+#include "fusedsc/backward/pointwise_hopper_seam.h"
 #include "fusedsc/common/gpu/partials_launch.h"
 #include "fusedsc/common/gpu/pointwise_hopper_instances.h"
 #include "fusedsc/runtime/arena.h"
@@ -17,12 +18,18 @@ namespace {
 
 constexpr const char* kName = "pointwise_conv2d_backward";
 
-using GradientTiles = Tiles<Tile<32, 32, 5>, Tile<32, 64, 2>, Tile<32, 64, 4>, Tile<64, 32, 3>, Tile<64, 64, 3>>;
+using CutTiles = Tiles<CutTile<1, 32, 2>, CutTile<1, 96, 2>, CutTile<2, 96, 1>, CutTile<2, 192, 1>>;
 
 template <class T>
 void append_all(std::vector<PointwiseInstance>& to, DataType dtype) {
   append<T, true, false, EpilogueKind::plain>(to, dtype, PlainTiles());
-  append<T, true, true, EpilogueKind::gradient>(to, dtype, GradientTiles());
+  append<T, true, false, EpilogueKind::plain>(to, dtype, PlainCutTiles());
+  append<T, true, EpilogueKind::plain>(to, dtype, PlainRowsTiles());
+  append<T, true, false, EpilogueKind::gradient>(to, dtype, Tiles<Tile<32, 64, 4>, Tile<64, 64, 3>>());
+  append<T, true, false, EpilogueKind::gradient>(to, dtype, CutTiles());
+  append<T, true, true, EpilogueKind::gradient>(
+      to, dtype, Tiles<Tile<32, 32, 5>, Tile<32, 64, 2>, Tile<32, 64, 4>, Tile<64, 32, 3>, Tile<64, 64, 3>>());
+  append<T, true, true, EpilogueKind::gradient>(to, dtype, CutTiles());
 }
 
 const std::vector<PointwiseInstance>& instances() {
@@ -39,11 +46,13 @@ const std::vector<PointwiseInstance>& instances() {
 PointwiseCase case_of(const PointwiseBackwardArguments& a) {
   const std::int64_t pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
   PointwiseCase product{{a.x.dtype, true, pixels, a.grad_y.sizes[1], a.x.sizes[1], 1}};
-  product.prologue = a.prologue || a.gradient_prologue || a.grad_add;
-  product.kind = product.prologue ? EpilogueKind::gradient : EpilogueKind::plain;
+  product.prologue = static_cast<bool>(a.gradient_prologue);
+  product.kind = a.prologue || a.gradient_prologue || a.grad_add ? EpilogueKind::gradient : EpilogueKind::plain;
   product.has_other = static_cast<bool>(a.gradient_prologue);
   product.has_x = static_cast<bool>(a.prologue);
   product.has_added = static_cast<bool>(a.grad_add);
+  product.is_dense = is_dense(activation_matrix(a.grad_y, 1, true), a.grad_y.sizes[1]) &&
+                     is_dense(output_matrix(a.grad_x, 1, true), a.x.sizes[1]);
   return product;
 }
 
@@ -87,6 +96,8 @@ class InputPass {
     p.epilogue.mean = static_cast<const float*>(a.sums.mean.data);
     p.epilogue.activation = a.prologue.activation;
     p.epilogue.partials = take_partials(a, arena);
+    p.activations_rows = a.grad_y.data;
+    p.output_rows = a.grad_x.data;
     const auto map = [&](const auto& matrix, std::int64_t channels, int columns) {
       return map_of(matrix, problem.dtype, channels, problem.pixels, columns);
     };
@@ -159,7 +170,7 @@ BackwardPlan plan_both(const PointwiseBackwardArguments& a) {
 }
 
 /// In one pass, or one after the other, in the same workspace.
-BackwardPlan plan_backward(const PointwiseBackwardArguments& a, int threads) {
+BackwardPlan plan_both_or_each(const PointwiseBackwardArguments& a, int threads) {
   if (PointwiseGradientsPass::suits(a)) return plan_both(a);
   BackwardPlan input, weight;
   if (a.grad_x) input = plan_input(a);
@@ -168,6 +179,38 @@ BackwardPlan plan_backward(const PointwiseBackwardArguments& a, int threads) {
           [=](const PointwiseBackwardArguments& like, const Execution& execution) {
             if (input.unchecked_run) input.unchecked_run(like, execution);
             if (weight.unchecked_run) weight.unchecked_run(like, execution);
+          }};
+}
+
+/// Whether the gradient prologue is worth a pass of its own, for two gradients of many outputs.
+bool forms_gradient(const PointwiseBackwardArguments& a) {
+  constexpr std::int64_t kLeastOutputs = 320, kLeastChannels = 128;
+  const std::int64_t outputs = a.grad_y.sizes[1];
+  return a.gradient_prologue && a.grad_x && a.grad_weight && outputs >= kLeastOutputs && outputs <= kMostSeamOutputs &&
+         a.x.sizes[1] >= kLeastChannels && !PointwiseGradientsPass::suits(a);
+}
+
+/// The same arguments after the gradient prologue.
+PointwiseBackwardArguments with_gradient(PointwiseBackwardArguments a, const void* gradient) {
+  const Sizes& sizes = a.grad_y.sizes;
+  a.grad_y = ConstTensorView(gradient, a.grad_y.dtype, sizes, dense_strides(sizes, Layout::channels_last), Device::gpu);
+  a.gradient_prologue = {};
+  return a;
+}
+
+BackwardPlan plan_backward(const PointwiseBackwardArguments& a, int threads) {
+  if (!forms_gradient(a)) return plan_both_or_each(a, threads);
+  const BackwardPlan rest = plan_both_or_each(with_gradient(a, a.grad_y.data), threads);
+  const auto take = [](Arena& arena, const PointwiseBackwardArguments& like) {
+    return arena.take<Float16>(like.grad_y.elements());
+  };
+  Arena arena(nullptr);
+  take(arena, a);
+  return {arena.used() + rest.workspace_bytes, [=](const PointwiseBackwardArguments& like, const Execution& execution) {
+            Arena taken(execution.workspace);
+            void* gradient = take(taken, like);
+            launch_gradient_seam(like, gradient, execution.stream);
+            rest.unchecked_run(with_gradient(like, gradient), rest_of(execution, taken));
           }};
 }
 

@@ -37,7 +37,7 @@ class PointwiseInputGradientSink {
 
   FUSEDSC_DEVICE void take(int sweep, int pixel, int channel, A (&g)[Sweep::kRun], int count) {
     if constexpr (kSeams) {
-      const auto item = [&](int i) { return Sweep::kPixelRows ? i : sweep; };
+      const auto item = [&](int i) { return item_of<Sweep>(sweep, i); };
       if (p_.x.data != nullptr) {
         A x[Sweep::kRun], z[Sweep::kRun];
         load_run<Sweep>(p_.x, share_.group, pixel, channel, count, x, T());

@@ -1,7 +1,7 @@
 #include "fusedsc/backward/pointwise_gpu.h"
 #include "fusedsc/backward/pointwise_input_kernel.h"
 #include "fusedsc/backward/pointwise_weight_kernel.h"
-#include "fusedsc/common/gpu/launch.h"
+#include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/partials_launch.h"
 #include "fusedsc/common/gpu/pointwise_plan.h"
 #include "fusedsc/runtime/arena.h"
@@ -27,28 +27,42 @@ weight_kernel(PointwiseWeightGradientParameters parameters) {
   pointwise_weight_gradient<T, Tile, kChannelsInner, kSeams>(parameters);
 }
 
-template <class T, bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, int kBlocks = 3>
+template <class T, bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, int kBlocks = 3,
+          bool kTf32 = false>
 constexpr InputInstance input(DataType dtype) {
-  using Tile = MatrixTile<kRows, kCols, kDepth, kParts>;
+  using Tile = MatrixTile<kRows, kCols, kDepth, kParts, kTf32>;
   return {dtype,
           kChannelsInner,
-          {kRows, kCols, kDepth, kParts},
+          {kRows, kCols, kDepth, kParts, kTf32},
           input_kernel<T, Tile, kChannelsInner, kBlocks, false>,
           input_kernel<T, Tile, kChannelsInner, 2, true>,
           InputGradientProduct<T, Tile, kChannelsInner, false>::Loop::memory_bytes,
           InputGradientProduct<T, Tile, kChannelsInner, true>::Loop::memory_bytes};
 }
 
-template <class T, bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, int kBlocks = 3>
+/// Of products of TensorFloat-32.
+template <bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, int kBlocks = 3>
+constexpr InputInstance tf32_input() {
+  return input<float, kChannelsInner, kRows, kCols, kDepth, kParts, kBlocks, true>(DataType::float32);
+}
+
+template <class T, bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, int kBlocks = 3,
+          bool kTf32 = false>
 constexpr WeightInstance weight(DataType dtype) {
-  using Tile = MatrixTile<kRows, kCols, kDepth, kParts>;
+  using Tile = MatrixTile<kRows, kCols, kDepth, kParts, kTf32>;
   return {dtype,
           kChannelsInner,
-          {kRows, kCols, kDepth, kParts},
+          {kRows, kCols, kDepth, kParts, kTf32},
           weight_kernel<T, Tile, kChannelsInner, kBlocks, false>,
           weight_kernel<T, Tile, kChannelsInner, 2, true>,
           WeightGradientProduct<T, Tile, kChannelsInner, false>::Loop::memory_bytes,
           WeightGradientProduct<T, Tile, kChannelsInner, true>::Loop::memory_bytes};
+}
+
+/// Of products of TensorFloat-32.
+template <bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, int kBlocks = 3>
+constexpr WeightInstance tf32_weight() {
+  return weight<float, kChannelsInner, kRows, kCols, kDepth, kParts, kBlocks, true>(DataType::float32);
 }
 
 /// As in the forward pass.
@@ -72,6 +86,16 @@ const InputInstance kInputInstances[] = {
     input<float, false, 64, 64, 16>(DataType::float32),
     input<float, false, 32, 64, 16>(DataType::float32),
     input<float, false, 32, 32, 32, 4>(DataType::float32),
+#ifdef FUSEDSC_TF32
+    tf32_input<true, 128, 64, 32>(),
+    tf32_input<true, 64, 64, 32>(),
+    tf32_input<true, 128, 32, 32>(),
+    tf32_input<true, 32, 32, 32, 4>(),
+    tf32_input<false, 64, 128, 32>(),
+    tf32_input<false, 64, 64, 32>(),
+    tf32_input<false, 32, 128, 32>(),
+    tf32_input<false, 32, 32, 32, 4>(),
+#endif
     input<double, true, 32, 32, 16>(DataType::float64),
     input<double, false, 32, 32, 16>(DataType::float64),
 };
@@ -93,6 +117,16 @@ const WeightInstance kWeightInstances[] = {
     weight<float, true, 32, 32, 32, 4>(DataType::float32),
     weight<float, false, 64, 64, 16>(DataType::float32),
     weight<float, false, 32, 32, 32, 4>(DataType::float32),
+#ifdef FUSEDSC_TF32
+    tf32_weight<true, 128, 64, 32>(),
+    tf32_weight<true, 64, 64, 32, 1, 2>(),
+    tf32_weight<true, 128, 32, 32>(),
+    tf32_weight<true, 32, 32, 32, 4>(),
+    tf32_weight<false, 128, 64, 32>(),
+    tf32_weight<false, 64, 64, 32>(),
+    tf32_weight<false, 128, 32, 32, 1, 2>(),
+    tf32_weight<false, 32, 32, 32, 4>(),
+#endif
     weight<double, true, 32, 32, 16>(DataType::float64),
     weight<double, false, 32, 32, 16>(DataType::float64),
 };
@@ -119,7 +153,7 @@ class InputPass {
       const int resident = resident_blocks(kernel_of(candidate, use_), kMatrixThreads, memory_of(candidate, use_));
       return plan_product(problem, candidate.tile, resident, size, product);
     };
-    instance_ = &cheapest(kInputInstances, a.x.dtype, inner, use_, plan);
+    instance_ = &cheapest(kInputInstances, a.x.dtype, uses_tf32(a.x.dtype, a.allow_tf32), inner, use_, plan);
     plan(*instance_);
     product.activations = activation_matrix(a.grad_y, a.groups, inner);
     product.weight = weight_matrix(a.weight, a.groups);
@@ -139,8 +173,8 @@ class InputPass {
   }
 
   void run(const PointwiseBackwardArguments& a, void* stream) const {
-    launch(kName, kernel_of(*instance_, use_), p_.product.blocks(), kMatrixThreads, memory_of(*instance_, use_), stream,
-           p_);
+    launch_following(kName, kernel_of(*instance_, use_), p_.product.blocks(), kMatrixThreads, stream, p_,
+                     memory_of(*instance_, use_));
     if (!a.sums) return;
     SumPartialsParameters sum;
     sum.partials = p_.partials;
@@ -175,7 +209,7 @@ class WeightPass {
       const int resident = resident_blocks(kernel_of(candidate, use_), kMatrixThreads, memory_of(candidate, use_));
       return plan_weight_gradient(problem, candidate.tile, resident, size);
     };
-    instance_ = &cheapest(kWeightInstances, a.x.dtype, inner, use_,
+    instance_ = &cheapest(kWeightInstances, a.x.dtype, uses_tf32(a.x.dtype, a.allow_tf32), inner, use_,
                           [&](const WeightInstance& candidate) { return plan(candidate).cost; });
     set_plan(problem, plan(*instance_));
     p_.grad_y = activation_matrix(a.grad_y, a.groups, inner);
@@ -202,7 +236,8 @@ class WeightPass {
   }
 
   void run(const PointwiseBackwardArguments& a, void* stream) const {
-    launch(kName, kernel_of(*instance_, use_), p_.blocks(), kMatrixThreads, memory_of(*instance_, use_), stream, p_);
+    launch_following(kName, kernel_of(*instance_, use_), p_.blocks(), kMatrixThreads, stream, p_,
+                     memory_of(*instance_, use_));
     const auto outputs = static_cast<int>(a.grad_y.sizes[1]);
     if (p_.partials != nullptr) {
       SumPartialsParameters sum;

@@ -2,7 +2,9 @@
 /// sum_partials (partials_kernel.h) adds the blocks' sums in their order.
 #pragma once
 
+#include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/pointwise_sweep.h"
+#include "fusedsc/common/gpu/registers.h"
 
 namespace fusedsc::gpu {
 
@@ -63,8 +65,8 @@ template <class T, class Tile, bool kChannelsInner, bool kSeams>
 struct WeightGradientProduct {
   static constexpr SeamIndex kSeam = kSeams ? SeamIndex::outer : SeamIndex::none;
   using Sweep = TileSweep<T, Tile, true>;
-  using Rows = OperandSource<T, OperandTile<T, Tile::kRows, Tile::kDepth, !kChannelsInner>, true, kSeam>;
-  using Cols = OperandSource<T, OperandTile<T, Tile::kCols, Tile::kDepth, !kChannelsInner>, true, kSeam>;
+  using Rows = OperandSource<T, OperandTile<T, Tile::kRows, Tile::kDepth, !kChannelsInner, Tile::kTf32>, true, kSeam>;
+  using Cols = OperandSource<T, OperandTile<T, Tile::kCols, Tile::kDepth, !kChannelsInner, Tile::kTf32>, true, kSeam>;
   using Loop = TileLoop<T, Tile, Rows, Cols>;
 };
 
@@ -98,6 +100,7 @@ FUSEDSC_DEVICE void pointwise_weight_gradient(const PointwiseWeightGradientParam
   const int group = static_cast<int>(p.by_splits.divide(quotient)), split = static_cast<int>(quotient);
   const int begin = split * p.split_steps * Tile::kDepth, end = least(p.pixels, begin + p.split_steps * Tile::kDepth);
 
+  wait_for_previous_kernel();
   typename Product::Rows grad_y(p.grad_y, p.grad_y_seam, group, p.outputs);
   typename Product::Cols x(p.x, p.x_seam, group, p.channels);
   typename Product::Loop loop(grad_y, x);
@@ -114,20 +117,22 @@ FUSEDSC_DEVICE void pointwise_weight_gradient(const PointwiseWeightGradientParam
       [&](const auto& operand, int depth) {
         if (has_bias) bias.add(operand, depth);
       },
-      [&](int) {
+      [&](int, const auto& product) {
+        const int from_output = computed_here(first_output), from_channel = computed_here(first_channel);
 #pragma unroll
         for (int sweep = 0; sweep < Sweep::kSweeps; ++sweep) {
-          const int output = first_output + Sweep::row(sweep), channel = first_channel + Sweep::col();
+          const int output = from_output + Sweep::row(sweep), channel = from_channel + Sweep::col(sweep);
           if (output >= p.outputs || channel >= p.channels) continue;
           Accumulator<T> sums[Sweep::kRun];
-          Sweep::read(loop.sums(), sweep, sums);
+          Sweep::read(product, sweep, sums);
           leave_weight_gradient<T, Sweep>(p, split, group, output, channel, sums);
         }
       });
+  let_next_kernel_start();
   if (!has_bias) return;
   block_barrier();
   const std::int64_t first = (static_cast<std::int64_t>(split) * p.groups + group) * p.outputs + first_output;
-  bias.leave(loop.sums(), p.outputs - first_output, static_cast<Accumulator<T>*>(p.bias_partials) + first);
+  bias.leave(loop.memory(), p.outputs - first_output, static_cast<Accumulator<T>*>(p.bias_partials) + first);
 }
 
 }  // namespace fusedsc::gpu

@@ -17,6 +17,7 @@ struct SlidingChannelBackwardArguments {
   ConstTensorView weight;   ///< [M, C/groups rounded down, 1, 1]
   std::int64_t groups = 2;  ///< as in forward, likewise overlap
   double overlap = 0.5;
+  bool allow_tf32 = false;
   Prologue prologue;       ///< as in forward
   ConstTensorView grad_y;  ///< [N, M, H, W], any strides
   GradientPrologue gradient_prologue;

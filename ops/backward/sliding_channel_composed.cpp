@@ -30,6 +30,7 @@ struct ComposedBackward {
     pointwise.grad_x = arguments.grad_x;
     if (arguments.grad_weight) pointwise.grad_weight = take_expanded_weight(arena, arguments.weight, windows);
     pointwise.grad_bias = arguments.grad_bias;
+    pointwise.allow_tf32 = arguments.allow_tf32;
   }
 
   struct Plans {

@@ -3,112 +3,19 @@
 ///
 /// Multiplied is by tensor cores: A has 16 positions of an output row by the 8 channels that a tap sees there, B the
 /// tap's weights of these channels on its diagonal; two taps side by side make a product of full depth. An instruction
-/// does what 8 fused multiply-adds per thread do, and neither elements nor products need conversions. What is
-/// multiplied by the zeros of B must be finite: an infinity or NaN in x makes NaNs of the 8 channels that it shares a
-/// run of 16 bytes with, in the outputs whose windows cover it. A row of A is in registers once and serves all output
-/// rows whose windows cover it.
+/// does what 8 fused multiply-adds per thread do, and neither elements nor products need conversions. A row of A is in
+/// registers once and serves all output rows whose windows cover it. Zeros times an infinity or a NaN in x make NaNs of
+/// all 8 channels, which is seen in the outputs: those are computed again, each from its own channel.
 ///
 /// Each warp owns 8 channels: no two warps touch the same elements of a tile, so that they wait for copies only. A
 /// prologue is applied in place, once per element, and rounds to 16 bits as a tensor between the operators would.
 #pragma once
 
-#include "fusedsc/common/gpu/activation.h"
-#include "fusedsc/common/gpu/depthwise_work.h"
 #include "fusedsc/common/gpu/following_kernel.h"
-#include "fusedsc/common/gpu/hopper.h"
-#include "fusedsc/common/gpu/moments.h"
-#include "fusedsc/common/gpu/tensor.h"
 #include "fusedsc/common/gpu/wave_product.h"
+#include "fusedsc/forward/depthwise_hopper_outputs.h"
 
 namespace fusedsc::gpu::hopper {
-
-struct DepthwiseTilesParameters {
-  TensorMap x, y;
-  ConstDeviceTensor weight, residual;
-  const void* bias = nullptr;
-  const float *scale = nullptr, *shift = nullptr;                    ///< of the prologue
-  const float *epilogue_scale = nullptr, *epilogue_shift = nullptr;  ///< null: 1 and 0
-  Activation activation = Activation::identity, epilogue_activation = Activation::identity;
-  bool has_prologue = false, has_y = true;
-  float* partials = nullptr;  ///< of the statistics, [split][mean, m2, count][channel], where they are wanted
-  int batch = 0, channels = 0, input_height = 0, input_width = 0, output_height = 0, output_width = 0;
-  int padding_top = 0, padding_left = 0;
-
-  // Tiles lie in block memory as [box of channels][image][row][column][channel of the box].
-  int boxes = 1, box_bytes = 128;   ///< of a block: boxes of so many bytes of neighbouring channels, 64 or 128
-  int pitch = 8, rows = 1;          ///< columns and rows of a tile; pitch is a multiple of 8
-  int images = 1, image_parts = 1;  ///< of a tile; as many warps share them out
-  int stages = 2;                   ///< tiles under way
-  int stage_bytes = 0, out_bytes = 0;
-  int out_pitch = 8, tile_columns = 8;
-  // Where the 8x8 matrices of a warp's products begin: from one half of 16 positions to the other, and from one product
-  // to the next, in tiles of x and y.
-  int half_bytes = 0, product_bytes = 0, out_half_bytes = 0, out_product_bytes = 0;
-
-  // Blocks side by side have different channels; those one behind the other share out the units: `grain` rows of
-  // outputs of a group of images, in some columns.
-  int splits = 1, units = 0, grain = 1;
-  Divisor by_channel_groups, strips, column_tiles;
-
-  FUSEDSC_HOST_DEVICE int runs() const { return boxes * box_bytes / 16; }
-  FUSEDSC_HOST_DEVICE int warps() const { return runs() * image_parts; }  ///< that compute
-  FUSEDSC_HOST_DEVICE int memory_bytes() const {
-    return 1024 + stages * stage_bytes + 2 * out_bytes + 48 * stages + 16 + warps() * 64;
-  }
-};
-
-/// Goes over a block's tiles: pieces of neighbouring rows of the same images, in tiles of `rows` rows of x.
-template <int kKernel, int kStride>
-class DepthwiseTileCursor {
- public:
-  int image = 0, column = 0;              ///< of the output, the piece's first
-  int begin = 0, end = 0;                 ///< rows of the output
-  int row = 0;                            ///< of the tile's first row of x, from the first that the piece needs
-  bool exists = false, is_first = false;  ///< is_first: tile of its piece
-
-  FUSEDSC_DEVICE DepthwiseTileCursor(const DepthwiseTilesParameters& p, int split) : p_(p) {
-    unit_ = static_cast<int>(static_cast<std::int64_t>(p.units) * split / p.splits);
-    last_ = static_cast<int>(static_cast<std::int64_t>(p.units) * (split + 1) / p.splits);
-    begin_piece();
-  }
-  FUSEDSC_DEVICE void next() {
-    row += p_.rows;
-    is_first = false;
-    if (row >= (end - begin - 1) * kStride + kKernel) begin_piece();
-  }
-  /// Of x, the tile's first row.
-  FUSEDSC_DEVICE int input_row() const { return begin * kStride - p_.padding_top + row; }
-  FUSEDSC_DEVICE int input_column() const { return column * kStride - p_.padding_left; }
-  /// Of the output, the row that the tile's first row of x completes.
-  FUSEDSC_DEVICE int output_row() const { return begin + (row - (kKernel - 1)) / kStride; }
-
- private:
-  FUSEDSC_DEVICE void begin_piece() {
-    exists = unit_ < last_;
-    if (!exists) return;
-    std::uint32_t strip = static_cast<std::uint32_t>(unit_), rest = p_.strips.divide(strip);
-    image = static_cast<int>(p_.column_tiles.divide(rest)) * p_.images;
-    column = static_cast<int>(rest) * p_.tile_columns;
-    const int strips = (p_.output_height + p_.grain - 1) / p_.grain;
-    const int count = least(strips - static_cast<int>(strip), last_ - unit_);
-    begin = static_cast<int>(strip) * p_.grain;
-    end = least(begin + count * p_.grain, p_.output_height);
-    unit_ += count;
-    row = 0;
-    is_first = true;
-  }
-
-  const DepthwiseTilesParameters& p_;
-  int unit_, last_;
-};
-
-/// What the warps that compute must know of a tile, which the thread that copies leaves in block memory.
-struct DepthwiseTileNote {
-  int image, column;           ///< of the output, the piece's first
-  int input_row;               ///< of x, the tile's first row
-  int output_row, begin, end;  ///< of the output: the row that the tile's first completes; the piece's rows
-  int is_first, is_last;       ///< tile of its piece, of the block
-};
 
 /// kProducts: of 16 positions, that a warp has side by side.
 template <class T, int kKernel, int kStride, int kProducts, DepthwiseSeams kSeams>
@@ -122,34 +29,32 @@ class DepthwiseTiles {
     } else {
       tiles.compute();
     }
-    if constexpr (kSeams == DepthwiseSeams::training) tiles.leave_statistics();
+    if constexpr (kSeams == DepthwiseSeams::training) {
+      tiles.outputs_.leave_statistics(tiles.memory_, tiles.warp_, tiles.split_, tiles.first_channel_);
+    }
   }
 
  private:
-  static constexpr int kBatch = 2;                       // positions that a thread changes at a time
   static constexpr int kPairs = kKernel / 2;             ///< of taps of a window's row; and one more tap
   static constexpr int kKept = (kKernel - 1) / kStride;  ///< output rows that are begun and not finished
   using Cursor = DepthwiseTileCursor<kKernel, kStride>;
   using Sums = float[kProducts][4];
-  struct OutputRow {
-    int row;
-    std::uint32_t valid;  ///< which of the thread's positions exist there: bit 2 * product + half
-    bool is_first;        ///< that exists
-  };
+  using Outputs = DepthwiseTileOutputs<T, kKernel, kStride, kProducts, kSeams>;
 
-  FUSEDSC_DEVICE explicit DepthwiseTiles(const DepthwiseTilesParameters& p) : p_(p) {
+  FUSEDSC_DEVICE explicit DepthwiseTiles(const DepthwiseTilesParameters& p) : p_(p), prologue_(p), outputs_(p) {
     warp_ = uniform(thread_index() / 32);
     std::uint32_t group = block_index();
     split_ = static_cast<int>(p.by_channel_groups.divide(group));
     first_channel_ = static_cast<int>(group) * p.runs() * 8;
     auto* memory = static_cast<unsigned char*>(block_memory());
     memory_ = memory + (1024 - address_of(memory) % 1024) % 1024;
-    out_ = memory_ + p.stages * p.stage_bytes;
+    out_ = memory_ + p.stages * p.tile_bytes;
     arrived_ = reinterpret_cast<Barrier*>(out_ + 2 * p.out_bytes);
     done_ = arrived_ + p.stages;
     stored_ = done_ + p.stages;
     notes_ = reinterpret_cast<DepthwiseTileNote*>(stored_ + 2);
     coefficients_ = reinterpret_cast<float*>(notes_ + p.stages) + warp_ * 16;
+    prologue_.coefficients = coefficients_;
   }
 
   FUSEDSC_DEVICE void begin() {
@@ -165,8 +70,8 @@ class DepthwiseTiles {
     // Windows at the right edge may read the next row's padding, which behind the last row is here.
     const int tile_bytes = p_.boxes * p_.images * p_.rows * p_.pitch * p_.box_bytes;
     for (int stage = 0; stage < p_.stages; ++stage) {
-      for (int i = tile_bytes + thread_index() * 16; i < p_.stage_bytes; i += (p_.warps() + 1) * 512) {
-        *reinterpret_cast<Aligned<std::uint32_t, 4>*>(memory_ + stage * p_.stage_bytes + i) = {};
+      for (int i = tile_bytes + thread_index() * 16; i < p_.tile_bytes; i += (p_.warps() + 1) * 512) {
+        *reinterpret_cast<Aligned<std::uint32_t, 4>*>(memory_ + stage * p_.tile_bytes + i) = {};
       }
     }
     block_barrier();
@@ -185,7 +90,7 @@ class DepthwiseTiles {
     const int bytes = p_.images * p_.rows * p_.pitch * p_.box_bytes;
     expect(arrived_ + slot, p_.boxes * bytes);
     for (int box = 0; box < p_.boxes; ++box) {
-      start_load(memory_ + slot * p_.stage_bytes + box * bytes, p_.x,
+      start_load(memory_ + slot * p_.tile_bytes + box * bytes, p_.x,
                  ImagePlace{first.channel + box * p_.box_bytes / 2, first.column, first.row, first.image},
                  arrived_ + slot);
     }
@@ -229,9 +134,7 @@ class DepthwiseTiles {
 
   // --------------------------------------------------------------------------------------------- by warps that compute
 
-  FUSEDSC_DEVICE int exchanged_run(int position) const {
-    return (p_.box_bytes == 128 ? run_ ^ (position & 7) : run_ ^ (position >> 1 & 3)) * 16;
-  }
+  FUSEDSC_DEVICE int exchanged_run(int position) const { return hopper::exchanged_run(p_.box_bytes, run_, position); }
 
   FUSEDSC_DEVICE void aim() {
     const int lane = thread_index() % 32, matrix = lane / 8, runs = p_.runs();
@@ -239,18 +142,21 @@ class DepthwiseTiles {
     const int box = group / box_runs;
     run_ = group - box * box_runs;
     channel_ = first_channel_ + group * 8;
-    images_ = p_.images / p_.image_parts;
-    first_image_ = part * images_;
-    const int row_bytes = p_.pitch * p_.box_bytes, image_bytes = p_.rows * row_bytes;
-    tile_place_ = box * p_.images * image_bytes + first_image_ * image_bytes;
+    const int images = p_.images / p_.image_parts, first_image = part * images;
+    const int tile_place = (box * p_.images + first_image) * p_.image_bytes();
+    prologue_.run = run_;
+    prologue_.images = images;
+    prologue_.tile_place = tile_place;
+    outputs_.channel = channel_;
+    outputs_.first_image = first_image;
 #pragma unroll
     for (int pair = 0; pair <= kPairs; ++pair) {
       const int tap = 2 * pair + (pair < kPairs ? matrix / 2 : 0), position = lane % 8 * kStride + tap;
-      places_[pair] = tile_place_ + matrix % 2 * p_.half_bytes + position * p_.box_bytes + exchanged_run(position) +
+      places_[pair] = tile_place + matrix % 2 * p_.half_bytes + position * p_.box_bytes + exchanged_run(position) +
                       (pair < kPairs ? 0 : matrix / 2 * p_.product_bytes);
     }
     const int out_row_bytes = p_.images * p_.out_pitch * p_.box_bytes;
-    out_place_ = box * (p_.rows / kStride) * out_row_bytes + first_image_ * p_.out_pitch * p_.box_bytes +
+    out_place_ = box * (p_.rows / kStride) * out_row_bytes + first_image * p_.out_pitch * p_.box_bytes +
                  matrix % 2 * p_.out_half_bytes + matrix / 2 * p_.out_product_bytes + lane % 8 * p_.box_bytes +
                  exchanged_run(lane % 8);
   }
@@ -269,7 +175,7 @@ class DepthwiseTiles {
         weights_[kh][kw] = exists && g / 2 == t ? value << 16 * (g % 2) : 0;
       }
     }
-    load_channels(p_.bias, exists ? channel_ + 2 * t : 0, 0.0f, bias_, T());
+    load_channels(p_.bias, exists ? channel_ + 2 * t : 0, 0.0f, outputs_.bias, T());
     if constexpr (kSeams != DepthwiseSeams::none) {
       if (lane < 8) {
         coefficients_[lane] = p_.scale != nullptr && exists ? p_.scale[channel_ + lane] : 1.0f;
@@ -278,8 +184,8 @@ class DepthwiseTiles {
       warp_barrier();
     }
     if constexpr (kSeams == DepthwiseSeams::all) {
-      load_channels(p_.epilogue_scale, exists ? channel_ + 2 * t : 0, 1.0f, epilogue_scale_, float());
-      load_channels(p_.epilogue_shift, exists ? channel_ + 2 * t : 0, 0.0f, epilogue_shift_, float());
+      load_channels(p_.epilogue_scale, exists ? channel_ + 2 * t : 0, 1.0f, outputs_.epilogue_scale, float());
+      load_channels(p_.epilogue_shift, exists ? channel_ + 2 * t : 0, 0.0f, outputs_.epilogue_shift, float());
     }
   }
 
@@ -294,11 +200,11 @@ class DepthwiseTiles {
     for (bool is_last = false; !is_last;) {
       wait(arrived_ + slot, parity);
       const DepthwiseTileNote& at = notes_[slot];
-      if (at.is_first) begin_piece(at);
-      unsigned char* tile = memory_ + slot * p_.stage_bytes;
+      if (at.is_first) outputs_.begin_piece(at);
+      unsigned char* tile = memory_ + slot * p_.tile_bytes;
       if constexpr (kSeams != DepthwiseSeams::none) {
         if (p_.has_prologue) {
-          change(tile, at);
+          prologue_.apply(tile, kStride, at);
           warp_barrier();
         }
       }
@@ -308,14 +214,12 @@ class DepthwiseTiles {
       const int begin = at.begin, end = at.end;
 #pragma unroll 1
       for (int r = 0; r < p_.rows; r += kStride) {
-        const bool exists = row >= begin && row < end;
-        const OutputRow output{row, exists ? valid_ : 0, exists && !has_pivot_};
+        const typename Outputs::Row output = outputs_.row_of(row, row >= begin && row < end);
 #pragma unroll
         for (int phase = 0; phase < kStride; ++phase) {
           add_row(tile, phase, sums, out, output);
           tile += p_.pitch * p_.box_bytes;
         }
-        has_pivot_ |= exists;
         out += p_.images * p_.out_pitch * p_.box_bytes;
         ++row;
       }
@@ -329,66 +233,6 @@ class DepthwiseTiles {
         slot = 0;
         parity ^= 1;
       }
-    }
-  }
-
-  /// The prologue, on the part of the tile that is inside of the image.
-  FUSEDSC_DEVICE void change(unsigned char* tile, const DepthwiseTileNote& at) const {
-    if (p_.activation == Activation::relu6) {
-      change(
-          tile, at, [](float(&)[8]) {}, [](std::uint32_t pair) { return clamped_pair(pair, true, T()); });
-    } else if (p_.activation == Activation::relu) {
-      change(
-          tile, at, [](float(&)[8]) {}, [](std::uint32_t pair) { return clamped_pair(pair, false, T()); });
-    } else {
-      change(
-          tile, at, [&](float(&z)[8]) { activate(p_.activation, z); }, [](std::uint32_t pair) { return pair; });
-    }
-  }
-  /// activate: eight elements; clamp: two that are rounded.
-  template <class Activate, class Clamp>
-  FUSEDSC_DEVICE void change(unsigned char* tile, const DepthwiseTileNote& at, const Activate& activate_all,
-                             const Clamp& clamp) const {
-    const int lane = thread_index() % 32, row = at.input_row, column = at.column * kStride - p_.padding_left;
-    const int first = (row < 0 ? -row : 0) * p_.pitch, step = 32 % p_.pitch;
-    const int last = least(p_.rows, p_.input_height - row) * p_.pitch;
-    float scale[8], shift[8];
-#pragma unroll
-    for (int v = 0; v < 8; ++v) {
-      scale[v] = coefficients_[v];
-      shift[v] = coefficients_[8 + v];
-    }
-    unsigned char* image_tile = tile + tile_place_ + exchanged_run(lane) + (first + lane) * p_.box_bytes;
-#pragma unroll 1
-    for (int image = 0; image < images_; ++image) {
-      unsigned char* from = image_tile;
-      int w = column + lane % p_.pitch;
-#pragma unroll 1
-      for (int position = first + lane; position < last; position += 32 * kBatch) {
-        Vector<T, 8> vectors[kBatch];
-        bool inside[kBatch];
-#pragma unroll
-        for (int i = 0; i < kBatch; ++i) {
-          inside[i] = position + 32 * i < last && static_cast<unsigned>(w) < static_cast<unsigned>(p_.input_width);
-          if (inside[i]) vectors[i] = load<8>(reinterpret_cast<const T*>(from + 32 * i * p_.box_bytes));
-          w += step;
-          if (w >= column + p_.pitch) w -= p_.pitch;
-        }
-#pragma unroll
-        for (int i = 0; i < kBatch; ++i) {
-          float z[8];
-          vectors[i].widen(z);
-#pragma unroll
-          for (int v = 0; v < 8; ++v) z[v] = z[v] * scale[v] + shift[v];
-          activate_all(z);
-          Aligned<std::uint32_t, 4> words;
-#pragma unroll
-          for (int j = 0; j < 4; ++j) words.elements[j] = clamp(to_bits(z[2 * j], z[2 * j + 1], T()));
-          if (inside[i]) *reinterpret_cast<Aligned<std::uint32_t, 4>*>(from + 32 * i * p_.box_bytes) = words;
-        }
-        from += 32 * kBatch * p_.box_bytes;
-      }
-      image_tile += p_.rows * p_.pitch * p_.box_bytes;
     }
   }
 
@@ -414,7 +258,7 @@ class DepthwiseTiles {
   /// A row of x, number `phase` of those that a row of outputs moves on by, to all rows of outputs that it belongs to.
   /// That which it completes goes to `out`.
   FUSEDSC_DEVICE void add_row(const unsigned char* row, int phase, Sums (&sums)[kKept], unsigned char* out,
-                              const OutputRow& output) {
+                              const typename Outputs::Row& output) {
     Operands operands[2];
     float finished[2][2][4];
     load_operands(row, 0, operands[0]);
@@ -422,10 +266,10 @@ class DepthwiseTiles {
     for (int first = 0; first < kProducts; first += 2) {
       if (first + 2 < kProducts) load_operands(row, first + 2, operands[(first + 2) / 2 % 2]);
       multiply(operands[first / 2 % 2], first, phase, sums, finished[first / 2 % 2]);
-      if (phase == 0 && first > 0) finish(out, first - 2, output, finished[(first - 2) / 2 % 2]);
+      if (phase == 0 && first > 0) outputs_.finish(out, first - 2, output, finished[(first - 2) / 2 % 2], prologue_);
     }
     constexpr int kLast = (kProducts - 1) / 2 * 2;
-    if (phase == 0) finish(out, kLast, output, finished[kLast / 2 % 2]);
+    if (phase == 0) outputs_.finish(out, kLast, output, finished[kLast / 2 % 2], prologue_);
   }
 
   FUSEDSC_DEVICE void multiply(const Operands& operands, int first, int phase, Sums (&sums)[kKept],
@@ -439,7 +283,9 @@ class DepthwiseTiles {
         float sum[4];
 #pragma unroll
         for (int v = 0; v < 4; ++v) {
-          sum[v] = phase > 0 ? sums[age % kKept][first + i][v] : age == 0 ? bias_[v % 2] : sums[age - 1][first + i][v];
+          sum[v] = phase > 0  ? sums[age % kKept][first + i][v]
+                   : age == 0 ? outputs_.bias[v % 2]
+                              : sums[age - 1][first + i][v];
         }
 #pragma unroll
         for (int pair = 0; pair < kPairs; ++pair) {
@@ -454,145 +300,17 @@ class DepthwiseTiles {
     }
   }
 
-  // ---------------------------------------------------------------------------------------------- finished outputs
-
-  /// Which of the thread's positions exist: bit 2 * product + half.
-  FUSEDSC_DEVICE void begin_piece(const DepthwiseTileNote& at) {
-    if constexpr (kSeams != DepthwiseSeams::none) {
-      valid_ = 0;
-      const int g = thread_index() % 32 / 4;
-#pragma unroll
-      for (int i = 0; i < 2 * kProducts; ++i) {
-        const Position position = position_of(i, g);
-        const bool exists = at.column + position.column < p_.output_width && at.image + position.image < p_.batch;
-        valid_ |= exists ? 1u << i : 0u;
-      }
-      image_ = at.image;
-      column_ = at.column;
-      if constexpr (kSeams == DepthwiseSeams::training) {
-        int count = 0;
-#pragma unroll
-        for (int i = 0; i < 2 * kProducts; ++i) count += valid_ >> i & 1;
-        moments_.count += static_cast<float>(count * (at.end - at.begin));
-      }
-    }
-  }
-
-  struct Position {
-    int image, column;
-  };
-  /// From the tile's first, of half i.
-  FUSEDSC_DEVICE Position position_of(int i, int g) const {
-    if (p_.tile_columns <= 8) return {first_image_ + i, g};
-    if (p_.tile_columns <= 16) return {first_image_ + i / 2, i % 2 * 8 + g};
-    return {first_image_, i * 8 + g};
-  }
-
-  FUSEDSC_DEVICE void finish(unsigned char* out, int first, const OutputRow& row, float (&y)[2][4]) {
-#pragma unroll
-    for (int i = 0; i < 2 && first + i < kProducts; ++i) {
-      if constexpr (kSeams == DepthwiseSeams::training) take_statistics(first + i, row, y[i]);
-      if constexpr (kSeams == DepthwiseSeams::all) apply_epilogue(first + i, row, y[i]);
-    }
-    unsigned char* to = out + first * p_.out_product_bytes;
-    const std::uint32_t low = to_bits(y[0][0], y[0][1], T()), high = to_bits(y[0][2], y[0][3], T());
-    if (first + 1 < kProducts) {
-      store_matrices(to, {low, high, to_bits(y[1][0], y[1][1], T()), to_bits(y[1][2], y[1][3], T())});
-    } else {
-      store_matrices(to, {low, high});
-    }
-  }
-
-  FUSEDSC_DEVICE void take_statistics(int product, const OutputRow& row, const float (&y)[4]) {
-    if (product == 0) {
-#pragma unroll
-      for (int v = 0; v < 2; ++v) moments_.pivot[v] = row.is_first ? y[v] : moments_.pivot[v];
-    }
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      if ((row.valid >> (2 * product + half) & 1) == 0) continue;
-#pragma unroll
-      for (int v = 0; v < 2; ++v) {
-        const float deviation = y[half * 2 + v] - moments_.pivot[v];
-        moments_.sum[v] += deviation;
-        moments_.squares[v] += deviation * deviation;
-      }
-    }
-  }
-
-  FUSEDSC_DEVICE void apply_epilogue(int product, const OutputRow& row, float (&y)[4]) const {
-    const int lane = thread_index() % 32;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) y[i] = y[i] * epilogue_scale_[i % 2] + epilogue_shift_[i % 2];
-    activate(p_.epilogue_activation, y);
-    if (p_.residual.data == nullptr || channel_ >= p_.channels) return;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      if ((row.valid >> (2 * product + half) & 1) == 0) continue;
-      const Position position = position_of(2 * product + half, lane / 4);
-      float added[2];
-      load<2>(elements_of<T>(p_.residual) +
-              p_.residual.offset(image_ + position.image, channel_ + lane % 4 * 2, row.row, column_ + position.column))
-          .widen(added);
-      y[half * 2] += added[0];
-      y[half * 2 + 1] += added[1];
-    }
-  }
-
-  /// Of the block: the lanes of a warp with the same channels, then the warps.
-  FUSEDSC_DEVICE void leave_statistics() const {
-    if (p_.partials == nullptr) return;
-    block_barrier();  // tiles were where the moments shall be
-    auto* memory = reinterpret_cast<float*>(memory_);
-    const int lane = thread_index() % 32, runs = p_.runs();
-    if (warp_ < p_.warps()) {
-#pragma unroll
-      for (int v = 0; v < 2; ++v) {
-        float count = moments_.count, mean = moments_.mean(v), m2 = moments_.m2(v);
-#pragma unroll
-        for (int mask = 4; mask < 32; mask *= 2) {
-          const float other = shuffle_xor(count, mask), other_mean = shuffle_xor(mean, mask),
-                      other_m2 = shuffle_xor(m2, mask);
-          merge_moments(count, mean, m2, other, other_mean, other_m2);
-        }
-        if (lane < 4) {
-          float* to = memory + (warp_ * 8 + 2 * lane + v) * 3;
-          to[0] = mean;
-          to[1] = m2;
-          to[2] = count;
-        }
-      }
-    }
-    block_barrier();
-    const int channel = first_channel_ + thread_index();
-    if (thread_index() >= runs * 8 || channel >= p_.channels) return;
-    const float* from = memory + thread_index() * 3;
-    float mean = from[0], m2 = from[1], count = from[2];
-    for (int part = 1; part < p_.image_parts; ++part) {
-      const float* other = from + part * runs * 24;
-      merge_moments(count, mean, m2, other[2], other[0], other[1]);
-    }
-    float* row = p_.partials + static_cast<std::int64_t>(split_) * 3 * p_.channels + channel;
-    row[0] = mean;
-    row[p_.channels] = m2;
-    row[2 * p_.channels] = count;
-  }
-
   const DepthwiseTilesParameters& p_;
   int warp_, split_, first_channel_;
   unsigned char *memory_, *out_;
   Barrier *arrived_, *done_, *stored_;  ///< tiles have come; warps are done with them; outputs are read
   int run_ = 0, channel_ = 0;           ///< of the warp: its run of a box, its first channel
-  int first_image_ = 0, images_ = 1;    ///< of the tile
-  int tile_place_ = 0, places_[kPairs + 1], out_place_ = 0;
+  int places_[kPairs + 1], out_place_ = 0;
   std::uint32_t weights_[kKernel][kKernel];
   DepthwiseTileNote* notes_;  ///< of the tiles
   float* coefficients_;       ///< of the warp: scale, shift
-  float bias_[2], epilogue_scale_[2], epilogue_shift_[2];
-  std::uint32_t valid_ = 0;
-  int image_ = 0, column_ = 0;
-  bool has_pivot_ = false;
-  ShiftedMoments<float, 2> moments_;
+  DepthwiseTilePrologue<T> prologue_;
+  Outputs outputs_;
 };
 
 }  // namespace fusedsc::gpu::hopper

@@ -67,9 +67,6 @@ const std::vector<Instance>& instances() {
   return all;
 }
 
-constexpr int divide_up(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
-constexpr int round_up(std::int64_t a, std::int64_t b) { return divide_up(a, b) * static_cast<int>(b); }
-
 DepthwiseSeams seams_of(const DepthwiseArguments& a) {
   if (a.epilogue) return DepthwiseSeams::all;
   return a.prologue || a.statistics ? DepthwiseSeams::training : DepthwiseSeams::none;
@@ -84,13 +81,16 @@ DepthwiseTiling choose_tiling(const DepthwiseArguments& a) {
   const bool is_large = a.window.kernel[0] == 5, is_plain = seams_of(a) == DepthwiseSeams::none;
   const int wide_box = a.y.sizes[1] % 64 == 0 ? 64 : 32;
   if (is_large) {
-    if (width <= 32 || a.window.stride[0] == 2) return {2, 32, 1, width <= 16 ? 6 : 10, images, 1, width <= 16 ? 2 : 3};
+    if (a.window.stride[0] == 2) return {2, 32, 1, width <= 16 ? 6 : 10, images, 1, width <= 16 ? 2 : 3};
+    if (width <= 8) return {2, 32, 1, 6, images, 1, 2};
+    if (width <= 16) return is_plain ? DepthwiseTiling{4, 32, 1, 3, 4, 1, 3} : DepthwiseTiling{2, 32, 1, 6, 2, 1, 2};
+    if (width <= 32) return {2, 32, 1, is_plain ? 4 : 8, 1, 1, is_plain ? 4 : 3};
     return {4, 32, 1, 4, 1, 1, 2};
   }
   if (a.window.stride[0] == 2) {
     if (width <= 16) return {2, wide_box, 1, 6, images, 1, width <= 8 ? 2 : 3};
-    if (width <= 32) return {2, is_plain ? wide_box : 32, 1, 4, 1, 1, 3};
-    return {4, 32, 1, 4, 1, 1, 3};
+    if (is_plain) return {2, 64, 1, 4, 1, 1, width <= 32 ? 3 : 2};
+    return width <= 32 ? DepthwiseTiling{2, 32, 1, 4, 1, 1, 3} : DepthwiseTiling{4, 32, 1, 4, 1, 1, 3};
   }
   if (width <= 8) return is_plain ? DepthwiseTiling{4, 32, 1, 3, 8, 1, 3} : DepthwiseTiling{2, wide_box, 1, 9, 4, 1, 2};
   if (width <= 16) return {4, 32, 1, 4, 4, 1, is_plain ? 3 : 2};
@@ -110,57 +110,16 @@ DepthwiseTilesPass::DepthwiseTilesPass(const DepthwiseArguments& a, const Depthw
     }
   }
   if (kernel_ == nullptr) throw Unsupported("depthwise_conv2d: no kernel of these tiles");
-  const auto size = [](std::int64_t value) { return static_cast<int>(value); };
+  static_cast<DepthwiseTilesShape&>(p_) = cut_tiles(a.x.sizes, a.y.sizes, a.window, t);
   p_.activation = a.prologue.activation;
   p_.epilogue_activation = a.epilogue.activation;
   p_.has_prologue = static_cast<bool>(a.prologue);
-  p_.has_y = static_cast<bool>(a.y);
-  p_.batch = size(a.y.sizes[0]);
-  p_.channels = size(a.y.sizes[1]);
-  p_.input_height = size(a.x.sizes[2]);
-  p_.input_width = size(a.x.sizes[3]);
-  p_.output_height = size(a.y.sizes[2]);
-  p_.output_width = size(a.y.sizes[3]);
-  p_.padding_top = size(a.window.padding.top);
-  p_.padding_left = size(a.window.padding.left);
-
-  p_.box_bytes = 2 * t.box_channels;
-  p_.boxes = t.boxes;
-  p_.rows = t.rows;
-  p_.image_parts = t.image_parts;
-  p_.images = t.images * t.image_parts;
-  p_.stages = t.stages;
-  const bool halves_are_images = p_.output_width <= 8, products_are_images = p_.output_width <= 16;
-  p_.tile_columns = p_.out_pitch = halves_are_images ? 8 : products_are_images ? 16 : 16 * t.products;
-  const int column_tiles = divide_up(p_.output_width, p_.tile_columns);
-  const int last = (std::min(p_.tile_columns, p_.output_width) - 1) * stride + kernel;  // columns that windows see
-  p_.pitch = round_up(last, 8);
-  // A window may see the next row's padding in place of its own at the right.
-  if (column_tiles == 1) {
-    p_.pitch = std::min(p_.pitch, round_up(std::max(p_.input_width + p_.padding_left, last - p_.padding_left), 8));
-  }
-  const int row_bytes = p_.pitch * p_.box_bytes, image_bytes = p_.rows * row_bytes;
-  const int tile_bytes = p_.boxes * p_.images * image_bytes;
-  p_.stage_bytes = round_up(tile_bytes, 1024) + (p_.pitch < last ? 1024 : 0);
   const int out_image_bytes = p_.out_pitch * p_.box_bytes;
   p_.out_bytes = round_up(p_.boxes * (p_.rows / stride) * p_.images * out_image_bytes, 1024);
-  p_.half_bytes = halves_are_images ? image_bytes : 8 * stride * p_.box_bytes;
-  p_.out_half_bytes = halves_are_images ? out_image_bytes : 8 * p_.box_bytes;
-  p_.product_bytes = halves_are_images ? 2 * image_bytes : products_are_images ? image_bytes : 2 * p_.half_bytes;
-  p_.out_product_bytes = products_are_images && !halves_are_images ? out_image_bytes : 2 * p_.out_half_bytes;
-
+  p_.out_half_bytes = p_.halves_are_images() ? out_image_bytes : 8 * p_.box_bytes;
+  p_.out_product_bytes = p_.products_are_images() && !p_.halves_are_images() ? out_image_bytes : 2 * p_.out_half_bytes;
   while (p_.memory_bytes() > kMemoryLimit && p_.stages > 1) --p_.stages;
-  const int groups = divide_up(p_.channels, p_.boxes * t.box_channels), image_groups = divide_up(p_.batch, p_.images);
-  // As many rows that tiles and pieces come out even; images that fit a few tiles are not cut.
-  const int rows = p_.rows / stride;
-  p_.grain = p_.output_height <= 16 ? p_.output_height : std::max(rows, round_up(4, rows));
-  const int strips = divide_up(p_.output_height, p_.grain);
-  p_.units = image_groups * column_tiles * strips;
-  const int resident = resident_blocks(kernel_, (p_.warps() + 1) * 32, static_cast<std::size_t>(p_.memory_bytes()));
-  p_.splits = std::max(1, std::min(p_.units, resident / groups));
-  p_.by_channel_groups = Divisor(static_cast<std::uint32_t>(groups));
-  p_.strips = Divisor(static_cast<std::uint32_t>(strips));
-  p_.column_tiles = Divisor(static_cast<std::uint32_t>(column_tiles));
+  share_out(p_, resident_blocks(kernel_, (p_.warps() + 1) * 32, static_cast<std::size_t>(p_.memory_bytes())));
 }
 
 float* DepthwiseTilesPass::take_partials(const DepthwiseArguments& a, Arena& arena) const {
@@ -179,6 +138,7 @@ void DepthwiseTilesPass::run(const DepthwiseArguments& a, const Execution& execu
   p.x = map_of_images(a.x, box_channels_, p.pitch, p.rows, p.images, true);
   p.has_y = a.y.data != nullptr;
   if (p.has_y) p.y = map_of_images(ConstTensorView(a.y), box_channels_, p.out_pitch, 1, p.images, true);
+  p.raw_x = a.x;
   p.weight = a.weight;
   p.residual = a.epilogue.residual;
   p.bias = a.bias.data;
@@ -187,9 +147,8 @@ void DepthwiseTilesPass::run(const DepthwiseArguments& a, const Execution& execu
   p.epilogue_scale = static_cast<const float*>(a.epilogue.scale.data);
   p.epilogue_shift = static_cast<const float*>(a.epilogue.shift.data);
   p.partials = take_partials(a, arena);
-  const int groups = divide_up(p.channels, p.boxes * box_channels_);
-  launch_following(kName, kernel_, std::int64_t{groups} * p.splits, (p.warps() + 1) * 32, execution.stream, p,
-                   static_cast<std::size_t>(p.memory_bytes()));
+  launch_following(kName, kernel_, std::int64_t{channel_groups(p)} * p.splits, (p.warps() + 1) * 32, execution.stream,
+                   p, static_cast<std::size_t>(p.memory_bytes()));
   if (!a.statistics) return;
   launch_merge_moments("depthwise_conv2d: statistics", DataType::float32, p.partials, p.splits, a.statistics,
                        a.y.sizes[0] * a.y.sizes[2] * a.y.sizes[3], execution.stream);
@@ -203,15 +162,14 @@ std::string why_not(const DepthwiseArguments& a) {
   if (!is_hopper()) return "the GPU is not of compute capability 9.0";
   if (size_of(a.x.dtype) != 2) return "it is for float16 and bfloat16";
   const Window& window = a.window;
-  if (window.kernel[0] != window.kernel[1] || (window.kernel[0] != 3 && window.kernel[0] != 5) ||
-      window.stride[0] != window.stride[1] || window.stride[0] > 2 ||
-      window.dilation != std::array<std::int64_t, 2>{1, 1} || a.x.sizes[1] != a.y.sizes[1]) {
-    return "it is for windows of 3 x 3 or 5 x 5, of stride 1 or 2, not dilated, without a channel multiplier";
-  }
+  reason = why_no_tiles(a.x.sizes, a.y.sizes, window);
+  if (!reason.empty()) return reason;
   if (a.y.elements() == 0) return "there is nothing to compute";
   // Measured: there is nothing to win on less, or on rows of positions that are a few parts of lines of memory.
   if (a.x.elements() < std::int64_t{4096} * multiprocessors()) return "there is too little work for it";
-  if (a.x.sizes[1] % 32 != 0 && a.x.sizes[1] <= 128) return "it has few channels, and no multiple of 32";
+  if (a.x.sizes[1] % 32 != 0 && a.x.sizes[1] <= (window.kernel[0] == 5 && window.stride[0] == 1 ? 64 : 128)) {
+    return "it has few channels, and no multiple of 32";
+  }
   if (window.kernel[0] == 3 && window.stride[0] == 2 && a.y.sizes[3] <= 8) return "images are small, at stride 2";
   const ConstTensorView& residual = a.epilogue.residual;
   if (!suits_copy_engine(a.x) || !suits_copy_engine(ConstTensorView(a.y)) || !suits_copy_engine(residual)) {
@@ -221,7 +179,21 @@ std::string why_not(const DepthwiseArguments& a) {
 }
 
 Plan<DepthwiseArguments> plan_forward(const DepthwiseArguments& a, int /*threads*/) {
-  const DepthwiseTilesPass pass(a, choose_tiling(a));
+  const DepthwiseTiling tiling = choose_tiling(a);
+  DepthwiseTilesPass pass(a, tiling);
+  // Smaller tiles leave room for more blocks: measured, worth it where otherwise some would have more units than
+  // others.
+  const int stride = static_cast<int>(a.window.stride[0]);
+  if (seams_of(a) == DepthwiseSeams::none && pass.evenness() < 0.75) {
+    DepthwiseTiling smaller = tiling;
+    if (tiling.rows % (2 * stride) == 0) {
+      smaller.rows /= 2;
+      ++smaller.stages;
+    } else if (a.window.kernel[0] == 5 && tiling.products == 4 && tiling.images == 4) {
+      smaller = {2, 32, 1, 6, 2, 1, 2};
+    }
+    if (const DepthwiseTilesPass other(a, smaller); other.evenness() > pass.evenness()) pass = other;
+  }
   return {pass.workspace_bytes(a),
           [pass](const DepthwiseArguments& like, const Execution& execution) { pass.run(like, execution); }};
 }

@@ -3,19 +3,12 @@
 
 #include <string>
 
-#include "fusedsc/common/gpu/hopper_host.h"
+#include "fusedsc/common/gpu/depthwise_hopper_plan.h"
 #include "fusedsc/forward/depthwise.h"
 #include "fusedsc/forward/depthwise_hopper_kernel.h"
 #include "fusedsc/runtime/arena.h"
 
 namespace fusedsc::gpu::hopper {
-
-/// How the tiles of a launch are cut; the rest follows.
-struct DepthwiseTiling {
-  int products = 1;  ///< of 16 positions, that a warp has side by side
-  int box_channels = 64, boxes = 1;
-  int rows = 2, images = 1, image_parts = 1, stages = 3;
-};
 
 DepthwiseTiling choose_tiling(const DepthwiseArguments& a);
 
@@ -23,6 +16,7 @@ DepthwiseTiling choose_tiling(const DepthwiseArguments& a);
 class DepthwiseTilesPass {
  public:
   DepthwiseTilesPass(const DepthwiseArguments& a, const DepthwiseTiling& tiling);
+  double evenness() const { return hopper::evenness(p_); }
   std::size_t workspace_bytes(const DepthwiseArguments& a) const;
   void run(const DepthwiseArguments& a, const Execution& execution) const;
 

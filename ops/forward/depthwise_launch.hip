@@ -4,6 +4,10 @@
 #include "fusedsc/forward/depthwise_gpu.h"
 #include "fusedsc/forward/depthwise_kernel.h"
 #include "fusedsc/forward/depthwise_matrix_launch.h"
+#ifdef FUSEDSC_HOPPER
+#include "fusedsc/forward/depthwise_columns_launch.h"
+#include "fusedsc/forward/depthwise_planes_launch.h"
+#endif
 #include "fusedsc/runtime/arena.h"
 
 namespace fusedsc {
@@ -98,81 +102,98 @@ const DepthwiseInstance<DepthwiseParameters> kInstances[] = {
     taps<double, 1, 2>(DataType::float64),
 };
 
-/// A launch, worked out.
-struct Pass {
-  using Instance = DepthwiseInstance<DepthwiseParameters>;
+using Instance = DepthwiseInstance<DepthwiseParameters>;
 
-  const Instance& instance;
-  Instance::Kernel kernel;
-  DepthwiseParameters parameters;
-  std::size_t memory = 0;  ///< of a block
-  std::size_t workspace_bytes;
+Instance::Kernel Instance::*kernel_for(const DepthwiseArguments& a) {
+  if (a.epilogue) return &Instance::seams;
+  return a.prologue || a.statistics ? &Instance::training : &Instance::plain;
+}
 
-  Pass(const DepthwiseArguments& a, void* workspace)
-      : instance(choose_instance(kInstances, kernel_for(a), a.x.dtype, a.window, a.y.sizes[3],
-                                 a.x.sizes[1] > 0 ? a.y.sizes[1] / a.x.sizes[1] : 1, {a.x, a.y, a.epilogue.residual})),
-        kernel(instance.*kernel_for(a)) {
-    parameters.x = a.x;
-    parameters.weight = a.weight;
-    parameters.bias = a.bias.data;
-    parameters.prologue = {a.prologue.scale.data, a.prologue.shift.data, a.prologue.activation};
-    parameters.epilogue = {a.epilogue.scale.data, a.epilogue.shift.data, a.epilogue.activation};
-    parameters.residual = a.epilogue.residual;
-    parameters.y = a.y;
-    parameters.shape = depthwise_shape(a.x.sizes, a.y.sizes, a.window);
-    parameters.join_columns = columns_join(instance.tile.columns, a.y);
+std::int64_t multiplier_of(const DepthwiseArguments& a) { return a.x.sizes[1] > 0 ? a.y.sizes[1] / a.x.sizes[1] : 1; }
+
+/// A launch with the merging of its statistics, worked out but for addresses.
+class DepthwisePass {
+ public:
+  explicit DepthwisePass(const DepthwiseArguments& a)
+      : instance_(&choose_instance(kInstances, kernel_for(a), a.x.dtype, a.window, a.y.sizes[3], multiplier_of(a),
+                                   {a.x, a.y, a.epilogue.residual})),
+        kernel_(instance_->*kernel_for(a)),
+        join_columns_(columns_join(instance_->tile.columns, a.y)) {
     const DepthwiseGrid grid{a.y.sizes[0],
                              a.y.sizes[1],
                              a.y.sizes[2],
                              a.y.sizes[3],
                              static_cast<std::int64_t>(size_of(a.x.dtype)),
                              a.x.strides[1] < a.x.strides[3],
-                             overlap_of(instance)};
-    memory = kernel == instance.plain ? instance.plain_memory : instance.seams_memory;
+                             overlap_of(*instance_)};
+    memory_ = kernel_ == instance_->plain ? instance_->plain_memory : instance_->seams_memory;
     if (a.statistics) {
-      memory = std::max(memory, a.x.dtype == DataType::float64 ? block_moments_bytes<double>(instance.tile.channels)
-                                                               : block_moments_bytes<float>(instance.tile.channels));
+      memory_ =
+          std::max(memory_, a.x.dtype == DataType::float64 ? block_moments_bytes<double>(instance_->tile.channels)
+                                                           : block_moments_bytes<float>(instance_->tile.channels));
     }
-    parameters.work = plan_depthwise_work(grid, instance.tile, resident_blocks(kernel, kDepthwiseThreads, memory));
-    Arena arena(workspace);
-    if (a.statistics) {
-      const std::int64_t size = std::int64_t{3} * parameters.work.splits * a.y.sizes[1];
-      parameters.partials = arena.take<char>(size * static_cast<std::int64_t>(size_of(accumulation_type(a.x.dtype))));
-    }
-    workspace_bytes = arena.used();
+    work_ = plan_depthwise_work(grid, instance_->tile, resident_blocks(kernel_, kDepthwiseThreads, memory_));
   }
 
-  static Instance::Kernel Instance::*kernel_for(const DepthwiseArguments& a) {
-    if (a.epilogue) return &Instance::seams;
-    return a.prologue || a.statistics ? &Instance::training : &Instance::plain;
+  std::size_t workspace_bytes(const DepthwiseArguments& a) const {
+    Arena measured(nullptr);
+    take_partials(a, measured);
+    return measured.used();
   }
 
-  void run(const DepthwiseArguments& a, void* stream) const {
-    launch("depthwise_conv2d", kernel, parameters.work.blocks(), kDepthwiseThreads, memory, stream, parameters);
+  void run(const DepthwiseArguments& a, const Execution& execution) const {
+    Arena arena(execution.workspace);
+    DepthwiseParameters p;
+    p.x = a.x;
+    p.weight = a.weight;
+    p.bias = a.bias.data;
+    p.prologue = {a.prologue.scale.data, a.prologue.shift.data, a.prologue.activation};
+    p.epilogue = {a.epilogue.scale.data, a.epilogue.shift.data, a.epilogue.activation};
+    p.residual = a.epilogue.residual;
+    p.y = a.y;
+    p.partials = take_partials(a, arena);
+    p.shape = depthwise_shape(a.x.sizes, a.y.sizes, a.window);
+    p.work = work_;
+    p.join_columns = join_columns_;
+    launch("depthwise_conv2d", kernel_, work_.blocks(), kDepthwiseThreads, memory_, execution.stream, p);
     if (!a.statistics) return;
-    launch_merge_moments("depthwise_conv2d: statistics", accumulation_type(a.x.dtype), parameters.partials,
-                         parameters.work.splits, a.statistics, a.y.sizes[0] * a.y.sizes[2] * a.y.sizes[3], stream);
+    launch_merge_moments("depthwise_conv2d: statistics", accumulation_type(a.x.dtype), p.partials, work_.splits,
+                         a.statistics, a.y.sizes[0] * a.y.sizes[2] * a.y.sizes[3], execution.stream);
   }
+
+ private:
+  void* take_partials(const DepthwiseArguments& a, Arena& arena) const {
+    if (!a.statistics) return nullptr;
+    const std::int64_t size = std::int64_t{3} * work_.splits * a.y.sizes[1];
+    return arena.take<char>(size * static_cast<std::int64_t>(size_of(accumulation_type(a.x.dtype))));
+  }
+
+  const Instance* instance_;
+  Instance::Kernel kernel_;
+  DepthwiseWork work_;
+  std::size_t memory_ = 0;  ///< of a block
+  bool join_columns_;
 };
+
+Plan<DepthwiseArguments> plan_forward(const DepthwiseArguments& a, int /*threads*/) {
+#ifdef FUSEDSC_HOPPER
+  if (std::optional<Plan<DepthwiseArguments>> planes = hopper::plan_depthwise_planes(a)) return *std::move(planes);
+  if (std::optional<Plan<DepthwiseArguments>> columns = hopper::plan_depthwise_columns(a)) return *std::move(columns);
+#endif
+  if (std::optional<Plan<DepthwiseArguments>> products = plan_depthwise_matrix(a)) return *std::move(products);
+  const DepthwisePass pass(a);
+  return {pass.workspace_bytes(a),
+          [pass](const DepthwiseArguments& like, const Execution& execution) { pass.run(like, execution); }};
+}
+
+std::string why_not(const DepthwiseArguments& a) {
+  const std::string elsewhere = needs_device(Device::gpu, a.x.device);
+  return !elsewhere.empty() ? elsewhere : too_large_for_gpu(a.x.sizes, a.y.sizes, a.window);
+}
 
 }  // namespace
 }  // namespace gpu
 
-Implementation<DepthwiseArguments> depthwise_gpu() {
-  return {
-      .name = "gpu",
-      .why_not =
-          [](const DepthwiseArguments& a) {
-            const std::string elsewhere = needs_device(Device::gpu, a.x.device);
-            return !elsewhere.empty() ? elsewhere : gpu::too_large_for_gpu(a.x.sizes, a.y.sizes, a.window);
-          },
-      .workspace_bytes = [](const DepthwiseArguments& a, int) { return gpu::Pass(a, nullptr).workspace_bytes; },
-      .run =
-          [](const DepthwiseArguments& a, const Execution& execution) {
-            if (gpu::run_depthwise_matrix(a, execution.stream)) return;
-            gpu::Pass(a, execution.workspace).run(a, execution.stream);
-          },
-  };
-}
+Implementation<DepthwiseArguments> depthwise_gpu() { return {"gpu", gpu::why_not, gpu::plan_forward}; }
 
 }  // namespace fusedsc

@@ -1,12 +1,14 @@
 /// Depthwise convolution on GPUs, forward, stride 1, 16 bits, channels neighbours in memory: rows of windows as
 /// products of matrices. Of one channel, 16 lines (anywhere) of 8 + kKernel - 1 columns are A, and the weights of a
 /// window's row, shifted by one column from each output column to the next, are B. Most of B is zeros; even so a
-/// product does what 20 (3x3: 12) instructions of fused multiply-adds do. What is multiplied by zero must be finite: an
-/// infinity in x makes NaNs of the outputs of its tile of 8 columns, not only of those whose windows cover it.
+/// product does what 20 (3x3: 12) instructions of fused multiply-adds do. Zeros times an infinity or a NaN in x make
+/// NaNs of a tile's 8 columns, which is seen in the outputs: those are computed again.
 ///
 /// A wave owns two channels, whose neighbours of each line it pairs up; rows come one after the other, as in
 /// depthwise_kernel.h, each serving the output rows whose windows cover it.
 #pragma once
+
+#include <limits>
 
 #include "fusedsc/common/gpu/depthwise_work.h"
 #include "fusedsc/common/gpu/tensor.h"
@@ -181,7 +183,14 @@ struct DepthwiseMatrixRows : DepthwiseMatrixTile {
           }
         }
         sort_row(1 - buffer);
-        const float(&done)[2][4] = sums[(r + 1) % kKernel];
+        float(&done)[2][4] = sums[(r + 1) % kKernel];
+        float any = 0;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) any += done[i / 4][i % 4];
+        if (!(fabsf(any) <= kMost)) {
+          compute_again(p, first_line + static_cast<unsigned>(g), 2 * t, first_channel + 2 * pair,
+                        first + r - (kKernel - 1), bias, done);
+        }
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           Aligned<std::uint32_t, 2> pairs;
@@ -194,6 +203,32 @@ struct DepthwiseMatrixRows : DepthwiseMatrixTile {
     }
     block_barrier();
     store_row();
+  }
+
+  static constexpr float kMost = std::numeric_limits<float>::max();
+
+  /// Rarely, element by element from x: two channels and columns of row `row` of two lines.
+  FUSEDSC_DEVICE static void compute_again(const DepthwiseMatrixParameters& p, std::uint32_t first_line, int column,
+                                           int channel, int row, const float (&bias)[2], float (&y)[2][4]) {
+#pragma unroll 1
+    for (int i = 0; i < 8; ++i) {
+      const int v = i / 4, own_channel = channel + v;
+      const Line line(p, first_line + static_cast<unsigned>(i / 2 % 2 * 8));
+      float sum = v == 0 ? bias[0] : bias[1];
+      if (line.exists && own_channel < p.shape.channels) {
+#pragma unroll 1
+        for (int tap = 0; tap < kKernel * kKernel; ++tap) {
+          const int h = line.row + row + tap / kKernel - p.shape.padding_top;
+          const int w = line.column + column + i % 2 + tap % kKernel - p.shape.padding_left;
+          if (h < 0 || h >= p.shape.input_height || w < 0 || w >= p.shape.input_width) continue;
+          const T* weight = elements_of<T>(p.weight) + p.weight.offset(own_channel, 0, tap / kKernel, tap % kKernel);
+          sum +=
+              to_accumulator(elements_of<T>(p.x)[p.x.offset(line.image, own_channel, h, w)]) * to_accumulator(*weight);
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < 8; ++j) y[j / 4][j % 4] = i == j ? sum : y[j / 4][j % 4];
+    }
   }
 
   /// Of two channels, as B: the weight of row k of it and of column g is that of tap k - g. `tap`: of the thread's

@@ -1,10 +1,13 @@
+/// Depthwise convolution by products of matrices, for what kernels there are.
 #pragma once
+
+#include <optional>
 
 #include "fusedsc/forward/depthwise.h"
 
 namespace fusedsc::gpu {
 
-/// Runs the pass if depthwise_matrix_kernel.h can and is worth it; false if not. Needs no workspace.
-bool run_depthwise_matrix(const DepthwiseArguments& arguments, void* stream);
+/// Nothing where these arguments are for other kernels.
+std::optional<Plan<DepthwiseArguments>> plan_depthwise_matrix(const DepthwiseArguments& a);
 
 }  // namespace fusedsc::gpu

@@ -53,47 +53,64 @@ const Instance* choose(const DepthwiseArguments& a) {
   return nullptr;
 }
 
+/// The launch's parameters but for addresses; no lines where there are too many.
+struct MatrixPass {
+  const Instance& instance;
+  DepthwiseMatrixParameters parameters;
+  std::int64_t blocks = 0;
+
+  MatrixPass(const DepthwiseArguments& a, const Instance& instance_) : instance(instance_) {
+    constexpr int kLines = DepthwiseMatrixTile::kLines;
+    const int resident = resident_blocks(instance.run, DepthwiseMatrixTile::kThreads, instance.memory);
+    const std::int64_t channel_blocks = divide_up(a.y.sizes[1], DepthwiseMatrixTile::kChannels);
+    const std::int64_t tiles = divide_up(a.y.sizes[3], DepthwiseMatrixTile::kColumns), height = a.y.sizes[2];
+    // Of a strip, in rows: those that are loaded twice, and latency.
+    const std::int64_t start = instance.kernel - 1 + 4;
+    std::int64_t rows = height, cost = std::numeric_limits<std::int64_t>::max();
+    for (std::int64_t strips = 1; strips <= divide_up(height, 4); ++strips) {
+      const std::int64_t trial_rows = divide_up(height, strips);
+      const std::int64_t lines = a.y.sizes[0] * divide_up(height, trial_rows) * tiles;
+      const std::int64_t trial_blocks = divide_up(lines, kLines) * channel_blocks;
+      // Blocks that share a multiprocessor hide some of each other's latency, which is about 1.5 times what they issue.
+      const std::int64_t each = divide_up(trial_blocks, multiprocessors());
+      const std::int64_t rounds = divide_up(trial_blocks, resident);
+      const std::int64_t trial_cost = (2 * each + 3 * rounds) * (trial_rows + start);
+      if (trial_cost >= cost) continue;
+      cost = trial_cost;
+      rows = trial_rows;
+      blocks = trial_blocks;
+    }
+    const std::int64_t strips = divide_up(height, rows), lines = a.y.sizes[0] * strips * tiles;
+    constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+    if (lines > kMost || blocks > kMost) return;
+    parameters.shape = depthwise_shape(a.x.sizes, a.y.sizes, a.window);
+    parameters.channel_blocks = Divisor(static_cast<std::uint32_t>(channel_blocks));
+    parameters.column_tiles = Divisor(static_cast<std::uint32_t>(tiles));
+    parameters.strips = Divisor(static_cast<std::uint32_t>(strips));
+    parameters.lines = static_cast<std::uint32_t>(lines);
+    parameters.strip_rows = static_cast<int>(rows);
+  }
+
+  void run(const DepthwiseArguments& a, const Execution& execution) const {
+    DepthwiseMatrixParameters p = parameters;
+    p.x = a.x;
+    p.weight = a.weight;
+    p.bias = a.bias.data;
+    p.y = a.y;
+    launch("depthwise_conv2d", instance.run, blocks, DepthwiseMatrixTile::kThreads, instance.memory, execution.stream,
+           p);
+  }
+};
+
 }  // namespace
 
-bool run_depthwise_matrix(const DepthwiseArguments& a, void* stream) {
+std::optional<Plan<DepthwiseArguments>> plan_depthwise_matrix(const DepthwiseArguments& a) {
   const Instance* instance = choose(a);
-  if (instance == nullptr) return false;
-  constexpr int kThreads = DepthwiseMatrixTile::kThreads, kLines = DepthwiseMatrixTile::kLines;
-  const int resident = resident_blocks(instance->run, kThreads, instance->memory);
-  const std::int64_t channel_blocks = divide_up(a.y.sizes[1], DepthwiseMatrixTile::kChannels);
-  const std::int64_t tiles = divide_up(a.y.sizes[3], DepthwiseMatrixTile::kColumns), height = a.y.sizes[2];
-  const std::int64_t start = instance->kernel - 1 + 4;  // of a strip, in rows: those that are loaded twice, and latency
-  std::int64_t rows = height, blocks = 0, cost = std::numeric_limits<std::int64_t>::max();
-  for (std::int64_t strips = 1; strips <= divide_up(height, 4); ++strips) {
-    const std::int64_t trial_rows = divide_up(height, strips);
-    const std::int64_t lines = a.y.sizes[0] * divide_up(height, trial_rows) * tiles;
-    const std::int64_t trial_blocks = divide_up(lines, kLines) * channel_blocks;
-    // Blocks that share a multiprocessor hide some of each other's latency, which is about 1.5 times what they issue.
-    const std::int64_t each = divide_up(trial_blocks, multiprocessors());
-    const std::int64_t rounds = divide_up(trial_blocks, resident);
-    const std::int64_t trial_cost = (2 * each + 3 * rounds) * (trial_rows + start);
-    if (trial_cost >= cost) continue;
-    cost = trial_cost;
-    rows = trial_rows;
-    blocks = trial_blocks;
-  }
-  const std::int64_t strips = divide_up(height, rows), lines = a.y.sizes[0] * strips * tiles;
-  if (lines > std::numeric_limits<std::int32_t>::max() || blocks > std::numeric_limits<std::int32_t>::max()) {
-    return false;
-  }
-  DepthwiseMatrixParameters p;
-  p.x = a.x;
-  p.weight = a.weight;
-  p.bias = a.bias.data;
-  p.y = a.y;
-  p.shape = depthwise_shape(a.x.sizes, a.y.sizes, a.window);
-  p.channel_blocks = Divisor(static_cast<std::uint32_t>(channel_blocks));
-  p.column_tiles = Divisor(static_cast<std::uint32_t>(tiles));
-  p.strips = Divisor(static_cast<std::uint32_t>(strips));
-  p.lines = static_cast<std::uint32_t>(lines);
-  p.strip_rows = static_cast<int>(rows);
-  launch("depthwise_conv2d", instance->run, blocks, kThreads, instance->memory, stream, p);
-  return true;
+  if (instance == nullptr) return {};
+  const MatrixPass pass(a, *instance);
+  if (pass.parameters.lines == 0) return {};
+  return Plan<DepthwiseArguments>{
+      0, [pass](const DepthwiseArguments& like, const Execution& execution) { pass.run(like, execution); }};
 }
 
 }  // namespace fusedsc::gpu

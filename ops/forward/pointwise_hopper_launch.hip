@@ -13,17 +13,28 @@ constexpr const char* kName = "pointwise_conv2d";
 // With statistics: as they come, and with the prologue.
 using StatisticsTiles = Tiles<Tile<32, 64, 2>, Tile<32, 64, 6>, Tile<64, 64, 2>, Tile<64, 64, 4>, Tile<96, 32, 3>,
                               Tile<128, 64, 2>, Tile<192, 32, 2>>;
-using NormalisingTiles = Tiles<Tile<32, 32, 6>, Tile<32, 64, 2>, Tile<32, 64, 4>, Tile<32, 64, 6>, Tile<64, 64, 2>,
+using NormalisingTiles = Tiles<Tile<32, 32, 6>, Tile<32, 64, 2>, Tile<32, 64, 4>, Tile<32, 64, 5>, Tile<64, 64, 2>,
                                Tile<64, 64, 4>, Tile<96, 64, 3>, Tile<128, 64, 2>>;
 using InferenceTiles = Tiles<Tile<32, 64, 4>, Tile<64, 64, 3>, Tile<128, 64, 2>>;
+using CutStatisticsTiles = Tiles<CutTile<1, 32, 2>, CutTile<1, 96, 2>>;
+using CutNormalisingTiles = Tiles<CutTile<1, 32, 2>, CutTile<1, 96, 2>, CutTile<1, 160, 2>, CutTile<2, 160, 1>>;
+using CutInferenceTiles = Tiles<CutTile<1, 32, 1>, CutTile<1, 32, 2>, CutTile<1, 96, 2>>;
+using RowsInferenceTiles = Tiles<RowsTile<48, 6>, RowsTile<96, 3>>;
 
 template <class T>
 void append_all(std::vector<PointwiseInstance>& to, DataType dtype) {
   append<T, false, false, EpilogueKind::plain>(to, dtype, PlainTiles());
+  append<T, false, false, EpilogueKind::plain>(to, dtype, PlainCutTiles());
+  append<T, false, EpilogueKind::plain>(to, dtype, PlainRowsTiles());
   append<T, false, false, EpilogueKind::statistics>(to, dtype, StatisticsTiles());
+  append<T, false, false, EpilogueKind::statistics>(to, dtype, CutStatisticsTiles());
   append<T, false, true, EpilogueKind::statistics>(to, dtype, NormalisingTiles());
+  append<T, false, true, EpilogueKind::statistics>(to, dtype, CutNormalisingTiles());
   append<T, false, false, EpilogueKind::inference>(to, dtype, InferenceTiles());
+  append<T, false, false, EpilogueKind::inference>(to, dtype, CutInferenceTiles());
+  append<T, false, EpilogueKind::inference>(to, dtype, RowsInferenceTiles());
   append<T, false, true, EpilogueKind::inference>(to, dtype, InferenceTiles());
+  append<T, false, true, EpilogueKind::inference>(to, dtype, CutNormalisingTiles());
 }
 
 const std::vector<PointwiseInstance>& instances() {
@@ -46,6 +57,9 @@ PointwiseCase case_of(const PointwiseArguments& a) {
                  : a.prologue           ? EpilogueKind::inference
                                         : EpilogueKind::plain;
   product.has_added = static_cast<bool>(a.epilogue.residual);
+  product.is_dense = is_dense(activation_matrix(a.x, 1, true), a.x.sizes[1]) &&
+                     is_dense(output_matrix(a.y, 1, true), a.y.sizes[1]) &&
+                     is_dense(activation_matrix(a.epilogue.residual, 1, true), a.y.sizes[1]);
   return product;
 }
 
@@ -89,6 +103,9 @@ class Pass {
     p.epilogue.shift = static_cast<const float*>(a.epilogue.shift.data);
     p.epilogue.activation = a.epilogue.activation;
     p.epilogue.partials = take_partials(a, arena);
+    p.activations_rows = a.x.data;
+    p.added_rows = a.epilogue.residual.data;
+    p.output_rows = a.y.data;
     const auto map = [&](const auto& matrix, std::int64_t channels, int columns) {
       return map_of(matrix, problem.dtype, channels, problem.pixels, columns);
     };

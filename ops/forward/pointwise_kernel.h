@@ -32,13 +32,14 @@ class PointwiseSink {
   }
 
   FUSEDSC_DEVICE void take(int sweep, int pixel, int channel, A (&y)[Sweep::kRun], int count) {
-    const auto item = [&](int i) { return Sweep::kPixelRows ? i : sweep; };
+    const auto item = [&](int i) { return item_of<Sweep>(sweep, i); };
 #pragma unroll
     for (int i = 0; i < Sweep::kRun; ++i) y[i] += bias_[item(i)];
     if constexpr (kSeams) {
       if (p_.partials != nullptr) {
-        if constexpr (Sweep::kPixelRows) moments_[0].template add<1>(y, 1);
-        else moments_[sweep].template add<Sweep::kRun>(y, count);
+        auto& moments = moments_[Sweep::owner(sweep)];
+        if constexpr (Sweep::kPixelRows) moments.template add<1>(y, 1);
+        else moments.template add<Sweep::kRun>(y, count);
       } else {
 #pragma unroll
         for (int i = 0; i < Sweep::kRun; ++i) y[i] = y[i] * scale_[item(i)] + shift_[item(i)];
@@ -65,9 +66,9 @@ class PointwiseSink {
     A values[Sweep::kItems][3];
 #pragma unroll
     for (int i = 0; i < Sweep::kItems; ++i) {
-      const auto& moments = moments_[Sweep::kPixelRows ? 0 : i];
-      values[i][0] = moments.mean[Sweep::kPixelRows ? i : 0];
-      values[i][1] = moments.m2[Sweep::kPixelRows ? i : 0];
+      const auto& moments = moments_[Sweep::kPixelRows ? i / Sweep::kRun : i];
+      values[i][0] = moments.mean[Sweep::kPixelRows ? i % Sweep::kRun : 0];
+      values[i][1] = moments.m2[Sweep::kPixelRows ? i % Sweep::kRun : 0];
       values[i][2] = moments.count;
     }
     const int all_channels = p_.product.channels * p_.product.groups;
@@ -88,7 +89,7 @@ class PointwiseSink {
   int first_channel_, channels_;
   A bias_[Sweep::kItems];
   A scale_[kSeams ? Sweep::kItems : 1], shift_[kSeams ? Sweep::kItems : 1];
-  Moments<A, Sweep::kPixelRows ? Sweep::kRun : 1> moments_[!kSeams || Sweep::kPixelRows ? 1 : Sweep::kSweeps];
+  Moments<A, Sweep::kPixelRows ? Sweep::kRun : 1> moments_[kSeams ? Sweep::kOwners : 1];
 };
 
 template <class T, class Tile, bool kPixelRows, bool kSeams>

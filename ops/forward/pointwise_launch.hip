@@ -1,4 +1,4 @@
-#include "fusedsc/common/gpu/launch.h"
+#include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/partials_launch.h"
 #include "fusedsc/common/gpu/pointwise_plan.h"
 #include "fusedsc/forward/pointwise_gpu.h"
@@ -19,16 +19,23 @@ forward_kernel(PointwiseParameters parameters) {
   pointwise_forward<T, Tile, kChannelsInner, kSeams>(parameters);
 }
 
-template <class T, bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, int kBlocks = 3>
+template <class T, bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, int kBlocks = 3,
+          bool kTf32 = false>
 constexpr Instance instance(DataType dtype) {
-  using Tile = MatrixTile<kRows, kCols, kDepth, kParts>;
+  using Tile = MatrixTile<kRows, kCols, kDepth, kParts, kTf32>;
   return {dtype,
           kChannelsInner,
-          {kRows, kCols, kDepth, kParts},
+          {kRows, kCols, kDepth, kParts, kTf32},
           forward_kernel<T, Tile, kChannelsInner, kBlocks, false>,
           forward_kernel<T, Tile, kChannelsInner, 2, true>,
           ForwardProduct<T, Tile, kChannelsInner, false>::Loop::memory_bytes,
           ForwardProduct<T, Tile, kChannelsInner, true>::Loop::memory_bytes};
+}
+
+/// Of products of TensorFloat-32.
+template <bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, int kBlocks = 3>
+constexpr Instance tf32_instance() {
+  return instance<float, kChannelsInner, kRows, kCols, kDepth, kParts, kBlocks, true>(DataType::float32);
 }
 
 /// Every kernel there is; a problem gets the cheapest. Rows are positions where channels are neighbours, else channels.
@@ -52,6 +59,16 @@ const Instance kInstances[] = {
     instance<float, false, 64, 64, 16>(DataType::float32),
     instance<float, false, 32, 64, 16>(DataType::float32),
     instance<float, false, 32, 32, 32, 4>(DataType::float32),
+#ifdef FUSEDSC_TF32
+    tf32_instance<true, 128, 64, 32>(),
+    tf32_instance<true, 64, 64, 32>(),
+    tf32_instance<true, 128, 32, 32>(),
+    tf32_instance<true, 32, 32, 32, 4>(),
+    tf32_instance<false, 64, 128, 32>(),
+    tf32_instance<false, 64, 64, 32>(),
+    tf32_instance<false, 32, 128, 32>(),
+    tf32_instance<false, 32, 32, 32, 4>(),
+#endif
     instance<double, true, 32, 32, 16>(DataType::float64),
     instance<double, false, 32, 32, 16>(DataType::float64),
 };
@@ -76,7 +93,7 @@ struct Pass {
       const int resident = resident_blocks(kernel_of(candidate, use), kMatrixThreads, memory_of(candidate, use));
       return plan_product(problem, candidate.tile, resident, size, product);
     };
-    instance = &cheapest(kInstances, a.x.dtype, inner, use, plan);
+    instance = &cheapest(kInstances, a.x.dtype, uses_tf32(a.x.dtype, a.allow_tf32), inner, use, plan);
     plan(*instance);
     product.activations = activation_matrix(a.x, a.groups, inner);
     product.weight = weight_matrix(a.weight, a.groups);
@@ -94,8 +111,8 @@ struct Pass {
   }
 
   void run(const PointwiseArguments& a, void* stream) const {
-    launch(kName, kernel_of(*instance, use), parameters.product.blocks(), kMatrixThreads, memory_of(*instance, use),
-           stream, parameters);
+    launch_following(kName, kernel_of(*instance, use), parameters.product.blocks(), kMatrixThreads, stream, parameters,
+                     memory_of(*instance, use));
     if (!a.statistics) return;
     launch_merge_moments(kName, accumulation_type(a.x.dtype), parameters.partials, parameters.product.splits,
                          a.statistics, a.y.sizes[0] * a.y.sizes[2] * a.y.sizes[3], stream);

@@ -23,8 +23,9 @@ struct SlidingChannelArguments {
   double overlap = 0.5;     ///< of a window with the next filter's, in [0, 1)
   Prologue prologue;
   Epilogue epilogue;
-  Statistics statistics;  ///< not together with `epilogue`
-  TensorView y;           ///< [N, M, H, W], dtype of x
+  Statistics statistics;    ///< not together with `epilogue`
+  TensorView y;             ///< [N, M, H, W], dtype of x
+  bool allow_tf32 = false;  ///< as of a pointwise convolution
 };
 
 /// Runs the first implementation that can. Throws InvalidArgument or Unsupported.

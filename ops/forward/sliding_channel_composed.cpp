@@ -27,6 +27,7 @@ struct ComposedForward {
     pointwise.epilogue = arguments.epilogue;
     pointwise.statistics = arguments.statistics;
     pointwise.y = arguments.y;
+    pointwise.allow_tf32 = arguments.allow_tf32;
   }
 
   struct Plans {

@@ -22,10 +22,11 @@ struct ConvBnActArguments {
   Activation activation = Activation::relu6;
   bool training = true;
   /// Training: written, the batch's mean and 1/sqrt(var + eps) (biased variance). Eval: read, the running ones.
-  ChannelVector mean;      ///< [M]
-  ChannelVector invstd;    ///< [M]
-  ChannelVector variance;  ///< [M] training: written, the unbiased variance (for running statistics); may be empty
-  TensorView y;            ///< [N, M, OH, OW]
+  ChannelVector mean;       ///< [M]
+  ChannelVector invstd;     ///< [M]
+  ChannelVector variance;   ///< [M] training: written, the unbiased variance (for running statistics); may be empty
+  TensorView y;             ///< [N, M, OH, OW]
+  bool allow_tf32 = false;  ///< as of a pointwise convolution
 };
 
 /// y's sizes. Throws InvalidArgument where x, weight and window do not go together.
@@ -47,6 +48,7 @@ struct ConvBnActBackwardArguments {
   ConstTensorView grad_y;           ///< [N, M, OH, OW], any strides
   TensorView grad_x, grad_weight;
   ChannelVector grad_bn_weight, grad_bn_bias;  ///< accumulation type
+  bool allow_tf32 = false;                     ///< as in forward
 };
 
 void conv_bn_act_backward(const ConvBnActBackwardArguments& arguments, const Execution& execution);

@@ -65,6 +65,7 @@ struct Convolution {
     gather.patches = take_tensor(arena, {output.sizes[0], elements, output.sizes[2], output.sizes[3]}, output);
     pointwise.x = gather.patches;
     pointwise.weight = as_matrix(block.weight);
+    pointwise.allow_tf32 = block.allow_tf32;
   }
 };
 
@@ -156,6 +157,7 @@ struct ComposedBackward {
 
     pointwise.x = convolution.gather.patches;
     pointwise.weight = convolution.pointwise.weight;
+    pointwise.allow_tf32 = block.allow_tf32;
     pointwise.grad_y = raw;
     if (block.grad_weight) pointwise.grad_weight = as_matrix(block.grad_weight);
     if (!block.grad_x) return;

@@ -35,6 +35,7 @@ struct DscBlockArguments {
   ChannelVector variance;  ///< [C*m] training: written, the unbiased variance (for running statistics); may be empty
   TensorView d;  ///< [N, C*m, OH, OW] raw depthwise output, stored for backward; null data: recomputed where needed
   TensorView y;  ///< [N, M, OH, OW]
+  bool allow_tf32 = false;  ///< as of a pointwise convolution
 };
 
 void dsc_block(const DscBlockArguments& arguments, const Execution& execution);
@@ -61,6 +62,7 @@ struct DscBlockBackwardArguments {
   TensorView grad_x, grad_dw_weight, grad_pw_weight;
   ChannelVector grad_dw_bias, grad_pw_bias;    ///< dtype of x
   ChannelVector grad_bn_weight, grad_bn_bias;  ///< accumulation type
+  bool allow_tf32 = false;                     ///< as in forward
 };
 
 void dsc_block_backward(const DscBlockBackwardArguments& arguments, const Execution& execution);

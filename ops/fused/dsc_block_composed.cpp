@@ -74,6 +74,7 @@ struct ComposedForward {
       convolution.bias = block.pw_bias;
       convolution.prologue = {scale, shift, block.activation};
       convolution.y = block.y;
+      convolution.allow_tf32 = block.allow_tf32;
     });
   }
 
@@ -127,6 +128,7 @@ struct ComposedBackward {
       convolution.grad_x = grad_bn;
       convolution.grad_weight = block.grad_pw_weight;
       convolution.grad_bias = block.grad_pw_bias;
+      convolution.allow_tf32 = block.allow_tf32;
     });
     depthwise = depthwise_backward_of(block);
     depthwise.grad_y = grad_bn;

@@ -79,6 +79,7 @@ PointwiseBackwardArguments pointwise_backward_of(const DscBlockBackwardArguments
   pointwise.grad_y = block.grad_y;
   pointwise.grad_weight = block.grad_pw_weight;
   pointwise.grad_bias = block.grad_pw_bias;
+  pointwise.allow_tf32 = block.allow_tf32;
   return pointwise;
 }
 

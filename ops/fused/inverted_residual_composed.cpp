@@ -95,6 +95,7 @@ struct ComposedForward {
     project.weight = block.project_weight;
     project.prologue = dw_seam.prologue(block.activation);
     project.y = block.p;
+    expand.allow_tf32 = project.allow_tf32 = block.allow_tf32;
     apply.x = block.p;
     apply.scale = project_seam.scale;
     apply.shift = project_seam.shift;
@@ -207,6 +208,7 @@ struct ComposedBackward {
     project.grad_y = wanted.grad_y;
     project.gradient_prologue = project_seam.gradient_prologue();
     project.grad_weight = wanted.grad_project_weight;
+    expand.allow_tf32 = project.allow_tf32 = block.allow_tf32;
     if (wants_grad_d) {
       project.grad_x = wanted.grad_d;
       project.sums = dw_seam.sums();

@@ -41,7 +41,7 @@ TEST_P(DepthwiseGpu, Seams) {
 }
 
 /// Enough of channels that the copy engine can take, and images whose columns fill its tiles, or do not.
-std::vector<ForwardCase<DepthwiseGeometry>> tile_cases(DataType dtype) {
+std::vector<DepthwiseGeometry> tile_geometries() {
   std::vector<DepthwiseGeometry> geometries;
   for (const std::int64_t kernel : {3, 5}) {
     for (const std::int64_t stride : {1, 2}) {
@@ -55,8 +55,12 @@ std::vector<ForwardCase<DepthwiseGeometry>> tile_cases(DataType dtype) {
                                            {{2, 136, 7, 9 * stride}, window}});
     }
   }
+  return geometries;
+}
+
+std::vector<ForwardCase<DepthwiseGeometry>> tile_cases(DataType dtype) {
   std::vector<ForwardCase<DepthwiseGeometry>> cases;
-  for (const DepthwiseGeometry& geometry : geometries) {
+  for (const DepthwiseGeometry& geometry : tile_geometries()) {
     for (ForwardSeams seams :
          {ForwardSeams{},
           {.prologue = true, .activation = Activation::relu6, .output = ForwardSeams::Output::statistics},
@@ -72,6 +76,59 @@ std::vector<ForwardCase<DepthwiseGeometry>> tile_cases(DataType dtype) {
 }
 
 TEST_P(DepthwiseGpu, Tiles) { for_each_case(tile_cases(GetParam().dtype), verify_forward<DepthwiseGeometry>); }
+
+/// Infinities and NaNs in some channels of x, at some positions of each.
+Array with_wild_elements(const Array& x, Array& wild) {
+  Array result = x;
+  wild = Array(x.sizes);
+  const auto put = [&](std::int64_t n, std::int64_t c, std::int64_t h, std::int64_t w, double value) {
+    result.at(n, c, h, w).value = value;
+    wild.at(n, c, h, w).value = 1;
+  };
+  const Sizes& size = x.sizes;
+  put(0, 3, 0, 0, HUGE_VAL);
+  put(0, 9, size[2] / 2, size[3] / 2, NAN);
+  put(size[0] - 1, size[1] - 2, size[2] - 1, size[3] - 1, -HUGE_VAL);
+  return result;
+}
+
+/// What is not finite in one channel stays there, and in the outputs that see it.
+void verify_isolation(const ForwardCase<DepthwiseGeometry>& problem) {
+  ForwardTensors<DepthwiseGeometry> tensors(problem);
+  const Precision precision(problem.dtype);
+  const Array raw = tensors.raw_output(problem), expected = tensors.output(problem, raw);
+  Array wild, ones(tensors.weight.sizes());
+  for (Bounded& element : ones.elements) element.value = 1;
+  tensors.x.fill(with_wild_elements(tensors.x.values(), wild));
+  const Array affected = problem.geometry.forward(precision, wild, ones, {});
+  const auto arguments = tensors.arguments(problem);
+  run(DepthwiseGeometry::kForward, arguments);
+
+  const Array y = tensors.y.values();
+  std::vector<bool> is_wild(static_cast<std::size_t>(y.sizes[1]));
+  for_each_index(y.sizes, [&](auto n, auto c, auto h, auto w) {
+    const double value = y.at(n, c, h, w).value;
+    if (affected.at(n, c, h, w).value > 0) {
+      is_wild[static_cast<std::size_t>(c)] = true;
+      return;
+    }
+    const Bounded bound = stored(precision, expected.at(n, c, h, w));
+    ASSERT_LE(std::abs(value - bound.value), bound.error) << "[" << n << ", " << c << ", " << h << ", " << w << "]";
+  });
+  for (std::size_t c = 0; problem.has_statistics() && c < is_wild.size(); ++c) {
+    const Vector mean = moments(precision, raw).mean, actual = tensors.mean.values();
+    if (!is_wild[c]) ASSERT_LE(std::abs(actual[c].value - mean[c].value), mean[c].error) << "mean of channel " << c;
+  }
+}
+
+TEST_P(DepthwiseGpu, ChannelsApart) {
+  for (ForwardCase<DepthwiseGeometry> problem : tile_cases(GetParam().dtype)) {
+    problem.seams.activation = Activation::identity;
+    SCOPED_TRACE(testing::PrintToString(problem));
+    verify_isolation(problem);
+    if (HasFatalFailure()) return;
+  }
+}
 
 TEST_P(DepthwiseGpu, Random) {
   align_tensors(false);
@@ -119,6 +176,90 @@ std::vector<BackwardCase<DepthwiseGeometry>> joint_cases(DataType dtype) {
 
 TEST_P(DepthwiseGpu, BackwardJoint) {
   for_each_case(joint_cases(GetParam().dtype), verify_backward<DepthwiseGeometry>);
+}
+
+/// One gradient alone.
+std::vector<BackwardCase<DepthwiseGeometry>> backward_tile_cases(DataType dtype) {
+  std::vector<BackwardCase<DepthwiseGeometry>> cases;
+  for (const DepthwiseGeometry& geometry : tile_geometries()) {
+    for (const BackwardSeams& seams :
+         {BackwardSeams{.grad_x = false, .grad_bias = false}, BackwardSeams{.grad_x = false, .grad_weight = false},
+          BackwardSeams{.grad_weight = false, .grad_bias = false},
+          BackwardSeams{.grad_add = true, .grad_weight = false, .grad_bias = false}}) {
+      cases.push_back({dtype, geometry, seams, Memories::all(Memory::channels_last)});
+    }
+  }
+  return cases;
+}
+
+/// Of the gradients of a weight.
+void verify_isolation(const BackwardCase<DepthwiseGeometry>& problem) {
+  BackwardTensors<DepthwiseGeometry> tensors(problem);
+  const Precision precision(problem.dtype);
+  const Array expected = problem.geometry.weight_gradient(precision, tensors.grad_y.values(), tensors.x.values());
+  Array wild;
+  tensors.x.fill(with_wild_elements(tensors.x.values(), wild));
+  run(DepthwiseGeometry::kBackward, tensors.arguments(problem));
+  const Array weight = tensors.grad_weight.values();
+  for_each_index(weight.sizes, [&](auto c, auto one, auto kh, auto kw) {
+    if (c == 3 || c == 9 || c == wild.sizes[1] - 2) return;
+    const Bounded bound = stored(precision, expected.at(c, one, kh, kw));
+    ASSERT_LE(std::abs(weight.at(c, one, kh, kw).value - bound.value), bound.error) << "channel " << c;
+  });
+}
+
+TEST_P(DepthwiseGpu, BackwardChannelsApart) {
+  for (const DepthwiseGeometry& geometry : tile_geometries()) {
+    const BackwardSeams seams{.grad_x = false, .grad_bias = false};
+    const BackwardCase<DepthwiseGeometry> problem{GetParam().dtype, geometry, seams,
+                                                  Memories::all(Memory::channels_last)};
+    SCOPED_TRACE(testing::PrintToString(problem));
+    verify_isolation(problem);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST_P(DepthwiseGpu, BackwardTiles) {
+  for_each_case(backward_tile_cases(GetParam().dtype), verify_backward<DepthwiseGeometry>);
+}
+
+/// Contiguous tensors whose rows warps can share, in whole planes and in strips of them.
+std::vector<DepthwiseGeometry> plane_geometries() {
+  std::vector<DepthwiseGeometry> geometries;
+  for (const std::int64_t kernel : {3, 5}) {
+    for (const std::int64_t stride : {1, 2}) {
+      const Window window = centered(kernel, stride);
+      geometries.insert(geometries.end(), {{{7, 40, 7 * stride, 7 * stride}, window},
+                                           {{6, 12, 14 * stride, 14 * stride}, window},
+                                           {{3, 9, 28 * stride, 28 * stride}, window},  // channels left over
+                                           {{2, 5, 57, 56}, window},                    // an odd number of rows
+                                           {{1, 3, 112, 112}, window},
+                                           {{9, 8, 9, 20 * stride}, window},
+                                           {{25, 16, 2, 16 * stride}, window}});
+    }
+  }
+  return geometries;
+}
+
+TEST_P(DepthwiseGpu, Planes) {
+  std::vector<ForwardCase<DepthwiseGeometry>> cases;
+  for (const DepthwiseGeometry& geometry : plane_geometries()) {
+    for (const ForwardSeams& seams : {ForwardSeams{}, ForwardSeams{.bias = true}}) {
+      cases.push_back({GetParam().dtype, geometry, seams, Memories::all(Memory::contiguous)});
+    }
+  }
+  for_each_case(cases, verify_forward<DepthwiseGeometry>);
+}
+
+TEST_P(DepthwiseGpu, BackwardPlanes) {
+  std::vector<BackwardCase<DepthwiseGeometry>> cases;
+  for (const DepthwiseGeometry& geometry : plane_geometries()) {
+    for (const BackwardSeams& seams :
+         {BackwardSeams{.grad_x = false}, BackwardSeams{.grad_weight = false, .grad_bias = false}}) {
+      cases.push_back({GetParam().dtype, geometry, seams, Memories::all(Memory::contiguous)});
+    }
+  }
+  for_each_case(cases, verify_backward<DepthwiseGeometry>);
 }
 
 TEST_P(DepthwiseGpu, BackwardRandom) {

@@ -16,6 +16,9 @@ class PointwiseGpu : public OnGpu {
       edges.push_back({{2, 144, 12, 12}, channels});
       edges.push_back({{1, channels, 16, 16}, 40, 8});
     }
+    edges.push_back({{1, 264, 5, 13}, 104});  // few positions: groups share k, and the last step is none of theirs
+    edges.push_back({{1, 136, 3, 5}, 328});   // many outputs: the gradient prologue is a pass of its own
+    edges.push_back({{2, 24, 11, 13}, 72});   // rows of positions that are no lines of memory
     return edges;
   }
 
@@ -62,6 +65,63 @@ TEST_P(PointwiseGpu, BackwardWithoutOutput) {
   seams.grad_weight = false;
   cases.push_back({GetParam().dtype, geometries[0], seams, Memories::all(Memory::channels_last)});
   for_each_case(cases, verify_backward<PointwiseGeometry>);
+}
+
+/// float32 with factors of TensorFloat-32: sizes at and next to those of tiles and of runs.
+class PointwiseTf32Gpu : public PointwiseGpu {
+ protected:
+  void SetUp() override {
+    PointwiseGpu::SetUp();
+    if (GetParam().dtype != DataType::float32) GTEST_SKIP() << "for float32";
+    if (GetParam().wave_size != 32) GTEST_SKIP() << "GPUs of this wave size have no TF32";
+  }
+
+  static std::vector<PointwiseGeometry> tf32_edges() {
+    std::vector<PointwiseGeometry> edges = {
+        {{1, 17, 1, 13}, 19},   {{2, 8, 4, 4}, 24},     {{2, 32, 4, 9}, 32},     {{1, 33, 5, 7}, 65},
+        {{5, 40, 2, 2}, 136},   {{3, 100, 7, 7}, 24},   {{1, 7, 28, 28}, 10},    {{2, 144, 12, 12}, 72},
+        {{1, 72, 14, 14}, 144}, {{1, 24, 40, 40}, 144}, {{4, 20, 20, 20}, 16},   {{1, 300, 3, 5}, 320},
+        {{2, 24, 5, 7}, 12, 2}, {{1, 64, 4, 9}, 32, 4}, {{1, 12, 5, 7}, 24, 12}, {{1, 1, 1, 1}, 1},
+    };
+    for (PointwiseGeometry& geometry : edges) geometry.tf32 = true;
+    return edges;
+  }
+  static PointwiseGeometry random_tf32(Random& random) {
+    PointwiseGeometry geometry = random_pointwise(random);
+    geometry.tf32 = true;
+    return geometry;
+  }
+
+  const PointwiseGeometry tf32_dense = {{2, 72, 6, 14}, 80, 1, true};
+  const PointwiseGeometry tf32_grouped = {{2, 24, 6, 7}, 36, 3, true};
+};
+INSTANTIATE_TEST_SUITE_P(Targets, PointwiseTf32Gpu, testing::ValuesIn(gpu_targets()),
+                         testing::PrintToStringParamName());
+
+TEST_P(PointwiseTf32Gpu, Edges) {
+  for_each_case(forward_edge_cases(GetParam().dtype, tf32_edges()), verify_forward<PointwiseGeometry>);
+}
+
+TEST_P(PointwiseTf32Gpu, Seams) {
+  for_each_case(forward_seam_cases(GetParam().dtype, tf32_dense, tf32_grouped), verify_forward<PointwiseGeometry>);
+}
+
+TEST_P(PointwiseTf32Gpu, Random) {
+  align_tensors(false);
+  for_each_case(forward_random_cases(GetParam().dtype, random_tf32), verify_forward<PointwiseGeometry>);
+}
+
+TEST_P(PointwiseTf32Gpu, BackwardEdges) {
+  for_each_case(backward_edge_cases(GetParam().dtype, tf32_edges()), verify_backward<PointwiseGeometry>);
+}
+
+TEST_P(PointwiseTf32Gpu, BackwardSeams) {
+  for_each_case(backward_seam_cases(GetParam().dtype, tf32_dense, tf32_grouped), verify_backward<PointwiseGeometry>);
+}
+
+TEST_P(PointwiseTf32Gpu, BackwardRandom) {
+  align_tensors(false);
+  for_each_case(backward_random_cases(GetParam().dtype, random_tf32), verify_backward<PointwiseGeometry>);
 }
 
 TEST_P(PointwiseGpu, BackwardRandom) {

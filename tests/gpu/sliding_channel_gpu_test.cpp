@@ -58,6 +58,15 @@ TEST_P(SlidingChannelGpu, BackwardRandom) {
                 verify_backward<SlidingChannelGeometry>);
 }
 
+TEST_P(SlidingChannelGpu, Tf32) {
+  if (GetParam().dtype != DataType::float32 || GetParam().wave_size != 32)
+    GTEST_SKIP() << "for float32, at wave size 32";
+  std::vector<SlidingChannelGeometry> geometries = {{{2, 72, 6, 14}, 80, 2, 0.25}, {{1, 37, 5, 7}, 40, 3, 0.5}};
+  for (SlidingChannelGeometry& geometry : geometries) geometry.tf32 = true;
+  for_each_case(forward_edge_cases(GetParam().dtype, geometries), verify_forward<SlidingChannelGeometry>);
+  for_each_case(backward_edge_cases(GetParam().dtype, geometries), verify_backward<SlidingChannelGeometry>);
+}
+
 TEST_P(SlidingChannelGpu, EmptyBatch) {
   const SlidingChannelGeometry empty{{0, 24, 5, 7}, 40, 3, 0.5};
   verify_forward<SlidingChannelGeometry>({GetParam().dtype, empty, {}, Memories::all(Memory::channels_last)});

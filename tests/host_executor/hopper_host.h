@@ -2,8 +2,10 @@
 /// products when they are asked for, element by element, by the same descriptions and the same exchange of runs.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstring>
+#include <stdexcept>
 
 #include "fusedsc/common/gpu/vector.h"
 #include "host_executor/executor.h"
@@ -22,6 +24,7 @@ struct TensorMap {
   std::int64_t image_rows = 0, image_row_stride = 0, images = 0, image_stride = 0;
   int tile_image_rows = 0, tile_images = 1;
   bool exchanges_runs = false;
+  int halves = 1;  ///< of an element; all of the above counts these
 };
 
 inline constexpr int kMemoryLimit = 227 * 1024;
@@ -73,7 +76,10 @@ inline void expect(Barrier* barrier, int bytes) {
 inline void wait(Barrier* barrier, int parity) {
   executor::wait_until([=] { return barrier->parity != parity; });
 }
-inline void group_barrier(int group) { executor::named_barrier(group, 128); }
+template <int kThreads = 128>
+void group_barrier(int group) {
+  executor::named_barrier(group, kThreads);
+}
 
 inline void start_load(void* tile, const TensorMap& map, int x, int y, Barrier* barrier) {
   const int row_bytes = map.tile_columns * 2;
@@ -111,7 +117,7 @@ void for_tile(const TensorMap& map, const ImagePlace& place, void* tile, const V
       for (int w = 0; w < map.tile_rows; ++w) {
         for (int c = 0; c < map.tile_columns; ++c, at += 2) {
           const std::int64_t image = place.image + n, row = place.row + r, column = place.column + w,
-                             channel = place.channel + c;
+                             channel = place.channel * map.halves + c;
           const bool exists = within(row, map.image_rows) && within(column, map.rows) && within(channel, map.columns) &&
                               within(image, map.images);
           visit(reinterpret_cast<std::uint16_t*>(
@@ -134,6 +140,19 @@ inline void start_store(const TensorMap& map, const ImagePlace& place, const voi
   for_tile(map, place, const_cast<void*>(tile), [](const std::uint16_t* from, std::uint16_t* element) {
     if (element != nullptr) *element = *from;
   });
+}
+inline void check_bulk(const void* a, const void* b, int bytes) {
+  if (reinterpret_cast<std::uintptr_t>(a) % 16 != 0 || reinterpret_cast<std::uintptr_t>(b) % 16 != 0 || bytes % 16 != 0)
+    throw std::logic_error("a copy of neighbouring bytes is not of whole runs of 16");
+}
+inline void start_load(void* to, const void* from, int bytes, Barrier* barrier) {
+  check_bulk(to, from, bytes);
+  std::memcpy(to, from, static_cast<std::size_t>(bytes));
+  receive(barrier, bytes);
+}
+inline void start_store(void* to, const void* from, int bytes) {
+  check_bulk(to, from, bytes);
+  std::memcpy(to, from, static_cast<std::size_t>(bytes));
 }
 inline void commit_stores() {}
 template <int kGroups = 0>
@@ -172,13 +191,24 @@ std::array<T, 32> of_all_lanes(const T& own) {
   return all;
 }
 
+inline bool any_of_warp(bool condition) {
+  const auto all = of_all_lanes(condition);
+  return std::find(all.begin(), all.end(), true) != all.end();
+}
+
 template <bool kTransposed = false>
 void load_matrices(const void* row, std::uint32_t (&to)[4]) {
-  static_assert(!kTransposed);
   const auto rows = of_all_lanes(row);
   const int lane = thread_index() % 32;
-  for (int i = 0; i < 4; ++i) {
-    std::memcpy(&to[i], static_cast<const char*>(rows[static_cast<std::size_t>(i * 8 + lane / 4)]) + lane % 4 * 4, 4);
+  const auto element_at = [&](int matrix, int r, int column) {
+    std::uint16_t bits;
+    std::memcpy(&bits, static_cast<const char*>(rows[static_cast<std::size_t>(matrix * 8 + r)]) + column * 2, 2);
+    return std::uint32_t{bits};
+  };
+  for (int i = 0; i < 4; ++i) {  // lanes get two neighbours of a row, or of a column
+    const int outer = lane / 4, first = lane % 4 * 2;
+    to[i] = kTransposed ? element_at(i, first, outer) | element_at(i, first + 1, outer) << 16
+                        : element_at(i, outer, first) | element_at(i, outer, first + 1) << 16;
   }
 }
 inline void load_matrices(const void* row, std::uint32_t (&to)[2]) {

@@ -10,6 +10,8 @@
 #define FUSEDSC_DEVICE inline
 #define FUSEDSC_HOST_DEVICE inline
 #define FUSEDSC_KERNEL(threads, blocks) void
+/// There are products of TensorFloat-32.
+#define FUSEDSC_TF32
 
 namespace fusedsc::gpu {
 
@@ -17,6 +19,7 @@ inline int thread_index() { return executor::current_thread().index; }
 inline unsigned block_index() { return executor::current_thread().block; }
 inline unsigned block_count() { return executor::current_thread().blocks; }
 inline int wave_size() { return executor::wave_size(); }
+inline bool has_tf32() { return wave_size() == 32; }  // as on the GPUs that have it
 inline void block_barrier() { executor::block_barrier(); }
 inline void* block_memory() { return executor::block_memory(); }
 
@@ -41,8 +44,13 @@ inline void commit_copies() {}
 template <int kGroups>
 void wait_for_copies() {}
 
-/// Whether copies run ahead of their thread, so that rows on their way need no registers.
+/// Whether copies run ahead of their thread, so that rows on their way need no registers: as on NVIDIA's GPUs, or not,
+/// as on AMD's.
+#ifdef FUSEDSC_HOST_COPIES_WAIT
+inline constexpr bool kCopiesRunAhead = false;
+#else
 inline constexpr bool kCopiesRunAhead = true;
+#endif
 
 inline std::uint32_t multiply_high(std::uint32_t a, std::uint32_t b) {
   return static_cast<std::uint32_t>((static_cast<std::uint64_t>(a) * b) >> 32);

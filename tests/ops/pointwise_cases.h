@@ -6,6 +6,7 @@
 
 #include "fusedsc/backward/pointwise.h"
 #include "ops/cases.h"
+#include "ops/tf32_factors.h"
 #include "ops/verify.h"
 #include "reference/convolution.h"
 
@@ -20,27 +21,32 @@ struct PointwiseGeometry {
   Sizes x{};
   std::int64_t outputs = 1;
   std::int64_t groups = 1;
+  bool tf32 = false;
 
   Sizes weight_sizes() const { return {outputs, x[1] / groups, 1, 1}; }
   Sizes y_sizes() const { return {x[0], outputs, x[2], x[3]}; }
   template <class Arguments>
   void set(Arguments& arguments) const {
     arguments.groups = groups;
+    arguments.allow_tf32 = tf32;
   }
 
   Array forward(const Precision& precision, const Array& input, const Array& weight, const Vector& bias) const {
-    return pointwise(precision, input, weight, bias, groups);
+    return pointwise(Tf32{tf32}.sums(precision), Tf32{tf32}.factor(input), Tf32{tf32}.factor(weight), bias, groups);
   }
   Array input_gradient(const Precision& precision, const Array& grad_y, const Array& weight) const {
-    return pointwise_input_gradient(precision, grad_y, weight, x, groups);
+    return pointwise_input_gradient(Tf32{tf32}.sums(precision), Tf32{tf32}.factor(grad_y), Tf32{tf32}.factor(weight), x,
+                                    groups);
   }
   Array weight_gradient(const Precision& precision, const Array& grad_y, const Array& input) const {
-    return pointwise_weight_gradient(precision, grad_y, input, weight_sizes(), groups);
+    return pointwise_weight_gradient(Tf32{tf32}.sums(precision), Tf32{tf32}.factor(grad_y), Tf32{tf32}.factor(input),
+                                     weight_sizes(), groups);
   }
 };
 
 inline std::ostream& operator<<(std::ostream& out, const PointwiseGeometry& geometry) {
-  return out << "x " << printed(geometry.x) << ", M " << geometry.outputs << ", groups " << geometry.groups;
+  return out << "x " << printed(geometry.x) << ", M " << geometry.outputs << ", groups " << geometry.groups
+             << (geometry.tf32 ? ", TF32" : "");
 }
 
 /// One thing at a time at and next to the sizes of the kernels' blocks.

@@ -6,6 +6,7 @@
 
 #include "fusedsc/backward/sliding_channel.h"
 #include "ops/cases.h"
+#include "ops/tf32_factors.h"
 #include "ops/verify.h"
 #include "reference/convolution.h"
 
@@ -22,6 +23,7 @@ struct SlidingChannelGeometry {
   std::int64_t outputs = 1;
   std::int64_t groups = 2;
   double overlap = 0.5;
+  bool tf32 = false;
 
   Sizes weight_sizes() const { return {outputs, x[1] / groups, 1, 1}; }
   Sizes y_sizes() const { return {x[0], outputs, x[2], x[3]}; }
@@ -30,22 +32,26 @@ struct SlidingChannelGeometry {
   void set(Arguments& arguments) const {
     arguments.groups = groups;
     arguments.overlap = overlap;
+    arguments.allow_tf32 = tf32;
   }
 
   Array forward(const Precision& precision, const Array& input, const Array& weight, const Vector& bias) const {
-    return channel_windows(precision, input, weight, bias, first());
+    return channel_windows(Tf32{tf32}.sums(precision), Tf32{tf32}.factor(input), Tf32{tf32}.factor(weight), bias,
+                           first());
   }
   Array input_gradient(const Precision& precision, const Array& grad_y, const Array& weight) const {
-    return channel_windows_input_gradient(precision, grad_y, weight, x, first());
+    return channel_windows_input_gradient(Tf32{tf32}.sums(precision), Tf32{tf32}.factor(grad_y),
+                                          Tf32{tf32}.factor(weight), x, first());
   }
   Array weight_gradient(const Precision& precision, const Array& grad_y, const Array& input) const {
-    return channel_windows_weight_gradient(precision, grad_y, input, weight_sizes(), first());
+    return channel_windows_weight_gradient(Tf32{tf32}.sums(precision), Tf32{tf32}.factor(grad_y),
+                                           Tf32{tf32}.factor(input), weight_sizes(), first());
   }
 };
 
 inline std::ostream& operator<<(std::ostream& out, const SlidingChannelGeometry& geometry) {
   return out << "x " << printed(geometry.x) << ", M " << geometry.outputs << ", groups " << geometry.groups
-             << ", overlap " << geometry.overlap;
+             << ", overlap " << geometry.overlap << (geometry.tf32 ? ", TF32" : "");
 }
 
 /// Windows that wrap around, as many filters as channels or not, and what is awkward about either.

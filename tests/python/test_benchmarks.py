@@ -13,7 +13,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from benchmarks import __main__ as benchmarks
 from benchmarks import measure, report, suites, timeline, workloads
 from benchmarks.workloads.block import Block, InvertedResidual
-from benchmarks.workloads.network import Network
+from benchmarks.workloads.network import Network, SlidingChannelMobileNet
+from benchmarks.workloads.sliding_channel import SlidingChannel
 
 KEYS = [
     "suite",
@@ -90,6 +91,10 @@ def gpu_run(monkeypatch, tmp_path):
     residuals = (InvertedResidual("R1", 8, 1, 6, 1, 6, batch=3), InvertedResidual("R2-4", 8, 2, 6, 1, 8, 3, batch=3))
     monkeypatch.setattr(suites, "INVERTED_RESIDUALS", residuals)
     monkeypatch.setattr(suites, "GPU_NETWORKS", (Network(size=32, batch=8),))
+    monkeypatch.setattr(suites, "SLIDING_CHANNEL_LAYERS", ((8, 12, 3), (12, 8, 2)))
+    monkeypatch.setattr(suites, "SLIDING_CHANNEL_CONFIGURATIONS", {"cuda": ((2, 25), (4, 50))})
+    monkeypatch.setattr(suites, "SLIDING_CHANNEL_BATCH", {"cuda": 3})
+    monkeypatch.setattr(suites, "SLIDING_CHANNEL_NETWORKS", (SlidingChannelMobileNet(batch=4),))
 
     def run(*options):
         place = ["--device", "cuda", "--rounds", "1", "--layout", "channels_last", "--output", str(tmp_path)]
@@ -122,6 +127,46 @@ def test_training_step_on_a_gpu(gpu_run):
     (record,) = records["network"]
     assert_measured([record])
     assert record["dtype"] == "bfloat16"
+
+
+def test_sliding_channel_on_a_gpu(gpu_run, tmp_path, capsys):
+    status, records = gpu_run("--suite", "sliding_channel", "--dtype", "float32", "float16")
+    assert status == 0
+    assert len(records["sliding_channel"]) == 2 * 2 * 2 * 2, "layers, configurations, types, directions"
+    for record in records["sliding_channel"]:
+        assert list(record)[: len(KEYS)] == KEYS
+        names = ["dense pointwise", "grouped pointwise", "convolution-stack", "channel-stack"]
+        assert list(record["pytorch_us_of_all"]) == names
+        assert record["pytorch_us"] == min(record["pytorch_us_of_all"].values())
+        assert record["configuration"] in record["case"].replace("cg2co", "cg2 co").replace("cg4co", "cg4 co")
+    assert "each variant's time over ours" in capsys.readouterr().out
+    assert (tmp_path / "sliding_channel_opponents.png").exists()
+
+
+def test_sliding_channel_network_on_a_gpu(gpu_run):
+    status, records = gpu_run("--suite", "sliding_channel_network", "--dtype", "float32")
+    assert status == 0
+    (record,) = records["sliding_channel_network"]
+    assert record["op"] == "mobilenet"
+    assert set(record["us_beside"]) == {"fused dense pointwise"}
+    assert list(record["pytorch_us_of_all"]) == ["eager channels_last", "dense pointwise eager channels_last"]
+
+
+def test_opponents_are_sums_over_layers():
+    common = {"suite": "s", "direction": "forward", "dtype": "float32", "layout": "contiguous", "batch": 8}
+    records = [
+        common | {"case": f"S{i}", "configuration": "cg2 co50", "ours_us": ours, "pytorch_us_of_all": {"dense": dense}}
+        for i, (ours, dense) in enumerate(((1.0, 4.0), (3.0, 4.0)))
+    ]
+    key = ("s", "forward", "float32", "contiguous", "n8", "cg2 co50")
+    assert report.opponents([*records, {"error": "no"}]) == {key: {"dense": 2.0}}
+
+
+def test_a_wrong_sliding_channel_is_not_timed(gpu_run, monkeypatch):
+    monkeypatch.setattr(SlidingChannel, "ours", lambda self, x, weight: torch.zeros(self.y_shape) + weight.sum())
+    status, records = gpu_run("--suite", "sliding_channel", "--dtype", "float32", "--direction", "forward")
+    assert status == 1
+    assert all("results differ" in record["error"] for record in records["sliding_channel"])
 
 
 def test_a_case_that_fails_is_reported_and_the_others_measured(gpu_run, monkeypatch, capfd):

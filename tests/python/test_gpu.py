@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from devices import device
+from torchvision.models import mobilenet_v2
 
 import fusedsc
 from fusedsc import functional
@@ -153,6 +154,25 @@ def test_the_same_bits_a_hundred_times(name, dtype, layout):
             assert torch.equal(actual, expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_network_the_same_bits_a_hundred_times(dtype):
+    """MobileNetV2's own layers, of which many have kernels of their own."""
+    torch.manual_seed(0)
+    network = fusedsc.swap(mobilenet_v2(num_classes=10, dropout=0.0)).to(memory_format=torch.channels_last)
+    images = torch.randn(16, 3, 96, 96).contiguous(memory_format=torch.channels_last)
+    parameters = list(network.parameters())
+
+    def run():
+        with torch.autocast("cuda", dtype):
+            y = network(images)
+        return [y, *torch.autograd.grad(y.float().square().mean(), parameters)]
+
+    first = [tensor.clone() for tensor in run()]
+    for _ in range(100):
+        for actual, expected in zip(run(), first, strict=True):
+            assert torch.equal(actual, expected)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_more_elements_than_32_bits_count(layout):
     x = torch.randn(33, 256, 512, 512, dtype=torch.float16).to(memory_format=layout)
@@ -219,6 +239,47 @@ def test_training_example(data, tmp_path):
 
 
 @pytest.mark.usefixtures("programs")
+def test_sliding_channel_example(data, tmp_path):
+    import cifar_scc
+
+    small = ["--epochs", "1", "--batch-size", "8", "--limit-train", "48", "--limit-test", "40", "--groups", "8"]
+    run = ["--data", str(data), "--runs", str(tmp_path), "--device", "cuda", "--seeds", "0", "1", "--jobs", "3"]
+    assert cifar_scc.main(run + small) == 0
+    summary = json.loads((tmp_path / "latest-scc" / "summary.json").read_text())
+    assert [len(entry["test_accuracies"]) for entry in summary["contestants"]] == [2] * 4
+
+
+@pytest.mark.usefixtures("programs")
+def test_a_captured_step_is_a_training_step(data):
+    from common.contestants import Contestant
+    from common.device_training import DeviceTraining, Training
+    from common.small_images import load
+
+    images = load(data, "auto").on(torch.device("cuda"), 40, 20)
+    training = Training(2, 8, 0.01, 5e-4, "float32")
+
+    def start():
+        return DeviceTraining(Contestant("mobilenet", "scc", 8, 50).build, 0, training, images)
+
+    captured, eager, resumed = start(), start(), start()
+    torch.cuda.synchronize()
+    eager.stream = None  # without a stream of its own it captures nothing
+    for _ in range(7):
+        captured.step()
+        eager.step()
+    resumed.load_state_dict(captured.state_dict())
+    while not captured.done:
+        for each in (captured, eager, resumed):
+            each.step()
+    assert captured.progress.steps == 10
+    for other in (eager, resumed):
+        assert other.progress.losses == pytest.approx(captured.progress.losses, rel=1e-2)
+        expected = captured.model.state_dict()
+        for name, value in other.model.state_dict().items():
+            torch.testing.assert_close(value, expected[name], rtol=5e-2, atol=1e-2)
+
+
+@pytest.mark.usefixtures("programs")
 def test_benchmarks_keep_what_was_not_measured_again(tmp_path):
     from benchmarks import __main__ as benchmarks
 
@@ -235,3 +296,39 @@ def test_benchmarks_keep_what_was_not_measured_again(tmp_path):
         assert record["pytorch_us"] > 0
         assert record["ours_us"] > 0
         assert record["floor_us"] > 0
+
+
+def tf32_by_the_old_name(allowed):
+    torch.backends.cudnn.allow_tf32 = allowed
+
+
+def tf32_by_the_new_name(allowed):
+    torch.backends.cudnn.conv.fp32_precision = "tf32" if allowed else "ieee"
+
+
+@pytest.fixture
+def full_precision_afterwards():
+    yield
+    torch.backends.cudnn.conv.fp32_precision = "ieee"
+    torch.backends.cudnn.allow_tf32 = False
+
+
+@pytest.mark.skipif(torch.version.hip is not None, reason="AMD's GPUs have no TF32")
+@pytest.mark.parametrize("switch", [tf32_by_the_old_name, tf32_by_the_new_name])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_tf32_is_pytorchs_switch(full_precision_afterwards, switch, layout):
+    """Factors of 11 significant bits err by 2^-12 of a product on average, full ones by less than 2^-22."""
+    x = torch.randn(4, 64, 14, 14, device=device()).to(memory_format=layout).requires_grad_()
+    weight = torch.randn(96, 64, 1, 1, device=device(), requires_grad=True)
+    grad_y = torch.randn(4, 96, 14, 14, device=device())
+
+    def results(x, weight, grad_y, convolution):
+        y = convolution(x, weight)
+        return [y.detach(), *torch.autograd.grad(y, (x, weight), grad_y)]
+
+    exact = results(*(t.detach().double().requires_grad_() for t in (x, weight, grad_y)), F.conv2d)
+    for allowed in (True, False, True):
+        switch(allowed)
+        for result, expected in zip(results(x, weight, grad_y, functional.pointwise_conv2d), exact, strict=True):
+            error = ((result - expected).square().mean() / expected.square().mean()).sqrt().item()
+            assert (2**-14 < error < 2**-10) if allowed else error < 2**-20

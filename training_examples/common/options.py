@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import math
 from dataclasses import asdict, fields
 from pathlib import Path
 
+from . import number_types as numbers
 from .errors import UserError
 from .trainer import Recipe
 
@@ -35,18 +35,20 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     default = Recipe()
     recipe = parser.add_argument_group("recipe (a resumed run keeps its own)", argument_default=argparse.SUPPRESS)
     recipe.add_argument(
-        "--epochs", type=_count, metavar="N", help=f"passes over the training images ({default.epochs})"
+        "--epochs", type=numbers.count, metavar="N", help=f"passes over the training images ({default.epochs})"
     )
-    recipe.add_argument("--batch-size", type=_batch, metavar="N", help=f"images per step ({default.batch_size})")
-    recipe.add_argument("--lr", type=_positive, metavar="X", help=f"peak of the one-cycle learning rate ({default.lr})")
-    recipe.add_argument("--weight-decay", type=_not_negative, metavar="X", help=f"({default.weight_decay})")
-    recipe.add_argument("--label-smoothing", type=_fraction, metavar="X", help=f"({default.label_smoothing})")
+    recipe.add_argument("--batch-size", type=numbers.batch, metavar="N", help=f"images per step ({default.batch_size})")
     recipe.add_argument(
-        "--width", type=_positive, metavar="X", help=f"width multiplier of the network ({default.width})"
+        "--lr", type=numbers.positive, metavar="X", help=f"peak of the one-cycle learning rate ({default.lr})"
     )
-    recipe.add_argument("--seed", type=_seed, metavar="N", help=f"({default.seed})")
-    recipe.add_argument("--limit-train", type=_count, metavar="N", help="train on the first N images only")
-    recipe.add_argument("--limit-test", type=_count, metavar="N", help="test on the first N images only")
+    recipe.add_argument("--weight-decay", type=numbers.not_negative, metavar="X", help=f"({default.weight_decay})")
+    recipe.add_argument("--label-smoothing", type=numbers.fraction, metavar="X", help=f"({default.label_smoothing})")
+    recipe.add_argument(
+        "--width", type=numbers.positive, metavar="X", help=f"width multiplier of the network ({default.width})"
+    )
+    recipe.add_argument("--seed", type=numbers.seed, metavar="N", help=f"({default.seed})")
+    recipe.add_argument("--limit-train", type=numbers.count, metavar="N", help="train on the first N images only")
+    recipe.add_argument("--limit-test", type=numbers.count, metavar="N", help="test on the first N images only")
     recipe.add_argument("--plain", action="store_true", help="train plain PyTorch instead of the fused blocks")
 
     run = parser.add_argument_group("run")
@@ -61,13 +63,16 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--resume", nargs="?", const="latest", metavar="RUN", help="go on with a run folder or a checkpoint (latest)"
     )
     run.add_argument(
-        "--checkpoint-every", type=_count, default=100, metavar="N", help="steps between checkpoints (100)"
+        "--checkpoint-every", type=numbers.count, default=100, metavar="N", help="steps between checkpoints (100)"
     )
     run.add_argument(
-        "--compare-steps", type=_count_or_zero, metavar="N", help="steps of plain PyTorch, 0 for no comparison (200)"
+        "--compare-steps",
+        type=numbers.count_or_zero,
+        metavar="N",
+        help="steps of plain PyTorch, 0 for no comparison (200)",
     )
     run.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="(auto)")
-    run.add_argument("--threads", type=_count, metavar="N", help="CPU threads (PyTorch's choice: all cores)")
+    run.add_argument("--threads", type=numbers.count, metavar="N", help="CPU threads (PyTorch's choice: all cores)")
     run.add_argument("--smoke", action="store_true", help="a small network on few images: checks that everything works")
 
     options = parser.parse_args(arguments)
@@ -88,41 +93,3 @@ def check_resumed(recipe: Recipe, recipe_options: dict) -> None:
             raise UserError(
                 f"{option}: the run to resume has {kept[name]}, not {value}; leave the option out, or start a new run"
             )
-
-
-def _number(text: str, kind: type, accept: object, meaning: str) -> float | int:
-    try:
-        value = kind(text)
-    except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and accept(value)):
-        raise argparse.ArgumentTypeError(f"it is {text}; it must be {meaning}")
-    return value
-
-
-def _count(text: str) -> int:
-    return _number(text, int, lambda value: value >= 1, "a whole number, at least 1")
-
-
-def _count_or_zero(text: str) -> int:
-    return _number(text, int, lambda value: value >= 0, "a whole number, at least 0")
-
-
-def _batch(text: str) -> int:
-    return _number(text, int, lambda value: value >= 2, "a whole number, at least 2 (BatchNorm needs two images)")
-
-
-def _seed(text: str) -> int:
-    return _number(text, int, lambda value: 0 <= value < 2**63, "a whole number from 0 to 2^63 - 1")
-
-
-def _positive(text: str) -> float:
-    return _number(text, float, lambda value: value > 0, "a number above 0")
-
-
-def _not_negative(text: str) -> float:
-    return _number(text, float, lambda value: value >= 0, "a number, at least 0")
-
-
-def _fraction(text: str) -> float:
-    return _number(text, float, lambda value: 0 <= value < 1, "a number from 0 to below 1")

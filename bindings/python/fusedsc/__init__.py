@@ -8,7 +8,19 @@ from . import _library, functional, nn
 from ._version import __version__
 from .explain import explain
 from .swap import SwapReport, swap, swap_report
+from .to_scc import SccReport, to_scc, to_scc_report
 
 _library.load()
 
-__all__ = ["SwapReport", "__version__", "explain", "functional", "nn", "swap", "swap_report"]
+__all__ = [
+    "SccReport",
+    "SwapReport",
+    "__version__",
+    "explain",
+    "functional",
+    "nn",
+    "swap",
+    "swap_report",
+    "to_scc",
+    "to_scc_report",
+]

@@ -28,9 +28,11 @@ class SwapReport:
     """Names of the blocks and convolutions that are as they were, each with the reason."""
 
     def __str__(self) -> str:
-        lines = [f"fusedsc.swap: {len(self.replaced)} blocks fused, {len(self.left)} parts left to PyTorch"]
-        lines += [f"  {name or '(the model)'}: {reason}" for name, reason in self.left.items()]
-        return "\n".join(lines)
+        lines = [f"  {name or '(the model)'}: {reason}" for name, reason in self.left.items()]
+        return "\n".join([self.headline(), *lines])
+
+    def headline(self) -> str:
+        return f"fusedsc.swap: {len(self.replaced)} blocks fused, {len(self.left)} parts left to PyTorch"
 
 
 def swap(model: nn.Module, inplace: bool = False) -> nn.Module:

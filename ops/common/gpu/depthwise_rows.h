@@ -17,8 +17,13 @@ inline constexpr bool kRowsInMemory = kCopiesRunAhead && sizeof(T) * kChannels >
 template <class T, int kChannels, int kKernel>
 constexpr int rows_ahead(int stride, int ahead) {
   const int period = ((kKernel - 1) / stride + 1) * stride;
-  return kRowsInMemory<T, kChannels, kKernel> || kChannels == 1 ? ahead : period <= 4 ? period - 1 : 0;
+  if (kRowsInMemory<T, kChannels, kKernel> || (kCopiesRunAhead && kChannels == 1)) return ahead;
+  return period <= 4 ? period - 1 : 0;
 }
+
+/// Blocks at a time of kernels with seams whose rows are too many for registers: none where they would have to lie
+/// there; narrower ones serve.
+inline constexpr int kWideSeamsBlocks = kCopiesRunAhead ? 2 : 0;
 
 template <class Source, int kAhead>
 class RowsInRegisters {

@@ -24,6 +24,7 @@ inline constexpr int kMemoryLimit = static_cast<int>(kBlockMemoryLimit);
 /// What is the same for all threads of a warp, so that the compiler knows it.
 FUSEDSC_DEVICE int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
 FUSEDSC_DEVICE void warp_barrier() { __syncwarp(); }
+FUSEDSC_DEVICE bool any_of_warp(bool condition) { return __any_sync(0xffffffffu, condition) != 0; }
 
 FUSEDSC_DEVICE std::uint32_t address_of(const void* memory) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(memory));
@@ -57,8 +58,11 @@ FUSEDSC_DEVICE void wait(Barrier* barrier, int parity) {
       "r"(parity)
       : "memory");
 }
-/// Of the threads of a group of four warps.
-FUSEDSC_DEVICE void group_barrier(int group) { asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory"); }
+/// Of the threads of a group of four warps, or of some groups that have a number.
+template <int kThreads = 128>
+FUSEDSC_DEVICE void group_barrier(int group) {
+  asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(kThreads) : "memory");
+}
 
 // ------------------------------------------------------------------------------------------------------------- copies
 
@@ -69,6 +73,18 @@ FUSEDSC_DEVICE void start_load(void* tile, const TensorMap& map, int x, int y, B
           address_of(tile)),
       "l"(&map), "r"(x), "r"(y), "r"(address_of(barrier))
       : "memory");
+}
+/// A run of bytes, whose number and places are multiples of 16.
+FUSEDSC_DEVICE void start_load(void* to, const void* from, int bytes, Barrier* barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(address_of(to)),
+      "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(address_of(barrier))
+      : "memory");
+}
+FUSEDSC_DEVICE void start_store(void* to, const void* from, int bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(__cvta_generic_to_global(to)),
+               "r"(address_of(from)), "r"(bytes)
+               : "memory");
 }
 /// Where a tile of images lies: its first channel, column and row, and the image.
 struct ImagePlace {

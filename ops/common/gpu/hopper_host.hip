@@ -16,19 +16,21 @@ TensorMap map_of(const void* data, DataType, std::int64_t columns, std::int64_t 
 
 TensorMap map_of_images(const ConstTensorView& images, int tile_channels, int tile_columns, int tile_rows,
                         int tile_images, bool exchanges_runs) {
+  const auto halves = static_cast<int>(size_of(images.dtype) / 2);
   return {static_cast<std::uint16_t*>(const_cast<void*>(images.data)),
-          images.sizes[1],
+          images.sizes[1] * halves,
           images.sizes[3],
-          images.strides[3],
-          tile_channels,
+          images.strides[3] * halves,
+          tile_channels * halves,
           tile_columns,
           images.sizes[2],
-          images.strides[2],
+          images.strides[2] * halves,
           images.sizes[0],
-          images.strides[0],
+          images.strides[0] * halves,
           tile_rows,
           tile_images,
-          exchanges_runs};
+          exchanges_runs,
+          halves};
 }
 
 #else
@@ -51,6 +53,12 @@ Encode encode_function() {
   return function;
 }
 
+CUtensorMapDataType type_of(DataType dtype) {
+  return dtype == DataType::float32   ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+         : dtype == DataType::float16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                      : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+}
+
 }  // namespace
 
 bool is_hopper() {
@@ -67,11 +75,10 @@ TensorMap map_of(const void* data, DataType dtype, std::int64_t columns, std::in
   const cuuint64_t strides[] = {static_cast<cuuint64_t>(row_stride) * 2};
   const cuuint32_t tile[] = {static_cast<cuuint32_t>(tile_columns), static_cast<cuuint32_t>(tile_rows)},
                    steps[] = {1, 1};
-  const CUresult result = encode_function()(
-      &map, dtype == DataType::float16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2,
-      const_cast<void*>(data), sizes, strides, tile, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      tile_columns == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result = encode_function()(&map, type_of(dtype), 2, const_cast<void*>(data), sizes, strides, tile,
+                                            steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                            tile_columns == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
+                                            CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     throw std::runtime_error("gpu: describing a tensor to the copy engine: error " + std::to_string(result));
   }
@@ -82,20 +89,20 @@ TensorMap map_of_images(const ConstTensorView& images, int tile_channels, int ti
                         int tile_images, bool exchanges_runs) {
   TensorMap map;
   const auto stride = [&](int axis) {  // that of a single element may be anything
-    return static_cast<cuuint64_t>(images.sizes[axis] > 1 ? images.strides[axis] * 2 : 16);
+    const auto bytes = static_cast<std::int64_t>(size_of(images.dtype));
+    return static_cast<cuuint64_t>(images.sizes[axis] > 1 ? images.strides[axis] * bytes : 16);
   };
   const auto size = [&](int axis) { return static_cast<cuuint64_t>(images.sizes[axis]); };
   const cuuint64_t sizes[] = {size(1), size(3), size(2), size(0)}, strides[] = {stride(3), stride(2), stride(0)};
   const cuuint32_t tile[] = {static_cast<cuuint32_t>(tile_channels), static_cast<cuuint32_t>(tile_columns),
                              static_cast<cuuint32_t>(tile_rows), static_cast<cuuint32_t>(tile_images)},
                    steps[] = {1, 1, 1, 1};
-  const CUresult result = encode_function()(
-      &map, images.dtype == DataType::float16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4,
-      const_cast<void*>(images.data), sizes, strides, tile, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      !exchanges_runs       ? CU_TENSOR_MAP_SWIZZLE_NONE
-      : tile_channels == 64 ? CU_TENSOR_MAP_SWIZZLE_128B
-                            : CU_TENSOR_MAP_SWIZZLE_64B,
-      CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result = encode_function()(&map, type_of(images.dtype), 4, const_cast<void*>(images.data), sizes,
+                                            strides, tile, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                            !exchanges_runs       ? CU_TENSOR_MAP_SWIZZLE_NONE
+                                            : tile_channels == 64 ? CU_TENSOR_MAP_SWIZZLE_128B
+                                                                  : CU_TENSOR_MAP_SWIZZLE_64B,
+                                            CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     throw std::runtime_error("gpu: describing images to the copy engine: error " + std::to_string(result));
   }
@@ -105,13 +112,14 @@ TensorMap map_of_images(const ConstTensorView& images, int tile_channels, int ti
 #endif
 
 bool suits_copy_engine(const ConstTensorView& images) {
-  constexpr std::int64_t kRun = 8, kMostStride = std::int64_t{1} << 39;  // 16 bytes; 2^40 bytes
   if (!images) return true;
-  if (images.strides[1] != 1 || images.sizes[1] % kRun != 0 || reinterpret_cast<std::uintptr_t>(images.data) % 16 != 0)
+  const auto bytes = static_cast<std::int64_t>(size_of(images.dtype));
+  const std::int64_t run = 16 / bytes, most_stride = (std::int64_t{1} << 40) / bytes;
+  if (images.strides[1] != 1 || images.sizes[1] % run != 0 || reinterpret_cast<std::uintptr_t>(images.data) % 16 != 0)
     return false;
   for (const int axis : {0, 2, 3}) {
     const std::int64_t stride = images.strides[axis];
-    if (images.sizes[axis] > 1 && (stride <= 0 || stride >= kMostStride || stride % kRun != 0)) return false;
+    if (images.sizes[axis] > 1 && (stride <= 0 || stride >= most_stride || stride % run != 0)) return false;
   }
   return true;
 }

@@ -14,9 +14,10 @@ inline constexpr int kMatrixThreads = 128;
 
 /// What a block computes at a time. `depth`: values of k that lie in block memory at a time. With several parts, each
 /// part of the threads sums its share of them over the whole tile: for tiles too small for all threads.
-template <int kRows_, int kCols_, int kDepth_, int kParts_ = 1>
+template <int kRows_, int kCols_, int kDepth_, int kParts_ = 1, bool kTf32_ = false>
 struct MatrixTile {
   static constexpr int kRows = kRows_, kCols = kCols_, kDepth = kDepth_, kParts = kParts_;
+  static constexpr bool kTf32 = kTf32_;  ///< factors of float are rounded to TensorFloat-32 (matrix_tf32.h)
   static constexpr int kPartDepth = kDepth / kParts;
 
   /// Of the sums in block memory: [part][row][col].
@@ -25,16 +26,30 @@ struct MatrixTile {
 };
 
 /// Elements of an operand in block memory: kOuter rows (or columns) times kDepth values of k, either of them innermost.
-template <class T, int kOuter, int kDepth_, bool kDepthInner_>
+template <class T, int kOuter, int kDepth_, bool kDepthInner_, bool kTf32 = false>
 struct OperandTile {
   static constexpr int kDepth = kDepth_;
   static constexpr bool kDepthInner = kDepthInner_;
   static constexpr int kMajor = kDepthInner ? kOuter : kDepth, kMinor = kDepthInner ? kDepth : kOuter;
-  static constexpr int kPitch = kMinor + 16 / static_cast<int>(sizeof(T));  // neighbours fall on different banks
+  /// So that neighbours fall on different banks, rows are padded, or runs of 16 bytes exchanged within 128.
+  static constexpr bool kExchanges = kTf32 && kDepthInner;
+  static constexpr int kPitch = kExchanges ? kMinor : kMinor + 16 / static_cast<int>(sizeof(T));
   static constexpr int kElements = kMajor * kPitch;
+  static_assert(!kExchanges || kDepth == 32);
 
   FUSEDSC_DEVICE static constexpr int place(int outer, int k) {
+    if (kExchanges) return outer * kPitch + (k ^ exchange(outer));
     return kDepthInner ? outer * kPitch + k : k * kPitch + outer;
+  }
+
+  /// From a place in one of the first rows to that so many rows, a multiple of how many the first ones are, below.
+  FUSEDSC_DEVICE static constexpr int below(int place, int rows) {
+    return (kExchanges ? place ^ exchange(rows) : place) + rows * kPitch;
+  }
+
+  /// For the orders in which matrix_tf32.h takes rows and columns.
+  FUSEDSC_DEVICE static constexpr int exchange(int outer) {
+    return ((outer >> 2 & 7) ^ (outer & 1) << 2 ^ (outer & 2)) * 4;
   }
 
   /// kCount values from k on.
@@ -97,6 +112,7 @@ template <class T, class Tile>
 class FmaProduct {
  public:
   using A = Accumulator<T>;
+  static constexpr bool kKeepsSums = false;  ///< they go through block memory, where other threads finish them
 
   FUSEDSC_DEVICE FmaProduct() {
     const int thread = thread_index() % kThreads;
@@ -167,13 +183,33 @@ class FmaProduct {
 
 }  // namespace fusedsc::gpu
 
+#ifdef FUSEDSC_TF32
+#include "fusedsc/common/gpu/matrix_tf32.h"
+#endif
 #if defined(__CUDACC__) && !defined(FUSEDSC_HOST_EXECUTOR)
 #include "fusedsc/common/gpu/matrix_cuda.h"
-#else
+#endif
+
 namespace fusedsc::gpu {
 
 template <class T, class Tile>
-using MatrixProduct = FmaProduct<T, Tile>;
+struct MatrixProductOf {
+  using Type = FmaProduct<T, Tile>;
+};
+#ifdef FUSEDSC_TF32
+template <class Tile>
+requires Tile::kTf32 struct MatrixProductOf<float, Tile> {
+  using Type = Tf32Product<Tile>;
+};
+#endif
+#if defined(__CUDACC__) && !defined(FUSEDSC_HOST_EXECUTOR)
+template <class T, class Tile>
+requires(sizeof(T) == 2) struct MatrixProductOf<T, Tile> {
+  using Type = TensorCoreProduct<T, Tile>;
+};
+#endif
+
+template <class T, class Tile>
+using MatrixProduct = typename MatrixProductOf<T, Tile>::Type;
 
 }  // namespace fusedsc::gpu
-#endif

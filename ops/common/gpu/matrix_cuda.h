@@ -1,7 +1,5 @@
-/// Products of 16-bit matrices by NVIDIA's tensor cores (mma.sync.m16n8k16); of others as everywhere.
+/// Products of 16-bit matrices by NVIDIA's tensor cores (mma.sync.m16n8k16).
 #pragma once
-
-#include <type_traits>
 
 #include "fusedsc/common/gpu/matrix.h"
 #include "fusedsc/common/gpu/wave_product.h"
@@ -35,6 +33,8 @@ FUSEDSC_DEVICE void multiply_add(float (&d)[4], const std::uint32_t (&a)[4], con
 template <class T, class Tile>
 class TensorCoreProduct {
  public:
+  static constexpr bool kKeepsSums = false;
+
   FUSEDSC_DEVICE TensorCoreProduct() {
     const int warp = thread_index() / 32;
     part_ = warp / kWarps;
@@ -133,8 +133,5 @@ class TensorCoreProduct {
   float sums_[kRows / 16][kCols / 8][4];
   int first_row_, first_col_, part_;
 };
-
-template <class T, class Tile>
-using MatrixProduct = std::conditional_t<sizeof(T) == 2, TensorCoreProduct<T, Tile>, FmaProduct<T, Tile>>;
 
 }  // namespace fusedsc::gpu

@@ -1,5 +1,5 @@
 /// The second pass of every sum over a whole tensor: the blocks' partial results, one row per split, put together in a
-/// fixed order. A few neighbouring threads of a wave share an element.
+/// fixed order. A few threads share an element.
 #pragma once
 
 #include "fusedsc/common/gpu/divisor.h"
@@ -22,7 +22,7 @@ inline int partials_lanes(int splits) {
 struct SumPartialsParameters {
   const void* partials = nullptr;  ///< [split][tap of weight..., vector...][channel]
   int splits = 0, taps = 0, kernel_width = 1, rows = 0, channels = 0, lanes = 1;
-  Divisor by_lanes, by_channels;
+  Divisor by_elements, by_channels;       ///< elements of a block
   DeviceTensor weight;                    ///< [channel, 1, tap / kernel_width, tap % kernel_width], or none
   void* vectors[2] = {nullptr, nullptr};  ///< for the rows after the taps; or none
   bool wide_vectors = false;              ///< they are of the type that sums have, not of the weight's
@@ -31,8 +31,11 @@ struct SumPartialsParameters {
 template <class T>
 FUSEDSC_DEVICE void sum_partials(const SumPartialsParameters& p) {
   using A = Accumulator<T>;
-  std::uint32_t lane = block_index() * kPartialsThreads + static_cast<std::uint32_t>(thread_index());
-  std::uint32_t element = p.by_lanes.divide(lane);
+  // Neighbouring threads read neighbouring elements, as far as there are lanes to spare.
+  const auto thread = static_cast<std::uint32_t>(thread_index());
+  const std::uint32_t lanes = static_cast<std::uint32_t>(p.lanes), elements = kPartialsThreads / lanes;
+  const std::uint32_t lane = p.by_elements.quotient(thread);
+  std::uint32_t element = block_index() * elements + thread - lane * elements;
   const std::uint32_t size = static_cast<std::uint32_t>(p.rows) * static_cast<std::uint32_t>(p.channels);
   A sum = 0;
   if (element < size) {
@@ -42,8 +45,11 @@ FUSEDSC_DEVICE void sum_partials(const SumPartialsParameters& p) {
       sum += from[split * static_cast<std::int64_t>(size)];
     }
   }
-  sum = wave_sum(sum, p.lanes);
+  A* sums = static_cast<A*>(block_memory());
+  sums[thread] = sum;
+  block_barrier();
   if (element >= size || lane != 0) return;
+  for (std::uint32_t other = 1; other < lanes; ++other) sum += sums[other * elements + thread];
   const int row = static_cast<int>(p.by_channels.divide(element)), channel = static_cast<int>(element);
   T* to = nullptr;
   if (row >= p.taps) {

@@ -25,14 +25,15 @@ merge_moments_kernel(MergeMomentsParameters parameters) {
 
 void launch_sum_partials(const char* name, DataType dtype, SumPartialsParameters sum, void* stream) {
   sum.lanes = partials_lanes(sum.splits);
-  sum.by_lanes = Divisor(static_cast<std::uint32_t>(sum.lanes));
+  sum.by_elements = Divisor(static_cast<std::uint32_t>(kPartialsThreads / sum.lanes));
   sum.by_channels = Divisor(static_cast<std::uint32_t>(sum.channels));
   const std::int64_t elements = std::int64_t{sum.rows} * sum.channels;
   if (elements * sum.lanes > std::numeric_limits<std::int32_t>::max()) {
     throw Unsupported(std::string(name) + ": a weight of " + std::to_string(elements) + " elements is too large");
   }
   const std::int64_t blocks = (elements * sum.lanes + kPartialsThreads - 1) / kPartialsThreads;
-  const auto run = [&](auto kernel) { launch_following(name, kernel, blocks, kPartialsThreads, stream, sum); };
+  const std::size_t memory = kPartialsThreads * size_of(accumulation_type(dtype));
+  const auto run = [&](auto kernel) { launch_following(name, kernel, blocks, kPartialsThreads, stream, sum, memory); };
   switch (dtype) {
     case DataType::float32: return run(sum_partials_kernel<float>);
     case DataType::float64: return run(sum_partials_kernel<double>);

@@ -3,43 +3,29 @@
 /// multiply.
 #pragma once
 
-#include "fusedsc/common/gpu/pointwise_hopper_epilogue.h"
+#include "fusedsc/common/gpu/following_kernel.h"
+#include "fusedsc/common/gpu/pointwise_hopper_prologue.h"
 
 namespace fusedsc::gpu::hopper {
 
-inline constexpr int kTileRows = 64;  ///< positions that come at a time
-inline constexpr int kGroupThreads = 128;
-
-struct PointwiseParameters {
-  TensorMap activations, other, weight, output, x, added;  ///< x and added: of the epilogue
-  int pixels = 0, depth = 0, channels = 0;
-  int pixel_tiles = 0, channel_tiles = 1, splits = 1;  ///< splits: blocks that share the positions
-  int stages = 2;                                      ///< tiles of positions that each group has under way
-  // Of the activations: activation(scale*a + other_scale*other + shift).
-  const float *scale = nullptr, *shift = nullptr, *other_scale = nullptr;
-  Activation activation = Activation::identity;
-  bool has_other = false;
-  EpilogueParameters epilogue;
-};
-
 /// kTileDepth: values of k that come at a time, 32 or 64.
-template <class T, int kChannels_, int kTileDepth, int kGroups_, bool kPrologue, bool kWeightDepthFirst,
+template <class T, int kChannels_, int kTileDepth_, int kGroups_, bool kPrologue, bool kWeightDepthFirst,
           EpilogueKind kKind>
 class PointwiseProduct {
  public:
-  static constexpr int kChannels = kChannels_, kGroups = kGroups_, kThreads = kGroups * kGroupThreads;
+  static constexpr int kChannels = kChannels_, kTileDepth = kTileDepth_;
+  static constexpr int kGroups = kGroups_, kThreads = kGroups * kGroupThreads;
   /// Columns of a tile of outputs or of a weight with its channels innermost, and the bytes of its rows.
   static constexpr int kColumns = kChannels % 64 == 0 ? 64 : 32, kRowBytes = kColumns * 2;
   static constexpr int kBlocks = kChannels / kColumns;
   static_assert(kChannels % kColumns == 0);
 
-  FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(int depth, int stages, bool has_other, bool has_x,
-                                                        bool has_added) {
-    const int steps = (depth + kTileDepth - 1) / kTileDepth,
-              tiles = 1 + kInputs * ((has_x ? 1 : 0) + (has_added ? 1 : 0));
-    return 1024 + steps * kWeightBytes + kGroups * stages * (has_other ? 2 : 1) * kStageBytes +
+  FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(const PointwiseMemoryUse& use, int stages) {
+    const int steps = (use.depth + kTileDepth - 1) / kTileDepth,
+              tiles = 1 + kInputs * ((use.has_x ? 1 : 0) + (use.has_added ? 1 : 0));
+    return 1024 + steps * kWeightBytes + kGroups * stages * (use.has_other ? 2 : 1) * kStageBytes +
            kGroups * tiles * kOutBytes + barrier_bytes(steps, stages) +
-           4 * (Part::memory_floats(kGroups * 4) + (kPrologue ? 3 * steps * kTileDepth : 0));
+           4 * (Part::memory_floats(kGroups * 4) + (kPrologue ? Prologue::kVectors * steps * kTileDepth : 0));
   }
 
   FUSEDSC_DEVICE static void run(const PointwiseParameters& p) {
@@ -49,6 +35,7 @@ class PointwiseProduct {
 
  private:
   using Sums = float[kBlocks][kColumns / 2];
+  using Prologue = PointwisePrologue<T, kWeightDepthFirst>;  ///< of gradients: with another tensor
   using Part = Epilogue<T, kChannels, kThreads, kKind>;
   static constexpr int kDepthBytes = kTileDepth * 2, kStageBytes = kTileRows * kDepthBytes,
                        kWeightBytes = kChannels * kDepthBytes;
@@ -101,8 +88,11 @@ class PointwiseProduct {
       }
       publish();
     }
-    Part epilogue(p_.epilogue, vectors_, first_channel_, p_.channels - first_channel_);
-    if constexpr (kPrologue) read_coefficients();
+    wait_for_previous_kernel();
+    let_next_kernel_start();
+    Part epilogue(p_.epilogue, vectors_, first_channel_, p_.channels - first_channel_, thread_index());
+    const Prologue prologue(p_, coefficients_, steps_ * kTileDepth);
+    if constexpr (kPrologue) prologue.read(thread_index(), kThreads);
     block_barrier();
     if (is_leader_) {
       for (int i = 0; i < p_.stages; ++i) {
@@ -123,7 +113,7 @@ class PointwiseProduct {
         if (tile == 0) wait(weight_barriers_ + step, 0);
         wait(barriers_ + slot, parity);
         if constexpr (kPrologue) {
-          multiply_changed(sums, step, slot);
+          multiply_changed(sums, prologue, step, slot);
           group_barrier(group_);
           if (is_leader_) start_next(slot);
         } else {
@@ -162,8 +152,10 @@ class PointwiseProduct {
     if (is_leader_) wait_for_stores();
     if constexpr (kKind == EpilogueKind::statistics || kKind == EpilogueKind::gradient) {
       block_barrier();
-      epilogue.finish(reinterpret_cast<float*>(weight_), split_, first_channel_,
-                      least(p_.channels - first_channel_, kChannels), p_.channels);
+      epilogue.leave(reinterpret_cast<float*>(weight_));
+      block_barrier();
+      epilogue.merge(reinterpret_cast<float*>(weight_), split_, first_channel_,
+                     least(p_.channels - first_channel_, kChannels), p_.channels);
     }
   }
 
@@ -212,17 +204,6 @@ class PointwiseProduct {
 
   // ----------------------------------------------------------------------------------------- by all threads of a group
 
-  /// Coefficients by k; 0 beyond the end, so that what is multiplied there is activation(0) = 0.
-  FUSEDSC_DEVICE void read_coefficients() const {
-    const int all = steps_ * kTileDepth;
-    for (int k = thread_index(); k < all; k += kThreads) {
-      const bool has = k < p_.depth;
-      coefficients_[k] = !has ? 0.0f : p_.scale != nullptr ? p_.scale[k] : 1.0f;
-      coefficients_[all + k] = has && p_.shift != nullptr ? p_.shift[k] : 0.0f;
-      coefficients_[2 * all + k] = has && p_.other_scale != nullptr ? p_.other_scale[k] : 0.0f;
-    }
-  }
-
   FUSEDSC_DEVICE std::uint64_t describe_weight(int step, int block, int k) const {
     const unsigned char* weight = weight_ + step * kWeightBytes;
     if constexpr (kWeightDepthFirst) {
@@ -261,59 +242,29 @@ class PointwiseProduct {
   }
 
   /// With the prologue, through registers.
-  FUSEDSC_DEVICE void multiply_changed(Sums& sums, int step, int slot) const {
-    const unsigned char* tile = stages_ + slot * stage_bytes_;
-    const int depth = p_.depth - step * kTileDepth, lane = thread_index() % 32;
-    const int row = thread_index() % kGroupThreads / 32 * 16 + lane % 16;
+  FUSEDSC_DEVICE void multiply_changed(Sums& sums, const Prologue& prologue, int step, int slot) const {
     std::uint32_t rows[kTileDepth / 16][4];
     wait_for_products<0>();  // which may still read these registers
-#pragma unroll
-    for (int k = 0; k < kTileDepth; k += 16) {
-      if (k >= depth) break;
-      const int place = place_of_run<kDepthBytes>(row, k / 8 + lane / 16);
-      load_matrices(tile + place, rows[k / 16]);
-      std::uint32_t others[4] = {};
-      if (p_.has_other) load_matrices(tile + kStageBytes + place, others);
-      change(rows[k / 16], others, step * kTileDepth + k + lane % 4 * 2);
-    }
+    // Halves, of which the last step may have one only.
+    auto& halves = reinterpret_cast<std::uint32_t(&)[2][kTileDepth / 32][4]>(rows);
+    change_half(halves[0], prologue, step, slot, 0);
+    if (p_.depth - step * kTileDepth > kTileDepth / 2) change_half(halves[1], prologue, step, slot, kTileDepth / 2);
     multiply_step(sums, step, [&](int k) -> const std::uint32_t(&)[4] { return rows[k / 16]; });
   }
 
-  FUSEDSC_DEVICE static Aligned<float, 2> pair(const float* from) {
-    return *reinterpret_cast<const Aligned<float, 2>*>(from);
-  }
-
-  /// Two rows of values of k: {k, k + 1} in the first two words, {k + 8, k + 9} in the others.
-  FUSEDSC_DEVICE void change(std::uint32_t (&words)[4], const std::uint32_t (&others)[4], int k) const {
-    const int all = steps_ * kTileDepth;
-    float z[8];
+  /// rows = what the prologue makes of a step's values from k on.
+  FUSEDSC_DEVICE void change_half(std::uint32_t (&rows)[kTileDepth / 32][4], const Prologue& prologue, int step,
+                                  int slot, int k) const {
+    const unsigned char* tile = stages_ + slot * stage_bytes_;
+    const int lane = thread_index() % 32, row = thread_index() % kGroupThreads / 32 * 16 + lane % 16;
+    std::uint32_t others[kTileDepth / 32][4] = {};
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const auto scale = pair(coefficients_ + k + 8 * half), shift = pair(coefficients_ + all + k + 8 * half);
-#pragma unroll
-      for (int i = 2 * half; i < 2 * half + 2; ++i) {
-        to_floats(words[i], z[2 * i], z[2 * i + 1], T());
-        z[2 * i] = z[2 * i] * scale.elements[0] + shift.elements[0];
-        z[2 * i + 1] = z[2 * i + 1] * scale.elements[1] + shift.elements[1];
-      }
-      if (!p_.has_other) continue;
-      const auto other_scale = pair(coefficients_ + 2 * all + k + 8 * half);
-#pragma unroll
-      for (int i = 2 * half; i < 2 * half + 2; ++i) {
-        float a, b;
-        to_floats(others[i], a, b, T());
-        z[2 * i] += a * other_scale.elements[0];
-        z[2 * i + 1] += b * other_scale.elements[1];
-      }
+    for (int i = 0; i < kTileDepth / 32; ++i) {
+      const int place = place_of_run<kDepthBytes>(row, (k + i * 16) / 8 + lane / 16);
+      load_matrices(tile + place, rows[i]);
+      if constexpr (kWeightDepthFirst) load_matrices(tile + kStageBytes + place, others[i]);
     }
-    const bool clamps = p_.activation == Activation::relu || p_.activation == Activation::relu6;
-    if (!clamps) activate(p_.activation, z);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) words[i] = to_bits(z[2 * i], z[2 * i + 1], T());
-    // Rounding keeps the order, and both bounds: clamped pairs are the same, for half the instructions.
-    if (!clamps) return;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) words[i] = clamped_pair(words[i], p_.activation == Activation::relu6, T());
+    prologue.change(rows, others, step * kTileDepth + k + lane % 4 * 2);
   }
 
   /// To block memory. kAll: all rows of the tile exist.

@@ -24,7 +24,8 @@ struct EpilogueParameters {
   float* partials = nullptr;  ///< [split][mean, m2, count or grad, grad_times_centered][channel]
 };
 
-/// Of kChannels channels of a block; each thread has pairs of every 8 of them.
+/// Of kChannels channels that kThreads threads share; each thread has pairs of every 8 of them. `thread`: its number
+/// among them.
 template <class T, int kChannels, int kThreads, EpilogueKind kKind>
 class Epilogue {
  public:
@@ -38,9 +39,9 @@ class Epilogue {
     return (3 + (kStatistics ? warps : 0)) * kChannels;
   }
 
-  FUSEDSC_DEVICE Epilogue(const EpilogueParameters& p, float* memory, int first_channel, int channels)
-      : p_(p), vectors_(memory) {
-    for (int c = thread_index(); kTakesVectors && c < kChannels; c += kThreads) {
+  FUSEDSC_DEVICE Epilogue(const EpilogueParameters& p, float* memory, int first_channel, int channels, int thread)
+      : p_(p), vectors_(memory), thread_(thread) {
+    for (int c = thread; kTakesVectors && c < kChannels; c += kThreads) {
       const bool has = c < channels;
       const int channel = first_channel + c;
       const float scale = p.scale != nullptr && has ? p.scale[channel] : 1.0f;
@@ -49,7 +50,7 @@ class Epilogue {
       vectors_[kChannels + c] = scale;
       vectors_[2 * kChannels + c] = (p.shift != nullptr && has ? p.shift[channel] : 0.0f) + scale * bias;
     }
-    pivots_ = memory + (3 + thread_index() / 32) * kChannels;
+    pivots_ = memory + (3 + thread / 32) * kChannels;
     if constexpr (kStatistics || kGradient) {
 #pragma unroll
       for (int i = 0; i < kItems; ++i) sums_[i][0] = sums_[i][1] = 0;
@@ -58,7 +59,7 @@ class Epilogue {
 
   /// Before a pair of the first tile is taken; `row` of the warp's 16.
   FUSEDSC_DEVICE void set_pivot(int channel, float a, float b) {
-    if (thread_index() % 32 >= 4) return;
+    if (thread_ % 32 >= 4) return;
     pivots_[channel] = a;
     pivots_[channel + 1] = b;
   }
@@ -106,24 +107,28 @@ class Epilogue {
     }
   }
 
-  /// Puts together what the threads have summed; block memory must be free by then.
-  FUSEDSC_DEVICE void finish(float* memory, int split, int first_channel, int channels, int all_channels) {
+  /// Of block memory, while sums are put together.
+  FUSEDSC_HOST_DEVICE static constexpr int merging_floats() { return kThreads / 32 * kFromWarp * kChannels; }
+
+  /// What the thread has summed, to block memory, which must be free by then.
+  FUSEDSC_DEVICE void leave(float* memory) {
     if constexpr (kStatistics || kGradient) {
       if (p_.partials == nullptr) return;
       share_lanes();
-      const int warp = thread_index() / 32, warps = kThreads / 32;
-      float* own = memory + warp * kFromWarp * kChannels;
-      if (thread_index() % 32 < 4) {
+      float* own = memory + thread_ / 32 * kFromWarp * kChannels;
+      if (thread_ % 32 >= 4) return;
 #pragma unroll
-        for (int i = 0; i < kItems; ++i) {
-          const int channel = i / 2 * 8 + thread_index() % 4 * 2 + i % 2;
-          leave(own, channel, sums_[i]);
-        }
-      }
-      block_barrier();
-      for (int c = thread_index(); c < channels; c += kThreads) {
+      for (int i = 0; i < kItems; ++i) leave(own, i / 2 * 8 + thread_ % 4 * 2 + i % 2, sums_[i]);
+    }
+  }
+
+  /// Puts together what all have left there.
+  FUSEDSC_DEVICE void merge(const float* memory, int split, int first_channel, int channels, int all_channels) const {
+    if constexpr (kStatistics || kGradient) {
+      if (p_.partials == nullptr) return;
+      for (int c = thread_; c < channels; c += kThreads) {
         float merged[kPartials + 1] = {};
-        for (int w = 0; w < warps; ++w) merge(merged, memory + c, memory + w * kFromWarp * kChannels + c);
+        for (int w = 0; w < kThreads / 32; ++w) merge(merged, memory + c, memory + w * kFromWarp * kChannels + c);
         float* row = p_.partials + static_cast<std::int64_t>(split) * kPartials * all_channels + first_channel + c;
         if constexpr (kStatistics) {
           const float distance = merged[0] / (merged[2] > 0 ? merged[2] : 1.0f);
@@ -139,10 +144,10 @@ class Epilogue {
   static constexpr int kItems = kChannels / 4;
 
   /// A vector's values for eight sums.
-  FUSEDSC_DEVICE static void read(const float* vector, int channel, float (&to)[8]) {
+  FUSEDSC_DEVICE void read(const float* vector, int channel, float (&to)[8]) const {
 #pragma unroll
     for (int i = 0; i < 8; i += 4) {
-      const auto pair = *reinterpret_cast<const Aligned<float, 2>*>(vector + channel + 2 * i + thread_index() % 4 * 2);
+      const auto pair = *reinterpret_cast<const Aligned<float, 2>*>(vector + channel + 2 * i + thread_ % 4 * 2);
       to[i] = to[i + 2] = pair.elements[0];
       to[i + 1] = to[i + 3] = pair.elements[1];
     }
@@ -207,6 +212,7 @@ class Epilogue {
 
   const EpilogueParameters& p_;
   float *vectors_, *pivots_;
+  int thread_;
   float count_ = 0;
   float sums_[kStatistics || kGradient ? kItems : 1][2];
 };

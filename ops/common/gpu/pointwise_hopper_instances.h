@@ -13,16 +13,43 @@ product_kernel(const FUSEDSC_GRID_CONSTANT PointwiseParameters p) {
 #endif
 }
 
+template <class Product>
+void append_product(std::vector<PointwiseInstance>& to, PointwiseFamily family, DataType dtype, bool prologue,
+                    EpilogueKind kind, int row_tiles, int cut = 1, int least_stages = 2) {
+  to.push_back({family, dtype, Product::kChannels, Product::kTileDepth, row_tiles, cut, Product::kThreads, prologue,
+                kind, product_kernel<Product>, Product::memory_bytes, least_stages});
+}
+
 template <class T, bool kWeightDepthFirst, bool kPrologue, EpilogueKind kKind, int... kChannels, int... kDepth,
           int... kGroups>
 void append(std::vector<PointwiseInstance>& to, DataType dtype, Tiles<Tile<kChannels, kDepth, kGroups>...>) {
-  (to.push_back({dtype, kChannels, kDepth, kGroups, kPrologue, kKind,
-                 product_kernel<PointwiseProduct<T, kChannels, kDepth, kGroups, kPrologue, kWeightDepthFirst, kKind>>,
-                 PointwiseProduct<T, kChannels, kDepth, kGroups, kPrologue, kWeightDepthFirst, kKind>::memory_bytes}),
+  (append_product<PointwiseProduct<T, kChannels, kDepth, kGroups, kPrologue, kWeightDepthFirst, kKind>>(
+       to, PointwiseFamily::kept, dtype, kPrologue, kKind, kGroups),
+   ...);
+}
+
+template <class T, bool kWeightDepthFirst, bool kPrologue, EpilogueKind kKind, int... kRowTiles, int... kChannels,
+          int... kCut>
+void append(std::vector<PointwiseInstance>& to, DataType dtype, Tiles<CutTile<kRowTiles, kChannels, kCut>...>) {
+  const auto add = [&]<class Product>(Product*) {
+    append_product<Product>(to, PointwiseFamily::cut, dtype, kPrologue, kKind, Product::kRowTiles, Product::kCut,
+                            Product::kLeastStages);
+  };
+  (add(static_cast<PointwiseCutProduct<T, kRowTiles, kChannels, kCut, kPrologue, kWeightDepthFirst, kKind>*>(nullptr)),
+   ...);
+}
+
+template <class T, bool kWeightDepthFirst, EpilogueKind kKind, int... kChannels, int... kGroups>
+void append(std::vector<PointwiseInstance>& to, DataType dtype, Tiles<RowsTile<kChannels, kGroups>...>) {
+  (append_product<PointwiseRowsProduct<T, kChannels, kGroups, kWeightDepthFirst, kKind>>(to, PointwiseFamily::rows,
+                                                                                         dtype, false, kKind, kGroups),
    ...);
 }
 
 using PlainTiles = Tiles<Tile<32, 64, 2>, Tile<32, 64, 4>, Tile<64, 64, 2>, Tile<64, 64, 3>, Tile<128, 64, 2>,
                          Tile<192, 32, 4>, Tile<192, 64, 3>>;
+using PlainCutTiles = Tiles<CutTile<1, 32, 1>, CutTile<1, 32, 2>, CutTile<1, 64, 1>, CutTile<1, 96, 2>,
+                            CutTile<2, 64, 2>, CutTile<2, 96, 1>>;
+using PlainRowsTiles = Tiles<RowsTile<32, 7>, RowsTile<48, 6>, RowsTile<96, 3>>;
 
 }  // namespace fusedsc::gpu::hopper

@@ -6,28 +6,47 @@
 
 #include "fusedsc/common/gpu/hopper_host.h"
 #include "fusedsc/common/gpu/pointwise_hopper.h"
+#include "fusedsc/common/gpu/pointwise_hopper_cut.h"
+#include "fusedsc/common/gpu/pointwise_hopper_rows.h"
 #include "fusedsc/common/gpu/pointwise_plan.h"
 
 namespace fusedsc::gpu::hopper {
 
+enum class PointwiseFamily {
+  kept,  ///< a block keeps its weight (pointwise_hopper.h)
+  cut,   ///< groups share the values of k (pointwise_hopper_cut.h)
+  rows,  ///< tiles are runs of bytes, with all channels (pointwise_hopper_rows.h)
+};
+
 /// A kernel that was compiled, and what for.
 struct PointwiseInstance {
   using Kernel = void (*)(PointwiseParameters);
-  using Memory = int (*)(int depth, int stages, bool has_other, bool has_x, bool has_added);
+  using Memory = int (*)(const PointwiseMemoryUse& use, int stages);
 
+  PointwiseFamily family;
   DataType dtype;
-  int channels, depth, groups;  ///< of a tile: channels, values of k; groups of four warps
+  int channels, depth;     ///< of a tile; depth: values of k that come at a time
+  int row_tiles, cut = 1;  ///< tiles of positions that a block has at a time; groups that share the k of each
+  int threads;
   bool prologue;
   EpilogueKind kind;
   Kernel kernel;
   Memory memory;
+  int least_stages = 2;
 
-  int columns() const { return channels % 64 == 0 ? 64 : 32; }  ///< of tiles of outputs
+  /// Of tiles of outputs, and of a weight that has its channels innermost.
+  int columns() const { return family == PointwiseFamily::rows || channels % 64 == 0 ? 64 : 32; }
 };
 
 /// Tiles of a family of kernels: channels, values of k, groups of four warps.
 template <int kChannels, int kDepth, int kGroups>
 struct Tile {};
+/// Likewise, of those that cut k: tiles of positions, channels, groups that share k.
+template <int kRowTiles, int kChannels, int kCut>
+struct CutTile {};
+/// Likewise, of those with tiles of whole rows: channels, groups of four warps.
+template <int kChannels, int kGroups>
+struct RowsTile {};
 template <class... Tile>
 struct Tiles {};
 
@@ -37,6 +56,11 @@ struct PointwiseCase {
   bool prologue = false;
   EpilogueKind kind = EpilogueKind::plain;
   bool has_other = false, has_x = false, has_added = false;
+  bool is_dense = false;  ///< nothing lies between the positions of any tensor
+
+  PointwiseMemoryUse memory_use() const {
+    return {static_cast<int>(problem.depth), static_cast<int>(problem.channels), has_other, has_x, has_added};
+  }
 };
 
 /// A launch, but for the addresses.
@@ -60,6 +84,11 @@ std::string why_not_hopper(DataType dtype, Device device, std::int64_t groups, s
 template <class Matrix>
 bool suits_copy_engine(const Matrix& matrix) {
   return matrix.data == nullptr || (matrix.is_linear && matrix.run_bytes == 16 && matrix.first % 8 == 0);
+}
+/// Whether nothing lies between its positions.
+template <class Matrix>
+bool is_dense(const Matrix& matrix, std::int64_t channels) {
+  return matrix.data == nullptr || matrix.first == channels;
 }
 inline constexpr const char* kUnsuited =
     "a tensor is not dense and channels_last, or its channels are no multiples of 8, or it is not aligned to 16 bytes";

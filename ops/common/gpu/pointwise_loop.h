@@ -7,8 +7,8 @@
 namespace fusedsc::gpu {
 
 /// Computes one tile after the other; copies run ahead of products, across tiles too. window(tile) says where a tile's
-/// operands begin; at_step(rows, depth) sees each step's rows in block memory; finish(tile) finds the product in
-/// sums(), as it was left there (matrix.h).
+/// operands begin; at_step(rows, depth) sees each step's rows in block memory; finish(tile, sums) gets the product, or
+/// where in block memory it was left (matrix.h).
 template <class T, class Tile, class Rows, class Cols>
 class TileLoop {
  public:
@@ -30,12 +30,13 @@ class TileLoop {
     cols_.start_fixed(memory_ + kSumsBytes + Rows::fixed_bytes(), cols.outer, cols.outer_end);
   }
 
-  FUSEDSC_DEVICE A* sums() const { return reinterpret_cast<A*>(memory_); }
+  /// For what remains to be done behind the loop.
+  FUSEDSC_DEVICE A* memory() const { return reinterpret_cast<A*>(memory_); }
 
   template <class Window, class AtStep, class Finish>
   FUSEDSC_DEVICE void run(int tiles, int steps, int depth, const Window& window, const AtStep& at_step,
                           const Finish& finish) {
-    MatrixProduct<T, Tile> product;
+    Product product;
     int next_tile = 0, next_step = 0, tile = 0, step = 0, slot = 0;
     for (int ahead = 1; tile < tiles; ++ahead) {
       if (ahead >= kCopyStages) {  // before that there is nothing to multiply yet
@@ -67,9 +68,13 @@ class TileLoop {
       }
       slot = slot == kCopyStages - 1 ? 0 : slot + 1;
       if (++step < steps) continue;
-      product.leave(sums());
-      block_barrier();
-      finish(tile);
+      if constexpr (Product::kKeepsSums) {
+        finish(tile, product);
+      } else {
+        product.leave(memory());
+        block_barrier();
+        finish(tile, static_cast<const A*>(memory()));
+      }
       product.clear();
       step = 0;
       ++tile;
@@ -77,7 +82,8 @@ class TileLoop {
   }
 
  private:
-  static constexpr int kSumsBytes = Tile::kSums * static_cast<int>(sizeof(A));
+  using Product = MatrixProduct<T, Tile>;
+  static constexpr int kSumsBytes = Product::kKeepsSums ? 0 : Tile::kSums * static_cast<int>(sizeof(A));
 
   FUSEDSC_DEVICE unsigned char* stage(int slot) const {
     return memory_ + kSumsBytes + Rows::fixed_bytes() + Cols::fixed_bytes() + slot * stage_bytes_;

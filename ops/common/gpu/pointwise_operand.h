@@ -50,15 +50,15 @@ struct OperandWindows {
   OperandWindow rows, cols;
 };
 
-/// kCopies runs from source(0), source(1), ... to places kPitch apart, those with numbers from majors / step on are
+/// kCopies runs from source(0), source(1), ... to place(0), place(1), ...; those with numbers from majors / step on are
 /// zero.
-template <int kRun, int kCopies, int kPitch, class T, class Source>
-FUSEDSC_DEVICE void copy_down(T* to, int majors, int step, bool valid, const Source& source) {
+template <int kRun, int kCopies, class T, class Place, class Source>
+FUSEDSC_DEVICE void copy_down(T* to, int majors, int step, bool valid, const Place& place, const Source& source) {
   constexpr int kBytes = kRun * static_cast<int>(sizeof(T));
   if constexpr (kBytes >= 4) {
 #pragma unroll
     for (int copy = 0; copy < kCopies; ++copy) {
-      start_copy<kBytes>(to + copy * kPitch, source(copy), valid && copy * step < majors);
+      start_copy<kBytes>(to + place(copy), source(copy), valid && copy * step < majors);
     }
   } else {
     constexpr int kAtOnce = 4;  // loads under way
@@ -71,7 +71,7 @@ FUSEDSC_DEVICE void copy_down(T* to, int majors, int step, bool valid, const Sou
         elements[i] = valid && (first + i) * step < majors ? *source(first + i) : T{};
       }
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) to[(first + i) * kPitch] = elements[i];
+      for (int i = 0; i < kAtOnce; ++i) to[place(first + i)] = elements[i];
     }
   }
 }
@@ -87,7 +87,7 @@ class OperandCursor {
     const int major = thread_index() >> shift;
     const int minor = (thread_index() - (major << shift)) << (log2(Tile::kMinor) - shift);
     const int outer = Tile::kDepthInner ? major : minor, k = Tile::kDepthInner ? minor : major;
-    place_ = major * Tile::kPitch + minor;
+    place_ = Tile::place(outer, k);
     outer_left_ = window.outer_end - window.outer - outer;
     k_left_ = window.k_end - window.k - k;
     is_wanted_ = !Tile::kDepthInner || k < (window.k_end - window.k + 15) / 16 * 16;  // the rest is not multiplied
@@ -111,9 +111,9 @@ class OperandCursor {
   FUSEDSC_DEVICE void copy(const PointwiseMatrix& matrix, T* to) const {
     constexpr int kSize = static_cast<int>(sizeof(T));
     if (!is_wanted_) return;
-    if (matrix.run_bytes == 16) copy_runs<16 / kSize>(matrix, to + place_);
-    else if (kSize <= 4 && matrix.run_bytes == 8) copy_runs<kSize <= 4 ? 8 / kSize : 1>(matrix, to + place_);
-    else copy_runs<1>(matrix, to + place_);
+    if (matrix.run_bytes == 16) copy_runs<16 / kSize>(matrix, to);
+    else if (kSize <= 4 && matrix.run_bytes == 8) copy_runs<kSize <= 4 ? 8 / kSize : 1>(matrix, to);
+    else copy_runs<1>(matrix, to);
   }
 
  private:
@@ -132,13 +132,13 @@ class OperandCursor {
     static_assert(kMatrixThreads % kRuns == 0 && Tile::kMajor % kStep == 0);
     const int majors = Tile::kDepthInner ? outer_left_ : k_left_;
     const bool valid = (Tile::kDepthInner ? k_left_ : outer_left_) > 0;
+    const auto place = [&](int copy) { return Tile::below(place_, copy * kStep); };
     if (kMinorFirst || matrix.is_linear) {
       const std::int64_t stride = kStep * (kMinorFirst ? matrix.second : matrix.first);
-      copy_down<kRun, kCopies, kStep * Tile::kPitch>(to, majors, kStep, valid,
-                                                     [&](int copy) { return from_ + copy * stride; });
+      copy_down<kRun, kCopies>(to, majors, kStep, valid, place, [&](int copy) { return from_ + copy * stride; });
     } else {
-      copy_down<kRun, kCopies, kStep * Tile::kPitch>(
-          to, majors, kStep, valid, [&](int copy) { return from_ + matrix.first_offset(first_ + copy * kStep); });
+      copy_down<kRun, kCopies>(to, majors, kStep, valid, place,
+                               [&](int copy) { return from_ + matrix.first_offset(first_ + copy * kStep); });
     }
   }
 

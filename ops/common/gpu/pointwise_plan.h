@@ -12,7 +12,18 @@ namespace fusedsc::gpu {
 
 struct PointwiseTile {
   int rows, cols, depth, parts;
+  bool tf32;
 };
+
+/// Whether a product of this type rounds its factors to TensorFloat-32.
+inline bool uses_tf32(DataType dtype, bool is_allowed) {
+#ifdef FUSEDSC_TF32
+  return is_allowed && dtype == DataType::float32 && has_tf32();
+#else
+  static_cast<void>(dtype), static_cast<void>(is_allowed);
+  return false;
+#endif
+}
 
 /// A kernel that was compiled, and what for.
 template <class Parameters>
@@ -52,15 +63,16 @@ typename PointwiseInstance<Parameters>::Kernel kernel_of(const PointwiseInstance
   return use.seams ? instance.seams : instance.plain;
 }
 
-/// Of the instances for this type and layout, and whose blocks fit the GPU, the one that cost(instance) says is the
-/// cheapest.
+/// Of the instances for this type, layout and rounding, and whose blocks fit the GPU, the one that cost(instance) says
+/// is the cheapest.
 template <class Parameters, std::size_t kSize, class Cost>
 const PointwiseInstance<Parameters>& cheapest(const PointwiseInstance<Parameters> (&instances)[kSize], DataType dtype,
-                                              bool channels_inner, const PointwiseMemoryUse& use, const Cost& cost) {
+                                              bool tf32, bool channels_inner, const PointwiseMemoryUse& use,
+                                              const Cost& cost) {
   const PointwiseInstance<Parameters>* best = nullptr;
   double least_cost = std::numeric_limits<double>::infinity();
   for (const auto& instance : instances) {
-    if (instance.dtype != dtype || instance.channels_inner != channels_inner) continue;
+    if (instance.dtype != dtype || instance.tile.tf32 != tf32 || instance.channels_inner != channels_inner) continue;
     if (memory_of(instance, use) > kBlockMemoryLimit) continue;
     const double candidate = cost(instance);
     if (candidate < least_cost) {

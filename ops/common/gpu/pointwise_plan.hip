@@ -90,16 +90,17 @@ std::string too_large_for_pointwise(const Sizes& x, const Sizes& y) {
 
 /// Fitted to the times of all tiles on the layers of mobile networks on an H200; only their order matters.
 TileCost tile_cost(const PointwiseTile& tile, std::int64_t depth, DataType dtype) {
-  constexpr double kStart = 3000, kStep = 700, kStepDepth = 14;  // latencies: of a tile, and of each of its steps
-  constexpr double kCopiedBytes = 16;                            // per cycle
+  // Latencies: of a tile, and of each of its steps.
+  const double start = tile.tf32 ? 1100 : 3000, step = tile.tf32 ? 290 : 700, step_depth = tile.tf32 ? 6 : 14;
+  constexpr double kCopiedBytes = 16;  // per cycle
   const double bytes = static_cast<double>(size_of(dtype));
-  const double multiply_adds = bytes == 2 ? 670 : bytes == 4 ? 60 : 27;  // per cycle
+  const double multiply_adds = bytes == 2 ? 670 : tile.tf32 ? 140 : bytes == 4 ? 60 : 27;  // per cycle
   const double steps = static_cast<double>(divide_up(depth, tile.depth)), all_depth = static_cast<double>(depth);
   const double elements = static_cast<double>(tile.rows) * tile.cols;
   const double product = elements * all_depth / multiply_adds;
   const double copies = (tile.rows + tile.cols) * all_depth * bytes / kCopiedBytes;
-  const double stores = elements * (0.15 + bytes / kCopiedBytes);
-  return {kStart + (kStep + kStepDepth * tile.depth / tile.parts) * steps + product, product + copies + stores};
+  const double stores = elements * ((tile.tf32 ? 0.8 : 0.15) + bytes / kCopiedBytes);
+  return {start + (step + step_depth * tile.depth / tile.parts) * steps + product, product + copies + stores};
 }
 
 double cost_of(const TileCost& tile, std::int64_t tiles, int resident, int multiprocessors) {
@@ -146,8 +147,13 @@ WeightGradientPlan plan_weight_gradient(const PointwiseProblem& problem, const P
   for (std::int64_t trial = 1; trial <= most; trial = trial == most ? most + 1 : std::min(2 * trial, most)) {
     const std::int64_t split_steps = divide_up(steps, trial);
     const std::int64_t splits = steps > 0 ? divide_up(steps, split_steps) : 1;
-    double cost =
-        cost_of(tile_cost(tile, split_steps * tile.depth, problem.dtype), tiles * splits, resident, multiprocessors);
+    TileCost each = tile_cost(tile, split_steps * tile.depth, problem.dtype);
+    if (tile.tf32) {
+      // Measured with one block to a multiprocessor: a step takes as long for any tile, waiting for memory.
+      each.latency = 2900.0 * static_cast<double>(split_steps);
+      each.work /= 2;
+    }
+    double cost = cost_of(each, tiles * splits, resident, multiprocessors);
     if (splits > 1) cost += kSecondKernel + static_cast<double>(splits) * weight * 8 / kCacheBytes;
     if (cost >= best.cost) continue;
     best.splits = static_cast<int>(splits);

@@ -1,7 +1,9 @@
 /// The product of the forward pass and of the input gradient: activations times a weight, position by position.
 #pragma once
 
+#include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/pointwise_sweep.h"
+#include "fusedsc/common/gpu/registers.h"
 
 namespace fusedsc::gpu {
 
@@ -30,10 +32,10 @@ struct PointwiseShare {
 template <class T, class Tile, bool kPixelRows, bool kWeightDepthFirst, bool kSeams>
 struct PointwiseProduct {
   using Sweep = TileSweep<T, Tile, kPixelRows>;
-  using Pixels = OperandSource<T, OperandTile<T, Sweep::kPixels, Tile::kDepth, kPixelRows>, false,
+  using Pixels = OperandSource<T, OperandTile<T, Sweep::kPixels, Tile::kDepth, kPixelRows, Tile::kTf32>, false,
                                kSeams ? SeamIndex::depth : SeamIndex::none>;
-  using Weight = OperandSource<T, OperandTile<T, Sweep::kChannels, Tile::kDepth, !kWeightDepthFirst>, kWeightDepthFirst,
-                               SeamIndex::none, true>;
+  using Weight = OperandSource<T, OperandTile<T, Sweep::kChannels, Tile::kDepth, !kWeightDepthFirst, Tile::kTf32>,
+                               kWeightDepthFirst, SeamIndex::none, true>;
   using Rows = std::conditional_t<kPixelRows, Pixels, Weight>;
   using Cols = std::conditional_t<kPixelRows, Weight, Pixels>;
   using Loop = TileLoop<T, Tile, Rows, Cols>;
@@ -45,6 +47,7 @@ struct PointwiseProduct {
     const PointwiseProductParameters& p = parameters.product;
     const PointwiseShare share(p);
     const int first_channel = share.channel_tile * Sweep::kChannels;
+    wait_for_previous_kernel();
     Pixels pixels(p.activations, p.seam, share.group, p.depth);
     Weight weight(p.weight, p.seam, share.group, p.depth);
     Sink sink(parameters, share, first_channel);
@@ -61,21 +64,23 @@ struct PointwiseProduct {
             else return OperandWindows{channel_window, pixel_window};
           },
           [](const auto&, int) {},
-          [&](int tile) {
+          [&](int tile, const auto& sums) {
             const int row_end = kPixelRows ? p.pixels - first_pixel(tile) : p.channels - first_channel;
             const int col_end = kPixelRows ? p.channels - first_channel : p.pixels - first_pixel(tile);
-            const int count = least(col_end - Sweep::col(), Sweep::kRun);
-#pragma unroll kPixelRows ? 2 : Sweep::kSweeps  // its items are told apart by sweeps
+            const int from_channel = computed_here(first_channel);
+#pragma unroll Sweep::kUnrolled
             for (int sweep = 0; sweep < Sweep::kSweeps; ++sweep) {
-              const int row = Sweep::row(sweep), col = Sweep::col();
+              const int row = Sweep::row(sweep), col = Sweep::col(sweep);
+              const int count = least(col_end - col, Sweep::kRun);
               if (row >= row_end || count <= 0) continue;
               typename Sweep::A y[Sweep::kRun];
-              Sweep::read(loop.sums(), sweep, y);
-              sink.take(sweep, first_pixel(tile) + (kPixelRows ? row : col), first_channel + (kPixelRows ? col : row),
-                        y, count);
+              Sweep::read(sums, sweep, y);
+              sink.take(sweep, first_pixel(tile) + (kPixelRows ? row : col), from_channel + (kPixelRows ? col : row), y,
+                        count);
             }
           });
-      sink.finish(loop.sums());
+      let_next_kernel_start();
+      sink.finish(loop.memory());
     };
     if constexpr (kPixelRows) loop_over(pixels, weight);
     else loop_over(weight, pixels);

@@ -7,31 +7,34 @@
 
 namespace fusedsc::gpu {
 
-/// Rows are positions and columns channels (kPixelRows), or the other way round. Items: the channels of a thread.
-template <class T, class Tile, bool kPixelRows_>
+/// Rows are positions and columns channels (kPixelRows), or the other way round. Items: the channels of a thread;
+/// each sweep's are those of one of kOwners.
+template <class T, class Tile, bool kPixelRows_, class Product = MatrixProduct<T, Tile>>
 struct TileSweep {
   using A = Accumulator<T>;
   static constexpr bool kPixelRows = kPixelRows_;
   static constexpr int kRun = 16 / static_cast<int>(sizeof(T)), kRuns = Tile::kCols / kRun;
   static constexpr int kRowStep = kMatrixThreads / kRuns, kSweeps = Tile::kRows / kRowStep;
-  static constexpr int kItems = kPixelRows ? kRun : kSweeps;
+  static constexpr int kOwners = kPixelRows ? 1 : kSweeps, kItems = kPixelRows ? kRun : kSweeps;
+  static constexpr int kUnrolled = kPixelRows ? 2 : kSweeps;  // items are told apart by sweeps
   static constexpr int kChannels = kPixelRows ? Tile::kCols : Tile::kRows;
   static constexpr int kPixels = kPixelRows ? Tile::kRows : Tile::kCols;
   static constexpr int kSlots = kPixelRows ? kRowStep : kRuns;  ///< threads that meet a channel
   static_assert(kMatrixThreads % kRuns == 0 && Tile::kRows % kRowStep == 0);
 
   FUSEDSC_DEVICE static int row(int sweep) { return thread_index() / kRuns + sweep * kRowStep; }
-  FUSEDSC_DEVICE static int col() { return thread_index() % kRuns * kRun; }
+  FUSEDSC_DEVICE static int col(int /*sweep*/) { return thread_index() % kRuns * kRun; }
+  FUSEDSC_DEVICE static int owner(int sweep) { return kPixelRows ? 0 : sweep; }
   FUSEDSC_DEVICE static int slot() { return kPixelRows ? thread_index() / kRuns : thread_index() % kRuns; }
   /// Within the tile.
-  FUSEDSC_DEVICE static int channel(int item) { return kPixelRows ? col() + item : row(item); }
+  FUSEDSC_DEVICE static int channel(int item) { return kPixelRows ? col(0) + item : row(item); }
 
   /// A run of the sums that a product left, its parts added.
   FUSEDSC_DEVICE static void read(const A* sums, int sweep, A (&to)[kRun]) {
     constexpr int kVector = 16 / static_cast<int>(sizeof(A));
 #pragma unroll
     for (int part = 0; part < Tile::kParts; ++part) {
-      const A* from = sums + (part * Tile::kRows + row(sweep)) * Tile::kSumsPitch + col();
+      const A* from = sums + (part * Tile::kRows + row(sweep)) * Tile::kSumsPitch + col(0);
 #pragma unroll
       for (int i = 0; i < kRun; i += kVector) {
         const auto vector = *reinterpret_cast<const Aligned<A, kVector>*>(from + i);
@@ -41,6 +44,39 @@ struct TileSweep {
     }
   }
 };
+
+/// Likewise, of sums that whoever computed them keeps.
+template <class T, class Tile, bool kPixelRows_, class Product>
+requires Product::kKeepsSums struct TileSweep<T, Tile, kPixelRows_, Product> {
+  using A = Accumulator<T>;
+  static constexpr bool kPixelRows = kPixelRows_;
+  static constexpr int kRun = 4, kRuns = Product::kRunsOfRow, kSweeps = Product::kRowsOfThread * kRuns;
+  static constexpr int kOwners = kPixelRows ? kRuns : Product::kRowsOfThread, kItems = kPixelRows ? 4 * kRuns : kOwners;
+  static constexpr int kUnrolled = kSweeps;  // sums are in registers
+  static constexpr int kChannels = kPixelRows ? Tile::kCols : Tile::kRows;
+  static constexpr int kPixels = kPixelRows ? Tile::kRows : Tile::kCols;
+  static constexpr int kSlots = kPixelRows ? 8 * Product::kWarpRows : 4 * Product::kWarpCols;
+
+  FUSEDSC_DEVICE static int row(int sweep) { return Product::row(sweep / kRuns); }
+  FUSEDSC_DEVICE static int col(int sweep) { return Product::col(sweep % kRuns); }
+  FUSEDSC_DEVICE static int owner(int sweep) { return kPixelRows ? sweep % kRuns : sweep / kRuns; }
+  FUSEDSC_DEVICE static int slot() {
+    const int lane = thread_index() % 32;
+    return kPixelRows ? Product::warp_row() * 8 + lane / 4 : Product::warp_col() * 4 + lane % 4;
+  }
+  FUSEDSC_DEVICE static int channel(int item) {
+    return kPixelRows ? Product::col(item / kRun) + item % kRun : Product::row(item);
+  }
+  FUSEDSC_DEVICE static void read(const Product& product, int sweep, A (&to)[kRun]) {
+    product.read(sweep / kRuns, sweep % kRuns, to);
+  }
+};
+
+/// Which of a thread's items the i-th value of a sweep's run belongs to.
+template <class Sweep>
+FUSEDSC_DEVICE int item_of(int sweep, int i) {
+  return Sweep::kPixelRows ? Sweep::owner(sweep) * Sweep::kRun + i : Sweep::owner(sweep);
+}
 
 /// Values of a thread's channels; `first` is the tile's first channel, `channels` how many the vector has from there
 /// on.

@@ -16,6 +16,16 @@ FUSEDSC_DEVICE void keep_in_register(float& value) {
 #endif
 }
 
+/// The same number, of which the compiler shall not know that it is, and which all threads have: what is computed of it
+/// in a loop is computed there, and takes no registers around it.
+template <class Number>
+FUSEDSC_DEVICE Number computed_here(Number value) {
+#if defined(__AMDGCN__)
+  asm volatile("" : "+s"(value));
+#endif
+  return value;
+}
+
 /// Both halves of a word between those of two others; a NaN stays one.
 template <class T>
 FUSEDSC_DEVICE std::uint32_t clamped(std::uint32_t word, std::uint32_t low, std::uint32_t high, T) {

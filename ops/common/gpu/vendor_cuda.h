@@ -13,10 +13,13 @@
 #include "fusedsc/common/gpu/vendor_common.h"
 
 #define FUSEDSC_KERNEL(threads, blocks) __global__ void __launch_bounds__(threads, blocks)
+/// There are products of TensorFloat-32.
+#define FUSEDSC_TF32
 
 namespace fusedsc::gpu {
 
 FUSEDSC_DEVICE constexpr int wave_size() { return 32; }
+inline bool has_tf32() { return true; }
 
 template <class T>
 FUSEDSC_DEVICE T shuffle_xor(T value, int mask) {

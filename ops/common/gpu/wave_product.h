@@ -40,6 +40,30 @@ void wave_multiply_add(float (&d)[4], const WaveFragments& own, T) {
     for (int k = 0; k < 16; ++k) d[i] += a[i / 2][k] * b[i % 2][k];
   }
 }
+
+/// The nearest number with 10 fractional bits, of two the one farther from 0.
+inline std::uint32_t to_tf32(float value) {
+  const auto bits = __builtin_bit_cast(std::uint32_t, value);
+  return value != value ? bits : (bits + 0x1000u) & ~0x1fffu;
+}
+
+/// D += A*B with A (16 x 8) and B (8 x 8) of TensorFloat-32: of lane l, registers of A hold column t of rows g and g +
+/// 8, then column t + 4 of them; of B rows t and t + 4 of column g; D as above.
+inline void wave_multiply_add_tf32(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]) {
+  static WaveFragments places[1024];
+  const int lane = thread_index() % 32, g = lane / 4, t = lane % 4;
+  const WaveFragments* wave = places + thread_index() - lane;
+  places[thread_index()] = {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
+  executor::wave_barrier();
+  for (int i = 0; i < 4; ++i) {
+    for (int k = 0; k < 8; ++k) {
+      d[i] += __builtin_bit_cast(float, wave[g * 4 + k % 4].a[i / 2 + k / 4 * 2]) *
+              __builtin_bit_cast(float, wave[(2 * t + i % 2) * 4 + k % 4].b[k / 4]);
+    }
+  }
+  executor::wave_barrier();
+}
+
 /// Of A's first 8 columns and B's first 8 rows.
 template <class T>
 void wave_multiply_add_half(float (&d)[4], const std::uint32_t (&a)[2], std::uint32_t b, T) {
@@ -70,6 +94,22 @@ FUSEDSC_DEVICE void wave_multiply_add(float (&d)[4], const WaveFragments& own, B
       "{%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(own.a[0]), "r"(own.a[1]), "r"(own.a[2]), "r"(own.a[3]), "r"(own.b[0]), "r"(own.b[1]));
+}
+
+/// The nearest number with 10 fractional bits, of two the one farther from 0.
+FUSEDSC_DEVICE std::uint32_t to_tf32(float value) {
+  std::uint32_t bits;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
+  return bits;
+}
+
+/// D += A*B with A (16 x 8) and B (8 x 8) of TensorFloat-32: of lane l, registers of A hold column t of rows g and g +
+/// 8, then column t + 4 of them; of B rows t and t + 4 of column g; D as above.
+FUSEDSC_DEVICE void wave_multiply_add_tf32(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 #else
 inline constexpr bool kWaveProducts = false;

@@ -7,7 +7,7 @@
 #include "fusedsc/common/gpu/wave_product.h"
 
 #if defined(__CUDACC__) && !defined(FUSEDSC_HOST_EXECUTOR)
-#include "fusedsc/common/gpu/matrix_cuda.h"
+#include "fusedsc/common/gpu/matrix.h"
 #endif
 
 namespace fusedsc::gpu {

@@ -20,7 +20,7 @@ class DSCBlock(nn.Module):
     """Depthwise convolution, BatchNorm, activation, pointwise convolution: :func:`fusedsc.functional.dsc_block`.
 
     Children: ``depthwise`` (``nn.Conv2d``), ``bn`` (``nn.BatchNorm2d``) and ``pointwise`` (``nn.Conv2d`` or, with
-    ``overlap``, :class:`SlidingChannelConv2d`).
+    ``overlap`` or after :func:`fusedsc.to_scc`, :class:`SlidingChannelConv2d`).
 
     Args:
         in_channels: C.

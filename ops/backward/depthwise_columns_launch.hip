@@ -1,0 +1,98 @@
+#ifdef FUSEDSC_HOPPER
+#include "fusedsc/backward/depthwise_columns_launch.h"
+
+#include "fusedsc/backward/depthwise_columns_weight_kernel.h"
+#include "fusedsc/common/gpu/depthwise_columns_plan.h"
+#include "fusedsc/common/gpu/hopper_host.h"
+#include "fusedsc/common/gpu/partials_launch.h"
+#include "fusedsc/runtime/arena.h"
+
+namespace fusedsc::gpu::hopper {
+namespace {
+
+constexpr const char* kName = "depthwise_conv2d_backward";
+
+template <int kKernel, int kStride, int kColumns>
+FUSEDSC_KERNEL(128, 4)
+columns_weight_kernel(const FUSEDSC_GRID_CONSTANT DepthwiseColumnsWeightParameters p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
+  DepthwiseColumnsWeight<kKernel, kStride, kColumns>::run(p);
+#endif
+}
+
+struct Instance {
+  int kernel, stride, columns, input_columns;
+  void (*run)(DepthwiseColumnsWeightParameters);
+  int (*warp_bytes)(int stages);
+};
+
+template <int kKernel, int kStride, int kColumns>
+constexpr Instance instance() {
+  using Columns = DepthwiseColumnsWeight<kKernel, kStride, kColumns>;
+  return {kKernel,
+          kStride,
+          kColumns,
+          Columns::kInputs,
+          columns_weight_kernel<kKernel, kStride, kColumns>,
+          Columns::warp_bytes};
+}
+
+const Instance kInstances[] = {
+    instance<3, 1, 7>(),  instance<3, 2, 7>(),  instance<5, 1, 7>(),  instance<5, 2, 7>(),
+    instance<3, 1, 14>(), instance<3, 2, 14>(), instance<5, 1, 14>(), instance<5, 2, 14>(),
+};
+
+const Instance* choose(const DepthwiseBackwardArguments& a) {
+  if (a.prologue || a.gradient_prologue) return nullptr;
+  if (!why_no_columns(a.x, a.grad_y, a.window).empty()) return nullptr;
+  const int columns = columns_of_warp(a.grad_y.sizes[3]);
+  for (const Instance& instance : kInstances) {
+    if (instance.kernel == a.window.kernel[0] && instance.stride == a.window.stride[0] && instance.columns == columns)
+      return &instance;
+  }
+  return nullptr;
+}
+
+float* take_partials(Arena& arena, const DepthwiseColumnsWeightParameters& p, int taps) {
+  return arena.take<float>(std::int64_t{p.splits} * (taps + 1) * p.channels);
+}
+
+}  // namespace
+
+std::optional<Plan<DepthwiseBackwardArguments>> plan_depthwise_columns_weight(const DepthwiseBackwardArguments& a) {
+  const Instance* instance = choose(a);
+  if (instance == nullptr) return {};
+  DepthwiseColumnsWeightParameters planned;
+  static_cast<DepthwiseColumnsShape&>(planned) = columns_shape(a.grad_y.sizes, a.window, instance->columns, 6);
+  const int taps = instance->kernel * instance->kernel;
+  const auto memory =
+      static_cast<std::size_t>(ColumnsMemory::block_bytes(planned, instance->warp_bytes(planned.stages)));
+  cut_strips(planned, a.grad_y.sizes, a.window, instance->columns,
+             resident_blocks(instance->run, planned.warps * 32, memory));
+  Arena measured(nullptr);
+  take_partials(measured, planned, taps);
+  return Plan<DepthwiseBackwardArguments>{
+      measured.used(),
+      [planned, instance, memory, taps](const DepthwiseBackwardArguments& like, const Execution& execution) {
+        Arena arena(execution.workspace);
+        DepthwiseColumnsWeightParameters p = planned;
+        p.x = map_of_images(like.x, p.kChannels, instance->input_columns, 1);
+        p.grad_y = map_of_images(like.grad_y, p.kChannels, instance->columns, 1);
+        p.partials = take_partials(arena, p, taps);
+        launch_following(kName, instance->run, std::int64_t{channel_groups(p)} * p.splits, p.warps * 32,
+                         execution.stream, p, memory);
+        SumPartialsParameters sum;
+        sum.partials = p.partials;
+        sum.splits = p.splits;
+        sum.taps = taps;
+        sum.kernel_width = instance->kernel;
+        sum.rows = taps + 1;
+        sum.channels = p.channels;
+        sum.weight = like.grad_weight;
+        sum.vectors[0] = like.grad_bias.data;
+        launch_sum_partials(kName, like.x.dtype, sum, execution.stream);
+      }};
+}
+
+}  // namespace fusedsc::gpu::hopper
+#endif

@@ -1,0 +1,59 @@
+/// What the kernel for both depthwise gradients on Hopper GPUs is told.
+#pragma once
+
+#include "fusedsc/common/gpu/depthwise_source.h"
+#include "fusedsc/common/gpu/hopper.h"
+
+namespace fusedsc::gpu::hopper {
+
+struct DepthwiseJointParameters {
+  TensorMap grad_y, output, x, grad_x;
+  const float *grad_scale = nullptr, *output_scale = nullptr, *offset = nullptr;  ///< of the gradient prologue
+  const float *scale = nullptr, *shift = nullptr;                                 ///< of the prologue
+  Activation activation = Activation::identity;
+  float low = 0, high = 0;  ///< what it clamps to
+  const float* mean = nullptr;
+  float* partials = nullptr;  ///< [split][tap..., sum of g, of g*(x - mean)][channel]
+  ConstDeviceTensor weight;
+  int channels = 0, input_height = 0, input_width = 0, output_height = 0, output_width = 0;
+  // A block has a group of channels; its warps share the items out with those of all splits. An item: strip_rows rows
+  // (of the output) of a tile's columns of an image.
+  int warps = 1, splits = 1, items = 0, strip_rows = 1;
+  Divisor by_channel_groups, column_tiles, strips;
+};
+
+enum class JointSeams {
+  input_alone,  ///< and the gradient of x is all that is wanted
+  none,
+  gradient,  ///< a gradient prologue
+  clamp,     ///< and a prologue whose activation only clamps
+  smooth     ///< or any other
+};
+
+/// What a thread must know of its two channels; of those beyond the last one zeros, which make zeros.
+template <class T, int kKernel>
+struct JointChannels {
+  float grad_scale[2], output_scale[2], offset[2];  ///< of the gradient prologue
+  float scale[2], shift[2], mean[2];
+  float weight[kKernel * kKernel][2];
+
+  FUSEDSC_DEVICE void load(const DepthwiseJointParameters& p, int channel) {
+    const bool exists = channel < p.channels;
+    const auto load = [&](const float* vector, float otherwise, float(&to)[2]) {
+#pragma unroll
+      for (int v = 0; v < 2; ++v) to[v] = !exists ? 0.0f : vector != nullptr ? vector[channel + v] : otherwise;
+    };
+    load(p.grad_scale, 1, grad_scale);
+    load(p.output_scale, 0, output_scale);
+    load(p.offset, 0, offset);
+    load(p.scale, 1, scale);
+    load(p.shift, 0, shift);
+    load(p.mean, 0, mean);
+    float weights[kKernel * kKernel * 2];
+    load_weights<T, kKernel, kKernel, 2>(p.weight, exists ? channel : 0, weights);
+#pragma unroll
+    for (int i = 0; i < kKernel * kKernel * 2; ++i) weight[i / 2][i % 2] = weights[i];
+  }
+};
+
+}  // namespace fusedsc::gpu::hopper

@@ -1,0 +1,283 @@
+/// Depthwise convolution on Hopper GPUs, weight and bias gradients alone, 3x3 and 5x5, 16 bits, channels neighbours in
+/// memory. Tiles of x and of grad_y come to block memory by the copy engine, some ahead of their use.
+///
+/// Multiplied is by tensor cores: A has 8 channels of x as two taps see them (16 rows) at 16 positions of a row, B the
+/// same 8 channels of grad_y there. Of the product only the diagonals are wanted, each channel with itself; even so an
+/// instruction does what 8 fused multiply-adds per thread do, without conversions. A window's row has an odd number of
+/// taps: beside the last one A has ones, whose products are the bias's gradient.
+///
+/// Each warp owns 8 channels, and keeps all sums of their taps in registers. A row of x is read once, for all rows of
+/// grad_y whose windows cover it, which are in registers too.
+#pragma once
+
+#include "fusedsc/common/gpu/depthwise_hopper_tiles.h"
+#include "fusedsc/common/gpu/following_kernel.h"
+#include "fusedsc/common/gpu/tensor.h"
+#include "fusedsc/common/gpu/wave_product.h"
+
+namespace fusedsc::gpu::hopper {
+
+struct DepthwiseWeightTilesParameters : DepthwiseTilesShape {
+  TensorMap x, grad_y;
+  float* partials = nullptr;  ///< [split][image part][tap..., bias][channel]; null: there is one of each, the gradients
+  DeviceTensor grad_weight;   ///< where they are those, or none
+  void* grad_bias = nullptr;
+  int grad_bytes = 0;                               ///< of a tile of grad_y: [image][row][column][channel]
+  int grad_half_bytes = 0, grad_product_bytes = 0;  ///< as half_bytes and product_bytes, of grad_y
+
+  FUSEDSC_HOST_DEVICE int stage_bytes() const { return tile_bytes + grad_bytes; }
+  FUSEDSC_HOST_DEVICE int memory_bytes() const {
+    return 1024 + stages * stage_bytes() + stages * static_cast<int>(2 * sizeof(Barrier) + sizeof(DepthwiseTileNote));
+  }
+};
+
+/// kProducts: of 16 positions, that a warp has side by side.
+template <class T, int kKernel, int kStride, int kProducts>
+class DepthwiseWeightTiles {
+ public:
+  static constexpr int kRows = kKernel * kKernel + 1;  ///< of partial sums
+
+  FUSEDSC_DEVICE static void run(const DepthwiseWeightTilesParameters& p) {
+    DepthwiseWeightTiles tiles(p);
+    tiles.begin();
+    if (tiles.warp_ == p.warps()) {
+      if (thread_index() % 32 == 0) tiles.copy();
+    } else {
+      tiles.compute();
+    }
+  }
+
+ private:
+  static constexpr int kPairs = kKernel / 2;                 ///< of taps of a window's row; and one more tap
+  static constexpr int kLive = (kKernel - 1) / kStride + 1;  ///< rows of grad_y whose windows cover a row of x
+  static constexpr int kPairsOfProducts = (kProducts + 1) / 2;
+  using Cursor = DepthwiseTileCursor<kKernel, kStride>;
+  /// Of two products: positions 0 to 7 and 8 to 15 of the first, then of the second.
+  using GradRow = std::uint32_t[kPairsOfProducts][4];
+
+  FUSEDSC_DEVICE explicit DepthwiseWeightTiles(const DepthwiseWeightTilesParameters& p) : p_(p) {
+    warp_ = uniform(thread_index() / 32);
+    std::uint32_t group = block_index();
+    split_ = static_cast<int>(p.by_channel_groups.divide(group));
+    first_channel_ = static_cast<int>(group) * p.runs() * 8;
+    auto* memory = static_cast<unsigned char*>(block_memory());
+    memory_ = memory + (1024 - address_of(memory) % 1024) % 1024;
+    arrived_ = reinterpret_cast<Barrier*>(memory_ + p.stages * p.stage_bytes());
+    done_ = arrived_ + p.stages;
+    notes_ = reinterpret_cast<DepthwiseTileNote*>(done_ + p.stages);
+  }
+
+  FUSEDSC_DEVICE void begin() {
+    if (thread_index() == 0) {
+      for (int i = 0; i < p_.stages; ++i) {
+        initialise(arrived_ + i);
+        initialise(done_ + i, p_.warps());
+      }
+      publish();
+    }
+    // Positions beyond the right edge read what follows, to multiply it by zeros; behind the last row these are here.
+    const int filled = p_.images * p_.image_bytes();
+    for (int stage = 0; stage < p_.stages; ++stage) {
+      for (int i = filled + thread_index() * 16; i < p_.tile_bytes; i += (p_.warps() + 1) * 512) {
+        *reinterpret_cast<Aligned<std::uint32_t, 4>*>(memory_ + stage * p_.stage_bytes() + i) = {};
+      }
+    }
+    block_barrier();
+    wait_for_previous_kernel();
+  }
+
+  // --------------------------------------------------------------------------------------- by the thread that copies
+
+  /// Moves on to the next tile. The rows of grad_y are those that begin with the tile's rows of x.
+  FUSEDSC_DEVICE void start_copies(Cursor& at, int slot) const {
+    const int row = at.begin + at.row / kStride;
+    DepthwiseTileNote note{at.image, at.column, at.input_row(), row, at.begin, at.end, at.is_first, 0};
+    const ImagePlace x{first_channel_, at.input_column(), at.input_row(), at.image};
+    const ImagePlace grad{first_channel_, at.column, row, at.image};
+    at.next();
+    note.is_last = !at.exists;
+    notes_[slot] = note;
+    unsigned char* stage = memory_ + slot * p_.stage_bytes();
+    expect(arrived_ + slot, p_.images * p_.image_bytes() + p_.grad_bytes);
+    start_load(stage, p_.x, x, arrived_ + slot);
+    start_load(stage + p_.tile_bytes, p_.grad_y, grad, arrived_ + slot);
+  }
+
+  FUSEDSC_DEVICE void copy() const {
+    Cursor ahead(p_, split_);
+    for (int slot = 0; slot < p_.stages && ahead.exists; ++slot) start_copies(ahead, slot);
+    int slot = 0, parity = 0;
+#pragma unroll 1
+    while (ahead.exists) {
+      wait(done_ + slot, parity);
+      start_copies(ahead, slot);
+      next(slot, parity);
+    }
+  }
+
+  FUSEDSC_DEVICE void next(int& slot, int& parity) const {
+    if (++slot < p_.stages) return;
+    slot = 0;
+    parity ^= 1;
+  }
+
+  // --------------------------------------------------------------------------------------------- by warps that compute
+
+  FUSEDSC_DEVICE void aim() {
+    const int lane = thread_index() % 32, matrix = lane / 8, runs = p_.runs(), box_bytes = p_.box_bytes;
+    part_ = warp_ / runs;
+    const int run = warp_ - part_ * runs, first_image = p_.images / p_.image_parts * part_;
+    channel_ = first_channel_ + run * 8;
+    // Matrices of A: both taps at positions 0 to 7, then at 8 to 15; of the last tap, of one product and of the next.
+#pragma unroll
+    for (int pair = 0; pair <= kPairs; ++pair) {
+      const bool is_last = pair == kPairs;
+      const int tap = 2 * pair + (is_last ? 0 : matrix % 2), position = lane % 8 * kStride + tap;
+      const int half = is_last ? matrix % 2 : matrix / 2, product = is_last ? matrix / 2 : 0;
+      places_[pair] = first_image * p_.image_bytes() + half * p_.half_bytes + product * p_.product_bytes +
+                      position * box_bytes + exchanged_run(box_bytes, run, position);
+    }
+    grad_place_ = p_.tile_bytes + first_image * (p_.grad_bytes / p_.images) + matrix % 2 * p_.grad_half_bytes +
+                  matrix / 2 * p_.grad_product_bytes + lane % 8 * box_bytes + exchanged_run(box_bytes, run, lane % 8);
+    if constexpr (kProducts % 2 == 1) {  // nothing there: the lanes read what the others do
+      beyond_ = matrix / 2 * p_.product_bytes;
+      grad_beyond_ = matrix / 2 * p_.grad_product_bytes;
+    }
+  }
+
+  FUSEDSC_DEVICE void compute() {
+    aim();
+#pragma unroll
+    for (int i = 0; i < kKernel * (kPairs + 1) * 4; ++i) {
+      sums_[i / 4 / (kPairs + 1)][i / 4 % (kPairs + 1)][i % 4] = 0;
+    }
+    GradRow grads[kLive];  // the newest first
+    int slot = 0, parity = 0;
+#pragma unroll 1
+    for (bool is_last = false; !is_last;) {
+      wait(arrived_ + slot, parity);
+      const DepthwiseTileNote& at = notes_[slot];
+      if (at.is_first) {
+#pragma unroll
+        for (int age = 0; age < kLive; ++age) clear(grads[age]);
+      }
+      const unsigned char* tile = memory_ + slot * p_.stage_bytes();
+      const unsigned char* grad_tile = tile + grad_place_;
+      int row = at.output_row;
+      const int end = at.end;
+#pragma unroll 1
+      for (int r = 0; r < p_.rows; r += kStride) {
+#pragma unroll
+        for (int age = kLive - 1; age > 0; --age) {
+#pragma unroll
+          for (int i = 0; i < kPairsOfProducts * 4; ++i) grads[age][i / 4][i % 4] = grads[age - 1][i / 4][i % 4];
+        }
+        if (row < end) {
+#pragma unroll
+          for (int i = 0; i < kPairsOfProducts; ++i) {
+            const int beyond = 2 * i + 1 < kProducts ? 0 : grad_beyond_;
+            load_matrices<true>(grad_tile + 2 * i * p_.grad_product_bytes - beyond, grads[0][i]);
+          }
+        } else {
+          clear(grads[0]);
+        }
+#pragma unroll
+        for (int phase = 0; phase < kStride; ++phase) {
+          multiply_row(tile, phase, grads);
+          tile += p_.pitch * p_.box_bytes;
+        }
+        grad_tile += p_.out_pitch * p_.box_bytes;
+        ++row;
+      }
+      is_last = at.is_last;
+      warp_barrier();
+      if (thread_index() % 32 == 0) arrive(done_ + slot);
+      next(slot, parity);
+    }
+    leave_sums();
+  }
+
+  FUSEDSC_DEVICE static void clear(GradRow& row) {
+#pragma unroll
+    for (int i = 0; i < kPairsOfProducts * 4; ++i) row[i / 4][i % 4] = 0;
+  }
+
+  /// A row of x, number `phase` of those that a row of grad_y moves on by.
+  FUSEDSC_DEVICE void multiply_row(const unsigned char* row, int phase, const GradRow (&grads)[kLive]) {
+    constexpr std::uint32_t kOnes = ones(T());
+#pragma unroll
+    for (int first = 0; first < kProducts; first += 2) {
+      std::uint32_t last[4];
+      const int beyond = first + 1 < kProducts ? 0 : beyond_;
+      load_matrices<true>(row + places_[kPairs] + first * p_.product_bytes - beyond, last);
+#pragma unroll
+      for (int i = 0; i < 2 && first + i < kProducts; ++i) {
+        std::uint32_t pairs[kPairs][4];
+#pragma unroll
+        for (int pair = 0; pair < kPairs; ++pair) {
+          load_matrices<true>(row + places_[pair] + (first + i) * p_.product_bytes, pairs[pair]);
+        }
+#pragma unroll
+        for (int age = 0; age < kLive; ++age) {
+          const int kh = phase + age * kStride;
+          if (kh >= kKernel) continue;
+          const std::uint32_t low = grads[age][first / 2][2 * i], high = grads[age][first / 2][2 * i + 1];
+#pragma unroll
+          for (int pair = 0; pair < kPairs; ++pair) {
+            const std::uint32_t(&a)[4] = pairs[pair];
+            wave_multiply_add(sums_[kh][pair], {{a[0], a[1], a[2], a[3]}, {low, high}}, T());
+          }
+          wave_multiply_add(sums_[kh][kPairs], {{last[2 * i], kOnes, last[2 * i + 1], kOnes}, {low, high}}, T());
+        }
+      }
+    }
+  }
+  FUSEDSC_DEVICE static constexpr std::uint32_t ones(Float16) { return 0x3c003c00u; }
+  FUSEDSC_DEVICE static constexpr std::uint32_t ones(BFloat16) { return 0x3f803f80u; }
+
+  /// Of the lanes that have the diagonals: those of channel g have it in their columns 2t and 2t + 1.
+  FUSEDSC_DEVICE void leave_sums() const {
+    const int lane = thread_index() % 32, g = lane / 4, t = lane % 4;
+    if (g / 2 != t || channel_ >= p_.channels) return;
+    const auto diagonal = [&](const float(&sums)[4], int half) {
+      return g % 2 == 0 ? sums[2 * half] : sums[2 * half + 1];
+    };
+    if (p_.partials == nullptr) {
+      T* weight = elements_of<T>(p_.grad_weight) + p_.grad_weight.offset(channel_ + g, 0, 0, 0);
+      T* bias = static_cast<T*>(p_.grad_bias);
+      leave(diagonal, [&](int tap, float sum) {
+        if (tap < kRows - 1 && p_.grad_weight.data != nullptr) {
+          from_accumulator(sum, weight[tap / kKernel * p_.grad_weight.row + tap % kKernel * p_.grad_weight.column]);
+        } else if (tap == kRows - 1 && bias != nullptr) {
+          from_accumulator(sum, bias[channel_ + g]);
+        }
+      });
+    } else {
+      float* to = p_.partials + (static_cast<std::int64_t>(split_) * p_.image_parts + part_) * kRows * p_.channels +
+                  channel_ + g;
+      leave(diagonal, [&](int tap, float sum) { to[static_cast<std::int64_t>(tap) * p_.channels] = sum; });
+    }
+  }
+
+  template <class Diagonal, class Leave>
+  FUSEDSC_DEVICE void leave(const Diagonal& diagonal, const Leave& leave_one) const {
+#pragma unroll
+    for (int tap = 0; tap < kRows - 1; ++tap) {
+      const int kw = tap % kKernel;
+      leave_one(tap, diagonal(sums_[tap / kKernel][kw / 2], kw % 2));
+    }
+    leave_one(kRows - 1, diagonal(sums_[0][kPairs], 1));
+  }
+
+  const DepthwiseWeightTilesParameters& p_;
+  int warp_, split_, first_channel_;
+  unsigned char* memory_;
+  Barrier *arrived_, *done_;    ///< tiles have come; warps are done with them
+  DepthwiseTileNote* notes_;    ///< of the tiles
+  int part_ = 0, channel_ = 0;  ///< of the warp: its part of the images, its first channel
+  int places_[kPairs + 1], grad_place_ = 0;
+  int beyond_ = 0, grad_beyond_ = 0;  ///< from the last product of an odd number to where the next would be
+  float sums_[kKernel][kPairs + 1][4];
+};
+
+}  // namespace fusedsc::gpu::hopper

@@ -1,0 +1,190 @@
+/// Depthwise convolution of contiguous tensors on Hopper GPUs, weight and bias gradients alone, for windows with as
+/// much padding as keeps the size. A warp has the same channels of some images, and all their sums in registers; a row
+/// of x meets the rows of grad_y whose windows cover it, which are there too.
+#pragma once
+
+#include "fusedsc/common/gpu/depthwise_planes.h"
+#include "fusedsc/common/gpu/following_kernel.h"
+
+namespace fusedsc::gpu::hopper {
+
+struct DepthwisePlanesWeightParameters : DepthwisePlanesShape {
+  const void *x = nullptr, *grad_y = nullptr;
+  float* partials = nullptr;  ///< [split][tap..., bias][channel]
+  int splits = 1, groups = 1;
+  int grad_place = 0, grad_pitch = 0;  ///< in elements: of grad_y in a stage; from a plane of it to the next
+  Divisor by_groups;
+};
+
+/// kColumns: of grad_y, per lane.
+template <class T, int kKernel, int kStride, int kColumns>
+class DepthwisePlanesWeight {
+ public:
+  static constexpr int kReach = kKernel / 2, kLive = (kKernel - 1) / kStride + 1, kRows = kKernel * kKernel + 1;
+
+  FUSEDSC_DEVICE static void run(const DepthwisePlanesWeightParameters& p) {
+    DepthwisePlanesWeight planes(p);
+    planes.loop();
+    planes.leave_sums();
+  }
+
+ private:
+  static constexpr int kVector = kColumns * kStride, kRight = kKernel - kReach - kStride,
+                       kInputs = kReach + kVector + kRight;
+
+  FUSEDSC_DEVICE explicit DepthwisePlanesWeight(const DepthwisePlanesWeightParameters& p) : p_(p) {
+    const int warp = uniform(thread_index() / 32), lane = thread_index() % 32;
+    is_leader_ = lane == 0;
+    auto* memory = static_cast<unsigned char*>(block_memory());
+    memory += (128 - address_of(memory) % 128) % 128;
+    memory_ = memory + warp * p.stages * p.stage_bytes;
+    barriers_ = reinterpret_cast<Barrier*>(memory + p.warps * p.stages * p.stage_bytes) + warp * p.stages;
+    pitch_ = (p.strip_rows >= p.input_height ? p.input_height : p.strip_rows) * p.input_width;
+    std::uint32_t group = block_index() * static_cast<unsigned>(p.warps) + static_cast<unsigned>(warp);
+    split_ = static_cast<int>(p.by_groups.divide(group));
+    first_channel_ = static_cast<int>(group) * p.planes;
+    side_ = lane / p.lanes;
+    has_work_ = side_ < p.planes && first_channel_ + side_ < p.channels;
+    if (!has_work_) side_ = 0;
+    column_ = lane % p.lanes * kColumns;
+    inside_ = columns_inside<kReach, kVector, kRight>(column_ * kStride, p.input_width);
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) sums_[i] = 0;
+#pragma unroll
+    for (int i = 0; i < kLive * kColumns; ++i) grads_[i / kColumns][i % kColumns] = 0;
+  }
+
+  FUSEDSC_DEVICE T* stage(int slot) const { return reinterpret_cast<T*>(memory_ + slot * p_.stage_bytes); }
+
+  /// The first row of grad_y that a tile of x from `row` on brings.
+  FUSEDSC_DEVICE static int first_grad_row(int row) { return row == 0 ? 0 : (row + kReach + kStride - 1) / kStride; }
+  FUSEDSC_DEVICE int end_grad_row(const PlanesTile& tile) const {
+    const int end = (tile.row + tile.rows - 1 + kReach) / kStride + 1;
+    return end < p_.output_height ? end : p_.output_height;
+  }
+
+  FUSEDSC_DEVICE void start_copies(PlanesCursor& ahead, int slot) const {
+    if (!ahead.exists()) return;
+    if (is_leader_) {
+      const PlanesTile tile = ahead.tile();
+      const int row = first_grad_row(tile.row), end = end_grad_row(tile), grad_rows = end > row ? end - row : 0;
+      expect(barriers_ + slot,
+             tile.count * (tile.rows * p_.input_width + grad_rows * p_.output_width) * static_cast<int>(sizeof(T)));
+      start_rows(stage(slot), pitch_, static_cast<const T*>(p_.x), tile, tile.row, tile.row + tile.rows,
+                 p_.input_height, p_.input_width, barriers_ + slot);
+      start_rows(stage(slot) + p_.grad_place, p_.grad_pitch, static_cast<const T*>(p_.grad_y), tile, row, end,
+                 p_.output_height, p_.output_width, barriers_ + slot);
+    }
+    ahead.next();
+  }
+
+  FUSEDSC_DEVICE void loop() {
+    if (is_leader_) {
+      for (int i = 0; i < p_.stages; ++i) initialise(barriers_ + i);
+      publish();
+    }
+    warp_barrier();
+    wait_for_previous_kernel();
+    const int most = p_.channels - first_channel_ < p_.planes ? p_.channels - first_channel_ : p_.planes;
+    const std::int64_t first = split_ < p_.splits ? static_cast<std::int64_t>(split_) * p_.channels + first_channel_
+                                                  : p_.all_planes;  // a warp that is left over
+    PlanesCursor at(p_, first, static_cast<std::int64_t>(p_.splits) * p_.channels, most, p_.input_height), ahead = at;
+    for (int i = 0; i < p_.stages; ++i) start_copies(ahead, i);
+    int slot = 0, parity = 0;
+#pragma unroll 1
+    while (at.exists()) {
+      wait(barriers_ + slot, parity);
+      run_rows(at.tile(), stage(slot));
+      warp_barrier();
+      start_copies(ahead, slot);
+      if (++slot == p_.stages) {
+        slot = 0;
+        parity ^= 1;
+      }
+      at.next();
+    }
+  }
+
+  FUSEDSC_DEVICE void run_rows(const PlanesTile& tile, const T* stage) {
+    if (!has_work_) return;
+    const T* grad = stage + p_.grad_place + side_ * p_.grad_pitch + column_;
+    const int first = tile.row == 0 ? -kReach : tile.row;  // rows before the image bring rows of grad_y
+    const T* row = stage + side_ * pitch_ + column_ * kStride + (first - tile.row) * p_.input_width;
+#pragma unroll 1
+    for (int r = first; r < tile.row + tile.rows; ++r) {
+      const bool is_new = (r + kReach) % kStride == 0;
+      if (is_new) {
+#pragma unroll
+        for (int age = kLive - 1; age > 0; --age) {
+#pragma unroll
+          for (int c = 0; c < kColumns; ++c) grads_[age][c] = grads_[age - 1][c];
+        }
+        if ((r + kReach) / kStride < p_.output_height) {
+          load<kColumns>(grad).widen(grads_[0]);
+          grad += p_.output_width;
+#pragma unroll
+          for (int c = 0; c < kColumns; ++c) sums_[kRows - 1] += grads_[0][c];
+        } else {
+#pragma unroll
+          for (int c = 0; c < kColumns; ++c) grads_[0][c] = 0;
+        }
+        if (r == -kReach) {  // what is older is of other planes
+#pragma unroll
+          for (int i = kColumns; i < kLive * kColumns; ++i) grads_[i / kColumns][i % kColumns] = 0;
+        }
+      }
+      if (r >= 0) {
+        float x[kInputs];
+        load_columns<T, kReach, kVector, kRight>(row, inside_, x);
+        if (is_new) add<0>(x);
+        else add<kStride - 1>(x);
+      }
+      row += p_.input_width;
+    }
+  }
+
+  template <int kPhase>
+  FUSEDSC_DEVICE void add(const float (&x)[kInputs]) {
+#pragma unroll
+    for (int age = 0; age < kLive; ++age) {
+      const int kh = kPhase + age * kStride;
+      if (kh >= kKernel) continue;
+#pragma unroll
+      for (int kw = 0; kw < kKernel; ++kw) {
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c) sums_[kh * kKernel + kw] += grads_[age][c] * x[c * kStride + kw];
+      }
+    }
+  }
+
+  /// Of the lanes of a plane, in their order.
+  FUSEDSC_DEVICE void leave_sums() const {
+    auto* memory = reinterpret_cast<float*>(memory_);
+    const int lane = thread_index() % 32;
+    warp_barrier();
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) memory[i * 32 + lane] = sums_[i];
+    warp_barrier();
+    if (split_ >= p_.splits) return;
+    float* to = p_.partials + static_cast<std::int64_t>(split_) * kRows * p_.channels + first_channel_;
+    for (int i = lane; i < kRows * p_.planes; i += 32) {
+      const int side = i / kRows, row = i - side * kRows;
+      if (first_channel_ + side >= p_.channels) continue;
+      const float* from = memory + row * 32 + side * p_.lanes;
+      float sum = 0;
+      for (int j = 0; j < p_.lanes; ++j) sum += from[j];
+      to[static_cast<std::int64_t>(row) * p_.channels + side] = sum;
+    }
+  }
+
+  const DepthwisePlanesWeightParameters& p_;
+  bool is_leader_, has_work_;
+  unsigned char* memory_;
+  Barrier* barriers_;
+  int pitch_, split_, first_channel_;  ///< of the warp
+  int side_, column_;                  ///< of the lane: its plane, its first column of grad_y
+  unsigned inside_;
+  float grads_[kLive][kColumns], sums_[kRows];
+};
+
+}  // namespace fusedsc::gpu::hopper

@@ -1,0 +1,95 @@
+/// How depthwise kernels on Hopper GPUs cut images into tiles, which the copy engine brings to block memory: channels
+/// neighbours in memory, 8 of them to a warp, 16 positions to a product of tensor cores.
+#pragma once
+
+#include "fusedsc/common/gpu/depthwise_work.h"
+#include "fusedsc/common/gpu/hopper.h"
+
+namespace fusedsc::gpu::hopper {
+
+struct DepthwiseTilesShape {
+  int batch = 0, channels = 0, input_height = 0, input_width = 0, output_height = 0, output_width = 0;
+  int padding_top = 0, padding_left = 0;
+
+  // Tiles of x lie in block memory as [box of channels][image][row][column][channel of the box].
+  int boxes = 1, box_bytes = 128;   ///< of a block: boxes of so many bytes of neighbouring channels, 64 or 128
+  int pitch = 8, rows = 1;          ///< columns and rows of a tile; pitch is a multiple of 8
+  int images = 1, image_parts = 1;  ///< of a tile; as many warps share them out
+  int stages = 2;                   ///< tiles under way
+  int tile_bytes = 0;               ///< of x, in whole kilobytes
+  int out_pitch = 8, tile_columns = 8;
+  // Where the 8x8 matrices of a warp's products begin in tiles of x: from one half of 16 positions to the other, and
+  // from one product to the next.
+  int half_bytes = 0, product_bytes = 0;
+
+  // Blocks side by side have different channels; those one behind the other share out the units: `grain` rows of
+  // outputs of a group of images, in some columns.
+  int splits = 1, units = 0, grain = 1;
+  Divisor by_channel_groups, strips, column_tiles;
+
+  FUSEDSC_HOST_DEVICE int runs() const { return boxes * box_bytes / 16; }
+  FUSEDSC_HOST_DEVICE int warps() const { return runs() * image_parts; }  ///< that compute
+  FUSEDSC_HOST_DEVICE int image_bytes() const { return rows * pitch * box_bytes; }
+  FUSEDSC_HOST_DEVICE bool halves_are_images() const { return output_width <= 8; }
+  FUSEDSC_HOST_DEVICE bool products_are_images() const { return output_width <= 16; }
+};
+
+/// Goes over a block's tiles: pieces of neighbouring rows of the same images, in tiles of `rows` rows of x.
+template <int kKernel, int kStride>
+class DepthwiseTileCursor {
+ public:
+  int image = 0, column = 0;              ///< of the output, the piece's first
+  int begin = 0, end = 0;                 ///< rows of the output
+  int row = 0;                            ///< of the tile's first row of x, from the first that the piece needs
+  bool exists = false, is_first = false;  ///< is_first: tile of its piece
+
+  FUSEDSC_DEVICE DepthwiseTileCursor(const DepthwiseTilesShape& p, int split) : p_(p) {
+    unit_ = static_cast<int>(static_cast<std::int64_t>(p.units) * split / p.splits);
+    last_ = static_cast<int>(static_cast<std::int64_t>(p.units) * (split + 1) / p.splits);
+    begin_piece();
+  }
+  FUSEDSC_DEVICE void next() {
+    row += p_.rows;
+    is_first = false;
+    if (row >= (end - begin - 1) * kStride + kKernel) begin_piece();
+  }
+  /// Of x, the tile's first row.
+  FUSEDSC_DEVICE int input_row() const { return begin * kStride - p_.padding_top + row; }
+  FUSEDSC_DEVICE int input_column() const { return column * kStride - p_.padding_left; }
+  /// Of the output, the row that the tile's first row of x completes.
+  FUSEDSC_DEVICE int output_row() const { return begin + (row - (kKernel - 1)) / kStride; }
+
+ private:
+  FUSEDSC_DEVICE void begin_piece() {
+    exists = unit_ < last_;
+    if (!exists) return;
+    std::uint32_t strip = static_cast<std::uint32_t>(unit_), rest = p_.strips.divide(strip);
+    image = static_cast<int>(p_.column_tiles.divide(rest)) * p_.images;
+    column = static_cast<int>(rest) * p_.tile_columns;
+    const int strips = (p_.output_height + p_.grain - 1) / p_.grain;
+    const int count = least(strips - static_cast<int>(strip), last_ - unit_);
+    begin = static_cast<int>(strip) * p_.grain;
+    end = least(begin + count * p_.grain, p_.output_height);
+    unit_ += count;
+    row = 0;
+    is_first = true;
+  }
+
+  const DepthwiseTilesShape& p_;
+  int unit_, last_;
+};
+
+/// What the warps that compute must know of a tile, which the thread that copies leaves in block memory.
+struct DepthwiseTileNote {
+  int image, column;           ///< of the output, the piece's first
+  int input_row;               ///< of x, the tile's first row
+  int output_row, begin, end;  ///< of the output: the row that the tile's first completes; the piece's rows
+  int is_first, is_last;       ///< tile of its piece, of the block
+};
+
+/// Where run `run` of 16 bytes of a position of a tile lies: the copy engine exchanges them.
+FUSEDSC_DEVICE int exchanged_run(int box_bytes, int run, int position) {
+  return (box_bytes == 128 ? run ^ (position & 7) : run ^ (position >> 1 & 3)) * 16;
+}
+
+}  // namespace fusedsc::gpu::hopper

@@ -1,0 +1,97 @@
+/// What the depthwise kernels for contiguous tensors on Hopper GPUs share: each warp has its own tiles, some rows of a
+/// few planes (channels of images), and its own copies of them under way, and waits for no other. Neighbouring lanes
+/// have neighbouring columns of a plane, as many lanes per plane as its rows are long, and go down its rows.
+#pragma once
+
+#include "fusedsc/common/gpu/divisor.h"
+#include "fusedsc/common/gpu/hopper.h"
+#include "fusedsc/common/gpu/vector.h"
+
+namespace fusedsc::gpu::hopper {
+
+struct DepthwisePlanesShape {
+  int channels = 0, input_height = 0, input_width = 0, output_height = 0, output_width = 0;
+  int lanes = 1;              ///< of a warp, that share a plane
+  int side_planes = 1;        ///< planes that a warp has side by side
+  int planes = 1;             ///< of a tile, a multiple of them
+  int strip_rows = 1;         ///< of a tile, all of a plane's or a part of them
+  int stages = 2;             ///< tiles under way
+  int warps = 1, blocks = 1;  ///< of a block; of the launch
+  int stage_bytes = 0;
+  std::int64_t first_step = 0, item_step = 0;  ///< planes from a warp's first item to the next warp's; to its own next
+  std::int64_t all_planes = 0;
+  Divisor by_channels;
+
+  FUSEDSC_HOST_DEVICE int memory_bytes() const { return 128 + warps * stages * (stage_bytes + 8); }
+};
+
+/// Some rows of some planes.
+struct PlanesTile {
+  std::int64_t plane;
+  int count, row, rows;
+};
+
+/// A warp's tiles, one after the other: planes from first_plane on and each `step` further, of `height` rows.
+class PlanesCursor {
+ public:
+  FUSEDSC_DEVICE PlanesCursor(const DepthwisePlanesShape& p, std::int64_t plane, std::int64_t step, int most,
+                              int height)
+      : p_(p), plane_(plane), step_(step), most_(most), height_(height) {}
+  FUSEDSC_DEVICE bool exists() const { return plane_ < p_.all_planes; }
+  FUSEDSC_DEVICE PlanesTile tile() const {
+    const std::int64_t left = p_.all_planes - plane_;
+    const int rows = height_ - row_ < p_.strip_rows ? height_ - row_ : p_.strip_rows;
+    return {plane_, left < most_ ? static_cast<int>(left) : most_, row_, rows};
+  }
+  FUSEDSC_DEVICE void next() {
+    row_ += p_.strip_rows;
+    if (row_ < height_) return;
+    row_ = 0;
+    plane_ += step_;
+  }
+
+ private:
+  const DepthwisePlanesShape& p_;
+  std::int64_t plane_, step_;
+  int most_, height_, row_ = 0;
+};
+
+/// Copies rows [row, end) of a tile's planes, by one thread. In block memory planes are `pitch` elements apart; those
+/// that are whole are neighbours there as well.
+template <class T>
+FUSEDSC_DEVICE int start_rows(T* to, int pitch, const T* tensor, const PlanesTile& tile, int row, int end, int height,
+                              int width, Barrier* barrier) {
+  const std::int64_t plane_size = static_cast<std::int64_t>(height) * width;
+  const T* from = tensor + tile.plane * plane_size + static_cast<std::int64_t>(row) * width;
+  if (end - row == height) {
+    const int bytes = tile.count * height * width * static_cast<int>(sizeof(T));
+    start_load(to, from, bytes, barrier);
+    return bytes;
+  }
+  const int bytes = (end - row) * width * static_cast<int>(sizeof(T));
+  if (bytes <= 0) return 0;
+  for (int i = 0; i < tile.count; ++i) start_load(to + i * pitch, from + i * plane_size, bytes, barrier);
+  return tile.count * bytes;
+}
+
+/// kVector columns of a row, kLeft before and kRight after them, as far as `inside` (a bit per column) has them.
+template <class T, int kLeft, int kVector, int kRight>
+FUSEDSC_DEVICE void load_columns(const T* row, unsigned inside, Accumulator<T> (&to)[kLeft + kVector + kRight]) {
+  load<kVector>(row).widen(to + kLeft);
+#pragma unroll
+  for (int c = 0; c < kLeft + kVector + kRight; ++c) {
+    if (c >= kLeft && c < kLeft + kVector) continue;
+    to[c] = (inside >> c & 1u) != 0 ? to_accumulator(row[c - kLeft]) : 0;
+  }
+}
+template <int kLeft, int kVector, int kRight>
+FUSEDSC_DEVICE unsigned columns_inside(int column, int width) {
+  unsigned inside = 0;
+#pragma unroll
+  for (int c = 0; c < kLeft + kVector + kRight; ++c) {
+    inside |= static_cast<unsigned>(column + c - kLeft) < static_cast<unsigned>(width) ? 1u << c : 0u;
+  }
+  return inside;
+}
+
+}  // namespace fusedsc::gpu::hopper

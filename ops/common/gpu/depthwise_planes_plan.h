@@ -1,0 +1,45 @@
+/// From a depthwise problem of contiguous tensors to the tiles of kernels for Hopper GPUs.
+#pragma once
+
+#include <string>
+
+#include "fusedsc/common/gpu/depthwise_planes.h"
+#include "fusedsc/common/problem.h"
+#include "fusedsc/common/tensor_view.h"
+
+namespace fusedsc::gpu::hopper {
+
+/// How the tiles of a launch are cut; the rest follows.
+struct PlanesTiling {
+  int whole_bytes = 6600;    ///< planes that a warp has side by side are cut into strips where they are more
+  int tile_bytes = 6 << 10;  ///< about so many are a tile
+  int stages = 2, warps = 4;
+};
+
+/// A tensor that tiles come from.
+struct PlanesSource {
+  int width, height;
+};
+
+/// Lanes, planes and rows. x: what tiles are counted by, and another whose rows come with its, or none ({}); `spare`:
+/// rows that strips of each have beyond their own. Returns why not, or nothing.
+std::string cut_planes(DepthwisePlanesShape& shape, int element_bytes, const PlanesSource& x, const PlanesSource& other,
+                       int spare, int lane_columns, bool may_repeat, const PlanesTiling& tiling);
+
+/// Elements from a plane of a tile to the next, given the rows of a strip.
+inline int pitch_of(const PlanesSource& source, int rows) {
+  return (rows >= source.height ? source.height : rows) * source.width;
+}
+
+/// Columns of the narrower tensor that a lane has, at most `most`; 0 where rows are too long for a warp.
+int lane_columns_of(std::int64_t width, int most);
+
+/// Blocks that run at the same time share the tiles out.
+void share_out(DepthwisePlanesShape& shape, int resident_blocks);
+
+/// Empty, or why there are no kernels for a convolution of x to y.
+std::string why_no_planes(const ConstTensorView& x, const ConstTensorView& y, const Window& window);
+
+DepthwisePlanesShape planes_shape(const Sizes& x, const Sizes& y);
+
+}  // namespace fusedsc::gpu::hopper

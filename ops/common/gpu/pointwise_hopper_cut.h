@@ -1,0 +1,340 @@
+/// Pointwise products on Hopper GPUs with many values of k and few positions: a block has one tile of outputs, on which
+/// all its groups of four warps work. Some take further positions, some another share of k, and these put their sums
+/// together in block memory; each then finishes its own channels.
+#pragma once
+
+#include "fusedsc/common/gpu/following_kernel.h"
+#include "fusedsc/common/gpu/pointwise_hopper_prologue.h"
+
+namespace fusedsc::gpu::hopper {
+
+/// kRowTiles: tiles of 64 positions; kCut: groups that share the k of one.
+template <class T, int kRowTiles_, int kChannels_, int kCut_, bool kPrologue, bool kWeightDepthFirst,
+          EpilogueKind kKind>
+class PointwiseCutProduct {
+ public:
+  static constexpr int kRowTiles = kRowTiles_, kChannels = kChannels_, kCut = kCut_;
+  static constexpr int kTileDepth = 64, kThreads = kRowTiles * kCut * kGroupThreads;
+  /// Columns of a tile of outputs or of a weight with its channels innermost, and the bytes of its rows.
+  static constexpr int kColumns = kChannels % 64 == 0 ? 64 : 32, kRowBytes = kColumns * 2;
+  static constexpr int kBlocks = kChannels / kColumns;
+  static constexpr int kOwn = kChannels / kCut;  ///< channels that a group finishes
+  static_assert(kChannels % kColumns == 0 && kOwn * kCut == kChannels && kOwn % 16 == 0);
+
+  /// `stages`: of each share of k.
+  FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(const PointwiseMemoryUse& use, int stages) {
+    const int tiles = 1 + (use.has_x ? 1 : 0) + (use.has_added ? 1 : 0);
+    return 1024 + kCut * stages * stage_bytes(use.has_other) + kRowTiles * tiles * kOutBytes + barrier_bytes(stages) +
+           4 * (kCut * kPartFloats + (kPrologue ? coefficients(use.depth) : 0));
+  }
+
+  FUSEDSC_DEVICE static void run(const PointwiseParameters& p) {
+    PointwiseCutProduct product(p);
+    product.run_all();
+  }
+
+ private:
+  using Sums = float[kChannels / 2];
+  using OwnSums = float[kOwn / 2];
+  using Four = Aligned<float, 4>;
+  using Prologue = PointwisePrologue<T, kWeightDepthFirst>;  ///< of gradients: with another tensor
+  using Part = Epilogue<T, kOwn, kRowTiles * kGroupThreads, kKind>;
+  static constexpr int kTileBytes = kTileRows * kTileDepth * 2, kWeightBytes = kChannels * kTileDepth * 2;
+  static constexpr int kOutBytes = kTileRows * kChannels * 2, kBlockBytes = kTileRows * kRowBytes;
+  static constexpr int kPartFloats = Part::memory_floats(kRowTiles * 4);
+  static constexpr bool kSums = Part::kStatistics || Part::kGradient;
+  // Sums go through block memory in fours, as threads have them: to where the group's activations were.
+  static constexpr int kQuads = kChannels / 8, kOwnQuads = kOwn / 8;
+  static constexpr int kExchangeBytes = (kCut - 1) * kOwnQuads * kGroupThreads * 16;
+
+ public:
+  static constexpr int kLeastStages = kExchangeBytes > 2 * kTileBytes ? (kExchangeBytes + kTileBytes - 1) / kTileBytes
+                                                                      : 2;
+
+ private:
+  FUSEDSC_HOST_DEVICE static constexpr int stage_bytes(bool has_other) {
+    return kRowTiles * kTileBytes * (has_other ? 2 : 1) + kWeightBytes;
+  }
+  FUSEDSC_HOST_DEVICE static constexpr int barrier_bytes(int stages) {
+    return (2 * kCut * stages * 8 + 8 + 15) / 16 * 16;
+  }
+  FUSEDSC_HOST_DEVICE static constexpr int coefficients(int depth) {
+    return Prologue::kVectors * ((depth + kTileDepth - 1) / kTileDepth * kTileDepth);
+  }
+
+  FUSEDSC_DEVICE explicit PointwiseCutProduct(const PointwiseParameters& p) : p_(p) {
+    group_ = uniform(thread_index() / kGroupThreads);
+    thread_ = thread_index() % kGroupThreads;
+    row_tile_ = group_ / kCut;
+    cut_ = group_ % kCut;
+    split_ = static_cast<int>(block_index()) / p.channel_tiles;
+    first_channel_ = static_cast<int>(block_index()) % p.channel_tiles * kChannels;
+    pixel_ = (split_ * kRowTiles + row_tile_) * kTileRows;
+    const int steps = (p.depth + kTileDepth - 1) / kTileDepth;
+    steps_ = cut_ < steps ? (steps - cut_ + kCut - 1) / kCut : 0;
+
+    auto* memory = static_cast<unsigned char*>(block_memory());
+    memory += (1024 - address_of(memory) % 1024) % 1024;
+    tile_bytes_ = kPrologue && p.has_other ? 2 * kTileBytes : kTileBytes;
+    ring_ = memory;
+    tiles_ = memory + group_ * p.stages * tile_bytes_;
+    memory += kRowTiles * kCut * p.stages * tile_bytes_;
+    weights_ = memory + cut_ * p.stages * kWeightBytes;
+    memory += kCut * p.stages * kWeightBytes;
+    has_x_ = Part::kTakesX && p.epilogue.has_x;
+    has_added_ = Part::kTakesAdded && p.epilogue.has_added;
+    out_ = memory + row_tile_ * kOutBytes;
+    memory += kRowTiles * kOutBytes;
+    x_ = memory + row_tile_ * kOutBytes;
+    memory += has_x_ ? kRowTiles * kOutBytes : 0;
+    added_ = memory + row_tile_ * kOutBytes;
+    memory += has_added_ ? kRowTiles * kOutBytes : 0;
+    inputs_ = reinterpret_cast<Barrier*>(memory);
+    full_ = inputs_ + 1 + cut_ * 2 * p.stages;
+    empty_ = full_ + p.stages;
+    vectors_ = reinterpret_cast<float*>(memory + barrier_bytes(p.stages));
+  }
+
+  FUSEDSC_DEVICE void run_all() {
+    const bool is_leader = thread_ == 0 && row_tile_ == 0;  // of a share of k
+    if (is_leader) {
+      if (cut_ == 0) initialise(inputs_, kRowTiles);
+      for (int i = 0; i < p_.stages; ++i) {
+        initialise(full_ + i);
+        initialise(empty_ + i, kRowTiles * 4);
+      }
+      publish();
+    }
+    wait_for_previous_kernel();
+    let_next_kernel_start();
+    if (is_leader) {
+      for (int i = 0; i < least(p_.stages, steps_); ++i) start_step(i, i);
+    }
+    Part part(p_.epilogue, vectors_ + cut_ * kPartFloats, first_channel_ + cut_ * kOwn, own_channels(),
+              row_tile_ * kGroupThreads + thread_);
+    const int steps = (p_.depth + kTileDepth - 1) / kTileDepth;
+    const Prologue prologue(p_, vectors_ + kCut * kPartFloats, steps * kTileDepth);
+    if constexpr (kPrologue) prologue.read(thread_index(), kThreads);
+    block_barrier();
+    if (thread_ == 0 && cut_ == 0) start_inputs();
+    OwnSums own;
+    multiply_all(prologue, own);
+    if (has_x_ || has_added_) wait(inputs_, 0);
+    if (pixel_ + kTileRows <= p_.pixels) store_tile<true>(own, part);
+    else store_tile<false>(own, part);
+    publish();
+    row_tile_barrier();
+    if (thread_ == 0 && cut_ == 0 && pixel_ < p_.pixels) {
+      for (int block = 0; block < kBlocks; ++block) {
+        start_store(p_.output, first_channel_ + block * kColumns, pixel_, out_ + block * kBlockBytes);
+      }
+      commit_stores();
+    }
+    if constexpr (kSums) {
+      float* memory = reinterpret_cast<float*>(ring_) + cut_ * Part::merging_floats();
+      block_barrier();  // all are done with the sums there
+      part.leave(memory);
+      block_barrier();
+      part.merge(memory, split_, first_channel_ + cut_ * kOwn, own_channels(), p_.channels);
+    }
+    if (thread_ == 0 && cut_ == 0) wait_for_stores();
+  }
+
+  // ----------------------------------------------------------------------------------------------------- by one thread
+
+  /// Number `step` of the share's, to `slot`.
+  FUSEDSC_DEVICE void start_step(int step, int slot) const {
+    const int k = (cut_ + step * kCut) * kTileDepth;
+    Barrier* barrier = full_ + slot;
+    expect(barrier, kRowTiles * tile_bytes_ + kWeightBytes);
+    unsigned char* weight = weights_ + slot * kWeightBytes;
+    if constexpr (kWeightDepthFirst) {
+      for (int block = 0; block < kBlocks; ++block) {
+        start_load(weight + block * kTileDepth * kRowBytes, p_.weight, first_channel_ + block * kColumns, k, barrier);
+      }
+    } else {
+      start_load(weight, p_.weight, k, first_channel_, barrier);
+    }
+#pragma unroll
+    for (int i = 0; i < kRowTiles; ++i) {
+      unsigned char* tile = tiles_ + (i * kCut * p_.stages + slot) * tile_bytes_;
+      start_load(tile, p_.activations, k, pixel_ + i * kTileRows, barrier);
+      if constexpr (kPrologue) {
+        if (p_.has_other) start_load(tile + kTileBytes, p_.other, k, pixel_ + i * kTileRows, barrier);
+      }
+    }
+  }
+
+  FUSEDSC_DEVICE void start_inputs() const {
+    if (!has_x_ && !has_added_) return;
+    expect(inputs_, (has_x_ && has_added_ ? 2 : 1) * kOutBytes);
+    for (int block = 0; block < kBlocks; ++block) {
+      const int channel = first_channel_ + block * kColumns;
+      if (has_x_) start_load(x_ + block * kBlockBytes, p_.x, channel, pixel_, inputs_);
+      if (has_added_) start_load(added_ + block * kBlockBytes, p_.added, channel, pixel_, inputs_);
+    }
+  }
+
+  // ----------------------------------------------------------------------------------------- by all threads of a group
+
+  FUSEDSC_DEVICE void row_tile_barrier() const { group_barrier<kCut * kGroupThreads>(row_tile_); }
+
+  FUSEDSC_DEVICE int own_channels() const {
+    const int rest = p_.channels - first_channel_ - cut_ * kOwn;
+    return rest < 0 ? 0 : least(rest, kOwn);
+  }
+
+  /// own = the group's own channels of the product.
+  FUSEDSC_DEVICE void multiply_all(const Prologue& prologue, OwnSums& own) const {
+    Sums sums = {};
+    int slot = 0, parity = 0, last_slot = -1;
+#pragma unroll 1
+    for (int step = 0; step < steps_; ++step) {
+      wait(full_ + slot, parity);
+      if constexpr (kPrologue) {
+        multiply_changed(sums, prologue, step, slot);
+      } else {
+        const std::uint64_t rows = describe<kTileDepth * 2>(tiles_ + slot * tile_bytes_);
+        multiply_step(sums, slot, [&](int k) { return rows + k * 2 / 16; });
+      }
+      const int next = step - 1 + p_.stages;
+      if (step > 0 && next < steps_) {
+        wait_for_products<1>();
+        refill(next, last_slot, parity ^ (slot == 0 ? 1 : 0));
+      }
+      last_slot = slot;
+      if (++slot == p_.stages) {
+        slot = 0;
+        parity ^= 1;
+      }
+    }
+    wait_for_products<0>();
+    fence(sums);
+    put_together(sums, own);
+  }
+
+  /// Of the slot that all are done with: `parity` is that of its step.
+  FUSEDSC_DEVICE void refill(int step, int slot, int parity) const {
+    warp_barrier();
+    if (thread_ % 32 == 0) arrive(empty_ + slot);
+    if (thread_ != 0 || row_tile_ != 0) return;
+    wait(empty_ + slot, parity);
+    start_step(step, slot);
+  }
+
+  FUSEDSC_DEVICE std::uint64_t describe_weight(const unsigned char* weight, int k) const {
+    if constexpr (!kWeightDepthFirst) return describe<kTileDepth * 2>(weight) + k * 2 / 16;
+    else return describe_blocks<kRowBytes>(weight + k * kRowBytes, kTileDepth * kRowBytes);
+  }
+
+  /// sums += rows_of(k) times the weight, for each 16 values of k of a step. Beyond the end of k both are zeros.
+  template <class RowsOf>
+  FUSEDSC_DEVICE void multiply_step(Sums& sums, int slot, const RowsOf& rows_of) const {
+    const unsigned char* weight = weights_ + slot * kWeightBytes;
+    fence(sums);
+    begin_products();
+#pragma unroll
+    for (int k = 0; k < kTileDepth; k += 16) {
+      multiply<kWeightDepthFirst>(sums, rows_of(k), describe_weight(weight, k), false, T());
+    }
+    commit_products();
+    fence(sums);
+  }
+
+  /// With the prologue, through registers.
+  FUSEDSC_DEVICE void multiply_changed(Sums& sums, const Prologue& prologue, int step, int slot) const {
+    const unsigned char* tile = tiles_ + slot * tile_bytes_;
+    const int lane = thread_ % 32, row = thread_ / 32 * 16 + lane % 16;
+    const int first_k = (cut_ + step * kCut) * kTileDepth + lane % 4 * 2;
+    std::uint32_t rows[kTileDepth / 16][4], others[kTileDepth / 16][4] = {};
+    wait_for_products<0>();  // which may still read these registers
+#pragma unroll
+    for (int k = 0; k < kTileDepth; k += 16) {
+      const int place = place_of_run<kTileDepth * 2>(row, k / 8 + lane / 16);
+      load_matrices(tile + place, rows[k / 16]);
+      if constexpr (kWeightDepthFirst) load_matrices(tile + kTileBytes + place, others[k / 16]);
+    }
+    prologue.change(rows, others, first_k);
+    multiply_step(sums, slot, [&](int k) -> const std::uint32_t(&)[4] { return rows[k / 16]; });
+  }
+
+  /// own = the sums of all shares of k, of the group's own channels.
+  FUSEDSC_DEVICE void put_together(const Sums& sums, OwnSums& own) const {
+    if constexpr (kCut > 1) {
+      group_barrier(kRowTiles + group_);  // the group's warps are done with its activations
+#pragma unroll
+      for (int quad = 0; quad < kQuads; ++quad) {
+        if (quad / kOwnQuads == cut_) continue;
+        const float* from = sums + quad * 4;
+        *place_of(quad / kOwnQuads, cut_, quad % kOwnQuads) = {{from[0], from[1], from[2], from[3]}};
+      }
+      row_tile_barrier();
+    }
+#pragma unroll
+    for (int quad = 0; quad < kQuads; ++quad) {
+      if (quad / kOwnQuads != cut_) continue;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) own[quad % kOwnQuads * 4 + i] = sums[quad * 4 + i];
+    }
+    if constexpr (kCut > 1) {
+#pragma unroll
+      for (int i = 1; i < kCut; ++i) {
+#pragma unroll
+        for (int quad = 0; quad < kOwnQuads; ++quad) {
+          const Four share = *place_of(cut_, (cut_ + i) % kCut, quad);
+#pragma unroll
+          for (int j = 0; j < 4; ++j) own[quad * 4 + j] += share.elements[j];
+        }
+      }
+    }
+  }
+
+  /// Where the group with the share `from` leaves a quad for its owner.
+  FUSEDSC_DEVICE Four* place_of(int owner, int from, int quad) const {
+    unsigned char* tiles = tiles_ + (from - cut_) * p_.stages * tile_bytes_;
+    const int number = (owner - from - 1 + kCut) % kCut;
+    return reinterpret_cast<Four*>(tiles) + (number * kOwnQuads + quad) * kGroupThreads + thread_;
+  }
+
+  /// To block memory. kAll: all rows of the tile exist.
+  template <bool kAll>
+  FUSEDSC_DEVICE void store_tile(OwnSums& sums, Part& part) const {
+    const int lane = thread_ % 32, row = thread_ / 32 * 16 + lane / 4;
+    const bool exists[2] = {kAll || pixel_ + row < p_.pixels, kAll || pixel_ + row + 8 < p_.pixels};
+    if constexpr (Part::kStatistics) {
+#pragma unroll
+      for (int i = 0; i < kOwnQuads; ++i) part.set_pivot(i * 8 + lane % 4 * 2, sums[i * 4], sums[i * 4 + 1]);
+      warp_barrier();
+      part.count(exists[0]);
+      part.count(exists[1]);
+    }
+#pragma unroll
+    for (int quad = 0; quad < kOwnQuads; quad += 2) {
+      // Two positions of the pair in 8 channels, then of that in the next 8.
+      float(&values)[8] = *reinterpret_cast<float(*)[8]>(sums + quad * 4);
+      const int channel = cut_ * kOwn + quad * 8, run = channel % kColumns / 8;
+      const int block = channel / kColumns * kBlockBytes;
+      std::uint32_t words[4], x[4], added[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int place = block + place_of_run<kRowBytes>(row + i % 2 * 8, run + i / 2) + lane % 4 * 4;
+        if (has_x_) x[i] = *reinterpret_cast<const std::uint32_t*>(x_ + place);
+        if (has_added_) added[i] = *reinterpret_cast<const std::uint32_t*>(added_ + place);
+      }
+      part.take(quad * 8, exists, values, x, added);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) words[i] = to_bits(values[2 * i], values[2 * i + 1], T());
+      const int matrix_row = thread_ / 32 * 16 + lane % 16;
+      store_matrices(out_ + block + place_of_run<kRowBytes>(matrix_row, run + lane / 16), words);
+    }
+  }
+
+  const PointwiseParameters& p_;
+  int group_, thread_, row_tile_, cut_, split_, first_channel_, pixel_, steps_, tile_bytes_;
+  bool has_x_, has_added_;
+  unsigned char *ring_, *tiles_, *weights_, *out_, *x_, *added_;
+  Barrier *inputs_, *full_, *empty_;
+  float* vectors_;
+};
+
+}  // namespace fusedsc::gpu::hopper

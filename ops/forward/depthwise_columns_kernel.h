@@ -1,0 +1,140 @@
+/// Depthwise convolution of float32 channels_last tensors on Hopper GPUs, forward. A row of x is in registers once and
+/// serves all rows of y whose windows cover it; finished rows leave by the copy engine.
+#pragma once
+
+#include "fusedsc/common/gpu/depthwise_columns.h"
+#include "fusedsc/common/gpu/following_kernel.h"
+#include "fusedsc/common/gpu/tensor.h"
+
+namespace fusedsc::gpu::hopper {
+
+struct DepthwiseColumnsParameters : DepthwiseColumnsShape {
+  TensorMap x, y;
+  ConstDeviceTensor weight;
+  const float* bias = nullptr;
+};
+
+/// kColumns: of y, of a warp.
+template <int kKernel, int kStride, int kColumns>
+class DepthwiseColumns {
+ public:
+  static constexpr int kInputs = (kColumns - 1) * kStride + kKernel, kKept = (kKernel - 1) / kStride;
+  static constexpr int kPitch = DepthwiseColumnsShape::kChannels * 4, kRowBytes = kInputs * kPitch;
+  static constexpr int kOutBytes = kColumns * kPitch, kOuts = 2;
+
+  FUSEDSC_HOST_DEVICE static int warp_bytes(int stages) { return stages * kRowBytes + kOuts * kOutBytes; }
+
+  FUSEDSC_DEVICE static void run(const DepthwiseColumnsParameters& p) {
+    DepthwiseColumns columns(p);
+    columns.loop();
+  }
+
+ private:
+  using Cursor = ColumnsCursor<kKernel, kStride, kColumns>;
+
+  FUSEDSC_DEVICE explicit DepthwiseColumns(const DepthwiseColumnsParameters& p)
+      : p_(p),
+        warp_(uniform(thread_index() / 32)),
+        lane_(thread_index() % 32),
+        memory_(p, warp_, warp_bytes(p.stages)) {
+    std::uint32_t group = block_index();
+    split_ = static_cast<int>(p.by_channel_groups.divide(group));
+    first_channel_ = static_cast<int>(group) * p.kChannels;
+    const int channel = first_channel_ + lane_ < p.channels ? first_channel_ + lane_ : 0;
+    const float* weight = elements_of<float>(p.weight) + channel * p.weight.image;
+#pragma unroll
+    for (int tap = 0; tap < kKernel * kKernel; ++tap) {
+      weights_[tap] = weight[tap / kKernel * p.weight.row + tap % kKernel * p.weight.column];
+    }
+    bias_ = p.bias != nullptr ? p.bias[channel] : 0.0f;
+#pragma unroll
+    for (int i = 0; i < kKept * kColumns; ++i) sums_[i / kColumns][i % kColumns] = 0;
+  }
+
+  FUSEDSC_DEVICE void start_copy(Cursor& ahead, int slot) const {
+    if (!ahead.exists()) return;
+    if (lane_ == 0) {
+      expect(memory_.barriers + slot, kRowBytes);
+      start_load(memory_.stages + slot * kRowBytes, p_.x, ahead.input(first_channel_), memory_.barriers + slot);
+    }
+    ahead.next();
+  }
+
+  FUSEDSC_DEVICE void loop() {
+    if (lane_ == 0) {
+      for (int i = 0; i < p_.stages; ++i) initialise(memory_.barriers + i);
+      publish();
+    }
+    warp_barrier();
+    wait_for_previous_kernel();
+    Cursor at(p_, split_ * p_.warps + warp_, p_.splits * p_.warps), ahead = at;
+    for (int i = 0; i < p_.stages; ++i) start_copy(ahead, i);
+    int slot = 0, parity = 0, out = 0;
+#pragma unroll 1
+    while (at.exists()) {
+      wait(memory_.barriers + slot, parity);
+      float x[kInputs], finished[kColumns];
+      const auto* row = reinterpret_cast<const float*>(memory_.stages + slot * kRowBytes) + lane_;
+#pragma unroll
+      for (int c = 0; c < kInputs; ++c) x[c] = row[c * p_.kChannels];
+      if (at.begins_output()) {
+        add<0>(x, finished);
+      } else {
+        add<kStride - 1>(x, finished);
+      }
+      const bool finishes = at.begins_output() && at.row >= kKernel - 1;
+      unsigned char* rows = memory_.stages + p_.stages * kRowBytes + out * kOutBytes;
+      if (finishes) {
+        if (lane_ == 0) wait_for_stores<kOuts - 1>();
+        warp_barrier();
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c) {
+          reinterpret_cast<float*>(rows)[c * p_.kChannels + lane_] = finished[c];
+        }
+        publish();
+      }
+      warp_barrier();
+      if (finishes) {
+        if (lane_ == 0) {
+          start_store(p_.y, {first_channel_, at.column, at.first_output() - kKept, at.image}, rows);
+          commit_stores();
+        }
+        out = kOuts - 1 - out;
+      }
+      start_copy(ahead, slot);
+      if (++slot == p_.stages) {
+        slot = 0;
+        parity ^= 1;
+      }
+      at.next();
+    }
+    if (lane_ == 0) wait_for_stores();
+  }
+
+  /// A row of x, number kPhase of those that a row of y moves on by, to all rows of y whose windows cover it.
+  template <int kPhase>
+  FUSEDSC_DEVICE void add(const float (&x)[kInputs], float (&finished)[kColumns]) {
+#pragma unroll
+    for (int age = kKept; age >= 0; --age) {
+      const int kh = kPhase + age * kStride;
+      if (kh >= kKernel) continue;
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+        float sum = kPhase > 0 ? sums_[age][c] : age == 0 ? bias_ : sums_[age - 1][c];
+#pragma unroll
+        for (int kw = 0; kw < kKernel; ++kw) sum += x[c * kStride + kw] * weights_[kh * kKernel + kw];
+        if (kPhase == 0 && age == kKept) finished[c] = sum;
+        else sums_[age][c] = sum;
+      }
+    }
+  }
+
+  const DepthwiseColumnsParameters& p_;
+  int warp_, lane_;
+  ColumnsMemory memory_;
+  int split_, first_channel_;
+  float weights_[kKernel * kKernel], bias_;
+  float sums_[kKept][kColumns];
+};
+
+}  // namespace fusedsc::gpu::hopper

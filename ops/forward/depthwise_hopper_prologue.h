@@ -1,0 +1,93 @@
+/// The prologue of the depthwise forward kernel for Hopper GPUs: in place, once per element of a tile, rounded to 16
+/// bits as a tensor between the operators would be.
+#pragma once
+
+#include "fusedsc/forward/depthwise_hopper_parameters.h"
+
+namespace fusedsc::gpu::hopper {
+
+/// Of a warp's 8 channels.
+template <class T>
+class DepthwiseTilePrologue {
+ public:
+  int tile_place = 0, images = 1, run = 0;  ///< of the warp: where in a tile, how many images, which run of a box
+  const float* coefficients = nullptr;      ///< scale, shift
+
+  FUSEDSC_DEVICE explicit DepthwiseTilePrologue(const DepthwiseTilesParameters& p) : p_(p) {}
+
+  /// The prologue, on the part of the tile that is inside of the image.
+  FUSEDSC_DEVICE void apply(unsigned char* tile, int stride, const DepthwiseTileNote& at) const {
+    if (p_.activation == Activation::relu6) {
+      apply(
+          tile, stride, at, [](float(&)[8]) {}, [](std::uint32_t pair) { return clamped_pair(pair, true, T()); });
+    } else if (p_.activation == Activation::relu) {
+      apply(
+          tile, stride, at, [](float(&)[8]) {}, [](std::uint32_t pair) { return clamped_pair(pair, false, T()); });
+    } else {
+      apply(
+          tile, stride, at, [&](float(&z)[8]) { activate(p_.activation, z); }, [](std::uint32_t pair) { return pair; });
+    }
+  }
+  /// The same for an element that was read from x.
+  FUSEDSC_DEVICE float applied(T element, float scale, float shift) const {
+    float z[1] = {to_accumulator(element) * scale + shift};
+    activate(p_.activation, z);
+    from_accumulator(z[0], element);
+    return to_accumulator(element);
+  }
+
+ private:
+  static constexpr int kBatch = 2;  ///< positions that a thread changes at a time
+
+  /// activate: eight elements; clamp: two that are rounded.
+  template <class Activate, class Clamp>
+  FUSEDSC_DEVICE void apply(unsigned char* tile, int stride, const DepthwiseTileNote& at, const Activate& activate_all,
+                            const Clamp& clamp) const {
+    const int lane = thread_index() % 32, row = at.input_row, column = at.column * stride - p_.padding_left;
+    const int first = (row < 0 ? -row : 0) * p_.pitch, step = 32 % p_.pitch;
+    const int last = least(p_.rows, p_.input_height - row) * p_.pitch;
+    float scale[8], shift[8];
+#pragma unroll
+    for (int v = 0; v < 8; ++v) {
+      scale[v] = coefficients[v];
+      shift[v] = coefficients[8 + v];
+    }
+    unsigned char* image_tile =
+        tile + tile_place + exchanged_run(p_.box_bytes, run, lane) + (first + lane) * p_.box_bytes;
+#pragma unroll 1
+    for (int image = 0; image < images; ++image) {
+      unsigned char* from = image_tile;
+      int w = column + lane % p_.pitch;
+#pragma unroll 1
+      for (int position = first + lane; position < last; position += 32 * kBatch) {
+        Vector<T, 8> vectors[kBatch];
+        bool inside[kBatch];
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+          inside[i] = position + 32 * i < last && static_cast<unsigned>(w) < static_cast<unsigned>(p_.input_width);
+          if (inside[i]) vectors[i] = load<8>(reinterpret_cast<const T*>(from + 32 * i * p_.box_bytes));
+          w += step;
+          if (w >= column + p_.pitch) w -= p_.pitch;
+        }
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+          float z[8];
+          vectors[i].widen(z);
+#pragma unroll
+          for (int v = 0; v < 8; ++v) z[v] = z[v] * scale[v] + shift[v];
+          activate_all(z);
+          Aligned<std::uint32_t, 4> words;
+#pragma unroll
+          for (int j = 0; j < 4; ++j) words.elements[j] = clamp(to_bits(z[2 * j], z[2 * j + 1], T()));
+          if (inside[i]) *reinterpret_cast<Aligned<std::uint32_t, 4>*>(from + 32 * i * p_.box_bytes) = words;
+        }
+        from += 32 * kBatch * p_.box_bytes;
+      }
+      image_tile += p_.rows * p_.pitch * p_.box_bytes;
+    }
+  }
+
+  const DepthwiseTilesParameters& p_;
+};
+
+}  // namespace fusedsc::gpu::hopper

@@ -1,0 +1,210 @@
+/// Depthwise convolution of contiguous tensors on Hopper GPUs, forward, for windows with as much padding as keeps the
+/// size. A row of x is loaded once and serves all output rows whose windows cover it. At stride 1 finished rows take
+/// the place of rows of x that have served, and leave by the copy engine.
+#pragma once
+
+#include "fusedsc/common/gpu/depthwise_planes.h"
+#include "fusedsc/common/gpu/following_kernel.h"
+
+namespace fusedsc::gpu::hopper {
+
+struct DepthwisePlanesParameters : DepthwisePlanesShape {
+  const void *x = nullptr, *weight = nullptr, *bias = nullptr;
+  int weight_channel = 0, weight_row = 0, weight_column = 0;  ///< strides
+  void* y = nullptr;
+};
+
+/// kColumns: of y, per lane.
+template <class T, int kKernel, int kStride, int kColumns>
+class DepthwisePlanes {
+ public:
+  static constexpr bool kInPlace = kStride == 1;
+  static constexpr int kReach = kKernel / 2, kKept = (kKernel - 1) / kStride;
+
+  FUSEDSC_DEVICE static void run(const DepthwisePlanesParameters& p) {
+    DepthwisePlanes planes(p);
+    planes.loop();
+  }
+
+ private:
+  static constexpr int kVector = kColumns * kStride, kRight = kKernel - kReach - kStride,
+                       kInputs = kReach + kVector + kRight;
+  using Sums = float[kKept][kColumns];
+
+  FUSEDSC_DEVICE explicit DepthwisePlanes(const DepthwisePlanesParameters& p) : p_(p) {
+    const int warp = uniform(thread_index() / 32), lane = thread_index() % 32;
+    is_leader_ = lane == 0;
+    auto* memory = static_cast<unsigned char*>(block_memory());
+    memory += (128 - address_of(memory) % 128) % 128;
+    memory_ = memory + warp * p.stages * p.stage_bytes;
+    barriers_ = reinterpret_cast<Barrier*>(memory + p.warps * p.stages * p.stage_bytes) + warp * p.stages;
+    is_whole_ = p.strip_rows >= p.input_height;
+    before_ = is_whole_ ? 0 : kReach * p.input_width;
+    pitch_ = is_whole_ ? p.input_height * p.input_width : (p.strip_rows + kReach * 2) * p.input_width;
+    side_ = lane / p.lanes;
+    has_work_ = side_ < p.side_planes;
+    if (!has_work_) side_ = 0;
+    column_ = lane % p.lanes * kColumns;
+    inside_ = columns_inside<kReach, kVector, kRight>(column_ * kStride, p.input_width);
+#pragma unroll
+    for (int i = 0; i < kKept * kColumns; ++i) sums_[i / kColumns][i % kColumns] = 0;
+    first_ = (static_cast<std::int64_t>(block_index()) * p.warps + warp) * p.first_step;
+  }
+
+  FUSEDSC_DEVICE T* stage(int slot) const { return reinterpret_cast<T*>(memory_ + slot * p_.stage_bytes); }
+
+  FUSEDSC_DEVICE void start_copies(PlanesCursor& ahead, int slot) const {
+    if (!ahead.exists()) return;
+    if (is_leader_) {
+      const PlanesTile tile = ahead.tile();
+      const int bytes = tile.count * tile.rows * p_.input_width * static_cast<int>(sizeof(T));
+      expect(barriers_ + slot, bytes);
+      start_rows(stage(slot) + before_, pitch_, static_cast<const T*>(p_.x), tile, tile.row, tile.row + tile.rows,
+                 p_.input_height, p_.input_width, barriers_ + slot);
+    }
+    ahead.next();
+  }
+
+  FUSEDSC_DEVICE void loop() {
+    if (is_leader_) {
+      for (int i = 0; i < p_.stages; ++i) initialise(barriers_ + i);
+      publish();
+    }
+    warp_barrier();
+    wait_for_previous_kernel();
+    PlanesCursor at(p_, first_, p_.item_step, p_.planes, p_.input_height), ahead = at;
+    for (int i = 0; i < p_.stages; ++i) start_copies(ahead, i);
+    int slot = 0, parity = 0, refilled = kInPlace ? p_.stages - 1 : 0;
+    bool is_first = true;
+#pragma unroll 1
+    while (at.exists()) {
+      wait(barriers_ + slot, parity);
+      const PlanesTile tile = at.tile();
+      T* planes = stage(slot) + before_;
+#pragma unroll 1
+      for (int plane = 0; plane < tile.count; plane += p_.side_planes) run_rows(tile, plane, planes + plane * pitch_);
+      if constexpr (kInPlace) {
+        publish();
+        warp_barrier();
+        if (is_leader_) {
+          store_rows(tile, planes);
+          commit_stores();
+          wait_for_stores<1>();
+        }
+        // The tile before this one has left; its place is free.
+        if (!is_first) start_copies(ahead, refilled);
+        is_first = false;
+      } else {
+        warp_barrier();
+        start_copies(ahead, refilled);
+      }
+      if (++refilled == p_.stages) refilled = 0;
+      if (++slot == p_.stages) {
+        slot = 0;
+        parity ^= 1;
+      }
+      at.next();
+    }
+    if (kInPlace && is_leader_) wait_for_stores();
+  }
+
+  /// Rows of y that the tile completes; of those on their way, what the next tile of the planes needs stays in sums_.
+  FUSEDSC_DEVICE void run_rows(const PlanesTile& tile, int plane, T* planes) {
+    const bool exists = has_work_ && plane + side_ < tile.count;
+    const std::int64_t own_plane = tile.plane + plane + (exists ? side_ : 0);
+    if (tile.row == 0) {
+      std::uint32_t channel = static_cast<std::uint32_t>(own_plane);
+      p_.by_channels.divide(channel);
+      load_coefficients(static_cast<int>(channel));
+    }
+    const int width = p_.input_width, output_width = p_.output_width;
+    T* row = planes + (exists ? side_ : 0) * pitch_ + column_ * kStride;
+    T* out = kInPlace ? nullptr
+                      : static_cast<T*>(p_.y) +
+                            own_plane * (static_cast<std::int64_t>(p_.output_height) * output_width) + column_;
+    const bool is_last = tile.row + tile.rows == p_.input_height;
+    // Rows before the image have nothing to add; those behind it end what is left.
+    const int first = tile.row == 0 ? -kReach : tile.row;
+    const int end = is_last ? (p_.output_height - 1) * kStride + kReach + 1 : tile.row + tile.rows;
+    row += (first - tile.row) * width;
+#pragma unroll 1
+    for (int r = first; r < end; ++r) {
+      float x[kInputs], finished[kColumns];
+      if (r >= 0 && r < p_.input_height) {
+        load_columns<T, kReach, kVector, kRight>(row, inside_, x);
+      } else {
+#pragma unroll
+        for (int c = 0; c < kInputs; ++c) x[c] = 0;
+      }
+      if ((r + kReach) % kStride != 0) {
+        add<kStride - 1>(x, finished);
+      } else {
+        add<0>(x, finished);
+        if constexpr (kInPlace) {
+          warp_barrier();
+          if (exists && r >= kReach) store<kColumns>(finished, row - kReach * width);
+        } else {
+          const std::int64_t y = (r - kReach) / kStride;
+          if (exists && r >= kReach) store<kColumns>(finished, out + y * output_width);
+        }
+      }
+      row += width;
+    }
+  }
+
+  /// A row of x, number kPhase of those that a row of y moves on by, to all rows of y whose windows cover it.
+  template <int kPhase>
+  FUSEDSC_DEVICE void add(const float (&x)[kInputs], float (&finished)[kColumns]) {
+#pragma unroll
+    for (int age = kKept; age >= 0; --age) {
+      const int kh = kPhase + age * kStride;
+      if (kh >= kKernel) continue;
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+        float sum = kPhase > 0 ? sums_[age][c] : age == 0 ? bias_ : sums_[age - 1][c];
+#pragma unroll
+        for (int kw = 0; kw < kKernel; ++kw) sum += x[c * kStride + kw] * weights_[kh * kKernel + kw];
+        if (kPhase == 0 && age == kKept) finished[c] = sum;
+        else sums_[age][c] = sum;
+      }
+    }
+  }
+
+  FUSEDSC_DEVICE void load_coefficients(int channel) {
+    const T* weight = static_cast<const T*>(p_.weight) + static_cast<std::int64_t>(channel) * p_.weight_channel;
+#pragma unroll
+    for (int tap = 0; tap < kKernel * kKernel; ++tap) {
+      weights_[tap] = to_accumulator(weight[tap / kKernel * p_.weight_row + tap % kKernel * p_.weight_column]);
+    }
+    bias_ = p_.bias != nullptr ? to_accumulator(static_cast<const T*>(p_.bias)[channel]) : 0.0f;
+  }
+
+  /// By one thread.
+  FUSEDSC_DEVICE void store_rows(const PlanesTile& tile, const T* planes) const {
+    T* y = static_cast<T*>(p_.y) + tile.plane * (static_cast<std::int64_t>(p_.input_height) * p_.input_width);
+    if (is_whole_) {
+      start_store(y, planes, tile.count * p_.input_height * p_.input_width * static_cast<int>(sizeof(T)));
+      return;
+    }
+    const int begin = tile.row == 0 ? 0 : tile.row - kReach;
+    const int end = tile.row + tile.rows == p_.input_height ? p_.input_height : tile.row + tile.rows - kReach;
+    const int bytes = (end - begin) * p_.input_width * static_cast<int>(sizeof(T));
+    for (int i = 0; i < tile.count; ++i) {
+      start_store(y + (static_cast<std::int64_t>(i) * p_.input_height + begin) * p_.input_width,
+                  planes + i * pitch_ + (begin - tile.row) * p_.input_width, bytes);
+    }
+  }
+
+  const DepthwisePlanesParameters& p_;
+  bool is_leader_, is_whole_, has_work_;
+  unsigned char* memory_;
+  Barrier* barriers_;
+  int before_, pitch_;  ///< elements before a plane's rows, for finished ones; from a plane to the next
+  int side_, column_;   ///< of the lane: its plane, its first column of y
+  unsigned inside_;
+  std::int64_t first_;
+  float weights_[kKernel * kKernel], bias_ = 0;
+  Sums sums_;
+};
+
+}  // namespace fusedsc::gpu::hopper
