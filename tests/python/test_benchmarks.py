@@ -163,7 +163,7 @@ def test_opponents_are_sums_over_layers():
 
 
 def test_a_wrong_sliding_channel_is_not_timed(gpu_run, monkeypatch):
-    monkeypatch.setattr(SlidingChannel, "ours", lambda self, x, weight: torch.zeros(self.y_shape) + weight.sum())
+    monkeypatch.setattr(SlidingChannel, "ours", lambda self, x, weight: x.new_zeros(self.y_shape) + weight.sum())
     status, records = gpu_run("--suite", "sliding_channel", "--dtype", "float32", "--direction", "forward")
     assert status == 1
     assert all("results differ" in record["error"] for record in records["sliding_channel"])
