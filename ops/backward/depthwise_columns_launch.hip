@@ -65,8 +65,8 @@ std::optional<Plan<DepthwiseBackwardArguments>> plan_depthwise_columns_weight(co
   DepthwiseColumnsWeightParameters planned;
   static_cast<DepthwiseColumnsShape&>(planned) = columns_shape(a.grad_y.sizes, a.window, instance->columns, 6);
   const int taps = instance->kernel * instance->kernel;
-  const auto memory =
-      static_cast<std::size_t>(ColumnsMemory::block_bytes(planned, instance->warp_bytes(planned.stages)));
+  const auto memory = static_cast<std::size_t>(
+      WarpStages::block_bytes(planned.warps, instance->warp_bytes(planned.stages), planned.stages));
   cut_strips(planned, a.grad_y.sizes, a.window, instance->columns,
              resident_blocks(instance->run, planned.warps * 32, memory));
   Arena measured(nullptr);

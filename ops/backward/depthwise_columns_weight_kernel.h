@@ -38,7 +38,7 @@ class DepthwiseColumnsWeight {
       : p_(p),
         warp_(uniform(thread_index() / 32)),
         lane_(thread_index() % 32),
-        memory_(p, warp_, warp_bytes(p.stages)) {
+        stages_(p.warps, warp_, warp_bytes(p.stages), p.stages) {
     std::uint32_t group = block_index();
     split_ = static_cast<int>(p.by_channel_groups.divide(group));
     first_channel_ = static_cast<int>(group) * p.kChannels;
@@ -55,8 +55,8 @@ class DepthwiseColumnsWeight {
   FUSEDSC_DEVICE void start_copies(Cursor& ahead, int slot) const {
     if (!ahead.exists()) return;
     if (lane_ == 0) {
-      Barrier* barrier = memory_.barriers + slot;
-      unsigned char* to = memory_.stages + slot * kStageBytes;
+      Barrier* barrier = stages_.barriers + slot;
+      unsigned char* to = stages_.memory + slot * kStageBytes;
       const bool has_gradients = brings_gradients(ahead);
       expect(barrier, kRowBytes + (has_gradients ? kGradBytes : 0));
       start_load(to, p_.x, ahead.input(first_channel_), barrier);
@@ -69,19 +69,15 @@ class DepthwiseColumnsWeight {
   }
 
   FUSEDSC_DEVICE void loop() {
-    if (lane_ == 0) {
-      for (int i = 0; i < p_.stages; ++i) initialise(memory_.barriers + i);
-      publish();
-    }
-    warp_barrier();
+    stages_.start(lane_ == 0, p_.stages);
     wait_for_previous_kernel();
     Cursor at(p_, split_ * p_.warps + warp_, p_.splits * p_.warps), ahead = at;
     for (int i = 0; i < p_.stages; ++i) start_copies(ahead, i);
     int slot = 0, parity = 0;
 #pragma unroll 1
     while (at.exists()) {
-      wait(memory_.barriers + slot, parity);
-      const auto* row = reinterpret_cast<const float*>(memory_.stages + slot * kStageBytes) + lane_;
+      wait(stages_.barriers + slot, parity);
+      const auto* row = reinterpret_cast<const float*>(stages_.memory + slot * kStageBytes) + lane_;
       const bool is_new = at.begins_output();
       if (is_new) take_gradients(row + kInputs * p_.kChannels, brings_gradients(at), at.row == 0);
       float x[kInputs];
@@ -129,7 +125,7 @@ class DepthwiseColumnsWeight {
   /// The block's, added up in the order of its warps.
   FUSEDSC_DEVICE void leave_sums() const {
     block_barrier();  // all warps are done with their rows
-    auto* own = reinterpret_cast<float*>(memory_.stages);
+    auto* own = reinterpret_cast<float*>(stages_.memory);
 #pragma unroll
     for (int i = 0; i < kSums; ++i) own[i * 32 + lane_] = sums_[i];
     block_barrier();
@@ -146,7 +142,7 @@ class DepthwiseColumnsWeight {
 
   const DepthwiseColumnsWeightParameters& p_;
   int warp_, lane_;
-  ColumnsMemory memory_;
+  WarpStages stages_;
   int split_, first_channel_;
   float grads_[kLive][kColumns], sums_[kSums];
 };

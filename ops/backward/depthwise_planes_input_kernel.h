@@ -4,13 +4,14 @@
 #pragma once
 
 #include "fusedsc/common/gpu/depthwise_planes.h"
+#include "fusedsc/common/gpu/depthwise_source.h"
 #include "fusedsc/common/gpu/following_kernel.h"
 
 namespace fusedsc::gpu::hopper {
 
 struct DepthwisePlanesInputParameters : DepthwisePlanesShape {
-  const void *grad_y = nullptr, *weight = nullptr;
-  int weight_channel = 0, weight_row = 0, weight_column = 0;  ///< strides
+  const void* grad_y = nullptr;
+  ConstDeviceTensor weight;
   void* grad_x = nullptr;
 };
 
@@ -27,13 +28,10 @@ class DepthwisePlanesInput {
   static constexpr int kStride = 2, kReach = kKernel / 2, kLive = kReach + 1;  ///< rows of grad_y that cover a row
   static constexpr int kLeft = kKernel / 4, kRight = 1, kGrads = kLeft + kColumns + kRight;
 
-  FUSEDSC_DEVICE explicit DepthwisePlanesInput(const DepthwisePlanesInputParameters& p) : p_(p) {
+  FUSEDSC_DEVICE explicit DepthwisePlanesInput(const DepthwisePlanesInputParameters& p)
+      : p_(p), stages_(p.warps, uniform(thread_index() / 32), p.stages * p.stage_bytes, p.stages) {
     const int warp = uniform(thread_index() / 32), lane = thread_index() % 32;
     is_leader_ = lane == 0;
-    auto* memory = static_cast<unsigned char*>(block_memory());
-    memory += (128 - address_of(memory) % 128) % 128;
-    memory_ = memory + warp * p.stages * p.stage_bytes;
-    barriers_ = reinterpret_cast<Barrier*>(memory + p.warps * p.stages * p.stage_bytes) + warp * p.stages;
     pitch_ = (p.strip_rows >= p.output_height ? p.output_height : p.strip_rows) * p.output_width;
     side_ = lane / p.lanes;
     has_work_ = side_ < p.side_planes;
@@ -42,32 +40,28 @@ class DepthwisePlanesInput {
     first_ = (static_cast<std::int64_t>(block_index()) * p.warps + warp) * p.first_step;
   }
 
-  FUSEDSC_DEVICE T* stage(int slot) const { return reinterpret_cast<T*>(memory_ + slot * p_.stage_bytes); }
+  FUSEDSC_DEVICE T* stage(int slot) const { return reinterpret_cast<T*>(stages_.memory + slot * p_.stage_bytes); }
 
   FUSEDSC_DEVICE void start_copies(PlanesCursor& ahead, int slot) const {
     if (!ahead.exists()) return;
     if (is_leader_) {
       const PlanesTile tile = ahead.tile();
-      expect(barriers_ + slot, tile.count * tile.rows * p_.output_width * static_cast<int>(sizeof(T)));
+      expect(stages_.barriers + slot, tile.count * tile.rows * p_.output_width * static_cast<int>(sizeof(T)));
       start_rows(stage(slot), pitch_, static_cast<const T*>(p_.grad_y), tile, tile.row, tile.row + tile.rows,
-                 p_.output_height, p_.output_width, barriers_ + slot);
+                 p_.output_height, p_.output_width, stages_.barriers + slot);
     }
     ahead.next();
   }
 
   FUSEDSC_DEVICE void loop() {
-    if (is_leader_) {
-      for (int i = 0; i < p_.stages; ++i) initialise(barriers_ + i);
-      publish();
-    }
-    warp_barrier();
+    stages_.start(is_leader_, p_.stages);
     wait_for_previous_kernel();
     PlanesCursor at(p_, first_, p_.item_step, p_.planes, p_.output_height), ahead = at;
     for (int i = 0; i < p_.stages; ++i) start_copies(ahead, i);
     int slot = 0, parity = 0;
 #pragma unroll 1
     while (at.exists()) {
-      wait(barriers_ + slot, parity);
+      wait(stages_.barriers + slot, parity);
       const PlanesTile tile = at.tile();
 #pragma unroll 1
       for (int plane = 0; plane < tile.count; plane += p_.side_planes) {
@@ -88,7 +82,7 @@ class DepthwisePlanesInput {
     if (tile.row == 0) {
       std::uint32_t channel = static_cast<std::uint32_t>(plane);
       p_.by_channels.divide(channel);
-      load_weights(static_cast<int>(channel));
+      load_weights<T, kKernel, kKernel, 1>(p_.weight, static_cast<int>(channel), weights_);
 #pragma unroll
       for (int i = 0; i < kLive * kGrads; ++i) grads_[i / kGrads][i % kGrads] = 0;
     }
@@ -143,18 +137,9 @@ class DepthwisePlanesInput {
     store<kColumns * kStride>(result, to);
   }
 
-  FUSEDSC_DEVICE void load_weights(int channel) {
-    const T* weight = static_cast<const T*>(p_.weight) + static_cast<std::int64_t>(channel) * p_.weight_channel;
-#pragma unroll
-    for (int tap = 0; tap < kKernel * kKernel; ++tap) {
-      weights_[tap] = to_accumulator(weight[tap / kKernel * p_.weight_row + tap % kKernel * p_.weight_column]);
-    }
-  }
-
   const DepthwisePlanesInputParameters& p_;
+  const WarpStages stages_;
   bool is_leader_, has_work_;
-  unsigned char* memory_;
-  Barrier* barriers_;
   int pitch_;
   int side_, column_;  ///< of the lane: its plane, its first column of grad_y
   unsigned inside_;

@@ -149,10 +149,7 @@ std::optional<BackwardPlan> plan_depthwise_planes_input(const DepthwiseBackwardA
                                                                      const Execution& execution) {
                         DepthwisePlanesInputParameters p = planned;
                         p.grad_y = like.grad_y.data;
-                        p.weight = like.weight.data;
-                        p.weight_channel = static_cast<int>(like.weight.strides[0]);
-                        p.weight_row = static_cast<int>(like.weight.strides[2]);
-                        p.weight_column = static_cast<int>(like.weight.strides[3]);
+                        p.weight = like.weight;
                         p.grad_x = like.grad_x.data;
                         launch_following(kName, kernel, p.blocks, p.warps * 32, execution.stream, p, memory);
                       }};

@@ -32,13 +32,10 @@ class DepthwisePlanesWeight {
   static constexpr int kVector = kColumns * kStride, kRight = kKernel - kReach - kStride,
                        kInputs = kReach + kVector + kRight;
 
-  FUSEDSC_DEVICE explicit DepthwisePlanesWeight(const DepthwisePlanesWeightParameters& p) : p_(p) {
+  FUSEDSC_DEVICE explicit DepthwisePlanesWeight(const DepthwisePlanesWeightParameters& p)
+      : p_(p), stages_(p.warps, uniform(thread_index() / 32), p.stages * p.stage_bytes, p.stages) {
     const int warp = uniform(thread_index() / 32), lane = thread_index() % 32;
     is_leader_ = lane == 0;
-    auto* memory = static_cast<unsigned char*>(block_memory());
-    memory += (128 - address_of(memory) % 128) % 128;
-    memory_ = memory + warp * p.stages * p.stage_bytes;
-    barriers_ = reinterpret_cast<Barrier*>(memory + p.warps * p.stages * p.stage_bytes) + warp * p.stages;
     pitch_ = (p.strip_rows >= p.input_height ? p.input_height : p.strip_rows) * p.input_width;
     std::uint32_t group = block_index() * static_cast<unsigned>(p.warps) + static_cast<unsigned>(warp);
     split_ = static_cast<int>(p.by_groups.divide(group));
@@ -54,7 +51,7 @@ class DepthwisePlanesWeight {
     for (int i = 0; i < kLive * kColumns; ++i) grads_[i / kColumns][i % kColumns] = 0;
   }
 
-  FUSEDSC_DEVICE T* stage(int slot) const { return reinterpret_cast<T*>(memory_ + slot * p_.stage_bytes); }
+  FUSEDSC_DEVICE T* stage(int slot) const { return reinterpret_cast<T*>(stages_.memory + slot * p_.stage_bytes); }
 
   /// The first row of grad_y that a tile of x from `row` on brings.
   FUSEDSC_DEVICE static int first_grad_row(int row) { return row == 0 ? 0 : (row + kReach + kStride - 1) / kStride; }
@@ -68,22 +65,18 @@ class DepthwisePlanesWeight {
     if (is_leader_) {
       const PlanesTile tile = ahead.tile();
       const int row = first_grad_row(tile.row), end = end_grad_row(tile), grad_rows = end > row ? end - row : 0;
-      expect(barriers_ + slot,
+      expect(stages_.barriers + slot,
              tile.count * (tile.rows * p_.input_width + grad_rows * p_.output_width) * static_cast<int>(sizeof(T)));
       start_rows(stage(slot), pitch_, static_cast<const T*>(p_.x), tile, tile.row, tile.row + tile.rows,
-                 p_.input_height, p_.input_width, barriers_ + slot);
+                 p_.input_height, p_.input_width, stages_.barriers + slot);
       start_rows(stage(slot) + p_.grad_place, p_.grad_pitch, static_cast<const T*>(p_.grad_y), tile, row, end,
-                 p_.output_height, p_.output_width, barriers_ + slot);
+                 p_.output_height, p_.output_width, stages_.barriers + slot);
     }
     ahead.next();
   }
 
   FUSEDSC_DEVICE void loop() {
-    if (is_leader_) {
-      for (int i = 0; i < p_.stages; ++i) initialise(barriers_ + i);
-      publish();
-    }
-    warp_barrier();
+    stages_.start(is_leader_, p_.stages);
     wait_for_previous_kernel();
     const int most = p_.channels - first_channel_ < p_.planes ? p_.channels - first_channel_ : p_.planes;
     const std::int64_t first = split_ < p_.splits ? static_cast<std::int64_t>(split_) * p_.channels + first_channel_
@@ -93,7 +86,7 @@ class DepthwisePlanesWeight {
     int slot = 0, parity = 0;
 #pragma unroll 1
     while (at.exists()) {
-      wait(barriers_ + slot, parity);
+      wait(stages_.barriers + slot, parity);
       run_rows(at.tile(), stage(slot));
       warp_barrier();
       start_copies(ahead, slot);
@@ -159,7 +152,7 @@ class DepthwisePlanesWeight {
 
   /// Of the lanes of a plane, in their order.
   FUSEDSC_DEVICE void leave_sums() const {
-    auto* memory = reinterpret_cast<float*>(memory_);
+    auto* memory = reinterpret_cast<float*>(stages_.memory);
     const int lane = thread_index() % 32;
     warp_barrier();
 #pragma unroll
@@ -178,9 +171,8 @@ class DepthwisePlanesWeight {
   }
 
   const DepthwisePlanesWeightParameters& p_;
+  const WarpStages stages_;
   bool is_leader_, has_work_;
-  unsigned char* memory_;
-  Barrier* barriers_;
   int pitch_, split_, first_channel_;  ///< of the warp
   int side_, column_;                  ///< of the lane: its plane, its first column of grad_y
   unsigned inside_;

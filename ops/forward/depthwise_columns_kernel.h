@@ -3,6 +3,7 @@
 #pragma once
 
 #include "fusedsc/common/gpu/depthwise_columns.h"
+#include "fusedsc/common/gpu/depthwise_source.h"
 #include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/tensor.h"
 
@@ -36,16 +37,12 @@ class DepthwiseColumns {
       : p_(p),
         warp_(uniform(thread_index() / 32)),
         lane_(thread_index() % 32),
-        memory_(p, warp_, warp_bytes(p.stages)) {
+        stages_(p.warps, warp_, warp_bytes(p.stages), p.stages) {
     std::uint32_t group = block_index();
     split_ = static_cast<int>(p.by_channel_groups.divide(group));
     first_channel_ = static_cast<int>(group) * p.kChannels;
     const int channel = first_channel_ + lane_ < p.channels ? first_channel_ + lane_ : 0;
-    const float* weight = elements_of<float>(p.weight) + channel * p.weight.image;
-#pragma unroll
-    for (int tap = 0; tap < kKernel * kKernel; ++tap) {
-      weights_[tap] = weight[tap / kKernel * p.weight.row + tap % kKernel * p.weight.column];
-    }
+    load_weights<float, kKernel, kKernel, 1>(p.weight, channel, weights_);
     bias_ = p.bias != nullptr ? p.bias[channel] : 0.0f;
 #pragma unroll
     for (int i = 0; i < kKept * kColumns; ++i) sums_[i / kColumns][i % kColumns] = 0;
@@ -54,27 +51,23 @@ class DepthwiseColumns {
   FUSEDSC_DEVICE void start_copy(Cursor& ahead, int slot) const {
     if (!ahead.exists()) return;
     if (lane_ == 0) {
-      expect(memory_.barriers + slot, kRowBytes);
-      start_load(memory_.stages + slot * kRowBytes, p_.x, ahead.input(first_channel_), memory_.barriers + slot);
+      expect(stages_.barriers + slot, kRowBytes);
+      start_load(stages_.memory + slot * kRowBytes, p_.x, ahead.input(first_channel_), stages_.barriers + slot);
     }
     ahead.next();
   }
 
   FUSEDSC_DEVICE void loop() {
-    if (lane_ == 0) {
-      for (int i = 0; i < p_.stages; ++i) initialise(memory_.barriers + i);
-      publish();
-    }
-    warp_barrier();
+    stages_.start(lane_ == 0, p_.stages);
     wait_for_previous_kernel();
     Cursor at(p_, split_ * p_.warps + warp_, p_.splits * p_.warps), ahead = at;
     for (int i = 0; i < p_.stages; ++i) start_copy(ahead, i);
     int slot = 0, parity = 0, out = 0;
 #pragma unroll 1
     while (at.exists()) {
-      wait(memory_.barriers + slot, parity);
+      wait(stages_.barriers + slot, parity);
       float x[kInputs], finished[kColumns];
-      const auto* row = reinterpret_cast<const float*>(memory_.stages + slot * kRowBytes) + lane_;
+      const auto* row = reinterpret_cast<const float*>(stages_.memory + slot * kRowBytes) + lane_;
 #pragma unroll
       for (int c = 0; c < kInputs; ++c) x[c] = row[c * p_.kChannels];
       if (at.begins_output()) {
@@ -83,7 +76,7 @@ class DepthwiseColumns {
         add<kStride - 1>(x, finished);
       }
       const bool finishes = at.begins_output() && at.row >= kKernel - 1;
-      unsigned char* rows = memory_.stages + p_.stages * kRowBytes + out * kOutBytes;
+      unsigned char* rows = stages_.memory + p_.stages * kRowBytes + out * kOutBytes;
       if (finishes) {
         if (lane_ == 0) wait_for_stores<kOuts - 1>();
         warp_barrier();
@@ -131,7 +124,7 @@ class DepthwiseColumns {
 
   const DepthwiseColumnsParameters& p_;
   int warp_, lane_;
-  ColumnsMemory memory_;
+  WarpStages stages_;
   int split_, first_channel_;
   float weights_[kKernel * kKernel], bias_;
   float sums_[kKept][kColumns];

@@ -58,8 +58,8 @@ std::optional<Plan<DepthwiseArguments>> plan_depthwise_columns(const DepthwiseAr
   DepthwiseColumnsParameters planned;
   static_cast<DepthwiseColumnsShape&>(planned) =
       columns_shape(a.y.sizes, a.window, instance->columns, instance->columns > 7 ? 3 : 4);
-  const auto memory =
-      static_cast<std::size_t>(ColumnsMemory::block_bytes(planned, instance->warp_bytes(planned.stages)));
+  const auto memory = static_cast<std::size_t>(
+      WarpStages::block_bytes(planned.warps, instance->warp_bytes(planned.stages), planned.stages));
   cut_strips(planned, a.y.sizes, a.window, instance->columns,
              resident_blocks(instance->run, planned.warps * 32, memory));
   return Plan<DepthwiseArguments>{

@@ -4,13 +4,14 @@
 #pragma once
 
 #include "fusedsc/common/gpu/depthwise_planes.h"
+#include "fusedsc/common/gpu/depthwise_source.h"
 #include "fusedsc/common/gpu/following_kernel.h"
 
 namespace fusedsc::gpu::hopper {
 
 struct DepthwisePlanesParameters : DepthwisePlanesShape {
-  const void *x = nullptr, *weight = nullptr, *bias = nullptr;
-  int weight_channel = 0, weight_row = 0, weight_column = 0;  ///< strides
+  const void *x = nullptr, *bias = nullptr;
+  ConstDeviceTensor weight;
   void* y = nullptr;
 };
 
@@ -31,13 +32,10 @@ class DepthwisePlanes {
                        kInputs = kReach + kVector + kRight;
   using Sums = float[kKept][kColumns];
 
-  FUSEDSC_DEVICE explicit DepthwisePlanes(const DepthwisePlanesParameters& p) : p_(p) {
+  FUSEDSC_DEVICE explicit DepthwisePlanes(const DepthwisePlanesParameters& p)
+      : p_(p), stages_(p.warps, uniform(thread_index() / 32), p.stages * p.stage_bytes, p.stages) {
     const int warp = uniform(thread_index() / 32), lane = thread_index() % 32;
     is_leader_ = lane == 0;
-    auto* memory = static_cast<unsigned char*>(block_memory());
-    memory += (128 - address_of(memory) % 128) % 128;
-    memory_ = memory + warp * p.stages * p.stage_bytes;
-    barriers_ = reinterpret_cast<Barrier*>(memory + p.warps * p.stages * p.stage_bytes) + warp * p.stages;
     is_whole_ = p.strip_rows >= p.input_height;
     before_ = is_whole_ ? 0 : kReach * p.input_width;
     pitch_ = is_whole_ ? p.input_height * p.input_width : (p.strip_rows + kReach * 2) * p.input_width;
@@ -51,26 +49,22 @@ class DepthwisePlanes {
     first_ = (static_cast<std::int64_t>(block_index()) * p.warps + warp) * p.first_step;
   }
 
-  FUSEDSC_DEVICE T* stage(int slot) const { return reinterpret_cast<T*>(memory_ + slot * p_.stage_bytes); }
+  FUSEDSC_DEVICE T* stage(int slot) const { return reinterpret_cast<T*>(stages_.memory + slot * p_.stage_bytes); }
 
   FUSEDSC_DEVICE void start_copies(PlanesCursor& ahead, int slot) const {
     if (!ahead.exists()) return;
     if (is_leader_) {
       const PlanesTile tile = ahead.tile();
       const int bytes = tile.count * tile.rows * p_.input_width * static_cast<int>(sizeof(T));
-      expect(barriers_ + slot, bytes);
+      expect(stages_.barriers + slot, bytes);
       start_rows(stage(slot) + before_, pitch_, static_cast<const T*>(p_.x), tile, tile.row, tile.row + tile.rows,
-                 p_.input_height, p_.input_width, barriers_ + slot);
+                 p_.input_height, p_.input_width, stages_.barriers + slot);
     }
     ahead.next();
   }
 
   FUSEDSC_DEVICE void loop() {
-    if (is_leader_) {
-      for (int i = 0; i < p_.stages; ++i) initialise(barriers_ + i);
-      publish();
-    }
-    warp_barrier();
+    stages_.start(is_leader_, p_.stages);
     wait_for_previous_kernel();
     PlanesCursor at(p_, first_, p_.item_step, p_.planes, p_.input_height), ahead = at;
     for (int i = 0; i < p_.stages; ++i) start_copies(ahead, i);
@@ -78,7 +72,7 @@ class DepthwisePlanes {
     bool is_first = true;
 #pragma unroll 1
     while (at.exists()) {
-      wait(barriers_ + slot, parity);
+      wait(stages_.barriers + slot, parity);
       const PlanesTile tile = at.tile();
       T* planes = stage(slot) + before_;
 #pragma unroll 1
@@ -171,11 +165,7 @@ class DepthwisePlanes {
   }
 
   FUSEDSC_DEVICE void load_coefficients(int channel) {
-    const T* weight = static_cast<const T*>(p_.weight) + static_cast<std::int64_t>(channel) * p_.weight_channel;
-#pragma unroll
-    for (int tap = 0; tap < kKernel * kKernel; ++tap) {
-      weights_[tap] = to_accumulator(weight[tap / kKernel * p_.weight_row + tap % kKernel * p_.weight_column]);
-    }
+    load_weights<T, kKernel, kKernel, 1>(p_.weight, channel, weights_);
     bias_ = p_.bias != nullptr ? to_accumulator(static_cast<const T*>(p_.bias)[channel]) : 0.0f;
   }
 
@@ -196,9 +186,8 @@ class DepthwisePlanes {
   }
 
   const DepthwisePlanesParameters& p_;
+  const WarpStages stages_;
   bool is_leader_, is_whole_, has_work_;
-  unsigned char* memory_;
-  Barrier* barriers_;
   int before_, pitch_;  ///< elements before a plane's rows, for finished ones; from a plane to the next
   int side_, column_;   ///< of the lane: its plane, its first column of y
   unsigned inside_;

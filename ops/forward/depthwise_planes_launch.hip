@@ -94,10 +94,7 @@ std::optional<Plan<DepthwiseArguments>> plan_depthwise_planes(const DepthwiseArg
       0, [planned, kernel = instance->run, memory](const DepthwiseArguments& like, const Execution& execution) {
         DepthwisePlanesParameters p = planned;
         p.x = like.x.data;
-        p.weight = like.weight.data;
-        p.weight_channel = static_cast<int>(like.weight.strides[0]);
-        p.weight_row = static_cast<int>(like.weight.strides[2]);
-        p.weight_column = static_cast<int>(like.weight.strides[3]);
+        p.weight = like.weight;
         p.bias = like.bias.data;
         p.y = like.y.data;
         launch_following(kName, kernel, p.blocks, p.warps * 32, execution.stream, p, memory);

@@ -6,6 +6,7 @@
 #include "fusedsc/common/gpu/depthwise_work.h"
 #include "fusedsc/common/gpu/hopper.h"
 #include "fusedsc/common/gpu/vector.h"
+#include "fusedsc/common/gpu/warp_stages.h"
 
 namespace fusedsc::gpu::hopper {
 
@@ -55,22 +56,6 @@ class ColumnsCursor {
 
   const DepthwiseColumnsShape& p_;
   int item_, step_;
-};
-
-/// A warp's share of its block's memory, and what says that a stage of it has arrived.
-struct ColumnsMemory {
-  unsigned char* stages;
-  Barrier* barriers;
-
-  FUSEDSC_DEVICE ColumnsMemory(const DepthwiseColumnsShape& p, int warp, int warp_bytes) {
-    auto* memory = static_cast<unsigned char*>(block_memory());
-    memory += (128 - address_of(memory) % 128) % 128;
-    stages = memory + warp * warp_bytes;
-    barriers = reinterpret_cast<Barrier*>(memory + p.warps * warp_bytes) + warp * p.stages;
-  }
-  FUSEDSC_HOST_DEVICE static int block_bytes(const DepthwiseColumnsShape& p, int warp_bytes) {
-    return 128 + p.warps * (warp_bytes + p.stages * 8);
-  }
 };
 
 }  // namespace fusedsc::gpu::hopper

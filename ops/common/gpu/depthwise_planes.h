@@ -6,6 +6,7 @@
 #include "fusedsc/common/gpu/divisor.h"
 #include "fusedsc/common/gpu/hopper.h"
 #include "fusedsc/common/gpu/vector.h"
+#include "fusedsc/common/gpu/warp_stages.h"
 
 namespace fusedsc::gpu::hopper {
 
@@ -22,7 +23,7 @@ struct DepthwisePlanesShape {
   std::int64_t all_planes = 0;
   Divisor by_channels;
 
-  FUSEDSC_HOST_DEVICE int memory_bytes() const { return 128 + warps * stages * (stage_bytes + 8); }
+  FUSEDSC_HOST_DEVICE int memory_bytes() const { return WarpStages::block_bytes(warps, stages * stage_bytes, stages); }
 };
 
 /// Some rows of some planes.
