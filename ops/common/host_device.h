@@ -1,10 +1,9 @@
-/// FUSEDSC_HOST_DEVICE: a function for the host and, where a compiler for GPUs reads it, for kernels as well.
+/// FUSEDSC_HOST_DEVICE: a function for the host and, where a compiler for GPUs reads it, for kernels as well. Not in
+/// common/gpu, which is not installed: headers that users include say it, too.
 #pragma once
 
-#ifndef FUSEDSC_HOST_DEVICE  // common/gpu/gpu.h says the same
 #if defined(__CUDACC__) || defined(__HIP__)
 #define FUSEDSC_HOST_DEVICE __host__ __device__ __forceinline__
 #else
 #define FUSEDSC_HOST_DEVICE inline
-#endif
 #endif

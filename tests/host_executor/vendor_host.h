@@ -5,10 +5,10 @@
 #include <cstdint>
 
 #include "fusedsc/common/cpu/float16.h"
+#include "fusedsc/common/host_device.h"
 #include "host_executor/executor.h"
 
 #define FUSEDSC_DEVICE inline
-#define FUSEDSC_HOST_DEVICE inline
 #define FUSEDSC_KERNEL(threads, blocks) void
 /// There are products of TensorFloat-32.
 #define FUSEDSC_TF32

@@ -7,8 +7,9 @@
 #include <mutex>
 #include <tuple>
 
+#include "fusedsc/common/host_device.h"
+
 #define FUSEDSC_DEVICE __device__ __forceinline__
-#define FUSEDSC_HOST_DEVICE __host__ __device__ __forceinline__
 
 namespace fusedsc::gpu {
 
