@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 from common import scc_report, small_images
-from common.errors import Interruption, UserError
+from common.errors import INTERRUPTED, Interruption, UserError, exit_status
 from common.files import create_folder, point_link
 from common.options import check_resumed
 from common.scc_comparison import ComparisonFolder, ComparisonRecipe, train
@@ -25,21 +25,12 @@ from tqdm import tqdm
 
 import fusedsc
 
-INTERRUPTED = 130
 LATEST = "latest-scc"
 BAR = {"dynamic_ncols": True, "mininterval": 0.2 if sys.stderr.isatty() else 20}  # seldom, into a log file
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = parse(arguments)
-    try:
-        with Interruption() as interruption:
-            return run(options, interruption)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:  # a second Ctrl-C, which did not want to wait for the checkpoints
-        return INTERRUPTED
+    return exit_status(run, parse(arguments))
 
 
 def run(options: argparse.Namespace, interruption: Interruption) -> int:

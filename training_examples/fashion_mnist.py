@@ -16,7 +16,7 @@ import torch
 from common import checkpoint, report
 from common.checkpoint import History
 from common.comparison import Comparison
-from common.errors import Interruption, UserError
+from common.errors import INTERRUPTED, Interruption, UserError, exit_status
 from common.fashion_mnist_data import Batches, Images, find_folder, load
 from common.files import create_folder, point_link
 from common.options import check_resumed, parse
@@ -24,20 +24,11 @@ from common.trainer import Recipe, Trainer, build_model
 from rich.console import Console
 from tqdm import tqdm
 
-INTERRUPTED = 130
 BAR = {"dynamic_ncols": True, "mininterval": 0.2 if sys.stderr.isatty() else 20}  # seldom, into a log file
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = parse(arguments)
-    try:
-        with Interruption() as interruption:
-            return run(options, interruption)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:  # a second Ctrl-C, which did not want to wait for the checkpoint
-        return INTERRUPTED
+    return exit_status(run, parse(arguments))
 
 
 def run(options: argparse.Namespace, interruption: Interruption) -> int:

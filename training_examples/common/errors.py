@@ -1,9 +1,14 @@
-"""The two ways in which a run ends early."""
+"""The two ways in which a run ends early, and what a program's exit status says of them."""
 
 from __future__ import annotations
 
+import argparse
 import signal
+import sys
+from collections.abc import Callable
 from types import TracebackType
+
+INTERRUPTED = 130
 
 
 class UserError(Exception):
@@ -36,3 +41,15 @@ class Interruption:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         self._previous.clear()
+
+
+def exit_status(run: Callable[[argparse.Namespace, Interruption], int], options: argparse.Namespace) -> int:
+    """What ``run`` returns, or 1 after a sentence that says what to put right."""
+    try:
+        with Interruption() as interruption:
+            return run(options, interruption)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:  # a second Ctrl-C, which did not want to wait for the checkpoint
+        return INTERRUPTED
