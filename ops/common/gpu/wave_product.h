@@ -116,6 +116,14 @@ inline constexpr bool kWaveProducts = false;
 
 template <class T>
 FUSEDSC_DEVICE void wave_multiply_add(float (&d)[4], const WaveFragments& own, T) = delete;
+FUSEDSC_DEVICE std::uint32_t to_tf32(float value) = delete;
+#endif
+
+#if defined(FUSEDSC_HOST_EXECUTOR) || defined(__CUDACC__)
+/// Of TensorFloat-32, 8 in place of 16 columns of A and rows of B: as wave_multiply_add_tf32.
+FUSEDSC_DEVICE void wave_multiply_add(float (&d)[4], const WaveFragments& own, float) {
+  wave_multiply_add_tf32(d, own.a, own.b);
+}
 #endif
 
 }  // namespace fusedsc::gpu
