@@ -10,5 +10,6 @@ Implementation<PointwiseBackwardArguments> pointwise_backward_gpu();
 Implementation<PointwiseBackwardArguments> pointwise_backward_hopper();
 /// Both gradients in one pass that does not read the output.
 Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_joint();
+Implementation<PointwiseBackwardArguments> pointwise_backward_tf32_joint();
 
 }  // namespace fusedsc

@@ -119,6 +119,22 @@ TEST_P(PointwiseTf32Gpu, BackwardSeams) {
   for_each_case(backward_seam_cases(GetParam().dtype, tf32_dense, tf32_grouped), verify_backward<PointwiseGeometry>);
 }
 
+/// Expansions whose output is not read: sums that registers hold, with outputs missing, and what is for others.
+TEST_P(PointwiseTf32Gpu, BackwardWithoutOutput) {
+  const PointwiseGeometry geometries[] = {
+      {{2, 16, 21, 23}, 96, 1, true}, {{1, 16, 5, 7}, 72, 1, true},   {{1, 24, 13, 17}, 144, 1, true},
+      {{1, 24, 8, 12}, 100, 1, true}, {{2, 32, 14, 9}, 192, 1, true}, {{1, 32, 9, 11}, 132, 1, true},
+      {{1, 32, 4, 4}, 64, 1, true},   {{1, 40, 5, 17}, 240, 1, true},
+  };
+  std::vector<BackwardCase<PointwiseGeometry>> cases;
+  BackwardSeams seams{.gradient_prologue = true, .grad_bias = false, .output_is_of_x = true};
+  for (const PointwiseGeometry& geometry : geometries) {
+    seams.grad_add = !seams.grad_add;
+    cases.push_back({GetParam().dtype, geometry, seams, Memories::all(Memory::channels_last)});
+  }
+  for_each_case(cases, verify_backward<PointwiseGeometry>);
+}
+
 TEST_P(PointwiseTf32Gpu, BackwardRandom) {
   align_tensors(false);
   for_each_case(backward_random_cases(GetParam().dtype, random_tf32), verify_backward<PointwiseGeometry>);
