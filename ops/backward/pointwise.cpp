@@ -13,6 +13,7 @@ std::span<const Implementation<PointwiseBackwardArguments>> implementations() {
 #ifdef FUSEDSC_HOPPER
       pointwise_backward_hopper_joint(),
       pointwise_backward_tf32_joint(),
+      pointwise_backward_tf32_gradients(),
       pointwise_backward_hopper(),
 #endif
 #ifdef FUSEDSC_GPU

@@ -11,5 +11,7 @@ Implementation<PointwiseBackwardArguments> pointwise_backward_hopper();
 /// Both gradients in one pass that does not read the output.
 Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_joint();
 Implementation<PointwiseBackwardArguments> pointwise_backward_tf32_joint();
+/// Both in one pass over x, for a prologue of x.
+Implementation<PointwiseBackwardArguments> pointwise_backward_tf32_gradients();
 
 }  // namespace fusedsc

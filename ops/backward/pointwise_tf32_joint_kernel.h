@@ -1,12 +1,12 @@
 /// Both gradients of an expansion of float32 on Hopper GPUs, one pass over grad_y and x, products of TensorFloat-32.
 /// Where g = a*grad_y + b*e + c is BatchNorm's backward and e = W*x what the expansion computed, e is not read:
 ///   grad_x = (a*W)^T grad_y + (W^T b W) x + W^T c,   grad_weight = a*(grad_y x^T) + b*(W (x x^T)) + c*(sum of x).
-/// A block's warps have positions of their own for grad_x, and outputs of their own for grad_weight, whose sums stay in
-/// registers.
+/// Half of a block's warps have positions of their own for grad_x, the others outputs of their own for grad_weight,
+/// whose sums stay in registers.
 #pragma once
 
-#include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/depthwise_work.h"
+#include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/hopper.h"
 #include "fusedsc/common/gpu/tensor.h"
 #include "fusedsc/common/gpu/wave.h"
@@ -86,7 +86,8 @@ struct Tf32JointImage {
 template <int kChannels, int kTiles>
 class Tf32Joint {
  public:
-  static constexpr int kWarps = 6, kThreads = 32 * kWarps, kPositions = 16 * kWarps, kOutputs = 8 * kTiles * kWarps;
+  static constexpr int kWarps = 6;  ///< of each half
+  static constexpr int kThreads = 2 * 32 * kWarps, kPositions = 16 * kWarps, kOutputs = 8 * kTiles * kWarps;
   using Image = Tf32JointImage<kChannels, kOutputs>;
 
  private:
@@ -109,7 +110,8 @@ class Tf32Joint {
  private:
   FUSEDSC_DEVICE explicit Tf32Joint(const Tf32JointParameters& p)
       : p_(p),
-        warp_(uniform(thread_index() / 32)),
+        warp_(uniform(thread_index() / 32 % kWarps)),
+        is_of_weight_(uniform(thread_index() / 32) >= kWarps),
         row_(thread_index() % 32 / 4),
         column_(thread_index() % 4),
         position_(row_ % 4 * 2 + row_ / 4) {
@@ -149,8 +151,8 @@ class Tf32Joint {
     for (int tile = first; tile < p_.tiles; tile += p_.splits) {
       wait(barriers_ + slot, parity);
       const unsigned char* stage = stages_ + slot * kStageBytes;
-      multiply_input(stage, tile);
-      multiply_weight(stage);
+      if (is_of_weight_) multiply_weight(stage);
+      else multiply_input(stage, tile);
       block_barrier();
       if (thread_index() == 0) start(tile + kStages * p_.splits, slot);
       if (++slot == kStages) {
@@ -297,7 +299,18 @@ class Tf32Joint {
   /// The block's share of grad_weight: what the warps have summed of x is put together first.
   FUSEDSC_DEVICE void leave_sums() {
     auto* memory = reinterpret_cast<float*>(stages_);  // x x^T and the sum of x: the block's, then each warp's
-    float* own = memory + (1 + warp_) * kSums;
+    if (is_of_weight_) leave_squares(memory + (1 + warp_) * kSums);
+    block_barrier();
+    for (int i = thread_index(); i < kSums; i += kThreads) {
+      float sum = 0;
+      for (int warp = 0; warp < kWarps; ++warp) sum += memory[(1 + warp) * kSums + i];
+      memory[i] = sum;
+    }
+    block_barrier();
+    if (is_of_weight_) leave_weight(memory);
+  }
+
+  FUSEDSC_DEVICE void leave_squares(float* own) {
 #pragma unroll
     for (int n = 0; n < kOwn; ++n) {
 #pragma unroll
@@ -311,14 +324,9 @@ class Tf32Joint {
       const int channel = row_ * kOwn + 2 * r + part / 2, other = (2 * column_ + part % 2) * kOwn + n;
       if (channel < kChannels && other < kChannels) own[other * kChannels + channel] = squares_[r][n][part];
     }
-    block_barrier();
-    for (int i = thread_index(); i < kSums; i += kThreads) {
-      float sum = 0;
-      for (int warp = 0; warp < kWarps; ++warp) sum += memory[(1 + warp) * kSums + i];
-      memory[i] = sum;
-    }
-    block_barrier();
+  }
 
+  FUSEDSC_DEVICE void leave_weight(const float* memory) {
     float output_scale[kTiles][2];
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
@@ -336,7 +344,7 @@ class Tf32Joint {
         }
       }
     }
-#pragma unroll 2
+#pragma unroll 4
     for (int other = 0; other < kChannels; ++other) {
       float squares[kOwn];
 #pragma unroll
@@ -367,8 +375,10 @@ class Tf32Joint {
   }
 
   const Tf32JointParameters& p_;
-  const int warp_, row_, column_;  ///< of products: the lane's first row, and pair of columns
-  const int position_;             ///< of grad_x's products, the lane's first: such that four lanes' banks differ
+  const int warp_;
+  const bool is_of_weight_;
+  const int row_, column_;  ///< of products: the lane's first row, and pair of columns
+  const int position_;      ///< of grad_x's products, the lane's first: such that four lanes' banks differ
   unsigned char* stages_;
   float* image_;
   Barrier* barriers_;
