@@ -135,6 +135,24 @@ TEST_P(PointwiseTf32Gpu, BackwardWithoutOutput) {
   for_each_case(cases, verify_backward<PointwiseGeometry>);
 }
 
+/// Projections, both gradients in one pass: channels that fill its tiles, that do not, and what is for others.
+TEST_P(PointwiseTf32Gpu, BackwardProjection) {
+  const PointwiseGeometry geometries[] = {
+      {{2, 32, 9, 13}, 16, 1, true},  {{1, 24, 5, 5}, 16, 1, true},    {{1, 96, 11, 10}, 24, 1, true},
+      {{1, 128, 9, 12}, 24, 1, true}, {{2, 144, 7, 8}, 32, 1, true},   {{1, 192, 10, 20}, 32, 1, true},
+      {{1, 96, 4, 4}, 16, 1, true},   {{1, 100, 3, 131}, 24, 1, true},
+  };
+  std::vector<BackwardCase<PointwiseGeometry>> cases;
+  for (const PointwiseGeometry& geometry : geometries) {
+    for (const Activation activation : {Activation::identity, Activation::relu, Activation::relu6, Activation::silu}) {
+      const BackwardSeams seams{
+          .prologue = true, .activation = activation, .gradient_prologue = true, .sums = true, .grad_bias = false};
+      cases.push_back({GetParam().dtype, geometry, seams, Memories::all(Memory::channels_last)});
+    }
+  }
+  for_each_case(cases, verify_backward<PointwiseGeometry>);
+}
+
 TEST_P(PointwiseTf32Gpu, BackwardRandom) {
   align_tensors(false);
   for_each_case(backward_random_cases(GetParam().dtype, random_tf32), verify_backward<PointwiseGeometry>);
