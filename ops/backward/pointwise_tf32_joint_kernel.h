@@ -1,7 +1,7 @@
 /// Both gradients of an expansion of float32 on Hopper GPUs, one pass over grad_y and x, products of TensorFloat-32.
 /// Where g = a*grad_y + b*e + c is BatchNorm's backward and e = W*x what the expansion computed, e is not read:
 ///   grad_x = (a*W)^T grad_y + (W^T b W) x + W^T c,   grad_weight = a*(grad_y x^T) + b*(W (x x^T)) + c*(sum of x).
-/// Half of a block's warps have positions of their own for grad_x, the others outputs of their own for grad_weight,
+/// Some of a block's warps have positions of their own for grad_x, the others outputs of their own for grad_weight,
 /// whose sums stay in registers.
 #pragma once
 
@@ -86,12 +86,14 @@ struct Tf32JointImage {
 template <int kChannels, int kTiles>
 class Tf32Joint {
  public:
-  static constexpr int kWarps = 6;  ///< of each half
-  static constexpr int kThreads = 2 * 32 * kWarps, kPositions = 16 * kWarps, kOutputs = 8 * kTiles * kWarps;
+  static constexpr int kInputWarps = 4, kWarps = 6;  ///< for grad_x, for grad_weight
+  static constexpr int kThreads = 32 * (kInputWarps + kWarps), kPositions = 16 * kInputWarps;
+  static constexpr int kOutputs = 8 * kTiles * kWarps;
   using Image = Tf32JointImage<kChannels, kOutputs>;
 
  private:
-  static constexpr int kStages = 2, kBoxes = (kOutputs + 31) / 32, kBoxBytes = kPositions * 128;
+  static constexpr int kStages = kTiles == 3 ? 4 : 3;  ///< that fit; with few outputs those of two blocks
+  static constexpr int kBoxes = (kOutputs + 31) / 32, kBoxBytes = kPositions * 128;
   static constexpr int kStageBytes = (kBoxes + 1) * kBoxBytes;  ///< grad_y, then x
   static constexpr int kColumnTiles = Image::kColumnTiles, kRowTiles = kChannels > 16 ? 2 : 1;
   static constexpr int kOwn = 2 * kRowTiles;  ///< neighbouring channels of x that a lane has
@@ -99,7 +101,7 @@ class Tf32Joint {
 
  public:
   static constexpr int kMemoryBytes =
-      1024 + kStages * kStageBytes + static_cast<int>(sizeof(float)) * Image::kSize + kStages * 8 + 16;
+      1024 + kStages * kStageBytes + static_cast<int>(sizeof(float)) * Image::kSize + (kStages + 1) * 8;
 
   FUSEDSC_DEVICE static void run(const Tf32JointParameters& p) {
     Tf32Joint joint(p);
@@ -110,15 +112,15 @@ class Tf32Joint {
  private:
   FUSEDSC_DEVICE explicit Tf32Joint(const Tf32JointParameters& p)
       : p_(p),
-        warp_(uniform(thread_index() / 32 % kWarps)),
-        is_of_weight_(uniform(thread_index() / 32) >= kWarps),
+        is_of_weight_(uniform(thread_index() / 32) >= kInputWarps),
+        warp_(uniform(thread_index() / 32) - (is_of_weight_ ? kInputWarps : 0)),
         row_(thread_index() % 32 / 4),
         column_(thread_index() % 4),
         position_(row_ % 4 * 2 + row_ / 4) {
     auto* memory = static_cast<unsigned char*>(block_memory());
     stages_ = memory + (1024 - address_of(memory) % 1024) % 1024;
     image_ = reinterpret_cast<float*>(stages_ + kStages * kStageBytes);
-    barriers_ = reinterpret_cast<Barrier*>(image_ + (Image::kSize + 1) / 2 * 2);
+    barriers_ = reinterpret_cast<Barrier*>(image_ + Image::kSize);
 #pragma unroll
     for (int i = 0; i < kRowTiles * kTiles * 4; ++i) weight_[i / 4 / kTiles][i / 4 % kTiles][i % 4] = 0;
 #pragma unroll
@@ -141,12 +143,15 @@ class Tf32Joint {
     const int first = static_cast<int>(block_index());
     wait_for_previous_kernel();
     if (thread_index() == 0) {
-      for (int i = 0; i < kStages; ++i) initialise(barriers_ + i);
+      for (int i = 0; i <= kStages; ++i) initialise(barriers_ + i);
       publish();
+      constexpr int kImageBytes = static_cast<int>(sizeof(float)) * Image::kSize;
+      expect(barriers_ + kStages, kImageBytes);
+      start_load(image_, p_.image, kImageBytes, barriers_ + kStages);
       for (int i = 0; i < kStages; ++i) start(first + i * p_.splits, i);
     }
-    for (int i = thread_index(); i < Image::kSize; i += kThreads) image_[i] = p_.image[i];
     block_barrier();
+    wait(barriers_ + kStages, 0);
     int slot = 0, parity = 0;
     for (int tile = first; tile < p_.tiles; tile += p_.splits) {
       wait(barriers_ + slot, parity);
@@ -272,11 +277,11 @@ class Tf32Joint {
         const std::uint32_t a[4] = {x[0][2 * r], x[0][2 * r + 1], x[1][2 * r], x[1][2 * r + 1]};
 #pragma unroll
         for (int n = 0; n < kTiles; ++n) wave_multiply_add_tf32(weight_[r][n], a, {y[0][n], y[1][n]});
-        if (step / 2 != warp_) continue;  // each warp its share
+        if (step % kWarps != warp_) continue;  // each warp its share
 #pragma unroll
         for (int n = 0; n < kOwn; ++n) wave_multiply_add_tf32(squares_[r][n], a, {x[0][n], x[1][n]});
       }
-      if (step / 2 != warp_) continue;
+      if (step % kWarps != warp_) continue;
 #pragma unroll
       for (int n = 0; n < kOwn; ++n) {
         sum_x_[n] += __builtin_bit_cast(float, x[0][n]) + __builtin_bit_cast(float, x[1][n]);
@@ -299,7 +304,12 @@ class Tf32Joint {
   /// The block's share of grad_weight: what the warps have summed of x is put together first.
   FUSEDSC_DEVICE void leave_sums() {
     auto* memory = reinterpret_cast<float*>(stages_);  // x x^T and the sum of x: the block's, then each warp's
+    float* weight = memory + (1 + kWarps) * kSums;     // as e had it
     if (is_of_weight_) leave_squares(memory + (1 + warp_) * kSums);
+#pragma unroll 8
+    for (int i = thread_index(); i < p_.outputs * kChannels; i += kThreads) {
+      weight[i] = rounded_to_tf32(elements_of<float>(p_.weight)[p_.weight.offset(i / kChannels, i % kChannels, 0, 0)]);
+    }
     block_barrier();
     for (int i = thread_index(); i < kSums; i += kThreads) {
       float sum = 0;
@@ -307,7 +317,7 @@ class Tf32Joint {
       memory[i] = sum;
     }
     block_barrier();
-    if (is_of_weight_) leave_weight(memory);
+    if (is_of_weight_) leave_weight(memory, weight);
   }
 
   FUSEDSC_DEVICE void leave_squares(float* own) {
@@ -326,7 +336,7 @@ class Tf32Joint {
     }
   }
 
-  FUSEDSC_DEVICE void leave_weight(const float* memory) {
+  FUSEDSC_DEVICE void leave_weight(const float* memory, const float* weights) {
     float output_scale[kTiles][2];
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
@@ -354,8 +364,7 @@ class Tf32Joint {
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
           const int output = least(output_of(n, 2 * column_ + j), p_.outputs - 1);
-          const float weight = elements_of<float>(p_.weight)[p_.weight.offset(output, other, 0, 0)];
-          const float factor = output_scale[n][j] * rounded_to_tf32(weight);
+          const float factor = output_scale[n][j] * weights[output * kChannels + other];
 #pragma unroll
           for (int i = 0; i < kOwn; ++i) weight_[i / 2][n][i % 2 * 2 + j] += factor * squares[i];
         }
@@ -375,8 +384,8 @@ class Tf32Joint {
   }
 
   const Tf32JointParameters& p_;
-  const int warp_;
   const bool is_of_weight_;
+  const int warp_;          ///< of those that do the same
   const int row_, column_;  ///< of products: the lane's first row, and pair of columns
   const int position_;      ///< of grad_x's products, the lane's first: such that four lanes' banks differ
   unsigned char* stages_;
