@@ -18,7 +18,7 @@ namespace fusedsc::gpu::hopper {
 struct Tf32GradientsParameters {
   TensorMap grad_y, output, x, grad_x;  ///< tiles of 32 channels
   ConstDeviceTensor weight;
-  const float *grad_scale = nullptr, *output_scale = nullptr, *offset = nullptr;  ///< a, b, c
+  const float *grad_scale = nullptr, *output_scale = nullptr, *offset = nullptr;  ///< a, b, c; or none: g is grad_y
   const float *scale = nullptr, *shift = nullptr, *mean = nullptr;                ///< of x
   float low = 0, high = 0;                                                        ///< what act clamps to
   float* partials = nullptr;  ///< [split, group][output..., sum of grad_x, of grad_x * (x - mean)][channel]
@@ -106,12 +106,13 @@ class Tf32Gradients {
   FUSEDSC_DEVICE void start(int tile, int slot) const {
     if (tile >= p_.tiles) return;
     unsigned char* to = stages_ + slot * kStageBytes;
-    expect(barriers_ + slot, kStageBytes);
+    const bool has_output = p_.grad_scale != nullptr;
+    expect(barriers_ + slot, (kBoxes + (has_output ? 2 : 1)) * kBoxBytes);
     for (int box = 0; box < kBoxes; ++box) {
       start_load(to + box * kBoxBytes, p_.x, box * 32, tile * kPositions, barriers_ + slot);
     }
     start_load(to + kBoxes * kBoxBytes, p_.grad_y, 0, tile * kPositions, barriers_ + slot);
-    start_load(to + (kBoxes + 1) * kBoxBytes, p_.output, 0, tile * kPositions, barriers_ + slot);
+    if (has_output) start_load(to + (kBoxes + 1) * kBoxBytes, p_.output, 0, tile * kPositions, barriers_ + slot);
   }
 
   FUSEDSC_DEVICE void loop() {
@@ -163,16 +164,19 @@ class Tf32Gradients {
   FUSEDSC_DEVICE void form_gradient(unsigned char* grad_y, int positions) const {
     const int output = thread_index() % 8 * 4;
     if (output >= kOutputs) return;  // zeros, as they came
-    float grad_scale[4], output_scale[4], offset[4];
-    load<4>(p_.grad_scale + output).widen(grad_scale);
-    load<4>(p_.output_scale + output).widen(output_scale);
-    load<4>(p_.offset + output).widen(offset);
+    const bool has_output = p_.grad_scale != nullptr;
+    float grad_scale[4] = {1, 1, 1, 1}, output_scale[4] = {}, offset[4] = {};
+    if (has_output) {
+      load<4>(p_.grad_scale + output).widen(grad_scale);
+      load<4>(p_.output_scale + output).widen(output_scale);
+      load<4>(p_.offset + output).widen(offset);
+    }
 #pragma unroll
     for (int row = thread_index() / 8; row < kPositions; row += kThreads / 8) {
       unsigned char* own = grad_y + place_of(row, output);
-      float g[4], y[4];
+      float g[4], y[4] = {};
       read(own, g);
-      read(own + kBoxBytes, y);
+      if (has_output) read(own + kBoxBytes, y);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float value = g[i] * grad_scale[i] + (y[i] * output_scale[i] + offset[i]);

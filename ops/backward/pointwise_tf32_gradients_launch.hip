@@ -57,7 +57,7 @@ std::string why_not(const PointwiseBackwardArguments& a) {
   if (a.x.dtype != DataType::float32) return std::string("it is for float32, the tensors are ") + name_of(a.x.dtype);
   if (!a.allow_tf32) return "TensorFloat-32 is not allowed";
   if (!is_hopper()) return "the GPU is no Hopper";
-  if (!a.prologue || !a.gradient_prologue || !a.sums) return "it is for a prologue of x, one of grad_y, and sums";
+  if (!a.prologue || !a.sums) return "it is for a prologue of x, and sums";
   const Activation activation = a.prologue.activation;
   if (activation == Activation::silu || activation == Activation::hardswish)
     return "it is for activations that only clamp";
@@ -67,7 +67,7 @@ std::string why_not(const PointwiseBackwardArguments& a) {
   reason = too_large_for_pointwise(a.x.sizes, a.grad_y.sizes);
   if (!reason.empty()) return reason;
   const auto suits = [](const auto& matrix) {
-    return matrix.is_linear && matrix.run_bytes == 16 && matrix.first % 4 == 0;
+    return matrix.data == nullptr || (matrix.is_linear && matrix.run_bytes == 16 && matrix.first % 4 == 0);
   };
   if (!suits(activation_matrix(a.x, 1, true)) || !suits(activation_matrix(a.grad_y, 1, true)) ||
       !suits(activation_matrix(a.gradient_prologue.output, 1, true)) || !suits(output_matrix(a.grad_x, 1, true))) {
@@ -119,7 +119,7 @@ class Tf32GradientsPass {
       return map_of(matrix.data, DataType::float32, channels, p.pixels, matrix.first, 32, instance_->positions);
     };
     p.grad_y = map(activation_matrix(a.grad_y, 1, true), instance_->outputs);
-    p.output = map(activation_matrix(a.gradient_prologue.output, 1, true), instance_->outputs);
+    if (a.gradient_prologue) p.output = map(activation_matrix(a.gradient_prologue.output, 1, true), instance_->outputs);
     p.x = map(activation_matrix(a.x, 1, true), p.channels);
     p.grad_x = map(output_matrix(a.grad_x, 1, true), p.channels);
     launch_following(kName, instance_->kernel, p.splits, instance_->threads, execution.stream, p, memory_bytes());
