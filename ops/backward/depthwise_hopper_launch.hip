@@ -65,7 +65,7 @@ void append_all(std::vector<JointInstance>& to, DataType dtype) {
   append_tiles<T, 1, JointSeams::gradient>(to, dtype);
   append_tiles<T, 1, JointSeams::clamp>(to, dtype);
   append_tiles<T, 1, JointSeams::smooth>(to, dtype);
-  append_tiles<T, 2, JointSeams::input_alone>(to, dtype);
+  if constexpr (sizeof(T) == 2) append_tiles<T, 2, JointSeams::input_alone>(to, dtype);
   append_tiles<T, 2, JointSeams::none>(to, dtype);
   append_tiles<T, 2, JointSeams::gradient>(to, dtype);
   append_tiles<T, 2, JointSeams::clamp>(to, dtype);
@@ -103,9 +103,10 @@ std::string why_not(const DepthwiseBackwardArguments& a) {
   const std::string elsewhere = needs_device(Device::gpu, a.x.device);
   if (!elsewhere.empty()) return elsewhere;
   if (a.x.dtype == DataType::float64) return "it is not for float64";
-  if (!a.grad_x || (!a.grad_weight && (a.window.stride[0] == 1 || a.prologue || a.gradient_prologue))) {
-    return "it computes two gradients at once, of x and of the weight; alone only that of x, at stride 2, without "
-           "seams";
+  const bool has_alone = a.window.stride[0] != 1 && !a.prologue && !a.gradient_prologue && size_of(a.x.dtype) == 2;
+  if (!a.grad_x || (!a.grad_weight && !has_alone)) {
+    return "it computes two gradients at once, of x and of the weight; alone only that of x, of 16 bits at stride 2, "
+           "without seams";
   }
   if (a.grad_bias || a.grad_add) return "it has neither a bias's gradient nor grad_add";
   if (a.x.sizes[1] != a.grad_y.sizes[1]) return "it takes one output channel per channel";
