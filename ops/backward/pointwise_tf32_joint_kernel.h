@@ -5,6 +5,8 @@
 /// whose sums stay in registers.
 #pragma once
 
+#include <type_traits>
+
 #include "fusedsc/common/gpu/depthwise_work.h"
 #include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/hopper.h"
@@ -39,12 +41,12 @@ struct Tf32JointImage {
   static constexpr int kSumBlocks = (kSums + kThreads / 32 - 1) / (kThreads / 32);
   static constexpr int kBlocks = kSumBlocks + (kOutputs * kChannels + kThreads - 1) / kThreads;
 
-  /// Channel of lane column `column` (0 to 7) of a tile: a lane's two columns of all tiles are neighbours.
-  FUSEDSC_DEVICE static int channel_of(int tile, int column) {
-    return column / 2 * 2 * kColumnTiles + 2 * tile + column % 2;
-  }
+  /// Of two tiles a lane has four neighbouring channels, of a third one two: four lanes store whole sectors of memory.
   FUSEDSC_DEVICE static int place_of(int k, int channel) {
-    const int tile = channel % (2 * kColumnTiles) / 2, column = channel / (2 * kColumnTiles) * 2 + channel % 2;
+    const int pair = channel / 16;
+    const bool is_single = 2 * pair + 1 == kColumnTiles;
+    const int tile = 2 * pair + (is_single ? 0 : channel % 4 / 2);
+    const int column = is_single ? channel % 8 : channel % 16 / 4 * 2 + channel % 2;
     return (k / 8 * kColumnTiles + tile) * 64 + (column * 4 + k % 8 / 2) * 2 + k % 2;
   }
 
@@ -86,13 +88,13 @@ struct Tf32JointImage {
 template <int kChannels, int kTiles>
 class Tf32Joint {
  public:
-  static constexpr int kInputWarps = 4, kWarps = 6;  ///< for grad_x, for grad_weight
+  static constexpr int kInputWarps = 6, kWarps = 6;  ///< for grad_x, for grad_weight
   static constexpr int kThreads = 32 * (kInputWarps + kWarps), kPositions = 16 * kInputWarps;
   static constexpr int kOutputs = 8 * kTiles * kWarps;
   using Image = Tf32JointImage<kChannels, kOutputs>;
 
  private:
-  static constexpr int kStages = kTiles == 3 ? 4 : 3;  ///< that fit; with few outputs those of two blocks
+  static constexpr int kStages = 2;
   static constexpr int kBoxes = (kOutputs + 31) / 32, kBoxBytes = kPositions * 128;
   static constexpr int kStageBytes = (kBoxes + 1) * kBoxBytes;  ///< grad_y, then x
   static constexpr int kColumnTiles = Image::kColumnTiles, kRowTiles = kChannels > 16 ? 2 : 1;
@@ -196,19 +198,29 @@ class Tf32Joint {
     }
   }
 
+  /// Calls body(length, the first of the lane's channels, which it is) for runs of neighbouring channels.
+  template <class Body>
+  FUSEDSC_DEVICE void for_runs(const Body& body) const {
+#pragma unroll
+    for (int pair = 0; pair < kColumnTiles / 2; ++pair) {
+      body(std::integral_constant<int, 4>(), 4 * pair, 16 * pair + 4 * column_);
+    }
+    if constexpr (kColumnTiles % 2 == 1) {
+      body(std::integral_constant<int, 2>(), 2 * kColumnTiles - 2, 8 * kColumnTiles - 8 + 2 * column_);
+    }
+  }
+
   FUSEDSC_DEVICE void multiply_input(const unsigned char* stage, int tile) const {
-    constexpr int kNeighbours = 2 * kColumnTiles, kRun = kNeighbours % 4 == 0 ? 4 : 2;
+    constexpr int kOwnChannels = 2 * kColumnTiles;
     const std::int64_t pixel = static_cast<std::int64_t>(tile) * kPositions + warp_ * 16 + position_;
-    const int channel = column_ * kNeighbours;
-    float results[2][kNeighbours];
+    float results[2][kOwnChannels];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
 #pragma unroll
-      for (int i = 0; i < kNeighbours; ++i) results[h][i] = 0;
+      for (int i = 0; i < kOwnChannels; ++i) results[h][i] = 0;
       if (p_.added == nullptr || pixel + 8 * h >= p_.pixels) continue;
-      const float* from = p_.added + (pixel + 8 * h) * p_.added_row + channel;
-#pragma unroll
-      for (int i = 0; i < kNeighbours; i += kRun) load<kRun>(from + i).widen(results[h] + i);
+      const float* from = p_.added + (pixel + 8 * h) * p_.added_row;
+      for_runs([&](auto run, int i, int channel) { load<run.value>(from + channel).widen(results[h] + i); });
     }
 
     float sums[kColumnTiles][4];
@@ -230,14 +242,16 @@ class Tf32Joint {
 
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
+      const float* constant = mixed + 2 * Image::kMixed;
+      float* to = p_.grad_x + (pixel + 8 * h) * p_.grad_x_row;
+      const bool exists = pixel + 8 * h < p_.pixels;
+      for_runs([&](auto run, int i, int channel) {
 #pragma unroll
-      for (int i = 0; i < kNeighbours; ++i) {
-        results[h][i] += sums[i / 2][2 * h + i % 2] + mixed[2 * Image::kMixed + channel + i];
-      }
-      if (pixel + 8 * h >= p_.pixels) continue;
-      float* to = p_.grad_x + (pixel + 8 * h) * p_.grad_x_row + channel;
-#pragma unroll
-      for (int i = 0; i < kNeighbours; i += kRun) store<kRun>(results[h] + i, to + i);
+        for (int j = i; j < i + run.value; ++j) {
+          results[h][j] += sums[j / 2][2 * h + j % 2] + constant[channel + j - i];
+        }
+        if (exists) store<run.value>(results[h] + i, to + channel);
+      });
     }
   }
 
