@@ -33,13 +33,12 @@ void append_all(std::vector<PointwiseInstance>& to, DataType dtype) {
   append<T, true, true, EpilogueKind::gradient>(to, dtype, CutTiles());
 }
 
-using FloatSeamTiles = Tiles<Tile<32, 32, 2>, Tile<32, 32, 4>, Tile<64, 32, 2>, Tile<64, 32, 3>>;
+using FloatSeamTiles = Tiles<Tile<32, 32, 2>, Tile<32, 32, 4>, Tile<64, 32, 3>>;
 using FloatCutTiles = Tiles<CutTile<1, 32, 2>, CutTile<1, 96, 2>, CutTile<2, 96, 1>>;
 
 void append_floats(std::vector<PointwiseInstance>& to) {
   constexpr DataType kType = DataType::float32;
-  append<float, true, false, EpilogueKind::plain>(to, kType, PlainFloatTiles());
-  append<float, true, false, EpilogueKind::plain>(to, kType, PlainFloatCutTiles());
+  to.insert(to.end(), plain_float_instances().begin(), plain_float_instances().end());
   append<float, true, false, EpilogueKind::gradient>(to, kType, FloatSeamTiles());
   append<float, true, false, EpilogueKind::gradient>(to, kType, FloatCutTiles());
   append<float, true, true, EpilogueKind::gradient>(to, kType, FloatSeamTiles());
@@ -134,6 +133,7 @@ class InputPass {
     p.added = map(activation_matrix(a.grad_add, 1, true), problem.channels, instance.columns());
     if (transposes()) {
       launch_transposed_weight(kName, a.weight, memory.weight, stream);
+      p.weight_is_laid_out = true;
       p.weight = map_of(memory.weight, problem.dtype, problem.depth, problem.channels, problem.depth, instance.depth,
                         instance.channels);
     } else {

@@ -20,14 +20,14 @@ constexpr double kRowsStart = 2.098, kRowsMemory = 5.131;  ///< of tiles of rows
 /// Fitted to the times of all tiles on the layers of mobile networks on an H200, in microseconds, so that the choice is
 /// near the best one; a single number says little.
 struct KeptCost {
-  double start, weight;                    ///< a kernel; per 64 values of k and 64 channels
-  double tile, tile_depth, tile_channels;  ///< of a tile from its begin to its end; per 64 values of k; per 64 channels
+  double start, weight;                    ///< a kernel; per step (128 bytes of k) and 64 channels
+  double tile, tile_depth, tile_channels;  ///< of a tile from its begin to its end; per step; per 64 channels
   double work, work_depth, work_channels;  ///< what a tile takes of a multiprocessor, likewise
   double memory, cache;                    ///< bytes, millions
 };
 struct CutCost {
   double start, block;   ///< a kernel; a block
-  double step;           ///< of a group: 64 values of k
+  double step;           ///< of a group
   double copied;         ///< bytes of a multiprocessor, millions
   double own;            ///< of a group: 64 channels that it finishes, of each tensor
   double memory, cache;  ///< bytes of all, millions
@@ -36,30 +36,51 @@ struct Cost {
   KeptCost kept;
   CutCost cut;
 };
-Cost cost_of(EpilogueKind kind, bool prologue) {
-  constexpr Cost kPlain{{1.298, 0.09055, 0.1356, 0.3596, 0.1419, 0.05714, 0.06638, 0.2414, 3.243, 11.08},
-                        {0.7022, 0.951, 0.0003499, 0.08724, 0.1193, 3.054, 52.75}};
-  constexpr Cost kStatistics{{4.345, 0.2485, 0.2055, 0.3124, 0.0, 0.0005218, 0.1079, 0.2466, 4.188, 9.424},
-                             {3.7, 0.951, 0.0003499, 0.08724, 0.1193, 3.054, 52.75}};
-  constexpr Cost kNormalising{{5.004, 0.1729, 0.4162, 0.3941, 0.06696, 0.0, 0.2399, 0.01799, 3.856, 17.62},
-                              {1.035, 2.688, 0.2724, 0.09224, 0.8036, 1.489, 8.801}};
-  constexpr Cost kGradient{{3.75, 0.5501, 0.2286, 0.4044, 1.004, 0.007098, 0.06822, 0.6204, 121.9, 9.477},
-                           {1.733, 0.3743, 0.0001919, 0.07618, 0.5139, 2.578, 5.099}};
-  constexpr Cost kSeams{{6.081, 0.4661, 0.2524, 0.6222, 1.543, 0.2058, 0.04608, 0.4744, 4.075, 6.295},
-                        {2.043, 0.0004434, 0.0, 0.04674, 0.3952, 1.7, 5.914}};
-  switch (kind) {
-    case EpilogueKind::plain: return kPlain;
-    case EpilogueKind::inference: return prologue ? kNormalising : kPlain;
-    case EpilogueKind::statistics: return prologue ? kNormalising : kStatistics;
-    case EpilogueKind::gradient: return prologue ? kSeams : kGradient;
+/// Of each kind of kernel.
+struct Costs {
+  Cost plain, statistics, normalising, gradient, seams;
+
+  const Cost& of(EpilogueKind kind, bool prologue) const {
+    switch (kind) {
+      case EpilogueKind::plain: return plain;
+      case EpilogueKind::inference: return prologue ? normalising : plain;
+      case EpilogueKind::statistics: return prologue ? normalising : statistics;
+      case EpilogueKind::gradient: return prologue ? seams : gradient;
+    }
+    return plain;
   }
-  return kPlain;
-}
+};
+constexpr Costs kCosts{
+    .plain = {{1.298, 0.09055, 0.1356, 0.3596, 0.1419, 0.05714, 0.06638, 0.2414, 3.243, 11.08},
+              {0.7022, 0.951, 0.0003499, 0.08724, 0.1193, 3.054, 52.75}},
+    .statistics = {{4.345, 0.2485, 0.2055, 0.3124, 0.0, 0.0005218, 0.1079, 0.2466, 4.188, 9.424},
+                   {3.7, 0.951, 0.0003499, 0.08724, 0.1193, 3.054, 52.75}},
+    .normalising = {{5.004, 0.1729, 0.4162, 0.3941, 0.06696, 0.0, 0.2399, 0.01799, 3.856, 17.62},
+                    {1.035, 2.688, 0.2724, 0.09224, 0.8036, 1.489, 8.801}},
+    .gradient = {{3.75, 0.5501, 0.2286, 0.4044, 1.004, 0.007098, 0.06822, 0.6204, 121.9, 9.477},
+                 {1.733, 0.3743, 0.0001919, 0.07618, 0.5139, 2.578, 5.099}},
+    .seams = {{6.081, 0.4661, 0.2524, 0.6222, 1.543, 0.2058, 0.04608, 0.4744, 4.075, 6.295},
+              {2.043, 0.0004434, 0.0, 0.04674, 0.3952, 1.7, 5.914}},
+};
+/// Of float32, where a step has 32 values of k.
+constexpr Costs kFloatCosts{
+    .plain = {{1.686, 0.1602, 0.05157, 0.4002, 0.01913, 0.03246, 0.246, 0.3262, 3.937, 39.5},
+              {0.1119, 3.161, 0.1004, 0.087, 0.07502, 19.62, 19.18}},
+    .statistics = {{3.265, 0.3791, 1.116, 0.02429, 0.05909, 0.1073, 0.06131, 0.4475, 4.37, 10.41},
+                   {2.419, 1.225, 0.1583, 0.08807, 0.2137, 2.944, 24.73}},
+    .normalising = {{4.082, 0.1706, 0.1372, 0.5795, 0.2164, 0.0626, 0.2387, 0.2199, 3.933, 104.4},
+                    {1.546, 0.6417, 0.1824, 0.06554, 1.268, 1.873, 5.29}},
+    .gradient = {{0.8212, 0.7811, 0.1231, 0.7705, 0.1222, 0.02096, 0.006032, 0.009336, 3.2, 14.03},
+                 {0.9073, 1.606, 0.07401, 0.06554, 0.09288, 2.761, 20.5}},
+    .seams = {{1.305, 0.2372, 0.6874, 0.6025, 0.7443, 0.02114, 0.005536, 0.4103, 3.841, 5.416},
+              {3.399, 1.01, 0.2086, 0.05971, 0.4328, 2.356, 31.71}},
+};
 
 double cost_of(const PointwiseCase& product, const PointwiseInstance& instance, const PointwiseLaunch& launch,
                int size) {
   const PointwiseProblem& problem = product.problem;
-  const Cost cost = cost_of(product.kind, product.prologue);
+  const Costs& costs = problem.dtype == DataType::float32 ? kFloatCosts : kCosts;
+  const Cost& cost = costs.of(product.kind, product.prologue);
   const auto size_of_element = static_cast<double>(size_of(problem.dtype));
   const double depth =
       static_cast<double>(divide_up(problem.depth, instance.depth) * instance.depth) * size_of_element / 128;
