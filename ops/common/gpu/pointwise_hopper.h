@@ -94,7 +94,7 @@ class PointwiseProduct {
       }
       publish();
     }
-    if (!p_.weight_is_laid_out) wait_for_previous_kernel();
+    wait_for_previous_kernel();
     let_next_kernel_start();
     Part epilogue(p_.epilogue, vectors_, first_channel_, p_.channels - first_channel_, thread_index());
     const Prologue prologue(p_, coefficients_, steps_ * kTileDepth);
@@ -102,14 +102,13 @@ class PointwiseProduct {
     block_barrier();
     if (is_leader_) {
       for (int i = 0; i < p_.stages; ++i) {
-        if (group_ == 0 && i < steps_ && !p_.weight_is_laid_out) start_weight(i);
+        if (group_ == 0 && i < steps_) start_weight(i);
         start_next(i);
       }
+      if (group_ == 0) {
+        for (int i = p_.stages; i < steps_; ++i) start_weight(i);
+      }
       for (int tile = 0; tile < kInputs; ++tile) start_inputs(tile);
-    }
-    if (p_.weight_is_laid_out) wait_for_previous_kernel();
-    if (is_leader_ && group_ == 0) {
-      for (int i = p_.weight_is_laid_out ? 0 : p_.stages; i < steps_; ++i) start_weight(i);
     }
     int slot = 0, parity = 0, last_slot = -1;
     Sums sums = {};
@@ -301,7 +300,7 @@ class PointwiseProduct {
         const int channel = block * kColumns + column;
         // Two positions of the pair in 8 channels, then of that in the next 8.
         float(&values)[8] = *reinterpret_cast<float(*)[8]>(sums[channel / kWidth] + channel % kWidth / 2);
-        Pair<T> x[4], added[4];
+        Pair<T> x[4] = {}, added[4] = {};
         if (has_x_) pairs.read(x_tile + block * kBlockBytes, column, x);
         if (has_added_) pairs.read(added_tile + block * kBlockBytes, column, added);
         epilogue.take(channel, exists, values, x, added);

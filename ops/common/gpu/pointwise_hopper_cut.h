@@ -108,16 +108,10 @@ class PointwiseCutProduct {
       }
       publish();
     }
-    if (!p_.weight_is_laid_out) wait_for_previous_kernel();
+    wait_for_previous_kernel();
     let_next_kernel_start();
-    const int first_steps = is_leader ? least(p_.stages, steps_) : 0;
-    for (int i = 0; i < first_steps; ++i) {
-      start_step(i, i);
-      if (!p_.weight_is_laid_out) start_weight(i, i);
-    }
-    if (p_.weight_is_laid_out) {
-      wait_for_previous_kernel();
-      for (int i = 0; i < first_steps; ++i) start_weight(i, i);
+    if (is_leader) {
+      for (int i = 0; i < least(p_.stages, steps_); ++i) start_step(i, i);
     }
     Part part(p_.epilogue, vectors_ + cut_ * kPartFloats, first_channel_ + cut_ * kOwn, own_channels(),
               row_tile_ * kGroupThreads + thread_);
@@ -151,31 +145,26 @@ class PointwiseCutProduct {
 
   // ----------------------------------------------------------------------------------------------------- by one thread
 
-  FUSEDSC_DEVICE int first_k(int step) const { return (cut_ + step * kCut) * kTileDepth; }
-
-  /// Number `step` of the share's, to `slot`: the activations, and what the barrier shall expect.
+  /// Number `step` of the share's, to `slot`.
   FUSEDSC_DEVICE void start_step(int step, int slot) const {
+    const int k = (cut_ + step * kCut) * kTileDepth;
     Barrier* barrier = full_ + slot;
     expect(barrier, kRowTiles * tile_bytes_ + kWeightBytes);
-#pragma unroll
-    for (int i = 0; i < kRowTiles; ++i) {
-      unsigned char* tile = tiles_ + (i * kCut * p_.stages + slot) * tile_bytes_;
-      start_load(tile, p_.activations, first_k(step), pixel_ + i * kTileRows, barrier);
-      if constexpr (kPrologue) {
-        if (p_.has_other) start_load(tile + kTileBytes, p_.other, first_k(step), pixel_ + i * kTileRows, barrier);
-      }
-    }
-  }
-
-  FUSEDSC_DEVICE void start_weight(int step, int slot) const {
     unsigned char* weight = weights_ + slot * kWeightBytes;
     if constexpr (kWeightDepthFirst) {
       for (int block = 0; block < kBlocks; ++block) {
-        start_load(weight + block * kTileDepth * kRowBytes, p_.weight, first_channel_ + block * kColumns, first_k(step),
-                   full_ + slot);
+        start_load(weight + block * kTileDepth * kRowBytes, p_.weight, first_channel_ + block * kColumns, k, barrier);
       }
     } else {
-      start_load(weight, p_.weight, first_k(step), first_channel_, full_ + slot);
+      start_load(weight, p_.weight, k, first_channel_, barrier);
+    }
+#pragma unroll
+    for (int i = 0; i < kRowTiles; ++i) {
+      unsigned char* tile = tiles_ + (i * kCut * p_.stages + slot) * tile_bytes_;
+      start_load(tile, p_.activations, k, pixel_ + i * kTileRows, barrier);
+      if constexpr (kPrologue) {
+        if (p_.has_other) start_load(tile + kTileBytes, p_.other, k, pixel_ + i * kTileRows, barrier);
+      }
     }
   }
 
@@ -234,7 +223,6 @@ class PointwiseCutProduct {
     if (thread_ != 0 || row_tile_ != 0) return;
     wait(empty_ + slot, parity);
     start_step(step, slot);
-    start_weight(step, slot);
   }
 
   FUSEDSC_DEVICE std::uint64_t describe_weight(const unsigned char* weight, int k) const {
@@ -268,7 +256,7 @@ class PointwiseCutProduct {
       load_matrices(tile + place, rows[i]);
       if constexpr (kInputGradient) load_matrices(tile + kTileBytes + place, others[i]);
     }
-    prologue.change(rows, others, first_k(step));
+    prologue.change(rows, others, (cut_ + step * kCut) * kTileDepth);
     multiply_step(sums, slot, [&](int k) -> const std::uint32_t(&)[4] { return rows[k / kPiece]; });
   }
 
@@ -328,7 +316,7 @@ class PointwiseCutProduct {
       // Two positions of the pair in 8 channels, then of that in the next 8.
       float(&values)[8] = *reinterpret_cast<float(*)[8]>(sums + quad * 4);
       const int channel = cut_ * kOwn + quad * 8, block = channel / kColumns * kBlockBytes;
-      Pair<T> x[4], added[4];
+      Pair<T> x[4] = {}, added[4] = {};
       if (has_x_) pairs.read(x_ + block, channel % kColumns, x);
       if (has_added_) pairs.read(added_ + block, channel % kColumns, added);
       part.take(quad * 8, exists, values, x, added);

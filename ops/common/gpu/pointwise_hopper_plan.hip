@@ -24,6 +24,7 @@ struct KeptCost {
   double tile, tile_depth, tile_channels;  ///< of a tile from its begin to its end; per step; per 64 channels
   double work, work_depth, work_channels;  ///< what a tile takes of a multiprocessor, likewise
   double memory, cache;                    ///< bytes, millions
+  double copy = 0;                         ///< of a step, from its begin to its end
 };
 struct CutCost {
   double start, block;   ///< a kernel; a block
@@ -31,6 +32,7 @@ struct CutCost {
   double copied;         ///< bytes of a multiprocessor, millions
   double own;            ///< of a group: 64 channels that it finishes, of each tensor
   double memory, cache;  ///< bytes of all, millions
+  double copy = 0;       ///< of a step, from its begin to its end
 };
 struct Cost {
   KeptCost kept;
@@ -64,16 +66,16 @@ constexpr Costs kCosts{
 };
 /// Of float32, where a step has 32 values of k.
 constexpr Costs kFloatCosts{
-    .plain = {{1.686, 0.1602, 0.05157, 0.4002, 0.01913, 0.03246, 0.246, 0.3262, 3.937, 39.5},
-              {0.1119, 3.161, 0.1004, 0.087, 0.07502, 19.62, 19.18}},
-    .statistics = {{3.265, 0.3791, 1.116, 0.02429, 0.05909, 0.1073, 0.06131, 0.4475, 4.37, 10.41},
-                   {2.419, 1.225, 0.1583, 0.08807, 0.2137, 2.944, 24.73}},
-    .normalising = {{4.082, 0.1706, 0.1372, 0.5795, 0.2164, 0.0626, 0.2387, 0.2199, 3.933, 104.4},
-                    {1.546, 0.6417, 0.1824, 0.06554, 1.268, 1.873, 5.29}},
-    .gradient = {{0.8212, 0.7811, 0.1231, 0.7705, 0.1222, 0.02096, 0.006032, 0.009336, 3.2, 14.03},
-                 {0.9073, 1.606, 0.07401, 0.06554, 0.09288, 2.761, 20.5}},
-    .seams = {{1.305, 0.2372, 0.6874, 0.6025, 0.7443, 0.02114, 0.005536, 0.4103, 3.841, 5.416},
-              {3.399, 1.01, 0.2086, 0.05971, 0.4328, 2.356, 31.71}},
+    .plain = {{1.992, 0.2472, 0.0505, 0.4003, 0.0103, 0.01705, 0.08302, 0.4592, 4.333, 7.287, 2.623},
+             {1.088, 0.9946, 0.03375, 0.0659, 0.3228, 3.4, 16.4, 0.1754}},
+    .statistics = {{2.128, 0.1925, 0.04831, 0.3762, 0.03501, 0.01261, 0.1279, 0.4776, 4.45, 15.87, 2.372},
+                  {1.177, 1.395, 0.006841, 0.0665, 0.4159, 2.989, 45.96, 0.4433}},
+    .normalising = {{4.375, 0.2282, 0.4548, 0.484, 0.0881, 0.001431, 0.03732, 0.7177, 3.949, 5.939, 1.127},
+                   {1.308, 2.041, 0.08014, 0.06649, 1.096, 2.419, 33.05, 0.3265}},
+    .gradient = {{3.635, 0.6599, 1.206, 0.5487, 0.02121, 0.06287, 0.02781, 1.182, 3.646, 7.54, 1.838},
+                {0.8113, 1.628, 0.004284, 0.0516, 0.3519, 2.394, 46.31, 0.1404}},
+    .seams = {{4.445, 0.1568, 1.382, 0.6514, 0.03225, 0.08607, 0.006271, 0.501, 3.843, 6.414, 2.054},
+             {1.382, 1.879, 0.002217, 0.05031, 0.3241, 2.57, 22.85, 0.2477}},
 };
 
 double cost_of(const PointwiseCase& product, const PointwiseInstance& instance, const PointwiseLaunch& launch,
@@ -96,7 +98,8 @@ double cost_of(const PointwiseCase& product, const PointwiseInstance& instance, 
   switch (instance.family) {
     case PointwiseFamily::kept: {
       const KeptCost& kept = cost.kept;
-      const double latency = kept.tile + depth * kept.tile_depth + channels * kept.tile_channels;
+      const double latency = std::max(kept.tile + depth * kept.tile_depth + channels * kept.tile_channels,
+                                      depth * kept.copy / launch.stages);
       const double work = row_tiles * (kept.work + depth * kept.work_depth + channels * kept.work_channels);
       const auto tiles =
           static_cast<double>(divide_up(launch.pixel_tiles, std::int64_t{launch.splits} * instance.row_tiles));
@@ -113,7 +116,7 @@ double cost_of(const PointwiseCase& product, const PointwiseInstance& instance, 
       const double beside = std::min(static_cast<double>(resident), rounds_of(size));
       const double copied = 128e-6 * (depth * 64 * (row_tiles * ins + channels) + row_tiles * 64 * channels * outs);
       const double block =
-          cut.block + depth / instance.cut * cut.step + cut.own * row_tiles * channels * outs / instance.cut;
+          cut.block + depth / instance.cut * std::max(cut.step, cut.copy / launch.stages) + cut.own * row_tiles * channels * outs / instance.cut;
       return cut.start + std::max({rounds_of(resident * size) * (block + beside * copied / cut.copied),
                                    (in + out) / cut.memory, cached / cut.cache});
     }
@@ -160,7 +163,8 @@ PointwiseLaunch plan(std::span<const PointwiseInstance> instances, const Pointwi
     launch.splits = static_cast<int>(divide_up(launch.pixel_tiles, instance.row_tiles));
     const bool is_cut = instance.family == PointwiseFamily::cut;
     // Of more blocks, each of which waits for its first copies, there was never use; nor is the cost known there.
-    const int most_rounds = product.prologue || product.kind == EpilogueKind::gradient ? 3 : 2;
+    const bool has_seams = product.prologue || product.kind == EpilogueKind::gradient;
+    const int most_rounds = problem.dtype == DataType::float32 ? 8 : has_seams ? 3 : 2;
     const bool is_last_resort =
         is_cut && std::int64_t{launch.channel_tiles} * launch.splits > std::int64_t{most_rounds} * size;
     if (!is_cut) launch.splits = std::min(std::max(size / launch.channel_tiles, 1), launch.splits);

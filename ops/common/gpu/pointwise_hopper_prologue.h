@@ -31,9 +31,6 @@ struct PointwiseParameters {
   int pixels = 0, depth = 0, channels = 0;
   int pixel_tiles = 0, channel_tiles = 1, splits = 1;  ///< splits: blocks that share the positions
   int stages = 2;                                      ///< tiles of positions that each group has under way
-  /// By the kernel before this one, which let it start when all before that one had ended: nothing else is to be waited
-  /// for.
-  bool weight_is_laid_out = false;
   // Of the activations: activation(scale*a + other_scale*other + shift).
   const float *scale = nullptr, *shift = nullptr, *other_scale = nullptr;
   Activation activation = Activation::identity;
