@@ -1,0 +1,61 @@
+/// From a pointwise problem with contiguous tensors to a launch on a Hopper GPU.
+#pragma once
+
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "fusedsc/common/gpu/pointwise_hopper_plan.h"
+#include "fusedsc/common/gpu/pointwise_planes.h"
+
+namespace fusedsc::gpu::hopper {
+
+/// A kernel that was compiled, and what for.
+struct PlanesInstance {
+  using Kernel = void (*)(PlanesParameters);
+  using Memory = int (*)(const PointwiseMemoryUse& use, int together, int stages);
+
+  DataType dtype;
+  int channels, depth, groups;  ///< of a tile; depth: values of k that come at a time; groups of four warps
+  bool prologue;
+  EpilogueKind kind;
+  Kernel kernel;
+  Memory memory;
+
+  /// Of a tile of a weight that has its channels innermost.
+  int columns() const { return channels > 32 ? 64 : 32; }
+};
+
+/// What a product is, but for its addresses.
+struct PlanesCase : PointwiseCase {
+  int images = 0;
+  PlanesPacking packing;
+};
+PlanesCase planes_case(const ConstTensorView& activations, std::int64_t channels);
+
+/// A launch, but for the addresses.
+struct PlanesLaunch {
+  const PlanesInstance* instance = nullptr;  ///< null: none fits
+  int pixel_tiles = 0, channel_tiles = 1, splits = 1, stages = 2;
+
+  /// Sets what it knows.
+  void fill(const PlanesCase& product, PlanesParameters& parameters) const;
+  void start(const char* name, const PlanesCase& product, const PlanesParameters& parameters, void* stream) const;
+};
+
+/// With that instance; nothing if it does not suit.
+PlanesLaunch launch_of(const PlanesInstance& instance, const PlanesCase& product);
+/// The cheapest of `instances`.
+PlanesLaunch plan(std::span<const PlanesInstance> instances, const PlanesCase& product);
+
+/// Whether all of these tensors (or nothing) are planes that the copy engine can read.
+bool are_planes(std::initializer_list<ConstTensorView> tensors);
+inline constexpr const char* kNoPlanes =
+    "a tensor is not contiguous, or not aligned to 16 bytes, or too few of its channels lie together in whole runs of 16 "
+    "bytes, or its planes have fewer than 16 positions";
+
+/// Describes planes to the copy engine, in tiles of so many channels.
+TensorMap map_of_planes(const ConstTensorView& planes, const PlanesPacking& packing, int tile_channels);
+
+}  // namespace fusedsc::gpu::hopper
