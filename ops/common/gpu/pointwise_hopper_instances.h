@@ -20,29 +20,29 @@ void append_product(std::vector<PointwiseInstance>& to, PointwiseFamily family, 
                 kind, product_kernel<Product>, Product::memory_bytes, least_stages});
 }
 
-template <class T, bool kWeightDepthFirst, bool kPrologue, EpilogueKind kKind, int... kChannels, int... kDepth,
+template <class T, bool kInputGradient, bool kPrologue, EpilogueKind kKind, int... kChannels, int... kDepth,
           int... kGroups>
 void append(std::vector<PointwiseInstance>& to, DataType dtype, Tiles<Tile<kChannels, kDepth, kGroups>...>) {
-  (append_product<PointwiseProduct<T, kChannels, kDepth, kGroups, kPrologue, kWeightDepthFirst, kKind>>(
+  (append_product<PointwiseProduct<T, kChannels, kDepth, kGroups, kPrologue, kInputGradient, kKind>>(
        to, PointwiseFamily::kept, dtype, kPrologue, kKind, kGroups),
    ...);
 }
 
-template <class T, bool kWeightDepthFirst, bool kPrologue, EpilogueKind kKind, int... kRowTiles, int... kChannels,
+template <class T, bool kInputGradient, bool kPrologue, EpilogueKind kKind, int... kRowTiles, int... kChannels,
           int... kCut>
 void append(std::vector<PointwiseInstance>& to, DataType dtype, Tiles<CutTile<kRowTiles, kChannels, kCut>...>) {
   const auto add = [&]<class Product>(Product*) {
     append_product<Product>(to, PointwiseFamily::cut, dtype, kPrologue, kKind, Product::kRowTiles, Product::kCut,
                             Product::kLeastStages);
   };
-  (add(static_cast<PointwiseCutProduct<T, kRowTiles, kChannels, kCut, kPrologue, kWeightDepthFirst, kKind>*>(nullptr)),
+  (add(static_cast<PointwiseCutProduct<T, kRowTiles, kChannels, kCut, kPrologue, kInputGradient, kKind>*>(nullptr)),
    ...);
 }
 
-template <class T, bool kWeightDepthFirst, EpilogueKind kKind, int... kChannels, int... kGroups>
+template <class T, bool kInputGradient, EpilogueKind kKind, int... kChannels, int... kGroups>
 void append(std::vector<PointwiseInstance>& to, DataType dtype, Tiles<RowsTile<kChannels, kGroups>...>) {
-  (append_product<PointwiseRowsProduct<T, kChannels, kGroups, kWeightDepthFirst, kKind>>(to, PointwiseFamily::rows,
-                                                                                         dtype, false, kKind, kGroups),
+  (append_product<PointwiseRowsProduct<T, kChannels, kGroups, kInputGradient, kKind>>(to, PointwiseFamily::rows, dtype,
+                                                                                      false, kKind, kGroups),
    ...);
 }
 
@@ -50,6 +50,12 @@ using PlainTiles = Tiles<Tile<32, 64, 2>, Tile<32, 64, 4>, Tile<64, 64, 2>, Tile
                          Tile<192, 32, 4>, Tile<192, 64, 3>>;
 using PlainCutTiles = Tiles<CutTile<1, 32, 1>, CutTile<1, 32, 2>, CutTile<1, 64, 1>, CutTile<1, 96, 2>,
                             CutTile<2, 64, 2>, CutTile<2, 96, 1>>;
+// Of float32.
+using PlainFloatTiles = Tiles<Tile<32, 32, 2>, Tile<32, 32, 4>, Tile<64, 32, 2>, Tile<64, 32, 4>, Tile<96, 16, 3>,
+                              Tile<96, 32, 3>, Tile<128, 32, 2>, Tile<160, 32, 2>, Tile<192, 32, 2>>;
+using PlainFloatCutTiles =
+    Tiles<CutTile<1, 32, 1>, CutTile<1, 32, 2>, CutTile<1, 64, 1>, CutTile<1, 64, 2>, CutTile<1, 96, 2>,
+          CutTile<2, 64, 2>, CutTile<2, 96, 1>, CutTile<2, 128, 1>, CutTile<2, 160, 1>>;
 using PlainRowsTiles = Tiles<RowsTile<32, 7>, RowsTile<48, 6>, RowsTile<96, 3>>;
 
 }  // namespace fusedsc::gpu::hopper

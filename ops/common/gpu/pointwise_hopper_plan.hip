@@ -60,13 +60,15 @@ double cost_of(const PointwiseCase& product, const PointwiseInstance& instance, 
                int size) {
   const PointwiseProblem& problem = product.problem;
   const Cost cost = cost_of(product.kind, product.prologue);
-  const double depth = static_cast<double>(divide_up(problem.depth, instance.depth) * instance.depth) / 64;
+  const auto size_of_element = static_cast<double>(size_of(problem.dtype));
+  const double depth =
+      static_cast<double>(divide_up(problem.depth, instance.depth) * instance.depth) * size_of_element / 128;
   const double channels = instance.channels / 64.0, row_tiles = instance.row_tiles, splits = launch.splits;
   const double ins = product.has_other ? 2 : 1, outs = 1 + (product.has_x ? 1 : 0) + (product.has_added ? 1 : 0);
-  const double bytes = 2e-6 * static_cast<double>(problem.pixels),
+  const double bytes = 1e-6 * size_of_element * static_cast<double>(problem.pixels),
                in = ins * bytes * static_cast<double>(problem.depth),
                out = outs * bytes * static_cast<double>(problem.channels),
-               weight = 2e-6 * static_cast<double>(problem.depth * problem.channels);
+               weight = 1e-6 * size_of_element * static_cast<double>(problem.depth * problem.channels);
   const double cached = in * launch.channel_tiles + out + weight * splits;
   const std::int64_t blocks = std::int64_t{launch.channel_tiles} * launch.splits;
   const auto rounds_of = [&](std::int64_t at_once) { return static_cast<double>(divide_up(blocks, at_once)); };
@@ -109,10 +111,13 @@ bool suits_rows(const PointwiseCase& product, const PointwiseInstance& instance)
 
 }  // namespace
 
-std::string why_not_hopper(DataType dtype, Device device, std::int64_t groups, std::int64_t pixels) {
+std::string why_not_hopper(DataType dtype, Device device, std::int64_t groups, std::int64_t pixels, bool takes_tf32) {
   const std::string elsewhere = needs_device(Device::gpu, device);
   if (!elsewhere.empty()) return elsewhere;
-  if (size_of(dtype) != 2) return std::string("it is for float16 and bfloat16, the tensors are ") + name_of(dtype);
+  if (size_of(dtype) != 2 && !(takes_tf32 && dtype == DataType::float32)) {
+    return std::string("it is for float16 and bfloat16, and float32 where it may be TensorFloat-32; the tensors are ") +
+           name_of(dtype);
+  }
   if (groups != 1) return "it takes one group";
   if (pixels == 0) return "there are no positions";
   return is_hopper() ? "" : "the GPU is no Hopper";
