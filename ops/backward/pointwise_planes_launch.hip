@@ -16,6 +16,7 @@ constexpr const char* kName = "pointwise_conv2d_backward";
 template <class T>
 void append_all(std::vector<PlanesInstance>& to, DataType dtype) {
   append_planes<T, true, false, EpilogueKind::plain>(to, dtype, PlainPlanesTiles());
+  append_planes<T, true, false, EpilogueKind::plain>(to, dtype, PlainPlanesCutTiles());
 }
 
 const std::vector<PlanesInstance>& instances() {
@@ -24,6 +25,7 @@ const std::vector<PlanesInstance>& instances() {
     append_all<Float16>(list, DataType::float16);
     append_all<BFloat16>(list, DataType::bfloat16);
     append_planes<float, true, false, EpilogueKind::plain>(list, DataType::float32, PlainFloatPlanesTiles());
+    append_planes<float, true, false, EpilogueKind::plain>(list, DataType::float32, PlainFloatPlanesCutTiles());
     return list;
   }();
   return all;

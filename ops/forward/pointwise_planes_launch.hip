@@ -13,6 +13,7 @@ constexpr const char* kName = "pointwise_conv2d";
 template <class T>
 void append_all(std::vector<PlanesInstance>& to, DataType dtype) {
   append_planes<T, false, false, EpilogueKind::plain>(to, dtype, PlainPlanesTiles());
+  append_planes<T, false, false, EpilogueKind::plain>(to, dtype, PlainPlanesCutTiles());
 }
 
 const std::vector<PlanesInstance>& instances() {
@@ -21,6 +22,7 @@ const std::vector<PlanesInstance>& instances() {
     append_all<Float16>(list, DataType::float16);
     append_all<BFloat16>(list, DataType::bfloat16);
     append_planes<float, false, false, EpilogueKind::plain>(list, DataType::float32, PlainFloatPlanesTiles());
+    append_planes<float, false, false, EpilogueKind::plain>(list, DataType::float32, PlainFloatPlanesCutTiles());
     return list;
   }();
   return all;

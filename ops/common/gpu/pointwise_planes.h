@@ -276,8 +276,8 @@ class PlanesProduct {
     } else {
       group_barrier(group_);
       const std::int64_t plane = std::int64_t{image} * p_.channels + first_channel_;
-      tile_.store_words(out_, kChannels, static_cast<T*>(p_.output_rows) + plane * p_.packing.positions + position,
-                        least(p_.channels - first_channel_, kChannels), position);
+      tile_.store_words(out_, kChannels, 0, least(p_.channels - first_channel_, kChannels),
+                        static_cast<T*>(p_.output_rows) + plane * p_.packing.positions + position, position);
     }
   }
 

@@ -8,6 +8,7 @@
 
 #include "fusedsc/common/gpu/pointwise_hopper_plan.h"
 #include "fusedsc/common/gpu/pointwise_planes.h"
+#include "fusedsc/common/gpu/pointwise_planes_cut.h"
 
 namespace fusedsc::gpu::hopper {
 
@@ -16,12 +17,16 @@ struct PlanesInstance {
   using Kernel = void (*)(PlanesParameters);
   using Memory = int (*)(const PointwiseMemoryUse& use, int together, int stages);
 
+  PointwiseFamily family;  ///< kept or cut
   DataType dtype;
-  int channels, depth, groups;  ///< of a tile; depth: values of k that come at a time; groups of four warps
+  int channels, depth;  ///< of a tile; depth: values of k that come at a time
+  int row_tiles, cut;   ///< tiles of positions that a block has at a time; groups that share the k of each
+  int threads;
   bool prologue;
   EpilogueKind kind;
   Kernel kernel;
   Memory memory;
+  int least_stages = 2;
 
   /// Of a tile of a weight that has its channels innermost.
   int columns() const { return channels > 32 ? 64 : 32; }
@@ -44,8 +49,9 @@ struct PlanesLaunch {
   void start(const char* name, const PlanesCase& product, const PlanesParameters& parameters, void* stream) const;
 };
 
-/// With that instance; nothing if it does not suit.
-PlanesLaunch launch_of(const PlanesInstance& instance, const PlanesCase& product);
+/// With that instance, with so many blocks beside each other on a multiprocessor; nothing if it does not suit.
+PlanesLaunch launch_of(const PlanesInstance& instance, const PlanesCase& product, int beside);
+inline constexpr int kMostBeside = 3;
 /// The cheapest of `instances`.
 PlanesLaunch plan(std::span<const PlanesInstance> instances, const PlanesCase& product);
 

@@ -14,6 +14,8 @@ constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b
 
 constexpr std::int64_t kLeastPositions = 16;
 constexpr int kMostStages = 6;
+constexpr int kMultiprocessorMemory = 227 * 1024, kBlockReserve = 1024;  ///< bytes of block memory
+constexpr int kResidentThreads = 512;                                    ///< at the 128 registers that most take
 
 std::int64_t positions_of(const ConstTensorView& planes) { return planes.sizes[2] * planes.sizes[3]; }
 
@@ -35,13 +37,21 @@ bool are_planes(const ConstTensorView& tensor) {
 }
 
 /// Fitted to the times of all tiles on the layers of mobile networks on an H200, in microseconds.
-struct Cost {
-  double start, weight;                    ///< a kernel; per 128 bytes of k and 64 channels
+struct KeptCost {
+  double start, weight;                    ///< a kernel; per 128 bytes of k and of channels
   double tile, tile_depth, tile_channels;  ///< of a tile from its begin to its end; likewise
   double work, work_depth, work_channels;  ///< what a tile takes of a multiprocessor, likewise
   double memory, cache;                    ///< bytes, millions
 };
-constexpr Cost kCost{1.298, 0.09055, 0.1356, 0.3596, 0.1419, 0.05714, 0.06638, 0.2414, 3.243, 11.08};
+struct CutCost {
+  double start, block;   ///< a kernel; a block
+  double step;           ///< of a group: 128 bytes of k
+  double copied;         ///< bytes of a multiprocessor, millions
+  double own;            ///< of a group: 128 bytes of channels that it finishes, of each tensor
+  double memory, cache;  ///< bytes of all, millions
+};
+constexpr KeptCost kKept{1.298, 0.09055, 0.1356, 0.3596, 0.1419, 0.05714, 0.06638, 0.2414, 3.243, 11.08};
+constexpr CutCost kCut{0.7022, 0.951, 0.0003499, 0.08724, 0.1193, 3.054, 52.75};
 
 double cost_of(const PlanesCase& product, const PlanesLaunch& launch, int size) {
   const PointwiseProblem& problem = product.problem;
@@ -49,20 +59,33 @@ double cost_of(const PlanesCase& product, const PlanesLaunch& launch, int size) 
   const auto element = static_cast<double>(size_of(problem.dtype));
   const double depth =
                    static_cast<double>(divide_up(problem.depth, instance.depth) * instance.depth) * element / 128,
-               channels = instance.channels * element / 128;
+               channels = instance.channels * element / 128, row_tiles = instance.row_tiles;
   const double ins = product.has_other ? 2 : 1, outs = 1 + (product.has_x ? 1 : 0) + (product.has_added ? 1 : 0);
   const double bytes = 1e-6 * element * static_cast<double>(problem.pixels),
                in = ins * bytes * static_cast<double>(problem.depth),
                out = outs * bytes * static_cast<double>(problem.channels),
                weight = 1e-6 * element * static_cast<double>(problem.depth * problem.channels);
   const double cached = in * launch.channel_tiles + out + weight * launch.splits;
-  const auto rounds = static_cast<double>(divide_up(std::int64_t{launch.channel_tiles} * launch.splits, size)),
-             tiles = static_cast<double>(
-                 divide_up(launch.pixel_tiles, std::int64_t{launch.splits} * instance.groups));
-  const double latency = kCost.tile + depth * kCost.tile_depth + channels * kCost.tile_channels,
-               work = instance.groups * (kCost.work + depth * kCost.work_depth + channels * kCost.work_channels);
-  return kCost.start + kCost.weight * depth * channels +
-         std::max({tiles * rounds * std::max(latency, work), (in + out) / kCost.memory, cached / kCost.cache});
+  const std::int64_t blocks = std::int64_t{launch.channel_tiles} * launch.splits;
+  const auto rounds_of = [&](std::int64_t at_once) { return static_cast<double>(divide_up(blocks, at_once)); };
+  if (instance.family == PointwiseFamily::kept) {
+    const auto tiles =
+        static_cast<double>(divide_up(launch.pixel_tiles, std::int64_t{launch.splits} * instance.row_tiles));
+    const double latency = kKept.tile + depth * kKept.tile_depth + channels * kKept.tile_channels,
+                 work = row_tiles * (kKept.work + depth * kKept.work_depth + channels * kKept.work_channels);
+    return kKept.start + kKept.weight * depth * channels +
+           std::max({tiles * rounds_of(size) * std::max(latency, work), (in + out) / kKept.memory,
+                     cached / kKept.cache});
+  }
+  const int memory = instance.memory(product.memory_use(), product.packing.together, launch.stages);
+  const std::int64_t resident = std::max<std::int64_t>(
+      1, std::min<std::int64_t>(kMultiprocessorMemory / (memory + kBlockReserve), kResidentThreads / instance.threads));
+  const double beside = std::min(static_cast<double>(resident), rounds_of(size));
+  const double copied = 128e-6 * 64 * (depth * (row_tiles * ins + channels) + row_tiles * channels * outs);
+  const double block =
+      kCut.block + depth / instance.cut * kCut.step + kCut.own * row_tiles * channels * outs / instance.cut;
+  return kCut.start + std::max({rounds_of(resident * size) * (block + beside * copied / kCut.copied),
+                                (in + out) / kCut.memory, cached / kCut.cache});
 }
 
 }  // namespace
@@ -82,21 +105,26 @@ PlanesCase planes_case(const ConstTensorView& activations, std::int64_t channels
   return product;
 }
 
-PlanesLaunch launch_of(const PlanesInstance& instance, const PlanesCase& product) {
+PlanesLaunch launch_of(const PlanesInstance& instance, const PlanesCase& product, int beside) {
   const PointwiseProblem& problem = product.problem;
+  const bool is_cut = instance.family == PointwiseFamily::cut;
   if (instance.dtype != problem.dtype || instance.prologue != product.prologue || instance.kind != product.kind)
     return {};
+  const int size = multiprocessors();
   PlanesLaunch launch;
   launch.pixel_tiles = product.images * static_cast<int>(divide_up(product.packing.positions, kTileRows));
   launch.channel_tiles = static_cast<int>(divide_up(problem.channels, instance.channels));
-  launch.splits = std::min(std::max(multiprocessors() / launch.channel_tiles, 1),
-                           static_cast<int>(divide_up(launch.pixel_tiles, instance.groups)));
-  launch.stages = kMostStages;
-  while (launch.stages > 1 &&
-         instance.memory(product.memory_use(), product.packing.together, launch.stages) > kMemoryLimit) {
+  launch.splits = static_cast<int>(divide_up(launch.pixel_tiles, instance.row_tiles));
+  if (beside > 1 && (!is_cut || launch.channel_tiles * launch.splits <= (beside - 1) * size)) return {};
+  if (!is_cut) launch.splits = std::min(std::max(size / launch.channel_tiles, 1), launch.splits);
+  const auto steps = static_cast<int>(divide_up(divide_up(problem.depth, instance.depth), instance.cut));
+  launch.stages = is_cut ? std::max(steps, instance.least_stages) : kMostStages;
+  const int memory = kMultiprocessorMemory / beside - (beside > 1 ? kBlockReserve : 0);
+  while (launch.stages >= instance.least_stages &&
+         instance.memory(product.memory_use(), product.packing.together, launch.stages) > memory) {
     --launch.stages;
   }
-  if (launch.stages > 1) launch.instance = &instance;
+  if (launch.stages >= instance.least_stages) launch.instance = &instance;
   return launch;
 }
 
@@ -105,12 +133,14 @@ PlanesLaunch plan(std::span<const PlanesInstance> instances, const PlanesCase& p
   PlanesLaunch best;
   double least_cost = std::numeric_limits<double>::infinity();
   for (const PlanesInstance& instance : instances) {
-    const PlanesLaunch launch = launch_of(instance, product);
-    if (launch.instance == nullptr) continue;
-    const double cost = cost_of(product, launch, size);
-    if (cost >= least_cost) continue;
-    least_cost = cost;
-    best = launch;
+    for (int beside = 1; beside <= kMostBeside; ++beside) {
+      const PlanesLaunch launch = launch_of(instance, product, beside);
+      if (launch.instance == nullptr) break;
+      const double cost = cost_of(product, launch, size);
+      if (cost >= least_cost) continue;
+      least_cost = cost;
+      best = launch;
+    }
   }
   return best;
 }
@@ -133,7 +163,7 @@ void PlanesLaunch::fill(const PlanesCase& product, PlanesParameters& p) const {
 void PlanesLaunch::start(const char* name, const PlanesCase& product, const PlanesParameters& parameters,
                          void* stream) const {
   const int memory = instance->memory(product.memory_use(), product.packing.together, stages);
-  launch_following(name, instance->kernel, std::int64_t{channel_tiles} * splits, instance->groups * kGroupThreads,
+  launch_following(name, instance->kernel, std::int64_t{channel_tiles} * splits, instance->threads,
                    stream, parameters, static_cast<std::size_t>(memory));
 }
 

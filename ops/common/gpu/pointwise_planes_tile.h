@@ -111,12 +111,14 @@ class PlanesTile {
     }
   }
 
-  /// By all threads: of any planes. `to`: the first position's place in the first of `existing` channels.
-  FUSEDSC_DEVICE void store_words(const unsigned char* tile, int channels, T* to, int existing, int position) const {
+  /// By all threads: of any planes. `to`: the place of the first position in the first of `count` channels, which is
+  /// number `first` of the tile's.
+  FUSEDSC_DEVICE void store_words(const unsigned char* tile, int channels, int first, int count, T* to,
+                                  int position) const {
     const int positions = least(packing_.positions - position, kTileRows);
-    if (packing_.together == 2) store_words<8>(tile, channels, to, existing, positions);
-    else if (packing_.together == 4) store_words<4>(tile, channels, to, existing, positions);
-    else store_words<kSize>(tile, channels, to, existing, positions);
+    if (packing_.together == 2) store_words<8>(tile, channels, first, count, to, positions);
+    else if (packing_.together == 4) store_words<4>(tile, channels, first, count, to, positions);
+    else store_words<kSize>(tile, channels, first, count, to, positions);
   }
 
  private:
@@ -141,20 +143,20 @@ class PlanesTile {
   }
 
   template <int kBytes>
-  FUSEDSC_DEVICE void store_words(const unsigned char* tile, int channels, T* to, int existing, int positions) const {
+  FUSEDSC_DEVICE void store_words(const unsigned char* tile, int channels, int first, int count, T* to,
+                                  int positions) const {
     using Word = Aligned<T, kBytes / kSize>;
-    constexpr int kWords = kRowBytes * kHalves / static_cast<int>(sizeof(Word)), kOfWord = kTileRows / kWords;
-    static_assert(kGroupThreads % kWords == 0);
+    constexpr int kWords = kTileRows * kSize / kBytes, kOfWord = kBytes / kSize, kAtOnce = kGroupThreads / kWords;
     const int word = thread_ % kWords * kOfWord;
     if (word >= positions) return;
     const unsigned char* from = tile + word / kColumns * channels * kRowBytes;
     const int bytes = word % kColumns * kSize;
     to += word + static_cast<std::int64_t>(thread_ / kWords) * packing_.positions;
 #pragma unroll 4
-    for (int channel = thread_ / kWords; channel < existing; channel += kGroupThreads / kWords) {
-      *reinterpret_cast<Word*>(to) =
-          *reinterpret_cast<const Word*>(from + place_of_run<kRowBytes>(channel, bytes / 16) + bytes % 16);
-      to += static_cast<std::int64_t>(kGroupThreads / kWords) * packing_.positions;
+    for (int channel = thread_ / kWords; channel < count; channel += kAtOnce) {
+      const int place = place_of_run<kRowBytes>(first + channel, bytes / 16) + bytes % 16;
+      *reinterpret_cast<Word*>(to) = *reinterpret_cast<const Word*>(from + place);
+      to += static_cast<std::int64_t>(kAtOnce) * packing_.positions;
     }
   }
 
