@@ -16,7 +16,8 @@ constexpr const char* kName = "pointwise_conv2d_backward";
 template <class T>
 void append_all(std::vector<PlanesInstance>& to, DataType dtype) {
   append_planes<T, true, false, EpilogueKind::plain>(to, dtype, PlainPlanesTiles());
-  append_planes<T, true, false, EpilogueKind::plain>(to, dtype, PlainPlanesCutTiles());
+  append_planes<T, PlanesBox, true, false, EpilogueKind::plain>(to, dtype, PlainBoxTiles());
+  append_planes<T, PlanesRun, true, false, EpilogueKind::plain>(to, dtype, PlainRunTiles());
 }
 
 const std::vector<PlanesInstance>& instances() {
@@ -25,7 +26,8 @@ const std::vector<PlanesInstance>& instances() {
     append_all<Float16>(list, DataType::float16);
     append_all<BFloat16>(list, DataType::bfloat16);
     append_planes<float, true, false, EpilogueKind::plain>(list, DataType::float32, PlainFloatPlanesTiles());
-    append_planes<float, true, false, EpilogueKind::plain>(list, DataType::float32, PlainFloatPlanesCutTiles());
+    append_planes<float, PlanesBox, true, false, EpilogueKind::plain>(list, DataType::float32, PlainFloatBoxTiles());
+    append_planes<float, PlanesRun, true, false, EpilogueKind::plain>(list, DataType::float32, PlainFloatRunTiles());
     return list;
   }();
   return all;
@@ -88,12 +90,16 @@ class InputPass {
     p.epilogue.mean = static_cast<const float*>(a.sums.mean.data);
     p.epilogue.activation = a.prologue.activation;
     p.epilogue.partials = memory.partials;
+    p.activations_rows = a.grad_y.data;
+    p.other_rows = prologue.output.data;
+    p.x_rows = a.x.data;
+    p.added_rows = a.grad_add.data;
     p.output_rows = a.grad_x.data;
-    p.activations = map_of_planes(a.grad_y, case_.packing, instance.depth);
-    p.other = map_of_planes(prologue.output, case_.packing, instance.depth);
-    if (case_.has_x) p.x = map_of_planes(a.x, case_.packing, instance.channels);
-    p.added = map_of_planes(a.grad_add, case_.packing, instance.channels);
-    if (case_.packing.together == 1) p.output = map_of_planes(a.grad_x, case_.packing, instance.channels);
+    p.activations = map_of_planes(a.grad_y, case_, instance.depth);
+    p.other = map_of_planes(prologue.output, case_, instance.depth);
+    if (case_.has_x) p.x = map_of_planes(a.x, case_, instance.channels);
+    p.added = map_of_planes(a.grad_add, case_, instance.channels);
+    p.output = map_of_planes(a.grad_x, case_, instance.channels);
     if (transposes()) {
       launch_transposed_weight(kName, a.weight, memory.weight, execution.stream);
       p.weight = map_of(memory.weight, problem.dtype, problem.depth, problem.channels, problem.depth, instance.depth,

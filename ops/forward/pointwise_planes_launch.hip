@@ -13,7 +13,8 @@ constexpr const char* kName = "pointwise_conv2d";
 template <class T>
 void append_all(std::vector<PlanesInstance>& to, DataType dtype) {
   append_planes<T, false, false, EpilogueKind::plain>(to, dtype, PlainPlanesTiles());
-  append_planes<T, false, false, EpilogueKind::plain>(to, dtype, PlainPlanesCutTiles());
+  append_planes<T, PlanesBox, false, false, EpilogueKind::plain>(to, dtype, PlainBoxTiles());
+  append_planes<T, PlanesRun, false, false, EpilogueKind::plain>(to, dtype, PlainRunTiles());
 }
 
 const std::vector<PlanesInstance>& instances() {
@@ -22,7 +23,8 @@ const std::vector<PlanesInstance>& instances() {
     append_all<Float16>(list, DataType::float16);
     append_all<BFloat16>(list, DataType::bfloat16);
     append_planes<float, false, false, EpilogueKind::plain>(list, DataType::float32, PlainFloatPlanesTiles());
-    append_planes<float, false, false, EpilogueKind::plain>(list, DataType::float32, PlainFloatPlanesCutTiles());
+    append_planes<float, PlanesBox, false, false, EpilogueKind::plain>(list, DataType::float32, PlainFloatBoxTiles());
+    append_planes<float, PlanesRun, false, false, EpilogueKind::plain>(list, DataType::float32, PlainFloatRunTiles());
     return list;
   }();
   return all;
@@ -76,10 +78,12 @@ class Pass {
     p.epilogue.shift = static_cast<const float*>(a.epilogue.shift.data);
     p.epilogue.activation = a.epilogue.activation;
     p.epilogue.partials = take_partials(a, arena);
+    p.activations_rows = a.x.data;
+    p.added_rows = a.epilogue.residual.data;
     p.output_rows = a.y.data;
-    p.activations = map_of_planes(a.x, case_.packing, instance.depth);
-    p.added = map_of_planes(a.epilogue.residual, case_.packing, instance.channels);
-    if (case_.packing.together == 1) p.output = map_of_planes(a.y, case_.packing, instance.channels);
+    p.activations = map_of_planes(a.x, case_, instance.depth);
+    p.added = map_of_planes(a.epilogue.residual, case_, instance.channels);
+    p.output = map_of_planes(a.y, case_, instance.channels);
     p.weight = map_of(a.weight.data, problem.dtype, problem.depth, problem.channels, a.weight.strides[0],
                       instance.depth, instance.channels);
     launch_.start(kName, case_, p, execution.stream);

@@ -18,11 +18,12 @@ class PlanesProduct {
   static constexpr int kGroups = kGroups_, kThreads = kGroups * kGroupThreads;
   static_assert(kChannels % 16 == 0);
 
-  FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(const PointwiseMemoryUse& use, int together, int stages) {
+  FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(const PointwiseMemoryUse& use, const PlanesTiling& tiling,
+                                                        int stages) {
     const int steps = (use.depth + kTileDepth - 1) / kTileDepth, inputs = (use.has_x ? 1 : 0) + (use.has_added ? 1 : 0);
     return 1024 + steps * kWeightBytes +
-           kGroups * (stages * (use.has_other ? 2 : 1) * Positions::input_bytes(kTileDepth, together) +
-                      Positions::bytes(kChannels) + kInputs * inputs * Positions::input_bytes(kChannels, together)) +
+           kGroups * (stages * (use.has_other ? 2 : 1) * Positions::bytes(kTileDepth, tiling) +
+                      (1 + kInputs * inputs) * Positions::bytes(kChannels, tiling)) +
            barrier_bytes(steps, stages) +
            4 * (Part::memory_floats(kGroups * 4) + (kPrologue ? Prologue::kVectors * steps * kTileDepth : 0));
   }
@@ -34,7 +35,7 @@ class PlanesProduct {
 
  private:
   using Sums = float[kChannels / 2];
-  using Positions = PlanesTile<T>;
+  using Positions = PlanesBox<T>;
   using Prologue = PointwisePrologue<T, kInputGradient>;  ///< of gradients: with another tensor
   using Part = Epilogue<T, kChannels, kThreads, kKind>;
   static constexpr int kSize = Positions::kSize, kPiece = Prologue::kPiece, kPieces = kTileDepth / kPiece;
@@ -51,7 +52,7 @@ class PlanesProduct {
   }
 
   FUSEDSC_DEVICE explicit PlanesProduct(const PlanesParameters& p)
-      : p_(p), tile_(p.packing, thread_index() % kGroupThreads) {
+      : p_(p), tile_(p.tiling, thread_index() % kGroupThreads, 0) {
     group_ = uniform(thread_index() / kGroupThreads);
     is_leader_ = thread_index() % kGroupThreads == 0;
     split_ = static_cast<int>(block_index()) / p.channel_tiles;
@@ -66,16 +67,15 @@ class PlanesProduct {
     memory += (1024 - address_of(memory) % 1024) % 1024;
     weight_ = memory;
     memory += steps_ * kWeightBytes;
-    const int together = p.packing.together;
-    in_bytes_ = Positions::input_bytes(kTileDepth, together);
+    in_bytes_ = Positions::bytes(kTileDepth, p.tiling);
     stage_bytes_ = kPrologue && p.has_other ? 2 * in_bytes_ : in_bytes_;
-    input_bytes_ = Positions::input_bytes(kChannels, together);
+    out_bytes_ = Positions::bytes(kChannels, p.tiling);
     const int inputs = (has_x_ ? 1 : 0) + (has_added_ ? 1 : 0);
-    const int own_bytes = p.stages * stage_bytes_ + Positions::bytes(kChannels) + kInputs * inputs * input_bytes_;
+    const int own_bytes = p.stages * stage_bytes_ + (1 + kInputs * inputs) * out_bytes_;
     stages_ = memory + group_ * own_bytes;
     out_ = stages_ + p.stages * stage_bytes_;
-    x_ = out_ + Positions::bytes(kChannels);
-    added_ = x_ + (has_x_ ? kInputs * input_bytes_ : 0);
+    x_ = out_ + out_bytes_;
+    added_ = x_ + (has_x_ ? kInputs * out_bytes_ : 0);
     memory += kGroups * own_bytes;
     weight_barriers_ = reinterpret_cast<Barrier*>(memory);
     barriers_ = weight_barriers_ + steps_ + group_ * (p.stages + kInputs);
@@ -86,7 +86,7 @@ class PlanesProduct {
   /// Where a tile begins.
   FUSEDSC_DEVICE int image_of(int tile, int& position) const {
     auto rest = static_cast<std::uint32_t>(split_ * kGroups + group_ + tile * p_.splits * kGroups);
-    const auto image = static_cast<int>(p_.tiles_of_image.divide(rest));
+    const auto image = static_cast<int>(p_.parts.divide(rest));
     position = static_cast<int>(rest) * kTileRows;
     return image;
   }
@@ -136,10 +136,14 @@ class PlanesProduct {
       if (has_x_ || has_added_) wait(barriers_ + p_.stages + tile % kInputs, tile / kInputs & 1);
       int position;
       const int image = image_of(tile, position);
-      if (position + kTileRows <= p_.packing.positions) finish_tile<true>(sums, tile, position, epilogue);
+      if (position + kTileRows <= p_.tiling.positions) finish_tile<true>(sums, tile, position, epilogue);
       else finish_tile<false>(sums, tile, position, epilogue);
-      store_tile(position, image);
-      if (is_leader_) start_inputs(tile + kInputs);
+      publish();
+      group_barrier(group_);
+      if (!is_leader_) continue;
+      tile_.start_store(p_.output, nullptr, p_.channels, out_, first_channel_, kChannels, position, image);
+      commit_stores();
+      start_inputs(tile + kInputs);
     }
     if (is_leader_) wait_for_stores();
     if constexpr (Part::kStatistics || Part::kGradient) {
@@ -173,9 +177,12 @@ class PlanesProduct {
     int position;
     const int k = next_step_ * kTileDepth, image = image_of(next_tile_, position);
     const bool has_other = kPrologue && p_.has_other;
-    expect(barriers_ + slot, (has_other ? 2 : 1) * Positions::bytes(kTileDepth));
-    tile_.start_load(to, p_.activations, k, kTileDepth, position, image, barriers_ + slot);
-    if (has_other) tile_.start_load(to + in_bytes_, p_.other, k, kTileDepth, position, image, barriers_ + slot);
+    expect(barriers_ + slot, (has_other ? 2 : 1) * in_bytes_);
+    const auto load = [&](unsigned char* tile, const TensorMap& map) {
+      tile_.start_load(tile, {map, nullptr, p_.depth}, k, kTileDepth, position, image, barriers_ + slot);
+    };
+    load(to, p_.activations);
+    if (has_other) load(to + in_bytes_, p_.other);
     if (++next_step_ == steps_) {
       next_step_ = 0;
       ++next_tile_;
@@ -185,12 +192,15 @@ class PlanesProduct {
   FUSEDSC_DEVICE void start_inputs(int tile) const {
     if ((!has_x_ && !has_added_) || tile >= tiles_) return;
     Barrier* barrier = barriers_ + p_.stages + tile % kInputs;
-    const int slot = tile % kInputs * input_bytes_;
+    const int slot = tile % kInputs * out_bytes_;
     int position;
     const int image = image_of(tile, position);
-    expect(barrier, (has_x_ && has_added_ ? 2 : 1) * Positions::bytes(kChannels));
-    if (has_x_) tile_.start_load(x_ + slot, p_.x, first_channel_, kChannels, position, image, barrier);
-    if (has_added_) tile_.start_load(added_ + slot, p_.added, first_channel_, kChannels, position, image, barrier);
+    expect(barrier, (has_x_ && has_added_ ? 2 : 1) * out_bytes_);
+    const auto load = [&](unsigned char* to, const TensorMap& map) {
+      tile_.start_load(to, {map, nullptr, p_.channels}, first_channel_, kChannels, position, image, barrier);
+    };
+    if (has_x_) load(x_ + slot, p_.x);
+    if (has_added_) load(added_ + slot, p_.added);
   }
 
   // ----------------------------------------------------------------------------------------- by all threads of a group
@@ -228,9 +238,9 @@ class PlanesProduct {
     std::uint32_t others[kPieces / 2][4] = {};
 #pragma unroll
     for (int i = 0; i < kPieces / 2; ++i) {
-      tile_.load_rows(tile, kTileDepth, k + i * kPiece, rows[i]);
+      tile_.load_rows(tile, kTileDepth, k + i * kPiece, kTileDepth, rows[i]);
       if constexpr (kPrologue && kInputGradient) {
-        if (p_.has_other) tile_.load_rows(tile + in_bytes_, kTileDepth, k + i * kPiece, others[i]);
+        if (p_.has_other) tile_.load_rows(tile + in_bytes_, kTileDepth, k + i * kPiece, kTileDepth, others[i]);
       }
     }
     if constexpr (kPrologue) prologue.change(rows, others, step * kTileDepth + k);
@@ -239,10 +249,10 @@ class PlanesProduct {
   /// To block memory. kAll: all positions of the tile exist.
   template <bool kAll>
   FUSEDSC_DEVICE void finish_tile(Sums& sums, int tile, int position, Part& epilogue) const {
-    const int positions = p_.packing.positions;
+    const int positions = p_.tiling.positions;
     const bool exists[2] = {kAll || position + tile_.position(0) < positions,
                             kAll || position + tile_.position(1) < positions};
-    const int slot = tile % kInputs * input_bytes_;
+    const int slot = tile % kInputs * out_bytes_;
     if constexpr (Part::kStatistics) {
       if (tile == 0) {
 #pragma unroll
@@ -262,28 +272,13 @@ class PlanesProduct {
       if (has_x_) tile_.read(x_ + slot, kChannels, channel, x);
       if (has_added_) tile_.read(added_ + slot, kChannels, channel, added);
       epilogue.take(channel, exists, values, x, added);
-      tile_.store(out_, kChannels, channel, values);
-    }
-  }
-
-  FUSEDSC_DEVICE void store_tile(int position, int image) const {
-    if (p_.packing.together == 1) {
-      publish();
-      group_barrier(group_);
-      if (!is_leader_) return;
-      tile_.start_store(p_.output, out_, first_channel_, kChannels, position, image);
-      commit_stores();
-    } else {
-      group_barrier(group_);
-      const std::int64_t plane = std::int64_t{image} * p_.channels + first_channel_;
-      tile_.store_words(out_, kChannels, 0, least(p_.channels - first_channel_, kChannels),
-                        static_cast<T*>(p_.output_rows) + plane * p_.packing.positions + position, position);
+      tile_.store(out_, kChannels, channel, exists, values);
     }
   }
 
   const PlanesParameters& p_;
   const Positions tile_;
-  int group_, split_, first_channel_, steps_, tiles_, in_bytes_, stage_bytes_, input_bytes_;
+  int group_, split_, first_channel_, steps_, tiles_, in_bytes_, stage_bytes_, out_bytes_;
   int next_tile_ = 0, next_step_ = 0;  ///< what the leader copies next
   bool is_leader_, has_x_, has_added_;
   unsigned char *weight_, *stages_, *out_, *x_, *added_;

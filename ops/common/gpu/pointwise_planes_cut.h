@@ -8,8 +8,8 @@
 
 namespace fusedsc::gpu::hopper {
 
-/// kRowTiles: tiles of 64 positions; kCut: groups that share the k of one.
-template <class T, int kRowTiles_, int kChannels_, int kCut_, bool kPrologue, bool kInputGradient, EpilogueKind kKind>
+/// Positions: PlanesBox or PlanesRun. kRowTiles: tiles of 64 positions; kCut: groups that share the k of one.
+template <class T, class Positions, int kRowTiles_, int kChannels_, int kCut_, bool kPrologue, bool kInputGradient, EpilogueKind kKind>
 class PlanesCutProduct {
  public:
   static constexpr int kRowTiles = kRowTiles_, kChannels = kChannels_, kCut = kCut_;
@@ -19,12 +19,13 @@ class PlanesCutProduct {
   static_assert(kOwn * kCut == kChannels && kOwn % 16 == 0);
 
   /// `stages`: of each share of k.
-  FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(const PointwiseMemoryUse& use, int together, int stages) {
-    const int inputs = (use.has_x ? 1 : 0) + (use.has_added ? 1 : 0);
-    const int tile = (use.has_other ? 2 : 1) * Positions::input_bytes(kTileDepth, together);
-    return 1024 + kCut * stages * (kRowTiles * tile + kWeightBytes) +
-           kRowTiles * (Positions::bytes(kChannels) + inputs * Positions::input_bytes(kChannels, together)) +
-           barrier_bytes(stages) + 4 * (kCut * kPartFloats + (kPrologue ? coefficients(use.depth) : 0));
+  FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(const PointwiseMemoryUse& use, const PlanesTiling& tiling,
+                                                        int stages) {
+    const int inputs = (use.has_x ? 1 : 0) + (use.has_added ? 1 : 0), units = kRowTiles / sharing(tiling);
+    return 1024 +
+           kCut * stages * (units * (use.has_other ? 2 : 1) * Positions::bytes(kTileDepth, tiling) + kWeightBytes) +
+           units * (1 + inputs) * Positions::bytes(kChannels, tiling) + barrier_bytes(stages) +
+           4 * (kCut * kPartFloats + (kPrologue ? coefficients(use.depth) : 0));
   }
 
   FUSEDSC_DEVICE static void run(const PlanesParameters& p) {
@@ -36,7 +37,6 @@ class PlanesCutProduct {
   using Sums = float[kChannels / 2];
   using OwnSums = float[kOwn / 2];
   using Four = Aligned<float, 4>;
-  using Positions = PlanesTile<T>;
   using Prologue = PointwisePrologue<T, kInputGradient>;  ///< of gradients: with another tensor
   using Part = Epilogue<T, kOwn, kRowTiles * kGroupThreads, kKind>;
   static constexpr int kSize = Positions::kSize, kPiece = Prologue::kPiece, kPieces = kTileDepth / kPiece;
@@ -50,12 +50,22 @@ class PlanesCutProduct {
   static constexpr int kQuads = kChannels / 8, kOwnQuads = kOwn / 8;
   static constexpr int kExchangeBytes = (kCut - 1) * kOwnQuads * kGroupThreads * 16;
 
+
  public:
-  static constexpr int kLeastStages = kExchangeBytes > 2 * Positions::bytes(kTileDepth)
-                                          ? (kExchangeBytes - 1) / Positions::bytes(kTileDepth) + 1
-                                          : 2;
+  /// Whether tiles of a block can be cut so: groups that share k do not share tiles with others.
+  static constexpr bool takes(const PlanesTiling& tiling) {
+    return kRowTiles % sharing(tiling) == 0 && (kCut == 1 || sharing(tiling) == 1);
+  }
+  static constexpr int least_stages(const PlanesTiling& tiling) {
+    const int tile = Positions::bytes(kTileDepth, tiling);
+    return kExchangeBytes > 2 * tile ? (kExchangeBytes - 1) / tile + 1 : 2;
+  }
 
  private:
+  /// Groups that share a tile of inputs, and of outputs.
+  FUSEDSC_HOST_DEVICE static constexpr int sharing(const PlanesTiling& tiling) {
+    return Positions::kWholeImages ? tiling.parts : 1;
+  }
   FUSEDSC_HOST_DEVICE static constexpr int barrier_bytes(int stages) {
     return (2 * kCut * stages * 8 + 8 + 15) / 16 * 16;
   }
@@ -64,7 +74,9 @@ class PlanesCutProduct {
   }
 
   FUSEDSC_DEVICE explicit PlanesCutProduct(const PlanesParameters& p)
-      : p_(p), tile_(p.packing, thread_index() % kGroupThreads) {
+      : p_(p),
+        tile_(p.tiling, thread_index() % kGroupThreads,
+              thread_index() / kGroupThreads / kCut % (Positions::kWholeImages ? p.tiling.parts : 1)) {
     group_ = uniform(thread_index() / kGroupThreads);
     thread_ = thread_index() % kGroupThreads;
     row_tile_ = group_ / kCut;
@@ -74,26 +86,30 @@ class PlanesCutProduct {
     image_ = image_of(row_tile_, position_);
     const int steps = (p.depth + kTileDepth - 1) / kTileDepth;
     steps_ = cut_ < steps ? (steps - cut_ + kCut - 1) / kCut : 0;
+    sharing_ = sharing(p.tiling);
+    units_ = kRowTiles / sharing_;
+    const int unit = row_tile_ / sharing_;
+    is_first_ = thread_ == 0 && cut_ == 0 && row_tile_ % sharing_ == 0;
 
     auto* memory = static_cast<unsigned char*>(block_memory());
     memory += (1024 - address_of(memory) % 1024) % 1024;
-    const int together = p.packing.together;
-    in_bytes_ = Positions::input_bytes(kTileDepth, together);
+    in_bytes_ = Positions::bytes(kTileDepth, p.tiling);
     tile_bytes_ = kPrologue && p.has_other ? 2 * in_bytes_ : in_bytes_;
-    ring_ = memory;
-    tiles_ = memory + group_ * p.stages * tile_bytes_;
-    memory += kRowTiles * kCut * p.stages * tile_bytes_;
+    // The weight comes first, which must lie at multiples of 1024 bytes.
     weights_ = memory + cut_ * p.stages * kWeightBytes;
     memory += kCut * p.stages * kWeightBytes;
+    ring_ = memory;
+    tiles_ = memory + (unit * kCut + cut_) * p.stages * tile_bytes_;
+    memory += units_ * kCut * p.stages * tile_bytes_;
     has_x_ = Part::kTakesX && p.epilogue.has_x;
     has_added_ = Part::kTakesAdded && p.epilogue.has_added;
-    out_ = memory + row_tile_ * Positions::bytes(kChannels);
-    memory += kRowTiles * Positions::bytes(kChannels);
-    const int input_bytes = Positions::input_bytes(kChannels, together);
-    x_ = memory + row_tile_ * input_bytes;
-    memory += has_x_ ? kRowTiles * input_bytes : 0;
-    added_ = memory + row_tile_ * input_bytes;
-    memory += has_added_ ? kRowTiles * input_bytes : 0;
+    const int out_bytes = Positions::bytes(kChannels, p.tiling);
+    out_ = memory + unit * out_bytes;
+    memory += units_ * out_bytes;
+    x_ = memory + unit * out_bytes;
+    memory += has_x_ ? units_ * out_bytes : 0;
+    added_ = memory + unit * out_bytes;
+    memory += has_added_ ? units_ * out_bytes : 0;
     inputs_ = reinterpret_cast<Barrier*>(memory);
     full_ = inputs_ + 1 + cut_ * 2 * p.stages;
     empty_ = full_ + p.stages;
@@ -103,15 +119,16 @@ class PlanesCutProduct {
   /// Where a tile of the block begins. Beyond the last image there is nothing.
   FUSEDSC_DEVICE int image_of(int row_tile, int& position) const {
     auto rest = static_cast<std::uint32_t>(split_ * kRowTiles + row_tile);
-    const auto image = static_cast<int>(p_.tiles_of_image.divide(rest));
-    position = static_cast<int>(rest) * kTileRows;
+    const auto image = static_cast<int>(p_.parts.divide(rest));
+    position = static_cast<int>(rest) * p_.tiling.part_positions;
     return image;
   }
+  FUSEDSC_DEVICE bool exists(int row_tile) const { return split_ * kRowTiles + row_tile < p_.pixel_tiles; }
 
   FUSEDSC_DEVICE void run_all() {
     const bool is_leader = thread_ == 0 && row_tile_ == 0;  // of a share of k
     if (is_leader) {
-      if (cut_ == 0) initialise(inputs_, kRowTiles);
+      if (cut_ == 0) initialise(inputs_, units_);
       for (int i = 0; i < p_.stages; ++i) {
         initialise(full_ + i);
         initialise(empty_ + i, kRowTiles * 4);
@@ -129,23 +146,30 @@ class PlanesCutProduct {
     const Prologue prologue(p_, vectors_ + kCut * kPartFloats, steps * kTileDepth);
     if constexpr (kPrologue) prologue.read(thread_index(), kThreads);
     block_barrier();
-    if (thread_ == 0 && cut_ == 0) start_inputs();
+    if (is_first_) start_inputs();
     OwnSums own;
     multiply_all(prologue, own);
     if (has_x_ || has_added_) wait(inputs_, 0);
-    const bool exists = split_ * kRowTiles + row_tile_ < p_.pixel_tiles;
-    const int positions = exists ? p_.packing.positions - position_ : 0;
+    const int positions =
+        exists(row_tile_) ? least(p_.tiling.positions - position_, p_.tiling.part_positions) : 0;
     if (positions >= kTileRows) finish_tile<true>(own, positions, part);
     else finish_tile<false>(own, positions, part);
-    if (exists) store_tile();
+    publish();
+    if (sharing_ > 1) block_barrier();
+    else row_tile_barrier();
+    if (is_first_ && positions > 0) {
+      tile_.start_store(p_.output, p_.output_rows, p_.channels, out_, first_channel_, kChannels, position_, image_);
+      commit_stores();
+    }
     if constexpr (kSums) {
       float* memory = reinterpret_cast<float*>(ring_) + cut_ * Part::merging_floats();
-      block_barrier();  // all are done with the sums there
+      if (is_first_) wait_for_stores();
+      block_barrier();  // all are done with block memory
       part.leave(memory);
       block_barrier();
       part.merge(memory, split_, first_channel_ + cut_ * kOwn, own_channels(), p_.channels);
     }
-    if (thread_ == 0 && cut_ == 0) wait_for_stores();
+    if (is_first_) wait_for_stores();
   }
 
   // ----------------------------------------------------------------------------------------------------- by one thread
@@ -155,7 +179,11 @@ class PlanesCutProduct {
     const int k = (cut_ + step * kCut) * kTileDepth;
     const bool has_other = kPrologue && p_.has_other;
     Barrier* barrier = full_ + slot;
-    expect(barrier, kRowTiles * (has_other ? 2 : 1) * Positions::bytes(kTileDepth) + kWeightBytes);
+    const PlanesSource activations{p_.activations, p_.activations_rows, p_.depth},
+        other{p_.other, p_.other_rows, p_.depth};
+    int units = 0;
+    while (units < units_ && exists(units * sharing_)) ++units;
+    expect(barrier, units * (has_other ? 2 : 1) * tile_.copied_bytes(activations, k, kTileDepth) + kWeightBytes);
     unsigned char* weight = weights_ + slot * kWeightBytes;
     if constexpr (kWeightDepthFirst) {
       for (int block = 0; block < kBlocks; ++block) {
@@ -165,20 +193,23 @@ class PlanesCutProduct {
     } else {
       start_load(weight, p_.weight, k, first_channel_, barrier);
     }
-    for (int i = 0; i < kRowTiles; ++i) {
+    for (int i = 0; i < units; ++i) {
       unsigned char* tile = tiles_ + (i * kCut * p_.stages + slot) * tile_bytes_;
       int position;
-      const int image = image_of(i, position);
-      tile_.start_load(tile, p_.activations, k, kTileDepth, position, image, barrier);
-      if (has_other) tile_.start_load(tile + in_bytes_, p_.other, k, kTileDepth, position, image, barrier);
+      const int image = image_of(i * sharing_, position);
+      tile_.start_load(tile, activations, k, kTileDepth, position, image, barrier);
+      if (has_other) tile_.start_load(tile + in_bytes_, other, k, kTileDepth, position, image, barrier);
     }
   }
 
   FUSEDSC_DEVICE void start_inputs() const {
     if (!has_x_ && !has_added_) return;
-    expect(inputs_, (has_x_ && has_added_ ? 2 : 1) * Positions::bytes(kChannels));
-    if (has_x_) tile_.start_load(x_, p_.x, first_channel_, kChannels, position_, image_, inputs_);
-    if (has_added_) tile_.start_load(added_, p_.added, first_channel_, kChannels, position_, image_, inputs_);
+    const PlanesSource x{p_.x, p_.x_rows, p_.channels}, added{p_.added, p_.added_rows, p_.channels};
+    const bool exists_here = exists(row_tile_);
+    expect(inputs_, exists_here ? (has_x_ && has_added_ ? 2 : 1) * tile_.copied_bytes(x, first_channel_, kChannels) : 0);
+    if (!exists_here) return;
+    if (has_x_) tile_.start_load(x_, x, first_channel_, kChannels, position_, image_, inputs_);
+    if (has_added_) tile_.start_load(added_, added, first_channel_, kChannels, position_, image_, inputs_);
   }
 
   // ----------------------------------------------------------------------------------------- by all threads of a group
@@ -226,15 +257,16 @@ class PlanesCutProduct {
   /// rows = what the prologue makes of a step's values.
   FUSEDSC_DEVICE void load_step(std::uint32_t (&rows)[kPieces][4], const Prologue& prologue, int step, int slot) const {
     const unsigned char* tile = tiles_ + slot * tile_bytes_;
+    const int first = (cut_ + step * kCut) * kTileDepth, existing = p_.depth - first;
     std::uint32_t others[kPieces][4] = {};
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
-      tile_.load_rows(tile, kTileDepth, i * kPiece, rows[i]);
+      tile_.load_rows(tile, kTileDepth, i * kPiece, existing, rows[i]);
       if constexpr (kPrologue && kInputGradient) {
-        if (p_.has_other) tile_.load_rows(tile + in_bytes_, kTileDepth, i * kPiece, others[i]);
+        if (p_.has_other) tile_.load_rows(tile + in_bytes_, kTileDepth, i * kPiece, existing, others[i]);
       }
     }
-    if constexpr (kPrologue) prologue.change(rows, others, (cut_ + step * kCut) * kTileDepth);
+    if constexpr (kPrologue) prologue.change(rows, others, first);
   }
 
   FUSEDSC_DEVICE std::uint64_t describe_weight(const unsigned char* weight, int k) const {
@@ -314,30 +346,15 @@ class PlanesCutProduct {
       if (has_x_) tile_.read(x_, kChannels, channel, x);
       if (has_added_) tile_.read(added_, kChannels, channel, added);
       part.take(quad * 8, exists, values, x, added);
-      tile_.store(out_, kChannels, channel, values);
-    }
-  }
-
-  FUSEDSC_DEVICE void store_tile() const {
-    if (p_.packing.together == 1) {
-      publish();
-      row_tile_barrier();
-      if (thread_ != 0 || cut_ != 0) return;
-      tile_.start_store(p_.output, out_, first_channel_, kChannels, position_, image_);
-      commit_stores();
-    } else {
-      group_barrier(kRowTiles + group_);
-      const int first = cut_ * kOwn;
-      const std::int64_t plane = std::int64_t{image_} * p_.channels + first_channel_ + first;
-      tile_.store_words(out_, kChannels, first, own_channels(),
-                        static_cast<T*>(p_.output_rows) + plane * p_.packing.positions + position_, position_);
+      tile_.store(out_, kChannels, channel, exists, values);
     }
   }
 
   const PlanesParameters& p_;
   const Positions tile_;
   int group_, thread_, row_tile_, cut_, split_, first_channel_, position_, image_, steps_, in_bytes_, tile_bytes_;
-  bool has_x_, has_added_;
+  int sharing_, units_;
+  bool is_first_, has_x_, has_added_;  ///< is_first: of the threads of a tile of outputs
   unsigned char *ring_, *tiles_, *weights_, *out_, *x_, *added_;
   Barrier *inputs_, *full_, *empty_;
   float* vectors_;

@@ -15,9 +15,11 @@ namespace fusedsc::gpu::hopper {
 /// A kernel that was compiled, and what for.
 struct PlanesInstance {
   using Kernel = void (*)(PlanesParameters);
-  using Memory = int (*)(const PointwiseMemoryUse& use, int together, int stages);
+  using Memory = int (*)(const PointwiseMemoryUse& use, const PlanesTiling& tiling, int stages);
+  using LeastStages = int (*)(const PlanesTiling& tiling);  ///< 0: it cannot have such tiles
 
   PointwiseFamily family;  ///< kept or cut
+  bool whole_images;       ///< its tiles are PlanesRun's
   DataType dtype;
   int channels, depth;  ///< of a tile; depth: values of k that come at a time
   int row_tiles, cut;   ///< tiles of positions that a block has at a time; groups that share the k of each
@@ -26,7 +28,7 @@ struct PlanesInstance {
   EpilogueKind kind;
   Kernel kernel;
   Memory memory;
-  int least_stages = 2;
+  LeastStages least_stages;
 
   /// Of a tile of a weight that has its channels innermost.
   int columns() const { return channels > 32 ? 64 : 32; }
@@ -34,8 +36,10 @@ struct PlanesInstance {
 
 /// What a product is, but for its addresses.
 struct PlanesCase : PointwiseCase {
-  int images = 0;
-  PlanesPacking packing;
+  int images = 0, positions = 0;  ///< positions: of an image
+  bool whole_images = false;      ///< its planes are no whole runs of 16 bytes
+
+  PlanesTiling tiling() const;
 };
 PlanesCase planes_case(const ConstTensorView& activations, std::int64_t channels);
 
@@ -61,7 +65,7 @@ inline constexpr const char* kNoPlanes =
     "a tensor is not contiguous, or not aligned to 16 bytes, or too few of its channels lie together in whole runs of 16 "
     "bytes, or its planes have fewer than 16 positions";
 
-/// Describes planes to the copy engine, in tiles of so many channels.
-TensorMap map_of_planes(const ConstTensorView& planes, const PlanesPacking& packing, int tile_channels);
+/// Describes planes to the copy engine, in tiles of so many channels; nothing where it has no use for that.
+TensorMap map_of_planes(const ConstTensorView& planes, const PlanesCase& product, int tile_channels);
 
 }  // namespace fusedsc::gpu::hopper

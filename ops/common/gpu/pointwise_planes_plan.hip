@@ -13,6 +13,7 @@ namespace {
 constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 constexpr std::int64_t kLeastPositions = 16;
+constexpr int kMostParts = 4;  ///< groups of a block that can share an image
 constexpr int kMostStages = 6;
 constexpr int kMultiprocessorMemory = 227 * 1024, kBlockReserve = 1024;  ///< bytes of block memory
 constexpr int kResidentThreads = 512;                                    ///< at the 128 registers that most take
@@ -33,7 +34,8 @@ bool are_planes(const ConstTensorView& tensor) {
                         (channels == 1 || tensor.strides[1] == positions) &&
                         (images == 1 || tensor.strides[0] == channels * positions);
   return is_dense && positions >= kLeastPositions && channels * positions % run == 0 &&
-         channels % together_in_runs(tensor) == 0 && reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0;
+         channels % together_in_runs(tensor) == 0 &&
+         (together_in_runs(tensor) == 1 || positions <= kMostParts * kTileRows) && reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0;
 }
 
 /// Fitted to the times of all tiles on the layers of mobile networks on an H200, in microseconds.
@@ -77,7 +79,7 @@ double cost_of(const PlanesCase& product, const PlanesLaunch& launch, int size) 
            std::max({tiles * rounds_of(size) * std::max(latency, work), (in + out) / kKept.memory,
                      cached / kKept.cache});
   }
-  const int memory = instance.memory(product.memory_use(), product.packing.together, launch.stages);
+  const int memory = instance.memory(product.memory_use(), product.tiling(), launch.stages);
   const std::int64_t resident = std::max<std::int64_t>(
       1, std::min<std::int64_t>(kMultiprocessorMemory / (memory + kBlockReserve), kResidentThreads / instance.threads));
   const double beside = std::min(static_cast<double>(resident), rounds_of(size));
@@ -99,32 +101,40 @@ PlanesCase planes_case(const ConstTensorView& activations, std::int64_t channels
   const std::int64_t positions = positions_of(activations), images = activations.sizes[0];
   product.problem = {activations.dtype, false, images * positions, activations.sizes[1], channels, 1};
   product.images = static_cast<int>(images);
-  product.packing.positions = static_cast<int>(positions);
-  product.packing.together = together_in_runs(activations);
-  while (1 << product.packing.shift < product.packing.together) ++product.packing.shift;
+  product.positions = static_cast<int>(positions);
+  product.whole_images = together_in_runs(activations) > 1;
   return product;
+}
+
+PlanesTiling PlanesCase::tiling() const {
+  const auto parts = static_cast<int>(divide_up(positions, kTileRows));
+  if (!whole_images) return {positions, parts, kTileRows};
+  const int shared = parts == 3 ? 4 : parts;
+  return {positions, shared, static_cast<int>(divide_up(positions, shared))};
 }
 
 PlanesLaunch launch_of(const PlanesInstance& instance, const PlanesCase& product, int beside) {
   const PointwiseProblem& problem = product.problem;
   const bool is_cut = instance.family == PointwiseFamily::cut;
-  if (instance.dtype != problem.dtype || instance.prologue != product.prologue || instance.kind != product.kind)
+  if (instance.dtype != problem.dtype || instance.prologue != product.prologue || instance.kind != product.kind ||
+      instance.whole_images != product.whole_images)
     return {};
+  const PlanesTiling tiling = product.tiling();
+  const int least_stages = instance.least_stages(tiling);
+  if (least_stages == 0) return {};
   const int size = multiprocessors();
   PlanesLaunch launch;
-  launch.pixel_tiles = product.images * static_cast<int>(divide_up(product.packing.positions, kTileRows));
+  launch.pixel_tiles = product.images * tiling.parts;
   launch.channel_tiles = static_cast<int>(divide_up(problem.channels, instance.channels));
   launch.splits = static_cast<int>(divide_up(launch.pixel_tiles, instance.row_tiles));
   if (beside > 1 && (!is_cut || launch.channel_tiles * launch.splits <= (beside - 1) * size)) return {};
   if (!is_cut) launch.splits = std::min(std::max(size / launch.channel_tiles, 1), launch.splits);
   const auto steps = static_cast<int>(divide_up(divide_up(problem.depth, instance.depth), instance.cut));
-  launch.stages = is_cut ? std::max(steps, instance.least_stages) : kMostStages;
+  launch.stages = is_cut ? std::max(steps, least_stages) : kMostStages;
   const int memory = kMultiprocessorMemory / beside - (beside > 1 ? kBlockReserve : 0);
-  while (launch.stages >= instance.least_stages &&
-         instance.memory(product.memory_use(), product.packing.together, launch.stages) > memory) {
+  while (launch.stages >= least_stages && instance.memory(product.memory_use(), tiling, launch.stages) > memory)
     --launch.stages;
-  }
-  if (launch.stages >= instance.least_stages) launch.instance = &instance;
+  if (launch.stages >= least_stages) launch.instance = &instance;
   return launch;
 }
 
@@ -156,23 +166,23 @@ void PlanesLaunch::fill(const PlanesCase& product, PlanesParameters& p) const {
   p.has_other = product.has_other;
   p.epilogue.has_x = product.has_x;
   p.epilogue.has_added = product.has_added;
-  p.packing = product.packing;
-  p.tiles_of_image = Divisor(static_cast<std::uint32_t>(divide_up(product.packing.positions, kTileRows)));
+  p.tiling = product.tiling();
+  p.parts = Divisor(static_cast<std::uint32_t>(p.tiling.parts));
 }
 
 void PlanesLaunch::start(const char* name, const PlanesCase& product, const PlanesParameters& parameters,
                          void* stream) const {
-  const int memory = instance->memory(product.memory_use(), product.packing.together, stages);
+  const int memory = instance->memory(product.memory_use(), product.tiling(), stages);
   launch_following(name, instance->kernel, std::int64_t{channel_tiles} * splits, instance->threads,
                    stream, parameters, static_cast<std::size_t>(memory));
 }
 
-TensorMap map_of_planes(const ConstTensorView& planes, const PlanesPacking& packing, int tile_channels) {
-  if (!planes) return {};
-  const std::int64_t row = std::int64_t{packing.together} * packing.positions;
-  const ConstTensorView rows(planes.data, planes.dtype, {planes.sizes[0], row, 1, planes.sizes[1] / packing.together},
-                             {planes.strides[0], 1, row, row}, planes.device);
-  return map_of_images(rows, 128 / static_cast<int>(size_of(planes.dtype)), tile_channels >> packing.shift, 1, 1, true);
+TensorMap map_of_planes(const ConstTensorView& planes, const PlanesCase& product, int tile_channels) {
+  if (!planes || product.whole_images) return {};
+  const std::int64_t positions = product.positions;
+  const ConstTensorView rows(planes.data, planes.dtype, {planes.sizes[0], positions, 1, planes.sizes[1]},
+                             {planes.strides[0], 1, positions, positions}, planes.device);
+  return map_of_images(rows, 128 / static_cast<int>(size_of(planes.dtype)), tile_channels, 1, 1, true);
 }
 
 }  // namespace fusedsc::gpu::hopper
