@@ -15,9 +15,9 @@ constexpr const char* kName = "pointwise_conv2d_backward";
 
 template <class T>
 void append_all(std::vector<PlanesInstance>& to, DataType dtype) {
-  append_planes<T, true, false, EpilogueKind::plain>(to, dtype, PlainPlanesTiles());
-  append_planes<T, PlanesBox, true, false, EpilogueKind::plain>(to, dtype, PlainBoxTiles());
-  append_planes<T, PlanesRun, true, false, EpilogueKind::plain>(to, dtype, PlainRunTiles());
+  append_plain_planes<T, true>(to, dtype);
+  append_seam_planes<T, true, false, EpilogueKind::gradient>(to, dtype);
+  append_seam_planes<T, true, true, EpilogueKind::gradient>(to, dtype);
 }
 
 const std::vector<PlanesInstance>& instances() {
@@ -25,9 +25,7 @@ const std::vector<PlanesInstance>& instances() {
     std::vector<PlanesInstance> list;
     append_all<Float16>(list, DataType::float16);
     append_all<BFloat16>(list, DataType::bfloat16);
-    append_planes<float, true, false, EpilogueKind::plain>(list, DataType::float32, PlainFloatPlanesTiles());
-    append_planes<float, PlanesBox, true, false, EpilogueKind::plain>(list, DataType::float32, PlainFloatBoxTiles());
-    append_planes<float, PlanesRun, true, false, EpilogueKind::plain>(list, DataType::float32, PlainFloatRunTiles());
+    append_all<float>(list, DataType::float32);
     return list;
   }();
   return all;
@@ -45,8 +43,8 @@ PlanesCase case_of(const PointwiseBackwardArguments& a) {
 }
 
 std::string why_not(const PointwiseBackwardArguments& a) {
-  std::string reason = why_not_hopper(a.x.dtype, a.x.device, a.groups, a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3],
-                                      a.allow_tf32);
+  std::string reason =
+      why_not_hopper(a.x.dtype, a.x.device, a.groups, a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3], a.allow_tf32);
   if (!reason.empty()) return reason;
   if (!a.grad_x) return "it is for the input gradient";
   const ConstTensorView x = a.prologue ? a.x : ConstTensorView{};

@@ -12,9 +12,11 @@ constexpr const char* kName = "pointwise_conv2d";
 
 template <class T>
 void append_all(std::vector<PlanesInstance>& to, DataType dtype) {
-  append_planes<T, false, false, EpilogueKind::plain>(to, dtype, PlainPlanesTiles());
-  append_planes<T, PlanesBox, false, false, EpilogueKind::plain>(to, dtype, PlainBoxTiles());
-  append_planes<T, PlanesRun, false, false, EpilogueKind::plain>(to, dtype, PlainRunTiles());
+  append_plain_planes<T, false>(to, dtype);
+  append_seam_planes<T, false, false, EpilogueKind::statistics>(to, dtype);
+  append_seam_planes<T, false, true, EpilogueKind::statistics>(to, dtype);
+  append_seam_planes<T, false, false, EpilogueKind::inference>(to, dtype);
+  append_seam_planes<T, false, true, EpilogueKind::inference>(to, dtype);
 }
 
 const std::vector<PlanesInstance>& instances() {
@@ -22,9 +24,7 @@ const std::vector<PlanesInstance>& instances() {
     std::vector<PlanesInstance> list;
     append_all<Float16>(list, DataType::float16);
     append_all<BFloat16>(list, DataType::bfloat16);
-    append_planes<float, false, false, EpilogueKind::plain>(list, DataType::float32, PlainFloatPlanesTiles());
-    append_planes<float, PlanesBox, false, false, EpilogueKind::plain>(list, DataType::float32, PlainFloatBoxTiles());
-    append_planes<float, PlanesRun, false, false, EpilogueKind::plain>(list, DataType::float32, PlainFloatRunTiles());
+    append_all<float>(list, DataType::float32);
     return list;
   }();
   return all;
@@ -42,8 +42,8 @@ PlanesCase case_of(const PointwiseArguments& a) {
 }
 
 std::string why_not(const PointwiseArguments& a) {
-  std::string reason = why_not_hopper(a.x.dtype, a.x.device, a.groups, a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3],
-                                      a.allow_tf32);
+  std::string reason =
+      why_not_hopper(a.x.dtype, a.x.device, a.groups, a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3], a.allow_tf32);
   if (!reason.empty()) return reason;
   if (a.statistics && a.bias) return "it adds no bias where it takes statistics";
   if (!are_planes({a.x, a.epilogue.residual, a.y}) || !suits_copy_engine(weight_matrix(a.weight, 1), a.x.dtype))

@@ -1,6 +1,6 @@
 /// Pointwise products of contiguous tensors on Hopper GPUs, with positions as the product's rows, through registers. A
-/// block keeps the weight of its channels in block memory; its groups of four warps go their own ways, each with tiles of
-/// 64 positions of an image.
+/// block keeps the weight of its channels in block memory; its groups of four warps go their own ways, each with tiles
+/// of 64 positions of an image.
 #pragma once
 
 #include "fusedsc/common/gpu/following_kernel.h"
@@ -8,8 +8,8 @@
 
 namespace fusedsc::gpu::hopper {
 
-/// kTileDepth: values of k that come at a time, 64 or 128 bytes of the weight. kInputGradient: a weight of 16-bit elements
-/// has its channels innermost, and prologues are those of gradients.
+/// kTileDepth: values of k that come at a time, 64 or 128 bytes of the weight. kInputGradient: a weight of 16-bit
+/// elements has its channels innermost, and prologues are those of gradients.
 template <class T, int kChannels_, int kTileDepth_, int kGroups_, bool kPrologue, bool kInputGradient,
           EpilogueKind kKind>
 class PlanesProduct {

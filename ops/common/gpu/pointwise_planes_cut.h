@@ -1,6 +1,6 @@
-/// Pointwise products of contiguous tensors on Hopper GPUs with many values of k and few positions: a block has one tile
-/// of outputs, on which all its groups of four warps work. Some take further positions, some another share of k, and these
-/// put their sums together in block memory; each then finishes its own channels.
+/// Pointwise products of contiguous tensors on Hopper GPUs with many values of k and few positions: a block has one
+/// tile of outputs, on which all its groups of four warps work. Some take further positions, some another share of k,
+/// and these put their sums together in block memory; each then finishes its own channels.
 #pragma once
 
 #include "fusedsc/common/gpu/following_kernel.h"
@@ -9,7 +9,8 @@
 namespace fusedsc::gpu::hopper {
 
 /// Positions: PlanesBox or PlanesRun. kRowTiles: tiles of 64 positions; kCut: groups that share the k of one.
-template <class T, class Positions, int kRowTiles_, int kChannels_, int kCut_, bool kPrologue, bool kInputGradient, EpilogueKind kKind>
+template <class T, class Positions, int kRowTiles_, int kChannels_, int kCut_, bool kPrologue, bool kInputGradient,
+          EpilogueKind kKind>
 class PlanesCutProduct {
  public:
   static constexpr int kRowTiles = kRowTiles_, kChannels = kChannels_, kCut = kCut_;
@@ -49,7 +50,6 @@ class PlanesCutProduct {
   // Sums go through block memory in fours, as threads have them: to where the group's activations were.
   static constexpr int kQuads = kChannels / 8, kOwnQuads = kOwn / 8;
   static constexpr int kExchangeBytes = (kCut - 1) * kOwnQuads * kGroupThreads * 16;
-
 
  public:
   /// Whether tiles of a block can be cut so: groups that share k do not share tiles with others.
@@ -150,8 +150,7 @@ class PlanesCutProduct {
     OwnSums own;
     multiply_all(prologue, own);
     if (has_x_ || has_added_) wait(inputs_, 0);
-    const int positions =
-        exists(row_tile_) ? least(p_.tiling.positions - position_, p_.tiling.part_positions) : 0;
+    const int positions = exists(row_tile_) ? least(p_.tiling.positions - position_, p_.tiling.part_positions) : 0;
     if (positions >= kTileRows) finish_tile<true>(own, positions, part);
     else finish_tile<false>(own, positions, part);
     publish();
@@ -205,9 +204,8 @@ class PlanesCutProduct {
   FUSEDSC_DEVICE void start_inputs() const {
     if (!has_x_ && !has_added_) return;
     const PlanesSource x{p_.x, p_.x_rows, p_.channels}, added{p_.added, p_.added_rows, p_.channels};
-    const bool exists_here = exists(row_tile_);
-    expect(inputs_, exists_here ? (has_x_ && has_added_ ? 2 : 1) * tile_.copied_bytes(x, first_channel_, kChannels) : 0);
-    if (!exists_here) return;
+    if (!exists(row_tile_)) return arrive(inputs_);
+    expect(inputs_, (has_x_ && has_added_ ? 2 : 1) * tile_.copied_bytes(x, first_channel_, kChannels));
     if (has_x_) tile_.start_load(x_, x, first_channel_, kChannels, position_, image_, inputs_);
     if (has_added_) tile_.start_load(added_, added, first_channel_, kChannels, position_, image_, inputs_);
   }

@@ -1,6 +1,8 @@
 /// The kernels of pointwise_planes.h, by their tiles: what the forward pass and the input gradient list.
 #pragma once
 
+#include <type_traits>
+
 #include "fusedsc/common/gpu/pointwise_planes_plan.h"
 
 namespace fusedsc::gpu::hopper {
@@ -32,13 +34,13 @@ template <class T, template <class> class Positions, bool kInputGradient, bool k
           int... kRowTiles, int... kChannels, int... kCut>
 void append_planes(std::vector<PlanesInstance>& to, DataType dtype, Tiles<CutTile<kRowTiles, kChannels, kCut>...>) {
   const auto add = [&]<class Product>(Product*) {
-    append_planes<Product>(
-        to, PointwiseFamily::cut, Positions<T>::kWholeImages, dtype, kPrologue, kKind, Product::kRowTiles,
-        Product::kCut,
-        [](const PlanesTiling& tiling) { return Product::takes(tiling) ? Product::least_stages(tiling) : 0; });
+    append_planes<Product>(to, PointwiseFamily::cut, Positions<T>::kWholeImages, dtype, kPrologue, kKind,
+                           Product::kRowTiles, Product::kCut, [](const PlanesTiling& tiling) {
+                             return Product::takes(tiling) ? Product::least_stages(tiling) : 0;
+                           });
   };
-  (add(static_cast<
-       PlanesCutProduct<T, Positions<T>, kRowTiles, kChannels, kCut, kPrologue, kInputGradient, kKind>*>(nullptr)),
+  (add(static_cast<PlanesCutProduct<T, Positions<T>, kRowTiles, kChannels, kCut, kPrologue, kInputGradient, kKind>*>(
+       nullptr)),
    ...);
 }
 
@@ -49,9 +51,40 @@ using PlainRunTiles = Tiles<CutTile<1, 32, 2>, CutTile<1, 64, 2>, CutTile<2, 96,
                             CutTile<1, 160, 2>, CutTile<4, 32, 1>, CutTile<4, 64, 1>, CutTile<4, 96, 1>>;
 using PlainFloatPlanesTiles = Tiles<Tile<32, 32, 2>, Tile<32, 32, 4>, Tile<48, 32, 4>, Tile<64, 32, 4>, Tile<96, 32, 3>,
                                     Tile<128, 32, 2>, Tile<192, 32, 2>>;
-using PlainFloatBoxTiles = Tiles<CutTile<1, 32, 2>, CutTile<1, 64, 2>, CutTile<2, 64, 1>, CutTile<2, 96, 1>,
-                                 CutTile<2, 64, 2>>;
+using PlainFloatBoxTiles =
+    Tiles<CutTile<1, 32, 2>, CutTile<1, 64, 2>, CutTile<2, 64, 1>, CutTile<2, 96, 1>, CutTile<2, 64, 2>>;
 using PlainFloatRunTiles = Tiles<CutTile<1, 32, 2>, CutTile<1, 64, 2>, CutTile<1, 96, 2>, CutTile<2, 96, 1>,
                                  CutTile<2, 64, 2>, CutTile<1, 160, 2>, CutTile<2, 160, 1>, CutTile<4, 32, 1>>;
+
+// With seams, which take registers of each channel.
+using SeamPlanesTiles = Tiles<Tile<32, 64, 4>, Tile<64, 64, 3>, Tile<96, 32, 3>>;
+using SeamBoxTiles = Tiles<CutTile<1, 32, 2>, CutTile<2, 64, 1>>;
+using SeamRunTiles = Tiles<CutTile<1, 64, 2>, CutTile<2, 64, 1>, CutTile<4, 64, 1>>;
+using SeamFloatPlanesTiles = Tiles<Tile<32, 32, 4>, Tile<64, 32, 3>, Tile<96, 32, 2>>;
+using SeamFloatBoxTiles = Tiles<CutTile<1, 64, 2>, CutTile<2, 64, 1>>;
+using SeamFloatRunTiles = Tiles<CutTile<1, 64, 2>, CutTile<2, 64, 1>, CutTile<4, 32, 1>>;
+
+/// All kernels of a type without seams; with those.
+template <class T, bool kInputGradient>
+void append_plain_planes(std::vector<PlanesInstance>& to, DataType dtype) {
+  constexpr bool kIsFloat = sizeof(T) == 4;
+  constexpr EpilogueKind kKind = EpilogueKind::plain;
+  append_planes<T, kInputGradient, false, kKind>(
+      to, dtype, std::conditional_t<kIsFloat, PlainFloatPlanesTiles, PlainPlanesTiles>());
+  append_planes<T, PlanesBox, kInputGradient, false, kKind>(
+      to, dtype, std::conditional_t<kIsFloat, PlainFloatBoxTiles, PlainBoxTiles>());
+  append_planes<T, PlanesRun, kInputGradient, false, kKind>(
+      to, dtype, std::conditional_t<kIsFloat, PlainFloatRunTiles, PlainRunTiles>());
+}
+template <class T, bool kInputGradient, bool kPrologue, EpilogueKind kKind>
+void append_seam_planes(std::vector<PlanesInstance>& to, DataType dtype) {
+  constexpr bool kIsFloat = sizeof(T) == 4;
+  append_planes<T, kInputGradient, kPrologue, kKind>(
+      to, dtype, std::conditional_t<kIsFloat, SeamFloatPlanesTiles, SeamPlanesTiles>());
+  append_planes<T, PlanesBox, kInputGradient, kPrologue, kKind>(
+      to, dtype, std::conditional_t<kIsFloat, SeamFloatBoxTiles, SeamBoxTiles>());
+  append_planes<T, PlanesRun, kInputGradient, kPrologue, kKind>(
+      to, dtype, std::conditional_t<kIsFloat, SeamFloatRunTiles, SeamRunTiles>());
+}
 
 }  // namespace fusedsc::gpu::hopper

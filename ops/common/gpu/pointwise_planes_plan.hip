@@ -35,10 +35,12 @@ bool are_planes(const ConstTensorView& tensor) {
                         (images == 1 || tensor.strides[0] == channels * positions);
   return is_dense && positions >= kLeastPositions && channels * positions % run == 0 &&
          channels % together_in_runs(tensor) == 0 &&
-         (together_in_runs(tensor) == 1 || positions <= kMostParts * kTileRows) && reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0;
+         (together_in_runs(tensor) == 1 || positions <= kMostParts * kTileRows) &&
+         reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0;
 }
 
-/// Fitted to the times of all tiles on the layers of mobile networks on an H200, in microseconds.
+/// Fitted to the times of all tiles on the layers of mobile networks on an H200, batch 1 and 64, in microseconds, so
+/// that the choice is near the best one; a single number says little.
 struct KeptCost {
   double start, weight;                    ///< a kernel; per 128 bytes of k and of channels
   double tile, tile_depth, tile_channels;  ///< of a tile from its begin to its end; likewise
@@ -51,16 +53,25 @@ struct CutCost {
   double copied;         ///< bytes of a multiprocessor, millions
   double own;            ///< of a group: 128 bytes of channels that it finishes, of each tensor
   double memory, cache;  ///< bytes of all, millions
+  double work;           ///< what a step takes of a multiprocessor
 };
-constexpr KeptCost kKept{1.298, 0.09055, 0.1356, 0.3596, 0.1419, 0.05714, 0.06638, 0.2414, 3.243, 11.08};
-constexpr CutCost kCut{0.7022, 0.951, 0.0003499, 0.08724, 0.1193, 3.054, 52.75};
+struct Cost {
+  KeptCost kept;
+  CutCost boxes, runs;
+};
+constexpr Cost kHalfCost{{1.092, 0.03939, 0.2361, 0.3095, 0.4324, 0.06485, 0.06841, 0.2218, 3.35, 4.398},
+                         {0.6532, 1.073, 0.0, 0.08946, 0.0, 1.766, 3.252, 0.0},
+                         {0.7852, 0.606, 0.3322, 1.016, 0.291, 10.47, 5.623, 0.1327}};
+constexpr Cost kFloatCost{{1.877, 0.1158, 0.1228, 0.4755, 0.2198, 0.01237, 0.1036, 0.2211, 4.694, 29.21},
+                          {1.476, 0.8979, 0.01004, 0.09252, 0.1381, 5.688, 66.73, 0.03705},
+                          {0.9215, 1.096, 0.4184, 0.2506, 0.4036, 3.988, 8.21, 0.03383}};
 
-double cost_of(const PlanesCase& product, const PlanesLaunch& launch, int size) {
+double cost_of(const PlanesCase& product, const PlanesLaunch& launch, int beside, int size) {
   const PointwiseProblem& problem = product.problem;
   const PlanesInstance& instance = *launch.instance;
+  const Cost& cost = problem.dtype == DataType::float32 ? kFloatCost : kHalfCost;
   const auto element = static_cast<double>(size_of(problem.dtype));
-  const double depth =
-                   static_cast<double>(divide_up(problem.depth, instance.depth) * instance.depth) * element / 128,
+  const double depth = static_cast<double>(divide_up(problem.depth, instance.depth) * instance.depth) * element / 128,
                channels = instance.channels * element / 128, row_tiles = instance.row_tiles;
   const double ins = product.has_other ? 2 : 1, outs = 1 + (product.has_x ? 1 : 0) + (product.has_added ? 1 : 0);
   const double bytes = 1e-6 * element * static_cast<double>(problem.pixels),
@@ -71,23 +82,23 @@ double cost_of(const PlanesCase& product, const PlanesLaunch& launch, int size) 
   const std::int64_t blocks = std::int64_t{launch.channel_tiles} * launch.splits;
   const auto rounds_of = [&](std::int64_t at_once) { return static_cast<double>(divide_up(blocks, at_once)); };
   if (instance.family == PointwiseFamily::kept) {
+    const KeptCost& kept = cost.kept;
     const auto tiles =
         static_cast<double>(divide_up(launch.pixel_tiles, std::int64_t{launch.splits} * instance.row_tiles));
-    const double latency = kKept.tile + depth * kKept.tile_depth + channels * kKept.tile_channels,
-                 work = row_tiles * (kKept.work + depth * kKept.work_depth + channels * kKept.work_channels);
-    return kKept.start + kKept.weight * depth * channels +
-           std::max({tiles * rounds_of(size) * std::max(latency, work), (in + out) / kKept.memory,
-                     cached / kKept.cache});
+    const double latency = kept.tile + depth * kept.tile_depth + channels * kept.tile_channels,
+                 work = row_tiles * (kept.work + ins * depth * kept.work_depth + outs * channels * kept.work_channels);
+    return kept.start + kept.weight * depth * channels +
+           std::max({tiles * rounds_of(size) * std::max(latency, work), (in + out) / kept.memory, cached / kept.cache});
   }
-  const int memory = instance.memory(product.memory_use(), product.tiling(), launch.stages);
-  const std::int64_t resident = std::max<std::int64_t>(
-      1, std::min<std::int64_t>(kMultiprocessorMemory / (memory + kBlockReserve), kResidentThreads / instance.threads));
-  const double beside = std::min(static_cast<double>(resident), rounds_of(size));
+  const CutCost& cut = instance.whole_images ? cost.runs : cost.boxes;
+  const int resident = std::max(1, std::min(beside, kResidentThreads / instance.threads));
+  const double shared = std::min(static_cast<double>(resident), rounds_of(size));
   const double copied = 128e-6 * 64 * (depth * (row_tiles * ins + channels) + row_tiles * channels * outs);
-  const double block =
-      kCut.block + depth / instance.cut * kCut.step + kCut.own * row_tiles * channels * outs / instance.cut;
-  return kCut.start + std::max({rounds_of(resident * size) * (block + beside * copied / kCut.copied),
-                                (in + out) / kCut.memory, cached / kCut.cache});
+  const double block = cut.block + depth / instance.cut * cut.step +
+                       cut.own * row_tiles * channels * outs / instance.cut +
+                       shared * (copied / cut.copied + row_tiles * ins * depth * cut.work);
+  return cut.start +
+         std::max({rounds_of(std::int64_t{resident} * size) * block, (in + out) / cut.memory, cached / cut.cache});
 }
 
 }  // namespace
@@ -146,7 +157,7 @@ PlanesLaunch plan(std::span<const PlanesInstance> instances, const PlanesCase& p
     for (int beside = 1; beside <= kMostBeside; ++beside) {
       const PlanesLaunch launch = launch_of(instance, product, beside);
       if (launch.instance == nullptr) break;
-      const double cost = cost_of(product, launch, size);
+      const double cost = cost_of(product, launch, beside, size);
       if (cost >= least_cost) continue;
       least_cost = cost;
       best = launch;
@@ -173,8 +184,8 @@ void PlanesLaunch::fill(const PlanesCase& product, PlanesParameters& p) const {
 void PlanesLaunch::start(const char* name, const PlanesCase& product, const PlanesParameters& parameters,
                          void* stream) const {
   const int memory = instance->memory(product.memory_use(), product.tiling(), stages);
-  launch_following(name, instance->kernel, std::int64_t{channel_tiles} * splits, instance->threads,
-                   stream, parameters, static_cast<std::size_t>(memory));
+  launch_following(name, instance->kernel, std::int64_t{channel_tiles} * splits, instance->threads, stream, parameters,
+                   static_cast<std::size_t>(memory));
 }
 
 TensorMap map_of_planes(const ConstTensorView& planes, const PlanesCase& product, int tile_channels) {

@@ -8,13 +8,13 @@ namespace fusedsc::gpu::hopper {
 
 /// How an image's positions are cut into tiles.
 struct PlanesTiling {
-  int positions = 0;                 ///< of an image
+  int positions = 0;                  ///< of an image
   int parts = 1, part_positions = 0;  ///< tiles of an image, and positions of each but the last
 };
 
 struct PlanesParameters : PointwiseParameters {
   PlanesTiling tiling;
-  Divisor parts;                                            ///< divides by tiling.parts
+  Divisor parts;                                        ///< divides by tiling.parts
   const void *other_rows = nullptr, *x_rows = nullptr;  ///< as activations_rows
 };
 
@@ -25,8 +25,8 @@ struct PlanesSource {
   int channels;
 };
 
-/// Of planes that are whole runs of 16 bytes, in boxes by the copy engine: each channel has rows of 128 bytes, one of 64
-/// positions of 16 bits, or two of 32 floats.
+/// Of planes that are whole runs of 16 bytes, in boxes by the copy engine: each channel has rows of 128 bytes, one of
+/// 64 positions of 16 bits, or two of 32 floats.
 template <class T>
 class PlanesBox {
  public:
@@ -131,8 +131,8 @@ class PlanesBox {
   int lane_, warp_;
 };
 
-/// Of any planes, if all positions of an image lie in one block: some neighbouring channels are one run of bytes, and come
-/// and go as they are. The groups of a block share them.
+/// Of any planes, if all positions of an image lie in one block: some neighbouring channels are one run of bytes, and
+/// come and go as they are. The groups of a block share them.
 template <class T>
 class PlanesRun {
  public:
