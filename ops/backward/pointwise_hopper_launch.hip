@@ -33,17 +33,19 @@ void append_all(std::vector<PointwiseInstance>& to, DataType dtype) {
   append<T, true, true, EpilogueKind::gradient>(to, dtype, CutTiles());
 }
 
-using FloatSeamTiles = Tiles<Tile<32, 32, 2>, Tile<32, 32, 4>, Tile<64, 32, 2>, Tile<64, 32, 3>>;
-using FloatCutTiles = Tiles<CutTile<1, 32, 2>, CutTile<1, 96, 2>, CutTile<2, 96, 1>>;
+// The input gradient of float32 without and with a gradient prologue.
+using FloatTiles = Tiles<Tile<32, 32, 3>, Tile<32, 32, 4>, Tile<64, 32, 2>>;
+using FloatSeamTiles = Tiles<Tile<32, 32, 3>, Tile<64, 32, 2>, Tile<96, 32, 2>>;
+using FloatCutTiles = Tiles<CutTile<1, 32, 2>, CutTile<1, 96, 2>, CutTile<2, 64, 1>, CutTile<2, 96, 1>>;
+using FloatCutSeamTiles = Tiles<CutTile<1, 64, 2>, CutTile<1, 96, 2>, CutTile<2, 64, 1>, CutTile<2, 96, 1>>;
 
 void append_floats(std::vector<PointwiseInstance>& to) {
   constexpr DataType kType = DataType::float32;
-  append<float, true, false, EpilogueKind::plain>(to, kType, PlainFloatTiles());
-  append<float, true, false, EpilogueKind::plain>(to, kType, PlainFloatCutTiles());
-  append<float, true, false, EpilogueKind::gradient>(to, kType, FloatSeamTiles());
+  to.insert(to.end(), plain_float_instances().begin(), plain_float_instances().end());
+  append<float, true, false, EpilogueKind::gradient>(to, kType, FloatTiles());
   append<float, true, false, EpilogueKind::gradient>(to, kType, FloatCutTiles());
   append<float, true, true, EpilogueKind::gradient>(to, kType, FloatSeamTiles());
-  append<float, true, true, EpilogueKind::gradient>(to, kType, FloatCutTiles());
+  append<float, true, true, EpilogueKind::gradient>(to, kType, FloatCutSeamTiles());
 }
 
 const std::vector<PointwiseInstance>& instances() {

@@ -23,8 +23,8 @@ transposed_weight_kernel(TransposedWeightParameters p) {
   const int fast = thread_index() % kTile, slow = thread_index() / kTile;
   const int first_channel = static_cast<int>(block_index()) % p.channel_tiles * kTile;
   const int first_output = static_cast<int>(block_index()) / p.channel_tiles * kTile;
-  wait_for_previous_kernel();
   let_next_kernel_start();
+  wait_for_previous_kernel();
 #pragma unroll
   for (int i = slow; i < kTile; i += kRows) {
     const int output = first_output + i, channel = first_channel + fast;

@@ -37,19 +37,17 @@ void append_all(std::vector<PointwiseInstance>& to, DataType dtype) {
   append<T, false, true, EpilogueKind::inference>(to, dtype, CutNormalisingTiles());
 }
 
-using FloatStatisticsTiles = Tiles<Tile<32, 32, 4>, Tile<64, 32, 2>, Tile<64, 32, 4>, Tile<96, 16, 3>, Tile<96, 32, 3>,
-                                   Tile<128, 32, 2>, Tile<192, 32, 2>>;
-using FloatNormalisingTiles =
-    Tiles<Tile<32, 16, 6>, Tile<32, 32, 2>, Tile<32, 32, 4>, Tile<64, 32, 2>, Tile<64, 32, 4>, Tile<96, 32, 3>>;
+using FloatStatisticsTiles = Tiles<Tile<32, 32, 4>, Tile<64, 32, 2>, Tile<96, 32, 3>, Tile<128, 32, 2>, Tile<192, 32, 2>>;
+using FloatNormalisingTiles = Tiles<Tile<32, 32, 2>, Tile<32, 32, 4>, Tile<64, 32, 2>, Tile<96, 32, 3>, Tile<128, 32, 2>>;
 using FloatInferenceTiles = Tiles<Tile<32, 32, 4>, Tile<64, 32, 3>, Tile<128, 32, 2>>;
-using FloatCutStatisticsTiles = Tiles<CutTile<1, 32, 2>, CutTile<1, 96, 2>, CutTile<2, 96, 1>, CutTile<2, 128, 1>>;
-using FloatCutNormalisingTiles = Tiles<CutTile<1, 32, 2>, CutTile<1, 96, 2>, CutTile<2, 96, 1>, CutTile<1, 160, 2>>;
+using FloatCutStatisticsTiles =
+    Tiles<CutTile<1, 32, 2>, CutTile<1, 96, 2>, CutTile<1, 160, 2>, CutTile<2, 96, 1>, CutTile<2, 128, 1>>;
+using FloatCutNormalisingTiles = Tiles<CutTile<1, 64, 2>, CutTile<1, 96, 2>, CutTile<1, 160, 2>, CutTile<2, 160, 1>>;
 using FloatCutInferenceTiles = Tiles<CutTile<1, 32, 2>, CutTile<1, 96, 2>, CutTile<2, 96, 1>>;
 
 void append_floats(std::vector<PointwiseInstance>& to) {
   constexpr DataType kType = DataType::float32;
-  append<float, false, false, EpilogueKind::plain>(to, kType, PlainFloatTiles());
-  append<float, false, false, EpilogueKind::plain>(to, kType, PlainFloatCutTiles());
+  to.insert(to.end(), plain_float_instances().begin(), plain_float_instances().end());
   append<float, false, false, EpilogueKind::statistics>(to, kType, FloatStatisticsTiles());
   append<float, false, false, EpilogueKind::statistics>(to, kType, FloatCutStatisticsTiles());
   append<float, false, true, EpilogueKind::statistics>(to, kType, FloatNormalisingTiles());

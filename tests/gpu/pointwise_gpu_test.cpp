@@ -82,6 +82,9 @@ class PointwiseTf32Gpu : public PointwiseGpu {
         {{5, 40, 2, 2}, 136},   {{3, 100, 7, 7}, 24},   {{1, 7, 28, 28}, 10},    {{2, 144, 12, 12}, 72},
         {{1, 72, 14, 14}, 144}, {{1, 24, 40, 40}, 144}, {{4, 20, 20, 20}, 16},   {{1, 300, 3, 5}, 320},
         {{2, 24, 5, 7}, 12, 2}, {{1, 64, 4, 9}, 32, 4}, {{1, 12, 5, 7}, 24, 12}, {{1, 1, 1, 1}, 1},
+        {{2, 48, 9, 9}, 24},  // channels that are no whole lines of memory,
+        {{2, 36, 7, 9}, 44},  // and whose runs of 8 are no whole ones
+        {{1, 264, 5, 13}, 104}, {{1, 136, 3, 5}, 328},  {{3, 16, 12, 14}, 96},
     };
     for (PointwiseGeometry& geometry : edges) geometry.tf32 = true;
     return edges;

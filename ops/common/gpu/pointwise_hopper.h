@@ -300,7 +300,7 @@ class PointwiseProduct {
         const int channel = block * kColumns + column;
         // Two positions of the pair in 8 channels, then of that in the next 8.
         float(&values)[8] = *reinterpret_cast<float(*)[8]>(sums[channel / kWidth] + channel % kWidth / 2);
-        Pair<T> x[4], added[4];
+        Pair<T> x[4] = {}, added[4] = {};
         if (has_x_) pairs.read(x_tile + block * kBlockBytes, column, x);
         if (has_added_) pairs.read(added_tile + block * kBlockBytes, column, added);
         epilogue.take(channel, exists, values, x, added);

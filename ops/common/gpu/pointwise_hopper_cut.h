@@ -316,7 +316,7 @@ class PointwiseCutProduct {
       // Two positions of the pair in 8 channels, then of that in the next 8.
       float(&values)[8] = *reinterpret_cast<float(*)[8]>(sums + quad * 4);
       const int channel = cut_ * kOwn + quad * 8, block = channel / kColumns * kBlockBytes;
-      Pair<T> x[4], added[4];
+      Pair<T> x[4] = {}, added[4] = {};
       if (has_x_) pairs.read(x_ + block, channel % kColumns, x);
       if (has_added_) pairs.read(added_ + block, channel % kColumns, added);
       part.take(quad * 8, exists, values, x, added);

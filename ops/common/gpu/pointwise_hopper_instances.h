@@ -50,12 +50,6 @@ using PlainTiles = Tiles<Tile<32, 64, 2>, Tile<32, 64, 4>, Tile<64, 64, 2>, Tile
                          Tile<192, 32, 4>, Tile<192, 64, 3>>;
 using PlainCutTiles = Tiles<CutTile<1, 32, 1>, CutTile<1, 32, 2>, CutTile<1, 64, 1>, CutTile<1, 96, 2>,
                             CutTile<2, 64, 2>, CutTile<2, 96, 1>>;
-// Of float32.
-using PlainFloatTiles = Tiles<Tile<32, 32, 2>, Tile<32, 32, 4>, Tile<64, 32, 2>, Tile<64, 32, 4>, Tile<96, 16, 3>,
-                              Tile<96, 32, 3>, Tile<128, 32, 2>, Tile<160, 32, 2>, Tile<192, 32, 2>>;
-using PlainFloatCutTiles =
-    Tiles<CutTile<1, 32, 1>, CutTile<1, 32, 2>, CutTile<1, 64, 1>, CutTile<1, 64, 2>, CutTile<1, 96, 2>,
-          CutTile<2, 64, 2>, CutTile<2, 96, 1>, CutTile<2, 128, 1>, CutTile<2, 160, 1>>;
 using PlainRowsTiles = Tiles<RowsTile<32, 7>, RowsTile<48, 6>, RowsTile<96, 3>>;
 
 }  // namespace fusedsc::gpu::hopper

@@ -53,6 +53,9 @@ struct RowsTile {};
 template <class... Tile>
 struct Tiles {};
 
+/// Of float32, without seams: the same for forward and input gradient, whose weight comes laid out.
+const std::vector<PointwiseInstance>& plain_float_instances();
+
 /// What a product is, but for its addresses.
 struct PointwiseCase {
   PointwiseProblem problem;
