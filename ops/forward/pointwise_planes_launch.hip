@@ -11,20 +11,25 @@ namespace {
 constexpr const char* kName = "pointwise_conv2d";
 
 template <class T>
-void append_all(std::vector<PlanesInstance>& to, DataType dtype) {
-  append_plain_planes<T, false>(to, dtype);
+void append_seams(std::vector<PlanesInstance>& to, DataType dtype) {
   append_seam_planes<T, false, false, EpilogueKind::statistics>(to, dtype);
   append_seam_planes<T, false, true, EpilogueKind::statistics>(to, dtype);
   append_seam_planes<T, false, false, EpilogueKind::inference>(to, dtype);
   append_seam_planes<T, false, true, EpilogueKind::inference>(to, dtype);
 }
 
+template <class T>
+void append_all(std::vector<PlanesInstance>& to, DataType dtype) {
+  append_plain_planes<T, false>(to, dtype);
+  append_seams<T>(to, dtype);
+}
+
 const std::vector<PlanesInstance>& instances() {
   static const std::vector<PlanesInstance> all = [] {
-    std::vector<PlanesInstance> list;
+    std::vector<PlanesInstance> list = plain_float_planes();
     append_all<Float16>(list, DataType::float16);
     append_all<BFloat16>(list, DataType::bfloat16);
-    append_all<float>(list, DataType::float32);
+    append_seams<float>(list, DataType::float32);
     return list;
   }();
   return all;

@@ -340,7 +340,7 @@ class PlanesCutProduct {
       // Two positions of the pair in 8 channels, then of that in the next 8.
       float(&values)[8] = *reinterpret_cast<float(*)[8]>(sums + quad * 4);
       const int channel = cut_ * kOwn + quad * 8;
-      Pair<T> x[4], added[4];
+      Pair<T> x[4] = {}, added[4] = {};
       if (has_x_) tile_.read(x_, kChannels, channel, x);
       if (has_added_) tile_.read(added_, kChannels, channel, added);
       part.take(quad * 8, exists, values, x, added);

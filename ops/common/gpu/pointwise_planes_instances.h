@@ -44,43 +44,37 @@ void append_planes(std::vector<PlanesInstance>& to, DataType dtype, Tiles<CutTil
    ...);
 }
 
-using PlainPlanesTiles = Tiles<Tile<32, 32, 4>, Tile<32, 64, 4>, Tile<48, 64, 4>, Tile<64, 64, 4>, Tile<96, 32, 4>,
-                               Tile<128, 64, 2>, Tile<192, 32, 3>>;
+using PlainPlanesTiles = Tiles<Tile<32, 32, 4>, Tile<48, 64, 4>, Tile<64, 64, 4>, Tile<96, 32, 4>, Tile<192, 32, 3>>;
 using PlainBoxTiles = Tiles<CutTile<1, 32, 2>, CutTile<2, 64, 1>>;
-using PlainRunTiles = Tiles<CutTile<1, 32, 2>, CutTile<1, 64, 2>, CutTile<2, 96, 1>, CutTile<2, 64, 2>,
-                            CutTile<1, 160, 2>, CutTile<4, 32, 1>, CutTile<4, 64, 1>, CutTile<4, 96, 1>>;
-using PlainFloatPlanesTiles = Tiles<Tile<32, 32, 2>, Tile<32, 32, 4>, Tile<48, 32, 4>, Tile<64, 32, 4>, Tile<96, 32, 3>,
-                                    Tile<128, 32, 2>, Tile<192, 32, 2>>;
-using PlainFloatBoxTiles =
-    Tiles<CutTile<1, 32, 2>, CutTile<1, 64, 2>, CutTile<2, 64, 1>, CutTile<2, 96, 1>, CutTile<2, 64, 2>>;
-using PlainFloatRunTiles = Tiles<CutTile<1, 32, 2>, CutTile<1, 64, 2>, CutTile<1, 96, 2>, CutTile<2, 96, 1>,
-                                 CutTile<2, 64, 2>, CutTile<1, 160, 2>, CutTile<2, 160, 1>, CutTile<4, 32, 1>>;
+using PlainRunTiles = Tiles<CutTile<1, 32, 2>, CutTile<1, 64, 2>, CutTile<2, 96, 1>, CutTile<4, 32, 1>,
+                            CutTile<4, 64, 1>, CutTile<4, 96, 1>>;
 
 // With seams, which take registers of each channel.
-using SeamPlanesTiles = Tiles<Tile<32, 64, 4>, Tile<64, 64, 3>, Tile<96, 32, 3>>;
-using SeamBoxTiles = Tiles<CutTile<1, 32, 2>, CutTile<2, 64, 1>>;
-using SeamRunTiles = Tiles<CutTile<1, 64, 2>, CutTile<2, 64, 1>, CutTile<4, 64, 1>>;
-using SeamFloatPlanesTiles = Tiles<Tile<32, 32, 4>, Tile<64, 32, 3>, Tile<96, 32, 2>>;
-using SeamFloatBoxTiles = Tiles<CutTile<1, 64, 2>, CutTile<2, 64, 1>>;
-using SeamFloatRunTiles = Tiles<CutTile<1, 64, 2>, CutTile<2, 64, 1>, CutTile<4, 32, 1>>;
+using SeamPlanesTiles = Tiles<Tile<32, 64, 4>, Tile<96, 32, 3>>;
+using SeamBoxTiles = Tiles<CutTile<2, 64, 1>>;
+using SeamRunTiles = Tiles<CutTile<1, 64, 2>, CutTile<4, 64, 1>>;
+using SeamFloatPlanesTiles = Tiles<Tile<32, 32, 4>, Tile<96, 32, 2>>;
+using GradientFloatPlanesTiles = Tiles<Tile<32, 32, 3>, Tile<64, 32, 2>>;  // which hold a second tensor, too
+using SeamFloatBoxTiles = Tiles<CutTile<1, 64, 2>>;
+using SeamFloatRunTiles = Tiles<CutTile<1, 64, 2>, CutTile<4, 32, 1>>;
 
-/// All kernels of a type without seams; with those.
+/// All kernels of a 16-bit type without seams.
 template <class T, bool kInputGradient>
 void append_plain_planes(std::vector<PlanesInstance>& to, DataType dtype) {
-  constexpr bool kIsFloat = sizeof(T) == 4;
-  constexpr EpilogueKind kKind = EpilogueKind::plain;
-  append_planes<T, kInputGradient, false, kKind>(
-      to, dtype, std::conditional_t<kIsFloat, PlainFloatPlanesTiles, PlainPlanesTiles>());
-  append_planes<T, PlanesBox, kInputGradient, false, kKind>(
-      to, dtype, std::conditional_t<kIsFloat, PlainFloatBoxTiles, PlainBoxTiles>());
-  append_planes<T, PlanesRun, kInputGradient, false, kKind>(
-      to, dtype, std::conditional_t<kIsFloat, PlainFloatRunTiles, PlainRunTiles>());
+  append_planes<T, kInputGradient, false, EpilogueKind::plain>(to, dtype, PlainPlanesTiles());
+  append_planes<T, PlanesBox, kInputGradient, false, EpilogueKind::plain>(to, dtype, PlainBoxTiles());
+  append_planes<T, PlanesRun, kInputGradient, false, EpilogueKind::plain>(to, dtype, PlainRunTiles());
 }
+/// Those of float32, whose weight lies the same way in both directions.
+const std::vector<PlanesInstance>& plain_float_planes();
+
+/// All kernels of a type with these seams.
 template <class T, bool kInputGradient, bool kPrologue, EpilogueKind kKind>
 void append_seam_planes(std::vector<PlanesInstance>& to, DataType dtype) {
   constexpr bool kIsFloat = sizeof(T) == 4;
-  append_planes<T, kInputGradient, kPrologue, kKind>(
-      to, dtype, std::conditional_t<kIsFloat, SeamFloatPlanesTiles, SeamPlanesTiles>());
+  using FloatTiles = std::conditional_t<kInputGradient, GradientFloatPlanesTiles, SeamFloatPlanesTiles>;
+  append_planes<T, kInputGradient, kPrologue, kKind>(to, dtype,
+                                                     std::conditional_t<kIsFloat, FloatTiles, SeamPlanesTiles>());
   append_planes<T, PlanesBox, kInputGradient, kPrologue, kKind>(
       to, dtype, std::conditional_t<kIsFloat, SeamFloatBoxTiles, SeamBoxTiles>());
   append_planes<T, PlanesRun, kInputGradient, kPrologue, kKind>(
