@@ -60,7 +60,7 @@ std::string why_not(const PointwiseBackwardArguments& a) {
   }
   reason = too_large_for_pointwise(a.x.sizes, a.grad_y.sizes);
   if (!reason.empty()) return reason;
-  return plan(instances(), case_of(a)).instance != nullptr ? "" : "the weight of 32 channels does not fit block memory";
+  return plan(instances(), case_of(a)).instance != nullptr ? "" : "no tile of these tensors fits block memory";
 }
 
 /// The launch of the input gradient, worked out but for addresses.
@@ -131,7 +131,7 @@ class InputPass {
   PlanesLaunch launch_;
 };
 
-/// Of the weight and the bias, which the general kernels compute.
+/// Of the weight and the bias, by whichever entry is best for them.
 PointwiseBackwardArguments without_input(PointwiseBackwardArguments a) {
   a.grad_x = {};
   a.sums = {};
@@ -147,7 +147,7 @@ BackwardPlan plan_backward(const PointwiseBackwardArguments& a, int threads) {
   Arena arena(nullptr);
   pass.take_memory(a, arena);
   BackwardPlan weight;
-  if (a.grad_weight || a.grad_bias) weight = pointwise_backward_gpu().plan_for(without_input(a), threads);
+  if (a.grad_weight || a.grad_bias) weight = plan_pointwise_conv2d_backward(without_input(a), threads);
   return {std::max(arena.used(), weight.workspace_bytes),
           [=](const PointwiseBackwardArguments& like, const Execution& execution) {
             pass.run(like, execution);

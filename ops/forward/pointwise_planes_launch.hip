@@ -55,7 +55,7 @@ std::string why_not(const PointwiseArguments& a) {
     return kNoPlanes;
   reason = too_large_for_pointwise(a.x.sizes, a.y.sizes);
   if (!reason.empty()) return reason;
-  return plan(instances(), case_of(a)).instance != nullptr ? "" : "the weight of 32 channels does not fit block memory";
+  return plan(instances(), case_of(a)).instance != nullptr ? "" : "no tile of these tensors fits block memory";
 }
 
 /// A launch, worked out but for addresses.

@@ -269,8 +269,8 @@ class PlanesProduct {
       // Two positions of the pair in 8 channels, then of that in the next 8.
       float(&values)[8] = *reinterpret_cast<float(*)[8]>(sums + channel / 2);
       Pair<T> x[4] = {}, added[4] = {};
-      if (has_x_) tile_.read(x_ + slot, kChannels, channel, x);
-      if (has_added_) tile_.read(added_ + slot, kChannels, channel, added);
+      if (has_x_) tile_.read(x_ + slot, kChannels, channel, exists, x);
+      if (has_added_) tile_.read(added_ + slot, kChannels, channel, exists, added);
       epilogue.take(channel, exists, values, x, added);
       tile_.store(out_, kChannels, channel, exists, values);
     }

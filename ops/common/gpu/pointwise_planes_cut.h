@@ -341,8 +341,8 @@ class PlanesCutProduct {
       float(&values)[8] = *reinterpret_cast<float(*)[8]>(sums + quad * 4);
       const int channel = cut_ * kOwn + quad * 8;
       Pair<T> x[4] = {}, added[4] = {};
-      if (has_x_) tile_.read(x_, kChannels, channel, x);
-      if (has_added_) tile_.read(added_, kChannels, channel, added);
+      if (has_x_) tile_.read(x_, kChannels, channel, exists, x);
+      if (has_added_) tile_.read(added_, kChannels, channel, exists, added);
       part.take(quad * 8, exists, values, x, added);
       tile_.store(out_, kChannels, channel, exists, values);
     }

@@ -88,8 +88,9 @@ class PlanesBox {
     }
   }
 
-  /// As PairsOfTile: pairs of the 8 channels from `channel` on, then of the next 8.
-  FUSEDSC_DEVICE void read(const unsigned char* tile, int channels, int channel, Pair<T> (&to)[4]) const {
+  /// As PairsOfTile: pairs of the 8 channels from `channel` on, then of the next 8. Zeros where no position exists.
+  FUSEDSC_DEVICE void read(const unsigned char* tile, int channels, int channel, const bool (&)[2],
+                           Pair<T> (&to)[4]) const {
     if constexpr (kSize == 2) {
       load_rows(tile, channels, channel, channels, to);
     } else {
@@ -183,9 +184,12 @@ class PlanesRun {
     }
   }
 
-  FUSEDSC_DEVICE void read(const unsigned char* tile, int /*channels*/, int channel, Pair<T> (&to)[4]) const {
+  FUSEDSC_DEVICE void read(const unsigned char* tile, int /*channels*/, int channel, const bool (&exists)[2],
+                           Pair<T> (&to)[4]) const {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) to[i] = pair(tile, channel + i / 2 * 8 + column_ * 2, i % 2);
+    for (int i = 0; i < 4; ++i) {
+      to[i] = exists[i % 2] ? pair(tile, channel + i / 2 * 8 + column_ * 2, i % 2) : Pair<T>{};
+    }
   }
 
   FUSEDSC_DEVICE void store(unsigned char* tile, int /*channels*/, int channel, const bool (&exists)[2],
