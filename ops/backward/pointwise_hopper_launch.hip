@@ -219,12 +219,13 @@ BackwardPlan plan_both_or_each(const PointwiseBackwardArguments& a, int threads)
           }};
 }
 
-/// Whether the gradient prologue is worth a pass of its own, for two gradients of many outputs.
+/// Whether the gradient prologue is worth a pass of its own: for two gradients of many outputs; of float32, for an
+/// input gradient of so many channels that several blocks would apply it to the same elements.
 bool forms_gradient(const PointwiseBackwardArguments& a) {
-  constexpr std::int64_t kLeastOutputs = 320, kLeastChannels = 128;
-  const std::int64_t outputs = a.grad_y.sizes[1];
-  return size_of(a.x.dtype) == 2 && a.gradient_prologue && a.grad_x && a.grad_weight && outputs >= kLeastOutputs && outputs <= kMostSeamOutputs &&
-         a.x.sizes[1] >= kLeastChannels && !PointwiseGradientsPass::suits(a);
+  const std::int64_t outputs = a.grad_y.sizes[1], channels = a.x.sizes[1];
+  if (!a.gradient_prologue || !a.grad_x || outputs > most_seam_outputs(a.x.dtype)) return false;
+  if (a.x.dtype == DataType::float32) return outputs >= 96 && channels >= 448;
+  return a.grad_weight && outputs >= 320 && channels >= 128 && !PointwiseGradientsPass::suits(a);
 }
 
 /// The same arguments after the gradient prologue.
@@ -239,7 +240,7 @@ BackwardPlan plan_backward(const PointwiseBackwardArguments& a, int threads) {
   if (!forms_gradient(a)) return plan_both_or_each(a, threads);
   const BackwardPlan rest = plan_both_or_each(with_gradient(a, a.grad_y.data), threads);
   const auto take = [](Arena& arena, const PointwiseBackwardArguments& like) {
-    return arena.take<Float16>(like.grad_y.elements());
+    return arena.take<char>(like.grad_y.elements() * static_cast<std::int64_t>(size_of(like.grad_y.dtype)));
   };
   Arena arena(nullptr);
   take(arena, a);

@@ -55,8 +55,8 @@ void launch_transposed_weight(const char* name, const ConstTensorView& weight, f
   p.channels = static_cast<int>(weight.sizes[1]);
   const auto tiles = [](int size) { return (size + kTile - 1) / kTile; };
   p.channel_tiles = tiles(p.channels);
-  launch_following(name, transposed_weight_kernel, std::int64_t{p.channel_tiles} * tiles(p.outputs), kThreads, stream, p,
-                   sizeof(float) * kTile * (kTile + 1));
+  launch_following(name, transposed_weight_kernel, std::int64_t{p.channel_tiles} * tiles(p.outputs), kThreads, stream,
+                   p, sizeof(float) * kTile * (kTile + 1));
 }
 
 }  // namespace fusedsc::gpu::hopper

@@ -37,8 +37,10 @@ void append_all(std::vector<PointwiseInstance>& to, DataType dtype) {
   append<T, false, true, EpilogueKind::inference>(to, dtype, CutNormalisingTiles());
 }
 
-using FloatStatisticsTiles = Tiles<Tile<32, 32, 4>, Tile<64, 32, 2>, Tile<96, 32, 3>, Tile<128, 32, 2>, Tile<192, 32, 2>>;
-using FloatNormalisingTiles = Tiles<Tile<32, 32, 2>, Tile<32, 32, 4>, Tile<64, 32, 2>, Tile<96, 32, 3>, Tile<128, 32, 2>>;
+using FloatStatisticsTiles =
+    Tiles<Tile<32, 32, 4>, Tile<64, 32, 2>, Tile<96, 32, 3>, Tile<128, 32, 2>, Tile<192, 32, 2>>;
+using FloatNormalisingTiles =
+    Tiles<Tile<32, 32, 2>, Tile<32, 32, 4>, Tile<64, 32, 2>, Tile<96, 32, 3>, Tile<128, 32, 2>>;
 using FloatInferenceTiles = Tiles<Tile<32, 32, 4>, Tile<64, 32, 3>, Tile<128, 32, 2>>;
 using FloatCutStatisticsTiles =
     Tiles<CutTile<1, 32, 2>, CutTile<1, 96, 2>, CutTile<1, 160, 2>, CutTile<2, 96, 1>, CutTile<2, 128, 1>>;

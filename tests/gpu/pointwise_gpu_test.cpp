@@ -97,6 +97,8 @@ class PointwiseTf32Gpu : public PointwiseGpu {
 
   const PointwiseGeometry tf32_dense = {{2, 72, 6, 14}, 80, 1, true};
   const PointwiseGeometry tf32_grouped = {{2, 24, 6, 7}, 36, 3, true};
+  /// So many that the gradient prologue is a pass of its own.
+  const PointwiseGeometry tf32_wide = {{1, 448, 3, 5}, 96, 1, true};
 };
 INSTANTIATE_TEST_SUITE_P(Targets, PointwiseTf32Gpu, testing::ValuesIn(gpu_targets()),
                          testing::PrintToStringParamName());
@@ -120,6 +122,8 @@ TEST_P(PointwiseTf32Gpu, BackwardEdges) {
 
 TEST_P(PointwiseTf32Gpu, BackwardSeams) {
   for_each_case(backward_seam_cases(GetParam().dtype, tf32_dense, tf32_grouped), verify_backward<PointwiseGeometry>);
+  const BackwardSeams seams{.prologue = true, .gradient_prologue = true, .sums = true, .grad_bias = false};
+  verify_backward<PointwiseGeometry>({GetParam().dtype, tf32_wide, seams, Memories::all(Memory::channels_last)});
 }
 
 TEST_P(PointwiseTf32Gpu, BackwardRandom) {

@@ -67,15 +67,15 @@ constexpr Costs kCosts{
 /// Of float32, where a step has 32 values of k.
 constexpr Costs kFloatCosts{
     .plain = {{1.992, 0.2472, 0.0505, 0.4003, 0.0103, 0.01705, 0.08302, 0.4592, 4.333, 7.287, 2.623},
-             {1.088, 0.9946, 0.03375, 0.0659, 0.3228, 3.4, 16.4, 0.1754}},
+              {1.088, 0.9946, 0.03375, 0.0659, 0.3228, 3.4, 16.4, 0.1754}},
     .statistics = {{2.128, 0.1925, 0.04831, 0.3762, 0.03501, 0.01261, 0.1279, 0.4776, 4.45, 15.87, 2.372},
-                  {1.177, 1.395, 0.006841, 0.0665, 0.4159, 2.989, 45.96, 0.4433}},
+                   {1.177, 1.395, 0.006841, 0.0665, 0.4159, 2.989, 45.96, 0.4433}},
     .normalising = {{4.375, 0.2282, 0.4548, 0.484, 0.0881, 0.001431, 0.03732, 0.7177, 3.949, 5.939, 1.127},
-                   {1.308, 2.041, 0.08014, 0.06649, 1.096, 2.419, 33.05, 0.3265}},
+                    {1.308, 2.041, 0.08014, 0.06649, 1.096, 2.419, 33.05, 0.3265}},
     .gradient = {{3.635, 0.6599, 1.206, 0.5487, 0.02121, 0.06287, 0.02781, 1.182, 3.646, 7.54, 1.838},
-                {0.8113, 1.628, 0.004284, 0.0516, 0.3519, 2.394, 46.31, 0.1404}},
+                 {0.8113, 1.628, 0.004284, 0.0516, 0.3519, 2.394, 46.31, 0.1404}},
     .seams = {{4.445, 0.1568, 1.382, 0.6514, 0.03225, 0.08607, 0.006271, 0.501, 3.843, 6.414, 2.054},
-             {1.382, 1.879, 0.002217, 0.05031, 0.3241, 2.57, 22.85, 0.2477}},
+              {1.382, 1.879, 0.002217, 0.05031, 0.3241, 2.57, 22.85, 0.2477}},
 };
 
 double cost_of(const PointwiseCase& product, const PointwiseInstance& instance, const PointwiseLaunch& launch,
@@ -115,8 +115,8 @@ double cost_of(const PointwiseCase& product, const PointwiseInstance& instance, 
                  kResidentThreads / instance.threads));
       const double beside = std::min(static_cast<double>(resident), rounds_of(size));
       const double copied = 128e-6 * (depth * 64 * (row_tiles * ins + channels) + row_tiles * 64 * channels * outs);
-      const double block =
-          cut.block + depth / instance.cut * std::max(cut.step, cut.copy / launch.stages) + cut.own * row_tiles * channels * outs / instance.cut;
+      const double block = cut.block + depth / instance.cut * std::max(cut.step, cut.copy / launch.stages) +
+                           cut.own * row_tiles * channels * outs / instance.cut;
       return cut.start + std::max({rounds_of(resident * size) * (block + beside * copied / cut.copied),
                                    (in + out) / cut.memory, cached / cut.cache});
     }
