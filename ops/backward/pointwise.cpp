@@ -13,6 +13,7 @@ std::span<const Implementation<PointwiseBackwardArguments>> implementations() {
 #ifdef FUSEDSC_HOPPER
       pointwise_backward_hopper_joint(),
       pointwise_backward_hopper(),
+      pointwise_backward_hopper_planes(),
 #endif
 #ifdef FUSEDSC_GPU
       pointwise_backward_gpu(),

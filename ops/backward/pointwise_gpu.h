@@ -8,6 +8,8 @@ namespace fusedsc {
 Implementation<PointwiseBackwardArguments> pointwise_backward_gpu();
 /// As pointwise_hopper().
 Implementation<PointwiseBackwardArguments> pointwise_backward_hopper();
+/// As pointwise_hopper_planes(): the input gradient, before that of the weight by whichever entry is best for it.
+Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_planes();
 /// Both gradients in one pass that does not read the output.
 Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_joint();
 
