@@ -14,7 +14,8 @@ struct TeamsInstance {
   using Memory = int (*)(int stages);
 
   DataType dtype;
-  bool channels_inner, seams;
+  TeamsRows tile_rows;
+  bool seams;
   int rows, columns, teams, threads, depth;  ///< of a tile of the weight; of a block; positions that come at a time
   TeamShape shape;
   Kernel kernel;
@@ -23,7 +24,7 @@ struct TeamsInstance {
 
 /// How the copy engine goes over a problem's tensors.
 struct TeamsLayout {
-  bool channels_inner = false;
+  TeamsRows rows = TeamsRows::channels;
   int phases = 1;  ///< channels that are a row to it
 
   /// Throws nothing; empty if the layout is one, else the reason why not.

@@ -1,13 +1,14 @@
 /// Pointwise weight gradients on Hopper GPUs, of float32 by TensorFloat-32 in either layout, and of contiguous 16-bit
 /// tensors: teams of warps go their own ways through the positions, each with stages of its own that the copy engine
 /// fills, and with sums of a whole tile of the weight, of which each warp of a team has a part. A block's teams add
-/// their sums up at the end; if several blocks share a tile, a second kernel adds theirs (pointwise_hopper_weight_sum.h).
+/// their sums up at the end; if several blocks share a tile, a second kernel adds theirs
+/// (pointwise_hopper_weight_sum.h).
 #pragma once
 
 #include "fusedsc/backward/pointwise_hopper_teams_operand.h"
-#include "fusedsc/backward/pointwise_hopper_weight_sum.h"
-#include "fusedsc/common/gpu/depthwise_work.h"
+#include "fusedsc/common/gpu/activation.h"
 #include "fusedsc/common/gpu/divisor.h"
+#include "fusedsc/common/gpu/following_kernel.h"
 
 namespace fusedsc::gpu::hopper {
 
@@ -29,12 +30,13 @@ struct TeamsParameters {
 
 /// Rows are outputs, columns are channels. A warp has kRowBlocks * 32 rows and kColumnBlocks * 32 columns, a team
 /// kTeamRows by kTeamColumns warps; kDepth positions come at a time.
-template <class T_, bool kChannelsInner_, bool kSeams_, int kRowBlocks, int kColumnBlocks, int kTeamRows,
+template <class T_, TeamsRows kTileRows_, bool kSeams_, int kRowBlocks, int kColumnBlocks, int kTeamRows,
           int kTeamColumns, int kTeams_, int kDepth_>
 class TeamsProduct {
  public:
   using T = T_;
-  static constexpr bool kChannelsInner = kChannelsInner_, kSeams = kSeams_;
+  static constexpr TeamsRows kTileRows = kTileRows_;
+  static constexpr bool kSeams = kSeams_;
   static constexpr int kRows = kRowBlocks * 32 * kTeamRows, kColumns = kColumnBlocks * 32 * kTeamColumns;
   static constexpr int kTeams = kTeams_, kDepth = kDepth_;
   static constexpr int kTeamThreads = kTeamRows * kTeamColumns * 32, kThreads = kTeams * kTeamThreads;
@@ -51,15 +53,15 @@ class TeamsProduct {
   }
 
  private:
-  using RowOperand = TeamsOperand<T, kChannelsInner, kRowBlocks, kRows, kDepth>;
-  using ColumnOperand = TeamsOperand<T, kChannelsInner, kColumnBlocks, kColumns, kDepth>;
+  static constexpr bool kChannelsInner = kTileRows == TeamsRows::channels;
+  using RowOperand = TeamsOperand<T, kTileRows, kRowBlocks, kRows, kDepth>;
+  using ColumnOperand = TeamsOperand<T, kTileRows, kColumnBlocks, kColumns, kDepth>;
   static constexpr int kOutputAt = RowOperand::kBytes, kXAt = (kSeams ? 2 : 1) * RowOperand::kBytes;
   static constexpr int kStageBytes = kXAt + ColumnOperand::kBytes;
   static constexpr int kProducts = RowOperand::kWords / 2;  ///< of a group of positions
 
-  // Sums go through block memory in fours, of which each team owns some.
-  static constexpr int kFours = 8 * kRowBlocks * kColumnBlocks, kOwnFours = (kFours + kTeams - 1) / kTeams;
-  static constexpr int kSumBytes = kTeams * (kTeams - 1) * kOwnFours * kTeamThreads * 16;
+  // Sums go through block memory in fours, of which each team puts some together.
+  static constexpr int kFours = 8 * kRowBlocks * kColumnBlocks, kSumBytes = kFours * kThreads * 16;
 
   // Vectors in block memory: scale and shift of x, three of grad_y.
   static constexpr int kGradVectors = 2 * kColumns, kVectors = kSeams ? kGradVectors + 3 * kRows : 0;
@@ -72,8 +74,8 @@ class TeamsProduct {
       : p_(p),
         team_(uniform(thread_index() / kTeamThreads)),
         warp_(uniform(thread_index() % kTeamThreads / 32)),
-        rows_(warp_ / kTeamColumns * kRowBlocks * 32, p.phases),
-        columns_(warp_ % kTeamColumns * kColumnBlocks * 32, p.phases) {
+        rows_(warp_ / kTeamColumns * kRowBlocks * 32, p.phases, p.positions),
+        columns_(warp_ % kTeamColumns * kColumnBlocks * 32, p.phases, p.positions) {
     const int tiles = p.tiles.output_tiles * p.tiles.channel_tiles, block = static_cast<int>(block_index());
     tile_ = block % tiles;
     split_ = block / tiles;
@@ -154,31 +156,33 @@ class TeamsProduct {
         start_load(to + i * kDepth * 4, map, {channel + i, position, 0, 0}, barrier);
       }
     } else {
-      const int rows = kChannels / p_.phases;
-      for (int phase = 0; phase < p_.phases; ++phase) {
-        start_load(to + phase * rows * 128, map, {phase * p_.positions + position, channel / p_.phases, image, 0},
-                   barrier);
+      const int phases = kTileRows == TeamsRows::phases ? p_.phases : 1, rows = kChannels / phases;
+      for (int phase = 0; phase < phases; ++phase) {
+        const int first =
+            phase * p_.positions + position - RowOperand::shift_of(phase, p_.positions) / static_cast<int>(sizeof(T));
+        start_load(to + phase * rows * 128, map, {first, channel / phases, image, 0}, barrier);
       }
     }
   }
 
-  // -------------------------------------------------------------------------------------------- by all threads of a team
+  // -------------------------------------------------------------------------------------------- by all threads of a
+  // team
 
   FUSEDSC_DEVICE void multiply(Sums& sums, const unsigned char* tile) const {
     auto step = static_cast<std::uint32_t>(step_);
     if (!kChannelsInner) p_.by_image_steps.divide(step);
-    const int valid = p_.positions - static_cast<int>(step) * kDepth;
-    // Behind an image are zeros, of which prologues make something else, or, where there are phases, anything.
-    const bool masks = (kSeams || (!kChannelsInner && p_.phases > 1)) && valid < kDepth;
+    const int left = p_.positions - static_cast<int>(step) * kDepth, valid = left < kDepth ? left : kDepth;
 #pragma unroll
-    for (int group = 0; group < kDepth / RowOperand::kGroupDepth; ++group) {
-      if (!kChannelsInner && rows_.first_position(group) >= valid) break;
+    for (int group = 0; group < RowOperand::kGroups; ++group) {
+      if (!kChannelsInner && !RowOperand::has_positions(group, 0, valid)) break;
+      // Behind a map are zeros, of which prologues make something else, or, where there are phases, anything.
+      const bool masks = (kSeams || kTileRows == TeamsRows::phases) && valid < (group + 1) * RowOperand::kGroupDepth;
       typename ColumnOperand::Words b;
 #pragma unroll
       for (int block = 0; block < kColumnBlocks; ++block) {
         columns_.read(tile + kXAt, group, block, b[block]);
         if constexpr (kSeams) apply_prologue(block, b[block]);
-        if (masks) columns_.mask(group, valid, b[block]);
+        if (masks) ColumnOperand::mask(group, valid, b[block]);
         round_factors<T>(b[block]);
       }
 #pragma unroll
@@ -190,10 +194,13 @@ class TeamsProduct {
           rows_.read(tile + kOutputAt, group, block, other);
           apply_gradient_prologue(block, a, other);
         }
-        if (masks) rows_.mask(group, valid, a);
+        if (masks) RowOperand::mask(group, valid, a);
         round_factors<T>(a);
 #pragma unroll
-        for (int product = 0; product < kProducts; ++product) multiply_block(sums[block], a, b, 2 * product);
+        for (int product = 0; product < kProducts; ++product) {
+          if (kTileRows == TeamsRows::phases && product > 0 && !RowOperand::has_positions(group, product, valid)) break;
+          multiply_block(sums[block], a, b, 2 * product);
+        }
       }
     }
   }
@@ -267,7 +274,8 @@ class TeamsProduct {
     to_words<T>(z, words);
   }
 
-  // ------------------------------------------------------------------------------------------- by all threads of a block
+  // ------------------------------------------------------------------------------------------- by all threads of a
+  // block
 
   /// Four neighbouring columns of a row, in the order of TeamTiles::place_of.
   FUSEDSC_DEVICE static Four of_four(const Sums& sums, int four) {
@@ -280,29 +288,22 @@ class TeamsProduct {
     return result;
   }
 
-  FUSEDSC_DEVICE void leave(const Sums& sums) {
-    if constexpr (kTeams > 1) {
+  /// Through block memory, and then in a loop: unrolled, it would be most of the kernel, and come from memory.
+  FUSEDSC_DEVICE void leave(const Sums& sums) const {
 #pragma unroll
-      for (int four = 0; four < kFours; ++four) {
-        if (four % kTeams != team_) *place_of(four, team_) = of_four(sums, four);
-      }
-      block_barrier();
-    }
+    for (int four = 0; four < kFours; ++four) *place_of(four, team_) = of_four(sums, four);
+    if constexpr (kTeams > 1) block_barrier();
+#pragma unroll 1
+    for (int four = team_; four < kFours; four += kTeams) {
+      Four sum = *place_of(four, 0);
 #pragma unroll
-    for (int four = 0; four < kFours; ++four) {
-      if (four % kTeams != team_) continue;
-      Four sum = of_four(sums, four);
-#pragma unroll
-      for (int i = 1; i < kTeams; ++i) add(sum, *place_of(four, four % kTeams + i));
+      for (int team = 1; team < kTeams; ++team) add(sum, *place_of(four, team));
       leave_four(p_.tiles, tile_, split_, four * kTeamThreads + thread_index() % kTeamThreads, sum, T());
     }
   }
 
-  /// Where `team` leaves a four for the one that owns it.
   FUSEDSC_DEVICE Four* place_of(int four, int team) const {
-    const int owner = four % kTeams, number = (team - owner - 1 + kTeams) % kTeams;
-    return fours_ + ((owner * (kTeams - 1) + number) * kOwnFours + four / kTeams) * kTeamThreads +
-           thread_index() % kTeamThreads;
+    return fours_ + (team * kFours + four) * kTeamThreads + thread_index() % kTeamThreads;
   }
 
   const TeamsParameters& p_;

@@ -4,6 +4,7 @@
 
 #include "fusedsc/backward/pointwise_gpu.h"
 #include "fusedsc/backward/pointwise_hopper_teams.h"
+#include "fusedsc/backward/pointwise_hopper_weight_sum.h"
 #include "fusedsc/common/gpu/hopper_host.h"
 #include "fusedsc/common/gpu/pointwise_plan.h"
 
@@ -29,32 +30,40 @@ sum_kernel(const WeightSumParameters<TeamTiles> p) {
   sum_weight_partials<T>(p);
 }
 
-template <class T, bool kChannelsInner, bool kSeams, int kRowBlocks, int kColumnBlocks, int kTeamRows, int kTeamColumns,
-          int kTeams, int kDepth>
+template <class T, TeamsRows kTileRows, bool kSeams, int kRowBlocks, int kColumnBlocks, int kTeamRows, int kTeamColumns,
+          int kTeams, int kDepth = teams_depth<T>(kTileRows)>
 constexpr TeamsInstance instance(DataType dtype) {
-  using Product = TeamsProduct<T, kChannelsInner, kSeams, kRowBlocks, kColumnBlocks, kTeamRows, kTeamColumns, kTeams,
-                               kDepth>;
-  return {dtype,           kChannelsInner, kSeams,          Product::kRows,        Product::kColumns,    kTeams,
-          Product::kThreads, kDepth,         Product::kShape, teams_kernel<Product>, Product::memory_bytes};
+  using Product =
+      TeamsProduct<T, kTileRows, kSeams, kRowBlocks, kColumnBlocks, kTeamRows, kTeamColumns, kTeams, kDepth>;
+  return {dtype,
+          kTileRows,
+          kSeams,
+          Product::kRows,
+          Product::kColumns,
+          kTeams,
+          Product::kThreads,
+          kDepth,
+          Product::kShape,
+          teams_kernel<Product>,
+          Product::memory_bytes};
 }
 
-#define FUSEDSC_LAST(seams, ...) instance<float, true, seams, __VA_ARGS__>(DataType::float32)
-#define FUSEDSC_FIRST(seams, ...) instance<float, false, seams, __VA_ARGS__, 32>(DataType::float32)
-#define FUSEDSC_HALF(seams, ...)                                               \
-  instance<Float16, false, seams, __VA_ARGS__, 64>(DataType::float16), \
-      instance<BFloat16, false, seams, __VA_ARGS__, 64>(DataType::bfloat16)
+#define FUSEDSC_FLOAT(rows, ...) instance<float, TeamsRows::rows, __VA_ARGS__>(DataType::float32)
+#define FUSEDSC_BOTH(rows, ...)                                       \
+  instance<Float16, TeamsRows::rows, __VA_ARGS__>(DataType::float16), \
+      instance<BFloat16, TeamsRows::rows, __VA_ARGS__>(DataType::bfloat16)
 
 const TeamsInstance kInstances[] = {
-    // Of a warp, blocks of 32 outputs and channels; warps of a team side by side; teams; positions that come at a time
-    FUSEDSC_LAST(false, 1, 1, 1, 1, 8, 32), FUSEDSC_LAST(false, 2, 2, 1, 1, 8, 16),
-    FUSEDSC_LAST(false, 2, 2, 2, 2, 2, 32), FUSEDSC_LAST(true, 1, 1, 1, 1, 8, 32),
-    FUSEDSC_LAST(true, 2, 2, 1, 1, 8, 16),  FUSEDSC_LAST(true, 2, 2, 2, 2, 2, 16),
-    FUSEDSC_FIRST(false, 1, 1, 1, 1, 8),    FUSEDSC_FIRST(false, 2, 2, 1, 1, 4),
-    FUSEDSC_FIRST(false, 2, 2, 2, 2, 2),    FUSEDSC_FIRST(true, 1, 1, 1, 1, 8),
-    FUSEDSC_FIRST(true, 2, 2, 1, 1, 4),     FUSEDSC_FIRST(true, 2, 2, 2, 2, 2),
-    FUSEDSC_HALF(false, 1, 1, 1, 1, 8),     FUSEDSC_HALF(false, 2, 2, 1, 1, 4),
-    FUSEDSC_HALF(false, 2, 2, 2, 2, 2),     FUSEDSC_HALF(true, 1, 1, 1, 1, 8),
-    FUSEDSC_HALF(true, 2, 2, 1, 1, 4),      FUSEDSC_HALF(true, 2, 2, 2, 2, 2),
+    // Seams; of a warp, blocks of 32 outputs and channels; warps of a team side by side; teams; positions that come
+    FUSEDSC_FLOAT(channels, false, 1, 1, 1, 1, 8, 32), FUSEDSC_FLOAT(channels, false, 2, 2, 1, 1, 8, 16),
+    FUSEDSC_FLOAT(channels, false, 2, 2, 2, 2, 2, 32), FUSEDSC_FLOAT(channels, true, 1, 1, 1, 1, 8, 32),
+    FUSEDSC_FLOAT(channels, true, 2, 2, 1, 1, 8, 16),  FUSEDSC_FLOAT(positions, false, 1, 1, 1, 1, 8),
+    FUSEDSC_FLOAT(positions, false, 2, 2, 1, 1, 4),    FUSEDSC_FLOAT(positions, true, 1, 1, 1, 1, 8),
+    FUSEDSC_FLOAT(positions, true, 2, 2, 1, 1, 4),     FUSEDSC_FLOAT(phases, false, 2, 2, 1, 1, 4),
+    FUSEDSC_FLOAT(phases, false, 2, 2, 2, 2, 2),       FUSEDSC_FLOAT(phases, true, 2, 2, 1, 1, 4),
+    FUSEDSC_BOTH(positions, false, 1, 1, 1, 1, 8),     FUSEDSC_BOTH(positions, false, 2, 2, 1, 1, 4),
+    FUSEDSC_BOTH(positions, true, 2, 2, 1, 1, 4),      FUSEDSC_BOTH(phases, false, 2, 2, 1, 1, 4),
+    FUSEDSC_BOTH(phases, true, 2, 2, 1, 1, 4),
 };
 
 bool wants_seams(const PointwiseBackwardArguments& a) { return a.prologue || a.gradient_prologue; }
@@ -63,15 +72,16 @@ std::int64_t area_of(const PointwiseBackwardArguments& a) { return a.x.sizes[2] 
 
 /// Tiles of positions.
 std::int64_t steps_of(const PointwiseBackwardArguments& a, const TeamsLayout& layout, int depth) {
-  return layout.channels_inner ? divide_up(a.x.sizes[0] * area_of(a), depth)
-                               : a.x.sizes[0] * divide_up(area_of(a), depth);
+  return layout.rows == TeamsRows::channels ? divide_up(a.x.sizes[0] * area_of(a), depth)
+                                            : a.x.sizes[0] * divide_up(area_of(a), depth);
 }
 
 double cost_of(const TeamsInstance& instance, std::int64_t tiles, std::int64_t steps, std::int64_t splits, int size) {
   const double rounds = static_cast<double>(divide_up(tiles * splits, size));
   const double block_steps = static_cast<double>(divide_up(steps, splits * instance.teams)) * instance.teams;
   const double area = static_cast<double>(instance.rows) * instance.columns;
-  const double bytes = (instance.rows + instance.columns) * instance.depth * static_cast<double>(size_of(instance.dtype));
+  const double bytes =
+      (instance.rows + instance.columns) * instance.depth * static_cast<double>(size_of(instance.dtype));
   double cost = 3.0 + rounds * (block_steps * (bytes / 40e3 + area * instance.depth / 700e3) + area / 9000);
   if (splits > 1) cost += 2.5 + static_cast<double>(tiles * splits) * area * 4 / 2.2e6;
   return cost;
@@ -88,8 +98,8 @@ int most_stages(const TeamsInstance& instance) {
 std::string TeamsLayout::find(const PointwiseBackwardArguments& a, TeamsLayout& layout) {
   const ConstTensorView tensors[] = {a.x, a.grad_y, a.gradient_prologue.output};
   const auto bytes = static_cast<std::int64_t>(size_of(a.x.dtype));
-  layout.channels_inner = gpu::channels_inner(a.x, a.grad_y);
-  if (layout.channels_inner) {
+  layout.rows = channels_inner(a.x, a.grad_y) ? TeamsRows::channels : TeamsRows::positions;
+  if (layout.rows == TeamsRows::channels) {
     if (bytes != 4) return "16-bit channels_last tensors are another's";
     for (const ConstTensorView& view : tensors) {
       if (!view) continue;
@@ -102,6 +112,7 @@ std::string TeamsLayout::find(const PointwiseBackwardArguments& a, TeamsLayout& 
   }
   const std::int64_t area = area_of(a);
   while (layout.phases * area * bytes % 16 != 0) layout.phases *= 2;
+  if (layout.phases > 1) layout.rows = TeamsRows::phases;
   for (const ConstTensorView& view : tensors) {
     if (!view) continue;
     const bool is_dense = view.strides[3] == 1 && view.strides[2] == view.sizes[3] && view.strides[1] == area;
@@ -121,16 +132,14 @@ TeamsPlan plan_teams(const PointwiseBackwardArguments& a, const TeamsLayout& lay
   TeamsPlan best;
   best.cost = std::numeric_limits<double>::infinity();
   for (const TeamsInstance& instance : kInstances) {
-    if (instance.dtype != a.x.dtype || instance.channels_inner != layout.channels_inner ||
-        instance.seams != wants_seams(a)) {
+    if (instance.dtype != a.x.dtype || instance.tile_rows != layout.rows || instance.seams != wants_seams(a)) {
       continue;
     }
     constexpr int kExchangedRows = 8;  // which each phase's rows begin at multiples of
     if (instance.rows / layout.phases < kExchangedRows || instance.columns / layout.phases < kExchangedRows) continue;
     const int stages = most_stages(instance);
     if (stages < 2) continue;
-    const std::int64_t tiles =
-        divide_up(a.grad_y.sizes[1], instance.rows) * divide_up(a.x.sizes[1], instance.columns);
+    const std::int64_t tiles = divide_up(a.grad_y.sizes[1], instance.rows) * divide_up(a.x.sizes[1], instance.columns);
     const std::int64_t steps = steps_of(a, layout, instance.depth);
     const std::int64_t most = std::clamp<std::int64_t>(multiprocessors / tiles, 1, divide_up(steps, instance.teams));
     for (const std::int64_t splits : {std::int64_t{1}, (most + 1) / 2, most}) {
@@ -169,9 +178,9 @@ TeamsWeightPass::TeamsWeightPass(const PointwiseBackwardArguments& a, Arena& are
   const GradientPrologue& gradient = a.gradient_prologue;
   const std::int64_t steps = steps_of(a, layout_, instance.depth);
   p_.steps = static_cast<int>(steps);
-  p_.image_steps = static_cast<int>(layout_.channels_inner ? steps : steps / a.x.sizes[0]);
+  p_.image_steps = static_cast<int>(layout_.rows == TeamsRows::channels ? steps : steps / a.x.sizes[0]);
   p_.by_image_steps = Divisor(static_cast<std::uint32_t>(p_.image_steps));
-  p_.positions = static_cast<int>(layout_.channels_inner ? a.x.sizes[0] * area_of(a) : area_of(a));
+  p_.positions = static_cast<int>(layout_.rows == TeamsRows::channels ? a.x.sizes[0] * area_of(a) : area_of(a));
   p_.phases = layout_.phases;
   p_.stages = plan_.stages;
   p_.splits = plan_.splits;
@@ -201,17 +210,15 @@ void TeamsWeightPass::run(const PointwiseBackwardArguments& a, void* stream) con
   const auto map = [&](const ConstTensorView& view, int channels) {
     if (!view) return TensorMap{};
     const std::int64_t images = view.sizes[0], area = area_of(a), count = view.sizes[1];
-    if (layout_.channels_inner) {
+    if (layout_.rows == TeamsRows::channels) {
       const std::int64_t row = activation_matrix(view, 1, true).first;
       return map_of_images({view.data, view.dtype, {1, count, 1, images * area}, {0, 1, 0, row}}, 32, instance.depth, 1,
                            1, true);
     }
     const int phases = layout_.phases;
-    return map_of_images({view.data,
-                          view.dtype,
-                          {1, phases * area, images, count / phases},
-                          {0, 1, view.strides[0], phases * area}},
-                         instance.depth, channels / phases, 1, 1, true);
+    return map_of_images(
+        {view.data, view.dtype, {1, phases * area, images, count / phases}, {0, 1, view.strides[0], phases * area}},
+        static_cast<int>(128 / size_of(view.dtype)), channels / phases, 1, 1, true);
   };
   p.grad_y = map(a.grad_y, instance.rows);
   p.output = map(a.gradient_prologue ? a.gradient_prologue.output : a.grad_y, instance.rows);

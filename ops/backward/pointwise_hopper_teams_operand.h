@@ -8,49 +8,73 @@
 
 #include <type_traits>
 
-#include "fusedsc/common/gpu/activation.h"
+#include "fusedsc/backward/pointwise_hopper_weight_tiles.h"
 #include "fusedsc/common/gpu/hopper.h"
 #include "fusedsc/common/gpu/wave_product.h"
 
 namespace fusedsc::gpu::hopper {
 
-/// Of 32 channels, the first of the four that g = 0 to 7 has.
-FUSEDSC_DEVICE int first_of_four(int g, int phases) { return phases == 8 ? g % 4 * 8 + g / 4 * 4 : 4 * g; }
+/// How a tile lies in block memory: in rows of 128 bytes, with exchanged runs (hopper.h).
+enum class TeamsRows {
+  channels,   ///< channels inner: blocks of 32 channels (of float), a row for each position
+  positions,  ///< a row for each channel, 128 bytes of positions
+  /// Likewise, of maps that are no multiples of 16 bytes: two, four or eight channels ("phases") are a row to the copy
+  /// engine. First lie all channels 0 of these, then all channels 1, and so on, from the multiple of 16 bytes on where
+  /// their first position is, or before it; behind a map are other channels.
+  phases,
+};
 
-/// Rows of 128 bytes, with exchanged runs (hopper.h). Channels inner: blocks of 32 channels (of float), a row for each
-/// position. Else a row for each channel, of 128 bytes of positions.
-///
-/// Maps whose rows are no multiples of 16 bytes are copied as if two, four or eight channels ("phases") were one row:
-/// first all channels 0 of these, then all channels 1, and so on; behind a row's end are then other channels.
-template <class T, bool kChannelsInner, int kBlocks, int kChannels, int kDepth>
+/// Positions of a tile. With phases, what lies before the first one leaves less room.
+template <class T>
+constexpr int teams_depth(TeamsRows rows) {
+  return (rows == TeamsRows::phases ? 112 : 128) / static_cast<int>(sizeof(T));
+}
+
+/// A warp's part of a tile of kChannels channels: kBlocks times 32 of them.
+template <class T, TeamsRows kRows, int kBlocks, int kChannels, int kDepth>
 class TeamsOperand {
  public:
-  static constexpr int kBytes = kChannels * kDepth * static_cast<int>(sizeof(T));
-  static constexpr int kWords = kChannelsInner ? 2 : 4;      ///< that a lane has of a channel in a group of positions
-  static constexpr int kPositions = 4 / sizeof(T);           ///< in a word
-  static constexpr int kGroupDepth = kWords * 4 * kPositions;
-  static_assert(kChannelsInner ? sizeof(T) == 4 && kDepth % 8 == 0 : kDepth * sizeof(T) == 128);
+  static constexpr bool kChannelsInner = kRows == TeamsRows::channels;
+  static constexpr int kBytes = kChannels * (kChannelsInner ? kDepth * static_cast<int>(sizeof(T)) : 128);
+  static constexpr int kWords = kChannelsInner ? 2 : 4;  ///< that a lane has of a channel in a group of positions
+  static constexpr int kPositions = 4 / sizeof(T);       ///< in a word
+  static constexpr int kProductDepth = 8 * kPositions, kGroupDepth = kWords * 4 * kPositions;
+  static constexpr int kGroups = (kDepth + kGroupDepth - 1) / kGroupDepth;
+  static_assert(kChannelsInner ? sizeof(T) == 4 && kDepth % 8 == 0 : kDepth == teams_depth<T>(kRows));
 
   using BlockWords = std::uint32_t[4][kWords];
   using Words = BlockWords[kBlocks];
 
-  /// `first`: of the warp's channels in the tile.
-  FUSEDSC_DEVICE TeamsOperand(int first, int phases) : phases_(phases) {
+  /// `first`: of the warp's channels in the tile. `positions`: of a map.
+  FUSEDSC_DEVICE TeamsOperand(int first, int phases, int positions) {
     const int lane = thread_index() % 32, g = lane / 4, t = lane % 4;
     base_ = first_of_four(g, phases);
     if constexpr (kChannelsInner) {
       offsets_[0] = first / 32 * kBlockBytes + 2 * t * 128 + (g ^ 2 * t) * 16;
-    } else {
+    } else if constexpr (kRows == TeamsRows::positions) {
 #pragma unroll
       for (int block = 0; block < kBlocks; ++block) {
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-          const int channel = first + block * 32 + base_ + j;
-          const int row = (channel & (phases - 1)) * (kChannels / phases) + channel / phases;
-          offsets_[block * 4 + j] = row * 128 + (run_of(0) ^ (row & 7)) * 16;
+          const int row = first + block * 32 + base_ + j;
+          offsets_[block * 4 + j] = row * 128 + (t ^ (row & 7)) * 16;
         }
       }
+    } else {
+      block_rows_ = 32 / phases;
+      has_halves_ = phases == 8;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int channel = first + base_ + j, phase = channel & (phases - 1);
+        rows_[j] = phase * (kChannels / phases) + channel / phases;
+        words_[j] = t + shift_of(phase, positions) / 4;
+      }
     }
+  }
+
+  /// Of a phase, the bytes before its first position.
+  FUSEDSC_DEVICE static int shift_of(int phase, int positions) {
+    return phase * positions * static_cast<int>(sizeof(T)) & 15;
   }
 
   /// The first of the lane's four channels.
@@ -66,30 +90,45 @@ class TeamsOperand {
 #pragma unroll
         for (int j = 0; j < 4; ++j) to[j][i] = run.words[j];
       }
+    } else if constexpr (kRows == TeamsRows::positions) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const auto run = load<4>(reinterpret_cast<const float*>(tile + (offsets_[block * 4 + j] ^ group * 64)));
+#pragma unroll
+        for (int i = 0; i < 4; ++i) to[j][i] = run.words[i];
+      }
     } else {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const auto run =
-            load<4>(reinterpret_cast<const float*>(tile + (offsets_[block * 4 + j] ^ group * second_run())));
+        const int row = rows_[j] + block * block_rows_, first = computed_each_time(words_[j]);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) to[j][i] = run.words[i];
+        for (int i = 0; i < 4; ++i) {
+          const int word = first + group * 16 + i * 4;
+          to[j][i] = word_of(tile, row, word);
+          if (sizeof(T) == 2 && j % 2 == 1 && has_halves_) {  // the channel's first position is the word's second half
+            to[j][i] = to[j][i] >> 16 | word_of(tile, row, word + 1) << 16;
+          }
+        }
       }
     }
   }
 
   /// Of a lane's word, the first position, in the tile.
-  FUSEDSC_DEVICE int position(int group, int word) const {
-    if constexpr (kChannelsInner) return group * 8 + thread_index() % 4 * 2 + word;
-    else return (run_of(group) * 4 + word) * kPositions;
+  FUSEDSC_DEVICE static int position(int group, int word) {
+    const int t = thread_index() % 4;
+    if constexpr (kChannelsInner) return group * 8 + t * 2 + word;
+    else if constexpr (kRows == TeamsRows::positions) return ((group * 4 + t) * 4 + word) * kPositions;
+    else return (group * 16 + word * 4 + t) * kPositions;
   }
-  /// The first position of all lanes.
-  FUSEDSC_DEVICE int first_position(int group) const {
-    if constexpr (kChannelsInner) return group * 8;
-    else return group * (second_run() / 4) * kPositions;
+
+  /// Whether some lane has a word of a product of a group.
+  FUSEDSC_DEVICE static bool has_positions(int group, int product, int valid) {
+    const int first = kRows == TeamsRows::positions ? product * 2 * kPositions : product * kProductDepth;
+    return group * kGroupDepth + first < valid;
   }
 
   /// Zeros in the place of what lies behind `valid` positions.
-  FUSEDSC_DEVICE void mask(int group, int valid, BlockWords& words) const {
+  FUSEDSC_DEVICE static void mask(int group, int valid, BlockWords& words) {
 #pragma unroll
     for (int i = 0; i < kWords; ++i) {
       const int left = valid - position(group, i);
@@ -102,26 +141,43 @@ class TeamsOperand {
  private:
   static constexpr int kBlockBytes = kDepth * 128;
 
-  /// Of the eight runs of 16 bytes of a row, the one that a lane reads; chosen by how far apart the rows of neighbouring
-  /// g lie, so that these fall on the other runs.
-  FUSEDSC_DEVICE int run_of(int group) const {
-    const int t = thread_index() % 4;
-    return (phases_ == 1 ? t : phases_ == 2 ? t % 2 + t / 2 * 4 : 2 * t) ^ group * second_run() / 16;
+  /// The same number; the compiler shall not keep all that follows from it in registers through a loop.
+  FUSEDSC_DEVICE static int computed_each_time(int value) {
+#if defined(__CUDA_ARCH__)
+    asm volatile("" : "+r"(value));
+#endif
+    return value;
   }
-  FUSEDSC_DEVICE int second_run() const { return phases_ == 1 ? 64 : phases_ == 2 ? 32 : 16; }
 
-  int base_, phases_;
+  FUSEDSC_DEVICE static std::uint32_t word_of(const unsigned char* tile, int row, int word) {
+    return *reinterpret_cast<const std::uint32_t*>(tile + row * 128 + (word / 4 ^ (row & 7)) * 16 + word % 4 * 4);
+  }
+
+  int base_;
   int offsets_[kChannelsInner ? 1 : kBlocks * 4];
+  int rows_[4], words_[4], block_rows_;  ///< of phases: a channel's row, and the word where a lane begins
+  bool has_halves_;
 };
 
-/// Words as products take them: floats are rounded to TensorFloat-32.
+/// Words as products take them: floats are rounded to TensorFloat-32, of which the instruction drops the other bits. In
+/// one instruction: the larger of bits and bits + half, as integers, since behind the NaN 0x7fffffff come negative
+/// ones.
 template <class T, int kWords>
 FUSEDSC_DEVICE void round_factors(std::uint32_t (&words)[4][kWords]) {
   if constexpr (std::is_same_v<T, float>) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
 #pragma unroll
-      for (int i = 0; i < kWords; ++i) words[j][i] = to_tf32(__builtin_bit_cast(float, words[j][i]));
+      for (int i = 0; i < kWords; ++i) {
+        std::uint32_t& word = words[j][i];
+        const auto bits = static_cast<std::int32_t>(word);
+#if defined(__CUDA_ARCH__)
+        word = static_cast<std::uint32_t>(__viaddmax_s32(bits, 0x1000, bits));
+#else
+        const auto up = static_cast<std::int32_t>(word + 0x1000u);
+        word = static_cast<std::uint32_t>(up > bits ? up : bits) & ~0x1fffu;
+#endif
+      }
     }
   }
 }

@@ -7,7 +7,7 @@
 /// which also keeps its results from being rounded to 16 bits. Sums of a single tensor are products with ones.
 #pragma once
 
-#include "fusedsc/backward/pointwise_hopper_weight_sum.h"
+#include "fusedsc/backward/pointwise_hopper_weight_tiles.h"
 #include "fusedsc/common/gpu/activation.h"
 #include "fusedsc/common/gpu/depthwise_work.h"
 #include "fusedsc/common/gpu/hopper_cluster.h"

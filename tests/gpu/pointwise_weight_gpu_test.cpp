@@ -45,7 +45,7 @@ class PointwiseWeightGpu : public OnGpu {
   /// Maps whose rows are whole runs of 16 bytes, and such of which two, four and eight are; tiles that positions,
   /// channels and outputs do not fill; more tiles than one, of each size; fewer positions than a tile has.
   static std::vector<PointwiseGeometry> geometries() {
-    return {{{2, 8, 4, 4}, 24},    {{3, 24, 7, 7}, 40},   {{2, 68, 5, 6}, 36},   {{1, 100, 14, 14}, 136},
+    return {{{2, 8, 4, 4}, 24},    {{3, 24, 7, 7}, 40},   {{2, 68, 5, 6}, 36},    {{1, 100, 14, 14}, 136},
             {{5, 40, 2, 2}, 136},  {{2, 16, 7, 9}, 72},   {{1, 72, 12, 11}, 200}, {{1, 8, 40, 40}, 16},
             {{1, 320, 3, 5}, 296}, {{9, 48, 14, 14}, 48}, {{2, 24, 1, 8}, 8}};
   }
@@ -64,8 +64,11 @@ TEST_P(PointwiseWeightGpu, GradientPrologue) {
 }
 
 TEST_P(PointwiseWeightGpu, BothPrologues) {
-  const BackwardSeams seams{.prologue = true, .activation = Activation::relu6, .gradient_prologue = true,
-                            .grad_x = false, .grad_bias = false};
+  const BackwardSeams seams{.prologue = true,
+                            .activation = Activation::relu6,
+                            .gradient_prologue = true,
+                            .grad_x = false,
+                            .grad_bias = false};
   verify_all(geometries(), seams);
 }
 
