@@ -159,7 +159,7 @@ class TeamsProduct {
       const int phases = kTileRows == TeamsRows::phases ? p_.phases : 1, rows = kChannels / phases;
       for (int phase = 0; phase < phases; ++phase) {
         const int first =
-            phase * p_.positions + position - RowOperand::shift_of(phase, p_.positions) / static_cast<int>(sizeof(T));
+            phase * p_.positions + position - teams_shift<T>(phase, p_.positions) / static_cast<int>(sizeof(T));
         start_load(to + phase * rows * 128, map, {first, channel / phases, image, 0}, barrier);
       }
     }
@@ -172,15 +172,18 @@ class TeamsProduct {
     auto step = static_cast<std::uint32_t>(step_);
     if (!kChannelsInner) p_.by_image_steps.divide(step);
     const int left = p_.positions - static_cast<int>(step) * kDepth, valid = left < kDepth ? left : kDepth;
-#pragma unroll
+    [[maybe_unused]] constexpr int kUnrolled =
+        kTileRows == TeamsRows::phases ? 1 : RowOperand::kGroups;  // as registers allow
+#pragma unroll kUnrolled
     for (int group = 0; group < RowOperand::kGroups; ++group) {
       if (!kChannelsInner && !RowOperand::has_positions(group, 0, valid)) break;
       // Behind a map are zeros, of which prologues make something else, or, where there are phases, anything.
       const bool masks = (kSeams || kTileRows == TeamsRows::phases) && valid < (group + 1) * RowOperand::kGroupDepth;
+      const Runs runs = runs_of(group);
       typename ColumnOperand::Words b;
 #pragma unroll
       for (int block = 0; block < kColumnBlocks; ++block) {
-        columns_.read(tile + kXAt, group, block, b[block]);
+        read(columns_, tile + kXAt, group, runs, block, b[block]);
         if constexpr (kSeams) apply_prologue(block, b[block]);
         if (masks) ColumnOperand::mask(group, valid, b[block]);
         round_factors<T>(b[block]);
@@ -188,10 +191,10 @@ class TeamsProduct {
 #pragma unroll
       for (int block = 0; block < kRowBlocks; ++block) {
         typename RowOperand::BlockWords a;
-        rows_.read(tile, group, block, a);
+        read(rows_, tile, group, runs, block, a);
         if constexpr (kSeams) {
           typename RowOperand::BlockWords other;
-          rows_.read(tile + kOutputAt, group, block, other);
+          read(rows_, tile + kOutputAt, group, runs, block, other);
           apply_gradient_prologue(block, a, other);
         }
         if (masks) RowOperand::mask(group, valid, a);
@@ -203,6 +206,21 @@ class TeamsProduct {
         }
       }
     }
+  }
+
+  struct NoRuns {};
+  using Runs = std::conditional_t<kTileRows == TeamsRows::phases, TeamsPhaseRuns<T>, NoRuns>;
+
+  FUSEDSC_DEVICE Runs runs_of(int group) const {
+    if constexpr (kTileRows == TeamsRows::phases) return Runs(group, p_.phases, p_.positions);
+    else return {};
+  }
+
+  template <class Operand>
+  FUSEDSC_DEVICE static void read(const Operand& operand, const unsigned char* tile, int group, const Runs& runs,
+                                  int block, typename Operand::BlockWords& to) {
+    if constexpr (kTileRows == TeamsRows::phases) operand.read(tile, runs, block, to);
+    else operand.read(tile, group, block, to);
   }
 
   FUSEDSC_DEVICE static void multiply_block(float (&sums)[2][kColumnBlocks * 4][4],

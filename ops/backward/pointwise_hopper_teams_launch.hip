@@ -55,15 +55,16 @@ constexpr TeamsInstance instance(DataType dtype) {
 
 const TeamsInstance kInstances[] = {
     // Seams; of a warp, blocks of 32 outputs and channels; warps of a team side by side; teams; positions that come
-    FUSEDSC_FLOAT(channels, false, 1, 1, 1, 1, 8, 32), FUSEDSC_FLOAT(channels, false, 2, 2, 1, 1, 8, 16),
-    FUSEDSC_FLOAT(channels, false, 2, 2, 2, 2, 2, 32), FUSEDSC_FLOAT(channels, true, 1, 1, 1, 1, 8, 32),
-    FUSEDSC_FLOAT(channels, true, 2, 2, 1, 1, 8, 16),  FUSEDSC_FLOAT(positions, false, 1, 1, 1, 1, 8),
-    FUSEDSC_FLOAT(positions, false, 2, 2, 1, 1, 4),    FUSEDSC_FLOAT(positions, true, 1, 1, 1, 1, 8),
-    FUSEDSC_FLOAT(positions, true, 2, 2, 1, 1, 4),     FUSEDSC_FLOAT(phases, false, 2, 2, 1, 1, 4),
-    FUSEDSC_FLOAT(phases, false, 2, 2, 2, 2, 2),       FUSEDSC_FLOAT(phases, true, 2, 2, 1, 1, 4),
+    FUSEDSC_FLOAT(channels, false, 1, 1, 1, 1, 8, 32), FUSEDSC_FLOAT(channels, false, 3, 1, 1, 1, 8, 16),
+    FUSEDSC_FLOAT(channels, false, 1, 3, 1, 1, 8, 16), FUSEDSC_FLOAT(channels, false, 2, 2, 1, 1, 8, 16),
+    FUSEDSC_FLOAT(channels, true, 1, 1, 1, 1, 8, 32),  FUSEDSC_FLOAT(channels, true, 2, 2, 1, 1, 8, 16),
+    FUSEDSC_FLOAT(positions, false, 1, 1, 1, 1, 8),    FUSEDSC_FLOAT(positions, false, 2, 2, 1, 1, 4),
+    FUSEDSC_FLOAT(positions, false, 2, 2, 2, 2, 2),    FUSEDSC_FLOAT(positions, true, 1, 1, 1, 1, 8),
+    FUSEDSC_FLOAT(positions, true, 2, 1, 1, 2, 4),     FUSEDSC_FLOAT(phases, false, 2, 1, 1, 2, 4),
+    FUSEDSC_FLOAT(phases, false, 2, 2, 2, 2, 2),       FUSEDSC_FLOAT(phases, true, 2, 1, 1, 2, 4),
     FUSEDSC_BOTH(positions, false, 1, 1, 1, 1, 8),     FUSEDSC_BOTH(positions, false, 2, 2, 1, 1, 4),
-    FUSEDSC_BOTH(positions, true, 2, 2, 1, 1, 4),      FUSEDSC_BOTH(phases, false, 2, 2, 1, 1, 4),
-    FUSEDSC_BOTH(phases, true, 2, 2, 1, 1, 4),
+    FUSEDSC_BOTH(positions, true, 2, 1, 1, 2, 4),      FUSEDSC_BOTH(phases, false, 2, 1, 1, 2, 4),
+    FUSEDSC_BOTH(phases, false, 2, 2, 2, 2, 2),        FUSEDSC_BOTH(phases, true, 2, 1, 1, 2, 4),
 };
 
 bool wants_seams(const PointwiseBackwardArguments& a) { return a.prologue || a.gradient_prologue; }

@@ -30,6 +30,34 @@ constexpr int teams_depth(TeamsRows rows) {
   return (rows == TeamsRows::phases ? 112 : 128) / static_cast<int>(sizeof(T));
 }
 
+/// Of a phase, the bytes before its first position.
+template <class T>
+FUSEDSC_DEVICE int teams_shift(int phase, int positions) {
+  return phase * positions * static_cast<int>(sizeof(T)) & 15;
+}
+
+/// Which runs of 16 bytes have the words that a lane reads of its rows, with phases, in a group of positions: the same
+/// for both operands.
+template <class T>
+struct TeamsPhaseRuns {
+  int own[4][4], next[2][4];  ///< of a channel (next: of the second and fourth one, the word behind), times 16
+  bool has_halves;
+
+  FUSEDSC_DEVICE TeamsPhaseRuns(int group, int phases, int positions) : has_halves(phases == 8) {
+    const int lane = thread_index() % 32, base = first_of_four(lane / 4, phases), t = lane % 4;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int word = t + (teams_shift<T>((base + j) & (phases - 1), positions) >> 2);
+      const int exchange = ((base + j) >> (phases == 8 ? 3 : phases == 4 ? 2 : 1) & 7) << 4;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        own[j][i] = ((word >> 2) + group * 4 + i) << 4 ^ exchange;
+        if (sizeof(T) == 2 && j % 2 == 1) next[j / 2][i] = (((word + 1) >> 2) + group * 4 + i) << 4 ^ exchange;
+      }
+    }
+  }
+};
+
 /// A warp's part of a tile of kChannels channels: kBlocks times 32 of them.
 template <class T, TeamsRows kRows, int kBlocks, int kChannels, int kDepth>
 class TeamsOperand {
@@ -61,20 +89,18 @@ class TeamsOperand {
         }
       }
     } else {
-      block_rows_ = 32 / phases;
-      has_halves_ = phases == 8;
+      block_bytes_ = 32 / phases * 128;
+      exchange_ = phases == 8 ? 64 : 0;
+      first_block_ = first / 32;
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const int channel = first + base_ + j, phase = channel & (phases - 1);
-        rows_[j] = phase * (kChannels / phases) + channel / phases;
-        words_[j] = t + shift_of(phase, positions) / 4;
+        const int channel = first + base_ + j, phase = (base_ + j) & (phases - 1);
+        const int row = phase * (kChannels / phases) + channel / phases;
+        offsets_[j] = row * 128 + ((t + teams_shift<T>(phase, positions) / 4) & 3) * 4;
+        if constexpr (sizeof(T) == 2)
+          next_offsets_[j] = row * 128 + ((t + teams_shift<T>(phase, positions) / 4 + 1) & 3) * 4;
       }
     }
-  }
-
-  /// Of a phase, the bytes before its first position.
-  FUSEDSC_DEVICE static int shift_of(int phase, int positions) {
-    return phase * positions * static_cast<int>(sizeof(T)) & 15;
   }
 
   /// The first of the lane's four channels.
@@ -97,16 +123,23 @@ class TeamsOperand {
 #pragma unroll
         for (int i = 0; i < 4; ++i) to[j][i] = run.words[i];
       }
-    } else {
+    }
+  }
+
+  /// Likewise, with phases.
+  FUSEDSC_DEVICE void read(const unsigned char* tile, const TeamsPhaseRuns<T>& runs, int block, BlockWords& to) const {
+    const int exchange = (first_block_ + block) % 2 * exchange_;
+    tile += block * block_bytes_;
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const int row = rows_[j] + block * block_rows_, first = computed_each_time(words_[j]);
+    for (int j = 0; j < 4; ++j) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int word = first + group * 16 + i * 4;
-          to[j][i] = word_of(tile, row, word);
-          if (sizeof(T) == 2 && j % 2 == 1 && has_halves_) {  // the channel's first position is the word's second half
-            to[j][i] = to[j][i] >> 16 | word_of(tile, row, word + 1) << 16;
+      for (int i = 0; i < 4; ++i) {
+        to[j][i] = *reinterpret_cast<const std::uint32_t*>(tile + (offsets_[j] ^ runs.own[j][i] ^ exchange));
+        if constexpr (sizeof(T) == 2) {
+          if (j % 2 == 1 && runs.has_halves) {  // the channel's first position is the word's second half
+            const auto next =
+                *reinterpret_cast<const std::uint32_t*>(tile + (next_offsets_[j] ^ runs.next[j / 2][i] ^ exchange));
+            to[j][i] = to[j][i] >> 16 | next << 16;
           }
         }
       }
@@ -141,22 +174,10 @@ class TeamsOperand {
  private:
   static constexpr int kBlockBytes = kDepth * 128;
 
-  /// The same number; the compiler shall not keep all that follows from it in registers through a loop.
-  FUSEDSC_DEVICE static int computed_each_time(int value) {
-#if defined(__CUDA_ARCH__)
-    asm volatile("" : "+r"(value));
-#endif
-    return value;
-  }
-
-  FUSEDSC_DEVICE static std::uint32_t word_of(const unsigned char* tile, int row, int word) {
-    return *reinterpret_cast<const std::uint32_t*>(tile + row * 128 + (word / 4 ^ (row & 7)) * 16 + word % 4 * 4);
-  }
-
   int base_;
-  int offsets_[kChannelsInner ? 1 : kBlocks * 4];
-  int rows_[4], words_[4], block_rows_;  ///< of phases: a channel's row, and the word where a lane begins
-  bool has_halves_;
+  int offsets_[kRows == TeamsRows::positions ? kBlocks * 4 : 4];
+  // With phases, also of the word behind; from one block of 32 channels to the next, and whether that exchanges runs.
+  int next_offsets_[4], block_bytes_, exchange_, first_block_;
 };
 
 /// Words as products take them: floats are rounded to TensorFloat-32, of which the instruction drops the other bits. In
