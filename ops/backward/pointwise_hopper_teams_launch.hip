@@ -77,14 +77,35 @@ std::int64_t steps_of(const PointwiseBackwardArguments& a, const TeamsLayout& la
                                             : a.x.sizes[0] * divide_up(area_of(a), depth);
 }
 
+/// In microseconds, and what a multiprocessor does in one; fitted to the times of all tiles and cuts on the layers of
+/// mobile networks on an H200.
+struct CostModel {
+  double start;
+  double bytes, products;        ///< copied; multiplied, of floats (of 16 bits twice as many)
+  double sums;                   ///< of a tile, put together by a block
+  double second, partial_bytes;  ///< the second kernel; what all blocks leave for it
+};
+
+const CostModel& cost_model_of(const TeamsInstance& instance) {
+  static constexpr CostModel kSeams{2.8, 80.5e3, 829e3, 18.1e3, 1.95, 1.23e6},
+      kChannels{2.9, 99e3, 26.1e6, 6.99e3, 0.358, 567e3}, kPositions{4.08, 77.9e3, 6.52e6, 166e3, 1.58, 1.15e6},
+      kPhases{4.43, 25.8e3, 3.14e6, 29.7e3, 0.802, 1.88e6};
+  if (instance.seams) return kSeams;
+  return instance.tile_rows == TeamsRows::channels    ? kChannels
+         : instance.tile_rows == TeamsRows::positions ? kPositions
+                                                      : kPhases;
+}
+
 double cost_of(const TeamsInstance& instance, std::int64_t tiles, std::int64_t steps, std::int64_t splits, int size) {
+  const CostModel& model = cost_model_of(instance);
   const double rounds = static_cast<double>(divide_up(tiles * splits, size));
   const double block_steps = static_cast<double>(divide_up(steps, splits * instance.teams)) * instance.teams;
   const double area = static_cast<double>(instance.rows) * instance.columns;
-  const double bytes =
-      (instance.rows + instance.columns) * instance.depth * static_cast<double>(size_of(instance.dtype));
-  double cost = 3.0 + rounds * (block_steps * (bytes / 40e3 + area * instance.depth / 700e3) + area / 9000);
-  if (splits > 1) cost += 2.5 + static_cast<double>(tiles * splits) * area * 4 / 2.2e6;
+  const double row_bytes = instance.depth * static_cast<double>(size_of(instance.dtype));
+  const double step =
+      (instance.rows + instance.columns) * row_bytes / model.bytes + area * row_bytes / 4 / model.products;
+  double cost = model.start + rounds * (block_steps * step + area / model.sums);
+  if (splits > 1) cost += model.second + static_cast<double>(tiles * splits) * area * 4 / model.partial_bytes;
   return cost;
 }
 
@@ -142,8 +163,11 @@ TeamsPlan plan_teams(const PointwiseBackwardArguments& a, const TeamsLayout& lay
     if (stages < 2) continue;
     const std::int64_t tiles = divide_up(a.grad_y.sizes[1], instance.rows) * divide_up(a.x.sizes[1], instance.columns);
     const std::int64_t steps = steps_of(a, layout, instance.depth);
-    const std::int64_t most = std::clamp<std::int64_t>(multiprocessors / tiles, 1, divide_up(steps, instance.teams));
-    for (const std::int64_t splits : {std::int64_t{1}, (most + 1) / 2, most}) {
+    const auto cut_for = [&](std::int64_t blocks) {
+      return std::clamp<std::int64_t>(blocks / tiles, 1, divide_up(steps, instance.teams));
+    };
+    const std::int64_t most = cut_for(multiprocessors);
+    for (const std::int64_t splits : {std::int64_t{1}, (most + 1) / 2, most, cut_for(2 * multiprocessors)}) {
       const double cost = cost_of(instance, tiles, steps, splits, multiprocessors);
       if (cost >= best.cost) continue;
       best = {&instance, static_cast<int>(splits), stages, cost};

@@ -130,18 +130,18 @@ class TeamsOperand {
   FUSEDSC_DEVICE void read(const unsigned char* tile, const TeamsPhaseRuns<T>& runs, int block, BlockWords& to) const {
     const int exchange = (first_block_ + block) % 2 * exchange_;
     tile += block * block_bytes_;
+    const auto word_at = [&](int place) { return *reinterpret_cast<const std::uint32_t*>(tile + (place ^ exchange)); };
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
 #pragma unroll
+      for (int i = 0; i < 4; ++i) to[j][i] = word_at(offsets_[j] ^ runs.own[j][i]);
+    }
+    if (sizeof(T) == 4 || !runs.has_halves) return;
+#pragma unroll
+    for (int j = 1; j < 4; j += 2) {  // the channel's first position is a word's second half
+#pragma unroll
       for (int i = 0; i < 4; ++i) {
-        to[j][i] = *reinterpret_cast<const std::uint32_t*>(tile + (offsets_[j] ^ runs.own[j][i] ^ exchange));
-        if constexpr (sizeof(T) == 2) {
-          if (j % 2 == 1 && runs.has_halves) {  // the channel's first position is the word's second half
-            const auto next =
-                *reinterpret_cast<const std::uint32_t*>(tile + (next_offsets_[j] ^ runs.next[j / 2][i] ^ exchange));
-            to[j][i] = to[j][i] >> 16 | next << 16;
-          }
-        }
+        to[j][i] = to[j][i] >> 16 | word_at(next_offsets_[j] ^ runs.next[j / 2][i]) << 16;
       }
     }
   }
