@@ -8,9 +8,9 @@ namespace fusedsc {
 Implementation<PointwiseBackwardArguments> pointwise_backward_gpu();
 /// As pointwise_hopper().
 Implementation<PointwiseBackwardArguments> pointwise_backward_hopper();
-/// The weight gradient of float32 with TF32, and of contiguous 16-bit tensors, by teams of warps.
-Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_teams();
 /// Both gradients in one pass that does not read the output.
 Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_joint();
+/// The weight gradient of float32 with TF32, and of contiguous 16-bit tensors, by teams of warps.
+Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_teams();
 
 }  // namespace fusedsc
