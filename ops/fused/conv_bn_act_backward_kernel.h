@@ -218,7 +218,8 @@ class ConvBackward {
         for (int i = 0; i < 2; ++i) {
           std::uint32_t word = patches[tile_places_[r] + i * step()];
           if (kStep == 0 || r % 2 == 1) word &= tile_masks_[r];
-          if (r % 2 == 1) word |= tile_ones_[r];  // the last of a patch's tiles, wherever the circle begins
+          // The 1; where else the last element of an odd tile is none, its sums go nowhere.
+          if (r % 2 == 1 && lane() / 4 == 7 && tile_masks_[r] == 0) word = patches_.one();
           if (columns < 8) word = lane() % 4 * 2 + i < columns ? word : 0u;
           to[r][i] = to_tf32(__builtin_bit_cast(float, word));
         }
@@ -232,7 +233,6 @@ class ConvBackward {
       const int word = (first_word_ + 2 * r + lane() / 16) % kWords, slot = 4 * word + lane() / 4 % 4;
       tile_places_[r] = p_.first_word + lane() % 4 * 2 * step() + p_.patch.places[slot];
       tile_masks_[r] = p_.patch.masks[slot];
-      tile_ones_[r] = slot == kTaps - 1 ? patches_.one() : 0u;
     }
   }
 
@@ -308,7 +308,7 @@ class ConvBackward {
   std::uint32_t filters_[2][kWords];
   float minus_mean_[2], scale_[2], bias_[2];
   int tile_places_[kTiles];  ///< of float32, whose lanes read patches twice
-  std::uint32_t tile_masks_[kTiles], tile_ones_[kTiles];
+  std::uint32_t tile_masks_[kTiles];
   float sum_gx_[kTiles][4] = {};  ///< of channels l / 4 and l / 4 + 8
   float sum_xx_[kSquares][kTiles][4] = {};
   float sum_g_[2] = {}, sum_gd_[2] = {};  ///< the former where g is rounded
