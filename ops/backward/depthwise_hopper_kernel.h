@@ -47,6 +47,7 @@ class DepthwiseJoint {
 
   FUSEDSC_DEVICE static void run(const DepthwiseJointParameters& p) {
     wait_for_previous_kernel();
+    let_next_kernel_start();
     DepthwiseJoint joint(p);
     joint.loop();
     if constexpr (kHasInput) joint.leave_sums();

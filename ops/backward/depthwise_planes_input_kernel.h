@@ -56,6 +56,7 @@ class DepthwisePlanesInput {
   FUSEDSC_DEVICE void loop() {
     stages_.start(is_leader_, p_.stages);
     wait_for_previous_kernel();
+    let_next_kernel_start();
     PlanesCursor at(p_, first_, p_.item_step, p_.planes, p_.output_height), ahead = at;
     for (int i = 0; i < p_.stages; ++i) start_copies(ahead, i);
     int slot = 0, parity = 0;

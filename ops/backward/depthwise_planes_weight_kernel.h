@@ -12,7 +12,7 @@ struct DepthwisePlanesWeightParameters : DepthwisePlanesShape {
   const void *x = nullptr, *grad_y = nullptr;
   float* partials = nullptr;  ///< [split][tap..., bias][channel]
   int splits = 1, groups = 1;
-  int grad_place = 0, grad_pitch = 0;  ///< in elements: of grad_y in a stage; from a plane of it to the next
+  int grad_pitch = 0;  ///< in elements, from a plane of grad_y to the next in a stage
   Divisor by_groups;
 };
 
@@ -40,18 +40,27 @@ class DepthwisePlanesWeight {
     std::uint32_t group = block_index() * static_cast<unsigned>(p.warps) + static_cast<unsigned>(warp);
     split_ = static_cast<int>(p.by_groups.divide(group));
     first_channel_ = static_cast<int>(group) * p.planes;
-    side_ = lane / p.lanes;
-    has_work_ = side_ < p.planes && first_channel_ + side_ < p.channels;
-    if (!has_work_) side_ = 0;
-    column_ = lane % p.lanes * kColumns;
-    inside_ = columns_inside<kReach, kVector, kRight>(column_ * kStride, p.input_width);
+    const int side = lane / p.lanes;
+    has_work_ = side < p.planes && first_channel_ + side < p.channels;
+    const int column = lane % p.lanes * kColumns;
+    inside_ = columns_inside<kReach, kVector, kRight>(column * kStride, p.input_width);
+    place_ = side * pitch_ + column * kStride;
+    grad_place_ = side * p.grad_pitch + column;
+    if (p.strip_rows >= p.input_height) {  // those of all images, which are whole runs, have the same
+      place_ += skew_of<T>(first_channel_, p.input_height * p.input_width);
+      grad_place_ += skew_of<T>(first_channel_, p.output_height * p.output_width);
+    }
 #pragma unroll
     for (int i = 0; i < kRows; ++i) sums_[i] = 0;
 #pragma unroll
     for (int i = 0; i < kLive * kColumns; ++i) grads_[i / kColumns][i % kColumns] = 0;
   }
 
+  /// Of x, and what lies beside it in a stage.
   FUSEDSC_DEVICE T* stage(int slot) const { return reinterpret_cast<T*>(stages_.memory + slot * p_.stage_bytes); }
+  FUSEDSC_DEVICE T* grad_stage(int slot) const {
+    return reinterpret_cast<T*>(stages_.memory + slot * p_.stage_bytes + p_.other_place);
+  }
 
   /// The first row of grad_y that a tile of x from `row` on brings.
   FUSEDSC_DEVICE static int first_grad_row(int row) { return row == 0 ? 0 : (row + kReach + kStride - 1) / kStride; }
@@ -64,13 +73,14 @@ class DepthwisePlanesWeight {
     if (!ahead.exists()) return;
     if (is_leader_) {
       const PlanesTile tile = ahead.tile();
-      const int row = first_grad_row(tile.row), end = end_grad_row(tile), grad_rows = end > row ? end - row : 0;
+      const int row = first_grad_row(tile.row), end = end_grad_row(tile), next_row = tile.row + tile.rows;
       expect(stages_.barriers + slot,
-             tile.count * (tile.rows * p_.input_width + grad_rows * p_.output_width) * static_cast<int>(sizeof(T)));
-      start_rows(stage(slot), pitch_, static_cast<const T*>(p_.x), tile, tile.row, tile.row + tile.rows,
-                 p_.input_height, p_.input_width, stages_.barriers + slot);
-      start_rows(stage(slot) + p_.grad_place, p_.grad_pitch, static_cast<const T*>(p_.grad_y), tile, row, end,
-                 p_.output_height, p_.output_width, stages_.barriers + slot);
+             bytes_of_rows<T>(tile, tile.row, next_row, p_.input_height, p_.input_width) +
+                 bytes_of_rows<T>(tile, row, end, p_.output_height, p_.output_width));
+      start_rows(stage(slot), pitch_, static_cast<const T*>(p_.x), tile, tile.row, next_row, p_.input_height,
+                 p_.input_width, stages_.barriers + slot);
+      start_rows(grad_stage(slot), p_.grad_pitch, static_cast<const T*>(p_.grad_y), tile, row, end, p_.output_height,
+                 p_.output_width, stages_.barriers + slot);
     }
     ahead.next();
   }
@@ -78,6 +88,7 @@ class DepthwisePlanesWeight {
   FUSEDSC_DEVICE void loop() {
     stages_.start(is_leader_, p_.stages);
     wait_for_previous_kernel();
+    let_next_kernel_start();
     const int most = p_.channels - first_channel_ < p_.planes ? p_.channels - first_channel_ : p_.planes;
     const std::int64_t first = split_ < p_.splits ? static_cast<std::int64_t>(split_) * p_.channels + first_channel_
                                                   : p_.all_planes;  // a warp that is left over
@@ -87,7 +98,7 @@ class DepthwisePlanesWeight {
 #pragma unroll 1
     while (at.exists()) {
       wait(stages_.barriers + slot, parity);
-      run_rows(at.tile(), stage(slot));
+      run_rows(at.tile(), stage(slot), grad_stage(slot));
       warp_barrier();
       start_copies(ahead, slot);
       if (++slot == p_.stages) {
@@ -98,11 +109,11 @@ class DepthwisePlanesWeight {
     }
   }
 
-  FUSEDSC_DEVICE void run_rows(const PlanesTile& tile, const T* stage) {
+  FUSEDSC_DEVICE void run_rows(const PlanesTile& tile, const T* stage, const T* grad) {
     if (!has_work_) return;
-    const T* grad = stage + p_.grad_place + side_ * p_.grad_pitch + column_;
+    grad += grad_place_;
     const int first = tile.row == 0 ? -kReach : tile.row;  // rows before the image bring rows of grad_y
-    const T* row = stage + side_ * pitch_ + column_ * kStride + (first - tile.row) * p_.input_width;
+    const T* row = stage + place_ + (first - tile.row) * p_.input_width;
 #pragma unroll 1
     for (int r = first; r < tile.row + tile.rows; ++r) {
       const bool is_new = (r + kReach) % kStride == 0;
@@ -174,7 +185,7 @@ class DepthwisePlanesWeight {
   const WarpStages stages_;
   bool is_leader_, has_work_;
   int pitch_, split_, first_channel_;  ///< of the warp
-  int side_, column_;                  ///< of the lane: its plane, its first column of grad_y
+  int place_, grad_place_;             ///< of the lane: its first elements in a stage
   unsigned inside_;
   float grads_[kLive][kColumns], sums_[kRows];
 };

@@ -23,7 +23,12 @@ class DepthwiseColumns {
   static constexpr int kPitch = DepthwiseColumnsShape::kChannels * 4, kRowBytes = kInputs * kPitch;
   static constexpr int kOutBytes = kColumns * kPitch, kOuts = 2;
 
+  static constexpr int kWarps = DepthwiseColumnsShape::kWarps, kWeightBytes = kPitch * kKernel * kKernel;
+
   FUSEDSC_HOST_DEVICE static int warp_bytes(int stages) { return stages * kRowBytes + kOuts * kOutBytes; }
+  FUSEDSC_HOST_DEVICE static int block_bytes(int stages) {
+    return WarpStages::block_bytes(kWarps, warp_bytes(stages), stages) + kWeightBytes;
+  }
 
   FUSEDSC_DEVICE static void run(const DepthwiseColumnsParameters& p) {
     DepthwiseColumns columns(p);
@@ -37,13 +42,10 @@ class DepthwiseColumns {
       : p_(p),
         warp_(uniform(thread_index() / 32)),
         lane_(thread_index() % 32),
-        stages_(p.warps, warp_, warp_bytes(p.stages), p.stages) {
+        stages_(kWarps, warp_, warp_bytes(p.stages), p.stages) {
     std::uint32_t group = block_index();
     split_ = static_cast<int>(p.by_channel_groups.divide(group));
     first_channel_ = static_cast<int>(group) * p.kChannels;
-    const int channel = first_channel_ + lane_ < p.channels ? first_channel_ + lane_ : 0;
-    load_weights<float, kKernel, kKernel, 1>(p.weight, channel, weights_);
-    bias_ = p.bias != nullptr ? p.bias[channel] : 0.0f;
 #pragma unroll
     for (int i = 0; i < kKept * kColumns; ++i) sums_[i / kColumns][i % kColumns] = 0;
   }
@@ -60,20 +62,26 @@ class DepthwiseColumns {
   FUSEDSC_DEVICE void loop() {
     stages_.start(lane_ == 0, p_.stages);
     wait_for_previous_kernel();
-    Cursor at(p_, split_ * p_.warps + warp_, p_.splits * p_.warps), ahead = at;
+    let_next_kernel_start();
+    Cursor at(p_, split_ * kWarps + warp_, p_.splits * kWarps), ahead = at;
     for (int i = 0; i < p_.stages; ++i) start_copy(ahead, i);
+    load_coefficients();
     int slot = 0, parity = 0, out = 0;
 #pragma unroll 1
     while (at.exists()) {
       wait(stages_.barriers + slot, parity);
       float x[kInputs], finished[kColumns];
-      const auto* row = reinterpret_cast<const float*>(stages_.memory + slot * kRowBytes) + lane_;
+      if (at.is_inside()) {
+        const auto* row = reinterpret_cast<const float*>(stages_.memory + slot * kRowBytes) + lane_;
 #pragma unroll
-      for (int c = 0; c < kInputs; ++c) x[c] = row[c * p_.kChannels];
-      if (at.begins_output()) {
-        add<0>(x, finished);
-      } else {
-        add<kStride - 1>(x, finished);
+        for (int c = 0; c < kInputs; ++c) x[c] = row[c * p_.kChannels];
+        if (at.begins_output()) {
+          add<0>(x, finished);
+        } else {
+          add<kStride - 1>(x, finished);
+        }
+      } else if (at.begins_output()) {
+        pass(finished);
       }
       const bool finishes = at.begins_output() && at.row >= kKernel - 1;
       unsigned char* rows = stages_.memory + p_.stages * kRowBytes + out * kOutBytes;
@@ -102,6 +110,24 @@ class DepthwiseColumns {
       at.next();
     }
     if (lane_ == 0) wait_for_stores();
+  }
+
+  /// Instead of add<0>, where the row is padding.
+  FUSEDSC_DEVICE void pass(float (&finished)[kColumns]) {
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      finished[c] = sums_[kKept - 1][c];
+#pragma unroll
+      for (int age = kKept - 1; age > 0; --age) sums_[age][c] = sums_[age - 1][c];
+      sums_[0][c] = bias_;
+    }
+  }
+
+  FUSEDSC_DEVICE void load_coefficients() {
+    const int count = least(p_.kChannels, p_.channels - first_channel_), own = lane_ < count ? lane_ : 0;
+    load_block_weights<float, kKernel, kKernel, 1, kWarps * 32>(p_.weight, stages_.rest, first_channel_, count, own,
+                                                                weights_);
+    bias_ = p_.bias != nullptr ? p_.bias[first_channel_ + own] : 0.0f;
   }
 
   /// A row of x, number kPhase of those that a row of y moves on by, to all rows of y whose windows cover it.

@@ -76,6 +76,7 @@ class DepthwiseTiles {
     }
     block_barrier();
     wait_for_previous_kernel();
+    let_next_kernel_start();
   }
 
   // --------------------------------------------------------------------------------------- by the thread that copies
@@ -210,15 +211,21 @@ class DepthwiseTiles {
       }
       wait(stored_ + buffer, buffer_parity);
       unsigned char* out = out_ + buffer * p_.out_bytes + out_place_;
-      int row = at.output_row;
+      int row = at.output_row, input_row = at.input_row;
       const int begin = at.begin, end = at.end;
 #pragma unroll 1
       for (int r = 0; r < p_.rows; r += kStride) {
-        const typename Outputs::Row output = outputs_.row_of(row, row >= begin && row < end);
+        const bool exists = row >= begin && row < end;
+        const typename Outputs::Row output = outputs_.row_of(row, exists);
 #pragma unroll
         for (int phase = 0; phase < kStride; ++phase) {
-          add_row(tile, phase, sums, out, output);
+          if (static_cast<unsigned>(input_row) < static_cast<unsigned>(p_.input_height)) {
+            add_row(tile, phase, sums, out, output);
+          } else if (phase == 0) {
+            pass_row(sums, out, output, exists);
+          }
           tile += p_.pitch * p_.box_bytes;
+          ++input_row;
         }
         out += p_.images * p_.out_pitch * p_.box_bytes;
         ++row;
@@ -270,6 +277,24 @@ class DepthwiseTiles {
     }
     constexpr int kLast = (kProducts - 1) / 2 * 2;
     if (phase == 0) outputs_.finish(out, kLast, output, finished[kLast / 2 % 2], prologue_);
+  }
+
+  /// Instead, where the row is padding: there is nothing to add, but a row of outputs to finish and one to begin.
+  FUSEDSC_DEVICE void pass_row(Sums (&sums)[kKept], unsigned char* out, const typename Outputs::Row& output,
+                               bool exists) {
+#pragma unroll
+    for (int first = 0; first < kProducts; first += 2) {
+      float finished[2][4];
+#pragma unroll
+      for (int i = 0; i < 8 && first + i / 4 < kProducts; ++i) {
+        const int product = first + i / 4, v = i % 4;
+        finished[i / 4][v] = sums[kKept - 1][product][v];
+#pragma unroll
+        for (int age = kKept - 1; age > 0; --age) sums[age][product][v] = sums[age - 1][product][v];
+        sums[0][product][v] = outputs_.bias[v % 2];
+      }
+      if (exists) outputs_.finish(out, first, output, finished, prologue_);
+    }
   }
 
   FUSEDSC_DEVICE void multiply(const Operands& operands, int first, int phase, Sums (&sums)[kKept],

@@ -1,5 +1,7 @@
+#include <tuple>
+
 #include "fusedsc/common/gpu/depthwise_plan.h"
-#include "fusedsc/common/gpu/launch.h"
+#include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/partials_launch.h"
 #include "fusedsc/forward/depthwise_gpu.h"
 #include "fusedsc/forward/depthwise_kernel.h"
@@ -18,12 +20,16 @@ template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kA
           DepthwiseSeams kSeams>
 FUSEDSC_KERNEL(kDepthwiseThreads, kBlocks)
 depthwise_rows_kernel(DepthwiseParameters parameters) {
+  wait_for_previous_kernel();
+  let_next_kernel_start();
   DepthwiseRows<T, kKernel, kStride, kChannels, kColumns, kAhead, kSeams>::run(parameters);
 }
 
 template <class T, int kChannels, int kColumns>
 FUSEDSC_KERNEL(kDepthwiseThreads, 4)
 depthwise_taps_kernel(DepthwiseParameters parameters) {
+  wait_for_previous_kernel();
+  let_next_kernel_start();
   depthwise_taps<T, kChannels, kColumns>(parameters);
 }
 
@@ -37,6 +43,7 @@ constexpr DepthwiseInstance<DepthwiseParameters> rows(DataType dtype) {
   DepthwiseInstance<DepthwiseParameters> instance{dtype, kKernel, kStride, {kChannels, kColumns, kPeriod}};
   instance.plain = depthwise_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kRows, kBlocks, none>;
   instance.plain_memory = DepthwiseRows<T, kKernel, kStride, kChannels, kColumns, kRows, none>::Rows::kBytes;
+  instance.lane_weights = sizeof(T) * kKernel * kKernel * kChannels;
   if constexpr (kSeamsBlocks > 0) {
     instance.seams = depthwise_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kRows, 2, all>;
     instance.training = depthwise_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kRows, kSeamsBlocks, training>;
@@ -132,7 +139,7 @@ class DepthwisePass {
           std::max(memory_, a.x.dtype == DataType::float64 ? block_moments_bytes<double>(instance_->tile.channels)
                                                            : block_moments_bytes<float>(instance_->tile.channels));
     }
-    work_ = plan_depthwise_work(grid, instance_->tile, resident_blocks(kernel_, kDepthwiseThreads, memory_));
+    std::tie(work_, memory_) = plan_depthwise_work(grid, *instance_, kernel_, memory_);
   }
 
   std::size_t workspace_bytes(const DepthwiseArguments& a) const {
@@ -155,7 +162,7 @@ class DepthwisePass {
     p.shape = depthwise_shape(a.x.sizes, a.y.sizes, a.window);
     p.work = work_;
     p.join_columns = join_columns_;
-    launch("depthwise_conv2d", kernel_, work_.blocks(), kDepthwiseThreads, memory_, execution.stream, p);
+    launch_following("depthwise_conv2d", kernel_, work_.blocks(), kDepthwiseThreads, execution.stream, p, memory_);
     if (!a.statistics) return;
     launch_merge_moments("depthwise_conv2d: statistics", accumulation_type(a.x.dtype), p.partials, work_.splits,
                          a.statistics, a.y.sizes[0] * a.y.sizes[2] * a.y.sizes[3], execution.stream);

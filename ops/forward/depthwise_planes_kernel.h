@@ -44,8 +44,6 @@ class DepthwisePlanes {
     if (!has_work_) side_ = 0;
     column_ = lane % p.lanes * kColumns;
     inside_ = columns_inside<kReach, kVector, kRight>(column_ * kStride, p.input_width);
-#pragma unroll
-    for (int i = 0; i < kKept * kColumns; ++i) sums_[i / kColumns][i % kColumns] = 0;
     first_ = (static_cast<std::int64_t>(block_index()) * p.warps + warp) * p.first_step;
   }
 
@@ -66,6 +64,7 @@ class DepthwisePlanes {
   FUSEDSC_DEVICE void loop() {
     stages_.start(is_leader_, p_.stages);
     wait_for_previous_kernel();
+    let_next_kernel_start();
     PlanesCursor at(p_, first_, p_.item_step, p_.planes, p_.input_height), ahead = at;
     for (int i = 0; i < p_.stages; ++i) start_copies(ahead, i);
     int slot = 0, parity = 0, refilled = kInPlace ? p_.stages - 1 : 0;
@@ -110,6 +109,8 @@ class DepthwisePlanes {
       std::uint32_t channel = static_cast<std::uint32_t>(own_plane);
       p_.by_channels.divide(channel);
       load_coefficients(static_cast<int>(channel));
+#pragma unroll
+      for (int i = 0; i < kKept * kColumns; ++i) sums_[i / kColumns][i % kColumns] = bias_;
     }
     const int width = p_.input_width, output_width = p_.output_width;
     T* row = planes + (exists ? side_ : 0) * pitch_ + column_ * kStride;
@@ -117,23 +118,18 @@ class DepthwisePlanes {
                       : static_cast<T*>(p_.y) +
                             own_plane * (static_cast<std::int64_t>(p_.output_height) * output_width) + column_;
     const bool is_last = tile.row + tile.rows == p_.input_height;
-    // Rows before the image have nothing to add; those behind it end what is left.
-    const int first = tile.row == 0 ? -kReach : tile.row;
+    // Rows behind the image have nothing to add, but end what is left.
     const int end = is_last ? (p_.output_height - 1) * kStride + kReach + 1 : tile.row + tile.rows;
-    row += (first - tile.row) * width;
 #pragma unroll 1
-    for (int r = first; r < end; ++r) {
+    for (int r = tile.row; r < end; ++r) {
       float x[kInputs], finished[kColumns];
-      if (r >= 0 && r < p_.input_height) {
-        load_columns<T, kReach, kVector, kRight>(row, inside_, x);
-      } else {
-#pragma unroll
-        for (int c = 0; c < kInputs; ++c) x[c] = 0;
-      }
+      const bool exists_in_x = r < p_.input_height;
+      if (exists_in_x) load_columns<T, kReach, kVector, kRight>(row, inside_, x);
       if ((r + kReach) % kStride != 0) {
-        add<kStride - 1>(x, finished);
+        if (exists_in_x) add<kStride - 1>(x, finished);
       } else {
-        add<0>(x, finished);
+        if (exists_in_x) add<0>(x, finished);
+        else pass(finished);
         if constexpr (kInPlace) {
           warp_barrier();
           if (exists && r >= kReach) store<kColumns>(finished, row - kReach * width);
@@ -161,6 +157,16 @@ class DepthwisePlanes {
         if (kPhase == 0 && age == kKept) finished[c] = sum;
         else sums_[age][c] = sum;
       }
+    }
+  }
+
+  /// Instead of add<0>, where there is no row of x.
+  FUSEDSC_DEVICE void pass(float (&finished)[kColumns]) {
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      finished[c] = sums_[kKept - 1][c];
+#pragma unroll
+      for (int age = kKept - 1; age > 0; --age) sums_[age][c] = sums_[age - 1][c];
     }
   }
 

@@ -78,6 +78,10 @@ struct DepthwiseShare {
   FUSEDSC_DEVICE int channel(const DepthwiseWork& work, int per_thread) const {
     return first_channel(work, per_thread) + channel_lane * per_thread;
   }
+  /// Of the block, as far as there are any.
+  FUSEDSC_DEVICE int channel_count(const DepthwiseWork& work, int per_thread, int channels) const {
+    return least(work.channel_lanes * per_thread, channels - first_channel(work, per_thread));
+  }
 };
 
 /// An item: strip_rows rows from `row` on of image `image`, columns from `column_group` * (columns of a thread) on.

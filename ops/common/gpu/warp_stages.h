@@ -10,12 +10,14 @@ namespace fusedsc::gpu::hopper {
 struct WarpStages {
   unsigned char* memory;
   Barrier* barriers;
+  unsigned char* rest;  ///< of the block's memory, behind all shares
 
   FUSEDSC_DEVICE WarpStages(int warps, int warp, int warp_bytes, int stages) {
     auto* all = static_cast<unsigned char*>(block_memory());
     all += (128 - address_of(all) % 128) % 128;
     memory = all + warp * warp_bytes;
     barriers = reinterpret_cast<Barrier*>(all + warps * warp_bytes) + warp * stages;
+    rest = all + warps * (warp_bytes + stages * static_cast<int>(sizeof(Barrier)));
   }
 
   /// Before the first copy, by all lanes.
@@ -27,6 +29,7 @@ struct WarpStages {
     warp_barrier();
   }
 
+  /// Without the rest.
   FUSEDSC_HOST_DEVICE static int block_bytes(int warps, int warp_bytes, int stages) {
     return 128 + warps * (warp_bytes + stages * static_cast<int>(sizeof(Barrier)));
   }
