@@ -52,50 +52,35 @@ class DepthwiseColumnsWeight {
     return at.begins_output() && at.first_output() < at.end;
   }
 
-  FUSEDSC_DEVICE void start_copies(Cursor& ahead, int slot) const {
-    if (!ahead.exists()) return;
-    if (lane_ == 0) {
-      Barrier* barrier = stages_.barriers + slot;
-      unsigned char* to = stages_.memory + slot * kStageBytes;
-      const bool has_gradients = brings_gradients(ahead);
-      expect(barrier, kRowBytes + (has_gradients ? kGradBytes : 0));
-      start_load(to, p_.x, ahead.input(first_channel_), barrier);
-      if (has_gradients) {
-        start_load(to + kRowBytes, p_.grad_y, {first_channel_, ahead.column, ahead.first_output(), ahead.image},
-                   barrier);
-      }
+  FUSEDSC_DEVICE void start_copies(const Cursor& next, int slot) const {
+    Barrier* barrier = stages_.barriers + slot;
+    unsigned char* to = stages_.memory + slot * kStageBytes;
+    const bool has_gradients = brings_gradients(next);
+    expect(barrier, kRowBytes + (has_gradients ? kGradBytes : 0));
+    start_load(to, p_.x, next.input(first_channel_), barrier);
+    if (has_gradients) {
+      start_load(to + kRowBytes, p_.grad_y, {first_channel_, next.column, next.first_output(), next.image}, barrier);
     }
-    ahead.next();
   }
 
   FUSEDSC_DEVICE void loop() {
-    stages_.start(lane_ == 0, p_.stages);
+    stages_.start();
     wait_for_previous_kernel();
     let_next_kernel_start();
     Cursor at(p_, split_ * p_.kWarps + warp_, p_.splits * p_.kWarps), ahead = at;
-    for (int i = 0; i < p_.stages; ++i) start_copies(ahead, i);
-    int slot = 0, parity = 0;
-#pragma unroll 1
-    while (at.exists()) {
-      wait(stages_.barriers + slot, parity);
+    const auto copy = [&](const Cursor& next, int slot) { start_copies(next, slot); };
+    stages_.start_first(ahead, copy);
+    stages_.work_off(at, ahead, copy, [&](const Cursor& now, int slot) {
       const auto* row = reinterpret_cast<const float*>(stages_.memory + slot * kStageBytes) + lane_;
-      const bool is_new = at.begins_output();
-      if (is_new) take_gradients(row + kInputs * p_.kChannels, brings_gradients(at), at.row == 0);
-      if (at.is_inside()) {
-        float x[kInputs];
+      const bool is_new = now.begins_output();
+      if (is_new) take_gradients(row + kInputs * p_.kChannels, brings_gradients(now), now.row == 0);
+      if (!now.is_inside()) return;
+      float x[kInputs];
 #pragma unroll
-        for (int c = 0; c < kInputs; ++c) x[c] = row[c * p_.kChannels];
-        if (is_new) add<0>(x);
-        else add<kStride - 1>(x);
-      }
-      warp_barrier();
-      start_copies(ahead, slot);
-      if (++slot == p_.stages) {
-        slot = 0;
-        parity ^= 1;
-      }
-      at.next();
-    }
+      for (int c = 0; c < kInputs; ++c) x[c] = row[c * p_.kChannels];
+      if (is_new) add<0>(x);
+      else add<kStride - 1>(x);
+    });
   }
 
   FUSEDSC_DEVICE void take_gradients(const float* row, bool exists, bool is_first) {

@@ -12,7 +12,7 @@ template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kA
 FUSEDSC_KERNEL(kDepthwiseThreads, kBlocks)
 input_rows_kernel(DepthwiseInputGradientParameters parameters) {
   wait_for_previous_kernel();
-  let_next_kernel_start();
+  if (parameters.work.is_short()) let_next_kernel_start();
   DepthwiseInputGradientRows<T, kKernel, kStride, kChannels, kColumns, kAhead, kSeams>::run(parameters);
 }
 
@@ -20,7 +20,6 @@ template <class T, int kChannels, int kColumns>
 FUSEDSC_KERNEL(kDepthwiseThreads, 4)
 input_taps_kernel(DepthwiseInputGradientParameters parameters) {
   wait_for_previous_kernel();
-  let_next_kernel_start();
   depthwise_input_gradient_taps<T, kChannels, kColumns>(parameters);
 }
 

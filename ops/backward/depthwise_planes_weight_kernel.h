@@ -25,6 +25,7 @@ class DepthwisePlanesWeight {
   FUSEDSC_DEVICE static void run(const DepthwisePlanesWeightParameters& p) {
     DepthwisePlanesWeight planes(p);
     planes.loop();
+    let_next_kernel_start();
     planes.leave_sums();
   }
 
@@ -35,7 +36,6 @@ class DepthwisePlanesWeight {
   FUSEDSC_DEVICE explicit DepthwisePlanesWeight(const DepthwisePlanesWeightParameters& p)
       : p_(p), stages_(p.warps, uniform(thread_index() / 32), p.stages * p.stage_bytes, p.stages) {
     const int warp = uniform(thread_index() / 32), lane = thread_index() % 32;
-    is_leader_ = lane == 0;
     pitch_ = (p.strip_rows >= p.input_height ? p.input_height : p.strip_rows) * p.input_width;
     std::uint32_t group = block_index() * static_cast<unsigned>(p.warps) + static_cast<unsigned>(warp);
     split_ = static_cast<int>(p.by_groups.divide(group));
@@ -69,44 +69,28 @@ class DepthwisePlanesWeight {
     return end < p_.output_height ? end : p_.output_height;
   }
 
-  FUSEDSC_DEVICE void start_copies(PlanesCursor& ahead, int slot) const {
-    if (!ahead.exists()) return;
-    if (is_leader_) {
-      const PlanesTile tile = ahead.tile();
-      const int row = first_grad_row(tile.row), end = end_grad_row(tile), next_row = tile.row + tile.rows;
-      expect(stages_.barriers + slot,
-             bytes_of_rows<T>(tile, tile.row, next_row, p_.input_height, p_.input_width) +
-                 bytes_of_rows<T>(tile, row, end, p_.output_height, p_.output_width));
-      start_rows(stage(slot), pitch_, static_cast<const T*>(p_.x), tile, tile.row, next_row, p_.input_height,
-                 p_.input_width, stages_.barriers + slot);
-      start_rows(grad_stage(slot), p_.grad_pitch, static_cast<const T*>(p_.grad_y), tile, row, end, p_.output_height,
-                 p_.output_width, stages_.barriers + slot);
-    }
-    ahead.next();
+  FUSEDSC_DEVICE void start_copies(const PlanesTile& tile, int slot) const {
+    const int row = first_grad_row(tile.row), end = end_grad_row(tile), next_row = tile.row + tile.rows;
+    expect(stages_.barriers + slot, bytes_of_rows<T>(tile, tile.row, next_row, p_.input_height, p_.input_width) +
+                                        bytes_of_rows<T>(tile, row, end, p_.output_height, p_.output_width));
+    start_rows(stage(slot), pitch_, static_cast<const T*>(p_.x), tile, tile.row, next_row, p_.input_height,
+               p_.input_width, stages_.barriers + slot);
+    start_rows(grad_stage(slot), p_.grad_pitch, static_cast<const T*>(p_.grad_y), tile, row, end, p_.output_height,
+               p_.output_width, stages_.barriers + slot);
   }
 
   FUSEDSC_DEVICE void loop() {
-    stages_.start(is_leader_, p_.stages);
+    stages_.start();
     wait_for_previous_kernel();
-    let_next_kernel_start();
     const int most = p_.channels - first_channel_ < p_.planes ? p_.channels - first_channel_ : p_.planes;
     const std::int64_t first = split_ < p_.splits ? static_cast<std::int64_t>(split_) * p_.channels + first_channel_
                                                   : p_.all_planes;  // a warp that is left over
     PlanesCursor at(p_, first, static_cast<std::int64_t>(p_.splits) * p_.channels, most, p_.input_height), ahead = at;
-    for (int i = 0; i < p_.stages; ++i) start_copies(ahead, i);
-    int slot = 0, parity = 0;
-#pragma unroll 1
-    while (at.exists()) {
-      wait(stages_.barriers + slot, parity);
-      run_rows(at.tile(), stage(slot), grad_stage(slot));
-      warp_barrier();
-      start_copies(ahead, slot);
-      if (++slot == p_.stages) {
-        slot = 0;
-        parity ^= 1;
-      }
-      at.next();
-    }
+    const auto copy = [&](const PlanesCursor& next, int slot) { start_copies(next.tile(), slot); };
+    stages_.start_first(ahead, copy);
+    stages_.work_off(at, ahead, copy, [&](const PlanesCursor& now, int slot) {
+      run_rows(now.tile(), stage(slot), grad_stage(slot));
+    });
   }
 
   FUSEDSC_DEVICE void run_rows(const PlanesTile& tile, const T* stage, const T* grad) {
@@ -183,7 +167,7 @@ class DepthwisePlanesWeight {
 
   const DepthwisePlanesWeightParameters& p_;
   const WarpStages stages_;
-  bool is_leader_, has_work_;
+  bool has_work_;
   int pitch_, split_, first_channel_;  ///< of the warp
   int place_, grad_place_;             ///< of the lane: its first elements in a stage
   unsigned inside_;

@@ -126,7 +126,8 @@ DepthwiseWeightPass::DepthwiseWeightPass(const DepthwiseBackwardArguments& a)
 }
 
 void* DepthwiseWeightPass::take_partials(const DepthwiseBackwardArguments& a, Arena& arena) const {
-  return take_partial_sums(arena, a.x.dtype, work_, taps_of(a.window) + 1, a.grad_y.sizes[1]);
+  return work_.splits > 1 ? take_partial_sums(arena, a.x.dtype, work_, taps_of(a.window) + 1, a.grad_y.sizes[1])
+                          : nullptr;
 }
 
 void DepthwiseWeightPass::run(const DepthwiseBackwardArguments& a, const Execution& execution) const {
@@ -137,11 +138,14 @@ void DepthwiseWeightPass::run(const DepthwiseBackwardArguments& a, const Executi
   p.prologue = prologue_of(a.prologue);
   p.gradient_prologue = prologue_of(a.gradient_prologue);
   p.partials = take_partials(a, arena);
+  p.grad_weight = a.grad_weight;
+  p.grad_bias = a.grad_bias.data;
   p.shape = depthwise_shape(a.x.sizes, a.grad_y.sizes, a.window);
   p.work = work_;
   p.by_tap_groups = Divisor(static_cast<std::uint32_t>(tap_groups_));
   launch_following(kDepthwiseBackward, kernel_, work_.blocks() * tap_groups_, kDepthwiseThreads, execution.stream, p,
                    memory_);
+  if (p.partials == nullptr) return;
   SumPartialsParameters sum;
   sum.partials = p.partials;
   sum.splits = work_.splits;

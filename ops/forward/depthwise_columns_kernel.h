@@ -23,6 +23,8 @@ class DepthwiseColumns {
   static constexpr int kPitch = DepthwiseColumnsShape::kChannels * 4, kRowBytes = kInputs * kPitch;
   static constexpr int kOutBytes = kColumns * kPitch, kOuts = 2;
 
+  /// Rows of padding are passed over, but where the second path takes too many registers.
+  static constexpr bool kPassesPadding = kKernel < 5 || kStride > 1 || kColumns < 14;
   static constexpr int kWarps = DepthwiseColumnsShape::kWarps, kWeightBytes = kPitch * kKernel * kKernel;
 
   FUSEDSC_HOST_DEVICE static int warp_bytes(int stages) { return stages * kRowBytes + kOuts * kOutBytes; }
@@ -50,66 +52,48 @@ class DepthwiseColumns {
     for (int i = 0; i < kKept * kColumns; ++i) sums_[i / kColumns][i % kColumns] = 0;
   }
 
-  FUSEDSC_DEVICE void start_copy(Cursor& ahead, int slot) const {
-    if (!ahead.exists()) return;
-    if (lane_ == 0) {
-      expect(stages_.barriers + slot, kRowBytes);
-      start_load(stages_.memory + slot * kRowBytes, p_.x, ahead.input(first_channel_), stages_.barriers + slot);
-    }
-    ahead.next();
-  }
-
   FUSEDSC_DEVICE void loop() {
-    stages_.start(lane_ == 0, p_.stages);
+    stages_.start();
     wait_for_previous_kernel();
-    let_next_kernel_start();
     Cursor at(p_, split_ * kWarps + warp_, p_.splits * kWarps), ahead = at;
-    for (int i = 0; i < p_.stages; ++i) start_copy(ahead, i);
+    const auto copy = [&](const Cursor& next, int slot) {
+      expect(stages_.barriers + slot, kRowBytes);
+      start_load(stages_.memory + slot * kRowBytes, p_.x, next.input(first_channel_), stages_.barriers + slot);
+    };
+    stages_.start_first(ahead, copy);
     load_coefficients();
-    int slot = 0, parity = 0, out = 0;
-#pragma unroll 1
-    while (at.exists()) {
-      wait(stages_.barriers + slot, parity);
+    int out = 0;
+    stages_.work_off(at, ahead, copy, [&](const Cursor& now, int slot) {
       float x[kInputs], finished[kColumns];
-      if (at.is_inside()) {
+      if (!kPassesPadding || now.is_inside()) {
         const auto* row = reinterpret_cast<const float*>(stages_.memory + slot * kRowBytes) + lane_;
 #pragma unroll
         for (int c = 0; c < kInputs; ++c) x[c] = row[c * p_.kChannels];
-        if (at.begins_output()) {
+        if (now.begins_output()) {
           add<0>(x, finished);
         } else {
           add<kStride - 1>(x, finished);
         }
-      } else if (at.begins_output()) {
+      } else if (now.begins_output()) {
         pass(finished);
       }
-      const bool finishes = at.begins_output() && at.row >= kKernel - 1;
+      if (!now.begins_output() || now.row < kKernel - 1) return;
       unsigned char* rows = stages_.memory + p_.stages * kRowBytes + out * kOutBytes;
-      if (finishes) {
-        if (lane_ == 0) wait_for_stores<kOuts - 1>();
-        warp_barrier();
-#pragma unroll
-        for (int c = 0; c < kColumns; ++c) {
-          reinterpret_cast<float*>(rows)[c * p_.kChannels + lane_] = finished[c];
-        }
-        publish();
-      }
+      if (stages_.is_leader) wait_for_stores<kOuts - 1>();
       warp_barrier();
-      if (finishes) {
-        if (lane_ == 0) {
-          start_store(p_.y, {first_channel_, at.column, at.first_output() - kKept, at.image}, rows);
-          commit_stores();
-        }
-        out = kOuts - 1 - out;
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+        reinterpret_cast<float*>(rows)[c * p_.kChannels + lane_] = finished[c];
       }
-      start_copy(ahead, slot);
-      if (++slot == p_.stages) {
-        slot = 0;
-        parity ^= 1;
+      publish();
+      warp_barrier();
+      if (stages_.is_leader) {
+        start_store(p_.y, {first_channel_, now.column, now.first_output() - kKept, now.image}, rows);
+        commit_stores();
       }
-      at.next();
-    }
-    if (lane_ == 0) wait_for_stores();
+      out = kOuts - 1 - out;
+    });
+    if (stages_.is_leader) wait_for_stores();
   }
 
   /// Instead of add<0>, where the row is padding.

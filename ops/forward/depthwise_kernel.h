@@ -141,12 +141,15 @@ struct DepthwiseRows {
     const bool idle = share.is_idle(p.work, channel, p.shape.channels);
     const int safe_channel = idle ? 0 : channel;
 
+    A weights[kKernel * kKernel * kChannels];
+    load_weights<T, kKernel, kKernel, kChannels>(p.weight, safe_channel, weights);
     DepthwiseSink<T, kChannels, kColumns, kSeams> sink(p, safe_channel);
     Source x;
     x.set_channel(p.prologue, safe_channel);
     Rows rows(0);
     const int input_rows = (p.work.strip_rows - 1) * kStride + kKernel;  // the same for all threads: no divergence
-    const auto start = [&](std::uint32_t item) {
+
+    for (std::uint32_t item = share.item; item < p.work.items && !idle; item += share.step) {
       const DepthwiseStrip strip(p.work, item);
       const int column = strip.column_group * kColumns, first_row = strip.row * kStride - p.shape.padding_top;
       sink.aim(strip.image, strip.row, p.work.strip_rows, (kKernel - 1) / kStride, column);
@@ -157,16 +160,6 @@ struct DepthwiseRows {
         rows.ask(x, r);
         commit_copies();
       }
-    };
-
-    std::uint32_t item = idle ? p.work.items : share.item;
-    if (item < p.work.items) start(item);
-    // While the first rows are on their way.
-    A weights[kKernel * kKernel * kChannels];
-    load_block_weights<T, kKernel, kKernel, kChannels, kDepthwiseThreads>(
-        p.weight, static_cast<char*>(block_memory()) + Rows::kBytes, share.first_channel(p.work, kChannels),
-        share.channel_count(p.work, kChannels, p.shape.channels), idle ? 0 : share.channel_lane * kChannels, weights);
-    while (item < p.work.items) {
       A sums[kLive][kColumns * kChannels] = {};
       for (int first = 0; first < input_rows; first += kPeriod) {
 #pragma unroll
@@ -192,8 +185,6 @@ struct DepthwiseRows {
           }
         }
       }
-      item += share.step;
-      if (item < p.work.items) start(item);
     }
     if constexpr (kSeams != DepthwiseSeams::none) {
       if (p.partials != nullptr) {

@@ -1,5 +1,3 @@
-#include <tuple>
-
 #include "fusedsc/common/gpu/depthwise_plan.h"
 #include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/partials_launch.h"
@@ -21,7 +19,7 @@ template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kA
 FUSEDSC_KERNEL(kDepthwiseThreads, kBlocks)
 depthwise_rows_kernel(DepthwiseParameters parameters) {
   wait_for_previous_kernel();
-  let_next_kernel_start();
+  if (parameters.work.is_short()) let_next_kernel_start();
   DepthwiseRows<T, kKernel, kStride, kChannels, kColumns, kAhead, kSeams>::run(parameters);
 }
 
@@ -29,7 +27,6 @@ template <class T, int kChannels, int kColumns>
 FUSEDSC_KERNEL(kDepthwiseThreads, 4)
 depthwise_taps_kernel(DepthwiseParameters parameters) {
   wait_for_previous_kernel();
-  let_next_kernel_start();
   depthwise_taps<T, kChannels, kColumns>(parameters);
 }
 
@@ -43,7 +40,6 @@ constexpr DepthwiseInstance<DepthwiseParameters> rows(DataType dtype) {
   DepthwiseInstance<DepthwiseParameters> instance{dtype, kKernel, kStride, {kChannels, kColumns, kPeriod}};
   instance.plain = depthwise_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kRows, kBlocks, none>;
   instance.plain_memory = DepthwiseRows<T, kKernel, kStride, kChannels, kColumns, kRows, none>::Rows::kBytes;
-  instance.lane_weights = sizeof(T) * kKernel * kKernel * kChannels;
   if constexpr (kSeamsBlocks > 0) {
     instance.seams = depthwise_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kRows, 2, all>;
     instance.training = depthwise_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kRows, kSeamsBlocks, training>;
@@ -139,7 +135,7 @@ class DepthwisePass {
           std::max(memory_, a.x.dtype == DataType::float64 ? block_moments_bytes<double>(instance_->tile.channels)
                                                            : block_moments_bytes<float>(instance_->tile.channels));
     }
-    std::tie(work_, memory_) = plan_depthwise_work(grid, *instance_, kernel_, memory_);
+    work_ = plan_depthwise_work(grid, instance_->tile, resident_blocks(kernel_, kDepthwiseThreads, memory_));
   }
 
   std::size_t workspace_bytes(const DepthwiseArguments& a) const {

@@ -14,7 +14,6 @@ template <class T, int kKernel>
 FUSEDSC_KERNEL(DepthwiseMatrixTile::kThreads, kBlocks)
 depthwise_matrix_kernel(DepthwiseMatrixParameters parameters) {
   wait_for_previous_kernel();
-  let_next_kernel_start();
   DepthwiseMatrixRows<T, kKernel, kAhead>::run(parameters);
 }
 

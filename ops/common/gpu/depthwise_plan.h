@@ -5,7 +5,6 @@
 #include <initializer_list>
 #include <limits>
 #include <string>
-#include <utility>
 
 #include "fusedsc/common/gpu/depthwise_work.h"
 #include "fusedsc/common/problem.h"
@@ -37,7 +36,6 @@ struct DepthwiseInstance {
   // another.
   Kernel plain = nullptr, seams = nullptr, training = nullptr;
   std::size_t plain_memory = 0, seams_memory = 0;  ///< of a block, for rows on their way
-  std::size_t lane_weights = 0;                    ///< bytes of a channel lane's weights, in memory beside them
 };
 
 /// What the items of a launch are strips of.
@@ -56,20 +54,6 @@ int overlap_of(const Instance& instance) {
 
 /// `blocks`: as many as run at the same time. All others would only wait, and make more partial sums.
 DepthwiseWork plan_depthwise_work(const DepthwiseGrid& grid, const DepthwiseTile& tile, int blocks);
-
-/// Likewise, with the memory of a block: so much, and its weights.
-template <class Instance>
-std::pair<DepthwiseWork, std::size_t> plan_depthwise_work(const DepthwiseGrid& grid, const Instance& instance,
-                                                          typename Instance::Kernel kernel, std::size_t memory) {
-  const auto plan = [&](std::size_t bytes) {
-    return plan_depthwise_work(grid, instance.tile, resident_blocks(kernel, kDepthwiseThreads, bytes));
-  };
-  const auto with_weights = [&](const DepthwiseWork& work) {
-    return memory + static_cast<std::size_t>(work.channel_lanes) * instance.lane_weights;
-  };
-  const DepthwiseWork work = plan(with_weights(plan(memory)));
-  return {work, with_weights(work)};
-}
 
 DepthwiseShape depthwise_shape(const Sizes& x, const Sizes& y, const Window& window);
 

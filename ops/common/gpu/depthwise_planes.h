@@ -89,6 +89,36 @@ FUSEDSC_DEVICE void start_rows(T* to, int pitch, const T* tensor, const PlanesTi
   }
 }
 
+/// All of a tile's rows, and what its barrier waits for.
+template <class T>
+FUSEDSC_DEVICE void start_tile(T* to, int pitch, const T* tensor, const PlanesTile& tile, int height, int width,
+                               Barrier* barrier) {
+  const int end = tile.row + tile.rows;
+  expect(barrier, bytes_of_rows<T>(tile, tile.row, end, height, width));
+  start_rows(to, pitch, tensor, tile, tile.row, end, height, width, barrier);
+}
+
+/// Where a lane is among the planes that its warp has side by side: which of them is its own, and the first of its
+/// kColumns columns, of the narrower tensor.
+template <int kColumns>
+struct PlanesLane {
+  int side, column;
+  bool has_work;
+
+  FUSEDSC_DEVICE explicit PlanesLane(const DepthwisePlanesShape& p) {
+    const int lane = thread_index() % 32;
+    side = lane / p.lanes;
+    column = lane % p.lanes * kColumns;
+    has_work = side < p.side_planes;
+    if (!has_work) side = 0;
+  }
+};
+
+/// The tiles of a warp, whose blocks all share them out: the first plane.
+FUSEDSC_DEVICE std::int64_t first_plane(const DepthwisePlanesShape& p, int warp) {
+  return (static_cast<std::int64_t>(block_index()) * p.warps + warp) * p.first_step;
+}
+
 /// kVector columns of a row, kLeft before and kRight after them, as far as `inside` (a bit per column) has them.
 template <class T, int kLeft, int kVector, int kRight>
 FUSEDSC_DEVICE void load_columns(const T* row, unsigned inside, Accumulator<T> (&to)[kLeft + kVector + kRight]) {

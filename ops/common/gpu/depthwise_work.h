@@ -44,6 +44,8 @@ struct DepthwiseWork {
   Divisor by_channel_lanes, by_item_lanes, by_channel_blocks;
 
   int blocks() const { return channel_blocks * splits; }
+  /// Every thread has one item at most.
+  FUSEDSC_HOST_DEVICE bool is_short() const { return items <= static_cast<std::uint32_t>(splits * item_lanes); }
 };
 
 /// What a thread is to do.
@@ -77,10 +79,6 @@ struct DepthwiseShare {
   }
   FUSEDSC_DEVICE int channel(const DepthwiseWork& work, int per_thread) const {
     return first_channel(work, per_thread) + channel_lane * per_thread;
-  }
-  /// Of the block, as far as there are any.
-  FUSEDSC_DEVICE int channel_count(const DepthwiseWork& work, int per_thread, int channels) const {
-    return least(work.channel_lanes * per_thread, channels - first_channel(work, per_thread));
   }
 };
 
