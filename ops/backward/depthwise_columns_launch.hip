@@ -63,7 +63,8 @@ std::optional<Plan<DepthwiseBackwardArguments>> plan_depthwise_columns_weight(co
   const Instance* instance = choose(a);
   if (instance == nullptr) return {};
   DepthwiseColumnsWeightParameters planned;
-  static_cast<DepthwiseColumnsShape&>(planned) = columns_shape(a.x.sizes, a.grad_y.sizes, a.window, instance->columns, 6);
+  static_cast<DepthwiseColumnsShape&>(planned) =
+      columns_shape(a.x.sizes, a.grad_y.sizes, a.window, instance->columns, 6);
   const int taps = instance->kernel * instance->kernel;
   const auto memory = static_cast<std::size_t>(
       WarpStages::block_bytes(planned.kWarps, instance->warp_bytes(planned.stages), planned.stages));

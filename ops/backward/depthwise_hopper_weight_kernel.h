@@ -243,8 +243,8 @@ class DepthwiseWeightTiles {
     constexpr std::uint32_t kOnes = ones(T());
 #pragma unroll
     for (int i = 0; i < kProducts; ++i) {
-      wave_multiply_add(sums_[0][kPairs], {{0, kOnes, 0, kOnes}, {grads[i / 2][i % 2 * 2], grads[i / 2][i % 2 * 2 + 1]}},
-                        T());
+      wave_multiply_add(sums_[0][kPairs],
+                        {{0, kOnes, 0, kOnes}, {grads[i / 2][i % 2 * 2], grads[i / 2][i % 2 * 2 + 1]}}, T());
     }
   }
   FUSEDSC_DEVICE static constexpr std::uint32_t ones(Float16) { return 0x3c003c00u; }

@@ -88,9 +88,8 @@ class DepthwisePlanesWeight {
     PlanesCursor at(p_, first, static_cast<std::int64_t>(p_.splits) * p_.channels, most, p_.input_height), ahead = at;
     const auto copy = [&](const PlanesCursor& next, int slot) { start_copies(next.tile(), slot); };
     stages_.start_first(ahead, copy);
-    stages_.work_off(at, ahead, copy, [&](const PlanesCursor& now, int slot) {
-      run_rows(now.tile(), stage(slot), grad_stage(slot));
-    });
+    stages_.work_off(at, ahead, copy,
+                     [&](const PlanesCursor& now, int slot) { run_rows(now.tile(), stage(slot), grad_stage(slot)); });
   }
 
   FUSEDSC_DEVICE void run_rows(const PlanesTile& tile, const T* stage, const T* grad) {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "fusedsc/common/gpu/depthwise_columns.h"
-#include "fusedsc/common/gpu/depthwise_source.h"
 #include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/tensor.h"
 
@@ -107,10 +106,29 @@ class DepthwiseColumns {
     }
   }
 
+  /// Neighbours load neighbouring weights, which in most weight tensors lie next to each other, and take those of their
+  /// channel from block memory.
   FUSEDSC_DEVICE void load_coefficients() {
+    constexpr int kTaps = kKernel * kKernel, kThreads = kWarps * 32,
+                  kEach = (DepthwiseColumnsShape::kChannels * kTaps - 1) / kThreads + 1;
     const int count = least(p_.kChannels, p_.channels - first_channel_), own = lane_ < count ? lane_ : 0;
-    load_block_weights<float, kKernel, kKernel, 1, kWarps * 32>(p_.weight, stages_.rest, first_channel_, count, own,
-                                                                weights_);
+    auto* weights = reinterpret_cast<float*>(stages_.rest);
+    float loaded[kEach];  // under way at the same time
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int element = thread_index() + i * kThreads, channel = element / kTaps, tap = element % kTaps;
+      if (channel >= count) continue;
+      loaded[i] =
+          elements_of<float>(p_.weight)[p_.weight.offset(first_channel_ + channel, 0, tap / kKernel, tap % kKernel)];
+    }
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int element = thread_index() + i * kThreads;
+      if (element < count * kTaps) weights[element] = loaded[i];
+    }
+    block_barrier();
+#pragma unroll
+    for (int tap = 0; tap < kTaps; ++tap) weights_[tap] = weights[own * kTaps + tap];
     bias_ = p_.bias != nullptr ? p_.bias[first_channel_ + own] : 0.0f;
   }
 

@@ -116,7 +116,7 @@ class DepthwisePlanes {
       row += width;
     }
     if (!is_last) return;
-    // Rows behind the image have nothing to add, but end what is left.
+      // Rows behind the image have nothing to add, but end what is left.
 #pragma unroll 1
     for (; r <= (p_.output_height - 1) * kStride + kReach; ++r) {
       float finished[kColumns];

@@ -12,13 +12,13 @@ namespace fusedsc::gpu::hopper {
 
 struct DepthwisePlanesShape {
   int channels = 0, input_height = 0, input_width = 0, output_height = 0, output_width = 0;
-  int lanes = 1;              ///< of a warp, that share a plane
-  int side_planes = 1;        ///< planes that a warp has side by side
-  int planes = 1;             ///< of a tile, a multiple of them
-  int strip_rows = 1;         ///< of a tile, all of a plane's or a part of them
-  int stages = 2;             ///< tiles under way
-  int warps = 1, blocks = 1;  ///< of a block; of the launch
-  int stage_bytes = 0, other_place = 0;  ///< the latter: of what comes with a tile's rows, in a stage
+  int lanes = 1;                               ///< of a warp, that share a plane
+  int side_planes = 1;                         ///< planes that a warp has side by side
+  int planes = 1;                              ///< of a tile, a multiple of them
+  int strip_rows = 1;                          ///< of a tile, all of a plane's or a part of them
+  int stages = 2;                              ///< tiles under way
+  int warps = 1, blocks = 1;                   ///< of a block; of the launch
+  int stage_bytes = 0, other_place = 0;        ///< the latter: of what comes with a tile's rows, in a stage
   std::int64_t first_step = 0, item_step = 0;  ///< planes from a warp's first item to the next warp's; to its own next
   std::int64_t all_planes = 0;
   Divisor by_channels;

@@ -65,7 +65,9 @@ std::string cut_planes(DepthwisePlanesShape& shape, int element_bytes, const Pla
         shape.planes += shape.side_planes;
       }
     }
-    const auto kept = [&](int bytes) { return rounded(shape.planes * bytes + (whole(shape.planes * bytes) ? 0 : kRun)); };
+    const auto kept = [&](int bytes) {
+      return rounded(shape.planes * bytes + (whole(shape.planes * bytes) ? 0 : kRun));
+    };
     shape.other_place = kept(plane_bytes);
     shape.stage_bytes = shape.other_place + kept(other_bytes);
     return {};

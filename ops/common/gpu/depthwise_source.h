@@ -286,36 +286,4 @@ FUSEDSC_DEVICE void load_weights(const ConstDeviceTensor& weight, int channel,
   }
 }
 
-/// Likewise of a block of kThreads threads, by all of them: neighbours load neighbouring weights, which in most weight
-/// tensors lie next to each other, and take their own from block memory. `first`: the first channel of the block, of
-/// `count`; `own`: which of these are the thread's.
-template <class T, int kHeight, int kWidth, int kChannels, int kThreads>
-FUSEDSC_DEVICE void load_block_weights(const ConstDeviceTensor& weight, void* memory, int first, int count, int own,
-                                       Accumulator<T> (&to)[kHeight * kWidth * kChannels]) {
-  constexpr int kTaps = kHeight * kWidth, kBatch = 8;
-  T* weights = static_cast<T*>(memory);
-  for (int begin = thread_index(); begin < count * kTaps; begin += kBatch * kThreads) {
-    T batch[kBatch];  // under way at the same time
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const int element = begin + i * kThreads, channel = element / kTaps, tap = element % kTaps;
-      if (channel >= count) continue;
-      batch[i] = elements_of<T>(weight)[weight.offset(first + channel, 0, tap / kWidth, tap % kWidth)];
-    }
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      if (begin + i * kThreads < count * kTaps) weights[begin + i * kThreads] = batch[i];
-    }
-  }
-  block_barrier();
-  constexpr int kSize = kTaps * kChannels, kVector = kSize % 2 != 0 ? 1 : kSize % 4 != 0 || sizeof(T) > 4 ? 2 : 4;
-#pragma unroll
-  for (int i = 0; i < kSize; i += kVector) {
-    Accumulator<T> values[kVector];
-    load<kVector>(weights + own * kTaps + i).widen(values);
-#pragma unroll
-    for (int j = 0; j < kVector; ++j) to[(i + j) % kTaps * kChannels + (i + j) / kTaps] = values[j];
-  }
-}
-
 }  // namespace fusedsc::gpu
