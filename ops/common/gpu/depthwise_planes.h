@@ -76,16 +76,18 @@ FUSEDSC_DEVICE int bytes_of_rows(const PlanesTile& tile, int row, int end, int h
 template <class T>
 FUSEDSC_DEVICE void start_rows(T* to, int pitch, const T* tensor, const PlanesTile& tile, int row, int end, int height,
                                int width, Barrier* barrier) {
-  const int plane_size = height * width, bytes = bytes_of_rows<T>(tile, row, end, height, width);
+  const int plane_size = height * width;
   const T* from = tensor + tile.plane * plane_size;
   if (end - row == height) {
+    const int bytes = bytes_of_rows<T>(tile, row, end, height, width);
     start_load(to, from - skew_of<T>(tile.plane, plane_size), bytes, barrier);
     return;
   }
-  if (bytes == 0) return;
+  const int bytes = (end - row) * width * static_cast<int>(sizeof(T));  // of a plane
+  if (bytes <= 0) return;
   from += row * width;
   for (int i = 0; i < tile.count; ++i) {
-    start_load(to + i * pitch, from + i * static_cast<std::int64_t>(plane_size), bytes / tile.count, barrier);
+    start_load(to + i * pitch, from + i * static_cast<std::int64_t>(plane_size), bytes, barrier);
   }
 }
 
