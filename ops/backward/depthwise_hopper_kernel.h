@@ -7,6 +7,7 @@
 #include "fusedsc/backward/depthwise_hopper_parameters.h"
 #include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/vector.h"
+#include "fusedsc/common/gpu/warp_stages.h"
 
 namespace fusedsc::gpu::hopper {
 
@@ -44,7 +45,7 @@ class DepthwiseJoint {
 
  public:
   FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(int warps) {
-    const int tiles = 128 + warps * (kWarpBytes + kStages * 8), sums = 4 * 32 * warps * kSums;
+    const int tiles = WarpStages::block_bytes(warps, kWarpBytes, kStages), sums = 4 * 32 * warps * kSums;
     return tiles > sums ? tiles : sums;
   }
 
@@ -61,19 +62,15 @@ class DepthwiseJoint {
   };
   using Row = float[kGradColumns][kWide];
 
-  FUSEDSC_DEVICE explicit DepthwiseJoint(const DepthwiseJointParameters& p) : p_(p) {
+  FUSEDSC_DEVICE explicit DepthwiseJoint(const DepthwiseJointParameters& p)
+      : p_(p), stages_(p.warps, uniform(thread_index() / 32), kWarpBytes, kStages) {
     const int warp = uniform(thread_index() / 32), thread = thread_index() % 32;
-    is_leader_ = thread == 0;
     group_ = thread / kLanes;
     std::uint32_t channel_group = block_index();
     split_ = static_cast<int>(p.by_channel_groups.divide(channel_group));
     first_channel_ = static_cast<int>(channel_group) * kChannels;
     item_ = split_ * p.warps + warp;
     item_step_ = p.splits * p.warps;
-    auto* memory = static_cast<unsigned char*>(block_memory());
-    memory += (128 - address_of(memory) % 128) % 128;
-    memory_ = memory + warp * kWarpBytes;
-    barriers_ = reinterpret_cast<Barrier*>(memory + p.warps * kWarpBytes) + warp * kStages;
     lane_bytes_ = thread % kLanes * 4;
     of_.load(p, first_channel_ + thread % kLanes * kWide);
 #pragma unroll
@@ -96,10 +93,10 @@ class DepthwiseJoint {
   /// A row of grad_y, and the rows of x that it completes the neighbourhood of.
   FUSEDSC_DEVICE void start_next() {
     if (next_item_ >= p_.items) return;
-    if (is_leader_) {
+    if (stages_.is_leader) {
       const bool has_x = kHasInput && next_row_ > next_.begin;
-      Barrier* barrier = barriers_ + slot_;
-      unsigned char* to = memory_ + slot_ * kStageBytes;
+      Barrier* barrier = stages_.barriers + slot_;
+      unsigned char* to = stages_.memory + slot_ * kStageBytes;
       expect(barrier, kGradBytes * (kHasOutput ? 2 : 1) + (has_x ? kInputBytes : 0));
       const ImagePlace from{first_channel_, next_.column - kBefore, next_row_, next_.image};
       start_load(to + kStageInputBytes, p_.grad_y, from, barrier);
@@ -121,12 +118,7 @@ class DepthwiseJoint {
   }
 
   FUSEDSC_DEVICE void loop() {
-    if (is_leader_) {
-#pragma unroll
-      for (int i = 0; i < kStages; ++i) initialise(barriers_ + i);
-      publish();
-    }
-    warp_barrier();
+    stages_.start();
     next_item_ = item_;
     next_ = strip_of(next_item_);
     next_row_ = first_row(next_);
@@ -141,7 +133,7 @@ class DepthwiseJoint {
       run_strip(strip_of(item_));
       item_ += item_step_;
     }
-    if (is_leader_) wait_for_stores();
+    if (stages_.is_leader) wait_for_stores();
   }
 
   // ------------------------------------------------------------------------------------------------------ a strip
@@ -180,7 +172,7 @@ class DepthwiseJoint {
   }
 
   FUSEDSC_DEVICE void run_early_row(Row& g, int row) {
-    wait(barriers_ + slot_, parity_);
+    wait(stages_.barriers + slot_, parity_);
     read_gradients(g, row);
     warp_barrier();
     start_next();
@@ -194,7 +186,7 @@ class DepthwiseJoint {
   /// A row of grad_y through the prologue. What is outside of the image came as zeros, and needs an offset of zero.
   FUSEDSC_DEVICE void read_gradients(Row& g, int row) const {
     const unsigned char* tile =
-        memory_ + slot_ * kStageBytes + kStageInputBytes + group_ * (kColumns * kPitch) + lane_bytes_;
+        stages_.memory + slot_ * kStageBytes + kStageInputBytes + group_ * (kColumns * kPitch) + lane_bytes_;
     const bool has_row = row < p_.output_height;
     float offset[3][kWide];  // of the first, the last and other columns
 #pragma unroll
@@ -220,14 +212,14 @@ class DepthwiseJoint {
 
   /// g: of the rows around, `r` the oldest; the newest is read here.
   FUSEDSC_DEVICE void run_row(Row (&g)[kLive], int r, const Strip& strip, int row) {
-    wait(barriers_ + slot_, parity_);
-    if (is_leader_) wait_for_stores<kOuts - 1>();
+    wait(stages_.barriers + slot_, parity_);
+    if (stages_.is_leader) wait_for_stores<kOuts - 1>();
     warp_barrier();
     read_gradients(g[(r + kLive - 1) % kLive], row + 1);
     constexpr int kThreadBytes = kColumns * kStride * kPitch;
     const int place = group_ * kThreadBytes + lane_bytes_;
-    const unsigned char* tile = memory_ + slot_ * kStageBytes + place;
-    unsigned char* out = memory_ + kStages * kStageBytes + out_ * kInputBytes;
+    const unsigned char* tile = stages_.memory + slot_ * kStageBytes + place;
+    unsigned char* out = stages_.memory + kStages * kStageBytes + out_ * kInputBytes;
 #pragma unroll
     for (int i = 0; i < kStride; ++i) {
 #pragma unroll
@@ -241,7 +233,7 @@ class DepthwiseJoint {
     }
     publish();
     warp_barrier();
-    if (is_leader_) {
+    if (stages_.is_leader) {
       start_store(p_.grad_x, {first_channel_, strip.column * kStride, row * kStride, strip.image}, out);
       commit_stores();
     }
@@ -323,11 +315,9 @@ class DepthwiseJoint {
   }
 
   const DepthwiseJointParameters& p_;
-  bool is_leader_;
   int group_;  ///< of the warp's threads
   int split_, first_channel_, item_, item_step_;
-  unsigned char* memory_;  ///< of the warp: stages of x, grad_y and output, then finished rows
-  Barrier* barriers_;
+  const WarpStages stages_;  ///< of x, grad_y and output; then finished rows
   int lane_bytes_;
   int slot_ = 0, parity_ = 0, out_ = 0;
   int next_item_ = 0, next_row_ = 0;  ///< what is copied next

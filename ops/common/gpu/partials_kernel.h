@@ -26,6 +26,7 @@ struct SumPartialsParameters {
   DeviceTensor weight;                    ///< [channel, 1, tap / kernel_width, tap % kernel_width], or none
   void* vectors[2] = {nullptr, nullptr};  ///< for the rows after the taps; or none
   bool wide_vectors = false;              ///< they are of the type that sums have, not of the weight's
+  bool lets_next_start = false;           ///< the next kernel of the stream may take its places meanwhile
 };
 
 template <class T>
