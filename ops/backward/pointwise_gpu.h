@@ -12,5 +12,7 @@ Implementation<PointwiseBackwardArguments> pointwise_backward_hopper();
 Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_planes();
 /// Both gradients in one pass that does not read the output.
 Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_joint();
+/// The weight gradient of float32 with TF32, and of contiguous 16-bit tensors, by teams of warps.
+Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_teams();
 
 }  // namespace fusedsc
