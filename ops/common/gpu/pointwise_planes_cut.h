@@ -4,6 +4,7 @@
 #pragma once
 
 #include "fusedsc/common/gpu/following_kernel.h"
+#include "fusedsc/common/gpu/pointwise_hopper_shares.h"
 #include "fusedsc/common/gpu/pointwise_planes_tile.h"
 
 namespace fusedsc::gpu::hopper {
@@ -17,7 +18,6 @@ class PlanesCutProduct {
   static constexpr int kThreads = kRowTiles * kCut * kGroupThreads;
   static constexpr int kTileDepth = 128 / static_cast<int>(sizeof(T));
   static constexpr int kOwn = kChannels / kCut;  ///< channels that a group finishes
-  static_assert(kOwn * kCut == kChannels && kOwn % 16 == 0);
 
   /// `stages`: of each share of k.
   FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(const PointwiseMemoryUse& use, const PlanesTiling& tiling,
@@ -35,9 +35,9 @@ class PlanesCutProduct {
   }
 
  private:
-  using Sums = float[kChannels / 2];
-  using OwnSums = float[kOwn / 2];
-  using Four = Aligned<float, 4>;
+  using Shares = PointwiseShares<kChannels, kCut>;
+  using Sums = typename Shares::Sums;
+  using OwnSums = typename Shares::OwnSums;
   using Prologue = PointwisePrologue<T, kInputGradient>;  ///< of gradients: with another tensor
   using Part = Epilogue<T, kOwn, kRowTiles * kGroupThreads, kKind>;
   static constexpr int kSize = Positions::kSize, kPiece = Prologue::kPiece, kPieces = kTileDepth / kPiece;
@@ -47,9 +47,6 @@ class PlanesCutProduct {
   static constexpr int kWeightBytes = (kWeightDepthFirst ? kBlocks * kColumns : kChannels) * 128;
   static constexpr int kPartFloats = Part::memory_floats(kRowTiles * 4);
   static constexpr bool kSums = Part::kStatistics || Part::kGradient;
-  // Sums go through block memory in fours, as threads have them: to where the group's activations were.
-  static constexpr int kQuads = kChannels / 8, kOwnQuads = kOwn / 8;
-  static constexpr int kExchangeBytes = (kCut - 1) * kOwnQuads * kGroupThreads * 16;
 
  public:
   /// Whether tiles of a block can be cut so: groups that share k do not share tiles with others.
@@ -58,7 +55,7 @@ class PlanesCutProduct {
   }
   static constexpr int least_stages(const PlanesTiling& tiling) {
     const int tile = Positions::bytes(kTileDepth, tiling);
-    return kExchangeBytes > 2 * tile ? (kExchangeBytes - 1) / tile + 1 : 2;
+    return Shares::kBytes > 2 * tile ? (Shares::kBytes - 1) / tile + 1 : 2;
   }
 
  private:
@@ -286,42 +283,11 @@ class PlanesCutProduct {
     fence(sums);
   }
 
-  /// own = the sums of all shares of k, of the group's own channels.
+  /// own = the sums of all shares of k, of the group's own channels. They pass through where its activations were.
   FUSEDSC_DEVICE void put_together(const Sums& sums, OwnSums& own) const {
-    if constexpr (kCut > 1) {
-      group_barrier(kRowTiles + group_);  // the group's warps are done with its activations
-#pragma unroll
-      for (int quad = 0; quad < kQuads; ++quad) {
-        if (quad / kOwnQuads == cut_) continue;
-        const float* from = sums + quad * 4;
-        *place_of(quad / kOwnQuads, cut_, quad % kOwnQuads) = {{from[0], from[1], from[2], from[3]}};
-      }
-      row_tile_barrier();
-    }
-#pragma unroll
-    for (int quad = 0; quad < kQuads; ++quad) {
-      if (quad / kOwnQuads != cut_) continue;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) own[quad % kOwnQuads * 4 + i] = sums[quad * 4 + i];
-    }
-    if constexpr (kCut > 1) {
-#pragma unroll
-      for (int i = 1; i < kCut; ++i) {
-#pragma unroll
-        for (int quad = 0; quad < kOwnQuads; ++quad) {
-          const Four share = *place_of(cut_, (cut_ + i) % kCut, quad);
-#pragma unroll
-          for (int j = 0; j < 4; ++j) own[quad * 4 + j] += share.elements[j];
-        }
-      }
-    }
-  }
-
-  /// Where the group with the share `from` leaves a quad for its owner.
-  FUSEDSC_DEVICE Four* place_of(int owner, int from, int quad) const {
-    unsigned char* tiles = tiles_ + (from - cut_) * p_.stages * tile_bytes_;
-    const int number = (owner - from - 1 + kCut) % kCut;
-    return reinterpret_cast<Four*>(tiles) + (number * kOwnQuads + quad) * kGroupThreads + thread_;
+    if constexpr (kCut > 1) group_barrier(kRowTiles + group_);  // its warps are done with these
+    const Shares shares(tiles_, p_.stages * tile_bytes_, cut_, thread_);
+    shares.put_together(sums, own, [&] { row_tile_barrier(); });
   }
 
   /// To block memory. kAll: all positions of the tile exist.
@@ -330,13 +296,13 @@ class PlanesCutProduct {
     const bool exists[2] = {kAll || tile_.position(0) < positions, kAll || tile_.position(1) < positions};
     if constexpr (Part::kStatistics) {
 #pragma unroll
-      for (int i = 0; i < kOwnQuads; ++i) part.set_pivot(i * 8 + thread_ % 4 * 2, sums[i * 4], sums[i * 4 + 1]);
+      for (int i = 0; i < Shares::kOwnQuads; ++i) part.set_pivot(i * 8 + thread_ % 4 * 2, sums[i * 4], sums[i * 4 + 1]);
       warp_barrier();
       part.count(exists[0]);
       part.count(exists[1]);
     }
 #pragma unroll
-    for (int quad = 0; quad < kOwnQuads; quad += 2) {
+    for (int quad = 0; quad < Shares::kOwnQuads; quad += 2) {
       // Two positions of the pair in 8 channels, then of that in the next 8.
       float(&values)[8] = *reinterpret_cast<float(*)[8]>(sums + quad * 4);
       const int channel = cut_ * kOwn + quad * 8;
