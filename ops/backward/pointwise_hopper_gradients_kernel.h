@@ -14,13 +14,13 @@
 #include "fusedsc/common/gpu/activation.h"
 #include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/hopper.h"
+#include "fusedsc/common/gpu/weight_source.h"
 
 namespace fusedsc::gpu::hopper {
 
 struct PointwiseGradientsParameters {
   TensorMap x, grad_y, output, grad_x, weight_tiles;
-  const void* weight = nullptr;
-  std::int64_t weight_row = 0, weight_column = 0;
+  WeightSource weight;
   int channels = 0, outputs = 0;
   int fold = 1, rows = 0;  ///< positions of a row, if that is more than 64 channels; rows
   int row_tiles = 0, channel_tiles = 1;
@@ -226,7 +226,7 @@ class PointwiseGradients {
   // --------------------------------------------------------------------------------------- by all threads of the block
 
   /// Where there is nothing to be done to it.
-  FUSEDSC_DEVICE bool copies_weight() const { return !kHasOutput && p_.fold == 1; }
+  FUSEDSC_DEVICE bool copies_weight() const { return !kHasOutput && p_.fold == 1 && p_.weight.is_dense(); }
 
   FUSEDSC_DEVICE void prepare() {
     const int thread = thread_index(), column = thread % kColumns, lane = thread / kColumns;
@@ -266,9 +266,8 @@ class PointwiseGradients {
     for (int i = 0; i < kItems; ++i) {
       const int k = lane + i * kLanes, output = k - position * p_.outputs;
       const bool exists = has && output >= 0 && output < p_.outputs && k < kDepth;
-      weights[i] = exists
-                       ? to_float(static_cast<const T*>(p_.weight)[output * p_.weight_row + channel * p_.weight_column])
-                       : 0.0f;
+      const std::int64_t offset = exists ? p_.weight.offset(output, channel) : -1;
+      weights[i] = offset >= 0 ? to_float(static_cast<const T*>(p_.weight.data)[offset]) : 0.0f;
     }
     block_barrier();
     float constant = 0, largest = 0;
@@ -478,6 +477,7 @@ class PointwiseGradients {
     };
 #pragma unroll 4
     for (int row = lane; row < p_.outputs; row += kLanes) {
+      if (p_.weight.offset(row, channel) < 0) continue;  // nobody reads it
       const float* from = left + (position * p_.outputs + row) * kSumPitch;
       float sum = 0;
 #pragma unroll
@@ -512,7 +512,7 @@ struct GradientsSumParameters {
   int splits = 1, outputs = 0, channels = 0;
   int warps = 1;  ///< of a block, at most kSumWarps
   void* weight = nullptr;
-  std::int64_t weight_row = 0, weight_column = 0;
+  WeightSource places;                                    ///< where in `weight` its elements are
   float *grad = nullptr, *grad_times_centered = nullptr;  ///< or none
 };
 inline constexpr int kSumWarps = 32;
@@ -530,7 +530,15 @@ FUSEDSC_DEVICE void sum_gradients(const GradientsSumParameters& p) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) sum.elements[i] += other.elements[i];
   };
-  if (item < size) {
+  const int row = item / p.channels, channel = item % p.channels;
+  std::int64_t offsets[4];
+  bool is_wanted = row >= p.outputs;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    offsets[i] = p.places.offset(row, channel + i);
+    is_wanted = is_wanted || offsets[i] >= 0;
+  }
+  if (item < size && is_wanted) {
     const float* from = p.partials + item;
 #pragma unroll 8
     for (int split = warp; split < p.splits; split += p.warps) {
@@ -541,13 +549,11 @@ FUSEDSC_DEVICE void sum_gradients(const GradientsSumParameters& p) {
   block_barrier();
   if (warp != 0 || item >= size) return;
   for (int other = 1; other < p.warps; ++other) add(sums[other * 32 + lane]);
-  const int row = item / p.channels, channel = item % p.channels;
   float* vector = row == p.outputs ? p.grad : p.grad_times_centered;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     if (row < p.outputs) {
-      from_accumulator(sum.elements[i],
-                       static_cast<T*>(p.weight)[row * p.weight_row + (channel + i) * p.weight_column]);
+      if (offsets[i] >= 0) from_accumulator(sum.elements[i], static_cast<T*>(p.weight)[offsets[i]]);
     } else if (vector != nullptr) {
       vector[channel + i] = sum.elements[i];
     }

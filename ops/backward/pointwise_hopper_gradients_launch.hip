@@ -158,12 +158,10 @@ void PointwiseGradientsPass::run(const PointwiseBackwardArguments& a, const Exec
     p.output = map(activation_matrix(gradient.output, 1, true), p.outputs, instance_->wide);
   }
   p.grad_y = map(grad_y, p.outputs, instance_->wide);
-  if (!instance_->has_output && p.fold == 1) {
+  if (!instance_->has_output && p.fold == 1 && a.windows.channels == 0) {
     p.weight_tiles = map_of(a.weight.data, a.x.dtype, p.channels, p.outputs, a.weight.strides[0], kTile, kTile / 2);
   }
-  p.weight = a.weight.data;
-  p.weight_row = a.weight.strides[0];
-  p.weight_column = a.weight.strides[1];
+  p.weight = WeightSource(a.weight, a.windows);
   p.grad_scale = static_cast<const float*>(gradient.grad_scale.data);
   p.output_scale = static_cast<const float*>(gradient.output_scale.data);
   p.offset = static_cast<const float*>(gradient.offset.data);
@@ -182,8 +180,7 @@ void PointwiseGradientsPass::run(const PointwiseBackwardArguments& a, const Exec
   sum.channels = p.channels;
   sum.warps = std::clamp(sum.splits / 4, 1, kSumWarps);
   sum.weight = a.grad_weight.data;
-  sum.weight_row = a.grad_weight.strides[0];
-  sum.weight_column = a.grad_weight.strides[1];
+  sum.places = WeightSource(a.grad_weight, a.windows);
   sum.grad = static_cast<float*>(a.sums.grad.data);
   sum.grad_times_centered = static_cast<float*>(a.sums.grad_times_centered.data);
   launch_following(kName, a.x.dtype == DataType::float16 ? sum_kernel<Float16> : sum_kernel<BFloat16>,

@@ -51,9 +51,19 @@ PointwiseCase case_of(const PointwiseBackwardArguments& a) {
   product.has_other = static_cast<bool>(a.gradient_prologue);
   product.has_x = static_cast<bool>(a.prologue);
   product.has_added = static_cast<bool>(a.grad_add);
+  product.lays_out = a.windows.channels > 0;
   product.is_dense = is_dense(activation_matrix(a.grad_y, 1, true), a.grad_y.sizes[1]) &&
                      is_dense(output_matrix(a.grad_x, 1, true), a.x.sizes[1]);
   return product;
+}
+
+/// Whether there is a kernel here for the gradients of weight and bias.
+bool suits_weight_gradient(const PointwiseBackwardArguments& a) {
+#ifdef FUSEDSC_HOST_EXECUTOR  // which plays no clusters
+  return PointwiseGradientsPass::suits(a);
+#else
+  return PointwiseGradientsPass::suits(a) || PointwiseWeightPass::suits(a);
+#endif
 }
 
 std::string why_not(const PointwiseBackwardArguments& a) {
@@ -62,9 +72,12 @@ std::string why_not(const PointwiseBackwardArguments& a) {
   if (!reason.empty()) return reason;
   reason = too_large_for_pointwise(a.x.sizes, a.grad_y.sizes);
   if (!reason.empty()) return reason;
+  const bool has_windows = a.windows.channels > 0;
+  if (has_windows && (a.grad_weight || a.grad_bias) && !suits_weight_gradient(a)) return kUnsuited;
+  if (has_windows && !suits_weight(a.weight, a.windows)) return kUnsuited;
   if (!a.grad_x) return {};  // the weight gradient has its own conditions, and the general kernels behind it
   const ConstTensorView x = a.prologue ? a.x : ConstTensorView{};
-  if (!suits_copy_engine(activation_matrix(a.grad_y, 1, true)) || !suits_copy_engine(weight_matrix(a.weight, 1)) ||
+  if (!suits_copy_engine(activation_matrix(a.grad_y, 1, true)) || !suits_weight(a.weight, a.windows) ||
       !suits_copy_engine(activation_matrix(a.gradient_prologue.output, 1, true)) ||
       !suits_copy_engine(activation_matrix(x, 1, true)) || !suits_copy_engine(activation_matrix(a.grad_add, 1, true)) ||
       !suits_copy_engine(output_matrix(a.grad_x, 1, true))) {
@@ -106,8 +119,12 @@ class InputPass {
     p.output = map(output_matrix(a.grad_x, 1, true), problem.channels, instance.columns());
     if (case_.has_x) p.x = map(activation_matrix(a.x, 1, true), problem.channels, instance.columns());
     p.added = map(activation_matrix(a.grad_add, 1, true), problem.channels, instance.columns());
-    p.weight = map_of(a.weight.data, problem.dtype, problem.channels, problem.depth, a.weight.strides[0],
-                      instance.columns(), instance.depth);
+    if (case_.lays_out) {
+      p.source = WeightSource(a.weight, a.windows);
+    } else {
+      p.weight = map_of(a.weight.data, problem.dtype, problem.channels, problem.depth, a.weight.strides[0],
+                        instance.columns(), instance.depth);
+    }
     launch_.start(kName, case_, p, stream);
     if (!a.sums) return;
     SumPartialsParameters sum;

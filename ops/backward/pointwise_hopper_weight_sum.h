@@ -3,6 +3,7 @@
 #pragma once
 
 #include "fusedsc/common/gpu/hopper_cluster.h"
+#include "fusedsc/common/gpu/weight_source.h"
 
 namespace fusedsc::gpu::hopper {
 
@@ -14,6 +15,7 @@ struct WeightTiles {
   int output_tiles = 1, channel_tiles = 1;
   void *weight = nullptr, *bias = nullptr;  ///< or null: not wanted
   std::int64_t weight_row = 0;
+  WeightSource windows;            ///< a sliding-channel convolution's weight, which has data of its windows only; or none
   float4* partials = nullptr;      ///< [split][tile][four][thread of 128]; null: there is one split
   float* bias_partials = nullptr;  ///< [split][output]
 };
@@ -32,18 +34,37 @@ FUSEDSC_DEVICE int2 place_of_quad(const WeightTiles& p, int tile, int quad, int 
           tile % p.channel_tiles * p.columns + quad % row_quads * 8 + thread % 4 * 2};
 }
 
+/// Whether any of a four is wanted.
+FUSEDSC_DEVICE bool is_wanted(const WeightTiles& p, int2 place) {
+  if (p.windows.data == nullptr) return true;
+  bool any = false;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) any = any || p.windows.offset(place.x + i / 2 * 8, place.y + i % 2) >= 0;
+  return any;
+}
+
 template <class T>
 FUSEDSC_DEVICE void store_quad(const WeightTiles& p, int2 place, const float4& sum, T) {
   if (p.weight == nullptr || place.y >= p.channels) return;
-  T* to = static_cast<T*>(p.weight) + place.x * p.weight_row + place.y;
   const float sums[4] = {sum.x, sum.y, sum.z, sum.w};
+  if (p.windows.data != nullptr) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const std::int64_t offset = p.windows.offset(place.x + i / 2 * 8, place.y + i % 2);
+      if (offset >= 0) from_accumulator(sums[i], static_cast<T*>(p.weight)[offset]);
+    }
+    return;
+  }
+  T* to = static_cast<T*>(p.weight) + place.x * p.weight_row + place.y;
   if (place.x < p.outputs) store<2>(sums, to);
   if (place.x + 8 < p.outputs) store<2>(sums + 2, to + 8 * p.weight_row);
 }
 
 template <class T>
 FUSEDSC_DEVICE void leave_quad(const WeightTiles& p, int tile, int split, int quad, int thread, const float4& sum, T) {
-  if (p.partials == nullptr) return store_quad(p, place_of_quad(p, tile, quad, thread), sum, T());
+  const int2 place = place_of_quad(p, tile, quad, thread);
+  if (p.partials == nullptr) return store_quad(p, place, sum, T());
+  if (!is_wanted(p, place)) return;
   const int quads = p.rows / 64 * p.columns / 8, tiles = p.output_tiles * p.channel_tiles;
   p.partials[((static_cast<std::int64_t>(split) * tiles + tile) * quads + quad) * 128 + thread] = sum;
 }
@@ -74,7 +95,9 @@ FUSEDSC_DEVICE void sum_weight_partials(const WeightSumParameters& p) {
   const bool is_bias = item >= all;
   const float4* from = nullptr;
   std::int64_t step = all;
-  if (!is_bias && place.x < tiles.outputs && place.y < tiles.channels) from = tiles.partials + item;
+  if (!is_bias && place.x < tiles.outputs && place.y < tiles.channels && is_wanted(tiles, place)) {
+    from = tiles.partials + item;
+  }
   if (is_bias && tiles.bias_partials != nullptr && (item - all) * 4 < tiles.outputs) {
     from = reinterpret_cast<const float4*>(tiles.bias_partials) + (item - all);
     step = tiles.outputs / 4;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "fusedsc/common/problem.h"
+#include "fusedsc/common/sliding_channels.h"
 #include "fusedsc/runtime/execution.h"
 #include "fusedsc/runtime/implementation.h"
 
@@ -22,6 +23,9 @@ struct PointwiseArguments {
   TensorView y;           ///< [N, M, H, W], dtype of x
   /// Whether factors of float32 may be rounded to 10 fractional bits (TensorFloat-32), where a GPU is faster with them.
   bool allow_tf32 = false;
+  /// Not empty: that of a sliding-channel convolution, with weight [M, width, 1, 1], which runs as this one where an
+  /// implementation can (sliding_channel_hopper.cpp).
+  SlidingChannels windows;
 };
 
 /// Runs the first implementation that can. Throws InvalidArgument or Unsupported.

@@ -115,6 +115,7 @@ class PointwiseCutProduct {
     const int steps = (p_.depth + kTileDepth - 1) / kTileDepth;
     const Prologue prologue(p_, vectors_ + kCut * kPartFloats, steps * kTileDepth);
     if constexpr (kPrologue) prologue.read(thread_index(), kThreads);
+    if (lays_out()) lay_out();
     block_barrier();
     if (thread_ == 0 && cut_ == 0) start_inputs();
     OwnSums own;
@@ -146,9 +147,11 @@ class PointwiseCutProduct {
   FUSEDSC_DEVICE void start_step(int step, int slot) const {
     const int k = (cut_ + step * kCut) * kTileDepth;
     Barrier* barrier = full_ + slot;
-    expect(barrier, kRowTiles * tile_bytes_ + kWeightBytes);
+    expect(barrier, kRowTiles * tile_bytes_ + (lays_out() ? 0 : kWeightBytes));
     unsigned char* weight = weights_ + slot * kWeightBytes;
-    if constexpr (kWeightDepthFirst) {
+    if (lays_out()) {
+      // By threads, all of it before the first step.
+    } else if constexpr (kWeightDepthFirst) {
       for (int block = 0; block < kBlocks; ++block) {
         start_load(weight + block * kTileDepth * kRowBytes, p_.weight, first_channel_ + block * kColumns, k, barrier);
       }
@@ -173,6 +176,27 @@ class PointwiseCutProduct {
       if (has_x_) start_load(x_ + block * kBlockBytes, p_.x, channel, pixel_, inputs_);
       if (has_added_) start_load(added_ + block * kBlockBytes, p_.added, channel, pixel_, inputs_);
     }
+  }
+
+  // ------------------------------------------------------------------------------------- by all threads of a share of k
+
+  /// There is a stage for each step then.
+  FUSEDSC_DEVICE bool lays_out() const { return p_.source.data != nullptr; }
+
+  FUSEDSC_DEVICE void lay_out() const {
+    const int thread = row_tile_ * kGroupThreads + thread_, threads = kRowTiles * kGroupThreads;
+    if constexpr (kWeightDepthFirst) {
+      lay_out_weight<T, kTileDepth, kRowBytes>(p_.source, steps_ * kBlocks, thread, threads, [&](int tile) {
+        const int step = tile / kBlocks, block = tile % kBlocks;
+        return WeightTile{weights_ + step * kWeightBytes + block * kTileDepth * kRowBytes,
+                          (cut_ + step * kCut) * kTileDepth, first_channel_ + block * kColumns};
+      });
+    } else {
+      lay_out_weight<T, kChannels, kTileDepth * 2>(p_.source, steps_, thread, threads, [&](int step) {
+        return WeightTile{weights_ + step * kWeightBytes, first_channel_, (cut_ + step * kCut) * kTileDepth};
+      });
+    }
+    publish();
   }
 
   // ----------------------------------------------------------------------------------------- by all threads of a group

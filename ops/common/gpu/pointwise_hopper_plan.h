@@ -56,7 +56,8 @@ struct PointwiseCase {
   bool prologue = false;
   EpilogueKind kind = EpilogueKind::plain;
   bool has_other = false, has_x = false, has_added = false;
-  bool is_dense = false;  ///< nothing lies between the positions of any tensor
+  bool is_dense = false;   ///< nothing lies between the positions of any tensor
+  bool lays_out = false;  ///< threads lay the weight out (WeightSource)
 
   PointwiseMemoryUse memory_use() const {
     return {static_cast<int>(problem.depth), static_cast<int>(problem.channels), has_other, has_x, has_added};
@@ -85,6 +86,8 @@ template <class Matrix>
 bool suits_copy_engine(const Matrix& matrix) {
   return matrix.data == nullptr || (matrix.is_linear && matrix.run_bytes == 16 && matrix.first % 8 == 0);
 }
+/// Of a weight; one with windows is laid out by threads.
+bool suits_weight(const ConstTensorView& weight, const SlidingChannels& windows);
 /// Whether nothing lies between its positions.
 template <class Matrix>
 bool is_dense(const Matrix& matrix, std::int64_t channels) {
