@@ -8,6 +8,8 @@
 /// which there are two then; its offset, times the weight, is one number per channel. Of the weight's gradient it is
 /// applied to sums, as in pointwise_hopper_weight_kernel.h.
 ///
+/// Without a prologue (kPlain) x stays as it is, so that both products are under way at once.
+///
 /// Of 32 channels and fewer, several positions lie in a row of 64: the weight repeats along its diagonal.
 #pragma once
 
@@ -30,17 +32,19 @@ struct PointwiseGradientsParameters {
   const float *grad_scale = nullptr, *output_scale = nullptr, *offset = nullptr;
   const float *scale = nullptr, *shift = nullptr, *mean = nullptr;
   Activation activation = Activation::identity;
-  float* partials = nullptr;  ///< [split][position of a row][output..., grad, grad_times_centered][channel]
+  float* partials = nullptr;  ///< [split][position of a row][output..., grad, grad_times_centered][channel]; plain: outputs
 };
 
 /// kDepth: outputs of all positions of a row, at most. kSharing: groups that share positions. kTeams: of these.
 /// kHalves: 2 where the sums of a tile of the weight are too many for a group: two groups share them, and make half of
-/// the gradient of x each. kHasOutput: that there is a gradient prologue.
-template <class T, int kDepth_, int kSharing_, int kTeams_, int kHalves_, bool kHasOutput_>
+/// the gradient of x each. kHasOutput: that there is a gradient prologue. kPlain: that there is no prologue.
+template <class T, int kDepth_, int kSharing_, int kTeams_, int kHalves_, bool kHasOutput_, bool kPlain_>
 class PointwiseGradients {
  public:
   static constexpr int kDepth = kDepth_, kSharing = kSharing_, kTeams = kTeams_;
   static constexpr int kHalves = kHalves_, kGroups = kSharing * kTeams * kHalves, kThreads = kGroups * 128;
+  static constexpr bool kPlain = kPlain_;
+  static_assert(!kPlain || (kSharing == 1 && kHalves == 1 && !kHasOutput_));
   static_assert(kHalves == 1 || (kHalves == 2 && kSharing == 1 && kTeams == 1 && !kHasOutput_));
   /// Columns of grad_y as it is copied: rows of 128 bytes cost the copy engine no more than shorter ones.
   static constexpr int kWide = kDepth < 64 ? 32 : 64;
@@ -74,7 +78,8 @@ class PointwiseGradients {
   static constexpr int kLanes = kThreads / kColumns;  ///< threads of a channel, while the weight is prepared
   static constexpr int kVectorFloats = kScratch + kLanes * kColumns + 32;
   /// What a group leaves at its end, for each k and for both sums of each warp.
-  static constexpr int kSumPitch = kChannels + 4, kSumFloats = (kDepth + 8) * kSumPitch;
+  static constexpr int kSumPitch = kChannels + 4, kSumFloats = (kDepth + (kPlain ? 0 : 8)) * kSumPitch;
+  static constexpr int kVectorSums = kPlain ? 0 : 2;  ///< rows of partial results that are no weights
 
   FUSEDSC_HOST_DEVICE static constexpr int barrier_bytes(int stages) { return kTeams * stages * 16 + 16; }
   FUSEDSC_HOST_DEVICE static constexpr int tile_bytes(int stages) {
@@ -83,14 +88,15 @@ class PointwiseGradients {
   FUSEDSC_HOST_DEVICE static constexpr int most(int a, int b) { return a < b ? b : a; }
 
   /// Outputs of a group; the two halves overlap if they have to. Sums of grad_y and of output at once, where these lie
-  /// side by side.
+  /// side by side. Products have at most 192 columns.
   static constexpr int kOwnDepth = kHalves == 1 ? kDepth : (kBoxes + 1) / 2 * kWide;
-  static constexpr int kProducts = kParts == 1 || kDepth % kWide == 0 ? 1 : kParts,
-                       kSums = kParts * kOwnDepth / 2 / kProducts;
+  static constexpr int kProducts = kOwnDepth > 192 ? 2 : kParts == 1 || kDepth % kWide == 0 ? 1 : kParts,
+                       kSums = kParts * kOwnDepth / 2 / kProducts, kProductBoxes = kParts * kBoxes / kProducts;
+  static_assert(kOwnDepth <= 192 || kBoxes % 2 == 0);
   struct Sums {
     float products[kParts * kOwnDepth / 2];  ///< of a and grad_y, and of a and output
     float of_channels[4];                    ///< of a
-    float grad[kOwn / 4], grad_times_centered[kOwn / 4];
+    float grad[kPlain ? 1 : kOwn / 4], grad_times_centered[kPlain ? 1 : kOwn / 4];
   };
 
   FUSEDSC_DEVICE explicit PointwiseGradients(const PointwiseGradientsParameters& p) : p_(p) {
@@ -154,7 +160,12 @@ class PointwiseGradients {
       wait(full_ + slot, parity);
       float grad[kOwn / 2];
       multiply_weight(grad, stage + kXBytes);
-      wait_for_products<0>();
+      if constexpr (kPlain) {
+        multiply_activated(sums, x, stage + kXBytes);
+        wait_for_products<1>();
+      } else {
+        wait_for_products<0>();
+      }
       fence(grad);
       fence(sums.products);
       if (kHasOutput) fence(sums.of_channels);
@@ -162,14 +173,15 @@ class PointwiseGradients {
       tile_barrier();  // all are done with the last tile
       if (is_leader_) refill(tile, slot, parity);
       const int row = first_row(tile);
-      finish_tile(sums, grad, x, p_.rows - row);
+      if constexpr (kPlain) store_tile(grad);
+      else finish_tile(sums, grad, x, p_.rows - row);
       publish();
       tile_barrier();
       if (is_leader_ && half_ == 0) {
         start_store(p_.grad_x, first_column_, row, grad_x_);
         commit_stores();
       }
-      multiply_activated(sums, x, stage + kXBytes);
+      if constexpr (!kPlain) multiply_activated(sums, x, stage + kXBytes);
       if (++slot == p_.stages) {
         slot = 0;
         parity ^= 1;
@@ -235,16 +247,32 @@ class PointwiseGradients {
     for (int i = thread; i < 128; i += kThreads) {
       reinterpret_cast<std::uint32_t*>(vectors_)[i] = to_bits(1.0f, 1.0f, T());
     }
-    if (lane == 0) {
+    if (lane == 0 && !kPlain) {
       float* pair = vectors_ + kPairs + column / 2 * 8 + column % 2;
       pair[0] = has && p_.scale != nullptr ? p_.scale[channel] : 1.0f;
       pair[2] = has && p_.shift != nullptr ? p_.shift[channel] : 0.0f;
       pair[4] = has && p_.mean != nullptr ? p_.mean[channel] : 0.0f;
     }
-    if (!copies_weight()) scale_weight(channel, column, lane);
+    if (!copies_weight()) {
+      if constexpr (kPlain) lay_out_weight();
+      else scale_weight(channel, column, lane);
+    }
     publish();
     block_barrier();
     if (copies_weight()) wait(weight_barrier_, 0);
+  }
+
+  /// As it is, in runs of 16 bytes.
+  FUSEDSC_DEVICE void lay_out_weight() const {
+#pragma unroll 4
+    for (int item = thread_index(); item < kDepth * kChannels / 8; item += kThreads) {
+      const int k = item / (kChannels / 8), run = item % (kChannels / 8), column = run * 8;
+      const int position = p_.fold == 1 ? 0 : column / p_.channels, output = k - position * p_.outputs;
+      const int channel = p_.fold == 1 ? first_column_ + column : column % p_.channels;
+      Aligned<std::uint32_t, 4> words = {};
+      if (output >= 0 && output < p_.outputs) words = p_.weight.run<T>(output, channel);
+      *reinterpret_cast<Aligned<std::uint32_t, 4>*>(weights_ + place_of_run<128>(k, run)) = words;
+    }
   }
 
   /// The weight, times either scale of the gradient prologue and a power of two that keeps both from vanishing; and its
@@ -353,7 +381,7 @@ class PointwiseGradients {
 #pragma unroll
       for (int i = 0; i < kProducts; ++i) {
         float(&products)[kSums] = *reinterpret_cast<float(*)[kSums]>(sums.products + i * kSums);
-        multiply<true, true>(products, rows + k * 128 / 16, columns + (i * kBoxes * kBoxBytes + k * kWide * 2) / 16,
+        multiply<true, true>(products, rows + k * 128 / 16, columns + (i * kProductBoxes * kBoxBytes + k * kWide * 2) / 16,
                              false, T());
       }
       if (kHasOutput) multiply<false, true>(sums.of_channels, rows + k * 128 / 16, ones, false, T());
@@ -361,6 +389,18 @@ class PointwiseGradients {
     commit_products();
     fence(sums.products);
     if (kHasOutput) fence(sums.of_channels);
+  }
+
+  /// The gradient of x, to its tile.
+  FUSEDSC_DEVICE void store_tile(const float (&grad)[kOwn / 2]) const {
+    const int lane = thread_index() % 32, row = thread_index() % 128 / 32 * 16 + lane % 16;
+#pragma unroll
+    for (int run = 0; run < kChannels / 8; run += 2) {
+      std::uint32_t words[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) words[i] = to_bits(grad[run * 4 + 2 * i], grad[run * 4 + 2 * i + 1], T());
+      store_matrices(grad_x_ + place_of_run<128>(row, run + lane / 16), words);
+    }
   }
 
   FUSEDSC_DEVICE void finish_tile(Sums& sums, const float (&grad)[kOwn / 2], unsigned char* x, int rows) const {
@@ -451,7 +491,11 @@ class PointwiseGradients {
       }
       own[k * kSumPitch + warp * 16 + lane / 4 + half * 8] = sum;
     }
-    own += (kDepth + 2 * warp) * kSumPitch + half_ * kOwn;
+    if constexpr (!kPlain) leave_vector_sums(sums, own + (kDepth + 2 * warp) * kSumPitch + half_ * kOwn);
+  }
+
+  FUSEDSC_DEVICE static void leave_vector_sums(Sums& sums, float* own) {
+    const int lane = thread_index() % 32;
 #pragma unroll
     for (int i = 0; i < kOwn / 4; ++i) {
 #pragma unroll
@@ -467,7 +511,8 @@ class PointwiseGradients {
 
   /// What the groups have left, added up; zeros in place of the splits that this tile of channels has not.
   FUSEDSC_DEVICE void store_partials() const {
-    const int column = thread_index() % kColumns, lane = thread_index() / kColumns, rows = p_.outputs + 2;
+    const int column = thread_index() % kColumns, lane = thread_index() / kColumns,
+              rows = p_.outputs + kVectorSums;
     if (column >= p_.fold * p_.channels - channel_tile_ * kColumns) return;
     const int position = p_.fold == 1 ? 0 : column / p_.channels,
               channel = p_.fold == 1 ? channel_tile_ * kColumns + column : column % p_.channels;
@@ -484,7 +529,7 @@ class PointwiseGradients {
       for (int team = 0; team < kTeams; ++team) sum += from[team * kSharing * kSumFloats];
       *row_of(split_, row) = sum;
     }
-    for (int i = lane; i < 2; i += kLanes) {
+    for (int i = lane; i < kVectorSums; i += kLanes) {
       float sum = 0;
 #pragma unroll
       for (int item = 0; item < kTeams * 4; ++item) {
@@ -508,8 +553,8 @@ class PointwiseGradients {
 
 /// Adds up what the blocks have left; each warp of a block takes some of the splits, of 128 channels and rows.
 struct GradientsSumParameters {
-  const float* partials = nullptr;  ///< [split][output..., grad, grad_times_centered][channel]
-  int splits = 1, outputs = 0, channels = 0;
+  const float* partials = nullptr;  ///< [split][row: output..., grad, grad_times_centered][channel]
+  int splits = 1, rows = 0, outputs = 0, channels = 0;
   int warps = 1;  ///< of a block, at most kSumWarps
   void* weight = nullptr;
   WeightSource places;                                    ///< where in `weight` its elements are
@@ -521,7 +566,7 @@ template <class T>
 FUSEDSC_DEVICE void sum_gradients(const GradientsSumParameters& p) {
   using Four = Aligned<float, 4>;
   const int lane = thread_index() % 32, warp = thread_index() / 32;
-  const int item = (static_cast<int>(block_index()) * 32 + lane) * 4, size = (p.outputs + 2) * p.channels;
+  const int item = (static_cast<int>(block_index()) * 32 + lane) * 4, size = p.rows * p.channels;
   let_next_kernel_start();
   wait_for_previous_kernel();
   auto* sums = static_cast<Four*>(block_memory());
