@@ -15,8 +15,7 @@
 
 #include "fusedsc/common/gpu/activation.h"
 #include "fusedsc/common/gpu/following_kernel.h"
-#include "fusedsc/common/gpu/hopper.h"
-#include "fusedsc/common/gpu/weight_source.h"
+#include "fusedsc/common/gpu/pointwise_hopper_laid_out.h"
 
 namespace fusedsc::gpu::hopper {
 
@@ -254,7 +253,7 @@ class PointwiseGradients {
       pair[4] = has && p_.mean != nullptr ? p_.mean[channel] : 0.0f;
     }
     if (!copies_weight()) {
-      if constexpr (kPlain) lay_out_weight();
+      if constexpr (kPlain) lay_out();
       else scale_weight(channel, column, lane);
     }
     publish();
@@ -262,16 +261,27 @@ class PointwiseGradients {
     if (copies_weight()) wait(weight_barrier_, 0);
   }
 
-  /// As it is, in runs of 16 bytes.
-  FUSEDSC_DEVICE void lay_out_weight() const {
-#pragma unroll 4
-    for (int item = thread_index(); item < kDepth * kChannels / 8; item += kThreads) {
-      const int k = item / (kChannels / 8), run = item % (kChannels / 8), column = run * 8;
-      const int position = p_.fold == 1 ? 0 : column / p_.channels, output = k - position * p_.outputs;
-      const int channel = p_.fold == 1 ? first_column_ + column : column % p_.channels;
-      Aligned<std::uint32_t, 4> words = {};
-      if (output >= 0 && output < p_.outputs) words = p_.weight.run<T>(output, channel);
-      *reinterpret_cast<Aligned<std::uint32_t, 4>*>(weights_ + place_of_run<128>(k, run)) = words;
+  /// As it is.
+  FUSEDSC_DEVICE void lay_out() const {
+    if (p_.fold == 1) {
+      lay_out_weight<T, 32, 128>(p_.weight, {weights_, 32 * 128, 0, 32, first_column_, 0, kDepth / 32}, thread_index(),
+                                 kThreads);
+      return;
+    }
+    constexpr int kRuns = kChannels / 8, kItems = (kDepth * kRuns + kThreads - 1) / kThreads;
+    Aligned<std::uint32_t, 4> words[kItems] = {};
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      const int item = thread_index() + i * kThreads, column = item % kRuns * 8, position = column / p_.channels;
+      const int output = item / kRuns - position * p_.outputs;
+      if (item >= kDepth * kRuns || output < 0 || output >= p_.outputs) continue;
+      words[i] = p_.weight.run<T>(output, p_.weight.first(output), column % p_.channels);
+    }
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      const int item = thread_index() + i * kThreads;
+      if (item >= kDepth * kRuns) break;
+      *reinterpret_cast<Aligned<std::uint32_t, 4>*>(weights_ + place_of_run<128>(item / kRuns, item % kRuns)) = words[i];
     }
   }
 
@@ -294,7 +304,7 @@ class PointwiseGradients {
     for (int i = 0; i < kItems; ++i) {
       const int k = lane + i * kLanes, output = k - position * p_.outputs;
       const bool exists = has && output >= 0 && output < p_.outputs && k < kDepth;
-      const std::int64_t offset = exists ? p_.weight.offset(output, channel) : -1;
+      const std::int64_t offset = exists ? p_.weight.offset(output, p_.weight.first(output), channel) : -1;
       weights[i] = offset >= 0 ? to_float(static_cast<const T*>(p_.weight.data)[offset]) : 0.0f;
     }
     block_barrier();
@@ -520,9 +530,13 @@ class PointwiseGradients {
     const auto row_of = [&](int split, int row) {
       return p_.partials + ((std::int64_t{split} * p_.fold + position) * rows + row) * p_.channels + channel;
     };
+    const int advance = p_.weight.first(kLanes);
+    int first_channel = p_.weight.first(lane);
 #pragma unroll 4
     for (int row = lane; row < p_.outputs; row += kLanes) {
-      if (p_.weight.offset(row, channel) < 0) continue;  // nobody reads it
+      const bool is_wanted = p_.weight.place(first_channel, channel) < p_.weight.width;
+      first_channel = p_.weight.next(first_channel, advance);
+      if (!is_wanted) continue;  // nobody reads it
       const float* from = left + (position * p_.outputs + row) * kSumPitch;
       float sum = 0;
 #pragma unroll
@@ -577,10 +591,11 @@ FUSEDSC_DEVICE void sum_gradients(const GradientsSumParameters& p) {
   };
   const int row = item / p.channels, channel = item % p.channels;
   std::int64_t offsets[4];
+  const int first_channel = p.places.first(row);
   bool is_wanted = row >= p.outputs;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    offsets[i] = p.places.offset(row, channel + i);
+    offsets[i] = p.places.offset(row, first_channel, channel + i);
     is_wanted = is_wanted || offsets[i] >= 0;
   }
   if (item < size && is_wanted) {

@@ -151,6 +151,7 @@ PointwiseWeightPass::PointwiseWeightPass(const PointwiseBackwardArguments& a, Ar
   p_.shift = static_cast<const float*>(a.prologue.shift.data);
   p_.activation = a.prologue.activation;
   p_.has_prologue = static_cast<bool>(a.prologue);
+  p_.runs_beside_input = a.grad_x && !a.sums;
   const PointwiseWeightKind kind = a.grad_bias              ? PointwiseWeightKind::bias
                                    : a.prologue || gradient ? PointwiseWeightKind::seams
                                                             : PointwiseWeightKind::plain;

@@ -36,11 +36,9 @@ FUSEDSC_DEVICE int2 place_of_quad(const WeightTiles& p, int tile, int quad, int 
 
 /// Whether any of a four is wanted.
 FUSEDSC_DEVICE bool is_wanted(const WeightTiles& p, int2 place) {
-  if (p.windows.data == nullptr) return true;
-  bool any = false;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) any = any || p.windows.offset(place.x + i / 2 * 8, place.y + i % 2) >= 0;
-  return any;
+  const WeightSource& windows = p.windows;
+  if (windows.data == nullptr) return true;
+  return windows.has_pair(windows.first(place.x), place.y) || windows.has_pair(windows.first(place.x + 8), place.y);
 }
 
 template <class T>
@@ -49,9 +47,13 @@ FUSEDSC_DEVICE void store_quad(const WeightTiles& p, int2 place, const float4& s
   const float sums[4] = {sum.x, sum.y, sum.z, sum.w};
   if (p.windows.data != nullptr) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const std::int64_t offset = p.windows.offset(place.x + i / 2 * 8, place.y + i % 2);
-      if (offset >= 0) from_accumulator(sums[i], static_cast<T*>(p.weight)[offset]);
+    for (int half = 0; half < 2; ++half) {
+      const int output = place.x + half * 8, first = p.windows.first(output);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const std::int64_t offset = p.windows.offset(output, first, place.y + i);
+        if (offset >= 0) from_accumulator(sums[half * 2 + i], static_cast<T*>(p.weight)[offset]);
+      }
     }
     return;
   }

@@ -209,15 +209,15 @@ class PointwiseProduct {
 
   FUSEDSC_DEVICE void lay_out() const {
     if constexpr (kWeightDepthFirst) {
-      lay_out_weight<T, kTileDepth, kRowBytes>(p_.source, steps_ * kBlocks, thread_index(), kThreads, [&](int tile) {
-        const int step = tile / kBlocks, block = tile % kBlocks;
-        return WeightTile{weight_ + step * kWeightBytes + block * kTileDepth * kRowBytes, step * kTileDepth,
-                          first_channel_ + block * kColumns};
-      });
+      for (int block = 0; block < kBlocks; ++block) {
+        lay_out_weight<T, kTileDepth, kRowBytes>(p_.source,
+                                                 {weight_ + block * kTileDepth * kRowBytes, kWeightBytes, 0, kTileDepth,
+                                                  first_channel_ + block * kColumns, 0, steps_},
+                                                 thread_index(), kThreads);
+      }
     } else {
-      lay_out_weight<T, kChannels, kDepthBytes>(p_.source, steps_, thread_index(), kThreads, [&](int step) {
-        return WeightTile{weight_ + step * kWeightBytes, first_channel_, step * kTileDepth};
-      });
+      lay_out_weight<T, kChannels, kDepthBytes>(
+          p_.source, {weight_, kWeightBytes, first_channel_, 0, 0, kTileDepth, steps_}, thread_index(), kThreads);
     }
     publish();
     block_barrier();

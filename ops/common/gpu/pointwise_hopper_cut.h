@@ -185,16 +185,17 @@ class PointwiseCutProduct {
 
   FUSEDSC_DEVICE void lay_out() const {
     const int thread = row_tile_ * kGroupThreads + thread_, threads = kRowTiles * kGroupThreads;
+    const int first = cut_ * kTileDepth, advance = kCut * kTileDepth;
     if constexpr (kWeightDepthFirst) {
-      lay_out_weight<T, kTileDepth, kRowBytes>(p_.source, steps_ * kBlocks, thread, threads, [&](int tile) {
-        const int step = tile / kBlocks, block = tile % kBlocks;
-        return WeightTile{weights_ + step * kWeightBytes + block * kTileDepth * kRowBytes,
-                          (cut_ + step * kCut) * kTileDepth, first_channel_ + block * kColumns};
-      });
+      for (int block = 0; block < kBlocks; ++block) {
+        lay_out_weight<T, kTileDepth, kRowBytes>(p_.source,
+                                                 {weights_ + block * kTileDepth * kRowBytes, kWeightBytes, first,
+                                                  advance, first_channel_ + block * kColumns, 0, steps_},
+                                                 thread, threads);
+      }
     } else {
-      lay_out_weight<T, kChannels, kTileDepth * 2>(p_.source, steps_, thread, threads, [&](int step) {
-        return WeightTile{weights_ + step * kWeightBytes, first_channel_, (cut_ + step * kCut) * kTileDepth};
-      });
+      lay_out_weight<T, kChannels, kTileDepth * 2>(
+          p_.source, {weights_, kWeightBytes, first_channel_, 0, first, advance, steps_}, thread, threads);
     }
     publish();
   }

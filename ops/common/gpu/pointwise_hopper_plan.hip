@@ -119,7 +119,7 @@ std::string why_not_hopper(DataType dtype, Device device, std::int64_t groups, s
 }
 
 bool suits_weight(const ConstTensorView& weight, const SlidingChannels& windows) {
-  if (windows.channels > 0) return windows.channels <= WeightSource::kMostChannels;
+  if (windows.channels > 0) return WeightSource::can_be(weight.sizes[0], windows);
   return suits_copy_engine(weight_matrix(weight, 1));
 }
 

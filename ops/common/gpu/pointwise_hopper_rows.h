@@ -177,14 +177,15 @@ class PointwiseRowsProduct {
 
   FUSEDSC_DEVICE void lay_out() const {
     if constexpr (kWeightDepthFirst) {
-      lay_out_weight<T, kTileDepth, kRowBytes>(p_.source, steps_ * kBlocks, thread_index(), kThreads, [&](int tile) {
-        const int step = tile / kBlocks, block = tile % kBlocks;
-        return WeightTile{weight_ + step * kWeightBytes + block * kTileDepth * kRowBytes, step * kTileDepth, block * 64};
-      });
+      for (int block = 0; block < kBlocks; ++block) {
+        lay_out_weight<T, kTileDepth, kRowBytes>(
+            p_.source,
+            {weight_ + block * kTileDepth * kRowBytes, kWeightBytes, 0, kTileDepth, block * 64, 0, steps_},
+            thread_index(), kThreads);
+      }
     } else {
-      lay_out_weight<T, kChannels, kTileDepth * 2>(p_.source, steps_, thread_index(), kThreads, [&](int step) {
-        return WeightTile{weight_ + step * kWeightBytes, 0, step * kTileDepth};
-      });
+      lay_out_weight<T, kChannels, kTileDepth * 2>(p_.source, {weight_, kWeightBytes, 0, 0, 0, kTileDepth, steps_},
+                                                   thread_index(), kThreads);
     }
     publish();
   }

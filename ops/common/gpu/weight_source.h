@@ -2,6 +2,9 @@
 /// which only the windows are in memory.
 #pragma once
 
+#include <algorithm>
+#include <limits>
+
 #include "fusedsc/common/gpu/divisor.h"
 #include "fusedsc/common/gpu/vector.h"
 #include "fusedsc/common/sliding_channels.h"
@@ -15,10 +18,13 @@ struct WeightSource {
   std::int64_t row = 0, column = 1;  ///< strides
   int filters = 0, channels = 0;
   int width = 0, step = 0;  ///< of windows
-  Divisor cycle, all;       ///< of filters; of channels
+  Divisor all;              ///< of channels
   bool in_runs = false;     ///< runs of 16 bytes lie within a window or outside of it, and are aligned
 
-  static constexpr std::int64_t kMostChannels = 1 << 15;  ///< the product of two is to stay below 2^31
+  /// Whether places of filters can be computed in 32 bits.
+  static bool can_be(std::int64_t filters, const SlidingChannels& windows) {
+    return filters <= std::numeric_limits<std::int32_t>::max() / std::max<std::int64_t>(windows.step, 1);
+  }
 
   WeightSource() = default;
   /// `windows` without channels: a dense weight.
@@ -30,7 +36,6 @@ struct WeightSource {
         channels(static_cast<int>(windows.channels > 0 ? windows.channels : weight.sizes[1])),
         width(static_cast<int>(weight.sizes[1])),
         step(static_cast<int>(windows.step)),
-        cycle(static_cast<std::uint32_t>(windows.channels > 0 ? windows.cycle : 1)),
         all(static_cast<std::uint32_t>(channels)) {
     const auto run = static_cast<std::int64_t>(16 / size_of(weight.dtype));
     in_runs = column == 1 && row % run == 0 && reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && width % run == 0 &&
@@ -38,44 +43,48 @@ struct WeightSource {
   }
 
   FUSEDSC_HOST_DEVICE bool is_dense() const { return step == 0; }
-  /// As SlidingChannels has them.
+  /// The channel of a filter's first weight: what SlidingChannels::first() says, as its cycle times its step is a
+  /// multiple of all channels, unless there are no filters beyond it.
   FUSEDSC_HOST_DEVICE int first(int filter) const {
     if (is_dense()) return 0;
-    auto number = static_cast<std::uint32_t>(filter);
-    cycle.divide(number);
-    number *= static_cast<std::uint32_t>(step);
+    auto number = static_cast<std::uint32_t>(filter) * static_cast<std::uint32_t>(step);
     all.divide(number);
     return static_cast<int>(number);
   }
-  /// `width` or more: the channel is outside of the window.
+  /// That of the filter which is so many further that the first of these begins at `advance`.
+  FUSEDSC_HOST_DEVICE int next(int first, int advance) const {
+    const int sum = first + advance;
+    return sum >= channels ? sum - channels : sum;
+  }
+  /// Of a channel in a filter's weights; `width` or more: it is outside of the window.
   FUSEDSC_HOST_DEVICE int place(int first, int channel) const {
     return channel >= first ? channel - first : channel - first + channels;
   }
+  /// Whether a filter has this channel or the next one.
+  FUSEDSC_HOST_DEVICE bool has_pair(int first, int channel) const { return place(first, channel + 1) <= width; }
   /// Of a weight or its gradient; below 0: there is no such element.
-  FUSEDSC_HOST_DEVICE std::int64_t offset(int filter, int channel) const {
+  FUSEDSC_HOST_DEVICE std::int64_t offset(int filter, int first, int channel) const {
     if (filter >= filters || channel >= channels) return -1;
-    const int k = place(first(filter), channel);
+    const int k = place(first, channel);
     return k < width ? filter * row + k * column : -1;
   }
 
   /// 16 bytes of a filter, from a channel on that is a multiple of their number; 0 where there is nothing.
   template <class T>
-  FUSEDSC_DEVICE Aligned<std::uint32_t, 4> run(int filter, int channel) const {
-    constexpr int kRun = 16 / sizeof(T);
+  FUSEDSC_DEVICE Aligned<std::uint32_t, 4> run(int filter, int first, int channel) const {
+    constexpr int kRun = 16 / sizeof(T), kBytes = sizeof(T);
     Aligned<std::uint32_t, 4> words = {};
     if (filter >= filters || channel >= channels) return words;
     const T* from = static_cast<const T*>(data) + filter * row;
-    const int first_channel = first(filter);
     if (in_runs) {
-      const int k = place(first_channel, channel);
+      const int k = place(first, channel);
       if (k < width) words = *reinterpret_cast<const Aligned<std::uint32_t, 4>*>(from + k);
       return words;
     }
 #pragma unroll
     for (int i = 0; i < kRun; ++i) {
-      const int k = place(first_channel, channel + i);
+      const int k = place(first, channel + i);
       if (channel + i >= channels || k >= width) continue;
-      constexpr int kBytes = sizeof(T);
       words.elements[i * kBytes / 4] |= load<1>(from + k * column).words[0] << i * kBytes % 4 * 8;
     }
     return words;
