@@ -53,7 +53,7 @@ const PointwiseGradientsInstance kInstances[] = {
     FUSEDSC_BOTH(32, 1, 3, 1, true, false),  FUSEDSC_BOTH(32, 3, 1, 1, true, false),
     FUSEDSC_BOTH(32, 1, 3, 1, false, false), FUSEDSC_BOTH(64, 1, 3, 1, false, false),
     FUSEDSC_BOTH(96, 1, 2, 1, false, false), FUSEDSC_BOTH(160, 1, 2, 1, false, false),
-    FUSEDSC_BOTH(128, 1, 3, 1, false, true), FUSEDSC_BOTH(256, 1, 2, 1, false, true),
+    FUSEDSC_BOTH(128, 1, 2, 1, false, true), FUSEDSC_BOTH(256, 1, 2, 1, false, true),
     FUSEDSC_BOTH(320, 1, 1, 2, false, false)};
 
 bool is_plain(const PointwiseBackwardArguments& a) { return !a.prologue && !a.gradient_prologue; }

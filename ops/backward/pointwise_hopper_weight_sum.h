@@ -49,6 +49,11 @@ FUSEDSC_DEVICE void store_quad(const WeightTiles& p, int2 place, const float4& s
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int output = place.x + half * 8, first = p.windows.first(output);
+      if (p.windows.piece > 1) {  // both channels of a pair, or none
+        const std::int64_t offset = p.windows.offset(output, first, place.y);
+        if (offset >= 0) store<2>(sums + half * 2, static_cast<T*>(p.weight) + offset);
+        continue;
+      }
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const std::int64_t offset = p.windows.offset(output, first, place.y + i);

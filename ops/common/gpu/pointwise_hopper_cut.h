@@ -24,7 +24,10 @@ class PointwiseCutProduct {
   /// `stages`: of each share of k.
   FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(const PointwiseMemoryUse& use, int stages) {
     const int tiles = 1 + (use.has_x ? 1 : 0) + (use.has_added ? 1 : 0);
-    return 1024 + kCut * stages * stage_bytes(use.has_other) + kRowTiles * tiles * kOutBytes + barrier_bytes(stages) +
+    const int steps = (use.depth + kCut * kTileDepth - 1) / (kCut * kTileDepth);
+    return 1024 + kCut * (stages * kRowTiles * kTileBytes * (use.has_other ? 2 : 1) +
+                          (use.lays_out ? steps : stages) * kWeightBytes) +
+           kRowTiles * tiles * kOutBytes + barrier_bytes(stages) +
            4 * (kCut * kPartFloats + (kPrologue ? coefficients(use.depth) : 0));
   }
 
@@ -52,9 +55,6 @@ class PointwiseCutProduct {
                                                                       : 2;
 
  private:
-  FUSEDSC_HOST_DEVICE static constexpr int stage_bytes(bool has_other) {
-    return kRowTiles * kTileBytes * (has_other ? 2 : 1) + kWeightBytes;
-  }
   FUSEDSC_HOST_DEVICE static constexpr int barrier_bytes(int stages) {
     return (2 * kCut * stages * 8 + 8 + 15) / 16 * 16;
   }
@@ -79,8 +79,9 @@ class PointwiseCutProduct {
     ring_ = memory;
     tiles_ = memory + group_ * p.stages * tile_bytes_;
     memory += kRowTiles * kCut * p.stages * tile_bytes_;
-    weights_ = memory + cut_ * p.stages * kWeightBytes;
-    memory += kCut * p.stages * kWeightBytes;
+    const int weights = lays_out() ? (steps + kCut - 1) / kCut : p.stages;
+    weights_ = memory + cut_ * weights * kWeightBytes;
+    memory += kCut * weights * kWeightBytes;
     has_x_ = Part::kTakesX && p.epilogue.has_x;
     has_added_ = Part::kTakesAdded && p.epilogue.has_added;
     out_ = memory + row_tile_ * kOutBytes;
@@ -180,7 +181,7 @@ class PointwiseCutProduct {
 
   // ------------------------------------------------------------------------------------- by all threads of a share of k
 
-  /// There is a stage for each step then.
+  /// There is room for all of the weight then.
   FUSEDSC_DEVICE bool lays_out() const { return p_.source.data != nullptr; }
 
   FUSEDSC_DEVICE void lay_out() const {
@@ -220,7 +221,7 @@ class PointwiseCutProduct {
         multiply_changed(sums, prologue, step, slot);
       } else {
         const std::uint64_t rows = describe<kTileDepth * 2>(tiles_ + slot * tile_bytes_);
-        multiply_step(sums, slot, [&](int k) { return rows + k * 2 / 16; });
+        multiply_step(sums, lays_out() ? step : slot, [&](int k) { return rows + k * 2 / 16; });
       }
       const int next = step - 1 + p_.stages;
       if (step > 0 && next < steps_) {
@@ -254,8 +255,8 @@ class PointwiseCutProduct {
 
   /// sums += rows_of(k) times the weight, for each 16 values of k of a step. Beyond the end of k both are zeros.
   template <class RowsOf>
-  FUSEDSC_DEVICE void multiply_step(Sums& sums, int slot, const RowsOf& rows_of) const {
-    const unsigned char* weight = weights_ + slot * kWeightBytes;
+  FUSEDSC_DEVICE void multiply_step(Sums& sums, int place, const RowsOf& rows_of) const {
+    const unsigned char* weight = weights_ + place * kWeightBytes;
     fence(sums);
     begin_products();
 #pragma unroll
@@ -280,7 +281,7 @@ class PointwiseCutProduct {
       if constexpr (kWeightDepthFirst) load_matrices(tile + kTileBytes + place, others[k / 16]);
     }
     prologue.change(rows, others, first_k);
-    multiply_step(sums, slot, [&](int k) -> const std::uint32_t(&)[4] { return rows[k / 16]; });
+    multiply_step(sums, lays_out() ? step : slot, [&](int k) -> const std::uint32_t(&)[4] { return rows[k / 16]; });
   }
 
   /// own = the sums of all shares of k, of the group's own channels.

@@ -60,7 +60,7 @@ struct PointwiseCase {
   bool lays_out = false;  ///< threads lay the weight out (WeightSource)
 
   PointwiseMemoryUse memory_use() const {
-    return {static_cast<int>(problem.depth), static_cast<int>(problem.channels), has_other, has_x, has_added};
+    return {static_cast<int>(problem.depth), static_cast<int>(problem.channels), has_other, has_x, has_added, lays_out};
   }
 };
 

@@ -144,16 +144,14 @@ PointwiseLaunch plan(std::span<const PointwiseInstance> instances, const Pointwi
         is_cut && std::int64_t{launch.channel_tiles} * launch.splits > std::int64_t{most_rounds} * size;
     if (!is_cut) launch.splits = std::min(std::max(size / launch.channel_tiles, 1), launch.splits);
     const auto steps = static_cast<int>(divide_up(divide_up(problem.depth, instance.depth), instance.cut));
-    // A weight that threads lay out is in block memory as a whole.
-    const int least_stages = is_cut && product.lays_out ? std::max(steps, instance.least_stages) : instance.least_stages;
     // Blocks that stay, with all of block memory; or that come and go, two or three of them beside each other.
     for (const int beside : {1, 2, 3}) {
       if (beside > 1 && launch.channel_tiles * launch.splits <= (beside - 1) * size) break;
       launch.stages = is_cut ? std::max(steps, instance.least_stages) : kMostKeptStages;
       const int memory = kMultiprocessorMemory / beside - (beside > 1 ? kBlockReserve : 0);
-      while (launch.stages >= least_stages && instance.memory(product.memory_use(), launch.stages) > memory)
+      while (launch.stages >= instance.least_stages && instance.memory(product.memory_use(), launch.stages) > memory)
         --launch.stages;
-      if (launch.stages < least_stages || (!is_cut && beside > 1)) break;
+      if (launch.stages < instance.least_stages || (!is_cut && beside > 1)) break;
       const double cost = cost_of(product, instance, launch, size) + (is_last_resort ? kLastResort : 0);
       if (cost >= least_cost) continue;
       least_cost = cost;

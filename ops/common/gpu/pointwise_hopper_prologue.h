@@ -14,6 +14,7 @@ inline constexpr int kGroupThreads = 128;
 struct PointwiseMemoryUse {
   int depth, channels;
   bool has_other, has_x, has_added;
+  bool lays_out = false;  ///< threads lay the weight out, all of it at once
 };
 
 struct PointwiseParameters {

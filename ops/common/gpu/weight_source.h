@@ -19,7 +19,7 @@ struct WeightSource {
   int filters = 0, channels = 0;
   int width = 0, step = 0;  ///< of windows
   Divisor all;              ///< of channels
-  bool in_runs = false;     ///< runs of 16 bytes lie within a window or outside of it, and are aligned
+  int piece = 1;            ///< so many neighbours lie within a window or outside of it, and are aligned: 16 bytes at most
 
   /// Whether places of filters can be computed in 32 bits.
   static bool can_be(std::int64_t filters, const SlidingChannels& windows) {
@@ -37,9 +37,12 @@ struct WeightSource {
         width(static_cast<int>(weight.sizes[1])),
         step(static_cast<int>(windows.step)),
         all(static_cast<std::uint32_t>(channels)) {
-    const auto run = static_cast<std::int64_t>(16 / size_of(weight.dtype));
-    in_runs = column == 1 && row % run == 0 && reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && width % run == 0 &&
-              step % run == 0 && channels % run == 0;
+    const auto size = static_cast<int>(size_of(weight.dtype));
+    const auto suits = [&](int elements) {
+      return column == 1 && row % elements == 0 && width % elements == 0 && step % elements == 0 &&
+             channels % elements == 0 && reinterpret_cast<std::uintptr_t>(data) % (elements * size) == 0;
+    };
+    while (piece * size < 16 && suits(2 * piece)) piece *= 2;
   }
 
   FUSEDSC_HOST_DEVICE bool is_dense() const { return step == 0; }
@@ -72,22 +75,37 @@ struct WeightSource {
   /// 16 bytes of a filter, from a channel on that is a multiple of their number; 0 where there is nothing.
   template <class T>
   FUSEDSC_DEVICE Aligned<std::uint32_t, 4> run(int filter, int first, int channel) const {
-    constexpr int kRun = 16 / sizeof(T), kBytes = sizeof(T);
+    constexpr int kBytes = sizeof(T);
     Aligned<std::uint32_t, 4> words = {};
     if (filter >= filters || channel >= channels) return words;
     const T* from = static_cast<const T*>(data) + filter * row;
-    if (in_runs) {
-      const int k = place(first, channel);
-      if (k < width) words = *reinterpret_cast<const Aligned<std::uint32_t, 4>*>(from + k);
-      return words;
-    }
+    switch (piece * kBytes) {
+      case 16: copy_pieces<4>(from, first, channel, words); break;
+      case 8: copy_pieces<2>(from, first, channel, words); break;
+      case 4: copy_pieces<1>(from, first, channel, words); break;
+      default:
 #pragma unroll
-    for (int i = 0; i < kRun; ++i) {
-      const int k = place(first, channel + i);
-      if (channel + i >= channels || k >= width) continue;
-      words.elements[i * kBytes / 4] |= load<1>(from + k * column).words[0] << i * kBytes % 4 * 8;
+        for (int i = 0; i < 16 / kBytes; ++i) {
+          const int k = place(first, channel + i);
+          if (channel + i >= channels || k >= width) continue;
+          words.elements[i * kBytes / 4] |= load<1>(from + k * column).words[0] << i * kBytes % 4 * 8;
+        }
     }
     return words;
+  }
+
+ private:
+  template <int kWords, class T>
+  FUSEDSC_DEVICE void copy_pieces(const T* from, int first, int channel, Aligned<std::uint32_t, 4>& words) const {
+    constexpr int kPiece = kWords * 4 / sizeof(T);
+#pragma unroll
+    for (int i = 0; i < 4 / kWords; ++i) {
+      const int k = place(first, channel + i * kPiece);
+      if (channel + i * kPiece >= channels || k >= width) continue;
+      const auto piece_words = *reinterpret_cast<const Aligned<std::uint32_t, kWords>*>(from + k);
+#pragma unroll
+      for (int j = 0; j < kWords; ++j) words.elements[i * kWords + j] = piece_words.elements[j];
+    }
   }
 };
 
