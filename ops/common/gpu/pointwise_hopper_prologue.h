@@ -4,11 +4,19 @@
 
 #include "fusedsc/common/gpu/pointwise_hopper_epilogue.h"
 #include "fusedsc/common/gpu/pointwise_hopper_laid_out.h"
+#include "fusedsc/common/gpu/wave_product.h"
 
 namespace fusedsc::gpu::hopper {
 
 inline constexpr int kTileRows = 64;  ///< positions that come at a time
 inline constexpr int kGroupThreads = 128;
+
+/// Of a tile with so many channels in all: rows of 128 bytes if that divides them, else of 64.
+template <class T>
+FUSEDSC_HOST_DEVICE constexpr int columns_of_tile(int channels) {
+  constexpr int kWhole = 128 / static_cast<int>(sizeof(T));
+  return channels % kWhole == 0 ? kWhole : kWhole / 2;
+}
 
 /// What the block memory of a kernel depends on.
 struct PointwiseMemoryUse {
@@ -38,7 +46,8 @@ struct PointwiseParameters {
 template <class T, bool kHasOther>
 class PointwisePrologue {
  public:
-  static constexpr int kVectors = 3;  ///< of `size` numbers in block memory
+  /// Numbers in block memory, `size` times: of 16-bit types vector by vector, of floats those of each value of k.
+  static constexpr int kVectors = sizeof(T) == 2 ? 3 : kHasOther ? 4 : 2;
 
   FUSEDSC_DEVICE PointwisePrologue(const PointwiseParameters& p, float* memory, int size)
       : p_(p), coefficients_(memory), size_(size) {}
@@ -47,67 +56,113 @@ class PointwisePrologue {
   FUSEDSC_DEVICE void read(int thread, int threads) const {
     for (int k = thread; k < size_; k += threads) {
       const bool has = k < p_.depth;
-      coefficients_[k] = !has ? 0.0f : p_.scale != nullptr ? p_.scale[k] : 1.0f;
-      coefficients_[size_ + k] = has && p_.shift != nullptr ? p_.shift[k] : 0.0f;
-      coefficients_[2 * size_ + k] = has && p_.other_scale != nullptr ? p_.other_scale[k] : 0.0f;
+      coefficients_[place(k, 0)] = !has ? 0.0f : p_.scale != nullptr ? p_.scale[k] : 1.0f;
+      coefficients_[place(k, 1)] = has && p_.shift != nullptr ? p_.shift[k] : 0.0f;
+      if constexpr (kVectors > 2) {
+        coefficients_[place(k, 2)] = has && p_.other_scale != nullptr ? p_.other_scale[k] : 0.0f;
+      }
     }
   }
 
-  /// Of pieces of 16 values of k, two rows: {k, k + 1} in the first two words, {k + 8, k + 9} in the others. All pieces
-  /// at once and few branches, so that their latencies overlap.
+  /// Values of k that a product takes.
+  static constexpr int kPiece = 32 / static_cast<int>(sizeof(T));
+
+  /// Of pieces of so many values of k from `k` on, two rows, as load_matrices brings them to lanes: in the first two
+  /// words values of the first half, in the others of the second. Floats become TensorFloat-32. All pieces at once and
+  /// few branches, so that their latencies overlap.
   template <int kPieces>
   FUSEDSC_DEVICE void change(std::uint32_t (&words)[kPieces][4], const std::uint32_t (&others)[kPieces][4],
                              int k) const {
+    const auto nothing = [](float(&)[kValues]) {};
     if constexpr (kHasOther) {
-      change_each(
-          words, others, k, [](float(&)[8]) {}, [](std::uint32_t word) { return word; });
+      change_each(words, others, k, nothing, [](std::uint32_t word) { return word; });
     } else if (p_.activation == Activation::relu || p_.activation == Activation::relu6) {
-      // Rounding keeps the order, and both bounds: clamped pairs are the same, for half the instructions.
       const bool to_six = p_.activation == Activation::relu6;
-      change_each(
-          words, others, k, [](float(&)[8]) {}, [&](std::uint32_t word) { return clamped_pair(word, to_six, T()); });
+      if constexpr (sizeof(T) == 2) {
+        // Rounding keeps the order, and both bounds: clamped pairs are the same, for half the instructions.
+        change_each(words, others, k, nothing, [&](std::uint32_t word) { return clamped_pair(word, to_six, T()); });
+      } else {
+        const float high = to_six ? 6.0f : __builtin_huge_valf();
+        const auto clamp = [&](float(&z)[kValues]) {
+#pragma unroll
+          for (int i = 0; i < kValues; ++i) z[i] = clamped(z[i], 0.0f, high);
+        };
+        change_each(words, others, k, clamp, [](std::uint32_t word) { return word; });
+      }
     } else {
       change_each(
-          words, others, k, [&](float(&z)[8]) { activate(p_.activation, z); }, [](std::uint32_t word) { return word; });
+          words, others, k, [&](float(&z)[kValues]) { activate(p_.activation, z); },
+          [](std::uint32_t word) { return word; });
     }
   }
 
  private:
+  static constexpr int kOfWord = 4 / static_cast<int>(sizeof(T)), kValues = 4 * kOfWord;
+  /// Of the values of k in a word.
+  struct Coefficients {
+    float scale[kOfWord], shift[kOfWord], other_scale[kOfWord];
+  };
+
+  FUSEDSC_DEVICE int place(int k, int vector) const {
+    return sizeof(T) == 2 ? vector * size_ + k : k * kVectors + vector;
+  }
+
+  FUSEDSC_DEVICE Coefficients read(int k) const {
+    Coefficients to;
+    const float* from = coefficients_ + place(k, 0);
+    if constexpr (sizeof(T) == 2) {
+      const auto read_pair = [&](int vector, float(&pair)[kOfWord]) {
+        const auto read = *reinterpret_cast<const Aligned<float, kOfWord>*>(from + vector * size_);
+#pragma unroll
+        for (int i = 0; i < kOfWord; ++i) pair[i] = read.elements[i];
+      };
+      read_pair(0, to.scale);
+      read_pair(1, to.shift);
+      if constexpr (kHasOther) read_pair(2, to.other_scale);
+    } else {
+      const auto read = *reinterpret_cast<const Aligned<float, kVectors>*>(from);
+      to.scale[0] = read.elements[0];
+      to.shift[0] = read.elements[1];
+      if constexpr (kHasOther) to.other_scale[0] = read.elements[2];
+    }
+    return to;
+  }
+
   template <int kPieces, class Before, class After>
   FUSEDSC_DEVICE void change_each(std::uint32_t (&words)[kPieces][4], const std::uint32_t (&others)[kPieces][4], int k,
                                   const Before& before, const After& after) const {
+    k += thread_index() % 4 * kOfWord;
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece) {
-      float z[8];
+      float z[kValues];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float* coefficients = coefficients_ + k + piece * 16 + half * 8;
-        const auto scale = pair(coefficients), shift = pair(coefficients + size_);
+        const Coefficients coefficients = read(k + piece * kPiece + half * (kPiece / 2));
 #pragma unroll
         for (int i = 2 * half; i < 2 * half + 2; ++i) {
-          to_floats(words[piece][i], z[2 * i], z[2 * i + 1], T());
-          z[2 * i] = z[2 * i] * scale.elements[0] + shift.elements[0];
-          z[2 * i + 1] = z[2 * i + 1] * scale.elements[1] + shift.elements[1];
-        }
-        if constexpr (kHasOther) {
-          const auto other_scale = pair(coefficients + 2 * size_);
+          widen(words[piece][i], z + i * kOfWord);
+          float other[kOfWord];
+          if constexpr (kHasOther) widen(others[piece][i], other);
 #pragma unroll
-          for (int i = 2 * half; i < 2 * half + 2; ++i) {
-            float a, b;
-            to_floats(others[piece][i], a, b, T());
-            z[2 * i] += a * other_scale.elements[0];
-            z[2 * i + 1] += b * other_scale.elements[1];
+          for (int j = 0; j < kOfWord; ++j) {
+            z[i * kOfWord + j] = z[i * kOfWord + j] * coefficients.scale[j] + coefficients.shift[j];
+            if constexpr (kHasOther) z[i * kOfWord + j] += other[j] * coefficients.other_scale[j];
           }
         }
       }
       before(z);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) words[piece][i] = after(to_bits(z[2 * i], z[2 * i + 1], T()));
+      for (int i = 0; i < 4; ++i) words[piece][i] = after(narrow(z + i * kOfWord));
     }
   }
 
-  FUSEDSC_DEVICE static Aligned<float, 2> pair(const float* from) {
-    return *reinterpret_cast<const Aligned<float, 2>*>(from);
+  FUSEDSC_DEVICE static void widen(std::uint32_t word, float* to) {
+    if constexpr (sizeof(T) == 2) to_floats(word, to[0], to[1], T());
+    else to[0] = __builtin_bit_cast(float, word);
+  }
+  FUSEDSC_DEVICE static std::uint32_t narrow(const float* from) {
+    if constexpr (sizeof(T) == 2) return to_bits(from[0], from[1], T());
+    else return to_tf32(from[0]);
   }
 
   const PointwiseParameters& p_;
