@@ -275,7 +275,9 @@ class PointwiseGradients {
       const int item = thread_index() + i * kThreads, column = item % kRuns * 8, position = column / p_.channels;
       const int output = item / kRuns - position * p_.outputs;
       if (item >= kDepth * kRuns || output < 0 || output >= p_.outputs) continue;
-      words[i] = p_.weight.run<T>(output, p_.weight.first(output), column % p_.channels);
+      const int first = p_.weight.first(output), channel = column % p_.channels;
+      words[i] = p_.weight.in_runs<T>() ? p_.weight.run<T, true>(output, first, channel)
+                                        : p_.weight.run<T, false>(output, first, channel);
     }
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {

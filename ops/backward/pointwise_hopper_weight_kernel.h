@@ -363,6 +363,10 @@ class PointwiseWeightProduct {
       *place_of(quad, group_) = {from[0], from[1], from[2], from[3]};
     }
     block_barrier();
+    const int first_row = first_output_ + thread_ / 32 * 16 + thread_ % 32 / 4;
+    WindowsOfQuad windows[kRowBlocks] = {};
+#pragma unroll
+    for (int i = 0; i < kRowBlocks; ++i) windows[i] = WindowsOfQuad(p_.tiles, first_row + i * 64);
 #pragma unroll
     for (int quad = 0; quad < kQuads; ++quad) {
       if (quad % kGroups != group_ || !exists(quad)) continue;
@@ -370,8 +374,11 @@ class PointwiseWeightProduct {
       float4 sum = {from[0], from[1], from[2], from[3]};
 #pragma unroll
       for (int i = 1; i < kGroups; ++i) add(sum, *place_of(quad, quad % kGroups + i));
-      if (p_.cluster == 1) leave_quad(p_.tiles, tile_, split_, quad, thread_, sum, T());
-      else *place_of(quad, quad % kGroups + 1) = sum;
+      if (p_.cluster == 1) {
+        leave_quad(p_.tiles, tile_, split_, quad, thread_, windows[quad / (kColumns / 8)], sum, T());
+      } else {
+        *place_of(quad, quad % kGroups + 1) = sum;
+      }
     }
     float bias = 0;
     const bool has_bias = kBias && first_channel_ == 0 && thread_index() < kRows;
@@ -390,7 +397,8 @@ class PointwiseWeightProduct {
       float4 sum = load_of_block(place, 0);
 #pragma unroll 4
       for (int rank = 1; rank < p_.cluster; ++rank) add(sum, load_of_block(place, rank));
-      leave_quad(p_.tiles, tile_, split_, quad, thread_, sum, T());
+      const WindowsOfQuad own(p_.tiles, first_output_ + quad / (kColumns / 8) * 64 + thread_ / 32 * 16 + thread_ % 32 / 4);
+      leave_quad(p_.tiles, tile_, split_, quad, thread_, own, sum, T());
     }
     if (has_bias && rank_ == 0) {
       const float* place = vectors_ + kBiasSums + kGroups * kRows + thread_index();

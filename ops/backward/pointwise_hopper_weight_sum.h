@@ -34,30 +34,44 @@ FUSEDSC_DEVICE int2 place_of_quad(const WeightTiles& p, int tile, int quad, int 
           tile % p.channel_tiles * p.columns + quad % row_quads * 8 + thread % 4 * 2};
 }
 
+/// Where the windows of a four's two filters begin.
+struct WindowsOfQuad {
+  int first[2] = {};
+
+  WindowsOfQuad() = default;
+  FUSEDSC_DEVICE WindowsOfQuad(const WeightTiles& p, int output) {
+    if (p.windows.data == nullptr) return;
+    first[0] = p.windows.first(output);
+    first[1] = p.windows.first(output + 8);
+  }
+};
+
 /// Whether any of a four is wanted.
-FUSEDSC_DEVICE bool is_wanted(const WeightTiles& p, int2 place) {
-  const WeightSource& windows = p.windows;
-  if (windows.data == nullptr) return true;
-  return windows.has_pair(windows.first(place.x), place.y) || windows.has_pair(windows.first(place.x + 8), place.y);
+FUSEDSC_DEVICE bool is_wanted(const WeightTiles& p, int2 place, const WindowsOfQuad& windows) {
+  return p.windows.data == nullptr || p.windows.has_pair(windows.first[0], place.y) ||
+         p.windows.has_pair(windows.first[1], place.y);
 }
 
 template <class T>
-FUSEDSC_DEVICE void store_quad(const WeightTiles& p, int2 place, const float4& sum, T) {
+FUSEDSC_DEVICE void store_quad(const WeightTiles& p, int2 place, const WindowsOfQuad& windows, const float4& sum, T) {
   if (p.weight == nullptr || place.y >= p.channels) return;
   const float sums[4] = {sum.x, sum.y, sum.z, sum.w};
   if (p.windows.data != nullptr) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int output = place.x + half * 8, first = p.windows.first(output);
+      const int output = place.x + half * 8, k = p.windows.place(windows.first[half], place.y);
+      if (output >= p.outputs) continue;
+      T* to = static_cast<T*>(p.weight) + output * p.windows.row;
       if (p.windows.piece > 1) {  // both channels of a pair, or none
-        const std::int64_t offset = p.windows.offset(output, first, place.y);
-        if (offset >= 0) store<2>(sums + half * 2, static_cast<T*>(p.weight) + offset);
+        if (k < p.windows.width) store<2>(sums + half * 2, to + k);
         continue;
       }
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const std::int64_t offset = p.windows.offset(output, first, place.y + i);
-        if (offset >= 0) from_accumulator(sums[half * 2 + i], static_cast<T*>(p.weight)[offset]);
+        const int place_of_weight = p.windows.place(windows.first[half], place.y + i);
+        if (place.y + i < p.channels && place_of_weight < p.windows.width) {
+          from_accumulator(sums[half * 2 + i], to[place_of_weight * p.windows.column]);
+        }
       }
     }
     return;
@@ -68,10 +82,11 @@ FUSEDSC_DEVICE void store_quad(const WeightTiles& p, int2 place, const float4& s
 }
 
 template <class T>
-FUSEDSC_DEVICE void leave_quad(const WeightTiles& p, int tile, int split, int quad, int thread, const float4& sum, T) {
+FUSEDSC_DEVICE void leave_quad(const WeightTiles& p, int tile, int split, int quad, int thread,
+                               const WindowsOfQuad& windows, const float4& sum, T) {
   const int2 place = place_of_quad(p, tile, quad, thread);
-  if (p.partials == nullptr) return store_quad(p, place, sum, T());
-  if (!is_wanted(p, place)) return;
+  if (p.partials == nullptr) return store_quad(p, place, windows, sum, T());
+  if (!is_wanted(p, place, windows)) return;
   const int quads = p.rows / 64 * p.columns / 8, tiles = p.output_tiles * p.channel_tiles;
   p.partials[((static_cast<std::int64_t>(split) * tiles + tile) * quads + quad) * 128 + thread] = sum;
 }
@@ -99,10 +114,11 @@ FUSEDSC_DEVICE void sum_weight_partials(const WeightSumParameters& p) {
   const int item = static_cast<int>(block_index()) * items_of_block + thread_index() % items_of_block;
   const int quads = tiles.rows / 64 * tiles.columns / 8, all = tiles.output_tiles * tiles.channel_tiles * quads * 128;
   const int2 place = place_of_quad(tiles, item / 128 / quads, item / 128 % quads, item % 128);
+  const WindowsOfQuad windows(tiles, place.x);
   const bool is_bias = item >= all;
   const float4* from = nullptr;
   std::int64_t step = all;
-  if (!is_bias && place.x < tiles.outputs && place.y < tiles.channels && is_wanted(tiles, place)) {
+  if (!is_bias && place.x < tiles.outputs && place.y < tiles.channels && is_wanted(tiles, place, windows)) {
     from = tiles.partials + item;
   }
   if (is_bias && tiles.bias_partials != nullptr && (item - all) * 4 < tiles.outputs) {
@@ -124,7 +140,7 @@ FUSEDSC_DEVICE void sum_weight_partials(const WeightSumParameters& p) {
   }
   if (lane != 0 || from == nullptr) return;
   if (is_bias) store<4>(&sum.x, static_cast<T*>(tiles.bias) + (item - all) * 4);
-  else store_quad(tiles, place, sum, T());
+  else store_quad(tiles, place, windows, sum, T());
 }
 
 }  // namespace fusedsc::gpu::hopper

@@ -15,41 +15,45 @@ struct LaidOutTiles {
   int count;
 };
 
-/// Rows of kRowBytes. By so many threads, which publish() and meet before a product reads them.
-template <class T, int kRows, int kRowBytes>
-FUSEDSC_DEVICE void lay_out_weight(const WeightSource& source, const LaidOutTiles& tiles, int thread, int threads) {
+template <class T, int kRows, int kRowBytes, bool kInRuns>
+FUSEDSC_DEVICE void lay_out_weight_of(const WeightSource& source, const LaidOutTiles& tiles, int thread, int threads) {
   constexpr int kRuns = kRowBytes / 16, kItems = kRows * kRuns, kRunLength = 16 / sizeof(T);
-  constexpr int kAtOnce = 8;  ///< loads that a thread has under way
-  // Threads beyond those of one tile take every so-manieth tile.
+  constexpr int kAtOnce = kInRuns ? 8 : 2;  ///< runs that a thread has under way
+  // Threads beyond those of one tile go on with the next ones.
   const int lanes = threads > kItems ? threads / kItems : 1, lane = thread / kItems;
-  if (lane >= lanes) return;
-  const int advance = source.first(tiles.filters * lanes);
+  if (threads > kItems && lane >= lanes) return;
+  const int start = threads > kItems ? lane : 0, advance = source.first(tiles.filters * lanes);
 #pragma unroll 1
-  for (int item = thread - lane * kItems; item < kItems; item += threads) {
+  for (int item = threads > kItems ? thread - lane * kItems : thread; item < kItems; item += threads) {
     const int row = item / kRuns, run = item % kRuns;
-    unsigned char* to = tiles.to + lane * tiles.pitch + place_of_run<kRowBytes>(row, run);
-    int filter = tiles.filter + lane * tiles.filters + row, channel = tiles.channel + lane * tiles.channels;
-    channel += run * kRunLength;
+    unsigned char* to = tiles.to + start * tiles.pitch + place_of_run<kRowBytes>(row, run);
+    int filter = tiles.filter + start * tiles.filters + row;
+    int channel = tiles.channel + start * tiles.channels + run * kRunLength;
     int first = source.first(filter);
 #pragma unroll 1
-    for (int tile = lane; tile < tiles.count; tile += lanes * kAtOnce) {
+    for (int tile = start; tile < tiles.count; tile += lanes * kAtOnce) {
       Aligned<std::uint32_t, 4> runs[kAtOnce];
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        if (tile + i * lanes >= tiles.count) break;
-        runs[i] = source.run<T>(filter, first, channel);
+        runs[i] = source.run<T, kInRuns>(filter, first, channel, tile + i * lanes < tiles.count);
         filter += tiles.filters * lanes;
         channel += tiles.channels * lanes;
         first = source.next(first, advance);
       }
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        if (tile + i * lanes >= tiles.count) break;
-        *reinterpret_cast<Aligned<std::uint32_t, 4>*>(to) = runs[i];
+        if (tile + i * lanes < tiles.count) *reinterpret_cast<Aligned<std::uint32_t, 4>*>(to) = runs[i];
         to += lanes * tiles.pitch;
       }
     }
   }
+}
+
+/// Rows of kRowBytes. By so many threads, which publish() and meet before a product reads them.
+template <class T, int kRows, int kRowBytes>
+FUSEDSC_DEVICE void lay_out_weight(const WeightSource& source, const LaidOutTiles& tiles, int thread, int threads) {
+  if (source.in_runs<T>()) lay_out_weight_of<T, kRows, kRowBytes, true>(source, tiles, thread, threads);
+  else lay_out_weight_of<T, kRows, kRowBytes, false>(source, tiles, thread, threads);
 }
 
 }  // namespace fusedsc::gpu::hopper

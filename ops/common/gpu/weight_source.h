@@ -72,40 +72,34 @@ struct WeightSource {
     return k < width ? filter * row + k * column : -1;
   }
 
-  /// 16 bytes of a filter, from a channel on that is a multiple of their number; 0 where there is nothing.
+  /// Whether all pieces are of 16 bytes.
   template <class T>
-  FUSEDSC_DEVICE Aligned<std::uint32_t, 4> run(int filter, int first, int channel) const {
-    constexpr int kBytes = sizeof(T);
+  FUSEDSC_DEVICE bool in_runs() const {
+    return piece * static_cast<int>(sizeof(T)) == 16;
+  }
+  /// 16 bytes of a filter, from a channel on that is a multiple of their number; 0 where there is nothing, and where it
+  /// is not wanted. Without branches, so that the loads of many are under way at once: something is always loaded.
+  template <class T, bool kInRuns>
+  FUSEDSC_DEVICE Aligned<std::uint32_t, 4> run(int filter, int first, int channel, bool is_wanted = true) const {
+    constexpr int kBytes = sizeof(T), kRun = 16 / kBytes;
+    is_wanted = is_wanted && filter < filters;
+    const std::int64_t from = is_wanted ? filter * row : 0;
     Aligned<std::uint32_t, 4> words = {};
-    if (filter >= filters || channel >= channels) return words;
-    const T* from = static_cast<const T*>(data) + filter * row;
-    switch (piece * kBytes) {
-      case 16: copy_pieces<4>(from, first, channel, words); break;
-      case 8: copy_pieces<2>(from, first, channel, words); break;
-      case 4: copy_pieces<1>(from, first, channel, words); break;
-      default:
 #pragma unroll
-        for (int i = 0; i < 16 / kBytes; ++i) {
-          const int k = place(first, channel + i);
-          if (channel + i >= channels || k >= width) continue;
-          words.elements[i * kBytes / 4] |= load<1>(from + k * column).words[0] << i * kBytes % 4 * 8;
-        }
+    for (int i = 0; i < (kInRuns ? 1 : kRun); ++i) {
+      const int k = place(first, channel + i);
+      const bool has = is_wanted && channel + i < channels && k < width;
+      const T* place_of_piece = static_cast<const T*>(data) + (has ? from + k * column : 0);
+      if constexpr (kInRuns) {
+        words = *reinterpret_cast<const Aligned<std::uint32_t, 4>*>(place_of_piece);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) words.elements[j] = has ? words.elements[j] : 0;
+      } else {
+        const std::uint32_t bits = load<1>(place_of_piece).words[0] << i * kBytes % 4 * 8;
+        words.elements[i * kBytes / 4] |= has ? bits : 0;
+      }
     }
     return words;
-  }
-
- private:
-  template <int kWords, class T>
-  FUSEDSC_DEVICE void copy_pieces(const T* from, int first, int channel, Aligned<std::uint32_t, 4>& words) const {
-    constexpr int kPiece = kWords * 4 / sizeof(T);
-#pragma unroll
-    for (int i = 0; i < 4 / kWords; ++i) {
-      const int k = place(first, channel + i * kPiece);
-      if (channel + i * kPiece >= channels || k >= width) continue;
-      const auto piece_words = *reinterpret_cast<const Aligned<std::uint32_t, kWords>*>(from + k);
-#pragma unroll
-      for (int j = 0; j < kWords; ++j) words.elements[i * kWords + j] = piece_words.elements[j];
-    }
   }
 };
 
