@@ -31,7 +31,8 @@ struct PointwiseGradientsParameters {
   const float *grad_scale = nullptr, *output_scale = nullptr, *offset = nullptr;
   const float *scale = nullptr, *shift = nullptr, *mean = nullptr;
   Activation activation = Activation::identity;
-  float* partials = nullptr;  ///< [split][position of a row][output..., grad, grad_times_centered][channel]; plain: outputs
+  float* partials =
+      nullptr;  ///< [split][position of a row][output..., grad, grad_times_centered][channel]; plain: outputs
 };
 
 /// kDepth: outputs of all positions of a row, at most. kSharing: groups that share positions. kTeams: of these.
@@ -89,7 +90,9 @@ class PointwiseGradients {
   /// Outputs of a group; the two halves overlap if they have to. Sums of grad_y and of output at once, where these lie
   /// side by side. Products have at most 192 columns.
   static constexpr int kOwnDepth = kHalves == 1 ? kDepth : (kBoxes + 1) / 2 * kWide;
-  static constexpr int kProducts = kOwnDepth > 192 ? 2 : kParts == 1 || kDepth % kWide == 0 ? 1 : kParts,
+  static constexpr int kProducts = kOwnDepth > 192                      ? 2
+                                   : kParts == 1 || kDepth % kWide == 0 ? 1
+                                                                        : kParts,
                        kSums = kParts * kOwnDepth / 2 / kProducts, kProductBoxes = kParts * kBoxes / kProducts;
   static_assert(kOwnDepth <= 192 || kBoxes % 2 == 0);
   struct Sums {
@@ -283,7 +286,8 @@ class PointwiseGradients {
     for (int i = 0; i < kItems; ++i) {
       const int item = thread_index() + i * kThreads;
       if (item >= kDepth * kRuns) break;
-      *reinterpret_cast<Aligned<std::uint32_t, 4>*>(weights_ + place_of_run<128>(item / kRuns, item % kRuns)) = words[i];
+      *reinterpret_cast<Aligned<std::uint32_t, 4>*>(weights_ + place_of_run<128>(item / kRuns, item % kRuns)) =
+          words[i];
     }
   }
 
@@ -393,8 +397,8 @@ class PointwiseGradients {
 #pragma unroll
       for (int i = 0; i < kProducts; ++i) {
         float(&products)[kSums] = *reinterpret_cast<float(*)[kSums]>(sums.products + i * kSums);
-        multiply<true, true>(products, rows + k * 128 / 16, columns + (i * kProductBoxes * kBoxBytes + k * kWide * 2) / 16,
-                             false, T());
+        multiply<true, true>(products, rows + k * 128 / 16,
+                             columns + (i * kProductBoxes * kBoxBytes + k * kWide * 2) / 16, false, T());
       }
       if (kHasOutput) multiply<false, true>(sums.of_channels, rows + k * 128 / 16, ones, false, T());
     }
@@ -523,8 +527,7 @@ class PointwiseGradients {
 
   /// What the groups have left, added up; zeros in place of the splits that this tile of channels has not.
   FUSEDSC_DEVICE void store_partials() const {
-    const int column = thread_index() % kColumns, lane = thread_index() / kColumns,
-              rows = p_.outputs + kVectorSums;
+    const int column = thread_index() % kColumns, lane = thread_index() / kColumns, rows = p_.outputs + kVectorSums;
     if (column >= p_.fold * p_.channels - channel_tile_ * kColumns) return;
     const int position = p_.fold == 1 ? 0 : column / p_.channels,
               channel = p_.fold == 1 ? channel_tile_ * kColumns + column : column % p_.channels;

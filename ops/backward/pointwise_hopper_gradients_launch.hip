@@ -83,9 +83,8 @@ const PointwiseGradientsInstance* find_instance(const PointwiseBackwardArguments
   const std::int64_t sharing = plain || columns % kTile == 0 ? 1 : divide_up(columns, kTile);
   const PointwiseGradientsInstance* best = nullptr;
   for (const PointwiseGradientsInstance& instance : kInstances) {
-    const bool fits =
-        instance.dtype == a.x.dtype && instance.plain == plain && (!instance.has_output || a.gradient_prologue) &&
-        depth <= instance.depth;
+    const bool fits = instance.dtype == a.x.dtype && instance.plain == plain &&
+                      (!instance.has_output || a.gradient_prologue) && depth <= instance.depth;
     if (!fits || (best != nullptr && (best->depth < instance.depth || best->has_output != instance.has_output)))
       continue;
     if (best == nullptr || instance.sharing == sharing) best = &instance;

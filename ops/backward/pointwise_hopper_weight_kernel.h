@@ -397,7 +397,8 @@ class PointwiseWeightProduct {
       float4 sum = load_of_block(place, 0);
 #pragma unroll 4
       for (int rank = 1; rank < p_.cluster; ++rank) add(sum, load_of_block(place, rank));
-      const WindowsOfQuad own(p_.tiles, first_output_ + quad / (kColumns / 8) * 64 + thread_ / 32 * 16 + thread_ % 32 / 4);
+      const WindowsOfQuad own(p_.tiles,
+                              first_output_ + quad / (kColumns / 8) * 64 + thread_ / 32 * 16 + thread_ % 32 / 4);
       leave_quad(p_.tiles, tile_, split_, quad, thread_, own, sum, T());
     }
     if (has_bias && rank_ == 0) {

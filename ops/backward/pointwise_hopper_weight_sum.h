@@ -15,8 +15,8 @@ struct WeightTiles {
   int output_tiles = 1, channel_tiles = 1;
   void *weight = nullptr, *bias = nullptr;  ///< or null: not wanted
   std::int64_t weight_row = 0;
-  WeightSource windows;            ///< a sliding-channel convolution's weight, which has data of its windows only; or none
-  float4* partials = nullptr;      ///< [split][tile][four][thread of 128]; null: there is one split
+  WeightSource windows;        ///< a sliding-channel convolution's weight, which has data of its windows only; or none
+  float4* partials = nullptr;  ///< [split][tile][four][thread of 128]; null: there is one split
   float* bias_partials = nullptr;  ///< [split][output]
 };
 

@@ -20,7 +20,7 @@ class SlidingChannelGpu : public OnGpu {
       }
     }
     edges.push_back({{1, 136, 5, 8}, 144, 2, 0.5});
-    edges.push_back({{1, 256, 4, 4}, 64, 8, 0.5});     // windows of whole runs of 16 bytes
+    edges.push_back({{1, 256, 4, 4}, 64, 8, 0.5});   // windows of whole runs of 16 bytes
     edges.push_back({{2, 64, 3, 5}, 392, 4, 0.75});  // more than one tile of everything
     edges.push_back({{1, 300, 3, 3}, 24, 3, 0.33});  // more channels than a block has threads
     return edges;

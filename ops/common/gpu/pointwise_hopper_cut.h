@@ -26,8 +26,9 @@ class PointwiseCutProduct {
   FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(const PointwiseMemoryUse& use, int stages) {
     const int tiles = 1 + (use.has_x ? 1 : 0) + (use.has_added ? 1 : 0);
     const int steps = (use.depth + kCut * kTileDepth - 1) / (kCut * kTileDepth);
-    return 1024 + kCut * (stages * kRowTiles * kTileBytes * (use.has_other ? 2 : 1) +
-                          (use.lays_out ? steps : stages) * kWeightBytes) +
+    return 1024 +
+           kCut * (stages * kRowTiles * kTileBytes * (use.has_other ? 2 : 1) +
+                   (use.lays_out ? steps : stages) * kWeightBytes) +
            kRowTiles * tiles * kOutBytes + barrier_bytes(stages) +
            4 * (kCut * kPartFloats + (kPrologue ? coefficients(use.depth) : 0));
   }
@@ -182,7 +183,8 @@ class PointwiseCutProduct {
     }
   }
 
-  // ------------------------------------------------------------------------------------- by all threads of a share of k
+  // ------------------------------------------------------------------------------------- by all threads of a share of
+  // k
 
   /// There is room for all of the weight then.
   FUSEDSC_DEVICE bool lays_out() const { return p_.source.data != nullptr; }

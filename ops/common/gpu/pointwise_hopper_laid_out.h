@@ -6,32 +6,33 @@
 
 namespace fusedsc::gpu::hopper {
 
-/// Tiles of filters, which are rows, of channels. From one tile to the next:
+/// Tiles whose rows are filters: where the first one goes and its first element; how much further the next ones are.
 struct LaidOutTiles {
   unsigned char* to;
-  int pitch;  ///< bytes
-  int filter, filters;
-  int channel, channels;
+  int pitch;              ///< bytes from one tile to the next
+  int filter, filters;    ///< the first, and from one tile to the next
+  int channel, channels;  ///< likewise
   int count;
 };
 
+/// kInRuns: as WeightSource::in_runs().
 template <class T, int kRows, int kRowBytes, bool kInRuns>
 FUSEDSC_DEVICE void lay_out_weight_of(const WeightSource& source, const LaidOutTiles& tiles, int thread, int threads) {
   constexpr int kRuns = kRowBytes / 16, kItems = kRows * kRuns, kRunLength = 16 / sizeof(T);
   constexpr int kAtOnce = kInRuns ? 8 : 2;  ///< runs that a thread has under way
   // Threads beyond those of one tile go on with the next ones.
-  const int lanes = threads > kItems ? threads / kItems : 1, lane = thread / kItems;
-  if (threads > kItems && lane >= lanes) return;
-  const int start = threads > kItems ? lane : 0, advance = source.first(tiles.filters * lanes);
+  const int lanes = threads > kItems ? threads / kItems : 1, lane = lanes > 1 ? thread / kItems : 0;
+  if (lane >= lanes) return;
+  const int advance = source.first(tiles.filters * lanes);
 #pragma unroll 1
-  for (int item = threads > kItems ? thread - lane * kItems : thread; item < kItems; item += threads) {
+  for (int item = thread - lane * kItems; item < kItems; item += threads) {
     const int row = item / kRuns, run = item % kRuns;
-    unsigned char* to = tiles.to + start * tiles.pitch + place_of_run<kRowBytes>(row, run);
-    int filter = tiles.filter + start * tiles.filters + row;
-    int channel = tiles.channel + start * tiles.channels + run * kRunLength;
+    unsigned char* to = tiles.to + lane * tiles.pitch + place_of_run<kRowBytes>(row, run);
+    int filter = tiles.filter + lane * tiles.filters + row;
+    int channel = tiles.channel + lane * tiles.channels + run * kRunLength;
     int first = source.first(filter);
 #pragma unroll 1
-    for (int tile = start; tile < tiles.count; tile += lanes * kAtOnce) {
+    for (int tile = lane; tile < tiles.count; tile += lanes * kAtOnce) {
       Aligned<std::uint32_t, 4> runs[kAtOnce];
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {

@@ -62,7 +62,7 @@ struct PointwiseCase {
   bool prologue = false;
   EpilogueKind kind = EpilogueKind::plain;
   bool has_other = false, has_x = false, has_added = false;
-  bool is_dense = false;   ///< nothing lies between the positions of any tensor
+  bool is_dense = false;  ///< nothing lies between the positions of any tensor
   bool lays_out = false;  ///< threads lay the weight out (WeightSource)
 
   PointwiseMemoryUse memory_use() const {

@@ -179,8 +179,7 @@ class PointwiseRowsProduct {
     if constexpr (kWeightDepthFirst) {
       for (int block = 0; block < kBlocks; ++block) {
         lay_out_weight<T, kTileDepth, kRowBytes>(
-            p_.source,
-            {weight_ + block * kTileDepth * kRowBytes, kWeightBytes, 0, kTileDepth, block * 64, 0, steps_},
+            p_.source, {weight_ + block * kTileDepth * kRowBytes, kWeightBytes, 0, kTileDepth, block * 64, 0, steps_},
             thread_index(), kThreads);
       }
     } else {

@@ -19,7 +19,7 @@ struct WeightSource {
   int filters = 0, channels = 0;
   int width = 0, step = 0;  ///< of windows
   Divisor all;              ///< of channels
-  int piece = 1;            ///< so many neighbours lie within a window or outside of it, and are aligned: 16 bytes at most
+  int piece = 1;  ///< so many neighbours lie within a window or outside of it, and are aligned: 16 bytes at most
 
   /// Whether places of filters can be computed in 32 bits.
   static bool can_be(std::int64_t filters, const SlidingChannels& windows) {
