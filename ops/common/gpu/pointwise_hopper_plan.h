@@ -95,7 +95,7 @@ bool suits_copy_engine(const Matrix& matrix, DataType dtype = DataType::float16)
   const auto run = static_cast<std::int64_t>(16 / size_of(dtype));
   return matrix.data == nullptr || (matrix.is_linear && matrix.run_bytes == 16 && matrix.first % run == 0);
 }
-/// Of a weight; one with windows is laid out by threads.
+/// Of a weight; one with windows is laid out by threads, unless it is large.
 bool suits_weight(const ConstTensorView& weight, const SlidingChannels& windows);
 /// Whether nothing lies between its positions.
 template <class Matrix>
