@@ -63,12 +63,13 @@ std::optional<Plan<DepthwiseBackwardArguments>> plan_depthwise_columns_weight(co
   const Instance* instance = choose(a);
   if (instance == nullptr) return {};
   DepthwiseColumnsWeightParameters planned;
-  static_cast<DepthwiseColumnsShape&>(planned) = columns_shape(a.grad_y.sizes, a.window, instance->columns, 6);
+  static_cast<DepthwiseColumnsShape&>(planned) =
+      columns_shape(a.x.sizes, a.grad_y.sizes, a.window, instance->columns, 6);
   const int taps = instance->kernel * instance->kernel;
   const auto memory = static_cast<std::size_t>(
-      WarpStages::block_bytes(planned.warps, instance->warp_bytes(planned.stages), planned.stages));
+      WarpStages::block_bytes(planned.kWarps, instance->warp_bytes(planned.stages), planned.stages));
   cut_strips(planned, a.grad_y.sizes, a.window, instance->columns,
-             resident_blocks(instance->run, planned.warps * 32, memory));
+             resident_blocks(instance->run, planned.kWarps * 32, memory));
   Arena measured(nullptr);
   take_partials(measured, planned, taps);
   return Plan<DepthwiseBackwardArguments>{
@@ -79,7 +80,7 @@ std::optional<Plan<DepthwiseBackwardArguments>> plan_depthwise_columns_weight(co
         p.x = map_of_images(like.x, p.kChannels, instance->input_columns, 1);
         p.grad_y = map_of_images(like.grad_y, p.kChannels, instance->columns, 1);
         p.partials = take_partials(arena, p, taps);
-        launch_following(kName, instance->run, std::int64_t{channel_groups(p)} * p.splits, p.warps * 32,
+        launch_following(kName, instance->run, std::int64_t{channel_groups(p)} * p.splits, p.kWarps * 32,
                          execution.stream, p, memory);
         SumPartialsParameters sum;
         sum.partials = p.partials;
@@ -90,6 +91,7 @@ std::optional<Plan<DepthwiseBackwardArguments>> plan_depthwise_columns_weight(co
         sum.channels = p.channels;
         sum.weight = like.grad_weight;
         sum.vectors[0] = like.grad_bias.data;
+        sum.lets_next_start = true;
         launch_sum_partials(kName, like.x.dtype, sum, execution.stream);
       }};
 }

@@ -38,7 +38,7 @@ class DepthwiseColumnsWeight {
       : p_(p),
         warp_(uniform(thread_index() / 32)),
         lane_(thread_index() % 32),
-        stages_(p.warps, warp_, warp_bytes(p.stages), p.stages) {
+        stages_(p.kWarps, warp_, warp_bytes(p.stages), p.stages) {
     std::uint32_t group = block_index();
     split_ = static_cast<int>(p.by_channel_groups.divide(group));
     first_channel_ = static_cast<int>(group) * p.kChannels;
@@ -52,47 +52,35 @@ class DepthwiseColumnsWeight {
     return at.begins_output() && at.first_output() < at.end;
   }
 
-  FUSEDSC_DEVICE void start_copies(Cursor& ahead, int slot) const {
-    if (!ahead.exists()) return;
-    if (lane_ == 0) {
-      Barrier* barrier = stages_.barriers + slot;
-      unsigned char* to = stages_.memory + slot * kStageBytes;
-      const bool has_gradients = brings_gradients(ahead);
-      expect(barrier, kRowBytes + (has_gradients ? kGradBytes : 0));
-      start_load(to, p_.x, ahead.input(first_channel_), barrier);
-      if (has_gradients) {
-        start_load(to + kRowBytes, p_.grad_y, {first_channel_, ahead.column, ahead.first_output(), ahead.image},
-                   barrier);
-      }
+  FUSEDSC_DEVICE void start_copies(const Cursor& next, int slot) const {
+    Barrier* barrier = stages_.barriers + slot;
+    unsigned char* to = stages_.memory + slot * kStageBytes;
+    const bool has_gradients = brings_gradients(next);
+    expect(barrier, kRowBytes + (has_gradients ? kGradBytes : 0));
+    start_load(to, p_.x, next.input(first_channel_), barrier);
+    if (has_gradients) {
+      start_load(to + kRowBytes, p_.grad_y, {first_channel_, next.column, next.first_output(), next.image}, barrier);
     }
-    ahead.next();
   }
 
   FUSEDSC_DEVICE void loop() {
-    stages_.start(lane_ == 0, p_.stages);
+    stages_.start();
     wait_for_previous_kernel();
-    Cursor at(p_, split_ * p_.warps + warp_, p_.splits * p_.warps), ahead = at;
-    for (int i = 0; i < p_.stages; ++i) start_copies(ahead, i);
-    int slot = 0, parity = 0;
-#pragma unroll 1
-    while (at.exists()) {
-      wait(stages_.barriers + slot, parity);
+    let_next_kernel_start();
+    Cursor at(p_, split_ * p_.kWarps + warp_, p_.splits * p_.kWarps), ahead = at;
+    const auto copy = [&](const Cursor& next, int slot) { start_copies(next, slot); };
+    stages_.start_first(ahead, copy);
+    stages_.work_off(at, ahead, copy, [&](const Cursor& now, int slot) {
       const auto* row = reinterpret_cast<const float*>(stages_.memory + slot * kStageBytes) + lane_;
-      const bool is_new = at.begins_output();
-      if (is_new) take_gradients(row + kInputs * p_.kChannels, brings_gradients(at), at.row == 0);
+      const bool is_new = now.begins_output();
+      if (is_new) take_gradients(row + kInputs * p_.kChannels, brings_gradients(now), now.row == 0);
+      if (!now.is_inside()) return;
       float x[kInputs];
 #pragma unroll
       for (int c = 0; c < kInputs; ++c) x[c] = row[c * p_.kChannels];
       if (is_new) add<0>(x);
       else add<kStride - 1>(x);
-      warp_barrier();
-      start_copies(ahead, slot);
-      if (++slot == p_.stages) {
-        slot = 0;
-        parity ^= 1;
-      }
-      at.next();
-    }
+    });
   }
 
   FUSEDSC_DEVICE void take_gradients(const float* row, bool exists, bool is_first) {
@@ -132,10 +120,10 @@ class DepthwiseColumnsWeight {
     const int warp_floats = warp_bytes(p_.stages) / 4;
     const float* first = own - warp_ * warp_floats;
     float* to = p_.partials + static_cast<std::int64_t>(split_) * kSums * p_.channels + first_channel_;
-    for (int i = thread_index(); i < kSums * 32; i += p_.warps * 32) {
+    for (int i = thread_index(); i < kSums * 32; i += p_.kWarps * 32) {
       if (first_channel_ + i % 32 >= p_.channels) continue;
       float sum = 0;
-      for (int warp = 0; warp < p_.warps; ++warp) sum += first[warp * warp_floats + i];
+      for (int warp = 0; warp < p_.kWarps; ++warp) sum += first[warp * warp_floats + i];
       to[static_cast<std::int64_t>(i / 32) * p_.channels + i % 32] = sum;
     }
   }

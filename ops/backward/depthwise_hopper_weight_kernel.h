@@ -84,6 +84,7 @@ class DepthwiseWeightTiles {
     }
     block_barrier();
     wait_for_previous_kernel();
+    let_next_kernel_start();
   }
 
   // --------------------------------------------------------------------------------------- by the thread that copies
@@ -163,7 +164,7 @@ class DepthwiseWeightTiles {
       }
       const unsigned char* tile = memory_ + slot * p_.stage_bytes();
       const unsigned char* grad_tile = tile + grad_place_;
-      int row = at.output_row;
+      int row = at.output_row, input_row = at.input_row;
       const int end = at.end;
 #pragma unroll 1
       for (int r = 0; r < p_.rows; r += kStride) {
@@ -183,8 +184,13 @@ class DepthwiseWeightTiles {
         }
 #pragma unroll
         for (int phase = 0; phase < kStride; ++phase) {
-          multiply_row(tile, phase, grads);
+          if (static_cast<unsigned>(input_row) < static_cast<unsigned>(p_.input_height)) {
+            multiply_row(tile, phase, grads);
+          } else if (phase == 0) {
+            add_bias(grads[0]);
+          }
           tile += p_.pitch * p_.box_bytes;
+          ++input_row;
         }
         grad_tile += p_.out_pitch * p_.box_bytes;
         ++row;
@@ -230,6 +236,15 @@ class DepthwiseWeightTiles {
           wave_multiply_add(sums_[kh][kPairs], {{last[2 * i], kOnes, last[2 * i + 1], kOnes}, {low, high}}, T());
         }
       }
+    }
+  }
+  /// Instead, where the row is padding: the ones beside the first row of taps still have something to multiply.
+  FUSEDSC_DEVICE void add_bias(const GradRow& grads) {
+    constexpr std::uint32_t kOnes = ones(T());
+#pragma unroll
+    for (int i = 0; i < kProducts; ++i) {
+      wave_multiply_add(sums_[0][kPairs],
+                        {{0, kOnes, 0, kOnes}, {grads[i / 2][i % 2 * 2], grads[i / 2][i % 2 * 2 + 1]}}, T());
     }
   }
   FUSEDSC_DEVICE static constexpr std::uint32_t ones(Float16) { return 0x3c003c00u; }

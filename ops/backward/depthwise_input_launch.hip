@@ -1,6 +1,6 @@
 #include "fusedsc/backward/depthwise_input_kernel.h"
 #include "fusedsc/backward/depthwise_passes.h"
-#include "fusedsc/common/gpu/launch.h"
+#include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/partials_launch.h"
 
 namespace fusedsc::gpu {
@@ -11,12 +11,15 @@ using InputInstance = DepthwiseInputPass::Instance;
 template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, int kBlocks, bool kSeams>
 FUSEDSC_KERNEL(kDepthwiseThreads, kBlocks)
 input_rows_kernel(DepthwiseInputGradientParameters parameters) {
+  wait_for_previous_kernel();
+  if (parameters.work.is_short()) let_next_kernel_start();
   DepthwiseInputGradientRows<T, kKernel, kStride, kChannels, kColumns, kAhead, kSeams>::run(parameters);
 }
 
 template <class T, int kChannels, int kColumns>
 FUSEDSC_KERNEL(kDepthwiseThreads, 4)
 input_taps_kernel(DepthwiseInputGradientParameters parameters) {
+  wait_for_previous_kernel();
   depthwise_input_gradient_taps<T, kChannels, kColumns>(parameters);
 }
 
@@ -142,7 +145,7 @@ void DepthwiseInputPass::run(const DepthwiseBackwardArguments& a, const Executio
   p.stride_height = Divisor(static_cast<std::uint32_t>(a.window.stride[0]));
   p.stride_width = Divisor(static_cast<std::uint32_t>(a.window.stride[1]));
   p.join_columns = join_columns_;
-  launch(kDepthwiseBackward, kernel_, work_.blocks(), kDepthwiseThreads, memory_, execution.stream, p);
+  launch_following(kDepthwiseBackward, kernel_, work_.blocks(), kDepthwiseThreads, execution.stream, p, memory_);
   if (!a.sums) return;
   SumPartialsParameters sum;
   sum.partials = p.partials;

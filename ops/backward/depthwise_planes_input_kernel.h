@@ -29,53 +29,32 @@ class DepthwisePlanesInput {
   static constexpr int kLeft = kKernel / 4, kRight = 1, kGrads = kLeft + kColumns + kRight;
 
   FUSEDSC_DEVICE explicit DepthwisePlanesInput(const DepthwisePlanesInputParameters& p)
-      : p_(p), stages_(p.warps, uniform(thread_index() / 32), p.stages * p.stage_bytes, p.stages) {
-    const int warp = uniform(thread_index() / 32), lane = thread_index() % 32;
-    is_leader_ = lane == 0;
+      : p_(p),
+        warp_(uniform(thread_index() / 32)),
+        stages_(p.warps, warp_, p.stages * p.stage_bytes, p.stages),
+        lane_(p) {
     pitch_ = (p.strip_rows >= p.output_height ? p.output_height : p.strip_rows) * p.output_width;
-    side_ = lane / p.lanes;
-    has_work_ = side_ < p.side_planes;
-    column_ = lane % p.lanes * kColumns;
-    inside_ = columns_inside<kLeft, kColumns, kRight>(column_, p.output_width);
-    first_ = (static_cast<std::int64_t>(block_index()) * p.warps + warp) * p.first_step;
+    inside_ = columns_inside<kLeft, kColumns, kRight>(lane_.column, p.output_width);
   }
 
   FUSEDSC_DEVICE T* stage(int slot) const { return reinterpret_cast<T*>(stages_.memory + slot * p_.stage_bytes); }
 
-  FUSEDSC_DEVICE void start_copies(PlanesCursor& ahead, int slot) const {
-    if (!ahead.exists()) return;
-    if (is_leader_) {
-      const PlanesTile tile = ahead.tile();
-      expect(stages_.barriers + slot, tile.count * tile.rows * p_.output_width * static_cast<int>(sizeof(T)));
-      start_rows(stage(slot), pitch_, static_cast<const T*>(p_.grad_y), tile, tile.row, tile.row + tile.rows,
-                 p_.output_height, p_.output_width, stages_.barriers + slot);
-    }
-    ahead.next();
-  }
-
   FUSEDSC_DEVICE void loop() {
-    stages_.start(is_leader_, p_.stages);
+    stages_.start();
     wait_for_previous_kernel();
-    PlanesCursor at(p_, first_, p_.item_step, p_.planes, p_.output_height), ahead = at;
-    for (int i = 0; i < p_.stages; ++i) start_copies(ahead, i);
-    int slot = 0, parity = 0;
+    PlanesCursor at(p_, first_plane(p_, warp_), p_.item_step, p_.planes, p_.output_height), ahead = at;
+    const auto copy = [&](const PlanesCursor& next, int slot) {
+      start_tile(stage(slot), pitch_, static_cast<const T*>(p_.grad_y), next.tile(), p_.output_height, p_.output_width,
+                 stages_.barriers + slot);
+    };
+    stages_.start_first(ahead, copy);
+    stages_.work_off(at, ahead, copy, [&](const PlanesCursor& now, int slot) {
+      const PlanesTile tile = now.tile();
 #pragma unroll 1
-    while (at.exists()) {
-      wait(stages_.barriers + slot, parity);
-      const PlanesTile tile = at.tile();
-#pragma unroll 1
-      for (int plane = 0; plane < tile.count; plane += p_.side_planes) {
-        if (has_work_ && plane + side_ < tile.count)
-          run_rows(tile, tile.plane + plane + side_, stage(slot) + (plane + side_) * pitch_);
+      for (int plane = lane_.side; plane < tile.count; plane += p_.side_planes) {
+        if (lane_.has_work) run_rows(tile, tile.plane + plane, stage(slot) + plane * pitch_);
       }
-      warp_barrier();
-      start_copies(ahead, slot);
-      if (++slot == p_.stages) {
-        slot = 0;
-        parity ^= 1;
-      }
-      at.next();
-    }
+    });
   }
 
   FUSEDSC_DEVICE void run_rows(const PlanesTile& tile, std::int64_t plane, const T* row) {
@@ -88,9 +67,9 @@ class DepthwisePlanesInput {
     }
     const bool is_last = tile.row + tile.rows == p_.output_height;
     const int end = is_last ? (p_.input_height - 1 + kReach) / kStride + 1 : tile.row + tile.rows;
-    row += column_;
+    row += lane_.column;
     T* to = static_cast<T*>(p_.grad_x) + plane * (static_cast<std::int64_t>(p_.input_height) * p_.input_width) +
-            static_cast<std::int64_t>(tile.row * kStride - kReach) * p_.input_width + column_ * kStride;
+            static_cast<std::int64_t>(tile.row * kStride - kReach) * p_.input_width + lane_.column * kStride;
 #pragma unroll 1
     for (int r = tile.row; r < end; ++r) {
 #pragma unroll
@@ -138,12 +117,11 @@ class DepthwisePlanesInput {
   }
 
   const DepthwisePlanesInputParameters& p_;
+  const int warp_;
   const WarpStages stages_;
-  bool is_leader_, has_work_;
+  const PlanesLane<kColumns> lane_;
   int pitch_;
-  int side_, column_;  ///< of the lane: its plane, its first column of grad_y
   unsigned inside_;
-  std::int64_t first_;
   float weights_[kKernel * kKernel], grads_[kLive][kGrads];
 };
 

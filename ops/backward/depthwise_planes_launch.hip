@@ -90,11 +90,12 @@ std::optional<BackwardPlan> plan_depthwise_planes_weight(const DepthwiseBackward
   static_cast<DepthwisePlanesShape&>(planned) = planes_shape(a.x.sizes, a.grad_y.sizes);
   const int bytes = static_cast<int>(size_of(a.x.dtype)), reach = instance->kernel / 2,
             taps = instance->kernel * instance->kernel;
-  const PlanesSource x{planned.input_width, planned.input_height}, grad{planned.output_width, planned.output_height};
-  if (!cut_planes(planned, bytes, x, grad, reach, instance->columns, false, {}).empty()) return {};
+  const PlanesSource x{planned.input_width, planned.input_height},
+      grad{planned.output_width, planned.output_height, reach + 1};
+  if (!cut_planes(planned, bytes, x, grad, instance->columns, false, {}).empty()) return {};
   const bool is_whole = planned.strip_rows >= planned.input_height;
-  planned.grad_place = (planned.planes * pitch_of(x, planned.strip_rows) * bytes + 127) / 128 * 128 / bytes;
-  planned.grad_pitch = pitch_of(grad, is_whole ? grad.height : planned.strip_rows / instance->stride + reach + 1);
+  planned.grad_pitch =
+      grad.width * (is_whole ? grad.height : std::min(grad.height, planned.strip_rows / instance->stride + grad.spare));
   const int sums_bytes = 32 * (taps + 1) * 4;
   planned.stage_bytes = std::max(planned.stage_bytes, (sums_bytes / planned.stages + 127) / 128 * 128);
   const auto memory = static_cast<std::size_t>(planned.memory_bytes());
@@ -138,8 +139,7 @@ std::optional<BackwardPlan> plan_depthwise_planes_input(const DepthwiseBackwardA
   DepthwisePlanesInputParameters planned;
   static_cast<DepthwisePlanesShape&>(planned) = planes_shape(a.x.sizes, a.grad_y.sizes);
   const PlanesSource grad{planned.output_width, planned.output_height};
-  if (!cut_planes(planned, static_cast<int>(size_of(a.x.dtype)), grad, {0, 0}, 0, instance->columns, true,
-                  {.stages = 3})
+  if (!cut_planes(planned, static_cast<int>(size_of(a.x.dtype)), grad, {}, instance->columns, true, {.stages = 3})
            .empty())
     return {};
   const auto memory = static_cast<std::size_t>(planned.memory_bytes());

@@ -12,7 +12,7 @@ struct DepthwisePlanesWeightParameters : DepthwisePlanesShape {
   const void *x = nullptr, *grad_y = nullptr;
   float* partials = nullptr;  ///< [split][tap..., bias][channel]
   int splits = 1, groups = 1;
-  int grad_place = 0, grad_pitch = 0;  ///< in elements: of grad_y in a stage; from a plane of it to the next
+  int grad_pitch = 0;  ///< in elements, from a plane of grad_y to the next in a stage
   Divisor by_groups;
 };
 
@@ -25,6 +25,7 @@ class DepthwisePlanesWeight {
   FUSEDSC_DEVICE static void run(const DepthwisePlanesWeightParameters& p) {
     DepthwisePlanesWeight planes(p);
     planes.loop();
+    let_next_kernel_start();
     planes.leave_sums();
   }
 
@@ -35,23 +36,31 @@ class DepthwisePlanesWeight {
   FUSEDSC_DEVICE explicit DepthwisePlanesWeight(const DepthwisePlanesWeightParameters& p)
       : p_(p), stages_(p.warps, uniform(thread_index() / 32), p.stages * p.stage_bytes, p.stages) {
     const int warp = uniform(thread_index() / 32), lane = thread_index() % 32;
-    is_leader_ = lane == 0;
     pitch_ = (p.strip_rows >= p.input_height ? p.input_height : p.strip_rows) * p.input_width;
     std::uint32_t group = block_index() * static_cast<unsigned>(p.warps) + static_cast<unsigned>(warp);
     split_ = static_cast<int>(p.by_groups.divide(group));
     first_channel_ = static_cast<int>(group) * p.planes;
-    side_ = lane / p.lanes;
-    has_work_ = side_ < p.planes && first_channel_ + side_ < p.channels;
-    if (!has_work_) side_ = 0;
-    column_ = lane % p.lanes * kColumns;
-    inside_ = columns_inside<kReach, kVector, kRight>(column_ * kStride, p.input_width);
+    const int side = lane / p.lanes;
+    has_work_ = side < p.planes && first_channel_ + side < p.channels;
+    const int column = lane % p.lanes * kColumns;
+    inside_ = columns_inside<kReach, kVector, kRight>(column * kStride, p.input_width);
+    place_ = side * pitch_ + column * kStride;
+    grad_place_ = side * p.grad_pitch + column;
+    if (p.strip_rows >= p.input_height) {  // those of all images, which are whole runs, have the same
+      place_ += skew_of<T>(first_channel_, p.input_height * p.input_width);
+      grad_place_ += skew_of<T>(first_channel_, p.output_height * p.output_width);
+    }
 #pragma unroll
     for (int i = 0; i < kRows; ++i) sums_[i] = 0;
 #pragma unroll
     for (int i = 0; i < kLive * kColumns; ++i) grads_[i / kColumns][i % kColumns] = 0;
   }
 
+  /// Of x, and what lies beside it in a stage.
   FUSEDSC_DEVICE T* stage(int slot) const { return reinterpret_cast<T*>(stages_.memory + slot * p_.stage_bytes); }
+  FUSEDSC_DEVICE T* grad_stage(int slot) const {
+    return reinterpret_cast<T*>(stages_.memory + slot * p_.stage_bytes + p_.other_place);
+  }
 
   /// The first row of grad_y that a tile of x from `row` on brings.
   FUSEDSC_DEVICE static int first_grad_row(int row) { return row == 0 ? 0 : (row + kReach + kStride - 1) / kStride; }
@@ -60,49 +69,34 @@ class DepthwisePlanesWeight {
     return end < p_.output_height ? end : p_.output_height;
   }
 
-  FUSEDSC_DEVICE void start_copies(PlanesCursor& ahead, int slot) const {
-    if (!ahead.exists()) return;
-    if (is_leader_) {
-      const PlanesTile tile = ahead.tile();
-      const int row = first_grad_row(tile.row), end = end_grad_row(tile), grad_rows = end > row ? end - row : 0;
-      expect(stages_.barriers + slot,
-             tile.count * (tile.rows * p_.input_width + grad_rows * p_.output_width) * static_cast<int>(sizeof(T)));
-      start_rows(stage(slot), pitch_, static_cast<const T*>(p_.x), tile, tile.row, tile.row + tile.rows,
-                 p_.input_height, p_.input_width, stages_.barriers + slot);
-      start_rows(stage(slot) + p_.grad_place, p_.grad_pitch, static_cast<const T*>(p_.grad_y), tile, row, end,
-                 p_.output_height, p_.output_width, stages_.barriers + slot);
-    }
-    ahead.next();
+  FUSEDSC_DEVICE void start_copies(const PlanesTile& tile, int slot) const {
+    const int row = first_grad_row(tile.row), end = end_grad_row(tile), next_row = tile.row + tile.rows;
+    expect(stages_.barriers + slot, bytes_of_rows<T>(tile, tile.row, next_row, p_.input_height, p_.input_width) +
+                                        bytes_of_rows<T>(tile, row, end, p_.output_height, p_.output_width));
+    start_rows(stage(slot), pitch_, static_cast<const T*>(p_.x), tile, tile.row, next_row, p_.input_height,
+               p_.input_width, stages_.barriers + slot);
+    start_rows(grad_stage(slot), p_.grad_pitch, static_cast<const T*>(p_.grad_y), tile, row, end, p_.output_height,
+               p_.output_width, stages_.barriers + slot);
   }
 
   FUSEDSC_DEVICE void loop() {
-    stages_.start(is_leader_, p_.stages);
+    stages_.start();
     wait_for_previous_kernel();
     const int most = p_.channels - first_channel_ < p_.planes ? p_.channels - first_channel_ : p_.planes;
     const std::int64_t first = split_ < p_.splits ? static_cast<std::int64_t>(split_) * p_.channels + first_channel_
                                                   : p_.all_planes;  // a warp that is left over
     PlanesCursor at(p_, first, static_cast<std::int64_t>(p_.splits) * p_.channels, most, p_.input_height), ahead = at;
-    for (int i = 0; i < p_.stages; ++i) start_copies(ahead, i);
-    int slot = 0, parity = 0;
-#pragma unroll 1
-    while (at.exists()) {
-      wait(stages_.barriers + slot, parity);
-      run_rows(at.tile(), stage(slot));
-      warp_barrier();
-      start_copies(ahead, slot);
-      if (++slot == p_.stages) {
-        slot = 0;
-        parity ^= 1;
-      }
-      at.next();
-    }
+    const auto copy = [&](const PlanesCursor& next, int slot) { start_copies(next.tile(), slot); };
+    stages_.start_first(ahead, copy);
+    stages_.work_off(at, ahead, copy,
+                     [&](const PlanesCursor& now, int slot) { run_rows(now.tile(), stage(slot), grad_stage(slot)); });
   }
 
-  FUSEDSC_DEVICE void run_rows(const PlanesTile& tile, const T* stage) {
+  FUSEDSC_DEVICE void run_rows(const PlanesTile& tile, const T* stage, const T* grad) {
     if (!has_work_) return;
-    const T* grad = stage + p_.grad_place + side_ * p_.grad_pitch + column_;
+    grad += grad_place_;
     const int first = tile.row == 0 ? -kReach : tile.row;  // rows before the image bring rows of grad_y
-    const T* row = stage + side_ * pitch_ + column_ * kStride + (first - tile.row) * p_.input_width;
+    const T* row = stage + place_ + (first - tile.row) * p_.input_width;
 #pragma unroll 1
     for (int r = first; r < tile.row + tile.rows; ++r) {
       const bool is_new = (r + kReach) % kStride == 0;
@@ -172,9 +166,9 @@ class DepthwisePlanesWeight {
 
   const DepthwisePlanesWeightParameters& p_;
   const WarpStages stages_;
-  bool is_leader_, has_work_;
+  bool has_work_;
   int pitch_, split_, first_channel_;  ///< of the warp
-  int side_, column_;                  ///< of the lane: its plane, its first column of grad_y
+  int place_, grad_place_;             ///< of the lane: its first elements in a stage
   unsigned inside_;
   float grads_[kLive][kColumns], sums_[kRows];
 };

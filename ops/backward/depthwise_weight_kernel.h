@@ -11,11 +11,29 @@ struct DepthwiseWeightGradientParameters {
   ConstDeviceTensor x, grad_y;
   DevicePrologue prologue;
   DeviceGradientPrologue gradient_prologue;
-  void* partials = nullptr;  ///< [split][tap..., bias][channel]
+  void* partials = nullptr;  ///< [split][tap..., bias][channel]; null: there is one split, whose sums are the gradients
+  DeviceTensor grad_weight;  ///< where they are those, or none
+  void* grad_bias = nullptr;
   DepthwiseShape shape;
   DepthwiseWork work;
   Divisor by_tap_groups;  ///< of depthwise_weight_gradient_taps
 };
+
+/// A block's sum of a tap (`row` of the partial sums; after the taps that of the bias), to where it belongs.
+template <class T>
+FUSEDSC_DEVICE void leave_weight_gradient(const DepthwiseWeightGradientParameters& p, unsigned split, int row,
+                                          int channel, Accumulator<T> sum) {
+  const int taps = p.shape.kernel_height * p.shape.kernel_width;
+  if (p.partials != nullptr) {
+    const std::int64_t at = static_cast<std::int64_t>(split) * (taps + 1) + row;
+    static_cast<Accumulator<T>*>(p.partials)[at * p.shape.channels + channel] = sum;
+  } else if (row == taps) {
+    if (p.grad_bias != nullptr) from_accumulator(sum, static_cast<T*>(p.grad_bias)[channel]);
+  } else if (p.grad_weight.data != nullptr) {
+    const int width = p.shape.kernel_width;
+    from_accumulator(sum, elements_of<T>(p.grad_weight)[p.grad_weight.offset(channel, 0, row / width, row % width)]);
+  }
+}
 
 /// Rows of x meet the rows of grad_y whose windows cover them; those stay in rotating registers, the sums in others.
 template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, bool kSeams>
@@ -104,11 +122,10 @@ struct DepthwiseWeightGradientRows {
       }
     }
 
-    A* partial = static_cast<A*>(p.partials) + static_cast<std::int64_t>(share.split) * (kTaps + 1) * p.shape.channels;
     const int first_channel = share.first_channel(p.work, kChannels);
     add_item_lanes<(kTaps + 1) * kChannels>(p.work, share, sums, [&](int lane, int i, A total) {
       const int to = first_channel + lane * kChannels + i % kChannels;
-      if (to < p.shape.channels) partial[static_cast<std::int64_t>(i / kChannels) * p.shape.channels + to] = total;
+      if (to < p.shape.channels) leave_weight_gradient<T>(p, share.split, i / kChannels, to, total);
     });
   }
 };
@@ -162,7 +179,6 @@ FUSEDSC_DEVICE void depthwise_weight_gradient_taps(const DepthwiseWeightGradient
   }
 
   const int taps = shape.kernel_height * shape.kernel_width;
-  A* partial = static_cast<A*>(p.partials) + static_cast<std::int64_t>(share.split) * (taps + 1) * shape.channels;
 #pragma unroll
   for (int tap = 0; tap <= kTapGroup; ++tap) {
     const bool is_bias = tap == kTapGroup;
@@ -170,7 +186,7 @@ FUSEDSC_DEVICE void depthwise_weight_gradient_taps(const DepthwiseWeightGradient
     const int place = is_bias ? taps : kh * shape.kernel_width + first_kw + tap;
     add_item_lanes<kChannels>(p.work, share, sums + tap * kChannels, [&](int lane, int v, A total) {
       const int to = share.first_channel(p.work, kChannels) + lane * kChannels + v;
-      if (wanted && to < shape.channels) partial[static_cast<std::int64_t>(place) * shape.channels + to] = total;
+      if (wanted && to < shape.channels) leave_weight_gradient<T>(p, share.split, place, to, total);
     });
   }
 }

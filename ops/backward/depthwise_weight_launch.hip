@@ -1,6 +1,6 @@
 #include "fusedsc/backward/depthwise_passes.h"
 #include "fusedsc/backward/depthwise_weight_kernel.h"
-#include "fusedsc/common/gpu/launch.h"
+#include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/partials_launch.h"
 
 namespace fusedsc::gpu {
@@ -11,6 +11,8 @@ using WeightInstance = DepthwiseWeightPass::Instance;
 template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, int kBlocks, bool kSeams>
 FUSEDSC_KERNEL(kDepthwiseThreads, kBlocks)
 weight_rows_kernel(DepthwiseWeightGradientParameters parameters) {
+  wait_for_previous_kernel();
+  let_next_kernel_start();
   DepthwiseWeightGradientRows<T, kKernel, kStride, kChannels, kColumns, kAhead, kSeams>::run(parameters);
 }
 
@@ -19,6 +21,8 @@ constexpr int kTapGroup = 4;
 template <class T, int kChannels>
 FUSEDSC_KERNEL(kDepthwiseThreads, 4)
 weight_taps_kernel(DepthwiseWeightGradientParameters parameters) {
+  wait_for_previous_kernel();
+  let_next_kernel_start();
   depthwise_weight_gradient_taps<T, kChannels, kTapGroup>(parameters);
 }
 
@@ -122,7 +126,8 @@ DepthwiseWeightPass::DepthwiseWeightPass(const DepthwiseBackwardArguments& a)
 }
 
 void* DepthwiseWeightPass::take_partials(const DepthwiseBackwardArguments& a, Arena& arena) const {
-  return take_partial_sums(arena, a.x.dtype, work_, taps_of(a.window) + 1, a.grad_y.sizes[1]);
+  return work_.splits > 1 ? take_partial_sums(arena, a.x.dtype, work_, taps_of(a.window) + 1, a.grad_y.sizes[1])
+                          : nullptr;
 }
 
 void DepthwiseWeightPass::run(const DepthwiseBackwardArguments& a, const Execution& execution) const {
@@ -133,10 +138,14 @@ void DepthwiseWeightPass::run(const DepthwiseBackwardArguments& a, const Executi
   p.prologue = prologue_of(a.prologue);
   p.gradient_prologue = prologue_of(a.gradient_prologue);
   p.partials = take_partials(a, arena);
+  p.grad_weight = a.grad_weight;
+  p.grad_bias = a.grad_bias.data;
   p.shape = depthwise_shape(a.x.sizes, a.grad_y.sizes, a.window);
   p.work = work_;
   p.by_tap_groups = Divisor(static_cast<std::uint32_t>(tap_groups_));
-  launch(kDepthwiseBackward, kernel_, work_.blocks() * tap_groups_, kDepthwiseThreads, memory_, execution.stream, p);
+  launch_following(kDepthwiseBackward, kernel_, work_.blocks() * tap_groups_, kDepthwiseThreads, execution.stream, p,
+                   memory_);
+  if (p.partials == nullptr) return;
   SumPartialsParameters sum;
   sum.partials = p.partials;
   sum.splits = work_.splits;
@@ -146,6 +155,7 @@ void DepthwiseWeightPass::run(const DepthwiseBackwardArguments& a, const Executi
   sum.channels = p.shape.channels;
   sum.weight = a.grad_weight;
   sum.vectors[0] = a.grad_bias.data;
+  sum.lets_next_start = true;
   launch_sum_partials(kDepthwiseBackward, a.x.dtype, sum, execution.stream);
 }
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "fusedsc/common/gpu/depthwise_columns.h"
-#include "fusedsc/common/gpu/depthwise_source.h"
 #include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/tensor.h"
 
@@ -23,7 +22,14 @@ class DepthwiseColumns {
   static constexpr int kPitch = DepthwiseColumnsShape::kChannels * 4, kRowBytes = kInputs * kPitch;
   static constexpr int kOutBytes = kColumns * kPitch, kOuts = 2;
 
+  /// Rows of padding are passed over, but where the second path takes too many registers.
+  static constexpr bool kPassesPadding = kKernel < 5 || kStride > 1 || kColumns < 14;
+  static constexpr int kWarps = DepthwiseColumnsShape::kWarps, kWeightBytes = kPitch * kKernel * kKernel;
+
   FUSEDSC_HOST_DEVICE static int warp_bytes(int stages) { return stages * kRowBytes + kOuts * kOutBytes; }
+  FUSEDSC_HOST_DEVICE static int block_bytes(int stages) {
+    return WarpStages::block_bytes(kWarps, warp_bytes(stages), stages) + kWeightBytes;
+  }
 
   FUSEDSC_DEVICE static void run(const DepthwiseColumnsParameters& p) {
     DepthwiseColumns columns(p);
@@ -37,71 +43,93 @@ class DepthwiseColumns {
       : p_(p),
         warp_(uniform(thread_index() / 32)),
         lane_(thread_index() % 32),
-        stages_(p.warps, warp_, warp_bytes(p.stages), p.stages) {
+        stages_(kWarps, warp_, warp_bytes(p.stages), p.stages) {
     std::uint32_t group = block_index();
     split_ = static_cast<int>(p.by_channel_groups.divide(group));
     first_channel_ = static_cast<int>(group) * p.kChannels;
-    const int channel = first_channel_ + lane_ < p.channels ? first_channel_ + lane_ : 0;
-    load_weights<float, kKernel, kKernel, 1>(p.weight, channel, weights_);
-    bias_ = p.bias != nullptr ? p.bias[channel] : 0.0f;
 #pragma unroll
     for (int i = 0; i < kKept * kColumns; ++i) sums_[i / kColumns][i % kColumns] = 0;
   }
 
-  FUSEDSC_DEVICE void start_copy(Cursor& ahead, int slot) const {
-    if (!ahead.exists()) return;
-    if (lane_ == 0) {
+  FUSEDSC_DEVICE void loop() {
+    stages_.start();
+    wait_for_previous_kernel();
+    Cursor at(p_, split_ * kWarps + warp_, p_.splits * kWarps), ahead = at;
+    const auto copy = [&](const Cursor& next, int slot) {
       expect(stages_.barriers + slot, kRowBytes);
-      start_load(stages_.memory + slot * kRowBytes, p_.x, ahead.input(first_channel_), stages_.barriers + slot);
-    }
-    ahead.next();
+      start_load(stages_.memory + slot * kRowBytes, p_.x, next.input(first_channel_), stages_.barriers + slot);
+    };
+    stages_.start_first(ahead, copy);
+    load_coefficients();
+    int out = 0;
+    stages_.work_off(at, ahead, copy, [&](const Cursor& now, int slot) {
+      float x[kInputs], finished[kColumns];
+      if (!kPassesPadding || now.is_inside()) {
+        const auto* row = reinterpret_cast<const float*>(stages_.memory + slot * kRowBytes) + lane_;
+#pragma unroll
+        for (int c = 0; c < kInputs; ++c) x[c] = row[c * p_.kChannels];
+        if (now.begins_output()) {
+          add<0>(x, finished);
+        } else {
+          add<kStride - 1>(x, finished);
+        }
+      } else if (now.begins_output()) {
+        pass(finished);
+      }
+      if (!now.begins_output() || now.row < kKernel - 1) return;
+      unsigned char* rows = stages_.memory + p_.stages * kRowBytes + out * kOutBytes;
+      if (stages_.is_leader) wait_for_stores<kOuts - 1>();
+      warp_barrier();
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+        reinterpret_cast<float*>(rows)[c * p_.kChannels + lane_] = finished[c];
+      }
+      publish();
+      warp_barrier();
+      if (stages_.is_leader) {
+        start_store(p_.y, {first_channel_, now.column, now.first_output() - kKept, now.image}, rows);
+        commit_stores();
+      }
+      out = kOuts - 1 - out;
+    });
+    if (stages_.is_leader) wait_for_stores();
   }
 
-  FUSEDSC_DEVICE void loop() {
-    stages_.start(lane_ == 0, p_.stages);
-    wait_for_previous_kernel();
-    Cursor at(p_, split_ * p_.warps + warp_, p_.splits * p_.warps), ahead = at;
-    for (int i = 0; i < p_.stages; ++i) start_copy(ahead, i);
-    int slot = 0, parity = 0, out = 0;
-#pragma unroll 1
-    while (at.exists()) {
-      wait(stages_.barriers + slot, parity);
-      float x[kInputs], finished[kColumns];
-      const auto* row = reinterpret_cast<const float*>(stages_.memory + slot * kRowBytes) + lane_;
+  /// Instead of add<0>, where the row is padding.
+  FUSEDSC_DEVICE void pass(float (&finished)[kColumns]) {
 #pragma unroll
-      for (int c = 0; c < kInputs; ++c) x[c] = row[c * p_.kChannels];
-      if (at.begins_output()) {
-        add<0>(x, finished);
-      } else {
-        add<kStride - 1>(x, finished);
-      }
-      const bool finishes = at.begins_output() && at.row >= kKernel - 1;
-      unsigned char* rows = stages_.memory + p_.stages * kRowBytes + out * kOutBytes;
-      if (finishes) {
-        if (lane_ == 0) wait_for_stores<kOuts - 1>();
-        warp_barrier();
+    for (int c = 0; c < kColumns; ++c) {
+      finished[c] = sums_[kKept - 1][c];
 #pragma unroll
-        for (int c = 0; c < kColumns; ++c) {
-          reinterpret_cast<float*>(rows)[c * p_.kChannels + lane_] = finished[c];
-        }
-        publish();
-      }
-      warp_barrier();
-      if (finishes) {
-        if (lane_ == 0) {
-          start_store(p_.y, {first_channel_, at.column, at.first_output() - kKept, at.image}, rows);
-          commit_stores();
-        }
-        out = kOuts - 1 - out;
-      }
-      start_copy(ahead, slot);
-      if (++slot == p_.stages) {
-        slot = 0;
-        parity ^= 1;
-      }
-      at.next();
+      for (int age = kKept - 1; age > 0; --age) sums_[age][c] = sums_[age - 1][c];
+      sums_[0][c] = bias_;
     }
-    if (lane_ == 0) wait_for_stores();
+  }
+
+  /// Neighbours load neighbouring weights, which in most weight tensors lie next to each other, and take those of their
+  /// channel from block memory.
+  FUSEDSC_DEVICE void load_coefficients() {
+    constexpr int kTaps = kKernel * kKernel, kThreads = kWarps * 32,
+                  kEach = (DepthwiseColumnsShape::kChannels * kTaps - 1) / kThreads + 1;
+    const int count = least(p_.kChannels, p_.channels - first_channel_), own = lane_ < count ? lane_ : 0;
+    auto* weights = reinterpret_cast<float*>(stages_.rest);
+    float loaded[kEach];  // under way at the same time
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int element = thread_index() + i * kThreads, channel = element / kTaps, tap = element % kTaps;
+      if (channel >= count) continue;
+      loaded[i] =
+          elements_of<float>(p_.weight)[p_.weight.offset(first_channel_ + channel, 0, tap / kKernel, tap % kKernel)];
+    }
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int element = thread_index() + i * kThreads;
+      if (element < count * kTaps) weights[element] = loaded[i];
+    }
+    block_barrier();
+#pragma unroll
+    for (int tap = 0; tap < kTaps; ++tap) weights_[tap] = weights[own * kTaps + tap];
+    bias_ = p_.bias != nullptr ? p_.bias[first_channel_ + own] : 0.0f;
   }
 
   /// A row of x, number kPhase of those that a row of y moves on by, to all rows of y whose windows cover it.

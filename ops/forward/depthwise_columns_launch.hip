@@ -21,14 +21,14 @@ columns_kernel(const FUSEDSC_GRID_CONSTANT DepthwiseColumnsParameters p) {
 struct Instance {
   int kernel, stride, columns, input_columns;
   void (*run)(DepthwiseColumnsParameters);
-  int (*warp_bytes)(int stages);
+  int (*block_bytes)(int stages);
 };
 
 template <int kKernel, int kStride, int kColumns>
 constexpr Instance instance() {
   using Columns = DepthwiseColumns<kKernel, kStride, kColumns>;
   return {
-      kKernel, kStride, kColumns, Columns::kInputs, columns_kernel<kKernel, kStride, kColumns>, Columns::warp_bytes};
+      kKernel, kStride, kColumns, Columns::kInputs, columns_kernel<kKernel, kStride, kColumns>, Columns::block_bytes};
 }
 
 const Instance kInstances[] = {
@@ -57,11 +57,10 @@ std::optional<Plan<DepthwiseArguments>> plan_depthwise_columns(const DepthwiseAr
   if (instance == nullptr) return {};
   DepthwiseColumnsParameters planned;
   static_cast<DepthwiseColumnsShape&>(planned) =
-      columns_shape(a.y.sizes, a.window, instance->columns, instance->columns > 7 ? 3 : 4);
-  const auto memory = static_cast<std::size_t>(
-      WarpStages::block_bytes(planned.warps, instance->warp_bytes(planned.stages), planned.stages));
+      columns_shape(a.x.sizes, a.y.sizes, a.window, instance->columns, instance->columns > 7 ? 3 : 4);
+  const auto memory = static_cast<std::size_t>(instance->block_bytes(planned.stages));
   cut_strips(planned, a.y.sizes, a.window, instance->columns,
-             resident_blocks(instance->run, planned.warps * 32, memory));
+             resident_blocks(instance->run, planned.kWarps * 32, memory));
   return Plan<DepthwiseArguments>{
       0, [planned, instance, memory](const DepthwiseArguments& like, const Execution& execution) {
         DepthwiseColumnsParameters p = planned;
@@ -69,7 +68,7 @@ std::optional<Plan<DepthwiseArguments>> plan_depthwise_columns(const DepthwiseAr
         p.y = map_of_images(ConstTensorView(like.y), p.kChannels, instance->columns, 1);
         p.weight = like.weight;
         p.bias = static_cast<const float*>(like.bias.data);
-        launch_following(kName, instance->run, std::int64_t{channel_groups(p)} * p.splits, p.warps * 32,
+        launch_following(kName, instance->run, std::int64_t{channel_groups(p)} * p.splits, p.kWarps * 32,
                          execution.stream, p, memory);
       }};
 }

@@ -37,6 +37,7 @@ class DepthwiseTiles {
  private:
   static constexpr int kPairs = kKernel / 2;             ///< of taps of a window's row; and one more tap
   static constexpr int kKept = (kKernel - 1) / kStride;  ///< output rows that are begun and not finished
+  static constexpr bool kPassesPadding = kKernel > 3;    ///< where it is much work: rows of padding are passed over
   using Cursor = DepthwiseTileCursor<kKernel, kStride>;
   using Sums = float[kProducts][4];
   using Outputs = DepthwiseTileOutputs<T, kKernel, kStride, kProducts, kSeams>;
@@ -210,10 +211,20 @@ class DepthwiseTiles {
       }
       wait(stored_ + buffer, buffer_parity);
       unsigned char* out = out_ + buffer * p_.out_bytes + out_place_;
-      int row = at.output_row;
+      int row = at.output_row, r = 0, inside = p_.rows;
       const int begin = at.begin, end = at.end;
+      if constexpr (kPassesPadding) {
+        inside = least(inside, (p_.input_height - at.input_row + kStride - 1) / kStride * kStride);
+        if (at.input_row < 0 && p_.padding_top < kKernel) {
+          r = least(-at.input_row / kStride * kStride, inside);
+          begin_image(sums);
+          tile += r * p_.pitch * p_.box_bytes;
+          out += r / kStride * p_.images * p_.out_pitch * p_.box_bytes;
+          row += r / kStride;
+        }
+      }
 #pragma unroll 1
-      for (int r = 0; r < p_.rows; r += kStride) {
+      for (; r < inside; r += kStride) {
         const typename Outputs::Row output = outputs_.row_of(row, row >= begin && row < end);
 #pragma unroll
         for (int phase = 0; phase < kStride; ++phase) {
@@ -222,6 +233,15 @@ class DepthwiseTiles {
         }
         out += p_.images * p_.out_pitch * p_.box_bytes;
         ++row;
+      }
+      if constexpr (kPassesPadding) {
+#pragma unroll 1
+        for (; r < p_.rows; r += kStride) {
+          const bool exists = row >= begin && row < end;
+          pass_row(sums, out, outputs_.row_of(row, exists), exists);
+          out += p_.images * p_.out_pitch * p_.box_bytes;
+          ++row;
+        }
       }
       is_last = at.is_last;
       publish();
@@ -234,6 +254,7 @@ class DepthwiseTiles {
         parity ^= 1;
       }
     }
+    let_next_kernel_start();
   }
 
   /// Products 2 * pair and 2 * pair + 1: their elements of a row of x.
@@ -270,6 +291,31 @@ class DepthwiseTiles {
     }
     constexpr int kLast = (kProducts - 1) / 2 * 2;
     if (phase == 0) outputs_.finish(out, kLast, output, finished[kLast / 2 % 2], prologue_);
+  }
+
+  /// Behind the padding above an image.
+  FUSEDSC_DEVICE void begin_image(Sums (&sums)[kKept]) const {
+#pragma unroll
+    for (int i = 0; i < kKept * kProducts * 4; ++i) {
+      sums[i / (kProducts * 4)][i / 4 % kProducts][i % 4] = outputs_.bias[i % 2];
+    }
+  }
+
+  /// Instead of add_row, of padding below an image: there is nothing to add, but maybe a row of outputs to finish.
+  FUSEDSC_DEVICE void pass_row(Sums (&sums)[kKept], unsigned char* out, const typename Outputs::Row& output,
+                               bool exists) {
+#pragma unroll
+    for (int first = 0; first < kProducts; first += 2) {
+      float finished[2][4];
+#pragma unroll
+      for (int i = 0; i < 8 && first + i / 4 < kProducts; ++i) {
+        const int product = first + i / 4, v = i % 4;
+        finished[i / 4][v] = sums[kKept - 1][product][v];
+#pragma unroll
+        for (int age = kKept - 1; age > 0; --age) sums[age][product][v] = sums[age - 1][product][v];
+      }
+      if (exists) outputs_.finish(out, first, output, finished, prologue_);
+    }
   }
 
   FUSEDSC_DEVICE void multiply(const Operands& operands, int first, int phase, Sums (&sums)[kKept],

@@ -88,7 +88,7 @@ DepthwiseTiling choose_tiling(const DepthwiseArguments& a) {
     return {4, 32, 1, 4, 1, 1, 2};
   }
   if (a.window.stride[0] == 2) {
-    if (width <= 16) return {2, wide_box, 1, 6, images, 1, width <= 8 ? 2 : 3};
+    if (width <= 16) return {2, wide_box, 1, wide_box > 32 ? 6 : 4, images, 1, width <= 8 ? 2 : 3};
     if (is_plain) return {2, 64, 1, 4, 1, 1, width <= 32 ? 3 : 2};
     return width <= 32 ? DepthwiseTiling{2, 32, 1, 4, 1, 1, 3} : DepthwiseTiling{4, 32, 1, 4, 1, 1, 3};
   }
@@ -167,7 +167,7 @@ std::string why_not(const DepthwiseArguments& a) {
   if (a.y.elements() == 0) return "there is nothing to compute";
   // Measured: there is nothing to win on less, or on rows of positions that are a few parts of lines of memory.
   if (a.x.elements() < std::int64_t{4096} * multiprocessors()) return "there is too little work for it";
-  if (a.x.sizes[1] % 32 != 0 && a.x.sizes[1] <= (window.kernel[0] == 5 && window.stride[0] == 1 ? 64 : 128)) {
+  if (a.x.sizes[1] % 32 != 0 && a.x.sizes[1] <= (window.kernel[0] == 5 ? 64 : 128)) {
     return "it has few channels, and no multiple of 32";
   }
   if (window.kernel[0] == 3 && window.stride[0] == 2 && a.y.sizes[3] <= 8) return "images are small, at stride 2";

@@ -1,5 +1,5 @@
 #include "fusedsc/common/gpu/depthwise_plan.h"
-#include "fusedsc/common/gpu/launch.h"
+#include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/partials_launch.h"
 #include "fusedsc/forward/depthwise_gpu.h"
 #include "fusedsc/forward/depthwise_kernel.h"
@@ -18,12 +18,15 @@ template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kA
           DepthwiseSeams kSeams>
 FUSEDSC_KERNEL(kDepthwiseThreads, kBlocks)
 depthwise_rows_kernel(DepthwiseParameters parameters) {
+  wait_for_previous_kernel();
+  if (parameters.work.is_short()) let_next_kernel_start();
   DepthwiseRows<T, kKernel, kStride, kChannels, kColumns, kAhead, kSeams>::run(parameters);
 }
 
 template <class T, int kChannels, int kColumns>
 FUSEDSC_KERNEL(kDepthwiseThreads, 4)
 depthwise_taps_kernel(DepthwiseParameters parameters) {
+  wait_for_previous_kernel();
   depthwise_taps<T, kChannels, kColumns>(parameters);
 }
 
@@ -155,7 +158,7 @@ class DepthwisePass {
     p.shape = depthwise_shape(a.x.sizes, a.y.sizes, a.window);
     p.work = work_;
     p.join_columns = join_columns_;
-    launch("depthwise_conv2d", kernel_, work_.blocks(), kDepthwiseThreads, memory_, execution.stream, p);
+    launch_following("depthwise_conv2d", kernel_, work_.blocks(), kDepthwiseThreads, execution.stream, p, memory_);
     if (!a.statistics) return;
     launch_merge_moments("depthwise_conv2d: statistics", accumulation_type(a.x.dtype), p.partials, work_.splits,
                          a.statistics, a.y.sizes[0] * a.y.sizes[2] * a.y.sizes[3], execution.stream);

@@ -1,7 +1,7 @@
 #include "fusedsc/forward/depthwise_matrix_launch.h"
 
 #include "fusedsc/common/gpu/depthwise_plan.h"
-#include "fusedsc/common/gpu/launch.h"
+#include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/forward/depthwise_matrix_kernel.h"
 
 namespace fusedsc::gpu {
@@ -13,6 +13,7 @@ constexpr int kBlocks = 2;  // that shall fit a multiprocessor
 template <class T, int kKernel>
 FUSEDSC_KERNEL(DepthwiseMatrixTile::kThreads, kBlocks)
 depthwise_matrix_kernel(DepthwiseMatrixParameters parameters) {
+  wait_for_previous_kernel();
   DepthwiseMatrixRows<T, kKernel, kAhead>::run(parameters);
 }
 
@@ -97,8 +98,8 @@ struct MatrixPass {
     p.weight = a.weight;
     p.bias = a.bias.data;
     p.y = a.y;
-    launch("depthwise_conv2d", instance.run, blocks, DepthwiseMatrixTile::kThreads, instance.memory, execution.stream,
-           p);
+    launch_following("depthwise_conv2d", instance.run, blocks, DepthwiseMatrixTile::kThreads, execution.stream, p,
+                     instance.memory);
   }
 };
 

@@ -33,114 +33,96 @@ class DepthwisePlanes {
   using Sums = float[kKept][kColumns];
 
   FUSEDSC_DEVICE explicit DepthwisePlanes(const DepthwisePlanesParameters& p)
-      : p_(p), stages_(p.warps, uniform(thread_index() / 32), p.stages * p.stage_bytes, p.stages) {
-    const int warp = uniform(thread_index() / 32), lane = thread_index() % 32;
-    is_leader_ = lane == 0;
+      : p_(p),
+        warp_(uniform(thread_index() / 32)),
+        stages_(p.warps, warp_, p.stages * p.stage_bytes, p.stages),
+        lane_(p) {
     is_whole_ = p.strip_rows >= p.input_height;
     before_ = is_whole_ ? 0 : kReach * p.input_width;
     pitch_ = is_whole_ ? p.input_height * p.input_width : (p.strip_rows + kReach * 2) * p.input_width;
-    side_ = lane / p.lanes;
-    has_work_ = side_ < p.side_planes;
-    if (!has_work_) side_ = 0;
-    column_ = lane % p.lanes * kColumns;
-    inside_ = columns_inside<kReach, kVector, kRight>(column_ * kStride, p.input_width);
-#pragma unroll
-    for (int i = 0; i < kKept * kColumns; ++i) sums_[i / kColumns][i % kColumns] = 0;
-    first_ = (static_cast<std::int64_t>(block_index()) * p.warps + warp) * p.first_step;
+    inside_ = columns_inside<kReach, kVector, kRight>(lane_.column * kStride, p.input_width);
   }
 
-  FUSEDSC_DEVICE T* stage(int slot) const { return reinterpret_cast<T*>(stages_.memory + slot * p_.stage_bytes); }
-
-  FUSEDSC_DEVICE void start_copies(PlanesCursor& ahead, int slot) const {
-    if (!ahead.exists()) return;
-    if (is_leader_) {
-      const PlanesTile tile = ahead.tile();
-      const int bytes = tile.count * tile.rows * p_.input_width * static_cast<int>(sizeof(T));
-      expect(stages_.barriers + slot, bytes);
-      start_rows(stage(slot) + before_, pitch_, static_cast<const T*>(p_.x), tile, tile.row, tile.row + tile.rows,
-                 p_.input_height, p_.input_width, stages_.barriers + slot);
-    }
-    ahead.next();
+  FUSEDSC_DEVICE T* stage(int slot) const {
+    return reinterpret_cast<T*>(stages_.memory + slot * p_.stage_bytes) + before_;
   }
 
   FUSEDSC_DEVICE void loop() {
-    stages_.start(is_leader_, p_.stages);
+    stages_.start();
     wait_for_previous_kernel();
-    PlanesCursor at(p_, first_, p_.item_step, p_.planes, p_.input_height), ahead = at;
-    for (int i = 0; i < p_.stages; ++i) start_copies(ahead, i);
-    int slot = 0, parity = 0, refilled = kInPlace ? p_.stages - 1 : 0;
-    bool is_first = true;
-#pragma unroll 1
-    while (at.exists()) {
-      wait(stages_.barriers + slot, parity);
-      const PlanesTile tile = at.tile();
-      T* planes = stage(slot) + before_;
+    PlanesCursor at(p_, first_plane(p_, warp_), p_.item_step, p_.planes, p_.input_height), ahead = at;
+    const auto copy = [&](const PlanesCursor& next, int slot) {
+      start_tile(stage(slot), pitch_, static_cast<const T*>(p_.x), next.tile(), p_.input_height, p_.input_width,
+                 stages_.barriers + slot);
+    };
+    stages_.start_first(ahead, copy);
+    // A place that finished rows leave from is free when the next tile's leave.
+    stages_.template work_off<kInPlace ? 1 : 0>(at, ahead, copy, [&](const PlanesCursor& now, int slot) {
+      const PlanesTile tile = now.tile();
+      T* planes = stage(slot);
 #pragma unroll 1
       for (int plane = 0; plane < tile.count; plane += p_.side_planes) run_rows(tile, plane, planes + plane * pitch_);
       if constexpr (kInPlace) {
         publish();
         warp_barrier();
-        if (is_leader_) {
+        if (stages_.is_leader) {
           store_rows(tile, planes);
           commit_stores();
           wait_for_stores<1>();
         }
-        // The tile before this one has left; its place is free.
-        if (!is_first) start_copies(ahead, refilled);
-        is_first = false;
-      } else {
-        warp_barrier();
-        start_copies(ahead, refilled);
       }
-      if (++refilled == p_.stages) refilled = 0;
-      if (++slot == p_.stages) {
-        slot = 0;
-        parity ^= 1;
-      }
-      at.next();
-    }
-    if (kInPlace && is_leader_) wait_for_stores();
+    });
+    if (kInPlace && stages_.is_leader) wait_for_stores();
   }
 
   /// Rows of y that the tile completes; of those on their way, what the next tile of the planes needs stays in sums_.
   FUSEDSC_DEVICE void run_rows(const PlanesTile& tile, int plane, T* planes) {
-    const bool exists = has_work_ && plane + side_ < tile.count;
-    const std::int64_t own_plane = tile.plane + plane + (exists ? side_ : 0);
+    const bool exists = lane_.has_work && plane + lane_.side < tile.count;
+    const int side = exists ? lane_.side : 0;
+    const std::int64_t own_plane = tile.plane + plane + side;
     if (tile.row == 0) {
       std::uint32_t channel = static_cast<std::uint32_t>(own_plane);
       p_.by_channels.divide(channel);
       load_coefficients(static_cast<int>(channel));
+#pragma unroll
+      for (int i = 0; i < kKept * kColumns; ++i) sums_[i / kColumns][i % kColumns] = bias_;
     }
     const int width = p_.input_width, output_width = p_.output_width;
-    T* row = planes + (exists ? side_ : 0) * pitch_ + column_ * kStride;
+    T* row = planes + side * pitch_ + lane_.column * kStride;
     T* out = kInPlace ? nullptr
                       : static_cast<T*>(p_.y) +
-                            own_plane * (static_cast<std::int64_t>(p_.output_height) * output_width) + column_;
+                            own_plane * (static_cast<std::int64_t>(p_.output_height) * output_width) + lane_.column;
     const bool is_last = tile.row + tile.rows == p_.input_height;
-    // Rows before the image have nothing to add; those behind it end what is left.
-    const int first = tile.row == 0 ? -kReach : tile.row;
-    const int end = is_last ? (p_.output_height - 1) * kStride + kReach + 1 : tile.row + tile.rows;
-    row += (first - tile.row) * width;
-#pragma unroll 1
-    for (int r = first; r < end; ++r) {
-      float x[kInputs], finished[kColumns];
-      if (r >= 0 && r < p_.input_height) {
-        load_columns<T, kReach, kVector, kRight>(row, inside_, x);
+    const auto finish = [&](int r, const float(&finished)[kColumns]) {
+      if constexpr (kInPlace) {
+        warp_barrier();
+        if (exists && r >= kReach) store<kColumns>(finished, row - kReach * width);
       } else {
-#pragma unroll
-        for (int c = 0; c < kInputs; ++c) x[c] = 0;
+        const std::int64_t y = (r - kReach) / kStride;
+        if (exists && r >= kReach) store<kColumns>(finished, out + y * output_width);
       }
+    };
+    int r = tile.row;
+#pragma unroll 1
+    for (; r < tile.row + tile.rows; ++r) {
+      float x[kInputs], finished[kColumns];
+      load_columns<T, kReach, kVector, kRight>(row, inside_, x);
       if ((r + kReach) % kStride != 0) {
         add<kStride - 1>(x, finished);
       } else {
         add<0>(x, finished);
-        if constexpr (kInPlace) {
-          warp_barrier();
-          if (exists && r >= kReach) store<kColumns>(finished, row - kReach * width);
-        } else {
-          const std::int64_t y = (r - kReach) / kStride;
-          if (exists && r >= kReach) store<kColumns>(finished, out + y * output_width);
-        }
+        finish(r, finished);
+      }
+      row += width;
+    }
+    if (!is_last) return;
+      // Rows behind the image have nothing to add, but end what is left.
+#pragma unroll 1
+    for (; r <= (p_.output_height - 1) * kStride + kReach; ++r) {
+      float finished[kColumns];
+      if ((r + kReach) % kStride == 0) {
+        pass(finished);
+        finish(r, finished);
       }
       row += width;
     }
@@ -161,6 +143,16 @@ class DepthwisePlanes {
         if (kPhase == 0 && age == kKept) finished[c] = sum;
         else sums_[age][c] = sum;
       }
+    }
+  }
+
+  /// Instead of add<0>, where there is no row of x.
+  FUSEDSC_DEVICE void pass(float (&finished)[kColumns]) {
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      finished[c] = sums_[kKept - 1][c];
+#pragma unroll
+      for (int age = kKept - 1; age > 0; --age) sums_[age][c] = sums_[age - 1][c];
     }
   }
 
@@ -186,12 +178,12 @@ class DepthwisePlanes {
   }
 
   const DepthwisePlanesParameters& p_;
+  const int warp_;
   const WarpStages stages_;
-  bool is_leader_, is_whole_, has_work_;
+  const PlanesLane<kColumns> lane_;
+  bool is_whole_;
   int before_, pitch_;  ///< elements before a plane's rows, for finished ones; from a plane to the next
-  int side_, column_;   ///< of the lane: its plane, its first column of y
   unsigned inside_;
-  std::int64_t first_;
   float weights_[kKernel * kKernel], bias_ = 0;
   Sums sums_;
 };

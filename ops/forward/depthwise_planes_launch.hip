@@ -81,10 +81,8 @@ std::optional<Plan<DepthwiseArguments>> plan_depthwise_planes(const DepthwiseArg
   if (instance == nullptr) return {};
   DepthwisePlanesParameters planned;
   static_cast<DepthwisePlanesShape&>(planned) = planes_shape(a.x.sizes, a.y.sizes);
-  const PlanesSource x{planned.input_width, planned.input_height};
-  const int reach = instance->kernel / 2;
-  if (!cut_planes(planned, static_cast<int>(size_of(a.x.dtype)), x, {0, 0}, 2 * reach, instance->columns, true,
-                  choose_tiling(a))
+  const PlanesSource x{planned.input_width, planned.input_height, instance->kernel / 2 * 2};
+  if (!cut_planes(planned, static_cast<int>(size_of(a.x.dtype)), x, {}, instance->columns, true, choose_tiling(a))
            .empty())
     return {};
   const auto memory = static_cast<std::size_t>(planned.memory_bytes());

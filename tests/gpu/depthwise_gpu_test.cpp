@@ -235,6 +235,7 @@ std::vector<DepthwiseGeometry> plane_geometries() {
                                            {{2, 5, 57, 56}, window},                    // an odd number of rows
                                            {{1, 3, 112, 112}, window},
                                            {{9, 8, 9, 20 * stride}, window},
+                                           {{25, 8, 7 * stride, 10 * stride}, window},  // planes within runs of bytes
                                            {{25, 16, 2, 16 * stride}, window}});
     }
   }

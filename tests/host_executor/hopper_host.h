@@ -224,11 +224,22 @@ inline void store_matrices(void* row, const std::uint32_t (&from)[2]) {
     std::memcpy(static_cast<char*>(rows[static_cast<std::size_t>(i * 8 + lane / 4)]) + lane % 4 * 4, &from[i], 4);
   }
 }
-inline void store_matrices(void* row, const std::uint32_t (&from)[4]) {
+template <bool kTransposed = false>
+void store_matrices(void* row, const std::uint32_t (&from)[4]) {
   const auto rows = of_all_lanes(row);
   const int lane = thread_index() % 32;
+  const auto row_at = [&](int matrix, int r) {
+    return static_cast<char*>(rows[static_cast<std::size_t>(matrix * 8 + r)]);
+  };
   for (int i = 0; i < 4; ++i) {
-    std::memcpy(static_cast<char*>(rows[static_cast<std::size_t>(i * 8 + lane / 4)]) + lane % 4 * 4, &from[i], 4);
+    if constexpr (kTransposed) {
+      for (int j = 0; j < 2; ++j) {
+        const auto bits = static_cast<std::uint16_t>(from[i] >> 16 * j);
+        std::memcpy(row_at(i, lane % 4 * 2 + j) + lane / 4 * 2, &bits, 2);
+      }
+    } else {
+      std::memcpy(row_at(i, lane / 4) + lane % 4 * 4, &from[i], 4);
+    }
   }
 }
 

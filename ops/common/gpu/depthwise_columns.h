@@ -11,12 +11,12 @@
 namespace fusedsc::gpu::hopper {
 
 struct DepthwiseColumnsShape {
-  static constexpr int kChannels = 32;
+  static constexpr int kChannels = 32, kWarps = 4;  ///< of a block
 
-  int channels = 0, output_height = 0, output_width = 0, padding_top = 0, padding_left = 0;
+  int channels = 0, input_height = 0, output_height = 0, output_width = 0, padding_top = 0, padding_left = 0;
   // A block has a group of channels; its warps share the items out with those of all splits. An item: strip_rows rows
   // (of the output) of a tile's columns of an image.
-  int warps = 1, splits = 1, items = 0, strip_rows = 1, stages = 2;
+  int splits = 1, items = 0, strip_rows = 1, stages = 2;
   Divisor by_channel_groups, column_tiles, strips;
 };
 
@@ -37,7 +37,11 @@ class ColumnsCursor {
     begin_item();
   }
   FUSEDSC_DEVICE ImagePlace input(int channel) const {
-    return {channel, column * kStride - p_.padding_left, begin * kStride - p_.padding_top + row, image};
+    return {channel, column * kStride - p_.padding_left, input_row(), image};
+  }
+  FUSEDSC_DEVICE int input_row() const { return begin * kStride - p_.padding_top + row; }
+  FUSEDSC_DEVICE bool is_inside() const {
+    return static_cast<unsigned>(input_row()) < static_cast<unsigned>(p_.input_height);
   }
   /// Of the output: the row whose window begins with this row of x.
   FUSEDSC_DEVICE int first_output() const { return begin + row / kStride; }

@@ -20,7 +20,7 @@ inline int channel_groups(const DepthwiseColumnsShape& shape) {
 }
 
 /// All but for the strips.
-DepthwiseColumnsShape columns_shape(const Sizes& y, const Window& window, int columns, int stages);
+DepthwiseColumnsShape columns_shape(const Sizes& x, const Sizes& y, const Window& window, int columns, int stages);
 
 /// `resident`: blocks that run at the same time.
 void cut_strips(DepthwiseColumnsShape& shape, const Sizes& y, const Window& window, int columns, int resident);

@@ -34,14 +34,14 @@ int columns_of_warp(std::int64_t output_width) {
   return divide_up(output_width, 14) * 14 > divide_up(output_width, 7) * 7 ? 7 : 14;
 }
 
-DepthwiseColumnsShape columns_shape(const Sizes& y, const Window& window, int columns, int stages) {
+DepthwiseColumnsShape columns_shape(const Sizes& x, const Sizes& y, const Window& window, int columns, int stages) {
   DepthwiseColumnsShape shape;
   shape.channels = static_cast<int>(y[1]);
+  shape.input_height = static_cast<int>(x[2]);
   shape.output_height = static_cast<int>(y[2]);
   shape.output_width = static_cast<int>(y[3]);
   shape.padding_top = static_cast<int>(window.padding.top);
   shape.padding_left = static_cast<int>(window.padding.left);
-  shape.warps = 4;
   shape.stages = stages;
   shape.by_channel_groups = Divisor(static_cast<std::uint32_t>(channel_groups(shape)));
   shape.column_tiles = Divisor(static_cast<std::uint32_t>(divide_up(y[3], columns)));
@@ -55,14 +55,14 @@ void cut_strips(DepthwiseColumnsShape& shape, const Sizes& y, const Window& wind
   std::int64_t best = std::numeric_limits<std::int64_t>::max();
   for (std::int64_t strips = 1; strips <= y[2]; strips += std::max<std::int64_t>(strips / 4, 1)) {
     const std::int64_t rows = divide_up(y[2], strips), items = tiles * divide_up(y[2], rows);
-    const std::int64_t rounds = divide_up(items, most_splits * shape.warps);
+    const std::int64_t rounds = divide_up(items, most_splits * shape.kWarps);
     const std::int64_t cost = rounds * ((rows - 1) * stride + window.kernel[0] + kStart);
     if (cost >= best || items > std::numeric_limits<std::int32_t>::max() / 2) continue;
     best = cost;
     shape.strip_rows = static_cast<int>(rows);
     shape.strips = Divisor(static_cast<std::uint32_t>(divide_up(y[2], rows)));
     shape.items = static_cast<int>(items);
-    shape.splits = static_cast<int>(divide_up(divide_up(items, rounds), shape.warps));
+    shape.splits = static_cast<int>(divide_up(divide_up(items, rounds), shape.kWarps));
   }
   if (shape.items == 0) throw Unsupported("depthwise: too many images: split the batch");
 }

@@ -12,13 +12,13 @@ namespace fusedsc::gpu::hopper {
 
 struct DepthwisePlanesShape {
   int channels = 0, input_height = 0, input_width = 0, output_height = 0, output_width = 0;
-  int lanes = 1;              ///< of a warp, that share a plane
-  int side_planes = 1;        ///< planes that a warp has side by side
-  int planes = 1;             ///< of a tile, a multiple of them
-  int strip_rows = 1;         ///< of a tile, all of a plane's or a part of them
-  int stages = 2;             ///< tiles under way
-  int warps = 1, blocks = 1;  ///< of a block; of the launch
-  int stage_bytes = 0;
+  int lanes = 1;                               ///< of a warp, that share a plane
+  int side_planes = 1;                         ///< planes that a warp has side by side
+  int planes = 1;                              ///< of a tile, a multiple of them
+  int strip_rows = 1;                          ///< of a tile, all of a plane's or a part of them
+  int stages = 2;                              ///< tiles under way
+  int warps = 1, blocks = 1;                   ///< of a block; of the launch
+  int stage_bytes = 0, other_place = 0;        ///< the latter: of what comes with a tile's rows, in a stage
   std::int64_t first_step = 0, item_step = 0;  ///< planes from a warp's first item to the next warp's; to its own next
   std::int64_t all_planes = 0;
   Divisor by_channels;
@@ -57,22 +57,68 @@ class PlanesCursor {
   int most_, height_, row_ = 0;
 };
 
-/// Copies rows [row, end) of a tile's planes, by one thread. In block memory planes are `pitch` elements apart; those
-/// that are whole are neighbours there as well.
+/// The copy engine moves whole runs of 16 bytes: planes that begin within one begin there in block memory as well.
 template <class T>
-FUSEDSC_DEVICE int start_rows(T* to, int pitch, const T* tensor, const PlanesTile& tile, int row, int end, int height,
-                              int width, Barrier* barrier) {
-  const std::int64_t plane_size = static_cast<std::int64_t>(height) * width;
-  const T* from = tensor + tile.plane * plane_size + static_cast<std::int64_t>(row) * width;
+FUSEDSC_DEVICE int skew_of(std::int64_t plane, int plane_size) {
+  return static_cast<int>(static_cast<unsigned>(plane) * static_cast<unsigned>(plane_size) % (16 / sizeof(T)));
+}
+
+/// What start_rows brings.
+template <class T>
+FUSEDSC_DEVICE int bytes_of_rows(const PlanesTile& tile, int row, int end, int height, int width) {
+  const int rows = end > row ? end - row : 0, elements = tile.count * rows * width;
+  if (rows != height) return elements * static_cast<int>(sizeof(T));
+  return ((skew_of<T>(tile.plane, height * width) + elements) * static_cast<int>(sizeof(T)) + 15) & ~15;
+}
+
+/// Copies rows [row, end) of a tile's planes, by one thread. In block memory planes are `pitch` elements apart; those
+/// that are whole are neighbours there as well, from `to` and their skew on.
+template <class T>
+FUSEDSC_DEVICE void start_rows(T* to, int pitch, const T* tensor, const PlanesTile& tile, int row, int end, int height,
+                               int width, Barrier* barrier) {
+  const int plane_size = height * width;
+  const T* from = tensor + tile.plane * plane_size;
   if (end - row == height) {
-    const int bytes = tile.count * height * width * static_cast<int>(sizeof(T));
-    start_load(to, from, bytes, barrier);
-    return bytes;
+    const int bytes = bytes_of_rows<T>(tile, row, end, height, width);
+    start_load(to, from - skew_of<T>(tile.plane, plane_size), bytes, barrier);
+    return;
   }
-  const int bytes = (end - row) * width * static_cast<int>(sizeof(T));
-  if (bytes <= 0) return 0;
-  for (int i = 0; i < tile.count; ++i) start_load(to + i * pitch, from + i * plane_size, bytes, barrier);
-  return tile.count * bytes;
+  const int bytes = (end - row) * width * static_cast<int>(sizeof(T));  // of a plane
+  if (bytes <= 0) return;
+  from += row * width;
+  for (int i = 0; i < tile.count; ++i) {
+    start_load(to + i * pitch, from + i * static_cast<std::int64_t>(plane_size), bytes, barrier);
+  }
+}
+
+/// All of a tile's rows, and what its barrier waits for.
+template <class T>
+FUSEDSC_DEVICE void start_tile(T* to, int pitch, const T* tensor, const PlanesTile& tile, int height, int width,
+                               Barrier* barrier) {
+  const int end = tile.row + tile.rows;
+  expect(barrier, bytes_of_rows<T>(tile, tile.row, end, height, width));
+  start_rows(to, pitch, tensor, tile, tile.row, end, height, width, barrier);
+}
+
+/// Where a lane is among the planes that its warp has side by side: which of them is its own, and the first of its
+/// kColumns columns, of the narrower tensor.
+template <int kColumns>
+struct PlanesLane {
+  int side, column;
+  bool has_work;
+
+  FUSEDSC_DEVICE explicit PlanesLane(const DepthwisePlanesShape& p) {
+    const int lane = thread_index() % 32;
+    side = lane / p.lanes;
+    column = lane % p.lanes * kColumns;
+    has_work = side < p.side_planes;
+    if (!has_work) side = 0;
+  }
+};
+
+/// The tiles of a warp, whose blocks all share them out: the first plane.
+FUSEDSC_DEVICE std::int64_t first_plane(const DepthwisePlanesShape& p, int warp) {
+  return (static_cast<std::int64_t>(block_index()) * p.warps + warp) * p.first_step;
 }
 
 /// kVector columns of a row, kLeft before and kRight after them, as far as `inside` (a bit per column) has them.

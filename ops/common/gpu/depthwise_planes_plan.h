@@ -16,20 +16,15 @@ struct PlanesTiling {
   int stages = 2, warps = 4;
 };
 
-/// A tensor that tiles come from.
+/// A tensor that tiles come from, or none; `spare`: rows that a strip has beyond its own.
 struct PlanesSource {
-  int width, height;
+  int width = 0, height = 0, spare = 0;
 };
 
-/// Lanes, planes and rows. x: what tiles are counted by, and another whose rows come with its, or none ({}); `spare`:
-/// rows that strips of each have beyond their own. Returns why not, or nothing.
+/// Lanes, planes and rows. x: what tiles are counted by, and another whose rows come with its, or none; `may_repeat`:
+/// a tile may have several times the planes that a warp has side by side. Returns why not, or nothing.
 std::string cut_planes(DepthwisePlanesShape& shape, int element_bytes, const PlanesSource& x, const PlanesSource& other,
-                       int spare, int lane_columns, bool may_repeat, const PlanesTiling& tiling);
-
-/// Elements from a plane of a tile to the next, given the rows of a strip.
-inline int pitch_of(const PlanesSource& source, int rows) {
-  return (rows >= source.height ? source.height : rows) * source.width;
-}
+                       int lane_columns, bool may_repeat, const PlanesTiling& tiling);
 
 /// Columns of the narrower tensor that a lane has, at most `most`; 0 where rows are too long for a warp.
 int lane_columns_of(std::int64_t width, int most);

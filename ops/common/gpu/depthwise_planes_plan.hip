@@ -44,7 +44,7 @@ DepthwisePlanesShape planes_shape(const Sizes& x, const Sizes& y) {
 }
 
 std::string cut_planes(DepthwisePlanesShape& shape, int element_bytes, const PlanesSource& x, const PlanesSource& other,
-                       int spare, int lane_columns, bool may_repeat, const PlanesTiling& tiling) {
+                       int lane_columns, bool may_repeat, const PlanesTiling& tiling) {
   shape.lanes = shape.output_width / lane_columns;
   shape.side_planes = shape.planes = 32 / shape.lanes;
   shape.stages = tiling.stages;
@@ -55,6 +55,9 @@ std::string cut_planes(DepthwisePlanesShape& shape, int element_bytes, const Pla
   const auto rounded = [](int bytes) { return divide_up(bytes, 128) * 128; };
   if (shape.side_planes * (plane_bytes + other_bytes) <= tiling.whole_bytes) {
     shape.strip_rows = x.height;
+    if (all_bytes(plane_bytes) % kRun != 0 || all_bytes(other_bytes) % kRun != 0) {
+      return "images are no whole runs of 16 bytes";
+    }
     if (may_repeat) {
       // Whole runs, and enough of them.
       while (!whole(shape.planes * plane_bytes) || !whole(shape.planes * other_bytes) ||
@@ -62,11 +65,11 @@ std::string cut_planes(DepthwisePlanesShape& shape, int element_bytes, const Pla
         shape.planes += shape.side_planes;
       }
     }
-    if (!whole(shape.planes * plane_bytes) || !whole(shape.planes * other_bytes) ||
-        all_bytes(plane_bytes) % kRun != 0 || all_bytes(other_bytes) % kRun != 0) {
-      return "planes that a warp has side by side are no whole runs of 16 bytes";
-    }
-    shape.stage_bytes = rounded(shape.planes * plane_bytes) + rounded(shape.planes * other_bytes);
+    const auto kept = [&](int bytes) {
+      return rounded(shape.planes * bytes + (whole(shape.planes * bytes) ? 0 : kRun));
+    };
+    shape.other_place = kept(plane_bytes);
+    shape.stage_bytes = shape.other_place + kept(other_bytes);
     return {};
   }
   const int row_bytes = element_bytes * x.width, other_row_bytes = element_bytes * other.width;
@@ -74,8 +77,9 @@ std::string cut_planes(DepthwisePlanesShape& shape, int element_bytes, const Pla
   const int stride = other.width > 0 ? std::max(1, x.width / other.width) : 1;
   const int rows = std::max(2, tiling.tile_bytes / (shape.planes * (row_bytes + other_row_bytes / stride)));
   shape.strip_rows = divide_up(x.height, divide_up(x.height, rows));
-  const int kept = shape.strip_rows + spare, other_kept = shape.strip_rows / stride + spare + 1;
-  shape.stage_bytes = rounded(shape.planes * kept * row_bytes) + rounded(shape.planes * other_kept * other_row_bytes);
+  shape.other_place = rounded(shape.planes * (shape.strip_rows + x.spare) * row_bytes);
+  shape.stage_bytes =
+      shape.other_place + rounded(shape.planes * (shape.strip_rows / stride + other.spare) * other_row_bytes);
   return {};
 }
 

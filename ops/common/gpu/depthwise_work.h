@@ -44,6 +44,8 @@ struct DepthwiseWork {
   Divisor by_channel_lanes, by_item_lanes, by_channel_blocks;
 
   int blocks() const { return channel_blocks * splits; }
+  /// Every thread has one item at most.
+  FUSEDSC_HOST_DEVICE bool is_short() const { return items <= static_cast<std::uint32_t>(splits * item_lanes); }
 };
 
 /// What a thread is to do.

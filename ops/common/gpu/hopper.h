@@ -170,9 +170,16 @@ FUSEDSC_DEVICE void store_matrices(void* row, const std::uint32_t (&from)[2]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(address_of(row)), "r"(from[0]),
                "r"(from[1]));
 }
+/// Transposed: lanes bring pairs of a column.
+template <bool kTransposed = false>
 FUSEDSC_DEVICE void store_matrices(void* row, const std::uint32_t (&from)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address_of(row)), "r"(from[0]),
-               "r"(from[1]), "r"(from[2]), "r"(from[3]));
+  if constexpr (kTransposed) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address_of(row)),
+                 "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3]));
+  } else {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address_of(row)),
+                 "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3]));
+  }
 }
 
 /// Both halves of a word at least 0 and, if `to_six`, at most 6. A NaN stays one.

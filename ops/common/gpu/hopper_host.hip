@@ -106,11 +106,12 @@ TensorMap map_of_images(const ConstTensorView& images, int tile_channels, int ti
   const cuuint32_t tile[] = {static_cast<cuuint32_t>(tile_channels), static_cast<cuuint32_t>(tile_columns),
                              static_cast<cuuint32_t>(tile_rows), static_cast<cuuint32_t>(tile_images)},
                    steps[] = {1, 1, 1, 1};
+  const int tile_row_bytes = tile_channels * static_cast<int>(size_of(images.dtype));
   const CUresult result = encode_function()(&map, type_of(images.dtype), 4, const_cast<void*>(images.data), sizes,
                                             strides, tile, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                                            !exchanges_runs       ? CU_TENSOR_MAP_SWIZZLE_NONE
-                                            : tile_channels == 64 ? CU_TENSOR_MAP_SWIZZLE_128B
-                                                                  : CU_TENSOR_MAP_SWIZZLE_64B,
+                                            !exchanges_runs         ? CU_TENSOR_MAP_SWIZZLE_NONE
+                                            : tile_row_bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B
+                                                                    : CU_TENSOR_MAP_SWIZZLE_64B,
                                             CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     throw std::runtime_error("gpu: describing images to the copy engine: error " + std::to_string(result));

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "fusedsc/common/gpu/following_kernel.h"
-#include "fusedsc/common/gpu/pointwise_hopper_prologue.h"
+#include "fusedsc/common/gpu/pointwise_hopper_shares.h"
 
 namespace fusedsc::gpu::hopper {
 
@@ -20,7 +20,7 @@ class PointwiseCutProduct {
   static constexpr int kColumns = columns_of_tile<T>(kChannels), kRowBytes = kColumns * kSize;
   static constexpr int kBlocks = kChannels / kColumns;
   static constexpr int kOwn = kChannels / kCut;  ///< channels that a group finishes
-  static_assert(kChannels % kColumns == 0 && kOwn * kCut == kChannels && kOwn % 16 == 0);
+  static_assert(kChannels % kColumns == 0);
 
   /// `stages`: of each share of k.
   FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(const PointwiseMemoryUse& use, int stages) {
@@ -39,9 +39,9 @@ class PointwiseCutProduct {
   }
 
  private:
-  using Sums = float[kChannels / 2];
-  using OwnSums = float[kOwn / 2];
-  using Four = Aligned<float, 4>;
+  using Shares = PointwiseShares<kChannels, kCut>;
+  using Sums = typename Shares::Sums;
+  using OwnSums = typename Shares::OwnSums;
   static constexpr bool kWeightDepthFirst = kInputGradient && kSize == 2;
   using Prologue = PointwisePrologue<T, kInputGradient>;  ///< of gradients: with another tensor
   using Part = Epilogue<T, kOwn, kRowTiles * kGroupThreads, kKind>;
@@ -50,12 +50,9 @@ class PointwiseCutProduct {
   static constexpr int kOutBytes = kTileRows * kChannels * kSize, kBlockBytes = kTileRows * kRowBytes;
   static constexpr int kPartFloats = Part::memory_floats(kRowTiles * 4);
   static constexpr bool kSums = Part::kStatistics || Part::kGradient;
-  // Sums go through block memory in fours, as threads have them: to where the group's activations were.
-  static constexpr int kQuads = kChannels / 8, kOwnQuads = kOwn / 8;
-  static constexpr int kExchangeBytes = (kCut - 1) * kOwnQuads * kGroupThreads * 16;
 
  public:
-  static constexpr int kLeastStages = kExchangeBytes > 2 * kTileBytes ? (kExchangeBytes + kTileBytes - 1) / kTileBytes
+  static constexpr int kLeastStages = Shares::kBytes > 2 * kTileBytes ? (Shares::kBytes + kTileBytes - 1) / kTileBytes
                                                                       : 2;
 
  private:
@@ -288,42 +285,11 @@ class PointwiseCutProduct {
     multiply_step(sums, lays_out() ? step : slot, [&](int k) -> const std::uint32_t(&)[4] { return rows[k / kPiece]; });
   }
 
-  /// own = the sums of all shares of k, of the group's own channels.
+  /// own = the sums of all shares of k, of the group's own channels. They pass through where its activations were.
   FUSEDSC_DEVICE void put_together(const Sums& sums, OwnSums& own) const {
-    if constexpr (kCut > 1) {
-      group_barrier(kRowTiles + group_);  // the group's warps are done with its activations
-#pragma unroll
-      for (int quad = 0; quad < kQuads; ++quad) {
-        if (quad / kOwnQuads == cut_) continue;
-        const float* from = sums + quad * 4;
-        *place_of(quad / kOwnQuads, cut_, quad % kOwnQuads) = {{from[0], from[1], from[2], from[3]}};
-      }
-      row_tile_barrier();
-    }
-#pragma unroll
-    for (int quad = 0; quad < kQuads; ++quad) {
-      if (quad / kOwnQuads != cut_) continue;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) own[quad % kOwnQuads * 4 + i] = sums[quad * 4 + i];
-    }
-    if constexpr (kCut > 1) {
-#pragma unroll
-      for (int i = 1; i < kCut; ++i) {
-#pragma unroll
-        for (int quad = 0; quad < kOwnQuads; ++quad) {
-          const Four share = *place_of(cut_, (cut_ + i) % kCut, quad);
-#pragma unroll
-          for (int j = 0; j < 4; ++j) own[quad * 4 + j] += share.elements[j];
-        }
-      }
-    }
-  }
-
-  /// Where the group with the share `from` leaves a quad for its owner.
-  FUSEDSC_DEVICE Four* place_of(int owner, int from, int quad) const {
-    unsigned char* tiles = tiles_ + (from - cut_) * p_.stages * tile_bytes_;
-    const int number = (owner - from - 1 + kCut) % kCut;
-    return reinterpret_cast<Four*>(tiles) + (number * kOwnQuads + quad) * kGroupThreads + thread_;
+    if constexpr (kCut > 1) group_barrier(kRowTiles + group_);  // its warps are done with these
+    const Shares shares(tiles_, p_.stages * tile_bytes_, cut_, thread_);
+    shares.put_together(sums, own, [&] { row_tile_barrier(); });
   }
 
   /// To block memory. kAll: all rows of the tile exist.
@@ -334,13 +300,13 @@ class PointwiseCutProduct {
     const bool exists[2] = {kAll || pixel_ + row < p_.pixels, kAll || pixel_ + row + 8 < p_.pixels};
     if constexpr (Part::kStatistics) {
 #pragma unroll
-      for (int i = 0; i < kOwnQuads; ++i) part.set_pivot(i * 8 + lane % 4 * 2, sums[i * 4], sums[i * 4 + 1]);
+      for (int i = 0; i < Shares::kOwnQuads; ++i) part.set_pivot(i * 8 + lane % 4 * 2, sums[i * 4], sums[i * 4 + 1]);
       warp_barrier();
       part.count(exists[0]);
       part.count(exists[1]);
     }
 #pragma unroll
-    for (int quad = 0; quad < kOwnQuads; quad += 2) {
+    for (int quad = 0; quad < Shares::kOwnQuads; quad += 2) {
       // Two positions of the pair in 8 channels, then of that in the next 8.
       float(&values)[8] = *reinterpret_cast<float(*)[8]>(sums + quad * 4);
       const int channel = cut_ * kOwn + quad * 8, block = channel / kColumns * kBlockBytes;

@@ -46,8 +46,7 @@ struct PointwiseParameters {
 template <class T, bool kHasOther>
 class PointwisePrologue {
  public:
-  /// Numbers in block memory, `size` times: of 16-bit types vector by vector, of floats those of each value of k.
-  static constexpr int kVectors = sizeof(T) == 2 ? 3 : kHasOther ? 4 : 2;
+  static constexpr int kVectors = 3;  ///< of `size` numbers in block memory
 
   FUSEDSC_DEVICE PointwisePrologue(const PointwiseParameters& p, float* memory, int size)
       : p_(p), coefficients_(memory), size_(size) {}
@@ -56,11 +55,9 @@ class PointwisePrologue {
   FUSEDSC_DEVICE void read(int thread, int threads) const {
     for (int k = thread; k < size_; k += threads) {
       const bool has = k < p_.depth;
-      coefficients_[place(k, 0)] = !has ? 0.0f : p_.scale != nullptr ? p_.scale[k] : 1.0f;
-      coefficients_[place(k, 1)] = has && p_.shift != nullptr ? p_.shift[k] : 0.0f;
-      if constexpr (kVectors > 2) {
-        coefficients_[place(k, 2)] = has && p_.other_scale != nullptr ? p_.other_scale[k] : 0.0f;
-      }
+      coefficients_[k] = !has ? 0.0f : p_.scale != nullptr ? p_.scale[k] : 1.0f;
+      coefficients_[size_ + k] = has && p_.shift != nullptr ? p_.shift[k] : 0.0f;
+      coefficients_[2 * size_ + k] = has && p_.other_scale != nullptr ? p_.other_scale[k] : 0.0f;
     }
   }
 
@@ -99,34 +96,7 @@ class PointwisePrologue {
  private:
   static constexpr int kOfWord = 4 / static_cast<int>(sizeof(T)), kValues = 4 * kOfWord;
   /// Of the values of k in a word.
-  struct Coefficients {
-    float scale[kOfWord], shift[kOfWord], other_scale[kOfWord];
-  };
-
-  FUSEDSC_DEVICE int place(int k, int vector) const {
-    return sizeof(T) == 2 ? vector * size_ + k : k * kVectors + vector;
-  }
-
-  FUSEDSC_DEVICE Coefficients read(int k) const {
-    Coefficients to;
-    const float* from = coefficients_ + place(k, 0);
-    if constexpr (sizeof(T) == 2) {
-      const auto read_pair = [&](int vector, float(&pair)[kOfWord]) {
-        const auto read = *reinterpret_cast<const Aligned<float, kOfWord>*>(from + vector * size_);
-#pragma unroll
-        for (int i = 0; i < kOfWord; ++i) pair[i] = read.elements[i];
-      };
-      read_pair(0, to.scale);
-      read_pair(1, to.shift);
-      if constexpr (kHasOther) read_pair(2, to.other_scale);
-    } else {
-      const auto read = *reinterpret_cast<const Aligned<float, kVectors>*>(from);
-      to.scale[0] = read.elements[0];
-      to.shift[0] = read.elements[1];
-      if constexpr (kHasOther) to.other_scale[0] = read.elements[2];
-    }
-    return to;
-  }
+  using Coefficients = Aligned<float, kOfWord>;
 
   template <int kPieces, class Before, class After>
   FUSEDSC_DEVICE void change_each(std::uint32_t (&words)[kPieces][4], const std::uint32_t (&others)[kPieces][4], int k,
@@ -137,16 +107,24 @@ class PointwisePrologue {
       float z[kValues];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const Coefficients coefficients = read(k + piece * kPiece + half * (kPiece / 2));
+        const float* coefficients = coefficients_ + k + piece * kPiece + half * (kPiece / 2);
+        const Coefficients scale = read(coefficients), shift = read(coefficients + size_);
 #pragma unroll
         for (int i = 2 * half; i < 2 * half + 2; ++i) {
           widen(words[piece][i], z + i * kOfWord);
-          float other[kOfWord];
-          if constexpr (kHasOther) widen(others[piece][i], other);
 #pragma unroll
           for (int j = 0; j < kOfWord; ++j) {
-            z[i * kOfWord + j] = z[i * kOfWord + j] * coefficients.scale[j] + coefficients.shift[j];
-            if constexpr (kHasOther) z[i * kOfWord + j] += other[j] * coefficients.other_scale[j];
+            z[i * kOfWord + j] = z[i * kOfWord + j] * scale.elements[j] + shift.elements[j];
+          }
+        }
+        if constexpr (kHasOther) {
+          const Coefficients other_scale = read(coefficients + 2 * size_);
+#pragma unroll
+          for (int i = 2 * half; i < 2 * half + 2; ++i) {
+            float other[kOfWord];
+            widen(others[piece][i], other);
+#pragma unroll
+            for (int j = 0; j < kOfWord; ++j) z[i * kOfWord + j] += other[j] * other_scale.elements[j];
           }
         }
       }
@@ -156,6 +134,7 @@ class PointwisePrologue {
     }
   }
 
+  FUSEDSC_DEVICE static Coefficients read(const float* from) { return *reinterpret_cast<const Coefficients*>(from); }
   FUSEDSC_DEVICE static void widen(std::uint32_t word, float* to) {
     if constexpr (sizeof(T) == 2) to_floats(word, to[0], to[1], T());
     else to[0] = __builtin_bit_cast(float, word);
