@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import fnmatch
 import platform
 import signal
 import sys
@@ -31,6 +32,7 @@ examples:
   python -m benchmarks --device cuda --case 'D18 *' --direction 'input gradient'
   python -m benchmarks --device cuda --suite dsc_block network --compile --dtype float16 --layout channels_last
   python -m benchmarks --device cuda --suite sliding_channel sliding_channel_network --case '*cg2*' --tf32
+  python -m benchmarks --device cuda --suite sliding_channel --against 'dense*' --dtype float16 --layout channels_last
 
 A record's ratio is PyTorch's time over ours, both from this run; PyTorch's is its best variant. On a GPU, results of a
 part replace those of the same cases among the kept ones; each says the commit it was measured on.
@@ -136,10 +138,17 @@ def identity(case: Case, machine: Machine) -> report.Record:
 def record_of(case: Case, machine: Machine, options: argparse.Namespace) -> report.Record:
     with machine.building():
         workload = case.build()
-        runs = {OURS: workload.ours, **workload.pytorch, **workload.beside}
+        pytorch = {
+            name: variant for name, variant in workload.pytorch.items() if fnmatch.fnmatchcase(name, options.against)
+        }
+        if not pytorch:
+            raise ValueError(
+                f"--against: no variant matches '{options.against}'; there are {', '.join(workload.pytorch)}"
+            )
+        runs = {OURS: workload.ours, **pytorch, **workload.beside}
         sets = {name: workload.sets_of.get(name, workload.sets) for name in runs}
         timings = time_in_turns(machine, runs, sets, options.rounds)
-    best = timings.best(list(workload.pytorch))
+    best = timings.best(list(pytorch))
     ours_us, pytorch_us = timings.seconds[OURS] * 1e6, timings.seconds[best] * 1e6
     touched, bandwidth = workload.touched_bytes, machine.bandwidth
     record = identity(case, machine) | {
@@ -148,7 +157,7 @@ def record_of(case: Case, machine: Machine, options: argparse.Namespace) -> repo
         "pytorch_variant": best,
         "ratio": significant(pytorch_us / ours_us),
         "floor_us": touched and significant(touched / bandwidth * 1e6),
-        "pytorch_us_of_all": {name: significant(timings.seconds[name] * 1e6) for name in workload.pytorch},
+        "pytorch_us_of_all": {name: significant(timings.seconds[name] * 1e6) for name in pytorch},
         "batch": case.batch,
         "bytes": touched,
         "operations": workload.operations,
@@ -201,6 +210,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", choices=tuple(SUITES), default="cpu", help="cuda: a GPU of either make (cpu)")
     parser.add_argument("--suite", nargs="+", choices=SUITES["cuda"], metavar="SUITE", help=f"{SUITES} (all)")
     parser.add_argument("--case", default="*", metavar="PATTERN", help="cases by name, with * and ? (all)")
+    parser.add_argument(
+        "--against", default="*", metavar="PATTERN",
+        help="PyTorch's variants that are timed, by name: 'dense*' leaves the slow ones of sliding channels out (all)",
+    )  # fmt: skip
     parser.add_argument("--list", action="store_true", help="the names of the cases, without running them")
     parser.add_argument("--rounds", type=_count, metavar="N", help=f"samples of each variant ({ROUNDS})")
     parser.add_argument(

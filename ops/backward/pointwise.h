@@ -23,6 +23,7 @@ struct PointwiseBackwardArguments {
   TensorView grad_weight;    ///< weight's sizes; null data: not wanted
   ChannelVector grad_bias;   ///< [M], dtype of x; null data: not wanted
   bool allow_tf32 = false;   ///< as in forward
+  SlidingChannels windows;   ///< as in forward
 };
 
 /// Runs the first implementation that can. Throws InvalidArgument or Unsupported.

@@ -14,6 +14,7 @@ struct PointwiseGradientsInstance {
 
   DataType dtype;
   bool has_output;  ///< a gradient prologue
+  bool plain;       ///< no prologue, either
   int depth, sharing, teams, threads;
   int wide;  ///< columns of grad_y that are copied at once
   Kernel kernel;

@@ -8,19 +8,20 @@
 /// which there are two then; its offset, times the weight, is one number per channel. Of the weight's gradient it is
 /// applied to sums, as in pointwise_hopper_weight_kernel.h.
 ///
+/// Without a prologue (kPlain) x stays as it is, so that both products are under way at once.
+///
 /// Of 32 channels and fewer, several positions lie in a row of 64: the weight repeats along its diagonal.
 #pragma once
 
 #include "fusedsc/common/gpu/activation.h"
 #include "fusedsc/common/gpu/following_kernel.h"
-#include "fusedsc/common/gpu/hopper.h"
+#include "fusedsc/common/gpu/pointwise_hopper_laid_out.h"
 
 namespace fusedsc::gpu::hopper {
 
 struct PointwiseGradientsParameters {
   TensorMap x, grad_y, output, grad_x, weight_tiles;
-  const void* weight = nullptr;
-  std::int64_t weight_row = 0, weight_column = 0;
+  WeightSource weight;
   int channels = 0, outputs = 0;
   int fold = 1, rows = 0;  ///< positions of a row, if that is more than 64 channels; rows
   int row_tiles = 0, channel_tiles = 1;
@@ -30,17 +31,20 @@ struct PointwiseGradientsParameters {
   const float *grad_scale = nullptr, *output_scale = nullptr, *offset = nullptr;
   const float *scale = nullptr, *shift = nullptr, *mean = nullptr;
   Activation activation = Activation::identity;
-  float* partials = nullptr;  ///< [split][position of a row][output..., grad, grad_times_centered][channel]
+  float* partials =
+      nullptr;  ///< [split][position of a row][output..., grad, grad_times_centered][channel]; plain: outputs
 };
 
 /// kDepth: outputs of all positions of a row, at most. kSharing: groups that share positions. kTeams: of these.
 /// kHalves: 2 where the sums of a tile of the weight are too many for a group: two groups share them, and make half of
-/// the gradient of x each. kHasOutput: that there is a gradient prologue.
-template <class T, int kDepth_, int kSharing_, int kTeams_, int kHalves_, bool kHasOutput_>
+/// the gradient of x each. kHasOutput: that there is a gradient prologue. kPlain: that there is no prologue.
+template <class T, int kDepth_, int kSharing_, int kTeams_, int kHalves_, bool kHasOutput_, bool kPlain_>
 class PointwiseGradients {
  public:
   static constexpr int kDepth = kDepth_, kSharing = kSharing_, kTeams = kTeams_;
   static constexpr int kHalves = kHalves_, kGroups = kSharing * kTeams * kHalves, kThreads = kGroups * 128;
+  static constexpr bool kPlain = kPlain_;
+  static_assert(!kPlain || (kSharing == 1 && kHalves == 1 && !kHasOutput_));
   static_assert(kHalves == 1 || (kHalves == 2 && kSharing == 1 && kTeams == 1 && !kHasOutput_));
   /// Columns of grad_y as it is copied: rows of 128 bytes cost the copy engine no more than shorter ones.
   static constexpr int kWide = kDepth < 64 ? 32 : 64;
@@ -74,7 +78,8 @@ class PointwiseGradients {
   static constexpr int kLanes = kThreads / kColumns;  ///< threads of a channel, while the weight is prepared
   static constexpr int kVectorFloats = kScratch + kLanes * kColumns + 32;
   /// What a group leaves at its end, for each k and for both sums of each warp.
-  static constexpr int kSumPitch = kChannels + 4, kSumFloats = (kDepth + 8) * kSumPitch;
+  static constexpr int kSumPitch = kChannels + 4, kSumFloats = (kDepth + (kPlain ? 0 : 8)) * kSumPitch;
+  static constexpr int kVectorSums = kPlain ? 0 : 2;  ///< rows of partial results that are no weights
 
   FUSEDSC_HOST_DEVICE static constexpr int barrier_bytes(int stages) { return kTeams * stages * 16 + 16; }
   FUSEDSC_HOST_DEVICE static constexpr int tile_bytes(int stages) {
@@ -83,14 +88,17 @@ class PointwiseGradients {
   FUSEDSC_HOST_DEVICE static constexpr int most(int a, int b) { return a < b ? b : a; }
 
   /// Outputs of a group; the two halves overlap if they have to. Sums of grad_y and of output at once, where these lie
-  /// side by side.
+  /// side by side. Products have at most 192 columns.
   static constexpr int kOwnDepth = kHalves == 1 ? kDepth : (kBoxes + 1) / 2 * kWide;
-  static constexpr int kProducts = kParts == 1 || kDepth % kWide == 0 ? 1 : kParts,
-                       kSums = kParts * kOwnDepth / 2 / kProducts;
+  static constexpr int kProducts = kOwnDepth > 192                      ? 2
+                                   : kParts == 1 || kDepth % kWide == 0 ? 1
+                                                                        : kParts,
+                       kSums = kParts * kOwnDepth / 2 / kProducts, kProductBoxes = kParts * kBoxes / kProducts;
+  static_assert(kOwnDepth <= 192 || kBoxes % 2 == 0);
   struct Sums {
     float products[kParts * kOwnDepth / 2];  ///< of a and grad_y, and of a and output
     float of_channels[4];                    ///< of a
-    float grad[kOwn / 4], grad_times_centered[kOwn / 4];
+    float grad[kPlain ? 1 : kOwn / 4], grad_times_centered[kPlain ? 1 : kOwn / 4];
   };
 
   FUSEDSC_DEVICE explicit PointwiseGradients(const PointwiseGradientsParameters& p) : p_(p) {
@@ -154,7 +162,12 @@ class PointwiseGradients {
       wait(full_ + slot, parity);
       float grad[kOwn / 2];
       multiply_weight(grad, stage + kXBytes);
-      wait_for_products<0>();
+      if constexpr (kPlain) {
+        multiply_activated(sums, x, stage + kXBytes);
+        wait_for_products<1>();
+      } else {
+        wait_for_products<0>();
+      }
       fence(grad);
       fence(sums.products);
       if (kHasOutput) fence(sums.of_channels);
@@ -162,14 +175,15 @@ class PointwiseGradients {
       tile_barrier();  // all are done with the last tile
       if (is_leader_) refill(tile, slot, parity);
       const int row = first_row(tile);
-      finish_tile(sums, grad, x, p_.rows - row);
+      if constexpr (kPlain) store_tile(grad);
+      else finish_tile(sums, grad, x, p_.rows - row);
       publish();
       tile_barrier();
       if (is_leader_ && half_ == 0) {
         start_store(p_.grad_x, first_column_, row, grad_x_);
         commit_stores();
       }
-      multiply_activated(sums, x, stage + kXBytes);
+      if constexpr (!kPlain) multiply_activated(sums, x, stage + kXBytes);
       if (++slot == p_.stages) {
         slot = 0;
         parity ^= 1;
@@ -226,7 +240,7 @@ class PointwiseGradients {
   // --------------------------------------------------------------------------------------- by all threads of the block
 
   /// Where there is nothing to be done to it.
-  FUSEDSC_DEVICE bool copies_weight() const { return !kHasOutput && p_.fold == 1; }
+  FUSEDSC_DEVICE bool copies_weight() const { return !kHasOutput && p_.fold == 1 && p_.weight.is_dense(); }
 
   FUSEDSC_DEVICE void prepare() {
     const int thread = thread_index(), column = thread % kColumns, lane = thread / kColumns;
@@ -235,16 +249,46 @@ class PointwiseGradients {
     for (int i = thread; i < 128; i += kThreads) {
       reinterpret_cast<std::uint32_t*>(vectors_)[i] = to_bits(1.0f, 1.0f, T());
     }
-    if (lane == 0) {
+    if (lane == 0 && !kPlain) {
       float* pair = vectors_ + kPairs + column / 2 * 8 + column % 2;
       pair[0] = has && p_.scale != nullptr ? p_.scale[channel] : 1.0f;
       pair[2] = has && p_.shift != nullptr ? p_.shift[channel] : 0.0f;
       pair[4] = has && p_.mean != nullptr ? p_.mean[channel] : 0.0f;
     }
-    if (!copies_weight()) scale_weight(channel, column, lane);
+    if (!copies_weight()) {
+      if constexpr (kPlain) lay_out();
+      else scale_weight(channel, column, lane);
+    }
     publish();
     block_barrier();
     if (copies_weight()) wait(weight_barrier_, 0);
+  }
+
+  /// As it is.
+  FUSEDSC_DEVICE void lay_out() const {
+    if (p_.fold == 1) {
+      lay_out_weight<T, 32, 128>(p_.weight, {weights_, 32 * 128, 0, 32, first_column_, 0, kDepth / 32}, thread_index(),
+                                 kThreads);
+      return;
+    }
+    constexpr int kRuns = kChannels / 8, kItems = (kDepth * kRuns + kThreads - 1) / kThreads;
+    Aligned<std::uint32_t, 4> words[kItems] = {};
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      const int item = thread_index() + i * kThreads, column = item % kRuns * 8, position = column / p_.channels;
+      const int output = item / kRuns - position * p_.outputs;
+      if (item >= kDepth * kRuns || output < 0 || output >= p_.outputs) continue;
+      const int first = p_.weight.first(output), channel = column % p_.channels;
+      words[i] = p_.weight.in_runs<T>() ? p_.weight.run<T, true>(output, first, channel)
+                                        : p_.weight.run<T, false>(output, first, channel);
+    }
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      const int item = thread_index() + i * kThreads;
+      if (item >= kDepth * kRuns) break;
+      *reinterpret_cast<Aligned<std::uint32_t, 4>*>(weights_ + place_of_run<128>(item / kRuns, item % kRuns)) =
+          words[i];
+    }
   }
 
   /// The weight, times either scale of the gradient prologue and a power of two that keeps both from vanishing; and its
@@ -266,9 +310,8 @@ class PointwiseGradients {
     for (int i = 0; i < kItems; ++i) {
       const int k = lane + i * kLanes, output = k - position * p_.outputs;
       const bool exists = has && output >= 0 && output < p_.outputs && k < kDepth;
-      weights[i] = exists
-                       ? to_float(static_cast<const T*>(p_.weight)[output * p_.weight_row + channel * p_.weight_column])
-                       : 0.0f;
+      const std::int64_t offset = exists ? p_.weight.offset(output, p_.weight.first(output), channel) : -1;
+      weights[i] = offset >= 0 ? to_float(static_cast<const T*>(p_.weight.data)[offset]) : 0.0f;
     }
     block_barrier();
     float constant = 0, largest = 0;
@@ -354,14 +397,26 @@ class PointwiseGradients {
 #pragma unroll
       for (int i = 0; i < kProducts; ++i) {
         float(&products)[kSums] = *reinterpret_cast<float(*)[kSums]>(sums.products + i * kSums);
-        multiply<true, true>(products, rows + k * 128 / 16, columns + (i * kBoxes * kBoxBytes + k * kWide * 2) / 16,
-                             false, T());
+        multiply<true, true>(products, rows + k * 128 / 16,
+                             columns + (i * kProductBoxes * kBoxBytes + k * kWide * 2) / 16, false, T());
       }
       if (kHasOutput) multiply<false, true>(sums.of_channels, rows + k * 128 / 16, ones, false, T());
     }
     commit_products();
     fence(sums.products);
     if (kHasOutput) fence(sums.of_channels);
+  }
+
+  /// The gradient of x, to its tile.
+  FUSEDSC_DEVICE void store_tile(const float (&grad)[kOwn / 2]) const {
+    const int lane = thread_index() % 32, row = thread_index() % 128 / 32 * 16 + lane % 16;
+#pragma unroll
+    for (int run = 0; run < kChannels / 8; run += 2) {
+      std::uint32_t words[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) words[i] = to_bits(grad[run * 4 + 2 * i], grad[run * 4 + 2 * i + 1], T());
+      store_matrices(grad_x_ + place_of_run<128>(row, run + lane / 16), words);
+    }
   }
 
   FUSEDSC_DEVICE void finish_tile(Sums& sums, const float (&grad)[kOwn / 2], unsigned char* x, int rows) const {
@@ -452,7 +507,11 @@ class PointwiseGradients {
       }
       own[k * kSumPitch + warp * 16 + lane / 4 + half * 8] = sum;
     }
-    own += (kDepth + 2 * warp) * kSumPitch + half_ * kOwn;
+    if constexpr (!kPlain) leave_vector_sums(sums, own + (kDepth + 2 * warp) * kSumPitch + half_ * kOwn);
+  }
+
+  FUSEDSC_DEVICE static void leave_vector_sums(Sums& sums, float* own) {
+    const int lane = thread_index() % 32;
 #pragma unroll
     for (int i = 0; i < kOwn / 4; ++i) {
 #pragma unroll
@@ -468,7 +527,7 @@ class PointwiseGradients {
 
   /// What the groups have left, added up; zeros in place of the splits that this tile of channels has not.
   FUSEDSC_DEVICE void store_partials() const {
-    const int column = thread_index() % kColumns, lane = thread_index() / kColumns, rows = p_.outputs + 2;
+    const int column = thread_index() % kColumns, lane = thread_index() / kColumns, rows = p_.outputs + kVectorSums;
     if (column >= p_.fold * p_.channels - channel_tile_ * kColumns) return;
     const int position = p_.fold == 1 ? 0 : column / p_.channels,
               channel = p_.fold == 1 ? channel_tile_ * kColumns + column : column % p_.channels;
@@ -476,15 +535,20 @@ class PointwiseGradients {
     const auto row_of = [&](int split, int row) {
       return p_.partials + ((std::int64_t{split} * p_.fold + position) * rows + row) * p_.channels + channel;
     };
+    const int advance = p_.weight.first(kLanes);
+    int first_channel = p_.weight.first(lane);
 #pragma unroll 4
     for (int row = lane; row < p_.outputs; row += kLanes) {
+      const bool is_wanted = p_.weight.place(first_channel, channel) < p_.weight.width;
+      first_channel = p_.weight.next(first_channel, advance);
+      if (!is_wanted) continue;  // nobody reads it
       const float* from = left + (position * p_.outputs + row) * kSumPitch;
       float sum = 0;
 #pragma unroll
       for (int team = 0; team < kTeams; ++team) sum += from[team * kSharing * kSumFloats];
       *row_of(split_, row) = sum;
     }
-    for (int i = lane; i < 2; i += kLanes) {
+    for (int i = lane; i < kVectorSums; i += kLanes) {
       float sum = 0;
 #pragma unroll
       for (int item = 0; item < kTeams * 4; ++item) {
@@ -508,11 +572,11 @@ class PointwiseGradients {
 
 /// Adds up what the blocks have left; each warp of a block takes some of the splits, of 128 channels and rows.
 struct GradientsSumParameters {
-  const float* partials = nullptr;  ///< [split][output..., grad, grad_times_centered][channel]
-  int splits = 1, outputs = 0, channels = 0;
+  const float* partials = nullptr;  ///< [split][row: output..., grad, grad_times_centered][channel]
+  int splits = 1, rows = 0, outputs = 0, channels = 0;
   int warps = 1;  ///< of a block, at most kSumWarps
   void* weight = nullptr;
-  std::int64_t weight_row = 0, weight_column = 0;
+  WeightSource places;                                    ///< where in `weight` its elements are
   float *grad = nullptr, *grad_times_centered = nullptr;  ///< or none
 };
 inline constexpr int kSumWarps = 32;
@@ -521,7 +585,7 @@ template <class T>
 FUSEDSC_DEVICE void sum_gradients(const GradientsSumParameters& p) {
   using Four = Aligned<float, 4>;
   const int lane = thread_index() % 32, warp = thread_index() / 32;
-  const int item = (static_cast<int>(block_index()) * 32 + lane) * 4, size = (p.outputs + 2) * p.channels;
+  const int item = (static_cast<int>(block_index()) * 32 + lane) * 4, size = p.rows * p.channels;
   let_next_kernel_start();
   wait_for_previous_kernel();
   auto* sums = static_cast<Four*>(block_memory());
@@ -530,7 +594,16 @@ FUSEDSC_DEVICE void sum_gradients(const GradientsSumParameters& p) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) sum.elements[i] += other.elements[i];
   };
-  if (item < size) {
+  const int row = item / p.channels, channel = item % p.channels;
+  std::int64_t offsets[4];
+  const int first_channel = p.places.first(row);
+  bool is_wanted = row >= p.outputs;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    offsets[i] = p.places.offset(row, first_channel, channel + i);
+    is_wanted = is_wanted || offsets[i] >= 0;
+  }
+  if (item < size && is_wanted) {
     const float* from = p.partials + item;
 #pragma unroll 8
     for (int split = warp; split < p.splits; split += p.warps) {
@@ -541,13 +614,11 @@ FUSEDSC_DEVICE void sum_gradients(const GradientsSumParameters& p) {
   block_barrier();
   if (warp != 0 || item >= size) return;
   for (int other = 1; other < p.warps; ++other) add(sums[other * 32 + lane]);
-  const int row = item / p.channels, channel = item % p.channels;
   float* vector = row == p.outputs ? p.grad : p.grad_times_centered;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     if (row < p.outputs) {
-      from_accumulator(sum.elements[i],
-                       static_cast<T*>(p.weight)[row * p.weight_row + (channel + i) * p.weight_column]);
+      if (offsets[i] >= 0) from_accumulator(sum.elements[i], static_cast<T*>(p.weight)[offsets[i]]);
     } else if (vector != nullptr) {
       vector[channel + i] = sum.elements[i];
     }

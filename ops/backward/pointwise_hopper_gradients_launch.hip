@@ -28,11 +28,12 @@ sum_kernel(GradientsSumParameters p) {
   sum_gradients<T>(p);
 }
 
-template <class T, int kDepth, int kSharing, int kTeams, int kHalves, bool kHasOutput>
+template <class T, int kDepth, int kSharing, int kTeams, int kHalves, bool kHasOutput, bool kPlain>
 constexpr PointwiseGradientsInstance instance(DataType dtype) {
-  using Gradients = PointwiseGradients<T, kDepth, kSharing, kTeams, kHalves, kHasOutput>;
+  using Gradients = PointwiseGradients<T, kDepth, kSharing, kTeams, kHalves, kHasOutput, kPlain>;
   return {dtype,
           kHasOutput,
+          kPlain,
           kDepth,
           kSharing,
           kTeams,
@@ -42,16 +43,20 @@ constexpr PointwiseGradientsInstance instance(DataType dtype) {
           Gradients::memory_bytes};
 }
 
-#define FUSEDSC_BOTH(depth, sharing, teams, halves, has_output)                    \
-  instance<Float16, depth, sharing, teams, halves, has_output>(DataType::float16), \
-      instance<BFloat16, depth, sharing, teams, halves, has_output>(DataType::bfloat16)
+#define FUSEDSC_BOTH(depth, sharing, teams, halves, has_output, plain)                    \
+  instance<Float16, depth, sharing, teams, halves, has_output, plain>(DataType::float16), \
+      instance<BFloat16, depth, sharing, teams, halves, has_output, plain>(DataType::bfloat16)
 
 /// Outputs; groups of four warps that share positions; how often; halves of the weight. Of many outputs, the gradient
 /// prologue is always another kernel's.
-const PointwiseGradientsInstance kInstances[] = {FUSEDSC_BOTH(32, 1, 3, 1, true),  FUSEDSC_BOTH(32, 3, 1, 1, true),
-                                                 FUSEDSC_BOTH(32, 1, 3, 1, false), FUSEDSC_BOTH(64, 1, 3, 1, false),
-                                                 FUSEDSC_BOTH(96, 1, 2, 1, false), FUSEDSC_BOTH(160, 1, 2, 1, false),
-                                                 FUSEDSC_BOTH(320, 1, 1, 2, false)};
+const PointwiseGradientsInstance kInstances[] = {
+    FUSEDSC_BOTH(32, 1, 3, 1, true, false),  FUSEDSC_BOTH(32, 3, 1, 1, true, false),
+    FUSEDSC_BOTH(32, 1, 3, 1, false, false), FUSEDSC_BOTH(64, 1, 3, 1, false, false),
+    FUSEDSC_BOTH(96, 1, 2, 1, false, false), FUSEDSC_BOTH(160, 1, 2, 1, false, false),
+    FUSEDSC_BOTH(128, 1, 2, 1, false, true), FUSEDSC_BOTH(256, 1, 2, 1, false, true),
+    FUSEDSC_BOTH(320, 1, 1, 2, false, false)};
+
+bool is_plain(const PointwiseBackwardArguments& a) { return !a.prologue && !a.gradient_prologue; }
 
 /// Positions that lie in a row together, so that it has 64 channels.
 int fold_of(const PointwiseBackwardArguments& a) {
@@ -74,11 +79,12 @@ int fold_of(const PointwiseBackwardArguments& a) {
 const PointwiseGradientsInstance* find_instance(const PointwiseBackwardArguments& a) {
   const int fold = fold_of(a);
   const std::int64_t depth = fold * a.grad_y.sizes[1], columns = fold * a.x.sizes[1];
-  const std::int64_t sharing = columns % kTile == 0 ? 1 : divide_up(columns, kTile);
+  const bool plain = is_plain(a);
+  const std::int64_t sharing = plain || columns % kTile == 0 ? 1 : divide_up(columns, kTile);
   const PointwiseGradientsInstance* best = nullptr;
   for (const PointwiseGradientsInstance& instance : kInstances) {
-    const bool fits =
-        instance.dtype == a.x.dtype && (!instance.has_output || a.gradient_prologue) && depth <= instance.depth;
+    const bool fits = instance.dtype == a.x.dtype && instance.plain == plain &&
+                      (!instance.has_output || a.gradient_prologue) && depth <= instance.depth;
     if (!fits || (best != nullptr && (best->depth < instance.depth || best->has_output != instance.has_output)))
       continue;
     if (best == nullptr || instance.sharing == sharing) best = &instance;
@@ -92,8 +98,13 @@ bool PointwiseGradientsPass::suits(const PointwiseBackwardArguments& a) {
   // Over few positions most of a gradient cancels in BatchNorm's, and here the terms that do are rounded one by one.
   constexpr std::int64_t kLeastPositions = kTileRows;
   if (a.gradient_prologue && a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3] < kLeastPositions) return false;
-  return a.grad_x && a.grad_weight && !a.grad_bias && !a.grad_add && a.prologue && a.x.sizes[1] % 8 == 0 &&
-         a.grad_y.sizes[1] % 8 == 0 && find_instance(a) != nullptr;
+  // Over few positions the launch that is spared is worth less than what the blocks' partial results cost.
+  const std::int64_t least_plain_positions = a.windows.channels > 0 ? 1 << 13 : 1 << 14;  // fewer of windows
+  const std::int64_t positions = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
+  if (is_plain(a) && positions < least_plain_positions) return false;
+  return a.grad_x && a.grad_weight && !a.grad_bias && !a.grad_add && (a.prologue || is_plain(a)) &&
+         suits_copy_engine(activation_matrix(a.x, 1, true)) && a.x.sizes[1] % 8 == 0 && a.grad_y.sizes[1] % 8 == 0 &&
+         find_instance(a) != nullptr;
 }
 
 PointwiseGradientsPass::PointwiseGradientsPass(const PointwiseBackwardArguments& a)
@@ -158,12 +169,10 @@ void PointwiseGradientsPass::run(const PointwiseBackwardArguments& a, const Exec
     p.output = map(activation_matrix(gradient.output, 1, true), p.outputs, instance_->wide);
   }
   p.grad_y = map(grad_y, p.outputs, instance_->wide);
-  if (!instance_->has_output && p.fold == 1) {
+  if (!instance_->has_output && p.fold == 1 && a.windows.channels == 0) {
     p.weight_tiles = map_of(a.weight.data, a.x.dtype, p.channels, p.outputs, a.weight.strides[0], kTile, kTile / 2);
   }
-  p.weight = a.weight.data;
-  p.weight_row = a.weight.strides[0];
-  p.weight_column = a.weight.strides[1];
+  p.weight = WeightSource(a.weight, a.windows);
   p.grad_scale = static_cast<const float*>(gradient.grad_scale.data);
   p.output_scale = static_cast<const float*>(gradient.output_scale.data);
   p.offset = static_cast<const float*>(gradient.offset.data);
@@ -178,16 +187,16 @@ void PointwiseGradientsPass::run(const PointwiseBackwardArguments& a, const Exec
   GradientsSumParameters sum;
   sum.partials = memory.partials;
   sum.splits = p.splits * p.fold;
+  sum.rows = p.outputs + (instance_->plain ? 0 : 2);
   sum.outputs = p.outputs;
   sum.channels = p.channels;
   sum.warps = std::clamp(sum.splits / 4, 1, kSumWarps);
   sum.weight = a.grad_weight.data;
-  sum.weight_row = a.grad_weight.strides[0];
-  sum.weight_column = a.grad_weight.strides[1];
+  sum.places = WeightSource(a.grad_weight, a.windows);
   sum.grad = static_cast<float*>(a.sums.grad.data);
   sum.grad_times_centered = static_cast<float*>(a.sums.grad_times_centered.data);
   launch_following(kName, a.x.dtype == DataType::float16 ? sum_kernel<Float16> : sum_kernel<BFloat16>,
-                   divide_up(std::int64_t{p.outputs + 2} * p.channels, 128), sum.warps * 32, execution.stream, sum,
+                   divide_up(std::int64_t{sum.rows} * p.channels, 128), sum.warps * 32, execution.stream, sum,
                    static_cast<std::size_t>(sum.warps) * 512);
 }
 

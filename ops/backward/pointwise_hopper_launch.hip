@@ -68,9 +68,19 @@ PointwiseCase case_of(const PointwiseBackwardArguments& a) {
   product.has_other = static_cast<bool>(a.gradient_prologue);
   product.has_x = static_cast<bool>(a.prologue);
   product.has_added = static_cast<bool>(a.grad_add);
+  product.lays_out = a.windows.channels > 0;
   product.is_dense = is_dense(activation_matrix(a.grad_y, 1, true), a.grad_y.sizes[1]) &&
                      is_dense(output_matrix(a.grad_x, 1, true), a.x.sizes[1]);
   return product;
+}
+
+/// Whether there is a kernel here for the gradients of weight and bias.
+bool suits_weight_gradient(const PointwiseBackwardArguments& a) {
+#ifdef FUSEDSC_HOST_EXECUTOR  // which plays no clusters
+  return PointwiseGradientsPass::suits(a);
+#else
+  return PointwiseGradientsPass::suits(a) || PointwiseWeightPass::suits(a);
+#endif
 }
 
 std::string why_not(const PointwiseBackwardArguments& a) {
@@ -79,10 +89,13 @@ std::string why_not(const PointwiseBackwardArguments& a) {
   if (!reason.empty()) return reason;
   reason = too_large_for_pointwise(a.x.sizes, a.grad_y.sizes);
   if (!reason.empty()) return reason;
+  const bool has_windows = a.windows.channels > 0;
+  if (has_windows && (a.grad_weight || a.grad_bias) && !suits_weight_gradient(a)) return kUnsuited;
+  if (has_windows && (size_of(a.x.dtype) != 2 || !suits_weight(a.weight, a.windows))) return kUnsuited;
   if (!a.grad_x) return {};  // the weight gradient has its own conditions, and the general kernels behind it
   const ConstTensorView x = a.prologue ? a.x : ConstTensorView{};
   const auto suits = [&](const auto& matrix) { return suits_copy_engine(matrix, a.x.dtype); };
-  const bool lays_out_weight = a.x.dtype == DataType::float32;  // and takes any
+  const bool lays_out_weight = has_windows || a.x.dtype == DataType::float32;  // and takes any
   if (!suits(activation_matrix(a.grad_y, 1, true)) || (!lays_out_weight && !suits(weight_matrix(a.weight, 1))) ||
       !suits(activation_matrix(a.gradient_prologue.output, 1, true)) || !suits(activation_matrix(x, 1, true)) ||
       !suits(activation_matrix(a.grad_add, 1, true)) || !suits(output_matrix(a.grad_x, 1, true))) {
@@ -134,7 +147,9 @@ class InputPass {
     p.output = map(output_matrix(a.grad_x, 1, true), problem.channels, instance.columns());
     if (case_.has_x) p.x = map(activation_matrix(a.x, 1, true), problem.channels, instance.columns());
     p.added = map(activation_matrix(a.grad_add, 1, true), problem.channels, instance.columns());
-    if (transposes()) {
+    if (case_.lays_out) {
+      p.source = WeightSource(a.weight, a.windows);
+    } else if (transposes()) {
       launch_transposed_weight(kName, a.weight, memory.weight, stream);
       p.weight = map_of(memory.weight, problem.dtype, problem.depth, problem.channels, problem.depth, instance.depth,
                         instance.channels);

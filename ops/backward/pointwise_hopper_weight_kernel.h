@@ -30,6 +30,9 @@ struct PointwiseWeightParameters {
   const float *scale = nullptr, *shift = nullptr;
   Activation activation = Activation::identity;
   bool has_prologue = false;
+  /// The kernel before it in the stream is the input gradient's, which waited for all before it and of which nothing is
+  /// needed here: both may run at the same time.
+  bool runs_beside_input = false;
   GroupTiles tiles;
 };
 
@@ -113,7 +116,7 @@ class PointwiseWeightProduct {
       for (int i = 0; i < p_.stages; ++i) initialise(barriers_ + i);
       publish();
     }
-    wait_for_previous_kernel();
+    if (!p_.runs_beside_input) wait_for_previous_kernel();
     if (thread_ == 0) {
       for (int i = 0; i < p_.stages; ++i) start_next(i);
     }
@@ -151,6 +154,7 @@ class PointwiseWeightProduct {
     }
     wait_for_products<0>();
     fence_all(sums);
+    if (p_.runs_beside_input) wait_for_previous_kernel();  // so that whoever waits for this one waits for both
     let_next_kernel_start();
     if constexpr (kSeams) apply_gradient_seam(sums);
     if constexpr (kBias) leave_bias(sums);

@@ -121,6 +121,8 @@ void launch_early(void (*kernel)(Parameters), std::int64_t blocks, int threads, 
   check_vendor(cudaLaunchKernelEx(&config, kernel, parameters), kName);
 }
 
+bool has_windows(const PointwiseBackwardArguments& a) { return a.windows.channels > 0; }
+
 }  // namespace
 
 bool PointwiseWeightPass::suits(const PointwiseBackwardArguments& a) {
@@ -131,8 +133,9 @@ bool PointwiseWeightPass::suits(const PointwiseBackwardArguments& a) {
   return size_of(a.x.dtype) == 2 && a.groups == 1 && a.x.elements() > 0 && a.grad_y.elements() > 0 &&
          suits_tensor(a.x) && suits_tensor(a.grad_y) && suits_tensor(a.gradient_prologue.output) &&
          a.x.sizes[1] % 8 == 0 && a.grad_y.sizes[1] % 8 == 0 &&
-         (!a.grad_weight || (a.grad_weight.strides[1] == 1 && row % 4 == 0 &&
-                             reinterpret_cast<std::uintptr_t>(a.grad_weight.data) % 8 == 0));
+         (!a.grad_weight || has_windows(a) ||
+          (a.grad_weight.strides[1] == 1 && row % 4 == 0 &&
+           reinterpret_cast<std::uintptr_t>(a.grad_weight.data) % 8 == 0));
 }
 
 PointwiseWeightPass::PointwiseWeightPass(const PointwiseBackwardArguments& a, Arena& arena) {
@@ -148,6 +151,7 @@ PointwiseWeightPass::PointwiseWeightPass(const PointwiseBackwardArguments& a, Ar
   p_.shift = static_cast<const float*>(a.prologue.shift.data);
   p_.activation = a.prologue.activation;
   p_.has_prologue = static_cast<bool>(a.prologue);
+  p_.runs_beside_input = a.grad_x && !a.sums;
   const PointwiseWeightKind kind = a.grad_bias              ? PointwiseWeightKind::bias
                                    : a.prologue || gradient ? PointwiseWeightKind::seams
                                                             : PointwiseWeightKind::plain;
@@ -170,6 +174,7 @@ PointwiseWeightPass::PointwiseWeightPass(const PointwiseBackwardArguments& a, Ar
   tiles.channel_tiles = static_cast<int>(divide_up(tiles.channels, tiles.columns));
   tiles.weight = a.grad_weight.data;
   tiles.weight_row = a.grad_weight.strides[0];
+  if (a.grad_weight && has_windows(a)) tiles.windows = WeightSource(a.grad_weight, a.windows);
   tiles.bias = a.grad_bias.data;
   if (p_.splits == 1) return;
   const std::int64_t sums = std::int64_t{tiles.output_tiles} * tiles.rows * tiles.channel_tiles * tiles.columns;

@@ -34,7 +34,9 @@ FUSEDSC_DEVICE void sum_weight_partials(const WeightSumParameters<Tiles>& p) {
   const bool is_bias = item >= all;
   const Four* from = nullptr;
   std::int64_t step = all;
-  if (!is_bias && place.output < tiles.outputs && place.channel < tiles.channels) from = tiles.partials + item;
+  if (!is_bias && place.output < tiles.outputs && place.channel < tiles.channels && tiles.is_wanted(place)) {
+    from = tiles.partials + item;
+  }
   if (is_bias && tiles.bias_partials != nullptr && (item - all) * 4 < tiles.outputs) {
     from = reinterpret_cast<const Four*>(tiles.bias_partials) + (item - all);
     step = tiles.outputs / 4;

@@ -2,7 +2,7 @@
 /// the weight, or, of each split, to a workspace, as threads have them (pointwise_hopper_weight_sum.h).
 #pragma once
 
-#include "fusedsc/common/gpu/vector.h"
+#include "fusedsc/common/gpu/weight_source.h"
 
 namespace fusedsc::gpu::hopper {
 
@@ -33,6 +33,8 @@ struct WeightTiles {
 
 /// As groups of four warps have sums (wgmma): two neighbouring channels of an output, and of the one 8 further.
 struct GroupTiles : WeightTiles {
+  WeightSource windows;  ///< a sliding-channel convolution's gradient, of which only these are stored; or none
+
   /// Of a four: [64 outputs][8 channels][thread of 128].
   FUSEDSC_DEVICE WeightPlace place_of(int tile, int four) const {
     const int thread = four % 128, quad = four / 128, row_quads = columns / 8;
@@ -43,9 +45,37 @@ struct GroupTiles : WeightTiles {
   template <class T>
   FUSEDSC_DEVICE void store_four(const WeightPlace& place, const Four& sum, T) const {
     if (weight == nullptr || place.channel >= channels) return;
+    if (windows.data != nullptr) return store_windows(place, sum, T());
     T* to = static_cast<T*>(weight) + place.output * weight_row + place.channel;
     if (place.output < outputs) store<2>(sum.elements, to);
     if (place.output + 8 < outputs) store<2>(sum.elements + 2, to + 8 * weight_row);
+  }
+
+  /// Whether any of a four is stored.
+  FUSEDSC_DEVICE bool is_wanted(const WeightPlace& place) const {
+    return windows.data == nullptr || windows.has_pair(windows.first(place.output), place.channel) ||
+           windows.has_pair(windows.first(place.output + 8), place.channel);
+  }
+
+ private:
+  template <class T>
+  FUSEDSC_DEVICE void store_windows(const WeightPlace& place, const Four& sum, T) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int output = place.output + half * 8;
+      if (output >= outputs) continue;
+      const int first = windows.first(output), k = windows.place(first, place.channel);
+      T* to = static_cast<T*>(weight) + output * windows.row;
+      if (windows.piece > 1) {  // both channels of a pair, or none
+        if (k < windows.width) store<2>(sum.elements + half * 2, to + k);
+        continue;
+      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int own = windows.place(first, place.channel + i);
+        if (own < windows.width) from_accumulator(sum.elements[half * 2 + i], to[own * windows.column]);
+      }
+    }
   }
 };
 
@@ -74,6 +104,8 @@ struct TeamTiles : WeightTiles {
                 first_of_four(2 * t + run % 2, phases)};
   }
 
+  FUSEDSC_DEVICE bool is_wanted(const WeightPlace&) const { return true; }
+
   template <class T>
   FUSEDSC_DEVICE void store_four(const WeightPlace& place, const Four& sum, T) const {
     if (place.output >= outputs || place.channel >= channels) return;
@@ -83,7 +115,9 @@ struct TeamTiles : WeightTiles {
 
 template <class Tiles, class T>
 FUSEDSC_DEVICE void leave_four(const Tiles& p, int tile, int split, int four, const Four& sum, T) {
-  if (p.partials == nullptr) return p.store_four(p.place_of(tile, four), sum, T());
+  const WeightPlace place = p.place_of(tile, four);
+  if (p.partials == nullptr) return p.store_four(place, sum, T());
+  if (!p.is_wanted(place)) return;
   p.partials[static_cast<std::int64_t>(split) * p.fours() + tile * p.fours_of_tile() + four] = sum;
 }
 

@@ -2,6 +2,7 @@
 
 #include "fusedsc/backward/sliding_channel_composed.h"
 #include "fusedsc/backward/sliding_channel_cpu.h"
+#include "fusedsc/backward/sliding_channel_hopper.h"
 #include "fusedsc/common/convolution_checks.h"
 #include "fusedsc/runtime/operator.h"
 
@@ -11,6 +12,9 @@ namespace {
 std::span<const Implementation<SlidingChannelBackwardArguments>> implementations() {
   static const Implementation<SlidingChannelBackwardArguments> list[] = {
       sliding_channel_backward_cpu(),
+#ifdef FUSEDSC_HOPPER
+      sliding_channel_backward_hopper(),
+#endif
       sliding_channel_backward_composed(),
   };
   return list;

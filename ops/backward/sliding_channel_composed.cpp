@@ -1,6 +1,6 @@
 #include "fusedsc/backward/sliding_channel_composed.h"
 
-#include "fusedsc/backward/pointwise.h"
+#include "fusedsc/backward/sliding_channel_pointwise.h"
 #include "fusedsc/forward/sliding_channel_weight.h"
 #include "fusedsc/runtime/arena.h"
 #include "fusedsc/runtime/composed.h"
@@ -19,19 +19,10 @@ struct ComposedBackward {
       : arguments(arguments_),
         arena(workspace),
         windows(sliding_channels_of(arguments)),
-        weight(take_expanded_weight(arena, arguments.weight, windows)) {
-    pointwise.x = arguments.x;
-    pointwise.weight = weight;
-    pointwise.prologue = arguments.prologue;
-    pointwise.grad_y = arguments.grad_y;
-    pointwise.gradient_prologue = arguments.gradient_prologue;
-    pointwise.sums = arguments.sums;
-    pointwise.grad_add = arguments.grad_add;
-    pointwise.grad_x = arguments.grad_x;
-    if (arguments.grad_weight) pointwise.grad_weight = take_expanded_weight(arena, arguments.weight, windows);
-    pointwise.grad_bias = arguments.grad_bias;
-    pointwise.allow_tf32 = arguments.allow_tf32;
-  }
+        weight(take_expanded_weight(arena, arguments.weight, windows)),
+        pointwise(pointwise_of(
+            arguments, weight,
+            arguments.grad_weight ? take_expanded_weight(arena, arguments.weight, windows) : TensorView{})) {}
 
   struct Plans {
     Plan<PointwiseBackwardArguments> pointwise;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "fusedsc/common/problem.h"
+#include "fusedsc/common/sliding_channels.h"
 #include "fusedsc/runtime/execution.h"
 #include "fusedsc/runtime/implementation.h"
 
@@ -23,6 +24,9 @@ struct PointwiseArguments {
   /// Whether factors of float32 may be rounded, or cut off, to 10 fractional bits (TensorFloat-32), where a GPU is faster
   /// with them.
   bool allow_tf32 = false;
+  /// Not empty: that of a sliding-channel convolution, with weight [M, width, 1, 1], which runs as this one where an
+  /// implementation can (sliding_channel_hopper.cpp).
+  SlidingChannels windows;
 };
 
 /// Runs the first implementation that can. Throws InvalidArgument or Unsupported.

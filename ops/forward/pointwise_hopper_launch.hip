@@ -81,6 +81,7 @@ PointwiseCase case_of(const PointwiseArguments& a) {
                  : a.prologue           ? EpilogueKind::inference
                                         : EpilogueKind::plain;
   product.has_added = static_cast<bool>(a.epilogue.residual);
+  product.lays_out = a.windows.channels > 0;
   product.is_dense = is_dense(activation_matrix(a.x, 1, true), a.x.sizes[1]) &&
                      is_dense(output_matrix(a.y, 1, true), a.y.sizes[1]) &&
                      is_dense(activation_matrix(a.epilogue.residual, 1, true), a.y.sizes[1]);
@@ -93,7 +94,7 @@ std::string why_not(const PointwiseArguments& a) {
   if (!reason.empty()) return reason;
   if (a.statistics && a.bias) return "it adds no bias where it takes statistics";
   const auto suits = [&](const auto& matrix) { return suits_copy_engine(matrix, a.x.dtype); };
-  if (!suits(activation_matrix(a.x, 1, true)) || !suits(weight_matrix(a.weight, 1)) ||
+  if (!suits(activation_matrix(a.x, 1, true)) || !suits_weight(a.weight, a.windows) ||
       !suits(activation_matrix(a.epilogue.residual, 1, true)) || !suits(output_matrix(a.y, 1, true))) {
     return kUnsuited;
   }
@@ -136,8 +137,12 @@ class Pass {
     p.activations = map(activation_matrix(a.x, 1, true), problem.depth, instance.depth);
     p.output = map(output_matrix(a.y, 1, true), problem.channels, instance.columns());
     p.added = map(activation_matrix(a.epilogue.residual, 1, true), problem.channels, instance.columns());
-    p.weight = map_of(a.weight.data, problem.dtype, problem.depth, problem.channels, a.weight.strides[0],
-                      instance.depth, instance.channels);
+    if (case_.lays_out) {
+      p.source = WeightSource(a.weight, a.windows);
+    } else {
+      p.weight = map_of(a.weight.data, problem.dtype, problem.depth, problem.channels, a.weight.strides[0],
+                        instance.depth, instance.channels);
+    }
     launch_.start(kName, case_, p, execution.stream);
     if (!a.statistics) return;
     launch_merge_moments(kName, DataType::float32, p.epilogue.partials, launch_.splits, a.statistics, problem.pixels,

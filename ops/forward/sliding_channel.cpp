@@ -3,6 +3,7 @@
 #include "fusedsc/common/convolution_checks.h"
 #include "fusedsc/forward/sliding_channel_composed.h"
 #include "fusedsc/forward/sliding_channel_cpu.h"
+#include "fusedsc/forward/sliding_channel_hopper.h"
 #include "fusedsc/runtime/operator.h"
 
 namespace fusedsc {
@@ -11,6 +12,9 @@ namespace {
 std::span<const Implementation<SlidingChannelArguments>> implementations() {
   static const Implementation<SlidingChannelArguments> list[] = {
       sliding_channel_cpu(),
+#ifdef FUSEDSC_HOPPER
+      sliding_channel_hopper(),
+#endif
       sliding_channel_composed(),
   };
   return list;

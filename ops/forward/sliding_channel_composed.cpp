@@ -1,6 +1,6 @@
 #include "fusedsc/forward/sliding_channel_composed.h"
 
-#include "fusedsc/forward/pointwise.h"
+#include "fusedsc/forward/sliding_channel_pointwise.h"
 #include "fusedsc/forward/sliding_channel_weight.h"
 #include "fusedsc/runtime/arena.h"
 #include "fusedsc/runtime/composed.h"
@@ -19,16 +19,8 @@ struct ComposedForward {
       : arguments(arguments_),
         arena(workspace),
         windows(sliding_channels_of(arguments)),
-        weight(take_expanded_weight(arena, arguments.weight, windows)) {
-    pointwise.x = arguments.x;
-    pointwise.weight = weight;
-    pointwise.bias = arguments.bias;
-    pointwise.prologue = arguments.prologue;
-    pointwise.epilogue = arguments.epilogue;
-    pointwise.statistics = arguments.statistics;
-    pointwise.y = arguments.y;
-    pointwise.allow_tf32 = arguments.allow_tf32;
-  }
+        weight(take_expanded_weight(arena, arguments.weight, windows)),
+        pointwise(pointwise_of(arguments, weight)) {}
 
   struct Plans {
     Plan<PointwiseArguments> pointwise;

@@ -1,8 +1,8 @@
 /// The passes of sliding_channel_weight.h on GPUs, a block per filter: its window is worked out once, and no element
-/// needs a division.
+/// needs a division. They may start while the kernel before them in the stream ends.
 #pragma once
 
-#include "fusedsc/common/gpu/gpu.h"
+#include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/sliding_channels.h"
 
 namespace fusedsc::gpu {
@@ -20,6 +20,8 @@ struct SlidingWeightParameters {
 template <class T>
 FUSEDSC_DEVICE void expand_sliding_channels(const SlidingWeightParameters& p) {
   const std::int64_t filter = block_index(), first = p.windows.first(filter);
+  wait_for_previous_kernel();
+  let_next_kernel_start();
   const T* weight = static_cast<const T*>(p.from) + filter * p.weight_filter;
   T* expanded = static_cast<T*>(p.to) + filter * p.windows.channels;
   for (std::int64_t c = thread_index(); c < p.windows.channels; c += kSlidingWeightThreads) {
@@ -31,6 +33,8 @@ FUSEDSC_DEVICE void expand_sliding_channels(const SlidingWeightParameters& p) {
 template <class T>
 FUSEDSC_DEVICE void gather_sliding_channels(const SlidingWeightParameters& p) {
   const std::int64_t filter = block_index(), first = p.windows.first(filter);
+  wait_for_previous_kernel();
+  let_next_kernel_start();
   const T* expanded = static_cast<const T*>(p.from) + filter * p.windows.channels;
   T* weight = static_cast<T*>(p.to) + filter * p.weight_filter;
   for (std::int64_t c = thread_index(); c < p.windows.channels; c += kSlidingWeightThreads) {

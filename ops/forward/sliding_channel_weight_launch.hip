@@ -1,4 +1,3 @@
-#include "fusedsc/common/gpu/launch.h"
 #include "fusedsc/forward/sliding_channel_weight_gpu.h"
 #include "fusedsc/forward/sliding_channel_weight_kernel.h"
 
@@ -33,19 +32,19 @@ Kernel by_size(DataType dtype, Kernel two, Kernel four, Kernel eight) {
 void expand_sliding_channels(const SlidingChannels& windows, const ConstTensorView& weight, const TensorView& expanded,
                              void* stream) {
   const SlidingWeightParameters p{windows, weight.data, expanded.data, weight.strides[0], weight.strides[1]};
-  launch(
+  launch_following(
       "expand_sliding_channels",
       by_size(weight.dtype, expand_kernel<std::uint16_t>, expand_kernel<std::uint32_t>, expand_kernel<std::uint64_t>),
-      weight.sizes[0], kSlidingWeightThreads, 0, stream, p);
+      weight.sizes[0], kSlidingWeightThreads, stream, p);
 }
 
 void gather_sliding_channels(const SlidingChannels& windows, const ConstTensorView& expanded, const TensorView& weight,
                              void* stream) {
   const SlidingWeightParameters p{windows, expanded.data, weight.data, weight.strides[0], weight.strides[1]};
-  launch(
+  launch_following(
       "gather_sliding_channels",
       by_size(weight.dtype, gather_kernel<std::uint16_t>, gather_kernel<std::uint32_t>, gather_kernel<std::uint64_t>),
-      weight.sizes[0], kSlidingWeightThreads, 0, stream, p);
+      weight.sizes[0], kSlidingWeightThreads, stream, p);
 }
 
 }  // namespace fusedsc::gpu

@@ -13,13 +13,15 @@ class SlidingChannelGpu : public OnGpu {
     std::vector<SlidingChannelGeometry> edges;
     for (const std::int64_t groups : {1, 2, 3, 8}) {
       for (const double overlap : {0.0, 0.25, 0.5, 0.75}) {
-        for (const std::int64_t channels : {8, 37}) {
+        for (const std::int64_t channels : {8, 37, 40}) {
           for (const std::int64_t outputs : {1, 24, 40})
             edges.push_back({{1, channels, 3, 7}, outputs, groups, overlap});
         }
       }
     }
     edges.push_back({{1, 136, 5, 8}, 144, 2, 0.5});
+    edges.push_back({{1, 256, 4, 4}, 64, 8, 0.5});   // windows of whole runs of 16 bytes
+    edges.push_back({{2, 64, 3, 5}, 392, 4, 0.75});  // more than one tile of everything
     edges.push_back({{1, 300, 3, 3}, 24, 3, 0.33});  // more channels than a block has threads
     return edges;
   }
@@ -65,6 +67,16 @@ TEST_P(SlidingChannelGpu, Tf32) {
   for (SlidingChannelGeometry& geometry : geometries) geometry.tf32 = true;
   for_each_case(forward_edge_cases(GetParam().dtype, geometries), verify_forward<SlidingChannelGeometry>);
   for_each_case(backward_edge_cases(GetParam().dtype, geometries), verify_backward<SlidingChannelGeometry>);
+}
+
+TEST_P(SlidingChannelGpu, BothGradientsOfLargeMaps) {
+  if (size_of(GetParam().dtype) != 2 || GetParam().wave_size != 32) GTEST_SKIP() << "for 16 bits, at wave size 32";
+  const BackwardSeams plain{.grad_bias = false};
+  const std::vector<SlidingChannelGeometry> geometries = {
+      {{1, 16, 128, 129}, 24, 2, 0.5}, {{1, 72, 128, 128}, 40, 4, 0.25}, {{2, 24, 128, 65}, 136, 2, 0.75}};
+  for (const SlidingChannelGeometry& geometry : geometries) {
+    verify_backward<SlidingChannelGeometry>({GetParam().dtype, geometry, plain, Memories::all(Memory::channels_last)});
+  }
 }
 
 TEST_P(SlidingChannelGpu, EmptyBatch) {

@@ -152,6 +152,17 @@ def test_sliding_channel_on_a_gpu(gpu_run, tmp_path, capsys):
     assert (tmp_path / "sliding_channel_opponents.png").exists()
 
 
+def test_only_some_of_pytorchs_variants(gpu_run):
+    options = ["--suite", "sliding_channel", "--dtype", "float32", "--direction", "forward"]
+    status, records = gpu_run(*options, "--against", "dense*")
+    assert status == 0
+    for record in records["sliding_channel"]:
+        assert list(record["pytorch_us_of_all"]) == [record["pytorch_variant"]] == ["dense pointwise"]
+    status, records = gpu_run(*options, "--against", "sparse*")
+    assert status == 1
+    assert all("--against: no variant matches 'sparse*'" in record["error"] for record in records["sliding_channel"])
+
+
 def test_sliding_channel_network_on_a_gpu(gpu_run):
     status, records = gpu_run("--suite", "sliding_channel_network", "--dtype", "float32")
     assert status == 0

@@ -102,21 +102,22 @@ class PointwiseProduct {
     block_barrier();
     if (is_leader_) {
       for (int i = 0; i < p_.stages; ++i) {
-        if (group_ == 0 && i < steps_) start_weight(i);
+        if (group_ == 0 && i < steps_ && !lays_out()) start_weight(i);
         start_next(i);
       }
-      if (group_ == 0) {
+      if (group_ == 0 && !lays_out()) {
         for (int i = p_.stages; i < steps_; ++i) start_weight(i);
       }
       for (int tile = 0; tile < kInputs; ++tile) start_inputs(tile);
     }
+    if (lays_out()) lay_out();
     int slot = 0, parity = 0, last_slot = -1;
     Sums sums = {};
 #pragma unroll 1
     for (int tile = 0; tile < tiles_; ++tile) {
 #pragma unroll 1
       for (int step = 0; step < steps_; ++step) {
-        if (tile == 0) wait(weight_barriers_ + step, 0);
+        if (tile == 0 && !lays_out()) wait(weight_barriers_ + step, 0);
         wait(barriers_ + slot, parity);
         if constexpr (kPrologue) {
           multiply_changed(sums, prologue, step, slot);
@@ -206,6 +207,26 @@ class PointwiseProduct {
       if (has_x_) start_load(x + block * kBlockBytes, p_.x, channel, first_pixel(tile), barrier);
       if (has_added_) start_load(added + block * kBlockBytes, p_.added, channel, first_pixel(tile), barrier);
     }
+  }
+
+  // --------------------------------------------------------------------------------------- by all threads of the block
+
+  FUSEDSC_DEVICE bool lays_out() const { return p_.source.data != nullptr; }
+
+  FUSEDSC_DEVICE void lay_out() const {
+    if constexpr (kWeightDepthFirst) {
+      for (int block = 0; block < kBlocks; ++block) {
+        lay_out_weight<T, kTileDepth, kRowBytes>(p_.source,
+                                                 {weight_ + block * kTileDepth * kRowBytes, kWeightBytes, 0, kTileDepth,
+                                                  first_channel_ + block * kColumns, 0, steps_},
+                                                 thread_index(), kThreads);
+      }
+    } else {
+      lay_out_weight<T, kChannels, kDepthBytes>(
+          p_.source, {weight_, kWeightBytes, first_channel_, 0, 0, kTileDepth, steps_}, thread_index(), kThreads);
+    }
+    publish();
+    block_barrier();
   }
 
   // ----------------------------------------------------------------------------------------- by all threads of a group

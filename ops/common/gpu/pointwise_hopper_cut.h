@@ -25,7 +25,11 @@ class PointwiseCutProduct {
   /// `stages`: of each share of k.
   FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(const PointwiseMemoryUse& use, int stages) {
     const int tiles = 1 + (use.has_x ? 1 : 0) + (use.has_added ? 1 : 0);
-    return 1024 + kCut * stages * stage_bytes(use.has_other) + kRowTiles * tiles * kOutBytes + barrier_bytes(stages) +
+    const int steps = (use.depth + kCut * kTileDepth - 1) / (kCut * kTileDepth);
+    return 1024 +
+           kCut * (stages * kRowTiles * kTileBytes * (use.has_other ? 2 : 1) +
+                   (use.lays_out ? steps : stages) * kWeightBytes) +
+           kRowTiles * tiles * kOutBytes + barrier_bytes(stages) +
            4 * (kCut * kPartFloats + (kPrologue ? coefficients(use.depth) : 0));
   }
 
@@ -52,9 +56,6 @@ class PointwiseCutProduct {
                                                                       : 2;
 
  private:
-  FUSEDSC_HOST_DEVICE static constexpr int stage_bytes(bool has_other) {
-    return kRowTiles * kTileBytes * (has_other ? 2 : 1) + kWeightBytes;
-  }
   FUSEDSC_HOST_DEVICE static constexpr int barrier_bytes(int stages) {
     return (2 * kCut * stages * 8 + 8 + 15) / 16 * 16;
   }
@@ -79,8 +80,9 @@ class PointwiseCutProduct {
     ring_ = memory;
     tiles_ = memory + group_ * p.stages * tile_bytes_;
     memory += kRowTiles * kCut * p.stages * tile_bytes_;
-    weights_ = memory + cut_ * p.stages * kWeightBytes;
-    memory += kCut * p.stages * kWeightBytes;
+    const int weights = lays_out() ? (steps + kCut - 1) / kCut : p.stages;
+    weights_ = memory + cut_ * weights * kWeightBytes;
+    memory += kCut * weights * kWeightBytes;
     has_x_ = Part::kTakesX && p.epilogue.has_x;
     has_added_ = Part::kTakesAdded && p.epilogue.has_added;
     out_ = memory + row_tile_ * kOutBytes;
@@ -115,6 +117,7 @@ class PointwiseCutProduct {
     const int steps = (p_.depth + kTileDepth - 1) / kTileDepth;
     const Prologue prologue(p_, vectors_ + kCut * kPartFloats, steps * kTileDepth);
     if constexpr (kPrologue) prologue.read(thread_index(), kThreads);
+    if (lays_out()) lay_out();
     block_barrier();
     if (thread_ == 0 && cut_ == 0) start_inputs();
     OwnSums own;
@@ -146,9 +149,11 @@ class PointwiseCutProduct {
   FUSEDSC_DEVICE void start_step(int step, int slot) const {
     const int k = (cut_ + step * kCut) * kTileDepth;
     Barrier* barrier = full_ + slot;
-    expect(barrier, kRowTiles * tile_bytes_ + kWeightBytes);
+    expect(barrier, kRowTiles * tile_bytes_ + (lays_out() ? 0 : kWeightBytes));
     unsigned char* weight = weights_ + slot * kWeightBytes;
-    if constexpr (kWeightDepthFirst) {
+    if (lays_out()) {
+      // By threads, all of it before the first step.
+    } else if constexpr (kWeightDepthFirst) {
       for (int block = 0; block < kBlocks; ++block) {
         start_load(weight + block * kTileDepth * kRowBytes, p_.weight, first_channel_ + block * kColumns, k, barrier);
       }
@@ -175,6 +180,29 @@ class PointwiseCutProduct {
     }
   }
 
+  // ------------------------------------------------------------------------------------- by all threads of a share of
+  // k
+
+  /// There is room for all of the weight then.
+  FUSEDSC_DEVICE bool lays_out() const { return p_.source.data != nullptr; }
+
+  FUSEDSC_DEVICE void lay_out() const {
+    const int thread = row_tile_ * kGroupThreads + thread_, threads = kRowTiles * kGroupThreads;
+    const int first = cut_ * kTileDepth, advance = kCut * kTileDepth;
+    if constexpr (kWeightDepthFirst) {
+      for (int block = 0; block < kBlocks; ++block) {
+        lay_out_weight<T, kTileDepth, kRowBytes>(p_.source,
+                                                 {weights_ + block * kTileDepth * kRowBytes, kWeightBytes, first,
+                                                  advance, first_channel_ + block * kColumns, 0, steps_},
+                                                 thread, threads);
+      }
+    } else {
+      lay_out_weight<T, kChannels, kDepthBytes>(
+          p_.source, {weights_, kWeightBytes, first_channel_, 0, first, advance, steps_}, thread, threads);
+    }
+    publish();
+  }
+
   // ----------------------------------------------------------------------------------------- by all threads of a group
 
   FUSEDSC_DEVICE void row_tile_barrier() const { group_barrier<kCut * kGroupThreads>(row_tile_); }
@@ -195,7 +223,7 @@ class PointwiseCutProduct {
         multiply_changed(sums, prologue, step, slot);
       } else {
         const std::uint64_t rows = describe<kDepthBytes>(tiles_ + slot * tile_bytes_);
-        multiply_step(sums, slot, [&](int k) { return rows + k * kSize / 16; });
+        multiply_step(sums, lays_out() ? step : slot, [&](int k) { return rows + k * kSize / 16; });
       }
       const int next = step - 1 + p_.stages;
       if (step > 0 && next < steps_) {
@@ -229,8 +257,8 @@ class PointwiseCutProduct {
 
   /// sums += rows_of(k) times the weight, for each piece of a step's values of k. Beyond the end of k both are zeros.
   template <class RowsOf>
-  FUSEDSC_DEVICE void multiply_step(Sums& sums, int slot, const RowsOf& rows_of) const {
-    const unsigned char* weight = weights_ + slot * kWeightBytes;
+  FUSEDSC_DEVICE void multiply_step(Sums& sums, int place, const RowsOf& rows_of) const {
+    const unsigned char* weight = weights_ + place * kWeightBytes;
     fence(sums);
     begin_products();
 #pragma unroll
@@ -254,7 +282,7 @@ class PointwiseCutProduct {
       if constexpr (kInputGradient) load_matrices(tile + kTileBytes + place, others[i]);
     }
     prologue.change(rows, others, (cut_ + step * kCut) * kTileDepth);
-    multiply_step(sums, slot, [&](int k) -> const std::uint32_t(&)[4] { return rows[k / kPiece]; });
+    multiply_step(sums, lays_out() ? step : slot, [&](int k) -> const std::uint32_t(&)[4] { return rows[k / kPiece]; });
   }
 
   /// own = the sums of all shares of k, of the group's own channels. They pass through where its activations were.

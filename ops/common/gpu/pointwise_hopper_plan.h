@@ -63,9 +63,10 @@ struct PointwiseCase {
   EpilogueKind kind = EpilogueKind::plain;
   bool has_other = false, has_x = false, has_added = false;
   bool is_dense = false;  ///< nothing lies between the positions of any tensor
+  bool lays_out = false;  ///< threads lay the weight out (WeightSource)
 
   PointwiseMemoryUse memory_use() const {
-    return {static_cast<int>(problem.depth), static_cast<int>(problem.channels), has_other, has_x, has_added};
+    return {static_cast<int>(problem.depth), static_cast<int>(problem.channels), has_other, has_x, has_added, lays_out};
   }
 };
 
@@ -94,6 +95,8 @@ bool suits_copy_engine(const Matrix& matrix, DataType dtype = DataType::float16)
   const auto run = static_cast<std::int64_t>(16 / size_of(dtype));
   return matrix.data == nullptr || (matrix.is_linear && matrix.run_bytes == 16 && matrix.first % run == 0);
 }
+/// Of a weight; one with windows is laid out by threads, unless it is large.
+bool suits_weight(const ConstTensorView& weight, const SlidingChannels& windows);
 /// Whether nothing lies between its positions.
 template <class Matrix>
 bool is_dense(const Matrix& matrix, std::int64_t channels) {

@@ -147,6 +147,15 @@ std::string why_not_hopper(DataType dtype, Device device, std::int64_t groups, s
   return is_hopper() ? "" : "the GPU is no Hopper";
 }
 
+bool suits_weight(const ConstTensorView& weight, const SlidingChannels& windows) {
+  // Larger ones are laid out faster once for all blocks, by a launch of its own.
+  constexpr std::int64_t kMostLaidOut = 1 << 18;
+  if (windows.channels > 0) {
+    return weight.sizes[0] * windows.channels <= kMostLaidOut && WeightSource::can_be(weight.sizes[0], windows);
+  }
+  return suits_copy_engine(weight_matrix(weight, 1), weight.dtype);
+}
+
 PointwiseLaunch plan(std::span<const PointwiseInstance> instances, const PointwiseCase& product) {
   const PointwiseProblem& problem = product.problem;
   const int size = multiprocessors();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "fusedsc/common/gpu/pointwise_hopper_epilogue.h"
+#include "fusedsc/common/gpu/pointwise_hopper_laid_out.h"
 #include "fusedsc/common/gpu/wave_product.h"
 
 namespace fusedsc::gpu::hopper {
@@ -21,6 +22,7 @@ FUSEDSC_HOST_DEVICE constexpr int columns_of_tile(int channels) {
 struct PointwiseMemoryUse {
   int depth, channels;
   bool has_other, has_x, has_added;
+  bool lays_out = false;  ///< threads lay the weight out, all of it at once
 };
 
 struct PointwiseParameters {
@@ -28,6 +30,7 @@ struct PointwiseParameters {
   // The same without a description, where a tile is one run of bytes.
   const void *activations_rows = nullptr, *added_rows = nullptr;
   void* output_rows = nullptr;
+  WeightSource source;  ///< of a weight that threads lay out; no data: the copy engine brings it
   int pixels = 0, depth = 0, channels = 0;
   int pixel_tiles = 0, channel_tiles = 1, splits = 1;  ///< splits: blocks that share the positions
   int stages = 2;                                      ///< tiles of positions that each group has under way

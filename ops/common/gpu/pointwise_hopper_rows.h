@@ -85,12 +85,13 @@ class PointwiseRowsProduct {
     let_next_kernel_start();
     if (is_leader_) {
       for (int tile = 0; tile < p_.stages; ++tile) start_tile(tile, tile);
-      if (group_ == 0) start_weight();
+      if (group_ == 0 && !lays_out()) start_weight();
       for (int tile = 0; tile < kInputs; ++tile) start_inputs(tile);
     }
     Part epilogue(p_.epilogue, vectors_, 0, p_.channels, thread_index());
+    if (lays_out()) lay_out();
     block_barrier();
-    wait(weight_barrier_, 0);
+    if (!lays_out()) wait(weight_barrier_, 0);
     int slot = 0, parity = 0;
     Sums sums = {};
 #pragma unroll 1
@@ -168,6 +169,24 @@ class PointwiseRowsProduct {
     const std::int64_t place = place_of(tile, out_pitch_);
     expect(barrier, bytes);
     start_load(added_ + slot, at(p_.added_rows, place), bytes, barrier);
+  }
+
+  // --------------------------------------------------------------------------------------- by all threads of the block
+
+  FUSEDSC_DEVICE bool lays_out() const { return p_.source.data != nullptr; }
+
+  FUSEDSC_DEVICE void lay_out() const {
+    if constexpr (kWeightDepthFirst) {
+      for (int block = 0; block < kBlocks; ++block) {
+        lay_out_weight<T, kTileDepth, kRowBytes>(
+            p_.source, {weight_ + block * kTileDepth * kRowBytes, kWeightBytes, 0, kTileDepth, block * 64, 0, steps_},
+            thread_index(), kThreads);
+      }
+    } else {
+      lay_out_weight<T, kChannels, kTileDepth * 2>(p_.source, {weight_, kWeightBytes, 0, 0, 0, kTileDepth, steps_},
+                                                   thread_index(), kThreads);
+    }
+    publish();
   }
 
   // ----------------------------------------------------------------------------------------- by all threads of a group

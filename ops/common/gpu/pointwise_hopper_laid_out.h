@@ -1,0 +1,60 @@
+/// Tiles of a pointwise weight in block memory, laid out by threads as the copy engine would leave a dense one.
+#pragma once
+
+#include "fusedsc/common/gpu/hopper.h"
+#include "fusedsc/common/gpu/weight_source.h"
+
+namespace fusedsc::gpu::hopper {
+
+/// Tiles whose rows are filters: where the first one goes and its first element; how much further the next ones are.
+struct LaidOutTiles {
+  unsigned char* to;
+  int pitch;              ///< bytes from one tile to the next
+  int filter, filters;    ///< the first, and from one tile to the next
+  int channel, channels;  ///< likewise
+  int count;
+};
+
+/// kInRuns: as WeightSource::in_runs().
+template <class T, int kRows, int kRowBytes, bool kInRuns>
+FUSEDSC_DEVICE void lay_out_weight_of(const WeightSource& source, const LaidOutTiles& tiles, int thread, int threads) {
+  constexpr int kRuns = kRowBytes / 16, kItems = kRows * kRuns, kRunLength = 16 / sizeof(T);
+  constexpr int kAtOnce = kInRuns ? 8 : 2;  ///< runs that a thread has under way
+  // Threads beyond those of one tile go on with the next ones.
+  const int lanes = threads > kItems ? threads / kItems : 1, lane = lanes > 1 ? thread / kItems : 0;
+  if (lane >= lanes) return;
+  const int advance = source.first(tiles.filters * lanes);
+#pragma unroll 1
+  for (int item = thread - lane * kItems; item < kItems; item += threads) {
+    const int row = item / kRuns, run = item % kRuns;
+    unsigned char* to = tiles.to + lane * tiles.pitch + place_of_run<kRowBytes>(row, run);
+    int filter = tiles.filter + lane * tiles.filters + row;
+    int channel = tiles.channel + lane * tiles.channels + run * kRunLength;
+    int first = source.first(filter);
+#pragma unroll 1
+    for (int tile = lane; tile < tiles.count; tile += lanes * kAtOnce) {
+      Aligned<std::uint32_t, 4> runs[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        runs[i] = source.run<T, kInRuns>(filter, first, channel, tile + i * lanes < tiles.count);
+        filter += tiles.filters * lanes;
+        channel += tiles.channels * lanes;
+        first = source.next(first, advance);
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (tile + i * lanes < tiles.count) *reinterpret_cast<Aligned<std::uint32_t, 4>*>(to) = runs[i];
+        to += lanes * tiles.pitch;
+      }
+    }
+  }
+}
+
+/// Rows of kRowBytes. By so many threads, which publish() and meet before a product reads them.
+template <class T, int kRows, int kRowBytes>
+FUSEDSC_DEVICE void lay_out_weight(const WeightSource& source, const LaidOutTiles& tiles, int thread, int threads) {
+  if (source.in_runs<T>()) lay_out_weight_of<T, kRows, kRowBytes, true>(source, tiles, thread, threads);
+  else lay_out_weight_of<T, kRows, kRowBytes, false>(source, tiles, thread, threads);
+}
+
+}  // namespace fusedsc::gpu::hopper
