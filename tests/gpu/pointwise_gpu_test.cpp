@@ -82,6 +82,9 @@ class PointwiseTf32Gpu : public PointwiseGpu {
         {{5, 40, 2, 2}, 136},   {{3, 100, 7, 7}, 24},   {{1, 7, 28, 28}, 10},    {{2, 144, 12, 12}, 72},
         {{1, 72, 14, 14}, 144}, {{1, 24, 40, 40}, 144}, {{4, 20, 20, 20}, 16},   {{1, 300, 3, 5}, 320},
         {{2, 24, 5, 7}, 12, 2}, {{1, 64, 4, 9}, 32, 4}, {{1, 12, 5, 7}, 24, 12}, {{1, 1, 1, 1}, 1},
+        {{2, 48, 9, 9}, 24},  // channels that are no whole lines of memory,
+        {{2, 36, 7, 9}, 44},  // and whose runs of 8 are no whole ones
+        {{1, 264, 5, 13}, 104}, {{1, 136, 3, 5}, 328},  {{3, 16, 12, 14}, 96},
     };
     for (PointwiseGeometry& geometry : edges) geometry.tf32 = true;
     return edges;
@@ -94,6 +97,8 @@ class PointwiseTf32Gpu : public PointwiseGpu {
 
   const PointwiseGeometry tf32_dense = {{2, 72, 6, 14}, 80, 1, true};
   const PointwiseGeometry tf32_grouped = {{2, 24, 6, 7}, 36, 3, true};
+  /// So many that the gradient prologue is a pass of its own.
+  const PointwiseGeometry tf32_wide = {{1, 448, 3, 5}, 96, 1, true};
 };
 INSTANTIATE_TEST_SUITE_P(Targets, PointwiseTf32Gpu, testing::ValuesIn(gpu_targets()),
                          testing::PrintToStringParamName());
@@ -117,6 +122,45 @@ TEST_P(PointwiseTf32Gpu, BackwardEdges) {
 
 TEST_P(PointwiseTf32Gpu, BackwardSeams) {
   for_each_case(backward_seam_cases(GetParam().dtype, tf32_dense, tf32_grouped), verify_backward<PointwiseGeometry>);
+  const BackwardSeams seams{.prologue = true, .gradient_prologue = true, .sums = true, .grad_bias = false};
+  verify_backward<PointwiseGeometry>({GetParam().dtype, tf32_wide, seams, Memories::all(Memory::channels_last)});
+}
+
+/// Expansions whose output is not read: sums that registers hold, with outputs missing, and what is for others.
+TEST_P(PointwiseTf32Gpu, BackwardWithoutOutput) {
+  const PointwiseGeometry geometries[] = {
+      {{2, 16, 21, 23}, 96, 1, true}, {{1, 16, 5, 7}, 72, 1, true},   {{1, 24, 13, 17}, 144, 1, true},
+      {{1, 24, 8, 12}, 100, 1, true}, {{2, 32, 14, 9}, 192, 1, true}, {{1, 32, 9, 11}, 132, 1, true},
+      {{1, 32, 4, 4}, 64, 1, true},   {{1, 40, 5, 17}, 240, 1, true},
+  };
+  std::vector<BackwardCase<PointwiseGeometry>> cases;
+  BackwardSeams seams{.gradient_prologue = true, .grad_bias = false, .output_is_of_x = true};
+  for (const PointwiseGeometry& geometry : geometries) {
+    seams.grad_add = !seams.grad_add;
+    cases.push_back({GetParam().dtype, geometry, seams, Memories::all(Memory::channels_last)});
+  }
+  for_each_case(cases, verify_backward<PointwiseGeometry>);
+}
+
+/// Projections, both gradients in one pass: channels that fill its tiles, that do not, and what is for others.
+TEST_P(PointwiseTf32Gpu, BackwardProjection) {
+  const PointwiseGeometry geometries[] = {
+      {{2, 32, 9, 13}, 16, 1, true},  {{1, 24, 5, 5}, 16, 1, true},    {{1, 96, 11, 10}, 24, 1, true},
+      {{1, 128, 9, 12}, 24, 1, true}, {{2, 144, 7, 8}, 32, 1, true},   {{1, 192, 10, 20}, 32, 1, true},
+      {{1, 96, 4, 4}, 16, 1, true},   {{1, 100, 3, 131}, 24, 1, true},
+  };
+  std::vector<BackwardCase<PointwiseGeometry>> cases;
+  for (const PointwiseGeometry& geometry : geometries) {
+    for (const Activation activation : {Activation::identity, Activation::relu, Activation::relu6, Activation::silu}) {
+      const BackwardSeams seams{.prologue = true,
+                                .activation = activation,
+                                .gradient_prologue = activation != Activation::relu,
+                                .sums = true,
+                                .grad_bias = false};
+      cases.push_back({GetParam().dtype, geometry, seams, Memories::all(Memory::channels_last)});
+    }
+  }
+  for_each_case(cases, verify_backward<PointwiseGeometry>);
 }
 
 TEST_P(PointwiseTf32Gpu, BackwardRandom) {
