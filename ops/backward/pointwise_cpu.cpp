@@ -19,7 +19,8 @@ namespace HWY_NAMESPACE {
 
 /// Lanes take slices of the positions; each has its own copy of the weight gradient, and a second pass adds them.
 /// Where the weight is large for the number of positions those copies would cost more than they save: then lanes take
-/// slices for the input gradient, and afterwards, for the weight gradient, some output channels and every position.
+/// slices for the input gradient, and afterwards, for the weight gradient, every position and some of the channels of
+/// the wider tensor: of that one each lane reads its own part only, of more positions at a time.
 template <class T, template <class> class Order>
 class PointwiseBackward {
  public:
@@ -30,13 +31,18 @@ class PointwiseBackward {
         views_(arguments, !Major::kChannelMajor),
         channels_(views_.x.sizes[1]),
         outputs_(views_.grad_y.sizes[1]),
-        tiles_(views_.x.sizes, tile_positions<Major, T>(2 * (channels_ + outputs_)), Major::kPositions, threads),
+        tiles_(tiles_of(2 * (channels_ + outputs_), threads)),
+        window_tiles_(tiles_),
         arena_(workspace),
         lanes_(std::min<std::int64_t>(threads, tiles_.slices)) {
     const std::int64_t positions = arguments.x.sizes[0] * arguments.x.sizes[2] * arguments.x.sizes[3];
-    windows_ = std::min<std::int64_t>(threads, outputs_ / kLanes<T>);
+    windows_ = std::min<std::int64_t>(threads, std::max(channels_, outputs_) / kLanes<T>);
     by_windows_ = arguments.grad_weight && arguments.groups == 1 && lanes_ > 1 && windows_ > 1 &&
                   2 * lanes_ * arguments.weight.elements() > positions * (channels_ + outputs_);
+    if (by_windows_) {
+      window_ = window_task({0, round_up((std::max(channels_, outputs_) + windows_ - 1) / windows_, kLanes<T>)});
+      window_tiles_ = tiles_of(window_.channels.size() + window_.outputs.size(), threads);
+    }
     if (arguments.grad_x) {
       weight_.emplace(arguments.weight, arguments.groups, false,
                       Major::kChannelMajor ? PackedWeight<T>::Role::scalars : PackedWeight<T>::Role::vectors, arena_);
@@ -60,26 +66,40 @@ class PointwiseBackward {
     for (std::int64_t lane = 0; lane < scratch_lanes(); ++lane) scratch.push_back(tile_scratch(arena_));
     const bool grad_x = static_cast<bool>(arguments_.grad_x), grad_weight = static_cast<bool>(arguments_.grad_weight);
     if (!by_windows_ || grad_x) {
-      const PointwiseGradientTask task{grad_x, grad_weight && !by_windows_, {0, outputs_}};
+      const PointwiseGradientTask task{grad_x, grad_weight && !by_windows_, {0, channels_}, {0, outputs_}};
       run_lanes(execution, lanes_, [&](std::int64_t lane) {
-        run_slices(part_of(tiles_.slices, lanes_, lane), task, lane, scratch[static_cast<std::size_t>(lane)]);
+        run_slices(tiles_, part_of(tiles_.slices, lanes_, lane), task, lane, scratch[static_cast<std::size_t>(lane)]);
       });
     }
     if (by_windows_) {
       run_lanes(execution, windows_, [&](std::int64_t lane) {
-        const Range vectors = part_of((outputs_ + kLanes<T> - 1) / kLanes<T>, windows_, lane);
-        const Range window{vectors.begin * kLanes<T>, std::min(vectors.end * kLanes<T>, outputs_)};
-        run_slices({0, tiles_.slices}, {false, true, window}, 0, scratch[static_cast<std::size_t>(lane)]);
+        const std::int64_t wider = std::max(channels_, outputs_);
+        const Range vectors = part_of((wider + kLanes<T> - 1) / kLanes<T>, windows_, lane);
+        const Range window{vectors.begin * kLanes<T>, std::min(vectors.end * kLanes<T>, wider)};
+        run_slices(window_tiles_, {0, window_tiles_.slices}, window_task(window), 0,
+                   scratch[static_cast<std::size_t>(lane)]);
       });
     }
     finish(execution);
   }
 
  private:
+  /// Tiles with so many elements per position.
+  LineTiles tiles_of(std::int64_t elements, int threads) const {
+    const std::int64_t positions = tile_positions<Major, T>(elements);
+    return {views_.x.sizes, positions, Major::kPositions, threads, !Major::kChannelMajor};
+  }
+
+  /// The weight gradient of a window of the wider tensor's channels.
+  PointwiseGradientTask window_task(const Range& window) const {
+    if (outputs_ < channels_) return {false, true, window, {0, outputs_}};
+    return {false, true, {0, channels_}, window};
+  }
+
   std::int64_t scratch_lanes() const { return by_windows_ ? std::max(lanes_, windows_) : lanes_; }
 
   PointwiseGradientTile<T, Order> tile_scratch(Arena& arena) const {
-    return {views_, arguments_.groups, tiles_.size(), weight_, grad_weight_, arena};
+    return {views_, arguments_.groups, tiles_.size(), window_tiles_.size(), window_, weight_, grad_weight_, arena};
   }
 
   void take_vectors() {
@@ -119,7 +139,7 @@ class PointwiseBackward {
   }
 
   /// All tiles of the slices, one after the other.
-  void run_slices(const Range& slices, const PointwiseGradientTask& task, std::int64_t copy,
+  void run_slices(const LineTiles& tiles, const Range& slices, const PointwiseGradientTask& task, std::int64_t copy,
                   PointwiseGradientTile<T, Order>& scratch) {
     const std::int64_t in_pitch = round_up(channels_, kLanes<T>), out_pitch = round_up(outputs_, kLanes<T>);
     Prefetcher prefetcher;
@@ -134,18 +154,19 @@ class PointwiseBackward {
         std::fill_n(vectors.sums.grad, in_pitch, T(0));
         std::fill_n(vectors.sums.grad_times_centered, in_pitch, T(0));
       }
-      if (arguments_.grad_bias && task.grad_weight == static_cast<bool>(arguments_.grad_weight)) {
+      const bool sums_bias = task.grad_weight == static_cast<bool>(arguments_.grad_weight);
+      if (arguments_.grad_bias && sums_bias && task.channels.begin == 0) {
         vectors.grad_bias = sum_bias_ + s * out_pitch;
         std::fill_n(vectors.grad_bias + task.outputs.begin, round_up(task.outputs.size(), kLanes<T>), T(0));
       }
-      const Range tiles = tiles_.tiles_of(s);
-      for (std::int64_t i = tiles.begin; i < tiles.end; ++i) {
+      const Range mine = tiles.tiles_of(s);
+      for (std::int64_t i = mine.begin; i < mine.end; ++i) {
         prefetcher.clear();
-        if (i + 1 < tiles_.tiles_of(slices.end - 1).end) {
-          scratch.prefetch(tiles_.tile(i + 1), task, prefetcher);
-          prefetcher.start(scratch.steps(tiles_.size(), task));
+        if (i + 1 < tiles.tiles_of(slices.end - 1).end) {
+          scratch.prefetch(tiles.tile(i + 1), task, prefetcher);
+          prefetcher.start(scratch.steps(tiles.size(), task));
         }
-        scratch.run(tiles_.tile(i), task, vectors, copy, first, prefetcher);
+        scratch.run(tiles.tile(i), task, vectors, copy, first, prefetcher);
         first = false;
       }
     }
@@ -160,7 +181,7 @@ class PointwiseBackward {
       add_slices(sum_centered_, tiles_.slices, in_pitch, channels_, static_cast<T*>(sums.grad_times_centered.data));
     }
     if (arguments_.grad_bias) {
-      add_slices(sum_bias_, tiles_.slices, out_pitch, outputs_, grad_bias_);
+      add_slices(sum_bias_, by_windows_ ? window_tiles_.slices : tiles_.slices, out_pitch, outputs_, grad_bias_);
       with_storage<T>(arguments_.grad_bias.dtype, [&]<class Storage>() HWY_ATTR {
         convert_back<T>(grad_bias_, static_cast<Storage*>(arguments_.grad_bias.data), outputs_);
       });
@@ -170,10 +191,11 @@ class PointwiseBackward {
   const PointwiseBackwardArguments& arguments_;
   PointwiseGradientViews views_;
   std::int64_t channels_, outputs_;
-  PositionTiles tiles_;
+  LineTiles tiles_, window_tiles_;
   Arena arena_;
   std::int64_t lanes_, windows_ = 0;
   bool by_windows_ = false;
+  PointwiseGradientTask window_;  ///< no lane's is larger
   std::optional<PackedWeight<T>> weight_;
   std::optional<WeightGradient<T>> grad_weight_;
   T* scale_ = nullptr;

@@ -62,12 +62,13 @@ HWY_INLINE void for_each_vector(const Extent& extent, const Body& body) {
 /// channels.
 inline constexpr int kUnits = 4;
 
-/// body.template operator()<n>(channel) for groups of kUnits units of channels, and for the rest one by one.
+/// body.template operator()<n>(channel) for groups of kUnits units of channels, of two, and of one.
 template <class Major, class Body>
 HWY_INLINE void for_each_unit(std::int64_t channels, const Body& body) {
   constexpr std::int64_t kGroup = kUnits * Major::kChannels;
   std::int64_t c = 0;
   for (; c + kGroup <= channels; c += kGroup) body.template operator()<kUnits>(c);
+  for (; c + 2 * Major::kChannels <= channels; c += 2 * Major::kChannels) body.template operator()<2>(c);
   for (; c < channels; c += Major::kChannels) body.template operator()<1>(c);
 }
 
@@ -131,10 +132,11 @@ HWY_INLINE void add_total(Vec<T> vector, T* sums, std::int64_t channel) {
   Major::put(hn::Add(Major::coefficient(sums, channel), Major::total(vector)), sums, channel);
 }
 
-/// grad *= activation'(scale*x + shift), stored unless const; adds what BatchNorm's backward needs of it to `sums`.
+/// grad *= activation'(scale*x + shift), stored unless const; adds what BatchNorm's backward needs of it to `sums`, and
+/// writes the activation itself where `activated` says.
 template <class Major, class T, class Grad>
 void apply_activation_backward(const Patch<Grad>& grad, const Patch<const T>& x, const AffineVectors<T>& affine,
-                               const SumVectors<T>& sums, const Extent& extent) {
+                               const SumVectors<T>& sums, const Extent& extent, const Patch<T>& activated = {}) {
   with_activation(affine.activation, [&]<Activation kActivation>() HWY_ATTR {
     for_each_unit<Major>(extent.channels, [&]<int kCount>(std::int64_t first) HWY_ATTR {
       const Coefficients<Major, kCount, T> scale(affine.scale, first), shift(affine.shift, first),
@@ -146,8 +148,9 @@ void apply_activation_backward(const Patch<Grad>& grad, const Patch<const T>& x,
         HWY_UNROLL(4) for (int u = 0; u < kCount; ++u) {
           const std::int64_t c = first + u * Major::kChannels;
           const auto value = Major::load(Major::at(x, c, p), left);
-          const auto g = activate_backward<kActivation, T>(Major::load(Major::at(grad, c, p), left),
-                                                           hn::MulAdd(value, scale.of[u], shift.of[u]));
+          const auto z = hn::MulAdd(value, scale.of[u], shift.of[u]);
+          const auto g = activate_backward<kActivation, T>(Major::load(Major::at(grad, c, p), left), z);
+          if (activated.data != nullptr) Major::store(activate<kActivation, T>(z), Major::at(activated, c, p), left);
           sum[u] = hn::Add(sum[u], g);
           sum_centered[u] = hn::MulAdd(g, hn::Sub(value, mean.of[u]), sum_centered[u]);
           if constexpr (!std::is_const_v<Grad>) Major::store(g, Major::at(grad, c, p), left);
