@@ -11,7 +11,7 @@
 
 #include "fusedsc/common/cpu/pass-inl.h"
 #include "fusedsc/common/cpu/pointwise_backward-inl.h"
-#include "fusedsc/common/cpu/slice_sums.h"
+#include "fusedsc/common/cpu/positions.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fusedsc {
@@ -51,7 +51,7 @@ class PointwiseBackward {
       grad_weight_.emplace(arguments.grad_weight, arguments.groups, Major::kChannelMajor && outputs_ < channels_,
                            by_windows_ ? 1 : std::max<std::int64_t>(lanes_, 1), arena_);
     }
-    take_vectors();
+    seams_.emplace(arguments, tiles_.slices, by_windows_ ? window_tiles_.slices : tiles_.slices, arena_);
   }
 
   std::size_t workspace_bytes() {
@@ -61,7 +61,8 @@ class PointwiseBackward {
   }
 
   void run(const Execution& execution) {
-    prepare(execution);
+    if (weight_) weight_->pack(execution);
+    seams_->prepare();
     std::vector<PointwiseGradientTile<T, Order>> scratch;
     for (std::int64_t lane = 0; lane < scratch_lanes(); ++lane) scratch.push_back(tile_scratch(arena_));
     const bool grad_x = static_cast<bool>(arguments_.grad_x), grad_weight = static_cast<bool>(arguments_.grad_weight);
@@ -80,7 +81,8 @@ class PointwiseBackward {
                    scratch[static_cast<std::size_t>(lane)]);
       });
     }
-    finish(execution);
+    if (grad_weight_) grad_weight_->finish(execution, tiles_.count > 0);
+    seams_->finish();
   }
 
  private:
@@ -102,63 +104,15 @@ class PointwiseBackward {
     return {views_, arguments_.groups, tiles_.size(), window_tiles_.size(), window_, weight_, grad_weight_, arena};
   }
 
-  void take_vectors() {
-    const std::int64_t in_pitch = round_up(channels_, kLanes<T>), out_pitch = round_up(outputs_, kLanes<T>);
-    if (arguments_.prologue) {
-      scale_ = arena_.take<T>(in_pitch);
-      shift_ = arena_.take<T>(in_pitch);
-    }
-    if (arguments_.gradient_prologue) {
-      grad_scale_ = arena_.take<T>(out_pitch);
-      output_scale_ = arena_.take<T>(out_pitch);
-      offset_ = arena_.take<T>(out_pitch);
-    }
-    if (arguments_.sums) {
-      mean_ = arena_.take<T>(in_pitch);
-      sum_grad_ = arena_.take<T>(tiles_.slices * in_pitch);
-      sum_centered_ = arena_.take<T>(tiles_.slices * in_pitch);
-    }
-    if (arguments_.grad_bias) {
-      sum_bias_ = arena_.take<T>(tiles_.slices * out_pitch);
-      grad_bias_ = arena_.take<T>(out_pitch);
-    }
-  }
-
-  void prepare(const Execution& execution) {
-    if (weight_) weight_->pack(execution);
-    if (arguments_.prologue) {
-      copy_channels(arguments_.prologue.scale, T(1), 0, channels_, 1, scale_);
-      copy_channels(arguments_.prologue.shift, T(0), 0, channels_, 1, shift_);
-    }
-    if (arguments_.gradient_prologue) {
-      copy_channels(arguments_.gradient_prologue.grad_scale, T(1), 0, outputs_, 1, grad_scale_);
-      copy_channels(arguments_.gradient_prologue.output_scale, T(0), 0, outputs_, 1, output_scale_);
-      copy_channels(arguments_.gradient_prologue.offset, T(0), 0, outputs_, 1, offset_);
-    }
-    if (arguments_.sums) copy_channels(arguments_.sums.mean, T(0), 0, channels_, 1, mean_);
-  }
-
   /// All tiles of the slices, one after the other.
   void run_slices(const LineTiles& tiles, const Range& slices, const PointwiseGradientTask& task, std::int64_t copy,
                   PointwiseGradientTile<T, Order>& scratch) {
-    const std::int64_t in_pitch = round_up(channels_, kLanes<T>), out_pitch = round_up(outputs_, kLanes<T>);
     Prefetcher prefetcher;
     bool first = true;
+    // In one of the passes over the positions, and there by one lane.
+    const bool bias = task.grad_weight == static_cast<bool>(arguments_.grad_weight) && task.channels.begin == 0;
     for (std::int64_t s = slices.begin; s < slices.end; ++s) {
-      PointwiseGradientVectors<T> vectors{{scale_, shift_, arguments_.prologue.activation},
-                                          {grad_scale_, output_scale_, offset_, views_.output},
-                                          {},
-                                          nullptr};
-      if (arguments_.sums && task.grad_x) {
-        vectors.sums = {mean_, sum_grad_ + s * in_pitch, sum_centered_ + s * in_pitch};
-        std::fill_n(vectors.sums.grad, in_pitch, T(0));
-        std::fill_n(vectors.sums.grad_times_centered, in_pitch, T(0));
-      }
-      const bool sums_bias = task.grad_weight == static_cast<bool>(arguments_.grad_weight);
-      if (arguments_.grad_bias && sums_bias && task.channels.begin == 0) {
-        vectors.grad_bias = sum_bias_ + s * out_pitch;
-        std::fill_n(vectors.grad_bias + task.outputs.begin, round_up(task.outputs.size(), kLanes<T>), T(0));
-      }
+      const auto vectors = seams_->of_slice(s, task.grad_x, bias, task.outputs);
       const Range mine = tiles.tiles_of(s);
       for (std::int64_t i = mine.begin; i < mine.end; ++i) {
         prefetcher.clear();
@@ -172,22 +126,6 @@ class PointwiseBackward {
     }
   }
 
-  void finish(const Execution& execution) {
-    if (grad_weight_) grad_weight_->finish(execution, tiles_.count > 0);
-    const std::int64_t in_pitch = round_up(channels_, kLanes<T>), out_pitch = round_up(outputs_, kLanes<T>);
-    if (arguments_.sums) {
-      const GradientSums& sums = arguments_.sums;
-      add_slices(sum_grad_, tiles_.slices, in_pitch, channels_, static_cast<T*>(sums.grad.data));
-      add_slices(sum_centered_, tiles_.slices, in_pitch, channels_, static_cast<T*>(sums.grad_times_centered.data));
-    }
-    if (arguments_.grad_bias) {
-      add_slices(sum_bias_, by_windows_ ? window_tiles_.slices : tiles_.slices, out_pitch, outputs_, grad_bias_);
-      with_storage<T>(arguments_.grad_bias.dtype, [&]<class Storage>() HWY_ATTR {
-        convert_back<T>(grad_bias_, static_cast<Storage*>(arguments_.grad_bias.data), outputs_);
-      });
-    }
-  }
-
   const PointwiseBackwardArguments& arguments_;
   PointwiseGradientViews views_;
   std::int64_t channels_, outputs_;
@@ -198,16 +136,7 @@ class PointwiseBackward {
   PointwiseGradientTask window_;  ///< no lane's is larger
   std::optional<PackedWeight<T>> weight_;
   std::optional<WeightGradient<T>> grad_weight_;
-  T* scale_ = nullptr;
-  T* shift_ = nullptr;
-  T* grad_scale_ = nullptr;
-  T* output_scale_ = nullptr;
-  T* offset_ = nullptr;
-  T* mean_ = nullptr;
-  T* sum_grad_ = nullptr;  ///< [slice][channels], likewise sum_centered_; sum_bias_: [slice][outputs]
-  T* sum_centered_ = nullptr;
-  T* sum_bias_ = nullptr;
-  T* grad_bias_ = nullptr;
+  std::optional<BackwardSeams<T, PointwiseBackwardArguments>> seams_;
 };
 
 template <class T>

@@ -12,9 +12,8 @@
 #include "fusedsc/common/cpu/line_patch-inl.h"
 #include "fusedsc/common/cpu/pass-inl.h"
 #include "fusedsc/common/cpu/pointwise_plan-inl.h"
+#include "fusedsc/common/cpu/pointwise_seams-inl.h"
 #include "fusedsc/common/cpu/positions.h"
-#include "fusedsc/common/cpu/seam-inl.h"
-#include "fusedsc/common/cpu/slice_sums.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fusedsc {
@@ -38,23 +37,8 @@ class PointwiseForward {
         arena_(workspace),
         weight_(arguments.weight, arguments.groups, !Major::kChannelMajor,
                 Major::kChannelMajor ? PackedWeight<T>::Role::scalars : PackedWeight<T>::Role::vectors, arena_),
-        lanes_(std::min<std::int64_t>(threads, tiles_.slices)) {
-    const std::int64_t channels = x_.sizes[1], outputs = y_.sizes[1];
-    if (arguments.prologue) {
-      prologue_.scale = prologue_scale_ = arena_.take<T>(round_up(channels, kLanes<T>));
-      prologue_.shift = prologue_shift_ = arena_.take<T>(round_up(channels, kLanes<T>));
-      prologue_.activation = arguments.prologue.activation;
-    }
-    has_epilogue_ = arguments.epilogue || arguments.bias;
-    if (has_epilogue_) {
-      epilogue_scale_ = arena_.take<T>(round_up(outputs, kLanes<T>));
-      epilogue_shift_ = arena_.take<T>(round_up(outputs, kLanes<T>));
-    }
-    if (arguments.statistics) {
-      mean_ = arena_.take<T>(tiles_.slices * round_up(outputs, kLanes<T>));
-      m2_ = arena_.take<T>(tiles_.slices * round_up(outputs, kLanes<T>));
-    }
-  }
+        lanes_(std::min<std::int64_t>(threads, tiles_.slices)),
+        seams_(arguments, tiles_.slices, arena_) {}
 
   std::size_t workspace_bytes() {
     Arena measured = arena_;
@@ -63,19 +47,15 @@ class PointwiseForward {
   }
 
   void run(const Execution& execution) {
-    prepare(execution);
+    weight_.pack(execution);
+    seams_.prepare();
     std::vector<Lane> scratch;
     for (std::int64_t lane = 0; lane < lanes_; ++lane) scratch.emplace_back(*this, arena_);
     run_lanes(execution, lanes_, [&](std::int64_t lane) {
       const Range slices = part_of(tiles_.slices, lanes_, lane);
       for (std::int64_t s = slices.begin; s < slices.end; ++s) run_slice(s, scratch[static_cast<std::size_t>(lane)]);
     });
-    if (arguments_.statistics) {
-      merge_slices(
-          mean_, m2_, tiles_.slices, round_up(y_.sizes[1], kLanes<T>), y_.sizes[1],
-          [&](std::int64_t slice) { return tiles_.positions_of(slice); },
-          static_cast<T*>(arguments_.statistics.mean.data), static_cast<T*>(arguments_.statistics.m2.data));
-    }
+    seams_.finish([&](std::int64_t slice) { return tiles_.positions_of(slice); });
   }
 
  private:
@@ -105,28 +85,8 @@ class PointwiseForward {
     return x_.sizes;
   }
 
-  void prepare(const Execution& execution) {
-    weight_.pack(execution);
-    const std::int64_t channels = x_.sizes[1], outputs = y_.sizes[1];
-    if (arguments_.prologue) {
-      copy_channels(arguments_.prologue.scale, T(1), 0, channels, 1, prologue_scale_);
-      copy_channels(arguments_.prologue.shift, T(0), 0, channels, 1, prologue_shift_);
-    }
-    if (!has_epilogue_) return;
-    // The bias joins the shift: scale*(y + bias) + shift.
-    const Epilogue& epilogue = arguments_.epilogue;
-    copy_channels(epilogue.scale, T(1), 0, outputs, 1, epilogue_scale_);
-    copy_channels(arguments_.bias, T(0), 0, outputs, 1, epilogue_shift_);
-    const auto* shift = static_cast<const T*>(epilogue.shift.data);
-    for (std::int64_t m = 0; m < outputs; ++m) {
-      epilogue_shift_[m] = epilogue_scale_[m] * epilogue_shift_[m] + (shift != nullptr ? shift[m] : T(0));
-    }
-  }
-
   void run_slice(std::int64_t slice, const Lane& lane) {
-    const std::int64_t pitch = round_up(y_.sizes[1], kLanes<T>);
-    Moments<T> moments{mean_ + slice * pitch, m2_ + slice * pitch, 0};
-    if (arguments_.statistics) moments.clear(pitch);
+    Moments<T> moments = seams_.moments(slice);
     Prefetcher prefetcher;
     const Range tiles = tiles_.tiles_of(slice);
     for (std::int64_t i = tiles.begin; i < tiles.end; ++i) run_tile(i, lane, moments, prefetcher);
@@ -136,21 +96,15 @@ class PointwiseForward {
     const LineTile tile = tiles_.tile(index);
     const Extent extent{tile.positions(), y_.sizes[1]};
     const bool in_place = !arguments_.prologue && Major::is_operand(x_, part_of_line(x_, tile, 0));
-    const auto x = read_patch_of_lines<Major, T>(x_, tile, {0, x_.sizes[1]}, in_place, lane.x, prologue_);
+    const auto x = read_patch_of_lines<Major, T>(x_, tile, {0, x_.sizes[1]}, in_place, lane.x, seams_.prologue());
     const bool y_in_place = y_in_place_ && tile.lines == 1;
     const Patch<T> y = y_in_place ? patch_of<Major, T>(y_, part_of_line(y_, tile, 0))
                                   : Patch<T>{lane.y, Major::pitch(extent.positions, extent.channels)};
     multiply(x, y, y_in_place, index, prefetcher);
-    if (arguments_.statistics) {
-      if (has_epilogue_) apply_epilogue<Major, T>(y, epilogue(), {}, extent, y);
-      add_moments<Major, T>(y, extent, moments);
-    } else if (has_epilogue_) {
-      apply_epilogue<Major, T>(y, epilogue(), residual(tile, lane), extent, y);
-    }
+    seams_.template finish_tile<Major>(
+        y, extent, [&] { return residual(tile, lane); }, moments);
     if (!y_in_place) store_patch_of_lines<Major, T>(lane.y, y_, tile);
   }
-
-  AffineVectors<T> epilogue() const { return {epilogue_scale_, epilogue_shift_, arguments_.epilogue.activation}; }
 
   Patch<const T> residual(const LineTile& tile, const Lane& lane) const {
     if (!residual_) return {};
@@ -205,14 +159,7 @@ class PointwiseForward {
   Arena arena_;
   PackedWeight<T> weight_;
   std::int64_t lanes_;
-  AffineVectors<T> prologue_;
-  T* prologue_scale_ = nullptr;
-  T* prologue_shift_ = nullptr;
-  bool has_epilogue_ = false;
-  T* epilogue_scale_ = nullptr;
-  T* epilogue_shift_ = nullptr;
-  T* mean_ = nullptr;  ///< [slice][outputs], likewise m2_: the statistics of each slice
-  T* m2_ = nullptr;
+  ForwardSeams<T, PointwiseArguments> seams_;
 };
 
 template <class T>

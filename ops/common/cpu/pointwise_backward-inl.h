@@ -16,37 +16,11 @@
 #include "fusedsc/common/cpu/gemm-inl.h"
 #include "fusedsc/common/cpu/line_patch-inl.h"
 #include "fusedsc/common/cpu/pointwise_plan-inl.h"
-#include "fusedsc/common/cpu/positions.h"
-#include "fusedsc/common/cpu/seam-inl.h"
+#include "fusedsc/common/cpu/pointwise_seams-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fusedsc {
 namespace HWY_NAMESPACE {
-
-/// The tensors of a backward pass, rows and images joined as far as their strides allow.
-struct PointwiseGradientViews {
-  ConstTensorView x, grad_y, output, grad_add;
-  TensorView grad_x;
-
-  PointwiseGradientViews(const PointwiseBackwardArguments& arguments, bool join_images)
-      : x(arguments.x),
-        grad_y(arguments.grad_y),
-        output(arguments.gradient_prologue.output),
-        grad_add(arguments.grad_add),
-        grad_x(arguments.grad_x) {
-    join_all_rows(x, grad_y, output, grad_add, grad_x);
-    if (join_images) join_all_images(x, grad_y, output, grad_add, grad_x);
-  }
-};
-
-/// The per-channel vectors of the seams, and where the sums of one slice go.
-template <class T>
-struct PointwiseGradientVectors {
-  AffineVectors<T> prologue;
-  GradientVectors<T> gradient_prologue;
-  SumVectors<T> sums;
-  T* grad_bias = nullptr;
-};
 
 /// What a tile is asked for: the input gradient, the weight gradient, or both. `channels` of x and `outputs` of grad_y
 /// are what the weight gradient is taken over; the input gradient wants them all.
