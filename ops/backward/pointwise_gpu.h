@@ -8,7 +8,11 @@ namespace fusedsc {
 Implementation<PointwiseBackwardArguments> pointwise_backward_gpu();
 /// As pointwise_hopper().
 Implementation<PointwiseBackwardArguments> pointwise_backward_hopper();
+/// As pointwise_hopper_planes(): the input gradient, before that of the weight by whichever entry is best for it.
+Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_planes();
 /// Both gradients in one pass that does not read the output.
 Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_joint();
+/// The weight gradient of float32 with TF32, and of contiguous 16-bit tensors, by teams of warps.
+Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_teams();
 
 }  // namespace fusedsc

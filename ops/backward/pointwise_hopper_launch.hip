@@ -4,6 +4,7 @@
 #include "fusedsc/backward/pointwise_gpu.h"
 #include "fusedsc/backward/pointwise_hopper_gradients.h"
 #include "fusedsc/backward/pointwise_hopper_seam.h"
+#include "fusedsc/backward/pointwise_hopper_transposed.h"
 #include "fusedsc/common/gpu/partials_launch.h"
 #include "fusedsc/common/gpu/pointwise_hopper_instances.h"
 #include "fusedsc/runtime/arena.h"
@@ -32,11 +33,27 @@ void append_all(std::vector<PointwiseInstance>& to, DataType dtype) {
   append<T, true, true, EpilogueKind::gradient>(to, dtype, CutTiles());
 }
 
+// The input gradient of float32 without and with a gradient prologue.
+using FloatTiles = Tiles<Tile<32, 32, 3>, Tile<32, 32, 4>, Tile<64, 32, 2>>;
+using FloatSeamTiles = Tiles<Tile<32, 32, 3>, Tile<64, 32, 2>, Tile<96, 32, 2>>;
+using FloatCutTiles = Tiles<CutTile<1, 32, 2>, CutTile<1, 96, 2>, CutTile<2, 64, 1>, CutTile<2, 96, 1>>;
+using FloatCutSeamTiles = Tiles<CutTile<1, 64, 2>, CutTile<1, 96, 2>, CutTile<2, 64, 1>, CutTile<2, 96, 1>>;
+
+void append_floats(std::vector<PointwiseInstance>& to) {
+  constexpr DataType kType = DataType::float32;
+  to.insert(to.end(), plain_float_instances().begin(), plain_float_instances().end());
+  append<float, true, false, EpilogueKind::gradient>(to, kType, FloatTiles());
+  append<float, true, false, EpilogueKind::gradient>(to, kType, FloatCutTiles());
+  append<float, true, true, EpilogueKind::gradient>(to, kType, FloatSeamTiles());
+  append<float, true, true, EpilogueKind::gradient>(to, kType, FloatCutSeamTiles());
+}
+
 const std::vector<PointwiseInstance>& instances() {
   static const std::vector<PointwiseInstance> all = [] {
     std::vector<PointwiseInstance> list;
     append_all<Float16>(list, DataType::float16);
     append_all<BFloat16>(list, DataType::bfloat16);
+    append_floats(list);
     return list;
   }();
   return all;
@@ -58,16 +75,17 @@ PointwiseCase case_of(const PointwiseBackwardArguments& a) {
 
 std::string why_not(const PointwiseBackwardArguments& a) {
   const PointwiseCase product = case_of(a);
-  std::string reason = why_not_hopper(a.x.dtype, a.x.device, a.groups, product.problem.pixels);
+  std::string reason = why_not_hopper(a.x.dtype, a.x.device, a.groups, product.problem.pixels, a.allow_tf32);
   if (!reason.empty()) return reason;
   reason = too_large_for_pointwise(a.x.sizes, a.grad_y.sizes);
   if (!reason.empty()) return reason;
   if (!a.grad_x) return {};  // the weight gradient has its own conditions, and the general kernels behind it
   const ConstTensorView x = a.prologue ? a.x : ConstTensorView{};
-  if (!suits_copy_engine(activation_matrix(a.grad_y, 1, true)) || !suits_copy_engine(weight_matrix(a.weight, 1)) ||
-      !suits_copy_engine(activation_matrix(a.gradient_prologue.output, 1, true)) ||
-      !suits_copy_engine(activation_matrix(x, 1, true)) || !suits_copy_engine(activation_matrix(a.grad_add, 1, true)) ||
-      !suits_copy_engine(output_matrix(a.grad_x, 1, true))) {
+  const auto suits = [&](const auto& matrix) { return suits_copy_engine(matrix, a.x.dtype); };
+  const bool lays_out_weight = a.x.dtype == DataType::float32;  // and takes any
+  if (!suits(activation_matrix(a.grad_y, 1, true)) || (!lays_out_weight && !suits(weight_matrix(a.weight, 1))) ||
+      !suits(activation_matrix(a.gradient_prologue.output, 1, true)) || !suits(activation_matrix(x, 1, true)) ||
+      !suits(activation_matrix(a.grad_add, 1, true)) || !suits(output_matrix(a.grad_x, 1, true))) {
     return kUnsuited;
   }
   return plan(instances(), product).instance != nullptr ? "" : "the weight of 32 channels does not fit block memory";
@@ -77,6 +95,15 @@ std::string why_not(const PointwiseBackwardArguments& a) {
 class InputPass {
  public:
   explicit InputPass(const PointwiseBackwardArguments& a) : case_(case_of(a)), launch_(plan(instances(), case_)) {}
+
+  /// What is between its kernels.
+  struct Memory {
+    float *weight, *partials;
+  };
+  Memory take_memory(const PointwiseBackwardArguments& a, Arena& arena) const {
+    return {transposes() ? arena.take<float>(case_.problem.channels * case_.problem.depth) : nullptr,
+            take_partials(a, arena)};
+  }
 
   float* take_partials(const PointwiseBackwardArguments& a, Arena& arena) const {
     return a.sums ? arena.take<float>(std::int64_t{2} * launch_.splits * a.x.sizes[1]) : nullptr;
@@ -95,7 +122,8 @@ class InputPass {
     p.epilogue.shift = static_cast<const float*>(a.prologue.shift.data);
     p.epilogue.mean = static_cast<const float*>(a.sums.mean.data);
     p.epilogue.activation = a.prologue.activation;
-    p.epilogue.partials = take_partials(a, arena);
+    const Memory memory = take_memory(a, arena);
+    p.epilogue.partials = memory.partials;
     p.activations_rows = a.grad_y.data;
     p.output_rows = a.grad_x.data;
     const auto map = [&](const auto& matrix, std::int64_t channels, int columns) {
@@ -106,8 +134,14 @@ class InputPass {
     p.output = map(output_matrix(a.grad_x, 1, true), problem.channels, instance.columns());
     if (case_.has_x) p.x = map(activation_matrix(a.x, 1, true), problem.channels, instance.columns());
     p.added = map(activation_matrix(a.grad_add, 1, true), problem.channels, instance.columns());
-    p.weight = map_of(a.weight.data, problem.dtype, problem.channels, problem.depth, a.weight.strides[0],
-                      instance.columns(), instance.depth);
+    if (transposes()) {
+      launch_transposed_weight(kName, a.weight, memory.weight, stream);
+      p.weight = map_of(memory.weight, problem.dtype, problem.depth, problem.channels, problem.depth, instance.depth,
+                        instance.channels);
+    } else {
+      p.weight = map_of(a.weight.data, problem.dtype, problem.channels, problem.depth, a.weight.strides[0],
+                        instance.columns(), instance.depth);
+    }
     launch_.start(kName, case_, p, stream);
     if (!a.sums) return;
     SumPartialsParameters sum;
@@ -121,6 +155,9 @@ class InputPass {
   }
 
  private:
+  /// Products of floats have their k innermost.
+  bool transposes() const { return case_.problem.dtype == DataType::float32; }
+
   PointwiseCase case_;
   PointwiseLaunch launch_;
 };
@@ -138,7 +175,7 @@ using BackwardPlan = Plan<PointwiseBackwardArguments>;
 BackwardPlan plan_input(const PointwiseBackwardArguments& a) {
   const InputPass pass(a);
   Arena arena(nullptr);
-  pass.take_partials(a, arena);
+  pass.take_memory(a, arena);
   return {arena.used(), [pass](const PointwiseBackwardArguments& like, const Execution& execution) {
             Arena taken(execution.workspace);
             pass.run(like, taken, execution.stream);
@@ -182,12 +219,13 @@ BackwardPlan plan_both_or_each(const PointwiseBackwardArguments& a, int threads)
           }};
 }
 
-/// Whether the gradient prologue is worth a pass of its own, for two gradients of many outputs.
+/// Whether the gradient prologue is worth a pass of its own: for two gradients of many outputs; of float32, for an
+/// input gradient of so many channels that several blocks would apply it to the same elements.
 bool forms_gradient(const PointwiseBackwardArguments& a) {
-  constexpr std::int64_t kLeastOutputs = 320, kLeastChannels = 128;
-  const std::int64_t outputs = a.grad_y.sizes[1];
-  return a.gradient_prologue && a.grad_x && a.grad_weight && outputs >= kLeastOutputs && outputs <= kMostSeamOutputs &&
-         a.x.sizes[1] >= kLeastChannels && !PointwiseGradientsPass::suits(a);
+  const std::int64_t outputs = a.grad_y.sizes[1], channels = a.x.sizes[1];
+  if (!a.gradient_prologue || !a.grad_x || outputs > most_seam_outputs(a.x.dtype)) return false;
+  if (a.x.dtype == DataType::float32) return outputs >= 96 && channels >= 448;
+  return a.grad_weight && outputs >= 320 && channels >= 128 && !PointwiseGradientsPass::suits(a);
 }
 
 /// The same arguments after the gradient prologue.
@@ -202,7 +240,7 @@ BackwardPlan plan_backward(const PointwiseBackwardArguments& a, int threads) {
   if (!forms_gradient(a)) return plan_both_or_each(a, threads);
   const BackwardPlan rest = plan_both_or_each(with_gradient(a, a.grad_y.data), threads);
   const auto take = [](Arena& arena, const PointwiseBackwardArguments& like) {
-    return arena.take<Float16>(like.grad_y.elements());
+    return arena.take<char>(like.grad_y.elements() * static_cast<std::int64_t>(size_of(like.grad_y.dtype)));
   };
   Arena arena(nullptr);
   take(arena, a);

@@ -6,7 +6,10 @@
 namespace fusedsc::gpu::hopper {
 
 /// The most outputs that it takes.
-inline constexpr std::int64_t kMostSeamOutputs = 2048;
+inline std::int64_t most_seam_outputs(DataType dtype) {
+  constexpr std::int64_t kMostBytes = 4096;
+  return kMostBytes / static_cast<std::int64_t>(size_of(dtype));
+}
 
 /// to = gradient_prologue(grad_y), dense and channels_last. Both tensors are channels_last, with rows at multiples of
 /// 16 bytes.

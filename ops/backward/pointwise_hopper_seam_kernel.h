@@ -13,7 +13,7 @@ struct GradientSeamParameters {
   void* to = nullptr;                           ///< dense
   std::int64_t grad_y_row = 0, output_row = 0;  ///< from a position to the next
   const float *grad_scale = nullptr, *output_scale = nullptr, *offset = nullptr;
-  int pixels = 0, runs = 0;  ///< runs of 8 outputs
+  int pixels = 0, runs = 0;  ///< runs of 16 bytes of outputs
   int rows = 1;              ///< positions that a block takes at once: threads are runs * rows
 };
 
@@ -21,10 +21,11 @@ template <class T>
 FUSEDSC_DEVICE void apply_gradient_seam(const GradientSeamParameters& p) {
   let_next_kernel_start();
   wait_for_previous_kernel();
-  const int output = thread_index() % p.runs * 8;
-  float scales[3][8];
+  constexpr int kRun = 16 / static_cast<int>(sizeof(T));
+  const int output = thread_index() % p.runs * kRun;
+  float scales[3][kRun];
 #pragma unroll
-  for (int v = 0; v < 8; ++v) {
+  for (int v = 0; v < kRun; ++v) {
     scales[0][v] = value_or(p.grad_scale, output + v, 1.0f);
     scales[1][v] = value_or(p.output_scale, output + v, 0.0f);
     scales[2][v] = value_or(p.offset, output + v, 0.0f);
@@ -33,12 +34,12 @@ FUSEDSC_DEVICE void apply_gradient_seam(const GradientSeamParameters& p) {
 #pragma unroll 4
   for (int pixel = static_cast<int>(block_index()) * p.rows + thread_index() / p.runs; pixel < p.pixels;
        pixel += step) {
-    float grad[8], other[8];
-    load<8>(static_cast<const T*>(p.grad_y) + pixel * p.grad_y_row + output).widen(grad);
-    load<8>(static_cast<const T*>(p.output) + pixel * p.output_row + output).widen(other);
+    float grad[kRun], other[kRun];
+    load<kRun>(static_cast<const T*>(p.grad_y) + pixel * p.grad_y_row + output).widen(grad);
+    load<kRun>(static_cast<const T*>(p.output) + pixel * p.output_row + output).widen(other);
 #pragma unroll
-    for (int v = 0; v < 8; ++v) grad[v] = grad[v] * scales[0][v] + (other[v] * scales[1][v] + scales[2][v]);
-    store<8>(grad, static_cast<T*>(p.to) + (std::int64_t{pixel} * p.runs * 8 + output));
+    for (int v = 0; v < kRun; ++v) grad[v] = grad[v] * scales[0][v] + (other[v] * scales[1][v] + scales[2][v]);
+    store<kRun>(grad, static_cast<T*>(p.to) + (std::int64_t{pixel} * p.runs * kRun + output));
   }
 }
 

@@ -9,7 +9,6 @@ namespace fusedsc::gpu::hopper {
 namespace {
 
 constexpr int kThreads = 256, kBlocks = 3;  ///< of a block; of a multiprocessor
-static_assert(kMostSeamOutputs <= kThreads * 8);
 
 template <class T>
 FUSEDSC_KERNEL(kThreads, kBlocks + 1)
@@ -33,13 +32,14 @@ void launch_gradient_seam(const PointwiseBackwardArguments& a, void* to, void* s
   seam.output_scale = static_cast<const float*>(gradient.output_scale.data);
   seam.offset = static_cast<const float*>(gradient.offset.data);
   seam.pixels = static_cast<int>(a.grad_y.sizes[0] * a.grad_y.sizes[2] * a.grad_y.sizes[3]);
-  seam.runs = static_cast<int>(a.grad_y.sizes[1] / 8);
+  seam.runs = static_cast<int>(a.grad_y.sizes[1] * static_cast<std::int64_t>(size_of(a.grad_y.dtype)) / 16);
   seam.rows = std::max(1, kThreads / seam.runs);
   const std::int64_t blocks =
       std::min<std::int64_t>((seam.pixels + seam.rows - 1) / seam.rows, std::int64_t{kBlocks} * multiprocessors());
-  launch_following("pointwise_conv2d_backward",
-                   a.grad_y.dtype == DataType::float16 ? seam_kernel<Float16> : seam_kernel<BFloat16>, blocks,
-                   seam.rows * seam.runs, stream, seam);
+  const auto kernel = a.grad_y.dtype == DataType::float16    ? seam_kernel<Float16>
+                      : a.grad_y.dtype == DataType::bfloat16 ? seam_kernel<BFloat16>
+                                                             : seam_kernel<float>;
+  launch_following("pointwise_conv2d_backward", kernel, blocks, seam.rows * seam.runs, stream, seam);
 }
 
 }  // namespace fusedsc::gpu::hopper

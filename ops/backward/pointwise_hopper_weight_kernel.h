@@ -7,9 +7,10 @@
 /// which also keeps its results from being rounded to 16 bits. Sums of a single tensor are products with ones.
 #pragma once
 
-#include "fusedsc/backward/pointwise_hopper_weight_sum.h"
+#include "fusedsc/backward/pointwise_hopper_weight_tiles.h"
 #include "fusedsc/common/gpu/activation.h"
 #include "fusedsc/common/gpu/depthwise_work.h"
+#include "fusedsc/common/gpu/hopper_cluster.h"
 
 namespace fusedsc::gpu::hopper {
 
@@ -29,7 +30,7 @@ struct PointwiseWeightParameters {
   const float *scale = nullptr, *shift = nullptr;
   Activation activation = Activation::identity;
   bool has_prologue = false;
-  WeightTiles tiles;
+  GroupTiles tiles;
 };
 
 /// Rows are outputs, in blocks of 64; columns are channels. A group takes kDepth positions at a time.
@@ -94,7 +95,7 @@ class PointwiseWeightProduct {
 
     auto* memory = static_cast<unsigned char*>(block_memory());
     memory += (1024 - address_of(memory) % 1024) % 1024;
-    quads_ = reinterpret_cast<float4*>(memory);
+    quads_ = reinterpret_cast<Four*>(memory);
     stages_ = memory + group_ * p.stages * kStageBytes;
     const int tiles = kGroups * p.stages * kStageBytes;
     memory += tiles > kSumBytes ? tiles : kSumBytes;
@@ -363,10 +364,10 @@ class PointwiseWeightProduct {
     for (int quad = 0; quad < kQuads; ++quad) {
       if (quad % kGroups != group_ || !exists(quad)) continue;
       const float* from = of_quad(sums, quad);
-      float4 sum = {from[0], from[1], from[2], from[3]};
+      Four sum = {from[0], from[1], from[2], from[3]};
 #pragma unroll
       for (int i = 1; i < kGroups; ++i) add(sum, *place_of(quad, quad % kGroups + i));
-      if (p_.cluster == 1) leave_quad(p_.tiles, tile_, split_, quad, thread_, sum, T());
+      if (p_.cluster == 1) leave_four(p_.tiles, tile_, split_, quad * 128 + thread_, sum, T());
       else *place_of(quad, quad % kGroups + 1) = sum;
     }
     float bias = 0;
@@ -382,11 +383,11 @@ class PointwiseWeightProduct {
 #pragma unroll 1
     for (int quad = rank_ * kGroups + group_; quad < kQuads; quad += p_.cluster * kGroups) {
       if (!exists(quad)) continue;
-      const float4* place = place_of(quad, quad % kGroups + 1);
-      float4 sum = load_of_block(place, 0);
+      const Four* place = place_of(quad, quad % kGroups + 1);
+      Four sum = load_of_block(place, 0);
 #pragma unroll 4
       for (int rank = 1; rank < p_.cluster; ++rank) add(sum, load_of_block(place, rank));
-      leave_quad(p_.tiles, tile_, split_, quad, thread_, sum, T());
+      leave_four(p_.tiles, tile_, split_, quad * 128 + thread_, sum, T());
     }
     if (has_bias && rank_ == 0) {
       const float* place = vectors_ + kBiasSums + kGroups * kRows + thread_index();
@@ -402,7 +403,7 @@ class PointwiseWeightProduct {
   }
 
   /// Where `group` leaves a quad for the one that owns it.
-  FUSEDSC_DEVICE float4* place_of(int quad, int group) const {
+  FUSEDSC_DEVICE Four* place_of(int quad, int group) const {
     const int owner = quad % kGroups, number = (group - owner - 1 + kGroups) % kGroups;
     return quads_ + ((owner * (kGroups - 1) + number) * kOwnQuads + quad / kGroups) * 128 + thread_;
   }
@@ -412,7 +413,7 @@ class PointwiseWeightProduct {
   int first_step_, stride_, steps_, next_step_ = 0;  ///< next_step_: what the leader copies next
   unsigned char* stages_;
   Barrier* barriers_;
-  float4* quads_;
+  Four* quads_;
   float* vectors_;
 };
 

@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(Product::kThreads, 1)
 }
 
 template <class T>
-__global__ void __launch_bounds__(kWeightSumThreads) sum_kernel(const WeightSumParameters p) {
+__global__ void __launch_bounds__(kWeightSumThreads) sum_kernel(const WeightSumParameters<GroupTiles> p) {
   sum_weight_partials<T>(p);
 }
 
@@ -137,7 +137,7 @@ bool PointwiseWeightPass::suits(const PointwiseBackwardArguments& a) {
 
 PointwiseWeightPass::PointwiseWeightPass(const PointwiseBackwardArguments& a, Arena& arena) {
   const GradientPrologue& gradient = a.gradient_prologue;
-  WeightTiles& tiles = p_.tiles;
+  GroupTiles& tiles = p_.tiles;
   p_.pixels = static_cast<int>(a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3]);
   tiles.outputs = static_cast<int>(a.grad_y.sizes[1]);
   tiles.channels = static_cast<int>(a.x.sizes[1]);
@@ -173,7 +173,7 @@ PointwiseWeightPass::PointwiseWeightPass(const PointwiseBackwardArguments& a, Ar
   tiles.bias = a.grad_bias.data;
   if (p_.splits == 1) return;
   const std::int64_t sums = std::int64_t{tiles.output_tiles} * tiles.rows * tiles.channel_tiles * tiles.columns;
-  tiles.partials = arena.take<float4>(p_.splits * sums / 4);
+  tiles.partials = arena.take<Four>(p_.splits * sums / 4);
   if (a.grad_bias) tiles.bias_partials = arena.take<float>(std::int64_t{p_.splits} * tiles.outputs);
 }
 
@@ -186,17 +186,14 @@ void PointwiseWeightPass::run(const PointwiseBackwardArguments& a, void* stream)
   p.x = map(a.x, instance_->columns % 64 == 0 ? 64 : 32);
   p.grad_y = map(a.grad_y, 64);
   p.output = a.gradient_prologue ? map(a.gradient_prologue.output, 64) : p.grad_y;
-  const WeightTiles& tiles = p.tiles;
+  const GroupTiles& tiles = p.tiles;
   const std::int64_t blocks = std::int64_t{tiles.output_tiles} * tiles.channel_tiles * p.cluster * p.splits;
   launch_early(instance_->kernel, blocks, instance_->groups * 128, instance_->memory(p.stages), p.cluster, stream, p);
   if (p.splits == 1) return;
 
-  WeightSumParameters sum{tiles, p.splits, 1};
-  while (sum.lanes < 32 && sum.lanes * 4 < sum.splits) sum.lanes *= 2;
-  const std::int64_t fours = blocks / (p.cluster * p.splits) * tiles.rows * tiles.columns / 4 +
-                             (tiles.bias_partials != nullptr ? tiles.outputs / 4 : 0);
-  launch_early(a.x.dtype == DataType::float16 ? sum_kernel<Float16> : sum_kernel<BFloat16>,
-               divide_up(fours * sum.lanes, kWeightSumThreads), kWeightSumThreads, 0, 1, stream, sum);
+  const WeightSumParameters<GroupTiles> sum(tiles, p.splits);
+  launch_early(a.x.dtype == DataType::float16 ? sum_kernel<Float16> : sum_kernel<BFloat16>, sum.blocks(),
+               kWeightSumThreads, kWeightSumBytes, 1, stream, sum);
 }
 
 }  // namespace fusedsc::gpu::hopper

@@ -1,87 +1,47 @@
-/// Where sums of the weight gradient on Hopper GPUs go: to the weight, or, of each split, to a workspace, from where a
-/// second kernel adds them up in a fixed order.
+/// The second kernel of weight gradients on Hopper GPUs: adds the splits' partial sums up, in a fixed order.
 #pragma once
 
-#include "fusedsc/common/gpu/hopper_cluster.h"
+#include "fusedsc/backward/pointwise_hopper_weight_tiles.h"
+#include "fusedsc/common/gpu/following_kernel.h"
 
 namespace fusedsc::gpu::hopper {
 
-/// A weight gradient in tiles of rows (outputs) and columns (channels). A thread has sums in fours: of two neighbouring
-/// channels, of an output and of the one 8 further.
-struct WeightTiles {
-  int outputs = 0, channels = 0;
-  int rows = 0, columns = 0;  ///< of a tile
-  int output_tiles = 1, channel_tiles = 1;
-  void *weight = nullptr, *bias = nullptr;  ///< or null: not wanted
-  std::int64_t weight_row = 0;
-  float4* partials = nullptr;      ///< [split][tile][four][thread of 128]; null: there is one split
-  float* bias_partials = nullptr;  ///< [split][output]
-};
+inline constexpr int kWeightSumThreads = 256, kWeightSumBytes = kWeightSumThreads * 16;
 
-FUSEDSC_DEVICE void add(float4& sum, const float4& other) {
-  sum.x += other.x;
-  sum.y += other.y;
-  sum.z += other.z;
-  sum.w += other.w;
-}
-
-/// The first output and channel of a four.
-FUSEDSC_DEVICE int2 place_of_quad(const WeightTiles& p, int tile, int quad, int thread) {
-  const int row_quads = p.columns / 8;
-  return {tile / p.channel_tiles * p.rows + quad / row_quads * 64 + thread / 32 * 16 + thread % 32 / 4,
-          tile % p.channel_tiles * p.columns + quad % row_quads * 8 + thread % 4 * 2};
-}
-
-template <class T>
-FUSEDSC_DEVICE void store_quad(const WeightTiles& p, int2 place, const float4& sum, T) {
-  if (p.weight == nullptr || place.y >= p.channels) return;
-  T* to = static_cast<T*>(p.weight) + place.x * p.weight_row + place.y;
-  const float sums[4] = {sum.x, sum.y, sum.z, sum.w};
-  if (place.x < p.outputs) store<2>(sums, to);
-  if (place.x + 8 < p.outputs) store<2>(sums + 2, to + 8 * p.weight_row);
-}
-
-template <class T>
-FUSEDSC_DEVICE void leave_quad(const WeightTiles& p, int tile, int split, int quad, int thread, const float4& sum, T) {
-  if (p.partials == nullptr) return store_quad(p, place_of_quad(p, tile, quad, thread), sum, T());
-  const int quads = p.rows / 64 * p.columns / 8, tiles = p.output_tiles * p.channel_tiles;
-  p.partials[((static_cast<std::int64_t>(split) * tiles + tile) * quads + quad) * 128 + thread] = sum;
-}
-
-template <class T>
-FUSEDSC_DEVICE void leave_bias_of(const WeightTiles& p, int split, int output, float sum, T) {
-  if (output >= p.outputs) return;
-  if (p.bias_partials != nullptr) p.bias_partials[static_cast<std::int64_t>(split) * p.outputs + output] = sum;
-  else if (p.bias != nullptr) from_accumulator(sum, static_cast<T*>(p.bias)[output]);
-}
-
-inline constexpr int kWeightSumThreads = 256;
-
+template <class Tiles>
 struct WeightSumParameters {
-  WeightTiles tiles;
+  Tiles tiles;
   int splits = 1;
   int lanes = 1;  ///< threads that share a four: a power of two, at most 32
+
+  WeightSumParameters(const Tiles& tiles_, int splits_) : tiles(tiles_), splits(splits_) {
+    while (lanes < 32 && lanes * 4 < splits) lanes *= 2;
+  }
+  std::int64_t blocks() const {
+    const std::int64_t fours = tiles.fours() + (tiles.bias_partials != nullptr ? tiles.outputs / 4 : 0);
+    return (fours * lanes + kWeightSumThreads - 1) / kWeightSumThreads;
+  }
 };
 
-template <class T>
-FUSEDSC_DEVICE void sum_weight_partials(const WeightSumParameters& p) {
+template <class T, class Tiles>
+FUSEDSC_DEVICE void sum_weight_partials(const WeightSumParameters<Tiles>& p) {
   let_next_kernel_start();
-  const WeightTiles& tiles = p.tiles;
+  const Tiles& tiles = p.tiles;
   const int items_of_block = kWeightSumThreads / p.lanes, lane = thread_index() / items_of_block;
   const int item = static_cast<int>(block_index()) * items_of_block + thread_index() % items_of_block;
-  const int quads = tiles.rows / 64 * tiles.columns / 8, all = tiles.output_tiles * tiles.channel_tiles * quads * 128;
-  const int2 place = place_of_quad(tiles, item / 128 / quads, item / 128 % quads, item % 128);
+  const int all = tiles.fours(), of_tile = tiles.fours_of_tile();
+  const WeightPlace place = tiles.place_of(item / of_tile, item % of_tile);
   const bool is_bias = item >= all;
-  const float4* from = nullptr;
+  const Four* from = nullptr;
   std::int64_t step = all;
-  if (!is_bias && place.x < tiles.outputs && place.y < tiles.channels) from = tiles.partials + item;
+  if (!is_bias && place.output < tiles.outputs && place.channel < tiles.channels) from = tiles.partials + item;
   if (is_bias && tiles.bias_partials != nullptr && (item - all) * 4 < tiles.outputs) {
-    from = reinterpret_cast<const float4*>(tiles.bias_partials) + (item - all);
+    from = reinterpret_cast<const Four*>(tiles.bias_partials) + (item - all);
     step = tiles.outputs / 4;
   }
   wait_for_previous_kernel();
-  __shared__ float4 sums[kWeightSumThreads];
-  float4 sum = {};
+  auto* sums = static_cast<Four*>(block_memory());
+  Four sum = {};
   if (from != nullptr) {
 #pragma unroll 4
     for (int split = lane; split < p.splits; split += p.lanes) add(sum, from[split * step]);
@@ -93,8 +53,8 @@ FUSEDSC_DEVICE void sum_weight_partials(const WeightSumParameters& p) {
     block_barrier();
   }
   if (lane != 0 || from == nullptr) return;
-  if (is_bias) store<4>(&sum.x, static_cast<T*>(tiles.bias) + (item - all) * 4);
-  else store_quad(tiles, place, sum, T());
+  if (is_bias) store<4>(sum.elements, static_cast<T*>(tiles.bias) + (item - all) * 4);
+  else tiles.store_four(place, sum, T());
 }
 
 }  // namespace fusedsc::gpu::hopper

@@ -12,6 +12,7 @@ std::span<const Implementation<PointwiseArguments>> implementations() {
   static const Implementation<PointwiseArguments> list[] = {
 #ifdef FUSEDSC_HOPPER
       pointwise_hopper(),
+      pointwise_hopper_planes(),
 #endif
 #ifdef FUSEDSC_GPU
       pointwise_gpu(),

@@ -8,5 +8,7 @@ namespace fusedsc {
 Implementation<PointwiseArguments> pointwise_gpu();
 /// By the copy engine and the warp-group products of Hopper GPUs (FUSEDSC_HOPPER).
 Implementation<PointwiseArguments> pointwise_hopper();
+/// Likewise, of contiguous tensors.
+Implementation<PointwiseArguments> pointwise_hopper_planes();
 
 }  // namespace fusedsc

@@ -37,11 +37,35 @@ void append_all(std::vector<PointwiseInstance>& to, DataType dtype) {
   append<T, false, true, EpilogueKind::inference>(to, dtype, CutNormalisingTiles());
 }
 
+using FloatStatisticsTiles =
+    Tiles<Tile<32, 32, 4>, Tile<64, 32, 2>, Tile<96, 32, 3>, Tile<128, 32, 2>, Tile<192, 32, 2>>;
+using FloatNormalisingTiles =
+    Tiles<Tile<32, 32, 2>, Tile<32, 32, 4>, Tile<64, 32, 2>, Tile<96, 32, 3>, Tile<128, 32, 2>>;
+using FloatInferenceTiles = Tiles<Tile<32, 32, 4>, Tile<64, 32, 3>, Tile<128, 32, 2>>;
+using FloatCutStatisticsTiles =
+    Tiles<CutTile<1, 32, 2>, CutTile<1, 96, 2>, CutTile<1, 160, 2>, CutTile<2, 96, 1>, CutTile<2, 128, 1>>;
+using FloatCutNormalisingTiles = Tiles<CutTile<1, 64, 2>, CutTile<1, 96, 2>, CutTile<1, 160, 2>, CutTile<2, 160, 1>>;
+using FloatCutInferenceTiles = Tiles<CutTile<1, 32, 2>, CutTile<1, 96, 2>, CutTile<2, 96, 1>>;
+
+void append_floats(std::vector<PointwiseInstance>& to) {
+  constexpr DataType kType = DataType::float32;
+  to.insert(to.end(), plain_float_instances().begin(), plain_float_instances().end());
+  append<float, false, false, EpilogueKind::statistics>(to, kType, FloatStatisticsTiles());
+  append<float, false, false, EpilogueKind::statistics>(to, kType, FloatCutStatisticsTiles());
+  append<float, false, true, EpilogueKind::statistics>(to, kType, FloatNormalisingTiles());
+  append<float, false, true, EpilogueKind::statistics>(to, kType, FloatCutNormalisingTiles());
+  append<float, false, false, EpilogueKind::inference>(to, kType, FloatInferenceTiles());
+  append<float, false, false, EpilogueKind::inference>(to, kType, FloatCutInferenceTiles());
+  append<float, false, true, EpilogueKind::inference>(to, kType, FloatInferenceTiles());
+  append<float, false, true, EpilogueKind::inference>(to, kType, FloatCutInferenceTiles());
+}
+
 const std::vector<PointwiseInstance>& instances() {
   static const std::vector<PointwiseInstance> all = [] {
     std::vector<PointwiseInstance> list;
     append_all<Float16>(list, DataType::float16);
     append_all<BFloat16>(list, DataType::bfloat16);
+    append_floats(list);
     return list;
   }();
   return all;
@@ -65,12 +89,12 @@ PointwiseCase case_of(const PointwiseArguments& a) {
 
 std::string why_not(const PointwiseArguments& a) {
   const PointwiseCase product = case_of(a);
-  std::string reason = why_not_hopper(a.x.dtype, a.x.device, a.groups, product.problem.pixels);
+  std::string reason = why_not_hopper(a.x.dtype, a.x.device, a.groups, product.problem.pixels, a.allow_tf32);
   if (!reason.empty()) return reason;
   if (a.statistics && a.bias) return "it adds no bias where it takes statistics";
-  if (!suits_copy_engine(activation_matrix(a.x, 1, true)) || !suits_copy_engine(weight_matrix(a.weight, 1)) ||
-      !suits_copy_engine(activation_matrix(a.epilogue.residual, 1, true)) ||
-      !suits_copy_engine(output_matrix(a.y, 1, true))) {
+  const auto suits = [&](const auto& matrix) { return suits_copy_engine(matrix, a.x.dtype); };
+  if (!suits(activation_matrix(a.x, 1, true)) || !suits(weight_matrix(a.weight, 1)) ||
+      !suits(activation_matrix(a.epilogue.residual, 1, true)) || !suits(output_matrix(a.y, 1, true))) {
     return kUnsuited;
   }
   reason = too_large_for_pointwise(a.x.sizes, a.y.sizes);

@@ -82,6 +82,9 @@ class PointwiseTf32Gpu : public PointwiseGpu {
         {{5, 40, 2, 2}, 136},   {{3, 100, 7, 7}, 24},   {{1, 7, 28, 28}, 10},    {{2, 144, 12, 12}, 72},
         {{1, 72, 14, 14}, 144}, {{1, 24, 40, 40}, 144}, {{4, 20, 20, 20}, 16},   {{1, 300, 3, 5}, 320},
         {{2, 24, 5, 7}, 12, 2}, {{1, 64, 4, 9}, 32, 4}, {{1, 12, 5, 7}, 24, 12}, {{1, 1, 1, 1}, 1},
+        {{2, 48, 9, 9}, 24},  // channels that are no whole lines of memory,
+        {{2, 36, 7, 9}, 44},  // and whose runs of 8 are no whole ones
+        {{1, 264, 5, 13}, 104}, {{1, 136, 3, 5}, 328},  {{3, 16, 12, 14}, 96},
     };
     for (PointwiseGeometry& geometry : edges) geometry.tf32 = true;
     return edges;
@@ -94,6 +97,8 @@ class PointwiseTf32Gpu : public PointwiseGpu {
 
   const PointwiseGeometry tf32_dense = {{2, 72, 6, 14}, 80, 1, true};
   const PointwiseGeometry tf32_grouped = {{2, 24, 6, 7}, 36, 3, true};
+  /// So many that the gradient prologue is a pass of its own.
+  const PointwiseGeometry tf32_wide = {{1, 448, 3, 5}, 96, 1, true};
 };
 INSTANTIATE_TEST_SUITE_P(Targets, PointwiseTf32Gpu, testing::ValuesIn(gpu_targets()),
                          testing::PrintToStringParamName());
@@ -117,6 +122,8 @@ TEST_P(PointwiseTf32Gpu, BackwardEdges) {
 
 TEST_P(PointwiseTf32Gpu, BackwardSeams) {
   for_each_case(backward_seam_cases(GetParam().dtype, tf32_dense, tf32_grouped), verify_backward<PointwiseGeometry>);
+  const BackwardSeams seams{.prologue = true, .gradient_prologue = true, .sums = true, .grad_bias = false};
+  verify_backward<PointwiseGeometry>({GetParam().dtype, tf32_wide, seams, Memories::all(Memory::channels_last)});
 }
 
 TEST_P(PointwiseTf32Gpu, BackwardRandom) {

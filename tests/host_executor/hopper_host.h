@@ -15,8 +15,8 @@
 
 namespace fusedsc::gpu::hopper {
 
-/// The copy engine's description of a matrix of 16-bit elements, in tiles; or of images, whose channels and columns are
-/// the matrix's columns and rows.
+/// The copy engine's description of a matrix, in tiles; or of images, whose channels and columns are the matrix's
+/// columns and rows. Elements of 32 bits are counted as two.
 struct TensorMap {
   std::uint16_t* data = nullptr;
   std::int64_t columns = 0, rows = 0, row_stride = 0;
@@ -81,8 +81,8 @@ void group_barrier(int group) {
   executor::named_barrier(group, kThreads);
 }
 
-inline void start_load(void* tile, const TensorMap& map, int x, int y, Barrier* barrier) {
-  const int row_bytes = map.tile_columns * 2;
+inline void start_load(void* tile, const TensorMap& map, int element, int y, Barrier* barrier) {
+  const int x = element * map.halves, row_bytes = map.tile_columns * 2;
   for (int r = 0; r < map.tile_rows; ++r) {
     for (int c = 0; c < map.tile_columns; ++c) {
       const bool exists = x + c < map.columns && y + r < map.rows;
@@ -93,8 +93,8 @@ inline void start_load(void* tile, const TensorMap& map, int x, int y, Barrier* 
   }
   receive(barrier, map.tile_rows * row_bytes);
 }
-inline void start_store(const TensorMap& map, int x, int y, const void* tile) {
-  const int row_bytes = map.tile_columns * 2;
+inline void start_store(const TensorMap& map, int element, int y, const void* tile) {
+  const int x = element * map.halves, row_bytes = map.tile_columns * 2;
   for (int r = 0; r < map.tile_rows && y + r < map.rows; ++r) {
     for (int c = 0; c < map.tile_columns && x + c < map.columns; ++c) {
       std::memcpy(&map.data[(y + r) * map.row_stride + x + c],
@@ -224,11 +224,22 @@ inline void store_matrices(void* row, const std::uint32_t (&from)[2]) {
     std::memcpy(static_cast<char*>(rows[static_cast<std::size_t>(i * 8 + lane / 4)]) + lane % 4 * 4, &from[i], 4);
   }
 }
-inline void store_matrices(void* row, const std::uint32_t (&from)[4]) {
+template <bool kTransposed = false>
+void store_matrices(void* row, const std::uint32_t (&from)[4]) {
   const auto rows = of_all_lanes(row);
   const int lane = thread_index() % 32;
+  const auto row_at = [&](int matrix, int r) {
+    return static_cast<char*>(rows[static_cast<std::size_t>(matrix * 8 + r)]);
+  };
   for (int i = 0; i < 4; ++i) {
-    std::memcpy(static_cast<char*>(rows[static_cast<std::size_t>(i * 8 + lane / 4)]) + lane % 4 * 4, &from[i], 4);
+    if constexpr (kTransposed) {
+      for (int j = 0; j < 2; ++j) {
+        const auto bits = static_cast<std::uint16_t>(from[i] >> 16 * j);
+        std::memcpy(row_at(i, lane % 4 * 2 + j) + lane / 4 * 2, &bits, 2);
+      }
+    } else {
+      std::memcpy(row_at(i, lane / 4) + lane % 4 * 4, &from[i], 4);
+    }
   }
 }
 
@@ -248,27 +259,51 @@ void wait_for_products() {}
 template <int kCount>
 void fence(float (&)[kCount]) {}
 
+/// Values of k of a product.
+template <class T>
+inline constexpr int kDepthOf = 32 / static_cast<int>(sizeof(T));
+
+/// As tensor cores read it: of floats the first 19 bits.
+template <class T>
+float factor(T element) {
+  return to_float(element);
+}
+template <>
+inline float factor(float element) {
+  return __builtin_bit_cast(float, __builtin_bit_cast(std::uint32_t, element) & ~0x1fffu);
+}
+
 /// Of an operand, the element of row (or column) `outer` at `k`.
 template <class T>
 float element_of(std::uint64_t description, int outer, int k, bool transposed, T) {
   const int row_bytes = description >> 62 != 0 ? 128 : 64;
   const auto first = static_cast<std::uint32_t>(description & 0x3fff) * 16,
              block_bytes = static_cast<std::uint32_t>(description >> 16 & 0x3fff) * 16;
+  constexpr auto kSize = static_cast<int>(sizeof(T));
   T element;
   if ((description & kIsConstant) != 0) {
-    std::memcpy(&element, memory_at(first), 2);
-    return to_float(element);
+    std::memcpy(&element, memory_at(first), kSize);
+    return factor(element);
   }
   std::uint32_t place = first + static_cast<std::uint32_t>((transposed ? k : outer) * row_bytes);
   if (transposed && block_bytes != 0) {
-    place += static_cast<std::uint32_t>(outer * 2 / row_bytes) * block_bytes +
-             static_cast<std::uint32_t>(outer * 2 % row_bytes);
+    place += static_cast<std::uint32_t>(outer * kSize / row_bytes) * block_bytes +
+             static_cast<std::uint32_t>(outer * kSize % row_bytes);
   } else {
-    place += static_cast<std::uint32_t>((transposed ? outer : k) * 2);
+    place += static_cast<std::uint32_t>((transposed ? outer : k) * kSize);
   }
-  std::memcpy(&element, memory_at(exchanged(place, row_bytes)), 2);
-  return to_float(element);
+  std::memcpy(&element, memory_at(exchanged(place, row_bytes)), kSize);
+  return factor(element);
 }
+
+/// What a register holds of a row: `i`-th of its elements.
+template <class T>
+float factor_of_word(std::uint32_t word, int i, T) {
+  float pair[2];
+  to_floats(word, pair[0], pair[1], T());
+  return pair[i];
+}
+inline float factor_of_word(std::uint32_t word, int, float) { return factor(__builtin_bit_cast(float, word)); }
 
 /// Of sums as the hardware spreads them: sums[i] is of this row and column.
 inline int row_of(int i) { return thread_index() % 128 / 32 * 16 + thread_index() % 32 / 4 + i / 2 % 2 * 8; }
@@ -278,7 +313,7 @@ template <bool kTransposed, bool kRowsTransposed = false, int kCount, class T>
 void multiply(float (&sums)[kCount], std::uint64_t rows, std::uint64_t cols, bool is_first, T) {
   for (int i = 0; i < kCount; ++i) {
     float sum = is_first ? 0.0f : sums[i];
-    for (int k = 0; k < 16; ++k) {
+    for (int k = 0; k < kDepthOf<T>; ++k) {
       sum += element_of(rows, row_of(i), k, kRowsTransposed, T()) * element_of(cols, column_of(i), k, kTransposed, T());
     }
     sums[i] = sum;
@@ -294,11 +329,11 @@ void multiply(float (&sums)[kCount], const std::uint32_t (&rows)[4], std::uint64
   const auto all = of_all_lanes(own);
   for (int i = 0; i < kCount; ++i) {
     float sum = is_first ? 0.0f : sums[i];
-    for (int k = 0; k < 16; ++k) {  // words: of this row and 8 further, then of k from 8 on
-      const int lane = thread_index() % 32 / 4 * 4 + k % 8 / 2, word = i / 2 % 2 + k / 8 * 2;
-      float pair[2];
-      to_floats(all[static_cast<std::size_t>(lane)].words[word], pair[0], pair[1], T());
-      sum += pair[k % 2] * element_of(cols, column_of(i), k, kTransposed, T());
+    constexpr int kHalf = kDepthOf<T> / 2, kOfWord = kHalf / 4;
+    for (int k = 0; k < kDepthOf<T>; ++k) {  // words: of this row and 8 further, then of the second half of k
+      const int lane = thread_index() % 32 / 4 * 4 + k % kHalf / kOfWord, word = i / 2 % 2 + k / kHalf * 2;
+      sum += factor_of_word(all[static_cast<std::size_t>(lane)].words[word], k % kOfWord, T()) *
+             element_of(cols, column_of(i), k, kTransposed, T());
     }
     sums[i] = sum;
   }

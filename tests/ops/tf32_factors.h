@@ -1,6 +1,8 @@
 /// What products of TensorFloat-32 make of their factors and sums.
 #pragma once
 
+#include <cmath>
+
 #include "reference/array.h"
 
 namespace fusedsc::reference {
@@ -15,13 +17,16 @@ struct Tf32 {
     return precision;
   }
 
-  /// TensorFloat-32 has 11 significant bits: what is known exactly is rounded exactly, of two the one farther from 0.
+  /// TensorFloat-32 has 11 significant bits. Factors are rounded to them (of two numbers as near to the one farther
+  /// from 0) or, where tensor cores read them as they lie in memory, cut off: which of the two is not said.
   Array factor(const Array& values) const {
     if (!allowed) return values;
     return map(values, [](const Bounded& element, std::size_t) -> Bounded {
-      if (element.error != 0) return {element.value, element.error + 0x1p-11 * element.magnitude()};
+      if (element.error != 0) return {element.value, element.error + 0x1p-10 * element.magnitude()};
       const auto bits = __builtin_bit_cast(std::uint32_t, static_cast<float>(element.value));
-      return {__builtin_bit_cast(float, (bits + 0x1000u) & ~0x1fffu), 0};
+      const double cut_off = __builtin_bit_cast(float, bits & ~0x1fffu),
+                   rounded = __builtin_bit_cast(float, (bits + 0x1000u) & ~0x1fffu);
+      return {(cut_off + rounded) / 2, std::abs(rounded - cut_off) / 2};
     });
   }
 };

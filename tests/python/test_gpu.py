@@ -250,13 +250,16 @@ def test_sliding_channel_example(data, tmp_path):
 
 
 @pytest.mark.usefixtures("programs")
-def test_a_captured_step_is_a_training_step(data):
+def test_a_captured_step_is_a_training_step(data, monkeypatch):
     from common.contestants import Contestant
     from common.device_training import DeviceTraining, Training
     from common.small_images import load
 
+    # Atomic sums of cuDNN's differ from run to run, and ten steps with few images blow that up.
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
     images = load(data, "auto").on(torch.device("cuda"), 40, 20)
-    training = Training(5, 20, 0.001, 5e-4, "float32")  # large steps of few images blow cuDNN's rounding up
+    training = Training(5, 20, 0.001, 5e-4, "float32")
 
     def start():
         return DeviceTraining(Contestant("mobilenet", "scc", 8, 50).build, 0, training, images)
@@ -273,10 +276,10 @@ def test_a_captured_step_is_a_training_step(data):
             each.step()
     assert captured.progress.steps == 10
     for other in (eager, resumed):
-        assert other.progress.losses == pytest.approx(captured.progress.losses, rel=2e-2)
+        assert other.progress.losses == pytest.approx(captured.progress.losses, rel=1e-4)
         expected = captured.model.state_dict()
         for name, value in other.model.state_dict().items():
-            torch.testing.assert_close(value, expected[name], rtol=5e-2, atol=1e-2)
+            torch.testing.assert_close(value, expected[name], rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.usefixtures("programs")

@@ -170,9 +170,16 @@ FUSEDSC_DEVICE void store_matrices(void* row, const std::uint32_t (&from)[2]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(address_of(row)), "r"(from[0]),
                "r"(from[1]));
 }
+/// Transposed: lanes bring pairs of a column.
+template <bool kTransposed = false>
 FUSEDSC_DEVICE void store_matrices(void* row, const std::uint32_t (&from)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address_of(row)), "r"(from[0]),
-               "r"(from[1]), "r"(from[2]), "r"(from[3]));
+  if constexpr (kTransposed) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address_of(row)),
+                 "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3]));
+  } else {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address_of(row)),
+                 "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3]));
+  }
 }
 
 /// Both halves of a word at least 0 and, if `to_six`, at most 6. A NaN stays one.
@@ -326,6 +333,38 @@ FUSEDSC_PRODUCTS_160(BFloat16, "bf16")
 FUSEDSC_PRODUCTS_192(Float16, "f16")
 FUSEDSC_PRODUCTS_192(BFloat16, "bf16")
 
+#define FUSEDSC_TF32_PRODUCTS(count, size, a, b, again, a0, a1, a2, a3, b_of_registers, again_of_registers)        \
+  template <bool kTransposed>                                                                                      \
+  FUSEDSC_DEVICE void multiply(float(&d)[count], std::uint64_t rows, std::uint64_t cols, bool is_first, float) {   \
+    static_assert(!kTransposed);                                                                                   \
+    asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, " again ", 0;\nwgmma.mma_async.sync.aligned.m64n" size    \
+                 "k8.f32.tf32.tf32 {" FUSEDSC_LIST_##count "}, " a ", " b ", more, 1, 1;\n}"                       \
+                 : FUSEDSC_SUMS_##count(d)                                                                         \
+                 : "l"(rows), "l"(cols), "r"(is_first ? 0 : 1));                                                   \
+  }                                                                                                                \
+  template <bool kTransposed>                                                                                      \
+  FUSEDSC_DEVICE void multiply(float(&d)[count], const std::uint32_t(&rows)[4], std::uint64_t cols, bool is_first, \
+                               float) {                                                                            \
+    static_assert(!kTransposed);                                                                                   \
+    asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, " again_of_registers                                      \
+                 ", 0;\nwgmma.mma_async.sync.aligned.m64n" size "k8.f32.tf32.tf32 {" FUSEDSC_LIST_##count          \
+                 "}, {" a0 ", " a1 ", " a2 ", " a3 "}, " b_of_registers ", more, 1, 1;\n}"                         \
+                 : FUSEDSC_SUMS_##count(d)                                                                         \
+                 : "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]), "l"(cols), "r"(is_first ? 0 : 1));      \
+  }
+
+// The same of TensorFloat-32, by 8 values of k: floats, of which a product ignores the last 13 bits (numbers are cut
+// off, not rounded). Both operands have their k innermost; registers hold one element each, as load_matrices brings
+// them, if to it an element of floats is a pair.
+FUSEDSC_TF32_PRODUCTS(16, "32", "%16", "%17", "%18", "%16", "%17", "%18", "%19", "%20", "%21")
+FUSEDSC_TF32_PRODUCTS(24, "48", "%24", "%25", "%26", "%24", "%25", "%26", "%27", "%28", "%29")
+FUSEDSC_TF32_PRODUCTS(32, "64", "%32", "%33", "%34", "%32", "%33", "%34", "%35", "%36", "%37")
+FUSEDSC_TF32_PRODUCTS(48, "96", "%48", "%49", "%50", "%48", "%49", "%50", "%51", "%52", "%53")
+FUSEDSC_TF32_PRODUCTS(64, "128", "%64", "%65", "%66", "%64", "%65", "%66", "%67", "%68", "%69")
+FUSEDSC_TF32_PRODUCTS(80, "160", "%80", "%81", "%82", "%80", "%81", "%82", "%83", "%84", "%85")
+FUSEDSC_TF32_PRODUCTS(96, "192", "%96", "%97", "%98", "%96", "%97", "%98", "%99", "%100", "%101")
+
+#undef FUSEDSC_TF32_PRODUCTS
 #undef FUSEDSC_PRODUCTS_192
 #undef FUSEDSC_PRODUCTS_160
 #undef FUSEDSC_PRODUCTS_128

@@ -12,12 +12,12 @@ FUSEDSC_DEVICE void cluster_barrier() {
 }
 
 /// What block number `rank` has in its memory where this block has `place`.
-FUSEDSC_DEVICE float4 load_of_block(const float4* place, int rank) {
-  float4 value;
+FUSEDSC_DEVICE Aligned<float, 4> load_of_block(const Aligned<float, 4>* place, int rank) {
+  Aligned<float, 4> value;
   asm volatile(
       "{\n.reg .u32 there;\nmapa.shared::cluster.u32 there, %4, %5;\n"
       "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n}"
-      : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+      : "=f"(value.elements[0]), "=f"(value.elements[1]), "=f"(value.elements[2]), "=f"(value.elements[3])
       : "r"(address_of(place)), "r"(rank)
       : "memory");
   return value;

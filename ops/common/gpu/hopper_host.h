@@ -9,7 +9,8 @@ namespace fusedsc::gpu::hopper {
 /// Whether the current device is one.
 bool is_hopper();
 
-/// Describes a matrix of `rows` rows of `columns` neighbouring 16-bit elements, in tiles.
+/// Describes a matrix of `rows` rows of `columns` neighbouring elements of 16 or 32 bits, in tiles, whose rows have 64
+/// or 128 bytes.
 TensorMap map_of(const void* data, DataType dtype, std::int64_t columns, std::int64_t rows, std::int64_t row_stride,
                  int tile_columns, int tile_rows);
 

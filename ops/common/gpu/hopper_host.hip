@@ -9,9 +9,17 @@ namespace fusedsc::gpu::hopper {
 
 bool is_hopper() { return wave_size() == 32; }
 
-TensorMap map_of(const void* data, DataType, std::int64_t columns, std::int64_t rows, std::int64_t row_stride,
+TensorMap map_of(const void* data, DataType dtype, std::int64_t columns, std::int64_t rows, std::int64_t row_stride,
                  int tile_columns, int tile_rows) {
-  return {static_cast<std::uint16_t*>(const_cast<void*>(data)), columns, rows, row_stride, tile_columns, tile_rows};
+  const auto halves = static_cast<int>(size_of(dtype) / 2);
+  TensorMap map = {static_cast<std::uint16_t*>(const_cast<void*>(data)),
+                   columns * halves,
+                   rows,
+                   row_stride * halves,
+                   tile_columns * halves,
+                   tile_rows};
+  map.halves = halves;
+  return map;
 }
 
 TensorMap map_of_images(const ConstTensorView& images, int tile_channels, int tile_columns, int tile_rows,
@@ -72,13 +80,14 @@ TensorMap map_of(const void* data, DataType dtype, std::int64_t columns, std::in
                  int tile_columns, int tile_rows) {
   TensorMap map;
   const cuuint64_t sizes[] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)};
-  const cuuint64_t strides[] = {static_cast<cuuint64_t>(row_stride) * 2};
+  const auto bytes = static_cast<int>(size_of(dtype));
+  const cuuint64_t strides[] = {static_cast<cuuint64_t>(row_stride * bytes)};
   const cuuint32_t tile[] = {static_cast<cuuint32_t>(tile_columns), static_cast<cuuint32_t>(tile_rows)},
                    steps[] = {1, 1};
-  const CUresult result = encode_function()(&map, type_of(dtype), 2, const_cast<void*>(data), sizes, strides, tile,
-                                            steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                                            tile_columns == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
-                                            CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result = encode_function()(
+      &map, type_of(dtype), 2, const_cast<void*>(data), sizes, strides, tile, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+      tile_columns * bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
+      CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     throw std::runtime_error("gpu: describing a tensor to the copy engine: error " + std::to_string(result));
   }
@@ -97,11 +106,12 @@ TensorMap map_of_images(const ConstTensorView& images, int tile_channels, int ti
   const cuuint32_t tile[] = {static_cast<cuuint32_t>(tile_channels), static_cast<cuuint32_t>(tile_columns),
                              static_cast<cuuint32_t>(tile_rows), static_cast<cuuint32_t>(tile_images)},
                    steps[] = {1, 1, 1, 1};
+  const int tile_row_bytes = tile_channels * static_cast<int>(size_of(images.dtype));
   const CUresult result = encode_function()(&map, type_of(images.dtype), 4, const_cast<void*>(images.data), sizes,
                                             strides, tile, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                                            !exchanges_runs       ? CU_TENSOR_MAP_SWIZZLE_NONE
-                                            : tile_channels == 64 ? CU_TENSOR_MAP_SWIZZLE_128B
-                                                                  : CU_TENSOR_MAP_SWIZZLE_64B,
+                                            !exchanges_runs         ? CU_TENSOR_MAP_SWIZZLE_NONE
+                                            : tile_row_bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B
+                                                                    : CU_TENSOR_MAP_SWIZZLE_64B,
                                             CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     throw std::runtime_error("gpu: describing images to the copy engine: error " + std::to_string(result));

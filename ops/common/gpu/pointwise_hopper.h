@@ -8,15 +8,17 @@
 
 namespace fusedsc::gpu::hopper {
 
-/// kTileDepth: values of k that come at a time, 32 or 64.
-template <class T, int kChannels_, int kTileDepth_, int kGroups_, bool kPrologue, bool kWeightDepthFirst,
+/// kTileDepth: values of k that come at a time, 64 or 128 bytes. kInputGradient: the weight's channels are innermost
+/// (of floats, which products need the other way around, its k all the same), and prologues are those of gradients.
+template <class T, int kChannels_, int kTileDepth_, int kGroups_, bool kPrologue, bool kInputGradient,
           EpilogueKind kKind>
 class PointwiseProduct {
  public:
+  static constexpr int kSize = static_cast<int>(sizeof(T));
   static constexpr int kChannels = kChannels_, kTileDepth = kTileDepth_;
   static constexpr int kGroups = kGroups_, kThreads = kGroups * kGroupThreads;
   /// Columns of a tile of outputs or of a weight with its channels innermost, and the bytes of its rows.
-  static constexpr int kColumns = kChannels % 64 == 0 ? 64 : 32, kRowBytes = kColumns * 2;
+  static constexpr int kColumns = columns_of_tile<T>(kChannels), kRowBytes = kColumns * kSize;
   static constexpr int kBlocks = kChannels / kColumns;
   static_assert(kChannels % kColumns == 0);
 
@@ -34,13 +36,17 @@ class PointwiseProduct {
   }
 
  private:
-  using Sums = float[kBlocks][kColumns / 2];
-  using Prologue = PointwisePrologue<T, kWeightDepthFirst>;  ///< of gradients: with another tensor
+  static constexpr bool kWeightDepthFirst = kInputGradient && kSize == 2;
+  /// Columns of a product. With k innermost the weight's rows follow each other, however many there are.
+  static constexpr int kWidth = kSize == 2 ? kColumns : kChannels, kProducts = kChannels / kWidth;
+  using Sums = float[kProducts][kWidth / 2];
+  using Prologue = PointwisePrologue<T, kInputGradient>;  ///< of gradients: with another tensor
   using Part = Epilogue<T, kChannels, kThreads, kKind>;
-  static constexpr int kDepthBytes = kTileDepth * 2, kStageBytes = kTileRows * kDepthBytes,
+  static constexpr int kPiece = Prologue::kPiece, kPieces = kTileDepth / kPiece;
+  static constexpr int kDepthBytes = kTileDepth * kSize, kStageBytes = kTileRows * kDepthBytes,
                        kWeightBytes = kChannels * kDepthBytes;
   static constexpr int kInputs = 2;  ///< tiles of x and added that a group has under way
-  static constexpr int kOutBytes = kTileRows * kChannels * 2, kBlockBytes = kTileRows * kRowBytes;
+  static constexpr int kOutBytes = kTileRows * kChannels * kSize, kBlockBytes = kTileRows * kRowBytes;
   FUSEDSC_HOST_DEVICE static constexpr int barrier_bytes(int steps, int stages) {
     return 8 * (steps + kGroups * (stages + kInputs)) + 16;
   }
@@ -209,26 +215,26 @@ class PointwiseProduct {
     if constexpr (kWeightDepthFirst) {
       return describe<kRowBytes>(weight + (block * kTileDepth + k) * kRowBytes);
     } else {
-      return describe<kDepthBytes>(weight + block * kColumns * kDepthBytes) + k * 2 / 16;
+      return describe<kDepthBytes>(weight + block * kWidth * kDepthBytes) + k * kSize / 16;
     }
   }
 
   FUSEDSC_DEVICE static void fence_all(Sums& sums) {
 #pragma unroll
-    for (int block = 0; block < kBlocks; ++block) fence(sums[block]);
+    for (int block = 0; block < kProducts; ++block) fence(sums[block]);
   }
 
-  /// sums += rows_of(k) times the weight, for each 16 values of k of a step.
+  /// sums += rows_of(k) times the weight, for each piece of a step's values of k.
   template <class RowsOf>
   FUSEDSC_DEVICE void multiply_step(Sums& sums, int step, const RowsOf& rows_of) const {
     const int depth = p_.depth - step * kTileDepth;
     fence_all(sums);
     begin_products();
 #pragma unroll
-    for (int k = 0; k < kTileDepth; k += 16) {
+    for (int k = 0; k < kTileDepth; k += kPiece) {
       if (k >= depth) break;
 #pragma unroll
-      for (int block = 0; block < kBlocks; ++block) {
+      for (int block = 0; block < kProducts; ++block) {
         multiply<kWeightDepthFirst>(sums[block], rows_of(k), describe_weight(step, block, k), step == 0 && k == 0, T());
       }
     }
@@ -238,39 +244,40 @@ class PointwiseProduct {
 
   FUSEDSC_DEVICE void multiply_plain(Sums& sums, int step, int slot) const {
     const std::uint64_t rows = describe<kDepthBytes>(stages_ + slot * stage_bytes_);
-    multiply_step(sums, step, [&](int k) { return rows + k * 2 / 16; });
+    multiply_step(sums, step, [&](int k) { return rows + k * kSize / 16; });
   }
 
   /// With the prologue, through registers.
   FUSEDSC_DEVICE void multiply_changed(Sums& sums, const Prologue& prologue, int step, int slot) const {
-    std::uint32_t rows[kTileDepth / 16][4];
+    std::uint32_t rows[kPieces][4];
     wait_for_products<0>();  // which may still read these registers
     // Halves, of which the last step may have one only.
-    auto& halves = reinterpret_cast<std::uint32_t(&)[2][kTileDepth / 32][4]>(rows);
+    auto& halves = reinterpret_cast<std::uint32_t(&)[2][kPieces / 2][4]>(rows);
     change_half(halves[0], prologue, step, slot, 0);
     if (p_.depth - step * kTileDepth > kTileDepth / 2) change_half(halves[1], prologue, step, slot, kTileDepth / 2);
-    multiply_step(sums, step, [&](int k) -> const std::uint32_t(&)[4] { return rows[k / 16]; });
+    multiply_step(sums, step, [&](int k) -> const std::uint32_t(&)[4] { return rows[k / kPiece]; });
   }
 
   /// rows = what the prologue makes of a step's values from k on.
-  FUSEDSC_DEVICE void change_half(std::uint32_t (&rows)[kTileDepth / 32][4], const Prologue& prologue, int step,
-                                  int slot, int k) const {
+  FUSEDSC_DEVICE void change_half(std::uint32_t (&rows)[kPieces / 2][4], const Prologue& prologue, int step, int slot,
+                                  int k) const {
     const unsigned char* tile = stages_ + slot * stage_bytes_;
     const int lane = thread_index() % 32, row = thread_index() % kGroupThreads / 32 * 16 + lane % 16;
-    std::uint32_t others[kTileDepth / 32][4] = {};
+    std::uint32_t others[kPieces / 2][4] = {};
 #pragma unroll
-    for (int i = 0; i < kTileDepth / 32; ++i) {
-      const int place = place_of_run<kDepthBytes>(row, (k + i * 16) / 8 + lane / 16);
+    for (int i = 0; i < kPieces / 2; ++i) {
+      const int place = place_of_run<kDepthBytes>(row, (k / kPiece + i) * 2 + lane / 16);
       load_matrices(tile + place, rows[i]);
-      if constexpr (kWeightDepthFirst) load_matrices(tile + kStageBytes + place, others[i]);
+      if constexpr (kInputGradient) load_matrices(tile + kStageBytes + place, others[i]);
     }
-    prologue.change(rows, others, step * kTileDepth + k + lane % 4 * 2);
+    prologue.change(rows, others, step * kTileDepth + k);
   }
 
   /// To block memory. kAll: all rows of the tile exist.
   template <bool kAll>
   FUSEDSC_DEVICE void store_tile(Sums& sums, int tile, Part& epilogue) const {
     const int lane = thread_index() % 32, row = thread_index() % kGroupThreads / 32 * 16 + lane / 4;
+    const PairsOfTile<T, kRowBytes> pairs(thread_index() % kGroupThreads);
     const int pixel = first_pixel(tile);
     const bool exists[2] = {kAll || pixel + row < p_.pixels, kAll || pixel + row + 8 < p_.pixels};
     const unsigned char *x_tile = x_ + tile % kInputs * kOutBytes, *added_tile = added_ + tile % kInputs * kOutBytes;
@@ -278,8 +285,8 @@ class PointwiseProduct {
       if (tile == 0) {
 #pragma unroll
         for (int i = 0; i < kChannels / 8; ++i) {
-          epilogue.set_pivot(i * 8 + lane % 4 * 2, sums[i * 8 / kColumns][i * 8 % kColumns / 2],
-                             sums[i * 8 / kColumns][i * 8 % kColumns / 2 + 1]);
+          const float* pair = sums[i * 8 / kWidth] + i * 8 % kWidth / 2;
+          epilogue.set_pivot(i * 8 + lane % 4 * 2, pair[0], pair[1]);
         }
         warp_barrier();
       }
@@ -289,21 +296,15 @@ class PointwiseProduct {
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
 #pragma unroll
-      for (int run = 0; run < kColumns / 8; run += 2) {
+      for (int column = 0; column < kColumns; column += 16) {
+        const int channel = block * kColumns + column;
         // Two positions of the pair in 8 channels, then of that in the next 8.
-        float(&values)[8] = *reinterpret_cast<float(*)[8]>(sums[block] + run * 4);
-        std::uint32_t words[4], x[4], added[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int place = block * kBlockBytes + place_of_run<kRowBytes>(row + i % 2 * 8, run + i / 2) + lane % 4 * 4;
-          if (has_x_) x[i] = *reinterpret_cast<const std::uint32_t*>(x_tile + place);
-          if (has_added_) added[i] = *reinterpret_cast<const std::uint32_t*>(added_tile + place);
-        }
-        epilogue.take(block * kColumns + run * 8, exists, values, x, added);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) words[i] = to_bits(values[2 * i], values[2 * i + 1], T());
-        const int matrix_row = thread_index() % kGroupThreads / 32 * 16 + lane % 16;
-        store_matrices(out_ + block * kBlockBytes + place_of_run<kRowBytes>(matrix_row, run + lane / 16), words);
+        float(&values)[8] = *reinterpret_cast<float(*)[8]>(sums[channel / kWidth] + channel % kWidth / 2);
+        Pair<T> x[4] = {}, added[4] = {};
+        if (has_x_) pairs.read(x_tile + block * kBlockBytes, column, x);
+        if (has_added_) pairs.read(added_tile + block * kBlockBytes, column, added);
+        epilogue.take(channel, exists, values, x, added);
+        pairs.store(out_ + block * kBlockBytes, column, values);
       }
     }
   }

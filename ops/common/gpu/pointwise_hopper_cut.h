@@ -8,15 +8,16 @@
 
 namespace fusedsc::gpu::hopper {
 
-/// kRowTiles: tiles of 64 positions; kCut: groups that share the k of one.
-template <class T, int kRowTiles_, int kChannels_, int kCut_, bool kPrologue, bool kWeightDepthFirst,
-          EpilogueKind kKind>
+/// kRowTiles: tiles of 64 positions; kCut: groups that share the k of one; kInputGradient: as of blocks that keep their
+/// weight (pointwise_hopper.h).
+template <class T, int kRowTiles_, int kChannels_, int kCut_, bool kPrologue, bool kInputGradient, EpilogueKind kKind>
 class PointwiseCutProduct {
  public:
   static constexpr int kRowTiles = kRowTiles_, kChannels = kChannels_, kCut = kCut_;
-  static constexpr int kTileDepth = 64, kThreads = kRowTiles * kCut * kGroupThreads;
+  static constexpr int kSize = static_cast<int>(sizeof(T)), kTileDepth = 128 / kSize;
+  static constexpr int kThreads = kRowTiles * kCut * kGroupThreads;
   /// Columns of a tile of outputs or of a weight with its channels innermost, and the bytes of its rows.
-  static constexpr int kColumns = kChannels % 64 == 0 ? 64 : 32, kRowBytes = kColumns * 2;
+  static constexpr int kColumns = columns_of_tile<T>(kChannels), kRowBytes = kColumns * kSize;
   static constexpr int kBlocks = kChannels / kColumns;
   static constexpr int kOwn = kChannels / kCut;  ///< channels that a group finishes
   static_assert(kChannels % kColumns == 0 && kOwn * kCut == kChannels && kOwn % 16 == 0);
@@ -37,10 +38,12 @@ class PointwiseCutProduct {
   using Sums = float[kChannels / 2];
   using OwnSums = float[kOwn / 2];
   using Four = Aligned<float, 4>;
-  using Prologue = PointwisePrologue<T, kWeightDepthFirst>;  ///< of gradients: with another tensor
+  static constexpr bool kWeightDepthFirst = kInputGradient && kSize == 2;
+  using Prologue = PointwisePrologue<T, kInputGradient>;  ///< of gradients: with another tensor
   using Part = Epilogue<T, kOwn, kRowTiles * kGroupThreads, kKind>;
-  static constexpr int kTileBytes = kTileRows * kTileDepth * 2, kWeightBytes = kChannels * kTileDepth * 2;
-  static constexpr int kOutBytes = kTileRows * kChannels * 2, kBlockBytes = kTileRows * kRowBytes;
+  static constexpr int kPiece = Prologue::kPiece, kPieces = kTileDepth / kPiece, kDepthBytes = 128;
+  static constexpr int kTileBytes = kTileRows * kDepthBytes, kWeightBytes = kChannels * kDepthBytes;
+  static constexpr int kOutBytes = kTileRows * kChannels * kSize, kBlockBytes = kTileRows * kRowBytes;
   static constexpr int kPartFloats = Part::memory_floats(kRowTiles * 4);
   static constexpr bool kSums = Part::kStatistics || Part::kGradient;
   // Sums go through block memory in fours, as threads have them: to where the group's activations were.
@@ -194,8 +197,8 @@ class PointwiseCutProduct {
       if constexpr (kPrologue) {
         multiply_changed(sums, prologue, step, slot);
       } else {
-        const std::uint64_t rows = describe<kTileDepth * 2>(tiles_ + slot * tile_bytes_);
-        multiply_step(sums, slot, [&](int k) { return rows + k * 2 / 16; });
+        const std::uint64_t rows = describe<kDepthBytes>(tiles_ + slot * tile_bytes_);
+        multiply_step(sums, slot, [&](int k) { return rows + k * kSize / 16; });
       }
       const int next = step - 1 + p_.stages;
       if (step > 0 && next < steps_) {
@@ -223,18 +226,18 @@ class PointwiseCutProduct {
   }
 
   FUSEDSC_DEVICE std::uint64_t describe_weight(const unsigned char* weight, int k) const {
-    if constexpr (!kWeightDepthFirst) return describe<kTileDepth * 2>(weight) + k * 2 / 16;
+    if constexpr (!kWeightDepthFirst) return describe<kDepthBytes>(weight) + k * kSize / 16;
     else return describe_blocks<kRowBytes>(weight + k * kRowBytes, kTileDepth * kRowBytes);
   }
 
-  /// sums += rows_of(k) times the weight, for each 16 values of k of a step. Beyond the end of k both are zeros.
+  /// sums += rows_of(k) times the weight, for each piece of a step's values of k. Beyond the end of k both are zeros.
   template <class RowsOf>
   FUSEDSC_DEVICE void multiply_step(Sums& sums, int slot, const RowsOf& rows_of) const {
     const unsigned char* weight = weights_ + slot * kWeightBytes;
     fence(sums);
     begin_products();
 #pragma unroll
-    for (int k = 0; k < kTileDepth; k += 16) {
+    for (int k = 0; k < kTileDepth; k += kPiece) {
       multiply<kWeightDepthFirst>(sums, rows_of(k), describe_weight(weight, k), false, T());
     }
     commit_products();
@@ -245,17 +248,16 @@ class PointwiseCutProduct {
   FUSEDSC_DEVICE void multiply_changed(Sums& sums, const Prologue& prologue, int step, int slot) const {
     const unsigned char* tile = tiles_ + slot * tile_bytes_;
     const int lane = thread_ % 32, row = thread_ / 32 * 16 + lane % 16;
-    const int first_k = (cut_ + step * kCut) * kTileDepth + lane % 4 * 2;
-    std::uint32_t rows[kTileDepth / 16][4], others[kTileDepth / 16][4] = {};
+    std::uint32_t rows[kPieces][4], others[kPieces][4] = {};
     wait_for_products<0>();  // which may still read these registers
 #pragma unroll
-    for (int k = 0; k < kTileDepth; k += 16) {
-      const int place = place_of_run<kTileDepth * 2>(row, k / 8 + lane / 16);
-      load_matrices(tile + place, rows[k / 16]);
-      if constexpr (kWeightDepthFirst) load_matrices(tile + kTileBytes + place, others[k / 16]);
+    for (int i = 0; i < kPieces; ++i) {
+      const int place = place_of_run<kDepthBytes>(row, i * 2 + lane / 16);
+      load_matrices(tile + place, rows[i]);
+      if constexpr (kInputGradient) load_matrices(tile + kTileBytes + place, others[i]);
     }
-    prologue.change(rows, others, first_k);
-    multiply_step(sums, slot, [&](int k) -> const std::uint32_t(&)[4] { return rows[k / 16]; });
+    prologue.change(rows, others, (cut_ + step * kCut) * kTileDepth);
+    multiply_step(sums, slot, [&](int k) -> const std::uint32_t(&)[4] { return rows[k / kPiece]; });
   }
 
   /// own = the sums of all shares of k, of the group's own channels.
@@ -300,6 +302,7 @@ class PointwiseCutProduct {
   template <bool kAll>
   FUSEDSC_DEVICE void store_tile(OwnSums& sums, Part& part) const {
     const int lane = thread_ % 32, row = thread_ / 32 * 16 + lane / 4;
+    const PairsOfTile<T, kRowBytes> pairs(thread_);
     const bool exists[2] = {kAll || pixel_ + row < p_.pixels, kAll || pixel_ + row + 8 < p_.pixels};
     if constexpr (Part::kStatistics) {
 #pragma unroll
@@ -312,20 +315,12 @@ class PointwiseCutProduct {
     for (int quad = 0; quad < kOwnQuads; quad += 2) {
       // Two positions of the pair in 8 channels, then of that in the next 8.
       float(&values)[8] = *reinterpret_cast<float(*)[8]>(sums + quad * 4);
-      const int channel = cut_ * kOwn + quad * 8, run = channel % kColumns / 8;
-      const int block = channel / kColumns * kBlockBytes;
-      std::uint32_t words[4], x[4], added[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int place = block + place_of_run<kRowBytes>(row + i % 2 * 8, run + i / 2) + lane % 4 * 4;
-        if (has_x_) x[i] = *reinterpret_cast<const std::uint32_t*>(x_ + place);
-        if (has_added_) added[i] = *reinterpret_cast<const std::uint32_t*>(added_ + place);
-      }
+      const int channel = cut_ * kOwn + quad * 8, block = channel / kColumns * kBlockBytes;
+      Pair<T> x[4] = {}, added[4] = {};
+      if (has_x_) pairs.read(x_ + block, channel % kColumns, x);
+      if (has_added_) pairs.read(added_ + block, channel % kColumns, added);
       part.take(quad * 8, exists, values, x, added);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) words[i] = to_bits(values[2 * i], values[2 * i + 1], T());
-      const int matrix_row = thread_ / 32 * 16 + lane % 16;
-      store_matrices(out_ + block + place_of_run<kRowBytes>(matrix_row, run + lane / 16), words);
+      pairs.store(out_ + block, channel % kColumns, values);
     }
   }
 

@@ -4,7 +4,7 @@
 
 #include "fusedsc/common/gpu/activation.h"
 #include "fusedsc/common/gpu/depthwise_work.h"
-#include "fusedsc/common/gpu/hopper.h"
+#include "fusedsc/common/gpu/pointwise_hopper_pairs.h"
 
 namespace fusedsc::gpu::hopper {
 
@@ -45,7 +45,7 @@ class Epilogue {
       const bool has = c < channels;
       const int channel = first_channel + c;
       const float scale = p.scale != nullptr && has ? p.scale[channel] : 1.0f;
-      const float bias = p.bias != nullptr && has ? to_float(static_cast<const T*>(p.bias)[channel]) : 0.0f;
+      const float bias = p.bias != nullptr && has ? to_accumulator(static_cast<const T*>(p.bias)[channel]) : 0.0f;
       vectors_[c] = p.mean != nullptr && has ? p.mean[channel] : 0.0f;
       vectors_[kChannels + c] = scale;
       vectors_[2 * kChannels + c] = (p.shift != nullptr && has ? p.shift[channel] : 0.0f) + scale * bias;
@@ -67,8 +67,8 @@ class Epilogue {
 
   /// Makes sums what is to be stored: the lane's pairs of the 8 channels from `channel` on, and of the next 8, each of
   /// two positions, the nearer channels first. x, added: likewise, of tiles.
-  FUSEDSC_DEVICE void take(int channel, const bool (&exists)[2], float (&y)[8], const std::uint32_t (&x)[4],
-                           const std::uint32_t (&added)[4]) {
+  FUSEDSC_DEVICE void take(int channel, const bool (&exists)[2], float (&y)[8], const Pair<T> (&x)[4],
+                           const Pair<T> (&added)[4]) {
     if constexpr (kStatistics) {
       float pivot[8];
       read(pivots_, channel, pivot);
@@ -153,9 +153,9 @@ class Epilogue {
     }
   }
 
-  FUSEDSC_DEVICE static void widen(const std::uint32_t (&words)[4], float (&to)[8]) {
+  FUSEDSC_DEVICE static void widen(const Pair<T> (&pairs)[4], float (&to)[8]) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) to_floats(words[i], to[2 * i], to[2 * i + 1], T());
+    for (int i = 0; i < 4; ++i) to_floats(pairs[i], to[2 * i], to[2 * i + 1], T());
   }
 
   FUSEDSC_DEVICE void map(int channel, const float (&from)[8], float (&to)[8]) const {

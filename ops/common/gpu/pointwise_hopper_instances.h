@@ -20,29 +20,29 @@ void append_product(std::vector<PointwiseInstance>& to, PointwiseFamily family, 
                 kind, product_kernel<Product>, Product::memory_bytes, least_stages});
 }
 
-template <class T, bool kWeightDepthFirst, bool kPrologue, EpilogueKind kKind, int... kChannels, int... kDepth,
+template <class T, bool kInputGradient, bool kPrologue, EpilogueKind kKind, int... kChannels, int... kDepth,
           int... kGroups>
 void append(std::vector<PointwiseInstance>& to, DataType dtype, Tiles<Tile<kChannels, kDepth, kGroups>...>) {
-  (append_product<PointwiseProduct<T, kChannels, kDepth, kGroups, kPrologue, kWeightDepthFirst, kKind>>(
+  (append_product<PointwiseProduct<T, kChannels, kDepth, kGroups, kPrologue, kInputGradient, kKind>>(
        to, PointwiseFamily::kept, dtype, kPrologue, kKind, kGroups),
    ...);
 }
 
-template <class T, bool kWeightDepthFirst, bool kPrologue, EpilogueKind kKind, int... kRowTiles, int... kChannels,
+template <class T, bool kInputGradient, bool kPrologue, EpilogueKind kKind, int... kRowTiles, int... kChannels,
           int... kCut>
 void append(std::vector<PointwiseInstance>& to, DataType dtype, Tiles<CutTile<kRowTiles, kChannels, kCut>...>) {
   const auto add = [&]<class Product>(Product*) {
     append_product<Product>(to, PointwiseFamily::cut, dtype, kPrologue, kKind, Product::kRowTiles, Product::kCut,
                             Product::kLeastStages);
   };
-  (add(static_cast<PointwiseCutProduct<T, kRowTiles, kChannels, kCut, kPrologue, kWeightDepthFirst, kKind>*>(nullptr)),
+  (add(static_cast<PointwiseCutProduct<T, kRowTiles, kChannels, kCut, kPrologue, kInputGradient, kKind>*>(nullptr)),
    ...);
 }
 
-template <class T, bool kWeightDepthFirst, EpilogueKind kKind, int... kChannels, int... kGroups>
+template <class T, bool kInputGradient, EpilogueKind kKind, int... kChannels, int... kGroups>
 void append(std::vector<PointwiseInstance>& to, DataType dtype, Tiles<RowsTile<kChannels, kGroups>...>) {
-  (append_product<PointwiseRowsProduct<T, kChannels, kGroups, kWeightDepthFirst, kKind>>(to, PointwiseFamily::rows,
-                                                                                         dtype, false, kKind, kGroups),
+  (append_product<PointwiseRowsProduct<T, kChannels, kGroups, kInputGradient, kKind>>(to, PointwiseFamily::rows, dtype,
+                                                                                      false, kKind, kGroups),
    ...);
 }
 

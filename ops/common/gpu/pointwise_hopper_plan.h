@@ -35,7 +35,10 @@ struct PointwiseInstance {
   int least_stages = 2;
 
   /// Of tiles of outputs, and of a weight that has its channels innermost.
-  int columns() const { return family == PointwiseFamily::rows || channels % 64 == 0 ? 64 : 32; }
+  int columns() const {
+    const int whole = 128 / static_cast<int>(size_of(dtype));
+    return family == PointwiseFamily::rows || channels % whole == 0 ? whole : whole / 2;
+  }
 };
 
 /// Tiles of a family of kernels: channels, values of k, groups of four warps.
@@ -49,6 +52,9 @@ template <int kChannels, int kGroups>
 struct RowsTile {};
 template <class... Tile>
 struct Tiles {};
+
+/// Of float32, without seams: the same for forward and input gradient, whose weight comes laid out.
+const std::vector<PointwiseInstance>& plain_float_instances();
 
 /// What a product is, but for its addresses.
 struct PointwiseCase {
@@ -76,14 +82,17 @@ struct PointwiseLaunch {
 /// The cheapest of `instances`.
 PointwiseLaunch plan(std::span<const PointwiseInstance> instances, const PointwiseCase& product);
 
-/// Why the current device, or tensors of this type and so many groups, are not for these kernels; or empty.
-std::string why_not_hopper(DataType dtype, Device device, std::int64_t groups, std::int64_t pixels);
+/// Why the current device, or tensors of this type and so many groups, are not for these kernels; or empty. takes_tf32:
+/// that there are kernels for float32, and products may round its factors to TensorFloat-32.
+std::string why_not_hopper(DataType dtype, Device device, std::int64_t groups, std::int64_t pixels,
+                           bool takes_tf32 = false);
 
 /// Whether the copy engine can go over it: nothing lies between positions, channels are neighbours, and rows begin at
 /// multiples of 16 bytes.
 template <class Matrix>
-bool suits_copy_engine(const Matrix& matrix) {
-  return matrix.data == nullptr || (matrix.is_linear && matrix.run_bytes == 16 && matrix.first % 8 == 0);
+bool suits_copy_engine(const Matrix& matrix, DataType dtype = DataType::float16) {
+  const auto run = static_cast<std::int64_t>(16 / size_of(dtype));
+  return matrix.data == nullptr || (matrix.is_linear && matrix.run_bytes == 16 && matrix.first % run == 0);
 }
 /// Whether nothing lies between its positions.
 template <class Matrix>
@@ -91,7 +100,9 @@ bool is_dense(const Matrix& matrix, std::int64_t channels) {
   return matrix.data == nullptr || matrix.first == channels;
 }
 inline constexpr const char* kUnsuited =
-    "a tensor is not dense and channels_last, or its channels are no multiples of 8, or it is not aligned to 16 bytes";
+    "a tensor is not dense and channels_last, or its channels are no multiples of 8 (float32: 4), or it is not aligned "
+    "to "
+    "16 bytes";
 
 /// Activations [positions][channels].
 template <class Matrix>

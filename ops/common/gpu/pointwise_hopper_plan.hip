@@ -20,60 +20,86 @@ constexpr double kRowsStart = 2.098, kRowsMemory = 5.131;  ///< of tiles of rows
 /// Fitted to the times of all tiles on the layers of mobile networks on an H200, in microseconds, so that the choice is
 /// near the best one; a single number says little.
 struct KeptCost {
-  double start, weight;                    ///< a kernel; per 64 values of k and 64 channels
-  double tile, tile_depth, tile_channels;  ///< of a tile from its begin to its end; per 64 values of k; per 64 channels
+  double start, weight;                    ///< a kernel; per step (128 bytes of k) and 64 channels
+  double tile, tile_depth, tile_channels;  ///< of a tile from its begin to its end; per step; per 64 channels
   double work, work_depth, work_channels;  ///< what a tile takes of a multiprocessor, likewise
   double memory, cache;                    ///< bytes, millions
+  double copy = 0;                         ///< of a step, from its begin to its end
 };
 struct CutCost {
   double start, block;   ///< a kernel; a block
-  double step;           ///< of a group: 64 values of k
+  double step;           ///< of a group
   double copied;         ///< bytes of a multiprocessor, millions
   double own;            ///< of a group: 64 channels that it finishes, of each tensor
   double memory, cache;  ///< bytes of all, millions
+  double copy = 0;       ///< of a step, from its begin to its end
 };
 struct Cost {
   KeptCost kept;
   CutCost cut;
 };
-Cost cost_of(EpilogueKind kind, bool prologue) {
-  constexpr Cost kPlain{{1.298, 0.09055, 0.1356, 0.3596, 0.1419, 0.05714, 0.06638, 0.2414, 3.243, 11.08},
-                        {0.7022, 0.951, 0.0003499, 0.08724, 0.1193, 3.054, 52.75}};
-  constexpr Cost kStatistics{{4.345, 0.2485, 0.2055, 0.3124, 0.0, 0.0005218, 0.1079, 0.2466, 4.188, 9.424},
-                             {3.7, 0.951, 0.0003499, 0.08724, 0.1193, 3.054, 52.75}};
-  constexpr Cost kNormalising{{5.004, 0.1729, 0.4162, 0.3941, 0.06696, 0.0, 0.2399, 0.01799, 3.856, 17.62},
-                              {1.035, 2.688, 0.2724, 0.09224, 0.8036, 1.489, 8.801}};
-  constexpr Cost kGradient{{3.75, 0.5501, 0.2286, 0.4044, 1.004, 0.007098, 0.06822, 0.6204, 121.9, 9.477},
-                           {1.733, 0.3743, 0.0001919, 0.07618, 0.5139, 2.578, 5.099}};
-  constexpr Cost kSeams{{6.081, 0.4661, 0.2524, 0.6222, 1.543, 0.2058, 0.04608, 0.4744, 4.075, 6.295},
-                        {2.043, 0.0004434, 0.0, 0.04674, 0.3952, 1.7, 5.914}};
-  switch (kind) {
-    case EpilogueKind::plain: return kPlain;
-    case EpilogueKind::inference: return prologue ? kNormalising : kPlain;
-    case EpilogueKind::statistics: return prologue ? kNormalising : kStatistics;
-    case EpilogueKind::gradient: return prologue ? kSeams : kGradient;
+/// Of each kind of kernel.
+struct Costs {
+  Cost plain, statistics, normalising, gradient, seams;
+
+  const Cost& of(EpilogueKind kind, bool prologue) const {
+    switch (kind) {
+      case EpilogueKind::plain: return plain;
+      case EpilogueKind::inference: return prologue ? normalising : plain;
+      case EpilogueKind::statistics: return prologue ? normalising : statistics;
+      case EpilogueKind::gradient: return prologue ? seams : gradient;
+    }
+    return plain;
   }
-  return kPlain;
-}
+};
+constexpr Costs kCosts{
+    .plain = {{1.298, 0.09055, 0.1356, 0.3596, 0.1419, 0.05714, 0.06638, 0.2414, 3.243, 11.08},
+              {0.7022, 0.951, 0.0003499, 0.08724, 0.1193, 3.054, 52.75}},
+    .statistics = {{4.345, 0.2485, 0.2055, 0.3124, 0.0, 0.0005218, 0.1079, 0.2466, 4.188, 9.424},
+                   {3.7, 0.951, 0.0003499, 0.08724, 0.1193, 3.054, 52.75}},
+    .normalising = {{5.004, 0.1729, 0.4162, 0.3941, 0.06696, 0.0, 0.2399, 0.01799, 3.856, 17.62},
+                    {1.035, 2.688, 0.2724, 0.09224, 0.8036, 1.489, 8.801}},
+    .gradient = {{3.75, 0.5501, 0.2286, 0.4044, 1.004, 0.007098, 0.06822, 0.6204, 121.9, 9.477},
+                 {1.733, 0.3743, 0.0001919, 0.07618, 0.5139, 2.578, 5.099}},
+    .seams = {{6.081, 0.4661, 0.2524, 0.6222, 1.543, 0.2058, 0.04608, 0.4744, 4.075, 6.295},
+              {2.043, 0.0004434, 0.0, 0.04674, 0.3952, 1.7, 5.914}},
+};
+/// Of float32, where a step has 32 values of k.
+constexpr Costs kFloatCosts{
+    .plain = {{1.992, 0.2472, 0.0505, 0.4003, 0.0103, 0.01705, 0.08302, 0.4592, 4.333, 7.287, 2.623},
+              {1.088, 0.9946, 0.03375, 0.0659, 0.3228, 3.4, 16.4, 0.1754}},
+    .statistics = {{2.128, 0.1925, 0.04831, 0.3762, 0.03501, 0.01261, 0.1279, 0.4776, 4.45, 15.87, 2.372},
+                   {1.177, 1.395, 0.006841, 0.0665, 0.4159, 2.989, 45.96, 0.4433}},
+    .normalising = {{4.375, 0.2282, 0.4548, 0.484, 0.0881, 0.001431, 0.03732, 0.7177, 3.949, 5.939, 1.127},
+                    {1.308, 2.041, 0.08014, 0.06649, 1.096, 2.419, 33.05, 0.3265}},
+    .gradient = {{3.635, 0.6599, 1.206, 0.5487, 0.02121, 0.06287, 0.02781, 1.182, 3.646, 7.54, 1.838},
+                 {0.8113, 1.628, 0.004284, 0.0516, 0.3519, 2.394, 46.31, 0.1404}},
+    .seams = {{4.445, 0.1568, 1.382, 0.6514, 0.03225, 0.08607, 0.006271, 0.501, 3.843, 6.414, 2.054},
+              {1.382, 1.879, 0.002217, 0.05031, 0.3241, 2.57, 22.85, 0.2477}},
+};
 
 double cost_of(const PointwiseCase& product, const PointwiseInstance& instance, const PointwiseLaunch& launch,
                int size) {
   const PointwiseProblem& problem = product.problem;
-  const Cost cost = cost_of(product.kind, product.prologue);
-  const double depth = static_cast<double>(divide_up(problem.depth, instance.depth) * instance.depth) / 64;
+  const Costs& costs = problem.dtype == DataType::float32 ? kFloatCosts : kCosts;
+  const Cost& cost = costs.of(product.kind, product.prologue);
+  const auto size_of_element = static_cast<double>(size_of(problem.dtype));
+  const double depth =
+      static_cast<double>(divide_up(problem.depth, instance.depth) * instance.depth) * size_of_element / 128;
   const double channels = instance.channels / 64.0, row_tiles = instance.row_tiles, splits = launch.splits;
   const double ins = product.has_other ? 2 : 1, outs = 1 + (product.has_x ? 1 : 0) + (product.has_added ? 1 : 0);
-  const double bytes = 2e-6 * static_cast<double>(problem.pixels),
+  const double bytes = 1e-6 * size_of_element * static_cast<double>(problem.pixels),
                in = ins * bytes * static_cast<double>(problem.depth),
                out = outs * bytes * static_cast<double>(problem.channels),
-               weight = 2e-6 * static_cast<double>(problem.depth * problem.channels);
+               weight = 1e-6 * size_of_element * static_cast<double>(problem.depth * problem.channels);
   const double cached = in * launch.channel_tiles + out + weight * splits;
   const std::int64_t blocks = std::int64_t{launch.channel_tiles} * launch.splits;
   const auto rounds_of = [&](std::int64_t at_once) { return static_cast<double>(divide_up(blocks, at_once)); };
   switch (instance.family) {
     case PointwiseFamily::kept: {
       const KeptCost& kept = cost.kept;
-      const double latency = kept.tile + depth * kept.tile_depth + channels * kept.tile_channels;
+      const double latency = std::max(kept.tile + depth * kept.tile_depth + channels * kept.tile_channels,
+                                      depth * kept.copy / launch.stages);
       const double work = row_tiles * (kept.work + depth * kept.work_depth + channels * kept.work_channels);
       const auto tiles =
           static_cast<double>(divide_up(launch.pixel_tiles, std::int64_t{launch.splits} * instance.row_tiles));
@@ -89,8 +115,8 @@ double cost_of(const PointwiseCase& product, const PointwiseInstance& instance, 
                  kResidentThreads / instance.threads));
       const double beside = std::min(static_cast<double>(resident), rounds_of(size));
       const double copied = 128e-6 * (depth * 64 * (row_tiles * ins + channels) + row_tiles * 64 * channels * outs);
-      const double block =
-          cut.block + depth / instance.cut * cut.step + cut.own * row_tiles * channels * outs / instance.cut;
+      const double block = cut.block + depth / instance.cut * std::max(cut.step, cut.copy / launch.stages) +
+                           cut.own * row_tiles * channels * outs / instance.cut;
       return cut.start + std::max({rounds_of(resident * size) * (block + beside * copied / cut.copied),
                                    (in + out) / cut.memory, cached / cut.cache});
     }
@@ -109,10 +135,13 @@ bool suits_rows(const PointwiseCase& product, const PointwiseInstance& instance)
 
 }  // namespace
 
-std::string why_not_hopper(DataType dtype, Device device, std::int64_t groups, std::int64_t pixels) {
+std::string why_not_hopper(DataType dtype, Device device, std::int64_t groups, std::int64_t pixels, bool takes_tf32) {
   const std::string elsewhere = needs_device(Device::gpu, device);
   if (!elsewhere.empty()) return elsewhere;
-  if (size_of(dtype) != 2) return std::string("it is for float16 and bfloat16, the tensors are ") + name_of(dtype);
+  if (size_of(dtype) != 2 && !(takes_tf32 && dtype == DataType::float32)) {
+    return std::string("it is for float16 and bfloat16, and float32 where it may be TensorFloat-32; the tensors are ") +
+           name_of(dtype);
+  }
   if (groups != 1) return "it takes one group";
   if (pixels == 0) return "there are no positions";
   return is_hopper() ? "" : "the GPU is no Hopper";
@@ -134,7 +163,8 @@ PointwiseLaunch plan(std::span<const PointwiseInstance> instances, const Pointwi
     launch.splits = static_cast<int>(divide_up(launch.pixel_tiles, instance.row_tiles));
     const bool is_cut = instance.family == PointwiseFamily::cut;
     // Of more blocks, each of which waits for its first copies, there was never use; nor is the cost known there.
-    const int most_rounds = product.prologue || product.kind == EpilogueKind::gradient ? 3 : 2;
+    const bool has_seams = product.prologue || product.kind == EpilogueKind::gradient;
+    const int most_rounds = problem.dtype == DataType::float32 ? 8 : has_seams ? 3 : 2;
     const bool is_last_resort =
         is_cut && std::int64_t{launch.channel_tiles} * launch.splits > std::int64_t{most_rounds} * size;
     if (!is_cut) launch.splits = std::min(std::max(size / launch.channel_tiles, 1), launch.splits);

@@ -3,11 +3,19 @@
 #pragma once
 
 #include "fusedsc/common/gpu/pointwise_hopper_epilogue.h"
+#include "fusedsc/common/gpu/wave_product.h"
 
 namespace fusedsc::gpu::hopper {
 
 inline constexpr int kTileRows = 64;  ///< positions that come at a time
 inline constexpr int kGroupThreads = 128;
+
+/// Of a tile with so many channels in all: rows of 128 bytes if that divides them, else of 64.
+template <class T>
+FUSEDSC_HOST_DEVICE constexpr int columns_of_tile(int channels) {
+  constexpr int kWhole = 128 / static_cast<int>(sizeof(T));
+  return channels % kWhole == 0 ? kWhole : kWhole / 2;
+}
 
 /// What the block memory of a kernel depends on.
 struct PointwiseMemoryUse {
@@ -50,61 +58,87 @@ class PointwisePrologue {
     }
   }
 
-  /// Of pieces of 16 values of k, two rows: {k, k + 1} in the first two words, {k + 8, k + 9} in the others. All pieces
-  /// at once and few branches, so that their latencies overlap.
+  /// Values of k that a product takes.
+  static constexpr int kPiece = 32 / static_cast<int>(sizeof(T));
+
+  /// Of pieces of so many values of k from `k` on, two rows, as load_matrices brings them to lanes: in the first two
+  /// words values of the first half, in the others of the second. Floats become TensorFloat-32. All pieces at once and
+  /// few branches, so that their latencies overlap.
   template <int kPieces>
   FUSEDSC_DEVICE void change(std::uint32_t (&words)[kPieces][4], const std::uint32_t (&others)[kPieces][4],
                              int k) const {
+    const auto nothing = [](float(&)[kValues]) {};
     if constexpr (kHasOther) {
-      change_each(
-          words, others, k, [](float(&)[8]) {}, [](std::uint32_t word) { return word; });
+      change_each(words, others, k, nothing, [](std::uint32_t word) { return word; });
     } else if (p_.activation == Activation::relu || p_.activation == Activation::relu6) {
-      // Rounding keeps the order, and both bounds: clamped pairs are the same, for half the instructions.
       const bool to_six = p_.activation == Activation::relu6;
-      change_each(
-          words, others, k, [](float(&)[8]) {}, [&](std::uint32_t word) { return clamped_pair(word, to_six, T()); });
+      if constexpr (sizeof(T) == 2) {
+        // Rounding keeps the order, and both bounds: clamped pairs are the same, for half the instructions.
+        change_each(words, others, k, nothing, [&](std::uint32_t word) { return clamped_pair(word, to_six, T()); });
+      } else {
+        const float high = to_six ? 6.0f : __builtin_huge_valf();
+        const auto clamp = [&](float(&z)[kValues]) {
+#pragma unroll
+          for (int i = 0; i < kValues; ++i) z[i] = clamped(z[i], 0.0f, high);
+        };
+        change_each(words, others, k, clamp, [](std::uint32_t word) { return word; });
+      }
     } else {
       change_each(
-          words, others, k, [&](float(&z)[8]) { activate(p_.activation, z); }, [](std::uint32_t word) { return word; });
+          words, others, k, [&](float(&z)[kValues]) { activate(p_.activation, z); },
+          [](std::uint32_t word) { return word; });
     }
   }
 
  private:
+  static constexpr int kOfWord = 4 / static_cast<int>(sizeof(T)), kValues = 4 * kOfWord;
+  /// Of the values of k in a word.
+  using Coefficients = Aligned<float, kOfWord>;
+
   template <int kPieces, class Before, class After>
   FUSEDSC_DEVICE void change_each(std::uint32_t (&words)[kPieces][4], const std::uint32_t (&others)[kPieces][4], int k,
                                   const Before& before, const After& after) const {
+    k += thread_index() % 4 * kOfWord;
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece) {
-      float z[8];
+      float z[kValues];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float* coefficients = coefficients_ + k + piece * 16 + half * 8;
-        const auto scale = pair(coefficients), shift = pair(coefficients + size_);
+        const float* coefficients = coefficients_ + k + piece * kPiece + half * (kPiece / 2);
+        const Coefficients scale = read(coefficients), shift = read(coefficients + size_);
 #pragma unroll
         for (int i = 2 * half; i < 2 * half + 2; ++i) {
-          to_floats(words[piece][i], z[2 * i], z[2 * i + 1], T());
-          z[2 * i] = z[2 * i] * scale.elements[0] + shift.elements[0];
-          z[2 * i + 1] = z[2 * i + 1] * scale.elements[1] + shift.elements[1];
+          widen(words[piece][i], z + i * kOfWord);
+#pragma unroll
+          for (int j = 0; j < kOfWord; ++j) {
+            z[i * kOfWord + j] = z[i * kOfWord + j] * scale.elements[j] + shift.elements[j];
+          }
         }
         if constexpr (kHasOther) {
-          const auto other_scale = pair(coefficients + 2 * size_);
+          const Coefficients other_scale = read(coefficients + 2 * size_);
 #pragma unroll
           for (int i = 2 * half; i < 2 * half + 2; ++i) {
-            float a, b;
-            to_floats(others[piece][i], a, b, T());
-            z[2 * i] += a * other_scale.elements[0];
-            z[2 * i + 1] += b * other_scale.elements[1];
+            float other[kOfWord];
+            widen(others[piece][i], other);
+#pragma unroll
+            for (int j = 0; j < kOfWord; ++j) z[i * kOfWord + j] += other[j] * other_scale.elements[j];
           }
         }
       }
       before(z);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) words[piece][i] = after(to_bits(z[2 * i], z[2 * i + 1], T()));
+      for (int i = 0; i < 4; ++i) words[piece][i] = after(narrow(z + i * kOfWord));
     }
   }
 
-  FUSEDSC_DEVICE static Aligned<float, 2> pair(const float* from) {
-    return *reinterpret_cast<const Aligned<float, 2>*>(from);
+  FUSEDSC_DEVICE static Coefficients read(const float* from) { return *reinterpret_cast<const Coefficients*>(from); }
+  FUSEDSC_DEVICE static void widen(std::uint32_t word, float* to) {
+    if constexpr (sizeof(T) == 2) to_floats(word, to[0], to[1], T());
+    else to[0] = __builtin_bit_cast(float, word);
+  }
+  FUSEDSC_DEVICE static std::uint32_t narrow(const float* from) {
+    if constexpr (sizeof(T) == 2) return to_bits(from[0], from[1], T());
+    else return to_tf32(from[0]);
   }
 
   const PointwiseParameters& p_;

@@ -1,0 +1,166 @@
+#ifdef FUSEDSC_HOPPER
+#include <algorithm>
+
+#include "fusedsc/backward/pointwise_gpu.h"
+#include "fusedsc/backward/pointwise_hopper_transposed.h"
+#include "fusedsc/common/gpu/partials_launch.h"
+#include "fusedsc/common/gpu/pointwise_planes_instances.h"
+#include "fusedsc/runtime/arena.h"
+
+namespace fusedsc {
+namespace gpu::hopper {
+namespace {
+
+constexpr const char* kName = "pointwise_conv2d_backward";
+
+template <class T>
+void append_seams(std::vector<PlanesInstance>& to, DataType dtype) {
+  append_seam_planes<T, true, false, EpilogueKind::gradient>(to, dtype);
+  append_seam_planes<T, true, true, EpilogueKind::gradient>(to, dtype);
+}
+
+template <class T>
+void append_all(std::vector<PlanesInstance>& to, DataType dtype) {
+  append_plain_planes<T, true>(to, dtype);
+  append_seams<T>(to, dtype);
+}
+
+const std::vector<PlanesInstance>& instances() {
+  static const std::vector<PlanesInstance> all = [] {
+    std::vector<PlanesInstance> list = plain_float_planes();
+    append_all<Float16>(list, DataType::float16);
+    append_all<BFloat16>(list, DataType::bfloat16);
+    append_seams<float>(list, DataType::float32);
+    return list;
+  }();
+  return all;
+}
+
+/// Of the input gradient: grad_y is what is multiplied.
+PlanesCase case_of(const PointwiseBackwardArguments& a) {
+  PlanesCase product = planes_case(a.grad_y, a.x.sizes[1]);
+  product.prologue = static_cast<bool>(a.gradient_prologue);
+  product.kind = a.prologue || a.gradient_prologue || a.grad_add ? EpilogueKind::gradient : EpilogueKind::plain;
+  product.has_other = static_cast<bool>(a.gradient_prologue);
+  product.has_x = static_cast<bool>(a.prologue);
+  product.has_added = static_cast<bool>(a.grad_add);
+  return product;
+}
+
+std::string why_not(const PointwiseBackwardArguments& a) {
+  std::string reason =
+      why_not_hopper(a.x.dtype, a.x.device, a.groups, a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3], a.allow_tf32);
+  if (!reason.empty()) return reason;
+  if (!a.grad_x) return "it is for the input gradient";
+  const ConstTensorView x = a.prologue ? a.x : ConstTensorView{};
+  const bool lays_out_weight = a.x.dtype == DataType::float32;  // and takes any
+  if (!are_planes({a.grad_y, a.gradient_prologue.output, x, a.grad_add, a.grad_x}) ||
+      (!lays_out_weight && !suits_copy_engine(weight_matrix(a.weight, 1)))) {
+    return kNoPlanes;
+  }
+  reason = too_large_for_pointwise(a.x.sizes, a.grad_y.sizes);
+  if (!reason.empty()) return reason;
+  return plan(instances(), case_of(a)).instance != nullptr ? "" : "no tile of these tensors fits block memory";
+}
+
+/// The launch of the input gradient, worked out but for addresses.
+class InputPass {
+ public:
+  explicit InputPass(const PointwiseBackwardArguments& a) : case_(case_of(a)), launch_(plan(instances(), case_)) {}
+
+  /// What is between its kernels.
+  struct Memory {
+    float *weight, *partials;
+  };
+  Memory take_memory(const PointwiseBackwardArguments& a, Arena& arena) const {
+    return {transposes() ? arena.take<float>(case_.problem.channels * case_.problem.depth) : nullptr,
+            a.sums ? arena.take<float>(std::int64_t{2} * launch_.splits * a.x.sizes[1]) : nullptr};
+  }
+
+  void run(const PointwiseBackwardArguments& a, const Execution& execution) const {
+    const PointwiseProblem& problem = case_.problem;
+    const PlanesInstance& instance = *launch_.instance;
+    const GradientPrologue& prologue = a.gradient_prologue;
+    Arena arena(execution.workspace);
+    const Memory memory = take_memory(a, arena);
+    PlanesParameters p;
+    launch_.fill(case_, p);
+    p.scale = static_cast<const float*>(prologue.grad_scale.data);
+    p.shift = static_cast<const float*>(prologue.offset.data);
+    p.other_scale = static_cast<const float*>(prologue.output_scale.data);
+    p.epilogue.scale = static_cast<const float*>(a.prologue.scale.data);
+    p.epilogue.shift = static_cast<const float*>(a.prologue.shift.data);
+    p.epilogue.mean = static_cast<const float*>(a.sums.mean.data);
+    p.epilogue.activation = a.prologue.activation;
+    p.epilogue.partials = memory.partials;
+    p.activations_rows = a.grad_y.data;
+    p.other_rows = prologue.output.data;
+    p.x_rows = a.x.data;
+    p.added_rows = a.grad_add.data;
+    p.output_rows = a.grad_x.data;
+    p.activations = map_of_planes(a.grad_y, case_, instance.depth);
+    p.other = map_of_planes(prologue.output, case_, instance.depth);
+    if (case_.has_x) p.x = map_of_planes(a.x, case_, instance.channels);
+    p.added = map_of_planes(a.grad_add, case_, instance.channels);
+    p.output = map_of_planes(a.grad_x, case_, instance.channels);
+    if (transposes()) {
+      launch_transposed_weight(kName, a.weight, memory.weight, execution.stream);
+      p.weight = map_of(memory.weight, problem.dtype, problem.depth, problem.channels, problem.depth, instance.depth,
+                        instance.channels);
+    } else {
+      p.weight = map_of(a.weight.data, problem.dtype, problem.channels, problem.depth, a.weight.strides[0],
+                        instance.columns(), instance.depth);
+    }
+    launch_.start(kName, case_, p, execution.stream);
+    if (!a.sums) return;
+    SumPartialsParameters sum;
+    sum.partials = p.epilogue.partials;
+    sum.splits = launch_.splits;
+    sum.rows = 2;
+    sum.channels = static_cast<int>(problem.channels);
+    sum.vectors[0] = a.sums.grad.data;
+    sum.vectors[1] = a.sums.grad_times_centered.data;
+    launch_sum_partials(kName, DataType::float32, sum, execution.stream);
+  }
+
+ private:
+  /// Products of floats have their k innermost.
+  bool transposes() const { return case_.problem.dtype == DataType::float32; }
+
+  PlanesCase case_;
+  PlanesLaunch launch_;
+};
+
+/// Of the weight and the bias, by whichever entry is best for them.
+PointwiseBackwardArguments without_input(PointwiseBackwardArguments a) {
+  a.grad_x = {};
+  a.sums = {};
+  a.grad_add = {};
+  return a;
+}
+
+using BackwardPlan = Plan<PointwiseBackwardArguments>;
+
+/// One after the other, in the same workspace.
+BackwardPlan plan_backward(const PointwiseBackwardArguments& a, int threads) {
+  const InputPass pass(a);
+  Arena arena(nullptr);
+  pass.take_memory(a, arena);
+  BackwardPlan weight;
+  if (a.grad_weight || a.grad_bias) weight = plan_pointwise_conv2d_backward(without_input(a), threads);
+  return {std::max(arena.used(), weight.workspace_bytes),
+          [=](const PointwiseBackwardArguments& like, const Execution& execution) {
+            pass.run(like, execution);
+            if (weight.unchecked_run) weight.unchecked_run(without_input(like), execution);
+          }};
+}
+
+}  // namespace
+}  // namespace gpu::hopper
+
+Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_planes() {
+  return {"gpu_hopper_planes", gpu::hopper::why_not, gpu::hopper::plan_backward};
+}
+
+}  // namespace fusedsc
+#endif

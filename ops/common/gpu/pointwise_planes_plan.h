@@ -1,0 +1,74 @@
+/// From a pointwise problem with contiguous tensors to a launch on a Hopper GPU.
+#pragma once
+
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "fusedsc/common/gpu/pointwise_hopper_plan.h"
+#include "fusedsc/common/gpu/pointwise_planes.h"
+#include "fusedsc/common/gpu/pointwise_planes_cut.h"
+
+namespace fusedsc::gpu::hopper {
+
+/// A kernel that was compiled, and what for.
+struct PlanesInstance {
+  using Kernel = void (*)(PlanesParameters);
+  using Memory = int (*)(const PointwiseMemoryUse& use, const PlanesTiling& tiling, int stages);
+  using LeastStages = int (*)(const PlanesTiling& tiling);  ///< 0: it cannot have such tiles
+
+  PointwiseFamily family;  ///< kept or cut
+  bool whole_images;       ///< its tiles are PlanesRun's
+  DataType dtype;
+  int channels, depth;  ///< of a tile; depth: values of k that come at a time
+  int row_tiles, cut;   ///< tiles of positions that a block has at a time; groups that share the k of each
+  int threads;
+  bool prologue;
+  EpilogueKind kind;
+  Kernel kernel;
+  Memory memory;
+  LeastStages least_stages;
+
+  /// Of a tile of a weight that has its channels innermost.
+  int columns() const { return channels > 32 ? 64 : 32; }
+};
+
+/// What a product is, but for its addresses.
+struct PlanesCase : PointwiseCase {
+  int images = 0, positions = 0;  ///< positions: of an image
+  bool whole_images = false;      ///< its planes are no whole runs of 16 bytes
+
+  PlanesTiling tiling() const;
+};
+PlanesCase planes_case(const ConstTensorView& activations, std::int64_t channels);
+
+/// A launch, but for the addresses.
+struct PlanesLaunch {
+  const PlanesInstance* instance = nullptr;  ///< null: none fits
+  int pixel_tiles = 0, channel_tiles = 1, splits = 1, stages = 2;
+
+  /// Sets what it knows.
+  void fill(const PlanesCase& product, PlanesParameters& parameters) const;
+  void start(const char* name, const PlanesCase& product, const PlanesParameters& parameters, void* stream) const;
+};
+
+/// With that instance, with so many blocks beside each other on a multiprocessor; nothing if it does not suit.
+PlanesLaunch launch_of(const PlanesInstance& instance, const PlanesCase& product, int beside);
+inline constexpr int kMostBeside = 3;
+/// The cheapest of `instances`.
+PlanesLaunch plan(std::span<const PlanesInstance> instances, const PlanesCase& product);
+
+/// Whether all of these tensors (or nothing) are planes that the copy engine can read.
+bool are_planes(std::initializer_list<ConstTensorView> tensors);
+inline constexpr const char* kNoPlanes =
+    "a tensor is not contiguous, or not aligned to 16 bytes; or its planes have fewer than 16 positions; or they are "
+    "no "
+    "whole runs of 16 bytes, and have more than 256 positions or are too few to be whole runs together; or the rows of "
+    "the "
+    "weight are none";
+
+/// Describes planes to the copy engine, in tiles of so many channels; nothing where it has no use for that.
+TensorMap map_of_planes(const ConstTensorView& planes, const PlanesCase& product, int tile_channels);
+
+}  // namespace fusedsc::gpu::hopper

@@ -1,0 +1,200 @@
+#ifdef FUSEDSC_HOPPER
+#include "fusedsc/common/gpu/pointwise_planes_plan.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "fusedsc/common/gpu/following_kernel.h"
+
+namespace fusedsc::gpu::hopper {
+namespace {
+
+constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+constexpr std::int64_t kLeastPositions = 16;
+constexpr int kMostParts = 4;  ///< groups of a block that can share an image
+constexpr int kMostStages = 6;
+constexpr int kMultiprocessorMemory = 227 * 1024, kBlockReserve = 1024;  ///< bytes of block memory
+constexpr int kResidentThreads = 512;                                    ///< at the 128 registers that most take
+
+std::int64_t positions_of(const ConstTensorView& planes) { return planes.sizes[2] * planes.sizes[3]; }
+
+/// How many planes are whole runs of 16 bytes together.
+int together_in_runs(const ConstTensorView& planes) {
+  const auto bytes = positions_of(planes) * static_cast<std::int64_t>(size_of(planes.dtype));
+  return static_cast<int>(16 / std::gcd(bytes, std::int64_t{16}));
+}
+
+bool are_planes(const ConstTensorView& tensor) {
+  if (!tensor) return true;
+  const auto& [images, channels, height, width] = tensor.sizes;
+  const std::int64_t run = 16 / static_cast<std::int64_t>(size_of(tensor.dtype)), positions = height * width;
+  const bool is_dense = (width == 1 || tensor.strides[3] == 1) && (height == 1 || tensor.strides[2] == width) &&
+                        (channels == 1 || tensor.strides[1] == positions) &&
+                        (images == 1 || tensor.strides[0] == channels * positions);
+  return is_dense && positions >= kLeastPositions && channels * positions % run == 0 &&
+         channels % together_in_runs(tensor) == 0 &&
+         (together_in_runs(tensor) == 1 || positions <= kMostParts * kTileRows) &&
+         reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0;
+}
+
+/// Fitted to the times of all tiles on the layers of mobile networks on an H200, batch 1 and 64, in microseconds, so
+/// that the choice is near the best one; a single number says little.
+struct KeptCost {
+  double start, weight;                    ///< a kernel; per 128 bytes of k and of channels
+  double tile, tile_depth, tile_channels;  ///< of a tile from its begin to its end; likewise
+  double work, work_depth, work_channels;  ///< what a tile takes of a multiprocessor, likewise
+  double memory, cache;                    ///< bytes, millions
+};
+struct CutCost {
+  double start, block;   ///< a kernel; a block
+  double step;           ///< of a group: 128 bytes of k
+  double copied;         ///< bytes of a multiprocessor, millions
+  double own;            ///< of a group: 128 bytes of channels that it finishes, of each tensor
+  double memory, cache;  ///< bytes of all, millions
+  double work;           ///< what a step takes of a multiprocessor
+};
+struct Cost {
+  KeptCost kept;
+  CutCost boxes, runs;
+};
+constexpr Cost kHalfCost{{1.092, 0.03939, 0.2361, 0.3095, 0.4324, 0.06485, 0.06841, 0.2218, 3.35, 4.398},
+                         {0.6532, 1.073, 0.0, 0.08946, 0.0, 1.766, 3.252, 0.0},
+                         {0.7852, 0.606, 0.3322, 1.016, 0.291, 10.47, 5.623, 0.1327}};
+constexpr Cost kFloatCost{{1.877, 0.1158, 0.1228, 0.4755, 0.2198, 0.01237, 0.1036, 0.2211, 4.694, 29.21},
+                          {1.476, 0.8979, 0.01004, 0.09252, 0.1381, 5.688, 66.73, 0.03705},
+                          {0.9215, 1.096, 0.4184, 0.2506, 0.4036, 3.988, 8.21, 0.03383}};
+
+double cost_of(const PlanesCase& product, const PlanesLaunch& launch, int beside, int size) {
+  const PointwiseProblem& problem = product.problem;
+  const PlanesInstance& instance = *launch.instance;
+  const Cost& cost = problem.dtype == DataType::float32 ? kFloatCost : kHalfCost;
+  const auto element = static_cast<double>(size_of(problem.dtype));
+  const double depth = static_cast<double>(divide_up(problem.depth, instance.depth) * instance.depth) * element / 128,
+               channels = instance.channels * element / 128, row_tiles = instance.row_tiles;
+  const double ins = product.has_other ? 2 : 1, outs = 1 + (product.has_x ? 1 : 0) + (product.has_added ? 1 : 0);
+  const double bytes = 1e-6 * element * static_cast<double>(problem.pixels),
+               in = ins * bytes * static_cast<double>(problem.depth),
+               out = outs * bytes * static_cast<double>(problem.channels),
+               weight = 1e-6 * element * static_cast<double>(problem.depth * problem.channels);
+  const double cached = in * launch.channel_tiles + out + weight * launch.splits;
+  const std::int64_t blocks = std::int64_t{launch.channel_tiles} * launch.splits;
+  const auto rounds_of = [&](std::int64_t at_once) { return static_cast<double>(divide_up(blocks, at_once)); };
+  if (instance.family == PointwiseFamily::kept) {
+    const KeptCost& kept = cost.kept;
+    const auto tiles =
+        static_cast<double>(divide_up(launch.pixel_tiles, std::int64_t{launch.splits} * instance.row_tiles));
+    const double latency = kept.tile + depth * kept.tile_depth + channels * kept.tile_channels,
+                 work = row_tiles * (kept.work + ins * depth * kept.work_depth + outs * channels * kept.work_channels);
+    return kept.start + kept.weight * depth * channels +
+           std::max({tiles * rounds_of(size) * std::max(latency, work), (in + out) / kept.memory, cached / kept.cache});
+  }
+  const CutCost& cut = instance.whole_images ? cost.runs : cost.boxes;
+  const int resident = std::max(1, std::min(beside, kResidentThreads / instance.threads));
+  const double shared = std::min(static_cast<double>(resident), rounds_of(size));
+  const double copied = 128e-6 * 64 * (depth * (row_tiles * ins + channels) + row_tiles * channels * outs);
+  const double block = cut.block + depth / instance.cut * cut.step +
+                       cut.own * row_tiles * channels * outs / instance.cut +
+                       shared * (copied / cut.copied + row_tiles * ins * depth * cut.work);
+  return cut.start +
+         std::max({rounds_of(std::int64_t{resident} * size) * block, (in + out) / cut.memory, cached / cut.cache});
+}
+
+}  // namespace
+
+bool are_planes(std::initializer_list<ConstTensorView> tensors) {
+  return std::all_of(tensors.begin(), tensors.end(), [](const ConstTensorView& tensor) { return are_planes(tensor); });
+}
+
+PlanesCase planes_case(const ConstTensorView& activations, std::int64_t channels) {
+  PlanesCase product;
+  const std::int64_t positions = positions_of(activations), images = activations.sizes[0];
+  product.problem = {activations.dtype, false, images * positions, activations.sizes[1], channels, 1};
+  product.images = static_cast<int>(images);
+  product.positions = static_cast<int>(positions);
+  product.whole_images = together_in_runs(activations) > 1;
+  return product;
+}
+
+PlanesTiling PlanesCase::tiling() const {
+  const auto parts = static_cast<int>(divide_up(positions, kTileRows));
+  if (!whole_images) return {positions, parts, kTileRows};
+  const int shared = parts == 3 ? 4 : parts;
+  return {positions, shared, static_cast<int>(divide_up(positions, shared))};
+}
+
+PlanesLaunch launch_of(const PlanesInstance& instance, const PlanesCase& product, int beside) {
+  const PointwiseProblem& problem = product.problem;
+  const bool is_cut = instance.family == PointwiseFamily::cut;
+  if (instance.dtype != problem.dtype || instance.prologue != product.prologue || instance.kind != product.kind ||
+      instance.whole_images != product.whole_images)
+    return {};
+  const PlanesTiling tiling = product.tiling();
+  const int least_stages = instance.least_stages(tiling);
+  if (least_stages == 0) return {};
+  const int size = multiprocessors();
+  PlanesLaunch launch;
+  launch.pixel_tiles = product.images * tiling.parts;
+  launch.channel_tiles = static_cast<int>(divide_up(problem.channels, instance.channels));
+  launch.splits = static_cast<int>(divide_up(launch.pixel_tiles, instance.row_tiles));
+  if (beside > 1 && (!is_cut || launch.channel_tiles * launch.splits <= (beside - 1) * size)) return {};
+  if (!is_cut) launch.splits = std::min(std::max(size / launch.channel_tiles, 1), launch.splits);
+  const auto steps = static_cast<int>(divide_up(divide_up(problem.depth, instance.depth), instance.cut));
+  launch.stages = is_cut ? std::max(steps, least_stages) : kMostStages;
+  const int memory = kMultiprocessorMemory / beside - (beside > 1 ? kBlockReserve : 0);
+  while (launch.stages >= least_stages && instance.memory(product.memory_use(), tiling, launch.stages) > memory)
+    --launch.stages;
+  if (launch.stages >= least_stages) launch.instance = &instance;
+  return launch;
+}
+
+PlanesLaunch plan(std::span<const PlanesInstance> instances, const PlanesCase& product) {
+  const int size = multiprocessors();
+  PlanesLaunch best;
+  double least_cost = std::numeric_limits<double>::infinity();
+  for (const PlanesInstance& instance : instances) {
+    for (int beside = 1; beside <= kMostBeside; ++beside) {
+      const PlanesLaunch launch = launch_of(instance, product, beside);
+      if (launch.instance == nullptr) break;
+      const double cost = cost_of(product, launch, beside, size);
+      if (cost >= least_cost) continue;
+      least_cost = cost;
+      best = launch;
+    }
+  }
+  return best;
+}
+
+void PlanesLaunch::fill(const PlanesCase& product, PlanesParameters& p) const {
+  p.pixels = static_cast<int>(product.problem.pixels);
+  p.depth = static_cast<int>(product.problem.depth);
+  p.channels = static_cast<int>(product.problem.channels);
+  p.pixel_tiles = pixel_tiles;
+  p.channel_tiles = channel_tiles;
+  p.splits = splits;
+  p.stages = stages;
+  p.has_other = product.has_other;
+  p.epilogue.has_x = product.has_x;
+  p.epilogue.has_added = product.has_added;
+  p.tiling = product.tiling();
+  p.parts = Divisor(static_cast<std::uint32_t>(p.tiling.parts));
+}
+
+void PlanesLaunch::start(const char* name, const PlanesCase& product, const PlanesParameters& parameters,
+                         void* stream) const {
+  const int memory = instance->memory(product.memory_use(), product.tiling(), stages);
+  launch_following(name, instance->kernel, std::int64_t{channel_tiles} * splits, instance->threads, stream, parameters,
+                   static_cast<std::size_t>(memory));
+}
+
+TensorMap map_of_planes(const ConstTensorView& planes, const PlanesCase& product, int tile_channels) {
+  if (!planes || product.whole_images) return {};
+  const std::int64_t positions = product.positions;
+  const ConstTensorView rows(planes.data, planes.dtype, {planes.sizes[0], positions, 1, planes.sizes[1]},
+                             {planes.strides[0], 1, positions, positions}, planes.device);
+  return map_of_images(rows, 128 / static_cast<int>(size_of(planes.dtype)), tile_channels, 1, 1, true);
+}
+
+}  // namespace fusedsc::gpu::hopper
+#endif

@@ -1,0 +1,80 @@
+/// Pointwise convolution of contiguous tensors, which Hopper GPUs have kernels of their own for: planes that begin at
+/// multiples of 16 bytes, or only several together; sizes below, at and above those of tiles.
+#include "gpu/gpu_under_test.h"
+#include "ops/backward_case.h"
+#include "ops/forward_case.h"
+#include "ops/pointwise_cases.h"
+
+namespace fusedsc::reference {
+namespace {
+
+class PointwisePlanesGpu : public OnGpu {
+ protected:
+  void SetUp() override {
+    OnGpu::SetUp();
+    if (GetParam().dtype == DataType::float64) GTEST_SKIP() << "for types that tensor cores take";
+    if (GetParam().wave_size != 32) GTEST_SKIP() << "GPUs of this wave size have no such kernels";
+  }
+
+  static std::vector<PointwiseGeometry> geometries() {
+    std::vector<PointwiseGeometry> geometries = {
+        {{2, 24, 8, 8}, 40},   {{1, 16, 8, 17}, 24},  {{3, 72, 12, 14}, 144},  // whole runs in each plane,
+        {{2, 8, 20, 20}, 8},   {{1, 200, 4, 8}, 208},                          // of several tiles, of a part of one,
+        {{2, 72, 14, 14}, 80}, {{1, 144, 6, 6}, 40},  {{1, 40, 9, 22}, 96},    // of 4 and of 2 planes,
+        {{3, 136, 7, 7}, 72},  {{2, 24, 9, 11}, 328}, {{1, 264, 5, 13}, 104},  // of 8 planes (float32: of 4),
+        {{66, 16, 5, 5}, 16},  {{1, 1152, 7, 7}, 24}, {{7, 32, 16, 16}, 16},   // more tiles than there are groups
+    };
+    for (PointwiseGeometry& geometry : geometries) geometry.tf32 = GetParam().dtype == DataType::float32;
+    return geometries;
+  }
+
+  static const Memories contiguous() { return Memories::all(Memory::contiguous); }
+};
+INSTANTIATE_TEST_SUITE_P(Targets, PointwisePlanesGpu, testing::ValuesIn(gpu_targets()),
+                         testing::PrintToStringParamName());
+
+TEST_P(PointwisePlanesGpu, Forward) {
+  for (const PointwiseGeometry& geometry : geometries()) {
+    verify_forward<PointwiseGeometry>({GetParam().dtype, geometry, {}, contiguous()});
+  }
+}
+
+TEST_P(PointwisePlanesGpu, ForwardSeams) {
+  using Output = ForwardSeams::Output;
+  const ForwardSeams seams[] = {
+      {.bias = true},
+      {.output = Output::statistics},
+      {.prologue = true, .activation = Activation::relu6, .output = Output::statistics},
+      {.prologue = true, .activation = Activation::silu},
+      {.bias = true, .output = Output::epilogue, .epilogue_activation = Activation::relu6, .residual = true},
+      {.prologue = true, .activation = Activation::relu, .output = Output::epilogue, .residual = true},
+  };
+  std::size_t i = 0;
+  for (const PointwiseGeometry& geometry : geometries()) {
+    verify_forward<PointwiseGeometry>({GetParam().dtype, geometry, seams[i++ % std::size(seams)], contiguous()});
+  }
+}
+
+TEST_P(PointwisePlanesGpu, InputGradient) {
+  const BackwardSeams seams{.grad_weight = false, .grad_bias = false};
+  for (const PointwiseGeometry& geometry : geometries()) {
+    verify_backward<PointwiseGeometry>({GetParam().dtype, geometry, seams, contiguous()});
+  }
+}
+
+TEST_P(PointwisePlanesGpu, InputGradientSeams) {
+  const BackwardSeams seams[] = {
+      {.grad_add = true, .grad_weight = false, .grad_bias = false},
+      {.gradient_prologue = true, .grad_weight = false, .grad_bias = false},
+      {.prologue = true, .activation = Activation::relu6, .sums = true, .grad_weight = false, .grad_bias = false},
+      {.prologue = true, .activation = Activation::hardswish, .gradient_prologue = true, .sums = true},
+      {.prologue = true, .activation = Activation::relu, .gradient_prologue = true, .grad_add = true},
+  };
+  std::size_t i = 0;
+  for (const PointwiseGeometry& geometry : geometries()) {
+    verify_backward<PointwiseGeometry>({GetParam().dtype, geometry, seams[i++ % std::size(seams)], contiguous()});
+  }
+}
+
+}  // namespace
+}  // namespace fusedsc::reference

@@ -1,0 +1,83 @@
+/// Pointwise weight gradients that Hopper GPUs compute by teams of warps: float32 with TF32 in either layout, and
+/// contiguous 16-bit tensors.
+#include "gpu/gpu_under_test.h"
+#include "ops/backward_case.h"
+#include "ops/pointwise_cases.h"
+
+namespace fusedsc::reference {
+namespace {
+
+using Case = BackwardCase<PointwiseGeometry>;
+
+class PointwiseWeightGpu : public OnGpu {
+ protected:
+  void SetUp() override {
+    OnGpu::SetUp();
+    if (GetParam().dtype == DataType::float64) GTEST_SKIP() << "not for float64";
+  }
+
+  /// On a Hopper GPU, or what plays one, the kernels under test are the ones that run.
+  static void expect_teams(const Case& problem) {
+    BackwardTensors<PointwiseGeometry> tensors(problem);
+    for (const Candidate& candidate : explain_pointwise_conv2d_backward(tensors.arguments(problem))) {
+      if (candidate.implementation == "gpu_hopper_teams" && candidate.why_not != "the GPU is not a Hopper GPU") {
+        EXPECT_TRUE(candidate.taken) << problem << ": " << candidate.why_not;
+      }
+    }
+  }
+
+  static std::vector<Memory> memories() {
+    if (GetParam().dtype == DataType::float32) return {Memory::contiguous, Memory::channels_last};
+    return {Memory::contiguous};
+  }
+
+  static void verify_all(const std::vector<PointwiseGeometry>& geometries, const BackwardSeams& seams) {
+    for (PointwiseGeometry geometry : geometries) {
+      geometry.tf32 = GetParam().dtype == DataType::float32;
+      for (const Memory memory : memories()) {
+        const Case problem{GetParam().dtype, geometry, seams, Memories::all(memory)};
+        expect_teams(problem);
+        verify_backward(problem);
+      }
+    }
+  }
+
+  /// Maps whose rows are whole runs of 16 bytes, and such of which two, four and eight are; tiles that positions,
+  /// channels and outputs do not fill; more tiles than one, of each size; fewer positions than a tile has.
+  static std::vector<PointwiseGeometry> geometries() {
+    return {{{2, 8, 4, 4}, 24},    {{3, 24, 7, 7}, 40},   {{2, 68, 5, 6}, 36},    {{1, 100, 14, 14}, 136},
+            {{5, 40, 2, 2}, 136},  {{2, 16, 7, 9}, 72},   {{1, 72, 12, 11}, 200}, {{1, 8, 40, 40}, 16},
+            {{1, 320, 3, 5}, 296}, {{9, 48, 14, 14}, 48}, {{2, 24, 1, 8}, 8}};
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Targets, PointwiseWeightGpu, testing::ValuesIn(gpu_targets()),
+                         testing::PrintToStringParamName());
+
+TEST_P(PointwiseWeightGpu, Plain) { verify_all(geometries(), {.grad_x = false, .grad_bias = false}); }
+
+TEST_P(PointwiseWeightGpu, BesideInputGradient) {
+  verify_all({{{2, 24, 7, 7}, 40}, {{1, 64, 8, 8}, 72}}, {.grad_bias = false});
+}
+
+TEST_P(PointwiseWeightGpu, GradientPrologue) {
+  verify_all(geometries(), {.gradient_prologue = true, .grad_x = false, .grad_bias = false});
+}
+
+TEST_P(PointwiseWeightGpu, BothPrologues) {
+  const BackwardSeams seams{.prologue = true,
+                            .activation = Activation::relu6,
+                            .gradient_prologue = true,
+                            .grad_x = false,
+                            .grad_bias = false};
+  verify_all(geometries(), seams);
+}
+
+TEST_P(PointwiseWeightGpu, Activations) {
+  for (const Activation activation : kActivations) {  // of 0, behind the end of an image, some make something else
+    verify_all({{{2, 24, 7, 7}, 40}, {{1, 40, 12, 11}, 24}},
+               {.prologue = true, .activation = activation, .grad_x = false, .grad_bias = false});
+  }
+}
+
+}  // namespace
+}  // namespace fusedsc::reference
