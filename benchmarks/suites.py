@@ -40,6 +40,18 @@ GPU_BLOCKS = tuple(
         1,
     )
 )  # fmt: skip
+# What no kernel is made for: right in any case, and no slower than PyTorch by more than a tenth.
+UNUSUAL_BLOCKS = (
+    Block(64, 28, 1, 64, batch=128, label="kernel 4", kernel=4),
+    Block(64, 28, 1, 64, batch=128, label="kernel 7", kernel=7),
+    Block(64, 56, 3, 64, batch=128, label="stride 3"),
+    Block(64, 28, 1, 64, batch=128, label="dilation 2", dilation=2),
+    Block(33, 28, 1, 35, batch=128, label="odd channels"),
+    Block(64, 28, 1, 1, batch=128, label="one output channel"),
+    Block(960, 1, 1, 320, batch=128, label="map of 1x1"),
+    Block(144, 56, 1, 24, batch=1, label="batch 1"),
+    Block(960, 7, 1, 160, batch=1, label="batch 1"),
+)
 INVERTED_RESIDUALS = (
     InvertedResidual("R1", 32, 1, 112, 1, 16),
     InvertedResidual("R2", 16, 6, 112, 2, 24),
@@ -90,7 +102,7 @@ SLIDING_CHANNEL_NETWORKS = (SlidingChannelMobileNet(batch=128), SlidingChannelMo
 SUITES = {
     "cpu": ("depthwise", "pointwise", "sliding_channel", "dsc_block", "network"),
     "cuda": (
-        "depthwise", "pointwise", "sliding_channel", "dsc_block", "inverted_residual", "network",
+        "depthwise", "pointwise", "sliding_channel", "dsc_block", "unusual", "inverted_residual", "network",
         "sliding_channel_network",
     ),
 }  # fmt: skip
@@ -170,6 +182,8 @@ class Selection:
     def _blocks(self, suite: str) -> tuple:
         if suite == "inverted_residual":
             return INVERTED_RESIDUALS
+        if suite == "unusual":
+            return UNUSUAL_BLOCKS
         return BLOCKS if self.device == "cpu" else GPU_BLOCKS
 
     def _layers(self, suite: str) -> Iterator[Convolution]:

@@ -32,7 +32,7 @@ examples:
 # The first that matches a kernel's name says what it is.
 KINDS = (
     (
-        r"fusedsc.*(merge_moments|sum_partials|[^a-z]sum_kernel|_sum_kernel|image_kernel|seam_kernel)",
+        r"fusedsc.*(merge_moments|sum_partials|[^a-z]sum_kernel|_sum_kernel|image_kernel|seam_kernel|cast_kernel)",
         "sums and preparations",
     ),
     (r"fusedsc.*(finalize_kernel|coefficients_kernel|reduce_kernel|apply_kernel)", "BatchNorm"),

@@ -1,5 +1,4 @@
-/// Several tensors cast at once, as autocast wants a block's weights: on a GPU one launch, where each takes as long as
-/// all.
+/// Several tensors cast at once, as autocast wants a block's weights.
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
@@ -7,15 +6,47 @@
 #include <vector>
 
 #include "autograd.h"
+#include "fusedsc/fused/cast.h"
 #include "operators.h"
+#include "tensor_conversion.h"
 
 namespace fusedsc::aten {
 namespace {
 
+bool is_known(at::ScalarType dtype) {
+  return dtype == at::kFloat || dtype == at::kHalf || dtype == at::kBFloat16 || dtype == at::kDouble;
+}
+
+/// As runs of elements; nothing where a tensor is none, or lies in another order than what it is cast to.
+CastArguments as_runs(at::TensorList tensors, const std::vector<Tensor>& results) {
+  const auto run_of = [](const Tensor& tensor) {
+    return tensor.as_strided({1, 1, 1, tensor.numel()}, {tensor.numel(), tensor.numel(), tensor.numel(), 1});
+  };
+  CastArguments arguments;
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    const Tensor& from = tensors[i];
+    if (!is_known(from.scalar_type()) || !is_known(results[i].scalar_type()) || !from.is_non_overlapping_and_dense() ||
+        from.strides() != results[i].strides() || from.numel() == 0 || from.device() != tensors[0].device()) {
+      return {};
+    }
+    arguments.runs.emplace_back(view(run_of(from)), mutable_view(run_of(results[i])));
+  }
+  return arguments;
+}
+
 std::vector<Tensor> cast_kernel(at::TensorList tensors, at::ScalarType dtype) {
   std::vector<Tensor> results;
   for (const Tensor& tensor : tensors) results.push_back(at::empty_like(tensor, tensor.options().dtype(dtype)));
-  if (!results.empty()) at::_foreach_copy_(results, tensors);
+  if (results.empty()) return results;
+  if (tensors[0].is_cuda()) {  // several times as fast as copies, whose blocks go over many elements each
+    const CastArguments arguments = as_runs(tensors, results);
+    if (!arguments.runs.empty() && why_not_cast(arguments).empty()) {
+      const c10::DeviceGuard guard(tensors[0].device());
+      fusedsc::cast(arguments, execution_on(tensors[0].device()));
+      return results;
+    }
+  }
+  at::_foreach_copy_(results, tensors);
   return results;
 }
 

@@ -35,7 +35,7 @@ class AnyBlock(Protocol):
 
 @dataclass(frozen=True)
 class Block:
-    """Depthwise 3x3 -> BatchNorm -> ReLU6 -> pointwise."""
+    """Depthwise (3x3, if nothing else is said) -> BatchNorm -> ReLU6 -> pointwise."""
 
     channels: int
     size: int
@@ -43,6 +43,8 @@ class Block:
     out_channels: int
     batch: int = 8
     label: str = ""
+    kernel: int = 3
+    dilation: int = 1
 
     @property
     def name(self) -> str:
@@ -50,8 +52,12 @@ class Block:
         return f"{self.label} {shape}".strip()
 
     @property
+    def padding(self) -> int:
+        return self.kernel // 2 * self.dilation
+
+    @property
     def out_size(self) -> int:
-        return -(-self.size // self.stride)
+        return (self.size + 2 * self.padding - self.dilation * (self.kernel - 1) - 1) // self.stride + 1
 
     @property
     def x_shape(self) -> Shape:
@@ -65,25 +71,26 @@ class Block:
         return replace(self, batch=batch or self.batch)
 
     def depthwise(self) -> Convolution:
-        return Convolution(self.name, self.batch, self.channels, self.size, self.channels, 3, self.stride)
+        return Convolution(self.name, self.batch, self.channels, self.size, self.channels, self.kernel, self.stride)
 
     def pointwise(self) -> Convolution:
         return Convolution(self.name, self.batch, self.channels, self.out_size, self.out_channels)
 
     def parameters(self, place: Place) -> Parameters:
         return {
-            "dw_weight": place.random(self.channels, 1, 3, 3),
+            "dw_weight": place.random(self.channels, 1, self.kernel, self.kernel),
             "pw_weight": place.random(self.out_channels, self.channels, 1, 1),
             **_batch_norm("bn", self.channels, place),
         }
 
     def fused(self, x: Tensor, p: Parameters) -> Tensor:
         return fusedsc.functional.dsc_block(
-            x, p["dw_weight"], *_of("bn", p), p["pw_weight"], training=True, stride=self.stride
-        )
+            x, p["dw_weight"], *_of("bn", p), p["pw_weight"], training=True, stride=self.stride, padding=self.padding,
+            dilation=self.dilation,
+        )  # fmt: skip
 
     def plain(self, x: Tensor, p: Parameters) -> Tensor:
-        d = F.conv2d(x, p["dw_weight"], None, self.stride, 1, groups=self.channels)
+        d = F.conv2d(x, p["dw_weight"], None, self.stride, self.padding, self.dilation, groups=self.channels)
         return F.conv2d(F.relu6(_normalised(d, "bn", p), inplace=True), p["pw_weight"])
 
 

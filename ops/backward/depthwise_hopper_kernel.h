@@ -6,17 +6,20 @@
 
 #include "fusedsc/backward/depthwise_hopper_parameters.h"
 #include "fusedsc/common/gpu/following_kernel.h"
+#include "fusedsc/common/gpu/vector.h"
 
 namespace fusedsc::gpu::hopper {
 
-/// Of a warp's threads kLanes have neighbouring pairs of channels, the others the same for further columns. kWhole: the
-/// images' columns fill all tiles.
+/// Of a warp's threads kLanes have neighbouring words of channels (two of 16 bits or one of 32), the others the same
+/// for further columns. kWhole: the images' columns fill all tiles.
 template <class T, int kStride, int kLanes, bool kWhole, JointSeams kSeams>
 class DepthwiseJoint {
  public:
   static constexpr int kKernel = 3;
-  static constexpr int kMostWarps = kStride == 1 && kWhole ? 16 : 12;  ///< of a multiprocessor: what registers allow
-  static constexpr int kGroups = 32 / kLanes, kChannels = 2 * kLanes;
+  static constexpr int kWide = 4 / static_cast<int>(sizeof(T));  ///< channels of a thread
+  /// Of a multiprocessor: what registers allow.
+  static constexpr int kMostWarps = kStride == 1 && kWhole ? 16 : 12;
+  static constexpr int kGroups = 32 / kLanes, kChannels = kWide * kLanes;
   static constexpr int kColumns = 7;  ///< of the output, per thread; odd, so that groups meet in different banks
   static constexpr int kTileColumns = kColumns * kGroups;
   static constexpr bool kHasOutput = kSeams != JointSeams::none && kSeams != JointSeams::input_alone,
@@ -30,14 +33,14 @@ class DepthwiseJoint {
   static constexpr int kGradTileColumns = kTileColumns + kLive - 1;
 
  private:
-  static constexpr int kPitch = kChannels * 2;  ///< bytes from column to column of a tile
+  static constexpr int kPitch = kLanes * 4;  ///< bytes from column to column of a tile
   static constexpr int kGradBytes = kGradTileColumns * kPitch, kGradPlace = (kGradBytes + 127) / 128 * 128;
   static constexpr int kInputRowBytes = kTileColumns * kStride * kPitch, kInputBytes = kInputRowBytes * kStride;
   static constexpr int kStages = 2, kOuts = kStride == 1 ? 2 : 1;
   static constexpr int kStageInputBytes = kHasInput ? kInputBytes : 0;
   static constexpr int kStageBytes = kStageInputBytes + kGradPlace * (kHasOutput ? 2 : 1);
   static constexpr int kWarpBytes = kStages * kStageBytes + kOuts * kInputBytes;
-  static constexpr int kSums = kRows * 2;  ///< of a thread
+  static constexpr int kSums = kRows * kWide;  ///< of a thread
 
  public:
   FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(int warps) {
@@ -56,7 +59,7 @@ class DepthwiseJoint {
   struct Strip {
     int image, begin, end, column;
   };
-  using Row = float[kGradColumns][2];
+  using Row = float[kGradColumns][kWide];
 
   FUSEDSC_DEVICE explicit DepthwiseJoint(const DepthwiseJointParameters& p) : p_(p) {
     const int warp = uniform(thread_index() / 32), thread = thread_index() % 32;
@@ -72,11 +75,11 @@ class DepthwiseJoint {
     memory_ = memory + warp * kWarpBytes;
     barriers_ = reinterpret_cast<Barrier*>(memory + p.warps * kWarpBytes) + warp * kStages;
     lane_bytes_ = thread % kLanes * 4;
-    of_.load(p, first_channel_ + thread % kLanes * 2);
+    of_.load(p, first_channel_ + thread % kLanes * kWide);
 #pragma unroll
-    for (int i = 0; i < kKernel * kKernel * 2; ++i) grad_weight_[i / 2][i % 2] = 0;
+    for (int i = 0; i < kKernel * kKernel * kWide; ++i) grad_weight_[i / kWide][i % kWide] = 0;
 #pragma unroll
-    for (int v = 0; v < 2; ++v) sum_[v] = sum_centered_[v] = 0;
+    for (int v = 0; v < kWide; ++v) sum_[v] = sum_centered_[v] = 0;
   }
 
   FUSEDSC_DEVICE Strip strip_of(int item) const {
@@ -149,7 +152,7 @@ class DepthwiseJoint {
     if (kBefore == 1) {
       if (strip.begin == 0) {
 #pragma unroll
-        for (int c = 0; c < kGradColumns; ++c) g[0][c][0] = g[0][c][1] = 0;
+        for (int i = 0; i < kGradColumns * kWide; ++i) g[0][i / kWide][i % kWide] = 0;
       } else {
         run_early_row(g[0], strip.begin - 1);
       }
@@ -170,7 +173,7 @@ class DepthwiseJoint {
   FUSEDSC_DEVICE void aim(const Strip& strip) {
     column_ = strip.column + group_ * kColumns;
 #pragma unroll
-    for (int v = 0; v < 2; ++v) {
+    for (int v = 0; v < kWide; ++v) {
       first_offset_[v] = kBefore == 1 && column_ == 0 ? 0 : of_.offset[v];
       last_offset_[v] = column_ + kColumns >= p_.output_width ? 0 : of_.offset[v];
     }
@@ -184,8 +187,8 @@ class DepthwiseJoint {
     next_slot();
   }
 
-  FUSEDSC_DEVICE const std::uint32_t* word_of(const unsigned char* tile, int column) const {
-    return reinterpret_cast<const std::uint32_t*>(tile + column * kPitch);
+  FUSEDSC_DEVICE static Vector<T, kWide> read(const unsigned char* tile, int column) {
+    return load<kWide>(reinterpret_cast<const T*>(tile + column * kPitch));
   }
 
   /// A row of grad_y through the prologue. What is outside of the image came as zeros, and needs an offset of zero.
@@ -193,22 +196,22 @@ class DepthwiseJoint {
     const unsigned char* tile =
         memory_ + slot_ * kStageBytes + kStageInputBytes + group_ * (kColumns * kPitch) + lane_bytes_;
     const bool has_row = row < p_.output_height;
-    float offset[3][2];  // of the first, the last and other columns
+    float offset[3][kWide];  // of the first, the last and other columns
 #pragma unroll
-    for (int v = 0; v < 2; ++v) {
+    for (int v = 0; v < kWide; ++v) {
       offset[0][v] = has_row ? first_offset_[v] : 0;
       offset[1][v] = has_row ? last_offset_[v] : 0;
       offset[2][v] = has_row ? of_.offset[v] : 0;
     }
 #pragma unroll
     for (int c = 0; c < kGradColumns; ++c) {
-      to_floats(*word_of(tile, c), g[c][0], g[c][1], T());
+      read(tile, c).widen(g[c]);
       if constexpr (!kHasOutput) continue;
-      float output[2];
-      to_floats(*word_of(tile + kGradPlace, c), output[0], output[1], T());
+      float output[kWide];
+      read(tile + kGradPlace, c).widen(output);
       const int side = c < kBefore ? 0 : c == kGradColumns - 1 ? 1 : 2;
 #pragma unroll
-      for (int v = 0; v < 2; ++v) {
+      for (int v = 0; v < kWide; ++v) {
         g[c][v] = g[c][v] * of_.grad_scale[v] + (output[v] * of_.output_scale[v] + offset[side][v]);
         if constexpr (!kWhole) g[c][v] = column_ - kBefore + c < p_.output_width ? g[c][v] : 0;
       }
@@ -230,9 +233,10 @@ class DepthwiseJoint {
 #pragma unroll
       for (int c = 0; c < kColumns * kStride; ++c) {
         const bool inside = kWhole || (column_ * kStride + c < p_.input_width && row * kStride + i < p_.input_height);
-        float result[2];
-        run_element(g, r, i, c, kHasInput ? *word_of(tile + i * kInputRowBytes, c) : 0, inside, result);
-        *const_cast<std::uint32_t*>(word_of(out + place + i * kInputRowBytes, c)) = to_bits(result[0], result[1], T());
+        float raw[kWide] = {}, result[kWide];
+        if constexpr (kHasInput) read(tile + i * kInputRowBytes, c).widen(raw);
+        run_element(g, r, i, c, raw, inside, result);
+        store<kWide>(result, reinterpret_cast<T*>(out + place + i * kInputRowBytes + c * kPitch));
       }
     }
     publish();
@@ -247,18 +251,17 @@ class DepthwiseJoint {
   }
 
   /// Element c of input row i of those of an output row.
-  FUSEDSC_DEVICE void run_element(const Row (&g)[kLive], int r, int i, int c, std::uint32_t word, bool inside,
-                                  float (&result)[2]) {
-    float raw[2], z[2], a[2], sum[2] = {0, 0};
-    to_floats(word, raw[0], raw[1], T());
+  FUSEDSC_DEVICE void run_element(const Row (&g)[kLive], int r, int i, int c, const float (&raw)[kWide], bool inside,
+                                  float (&result)[kWide]) {
+    float z[kWide], a[kWide], sum[kWide] = {};
 #pragma unroll
-    for (int v = 0; v < 2; ++v) {
+    for (int v = 0; v < kWide; ++v) {
       z[v] = kHasPrologue ? raw[v] * of_.scale[v] + of_.shift[v] : raw[v];
       a[v] = kSeams == JointSeams::clamp ? clamped(z[v], p_.low, p_.high) : z[v];
     }
     if constexpr (kSeams == JointSeams::smooth) activate(p_.activation, a);
 #pragma unroll
-    for (int v = 0; v < 2; ++v) {
+    for (int v = 0; v < kWide; ++v) {
       if constexpr (!kWhole && kHasPrologue) a[v] = inside ? a[v] : 0;
 #pragma unroll
       for (int kh = 0; kh < kKernel; ++kh) {
@@ -275,7 +278,7 @@ class DepthwiseJoint {
     }
     if constexpr (kSeams == JointSeams::smooth) activate_backward(p_.activation, z, sum);
 #pragma unroll
-    for (int v = 0; v < 2; ++v) {
+    for (int v = 0; v < kWide; ++v) {
       if constexpr (kSeams == JointSeams::clamp) sum[v] = z[v] > p_.low && z[v] < p_.high ? sum[v] : 0;
       if constexpr (!kWhole) sum[v] = inside ? sum[v] : 0;
       if constexpr (kHasPrologue) {
@@ -294,13 +297,13 @@ class DepthwiseJoint {
 #pragma unroll
     for (int tap = 0; tap < kKernel * kKernel; ++tap) {
 #pragma unroll
-      for (int v = 0; v < 2; ++v) values[tap * 2 + v] = grad_weight_[tap][v];
+      for (int v = 0; v < kWide; ++v) values[tap * kWide + v] = grad_weight_[tap][v];
     }
     if constexpr (kHasPrologue) {
 #pragma unroll
-      for (int v = 0; v < 2; ++v) {
-        values[kSums - 4 + v] = sum_[v];
-        values[kSums - 2 + v] = sum_centered_[v];
+      for (int v = 0; v < kWide; ++v) {
+        values[kSums - 2 * kWide + v] = sum_[v];
+        values[kSums - kWide + v] = sum_centered_[v];
       }
     }
     float* memory = static_cast<float*>(block_memory());
@@ -311,11 +314,11 @@ class DepthwiseJoint {
     block_barrier();
     float* partials = p_.partials + static_cast<std::int64_t>(split_) * kRows * p_.channels;
     for (int i = thread_index(); i < kSums * kLanes; i += threads) {
-      const int value = i / kLanes, lane = i % kLanes, channel = first_channel_ + lane * 2 + value % 2;
+      const int value = i / kLanes, lane = i % kLanes, channel = first_channel_ + lane * kWide + value % kWide;
       const float* from = memory + value * threads + lane;
       float sum = 0;
       for (int part = 0; part < threads; part += kLanes) sum += from[part];
-      if (channel < p_.channels) partials[static_cast<std::int64_t>(value / 2) * p_.channels + channel] = sum;
+      if (channel < p_.channels) partials[static_cast<std::int64_t>(value / kWide) * p_.channels + channel] = sum;
     }
   }
 
@@ -330,9 +333,9 @@ class DepthwiseJoint {
   int next_item_ = 0, next_row_ = 0;  ///< what is copied next
   Strip next_{};
   int column_ = 0;  ///< the thread's first, of the output
-  JointChannels<T, kKernel> of_;
-  float first_offset_[2], last_offset_[2];  ///< of the gradient prologue, in the thread's outer columns
-  float sum_[2], sum_centered_[2], grad_weight_[kKernel * kKernel][2];
+  JointChannels<T, kKernel, kWide> of_;
+  float first_offset_[kWide], last_offset_[kWide];  ///< of the gradient prologue, in the thread's outer columns
+  float sum_[kWide], sum_centered_[kWide], grad_weight_[kKernel * kKernel][kWide];
 };
 
 }  // namespace fusedsc::gpu::hopper

@@ -24,7 +24,7 @@ joint_kernel(const FUSEDSC_GRID_CONSTANT DepthwiseJointParameters p) {
 #endif
 }
 
-/// Of a multiprocessor at stride 2: with more of them copies are only in each other's way.
+/// Of a multiprocessor at stride 2, and with float32: with more of them copies are only in each other's way.
 constexpr int kUsefulWarps = 8;
 
 /// A kernel that was compiled, and what for.
@@ -32,7 +32,7 @@ struct JointInstance {
   DataType dtype;
   int stride;
   JointSeams seams;
-  bool whole;
+  bool whole, narrow;                   ///< narrow: tiles for few channels
   int channels, columns, grad_columns;  ///< of a tile; of a tile of grad_y
   int rows;                             ///< of partial sums
   int most_warps;                       ///< of a multiprocessor
@@ -43,17 +43,20 @@ struct JointInstance {
 template <class T, int kStride, int kLanes, bool kWhole, JointSeams kSeams>
 void append(std::vector<JointInstance>& to, DataType dtype) {
   using Joint = DepthwiseJoint<T, kStride, kLanes, kWhole, kSeams>;
-  to.push_back({dtype, kStride, kSeams, kWhole, Joint::kChannels, Joint::kTileColumns, Joint::kGradTileColumns,
-                Joint::kRows, kStride == 1 ? Joint::kMostWarps : kUsefulWarps, joint_kernel<Joint>,
+  to.push_back({dtype, kStride, kSeams, kWhole, kLanes < 32, Joint::kChannels, Joint::kTileColumns,
+                Joint::kGradTileColumns, Joint::kRows,
+                kStride == 1 && sizeof(T) == 2 ? Joint::kMostWarps : kUsefulWarps, joint_kernel<Joint>,
                 Joint::memory_bytes});
 }
 
 template <class T, int kStride, JointSeams kSeams>
 void append_tiles(std::vector<JointInstance>& to, DataType dtype) {
   append<T, kStride, 32, true, kSeams>(to, dtype);
-  append<T, kStride, 16, true, kSeams>(to, dtype);
   append<T, kStride, 32, false, kSeams>(to, dtype);
-  append<T, kStride, 16, false, kSeams>(to, dtype);
+  if constexpr (sizeof(T) == 2) {
+    append<T, kStride, 16, true, kSeams>(to, dtype);
+    append<T, kStride, 16, false, kSeams>(to, dtype);
+  }
 }
 
 template <class T>
@@ -62,7 +65,7 @@ void append_all(std::vector<JointInstance>& to, DataType dtype) {
   append_tiles<T, 1, JointSeams::gradient>(to, dtype);
   append_tiles<T, 1, JointSeams::clamp>(to, dtype);
   append_tiles<T, 1, JointSeams::smooth>(to, dtype);
-  append_tiles<T, 2, JointSeams::input_alone>(to, dtype);
+  if constexpr (sizeof(T) == 2) append_tiles<T, 2, JointSeams::input_alone>(to, dtype);
   append_tiles<T, 2, JointSeams::none>(to, dtype);
   append_tiles<T, 2, JointSeams::gradient>(to, dtype);
   append_tiles<T, 2, JointSeams::clamp>(to, dtype);
@@ -74,6 +77,7 @@ const std::vector<JointInstance>& instances() {
     std::vector<JointInstance> list;
     append_all<Float16>(list, DataType::float16);
     append_all<BFloat16>(list, DataType::bfloat16);
+    append_all<float>(list, DataType::float32);
     return list;
   }();
   return all;
@@ -98,11 +102,11 @@ bool is_whole(const DepthwiseBackwardArguments& a, int tile_columns) {
 std::string why_not(const DepthwiseBackwardArguments& a) {
   const std::string elsewhere = needs_device(Device::gpu, a.x.device);
   if (!elsewhere.empty()) return elsewhere;
-  if (size_of(a.x.dtype) != 2)
-    return std::string("it is for float16 and bfloat16, the tensors are ") + name_of(a.x.dtype);
-  if (!a.grad_x || (!a.grad_weight && (a.window.stride[0] == 1 || a.prologue || a.gradient_prologue))) {
-    return "it computes two gradients at once, of x and of the weight; alone only that of x, at stride 2, without "
-           "seams";
+  if (a.x.dtype == DataType::float64) return "it is not for float64";
+  const bool has_alone = a.window.stride[0] != 1 && !a.prologue && !a.gradient_prologue && size_of(a.x.dtype) == 2;
+  if (!a.grad_x || (!a.grad_weight && !has_alone)) {
+    return "it computes two gradients at once, of x and of the weight; alone only that of x, of 16 bits at stride 2, "
+           "without seams";
   }
   if (a.grad_bias || a.grad_add) return "it has neither a bias's gradient nor grad_add";
   if (a.x.sizes[1] != a.grad_y.sizes[1]) return "it takes one output channel per channel";
@@ -118,7 +122,8 @@ std::string why_not(const DepthwiseBackwardArguments& a) {
   if (a.grad_y.elements() == 0) return "there are no positions";
   if (!suits_copy_engine(a.x) || !suits_copy_engine(a.grad_y) || !suits_copy_engine(a.gradient_prologue.output) ||
       !suits_copy_engine(a.grad_x)) {
-    return "a tensor is not channels_last, or its channels are no multiples of 8, or it is not aligned to 16 bytes";
+    return "a tensor is not channels_last, or its channels are no multiples of 16 bytes, or it is not aligned to 16 "
+           "bytes";
   }
   const std::string large = too_large_for_gpu(a.x.sizes, a.grad_y.sizes, window);
   if (!large.empty()) return large;
@@ -158,16 +163,16 @@ Cut cut(const JointInstance& instance, const Sizes& y, int warps, std::int64_t s
   return cut;
 }
 
-/// Of tiles 64 channels wide, or 32 where there are no more: neighbouring groups share lines of memory, and as few of
-/// them as possible is what counts. Larger blocks keep what belongs together closer together.
+/// Of tiles 128 bytes wide, or 64 where 16-bit channels are no more: neighbouring groups share lines of memory, and as
+/// few of them as possible is what counts. Larger blocks keep what belongs together closer together.
 Cut choose_cut(const DepthwiseBackwardArguments& a) {
-  constexpr std::int64_t kNarrow = 32, kMostItems = std::numeric_limits<std::int32_t>::max() / 2;
+  constexpr std::int64_t kMostItems = std::numeric_limits<std::int32_t>::max() / 2;
   const Sizes& y = a.grad_y.sizes;
+  const bool is_narrow = size_of(a.x.dtype) == 2 && y[1] <= 32;
   Cut best;
   for (const JointInstance& instance : instances()) {
     if (instance.dtype != a.x.dtype || instance.stride != a.window.stride[0] || instance.seams != seams_of(a)) continue;
-    if (instance.whole != is_whole(a, instance.columns) || (instance.channels == kNarrow) != (y[1] <= kNarrow))
-      continue;
+    if (instance.whole != is_whole(a, instance.columns) || instance.narrow != is_narrow) continue;
     for (int warps = instance.most_warps; warps >= 3; warps /= 2) {
       if (static_cast<std::size_t>(instance.memory_bytes(warps)) > kBlockMemoryLimit) continue;
       for (std::int64_t strips = 1; strips <= y[2]; strips += std::max<std::int64_t>(strips / 4, 1)) {

@@ -30,18 +30,18 @@ enum class JointSeams {
   smooth     ///< or any other
 };
 
-/// What a thread must know of its two channels; of those beyond the last one zeros, which make zeros.
-template <class T, int kKernel>
+/// What a thread must know of its channels; of those beyond the last one zeros, which make zeros.
+template <class T, int kKernel, int kWide>
 struct JointChannels {
-  float grad_scale[2], output_scale[2], offset[2];  ///< of the gradient prologue
-  float scale[2], shift[2], mean[2];
-  float weight[kKernel * kKernel][2];
+  float grad_scale[kWide], output_scale[kWide], offset[kWide];  ///< of the gradient prologue
+  float scale[kWide], shift[kWide], mean[kWide];
+  float weight[kKernel * kKernel][kWide];
 
   FUSEDSC_DEVICE void load(const DepthwiseJointParameters& p, int channel) {
     const bool exists = channel < p.channels;
-    const auto load = [&](const float* vector, float otherwise, float(&to)[2]) {
+    const auto load = [&](const float* vector, float otherwise, float(&to)[kWide]) {
 #pragma unroll
-      for (int v = 0; v < 2; ++v) to[v] = !exists ? 0.0f : vector != nullptr ? vector[channel + v] : otherwise;
+      for (int v = 0; v < kWide; ++v) to[v] = !exists ? 0.0f : vector != nullptr ? vector[channel + v] : otherwise;
     };
     load(p.grad_scale, 1, grad_scale);
     load(p.output_scale, 0, output_scale);
@@ -49,10 +49,10 @@ struct JointChannels {
     load(p.scale, 1, scale);
     load(p.shift, 0, shift);
     load(p.mean, 0, mean);
-    float weights[kKernel * kKernel * 2];
-    load_weights<T, kKernel, kKernel, 2>(p.weight, exists ? channel : 0, weights);
+    float weights[kKernel * kKernel * kWide];
+    load_weights<T, kKernel, kKernel, kWide>(p.weight, exists ? channel : 0, weights);
 #pragma unroll
-    for (int i = 0; i < kKernel * kKernel * 2; ++i) weight[i / 2][i % 2] = weights[i];
+    for (int i = 0; i < kKernel * kKernel * kWide; ++i) weight[i / kWide][i % kWide] = weights[i];
   }
 };
 

@@ -12,6 +12,9 @@ Implementation<PointwiseBackwardArguments> pointwise_backward_hopper();
 Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_planes();
 /// Both gradients in one pass that does not read the output.
 Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_joint();
+Implementation<PointwiseBackwardArguments> pointwise_backward_tf32_joint();
+/// Both in one pass over x, for a prologue of x.
+Implementation<PointwiseBackwardArguments> pointwise_backward_tf32_gradients();
 /// The weight gradient of float32 with TF32, and of contiguous 16-bit tensors, by teams of warps.
 Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_teams();
 

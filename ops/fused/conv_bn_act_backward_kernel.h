@@ -24,18 +24,22 @@ struct ConvBackwardParameters {
   float* partials = nullptr;  ///< [split]{[channel]{sum g X, sum g, sum g d}, [element] sum X X}
 };
 
-/// Of one channel's partial results.
-FUSEDSC_HOST_DEVICE constexpr int conv_columns(int words) { return 8 * words + 2; }
+/// Of one channel's partial results, with patches of so many elements.
+FUSEDSC_HOST_DEVICE constexpr int conv_columns(int taps) { return taps + 2; }
 /// Of a split, for so many channels.
-FUSEDSC_HOST_DEVICE constexpr int conv_partials(int words, int channels) {
-  return channels * conv_columns(words) + 64 * words * words;
+FUSEDSC_HOST_DEVICE constexpr int conv_partials(int taps, int channels) {
+  return channels * conv_columns(taps) + taps * taps;
 }
 
 /// kSquares: of sum X X, of which each group has its share, so many rows of 16 elements.
 template <class T, int kWords, int kStep, int kStages, int kSquares>
 class ConvBackward {
  public:
-  static constexpr int kGroupChannels = 16, kTaps = 8 * kWords, kColumns = conv_columns(kWords);
+  using Format = PatchFormat<T>;
+  static constexpr int kElements = Format::kElements, kShare = Format::kShare;
+  static constexpr int kGroupChannels = 16, kTaps = 4 * kElements * kWords, kColumns = conv_columns(kTaps);
+  static constexpr int kTiles = kTaps / 8;   ///< of a product's columns
+  static constexpr int kEights = kElements;  ///< of positions, that products sum over at a time
 
   FUSEDSC_DEVICE static void run(const ConvBackwardParameters& parameters) { ConvBackward(parameters).work(); }
 
@@ -44,20 +48,24 @@ class ConvBackward {
       : q_(parameters),
         p_(parameters.shape),
         turn_(parameters.shape),
-        first_word_(turn_.group * 2 * kSquares % kWords),
-        has_squares_(turn_.group * 2 * kSquares < kWords),
-        patches_(parameters.shape, first_word_, T()) {
-    lane_ = thread_index() % 32;
+        first_word_(turn_.group * kShare * kSquares % kWords),
+        has_squares_(turn_.group * kShare * kSquares < kWords),
+        patches_(parameters.shape, first_word_) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int channel = turn_.group * kGroupChannels + lane_ / 4 + 8 * i;
+      const int channel = turn_.group * kGroupChannels + lane() / 4 + 8 * i;
       read_filter<T>(p_, channel, first_word_, filters_[i]);
       minus_mean_[i] = -channel_value(p_, p_.mean, channel, 0);
       scale_[i] = channel_value(p_, p_.invstd, channel, 1) * channel_value(p_, p_.bn_weight, channel, 1);
       bias_[i] = channel_value(p_, p_.bn_bias, channel, 0) - (is_relu6() ? 3.0f : 0.0f);
     }
-    gradient_place_ = (lane_ / 16 * 8 + lane_ % 8) * q_.grad_pitch + turn_.group * 8 + lane_ / 8 % 2 * 4;
-    std::uint32_t run = static_cast<std::uint32_t>(lane_);
+    if constexpr (kElements == 2) {
+      gradient_place_ = (lane() / 16 * 8 + lane() % 8) * q_.grad_pitch + turn_.group * 8 + lane() / 8 % 2 * 4;
+    } else {
+      gradient_place_ = lane() % 4 * 2 * q_.grad_pitch + turn_.group * kGroupChannels + lane() / 4;
+      place_tiles();
+    }
+    std::uint32_t run = static_cast<std::uint32_t>(lane());
     copied_position_ = static_cast<int>(q_.by_grad_runs.divide(run));
     copied_run_ = static_cast<int>(run);
   }
@@ -73,10 +81,12 @@ class ConvBackward {
         [&](const std::uint32_t* stage, const ConvTile& tile) {
           const std::uint32_t* gradients = stage + q_.grad_begin + gradient_place_;
           turn_.for_products(p_, tile, [&](const ConvTurn::Place& place) {
-            std::uint32_t x[2][kWords];
-            patches_.read(stage + place.words, x);
-            add_product(x, gradients + place.index * q_.product_words,
-                        place.product == p_.partial_product ? p_.partial_columns : 16);
+            const int columns = place.product == p_.partial_product ? p_.partial_columns : 16;
+#pragma unroll 1
+            for (int h = 0; h < 2; h += kEights) {
+              add_product(stage + place.words + h * 8 * step(),
+                          gradients + place.index * q_.product_words + h * 8 * q_.grad_pitch, columns - 8 * h);
+            }
           });
         });
     leave();
@@ -84,7 +94,7 @@ class ConvBackward {
 
   /// The positions of a product each warp, some of them at a time; zeros where there are none.
   FUSEDSC_DEVICE void start_gradients(const ConvTile& tile, std::uint32_t* stage) const {
-    const T* image = elements_of<T>(q_.grad_y) + tile.image * q_.grad_y.image + 8 * copied_run_;
+    const T* image = elements_of<T>(q_.grad_y) + tile.image * q_.grad_y.image + Format::kRun * copied_run_;
     int row = 0, product = thread_index() / 32;
     while (true) {
       for (; product >= p_.row_tiles; product -= p_.row_tiles) ++row;
@@ -104,21 +114,26 @@ class ConvBackward {
     }
   }
 
-  /// 16 positions, of which the row has `columns`.
-  FUSEDSC_DEVICE void add_product(std::uint32_t (&x)[2][kWords], const std::uint32_t* gradients, int columns) {
-    if (columns < 16) {
+  FUSEDSC_DEVICE static int lane() { return thread_index() % 32; }
+  FUSEDSC_DEVICE int step() const { return kStep > 0 ? kStep : p_.position_step; }
+
+  /// 8 or 16 positions, of which the row has `columns`.
+  FUSEDSC_DEVICE void add_product(const std::uint32_t* patches, const std::uint32_t* gradients, int columns) {
+    std::uint32_t x[kEights][kWords];
+    patches_.read(patches, x);
+    if (columns < 8 * kEights) {
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
+      for (int h = 0; h < kEights; ++h) {
 #pragma unroll
-        for (int r = 0; r < kWords; ++r) x[h][r] = lane_ / 4 + 8 * h < columns ? x[h][r] : 0u;
+        for (int r = 0; r < kWords; ++r) x[h][r] = lane() / 4 + 8 * h < columns ? x[h][r] : 0u;
       }
     }
-    std::uint32_t g_words[4];  // of channels l / 4, the same + 8; then of positions from 8 on
-    load_turned(gradients, g_words, T());
+    float g[4 * kEights];  // as d
+    read_gradients(gradients, g);
 
-    float d[8];  // of 8 positions each: two positions of channel l / 4, the same of channel l / 4 + 8
+    float d[4 * kEights];  // of 8 positions each: two positions of channel l / 4, the same of channel l / 4 + 8
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
+    for (int h = 0; h < kEights; ++h) {
       float sums[4] = {minus_mean_[0], minus_mean_[0], minus_mean_[1], minus_mean_[1]};
 #pragma unroll
       for (int s = 0; s < kWords; s += 2) {
@@ -129,57 +144,106 @@ class ConvBackward {
 #pragma unroll
       for (int i = 0; i < 4; ++i) d[4 * h + i] = sums[i];
     }
-    std::uint32_t turned_x[kWords][2];  // pairs of positions of an element, of pairs of elements of a position
-#pragma unroll
-    for (int r = 0; r < kWords; ++r) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) turned_x[r][h] = turned(x[h][r], T());
-    }
+    Factors turned_x[kTiles];
+    turn_patches(x, patches, columns, turned_x);
     if (has_squares_) {
 #pragma unroll
       for (int i = 0; i < kSquares; ++i) {
-        const std::uint32_t(&low)[2] = turned_x[2 * i], (&high)[2] = turned_x[2 * i + 1];
 #pragma unroll
-        for (int r = 0; r < kWords; ++r) {
-          wave_multiply_add(sum_xx_[i][r], {{low[0], high[0], low[1], high[1]}, {turned_x[r][0], turned_x[r][1]}}, T());
+        for (int r = 0; r < kTiles; ++r) {
+          add_over_positions(sum_xx_[i][r], turned_x[2 * i], turned_x[2 * i + 1], turned_x[r]);
         }
       }
     }
 
-    float g[8], z[8];
+    float z[4 * kEights];
 #pragma unroll
-    for (int r = 0; r < 4; ++r) to_floats(g_words[r], g[2 * r], g[2 * r + 1], T());
-#pragma unroll
-    for (int i = 0; i < 8; ++i) z[i] = d[i] * scale_[i / 2 % 2] + bias_[i / 2 % 2];
+    for (int i = 0; i < 4 * kEights; ++i) z[i] = d[i] * scale_[i / 2 % 2] + bias_[i / 2 % 2];
     if (is_relu6()) {  // z is less 3
 #pragma unroll
-      for (int i = 0; i < 8; ++i) g[i] = __builtin_fabsf(z[i]) < 3 ? g[i] : 0.0f;
+      for (int i = 0; i < 4 * kEights; ++i) g[i] = __builtin_fabsf(z[i]) < 3 ? g[i] : 0.0f;
     } else if (p_.clamps) {
 #pragma unroll
-      for (int i = 0; i < 8; ++i) g[i] = z[i] > p_.low ? g[i] : 0.0f;
+      for (int i = 0; i < 4 * kEights; ++i) g[i] = z[i] > p_.low ? g[i] : 0.0f;
     } else {
       activate_backward(p_.activation, z, g);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) sum_g_[i / 2 % 2] += g[i];  // before it is rounded
     }
-    std::uint32_t g_rows[4];
+    if (rounds_gradients()) {
 #pragma unroll
-    for (int r = 0; r < 4; ++r) {
+      for (int i = 0; i < 4 * kEights; ++i) sum_g_[i / 2 % 2] += g[i];
+    }
+    Factors g_rows[2];  // of channels l / 4 and l / 4 + 8
 #pragma unroll
-      for (int i = 2 * r; i < 2 * r + 2; ++i) sum_gd_[r % 2] += g[i] * d[i];
-      g_rows[r] = to_bits(g[2 * r], g[2 * r + 1], T());
+    for (int i = 0; i < 4 * kEights; ++i) {
+      sum_gd_[i / 2 % 2] += g[i] * d[i];
+      if constexpr (kElements == 1) g_rows[i / 2][i % 2] = to_tf32(g[i]);
+      else if (i % 2 == 1) g_rows[i / 2 % 2][i / 4] = to_bits(g[i - 1], g[i], T());
     }
 #pragma unroll
-    for (int r = 0; r < kWords; ++r) {
-      wave_multiply_add(sum_gx_[r], {{g_rows[0], g_rows[1], g_rows[2], g_rows[3]}, {turned_x[r][0], turned_x[r][1]}},
-                        T());
+    for (int r = 0; r < kTiles; ++r) add_over_positions(sum_gx_[r], g_rows[0], g_rows[1], turned_x[r]);
+  }
+
+  /// Of one element (or channel): two words of the positions that a lane has in all products.
+  using Factors = std::uint32_t[2];
+
+  /// sums += rows of (low, high) times columns.
+  FUSEDSC_DEVICE static void add_over_positions(float (&sums)[4], const Factors& low, const Factors& high,
+                                                const Factors& column) {
+    wave_multiply_add(sums, {{low[0], high[0], low[1], high[1]}, {column[0], column[1]}}, T());
+  }
+
+  /// Two positions of channel l / 4, the same of channel l / 4 + 8; then of the next 8 positions.
+  FUSEDSC_DEVICE void read_gradients(const std::uint32_t* from, float (&g)[4 * kEights]) const {
+    if constexpr (kElements == 2) {
+      std::uint32_t words[4];
+      load_turned(from, words, T());
+#pragma unroll
+      for (int r = 0; r < 4; ++r) to_floats(words[r], g[2 * r], g[2 * r + 1], T());
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) g[i] = __builtin_bit_cast(float, from[i % 2 * q_.grad_pitch + i / 2 * 8]);
+    }
+  }
+
+  /// Of tiles of 8 elements: the positions of element l / 4.
+  FUSEDSC_DEVICE void turn_patches(const std::uint32_t (&x)[kEights][kWords], const std::uint32_t* patches, int columns,
+                                   Factors (&to)[kTiles]) const {
+    if constexpr (kElements == 2) {
+#pragma unroll
+      for (int i = 0; i < 2 * kTiles; ++i) to[i / 2][i % 2] = turned(x[i % 2][i / 2], T());
+    } else {  // read once more, as lanes need them
+#pragma unroll
+      for (int r = 0; r < kTiles; ++r) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          std::uint32_t word = patches[tile_places_[r] + i * step()];
+          if (kStep == 0 || r % 2 == 1) word &= tile_masks_[r];
+          // The 1; where else the last element of an odd tile is none, its sums go nowhere.
+          if (r % 2 == 1 && lane() / 4 == 7 && tile_masks_[r] == 0) word = patches_.one();
+          if (columns < 8) word = lane() % 4 * 2 + i < columns ? word : 0u;
+          to[r][i] = to_tf32(__builtin_bit_cast(float, word));
+        }
+      }
+    }
+  }
+
+  FUSEDSC_DEVICE void place_tiles() {
+#pragma unroll
+    for (int r = 0; r < kTiles; ++r) {
+      const int word = (first_word_ + 2 * r + lane() / 16) % kWords, slot = 4 * word + lane() / 4 % 4;
+      tile_places_[r] = p_.first_word + lane() % 4 * 2 * step() + p_.patch.places[slot];
+      tile_masks_[r] = p_.patch.masks[slot];
     }
   }
 
   FUSEDSC_DEVICE bool is_relu6() const { return p_.activation == Activation::relu6; }
+  /// Before they are multiplied: then their sum comes from elsewhere.
+  FUSEDSC_DEVICE bool rounds_gradients() const { return kElements == 1 || !p_.clamps; }
 
-  /// The element of a patch that sums of word r and of the lane's element j of it belong to.
-  FUSEDSC_DEVICE int element_of(int r, int j) const { return (first_word_ + r) % kWords * 8 + lane_ % 4 * 2 + j; }
+  /// The element of a patch that sums of tile r and of the lane's element j of it belong to.
+  FUSEDSC_DEVICE int element_of(int r, int j) const {
+    return (first_word_ * kElements / 2 + r) % kTiles * 8 + lane() % 4 * 2 + j;
+  }
 
   /// The block's sums: each warp of a group adds its own to those of the warps before it.
   FUSEDSC_DEVICE void leave() {
@@ -198,27 +262,29 @@ class ConvBackward {
         const auto add = [&](float& to, float value) { to = turn == 0 ? value : to + value; };
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          float* row = memory + (turn_.group * kGroupChannels + lane_ / 4 + 8 * i) * kColumns;
+          float* row = memory + (turn_.group * kGroupChannels + lane() / 4 + 8 * i) * kColumns;
 #pragma unroll
-          for (int r = 0; r < kWords; ++r) {
+          for (int r = 0; r < kTiles; ++r) {
 #pragma unroll
             for (int j = 0; j < 2; ++j) {
               const int element = element_of(r, j);
               add(row[element], sum_gx_[r][2 * i + j]);
-              if (element == kTaps - 2 && p_.clamps) add(row[kTaps], sum_gx_[r][2 * i + j]);  // g times the 1
+              if (element == kTaps - kElements && !rounds_gradients()) {  // g times the 1
+                add(row[kTaps], sum_gx_[r][2 * i + j]);
+              }
             }
           }
-          if (lane_ % 4 == 0) {
-            if (!p_.clamps) add(row[kTaps], sum_g_[i]);
+          if (lane() % 4 == 0) {
+            if (rounds_gradients()) add(row[kTaps], sum_g_[i]);
             add(row[kTaps + 1], sum_gd_[i]);
           }
         }
 #pragma unroll
         for (int s = 0; s < kSquares; ++s) {
-          const int first_row = (turn_.group * kSquares + s) * 16 + lane_ / 4;
+          const int first_row = (turn_.group * kSquares + s) * 16 + lane() / 4;
           if (first_row >= kTaps) continue;
 #pragma unroll
-          for (int r = 0; r < kWords; ++r) {
+          for (int r = 0; r < kTiles; ++r) {
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
               add(squares[(first_row + i / 2 * 8) * kTaps + element_of(r, i % 2)], sum_xx_[s][r][i]);
@@ -228,7 +294,7 @@ class ConvBackward {
       }
       block_barrier();
     }
-    const int own = p_.channels * kColumns, size = conv_partials(kWords, p_.channels);
+    const int own = p_.channels * kColumns, size = conv_partials(kTaps, p_.channels);
     float* to = q_.partials + static_cast<std::int64_t>(block_index()) * size;
     for (int i = thread_index(); i < size; i += kConvThreads) to[i] = i < own ? memory[i] : squares[i - own];
   }
@@ -238,13 +304,15 @@ class ConvBackward {
   const ConvTurn turn_;
   const int first_word_;
   const bool has_squares_;
-  const PatchReader<kWords, kStep, true> patches_;
+  const PatchReader<T, kWords, kStep, true> patches_;
   std::uint32_t filters_[2][kWords];
   float minus_mean_[2], scale_[2], bias_[2];
-  float sum_gx_[kWords][4] = {};  ///< of channels l / 4 and l / 4 + 8
-  float sum_xx_[kSquares][kWords][4] = {};
-  float sum_g_[2] = {}, sum_gd_[2] = {};  ///< the former is that of g times 1, where g is not rounded
-  int lane_, gradient_place_, copied_position_, copied_run_;
+  int tile_places_[kTiles];  ///< of float32, whose lanes read patches twice
+  std::uint32_t tile_masks_[kTiles];
+  float sum_gx_[kTiles][4] = {};  ///< of channels l / 4 and l / 4 + 8
+  float sum_xx_[kSquares][kTiles][4] = {};
+  float sum_g_[2] = {}, sum_gd_[2] = {};  ///< the former where g is rounded
+  int gradient_place_, copied_position_, copied_run_;
 };
 
 // ------------------------------------------------------------------------------------------------------ second passes
@@ -276,12 +344,12 @@ FUSEDSC_DEVICE void conv_sum(const ConvSumParameters& p) {
 }
 
 inline constexpr int kConvGradientThreads = 64;
-static_assert(kConvGradientThreads >= 8 * kMostPatchWords);
+static_assert(kConvGradientThreads >= 8 * kMostPatchWords);  // more than a patch has elements
 
 struct ConvGradientParameters {
-  const double* sums = nullptr;  ///< as ConvBackward's partials, added up
-  int channels = 0, words = 0;
-  double inverse_count = 0;  ///< 0 in eval mode: the statistics are constants
+  const double* sums = nullptr;         ///< as ConvBackward's partials, added up
+  int channels = 0, taps = 0, one = 0;  ///< one: the element of a patch that is always 1
+  double inverse_count = 0;             ///< 0 in eval mode: the statistics are constants
   const void *bn_weight = nullptr, *mean = nullptr, *invstd = nullptr;
   ConstDeviceTensor weight;
   std::int32_t elements[8 * kMostPatchWords];       ///< as PatchWords has them
@@ -290,12 +358,19 @@ struct ConvGradientParameters {
   void *grad_bn_weight = nullptr, *grad_bn_bias = nullptr;
 };
 
+/// An element of a filter as products have it.
+template <class T>
+FUSEDSC_DEVICE float factor_of(T element) {
+  if constexpr (sizeof(T) == 2) return to_accumulator(element);
+  else return __builtin_bit_cast(float, to_tf32(element));
+}
+
 /// A block per channel, a thread per element.
 template <class T>
 FUSEDSC_DEVICE void conv_gradient(const ConvGradientParameters& p) {
-  const int channel = static_cast<int>(block_index()), k = thread_index(), taps = 8 * p.words;
-  const double* sums = p.sums + channel * conv_columns(p.words);
-  const double* squares = p.sums + p.channels * conv_columns(p.words);
+  const int channel = static_cast<int>(block_index()), k = thread_index(), taps = p.taps;
+  const double* sums = p.sums + channel * conv_columns(taps);
+  const double* squares = p.sums + p.channels * conv_columns(taps);
   const double sum_g = sums[taps], sum_gd = sums[taps + 1];
   const double mean = static_cast<const float*>(p.mean)[channel], invstd = static_cast<const float*>(p.invstd)[channel];
   if (k == 0) {
@@ -305,11 +380,10 @@ FUSEDSC_DEVICE void conv_gradient(const ConvGradientParameters& p) {
   }
   if (p.grad_weight.data == nullptr || k >= taps || p.grad_elements[k] < 0) return;
   const T* filter = elements_of<T>(p.weight) + channel * p.weight.image;
-  const double sum_x = squares[(taps - 2) * taps + k];
+  const double sum_x = squares[p.one * taps + k];
   double sum_dx = -mean * sum_x;
   for (int j = 0; j < taps; ++j) {
-    if (p.elements[j] >= 0)
-      sum_dx += static_cast<double>(to_accumulator(filter[p.elements[j]])) * squares[j * taps + k];
+    if (p.elements[j] >= 0) sum_dx += static_cast<double>(factor_of(filter[p.elements[j]])) * squares[j * taps + k];
   }
   const double centred = sums[k] - p.inverse_count * (sum_g * sum_x + sum_gd * invstd * invstd * sum_dx);
   const double weight = p.bn_weight != nullptr ? static_cast<const float*>(p.bn_weight)[channel] : 1.0f;

@@ -22,9 +22,9 @@ struct ConvProduct {
   static constexpr int kLaneChannels = 2 * kTiles;
 
   std::uint32_t filters[kTiles][kWords];
-  PatchReader<kWords, kStep, false> patches;
+  PatchReader<T, kWords, kStep, false> patches;
 
-  FUSEDSC_DEVICE ConvProduct(const ConvShape& p, int group) : patches(p, 0, T()) {
+  FUSEDSC_DEVICE ConvProduct(const ConvShape& p, int group) : patches(p, 0) {
     const int column = thread_index() % 32 / 4;
 #pragma unroll
     for (int j = 0; j < kTiles; ++j) {
@@ -35,12 +35,13 @@ struct ConvProduct {
 
   FUSEDSC_DEVICE static int lane_channel(int group) { return group * 8 * kTiles + thread_index() % 4 * kLaneChannels; }
 
-  /// sums[h][c] = start[h][c] + that of position lane / 4 + 8 * h and the lane's channel c.
-  FUSEDSC_DEVICE void multiply(const std::uint32_t (&x)[2][kWords], const float (&start)[2][kLaneChannels],
+  /// sums[h][c] = start[h % kRows][c] + that of position lane / 4 + 8 * h and the lane's channel c.
+  template <int kRows>
+  FUSEDSC_DEVICE void multiply(const std::uint32_t (&x)[2][kWords], const float (&start)[kRows][kLaneChannels],
                                float (&sums)[2][kLaneChannels]) const {
 #pragma unroll
     for (int j = 0; j < kTiles; ++j) {
-      float d[4] = {start[0][2 * j], start[0][2 * j + 1], start[1][2 * j], start[1][2 * j + 1]};
+      float d[4] = {start[0][2 * j], start[0][2 * j + 1], start[kRows - 1][2 * j], start[kRows - 1][2 * j + 1]};
 #pragma unroll
       for (int s = 0; s < kWords; s += 2) {
         wave_multiply_add(d, {{x[0][s], x[1][s], x[0][s + 1], x[1][s + 1]}, {filters[j][s], filters[j][s + 1]}}, T());
@@ -51,10 +52,11 @@ struct ConvProduct {
   }
 };
 
-/// Sums of deviations from a value near the mean, the warp's first, so that the squares do not cancel.
-template <int kChannels>
+/// Sums of deviations from a value near the mean, the warp's first, so that the squares do not cancel. kRows: with how
+/// many copies of -pivot, in registers of their own, products begin.
+template <int kChannels, int kRows>
 struct ConvMoments {
-  float pivot[kChannels] = {}, minus_pivot[2][kChannels] = {}, sum[kChannels] = {}, squares[kChannels] = {};
+  float minus_pivot[kRows][kChannels] = {}, sum[kChannels] = {}, squares[kChannels] = {};
   int count = 0;
 
   /// values: of the lane's positions in the first product. The warp's lanes with the same channels average them.
@@ -64,10 +66,9 @@ struct ConvMoments {
       float total = values[0][c];
 #pragma unroll
       for (int distance = 4; distance < 32; distance *= 2) total += shuffle_xor(total, distance);
-      pivot[c] = total * 0.125f;
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        minus_pivot[h][c] = -pivot[c];
+      for (int h = 0; h < kRows; ++h) {
+        minus_pivot[h][c] = total * -0.125f;
         keep_in_register(minus_pivot[h][c]);
       }
     }
@@ -96,7 +97,7 @@ struct ConvMoments {
     const float divisor = count > 0 ? static_cast<float>(count) : 1.0f;
 #pragma unroll
     for (int c = 0; c < kChannels; ++c) {
-      row[c] = pivot[c] + sum[c] / divisor;
+      row[c] = sum[c] / divisor - minus_pivot[0][c];
       row[pitch + c] = propagating_max(squares[c] - sum[c] * (sum[c] / divisor), 0.0f);
       row[2 * pitch + c] = static_cast<float>(count);
     }
@@ -113,7 +114,7 @@ FUSEDSC_DEVICE void conv_forward(const ConvForwardParameters& parameters) {
   clear_block_memory(kStages * p.stage_words);
   const Product product(p, turn.group);
   const int channel = Product::lane_channel(turn.group);
-  ConvMoments<kChannels> moments;
+  ConvMoments<kChannels, PatchFormat<T>::kElements> moments;
   float scale[kChannels], shift[kChannels];
   std::uint32_t low = 0, high = 0;
   if constexpr (!kStatistics) {
@@ -122,8 +123,10 @@ FUSEDSC_DEVICE void conv_forward(const ConvForwardParameters& parameters) {
       scale[c] = channel_value(p, p.bn_weight, channel + c, 1) * channel_value(p, p.invstd, channel + c, 1);
       shift[c] = channel_value(p, p.bn_bias, channel + c, 0) - channel_value(p, p.mean, channel + c, 0) * scale[c];
     }
-    low = to_bits(p.low, p.low, T());
-    high = to_bits(p.high, p.high, T());
+    if constexpr (sizeof(T) == 2) {
+      low = to_bits(p.low, p.low, T());
+      high = to_bits(p.high, p.high, T());
+    }
   }
 
   for_tiles<kStages>(
@@ -158,13 +161,22 @@ FUSEDSC_DEVICE void conv_forward(const ConvForwardParameters& parameters) {
 #pragma unroll
               for (int c = 0; c < kChannels; ++c) sums[h][c] = sums[h][c] * scale[c] + shift[c];
               if (!p.clamps) activate(p.activation, sums[h]);
-              Aligned<std::uint32_t, kTiles> words;
+              T* own = to + 8 * h * parameters.y.column;
+              if constexpr (sizeof(T) == 2) {
+                Aligned<std::uint32_t, kTiles> words;
 #pragma unroll
-              for (int j = 0; j < kTiles; ++j) {
-                words.elements[j] = clamped(to_bits(sums[h][2 * j], sums[h][2 * j + 1], T()), low, high, T());
-              }
-              if (position + 8 * h < columns) {
-                *reinterpret_cast<Aligned<std::uint32_t, kTiles>*>(to + 8 * h * parameters.y.column) = words;
+                for (int j = 0; j < kTiles; ++j) {
+                  words.elements[j] = clamped(to_bits(sums[h][2 * j], sums[h][2 * j + 1], T()), low, high, T());
+                }
+                if (position + 8 * h < columns) *reinterpret_cast<Aligned<std::uint32_t, kTiles>*>(own) = words;
+              } else {
+                constexpr int kRun = kChannels < 4 ? kChannels : 4;
+#pragma unroll
+                for (int c = 0; c < kChannels; ++c) sums[h][c] = clamped(sums[h][c], p.low, p.high);
+#pragma unroll
+                for (int c = 0; c < kChannels && position + 8 * h < columns; c += kRun) {
+                  store<kRun>(sums[h] + c, own + c);
+                }
               }
             }
           }

@@ -16,8 +16,10 @@ constexpr const char* kName = "conv_bn_act";
 /// Tiles on their way at a time, and blocks that shall fit a multiprocessor. Kernels for larger windows have more in
 /// their registers, and so has the backward one where groups of channels are too few to share work.
 constexpr int kForwardStages = 2, kBackwardStages = 2, kBlocks = 2;
-constexpr int forward_blocks(int words) { return words > 4 ? 1 : kBlocks; }
-constexpr int backward_blocks(int words, int squares) { return words > 4 || (words == 4 && squares > 1) ? 1 : kBlocks; }
+constexpr int forward_blocks(int words) { return words == 6 ? 1 : kBlocks; }
+constexpr int backward_blocks(int words, int step, int squares) {
+  return words == 6 || (words >= 4 && squares > 1) || (words == 8 && step == 0) ? 1 : kBlocks;
+}
 
 template <class T, int kWords, int kStep, int kTiles, bool kStatistics>
 FUSEDSC_KERNEL(kConvThreads, forward_blocks(kWords))
@@ -27,7 +29,7 @@ conv_forward_kernel(ConvForwardParameters parameters) {
 }
 
 template <class T, int kWords, int kStep, int kSquares>
-FUSEDSC_KERNEL(kConvThreads, backward_blocks(kWords, kSquares))
+FUSEDSC_KERNEL(kConvThreads, backward_blocks(kWords, kStep, kSquares))
 conv_backward_kernel(ConvBackwardParameters parameters) {
   ConvBackward<T, kWords, kStep, kBackwardStages, kSquares>::run(parameters);
 }
@@ -75,24 +77,29 @@ constexpr ForwardInstance forward(DataType dtype) {
 
 /// The one with the most channels to a warp is taken: what is read for them is read once. For images every number.
 const ForwardInstance kForwardInstances[] = {
-    forward<Float16, 4, kImageStep, 4>(DataType::float16),
-    forward<Float16, 4, kImageStep, 2>(DataType::float16),
-    forward<Float16, 4, kImageStep, 1>(DataType::float16),
+    forward<Float16, 4, kImageStep / 2, 4>(DataType::float16),
+    forward<Float16, 4, kImageStep / 2, 2>(DataType::float16),
+    forward<Float16, 4, kImageStep / 2, 1>(DataType::float16),
     forward<Float16, 2, 0, 4>(DataType::float16),
     forward<Float16, 2, 0, 1>(DataType::float16),
     forward<Float16, 4, 0, 4>(DataType::float16),
     forward<Float16, 4, 0, 1>(DataType::float16),
     forward<Float16, 6, 0, 2>(DataType::float16),
     forward<Float16, 6, 0, 1>(DataType::float16),
-    forward<BFloat16, 4, kImageStep, 4>(DataType::bfloat16),
-    forward<BFloat16, 4, kImageStep, 2>(DataType::bfloat16),
-    forward<BFloat16, 4, kImageStep, 1>(DataType::bfloat16),
+    forward<BFloat16, 4, kImageStep / 2, 4>(DataType::bfloat16),
+    forward<BFloat16, 4, kImageStep / 2, 2>(DataType::bfloat16),
+    forward<BFloat16, 4, kImageStep / 2, 1>(DataType::bfloat16),
     forward<BFloat16, 2, 0, 4>(DataType::bfloat16),
     forward<BFloat16, 2, 0, 1>(DataType::bfloat16),
     forward<BFloat16, 4, 0, 4>(DataType::bfloat16),
     forward<BFloat16, 4, 0, 1>(DataType::bfloat16),
     forward<BFloat16, 6, 0, 2>(DataType::bfloat16),
     forward<BFloat16, 6, 0, 1>(DataType::bfloat16),
+    forward<float, 8, kImageStep, 4>(DataType::float32),
+    forward<float, 8, kImageStep, 2>(DataType::float32),
+    forward<float, 8, kImageStep, 1>(DataType::float32),
+    forward<float, 8, 0, 2>(DataType::float32),
+    forward<float, 8, 0, 1>(DataType::float32),
 };
 
 struct BackwardInstance {
@@ -114,20 +121,24 @@ constexpr BackwardInstance backward(DataType dtype) {
 
 /// Of those whose groups have all of sum X X the one with the least work is taken.
 const BackwardInstance kBackwardInstances[] = {
-    backward<Float16, 4, kImageStep, 1>(DataType::float16),
-    backward<Float16, 4, kImageStep, 2>(DataType::float16),
+    backward<Float16, 4, kImageStep / 2, 1>(DataType::float16),
+    backward<Float16, 4, kImageStep / 2, 2>(DataType::float16),
     backward<Float16, 2, 0, 1>(DataType::float16),
     backward<Float16, 4, 0, 1>(DataType::float16),
     backward<Float16, 4, 0, 2>(DataType::float16),
     backward<Float16, 6, 0, 1>(DataType::float16),
     backward<Float16, 6, 0, 3>(DataType::float16),
-    backward<BFloat16, 4, kImageStep, 1>(DataType::bfloat16),
-    backward<BFloat16, 4, kImageStep, 2>(DataType::bfloat16),
+    backward<BFloat16, 4, kImageStep / 2, 1>(DataType::bfloat16),
+    backward<BFloat16, 4, kImageStep / 2, 2>(DataType::bfloat16),
     backward<BFloat16, 2, 0, 1>(DataType::bfloat16),
     backward<BFloat16, 4, 0, 1>(DataType::bfloat16),
     backward<BFloat16, 4, 0, 2>(DataType::bfloat16),
     backward<BFloat16, 6, 0, 1>(DataType::bfloat16),
     backward<BFloat16, 6, 0, 3>(DataType::bfloat16),
+    backward<float, 8, kImageStep, 1>(DataType::float32),
+    backward<float, 8, kImageStep, 2>(DataType::float32),
+    backward<float, 8, 0, 1>(DataType::float32),
+    backward<float, 8, 0, 2>(DataType::float32),
 };
 
 // ------------------------------------------------------------------------------------------------------------- tiles
@@ -165,7 +176,9 @@ double positions_of(const Block& output) {
 
 // ----------------------------------------------------------------------------------------------------------- forward
 
-ConvProblem problem_of(const ConvBnActArguments& block) { return {block.x, block.weight, block.y, block.window}; }
+ConvProblem problem_of(const ConvBnActArguments& block) {
+  return {block.x, block.weight, block.y, block.window, block.allow_tf32};
+}
 
 struct ForwardPass {
   const ForwardInstance* instance = nullptr;
@@ -237,7 +250,7 @@ Plan<ConvBnActArguments> plan_forward(const ConvBnActArguments& block, int /*thr
 // ---------------------------------------------------------------------------------------------------------- backward
 
 ConvProblem problem_of(const ConvBnActBackwardArguments& block) {
-  return {block.x, block.weight, block.grad_y, block.window};
+  return {block.x, block.weight, block.grad_y, block.window, block.allow_tf32};
 }
 
 constexpr int kBackwardChannels = 16;  // of a warp
@@ -253,24 +266,20 @@ struct BackwardPass {
     const std::int64_t groups = (block.grad_y.sizes[1] + kBackwardChannels - 1) / kBackwardChannels;
     for (const BackwardInstance& candidate : kBackwardInstances) {
       if (candidate.dtype != block.x.dtype || candidate.words != words || candidate.step != step) continue;
-      if (groups * candidate.squares * 2 < words) continue;
+      if (groups * candidate.squares * 16 < patch_taps(problem)) continue;
       if (instance == nullptr || candidate.squares < instance->squares) instance = &candidate;
     }
     const auto bytes = [&](int rows) {
       ConvShape shape = conv_shape(problem, rows, kBackwardChannels);
-      return memory_of(shape).bytes;
+      return conv_backward_memory(problem, shape, kBackwardStages).bytes;
     };
     tile_rows = choose_tile_rows(problem, 4, kBlockMemoryLimit / kBlocks, bytes);
     const std::int64_t tiles = conv_shape(problem, tile_rows, kBackwardChannels).tiles;
     blocks = blocks_for(tiles, resident_blocks(instance->sums, kConvThreads, bytes(tile_rows)));
   }
 
-  ConvBackwardMemory memory_of(ConvShape& shape) const {
-    return conv_backward_memory(shape, kBackwardStages, instance->words);
-  }
-
   int size(const ConvBnActBackwardArguments& block) const {
-    return conv_partials(instance->words, static_cast<int>(block.grad_y.sizes[1]));
+    return conv_partials(patch_taps(problem_of(block)), static_cast<int>(block.grad_y.sizes[1]));
   }
 
   struct Memory {
@@ -293,7 +302,7 @@ struct BackwardPass {
     ConvBackwardParameters p;
     p.shape = conv_shape(problem, tile_rows, kBackwardChannels);
     set_normalisation(block, p.shape);
-    const ConvBackwardMemory memory = memory_of(p.shape);
+    const ConvBackwardMemory memory = conv_backward_memory(problem, p.shape, kBackwardStages);
     p.grad_y = block.grad_y;
     p.grad_runs = memory.grad_runs;
     p.grad_pitch = memory.grad_pitch;
@@ -311,7 +320,8 @@ struct BackwardPass {
     ConvGradientParameters gradient;
     gradient.sums = sums;
     gradient.channels = p.shape.channels;
-    gradient.words = instance->words;
+    gradient.taps = patch_taps(problem);
+    gradient.one = gradient.taps - problem.word_elements();
     gradient.inverse_count = block.training ? 1 / positions_of(block.grad_y) : 0;
     gradient.bn_weight = block.bn_weight.data;
     gradient.mean = block.mean.data;

@@ -1,6 +1,7 @@
 /// The windows of a dense convolution with few input channels, as rows of a matrix product on GPUs: what of them lies
-/// where in block memory. Channels are neighbours in memory, 16 bits each, so that a row of a window is one run of
-/// elements. A run is read as words, of which each lane of a product has a few (wave_product.h).
+/// where in block memory. Channels are neighbours in memory, so that a row of a window is one run of elements. A run is
+/// read as words, of two elements of 16 bits or of one that is rounded to TensorFloat-32; each lane of a product has a
+/// few (wave_product.h).
 #pragma once
 
 #include <type_traits>
@@ -15,10 +16,19 @@
 namespace fusedsc::gpu {
 
 inline constexpr int kConvWarps = 8, kConvThreads = 32 * kConvWarps;
-inline constexpr int kMostPatchWords = 6;  ///< of a lane
-/// Words from position to position in images of three channels at stride 2: the kernels that know it keep addresses in
-/// their instructions. Others have 0 here.
-inline constexpr int kImageStep = 3;
+inline constexpr int kMostPatchWords = 8;  ///< of a lane
+/// Elements from position to position in images of three channels at stride 2: the kernels that know it keep addresses
+/// in their instructions.
+inline constexpr int kImageStep = 6;
+
+/// How words hold elements of T.
+template <class T>
+struct PatchFormat {
+  static constexpr int kElements = 4 / static_cast<int>(sizeof(T));  ///< of a word
+  static constexpr int kRun = 16 / static_cast<int>(sizeof(T));      ///< elements that are copied at once
+  static constexpr int kShare = 4 / kElements;                       ///< a lane's words of 16 elements
+  static constexpr int kMasked = kShare / 2;                         ///< of these, in images: those that masks change
+};
 
 /// A patch, the elements under a window, in the order of the product: word 4 * r + t is word r of lanes with l % 4 ==
 /// t. Words may hold an element before the run or behind it, which a mask takes away.
@@ -26,7 +36,7 @@ struct PatchWords {
   std::int32_t places[4 * kMostPatchWords];  ///< of a word, counted from the patch's first
   std::uint32_t masks[4 * kMostPatchWords];  ///< of what is the patch's
   std::int32_t
-      elements[8 * kMostPatchWords];  ///< of the weight's filter, where a half of a word finds its factor; or -1
+      elements[8 * kMostPatchWords];  ///< of the weight's filter, where a word's elements find their factors; or -1
 };
 
 /// Tiles of whole rows of the output, and the rows of x under them in block memory. Before and between the rows are
@@ -115,47 +125,59 @@ struct ConvTurn {
 template <class T>
 FUSEDSC_DEVICE void start_input_rows(const ConvShape& p, const ConvTile& tile, std::uint32_t* stage) {
   const int lane = thread_index() % 32, first = tile.row * p.stride_height - p.padding_top;
-  const T* image = elements_of<T>(p.x) + tile.image * p.x.image + 8 * lane;
+  constexpr int kRun = PatchFormat<T>::kRun;
+  const T* image = elements_of<T>(p.x) + tile.image * p.x.image + kRun * lane;
   for (int row = thread_index() / 32; row < p.input_rows; row += kConvWarps) {
     const bool inside = first + row >= 0 && first + row < p.input_height;
     const T* from = image + (first + row) * p.x.row;
     std::uint32_t* to = stage + row * p.pitch + p.gap + 4 * lane;
-    for (int run = lane; run < p.row_runs; run += 32, from += 256, to += 128) start_copy<16>(to, from, inside);
+    for (int run = lane; run < p.row_runs; run += 32, from += 32 * kRun, to += 128) start_copy<16>(to, from, inside);
   }
 }
 
-/// Reads a lane's words of patches. Those of images (kImageStep) have anything masked in the last of all only. kOnes:
-/// the place behind the last element has a 1, with which sums over positions come out of products; and words are read
-/// from word `first` on, in a circle (an even number).
-template <int kWords, int kStep, bool kOnes>
+/// Reads a lane's words of patches. Those of images (kStep > 0) have anything masked in the last ones only. kOnes: the
+/// place behind the last element has a 1, with which sums over positions come out of products; and words are read from
+/// word `first` on, in a circle (whole shares).
+template <class T, int kWords, int kStep, bool kOnes>
 struct PatchReader {
+  using Format = PatchFormat<T>;
   static constexpr bool kIsImage = kStep > 0;
   int places[kWords];  ///< in bytes
   std::uint32_t masks[kWords], ones[kWords];
   int step;
 
-  template <class T>
-  FUSEDSC_DEVICE PatchReader(const ConvShape& p, int first, T) : step(kIsImage ? kStep : p.position_step) {
+  FUSEDSC_DEVICE PatchReader(const ConvShape& p, int first) : step(kIsImage ? kStep : p.position_step) {
     const int lane = thread_index() % 32;
 #pragma unroll
     for (int r = 0; r < kWords; ++r) {
       const int word = (first + r) % kWords;
       places[r] = 4 * (p.first_word + lane / 4 * step + p.patch.places[4 * word + lane % 4]);
       masks[r] = p.patch.masks[4 * word + lane % 4];
-      ones[r] = kOnes && word == kWords - 1 && lane % 4 == 3 ? to_bits(1, 0, T()) : 0u;
+      ones[r] = kOnes && word == kWords - 1 && lane % 4 == 3 ? one() : 0u;
     }
   }
 
-  /// Of positions lane / 4 and lane / 4 + 8 of the product whose patches begin at `from`.
-  FUSEDSC_DEVICE void read(const std::uint32_t* from, std::uint32_t (&to)[2][kWords]) const {
+  FUSEDSC_DEVICE static std::uint32_t one() {
+    if constexpr (sizeof(T) == 2) return to_bits(1, 0, T());
+    return __builtin_bit_cast(std::uint32_t, 1.0f);
+  }
+  FUSEDSC_DEVICE static bool may_be_masked(int r) {
+    if (!kIsImage) return true;
+    return kOnes ? r % Format::kShare >= Format::kShare - Format::kMasked : r >= kWords - Format::kMasked;
+  }
+
+  /// Of position lane / 4 (and lane / 4 + 8) of the product whose patches begin at `from`.
+  template <int kEights>
+  FUSEDSC_DEVICE void read(const std::uint32_t* from, std::uint32_t (&to)[kEights][kWords]) const {
 #pragma unroll
     for (int r = 0; r < kWords; ++r) {
       const auto* own = reinterpret_cast<const std::uint32_t*>(reinterpret_cast<const char*>(from) + places[r]);
-      const bool may_be_last = kOnes ? r % 2 == 1 : r + 1 == kWords;
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
+      for (int h = 0; h < kEights; ++h) {
         to[h][r] = own[h * 8 * (kIsImage ? kStep : step)];
-        if (!kIsImage || may_be_last) to[h][r] = (to[h][r] & masks[r]) | ones[r];
+        if (may_be_masked(r)) to[h][r] &= masks[r];
+        if (kOnes && r % Format::kShare == Format::kShare - 1) to[h][r] |= ones[r];
+        if constexpr (sizeof(T) == 4) to[h][r] = to_tf32(__builtin_bit_cast(float, to[h][r]));
       }
     }
   }
@@ -164,14 +186,17 @@ struct PatchReader {
 /// The factors of a lane's words: of filter `channel`, zero where there is none.
 template <class T, int kWords>
 FUSEDSC_DEVICE void read_filter(const ConvShape& p, int channel, int first, std::uint32_t (&to)[kWords]) {
+  constexpr int kElements = PatchFormat<T>::kElements;
   const T* filter = elements_of<T>(p.weight) + channel * p.weight.image;
 #pragma unroll
   for (int r = 0; r < kWords; ++r) {
     to[r] = 0;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int element = p.patch.elements[8 * ((first + r) % kWords) + thread_index() % 4 * 2 + half];
-      if (element >= 0 && channel < p.channels) to[r] |= std::uint32_t{filter[element].bits} << 16 * half;
+    for (int i = 0; i < kElements; ++i) {
+      const int element = p.patch.elements[(4 * ((first + r) % kWords) + thread_index() % 4) * kElements + i];
+      if (element < 0 || channel >= p.channels) continue;
+      if constexpr (kElements == 2) to[r] |= std::uint32_t{filter[element].bits} << 16 * i;
+      else to[r] = to_tf32(filter[element]);
     }
   }
 }

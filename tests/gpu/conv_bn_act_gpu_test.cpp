@@ -22,6 +22,21 @@ TEST_P(ConvBnActGpu, BackwardRandom) {
   align_tensors(false);
   for_each_case(random_conv_bn_acts(GetParam().dtype), verify_conv_bn_act_backward);
 }
+
+/// float32 whose products tensor cores do.
+TEST_P(ConvBnActGpu, Tf32) {
+  if (GetParam().dtype != DataType::float32) GTEST_SKIP() << "it is for float32";
+  for (const auto& cases : {conv_bn_act_edges(DataType::float32), conv_bn_act_activations(DataType::float32)}) {
+    for_each_case(with_tf32(cases), verify_conv_bn_act);
+    for_each_case(with_tf32(cases), verify_conv_bn_act_backward);
+  }
+}
+TEST_P(ConvBnActGpu, Tf32Random) {
+  if (GetParam().dtype != DataType::float32) GTEST_SKIP() << "it is for float32";
+  align_tensors(false);
+  for_each_case(with_tf32(random_conv_bn_acts(DataType::float32)), verify_conv_bn_act);
+  for_each_case(with_tf32(random_conv_bn_acts(DataType::float32)), verify_conv_bn_act_backward);
+}
 TEST_P(ConvBnActGpu, EmptyBatch) { verify_empty_conv_bn_act(GetParam().dtype); }
 
 }  // namespace

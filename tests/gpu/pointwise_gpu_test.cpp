@@ -126,6 +126,43 @@ TEST_P(PointwiseTf32Gpu, BackwardSeams) {
   verify_backward<PointwiseGeometry>({GetParam().dtype, tf32_wide, seams, Memories::all(Memory::channels_last)});
 }
 
+/// Expansions whose output is not read: sums that registers hold, with outputs missing, and what is for others.
+TEST_P(PointwiseTf32Gpu, BackwardWithoutOutput) {
+  const PointwiseGeometry geometries[] = {
+      {{2, 16, 21, 23}, 96, 1, true}, {{1, 16, 5, 7}, 72, 1, true},   {{1, 24, 13, 17}, 144, 1, true},
+      {{1, 24, 8, 12}, 100, 1, true}, {{2, 32, 14, 9}, 192, 1, true}, {{1, 32, 9, 11}, 132, 1, true},
+      {{1, 32, 4, 4}, 64, 1, true},   {{1, 40, 5, 17}, 240, 1, true},
+  };
+  std::vector<BackwardCase<PointwiseGeometry>> cases;
+  BackwardSeams seams{.gradient_prologue = true, .grad_bias = false, .output_is_of_x = true};
+  for (const PointwiseGeometry& geometry : geometries) {
+    seams.grad_add = !seams.grad_add;
+    cases.push_back({GetParam().dtype, geometry, seams, Memories::all(Memory::channels_last)});
+  }
+  for_each_case(cases, verify_backward<PointwiseGeometry>);
+}
+
+/// Projections, both gradients in one pass: channels that fill its tiles, that do not, and what is for others.
+TEST_P(PointwiseTf32Gpu, BackwardProjection) {
+  const PointwiseGeometry geometries[] = {
+      {{2, 32, 9, 13}, 16, 1, true},  {{1, 24, 5, 5}, 16, 1, true},    {{1, 96, 11, 10}, 24, 1, true},
+      {{1, 128, 9, 12}, 24, 1, true}, {{2, 144, 7, 8}, 32, 1, true},   {{1, 192, 10, 20}, 32, 1, true},
+      {{1, 96, 4, 4}, 16, 1, true},   {{1, 100, 3, 131}, 24, 1, true},
+  };
+  std::vector<BackwardCase<PointwiseGeometry>> cases;
+  for (const PointwiseGeometry& geometry : geometries) {
+    for (const Activation activation : {Activation::identity, Activation::relu, Activation::relu6, Activation::silu}) {
+      const BackwardSeams seams{.prologue = true,
+                                .activation = activation,
+                                .gradient_prologue = activation != Activation::relu,
+                                .sums = true,
+                                .grad_bias = false};
+      cases.push_back({GetParam().dtype, geometry, seams, Memories::all(Memory::channels_last)});
+    }
+  }
+  for_each_case(cases, verify_backward<PointwiseGeometry>);
+}
+
 TEST_P(PointwiseTf32Gpu, BackwardRandom) {
   align_tensors(false);
   for_each_case(backward_random_cases(GetParam().dtype, random_tf32), verify_backward<PointwiseGeometry>);

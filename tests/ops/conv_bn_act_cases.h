@@ -7,6 +7,7 @@
 
 #include "fusedsc/fused/conv_bn_act.h"
 #include "ops/depthwise_cases.h"
+#include "ops/tf32_factors.h"
 #include "reference/conv_bn_act.h"
 
 namespace fusedsc::reference {
@@ -24,6 +25,7 @@ struct ConvBnActCase {
   bool training = true;
   bool affine = true;  ///< BatchNorm has weight and bias
   bool wants_grad_x = false;
+  bool tf32 = false;
   Memories memories{};  ///< y: of what backward writes, too; other: of grad_y
 
   Sizes weight_sizes() const { return {outputs, x[1], window.kernel[0], window.kernel[1]}; }
@@ -34,8 +36,8 @@ struct ConvBnActCase {
 inline std::ostream& operator<<(std::ostream& out, const ConvBnActCase& block) {
   return out << name_of(block.dtype) << ", x " << printed(block.x) << ", M " << block.outputs << ", " << block.window
              << ", " << name_of(block.activation) << (block.training ? ", training" : ", eval")
-             << (block.affine ? "" : ", not affine") << (block.wants_grad_x ? ", grad_x" : "") << "\n  "
-             << block.memories;
+             << (block.affine ? "" : ", not affine") << (block.wants_grad_x ? ", grad_x" : "")
+             << (block.tf32 ? ", TF32" : "") << "\n  " << block.memories;
 }
 
 /// Images of three channels and others, windows that begin at even and at odd elements, rows of one product and of
@@ -127,6 +129,12 @@ inline std::vector<ConvBnActCase> random_conv_bn_acts(DataType dtype) {
   return cases;
 }
 
+/// The same with TensorFloat-32 allowed.
+inline std::vector<ConvBnActCase> with_tf32(std::vector<ConvBnActCase> cases) {
+  for (ConvBnActCase& block : cases) block.tf32 = true;
+  return cases;
+}
+
 /// What goes in: the same values for forward, backward and the reference.
 struct ConvBnActInputs {
   Tensor x, weight;
@@ -138,6 +146,7 @@ struct ConvBnActInputs {
     const DataType sum_type = accumulation_type(block.dtype);
     x.fill(random, -1, 2);
     weight.fill(random, -1, 1);
+    for (Tensor* factor : {&x, &weight}) factor->fill(Tf32{block.tf32}.factor(factor->values()));
     if (block.affine) {
       bn_weight = Channels(sum_type, block.outputs).fill(random, -1, 3);
       bn_bias = Channels(sum_type, block.outputs).fill(random, -1, 4);
@@ -148,7 +157,7 @@ struct ConvBnActInputs {
 
   ConvBnAct reference(const ConvBnActCase& block) const {
     return {block.dtype, block.window,    block.activation,   ConvBnActArguments().eps, block.training,
-            x.values(),  weight.values(), bn_weight.values(), bn_bias.values()};
+            x.values(),  weight.values(), bn_weight.values(), bn_bias.values(),         block.tf32};
   }
   Normalisation running() const { return {running_mean.values(), running_invstd.values()}; }
 
@@ -161,6 +170,7 @@ struct ConvBnActInputs {
     arguments.bn_bias = bn_bias;
     arguments.activation = block.activation;
     arguments.training = block.training;
+    arguments.allow_tf32 = block.tf32;
   }
 };
 

@@ -90,6 +90,8 @@ def gpu_run(monkeypatch, tmp_path):
     monkeypatch.setattr(suites, "GPU_BLOCKS", (Block(8, 6, 2, 4, batch=3, label="B1"),))
     residuals = (InvertedResidual("R1", 8, 1, 6, 1, 6, batch=3), InvertedResidual("R2-4", 8, 2, 6, 1, 8, 3, batch=3))
     monkeypatch.setattr(suites, "INVERTED_RESIDUALS", residuals)
+    unusual = (Block(5, 9, 3, 1, 2, "stride 3", kernel=4, dilation=2), Block(8, 1, 1, 3, 9, "map of 1x1"))
+    monkeypatch.setattr(suites, "UNUSUAL_BLOCKS", unusual)
     monkeypatch.setattr(suites, "GPU_NETWORKS", (Network(size=32, batch=8),))
     monkeypatch.setattr(suites, "SLIDING_CHANNEL_LAYERS", ((8, 12, 3), (12, 8, 2)))
     monkeypatch.setattr(suites, "SLIDING_CHANNEL_CONFIGURATIONS", {"cuda": ((2, 25), (4, 50))})
@@ -119,6 +121,13 @@ def test_blocks_on_a_gpu(gpu_run, tmp_path):
     assert_measured(records["dsc_block"] + records["inverted_residual"])
     assert [r["occurrences"] for r in records["inverted_residual"] if r["case"].startswith("R2-4 ")] == [3] * 6
     assert (tmp_path / "dsc_block_ratio.png").exists()
+
+
+def test_unusual_blocks_on_a_gpu(gpu_run):
+    status, records = gpu_run("--suite", "unusual", "--dtype", "float32")
+    assert status == 0
+    assert [r["case"].split(" c")[0] for r in records["unusual"]] == ["stride 3"] * 2 + ["map of 1x1"] * 2
+    assert_measured(records["unusual"])
 
 
 def test_training_step_on_a_gpu(gpu_run):

@@ -28,6 +28,21 @@ Array patches_of(const ConvBnAct& block) {
   return patches;
 }
 
+/// Tensor cores cut off what they add, where others round.
+Precision precision_of(const ConvBnAct& block) {
+  Precision precision(block.dtype);
+  if (block.tf32) precision.accumulation *= 2;
+  return precision;
+}
+
+/// What is multiplied.
+Array factors(const ConvBnAct& block, const Array& gradients) {
+  if (!block.tf32) return gradients;
+  return map(gradients, [](const Bounded& element, std::size_t) -> Bounded {
+    return {element.value, element.error + 0x1p-11 * element.magnitude()};
+  });
+}
+
 Array as_matrix(Array weight) {
   weight.sizes = {weight.sizes[0], weight.sizes[1] * weight.sizes[2] * weight.sizes[3], 1, 1};
   return weight;
@@ -36,7 +51,7 @@ Array as_matrix(Array weight) {
 }  // namespace
 
 ConvBnActOutputs forward(const ConvBnAct& block, const Normalisation& by) {
-  const Precision precision(block.dtype);
+  const Precision precision = precision_of(block);
   const Array raw = pointwise(precision, patches_of(block), as_matrix(block.weight), {});
   ConvBnActOutputs outputs;
   Normalisation normalisation = by;
@@ -50,7 +65,7 @@ ConvBnActOutputs forward(const ConvBnAct& block, const Normalisation& by) {
 }
 
 ConvBnActGradients backward(const ConvBnAct& block, const Normalisation& by, const Array& grad_y) {
-  const Precision precision(block.dtype);
+  const Precision precision = precision_of(block);
   const Array patches = patches_of(block), matrix = as_matrix(block.weight);
   const Array raw = stored(precision, pointwise(precision, patches, matrix, {}));
   const Affine map = batch_norm(precision, block.bn_weight, block.bn_bias, by, block.activation);
@@ -58,7 +73,8 @@ ConvBnActGradients backward(const ConvBnAct& block, const Normalisation& by, con
   const Sums sums = gradient_sums(precision, grad_bn, raw, by.mean);
   const BatchNormGradients batch_norm =
       batch_norm_backward(precision, block.bn_weight, by, sums, raw.elements_per_channel(), block.training);
-  const Array grad_raw = stored(precision, apply(precision, stored(precision, grad_bn), raw, batch_norm.input));
+  const Array grad_raw = factors(
+      block, stored(precision, apply(precision, factors(block, stored(precision, grad_bn)), raw, batch_norm.input)));
 
   ConvBnActGradients gradients;
   gradients.bn_weight = batch_norm.weight;

@@ -62,18 +62,31 @@ FUSEDSC_DEVICE void sum_partials(const SumPartialsParameters& p) {
   if (to != nullptr) from_accumulator(sum, *to);
 }
 
+inline constexpr int kMergeThreads = 512;
+
+/// Threads per channel: enough that each has few splits, all of them under way at once. The others read the
+/// neighbouring channels of the same splits: at least as many as a sector of memory has.
+inline int merge_lanes(int splits) {
+  int lanes = 1;
+  while (lanes < 64 && lanes * 4 < splits) lanes *= 2;
+  return lanes;
+}
+
 struct MergeMomentsParameters {
   const void* partials = nullptr;  ///< [split][mean, m2, count][channel]
   int splits = 0, channels = 0, lanes = 1;
-  Divisor by_lanes;
+  Divisor by_channels;  ///< of a block
   void *mean = nullptr, *m2 = nullptr;
   NormaliserParameters normaliser;
 };
 
 template <class A>
 FUSEDSC_DEVICE void merge_moments_of_splits(const MergeMomentsParameters& p) {
-  std::uint32_t lane = block_index() * kPartialsThreads + static_cast<std::uint32_t>(thread_index());
-  const int channel = static_cast<int>(p.by_lanes.divide(lane));
+  constexpr int kFew = 8;  // lanes that the last step adds up
+  const auto thread = static_cast<std::uint32_t>(thread_index());
+  const int block_channels = kMergeThreads / p.lanes, lane = static_cast<int>(p.by_channels.quotient(thread));
+  const int channel =
+      static_cast<int>(block_index()) * block_channels + static_cast<int>(thread) - lane * block_channels;
   // Sums of differences from the first split's mean: no divisions, and nothing cancels, as the means lie close
   // together.
   A count = 0, sum = 0, squares = 0, pivot = 0;
@@ -81,7 +94,7 @@ FUSEDSC_DEVICE void merge_moments_of_splits(const MergeMomentsParameters& p) {
     const A* from = static_cast<const A*>(p.partials) + channel;
     pivot = from[0];
 #pragma unroll 8
-    for (int split = static_cast<int>(lane); split < p.splits; split += p.lanes) {
+    for (int split = lane; split < p.splits; split += p.lanes) {
       const A* row = from + static_cast<std::int64_t>(split) * 3 * p.channels;
       const A own = row[2 * p.channels], distance = own > A(0) ? row[0] - pivot : A(0);
       count += own;
@@ -89,10 +102,30 @@ FUSEDSC_DEVICE void merge_moments_of_splits(const MergeMomentsParameters& p) {
       squares += row[p.channels] + own * distance * distance;
     }
   }
-  count = wave_sum(count, p.lanes);
-  sum = wave_sum(sum, p.lanes);
-  squares = wave_sum(squares, p.lanes);
+  A* counts = static_cast<A*>(block_memory()) + thread;
+  A *sums = counts + kMergeThreads, *all_squares = sums + kMergeThreads;
+  const auto leave = [&] {
+    *counts = count;
+    *sums = sum;
+    *all_squares = squares;
+    block_barrier();
+  };
+  const auto add = [&](int first, int end, int step) {
+    for (int other = first; other < end; other += step) {
+      const int place = (other - lane) * block_channels;
+      count += counts[place];
+      sum += sums[place];
+      squares += all_squares[place];
+    }
+  };
+  leave();
+  if (p.lanes > kFew) {
+    if (lane < kFew) add(lane + kFew, p.lanes, kFew);
+    block_barrier();  // all have read what is about to change
+    leave();
+  }
   if (channel >= p.channels || lane != 0) return;
+  add(1, p.lanes < kFew ? p.lanes : kFew, 1);
   const A distance = sum / (count > A(0) ? count : A(1));
   const A mean = pivot + distance, m2 = propagating_max(squares - sum * distance, A(0));
   put(p.mean, channel, mean);

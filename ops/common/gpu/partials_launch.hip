@@ -15,7 +15,7 @@ sum_partials_kernel(SumPartialsParameters parameters) {
 }
 
 template <class A>
-FUSEDSC_KERNEL(kPartialsThreads, 1)
+FUSEDSC_KERNEL(kMergeThreads, 1)
 merge_moments_kernel(MergeMomentsParameters parameters) {
   wait_for_previous_kernel();
   merge_moments_of_splits<A>(parameters);
@@ -44,18 +44,20 @@ void launch_sum_partials(const char* name, DataType dtype, SumPartialsParameters
 
 void launch_merge_moments(const char* name, DataType dtype, const void* partials, int splits,
                           const Statistics& statistics, std::int64_t count, void* stream) {
-  const int channels = static_cast<int>(statistics.mean.size), lanes = partials_lanes(splits);
+  const int channels = static_cast<int>(statistics.mean.size), lanes = merge_lanes(splits),
+            block_channels = kMergeThreads / lanes;
   const MergeMomentsParameters merge{
       partials,
       splits,
       channels,
       lanes,
-      Divisor(static_cast<std::uint32_t>(lanes)),
+      Divisor(static_cast<std::uint32_t>(block_channels)),
       statistics.mean.data,
       statistics.m2.data,
       statistics.normaliser ? NormaliserParameters(statistics.normaliser, count) : NormaliserParameters()};
-  const std::int64_t blocks = (std::int64_t{channels} * lanes + kPartialsThreads - 1) / kPartialsThreads;
-  const auto run = [&](auto kernel) { launch_following(name, kernel, blocks, kPartialsThreads, stream, merge); };
+  const std::int64_t blocks = (channels + block_channels - 1) / block_channels;
+  const std::size_t memory = 3 * kMergeThreads * size_of(accumulation_type(dtype));
+  const auto run = [&](auto kernel) { launch_following(name, kernel, blocks, kMergeThreads, stream, merge, memory); };
   if (dtype == DataType::float64) run(merge_moments_kernel<double>);
   else run(merge_moments_kernel<float>);
 }

@@ -13,6 +13,18 @@ struct WaveFragments {
   std::uint32_t a[4], b[2];
 };
 
+/// The nearest number with 10 fractional bits, of two the one farther from 0.
+FUSEDSC_DEVICE std::uint32_t to_tf32(float value) {
+#if defined(__CUDA_ARCH__)
+  std::uint32_t bits;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
+  return bits;
+#else
+  const auto bits = __builtin_bit_cast(std::uint32_t, value);
+  return value != value ? bits : (bits + 0x1000u) & ~0x1fffu;
+#endif
+}
+
 #if defined(FUSEDSC_HOST_EXECUTOR)
 inline constexpr bool kWaveProducts = true;
 
@@ -39,12 +51,6 @@ void wave_multiply_add(float (&d)[4], const WaveFragments& own, T) {
   for (int i = 0; i < 4; ++i) {
     for (int k = 0; k < 16; ++k) d[i] += a[i / 2][k] * b[i % 2][k];
   }
-}
-
-/// The nearest number with 10 fractional bits, of two the one farther from 0.
-inline std::uint32_t to_tf32(float value) {
-  const auto bits = __builtin_bit_cast(std::uint32_t, value);
-  return value != value ? bits : (bits + 0x1000u) & ~0x1fffu;
 }
 
 /// D += A*B with A (16 x 8) and B (8 x 8) of TensorFloat-32: of lane l, registers of A hold column t of rows g and g +
@@ -96,13 +102,6 @@ FUSEDSC_DEVICE void wave_multiply_add(float (&d)[4], const WaveFragments& own, B
       : "r"(own.a[0]), "r"(own.a[1]), "r"(own.a[2]), "r"(own.a[3]), "r"(own.b[0]), "r"(own.b[1]));
 }
 
-/// The nearest number with 10 fractional bits, of two the one farther from 0.
-FUSEDSC_DEVICE std::uint32_t to_tf32(float value) {
-  std::uint32_t bits;
-  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
-  return bits;
-}
-
 /// D += A*B with A (16 x 8) and B (8 x 8) of TensorFloat-32: of lane l, registers of A hold column t of rows g and g +
 /// 8, then column t + 4 of them; of B rows t and t + 4 of column g; D as above.
 FUSEDSC_DEVICE void wave_multiply_add_tf32(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]) {
@@ -116,6 +115,13 @@ inline constexpr bool kWaveProducts = false;
 
 template <class T>
 FUSEDSC_DEVICE void wave_multiply_add(float (&d)[4], const WaveFragments& own, T) = delete;
+#endif
+
+#if defined(FUSEDSC_HOST_EXECUTOR) || defined(__CUDACC__)
+/// Of TensorFloat-32, 8 in place of 16 columns of A and rows of B: as wave_multiply_add_tf32.
+FUSEDSC_DEVICE void wave_multiply_add(float (&d)[4], const WaveFragments& own, float) {
+  wave_multiply_add_tf32(d, own.a, own.b);
+}
 #endif
 
 }  // namespace fusedsc::gpu

@@ -1,0 +1,59 @@
+#include <algorithm>
+
+#include "fusedsc/common/gpu/following_kernel.h"
+#include "fusedsc/fused/cast_gpu.h"
+#include "fusedsc/fused/cast_kernel.h"
+
+namespace fusedsc::gpu {
+namespace {
+
+template <class From, class To>
+FUSEDSC_KERNEL(kCastThreads, 1)
+cast_kernel(CastParameters parameters) {
+  wait_for_previous_kernel();
+  cast_runs<From, To>(parameters);
+}
+
+using Kernel = void (*)(CastParameters);
+
+template <class From>
+Kernel kernel_to(DataType to) {
+  switch (to) {
+    case DataType::float32: return cast_kernel<From, float>;
+    case DataType::float64: return cast_kernel<From, double>;
+    case DataType::float16: return cast_kernel<From, Float16>;
+    case DataType::bfloat16: return cast_kernel<From, BFloat16>;
+  }
+  return nullptr;
+}
+
+Kernel kernel_of(DataType from, DataType to) {
+  switch (from) {
+    case DataType::float32: return kernel_to<float>(to);
+    case DataType::float64: return kernel_to<double>(to);
+    case DataType::float16: return kernel_to<Float16>(to);
+    case DataType::bfloat16: return kernel_to<BFloat16>(to);
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+void cast(const CastArguments& arguments, void* stream) {
+  for (std::size_t first = 0; first < arguments.runs.size(); first += kMostCasts) {
+    CastParameters p;
+    std::int64_t blocks = 0;
+    for (std::size_t i = 0; i < kMostCasts && first + i < arguments.runs.size(); ++i) {
+      const auto& [from, to] = arguments.runs[first + i];
+      p.from[i] = from.data;
+      p.to[i] = to.data;
+      p.elements[i] = from.elements();
+      blocks += (from.elements() + kCastBlock - 1) / kCastBlock;
+      p.end[i] = static_cast<std::uint32_t>(blocks);
+    }
+    const auto& [from, to] = arguments.runs.front();
+    launch_following("cast", kernel_of(from.dtype, to.dtype), blocks, kCastThreads, stream, p);
+  }
+}
+
+}  // namespace fusedsc::gpu
