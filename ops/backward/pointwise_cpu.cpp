@@ -11,7 +11,7 @@
 
 #include "fusedsc/common/cpu/pass-inl.h"
 #include "fusedsc/common/cpu/pointwise_backward-inl.h"
-#include "fusedsc/common/cpu/slice_sums.h"
+#include "fusedsc/common/cpu/positions.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fusedsc {
@@ -19,7 +19,8 @@ namespace HWY_NAMESPACE {
 
 /// Lanes take slices of the positions; each has its own copy of the weight gradient, and a second pass adds them.
 /// Where the weight is large for the number of positions those copies would cost more than they save: then lanes take
-/// slices for the input gradient, and afterwards, for the weight gradient, some output channels and every position.
+/// slices for the input gradient, and afterwards, for the weight gradient, every position and some of the channels of
+/// the wider tensor: of that one each lane reads its own part only, of more positions at a time.
 template <class T, template <class> class Order>
 class PointwiseBackward {
  public:
@@ -30,13 +31,18 @@ class PointwiseBackward {
         views_(arguments, !Major::kChannelMajor),
         channels_(views_.x.sizes[1]),
         outputs_(views_.grad_y.sizes[1]),
-        tiles_(views_.x.sizes, tile_positions<Major, T>(2 * (channels_ + outputs_)), Major::kPositions, threads),
+        tiles_(tiles_of(2 * (channels_ + outputs_), threads)),
+        window_tiles_(tiles_),
         arena_(workspace),
         lanes_(std::min<std::int64_t>(threads, tiles_.slices)) {
     const std::int64_t positions = arguments.x.sizes[0] * arguments.x.sizes[2] * arguments.x.sizes[3];
-    windows_ = std::min<std::int64_t>(threads, outputs_ / kLanes<T>);
+    windows_ = std::min<std::int64_t>(threads, std::max(channels_, outputs_) / kLanes<T>);
     by_windows_ = arguments.grad_weight && arguments.groups == 1 && lanes_ > 1 && windows_ > 1 &&
                   2 * lanes_ * arguments.weight.elements() > positions * (channels_ + outputs_);
+    if (by_windows_) {
+      window_ = window_task({0, round_up((std::max(channels_, outputs_) + windows_ - 1) / windows_, kLanes<T>)});
+      window_tiles_ = tiles_of(window_.channels.size() + window_.outputs.size(), threads);
+    }
     if (arguments.grad_x) {
       weight_.emplace(arguments.weight, arguments.groups, false,
                       Major::kChannelMajor ? PackedWeight<T>::Role::scalars : PackedWeight<T>::Role::vectors, arena_);
@@ -45,7 +51,7 @@ class PointwiseBackward {
       grad_weight_.emplace(arguments.grad_weight, arguments.groups, Major::kChannelMajor && outputs_ < channels_,
                            by_windows_ ? 1 : std::max<std::int64_t>(lanes_, 1), arena_);
     }
-    take_vectors();
+    seams_.emplace(arguments, tiles_.slices, by_windows_ ? window_tiles_.slices : tiles_.slices, arena_);
   }
 
   std::size_t workspace_bytes() {
@@ -55,137 +61,82 @@ class PointwiseBackward {
   }
 
   void run(const Execution& execution) {
-    prepare(execution);
+    if (weight_) weight_->pack(execution);
+    seams_->prepare();
     std::vector<PointwiseGradientTile<T, Order>> scratch;
     for (std::int64_t lane = 0; lane < scratch_lanes(); ++lane) scratch.push_back(tile_scratch(arena_));
     const bool grad_x = static_cast<bool>(arguments_.grad_x), grad_weight = static_cast<bool>(arguments_.grad_weight);
     if (!by_windows_ || grad_x) {
-      const PointwiseGradientTask task{grad_x, grad_weight && !by_windows_, {0, outputs_}};
+      const PointwiseGradientTask task{grad_x, grad_weight && !by_windows_, {0, channels_}, {0, outputs_}};
       run_lanes(execution, lanes_, [&](std::int64_t lane) {
-        run_slices(part_of(tiles_.slices, lanes_, lane), task, lane, scratch[static_cast<std::size_t>(lane)]);
+        run_slices(tiles_, part_of(tiles_.slices, lanes_, lane), task, lane, scratch[static_cast<std::size_t>(lane)]);
       });
     }
     if (by_windows_) {
       run_lanes(execution, windows_, [&](std::int64_t lane) {
-        const Range vectors = part_of((outputs_ + kLanes<T> - 1) / kLanes<T>, windows_, lane);
-        const Range window{vectors.begin * kLanes<T>, std::min(vectors.end * kLanes<T>, outputs_)};
-        run_slices({0, tiles_.slices}, {false, true, window}, 0, scratch[static_cast<std::size_t>(lane)]);
+        const std::int64_t wider = std::max(channels_, outputs_);
+        const Range vectors = part_of((wider + kLanes<T> - 1) / kLanes<T>, windows_, lane);
+        const Range window{vectors.begin * kLanes<T>, std::min(vectors.end * kLanes<T>, wider)};
+        run_slices(window_tiles_, {0, window_tiles_.slices}, window_task(window), 0,
+                   scratch[static_cast<std::size_t>(lane)]);
       });
     }
-    finish(execution);
+    if (grad_weight_) grad_weight_->finish(execution, tiles_.count > 0);
+    seams_->finish();
   }
 
  private:
+  /// Tiles with so many elements per position.
+  LineTiles tiles_of(std::int64_t elements, int threads) const {
+    const std::int64_t positions = tile_positions<Major, T>(elements);
+    return {views_.x.sizes, positions, Major::kPositions, threads, !Major::kChannelMajor};
+  }
+
+  /// The weight gradient of a window of the wider tensor's channels.
+  PointwiseGradientTask window_task(const Range& window) const {
+    if (outputs_ < channels_) return {false, true, window, {0, outputs_}};
+    return {false, true, {0, channels_}, window};
+  }
+
   std::int64_t scratch_lanes() const { return by_windows_ ? std::max(lanes_, windows_) : lanes_; }
 
   PointwiseGradientTile<T, Order> tile_scratch(Arena& arena) const {
-    return {views_, arguments_.groups, tiles_.size(), weight_, grad_weight_, arena};
-  }
-
-  void take_vectors() {
-    const std::int64_t in_pitch = round_up(channels_, kLanes<T>), out_pitch = round_up(outputs_, kLanes<T>);
-    if (arguments_.prologue) {
-      scale_ = arena_.take<T>(in_pitch);
-      shift_ = arena_.take<T>(in_pitch);
-    }
-    if (arguments_.gradient_prologue) {
-      grad_scale_ = arena_.take<T>(out_pitch);
-      output_scale_ = arena_.take<T>(out_pitch);
-      offset_ = arena_.take<T>(out_pitch);
-    }
-    if (arguments_.sums) {
-      mean_ = arena_.take<T>(in_pitch);
-      sum_grad_ = arena_.take<T>(tiles_.slices * in_pitch);
-      sum_centered_ = arena_.take<T>(tiles_.slices * in_pitch);
-    }
-    if (arguments_.grad_bias) {
-      sum_bias_ = arena_.take<T>(tiles_.slices * out_pitch);
-      grad_bias_ = arena_.take<T>(out_pitch);
-    }
-  }
-
-  void prepare(const Execution& execution) {
-    if (weight_) weight_->pack(execution);
-    if (arguments_.prologue) {
-      copy_channels(arguments_.prologue.scale, T(1), 0, channels_, 1, scale_);
-      copy_channels(arguments_.prologue.shift, T(0), 0, channels_, 1, shift_);
-    }
-    if (arguments_.gradient_prologue) {
-      copy_channels(arguments_.gradient_prologue.grad_scale, T(1), 0, outputs_, 1, grad_scale_);
-      copy_channels(arguments_.gradient_prologue.output_scale, T(0), 0, outputs_, 1, output_scale_);
-      copy_channels(arguments_.gradient_prologue.offset, T(0), 0, outputs_, 1, offset_);
-    }
-    if (arguments_.sums) copy_channels(arguments_.sums.mean, T(0), 0, channels_, 1, mean_);
+    return {views_, arguments_.groups, tiles_.size(), window_tiles_.size(), window_, weight_, grad_weight_, arena};
   }
 
   /// All tiles of the slices, one after the other.
-  void run_slices(const Range& slices, const PointwiseGradientTask& task, std::int64_t copy,
+  void run_slices(const LineTiles& tiles, const Range& slices, const PointwiseGradientTask& task, std::int64_t copy,
                   PointwiseGradientTile<T, Order>& scratch) {
-    const std::int64_t in_pitch = round_up(channels_, kLanes<T>), out_pitch = round_up(outputs_, kLanes<T>);
     Prefetcher prefetcher;
     bool first = true;
+    // In one of the passes over the positions, and there by one lane.
+    const bool bias = task.grad_weight == static_cast<bool>(arguments_.grad_weight) && task.channels.begin == 0;
     for (std::int64_t s = slices.begin; s < slices.end; ++s) {
-      PointwiseGradientVectors<T> vectors{{scale_, shift_, arguments_.prologue.activation},
-                                          {grad_scale_, output_scale_, offset_, views_.output},
-                                          {},
-                                          nullptr};
-      if (arguments_.sums && task.grad_x) {
-        vectors.sums = {mean_, sum_grad_ + s * in_pitch, sum_centered_ + s * in_pitch};
-        std::fill_n(vectors.sums.grad, in_pitch, T(0));
-        std::fill_n(vectors.sums.grad_times_centered, in_pitch, T(0));
-      }
-      if (arguments_.grad_bias && task.grad_weight == static_cast<bool>(arguments_.grad_weight)) {
-        vectors.grad_bias = sum_bias_ + s * out_pitch;
-        std::fill_n(vectors.grad_bias + task.outputs.begin, round_up(task.outputs.size(), kLanes<T>), T(0));
-      }
-      const Range tiles = tiles_.tiles_of(s);
-      for (std::int64_t i = tiles.begin; i < tiles.end; ++i) {
+      const auto vectors = seams_->of_slice(s, task.grad_x, bias, task.outputs);
+      const Range mine = tiles.tiles_of(s);
+      for (std::int64_t i = mine.begin; i < mine.end; ++i) {
         prefetcher.clear();
-        if (i + 1 < tiles_.tiles_of(slices.end - 1).end) {
-          scratch.prefetch(tiles_.tile(i + 1), task, prefetcher);
-          prefetcher.start(scratch.steps(tiles_.size(), task));
+        if (i + 1 < tiles.tiles_of(slices.end - 1).end) {
+          scratch.prefetch(tiles.tile(i + 1), task, prefetcher);
+          prefetcher.start(scratch.steps(tiles.size(), task));
         }
-        scratch.run(tiles_.tile(i), task, vectors, copy, first, prefetcher);
+        scratch.run(tiles.tile(i), task, vectors, copy, first, prefetcher);
         first = false;
       }
-    }
-  }
-
-  void finish(const Execution& execution) {
-    if (grad_weight_) grad_weight_->finish(execution, tiles_.count > 0);
-    const std::int64_t in_pitch = round_up(channels_, kLanes<T>), out_pitch = round_up(outputs_, kLanes<T>);
-    if (arguments_.sums) {
-      const GradientSums& sums = arguments_.sums;
-      add_slices(sum_grad_, tiles_.slices, in_pitch, channels_, static_cast<T*>(sums.grad.data));
-      add_slices(sum_centered_, tiles_.slices, in_pitch, channels_, static_cast<T*>(sums.grad_times_centered.data));
-    }
-    if (arguments_.grad_bias) {
-      add_slices(sum_bias_, tiles_.slices, out_pitch, outputs_, grad_bias_);
-      with_storage<T>(arguments_.grad_bias.dtype, [&]<class Storage>() HWY_ATTR {
-        convert_back<T>(grad_bias_, static_cast<Storage*>(arguments_.grad_bias.data), outputs_);
-      });
     }
   }
 
   const PointwiseBackwardArguments& arguments_;
   PointwiseGradientViews views_;
   std::int64_t channels_, outputs_;
-  PositionTiles tiles_;
+  LineTiles tiles_, window_tiles_;
   Arena arena_;
   std::int64_t lanes_, windows_ = 0;
   bool by_windows_ = false;
+  PointwiseGradientTask window_;  ///< no lane's is larger
   std::optional<PackedWeight<T>> weight_;
   std::optional<WeightGradient<T>> grad_weight_;
-  T* scale_ = nullptr;
-  T* shift_ = nullptr;
-  T* grad_scale_ = nullptr;
-  T* output_scale_ = nullptr;
-  T* offset_ = nullptr;
-  T* mean_ = nullptr;
-  T* sum_grad_ = nullptr;  ///< [slice][channels], likewise sum_centered_; sum_bias_: [slice][outputs]
-  T* sum_centered_ = nullptr;
-  T* sum_bias_ = nullptr;
-  T* grad_bias_ = nullptr;
+  std::optional<BackwardSeams<T, PointwiseBackwardArguments>> seams_;
 };
 
 template <class T>

@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "fusedsc/common/cpu/gemm-inl.h"
+#include "fusedsc/common/cpu/line_patch-inl.h"
 #include "fusedsc/common/cpu/pass-inl.h"
 #include "fusedsc/common/cpu/pointwise_plan-inl.h"
+#include "fusedsc/common/cpu/pointwise_seams-inl.h"
 #include "fusedsc/common/cpu/positions.h"
-#include "fusedsc/common/cpu/seam-inl.h"
-#include "fusedsc/common/cpu/slice_sums.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fusedsc {
@@ -32,27 +32,13 @@ class PointwiseForward {
         x_(arguments.x),
         y_(arguments.y),
         residual_(arguments.epilogue.residual),
-        tiles_(join(), tile_positions<Major, T>(x_.sizes[1] + y_.sizes[1]), Major::kPositions, threads),
+        tiles_(join(), tile_positions<Major, T>(x_.sizes[1] + y_.sizes[1]), Major::kPositions, threads,
+               !Major::kChannelMajor),
         arena_(workspace),
         weight_(arguments.weight, arguments.groups, !Major::kChannelMajor,
                 Major::kChannelMajor ? PackedWeight<T>::Role::scalars : PackedWeight<T>::Role::vectors, arena_),
-        lanes_(std::min<std::int64_t>(threads, tiles_.slices)) {
-    const std::int64_t channels = x_.sizes[1], outputs = y_.sizes[1];
-    if (arguments.prologue) {
-      prologue_.scale = prologue_scale_ = arena_.take<T>(round_up(channels, kLanes<T>));
-      prologue_.shift = prologue_shift_ = arena_.take<T>(round_up(channels, kLanes<T>));
-      prologue_.activation = arguments.prologue.activation;
-    }
-    has_epilogue_ = arguments.epilogue || arguments.bias;
-    if (has_epilogue_) {
-      epilogue_scale_ = arena_.take<T>(round_up(outputs, kLanes<T>));
-      epilogue_shift_ = arena_.take<T>(round_up(outputs, kLanes<T>));
-    }
-    if (arguments.statistics) {
-      mean_ = arena_.take<T>(tiles_.slices * round_up(outputs, kLanes<T>));
-      m2_ = arena_.take<T>(tiles_.slices * round_up(outputs, kLanes<T>));
-    }
-  }
+        lanes_(std::min<std::int64_t>(threads, tiles_.slices)),
+        seams_(arguments, tiles_.slices, arena_) {}
 
   std::size_t workspace_bytes() {
     Arena measured = arena_;
@@ -61,19 +47,15 @@ class PointwiseForward {
   }
 
   void run(const Execution& execution) {
-    prepare(execution);
+    weight_.pack(execution);
+    seams_.prepare();
     std::vector<Lane> scratch;
     for (std::int64_t lane = 0; lane < lanes_; ++lane) scratch.emplace_back(*this, arena_);
     run_lanes(execution, lanes_, [&](std::int64_t lane) {
       const Range slices = part_of(tiles_.slices, lanes_, lane);
       for (std::int64_t s = slices.begin; s < slices.end; ++s) run_slice(s, scratch[static_cast<std::size_t>(lane)]);
     });
-    if (arguments_.statistics) {
-      merge_slices(
-          mean_, m2_, tiles_.slices, round_up(y_.sizes[1], kLanes<T>), y_.sizes[1],
-          [&](std::int64_t slice) { return tiles_.positions_of(slice); },
-          static_cast<T*>(arguments_.statistics.mean.data), static_cast<T*>(arguments_.statistics.m2.data));
-    }
+    seams_.finish([&](std::int64_t slice) { return tiles_.positions_of(slice); });
   }
 
  private:
@@ -85,8 +67,9 @@ class PointwiseForward {
 
     Lane(const PointwiseForward& pass, Arena& arena) {
       const std::int64_t positions = pass.tiles_.size(), outputs = pass.y_.sizes[1];
-      if (!pass.all_in_place_) x = arena.take<T>(Major::size(positions, pass.x_.sizes[1]));
-      if (!pass.y_in_place_) y = arena.take<T>(Major::size(positions, outputs));
+      const bool lines_alone = pass.tiles_.together == 1;
+      if (!pass.x_in_place_ || !lines_alone) x = arena.take<T>(Major::size(positions, pass.x_.sizes[1]));
+      if (!pass.y_in_place_ || !lines_alone) y = arena.take<T>(Major::size(positions, outputs));
       if (pass.residual_) residual = arena.take<T>(Major::size(positions, outputs));
     }
   };
@@ -96,74 +79,46 @@ class PointwiseForward {
     join_all_rows(x_, y_, residual_);
     if (!Major::kChannelMajor) join_all_images(x_, y_, residual_);
     const bool plain = !arguments_.prologue && Major::is_patch(x_);
-    all_in_place_ = plain && (!Major::kChannelMajor || x_.sizes[3] % kLanes<T> == 0);
+    x_in_place_ = plain && (!Major::kChannelMajor || x_.sizes[3] % kLanes<T> == 0);
     const bool vector_passes = arguments_.epilogue || arguments_.bias || arguments_.statistics;
     y_in_place_ = Major::is_readable(y_) || (!vector_passes && Major::is_patch(y_));
     return x_.sizes;
   }
 
-  void prepare(const Execution& execution) {
-    weight_.pack(execution);
-    const std::int64_t channels = x_.sizes[1], outputs = y_.sizes[1];
-    if (arguments_.prologue) {
-      copy_channels(arguments_.prologue.scale, T(1), 0, channels, 1, prologue_scale_);
-      copy_channels(arguments_.prologue.shift, T(0), 0, channels, 1, prologue_shift_);
-    }
-    if (!has_epilogue_) return;
-    // The bias joins the shift: scale*(y + bias) + shift.
-    const Epilogue& epilogue = arguments_.epilogue;
-    copy_channels(epilogue.scale, T(1), 0, outputs, 1, epilogue_scale_);
-    copy_channels(arguments_.bias, T(0), 0, outputs, 1, epilogue_shift_);
-    const auto* shift = static_cast<const T*>(epilogue.shift.data);
-    for (std::int64_t m = 0; m < outputs; ++m) {
-      epilogue_shift_[m] = epilogue_scale_[m] * epilogue_shift_[m] + (shift != nullptr ? shift[m] : T(0));
-    }
-  }
-
   void run_slice(std::int64_t slice, const Lane& lane) {
-    const std::int64_t pitch = round_up(y_.sizes[1], kLanes<T>);
-    Moments<T> moments{mean_ + slice * pitch, m2_ + slice * pitch, 0};
-    if (arguments_.statistics) moments.clear(pitch);
+    Moments<T> moments = seams_.moments(slice);
     Prefetcher prefetcher;
     const Range tiles = tiles_.tiles_of(slice);
     for (std::int64_t i = tiles.begin; i < tiles.end; ++i) run_tile(i, lane, moments, prefetcher);
   }
 
-  TilePart part_of_tile(const PositionTile& tile, std::int64_t channels) const {
-    return {.image = tile.image, .row = tile.row, .column = tile.column, .positions = tile.count, .channels = channels};
-  }
-
   void run_tile(std::int64_t index, const Lane& lane, Moments<T>& moments, Prefetcher& prefetcher) {
-    const PositionTile tile = tiles_.tile(index);
-    const TilePart in = part_of_tile(tile, x_.sizes[1]), out = part_of_tile(tile, y_.sizes[1]);
-    const Extent extent{tile.count, y_.sizes[1]};
-    const bool in_place = !arguments_.prologue && Major::is_operand(x_, in);
-    const Patch<const T> x = read_patch<Major, T>(x_, in, in_place, lane.x, prologue_);
-    const Patch<T> y =
-        y_in_place_ ? patch_of<Major, T>(y_, out) : Patch<T>{lane.y, Major::pitch(tile.count, y_.sizes[1])};
-    multiply(x, y, tile.count, index, prefetcher);
-    if (arguments_.statistics) {
-      if (has_epilogue_) apply_epilogue<Major, T>(y, epilogue(), {}, extent, y);
-      add_moments<Major, T>(y, extent, moments);
-    } else if (has_epilogue_) {
-      apply_epilogue<Major, T>(y, epilogue(), residual(out, lane), extent, y);
-    }
-    if (!y_in_place_) Major::store(lane.y, y_, out);
+    const LineTile tile = tiles_.tile(index);
+    const Extent extent{tile.positions(), y_.sizes[1]};
+    const bool in_place = !arguments_.prologue && Major::is_operand(x_, part_of_line(x_, tile, 0));
+    const auto x = read_patch_of_lines<Major, T>(x_, tile, {0, x_.sizes[1]}, in_place, lane.x, seams_.prologue());
+    const bool y_in_place = y_in_place_ && tile.lines == 1;
+    const Patch<T> y = y_in_place ? patch_of<Major, T>(y_, part_of_line(y_, tile, 0))
+                                  : Patch<T>{lane.y, Major::pitch(extent.positions, extent.channels)};
+    multiply(x, y, y_in_place, index, prefetcher);
+    seams_.template finish_tile<Major>(
+        y, extent, [&] { return residual(tile, lane); }, moments);
+    if (!y_in_place) store_patch_of_lines<Major, T>(lane.y, y_, tile);
   }
 
-  AffineVectors<T> epilogue() const { return {epilogue_scale_, epilogue_shift_, arguments_.epilogue.activation}; }
-
-  Patch<const T> residual(const TilePart& part, const Lane& lane) const {
+  Patch<const T> residual(const LineTile& tile, const Lane& lane) const {
     if (!residual_) return {};
-    return read_patch<Major, T>(residual_, part, Major::is_readable(residual_), lane.residual);
+    return read_patch_of_lines<Major, T>(residual_, tile, {0, residual_.sizes[1]}, Major::is_readable(residual_),
+                                         lane.residual);
   }
 
-  void multiply(const Patch<const T>& x, const Patch<T>& y, std::int64_t positions, std::int64_t index,
+  void multiply(const Patch<const T>& x, const Patch<T>& y, bool y_in_place, std::int64_t index,
                 Prefetcher& prefetcher) {
+    const std::int64_t positions = tiles_.tile(index).positions();
     const std::int64_t groups = arguments_.groups, channels = x_.sizes[1] / groups, outputs = y_.sizes[1] / groups;
     for (std::int64_t g = 0; g < groups; ++g) {
       Gemm<T> product{.depth = channels, .c_row = y.pitch};
-      const bool padded = !y_in_place_ && (Major::kChannelMajor || groups == 1);  // then whole lines are written
+      const bool padded = !y_in_place && (Major::kChannelMajor || groups == 1);  // then whole lines are written
       if constexpr (Major::kChannelMajor) {
         product.rows = outputs;
         product.columns = padded ? y.pitch : positions;
@@ -188,9 +143,9 @@ class PointwiseForward {
   void prefetch_next(std::int64_t index, std::int64_t steps, Prefetcher& prefetcher) const {
     prefetcher.clear();
     if (index + 1 == tiles_.count) return;
-    const PositionTile tile = tiles_.tile(index + 1);
-    Major::prefetch(prefetcher, x_, part_of_tile(tile, x_.sizes[1]));
-    Major::prefetch(prefetcher, y_, part_of_tile(tile, y_.sizes[1]));
+    const LineTile tile = tiles_.tile(index + 1);
+    prefetch_lines<T>(prefetcher, x_, tile);
+    prefetch_lines<T>(prefetcher, y_, tile);
     prefetcher.start(steps);
   }
 
@@ -198,20 +153,13 @@ class PointwiseForward {
   ConstTensorView x_;
   TensorView y_;
   ConstTensorView residual_;
-  bool all_in_place_ = false;  ///< every tile of x is an operand as it lies
-  bool y_in_place_ = false;
-  PositionTiles tiles_;
+  bool x_in_place_ = false;  ///< every tile of x that is one line is an operand as it lies
+  bool y_in_place_ = false;  ///< likewise y's
+  LineTiles tiles_;
   Arena arena_;
   PackedWeight<T> weight_;
   std::int64_t lanes_;
-  AffineVectors<T> prologue_;
-  T* prologue_scale_ = nullptr;
-  T* prologue_shift_ = nullptr;
-  bool has_epilogue_ = false;
-  T* epilogue_scale_ = nullptr;
-  T* epilogue_shift_ = nullptr;
-  T* mean_ = nullptr;  ///< [slice][outputs], likewise m2_: the statistics of each slice
-  T* m2_ = nullptr;
+  ForwardSeams<T, PointwiseArguments> seams_;
 };
 
 template <class T>

@@ -10,8 +10,7 @@
 
 #include "fusedsc/common/cpu/line_patch-inl.h"
 #include "fusedsc/common/cpu/pass-inl.h"
-#include "fusedsc/common/cpu/seam-inl.h"
-#include "fusedsc/common/cpu/slice_sums.h"
+#include "fusedsc/common/cpu/pointwise_seams-inl.h"
 #include "fusedsc/common/cpu/sliding_windows-inl.h"
 #include "fusedsc/common/joined_views.h"
 
@@ -35,23 +34,8 @@ class SlidingChannelForward {
         tiles_(join(), tile_positions<Major, T>(x_.sizes[1] + y_.sizes[1]), Major::kPositions, threads),
         arena_(workspace),
         weight_(arena_.take<T>(windows_.weight_size())),
-        lanes_(std::min<std::int64_t>(threads, tiles_.slices)) {
-    const std::int64_t channels = x_.sizes[1], outputs = y_.sizes[1];
-    if (arguments.prologue) {
-      prologue_.scale = prologue_scale_ = arena_.take<T>(round_up(channels, kLanes<T>));
-      prologue_.shift = prologue_shift_ = arena_.take<T>(round_up(channels, kLanes<T>));
-      prologue_.activation = arguments.prologue.activation;
-    }
-    has_epilogue_ = arguments.epilogue || arguments.bias;
-    if (has_epilogue_) {
-      epilogue_scale_ = arena_.take<T>(round_up(outputs, kLanes<T>));
-      epilogue_shift_ = arena_.take<T>(round_up(outputs, kLanes<T>));
-    }
-    if (arguments.statistics) {
-      mean_ = arena_.take<T>(tiles_.slices * round_up(outputs, kLanes<T>));
-      m2_ = arena_.take<T>(tiles_.slices * round_up(outputs, kLanes<T>));
-    }
-  }
+        lanes_(std::min<std::int64_t>(threads, tiles_.slices)),
+        seams_(arguments, tiles_.slices, arena_) {}
 
   std::size_t workspace_bytes() {
     Arena measured = arena_;
@@ -60,19 +44,15 @@ class SlidingChannelForward {
   }
 
   void run(const Execution& execution) {
-    prepare(execution);
+    windows_.pack(arguments_.weight, execution, weight_);
+    seams_.prepare();
     std::vector<Lane> scratch;
     for (std::int64_t lane = 0; lane < lanes_; ++lane) scratch.emplace_back(*this, arena_);
     run_lanes(execution, lanes_, [&](std::int64_t lane) {
       const Range slices = part_of(tiles_.slices, lanes_, lane);
       for (std::int64_t s = slices.begin; s < slices.end; ++s) run_slice(s, scratch[static_cast<std::size_t>(lane)]);
     });
-    if (arguments_.statistics) {
-      merge_slices(
-          mean_, m2_, tiles_.slices, round_up(y_.sizes[1], kLanes<T>), y_.sizes[1],
-          [&](std::int64_t slice) { return tiles_.positions_of(slice); },
-          static_cast<T*>(arguments_.statistics.mean.data), static_cast<T*>(arguments_.statistics.m2.data));
-    }
+    seams_.finish([&](std::int64_t slice) { return tiles_.positions_of(slice); });
   }
 
  private:
@@ -96,28 +76,8 @@ class SlidingChannelForward {
     return x_.sizes;
   }
 
-  void prepare(const Execution& execution) {
-    windows_.pack(arguments_.weight, execution, weight_);
-    const std::int64_t channels = x_.sizes[1], outputs = y_.sizes[1];
-    if (arguments_.prologue) {
-      copy_channels(arguments_.prologue.scale, T(1), 0, channels, 1, prologue_scale_);
-      copy_channels(arguments_.prologue.shift, T(0), 0, channels, 1, prologue_shift_);
-    }
-    if (!has_epilogue_) return;
-    // The bias joins the shift: scale*(y + bias) + shift.
-    const Epilogue& epilogue = arguments_.epilogue;
-    copy_channels(epilogue.scale, T(1), 0, outputs, 1, epilogue_scale_);
-    copy_channels(arguments_.bias, T(0), 0, outputs, 1, epilogue_shift_);
-    const auto* shift = static_cast<const T*>(epilogue.shift.data);
-    for (std::int64_t m = 0; m < outputs; ++m) {
-      epilogue_shift_[m] = epilogue_scale_[m] * epilogue_shift_[m] + (shift != nullptr ? shift[m] : T(0));
-    }
-  }
-
   void run_slice(std::int64_t slice, const Lane& lane) {
-    const std::int64_t pitch = round_up(y_.sizes[1], kLanes<T>);
-    Moments<T> moments{mean_ + slice * pitch, m2_ + slice * pitch, 0};
-    if (arguments_.statistics) moments.clear(pitch);
+    Moments<T> moments = seams_.moments(slice);
     Prefetcher prefetcher;
     const Range tiles = tiles_.tiles_of(slice);
     for (std::int64_t i = tiles.begin; i < tiles.end; ++i) run_tile(i, lane, moments, prefetcher);
@@ -140,20 +100,15 @@ class SlidingChannelForward {
     windows_.forward(weight_, x, y, columns, prefetcher);
 
     const Extent extent{tile.positions(), y_.sizes[1]};
-    const AffineVectors<T> epilogue{epilogue_scale_, epilogue_shift_, arguments_.epilogue.activation};
-    if (arguments_.statistics) {
-      if (has_epilogue_) apply_epilogue<Major, T>(y, epilogue, {}, extent, y);
-      add_moments<Major, T>(y, extent, moments);
-    } else if (has_epilogue_) {
-      apply_epilogue<Major, T>(y, epilogue, read_residual(tile, lane), extent, y);
-    }
+    seams_.template finish_tile<Major>(
+        y, extent, [&] { return read_residual(tile, lane); }, moments);
     if (!y_in_place) store_lines<T>(y, y_, tile, lane.scratch);
   }
 
   Patch<const T> read_x(const LineTile& tile, const Lane& lane) const {
     const Patch<T> x{lane.x, spread_pitch<T>(tile.positions())};
     load_lines<T>(x_, tile, lane.scratch, x);
-    if (arguments_.prologue) apply_epilogue<Major, T>(x, prologue_, {}, {tile.positions(), x_.sizes[1]}, x);
+    if (arguments_.prologue) apply_epilogue<Major, T>(x, seams_.prologue(), {}, {tile.positions(), x_.sizes[1]}, x);
     return x;
   }
 
@@ -176,14 +131,7 @@ class SlidingChannelForward {
   Arena arena_;
   T* weight_;
   std::int64_t lanes_;
-  AffineVectors<T> prologue_;
-  T* prologue_scale_ = nullptr;
-  T* prologue_shift_ = nullptr;
-  bool has_epilogue_ = false;
-  T* epilogue_scale_ = nullptr;
-  T* epilogue_shift_ = nullptr;
-  T* mean_ = nullptr;  ///< [slice][outputs], likewise m2_: the statistics of each slice
-  T* m2_ = nullptr;
+  ForwardSeams<T, SlidingChannelArguments> seams_;
 };
 
 Plan<SlidingChannelArguments> sliding_channel_plan(const SlidingChannelArguments& arguments, int threads) {

@@ -62,9 +62,11 @@ inline std::vector<PointwiseGeometry> pointwise_edges() {
                                 {{2, 160, 7, 7}, 24},
                                 {{1, 35, 7, 7}, 160},
                                 {{1, 300, 3, 5}, 320},  // more of everything than a block holds
+                                {{1, 333, 3, 5}, 300},  // lanes share the channels of the wider tensor
                                 {{1, 7, 56, 56}, 10},   // more positions than a tile holds
                                 {{5, 16, 1, 1}, 24},    // one position per image
                                 {{5, 33, 2, 2}, 17},
+                                {{70, 20, 2, 2}, 17},  // many images per tile
                                 {{2, 16, 1, 40}, 16},
                                 {{2, 16, 40, 1}, 16},
                                 {{1, 1, 1, 1}, 1},

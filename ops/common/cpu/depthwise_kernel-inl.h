@@ -36,10 +36,12 @@ inline std::int64_t next_block_columns(std::int64_t width, std::int64_t left) {
 inline constexpr int kBlockInputs = ((kDepthwiseRows - 1) * 2 + 3) * ((kDepthwiseColumns[0] - 1) * 2 + 3);
 
 /// Input of a block: a pointer per input position, row by row. Positions outside the image point to zeros, so borders
-/// cost nothing and neither layout nor padding concerns the kernel.
+/// cost nothing and neither layout nor padding concerns the kernel. Where all positions are `pitch` apart in their rows
+/// a pointer per row is enough: few channels are computed in less time than all those pointers take to write.
 template <class T>
 struct BlockInput {
   const T* at[kBlockInputs];
+  std::int64_t pitch = 0;  ///< 0: `at` has all positions
   /// The same columns of the rows that the blocks below will read first; fetched while this block is computed, because
   /// a block visits too many places at once for the hardware to see that it walks along rows. Null: nothing to fetch.
   const T* ahead[kDepthwiseRows * 2];
@@ -61,8 +63,9 @@ struct DepthwiseWeights {
   const T* bias;
 };
 
-/// A block of kRows x kColumns outputs of a 3x3 kernel without dilation, for all channels.
-template <class T, int kStride, int kRows, int kColumns>
+/// A block of kRows x kColumns outputs of a 3x3 kernel without dilation, for all channels. kPitched: input.pitch is
+/// given.
+template <class T, int kStride, int kRows, int kColumns, bool kPitched>
 HWY_NOINLINE void depthwise_3x3_block(const BlockInput<T>& input, const DepthwiseWeights<T>& weights,
                                       std::int64_t channels, const BlockOutput<T>& output, Moments<T>& moments) {
   constexpr int kInputRows = (kRows - 1) * kStride + 3;
@@ -77,7 +80,7 @@ HWY_NOINLINE void depthwise_3x3_block(const BlockInput<T>& input, const Depthwis
   T* output_rows[kRows] = {};
   for (int r = 0; r < kRows && stored; ++r) output_rows[r] = output.rows[r];
   const T *const first_tap = weights.taps, *const bias = weights.bias;
-  const std::int64_t tap_pitch = weights.pitch;
+  const std::int64_t tap_pitch = weights.pitch, input_pitch = input.pitch;
   for (std::int64_t c = 0; c < channels; c += kLanes<T>) {
     if (input.ahead[0] != nullptr) {
       HWY_UNROLL(4)
@@ -108,9 +111,11 @@ HWY_NOINLINE void depthwise_3x3_block(const BlockInput<T>& input, const Depthwis
         HWY_UNROLL(3)
         for (int kw = 0; kw < 3; ++kw) weight[r][kw] = load_as<T>(taps + (kh * 3 + kw) * tap_pitch);
       }
+      const T* position = kPitched ? input.at[i] + c : nullptr;
       HWY_UNROLL(32)
       for (int j = 0; j < kInputColumns; ++j) {
-        const auto value = load_as<T>(input.at[i * kInputColumns + j] + c);
+        const auto value = load_as<T>(kPitched ? position : input.at[i * kInputColumns + j] + c);
+        if constexpr (kPitched) position += input_pitch;
         HWY_UNROLL(2)
         for (int r = 0; r < kRows; ++r) {
           const int kh = i - r * kStride;
@@ -147,19 +152,27 @@ HWY_NOINLINE void depthwise_3x3_block(const BlockInput<T>& input, const Depthwis
   if (wants_moments) moments.count += kCount;
 }
 
+/// input.pitch may be given for whole blocks only: kDepthwiseRows rows and one of the two largest numbers of columns.
 template <class T, int kStride, int kRows>
 void depthwise_3x3_block(std::int64_t columns, const BlockInput<T>& input, const DepthwiseWeights<T>& weights,
                          std::int64_t channels, const BlockOutput<T>& output, Moments<T>& moments) {
+  const auto run = [&]<int kColumns, bool kPitched>() {
+    depthwise_3x3_block<T, kStride, kRows, kColumns, kPitched>(input, weights, channels, output, moments);
+  };
+  constexpr int kMost = kDepthwiseColumns[0], kMore = kDepthwiseColumns[1];
+  if constexpr (kRows == kDepthwiseRows) {
+    if (input.pitch != 0) {
+      return columns == kMost ? run.template operator()<kMost, true>() : run.template operator()<kMore, true>();
+    }
+  }
   switch (columns) {
-    case kDepthwiseColumns[0]:
-      return depthwise_3x3_block<T, kStride, kRows, kDepthwiseColumns[0]>(input, weights, channels, output, moments);
-    case kDepthwiseColumns[1]:
-      return depthwise_3x3_block<T, kStride, kRows, kDepthwiseColumns[1]>(input, weights, channels, output, moments);
+    case kMost: return run.template operator()<kMost, false>();
+    case kMore: return run.template operator()<kMore, false>();
 #if HWY_TARGET <= HWY_AVX3 || HWY_TARGET == HWY_NEON
-    case 4: return depthwise_3x3_block<T, kStride, kRows, 4>(input, weights, channels, output, moments);
+    case 4: return run.template operator()<4, false>();
 #endif
-    case 2: return depthwise_3x3_block<T, kStride, kRows, 2>(input, weights, channels, output, moments);
-    default: return depthwise_3x3_block<T, kStride, kRows, 1>(input, weights, channels, output, moments);
+    case 2: return run.template operator()<2, false>();
+    default: return run.template operator()<1, false>();
   }
 }
 

@@ -78,8 +78,13 @@ class DepthwiseRows {
     for (std::int64_t w = 0; w < plan_.output_columns; w += columns) {
       columns = next_block_columns(plan_.output_columns, plan_.output_columns - w);
       const std::int64_t input_columns = (columns - 1) * kStride + 3;
+      input.pitch = is_whole(rows, kInputRows, w * kStride, input_columns) && kRows == kDepthwiseRows &&
+                            columns >= kDepthwiseColumns[1]
+                        ? arguments_.x.strides[3]
+                        : 0;
       for (int i = 0; i < kInputRows; ++i) {
-        point_to_row(rows[i], w * kStride, input_columns, input.at + i * input_columns);
+        if (input.pitch != 0) input.at[i] = rows[i] + (w * kStride - arguments_.window.padding.left) * input.pitch;
+        else point_to_row(rows[i], w * kStride, input_columns, input.at + i * input_columns);
       }
       for (int i = 0; i < kRows * kStride; ++i) input.ahead[i] = ahead(top + kInputRows + i, w * kStride);
       T* output_rows[kRows];
@@ -99,6 +104,13 @@ class DepthwiseRows {
   const T* ahead(std::int64_t row, std::int64_t column) const {
     if (!plan_.direct) return nullptr;
     return x_ + row * arguments_.x.strides[2] + (column - arguments_.window.padding.left) * arguments_.x.strides[3];
+  }
+
+  /// Whether x itself has `count` columns of these rows, from column `first` of the padded image on.
+  bool is_whole(const T* const* rows, int row_count, std::int64_t first, std::int64_t count) const {
+    const std::int64_t left = first - arguments_.window.padding.left;
+    return plan_.direct && left >= 0 && left + count <= arguments_.x.sizes[3] &&
+           std::find(rows, rows + row_count, nullptr) == rows + row_count;
   }
 
   /// Pointers to `count` columns of a row from column `first` of the padded image on.

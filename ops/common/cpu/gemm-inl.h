@@ -18,6 +18,14 @@ HWY_BEFORE_NAMESPACE();
 namespace fusedsc {
 namespace HWY_NAMESPACE {
 
+/// What becomes of C afterwards: told of each block of C that is finished, while that is in the first-level cache.
+struct BlockFinisher {
+  virtual void finish(const Range& rows, const Range& columns) const = 0;
+
+ protected:
+  ~BlockFinisher() = default;
+};
+
 /// C(r, v) = sum over k of A(r, k) * B(k, v), for r < rows, v < columns, k < depth.
 template <class T>
 struct Gemm {
@@ -30,6 +38,7 @@ struct Gemm {
   T* c = nullptr;         ///< C(r, v) = c[r*c_row + v], written up to `columns` exactly
   std::int64_t c_row = 0;
   bool accumulate = false;  ///< adds to C
+  const BlockFinisher* finisher = nullptr;
 };
 
 /// The largest register blocks: kBlockRows[v-1] rows by v vectors. A block of that size fills the registers, with the

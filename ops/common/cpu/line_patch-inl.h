@@ -1,5 +1,5 @@
-/// Channel-major patches of tensors of any layout, made of several lines where lines are short; and their transposed
-/// ones.
+/// Patches made of several lines where lines are short: of either order, as the tensor's layout has it; and
+/// channel-major ones, and their transposed ones, of tensors of any layout.
 
 // NOLINTBEGIN(llvm-header-guard)
 #if defined(FUSEDSC_COMMON_CPU_LINE_PATCH_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -17,13 +17,47 @@ HWY_BEFORE_NAMESPACE();
 namespace fusedsc {
 namespace HWY_NAMESPACE {
 
-/// All channels of one of the tile's lines.
-inline TilePart part_of_line(const ConstTensorView& x, const LineTile& tile, std::int64_t line) {
+/// Some channels of one of the tile's lines.
+inline TilePart part_of_line(const ConstTensorView& x, const LineTile& tile, std::int64_t line, const Range& channels) {
   return {.image = (tile.line + line) / x.sizes[2],
           .row = (tile.line + line) % x.sizes[2],
           .column = tile.column,
           .positions = tile.count,
-          .channels = x.sizes[1]};
+          .channel = channels.begin,
+          .channels = channels.size()};
+}
+
+/// All of them.
+inline TilePart part_of_line(const ConstTensorView& x, const LineTile& tile, std::int64_t line) {
+  return part_of_line(x, tile, line, {0, x.sizes[1]});
+}
+
+/// Element of a patch where a line of the tile begins.
+template <class Major>
+std::int64_t start_of_line(const LineTile& tile, std::int64_t line, std::int64_t pitch) {
+  return line * tile.count * (Major::kChannelMajor ? 1 : pitch);
+}
+
+/// Some channels of x as a patch to read: in place if that is possible and the tile is one line, else loaded into
+/// `buffer`. A channel-major tile must be one line.
+template <class Major, class T>
+Patch<const T> read_patch_of_lines(const ConstTensorView& x, const LineTile& tile, const Range& channels, bool in_place,
+                                   T* buffer, const AffineVectors<T>& affine = {}) {
+  if (in_place && tile.lines == 1) return patch_of<Major, const T>(x, part_of_line(x, tile, 0, channels));
+  const std::int64_t pitch = Major::pitch(tile.positions(), channels.size());
+  for (std::int64_t i = 0; i < tile.lines; ++i) {
+    Major::load(x, part_of_line(x, tile, i, channels), affine, buffer + start_of_line<Major>(tile, i, pitch));
+  }
+  return {buffer, pitch};
+}
+
+/// Writes a patch of all channels to y.
+template <class Major, class T>
+void store_patch_of_lines(const T* from, const TensorView& y, const LineTile& tile) {
+  const std::int64_t pitch = Major::pitch(tile.positions(), y.sizes[1]);
+  for (std::int64_t i = 0; i < tile.lines; ++i) {
+    Major::store(from + start_of_line<Major>(tile, i, pitch), y, part_of_line(y, tile, i));
+  }
 }
 
 /// Whether the tile of x is a channel-major patch as it lies.
@@ -110,14 +144,20 @@ void load_positions(const ConstTensorView& x, const LineTile& tile, const Affine
   }
 }
 
-/// Queues what a tile will touch.
+/// Queues what a tile will touch of some channels.
 template <class T>
-void prefetch_lines(Prefetcher& prefetcher, const ConstTensorView& x, const LineTile& tile) {
+void prefetch_lines(Prefetcher& prefetcher, const ConstTensorView& x, const LineTile& tile, const Range& channels) {
   for (std::int64_t i = 0; i < tile.lines; ++i) {
-    const TilePart part = part_of_line(x, tile, i);
+    const TilePart part = part_of_line(x, tile, i, channels);
     if (layout_of(x.sizes, x.strides) == Layout::contiguous) ChannelMajor<T>::prefetch(prefetcher, x, part);
     else PositionMajor<T>::prefetch(prefetcher, x, part);
   }
+}
+
+/// Of all channels.
+template <class T>
+void prefetch_lines(Prefetcher& prefetcher, const ConstTensorView& x, const LineTile& tile) {
+  prefetch_lines<T>(prefetcher, x, tile, {0, x.sizes[1]});
 }
 
 }  // namespace HWY_NAMESPACE

@@ -159,9 +159,9 @@ struct ChannelMajor {
 };
 
 /// The part of x as a patch: in place.
-template <class Major, class T>
-Patch<T> patch_of(const TensorView& x, const TilePart& part) {
-  return {element<T>(x, part.image, part.channel, part.row, part.column), Major::pitch_of(x)};
+template <class Major, class T, class View>
+Patch<T> patch_of(const View& x, const TilePart& part) {
+  return {element<std::remove_const_t<T>>(x, part.image, part.channel, part.row, part.column), Major::pitch_of(x)};
 }
 
 /// The part of x as a patch to read: in place where possible, else loaded into `buffer`.

@@ -14,44 +14,19 @@
 
 #include "fusedsc/backward/pointwise.h"
 #include "fusedsc/common/cpu/gemm-inl.h"
+#include "fusedsc/common/cpu/line_patch-inl.h"
 #include "fusedsc/common/cpu/pointwise_plan-inl.h"
-#include "fusedsc/common/cpu/positions.h"
-#include "fusedsc/common/cpu/seam-inl.h"
+#include "fusedsc/common/cpu/pointwise_seams-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fusedsc {
 namespace HWY_NAMESPACE {
 
-/// The tensors of a backward pass, rows and images joined as far as their strides allow.
-struct PointwiseGradientViews {
-  ConstTensorView x, grad_y, output, grad_add;
-  TensorView grad_x;
-
-  PointwiseGradientViews(const PointwiseBackwardArguments& arguments, bool join_images)
-      : x(arguments.x),
-        grad_y(arguments.grad_y),
-        output(arguments.gradient_prologue.output),
-        grad_add(arguments.grad_add),
-        grad_x(arguments.grad_x) {
-    join_all_rows(x, grad_y, output, grad_add, grad_x);
-    if (join_images) join_all_images(x, grad_y, output, grad_add, grad_x);
-  }
-};
-
-/// The per-channel vectors of the seams, and where the sums of one slice go.
-template <class T>
-struct PointwiseGradientVectors {
-  AffineVectors<T> prologue;
-  GradientVectors<T> gradient_prologue;
-  SumVectors<T> sums;
-  T* grad_bias = nullptr;
-};
-
-/// What a tile is asked for: the input gradient, the weight gradient, or both; `outputs` are the channels of grad_y
-/// that the weight gradient is taken over.
+/// What a tile is asked for: the input gradient, the weight gradient, or both. `channels` of x and `outputs` of grad_y
+/// are what the weight gradient is taken over; the input gradient wants them all.
 struct PointwiseGradientTask {
   bool grad_x = false, grad_weight = false;
-  Range outputs;
+  Range channels, outputs;
 };
 
 /// Position-major, with g and a the patches of grad_y and x behind their prologues:
@@ -64,59 +39,54 @@ class PointwiseGradientTile {
  public:
   using Major = Order<T>;
 
-  /// Scratch patches for whatever cannot be used in place.
+  /// Scratch patches for whatever cannot be used in place, of tiles of up to so many positions with all channels and,
+  /// if there are such, of `window_positions` with those of the task `window`.
   PointwiseGradientTile(const PointwiseGradientViews& views, std::int64_t groups, std::int64_t positions,
+                        std::int64_t window_positions, const PointwiseGradientTask& window,
                         const std::optional<PackedWeight<T>>& weight,
                         const std::optional<WeightGradient<T>>& grad_weight, Arena& arena)
       : views_(views), groups_(groups), weight_(weight), grad_weight_(grad_weight) {
     const std::int64_t channels = views.x.sizes[1], outputs = views.grad_y.sizes[1];
-    grad_ = arena.take<T>(Major::size(positions, outputs));
-    if (views.output) output_ = arena.take<T>(Major::size(positions, outputs));
-    a_ = arena.take<T>(Major::size(positions, channels));
+    const auto larger = [&](std::int64_t all, std::int64_t part) {
+      return std::max(Major::size(positions, all), Major::size(window_positions, part));
+    };
+    grad_ = arena.take<T>(larger(outputs, window.outputs.size()));
+    if (views.output) output_ = arena.take<T>(larger(outputs, window.outputs.size()));
+    a_ = arena.take<T>(larger(channels, window.channels.size()));
     raw_ = arena.take<T>(Major::size(positions, channels));
     if (views.grad_x) grad_x_ = arena.take<T>(Major::size(positions, channels));
     if (Major::kChannelMajor) {
-      transposed_ = arena.take<T>(PositionMajor<T>::size(positions, std::min(channels, outputs)));
+      transposed_ =
+          arena.take<T>(PositionMajor<T>::size(std::max(positions, window_positions), std::min(channels, outputs)));
     }
   }
 
   /// `copy` of the weight gradient is written by the first tile and added to by the others.
-  void run(const PositionTile& tile, const PointwiseGradientTask& task, const PointwiseGradientVectors<T>& vectors,
+  void run(const LineTile& tile, const PointwiseGradientTask& task, const PointwiseGradientVectors<T>& vectors,
            std::int64_t copy, bool first, Prefetcher& prefetcher) {
-    const TilePart in{.image = tile.image,
-                      .row = tile.row,
-                      .column = tile.column,
-                      .positions = tile.count,
-                      .channels = views_.x.sizes[1]};
-    TilePart out = in;
-    out.channel = task.outputs.begin;
-    out.channels = task.outputs.size();
-    const Patch<const T> grad = read_grad(out, task, vectors);
+    const Patch<const T> grad = read_grad(tile, task, vectors);
     if (vectors.grad_bias != nullptr) {
-      add_channel_sums<Major, T>(grad, {tile.count, out.channels}, vectors.grad_bias + out.channel);
+      add_channel_sums<Major, T>(grad, {tile.positions(), task.outputs.size()}, vectors.grad_bias + task.outputs.begin);
     }
-    if (task.grad_weight) add_weight_gradient(grad, in, out, vectors.prologue, copy, first, prefetcher);
-    if (task.grad_x) write_input_gradient(grad, in, vectors, prefetcher);
+    Patch<T> activated;  // x behind its prologue, where the input gradient makes it in passing
+    if (task.grad_x && task.grad_weight && vectors.prologue) {
+      activated = {a_, Major::pitch(tile.positions(), task.channels.size())};
+    }
+    if (task.grad_x) write_input_gradient(grad, tile, vectors, activated, prefetcher);
+    if (task.grad_weight) add_weight_gradient(grad, activated, tile, task, vectors.prologue, copy, first, prefetcher);
   }
 
   /// Queues what the next tile will touch.
-  void prefetch(const PositionTile& tile, const PointwiseGradientTask& task, Prefetcher& prefetcher) const {
-    TilePart part{.image = tile.image,
-                  .row = tile.row,
-                  .column = tile.column,
-                  .positions = tile.count,
-                  .channels = views_.x.sizes[1]};
-    Major::prefetch(prefetcher, views_.x, part);
-    if (task.grad_x) Major::prefetch(prefetcher, views_.grad_x, part);
-    part.channel = task.outputs.begin;
-    part.channels = task.outputs.size();
-    Major::prefetch(prefetcher, views_.grad_y, part);
-    if (views_.output) Major::prefetch(prefetcher, views_.output, part);
+  void prefetch(const LineTile& tile, const PointwiseGradientTask& task, Prefetcher& prefetcher) const {
+    prefetch_lines<T>(prefetcher, views_.x, tile, task.channels);
+    if (task.grad_x) prefetch_lines<T>(prefetcher, views_.grad_x, tile);
+    prefetch_lines<T>(prefetcher, views_.grad_y, tile, task.outputs);
+    if (views_.output) prefetch_lines<T>(prefetcher, views_.output, tile, task.outputs);
   }
 
   /// Steps of the products of a tile.
   std::int64_t steps(std::int64_t positions, const PointwiseGradientTask& task) const {
-    const std::int64_t channels = views_.x.sizes[1] / groups_, outputs = task.outputs.size() / groups_;
+    const std::int64_t channels = task.channels.size() / groups_, outputs = task.outputs.size() / groups_;
     std::int64_t steps = 0;
     if (task.grad_weight) steps += gemm_steps(Gemm<T>{.rows = outputs, .columns = channels, .depth = positions});
     if (task.grad_x) steps += gemm_steps(Gemm<T>{.rows = positions, .columns = channels, .depth = outputs});
@@ -125,37 +95,48 @@ class PointwiseGradientTile {
 
  private:
   /// grad_y behind its prologue.
-  Patch<const T> read_grad(const TilePart& out, const PointwiseGradientTask& task,
+  Patch<const T> read_grad(const LineTile& tile, const PointwiseGradientTask& task,
                            const PointwiseGradientVectors<T>& vectors) {
     const GradientVectors<T>& prologue = vectors.gradient_prologue;
     if (!prologue) {
       const bool vector_passes = vectors.grad_bias != nullptr;
-      const bool in_place = (task.grad_x ? Major::is_operand(views_.grad_y, out) : Major::is_patch(views_.grad_y)) &&
+      const TilePart line = part_of_line(views_.grad_y, tile, 0, task.outputs);
+      const bool in_place = (task.grad_x ? Major::is_operand(views_.grad_y, line) : Major::is_patch(views_.grad_y)) &&
                             (!vector_passes || Major::is_readable(views_.grad_y));
-      return read_patch<Major, T>(views_.grad_y, out, in_place, grad_);
+      return read_patch_of_lines<Major, T>(views_.grad_y, tile, task.outputs, in_place, grad_);
     }
-    const Extent extent{out.positions, out.channels};
-    const auto raw = read_patch<Major, T>(views_.grad_y, out, Major::is_readable(views_.grad_y), grad_);
-    const auto output = read_patch<Major, T>(views_.output, out, Major::is_readable(views_.output), output_);
-    const Patch<T> grad{grad_, Major::pitch(out.positions, out.channels)};
-    const std::int64_t m = out.channel;
+    const Extent extent{tile.positions(), task.outputs.size()};
+    const auto raw =
+        read_patch_of_lines<Major, T>(views_.grad_y, tile, task.outputs, Major::is_readable(views_.grad_y), grad_);
+    const auto output =
+        read_patch_of_lines<Major, T>(views_.output, tile, task.outputs, Major::is_readable(views_.output), output_);
+    const Patch<T> grad{grad_, Major::pitch(extent.positions, extent.channels)};
+    const std::int64_t m = task.outputs.begin;
     apply_gradient_prologue<Major, T>(
         raw, output, {prologue.grad_scale + m, prologue.output_scale + m, prologue.offset + m, {}}, extent, grad);
     return grad;
   }
 
-  void add_weight_gradient(const Patch<const T>& grad, const TilePart& in, const TilePart& out,
-                           const AffineVectors<T>& prologue, std::int64_t copy, bool first, Prefetcher& prefetcher) {
-    const std::int64_t channels = in.channels / groups_, outputs = out.channels / groups_;
+  void add_weight_gradient(const Patch<const T>& grad, const Patch<const T>& activated, const LineTile& tile,
+                           const PointwiseGradientTask& task, AffineVectors<T> prologue, std::int64_t copy, bool first,
+                           Prefetcher& prefetcher) {
+    const std::int64_t positions = tile.positions();
+    const std::int64_t channels = task.channels.size() / groups_, outputs = task.outputs.size() / groups_;
+    if (prologue) {
+      prologue.scale += task.channels.begin;
+      prologue.shift += task.channels.begin;
+    }
     bool in_place = !prologue && Major::is_patch(views_.x);
     if (!Major::kChannelMajor) in_place = in_place && channels % kLanes<T> == 0;  // its lines are read in whole vectors
-    const auto a = read_patch<Major, T>(views_.x, in, in_place, a_, prologue);
-    Gemm<T> product{.depth = in.positions, .c_row = grad_weight_->pitch(), .accumulate = !first};
+    const auto a = activated.data != nullptr
+                       ? activated
+                       : read_patch_of_lines<Major, T>(views_.x, tile, task.channels, in_place, a_, prologue);
+    Gemm<T> product{.depth = positions, .c_row = grad_weight_->pitch(), .accumulate = !first};
     if constexpr (Major::kChannelMajor) {
       const bool narrow_outputs = grad_weight_->transposed();
       const Patch<const T>& lines = narrow_outputs ? a : grad;
-      const auto vectors = narrow_outputs ? transposed_patch(grad, in.positions, out.channels)
-                                          : transposed_patch(a, in.positions, in.channels);
+      const auto vectors = narrow_outputs ? transposed_patch(grad, positions, task.outputs.size())
+                                          : transposed_patch(a, positions, task.channels.size());
       product.rows = narrow_outputs ? channels : outputs;
       product.columns = narrow_outputs ? outputs : channels;
       product.a_row = lines.pitch;
@@ -163,7 +144,7 @@ class PointwiseGradientTile {
       for (std::int64_t g = 0; g < groups_; ++g) {
         product.a = lines.data + g * product.rows * lines.pitch;
         product.b = vectors.data + g * product.columns;
-        product.c = weight_gradient(copy, g, out.channel);
+        product.c = weight_gradient(copy, g, task);
         gemm(product, prefetcher);
       }
     } else {
@@ -175,15 +156,18 @@ class PointwiseGradientTile {
       for (std::int64_t g = 0; g < groups_; ++g) {
         product.a = grad.data + g * outputs;
         product.b = a.data + g * channels;
-        product.c = weight_gradient(copy, g, out.channel);
+        product.c = weight_gradient(copy, g, task);
         gemm(product, prefetcher);
       }
     }
   }
 
-  /// Where output channel `output` of the group has its weights' gradients.
-  T* weight_gradient(std::int64_t copy, std::int64_t g, std::int64_t output) const {
-    return grad_weight_->group(copy, g) + output * (grad_weight_->transposed() ? 1 : grad_weight_->pitch());
+  /// Where the task's part of a group's weight gradient begins.
+  T* weight_gradient(std::int64_t copy, std::int64_t g, const PointwiseGradientTask& task) const {
+    const bool transposed = grad_weight_->transposed();
+    const std::int64_t line = transposed ? task.channels.begin : task.outputs.begin;
+    const std::int64_t column = transposed ? task.outputs.begin : task.channels.begin;
+    return grad_weight_->group(copy, g) + line * grad_weight_->pitch() + column;
   }
 
   /// A channel-major patch as a position-major one.
@@ -193,29 +177,67 @@ class PointwiseGradientTile {
     return {transposed_, pitch};
   }
 
-  void write_input_gradient(const Patch<const T>& grad, const TilePart& in, const PointwiseGradientVectors<T>& vectors,
+  /// What the prologue makes of a product: applied block by block while these are in the first-level cache.
+  struct ActivationFinisher final : BlockFinisher {
+    Patch<T> grad_x;
+    Patch<const T> raw;
+    Patch<T> activated;
+    const PointwiseGradientVectors<T>& vectors;
+
+    ActivationFinisher(const Patch<T>& grad_x_, const Patch<const T>& raw_, const Patch<T>& activated_,
+                       const PointwiseGradientVectors<T>& vectors_)
+        : grad_x(grad_x_), raw(raw_), activated(activated_), vectors(vectors_) {}
+
+    /// Rows are positions, columns channels.
+    void finish(const Range& rows, const Range& columns) const override {
+      const auto part = [&](const auto& patch) {
+        auto moved = patch;
+        if (moved.data != nullptr) moved.data = Major::at(patch, columns.begin, rows.begin);
+        return moved;
+      };
+      AffineVectors<T> affine = vectors.prologue;
+      affine.scale += columns.begin;
+      affine.shift += columns.begin;
+      SumVectors<T> sums = vectors.sums;
+      if (sums) sums = {sums.mean + columns.begin, sums.grad + columns.begin, sums.grad_times_centered + columns.begin};
+      apply_activation_backward<Major, T>(part(grad_x), part(raw), affine, sums, {rows.size(), columns.size()},
+                                          part(activated));
+    }
+  };
+
+  void write_input_gradient(const Patch<const T>& grad, const LineTile& tile,
+                            const PointwiseGradientVectors<T>& vectors, const Patch<T>& activated,
                             Prefetcher& prefetcher) {
     const bool vector_passes = vectors.prologue || views_.grad_add;
-    const bool in_place = Major::is_readable(views_.grad_x) || (!vector_passes && Major::is_patch(views_.grad_x));
-    const Patch<T> grad_x =
-        in_place ? patch_of<Major, T>(views_.grad_x, in) : Patch<T>{grad_x_, Major::pitch(in.positions, in.channels)};
-    multiply(grad, grad_x, in.positions, prefetcher);
-    const Extent extent{in.positions, in.channels};
+    const bool in_place =
+        tile.lines == 1 && (Major::is_readable(views_.grad_x) || (!vector_passes && Major::is_patch(views_.grad_x)));
+    const Extent extent{tile.positions(), views_.x.sizes[1]};
+    const Range channels{0, extent.channels};
+    const Patch<T> grad_x = in_place ? patch_of<Major, T>(views_.grad_x, part_of_line(views_.grad_x, tile, 0))
+                                     : Patch<T>{grad_x_, Major::pitch(extent.positions, extent.channels)};
     if (vectors.prologue) {
-      const auto raw = read_patch<Major, T>(views_.x, in, Major::is_readable(views_.x), raw_);
-      apply_activation_backward<Major, T>(grad_x, raw, vectors.prologue, vectors.sums, extent);
+      const auto raw = read_patch_of_lines<Major, T>(views_.x, tile, channels, Major::is_readable(views_.x), raw_);
+      const ActivationFinisher finisher(grad_x, raw, activated, vectors);
+      // Vectors of channels belong to one group only where there is only one.
+      const bool by_blocks = !Major::kChannelMajor && groups_ == 1;
+      multiply(grad, grad_x, extent.positions, by_blocks ? &finisher : nullptr, prefetcher);
+      if (!by_blocks) finisher.finish({0, extent.positions}, channels);
+    } else {
+      multiply(grad, grad_x, extent.positions, nullptr, prefetcher);
     }
     if (views_.grad_add) {
-      add_patch<Major, T>(read_patch<Major, T>(views_.grad_add, in, Major::is_readable(views_.grad_add), raw_), extent,
-                          grad_x);
+      const auto addend =
+          read_patch_of_lines<Major, T>(views_.grad_add, tile, channels, Major::is_readable(views_.grad_add), raw_);
+      add_patch<Major, T>(addend, extent, grad_x);
     }
-    if (!in_place) Major::store(grad_x_, views_.grad_x, in);
+    if (!in_place) store_patch_of_lines<Major, T>(grad_x_, views_.grad_x, tile);
   }
 
-  void multiply(const Patch<const T>& grad, const Patch<T>& grad_x, std::int64_t positions, Prefetcher& prefetcher) {
+  void multiply(const Patch<const T>& grad, const Patch<T>& grad_x, std::int64_t positions,
+                const BlockFinisher* finisher, Prefetcher& prefetcher) {
     const std::int64_t channels = views_.x.sizes[1] / groups_, outputs = views_.grad_y.sizes[1] / groups_;
     for (std::int64_t g = 0; g < groups_; ++g) {
-      Gemm<T> product{.depth = outputs, .c_row = grad_x.pitch};
+      Gemm<T> product{.depth = outputs, .c_row = grad_x.pitch, .finisher = finisher};
       if constexpr (Major::kChannelMajor) {
         product.rows = channels;
         product.columns = positions;

@@ -30,11 +30,11 @@ struct LineTiles {
   std::int64_t count = 0, slices = 0;
 
   /// Tiles of about `wanted` positions (a multiple of `granule_`) of tensors whose rows, `sizes[2]` per image, are the
-  /// lines.
-  LineTiles(const Sizes& sizes, std::int64_t wanted, std::int64_t granule_, int threads)
+  /// lines; each of one line only if it is not `several`.
+  LineTiles(const Sizes& sizes, std::int64_t wanted, std::int64_t granule_, int threads, bool several = true)
       : lines(sizes[0] * sizes[2]), columns(sizes[3]), granule(granule_) {
     if (lines == 0 || columns == 0) return;
-    if (2 * columns <= wanted) {
+    if (several && 2 * columns <= wanted) {
       const std::int64_t least = (kLeastPositions + columns - 1) / columns;
       const std::int64_t few = std::max((lines + kFewTiles - 1) / kFewTiles, least);
       together = std::min({wanted / columns, few, lines});

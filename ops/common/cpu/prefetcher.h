@@ -14,9 +14,19 @@ class Prefetcher {
  public:
   static constexpr std::int64_t kInterval = 4;
 
-  /// Queues `rows` rows of `bytes` bytes, `row_stride` bytes apart. Ranges past the queue's length are dropped.
+  /// Queues `rows` rows of `bytes` bytes, `row_stride` bytes apart. A row that follows the one queued last joins it;
+  /// ranges past the queue's length are dropped.
   void add(const void* from, std::int64_t bytes, std::int64_t rows = 1, std::int64_t row_stride = 0) {
-    if (count_ == kRanges || bytes <= 0 || rows <= 0) return;
+    if (bytes <= 0 || rows <= 0) return;
+    if (rows == 1 && count_ > 0) {
+      Rows& last = ranges_[count_ - 1];
+      if (last.count == 1 && last.at + last.bytes == from) {
+        last.bytes += bytes;
+        lines_ += (bytes + kCacheLine - 1) / kCacheLine;
+        return;
+      }
+    }
+    if (count_ == kRanges) return;
     ranges_[count_++] = {static_cast<const char*>(from), bytes, rows, row_stride};
     lines_ += rows * ((bytes + kCacheLine - 1) / kCacheLine);
   }

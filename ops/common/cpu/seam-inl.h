@@ -43,10 +43,13 @@ struct SumVectors {
   explicit operator bool() const { return grad != nullptr; }
 };
 
+// The passes below take patches and vectors by value: what is reached through a reference the compiler believes changed
+// by every store, and loads again.
+
 /// body(channel, position, positions left of the line) for every vector of a patch, in the order in which they lie in
 /// memory: patches are often the tensors themselves, and only then does the hardware see what to fetch.
 template <class Major, class Body>
-HWY_INLINE void for_each_vector(const Extent& extent, const Body& body) {
+HWY_INLINE void for_each_vector(Extent extent, Body body) {
   if constexpr (Major::kChannelMajor) {
     for (std::int64_t c = 0; c < extent.channels; ++c) {
       for (std::int64_t p = 0; p < extent.positions; p += Major::kPositions) body(c, p, extent.positions - p);
@@ -62,12 +65,13 @@ HWY_INLINE void for_each_vector(const Extent& extent, const Body& body) {
 /// channels.
 inline constexpr int kUnits = 4;
 
-/// body.template operator()<n>(channel) for groups of kUnits units of channels, and for the rest one by one.
+/// body.template operator()<n>(channel) for groups of kUnits units of channels, of two, and of one.
 template <class Major, class Body>
 HWY_INLINE void for_each_unit(std::int64_t channels, const Body& body) {
   constexpr std::int64_t kGroup = kUnits * Major::kChannels;
   std::int64_t c = 0;
   for (; c + kGroup <= channels; c += kGroup) body.template operator()<kUnits>(c);
+  for (; c + 2 * Major::kChannels <= channels; c += 2 * Major::kChannels) body.template operator()<2>(c);
   for (; c < channels; c += Major::kChannels) body.template operator()<1>(c);
 }
 
@@ -83,10 +87,9 @@ struct Coefficients {
 
 /// to = activation(scale*from + shift) [+ residual]; `to` may be `from`.
 template <class Major, class T>
-void apply_epilogue(const Patch<const T>& from, const AffineVectors<T>& affine, const Patch<const T>& residual,
-                    const Extent& extent, const Patch<T>& to) {
-  with_activation(affine.activation, [&]<Activation kActivation>() HWY_ATTR {
-    for_each_vector<Major>(extent, [&](std::int64_t c, std::int64_t p, std::int64_t left) HWY_ATTR {
+void apply_epilogue(Patch<const T> from, AffineVectors<T> affine, Patch<const T> residual, Extent extent, Patch<T> to) {
+  with_activation(affine.activation, [=]<Activation kActivation>() HWY_ATTR {
+    for_each_vector<Major>(extent, [=](std::int64_t c, std::int64_t p, std::int64_t left) HWY_ATTR {
       const auto value = Major::load(Major::at(from, c, p), left);
       auto result = activate<kActivation, T>(
           hn::MulAdd(value, Major::coefficient(affine.scale, c), Major::coefficient(affine.shift, c)));
@@ -98,14 +101,15 @@ void apply_epilogue(const Patch<const T>& from, const AffineVectors<T>& affine, 
 
 /// to = grad_scale*grad + output_scale*output + offset; `to` may be `grad`.
 template <class Major, class T>
-void apply_gradient_prologue(const Patch<const T>& grad, const Patch<const T>& output,
-                             const GradientVectors<T>& prologue, const Extent& extent, const Patch<T>& to) {
-  for_each_vector<Major>(extent, [&](std::int64_t c, std::int64_t p, std::int64_t left) HWY_ATTR {
-    const auto from_output =
-        hn::MulAdd(Major::load(Major::at(output, c, p), left), Major::coefficient(prologue.output_scale, c),
-                   Major::coefficient(prologue.offset, c));
+void apply_gradient_prologue(Patch<const T> grad, Patch<const T> output, const GradientVectors<T>& prologue,
+                             Extent extent, Patch<T> to) {
+  const T *const grad_scale = prologue.grad_scale, *const output_scale = prologue.output_scale,
+                 *const offset = prologue.offset;
+  for_each_vector<Major>(extent, [=](std::int64_t c, std::int64_t p, std::int64_t left) HWY_ATTR {
+    const auto from_output = hn::MulAdd(Major::load(Major::at(output, c, p), left), Major::coefficient(output_scale, c),
+                                        Major::coefficient(offset, c));
     const auto value =
-        hn::MulAdd(Major::load(Major::at(grad, c, p), left), Major::coefficient(prologue.grad_scale, c), from_output);
+        hn::MulAdd(Major::load(Major::at(grad, c, p), left), Major::coefficient(grad_scale, c), from_output);
     Major::store(value, Major::at(to, c, p), left);
   });
 }
@@ -131,26 +135,35 @@ HWY_INLINE void add_total(Vec<T> vector, T* sums, std::int64_t channel) {
   Major::put(hn::Add(Major::coefficient(sums, channel), Major::total(vector)), sums, channel);
 }
 
-/// grad *= activation'(scale*x + shift), stored unless const; adds what BatchNorm's backward needs of it to `sums`.
+/// grad *= activation'(scale*x + shift), stored unless const; adds what BatchNorm's backward needs of it to `sums`, and
+/// writes the activation itself where `activated` says.
 template <class Major, class T, class Grad>
-void apply_activation_backward(const Patch<Grad>& grad, const Patch<const T>& x, const AffineVectors<T>& affine,
-                               const SumVectors<T>& sums, const Extent& extent) {
-  with_activation(affine.activation, [&]<Activation kActivation>() HWY_ATTR {
-    for_each_unit<Major>(extent.channels, [&]<int kCount>(std::int64_t first) HWY_ATTR {
+void apply_activation_backward(Patch<Grad> grad, Patch<const T> x, AffineVectors<T> affine, SumVectors<T> sums,
+                               Extent extent, Patch<T> activated = {}) {
+  with_activation(affine.activation, [=]<Activation kActivation>() HWY_ATTR {
+    for_each_unit<Major>(extent.channels, [=]<int kCount>(std::int64_t first) HWY_ATTR {
       const Coefficients<Major, kCount, T> scale(affine.scale, first), shift(affine.shift, first),
           mean(sums ? sums.mean : affine.shift, first);
       Vec<T> sum[kCount], sum_centered[kCount];
       HWY_UNROLL(4) for (int u = 0; u < kCount; ++u) sum[u] = sum_centered[u] = hn::Zero(Tag<T>());
-      for (std::int64_t p = 0; p < extent.positions; p += Major::kPositions) {
-        const std::int64_t left = extent.positions - p;
+      // Also of the closure, where this is a function of its own.
+      const Patch<Grad> to = grad;
+      const Patch<const T> from = x;
+      const Patch<T> activations = activated;
+      const std::int64_t positions = extent.positions;
+      for (std::int64_t p = 0; p < positions; p += Major::kPositions) {
+        const std::int64_t left = positions - p;
         HWY_UNROLL(4) for (int u = 0; u < kCount; ++u) {
           const std::int64_t c = first + u * Major::kChannels;
-          const auto value = Major::load(Major::at(x, c, p), left);
-          const auto g = activate_backward<kActivation, T>(Major::load(Major::at(grad, c, p), left),
-                                                           hn::MulAdd(value, scale.of[u], shift.of[u]));
+          const auto value = Major::load(Major::at(from, c, p), left);
+          const auto z = hn::MulAdd(value, scale.of[u], shift.of[u]);
+          const auto g = activate_backward<kActivation, T>(Major::load(Major::at(to, c, p), left), z);
+          if (activations.data != nullptr) {
+            Major::store(activate<kActivation, T>(z), Major::at(activations, c, p), left);
+          }
           sum[u] = hn::Add(sum[u], g);
           sum_centered[u] = hn::MulAdd(g, hn::Sub(value, mean.of[u]), sum_centered[u]);
-          if constexpr (!std::is_const_v<Grad>) Major::store(g, Major::at(grad, c, p), left);
+          if constexpr (!std::is_const_v<Grad>) Major::store(g, Major::at(to, c, p), left);
         }
       }
       for (int u = 0; sums && u < kCount; ++u) {

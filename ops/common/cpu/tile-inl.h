@@ -160,10 +160,14 @@ template <class T>
 void apply_affine(T* tile, std::int64_t positions, std::int64_t channels, const AffineVectors<T>& affine) {
   const std::int64_t pitch = round_up(channels, kLanes<T>);
   with_activation(affine.activation, [&]<Activation kActivation>() HWY_ATTR {
-    for (std::int64_t w = 0; w < positions; ++w, tile += pitch) {
-      for (std::int64_t c = 0; c < pitch; c += kLanes<T>) {
-        const auto z = hn::MulAdd(load_as<T>(tile + c), load_as<T>(affine.scale + c), load_as<T>(affine.shift + c));
-        store_as<T>(activate<kActivation, T>(z), tile + c);
+    // Copies: the compiler believes what references lead to changed by every store.
+    const T *const scale = affine.scale, *const shift = affine.shift;
+    const std::int64_t row = pitch, rows = positions;
+    T* at = tile;
+    for (std::int64_t w = 0; w < rows; ++w, at += row) {
+      for (std::int64_t c = 0; c < row; c += kLanes<T>) {
+        const auto z = hn::MulAdd(load_as<T>(at + c), load_as<T>(scale + c), load_as<T>(shift + c));
+        store_as<T>(activate<kActivation, T>(z), at + c);
       }
     }
   });
@@ -181,11 +185,11 @@ void load_tile(const ConstTensorView& x, const TilePart& part, const AffineVecto
     if (part.multiplier == 1 && layout == Layout::channels_last) {
       if (affine) {
         with_activation(affine.activation, [&]<Activation kActivation>() HWY_ATTR {
-          load_channels_last<T>(from, x.strides[3], part.positions, part.channels, tile,
-                                [&](Vec<T> value, std::int64_t c) HWY_ATTR {
-                                  return activate<kActivation, T>(
-                                      hn::MulAdd(value, load_as<T>(affine.scale + c), load_as<T>(affine.shift + c)));
-                                });
+          const T *const scale = affine.scale, *const shift = affine.shift;
+          load_channels_last<T>(
+              from, x.strides[3], part.positions, part.channels, tile, [=](Vec<T> value, std::int64_t c) HWY_ATTR {
+                return activate<kActivation, T>(hn::MulAdd(value, load_as<T>(scale + c), load_as<T>(shift + c)));
+              });
         });
         transformed = true;
       } else {
