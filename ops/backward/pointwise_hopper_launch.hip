@@ -114,7 +114,7 @@ class InputPass {
     float *weight, *partials;
   };
   Memory take_memory(const PointwiseBackwardArguments& a, Arena& arena) const {
-    return {transposes() ? arena.take<float>(case_.problem.channels * case_.problem.depth) : nullptr,
+    return {transposes() ? arena.take<float>(case_.problem.channels * transposed_pitch(case_.problem.depth)) : nullptr,
             take_partials(a, arena)};
   }
 
@@ -151,8 +151,8 @@ class InputPass {
       p.source = WeightSource(a.weight, a.windows);
     } else if (transposes()) {
       launch_transposed_weight(kName, a.weight, memory.weight, stream);
-      p.weight = map_of(memory.weight, problem.dtype, problem.depth, problem.channels, problem.depth, instance.depth,
-                        instance.channels);
+      p.weight = map_of(memory.weight, problem.dtype, problem.depth, problem.channels, transposed_pitch(problem.depth),
+                        instance.depth, instance.channels);
     } else {
       p.weight = map_of(a.weight.data, problem.dtype, problem.channels, problem.depth, a.weight.strides[0],
                         instance.columns(), instance.depth);

@@ -13,7 +13,7 @@ struct TransposedWeightParameters {
   const float* weight = nullptr;
   std::int64_t output_stride = 0, channel_stride = 0;
   float* to = nullptr;
-  int outputs = 0, channels = 0, channel_tiles = 1;
+  int outputs = 0, channels = 0, channel_tiles = 1, pitch = 0;
 };
 
 FUSEDSC_KERNEL(kThreads, 1)
@@ -37,7 +37,7 @@ transposed_weight_kernel(TransposedWeightParameters p) {
   for (int i = slow; i < kTile; i += kRows) {
     const int output = first_output + fast, channel = first_channel + i;
     if (output < p.outputs && channel < p.channels) {
-      p.to[static_cast<std::int64_t>(channel) * p.outputs + output] =
+      p.to[static_cast<std::int64_t>(channel) * p.pitch + output] =
           __builtin_bit_cast(float, to_tf32(tile[fast * kPitch + i]));
     }
   }
@@ -53,6 +53,7 @@ void launch_transposed_weight(const char* name, const ConstTensorView& weight, f
   p.to = to;
   p.outputs = static_cast<int>(weight.sizes[0]);
   p.channels = static_cast<int>(weight.sizes[1]);
+  p.pitch = static_cast<int>(transposed_pitch(weight.sizes[0]));
   const auto tiles = [](int size) { return (size + kTile - 1) / kTile; };
   p.channel_tiles = tiles(p.channels);
   launch_following(name, transposed_weight_kernel, std::int64_t{p.channel_tiles} * tiles(p.outputs), kThreads, stream,

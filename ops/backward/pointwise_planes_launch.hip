@@ -73,7 +73,7 @@ class InputPass {
     float *weight, *partials;
   };
   Memory take_memory(const PointwiseBackwardArguments& a, Arena& arena) const {
-    return {transposes() ? arena.take<float>(case_.problem.channels * case_.problem.depth) : nullptr,
+    return {transposes() ? arena.take<float>(case_.problem.channels * transposed_pitch(case_.problem.depth)) : nullptr,
             a.sums ? arena.take<float>(std::int64_t{2} * launch_.splits * a.x.sizes[1]) : nullptr};
   }
 
@@ -105,8 +105,8 @@ class InputPass {
     p.output = map_of_planes(a.grad_x, case_, instance.channels);
     if (transposes()) {
       launch_transposed_weight(kName, a.weight, memory.weight, execution.stream);
-      p.weight = map_of(memory.weight, problem.dtype, problem.depth, problem.channels, problem.depth, instance.depth,
-                        instance.channels);
+      p.weight = map_of(memory.weight, problem.dtype, problem.depth, problem.channels, transposed_pitch(problem.depth),
+                        instance.depth, instance.channels);
     } else {
       p.weight = map_of(a.weight.data, problem.dtype, problem.channels, problem.depth, a.weight.strides[0],
                         instance.columns(), instance.depth);

@@ -115,7 +115,11 @@ void verify_backward(const BackwardCase<Geometry>& problem) {
     const Array grad_weight = problem.geometry.weight_gradient(precision, grad_y, apply(precision, x, prologue));
     outputs.emplace_back("grad_weight", tensors.grad_weight, grad_weight, Output::Kind::partial_sums);
   }
-  if (seams.grad_bias) outputs.emplace_back("grad_bias", tensors.grad_bias, channel_sums(precision, grad_y));
+  if (seams.grad_bias) {
+    // The prologue may have been a pass of its own, whose result was stored.
+    const Array summed = seams.gradient_prologue ? stored(precision, grad_y) : grad_y;
+    outputs.emplace_back("grad_bias", tensors.grad_bias, channel_sums(precision, summed));
+  }
   verify(Geometry::kBackward, tensors.arguments(problem), outputs);
 }
 

@@ -146,7 +146,7 @@ struct ConvBnActInputs {
     const DataType sum_type = accumulation_type(block.dtype);
     x.fill(random, -1, 2);
     weight.fill(random, -1, 1);
-    for (Tensor* factor : {&x, &weight}) factor->fill(Tf32{block.tf32}.factor(factor->values()));
+    for (Tensor* factor : {&x, &weight}) factor->fill(Tf32{block.tf32}.exact(factor->values()));
     if (block.affine) {
       bn_weight = Channels(sum_type, block.outputs).fill(random, -1, 3);
       bn_bias = Channels(sum_type, block.outputs).fill(random, -1, 4);

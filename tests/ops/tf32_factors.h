@@ -17,6 +17,15 @@ struct Tf32 {
     return precision;
   }
 
+  /// What TensorFloat-32 has, of numbers as near as that.
+  Array exact(const Array& values) const {
+    if (!allowed) return values;
+    return map(values, [](const Bounded& element, std::size_t) -> Bounded {
+      const auto bits = __builtin_bit_cast(std::uint32_t, static_cast<float>(element.value));
+      return {__builtin_bit_cast(float, bits & ~0x1fffu), 0};
+    });
+  }
+
   /// TensorFloat-32 has 11 significant bits. Factors are rounded to them (of two numbers as near to the one farther
   /// from 0) or, where tensor cores read them as they lie in memory, cut off: which of the two is not said.
   Array factor(const Array& values) const {

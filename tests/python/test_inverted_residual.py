@@ -123,7 +123,8 @@ def test_only_wanted_gradients_are_computed(training):
 
     together = gradients(everything)
     for tensor, expected in zip(everything, together, strict=True):
-        torch.testing.assert_close(gradients([tensor])[0], expected)
+        # GPUs have other kernels for both gradients than for one.
+        torch.testing.assert_close(gradients([tensor])[0], expected, rtol=5e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("momentum", [0.3, [0.1, 0.2, 0.3], None])

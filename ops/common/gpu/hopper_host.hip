@@ -1,6 +1,7 @@
 #ifdef FUSEDSC_HOPPER
 #include "fusedsc/common/gpu/hopper_host.h"
 
+#include <stdexcept>
 #include <string>
 
 namespace fusedsc::gpu::hopper {
@@ -12,6 +13,10 @@ bool is_hopper() { return wave_size() == 32; }
 TensorMap map_of(const void* data, DataType dtype, std::int64_t columns, std::int64_t rows, std::int64_t row_stride,
                  int tile_columns, int tile_rows) {
   const auto halves = static_cast<int>(size_of(dtype) / 2);
+  const auto row_bytes = row_stride * static_cast<std::int64_t>(size_of(dtype));
+  if (row_bytes % 16 != 0 || reinterpret_cast<std::uintptr_t>(data) % 16 != 0) {
+    throw std::runtime_error("gpu: rows for the copy engine do not begin at multiples of 16 bytes");
+  }
   TensorMap map = {static_cast<std::uint16_t*>(const_cast<void*>(data)),
                    columns * halves,
                    rows,
