@@ -1,6 +1,7 @@
 """What only a GPU can get wrong: streams, captured graphs, several devices, large tensors, running out of memory."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,15 @@ def test_captured_in_a_graph(name, dtype, layout):
         buffer.copy_(start)
     for replayed, eager in zip(captured, operator.run(), strict=True):
         assert torch.equal(replayed, eager)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_thread_may_come_to_the_gpu_first_here(layout):
+    """As autograd's does: it has no context of the driver's yet, which the copy engine's descriptions want."""
+    operator = Operator("pointwise_conv2d", torch.float16, layout)
+    expected = operator.call().detach()  # and memory that the allocator keeps
+    with ThreadPoolExecutor(1) as thread, torch.no_grad():
+        assert torch.equal(thread.submit(operator.call).result(), expected)
 
 
 @OPERATORS

@@ -52,8 +52,12 @@ namespace {
 
 using Encode = decltype(&cuTensorMapEncodeTiled);
 
-/// The driver's function, without linking the driver.
+/// The driver's function, without linking the driver. It wants a context, which the runtime gives a thread only when
+/// that first uses the GPU: one that runs autograd's backward may come here before.
 Encode encode_function() {
+  thread_local bool has_context = false;
+  if (!has_context) check_vendor(cudaSetDevice(current_device()), "gpu: making the device ready for this thread");
+  has_context = true;
   static const Encode function = [] {
     void* found = nullptr;
     cudaDriverEntryPointQueryResult result;
