@@ -176,7 +176,7 @@ PointwiseWeightPass::PointwiseWeightPass(const PointwiseBackwardArguments& a, Ar
   tiles.weight_row = a.grad_weight.strides[0];
   if (a.grad_weight && has_windows(a)) tiles.windows = WeightSource(a.grad_weight, a.windows);
   tiles.bias = a.grad_bias.data;
-  if (p_.splits == 1) return;
+  if (p_.splits == 1 && tiles.windows.data == nullptr) return;
   const std::int64_t sums = std::int64_t{tiles.output_tiles} * tiles.rows * tiles.channel_tiles * tiles.columns;
   tiles.partials = arena.take<Four>(p_.splits * sums / 4);
   if (a.grad_bias) tiles.bias_partials = arena.take<float>(std::int64_t{p_.splits} * tiles.outputs);
@@ -194,7 +194,7 @@ void PointwiseWeightPass::run(const PointwiseBackwardArguments& a, void* stream)
   const GroupTiles& tiles = p.tiles;
   const std::int64_t blocks = std::int64_t{tiles.output_tiles} * tiles.channel_tiles * p.cluster * p.splits;
   launch_early(instance_->kernel, blocks, instance_->groups * 128, instance_->memory(p.stages), p.cluster, stream, p);
-  if (p.splits == 1) return;
+  if (tiles.partials == nullptr) return;
 
   const WeightSumParameters<GroupTiles> sum(tiles, p.splits);
   launch_early(a.x.dtype == DataType::float16 ? sum_kernel<Float16> : sum_kernel<BFloat16>, sum.blocks(),

@@ -56,7 +56,7 @@ FUSEDSC_DEVICE void sum_weight_partials(const WeightSumParameters<Tiles>& p) {
   }
   if (lane != 0 || from == nullptr) return;
   if (is_bias) store<4>(sum.elements, static_cast<T*>(tiles.bias) + (item - all) * 4);
-  else tiles.store_four(place, sum, T());
+  else tiles.store_sum(place, sum, T());
 }
 
 }  // namespace fusedsc::gpu::hopper

@@ -24,7 +24,7 @@ struct WeightTiles {
   int output_tiles = 1, channel_tiles = 1;
   void *weight = nullptr, *bias = nullptr;  ///< or null: not wanted
   std::int64_t weight_row = 0;
-  Four* partials = nullptr;        ///< [split][tile][four]; null: there is one split
+  Four* partials = nullptr;        ///< [split][tile][four]; null: there is one split, and no windows
   float* bias_partials = nullptr;  ///< [split][output]
 
   FUSEDSC_HOST_DEVICE int fours_of_tile() const { return rows * columns / 4; }
@@ -42,10 +42,11 @@ struct GroupTiles : WeightTiles {
             tile % channel_tiles * columns + quad % row_quads * 8 + thread % 4 * 2};
   }
 
+  /// Of a weight without windows. Those with windows go by way of the workspace: their code, once for each of a
+  /// thread's fours, made kernels twice as long.
   template <class T>
   FUSEDSC_DEVICE void store_four(const WeightPlace& place, const Four& sum, T) const {
     if (weight == nullptr || place.channel >= channels) return;
-    if (windows.data != nullptr) return store_windows(place, sum, T());
     T* to = static_cast<T*>(weight) + place.output * weight_row + place.channel;
     if (place.output < outputs) store<2>(sum.elements, to);
     if (place.output + 8 < outputs) store<2>(sum.elements + 2, to + 8 * weight_row);
@@ -55,6 +56,13 @@ struct GroupTiles : WeightTiles {
   FUSEDSC_DEVICE bool is_wanted(const WeightPlace& place) const {
     return windows.data == nullptr || windows.has_pair(windows.first(place.output), place.channel) ||
            windows.has_pair(windows.first(place.output + 8), place.channel);
+  }
+
+  /// What the second kernel has added up.
+  template <class T>
+  FUSEDSC_DEVICE void store_sum(const WeightPlace& place, const Four& sum, T) const {
+    if (windows.data == nullptr) store_four(place, sum, T());
+    else if (weight != nullptr && place.channel < channels) store_windows(place, sum, T());
   }
 
  private:
@@ -111,13 +119,15 @@ struct TeamTiles : WeightTiles {
     if (place.output >= outputs || place.channel >= channels) return;
     store<4>(sum.elements, static_cast<T*>(weight) + place.output * weight_row + place.channel);
   }
+  template <class T>
+  FUSEDSC_DEVICE void store_sum(const WeightPlace& place, const Four& sum, T) const {
+    store_four(place, sum, T());
+  }
 };
 
 template <class Tiles, class T>
 FUSEDSC_DEVICE void leave_four(const Tiles& p, int tile, int split, int four, const Four& sum, T) {
-  const WeightPlace place = p.place_of(tile, four);
-  if (p.partials == nullptr) return p.store_four(place, sum, T());
-  if (!p.is_wanted(place)) return;
+  if (p.partials == nullptr) return p.store_four(p.place_of(tile, four), sum, T());
   p.partials[static_cast<std::int64_t>(split) * p.fours() + tile * p.fours_of_tile() + four] = sum;
 }
 
