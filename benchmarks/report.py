@@ -88,7 +88,8 @@ def opponents(records: list[Record]) -> dict[tuple[str, ...], dict[str, float]]:
     for key, members in grouped.items():
         times = [member["pytorch_us_of_all"] | member.get("us_beside", {}) for member in members]
         ours = sum(member["ours_us"] for member in members)
-        ratios[key] = {name: sum(each[name] for each in times) / ours for name in times[0]}
+        of_all = [name for name in times[0] if all(name in each for each in times)]  # not all may have met --against
+        ratios[key] = {name: sum(each[name] for each in times) / ours for name in of_all}
     return ratios
 
 

@@ -180,6 +180,8 @@ def test_opponents_are_sums_over_layers():
     ]
     key = ("s", "forward", "float32", "contiguous", "n8", "cg2 co50")
     assert report.opponents([*records, {"error": "no"}]) == {key: {"dense": 2.0}}
+    records[0]["pytorch_us_of_all"]["stack"] = 5.0
+    assert report.opponents(records) == {key: {"dense": 2.0}}
 
 
 def test_a_wrong_sliding_channel_is_not_timed(gpu_run, monkeypatch):
