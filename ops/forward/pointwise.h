@@ -21,8 +21,8 @@ struct PointwiseArguments {
   Epilogue epilogue;
   Statistics statistics;  ///< not together with `epilogue`
   TensorView y;           ///< [N, M, H, W], dtype of x
-  /// Whether factors of float32 may be rounded, or cut off, to 10 fractional bits (TensorFloat-32), where a GPU is faster
-  /// with them.
+  /// Whether factors of float32 may be rounded, or cut off, to 10 fractional bits (TensorFloat-32), where a GPU is
+  /// faster with them.
   bool allow_tf32 = false;
   /// Not empty: that of a sliding-channel convolution, with weight [M, width, 1, 1], which runs as this one where an
   /// implementation can (sliding_channel_hopper.cpp).
