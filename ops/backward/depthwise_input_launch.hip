@@ -147,14 +147,8 @@ void DepthwiseInputPass::run(const DepthwiseBackwardArguments& a, const Executio
   p.join_columns = join_columns_;
   launch_following(kDepthwiseBackward, kernel_, work_.blocks(), kDepthwiseThreads, execution.stream, p, memory_);
   if (!a.sums) return;
-  SumPartialsParameters sum;
-  sum.partials = p.partials;
-  sum.splits = work_.splits;
-  sum.rows = 2;
-  sum.channels = p.shape.channels;
-  sum.vectors[0] = a.sums.grad.data;
-  sum.vectors[1] = a.sums.grad_times_centered.data;
-  launch_sum_partials(kDepthwiseBackward, accumulation_type(a.x.dtype), sum, execution.stream);
+  launch_gradient_sums(kDepthwiseBackward, accumulation_type(a.x.dtype), p.partials, work_.splits, a.sums,
+                       execution.stream);
 }
 
 }  // namespace fusedsc::gpu

@@ -3,6 +3,7 @@
 
 #include "fusedsc/backward/pointwise_gpu.h"
 #include "fusedsc/backward/pointwise_hopper_gradients.h"
+#include "fusedsc/backward/pointwise_hopper_parameters.h"
 #include "fusedsc/backward/pointwise_hopper_seam.h"
 #include "fusedsc/backward/pointwise_hopper_transposed.h"
 #include "fusedsc/common/gpu/partials_launch.h"
@@ -63,11 +64,7 @@ const std::vector<PointwiseInstance>& instances() {
 PointwiseCase case_of(const PointwiseBackwardArguments& a) {
   const std::int64_t pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
   PointwiseCase product{{a.x.dtype, true, pixels, a.grad_y.sizes[1], a.x.sizes[1], 1}};
-  product.prologue = static_cast<bool>(a.gradient_prologue);
-  product.kind = a.prologue || a.gradient_prologue || a.grad_add ? EpilogueKind::gradient : EpilogueKind::plain;
-  product.has_other = static_cast<bool>(a.gradient_prologue);
-  product.has_x = static_cast<bool>(a.prologue);
-  product.has_added = static_cast<bool>(a.grad_add);
+  set_seams(product, a);
   product.lays_out = a.windows.channels > 0;
   product.is_dense = is_dense(activation_matrix(a.grad_y, 1, true), a.grad_y.sizes[1]) &&
                      is_dense(output_matrix(a.grad_x, 1, true), a.x.sizes[1]);
@@ -125,25 +122,15 @@ class InputPass {
   void run(const PointwiseBackwardArguments& a, Arena& arena, void* stream) const {
     const PointwiseProblem& problem = case_.problem;
     const PointwiseInstance& instance = *launch_.instance;
-    const GradientPrologue& prologue = a.gradient_prologue;
     PointwiseParameters p;
     launch_.fill(case_, p);
-    p.scale = static_cast<const float*>(prologue.grad_scale.data);
-    p.shift = static_cast<const float*>(prologue.offset.data);
-    p.other_scale = static_cast<const float*>(prologue.output_scale.data);
-    p.epilogue.scale = static_cast<const float*>(a.prologue.scale.data);
-    p.epilogue.shift = static_cast<const float*>(a.prologue.shift.data);
-    p.epilogue.mean = static_cast<const float*>(a.sums.mean.data);
-    p.epilogue.activation = a.prologue.activation;
     const Memory memory = take_memory(a, arena);
-    p.epilogue.partials = memory.partials;
-    p.activations_rows = a.grad_y.data;
-    p.output_rows = a.grad_x.data;
+    set_seams(p, a, memory.partials);
     const auto map = [&](const auto& matrix, std::int64_t channels, int columns) {
       return map_of(matrix, problem.dtype, channels, problem.pixels, columns);
     };
     p.activations = map(activation_matrix(a.grad_y, 1, true), problem.depth, instance.depth);
-    p.other = map(activation_matrix(prologue.output, 1, true), problem.depth, instance.depth);
+    p.other = map(activation_matrix(a.gradient_prologue.output, 1, true), problem.depth, instance.depth);
     p.output = map(output_matrix(a.grad_x, 1, true), problem.channels, instance.columns());
     if (case_.has_x) p.x = map(activation_matrix(a.x, 1, true), problem.channels, instance.columns());
     p.added = map(activation_matrix(a.grad_add, 1, true), problem.channels, instance.columns());
@@ -159,14 +146,7 @@ class InputPass {
     }
     launch_.start(kName, case_, p, stream);
     if (!a.sums) return;
-    SumPartialsParameters sum;
-    sum.partials = p.epilogue.partials;
-    sum.splits = launch_.splits;
-    sum.rows = 2;
-    sum.channels = static_cast<int>(problem.channels);
-    sum.vectors[0] = a.sums.grad.data;
-    sum.vectors[1] = a.sums.grad_times_centered.data;
-    launch_sum_partials(kName, DataType::float32, sum, stream);
+    launch_gradient_sums(kName, DataType::float32, p.epilogue.partials, launch_.splits, a.sums, stream);
   }
 
  private:
@@ -176,14 +156,6 @@ class InputPass {
   PointwiseCase case_;
   PointwiseLaunch launch_;
 };
-
-/// Of the weight and the bias, where the general kernels compute them.
-PointwiseBackwardArguments without_input(PointwiseBackwardArguments a) {
-  a.grad_x = {};
-  a.sums = {};
-  a.grad_add = {};
-  return a;
-}
 
 using BackwardPlan = Plan<PointwiseBackwardArguments>;
 

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "fusedsc/backward/pointwise_gpu.h"
+#include "fusedsc/backward/pointwise_hopper_parameters.h"
 #include "fusedsc/backward/pointwise_hopper_teams.h"
 #include "fusedsc/backward/pointwise_hopper_weight_sum.h"
 #include "fusedsc/common/gpu/hopper_host.h"
@@ -263,12 +264,6 @@ void TeamsWeightPass::run(const PointwiseBackwardArguments& a, void* stream) con
 namespace {
 
 using BackwardPlan = Plan<PointwiseBackwardArguments>;
-
-/// What is left when the weight gradient is taken care of.
-PointwiseBackwardArguments without_weight(PointwiseBackwardArguments a) {
-  a.grad_weight = {};
-  return a;
-}
 
 std::string why_not_teams(const PointwiseBackwardArguments& a) {
   const std::string elsewhere = needs_device(Device::gpu, a.x.device);

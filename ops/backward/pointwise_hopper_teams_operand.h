@@ -180,25 +180,14 @@ class TeamsOperand {
   int next_offsets_[4], block_bytes_, exchange_, first_block_;
 };
 
-/// Words as products take them: floats are rounded to TensorFloat-32, of which the instruction drops the other bits. In
-/// one instruction: the larger of bits and bits + half, as integers, since behind the NaN 0x7fffffff come negative
-/// ones.
+/// Words as products take them: floats are rounded to TensorFloat-32.
 template <class T, int kWords>
 FUSEDSC_DEVICE void round_factors(std::uint32_t (&words)[4][kWords]) {
   if constexpr (std::is_same_v<T, float>) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
 #pragma unroll
-      for (int i = 0; i < kWords; ++i) {
-        std::uint32_t& word = words[j][i];
-        const auto bits = static_cast<std::int32_t>(word);
-#if defined(__CUDA_ARCH__)
-        word = static_cast<std::uint32_t>(__viaddmax_s32(bits, 0x1000, bits));
-#else
-        const auto up = static_cast<std::int32_t>(word + 0x1000u);
-        word = static_cast<std::uint32_t>(up > bits ? up : bits) & ~0x1fffu;
-#endif
-      }
+      for (int i = 0; i < kWords; ++i) words[j][i] = round_to_tf32(words[j][i]);
     }
   }
 }

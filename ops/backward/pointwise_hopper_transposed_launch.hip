@@ -37,8 +37,7 @@ transposed_weight_kernel(TransposedWeightParameters p) {
   for (int i = slow; i < kTile; i += kRows) {
     const int output = first_output + fast, channel = first_channel + i;
     if (output < p.outputs && channel < p.channels) {
-      p.to[static_cast<std::int64_t>(channel) * p.pitch + output] =
-          __builtin_bit_cast(float, to_tf32(tile[fast * kPitch + i]));
+      p.to[static_cast<std::int64_t>(channel) * p.pitch + output] = rounded_to_tf32(tile[fast * kPitch + i]);
     }
   }
 }

@@ -176,14 +176,7 @@ class InputPass {
     launch_following(kName, kernel_of(*instance_, use_), p_.product.blocks(), kMatrixThreads, stream, p_,
                      memory_of(*instance_, use_));
     if (!a.sums) return;
-    SumPartialsParameters sum;
-    sum.partials = p_.partials;
-    sum.splits = p_.product.splits;
-    sum.rows = 2;
-    sum.channels = static_cast<int>(a.x.sizes[1]);
-    sum.vectors[0] = a.sums.grad.data;
-    sum.vectors[1] = a.sums.grad_times_centered.data;
-    launch_sum_partials(kName, accumulation_type(a.x.dtype), sum, stream);
+    launch_gradient_sums(kName, accumulation_type(a.x.dtype), p_.partials, p_.product.splits, a.sums, stream);
   }
 
  private:

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "fusedsc/backward/pointwise_gpu.h"
+#include "fusedsc/backward/pointwise_hopper_parameters.h"
 #include "fusedsc/backward/pointwise_hopper_transposed.h"
 #include "fusedsc/common/gpu/partials_launch.h"
 #include "fusedsc/common/gpu/pointwise_planes_instances.h"
@@ -39,11 +40,7 @@ const std::vector<PlanesInstance>& instances() {
 /// Of the input gradient: grad_y is what is multiplied.
 PlanesCase case_of(const PointwiseBackwardArguments& a) {
   PlanesCase product = planes_case(a.grad_y, a.x.sizes[1]);
-  product.prologue = static_cast<bool>(a.gradient_prologue);
-  product.kind = a.prologue || a.gradient_prologue || a.grad_add ? EpilogueKind::gradient : EpilogueKind::plain;
-  product.has_other = static_cast<bool>(a.gradient_prologue);
-  product.has_x = static_cast<bool>(a.prologue);
-  product.has_added = static_cast<bool>(a.grad_add);
+  set_seams(product, a);
   return product;
 }
 
@@ -80,26 +77,16 @@ class InputPass {
   void run(const PointwiseBackwardArguments& a, const Execution& execution) const {
     const PointwiseProblem& problem = case_.problem;
     const PlanesInstance& instance = *launch_.instance;
-    const GradientPrologue& prologue = a.gradient_prologue;
     Arena arena(execution.workspace);
     const Memory memory = take_memory(a, arena);
     PlanesParameters p;
     launch_.fill(case_, p);
-    p.scale = static_cast<const float*>(prologue.grad_scale.data);
-    p.shift = static_cast<const float*>(prologue.offset.data);
-    p.other_scale = static_cast<const float*>(prologue.output_scale.data);
-    p.epilogue.scale = static_cast<const float*>(a.prologue.scale.data);
-    p.epilogue.shift = static_cast<const float*>(a.prologue.shift.data);
-    p.epilogue.mean = static_cast<const float*>(a.sums.mean.data);
-    p.epilogue.activation = a.prologue.activation;
-    p.epilogue.partials = memory.partials;
-    p.activations_rows = a.grad_y.data;
-    p.other_rows = prologue.output.data;
+    set_seams(p, a, memory.partials);
+    p.other_rows = a.gradient_prologue.output.data;
     p.x_rows = a.x.data;
     p.added_rows = a.grad_add.data;
-    p.output_rows = a.grad_x.data;
     p.activations = map_of_planes(a.grad_y, case_, instance.depth);
-    p.other = map_of_planes(prologue.output, case_, instance.depth);
+    p.other = map_of_planes(a.gradient_prologue.output, case_, instance.depth);
     if (case_.has_x) p.x = map_of_planes(a.x, case_, instance.channels);
     p.added = map_of_planes(a.grad_add, case_, instance.channels);
     p.output = map_of_planes(a.grad_x, case_, instance.channels);
@@ -113,14 +100,7 @@ class InputPass {
     }
     launch_.start(kName, case_, p, execution.stream);
     if (!a.sums) return;
-    SumPartialsParameters sum;
-    sum.partials = p.epilogue.partials;
-    sum.splits = launch_.splits;
-    sum.rows = 2;
-    sum.channels = static_cast<int>(problem.channels);
-    sum.vectors[0] = a.sums.grad.data;
-    sum.vectors[1] = a.sums.grad_times_centered.data;
-    launch_sum_partials(kName, DataType::float32, sum, execution.stream);
+    launch_gradient_sums(kName, DataType::float32, p.epilogue.partials, launch_.splits, a.sums, execution.stream);
   }
 
  private:
@@ -130,14 +110,6 @@ class InputPass {
   PlanesCase case_;
   PlanesLaunch launch_;
 };
-
-/// Of the weight and the bias, by whichever entry is best for them.
-PointwiseBackwardArguments without_input(PointwiseBackwardArguments a) {
-  a.grad_x = {};
-  a.sums = {};
-  a.grad_add = {};
-  return a;
-}
 
 using BackwardPlan = Plan<PointwiseBackwardArguments>;
 

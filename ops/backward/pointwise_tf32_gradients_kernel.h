@@ -180,7 +180,7 @@ class Tf32Gradients {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float value = g[i] * grad_scale[i] + (y[i] * output_scale[i] + offset[i]);
-        g[i] = row < positions ? __builtin_bit_cast(float, to_tf32(value)) : 0.0f;
+        g[i] = row < positions ? rounded_to_tf32(value) : 0.0f;
       }
       store<4>(g, reinterpret_cast<float*>(own));
     }

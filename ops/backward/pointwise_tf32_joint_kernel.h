@@ -28,8 +28,6 @@ struct Tf32JointParameters {
   int pixels = 0, tiles = 0, outputs = 0, splits = 1;
 };
 
-FUSEDSC_DEVICE float rounded_to_tf32(float value) { return __builtin_bit_cast(float, to_tf32(value)); }
-
 /// The second operands of grad_x's products in the order in which lanes need them: a*W, then W^T b W as the sum of two
 /// numbers of TensorFloat-32; behind them W^T c.
 template <int kChannels, int kOutputs>

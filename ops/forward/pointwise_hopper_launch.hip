@@ -2,6 +2,7 @@
 #include "fusedsc/common/gpu/partials_launch.h"
 #include "fusedsc/common/gpu/pointwise_hopper_instances.h"
 #include "fusedsc/forward/pointwise_gpu.h"
+#include "fusedsc/forward/pointwise_hopper_parameters.h"
 #include "fusedsc/runtime/arena.h"
 
 namespace fusedsc {
@@ -74,13 +75,7 @@ const std::vector<PointwiseInstance>& instances() {
 PointwiseCase case_of(const PointwiseArguments& a) {
   const std::int64_t pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
   PointwiseCase product{{a.x.dtype, true, pixels, a.x.sizes[1], a.y.sizes[1], 1}};
-  product.prologue = static_cast<bool>(a.prologue);
-  // An output that is only biased goes through the inference epilogue, with no more than a shift.
-  product.kind = a.statistics           ? EpilogueKind::statistics
-                 : a.epilogue || a.bias ? EpilogueKind::inference
-                 : a.prologue           ? EpilogueKind::inference
-                                        : EpilogueKind::plain;
-  product.has_added = static_cast<bool>(a.epilogue.residual);
+  set_seams(product, a);
   product.lays_out = a.windows.channels > 0;
   product.is_dense = is_dense(activation_matrix(a.x, 1, true), a.x.sizes[1]) &&
                      is_dense(output_matrix(a.y, 1, true), a.y.sizes[1]) &&
@@ -120,17 +115,7 @@ class Pass {
     Arena arena(execution.workspace);
     PointwiseParameters p;
     launch_.fill(case_, p);
-    p.scale = static_cast<const float*>(a.prologue.scale.data);
-    p.shift = static_cast<const float*>(a.prologue.shift.data);
-    p.activation = a.prologue.activation;
-    p.epilogue.bias = a.bias.data;
-    p.epilogue.scale = static_cast<const float*>(a.epilogue.scale.data);
-    p.epilogue.shift = static_cast<const float*>(a.epilogue.shift.data);
-    p.epilogue.activation = a.epilogue.activation;
-    p.epilogue.partials = take_partials(a, arena);
-    p.activations_rows = a.x.data;
-    p.added_rows = a.epilogue.residual.data;
-    p.output_rows = a.y.data;
+    set_seams(p, a, take_partials(a, arena));
     const auto map = [&](const auto& matrix, std::int64_t channels, int columns) {
       return map_of(matrix, problem.dtype, channels, problem.pixels, columns);
     };

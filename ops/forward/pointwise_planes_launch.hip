@@ -2,6 +2,7 @@
 #include "fusedsc/common/gpu/partials_launch.h"
 #include "fusedsc/common/gpu/pointwise_planes_instances.h"
 #include "fusedsc/forward/pointwise_gpu.h"
+#include "fusedsc/forward/pointwise_hopper_parameters.h"
 #include "fusedsc/runtime/arena.h"
 
 namespace fusedsc {
@@ -37,12 +38,7 @@ const std::vector<PlanesInstance>& instances() {
 
 PlanesCase case_of(const PointwiseArguments& a) {
   PlanesCase product = planes_case(a.x, a.y.sizes[1]);
-  product.prologue = static_cast<bool>(a.prologue);
-  // An output that is only biased goes through the inference epilogue, with no more than a shift.
-  product.kind = a.statistics                         ? EpilogueKind::statistics
-                 : a.epilogue || a.bias || a.prologue ? EpilogueKind::inference
-                                                      : EpilogueKind::plain;
-  product.has_added = static_cast<bool>(a.epilogue.residual);
+  set_seams(product, a);
   return product;
 }
 
@@ -75,17 +71,7 @@ class Pass {
     Arena arena(execution.workspace);
     PlanesParameters p;
     launch_.fill(case_, p);
-    p.scale = static_cast<const float*>(a.prologue.scale.data);
-    p.shift = static_cast<const float*>(a.prologue.shift.data);
-    p.activation = a.prologue.activation;
-    p.epilogue.bias = a.bias.data;
-    p.epilogue.scale = static_cast<const float*>(a.epilogue.scale.data);
-    p.epilogue.shift = static_cast<const float*>(a.epilogue.shift.data);
-    p.epilogue.activation = a.epilogue.activation;
-    p.epilogue.partials = take_partials(a, arena);
-    p.activations_rows = a.x.data;
-    p.added_rows = a.epilogue.residual.data;
-    p.output_rows = a.y.data;
+    set_seams(p, a, take_partials(a, arena));
     p.activations = map_of_planes(a.x, case_, instance.depth);
     p.added = map_of_planes(a.epilogue.residual, case_, instance.channels);
     p.output = map_of_planes(a.y, case_, instance.channels);

@@ -362,7 +362,7 @@ struct ConvGradientParameters {
 template <class T>
 FUSEDSC_DEVICE float factor_of(T element) {
   if constexpr (sizeof(T) == 2) return to_accumulator(element);
-  else return __builtin_bit_cast(float, to_tf32(element));
+  else return rounded_to_tf32(element);
 }
 
 /// A block per channel, a thread per element.

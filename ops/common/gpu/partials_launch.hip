@@ -63,4 +63,16 @@ void launch_merge_moments(const char* name, DataType dtype, const void* partials
   else run(merge_moments_kernel<float>);
 }
 
+void launch_gradient_sums(const char* name, DataType dtype, const void* partials, int splits, const GradientSums& sums,
+                          void* stream) {
+  SumPartialsParameters sum;
+  sum.partials = partials;
+  sum.splits = splits;
+  sum.rows = 2;
+  sum.channels = static_cast<int>(sums.grad.size);
+  sum.vectors[0] = sums.grad.data;
+  sum.vectors[1] = sums.grad_times_centered.data;
+  launch_sum_partials(name, dtype, sum, stream);
+}
+
 }  // namespace fusedsc::gpu

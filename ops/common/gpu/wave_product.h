@@ -24,6 +24,19 @@ FUSEDSC_DEVICE std::uint32_t to_tf32(float value) {
   return value != value ? bits : (bits + 0x1000u) & ~0x1fffu;
 #endif
 }
+FUSEDSC_DEVICE float rounded_to_tf32(float value) { return __builtin_bit_cast(float, to_tf32(value)); }
+
+/// The same of a float's bits, for instructions that drop the others. In one instruction: the larger of bits and bits +
+/// half, as integers, since behind the NaN 0x7fffffff come negative ones.
+FUSEDSC_DEVICE std::uint32_t round_to_tf32(std::uint32_t word) {
+  const auto bits = static_cast<std::int32_t>(word);
+#if defined(__CUDA_ARCH__)
+  return static_cast<std::uint32_t>(__viaddmax_s32(bits, 0x1000, bits));
+#else
+  const auto up = static_cast<std::int32_t>(word + 0x1000u);
+  return static_cast<std::uint32_t>(up > bits ? up : bits) & ~0x1fffu;
+#endif
+}
 
 #if defined(FUSEDSC_HOST_EXECUTOR)
 inline constexpr bool kWaveProducts = true;

@@ -1,0 +1,47 @@
+/// What the launches of Hopper's pointwise gradients make of their arguments.
+#pragma once
+
+#include "fusedsc/backward/pointwise.h"
+#include "fusedsc/common/gpu/pointwise_hopper_plan.h"
+
+namespace fusedsc::gpu::hopper {
+
+/// Which seams the input gradient has: grad_y is what is multiplied.
+inline void set_seams(PointwiseCase& product, const PointwiseBackwardArguments& a) {
+  product.prologue = static_cast<bool>(a.gradient_prologue);
+  product.kind = a.prologue || a.gradient_prologue || a.grad_add ? EpilogueKind::gradient : EpilogueKind::plain;
+  product.has_other = static_cast<bool>(a.gradient_prologue);
+  product.has_x = static_cast<bool>(a.prologue);
+  product.has_added = static_cast<bool>(a.grad_add);
+}
+
+/// These, and tensors, for kernels of both layouts; partials: of its sums.
+inline void set_seams(PointwiseParameters& p, const PointwiseBackwardArguments& a, float* partials) {
+  const GradientPrologue& prologue = a.gradient_prologue;
+  p.scale = static_cast<const float*>(prologue.grad_scale.data);
+  p.shift = static_cast<const float*>(prologue.offset.data);
+  p.other_scale = static_cast<const float*>(prologue.output_scale.data);
+  p.epilogue.scale = static_cast<const float*>(a.prologue.scale.data);
+  p.epilogue.shift = static_cast<const float*>(a.prologue.shift.data);
+  p.epilogue.mean = static_cast<const float*>(a.sums.mean.data);
+  p.epilogue.activation = a.prologue.activation;
+  p.epilogue.partials = partials;
+  p.activations_rows = a.grad_y.data;
+  p.output_rows = a.grad_x.data;
+}
+
+/// What is left when the input gradient is taken care of.
+inline PointwiseBackwardArguments without_input(PointwiseBackwardArguments a) {
+  a.grad_x = {};
+  a.sums = {};
+  a.grad_add = {};
+  return a;
+}
+
+/// What is left when the weight gradient is taken care of.
+inline PointwiseBackwardArguments without_weight(PointwiseBackwardArguments a) {
+  a.grad_weight = {};
+  return a;
+}
+
+}  // namespace fusedsc::gpu::hopper
