@@ -50,32 +50,6 @@ struct OperandWindows {
   OperandWindow rows, cols;
 };
 
-/// kCopies runs from source(0), source(1), ... to place(0), place(1), ...; those with numbers from majors / step on are
-/// zero.
-template <int kRun, int kCopies, class T, class Place, class Source>
-FUSEDSC_DEVICE void copy_down(T* to, int majors, int step, bool valid, const Place& place, const Source& source) {
-  constexpr int kBytes = kRun * static_cast<int>(sizeof(T));
-  if constexpr (kBytes >= 4) {
-#pragma unroll
-    for (int copy = 0; copy < kCopies; ++copy) {
-      start_copy<kBytes>(to + place(copy), source(copy), valid && copy * step < majors);
-    }
-  } else {
-    constexpr int kAtOnce = 4;  // loads under way
-    static_assert(kCopies % kAtOnce == 0);
-#pragma unroll 1
-    for (int first = 0; first < kCopies; first += kAtOnce) {
-      T elements[kAtOnce];
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        elements[i] = valid && (first + i) * step < majors ? *source(first + i) : T{};
-      }
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) to[place(first + i)] = elements[i];
-    }
-  }
-}
-
 /// A thread's share of copying an operand to block memory. Each thread has its place in the rows of block memory and
 /// goes down them; from one window to the next, `depth` further, only what changes is computed anew.
 template <class T, class Tile, bool kDepthFirst>
@@ -109,36 +83,122 @@ class OperandCursor {
   }
 
   FUSEDSC_DEVICE void copy(const PointwiseMatrix& matrix, T* to) const {
-    constexpr int kSize = static_cast<int>(sizeof(T));
     if (!is_wanted_) return;
-    if (matrix.run_bytes == 16) copy_runs<16 / kSize>(matrix, to);
-    else if (kSize <= 4 && matrix.run_bytes == 8) copy_runs<kSize <= 4 ? 8 / kSize : 1>(matrix, to);
-    else copy_runs<1>(matrix, to);
+    if (matrix.run_bytes == 16) start_runs<kRun16>(matrix, to);
+    else if (kHas8 && matrix.run_bytes == 8) start_runs<kRun8>(matrix, to);
+    else copy_elements(matrix, to);
+  }
+
+  /// Where copies would keep the thread waiting: loads what leave() puts into block memory. Elements that are no runs
+  /// are copied by leave() itself.
+  FUSEDSC_DEVICE void fetch(const PointwiseMatrix& matrix) {
+    if (!is_wanted_) return;
+    if (matrix.run_bytes == 16) fetch_runs<kRun16>(matrix);
+    else if (kHas8 && matrix.run_bytes == 8) fetch_runs<kRun8>(matrix);
+  }
+  FUSEDSC_DEVICE void leave(const PointwiseMatrix& matrix, T* to) const {
+    if (!is_wanted_) return;
+    if (matrix.run_bytes == 16) leave_runs<kRun16>(to);
+    else if (kHas8 && matrix.run_bytes == 8) leave_runs<kRun8>(to);
+    else copy_elements(matrix, to);
   }
 
  private:
   static constexpr bool kMinorFirst = Tile::kDepthInner == kDepthFirst;
+  static constexpr int kSize = static_cast<int>(sizeof(T)), kRun16 = 16 / kSize;
+  static constexpr bool kHas8 = kSize <= 4;
+  static constexpr int kRun8 = kHas8 ? 8 / kSize : 1;
+  static constexpr int kWords = Tile::kMajor * Tile::kMinor * kSize / 4 / kMatrixThreads;  ///< of a thread's share
 
   FUSEDSC_HOST_DEVICE static constexpr int log2(int power) {
     int result = 0;
     while (power >> result > 1) ++result;
     return result;
   }
-  static constexpr int kLog8 = log2(8 / static_cast<int>(sizeof(T)));  ///< of a run of 8 bytes
+  static constexpr int kLog8 = log2(8 / kSize);  ///< of a run of 8 bytes
 
+  /// A thread's runs of so many elements.
   template <int kRun>
-  FUSEDSC_DEVICE void copy_runs(const PointwiseMatrix& matrix, T* to) const {
-    constexpr int kRuns = Tile::kMinor / kRun, kStep = kMatrixThreads / kRuns, kCopies = Tile::kMajor / kStep;
-    static_assert(kMatrixThreads % kRuns == 0 && Tile::kMajor % kStep == 0);
-    const int majors = Tile::kDepthInner ? outer_left_ : k_left_;
-    const bool valid = (Tile::kDepthInner ? k_left_ : outer_left_) > 0;
-    const auto place = [&](int copy) { return Tile::below(place_, copy * kStep); };
+  struct Runs {
+    static constexpr int kInRow = Tile::kMinor / kRun, kStep = kMatrixThreads / kInRow, kCount = Tile::kMajor / kStep;
+    static_assert(kMatrixThreads % kInRow == 0 && Tile::kMajor % kStep == 0);
+  };
+
+  /// use(source), where source(i) is where the i-th run comes from.
+  template <int kRun, class Use>
+  FUSEDSC_DEVICE void with_source(const PointwiseMatrix& matrix, const Use& use) const {
+    constexpr int kStep = Runs<kRun>::kStep;
     if (kMinorFirst || matrix.is_linear) {
       const std::int64_t stride = kStep * (kMinorFirst ? matrix.second : matrix.first);
-      copy_down<kRun, kCopies>(to, majors, kStep, valid, place, [&](int copy) { return from_ + copy * stride; });
+      use([&](int i) { return from_ + i * stride; });
     } else {
-      copy_down<kRun, kCopies>(to, majors, kStep, valid, place,
-                               [&](int copy) { return from_ + matrix.first_offset(first_ + copy * kStep); });
+      use([&](int i) { return from_ + matrix.first_offset(first_ + i * kStep); });
+    }
+  }
+
+  template <int kRun>
+  FUSEDSC_DEVICE bool exists(int i) const {
+    const int majors = Tile::kDepthInner ? outer_left_ : k_left_, minors = Tile::kDepthInner ? k_left_ : outer_left_;
+    return minors > 0 && i * Runs<kRun>::kStep < majors;
+  }
+
+  template <int kRun>
+  FUSEDSC_DEVICE T* place_of(T* to, int run) const {
+    return to + Tile::below(place_, run * Runs<kRun>::kStep);
+  }
+
+  template <int kRun>
+  FUSEDSC_DEVICE void start_runs(const PointwiseMatrix& matrix, T* to) const {
+    with_source<kRun>(matrix, [&](const auto& source) {
+#pragma unroll
+      for (int i = 0; i < Runs<kRun>::kCount; ++i) {
+        start_copy<kRun * kSize>(place_of<kRun>(to, i), source(i), exists<kRun>(i));
+      }
+    });
+  }
+
+  template <int kRun>
+  FUSEDSC_DEVICE void fetch_runs(const PointwiseMatrix& matrix) {
+    constexpr int kRunWords = kRun * kSize / 4;
+    with_source<kRun>(matrix, [&](const auto& source) {
+#pragma unroll
+      for (int i = 0; i < Runs<kRun>::kCount; ++i) {
+        Vector<T, kRun> run{};
+        if (exists<kRun>(i)) run = load<kRun>(source(i));
+#pragma unroll
+        for (int w = 0; w < kRunWords; ++w) fetched_[i * kRunWords + w] = run.words[w];
+      }
+    });
+  }
+
+  template <int kRun>
+  FUSEDSC_DEVICE void leave_runs(T* to) const {
+    constexpr int kRunWords = kRun * kSize / 4;
+#pragma unroll
+    for (int i = 0; i < Runs<kRun>::kCount; ++i) {
+      Aligned<std::uint32_t, kRunWords> run;
+#pragma unroll
+      for (int w = 0; w < kRunWords; ++w) run.elements[w] = fetched_[i * kRunWords + w];
+      *reinterpret_cast<Aligned<std::uint32_t, kRunWords>*>(place_of<kRun>(to, i)) = run;
+    }
+  }
+
+  FUSEDSC_DEVICE void copy_elements(const PointwiseMatrix& matrix, T* to) const {
+    if constexpr (kSize >= 4) {
+      start_runs<1>(matrix, to);
+    } else {
+      constexpr int kAtOnce = 4;  // loads under way
+      static_assert(Runs<1>::kCount % kAtOnce == 0);
+      with_source<1>(matrix, [&](const auto& source) {
+#pragma unroll 1
+        for (int first = 0; first < Runs<1>::kCount; first += kAtOnce) {
+          T elements[kAtOnce];
+#pragma unroll
+          for (int i = 0; i < kAtOnce; ++i) elements[i] = exists<1>(first + i) ? *source(first + i) : T{};
+#pragma unroll
+          for (int i = 0; i < kAtOnce; ++i) *place_of<1>(to, first + i) = elements[i];
+        }
+      });
     }
   }
 
@@ -146,16 +206,18 @@ class OperandCursor {
   int first_, place_;
   int outer_left_, k_left_;  ///< rows (or columns) and values of k from the thread's first ones to the ends
   bool is_wanted_;
+  std::uint32_t fetched_[kWords];
 };
 
 /// By what the coefficients of an operand's seam are told apart.
 enum class SeamIndex { none, depth, outer };
 
-/// An operand: where it comes from, and its place in block memory.
-template <class T, class Tile_, bool kDepthFirst, SeamIndex kSeam, bool kSame_ = false>
+/// An operand: where it comes from, and its place in block memory. kMayHaveOther: its seam may have a second tensor.
+/// kSame: it is the same for all tiles of a block.
+template <class T, class Tile_, bool kDepthFirst, SeamIndex kSeam, bool kMayHaveOther, bool kSame_ = false>
 class OperandSource {
  public:
-  static constexpr bool kSame = kSame_;  ///< for all tiles of a block
+  static constexpr bool kSame = kSame_;
   using Tile = Tile_;
   using A = Accumulator<T>;
 
@@ -169,7 +231,7 @@ class OperandSource {
   FUSEDSC_DEVICE OperandSource(const PointwiseMatrix& matrix, const PointwiseSeam& seam, int group, int channels)
       : matrix_(matrix), seam_(seam), group_(group), first_channel_(group * channels) {}
 
-  FUSEDSC_DEVICE int stage_bytes() const { return stage_bytes(seam_.other.data != nullptr); }
+  FUSEDSC_DEVICE int stage_bytes() const { return stage_bytes(has_other()); }
 
   /// The coefficients by row or column.
   FUSEDSC_DEVICE void start_fixed(void* memory, int outer, int outer_end) {
@@ -184,14 +246,48 @@ class OperandSource {
     if (is_first) aim(window);
     cursor_.copy(matrix_, reinterpret_cast<T*>(stage));
     cursor_.advance(matrix_);
-    if constexpr (kSeam != SeamIndex::none) {
-      if (seam_.other.data != nullptr) {
+    if constexpr (kMayHaveOther && kSeam != SeamIndex::none) {
+      if (has_other()) {
         other_cursor_.copy(seam_.other, other_tile(stage));
         other_cursor_.advance(seam_.other);
       }
     }
     if constexpr (kSeam == SeamIndex::depth) {
       start_coefficients(coefficients(stage), k_, k_end_);
+      k_ += Tile::kDepth;
+    }
+  }
+
+  /// The same in two steps, where copies would keep the thread waiting: what fetch() loads, leave() puts into block
+  /// memory.
+  FUSEDSC_DEVICE void fetch(const OperandWindow& window, bool is_first) {
+    if (is_first) aim(window);
+    cursor_.fetch(matrix_);
+    if constexpr (kMayHaveOther && kSeam != SeamIndex::none) {
+      if (has_other()) other_cursor_.fetch(seam_.other);
+    }
+    if constexpr (kSeam == SeamIndex::depth) {
+      fetched_[0] = coefficient(seam_.scale, A(1));
+      fetched_[1] = coefficient(seam_.shift, A(0));
+      if (has_other()) fetched_[2] = coefficient(seam_.other_scale, A(0));
+    }
+  }
+  FUSEDSC_DEVICE void leave(unsigned char* stage) {
+    cursor_.leave(matrix_, reinterpret_cast<T*>(stage));
+    cursor_.advance(matrix_);
+    if constexpr (kMayHaveOther && kSeam != SeamIndex::none) {
+      if (has_other()) {
+        other_cursor_.leave(seam_.other, other_tile(stage));
+        other_cursor_.advance(seam_.other);
+      }
+    }
+    if constexpr (kSeam == SeamIndex::depth) {
+      if (thread_index() < kCoefficients) {
+#pragma unroll
+        for (int i = 0; i < (kMayHaveOther ? 3 : 2); ++i) {
+          coefficients(stage)[i * kCoefficients + thread_index()] = fetched_[i];
+        }
+      }
       k_ += Tile::kDepth;
     }
   }
@@ -204,7 +300,7 @@ class OperandSource {
     } else {
       const A* scale = kSeam == SeamIndex::depth ? coefficients(stage) : fixed_;
       return SeamOperand<T, Tile, kSeam == SeamIndex::depth>{tile,
-                                                             seam_.other.data != nullptr ? other_tile(stage) : nullptr,
+                                                             has_other() ? other_tile(stage) : nullptr,
                                                              scale,
                                                              scale + kCoefficients,
                                                              scale + 2 * kCoefficients,
@@ -216,26 +312,27 @@ class OperandSource {
  private:
   FUSEDSC_DEVICE void aim(const OperandWindow& window) {
     cursor_.aim(matrix_, group_, window);
-    if constexpr (kSeam != SeamIndex::none) {
-      if (seam_.other.data != nullptr) other_cursor_.aim(seam_.other, group_, window);
-      k_ = window.k;
-      k_end_ = window.k_end;
+    if constexpr (kMayHaveOther && kSeam != SeamIndex::none) {
+      if (has_other()) other_cursor_.aim(seam_.other, group_, window);
     }
+    k_ = window.k;
+    k_end_ = window.k_end;
   }
 
   static constexpr int kTileBytes = Tile::kElements * static_cast<int>(sizeof(T));
   static constexpr int kCoefficients = (kSeam == SeamIndex::depth) == Tile::kDepthInner ? Tile::kMinor : Tile::kMajor;
   static constexpr int kCoefficientBytes = 3 * kCoefficients * static_cast<int>(sizeof(A));
 
+  FUSEDSC_DEVICE bool has_other() const { return kMayHaveOther && seam_.other.data != nullptr; }
   FUSEDSC_DEVICE T* other_tile(unsigned char* stage) const { return reinterpret_cast<T*>(stage + kTileBytes); }
   FUSEDSC_DEVICE A* coefficients(unsigned char* stage) const {
-    return reinterpret_cast<A*>(stage + (seam_.other.data != nullptr ? 2 : 1) * kTileBytes);
+    return reinterpret_cast<A*>(stage + (has_other() ? 2 : 1) * kTileBytes);
   }
 
   FUSEDSC_DEVICE void start_coefficients(A* to, int begin, int end) const {
     start_coefficients(to, seam_.scale, A(1), begin, end);
     start_coefficients(to + kCoefficients, seam_.shift, A(0), begin, end);
-    if (seam_.other.data != nullptr) start_coefficients(to + 2 * kCoefficients, seam_.other_scale, A(0), begin, end);
+    if (has_other()) start_coefficients(to + 2 * kCoefficients, seam_.other_scale, A(0), begin, end);
   }
 
   /// 0 beyond the end, so that what is multiplied there is activation(0) = 0.
@@ -251,13 +348,23 @@ class OperandSource {
     }
   }
 
+  /// The thread's own, of those from k_ on.
+  FUSEDSC_DEVICE A coefficient(const void* vector, A otherwise) const {
+    static_assert(kCoefficients <= kMatrixThreads);
+    const int k = k_ + thread_index();
+    if (k >= k_end_ || thread_index() >= kCoefficients) return A(0);
+    return vector != nullptr ? static_cast<const A*>(vector)[first_channel_ + k] : otherwise;
+  }
+
   const PointwiseMatrix& matrix_;
   const PointwiseSeam& seam_;
   int group_, first_channel_, k_ = 0, k_end_ = 0;
   A* fixed_ = nullptr;
+  A fetched_[3];
   OperandCursor<T, Tile, kDepthFirst> cursor_;
   struct None {};
-  std::conditional_t<kSeam == SeamIndex::none, None, OperandCursor<T, Tile, kDepthFirst>> other_cursor_;
+  std::conditional_t<kMayHaveOther && kSeam != SeamIndex::none, OperandCursor<T, Tile, kDepthFirst>, None>
+      other_cursor_;
 };
 
 }  // namespace fusedsc::gpu
