@@ -16,13 +16,13 @@ using InputInstance = PointwiseInstance<PointwiseInputGradientParameters>;
 using WeightInstance = PointwiseInstance<PointwiseWeightGradientParameters>;
 
 template <class T, class Tile, bool kChannelsInner, int kBlocks, bool kSeams>
-FUSEDSC_KERNEL(kMatrixThreads, kBlocks)
+FUSEDSC_MATRIX_KERNEL(kMatrixThreads, kBlocks)
 input_kernel(PointwiseInputGradientParameters parameters) {
   pointwise_input_gradient<T, Tile, kChannelsInner, kSeams>(parameters);
 }
 
 template <class T, class Tile, bool kChannelsInner, int kBlocks, bool kSeams>
-FUSEDSC_KERNEL(kMatrixThreads, kBlocks)
+FUSEDSC_MATRIX_KERNEL(kMatrixThreads, kBlocks)
 weight_kernel(PointwiseWeightGradientParameters parameters) {
   pointwise_weight_gradient<T, Tile, kChannelsInner, kSeams>(parameters);
 }

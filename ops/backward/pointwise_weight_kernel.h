@@ -65,8 +65,10 @@ template <class T, class Tile, bool kChannelsInner, bool kSeams>
 struct WeightGradientProduct {
   static constexpr SeamIndex kSeam = kSeams ? SeamIndex::outer : SeamIndex::none;
   using Sweep = TileSweep<T, Tile, true>;
-  using Rows = OperandSource<T, OperandTile<T, Tile::kRows, Tile::kDepth, !kChannelsInner, Tile::kTf32>, true, kSeam>;
-  using Cols = OperandSource<T, OperandTile<T, Tile::kCols, Tile::kDepth, !kChannelsInner, Tile::kTf32>, true, kSeam>;
+  using Rows =
+      OperandSource<T, OperandTile<T, Tile::kRows, Tile::kDepth, !kChannelsInner, Tile::kTf32>, true, kSeam, true>;
+  using Cols =
+      OperandSource<T, OperandTile<T, Tile::kCols, Tile::kDepth, !kChannelsInner, Tile::kTf32>, true, kSeam, false>;
   using Loop = TileLoop<T, Tile, Rows, Cols>;
 };
 

@@ -14,7 +14,7 @@ constexpr const char* kName = "pointwise_conv2d";
 using Instance = PointwiseInstance<PointwiseParameters>;
 
 template <class T, class Tile, bool kChannelsInner, int kBlocks, bool kSeams>
-FUSEDSC_KERNEL(kMatrixThreads, kBlocks)
+FUSEDSC_MATRIX_KERNEL(kMatrixThreads, kBlocks)
 forward_kernel(PointwiseParameters parameters) {
   pointwise_forward<T, Tile, kChannelsInner, kSeams>(parameters);
 }

@@ -67,6 +67,32 @@ TEST_P(PointwiseGpu, BackwardWithoutOutput) {
   for_each_case(cases, verify_backward<PointwiseGeometry>);
 }
 
+/// Half of the factors are subnormal: no product may take them for 0, as matrix cores of AMD's gfx90a do.
+TEST_P(PointwiseGpu, SubnormalFactors) {
+  constexpr double kLeastNormal = 0x1p-14;
+  if (GetParam().dtype != DataType::float16) GTEST_SKIP() << "for float16";
+  Random random(3);
+  for (const Memory memory : {Memory::contiguous, Memory::channels_last}) {
+    const ForwardCase<PointwiseGeometry> forward{GetParam().dtype, dense, {}, Memories::all(memory)};
+    ForwardTensors<PointwiseGeometry> tensors(forward);
+    tensors.x.fill(random, -2 * kLeastNormal, 2 * kLeastNormal);
+    const Output y("y", tensors.y, tensors.raw_output(forward));
+    verify(PointwiseGeometry::kForward, tensors.arguments(forward), {y});
+
+    const BackwardCase<PointwiseGeometry> backward{
+        GetParam().dtype, dense, {.grad_bias = false}, Memories::all(memory)};
+    BackwardTensors<PointwiseGeometry> gradients(backward);
+    gradients.grad_y.fill(random, -2 * kLeastNormal, 2 * kLeastNormal);
+    const Precision precision(GetParam().dtype);
+    const Array grad_y = gradients.grad_y.values();
+    const Output grad_x("grad_x", gradients.grad_x, dense.input_gradient(precision, grad_y, gradients.weight.values()));
+    const Output grad_weight("grad_weight", gradients.grad_weight,
+                             dense.weight_gradient(precision, grad_y, gradients.x.values()),
+                             Output::Kind::partial_sums);
+    verify(PointwiseGeometry::kBackward, gradients.arguments(backward), {grad_x, grad_weight});
+  }
+}
+
 /// float32 with factors of TensorFloat-32: sizes at and next to those of tiles and of runs.
 class PointwiseTf32Gpu : public PointwiseGpu {
  protected:

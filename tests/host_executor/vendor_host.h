@@ -29,8 +29,12 @@ T shuffle_xor(T value, int mask) {
   return value;
 }
 
-/// Tiles of block memory that are worth filling ahead of their use.
+/// Tiles of block memory that are worth having, of which all but one are filled ahead of their use.
+#ifdef FUSEDSC_HOST_COPIES_WAIT
+inline constexpr int kCopyStages = 1;
+#else
 inline constexpr int kCopyStages = 2;
+#endif
 
 /// As on NVIDIA GPUs, which copy while the thread goes on.
 template <int kBytes>
@@ -82,6 +86,7 @@ T propagating_min(T a, T b) {
 using Stream = void*;
 
 inline constexpr std::size_t kBlockMemoryLimit = 64 * 1024;
+inline std::int64_t most_blocks(int threads) { return 0xffffffffLL / threads; }  // as on AMD's GPUs
 
 inline int multiprocessors() { return 3; }
 

@@ -27,6 +27,7 @@ void launch_following(const char* name, void (*kernel)(Parameters), std::int64_t
                       const Parameters& parameters, std::size_t block_memory_bytes = 0) {
 #if defined(__CUDACC__) && !defined(FUSEDSC_HOST_EXECUTOR)
   if (blocks == 0) return;
+  check_blocks(name, blocks, threads);
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;

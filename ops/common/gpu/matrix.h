@@ -1,11 +1,16 @@
 /// Products of matrices by the threads of a block: D[row][col] += sum over k of A[row][k] * B[col][k], where A and B
 /// are tiles in block memory and D stays in registers. What happens to elements between block memory and the product, a
-/// seam, is the caller's. The same meaning on every target; tensor cores where they are (matrix_cuda.h), else fused
-/// multiply-adds.
+/// seam, is the caller's. The same meaning on every target; tensor cores where they are (matrix_cuda.h), matrix cores
+/// (matrix_amd.h), else fused multiply-adds.
 #pragma once
 
 #include "fusedsc/common/gpu/activation.h"
 #include "fusedsc/common/gpu/vector.h"
+
+/// As FUSEDSC_KERNEL, of kernels that multiply matrices.
+#ifndef FUSEDSC_MATRIX_KERNEL
+#define FUSEDSC_MATRIX_KERNEL FUSEDSC_KERNEL
+#endif
 
 namespace fusedsc::gpu {
 
@@ -122,6 +127,9 @@ class FmaProduct {
     clear();
   }
 
+  /// That it leaves.
+  FUSEDSC_DEVICE static constexpr int parts() { return Tile::kParts; }
+
   FUSEDSC_DEVICE void clear() {
 #pragma unroll
     for (int i = 0; i < kRows * kCols; ++i) sums_[i] = 0;
@@ -149,7 +157,8 @@ class FmaProduct {
     }
   }
 
-  /// Into block memory, [part][row][col] at Tile::kSumsPitch.
+  /// Into block memory, [part][row][col] at Tile::kSumsPitch. The operands' tiles are those that were multiplied.
+  template <class RowsTile, class ColsTile>
   FUSEDSC_DEVICE void leave(A* sums) const {
     sums += part_ * Tile::kRows * Tile::kSumsPitch;
 #pragma unroll
@@ -186,15 +195,25 @@ class FmaProduct {
 #ifdef FUSEDSC_TF32
 #include "fusedsc/common/gpu/matrix_tf32.h"
 #endif
-#if defined(__CUDACC__) && !defined(FUSEDSC_HOST_EXECUTOR)
+#if defined(FUSEDSC_HOST_EXECUTOR)
+#include "host_executor/matrix_product_host.h"
+#elif defined(__CUDACC__)
 #include "fusedsc/common/gpu/matrix_cuda.h"
+#elif defined(FUSEDSC_MATRIX_CORES)
+#include "fusedsc/common/gpu/matrix_amd.h"
 #endif
 
 namespace fusedsc::gpu {
 
 template <class T, class Tile>
 struct MatrixProductOf {
+#if defined(FUSEDSC_HOST_EXECUTOR)
+  using Type = ProductOnHost<T, Tile>;
+#elif defined(FUSEDSC_MATRIX_CORES)
+  using Type = MatrixCoreProduct<T, Tile>;
+#else
   using Type = FmaProduct<T, Tile>;
+#endif
 };
 #ifdef FUSEDSC_TF32
 template <class Tile>

@@ -43,6 +43,8 @@ class TensorCoreProduct {
     clear();
   }
 
+  FUSEDSC_DEVICE static constexpr int parts() { return Tile::kParts; }
+
   FUSEDSC_DEVICE void clear() {
 #pragma unroll
     for (int i = 0; i < kRows / 16; ++i) {
@@ -76,6 +78,7 @@ class TensorCoreProduct {
     }
   }
 
+  template <class RowsTile, class ColsTile>
   FUSEDSC_DEVICE void leave(float* sums) const {
     const int lane = thread_index() % 32;
     sums += (part_ * Tile::kRows + first_row_ + lane / 4) * Tile::kSumsPitch + first_col_ + lane % 4 * 2;

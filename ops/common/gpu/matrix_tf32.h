@@ -25,6 +25,8 @@ class Tf32Product {
     clear();
   }
 
+  FUSEDSC_DEVICE static constexpr int parts() { return Tile::kParts; }
+
   FUSEDSC_DEVICE void clear() {
 #pragma unroll
     for (int i = 0; i < kRowTiles; ++i) {
@@ -55,6 +57,7 @@ class Tf32Product {
     for (int i = 0; i < 4; ++i) to[i] = sums_[row / 2][run / 2 * 4 + i][row % 2 * 2 + run % 2];
   }
 
+  template <class RowsTile, class ColsTile>
   FUSEDSC_DEVICE void leave(float* sums) const {
     sums += part_ * Tile::kRows * Tile::kSumsPitch;
 #pragma unroll

@@ -1,5 +1,6 @@
 /// The loop of the pointwise kernels: what a block multiplies passes through its memory in stages, which are filled
-/// ahead of their use.
+/// ahead of their use. Where copies would keep their thread waiting there is one stage, what comes next is on its way
+/// to registers meanwhile, and sums leave by the memory that the stage had: less of it, so that more blocks fit.
 #pragma once
 
 #include "fusedsc/common/gpu/pointwise_operand.h"
@@ -15,8 +16,10 @@ class TileLoop {
   using A = Accumulator<T>;
 
   FUSEDSC_HOST_DEVICE static constexpr std::size_t memory_bytes(bool rows_other, bool cols_other) {
-    return static_cast<std::size_t>(kSumsBytes + Rows::fixed_bytes() + Cols::fixed_bytes() +
-                                    kCopyStages * (Rows::stage_bytes(rows_other) + Cols::stage_bytes(cols_other)));
+    const int fixed = Rows::fixed_bytes() + Cols::fixed_bytes();
+    const int stage = Rows::stage_bytes(rows_other) + Cols::stage_bytes(cols_other);
+    if (kCopyStages > 1) return static_cast<std::size_t>(fixed + kSumsBytes + kCopyStages * stage);
+    return static_cast<std::size_t>(fixed + (stage > kSumsBytes ? stage : kSumsBytes));
   }
 
   FUSEDSC_DEVICE TileLoop(Rows& rows, Cols& cols)
@@ -26,8 +29,8 @@ class TileLoop {
 
   /// The windows' beginnings and ends in rows and columns stay the same for all tiles.
   FUSEDSC_DEVICE void start_fixed(const OperandWindow& rows, const OperandWindow& cols) {
-    rows_.start_fixed(memory_ + kSumsBytes, rows.outer, rows.outer_end);
-    cols_.start_fixed(memory_ + kSumsBytes + Rows::fixed_bytes(), cols.outer, cols.outer_end);
+    rows_.start_fixed(memory_, rows.outer, rows.outer_end);
+    cols_.start_fixed(memory_ + Rows::fixed_bytes(), cols.outer, cols.outer_end);
   }
 
   /// For what remains to be done behind the loop.
@@ -36,6 +39,18 @@ class TileLoop {
   template <class Window, class AtStep, class Finish>
   FUSEDSC_DEVICE void run(int tiles, int steps, int depth, const Window& window, const AtStep& at_step,
                           const Finish& finish) {
+    if constexpr (kCopyStages > 1) run_ahead(tiles, steps, depth, window, at_step, finish);
+    else run_in_turn(tiles, steps, depth, window, at_step, finish);
+  }
+
+ private:
+  using Product = MatrixProduct<T, Tile>;
+  static constexpr int kSumsBytes = Product::kKeepsSums ? 0 : Tile::kSums * static_cast<int>(sizeof(A));
+  static constexpr int kFixedBytes = Rows::fixed_bytes() + Cols::fixed_bytes();
+
+  template <class Window, class AtStep, class Finish>
+  FUSEDSC_DEVICE void run_ahead(int tiles, int steps, int depth, const Window& window, const AtStep& at_step,
+                                const Finish& finish) {
     Product product;
     int next_tile = 0, next_step = 0, tile = 0, step = 0, slot = 0;
     for (int ahead = 1; tile < tiles; ++ahead) {
@@ -60,33 +75,69 @@ class TileLoop {
         slot = slot == kCopyStages - 1 ? 0 : slot + 1;
         continue;
       }
-      const int left = depth - step * Tile::kDepth;
-      if (left > 0) {
-        const auto rows = rows_.operand(stage(slot), left);
-        at_step(rows, left);
-        product.multiply(rows, cols_.operand(stage(slot) + rows_.stage_bytes(), left), left);
-      }
+      multiply(product, stage(slot), depth - step * Tile::kDepth, at_step);
       slot = slot == kCopyStages - 1 ? 0 : slot + 1;
       if (++step < steps) continue;
-      if constexpr (Product::kKeepsSums) {
-        finish(tile, product);
-      } else {
-        product.leave(memory());
-        block_barrier();
-        finish(tile, static_cast<const A*>(memory()));
-      }
-      product.clear();
+      finish_tile(product, tile, finish);
       step = 0;
       ++tile;
     }
   }
 
- private:
-  using Product = MatrixProduct<T, Tile>;
-  static constexpr int kSumsBytes = Product::kKeepsSums ? 0 : Tile::kSums * static_cast<int>(sizeof(A));
+  template <class Window, class AtStep, class Finish>
+  FUSEDSC_DEVICE void run_in_turn(int tiles, int steps, int depth, const Window& window, const AtStep& at_step,
+                                  const Finish& finish) {
+    Product product;
+    const auto fetch = [&](int tile, int step) {
+      if (tile >= tiles || step >= steps) return;
+      const OperandWindows windows = window(tile);
+      rows_.fetch(windows.rows, step == 0);
+      cols_.fetch(windows.cols, step == 0);
+    };
+    fetch(0, 0);
+    for (int tile = 0, step = 0; tile < tiles;) {
+      const bool is_last = step + 1 >= steps;
+      block_barrier();  // nobody needs the memory any more
+      if (step < steps) {
+        rows_.leave(stage(0));
+        cols_.leave(stage(0) + rows_.stage_bytes());
+      }
+      block_barrier();
+      fetch(is_last ? tile + 1 : tile, is_last ? 0 : step + 1);
+      multiply(product, stage(0), depth - step * Tile::kDepth, at_step);
+      ++step;
+      if (!is_last) continue;
+      block_barrier();
+      finish_tile(product, tile, finish);
+      step = 0;
+      ++tile;
+    }
+  }
 
+  /// A stage, of which `left` values of k and those behind them are still to be multiplied.
+  template <class AtStep>
+  FUSEDSC_DEVICE void multiply(Product& product, unsigned char* from, int left, const AtStep& at_step) {
+    if (left <= 0) return;
+    const auto rows = rows_.operand(from, left);
+    at_step(rows, left);
+    product.multiply(rows, cols_.operand(from + rows_.stage_bytes(), left), left);
+  }
+
+  template <class Finish>
+  FUSEDSC_DEVICE void finish_tile(Product& product, int tile, const Finish& finish) {
+    if constexpr (Product::kKeepsSums) {
+      finish(tile, product);
+    } else {
+      product.template leave<typename Rows::Tile, typename Cols::Tile>(sums());
+      block_barrier();
+      finish(tile, static_cast<const A*>(sums()));
+    }
+    product.clear();
+  }
+
+  FUSEDSC_DEVICE A* sums() const { return reinterpret_cast<A*>(memory_ + kFixedBytes); }
   FUSEDSC_DEVICE unsigned char* stage(int slot) const {
-    return memory_ + kSumsBytes + Rows::fixed_bytes() + Cols::fixed_bytes() + slot * stage_bytes_;
+    return memory_ + kFixedBytes + (kCopyStages > 1 ? kSumsBytes : 0) + slot * stage_bytes_;
   }
 
   Rows& rows_;

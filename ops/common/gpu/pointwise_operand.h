@@ -1,39 +1,13 @@
-/// What the pointwise kernels multiply, on its way from memory to a product: tensors as matrices of positions and
-/// channels, copied to block memory as they are, and the seams that are applied to their elements afterwards.
+/// What the pointwise kernels multiply, on its way from memory to a product: what is copied to block memory, and the
+/// seams that are applied to its elements afterwards.
 #pragma once
 
 #include <type_traits>
 
-#include "fusedsc/common/gpu/divisor.h"
-#include "fusedsc/common/gpu/matrix.h"
+#include "fusedsc/common/gpu/pointwise_cursor.h"
 #include "fusedsc/common/gpu/tensor.h"
 
 namespace fusedsc::gpu {
-
-/// A tensor of activations as a matrix [position][channel], the positions of all images one after the other, or a
-/// weight as a matrix [output][input].
-template <class Void>
-struct BasicPointwiseMatrix {
-  Void* data = nullptr;
-  std::int64_t first = 0, second = 0;         ///< strides
-  std::int64_t row_skip = 0, image_skip = 0;  ///< what lies between rows and images, beyond their positions
-  std::int64_t group = 0;                     ///< from a group's elements to the next one's
-  Divisor by_width, by_area;
-  bool is_linear = true;  ///< nothing lies between rows and images
-  int run_bytes = 0;      ///< from each multiple of so many bytes on, neighbours can be copied at once; 0: one by one
-
-  FUSEDSC_DEVICE std::int64_t first_offset(int index) const {
-    std::int64_t offset = index * first;
-    if (!is_linear) {
-      const auto number = static_cast<std::uint32_t>(index);
-      offset += by_width.quotient(number) * row_skip + by_area.quotient(number) * image_skip;
-    }
-    return offset;
-  }
-};
-
-using PointwiseMatrix = BasicPointwiseMatrix<const void>;
-using OutputMatrix = BasicPointwiseMatrix<void>;
 
 /// activation(scale*a + other_scale*other + shift); without `other` the second term is left out.
 struct PointwiseSeam {
@@ -42,120 +16,15 @@ struct PointwiseSeam {
   PointwiseMatrix other;
 };
 
-/// A rectangle of an operand that does not reach beyond the ends.
-struct OperandWindow {
-  int outer, outer_end, k, k_end;
-};
-struct OperandWindows {
-  OperandWindow rows, cols;
-};
-
-/// kCopies runs from source(0), source(1), ... to place(0), place(1), ...; those with numbers from majors / step on are
-/// zero.
-template <int kRun, int kCopies, class T, class Place, class Source>
-FUSEDSC_DEVICE void copy_down(T* to, int majors, int step, bool valid, const Place& place, const Source& source) {
-  constexpr int kBytes = kRun * static_cast<int>(sizeof(T));
-  if constexpr (kBytes >= 4) {
-#pragma unroll
-    for (int copy = 0; copy < kCopies; ++copy) {
-      start_copy<kBytes>(to + place(copy), source(copy), valid && copy * step < majors);
-    }
-  } else {
-    constexpr int kAtOnce = 4;  // loads under way
-    static_assert(kCopies % kAtOnce == 0);
-#pragma unroll 1
-    for (int first = 0; first < kCopies; first += kAtOnce) {
-      T elements[kAtOnce];
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        elements[i] = valid && (first + i) * step < majors ? *source(first + i) : T{};
-      }
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) to[place(first + i)] = elements[i];
-    }
-  }
-}
-
-/// A thread's share of copying an operand to block memory. Each thread has its place in the rows of block memory and
-/// goes down them; from one window to the next, `depth` further, only what changes is computed anew.
-template <class T, class Tile, bool kDepthFirst>
-class OperandCursor {
- public:
-  FUSEDSC_DEVICE void aim(const PointwiseMatrix& matrix, int group, const OperandWindow& window) {
-    // A division by 2^shift, the runs of a row; there are fewer threads to a row where runs are longer.
-    const int shift = log2(Tile::kMinor) - (matrix.run_bytes == 0 ? 0 : matrix.run_bytes == 8 ? kLog8 : kLog8 + 1);
-    const int major = thread_index() >> shift;
-    const int minor = (thread_index() - (major << shift)) << (log2(Tile::kMinor) - shift);
-    const int outer = Tile::kDepthInner ? major : minor, k = Tile::kDepthInner ? minor : major;
-    place_ = Tile::place(outer, k);
-    outer_left_ = window.outer_end - window.outer - outer;
-    k_left_ = window.k_end - window.k - k;
-    is_wanted_ = !Tile::kDepthInner || k < (window.k_end - window.k + 15) / 16 * 16;  // the rest is not multiplied
-    first_ = kDepthFirst ? window.k + k : window.outer + outer;
-    second_ = static_cast<const T*>(matrix.data) + group * matrix.group +
-              (kDepthFirst ? window.outer + outer : window.k + k) * matrix.second;
-    from_ = second_ + (kMinorFirst || matrix.is_linear ? matrix.first_offset(first_) : 0);
-  }
-
-  FUSEDSC_DEVICE void advance(const PointwiseMatrix& matrix) {
-    k_left_ -= Tile::kDepth;
-    if constexpr (kDepthFirst) {
-      first_ += Tile::kDepth;
-      if (matrix.is_linear) from_ += Tile::kDepth * matrix.first;
-      else if (kMinorFirst) from_ = second_ + matrix.first_offset(first_);
-    } else {
-      from_ += Tile::kDepth * matrix.second;
-    }
-  }
-
-  FUSEDSC_DEVICE void copy(const PointwiseMatrix& matrix, T* to) const {
-    constexpr int kSize = static_cast<int>(sizeof(T));
-    if (!is_wanted_) return;
-    if (matrix.run_bytes == 16) copy_runs<16 / kSize>(matrix, to);
-    else if (kSize <= 4 && matrix.run_bytes == 8) copy_runs<kSize <= 4 ? 8 / kSize : 1>(matrix, to);
-    else copy_runs<1>(matrix, to);
-  }
-
- private:
-  static constexpr bool kMinorFirst = Tile::kDepthInner == kDepthFirst;
-
-  FUSEDSC_HOST_DEVICE static constexpr int log2(int power) {
-    int result = 0;
-    while (power >> result > 1) ++result;
-    return result;
-  }
-  static constexpr int kLog8 = log2(8 / static_cast<int>(sizeof(T)));  ///< of a run of 8 bytes
-
-  template <int kRun>
-  FUSEDSC_DEVICE void copy_runs(const PointwiseMatrix& matrix, T* to) const {
-    constexpr int kRuns = Tile::kMinor / kRun, kStep = kMatrixThreads / kRuns, kCopies = Tile::kMajor / kStep;
-    static_assert(kMatrixThreads % kRuns == 0 && Tile::kMajor % kStep == 0);
-    const int majors = Tile::kDepthInner ? outer_left_ : k_left_;
-    const bool valid = (Tile::kDepthInner ? k_left_ : outer_left_) > 0;
-    const auto place = [&](int copy) { return Tile::below(place_, copy * kStep); };
-    if (kMinorFirst || matrix.is_linear) {
-      const std::int64_t stride = kStep * (kMinorFirst ? matrix.second : matrix.first);
-      copy_down<kRun, kCopies>(to, majors, kStep, valid, place, [&](int copy) { return from_ + copy * stride; });
-    } else {
-      copy_down<kRun, kCopies>(to, majors, kStep, valid, place,
-                               [&](int copy) { return from_ + matrix.first_offset(first_ + copy * kStep); });
-    }
-  }
-
-  const T *second_, *from_;  ///< what the second index says of where to begin; and the first one, if it can be added
-  int first_, place_;
-  int outer_left_, k_left_;  ///< rows (or columns) and values of k from the thread's first ones to the ends
-  bool is_wanted_;
-};
-
 /// By what the coefficients of an operand's seam are told apart.
 enum class SeamIndex { none, depth, outer };
 
-/// An operand: where it comes from, and its place in block memory.
-template <class T, class Tile_, bool kDepthFirst, SeamIndex kSeam, bool kSame_ = false>
+/// An operand: where it comes from, and its place in block memory. kMayHaveOther: its seam may have a second tensor.
+/// kSame: it is the same for all tiles of a block.
+template <class T, class Tile_, bool kDepthFirst, SeamIndex kSeam, bool kMayHaveOther, bool kSame_ = false>
 class OperandSource {
  public:
-  static constexpr bool kSame = kSame_;  ///< for all tiles of a block
+  static constexpr bool kSame = kSame_;
   using Tile = Tile_;
   using A = Accumulator<T>;
 
@@ -169,7 +38,7 @@ class OperandSource {
   FUSEDSC_DEVICE OperandSource(const PointwiseMatrix& matrix, const PointwiseSeam& seam, int group, int channels)
       : matrix_(matrix), seam_(seam), group_(group), first_channel_(group * channels) {}
 
-  FUSEDSC_DEVICE int stage_bytes() const { return stage_bytes(seam_.other.data != nullptr); }
+  FUSEDSC_DEVICE int stage_bytes() const { return stage_bytes(has_other()); }
 
   /// The coefficients by row or column.
   FUSEDSC_DEVICE void start_fixed(void* memory, int outer, int outer_end) {
@@ -184,14 +53,48 @@ class OperandSource {
     if (is_first) aim(window);
     cursor_.copy(matrix_, reinterpret_cast<T*>(stage));
     cursor_.advance(matrix_);
-    if constexpr (kSeam != SeamIndex::none) {
-      if (seam_.other.data != nullptr) {
+    if constexpr (kMayHaveOther && kSeam != SeamIndex::none) {
+      if (has_other()) {
         other_cursor_.copy(seam_.other, other_tile(stage));
         other_cursor_.advance(seam_.other);
       }
     }
     if constexpr (kSeam == SeamIndex::depth) {
       start_coefficients(coefficients(stage), k_, k_end_);
+      k_ += Tile::kDepth;
+    }
+  }
+
+  /// The same in two steps, where copies would keep the thread waiting: what fetch() loads, leave() puts into block
+  /// memory.
+  FUSEDSC_DEVICE void fetch(const OperandWindow& window, bool is_first) {
+    if (is_first) aim(window);
+    cursor_.fetch(matrix_);
+    if constexpr (kMayHaveOther && kSeam != SeamIndex::none) {
+      if (has_other()) other_cursor_.fetch(seam_.other);
+    }
+    if constexpr (kSeam == SeamIndex::depth) {
+      fetched_[0] = coefficient(seam_.scale, A(1));
+      fetched_[1] = coefficient(seam_.shift, A(0));
+      if (has_other()) fetched_[2] = coefficient(seam_.other_scale, A(0));
+    }
+  }
+  FUSEDSC_DEVICE void leave(unsigned char* stage) {
+    cursor_.leave(matrix_, reinterpret_cast<T*>(stage));
+    cursor_.advance(matrix_);
+    if constexpr (kMayHaveOther && kSeam != SeamIndex::none) {
+      if (has_other()) {
+        other_cursor_.leave(seam_.other, other_tile(stage));
+        other_cursor_.advance(seam_.other);
+      }
+    }
+    if constexpr (kSeam == SeamIndex::depth) {
+      if (thread_index() < kCoefficients) {
+#pragma unroll
+        for (int i = 0; i < (kMayHaveOther ? 3 : 2); ++i) {
+          coefficients(stage)[i * kCoefficients + thread_index()] = fetched_[i];
+        }
+      }
       k_ += Tile::kDepth;
     }
   }
@@ -204,7 +107,7 @@ class OperandSource {
     } else {
       const A* scale = kSeam == SeamIndex::depth ? coefficients(stage) : fixed_;
       return SeamOperand<T, Tile, kSeam == SeamIndex::depth>{tile,
-                                                             seam_.other.data != nullptr ? other_tile(stage) : nullptr,
+                                                             has_other() ? other_tile(stage) : nullptr,
                                                              scale,
                                                              scale + kCoefficients,
                                                              scale + 2 * kCoefficients,
@@ -216,26 +119,27 @@ class OperandSource {
  private:
   FUSEDSC_DEVICE void aim(const OperandWindow& window) {
     cursor_.aim(matrix_, group_, window);
-    if constexpr (kSeam != SeamIndex::none) {
-      if (seam_.other.data != nullptr) other_cursor_.aim(seam_.other, group_, window);
-      k_ = window.k;
-      k_end_ = window.k_end;
+    if constexpr (kMayHaveOther && kSeam != SeamIndex::none) {
+      if (has_other()) other_cursor_.aim(seam_.other, group_, window);
     }
+    k_ = window.k;
+    k_end_ = window.k_end;
   }
 
   static constexpr int kTileBytes = Tile::kElements * static_cast<int>(sizeof(T));
   static constexpr int kCoefficients = (kSeam == SeamIndex::depth) == Tile::kDepthInner ? Tile::kMinor : Tile::kMajor;
   static constexpr int kCoefficientBytes = 3 * kCoefficients * static_cast<int>(sizeof(A));
 
+  FUSEDSC_DEVICE bool has_other() const { return kMayHaveOther && seam_.other.data != nullptr; }
   FUSEDSC_DEVICE T* other_tile(unsigned char* stage) const { return reinterpret_cast<T*>(stage + kTileBytes); }
   FUSEDSC_DEVICE A* coefficients(unsigned char* stage) const {
-    return reinterpret_cast<A*>(stage + (seam_.other.data != nullptr ? 2 : 1) * kTileBytes);
+    return reinterpret_cast<A*>(stage + (has_other() ? 2 : 1) * kTileBytes);
   }
 
   FUSEDSC_DEVICE void start_coefficients(A* to, int begin, int end) const {
     start_coefficients(to, seam_.scale, A(1), begin, end);
     start_coefficients(to + kCoefficients, seam_.shift, A(0), begin, end);
-    if (seam_.other.data != nullptr) start_coefficients(to + 2 * kCoefficients, seam_.other_scale, A(0), begin, end);
+    if (has_other()) start_coefficients(to + 2 * kCoefficients, seam_.other_scale, A(0), begin, end);
   }
 
   /// 0 beyond the end, so that what is multiplied there is activation(0) = 0.
@@ -251,13 +155,23 @@ class OperandSource {
     }
   }
 
+  /// The thread's own, of those from k_ on.
+  FUSEDSC_DEVICE A coefficient(const void* vector, A otherwise) const {
+    static_assert(kCoefficients <= kMatrixThreads);
+    const int k = k_ + thread_index();
+    if (k >= k_end_ || thread_index() >= kCoefficients) return A(0);
+    return vector != nullptr ? static_cast<const A*>(vector)[first_channel_ + k] : otherwise;
+  }
+
   const PointwiseMatrix& matrix_;
   const PointwiseSeam& seam_;
   int group_, first_channel_, k_ = 0, k_end_ = 0;
   A* fixed_ = nullptr;
+  A fetched_[3];
   OperandCursor<T, Tile, kDepthFirst> cursor_;
   struct None {};
-  std::conditional_t<kSeam == SeamIndex::none, None, OperandCursor<T, Tile, kDepthFirst>> other_cursor_;
+  std::conditional_t<kMayHaveOther && kSeam != SeamIndex::none, OperandCursor<T, Tile, kDepthFirst>, None>
+      other_cursor_;
 };
 
 }  // namespace fusedsc::gpu

@@ -29,13 +29,14 @@ struct PointwiseShare {
   }
 };
 
+/// Of the input gradient the weight's depth comes first, and the seam may have a second tensor.
 template <class T, class Tile, bool kPixelRows, bool kWeightDepthFirst, bool kSeams>
 struct PointwiseProduct {
   using Sweep = TileSweep<T, Tile, kPixelRows>;
   using Pixels = OperandSource<T, OperandTile<T, Sweep::kPixels, Tile::kDepth, kPixelRows, Tile::kTf32>, false,
-                               kSeams ? SeamIndex::depth : SeamIndex::none>;
+                               kSeams ? SeamIndex::depth : SeamIndex::none, kWeightDepthFirst>;
   using Weight = OperandSource<T, OperandTile<T, Sweep::kChannels, Tile::kDepth, !kWeightDepthFirst, Tile::kTf32>,
-                               kWeightDepthFirst, SeamIndex::none, true>;
+                               kWeightDepthFirst, SeamIndex::none, false, true>;
   using Rows = std::conditional_t<kPixelRows, Pixels, Weight>;
   using Cols = std::conditional_t<kPixelRows, Weight, Pixels>;
   using Loop = TileLoop<T, Tile, Rows, Cols>;

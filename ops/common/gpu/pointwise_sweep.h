@@ -33,7 +33,7 @@ struct TileSweep {
   FUSEDSC_DEVICE static void read(const A* sums, int sweep, A (&to)[kRun]) {
     constexpr int kVector = 16 / static_cast<int>(sizeof(A));
 #pragma unroll
-    for (int part = 0; part < Tile::kParts; ++part) {
+    for (int part = 0; part < Product::parts(); ++part) {
       const A* from = sums + (part * Tile::kRows + row(sweep)) * Tile::kSumsPitch + col(0);
 #pragma unroll
       for (int i = 0; i < kRun; i += kVector) {

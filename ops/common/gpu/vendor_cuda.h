@@ -26,7 +26,7 @@ FUSEDSC_DEVICE T shuffle_xor(T value, int mask) {
   return __shfl_xor_sync(0xffffffffu, value, mask);
 }
 
-/// Tiles of block memory that are worth filling ahead of their use.
+/// Tiles of block memory that are worth having, of which all but one are filled ahead of their use.
 inline constexpr int kCopyStages = 3;
 
 /// Starts copying kBytes (4, 8 or 16) to block memory; zeros if not `valid`, and then nothing is read. Copies are
@@ -101,6 +101,9 @@ inline void check_vendor(cudaError_t error, const char* what) {
 
 /// The most that a block may have.
 inline constexpr std::size_t kBlockMemoryLimit = 227 * 1024;
+
+/// Blocks that one launch runs at most, of any number of threads.
+inline std::int64_t most_blocks(int /*threads*/) { return 0x7fffffff; }
 
 /// Block memory beyond what a kernel may have unasked.
 template <class Parameters>

@@ -12,13 +12,21 @@
 #include "fusedsc/common/gpu/vendor_common.h"
 
 #define FUSEDSC_KERNEL(threads, blocks) __global__ void __launch_bounds__(threads)  // more blocks would cost spills
+#if defined(__gfx90a__) || defined(__gfx940__) || defined(__gfx941__) || defined(__gfx942__)
+/// Waves multiply matrices (matrix_cores.h). Kernels of which more than two blocks shall fit have 256 registers: with
+/// more, sums are in registers of another kind, and moved around products.
+#define FUSEDSC_MATRIX_CORES
+#define FUSEDSC_MATRIX_KERNEL(threads, blocks) __global__ void __launch_bounds__(threads, (blocks) > 2 ? 2 : 1)
+#endif
 
 namespace fusedsc::gpu {
 
 /// 64 on GCN and CDNA. RDNA runs HIP's kernels 32 wide.
-FUSEDSC_DEVICE constexpr int wave_size() {
-#ifdef __AMDGCN_WAVEFRONT_SIZE
+FUSEDSC_DEVICE int wave_size() {
+#if defined(__AMDGCN_WAVEFRONT_SIZE)
   return __AMDGCN_WAVEFRONT_SIZE;
+#elif defined(__HIP_DEVICE_COMPILE__)
+  return static_cast<int>(__builtin_amdgcn_wavefrontsize());  // ROCm 7 has no macro any more
 #else
   return 64;  // the host's side of the compilation, where device code is only looked at
 #endif
@@ -29,8 +37,8 @@ FUSEDSC_DEVICE T shuffle_xor(T value, int mask) {
   return __shfl_xor(value, mask, wave_size());
 }
 
-/// Tiles of block memory that are worth filling ahead of their use.
-inline constexpr int kCopyStages = 2;
+/// Tiles of block memory that are worth having, of which all but one are filled ahead of their use.
+inline constexpr int kCopyStages = 1;
 
 /// As on NVIDIA GPUs, which copy while the thread goes on.
 template <int kBytes>
@@ -90,6 +98,9 @@ inline void check_vendor(hipError_t error, const char* what) {
 
 /// The most that a block may have.
 inline constexpr std::size_t kBlockMemoryLimit = 64 * 1024;
+
+/// Blocks of so many threads that one launch runs at most: the threads of a launch are counted in 32 bits.
+inline std::int64_t most_blocks(int threads) { return 0xffffffffLL / threads; }
 
 inline int current_device() {
   int device = 0;
