@@ -98,8 +98,9 @@ bool PointwiseGradientsPass::suits(const PointwiseBackwardArguments& a) {
   // Over few positions most of a gradient cancels in BatchNorm's, and here the terms that do are rounded one by one.
   constexpr std::int64_t kLeastPositions = kTileRows;
   if (a.gradient_prologue && a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3] < kLeastPositions) return false;
-  // Over few positions the launch that is spared is worth less than what the blocks' partial results cost.
-  const std::int64_t least_plain_positions = a.windows.channels > 0 ? 1 << 13 : 1 << 14;  // fewer of windows
+  // Over few positions the launch that is spared is worth less than what the blocks' partial results cost: on an H200,
+  // below 16368, of windows below 8184.
+  const std::int64_t least_plain_positions = std::int64_t{multiprocessors()} * (a.windows.channels > 0 ? 62 : 124);
   const std::int64_t positions = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
   if (is_plain(a) && positions < least_plain_positions) return false;
   return a.grad_x && a.grad_weight && !a.grad_bias && !a.grad_add && (a.prologue || is_plain(a)) &&

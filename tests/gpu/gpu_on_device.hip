@@ -50,6 +50,8 @@ std::vector<int> gpu_wave_sizes() {
 
 void use_gpu_wave_size(int) {}
 
+int gpu_multiprocessors() { return gpu::multiprocessors(); }
+
 const MemorySource& gpu_memory() {
   static const MemorySource source = {
       .device = Device::gpu,

@@ -15,6 +15,7 @@ namespace fusedsc::reference {
 /// Those that tests shall be run with.
 std::vector<int> gpu_wave_sizes();
 void use_gpu_wave_size(int lanes);
+int gpu_multiprocessors();
 const MemorySource& gpu_memory();
 
 struct GpuTarget {

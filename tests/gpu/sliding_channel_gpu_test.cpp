@@ -69,11 +69,14 @@ TEST_P(SlidingChannelGpu, Tf32) {
   for_each_case(backward_edge_cases(GetParam().dtype, geometries), verify_backward<SlidingChannelGeometry>);
 }
 
+/// Maps of more positions for each multiprocessor than it takes for one pass to be worth it.
 TEST_P(SlidingChannelGpu, BothGradientsOfLargeMaps) {
   if (size_of(GetParam().dtype) != 2 || GetParam().wave_size != 32) GTEST_SKIP() << "for 16 bits, at wave size 32";
   const BackwardSeams plain{.grad_bias = false};
-  const std::vector<SlidingChannelGeometry> geometries = {
-      {{1, 16, 128, 129}, 24, 2, 0.5}, {{1, 72, 128, 128}, 40, 4, 0.25}, {{2, 24, 128, 65}, 136, 2, 0.75}};
+  const std::int64_t images = gpu_multiprocessors() / 8 + 1;
+  const std::vector<SlidingChannelGeometry> geometries = {{{images, 16, 32, 33}, 24, 2, 0.5},
+                                                          {{images, 72, 32, 32}, 40, 4, 0.25},
+                                                          {{2 * images, 24, 32, 17}, 136, 2, 0.75}};
   for (const SlidingChannelGeometry& geometry : geometries) {
     verify_backward<SlidingChannelGeometry>({GetParam().dtype, geometry, plain, Memories::all(Memory::channels_last)});
   }

@@ -273,27 +273,28 @@ inline float factor(float element) {
   return __builtin_bit_cast(float, __builtin_bit_cast(std::uint32_t, element) & ~0x1fffu);
 }
 
-/// Of an operand, the element of row (or column) `outer` at `k`.
+/// Of an operand, the elements of row (or column) `outer`.
 template <class T>
-float element_of(std::uint64_t description, int outer, int k, bool transposed, T) {
+std::array<float, kDepthOf<T>> factors_of(std::uint64_t description, int outer, bool transposed, T) {
+  constexpr auto kSize = static_cast<int>(sizeof(T));
   const int row_bytes = description >> 62 != 0 ? 128 : 64;
   const auto first = static_cast<std::uint32_t>(description & 0x3fff) * 16,
              block_bytes = static_cast<std::uint32_t>(description >> 16 & 0x3fff) * 16;
-  constexpr auto kSize = static_cast<int>(sizeof(T));
-  T element;
-  if ((description & kIsConstant) != 0) {
-    std::memcpy(&element, memory_at(first), kSize);
-    return factor(element);
+  const auto along_row = static_cast<std::uint32_t>(outer * kSize);
+  const auto in_row = static_cast<std::uint32_t>(row_bytes);
+  const auto place_of = [&](std::uint32_t k) {
+    if (!transposed) return first + static_cast<std::uint32_t>(outer) * in_row + k * kSize;
+    const std::uint32_t begin = first + k * in_row;
+    return block_bytes == 0 ? begin + along_row : begin + along_row / in_row * block_bytes + along_row % in_row;
+  };
+  std::array<float, kDepthOf<T>> factors;
+  for (std::uint32_t k = 0; k < factors.size(); ++k) {
+    T element;
+    const bool is_constant = (description & kIsConstant) != 0;
+    std::memcpy(&element, memory_at(is_constant ? first : exchanged(place_of(k), row_bytes)), kSize);
+    factors[k] = factor(element);
   }
-  std::uint32_t place = first + static_cast<std::uint32_t>((transposed ? k : outer) * row_bytes);
-  if (transposed && block_bytes != 0) {
-    place += static_cast<std::uint32_t>(outer * kSize / row_bytes) * block_bytes +
-             static_cast<std::uint32_t>(outer * kSize % row_bytes);
-  } else {
-    place += static_cast<std::uint32_t>((transposed ? outer : k) * kSize);
-  }
-  std::memcpy(&element, memory_at(exchanged(place, row_bytes)), kSize);
-  return factor(element);
+  return factors;
 }
 
 /// What a register holds of a row: `i`-th of its elements.
@@ -305,19 +306,31 @@ float factor_of_word(std::uint32_t word, int i, T) {
 }
 inline float factor_of_word(std::uint32_t word, int, float) { return factor(__builtin_bit_cast(float, word)); }
 
-/// Of sums as the hardware spreads them: sums[i] is of this row and column.
-inline int row_of(int i) { return thread_index() % 128 / 32 * 16 + thread_index() % 32 / 4 + i / 2 % 2 * 8; }
-inline int column_of(int i) { return i / 4 * 8 + thread_index() % 4 * 2 + i % 2; }
+/// Of sums as the hardware spreads them, sums[4*i + 2*j + l] is of row first_row() + 8*j and column
+/// first_column() + 8*i + l.
+inline int first_row() { return thread_index() % 128 / 32 * 16 + thread_index() % 32 / 4; }
+inline int first_column() { return thread_index() % 4 * 2; }
+
+/// Adds the products of the thread's two rows with its columns.
+template <bool kTransposed, int kCount, class T>
+void multiply_rows(float (&sums)[kCount], const std::array<float, kDepthOf<T>> (&rows)[2], std::uint64_t cols,
+                   bool is_first, T) {
+  for (int column = 0; column < kCount / 2; ++column) {
+    const auto factors = factors_of(cols, first_column() + column / 2 * 8 + column % 2, kTransposed, T());
+    for (int row = 0; row < 2; ++row) {
+      float& sum = sums[column / 2 * 4 + row * 2 + column % 2];
+      if (is_first) sum = 0;
+      for (std::size_t k = 0; k < factors.size(); ++k) sum += rows[row][k] * factors[k];
+    }
+  }
+}
 
 template <bool kTransposed, bool kRowsTransposed = false, int kCount, class T>
 void multiply(float (&sums)[kCount], std::uint64_t rows, std::uint64_t cols, bool is_first, T) {
-  for (int i = 0; i < kCount; ++i) {
-    float sum = is_first ? 0.0f : sums[i];
-    for (int k = 0; k < kDepthOf<T>; ++k) {
-      sum += element_of(rows, row_of(i), k, kRowsTransposed, T()) * element_of(cols, column_of(i), k, kTransposed, T());
-    }
-    sums[i] = sum;
-  }
+  multiply_rows<kTransposed>(
+      sums,
+      {factors_of(rows, first_row(), kRowsTransposed, T()), factors_of(rows, first_row() + 8, kRowsTransposed, T())},
+      cols, is_first, T());
 }
 template <bool kTransposed, int kCount, class T>
 void multiply(float (&sums)[kCount], const std::uint32_t (&rows)[4], std::uint64_t cols, bool is_first, T) {
@@ -327,16 +340,16 @@ void multiply(float (&sums)[kCount], const std::uint32_t (&rows)[4], std::uint64
   Words own;
   std::memcpy(own.words, rows, sizeof own.words);
   const auto all = of_all_lanes(own);
-  for (int i = 0; i < kCount; ++i) {
-    float sum = is_first ? 0.0f : sums[i];
-    constexpr int kHalf = kDepthOf<T> / 2, kOfWord = kHalf / 4;
+  constexpr int kHalf = kDepthOf<T> / 2, kOfWord = kHalf / 4;
+  std::array<float, kDepthOf<T>> factors[2];
+  for (int row = 0; row < 2; ++row) {
     for (int k = 0; k < kDepthOf<T>; ++k) {  // words: of this row and 8 further, then of the second half of k
-      const int lane = thread_index() % 32 / 4 * 4 + k % kHalf / kOfWord, word = i / 2 % 2 + k / kHalf * 2;
-      sum += factor_of_word(all[static_cast<std::size_t>(lane)].words[word], k % kOfWord, T()) *
-             element_of(cols, column_of(i), k, kTransposed, T());
+      const int lane = thread_index() % 32 / 4 * 4 + k % kHalf / kOfWord, word = row + k / kHalf * 2;
+      factors[row][static_cast<std::size_t>(k)] =
+          factor_of_word(all[static_cast<std::size_t>(lane)].words[word], k % kOfWord, T());
     }
-    sums[i] = sum;
   }
+  multiply_rows<kTransposed>(sums, factors, cols, is_first, T());
 }
 
 }  // namespace fusedsc::gpu::hopper

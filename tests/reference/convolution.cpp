@@ -50,14 +50,14 @@ void add_bias(const Vector& bias, const Sizes& sizes, SumArray& y) {
 }
 
 /// Calls body(n, m, c, k, h, w) for each product of a convolution whose output channel m reads the input channels
-/// first[m], first[m] + 1..., behind the last one the first: c is the k-th of them.
+/// first[m], first[m] + 1..., behind the last one the first: c is the k-th of them. Positions innermost, as they lie in
+/// memory.
 template <class Body>
 void for_each_product(const Sizes& y, std::int64_t channels, std::int64_t reach, const FirstChannels& first,
                       const Body& body) {
-  for_each_index(y, [&](auto n, auto m, auto h, auto w) {
-    for (std::int64_t k = 0; k < reach; ++k) {
-      body(n, m, (first[static_cast<std::size_t>(m)] + k) % channels, k, h, w);
-    }
+  for_each_index({y[0], y[1], reach, 1}, [&](auto n, auto m, auto k, auto) {
+    const std::int64_t c = (first[static_cast<std::size_t>(m)] + k) % channels;
+    for_each_index({1, 1, y[2], y[3]}, [&](auto, auto, auto h, auto w) { body(n, m, c, k, h, w); });
   });
 }
 
