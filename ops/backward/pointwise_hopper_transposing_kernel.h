@@ -47,6 +47,7 @@ class Transposing {
     auto* memory = static_cast<T*>(block_memory());
     wait_for_previous_kernel();
     const T* from = static_cast<const T*>(tensor.from) + image * tensor.from_image + std::int64_t{first} * p.positions;
+#pragma unroll 2
     for (int i = thread_index() * kRun; i < channels * p.positions; i += kTransposingThreads * kRun) {
       *reinterpret_cast<Bytes*>(memory + i) = *reinterpret_cast<const Bytes*>(from + i);
     }
@@ -54,9 +55,10 @@ class Transposing {
 
     // Where runs of neighbouring threads would fall on the same banks, their positions are others.
     const int run = thread_index() % kRuns, lane = thread_index() / kRuns % kBlockPositions;
-    const int blocks = (p.positions + kBlockPositions - 1) / kBlockPositions, turn = run >> p.rotation;
+    const int blocks = (p.positions + kBlockPositions - 1) / kBlockPositions, turn = blocks < kRuns ? 0 : run >> p.rotation;
     if (run * kRun >= channels) return;
     T* to = static_cast<T*>(tensor.to) + image * p.positions * tensor.channels + first + run * kRun;
+#pragma unroll 1
     for (int i = thread_index() / (kRuns * kBlockPositions); i < blocks;
          i += kTransposingThreads / (kRuns * kBlockPositions)) {
       const int turned = i + turn < blocks ? i + turn : i + turn - blocks;

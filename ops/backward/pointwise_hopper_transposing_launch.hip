@@ -14,7 +14,7 @@ namespace {
 constexpr const char* kName = "pointwise_conv2d_backward";
 
 template <class T>
-FUSEDSC_KERNEL(kTransposingThreads, 4)
+FUSEDSC_KERNEL(kTransposingThreads, 8)
 transposing_kernel(const TransposingParameters p) {
   Transposing<T>::run(p);
 }
