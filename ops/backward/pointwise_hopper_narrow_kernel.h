@@ -28,7 +28,6 @@ struct NarrowTensor {
 };
 
 struct NarrowParameters {
-  bool early = false;
   NarrowTensor wide, slim;
   int steps = 0;        ///< tiles of `depth` positions
   int image_steps = 1;  ///< of an image; channels inner: all
@@ -110,7 +109,7 @@ class NarrowProduct {
       for (int i = 0; i < p_.stages; ++i) initialise(barriers_ + i);
       publish();
     }
-    if (p_.early) let_next_kernel_start();
+    let_next_kernel_start();
     wait_for_previous_kernel();
     if (is_leader_) {
       for (int i = 0; i < p_.stages; ++i) start_next(i);
@@ -129,7 +128,6 @@ class NarrowProduct {
         parity ^= 1;
       }
     }
-    let_next_kernel_start();
     block_barrier();  // all teams are done with the tiles, where the sums go
     leave(sums);
   }

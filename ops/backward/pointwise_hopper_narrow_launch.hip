@@ -1,5 +1,6 @@
 #ifdef FUSEDSC_HOPPER
 #include <algorithm>
+#include <limits>
 
 #include "fusedsc/backward/pointwise_gpu.h"
 #include "fusedsc/backward/pointwise_hopper_narrow.h"
@@ -40,10 +41,11 @@ constexpr NarrowInstance instance(DataType dtype) {
   instance<Float16, false, columns>(DataType::float16), instance<BFloat16, false, columns>(DataType::bfloat16), \
       instance<Float16, true, columns>(DataType::float16), instance<BFloat16, true, columns>(DataType::bfloat16)
 
-#ifndef NARROW_INSTANCES
-#define NARROW_INSTANCES FUSEDSC_ALL(2), FUSEDSC_ALL(3), FUSEDSC_ALL(4), FUSEDSC_ALL(5)
-#endif
-const NarrowInstance kInstances[] = {NARROW_INSTANCES};
+const NarrowInstance kInstances[] = {FUSEDSC_ALL(2), FUSEDSC_ALL(3), FUSEDSC_ALL(4), FUSEDSC_ALL(5)};
+
+constexpr int kMostStages = 8;
+/// Of a block; the rest is for the second kernel's, which wait beside it.
+constexpr int kMemory = 200 * 1024;
 
 std::int64_t area_of(const PointwiseBackwardArguments& a) { return a.x.sizes[2] * a.x.sizes[3]; }
 
@@ -58,6 +60,12 @@ const NarrowInstance* instance_for(const PointwiseBackwardArguments& a) {
     if (best == nullptr || instance.column_tiles < best->column_tiles) best = &instance;
   }
   return best;
+}
+
+/// Of a channels_last tensor tiles of 64 outputs and 32 channels; of a contiguous one such of 32 channels of each.
+bool fits_others(const PointwiseBackwardArguments& a) {
+  const std::int64_t channels = a.x.sizes[1], outputs = a.grad_y.sizes[1], slim = std::min(channels, outputs);
+  return has_positions_inner(a) ? slim > 16 && slim <= 32 : outputs % 64 == 0 && channels % 32 == 0;
 }
 
 }  // namespace
@@ -95,7 +103,7 @@ std::string NarrowWeightPass::why_not(const PointwiseBackwardArguments& a) {
   if (instance_for(a) == nullptr) return std::to_string(slim) + " channels are not few";
   constexpr std::int64_t kMostWide = 256;
   if (wide > kMostWide) return std::to_string(wide) + " channels are too many for a block";
-  return {};
+  return fits_others(a) ? "tiles of other kernels fit the channels, and are faster then" : "";
 }
 
 NarrowWeightPass::NarrowWeightPass(const PointwiseBackwardArguments& a)
@@ -107,38 +115,36 @@ NarrowWeightPass::NarrowWeightPass(const PointwiseBackwardArguments& a)
   p_.positions = static_cast<int>(positions_inner ? area : images * area);
   p_.warps = static_cast<int>(divide_up(p_.wide.channels, kNarrowWarpRows));
 
-  p_.teams = instance_->threads / 32 / p_.warps;
+  // More teams have more sums to put together; fewer do not hide each other's waits.
+  p_.teams = std::max((instance_->threads / 32 / p_.warps * 2 + 2) / 3, 1);
   const int size = multiprocessors();
-  // As many positions to a step as leave no team idle in the last one, if memory has room for three steps.
-  std::int64_t best = 0;
-  for (const int depth : {64, 32, 16}) {
+  // As many positions to a step as leave few teams idle in the last one.
+  std::int64_t least = std::numeric_limits<std::int64_t>::max();
+  for (const int depth : {16, 32, 64}) {
     if (positions_inner && depth == 16) continue;
     NarrowParameters candidate = p_;
     candidate.depth = depth;
     for (NarrowTensor* tensor : {&candidate.wide, &candidate.slim}) {
-      tensor->boxes = !positions_inner && tensor->channels % kNarrowBoxChannels == 0
-                          ? tensor->channels / kNarrowBoxChannels
-                          : 0;
-      tensor->pitch = tensor->boxes > 0 ? 128 : tensor->channels * 2;
+      const bool in_boxes = !positions_inner && tensor->channels % kNarrowBoxChannels == 0;
+      tensor->boxes = in_boxes ? tensor->channels / kNarrowBoxChannels : 0;
+      tensor->pitch = in_boxes ? 128 : tensor->channels * 2;
       constexpr std::int64_t kAlignment = 1024;  // of exchanged runs
       tensor->bytes = static_cast<int>(divide_up(std::int64_t{depth} * tensor->channels * 2, kAlignment) * kAlignment);
     }
     const std::int64_t image_steps = divide_up(p_.positions, depth);
     const std::int64_t steps = positions_inner ? images * image_steps : image_steps;
+    const std::int64_t rounds = divide_up(steps, std::int64_t{size} * p_.teams);
     candidate.steps = static_cast<int>(steps);
     candidate.image_steps = static_cast<int>(image_steps);
-    candidate.stages = 8;
-    while (candidate.stages > 1 && instance_->memory(candidate) > kMemoryLimit) --candidate.stages;
-    const std::int64_t rounds = divide_up(steps, std::int64_t{size} * p_.teams);
-    const std::int64_t cost = rounds * (depth + 4);  // a step's start is worth some positions
-    if (best != 0 && (cost >= best || candidate.stages < 3)) continue;
-    best = cost;
+    candidate.stages = static_cast<int>(std::min<std::int64_t>(kMostStages, rounds));
+    while (candidate.stages > 1 && instance_->memory(candidate) > kMemory) --candidate.stages;
+    constexpr int kStart = 4;  // of a step, in positions
+    if (rounds * (depth + kStart) >= least || instance_->memory(candidate) > kMemoryLimit) continue;
+    least = rounds * (depth + kStart);
     p_ = candidate;
   }
-  p_.by_image_steps = Divisor(static_cast<std::uint32_t>(p_.image_steps));
   blocks_ = static_cast<int>(std::min<std::int64_t>(size, divide_up(p_.steps, p_.teams)));
-  p_.stages = static_cast<int>(
-      std::min<std::int64_t>(p_.stages, divide_up(p_.steps, std::int64_t{blocks_} * p_.teams)));
+  p_.by_image_steps = Divisor(static_cast<std::uint32_t>(p_.image_steps));
   NarrowTiles& tiles = p_.tiles;
   tiles.outputs = static_cast<int>(a.grad_y.sizes[1]);
   tiles.channels = static_cast<int>(a.x.sizes[1]);

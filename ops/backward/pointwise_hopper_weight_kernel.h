@@ -21,7 +21,6 @@ enum class PointwiseWeightKind {
 };
 
 struct PointwiseWeightParameters {
-  bool early = false;
   CUtensorMap grad_y, output, x;
   int pixels = 0, pixel_tiles = 0;
   int stages = 2;               ///< tiles of positions that each group has under way
@@ -117,7 +116,6 @@ class PointwiseWeightProduct {
       for (int i = 0; i < p_.stages; ++i) initialise(barriers_ + i);
       publish();
     }
-    if (p_.early) let_next_kernel_start();
     if (!p_.runs_beside_input) wait_for_previous_kernel();
     if (thread_ == 0) {
       for (int i = 0; i < p_.stages; ++i) start_next(i);
