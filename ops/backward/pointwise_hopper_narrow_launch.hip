@@ -37,7 +37,7 @@ constexpr NarrowInstance instance(DataType dtype) {
   return {dtype, kPositionsInner, kColumnTiles, Product::kThreads, narrow_kernel<Product>, Product::memory_bytes};
 }
 
-#define FUSEDSC_ALL(columns)                                                                                  \
+#define FUSEDSC_ALL(columns)                                                                                    \
   instance<Float16, false, columns>(DataType::float16), instance<BFloat16, false, columns>(DataType::bfloat16), \
       instance<Float16, true, columns>(DataType::float16), instance<BFloat16, true, columns>(DataType::bfloat16)
 
@@ -170,8 +170,8 @@ void NarrowWeightPass::run(const PointwiseBackwardArguments& a, Arena& arena, vo
           {view.data, view.dtype, {1, area, view.sizes[0], tensor.channels}, {0, 1, view.strides[0], area}}, p.depth,
           tensor.channels, 1, 1, true);
     } else if (tensor.boxes > 0) {
-      tensor.map = map_of(view.data, view.dtype, tensor.channels, p.positions, tensor.channels, kNarrowBoxChannels,
-                          p.depth);
+      tensor.map =
+          map_of(view.data, view.dtype, tensor.channels, p.positions, tensor.channels, kNarrowBoxChannels, p.depth);
     }
   };
   set(p.wide, is_output_wide_ ? a.grad_y : a.x);

@@ -282,13 +282,13 @@ BackwardPlan plan_backward(const PointwiseBackwardArguments& a, int threads) {
   const TeamsWeightPass pass(a);
   Arena arena(nullptr);
   pass.take_partials(arena);
-  return {
-      std::max(input.workspace_bytes, arena.used()),
-      [pass, input = std::move(input.unchecked_run)](const PointwiseBackwardArguments& like, const Execution& execution) {
-        if (input) input(without_weight(like), execution);
-        Arena taken(execution.workspace);
-        pass.run(like, taken, execution.stream);
-      }};
+  return {std::max(input.workspace_bytes, arena.used()),
+          [pass, input = std::move(input.unchecked_run)](const PointwiseBackwardArguments& like,
+                                                         const Execution& execution) {
+            if (input) input(without_weight(like), execution);
+            Arena taken(execution.workspace);
+            pass.run(like, taken, execution.stream);
+          }};
 }
 
 }  // namespace

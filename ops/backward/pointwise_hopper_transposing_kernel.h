@@ -55,7 +55,8 @@ class Transposing {
 
     // Where runs of neighbouring threads would fall on the same banks, their positions are others.
     const int run = thread_index() % kRuns, lane = thread_index() / kRuns % kBlockPositions;
-    const int blocks = (p.positions + kBlockPositions - 1) / kBlockPositions, turn = blocks < kRuns ? 0 : run >> p.rotation;
+    const int blocks = (p.positions + kBlockPositions - 1) / kBlockPositions,
+              turn = blocks < kRuns ? 0 : run >> p.rotation;
     if (run * kRun >= channels) return;
     T* to = static_cast<T*>(tensor.to) + image * p.positions * tensor.channels + first + run * kRun;
 #pragma unroll 1

@@ -148,9 +148,9 @@ PointwiseWeightPass::PointwiseWeightPass(const PointwiseBackwardArguments& a) {
   p_.activation = a.prologue.activation;
   p_.has_prologue = static_cast<bool>(a.prologue);
   p_.runs_beside_input = a.grad_x && !a.sums;
-  const PointwiseWeightKind kind = a.grad_bias                                ? PointwiseWeightKind::bias
+  const PointwiseWeightKind kind = a.grad_bias                         ? PointwiseWeightKind::bias
                                    : a.prologue || a.gradient_prologue ? PointwiseWeightKind::seams
-                                                                              : PointwiseWeightKind::plain;
+                                                                       : PointwiseWeightKind::plain;
   const int size = multiprocessors();
   Cut best;
   for (const PointwiseWeightInstance& instance : kInstances) {

@@ -23,10 +23,11 @@ struct WeightSumParameters {
   }
 };
 
-/// Threads that share a four lie in as few warps as leave each warp eight neighbouring fours, 128 bytes, to read.
+/// Threads that share a four lie in as few warps as leave each warp eight neighbouring fours, 128 bytes, to read. A
+/// thread's loads do not depend on each other's ends: one after the other they were most of this kernel's time.
 template <class T, class Tiles>
 FUSEDSC_DEVICE void sum_weight_partials(const WeightSumParameters<Tiles>& p) {
-  constexpr int kLanesOfWarp = 4, kAtOnce = 6;  ///< kAtOnce: loads under way, which a loop with an exit at each does not have
+  constexpr int kLanesOfWarp = 4, kAtOnce = 6;  ///< kAtOnce: loads under way
   let_next_kernel_start();
   const Tiles& tiles = p.tiles;
   const int inner = p.lanes < kLanesOfWarp ? p.lanes : kLanesOfWarp, outer = p.lanes / inner;

@@ -125,8 +125,8 @@ struct TeamTiles : WeightTiles {
   }
 };
 
-/// As warps have them whose rows are the channels of the wider tensor (mma.sync): two neighbouring channels of the other
-/// one, and the same of the row 8 further. One tile is the whole weight.
+/// As warps have them whose rows are the channels of the wider tensor (mma.sync): two neighbouring channels of the
+/// other one, and the same of the row 8 further. One tile is the whole weight.
 struct NarrowTiles : WeightTiles {
   int threads = 32;      ///< of a team
   int column_tiles = 1;  ///< of 8 channels of the narrower tensor

@@ -1,5 +1,5 @@
-/// Pointwise weight gradients that Hopper GPUs compute by teams of warps: float32 with TF32 in either layout, contiguous
-/// 16-bit tensors, and channels_last ones of which one has few channels.
+/// Pointwise weight gradients that Hopper GPUs compute by teams of warps: float32 with TF32 in either layout,
+/// contiguous 16-bit tensors, and channels_last ones of which one has few channels.
 #include "gpu/gpu_under_test.h"
 #include "ops/backward_case.h"
 #include "ops/pointwise_cases.h"
@@ -63,9 +63,9 @@ TEST_P(PointwiseWeightGpu, Plain) { verify_all(geometries(), {.grad_x = false, .
 TEST_P(PointwiseWeightGpu, FewChannels) {
   if (GetParam().dtype == DataType::float32) GTEST_SKIP() << "16-bit types only";
   const std::vector<PointwiseGeometry> geometries = {
-      {{3, 24, 4, 6}, 8},    {{2, 8, 13, 5}, 48},   {{1, 16, 9, 9}, 72},   {{2, 40, 8, 11}, 40},   {{1, 192, 7, 9}, 32},
-      {{1, 32, 5, 16}, 192}, {{2, 240, 4, 4}, 40},  {{1, 40, 3, 8}, 256},  {{1, 24, 56, 24}, 144}, {{5, 96, 8, 1}, 16},
-      {{1, 64, 8, 8}, 64},   {{40, 32, 16, 16}, 24}};
+      {{3, 24, 4, 6}, 8},     {{2, 8, 13, 5}, 48},   {{1, 16, 9, 9}, 72},  {{2, 40, 8, 11}, 40},
+      {{1, 192, 7, 9}, 32},   {{1, 32, 5, 16}, 192}, {{2, 240, 4, 4}, 40}, {{1, 40, 3, 8}, 256},
+      {{1, 24, 56, 24}, 144}, {{5, 96, 8, 1}, 16},   {{1, 64, 8, 8}, 64},  {{40, 32, 16, 16}, 24}};
   for (const PointwiseGeometry& geometry : geometries) {
     for (const Memory memory : {Memory::contiguous, Memory::channels_last}) {
       const BackwardSeams seams{.grad_x = false, .grad_bias = false};
