@@ -62,9 +62,12 @@ const NarrowInstance* instance_for(const PointwiseBackwardArguments& a) {
   return best;
 }
 
-/// Of a channels_last tensor tiles of 64 outputs and 32 channels; of a contiguous one such of 32 channels of each.
+/// Of a channels_last tensor tiles of 64 outputs and 32 channels; of a contiguous one such of 32 channels of each. Or
+/// there is little to do.
 bool fits_others(const PointwiseBackwardArguments& a) {
+  constexpr std::int64_t kFewPositions = 1 << 14;  // whose sums take longer here than their products
   const std::int64_t channels = a.x.sizes[1], outputs = a.grad_y.sizes[1], slim = std::min(channels, outputs);
+  if (a.x.sizes[0] * area_of(a) < kFewPositions) return true;
   return has_positions_inner(a) ? slim > 16 && slim <= 32 : outputs % 64 == 0 && channels % 32 == 0;
 }
 
@@ -103,7 +106,7 @@ std::string NarrowWeightPass::why_not(const PointwiseBackwardArguments& a) {
   if (instance_for(a) == nullptr) return std::to_string(slim) + " channels are not few";
   constexpr std::int64_t kMostWide = 256;
   if (wide > kMostWide) return std::to_string(wide) + " channels are too many for a block";
-  return fits_others(a) ? "tiles of other kernels fit the channels, and are faster then" : "";
+  return fits_others(a) ? "tiles of other kernels fit the channels, or there are few positions" : "";
 }
 
 NarrowWeightPass::NarrowWeightPass(const PointwiseBackwardArguments& a)

@@ -79,8 +79,11 @@ std::string why_not_transposing(const PointwiseBackwardArguments& a) {
   if (a.x.elements() == 0 || a.grad_y.elements() == 0) return "a tensor is empty";
   const std::int64_t area = area_of(a), bytes = static_cast<std::int64_t>(size_of(a.x.dtype));
   if (area * bytes % 16 == 0) return "maps are whole runs of 16 bytes, as other kernels take them";
-  // Others take two channels together as a run, and have tiles of 64 channels that each come once.
-  if (area * bytes % 8 == 0 && std::min(a.x.sizes[1], a.grad_y.sizes[1]) <= 64) return "there are few channels";
+  // Where two channels are a run together, and where there is little to compute, a launch more is not worth it.
+  const std::int64_t positions = a.x.sizes[0] * area;
+  constexpr std::int64_t kFewPositions = 2048, kFewestPositions = 256;
+  if (area * bytes % 8 == 0 && positions > kFewPositions) return "two channels are a run of 16 bytes together";
+  if (bytes == 4 && positions < kFewestPositions) return "there are few positions";
   if (area * 128 > std::int64_t{48} << 10) return "maps are large";
   for (const ConstTensorView& view : {a.x, a.grad_y, a.gradient_prologue.output}) {
     if (!view) continue;

@@ -60,12 +60,15 @@ struct CostModel {
   double all;  ///< where all multiprocessors have blocks, and nothing else can start: of what follows
 };
 constexpr CostModel kPlainCost{0.836, 0.0258, 118e3, 1780e3, 43.3e6, 5200, 1.29, 12.1e3, 0.703, 0.957e6, 2.31};
+/// Of one group's first positions, where nothing overlaps.
+constexpr CostModel kFewPositionsCost{2.28, 0.0838, 126e3, 1780e3, 43.3e6, 9340, 3.76, 528e3, 2.83, 2.17e6, 0};
+constexpr int kFewPositions = 128;
 constexpr CostModel kSeamsCost{3.68, 0.248, 110e3, 35.7e3, 66e6, 9460, 0.98, 12.9e3, 1.64, 1.88e6, 0};
 
-double cost_of(const PointwiseWeightInstance& instance, std::int64_t tiles, std::int64_t steps, int cluster,
-               std::int64_t splits, int size) {
+double cost_of(const PointwiseWeightInstance& instance, int positions, std::int64_t tiles, std::int64_t steps,
+               int cluster, std::int64_t splits, int size) {
   const bool plain = instance.kind == PointwiseWeightKind::plain;
-  const CostModel& model = plain ? kPlainCost : kSeamsCost;
+  const CostModel& model = !plain ? kSeamsCost : positions < kFewPositions ? kFewPositionsCost : kPlainCost;
   const int parts = plain ? 1 : 2;
   const double rounds = static_cast<double>(divide_up(tiles * cluster * splits, size));
   const double block_steps = static_cast<double>(divide_up(steps, cluster * splits));
@@ -91,7 +94,7 @@ Cut cut(const PointwiseWeightInstance& instance, const PointwiseWeightParameters
     const std::int64_t most = std::min(std::max<std::int64_t>(1, size / tiles / cluster), divide_up(steps, cluster));
     for (const std::int64_t splits : {std::int64_t{1}, (most + 1) / 2, most}) {
       if (splits > 1 && cluster > 2) continue;  // a GPU's parts have no room for so many large clusters
-      const double cost = cost_of(instance, tiles, steps, cluster, splits, size);
+      const double cost = cost_of(instance, p.pixels, tiles, steps, cluster, splits, size);
       if (cost >= best.cost) continue;
       best.cluster = cluster;
       best.splits = static_cast<int>(splits);
