@@ -81,7 +81,7 @@ std::string why_not_transposing(const PointwiseBackwardArguments& a) {
   if (area * bytes % 16 == 0) return "maps are whole runs of 16 bytes, as other kernels take them";
   // Where two channels are a run together, and where there is little to compute, a launch more is not worth it.
   const std::int64_t positions = a.x.sizes[0] * area;
-  constexpr std::int64_t kFewPositions = 2048, kFewestPositions = 256;
+  constexpr std::int64_t kFewPositions = 512, kFewestPositions = 256;
   if (area * bytes % 8 == 0 && positions > kFewPositions) return "two channels are a run of 16 bytes together";
   if (bytes == 4 && positions < kFewestPositions) return "there are few positions";
   if (area * 128 > std::int64_t{48} << 10) return "maps are large";
