@@ -11,8 +11,14 @@ namespace {
 std::span<const Implementation<PointwiseBackwardArguments>> implementations() {
   static const Implementation<PointwiseBackwardArguments> list[] = {
 #ifdef FUSEDSC_HOPPER
-      pointwise_backward_hopper_joint(), pointwise_backward_tf32_joint(), pointwise_backward_tf32_gradients(),
-      pointwise_backward_hopper_teams(), pointwise_backward_hopper(),     pointwise_backward_hopper_planes(),
+      pointwise_backward_hopper_joint(),
+      pointwise_backward_tf32_joint(),
+      pointwise_backward_tf32_gradients(),
+      pointwise_backward_hopper_transposing(),
+      pointwise_backward_hopper_narrow(),
+      pointwise_backward_hopper_teams(),
+      pointwise_backward_hopper(),
+      pointwise_backward_hopper_planes(),
 #endif
 #ifdef FUSEDSC_GPU
       pointwise_backward_gpu(),

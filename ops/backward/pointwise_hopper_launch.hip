@@ -172,11 +172,12 @@ BackwardPlan plan_input(const PointwiseBackwardArguments& a) {
 BackwardPlan plan_weight(const PointwiseBackwardArguments& a, int threads) {
 #ifndef FUSEDSC_HOST_EXECUTOR  // which plays no clusters
   if (PointwiseWeightPass::suits(a)) {
+    const PointwiseWeightPass pass(a);
     Arena arena(nullptr);
-    static_cast<void>(PointwiseWeightPass(a, arena));
-    return {arena.used(), [](const PointwiseBackwardArguments& like, const Execution& execution) {
+    pass.take_memory(a, arena);
+    return {arena.used(), [pass](const PointwiseBackwardArguments& like, const Execution& execution) {
               Arena taken(execution.workspace);
-              PointwiseWeightPass(like, taken).run(like, execution.stream);
+              pass.run(like, taken, execution.stream);
             }};
   }
 #endif

@@ -39,15 +39,18 @@ struct TeamsPlan {
 };
 TeamsPlan plan_teams(const PointwiseBackwardArguments& arguments, const TeamsLayout& layout, int multiprocessors);
 
+/// The launches, worked out but for addresses.
 class TeamsWeightPass {
  public:
   /// Why it cannot compute the weight gradient, or empty. The device must be Hopper.
   static std::string why_not(const PointwiseBackwardArguments& arguments);
 
-  /// Plans, and takes from the workspace what it needs.
-  TeamsWeightPass(const PointwiseBackwardArguments& arguments, Arena& arena);
+  explicit TeamsWeightPass(const PointwiseBackwardArguments& arguments);
 
-  void run(const PointwiseBackwardArguments& arguments, void* stream) const;
+  /// What is between the kernels; null: there is one.
+  Four* take_partials(Arena& arena) const;
+
+  void run(const PointwiseBackwardArguments& arguments, Arena& arena, void* stream) const;
 
  private:
   TeamsLayout layout_;

@@ -197,11 +197,10 @@ std::string TeamsWeightPass::why_not(const PointwiseBackwardArguments& a) {
   return plan_teams(a, layout, multiprocessors()).instance != nullptr ? "" : "no tile fits the maps";
 }
 
-TeamsWeightPass::TeamsWeightPass(const PointwiseBackwardArguments& a, Arena& arena) {
+TeamsWeightPass::TeamsWeightPass(const PointwiseBackwardArguments& a) {
   TeamsLayout::find(a, layout_);
   plan_ = plan_teams(a, layout_, multiprocessors());
   const TeamsInstance& instance = *plan_.instance;
-  const GradientPrologue& gradient = a.gradient_prologue;
   const std::int64_t steps = steps_of(a, layout_, instance.depth);
   p_.steps = static_cast<int>(steps);
   p_.image_steps = static_cast<int>(layout_.rows == TeamsRows::channels ? steps : steps / a.x.sizes[0]);
@@ -210,11 +209,6 @@ TeamsWeightPass::TeamsWeightPass(const PointwiseBackwardArguments& a, Arena& are
   p_.phases = layout_.phases;
   p_.stages = plan_.stages;
   p_.splits = plan_.splits;
-  p_.grad_scale = static_cast<const float*>(gradient.grad_scale.data);
-  p_.output_scale = static_cast<const float*>(gradient.output_scale.data);
-  p_.offset = static_cast<const float*>(gradient.offset.data);
-  p_.scale = static_cast<const float*>(a.prologue.scale.data);
-  p_.shift = static_cast<const float*>(a.prologue.shift.data);
   p_.activation = a.prologue.activation;
   TeamTiles& tiles = p_.tiles;
   tiles.outputs = static_cast<int>(a.grad_y.sizes[1]);
@@ -223,16 +217,26 @@ TeamsWeightPass::TeamsWeightPass(const PointwiseBackwardArguments& a, Arena& are
   tiles.columns = instance.columns;
   tiles.output_tiles = static_cast<int>(divide_up(tiles.outputs, tiles.rows));
   tiles.channel_tiles = static_cast<int>(divide_up(tiles.channels, tiles.columns));
-  tiles.weight = a.grad_weight.data;
   tiles.weight_row = a.grad_weight.strides[0];
   tiles.shape = instance.shape;
   tiles.phases = layout_.phases;
-  if (p_.splits > 1) tiles.partials = arena.take<Four>(std::int64_t{p_.splits} * tiles.fours());
 }
 
-void TeamsWeightPass::run(const PointwiseBackwardArguments& a, void* stream) const {
+Four* TeamsWeightPass::take_partials(Arena& arena) const {
+  return p_.splits > 1 ? arena.take<Four>(std::int64_t{p_.splits} * p_.tiles.fours()) : nullptr;
+}
+
+void TeamsWeightPass::run(const PointwiseBackwardArguments& a, Arena& arena, void* stream) const {
   const TeamsInstance& instance = *plan_.instance;
+  const GradientPrologue& gradient = a.gradient_prologue;
   TeamsParameters p = p_;
+  p.grad_scale = static_cast<const float*>(gradient.grad_scale.data);
+  p.output_scale = static_cast<const float*>(gradient.output_scale.data);
+  p.offset = static_cast<const float*>(gradient.offset.data);
+  p.scale = static_cast<const float*>(a.prologue.scale.data);
+  p.shift = static_cast<const float*>(a.prologue.shift.data);
+  p.tiles.weight = a.grad_weight.data;
+  p.tiles.partials = take_partials(arena);
   const auto map = [&](const ConstTensorView& view, int channels) {
     if (!view) return TensorMap{};
     const std::int64_t images = view.sizes[0], area = area_of(a), count = view.sizes[1];
@@ -275,13 +279,15 @@ std::string why_not_teams(const PointwiseBackwardArguments& a) {
 BackwardPlan plan_backward(const PointwiseBackwardArguments& a, int threads) {
   BackwardPlan input;
   if (a.grad_x) input = plan_pointwise_conv2d_backward(without_weight(a), threads);
+  const TeamsWeightPass pass(a);
   Arena arena(nullptr);
-  static_cast<void>(TeamsWeightPass(a, arena));
+  pass.take_partials(arena);
   return {std::max(input.workspace_bytes, arena.used()),
-          [input = std::move(input.unchecked_run)](const PointwiseBackwardArguments& like, const Execution& execution) {
+          [pass, input = std::move(input.unchecked_run)](const PointwiseBackwardArguments& like,
+                                                         const Execution& execution) {
             if (input) input(without_weight(like), execution);
             Arena taken(execution.workspace);
-            TeamsWeightPass(like, taken).run(like, execution.stream);
+            pass.run(like, taken, execution.stream);
           }};
 }
 

@@ -20,15 +20,22 @@ struct PointwiseWeightInstance {
   Memory memory;
 };
 
+/// The launches, worked out but for addresses.
 class PointwiseWeightPass {
  public:
   /// Whether the copy engine can go over the tensors. The device must be Hopper.
   static bool suits(const PointwiseBackwardArguments& arguments);
 
-  /// Plans, and takes from the workspace what it needs.
-  PointwiseWeightPass(const PointwiseBackwardArguments& arguments, Arena& arena);
+  explicit PointwiseWeightPass(const PointwiseBackwardArguments& arguments);
 
-  void run(const PointwiseBackwardArguments& arguments, void* stream) const;
+  /// What is between the kernels; null: there is one kernel.
+  struct Memory {
+    Four* partials = nullptr;
+    float* bias_partials = nullptr;
+  };
+  Memory take_memory(const PointwiseBackwardArguments& arguments, Arena& arena) const;
+
+  void run(const PointwiseBackwardArguments& arguments, Arena& arena, void* stream) const;
 
  private:
   const PointwiseWeightInstance* instance_ = nullptr;

@@ -57,14 +57,18 @@ struct CostModel {
   double sums;                        ///< of a tile, put together by a block, per microsecond
   double cluster, cluster_sums;       ///< a cluster's end; of a tile, times blocks, per microsecond
   double second, partial_bytes;       ///< the second kernel; what goes through memory for it, per microsecond
+  double all;  ///< where all multiprocessors have blocks, and nothing else can start: of what follows
 };
-constexpr CostModel kPlainCost{2.28, 0.0838, 126e3, 1780e3, 43.3e6, 9340, 3.76, 528e3, 2.83, 2.17e6};
-constexpr CostModel kSeamsCost{3.68, 0.248, 110e3, 35.7e3, 66e6, 9460, 0.98, 12.9e3, 1.64, 1.88e6};
+constexpr CostModel kPlainCost{0.836, 0.0258, 118e3, 1780e3, 43.3e6, 5200, 1.29, 12.1e3, 0.703, 0.957e6, 2.31};
+/// Of one group's first positions, where nothing overlaps.
+constexpr CostModel kFewPositionsCost{2.28, 0.0838, 126e3, 1780e3, 43.3e6, 9340, 3.76, 528e3, 2.83, 2.17e6, 0};
+constexpr int kFewPositions = 128;
+constexpr CostModel kSeamsCost{3.68, 0.248, 110e3, 35.7e3, 66e6, 9460, 0.98, 12.9e3, 1.64, 1.88e6, 0};
 
-double cost_of(const PointwiseWeightInstance& instance, std::int64_t tiles, std::int64_t steps, int cluster,
-               std::int64_t splits, int size) {
+double cost_of(const PointwiseWeightInstance& instance, int positions, std::int64_t tiles, std::int64_t steps,
+               int cluster, std::int64_t splits, int size) {
   const bool plain = instance.kind == PointwiseWeightKind::plain;
-  const CostModel& model = plain ? kPlainCost : kSeamsCost;
+  const CostModel& model = !plain ? kSeamsCost : positions < kFewPositions ? kFewPositionsCost : kPlainCost;
   const int parts = plain ? 1 : 2;
   const double rounds = static_cast<double>(divide_up(tiles * cluster * splits, size));
   const double block_steps = static_cast<double>(divide_up(steps, cluster * splits));
@@ -72,7 +76,8 @@ double cost_of(const PointwiseWeightInstance& instance, std::int64_t tiles, std:
   const double loop =
       block_steps * model.step + pixels * ((instance.rows * parts + instance.columns) * 2 / model.bytes +
                                            instance.columns * 2 / model.changed_bytes + area * parts / model.macs);
-  double cost = model.start + rounds * (loop + area / model.sums);
+  const double used = std::min(1.0, static_cast<double>(tiles * cluster * splits) / size);
+  double cost = model.start + rounds * (loop + area / model.sums) + used * model.all;
   if (cluster > 1) cost += model.cluster + area * cluster / model.cluster_sums;
   if (splits > 1) cost += model.second + static_cast<double>(tiles * splits) * area * 4 / model.partial_bytes;
   return cost;
@@ -87,9 +92,9 @@ Cut cut(const PointwiseWeightInstance& instance, const PointwiseWeightParameters
   const std::int64_t steps = divide_up(p.pixels, instance.depth * instance.groups);
   for (const int cluster : {1, 2, 4, 8}) {
     const std::int64_t most = std::min(std::max<std::int64_t>(1, size / tiles / cluster), divide_up(steps, cluster));
-    for (const std::int64_t splits : {std::int64_t{1}, most}) {
+    for (const std::int64_t splits : {std::int64_t{1}, (most + 1) / 2, most}) {
       if (splits > 1 && cluster > 2) continue;  // a GPU's parts have no room for so many large clusters
-      const double cost = cost_of(instance, tiles, steps, cluster, splits, size);
+      const double cost = cost_of(instance, p.pixels, tiles, steps, cluster, splits, size);
       if (cost >= best.cost) continue;
       best.cluster = cluster;
       best.splits = static_cast<int>(splits);
@@ -138,23 +143,17 @@ bool PointwiseWeightPass::suits(const PointwiseBackwardArguments& a) {
            reinterpret_cast<std::uintptr_t>(a.grad_weight.data) % 8 == 0));
 }
 
-PointwiseWeightPass::PointwiseWeightPass(const PointwiseBackwardArguments& a, Arena& arena) {
-  const GradientPrologue& gradient = a.gradient_prologue;
+PointwiseWeightPass::PointwiseWeightPass(const PointwiseBackwardArguments& a) {
   GroupTiles& tiles = p_.tiles;
   p_.pixels = static_cast<int>(a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3]);
   tiles.outputs = static_cast<int>(a.grad_y.sizes[1]);
   tiles.channels = static_cast<int>(a.x.sizes[1]);
-  p_.grad_scale = static_cast<const float*>(gradient.grad_scale.data);
-  p_.output_scale = static_cast<const float*>(gradient.output_scale.data);
-  p_.offset = static_cast<const float*>(gradient.offset.data);
-  p_.scale = static_cast<const float*>(a.prologue.scale.data);
-  p_.shift = static_cast<const float*>(a.prologue.shift.data);
   p_.activation = a.prologue.activation;
   p_.has_prologue = static_cast<bool>(a.prologue);
   p_.runs_beside_input = a.grad_x && !a.sums;
-  const PointwiseWeightKind kind = a.grad_bias              ? PointwiseWeightKind::bias
-                                   : a.prologue || gradient ? PointwiseWeightKind::seams
-                                                            : PointwiseWeightKind::plain;
+  const PointwiseWeightKind kind = a.grad_bias                         ? PointwiseWeightKind::bias
+                                   : a.prologue || a.gradient_prologue ? PointwiseWeightKind::seams
+                                                                       : PointwiseWeightKind::plain;
   const int size = multiprocessors();
   Cut best;
   for (const PointwiseWeightInstance& instance : kInstances) {
@@ -172,26 +171,37 @@ PointwiseWeightPass::PointwiseWeightPass(const PointwiseBackwardArguments& a, Ar
   tiles.columns = instance_->columns;
   tiles.output_tiles = static_cast<int>(divide_up(tiles.outputs, tiles.rows));
   tiles.channel_tiles = static_cast<int>(divide_up(tiles.channels, tiles.columns));
-  tiles.weight = a.grad_weight.data;
   tiles.weight_row = a.grad_weight.strides[0];
-  if (a.grad_weight && has_windows(a)) tiles.windows = WeightSource(a.grad_weight, a.windows);
-  tiles.bias = a.grad_bias.data;
-  if (p_.splits == 1 && tiles.windows.data == nullptr) return;
-  const std::int64_t sums = std::int64_t{tiles.output_tiles} * tiles.rows * tiles.channel_tiles * tiles.columns;
-  tiles.partials = arena.take<Four>(p_.splits * sums / 4);
-  if (a.grad_bias) tiles.bias_partials = arena.take<float>(std::int64_t{p_.splits} * tiles.outputs);
 }
 
-void PointwiseWeightPass::run(const PointwiseBackwardArguments& a, void* stream) const {
+PointwiseWeightPass::Memory PointwiseWeightPass::take_memory(const PointwiseBackwardArguments& a, Arena& arena) const {
+  if (p_.splits == 1 && !(a.grad_weight && has_windows(a))) return {};
+  return {arena.take<Four>(std::int64_t{p_.splits} * p_.tiles.fours()),
+          a.grad_bias ? arena.take<float>(std::int64_t{p_.splits} * p_.tiles.outputs) : nullptr};
+}
+
+void PointwiseWeightPass::run(const PointwiseBackwardArguments& a, Arena& arena, void* stream) const {
   PointwiseWeightParameters p = p_;
+  const GradientPrologue& gradient = a.gradient_prologue;
+  p.grad_scale = static_cast<const float*>(gradient.grad_scale.data);
+  p.output_scale = static_cast<const float*>(gradient.output_scale.data);
+  p.offset = static_cast<const float*>(gradient.offset.data);
+  p.scale = static_cast<const float*>(a.prologue.scale.data);
+  p.shift = static_cast<const float*>(a.prologue.shift.data);
+  GroupTiles& tiles = p.tiles;
+  tiles.weight = a.grad_weight.data;
+  tiles.bias = a.grad_bias.data;
+  if (a.grad_weight && has_windows(a)) tiles.windows = WeightSource(a.grad_weight, a.windows);
+  const Memory memory = take_memory(a, arena);
+  tiles.partials = memory.partials;
+  tiles.bias_partials = memory.bias_partials;
   const auto map = [&](const ConstTensorView& view, int columns) {
     const PointwiseMatrix matrix = activation_matrix(view, 1, true);
     return map_of(matrix.data, a.x.dtype, view.sizes[1], p.pixels, matrix.first, columns, instance_->depth);
   };
   p.x = map(a.x, instance_->columns % 64 == 0 ? 64 : 32);
   p.grad_y = map(a.grad_y, 64);
-  p.output = a.gradient_prologue ? map(a.gradient_prologue.output, 64) : p.grad_y;
-  const GroupTiles& tiles = p.tiles;
+  p.output = gradient ? map(gradient.output, 64) : p.grad_y;
   const std::int64_t blocks = std::int64_t{tiles.output_tiles} * tiles.channel_tiles * p.cluster * p.splits;
   launch_early(instance_->kernel, blocks, instance_->groups * 128, instance_->memory(p.stages), p.cluster, stream, p);
   if (tiles.partials == nullptr) return;

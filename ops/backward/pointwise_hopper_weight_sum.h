@@ -6,7 +6,7 @@
 
 namespace fusedsc::gpu::hopper {
 
-inline constexpr int kWeightSumThreads = 256, kWeightSumBytes = kWeightSumThreads * 16;
+inline constexpr int kWeightSumThreads = 256, kWeightSumBytes = kWeightSumThreads / 4 * 16;
 
 template <class Tiles>
 struct WeightSumParameters {
@@ -23,12 +23,18 @@ struct WeightSumParameters {
   }
 };
 
+/// Threads that share a four lie in as few warps as leave each warp eight neighbouring fours, 128 bytes, to read. A
+/// thread's loads do not depend on each other's ends: one after the other they were most of this kernel's time.
 template <class T, class Tiles>
 FUSEDSC_DEVICE void sum_weight_partials(const WeightSumParameters<Tiles>& p) {
+  constexpr int kLanesOfWarp = 4, kAtOnce = 6;  ///< kAtOnce: loads under way
   let_next_kernel_start();
   const Tiles& tiles = p.tiles;
-  const int items_of_block = kWeightSumThreads / p.lanes, lane = thread_index() / items_of_block;
-  const int item = static_cast<int>(block_index()) * items_of_block + thread_index() % items_of_block;
+  const int inner = p.lanes < kLanesOfWarp ? p.lanes : kLanesOfWarp, outer = p.lanes / inner;
+  const int items_of_warp = 32 / inner, warp = thread_index() / 32, own = thread_index() % 32 % items_of_warp;
+  const int lane = warp % outer * inner + thread_index() % 32 / items_of_warp;
+  const int first = static_cast<int>(block_index()) * (kWeightSumThreads / p.lanes);
+  const int item = first + warp / outer * items_of_warp + own;
   const int all = tiles.fours(), of_tile = tiles.fours_of_tile();
   const WeightPlace place = tiles.place_of(item / of_tile, item % of_tile);
   const bool is_bias = item >= all;
@@ -42,19 +48,32 @@ FUSEDSC_DEVICE void sum_weight_partials(const WeightSumParameters<Tiles>& p) {
     step = tiles.outputs / 4;
   }
   wait_for_previous_kernel();
-  auto* sums = static_cast<Four*>(block_memory());
   Four sum = {};
   if (from != nullptr) {
-#pragma unroll 4
-    for (int split = lane; split < p.splits; split += p.lanes) add(sum, from[split * step]);
+#pragma unroll 1
+    for (int split = lane; split < p.splits; split += p.lanes * kAtOnce) {
+      Four parts[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int number = split + i * p.lanes;
+        parts[i] = number < p.splits ? from[number * step] : Four{};
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) add(sum, parts[i]);
+    }
   }
-  for (int lanes = p.lanes / 2; lanes > 0; lanes /= 2) {
-    sums[thread_index()] = sum;
-    block_barrier();
-    if (lane < lanes) add(sum, sums[thread_index() + lanes * items_of_block]);
-    block_barrier();
+  for (int distance = items_of_warp; distance < 32; distance *= 2) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sum.elements[i] += shuffle_xor(sum.elements[i], distance);
   }
-  if (lane != 0 || from == nullptr) return;
+  if (outer > 1) {
+    auto* sums = static_cast<Four*>(block_memory());
+    if (thread_index() % 32 < items_of_warp) sums[warp * items_of_warp + own] = sum;
+    block_barrier();
+    if (warp % outer != 0) return;
+    for (int i = 1; i < outer; ++i) add(sum, sums[(warp + i) * items_of_warp + own]);
+  }
+  if (thread_index() % 32 >= items_of_warp || from == nullptr) return;
   if (is_bias) store<4>(sum.elements, static_cast<T*>(tiles.bias) + (item - all) * 4);
   else tiles.store_sum(place, sum, T());
 }

@@ -125,6 +125,43 @@ struct TeamTiles : WeightTiles {
   }
 };
 
+/// As warps have them whose rows are the channels of the wider tensor (mma.sync): two neighbouring channels of the
+/// other one, and the same of the row 8 further. One tile is the whole weight.
+struct NarrowTiles : WeightTiles {
+  int threads = 32;      ///< of a team
+  int column_tiles = 1;  ///< of 8 channels of the narrower tensor
+  bool is_output_wide = false;
+
+  /// Of a four: [16 rows of a warp][8 columns][thread of the team].
+  FUSEDSC_DEVICE WeightPlace place_of(int, int four) const {
+    const int thread = four % threads, product = four / threads, row_tiles = rows / (threads / 32) / 16;
+    const int wide = (thread / 32 * row_tiles + product / column_tiles) * 16 + thread % 32 / 4;
+    const int slim = product % column_tiles * 8 + thread % 4 * 2;
+    return is_output_wide ? WeightPlace{wide, slim} : WeightPlace{slim, wide};
+  }
+
+  FUSEDSC_DEVICE bool is_wanted(const WeightPlace&) const { return true; }
+
+  template <class T>
+  FUSEDSC_DEVICE void store_four(const WeightPlace& place, const Four& sum, T) const {
+    if (place.output >= outputs || place.channel >= channels) return;
+    T* to = static_cast<T*>(weight) + place.output * weight_row + place.channel;
+    if (is_output_wide) {
+      store<2>(sum.elements, to);
+      if (place.output + 8 < outputs) store<2>(sum.elements + 2, to + 8 * weight_row);
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (place.channel + i / 2 * 8 < channels) from_accumulator(sum.elements[i], to[i % 2 * weight_row + i / 2 * 8]);
+    }
+  }
+  template <class T>
+  FUSEDSC_DEVICE void store_sum(const WeightPlace& place, const Four& sum, T) const {
+    store_four(place, sum, T());
+  }
+};
+
 template <class Tiles, class T>
 FUSEDSC_DEVICE void leave_four(const Tiles& p, int tile, int split, int four, const Four& sum, T) {
   if (p.partials == nullptr) return p.store_four(p.place_of(tile, four), sum, T());

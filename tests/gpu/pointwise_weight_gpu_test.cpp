@@ -1,5 +1,5 @@
-/// Pointwise weight gradients that Hopper GPUs compute by teams of warps: float32 with TF32 in either layout, and
-/// contiguous 16-bit tensors.
+/// Pointwise weight gradients that Hopper GPUs compute by teams of warps: float32 with TF32 in either layout,
+/// contiguous 16-bit tensors, and channels_last ones of which one has few channels.
 #include "gpu/gpu_under_test.h"
 #include "ops/backward_case.h"
 #include "ops/pointwise_cases.h"
@@ -16,14 +16,17 @@ class PointwiseWeightGpu : public OnGpu {
     if (GetParam().dtype == DataType::float64) GTEST_SKIP() << "not for float64";
   }
 
-  /// On a Hopper GPU, or what plays one, the kernels under test are the ones that run.
-  static void expect_teams(const Case& problem) {
+  /// On a Hopper GPU, or what plays one, a kernel under test is the one that runs.
+  static void expect_hopper(const Case& problem) {
     BackwardTensors<PointwiseGeometry> tensors(problem);
+    bool is_hopper = true, is_taken = false;
     for (const Candidate& candidate : explain_pointwise_conv2d_backward(tensors.arguments(problem))) {
-      if (candidate.implementation == "gpu_hopper_teams" && candidate.why_not != "the GPU is not a Hopper GPU") {
-        EXPECT_TRUE(candidate.taken) << problem << ": " << candidate.why_not;
-      }
+      const std::string& name = candidate.implementation;
+      if (name != "gpu_hopper_teams" && name != "gpu_hopper_narrow" && name != "gpu_hopper_transposing") continue;
+      is_hopper = is_hopper && candidate.why_not != "the GPU is not a Hopper GPU";
+      is_taken = is_taken || candidate.taken;
     }
+    EXPECT_TRUE(is_taken || !is_hopper) << problem;
   }
 
   static std::vector<Memory> memories() {
@@ -36,7 +39,7 @@ class PointwiseWeightGpu : public OnGpu {
       geometry.tf32 = GetParam().dtype == DataType::float32 && GetParam().wave_size == 32;  // others have none
       for (const Memory memory : memories()) {
         const Case problem{GetParam().dtype, geometry, seams, Memories::all(memory)};
-        expect_teams(problem);
+        expect_hopper(problem);
         verify_backward(problem);
       }
     }
@@ -54,6 +57,21 @@ INSTANTIATE_TEST_SUITE_P(Targets, PointwiseWeightGpu, testing::ValuesIn(gpu_targ
                          testing::PrintToStringParamName());
 
 TEST_P(PointwiseWeightGpu, Plain) { verify_all(geometries(), {.grad_x = false, .grad_bias = false}); }
+
+/// Channels that fill a warp's rows, its columns, and blocks of 64, and such that do not; several warps, and teams of
+/// them; positions that are no whole products; images with positions between them and the next one.
+TEST_P(PointwiseWeightGpu, FewChannels) {
+  if (GetParam().dtype == DataType::float32) GTEST_SKIP() << "16-bit types only";
+  const std::vector<PointwiseGeometry> geometries = {
+      {{13, 24, 24, 7}, 8},  {{33, 16, 8, 8}, 72},  {{17, 40, 8, 16}, 40},  {{1, 192, 16, 129}, 32},
+      {{9, 16, 16, 16}, 48}, {{9, 96, 16, 16}, 16}, {{1, 16, 16, 129}, 256}};
+  for (const PointwiseGeometry& geometry : geometries) {
+    for (const Memory memory : {Memory::contiguous, Memory::channels_last}) {
+      const BackwardSeams seams{.grad_x = false, .grad_bias = false};
+      verify_backward(Case{GetParam().dtype, geometry, seams, Memories::all(memory)});
+    }
+  }
+}
 
 TEST_P(PointwiseWeightGpu, BesideInputGradient) {
   verify_all({{{2, 24, 7, 7}, 40}, {{1, 64, 8, 8}, 72}}, {.grad_bias = false});

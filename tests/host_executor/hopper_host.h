@@ -80,6 +80,7 @@ template <int kThreads = 128>
 void group_barrier(int group) {
   executor::named_barrier(group, kThreads);
 }
+inline void group_barrier(int group, int threads) { executor::named_barrier(group, threads); }
 
 inline void start_load(void* tile, const TensorMap& map, int element, int y, Barrier* barrier) {
   const int x = element * map.halves, row_bytes = map.tile_columns * 2;

@@ -63,6 +63,10 @@ template <int kThreads = 128>
 FUSEDSC_DEVICE void group_barrier(int group) {
   asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(kThreads) : "memory");
 }
+/// Of groups of so many threads, whole warps.
+FUSEDSC_DEVICE void group_barrier(int group, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "r"(threads) : "memory");
+}
 
 // ------------------------------------------------------------------------------------------------------------- copies
 
