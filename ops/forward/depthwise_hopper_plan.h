@@ -10,13 +10,14 @@
 
 namespace fusedsc::gpu::hopper {
 
-DepthwiseTiling choose_tiling(const DepthwiseArguments& a);
+DepthwisePatching choose_patching(const DepthwiseArguments& a);
 
 /// A launch, worked out but for addresses.
 class DepthwiseTilesPass {
  public:
-  DepthwiseTilesPass(const DepthwiseArguments& a, const DepthwiseTiling& tiling);
+  DepthwiseTilesPass(const DepthwiseArguments& a, const DepthwisePatching& patching);
   double evenness() const { return hopper::evenness(p_); }
+  int stages() const { return p_.stages; }
   std::size_t workspace_bytes(const DepthwiseArguments& a) const;
   void run(const DepthwiseArguments& a, const Execution& execution) const;
 
@@ -24,7 +25,6 @@ class DepthwiseTilesPass {
   using Kernel = void (*)(DepthwiseTilesParameters);
   Kernel kernel_;
   DepthwiseTilesParameters p_;
-  int box_channels_;
   float* take_partials(const DepthwiseArguments& a, Arena& arena) const;
 };
 

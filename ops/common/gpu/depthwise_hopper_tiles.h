@@ -12,8 +12,11 @@ struct DepthwiseTilesShape {
   int padding_top = 0, padding_left = 0;
 
   // Tiles of x lie in block memory as [box of channels][image][row][column][channel of the box].
-  int boxes = 1, box_bytes = 128;   ///< of a block: boxes of so many bytes of neighbouring channels, 64 or 128
-  int pitch = 8, rows = 1;          ///< columns and rows of a tile; pitch is a multiple of 8
+  int boxes = 1, box_bytes = 128;   ///< of a block: boxes of so many bytes of neighbouring channels
+  int group_runs = 8;               ///< of 16 bytes of channels that a block has
+  bool exchanges = true;            ///< runs, so that columns fall on different banks: of boxes of 64 or 128 bytes
+  int image_lines = 16;             ///< of the 16 patches of 4 output columns of a product, those of one image
+  int pitch = 8, rows = 1;          ///< columns and rows of a tile; if runs are exchanged, pitch is a multiple of 8
   int images = 1, image_parts = 1;  ///< of a tile; as many warps share them out
   int stages = 2;                   ///< tiles under way
   int tile_bytes = 0;               ///< of x, in whole kilobytes
@@ -27,7 +30,8 @@ struct DepthwiseTilesShape {
   int splits = 1, units = 0, grain = 1;
   Divisor by_channel_groups, strips, column_tiles;
 
-  FUSEDSC_HOST_DEVICE int runs() const { return boxes * box_bytes / 16; }
+  FUSEDSC_HOST_DEVICE int runs() const { return group_runs; }
+  FUSEDSC_HOST_DEVICE int product_images() const { return 16 / image_lines; }
   FUSEDSC_HOST_DEVICE int warps() const { return runs() * image_parts; }  ///< that compute
   FUSEDSC_HOST_DEVICE int image_bytes() const { return rows * pitch * box_bytes; }
   FUSEDSC_HOST_DEVICE bool halves_are_images() const { return output_width <= 8; }
@@ -90,6 +94,11 @@ struct DepthwiseTileNote {
 /// Where run `run` of 16 bytes of a position of a tile lies: the copy engine exchanges them.
 FUSEDSC_DEVICE int exchanged_run(int box_bytes, int run, int position) {
   return (box_bytes == 128 ? run ^ (position & 7) : run ^ (position >> 1 & 3)) * 16;
+}
+
+/// The same of a tile whose runs need not be exchanged: with an odd number of them to a position there is no need.
+FUSEDSC_DEVICE int place_of_run(const DepthwiseTilesShape& p, int run, int position) {
+  return p.exchanges ? exchanged_run(p.box_bytes, run, position) : run * 16;
 }
 
 }  // namespace fusedsc::gpu::hopper

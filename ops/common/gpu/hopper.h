@@ -182,6 +182,11 @@ FUSEDSC_DEVICE void store_matrices(void* row, const std::uint32_t (&from)[4]) {
   }
 }
 
+/// The bytes of a word in another order, from the last: 0x3210 is the same.
+FUSEDSC_DEVICE std::uint32_t reordered(std::uint32_t word, std::uint32_t order) {
+  return __byte_perm(word, word, order);
+}
+
 /// Both halves of a word at least 0 and, if `to_six`, at most 6. A NaN stays one.
 FUSEDSC_DEVICE std::uint32_t clamped_pair(std::uint32_t pair, bool to_six, Float16) {
   const std::uint32_t high = to_six ? 0x46004600u : 0x7c007c00u;
