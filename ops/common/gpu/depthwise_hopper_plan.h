@@ -32,7 +32,9 @@ constexpr int round_up(std::int64_t a, std::int64_t b) { return divide_up(a, b) 
 /// All of it but for the splits. x, y: their sizes.
 DepthwiseTilesShape cut_tiles(const Sizes& x, const Sizes& y, const Window& window, const DepthwiseTiling& tiling);
 
-DepthwiseTilesShape cut_patches(const Sizes& x, const Sizes& y, const Window& window, const DepthwisePatching& t);
+/// whole: all 16 patches of a product are read, and tiles have so many columns.
+DepthwiseTilesShape cut_patches(const Sizes& x, const Sizes& y, const Window& window, const DepthwisePatching& t,
+                                bool whole = false);
 
 inline int channel_groups(const DepthwiseTilesShape& shape) { return divide_up(shape.channels, shape.runs() * 8); }
 

@@ -63,7 +63,8 @@ int pitch_of(const DepthwiseTilesShape& p, int kernel, int stride, int column_ti
 
 }  // namespace
 
-DepthwiseTilesShape cut_patches(const Sizes& x, const Sizes& y, const Window& window, const DepthwisePatching& t) {
+DepthwiseTilesShape cut_patches(const Sizes& x, const Sizes& y, const Window& window, const DepthwisePatching& t,
+                                bool whole) {
   const int kernel = static_cast<int>(window.kernel[0]), stride = static_cast<int>(window.stride[0]);
   const auto size = [](std::int64_t value) { return static_cast<int>(value); };
   DepthwiseTilesShape p;
@@ -87,10 +88,11 @@ DepthwiseTilesShape cut_patches(const Sizes& x, const Sizes& y, const Window& wi
   while (p.image_lines < 16 && 4 * p.image_lines < p.output_width) p.image_lines *= 2;
   p.images = p.product_images() * p.image_parts;
   const int column_tiles = divide_up(p.output_width, 64);
-  p.tile_columns = round_up(divide_up(p.output_width, column_tiles), p.exchanges ? 8 : 4);
+  p.tile_columns = whole ? 4 * p.image_lines : round_up(divide_up(p.output_width, column_tiles), p.exchanges ? 8 : 4);
   p.out_pitch = column_tiles > 1 || p.exchanges ? p.tile_columns : p.output_width;
   p.pitch = pitch_of(p, kernel, stride, column_tiles);
-  const int patches = divide_up(std::min(p.tile_columns, p.output_width), 4);  // that exist, of a row
+  const int patches =  // of a row that are read
+      whole ? p.image_lines : divide_up(std::min(p.tile_columns, p.output_width), 4);
   const int reach = (patches - 1) * 4 * stride + (stride == 1 ? 8 : 12);       // columns that they read
   p.tile_bytes = round_up(p.boxes * p.images * p.image_bytes() + std::max(0, reach - p.pitch) * p.box_bytes, 1024);
   p.half_bytes = p.image_lines == 16 ? 32 * stride * p.box_bytes : 8 / p.image_lines * p.image_bytes();
