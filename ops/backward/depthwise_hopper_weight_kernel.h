@@ -62,7 +62,7 @@ class DepthwiseWeightTiles {
 
  private:
   static constexpr int kHalo = kStride == 2 ? 2 : 0;  ///< columns of grad_y before a patch
-  using Cursor = DepthwiseTileCursor<kKernel, kStride>;
+  using Cursor = DepthwiseTileCursor<DepthwiseWindow<kKernel, kStride>>;
   using Pairs = Aligned<std::uint32_t, 2>;       ///< of a position: two pairs of channels
   using Grads = std::uint32_t[kChannels][2];
 
@@ -93,6 +93,7 @@ class DepthwiseWeightTiles {
         *reinterpret_cast<Aligned<std::uint32_t, 4>*>(memory_ + stage * p_.stage_bytes() + i) = {};
       }
     }
+    if (thread_index() < 2) prefetch(thread_index() == 0 ? p_.x : p_.grad_y);
     block_barrier();
     wait_for_previous_kernel();
     let_next_kernel_start();

@@ -79,10 +79,12 @@ DepthwiseTilesPass::DepthwiseTilesPass(const DepthwiseArguments& a, const Depthw
   p_.activation = a.prologue.activation;
   p_.epilogue_activation = a.epilogue.activation;
   p_.has_prologue = static_cast<bool>(a.prologue);
+  p_.out_rows = p_.rows / stride;
   const int out_image_bytes = p_.out_pitch * p_.box_bytes;
   p_.out_row_bytes = round_up(p_.images * out_image_bytes, p_.exchanges ? 1024 : 128);
-  p_.out_bytes = round_up(p_.boxes * p_.out_rows(stride) * p_.out_row_bytes, 1024);
+  p_.out_bytes = round_up(p_.boxes * p_.out_rows * p_.out_row_bytes, 1024);
   p_.out_half_bytes = p_.image_lines == 16 ? 32 * p_.box_bytes : 8 / p_.image_lines * out_image_bytes;
+  p_.starts_next_first = t.early;
   while (p_.memory_bytes() > kMemoryLimit && p_.stages > 2) --p_.stages;
   if (p_.memory_bytes() > kMemoryLimit) throw Unsupported("depthwise_conv2d: these tiles are too large");
   share_out(p_, resident_blocks(kernel_, p_.threads(), static_cast<std::size_t>(p_.memory_bytes())));

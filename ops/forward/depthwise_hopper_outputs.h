@@ -10,7 +10,7 @@
 namespace fusedsc::gpu::hopper {
 
 /// Of a warp's 8 channels; of these a thread has all, at two positions: one of each half of a product's patches.
-template <class T, int kKernel, int kStride, DepthwiseSeams kSeams>
+template <class T, class Window, DepthwiseSeams kSeams>
 class DepthwiseTileOutputs {
  public:
   struct Row {
@@ -60,32 +60,35 @@ class DepthwiseTileOutputs {
 #pragma unroll
     for (int pair = 0; pair < 4; ++pair) any += y[pair][0] + y[pair][2];
     const bool is_whole = !any_of_warp(!(fabsf(any) <= kMost));
-    Aligned<std::uint32_t, 4> runs[2];
-    const auto pack = [&] {
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        runs[i % 2].elements[i / 2] = to_bits(y[i / 2][i % 2 * 2], y[i / 2][i % 2 * 2 + 1], T());
-      }
-    };
-    if constexpr (kSeams == DepthwiseSeams::none) {  // outputs need fewer registers at once
-      pack();
-      if (!is_whole) {
-        compute_again(row, y, prologue);
-        pack();
-      }
-    } else {
+    if constexpr (kSeams != DepthwiseSeams::none) {
       if (p_.bias != nullptr) {
 #pragma unroll
         for (int i = 0; i < 16; ++i) y[i / 4][i % 4] += channels->bias[i / 4 * 2 + i % 2];
       }
-      if (!is_whole) compute_again(row, y, prologue);
+      if (!is_whole) {
+        again(row, prologue, [&](int i, float sum) {
+#pragma unroll
+          for (int j = 0; j < 16; ++j) y[j / 4][j % 4] = i == j ? sum : y[j / 4][j % 4];
+        });
+      }
       if constexpr (kSeams == DepthwiseSeams::training) take_statistics(row, y);
       if constexpr (kSeams == DepthwiseSeams::all) apply_epilogue(row, y);
-      pack();
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      if (places_[half] != kNowhere) *reinterpret_cast<Aligned<std::uint32_t, 4>*>(out + places_[half]) = runs[half];
+      if (places_[half] == kNowhere) continue;
+      Aligned<std::uint32_t, 4> run;
+#pragma unroll
+      for (int pair = 0; pair < 4; ++pair) run.elements[pair] = to_bits(y[pair][2 * half], y[pair][2 * half + 1], T());
+      *reinterpret_cast<Aligned<std::uint32_t, 4>*>(out + places_[half]) = run;
+    }
+    if constexpr (kSeams == DepthwiseSeams::none) {  // at once to where they belong: they need no registers then
+      if (!is_whole) {
+        again(row, prologue, [&](int i, float sum) {
+          const int place = i / 2 % 2 == 0 ? places_[0] : places_[1];
+          if (place != kNowhere) from_accumulator(sum, reinterpret_cast<T*>(out + place)[i / 4 * 2 + i % 2]);
+        });
+      }
     }
   }
 
@@ -162,15 +165,10 @@ class DepthwiseTileOutputs {
   }
 
   /// Rarely: what zeros of the other operand have made a NaN of, element by element from x, each from its own channel.
-  FUSEDSC_DEVICE void compute_again(const Row& row, Values& y, const DepthwiseTilePrologue<T>& prologue) const {
-#pragma unroll
-    for (int i = 0; i < 16; ++i) y[i / 4][i % 4] = 0;
+  template <class Put>
+  FUSEDSC_DEVICE void again(const Row& row, const DepthwiseTilePrologue<T>& prologue, const Put& put) const {
 #pragma unroll 1
-    for (int i = 0; i < 16; ++i) {
-      const float sum = window_sum(position(i / 2 % 2), i / 4 * 2 + i % 2, row.row, prologue);
-#pragma unroll
-      for (int j = 0; j < 16; ++j) y[j / 4][j % 4] = i == j ? sum : y[j / 4][j % 4];
-    }
+    for (int i = 0; i < 16; ++i) put(i, window_sum(position(i / 2 % 2), i / 4 * 2 + i % 2, row.row, prologue));
   }
 
   FUSEDSC_DEVICE float window_sum(const Position& of_tile, int warp_channel, int row,
@@ -180,12 +178,12 @@ class DepthwiseTileOutputs {
     if (image >= p_.batch || c >= p_.channels || column >= p_.output_width) return 0;
     float sum = kSeams == DepthwiseSeams::none ? 0.0f : channels->bias[warp_channel];
 #pragma unroll 1
-    for (int kh = 0; kh < kKernel; ++kh) {
-      const int h = row * kStride - p_.padding_top + kh;
+    for (int kh = 0; kh < Window::kKernel; ++kh) {
+      const int h = Window::input(row, kh, p_.padding_top);
       if (h < 0 || h >= p_.input_height) continue;
 #pragma unroll 1
-      for (int kw = 0; kw < kKernel; ++kw) {
-        const int w = column * kStride - p_.padding_left + kw;
+      for (int kw = 0; kw < Window::kKernel; ++kw) {
+        const int w = Window::input(column, kw, p_.padding_left);
         if (w < 0 || w >= p_.input_width) continue;
         const T element = elements_of<T>(p_.raw_x)[p_.raw_x.offset(image, c, h, w)];
         float x = to_accumulator(element);

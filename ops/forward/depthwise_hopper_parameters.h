@@ -22,11 +22,11 @@ struct DepthwiseTilesParameters : DepthwiseTilesShape {
   bool has_prologue = false, has_y = true;
   float* partials = nullptr;  ///< of the statistics, [split][mean, m2, count][channel], where they are wanted
   // Tiles of y lie in block memory as [box of channels][row][image][column][channel of the box].
-  int out_row_bytes = 0, out_bytes = 0;
+  int out_rows = 1, out_row_bytes = 0, out_bytes = 0;
   int out_half_bytes = 0;  ///< as half_bytes, of y
+  bool starts_next_first = false;     ///< the next kernel of the stream may take its places as soon as it can
   std::uint32_t same_order = 0x3210;  ///< of a word's bytes
 
-  FUSEDSC_HOST_DEVICE int out_rows(int stride) const { return rows / stride; }
   FUSEDSC_HOST_DEVICE int threads() const { return (warps() + 2) * 32; }
   FUSEDSC_HOST_DEVICE int memory_bytes() const {
     return 1024 + stages * tile_bytes + 2 * out_bytes +

@@ -87,6 +87,8 @@ inline std::uint32_t reordered(std::uint32_t word, std::uint32_t order) {
   return result;
 }
 
+inline void prefetch(const TensorMap&) {}
+
 inline void start_load(void* tile, const TensorMap& map, int element, int y, Barrier* barrier) {
   const int x = element * map.halves, row_bytes = map.tile_columns * 2;
   for (int r = 0; r < map.tile_rows; ++r) {

@@ -78,13 +78,13 @@ DepthwiseTilesShape cut_patches(const Sizes& x, const Sizes& y, const Window& wi
   p.padding_left = size(window.padding.left);
 
   p.exchanges = t.exchanges();
-  p.boxes = p.exchanges ? t.runs / t.box_runs : 1;
+  p.boxes = p.exchanges ? divide_up(t.runs, t.box_runs) : 1;
   p.box_bytes = 16 * (p.exchanges ? t.box_runs : t.runs | 1);
   p.group_runs = t.runs;
   p.rows = t.rows;
   p.stages = t.stages;
   p.image_parts = t.image_parts;
-  p.image_lines = 2;
+  p.image_lines = t.image_lines;
   while (p.image_lines < 16 && 4 * p.image_lines < p.output_width) p.image_lines *= 2;
   p.images = p.product_images() * p.image_parts;
   const int column_tiles = divide_up(p.output_width, 64);

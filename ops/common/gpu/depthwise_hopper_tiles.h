@@ -38,8 +38,60 @@ struct DepthwiseTilesShape {
   FUSEDSC_HOST_DEVICE bool products_are_images() const { return output_width <= 16; }
 };
 
+/// What a convolution's windows are to its tiles.
+template <int kTheKernel, int kTheStride>
+struct DepthwiseWindow {
+  static constexpr int kKernel = kTheKernel, kStride = kTheStride;
+  static constexpr int kInputRows = kStride, kOutputRows = 1;  ///< of a step
+
+  /// Of the input, the first row and column that outputs from `begin` on need.
+  FUSEDSC_DEVICE static int first_row(const DepthwiseTilesShape& p, int begin) {
+    return begin * kStride - p.padding_top;
+  }
+  FUSEDSC_DEVICE static int first_column(const DepthwiseTilesShape& p, int begin) {
+    return begin * kStride - p.padding_left;
+  }
+  /// How many rows of the input outputs from `begin` to `end` need.
+  FUSEDSC_DEVICE static int rows(const DepthwiseTilesShape&, int begin, int end) {
+    return (end - begin - 1) * kStride + kKernel;
+  }
+  /// Of the output, the first that is finished by the step that begins with a piece's row `row` of the input.
+  FUSEDSC_DEVICE static int output_row(const DepthwiseTilesShape&, int begin, int row) {
+    return begin + (row - (kKernel - 1)) / kStride;
+  }
+  /// Which element of the input an output has under a tap; negative: none.
+  FUSEDSC_DEVICE static int input(int output, int tap, int padding) { return output * kStride - padding + tap; }
+};
+
+/// Of a convolution of stride 2, turned around: its outputs' gradients are the input.
+template <int kTheKernel>
+struct DepthwiseTransposedWindow {
+  static constexpr int kKernel = kTheKernel, kStride = 2;
+  static constexpr int kInputRows = 1, kOutputRows = 2;
+
+  FUSEDSC_HOST_DEVICE static constexpr int before(int padding) {
+    return (kKernel - 1 - padding + (padding > kKernel - 1 ? -1 : 0)) / 2;
+  }
+  FUSEDSC_DEVICE static int first_row(const DepthwiseTilesShape& p, int begin) {
+    return begin / 2 - before(p.padding_top);
+  }
+  FUSEDSC_DEVICE static int first_column(const DepthwiseTilesShape& p, int begin) {
+    return begin / 2 - before(p.padding_left);
+  }
+  FUSEDSC_DEVICE static int rows(const DepthwiseTilesShape& p, int begin, int end) {
+    return (end - 1 + p.padding_top) / 2 - first_row(p, begin) + 1;
+  }
+  FUSEDSC_DEVICE static int output_row(const DepthwiseTilesShape& p, int begin, int row) {
+    return 2 * (first_row(p, begin) + row) - p.padding_top;
+  }
+  FUSEDSC_DEVICE static int input(int output, int tap, int padding) {
+    const int twice = output + padding - tap;
+    return twice % 2 == 0 ? twice / 2 : -1;
+  }
+};
+
 /// Goes over a block's tiles: pieces of neighbouring rows of the same images, in tiles of `rows` rows of x.
-template <int kKernel, int kStride>
+template <class Window>
 class DepthwiseTileCursor {
  public:
   int image = 0, column = 0;              ///< of the output, the piece's first
@@ -55,13 +107,13 @@ class DepthwiseTileCursor {
   FUSEDSC_DEVICE void next() {
     row += p_.rows;
     is_first = false;
-    if (row >= (end - begin - 1) * kStride + kKernel) begin_piece();
+    if (row >= Window::rows(p_, begin, end)) begin_piece();
   }
   /// Of x, the tile's first row.
-  FUSEDSC_DEVICE int input_row() const { return begin * kStride - p_.padding_top + row; }
-  FUSEDSC_DEVICE int input_column() const { return column * kStride - p_.padding_left; }
-  /// Of the output, the row that the tile's first row of x completes.
-  FUSEDSC_DEVICE int output_row() const { return begin + (row - (kKernel - 1)) / kStride; }
+  FUSEDSC_DEVICE int input_row() const { return Window::first_row(p_, begin) + row; }
+  FUSEDSC_DEVICE int input_column() const { return Window::first_column(p_, column); }
+  /// Of the output, the row that the tile's first step completes first.
+  FUSEDSC_DEVICE int output_row() const { return Window::output_row(p_, begin, row); }
 
  private:
   FUSEDSC_DEVICE void begin_piece() {
