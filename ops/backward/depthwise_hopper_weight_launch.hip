@@ -65,7 +65,7 @@ DepthwiseWeightTilesPass::DepthwiseWeightTilesPass(const DepthwiseBackwardArgume
     }
   }
   if (kernel_ == nullptr) throw Unsupported(std::string(kName) + ": no kernel of these tiles");
-  static_cast<DepthwiseTilesShape&>(p_) = cut_patches(a.x.sizes, a.grad_y.sizes, a.window, t, true);
+  static_cast<DepthwiseTilesShape&>(p_) = cut_patches(a.x.sizes, a.grad_y.sizes, a.window, t, PatchesOf::both);
   p_.grad_rows = p_.rows / stride_;
   const int grad_columns = 4 * p_.image_lines + (stride_ == 2 ? 2 : 0);
   p_.grad_pitch = p_.exchanges ? round_up(grad_columns, 8) : grad_columns;

@@ -66,6 +66,16 @@ DepthwisePatching choose_patching(const DepthwiseArguments& a) {
   return {8, 8, 2, 1, 3, 0};
 }
 
+void cut_outputs(DepthwiseTilesParameters& p, int rows) {
+  p.out_rows = rows;
+  const int image_bytes = p.out_pitch * p.box_bytes;
+  p.out_row_bytes = round_up(p.images * image_bytes, p.exchanges ? 1024 : 128);
+  p.out_bytes = round_up(p.boxes * p.out_rows * p.out_row_bytes, 1024);
+  p.out_half_bytes = p.image_lines == 16 ? 32 * p.box_bytes : 8 / p.image_lines * image_bytes;
+  while (p.memory_bytes() > kMemoryLimit && p.stages > 2) --p.stages;
+  if (p.memory_bytes() > kMemoryLimit) throw Unsupported("depthwise_conv2d: these tiles are too large");
+}
+
 DepthwiseTilesPass::DepthwiseTilesPass(const DepthwiseArguments& a, const DepthwisePatching& t) : kernel_(nullptr) {
   const int kernel = static_cast<int>(a.window.kernel[0]), stride = static_cast<int>(a.window.stride[0]);
   for (const Instance& instance : instances()) {
@@ -75,18 +85,12 @@ DepthwiseTilesPass::DepthwiseTilesPass(const DepthwiseArguments& a, const Depthw
     }
   }
   if (kernel_ == nullptr) throw Unsupported("depthwise_conv2d: no kernel of these tiles");
-  static_cast<DepthwiseTilesShape&>(p_) = cut_patches(a.x.sizes, a.y.sizes, a.window, t);
+  static_cast<DepthwiseTilesShape&>(p_) = cut_patches(a.x.sizes, a.y.sizes, a.window, t, PatchesOf::output);
   p_.activation = a.prologue.activation;
   p_.epilogue_activation = a.epilogue.activation;
   p_.has_prologue = static_cast<bool>(a.prologue);
-  p_.out_rows = p_.rows / stride;
-  const int out_image_bytes = p_.out_pitch * p_.box_bytes;
-  p_.out_row_bytes = round_up(p_.images * out_image_bytes, p_.exchanges ? 1024 : 128);
-  p_.out_bytes = round_up(p_.boxes * p_.out_rows * p_.out_row_bytes, 1024);
-  p_.out_half_bytes = p_.image_lines == 16 ? 32 * p_.box_bytes : 8 / p_.image_lines * out_image_bytes;
   p_.starts_next_first = t.early;
-  while (p_.memory_bytes() > kMemoryLimit && p_.stages > 2) --p_.stages;
-  if (p_.memory_bytes() > kMemoryLimit) throw Unsupported("depthwise_conv2d: these tiles are too large");
+  cut_outputs(p_, p_.rows / stride);
   share_out(p_, resident_blocks(kernel_, p_.threads(), static_cast<std::size_t>(p_.memory_bytes())));
 }
 

@@ -12,6 +12,9 @@ namespace fusedsc::gpu::hopper {
 
 DepthwisePatching choose_patching(const DepthwiseArguments& a);
 
+/// What tiles of `rows` rows of outputs take, and so many stages as there is room for.
+void cut_outputs(DepthwiseTilesParameters& p, int rows);
+
 /// A launch, worked out but for addresses.
 class DepthwiseTilesPass {
  public:

@@ -35,9 +35,13 @@ constexpr int round_up(std::int64_t a, std::int64_t b) { return divide_up(a, b) 
 /// All of it but for the splits. x, y: their sizes.
 DepthwiseTilesShape cut_tiles(const Sizes& x, const Sizes& y, const Window& window, const DepthwiseTiling& tiling);
 
-/// whole: all 16 patches of a product are read, and tiles have so many columns.
+/// What the 16 patches of a product are of: the output; its gradient, of a convolution of stride 2, from which that of
+/// the input comes (x: the sizes of the output's gradient, y: those of the input's); or of both at once for weights,
+/// where all patches are read, and tiles have so many columns.
+enum class PatchesOf { output, gradient, both };
+
 DepthwiseTilesShape cut_patches(const Sizes& x, const Sizes& y, const Window& window, const DepthwisePatching& t,
-                                bool whole = false);
+                                PatchesOf of);
 
 inline int channel_groups(const DepthwiseTilesShape& shape) { return divide_up(shape.channels, shape.runs() * 8); }
 

@@ -64,7 +64,7 @@ int pitch_of(const DepthwiseTilesShape& p, int kernel, int stride, int column_ti
 }  // namespace
 
 DepthwiseTilesShape cut_patches(const Sizes& x, const Sizes& y, const Window& window, const DepthwisePatching& t,
-                                bool whole) {
+                                PatchesOf of) {
   const int kernel = static_cast<int>(window.kernel[0]), stride = static_cast<int>(window.stride[0]);
   const auto size = [](std::int64_t value) { return static_cast<int>(value); };
   DepthwiseTilesShape p;
@@ -88,18 +88,20 @@ DepthwiseTilesShape cut_patches(const Sizes& x, const Sizes& y, const Window& wi
   while (p.image_lines < 16 && 4 * p.image_lines < p.output_width) p.image_lines *= 2;
   p.images = p.product_images() * p.image_parts;
   const int column_tiles = divide_up(p.output_width, 64);
+  const bool whole = of == PatchesOf::both, transposed = of == PatchesOf::gradient;
   p.tile_columns = whole ? 4 * p.image_lines : round_up(divide_up(p.output_width, column_tiles), p.exchanges ? 8 : 4);
   p.out_pitch = column_tiles > 1 || p.exchanges ? p.tile_columns : p.output_width;
-  p.pitch = pitch_of(p, kernel, stride, column_tiles);
   const int patches =  // of a row that are read
       whole ? p.image_lines : divide_up(std::min(p.tile_columns, p.output_width), 4);
-  const int reach = (patches - 1) * 4 * stride + (stride == 1 ? 8 : 12);       // columns that they read
+  const int patch_step = transposed ? 2 : 4 * stride;
+  const int reach = (patches - 1) * patch_step + (transposed ? 4 : stride == 1 ? 8 : 12);  // columns that they read
+  p.pitch = !transposed ? pitch_of(p, kernel, stride, column_tiles) : p.exchanges ? round_up(reach, 8) : reach;
   p.tile_bytes = round_up(p.boxes * p.images * p.image_bytes() + std::max(0, reach - p.pitch) * p.box_bytes, 1024);
-  p.half_bytes = p.image_lines == 16 ? 32 * stride * p.box_bytes : 8 / p.image_lines * p.image_bytes();
+  p.half_bytes = p.image_lines == 16 ? 8 * patch_step * p.box_bytes : 8 / p.image_lines * p.image_bytes();
 
-  const int rows = p.rows / stride;
+  const int rows = transposed ? 2 * p.rows : p.rows / stride;  // of the output
   p.grain = t.grain > 0               ? t.grain
-            : p.output_height <= 16 ? p.output_height
+            : p.output_height <= 16 ? round_up(p.output_height, 2)
                                     : std::max(rows, round_up(4, rows));
   const int strips = divide_up(p.output_height, p.grain);
   p.units = divide_up(p.batch, p.images) * column_tiles * strips;

@@ -69,8 +69,9 @@ struct DepthwiseTransposedWindow {
   static constexpr int kKernel = kTheKernel, kStride = 2;
   static constexpr int kInputRows = 1, kOutputRows = 2;
 
-  FUSEDSC_HOST_DEVICE static constexpr int before(int padding) {
-    return (kKernel - 1 - padding + (padding > kKernel - 1 ? -1 : 0)) / 2;
+  /// Rows or columns of the input before the first that an output's number halved says.
+  FUSEDSC_DEVICE static int before(int padding) {
+    return (kKernel - 1 - padding) / 2;
   }
   FUSEDSC_DEVICE static int first_row(const DepthwiseTilesShape& p, int begin) {
     return begin / 2 - before(p.padding_top);
