@@ -44,7 +44,8 @@ class DepthwiseWeightTiles {
   static constexpr int kChannels = 4;              ///< of a warp
   static constexpr int kRowsOfX = 2;               ///< of a step
   static constexpr int kRowsOfGrad = kRowsOfX / kStride;
-  static constexpr int kMatrix = 16 * 8, kWarpSums = kLive * kChannels * kMatrix + kChannels;
+  static constexpr int kMatrix = 16 * 8 + 8;  ///< other banks for the next channel's
+  static constexpr int kWarpSums = kLive * kChannels * kMatrix + kChannels;
 
   FUSEDSC_DEVICE static void run(const DepthwiseWeightTilesParameters& p) {
     DepthwiseWeightTiles tiles(p);

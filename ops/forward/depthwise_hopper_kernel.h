@@ -36,7 +36,7 @@ class DepthwiseTiles : DepthwiseTileBlock<T, DepthwiseWindow<kKernel, kStride>, 
   using Block::arrived_, Block::channel_, Block::channels_, Block::kPairs, Block::memory_, Block::notes_, Block::out_,
       Block::outputs_, Block::p_, Block::prologue_, Block::stored_;
   static constexpr int kGroups = kStride + 1;            ///< of 4 columns that a patch of 4 outputs reads
-  static constexpr bool kAhead = true;           ///< a row is loaded during the products of the one before
+  static constexpr bool kAhead = kSeams == DepthwiseSeams::none;///< a row is loaded during the products of the one before
   static constexpr int kKept = (kKernel - 1) / kStride;  ///< output rows that are begun and not finished
 
   FUSEDSC_DEVICE explicit DepthwiseTiles(const DepthwiseTilesParameters& p) : Block(p) {}
