@@ -1,19 +1,19 @@
 /// Depthwise convolution of stride 2 on Hopper GPUs, input gradient alone, 3x3 and 5x5, 16 bits, channels neighbours in
-/// memory: the forward kernel's way (forward/depthwise_hopper_kernel.h), with windows turned around. Of 4 columns of
-/// grad_x, windows have at most 4 columns of grad_y, which with two channels are a product's depth. A row of grad_y
-/// belongs to as many rows of grad_x as a window has, two of which it completes.
+/// memory: the forward kernel's way (forward/depthwise_hopper_patches_kernel.h), with windows turned around. Of 4
+/// columns of grad_x, windows have at most 4 columns of grad_y, which with two channels are a product's depth. A row of
+/// grad_y belongs to as many rows of grad_x as a window has, two of which it completes.
 #pragma once
 
 #include "fusedsc/common/gpu/wave_product.h"
-#include "fusedsc/forward/depthwise_hopper_block.h"
+#include "fusedsc/forward/depthwise_hopper_patches_block.h"
 
 namespace fusedsc::gpu::hopper {
 
 template <class T, int kKernel>
-class DepthwiseInputTiles : DepthwiseTileBlock<T, DepthwiseTransposedWindow<kKernel>, DepthwiseSeams::none> {
+class DepthwiseInputPatches : DepthwisePatchesBlock<T, DepthwiseTransposedWindow<kKernel>> {
  public:
-  FUSEDSC_DEVICE static void run(const DepthwiseTilesParameters& p) {
-    DepthwiseInputTiles tiles(p);
+  FUSEDSC_DEVICE static void run(const DepthwisePatchesParameters& p) {
+    DepthwiseInputPatches tiles(p);
     tiles.begin();
     if (tiles.warp_ < p.warps()) tiles.compute();
     else tiles.copy();
@@ -21,13 +21,13 @@ class DepthwiseInputTiles : DepthwiseTileBlock<T, DepthwiseTransposedWindow<kKer
 
  private:
   using Window = DepthwiseTransposedWindow<kKernel>;
-  using Block = DepthwiseTileBlock<T, Window, DepthwiseSeams::none>;
-  using typename Block::Sums;
+  using Block = DepthwisePatchesBlock<T, Window>;
   using Block::arrived_, Block::channel_, Block::kPairs, Block::memory_, Block::notes_, Block::out_, Block::outputs_,
-      Block::p_, Block::prologue_, Block::stored_;
+      Block::p_, Block::stored_;
+  using typename Block::Sums;
   static constexpr int kKept = kKernel - 2;  ///< rows of grad_x that are begun and not finished
 
-  FUSEDSC_DEVICE explicit DepthwiseInputTiles(const DepthwiseTilesParameters& p) : Block(p) {}
+  FUSEDSC_DEVICE explicit DepthwiseInputPatches(const DepthwisePatchesParameters& p) : Block(p) {}
 
   /// Beyond the last channel they are zeros.
   FUSEDSC_DEVICE void load_weights() {
@@ -78,11 +78,11 @@ class DepthwiseInputTiles : DepthwiseTileBlock<T, DepthwiseTransposedWindow<kKer
       buffer ^= 1;
       Block::next(slot, parity);
     }
-    if (!p_.starts_next_first) let_next_kernel_start();
+    let_next_kernel_start();
   }
 
   /// A row of grad_y to all rows of grad_x that it belongs to; those that it completes, `row` and the next, to `out`.
-  FUSEDSC_DEVICE void add_row(const unsigned char* from, Sums (&sums)[kKept], unsigned char* out, int row) {
+  FUSEDSC_DEVICE void add_row(const unsigned char* from, Sums (&sums)[kKept], unsigned char* out, int row) const {
     typename Block::Run runs[2];
     Block::load_halves(from, runs);
     std::uint32_t operands[kPairs][2];
@@ -103,7 +103,7 @@ class DepthwiseInputTiles : DepthwiseTileBlock<T, DepthwiseTransposedWindow<kKer
     }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      outputs_.finish(out + i * p_.out_row_bytes, outputs_.row_of(row + i, true), finished[i], prologue_);
+      outputs_.finish(out + i * p_.out_row_bytes, row + i, finished[i]);
     }
   }
 

@@ -1,14 +1,13 @@
 /// Depthwise convolution on Hopper GPUs, weight and bias gradients alone, 3x3 and 5x5, 16 bits, channels neighbours in
 /// memory. Tiles of x and of grad_y come to block memory by the copy engine, some ahead of their use.
 ///
-/// Multiplied is by tensor cores, one channel at a time: A has two rows of x, 8 columns of each, in 16 patches of an
-/// image; B what lies there of grad_y. A product has every element of x times every one of grad_y, summed over the
-/// patches; each tap is the sum of a diagonal of it, which is for the end. At stride 1 a patch has 4 columns of two
-/// rows of grad_y, whose windows reach over 8 of x; at stride 2 it has 8 columns of x, which lie in windows of 6 of
-/// grad_y.
+/// Multiplied is by tensor cores: A has 8 channels of x as two taps see them (16 rows) at 16 positions of a row, B the
+/// same 8 channels of grad_y there. Of the product only the diagonals are wanted, each channel with itself; even so an
+/// instruction does what 8 fused multiply-adds per thread do, without conversions. A window's row has an odd number of
+/// taps: beside the last one A has ones, whose products are the bias's gradient.
 ///
-/// Each warp owns 4 channels, and keeps all sums in registers. Rows of x are read once, for all rows of grad_y whose
-/// windows cover them, which are in registers too.
+/// Each warp owns 8 channels, and keeps all sums of their taps in registers. A row of x is read once, for all rows of
+/// grad_y whose windows cover it, which are in registers too.
 #pragma once
 
 #include "fusedsc/common/gpu/depthwise_hopper_tiles.h"
@@ -20,32 +19,23 @@ namespace fusedsc::gpu::hopper {
 
 struct DepthwiseWeightTilesParameters : DepthwiseTilesShape {
   TensorMap x, grad_y;
-  float* partials = nullptr;  ///< [split][tap..., bias if wanted][channel]; null: there is one, the gradients
+  float* partials = nullptr;  ///< [split][image part][tap..., bias][channel]; null: there is one of each, the gradients
   DeviceTensor grad_weight;   ///< where they are those, or none
   void* grad_bias = nullptr;
-  int grad_pitch = 0, grad_rows = 0, grad_bytes = 0;  ///< of a tile of grad_y: [box][image][row][column][channel]
-  int x_jumps[2] = {}, grad_jumps[2] = {};            ///< from patches 0 to 3 to patches 4 to 7, and 8 to 11
-  int sums_bytes = 0;                                 ///< of all warps, in place of tiles
+  int grad_bytes = 0;                               ///< of a tile of grad_y: [image][row][column][channel]
+  int grad_half_bytes = 0, grad_product_bytes = 0;  ///< as half_bytes and product_bytes, of grad_y
 
-  FUSEDSC_HOST_DEVICE int warps() const { return 2 * runs() * image_parts; }
   FUSEDSC_HOST_DEVICE int stage_bytes() const { return tile_bytes + grad_bytes; }
-  FUSEDSC_HOST_DEVICE int tiles_bytes() const {
-    return stages * stage_bytes() < sums_bytes ? sums_bytes : stages * stage_bytes();
-  }
   FUSEDSC_HOST_DEVICE int memory_bytes() const {
-    return 1024 + tiles_bytes() + stages * static_cast<int>(2 * sizeof(Barrier) + sizeof(DepthwiseTileNote));
+    return 1024 + stages * stage_bytes() + stages * static_cast<int>(2 * sizeof(Barrier) + sizeof(DepthwiseTileNote));
   }
 };
 
-template <class T, int kKernel, int kStride>
+/// kProducts: of 16 positions, that a warp has side by side.
+template <class T, int kKernel, int kStride, int kProducts>
 class DepthwiseWeightTiles {
  public:
-  static constexpr int kLive = (kKernel + 1) / 2;  ///< steps of rows of grad_y whose windows cover a step of x
-  static constexpr int kChannels = 4;              ///< of a warp
-  static constexpr int kRowsOfX = 2;               ///< of a step
-  static constexpr int kRowsOfGrad = kRowsOfX / kStride;
-  static constexpr int kMatrix = 16 * 8 + 8;  ///< other banks for the next channel's
-  static constexpr int kWarpSums = kLive * kChannels * kMatrix + kChannels;
+  static constexpr int kRows = kKernel * kKernel + 1;  ///< of partial sums
 
   FUSEDSC_DEVICE static void run(const DepthwiseWeightTilesParameters& p) {
     DepthwiseWeightTiles tiles(p);
@@ -55,17 +45,15 @@ class DepthwiseWeightTiles {
     } else {
       tiles.compute();
     }
-    block_barrier();
-    if (tiles.warp_ < p.warps()) tiles.leave_products();
-    block_barrier();
-    tiles.leave_gradients();
   }
 
  private:
-  static constexpr int kHalo = kStride == 2 ? 2 : 0;  ///< columns of grad_y before a patch
+  static constexpr int kPairs = kKernel / 2;                 ///< of taps of a window's row; and one more tap
+  static constexpr int kLive = (kKernel - 1) / kStride + 1;  ///< rows of grad_y whose windows cover a row of x
+  static constexpr int kPairsOfProducts = (kProducts + 1) / 2;
   using Cursor = DepthwiseTileCursor<DepthwiseWindow<kKernel, kStride>>;
-  using Pairs = Aligned<std::uint32_t, 2>;       ///< of a position: two pairs of channels
-  using Grads = std::uint32_t[kChannels][2];
+  /// Of two products: positions 0 to 7 and 8 to 15 of the first, then of the second.
+  using GradRow = std::uint32_t[kPairsOfProducts][4];
 
   FUSEDSC_DEVICE explicit DepthwiseWeightTiles(const DepthwiseWeightTilesParameters& p) : p_(p) {
     warp_ = uniform(thread_index() / 32);
@@ -74,9 +62,9 @@ class DepthwiseWeightTiles {
     first_channel_ = static_cast<int>(group) * p.runs() * 8;
     auto* memory = static_cast<unsigned char*>(block_memory());
     memory_ = memory + (1024 - address_of(memory) % 1024) % 1024;
-    notes_ = reinterpret_cast<DepthwiseTileNote*>(memory_ + p.tiles_bytes());
-    arrived_ = reinterpret_cast<Barrier*>(notes_ + p.stages);
+    arrived_ = reinterpret_cast<Barrier*>(memory_ + p.stages * p.stage_bytes());
     done_ = arrived_ + p.stages;
+    notes_ = reinterpret_cast<DepthwiseTileNote*>(done_ + p.stages);
   }
 
   FUSEDSC_DEVICE void begin() {
@@ -87,14 +75,13 @@ class DepthwiseWeightTiles {
       }
       publish();
     }
-    // Patches beyond the right edge read what follows, to multiply it by zeros; behind the last row these are here.
-    const int filled = p_.boxes * p_.images * p_.image_bytes();
+    // Positions beyond the right edge read what follows, to multiply it by zeros; behind the last row these are here.
+    const int filled = p_.images * p_.image_bytes();
     for (int stage = 0; stage < p_.stages; ++stage) {
       for (int i = filled + thread_index() * 16; i < p_.tile_bytes; i += (p_.warps() + 1) * 512) {
         *reinterpret_cast<Aligned<std::uint32_t, 4>*>(memory_ + stage * p_.stage_bytes() + i) = {};
       }
     }
-    if (thread_index() < 2) prefetch(thread_index() == 0 ? p_.x : p_.grad_y);
     block_barrier();
     wait_for_previous_kernel();
     let_next_kernel_start();
@@ -102,32 +89,29 @@ class DepthwiseWeightTiles {
 
   // --------------------------------------------------------------------------------------- by the thread that copies
 
-  /// The rows of grad_y are those that begin with the tile's rows of x.
+  /// Moves on to the next tile. The rows of grad_y are those that begin with the tile's rows of x.
+  FUSEDSC_DEVICE void start_copies(Cursor& at, int slot) const {
+    const int row = at.begin + at.row / kStride;
+    DepthwiseTileNote note{at.image, at.column, at.input_row(), row, at.begin, at.end, at.is_first, 0};
+    const ImagePlace x{first_channel_, at.input_column(), at.input_row(), at.image};
+    const ImagePlace grad{first_channel_, at.column, row, at.image};
+    at.next();
+    note.is_last = !at.exists;
+    notes_[slot] = note;
+    unsigned char* stage = memory_ + slot * p_.stage_bytes();
+    expect(arrived_ + slot, p_.images * p_.image_bytes() + p_.grad_bytes);
+    start_load(stage, p_.x, x, arrived_ + slot);
+    start_load(stage + p_.tile_bytes, p_.grad_y, grad, arrived_ + slot);
+  }
+
   FUSEDSC_DEVICE void copy() const {
-    Cursor at(p_, split_);
-    int slot = 0, parity = 1;
-    const int x_bytes = p_.images * p_.image_bytes();
-    const int grad_bytes = p_.images * p_.grad_rows * p_.grad_pitch * p_.box_bytes;
+    Cursor ahead(p_, split_);
+    for (int slot = 0; slot < p_.stages && ahead.exists; ++slot) start_copies(ahead, slot);
+    int slot = 0, parity = 0;
 #pragma unroll 1
-    while (at.exists) {
+    while (ahead.exists) {
       wait(done_ + slot, parity);
-      const int row = at.begin + at.row / kStride;
-      const bool has_grads = row < at.end;
-      DepthwiseTileNote note{at.image, at.column, at.input_row(), row, at.begin, at.end, at.is_first, 0};
-      const ImagePlace x{first_channel_, at.input_column(), at.input_row(), at.image};
-      const ImagePlace grad{first_channel_, at.column - kHalo, row, at.image};
-      at.next();
-      note.is_last = !at.exists;
-      notes_[slot] = note;
-      unsigned char* stage = memory_ + slot * p_.stage_bytes();
-      expect(arrived_ + slot, p_.boxes * (x_bytes + (has_grads ? grad_bytes : 0)));
-      for (int box = 0; box < p_.boxes; ++box) {
-        const int channel = first_channel_ + box * p_.box_bytes / 2;
-        start_load(stage + box * x_bytes, p_.x, ImagePlace{channel, x.column, x.row, x.image}, arrived_ + slot);
-        if (!has_grads) continue;
-        start_load(stage + p_.tile_bytes + box * grad_bytes, p_.grad_y,
-                   ImagePlace{channel, grad.column, grad.row, grad.image}, arrived_ + slot);
-      }
+      start_copies(ahead, slot);
       next(slot, parity);
     }
   }
@@ -141,28 +125,34 @@ class DepthwiseWeightTiles {
   // --------------------------------------------------------------------------------------------- by warps that compute
 
   FUSEDSC_DEVICE void aim() {
-    const int lane = thread_index() % 32, g = lane / 4, t = lane % 4, runs = p_.runs();
-    const int half = warp_ % 2, part = warp_ / 2 / runs, group = warp_ / 2 - part * runs;
-    const int box_runs = p_.box_bytes / 16, box = group / box_runs, run = group - box * box_runs;
-    const int patch = t % p_.image_lines, image = part * p_.product_images() + t / p_.image_lines;
-    const int x_position = 4 * kStride * patch + g;
-    x_place_ = (box * p_.images + image) * p_.image_bytes() + x_position * p_.box_bytes +
-               place_of_run(p_, run, x_position) + 8 * half;
-    grad_row_ = kRowsOfGrad == 2 ? g / 4 : 0;
-    const int grad_position = 4 * patch + (kRowsOfGrad == 2 ? g % 4 : g);
-    grad_place_ = p_.tile_bytes +
-                  (((box * p_.images + image) * p_.grad_rows + grad_row_) * p_.grad_pitch + grad_position) *
-                      p_.box_bytes +
-                  place_of_run(p_, run, grad_position) + 8 * half;
+    const int lane = thread_index() % 32, matrix = lane / 8, runs = p_.runs(), box_bytes = p_.box_bytes;
+    part_ = warp_ / runs;
+    const int run = warp_ - part_ * runs, first_image = p_.images / p_.image_parts * part_;
+    channel_ = first_channel_ + run * 8;
+    // Matrices of A: both taps at positions 0 to 7, then at 8 to 15; of the last tap, of one product and of the next.
+#pragma unroll
+    for (int pair = 0; pair <= kPairs; ++pair) {
+      const bool is_last = pair == kPairs;
+      const int tap = 2 * pair + (is_last ? 0 : matrix % 2), position = lane % 8 * kStride + tap;
+      const int half = is_last ? matrix % 2 : matrix / 2, product = is_last ? matrix / 2 : 0;
+      places_[pair] = first_image * p_.image_bytes() + half * p_.half_bytes + product * p_.product_bytes +
+                      position * box_bytes + exchanged_run(box_bytes, run, position);
+    }
+    grad_place_ = p_.tile_bytes + first_image * (p_.grad_bytes / p_.images) + matrix % 2 * p_.grad_half_bytes +
+                  matrix / 2 * p_.grad_product_bytes + lane % 8 * box_bytes + exchanged_run(box_bytes, run, lane % 8);
+    if constexpr (kProducts % 2 == 1) {  // nothing there: the lanes read what the others do
+      beyond_ = matrix / 2 * p_.product_bytes;
+      grad_beyond_ = matrix / 2 * p_.grad_product_bytes;
+    }
   }
 
   FUSEDSC_DEVICE void compute() {
     aim();
 #pragma unroll
-    for (int i = 0; i < kLive * kChannels * 4; ++i) sums_[i / (kChannels * 4)][i / 4 % kChannels][i % 4] = 0;
-#pragma unroll
-    for (int i = 0; i < kChannels; ++i) bias_[i] = 0;
-    Grads grads[kLive];
+    for (int i = 0; i < kKernel * (kPairs + 1) * 4; ++i) {
+      sums_[i / 4 / (kPairs + 1)][i / 4 % (kPairs + 1)][i % 4] = 0;
+    }
+    GradRow grads[kLive];  // the newest first
     int slot = 0, parity = 0;
 #pragma unroll 1
     for (bool is_last = false; !is_last;) {
@@ -170,162 +160,139 @@ class DepthwiseWeightTiles {
       const DepthwiseTileNote& at = notes_[slot];
       if (at.is_first) {
 #pragma unroll
-        for (int i = 0; i < kLive; ++i) clear(grads[i]);
+        for (int age = 0; age < kLive; ++age) clear(grads[age]);
       }
-      const unsigned char* tile = memory_ + slot * p_.stage_bytes() + x_place_;
-      const unsigned char* grad_tile = memory_ + slot * p_.stage_bytes() + grad_place_;
-      int row = at.output_row + grad_row_, input_row = at.input_row;
-      const int end = at.end, row_bytes = p_.pitch * p_.box_bytes;
+      const unsigned char* tile = memory_ + slot * p_.stage_bytes();
+      const unsigned char* grad_tile = tile + grad_place_;
+      int row = at.output_row, input_row = at.input_row;
+      const int end = at.end;
 #pragma unroll 1
-      for (int r = 0; r < p_.rows; r += kRowsOfX * kLive) {
+      for (int r = 0; r < p_.rows; r += kStride) {
 #pragma unroll
-        for (int i = 0; i < kLive; ++i) {
-          if (row < end) load_grads(grad_tile, grads[i]);
-          else clear(grads[i]);
-          if (input_row > -kRowsOfX && input_row < p_.input_height) multiply_rows(tile, row_bytes, i, grads);
-          tile += kRowsOfX * row_bytes;
-          grad_tile += kRowsOfGrad * p_.grad_pitch * p_.box_bytes;
-          row += kRowsOfGrad;
-          input_row += kRowsOfX;
+        for (int age = kLive - 1; age > 0; --age) {
+#pragma unroll
+          for (int i = 0; i < kPairsOfProducts * 4; ++i) grads[age][i / 4][i % 4] = grads[age - 1][i / 4][i % 4];
         }
+        if (row < end) {
+#pragma unroll
+          for (int i = 0; i < kPairsOfProducts; ++i) {
+            const int beyond = 2 * i + 1 < kProducts ? 0 : grad_beyond_;
+            load_matrices<true>(grad_tile + 2 * i * p_.grad_product_bytes - beyond, grads[0][i]);
+          }
+        } else {
+          clear(grads[0]);
+        }
+#pragma unroll
+        for (int phase = 0; phase < kStride; ++phase) {
+          if (static_cast<unsigned>(input_row) < static_cast<unsigned>(p_.input_height)) {
+            multiply_row(tile, phase, grads);
+          } else if (phase == 0) {
+            add_bias(grads[0]);
+          }
+          tile += p_.pitch * p_.box_bytes;
+          ++input_row;
+        }
+        grad_tile += p_.out_pitch * p_.box_bytes;
+        ++row;
       }
       is_last = at.is_last;
       warp_barrier();
       if (thread_index() % 32 == 0) arrive(done_ + slot);
       next(slot, parity);
     }
+    leave_sums();
   }
 
-  FUSEDSC_DEVICE static void clear(Grads& grads) {
+  FUSEDSC_DEVICE static void clear(GradRow& row) {
 #pragma unroll
-    for (int i = 0; i < kChannels * 2; ++i) grads[i / 2][i % 2] = 0;
+    for (int i = 0; i < kPairsOfProducts * 4; ++i) row[i / 4][i % 4] = 0;
   }
 
-  /// Of two positions: pairs of what each channel has there.
-  FUSEDSC_DEVICE static void sort(const Pairs& first, const Pairs& second, int place, std::uint32_t* to, int step) {
+  /// A row of x, number `phase` of those that a row of grad_y moves on by.
+  FUSEDSC_DEVICE void multiply_row(const unsigned char* row, int phase, const GradRow (&grads)[kLive]) {
+    constexpr std::uint32_t kOnes = ones(T());
 #pragma unroll
-    for (int i = 0; i < kChannels; ++i) {
-      const std::uint32_t a = first.elements[i / 2], b = second.elements[i / 2];
-      to[i * step + place] = i % 2 == 0 ? (a & 0xffffu) | b << 16 : a >> 16 | (b & 0xffff0000u);
-    }
-  }
-
-  FUSEDSC_DEVICE void load_grads(const unsigned char* from, Grads& to) {
-    const auto at = [&](int jump) { return *reinterpret_cast<const Pairs*>(from + jump); };
-    sort(at(0), at(p_.grad_jumps[0]), 0, &to[0][0], 2);
-    sort(at(p_.grad_jumps[1]), at(p_.grad_jumps[0] + p_.grad_jumps[1]), 1, &to[0][0], 2);
-    if (p_.grad_bias == nullptr) return;
+    for (int first = 0; first < kProducts; first += 2) {
+      std::uint32_t last[4];
+      const int beyond = first + 1 < kProducts ? 0 : beyond_;
+      load_matrices<true>(row + places_[kPairs] + first * p_.product_bytes - beyond, last);
 #pragma unroll
-    for (int i = 0; i < kChannels * 2; ++i) {
-      float first, second;
-      to_floats(to[i / 2][i % 2], first, second, T());
-      bias_[i / 2] += first + second;
-    }
-  }
-
-  /// Two rows of x, number `step` of those that grads go round in.
-  FUSEDSC_DEVICE void multiply_rows(const unsigned char* from, int row_bytes, int step, const Grads (&grads)[kLive]) {
-    std::uint32_t a[kChannels][4];
+      for (int i = 0; i < 2 && first + i < kProducts; ++i) {
+        std::uint32_t pairs[kPairs][4];
 #pragma unroll
-    for (int r = 0; r < kRowsOfX; ++r) {
-      const auto at = [&](int jump) { return *reinterpret_cast<const Pairs*>(from + r * row_bytes + jump); };
-      sort(at(0), at(p_.x_jumps[0]), r, &a[0][0], 4);
-      sort(at(p_.x_jumps[1]), at(p_.x_jumps[0] + p_.x_jumps[1]), 2 + r, &a[0][0], 4);
-    }
+        for (int pair = 0; pair < kPairs; ++pair) {
+          load_matrices<true>(row + places_[pair] + (first + i) * p_.product_bytes, pairs[pair]);
+        }
 #pragma unroll
-    for (int age = 0; age < kLive; ++age) {
-      const Grads& b = grads[(step - age + kLive) % kLive];
+        for (int age = 0; age < kLive; ++age) {
+          const int kh = phase + age * kStride;
+          if (kh >= kKernel) continue;
+          const std::uint32_t low = grads[age][first / 2][2 * i], high = grads[age][first / 2][2 * i + 1];
 #pragma unroll
-      for (int i = 0; i < kChannels; ++i) {
-        wave_multiply_add(sums_[age][i], {{a[i][0], a[i][1], a[i][2], a[i][3]}, {b[i][0], b[i][1]}}, T());
-      }
-    }
-  }
-
-  // -------------------------------------------------------------------------------------------------- when all is done
-
-  FUSEDSC_DEVICE float* sums_of_warp(int warp) const {
-    return reinterpret_cast<float*>(memory_) + warp * kWarpSums;
-  }
-
-  /// Whole products to block memory, in place of tiles.
-  FUSEDSC_DEVICE void leave_products() const {
-    const int lane = thread_index() % 32, g = lane / 4, t = lane % 4;
-    float* to = sums_of_warp(warp_);
-#pragma unroll
-    for (int i = 0; i < kLive * kChannels; ++i) {
-#pragma unroll
-      for (int v = 0; v < 4; ++v) {
-        to[i * kMatrix + (g + v / 2 * 8) * 8 + 2 * t + v % 2] = sums_[i / kChannels][i % kChannels][v];
-      }
-    }
-    if (p_.grad_bias == nullptr) return;
-#pragma unroll
-    for (int i = 0; i < kChannels; ++i) {
-      float sum = kHalo == 0 || (g >= kHalo && g < kHalo + 4) ? bias_[i] : 0.0f;
-#pragma unroll
-      for (int mask = 16; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);
-      if (lane == 0) to[kLive * kChannels * kMatrix + i] = sum;
-    }
-  }
-
-  FUSEDSC_DEVICE void leave_gradients() const {
-    const int channels = least(p_.runs() * 8, p_.channels - first_channel_);
-    const int rows = kKernel * kKernel + (p_.grad_bias != nullptr ? 1 : 0);
-    for (int i = thread_index(); i < channels * rows; i += (p_.warps() + 1) * 32) {
-      const int tap = i / channels, c = i - tap * channels;
-      float sum = 0;
-      for (int part = 0; part < p_.image_parts; ++part) {
-        const float* from = sums_of_warp(part * p_.runs() * 2 + c / kChannels);
-        sum += tap < kKernel * kKernel ? sum_of_tap(from, c % kChannels, tap / kKernel, tap % kKernel)
-                                       : from[kLive * kChannels * kMatrix + c % kChannels];
-      }
-      leave(tap, first_channel_ + c, rows, sum);
-    }
-  }
-
-  FUSEDSC_DEVICE static float sum_of_tap(const float* sums, int channel, int kh, int kw) {
-    float sum = 0;
-#pragma unroll
-    for (int r = 0; r < kRowsOfX; ++r) {
-#pragma unroll
-      for (int grad_row = 0; grad_row < kRowsOfGrad; ++grad_row) {
-        const int distance = kh - r + grad_row, age = distance / 2;
-        if (distance < 0 || distance % 2 != 0 || age >= kLive) continue;
-        const float* matrix = sums + (age * kChannels + channel) * kMatrix + r * 64 + grad_row * 4;
-        if constexpr (kStride == 1) {
-#pragma unroll
-          for (int v = 0; v < 4; ++v) sum += matrix[(v + kw) * 8 + v];
-        } else {
-#pragma unroll
-          for (int v = 0; v < 4 + kHalo; ++v) {
-            const int u = kw + 2 * (v - kHalo);
-            if (u >= 0 && u < 8) sum += matrix[u * 8 + v];
+          for (int pair = 0; pair < kPairs; ++pair) {
+            const std::uint32_t(&a)[4] = pairs[pair];
+            wave_multiply_add(sums_[kh][pair], {{a[0], a[1], a[2], a[3]}, {low, high}}, T());
           }
+          wave_multiply_add(sums_[kh][kPairs], {{last[2 * i], kOnes, last[2 * i + 1], kOnes}, {low, high}}, T());
         }
       }
     }
-    return sum;
+  }
+  /// Instead, where the row is padding: the ones beside the first row of taps still have something to multiply.
+  FUSEDSC_DEVICE void add_bias(const GradRow& grads) {
+    constexpr std::uint32_t kOnes = ones(T());
+#pragma unroll
+    for (int i = 0; i < kProducts; ++i) {
+      wave_multiply_add(sums_[0][kPairs],
+                        {{0, kOnes, 0, kOnes}, {grads[i / 2][i % 2 * 2], grads[i / 2][i % 2 * 2 + 1]}}, T());
+    }
+  }
+  FUSEDSC_DEVICE static constexpr std::uint32_t ones(Float16) { return 0x3c003c00u; }
+  FUSEDSC_DEVICE static constexpr std::uint32_t ones(BFloat16) { return 0x3f803f80u; }
+
+  /// Of the lanes that have the diagonals: those of channel g have it in their columns 2t and 2t + 1.
+  FUSEDSC_DEVICE void leave_sums() const {
+    const int lane = thread_index() % 32, g = lane / 4, t = lane % 4;
+    if (g / 2 != t || channel_ >= p_.channels) return;
+    const auto diagonal = [&](const float(&sums)[4], int half) {
+      return g % 2 == 0 ? sums[2 * half] : sums[2 * half + 1];
+    };
+    if (p_.partials == nullptr) {
+      T* weight = elements_of<T>(p_.grad_weight) + p_.grad_weight.offset(channel_ + g, 0, 0, 0);
+      T* bias = static_cast<T*>(p_.grad_bias);
+      leave(diagonal, [&](int tap, float sum) {
+        if (tap < kRows - 1 && p_.grad_weight.data != nullptr) {
+          from_accumulator(sum, weight[tap / kKernel * p_.grad_weight.row + tap % kKernel * p_.grad_weight.column]);
+        } else if (tap == kRows - 1 && bias != nullptr) {
+          from_accumulator(sum, bias[channel_ + g]);
+        }
+      });
+    } else {
+      float* to = p_.partials + (static_cast<std::int64_t>(split_) * p_.image_parts + part_) * kRows * p_.channels +
+                  channel_ + g;
+      leave(diagonal, [&](int tap, float sum) { to[static_cast<std::int64_t>(tap) * p_.channels] = sum; });
+    }
   }
 
-  FUSEDSC_DEVICE void leave(int tap, int channel, int rows, float sum) const {
-    if (p_.partials != nullptr) {
-      p_.partials[(static_cast<std::int64_t>(split_) * rows + tap) * p_.channels + channel] = sum;
-    } else if (tap == kKernel * kKernel) {
-      from_accumulator(sum, static_cast<T*>(p_.grad_bias)[channel]);
-    } else if (p_.grad_weight.data != nullptr) {
-      from_accumulator(sum, elements_of<T>(p_.grad_weight)[p_.grad_weight.offset(channel, 0, tap / kKernel, tap % kKernel)]);
+  template <class Diagonal, class Leave>
+  FUSEDSC_DEVICE void leave(const Diagonal& diagonal, const Leave& leave_one) const {
+#pragma unroll
+    for (int tap = 0; tap < kRows - 1; ++tap) {
+      const int kw = tap % kKernel;
+      leave_one(tap, diagonal(sums_[tap / kKernel][kw / 2], kw % 2));
     }
+    leave_one(kRows - 1, diagonal(sums_[0][kPairs], 1));
   }
 
   const DepthwiseWeightTilesParameters& p_;
   int warp_, split_, first_channel_;
   unsigned char* memory_;
-  Barrier *arrived_, *done_;          ///< tiles have come; warps are done with them
-  DepthwiseTileNote* notes_;          ///< of the tiles
-  int x_place_ = 0, grad_place_ = 0;  ///< of the thread, in a stage: its first elements
-  int grad_row_ = 0;                  ///< of the thread, of a step
-  float sums_[kLive][kChannels][4], bias_[kChannels];
+  Barrier *arrived_, *done_;    ///< tiles have come; warps are done with them
+  DepthwiseTileNote* notes_;    ///< of the tiles
+  int part_ = 0, channel_ = 0;  ///< of the warp: its part of the images, its first channel
+  int places_[kPairs + 1], grad_place_ = 0;
+  int beyond_ = 0, grad_beyond_ = 0;  ///< from the last product of an odd number to where the next would be
+  float sums_[kKernel][kPairs + 1][4];
 };
 
 }  // namespace fusedsc::gpu::hopper

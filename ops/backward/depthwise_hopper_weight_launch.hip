@@ -11,81 +11,115 @@ namespace {
 
 constexpr const char* kName = "depthwise_conv2d_backward";
 
-/// kThreads: the most that a block may have, where one has a multiprocessor for itself.
-template <class T, int kKernel, int kStride, int kThreads>
-FUSEDSC_HOPPER_KERNEL(kThreads)
+/// kThreads: the most that a block may have; kBlocks: that shall fit a multiprocessor then.
+template <class T, int kKernel, int kStride, int kProducts, int kThreads, int kBlocks>
+FUSEDSC_KERNEL(kThreads, kBlocks)
 weight_tiles_kernel(const FUSEDSC_GRID_CONSTANT DepthwiseWeightTilesParameters p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
-  DepthwiseWeightTiles<T, kKernel, kStride>::run(p);
+  DepthwiseWeightTiles<T, kKernel, kStride, kProducts>::run(p);
 #endif
 }
 
 struct Instance {
   DataType dtype;
-  int kernel, stride, threads, warp_sums;
+  int kernel, stride, products;
   void (*run)(DepthwiseWeightTilesParameters);
 };
 
-template <class T, int kKernel, int kStride, int kThreads>
+template <class T, int kKernel, int kStride, int kProducts, int kThreads, int kBlocks>
 constexpr Instance instance(DataType dtype) {
-  return {dtype,    kKernel,
-          kStride,  kThreads,
-          DepthwiseWeightTiles<T, kKernel, kStride>::kWarpSums, weight_tiles_kernel<T, kKernel, kStride, kThreads>};
+  return {dtype, kKernel, kStride, kProducts, weight_tiles_kernel<T, kKernel, kStride, kProducts, kThreads, kBlocks>};
 }
 
 const Instance kInstances[] = {
-    // kernel, stride, threads
-    instance<Float16, 3, 1, 640>(DataType::float16),   instance<Float16, 3, 2, 640>(DataType::float16),
-    instance<Float16, 5, 1, 512>(DataType::float16),   instance<Float16, 5, 2, 512>(DataType::float16),
-    instance<BFloat16, 3, 1, 640>(DataType::bfloat16), instance<BFloat16, 3, 2, 640>(DataType::bfloat16),
-    instance<BFloat16, 5, 1, 512>(DataType::bfloat16), instance<BFloat16, 5, 2, 512>(DataType::bfloat16),
+    // kernel, stride, products; threads and blocks
+    instance<Float16, 3, 1, 2, 288, 2>(DataType::float16),   instance<Float16, 3, 1, 4, 288, 2>(DataType::float16),
+    instance<Float16, 3, 1, 7, 160, 3>(DataType::float16),   instance<Float16, 3, 2, 2, 288, 2>(DataType::float16),
+    instance<Float16, 3, 2, 4, 288, 2>(DataType::float16),   instance<Float16, 5, 1, 2, 160, 3>(DataType::float16),
+    instance<Float16, 5, 1, 4, 160, 2>(DataType::float16),   instance<Float16, 5, 2, 2, 160, 3>(DataType::float16),
+    instance<Float16, 5, 2, 4, 160, 2>(DataType::float16),   instance<BFloat16, 3, 1, 2, 288, 2>(DataType::bfloat16),
+    instance<BFloat16, 3, 1, 4, 288, 2>(DataType::bfloat16), instance<BFloat16, 3, 1, 7, 160, 3>(DataType::bfloat16),
+    instance<BFloat16, 3, 2, 2, 288, 2>(DataType::bfloat16), instance<BFloat16, 3, 2, 4, 288, 2>(DataType::bfloat16),
+    instance<BFloat16, 5, 1, 2, 160, 3>(DataType::bfloat16), instance<BFloat16, 5, 1, 4, 160, 2>(DataType::bfloat16),
+    instance<BFloat16, 5, 2, 2, 160, 3>(DataType::bfloat16), instance<BFloat16, 5, 2, 4, 160, 2>(DataType::bfloat16),
 };
 
-DepthwisePatching choose_patching(const DepthwiseBackwardArguments& a) {
-  return {4, 4, a.window.kernel[0] == 3 ? 4 : 6, 1, 2, 0};
+}  // namespace
+
+namespace {
+
+/// What measured best on an H200 (docs/performance_gpu_depthwise.md).
+DepthwiseTiling choose_tiling(const DepthwiseBackwardArguments& a) {
+  const std::int64_t channels = a.x.sizes[1], width = a.grad_y.sizes[3];
+  const int kernel = static_cast<int>(a.window.kernel[0]), stride = static_cast<int>(a.window.stride[0]);
+  const bool is_large = kernel == 5;
+  const int wide_box = channels > 32 ? 64 : 32;
+  if (a.x.sizes[0] <= 2 && width <= 16) {  // a tile is all there is
+    const int rows = round_up((a.grad_y.sizes[2] - 1) * stride + kernel, stride);
+    return {2, 32, 1, rows, width <= 8 ? 4 : 2, 1, 1};
+  }
+  if (stride == 2) {
+    if (width <= 8) return {2, 32, 1, 2, 4, 1, 3};
+    if (width <= 16) return {2, 32, 1, 2, 2, 1, 4};
+    if (width <= 32)
+      return is_large ? DepthwiseTiling{2, 32, 1, 4, 1, 1, 4} : DepthwiseTiling{2, wide_box, 1, 4, 1, 1, 3};
+    return is_large ? DepthwiseTiling{4, 32, 1, 2, 1, 1, 3} : DepthwiseTiling{4, wide_box, 1, 2, 1, 1, 4};
+  }
+  if (is_large) {
+    if (width <= 8) return {2, 32, 1, 4, 4, 1, 2};
+    if (width <= 16) return {4, 32, 1, 3, 4, 1, 2};
+    return {2, 32, 1, 4, 1, 1, 2};
+  }
+  if (width <= 8) return {2, 32, 1, 3, 4, 1, 2};
+  if (width <= 16) return {2, 32, 1, 2, 2, 1, 4};
+  if (width <= 32) return {2, wide_box, 1, 5, 1, 1, 3};
+  if (width <= 64) {
+    const bool is_ragged = channels % 32 != 0 && channels <= 128;
+    return is_ragged ? DepthwiseTiling{4, wide_box, 1, 2, 1, 1, 4} : DepthwiseTiling{2, 32, 1, 2, 1, 1, 2};
+  }
+  return {7, 32, 1, 2, 1, 1, 3};
 }
 
 }  // namespace
 
 DepthwiseWeightTilesPass DepthwiseWeightTilesPass::of(const DepthwiseBackwardArguments& a) {
-  return DepthwiseWeightTilesPass(a, choose_patching(a));
+  const DepthwiseTiling tiling = choose_tiling(a);
+  const DepthwiseWeightTilesPass pass(a, tiling);
+  // Measured: smaller tiles where otherwise some blocks would have more units than others.
+  if (a.window.kernel[0] == 5 && tiling.products == 4 && tiling.images == 4 && evenness(pass.p_) < 0.75) {
+    const DepthwiseWeightTilesPass other(a, {2, 32, 1, 9, 2, 1, 2});
+    if (evenness(other.p_) > evenness(pass.p_)) return other;
+  }
+  return pass;
 }
 
-DepthwiseWeightTilesPass::DepthwiseWeightTilesPass(const DepthwiseBackwardArguments& a, const DepthwisePatching& t)
+DepthwiseWeightTilesPass::DepthwiseWeightTilesPass(const DepthwiseBackwardArguments& a, const DepthwiseTiling& t)
     : kernel_(nullptr),
       window_(static_cast<int>(a.window.kernel[0])),
-      stride_(static_cast<int>(a.window.stride[0])) {
-  int warp_sums = 0;
-  const int step = 2 * ((window_ + 1) / 2);  // rows of x until rows of grad_y in registers are where they began
+      stride_(static_cast<int>(a.window.stride[0])),
+      box_channels_(t.box_channels) {
   for (const Instance& instance : kInstances) {
     if (instance.dtype == a.x.dtype && instance.kernel == window_ && instance.stride == stride_ &&
-        (2 * t.runs * t.image_parts + 1) * 32 <= instance.threads && t.rows % step == 0) {
+        instance.products == t.products) {
       kernel_ = instance.run;
-      warp_sums = instance.warp_sums;
     }
   }
   if (kernel_ == nullptr) throw Unsupported(std::string(kName) + ": no kernel of these tiles");
-  static_cast<DepthwiseTilesShape&>(p_) = cut_patches(a.x.sizes, a.grad_y.sizes, a.window, t, PatchesOf::both);
-  p_.grad_rows = p_.rows / stride_;
-  const int grad_columns = 4 * p_.image_lines + (stride_ == 2 ? 2 : 0);
-  p_.grad_pitch = p_.exchanges ? round_up(grad_columns, 8) : grad_columns;
-  const int grad_image_bytes = p_.grad_rows * p_.grad_pitch * p_.box_bytes;
-  p_.grad_bytes = round_up(p_.boxes * p_.images * grad_image_bytes, 1024);
-  const auto jump = [&](int patches, int columns, int image_bytes) {
-    return p_.image_lines > patches ? columns * p_.box_bytes : patches / p_.image_lines * image_bytes;
-  };
-  for (int i = 0; i < 2; ++i) {
-    p_.x_jumps[i] = jump(4 << i, (16 << i) * stride_, p_.image_bytes());
-    p_.grad_jumps[i] = jump(4 << i, 16 << i, grad_image_bytes);
-  }
-  p_.sums_bytes = round_up(p_.warps() * warp_sums * static_cast<int>(sizeof(float)), 1024);
+  static_cast<DepthwiseTilesShape&>(p_) = cut_tiles(a.x.sizes, a.grad_y.sizes, a.window, t);
+  const int reach = (p_.tile_columns - 1) * stride_ + window_;  // of the last position, in columns of x
+  p_.tile_bytes = round_up(p_.images * p_.image_bytes(), 1024) +
+                  (reach > p_.pitch ? round_up((reach - p_.pitch) * p_.box_bytes, 1024) : 0);
+  const int grad_image_bytes = p_.rows / stride_ * p_.out_pitch * p_.box_bytes;
+  p_.grad_bytes = round_up(p_.images * grad_image_bytes, 1024);
+  p_.grad_half_bytes = p_.halves_are_images() ? grad_image_bytes : 8 * p_.box_bytes;
+  p_.grad_product_bytes =
+      p_.products_are_images() && !p_.halves_are_images() ? grad_image_bytes : 2 * p_.grad_half_bytes;
   while (p_.memory_bytes() > kMemoryLimit && p_.stages > 1) --p_.stages;
-  if (p_.memory_bytes() > kMemoryLimit) throw Unsupported(std::string(kName) + ": these tiles are too large");
   share_out(p_, resident_blocks(kernel_, (p_.warps() + 1) * 32, static_cast<std::size_t>(p_.memory_bytes())));
 }
 
 float* DepthwiseWeightTilesPass::take_partials(Arena& arena) const {
-  return p_.splits > 1 ? arena.take<float>(std::int64_t{p_.splits} * (taps() + 1) * p_.channels) : nullptr;
+  return partial_rows() > 1 ? arena.take<float>(partial_rows() * (taps() + 1) * p_.channels) : nullptr;
 }
 
 std::size_t DepthwiseWeightTilesPass::workspace_bytes() const {
@@ -97,8 +131,8 @@ std::size_t DepthwiseWeightTilesPass::workspace_bytes() const {
 void DepthwiseWeightTilesPass::run(const DepthwiseBackwardArguments& a, const Execution& execution) const {
   Arena arena(execution.workspace);
   DepthwiseWeightTilesParameters p = p_;
-  p.x = map_of_images(a.x, p.box_bytes / 2, p.pitch, p.rows, p.images, p.exchanges);
-  p.grad_y = map_of_images(a.grad_y, p.box_bytes / 2, p.grad_pitch, p.grad_rows, p.images, p.exchanges);
+  p.x = map_of_images(a.x, box_channels_, p.pitch, p.rows, p.images, true);
+  p.grad_y = map_of_images(a.grad_y, box_channels_, p.out_pitch, p.rows / stride_, p.images, true);
   p.partials = take_partials(arena);
   p.grad_weight = a.grad_weight;
   p.grad_bias = a.grad_bias.data;
@@ -107,10 +141,10 @@ void DepthwiseWeightTilesPass::run(const DepthwiseBackwardArguments& a, const Ex
   if (p.partials == nullptr) return;
   SumPartialsParameters sum;
   sum.partials = p.partials;
-  sum.splits = p.splits;
+  sum.splits = static_cast<int>(partial_rows());
   sum.taps = taps();
   sum.kernel_width = window_;
-  sum.rows = sum.taps + (a.grad_bias ? 1 : 0);
+  sum.rows = sum.taps + 1;
   sum.channels = p.channels;
   sum.weight = a.grad_weight;
   sum.vectors[0] = a.grad_bias.data;

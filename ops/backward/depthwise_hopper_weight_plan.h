@@ -18,18 +18,18 @@ class DepthwiseWeightTilesPass {
  public:
   /// With the tiles that are best for it.
   static DepthwiseWeightTilesPass of(const DepthwiseBackwardArguments& a);
-  DepthwiseWeightTilesPass(const DepthwiseBackwardArguments& a, const DepthwisePatching& patching);
-  int stages() const { return p_.stages; }
+  DepthwiseWeightTilesPass(const DepthwiseBackwardArguments& a, const DepthwiseTiling& tiling);
   std::size_t workspace_bytes() const;
   void run(const DepthwiseBackwardArguments& a, const Execution& execution) const;
 
  private:
   float* take_partials(Arena& arena) const;
+  std::int64_t partial_rows() const { return std::int64_t{p_.splits} * p_.image_parts; }
   int taps() const { return window_ * window_; }
 
   void (*kernel_)(DepthwiseWeightTilesParameters);
   DepthwiseWeightTilesParameters p_;
-  int window_ = 0, stride_ = 1;
+  int window_ = 0, stride_ = 1, box_channels_;
 };
 
 }  // namespace fusedsc::gpu::hopper

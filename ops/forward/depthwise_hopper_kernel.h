@@ -1,89 +1,207 @@
-/// Depthwise convolution on Hopper GPUs, forward, 16 bits, channels neighbours in memory. Rows of images come to block
-/// memory by the copy engine, some ahead of their use, and finished rows leave by it.
+/// Depthwise convolution on Hopper GPUs, forward, with seams, 16 bits, channels neighbours in memory. Rows of images
+/// come to block memory by the copy engine, some ahead of their use, and finished rows leave by it.
 ///
-/// Multiplied is by tensor cores: A has 16 patches of 8 columns of two channels, as they lie side by side in memory, B
-/// the weights of a window's row, shifted by one column from each of 4 output columns to the next, each channel its
-/// own. Elements go from block memory to registers as they are, 8 channels at a time, and outputs back likewise:
-/// there is nothing to exchange between threads. A row of A is in registers once and serves all output rows whose
-/// windows cover it. Zeros times an infinity or a NaN in x make NaNs of a patch's other outputs, which is seen in
-/// them: those are computed again, each from its own channel.
+/// Multiplied is by tensor cores: A has 16 positions of an output row by the 8 channels that a tap sees there, B the
+/// tap's weights of these channels on its diagonal; two taps side by side make a product of full depth. An instruction
+/// does what 8 fused multiply-adds per thread do, and neither elements nor products need conversions. A row of A is in
+/// registers once and serves all output rows whose windows cover it. Zeros times an infinity or a NaN in x make NaNs of
+/// all 8 channels, which is seen in the outputs: those are computed again, each from its own channel.
 ///
 /// Each warp owns 8 channels: no two warps touch the same elements of a tile, so that they wait for copies only. A
 /// prologue is applied in place, once per element, and rounds to 16 bits as a tensor between the operators would.
 #pragma once
 
+#include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/wave_product.h"
-#include "fusedsc/forward/depthwise_hopper_block.h"
+#include "fusedsc/forward/depthwise_hopper_outputs.h"
 
 namespace fusedsc::gpu::hopper {
 
-template <class T, int kKernel, int kStride, DepthwiseSeams kSeams>
-class DepthwiseTiles : DepthwiseTileBlock<T, DepthwiseWindow<kKernel, kStride>, kSeams> {
+/// kProducts: of 16 positions, that a warp has side by side.
+template <class T, int kKernel, int kStride, int kProducts, DepthwiseSeams kSeams>
+class DepthwiseTiles {
  public:
   FUSEDSC_DEVICE static void run(const DepthwiseTilesParameters& p) {
     DepthwiseTiles tiles(p);
     tiles.begin();
-    if (tiles.warp_ < p.warps()) tiles.compute();
-    else tiles.copy();
+    if (tiles.warp_ == p.warps()) {
+      if (thread_index() % 32 == 0) tiles.copy();
+    } else {
+      tiles.compute();
+    }
     if constexpr (kSeams == DepthwiseSeams::training) {
       tiles.outputs_.leave_statistics(tiles.memory_, tiles.warp_, tiles.split_, tiles.first_channel_);
     }
   }
 
  private:
-  using Block = DepthwiseTileBlock<T, DepthwiseWindow<kKernel, kStride>, kSeams>;
-  using typename Block::Outputs, typename Block::Sums;
-  using Block::arrived_, Block::channel_, Block::channels_, Block::kPairs, Block::memory_, Block::notes_, Block::out_,
-      Block::outputs_, Block::p_, Block::prologue_, Block::stored_;
-  static constexpr int kGroups = kStride + 1;            ///< of 4 columns that a patch of 4 outputs reads
-  static constexpr bool kAhead = kSeams == DepthwiseSeams::none;///< a row is loaded during the products of the one before
+  static constexpr int kPairs = kKernel / 2;             ///< of taps of a window's row; and one more tap
   static constexpr int kKept = (kKernel - 1) / kStride;  ///< output rows that are begun and not finished
+  static constexpr bool kPassesPadding = kKernel > 3;    ///< where it is much work: rows of padding are passed over
+  using Cursor = DepthwiseTileCursor<DepthwiseWindow<kKernel, kStride>>;
+  using Sums = float[kProducts][4];
+  using Outputs = DepthwiseTileOutputs<T, kKernel, kStride, kProducts, kSeams>;
 
-  FUSEDSC_DEVICE explicit DepthwiseTiles(const DepthwiseTilesParameters& p) : Block(p) {}
+  FUSEDSC_DEVICE explicit DepthwiseTiles(const DepthwiseTilesParameters& p) : p_(p), prologue_(p), outputs_(p) {
+    warp_ = uniform(thread_index() / 32);
+    std::uint32_t group = block_index();
+    split_ = static_cast<int>(p.by_channel_groups.divide(group));
+    first_channel_ = static_cast<int>(group) * p.runs() * 8;
+    auto* memory = static_cast<unsigned char*>(block_memory());
+    memory_ = memory + (1024 - address_of(memory) % 1024) % 1024;
+    out_ = memory_ + p.stages * p.tile_bytes;
+    arrived_ = reinterpret_cast<Barrier*>(out_ + 2 * p.out_bytes);
+    done_ = arrived_ + p.stages;
+    stored_ = done_ + p.stages;
+    notes_ = reinterpret_cast<DepthwiseTileNote*>(stored_ + 2);
+    coefficients_ = reinterpret_cast<float*>(notes_ + p.stages) + warp_ * 16;
+    prologue_.coefficients = coefficients_;
+  }
+
+  FUSEDSC_DEVICE void begin() {
+    if (thread_index() == 0) {
+      for (int i = 0; i < p_.stages; ++i) {
+        initialise(arrived_ + i);
+        initialise(done_ + i, p_.warps());
+      }
+      initialise(stored_);
+      initialise(stored_ + 1);
+      publish();
+    }
+    // Windows at the right edge may read the next row's padding, which behind the last row is here.
+    const int tile_bytes = p_.boxes * p_.images * p_.rows * p_.pitch * p_.box_bytes;
+    for (int stage = 0; stage < p_.stages; ++stage) {
+      for (int i = tile_bytes + thread_index() * 16; i < p_.tile_bytes; i += (p_.warps() + 1) * 512) {
+        *reinterpret_cast<Aligned<std::uint32_t, 4>*>(memory_ + stage * p_.tile_bytes + i) = {};
+      }
+    }
+    block_barrier();
+    wait_for_previous_kernel();
+  }
+
+  // --------------------------------------------------------------------------------------- by the thread that copies
+
+  /// Moves on to the next tile.
+  FUSEDSC_DEVICE void start_copies(Cursor& at, int slot) const {
+    DepthwiseTileNote note{at.image, at.column, at.input_row(), at.output_row(), at.begin, at.end, at.is_first, 0};
+    const ImagePlace first{first_channel_, at.input_column(), at.input_row(), at.image};
+    at.next();
+    note.is_last = !at.exists;
+    notes_[slot] = note;
+    const int bytes = p_.images * p_.rows * p_.pitch * p_.box_bytes;
+    expect(arrived_ + slot, p_.boxes * bytes);
+    for (int box = 0; box < p_.boxes; ++box) {
+      start_load(memory_ + slot * p_.tile_bytes + box * bytes, p_.x,
+                 ImagePlace{first.channel + box * p_.box_bytes / 2, first.column, first.row, first.image},
+                 arrived_ + slot);
+    }
+  }
+
+  FUSEDSC_DEVICE void store_rows(const DepthwiseTileNote& at, int buffer) const {
+    const int rows = p_.rows / kStride, row_bytes = p_.images * p_.out_pitch * p_.box_bytes;
+    for (int i = 0; i < rows; ++i) {
+      const int row = at.output_row + i;
+      if (row < at.begin || row >= at.end) continue;
+      for (int box = 0; box < p_.boxes; ++box) {
+        start_store(p_.y, ImagePlace{first_channel_ + box * p_.box_bytes / 2, at.column, row, at.image},
+                    out_ + buffer * p_.out_bytes + (box * rows + i) * row_bytes);
+      }
+    }
+    commit_stores();
+  }
+
+  FUSEDSC_DEVICE void copy() const {
+    Cursor ahead(p_, split_);
+    for (int slot = 0; slot < p_.stages && ahead.exists; ++slot) start_copies(ahead, slot);
+    int slot = 0, parity = 0, buffer = 0;
+#pragma unroll 1
+    for (bool is_last = false; !is_last;) {
+      wait(done_ + slot, parity);
+      const DepthwiseTileNote note = notes_[slot];
+      is_last = note.is_last;
+      if (ahead.exists) start_copies(ahead, slot);
+      if (p_.has_y) {
+        store_rows(note, buffer);
+        wait_for_stores();
+      }
+      arrive(stored_ + buffer);
+      buffer ^= 1;
+      if (++slot == p_.stages) {
+        slot = 0;
+        parity ^= 1;
+      }
+    }
+  }
+
+  // --------------------------------------------------------------------------------------------- by warps that compute
+
+  FUSEDSC_DEVICE int exchanged_run(int position) const { return hopper::exchanged_run(p_.box_bytes, run_, position); }
+
+  FUSEDSC_DEVICE void aim() {
+    const int lane = thread_index() % 32, matrix = lane / 8, runs = p_.runs();
+    const int part = warp_ / runs, group = warp_ - part * runs, box_runs = p_.box_bytes / 16;
+    const int box = group / box_runs;
+    run_ = group - box * box_runs;
+    channel_ = first_channel_ + group * 8;
+    const int images = p_.images / p_.image_parts, first_image = part * images;
+    const int tile_place = (box * p_.images + first_image) * p_.image_bytes();
+    prologue_.run = run_;
+    prologue_.images = images;
+    prologue_.tile_place = tile_place;
+    outputs_.channel = channel_;
+    outputs_.first_image = first_image;
+#pragma unroll
+    for (int pair = 0; pair <= kPairs; ++pair) {
+      const int tap = 2 * pair + (pair < kPairs ? matrix / 2 : 0), position = lane % 8 * kStride + tap;
+      places_[pair] = tile_place + matrix % 2 * p_.half_bytes + position * p_.box_bytes + exchanged_run(position) +
+                      (pair < kPairs ? 0 : matrix / 2 * p_.product_bytes);
+    }
+    const int out_row_bytes = p_.images * p_.out_pitch * p_.box_bytes;
+    out_place_ = box * (p_.rows / kStride) * out_row_bytes + first_image * p_.out_pitch * p_.box_bytes +
+                 matrix % 2 * p_.out_half_bytes + matrix / 2 * p_.out_product_bytes + lane % 8 * p_.box_bytes +
+                 exchanged_run(lane % 8);
+  }
 
   /// The weights of the warp's channels, and what else belongs to them. Beyond the last channel they are zeros.
   FUSEDSC_DEVICE void load_coefficients() {
-    const int lane = thread_index() % 32, g = lane / 4, t = lane % 4, high = g % 2;
+    const int lane = thread_index() % 32, g = lane / 4, t = lane % 4;
     const bool exists = channel_ < p_.channels;
-    const T* weight = elements_of<T>(p_.weight) + (exists ? channel_ + high : 0) * p_.weight.image;
+    const T* weight = elements_of<T>(p_.weight) + (exists ? channel_ + g : 0) * p_.weight.image;
 #pragma unroll
-    for (int i = 0; i < kGroups; ++i) {
-      const int kw = t + 4 * i - g / 2 * kStride;
-      const bool is_tap = exists && kw >= 0 && kw < kKernel;
-      const T* column = weight + (is_tap ? kw : 0) * static_cast<int>(p_.weight.column);
+    for (int kh = 0; kh < kKernel; ++kh) {
 #pragma unroll
-      for (int kh = 0; kh < kKernel; ++kh) {
-#pragma unroll
-        for (int pair = 0; pair < kPairs; ++pair) {
-          const std::uint32_t value = column[(exists ? 2 * pair : 0) * p_.weight.image + kh * static_cast<int>(p_.weight.row)].bits;
-          weights_[kh][pair][i] = is_tap ? value << 16 * high : 0;
-        }
+      for (int kw = 0; kw < kKernel; ++kw) {
+        const std::uint32_t value =
+            weight[kh * static_cast<int>(p_.weight.row) + kw * static_cast<int>(p_.weight.column)].bits;
+        weights_[kh][kw] = exists && g / 2 == t ? value << 16 * (g % 2) : 0;
       }
     }
-    if constexpr (kSeams == DepthwiseSeams::none) return;
-    if (lane < 8) {
-      const int c = channel_ + lane;
-      const auto of = [&](const float* from, float without) { return from != nullptr && exists ? from[c] : without; };
-      channels_->bias[lane] = p_.bias != nullptr && exists ? to_accumulator(static_cast<const T*>(p_.bias)[c]) : 0.0f;
-      channels_->scale[lane] = of(p_.scale, 1.0f);
-      channels_->shift[lane] = of(p_.shift, 0.0f);
-      channels_->epilogue_scale[lane] = of(p_.epilogue_scale, 1.0f);
-      channels_->epilogue_shift[lane] = of(p_.epilogue_shift, 0.0f);
+    load_channels(p_.bias, exists ? channel_ + 2 * t : 0, 0.0f, outputs_.bias, T());
+    if constexpr (kSeams != DepthwiseSeams::none) {
+      if (lane < 8) {
+        coefficients_[lane] = p_.scale != nullptr && exists ? p_.scale[channel_ + lane] : 1.0f;
+        coefficients_[8 + lane] = p_.shift != nullptr && exists ? p_.shift[channel_ + lane] : 0.0f;
+      }
+      warp_barrier();
     }
-    warp_barrier();
+    if constexpr (kSeams == DepthwiseSeams::all) {
+      load_channels(p_.epilogue_scale, exists ? channel_ + 2 * t : 0, 1.0f, outputs_.epilogue_scale, float());
+      load_channels(p_.epilogue_shift, exists ? channel_ + 2 * t : 0, 0.0f, outputs_.epilogue_shift, float());
+    }
   }
 
   FUSEDSC_DEVICE void compute() {
-    Block::aim(4 * kStride, places_);
+    aim();
     load_coefficients();
     Sums sums[kKept];
-    begin_image(sums);
+#pragma unroll
+    for (int i = 0; i < kKept * kProducts * 4; ++i) sums[i / (kProducts * 4)][i / 4 % kProducts][i % 4] = 0;
     int slot = 0, parity = 0, buffer = 0, buffer_parity = 1;
 #pragma unroll 1
     for (bool is_last = false; !is_last;) {
       wait(arrived_ + slot, parity);
       const DepthwiseTileNote& at = notes_[slot];
-      outputs_.begin_tile(at);
+      if (at.is_first) outputs_.begin_piece(at);
       unsigned char* tile = memory_ + slot * p_.tile_bytes;
       if constexpr (kSeams != DepthwiseSeams::none) {
         if (p_.has_prologue) {
@@ -92,19 +210,19 @@ class DepthwiseTiles : DepthwiseTileBlock<T, DepthwiseWindow<kKernel, kStride>, 
         }
       }
       wait(stored_ + buffer, buffer_parity);
-      unsigned char* out = out_ + buffer * p_.out_bytes;
-      // Rows of padding are passed over.
+      unsigned char* out = out_ + buffer * p_.out_bytes + out_place_;
+      int row = at.output_row, r = 0, inside = p_.rows;
       const int begin = at.begin, end = at.end;
-      const int inside = least(p_.rows, (p_.input_height - at.input_row + kStride - 1) / kStride * kStride);
-      int row = at.output_row, r = 0;
-      if (at.input_row < 0 && p_.padding_top < kKernel) {
-        r = least(-at.input_row / kStride * kStride, inside);
-        begin_image(sums);
-        tile += r * p_.pitch * p_.box_bytes;
-        out += r / kStride * p_.out_row_bytes;
-        row += r / kStride;
+      if constexpr (kPassesPadding) {
+        inside = least(inside, (p_.input_height - at.input_row + kStride - 1) / kStride * kStride);
+        if (at.input_row < 0 && p_.padding_top < kKernel) {
+          r = least(-at.input_row / kStride * kStride, inside);
+          begin_image(sums);
+          tile += r * p_.pitch * p_.box_bytes;
+          out += r / kStride * p_.images * p_.out_pitch * p_.box_bytes;
+          row += r / kStride;
+        }
       }
-      if constexpr (kAhead) load(tile);
 #pragma unroll 1
       for (; r < inside; r += kStride) {
         const typename Outputs::Row output = outputs_.row_of(row, row >= begin && row < end);
@@ -113,87 +231,132 @@ class DepthwiseTiles : DepthwiseTileBlock<T, DepthwiseWindow<kKernel, kStride>, 
           add_row(tile, phase, sums, out, output);
           tile += p_.pitch * p_.box_bytes;
         }
-        out += p_.out_row_bytes;
+        out += p_.images * p_.out_pitch * p_.box_bytes;
         ++row;
       }
+      if constexpr (kPassesPadding) {
 #pragma unroll 1
-      for (; r < p_.rows; r += kStride) {
-        const bool exists = row >= begin && row < end;
-        pass_row(sums, out, outputs_.row_of(row, exists), exists);
-        out += p_.out_row_bytes;
-        ++row;
+        for (; r < p_.rows; r += kStride) {
+          const bool exists = row >= begin && row < end;
+          pass_row(sums, out, outputs_.row_of(row, exists), exists);
+          out += p_.images * p_.out_pitch * p_.box_bytes;
+          ++row;
+        }
       }
       is_last = at.is_last;
-      Block::let_go(slot);
+      publish();
+      warp_barrier();
+      if (thread_index() % 32 == 0) arrive(done_ + slot);
       buffer_parity ^= buffer;
       buffer ^= 1;
-      Block::next(slot, parity);
+      if (++slot == p_.stages) {
+        slot = 0;
+        parity ^= 1;
+      }
     }
-    if (!p_.starts_next_first) let_next_kernel_start();
+    let_next_kernel_start();
   }
 
-  FUSEDSC_DEVICE void load(const unsigned char* row) {
+  /// Products 2 * pair and 2 * pair + 1: their elements of a row of x.
+  struct Operands {
+    std::uint32_t pairs[2][kPairs][4], last[4];
+  };
+  FUSEDSC_DEVICE void load_operands(const unsigned char* row, int first, Operands& to) const {
 #pragma unroll
-    for (int i = 0; i < kGroups; ++i) Block::load_halves(row + places_[i], runs_[i]);
+    for (int i = 0; i < 2 && first + i < kProducts; ++i) {
+#pragma unroll
+      for (int pair = 0; pair < kPairs; ++pair) {
+        load_matrices(row + places_[pair] + (first + i) * p_.product_bytes, to.pairs[i][pair]);
+      }
+    }
+    if (first + 1 < kProducts) {
+      load_matrices(row + places_[kPairs] + first * p_.product_bytes, to.last);
+    } else {
+      load_matrices(row + places_[kPairs] + first * p_.product_bytes, *reinterpret_cast<std::uint32_t(*)[2]>(to.last));
+    }
   }
 
   /// A row of x, number `phase` of those that a row of outputs moves on by, to all rows of outputs that it belongs to.
   /// That which it completes goes to `out`.
   FUSEDSC_DEVICE void add_row(const unsigned char* row, int phase, Sums (&sums)[kKept], unsigned char* out,
                               const typename Outputs::Row& output) {
-    std::uint32_t operands[kPairs][4], last[kPairs][2];
-    if constexpr (!kAhead) load(row);
-    Block::sort(runs_[0], 0, operands);
-    Block::sort(runs_[1], 2, operands);
-    if constexpr (kGroups == 3) Block::sort(runs_[2], 0, last);
-    Sums finished;
+    Operands operands[2];
+    float finished[2][2][4];
+    load_operands(row, 0, operands[0]);
 #pragma unroll
-    for (int age = kKept; age >= 0; --age) {
-      const int kh = phase + age * kStride;
-      if (kh >= kKernel) continue;
-#pragma unroll
-      for (int pair = 0; pair < kPairs; ++pair) {
-        float sum[4];
-#pragma unroll
-        for (int v = 0; v < 4; ++v) {
-          sum[v] = phase > 0 ? sums[age % kKept][pair][v] : age == 0 ? 0.0f : sums[age - 1][pair][v];
-        }
-        const std::uint32_t(&a)[4] = operands[pair];
-        const std::uint32_t(&weights)[kGroups] = weights_[kh][pair];
-        wave_multiply_add(sum, {{a[0], a[1], a[2], a[3]}, {weights[0], weights[1]}}, T());
-        if constexpr (kGroups == 3) wave_multiply_add_half(sum, last[pair], weights[2], T());
-        float(&to)[4] = phase == 0 && age == kKept ? finished[pair] : sums[age % kKept][pair];
-#pragma unroll
-        for (int v = 0; v < 4; ++v) to[v] = sum[v];
-      }
+    for (int first = 0; first < kProducts; first += 2) {
+      if (first + 2 < kProducts) load_operands(row, first + 2, operands[(first + 2) / 2 % 2]);
+      multiply(operands[first / 2 % 2], first, phase, sums, finished[first / 2 % 2]);
+      if (phase == 0 && first > 0) outputs_.finish(out, first - 2, output, finished[(first - 2) / 2 % 2], prologue_);
     }
-    if constexpr (kAhead) load(row + p_.pitch * p_.box_bytes);  // behind the last row nothing that is used
-    if (phase == 0) outputs_.finish(out, output, finished, prologue_);
+    constexpr int kLast = (kProducts - 1) / 2 * 2;
+    if (phase == 0) outputs_.finish(out, kLast, output, finished[kLast / 2 % 2], prologue_);
   }
 
-  FUSEDSC_DEVICE static void begin_image(Sums (&sums)[kKept]) {
+  /// Behind the padding above an image.
+  FUSEDSC_DEVICE void begin_image(Sums (&sums)[kKept]) const {
 #pragma unroll
-    for (int i = 0; i < kKept; ++i) Block::clear(sums[i]);
+    for (int i = 0; i < kKept * kProducts * 4; ++i) {
+      sums[i / (kProducts * 4)][i / 4 % kProducts][i % 4] = outputs_.bias[i % 2];
+    }
   }
 
   /// Instead of add_row, of padding below an image: there is nothing to add, but maybe a row of outputs to finish.
   FUSEDSC_DEVICE void pass_row(Sums (&sums)[kKept], unsigned char* out, const typename Outputs::Row& output,
                                bool exists) {
-    Sums finished;
 #pragma unroll
-    for (int i = 0; i < kPairs * 4; ++i) {
-      const int pair = i / 4, v = i % 4;
-      finished[pair][v] = sums[kKept - 1][pair][v];
+    for (int first = 0; first < kProducts; first += 2) {
+      float finished[2][4];
 #pragma unroll
-      for (int age = kKept - 1; age > 0; --age) sums[age][pair][v] = sums[age - 1][pair][v];
-      sums[0][pair][v] = 0;
+      for (int i = 0; i < 8 && first + i / 4 < kProducts; ++i) {
+        const int product = first + i / 4, v = i % 4;
+        finished[i / 4][v] = sums[kKept - 1][product][v];
+#pragma unroll
+        for (int age = kKept - 1; age > 0; --age) sums[age][product][v] = sums[age - 1][product][v];
+      }
+      if (exists) outputs_.finish(out, first, output, finished, prologue_);
     }
-    if (exists) outputs_.finish(out, output, finished, prologue_);
   }
 
-  int places_[kGroups];                      ///< of the thread, in tiles of x
-  typename Block::Run runs_[kGroups][2];  ///< of a row
-  std::uint32_t weights_[kKernel][kPairs][kGroups];
+  FUSEDSC_DEVICE void multiply(const Operands& operands, int first, int phase, Sums (&sums)[kKept],
+                               float (&finished)[2][4]) const {
+#pragma unroll
+    for (int age = kKept; age >= 0; --age) {
+      const int kh = phase + age * kStride;
+      if (kh >= kKernel) continue;
+#pragma unroll
+      for (int i = 0; i < 2 && first + i < kProducts; ++i) {
+        float sum[4];
+#pragma unroll
+        for (int v = 0; v < 4; ++v) {
+          sum[v] = phase > 0  ? sums[age % kKept][first + i][v]
+                   : age == 0 ? outputs_.bias[v % 2]
+                              : sums[age - 1][first + i][v];
+        }
+#pragma unroll
+        for (int pair = 0; pair < kPairs; ++pair) {
+          const std::uint32_t(&a)[4] = operands.pairs[i][pair];
+          wave_multiply_add(sum, {{a[0], a[1], a[2], a[3]}, {weights_[kh][2 * pair], weights_[kh][2 * pair + 1]}}, T());
+        }
+        wave_multiply_add_half(sum, {operands.last[2 * i], operands.last[2 * i + 1]}, weights_[kh][kKernel - 1], T());
+        float(&to)[4] = phase == 0 && age == kKept ? finished[i] : sums[age % kKept][first + i];
+#pragma unroll
+        for (int v = 0; v < 4; ++v) to[v] = sum[v];
+      }
+    }
+  }
+
+  const DepthwiseTilesParameters& p_;
+  int warp_, split_, first_channel_;
+  unsigned char *memory_, *out_;
+  Barrier *arrived_, *done_, *stored_;  ///< tiles have come; warps are done with them; outputs are read
+  int run_ = 0, channel_ = 0;           ///< of the warp: its run of a box, its first channel
+  int places_[kPairs + 1], out_place_ = 0;
+  std::uint32_t weights_[kKernel][kKernel];
+  DepthwiseTileNote* notes_;  ///< of the tiles
+  float* coefficients_;       ///< of the warp: scale, shift
+  DepthwiseTilePrologue<T> prologue_;
+  Outputs outputs_;
 };
 
 }  // namespace fusedsc::gpu::hopper

@@ -1,8 +1,9 @@
 #ifdef FUSEDSC_HOPPER
-#include <algorithm>
+#include <vector>
 
 #include "fusedsc/common/gpu/partials_launch.h"
 #include "fusedsc/forward/depthwise_gpu.h"
+#include "fusedsc/forward/depthwise_hopper_patches_plan.h"
 #include "fusedsc/forward/depthwise_hopper_plan.h"
 #include "fusedsc/runtime/arena.h"
 
@@ -11,12 +12,12 @@ namespace gpu::hopper {
 namespace {
 
 constexpr const char* kName = "depthwise_conv2d";
-/// kThreads: the most that a block may have, where one has a multiprocessor for itself.
-template <class T, int kKernel, int kStride, DepthwiseSeams kSeams, int kThreads>
-FUSEDSC_HOPPER_KERNEL(kThreads)
+/// kThreads: the most that a block may have; kBlocks: that shall fit a multiprocessor then.
+template <class T, int kKernel, int kStride, int kProducts, DepthwiseSeams kSeams, int kThreads, int kBlocks>
+FUSEDSC_KERNEL(kThreads, kBlocks)
 tiles_kernel(const FUSEDSC_GRID_CONSTANT DepthwiseTilesParameters p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
-  DepthwiseTiles<T, kKernel, kStride, kSeams>::run(p);
+  DepthwiseTiles<T, kKernel, kStride, kProducts, kSeams>::run(p);
 #endif
 }
 
@@ -24,74 +25,97 @@ using Kernel = void (*)(DepthwiseTilesParameters);
 
 struct Instance {
   DataType dtype;
-  int kernel, stride;
+  int kernel, stride, products;
   DepthwiseSeams seams;
-  int threads;
   Kernel run;
 };
 
-template <class T, int kKernel, int kStride>
+template <class T, int kKernel, int kStride, int kProducts, int kThreads, int kBlocks>
 void append(std::vector<Instance>& to, DataType dtype) {
   using enum DepthwiseSeams;
-  constexpr int kPlain = kKernel == 3 ? 512 : 384, kWithSeams = kKernel == 3 ? 384 : 256;
-  to.push_back({dtype, kKernel, kStride, none, kPlain, tiles_kernel<T, kKernel, kStride, none, kPlain>});
-  to.push_back({dtype, kKernel, kStride, training, kWithSeams, tiles_kernel<T, kKernel, kStride, training, kWithSeams>});
-  to.push_back({dtype, kKernel, kStride, all, kWithSeams, tiles_kernel<T, kKernel, kStride, all, kWithSeams>});
+  const auto add = [&](DepthwiseSeams seams, Kernel kernel) {
+    to.push_back({dtype, kKernel, kStride, kProducts, seams, kernel});
+  };
+  add(training, tiles_kernel<T, kKernel, kStride, kProducts, training, kThreads, kBlocks>);
+  add(all, tiles_kernel<T, kKernel, kStride, kProducts, all, kThreads, 1>);
+}
+
+template <class T>
+void append_all(std::vector<Instance>& to, DataType dtype) {
+  // Kernel, stride, products; threads and blocks.
+  append<T, 3, 1, 1, 288, 2>(to, dtype);
+  append<T, 3, 1, 2, 288, 2>(to, dtype);
+  append<T, 3, 1, 4, 160, 3>(to, dtype);
+  append<T, 3, 1, 7, 160, 2>(to, dtype);
+  append<T, 3, 2, 1, 288, 2>(to, dtype);
+  append<T, 3, 2, 2, 288, 2>(to, dtype);
+  append<T, 3, 2, 4, 160, 3>(to, dtype);
+  append<T, 5, 1, 1, 160, 2>(to, dtype);
+  append<T, 5, 1, 2, 160, 2>(to, dtype);
+  append<T, 5, 1, 4, 160, 2>(to, dtype);
+  append<T, 5, 2, 1, 160, 2>(to, dtype);
+  append<T, 5, 2, 2, 160, 2>(to, dtype);
 }
 
 const std::vector<Instance>& instances() {
   static const std::vector<Instance> all = [] {
     std::vector<Instance> list;
-    const auto append_all = [&]<class T>(T, DataType dtype) {
-      append<T, 3, 1>(list, dtype);
-      append<T, 3, 2>(list, dtype);
-      append<T, 5, 1>(list, dtype);
-      append<T, 5, 2>(list, dtype);
-    };
-    append_all(Float16(), DataType::float16);
-    append_all(BFloat16(), DataType::bfloat16);
+    append_all<Float16>(list, DataType::float16);
+    append_all<BFloat16>(list, DataType::bfloat16);
     return list;
   }();
   return all;
 }
 
 DepthwiseSeams seams_of(const DepthwiseArguments& a) {
-  if (a.epilogue || (a.bias && !a.statistics)) return DepthwiseSeams::all;
-  return a.prologue || a.statistics ? DepthwiseSeams::training : DepthwiseSeams::none;
+  return a.epilogue ? DepthwiseSeams::all : DepthwiseSeams::training;
 }
 
 }  // namespace
 
-DepthwisePatching choose_patching(const DepthwiseArguments& a) {
-  return {8, 8, 2, 1, 3, 0};
+/// What measured best on an H200 (docs/performance_gpu_depthwise.md).
+DepthwiseTiling choose_tiling(const DepthwiseArguments& a) {
+  const std::int64_t width = a.y.sizes[3];
+  const int images = width <= 8 ? 4 : width <= 16 ? 2 : 1;
+  const int wide_box = a.y.sizes[1] % 64 == 0 ? 64 : 32;
+  if (a.window.kernel[0] == 5) {
+    if (a.window.stride[0] == 2) return {2, 32, 1, width <= 16 ? 6 : 10, images, 1, width <= 16 ? 2 : 3};
+    if (width <= 8) return {2, 32, 1, 6, images, 1, 2};
+    if (width <= 16) return {2, 32, 1, 6, 2, 1, 2};
+    if (width <= 32) return {2, 32, 1, 8, 1, 1, 3};
+    return {4, 32, 1, 4, 1, 1, 2};
+  }
+  if (a.window.stride[0] == 2) {
+    if (width <= 16) return {2, wide_box, 1, wide_box > 32 ? 6 : 4, images, 1, width <= 8 ? 2 : 3};
+    return width <= 32 ? DepthwiseTiling{2, 32, 1, 4, 1, 1, 3} : DepthwiseTiling{4, 32, 1, 4, 1, 1, 3};
+  }
+  if (width <= 8) return {2, wide_box, 1, 9, 4, 1, 2};
+  if (width <= 16) return {4, 32, 1, 4, 4, 1, 2};
+  if (width <= 32) return {2, wide_box, 1, 6, 1, 1, 2};
+  if (width <= 64) return {4, 32, 1, 4, 1, 1, 3};
+  return {7, 32, 1, 3, 1, 1, 3};
 }
 
-void cut_outputs(DepthwiseTilesParameters& p, int rows) {
-  p.out_rows = rows;
-  const int image_bytes = p.out_pitch * p.box_bytes;
-  p.out_row_bytes = round_up(p.images * image_bytes, p.exchanges ? 1024 : 128);
-  p.out_bytes = round_up(p.boxes * p.out_rows * p.out_row_bytes, 1024);
-  p.out_half_bytes = p.image_lines == 16 ? 32 * p.box_bytes : 8 / p.image_lines * image_bytes;
-  while (p.memory_bytes() > kMemoryLimit && p.stages > 2) --p.stages;
-  if (p.memory_bytes() > kMemoryLimit) throw Unsupported("depthwise_conv2d: these tiles are too large");
-}
-
-DepthwiseTilesPass::DepthwiseTilesPass(const DepthwiseArguments& a, const DepthwisePatching& t) : kernel_(nullptr) {
+DepthwiseTilesPass::DepthwiseTilesPass(const DepthwiseArguments& a, const DepthwiseTiling& t)
+    : kernel_(nullptr), box_channels_(t.box_channels) {
   const int kernel = static_cast<int>(a.window.kernel[0]), stride = static_cast<int>(a.window.stride[0]);
   for (const Instance& instance : instances()) {
     if (instance.dtype == a.x.dtype && instance.kernel == kernel && instance.stride == stride &&
-        instance.seams == seams_of(a) && (t.runs * t.image_parts + 2) * 32 <= instance.threads) {
+        instance.products == t.products && instance.seams == seams_of(a)) {
       kernel_ = instance.run;
     }
   }
   if (kernel_ == nullptr) throw Unsupported("depthwise_conv2d: no kernel of these tiles");
-  static_cast<DepthwiseTilesShape&>(p_) = cut_patches(a.x.sizes, a.y.sizes, a.window, t, PatchesOf::output);
+  static_cast<DepthwiseTilesShape&>(p_) = cut_tiles(a.x.sizes, a.y.sizes, a.window, t);
   p_.activation = a.prologue.activation;
   p_.epilogue_activation = a.epilogue.activation;
   p_.has_prologue = static_cast<bool>(a.prologue);
-  p_.starts_next_first = t.early;
-  cut_outputs(p_, p_.rows / stride);
-  share_out(p_, resident_blocks(kernel_, p_.threads(), static_cast<std::size_t>(p_.memory_bytes())));
+  const int out_image_bytes = p_.out_pitch * p_.box_bytes;
+  p_.out_bytes = round_up(p_.boxes * (p_.rows / stride) * p_.images * out_image_bytes, 1024);
+  p_.out_half_bytes = p_.halves_are_images() ? out_image_bytes : 8 * p_.box_bytes;
+  p_.out_product_bytes = p_.products_are_images() && !p_.halves_are_images() ? out_image_bytes : 2 * p_.out_half_bytes;
+  while (p_.memory_bytes() > kMemoryLimit && p_.stages > 1) --p_.stages;
+  share_out(p_, resident_blocks(kernel_, (p_.warps() + 1) * 32, static_cast<std::size_t>(p_.memory_bytes())));
 }
 
 float* DepthwiseTilesPass::take_partials(const DepthwiseArguments& a, Arena& arena) const {
@@ -107,9 +131,9 @@ std::size_t DepthwiseTilesPass::workspace_bytes(const DepthwiseArguments& a) con
 void DepthwiseTilesPass::run(const DepthwiseArguments& a, const Execution& execution) const {
   Arena arena(execution.workspace);
   DepthwiseTilesParameters p = p_;
-  p.x = map_of_images(a.x, p.box_bytes / 2, p.pitch, p.rows, p.images, p.exchanges);
+  p.x = map_of_images(a.x, box_channels_, p.pitch, p.rows, p.images, true);
   p.has_y = a.y.data != nullptr;
-  if (p.has_y) p.y = map_of_images(ConstTensorView(a.y), p.box_bytes / 2, p.out_pitch, 1, p.images, p.exchanges);
+  if (p.has_y) p.y = map_of_images(ConstTensorView(a.y), box_channels_, p.out_pitch, 1, p.images, true);
   p.raw_x = a.x;
   p.weight = a.weight;
   p.residual = a.epilogue.residual;
@@ -119,8 +143,8 @@ void DepthwiseTilesPass::run(const DepthwiseArguments& a, const Execution& execu
   p.epilogue_scale = static_cast<const float*>(a.epilogue.scale.data);
   p.epilogue_shift = static_cast<const float*>(a.epilogue.shift.data);
   p.partials = take_partials(a, arena);
-  launch_following(kName, kernel_, std::int64_t{channel_groups(p)} * p.splits, p.threads(), execution.stream, p,
-                   static_cast<std::size_t>(p.memory_bytes()));
+  launch_following(kName, kernel_, std::int64_t{channel_groups(p)} * p.splits, (p.warps() + 1) * 32, execution.stream,
+                   p, static_cast<std::size_t>(p.memory_bytes()));
   if (!a.statistics) return;
   launch_merge_moments("depthwise_conv2d: statistics", DataType::float32, p.partials, p.splits, a.statistics,
                        a.y.sizes[0] * a.y.sizes[2] * a.y.sizes[3], execution.stream);
@@ -150,10 +174,16 @@ std::string why_not(const DepthwiseArguments& a) {
   return {};
 }
 
-Plan<DepthwiseArguments> plan_forward(const DepthwiseArguments& a, int /*threads*/) {
-  const DepthwiseTilesPass pass(a, choose_patching(a));
-  return {pass.workspace_bytes(a),
+template <class Pass>
+Plan<DepthwiseArguments> plan_of(const Pass& pass, std::size_t workspace_bytes) {
+  return {workspace_bytes,
           [pass](const DepthwiseArguments& like, const Execution& execution) { pass.run(like, execution); }};
+}
+
+Plan<DepthwiseArguments> plan_forward(const DepthwiseArguments& a, int /*threads*/) {
+  if (!a.prologue && !a.epilogue && !a.statistics && !a.bias) return plan_of(DepthwisePatchesPass::of(a), 0);
+  const DepthwiseTilesPass pass(a, choose_tiling(a));
+  return plan_of(pass, pass.workspace_bytes(a));
 }
 
 }  // namespace

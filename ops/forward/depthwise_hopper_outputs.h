@@ -9,29 +9,21 @@
 
 namespace fusedsc::gpu::hopper {
 
-/// Of a warp's 8 channels; of these a thread has all, at two positions: one of each half of a product's patches.
-template <class T, class Window, DepthwiseSeams kSeams>
+/// Of a warp's 8 channels; of these a thread has two, at positions lane / 4 and 8 further of each product.
+template <class T, int kKernel, int kStride, int kProducts, DepthwiseSeams kSeams>
 class DepthwiseTileOutputs {
  public:
   struct Row {
     int row;
-    int valid;      ///< which of the thread's positions exist there: bit per half
-    bool is_first;  ///< that exists
+    std::uint32_t valid;  ///< which of the thread's positions exist there: bit 2 * product + half
+    bool is_first;        ///< that exists
   };
-  /// Four pairs of channels: of a pair both at one position, then both at the other.
-  using Values = float[4][4];
 
   int channel = 0;      ///< of the warp, the first
   int first_image = 0;  ///< of the warp, in a tile
-  const DepthwiseChannels* channels = nullptr;
+  float bias[2], epilogue_scale[2], epilogue_shift[2];
 
   FUSEDSC_DEVICE explicit DepthwiseTileOutputs(const DepthwiseTilesParameters& p) : p_(p) {}
-
-  /// place: of the thread's first position in a row of a tile.
-  FUSEDSC_DEVICE void aim(int place) {
-    places_[0] = position(0).column < p_.out_pitch ? place : kNowhere;
-    places_[1] = position(1).column < p_.out_pitch ? place + p_.out_half_bytes : kNowhere;
-  }
 
   /// Of the piece's row `row`, if it is one.
   FUSEDSC_DEVICE Row row_of(int row, bool exists) {
@@ -40,99 +32,70 @@ class DepthwiseTileOutputs {
     return result;
   }
 
-  FUSEDSC_DEVICE void begin_tile(const DepthwiseTileNote& at) {
-    at_ = &at;
-    if (!at.is_first) return;
+  /// Which of the thread's positions exist: bit 2 * product + half.
+  FUSEDSC_DEVICE void begin_piece(const DepthwiseTileNote& at) {
+    image_ = at.image;
+    column_ = at.column;
     if constexpr (kSeams != DepthwiseSeams::none) {
-      const auto exists = [&](const Position& of_tile) {
-        return of_tile.column < p_.tile_columns && at.column + of_tile.column < p_.output_width &&
-               at.image + of_tile.image < p_.batch;
-      };
-      valid_ = (exists(position(0)) ? 1 : 0) | (exists(position(1)) ? 2 : 0);
+      valid_ = 0;
+      const int g = thread_index() % 32 / 4;
+#pragma unroll
+      for (int i = 0; i < 2 * kProducts; ++i) {
+        const Position position = position_of(i, g);
+        const bool exists = at.column + position.column < p_.output_width && at.image + position.image < p_.batch;
+        valid_ |= exists ? 1u << i : 0u;
+      }
       if constexpr (kSeams == DepthwiseSeams::training) {
-        moments_.count += static_cast<float>(((valid_ & 1) + (valid_ >> 1)) * (at.end - at.begin));
+        int count = 0;
+#pragma unroll
+        for (int i = 0; i < 2 * kProducts; ++i) count += valid_ >> i & 1;
+        moments_.count += static_cast<float>(count * (at.end - at.begin));
       }
     }
   }
 
-  FUSEDSC_DEVICE void finish(unsigned char* out, const Row& row, Values& y, const DepthwiseTilePrologue<T>& prologue) {
-    float any = 0;  // what is not finite in one output is in all of its patch, of both channels
+  /// Products `first` and the next of a row.
+  FUSEDSC_DEVICE void finish(unsigned char* out, int first, const Row& row, float (&y)[2][4],
+                             const DepthwiseTilePrologue<T>& prologue) {
+    float any = y[0][0] + y[0][2];  // of positions; what is not finite in one channel is in all 8 of them
+    if (first + 1 < kProducts) any += y[1][0] + y[1][2];
+    if (any_of_warp(!(fabsf(any) <= kMost))) compute_again(first, row, y, prologue);
 #pragma unroll
-    for (int pair = 0; pair < 4; ++pair) any += y[pair][0] + y[pair][2];
-    const bool is_whole = !any_of_warp(!(fabsf(any) <= kMost));
-    if constexpr (kSeams != DepthwiseSeams::none) {
-      if (p_.bias != nullptr) {
-#pragma unroll
-        for (int i = 0; i < 16; ++i) y[i / 4][i % 4] += channels->bias[i / 4 * 2 + i % 2];
-      }
-      if (!is_whole) {
-        again(row, prologue, [&](int i, float sum) {
-#pragma unroll
-          for (int j = 0; j < 16; ++j) y[j / 4][j % 4] = i == j ? sum : y[j / 4][j % 4];
-        });
-      }
-      if constexpr (kSeams == DepthwiseSeams::training) take_statistics(row, y);
-      if constexpr (kSeams == DepthwiseSeams::all) apply_epilogue(row, y);
+    for (int i = 0; i < 2 && first + i < kProducts; ++i) {
+      if constexpr (kSeams == DepthwiseSeams::training) take_statistics(first + i, row, y[i]);
+      if constexpr (kSeams == DepthwiseSeams::all) apply_epilogue(first + i, row, y[i]);
     }
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      if (places_[half] == kNowhere) continue;
-      Aligned<std::uint32_t, 4> run;
-#pragma unroll
-      for (int pair = 0; pair < 4; ++pair) run.elements[pair] = to_bits(y[pair][2 * half], y[pair][2 * half + 1], T());
-      *reinterpret_cast<Aligned<std::uint32_t, 4>*>(out + places_[half]) = run;
-    }
-    if constexpr (kSeams == DepthwiseSeams::none) {  // at once to where they belong: they need no registers then
-      if (!is_whole) {
-        again(row, prologue, [&](int i, float sum) {
-          const int place = i / 2 % 2 == 0 ? places_[0] : places_[1];
-          if (place != kNowhere) from_accumulator(sum, reinterpret_cast<T*>(out + place)[i / 4 * 2 + i % 2]);
-        });
-      }
+    unsigned char* to = out + first * p_.out_product_bytes;
+    const std::uint32_t low = to_bits(y[0][0], y[0][1], T()), high = to_bits(y[0][2], y[0][3], T());
+    if (first + 1 < kProducts) {
+      store_matrices(to, {low, high, to_bits(y[1][0], y[1][1], T()), to_bits(y[1][2], y[1][3], T())});
+    } else {
+      store_matrices(to, {low, high});
     }
   }
 
-  /// Of the block: the lanes of a warp, then the warps with the same channels.
+  /// Of the block: the lanes of a warp with the same channels, then the warps.
   FUSEDSC_DEVICE void leave_statistics(unsigned char* block_tiles, int warp, int split, int first_channel) const {
     if (p_.partials == nullptr) return;
     block_barrier();  // tiles were where the moments shall be
     auto* memory = reinterpret_cast<float*>(block_tiles);
     const int lane = thread_index() % 32, runs = p_.runs();
     if (warp < p_.warps()) {
-      float count = moments_.count, mean[8], m2[8];
 #pragma unroll
-      for (int v = 0; v < 8; ++v) {
-        mean[v] = moments_.mean(v);
-        m2[v] = moments_.m2(v);
-      }
-      // Of half as many channels each time, until a lane has one.
+      for (int v = 0; v < 2; ++v) {
+        float count = moments_.count, mean = moments_.mean(v), m2 = moments_.m2(v);
 #pragma unroll
-      for (int left = 4, mask = 16; mask > 0; left /= 2, mask /= 2) {
-        const float other_count = shuffle_xor(count, mask);
-        float total = count;
-#pragma unroll
-        for (int v = 0; v < (left > 0 ? left : 1); ++v) {
-          float own_mean = mean[v], own_m2 = m2[v], given_mean = mean[v], given_m2 = m2[v];
-          if (left > 0) {
-            const bool upper = (lane & mask) != 0;
-            own_mean = upper ? mean[v + left] : mean[v];
-            own_m2 = upper ? m2[v + left] : m2[v];
-            given_mean = upper ? mean[v] : mean[v + left];
-            given_m2 = upper ? m2[v] : m2[v + left];
-          }
-          const float other_mean = shuffle_xor(given_mean, mask), other_m2 = shuffle_xor(given_m2, mask);
-          total = count;
-          merge_moments(total, own_mean, own_m2, other_count, other_mean, other_m2);
-          mean[v] = own_mean;
-          m2[v] = own_m2;
+        for (int mask = 4; mask < 32; mask *= 2) {
+          const float other = shuffle_xor(count, mask), other_mean = shuffle_xor(mean, mask),
+                      other_m2 = shuffle_xor(m2, mask);
+          merge_moments(count, mean, m2, other, other_mean, other_m2);
         }
-        count = total;
-      }
-      if (lane % 4 == 0) {
-        float* to = memory + (warp * 8 + lane / 4) * 3;
-        to[0] = mean[0];
-        to[1] = m2[0];
-        to[2] = count;
+        if (lane < 4) {
+          float* to = memory + (warp * 8 + 2 * lane + v) * 3;
+          to[0] = mean;
+          to[1] = m2;
+          to[2] = count;
+        }
       }
     }
     block_barrier();
@@ -151,44 +114,49 @@ class DepthwiseTileOutputs {
   }
 
  private:
-  static constexpr int kNowhere = -1;
   static constexpr float kMost = std::numeric_limits<float>::max();
 
   struct Position {
-    int image, column;  ///< from the tile's first
+    int image, column;
   };
-  /// Of the thread, of one half of the patches or the other.
-  FUSEDSC_DEVICE Position position(int half) const {
-    const int lane = thread_index() % 32, g = lane / 4, column = 4 * (g % p_.image_lines) + lane % 4;
-    if (p_.image_lines == 16) return {first_image, column + 32 * half};
-    return {first_image + (g + 8 * half) / p_.image_lines, column};
+  /// From the tile's first, of half i.
+  FUSEDSC_DEVICE Position position_of(int i, int g) const {
+    if (p_.tile_columns <= 8) return {first_image + i, g};
+    if (p_.tile_columns <= 16) return {first_image + i / 2, i % 2 * 8 + g};
+    return {first_image, i * 8 + g};
   }
 
   /// Rarely: what zeros of the other operand have made a NaN of, element by element from x, each from its own channel.
-  template <class Put>
-  FUSEDSC_DEVICE void again(const Row& row, const DepthwiseTilePrologue<T>& prologue, const Put& put) const {
+  FUSEDSC_DEVICE void compute_again(int first, const Row& row, float (&y)[2][4],
+                                    const DepthwiseTilePrologue<T>& prologue) const {
 #pragma unroll 1
-    for (int i = 0; i < 16; ++i) put(i, window_sum(position(i / 2 % 2), i / 4 * 2 + i % 2, row.row, prologue));
+    for (int i = 0; i < 8; ++i) {
+      const float sum = window_sum(first + i / 4, i / 2 % 2, i % 2, row.row, prologue);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) y[j / 4][j % 4] = i == j ? sum : y[j / 4][j % 4];
+    }
   }
 
-  FUSEDSC_DEVICE float window_sum(const Position& of_tile, int warp_channel, int row,
+  FUSEDSC_DEVICE float window_sum(int product, int half, int v, int row,
                                   const DepthwiseTilePrologue<T>& prologue) const {
-    const int c = channel + warp_channel, image = at_->image + of_tile.image,
-              column = at_->column + of_tile.column;
+    const int lane = thread_index() % 32, lane_channel = lane % 4 * 2 + v, c = channel + lane_channel;
+    const Position position = position_of(2 * product + half, lane / 4);
+    const int image = image_ + position.image, column = column_ + position.column;
     if (image >= p_.batch || c >= p_.channels || column >= p_.output_width) return 0;
-    float sum = kSeams == DepthwiseSeams::none ? 0.0f : channels->bias[warp_channel];
+    float sum = v == 0 ? bias[0] : bias[1];
 #pragma unroll 1
-    for (int kh = 0; kh < Window::kKernel; ++kh) {
-      const int h = Window::input(row, kh, p_.padding_top);
+    for (int kh = 0; kh < kKernel; ++kh) {
+      const int h = row * kStride - p_.padding_top + kh;
       if (h < 0 || h >= p_.input_height) continue;
 #pragma unroll 1
-      for (int kw = 0; kw < Window::kKernel; ++kw) {
-        const int w = Window::input(column, kw, p_.padding_left);
+      for (int kw = 0; kw < kKernel; ++kw) {
+        const int w = column * kStride - p_.padding_left + kw;
         if (w < 0 || w >= p_.input_width) continue;
         const T element = elements_of<T>(p_.raw_x)[p_.raw_x.offset(image, c, h, w)];
         float x = to_accumulator(element);
         if constexpr (kSeams != DepthwiseSeams::none) {
-          if (p_.has_prologue) x = prologue.applied(element, channels->scale[warp_channel], channels->shift[warp_channel]);
+          if (p_.has_prologue)
+            x = prologue.applied(element, prologue.coefficients[lane_channel], prologue.coefficients[8 + lane_channel]);
         }
         sum += x * to_accumulator(elements_of<T>(p_.weight)[p_.weight.offset(c, 0, kh, kw)]);
       }
@@ -196,48 +164,47 @@ class DepthwiseTileOutputs {
     return sum;
   }
 
-  FUSEDSC_DEVICE void take_statistics(const Row& row, const Values& y) {
+  FUSEDSC_DEVICE void take_statistics(int product, const Row& row, const float (&y)[4]) {
+    if (product == 0) {
 #pragma unroll
-    for (int v = 0; v < 8; ++v) moments_.pivot[v] = row.is_first ? y[v / 2][v % 2] : moments_.pivot[v];
+      for (int v = 0; v < 2; ++v) moments_.pivot[v] = row.is_first ? y[v] : moments_.pivot[v];
+    }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      if ((row.valid >> half & 1) == 0) continue;
+      if ((row.valid >> (2 * product + half) & 1) == 0) continue;
 #pragma unroll
-      for (int v = 0; v < 8; ++v) {
-        const float deviation = y[v / 2][half * 2 + v % 2] - moments_.pivot[v];
+      for (int v = 0; v < 2; ++v) {
+        const float deviation = y[half * 2 + v] - moments_.pivot[v];
         moments_.sum[v] += deviation;
         moments_.squares[v] += deviation * deviation;
       }
     }
   }
 
-  FUSEDSC_DEVICE void apply_epilogue(const Row& row, Values& y) const {
+  FUSEDSC_DEVICE void apply_epilogue(int product, const Row& row, float (&y)[4]) const {
+    const int lane = thread_index() % 32;
 #pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      const int v = i / 4 * 2 + i % 2;
-      y[i / 4][i % 4] = y[i / 4][i % 4] * channels->epilogue_scale[v] + channels->epilogue_shift[v];
-    }
-    activate(p_.epilogue_activation, reinterpret_cast<float(&)[16]>(y));
+    for (int i = 0; i < 4; ++i) y[i] = y[i] * epilogue_scale[i % 2] + epilogue_shift[i % 2];
+    activate(p_.epilogue_activation, y);
     if (p_.residual.data == nullptr || channel >= p_.channels) return;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      if ((row.valid >> half & 1) == 0) continue;
-      const Position of_tile = position(half);
-      float added[8];
-      load<8>(elements_of<T>(p_.residual) +
-              p_.residual.offset(at_->image + of_tile.image, channel, row.row, at_->column + of_tile.column))
+      if ((row.valid >> (2 * product + half) & 1) == 0) continue;
+      const Position position = position_of(2 * product + half, lane / 4);
+      float added[2];
+      load<2>(elements_of<T>(p_.residual) +
+              p_.residual.offset(image_ + position.image, channel + lane % 4 * 2, row.row, column_ + position.column))
           .widen(added);
-#pragma unroll
-      for (int v = 0; v < 8; ++v) y[v / 2][half * 2 + v % 2] += added[v];
+      y[half * 2] += added[0];
+      y[half * 2 + 1] += added[1];
     }
   }
 
   const DepthwiseTilesParameters& p_;
-  int places_[2];                          ///< of the thread's positions, in a row of a tile of outputs
-  int valid_ = 0;                          ///< which of them exist in the piece: bit per half
-  const DepthwiseTileNote* at_ = nullptr;  ///< the tile
+  std::uint32_t valid_ = 0;
+  int image_ = 0, column_ = 0;  ///< the piece's first
   bool has_pivot_ = false;
-  ShiftedMoments<float, 8> moments_;
+  ShiftedMoments<float, 2> moments_;
 };
 
 }  // namespace fusedsc::gpu::hopper

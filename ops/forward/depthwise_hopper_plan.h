@@ -1,4 +1,4 @@
-/// From a depthwise problem to a launch on a Hopper GPU.
+/// From a depthwise problem with seams to a launch on a Hopper GPU.
 #pragma once
 
 #include <string>
@@ -10,17 +10,12 @@
 
 namespace fusedsc::gpu::hopper {
 
-DepthwisePatching choose_patching(const DepthwiseArguments& a);
-
-/// What tiles of `rows` rows of outputs take, and so many stages as there is room for.
-void cut_outputs(DepthwiseTilesParameters& p, int rows);
+DepthwiseTiling choose_tiling(const DepthwiseArguments& a);
 
 /// A launch, worked out but for addresses.
 class DepthwiseTilesPass {
  public:
-  DepthwiseTilesPass(const DepthwiseArguments& a, const DepthwisePatching& patching);
-  double evenness() const { return hopper::evenness(p_); }
-  int stages() const { return p_.stages; }
+  DepthwiseTilesPass(const DepthwiseArguments& a, const DepthwiseTiling& tiling);
   std::size_t workspace_bytes(const DepthwiseArguments& a) const;
   void run(const DepthwiseArguments& a, const Execution& execution) const;
 
@@ -28,6 +23,7 @@ class DepthwiseTilesPass {
   using Kernel = void (*)(DepthwiseTilesParameters);
   Kernel kernel_;
   DepthwiseTilesParameters p_;
+  int box_channels_;
   float* take_partials(const DepthwiseArguments& a, Arena& arena) const;
 };
 

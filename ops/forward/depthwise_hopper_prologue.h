@@ -11,7 +11,7 @@ template <class T>
 class DepthwiseTilePrologue {
  public:
   int tile_place = 0, images = 1, run = 0;  ///< of the warp: where in a tile, how many images, which run of a box
-  const DepthwiseChannels* channels = nullptr;
+  const float* coefficients = nullptr;      ///< scale, shift
 
   FUSEDSC_DEVICE explicit DepthwiseTilePrologue(const DepthwiseTilesParameters& p) : p_(p) {}
 
@@ -49,11 +49,11 @@ class DepthwiseTilePrologue {
     float scale[8], shift[8];
 #pragma unroll
     for (int v = 0; v < 8; ++v) {
-      scale[v] = channels->scale[v];
-      shift[v] = channels->shift[v];
+      scale[v] = coefficients[v];
+      shift[v] = coefficients[8 + v];
     }
     unsigned char* image_tile =
-        tile + tile_place + place_of_run(p_, run, lane) + (first + lane) * p_.box_bytes;
+        tile + tile_place + exchanged_run(p_.box_bytes, run, lane) + (first + lane) * p_.box_bytes;
 #pragma unroll 1
     for (int image = 0; image < images; ++image) {
       unsigned char* from = image_tile;

@@ -22,9 +22,7 @@ struct DepthwisePatching {
   int box_runs = 0;  ///< 4 or 8: as boxes of so many, whose runs are exchanged
   int rows = 2, image_parts = 1, stages = 3;
   int image_lines = 2;  ///< the least: 2, 4, 8 or 16 of 16 patches are those of one image
-  int grain = 0;  ///< rows of the output that are not divided between blocks; 0: what is best mostly
-
-  bool early = false;
+  int grain = 0;        ///< rows of the output that are not divided between blocks; 0: what is best mostly
 
   bool exchanges() const { return box_runs > 0; }
 };

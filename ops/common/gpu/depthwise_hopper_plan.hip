@@ -100,7 +100,7 @@ DepthwiseTilesShape cut_patches(const Sizes& x, const Sizes& y, const Window& wi
   p.half_bytes = p.image_lines == 16 ? 8 * patch_step * p.box_bytes : 8 / p.image_lines * p.image_bytes();
 
   const int rows = transposed ? 2 * p.rows : p.rows / stride;  // of the output
-  p.grain = t.grain > 0               ? t.grain
+  p.grain = t.grain > 0             ? t.grain
             : p.output_height <= 16 ? round_up(p.output_height, 2)
                                     : std::max(rows, round_up(4, rows));
   const int strips = divide_up(p.output_height, p.grain);

@@ -70,9 +70,7 @@ struct DepthwiseTransposedWindow {
   static constexpr int kInputRows = 1, kOutputRows = 2;
 
   /// Rows or columns of the input before the first that an output's number halved says.
-  FUSEDSC_DEVICE static int before(int padding) {
-    return (kKernel - 1 - padding) / 2;
-  }
+  FUSEDSC_DEVICE static int before(int padding) { return (kKernel - 1 - padding) / 2; }
   FUSEDSC_DEVICE static int first_row(const DepthwiseTilesShape& p, int begin) {
     return begin / 2 - before(p.padding_top);
   }

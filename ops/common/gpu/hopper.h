@@ -67,9 +67,7 @@ FUSEDSC_DEVICE void group_barrier(int group) {
 // ------------------------------------------------------------------------------------------------------------- copies
 
 /// A description of a tensor, before its first use.
-FUSEDSC_DEVICE void prefetch(const TensorMap& map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
-}
+FUSEDSC_DEVICE void prefetch(const TensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
 
 /// By one thread. {x, y}: the tile's first element and row; what lies outside of the tensor is 0.
 FUSEDSC_DEVICE void start_load(void* tile, const TensorMap& map, int x, int y, Barrier* barrier) {

@@ -3,22 +3,22 @@
 #pragma once
 
 #include "fusedsc/common/gpu/following_kernel.h"
-#include "fusedsc/forward/depthwise_hopper_outputs.h"
+#include "fusedsc/forward/depthwise_hopper_patches_outputs.h"
 
 namespace fusedsc::gpu::hopper {
 
-template <class T, class Window, DepthwiseSeams kSeams>
-class DepthwiseTileBlock {
+template <class T, class Window>
+class DepthwisePatchesBlock {
  protected:
   static constexpr int kPairs = 4;  ///< of channels
-  /// Outputs of a row, as DepthwiseTileOutputs has them.
+  /// Outputs of a row, as DepthwisePatchesOutputs has them.
   using Sums = float[kPairs][4];
   /// 8 channels of a position.
   using Run = Aligned<std::uint32_t, 4>;
-  using Outputs = DepthwiseTileOutputs<T, Window, kSeams>;
+  using Outputs = DepthwisePatchesOutputs<T, Window>;
   using Cursor = DepthwiseTileCursor<Window>;
 
-  FUSEDSC_DEVICE explicit DepthwiseTileBlock(const DepthwiseTilesParameters& p) : p_(p), prologue_(p), outputs_(p) {
+  FUSEDSC_DEVICE explicit DepthwisePatchesBlock(const DepthwisePatchesParameters& p) : p_(p), outputs_(p) {
     warp_ = uniform(thread_index() / 32);
     std::uint32_t group = block_index();
     split_ = static_cast<int>(p.by_channel_groups.divide(group));
@@ -26,9 +26,7 @@ class DepthwiseTileBlock {
     auto* memory = static_cast<unsigned char*>(block_memory());
     memory_ = memory + (1024 - address_of(memory) % 1024) % 1024;
     out_ = memory_ + p.stages * p.tile_bytes;
-    auto* all_channels = reinterpret_cast<DepthwiseChannels*>(out_ + 2 * p.out_bytes);
-    channels_ = all_channels + warp_;
-    notes_ = reinterpret_cast<DepthwiseTileNote*>(all_channels + p.warps());
+    notes_ = reinterpret_cast<DepthwiseTileNote*>(out_ + 2 * p.out_bytes);
     arrived_ = reinterpret_cast<Barrier*>(notes_ + p.stages);
     done_ = arrived_ + p.stages;
     stored_ = done_ + p.stages;
@@ -52,10 +50,9 @@ class DepthwiseTileBlock {
       }
     }
     if (thread_index() == 0) prefetch(p_.x);
-    if (thread_index() == 1 && p_.has_y) prefetch(p_.y);
+    if (thread_index() == 1) prefetch(p_.y);
     block_barrier();
     wait_for_previous_kernel();
-    if (p_.starts_next_first) let_next_kernel_start();
   }
 
   // ----------------------------------------------------------------------------------------- by the threads that copy
@@ -99,10 +96,11 @@ class DepthwiseTileBlock {
       const ImagePlace first{first_channel_, at.column, first_row, at.image};
       at.next();
       wait(done_ + slot, parity);
-      for (int i = 0; i < rows && p_.has_y; ++i) {
+      for (int i = 0; i < rows; ++i) {
         if (first_row + i < begin || first_row + i >= end) continue;
         for (int box = 0; box < p_.boxes; ++box) {
-          start_store(p_.y, ImagePlace{first.channel + box * p_.box_bytes / 2, first.column, first.row + i, first.image},
+          start_store(p_.y,
+                      ImagePlace{first.channel + box * p_.box_bytes / 2, first.column, first.row + i, first.image},
                       out_ + buffer * p_.out_bytes + (box * rows + i) * p_.out_row_bytes);
         }
       }
@@ -129,13 +127,8 @@ class DepthwiseTileBlock {
     const int part = warp_ / runs, group = warp_ - part * runs, box_runs = p_.box_bytes / 16;
     const int box = group / box_runs, run = group - box * box_runs;
     channel_ = first_channel_ + group * 8;
-    const int images = p_.product_images(), first_image = part * images;
+    const int first_image = part * p_.product_images();
     const int tile_place = (box * p_.images + first_image) * p_.image_bytes();
-    prologue_.run = run;
-    prologue_.images = images;
-    prologue_.tile_place = tile_place;
-    prologue_.channels = channels_;
-    outputs_.channels = channels_;
     outputs_.channel = channel_;
     outputs_.first_image = first_image;
 
@@ -150,8 +143,8 @@ class DepthwiseTileBlock {
     }
     half_ = second_exists ? p_.half_bytes : 0;
     const int column = 4 * patch + t;
-    outputs_.aim(box * p_.out_rows * p_.out_row_bytes +
-                 ((first_image + image) * p_.out_pitch + column) * p_.box_bytes + place_of_run(p_, run, column));
+    outputs_.aim(box * p_.out_rows * p_.out_row_bytes + ((first_image + image) * p_.out_pitch + column) * p_.box_bytes +
+                 place_of_run(p_, run, column));
   }
 
   /// A warp is done with a stage and what it has put into a buffer.
@@ -181,15 +174,13 @@ class DepthwiseTileBlock {
     for (int i = 0; i < kPairs * 4; ++i) sums[i / 4][i % 4] = 0;
   }
 
-  const DepthwiseTilesParameters& p_;
+  const DepthwisePatchesParameters& p_;
   int warp_, split_, first_channel_;
   unsigned char *memory_, *out_;
   Barrier *arrived_, *done_, *stored_;  ///< tiles have come; warps are done with them; outputs are read
   DepthwiseTileNote* notes_;            ///< of the tiles
-  DepthwiseChannels* channels_;         ///< of the warp
   int channel_ = 0;                     ///< of the warp, its first
   int half_ = 0;                        ///< of the thread, in tiles of x: from one half of the patches to the other
-  DepthwiseTilePrologue<T> prologue_;
   Outputs outputs_;
 };
 
