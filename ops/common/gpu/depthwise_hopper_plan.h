@@ -21,8 +21,7 @@ struct DepthwisePatching {
   int runs = 8;      ///< of 8 channels that a block has; an odd number, or all there are, unless of whole boxes:
   int box_runs = 0;  ///< 4 or 8: as boxes of so many, whose runs are exchanged
   int rows = 2, image_parts = 1, stages = 3;
-  int image_lines = 2;  ///< the least: 2, 4, 8 or 16 of 16 patches are those of one image
-  int grain = 0;        ///< rows of the output that are not divided between blocks; 0: what is best mostly
+  int grain = 0;  ///< rows of the output that are not divided between blocks; 0: what is best mostly
 
   bool exchanges() const { return box_runs > 0; }
 };

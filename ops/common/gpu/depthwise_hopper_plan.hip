@@ -84,7 +84,7 @@ DepthwiseTilesShape cut_patches(const Sizes& x, const Sizes& y, const Window& wi
   p.rows = t.rows;
   p.stages = t.stages;
   p.image_parts = t.image_parts;
-  p.image_lines = t.image_lines;
+  p.image_lines = 2;
   while (p.image_lines < 16 && 4 * p.image_lines < p.output_width) p.image_lines *= 2;
   p.images = p.product_images() * p.image_parts;
   const int column_tiles = divide_up(p.output_width, 64);
