@@ -30,6 +30,7 @@ DepthwisePatching choose_patching(const DepthwiseBackwardArguments& a) {
   const int runs = divide_up(a.x.sizes[1], 8);
   if (width <= 16) return runs % 12 == 0 ? DepthwisePatching{12, 4, 2, 1, 4} : DepthwisePatching{4, 4, 2, 1, 3};
   if (width <= 32) return {4, 4, 3, a.x.sizes[0] >= 8 ? 2 : 1, 4};
+  if (runs < 4) return {runs, 0, 1, 2, 4};
   if (runs == 9) return {9, 0, 3, 1, 4};
   if (runs > 4 && runs < 8) return {runs, 8, 2, 1, 4};
   if (runs == 12) return {12, 4, 2, 1, 4};

@@ -33,7 +33,7 @@ std::vector<DepthwisePatching> patchings(const DepthwiseArguments& a) {
   const bool is_large = a.window.kernel[0] == 5;
   std::vector<DepthwisePatching> list;
   if (is_large && stride == 1) {
-    if (width <= 8) list = {{4, 4, 6, 1, 3}, {9, 0, 4, 1, 2}};
+    if (width <= 8) list = {runs % 9 == 0 ? DepthwisePatching{9, 0, 4, 1, 2} : DepthwisePatching{4, 4, 6, 1, 3}};
     else if (width <= 16) list = {{4, 4, 3, 1, 3}, {.runs = 4, .box_runs = 4, .rows = 3, .stages = 4, .grain = 7}};
     else if (width <= 32) list = {{8, 8, 4, 1, 4}};
     else list = {{4, 4, 4, 1, 3}};
