@@ -51,7 +51,7 @@ class DepthwiseWeightTiles {
   static constexpr int kPairs = kKernel / 2;                 ///< of taps of a window's row; and one more tap
   static constexpr int kLive = (kKernel - 1) / kStride + 1;  ///< rows of grad_y whose windows cover a row of x
   static constexpr int kPairsOfProducts = (kProducts + 1) / 2;
-  using Cursor = DepthwiseTileCursor<kKernel, kStride>;
+  using Cursor = DepthwiseTileCursor<DepthwiseWindow<kKernel, kStride>>;
   /// Of two products: positions 0 to 7 and 8 to 15 of the first, then of the second.
   using GradRow = std::uint32_t[kPairsOfProducts][4];
 

@@ -3,6 +3,8 @@
 #include "fusedsc/forward/depthwise_gpu.h"
 #ifdef FUSEDSC_HOPPER
 #include "fusedsc/backward/depthwise_columns_launch.h"
+#include "fusedsc/backward/depthwise_hopper_input_plan.h"
+#include "fusedsc/backward/depthwise_hopper_patches_plan.h"
 #include "fusedsc/backward/depthwise_hopper_weight_plan.h"
 #include "fusedsc/backward/depthwise_planes_launch.h"
 #endif
@@ -48,6 +50,13 @@ BackwardPlan plan_input(const DepthwiseBackwardArguments& a, int threads) {
   if (std::optional<BackwardPlan> planes = hopper::plan_depthwise_planes_input(a)) return *std::move(planes);
 #endif
   const DepthwiseArguments forward = as_forward(a);
+#ifdef FUSEDSC_HOPPER
+  if (hopper::why_no_input_patches(a).empty()) {
+    const auto pass = hopper::DepthwiseInputPatchesPass::of(a);
+    return {0,
+            [pass](const DepthwiseBackwardArguments& like, const Execution& execution) { pass.run(like, execution); }};
+  }
+#endif
   if (!forward.x) return plan_pass<DepthwiseInputPass>(a);
   Plan<DepthwiseArguments> plan = depthwise_of_gpu(forward).plan_for(forward, threads);
   return {plan.workspace_bytes,
@@ -60,6 +69,11 @@ BackwardPlan plan_weight(const DepthwiseBackwardArguments& a) {
 #ifdef FUSEDSC_HOPPER
   if (std::optional<BackwardPlan> planes = hopper::plan_depthwise_planes_weight(a)) return *std::move(planes);
   if (std::optional<BackwardPlan> columns = hopper::plan_depthwise_columns_weight(a)) return *std::move(columns);
+  if (hopper::why_no_weight_patches(a).empty()) {
+    const auto pass = hopper::DepthwiseWeightPatchesPass::of(a);
+    return {pass.workspace_bytes(),
+            [pass](const DepthwiseBackwardArguments& like, const Execution& execution) { pass.run(like, execution); }};
+  }
   if (hopper::why_no_weight_tiles(a).empty()) {
     const auto pass = hopper::DepthwiseWeightTilesPass::of(a);
     return {pass.workspace_bytes(),

@@ -1,5 +1,5 @@
-/// Depthwise convolution on Hopper GPUs, forward, 16 bits, channels neighbours in memory. Rows of images come to block
-/// memory by the copy engine, some ahead of their use, and finished rows leave by it.
+/// Depthwise convolution on Hopper GPUs, forward, with seams, 16 bits, channels neighbours in memory. Rows of images
+/// come to block memory by the copy engine, some ahead of their use, and finished rows leave by it.
 ///
 /// Multiplied is by tensor cores: A has 16 positions of an output row by the 8 channels that a tap sees there, B the
 /// tap's weights of these channels on its diagonal; two taps side by side make a product of full depth. An instruction
@@ -38,7 +38,7 @@ class DepthwiseTiles {
   static constexpr int kPairs = kKernel / 2;             ///< of taps of a window's row; and one more tap
   static constexpr int kKept = (kKernel - 1) / kStride;  ///< output rows that are begun and not finished
   static constexpr bool kPassesPadding = kKernel > 3;    ///< where it is much work: rows of padding are passed over
-  using Cursor = DepthwiseTileCursor<kKernel, kStride>;
+  using Cursor = DepthwiseTileCursor<DepthwiseWindow<kKernel, kStride>>;
   using Sums = float[kProducts][4];
   using Outputs = DepthwiseTileOutputs<T, kKernel, kStride, kProducts, kSeams>;
 

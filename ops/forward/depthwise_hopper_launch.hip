@@ -1,8 +1,9 @@
 #ifdef FUSEDSC_HOPPER
-#include <algorithm>
+#include <vector>
 
 #include "fusedsc/common/gpu/partials_launch.h"
 #include "fusedsc/forward/depthwise_gpu.h"
+#include "fusedsc/forward/depthwise_hopper_patches_plan.h"
 #include "fusedsc/forward/depthwise_hopper_plan.h"
 #include "fusedsc/runtime/arena.h"
 
@@ -35,7 +36,6 @@ void append(std::vector<Instance>& to, DataType dtype) {
   const auto add = [&](DepthwiseSeams seams, Kernel kernel) {
     to.push_back({dtype, kKernel, kStride, kProducts, seams, kernel});
   };
-  add(none, tiles_kernel<T, kKernel, kStride, kProducts, none, kThreads, kBlocks>);
   add(training, tiles_kernel<T, kKernel, kStride, kProducts, training, kThreads, kBlocks>);
   add(all, tiles_kernel<T, kKernel, kStride, kProducts, all, kThreads, 1>);
 }
@@ -68,8 +68,7 @@ const std::vector<Instance>& instances() {
 }
 
 DepthwiseSeams seams_of(const DepthwiseArguments& a) {
-  if (a.epilogue) return DepthwiseSeams::all;
-  return a.prologue || a.statistics ? DepthwiseSeams::training : DepthwiseSeams::none;
+  return a.epilogue ? DepthwiseSeams::all : DepthwiseSeams::training;
 }
 
 }  // namespace
@@ -78,26 +77,23 @@ DepthwiseSeams seams_of(const DepthwiseArguments& a) {
 DepthwiseTiling choose_tiling(const DepthwiseArguments& a) {
   const std::int64_t width = a.y.sizes[3];
   const int images = width <= 8 ? 4 : width <= 16 ? 2 : 1;
-  const bool is_large = a.window.kernel[0] == 5, is_plain = seams_of(a) == DepthwiseSeams::none;
   const int wide_box = a.y.sizes[1] % 64 == 0 ? 64 : 32;
-  if (is_large) {
+  if (a.window.kernel[0] == 5) {
     if (a.window.stride[0] == 2) return {2, 32, 1, width <= 16 ? 6 : 10, images, 1, width <= 16 ? 2 : 3};
     if (width <= 8) return {2, 32, 1, 6, images, 1, 2};
-    if (width <= 16) return is_plain ? DepthwiseTiling{4, 32, 1, 3, 4, 1, 3} : DepthwiseTiling{2, 32, 1, 6, 2, 1, 2};
-    if (width <= 32) return {2, 32, 1, is_plain ? 4 : 8, 1, 1, is_plain ? 4 : 3};
+    if (width <= 16) return {2, 32, 1, 6, 2, 1, 2};
+    if (width <= 32) return {2, 32, 1, 8, 1, 1, 3};
     return {4, 32, 1, 4, 1, 1, 2};
   }
   if (a.window.stride[0] == 2) {
     if (width <= 16) return {2, wide_box, 1, wide_box > 32 ? 6 : 4, images, 1, width <= 8 ? 2 : 3};
-    if (is_plain) return {2, 64, 1, 4, 1, 1, width <= 32 ? 3 : 2};
     return width <= 32 ? DepthwiseTiling{2, 32, 1, 4, 1, 1, 3} : DepthwiseTiling{4, 32, 1, 4, 1, 1, 3};
   }
-  if (width <= 8) return is_plain ? DepthwiseTiling{4, 32, 1, 3, 8, 1, 3} : DepthwiseTiling{2, wide_box, 1, 9, 4, 1, 2};
-  if (width <= 16) return {4, 32, 1, 4, 4, 1, is_plain ? 3 : 2};
-  if (width <= 32)
-    return is_plain ? DepthwiseTiling{2, 32, 1, 6, 1, 1, 3} : DepthwiseTiling{2, wide_box, 1, 6, 1, 1, 2};
-  if (width <= 64) return {4, 32, 1, is_plain ? 6 : 4, 1, 1, is_plain ? 3 : 2};
-  return is_plain ? DepthwiseTiling{7, 32, 1, 2, 1, 1, 4} : DepthwiseTiling{7, 32, 1, 3, 1, 1, 3};
+  if (width <= 8) return {2, wide_box, 1, 9, 4, 1, 2};
+  if (width <= 16) return {4, 32, 1, 4, 4, 1, 2};
+  if (width <= 32) return {2, wide_box, 1, 6, 1, 1, 2};
+  if (width <= 64) return {4, 32, 1, 4, 1, 1, 3};
+  return {7, 32, 1, 3, 1, 1, 3};
 }
 
 DepthwiseTilesPass::DepthwiseTilesPass(const DepthwiseArguments& a, const DepthwiseTiling& t)
@@ -178,24 +174,16 @@ std::string why_not(const DepthwiseArguments& a) {
   return {};
 }
 
-Plan<DepthwiseArguments> plan_forward(const DepthwiseArguments& a, int /*threads*/) {
-  const DepthwiseTiling tiling = choose_tiling(a);
-  DepthwiseTilesPass pass(a, tiling);
-  // Smaller tiles leave room for more blocks: measured, worth it where otherwise some would have more units than
-  // others.
-  const int stride = static_cast<int>(a.window.stride[0]);
-  if (seams_of(a) == DepthwiseSeams::none && pass.evenness() < 0.75) {
-    DepthwiseTiling smaller = tiling;
-    if (tiling.rows % (2 * stride) == 0) {
-      smaller.rows /= 2;
-      ++smaller.stages;
-    } else if (a.window.kernel[0] == 5 && tiling.products == 4 && tiling.images == 4) {
-      smaller = {2, 32, 1, 6, 2, 1, 2};
-    }
-    if (const DepthwiseTilesPass other(a, smaller); other.evenness() > pass.evenness()) pass = other;
-  }
-  return {pass.workspace_bytes(a),
+template <class Pass>
+Plan<DepthwiseArguments> plan_of(const Pass& pass, std::size_t workspace_bytes) {
+  return {workspace_bytes,
           [pass](const DepthwiseArguments& like, const Execution& execution) { pass.run(like, execution); }};
+}
+
+Plan<DepthwiseArguments> plan_forward(const DepthwiseArguments& a, int /*threads*/) {
+  if (!a.prologue && !a.epilogue && !a.statistics && !a.bias) return plan_of(DepthwisePatchesPass::of(a), 0);
+  const DepthwiseTilesPass pass(a, choose_tiling(a));
+  return plan_of(pass, pass.workspace_bytes(a));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-/// From a depthwise problem to a launch on a Hopper GPU.
+/// From a depthwise problem with seams to a launch on a Hopper GPU.
 #pragma once
 
 #include <string>
@@ -16,7 +16,6 @@ DepthwiseTiling choose_tiling(const DepthwiseArguments& a);
 class DepthwiseTilesPass {
  public:
   DepthwiseTilesPass(const DepthwiseArguments& a, const DepthwiseTiling& tiling);
-  double evenness() const { return hopper::evenness(p_); }
   std::size_t workspace_bytes(const DepthwiseArguments& a) const;
   void run(const DepthwiseArguments& a, const Execution& execution) const;
 

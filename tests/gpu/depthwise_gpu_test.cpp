@@ -223,6 +223,53 @@ TEST_P(DepthwiseGpu, BackwardTiles) {
   for_each_case(backward_tile_cases(GetParam().dtype), verify_backward<DepthwiseGeometry>);
 }
 
+/// The gradient of the input alone, of images that are wide, and enough of them for a kernel of its own.
+std::vector<DepthwiseGeometry> wide_geometries() {
+  std::vector<DepthwiseGeometry> geometries;
+  for (const std::int64_t kernel : {3, 5}) {
+    const Window window = centered(kernel, 2);
+    geometries.insert(geometries.end(), {{{5, 72, 12, 56}, window},
+                                         {{2, 48, 11, 111}, window},  // an odd number of rows and columns
+                                         {{1, 32, 16, 262}, window},  // several tiles to a row
+                                         {{3, 160, 14, 14}, {{kernel, kernel}, {2, 2}, {1, 1}, {0, 1, 0, 1}}}});
+  }
+  return geometries;
+}
+
+TEST_P(DepthwiseGpu, BackwardInputTiles) {
+  std::vector<BackwardCase<DepthwiseGeometry>> cases;
+  for (const DepthwiseGeometry& geometry : wide_geometries()) {
+    const BackwardSeams seams{.grad_weight = false, .grad_bias = false};
+    cases.push_back({GetParam().dtype, geometry, seams, Memories::all(Memory::channels_last)});
+  }
+  for_each_case(cases, verify_backward<DepthwiseGeometry>);
+}
+
+/// What is not finite in one channel of grad_y stays there, and in the elements of grad_x that it reaches.
+TEST_P(DepthwiseGpu, BackwardInputChannelsApart) {
+  const Precision precision(GetParam().dtype);
+  for (const DepthwiseGeometry& geometry : wide_geometries()) {
+    const BackwardCase<DepthwiseGeometry> problem{
+        GetParam().dtype, geometry, {.grad_weight = false, .grad_bias = false}, Memories::all(Memory::channels_last)};
+    SCOPED_TRACE(testing::PrintToString(problem));
+    BackwardTensors<DepthwiseGeometry> tensors(problem);
+    const Array expected = geometry.input_gradient(precision, tensors.grad_y.values(), tensors.weight.values());
+    Array wild, ones(tensors.weight.sizes());
+    for (Bounded& element : ones.elements) element.value = 1;
+    tensors.grad_y.fill(with_wild_elements(tensors.grad_y.values(), wild));
+    const Array affected = geometry.input_gradient(precision, wild, ones);
+    run(DepthwiseGeometry::kBackward, tensors.arguments(problem));
+    const Array grad_x = tensors.grad_x.values();
+    for_each_index(grad_x.sizes, [&](auto n, auto c, auto h, auto w) {
+      if (affected.at(n, c, h, w).value > 0) return;
+      const Bounded bound = stored(precision, expected.at(n, c, h, w));
+      ASSERT_LE(std::abs(grad_x.at(n, c, h, w).value - bound.value), bound.error)
+          << "[" << n << ", " << c << ", " << h << ", " << w << "]";
+    });
+    if (HasFatalFailure()) return;
+  }
+}
+
 /// Contiguous tensors whose rows warps can share, in whole planes and in strips of them.
 std::vector<DepthwiseGeometry> plane_geometries() {
   std::vector<DepthwiseGeometry> geometries;

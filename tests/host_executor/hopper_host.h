@@ -82,6 +82,14 @@ void group_barrier(int group) {
 }
 inline void group_barrier(int group, int threads) { executor::named_barrier(group, threads); }
 
+inline std::uint32_t reordered(std::uint32_t word, std::uint32_t order) {
+  std::uint32_t result = 0;
+  for (int i = 0; i < 4; ++i) result |= (word >> 8 * (order >> 4 * i & 3) & 0xffu) << 8 * i;
+  return result;
+}
+
+inline void prefetch(const TensorMap&) {}
+
 inline void start_load(void* tile, const TensorMap& map, int element, int y, Barrier* barrier) {
   const int x = element * map.halves, row_bytes = map.tile_columns * 2;
   for (int r = 0; r < map.tile_rows; ++r) {

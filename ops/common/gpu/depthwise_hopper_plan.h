@@ -16,15 +16,31 @@ struct DepthwiseTiling {
   int rows = 2, images = 1, image_parts = 1, stages = 3;
 };
 
+/// The same of tiles of which a warp has 16 patches of 4 output columns.
+struct DepthwisePatching {
+  int runs = 8;      ///< of 8 channels that a block has; an odd number, or all there are, unless of whole boxes:
+  int box_runs = 0;  ///< 4 or 8: as boxes of so many, whose runs are exchanged
+  int rows = 2, image_parts = 1, stages = 3;
+  int grain = 0;  ///< rows of the output that are not divided between blocks; 0: what is best mostly
+
+  bool exchanges() const { return box_runs > 0; }
+};
+
 constexpr int divide_up(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
 constexpr int round_up(std::int64_t a, std::int64_t b) { return divide_up(a, b) * static_cast<int>(b); }
 
 /// All of it but for the splits. x, y: their sizes.
 DepthwiseTilesShape cut_tiles(const Sizes& x, const Sizes& y, const Window& window, const DepthwiseTiling& tiling);
 
-inline int channel_groups(const DepthwiseTilesShape& shape) {
-  return divide_up(shape.channels, shape.boxes * shape.box_bytes / 2);
-}
+/// What the 16 patches of a product are of: the output; its gradient, of a convolution of stride 2, from which that of
+/// the input comes (x: the sizes of the output's gradient, y: those of the input's); or of both at once for weights,
+/// where all patches are read, and tiles have so many columns.
+enum class PatchesOf { output, gradient, both };
+
+DepthwiseTilesShape cut_patches(const Sizes& x, const Sizes& y, const Window& window, const DepthwisePatching& t,
+                                PatchesOf of);
+
+inline int channel_groups(const DepthwiseTilesShape& shape) { return divide_up(shape.channels, shape.runs() * 8); }
 
 /// `resident`: blocks that run at the same time.
 void share_out(DepthwiseTilesShape& shape, int resident);

@@ -20,6 +20,7 @@ DepthwiseTilesShape cut_tiles(const Sizes& x, const Sizes& y, const Window& wind
 
   p.box_bytes = 2 * t.box_channels;
   p.boxes = t.boxes;
+  p.group_runs = t.boxes * t.box_channels / 8;
   p.rows = t.rows;
   p.image_parts = t.image_parts;
   p.images = t.images * t.image_parts;
@@ -41,6 +42,67 @@ DepthwiseTilesShape cut_tiles(const Sizes& x, const Sizes& y, const Window& wind
   // As many rows that tiles and pieces come out even; images that fit a few tiles are not cut.
   const int rows = p.rows / stride;
   p.grain = p.output_height <= 16 ? p.output_height : std::max(rows, round_up(4, rows));
+  const int strips = divide_up(p.output_height, p.grain);
+  p.units = divide_up(p.batch, p.images) * column_tiles * strips;
+  p.by_channel_groups = Divisor(static_cast<std::uint32_t>(channel_groups(p)));
+  p.strips = Divisor(static_cast<std::uint32_t>(strips));
+  p.column_tiles = Divisor(static_cast<std::uint32_t>(column_tiles));
+  return p;
+}
+
+namespace {
+
+/// Of x, as lines see it: columns of a row of a tile.
+int pitch_of(const DepthwiseTilesShape& p, int kernel, int stride, int column_tiles) {
+  const int last = (std::min(p.tile_columns, p.output_width) - 1) * stride + kernel;  // columns that windows see
+  // A window may see the next row's padding in place of its own at the right.
+  const int pitch =
+      column_tiles > 1 ? last : std::min(last, std::max(p.input_width + p.padding_left, last - p.padding_left));
+  return p.exchanges ? round_up(pitch, 8) : pitch;
+}
+
+}  // namespace
+
+DepthwiseTilesShape cut_patches(const Sizes& x, const Sizes& y, const Window& window, const DepthwisePatching& t,
+                                PatchesOf of) {
+  const int kernel = static_cast<int>(window.kernel[0]), stride = static_cast<int>(window.stride[0]);
+  const auto size = [](std::int64_t value) { return static_cast<int>(value); };
+  DepthwiseTilesShape p;
+  p.batch = size(y[0]);
+  p.channels = size(y[1]);
+  p.input_height = size(x[2]);
+  p.input_width = size(x[3]);
+  p.output_height = size(y[2]);
+  p.output_width = size(y[3]);
+  p.padding_top = size(window.padding.top);
+  p.padding_left = size(window.padding.left);
+
+  p.exchanges = t.exchanges();
+  p.boxes = p.exchanges ? divide_up(t.runs, t.box_runs) : 1;
+  p.box_bytes = 16 * (p.exchanges ? t.box_runs : t.runs | 1);
+  p.group_runs = t.runs;
+  p.rows = t.rows;
+  p.stages = t.stages;
+  p.image_parts = t.image_parts;
+  p.image_lines = 2;
+  while (p.image_lines < 16 && 4 * p.image_lines < p.output_width) p.image_lines *= 2;
+  p.images = p.product_images() * p.image_parts;
+  const int column_tiles = divide_up(p.output_width, 64);
+  const bool whole = of == PatchesOf::both, transposed = of == PatchesOf::gradient;
+  p.tile_columns = whole ? 4 * p.image_lines : round_up(divide_up(p.output_width, column_tiles), p.exchanges ? 8 : 4);
+  p.out_pitch = column_tiles > 1 || p.exchanges ? p.tile_columns : p.output_width;
+  const int patches =  // of a row that are read
+      whole ? p.image_lines : divide_up(std::min(p.tile_columns, p.output_width), 4);
+  const int patch_step = transposed ? 2 : 4 * stride;
+  const int reach = (patches - 1) * patch_step + (transposed ? 4 : stride == 1 ? 8 : 12);  // columns that they read
+  p.pitch = !transposed ? pitch_of(p, kernel, stride, column_tiles) : p.exchanges ? round_up(reach, 8) : reach;
+  p.tile_bytes = round_up(p.boxes * p.images * p.image_bytes() + std::max(0, reach - p.pitch) * p.box_bytes, 1024);
+  p.half_bytes = p.image_lines == 16 ? 8 * patch_step * p.box_bytes : 8 / p.image_lines * p.image_bytes();
+
+  const int rows = transposed ? 2 * p.rows : p.rows / stride;  // of the output
+  p.grain = t.grain > 0             ? t.grain
+            : p.output_height <= 16 ? round_up(p.output_height, 2)
+                                    : std::max(rows, round_up(4, rows));
   const int strips = divide_up(p.output_height, p.grain);
   p.units = divide_up(p.batch, p.images) * column_tiles * strips;
   p.by_channel_groups = Divisor(static_cast<std::uint32_t>(channel_groups(p)));

@@ -12,8 +12,11 @@ struct DepthwiseTilesShape {
   int padding_top = 0, padding_left = 0;
 
   // Tiles of x lie in block memory as [box of channels][image][row][column][channel of the box].
-  int boxes = 1, box_bytes = 128;   ///< of a block: boxes of so many bytes of neighbouring channels, 64 or 128
-  int pitch = 8, rows = 1;          ///< columns and rows of a tile; pitch is a multiple of 8
+  int boxes = 1, box_bytes = 128;   ///< of a block: boxes of so many bytes of neighbouring channels
+  int group_runs = 8;               ///< of 16 bytes of channels that a block has
+  bool exchanges = true;            ///< runs, so that columns fall on different banks: of boxes of 64 or 128 bytes
+  int image_lines = 16;             ///< of the 16 patches of 4 output columns of a product, those of one image
+  int pitch = 8, rows = 1;          ///< columns and rows of a tile; if runs are exchanged, pitch is a multiple of 8
   int images = 1, image_parts = 1;  ///< of a tile; as many warps share them out
   int stages = 2;                   ///< tiles under way
   int tile_bytes = 0;               ///< of x, in whole kilobytes
@@ -27,15 +30,67 @@ struct DepthwiseTilesShape {
   int splits = 1, units = 0, grain = 1;
   Divisor by_channel_groups, strips, column_tiles;
 
-  FUSEDSC_HOST_DEVICE int runs() const { return boxes * box_bytes / 16; }
+  FUSEDSC_HOST_DEVICE int runs() const { return group_runs; }
+  FUSEDSC_HOST_DEVICE int product_images() const { return 16 / image_lines; }
   FUSEDSC_HOST_DEVICE int warps() const { return runs() * image_parts; }  ///< that compute
   FUSEDSC_HOST_DEVICE int image_bytes() const { return rows * pitch * box_bytes; }
   FUSEDSC_HOST_DEVICE bool halves_are_images() const { return output_width <= 8; }
   FUSEDSC_HOST_DEVICE bool products_are_images() const { return output_width <= 16; }
 };
 
+/// What a convolution's windows are to its tiles.
+template <int kTheKernel, int kTheStride>
+struct DepthwiseWindow {
+  static constexpr int kKernel = kTheKernel, kStride = kTheStride;
+  static constexpr int kInputRows = kStride, kOutputRows = 1;  ///< of a step
+
+  /// Of the input, the first row and column that outputs from `begin` on need.
+  FUSEDSC_DEVICE static int first_row(const DepthwiseTilesShape& p, int begin) {
+    return begin * kStride - p.padding_top;
+  }
+  FUSEDSC_DEVICE static int first_column(const DepthwiseTilesShape& p, int begin) {
+    return begin * kStride - p.padding_left;
+  }
+  /// How many rows of the input outputs from `begin` to `end` need.
+  FUSEDSC_DEVICE static int rows(const DepthwiseTilesShape&, int begin, int end) {
+    return (end - begin - 1) * kStride + kKernel;
+  }
+  /// Of the output, the first that is finished by the step that begins with a piece's row `row` of the input.
+  FUSEDSC_DEVICE static int output_row(const DepthwiseTilesShape&, int begin, int row) {
+    return begin + (row - (kKernel - 1)) / kStride;
+  }
+  /// Which element of the input an output has under a tap; negative: none.
+  FUSEDSC_DEVICE static int input(int output, int tap, int padding) { return output * kStride - padding + tap; }
+};
+
+/// Of a convolution of stride 2, turned around: its outputs' gradients are the input.
+template <int kTheKernel>
+struct DepthwiseTransposedWindow {
+  static constexpr int kKernel = kTheKernel, kStride = 2;
+  static constexpr int kInputRows = 1, kOutputRows = 2;
+
+  /// Rows or columns of the input before the first that an output's number halved says.
+  FUSEDSC_DEVICE static int before(int padding) { return (kKernel - 1 - padding) / 2; }
+  FUSEDSC_DEVICE static int first_row(const DepthwiseTilesShape& p, int begin) {
+    return begin / 2 - before(p.padding_top);
+  }
+  FUSEDSC_DEVICE static int first_column(const DepthwiseTilesShape& p, int begin) {
+    return begin / 2 - before(p.padding_left);
+  }
+  FUSEDSC_DEVICE static int rows(const DepthwiseTilesShape& p, int begin, int end) {
+    return (end - 1 + p.padding_top) / 2 - first_row(p, begin) + 1;
+  }
+  FUSEDSC_DEVICE static int output_row(const DepthwiseTilesShape& p, int begin, int row) {
+    return 2 * (first_row(p, begin) + row) - p.padding_top;
+  }
+  FUSEDSC_DEVICE static int input(int output, int tap, int padding) {
+    const int twice = output + padding - tap;
+    return twice % 2 == 0 ? twice / 2 : -1;
+  }
+};
+
 /// Goes over a block's tiles: pieces of neighbouring rows of the same images, in tiles of `rows` rows of x.
-template <int kKernel, int kStride>
+template <class Window>
 class DepthwiseTileCursor {
  public:
   int image = 0, column = 0;              ///< of the output, the piece's first
@@ -51,13 +106,13 @@ class DepthwiseTileCursor {
   FUSEDSC_DEVICE void next() {
     row += p_.rows;
     is_first = false;
-    if (row >= (end - begin - 1) * kStride + kKernel) begin_piece();
+    if (row >= Window::rows(p_, begin, end)) begin_piece();
   }
   /// Of x, the tile's first row.
-  FUSEDSC_DEVICE int input_row() const { return begin * kStride - p_.padding_top + row; }
-  FUSEDSC_DEVICE int input_column() const { return column * kStride - p_.padding_left; }
-  /// Of the output, the row that the tile's first row of x completes.
-  FUSEDSC_DEVICE int output_row() const { return begin + (row - (kKernel - 1)) / kStride; }
+  FUSEDSC_DEVICE int input_row() const { return Window::first_row(p_, begin) + row; }
+  FUSEDSC_DEVICE int input_column() const { return Window::first_column(p_, column); }
+  /// Of the output, the row that the tile's first step completes first.
+  FUSEDSC_DEVICE int output_row() const { return Window::output_row(p_, begin, row); }
 
  private:
   FUSEDSC_DEVICE void begin_piece() {
@@ -90,6 +145,11 @@ struct DepthwiseTileNote {
 /// Where run `run` of 16 bytes of a position of a tile lies: the copy engine exchanges them.
 FUSEDSC_DEVICE int exchanged_run(int box_bytes, int run, int position) {
   return (box_bytes == 128 ? run ^ (position & 7) : run ^ (position >> 1 & 3)) * 16;
+}
+
+/// The same of a tile whose runs need not be exchanged: with an odd number of them to a position there is no need.
+FUSEDSC_DEVICE int place_of_run(const DepthwiseTilesShape& p, int run, int position) {
+  return p.exchanges ? exchanged_run(p.box_bytes, run, position) : run * 16;
 }
 
 }  // namespace fusedsc::gpu::hopper

@@ -70,6 +70,9 @@ FUSEDSC_DEVICE void group_barrier(int group, int threads) {
 
 // ------------------------------------------------------------------------------------------------------------- copies
 
+/// A description of a tensor, before its first use.
+FUSEDSC_DEVICE void prefetch(const TensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
+
 /// By one thread. {x, y}: the tile's first element and row; what lies outside of the tensor is 0.
 FUSEDSC_DEVICE void start_load(void* tile, const TensorMap& map, int x, int y, Barrier* barrier) {
   asm volatile(
@@ -184,6 +187,11 @@ FUSEDSC_DEVICE void store_matrices(void* row, const std::uint32_t (&from)[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address_of(row)),
                  "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3]));
   }
+}
+
+/// The bytes of a word in another order, from the last: 0x3210 is the same.
+FUSEDSC_DEVICE std::uint32_t reordered(std::uint32_t word, std::uint32_t order) {
+  return __byte_perm(word, word, order);
 }
 
 /// Both halves of a word at least 0 and, if `to_six`, at most 6. A NaN stays one.

@@ -31,9 +31,4 @@ FUSEDSC_DEVICE float load_of_block(const float* place, int rank) {
   return value;
 }
 
-/// A description of a tensor, before its first use.
-FUSEDSC_DEVICE void prefetch(const CUtensorMap& map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
-}
-
 }  // namespace fusedsc::gpu::hopper

@@ -1,0 +1,113 @@
+/// Depthwise convolution of stride 2 on Hopper GPUs, input gradient alone, 3x3 and 5x5, 16 bits, channels neighbours in
+/// memory: the forward kernel's way (forward/depthwise_hopper_patches_kernel.h), with windows turned around. Of 4
+/// columns of grad_x, windows have at most 4 columns of grad_y, which with two channels are a product's depth. A row of
+/// grad_y belongs to as many rows of grad_x as a window has, two of which it completes.
+#pragma once
+
+#include "fusedsc/common/gpu/wave_product.h"
+#include "fusedsc/forward/depthwise_hopper_patches_block.h"
+
+namespace fusedsc::gpu::hopper {
+
+template <class T, int kKernel>
+class DepthwiseInputPatches : DepthwisePatchesBlock<T, DepthwiseTransposedWindow<kKernel>> {
+ public:
+  FUSEDSC_DEVICE static void run(const DepthwisePatchesParameters& p) {
+    DepthwiseInputPatches tiles(p);
+    tiles.begin();
+    if (tiles.warp_ < p.warps()) tiles.compute();
+    else tiles.copy();
+  }
+
+ private:
+  using Window = DepthwiseTransposedWindow<kKernel>;
+  using Block = DepthwisePatchesBlock<T, Window>;
+  using Block::arrived_, Block::channel_, Block::kPairs, Block::memory_, Block::notes_, Block::out_, Block::outputs_,
+      Block::p_, Block::stored_;
+  using typename Block::Sums;
+  static constexpr int kKept = kKernel - 2;  ///< rows of grad_x that are begun and not finished
+
+  FUSEDSC_DEVICE explicit DepthwiseInputPatches(const DepthwisePatchesParameters& p) : Block(p) {}
+
+  /// Beyond the last channel they are zeros.
+  FUSEDSC_DEVICE void load_weights() {
+    const int lane = thread_index() % 32, g = lane / 4, t = lane % 4, high = g % 2;
+    const bool exists = channel_ < p_.channels;
+    const T* weight = elements_of<T>(p_.weight) + (exists ? channel_ + high : 0) * p_.weight.image;
+    const int kw = g / 2 + p_.padding_left - 2 * (t - Window::before(p_.padding_left));
+    const bool is_tap = exists && kw >= 0 && kw < kKernel;
+    weight += (is_tap ? kw : 0) * static_cast<int>(p_.weight.column);
+#pragma unroll
+    for (int kh = 0; kh < kKernel; ++kh) {
+#pragma unroll
+      for (int pair = 0; pair < kPairs; ++pair) {
+        const std::uint32_t value =
+            weight[(exists ? 2 * pair : 0) * p_.weight.image + kh * static_cast<int>(p_.weight.row)].bits;
+        weights_[kh][pair] = is_tap ? value << 16 * high : 0;
+      }
+    }
+  }
+
+  FUSEDSC_DEVICE void compute() {
+    int places[1];
+    Block::aim(2, places);
+    load_weights();
+    Sums sums[kKept];
+#pragma unroll
+    for (int i = 0; i < kKept; ++i) Block::clear(sums[i]);
+    int slot = 0, parity = 0, buffer = 0, buffer_parity = 1;
+#pragma unroll 1
+    for (bool is_last = false; !is_last;) {
+      wait(arrived_ + slot, parity);
+      const DepthwiseTileNote& at = notes_[slot];
+      outputs_.begin_tile(at);
+      const unsigned char* tile = memory_ + slot * p_.tile_bytes + places[0];
+      wait(stored_ + buffer, buffer_parity);
+      unsigned char* out = out_ + buffer * p_.out_bytes;
+      int row = at.output_row;
+#pragma unroll 1
+      for (int r = 0; r < p_.rows; ++r) {
+        add_row(tile, sums, out, row);
+        tile += p_.pitch * p_.box_bytes;
+        out += 2 * p_.out_row_bytes;
+        row += 2;
+      }
+      is_last = at.is_last;
+      Block::let_go(slot);
+      buffer_parity ^= buffer;
+      buffer ^= 1;
+      Block::next(slot, parity);
+    }
+    let_next_kernel_start();
+  }
+
+  /// A row of grad_y to all rows of grad_x that it belongs to; those that it completes, `row` and the next, to `out`.
+  FUSEDSC_DEVICE void add_row(const unsigned char* from, Sums (&sums)[kKept], unsigned char* out, int row) const {
+    typename Block::Run runs[2];
+    Block::load_halves(from, runs);
+    std::uint32_t operands[kPairs][2];
+    Block::sort(runs, 0, operands);
+    Sums finished[2];
+#pragma unroll
+    for (int kh = 0; kh < kKernel; ++kh) {
+#pragma unroll
+      for (int pair = 0; pair < kPairs; ++pair) {
+        float sum[4];
+#pragma unroll
+        for (int v = 0; v < 4; ++v) sum[v] = kh < kKept ? sums[kh][pair][v] : 0.0f;
+        wave_multiply_add_half(sum, operands[pair], weights_[kh][pair], T());
+        float(&to)[4] = kh < 2 ? finished[kh][pair] : sums[kh < 2 ? 0 : kh - 2][pair];
+#pragma unroll
+        for (int v = 0; v < 4; ++v) to[v] = sum[v];
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      outputs_.finish(out + i * p_.out_row_bytes, row + i, finished[i]);
+    }
+  }
+
+  std::uint32_t weights_[kKernel][kPairs];
+};
+
+}  // namespace fusedsc::gpu::hopper

@@ -1,0 +1,318 @@
+/// Depthwise convolution on Hopper GPUs, weight and bias gradients alone, 3x3 and 5x5 at stride 1, 16 bits, channels
+/// neighbours in memory. Tiles of x and of grad_y come to block memory by the copy engine, some ahead of their use.
+///
+/// Multiplied is by tensor cores, one channel at a time: A has two rows of x, 8 columns of each, in 16 patches of an
+/// image; B the two rows of 4 columns of grad_y there, whose windows reach over them. A product has every element of x
+/// times every one of grad_y, summed over the patches; each tap is the sum of some of a diagonal, which is for the end.
+///
+/// Each warp owns 4 channels, and keeps all sums in registers. Rows of x are read once, for all rows of grad_y whose
+/// windows cover them, which are in registers too.
+#pragma once
+
+#include "fusedsc/common/gpu/depthwise_hopper_tiles.h"
+#include "fusedsc/common/gpu/following_kernel.h"
+#include "fusedsc/common/gpu/tensor.h"
+#include "fusedsc/common/gpu/wave_product.h"
+
+namespace fusedsc::gpu::hopper {
+
+struct DepthwiseWeightPatchesParameters : DepthwiseTilesShape {
+  TensorMap x, grad_y;
+  float* partials = nullptr;  ///< [split][tap..., bias if wanted][channel]; null: there is one, the gradients
+  DeviceTensor grad_weight;   ///< where they are those, or none
+  void* grad_bias = nullptr;
+  int grad_pitch = 0, grad_rows = 0, grad_bytes = 0;  ///< of a tile of grad_y: [box][image][row][column][channel]
+  int x_jumps[2] = {}, grad_jumps[2] = {};            ///< from patches 0 to 3 to patches 4 to 7, and 8 to 11
+  int sums_bytes = 0;                                 ///< of all warps, in place of tiles
+
+  FUSEDSC_HOST_DEVICE int warps() const { return 2 * runs() * image_parts; }
+  FUSEDSC_HOST_DEVICE int stage_bytes() const { return tile_bytes + grad_bytes; }
+  FUSEDSC_HOST_DEVICE int tiles_bytes() const {
+    return stages * stage_bytes() < sums_bytes ? sums_bytes : stages * stage_bytes();
+  }
+  FUSEDSC_HOST_DEVICE int memory_bytes() const {
+    return 1024 + tiles_bytes() + stages * static_cast<int>(2 * sizeof(Barrier) + sizeof(DepthwiseTileNote));
+  }
+};
+
+template <class T, int kKernel>
+class DepthwiseWeightPatches {
+ public:
+  static constexpr int kLive = (kKernel + 1) / 2;  ///< steps of rows of grad_y whose windows cover a step of x
+  static constexpr int kChannels = 4;              ///< of a warp
+  static constexpr int kRows = 2;                  ///< of a step, of x and of grad_y
+  static constexpr int kMatrix = 16 * 8 + 8;       ///< other banks for the next channel's
+  static constexpr int kWarpSums = kLive * kChannels * kMatrix + kChannels;
+
+  FUSEDSC_DEVICE static void run(const DepthwiseWeightPatchesParameters& p) {
+    DepthwiseWeightPatches tiles(p);
+    tiles.begin();
+    if (tiles.warp_ == p.warps()) {
+      if (thread_index() % 32 == 0) tiles.copy();
+    } else {
+      tiles.compute();
+    }
+    block_barrier();
+    if (tiles.warp_ < p.warps()) tiles.leave_products();
+    block_barrier();
+    tiles.leave_gradients();
+  }
+
+ private:
+  using Cursor = DepthwiseTileCursor<DepthwiseWindow<kKernel, 1>>;
+  using Pairs = Aligned<std::uint32_t, 2>;  ///< of a position: two pairs of channels
+  using Grads = std::uint32_t[kChannels][2];
+
+  FUSEDSC_DEVICE explicit DepthwiseWeightPatches(const DepthwiseWeightPatchesParameters& p) : p_(p) {
+    warp_ = uniform(thread_index() / 32);
+    std::uint32_t group = block_index();
+    split_ = static_cast<int>(p.by_channel_groups.divide(group));
+    first_channel_ = static_cast<int>(group) * p.runs() * 8;
+    auto* memory = static_cast<unsigned char*>(block_memory());
+    memory_ = memory + (1024 - address_of(memory) % 1024) % 1024;
+    notes_ = reinterpret_cast<DepthwiseTileNote*>(memory_ + p.tiles_bytes());
+    arrived_ = reinterpret_cast<Barrier*>(notes_ + p.stages);
+    done_ = arrived_ + p.stages;
+  }
+
+  FUSEDSC_DEVICE void begin() {
+    if (thread_index() == 0) {
+      for (int i = 0; i < p_.stages; ++i) {
+        initialise(arrived_ + i);
+        initialise(done_ + i, p_.warps());
+      }
+      publish();
+    }
+    // Patches beyond the right edge read what follows, to multiply it by zeros; behind the last row these are here.
+    const int filled = p_.boxes * p_.images * p_.image_bytes();
+    for (int stage = 0; stage < p_.stages; ++stage) {
+      for (int i = filled + thread_index() * 16; i < p_.tile_bytes; i += (p_.warps() + 1) * 512) {
+        *reinterpret_cast<Aligned<std::uint32_t, 4>*>(memory_ + stage * p_.stage_bytes() + i) = {};
+      }
+    }
+    if (thread_index() < 2) prefetch(thread_index() == 0 ? p_.x : p_.grad_y);
+    block_barrier();
+    wait_for_previous_kernel();
+    let_next_kernel_start();
+  }
+
+  // --------------------------------------------------------------------------------------- by the thread that copies
+
+  /// The rows of grad_y are those that begin with the tile's rows of x.
+  FUSEDSC_DEVICE void copy() const {
+    Cursor at(p_, split_);
+    int slot = 0, parity = 1;
+    const int x_bytes = p_.images * p_.image_bytes();
+    const int grad_bytes = p_.images * p_.grad_rows * p_.grad_pitch * p_.box_bytes;
+#pragma unroll 1
+    while (at.exists) {
+      wait(done_ + slot, parity);
+      const int row = at.begin + at.row;
+      const bool has_grads = row < at.end;
+      DepthwiseTileNote note{at.image, at.column, at.input_row(), row, at.begin, at.end, at.is_first, 0};
+      const ImagePlace x{first_channel_, at.input_column(), at.input_row(), at.image};
+      const ImagePlace grad{first_channel_, at.column, row, at.image};
+      at.next();
+      note.is_last = !at.exists;
+      notes_[slot] = note;
+      unsigned char* stage = memory_ + slot * p_.stage_bytes();
+      expect(arrived_ + slot, p_.boxes * (x_bytes + (has_grads ? grad_bytes : 0)));
+      for (int box = 0; box < p_.boxes; ++box) {
+        const int channel = first_channel_ + box * p_.box_bytes / 2;
+        start_load(stage + box * x_bytes, p_.x, ImagePlace{channel, x.column, x.row, x.image}, arrived_ + slot);
+        if (!has_grads) continue;
+        start_load(stage + p_.tile_bytes + box * grad_bytes, p_.grad_y,
+                   ImagePlace{channel, grad.column, grad.row, grad.image}, arrived_ + slot);
+      }
+      next(slot, parity);
+    }
+  }
+
+  FUSEDSC_DEVICE void next(int& slot, int& parity) const {
+    if (++slot < p_.stages) return;
+    slot = 0;
+    parity ^= 1;
+  }
+
+  // --------------------------------------------------------------------------------------------- by warps that compute
+
+  FUSEDSC_DEVICE void aim() {
+    const int lane = thread_index() % 32, g = lane / 4, t = lane % 4, runs = p_.runs();
+    const int half = warp_ % 2, part = warp_ / 2 / runs, group = warp_ / 2 - part * runs;
+    const int box_runs = p_.box_bytes / 16, box = group / box_runs, run = group - box * box_runs;
+    const int patch = t % p_.image_lines, image = part * p_.product_images() + t / p_.image_lines;
+    const int x_position = 4 * patch + g;
+    x_place_ = (box * p_.images + image) * p_.image_bytes() + x_position * p_.box_bytes +
+               place_of_run(p_, run, x_position) + 8 * half;
+    grad_row_ = g / 4;
+    const int grad_position = 4 * patch + g % 4;
+    grad_place_ =
+        p_.tile_bytes +
+        (((box * p_.images + image) * p_.grad_rows + grad_row_) * p_.grad_pitch + grad_position) * p_.box_bytes +
+        place_of_run(p_, run, grad_position) + 8 * half;
+  }
+
+  FUSEDSC_DEVICE void compute() {
+    aim();
+#pragma unroll
+    for (int i = 0; i < kLive * kChannels * 4; ++i) sums_[i / (kChannels * 4)][i / 4 % kChannels][i % 4] = 0;
+#pragma unroll
+    for (int i = 0; i < kChannels; ++i) bias_[i] = 0;
+    Grads grads[kLive];
+    int slot = 0, parity = 0;
+#pragma unroll 1
+    for (bool is_last = false; !is_last;) {
+      wait(arrived_ + slot, parity);
+      const DepthwiseTileNote& at = notes_[slot];
+      if (at.is_first) {
+#pragma unroll
+        for (int i = 0; i < kLive; ++i) clear(grads[i]);
+      }
+      const unsigned char* tile = memory_ + slot * p_.stage_bytes() + x_place_;
+      const unsigned char* grad_tile = memory_ + slot * p_.stage_bytes() + grad_place_;
+      int row = at.output_row + grad_row_, input_row = at.input_row;
+      const int end = at.end, row_bytes = p_.pitch * p_.box_bytes;
+#pragma unroll 1
+      for (int r = 0; r < p_.rows; r += kRows * kLive) {
+#pragma unroll
+        for (int i = 0; i < kLive; ++i) {
+          if (row < end) load_grads(grad_tile, grads[i]);
+          else clear(grads[i]);
+          if (input_row > -kRows && input_row < p_.input_height) multiply_rows(tile, row_bytes, i, grads);
+          tile += kRows * row_bytes;
+          grad_tile += kRows * p_.grad_pitch * p_.box_bytes;
+          row += kRows;
+          input_row += kRows;
+        }
+      }
+      is_last = at.is_last;
+      warp_barrier();
+      if (thread_index() % 32 == 0) arrive(done_ + slot);
+      next(slot, parity);
+    }
+  }
+
+  FUSEDSC_DEVICE static void clear(Grads& grads) {
+#pragma unroll
+    for (int i = 0; i < kChannels * 2; ++i) grads[i / 2][i % 2] = 0;
+  }
+
+  /// Of two positions: pairs of what each channel has there.
+  FUSEDSC_DEVICE static void sort(const Pairs& first, const Pairs& second, int place, std::uint32_t* to, int step) {
+#pragma unroll
+    for (int i = 0; i < kChannels; ++i) {
+      const std::uint32_t a = first.elements[i / 2], b = second.elements[i / 2];
+      to[i * step + place] = i % 2 == 0 ? (a & 0xffffu) | b << 16 : a >> 16 | (b & 0xffff0000u);
+    }
+  }
+
+  FUSEDSC_DEVICE void load_grads(const unsigned char* from, Grads& to) {
+    const auto at = [&](int jump) { return *reinterpret_cast<const Pairs*>(from + jump); };
+    sort(at(0), at(p_.grad_jumps[0]), 0, &to[0][0], 2);
+    sort(at(p_.grad_jumps[1]), at(p_.grad_jumps[0] + p_.grad_jumps[1]), 1, &to[0][0], 2);
+    if (p_.grad_bias == nullptr) return;
+#pragma unroll
+    for (int i = 0; i < kChannels * 2; ++i) {
+      float first, second;
+      to_floats(to[i / 2][i % 2], first, second, T());
+      bias_[i / 2] += first + second;
+    }
+  }
+
+  /// Two rows of x, number `step` of those that grads go round in.
+  FUSEDSC_DEVICE void multiply_rows(const unsigned char* from, int row_bytes, int step, const Grads (&grads)[kLive]) {
+    std::uint32_t a[kChannels][4];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const auto at = [&](int jump) { return *reinterpret_cast<const Pairs*>(from + r * row_bytes + jump); };
+      sort(at(0), at(p_.x_jumps[0]), r, &a[0][0], 4);
+      sort(at(p_.x_jumps[1]), at(p_.x_jumps[0] + p_.x_jumps[1]), 2 + r, &a[0][0], 4);
+    }
+#pragma unroll
+    for (int age = 0; age < kLive; ++age) {
+      const Grads& b = grads[(step - age + kLive) % kLive];
+#pragma unroll
+      for (int i = 0; i < kChannels; ++i) {
+        wave_multiply_add(sums_[age][i], {{a[i][0], a[i][1], a[i][2], a[i][3]}, {b[i][0], b[i][1]}}, T());
+      }
+    }
+  }
+
+  // -------------------------------------------------------------------------------------------------- when all is done
+
+  FUSEDSC_DEVICE float* sums_of_warp(int warp) const { return reinterpret_cast<float*>(memory_) + warp * kWarpSums; }
+
+  /// Whole products to block memory, in place of tiles.
+  FUSEDSC_DEVICE void leave_products() const {
+    const int lane = thread_index() % 32, g = lane / 4, t = lane % 4;
+    float* to = sums_of_warp(warp_);
+#pragma unroll
+    for (int i = 0; i < kLive * kChannels; ++i) {
+#pragma unroll
+      for (int v = 0; v < 4; ++v) {
+        to[i * kMatrix + (g + v / 2 * 8) * 8 + 2 * t + v % 2] = sums_[i / kChannels][i % kChannels][v];
+      }
+    }
+    if (p_.grad_bias == nullptr) return;
+#pragma unroll
+    for (int i = 0; i < kChannels; ++i) {
+      float sum = bias_[i];
+#pragma unroll
+      for (int mask = 16; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);
+      if (lane == 0) to[kLive * kChannels * kMatrix + i] = sum;
+    }
+  }
+
+  FUSEDSC_DEVICE void leave_gradients() const {
+    const int channels = least(p_.runs() * 8, p_.channels - first_channel_);
+    const int rows = kKernel * kKernel + (p_.grad_bias != nullptr ? 1 : 0);
+    for (int i = thread_index(); i < channels * rows; i += (p_.warps() + 1) * 32) {
+      const int tap = i / channels, c = i - tap * channels;
+      float sum = 0;
+      for (int part = 0; part < p_.image_parts; ++part) {
+        const float* from = sums_of_warp(part * p_.runs() * 2 + c / kChannels);
+        sum += tap < kKernel * kKernel ? sum_of_tap(from, c % kChannels, tap / kKernel, tap % kKernel)
+                                       : from[kLive * kChannels * kMatrix + c % kChannels];
+      }
+      leave(tap, first_channel_ + c, rows, sum);
+    }
+  }
+
+  FUSEDSC_DEVICE static float sum_of_tap(const float* sums, int channel, int kh, int kw) {
+    float sum = 0;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int grad_row = 0; grad_row < kRows; ++grad_row) {
+        const int distance = kh - r + grad_row, age = distance / 2;
+        if (distance < 0 || distance % 2 != 0 || age >= kLive) continue;
+        const float* matrix = sums + (age * kChannels + channel) * kMatrix + r * 64 + grad_row * 4;
+#pragma unroll
+        for (int v = 0; v < 4; ++v) sum += matrix[(v + kw) * 8 + v];
+      }
+    }
+    return sum;
+  }
+
+  FUSEDSC_DEVICE void leave(int tap, int channel, int rows, float sum) const {
+    if (p_.partials != nullptr) {
+      p_.partials[(static_cast<std::int64_t>(split_) * rows + tap) * p_.channels + channel] = sum;
+    } else if (tap == kKernel * kKernel) {
+      from_accumulator(sum, static_cast<T*>(p_.grad_bias)[channel]);
+    } else if (p_.grad_weight.data != nullptr) {
+      from_accumulator(sum,
+                       elements_of<T>(p_.grad_weight)[p_.grad_weight.offset(channel, 0, tap / kKernel, tap % kKernel)]);
+    }
+  }
+
+  const DepthwiseWeightPatchesParameters& p_;
+  int warp_, split_, first_channel_;
+  unsigned char* memory_;
+  Barrier *arrived_, *done_;          ///< tiles have come; warps are done with them
+  DepthwiseTileNote* notes_;          ///< of the tiles
+  int x_place_ = 0, grad_place_ = 0;  ///< of the thread, in a stage: its first elements
+  int grad_row_ = 0;                  ///< of the thread, of a step
+  float sums_[kLive][kChannels][4], bias_[kChannels];
+};
+
+}  // namespace fusedsc::gpu::hopper

@@ -1,0 +1,138 @@
+#ifdef FUSEDSC_HOPPER
+#include <vector>
+
+#include "fusedsc/backward/depthwise_gpu.h"
+#include "fusedsc/backward/depthwise_hopper_patches_plan.h"
+#include "fusedsc/common/gpu/partials_launch.h"
+
+namespace fusedsc {
+namespace gpu::hopper {
+namespace {
+
+constexpr const char* kName = "depthwise_conv2d_backward";
+
+/// kThreads: the most that a block may have, where one has a multiprocessor for itself.
+template <class T, int kKernel, int kThreads>
+FUSEDSC_HOPPER_KERNEL(kThreads)
+weight_patches_kernel(const FUSEDSC_GRID_CONSTANT DepthwiseWeightPatchesParameters p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
+  DepthwiseWeightPatches<T, kKernel>::run(p);
+#endif
+}
+
+struct Instance {
+  DataType dtype;
+  int kernel, threads, warp_sums;
+  void (*run)(DepthwiseWeightPatchesParameters);
+};
+
+template <class T, int kKernel, int kThreads>
+constexpr Instance instance(DataType dtype) {
+  return {dtype, kKernel, kThreads, DepthwiseWeightPatches<T, kKernel>::kWarpSums,
+          weight_patches_kernel<T, kKernel, kThreads>};
+}
+
+const Instance kInstances[] = {
+    // kernel, threads
+    instance<Float16, 3, 640>(DataType::float16),
+    instance<Float16, 5, 512>(DataType::float16),
+    instance<BFloat16, 3, 640>(DataType::bfloat16),
+    instance<BFloat16, 5, 512>(DataType::bfloat16),
+};
+
+/// What measured best on an H200 (docs/performance_gpu_depthwise.md).
+DepthwisePatching choose_patching(const DepthwiseBackwardArguments& a) {
+  const std::int64_t width = a.grad_y.sizes[3];
+  const int grain = width <= 8 || width > 32 ? 0 : width <= 16 ? 7 : 14;
+  if (a.window.kernel[0] == 5) return {.runs = 4, .box_runs = 4, .rows = 6, .stages = 3, .grain = grain};
+  if (width > 32 && width <= 64 && a.x.sizes[1] == 72) return {.runs = 9, .rows = 4, .stages = 3, .grain = 28};
+  return {.runs = 4, .box_runs = 4, .rows = 4, .stages = 4, .grain = grain};
+}
+
+}  // namespace
+
+DepthwiseWeightPatchesPass DepthwiseWeightPatchesPass::of(const DepthwiseBackwardArguments& a) {
+  return DepthwiseWeightPatchesPass(a, choose_patching(a));
+}
+
+DepthwiseWeightPatchesPass::DepthwiseWeightPatchesPass(const DepthwiseBackwardArguments& a, const DepthwisePatching& t)
+    : kernel_(nullptr), window_(static_cast<int>(a.window.kernel[0])) {
+  int warp_sums = 0;
+  const int step = 2 * ((window_ + 1) / 2);  // rows of x until rows of grad_y in registers are where they began
+  for (const Instance& instance : kInstances) {
+    if (instance.dtype == a.x.dtype && instance.kernel == window_ &&
+        (2 * t.runs * t.image_parts + 1) * 32 <= instance.threads && t.rows % step == 0) {
+      kernel_ = instance.run;
+      warp_sums = instance.warp_sums;
+    }
+  }
+  if (kernel_ == nullptr) throw Unsupported(std::string(kName) + ": no kernel of these tiles");
+  static_cast<DepthwiseTilesShape&>(p_) = cut_patches(a.x.sizes, a.grad_y.sizes, a.window, t, PatchesOf::both);
+  p_.grad_rows = p_.rows;
+  p_.grad_pitch = 4 * p_.image_lines;
+  const int grad_image_bytes = p_.grad_rows * p_.grad_pitch * p_.box_bytes;
+  p_.grad_bytes = round_up(p_.boxes * p_.images * grad_image_bytes, 1024);
+  const auto jump = [&](int patches, int columns, int image_bytes) {
+    return p_.image_lines > patches ? columns * p_.box_bytes : patches / p_.image_lines * image_bytes;
+  };
+  for (int i = 0; i < 2; ++i) {
+    p_.x_jumps[i] = jump(4 << i, 16 << i, p_.image_bytes());
+    p_.grad_jumps[i] = jump(4 << i, 16 << i, grad_image_bytes);
+  }
+  p_.sums_bytes = round_up(p_.warps() * warp_sums * static_cast<int>(sizeof(float)), 1024);
+  while (p_.memory_bytes() > kMemoryLimit && p_.stages > 1) --p_.stages;
+  if (p_.memory_bytes() > kMemoryLimit) throw Unsupported(std::string(kName) + ": these tiles are too large");
+  share_out(p_, resident_blocks(kernel_, (p_.warps() + 1) * 32, static_cast<std::size_t>(p_.memory_bytes())));
+}
+
+float* DepthwiseWeightPatchesPass::take_partials(Arena& arena) const {
+  return p_.splits > 1 ? arena.take<float>(std::int64_t{p_.splits} * (taps() + 1) * p_.channels) : nullptr;
+}
+
+std::size_t DepthwiseWeightPatchesPass::workspace_bytes() const {
+  Arena measured(nullptr);
+  take_partials(measured);
+  return measured.used();
+}
+
+void DepthwiseWeightPatchesPass::run(const DepthwiseBackwardArguments& a, const Execution& execution) const {
+  Arena arena(execution.workspace);
+  DepthwiseWeightPatchesParameters p = p_;
+  p.x = map_of_images(a.x, p.box_bytes / 2, p.pitch, p.rows, p.images, p.exchanges);
+  p.grad_y = map_of_images(a.grad_y, p.box_bytes / 2, p.grad_pitch, p.grad_rows, p.images, p.exchanges);
+  p.partials = take_partials(arena);
+  p.grad_weight = a.grad_weight;
+  p.grad_bias = a.grad_bias.data;
+  launch_following(kName, kernel_, std::int64_t{channel_groups(p)} * p.splits, (p.warps() + 1) * 32, execution.stream,
+                   p, static_cast<std::size_t>(p.memory_bytes()));
+  if (p.partials == nullptr) return;
+  SumPartialsParameters sum;
+  sum.partials = p.partials;
+  sum.splits = p.splits;
+  sum.taps = taps();
+  sum.kernel_width = window_;
+  sum.rows = sum.taps + (a.grad_bias ? 1 : 0);
+  sum.channels = p.channels;
+  sum.weight = a.grad_weight;
+  sum.vectors[0] = a.grad_bias.data;
+  sum.lets_next_start = true;
+  launch_sum_partials(kName, a.x.dtype, sum, execution.stream);
+}
+
+std::string why_no_weight_patches(const DepthwiseBackwardArguments& a) {
+  if (!is_hopper()) return "the GPU is not of compute capability 9.0";
+  if (size_of(a.x.dtype) != 2) return "it is for float16 and bfloat16";
+  const std::string window = why_no_tiles(a.x.sizes, a.grad_y.sizes, a.window);
+  if (!window.empty()) return window;
+  if (a.window.stride[0] != 1) return "it is for a stride of 1";
+  if (a.prologue || a.gradient_prologue) return "it has no prologues";
+  // Measured: there is nothing to win on less.
+  if (a.grad_y.elements() < std::int64_t{4096} * multiprocessors()) return "there is too little work for it";
+  if (a.window.kernel[0] == 3 && a.grad_y.sizes[3] <= 16) return "images are small";
+  if (!suits_copy_engine(a.x) || !suits_copy_engine(a.grad_y)) return "a tensor does not suit the copy engine";
+  return {};
+}
+
+}  // namespace gpu::hopper
+}  // namespace fusedsc
+#endif

@@ -1,0 +1,187 @@
+/// What the depthwise kernels for Hopper GPUs have in common that make one image of another: tiles that come and go by
+/// the copy engine, and where a warp has its 8 channels of them.
+#pragma once
+
+#include "fusedsc/common/gpu/following_kernel.h"
+#include "fusedsc/forward/depthwise_hopper_patches_outputs.h"
+
+namespace fusedsc::gpu::hopper {
+
+template <class T, class Window>
+class DepthwisePatchesBlock {
+ protected:
+  static constexpr int kPairs = 4;  ///< of channels
+  /// Outputs of a row, as DepthwisePatchesOutputs has them.
+  using Sums = float[kPairs][4];
+  /// 8 channels of a position.
+  using Run = Aligned<std::uint32_t, 4>;
+  using Outputs = DepthwisePatchesOutputs<T, Window>;
+  using Cursor = DepthwiseTileCursor<Window>;
+
+  FUSEDSC_DEVICE explicit DepthwisePatchesBlock(const DepthwisePatchesParameters& p) : p_(p), outputs_(p) {
+    warp_ = uniform(thread_index() / 32);
+    std::uint32_t group = block_index();
+    split_ = static_cast<int>(p.by_channel_groups.divide(group));
+    first_channel_ = static_cast<int>(group) * p.runs() * 8;
+    auto* memory = static_cast<unsigned char*>(block_memory());
+    memory_ = memory + (1024 - address_of(memory) % 1024) % 1024;
+    out_ = memory_ + p.stages * p.tile_bytes;
+    notes_ = reinterpret_cast<DepthwiseTileNote*>(out_ + 2 * p.out_bytes);
+    arrived_ = reinterpret_cast<Barrier*>(notes_ + p.stages);
+    done_ = arrived_ + p.stages;
+    stored_ = done_ + p.stages;
+  }
+
+  FUSEDSC_DEVICE void begin() {
+    if (thread_index() == 0) {
+      for (int i = 0; i < p_.stages; ++i) {
+        initialise(arrived_ + i);
+        initialise(done_ + i, p_.warps());
+      }
+      initialise(stored_);
+      initialise(stored_ + 1);
+      publish();
+    }
+    // Patches at the right edge may read the next row, which behind the last row is here.
+    const int tile_bytes = p_.boxes * p_.images * p_.image_bytes();
+    for (int stage = 0; stage < p_.stages; ++stage) {
+      for (int i = tile_bytes + thread_index() * 16; i < p_.tile_bytes; i += p_.threads() * 16) {
+        *reinterpret_cast<Run*>(memory_ + stage * p_.tile_bytes + i) = {};
+      }
+    }
+    if (thread_index() == 0) prefetch(p_.x);
+    if (thread_index() == 1) prefetch(p_.y);
+    block_barrier();
+    wait_for_previous_kernel();
+  }
+
+  // ----------------------------------------------------------------------------------------- by the threads that copy
+
+  /// By one thread of each of the two warps behind those that compute.
+  FUSEDSC_DEVICE void copy() const {
+    if (thread_index() % 32 != 0) return;
+    if (warp_ == p_.warps()) load_tiles();
+    else store_tiles();
+  }
+
+  FUSEDSC_DEVICE void load_tiles() const {
+    Cursor at(p_, split_);
+    int slot = 0, parity = 1;
+#pragma unroll 1
+    while (at.exists) {
+      wait(done_ + slot, parity);
+      DepthwiseTileNote note{at.image, at.column, at.input_row(), at.output_row(), at.begin, at.end, at.is_first, 0};
+      const ImagePlace first{first_channel_, at.input_column(), at.input_row(), at.image};
+      at.next();
+      note.is_last = !at.exists;
+      notes_[slot] = note;
+      const int bytes = p_.images * p_.image_bytes();
+      expect(arrived_ + slot, p_.boxes * bytes);
+      for (int box = 0; box < p_.boxes; ++box) {
+        start_load(memory_ + slot * p_.tile_bytes + box * bytes, p_.x,
+                   ImagePlace{first.channel + box * p_.box_bytes / 2, first.column, first.row, first.image},
+                   arrived_ + slot);
+      }
+      next(slot, parity);
+    }
+  }
+
+  FUSEDSC_DEVICE void store_tiles() const {
+    Cursor at(p_, split_);
+    int slot = 0, parity = 0, buffer = 0;
+    const int rows = p_.out_rows;
+#pragma unroll 1
+    while (at.exists) {
+      const int first_row = at.output_row(), begin = at.begin, end = at.end;
+      const ImagePlace first{first_channel_, at.column, first_row, at.image};
+      at.next();
+      wait(done_ + slot, parity);
+      for (int i = 0; i < rows; ++i) {
+        if (first_row + i < begin || first_row + i >= end) continue;
+        for (int box = 0; box < p_.boxes; ++box) {
+          start_store(p_.y,
+                      ImagePlace{first.channel + box * p_.box_bytes / 2, first.column, first.row + i, first.image},
+                      out_ + buffer * p_.out_bytes + (box * rows + i) * p_.out_row_bytes);
+        }
+      }
+      commit_stores();
+      wait_for_stores();
+      arrive(stored_ + buffer);
+      buffer ^= 1;
+      next(slot, parity);
+    }
+  }
+
+  FUSEDSC_DEVICE void next(int& slot, int& parity) const {
+    if (++slot < p_.stages) return;
+    slot = 0;
+    parity ^= 1;
+  }
+
+  // --------------------------------------------------------------------------------------------- by warps that compute
+
+  /// patch_step: columns of the input from one patch to the next; kGroups: of 4 columns that a patch reads.
+  template <int kGroups>
+  FUSEDSC_DEVICE void aim(int patch_step, int (&places)[kGroups]) {
+    const int lane = thread_index() % 32, g = lane / 4, t = lane % 4, runs = p_.runs();
+    const int part = warp_ / runs, group = warp_ - part * runs, box_runs = p_.box_bytes / 16;
+    const int box = group / box_runs, run = group - box * box_runs;
+    channel_ = first_channel_ + group * 8;
+    const int first_image = part * p_.product_images();
+    const int tile_place = (box * p_.images + first_image) * p_.image_bytes();
+    outputs_.channel = channel_;
+    outputs_.first_image = first_image;
+
+    // Patches of no use do as the first.
+    const int width = least(p_.tile_columns, p_.output_width), image = g / least(p_.image_lines, 8);
+    const int patch = g % p_.image_lines;
+    const bool exists = 4 * patch < width, second_exists = p_.image_lines < 16 || 4 * patch + 32 < width;
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i) {
+      const int position = (exists ? patch * patch_step : 0) + t + 4 * i;
+      places[i] = tile_place + image * p_.image_bytes() + position * p_.box_bytes + place_of_run(p_, run, position);
+    }
+    half_ = second_exists ? p_.half_bytes : 0;
+    const int column = 4 * patch + t;
+    outputs_.aim(box * p_.out_rows * p_.out_row_bytes + ((first_image + image) * p_.out_pitch + column) * p_.box_bytes +
+                 place_of_run(p_, run, column));
+  }
+
+  /// A warp is done with a stage and what it has put into a buffer.
+  FUSEDSC_DEVICE void let_go(int slot) const {
+    publish();
+    warp_barrier();
+    if (thread_index() % 32 == 0) arrive(done_ + slot);
+  }
+
+  FUSEDSC_DEVICE void load_halves(const unsigned char* from, Run (&to)[2]) const {
+    to[0] = *reinterpret_cast<const Run*>(from);
+    to[1] = *reinterpret_cast<const Run*>(from + half_);
+  }
+
+  /// To two words of a product's operand, for each pair of channels in neighbouring registers, as products want it.
+  /// The compiler shall not know that nothing else changes: it would copy anew for every product.
+  template <int kWords>
+  FUSEDSC_DEVICE void sort(const Run (&halves)[2], int first, std::uint32_t (&to)[kPairs][kWords]) const {
+#pragma unroll
+    for (int i = 0; i < 2 * kPairs; ++i) {
+      to[i / 2][first + i % 2] = reordered(halves[i % 2].elements[i / 2], p_.same_order);
+    }
+  }
+
+  FUSEDSC_DEVICE static void clear(Sums& sums) {
+#pragma unroll
+    for (int i = 0; i < kPairs * 4; ++i) sums[i / 4][i % 4] = 0;
+  }
+
+  const DepthwisePatchesParameters& p_;
+  int warp_, split_, first_channel_;
+  unsigned char *memory_, *out_;
+  Barrier *arrived_, *done_, *stored_;  ///< tiles have come; warps are done with them; outputs are read
+  DepthwiseTileNote* notes_;            ///< of the tiles
+  int channel_ = 0;                     ///< of the warp, its first
+  int half_ = 0;                        ///< of the thread, in tiles of x: from one half of the patches to the other
+  Outputs outputs_;
+};
+
+}  // namespace fusedsc::gpu::hopper

@@ -1,0 +1,25 @@
+/// What the depthwise kernels of patches for Hopper GPUs are told.
+#pragma once
+
+#include "fusedsc/common/gpu/depthwise_hopper_tiles.h"
+#include "fusedsc/common/gpu/tensor.h"
+
+namespace fusedsc::gpu::hopper {
+
+struct DepthwisePatchesParameters : DepthwiseTilesShape {
+  TensorMap x, y;
+  ConstDeviceTensor raw_x, weight;  ///< raw_x: x again, where single elements are read
+  // Tiles of y lie in block memory as [box of channels][row][image][column][channel of the box].
+  int out_rows = 1, out_row_bytes = 0, out_bytes = 0;
+  int out_half_bytes = 0;             ///< as half_bytes, of y
+  std::uint32_t same_order = 0x3210;  ///< of a word's bytes: what the compiler shall not know
+
+  FUSEDSC_HOST_DEVICE int threads() const { return (warps() + 2) * 32; }
+  FUSEDSC_HOST_DEVICE int memory_bytes() const {
+    return 1024 + stages * tile_bytes + 2 * out_bytes +
+           stages * static_cast<int>(2 * sizeof(Barrier) + sizeof(DepthwiseTileNote)) +
+           2 * static_cast<int>(sizeof(Barrier));
+  }
+};
+
+}  // namespace fusedsc::gpu::hopper
