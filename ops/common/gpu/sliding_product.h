@@ -1,0 +1,297 @@
+/// Forward pass and input gradient of a sliding-channel convolution of contiguous float tensors: products of a banded
+/// weight with positions. A block has some rows of the result; it keeps their weight in block memory and goes over tiles
+/// of positions, of which all channels come in stages.
+#pragma once
+
+#include "fusedsc/common/gpu/sliding_planes.h"
+
+namespace fusedsc::gpu {
+
+/// The weight as instructions (mma.m16n8k8) take it: of 16 rows and eight values of k, 16 bytes for each lane.
+struct SlidingWeightBands {
+  SlidingBands bands;
+  const float* weight = nullptr;
+  std::int64_t filter = 0, channel = 0;  ///< strides
+  Aligned<std::uint32_t, 4>* fragments = nullptr;
+  int tiles = 0, steps = 0;  ///< of 16 rows; eights of each
+  Divisor by_steps;
+
+  static constexpr int kRows = 16, kThreads = 256;
+
+  SlidingWeightBands() = default;
+  explicit SlidingWeightBands(const SlidingBands& bands_)
+      : bands(bands_),
+        tiles((bands.rows() + kRows - 1) / kRows),
+        steps(bands.most(kRows)),
+        by_steps(static_cast<std::uint32_t>(steps)) {}
+
+  std::int64_t fragments_count() const { return std::int64_t{32} * tiles * steps; }
+  std::int64_t blocks() const { return (fragments_count() + kThreads - 1) / kThreads; }
+};
+
+FUSEDSC_DEVICE void lay_out_sliding_weight(const SlidingWeightBands& p) {
+  const int item = static_cast<int>(block_index()) * p.kThreads + thread_index(), lane = item % 32;
+  auto step = static_cast<std::uint32_t>(item / 32);
+  const int tile = static_cast<int>(p.by_steps.divide(step));
+  std::int64_t places[4];
+  if (tile < p.tiles) {
+    const auto band = p.bands.band(tile * p.kRows, p.kRows);
+    int eight = band.begin + static_cast<int>(step);
+    if (eight >= p.bands.eights()) eight -= p.bands.eights();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int row = tile * p.kRows + lane / 4 + i % 2 * 8, k = eight * 8 + lane % 4 + i / 2 * 4;
+      const int place = row < p.bands.rows() ? p.bands.place(row, k) : p.bands.lines.width;
+      places[i] = place < p.bands.lines.width ? p.bands.filter(row, k) * p.filter + place * p.channel : -1;
+    }
+  }
+  wait_for_previous_kernel();
+  let_next_kernel_start();
+  if (tile >= p.tiles) return;
+  Aligned<std::uint32_t, 4> words;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) words.elements[i] = places[i] >= 0 ? to_tf32(p.weight[places[i]]) : 0;
+  p.fragments[item] = words;
+}
+
+struct SlidingProductParameters {
+  SlidingBands bands;
+  PlanePieces pieces;
+  PlanesOfImages from;
+  float* to = nullptr;
+  std::int64_t to_image = 0;
+  const Aligned<std::uint32_t, 4>* fragments = nullptr;
+  int steps = 0;        ///< of the fragments of 16 rows
+  int block_steps = 0;  ///< the most of a block's rows
+  int row_blocks = 1, splits = 1, tiles = 0;
+};
+
+/// kRowTiles: of 16 rows, and kGroups: of 32 positions, of a warp; then how many warps a block has for rows and for
+/// positions.
+template <int kRowTiles, int kGroups, int kWarpRows, int kWarpColumns, int kStages>
+class SlidingProduct {
+ public:
+  static constexpr int kThreads = 32 * kWarpRows * kWarpColumns, kRows = 16 * kRowTiles * kWarpRows;
+  static constexpr int kBlockGroups = kGroups * kWarpColumns, kPieces = kBlockGroups * kGroupPieces;
+
+  FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(int depth, int steps) {
+    return kStages * kStageBytes + kRows / 16 * steps * 512 + (depth + kRows) * 4;
+  }
+
+  FUSEDSC_DEVICE static void run(const SlidingProductParameters& p) {
+    SlidingProduct product(p);
+    product.loop();
+  }
+
+ private:
+  static constexpr int kStepsOfStage = 4, kDepth = 8 * kStepsOfStage, kFragmentBytes = 512;
+  static constexpr int kStageBytes = kDepth * kBlockGroups * kGroupBytes;
+  static constexpr int kRowsAtOnce = kThreads / kPieces;
+  static_assert(kThreads % kPieces == 0 && kDepth % kRowsAtOnce == 0);
+
+  using Sums = float[kRowTiles][kGroups][4][4];  ///< of pieces' position i, as an instruction has them
+
+  FUSEDSC_DEVICE explicit SlidingProduct(const SlidingProductParameters& p) : p_(p) {
+    warp_row_ = thread_index() / 32 / kWarpColumns;
+    warp_column_ = thread_index() / 32 % kWarpColumns;
+    const int block = static_cast<int>(block_index());
+    first_row_ = block % p.row_blocks * kRows;
+    first_tile_ = next_tile_ = block / p.row_blocks;
+    all_eights_ = p.bands.eights();
+    const auto band = p.bands.band(first_row_, kRows);
+    begin_ = band.begin;
+    block_steps_ = band.count;
+    stages_of_tile_ = (band.count + kStepsOfStage - 1) / kStepsOfStage;
+#pragma unroll
+    for (int i = 0; i < kRowTiles; ++i) {
+      const int row = first_row_ + (warp_row_ * kRowTiles + i) * 16;
+      const auto own = p.bands.band(row < p.bands.rows() ? row : first_row_, 16);
+      shift_[i] = begin_ - own.begin + (begin_ < own.begin ? all_eights_ : 0);
+      steps_[i] = row < p.bands.rows() ? own.count : 0;
+    }
+    memory_ = static_cast<unsigned char*>(block_memory());
+    weight_ = memory_ + kStages * kStageBytes;
+    planes_ = reinterpret_cast<int*>(weight_ + kRows / 16 * p.steps * kFragmentBytes);
+    output_planes_ = planes_ + p.bands.depth();
+  }
+
+  FUSEDSC_DEVICE void loop() {
+    for (int k = thread_index(); k < p_.bands.depth(); k += kThreads) {
+      planes_[k] = p_.bands.plane_of_depth(k) * p_.pieces.area;
+    }
+    for (int i = thread_index(); i < kRows; i += kThreads) {
+      const int row = first_row_ + i;
+      output_planes_[i] = row < p_.bands.rows() ? p_.bands.plane_of_row(row) * p_.pieces.area : -1;
+    }
+    block_barrier();
+    find_piece();
+    // The activations are not of the kernel before this one, which has waited for whatever made them. The weight is.
+#pragma unroll
+    for (int i = 0; i < kStages - 1; ++i) {
+      start_positions(i);
+      next();
+    }
+    wait_for_previous_kernel();
+    let_next_kernel_start();
+#pragma unroll
+    for (int i = 0; i < kStages - 1; ++i) {
+      start_weight(i);
+      commit_copies();
+    }
+    int slot = 0, stage_of_weight = kStages - 1;
+#pragma unroll 1
+    for (int tile = first_tile_; tile < p_.tiles; tile += p_.splits) {
+      Sums sums = {};
+#pragma unroll 1
+      for (int stage = 0; stage < stages_of_tile_; ++stage) {
+        wait_for_copies<kStages - 2>();
+        block_barrier();
+        start_positions(slot == 0 ? kStages - 1 : slot - 1);
+        next();
+        start_weight(stage_of_weight++);
+        commit_copies();
+        multiply_stage(sums, memory_ + slot * kStageBytes, stage);
+        if (++slot == kStages) slot = 0;
+      }
+      store_sums(sums, tile);
+    }
+    wait_for_copies<0>();
+  }
+
+  // ------------------------------------------------------------------------------------------------------------ copies
+
+  /// Of the tile that is copied next: the thread's piece.
+  FUSEDSC_DEVICE void find_piece() {
+    const int piece = next_tile_ * kPieces + thread_index() % kPieces;
+    has_piece_ = next_tile_ < p_.tiles && piece < p_.pieces.all;
+    from_ = p_.from.data + (has_piece_ ? p_.pieces.place(p_.from.image, piece) : 0);
+  }
+
+  FUSEDSC_DEVICE void next() {
+    if (++next_stage_ < stages_of_tile_) return;
+    next_stage_ = 0;
+    next_tile_ += p_.splits;
+    find_piece();
+  }
+
+  /// All of a tile's pieces, of the next eights.
+  FUSEDSC_DEVICE void start_positions(int slot) const {
+    if (next_tile_ >= p_.tiles) return;
+    const int piece = thread_index() % kPieces, first = thread_index() / kPieces;
+    unsigned char* to = memory_ + slot * kStageBytes + piece / kGroupPieces * (kDepth * kGroupBytes);
+    const int left = (block_steps_ - next_stage_ * kStepsOfStage) * 8, depth = all_eights_ * 8;
+    int k = begin_ * 8 + next_stage_ * kDepth + first;
+    if (k >= depth) k -= depth;
+#pragma unroll
+    for (int i = 0; i < kDepth / kRowsAtOnce; ++i) {
+      const int row = first + i * kRowsAtOnce;
+      if (row >= left) break;
+      start_copy<16>(to + place_of_piece(row, piece), from_ + planes_[k], has_piece_);
+      k += kRowsAtOnce;
+      if (k >= depth) k -= depth;
+    }
+  }
+
+  /// What a stage of the first tile wants of the weight.
+  FUSEDSC_DEVICE void start_weight(int stage) const {
+    if (stage >= stages_of_tile_) return;
+    constexpr int kWarps = kThreads / 32, kTiles = kRows / 16;
+    const int lane = thread_index() % 32;
+#pragma unroll 1
+    for (int item = thread_index() / 32; item < kTiles * kStepsOfStage; item += kWarps) {
+      const int tile = item / kStepsOfStage, row = first_row_ + tile * 16;
+      if (row >= p_.bands.rows()) break;
+      const auto own = p_.bands.band(row, 16);
+      const int step = stage * kStepsOfStage + item % kStepsOfStage;
+      int place = step + begin_ - own.begin + (begin_ < own.begin ? all_eights_ : 0);
+      if (place >= all_eights_) place -= all_eights_;
+      if (step >= block_steps_ || place >= own.count) continue;
+      start_copy<16>(weight_ + (tile * p_.steps + place) * kFragmentBytes + lane * 16,
+                     p_.fragments + (static_cast<std::int64_t>(row / 16) * p_.steps + place) * 32 + lane, true);
+    }
+  }
+
+  // ---------------------------------------------------------------------------------------------------------- products
+
+  FUSEDSC_DEVICE void multiply_stage(Sums& sums, const unsigned char* memory, int stage) const {
+    const int lane = thread_index() % 32, k = lane % 4, piece = piece_of_column(lane / 4);
+    const unsigned char* from = memory + warp_column_ * kGroups * (kDepth * kGroupBytes);
+    const unsigned char* weight = weight_ + warp_row_ * kRowTiles * p_.steps * kFragmentBytes + lane * 16;
+#pragma unroll
+    for (int i = 0; i < kStepsOfStage; ++i) {
+      const int step = stage * kStepsOfStage + i;
+      if (step >= block_steps_) break;
+      int places[kRowTiles];
+      bool is_any = false;
+#pragma unroll
+      for (int tile = 0; tile < kRowTiles; ++tile) {
+        places[tile] = step + shift_[tile];
+        if (places[tile] >= all_eights_) places[tile] -= all_eights_;
+        is_any |= places[tile] < steps_[tile];
+      }
+      if (!is_any) continue;
+      std::uint32_t b[kGroups][2][4];
+#pragma unroll
+      for (int group = 0; group < kGroups; ++group) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          load_piece(from + group * (kDepth * kGroupBytes) + i * 8 * kGroupBytes + place_of_piece(k + half * 4, piece),
+                     b[group][half]);
+        }
+      }
+#pragma unroll
+      for (int tile = 0; tile < kRowTiles; ++tile) {
+        if (places[tile] >= steps_[tile]) continue;
+        const auto run = load<4>(
+            reinterpret_cast<const float*>(weight + (tile * p_.steps + places[tile]) * kFragmentBytes));
+        const std::uint32_t a[4] = {run.words[0], run.words[1], run.words[2], run.words[3]};
+#pragma unroll
+        for (int group = 0; group < kGroups; ++group) {
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+            const std::uint32_t columns[2] = {b[group][0][j], b[group][1][j]};
+            wave_multiply_add_tf32(sums[tile][group][j], a, columns);
+          }
+        }
+      }
+    }
+  }
+
+  /// An instruction's column is a piece, of which there are four such columns. Neighbouring threads have columns 2t and
+  /// 2t + 1 of the result: pieces t and t + 4, so that they store whole sectors.
+  FUSEDSC_DEVICE static int piece_of_column(int column) { return column / 2 + column % 2 * 4; }
+
+  FUSEDSC_DEVICE void store_sums(const Sums& sums, int tile) const {
+    const int lane = thread_index() % 32;
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+#pragma unroll
+      for (int column = 0; column < 2; ++column) {
+        const int piece = tile * kPieces + (warp_column_ * kGroups + group) * kGroupPieces + lane % 4 + column * 4;
+        if (piece >= p_.pieces.all) continue;
+        float* to = p_.to + p_.pieces.place(p_.to_image, piece);
+#pragma unroll
+        for (int i = 0; i < 2 * kRowTiles; ++i) {
+          const int plane = output_planes_[warp_row_ * kRowTiles * 16 + i * 8 + lane / 4];
+          if (plane < 0) continue;
+          float values[4];
+#pragma unroll
+          for (int j = 0; j < 4; ++j) values[j] = sums[i / 2][group][j][i % 2 * 2 + column];
+          store<4>(values, to + plane);
+        }
+      }
+    }
+  }
+
+  const SlidingProductParameters& p_;
+  int warp_row_, warp_column_, first_row_, first_tile_;
+  int all_eights_, begin_, block_steps_, stages_of_tile_;  ///< eights of the depth, and of it what the block's rows want
+  int shift_[kRowTiles], steps_[kRowTiles];  ///< of the warp's rows: the block's first eight, and how many they want
+  int next_tile_, next_stage_ = 0;           ///< what is copied next
+  const float* from_ = nullptr;
+  bool has_piece_ = false;
+  unsigned char *memory_, *weight_;
+  int *planes_, *output_planes_;
+};
+
+}  // namespace fusedsc::gpu
