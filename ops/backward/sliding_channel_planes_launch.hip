@@ -37,7 +37,7 @@ constexpr Instance instance() {
   return {kWarps, kStages, weight_kernel<kWarps, kStages>, Product::memory_bytes};
 }
 
-const Instance kWeightInstances[] = {instance<8, 4>(), instance<8, 3>(), instance<8, 2>(), instance<16, 3>(), instance<16, 2>()};
+const Instance kWeightInstances[] = {instance<8, 4>(), instance<8, 3>(), instance<8, 2>()};
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 

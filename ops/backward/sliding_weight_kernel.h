@@ -145,6 +145,18 @@ class SlidingWeightProduct {
       if (own >= tiles.bands.eights()) own -= tiles.bands.eights();
       depth_rows_[i] = rows_ + (own < eights_ ? own : 0) * 8;
     }
+    copies_images_ = p.pieces.copies_images();
+    if (copies_images_) {
+      constexpr int kRows = kThreads / kGroupPieces;
+      const int low = thread_index() % p.pieces.own, high = thread_index() / p.pieces.own;
+      first_ = high % kRows;
+      piece_ = high / kRows * p.pieces.own + low;
+    } else {
+      const int pieces = p.teams * kGroupPieces;  // a power of two
+      piece_ = thread_index() & (pieces - 1);
+      first_ = thread_index() / pieces;
+      rows_at_once_ = kThreads / pieces;
+    }
     memory_ = static_cast<unsigned char*>(block_memory());
     const int bytes = kStages * p.stage_bytes;
     planes_ = reinterpret_cast<int*>(memory_ + (bytes > kWarps * kTileBytes ? bytes : kWarps * kTileBytes));
@@ -195,21 +207,25 @@ class SlidingWeightProduct {
   /// Of all teams: each its own 32 positions.
   FUSEDSC_DEVICE void start_positions(int step, int slot) const {
     if (step >= p_.steps) return;
-    const int pieces = p_.teams * kGroupPieces, at_once = kThreads / pieces;  // teams are a power of two
-    const int own = thread_index() % pieces, all = rows_ + eights_ * 8;
-    const int piece = step * pieces + own;
-    const bool has_piece = piece < p_.pieces.all;
-    unsigned char* to = memory_ + slot * p_.stage_bytes + own / kGroupPieces * all * kGroupBytes;
-    const auto copy = [&](const PlanesOfImages& planes, int first, int end) {
-      const float* from = planes.data + (has_piece ? p_.pieces.place(planes.image, piece) : 0);
+    const int all = rows_ + eights_ * 8;
+    unsigned char* to = memory_ + slot * p_.stage_bytes;
+    const auto copy = [&](int piece, int first, int at_once) {
+      const int place = step * p_.teams * kGroupPieces + piece;
+      const bool has_piece = place < p_.pieces.all;
+      unsigned char* to_group = to + piece / kGroupPieces * all * kGroupBytes;
+      const auto copy_rows = [&](const PlanesOfImages& planes, int row, int end) {
+        const float* from = planes.data + (has_piece ? p_.pieces.place(planes.image, place) : 0);
 #pragma unroll 4
-      for (int row = first + thread_index() / pieces; row < end; row += at_once) {
-        const int plane = planes_[row];
-        start_copy<16>(to + place_of_piece(row, own), from + (plane < 0 ? 0 : plane), has_piece && plane >= 0);
-      }
+        for (; row < end; row += at_once) {
+          const int plane = planes_[row];
+          start_copy<16>(to_group + place_of_piece(row, piece), from + (plane < 0 ? 0 : plane), has_piece && plane >= 0);
+        }
+      };
+      copy_rows(p_.rows, first, rows_);
+      copy_rows(p_.depth, rows_ + first, all);
     };
-    copy(p_.rows, 0, rows_);
-    copy(p_.depth, rows_, all);
+    if (!copies_images_) return copy(piece_, first_, rows_at_once_);
+    for (int team = 0; team < p_.teams; ++team) copy(team * kGroupPieces + piece_, first_, kThreads / kGroupPieces);
   }
 
   FUSEDSC_DEVICE void multiply_stage(Sums& sums, const unsigned char* memory) const {
@@ -268,6 +284,8 @@ class SlidingWeightProduct {
   SlidingTiles::Place place_;
   int group_, split_, rows_, begin_, eights_, team_, tile_, row_;
   int depth_rows_[4];
+  bool copies_images_;
+  int piece_, first_, rows_at_once_ = 0;  ///< what the thread copies: a piece, rows from `first_` on
   unsigned char* memory_;
   int* planes_;
 };

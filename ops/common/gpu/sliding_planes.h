@@ -20,14 +20,20 @@ struct PlanesOfImages {
 /// How images are cut into pieces.
 struct PlanePieces {
   int area = 0;  ///< positions of a plane
+  int own = 1;   ///< pieces of a plane
   int all = 0;   ///< pieces of a channel, in all images
   Divisor of_plane;
 
   PlanePieces() = default;
   PlanePieces(std::int64_t images, std::int64_t area_)
       : area(static_cast<int>(area_)),
-        all(static_cast<int>(images * area_ / kPiecePositions)),
-        of_plane(static_cast<std::uint32_t>(area_ / kPiecePositions)) {}
+        own(area / kPiecePositions),
+        all(static_cast<int>(images * own)),
+        of_plane(static_cast<std::uint32_t>(own)) {}
+
+  /// Whether planes are so small that neighbouring threads had better copy neighbouring channels: a group has some
+  /// images.
+  FUSEDSC_DEVICE bool copies_images() const { return own < kGroupPieces && kGroupPieces % own == 0; }
 
   /// Where a piece of plane 0 lies, with so many elements from one image to the next.
   FUSEDSC_DEVICE std::int64_t place(std::int64_t image, int piece) const {

@@ -75,7 +75,7 @@ class SlidingProduct {
   static constexpr int kBlockGroups = kGroups * kWarpColumns, kPieces = kBlockGroups * kGroupPieces;
 
   FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(int depth, int steps) {
-    return kStages * kStageBytes + kRows / 16 * steps * 512 + (depth + kRows) * 4;
+    return kStages * kStageBytes + kRows / 16 * steps * kFragmentBytes + (depth + kRows + 2 * kTiles) * 4;
   }
 
   FUSEDSC_DEVICE static void run(const SlidingProductParameters& p) {
@@ -85,9 +85,10 @@ class SlidingProduct {
 
  private:
   static constexpr int kStepsOfStage = 4, kDepth = 8 * kStepsOfStage, kFragmentBytes = 512;
-  static constexpr int kStageBytes = kDepth * kBlockGroups * kGroupBytes;
-  static constexpr int kRowsAtOnce = kThreads / kPieces;
-  static_assert(kThreads % kPieces == 0 && kDepth % kRowsAtOnce == 0);
+  static constexpr int kGroupOfStage = kDepth * kGroupBytes, kStageBytes = kBlockGroups * kGroupOfStage;
+  static constexpr int kTiles = kRows / 16, kRowsAtOnce = kThreads / kPieces;
+  // A thread copies rows of its piece, or a piece of each group of its row.
+  static_assert(kThreads == kDepth * kGroupPieces && kThreads % kPieces == 0);
 
   using Sums = float[kRowTiles][kGroups][4][4];  ///< of pieces' position i, as an instruction has them
 
@@ -102,17 +103,20 @@ class SlidingProduct {
     begin_ = band.begin;
     block_steps_ = band.count;
     stages_of_tile_ = (band.count + kStepsOfStage - 1) / kStepsOfStage;
-#pragma unroll
-    for (int i = 0; i < kRowTiles; ++i) {
-      const int row = first_row_ + (warp_row_ * kRowTiles + i) * 16;
-      const auto own = p.bands.band(row < p.bands.rows() ? row : first_row_, 16);
-      shift_[i] = begin_ - own.begin + (begin_ < own.begin ? all_eights_ : 0);
-      steps_[i] = row < p.bands.rows() ? own.count : 0;
+    copies_images_ = p.pieces.copies_images();
+    if (copies_images_) {
+      const int low = thread_index() % p.pieces.own, high = thread_index() / p.pieces.own;
+      row_ = high % kDepth;
+      piece_ = high / kDepth * p.pieces.own + low;
+    } else {
+      row_ = thread_index() / kPieces;
+      piece_ = thread_index() % kPieces;
     }
     memory_ = static_cast<unsigned char*>(block_memory());
     weight_ = memory_ + kStages * kStageBytes;
-    planes_ = reinterpret_cast<int*>(weight_ + kRows / 16 * p.steps * kFragmentBytes);
+    planes_ = reinterpret_cast<int*>(weight_ + kTiles * p.steps * kFragmentBytes);
     output_planes_ = planes_ + p.bands.depth();
+    tile_bands_ = output_planes_ + kRows;
   }
 
   FUSEDSC_DEVICE void loop() {
@@ -123,7 +127,19 @@ class SlidingProduct {
       const int row = first_row_ + i;
       output_planes_[i] = row < p_.bands.rows() ? p_.bands.plane_of_row(row) * p_.pieces.area : -1;
     }
+    if (thread_index() < kTiles) {
+      const int row = first_row_ + thread_index() * 16;
+      SlidingBands::Band own{};
+      if (row < p_.bands.rows()) own = p_.bands.band(row, 16);
+      tile_bands_[2 * thread_index()] = begin_ - own.begin + (begin_ < own.begin ? all_eights_ : 0);
+      tile_bands_[2 * thread_index() + 1] = own.count;
+    }
     block_barrier();
+#pragma unroll
+    for (int i = 0; i < kRowTiles; ++i) {
+      shift_[i] = tile_bands_[2 * (warp_row_ * kRowTiles + i)];
+      steps_[i] = tile_bands_[2 * (warp_row_ * kRowTiles + i) + 1];
+    }
     find_piece();
     // The activations are not of the kernel before this one, which has waited for whatever made them. The weight is.
 #pragma unroll
@@ -160,11 +176,11 @@ class SlidingProduct {
 
   // ------------------------------------------------------------------------------------------------------------ copies
 
-  /// Of the tile that is copied next: the thread's piece.
+  /// Of the tile that is copied next: the thread's first piece.
   FUSEDSC_DEVICE void find_piece() {
-    const int piece = next_tile_ * kPieces + thread_index() % kPieces;
-    has_piece_ = next_tile_ < p_.tiles && piece < p_.pieces.all;
-    from_ = p_.from.data + (has_piece_ ? p_.pieces.place(p_.from.image, piece) : 0);
+    const int piece = next_tile_ * kPieces + piece_;
+    pieces_left_ = next_tile_ < p_.tiles ? p_.pieces.all - piece : 0;
+    from_ = p_.from.data + (pieces_left_ > 0 ? p_.pieces.place(p_.from.image, piece) : 0);
   }
 
   FUSEDSC_DEVICE void next() {
@@ -177,16 +193,28 @@ class SlidingProduct {
   /// All of a tile's pieces, of the next eights.
   FUSEDSC_DEVICE void start_positions(int slot) const {
     if (next_tile_ >= p_.tiles) return;
-    const int piece = thread_index() % kPieces, first = thread_index() / kPieces;
-    unsigned char* to = memory_ + slot * kStageBytes + piece / kGroupPieces * (kDepth * kGroupBytes);
     const int left = (block_steps_ - next_stage_ * kStepsOfStage) * 8, depth = all_eights_ * 8;
-    int k = begin_ * 8 + next_stage_ * kDepth + first;
+    unsigned char* to = memory_ + slot * kStageBytes;
+    int k = begin_ * 8 + next_stage_ * kDepth + row_;
     if (k >= depth) k -= depth;
+    if (copies_images_) {  // neighbouring threads have neighbouring channels of an image
+      if (row_ >= left) return;
+      const int images = kGroupPieces / p_.pieces.own;
+      const float* from = from_ + planes_[k];
+#pragma unroll
+      for (int i = 0; i < kBlockGroups; ++i) {
+        const bool exists = i * kGroupPieces < pieces_left_;
+        start_copy<16>(to + i * kGroupOfStage + place_of_piece(row_, piece_), exists ? from + i * images * p_.from.image : from,
+                       exists);
+      }
+      return;
+    }
+    to += piece_ / kGroupPieces * kGroupOfStage;
 #pragma unroll
     for (int i = 0; i < kDepth / kRowsAtOnce; ++i) {
-      const int row = first + i * kRowsAtOnce;
+      const int row = row_ + i * kRowsAtOnce;
       if (row >= left) break;
-      start_copy<16>(to + place_of_piece(row, piece), from_ + planes_[k], has_piece_);
+      start_copy<16>(to + place_of_piece(row, piece_), from_ + planes_[k], pieces_left_ > 0);
       k += kRowsAtOnce;
       if (k >= depth) k -= depth;
     }
@@ -195,19 +223,19 @@ class SlidingProduct {
   /// What a stage of the first tile wants of the weight.
   FUSEDSC_DEVICE void start_weight(int stage) const {
     if (stage >= stages_of_tile_) return;
-    constexpr int kWarps = kThreads / 32, kTiles = kRows / 16;
     const int lane = thread_index() % 32;
 #pragma unroll 1
-    for (int item = thread_index() / 32; item < kTiles * kStepsOfStage; item += kWarps) {
-      const int tile = item / kStepsOfStage, row = first_row_ + tile * 16;
-      if (row >= p_.bands.rows()) break;
-      const auto own = p_.bands.band(row, 16);
-      const int step = stage * kStepsOfStage + item % kStepsOfStage;
-      int place = step + begin_ - own.begin + (begin_ < own.begin ? all_eights_ : 0);
-      if (place >= all_eights_) place -= all_eights_;
-      if (step >= block_steps_ || place >= own.count) continue;
-      start_copy<16>(weight_ + (tile * p_.steps + place) * kFragmentBytes + lane * 16,
-                     p_.fragments + (static_cast<std::int64_t>(row / 16) * p_.steps + place) * 32 + lane, true);
+    for (int tile = thread_index() / 32; tile < kTiles; tile += kThreads / 32) {
+      const int shift = tile_bands_[2 * tile], count = tile_bands_[2 * tile + 1];
+      const auto* from = p_.fragments + static_cast<std::int64_t>(first_row_ / 16 + tile) * p_.steps * 32 + lane;
+      unsigned char* to = weight_ + tile * p_.steps * kFragmentBytes + lane * 16;
+#pragma unroll
+      for (int i = 0; i < kStepsOfStage; ++i) {
+        const int step = stage * kStepsOfStage + i;
+        int place = step + shift;
+        if (place >= all_eights_) place -= all_eights_;
+        if (step < block_steps_ && place < count) start_copy<16>(to + place * kFragmentBytes, from + place * 32, true);
+      }
     }
   }
 
@@ -215,7 +243,7 @@ class SlidingProduct {
 
   FUSEDSC_DEVICE void multiply_stage(Sums& sums, const unsigned char* memory, int stage) const {
     const int lane = thread_index() % 32, k = lane % 4, piece = piece_of_column(lane / 4);
-    const unsigned char* from = memory + warp_column_ * kGroups * (kDepth * kGroupBytes);
+    const unsigned char* from = memory + warp_column_ * kGroups * kGroupOfStage;
     const unsigned char* weight = weight_ + warp_row_ * kRowTiles * p_.steps * kFragmentBytes + lane * 16;
 #pragma unroll
     for (int i = 0; i < kStepsOfStage; ++i) {
@@ -235,7 +263,7 @@ class SlidingProduct {
       for (int group = 0; group < kGroups; ++group) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          load_piece(from + group * (kDepth * kGroupBytes) + i * 8 * kGroupBytes + place_of_piece(k + half * 4, piece),
+          load_piece(from + group * kGroupOfStage + i * 8 * kGroupBytes + place_of_piece(k + half * 4, piece),
                      b[group][half]);
         }
       }
@@ -288,10 +316,11 @@ class SlidingProduct {
   int all_eights_, begin_, block_steps_, stages_of_tile_;  ///< eights of the depth, and of it what the block's rows want
   int shift_[kRowTiles], steps_[kRowTiles];  ///< of the warp's rows: the block's first eight, and how many they want
   int next_tile_, next_stage_ = 0;           ///< what is copied next
+  bool copies_images_;
+  int row_, piece_, pieces_left_ = 0;  ///< that the thread copies first, in a stage; pieces from there on
   const float* from_ = nullptr;
-  bool has_piece_ = false;
   unsigned char *memory_, *weight_;
-  int *planes_, *output_planes_;
+  int *planes_, *output_planes_, *tile_bands_;  ///< tile_bands_: the block's first eight in those of 16 rows, their number
 };
 
 }  // namespace fusedsc::gpu
