@@ -99,9 +99,9 @@ bool PointwiseGradientsPass::suits(const PointwiseBackwardArguments& a) {
   constexpr std::int64_t kLeastPositions = kTileRows;
   if (a.gradient_prologue && a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3] < kLeastPositions) return false;
   // Over few positions the launch that is spared is worth less than what the blocks' partial results cost.
-  const std::int64_t least_plain_positions = a.windows.channels > 0 ? 1 << 13 : 1 << 14;  // fewer of windows
+  constexpr std::int64_t kLeastPlainPositions = 1 << 14;
   const std::int64_t positions = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
-  if (is_plain(a) && positions < least_plain_positions) return false;
+  if (is_plain(a) && positions < kLeastPlainPositions) return false;
   return a.grad_x && a.grad_weight && !a.grad_bias && !a.grad_add && (a.prologue || is_plain(a)) &&
          suits_copy_engine(activation_matrix(a.x, 1, true)) && a.x.sizes[1] % 8 == 0 && a.grad_y.sizes[1] % 8 == 0 &&
          find_instance(a) != nullptr;

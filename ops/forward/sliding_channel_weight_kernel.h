@@ -24,6 +24,7 @@ FUSEDSC_DEVICE void expand_sliding_channels(const SlidingWeightParameters& p) {
   let_next_kernel_start();
   const T* weight = static_cast<const T*>(p.from) + filter * p.weight_filter;
   T* expanded = static_cast<T*>(p.to) + filter * p.windows.channels;
+#pragma unroll 8
   for (std::int64_t c = thread_index(); c < p.windows.channels; c += kSlidingWeightThreads) {
     const std::int64_t k = p.windows.place(first, c);
     expanded[c] = k < p.windows.width ? weight[k * p.weight_channel] : T(0);

@@ -242,45 +242,63 @@ class SlidingProduct {
   // ---------------------------------------------------------------------------------------------------------- products
 
   FUSEDSC_DEVICE void multiply_stage(Sums& sums, const unsigned char* memory, int stage) const {
+    const int first = stage * kStepsOfStage;
+    int places[kRowTiles];
+    bool is_any = false, is_all = first + kStepsOfStage <= block_steps_;
+#pragma unroll
+    for (int tile = 0; tile < kRowTiles; ++tile) {
+      places[tile] = first + shift_[tile];
+      if (places[tile] >= all_eights_) places[tile] -= all_eights_;
+      is_all = is_all && places[tile] + kStepsOfStage <= steps_[tile];
+      is_any = is_any || places[tile] < steps_[tile] || places[tile] + kStepsOfStage > all_eights_;
+    }
+    if (is_all) multiply_steps<true>(sums, memory, first, places);
+    else if (is_any) multiply_steps<false>(sums, memory, first, places);
+  }
+
+  /// kAll: all of a stage, which nothing keeps from being read ahead of its use.
+  template <bool kAll>
+  FUSEDSC_DEVICE void multiply_steps(Sums& sums, const unsigned char* memory, int first, int (&places)[kRowTiles]) const {
     const int lane = thread_index() % 32, k = lane % 4, piece = piece_of_column(lane / 4);
     const unsigned char* from = memory + warp_column_ * kGroups * kGroupOfStage;
     const unsigned char* weight = weight_ + warp_row_ * kRowTiles * p_.steps * kFragmentBytes + lane * 16;
 #pragma unroll
     for (int i = 0; i < kStepsOfStage; ++i) {
-      const int step = stage * kStepsOfStage + i;
-      if (step >= block_steps_) break;
-      int places[kRowTiles];
-      bool is_any = false;
+      bool is_wanted[kRowTiles], is_any = kAll;
 #pragma unroll
       for (int tile = 0; tile < kRowTiles; ++tile) {
-        places[tile] = step + shift_[tile];
-        if (places[tile] >= all_eights_) places[tile] -= all_eights_;
-        is_any |= places[tile] < steps_[tile];
+        is_wanted[tile] = kAll || (places[tile] < steps_[tile] && first + i < block_steps_);
+        is_any = is_any || is_wanted[tile];
       }
-      if (!is_any) continue;
-      std::uint32_t b[kGroups][2][4];
-#pragma unroll
-      for (int group = 0; group < kGroups; ++group) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          load_piece(from + group * kGroupOfStage + i * 8 * kGroupBytes + place_of_piece(k + half * 4, piece),
-                     b[group][half]);
-        }
-      }
-#pragma unroll
-      for (int tile = 0; tile < kRowTiles; ++tile) {
-        if (places[tile] >= steps_[tile]) continue;
-        const auto run = load<4>(
-            reinterpret_cast<const float*>(weight + (tile * p_.steps + places[tile]) * kFragmentBytes));
-        const std::uint32_t a[4] = {run.words[0], run.words[1], run.words[2], run.words[3]};
+      if (is_any) {
+        std::uint32_t b[kGroups][2][4];
 #pragma unroll
         for (int group = 0; group < kGroups; ++group) {
 #pragma unroll
-          for (int j = 0; j < 4; ++j) {
-            const std::uint32_t columns[2] = {b[group][0][j], b[group][1][j]};
-            wave_multiply_add_tf32(sums[tile][group][j], a, columns);
+          for (int half = 0; half < 2; ++half) {
+            load_piece(from + group * kGroupOfStage + i * 8 * kGroupBytes + place_of_piece(k + half * 4, piece),
+                       b[group][half]);
           }
         }
+#pragma unroll
+        for (int tile = 0; tile < kRowTiles; ++tile) {
+          if (!is_wanted[tile]) continue;
+          const auto run =
+              load<4>(reinterpret_cast<const float*>(weight + (tile * p_.steps + places[tile]) * kFragmentBytes));
+          const std::uint32_t a[4] = {run.words[0], run.words[1], run.words[2], run.words[3]};
+#pragma unroll
+          for (int group = 0; group < kGroups; ++group) {
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+              const std::uint32_t columns[2] = {b[group][0][j], b[group][1][j]};
+              wave_multiply_add_tf32(sums[tile][group][j], a, columns);
+            }
+          }
+        }
+      }
+#pragma unroll
+      for (int tile = 0; tile < kRowTiles; ++tile) {
+        if (++places[tile] == all_eights_) places[tile] = 0;
       }
     }
   }

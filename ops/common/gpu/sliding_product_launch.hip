@@ -26,9 +26,10 @@ constexpr SlidingProductInstance instance() {
 const SlidingProductInstance kInstances[] = {
     // Blocks that shall fit a multiprocessor; of a warp, 16 rows and 32 positions; warps for rows and for positions;
     // stages
-    instance<2, 2, 2, 8, 1, 4>(), instance<2, 1, 2, 8, 1, 4>(), instance<2, 2, 2, 4, 2, 4>(),
-    instance<2, 2, 1, 4, 2, 4>(), instance<1, 2, 2, 2, 4, 3>(), instance<2, 2, 1, 2, 4, 4>(),
-    instance<2, 2, 1, 1, 8, 3>(), instance<2, 1, 1, 4, 2, 4>(), instance<2, 1, 1, 2, 4, 4>(),
+    instance<2, 1, 2, 8, 1, 4>(), instance<1, 1, 2, 8, 1, 8>(), instance<2, 2, 1, 4, 2, 4>(),
+    instance<1, 2, 1, 4, 2, 8>(), instance<2, 2, 1, 2, 4, 4>(), instance<2, 2, 1, 1, 8, 3>(),
+    instance<2, 1, 1, 4, 2, 4>(), instance<1, 1, 1, 4, 2, 8>(), instance<2, 1, 1, 2, 4, 4>(),
+    instance<1, 1, 1, 2, 4, 6>(), instance<1, 1, 2, 4, 2, 4>(), instance<1, 1, 2, 2, 4, 3>(),
 };
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
