@@ -146,6 +146,7 @@ class InputPass {
     } else {
       const ConstTensorView weight = expands(a) ? ConstTensorView(memory.expanded) : a.weight;
       if (expands(a)) gpu::expand_sliding_channels(a.windows, a.weight, memory.expanded, stream);
+      p.weight_is_new = expands(a);
       p.weight = map_of(weight.data, problem.dtype, problem.channels, problem.depth, weight.strides[0],
                         instance.columns(), instance.depth);
     }

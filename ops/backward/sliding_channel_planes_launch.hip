@@ -13,8 +13,10 @@ namespace {
 
 constexpr const char* kName = "sliding_channel_conv2d_backward";
 
-template <int kWarps, int kStages>
-FUSEDSC_KERNEL(32 * kWarps, 1)
+constexpr int kWarps = 8, kThreads = 32 * kWarps;
+
+template <int kStages>
+FUSEDSC_KERNEL(kThreads, 2)
 weight_kernel(SlidingWeightParameters p) {
   SlidingWeightProduct<kWarps, kStages>::run(p);
 }
@@ -26,18 +28,17 @@ struct Instance {
   using Kernel = void (*)(SlidingWeightParameters);
   using Bytes = int (*)(const SlidingTiles& tiles, int teams);
 
-  int warps, stages;
+  int stages;
   Kernel kernel;
   Bytes memory;
 };
 
-template <int kWarps, int kStages>
+template <int kStages>
 constexpr Instance instance() {
-  using Product = SlidingWeightProduct<kWarps, kStages>;
-  return {kWarps, kStages, weight_kernel<kWarps, kStages>, Product::memory_bytes};
+  return {kStages, weight_kernel<kStages>, SlidingWeightProduct<kWarps, kStages>::memory_bytes};
 }
 
-const Instance kWeightInstances[] = {instance<8, 4>(), instance<8, 3>(), instance<8, 2>()};
+const Instance kWeightInstances[] = {instance<4>(), instance<3>(), instance<2>()};
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -49,14 +50,19 @@ struct WeightPlan {
   double cost = std::numeric_limits<double>::infinity();
 };
 
-/// In microseconds.
+/// In microseconds; fitted to the times of the likeliest cuts on DSXplore's layers on an H200.
 double cost_of(const WeightPlan& plan, const PlanePieces& pieces, int size) {
+  constexpr double kStart = 4, kLatency = 1.93;  // of copies: what stages hide
+  constexpr double kCopied = 29.2e3, kProducts = 636e3, kMemory = 3.09e6, kPartials = 3.5e6;  // per microsecond
   const SlidingTiles& tiles = plan.tiles;
-  const double rows = tiles.block_rows * 32 + tiles.most_eights() * 8;
-  const double steps = static_cast<double>(divide_up(divide_up(pieces.all, 8 * plan.teams), plan.splits));
-  const double rounds = static_cast<double>(divide_up(std::int64_t{tiles.groups} * plan.splits, size));
-  const double stage = plan.teams * std::max(rows * 128 / 30e3, tiles.tiles() * 32768 / 550e3);
-  return 4 + rounds * (steps + plan.instance->stages) * stage + plan.splits * static_cast<double>(tiles.fours()) * 16 / 1.5e6;
+  const double beside = std::max(1.0, static_cast<double>(tiles.groups) * plan.splits / size);
+  const double rows = tiles.block_rows * SlidingTiles::kSize + tiles.most_eights() * 8;
+  const double steps = static_cast<double>(divide_up(divide_up(pieces.all, kGroupPieces * plan.teams), plan.splits));
+  const double step = std::max({beside * plan.teams * rows * kGroupBytes / kCopied, kLatency / (plan.instance->stages - 1),
+                                beside * plan.teams * tiles.tiles() * 32 * 32 * 32 / kProducts});
+  const double bytes = 16.0 * (tiles.outputs + tiles.channels) * pieces.all;
+  return kStart + std::max(steps * step + kLatency, bytes / kMemory) +
+         plan.splits * static_cast<double>(tiles.fours()) * 16 / kPartials;
 }
 
 WeightPlan plan_weight(const WindowLines& lines, const PlanePieces& pieces) {
@@ -65,17 +71,22 @@ WeightPlan plan_weight(const WindowLines& lines, const PlanePieces& pieces) {
   for (const bool rows_are_channels : {false, true}) {
     const SlidingBands bands(lines, rows_are_channels);
     const int slots = SlidingTiles(bands, 1, 1).slots(), all_rows = bands.rows() / SlidingTiles::kSize;
-    for (int block_rows = 1; block_rows <= 16 && block_rows <= all_rows; block_rows *= 2) {
-      for (int block_slots = 1; block_slots <= slots; ++block_slots) {
+    for (int block_rows = 1; block_rows <= all_rows; block_rows *= 2) {
+      for (int block_slots = 1; block_slots <= slots && block_rows * block_slots <= kWarps; ++block_slots) {
+        const SlidingTiles tiles(bands, block_rows, block_slots);
         for (const Instance& instance : kWeightInstances) {
-          if (block_rows * block_slots > instance.warps) continue;
-          WeightPlan plan{&instance, SlidingTiles(bands, block_rows, block_slots)};
-          while (plan.teams * 2 * plan.tiles.tiles() <= instance.warps) plan.teams *= 2;
-          if (instance.memory(plan.tiles, plan.teams) > hopper::kMemoryLimit) continue;
-          const std::int64_t steps = divide_up(pieces.all, 8 * plan.teams);
-          plan.splits = static_cast<int>(std::clamp<std::int64_t>(size / plan.tiles.groups, 1, steps));
-          plan.cost = cost_of(plan, pieces, size);
-          if (plan.cost < best.cost) best = plan;
+          int teams = 1;
+          while (teams * 2 * tiles.tiles() <= kWarps) teams *= 2;
+          const int memory = instance.memory(tiles, teams);
+          if (memory > hopper::kMemoryLimit) continue;
+          const std::int64_t steps = divide_up(pieces.all, kGroupPieces * teams);
+          const int resident = resident_blocks(instance.kernel, kThreads, static_cast<std::size_t>(memory));
+          for (int beside = 1; beside <= 2 && beside * size <= resident; ++beside) {
+            const std::int64_t splits = std::clamp<std::int64_t>(beside * size / tiles.groups, 1, steps);
+            WeightPlan plan{&instance, tiles, teams, static_cast<int>(splits)};
+            plan.cost = cost_of(plan, pieces, size);
+            if (plan.cost < best.cost) best = plan;
+          }
         }
       }
     }
@@ -94,7 +105,7 @@ class WeightPass {
     p_.teams = plan.teams;
     p_.splits = plan.splits;
     p_.steps = static_cast<int>(divide_up(p_.pieces.all, kGroupPieces * p_.teams));
-    p_.stage_bytes = SlidingWeightProduct<8, 2>::stage_bytes(p_.tiles, p_.teams);
+    p_.stage_bytes = SlidingWeightProduct<kWarps, 2>::stage_bytes(p_.tiles, p_.teams);
     const PlanesOfImages x{static_cast<const float*>(a.x.data), a.x.strides[0]},
         grad_y{static_cast<const float*>(a.grad_y.data), a.grad_y.strides[0]};
     p_.rows = p_.tiles.bands.rows_are_channels ? x : grad_y;
@@ -109,9 +120,8 @@ class WeightPass {
   void run(void* stream, bool is_behind_own) const {
     const std::int64_t blocks = std::int64_t{p_.tiles.groups} * p_.splits;
     const auto memory = static_cast<std::size_t>(instance_->memory(p_.tiles, p_.teams));
-    const int threads = 32 * instance_->warps;
-    if (is_behind_own) launch_following(kName, instance_->kernel, blocks, threads, stream, p_, memory);
-    else launch(kName, instance_->kernel, blocks, threads, memory, stream, p_);
+    if (is_behind_own) launch_following(kName, instance_->kernel, blocks, kThreads, stream, p_, memory);
+    else launch(kName, instance_->kernel, blocks, kThreads, memory, stream, p_);
     const hopper::WeightSumParameters<SlidingTiles> sum(p_.tiles, p_.splits);
     launch_following(kName, sum_kernel, sum.blocks(), hopper::kWeightSumThreads, stream, sum, hopper::kWeightSumBytes);
   }

@@ -62,9 +62,10 @@ struct SlidingTiles {
     const int count = end - first + (end < first ? all : 0) + block_slots * kEights;
     return count < all ? count : all;
   }
+  /// The most of any group.
   int most_eights() const {
     int most = 0;
-    for (int number = 0; number < groups; ++number) most = std::max(most, eights(group(number)));
+    for (int number = 0; number < groups; number += slot_groups) most = std::max(most, eights(group(number)));
     return most;
   }
 

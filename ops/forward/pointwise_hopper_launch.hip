@@ -131,6 +131,7 @@ class Pass {
       const TensorView expanded = take_expanded(a, arena);
       const ConstTensorView weight = expanded ? ConstTensorView(expanded) : a.weight;
       if (expanded) gpu::expand_sliding_channels(a.windows, a.weight, expanded, execution.stream);
+      p.weight_is_new = static_cast<bool>(expanded);
       p.weight = map_of(weight.data, problem.dtype, problem.depth, problem.channels, weight.strides[0], instance.depth,
                         instance.channels);
     }

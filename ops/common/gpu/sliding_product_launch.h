@@ -18,7 +18,7 @@ struct SlidingProductInstance {
   using Kernel = void (*)(SlidingProductParameters);
   using Memory = int (*)(int depth, int steps);
 
-  int rows, pieces, threads;
+  int rows, pieces, threads, stages;
   Kernel kernel;
   Memory memory;
 };
@@ -26,9 +26,6 @@ struct SlidingProductInstance {
 /// Forward, or the input gradient.
 class SlidingProductPass {
  public:
-  /// Null: no tile fits block memory.
-  static const SlidingProductInstance* choose(const SlidingBands& bands, const PlanePieces& pieces);
-
   /// `from` and `to` have the same images.
   SlidingProductPass(const SlidingBands& bands, const ConstTensorView& from, const ConstTensorView& weight,
                      const TensorView& to, Arena& arena);

@@ -1,6 +1,8 @@
 #ifdef FUSEDSC_HOPPER
 #include "fusedsc/common/gpu/sliding_product_launch.h"
 
+#include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "fusedsc/common/gpu/hopper.h"
@@ -13,42 +15,76 @@ namespace {
 FUSEDSC_KERNEL(SlidingWeightBands::kThreads, 2)
 lay_out_kernel(SlidingWeightBands p) { lay_out_sliding_weight(p); }
 
-template <class Product, int kBlocks>
-FUSEDSC_KERNEL(Product::kThreads, kBlocks)
+template <class Product>
+FUSEDSC_KERNEL(Product::kThreads, 2)
 product_kernel(SlidingProductParameters p) { Product::run(p); }
 
-template <int kBlocks, int kRowTiles, int kGroups, int kWarpRows, int kWarpColumns, int kStages>
+template <int kRowTiles, int kGroups, int kWarpRows, int kWarpColumns, int kStages>
 constexpr SlidingProductInstance instance() {
   using Product = SlidingProduct<kRowTiles, kGroups, kWarpRows, kWarpColumns, kStages>;
-  return {Product::kRows, Product::kPieces, Product::kThreads, product_kernel<Product, kBlocks>, Product::memory_bytes};
+  return {Product::kRows, Product::kPieces,   Product::kThreads,
+          kStages,        product_kernel<Product>, Product::memory_bytes};
 }
 
+/// Other tiles, of 32 to 256 rows and 64 to 256 positions, are faster for some layer, none by more than a tenth.
 const SlidingProductInstance kInstances[] = {
-    // Blocks that shall fit a multiprocessor; of a warp, 16 rows and 32 positions; warps for rows and for positions;
-    // stages
-    instance<2, 1, 2, 8, 1, 4>(), instance<1, 1, 2, 8, 1, 8>(), instance<2, 2, 1, 4, 2, 4>(),
-    instance<1, 2, 1, 4, 2, 8>(), instance<2, 2, 1, 2, 4, 4>(), instance<2, 2, 1, 1, 8, 3>(),
-    instance<2, 1, 1, 4, 2, 4>(), instance<1, 1, 1, 4, 2, 8>(), instance<2, 1, 1, 2, 4, 4>(),
-    instance<1, 1, 1, 2, 4, 6>(), instance<1, 1, 2, 4, 2, 4>(), instance<1, 1, 2, 2, 4, 3>(),
+    // Of a warp, 16 rows and 32 positions; warps for rows and for positions; stages
+    instance<1, 1, 4, 2, 4>(),
+    instance<2, 1, 4, 2, 4>(),
 };
+/// Where the weight of more rows does not fit block memory.
+const SlidingProductInstance kFewRows = instance<1, 1, 2, 4, 3>();
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-int memory_of(const SlidingProductInstance& instance, const SlidingBands& bands) {
-  return instance.memory(bands.depth(), bands.most(SlidingWeightBands::kRows));
+/// `steps`: of the fragments of 16 rows.
+int memory_of(const SlidingProductInstance& instance, const SlidingBands& bands, int steps) {
+  return instance.memory(bands.depth(), steps);
 }
 
-/// In microseconds.
-double cost_of(const SlidingProductInstance& instance, const SlidingBands& bands, const PlanePieces& pieces) {
-  const std::int64_t row_blocks = divide_up(bands.rows(), instance.rows), tiles = divide_up(pieces.all, instance.pieces);
-  const int resident = resident_blocks(instance.kernel, instance.threads, static_cast<std::size_t>(memory_of(instance, bands)));
-  const int blocks_at_once = std::max(1, resident / multiprocessors());
-  const double rounds = static_cast<double>(divide_up(tiles * row_blocks, resident));
-  const double steps = bands.most(instance.rows), positions = 4.0 * instance.pieces;
-  const double bytes = (steps * 8 + instance.rows) * positions * 4;
-  const double products = bands.most(16) * 8.0 * instance.rows * positions;
-  const double weight = instance.rows / 16.0 * bands.most(16) * 512;
-  return 2 + weight * blocks_at_once / 60e3 + rounds * blocks_at_once * std::max(bytes / 30e3, products / 500e3);
+/// Blocks of the same rows.
+int splits_of(const SlidingProductInstance& instance, const SlidingBands& bands, const PlanePieces& pieces, int steps) {
+  const auto memory = static_cast<std::size_t>(memory_of(instance, bands, steps));
+  const int resident = resident_blocks(instance.kernel, instance.threads, memory);
+  return static_cast<int>(std::clamp<std::int64_t>(resident / divide_up(bands.rows(), instance.rows), 1,
+                                                   divide_up(pieces.all, instance.pieces)));
+}
+
+/// In microseconds; fitted to the times of both tiles on DSXplore's layers on an H200.
+double cost_of(const SlidingProductInstance& instance, const SlidingBands& bands, const PlanePieces& pieces, int steps) {
+  constexpr double kStart = 2.6, kLatency = 0.8;  // of copies: what stages hide
+  constexpr double kCopied = 63.7e3, kStored = 33.2e3, kWeight = 11.4e3;  // bytes of a multiprocessor per microsecond
+  constexpr double kMemory = 4.18e6, kCache = 4.68e6;                     // of all
+  const int splits = splits_of(instance, bands, pieces, steps), block_steps = bands.most(instance.rows);
+  const auto row_blocks = static_cast<double>(divide_up(bands.rows(), instance.rows));
+  const double beside = std::max(1.0, std::ceil(row_blocks * splits / multiprocessors()));
+  const double piece_row = 16.0 * instance.pieces;
+  const auto stages = static_cast<double>(divide_up(block_steps, 4));
+  const double tile = stages * std::max(kLatency / (instance.stages - 1), beside * 32 * piece_row / kCopied) +
+                      beside * instance.rows * piece_row / kStored;
+  const auto tiles = static_cast<double>(divide_up(divide_up(pieces.all, instance.pieces), splits));
+  const double weight = beside * instance.rows / 16 * steps * 512 / kWeight;
+  const double all_pieces = 16.0 * pieces.all;
+  return kStart + std::max({tiles * tile + weight, (bands.rows() + bands.depth()) * all_pieces / kMemory,
+                            (block_steps * 8 * row_blocks + bands.rows()) * all_pieces / kCache});
+}
+
+/// Null: none fits block memory.
+const SlidingProductInstance* choose(const SlidingBands& bands, const PlanePieces& pieces) {
+  const int steps = bands.most(SlidingWeightBands::kRows);
+  const auto fits = [&](const SlidingProductInstance& instance) {
+    return memory_of(instance, bands, steps) <= hopper::kMemoryLimit;
+  };
+  const SlidingProductInstance* best = nullptr;
+  double least = std::numeric_limits<double>::infinity();
+  for (const SlidingProductInstance& instance : kInstances) {
+    if (!fits(instance)) continue;
+    const double cost = cost_of(instance, bands, pieces, steps);
+    if (cost >= least) continue;
+    least = cost;
+    best = &instance;
+  }
+  return best != nullptr || !fits(kFewRows) ? best : &kFewRows;
 }
 
 bool are_planes(const ConstTensorView& view) {
@@ -74,24 +110,12 @@ std::string why_not_sliding_planes(const ConstTensorView& x, const ConstTensorVi
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   if (x.elements() > kMost || y.elements() > kMost || windows.channels > 16384 || filters > 16384) return "a tensor is too large";
   const WindowLines lines(windows, filters);
-  const PlanePieces pieces(x.sizes[0], x.sizes[2] * x.sizes[3]);
   for (const bool rows_are_channels : {false, true}) {
-    if (SlidingProductPass::choose({lines, rows_are_channels}, pieces) == nullptr) return "no tile fits block memory";
+    const SlidingBands bands(lines, rows_are_channels);
+    if (memory_of(kFewRows, bands, bands.most(SlidingWeightBands::kRows)) > hopper::kMemoryLimit)
+      return "the weight of 32 rows does not fit block memory";
   }
   return {};
-}
-
-const SlidingProductInstance* SlidingProductPass::choose(const SlidingBands& bands, const PlanePieces& pieces) {
-  const SlidingProductInstance* best = nullptr;
-  double least = std::numeric_limits<double>::infinity();
-  for (const SlidingProductInstance& instance : kInstances) {
-    if (memory_of(instance, bands) > hopper::kMemoryLimit) continue;
-    const double cost = cost_of(instance, bands, pieces);
-    if (cost >= least) continue;
-    least = cost;
-    best = &instance;
-  }
-  return best;
 }
 
 SlidingProductPass::SlidingProductPass(const SlidingBands& bands, const ConstTensorView& from,
@@ -112,8 +136,7 @@ SlidingProductPass::SlidingProductPass(const SlidingBands& bands, const ConstTen
   p_.steps = weight_.steps;
   p_.row_blocks = static_cast<int>(divide_up(bands.rows(), instance_->rows));
   p_.tiles = static_cast<int>(divide_up(pieces.all, instance_->pieces));
-  const int resident = resident_blocks(instance_->kernel, instance_->threads, static_cast<std::size_t>(memory_of(*instance_, bands)));
-  p_.splits = static_cast<int>(std::clamp<std::int64_t>(resident / p_.row_blocks, 1, p_.tiles));
+  p_.splits = splits_of(*instance_, bands, pieces, p_.steps);
 }
 
 void SlidingProductPass::lay_out(const char* name, void* stream) const {
@@ -122,7 +145,7 @@ void SlidingProductPass::lay_out(const char* name, void* stream) const {
 
 void SlidingProductPass::multiply(const char* name, void* stream) const {
   launch_following(name, instance_->kernel, std::int64_t{p_.row_blocks} * p_.splits, instance_->threads, stream, p_,
-                   static_cast<std::size_t>(memory_of(*instance_, p_.bands)));
+                   static_cast<std::size_t>(memory_of(*instance_, p_.bands, p_.steps)));
 }
 
 }  // namespace fusedsc::gpu
