@@ -38,7 +38,7 @@ constexpr Instance instance() {
   return {kStages, weight_kernel<kStages>, SlidingWeightProduct<kWarps, kStages>::memory_bytes};
 }
 
-const Instance kWeightInstances[] = {instance<4>(), instance<3>(), instance<2>()};
+const Instance kWeightInstances[] = {instance<3>(), instance<2>()};
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -58,8 +58,9 @@ double cost_of(const WeightPlan& plan, const PlanePieces& pieces, int size) {
   const double beside = std::max(1.0, static_cast<double>(tiles.groups) * plan.splits / size);
   const double rows = tiles.block_rows * SlidingTiles::kSize + tiles.most_eights() * 8;
   const double steps = static_cast<double>(divide_up(divide_up(pieces.all, kGroupPieces * plan.teams), plan.splits));
-  const double step = std::max({beside * plan.teams * rows * kGroupBytes / kCopied, kLatency / (plan.instance->stages - 1),
-                                beside * plan.teams * tiles.tiles() * 32 * 32 * 32 / kProducts});
+  const double step =
+      std::max({beside * plan.teams * rows * kGroupBytes / kCopied, kLatency / (plan.instance->stages - 1),
+                beside * plan.teams * tiles.tiles() * 32 * 32 * 32 / kProducts});
   const double bytes = 16.0 * (tiles.outputs + tiles.channels) * pieces.all;
   return kStart + std::max(steps * step + kLatency, bytes / kMemory) +
          plan.splits * static_cast<double>(tiles.fours()) * 16 / kPartials;
@@ -167,12 +168,10 @@ std::string why_not(const SlidingChannelBackwardArguments& a) {
 Implementation<SlidingChannelBackwardArguments> sliding_channel_backward_tf32_planes() {
   return {.name = "gpu_tf32_planes",
           .why_not = gpu::why_not,
-          .workspace_bytes =
-              [](const SlidingChannelBackwardArguments& a, int) { return gpu::Passes(a, nullptr).arena.used(); },
-          .run =
-              [](const SlidingChannelBackwardArguments& a, const Execution& execution) {
-                gpu::Passes(a, execution.workspace).run(execution.stream);
-              }};
+          .workspace_bytes = [](const SlidingChannelBackwardArguments& a,
+                                int) { return gpu::Passes(a, nullptr).arena.used(); },
+          .run = [](const SlidingChannelBackwardArguments& a,
+                    const Execution& execution) { gpu::Passes(a, execution.workspace).run(execution.stream); }};
 }
 
 }  // namespace fusedsc

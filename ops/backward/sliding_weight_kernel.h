@@ -1,6 +1,6 @@
-/// Weight gradient of a sliding-channel convolution of contiguous float tensors by TensorFloat-32. A tile is 32 rows of a
-/// banded weight by 32 values of its depth; a block has some tiles, one to a warp, of the positions that it goes over;
-/// teams of warps that have the same tiles take neighbouring positions.
+/// Weight gradient of a sliding-channel convolution of contiguous float tensors by TensorFloat-32. A tile is 32 rows of
+/// a banded weight by 32 values of its depth; a block has some tiles, one to a warp, of the positions that it goes
+/// over; teams of warps that have the same tiles take neighbouring positions.
 #pragma once
 
 #include "fusedsc/backward/pointwise_hopper_weight_sum.h"
@@ -138,7 +138,8 @@ class SlidingWeightProduct {
     team_ = warp / tiles.tiles();
     tile_ = warp % tiles.tiles();
     row_ = tile_ / tiles.block_slots * SlidingTiles::kSize;
-    int eight = tiles.begin(place_.row + row_, place_.eight) + tile_ % tiles.block_slots * SlidingTiles::kEights - begin_;
+    int eight =
+        tiles.begin(place_.row + row_, place_.eight) + tile_ % tiles.block_slots * SlidingTiles::kEights - begin_;
     if (eight < 0) eight += tiles.bands.eights();
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -219,7 +220,8 @@ class SlidingWeightProduct {
 #pragma unroll 4
         for (; row < end; row += at_once) {
           const int plane = planes_[row];
-          start_copy<16>(to_group + place_of_piece(row, piece), from + (plane < 0 ? 0 : plane), has_piece && plane >= 0);
+          start_copy<16>(to_group + place_of_piece(row, piece), from + (plane < 0 ? 0 : plane),
+                         has_piece && plane >= 0);
         }
       };
       copy_rows(p_.rows, first, rows_);

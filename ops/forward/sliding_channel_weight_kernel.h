@@ -26,8 +26,8 @@ struct SlidingRunsParameters {
 template <class T>
 FUSEDSC_DEVICE void expand_sliding_runs(const SlidingRunsParameters& p) {
   using Run = Aligned<std::uint32_t, 4>;
-  const auto item = static_cast<std::uint32_t>(block_index()) * kSlidingWeightThreads +
-                    static_cast<std::uint32_t>(thread_index());
+  const auto item =
+      static_cast<std::uint32_t>(block_index()) * kSlidingWeightThreads + static_cast<std::uint32_t>(thread_index());
   auto run = item;
   const auto filter = static_cast<int>(p.runs.divide(run));
   const int first = p.source.first(filter), channel = static_cast<int>(run) * static_cast<int>(16 / sizeof(T));

@@ -45,8 +45,7 @@ void expand_runs(const SlidingChannels& windows, const ConstTensorView& weight, 
   const auto size = static_cast<std::int64_t>(size_of(weight.dtype)), runs = windows.channels * size / 16;
   const SlidingRunsParameters p{WeightSource(weight, windows), expanded.data, Divisor(static_cast<std::uint32_t>(runs)),
                                 runs * weight.sizes[0]};
-  launch_following("expand_sliding_channels",
-                   size == 2 ? expand_runs_kernel<Float16> : expand_runs_kernel<float>,
+  launch_following("expand_sliding_channels", size == 2 ? expand_runs_kernel<Float16> : expand_runs_kernel<float>,
                    (p.all + kSlidingWeightThreads - 1) / kSlidingWeightThreads, kSlidingWeightThreads, stream, p);
 }
 

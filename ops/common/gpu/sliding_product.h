@@ -1,58 +1,12 @@
 /// Forward pass and input gradient of a sliding-channel convolution of contiguous float tensors: products of a banded
-/// weight with positions. A block has some rows of the result; it keeps their weight in block memory and goes over tiles
-/// of positions, of which all channels come in stages.
+/// weight with positions. A block has some rows of the result; it keeps their weight in block memory and goes over
+/// tiles of positions, of which all channels come in stages.
 #pragma once
 
+#include "fusedsc/common/gpu/sliding_fragments.h"
 #include "fusedsc/common/gpu/sliding_planes.h"
 
 namespace fusedsc::gpu {
-
-/// The weight as instructions (mma.m16n8k8) take it: of 16 rows and eight values of k, 16 bytes for each lane.
-struct SlidingWeightBands {
-  SlidingBands bands;
-  const float* weight = nullptr;
-  std::int64_t filter = 0, channel = 0;  ///< strides
-  Aligned<std::uint32_t, 4>* fragments = nullptr;
-  int tiles = 0, steps = 0;  ///< of 16 rows; eights of each
-  Divisor by_steps;
-
-  static constexpr int kRows = 16, kThreads = 256;
-
-  SlidingWeightBands() = default;
-  explicit SlidingWeightBands(const SlidingBands& bands_)
-      : bands(bands_),
-        tiles((bands.rows() + kRows - 1) / kRows),
-        steps(bands.most(kRows)),
-        by_steps(static_cast<std::uint32_t>(steps)) {}
-
-  std::int64_t fragments_count() const { return std::int64_t{32} * tiles * steps; }
-  std::int64_t blocks() const { return (fragments_count() + kThreads - 1) / kThreads; }
-};
-
-FUSEDSC_DEVICE void lay_out_sliding_weight(const SlidingWeightBands& p) {
-  const int item = static_cast<int>(block_index()) * p.kThreads + thread_index(), lane = item % 32;
-  auto step = static_cast<std::uint32_t>(item / 32);
-  const int tile = static_cast<int>(p.by_steps.divide(step));
-  std::int64_t places[4];
-  if (tile < p.tiles) {
-    const auto band = p.bands.band(tile * p.kRows, p.kRows);
-    int eight = band.begin + static_cast<int>(step);
-    if (eight >= p.bands.eights()) eight -= p.bands.eights();
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int row = tile * p.kRows + lane / 4 + i % 2 * 8, k = eight * 8 + lane % 4 + i / 2 * 4;
-      const int place = row < p.bands.rows() ? p.bands.place(row, k) : p.bands.lines.width;
-      places[i] = place < p.bands.lines.width ? p.bands.filter(row, k) * p.filter + place * p.channel : -1;
-    }
-  }
-  wait_for_previous_kernel();
-  let_next_kernel_start();
-  if (tile >= p.tiles) return;
-  Aligned<std::uint32_t, 4> words;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) words.elements[i] = places[i] >= 0 ? to_tf32(p.weight[places[i]]) : 0;
-  p.fragments[item] = words;
-}
 
 struct SlidingProductParameters {
   SlidingBands bands;
@@ -60,7 +14,7 @@ struct SlidingProductParameters {
   PlanesOfImages from;
   float* to = nullptr;
   std::int64_t to_image = 0;
-  const Aligned<std::uint32_t, 4>* fragments = nullptr;
+  const SlidingFragment* fragments = nullptr;
   int steps = 0;        ///< of the fragments of 16 rows
   int block_steps = 0;  ///< the most of a block's rows
   int row_blocks = 1, splits = 1, tiles = 0;
@@ -204,8 +158,8 @@ class SlidingProduct {
 #pragma unroll
       for (int i = 0; i < kBlockGroups; ++i) {
         const bool exists = i * kGroupPieces < pieces_left_;
-        start_copy<16>(to + i * kGroupOfStage + place_of_piece(row_, piece_), exists ? from + i * images * p_.from.image : from,
-                       exists);
+        start_copy<16>(to + i * kGroupOfStage + place_of_piece(row_, piece_),
+                       exists ? from + i * images * p_.from.image : from, exists);
       }
       return;
     }
@@ -258,7 +212,8 @@ class SlidingProduct {
 
   /// kAll: all of a stage, which nothing keeps from being read ahead of its use.
   template <bool kAll>
-  FUSEDSC_DEVICE void multiply_steps(Sums& sums, const unsigned char* memory, int first, int (&places)[kRowTiles]) const {
+  FUSEDSC_DEVICE void multiply_steps(Sums& sums, const unsigned char* memory, int first,
+                                     int (&places)[kRowTiles]) const {
     const int lane = thread_index() % 32, k = lane % 4, piece = piece_of_column(lane / 4);
     const unsigned char* from = memory + warp_column_ * kGroups * kGroupOfStage;
     const unsigned char* weight = weight_ + warp_row_ * kRowTiles * p_.steps * kFragmentBytes + lane * 16;
@@ -331,14 +286,16 @@ class SlidingProduct {
 
   const SlidingProductParameters& p_;
   int warp_row_, warp_column_, first_row_, first_tile_;
-  int all_eights_, begin_, block_steps_, stages_of_tile_;  ///< eights of the depth, and of it what the block's rows want
+  int all_eights_, begin_, block_steps_,
+      stages_of_tile_;                       ///< eights of the depth, and of it what the block's rows want
   int shift_[kRowTiles], steps_[kRowTiles];  ///< of the warp's rows: the block's first eight, and how many they want
   int next_tile_, next_stage_ = 0;           ///< what is copied next
   bool copies_images_;
   int row_, piece_, pieces_left_ = 0;  ///< that the thread copies first, in a stage; pieces from there on
   const float* from_ = nullptr;
   unsigned char *memory_, *weight_;
-  int *planes_, *output_planes_, *tile_bands_;  ///< tile_bands_: the block's first eight in those of 16 rows, their number
+  int *planes_, *output_planes_,
+      *tile_bands_;  ///< tile_bands_: the block's first eight in those of 16 rows, their number
 };
 
 }  // namespace fusedsc::gpu

@@ -37,7 +37,7 @@ class SlidingProductPass {
 
  private:
   const SlidingProductInstance* instance_;
-  SlidingWeightBands weight_;
+  SlidingFragments weight_;
   SlidingProductParameters p_;
 };
 

@@ -5,25 +5,26 @@
 #include <cmath>
 #include <limits>
 
-#include "fusedsc/common/gpu/hopper.h"
+#include "fusedsc/common/gpu/hopper_host.h"
 #include "fusedsc/common/gpu/pointwise_plan.h"
 #include "fusedsc/runtime/implementation.h"
 
 namespace fusedsc::gpu {
 namespace {
 
-FUSEDSC_KERNEL(SlidingWeightBands::kThreads, 2)
-lay_out_kernel(SlidingWeightBands p) { lay_out_sliding_weight(p); }
+FUSEDSC_KERNEL(SlidingFragments::kThreads, 2)
+lay_out_kernel(SlidingFragments p) { lay_out_sliding_fragments(p); }
 
 template <class Product>
 FUSEDSC_KERNEL(Product::kThreads, 2)
-product_kernel(SlidingProductParameters p) { Product::run(p); }
+product_kernel(SlidingProductParameters p) {
+  Product::run(p);
+}
 
 template <int kRowTiles, int kGroups, int kWarpRows, int kWarpColumns, int kStages>
 constexpr SlidingProductInstance instance() {
   using Product = SlidingProduct<kRowTiles, kGroups, kWarpRows, kWarpColumns, kStages>;
-  return {Product::kRows, Product::kPieces,   Product::kThreads,
-          kStages,        product_kernel<Product>, Product::memory_bytes};
+  return {Product::kRows, Product::kPieces, Product::kThreads, kStages, product_kernel<Product>, Product::memory_bytes};
 }
 
 /// Other tiles, of 32 to 256 rows and 64 to 256 positions, are faster for some layer, none by more than a tenth.
@@ -51,8 +52,9 @@ int splits_of(const SlidingProductInstance& instance, const SlidingBands& bands,
 }
 
 /// In microseconds; fitted to the times of both tiles on DSXplore's layers on an H200.
-double cost_of(const SlidingProductInstance& instance, const SlidingBands& bands, const PlanePieces& pieces, int steps) {
-  constexpr double kStart = 2.6, kLatency = 0.8;  // of copies: what stages hide
+double cost_of(const SlidingProductInstance& instance, const SlidingBands& bands, const PlanePieces& pieces,
+               int steps) {
+  constexpr double kStart = 2.6, kLatency = 0.8;                          // of copies: what stages hide
   constexpr double kCopied = 63.7e3, kStored = 33.2e3, kWeight = 11.4e3;  // bytes of a multiprocessor per microsecond
   constexpr double kMemory = 4.18e6, kCache = 4.68e6;                     // of all
   const int splits = splits_of(instance, bands, pieces, steps), block_steps = bands.most(instance.rows);
@@ -71,7 +73,7 @@ double cost_of(const SlidingProductInstance& instance, const SlidingBands& bands
 
 /// Null: none fits block memory.
 const SlidingProductInstance* choose(const SlidingBands& bands, const PlanePieces& pieces) {
-  const int steps = bands.most(SlidingWeightBands::kRows);
+  const int steps = bands.most(SlidingFragments::kRows);
   const auto fits = [&](const SlidingProductInstance& instance) {
     return memory_of(instance, bands, steps) <= hopper::kMemoryLimit;
   };
@@ -100,7 +102,8 @@ std::string why_not_sliding_planes(const ConstTensorView& x, const ConstTensorVi
                                    bool allow_tf32) {
   const std::string elsewhere = needs_device(Device::gpu, x.device);
   if (!elsewhere.empty()) return elsewhere;
-  if (x.dtype != DataType::float32 || !uses_tf32(x.dtype, allow_tf32)) return "it is for float32 with TF32";
+  if (!hopper::is_hopper()) return "the GPU is no Hopper";
+  if (!uses_tf32(x.dtype, allow_tf32)) return "it is for float32 where it may be TensorFloat-32";
   if (x.elements() == 0 || y.elements() == 0) return "a tensor is empty";
   if (!are_planes(x) || !are_planes(y) || x.sizes[2] * x.sizes[3] % kPiecePositions != 0)
     return "an image is not dense and contiguous, or not aligned to 16 bytes, or has no multiple of 4 positions";
@@ -108,11 +111,12 @@ std::string why_not_sliding_planes(const ConstTensorView& x, const ConstTensorVi
   if (windows.channels % 32 != 0 || filters % 32 != 0) return "channels or filters are no multiple of 32";
   if (!WindowLines::can_be(windows, filters)) return "not all windows are shared by as many filters";
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-  if (x.elements() > kMost || y.elements() > kMost || windows.channels > 16384 || filters > 16384) return "a tensor is too large";
+  if (x.elements() > kMost || y.elements() > kMost || windows.channels > 16384 || filters > 16384)
+    return "a tensor is too large";
   const WindowLines lines(windows, filters);
   for (const bool rows_are_channels : {false, true}) {
     const SlidingBands bands(lines, rows_are_channels);
-    if (memory_of(kFewRows, bands, bands.most(SlidingWeightBands::kRows)) > hopper::kMemoryLimit)
+    if (memory_of(kFewRows, bands, bands.most(SlidingFragments::kRows)) > hopper::kMemoryLimit)
       return "the weight of 32 rows does not fit block memory";
   }
   return {};
@@ -126,7 +130,7 @@ SlidingProductPass::SlidingProductPass(const SlidingBands& bands, const ConstTen
   weight_.weight = static_cast<const float*>(weight.data);
   weight_.filter = weight.strides[0];
   weight_.channel = weight.strides[1];
-  weight_.fragments = arena.take<Aligned<std::uint32_t, 4>>(weight_.fragments_count());
+  weight_.fragments = arena.take<SlidingFragment>(weight_.fragments_count());
   p_.bands = bands;
   p_.pieces = pieces;
   p_.from = {static_cast<const float*>(from.data), from.strides[0]};
@@ -140,7 +144,7 @@ SlidingProductPass::SlidingProductPass(const SlidingBands& bands, const ConstTen
 }
 
 void SlidingProductPass::lay_out(const char* name, void* stream) const {
-  launch_following(name, lay_out_kernel, weight_.blocks(), SlidingWeightBands::kThreads, stream, weight_);
+  launch_following(name, lay_out_kernel, weight_.blocks(), SlidingFragments::kThreads, stream, weight_);
 }
 
 void SlidingProductPass::multiply(const char* name, void* stream) const {
