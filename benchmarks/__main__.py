@@ -63,6 +63,7 @@ def run(options: argparse.Namespace) -> int:
         tuple(options.layout),
         tuple(options.direction or ()),
         options.compile,
+        options.against,
     )
     cases = selection.cases(machine)
     if not cases:

@@ -138,6 +138,8 @@ class Selection:
     directions: tuple[str, ...]
     """Empty: all."""
     compiled: bool
+    against: str = "*"
+    """PyTorch's variants that are timed, by name."""
 
     def cases(self, machine: Machine) -> list[Case]:
         cases = (case for suite in self.suites for case in self._cases(suite, machine))
@@ -177,7 +179,7 @@ class Selection:
     def _place(self, machine: Machine, dtype: str, layout: str) -> Place:
         # A GPU's PyTorch gains nothing from a layout other than ours, unless that is channels_last.
         layouts = tuple(LAYOUTS) if self.device == "cpu" else tuple(dict.fromkeys((layout, "channels_last")))
-        return Place(machine.torch_device, DTYPES[dtype], layout, machine.sets_of, layouts, self.compiled)
+        return Place(machine.torch_device, DTYPES[dtype], layout, machine.sets_of, layouts, self.compiled, self.against)
 
     def _blocks(self, suite: str) -> tuple:
         if suite == "inverted_residual":

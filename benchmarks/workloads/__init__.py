@@ -41,7 +41,8 @@ class Workload:
 @dataclass(frozen=True)
 class Place:
     """Where and how the tensors lie, how many sets of them there shall be for so many bytes, and what of PyTorch is
-    measured where it is free to choose."""
+    measured where it is free to choose. ``against``: the variants that will be timed, by name; others, whose building
+    alone takes long, may be left out."""
 
     device: str
     dtype: torch.dtype
@@ -49,6 +50,7 @@ class Place:
     sets_of: Callable[[int], int]
     pytorch_layouts: tuple[str, ...] = tuple(LAYOUTS)
     compiled: bool = False
+    against: str = "*"
 
     @property
     def memory_format(self) -> torch.memory_format:

@@ -99,8 +99,8 @@ bool PointwiseGradientsPass::suits(const PointwiseBackwardArguments& a) {
   constexpr std::int64_t kLeastPositions = kTileRows;
   if (a.gradient_prologue && a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3] < kLeastPositions) return false;
   // Over few positions the launch that is spared is worth less than what the blocks' partial results cost: on an H200,
-  // below 16368, of windows below 8184.
-  const std::int64_t least_plain_positions = std::int64_t{multiprocessors()} * (a.windows.channels > 0 ? 62 : 124);
+  // below 16368.
+  const std::int64_t least_plain_positions = std::int64_t{multiprocessors()} * 124;
   const std::int64_t positions = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
   if (is_plain(a) && positions < least_plain_positions) return false;
   return a.grad_x && a.grad_weight && !a.grad_bias && !a.grad_add && (a.prologue || is_plain(a)) &&
@@ -196,9 +196,10 @@ void PointwiseGradientsPass::run(const PointwiseBackwardArguments& a, const Exec
   sum.places = WeightSource(a.grad_weight, a.windows);
   sum.grad = static_cast<float*>(a.sums.grad.data);
   sum.grad_times_centered = static_cast<float*>(a.sums.grad_times_centered.data);
+  sum.normaliser = GradientNormaliserParameters(a.sums, a.x);
   launch_following(kName, a.x.dtype == DataType::float16 ? sum_kernel<Float16> : sum_kernel<BFloat16>,
-                   divide_up(std::int64_t{sum.rows} * p.channels, 128), sum.warps * 32, execution.stream, sum,
-                   static_cast<std::size_t>(sum.warps) * 512);
+                   divide_up(sum.items(), 32), sum.warps * 32, execution.stream, sum,
+                   static_cast<std::size_t>(sum.warps) * 1024);
 }
 
 }  // namespace fusedsc::gpu::hopper

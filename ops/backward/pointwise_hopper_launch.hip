@@ -8,6 +8,8 @@
 #include "fusedsc/backward/pointwise_hopper_transposed.h"
 #include "fusedsc/common/gpu/partials_launch.h"
 #include "fusedsc/common/gpu/pointwise_hopper_instances.h"
+#include "fusedsc/forward/sliding_channel_weight.h"
+#include "fusedsc/forward/sliding_channel_weight_gpu.h"
 #include "fusedsc/runtime/arena.h"
 
 #ifndef FUSEDSC_HOST_EXECUTOR
@@ -65,7 +67,7 @@ PointwiseCase case_of(const PointwiseBackwardArguments& a) {
   const std::int64_t pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
   PointwiseCase product{{a.x.dtype, true, pixels, a.grad_y.sizes[1], a.x.sizes[1], 1}};
   set_seams(product, a);
-  product.lays_out = a.windows.channels > 0;
+  product.lays_out = lays_out_in_blocks(a.weight, a.windows);
   product.is_dense = is_dense(activation_matrix(a.grad_y, 1, true), a.grad_y.sizes[1]) &&
                      is_dense(output_matrix(a.grad_x, 1, true), a.x.sizes[1]);
   return product;
@@ -109,10 +111,11 @@ class InputPass {
   /// What is between its kernels.
   struct Memory {
     float *weight, *partials;
+    TensorView expanded;
   };
   Memory take_memory(const PointwiseBackwardArguments& a, Arena& arena) const {
     return {transposes() ? arena.take<float>(case_.problem.channels * transposed_pitch(case_.problem.depth)) : nullptr,
-            take_partials(a, arena)};
+            take_partials(a, arena), expands(a) ? take_expanded_weight(arena, a.weight, a.windows) : TensorView{}};
   }
 
   float* take_partials(const PointwiseBackwardArguments& a, Arena& arena) const {
@@ -141,7 +144,10 @@ class InputPass {
       p.weight = map_of(memory.weight, problem.dtype, problem.depth, problem.channels, transposed_pitch(problem.depth),
                         instance.depth, instance.channels);
     } else {
-      p.weight = map_of(a.weight.data, problem.dtype, problem.channels, problem.depth, a.weight.strides[0],
+      const ConstTensorView weight = expands(a) ? ConstTensorView(memory.expanded) : a.weight;
+      if (expands(a)) gpu::expand_sliding_channels(a.windows, a.weight, memory.expanded, stream);
+      p.weight_is_new = expands(a);
+      p.weight = map_of(weight.data, problem.dtype, problem.channels, problem.depth, weight.strides[0],
                         instance.columns(), instance.depth);
     }
     launch_.start(kName, case_, p, stream);
@@ -152,6 +158,8 @@ class InputPass {
  private:
   /// Products of floats have their k innermost.
   bool transposes() const { return case_.problem.dtype == DataType::float32; }
+  /// The copy engine wants rows of all channels.
+  bool expands(const PointwiseBackwardArguments& a) const { return a.windows.channels > 0 && !case_.lays_out; }
 
   PointwiseCase case_;
   PointwiseLaunch launch_;

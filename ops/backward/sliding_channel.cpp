@@ -3,6 +3,7 @@
 #include "fusedsc/backward/sliding_channel_composed.h"
 #include "fusedsc/backward/sliding_channel_cpu.h"
 #include "fusedsc/backward/sliding_channel_hopper.h"
+#include "fusedsc/backward/sliding_channel_planes.h"
 #include "fusedsc/common/convolution_checks.h"
 #include "fusedsc/runtime/operator.h"
 
@@ -14,6 +15,7 @@ std::span<const Implementation<SlidingChannelBackwardArguments>> implementations
       sliding_channel_backward_cpu(),
 #ifdef FUSEDSC_HOPPER
       sliding_channel_backward_hopper(),
+      sliding_channel_backward_tf32_planes(),
 #endif
       sliding_channel_backward_composed(),
   };

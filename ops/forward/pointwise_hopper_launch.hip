@@ -3,6 +3,8 @@
 #include "fusedsc/common/gpu/pointwise_hopper_instances.h"
 #include "fusedsc/forward/pointwise_gpu.h"
 #include "fusedsc/forward/pointwise_hopper_parameters.h"
+#include "fusedsc/forward/sliding_channel_weight.h"
+#include "fusedsc/forward/sliding_channel_weight_gpu.h"
 #include "fusedsc/runtime/arena.h"
 
 namespace fusedsc {
@@ -76,7 +78,7 @@ PointwiseCase case_of(const PointwiseArguments& a) {
   const std::int64_t pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
   PointwiseCase product{{a.x.dtype, true, pixels, a.x.sizes[1], a.y.sizes[1], 1}};
   set_seams(product, a);
-  product.lays_out = a.windows.channels > 0;
+  product.lays_out = lays_out_in_blocks(a.weight, a.windows);
   product.is_dense = is_dense(activation_matrix(a.x, 1, true), a.x.sizes[1]) &&
                      is_dense(output_matrix(a.y, 1, true), a.y.sizes[1]) &&
                      is_dense(activation_matrix(a.epilogue.residual, 1, true), a.y.sizes[1]);
@@ -106,6 +108,7 @@ class Pass {
   std::size_t workspace_bytes(const PointwiseArguments& a) const {
     Arena arena(nullptr);
     take_partials(a, arena);
+    take_expanded(a, arena);
     return arena.used();
   }
 
@@ -125,8 +128,12 @@ class Pass {
     if (case_.lays_out) {
       p.source = WeightSource(a.weight, a.windows);
     } else {
-      p.weight = map_of(a.weight.data, problem.dtype, problem.depth, problem.channels, a.weight.strides[0],
-                        instance.depth, instance.channels);
+      const TensorView expanded = take_expanded(a, arena);
+      const ConstTensorView weight = expanded ? ConstTensorView(expanded) : a.weight;
+      if (expanded) gpu::expand_sliding_channels(a.windows, a.weight, expanded, execution.stream);
+      p.weight_is_new = static_cast<bool>(expanded);
+      p.weight = map_of(weight.data, problem.dtype, problem.depth, problem.channels, weight.strides[0], instance.depth,
+                        instance.channels);
     }
     launch_.start(kName, case_, p, execution.stream);
     if (!a.statistics) return;
@@ -137,6 +144,12 @@ class Pass {
  private:
   float* take_partials(const PointwiseArguments& a, Arena& arena) const {
     return a.statistics ? arena.take<float>(std::int64_t{3} * launch_.splits * a.y.sizes[1]) : nullptr;
+  }
+
+  /// A weight with windows as the copy engine reads it; empty: the caller's is read.
+  TensorView take_expanded(const PointwiseArguments& a, Arena& arena) const {
+    const bool expands = a.windows.channels > 0 && !case_.lays_out;
+    return expands ? take_expanded_weight(arena, a.weight, a.windows) : TensorView{};
   }
 
   PointwiseCase case_;

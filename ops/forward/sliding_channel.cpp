@@ -4,6 +4,7 @@
 #include "fusedsc/forward/sliding_channel_composed.h"
 #include "fusedsc/forward/sliding_channel_cpu.h"
 #include "fusedsc/forward/sliding_channel_hopper.h"
+#include "fusedsc/forward/sliding_channel_planes.h"
 #include "fusedsc/runtime/operator.h"
 
 namespace fusedsc {
@@ -14,6 +15,7 @@ std::span<const Implementation<SlidingChannelArguments>> implementations() {
       sliding_channel_cpu(),
 #ifdef FUSEDSC_HOPPER
       sliding_channel_hopper(),
+      sliding_channel_tf32_planes(),
 #endif
       sliding_channel_composed(),
   };

@@ -93,6 +93,7 @@ class PointwiseProduct {
         for (int i = 0; i < steps_; ++i) initialise(weight_barriers_ + i);
       }
       publish();
+      for (int i = 0; p_.weight_is_new && i < p_.stages; ++i) start_next(i);
     }
     wait_for_previous_kernel();
     let_next_kernel_start();
@@ -103,7 +104,7 @@ class PointwiseProduct {
     if (is_leader_) {
       for (int i = 0; i < p_.stages; ++i) {
         if (group_ == 0 && i < steps_ && !lays_out()) start_weight(i);
-        start_next(i);
+        if (!p_.weight_is_new) start_next(i);
       }
       if (group_ == 0 && !lays_out()) {
         for (int i = p_.stages; i < steps_; ++i) start_weight(i);

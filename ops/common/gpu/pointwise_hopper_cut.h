@@ -106,11 +106,15 @@ class PointwiseCutProduct {
         initialise(empty_ + i, kRowTiles * 4);
       }
       publish();
+      for (int i = 0; p_.weight_is_new && i < least(p_.stages, steps_); ++i) start_positions(i, i);
     }
     wait_for_previous_kernel();
     let_next_kernel_start();
     if (is_leader) {
-      for (int i = 0; i < least(p_.stages, steps_); ++i) start_step(i, i);
+      for (int i = 0; i < least(p_.stages, steps_); ++i) {
+        if (p_.weight_is_new) start_weight(i, i);
+        else start_step(i, i);
+      }
     }
     Part part(p_.epilogue, vectors_ + cut_ * kPartFloats, first_channel_ + cut_ * kOwn, own_channels(),
               row_tile_ * kGroupThreads + thread_);
@@ -147,19 +151,29 @@ class PointwiseCutProduct {
 
   /// Number `step` of the share's, to `slot`.
   FUSEDSC_DEVICE void start_step(int step, int slot) const {
+    start_positions(step, slot);
+    start_weight(step, slot);
+  }
+
+  FUSEDSC_DEVICE void start_weight(int step, int slot) const {
+    if (lays_out()) return;  // by threads, all of it before the first step
     const int k = (cut_ + step * kCut) * kTileDepth;
     Barrier* barrier = full_ + slot;
-    expect(barrier, kRowTiles * tile_bytes_ + (lays_out() ? 0 : kWeightBytes));
     unsigned char* weight = weights_ + slot * kWeightBytes;
-    if (lays_out()) {
-      // By threads, all of it before the first step.
-    } else if constexpr (kWeightDepthFirst) {
+    if constexpr (kWeightDepthFirst) {
       for (int block = 0; block < kBlocks; ++block) {
         start_load(weight + block * kTileDepth * kRowBytes, p_.weight, first_channel_ + block * kColumns, k, barrier);
       }
     } else {
       start_load(weight, p_.weight, k, first_channel_, barrier);
     }
+  }
+
+  /// Which says how many bytes there will be with the weight.
+  FUSEDSC_DEVICE void start_positions(int step, int slot) const {
+    const int k = (cut_ + step * kCut) * kTileDepth;
+    Barrier* barrier = full_ + slot;
+    expect(barrier, kRowTiles * tile_bytes_ + (lays_out() ? 0 : kWeightBytes));
 #pragma unroll
     for (int i = 0; i < kRowTiles; ++i) {
       unsigned char* tile = tiles_ + (i * kCut * p_.stages + slot) * tile_bytes_;

@@ -95,8 +95,10 @@ bool suits_copy_engine(const Matrix& matrix, DataType dtype = DataType::float16)
   const auto run = static_cast<std::int64_t>(16 / size_of(dtype));
   return matrix.data == nullptr || (matrix.is_linear && matrix.run_bytes == 16 && matrix.first % run == 0);
 }
-/// Of a weight; one with windows is laid out by threads, unless it is large.
+/// Of a weight. One with windows has no rows for the copy engine, but is laid out.
 bool suits_weight(const ConstTensorView& weight, const SlidingChannels& windows);
+/// Whether each block lays out a weight's windows by itself. Of larger weights a launch does it, once for all blocks.
+bool lays_out_in_blocks(const ConstTensorView& weight, const SlidingChannels& windows);
 /// Whether nothing lies between its positions.
 template <class Matrix>
 bool is_dense(const Matrix& matrix, std::int64_t channels) {

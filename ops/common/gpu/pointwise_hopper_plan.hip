@@ -148,12 +148,13 @@ std::string why_not_hopper(DataType dtype, Device device, std::int64_t groups, s
 }
 
 bool suits_weight(const ConstTensorView& weight, const SlidingChannels& windows) {
-  // Larger ones are laid out faster once for all blocks, by a launch of its own.
-  constexpr std::int64_t kMostLaidOut = 1 << 18;
-  if (windows.channels > 0) {
-    return weight.sizes[0] * windows.channels <= kMostLaidOut && WeightSource::can_be(weight.sizes[0], windows);
-  }
+  if (windows.channels > 0) return windows.channels % 8 == 0 && WeightSource::can_be(weight.sizes[0], windows);
   return suits_copy_engine(weight_matrix(weight, 1), weight.dtype);
+}
+
+bool lays_out_in_blocks(const ConstTensorView& weight, const SlidingChannels& windows) {
+  constexpr std::int64_t kMost = 1 << 13;
+  return windows.channels > 0 && weight.sizes[0] * windows.channels <= kMost;
 }
 
 PointwiseLaunch plan(std::span<const PointwiseInstance> instances, const PointwiseCase& product) {

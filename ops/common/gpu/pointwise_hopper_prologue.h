@@ -30,7 +30,8 @@ struct PointwiseParameters {
   // The same without a description, where a tile is one run of bytes.
   const void *activations_rows = nullptr, *added_rows = nullptr;
   void* output_rows = nullptr;
-  WeightSource source;  ///< of a weight that threads lay out; no data: the copy engine brings it
+  WeightSource source;         ///< of a weight that threads lay out; no data: the copy engine brings it
+  bool weight_is_new = false;  ///< made by the kernel before this one, which has waited for whatever made the rest
   int pixels = 0, depth = 0, channels = 0;
   int pixel_tiles = 0, channel_tiles = 1, splits = 1;  ///< splits: blocks that share the positions
   int stages = 2;                                      ///< tiles of positions that each group has under way

@@ -80,11 +80,12 @@ class PointwiseRowsProduct {
       for (int i = 0; i < p_.stages + kInputs; ++i) initialise(barriers_ + i);
       if (group_ == 0) initialise(weight_barrier_);
       publish();
+      for (int tile = 0; p_.weight_is_new && tile < p_.stages; ++tile) start_tile(tile, tile);
     }
     wait_for_previous_kernel();
     let_next_kernel_start();
     if (is_leader_) {
-      for (int tile = 0; tile < p_.stages; ++tile) start_tile(tile, tile);
+      for (int tile = 0; !p_.weight_is_new && tile < p_.stages; ++tile) start_tile(tile, tile);
       if (group_ == 0 && !lays_out()) start_weight();
       for (int tile = 0; tile < kInputs; ++tile) start_inputs(tile);
     }
