@@ -43,10 +43,6 @@ class PointwiseBackward {
       window_ = window_task({0, round_up((std::max(channels_, outputs_) + windows_ - 1) / windows_, kLanes<T>)});
       window_tiles_ = tiles_of(window_.channels.size() + window_.outputs.size(), threads);
     }
-    if (arguments.grad_x) {
-      weight_.emplace(arguments.weight, arguments.groups, false,
-                      Major::kChannelMajor ? PackedWeight<T>::Role::scalars : PackedWeight<T>::Role::vectors, arena_);
-    }
     if (arguments.grad_weight) {
       grad_weight_.emplace(arguments.grad_weight, arguments.groups, Major::kChannelMajor && outputs_ < channels_,
                            by_windows_ ? 1 : std::max<std::int64_t>(lanes_, 1), arena_);
@@ -61,31 +57,32 @@ class PointwiseBackward {
   }
 
   void run(const Execution& execution) {
-    if (weight_) weight_->pack(execution);
     seams_->prepare();
     std::vector<PointwiseGradientTile<T, Order>> scratch;
     for (std::int64_t lane = 0; lane < scratch_lanes(); ++lane) scratch.push_back(tile_scratch(arena_));
     const bool grad_x = static_cast<bool>(arguments_.grad_x), grad_weight = static_cast<bool>(arguments_.grad_weight);
-    if (!by_windows_ || grad_x) {
-      const PointwiseGradientTask task{grad_x, grad_weight && !by_windows_, {0, channels_}, {0, outputs_}};
-      run_lanes(execution, lanes_, [&](std::int64_t lane) {
-        run_slices(tiles_, part_of(tiles_.slices, lanes_, lane), task, lane, scratch[static_cast<std::size_t>(lane)]);
-      });
-    }
-    if (by_windows_) {
-      run_lanes(execution, windows_, [&](std::int64_t lane) {
-        const std::int64_t wider = std::max(channels_, outputs_);
-        const Range vectors = part_of((wider + kLanes<T> - 1) / kLanes<T>, windows_, lane);
-        const Range window{vectors.begin * kLanes<T>, std::min(vectors.end * kLanes<T>, wider)};
-        run_slices(window_tiles_, {0, window_tiles_.slices}, window_task(window), 0,
-                   scratch[static_cast<std::size_t>(lane)]);
-      });
-    }
+    const PointwiseGradientTask task{grad_x, grad_weight && !by_windows_, {0, channels_}, {0, outputs_}};
+    run_lanes(execution, scratch_lanes(), [&](std::int64_t lane) {
+      auto& mine = scratch[static_cast<std::size_t>(lane)];
+      if (lane < lanes_ && (grad_x || !by_windows_)) {
+        if (grad_x) mine.pack_weight();
+        run_slices(tiles_, part_of(tiles_.slices, lanes_, lane), task, lane, mine);
+      }
+      if (by_windows_ && lane < windows_) run_window(lane, mine);
+    });
     if (grad_weight_) grad_weight_->finish(execution, tiles_.count > 0);
     seams_->finish();
   }
 
  private:
+  /// A lane's part of the weight gradient.
+  void run_window(std::int64_t lane, PointwiseGradientTile<T, Order>& scratch) {
+    const std::int64_t wider = std::max(channels_, outputs_);
+    const Range vectors = part_of((wider + kLanes<T> - 1) / kLanes<T>, windows_, lane);
+    const Range window{vectors.begin * kLanes<T>, std::min(vectors.end * kLanes<T>, wider)};
+    run_slices(window_tiles_, {0, window_tiles_.slices}, window_task(window), 0, scratch);
+  }
+
   /// Tiles with so many elements per position.
   LineTiles tiles_of(std::int64_t elements, int threads) const {
     const std::int64_t positions = tile_positions<Major, T>(elements);
@@ -101,7 +98,8 @@ class PointwiseBackward {
   std::int64_t scratch_lanes() const { return by_windows_ ? std::max(lanes_, windows_) : lanes_; }
 
   PointwiseGradientTile<T, Order> tile_scratch(Arena& arena) const {
-    return {views_, arguments_.groups, tiles_.size(), window_tiles_.size(), window_, weight_, grad_weight_, arena};
+    return {views_, arguments_.weight, arguments_.groups, tiles_.size(), window_tiles_.size(), window_, grad_weight_,
+            arena};
   }
 
   /// All tiles of the slices, one after the other.
@@ -134,7 +132,6 @@ class PointwiseBackward {
   std::int64_t lanes_, windows_ = 0;
   bool by_windows_ = false;
   PointwiseGradientTask window_;  ///< no lane's is larger
-  std::optional<PackedWeight<T>> weight_;
   std::optional<WeightGradient<T>> grad_weight_;
   std::optional<BackwardSeams<T, PointwiseBackwardArguments>> seams_;
 };

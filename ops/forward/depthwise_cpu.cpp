@@ -128,7 +128,10 @@ struct DepthwiseForward {
             store_direct ? element<T>(arguments.y, n, first, h + r, 0) : lane.output + (h + r - rows.begin) * row_size;
       }
       BlockOutput<T> output{stored ? outputs : nullptr, pitch};
-      if (store_direct) output = {output.rows, arguments.y.strides[3], stored ? count * arguments.y.strides[2] : 0};
+      if (store_direct) {
+        output = {output.rows, arguments.y.strides[3],
+                  stored && plan.fetches_ahead ? count * arguments.y.strides[2] : 0};
+      }
       lane.rows.compute(h, count, output, moments);
     }
     if (!stored || store_direct) return;

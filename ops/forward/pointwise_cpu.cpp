@@ -35,8 +35,6 @@ class PointwiseForward {
         tiles_(join(), tile_positions<Major, T>(x_.sizes[1] + y_.sizes[1]), Major::kPositions, threads,
                !Major::kChannelMajor),
         arena_(workspace),
-        weight_(arguments.weight, arguments.groups, !Major::kChannelMajor,
-                Major::kChannelMajor ? PackedWeight<T>::Role::scalars : PackedWeight<T>::Role::vectors, arena_),
         lanes_(std::min<std::int64_t>(threads, tiles_.slices)),
         seams_(arguments, tiles_.slices, arena_) {}
 
@@ -47,25 +45,31 @@ class PointwiseForward {
   }
 
   void run(const Execution& execution) {
-    weight_.pack(execution);
     seams_.prepare();
     std::vector<Lane> scratch;
     for (std::int64_t lane = 0; lane < lanes_; ++lane) scratch.emplace_back(*this, arena_);
     run_lanes(execution, lanes_, [&](std::int64_t lane) {
+      Lane& mine = scratch[static_cast<std::size_t>(lane)];
+      mine.weight.pack({});
       const Range slices = part_of(tiles_.slices, lanes_, lane);
-      for (std::int64_t s = slices.begin; s < slices.end; ++s) run_slice(s, scratch[static_cast<std::size_t>(lane)]);
+      // From the last tile to the first: what a depthwise pass wrote last is still in a cache.
+      for (std::int64_t s = slices.end; s-- > slices.begin;) run_slice(s, mine);
     });
     seams_.finish([&](std::int64_t slice) { return tiles_.positions_of(slice); });
   }
 
  private:
-  /// One lane's patches, where tensors cannot be used in place.
+  /// One lane's weight: to read what another core has just packed would take longer than to pack it. And its patches,
+  /// where tensors cannot be used in place.
   struct Lane {
+    PackedWeight<T> weight;
     T* x = nullptr;
     T* y = nullptr;
     T* residual = nullptr;
 
-    Lane(const PointwiseForward& pass, Arena& arena) {
+    Lane(const PointwiseForward& pass, Arena& arena)
+        : weight(pass.arguments_.weight, pass.arguments_.groups, !Major::kChannelMajor,
+                 Major::kChannelMajor ? PackedWeight<T>::Role::scalars : PackedWeight<T>::Role::vectors, arena) {
       const std::int64_t positions = pass.tiles_.size(), outputs = pass.y_.sizes[1];
       const bool lines_alone = pass.tiles_.together == 1;
       if (!pass.x_in_place_ || !lines_alone) x = arena.take<T>(Major::size(positions, pass.x_.sizes[1]));
@@ -89,7 +93,7 @@ class PointwiseForward {
     Moments<T> moments = seams_.moments(slice);
     Prefetcher prefetcher;
     const Range tiles = tiles_.tiles_of(slice);
-    for (std::int64_t i = tiles.begin; i < tiles.end; ++i) run_tile(i, lane, moments, prefetcher);
+    for (std::int64_t i = tiles.end; i-- > tiles.begin;) run_tile(i, lane, moments, prefetcher);
   }
 
   void run_tile(std::int64_t index, const Lane& lane, Moments<T>& moments, Prefetcher& prefetcher) {
@@ -100,7 +104,7 @@ class PointwiseForward {
     const bool y_in_place = y_in_place_ && tile.lines == 1;
     const Patch<T> y = y_in_place ? patch_of<Major, T>(y_, part_of_line(y_, tile, 0))
                                   : Patch<T>{lane.y, Major::pitch(extent.positions, extent.channels)};
-    multiply(x, y, y_in_place, index, prefetcher);
+    multiply(x, y, y_in_place, index, lane.weight, prefetcher);
     seams_.template finish_tile<Major>(
         y, extent, [&] { return residual(tile, lane); }, moments);
     if (!y_in_place) store_patch_of_lines<Major, T>(lane.y, y_, tile);
@@ -113,7 +117,7 @@ class PointwiseForward {
   }
 
   void multiply(const Patch<const T>& x, const Patch<T>& y, bool y_in_place, std::int64_t index,
-                Prefetcher& prefetcher) {
+                const PackedWeight<T>& weight, Prefetcher& prefetcher) {
     const std::int64_t positions = tiles_.tile(index).positions();
     const std::int64_t groups = arguments_.groups, channels = x_.sizes[1] / groups, outputs = y_.sizes[1] / groups;
     for (std::int64_t g = 0; g < groups; ++g) {
@@ -122,7 +126,7 @@ class PointwiseForward {
       if constexpr (Major::kChannelMajor) {
         product.rows = outputs;
         product.columns = padded ? y.pitch : positions;
-        weight_.set_scalars(g, true, product);
+        weight.set_scalars(g, true, product);
         product.b = x.data + g * channels * x.pitch;
         product.b_depth = x.pitch;
         product.c = y.data + g * outputs * y.pitch;
@@ -131,7 +135,7 @@ class PointwiseForward {
         product.columns = padded ? y.pitch : outputs;
         product.a = x.data + g * channels;
         product.a_row = x.pitch;
-        weight_.set_vectors(g, product);
+        weight.set_vectors(g, product);
         product.c = y.data + g * outputs;
       }
       if (g == 0) prefetch_next(index, gemm_steps(product) * groups, prefetcher);
@@ -142,8 +146,8 @@ class PointwiseForward {
   /// What the next tile reads and writes, fetched while this one is multiplied.
   void prefetch_next(std::int64_t index, std::int64_t steps, Prefetcher& prefetcher) const {
     prefetcher.clear();
-    if (index + 1 == tiles_.count) return;
-    const LineTile tile = tiles_.tile(index + 1);
+    if (index == 0) return;
+    const LineTile tile = tiles_.tile(index - 1);
     prefetch_lines<T>(prefetcher, x_, tile);
     prefetch_lines<T>(prefetcher, y_, tile);
     prefetcher.start(steps);
@@ -157,7 +161,6 @@ class PointwiseForward {
   bool y_in_place_ = false;  ///< likewise y's
   LineTiles tiles_;
   Arena arena_;
-  PackedWeight<T> weight_;
   std::int64_t lanes_;
   ForwardSeams<T, PointwiseArguments> seams_;
 };

@@ -57,26 +57,22 @@ inline std::vector<PointwiseGeometry> pointwise_edges() {
   for (const std::int64_t channels : {1, 2, 3, 8, 16, 17, 24, 32, 35, 64, 100}) {
     for (const std::int64_t outputs : {1, 10, 24, 40}) edges.push_back({{1, channels, 5, 7}, outputs});
   }
-  edges.insert(edges.end(), {
-                                {{2, 24, 14, 14}, 160},
-                                {{2, 160, 7, 7}, 24},
-                                {{1, 35, 7, 7}, 160},
-                                {{1, 300, 3, 5}, 320},  // more of everything than a block holds
-                                {{1, 333, 3, 5}, 300},  // lanes share the channels of the wider tensor
-                                {{1, 7, 56, 56}, 10},   // more positions than a tile holds
-                                {{5, 16, 1, 1}, 24},    // one position per image
-                                {{5, 33, 2, 2}, 17},
-                                {{70, 20, 2, 2}, 17},  // many images per tile
-                                {{2, 16, 1, 40}, 16},
-                                {{2, 16, 40, 1}, 16},
-                                {{1, 1, 1, 1}, 1},
-                                {{2, 24, 5, 7}, 12, 2},  // groups: of several channels, odd ones,
-                                {{1, 27, 5, 7}, 15, 3},
-                                {{1, 64, 4, 9}, 32, 4},
-                                {{1, 12, 5, 7}, 12, 12},  // of one channel in and out,
-                                {{1, 12, 5, 7}, 24, 12},  // of one channel in,
-                                {{1, 24, 5, 7}, 12, 12},  // of one channel out
-                            });
+  edges.insert(
+      edges.end(),
+      {
+          {{2, 24, 14, 14}, 160},  {{2, 160, 7, 7}, 24},   {{1, 35, 7, 7}, 160},
+          {{1, 300, 3, 5}, 320},                          // more of everything than a block holds
+          {{1, 336, 3, 5}, 320},                          // its weight is read in place
+          {{1, 333, 3, 5}, 300},                          // lanes share the channels of the wider tensor
+          {{1, 7, 56, 56}, 10},                           // more positions than a tile holds
+          {{5, 16, 1, 1}, 24},                            // one position per image
+          {{5, 33, 2, 2}, 17},     {{70, 20, 2, 2}, 17},  // many images per tile
+          {{2, 16, 1, 40}, 16},    {{2, 16, 40, 1}, 16},   {{1, 1, 1, 1}, 1},
+          {{2, 24, 5, 7}, 12, 2},  // groups: of several channels, odd ones,
+          {{1, 27, 5, 7}, 15, 3},  {{1, 64, 4, 9}, 32, 4}, {{1, 12, 5, 7}, 12, 12},  // of one channel in and out,
+          {{1, 12, 5, 7}, 24, 12},                                                   // of one channel in,
+          {{1, 24, 5, 7}, 12, 12},                                                   // of one channel out
+      });
   return edges;
 }
 

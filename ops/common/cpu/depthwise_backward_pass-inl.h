@@ -119,7 +119,9 @@ struct DepthwiseBackwardPass {
     run_lanes(execution, lanes, [&](std::int64_t lane) {
       sums.clear_lane(lane);
       const Range tasks = part_of(slices.count() * blocks.count(), lanes, lane);
-      for (std::int64_t task = tasks.begin; task < tasks.end; ++task) {
+      // From the last image to the first: pointwise backward passes, which write what this one reads, go the other way,
+      // and what they wrote last is still in a cache. Forward it is the other way round.
+      for (std::int64_t task = tasks.end; task-- > tasks.begin;) {
         run_task(task / blocks.count(), task % blocks.count(), lane, scratch[static_cast<std::size_t>(lane)]);
       }
     });
@@ -132,7 +134,7 @@ struct DepthwiseBackwardPass {
     sums.clear(slice, block);
     const Range images = slices.images_of(slice), rows = slices.rows_of(slice);
     const std::int64_t first = blocks.first(block), channels = blocks.size(block);
-    for (std::int64_t n = images.begin; n < images.end; ++n) {
+    for (std::int64_t n = images.end; n-- > images.begin;) {
       lane.grad.begin(n, first, channels, 1, geometry.output_columns);
       if (lane.kernel.wants_padded_input()) {
         lane.padded_input.begin(n, first, channels, multiplier, geometry.input_columns);
@@ -169,14 +171,19 @@ struct DepthwiseBackwardPass {
       }
     }
     const std::int64_t grad_input_pitch = store_direct ? arguments.grad_x.strides[3] : pitch;
+    // How far it is to the next rows, or to the image before, which comes next.
+    const auto ahead = [&](const auto& tensor) -> std::int64_t {
+      if (h + count < slices.rows_of(slice).end) return count * tensor.strides[2];
+      return n > 0 ? (slices.rows_of(slice).begin - h) * tensor.strides[2] - tensor.strides[0] : 0;
+    };
     const InputRows<T> rows{h,
                             count,
                             want_weight ? input : nullptr,
                             input_direct ? arguments.x.strides[3] : pitch,
                             want_input ? grad_input : nullptr,
                             grad_input_pitch,
-                            input_direct ? count * arguments.x.strides[2] : 0,
-                            store_direct ? count * arguments.grad_x.strides[2] : 0};
+                            input_direct ? ahead(arguments.x) : 0,
+                            store_direct ? ahead(arguments.grad_x) : 0};
     const auto grad_row = [&](std::int64_t row) {
       return lane.grad.row(row, geometry.output_rows,
                            [&](const TilePart& grad_part, T* to) { lane.gradients.load(grad_part, block, to); });

@@ -65,6 +65,9 @@ inline bool is_three_by_three(const Window& window) {
          window.stride[0] == window.stride[1] && (window.stride[0] == 1 || window.stride[0] == 2);
 }
 
+/// Output columns from which on rows are fetched ahead of their use.
+inline constexpr std::int64_t kLeastColumnsAhead = 16;
+
 /// How a forward pass is cut up: a pure function of the problem.
 template <class T>
 struct DepthwisePlan {
@@ -73,6 +76,7 @@ struct DepthwisePlan {
   ChannelBlocks blocks;
   bool three_by_three = false;
   bool direct = false;         ///< the kernels read x itself, not a ring of padded rows
+  bool fetches_ahead = false;  ///< the kernels fetch the rows that the next blocks read and write
   std::int64_t step_rows = 1;  ///< output rows computed together
   std::int64_t ring_rows = 0, ring_columns = 0;
 
@@ -84,6 +88,9 @@ struct DepthwisePlan {
         step_rows(three_by_three ? kDepthwiseRows : 1) {
     const Window& window = arguments.window;
     direct = three_by_three && multiplier == 1 && !arguments.prologue && is_tile<T>(arguments.x);
+    // At stride 2 a block has four times the lines to fetch for its arithmetic, and short rows the hardware sees by
+    // itself: there it costs more than it gives.
+    fetches_ahead = direct && window.stride[0] == 1 && output_columns >= kLeastColumnsAhead;
     ring_rows = (step_rows - 1) * window.stride[0] + (window.kernel[0] - 1) * window.dilation[0] + 1;
     ring_columns = (output_columns - 1) * window.stride[1] + (window.kernel[1] - 1) * window.dilation[1] + 1;
     const std::int64_t ring_bytes =

@@ -99,10 +99,10 @@ class DepthwiseRows {
     return row >= 0 && row < arguments_.x.sizes[2] ? x_ + row * arguments_.x.strides[2] : nullptr;
   }
 
-  /// Where x has column `column` of the padded row `row`, which may lie in the next image; null if x is not read in
-  /// place.
+  /// Where x has column `column` of the padded row `row`, which may lie in the next image; null if it is not to be
+  /// fetched.
   const T* ahead(std::int64_t row, std::int64_t column) const {
-    if (!plan_.direct) return nullptr;
+    if (!plan_.fetches_ahead) return nullptr;
     return x_ + row * arguments_.x.strides[2] + (column - arguments_.window.padding.left) * arguments_.x.strides[3];
   }
 

@@ -41,11 +41,14 @@ class PointwiseGradientTile {
 
   /// Scratch patches for whatever cannot be used in place, of tiles of up to so many positions with all channels and,
   /// if there are such, of `window_positions` with those of the task `window`.
-  PointwiseGradientTile(const PointwiseGradientViews& views, std::int64_t groups, std::int64_t positions,
-                        std::int64_t window_positions, const PointwiseGradientTask& window,
-                        const std::optional<PackedWeight<T>>& weight,
+  PointwiseGradientTile(const PointwiseGradientViews& views, const ConstTensorView& weight, std::int64_t groups,
+                        std::int64_t positions, std::int64_t window_positions, const PointwiseGradientTask& window,
                         const std::optional<WeightGradient<T>>& grad_weight, Arena& arena)
-      : views_(views), groups_(groups), weight_(weight), grad_weight_(grad_weight) {
+      : views_(views), groups_(groups), grad_weight_(grad_weight) {
+    if (views.grad_x) {
+      weight_.emplace(weight, groups, false,
+                      Major::kChannelMajor ? PackedWeight<T>::Role::scalars : PackedWeight<T>::Role::vectors, arena);
+    }
     const std::int64_t channels = views.x.sizes[1], outputs = views.grad_y.sizes[1];
     const auto larger = [&](std::int64_t all, std::int64_t part) {
       return std::max(Major::size(positions, all), Major::size(window_positions, part));
@@ -60,6 +63,9 @@ class PointwiseGradientTile {
           arena.take<T>(PositionMajor<T>::size(std::max(positions, window_positions), std::min(channels, outputs)));
     }
   }
+
+  /// To be called once, before an input gradient is asked for.
+  void pack_weight() { weight_->pack({}); }
 
   /// `copy` of the weight gradient is written by the first tile and added to by the others.
   void run(const LineTile& tile, const PointwiseGradientTask& task, const PointwiseGradientVectors<T>& vectors,
@@ -259,7 +265,7 @@ class PointwiseGradientTile {
 
   const PointwiseGradientViews& views_;
   std::int64_t groups_;
-  const std::optional<PackedWeight<T>>& weight_;
+  std::optional<PackedWeight<T>> weight_;  ///< the lane's own
   const std::optional<WeightGradient<T>>& grad_weight_;
   T* grad_ = nullptr;
   T* output_ = nullptr;

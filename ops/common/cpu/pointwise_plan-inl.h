@@ -78,7 +78,7 @@ struct WeightMatrix {
 
 /// Lanes worth using to copy or add `elements` elements.
 inline std::int64_t weight_lanes(const Execution& execution, std::int64_t elements, std::int64_t lines) {
-  constexpr std::int64_t kElementsPerLane = 1 << 14;
+  constexpr std::int64_t kElementsPerLane = 1 << 16;
   return std::clamp<std::int64_t>(elements / kElementsPerLane, 1, std::min<std::int64_t>(execution.threads, lines));
 }
 
@@ -91,7 +91,7 @@ class PackedWeight {
   PackedWeight(const ConstTensorView& weight, std::int64_t groups, bool transposed, Role role, Arena& arena)
       : matrix_(weight, groups, transposed),
         role_(role),
-        in_place_(role == Role::scalars && weight.dtype == kComputeType<T>),
+        in_place_(weight.dtype == kComputeType<T> && (role == Role::scalars || has_vectors())),
         size_(matrix_.lines * round_up(matrix_.columns, kLanes<T>)) {
     if (!in_place_) packed_ = arena.take<T>(groups * size_);
   }
@@ -110,8 +110,9 @@ class PackedWeight {
 
   /// Makes group g the product's B, with as many columns and as much depth as the matrix has columns and lines.
   void set_vectors(std::int64_t g, Gemm<T>& product) const {
-    product.b = packed_ + g * size_;
-    product.b_panels = true;
+    product.b_panels = !in_place_;
+    product.b = in_place_ ? matrix_.template line<T>(g) : packed_ + g * size_;
+    product.b_depth = in_place_ ? matrix_.view.strides[3] : 0;
   }
 
   /// Makes group g the product's A: its lines the product's rows or, turned around, its depth.
@@ -143,6 +144,13 @@ class PackedWeight {
       part.channels = std::min(pitch, matrix_.columns - first);
       load_tile<T>(matrix_.view, part, {}, packed_ + g * size_ + first * matrix_.lines + lines.begin * pitch);
     }
+  }
+
+  /// Whether the weight itself has whole vectors, in lines that do not all share a few places of the first-level cache.
+  bool has_vectors() const {
+    constexpr std::int64_t kVectorsApart = 8;
+    return matrix_.template in_place<T>() && matrix_.columns % kLanes<T> == 0 &&
+           matrix_.view.strides[3] % (kVectorsApart * kCacheLine / static_cast<std::int64_t>(sizeof(T))) != 0;
   }
 
   WeightMatrix<ConstTensorView> matrix_;

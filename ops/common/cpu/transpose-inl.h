@@ -22,73 +22,83 @@ template <class T>
 inline constexpr std::int64_t kSide = 1;
 
 template <class D, class T>
-HWY_INLINE void transpose_strip(D, const T* from, std::int64_t, T* to, std::int64_t) {
+HWY_INLINE void transpose_squares(D, const T* from, std::int64_t, T* to, std::int64_t) {
   *to = *from;
 }
 #else
 template <class T>
 inline constexpr std::int64_t kSide = 16 / sizeof(T);
 
-/// Stores the 128-bit blocks of a vector `pitch` apart.
+/// 128-bit blocks, `pitch` apart, as a vector. Each is loaded into its place: to store the blocks of a vector apart
+/// would take a shuffle for each.
 template <class D, class T>
-HWY_INLINE void store_blocks(D d, hn::Vec<D> v, T* to, std::int64_t pitch) {
+HWY_INLINE hn::Vec<D> load_blocks(D d, const T* from, std::int64_t pitch) {
   constexpr std::int64_t kBlocks = static_cast<std::int64_t>(hn::MaxLanes(D())) / kSide<T>;
   if constexpr (kBlocks == 1) {
-    hn::StoreU(v, d, to);
+    return hn::LoadU(d, from);
   } else {
     const hn::Half<D> half;
-    store_blocks(half, hn::LowerHalf(half, v), to, pitch);
-    store_blocks(half, hn::UpperHalf(half, v), to + kBlocks / 2 * pitch, pitch);
+    return hn::Combine(d, load_blocks(half, from + kBlocks / 2 * pitch, pitch), load_blocks(half, from, pitch));
   }
 }
 
-/// kSide rows of a vector each, `from_pitch` apart, to as many rows of kSide elements, `to_pitch` apart.
+/// As many rows as a vector has elements, each of kSide elements, `from_pitch` apart, to kSide rows of a vector each,
+/// `to_pitch` apart.
 template <class D>
-HWY_INLINE void transpose_strip(D d, const float* from, std::int64_t from_pitch, float* to, std::int64_t to_pitch) {
-  const auto a = hn::LoadU(d, from), b = hn::LoadU(d, from + from_pitch);
-  const auto c = hn::LoadU(d, from + 2 * from_pitch), e = hn::LoadU(d, from + 3 * from_pitch);
+HWY_INLINE void transpose_squares(D d, const float* from, std::int64_t from_pitch, float* to, std::int64_t to_pitch) {
+  const std::int64_t block_pitch = kSide<float> * from_pitch;
+  const auto a = load_blocks(d, from, block_pitch), b = load_blocks(d, from + from_pitch, block_pitch);
+  const auto c = load_blocks(d, from + 2 * from_pitch, block_pitch);
+  const auto e = load_blocks(d, from + 3 * from_pitch, block_pitch);
   const hn::Repartition<double, D> pairs;
   const auto ab_low = hn::BitCast(pairs, hn::InterleaveLower(d, a, b));
   const auto ab_high = hn::BitCast(pairs, hn::InterleaveUpper(d, a, b));
   const auto ce_low = hn::BitCast(pairs, hn::InterleaveLower(d, c, e));
   const auto ce_high = hn::BitCast(pairs, hn::InterleaveUpper(d, c, e));
-  const std::int64_t block_pitch = kSide<float> * to_pitch;
-  store_blocks(d, hn::BitCast(d, hn::InterleaveLower(pairs, ab_low, ce_low)), to, block_pitch);
-  store_blocks(d, hn::BitCast(d, hn::InterleaveUpper(pairs, ab_low, ce_low)), to + to_pitch, block_pitch);
-  store_blocks(d, hn::BitCast(d, hn::InterleaveLower(pairs, ab_high, ce_high)), to + 2 * to_pitch, block_pitch);
-  store_blocks(d, hn::BitCast(d, hn::InterleaveUpper(pairs, ab_high, ce_high)), to + 3 * to_pitch, block_pitch);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(pairs, ab_low, ce_low)), d, to);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(pairs, ab_low, ce_low)), d, to + to_pitch);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(pairs, ab_high, ce_high)), d, to + 2 * to_pitch);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(pairs, ab_high, ce_high)), d, to + 3 * to_pitch);
 }
 
 template <class D>
-HWY_INLINE void transpose_strip(D d, const double* from, std::int64_t from_pitch, double* to, std::int64_t to_pitch) {
-  const auto a = hn::LoadU(d, from), b = hn::LoadU(d, from + from_pitch);
-  store_blocks(d, hn::InterleaveLower(d, a, b), to, kSide<double> * to_pitch);
-  store_blocks(d, hn::InterleaveUpper(d, a, b), to + to_pitch, kSide<double> * to_pitch);
+HWY_INLINE void transpose_squares(D d, const double* from, std::int64_t from_pitch, double* to, std::int64_t to_pitch) {
+  const std::int64_t block_pitch = kSide<double> * from_pitch;
+  const auto a = load_blocks(d, from, block_pitch), b = load_blocks(d, from + from_pitch, block_pitch);
+  hn::StoreU(hn::InterleaveLower(d, a, b), d, to);
+  hn::StoreU(hn::InterleaveUpper(d, a, b), d, to + to_pitch);
 }
 #endif
+
+/// As below, in vectors of D, of which there must be a row and a square at least.
+template <class D, class T>
+HWY_INLINE void transpose_rows(D d, const T* from, std::int64_t from_pitch, T* to, std::int64_t to_pitch,
+                               std::int64_t rows, std::int64_t columns) {
+  constexpr std::int64_t kRows = static_cast<std::int64_t>(hn::MaxLanes(D()));
+  for (std::int64_t next = 0; next < rows; next += kRows) {
+    const std::int64_t i = std::min(next, rows - kRows);
+    for (std::int64_t column = 0; column < columns; column += kSide<T>) {
+      const std::int64_t j = std::min(column, columns - kSide<T>);
+      transpose_squares(d, from + i * from_pitch + j, from_pitch, to + j * to_pitch + i, to_pitch);
+    }
+  }
+}
 
 /// to[j][i] = from[i][j] for i < rows, j < columns. The last squares overlap the ones before instead of leaving a rest.
 template <class T>
 void transpose(const T* from, std::int64_t from_pitch, T* to, std::int64_t to_pitch, std::int64_t rows,
                std::int64_t columns) {
+  constexpr std::int64_t kHalf = std::max(kLanes<T> / 2, kSide<T>);
   if (rows < kSide<T> || columns < kSide<T>) {
     for (std::int64_t i = 0; i < rows; ++i) {
       for (std::int64_t j = 0; j < columns; ++j) to[j * to_pitch + i] = from[i * from_pitch + j];
     }
-    return;
-  }
-  // A vector's worth of rows at a time, so that each line of `to` is written whole while it is in the cache.
-  for (std::int64_t block = 0; block < rows; block += kLanes<T>) {
-    const std::int64_t end = std::min(block + kLanes<T>, rows);
-    const auto transpose_columns = [&](auto d, std::int64_t j) HWY_ATTR {
-      for (std::int64_t next = block; next < end; next += kSide<T>) {
-        const std::int64_t i = std::min(next, rows - kSide<T>);
-        transpose_strip(d, from + i * from_pitch + j, from_pitch, to + j * to_pitch + i, to_pitch);
-      }
-    };
-    std::int64_t j = 0;
-    for (; j + kLanes<T> <= columns; j += kLanes<T>) transpose_columns(Tag<T>(), j);
-    for (; j < columns; j += kSide<T>) transpose_columns(hn::CappedTag<T, kSide<T>>(), std::min(j, columns - kSide<T>));
+  } else if (rows >= kLanes<T>) {
+    transpose_rows(Tag<T>(), from, from_pitch, to, to_pitch, rows, columns);
+  } else if (rows >= kHalf) {
+    transpose_rows(hn::CappedTag<T, kHalf>(), from, from_pitch, to, to_pitch, rows, columns);
+  } else {
+    transpose_rows(hn::CappedTag<T, kSide<T>>(), from, from_pitch, to, to_pitch, rows, columns);
   }
 }
 
