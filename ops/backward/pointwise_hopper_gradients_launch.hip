@@ -195,9 +195,10 @@ void PointwiseGradientsPass::run(const PointwiseBackwardArguments& a, const Exec
   sum.places = WeightSource(a.grad_weight, a.windows);
   sum.grad = static_cast<float*>(a.sums.grad.data);
   sum.grad_times_centered = static_cast<float*>(a.sums.grad_times_centered.data);
+  sum.normaliser = GradientNormaliserParameters(a.sums, a.x);
   launch_following(kName, a.x.dtype == DataType::float16 ? sum_kernel<Float16> : sum_kernel<BFloat16>,
-                   divide_up(std::int64_t{sum.rows} * p.channels, 128), sum.warps * 32, execution.stream, sum,
-                   static_cast<std::size_t>(sum.warps) * 512);
+                   divide_up(sum.items(), 32), sum.warps * 32, execution.stream, sum,
+                   static_cast<std::size_t>(sum.warps) * 1024);
 }
 
 }  // namespace fusedsc::gpu::hopper

@@ -37,6 +37,10 @@ Sizes check_convolutions(const Block& block) {
   check_channels("bn_bias", block.bn_bias, middle[1], accumulation_type(dtype));
   check_channels_given("mean", block.mean, middle[1], accumulation_type(dtype));
   check_channels_given("invstd", block.invstd, middle[1], accumulation_type(dtype));
+  check_channels("scale", block.scale, middle[1], accumulation_type(dtype));
+  check_channels("shift", block.shift, middle[1], accumulation_type(dtype));
+  check(static_cast<bool>(block.scale) == static_cast<bool>(block.shift),
+        "scale and shift: only one is given; give both or neither");
   return middle;
 }
 
@@ -95,7 +99,13 @@ void check_memory(const DscBlockArguments& block) {
   // In eval mode mean and invstd are read: they may be the same memory as other inputs.
   const ConstChannelVector mean = block.training ? block.mean : ChannelVector();
   const ConstChannelVector invstd = block.training ? block.invstd : ChannelVector();
-  check_no_overlap({{"y", block.y}, {"d", block.d}, {"mean", mean}, {"invstd", invstd}, {"variance", block.variance}},
+  check_no_overlap({{"y", block.y},
+                    {"d", block.d},
+                    {"mean", mean},
+                    {"invstd", invstd},
+                    {"variance", block.variance},
+                    {"scale", block.scale},
+                    {"shift", block.shift}},
                    {{"x", block.x},
                     {"dw_weight", block.dw_weight},
                     {"dw_bias", block.dw_bias},
@@ -125,6 +135,8 @@ void check_memory(const DscBlockBackwardArguments& block) {
                     {"bn_bias", block.bn_bias},
                     {"mean", block.mean},
                     {"invstd", block.invstd},
+                    {"scale", block.scale},
+                    {"shift", block.shift},
                     {"d", block.d},
                     {"grad_y", block.grad_y}});
 }
@@ -133,6 +145,7 @@ void check_memory(const DscBlockBackwardArguments& block) {
 void clear_results(const DscBlockArguments& block) {
   if (!block.training) return;
   clear_statistics(block.mean, block.variance, block.invstd, block.eps);
+  if (block.scale) batch_norm_finalize(affine_of(normalisation_of(block), block.scale, block.shift), {});
 }
 
 void clear_results(const DscBlockBackwardArguments& block) {

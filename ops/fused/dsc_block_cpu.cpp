@@ -121,7 +121,7 @@ HWY_EXPORT(dsc_block_plan);
 DepthwiseArguments statistics_pass(const DscBlockArguments& block) {
   DepthwiseArguments depthwise = depthwise_of(block);
   depthwise.y.data = nullptr;
-  depthwise.statistics = statistics_of(block, {}, {});
+  depthwise.statistics = statistics_of(block, block.scale, block.shift);
   return depthwise;
 }
 

@@ -1,4 +1,4 @@
-/// A Normaliser on GPUs, and vectors of which any may be missing.
+/// Normaliser and GradientNormaliser on GPUs, and vectors of which any may be missing.
 #pragma once
 
 #include "fusedsc/common/gpu/gpu.h"
@@ -42,6 +42,40 @@ FUSEDSC_DEVICE void normalise(const NormaliserParameters& p, int channel, A mean
   put(p.invstd, channel, invstd);
   put(p.shift, channel, value_or(p.bias, channel, A(0)) - mean * scale);
   put(p.scale, channel, scale);
+}
+
+struct GradientNormaliserParameters {
+  const void *weight = nullptr, *mean = nullptr, *invstd = nullptr;
+  double inverse_count = 0;  ///< 0 in eval mode: the statistics are constants
+  void *grad_scale = nullptr, *output_scale = nullptr, *offset = nullptr, *grad_weight = nullptr, *grad_bias = nullptr;
+
+  GradientNormaliserParameters() = default;
+  GradientNormaliserParameters(const GradientSums& sums, const ConstTensorView& x) {
+    const GradientNormaliser& by = sums.normaliser;
+    const std::int64_t count = x.sizes[0] * x.sizes[2] * x.sizes[3];
+    weight = by.weight.data;
+    mean = sums.mean.data;
+    invstd = by.invstd.data;
+    inverse_count = by.training ? 1 / static_cast<double>(count > 1 ? count : 1) : 0;
+    grad_scale = by.grad_scale.data;
+    output_scale = by.output_scale.data;
+    offset = by.offset.data;
+    grad_weight = by.grad_weight.data;
+    grad_bias = by.grad_bias.data;
+  }
+};
+
+/// dx = scale * (g - mean of g - (x - mean) * invstd^2 * mean of g*(x - mean)); sum: of g, centered: of g*(x - mean).
+template <class A>
+FUSEDSC_DEVICE void normalise(const GradientNormaliserParameters& p, int channel, A sum, A centered) {
+  const double invstd = value_or(p.invstd, channel, A(1)), scale = invstd * value_or(p.weight, channel, A(1));
+  const double output_scale = -scale * invstd * invstd * centered * p.inverse_count;
+  const double offset = -scale * sum * p.inverse_count - output_scale * value_or(p.mean, channel, A(0));
+  put(p.grad_scale, channel, static_cast<A>(scale));
+  put(p.output_scale, channel, static_cast<A>(output_scale));
+  put(p.offset, channel, static_cast<A>(offset));
+  put(p.grad_weight, channel, static_cast<A>(centered * invstd));
+  put(p.grad_bias, channel, sum);
 }
 
 }  // namespace fusedsc::gpu
