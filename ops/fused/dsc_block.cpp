@@ -5,6 +5,7 @@
 #include "fusedsc/forward/sliding_channel.h"
 #include "fusedsc/fused/dsc_block_composed.h"
 #include "fusedsc/fused/dsc_block_cpu.h"
+#include "fusedsc/fused/dsc_block_hopper.h"
 #include "fusedsc/fused/dsc_block_parts.h"
 #include "fusedsc/runtime/operator.h"
 
@@ -12,7 +13,13 @@ namespace fusedsc {
 namespace {
 
 std::span<const Implementation<DscBlockArguments>> forward_implementations() {
-  static const Implementation<DscBlockArguments> list[] = {dsc_block_composed(), dsc_block_cpu()};
+  static const Implementation<DscBlockArguments> list[] = {
+#ifdef FUSEDSC_HOPPER
+      dsc_block_hopper(),
+#endif
+      dsc_block_composed(),
+      dsc_block_cpu(),
+  };
   return list;
 }
 
@@ -65,6 +72,8 @@ void check_problem(const DscBlockArguments& block) {
   check_channels("pw_bias", block.pw_bias, y[1], dtype);
   check_channels("variance", block.variance, middle[1], accumulation_type(dtype));
   check(block.eps >= 0, "eps: it is ", block.eps, "; it must not be negative");
+  check_epilogue(block.epilogue, block.y);
+  check(!block.epilogue || !block.training, "epilogue: it is given in training; leave it out: it is for eval mode");
   check_sizes({"y", block.y}, y, "the output's sizes");
   check_like({"y", block.y}, y, dtype, "the output's sizes");
   check_like({"d", block.d}, middle, dtype, "the depthwise output's sizes");
@@ -112,7 +121,10 @@ void check_memory(const DscBlockArguments& block) {
                     {"pw_weight", block.pw_weight},
                     {"pw_bias", block.pw_bias},
                     {"bn_weight", block.bn_weight},
-                    {"bn_bias", block.bn_bias}});
+                    {"bn_bias", block.bn_bias},
+                    {"epilogue.scale", block.epilogue.scale},
+                    {"epilogue.shift", block.epilogue.shift},
+                    {"epilogue.residual", block.epilogue.residual}});
 }
 
 void check_memory(const DscBlockBackwardArguments& block) {

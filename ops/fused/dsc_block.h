@@ -36,6 +36,7 @@ struct DscBlockArguments {
   ChannelVector scale, shift;  ///< [C*m] training: written, the affine map that follows from these; may be empty
   TensorView d;  ///< [N, C*m, OH, OW] raw depthwise output, stored for backward; null data: recomputed where needed
   TensorView y;  ///< [N, M, OH, OW]
+  Epilogue epilogue;        ///< of y; eval mode only
   bool allow_tf32 = false;  ///< as of a pointwise convolution
 };
 

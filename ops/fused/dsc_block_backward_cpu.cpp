@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "fusedsc/common/cpu/depthwise_backward_pass-inl.h"
+#include "fusedsc/common/normaliser.h"
 #include "fusedsc/fused/dsc_block_gradients-inl.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -77,6 +77,7 @@ struct ComposedForward {
       convolution.bias = block.pw_bias;
       if (!is_normalised) convolution.prologue = {scale, shift, block.activation};
       convolution.y = block.y;
+      convolution.epilogue = block.epilogue;
       convolution.allow_tf32 = block.allow_tf32;
     });
   }
@@ -175,7 +176,8 @@ bool keeps_in_cache(const Block& block) {
 
 Implementation<DscBlockArguments> dsc_block_composed() {
   return composed<ComposedForward, DscBlockArguments>([](const DscBlockArguments& block) {
-    return std::string(block.d || !keeps_in_cache(block) ? "" : "d is not stored (recompute=False or None stores it)");
+    const bool is_free = block.d || block.epilogue || !keeps_in_cache(block);
+    return std::string(is_free ? "" : "d is not stored (recompute=False or None stores it)");
   });
 }
 

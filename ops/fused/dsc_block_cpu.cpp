@@ -145,7 +145,9 @@ Implementation<DscBlockArguments> dsc_block_cpu() {
       .why_not =
           [](const DscBlockArguments& block) {
             const std::string device = needs_device(Device::cpu, block.x.device);
-            return device.empty() ? needs_dense_pointwise(block) : device;
+            if (!device.empty()) return device;
+            if (block.epilogue) return std::string("there is an epilogue");
+            return needs_dense_pointwise(block);
           },
       .plan = plan_both_passes,
   };
