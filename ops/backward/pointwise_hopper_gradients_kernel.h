@@ -631,7 +631,8 @@ FUSEDSC_DEVICE void sum_gradients(const GradientsSumParameters& p) {
     if (is_pair) {
       put(p.grad, channel + i, sum.elements[i]);
       put(p.grad_times_centered, channel + i, centered.elements[i]);
-      normalise(p.normaliser, channel + i, sum.elements[i], centered.elements[i]);
+      normalise(p.normaliser, OwnGradientNormaliser<float>(p.normaliser, channel + i), channel + i, sum.elements[i],
+                centered.elements[i]);
     } else if (offsets[i] >= 0) {
       from_accumulator(sum.elements[i], static_cast<T*>(p.weight)[offsets[i]]);
     }

@@ -28,7 +28,9 @@ FUSEDSC_DEVICE void batch_norm_finalize(const BatchNormFinalizeParameters& p) {
   const int c = own_channel();
   if (c >= p.channels) return;
   const A mean = value_or(p.mean, c, A(0));
-  if (p.m2 != nullptr) return normalise(p.normaliser, c, mean, value_or(p.m2, c, A(0)));
+  if (p.m2 != nullptr) {
+    return normalise(p.normaliser, OwnNormaliser<A>(p.normaliser, c), c, mean, value_or(p.m2, c, A(0)));
+  }
   const A scale = value_or(p.weight, c, A(1)) * value_or(p.invstd, c, A(1));
   put(p.shift, c, value_or(p.bias, c, A(0)) - mean * scale);
   put(p.scale, c, scale);

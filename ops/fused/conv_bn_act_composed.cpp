@@ -139,15 +139,10 @@ struct ComposedBackward {
          {&scale, &shift, &sum_grad, &sum_grad_times_centered, &grad_scale, &output_scale, &offset}) {
       *vector = take_channels(arena, block.grad_y);
     }
-    const GradientNormaliser normaliser{block.bn_weight,      block.invstd,       block.training,
-                                        grad_scale,           output_scale,       offset,
-                                        block.grad_bn_weight, block.grad_bn_bias};
-    reduce = {raw,
-              block.grad_y,
-              scale,
-              shift,
-              block.activation,
-              {block.mean, sum_grad, sum_grad_times_centered, normaliser}};
+    const GradientNormaliser normaliser{block.bn_weight, block.invstd, block.training,       grad_scale,
+                                        output_scale,    offset,       block.grad_bn_weight, block.grad_bn_bias};
+    reduce = {raw,   block.grad_y,     scale,
+              shift, block.activation, {block.mean, sum_grad, sum_grad_times_centered, normaliser}};
     gradient = {raw, block.grad_y, scale, shift, grad_scale, output_scale, offset, block.activation, raw};
 
     pointwise.x = convolution.gather.patches;

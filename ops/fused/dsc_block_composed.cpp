@@ -68,14 +68,12 @@ struct ComposedForward {
     depthwise.y = middle_memory(block.d, depthwise.y, arena);
     scale = block.scale ? block.scale : take_channels(arena, depthwise.y);
     shift = block.shift ? block.shift : take_channels(arena, depthwise.y);
-    const bool is_normalised = !block.training && !block.d;  // in memory, as nobody wants it raw
     if (block.training) depthwise.statistics = statistics_of(block, scale, shift);
-    if (is_normalised) depthwise.epilogue = {scale, shift, block.activation, {}};
     second.set([&](auto& convolution) {
       convolution.x = depthwise.y;
       convolution.weight = block.pw_weight;
       convolution.bias = block.pw_bias;
-      if (!is_normalised) convolution.prologue = {scale, shift, block.activation};
+      convolution.prologue = {scale, shift, block.activation};
       convolution.y = block.y;
       convolution.epilogue = block.epilogue;
       convolution.allow_tf32 = block.allow_tf32;

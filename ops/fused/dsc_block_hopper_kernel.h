@@ -30,18 +30,17 @@ struct DscTilesParameters {
   Activation epilogue_activation = Activation::identity;
   ConstDeviceTensor residual;
   DeviceTensor y;
-  int batch = 0, channels = 0, outputs = 0;
+  int channels = 0, outputs = 0;
   int input_height = 0, input_width = 0, output_height = 0, output_width = 0, padding_top = 0, padding_left = 0;
 
-  // A tile of x lies in block memory as [image][row][column][channel of the box]; pitch is a multiple of 8.
-  int images = 1, input_rows = 3, pitch = 8, box_bytes = 128, boxes = 1, stages = 2;
+  // A tile of x lies in block memory as [row][column][channel of the box]; pitch is a multiple of 8.
+  int input_rows = 3, pitch = 8, box_bytes = 128, boxes = 1, stages = 2;
   int strips = 1, row_groups = 1;  ///< of 16 columns, of kRows rows of the output: a warp has one of either
   int tiles = 1;                   ///< of all images
   Divisor by_row_tiles, by_column_tiles;
 
-  FUSEDSC_HOST_DEVICE int warps() const { return images * strips * row_groups; }  ///< that compute
-  FUSEDSC_HOST_DEVICE int image_bytes() const { return input_rows * pitch * box_bytes; }
-  FUSEDSC_HOST_DEVICE int box_tile_bytes() const { return images * image_bytes(); }
+  FUSEDSC_HOST_DEVICE int warps() const { return strips * row_groups; }  ///< that compute
+  FUSEDSC_HOST_DEVICE int box_tile_bytes() const { return input_rows * pitch * box_bytes; }
   /// Windows of positions that do not exist may see what lies behind the last row.
   FUSEDSC_HOST_DEVICE int stage_bytes() const { return (box_tile_bytes() + 1023) / 1024 * 1024 + 4096; }
   FUSEDSC_HOST_DEVICE int padded_channels() const { return (channels + 15) / 16 * 16; }
@@ -85,7 +84,8 @@ class DscTiles {
     const DscTilesParameters& p;
     int tile, box = 0;
 
-    FUSEDSC_DEVICE explicit DscTileCursor(const DscTilesParameters& p_) : p(p_), tile(static_cast<int>(block_index())) {}
+    FUSEDSC_DEVICE explicit DscTileCursor(const DscTilesParameters& p_)
+        : p(p_), tile(static_cast<int>(block_index())) {}
     FUSEDSC_DEVICE bool exists() const { return tile < p.tiles; }
     FUSEDSC_DEVICE void next() {
       if (++box < p.boxes) return;
@@ -101,7 +101,7 @@ class DscTiles {
       std::uint32_t rest = static_cast<std::uint32_t>(tile);
       std::uint32_t quotient = p.by_column_tiles.divide(rest);
       column = static_cast<int>(rest) * p.strips * 16;
-      image = static_cast<int>(p.by_row_tiles.divide(quotient)) * p.images;
+      image = static_cast<int>(p.by_row_tiles.divide(quotient));
       row = static_cast<int>(quotient) * p.row_groups * kRows;
     }
   };
@@ -182,14 +182,15 @@ class DscTiles {
       Aligned<std::uint32_t, 4> words = {};
       if (output < p_.outputs && channel < p_.channels) {
         words = *reinterpret_cast<const Aligned<std::uint32_t, 4>*>(elements_of<T>(p_.pw_weight) +
-                                                                   output * p_.pw_weight.image + channel);
+                                                                    output * p_.pw_weight.image + channel);
       }
       *reinterpret_cast<Aligned<std::uint32_t, 4>*>(weights_ + output * p_.weight_pitch() + channel * 2) = words;
     }
     for (int i = thread; i < (p_.channels + 1) * 12; i += all) {
       const int channel = i / 12, kh = i % 12 / 4, kw = i % 4;
       const bool exists = channel < p_.channels && kw < kKernel;
-      const std::uint32_t bits = exists ? elements_of<T>(p_.dw_weight)[p_.dw_weight.offset(channel, 0, kh, kw)].bits : 0;
+      const std::uint32_t bits =
+          exists ? elements_of<T>(p_.dw_weight)[p_.dw_weight.offset(channel, 0, kh, kw)].bits : 0;
       taps_[i] = bits << 16 * (channel % 2);
     }
     for (int c = thread; c < p_.padded_channels(); c += all) {
@@ -219,11 +220,9 @@ class DscTiles {
 
   FUSEDSC_DEVICE void aim() {
     const int lane = thread_index() % 32, matrix = lane / 8, g = lane / 4;
-    const int strip = warp_ % p_.strips, rest = warp_ / p_.strips;
-    first_column_ = strip * 16;
-    own_row_ = rest % p_.row_groups * kRows;
-    own_image_ = rest / p_.row_groups;
-    const int tile_place = own_image_ * p_.image_bytes() + own_row_ * kStride * p_.pitch * p_.box_bytes;
+    first_column_ = warp_ % p_.strips * 16;
+    own_row_ = warp_ / p_.strips * kRows;
+    const int tile_place = own_row_ * kStride * p_.pitch * p_.box_bytes;
     // Of 16 positions the first 8, the other 8; of the taps 0 and 1. Then of tap 2.
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -241,7 +240,7 @@ class DscTiles {
 #pragma unroll 1
     for (int tile = static_cast<int>(block_index()); tile < p_.tiles; tile += static_cast<int>(block_count())) {
       const Place place(p_, tile);
-      image_ = place.image + own_image_;
+      image_ = place.image;
       row_ = place.row + own_row_;
       column_ = place.column + first_column_;
       Sums sums;
@@ -275,7 +274,7 @@ class DscTiles {
         }
       }
       multiply_pointwise(middle, channel, sums);
-      if (image_ < p_.batch && column_ < p_.output_width) store(sums);
+      if (column_ < p_.output_width) store(sums);
     }
   }
 
@@ -356,7 +355,7 @@ class DscTiles {
   }
 
   FUSEDSC_DEVICE float window_sum(int channel, int row, int column) const {
-    if (channel >= p_.channels || image_ >= p_.batch || row >= p_.output_height || column >= p_.output_width) return 0;
+    if (channel >= p_.channels || row >= p_.output_height || column >= p_.output_width) return 0;
     float sum = 0;
 #pragma unroll 1
     for (int tap = 0; tap < kKernel * kKernel; ++tap) {
@@ -385,8 +384,8 @@ class DscTiles {
     }
   }
 
-  /// The epilogue: of a pair of outputs from `output` on, of positions lane / 4 and 8 further, then of the pair 8 outputs
-  /// on.
+  /// The epilogue: of a pair of outputs from `output` on, of positions lane / 4 and 8 further, then of the pair 8
+  /// outputs on.
   FUSEDSC_DEVICE void finish_outputs(int output, int row, float (&values)[8]) const {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -431,8 +430,8 @@ class DscTiles {
         constexpr int kRuns = kOutputs / 8;
         const int item = lane + i * 32, position = item / kRuns, run = item % kRuns;
         if (run * 8 >= p_.outputs || column_ + position >= p_.output_width) continue;
-        *reinterpret_cast<Aligned<std::uint32_t, 4>*>(
-            elements_of<T>(p_.y) + p_.y.offset(image_, run * 8, row_ + row, column_ + position)) =
+        *reinterpret_cast<Aligned<std::uint32_t, 4>*>(elements_of<T>(p_.y) +
+                                                      p_.y.offset(image_, run * 8, row_ + row, column_ + position)) =
             *reinterpret_cast<const Aligned<std::uint32_t, 4>*>(staged_ + position * kStagedPitch + run * 16);
       }
     }
@@ -444,7 +443,7 @@ class DscTiles {
   std::uint32_t* taps_;
   float *maps_, *output_maps_;  ///< scale and shift of each channel, and of each output
   Barrier *arrived_, *done_;
-  int first_column_ = 0, own_row_ = 0, own_image_ = 0;  ///< of the warp, in a tile
+  int first_column_ = 0, own_row_ = 0;  ///< of the warp, in a tile
   int places_[2], exchanges_[2], weight_place_ = 0;
   bool has_taps_ = false;
   int image_ = 0, row_ = 0, column_ = 0;  ///< of the output, the warp's first position

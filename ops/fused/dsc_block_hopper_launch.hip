@@ -35,20 +35,16 @@ struct Instance {
 template <class T, int kStride, int kRows, int kOutputs, int kWarps>
 void append(std::vector<Instance>& to, DataType dtype) {
   using Tiles = DscTiles<T, kStride, kRows, kOutputs>;
-  to.push_back({dtype, kStride, kRows, kOutputs, kWarps, dsc_tiles_kernel<Tiles, (kWarps + 1) * 32>,
-                Tiles::memory_bytes});
+  to.push_back(
+      {dtype, kStride, kRows, kOutputs, kWarps, dsc_tiles_kernel<Tiles, (kWarps + 1) * 32>, Tiles::memory_bytes});
 }
 
 template <class T, int kStride>
 void append_all(std::vector<Instance>& to, DataType dtype) {
   // Rows, outputs, warps.
-  append<T, kStride, 4, 16, kStride == 1 ? 15 : 11>(to, dtype);
-  append<T, kStride, 4, 32, 11>(to, dtype);
-  append<T, kStride, 2, 32, 15>(to, dtype);
-  append<T, kStride, 2, 64, 11>(to, dtype);
-  append<T, kStride, 1, 64, 15>(to, dtype);
-  append<T, kStride, 2, 96, 7>(to, dtype);
-  append<T, kStride, 1, 96, 15>(to, dtype);
+  append<T, kStride, 4, 16, kStride == 1 ? 11 : 7>(to, dtype);
+  append<T, kStride, 4, 32, kStride == 1 ? 11 : 7>(to, dtype);
+  append<T, kStride, 2, 32, kStride == 1 ? 15 : 7>(to, dtype);
 }
 
 const std::vector<Instance>& instances() {
@@ -80,14 +76,14 @@ double cost_of(const Pass& pass, int stride) {
   const DscTilesParameters& p = pass.p;
   const int rows = pass.instance->rows;
   const double instructions = 45 + rows * (26 + pass.instance->outputs / 8) + 4 * ((rows - 1) * stride + 3);
-  const double runs = p.channels / 8.0, all_warps = p.warps() * static_cast<double>(pass.blocks > 0 ? 1 : 0);
+  const double runs = p.channels / 8.0;
   const double columns = std::min((p.strips * 16 - 1) * stride + 3, p.input_width);
-  const double load = p.images * std::min(p.input_rows, p.input_height) * columns * p.channels * 2 / kBytes;
-  const double compute = runs * std::max(instructions * all_warps / 3, kLeast);
+  const double load = std::min(p.input_rows, p.input_height) * columns * p.channels * 2 / kBytes;
+  const double compute = runs * std::max(instructions * p.warps() / 3, kLeast);
   return static_cast<double>(divide_up(p.tiles, multiprocessors())) * std::max(load, compute);
 }
 
-Pass cut(const Instance& instance, const DscTilesParameters& problem, int strips, int row_groups, int images) {
+Pass cut(const Instance& instance, const DscTilesParameters& problem, std::int64_t images, int strips, int row_groups) {
   constexpr int kMostStages = 4;
   Pass pass;
   pass.instance = &instance;
@@ -95,7 +91,6 @@ Pass cut(const Instance& instance, const DscTilesParameters& problem, int strips
   p = problem;
   p.strips = strips;
   p.row_groups = row_groups;
-  p.images = images;
   if (p.warps() > instance.warps) return pass;
   const int columns = std::min(strips * 16, p.output_width), rows = row_groups * instance.rows;
   p.pitch = static_cast<int>(divide_up((columns - 1) * instance.stride + 3, 8) * 8);
@@ -107,13 +102,13 @@ Pass cut(const Instance& instance, const DscTilesParameters& problem, int strips
   while (p.stages > 1 && instance.memory_bytes(p) > kMemoryLimit) --p.stages;
   if (p.stages < 2) return pass;
   pass.memory = static_cast<std::size_t>(instance.memory_bytes(p));
-  const std::int64_t column_tiles = divide_up(p.output_width, strips * 16), row_tiles = divide_up(p.output_height, rows);
-  const std::int64_t tiles = divide_up(p.batch, images) * row_tiles * column_tiles;
+  const std::int64_t column_tiles = divide_up(p.output_width, strips * 16),
+                     row_tiles = divide_up(p.output_height, rows);
+  const std::int64_t tiles = images * row_tiles * column_tiles;
   if (tiles > std::numeric_limits<std::int32_t>::max()) return pass;
   p.tiles = static_cast<int>(tiles);
   p.by_row_tiles = Divisor(static_cast<std::uint32_t>(row_tiles));
   p.by_column_tiles = Divisor(static_cast<std::uint32_t>(column_tiles));
-  pass.blocks = 1;
   pass.cost = cost_of(pass, instance.stride);
   return pass;
 }
@@ -121,7 +116,6 @@ Pass cut(const Instance& instance, const DscTilesParameters& problem, int strips
 Pass plan(const DscBlockArguments& block) {
   DscTilesParameters problem;
   const Sizes &x = block.x.sizes, &y = block.y.sizes;
-  problem.batch = static_cast<int>(x[0]);
   problem.channels = static_cast<int>(x[1]);
   problem.outputs = static_cast<int>(y[1]);
   problem.input_height = static_cast<int>(x[2]);
@@ -134,16 +128,14 @@ Pass plan(const DscBlockArguments& block) {
   const int all_strips = static_cast<int>(divide_up(y[3], 16));
   Pass best;
   for (const Instance& instance : instances()) {
-    if (instance.dtype != block.x.dtype || instance.stride != block.window.stride[0] || instance.outputs < y[1]) continue;
+    if (instance.dtype != block.x.dtype || instance.stride != block.window.stride[0] || instance.outputs < y[1])
+      continue;
     if (best.instance != nullptr && best.instance->outputs < instance.outputs) continue;
     const int all_groups = static_cast<int>(divide_up(y[2], instance.rows));
     for (int strips = 1; strips <= std::min(all_strips, instance.warps); ++strips) {
       for (int groups = 1; groups <= std::min(all_groups, instance.warps); ++groups) {
-        const bool is_whole = strips == all_strips && groups == all_groups;
-        for (int images = 1; images <= (is_whole ? 4 : 1); images *= 2) {
-          const Pass pass = cut(instance, problem, strips, groups, images);
-          if (pass.cost < best.cost) best = pass;
-        }
+        const Pass pass = cut(instance, problem, x[0], strips, groups);
+        if (pass.cost < best.cost) best = pass;
       }
     }
   }
@@ -156,7 +148,7 @@ Pass plan(const DscBlockArguments& block) {
 
 void run(const Pass& pass, const DscBlockArguments& block, const Execution& execution) {
   DscTilesParameters p = pass.p;
-  p.x = map_of_images(block.x, p.box_bytes / 2, p.pitch, p.input_rows, p.images, true);
+  p.x = map_of_images(block.x, p.box_bytes / 2, p.pitch, p.input_rows, 1, true);
   p.raw_x = block.x;
   p.dw_weight = block.dw_weight;
   p.pw_weight = block.pw_weight;
@@ -194,11 +186,17 @@ std::string why_not(const DscBlockArguments& block) {
   reason = too_large_for_gpu(block.x.sizes, block.y.sizes, window);
   if (!reason.empty()) return reason;
   const ConstTensorView& weight = block.pw_weight;
-  if (!suits_copy_engine(block.x) || !suits_copy_engine(block.epilogue.residual) || !suits_copy_engine(ConstTensorView(block.y)) || weight.strides[1] != 1 ||
-      weight.strides[0] % 8 != 0 || reinterpret_cast<std::uintptr_t>(weight.data) % 16 != 0) {
+  if (!suits_copy_engine(block.x) || !suits_copy_engine(block.epilogue.residual) ||
+      !suits_copy_engine(ConstTensorView(block.y)) || weight.strides[1] != 1 || weight.strides[0] % 8 != 0 ||
+      reinterpret_cast<std::uintptr_t>(weight.data) % 16 != 0) {
     return "channels of x or y are not neighbours, or no multiples of 8, or not aligned to 16 bytes";
   }
-  return plan(block).instance != nullptr ? "" : "it is for 96 outputs at most, whose weight fits block memory";
+  // Measured (docs/performance_gpu.md): otherwise two kernels are as fast, or faster.
+  const Sizes& y = block.y.sizes;
+  if (y[3] < 28 * window.stride[0] || y[0] * block.x.sizes[1] * y[2] * y[3] < std::int64_t{65536} * multiprocessors()) {
+    return "the images are too small, or too few";
+  }
+  return plan(block).instance != nullptr ? "" : "it is for 32 outputs at most, whose weight fits block memory";
 }
 
 Plan<DscBlockArguments> plan_forward(const DscBlockArguments& block, int /*threads*/) {

@@ -101,8 +101,7 @@ void verify_backward(const BackwardCase<Geometry>& problem) {
   }
 
   auto arguments = tensors.arguments(problem);
-  GradientNormaliserTensors normaliser(accumulation_type(problem.dtype), tensors.x.sizes()[1],
-                                       seams.gradient_prologue);
+  GradientNormaliserTensors normaliser(accumulation_type(problem.dtype), tensors.x.sizes()[1], seams.gradient_prologue);
   std::vector<Output> outputs;
   if (seams.grad_x) {
     Array grad_x = problem.geometry.input_gradient(precision, grad_y, tensors.weight.values());
