@@ -47,7 +47,9 @@ inline void verify_inverted_residual_inference(InvertedResidualCase block) {
   InvertedResidualTensors tensors(block);
   InvertedResidualArguments arguments = tensors.arguments(block);
   arguments.e = arguments.d = arguments.p = {};
-  verify(kInvertedResidual, arguments, {{"y", tensors.y, forward(tensors.reference(block)).y}});
+  InvertedResidual reference = tensors.reference(block);
+  reference.stores_activated = true;
+  verify(kInvertedResidual, arguments, {{"y", tensors.y, forward(reference).y}});
 }
 
 inline void expect_gradients(BatchNormGradientTensors& tensors, const BatchNormGradients& expected,
