@@ -91,6 +91,7 @@ std::optional<Plan<DepthwiseBackwardArguments>> plan_depthwise_columns_weight(co
         sum.channels = p.channels;
         sum.weight = like.grad_weight;
         sum.bias = like.grad_bias.data;
+        sum.lets_next_start = true;
         launch_sum_partials(kName, like.x.dtype, sum, execution.stream);
       }};
 }

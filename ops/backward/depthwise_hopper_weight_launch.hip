@@ -148,6 +148,7 @@ void DepthwiseWeightTilesPass::run(const DepthwiseBackwardArguments& a, const Ex
   sum.channels = p.channels;
   sum.weight = a.grad_weight;
   sum.bias = a.grad_bias.data;
+  sum.lets_next_start = true;
   launch_sum_partials(kName, a.x.dtype, sum, execution.stream);
 }
 

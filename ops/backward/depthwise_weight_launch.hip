@@ -155,6 +155,7 @@ void DepthwiseWeightPass::run(const DepthwiseBackwardArguments& a, const Executi
   sum.channels = p.shape.channels;
   sum.weight = a.grad_weight;
   sum.bias = a.grad_bias.data;
+  sum.lets_next_start = true;
   launch_sum_partials(kDepthwiseBackward, a.x.dtype, sum, execution.stream);
 }
 

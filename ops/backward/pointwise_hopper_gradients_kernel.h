@@ -591,7 +591,7 @@ FUSEDSC_DEVICE void sum_gradients(const GradientsSumParameters& p) {
   using Four = Aligned<float, 4>;
   const int lane = thread_index() % 32, warp = thread_index() / 32;
   const int item = (static_cast<int>(block_index()) * 32 + lane) * 4, size = p.items() * 4;
-  let_next_kernel_start();
+  if (p.normaliser.grad_scale == nullptr) let_next_kernel_start();  // see SumPartialsParameters::lets_next_start
   wait_for_previous_kernel();
   auto *sums = static_cast<Four*>(block_memory()), *centered_sums = sums + p.warps * 32;
   Four sum = {}, centered = {};
@@ -612,10 +612,22 @@ FUSEDSC_DEVICE void sum_gradients(const GradientsSumParameters& p) {
   if (item < size && is_wanted) {
     const float* from = p.partials + item;
     const std::int64_t step = std::int64_t{p.rows} * p.channels;
-#pragma unroll 8
-    for (int split = warp; split < p.splits; split += p.warps) {
-      add(sum, *reinterpret_cast<const Four*>(from + split * step));
-      if (is_pair) add(centered, *reinterpret_cast<const Four*>(from + split * step + p.channels));
+    constexpr int kAtOnce = 4;  // loads under way: most have no more, and the rest of an unrolled loop goes one by one
+#pragma unroll 1
+    for (int first = warp; first < p.splits; first += p.warps * kAtOnce) {
+      Four parts[kAtOnce] = {}, centered_parts[kAtOnce] = {};
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int split = first + i * p.warps;
+        if (split >= p.splits) continue;
+        parts[i] = *reinterpret_cast<const Four*>(from + split * step);
+        if (is_pair) centered_parts[i] = *reinterpret_cast<const Four*>(from + split * step + p.channels);
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        add(sum, parts[i]);
+        add(centered, centered_parts[i]);
+      }
     }
   }
   sums[thread_index()] = sum;

@@ -27,6 +27,9 @@ struct SumPartialsParameters {
   void* bias = nullptr;                            ///< for the row after the taps; or none
   void *grad = nullptr, *grad_centered = nullptr;  ///< for the two rows after the taps; or none
   GradientNormaliserParameters normaliser;         ///< of these
+  /// The next kernel of the stream may take its places meanwhile. Not where it is one of the large ones, whose blocks
+  /// would be spread unevenly over the multiprocessors that are not taken yet.
+  bool lets_next_start = false;
 
   SumPartialsParameters() = default;
   /// Of gradient sums alone, or behind what is set afterwards; x: whose gradient's they are.

@@ -11,7 +11,7 @@ template <class T>
 FUSEDSC_KERNEL(kPartialsThreads, 1)
 sum_partials_kernel(SumPartialsParameters parameters) {
   wait_for_previous_kernel();
-  let_next_kernel_start();
+  if (parameters.lets_next_start) let_next_kernel_start();
   sum_partials<T>(parameters);
 }
 
@@ -19,7 +19,6 @@ template <class A>
 FUSEDSC_KERNEL(kMergeThreads, 1)
 merge_moments_kernel(MergeMomentsParameters parameters) {
   wait_for_previous_kernel();
-  let_next_kernel_start();
   merge_moments_of_splits<A>(parameters);
 }
 
