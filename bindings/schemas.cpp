@@ -27,8 +27,9 @@ TORCH_LIBRARY(fusedsc, m) {
       "float? momentum=0.1, Tensor(c!)? num_batches_tracked=None, float eps=1e-05, str activation=\"relu6\", "
       "int[2] stride=1, int[4] padding=1, int[2] dilation=1, bool? recompute=None, int groups=1, "
       "float? overlap=None) -> Tensor");
-  // `statistics` has the rows mean, 1/sqrt(var + eps) and unbiased variance, of [C*m] each. Given (its first two rows
-  // will do): normalise with it, and return an empty one. None: take the batch's, and return it.
+  // `statistics` has the rows mean, 1/sqrt(var + eps), unbiased variance, and the scale and shift that follow, of [C*m]
+  // each. Given (its first two rows will do): normalise with it, and return an empty one. None: take the batch's, and
+  // return it.
   // `d`, the raw depthwise output, is empty where `recompute` says not to store it.
   def("_dsc_block_forward(Tensor x, Tensor dw_weight, Tensor? dw_bias, Tensor? bn_weight, Tensor? bn_bias, "
       "Tensor pw_weight, Tensor? pw_bias, Tensor? statistics, float eps, str activation, int[2] stride, "
@@ -44,7 +45,7 @@ TORCH_LIBRARY(fusedsc, m) {
   def("conv_bn_act(Tensor x, Tensor weight, Tensor? bn_weight, Tensor? bn_bias, Tensor(a!)? running_mean, "
       "Tensor(b!)? running_var, *, bool training, float? momentum=0.1, Tensor(c!)? num_batches_tracked=None, "
       "float eps=1e-05, str activation=\"relu6\", int[2] stride=1, int[4] padding=0, int[2] dilation=1) -> Tensor");
-  // `statistics` as above.
+  // `statistics` as above, but for scale and shift.
   def("_conv_bn_act_forward(Tensor x, Tensor weight, Tensor? bn_weight, Tensor? bn_bias, Tensor? statistics, float "
       "eps, "
       "str activation, int[2] stride, int[4] padding, int[2] dilation) -> (Tensor y, Tensor statistics)");

@@ -54,7 +54,7 @@ Tensors3 dsc_block_forward_meta(const Tensor& x, const Tensor& dw_weight, const 
 
   const auto statistics_options = x.options().dtype(accumulation_type(x.scalar_type()));
   return {empty_activation(y_sizes, x),
-          statistics ? at::empty({0}, statistics_options) : at::empty_symint({3, d_sizes[1]}, statistics_options),
+          statistics ? at::empty({0}, statistics_options) : at::empty_symint({5, d_sizes[1]}, statistics_options),
           stores_middle(recompute) ? empty_activation(d_sizes, x) : at::empty({0}, x.options())};
 }
 
@@ -113,6 +113,10 @@ struct Operands {
     arguments.allow_tf32 = convolutions_allow_tf32();
     arguments.mean = mutable_channels(statistics.select(0, 0));
     arguments.invstd = mutable_channels(statistics.select(0, 1));
+    if (training && statistics.size(0) > 3) {
+      arguments.scale = mutable_channels(statistics.select(0, 3));
+      arguments.shift = mutable_channels(statistics.select(0, 4));
+    }
     return arguments;
   }
 };

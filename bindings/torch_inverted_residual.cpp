@@ -191,10 +191,11 @@ Tensors5 inverted_residual_forward_kernel(const Tensor& x, const OptionalTensor&
                                           const OptionalTensor& statistics, at::ArrayRef<double> eps,
                                           std::string_view activation, IntArrayRef stride, IntArrayRef padding,
                                           IntArrayRef dilation, bool residual, bool recompute) {
-  // The kernel always writes e, d and p; with `recompute` they end here.
+  // In training the kernel always writes e, d and p; with `recompute` they end here. In eval mode it can do without.
+  const bool keeps_raw = !statistics || !recompute;
   const auto [y, batch_statistics, e, d, p] =
       inverted_residual_forward_meta(x, expand_weight, dw_weight, project_weight, bn_parameters, statistics, eps,
-                                     activation, stride, padding, dilation, residual, /*recompute=*/false);
+                                     activation, stride, padding, dilation, residual, !keeps_raw);
   const auto kept = [&](const Tensor& tensor) { return recompute ? at::empty({0}, x.options()) : tensor; };
   const Tensors5 outputs(y, batch_statistics, kept(e), kept(d), kept(p));
   if (y.numel() == 0) return zeroed(outputs);

@@ -34,6 +34,7 @@ constexpr Operator<DepthwiseBackwardArguments> kOperator{
     .check_memory = check_backward_memory<DepthwiseBackwardArguments>,
     .is_empty = is_empty_backward<DepthwiseBackwardArguments>,
     .clear_results = clear_sums_of<DepthwiseBackwardArguments>,
+    .finish = normalise_sums_of<DepthwiseBackwardArguments>,
 };
 
 }  // namespace

@@ -90,7 +90,7 @@ std::optional<Plan<DepthwiseBackwardArguments>> plan_depthwise_columns_weight(co
         sum.rows = taps + 1;
         sum.channels = p.channels;
         sum.weight = like.grad_weight;
-        sum.vectors[0] = like.grad_bias.data;
+        sum.bias = like.grad_bias.data;
         sum.lets_next_start = true;
         launch_sum_partials(kName, like.x.dtype, sum, execution.stream);
       }};

@@ -246,7 +246,7 @@ class JointPass {
     p.grad_x = map_of_inputs(a.grad_x);
     launch_following(kName, instance.kernel, cut_.blocks(), cut_.warps * 32, execution.stream, p, cut_.memory_bytes());
     if (instance.rows == 0) return;
-    SumPartialsParameters sum;
+    SumPartialsParameters sum(a.sums, a.x);
     sum.partials = p.partials;
     sum.splits = cut_.splits;
     sum.taps = 9;
@@ -254,9 +254,6 @@ class JointPass {
     sum.rows = instance.rows;
     sum.channels = p.channels;
     sum.weight = a.grad_weight;
-    sum.vectors[0] = a.sums.grad.data;
-    sum.vectors[1] = a.sums.grad_times_centered.data;
-    sum.wide_vectors = true;
     launch_sum_partials(kName, a.x.dtype, sum, execution.stream);
   }
 

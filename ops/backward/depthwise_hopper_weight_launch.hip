@@ -147,7 +147,7 @@ void DepthwiseWeightTilesPass::run(const DepthwiseBackwardArguments& a, const Ex
   sum.rows = sum.taps + 1;
   sum.channels = p.channels;
   sum.weight = a.grad_weight;
-  sum.vectors[0] = a.grad_bias.data;
+  sum.bias = a.grad_bias.data;
   sum.lets_next_start = true;
   launch_sum_partials(kName, a.x.dtype, sum, execution.stream);
 }

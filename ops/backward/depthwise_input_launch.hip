@@ -147,8 +147,7 @@ void DepthwiseInputPass::run(const DepthwiseBackwardArguments& a, const Executio
   p.join_columns = join_columns_;
   launch_following(kDepthwiseBackward, kernel_, work_.blocks(), kDepthwiseThreads, execution.stream, p, memory_);
   if (!a.sums) return;
-  launch_gradient_sums(kDepthwiseBackward, accumulation_type(a.x.dtype), p.partials, work_.splits, a.sums,
-                       execution.stream);
+  launch_gradient_sums(kDepthwiseBackward, p.partials, work_.splits, a.sums, a.x, execution.stream);
 }
 
 }  // namespace fusedsc::gpu

@@ -128,7 +128,7 @@ std::optional<BackwardPlan> plan_depthwise_planes_weight(const DepthwiseBackward
                         sum.rows = taps + 1;
                         sum.channels = p.channels;
                         sum.weight = like.grad_weight;
-                        sum.vectors[0] = like.grad_bias.data;
+                        sum.bias = like.grad_bias.data;
                         launch_sum_partials(kName, like.x.dtype, sum, execution.stream);
                       }};
 }

@@ -154,7 +154,7 @@ void DepthwiseWeightPass::run(const DepthwiseBackwardArguments& a, const Executi
   sum.rows = sum.taps + 1;
   sum.channels = p.shape.channels;
   sum.weight = a.grad_weight;
-  sum.vectors[0] = a.grad_bias.data;
+  sum.bias = a.grad_bias.data;
   sum.lets_next_start = true;
   launch_sum_partials(kDepthwiseBackward, a.x.dtype, sum, execution.stream);
 }

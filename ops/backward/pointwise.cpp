@@ -39,6 +39,7 @@ constexpr Operator<PointwiseBackwardArguments> kOperator{
     .check_memory = check_backward_memory<PointwiseBackwardArguments>,
     .is_empty = is_empty_backward<PointwiseBackwardArguments>,
     .clear_results = clear_sums_of<PointwiseBackwardArguments>,
+    .finish = normalise_sums_of<PointwiseBackwardArguments>,
 };
 
 }  // namespace

@@ -152,7 +152,7 @@ class InputPass {
     }
     launch_.start(kName, case_, p, stream);
     if (!a.sums) return;
-    launch_gradient_sums(kName, DataType::float32, p.epilogue.partials, launch_.splits, a.sums, stream);
+    launch_gradient_sums(kName, p.epilogue.partials, launch_.splits, a.sums, a.x, stream);
   }
 
  private:

@@ -176,7 +176,7 @@ class InputPass {
     launch_following(kName, kernel_of(*instance_, use_), p_.product.blocks(), kMatrixThreads, stream, p_,
                      memory_of(*instance_, use_));
     if (!a.sums) return;
-    launch_gradient_sums(kName, accumulation_type(a.x.dtype), p_.partials, p_.product.splits, a.sums, stream);
+    launch_gradient_sums(kName, p_.partials, p_.product.splits, a.sums, a.x, stream);
   }
 
  private:
@@ -249,7 +249,7 @@ class WeightPass {
       sum.splits = p_.splits;
       sum.rows = 1;
       sum.channels = outputs;
-      sum.vectors[0] = a.grad_bias.data;
+      sum.bias = a.grad_bias.data;
       launch_sum_partials(kName, a.x.dtype, sum, stream);
     }
   }

@@ -124,7 +124,7 @@ class Tf32GradientsPass {
     p.grad_x = map(output_matrix(a.grad_x, 1, true), p.channels);
     launch_following(kName, instance_->kernel, p.splits, instance_->threads, execution.stream, p, memory_bytes());
 
-    SumPartialsParameters sum;
+    SumPartialsParameters sum(a.sums, a.x);
     sum.partials = p.partials;
     sum.splits = p.splits * instance_->groups;
     sum.taps = sum.kernel_width = instance_->outputs;
@@ -133,9 +133,6 @@ class Tf32GradientsPass {
     // As a depthwise weight whose taps are the outputs.
     sum.weight = TensorView(a.grad_weight.data, DataType::float32, {p.channels, 1, 1, instance_->outputs},
                             {a.grad_weight.strides[1], 1, 1, a.grad_weight.strides[0]}, Device::gpu);
-    sum.vectors[0] = a.sums.grad.data;
-    sum.vectors[1] = a.sums.grad_times_centered.data;
-    sum.wide_vectors = true;
     launch_sum_partials(kName, DataType::float32, sum, execution.stream);
   }
 

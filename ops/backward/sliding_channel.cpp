@@ -33,6 +33,7 @@ constexpr Operator<SlidingChannelBackwardArguments> kOperator{
     .check_memory = check_backward_memory<SlidingChannelBackwardArguments>,
     .is_empty = is_empty_backward<SlidingChannelBackwardArguments>,
     .clear_results = clear_sums_of<SlidingChannelBackwardArguments>,
+    .finish = normalise_sums_of<SlidingChannelBackwardArguments>,
 };
 
 }  // namespace

@@ -134,6 +134,16 @@ void check_gradient_sums(const GradientSums& sums, const ConstTensorView& x) {
   check_seam("sums.mean", sums.mean, x.sizes[1], x.dtype);
   check_seam("sums.grad", sums.grad, x.sizes[1], x.dtype);
   check_seam("sums.grad_times_centered", sums.grad_times_centered, x.sizes[1], x.dtype);
+  const GradientNormaliser& normaliser = sums.normaliser;
+  if (!normaliser) return;
+  const DataType dtype = accumulation_type(x.dtype);
+  check_channels("sums.normaliser.weight", normaliser.weight, x.sizes[1], dtype);
+  check_channels_given("sums.normaliser.invstd", normaliser.invstd, x.sizes[1], dtype);
+  check_channels_given("sums.normaliser.grad_scale", normaliser.grad_scale, x.sizes[1], dtype);
+  check_channels_given("sums.normaliser.output_scale", normaliser.output_scale, x.sizes[1], dtype);
+  check_channels_given("sums.normaliser.offset", normaliser.offset, x.sizes[1], dtype);
+  check_channels("sums.normaliser.grad_weight", normaliser.grad_weight, x.sizes[1], dtype);
+  check_channels("sums.normaliser.grad_bias", normaliser.grad_bias, x.sizes[1], dtype);
 }
 
 void check_given(const NamedTensor& tensor) {

@@ -93,11 +93,26 @@ struct GradientPrologue {
   explicit operator bool() const { return static_cast<bool>(grad_scale); }
 };
 
+/// BatchNorm's backward arithmetic on the sums of a gradient g, for the gradient prologue that will apply it:
+///   grad_weight = sum g*(x - mean) * invstd, grad_bias = sum g,
+///   dx = grad_scale*g + output_scale*x + offset.
+/// Vectors are [C_in], accumulation type.
+struct GradientNormaliser {
+  ConstChannelVector weight;  ///< or empty for 1
+  ConstChannelVector invstd;
+  bool training = true;                            ///< eval: statistics are constants, output_scale and offset are 0
+  ChannelVector grad_scale, output_scale, offset;  ///< written
+  ChannelVector grad_weight, grad_bias;            ///< written; may be empty
+
+  explicit operator bool() const { return static_cast<bool>(grad_scale); }
+};
+
 /// What BatchNorm's backward needs of the gradient g at the output of its affine map: sums over N, H and W.
 struct GradientSums {
   ConstChannelVector mean;            ///< [C_in] mean of the raw input
   ChannelVector grad;                 ///< [C_in] sum of g
   ChannelVector grad_times_centered;  ///< [C_in] sum of g*(x - mean)
+  GradientNormaliser normaliser;      ///< what is made of them at once; or nothing
 
   explicit operator bool() const { return static_cast<bool>(grad); }
 };

@@ -19,16 +19,6 @@ std::span<const Implementation<BatchNormFinalizeArguments>> finalize_implementat
   return list;
 }
 
-std::span<const Implementation<BatchNormCoefficientsArguments>> coefficients_implementations() {
-  static const Implementation<BatchNormCoefficientsArguments> list[] = {
-#ifdef FUSEDSC_GPU
-      batch_norm_coefficients_gpu(),
-#endif
-      batch_norm_coefficients_cpu(),
-  };
-  return list;
-}
-
 std::span<const Implementation<BatchNormApplyArguments>> apply_implementations() {
   static const Implementation<BatchNormApplyArguments> list[] = {
 #ifdef FUSEDSC_GPU
@@ -118,6 +108,7 @@ constexpr Operator<BatchNormReduceArguments> kReduce{
     .check_memory = check_memory,
     .is_empty = is_empty,
     .clear_results = clear_results,
+    .finish = normalise_sums_of<BatchNormReduceArguments>,
 };
 
 }  // namespace
@@ -165,24 +156,6 @@ void clear_statistics(ChannelVector mean, ChannelVector variance, ChannelVector 
   finalize.count = 1;
   finalize.eps = eps;
   batch_norm_finalize(finalize, {});
-}
-
-void batch_norm_coefficients(const BatchNormCoefficientsArguments& arguments, const Execution& execution) {
-  const BatchNormCoefficientsArguments& a = arguments;
-  const std::int64_t channels = a.mean.size;
-  check_count(a.count);
-  check_channels("weight", a.weight, channels, a.mean.dtype);
-  check_channels_given("invstd", a.invstd, channels, a.mean.dtype);
-  check_channels_given("sum_grad", a.sum_grad, channels, a.mean.dtype);
-  check_channels_given("sum_grad_times_centered", a.sum_grad_times_centered, channels, a.mean.dtype);
-  check_channels_given("grad_scale", a.grad_scale, channels, a.mean.dtype);
-  check_channels_given("output_scale", a.output_scale, channels, a.mean.dtype);
-  check_channels_given("offset", a.offset, channels, a.mean.dtype);
-  check_channels("grad_weight", a.grad_weight, channels, a.mean.dtype);
-  check_channels("grad_bias", a.grad_bias, channels, a.mean.dtype);
-  choose("batch_norm_coefficients", coefficients_implementations(), arguments)
-      .plan_for(arguments, 1)
-      .unchecked_run(arguments, execution);
 }
 
 void batch_norm_apply(const BatchNormApplyArguments& arguments, const Execution& execution) {

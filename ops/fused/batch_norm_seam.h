@@ -43,20 +43,6 @@ BatchNormFinalizeArguments affine_of(const Normalisation& by, ChannelVector scal
 /// The statistics of an empty batch: mean 0, variance 0 (which may be empty) and the invstd that goes with it.
 void clear_statistics(ChannelVector mean, ChannelVector variance, ChannelVector invstd, double eps);
 
-/// From the sums of GradientSums to the coefficients of GradientPrologue and the parameter gradients:
-///   grad_weight = sum g*(x-mean) * invstd, grad_bias = sum g,
-///   dx = grad_scale*g + output_scale*x + offset.
-/// In eval mode (training == false) the statistics are constants: output_scale = offset = 0.
-struct BatchNormCoefficientsArguments {
-  ConstChannelVector weight;  ///< or empty for 1
-  ConstChannelVector mean, invstd, sum_grad, sum_grad_times_centered;
-  std::int64_t count = 0;  ///< N*H*W
-  bool training = true;
-  ChannelVector grad_scale, output_scale, offset;  ///< written
-  ChannelVector grad_weight, grad_bias;            ///< written; may be empty
-};
-void batch_norm_coefficients(const BatchNormCoefficientsArguments& arguments, const Execution& execution);
-
 /// out = activation(scale[c]*x + shift[c]) + residual, one pass over memory.
 struct BatchNormApplyArguments {
   ConstTensorView x;

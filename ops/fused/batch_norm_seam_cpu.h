@@ -7,7 +7,6 @@
 namespace fusedsc {
 
 Implementation<BatchNormFinalizeArguments> batch_norm_finalize_cpu();
-Implementation<BatchNormCoefficientsArguments> batch_norm_coefficients_cpu();
 Implementation<BatchNormApplyArguments> batch_norm_apply_cpu();
 Implementation<BatchNormReduceArguments> batch_norm_reduce_cpu();
 

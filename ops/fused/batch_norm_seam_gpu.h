@@ -7,7 +7,6 @@
 namespace fusedsc {
 
 Implementation<BatchNormFinalizeArguments> batch_norm_finalize_gpu();
-Implementation<BatchNormCoefficientsArguments> batch_norm_coefficients_gpu();
 Implementation<BatchNormApplyArguments> batch_norm_apply_gpu();
 Implementation<BatchNormReduceArguments> batch_norm_reduce_gpu();
 

@@ -28,33 +28,12 @@ FUSEDSC_DEVICE void batch_norm_finalize(const BatchNormFinalizeParameters& p) {
   const int c = own_channel();
   if (c >= p.channels) return;
   const A mean = value_or(p.mean, c, A(0));
-  if (p.m2 != nullptr) return normalise(p.normaliser, c, mean, value_or(p.m2, c, A(0)));
+  if (p.m2 != nullptr) {
+    return normalise(p.normaliser, OwnNormaliser<A>(p.normaliser, c), c, mean, value_or(p.m2, c, A(0)));
+  }
   const A scale = value_or(p.weight, c, A(1)) * value_or(p.invstd, c, A(1));
   put(p.shift, c, value_or(p.bias, c, A(0)) - mean * scale);
   put(p.scale, c, scale);
-}
-
-struct BatchNormCoefficientsParameters {
-  int channels = 0;
-  const void *weight = nullptr, *mean = nullptr, *invstd = nullptr, *sum_grad = nullptr, *sum_centered = nullptr;
-  double inverse_count = 0;  ///< 0 in eval mode: the statistics are constants
-  void *grad_scale = nullptr, *output_scale = nullptr, *offset = nullptr, *grad_weight = nullptr, *grad_bias = nullptr;
-};
-
-/// dx = scale * (g - mean of g - (x - mean) * invstd^2 * mean of g*(x - mean))
-template <class A>
-FUSEDSC_DEVICE void batch_norm_coefficients(const BatchNormCoefficientsParameters& p) {
-  const int c = own_channel();
-  if (c >= p.channels) return;
-  const double invstd = value_or(p.invstd, c, A(1)), scale = invstd * value_or(p.weight, c, A(1));
-  const double sum = value_or(p.sum_grad, c, A(0)), centered = value_or(p.sum_centered, c, A(0));
-  const double output_scale = -scale * invstd * invstd * centered * p.inverse_count;
-  const double offset = -scale * sum * p.inverse_count - output_scale * value_or(p.mean, c, A(0));
-  put(p.grad_scale, c, static_cast<A>(scale));
-  put(p.output_scale, c, static_cast<A>(output_scale));
-  put(p.offset, c, static_cast<A>(offset));
-  put(p.grad_weight, c, static_cast<A>(centered * invstd));
-  put(p.grad_bias, c, static_cast<A>(sum));
 }
 
 // ------------------------------------------------------------------------------------------------- over whole tensors

@@ -17,13 +17,6 @@ finalize_kernel(BatchNormFinalizeParameters parameters) {
   batch_norm_finalize<A>(parameters);
 }
 
-template <class A>
-FUSEDSC_KERNEL(kChannelThreads, 1)
-coefficients_kernel(BatchNormCoefficientsParameters parameters) {
-  wait_for_previous_kernel();
-  batch_norm_coefficients<A>(parameters);
-}
-
 template <class T, int kChannels, int kColumns>
 FUSEDSC_KERNEL(kDepthwiseThreads, 8)
 apply_kernel(BatchNormApplyParameters parameters) {
@@ -90,24 +83,6 @@ void run_finalize(const BatchNormFinalizeArguments& a, const Execution& executio
   p.shift = a.shift.data;
   const auto kernel = a.mean.dtype == DataType::float64 ? finalize_kernel<double> : finalize_kernel<float>;
   launch_per_channel("batch_norm_finalize", kernel, execution.stream, p);
-}
-
-void run_coefficients(const BatchNormCoefficientsArguments& a, const Execution& execution) {
-  BatchNormCoefficientsParameters p;
-  p.channels = static_cast<int>(a.mean.size);
-  p.weight = a.weight.data;
-  p.mean = a.mean.data;
-  p.invstd = a.invstd.data;
-  p.sum_grad = a.sum_grad.data;
-  p.sum_centered = a.sum_grad_times_centered.data;
-  p.inverse_count = a.training ? 1 / static_cast<double>(a.count) : 0;
-  p.grad_scale = a.grad_scale.data;
-  p.output_scale = a.output_scale.data;
-  p.offset = a.offset.data;
-  p.grad_weight = a.grad_weight.data;
-  p.grad_bias = a.grad_bias.data;
-  const auto kernel = a.mean.dtype == DataType::float64 ? coefficients_kernel<double> : coefficients_kernel<float>;
-  launch_per_channel("batch_norm_coefficients", kernel, execution.stream, p);
 }
 
 /// The work of a pass over tensors like x.
@@ -221,14 +196,7 @@ struct ReducePass {
     p.partials = take_partials(a, arena);
     p.work = work;
     launch("batch_norm_reduce", instance->plain, work.blocks(), kDepthwiseThreads, memory, execution.stream, p);
-    SumPartialsParameters sum;
-    sum.partials = p.partials;
-    sum.splits = work.splits;
-    sum.rows = 2;
-    sum.channels = p.channels;
-    sum.vectors[0] = a.sums.grad.data;
-    sum.vectors[1] = a.sums.grad_times_centered.data;
-    launch_sum_partials("batch_norm_reduce", accumulation_type(a.x.dtype), sum, execution.stream);
+    launch_gradient_sums("batch_norm_reduce", p.partials, work.splits, a.sums, a.x, execution.stream);
   }
 };
 
@@ -255,11 +223,6 @@ std::string why_not_whole(const Arguments& a) {
 Implementation<BatchNormFinalizeArguments> batch_norm_finalize_gpu() {
   return {"gpu", gpu::why_not_per_channel<BatchNormFinalizeArguments>,
           plan_of_nothing<BatchNormFinalizeArguments, gpu::run_finalize>};
-}
-
-Implementation<BatchNormCoefficientsArguments> batch_norm_coefficients_gpu() {
-  return {"gpu", gpu::why_not_per_channel<BatchNormCoefficientsArguments>,
-          plan_of_nothing<BatchNormCoefficientsArguments, gpu::run_coefficients>};
 }
 
 Implementation<BatchNormApplyArguments> batch_norm_apply_gpu() {

@@ -127,7 +127,6 @@ struct ComposedBackward {
   Convolution convolution;
   ChannelVector scale, shift, sum_grad, sum_grad_times_centered, grad_scale, output_scale, offset;
   BatchNormReduceArguments reduce;
-  BatchNormCoefficientsArguments coefficients;
   BatchNormGradientArguments gradient;
   PointwiseBackwardArguments pointwise;
   ScatterPatchesArguments scatter;
@@ -140,19 +139,10 @@ struct ComposedBackward {
          {&scale, &shift, &sum_grad, &sum_grad_times_centered, &grad_scale, &output_scale, &offset}) {
       *vector = take_channels(arena, block.grad_y);
     }
-    reduce = {raw, block.grad_y, scale, shift, block.activation, {block.mean, sum_grad, sum_grad_times_centered}};
-    coefficients.weight = block.bn_weight;
-    coefficients.mean = block.mean;
-    coefficients.invstd = block.invstd;
-    coefficients.sum_grad = sum_grad;
-    coefficients.sum_grad_times_centered = sum_grad_times_centered;
-    coefficients.count = count_of(block.grad_y);
-    coefficients.training = block.training;
-    coefficients.grad_scale = grad_scale;
-    coefficients.output_scale = output_scale;
-    coefficients.offset = offset;
-    coefficients.grad_weight = block.grad_bn_weight;
-    coefficients.grad_bias = block.grad_bn_bias;
+    const GradientNormaliser normaliser{block.bn_weight, block.invstd, block.training,       grad_scale,
+                                        output_scale,    offset,       block.grad_bn_weight, block.grad_bn_bias};
+    reduce = {raw,   block.grad_y,     scale,
+              shift, block.activation, {block.mean, sum_grad, sum_grad_times_centered, normaliser}};
     gradient = {raw, block.grad_y, scale, shift, grad_scale, output_scale, offset, block.activation, raw};
 
     pointwise.x = convolution.gather.patches;
@@ -187,7 +177,6 @@ struct ComposedBackward {
     plans.convolution.run(convolution.pointwise, rest);
     batch_norm_finalize(affine_of({block.bn_weight, block.bn_bias, block.mean, block.invstd}, scale, shift), rest);
     plans.reduce.run(reduce, rest);
-    batch_norm_coefficients(coefficients, rest);
     if (!wants_convolution_gradients()) return;
     batch_norm_gradient(gradient, rest);
     plans.pointwise.run(pointwise, rest);

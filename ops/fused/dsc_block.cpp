@@ -5,6 +5,7 @@
 #include "fusedsc/forward/sliding_channel.h"
 #include "fusedsc/fused/dsc_block_composed.h"
 #include "fusedsc/fused/dsc_block_cpu.h"
+#include "fusedsc/fused/dsc_block_hopper.h"
 #include "fusedsc/fused/dsc_block_parts.h"
 #include "fusedsc/runtime/operator.h"
 
@@ -12,7 +13,13 @@ namespace fusedsc {
 namespace {
 
 std::span<const Implementation<DscBlockArguments>> forward_implementations() {
-  static const Implementation<DscBlockArguments> list[] = {dsc_block_composed(), dsc_block_cpu()};
+  static const Implementation<DscBlockArguments> list[] = {
+#ifdef FUSEDSC_HOPPER
+      dsc_block_hopper(),
+#endif
+      dsc_block_composed(),
+      dsc_block_cpu(),
+  };
   return list;
 }
 
@@ -37,6 +44,10 @@ Sizes check_convolutions(const Block& block) {
   check_channels("bn_bias", block.bn_bias, middle[1], accumulation_type(dtype));
   check_channels_given("mean", block.mean, middle[1], accumulation_type(dtype));
   check_channels_given("invstd", block.invstd, middle[1], accumulation_type(dtype));
+  check_channels("scale", block.scale, middle[1], accumulation_type(dtype));
+  check_channels("shift", block.shift, middle[1], accumulation_type(dtype));
+  check(static_cast<bool>(block.scale) == static_cast<bool>(block.shift),
+        "scale and shift: only one is given; give both or neither");
   return middle;
 }
 
@@ -61,6 +72,8 @@ void check_problem(const DscBlockArguments& block) {
   check_channels("pw_bias", block.pw_bias, y[1], dtype);
   check_channels("variance", block.variance, middle[1], accumulation_type(dtype));
   check(block.eps >= 0, "eps: it is ", block.eps, "; it must not be negative");
+  check_epilogue(block.epilogue, block.y);
+  check(!block.epilogue || !block.training, "epilogue: it is given in training; leave it out: it is for eval mode");
   check_sizes({"y", block.y}, y, "the output's sizes");
   check_like({"y", block.y}, y, dtype, "the output's sizes");
   check_like({"d", block.d}, middle, dtype, "the depthwise output's sizes");
@@ -95,14 +108,23 @@ void check_memory(const DscBlockArguments& block) {
   // In eval mode mean and invstd are read: they may be the same memory as other inputs.
   const ConstChannelVector mean = block.training ? block.mean : ChannelVector();
   const ConstChannelVector invstd = block.training ? block.invstd : ChannelVector();
-  check_no_overlap({{"y", block.y}, {"d", block.d}, {"mean", mean}, {"invstd", invstd}, {"variance", block.variance}},
+  check_no_overlap({{"y", block.y},
+                    {"d", block.d},
+                    {"mean", mean},
+                    {"invstd", invstd},
+                    {"variance", block.variance},
+                    {"scale", block.scale},
+                    {"shift", block.shift}},
                    {{"x", block.x},
                     {"dw_weight", block.dw_weight},
                     {"dw_bias", block.dw_bias},
                     {"pw_weight", block.pw_weight},
                     {"pw_bias", block.pw_bias},
                     {"bn_weight", block.bn_weight},
-                    {"bn_bias", block.bn_bias}});
+                    {"bn_bias", block.bn_bias},
+                    {"epilogue.scale", block.epilogue.scale},
+                    {"epilogue.shift", block.epilogue.shift},
+                    {"epilogue.residual", block.epilogue.residual}});
 }
 
 void check_memory(const DscBlockBackwardArguments& block) {
@@ -125,6 +147,8 @@ void check_memory(const DscBlockBackwardArguments& block) {
                     {"bn_bias", block.bn_bias},
                     {"mean", block.mean},
                     {"invstd", block.invstd},
+                    {"scale", block.scale},
+                    {"shift", block.shift},
                     {"d", block.d},
                     {"grad_y", block.grad_y}});
 }
@@ -133,6 +157,7 @@ void check_memory(const DscBlockBackwardArguments& block) {
 void clear_results(const DscBlockArguments& block) {
   if (!block.training) return;
   clear_statistics(block.mean, block.variance, block.invstd, block.eps);
+  if (block.scale) batch_norm_finalize(affine_of(normalisation_of(block), block.scale, block.shift), {});
 }
 
 void clear_results(const DscBlockBackwardArguments& block) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "fusedsc/common/cpu/depthwise_backward_pass-inl.h"
+#include "fusedsc/common/normaliser.h"
 #include "fusedsc/fused/dsc_block_gradients-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -180,7 +181,7 @@ void backward_run(const DscBlockBackwardArguments& block, const Execution& execu
   const MiddleGradient middle = take_middle_gradient(block, arena);
   const Execution rest = rest_of(execution, arena);
   DscBlockBackwardA<T>(block, rest.threads, rest.workspace).run(rest, middle);
-  batch_norm_coefficients(coefficients_of(block, middle), execution);
+  normalise(sums_of(block, middle), middle_count(block.grad_y));
   if (!wants_depthwise_gradients(block)) return;
   const DepthwiseBackwardArguments depthwise = depthwise_backward_of(block);
   BackwardB<T>({block, middle}, depthwise, rest.threads, rest.workspace).run(rest);

@@ -66,7 +66,8 @@ struct ComposedForward {
   ComposedForward(const DscBlockArguments& block_, void* workspace) : block(block_), arena(workspace), second(block) {
     depthwise = depthwise_of(block);
     depthwise.y = middle_memory(block.d, depthwise.y, arena);
-    for (ChannelVector* vector : {&scale, &shift}) *vector = take_channels(arena, depthwise.y);
+    scale = block.scale ? block.scale : take_channels(arena, depthwise.y);
+    shift = block.shift ? block.shift : take_channels(arena, depthwise.y);
     if (block.training) depthwise.statistics = statistics_of(block, scale, shift);
     second.set([&](auto& convolution) {
       convolution.x = depthwise.y;
@@ -74,6 +75,7 @@ struct ComposedForward {
       convolution.bias = block.pw_bias;
       convolution.prologue = {scale, shift, block.activation};
       convolution.y = block.y;
+      convolution.epilogue = block.epilogue;
       convolution.allow_tf32 = block.allow_tf32;
     });
   }
@@ -92,8 +94,8 @@ struct ComposedForward {
 
   void run(const Plans& plans, const Execution& execution) const {
     const Execution rest = rest_of(execution, arena);
-    plans.depthwise.run(depthwise, rest);
     if (!block.training) batch_norm_finalize(affine_of(normalisation_of(block), scale, shift), rest);
+    plans.depthwise.run(depthwise, rest);
     second.run(plans.second, rest);
   }
 };
@@ -103,7 +105,7 @@ struct ComposedBackward {
 
   const DscBlockBackwardArguments& block;
   Arena arena;
-  ChannelVector scale, shift;
+  ChannelVector own_scale, own_shift;  ///< where forward did not keep them
   MiddleGradient middle;
   DepthwiseArguments recomputed;  ///< what d comes from where forward did not keep it
   Second second;
@@ -115,16 +117,18 @@ struct ComposedBackward {
     if (!block.d) recomputed.y = middle_memory({}, recomputed.y, arena);
     const ConstTensorView d = block.d ? block.d : ConstTensorView(recomputed.y);
     const TensorView grad_bn = middle_memory(block.grad_bn, recomputed.y, arena);
-    for (ChannelVector* vector : {&scale, &shift, &middle.sum_grad, &middle.sum_grad_times_centered, &middle.grad_scale,
-                                  &middle.output_scale, &middle.offset}) {
+    for (ChannelVector* vector : {&own_scale, &own_shift, &middle.sum_grad, &middle.sum_grad_times_centered,
+                                  &middle.grad_scale, &middle.output_scale, &middle.offset}) {
       *vector = take_channels(arena, d);
     }
+    const Prologue normalised = block.scale ? Prologue{block.scale, block.shift, block.activation}
+                                            : Prologue{own_scale, own_shift, block.activation};
     second.set([&](auto& convolution) {
       convolution.x = d;
       convolution.weight = block.pw_weight;
       convolution.grad_y = block.grad_y;
-      convolution.prologue = {scale, shift, block.activation};
-      convolution.sums = {block.mean, middle.sum_grad, middle.sum_grad_times_centered};
+      convolution.prologue = normalised;
+      convolution.sums = sums_of(block, middle);
       convolution.grad_x = grad_bn;
       convolution.grad_weight = block.grad_pw_weight;
       convolution.grad_bias = block.grad_pw_bias;
@@ -154,9 +158,8 @@ struct ComposedBackward {
   void run(const Plans& plans, const Execution& execution) const {
     const Execution rest = rest_of(execution, arena);
     if (!block.d) plans.recomputed.run(recomputed, rest);
-    batch_norm_finalize(affine_of(normalisation_of(block), scale, shift), rest);
+    if (!block.scale) batch_norm_finalize(affine_of(normalisation_of(block), own_scale, own_shift), rest);
     second.run(plans.second, rest);
-    batch_norm_coefficients(coefficients_of(block, middle), rest);
     if (wants_depthwise_gradients(block)) plans.depthwise.run(depthwise, rest);
   }
 };
@@ -171,7 +174,8 @@ bool keeps_in_cache(const Block& block) {
 
 Implementation<DscBlockArguments> dsc_block_composed() {
   return composed<ComposedForward, DscBlockArguments>([](const DscBlockArguments& block) {
-    return std::string(block.d || !keeps_in_cache(block) ? "" : "d is not stored (recompute=False or None stores it)");
+    const bool is_free = block.d || block.epilogue || !keeps_in_cache(block);
+    return std::string(is_free ? "" : "d is not stored (recompute=False or None stores it)");
   });
 }
 

@@ -121,7 +121,7 @@ HWY_EXPORT(dsc_block_plan);
 DepthwiseArguments statistics_pass(const DscBlockArguments& block) {
   DepthwiseArguments depthwise = depthwise_of(block);
   depthwise.y.data = nullptr;
-  depthwise.statistics = statistics_of(block, {}, {});
+  depthwise.statistics = statistics_of(block, block.scale, block.shift);
   return depthwise;
 }
 
@@ -145,7 +145,9 @@ Implementation<DscBlockArguments> dsc_block_cpu() {
       .why_not =
           [](const DscBlockArguments& block) {
             const std::string device = needs_device(Device::cpu, block.x.device);
-            return device.empty() ? needs_dense_pointwise(block) : device;
+            if (!device.empty()) return device;
+            if (block.epilogue) return std::string("there is an epilogue");
+            return needs_dense_pointwise(block);
           },
       .plan = plan_both_passes,
   };

@@ -44,21 +44,12 @@ bool wants_depthwise_gradients(const DscBlockBackwardArguments& block) {
   return block.grad_x || block.grad_dw_weight || block.grad_dw_bias;
 }
 
-BatchNormCoefficientsArguments coefficients_of(const DscBlockBackwardArguments& block, const MiddleGradient& middle) {
-  BatchNormCoefficientsArguments backward;
-  backward.weight = block.bn_weight;
-  backward.mean = block.mean;
-  backward.invstd = block.invstd;
-  backward.sum_grad = middle.sum_grad;
-  backward.sum_grad_times_centered = middle.sum_grad_times_centered;
-  backward.count = middle_count(block.grad_y);
-  backward.training = block.training;
-  backward.grad_scale = middle.grad_scale;
-  backward.output_scale = middle.output_scale;
-  backward.offset = middle.offset;
-  backward.grad_weight = block.grad_bn_weight;
-  backward.grad_bias = block.grad_bn_bias;
-  return backward;
+GradientSums sums_of(const DscBlockBackwardArguments& block, const MiddleGradient& middle) {
+  return {block.mean,
+          middle.sum_grad,
+          middle.sum_grad_times_centered,
+          {block.bn_weight, block.invstd, block.training, middle.grad_scale, middle.output_scale, middle.offset,
+           block.grad_bn_weight, block.grad_bn_bias}};
 }
 
 DepthwiseBackwardArguments depthwise_backward_of(const DscBlockBackwardArguments& block) {

@@ -38,10 +38,10 @@ bool wants_depthwise_gradients(const DscBlockBackwardArguments& block);
 /// From the sums of the pointwise pass to the coefficients of the depthwise pass's gradient prologue, and to the
 /// gradients of BatchNorm's parameters.
 struct MiddleGradient {
-  ChannelVector sum_grad, sum_grad_times_centered;  ///< read
-  ChannelVector grad_scale, output_scale, offset;   ///< written
+  ChannelVector sum_grad, sum_grad_times_centered;
+  ChannelVector grad_scale, output_scale, offset;
 };
-BatchNormCoefficientsArguments coefficients_of(const DscBlockBackwardArguments& block, const MiddleGradient& middle);
+GradientSums sums_of(const DscBlockBackwardArguments& block, const MiddleGradient& middle);
 
 /// The depthwise half of backward: everything but grad_y's memory and its prologue.
 DepthwiseBackwardArguments depthwise_backward_of(const DscBlockBackwardArguments& block);

@@ -4,13 +4,15 @@
 #include "fusedsc/fused/batch_norm_seam.h"
 #include "fusedsc/fused/inverted_residual_checks.h"
 #include "fusedsc/fused/inverted_residual_composed.h"
+#include "fusedsc/fused/inverted_residual_inference.h"
 #include "fusedsc/runtime/operator.h"
 
 namespace fusedsc {
 namespace {
 
 std::span<const Implementation<InvertedResidualArguments>> forward_implementations() {
-  static const Implementation<InvertedResidualArguments> list[] = {inverted_residual_composed()};
+  static const Implementation<InvertedResidualArguments> list[] = {inverted_residual_inference(),
+                                                                   inverted_residual_composed()};
   return list;
 }
 

@@ -33,6 +33,7 @@ struct InvertedResidualArguments {
   Activation activation = Activation::relu6;
   bool residual = false;  ///< add x to the result: needs M = C and stride 1
   bool training = true;
+  // In eval mode with null data, all of them: nobody wants them.
   TensorView e;             ///< [N, E, H, W] raw expansion output, written; unused without expansion
   TensorView d;             ///< [N, E, OH, OW] raw depthwise output, written
   TensorView p;             ///< [N, M, OH, OW] raw projection output, written

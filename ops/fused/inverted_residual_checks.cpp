@@ -49,6 +49,9 @@ void check_gradients(const std::string& name, const BatchNormGradients& bn, std:
   check_channels((name + ".bias").c_str(), bn.bias, channels, dtype);
 }
 
+/// In eval mode it can do without.
+bool keeps_raw(const InvertedResidualArguments& block) { return block.training || block.e || block.d || block.p; }
+
 /// Everything but y, which backward does not look at.
 BlockSizes check_block(const InvertedResidualArguments& block) {
   const DataType dtype = block.x.dtype, vectors = accumulation_type(dtype);
@@ -61,12 +64,14 @@ BlockSizes check_block(const InvertedResidualArguments& block) {
         "; the channel multiplier of an inverted residual is 1");
   if (block.expand_weight) {
     check_batch_norm("expand_bn", block.expand_bn, sizes.e[1], vectors);
-    check_tensor({"e", block.e}, sizes.e, dtype, "the expansion's output sizes");
+    if (keeps_raw(block)) check_tensor({"e", block.e}, sizes.e, dtype, "the expansion's output sizes");
   }
   check_batch_norm("dw_bn", block.dw_bn, sizes.d[1], vectors);
   check_batch_norm("project_bn", block.project_bn, sizes.p[1], vectors);
-  check_tensor({"d", block.d}, sizes.d, dtype, "the depthwise output's sizes");
-  check_tensor({"p", block.p}, sizes.p, dtype, "the output's sizes");
+  if (keeps_raw(block)) {
+    check_tensor({"d", block.d}, sizes.d, dtype, "the depthwise output's sizes");
+    check_tensor({"p", block.p}, sizes.p, dtype, "the output's sizes");
+  }
   check(!block.residual || sizes.p == block.x.sizes, "residual: x is ", printed(block.x.sizes), ", the result ",
         printed(sizes.p), "; adding them needs equal sizes: as many output channels as input channels, and stride 1");
   return sizes;
@@ -104,11 +109,13 @@ void check_problem(const InvertedResidualBackwardArguments& gradients) {
 
 void check_memory(const InvertedResidualArguments& block) {
   check_given({"x", block.x});
-  if (block.expand_weight) check_given({"e", block.e});
   check_given({"dw_weight", block.dw_weight});
   check_given({"project_weight", block.project_weight});
-  check_given({"d", block.d});
-  check_given({"p", block.p});
+  if (keeps_raw(block)) {
+    if (block.expand_weight) check_given({"e", block.e});
+    check_given({"d", block.d});
+    check_given({"p", block.p});
+  }
   check_given({"y", block.y});
   // In eval mode the statistics are read: they may be the same memory as other inputs.
   const auto written = [&](const ChannelVector& statistics) {

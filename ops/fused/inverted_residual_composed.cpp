@@ -12,11 +12,6 @@
 namespace fusedsc {
 namespace {
 
-/// Values per channel; of an empty batch one, by which its sums, all zero, can be divided.
-std::int64_t count_of(const ConstTensorView& x) {
-  return std::max<std::int64_t>(x.sizes[0] * x.sizes[2] * x.sizes[3], 1);
-}
-
 /// Operators tell what is given by its address. Without elements there need not be one: then this is `like`, with an
 /// address where nothing is.
 void give_address(TensorView& tensor, const TensorView& like) {
@@ -149,26 +144,15 @@ struct GradientSeam : Seam {
     }
   }
 
-  GradientSums sums() const { return {parameters.mean, sum_grad, sum_centered}; }
-  GradientPrologue gradient_prologue() const { return {grad_scale, output_scale, offset, raw}; }
-
-  /// From the sums to the coefficients of the gradient prologue and the parameters' gradients.
-  BatchNormCoefficientsArguments coefficients() const {
-    BatchNormCoefficientsArguments backward;
-    backward.weight = parameters.weight;
-    backward.mean = parameters.mean;
-    backward.invstd = parameters.invstd;
-    backward.sum_grad = sum_grad;
-    backward.sum_grad_times_centered = sum_centered;
-    backward.count = count_of(raw);
-    backward.training = training;
-    backward.grad_scale = grad_scale;
-    backward.output_scale = output_scale;
-    backward.offset = offset;
-    backward.grad_weight = gradients.weight;
-    backward.grad_bias = gradients.bias;
-    return backward;
+  /// With the coefficients of the gradient prologue and the parameters' gradients, which follow from them.
+  GradientSums sums() const {
+    return {parameters.mean,
+            sum_grad,
+            sum_centered,
+            {parameters.weight, parameters.invstd, training, grad_scale, output_scale, offset, gradients.weight,
+             gradients.bias}};
   }
+  GradientPrologue gradient_prologue() const { return {grad_scale, output_scale, offset, raw}; }
 };
 
 /// From the result's gradient to x's: each step leaves the next one's gradient at the output of a BatchNorm, and the
@@ -264,11 +248,8 @@ struct ComposedBackward {
       if (seam->raw && !seam->parameters.scale) batch_norm_finalize(seam->affine(), rest);
     }
     plans.reduce.run(reduce, rest);
-    batch_norm_coefficients(project_seam.coefficients(), rest);
     if (wants_project()) plans.project.run(project, rest);
-    if (wants_grad_d) batch_norm_coefficients(dw_seam.coefficients(), rest);
     if (wants_depthwise) plans.depthwise.run(depthwise, rest);
-    if (wants_grad_e) batch_norm_coefficients(expand_seam.coefficients(), rest);
     if (wants_expand) plans.expand.run(expand, rest);
   }
 };

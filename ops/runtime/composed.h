@@ -21,10 +21,14 @@ Plan<Arguments> plan_of_chain(const Arguments& arguments, int threads) {
           }};
 }
 
-/// The entry "composed" of a chain.
+/// The entry of a chain, if nothing else is said "composed".
+template <class Chain, class Arguments>
+Implementation<Arguments> composed(const char* name, std::string (*why_not)(const Arguments&)) {
+  return {.name = name, .why_not = why_not, .plan = plan_of_chain<Chain, Arguments>};
+}
 template <class Chain, class Arguments>
 Implementation<Arguments> composed(std::string (*why_not)(const Arguments&)) {
-  return {.name = "composed", .why_not = why_not, .plan = plan_of_chain<Chain, Arguments>};
+  return composed<Chain, Arguments>("composed", why_not);
 }
 
 /// The operators of a chain run one after the other in the same workspace.

@@ -106,4 +106,11 @@ void clear_sums_of(const Arguments& a) {
   clear(a.sums.grad_times_centered);
 }
 
+/// On the CPU; a GPU's kernels do it themselves.
+template <class Arguments>
+void normalise_sums_of(const Arguments& a) {
+  if (a.x.device != Device::cpu || !a.sums.normaliser) return;
+  normalise(a.sums, a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3]);
+}
+
 }  // namespace fusedsc

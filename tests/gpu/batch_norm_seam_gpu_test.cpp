@@ -23,7 +23,6 @@ class BatchNormGpu : public OnGpu {
 INSTANTIATE_TEST_SUITE_P(Targets, BatchNormGpu, testing::ValuesIn(gpu_targets()), testing::PrintToStringParamName());
 
 TEST_P(BatchNormGpu, Finalize) { for_all_flags(accumulation_type(GetParam().dtype), verify_finalize); }
-TEST_P(BatchNormGpu, Coefficients) { for_all_flags(accumulation_type(GetParam().dtype), verify_coefficients); }
 TEST_P(BatchNormGpu, Apply) { for_each_case(cases(GetParam().dtype), verify_apply); }
 TEST_P(BatchNormGpu, Reduce) { for_each_case(cases(GetParam().dtype), verify_reduce); }
 

@@ -20,6 +20,74 @@ TEST_P(FusedBlocksGpu, DscBlockBackwardWindows) {
 }
 TEST_P(FusedBlocksGpu, DscBlockRandom) { for_each_case(random_dsc_blocks(GetParam().dtype), verify_dsc_block); }
 
+/// Blocks for which there is a kernel on Hopper GPUs that keeps d in registers.
+std::vector<DscBlockCase> inference_cases(const GpuTarget& target) {
+  struct Shape {
+    DepthwiseGeometry depthwise;
+    std::int64_t outputs;
+    Activation activation;
+  };
+  const Shape kShapes[] = {
+      {{{8, 32, 28, 28}, centered(3)}, 16, Activation::relu6},
+      {{{3, 24, 40, 70}, centered(3)}, 24, Activation::silu},
+      {{{1, 104, 44, 45}, centered(3)}, 32, Activation::relu6},
+      {{{2, 40, 113, 112}, centered(3, 2)}, 24, Activation::hardswish},
+      {{{5, 8, 72, 80}, {{3, 3}, {1, 1}, {1, 1}, {0, 2, 2, 0}}}, 8, Activation::relu},
+  };
+  std::vector<DscBlockCase> cases;
+  if (target.wave_size != 32 || size_of(target.dtype) != 2) return cases;
+  for (const Shape& shape : kShapes) {
+    const bool has_all = cases.size() % 2 == 0;
+    cases.push_back({.dtype = target.dtype,
+                     .depthwise = shape.depthwise,
+                     .outputs = shape.outputs,
+                     .activation = shape.activation,
+                     .training = false,
+                     .biases = has_all,
+                     .affine = has_all,
+                     .memories = Memories::all(Memory::channels_last)});
+  }
+  return cases;
+}
+
+TEST_P(FusedBlocksGpu, DscBlockInference) { for_each_case(inference_cases(GetParam()), verify_dsc_block); }
+
+/// No tap, and no channel's scale, so small that it makes anything but the activation's bound of a large number.
+void enlarge(DscBlockInputs& inputs) {
+  constexpr double kLeast = 0.25;
+  Array weight = inputs.dw_weight.values();
+  for (Bounded& w : weight.elements) w.value = std::copysign(std::max(std::abs(w.value), kLeast), w.value);
+  inputs.dw_weight.fill(weight);
+  Vector scale = inputs.bn_weight.values();
+  for (Bounded& s : scale) s.value = std::copysign(std::max(std::abs(s.value), kLeast), s.value);
+  inputs.bn_weight.fill(scale);
+}
+
+/// An infinity reaches the windows that see it, as what its own channel makes of it.
+TEST_P(FusedBlocksGpu, DscBlockInferenceOfInfinities) {
+  for (const DscBlockCase& block : inference_cases(GetParam())) {
+    if (block.activation != Activation::relu6) continue;
+    SCOPED_TRACE(testing::PrintToString(block));
+    const auto fill = [](DscBlockInputs& inputs, double wild) {
+      enlarge(inputs);
+      Array x = inputs.x.values();
+      for (std::size_t i = 0; i < x.elements.size(); i += 997) x.elements[i].value = i % 2 == 0 ? wild : -wild;
+      inputs.x.fill(x);
+    };
+    DscBlockForward tensors(block);
+    fill(tensors.inputs, std::numeric_limits<double>::infinity());
+    run(kDscBlock, tensors.arguments(block));
+    DscBlockInputs inputs(block);
+    fill(inputs, 6e4);  // the block clamps
+    const DscBlockOutputs expected = forward(inputs.reference(block), inputs.running(), block.rounds_d());
+    const Array y = tensors.y.values(), bounds = stored(Precision(block.dtype), expected.y);
+    for (std::size_t i = 0; i < y.elements.size(); ++i) {
+      const Bounded bound = bounds.elements[i];
+      ASSERT_LE(std::abs(y.elements[i].value - bound.value), bound.error) << "element " << i;
+    }
+  }
+}
+
 TEST_P(FusedBlocksGpu, DscBlockBackwardEdges) {
   for_each_case(dsc_block_edges(GetParam().dtype), verify_dsc_block_backward);
 }
@@ -32,6 +100,10 @@ TEST_P(FusedBlocksGpu, DscBlockBackwardRandom) {
 
 TEST_P(FusedBlocksGpu, InvertedResidualEdges) {
   for_each_case(inverted_residual_edges(GetParam().dtype), verify_inverted_residual);
+}
+TEST_P(FusedBlocksGpu, InvertedResidualInference) {
+  for_each_case(inverted_residual_edges(GetParam().dtype), verify_inverted_residual_inference);
+  for_each_case(random_inverted_residuals(GetParam().dtype), verify_inverted_residual_inference);
 }
 TEST_P(FusedBlocksGpu, InvertedResidualRandom) {
   for_each_case(random_inverted_residuals(GetParam().dtype), verify_inverted_residual);

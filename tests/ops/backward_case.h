@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ops/cases.h"
+#include "ops/gradient_normaliser.h"
 #include "ops/verify.h"
 #include "reference/seams.h"
 
@@ -99,6 +100,8 @@ void verify_backward(const BackwardCase<Geometry>& problem) {
     grad_y = apply(precision, grad_y, output, map);
   }
 
+  auto arguments = tensors.arguments(problem);
+  GradientNormaliserTensors normaliser(accumulation_type(problem.dtype), tensors.x.sizes()[1], seams.gradient_prologue);
   std::vector<Output> outputs;
   if (seams.grad_x) {
     Array grad_x = problem.geometry.input_gradient(precision, grad_y, tensors.weight.values());
@@ -109,6 +112,9 @@ void verify_backward(const BackwardCase<Geometry>& problem) {
       const Sums sums = gradient_sums(precision, grad_x, x, tensors.mean.values());
       outputs.emplace_back("sums.grad", tensors.sum_grad, sums.grad);
       outputs.emplace_back("sums.grad_times_centered", tensors.sum_grad_times_centered, sums.grad_times_centered);
+      const Sizes& sizes = tensors.x.sizes();
+      arguments.sums.normaliser = normaliser.arguments();
+      normaliser.expect(precision, tensors.mean.values(), sums, sizes[0] * sizes[2] * sizes[3], outputs);
     }
   }
   if (seams.grad_weight) {
@@ -120,7 +126,7 @@ void verify_backward(const BackwardCase<Geometry>& problem) {
     const Array summed = seams.gradient_prologue ? stored(precision, grad_y) : grad_y;
     outputs.emplace_back("grad_bias", tensors.grad_bias, channel_sums(precision, summed));
   }
-  verify(Geometry::kBackward, tensors.arguments(problem), outputs);
+  verify(Geometry::kBackward, arguments, outputs);
 }
 
 /// Every activation with and without what else can be fused, both ways of reading memory.

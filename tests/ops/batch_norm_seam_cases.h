@@ -3,8 +3,7 @@
 
 #include "fusedsc/fused/batch_norm_seam.h"
 #include "ops/cases.h"
-#include "ops/verify.h"
-#include "reference/batch_norm.h"
+#include "ops/gradient_normaliser.h"
 
 namespace fusedsc::reference {
 
@@ -18,8 +17,6 @@ std::size_t no_workspace(const Arguments&, int) {
 }
 constexpr Operator<BatchNormFinalizeArguments> kBatchNormFinalize{batch_norm_finalize,
                                                                   no_workspace<BatchNormFinalizeArguments>};
-constexpr Operator<BatchNormCoefficientsArguments> kBatchNormCoefficients{batch_norm_coefficients,
-                                                                          no_workspace<BatchNormCoefficientsArguments>};
 
 /// Vectors of `dtype`, an accumulation type.
 struct BatchNormVectors {
@@ -76,40 +73,6 @@ inline void verify_finalize(DataType dtype, bool training, bool has_parameters) 
   arguments.eps = kEps;
   run(kBatchNormFinalize, arguments);
   EXPECT_TRUE(Output("batch_invstd in the place of m2", both, own).matches());
-}
-
-inline void verify_coefficients(DataType dtype, bool training, bool has_weight) {
-  constexpr std::int64_t kCount = 50;
-  BatchNormVectors vectors{dtype};
-  Channels weight, mean = vectors.filled(-1, 1), invstd = vectors.filled(0.5, 2);
-  Channels sum_grad = vectors.filled(-20, 20), sum_centered = vectors.filled(-20, 20);
-  Channels grad_scale = vectors.empty(), output_scale = vectors.empty(), offset = vectors.empty();
-  Channels grad_weight = vectors.empty(), grad_bias = vectors.empty();
-  if (has_weight) weight = vectors.filled(-1, 2);
-  BatchNormCoefficientsArguments arguments;
-  arguments.weight = weight;
-  arguments.mean = mean;
-  arguments.invstd = invstd;
-  arguments.sum_grad = sum_grad;
-  arguments.sum_grad_times_centered = sum_centered;
-  arguments.count = kCount;
-  arguments.training = training;
-  arguments.grad_scale = grad_scale;
-  arguments.output_scale = output_scale;
-  arguments.offset = offset;
-  const BatchNormGradients expected =
-      batch_norm_backward(Precision(dtype), weight.values(), {mean.values(), invstd.values()},
-                          {sum_grad.values(), sum_centered.values()}, kCount, training);
-  std::vector<Output> outputs = {{"grad_scale", grad_scale, expected.input.scale},
-                                 {"output_scale", output_scale, expected.input.output_scale},
-                                 {"offset", offset, expected.input.offset}};
-  if (has_weight) {
-    arguments.grad_weight = grad_weight;
-    arguments.grad_bias = grad_bias;
-    outputs.emplace_back("grad_weight", grad_weight, expected.weight);
-    outputs.emplace_back("grad_bias", grad_bias, expected.bias);
-  }
-  verify(kBatchNormCoefficients, arguments, outputs);
 }
 
 /// Calls check(dtype, flag, other flag) for both values of both.
@@ -213,9 +176,15 @@ inline void verify_reduce(const BatchNormCase& problem) {
   const Array x = inputs.x.values();
   const Array g = apply_backward(precision, inputs.other.values(), x, inputs.affine(problem.activation));
   const Sums expected = gradient_sums(precision, g, x, mean.values());
-  verify(kBatchNormReduce, arguments,
-         {{"sums.grad", grad, expected.grad},
-          {"sums.grad_times_centered", grad_times_centered, expected.grad_times_centered}});
+  std::vector<Output> outputs{{"sums.grad", grad, expected.grad},
+                              {"sums.grad_times_centered", grad_times_centered, expected.grad_times_centered}};
+  verify(kBatchNormReduce, arguments, outputs);
+
+  GradientNormaliserTensors normaliser(sum_type, problem.sizes[1], problem.residual);
+  arguments.sums.normaliser = normaliser.arguments();
+  normaliser.expect(precision, mean.values(), expected, problem.sizes[0] * problem.sizes[2] * problem.sizes[3],
+                    outputs);
+  verify(kBatchNormReduce, arguments, outputs);
 }
 
 }  // namespace fusedsc::reference

@@ -8,7 +8,6 @@ INSTANTIATE_TEST_SUITE_P(SumTypes, BatchNormArithmetic, testing::Values(DataType
                          [](const auto& info) { return name_of(info.param); });
 
 TEST_P(BatchNormArithmetic, Finalize) { for_all_flags(GetParam(), verify_finalize); }
-TEST_P(BatchNormArithmetic, Coefficients) { for_all_flags(GetParam(), verify_coefficients); }
 
 class BatchNormPass : public testing::TestWithParam<DataType> {};
 INSTANTIATE_TEST_SUITE_P(DataTypes, BatchNormPass, testing::ValuesIn(kDataTypes),

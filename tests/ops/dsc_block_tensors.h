@@ -74,7 +74,7 @@ struct DscBlockInputs {
 struct DscBlockForward {
   DscBlockInputs inputs;
   Tensor d, y;
-  Channels mean, invstd, variance;
+  Channels mean, invstd, variance, scale, shift;
 
   explicit DscBlockForward(const DscBlockCase& block)
       : inputs(block),
@@ -82,7 +82,9 @@ struct DscBlockForward {
         y(block.dtype, block.y_sizes(), block.memories.y),
         mean(accumulation_type(block.dtype), block.depthwise.y_sizes()[1]),
         invstd(mean),
-        variance(mean) {}
+        variance(mean),
+        scale(mean),
+        shift(mean) {}
 
   DscBlockArguments arguments(const DscBlockCase& block) {
     DscBlockArguments arguments;
@@ -91,7 +93,11 @@ struct DscBlockForward {
     arguments.mean = block.training ? mean : inputs.running_mean;
     arguments.invstd = block.training ? invstd : inputs.running_invstd;
     if (block.training) arguments.variance = variance;
-    if (block.stores_d) arguments.d = d;
+    if (block.stores_d) {
+      arguments.d = d;
+      arguments.scale = scale;
+      arguments.shift = shift;
+    }
     arguments.y = y;
     return arguments;
   }
@@ -101,7 +107,7 @@ struct DscBlockForward {
 struct DscBlockBackward {
   DscBlockInputs inputs;
   Tensor d, grad_y, grad_bn, grad_x, grad_dw_weight, grad_pw_weight;
-  Channels mean, invstd;
+  Channels mean, invstd, scale, shift;
   Channels grad_dw_bias, grad_pw_bias, grad_bn_weight, grad_bn_bias;
 
   explicit DscBlockBackward(const DscBlockCase& block)
@@ -122,9 +128,19 @@ struct DscBlockBackward {
     grad_y.fill(random, -1, 2);
     const DscBlockOutputs outputs = forward(inputs.reference(block), inputs.running(), block.rounds_d());
     d.fill(outputs.d);
-    if (!block.training) return;
-    mean.fill(outputs.statistics.mean);
-    invstd.fill(outputs.statistics.invstd);
+    if (block.training) {
+      mean.fill(outputs.statistics.mean);
+      invstd.fill(outputs.statistics.invstd);
+    }
+    const Affine map = affine(block);
+    scale = shift = mean;
+    scale.fill(map.scale);
+    shift.fill(map.shift);
+  }
+
+  Affine affine(const DscBlockCase& block) const {
+    return batch_norm(Precision(block.dtype), inputs.bn_weight.values(), inputs.bn_bias.values(),
+                      {mean.values(), invstd.values()}, block.activation);
   }
 
   /// All gradients that the block has.
@@ -134,6 +150,10 @@ struct DscBlockBackward {
     arguments.mean = mean;
     arguments.invstd = invstd;
     if (block.stores_d) arguments.d = d;
+    if (block.stores_d && block.training) {
+      arguments.scale = scale;
+      arguments.shift = shift;
+    }
     arguments.grad_y = grad_y;
     if (block.stores_grad_bn) arguments.grad_bn = grad_bn;
     arguments.grad_x = grad_x;

@@ -15,6 +15,10 @@ TEST_P(InvertedResidualOf, ForwardEdges) {
 TEST_P(InvertedResidualOf, ForwardRandom) {
   for_each_case(random_inverted_residuals(GetParam()), verify_inverted_residual);
 }
+TEST_P(InvertedResidualOf, Inference) {
+  for_each_case(inverted_residual_edges(GetParam()), verify_inverted_residual_inference);
+  for_each_case(random_inverted_residuals(GetParam()), verify_inverted_residual_inference);
+}
 TEST_P(InvertedResidualOf, BackwardEdges) {
   for_each_case(inverted_residual_edges(GetParam()), verify_inverted_residual_backward);
 }

@@ -41,6 +41,17 @@ inline void verify_inverted_residual(const InvertedResidualCase& block) {
   verify(kInvertedResidual, tensors.arguments(block), outputs);
 }
 
+/// In eval mode, with nothing kept: y alone.
+inline void verify_inverted_residual_inference(InvertedResidualCase block) {
+  block.training = false;
+  InvertedResidualTensors tensors(block);
+  InvertedResidualArguments arguments = tensors.arguments(block);
+  arguments.e = arguments.d = arguments.p = {};
+  InvertedResidual reference = tensors.reference(block);
+  reference.stores_activated = true;
+  verify(kInvertedResidual, arguments, {{"y", tensors.y, forward(reference).y}});
+}
+
 inline void expect_gradients(BatchNormGradientTensors& tensors, const BatchNormGradients& expected,
                              const std::string& name, std::vector<Output>& outputs) {
   outputs.emplace_back(name + ".weight", tensors.weight, expected.weight);

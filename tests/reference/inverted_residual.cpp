@@ -23,6 +23,7 @@ Normalised normalise(const InvertedResidual& block, const Array& raw, const Batc
   }
   const Affine map = batch_norm(precision, state.weight, state.bias, by, activation);
   result.activated = apply(precision, stored(precision, raw), map);
+  if (block.stores_activated) result.activated = stored(precision, result.activated);
   return result;
 }
 

@@ -23,6 +23,7 @@ struct InvertedResidual {
   bool expands;
   Array x, expand_weight, dw_weight, project_weight;
   BatchNormState expand, dw, project;
+  bool stores_activated = false;  ///< between the convolutions e and d may be stored activated, rounded once more
 };
 
 struct InvertedResidualOutputs {

@@ -20,13 +20,25 @@ inline int partials_lanes(int splits) {
 }
 
 struct SumPartialsParameters {
-  const void* partials = nullptr;  ///< [split][tap of weight..., vector...][channel]
+  const void* partials = nullptr;  ///< [split][tap of weight..., bias or both gradient sums][channel]
   int splits = 0, taps = 0, kernel_width = 1, rows = 0, channels = 0, lanes = 1;
-  Divisor by_elements, by_channels;       ///< elements of a block
-  DeviceTensor weight;                    ///< [channel, 1, tap / kernel_width, tap % kernel_width], or none
-  void* vectors[2] = {nullptr, nullptr};  ///< for the rows after the taps; or none
-  bool wide_vectors = false;              ///< they are of the type that sums have, not of the weight's
-  bool lets_next_start = false;           ///< the next kernel of the stream may take its places meanwhile
+  Divisor by_elements, by_channels;                ///< elements of a block
+  DeviceTensor weight;                             ///< [channel, 1, tap / kernel_width, tap % kernel_width], or none
+  void* bias = nullptr;                            ///< for the row after the taps; or none
+  void *grad = nullptr, *grad_centered = nullptr;  ///< for the two rows after the taps; or none
+  GradientNormaliserParameters normaliser;         ///< of these
+  /// The next kernel of the stream may take its places meanwhile. Not where it is one of the large ones, whose blocks
+  /// would be spread unevenly over the multiprocessors that are not taken yet.
+  bool lets_next_start = false;
+
+  SumPartialsParameters() = default;
+  /// Of gradient sums alone, or behind what is set afterwards; x: whose gradient's they are.
+  SumPartialsParameters(const GradientSums& sums, const ConstTensorView& x)
+      : grad(sums.grad.data), grad_centered(sums.grad_times_centered.data), normaliser(sums, x) {}
+
+  /// A thread that adds up the one adds up the other too.
+  FUSEDSC_HOST_DEVICE bool has_pairs() const { return rows == taps + 2; }
+  FUSEDSC_HOST_DEVICE std::int64_t elements() const { return std::int64_t{rows - (has_pairs() ? 1 : 0)} * channels; }
 };
 
 template <class T>
@@ -37,26 +49,39 @@ FUSEDSC_DEVICE void sum_partials(const SumPartialsParameters& p) {
   const std::uint32_t lanes = static_cast<std::uint32_t>(p.lanes), elements = kPartialsThreads / lanes;
   const std::uint32_t lane = p.by_elements.quotient(thread);
   std::uint32_t element = block_index() * elements + thread - lane * elements;
-  const std::uint32_t size = static_cast<std::uint32_t>(p.rows) * static_cast<std::uint32_t>(p.channels);
-  A sum = 0;
-  if (element < size) {
+  const std::uint32_t all = static_cast<std::uint32_t>(p.elements());
+  const std::int64_t step = std::int64_t{p.rows} * p.channels;
+  const bool is_pair = p.has_pairs() && element >= static_cast<std::uint32_t>(p.taps * p.channels);
+  OwnGradientNormaliser<A> own;
+  if (is_pair && element < all && lane == 0) {
+    own = {p.normaliser, static_cast<int>(element - static_cast<std::uint32_t>(p.taps * p.channels))};
+  }
+  A sum = 0, centered = 0;
+  if (element < all) {
     const A* from = static_cast<const A*>(p.partials) + element;
 #pragma unroll 8
     for (int split = static_cast<int>(lane); split < p.splits; split += p.lanes) {
-      sum += from[split * static_cast<std::int64_t>(size)];
+      sum += from[split * step];
+      centered += is_pair ? from[split * step + p.channels] : A(0);
     }
   }
-  A* sums = static_cast<A*>(block_memory());
+  A *sums = static_cast<A*>(block_memory()), *centered_sums = sums + kPartialsThreads;
   sums[thread] = sum;
+  centered_sums[thread] = centered;
   block_barrier();
-  if (element >= size || lane != 0) return;
-  for (std::uint32_t other = 1; other < lanes; ++other) sum += sums[other * elements + thread];
+  if (element >= all || lane != 0) return;
+  for (std::uint32_t other = 1; other < lanes; ++other) {
+    sum += sums[other * elements + thread];
+    centered += centered_sums[other * elements + thread];
+  }
   const int row = static_cast<int>(p.by_channels.divide(element)), channel = static_cast<int>(element);
   T* to = nullptr;
-  if (row >= p.taps) {
-    void* vector = row == p.taps ? p.vectors[0] : p.vectors[1];
-    if (vector != nullptr && p.wide_vectors) static_cast<A*>(vector)[channel] = sum;
-    else if (vector != nullptr) to = static_cast<T*>(vector) + channel;
+  if (is_pair) {
+    put(p.grad, channel, sum);
+    put(p.grad_centered, channel, centered);
+    normalise(p.normaliser, own, channel, sum, centered);
+  } else if (row >= p.taps) {
+    if (p.bias != nullptr) to = static_cast<T*>(p.bias) + channel;
   } else if (p.weight.data != nullptr) {
     to = elements_of<T>(p.weight) + p.weight.offset(channel, 0, row / p.kernel_width, row % p.kernel_width);
   }
@@ -69,7 +94,7 @@ inline constexpr int kMergeThreads = 512;
 /// neighbouring channels of the same splits: at least as many as a sector of memory has.
 inline int merge_lanes(int splits) {
   int lanes = 1;
-  while (lanes < 64 && lanes * 4 < splits) lanes *= 2;
+  while (lanes < 64 && lanes * 2 < splits) lanes *= 2;
   return lanes;
 }
 
@@ -91,16 +116,17 @@ FUSEDSC_DEVICE void merge_moments_of_splits(const MergeMomentsParameters& p) {
   // Sums of differences from the first split's mean: no divisions, and nothing cancels, as the means lie close
   // together.
   A count = 0, sum = 0, squares = 0, pivot = 0;
+  const OwnNormaliser<A> own(p.normaliser, channel < p.channels ? channel : 0);
   if (channel < p.channels) {
     const A* from = static_cast<const A*>(p.partials) + channel;
     pivot = from[0];
 #pragma unroll 8
     for (int split = lane; split < p.splits; split += p.lanes) {
       const A* row = from + static_cast<std::int64_t>(split) * 3 * p.channels;
-      const A own = row[2 * p.channels], distance = own > A(0) ? row[0] - pivot : A(0);
-      count += own;
-      sum += own * distance;
-      squares += row[p.channels] + own * distance * distance;
+      const A values = row[2 * p.channels], distance = values > A(0) ? row[0] - pivot : A(0);
+      count += values;
+      sum += values * distance;
+      squares += row[p.channels] + values * distance * distance;
     }
   }
   A* counts = static_cast<A*>(block_memory()) + thread;
@@ -131,7 +157,7 @@ FUSEDSC_DEVICE void merge_moments_of_splits(const MergeMomentsParameters& p) {
   const A mean = pivot + distance, m2 = propagating_max(squares - sum * distance, A(0));
   put(p.mean, channel, mean);
   put(p.m2, channel, m2);
-  if (p.normaliser.invstd != nullptr) normalise(p.normaliser, channel, mean, m2);
+  if (p.normaliser.invstd != nullptr) normalise(p.normaliser, own, channel, mean, m2);
 }
 
 }  // namespace fusedsc::gpu

@@ -12,8 +12,9 @@ void launch_sum_partials(const char* name, DataType dtype, SumPartialsParameters
 void launch_merge_moments(const char* name, DataType dtype, const void* partials, int splits,
                           const Statistics& statistics, std::int64_t count, void* stream);
 
-/// partials: [split][grad, grad_times_centered][channel], of the type `dtype`.
-void launch_gradient_sums(const char* name, DataType dtype, const void* partials, int splits, const GradientSums& sums,
-                          void* stream);
+/// partials: [split][grad, grad_times_centered][channel], of the type that sums of x have; x: whose gradient's they
+/// are.
+void launch_gradient_sums(const char* name, const void* partials, int splits, const GradientSums& sums,
+                          const ConstTensorView& x, void* stream);
 
 }  // namespace fusedsc::gpu

@@ -28,12 +28,12 @@ void launch_sum_partials(const char* name, DataType dtype, SumPartialsParameters
   sum.lanes = partials_lanes(sum.splits);
   sum.by_elements = Divisor(static_cast<std::uint32_t>(kPartialsThreads / sum.lanes));
   sum.by_channels = Divisor(static_cast<std::uint32_t>(sum.channels));
-  const std::int64_t elements = std::int64_t{sum.rows} * sum.channels;
+  const std::int64_t elements = sum.elements();
   if (elements * sum.lanes > std::numeric_limits<std::int32_t>::max()) {
     throw Unsupported(std::string(name) + ": a weight of " + std::to_string(elements) + " elements is too large");
   }
   const std::int64_t blocks = (elements * sum.lanes + kPartialsThreads - 1) / kPartialsThreads;
-  const std::size_t memory = kPartialsThreads * size_of(accumulation_type(dtype));
+  const std::size_t memory = 2 * kPartialsThreads * size_of(accumulation_type(dtype));
   const auto run = [&](auto kernel) { launch_following(name, kernel, blocks, kPartialsThreads, stream, sum, memory); };
   switch (dtype) {
     case DataType::float32: return run(sum_partials_kernel<float>);
@@ -63,16 +63,14 @@ void launch_merge_moments(const char* name, DataType dtype, const void* partials
   else run(merge_moments_kernel<float>);
 }
 
-void launch_gradient_sums(const char* name, DataType dtype, const void* partials, int splits, const GradientSums& sums,
-                          void* stream) {
-  SumPartialsParameters sum;
+void launch_gradient_sums(const char* name, const void* partials, int splits, const GradientSums& sums,
+                          const ConstTensorView& x, void* stream) {
+  SumPartialsParameters sum(sums, x);
   sum.partials = partials;
   sum.splits = splits;
   sum.rows = 2;
   sum.channels = static_cast<int>(sums.grad.size);
-  sum.vectors[0] = sums.grad.data;
-  sum.vectors[1] = sums.grad_times_centered.data;
-  launch_sum_partials(name, dtype, sum, stream);
+  launch_sum_partials(name, accumulation_type(x.dtype), sum, stream);
 }
 
 }  // namespace fusedsc::gpu
