@@ -114,7 +114,7 @@ void DepthwiseWeightPatchesPass::run(const DepthwiseBackwardArguments& a, const 
   sum.rows = sum.taps + (a.grad_bias ? 1 : 0);
   sum.channels = p.channels;
   sum.weight = a.grad_weight;
-  sum.vectors[0] = a.grad_bias.data;
+  sum.bias = a.grad_bias.data;
   sum.lets_next_start = true;
   launch_sum_partials(kName, a.x.dtype, sum, execution.stream);
 }

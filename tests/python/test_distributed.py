@@ -43,7 +43,8 @@ def in_one_process(rank, where, folder):
 
 def network(where, index):
     torch.manual_seed(0)
-    model = mobilenet_v2(num_classes=10, width_mult=0.5, inverted_residual_setting=FIRST_STAGES, dropout=0.0)
+    with torch.device("cpu"):  # whatever the default is: processes of their own do not have the tests'
+        model = mobilenet_v2(num_classes=10, width_mult=0.5, inverted_residual_setting=FIRST_STAGES, dropout=0.0)
     return fusedsc.swap(model).to(torch.device(where, index), torch.float64)
 
 

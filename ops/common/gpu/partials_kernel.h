@@ -12,6 +12,10 @@ namespace fusedsc::gpu {
 
 inline constexpr int kPartialsThreads = 256;
 
+/// Splits whose loads a thread has under way at once: most have no more. Compilers unroll a loop of which they do not
+/// know how often it runs such that a rest of it goes one by one, here all of it.
+inline constexpr int kSplitsAtOnce = 4;
+
 /// Threads per element: enough to have the loads of many splits under way at once.
 inline int partials_lanes(int splits) {
   int lanes = 1;
@@ -59,10 +63,21 @@ FUSEDSC_DEVICE void sum_partials(const SumPartialsParameters& p) {
   A sum = 0, centered = 0;
   if (element < all) {
     const A* from = static_cast<const A*>(p.partials) + element;
-#pragma unroll 8
-    for (int split = static_cast<int>(lane); split < p.splits; split += p.lanes) {
-      sum += from[split * step];
-      centered += is_pair ? from[split * step + p.channels] : A(0);
+#pragma unroll 1
+    for (int first = static_cast<int>(lane); first < p.splits; first += p.lanes * kSplitsAtOnce) {
+      A parts[kSplitsAtOnce], centered_parts[kSplitsAtOnce];
+#pragma unroll
+      for (int i = 0; i < kSplitsAtOnce; ++i) {
+        const int split = first + i * p.lanes;
+        const bool exists = split < p.splits;
+        parts[i] = exists ? from[split * step] : A(0);
+        centered_parts[i] = exists && is_pair ? from[split * step + p.channels] : A(0);
+      }
+#pragma unroll
+      for (int i = 0; i < kSplitsAtOnce; ++i) {
+        sum += parts[i];
+        centered += centered_parts[i];
+      }
     }
   }
   A *sums = static_cast<A*>(block_memory()), *centered_sums = sums + kPartialsThreads;
@@ -120,13 +135,25 @@ FUSEDSC_DEVICE void merge_moments_of_splits(const MergeMomentsParameters& p) {
   if (channel < p.channels) {
     const A* from = static_cast<const A*>(p.partials) + channel;
     pivot = from[0];
-#pragma unroll 8
-    for (int split = lane; split < p.splits; split += p.lanes) {
-      const A* row = from + static_cast<std::int64_t>(split) * 3 * p.channels;
-      const A values = row[2 * p.channels], distance = values > A(0) ? row[0] - pivot : A(0);
-      count += values;
-      sum += values * distance;
-      squares += row[p.channels] + values * distance * distance;
+#pragma unroll 1
+    for (int first = lane; first < p.splits; first += p.lanes * kSplitsAtOnce) {
+      A means[kSplitsAtOnce], m2s[kSplitsAtOnce], counts_of[kSplitsAtOnce];
+#pragma unroll
+      for (int i = 0; i < kSplitsAtOnce; ++i) {
+        const int split = first + i * p.lanes;
+        const bool exists = split < p.splits;
+        const A* row = from + static_cast<std::int64_t>(exists ? split : lane) * 3 * p.channels;
+        means[i] = row[0];
+        m2s[i] = exists ? row[p.channels] : A(0);
+        counts_of[i] = exists ? row[2 * p.channels] : A(0);
+      }
+#pragma unroll
+      for (int i = 0; i < kSplitsAtOnce; ++i) {
+        const A values = counts_of[i], distance = values > A(0) ? means[i] - pivot : A(0);
+        count += values;
+        sum += values * distance;
+        squares += m2s[i] + values * distance * distance;
+      }
     }
   }
   A* counts = static_cast<A*>(block_memory()) + thread;
