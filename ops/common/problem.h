@@ -73,9 +73,9 @@ struct Normaliser {
 
 /// Per-channel statistics of the raw output (bias added, epilogue not yet applied) over N, H and W.
 struct Statistics {
-  ChannelVector mean;     ///< [C_out]
-  ChannelVector m2;       ///< [C_out] sum of squared deviations from the mean
-  Normaliser normaliser;  ///< what is made of them at once; or nothing
+  ChannelVector mean;          ///< [C_out]
+  ChannelVector m2;            ///< [C_out] sum of squared deviations from the mean
+  Normaliser normaliser = {};  ///< what is made of them at once; or nothing
 
   explicit operator bool() const { return static_cast<bool>(mean); }
 };
@@ -109,10 +109,10 @@ struct GradientNormaliser {
 
 /// What BatchNorm's backward needs of the gradient g at the output of its affine map: sums over N, H and W.
 struct GradientSums {
-  ConstChannelVector mean;            ///< [C_in] mean of the raw input
-  ChannelVector grad;                 ///< [C_in] sum of g
-  ChannelVector grad_times_centered;  ///< [C_in] sum of g*(x - mean)
-  GradientNormaliser normaliser;      ///< what is made of them at once; or nothing
+  ConstChannelVector mean;             ///< [C_in] mean of the raw input
+  ChannelVector grad;                  ///< [C_in] sum of g
+  ChannelVector grad_times_centered;   ///< [C_in] sum of g*(x - mean)
+  GradientNormaliser normaliser = {};  ///< what is made of them at once; or nothing
 
   explicit operator bool() const { return static_cast<bool>(grad); }
 };

@@ -47,10 +47,6 @@ TensorView take_tensor(Arena& arena, const Sizes& sizes, const ConstTensorView& 
   return {arena.take<char>(bytes), view.dtype, view.sizes, view.strides, view.device};
 }
 
-std::int64_t count_of(const ConstTensorView& output) {
-  return std::max<std::int64_t>(output.sizes[0] * output.sizes[2] * output.sizes[3], 1);
-}
-
 /// What forward and backward both begin with: the patches, and what multiplies them.
 struct Convolution {
   GatherPatchesArguments gather;
