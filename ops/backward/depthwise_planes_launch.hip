@@ -90,7 +90,7 @@ std::optional<BackwardPlan> plan_depthwise_planes_weight(const DepthwiseBackward
   static_cast<DepthwisePlanesShape&>(planned) = planes_shape(a.x.sizes, a.grad_y.sizes);
   const int bytes = static_cast<int>(size_of(a.x.dtype)), reach = instance->kernel / 2,
             taps = instance->kernel * instance->kernel;
-  const PlanesSource x{planned.input_width, planned.input_height},
+  const DepthwisePlanesSource x{planned.input_width, planned.input_height},
       grad{planned.output_width, planned.output_height, reach + 1};
   if (!cut_planes(planned, bytes, x, grad, instance->columns, false, {}).empty()) return {};
   const bool is_whole = planned.strip_rows >= planned.input_height;
@@ -138,7 +138,7 @@ std::optional<BackwardPlan> plan_depthwise_planes_input(const DepthwiseBackwardA
   if (instance == nullptr || instance->input == nullptr) return {};
   DepthwisePlanesInputParameters planned;
   static_cast<DepthwisePlanesShape&>(planned) = planes_shape(a.x.sizes, a.grad_y.sizes);
-  const PlanesSource grad{planned.output_width, planned.output_height};
+  const DepthwisePlanesSource grad{planned.output_width, planned.output_height};
   if (!cut_planes(planned, static_cast<int>(size_of(a.x.dtype)), grad, {}, instance->columns, true, {.stages = 3})
            .empty())
     return {};

@@ -64,13 +64,15 @@ const Instance* choose(const DepthwiseArguments& a) {
 }
 
 /// What measured best on an H200 (docs/performance_gpu_depthwise.md).
-PlanesTiling choose_tiling(const DepthwiseArguments& a) {
+DepthwisePlanesTiling choose_tiling(const DepthwiseArguments& a) {
   const std::int64_t width = a.y.sizes[3];
   const bool is_large = a.window.kernel[0] == 5;
   if (a.window.stride[0] == 2) return {.stages = 2};
   if (width <= 8) return {.tile_bytes = is_large ? 1536 : 3072, .stages = 2};
   if (width <= 16) return {.tile_bytes = 3072, .stages = 3};
-  if (width <= 32) return is_large ? PlanesTiling{.tile_bytes = 3072, .stages = 3} : PlanesTiling{.whole_bytes = 13312};
+  if (width <= 32)
+    return is_large ? DepthwisePlanesTiling{.tile_bytes = 3072, .stages = 3}
+                    : DepthwisePlanesTiling{.whole_bytes = 13312};
   return {.stages = 3};
 }
 
@@ -81,7 +83,7 @@ std::optional<Plan<DepthwiseArguments>> plan_depthwise_planes(const DepthwiseArg
   if (instance == nullptr) return {};
   DepthwisePlanesParameters planned;
   static_cast<DepthwisePlanesShape&>(planned) = planes_shape(a.x.sizes, a.y.sizes);
-  const PlanesSource x{planned.input_width, planned.input_height, instance->kernel / 2 * 2};
+  const DepthwisePlanesSource x{planned.input_width, planned.input_height, instance->kernel / 2 * 2};
   if (!cut_planes(planned, static_cast<int>(size_of(a.x.dtype)), x, {}, instance->columns, true, choose_tiling(a))
            .empty())
     return {};

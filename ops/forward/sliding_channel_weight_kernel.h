@@ -8,7 +8,7 @@ namespace fusedsc::gpu {
 
 inline constexpr int kSlidingWeightThreads = 128;
 
-struct SlidingWeightParameters {
+struct SlidingElementsParameters {
   SlidingChannels windows;
   const void* from = nullptr;
   void* to = nullptr;
@@ -41,7 +41,7 @@ FUSEDSC_DEVICE void expand_sliding_runs(const SlidingRunsParameters& p) {
 /// Otherwise a block per filter: its window is worked out once, and no element needs a division. `T` has the elements'
 /// size; the expanded weight is dense.
 template <class T>
-FUSEDSC_DEVICE void expand_sliding_channels(const SlidingWeightParameters& p) {
+FUSEDSC_DEVICE void expand_sliding_channels(const SlidingElementsParameters& p) {
   const std::int64_t filter = block_index(), first = p.windows.first(filter);
   wait_for_previous_kernel();
   let_next_kernel_start();
@@ -55,7 +55,7 @@ FUSEDSC_DEVICE void expand_sliding_channels(const SlidingWeightParameters& p) {
 }
 
 template <class T>
-FUSEDSC_DEVICE void gather_sliding_channels(const SlidingWeightParameters& p) {
+FUSEDSC_DEVICE void gather_sliding_channels(const SlidingElementsParameters& p) {
   const std::int64_t filter = block_index(), first = p.windows.first(filter);
   wait_for_previous_kernel();
   let_next_kernel_start();

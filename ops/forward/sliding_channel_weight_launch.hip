@@ -6,7 +6,7 @@ namespace {
 
 template <class T>
 FUSEDSC_KERNEL(kSlidingWeightThreads, 1)
-expand_kernel(SlidingWeightParameters parameters) {
+expand_kernel(SlidingElementsParameters parameters) {
   expand_sliding_channels<T>(parameters);
 }
 
@@ -18,11 +18,11 @@ expand_runs_kernel(SlidingRunsParameters parameters) {
 
 template <class T>
 FUSEDSC_KERNEL(kSlidingWeightThreads, 1)
-gather_kernel(SlidingWeightParameters parameters) {
+gather_kernel(SlidingElementsParameters parameters) {
   gather_sliding_channels<T>(parameters);
 }
 
-using Kernel = void (*)(SlidingWeightParameters);
+using Kernel = void (*)(SlidingElementsParameters);
 
 /// The kernel for the elements' size.
 Kernel by_size(DataType dtype, Kernel two, Kernel four, Kernel eight) {
@@ -54,7 +54,7 @@ void expand_runs(const SlidingChannels& windows, const ConstTensorView& weight, 
 void expand_sliding_channels(const SlidingChannels& windows, const ConstTensorView& weight, const TensorView& expanded,
                              void* stream) {
   if (has_runs(windows, weight, expanded)) return expand_runs(windows, weight, expanded, stream);
-  const SlidingWeightParameters p{windows, weight.data, expanded.data, weight.strides[0], weight.strides[1]};
+  const SlidingElementsParameters p{windows, weight.data, expanded.data, weight.strides[0], weight.strides[1]};
   launch_following(
       "expand_sliding_channels",
       by_size(weight.dtype, expand_kernel<std::uint16_t>, expand_kernel<std::uint32_t>, expand_kernel<std::uint64_t>),
@@ -63,7 +63,7 @@ void expand_sliding_channels(const SlidingChannels& windows, const ConstTensorVi
 
 void gather_sliding_channels(const SlidingChannels& windows, const ConstTensorView& expanded, const TensorView& weight,
                              void* stream) {
-  const SlidingWeightParameters p{windows, expanded.data, weight.data, weight.strides[0], weight.strides[1]};
+  const SlidingElementsParameters p{windows, expanded.data, weight.data, weight.strides[0], weight.strides[1]};
   launch_following(
       "gather_sliding_channels",
       by_size(weight.dtype, gather_kernel<std::uint16_t>, gather_kernel<std::uint32_t>, gather_kernel<std::uint64_t>),

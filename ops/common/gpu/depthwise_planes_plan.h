@@ -10,21 +10,22 @@
 namespace fusedsc::gpu::hopper {
 
 /// How the tiles of a launch are cut; the rest follows.
-struct PlanesTiling {
+struct DepthwisePlanesTiling {
   int whole_bytes = 6600;    ///< planes that a warp has side by side are cut into strips where they are more
   int tile_bytes = 6 << 10;  ///< about so many are a tile
   int stages = 2, warps = 4;
 };
 
 /// A tensor that tiles come from, or none; `spare`: rows that a strip has beyond its own.
-struct PlanesSource {
+struct DepthwisePlanesSource {
   int width = 0, height = 0, spare = 0;
 };
 
 /// Lanes, planes and rows. x: what tiles are counted by, and another whose rows come with its, or none; `may_repeat`:
 /// a tile may have several times the planes that a warp has side by side. Returns why not, or nothing.
-std::string cut_planes(DepthwisePlanesShape& shape, int element_bytes, const PlanesSource& x, const PlanesSource& other,
-                       int lane_columns, bool may_repeat, const PlanesTiling& tiling);
+std::string cut_planes(DepthwisePlanesShape& shape, int element_bytes, const DepthwisePlanesSource& x,
+                       const DepthwisePlanesSource& other, int lane_columns, bool may_repeat,
+                       const DepthwisePlanesTiling& tiling);
 
 /// Columns of the narrower tensor that a lane has, at most `most`; 0 where rows are too long for a warp.
 int lane_columns_of(std::int64_t width, int most);

@@ -43,8 +43,9 @@ DepthwisePlanesShape planes_shape(const Sizes& x, const Sizes& y) {
   return shape;
 }
 
-std::string cut_planes(DepthwisePlanesShape& shape, int element_bytes, const PlanesSource& x, const PlanesSource& other,
-                       int lane_columns, bool may_repeat, const PlanesTiling& tiling) {
+std::string cut_planes(DepthwisePlanesShape& shape, int element_bytes, const DepthwisePlanesSource& x,
+                       const DepthwisePlanesSource& other, int lane_columns, bool may_repeat,
+                       const DepthwisePlanesTiling& tiling) {
   shape.lanes = shape.output_width / lane_columns;
   shape.side_planes = shape.planes = 32 / shape.lanes;
   shape.stages = tiling.stages;
