@@ -177,13 +177,11 @@ class DepthwiseTiles {
       }
     }
     load_channels(p_.bias, exists ? channel_ + 2 * t : 0, 0.0f, outputs_.bias, T());
-    if constexpr (kSeams != DepthwiseSeams::none) {
-      if (lane < 8) {
-        coefficients_[lane] = p_.scale != nullptr && exists ? p_.scale[channel_ + lane] : 1.0f;
-        coefficients_[8 + lane] = p_.shift != nullptr && exists ? p_.shift[channel_ + lane] : 0.0f;
-      }
-      warp_barrier();
+    if (lane < 8) {
+      coefficients_[lane] = p_.scale != nullptr && exists ? p_.scale[channel_ + lane] : 1.0f;
+      coefficients_[8 + lane] = p_.shift != nullptr && exists ? p_.shift[channel_ + lane] : 0.0f;
     }
+    warp_barrier();
     if constexpr (kSeams == DepthwiseSeams::all) {
       load_channels(p_.epilogue_scale, exists ? channel_ + 2 * t : 0, 1.0f, outputs_.epilogue_scale, float());
       load_channels(p_.epilogue_shift, exists ? channel_ + 2 * t : 0, 0.0f, outputs_.epilogue_shift, float());
@@ -203,11 +201,9 @@ class DepthwiseTiles {
       const DepthwiseTileNote& at = notes_[slot];
       if (at.is_first) outputs_.begin_piece(at);
       unsigned char* tile = memory_ + slot * p_.tile_bytes;
-      if constexpr (kSeams != DepthwiseSeams::none) {
-        if (p_.has_prologue) {
-          prologue_.apply(tile, kStride, at);
-          warp_barrier();
-        }
+      if (p_.has_prologue) {
+        prologue_.apply(tile, kStride, at);
+        warp_barrier();
       }
       wait(stored_ + buffer, buffer_parity);
       unsigned char* out = out_ + buffer * p_.out_bytes + out_place_;

@@ -36,21 +36,19 @@ class DepthwiseTileOutputs {
   FUSEDSC_DEVICE void begin_piece(const DepthwiseTileNote& at) {
     image_ = at.image;
     column_ = at.column;
-    if constexpr (kSeams != DepthwiseSeams::none) {
-      valid_ = 0;
-      const int g = thread_index() % 32 / 4;
+    valid_ = 0;
+    const int g = thread_index() % 32 / 4;
 #pragma unroll
-      for (int i = 0; i < 2 * kProducts; ++i) {
-        const Position position = position_of(i, g);
-        const bool exists = at.column + position.column < p_.output_width && at.image + position.image < p_.batch;
-        valid_ |= exists ? 1u << i : 0u;
-      }
-      if constexpr (kSeams == DepthwiseSeams::training) {
-        int count = 0;
+    for (int i = 0; i < 2 * kProducts; ++i) {
+      const Position position = position_of(i, g);
+      const bool exists = at.column + position.column < p_.output_width && at.image + position.image < p_.batch;
+      valid_ |= exists ? 1u << i : 0u;
+    }
+    if constexpr (kSeams == DepthwiseSeams::training) {
+      int count = 0;
 #pragma unroll
-        for (int i = 0; i < 2 * kProducts; ++i) count += valid_ >> i & 1;
-        moments_.count += static_cast<float>(count * (at.end - at.begin));
-      }
+      for (int i = 0; i < 2 * kProducts; ++i) count += valid_ >> i & 1;
+      moments_.count += static_cast<float>(count * (at.end - at.begin));
     }
   }
 
@@ -154,9 +152,8 @@ class DepthwiseTileOutputs {
         if (w < 0 || w >= p_.input_width) continue;
         const T element = elements_of<T>(p_.raw_x)[p_.raw_x.offset(image, c, h, w)];
         float x = to_accumulator(element);
-        if constexpr (kSeams != DepthwiseSeams::none) {
-          if (p_.has_prologue)
-            x = prologue.applied(element, prologue.coefficients[lane_channel], prologue.coefficients[8 + lane_channel]);
+        if (p_.has_prologue) {
+          x = prologue.applied(element, prologue.coefficients[lane_channel], prologue.coefficients[8 + lane_channel]);
         }
         sum += x * to_accumulator(elements_of<T>(p_.weight)[p_.weight.offset(c, 0, kh, kw)]);
       }
