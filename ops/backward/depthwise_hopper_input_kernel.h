@@ -22,8 +22,7 @@ class DepthwiseInputPatches : DepthwisePatchesBlock<T, DepthwiseTransposedWindow
  private:
   using Window = DepthwiseTransposedWindow<kKernel>;
   using Block = DepthwisePatchesBlock<T, Window>;
-  using Block::arrived_, Block::channel_, Block::kPairs, Block::memory_, Block::notes_, Block::out_, Block::outputs_,
-      Block::p_, Block::stored_;
+  using Block::channel_, Block::kPairs, Block::outputs_, Block::p_;
   using typename Block::Sums;
   static constexpr int kKept = kKernel - 2;  ///< rows of grad_x that are begun and not finished
 
@@ -55,15 +54,8 @@ class DepthwiseInputPatches : DepthwisePatchesBlock<T, DepthwiseTransposedWindow
     Sums sums[kKept];
 #pragma unroll
     for (int i = 0; i < kKept; ++i) Block::clear(sums[i]);
-    int slot = 0, parity = 0, buffer = 0, buffer_parity = 1;
-#pragma unroll 1
-    for (bool is_last = false; !is_last;) {
-      wait(arrived_ + slot, parity);
-      const DepthwiseTileNote& at = notes_[slot];
-      outputs_.begin_tile(at);
-      const unsigned char* tile = memory_ + slot * p_.tile_bytes + places[0];
-      wait(stored_ + buffer, buffer_parity);
-      unsigned char* out = out_ + buffer * p_.out_bytes;
+    Block::work_off([&](const DepthwiseTileNote& at, const unsigned char* tile, unsigned char* out) {
+      tile += places[0];
       int row = at.output_row;
 #pragma unroll 1
       for (int r = 0; r < p_.rows; ++r) {
@@ -72,13 +64,7 @@ class DepthwiseInputPatches : DepthwisePatchesBlock<T, DepthwiseTransposedWindow
         out += 2 * p_.out_row_bytes;
         row += 2;
       }
-      is_last = at.is_last;
-      Block::let_go(slot);
-      buffer_parity ^= buffer;
-      buffer ^= 1;
-      Block::next(slot, parity);
-    }
-    let_next_kernel_start();
+    });
   }
 
   /// A row of grad_y to all rows of grad_x that it belongs to; those that it completes, `row` and the next, to `out`.

@@ -11,6 +11,7 @@
 
 #include "fusedsc/common/gpu/depthwise_hopper_tiles.h"
 #include "fusedsc/common/gpu/following_kernel.h"
+#include "fusedsc/common/gpu/hopper_stages.h"
 #include "fusedsc/common/gpu/tensor.h"
 #include "fusedsc/common/gpu/wave_product.h"
 
@@ -65,11 +66,9 @@ class DepthwiseWeightPatches {
 
   FUSEDSC_DEVICE explicit DepthwiseWeightPatches(const DepthwiseWeightPatchesParameters& p) : p_(p) {
     warp_ = uniform(thread_index() / 32);
-    std::uint32_t group = block_index();
-    split_ = static_cast<int>(p.by_channel_groups.divide(group));
-    first_channel_ = static_cast<int>(group) * p.runs() * 8;
+    split_ = split_of_block(p, first_channel_);
     auto* memory = static_cast<unsigned char*>(block_memory());
-    memory_ = memory + (1024 - address_of(memory) % 1024) % 1024;
+    memory_ = memory + padding_before_tiles(memory);
     notes_ = reinterpret_cast<DepthwiseTileNote*>(memory_ + p.tiles_bytes());
     arrived_ = reinterpret_cast<Barrier*>(notes_ + p.stages);
     done_ = arrived_ + p.stages;
@@ -77,19 +76,12 @@ class DepthwiseWeightPatches {
 
   FUSEDSC_DEVICE void begin() {
     if (thread_index() == 0) {
-      for (int i = 0; i < p_.stages; ++i) {
-        initialise(arrived_ + i);
-        initialise(done_ + i, p_.warps());
-      }
+      initialise_stages(p_, arrived_, done_);
       publish();
     }
     // Patches beyond the right edge read what follows, to multiply it by zeros; behind the last row these are here.
     const int filled = p_.boxes * p_.images * p_.image_bytes();
-    for (int stage = 0; stage < p_.stages; ++stage) {
-      for (int i = filled + thread_index() * 16; i < p_.tile_bytes; i += (p_.warps() + 1) * 512) {
-        *reinterpret_cast<Aligned<std::uint32_t, 4>*>(memory_ + stage * p_.stage_bytes() + i) = {};
-      }
-    }
+    clear_behind_copies(memory_, p_.stages, p_.stage_bytes(), filled, p_.tile_bytes, (p_.warps() + 1) * 32);
     if (thread_index() < 2) prefetch(thread_index() == 0 ? p_.x : p_.grad_y);
     block_barrier();
     wait_for_previous_kernel();
@@ -101,12 +93,12 @@ class DepthwiseWeightPatches {
   /// The rows of grad_y are those that begin with the tile's rows of x.
   FUSEDSC_DEVICE void copy() const {
     Cursor at(p_, split_);
-    int slot = 0, parity = 1;
+    StageTurn turn{0, 1};
     const int x_bytes = p_.images * p_.image_bytes();
     const int grad_bytes = p_.images * p_.grad_rows * p_.grad_pitch * p_.box_bytes;
 #pragma unroll 1
     while (at.exists) {
-      wait(done_ + slot, parity);
+      wait(done_ + turn.slot, turn.parity);
       const int row = at.begin + at.row;
       const bool has_grads = row < at.end;
       DepthwiseTileNote note{at.image, at.column, at.input_row(), row, at.begin, at.end, at.is_first, 0};
@@ -114,24 +106,18 @@ class DepthwiseWeightPatches {
       const ImagePlace grad{first_channel_, at.column, row, at.image};
       at.next();
       note.is_last = !at.exists;
-      notes_[slot] = note;
-      unsigned char* stage = memory_ + slot * p_.stage_bytes();
-      expect(arrived_ + slot, p_.boxes * (x_bytes + (has_grads ? grad_bytes : 0)));
+      notes_[turn.slot] = note;
+      unsigned char* stage = memory_ + turn.slot * p_.stage_bytes();
+      expect(arrived_ + turn.slot, p_.boxes * (x_bytes + (has_grads ? grad_bytes : 0)));
       for (int box = 0; box < p_.boxes; ++box) {
         const int channel = first_channel_ + box * p_.box_bytes / 2;
-        start_load(stage + box * x_bytes, p_.x, ImagePlace{channel, x.column, x.row, x.image}, arrived_ + slot);
+        start_load(stage + box * x_bytes, p_.x, ImagePlace{channel, x.column, x.row, x.image}, arrived_ + turn.slot);
         if (!has_grads) continue;
         start_load(stage + p_.tile_bytes + box * grad_bytes, p_.grad_y,
-                   ImagePlace{channel, grad.column, grad.row, grad.image}, arrived_ + slot);
+                   ImagePlace{channel, grad.column, grad.row, grad.image}, arrived_ + turn.slot);
       }
-      next(slot, parity);
+      turn.next(p_.stages);
     }
-  }
-
-  FUSEDSC_DEVICE void next(int& slot, int& parity) const {
-    if (++slot < p_.stages) return;
-    slot = 0;
-    parity ^= 1;
   }
 
   // --------------------------------------------------------------------------------------------- by warps that compute
@@ -159,17 +145,17 @@ class DepthwiseWeightPatches {
 #pragma unroll
     for (int i = 0; i < kChannels; ++i) bias_[i] = 0;
     Grads grads[kLive];
-    int slot = 0, parity = 0;
+    StageTurn turn;
 #pragma unroll 1
     for (bool is_last = false; !is_last;) {
-      wait(arrived_ + slot, parity);
-      const DepthwiseTileNote& at = notes_[slot];
+      wait(arrived_ + turn.slot, turn.parity);
+      const DepthwiseTileNote& at = notes_[turn.slot];
       if (at.is_first) {
 #pragma unroll
         for (int i = 0; i < kLive; ++i) clear(grads[i]);
       }
-      const unsigned char* tile = memory_ + slot * p_.stage_bytes() + x_place_;
-      const unsigned char* grad_tile = memory_ + slot * p_.stage_bytes() + grad_place_;
+      const unsigned char* tile = memory_ + turn.slot * p_.stage_bytes() + x_place_;
+      const unsigned char* grad_tile = memory_ + turn.slot * p_.stage_bytes() + grad_place_;
       int row = at.output_row + grad_row_, input_row = at.input_row;
       const int end = at.end, row_bytes = p_.pitch * p_.box_bytes;
 #pragma unroll 1
@@ -186,9 +172,8 @@ class DepthwiseWeightPatches {
         }
       }
       is_last = at.is_last;
-      warp_barrier();
-      if (thread_index() % 32 == 0) arrive(done_ + slot);
-      next(slot, parity);
+      arrive_as_warp(done_ + turn.slot);
+      turn.next(p_.stages);
     }
   }
 

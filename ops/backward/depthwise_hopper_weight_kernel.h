@@ -12,6 +12,7 @@
 
 #include "fusedsc/common/gpu/depthwise_hopper_tiles.h"
 #include "fusedsc/common/gpu/following_kernel.h"
+#include "fusedsc/common/gpu/hopper_stages.h"
 #include "fusedsc/common/gpu/tensor.h"
 #include "fusedsc/common/gpu/wave_product.h"
 
@@ -57,11 +58,9 @@ class DepthwiseWeightTiles {
 
   FUSEDSC_DEVICE explicit DepthwiseWeightTiles(const DepthwiseWeightTilesParameters& p) : p_(p) {
     warp_ = uniform(thread_index() / 32);
-    std::uint32_t group = block_index();
-    split_ = static_cast<int>(p.by_channel_groups.divide(group));
-    first_channel_ = static_cast<int>(group) * p.runs() * 8;
+    split_ = split_of_block(p, first_channel_);
     auto* memory = static_cast<unsigned char*>(block_memory());
-    memory_ = memory + (1024 - address_of(memory) % 1024) % 1024;
+    memory_ = memory + padding_before_tiles(memory);
     arrived_ = reinterpret_cast<Barrier*>(memory_ + p.stages * p.stage_bytes());
     done_ = arrived_ + p.stages;
     notes_ = reinterpret_cast<DepthwiseTileNote*>(done_ + p.stages);
@@ -69,19 +68,12 @@ class DepthwiseWeightTiles {
 
   FUSEDSC_DEVICE void begin() {
     if (thread_index() == 0) {
-      for (int i = 0; i < p_.stages; ++i) {
-        initialise(arrived_ + i);
-        initialise(done_ + i, p_.warps());
-      }
+      initialise_stages(p_, arrived_, done_);
       publish();
     }
     // Positions beyond the right edge read what follows, to multiply it by zeros; behind the last row these are here.
     const int filled = p_.images * p_.image_bytes();
-    for (int stage = 0; stage < p_.stages; ++stage) {
-      for (int i = filled + thread_index() * 16; i < p_.tile_bytes; i += (p_.warps() + 1) * 512) {
-        *reinterpret_cast<Aligned<std::uint32_t, 4>*>(memory_ + stage * p_.stage_bytes() + i) = {};
-      }
-    }
+    clear_behind_copies(memory_, p_.stages, p_.stage_bytes(), filled, p_.tile_bytes, (p_.warps() + 1) * 32);
     block_barrier();
     wait_for_previous_kernel();
     let_next_kernel_start();
@@ -107,19 +99,13 @@ class DepthwiseWeightTiles {
   FUSEDSC_DEVICE void copy() const {
     Cursor ahead(p_, split_);
     for (int slot = 0; slot < p_.stages && ahead.exists; ++slot) start_copies(ahead, slot);
-    int slot = 0, parity = 0;
+    StageTurn turn;
 #pragma unroll 1
     while (ahead.exists) {
-      wait(done_ + slot, parity);
-      start_copies(ahead, slot);
-      next(slot, parity);
+      wait(done_ + turn.slot, turn.parity);
+      start_copies(ahead, turn.slot);
+      turn.next(p_.stages);
     }
-  }
-
-  FUSEDSC_DEVICE void next(int& slot, int& parity) const {
-    if (++slot < p_.stages) return;
-    slot = 0;
-    parity ^= 1;
   }
 
   // --------------------------------------------------------------------------------------------- by warps that compute
@@ -153,16 +139,16 @@ class DepthwiseWeightTiles {
       sums_[i / 4 / (kPairs + 1)][i / 4 % (kPairs + 1)][i % 4] = 0;
     }
     GradRow grads[kLive];  // the newest first
-    int slot = 0, parity = 0;
+    StageTurn turn;
 #pragma unroll 1
     for (bool is_last = false; !is_last;) {
-      wait(arrived_ + slot, parity);
-      const DepthwiseTileNote& at = notes_[slot];
+      wait(arrived_ + turn.slot, turn.parity);
+      const DepthwiseTileNote& at = notes_[turn.slot];
       if (at.is_first) {
 #pragma unroll
         for (int age = 0; age < kLive; ++age) clear(grads[age]);
       }
-      const unsigned char* tile = memory_ + slot * p_.stage_bytes();
+      const unsigned char* tile = memory_ + turn.slot * p_.stage_bytes();
       const unsigned char* grad_tile = tile + grad_place_;
       int row = at.output_row, input_row = at.input_row;
       const int end = at.end;
@@ -196,9 +182,8 @@ class DepthwiseWeightTiles {
         ++row;
       }
       is_last = at.is_last;
-      warp_barrier();
-      if (thread_index() % 32 == 0) arrive(done_ + slot);
-      next(slot, parity);
+      arrive_as_warp(done_ + turn.slot);
+      turn.next(p_.stages);
     }
     leave_sums();
   }

@@ -15,6 +15,7 @@
 
 #include "fusedsc/common/gpu/activation.h"
 #include "fusedsc/common/gpu/following_kernel.h"
+#include "fusedsc/common/gpu/hopper_stages.h"
 #include "fusedsc/common/gpu/normaliser.h"
 #include "fusedsc/common/gpu/pointwise_hopper_laid_out.h"
 
@@ -123,7 +124,7 @@ class PointwiseGradients {
     tiles_ = first < p.row_tiles ? (p.row_tiles - first + all - 1) / all : 0;
 
     auto* memory = static_cast<unsigned char*>(block_memory());
-    memory += (1024 - address_of(memory) % 1024) % 1024;
+    memory += padding_before_tiles(memory);
     weights_ = memory;
     memory += kSharing * kWeightBytes;
     left_ = reinterpret_cast<float*>(memory);
@@ -154,13 +155,13 @@ class PointwiseGradients {
       for (int tile = 0; tile < p_.stages; ++tile) start_tile(tile, tile);
     }
     prepare();
-    int slot = 0, parity = 0;
+    StageTurn turn;
     Sums sums = {};
 #pragma unroll 1
     for (int tile = 0; tile < tiles_; ++tile) {
-      unsigned char* stage = stages_ + slot * kStageBytes;
+      unsigned char* stage = stages_ + turn.slot * kStageBytes;
       unsigned char* x = stage + group_ % kSharing * kTileBytes;
-      wait(full_ + slot, parity);
+      wait(full_ + turn.slot, turn.parity);
       float grad[kOwn / 2];
       multiply_weight(grad, stage + kXBytes);
       if constexpr (kPlain) {
@@ -174,7 +175,7 @@ class PointwiseGradients {
       if (kHasOutput) fence(sums.of_channels);
       if (is_leader_) wait_for_stores();
       tile_barrier();  // all are done with the last tile
-      if (is_leader_) refill(tile, slot, parity);
+      if (is_leader_) refill(tile, turn.slot, turn.parity);
       const int row = first_row(tile);
       if constexpr (kPlain) store_tile(grad);
       else finish_tile(sums, grad, x, p_.rows - row);
@@ -185,10 +186,7 @@ class PointwiseGradients {
         commit_stores();
       }
       if constexpr (!kPlain) multiply_activated(sums, x, stage + kXBytes);
-      if (++slot == p_.stages) {
-        slot = 0;
-        parity ^= 1;
-      }
+      turn.next(p_.stages);
     }
     wait_for_products<0>();
     fence(sums.products);

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "fusedsc/backward/pointwise_hopper_joint_sums.h"
+#include "fusedsc/common/gpu/hopper_stages.h"
 
 namespace fusedsc::gpu::hopper {
 
@@ -65,7 +66,7 @@ class PointwiseJointProduct {
     tiles_ = first_tile_ < p.pixel_tiles ? (p.pixel_tiles - first_tile_ + stride_ - 1) / stride_ : 0;
 
     auto* memory = static_cast<unsigned char*>(block_memory());
-    memory += (1024 - address_of(memory) % 1024) % 1024;
+    memory += padding_before_tiles(memory);
     image_ = memory;
     memory += kImageBytes;
     quads_ = reinterpret_cast<Aligned<float, 4>*>(memory);
@@ -97,12 +98,12 @@ class PointwiseJointProduct {
     }
     publish();
     block_barrier();
-    int slot = 0, parity = 0;
+    StageTurn turn;
     Sums sums = {};
 #pragma unroll 1
     for (int tile = 0; tile < tiles_; ++tile) {
-      wait(barriers_ + slot, parity);
-      multiply_tile(sums, stages_ + slot * kStageBytes);
+      wait(barriers_ + turn.slot, turn.parity);
+      multiply_tile(sums, stages_ + turn.slot * kStageBytes);
       if (thread_ == 0) {
         wait_for_stores();
         start_added(tile + 1);
@@ -120,10 +121,7 @@ class PointwiseJointProduct {
         start_store(p_.grad_x, 0, first_pixel(tile), out);
         commit_stores();
       }
-      if (++slot == p_.stages) {
-        slot = 0;
-        parity ^= 1;
-      }
+      turn.next(p_.stages);
     }
     finish(sums);
     if (thread_ == 0) wait_for_stores();

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "fusedsc/backward/pointwise_hopper_joint_sums.h"
+#include "fusedsc/common/gpu/hopper_stages.h"
 
 namespace fusedsc::gpu::hopper {
 
@@ -59,7 +60,7 @@ class PointwiseJointWideProduct {
     first_channel_ = part_ * kColumns;
     tiles_ = split_ < p.pixel_tiles ? (p.pixel_tiles - split_ + p.splits - 1) / p.splits : 0;
     auto* memory = static_cast<unsigned char*>(block_memory());
-    memory += (1024 - address_of(memory) % 1024) % 1024;
+    memory += padding_before_tiles(memory);
     image_ = memory;
     x_ = image_ + kImageBytes;
     tiles_of_block_ = x_ + kXStages * kXBytes;
@@ -95,7 +96,7 @@ class PointwiseJointWideProduct {
     for (int i = thread_index(); i < kImage.bytes / 16; i += kThreads) reinterpret_cast<Run*>(image_)[i] = image[i];
     publish();
     block_barrier();
-    int slot = 0, parity = 0;
+    StageTurn turn;
     Sums sums = {};
 #pragma unroll 1
     for (int tile = 0; tile < tiles_; ++tile) {
@@ -108,18 +109,15 @@ class PointwiseJointWideProduct {
 #pragma unroll
       for (int i = 0; i < kOwnBlocks; ++i) {
         if (!has_block(i)) continue;
-        wait(barriers_ + slot, parity);
-        multiply_block(sums, x, i, stages_ + slot * kTileBytes);
+        wait(barriers_ + turn.slot, turn.parity);
+        multiply_block(sums, x, i, stages_ + turn.slot * kTileBytes);
         wait_for_products<1>();
         if (i > 0) {
           group_barrier(group_);
           if (thread_ == 0) start_next(last_slot);
         }
-        last_slot = slot;
-        if (++slot == p_.stages) {
-          slot = 0;
-          parity ^= 1;
-        }
+        last_slot = turn.slot;
+        turn.next(p_.stages);
       }
       wait_for_products<0>();
       fence_all(sums);

@@ -8,7 +8,7 @@
 #include "fusedsc/backward/pointwise_hopper_weight_tiles.h"
 #include "fusedsc/common/gpu/divisor.h"
 #include "fusedsc/common/gpu/following_kernel.h"
-#include "fusedsc/common/gpu/hopper.h"
+#include "fusedsc/common/gpu/hopper_stages.h"
 #include "fusedsc/common/gpu/wave_product.h"
 
 namespace fusedsc::gpu::hopper {
@@ -72,7 +72,7 @@ class NarrowProduct {
     step_ = next_step_ = static_cast<int>(block_index()) * p.teams + team_;
 
     auto* memory = static_cast<unsigned char*>(block_memory());
-    memory += (1024 - address_of(memory) % 1024) % 1024;
+    memory += padding_before_tiles(memory);
     fours_ = reinterpret_cast<Four*>(memory);
     stages_ = memory + team_ * p.stages * stage_bytes_;
     const int stages = p.teams * p.stages * stage_bytes_, sums = p.teams * team_threads_ * kFours * 16;
@@ -116,17 +116,14 @@ class NarrowProduct {
     }
     block_barrier();
     Sums sums = {};
-    int slot = 0, parity = 0;
+    StageTurn turn;
 #pragma unroll 1
     for (; step_ < p_.steps; step_ += stride_) {
-      wait(barriers_ + slot, parity);
-      multiply(sums, stages_ + slot * stage_bytes_);
+      wait(barriers_ + turn.slot, turn.parity);
+      multiply(sums, stages_ + turn.slot * stage_bytes_);
       team_barrier();
-      if (is_leader_) start_next(slot);
-      if (++slot == p_.stages) {
-        slot = 0;
-        parity ^= 1;
-      }
+      if (is_leader_) start_next(turn.slot);
+      turn.next(p_.stages);
     }
     block_barrier();  // all teams are done with the tiles, where the sums go
     leave(sums);

@@ -9,6 +9,7 @@
 #include "fusedsc/common/gpu/activation.h"
 #include "fusedsc/common/gpu/divisor.h"
 #include "fusedsc/common/gpu/following_kernel.h"
+#include "fusedsc/common/gpu/hopper_stages.h"
 
 namespace fusedsc::gpu::hopper {
 
@@ -86,7 +87,7 @@ class TeamsProduct {
     is_leader_ = thread_index() % kTeamThreads == 0;
 
     auto* memory = static_cast<unsigned char*>(block_memory());
-    memory += (1024 - address_of(memory) % 1024) % 1024;
+    memory += padding_before_tiles(memory);
     fours_ = reinterpret_cast<Four*>(memory);
     stages_ = memory + team_ * p.stages * kStageBytes;
     const int bytes = kTeams * p.stages * kStageBytes;
@@ -109,17 +110,14 @@ class TeamsProduct {
     }
     block_barrier();
     Sums sums = {};
-    int slot = 0, parity = 0;
+    StageTurn turn;
 #pragma unroll 1
     for (; step_ < p_.steps; step_ += stride_) {
-      wait(barriers_ + slot, parity);
-      multiply(sums, stages_ + slot * kStageBytes);
+      wait(barriers_ + turn.slot, turn.parity);
+      multiply(sums, stages_ + turn.slot * kStageBytes);
       team_barrier();
-      if (is_leader_) start_next(slot);
-      if (++slot == p_.stages) {
-        slot = 0;
-        parity ^= 1;
-      }
+      if (is_leader_) start_next(turn.slot);
+      turn.next(p_.stages);
     }
     let_next_kernel_start();
     block_barrier();  // all teams are done with the tiles, where the sums go

@@ -11,6 +11,7 @@
 #include "fusedsc/common/gpu/activation.h"
 #include "fusedsc/common/gpu/depthwise_work.h"
 #include "fusedsc/common/gpu/hopper_cluster.h"
+#include "fusedsc/common/gpu/hopper_stages.h"
 
 namespace fusedsc::gpu::hopper {
 
@@ -97,7 +98,7 @@ class PointwiseWeightProduct {
     steps_ = first_step_ < p.pixel_tiles ? (p.pixel_tiles - first_step_ + stride_ - 1) / stride_ : 0;
 
     auto* memory = static_cast<unsigned char*>(block_memory());
-    memory += (1024 - address_of(memory) % 1024) % 1024;
+    memory += padding_before_tiles(memory);
     quads_ = reinterpret_cast<Four*>(memory);
     stages_ = memory + group_ * p.stages * kStageBytes;
     const int tiles = kGroups * p.stages * kStageBytes;
@@ -122,35 +123,33 @@ class PointwiseWeightProduct {
     }
     if constexpr (kSeams) read_vectors();
     block_barrier();
-    int slot = 0, parity = 0, last_slot = -1;
+    StageTurn turn;
+    int last_slot = -1;
     Sums sums = {};
 #pragma unroll 1
     for (int step = 0; step < steps_; ++step) {
-      wait(barriers_ + slot, parity);
+      wait(barriers_ + turn.slot, turn.parity);
       if constexpr (kSeams) {
         if (p_.has_prologue) {
-          change_x(slot, p_.pixels - (first_step_ + step * stride_) * kDepth);
+          change_x(turn.slot, p_.pixels - (first_step_ + step * stride_) * kDepth);
           publish();
         }
         group_barrier(group_);
-        multiply_tiles(sums, slot);
+        multiply_tiles(sums, turn.slot);
         wait_for_products<0>();  // here, or the compiler would not let them run asynchronously
         fence_all(sums);
         group_barrier(group_);
-        if (thread_ == 0) start_next(slot);
+        if (thread_ == 0) start_next(turn.slot);
       } else {
-        multiply_tiles(sums, slot);
+        multiply_tiles(sums, turn.slot);
         if (last_slot >= 0) {
           wait_for_products<1>();
           group_barrier(group_);
           if (thread_ == 0) start_next(last_slot);
         }
       }
-      last_slot = slot;
-      if (++slot == p_.stages) {
-        slot = 0;
-        parity ^= 1;
-      }
+      last_slot = turn.slot;
+      turn.next(p_.stages);
     }
     wait_for_products<0>();
     fence_all(sums);

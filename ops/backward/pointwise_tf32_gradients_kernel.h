@@ -8,7 +8,7 @@
 #include "fusedsc/common/gpu/activation.h"
 #include "fusedsc/common/gpu/depthwise_work.h"
 #include "fusedsc/common/gpu/following_kernel.h"
-#include "fusedsc/common/gpu/hopper.h"
+#include "fusedsc/common/gpu/hopper_stages.h"
 #include "fusedsc/common/gpu/normaliser.h"
 #include "fusedsc/common/gpu/tensor.h"
 #include "fusedsc/common/gpu/wave_product.h"
@@ -57,7 +57,7 @@ class Tf32Gradients {
         column_(thread_index() % 4),
         position_(row_ % 4 * 2 + row_ / 4) {
     auto* memory = static_cast<unsigned char*>(block_memory());
-    stages_ = memory + (1024 - address_of(memory) % 1024) % 1024;
+    stages_ = memory + padding_before_tiles(memory);
     barriers_ = reinterpret_cast<Barrier*>(stages_ + kStages * kStageBytes);
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
@@ -124,15 +124,15 @@ class Tf32Gradients {
       start(first, 0);
     }
     block_barrier();
-    int slot = 0, parity = 0;
+    StageTurn turn;
     for (int tile = first; tile < p_.tiles; tile += p_.splits) {
-      unsigned char* stage = stages_ + slot * kStageBytes;
-      wait(barriers_ + slot, parity);
+      unsigned char* stage = stages_ + turn.slot * kStageBytes;
+      wait(barriers_ + turn.slot, turn.parity);
       form_gradient(stage + kBoxes * kBoxBytes, p_.pixels - tile * kPositions);
       block_barrier();
       if (is_leader) {  // the other stage's results have left it meanwhile
         wait_for_stores();
-        start(tile + p_.splits, kStages - 1 - slot);
+        start(tile + p_.splits, kStages - 1 - turn.slot);
       }
       multiply_weight(stage);
       warp_barrier();
@@ -145,10 +145,7 @@ class Tf32Gradients {
         }
         commit_stores();
       }
-      if (++slot == kStages) {
-        slot = 0;
-        parity ^= 1;
-      }
+      turn.next(kStages);
     }
     if (is_leader) wait_for_stores();
   }

@@ -9,7 +9,7 @@
 
 #include "fusedsc/common/gpu/depthwise_work.h"
 #include "fusedsc/common/gpu/following_kernel.h"
-#include "fusedsc/common/gpu/hopper.h"
+#include "fusedsc/common/gpu/hopper_stages.h"
 #include "fusedsc/common/gpu/tensor.h"
 #include "fusedsc/common/gpu/wave.h"
 #include "fusedsc/common/gpu/wave_product.h"
@@ -118,7 +118,7 @@ class Tf32Joint {
         column_(thread_index() % 4),
         position_(row_ % 4 * 2 + row_ / 4) {
     auto* memory = static_cast<unsigned char*>(block_memory());
-    stages_ = memory + (1024 - address_of(memory) % 1024) % 1024;
+    stages_ = memory + padding_before_tiles(memory);
     image_ = reinterpret_cast<float*>(stages_ + kStages * kStageBytes);
     barriers_ = reinterpret_cast<Barrier*>(image_ + Image::kSize);
 #pragma unroll
@@ -152,18 +152,15 @@ class Tf32Joint {
     }
     block_barrier();
     wait(barriers_ + kStages, 0);
-    int slot = 0, parity = 0;
+    StageTurn turn;
     for (int tile = first; tile < p_.tiles; tile += p_.splits) {
-      wait(barriers_ + slot, parity);
-      const unsigned char* stage = stages_ + slot * kStageBytes;
+      wait(barriers_ + turn.slot, turn.parity);
+      const unsigned char* stage = stages_ + turn.slot * kStageBytes;
       if (is_of_weight_) multiply_weight(stage);
       else multiply_input(stage, tile);
       block_barrier();
-      if (thread_index() == 0) start(tile + kStages * p_.splits, slot);
-      if (++slot == kStages) {
-        slot = 0;
-        parity ^= 1;
-      }
+      if (thread_index() == 0) start(tile + kStages * p_.splits, turn.slot);
+      turn.next(kStages);
     }
   }
 

@@ -12,6 +12,7 @@
 #pragma once
 
 #include "fusedsc/common/gpu/following_kernel.h"
+#include "fusedsc/common/gpu/hopper_stages.h"
 #include "fusedsc/common/gpu/wave_product.h"
 #include "fusedsc/forward/depthwise_hopper_outputs.h"
 
@@ -44,11 +45,9 @@ class DepthwiseTiles {
 
   FUSEDSC_DEVICE explicit DepthwiseTiles(const DepthwiseTilesParameters& p) : p_(p), prologue_(p), outputs_(p) {
     warp_ = uniform(thread_index() / 32);
-    std::uint32_t group = block_index();
-    split_ = static_cast<int>(p.by_channel_groups.divide(group));
-    first_channel_ = static_cast<int>(group) * p.runs() * 8;
+    split_ = split_of_block(p, first_channel_);
     auto* memory = static_cast<unsigned char*>(block_memory());
-    memory_ = memory + (1024 - address_of(memory) % 1024) % 1024;
+    memory_ = memory + padding_before_tiles(memory);
     out_ = memory_ + p.stages * p.tile_bytes;
     arrived_ = reinterpret_cast<Barrier*>(out_ + 2 * p.out_bytes);
     done_ = arrived_ + p.stages;
@@ -60,21 +59,14 @@ class DepthwiseTiles {
 
   FUSEDSC_DEVICE void begin() {
     if (thread_index() == 0) {
-      for (int i = 0; i < p_.stages; ++i) {
-        initialise(arrived_ + i);
-        initialise(done_ + i, p_.warps());
-      }
+      initialise_stages(p_, arrived_, done_);
       initialise(stored_);
       initialise(stored_ + 1);
       publish();
     }
     // Windows at the right edge may read the next row's padding, which behind the last row is here.
     const int tile_bytes = p_.boxes * p_.images * p_.rows * p_.pitch * p_.box_bytes;
-    for (int stage = 0; stage < p_.stages; ++stage) {
-      for (int i = tile_bytes + thread_index() * 16; i < p_.tile_bytes; i += (p_.warps() + 1) * 512) {
-        *reinterpret_cast<Aligned<std::uint32_t, 4>*>(memory_ + stage * p_.tile_bytes + i) = {};
-      }
-    }
+    clear_behind_copies(memory_, p_.stages, p_.tile_bytes, tile_bytes, p_.tile_bytes, (p_.warps() + 1) * 32);
     block_barrier();
     wait_for_previous_kernel();
   }
@@ -113,23 +105,21 @@ class DepthwiseTiles {
   FUSEDSC_DEVICE void copy() const {
     Cursor ahead(p_, split_);
     for (int slot = 0; slot < p_.stages && ahead.exists; ++slot) start_copies(ahead, slot);
-    int slot = 0, parity = 0, buffer = 0;
+    StageTurn turn;
+    int buffer = 0;
 #pragma unroll 1
     for (bool is_last = false; !is_last;) {
-      wait(done_ + slot, parity);
-      const DepthwiseTileNote note = notes_[slot];
+      wait(done_ + turn.slot, turn.parity);
+      const DepthwiseTileNote note = notes_[turn.slot];
       is_last = note.is_last;
-      if (ahead.exists) start_copies(ahead, slot);
+      if (ahead.exists) start_copies(ahead, turn.slot);
       if (p_.has_y) {
         store_rows(note, buffer);
         wait_for_stores();
       }
       arrive(stored_ + buffer);
       buffer ^= 1;
-      if (++slot == p_.stages) {
-        slot = 0;
-        parity ^= 1;
-      }
+      turn.next(p_.stages);
     }
   }
 
@@ -194,6 +184,7 @@ class DepthwiseTiles {
     Sums sums[kKept];
 #pragma unroll
     for (int i = 0; i < kKept * kProducts * 4; ++i) sums[i / (kProducts * 4)][i / 4 % kProducts][i % 4] = 0;
+    // Numbers of its own instead of a StageTurn: nvcc gives some of these kernels more registers with one.
     int slot = 0, parity = 0, buffer = 0, buffer_parity = 1;
 #pragma unroll 1
     for (bool is_last = false; !is_last;) {
@@ -241,8 +232,7 @@ class DepthwiseTiles {
       }
       is_last = at.is_last;
       publish();
-      warp_barrier();
-      if (thread_index() % 32 == 0) arrive(done_ + slot);
+      arrive_as_warp(done_ + slot);
       buffer_parity ^= buffer;
       buffer ^= 1;
       if (++slot == p_.stages) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "fusedsc/common/gpu/following_kernel.h"
+#include "fusedsc/common/gpu/hopper_stages.h"
 #include "fusedsc/forward/depthwise_hopper_patches_outputs.h"
 
 namespace fusedsc::gpu::hopper {
@@ -20,11 +21,9 @@ class DepthwisePatchesBlock {
 
   FUSEDSC_DEVICE explicit DepthwisePatchesBlock(const DepthwisePatchesParameters& p) : p_(p), outputs_(p) {
     warp_ = uniform(thread_index() / 32);
-    std::uint32_t group = block_index();
-    split_ = static_cast<int>(p.by_channel_groups.divide(group));
-    first_channel_ = static_cast<int>(group) * p.runs() * 8;
+    split_ = split_of_block(p, first_channel_);
     auto* memory = static_cast<unsigned char*>(block_memory());
-    memory_ = memory + (1024 - address_of(memory) % 1024) % 1024;
+    memory_ = memory + padding_before_tiles(memory);
     out_ = memory_ + p.stages * p.tile_bytes;
     notes_ = reinterpret_cast<DepthwiseTileNote*>(out_ + 2 * p.out_bytes);
     arrived_ = reinterpret_cast<Barrier*>(notes_ + p.stages);
@@ -34,21 +33,14 @@ class DepthwisePatchesBlock {
 
   FUSEDSC_DEVICE void begin() {
     if (thread_index() == 0) {
-      for (int i = 0; i < p_.stages; ++i) {
-        initialise(arrived_ + i);
-        initialise(done_ + i, p_.warps());
-      }
+      initialise_stages(p_, arrived_, done_);
       initialise(stored_);
       initialise(stored_ + 1);
       publish();
     }
     // Patches at the right edge may read the next row, which behind the last row is here.
     const int tile_bytes = p_.boxes * p_.images * p_.image_bytes();
-    for (int stage = 0; stage < p_.stages; ++stage) {
-      for (int i = tile_bytes + thread_index() * 16; i < p_.tile_bytes; i += p_.threads() * 16) {
-        *reinterpret_cast<Run*>(memory_ + stage * p_.tile_bytes + i) = {};
-      }
-    }
+    clear_behind_copies(memory_, p_.stages, p_.tile_bytes, tile_bytes, p_.tile_bytes, p_.threads());
     if (thread_index() == 0) prefetch(p_.x);
     if (thread_index() == 1) prefetch(p_.y);
     block_barrier();
@@ -66,36 +58,37 @@ class DepthwisePatchesBlock {
 
   FUSEDSC_DEVICE void load_tiles() const {
     Cursor at(p_, split_);
-    int slot = 0, parity = 1;
+    StageTurn turn{0, 1};
 #pragma unroll 1
     while (at.exists) {
-      wait(done_ + slot, parity);
+      wait(done_ + turn.slot, turn.parity);
       DepthwiseTileNote note{at.image, at.column, at.input_row(), at.output_row(), at.begin, at.end, at.is_first, 0};
       const ImagePlace first{first_channel_, at.input_column(), at.input_row(), at.image};
       at.next();
       note.is_last = !at.exists;
-      notes_[slot] = note;
+      notes_[turn.slot] = note;
       const int bytes = p_.images * p_.image_bytes();
-      expect(arrived_ + slot, p_.boxes * bytes);
+      expect(arrived_ + turn.slot, p_.boxes * bytes);
       for (int box = 0; box < p_.boxes; ++box) {
-        start_load(memory_ + slot * p_.tile_bytes + box * bytes, p_.x,
+        start_load(memory_ + turn.slot * p_.tile_bytes + box * bytes, p_.x,
                    ImagePlace{first.channel + box * p_.box_bytes / 2, first.column, first.row, first.image},
-                   arrived_ + slot);
+                   arrived_ + turn.slot);
       }
-      next(slot, parity);
+      turn.next(p_.stages);
     }
   }
 
   FUSEDSC_DEVICE void store_tiles() const {
     Cursor at(p_, split_);
-    int slot = 0, parity = 0, buffer = 0;
+    StageTurn turn;
+    int buffer = 0;
     const int rows = p_.out_rows;
 #pragma unroll 1
     while (at.exists) {
       const int first_row = at.output_row(), begin = at.begin, end = at.end;
       const ImagePlace first{first_channel_, at.column, first_row, at.image};
       at.next();
-      wait(done_ + slot, parity);
+      wait(done_ + turn.slot, turn.parity);
       for (int i = 0; i < rows; ++i) {
         if (first_row + i < begin || first_row + i >= end) continue;
         for (int box = 0; box < p_.boxes; ++box) {
@@ -108,14 +101,8 @@ class DepthwisePatchesBlock {
       wait_for_stores();
       arrive(stored_ + buffer);
       buffer ^= 1;
-      next(slot, parity);
+      turn.next(p_.stages);
     }
-  }
-
-  FUSEDSC_DEVICE void next(int& slot, int& parity) const {
-    if (++slot < p_.stages) return;
-    slot = 0;
-    parity ^= 1;
   }
 
   // --------------------------------------------------------------------------------------------- by warps that compute
@@ -147,11 +134,26 @@ class DepthwisePatchesBlock {
                  place_of_run(p_, run, column));
   }
 
-  /// A warp is done with a stage and what it has put into a buffer.
-  FUSEDSC_DEVICE void let_go(int slot) const {
-    publish();
-    warp_barrier();
-    if (thread_index() % 32 == 0) arrive(done_ + slot);
+  /// Calls use(note, tile, out) for all tiles of the block, each when it has come and there is room for its outputs.
+  template <class Use>
+  FUSEDSC_DEVICE void work_off(const Use& use) {
+    StageTurn turn;
+    int buffer = 0, buffer_parity = 1;
+#pragma unroll 1
+    for (bool is_last = false; !is_last;) {
+      wait(arrived_ + turn.slot, turn.parity);
+      const DepthwiseTileNote& at = notes_[turn.slot];
+      outputs_.begin_tile(at);
+      wait(stored_ + buffer, buffer_parity);
+      use(at, memory_ + turn.slot * p_.tile_bytes, out_ + buffer * p_.out_bytes);
+      is_last = at.is_last;
+      publish();
+      arrive_as_warp(done_ + turn.slot);
+      buffer_parity ^= buffer;
+      buffer ^= 1;
+      turn.next(p_.stages);
+    }
+    let_next_kernel_start();
   }
 
   FUSEDSC_DEVICE void load_halves(const unsigned char* from, Run (&to)[2]) const {

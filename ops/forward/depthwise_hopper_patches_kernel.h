@@ -29,8 +29,7 @@ class DepthwisePatches : DepthwisePatchesBlock<T, DepthwiseWindow<kKernel, kStri
 
  private:
   using Block = DepthwisePatchesBlock<T, DepthwiseWindow<kKernel, kStride>>;
-  using Block::arrived_, Block::channel_, Block::kPairs, Block::memory_, Block::notes_, Block::out_, Block::outputs_,
-      Block::p_, Block::stored_;
+  using Block::channel_, Block::kPairs, Block::outputs_, Block::p_;
   using typename Block::Sums;
   static constexpr int kGroups = kStride + 1;            ///< of 4 columns that a patch of 4 outputs reads
   static constexpr int kKept = (kKernel - 1) / kStride;  ///< output rows that are begun and not finished
@@ -64,15 +63,7 @@ class DepthwisePatches : DepthwisePatchesBlock<T, DepthwiseWindow<kKernel, kStri
     load_weights();
     Sums sums[kKept];
     begin_image(sums);
-    int slot = 0, parity = 0, buffer = 0, buffer_parity = 1;
-#pragma unroll 1
-    for (bool is_last = false; !is_last;) {
-      wait(arrived_ + slot, parity);
-      const DepthwiseTileNote& at = notes_[slot];
-      outputs_.begin_tile(at);
-      const unsigned char* tile = memory_ + slot * p_.tile_bytes;
-      wait(stored_ + buffer, buffer_parity);
-      unsigned char* out = out_ + buffer * p_.out_bytes;
+    Block::work_off([&](const DepthwiseTileNote& at, const unsigned char* tile, unsigned char* out) {
       // Rows of padding are passed over.
       const int begin = at.begin, end = at.end;
       const int inside = least(p_.rows, (p_.input_height - at.input_row + kStride - 1) / kStride * kStride);
@@ -100,13 +91,7 @@ class DepthwisePatches : DepthwisePatchesBlock<T, DepthwiseWindow<kKernel, kStri
         out += p_.out_row_bytes;
         ++row;
       }
-      is_last = at.is_last;
-      Block::let_go(slot);
-      buffer_parity ^= buffer;
-      buffer ^= 1;
-      Block::next(slot, parity);
-    }
-    let_next_kernel_start();
+    });
   }
 
   /// A row of x, number `phase` of those that a row of outputs moves on by, to all rows of outputs that it belongs to.

@@ -13,6 +13,7 @@
 #include "fusedsc/common/gpu/activation.h"
 #include "fusedsc/common/gpu/depthwise_hopper_tiles.h"
 #include "fusedsc/common/gpu/following_kernel.h"
+#include "fusedsc/common/gpu/hopper_stages.h"
 #include "fusedsc/common/gpu/normaliser.h"
 #include "fusedsc/common/gpu/tensor.h"
 #include "fusedsc/common/gpu/wave_product.h"
@@ -109,7 +110,7 @@ class DscTiles {
   FUSEDSC_DEVICE explicit DscTiles(const DscTilesParameters& p) : p_(p) {
     warp_ = uniform(thread_index() / 32);
     auto* memory = static_cast<unsigned char*>(block_memory());
-    memory += (1024 - address_of(memory) % 1024) % 1024;
+    memory += padding_before_tiles(memory);
     stages_ = memory;
     memory += p.stages * p.stage_bytes();
     weights_ = memory;
@@ -127,10 +128,7 @@ class DscTiles {
 
   FUSEDSC_DEVICE void begin() {
     if (thread_index() == 0) {
-      for (int i = 0; i < p_.stages; ++i) {
-        initialise(arrived_ + i);
-        initialise(done_ + i, p_.warps());
-      }
+      initialise_stages(p_, arrived_, done_);
       publish();
     }
     const int behind = p_.box_tile_bytes();
@@ -159,15 +157,12 @@ class DscTiles {
   }
 
   FUSEDSC_DEVICE void copy(DscTileCursor& at) const {
-    int slot = 0, parity = 0;
+    StageTurn turn;
 #pragma unroll 1
     while (at.exists()) {
-      wait(done_ + slot, parity);
-      start_copy(at, slot);
-      if (++slot == p_.stages) {
-        slot = 0;
-        parity ^= 1;
-      }
+      wait(done_ + turn.slot, turn.parity);
+      start_copy(at, turn.slot);
+      turn.next(p_.stages);
     }
   }
 
@@ -236,7 +231,7 @@ class DscTiles {
 
   FUSEDSC_DEVICE void compute() {
     aim();
-    int slot = 0, parity = 0;
+    StageTurn turn;
 #pragma unroll 1
     for (int tile = static_cast<int>(block_index()); tile < p_.tiles; tile += static_cast<int>(block_count())) {
       const Place place(p_, tile);
@@ -251,8 +246,8 @@ class DscTiles {
       int channel = 0;
 #pragma unroll 1
       for (int box = 0; box < p_.boxes; ++box) {
-        wait(arrived_ + slot, parity);
-        const unsigned char* box_tile = stages_ + slot * p_.stage_bytes();
+        wait(arrived_ + turn.slot, turn.parity);
+        const unsigned char* box_tile = stages_ + turn.slot * p_.stage_bytes();
         const int first = box * p_.box_bytes / 2, runs = least(p_.box_bytes / 16, (p_.channels - first + 7) / 8);
 #pragma unroll 1
         for (int run = 0; run < runs; run += 2) {
@@ -267,11 +262,8 @@ class DscTiles {
           finish(channel, d, middle);
         }
         warp_barrier();
-        if (thread_index() % 32 == 0) arrive(done_ + slot);
-        if (++slot == p_.stages) {
-          slot = 0;
-          parity ^= 1;
-        }
+        if (thread_index() % 32 == 0) arrive(done_ + turn.slot);
+        turn.next(p_.stages);
       }
       multiply_pointwise(middle, channel, sums);
       if (column_ < p_.output_width) store(sums);

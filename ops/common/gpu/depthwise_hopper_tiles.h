@@ -38,6 +38,14 @@ struct DepthwiseTilesShape {
   FUSEDSC_HOST_DEVICE bool products_are_images() const { return output_width <= 16; }
 };
 
+/// Which of the splits the block has, of channels from `first_channel` on.
+FUSEDSC_DEVICE int split_of_block(const DepthwiseTilesShape& p, int& first_channel) {
+  std::uint32_t group = block_index();
+  const auto split = static_cast<int>(p.by_channel_groups.divide(group));
+  first_channel = static_cast<int>(group) * p.runs() * 8;
+  return split;
+}
+
 /// What a convolution's windows are to its tiles.
 template <int kTheKernel, int kTheStride>
 struct DepthwiseWindow {

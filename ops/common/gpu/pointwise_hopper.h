@@ -4,6 +4,7 @@
 #pragma once
 
 #include "fusedsc/common/gpu/following_kernel.h"
+#include "fusedsc/common/gpu/hopper_stages.h"
 #include "fusedsc/common/gpu/pointwise_hopper_prologue.h"
 
 namespace fusedsc::gpu::hopper {
@@ -62,7 +63,7 @@ class PointwiseProduct {
     tiles_ = first < p.pixel_tiles ? (p.pixel_tiles - first + all - 1) / all : 0;
 
     auto* memory = static_cast<unsigned char*>(block_memory());
-    memory += (1024 - address_of(memory) % 1024) % 1024;
+    memory += padding_before_tiles(memory);
     weight_ = memory;
     memory += steps_ * kWeightBytes;
     stage_bytes_ = kPrologue && p.has_other ? 2 * kStageBytes : kStageBytes;
@@ -112,31 +113,29 @@ class PointwiseProduct {
       for (int tile = 0; tile < kInputs; ++tile) start_inputs(tile);
     }
     if (lays_out()) lay_out();
-    int slot = 0, parity = 0, last_slot = -1;
+    StageTurn turn;
+    int last_slot = -1;
     Sums sums = {};
 #pragma unroll 1
     for (int tile = 0; tile < tiles_; ++tile) {
 #pragma unroll 1
       for (int step = 0; step < steps_; ++step) {
         if (tile == 0 && !lays_out()) wait(weight_barriers_ + step, 0);
-        wait(barriers_ + slot, parity);
+        wait(barriers_ + turn.slot, turn.parity);
         if constexpr (kPrologue) {
-          multiply_changed(sums, prologue, step, slot);
+          multiply_changed(sums, prologue, step, turn.slot);
           group_barrier(group_);
-          if (is_leader_) start_next(slot);
+          if (is_leader_) start_next(turn.slot);
         } else {
-          multiply_plain(sums, step, slot);
+          multiply_plain(sums, step, turn.slot);
           if (last_slot >= 0) {
             wait_for_products<1>();
             group_barrier(group_);
             if (is_leader_) start_next(last_slot);
           }
-          last_slot = slot;
+          last_slot = turn.slot;
         }
-        if (++slot == p_.stages) {
-          slot = 0;
-          parity ^= 1;
-        }
+        turn.next(p_.stages);
       }
       wait_for_products<0>();
       fence_all(sums);

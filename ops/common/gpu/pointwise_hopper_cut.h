@@ -4,6 +4,7 @@
 #pragma once
 
 #include "fusedsc/common/gpu/following_kernel.h"
+#include "fusedsc/common/gpu/hopper_stages.h"
 #include "fusedsc/common/gpu/pointwise_hopper_shares.h"
 
 namespace fusedsc::gpu::hopper {
@@ -75,7 +76,7 @@ class PointwiseCutProduct {
     steps_ = cut_ < steps ? (steps - cut_ + kCut - 1) / kCut : 0;
 
     auto* memory = static_cast<unsigned char*>(block_memory());
-    memory += (1024 - address_of(memory) % 1024) % 1024;
+    memory += padding_before_tiles(memory);
     tile_bytes_ = kPrologue && p.has_other ? 2 * kTileBytes : kTileBytes;
     ring_ = memory;
     tiles_ = memory + group_ * p.stages * tile_bytes_;
@@ -229,26 +230,24 @@ class PointwiseCutProduct {
   /// own = the group's own channels of the product.
   FUSEDSC_DEVICE void multiply_all(const Prologue& prologue, OwnSums& own) const {
     Sums sums = {};
-    int slot = 0, parity = 0, last_slot = -1;
+    StageTurn turn;
+    int last_slot = -1;
 #pragma unroll 1
     for (int step = 0; step < steps_; ++step) {
-      wait(full_ + slot, parity);
+      wait(full_ + turn.slot, turn.parity);
       if constexpr (kPrologue) {
-        multiply_changed(sums, prologue, step, slot);
+        multiply_changed(sums, prologue, step, turn.slot);
       } else {
-        const std::uint64_t rows = describe<kDepthBytes>(tiles_ + slot * tile_bytes_);
-        multiply_step(sums, lays_out() ? step : slot, [&](int k) { return rows + k * kSize / 16; });
+        const std::uint64_t rows = describe<kDepthBytes>(tiles_ + turn.slot * tile_bytes_);
+        multiply_step(sums, lays_out() ? step : turn.slot, [&](int k) { return rows + k * kSize / 16; });
       }
       const int next = step - 1 + p_.stages;
       if (step > 0 && next < steps_) {
         wait_for_products<1>();
-        refill(next, last_slot, parity ^ (slot == 0 ? 1 : 0));
+        refill(next, last_slot, turn.parity ^ (turn.slot == 0 ? 1 : 0));
       }
-      last_slot = slot;
-      if (++slot == p_.stages) {
-        slot = 0;
-        parity ^= 1;
-      }
+      last_slot = turn.slot;
+      turn.next(p_.stages);
     }
     wait_for_products<0>();
     fence(sums);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "fusedsc/common/gpu/following_kernel.h"
+#include "fusedsc/common/gpu/hopper_stages.h"
 #include "fusedsc/common/gpu/pointwise_hopper_prologue.h"
 
 namespace fusedsc::gpu::hopper {
@@ -56,7 +57,7 @@ class PointwiseRowsProduct {
     has_added_ = Part::kTakesAdded && p.epilogue.has_added;
 
     auto* memory = static_cast<unsigned char*>(block_memory());
-    memory += (1024 - address_of(memory) % 1024) % 1024;
+    memory += padding_before_tiles(memory);
     weight_ = memory;
     memory += steps_ * kWeightBytes;
     const int own_bytes = group_bytes({p.depth, p.channels, false, false, has_added_}, p.stages);
@@ -93,15 +94,15 @@ class PointwiseRowsProduct {
     if (lays_out()) lay_out();
     block_barrier();
     if (!lays_out()) wait(weight_barrier_, 0);
-    int slot = 0, parity = 0;
+    StageTurn turn;
     Sums sums = {};
 #pragma unroll 1
     for (int tile = 0; tile < tiles_; ++tile) {
-      wait(barriers_ + slot, parity);
-      multiply_tile(sums, stages_ + slot * stage_bytes_);
+      wait(barriers_ + turn.slot, turn.parity);
+      multiply_tile(sums, stages_ + turn.slot * stage_bytes_);
       if (is_leader_) wait_for_stores();
       group_barrier(group_);  // all are done with the tile of positions, and the last tile of outputs has gone
-      if (is_leader_) start_tile(tile + p_.stages, slot);
+      if (is_leader_) start_tile(tile + p_.stages, turn.slot);
       if (has_added_) wait(barriers_ + p_.stages + tile % kInputs, tile / kInputs & 1);
       const int rows = p_.pixels - first_pixel(tile);
       if (rows >= kTileRows) store_tile<true>(sums, tile, epilogue);
@@ -114,10 +115,7 @@ class PointwiseRowsProduct {
         commit_stores();
         start_inputs(tile + kInputs);
       }
-      if (++slot == p_.stages) {
-        slot = 0;
-        parity ^= 1;
-      }
+      turn.next(p_.stages);
     }
     if (is_leader_) wait_for_stores();
     if constexpr (Part::kStatistics || Part::kGradient) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "fusedsc/common/gpu/following_kernel.h"
+#include "fusedsc/common/gpu/hopper_stages.h"
 #include "fusedsc/common/gpu/pointwise_planes_tile.h"
 
 namespace fusedsc::gpu::hopper {
@@ -64,7 +65,7 @@ class PlanesProduct {
     has_added_ = Part::kTakesAdded && p.epilogue.has_added;
 
     auto* memory = static_cast<unsigned char*>(block_memory());
-    memory += (1024 - address_of(memory) % 1024) % 1024;
+    memory += padding_before_tiles(memory);
     weight_ = memory;
     memory += steps_ * kWeightBytes;
     in_bytes_ = Positions::bytes(kTileDepth, p.tiling);
@@ -113,21 +114,18 @@ class PlanesProduct {
       }
       for (int tile = 0; tile < kInputs; ++tile) start_inputs(tile);
     }
-    int slot = 0, parity = 0;
+    StageTurn turn;
     Sums sums = {};
 #pragma unroll 1
     for (int tile = 0; tile < tiles_; ++tile) {
 #pragma unroll 1
       for (int step = 0; step < steps_; ++step) {
         if (tile == 0) wait(weight_barriers_ + step, 0);
-        wait(barriers_ + slot, parity);
-        multiply_step(sums, prologue, step, slot);
+        wait(barriers_ + turn.slot, turn.parity);
+        multiply_step(sums, prologue, step, turn.slot);
         group_barrier(group_);  // all have read their rows
-        if (is_leader_) start_next(slot);
-        if (++slot == p_.stages) {
-          slot = 0;
-          parity ^= 1;
-        }
+        if (is_leader_) start_next(turn.slot);
+        turn.next(p_.stages);
       }
       wait_for_products<0>();
       fence(sums);

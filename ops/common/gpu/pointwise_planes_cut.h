@@ -4,6 +4,7 @@
 #pragma once
 
 #include "fusedsc/common/gpu/following_kernel.h"
+#include "fusedsc/common/gpu/hopper_stages.h"
 #include "fusedsc/common/gpu/pointwise_hopper_shares.h"
 #include "fusedsc/common/gpu/pointwise_planes_tile.h"
 
@@ -89,7 +90,7 @@ class PlanesCutProduct {
     is_first_ = thread_ == 0 && cut_ == 0 && row_tile_ % sharing_ == 0;
 
     auto* memory = static_cast<unsigned char*>(block_memory());
-    memory += (1024 - address_of(memory) % 1024) % 1024;
+    memory += padding_before_tiles(memory);
     in_bytes_ = Positions::bytes(kTileDepth, p.tiling);
     tile_bytes_ = kPrologue && p.has_other ? 2 * in_bytes_ : in_bytes_;
     // The weight comes first, which must lie at multiples of 1024 bytes.
@@ -220,21 +221,19 @@ class PlanesCutProduct {
   /// own = the group's own channels of the product.
   FUSEDSC_DEVICE void multiply_all(const Prologue& prologue, OwnSums& own) const {
     Sums sums = {};
-    int slot = 0, parity = 0, last_slot = -1;
+    StageTurn turn;
+    int last_slot = -1;
 #pragma unroll 1
     for (int step = 0; step < steps_; ++step) {
-      wait(full_ + slot, parity);
+      wait(full_ + turn.slot, turn.parity);
       std::uint32_t rows[kPieces][4];
       wait_for_products<0>();  // which may still read these registers
       const int next = step - 1 + p_.stages;
-      if (step > 0 && next < steps_) refill(next, last_slot, parity ^ (slot == 0 ? 1 : 0));
-      load_step(rows, prologue, step, slot);
-      multiply_step(sums, rows, slot);
-      last_slot = slot;
-      if (++slot == p_.stages) {
-        slot = 0;
-        parity ^= 1;
-      }
+      if (step > 0 && next < steps_) refill(next, last_slot, turn.parity ^ (turn.slot == 0 ? 1 : 0));
+      load_step(rows, prologue, step, turn.slot);
+      multiply_step(sums, rows, turn.slot);
+      last_slot = turn.slot;
+      turn.next(p_.stages);
     }
     wait_for_products<0>();
     fence(sums);
