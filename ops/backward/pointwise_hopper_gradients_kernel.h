@@ -13,29 +13,14 @@
 /// Of 32 channels and fewer, several positions lie in a row of 64: the weight repeats along its diagonal.
 #pragma once
 
+#include "fusedsc/backward/pointwise_hopper_gradients_parameters.h"
 #include "fusedsc/common/gpu/activation.h"
 #include "fusedsc/common/gpu/following_kernel.h"
+#include "fusedsc/common/gpu/hopper_products.h"
 #include "fusedsc/common/gpu/hopper_stages.h"
-#include "fusedsc/common/gpu/normaliser.h"
 #include "fusedsc/common/gpu/pointwise_hopper_laid_out.h"
 
 namespace fusedsc::gpu::hopper {
-
-struct PointwiseGradientsParameters {
-  TensorMap x, grad_y, output, grad_x, weight_tiles;
-  WeightSource weight;
-  int channels = 0, outputs = 0;
-  int fold = 1, rows = 0;  ///< positions of a row, if that is more than 64 channels; rows
-  int row_tiles = 0, channel_tiles = 1;
-  int splits = 1, last_splits = 1;  ///< blocks that share the rows; those of the last tile of channels, if it is narrow
-  int stages = 2;                   ///< tiles that each group has under way
-  // Of grad_y: grad_scale*grad_y + output_scale*output + offset. Of x: activation(scale*x + shift).
-  const float *grad_scale = nullptr, *output_scale = nullptr, *offset = nullptr;
-  const float *scale = nullptr, *shift = nullptr, *mean = nullptr;
-  Activation activation = Activation::identity;
-  float* partials =
-      nullptr;  ///< [split][position of a row][output..., grad, grad_times_centered][channel]; plain: outputs
-};
 
 /// kDepth: outputs of all positions of a row, at most. kSharing: groups that share positions. kTeams: of these.
 /// kHalves: 2 where the sums of a tile of the weight are too many for a group: two groups share them, and make half of
@@ -568,85 +553,5 @@ class PointwiseGradients {
   Barrier *full_, *empty_, *weight_barrier_;
   float *left_, *vectors_;
 };
-
-/// Adds up what the blocks have left; each warp of a block takes some of the splits, of 128 channels and rows.
-struct GradientsSumParameters {
-  const float* partials = nullptr;  ///< [split][row: output..., grad, grad_times_centered][channel]
-  int splits = 1, rows = 0, outputs = 0, channels = 0;
-  int warps = 1;  ///< of a block, at most kSumWarps
-  void* weight = nullptr;
-  WeightSource places;                                    ///< where in `weight` its elements are
-  float *grad = nullptr, *grad_times_centered = nullptr;  ///< or none
-  GradientNormaliserParameters normaliser;                ///< of these
-
-  /// Fours of `weight` and of `grad`; who adds up the latter adds up grad_times_centered too.
-  FUSEDSC_HOST_DEVICE int items() const { return (rows - (rows > outputs ? 1 : 0)) * channels / 4; }
-};
-inline constexpr int kSumWarps = 32;
-
-template <class T>
-FUSEDSC_DEVICE void sum_gradients(const GradientsSumParameters& p) {
-  using Four = Aligned<float, 4>;
-  const int lane = thread_index() % 32, warp = thread_index() / 32;
-  const int item = (static_cast<int>(block_index()) * 32 + lane) * 4, size = p.items() * 4;
-  if (p.normaliser.grad_scale == nullptr) let_next_kernel_start();  // see SumPartialsParameters::lets_next_start
-  wait_for_previous_kernel();
-  auto *sums = static_cast<Four*>(block_memory()), *centered_sums = sums + p.warps * 32;
-  Four sum = {}, centered = {};
-  const auto add = [](Four& to, const Four& other) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) to.elements[i] += other.elements[i];
-  };
-  const int row = item / p.channels, channel = item % p.channels;
-  const bool is_pair = row >= p.outputs;
-  std::int64_t offsets[4];
-  const int first_channel = p.places.first(row);
-  bool is_wanted = is_pair;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    offsets[i] = p.places.offset(row, first_channel, channel + i);
-    is_wanted = is_wanted || offsets[i] >= 0;
-  }
-  if (item < size && is_wanted) {
-    const float* from = p.partials + item;
-    const std::int64_t step = std::int64_t{p.rows} * p.channels;
-    constexpr int kAtOnce = 4;  // loads under way: most have no more, and the rest of an unrolled loop goes one by one
-#pragma unroll 1
-    for (int first = warp; first < p.splits; first += p.warps * kAtOnce) {
-      Four parts[kAtOnce] = {}, centered_parts[kAtOnce] = {};
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        const int split = first + i * p.warps;
-        if (split >= p.splits) continue;
-        parts[i] = *reinterpret_cast<const Four*>(from + split * step);
-        if (is_pair) centered_parts[i] = *reinterpret_cast<const Four*>(from + split * step + p.channels);
-      }
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        add(sum, parts[i]);
-        add(centered, centered_parts[i]);
-      }
-    }
-  }
-  sums[thread_index()] = sum;
-  centered_sums[thread_index()] = centered;
-  block_barrier();
-  if (warp != 0 || item >= size) return;
-  for (int other = 1; other < p.warps; ++other) {
-    add(sum, sums[other * 32 + lane]);
-    add(centered, centered_sums[other * 32 + lane]);
-  }
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    if (is_pair) {
-      put(p.grad, channel + i, sum.elements[i]);
-      put(p.grad_times_centered, channel + i, centered.elements[i]);
-      normalise(p.normaliser, OwnGradientNormaliser<float>(p.normaliser, channel + i), channel + i, sum.elements[i],
-                centered.elements[i]);
-    } else if (offsets[i] >= 0) {
-      from_accumulator(sum.elements[i], static_cast<T*>(p.weight)[offsets[i]]);
-    }
-  }
-}
 
 }  // namespace fusedsc::gpu::hopper

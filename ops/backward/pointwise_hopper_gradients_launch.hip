@@ -3,6 +3,7 @@
 #include <span>
 
 #include "fusedsc/backward/pointwise_hopper_gradients.h"
+#include "fusedsc/backward/pointwise_hopper_gradients_sum.h"
 #include "fusedsc/backward/pointwise_hopper_seam.h"
 #include "fusedsc/common/gpu/pointwise_hopper_plan.h"
 

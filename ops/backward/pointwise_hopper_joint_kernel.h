@@ -8,6 +8,7 @@
 #pragma once
 
 #include "fusedsc/backward/pointwise_hopper_joint_sums.h"
+#include "fusedsc/common/gpu/hopper_products.h"
 #include "fusedsc/common/gpu/hopper_stages.h"
 
 namespace fusedsc::gpu::hopper {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "fusedsc/backward/pointwise_hopper_joint_image.h"
+#include "fusedsc/common/gpu/hopper_products.h"
 
 namespace fusedsc::gpu::hopper {
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "fusedsc/common/gpu/following_kernel.h"
+#include "fusedsc/common/gpu/hopper_products.h"
 #include "fusedsc/common/gpu/hopper_stages.h"
 #include "fusedsc/common/gpu/pointwise_hopper_shares.h"
 #include "fusedsc/common/gpu/pointwise_planes_tile.h"

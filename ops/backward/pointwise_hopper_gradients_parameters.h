@@ -1,0 +1,26 @@
+/// What the kernel of both gradients of a pointwise convolution on Hopper GPUs is told.
+#pragma once
+
+#include "fusedsc/common/gpu/activation.h"
+#include "fusedsc/common/gpu/hopper.h"
+#include "fusedsc/common/gpu/weight_source.h"
+
+namespace fusedsc::gpu::hopper {
+
+struct PointwiseGradientsParameters {
+  TensorMap x, grad_y, output, grad_x, weight_tiles;
+  WeightSource weight;
+  int channels = 0, outputs = 0;
+  int fold = 1, rows = 0;  ///< positions of a row, if that is more than 64 channels; rows
+  int row_tiles = 0, channel_tiles = 1;
+  int splits = 1, last_splits = 1;  ///< blocks that share the rows; those of the last tile of channels, if it is narrow
+  int stages = 2;                   ///< tiles that each group has under way
+  // Of grad_y: grad_scale*grad_y + output_scale*output + offset. Of x: activation(scale*x + shift).
+  const float *grad_scale = nullptr, *output_scale = nullptr, *offset = nullptr;
+  const float *scale = nullptr, *shift = nullptr, *mean = nullptr;
+  Activation activation = Activation::identity;
+  float* partials =
+      nullptr;  ///< [split][position of a row][output..., grad, grad_times_centered][channel]; plain: outputs
+};
+
+}  // namespace fusedsc::gpu::hopper
