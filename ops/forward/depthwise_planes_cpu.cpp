@@ -43,7 +43,7 @@ struct DepthwisePlanes {
         columns(arguments.y.sizes[3]),
         input{arguments.x, arguments.prologue, channel_multiplier(arguments.x, arguments.weight)},
         tasks(arguments.y.sizes[0], arguments.y.sizes[1], arguments.x.strides[1] * std::int64_t{sizeof(T)}),
-        chunk_rows(std::min(std::max(kChunkBytes / source_row_bytes(), kLeastRows), rows)),
+        chunk_rows(rows_of_chunk(rows, std::max(kChunkBytes / source_row_bytes(), kLeastRows), kPlaneRows[0])),
         chunk_planes(chunk_rows < rows
                          ? 1
                          : std::clamp<std::int64_t>(kChunkBytes / (rows * source_row_bytes()), 1, tasks.block)),
@@ -123,16 +123,31 @@ struct DepthwisePlanes {
       pack_taps(arguments.weight, channels.begin + i, false, lane.weights + i * tap_count);
       lane.bias[i] = channel_value<T>(arguments.bias, channels.begin + i, T(0));
     }
-    for (std::int64_t n = images.begin; n < images.end; ++n) {
-      for (std::int64_t c = channels.begin; c < channels.end; c += chunk_planes) {
-        for (std::int64_t h = 0; h < rows; h += chunk_rows) {
-          const PlanePart part{n, {c, std::min(c + chunk_planes, channels.end)}, {h, std::min(h + chunk_rows, rows)}};
-          run_chunk(part, c - channels.begin, lane);
-          if (mean != nullptr) add_statistics(part, (n - images.begin) * rows + h, group, lane);
-          if (arguments.epilogue || !store_direct) finish(part, lane);
-        }
+    const PlaneParts parts{images, channels, rows, chunk_rows, chunk_planes};
+    for (PlanePart part = parts.first(), next; parts.has(part); part = next) {
+      next = parts.after(part);
+      if (fetches() && parts.has(next)) {
+        Prefetcher prefetcher;
+        prefetch(part, next, prefetcher);
+        run_chunk(part, part.channels.begin - channels.begin, lane, prefetcher);
+      } else {
+        NoPrefetcher none;
+        run_chunk(part, part.channels.begin - channels.begin, lane, none);
       }
+      if (mean != nullptr) add_statistics(part, (part.image - images.begin) * rows + part.rows.begin, group, lane);
+      if (arguments.epilogue || !store_direct) finish(part, lane);
     }
+  }
+
+  /// Planes of several chunks are so large that their tensors come from memory.
+  bool fetches() const { return three_by_three && chunk_rows < rows; }
+
+  /// What the next part reads and writes, while this one is computed.
+  void prefetch(const PlanePart& part, const PlanePart& next, Prefetcher& prefetcher) const {
+    prefetch_rows(prefetcher, arguments.x, next,
+                  {next.rows.begin * window.stride[0], next.rows.end * window.stride[0]});
+    if (store_direct) prefetch_rows(prefetcher, arguments.y, next, next.rows);
+    prefetcher.start(part.rows.size() * ((columns + kLanes<T> - 1) / kLanes<T>));
   }
 
   /// The raw output of a chunk's planes goes here.
@@ -143,7 +158,8 @@ struct DepthwisePlanes {
   }
 
   /// `of_task` counts the chunk's first channel among its task's.
-  void run_chunk(const PlanePart& part, std::int64_t of_task, Lane& lane) const {
+  template <class Prefetching>
+  void run_chunk(const PlanePart& part, std::int64_t of_task, Lane& lane, Prefetching& prefetcher) const {
     const std::int64_t top = part.rows.begin * window.stride[0] - window.padding.top;
     lane.source.load(input, {part.image, part.channels, {top, top + source_rows(part.rows.size())}});
     const PlaneTarget<T> output = output_of(part, lane);
@@ -154,8 +170,8 @@ struct DepthwisePlanes {
       const T bias = lane.bias[of_task + i];
       const PlaneRows<T> to{output.data + i * output.plane_pitch, columns, part.rows.size(), columns};
       if (!three_by_three) convolve_taps<T>({source, row_step, lane.taps, tap_count}, weights, bias, to);
-      else if (window.stride[0] == 1) convolve_3x3<T, 1>({source, pitch, 0}, weights, bias, to);
-      else convolve_3x3<T, 2>({source, pitch, lane.source.offset(0, 1)}, weights, bias, to);
+      else if (window.stride[0] == 1) convolve_3x3<T, 1>({source, pitch, 0}, weights, bias, to, prefetcher);
+      else convolve_3x3<T, 2>({source, pitch, lane.source.offset(0, 1)}, weights, bias, to, prefetcher);
     }
   }
 

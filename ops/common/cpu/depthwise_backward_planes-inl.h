@@ -60,8 +60,8 @@ struct DepthwiseBackwardPlanes {
         lanes(std::min<std::int64_t>(threads, tasks.count())),
         arena(workspace) {
     const std::int64_t row_bytes = (columns + kLanes<T>)*std::int64_t{sizeof(T)};
-    chunk_rows = std::min(round_up(std::max(kChunkBytes / row_bytes, kLeastRows), geometry.window.stride[0]),
-                          std::max<std::int64_t>(rows, 1));
+    chunk_rows = rows_of_chunk(rows, std::max(kChunkBytes / row_bytes, kLeastRows),
+                               geometry.window.stride[0] == 1 ? kPlaneRows[0] : geometry.window.stride[0]);
     chunk_planes =
         chunk_rows < rows ? 1 : std::clamp<std::int64_t>(kChunkBytes / (rows * row_bytes + 1), 1, tasks.block);
     const std::int64_t partial = tasks.groups * tasks.channels;
@@ -131,15 +131,19 @@ struct DepthwiseBackwardPlanes {
     for (const int which : {0, 1}) {
       if (sums != nullptr) std::fill_n(sums_of(which) + first, channels.size(), T(0));
     }
-    for (std::int64_t n = images.begin; n < images.end; ++n) {
-      for (std::int64_t c = channels.begin; c < channels.end && (want_input || want_weight); c += chunk_planes) {
-        for (std::int64_t h = 0; h < rows; h += chunk_rows) {
-          const PlanePart part{n, {c, std::min(c + chunk_planes, channels.end)}, {h, std::min(h + chunk_rows, rows)}};
-          run_chunk(part, channels.begin, first, lane);
-        }
+    const PlaneParts parts{images, channels, rows, chunk_rows, chunk_planes};
+    for (PlanePart part = parts.first(), next; parts.has(part); part = next) {
+      next = parts.after(part);
+      if (fetches() && parts.has(next)) {
+        Prefetcher prefetcher;
+        prefetch(part, next, prefetcher);
+        run_chunk(part, channels.begin, first, lane, prefetcher);
+      } else if (want_input || want_weight) {
+        NoPrefetcher none;
+        run_chunk(part, channels.begin, first, lane, none);
       }
-      for (std::int64_t i = 0; grad_bias != nullptr && i < channels.size(); ++i) {
-        grad_bias[first + i] += plane_sum(n, channels.begin + i, lane.gradient_row);
+      for (std::int64_t i = 0; grad_bias != nullptr && parts.ends_image(part) && i < channels.size(); ++i) {
+        grad_bias[first + i] += plane_sum(part.image, channels.begin + i, lane.gradient_row);
       }
     }
     for (std::int64_t i = 0; want_weight && i < channels.size() * tap_count; ++i) {
@@ -150,24 +154,41 @@ struct DepthwiseBackwardPlanes {
 
   T* sums_of(int which) const { return sums + which * tasks.groups * tasks.channels; }
 
+  /// Planes of several chunks are so large that their tensors come from memory.
+  bool fetches() const { return three_by_three && chunk_rows < rows && (want_input || want_weight); }
+
+  /// What the next part reads and writes, while this one is computed.
+  void prefetch(const PlanePart& part, const PlanePart& next, Prefetcher& prefetcher) const {
+    prefetch_rows(prefetcher, arguments.grad_y, next, next.rows);
+    if (want_weight) prefetch_rows(prefetcher, arguments.x, next, next.rows);
+    if (store_direct) prefetch_rows(prefetcher, arguments.grad_x, next, next.rows);
+    const std::int64_t steps = part.rows.size() * ((columns + kLanes<T> - 1) / kLanes<T>);
+    prefetcher.start(want_input && want_weight ? 2 * steps : steps);
+  }
+
   /// `first_channel` is the task's; `first_sum` is where its sums begin.
-  void run_chunk(const PlanePart& part, std::int64_t first_channel, std::int64_t first_sum, Lane& lane) {
+  template <class Prefetching>
+  void run_chunk(const PlanePart& part, std::int64_t first_channel, std::int64_t first_sum, Lane& lane,
+                 Prefetching& prefetcher) {
     lane.gradients.load(gradient, {part.image, part.channels, geometry.gradient_rows(part.rows)});
     if (loads_input()) lane.inputs.load(input, part, store_direct ? arguments.grad_x : TensorView());
     for (std::int64_t c = part.channels.begin; c < part.channels.end; ++c) {
       const std::int64_t index = c - part.channels.begin, of_task = c - first_channel;
       const PlanePart plane{part.image, {c, c + 1}, part.rows};
       const T* const source = lane.gradients.plane(index);
-      if (want_weight) weigh(plane, source, index, lane, lane.weight_sums + of_task * tap_count * kLanes<T>);
+      if (want_weight)
+        weigh(plane, source, index, lane, lane.weight_sums + of_task * tap_count * kLanes<T>, prefetcher);
       if (!want_input) continue;
       T* const to = store_direct ? element<T>(arguments.grad_x, part.image, c, part.rows.begin, 0) : lane.grad_input;
-      pull(plane, source, lane.weights + of_task * tap_count, lane, to);
+      pull(plane, source, lane.weights + of_task * tap_count, lane, to, prefetcher);
       finish(plane, to, first_sum + of_task, lane);
     }
   }
 
   /// Adds the plane's part to the sums of its weight's gradient.
-  void weigh(const PlanePart& plane, const T* source, std::int64_t index, const Lane& lane, T* weight_sums) const {
+  template <class Prefetching>
+  void weigh(const PlanePart& plane, const T* source, std::int64_t index, const Lane& lane, T* weight_sums,
+             Prefetching& prefetcher) const {
     const Window& window = geometry.window;
     for (std::int64_t i = 0; i < geometry.classes(); ++i) {
       const PositionClass& positions = lane.classes[i];
@@ -181,16 +202,19 @@ struct DepthwiseBackwardPlanes {
         values.pitch = window.stride[0] * lane.inputs.pitch();
       }
       const std::int64_t pitch = lane.gradients.pitch();
-      if (three_by_three) correlate_3x3<T>(values, source + positions.taps[8].offset, pitch, weight_sums);
+      if (three_by_three) correlate_3x3<T>(values, source + positions.taps[8].offset, pitch, weight_sums, prefetcher);
       else correlate_taps<T>(values, source, pitch, positions.taps, positions.tap_count, weight_sums);
     }
   }
 
   /// Computes the plane's rows of grad_x, next to each other from `to` on.
-  void pull(const PlanePart& plane, const T* source, const T* weights, const Lane& lane, T* to) const {
+  template <class Prefetching>
+  void pull(const PlanePart& plane, const T* source, const T* weights, const Lane& lane, T* to,
+            Prefetching& prefetcher) const {
     const std::int64_t pitch = lane.gradients.pitch(), count = plane.rows.size();
     if (three_by_three) {
-      return convolve_3x3<T, 1>({source + lane.taps[8].offset, pitch, 0}, weights, T(0), {to, columns, count, columns});
+      return convolve_3x3<T, 1>({source + lane.taps[8].offset, pitch, 0}, weights, T(0), {to, columns, count, columns},
+                                prefetcher);
     }
     const Window& window = geometry.window;
     const auto taps_of = [&](const PositionClass& positions) {

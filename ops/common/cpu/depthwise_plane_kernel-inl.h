@@ -96,10 +96,11 @@ HWY_INLINE void store_in_turn(Vec<T> even, Vec<T> odd, T* to, std::int64_t left)
 }
 
 /// Blocks of kRows rows of a 3x3 convolution, from `row` on; returns the row after them.
-template <class T, int kStride, int kRows>
+template <class T, int kStride, int kRows, class Prefetching>
 HWY_INLINE std::int64_t convolve_3x3_rows(Source3x3<T, kStride> source, const Vec<T> (&weight)[9], Vec<T> bias,
-                                          PlaneRows<T> to, std::int64_t row) {
+                                          PlaneRows<T> to, std::int64_t row, Prefetching& prefetcher) {
   const T* const end = to.vectors_end();
+  typename Prefetching::Walk walk(prefetcher);
   for (; row + kRows <= to.rows; row += kRows) {
     for (std::int64_t j = 0; j < to.columns; j = next_column<T>(j, to.columns)) {
       Vec<T> sum[kRows];
@@ -107,6 +108,7 @@ HWY_INLINE std::int64_t convolve_3x3_rows(Source3x3<T, kStride> source, const Ve
       for (int r = 0; r < kRows; ++r) sum[r] = bias;
       HWY_UNROLL(16)
       for (int i = 0; i < (kRows - 1) * kStride + 3; ++i) {
+        walk.step();
         HWY_UNROLL(3)
         for (int kw = 0; kw < 3; ++kw) {
           const auto value = source.load(row * kStride + i, j, kw);
@@ -124,17 +126,18 @@ HWY_INLINE std::int64_t convolve_3x3_rows(Source3x3<T, kStride> source, const Ve
 }
 
 /// to = a 3x3 convolution without dilation.
-template <class T, int kStride>
-HWY_NOINLINE void convolve_3x3(Source3x3<T, kStride> source, const T* weights, T bias, PlaneRows<T> to) {
+template <class T, int kStride, class Prefetching>
+HWY_NOINLINE void convolve_3x3(Source3x3<T, kStride> source, const T* weights, T bias, PlaneRows<T> to,
+                               Prefetching& prefetcher) {
   const Tag<T> d;
   Vec<T> weight[9];
   HWY_UNROLL(9)
   for (int tap = 0; tap < 9; ++tap) weight[tap] = hn::Set(d, weights[tap]);
   const auto start = hn::Set(d, bias);
-  std::int64_t row = convolve_3x3_rows<T, kStride, kPlaneRows[0]>(source, weight, start, to, 0);
-  row = convolve_3x3_rows<T, kStride, kPlaneRows[1]>(source, weight, start, to, row);
-  row = convolve_3x3_rows<T, kStride, kPlaneRows[2]>(source, weight, start, to, row);
-  convolve_3x3_rows<T, kStride, kPlaneRows[3]>(source, weight, start, to, row);
+  std::int64_t row = convolve_3x3_rows<T, kStride, kPlaneRows[0]>(source, weight, start, to, 0, prefetcher);
+  row = convolve_3x3_rows<T, kStride, kPlaneRows[1]>(source, weight, start, to, row, prefetcher);
+  row = convolve_3x3_rows<T, kStride, kPlaneRows[2]>(source, weight, start, to, row, prefetcher);
+  convolve_3x3_rows<T, kStride, kPlaneRows[3]>(source, weight, start, to, row, prefetcher);
 }
 
 /// The taps of a list, and where they begin to read: `row_step` further on for each next row.
@@ -198,9 +201,10 @@ HWY_INLINE void add_to(Vec<T> sum, T* total) {
 }
 
 /// Blocks of kRows rows of correlate_3x3, from `row` on; returns the row after them.
-template <class T, int kRows>
+template <class T, int kRows, class Prefetching>
 HWY_INLINE std::int64_t correlate_3x3_rows(PlaneRows<const T> rows, const T* source, std::int64_t pitch,
-                                           std::int64_t row, Vec<T> (&sum)[9]) {
+                                           std::int64_t row, Vec<T> (&sum)[9], Prefetching& prefetcher) {
+  typename Prefetching::Walk walk(prefetcher);
   for (; row + kRows <= rows.rows; row += kRows) {
     for (std::int64_t j = 0; j < rows.columns; j += kLanes<T>) {
       Vec<T> value[kRows];
@@ -210,6 +214,7 @@ HWY_INLINE std::int64_t correlate_3x3_rows(PlaneRows<const T> rows, const T* sou
       }
       HWY_UNROLL(8)
       for (int i = 0; i < kRows + 2; ++i) {
+        walk.step();
         HWY_UNROLL(3)
         for (int kw = 0; kw < 3; ++kw) {
           const auto g = load_as<T>(source + (row + i) * pitch + j + kw);
@@ -227,15 +232,16 @@ HWY_INLINE std::int64_t correlate_3x3_rows(PlaneRows<const T> rows, const T* sou
 
 /// sums[tap] += the rows times the 3x3 taps of `source`, element by element: the gradient of a 3x3 weight, whose lanes
 /// are yet to be added up.
-template <class T>
-HWY_NOINLINE void correlate_3x3(PlaneRows<const T> rows, const T* source, std::int64_t pitch, T* sums) {
+template <class T, class Prefetching>
+HWY_NOINLINE void correlate_3x3(PlaneRows<const T> rows, const T* source, std::int64_t pitch, T* sums,
+                                Prefetching& prefetcher) {
   Vec<T> sum[9];
   HWY_UNROLL(9)
   for (int tap = 0; tap < 9; ++tap) sum[tap] = hn::Zero(Tag<T>());
-  std::int64_t row = correlate_3x3_rows<T, 4>(rows, source, pitch, 0, sum);
-  row = correlate_3x3_rows<T, 3>(rows, source, pitch, row, sum);
-  row = correlate_3x3_rows<T, 2>(rows, source, pitch, row, sum);
-  correlate_3x3_rows<T, 1>(rows, source, pitch, row, sum);
+  std::int64_t row = correlate_3x3_rows<T, 4>(rows, source, pitch, 0, sum, prefetcher);
+  row = correlate_3x3_rows<T, 3>(rows, source, pitch, row, sum, prefetcher);
+  row = correlate_3x3_rows<T, 2>(rows, source, pitch, row, sum, prefetcher);
+  correlate_3x3_rows<T, 1>(rows, source, pitch, row, sum, prefetcher);
   HWY_UNROLL(9)
   for (int tap = 0; tap < 9; ++tap) add_to<T>(sum[tap], sums + tap * kLanes<T>);
 }

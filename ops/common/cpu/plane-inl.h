@@ -13,6 +13,7 @@
 
 #include "fusedsc/common/cpu/plane_rows-inl.h"
 #include "fusedsc/common/cpu/plane_tasks.h"
+#include "fusedsc/common/cpu/prefetcher.h"
 #include "fusedsc/common/cpu/seam-inl.h"
 #include "fusedsc/common/cpu/slices.h"
 #include "fusedsc/runtime/arena.h"
@@ -26,6 +27,37 @@ struct PlanePart {
   std::int64_t image = 0;
   Range channels, rows;
 };
+
+/// The parts that a task's planes are worked off in: chunks of rows of as many planes as are loaded together, channel
+/// by channel, image by image.
+struct PlaneParts {
+  Range images, channels;
+  std::int64_t rows, chunk_rows, chunk_planes;
+
+  PlanePart first() const { return at(images.begin, channels.begin, 0); }
+  bool has(const PlanePart& part) const { return part.image < images.end; }
+  bool ends_image(const PlanePart& part) const { return part.rows.end == rows && part.channels.end == channels.end; }
+  PlanePart after(const PlanePart& part) const {
+    if (part.rows.end < rows) return at(part.image, part.channels.begin, part.rows.end);
+    if (part.channels.end < channels.end) return at(part.image, part.channels.end, 0);
+    return at(part.image + 1, channels.begin, 0);
+  }
+
+ private:
+  PlanePart at(std::int64_t image, std::int64_t channel, std::int64_t row) const {
+    return {image, {channel, std::min(channel + chunk_planes, channels.end)}, {row, std::min(row + chunk_rows, rows)}};
+  }
+};
+
+/// Has rows of a part fetched, of those that x has.
+inline void prefetch_rows(Prefetcher& prefetcher, const ConstTensorView& x, const PlanePart& part, const Range& rows) {
+  const std::int64_t begin = std::clamp<std::int64_t>(rows.begin, 0, x.sizes[2]), size = size_of(x.dtype);
+  const std::int64_t count = std::min(rows.end, x.sizes[2]) - begin;
+  for (std::int64_t c = part.channels.begin; c < part.channels.end; ++c) {
+    const std::int64_t at = part.image * x.strides[0] + c * x.strides[1] + begin * x.strides[2];
+    prefetcher.add(static_cast<const char*>(x.data) + at * size, count * x.strides[2] * size);
+  }
+}
 
 /// Whether each plane of x is one piece of memory that needs no conversion.
 template <class T>

@@ -29,6 +29,15 @@ inline std::string needs_planes(const Window& window, std::initializer_list<Name
 inline constexpr std::int64_t kChunkBytes = 12 << 10;
 inline constexpr std::int64_t kLeastRows = 8;
 
+/// How many of the rows of a plane are worked off at once, where `limit` bytes allow so many: chunks of nearly equal
+/// size, of whole blocks of `unit` rows.
+inline std::int64_t rows_of_chunk(std::int64_t rows, std::int64_t limit, std::int64_t unit) {
+  const std::int64_t most = std::max(limit / unit, std::int64_t{1}) * unit;
+  const std::int64_t chunks = std::max<std::int64_t>((rows + most - 1) / most, 1);
+  const std::int64_t even = (rows + chunks - 1) / chunks;
+  return std::min((even + unit - 1) / unit * unit, std::max<std::int64_t>(rows, 1));
+}
+
 /// How a pass over all planes is cut into tasks that can run at the same time: blocks of channels whose planes follow
 /// one another in memory, and groups of images where the channels alone are too few. Partial sums belong to groups:
 /// they do not depend on the number of threads.

@@ -103,4 +103,12 @@ class Prefetcher {
   const char* end_ = nullptr;
 };
 
+/// For loops that run without: nothing is left of it.
+struct NoPrefetcher {
+  struct Walk {
+    explicit Walk(NoPrefetcher&) {}
+    void step() {}
+  };
+};
+
 }  // namespace fusedsc
