@@ -88,7 +88,8 @@ class MatrixCoreProduct {
 
   template <bool kAll, class Rows, class Cols>
   FUSEDSC_DEVICE void multiply_steps(const Rows& rows, const Cols& cols, int depth) {
-    [[maybe_unused]] constexpr int kUnrolled = Rows::kSeam || Cols::kSeam ? 1 : kPartDepth / 16;  // seams need registers
+    [[maybe_unused]] constexpr int kUnrolled =
+        Rows::kSeam || Cols::kSeam ? 1 : kPartDepth / 16;  // seams need registers
 #pragma unroll kUnrolled
     for (int step = 0; step < kPartDepth; step += 16) {
       const int k = part() * kPartDepth + step;
