@@ -144,8 +144,8 @@ struct DepthwisePlanes {
 
   /// What the next part reads and writes, while this one is computed.
   void prefetch(const PlanePart& part, const PlanePart& next, Prefetcher& prefetcher) const {
-    prefetch_rows(prefetcher, arguments.x, next,
-                  {next.rows.begin * window.stride[0], next.rows.end * window.stride[0]});
+    prefetch_rows(prefetcher, arguments.x, next, {next.rows.begin * window.stride[0], next.rows.end * window.stride[0]},
+                  input.multiplier);
     if (store_direct) prefetch_rows(prefetcher, arguments.y, next, next.rows);
     prefetcher.start(part.rows.size() * ((columns + kLanes<T> - 1) / kLanes<T>));
   }

@@ -49,13 +49,16 @@ struct PlaneParts {
   }
 };
 
-/// Has rows of a part fetched, of those that x has.
-inline void prefetch_rows(Prefetcher& prefetcher, const ConstTensorView& x, const PlanePart& part, const Range& rows) {
+/// Has rows of a part fetched, of those that x has; `multiplier` as in InputPlanes.
+inline void prefetch_rows(Prefetcher& prefetcher, const ConstTensorView& x, const PlanePart& part, const Range& rows,
+                          std::int64_t multiplier = 1) {
   const std::int64_t begin = std::clamp<std::int64_t>(rows.begin, 0, x.sizes[2]), size = size_of(x.dtype);
   const std::int64_t count = std::min(rows.end, x.sizes[2]) - begin;
-  for (std::int64_t c = part.channels.begin; c < part.channels.end; ++c) {
+  for (std::int64_t c = part.channels.begin / multiplier; c * multiplier < part.channels.end; ++c) {
     const std::int64_t at = part.image * x.strides[0] + c * x.strides[1] + begin * x.strides[2];
-    prefetcher.add(static_cast<const char*>(x.data) + at * size, count * x.strides[2] * size);
+    const char* const from = static_cast<const char*>(x.data) + at * size;
+    if (x.strides[2] == x.sizes[3]) prefetcher.add(from, count * x.sizes[3] * size);
+    else prefetcher.add(from, x.sizes[3] * size, count, x.strides[2] * size);
   }
 }
 
