@@ -80,6 +80,7 @@ inline std::vector<DepthwiseGeometry> depthwise_edges() {
                    {{2, 40, 12, 12}, centered(3)},  // many small planes
                    {{1, 2, 130, 40}, centered(3)},  // more rows of a plane than are loaded together
                    {{1, 2, 131, 40}, centered(3, 2)},
+                   {{1, 2, 110, 40}, centered(3), 2},  // likewise, multiplied
                    {{1, 2, 70, 70}, centered(7, 2)},
                    {{2, 1, 9, 31}, centered(3)},                            // one channel
                    {{1, 9, 6, 7}, {{3, 5}, {1, 1}, {1, 1}, {2, 2, 1, 1}}},  // not square
