@@ -124,23 +124,17 @@ struct DepthwisePlanes {
       lane.bias[i] = channel_value<T>(arguments.bias, channels.begin + i, T(0));
     }
     const PlaneParts parts{images, channels, rows, chunk_rows, chunk_planes};
-    for (PlanePart part = parts.first(), next; parts.has(part); part = next) {
-      next = parts.after(part);
-      if (fetches() && parts.has(next)) {
-        Prefetcher prefetcher;
-        prefetch(part, next, prefetcher);
-        run_chunk(part, part.channels.begin - channels.begin, lane, prefetcher);
-      } else {
-        NoPrefetcher none;
-        run_chunk(part, part.channels.begin - channels.begin, lane, none);
-      }
+    // Planes of several chunks are so large that their tensors come from memory.
+    const bool fetches = three_by_three && chunk_rows < rows;
+    const auto queue = [&](const PlanePart& part, const PlanePart& next, Prefetcher& prefetcher) {
+      prefetch(part, next, prefetcher);
+    };
+    parts.for_each(fetches, queue, [&](const PlanePart& part, auto& prefetcher) {
+      run_chunk(part, part.channels.begin - channels.begin, lane, prefetcher);
       if (mean != nullptr) add_statistics(part, (part.image - images.begin) * rows + part.rows.begin, group, lane);
       if (arguments.epilogue || !store_direct) finish(part, lane);
-    }
+    });
   }
-
-  /// Planes of several chunks are so large that their tensors come from memory.
-  bool fetches() const { return three_by_three && chunk_rows < rows; }
 
   /// What the next part reads and writes, while this one is computed.
   void prefetch(const PlanePart& part, const PlanePart& next, Prefetcher& prefetcher) const {

@@ -132,20 +132,17 @@ struct DepthwiseBackwardPlanes {
       if (sums != nullptr) std::fill_n(sums_of(which) + first, channels.size(), T(0));
     }
     const PlaneParts parts{images, channels, rows, chunk_rows, chunk_planes};
-    for (PlanePart part = parts.first(), next; parts.has(part); part = next) {
-      next = parts.after(part);
-      if (fetches() && parts.has(next)) {
-        Prefetcher prefetcher;
-        prefetch(part, next, prefetcher);
-        run_chunk(part, channels.begin, first, lane, prefetcher);
-      } else if (want_input || want_weight) {
-        NoPrefetcher none;
-        run_chunk(part, channels.begin, first, lane, none);
-      }
+    // Planes of several chunks are so large that their tensors come from memory.
+    const bool is_wanted = want_input || want_weight, fetches = is_wanted && three_by_three && chunk_rows < rows;
+    const auto queue = [&](const PlanePart& part, const PlanePart& next, Prefetcher& prefetcher) {
+      prefetch(part, next, prefetcher);
+    };
+    parts.for_each(fetches, queue, [&](const PlanePart& part, auto& prefetcher) {
+      if (is_wanted) run_chunk(part, channels.begin, first, lane, prefetcher);
       for (std::int64_t i = 0; grad_bias != nullptr && parts.ends_image(part) && i < channels.size(); ++i) {
         grad_bias[first + i] += plane_sum(part.image, channels.begin + i, lane.gradient_row);
       }
-    }
+    });
     for (std::int64_t i = 0; want_weight && i < channels.size() * tap_count; ++i) {
       const auto total = hn::SumOfLanes(Tag<T>(), load_as<T>(lane.weight_sums + i * kLanes<T>));
       grad_weight[first * tap_count + i] = hn::GetLane(total);
@@ -153,9 +150,6 @@ struct DepthwiseBackwardPlanes {
   }
 
   T* sums_of(int which) const { return sums + which * tasks.groups * tasks.channels; }
-
-  /// Planes of several chunks are so large that their tensors come from memory.
-  bool fetches() const { return three_by_three && chunk_rows < rows && (want_input || want_weight); }
 
   /// What the next part reads and writes, while this one is computed.
   void prefetch(const PlanePart& part, const PlanePart& next, Prefetcher& prefetcher) const {

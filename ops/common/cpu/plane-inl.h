@@ -34,16 +34,32 @@ struct PlaneParts {
   Range images, channels;
   std::int64_t rows, chunk_rows, chunk_planes;
 
-  PlanePart first() const { return at(images.begin, channels.begin, 0); }
-  bool has(const PlanePart& part) const { return part.image < images.end; }
   bool ends_image(const PlanePart& part) const { return part.rows.end == rows && part.channels.end == channels.end; }
+
+  /// Calls run(part, prefetcher) for one part after the other; where `fetches`, with what queue(part, next, prefetcher)
+  /// has queued of the next one.
+  template <class Queue, class Run>
+  void for_each(bool fetches, const Queue& queue, const Run& run) const {
+    for (PlanePart part = at(images.begin, channels.begin, 0), next; has(part); part = next) {
+      next = after(part);
+      if (fetches && has(next)) {
+        Prefetcher prefetcher;
+        queue(part, next, prefetcher);
+        run(part, prefetcher);
+      } else {
+        NoPrefetcher none;
+        run(part, none);
+      }
+    }
+  }
+
+ private:
+  bool has(const PlanePart& part) const { return part.image < images.end; }
   PlanePart after(const PlanePart& part) const {
     if (part.rows.end < rows) return at(part.image, part.channels.begin, part.rows.end);
     if (part.channels.end < channels.end) return at(part.image, part.channels.end, 0);
     return at(part.image + 1, channels.begin, 0);
   }
-
- private:
   PlanePart at(std::int64_t image, std::int64_t channel, std::int64_t row) const {
     return {image, {channel, std::min(channel + chunk_planes, channels.end)}, {row, std::min(row + chunk_rows, rows)}};
   }
