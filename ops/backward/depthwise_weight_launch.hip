@@ -146,17 +146,7 @@ void DepthwiseWeightPass::run(const DepthwiseBackwardArguments& a, const Executi
   launch_following(kDepthwiseBackward, kernel_, work_.blocks() * tap_groups_, kDepthwiseThreads, execution.stream, p,
                    memory_);
   if (p.partials == nullptr) return;
-  SumPartialsParameters sum;
-  sum.partials = p.partials;
-  sum.splits = work_.splits;
-  sum.taps = taps_of(a.window);
-  sum.kernel_width = p.shape.kernel_width;
-  sum.rows = sum.taps + 1;
-  sum.channels = p.shape.channels;
-  sum.weight = a.grad_weight;
-  sum.bias = a.grad_bias.data;
-  sum.lets_next_start = true;
-  launch_sum_partials(kDepthwiseBackward, a.x.dtype, sum, execution.stream);
+  launch_sum_of_weight_gradient(a, p.shape, p.partials, work_.splits, execution);
 }
 
 }  // namespace fusedsc::gpu

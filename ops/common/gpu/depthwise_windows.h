@@ -1,0 +1,335 @@
+/// How the kernels for any window see it. A stride and a dilation part an axis of the images into classes of positions,
+/// within which every window is one of stride 1 and dilation 1:
+///
+///   output   phase*1   + i*phases                     phases = dilation / g
+///   input    phase*stride + part*dilation + j*period  parts = stride / g, g the greatest divisor of both
+///   tap      part + q*parts                           period = phases * stride
+///
+/// and output (phase, i) sees the inputs (phase, part, i + q) with the taps (part, q). So a thread that computes
+/// neighbouring i's keeps the inputs in registers from one tap to the next, whatever the window. Windows of stride 1 and
+/// dilation 1 have one class.
+///
+/// A block brings a tile of its channels to block memory: each row class by class, zeros outside of the image, prologue
+/// applied, widened. All loops over taps run there, without a test whether a tap is inside.
+#pragma once
+
+#include "fusedsc/common/gpu/depthwise_source.h"
+
+namespace fusedsc::gpu {
+
+/// Threads of a block of these kernels.
+inline constexpr int kWindowThreads = 256;
+/// Blocks at a time, as registers allow.
+template <class T>
+inline constexpr int kWindowBlocks = sizeof(T) == 8 ? 2 : 4;
+/// Taps that are worked off at once, and the columns of a thread.
+inline constexpr int kWindowTaps = 4, kWindowColumns = 4;
+
+/// An axis of the images, by classes.
+struct WindowAxis {
+  int phases = 1, period = 1;
+  int parts = 1;                  ///< that have taps
+  int reach = 1, long_parts = 1;  ///< taps of the first `long_parts` parts; the others have one less
+  int kernel = 1, stride = 1, dilation = 1, padding = 0;
+  int input = 0, output = 0;
+
+  /// Of a part.
+  FUSEDSC_HOST_DEVICE int taps(int part) const { return part < long_parts ? reach : reach - 1; }
+  /// Where the inputs of a class begin, in the image.
+  FUSEDSC_HOST_DEVICE int first_input(int phase, int part) const { return phase * stride + part * dilation - padding; }
+};
+
+/// A tile, and how the threads of a block share it out. Tiles are counted along columns, rows, phases of rows and images.
+struct WindowTile {
+  int rows = 1, columns = kWindowColumns;  ///< of each class; columns: a multiple of kWindowColumns
+  Divisor column_strips, row_strips, row_phases;
+  Divisor groups, classes;  ///< of an item: groups of columns, and classes of columns
+  int items = 1;            ///< of a channel
+  int column_lanes = 1;     ///< of the item lanes that bring the tile, those side by side; the others have other rows
+  int row_lanes = 1;
+  Divisor by_column_lanes;
+};
+
+/// A tile in block memory: [channel][part of the rows][row][class of the columns][column].
+struct WindowPlaces {
+  int rows = 1;     ///< of a part
+  int segment = 1;  ///< columns of a class, and those that reads of whole runs go beyond
+  int used = 1;     ///< of a row
+  int pitch = 1;    ///< from row to row: their runs of four lie on other banks
+  int plane = 1;    ///< of a channel: neighbouring channels' runs of four lie on other banks
+  int channels = 1;
+  Divisor by_segment;
+
+  FUSEDSC_HOST_DEVICE std::int64_t size() const { return std::int64_t{plane} * channels; }
+};
+
+/// Which tile.
+struct WindowTilePosition {
+  int image, phase, row, column;  ///< phase of the rows; the first row and column, of each class
+
+  FUSEDSC_DEVICE WindowTilePosition(const WindowTile& tile, std::uint32_t index) {
+    std::uint32_t rest = index;
+    std::uint32_t quotient = tile.column_strips.divide(rest);
+    column = static_cast<int>(rest) * tile.columns;
+    rest = quotient;
+    quotient = tile.row_strips.divide(rest);
+    row = static_cast<int>(rest) * tile.rows;
+    rest = quotient;
+    image = static_cast<int>(tile.row_phases.divide(rest));
+    phase = static_cast<int>(rest);
+  }
+};
+
+/// Which outputs of a tile: kWindowColumns columns, from column group * kWindowColumns on, of a class.
+struct WindowItem {
+  int row, column_class, column;
+
+  FUSEDSC_DEVICE WindowItem(const WindowTile& tile, std::uint32_t index) {
+    std::uint32_t quotient = tile.groups.divide(index);
+    column = static_cast<int>(index) * kWindowColumns;
+    row = static_cast<int>(tile.classes.divide(quotient));
+    column_class = static_cast<int>(quotient);
+  }
+};
+
+/// y[c] += sum over taps t in [begin, end) of x[c + t] * weights[t]. x and weights are aligned to runs of four.
+template <class A>
+FUSEDSC_DEVICE void add_window_row(A (&y)[kWindowColumns], const A* x, const A* weights, int begin, int end) {
+  using Run = Aligned<A, kWindowTaps>;
+  A window[kWindowColumns + kWindowTaps];
+  const auto load_run = [&](int at, int from) {
+    const Run run = *reinterpret_cast<const Run*>(x + from);
+#pragma unroll
+    for (int i = 0; i < kWindowTaps; ++i) window[at + i] = run.elements[i];
+  };
+  load_run(0, 0);
+  for (int first = 0; first < end; first += kWindowTaps) {
+    load_run(kWindowColumns, first + kWindowColumns);
+    const Run weight = *reinterpret_cast<const Run*>(weights + first);
+    const auto add_tap = [&](int t) {
+#pragma unroll
+      for (int c = 0; c < kWindowColumns; ++c) y[c] += window[c + t] * weight.elements[t];
+    };
+    if (first >= begin && first + kWindowTaps <= end) {
+#pragma unroll
+      for (int t = 0; t < kWindowTaps; ++t) add_tap(t);
+    } else {
+#pragma unroll
+      for (int t = 0; t < kWindowTaps; ++t) {
+        if (first + t >= begin && first + t < end) add_tap(t);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kWindowColumns; ++i) window[i] = window[kWindowTaps + i];
+  }
+}
+
+/// Elements of x on their way to block memory, through the prologue.
+template <class T>
+struct WindowInput {
+  using A = Accumulator<T>;
+  struct Raw {
+    Vector<T, 1> x;
+  };
+
+  ConstDeviceTensor x;
+  DevicePrologue prologue;
+  const T* from = nullptr;
+  A scale[1], shift[1];
+
+  FUSEDSC_DEVICE WindowInput(const ConstDeviceTensor& x_, const DevicePrologue& prologue_)
+      : x(x_), prologue(prologue_) {}
+
+  FUSEDSC_DEVICE void set_channel(int image, int channel) {
+    from = elements_of<T>(x) + x.offset(image, channel, 0, 0);
+    load_channels(prologue.scale, channel, A(1), scale, A());
+    load_channels(prologue.shift, channel, A(0), shift, A());
+  }
+  FUSEDSC_DEVICE Raw load(std::int64_t h, std::int64_t w) const {
+    return {gpu::load<1>(from + h * x.row + w * x.column)};
+  }
+  template <int kCount>
+  FUSEDSC_DEVICE void widen(const Raw (&raw)[kCount], A (&to)[kCount]) const {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      raw[i].x.widen(to + i);
+      to[i] = to[i] * scale[0] + shift[0];
+    }
+    activate(prologue.activation, to);
+  }
+};
+
+/// Likewise those of grad_y, with BatchNorm's gradient.
+template <class T>
+struct WindowGradient {
+  using A = Accumulator<T>;
+  struct Raw {
+    Vector<T, 1> grad, output;
+  };
+
+  ConstDeviceTensor grad_y;
+  DeviceGradientPrologue prologue;
+  const T *from = nullptr, *output = nullptr;
+  A grad_scale[1], output_scale[1], offset[1];
+
+  FUSEDSC_DEVICE WindowGradient(const ConstDeviceTensor& grad_y_, const DeviceGradientPrologue& prologue_)
+      : grad_y(grad_y_), prologue(prologue_) {}
+
+  FUSEDSC_DEVICE void set_channel(int image, int channel) {
+    from = elements_of<T>(grad_y) + grad_y.offset(image, channel, 0, 0);
+    if (prologue.output.data == nullptr) return;
+    output = elements_of<T>(prologue.output) + prologue.output.offset(image, channel, 0, 0);
+    load_channels(prologue.grad_scale, channel, A(1), grad_scale, A());
+    load_channels(prologue.output_scale, channel, A(0), output_scale, A());
+    load_channels(prologue.offset, channel, A(0), offset, A());
+  }
+  FUSEDSC_DEVICE Raw load(std::int64_t h, std::int64_t w) const {
+    Raw raw;
+    raw.grad = gpu::load<1>(from + h * grad_y.row + w * grad_y.column);
+    if (prologue.output.data != nullptr) {
+      raw.output = gpu::load<1>(output + h * prologue.output.row + w * prologue.output.column);
+    }
+    return raw;
+  }
+  template <int kCount>
+  FUSEDSC_DEVICE void widen(const Raw (&raw)[kCount], A (&to)[kCount]) const {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) raw[i].grad.widen(to + i);
+    if (prologue.output.data == nullptr) return;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      A out[1];
+      raw[i].output.widen(out);
+      to[i] = to[i] * grad_scale[0] + (out[0] * output_scale[0] + offset[0]);
+    }
+  }
+};
+
+/// Positions of an image along one axis: the first, and from each to the next; outside of [0, size) there are zeros.
+struct WindowPositions {
+  int first, step, size;
+};
+
+/// One channel of a tile, by some threads: rows.first + i*rows.step goes to row i of block memory, to[i*pitch], for i < count.
+template <class Source, class A, class Seen>
+FUSEDSC_DEVICE void bring_window_rows(const Source& source, const WindowPositions& rows, int count, int column,
+                                      bool has_column, int lane, int lanes, A* to, int pitch, const Seen& seen) {
+  constexpr int kAtOnce = 8;  // loads under way
+#pragma unroll 1
+  for (int first = lane; first < count; first += lanes * kAtOnce) {
+    typename Source::Raw raw[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int row = first + i * lanes, h = rows.first + row * rows.step;
+      raw[i] = {};
+      if (has_column && row < count && h >= 0 && h < rows.size) raw[i] = source.load(h, column);
+    }
+    A values[kAtOnce];
+    source.widen(raw, values);
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int row = first + i * lanes, h = rows.first + row * rows.step;
+      const A value = has_column && h >= 0 && h < rows.size ? values[i] : A(0);
+      if (row < count) {
+        to[row * pitch] = value;
+        seen(value);
+      }
+    }
+  }
+}
+
+/// How the threads of a block share out a tile that is brought, of places that lie side by side in a row.
+struct WindowLanes {
+  int channel, channels, column, columns, row, rows;
+  bool idle;
+
+  FUSEDSC_DEVICE WindowLanes(const DepthwiseWork& work, const DepthwiseShare& share, const WindowTile& tile)
+      : channel(share.channel_lane),
+        channels(work.channel_lanes),
+        columns(tile.column_lanes),
+        rows(tile.row_lanes),
+        idle(share.channel_lane >= work.channel_lanes || share.item_lane >= work.item_lanes) {
+    std::uint32_t rest = static_cast<std::uint32_t>(share.item_lane);
+    row = static_cast<int>(tile.by_column_lanes.divide(rest));
+    column = static_cast<int>(rest);
+    idle = idle || row >= rows;
+  }
+};
+
+/// A tile of some channels of an image. rows_of(part) says where the rows of a part come from, column_of(class, i) where
+/// column i of a class does, of an image `width` wide; seen(value) is told of each value.
+template <class Source, class RowsOf, class ColumnOf, class Seen>
+FUSEDSC_DEVICE void bring_window_tile(Source& source, const WindowLanes& lanes, const WindowPlaces& places, int image,
+                                      int first_channel, int channels, int row_parts, const RowsOf& rows_of, int width,
+                                      const ColumnOf& column_of, typename Source::A* to, const Seen& seen) {
+  if (lanes.idle) return;
+  for (int c = lanes.channel; c < places.channels && first_channel + c < channels; c += lanes.channels) {
+    source.set_channel(image, first_channel + c);
+    for (int place = lanes.column; place < places.used; place += lanes.columns) {
+      std::uint32_t rest = static_cast<std::uint32_t>(place);
+      const int column_class = static_cast<int>(places.by_segment.divide(rest));
+      const int column = column_of(column_class, static_cast<int>(rest));
+      for (int part = 0; part < row_parts; ++part) {
+        bring_window_rows(source, rows_of(part), places.rows, column, column >= 0 && column < width, lanes.row,
+                          lanes.rows, to + c * places.plane + part * places.rows * places.pitch + place, places.pitch,
+                          seen);
+      }
+    }
+  }
+}
+
+/// The inputs that the windows of a tile of outputs see.
+template <class Source>
+FUSEDSC_DEVICE void bring_window_inputs(Source& source, const WindowLanes& lanes, const WindowAxis& rows,
+                                        const WindowAxis& columns, const WindowPlaces& places,
+                                        const WindowTilePosition& position, int first_channel, int channels,
+                                        typename Source::A* to) {
+  const auto rows_of = [&](int part) {
+    return WindowPositions{rows.first_input(position.phase, part) + position.row * rows.period, rows.period,
+                           rows.input};
+  };
+  const auto column_of = [&](int column_class, int i) {
+    const int phase = column_class / columns.parts, part = column_class - phase * columns.parts;
+    return columns.first_input(phase, part) + (position.column + i) * columns.period;
+  };
+  bring_window_tile(source, lanes, places, position.image, first_channel, channels, rows.parts, rows_of, columns.input,
+                    column_of, to, [](auto) {});
+}
+
+/// Finished sums of a tile in the order of the image, where their classes lie between one another: [channel][row][column].
+struct WindowSums {
+  int pitch = 0, plane = 0;
+  Divisor groups;  ///< of kWindowColumns columns of a row
+  int items = 0;   ///< of a channel
+};
+
+/// The taps of a channel in block memory: [part of the rows][tap][part of the columns][tap].
+struct WindowWeights {
+  int run = kWindowTaps;  ///< taps of a part of the columns, a multiple of kWindowTaps
+  int plane = 1;          ///< of a channel: neighbouring channels' runs of four lie on other banks
+  int channels = 1;
+
+  FUSEDSC_HOST_DEVICE std::int64_t size() const { return std::int64_t{plane} * channels; }
+  FUSEDSC_DEVICE int place(const WindowAxis& rows, const WindowAxis& columns, int row_part, int row_tap) const {
+    return (row_part * rows.reach + row_tap) * columns.parts * run;
+  }
+};
+
+/// `turned`: each part's taps of columns are in the opposite order, its first at columns.reach - 1.
+template <class T>
+FUSEDSC_DEVICE void bring_window_weights(const ConstDeviceTensor& weight, const WindowAxis& rows,
+                                         const WindowAxis& columns, const WindowWeights& places, int first_channel,
+                                         int channels, bool turned, Accumulator<T>* to) {
+  const int taps = rows.kernel * columns.kernel;
+  for (int i = thread_index(); i < places.channels * taps; i += kWindowThreads) {
+    const int c = i / taps, tap = i - c * taps, kh = tap / columns.kernel, kw = tap - kh * columns.kernel;
+    if (first_channel + c >= channels) continue;
+    const int row_tap = kh / rows.parts, column_tap = kw / columns.parts;
+    const int part = kw - column_tap * columns.parts;
+    to[c * places.plane + places.place(rows, columns, kh - row_tap * rows.parts, row_tap) + part * places.run +
+       (turned ? columns.reach - 1 - column_tap : column_tap)] =
+        to_accumulator(elements_of<T>(weight)[weight.offset(first_channel + c, 0, kh, kw)]);
+  }
+}
+
+}  // namespace fusedsc::gpu

@@ -1,0 +1,101 @@
+/// Depthwise convolution on GPUs with any window, forward: from tiles in block memory (depthwise_windows.h).
+#pragma once
+
+#include "fusedsc/common/gpu/depthwise_windows.h"
+#include "fusedsc/forward/depthwise_kernel.h"
+
+namespace fusedsc::gpu {
+
+struct DepthwiseWindowsParameters {
+  DepthwiseParameters of;  ///< of.work's items are tiles
+  WindowAxis rows, columns;
+  WindowTile tile;
+  WindowPlaces places;
+  WindowWeights weights;
+  WindowSums sums;  ///< with several phases
+};
+
+/// kPhases: of columns, several. Their outputs are put in order in block memory before they are finished.
+template <class T, bool kPhases>
+FUSEDSC_DEVICE void depthwise_windows(const DepthwiseWindowsParameters& p) {
+  using A = Accumulator<T>;
+  const DepthwiseParameters& of = p.of;
+  const DepthwiseShape& shape = of.shape;
+  const DepthwiseShare share(of.work);
+  const WindowLanes lanes(of.work, share, p.tile);
+  const int channel = share.channel(of.work, 1), first_channel = share.first_channel(of.work, 1);
+  const bool idle = share.is_idle(of.work, channel, shape.channels);
+  const int safe_channel = idle ? 0 : channel;
+  const int first_input_channel = first_channel / shape.multiplier;
+  DepthwiseSink<T, 1, kWindowColumns, DepthwiseSeams::all> sink(of, safe_channel);
+  WindowInput<T> source(of.x, of.prologue);
+  A* const weights = static_cast<A*>(block_memory());
+  A* const tile = weights + p.weights.size();
+  A* const sums = tile + p.places.size() + share.channel_lane * p.sums.plane;
+  bring_window_weights<T>(of.weight, p.rows, p.columns, p.weights, first_channel, shape.channels, false, weights);
+  const A* const weight = weights + share.channel_lane * p.weights.plane;
+  const A* const plane = tile + (safe_channel / shape.multiplier - first_input_channel) * p.places.plane;
+
+  for (std::uint32_t index = share.split; index < of.work.items; index += static_cast<unsigned>(of.work.splits)) {
+    const WindowTilePosition position(p.tile, index);
+    block_barrier();  // the tile before is done with
+    bring_window_inputs(source, lanes, p.rows, p.columns, p.places, position, first_input_channel,
+                        shape.channels / shape.multiplier, tile);
+    block_barrier();
+    const auto row_of = [&](int row) { return p.rows.phases * (position.row + row) + position.phase; };
+    const auto finish = [&](int row, int column, int columns, A(&y)[kWindowColumns]) {
+      if (row >= p.rows.output || columns <= 0) return;
+      sink.aim(position.image, row, 1, 0, column);
+      sink.columns = least(columns, kWindowColumns);
+#pragma unroll
+      for (int c = 0; c < kWindowColumns; ++c) y[c] += sink.bias[0];
+      sink.finish(y);
+    };
+    for (int i = share.item_lane; i < p.tile.items && !idle; i += of.work.item_lanes) {
+      const WindowItem item(p.tile, static_cast<std::uint32_t>(i));
+      A y[kWindowColumns] = {};
+      const A* x = plane + item.row * p.places.pitch + item.column_class * p.columns.parts * p.places.segment +
+                   item.column;
+      for (int row_part = 0; row_part < p.rows.parts; ++row_part) {
+        const int row_taps = p.rows.taps(row_part);
+        for (int row_tap = 0; row_tap < row_taps; ++row_tap) {
+          const A* from = x + (row_part * p.places.rows + row_tap) * p.places.pitch;
+          const A* with = weight + p.weights.place(p.rows, p.columns, row_part, row_tap);
+          for (int part = 0; part < p.columns.parts; ++part) {
+            add_window_row(y, from + part * p.places.segment, with + part * p.weights.run, 0, p.columns.taps(part));
+          }
+        }
+      }
+      if constexpr (kPhases) {
+        A* to = sums + item.row * p.sums.pitch + item.column * p.columns.phases + item.column_class;
+#pragma unroll
+        for (int c = 0; c < kWindowColumns; ++c) to[c * p.columns.phases] = y[c];
+      } else {
+        const int column = position.column + item.column;
+        finish(row_of(item.row), column, p.columns.output - column, y);
+      }
+    }
+    if constexpr (kPhases) {
+      block_barrier();
+      const int first_column = position.column * p.columns.phases;
+      const int end = least(p.columns.output, first_column + p.sums.pitch);
+      for (int i = share.item_lane; i < p.sums.items && !idle; i += of.work.item_lanes) {
+        std::uint32_t group = static_cast<std::uint32_t>(i);
+        const int row = static_cast<int>(p.sums.groups.divide(group));
+        const int column = static_cast<int>(group) * kWindowColumns;
+        A y[kWindowColumns];
+        const auto run = *reinterpret_cast<const Aligned<A, kWindowColumns>*>(sums + row * p.sums.pitch + column);
+#pragma unroll
+        for (int c = 0; c < kWindowColumns; ++c) y[c] = run.elements[c];
+        finish(row_of(row), first_column + column, end - first_column - column, y);
+      }
+    }
+  }
+  if (of.partials != nullptr) {
+    block_barrier();  // the tile was where the moments shall be
+    leave_moments(of.work, share, sink.moments, idle ? shape.channels : channel, shape.channels,
+                  static_cast<A*>(of.partials));
+  }
+}
+
+}  // namespace fusedsc::gpu
