@@ -22,6 +22,7 @@ class DepthwiseInputPass {
   using Instance = DepthwiseInstance<DepthwiseInputGradientParameters>;
 
   explicit DepthwiseInputPass(const DepthwiseBackwardArguments& a);
+  bool knows_window() const { return instance_->kernel > 0; }
   void* take_partials(const DepthwiseBackwardArguments& a, Arena& arena) const;
   void run(const DepthwiseBackwardArguments& a, const Execution& execution) const;
 
@@ -39,6 +40,7 @@ class DepthwiseWeightPass {
   using Instance = DepthwiseInstance<DepthwiseWeightGradientParameters>;
 
   explicit DepthwiseWeightPass(const DepthwiseBackwardArguments& a);
+  bool knows_window() const { return instance_->kernel > 0; }
   void* take_partials(const DepthwiseBackwardArguments& a, Arena& arena) const;
   void run(const DepthwiseBackwardArguments& a, const Execution& execution) const;
 

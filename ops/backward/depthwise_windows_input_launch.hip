@@ -9,7 +9,7 @@ namespace fusedsc::gpu {
 namespace {
 
 template <class T, bool kClasses>
-FUSEDSC_KERNEL(kWindowThreads, kWindowBlocks<T>)
+FUSEDSC_KERNEL(kWindowThreads, (kWindowBlocks<T, 3>))
 depthwise_windows_input_kernel(DepthwiseWindowsInputParameters parameters) {
   wait_for_previous_kernel();
   depthwise_windows_input<T, kClasses>(parameters);

@@ -9,7 +9,7 @@ namespace fusedsc::gpu {
 namespace {
 
 template <class T>
-FUSEDSC_KERNEL(kWindowThreads, kWindowBlocks<T>)
+FUSEDSC_KERNEL(kWindowThreads, (kWindowBlocks<T, 3>))
 depthwise_windows_weight_kernel(DepthwiseWindowsWeightParameters parameters) {
   wait_for_previous_kernel();
   let_next_kernel_start();

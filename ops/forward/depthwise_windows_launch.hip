@@ -10,7 +10,7 @@ namespace fusedsc::gpu {
 namespace {
 
 template <class T, bool kPhases>
-FUSEDSC_KERNEL(kWindowThreads, kWindowBlocks<T>)
+FUSEDSC_KERNEL(kWindowThreads, (kWindowBlocks<T, 4>))
 depthwise_windows_kernel(DepthwiseWindowsParameters parameters) {
   wait_for_previous_kernel();
   depthwise_windows<T, kPhases>(parameters);

@@ -20,8 +20,8 @@ namespace fusedsc::gpu {
 /// Threads of a block of these kernels.
 inline constexpr int kWindowThreads = 256;
 /// Blocks at a time, as registers allow.
-template <class T>
-inline constexpr int kWindowBlocks = sizeof(T) == 8 ? 2 : 4;
+template <class T, int kBlocks>
+inline constexpr int kWindowBlocks = sizeof(T) == 8 ? 2 : kBlocks;
 /// Taps that are worked off at once, and the columns of a thread.
 inline constexpr int kWindowTaps = 4, kWindowColumns = 4;
 
