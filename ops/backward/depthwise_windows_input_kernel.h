@@ -33,8 +33,9 @@ struct DepthwiseWindowsInputParameters {
   WindowSums sums;  ///< with several classes of columns
 };
 
-/// kClasses: of columns, several. Their elements are put in order in block memory before they are finished.
-template <class T, bool kClasses>
+/// kClasses: of columns, several. Their elements are put in order in block memory before they are finished. kSeams: of x
+/// and grad_x; those of grad_y are seen to as it is brought.
+template <class T, bool kClasses, bool kSeams>
 FUSEDSC_DEVICE void depthwise_windows_input(const DepthwiseWindowsInputParameters& p) {
   using A = Accumulator<T>;
   const DepthwiseInputGradientParameters& of = p.of;
@@ -44,11 +45,12 @@ FUSEDSC_DEVICE void depthwise_windows_input(const DepthwiseWindowsInputParameter
   const WindowLanes lanes(of.work, share, p.tile);
   const int channel = share.channel(of.work, 1), first_output = share.first_channel(of.work, 1) * shape.multiplier;
   const bool idle = share.is_idle(of.work, channel, shape.channels);
-  InputGradientSink<T, 1, kWindowColumns, true> sink(of, idle ? 0 : channel);
-  WindowGradient<T> source(of.grad_y, of.gradient_prologue);
+  const int safe_channel = idle ? 0 : channel;
+  InputGradientSink<T, 1, kWindowColumns, kSeams> sink(of, safe_channel);
   A* const weights = static_cast<A*>(block_memory());
   A* const tile = weights + p.weights.size();
   A* const sums = tile + p.places.size() + share.channel_lane * p.sums.plane;
+  const WindowRuns runs(columns.reach);
   const int outputs = shape.channels * shape.multiplier;
   bring_window_weights<T>(of.weight, rows, columns, p.weights, first_output, outputs, true, weights);
 
@@ -57,8 +59,9 @@ FUSEDSC_DEVICE void depthwise_windows_input(const DepthwiseWindowsInputParameter
     // What the first windows see lies reach - 1 further back.
     const int first_row = p.rows.begin + position.row - (rows.reach - 1);
     const int first_column = p.columns.begin + position.column - (columns.reach - 1);
+    WindowGradient<T> source(of.grad_y, of.gradient_prologue);
     block_barrier();  // the tile before is done with
-    bring_window_tile(
+    bring_window_tile<8>(
         source, lanes, p.places, position.image, first_output, outputs, 1,
         [&](int) {
           return WindowPositions{rows.phases * first_row + position.phase, rows.phases, rows.output};
@@ -70,8 +73,19 @@ FUSEDSC_DEVICE void depthwise_windows_input(const DepthwiseWindowsInputParameter
     const auto row_of = [&](int row_part, int row) {
       return p.rows.first + (position.row + row) * rows.period + p.rows.place(position.phase, row_part);
     };
+    T* const image = elements_of<T>(of.grad_x) + of.grad_x.offset(position.image, safe_channel, 0, 0);
+    // The sink, at columns of a row of which the image or the tile has those in [begin, end).
+    const auto aim = [&](int row, int column, int begin, int end) {
+      if constexpr (kSeams) sink.aim(position.image, row, 1, 0, column);
+      sink.row = row;
+      sink.begin = row;
+      sink.end = row + 1;
+      sink.next = image + (row * of.grad_x.row + column * of.grad_x.column);
+      const auto below = [&](int edge) { return (1u << least(edge > column ? edge - column : 0, kWindowColumns)) - 1; };
+      sink.x.window.inside = below(end) & ~below(begin);
+    };
     for (int i = share.item_lane; i < p.tile.items && !idle; i += of.work.item_lanes) {
-      const WindowItem item(p.tile, static_cast<std::uint32_t>(i));
+      const WindowItem item(p.tile, static_cast<std::uint32_t>(i), kClasses);
       std::uint32_t rest = static_cast<std::uint32_t>(item.row);
       const int row = static_cast<int>(of.stride_height.divide(rest)), row_part = static_cast<int>(rest);
       rest = static_cast<std::uint32_t>(item.column_class);
@@ -80,23 +94,20 @@ FUSEDSC_DEVICE void depthwise_windows_input(const DepthwiseWindowsInputParameter
       if (image_row < 0 || image_row >= shape.input_height) continue;
       typename decltype(sink.x)::Row inputs{};
       if constexpr (!kClasses) {
-        sink.aim(position.image, image_row, 1, 0, image_column + item.column);
+        aim(image_row, image_column + item.column, 0, shape.input_width);
         sink.load(inputs);
       }
       A g[kWindowColumns] = {};
       if (row_part < rows.parts && part < columns.parts) {
-        const int row_taps = rows.taps(row_part);
-        const int begin = columns.reach - columns.taps(part);
+        const WindowSteps steps{rows.taps(row_part), -p.places.pitch, columns.parts * p.weights.run};
         for (int m = 0; m < shape.multiplier; ++m) {
           const int lane = share.channel_lane * shape.multiplier + m;
           const A* last = tile + lane * p.places.plane + (row + rows.reach - 1) * p.places.pitch +
                           phase * p.places.segment + item.column;
           const A* weight =
               weights + lane * p.weights.plane + p.weights.place(rows, columns, row_part, 0) + part * p.weights.run;
-          for (int row_tap = 0; row_tap < row_taps; ++row_tap) {
-            add_window_row(g, last - row_tap * p.places.pitch, weight + row_tap * columns.parts * p.weights.run, begin,
-                           columns.reach);
-          }
+          if (kClasses && part >= columns.long_parts) add_window_rows<true>(g, last, weight, steps, runs);
+          else add_window_rows(g, last, weight, steps, runs);
         }
       }
       if constexpr (kClasses) {
@@ -110,7 +121,8 @@ FUSEDSC_DEVICE void depthwise_windows_input(const DepthwiseWindowsInputParameter
     if constexpr (kClasses) {
       block_barrier();
       // Groups of columns that begin where those of the image do.
-      const int before = image_column & (kWindowColumns - 1), end = image_column + p.tile.columns * columns.period;
+      const int before = image_column & (kWindowColumns - 1), first = image_column > 0 ? image_column : 0;
+      const int end = least(shape.input_width, image_column + p.tile.columns * columns.period);
       for (int i = share.item_lane; i < p.sums.items && !idle; i += of.work.item_lanes) {
         std::uint32_t group = static_cast<std::uint32_t>(i);
         std::uint32_t rest = p.sums.groups.divide(group);
@@ -119,15 +131,13 @@ FUSEDSC_DEVICE void depthwise_windows_input(const DepthwiseWindowsInputParameter
         const int image_row = row_of(row_part, row);
         const int from = static_cast<int>(group) * kWindowColumns - before, column = image_column + from;
         if (image_row < 0 || image_row >= shape.input_height) continue;
-        sink.aim(position.image, image_row, 1, 0, column);
+        aim(image_row, column, first, end);
+        if (sink.x.window.inside == 0) continue;
         A g[kWindowColumns];
 #pragma unroll
         for (int c = 0; c < kWindowColumns; ++c) {
-          const bool is_of_tile = column + c >= image_column && column + c < end;
-          if (!is_of_tile) sink.x.window.inside &= ~(1u << c);
-          g[c] = is_of_tile ? sums[from_row * p.sums.pitch + from + c] : A(0);
+          g[c] = sink.is_inside(c) ? sums[from_row * p.sums.pitch + from + c] : A(0);
         }
-        if (sink.x.window.inside == 0) continue;
         typename decltype(sink.x)::Row inputs{};
         sink.load(inputs);
         sink.finish(g, inputs);

@@ -8,24 +8,29 @@
 namespace fusedsc::gpu {
 namespace {
 
-template <class T, bool kClasses>
-FUSEDSC_KERNEL(kWindowThreads, (kWindowBlocks<T, 3>))
+template <class T, bool kClasses, bool kSeams>
+FUSEDSC_KERNEL(kWindowThreads, (kWindowBlocks<T, kSeams ? 2 : 3>))
 depthwise_windows_input_kernel(DepthwiseWindowsInputParameters parameters) {
   wait_for_previous_kernel();
-  depthwise_windows_input<T, kClasses>(parameters);
+  depthwise_windows_input<T, kClasses, kSeams>(parameters);
 }
 
 using Kernel = void (*)(DepthwiseWindowsInputParameters);
 
-template <bool kClasses>
+template <bool kClasses, bool kSeams>
 Kernel kernel_for(DataType dtype) {
   switch (dtype) {
-    case DataType::float32: return depthwise_windows_input_kernel<float, kClasses>;
-    case DataType::float64: return depthwise_windows_input_kernel<double, kClasses>;
-    case DataType::float16: return depthwise_windows_input_kernel<Float16, kClasses>;
-    case DataType::bfloat16: return depthwise_windows_input_kernel<BFloat16, kClasses>;
+    case DataType::float32: return depthwise_windows_input_kernel<float, kClasses, kSeams>;
+    case DataType::float64: return depthwise_windows_input_kernel<double, kClasses, kSeams>;
+    case DataType::float16: return depthwise_windows_input_kernel<Float16, kClasses, kSeams>;
+    case DataType::bfloat16: return depthwise_windows_input_kernel<BFloat16, kClasses, kSeams>;
   }
   return nullptr;
+}
+
+Kernel kernel_for(DataType dtype, bool has_classes, bool has_seams) {
+  if (has_seams) return has_classes ? kernel_for<true, true>(dtype) : kernel_for<false, true>(dtype);
+  return has_classes ? kernel_for<true, false>(dtype) : kernel_for<false, false>(dtype);
 }
 
 WindowGradientAxis gradient_axis(const WindowAxis& axis) {
@@ -67,7 +72,7 @@ class WindowsInputPass {
                           value_bytes,
                           a.grad_y.strides[1] < a.grad_y.strides[3]};
     const bool has_classes = columns.period > 1;
-    pass.kernel_ = has_classes ? kernel_for<true>(a.x.dtype) : kernel_for<false>(a.x.dtype);
+    pass.kernel_ = kernel_for(a.x.dtype, has_classes, a.prologue || a.grad_add);
     const int multiplier = p.of.shape.multiplier;
     const double tap_share = static_cast<double>(rows.parts) * columns.parts / (rows.stride * columns.stride);
     const auto sums_of = [&](const WindowCut& cut) {

@@ -86,8 +86,6 @@ FUSEDSC_DEVICE void depthwise_windows_weight(const DepthwiseWindowsWeightParamet
   const bool has_lanes = share.channel_lane < of.work.channel_lanes && position_lane < p.position_lanes;
   const bool idle = !has_lanes || share.is_idle(of.work, channel, shape.channels) || own >= p.tap_runs;
   const WindowTapRun taps(p, own < p.tap_runs ? own : 0);
-  WindowInput<T> inputs(of.x, of.prologue);
-  WindowGradient<T> grads(of.grad_y, of.gradient_prologue);
   A* const tile = static_cast<A*>(block_memory());
   A* const grad_tile = tile + p.inputs.size();
   A sums[kWindowTaps] = {}, bias = 0;
@@ -98,10 +96,12 @@ FUSEDSC_DEVICE void depthwise_windows_weight(const DepthwiseWindowsWeightParamet
   const A* const grad_from = grad_tile + share.channel_lane * p.grads.plane;
   for (std::uint32_t index = share.split; index < of.work.items; index += static_cast<unsigned>(of.work.splits)) {
     const WindowTilePosition position(p.tile, index);
+    WindowInput<T> inputs(of.x, of.prologue);
+    WindowGradient<T> grads(of.grad_y, of.gradient_prologue);
     block_barrier();  // the tile before is done with
-    bring_window_inputs(inputs, lanes, p.rows, p.columns, p.inputs, position, first_input_channel,
+    bring_window_inputs<4>(inputs, lanes, p.rows, p.columns, p.inputs, position, first_input_channel,
                         shape.channels / shape.multiplier, tile);
-    bring_window_tile(
+    bring_window_tile<4>(
         grads, lanes, p.grads, position.image, first_channel, shape.channels, 1,
         [&](int) {
           return WindowPositions{p.rows.phases * position.row + position.phase, p.rows.phases, p.rows.output};

@@ -28,43 +28,52 @@ FUSEDSC_DEVICE void depthwise_windows(const DepthwiseWindowsParameters& p) {
   const int safe_channel = idle ? 0 : channel;
   const int first_input_channel = first_channel / shape.multiplier;
   DepthwiseSink<T, 1, kWindowColumns, DepthwiseSeams::all> sink(of, safe_channel);
-  WindowInput<T> source(of.x, of.prologue);
   A* const weights = static_cast<A*>(block_memory());
   A* const tile = weights + p.weights.size();
   A* const sums = tile + p.places.size() + share.channel_lane * p.sums.plane;
   bring_window_weights<T>(of.weight, p.rows, p.columns, p.weights, first_channel, shape.channels, false, weights);
   const A* const weight = weights + share.channel_lane * p.weights.plane;
+  const WindowRuns long_runs(p.columns.reach), short_runs(p.columns.reach - 1);
+  const int row_weights = p.columns.parts * p.weights.run;
   const A* const plane = tile + (safe_channel / shape.multiplier - first_input_channel) * p.places.plane;
 
   for (std::uint32_t index = share.split; index < of.work.items; index += static_cast<unsigned>(of.work.splits)) {
     const WindowTilePosition position(p.tile, index);
+    WindowInput<T> source(of.x, of.prologue);
     block_barrier();  // the tile before is done with
-    bring_window_inputs(source, lanes, p.rows, p.columns, p.places, position, first_input_channel,
+    bring_window_inputs<8>(source, lanes, p.rows, p.columns, p.places, position, first_input_channel,
                         shape.channels / shape.multiplier, tile);
     block_barrier();
     const auto row_of = [&](int row) { return p.rows.phases * (position.row + row) + position.phase; };
+    T* const image = elements_of<T>(of.y) + of.y.offset(position.image, safe_channel, 0, 0);
+    const T* const residual = elements_of<T>(of.residual) + of.residual.offset(position.image, safe_channel, 0, 0);
     const auto finish = [&](int row, int column, int columns, A(&y)[kWindowColumns]) {
       if (row >= p.rows.output || columns <= 0) return;
-      sink.aim(position.image, row, 1, 0, column);
+      sink.row = 0;
+      sink.rows = 1;
       sink.columns = least(columns, kWindowColumns);
+      sink.next = image + (row * of.y.row + column * of.y.column);
+      sink.residual = residual + (row * of.residual.row + column * of.residual.column);
 #pragma unroll
       for (int c = 0; c < kWindowColumns; ++c) y[c] += sink.bias[0];
       sink.finish(y);
     };
     for (int i = share.item_lane; i < p.tile.items && !idle; i += of.work.item_lanes) {
-      const WindowItem item(p.tile, static_cast<std::uint32_t>(i));
+      const WindowItem item(p.tile, static_cast<std::uint32_t>(i), kPhases);
       A y[kWindowColumns] = {};
       const A* x = plane + item.row * p.places.pitch + item.column_class * p.columns.parts * p.places.segment +
                    item.column;
-      for (int row_part = 0; row_part < p.rows.parts; ++row_part) {
-        const int row_taps = p.rows.taps(row_part);
-        for (int row_tap = 0; row_tap < row_taps; ++row_tap) {
-          const A* from = x + (row_part * p.places.rows + row_tap) * p.places.pitch;
-          const A* with = weight + p.weights.place(p.rows, p.columns, row_part, row_tap);
-          for (int part = 0; part < p.columns.parts; ++part) {
-            add_window_row(y, from + part * p.places.segment, with + part * p.weights.run, 0, p.columns.taps(part));
-          }
+      const A* with = weight;
+      for (int part = 0; part < p.columns.parts; ++part) {
+        const WindowRuns runs = part < p.columns.long_parts ? long_runs : short_runs;
+        const A *part_x = x, *part_weights = with;
+        for (int row_part = 0; row_part < p.rows.parts; ++row_part) {
+          add_window_rows(y, part_x, part_weights, {p.rows.taps(row_part), p.places.pitch, row_weights}, runs);
+          part_x += p.places.rows * p.places.pitch;
+          part_weights += p.rows.reach * row_weights;
         }
+        x += p.places.segment;
+        with += p.weights.run;
       }
       if constexpr (kPhases) {
         A* to = sums + item.row * p.sums.pitch + item.column * p.columns.phases + item.column_class;

@@ -32,6 +32,7 @@ struct WindowAxis {
   int reach = 1, long_parts = 1;  ///< taps of the first `long_parts` parts; the others have one less
   int kernel = 1, stride = 1, dilation = 1, padding = 0;
   int input = 0, output = 0;
+  Divisor by_parts;
 
   /// Of a part.
   FUSEDSC_HOST_DEVICE int taps(int part) const { return part < long_parts ? reach : reach - 1; }
@@ -84,43 +85,77 @@ struct WindowTilePosition {
 struct WindowItem {
   int row, column_class, column;
 
-  FUSEDSC_DEVICE WindowItem(const WindowTile& tile, std::uint32_t index) {
+  FUSEDSC_DEVICE WindowItem(const WindowTile& tile, std::uint32_t index, bool has_classes) {
     std::uint32_t quotient = tile.groups.divide(index);
     column = static_cast<int>(index) * kWindowColumns;
-    row = static_cast<int>(tile.classes.divide(quotient));
-    column_class = static_cast<int>(quotient);
+    row = static_cast<int>(has_classes ? tile.classes.divide(quotient) : quotient);
+    column_class = has_classes ? static_cast<int>(quotient) : 0;
   }
 };
 
-/// y[c] += sum over taps t in [begin, end) of x[c + t] * weights[t]. x and weights are aligned to runs of four.
-template <class A>
-FUSEDSC_DEVICE void add_window_row(A (&y)[kWindowColumns], const A* x, const A* weights, int begin, int end) {
+/// Runs of taps of a part: some whole ones, and a last one of 1 to kWindowTaps.
+struct WindowRuns {
+  int whole, last;
+
+  FUSEDSC_DEVICE explicit WindowRuns(int taps)
+      : whole((taps - 1) / kWindowTaps), last(taps - (taps - 1) / kWindowTaps * kWindowTaps) {}
+};
+
+/// From each row of a window to the next, and how many there are.
+struct WindowSteps {
+  int rows, x, weights;
+};
+
+/// Adds to y[c], for each row, x[c + t] * weights[t] of kLast taps t and those of `whole` runs before them. x and weights
+/// are aligned to runs. kSkipsFirst: but for tap 0, which is none; it is not multiplied with a weight of 0, as x need not
+/// be finite.
+template <int kLast, bool kSkipsFirst, class A>
+FUSEDSC_DEVICE void add_window_rows(A (&y)[kWindowColumns], const A* x, const A* weights, const WindowSteps& steps,
+                                    int whole) {
   using Run = Aligned<A, kWindowTaps>;
   A window[kWindowColumns + kWindowTaps];
-  const auto load_run = [&](int at, int from) {
-    const Run run = *reinterpret_cast<const Run*>(x + from);
+  const auto load_run = [&](int at, const A* from) {
+    const Run run = *reinterpret_cast<const Run*>(from);
 #pragma unroll
     for (int i = 0; i < kWindowTaps; ++i) window[at + i] = run.elements[i];
   };
-  load_run(0, 0);
-  for (int first = 0; first < end; first += kWindowTaps) {
-    load_run(kWindowColumns, first + kWindowColumns);
-    const Run weight = *reinterpret_cast<const Run*>(weights + first);
-    const auto add_tap = [&](int t) {
+  const auto add_tap = [&](int t, A weight) {
 #pragma unroll
-      for (int c = 0; c < kWindowColumns; ++c) y[c] += window[c + t] * weight.elements[t];
-    };
-    if (first >= begin && first + kWindowTaps <= end) {
+    for (int c = 0; c < kWindowColumns; ++c) y[c] += window[c + t] * weight;
+  };
+  for (int row = 0; row < steps.rows; ++row) {
+    const A *from = x, *with = weights;
+    load_run(0, from);
+#pragma unroll 1
+    for (int run = 0; run < whole; ++run) {
+      from += kWindowTaps;
+      load_run(kWindowColumns, from);
+      const Run weight = *reinterpret_cast<const Run*>(with);
+      with += kWindowTaps;
+      if (!kSkipsFirst || run > 0) add_tap(0, weight.elements[0]);
 #pragma unroll
-      for (int t = 0; t < kWindowTaps; ++t) add_tap(t);
-    } else {
+      for (int t = 1; t < kWindowTaps; ++t) add_tap(t, weight.elements[t]);
 #pragma unroll
-      for (int t = 0; t < kWindowTaps; ++t) {
-        if (first + t >= begin && first + t < end) add_tap(t);
-      }
+      for (int i = 0; i < kWindowColumns; ++i) window[i] = window[kWindowTaps + i];
     }
+    if constexpr (kLast > 1) load_run(kWindowColumns, from + kWindowTaps);
+    const Run weight = *reinterpret_cast<const Run*>(with);
+    if (!kSkipsFirst || whole > 0) add_tap(0, weight.elements[0]);
 #pragma unroll
-    for (int i = 0; i < kWindowColumns; ++i) window[i] = window[kWindowTaps + i];
+    for (int t = 1; t < kLast; ++t) add_tap(t, weight.elements[t]);
+    x += steps.x;
+    weights += steps.weights;
+  }
+}
+
+template <bool kSkipsFirst = false, class A>
+FUSEDSC_DEVICE void add_window_rows(A (&y)[kWindowColumns], const A* x, const A* weights, const WindowSteps& steps,
+                                    const WindowRuns& runs) {
+  switch (runs.last) {
+    case 1: return add_window_rows<1, kSkipsFirst>(y, x, weights, steps, runs.whole);
+    case 2: return add_window_rows<2, kSkipsFirst>(y, x, weights, steps, runs.whole);
+    case 3: return add_window_rows<3, kSkipsFirst>(y, x, weights, steps, runs.whole);
+    default: return add_window_rows<4, kSkipsFirst>(y, x, weights, steps, runs.whole);
   }
 }
 
@@ -131,31 +166,42 @@ struct WindowInput {
   struct Raw {
     Vector<T, 1> x;
   };
+  struct Cursor {
+    const T* x;
+  };
+  struct Step {
+    std::int64_t x;
+  };
 
   ConstDeviceTensor x;
   DevicePrologue prologue;
+  bool is_plain;
   const T* from = nullptr;
   A scale[1], shift[1];
 
   FUSEDSC_DEVICE WindowInput(const ConstDeviceTensor& x_, const DevicePrologue& prologue_)
-      : x(x_), prologue(prologue_) {}
+      : x(x_),
+        prologue(prologue_),
+        is_plain(prologue_.scale == nullptr && prologue_.shift == nullptr &&
+                 prologue_.activation == Activation::identity) {}
 
   FUSEDSC_DEVICE void set_channel(int image, int channel) {
     from = elements_of<T>(x) + x.offset(image, channel, 0, 0);
+    if (is_plain) return;
     load_channels(prologue.scale, channel, A(1), scale, A());
     load_channels(prologue.shift, channel, A(0), shift, A());
   }
-  FUSEDSC_DEVICE Raw load(std::int64_t h, std::int64_t w) const {
-    return {gpu::load<1>(from + h * x.row + w * x.column)};
-  }
+  FUSEDSC_DEVICE Cursor cursor(std::int64_t h, std::int64_t w) const { return {from + h * x.row + w * x.column}; }
+  FUSEDSC_DEVICE Step step(std::int64_t rows) const { return {rows * x.row}; }
+  FUSEDSC_DEVICE static void advance(Cursor& cursor, const Step& step) { cursor.x += step.x; }
+  FUSEDSC_DEVICE Raw load(const Cursor& cursor) const { return {gpu::load<1>(cursor.x)}; }
+  FUSEDSC_DEVICE static void widen(const Raw& raw, A& to) { raw.x.widen(&to); }
+
   template <int kCount>
-  FUSEDSC_DEVICE void widen(const Raw (&raw)[kCount], A (&to)[kCount]) const {
+  FUSEDSC_DEVICE void apply_prologue(const Raw (&)[kCount], A (&values)[kCount]) const {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      raw[i].x.widen(to + i);
-      to[i] = to[i] * scale[0] + shift[0];
-    }
-    activate(prologue.activation, to);
+    for (int i = 0; i < kCount; ++i) values[i] = values[i] * scale[0] + shift[0];
+    activate(prologue.activation, values);
   }
 };
 
@@ -166,41 +212,52 @@ struct WindowGradient {
   struct Raw {
     Vector<T, 1> grad, output;
   };
+  struct Cursor {
+    const T *grad, *output;
+  };
+  struct Step {
+    std::int64_t grad, output;
+  };
 
   ConstDeviceTensor grad_y;
   DeviceGradientPrologue prologue;
+  bool is_plain;
   const T *from = nullptr, *output = nullptr;
   A grad_scale[1], output_scale[1], offset[1];
 
   FUSEDSC_DEVICE WindowGradient(const ConstDeviceTensor& grad_y_, const DeviceGradientPrologue& prologue_)
-      : grad_y(grad_y_), prologue(prologue_) {}
+      : grad_y(grad_y_), prologue(prologue_), is_plain(prologue_.output.data == nullptr) {}
 
   FUSEDSC_DEVICE void set_channel(int image, int channel) {
     from = elements_of<T>(grad_y) + grad_y.offset(image, channel, 0, 0);
-    if (prologue.output.data == nullptr) return;
+    if (is_plain) return;
     output = elements_of<T>(prologue.output) + prologue.output.offset(image, channel, 0, 0);
     load_channels(prologue.grad_scale, channel, A(1), grad_scale, A());
     load_channels(prologue.output_scale, channel, A(0), output_scale, A());
     load_channels(prologue.offset, channel, A(0), offset, A());
   }
-  FUSEDSC_DEVICE Raw load(std::int64_t h, std::int64_t w) const {
-    Raw raw;
-    raw.grad = gpu::load<1>(from + h * grad_y.row + w * grad_y.column);
-    if (prologue.output.data != nullptr) {
-      raw.output = gpu::load<1>(output + h * prologue.output.row + w * prologue.output.column);
-    }
+  FUSEDSC_DEVICE Cursor cursor(std::int64_t h, std::int64_t w) const {
+    return {from + h * grad_y.row + w * grad_y.column, output + h * prologue.output.row + w * prologue.output.column};
+  }
+  FUSEDSC_DEVICE Step step(std::int64_t rows) const { return {rows * grad_y.row, rows * prologue.output.row}; }
+  FUSEDSC_DEVICE static void advance(Cursor& cursor, const Step& step) {
+    cursor.grad += step.grad;
+    cursor.output += step.output;
+  }
+  FUSEDSC_DEVICE Raw load(const Cursor& cursor) const {
+    Raw raw{gpu::load<1>(cursor.grad), {}};
+    if (!is_plain) raw.output = gpu::load<1>(cursor.output);
     return raw;
   }
+  FUSEDSC_DEVICE static void widen(const Raw& raw, A& to) { raw.grad.widen(&to); }
+
   template <int kCount>
-  FUSEDSC_DEVICE void widen(const Raw (&raw)[kCount], A (&to)[kCount]) const {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) raw[i].grad.widen(to + i);
-    if (prologue.output.data == nullptr) return;
+  FUSEDSC_DEVICE void apply_prologue(const Raw (&raw)[kCount], A (&values)[kCount]) const {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      A out[1];
-      raw[i].output.widen(out);
-      to[i] = to[i] * grad_scale[0] + (out[0] * output_scale[0] + offset[0]);
+      A out;
+      raw[i].output.widen(&out);
+      values[i] = values[i] * grad_scale[0] + (out * output_scale[0] + offset[0]);
     }
   }
 };
@@ -210,30 +267,42 @@ struct WindowPositions {
   int first, step, size;
 };
 
-/// One channel of a tile, by some threads: rows.first + i*rows.step goes to row i of block memory, to[i*pitch], for i < count.
-template <class Source, class A, class Seen>
-FUSEDSC_DEVICE void bring_window_rows(const Source& source, const WindowPositions& rows, int count, int column,
-                                      bool has_column, int lane, int lanes, A* to, int pitch, const Seen& seen) {
-  constexpr int kAtOnce = 8;  // loads under way
+/// A column of one channel of a tile, by some threads: row first + i*step of the image goes to row i of block memory,
+/// to[i*pitch], for i < count. kAtOnce: loads that a thread has under way.
+template <int kAtOnce, class Source, class A, class Seen>
+FUSEDSC_DEVICE void bring_window_column(const Source& source, const WindowPositions& rows, int count, int column,
+                                        bool has_column, int lane, int lanes, A* to, int pitch, const Seen& seen) {
+  const int end = rows.first + count * rows.step, step = lanes * rows.step;
+  const auto inside = static_cast<unsigned>(has_column && end > 0 ? least(end, rows.size) : 0);
+  const typename Source::Step cursor_step = source.step(step);
+  int h = rows.first + lane * rows.step;
+  typename Source::Cursor cursor = source.cursor(h, column);
+  to += lane * pitch;
 #pragma unroll 1
-  for (int first = lane; first < count; first += lanes * kAtOnce) {
+  while (h < end) {
     typename Source::Raw raw[kAtOnce];
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int row = first + i * lanes, h = rows.first + row * rows.step;
-      raw[i] = {};
-      if (has_column && row < count && h >= 0 && h < rows.size) raw[i] = source.load(h, column);
-    }
     A values[kAtOnce];
-    source.widen(raw, values);
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      const int row = first + i * lanes, h = rows.first + row * rows.step;
-      const A value = has_column && h >= 0 && h < rows.size ? values[i] : A(0);
-      if (row < count) {
-        to[row * pitch] = value;
-        seen(value);
+      raw[i] = {};
+      if (static_cast<unsigned>(h + i * step) < inside) raw[i] = source.load(cursor);
+      Source::advance(cursor, cursor_step);
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) Source::widen(raw[i], values[i]);
+    if (!source.is_plain) {
+      source.apply_prologue(raw, values);
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) values[i] = static_cast<unsigned>(h + i * step) < inside ? values[i] : A(0);
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (h < end) {
+        *to = values[i];
+        seen(values[i]);
       }
+      h += step;
+      to += lanes * pitch;
     }
   }
 }
@@ -258,7 +327,7 @@ struct WindowLanes {
 
 /// A tile of some channels of an image. rows_of(part) says where the rows of a part come from, column_of(class, i) where
 /// column i of a class does, of an image `width` wide; seen(value) is told of each value.
-template <class Source, class RowsOf, class ColumnOf, class Seen>
+template <int kAtOnce, class Source, class RowsOf, class ColumnOf, class Seen>
 FUSEDSC_DEVICE void bring_window_tile(Source& source, const WindowLanes& lanes, const WindowPlaces& places, int image,
                                       int first_channel, int channels, int row_parts, const RowsOf& rows_of, int width,
                                       const ColumnOf& column_of, typename Source::A* to, const Seen& seen) {
@@ -270,7 +339,7 @@ FUSEDSC_DEVICE void bring_window_tile(Source& source, const WindowLanes& lanes, 
       const int column_class = static_cast<int>(places.by_segment.divide(rest));
       const int column = column_of(column_class, static_cast<int>(rest));
       for (int part = 0; part < row_parts; ++part) {
-        bring_window_rows(source, rows_of(part), places.rows, column, column >= 0 && column < width, lanes.row,
+        bring_window_column<kAtOnce>(source, rows_of(part), places.rows, column, column >= 0 && column < width, lanes.row,
                           lanes.rows, to + c * places.plane + part * places.rows * places.pitch + place, places.pitch,
                           seen);
       }
@@ -279,7 +348,7 @@ FUSEDSC_DEVICE void bring_window_tile(Source& source, const WindowLanes& lanes, 
 }
 
 /// The inputs that the windows of a tile of outputs see.
-template <class Source>
+template <int kAtOnce, class Source>
 FUSEDSC_DEVICE void bring_window_inputs(Source& source, const WindowLanes& lanes, const WindowAxis& rows,
                                         const WindowAxis& columns, const WindowPlaces& places,
                                         const WindowTilePosition& position, int first_channel, int channels,
@@ -289,10 +358,11 @@ FUSEDSC_DEVICE void bring_window_inputs(Source& source, const WindowLanes& lanes
                            rows.input};
   };
   const auto column_of = [&](int column_class, int i) {
-    const int phase = column_class / columns.parts, part = column_class - phase * columns.parts;
+    std::uint32_t rest = static_cast<std::uint32_t>(column_class);
+    const int phase = static_cast<int>(columns.by_parts.divide(rest)), part = static_cast<int>(rest);
     return columns.first_input(phase, part) + (position.column + i) * columns.period;
   };
-  bring_window_tile(source, lanes, places, position.image, first_channel, channels, rows.parts, rows_of, columns.input,
+  bring_window_tile<kAtOnce>(source, lanes, places, position.image, first_channel, channels, rows.parts, rows_of, columns.input,
                     column_of, to, [](auto) {});
 }
 

@@ -20,7 +20,7 @@ int column_lanes_of(int item_lanes, int pitch) {
 }
 
 // Cycles, roughly; only their proportions matter.
-constexpr double kLoadLatency = 800, kPlaceCost = 14, kPlacesStart = 30, kTileLatency = 1500;
+constexpr double kLoadLatency = 800, kPlaceCost = 11, kPlacesStart = 30, kTileLatency = 1500;
 constexpr int kLoadsAtOnce = 8, kMostBlocks = 4;
 
 struct Estimate {
@@ -66,6 +66,7 @@ WindowAxis window_axis(const Window& window, int axis, std::int64_t padding, std
   result.parts = std::min(result.stride / divisor, result.kernel);
   result.reach = static_cast<int>(divide_up(result.kernel, result.parts));
   result.long_parts = result.kernel - result.parts * (result.reach - 1);
+  result.by_parts = Divisor(static_cast<std::uint32_t>(result.parts));
   return result;
 }
 
@@ -99,7 +100,7 @@ WindowWeights window_weights(const WindowAxis& rows, const WindowAxis& columns, 
 }
 
 double window_taps_cost(const WindowAxis& rows, const WindowAxis& columns) {
-  return rows.kernel * (8.0 + columns.parts * (12.0 + static_cast<double>(divide_up(columns.reach, kWindowTaps)) * 24));
+  return columns.parts * (15.0 + rows.kernel * (6.0 + static_cast<double>(divide_up(columns.reach, kWindowTaps)) * 22));
 }
 
 std::optional<WindowPlan> plan_windows(const WindowGrid& grid, int column_classes,
