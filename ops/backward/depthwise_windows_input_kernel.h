@@ -59,15 +59,13 @@ FUSEDSC_DEVICE void depthwise_windows_input(const DepthwiseWindowsInputParameter
     // What the first windows see lies reach - 1 further back.
     const int first_row = p.rows.begin + position.row - (rows.reach - 1);
     const int first_column = p.columns.begin + position.column - (columns.reach - 1);
-    WindowGradient<T> source(of.grad_y, of.gradient_prologue);
     block_barrier();  // the tile before is done with
-    bring_window_tile<8>(
-        source, lanes, p.places, position.image, first_output, outputs, 1,
+    bring_window_gradients<T, 8>(
+        of.grad_y, of.gradient_prologue, p.tile, lanes, p.places, position.image, first_output, outputs,
         [&](int) {
           return WindowPositions{rows.phases * first_row + position.phase, rows.phases, rows.output};
         },
-        columns.output, [&](int phase, int i) { return columns.phases * (first_column + i) + phase; }, tile,
-        [](auto) {});
+        columns.output, [&](int phase, int i) { return columns.phases * (first_column + i) + phase; }, tile);
     block_barrier();
     const int image_column = p.columns.first + position.column * columns.period;  // may be before the image's first
     const auto row_of = [&](int row_part, int row) {

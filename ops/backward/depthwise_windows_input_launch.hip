@@ -8,8 +8,12 @@
 namespace fusedsc::gpu {
 namespace {
 
+/// At a time, of one multiprocessor.
+template <bool kSeams>
+constexpr int kBlocks = kSeams ? 2 : 3;
+
 template <class T, bool kClasses, bool kSeams>
-FUSEDSC_KERNEL(kWindowThreads, (kWindowBlocks<T, kSeams ? 2 : 3>))
+FUSEDSC_KERNEL(kWindowThreads, (kWindowBlocks<T, kBlocks<kSeams>>))
 depthwise_windows_input_kernel(DepthwiseWindowsInputParameters parameters) {
   wait_for_previous_kernel();
   depthwise_windows_input<T, kClasses, kSeams>(parameters);
@@ -70,7 +74,9 @@ class WindowsInputPass {
                           rows.phases,
                           static_cast<int>(size_of(a.x.dtype)),
                           value_bytes,
-                          a.grad_y.strides[1] < a.grad_y.strides[3]};
+                          a.grad_y.strides[1] < a.grad_y.strides[3],
+                          p.of.shape.multiplier == 1 && windows_join({a.grad_y, a.gradient_prologue.output}),
+                          kBlocks<false>};
     const bool has_classes = columns.period > 1;
     pass.kernel_ = kernel_for(a.x.dtype, has_classes, a.prologue || a.grad_add);
     const int multiplier = p.of.shape.multiplier;

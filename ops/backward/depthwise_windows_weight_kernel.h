@@ -96,19 +96,21 @@ FUSEDSC_DEVICE void depthwise_windows_weight(const DepthwiseWindowsWeightParamet
   const A* const grad_from = grad_tile + share.channel_lane * p.grads.plane;
   for (std::uint32_t index = share.split; index < of.work.items; index += static_cast<unsigned>(of.work.splits)) {
     const WindowTilePosition position(p.tile, index);
-    WindowInput<T> inputs(of.x, of.prologue);
-    WindowGradient<T> grads(of.grad_y, of.gradient_prologue);
     block_barrier();  // the tile before is done with
-    bring_window_inputs<4>(inputs, lanes, p.rows, p.columns, p.inputs, position, first_input_channel,
+    bring_window_inputs<T, 4>(of.x, of.prologue, p.tile, lanes, p.rows, p.columns, p.inputs, position, first_input_channel,
                         shape.channels / shape.multiplier, tile);
-    bring_window_tile<4>(
-        grads, lanes, p.grads, position.image, first_channel, shape.channels, 1,
+    bring_window_gradients<T, 4>(
+        of.grad_y, of.gradient_prologue, p.tile, lanes, p.grads, position.image, first_channel, shape.channels,
         [&](int) {
           return WindowPositions{p.rows.phases * position.row + position.phase, p.rows.phases, p.rows.output};
         },
-        p.columns.output, [&](int phase, int i) { return p.columns.phases * (position.column + i) + phase; }, grad_tile,
-        [&](A value) { bias += value; });
+        p.columns.output, [&](int phase, int i) { return p.columns.phases * (position.column + i) + phase; }, grad_tile);
     block_barrier();
+    if (of.grad_bias != nullptr && tap_block == 0 && share.channel_lane < of.work.channel_lanes) {
+      for (int row = share.item_lane; row < p.grads.rows; row += of.work.item_lanes) {
+        for (int i = 0; i < p.grads.used; ++i) bias += grad_from[row * p.grads.pitch + i];
+      }
+    }
     if (idle) continue;
     for (int i = position_lane; i < p.tile.items; i += p.position_lanes) {
       std::uint32_t rest = static_cast<std::uint32_t>(i);
@@ -122,7 +124,7 @@ FUSEDSC_DEVICE void depthwise_windows_weight(const DepthwiseWindowsWeightParamet
     }
   }
 
-  // Sums over the positions, by threads that take one each, and of the bias over all that brought grad_y.
+  // Sums over the positions, by threads that take one each, and of the bias over all item lanes.
   A* const memory = static_cast<A*>(block_memory());
   const int places = of.work.channel_lanes * of.work.item_lanes;
   const bool has_place = share.channel_lane < of.work.channel_lanes && share.item_lane < of.work.item_lanes;
@@ -148,7 +150,7 @@ FUSEDSC_DEVICE void depthwise_windows_weight(const DepthwiseWindowsWeightParamet
       leave_weight_gradient<T>(of, share.split, taps.kernel_row * shape.kernel_width + kernel_column, channel, total);
     }
   }
-  if (share.item_lane == 0 && tap_block == 0) {
+  if (of.grad_bias != nullptr && share.item_lane == 0 && tap_block == 0) {
     A total = 0;
     for (int lane = 0; lane < of.work.item_lanes; ++lane) {
       total += memory[kWindowTaps * places + lane * of.work.channel_lanes + share.channel_lane];

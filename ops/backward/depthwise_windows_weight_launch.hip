@@ -8,8 +8,10 @@
 namespace fusedsc::gpu {
 namespace {
 
+constexpr int kBlocks = 3;  ///< at a time, of one multiprocessor
+
 template <class T>
-FUSEDSC_KERNEL(kWindowThreads, (kWindowBlocks<T, 3>))
+FUSEDSC_KERNEL(kWindowThreads, (kWindowBlocks<T, kBlocks>))
 depthwise_windows_weight_kernel(DepthwiseWindowsWeightParameters parameters) {
   wait_for_previous_kernel();
   let_next_kernel_start();
@@ -47,7 +49,9 @@ class WindowsWeightPass {
                           p.rows.phases,
                           static_cast<int>(size_of(a.x.dtype)),
                           value_bytes,
-                          a.grad_y.strides[1] < a.grad_y.strides[3]};
+                          a.grad_y.strides[1] < a.grad_y.strides[3],
+                          p.of.shape.multiplier == 1 && windows_join({a.x, a.grad_y, a.gradient_prologue.output}),
+                          kBlocks};
     pass.kernel_ = kernel_for(a.x.dtype);
     const int multiplier = p.of.shape.multiplier;
     const int runs = divide_up(p.columns.reach, kWindowTaps);

@@ -39,9 +39,8 @@ FUSEDSC_DEVICE void depthwise_windows(const DepthwiseWindowsParameters& p) {
 
   for (std::uint32_t index = share.split; index < of.work.items; index += static_cast<unsigned>(of.work.splits)) {
     const WindowTilePosition position(p.tile, index);
-    WindowInput<T> source(of.x, of.prologue);
     block_barrier();  // the tile before is done with
-    bring_window_inputs<8>(source, lanes, p.rows, p.columns, p.places, position, first_input_channel,
+    bring_window_inputs<T, 8>(of.x, of.prologue, p.tile, lanes, p.rows, p.columns, p.places, position, first_input_channel,
                         shape.channels / shape.multiplier, tile);
     block_barrier();
     const auto row_of = [&](int row) { return p.rows.phases * (position.row + row) + position.phase; };

@@ -9,8 +9,10 @@
 namespace fusedsc::gpu {
 namespace {
 
+constexpr int kBlocks = 4;  ///< at a time, of one multiprocessor
+
 template <class T, bool kPhases>
-FUSEDSC_KERNEL(kWindowThreads, (kWindowBlocks<T, 4>))
+FUSEDSC_KERNEL(kWindowThreads, (kWindowBlocks<T, kBlocks>))
 depthwise_windows_kernel(DepthwiseWindowsParameters parameters) {
   wait_for_previous_kernel();
   depthwise_windows<T, kPhases>(parameters);
@@ -48,7 +50,9 @@ class WindowsPass {
                           p.rows.phases,
                           static_cast<int>(size_of(a.x.dtype)),
                           value_bytes,
-                          a.x.strides[1] < a.x.strides[3]};
+                          a.x.strides[1] < a.x.strides[3],
+                          p.of.shape.multiplier == 1 && windows_join({a.x}),
+                          kBlocks};
     const bool has_phases = p.columns.phases > 1;
     pass.kernel_ = has_phases ? kernel_for<true>(a.x.dtype) : kernel_for<false>(a.x.dtype);
     const int multiplier = p.of.shape.multiplier;

@@ -13,6 +13,8 @@
 /// applied, widened. All loops over taps run there, without a test whether a tap is inside.
 #pragma once
 
+#include <type_traits>
+
 #include "fusedsc/common/gpu/depthwise_source.h"
 
 namespace fusedsc::gpu {
@@ -24,6 +26,8 @@ template <class T, int kBlocks>
 inline constexpr int kWindowBlocks = sizeof(T) == 8 ? 2 : kBlocks;
 /// Taps that are worked off at once, and the columns of a thread.
 inline constexpr int kWindowTaps = 4, kWindowColumns = 4;
+/// Channels that are loaded at once where they can be.
+inline constexpr int kWindowVector = 4;
 
 /// An axis of the images, by classes.
 struct WindowAxis {
@@ -46,9 +50,12 @@ struct WindowTile {
   Divisor column_strips, row_strips, row_phases;
   Divisor groups, classes;  ///< of an item: groups of columns, and classes of columns
   int items = 1;            ///< of a channel
-  int column_lanes = 1;     ///< of the item lanes that bring the tile, those side by side; the others have other rows
+  // How the threads that bring a tile share it out.
+  int vector = 1;          ///< channels of a load
+  int channel_groups = 1;  ///< of so many, of vectors; without them as the threads that compute
+  int column_lanes = 1;    ///< of the item lanes, those side by side; the others have other rows
   int row_lanes = 1;
-  Divisor by_column_lanes;
+  Divisor by_channel_groups, by_column_lanes;
 };
 
 /// A tile in block memory: [channel][part of the rows][row][class of the columns][column].
@@ -159,12 +166,13 @@ FUSEDSC_DEVICE void add_window_rows(A (&y)[kWindowColumns], const A* x, const A*
   }
 }
 
-/// Elements of x on their way to block memory, through the prologue.
-template <class T>
+/// Elements of kVector channels of x on their way to block memory, through the prologue.
+template <class T, int kVector_>
 struct WindowInput {
   using A = Accumulator<T>;
+  static constexpr int kVector = kVector_;
   struct Raw {
-    Vector<T, 1> x;
+    Vector<T, kVector> x;
   };
   struct Cursor {
     const T* x;
@@ -177,7 +185,7 @@ struct WindowInput {
   DevicePrologue prologue;
   bool is_plain;
   const T* from = nullptr;
-  A scale[1], shift[1];
+  int first_channel = 0;
 
   FUSEDSC_DEVICE WindowInput(const ConstDeviceTensor& x_, const DevicePrologue& prologue_)
       : x(x_),
@@ -187,30 +195,32 @@ struct WindowInput {
 
   FUSEDSC_DEVICE void set_channel(int image, int channel) {
     from = elements_of<T>(x) + x.offset(image, channel, 0, 0);
-    if (is_plain) return;
-    load_channels(prologue.scale, channel, A(1), scale, A());
-    load_channels(prologue.shift, channel, A(0), shift, A());
+    first_channel = channel;
   }
   FUSEDSC_DEVICE Cursor cursor(std::int64_t h, std::int64_t w) const { return {from + h * x.row + w * x.column}; }
   FUSEDSC_DEVICE Step step(std::int64_t rows) const { return {rows * x.row}; }
   FUSEDSC_DEVICE static void advance(Cursor& cursor, const Step& step) { cursor.x += step.x; }
-  FUSEDSC_DEVICE Raw load(const Cursor& cursor) const { return {gpu::load<1>(cursor.x)}; }
-  FUSEDSC_DEVICE static void widen(const Raw& raw, A& to) { raw.x.widen(&to); }
+  FUSEDSC_DEVICE Raw load(const Cursor& cursor) const { return {gpu::load<kVector>(cursor.x)}; }
+  FUSEDSC_DEVICE static void widen(const Raw& raw, A* to) { raw.x.widen(to); }
 
   template <int kCount>
-  FUSEDSC_DEVICE void apply_prologue(const Raw (&)[kCount], A (&values)[kCount]) const {
+  FUSEDSC_DEVICE void apply_prologue(const Raw (&)[kCount], A (&values)[kCount * kVector]) const {
+    A scale[kVector], shift[kVector];  // loaded anew each time: registers are scarcer
+    load_channels(prologue.scale, first_channel, A(1), scale, A());
+    load_channels(prologue.shift, first_channel, A(0), shift, A());
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) values[i] = values[i] * scale[0] + shift[0];
+    for (int i = 0; i < kCount * kVector; ++i) values[i] = values[i] * scale[i % kVector] + shift[i % kVector];
     activate(prologue.activation, values);
   }
 };
 
 /// Likewise those of grad_y, with BatchNorm's gradient.
-template <class T>
+template <class T, int kVector_>
 struct WindowGradient {
   using A = Accumulator<T>;
+  static constexpr int kVector = kVector_;
   struct Raw {
-    Vector<T, 1> grad, output;
+    Vector<T, kVector> grad, output;
   };
   struct Cursor {
     const T *grad, *output;
@@ -223,18 +233,15 @@ struct WindowGradient {
   DeviceGradientPrologue prologue;
   bool is_plain;
   const T *from = nullptr, *output = nullptr;
-  A grad_scale[1], output_scale[1], offset[1];
+  int first_channel = 0;
 
   FUSEDSC_DEVICE WindowGradient(const ConstDeviceTensor& grad_y_, const DeviceGradientPrologue& prologue_)
       : grad_y(grad_y_), prologue(prologue_), is_plain(prologue_.output.data == nullptr) {}
 
   FUSEDSC_DEVICE void set_channel(int image, int channel) {
     from = elements_of<T>(grad_y) + grad_y.offset(image, channel, 0, 0);
-    if (is_plain) return;
     output = elements_of<T>(prologue.output) + prologue.output.offset(image, channel, 0, 0);
-    load_channels(prologue.grad_scale, channel, A(1), grad_scale, A());
-    load_channels(prologue.output_scale, channel, A(0), output_scale, A());
-    load_channels(prologue.offset, channel, A(0), offset, A());
+    first_channel = channel;
   }
   FUSEDSC_DEVICE Cursor cursor(std::int64_t h, std::int64_t w) const {
     return {from + h * grad_y.row + w * grad_y.column, output + h * prologue.output.row + w * prologue.output.column};
@@ -245,19 +252,27 @@ struct WindowGradient {
     cursor.output += step.output;
   }
   FUSEDSC_DEVICE Raw load(const Cursor& cursor) const {
-    Raw raw{gpu::load<1>(cursor.grad), {}};
-    if (!is_plain) raw.output = gpu::load<1>(cursor.output);
+    Raw raw{gpu::load<kVector>(cursor.grad), {}};
+    if (!is_plain) raw.output = gpu::load<kVector>(cursor.output);
     return raw;
   }
-  FUSEDSC_DEVICE static void widen(const Raw& raw, A& to) { raw.grad.widen(&to); }
+  FUSEDSC_DEVICE static void widen(const Raw& raw, A* to) { raw.grad.widen(to); }
 
   template <int kCount>
-  FUSEDSC_DEVICE void apply_prologue(const Raw (&raw)[kCount], A (&values)[kCount]) const {
+  FUSEDSC_DEVICE void apply_prologue(const Raw (&raw)[kCount], A (&values)[kCount * kVector]) const {
+    A grad_scale[kVector], output_scale[kVector], offset[kVector];  // likewise
+    load_channels(prologue.grad_scale, first_channel, A(1), grad_scale, A());
+    load_channels(prologue.output_scale, first_channel, A(0), output_scale, A());
+    load_channels(prologue.offset, first_channel, A(0), offset, A());
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      A out;
-      raw[i].output.widen(&out);
-      values[i] = values[i] * grad_scale[0] + (out * output_scale[0] + offset[0]);
+      A out[kVector];
+      raw[i].output.widen(out);
+#pragma unroll
+      for (int v = 0; v < kVector; ++v) {
+        A& value = values[i * kVector + v];
+        value = value * grad_scale[v] + (out[v] * output_scale[v] + offset[v]);
+      }
     }
   }
 };
@@ -267,11 +282,12 @@ struct WindowPositions {
   int first, step, size;
 };
 
-/// A column of one channel of a tile, by some threads: row first + i*step of the image goes to row i of block memory,
-/// to[i*pitch], for i < count. kAtOnce: loads that a thread has under way.
-template <int kAtOnce, class Source, class A, class Seen>
+/// A column of a tile, by some threads: row first + i*step of the image goes to row i of block memory, to[i*pitch], for
+/// i < count, and to each channel's plane. kAtOnce: loads that a thread has under way.
+template <int kAtOnce, class Source, class A>
 FUSEDSC_DEVICE void bring_window_column(const Source& source, const WindowPositions& rows, int count, int column,
-                                        bool has_column, int lane, int lanes, A* to, int pitch, const Seen& seen) {
+                                        bool has_column, int lane, int lanes, A* to, int pitch, int plane) {
+  constexpr int kVector = Source::kVector;
   const int end = rows.first + count * rows.step, step = lanes * rows.step;
   const auto inside = static_cast<unsigned>(has_column && end > 0 ? least(end, rows.size) : 0);
   const typename Source::Step cursor_step = source.step(step);
@@ -281,7 +297,7 @@ FUSEDSC_DEVICE void bring_window_column(const Source& source, const WindowPositi
 #pragma unroll 1
   while (h < end) {
     typename Source::Raw raw[kAtOnce];
-    A values[kAtOnce];
+    A values[kAtOnce * kVector];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       raw[i] = {};
@@ -289,17 +305,19 @@ FUSEDSC_DEVICE void bring_window_column(const Source& source, const WindowPositi
       Source::advance(cursor, cursor_step);
     }
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) Source::widen(raw[i], values[i]);
+    for (int i = 0; i < kAtOnce; ++i) Source::widen(raw[i], values + i * kVector);
     if (!source.is_plain) {
       source.apply_prologue(raw, values);
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) values[i] = static_cast<unsigned>(h + i * step) < inside ? values[i] : A(0);
+      for (int i = 0; i < kAtOnce * kVector; ++i) {
+        values[i] = static_cast<unsigned>(h + i / kVector * step) < inside ? values[i] : A(0);
+      }
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      if (h < end) {
-        *to = values[i];
-        seen(values[i]);
+#pragma unroll
+      for (int v = 0; v < kVector; ++v) {
+        if (h < end) to[v * plane] = values[i * kVector + v];
       }
       h += step;
       to += lanes * pitch;
@@ -319,6 +337,12 @@ struct WindowLanes {
         rows(tile.row_lanes),
         idle(share.channel_lane >= work.channel_lanes || share.item_lane >= work.item_lanes) {
     std::uint32_t rest = static_cast<std::uint32_t>(share.item_lane);
+    if (tile.vector > 1) {
+      std::uint32_t group = static_cast<std::uint32_t>(thread_index());
+      rest = tile.by_channel_groups.divide(group);
+      channel = static_cast<int>(group) * tile.vector;
+      idle = false;
+    }
     row = static_cast<int>(tile.by_column_lanes.divide(rest));
     column = static_cast<int>(rest);
     idle = idle || row >= rows;
@@ -326,11 +350,11 @@ struct WindowLanes {
 };
 
 /// A tile of some channels of an image. rows_of(part) says where the rows of a part come from, column_of(class, i) where
-/// column i of a class does, of an image `width` wide; seen(value) is told of each value.
-template <int kAtOnce, class Source, class RowsOf, class ColumnOf, class Seen>
-FUSEDSC_DEVICE void bring_window_tile(Source& source, const WindowLanes& lanes, const WindowPlaces& places, int image,
+/// column i of a class does, of an image `width` wide.
+template <int kAtOnce, class Source, class RowsOf, class ColumnOf>
+FUSEDSC_DEVICE void bring_window_tile(Source source, const WindowLanes& lanes, const WindowPlaces& places, int image,
                                       int first_channel, int channels, int row_parts, const RowsOf& rows_of, int width,
-                                      const ColumnOf& column_of, typename Source::A* to, const Seen& seen) {
+                                      const ColumnOf& column_of, typename Source::A* to) {
   if (lanes.idle) return;
   for (int c = lanes.channel; c < places.channels && first_channel + c < channels; c += lanes.channels) {
     source.set_channel(image, first_channel + c);
@@ -341,18 +365,28 @@ FUSEDSC_DEVICE void bring_window_tile(Source& source, const WindowLanes& lanes, 
       for (int part = 0; part < row_parts; ++part) {
         bring_window_column<kAtOnce>(source, rows_of(part), places.rows, column, column >= 0 && column < width, lanes.row,
                           lanes.rows, to + c * places.plane + part * places.rows * places.pitch + place, places.pitch,
-                          seen);
+                          places.plane);
       }
     }
   }
 }
 
+/// bring(kVector as a constant), with vectors of channels where the tile is brought so.
+template <class T, class Bring>
+FUSEDSC_DEVICE void with_window_vector(const WindowTile& tile, const Bring& bring) {
+  if constexpr (sizeof(T) < 8) {
+    if (tile.vector > 1) return bring(std::integral_constant<int, kWindowVector>());
+  }
+  bring(std::integral_constant<int, 1>());
+}
+
 /// The inputs that the windows of a tile of outputs see.
-template <int kAtOnce, class Source>
-FUSEDSC_DEVICE void bring_window_inputs(Source& source, const WindowLanes& lanes, const WindowAxis& rows,
+template <class T, int kAtOnce>
+FUSEDSC_DEVICE void bring_window_inputs(const ConstDeviceTensor& x, const DevicePrologue& prologue,
+                                        const WindowTile& tile, const WindowLanes& lanes, const WindowAxis& rows,
                                         const WindowAxis& columns, const WindowPlaces& places,
                                         const WindowTilePosition& position, int first_channel, int channels,
-                                        typename Source::A* to) {
+                                        Accumulator<T>* to) {
   const auto rows_of = [&](int part) {
     return WindowPositions{rows.first_input(position.phase, part) + position.row * rows.period, rows.period,
                            rows.input};
@@ -362,8 +396,24 @@ FUSEDSC_DEVICE void bring_window_inputs(Source& source, const WindowLanes& lanes
     const int phase = static_cast<int>(columns.by_parts.divide(rest)), part = static_cast<int>(rest);
     return columns.first_input(phase, part) + (position.column + i) * columns.period;
   };
-  bring_window_tile<kAtOnce>(source, lanes, places, position.image, first_channel, channels, rows.parts, rows_of, columns.input,
-                    column_of, to, [](auto) {});
+  with_window_vector<T>(tile, [&](auto vector) {
+    bring_window_tile<(vector() > 1 ? 2 : kAtOnce)>(WindowInput<T, vector()>(x, prologue), lanes, places,
+                                                   position.image, first_channel, channels, rows.parts, rows_of,
+                                                   columns.input, column_of, to);
+  });
+}
+
+/// grad_y of rows rows_of(0) and columns column_of(phase, i).
+template <class T, int kAtOnce, class RowsOf, class ColumnOf>
+FUSEDSC_DEVICE void bring_window_gradients(const ConstDeviceTensor& grad_y, const DeviceGradientPrologue& prologue,
+                                           const WindowTile& tile, const WindowLanes& lanes,
+                                           const WindowPlaces& places, int image, int first_channel, int channels,
+                                           const RowsOf& rows_of, int width, const ColumnOf& column_of,
+                                           Accumulator<T>* to) {
+  with_window_vector<T>(tile, [&](auto vector) {
+    bring_window_tile<(vector() > 1 ? 2 : kAtOnce)>(WindowGradient<T, vector()>(grad_y, prologue), lanes, places,
+                                                   image, first_channel, channels, 1, rows_of, width, column_of, to);
+  });
 }
 
 /// Finished sums of a tile in the order of the image, where their classes lie between one another: [channel][row][column].

@@ -19,12 +19,15 @@ struct WindowGrid {
   int row_phases;
   int element_bytes, value_bytes;  ///< in memory, and widened
   bool channels_fastest;
+  bool channels_join;  ///< vectors of kWindowVector channels can be loaded
+  int most_blocks;     ///< of a multiprocessor at a time, as registers allow
 };
 
 /// A way to cut them, and what it takes.
 struct WindowCut {
   int channel_lanes, item_lanes;
   int rows, columns;  ///< of a tile, of each class
+  int vector = 1;     ///< channels that are loaded at once
 
   // Worked out by the kernel's own part of the plan.
   int items = 1;           ///< of a channel
@@ -47,6 +50,9 @@ struct WindowPlan {
 std::optional<WindowPlan> plan_windows(const WindowGrid& grid, int column_classes,
                                        const std::function<void(WindowCut&)>& describe,
                                        const std::function<int(std::size_t)>& resident);
+
+/// Whether the kernels load vectors of channels of them.
+bool windows_join(std::initializer_list<ConstTensorView> tensors);
 
 /// Places of `segments` classes of columns, for reads of whole runs up to `reach` beyond a tile's columns.
 WindowPlaces window_places(int channels, int row_parts, int rows, int segments, int columns, int reach);

@@ -20,22 +20,35 @@ int column_lanes_of(int item_lanes, int pitch) {
 }
 
 // Cycles, roughly; only their proportions matter.
-constexpr double kLoadLatency = 800, kPlaceCost = 11, kPlacesStart = 30, kTileLatency = 1500;
-constexpr int kLoadsAtOnce = 8, kMostBlocks = 4;
+constexpr double kLoadLatency = 800, kPlacesStart = 30, kTileLatency = 1500;
+constexpr std::size_t kBlockMemoryOfSystem = 1024;
+
+/// Of so many blocks of a multiprocessor, how much of the time it has an instruction to issue, as a share of the most.
+double issued_by(std::int64_t blocks) {
+  constexpr double kShares[] = {0.5, 0.8, 0.93, 1};
+  return kShares[std::min<std::int64_t>(blocks, 4) - 1];
+}
 
 struct Estimate {
   double time;
   std::int64_t tiles;
 };
 
+/// Item lanes of the threads that bring a tile.
+int bring_lanes_of(const WindowCut& cut) {
+  return cut.vector == 1 ? cut.item_lanes : std::min(kWindowThreads * cut.vector / cut.channel_lanes, kWindowThreads);
+}
+
 Estimate estimate(const WindowGrid& grid, const WindowCut& cut) {
-  const int column_lanes = column_lanes_of(cut.item_lanes, cut.places.used);
-  const int row_lanes = std::max(cut.item_lanes / column_lanes, 1);
+  const int column_lanes = column_lanes_of(bring_lanes_of(cut), cut.places.used);
+  const int row_lanes = std::max(bring_lanes_of(cut) / column_lanes, 1);
+  const int at_once = cut.vector == 1 ? 8 : 2;
+  const double place_cost = cut.vector == 1 ? 11 : 20;
   const auto rounds = static_cast<double>(divide_up(cut.places.channels, cut.channel_lanes) *
                                           divide_up(cut.places.used, column_lanes));
   const auto batches =
-      static_cast<double>(cut.row_parts * divide_up(cut.places.rows, std::int64_t{kLoadsAtOnce} * row_lanes));
-  const double bring = rounds * (kPlacesStart + batches * kLoadsAtOnce * kPlaceCost);
+      static_cast<double>(cut.row_parts * divide_up(cut.places.rows, std::int64_t{at_once} * row_lanes));
+  const double bring = rounds * (kPlacesStart + batches * at_once * place_cost);
   const auto item_rounds = static_cast<double>(divide_up(cut.items, cut.item_lanes));
   const double instructions = bring + item_rounds * cut.item_cost + cut.extra_cost;
   const double latency = rounds * batches * kLoadLatency + (item_rounds * cut.item_cost + cut.extra_cost) * 2 + kTileLatency;
@@ -43,9 +56,9 @@ Estimate estimate(const WindowGrid& grid, const WindowCut& cut) {
       grid.batch * grid.row_phases * divide_up(grid.rows, cut.rows) * divide_up(grid.columns, cut.columns);
   const std::int64_t units = tiles * divide_up(grid.channels, cut.channel_lanes) * cut.blocks;
   const auto blocks = std::clamp<std::int64_t>(
-      static_cast<std::int64_t>(kBlockMemoryLimit / std::max<std::size_t>(cut.bytes, 1)), 1, kMostBlocks);
+      static_cast<std::int64_t>(kBlockMemoryLimit / (cut.bytes + kBlockMemoryOfSystem)), 1, grid.most_blocks);
   const double warps = kWindowThreads / 32.0 / 4;  // of a scheduler
-  const double round = std::max(static_cast<double>(blocks) * warps * instructions, latency);
+  const double round = std::max(static_cast<double>(blocks) * warps * instructions / issued_by(blocks), latency);
   return {static_cast<double>(divide_up(units, blocks * multiprocessors())) * round, tiles};
 }
 
@@ -68,6 +81,10 @@ WindowAxis window_axis(const Window& window, int axis, std::int64_t padding, std
   result.long_parts = result.kernel - result.parts * (result.reach - 1);
   result.by_parts = Divisor(static_cast<std::uint32_t>(result.parts));
   return result;
+}
+
+bool windows_join(std::initializer_list<ConstTensorView> tensors) {
+  return tensors.begin()->dtype != DataType::float64 && channels_join(kWindowVector, tensors);
 }
 
 WindowPlaces window_places(int channels, int row_parts, int rows, int segments, int columns, int reach) {
@@ -106,12 +123,13 @@ double window_taps_cost(const WindowAxis& rows, const WindowAxis& columns) {
 std::optional<WindowPlan> plan_windows(const WindowGrid& grid, int column_classes,
                                        const std::function<void(WindowCut&)>& describe,
                                        const std::function<int(std::size_t)>& resident) {
-  constexpr int kSector = 32;
+  constexpr int kRun = 16;  // bytes of neighbouring channels that a block takes at least
   const int channels = static_cast<int>(std::clamp<std::int64_t>(grid.channels, 1, kWindowThreads));
   WindowCut best{};
   Estimate least{std::numeric_limits<double>::max(), 0};
   const auto consider = [&](int channel_lanes, int rows, int columns) {
     WindowCut cut{channel_lanes, kWindowThreads / channel_lanes, rows, columns};
+    if (grid.channels_join && channel_lanes % kWindowVector == 0) cut.vector = kWindowVector;
     describe(cut);
     if (cut.bytes > kBlockMemoryLimit) return false;
     const Estimate time = estimate(grid, cut);
@@ -135,12 +153,12 @@ std::optional<WindowPlan> plan_windows(const WindowGrid& grid, int column_classe
       if (fits || columns == kWindowColumns) return;
     }
   };
-  const auto is_wide = [&](int lanes) { return lanes * grid.element_bytes >= kSector || lanes == channels; };
+  const auto is_wide = [&](int lanes) { return lanes * grid.element_bytes >= kRun || lanes == channels; };
   for (int lanes = 1; lanes < channels; lanes *= 2) {
     if (!grid.channels_fastest || is_wide(lanes)) consider_lanes(lanes);
   }
   consider_lanes(channels);
-  if (least.tiles == 0 && best.bytes == 0) {  // rather with split sectors than not at all
+  if (least.tiles == 0 && best.bytes == 0) {  // rather with short runs than not at all
     for (int lanes = 1; lanes < channels && best.bytes == 0; lanes *= 2) consider_lanes(lanes);
   }
   if (best.bytes == 0) return std::nullopt;
@@ -175,8 +193,11 @@ std::optional<WindowPlan> plan_windows(const WindowGrid& grid, int column_classe
   tile.groups = divisor(best.columns / kWindowColumns);
   tile.classes = divisor(column_classes);
   tile.items = best.items;
-  tile.column_lanes = column_lanes_of(best.item_lanes, best.places.used);
-  tile.row_lanes = std::max(best.item_lanes / tile.column_lanes, 1);
+  tile.vector = best.vector;
+  tile.channel_groups = best.channel_lanes / best.vector;
+  tile.by_channel_groups = divisor(tile.channel_groups);
+  tile.column_lanes = column_lanes_of(bring_lanes_of(best), best.places.used);
+  tile.row_lanes = std::max(bring_lanes_of(best) / tile.column_lanes, 1);
   tile.by_column_lanes = divisor(tile.column_lanes);
   return plan;
 }
