@@ -246,7 +246,8 @@ struct DepthwiseInputGradientRows {
   }
 };
 
-/// Any window, any channel multiplier: each thread computes kColumns elements of a row, tap by tap.
+/// Any window, any channel multiplier, where depthwise_windows_input_kernel.h has no tile for it: each thread computes
+/// kColumns elements of a row, tap by tap.
 template <class T, int kChannels, int kColumns>
 FUSEDSC_DEVICE void depthwise_input_gradient_taps(const DepthwiseInputGradientParameters& p) {
   using A = Accumulator<T>;

@@ -1,6 +1,6 @@
 /// Depthwise convolution on GPUs with any window, input gradient: from tiles of grad_y in block memory
-/// (depthwise_windows.h). An element of grad_x is of a class of inputs, whose windows are those of stride 1 turned around;
-/// of classes that no window sees it is 0.
+/// (depthwise_windows.h). An element of grad_x is of a class of inputs, whose windows are those of stride 1 turned
+/// around; of classes that no window sees it is 0.
 #pragma once
 
 #include "fusedsc/backward/depthwise_input_kernel.h"
@@ -33,8 +33,8 @@ struct DepthwiseWindowsInputParameters {
   WindowSums sums;  ///< with several classes of columns
 };
 
-/// kClasses: of columns, several. Their elements are put in order in block memory before they are finished. kSeams: of x
-/// and grad_x; those of grad_y are seen to as it is brought.
+/// kClasses: of columns, several. Their elements are put in order in block memory before they are finished. kSeams: of
+/// x and grad_x; those of grad_y are seen to as it is brought.
 template <class T, bool kClasses, bool kSeams>
 FUSEDSC_DEVICE void depthwise_windows_input(const DepthwiseWindowsInputParameters& p) {
   using A = Accumulator<T>;

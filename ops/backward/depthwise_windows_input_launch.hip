@@ -90,14 +90,13 @@ class WindowsInputPass {
     };
     const auto describe = [&](WindowCut& cut) {
       const int channels = cut.channel_lanes * multiplier;
-      cut.places =
-          window_places(channels, 1, cut.rows + rows.reach - 1, columns.phases, cut.columns, columns.reach);
+      cut.places = window_places(channels, 1, cut.rows + rows.reach - 1, columns.phases, cut.columns, columns.reach);
       cut.items = cut.rows * rows.stride * columns.period * (cut.columns / kWindowColumns);
       std::int64_t values = cut.places.size() + window_weights(rows, columns, channels).size();
       if (has_classes) values += std::int64_t{sums_of(cut).plane} * cut.channel_lanes;
       cut.bytes = static_cast<std::size_t>(std::max<std::int64_t>(values, 2 * kWindowThreads) * value_bytes);
-      cut.item_cost = (has_classes ? 110 : 80) + window_taps_cost(rows, columns) * multiplier * tap_share /
-                                                    (rows.parts * columns.parts);
+      cut.item_cost = (has_classes ? 110 : 80) +
+                      window_taps_cost(rows, columns) * multiplier * tap_share / (rows.parts * columns.parts);
     };
     const auto resident = [&](std::size_t bytes) { return resident_blocks(pass.kernel_, kWindowThreads, bytes); };
     const std::optional<WindowPlan> plan = plan_windows(grid, columns.period, describe, resident);
@@ -147,8 +146,9 @@ std::optional<Plan<DepthwiseBackwardArguments>> plan_depthwise_windows_input(con
   const std::optional<WindowsInputPass> pass = WindowsInputPass::of(a);
   if (!pass) return std::nullopt;
   return Plan<DepthwiseBackwardArguments>{
-      workspace_bytes_of(*pass, a),
-      [pass = *pass](const DepthwiseBackwardArguments& like, const Execution& execution) { pass.run(like, execution); }};
+      workspace_bytes_of(*pass, a), [pass = *pass](const DepthwiseBackwardArguments& like, const Execution& execution) {
+        pass.run(like, execution);
+      }};
 }
 
 }  // namespace fusedsc::gpu

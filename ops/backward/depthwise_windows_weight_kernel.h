@@ -1,6 +1,6 @@
 /// Depthwise convolution on GPUs with any window, weight and bias gradients: from tiles of x and grad_y in block memory
-/// (depthwise_windows.h). A thread owns a run of taps of a channel and goes along rows: each run of four columns of grad_y
-/// meets the inputs that its taps see, of which it knows all but four from the run before.
+/// (depthwise_windows.h). A thread owns a run of taps of a channel and goes along rows: each run of four columns of
+/// grad_y meets the inputs that its taps see, of which it knows all but four from the run before.
 #pragma once
 
 #include "fusedsc/backward/depthwise_weight_kernel.h"
@@ -91,20 +91,21 @@ FUSEDSC_DEVICE void depthwise_windows_weight(const DepthwiseWindowsWeightParamet
   A sums[kWindowTaps] = {}, bias = 0;
 
   const A* const from = tile + (safe_channel / shape.multiplier - first_input_channel) * p.inputs.plane +
-                        (taps.row_part * p.inputs.rows + taps.row_tap) * p.inputs.pitch +
-                        taps.part * p.inputs.segment + taps.first;
+                        (taps.row_part * p.inputs.rows + taps.row_tap) * p.inputs.pitch + taps.part * p.inputs.segment +
+                        taps.first;
   const A* const grad_from = grad_tile + share.channel_lane * p.grads.plane;
   for (std::uint32_t index = share.split; index < of.work.items; index += static_cast<unsigned>(of.work.splits)) {
     const WindowTilePosition position(p.tile, index);
     block_barrier();  // the tile before is done with
-    bring_window_inputs<T, 4>(of.x, of.prologue, p.tile, lanes, p.rows, p.columns, p.inputs, position, first_input_channel,
-                        shape.channels / shape.multiplier, tile);
+    bring_window_inputs<T, 4>(of.x, of.prologue, p.tile, lanes, p.rows, p.columns, p.inputs, position,
+                              first_input_channel, shape.channels / shape.multiplier, tile);
     bring_window_gradients<T, 4>(
         of.grad_y, of.gradient_prologue, p.tile, lanes, p.grads, position.image, first_channel, shape.channels,
         [&](int) {
           return WindowPositions{p.rows.phases * position.row + position.phase, p.rows.phases, p.rows.output};
         },
-        p.columns.output, [&](int phase, int i) { return p.columns.phases * (position.column + i) + phase; }, grad_tile);
+        p.columns.output, [&](int phase, int i) { return p.columns.phases * (position.column + i) + phase; },
+        grad_tile);
     block_barrier();
     if (of.grad_bias != nullptr && tap_block == 0 && share.channel_lane < of.work.channel_lanes) {
       for (int row = share.item_lane; row < p.grads.rows; row += of.work.item_lanes) {

@@ -59,8 +59,8 @@ class WindowsWeightPass {
     p.tap_runs = p.rows.kernel * p.columns.parts * runs;
     const auto describe = [&](WindowCut& cut) {
       const int channels = multiplier == 1 ? cut.channel_lanes : (cut.channel_lanes - 1) / multiplier + 2;
-      cut.places = window_places(channels, p.rows.parts, cut.rows + p.rows.reach - 1, p.columns.phases * p.columns.parts,
-                                 cut.columns, p.columns.reach);
+      cut.places = window_places(channels, p.rows.parts, cut.rows + p.rows.reach - 1,
+                                 p.columns.phases * p.columns.parts, cut.columns, p.columns.reach);
       cut.row_parts = p.rows.parts;
       const WindowPlaces grads = window_places(cut.channel_lanes, 1, cut.rows, p.columns.phases, cut.columns, 0);
       cut.bytes = static_cast<std::size_t>(
@@ -131,8 +131,9 @@ std::optional<Plan<DepthwiseBackwardArguments>> plan_depthwise_windows_weight(co
   const std::optional<WindowsWeightPass> pass = WindowsWeightPass::of(a);
   if (!pass) return std::nullopt;
   return Plan<DepthwiseBackwardArguments>{
-      workspace_bytes_of(*pass, a),
-      [pass = *pass](const DepthwiseBackwardArguments& like, const Execution& execution) { pass.run(like, execution); }};
+      workspace_bytes_of(*pass, a), [pass = *pass](const DepthwiseBackwardArguments& like, const Execution& execution) {
+        pass.run(like, execution);
+      }};
 }
 
 }  // namespace fusedsc::gpu

@@ -56,8 +56,9 @@ constexpr DepthwiseInstance<DepthwiseParameters> taps(DataType dtype) {
 }
 
 /// Every kernel with rows in registers, and of the others those that need no tile in block memory. Of those that fit a
-/// problem the first is taken: vectors of channels before single ones, a known window before any. Per thread: channels, columns, and rows loaded
-/// ahead; then how many blocks shall fit a multiprocessor, which limits the registers, if not 4.
+/// problem the first is taken: vectors of channels before single ones, a known window before any. Per thread: channels,
+/// columns, and rows loaded ahead; then how many blocks shall fit a multiprocessor, which limits the registers, if
+/// not 4.
 const DepthwiseInstance<DepthwiseParameters> kInstances[] = {
     // kernel, stride, channels, columns, ahead
     rows<Float16, 3, 1, 4, 2, 2, 4, 0>(DataType::float16),
@@ -70,7 +71,6 @@ const DepthwiseInstance<DepthwiseParameters> kInstances[] = {
     rows<Float16, 5, 1, 1, 4, 0>(DataType::float16),
     rows<Float16, 5, 2, 2, 2, 5>(DataType::float16),
     rows<Float16, 5, 2, 1, 2, 2, 3>(DataType::float16),
-    rows<Float16, 7, 1, 1, 2, 0, 3>(DataType::float16),
     rows<Float16, 7, 2, 1, 2, 1, 2>(DataType::float16),
     taps<Float16, 1, 4>(DataType::float16),
     rows<BFloat16, 3, 1, 4, 2, 2, 4, 0>(DataType::bfloat16),
@@ -83,7 +83,6 @@ const DepthwiseInstance<DepthwiseParameters> kInstances[] = {
     rows<BFloat16, 5, 1, 1, 4, 0>(DataType::bfloat16),
     rows<BFloat16, 5, 2, 2, 2, 5>(DataType::bfloat16),
     rows<BFloat16, 5, 2, 1, 2, 2, 3>(DataType::bfloat16),
-    rows<BFloat16, 7, 1, 1, 2, 0, 3>(DataType::bfloat16),
     rows<BFloat16, 7, 2, 1, 2, 1, 2>(DataType::bfloat16),
     taps<BFloat16, 1, 4>(DataType::bfloat16),
     rows<float, 3, 1, 2, 4, 2, 5>(DataType::float32),

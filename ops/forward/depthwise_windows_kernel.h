@@ -40,8 +40,8 @@ FUSEDSC_DEVICE void depthwise_windows(const DepthwiseWindowsParameters& p) {
   for (std::uint32_t index = share.split; index < of.work.items; index += static_cast<unsigned>(of.work.splits)) {
     const WindowTilePosition position(p.tile, index);
     block_barrier();  // the tile before is done with
-    bring_window_inputs<T, 8>(of.x, of.prologue, p.tile, lanes, p.rows, p.columns, p.places, position, first_input_channel,
-                        shape.channels / shape.multiplier, tile);
+    bring_window_inputs<T, 8>(of.x, of.prologue, p.tile, lanes, p.rows, p.columns, p.places, position,
+                              first_input_channel, shape.channels / shape.multiplier, tile);
     block_barrier();
     const auto row_of = [&](int row) { return p.rows.phases * (position.row + row) + position.phase; };
     T* const image = elements_of<T>(of.y) + of.y.offset(position.image, safe_channel, 0, 0);
@@ -60,8 +60,8 @@ FUSEDSC_DEVICE void depthwise_windows(const DepthwiseWindowsParameters& p) {
     for (int i = share.item_lane; i < p.tile.items && !idle; i += of.work.item_lanes) {
       const WindowItem item(p.tile, static_cast<std::uint32_t>(i), kPhases);
       A y[kWindowColumns] = {};
-      const A* x = plane + item.row * p.places.pitch + item.column_class * p.columns.parts * p.places.segment +
-                   item.column;
+      const A* x =
+          plane + item.row * p.places.pitch + item.column_class * p.columns.parts * p.places.segment + item.column;
       const A* with = weight;
       for (int part = 0; part < p.columns.parts; ++part) {
         const WindowRuns runs = part < p.columns.long_parts ? long_runs : short_runs;

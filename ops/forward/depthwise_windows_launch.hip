@@ -58,8 +58,8 @@ class WindowsPass {
     const int multiplier = p.of.shape.multiplier;
     const auto describe = [&](WindowCut& cut) {
       const int channels = multiplier == 1 ? cut.channel_lanes : (cut.channel_lanes - 1) / multiplier + 2;
-      cut.places = window_places(channels, p.rows.parts, cut.rows + p.rows.reach - 1, p.columns.phases * p.columns.parts,
-                                 cut.columns, p.columns.reach);
+      cut.places = window_places(channels, p.rows.parts, cut.rows + p.rows.reach - 1,
+                                 p.columns.phases * p.columns.parts, cut.columns, p.columns.reach);
       cut.row_parts = p.rows.parts;
       cut.items = cut.rows * p.columns.phases * (cut.columns / kWindowColumns);
       std::int64_t values = cut.places.size() + window_weights(p.rows, p.columns, cut.channel_lanes).size();

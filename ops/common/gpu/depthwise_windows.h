@@ -6,8 +6,8 @@
 ///   tap      part + q*parts                           period = phases * stride
 ///
 /// and output (phase, i) sees the inputs (phase, part, i + q) with the taps (part, q). So a thread that computes
-/// neighbouring i's keeps the inputs in registers from one tap to the next, whatever the window. Windows of stride 1 and
-/// dilation 1 have one class.
+/// neighbouring i's keeps the inputs in registers from one tap to the next, whatever the window. Windows of stride 1
+/// and dilation 1 have one class.
 ///
 /// A block brings a tile of its channels to block memory: each row class by class, zeros outside of the image, prologue
 /// applied, widened. All loops over taps run there, without a test whether a tap is inside.
@@ -44,7 +44,8 @@ struct WindowAxis {
   FUSEDSC_HOST_DEVICE int first_input(int phase, int part) const { return phase * stride + part * dilation - padding; }
 };
 
-/// A tile, and how the threads of a block share it out. Tiles are counted along columns, rows, phases of rows and images.
+/// A tile, and how the threads of a block share it out. Tiles are counted along columns, rows, phases of rows and
+/// images.
 struct WindowTile {
   int rows = 1, columns = kWindowColumns;  ///< of each class; columns: a multiple of kWindowColumns
   Divisor column_strips, row_strips, row_phases;
@@ -113,9 +114,9 @@ struct WindowSteps {
   int rows, x, weights;
 };
 
-/// Adds to y[c], for each row, x[c + t] * weights[t] of kLast taps t and those of `whole` runs before them. x and weights
-/// are aligned to runs. kSkipsFirst: but for tap 0, which is none; it is not multiplied with a weight of 0, as x need not
-/// be finite.
+/// Adds to y[c], for each row, x[c + t] * weights[t] of kLast taps t and those of `whole` runs before them. x and
+/// weights are aligned to runs. kSkipsFirst: but for tap 0, which is none; it is not multiplied with a weight of 0, as
+/// x need not be finite.
 template <int kLast, bool kSkipsFirst, class A>
 FUSEDSC_DEVICE void add_window_rows(A (&y)[kWindowColumns], const A* x, const A* weights, const WindowSteps& steps,
                                     int whole) {
@@ -349,8 +350,8 @@ struct WindowLanes {
   }
 };
 
-/// A tile of some channels of an image. rows_of(part) says where the rows of a part come from, column_of(class, i) where
-/// column i of a class does, of an image `width` wide.
+/// A tile of some channels of an image. rows_of(part) says where the rows of a part come from, column_of(class, i)
+/// where column i of a class does, of an image `width` wide.
 template <int kAtOnce, class Source, class RowsOf, class ColumnOf>
 FUSEDSC_DEVICE void bring_window_tile(Source source, const WindowLanes& lanes, const WindowPlaces& places, int image,
                                       int first_channel, int channels, int row_parts, const RowsOf& rows_of, int width,
@@ -363,9 +364,9 @@ FUSEDSC_DEVICE void bring_window_tile(Source source, const WindowLanes& lanes, c
       const int column_class = static_cast<int>(places.by_segment.divide(rest));
       const int column = column_of(column_class, static_cast<int>(rest));
       for (int part = 0; part < row_parts; ++part) {
-        bring_window_column<kAtOnce>(source, rows_of(part), places.rows, column, column >= 0 && column < width, lanes.row,
-                          lanes.rows, to + c * places.plane + part * places.rows * places.pitch + place, places.pitch,
-                          places.plane);
+        bring_window_column<kAtOnce>(
+            source, rows_of(part), places.rows, column, column >= 0 && column < width, lanes.row, lanes.rows,
+            to + c * places.plane + part * places.rows * places.pitch + place, places.pitch, places.plane);
       }
     }
   }
@@ -398,25 +399,25 @@ FUSEDSC_DEVICE void bring_window_inputs(const ConstDeviceTensor& x, const Device
   };
   with_window_vector<T>(tile, [&](auto vector) {
     bring_window_tile<(vector() > 1 ? 2 : kAtOnce)>(WindowInput<T, vector()>(x, prologue), lanes, places,
-                                                   position.image, first_channel, channels, rows.parts, rows_of,
-                                                   columns.input, column_of, to);
+                                                    position.image, first_channel, channels, rows.parts, rows_of,
+                                                    columns.input, column_of, to);
   });
 }
 
 /// grad_y of rows rows_of(0) and columns column_of(phase, i).
 template <class T, int kAtOnce, class RowsOf, class ColumnOf>
 FUSEDSC_DEVICE void bring_window_gradients(const ConstDeviceTensor& grad_y, const DeviceGradientPrologue& prologue,
-                                           const WindowTile& tile, const WindowLanes& lanes,
-                                           const WindowPlaces& places, int image, int first_channel, int channels,
-                                           const RowsOf& rows_of, int width, const ColumnOf& column_of,
-                                           Accumulator<T>* to) {
+                                           const WindowTile& tile, const WindowLanes& lanes, const WindowPlaces& places,
+                                           int image, int first_channel, int channels, const RowsOf& rows_of, int width,
+                                           const ColumnOf& column_of, Accumulator<T>* to) {
   with_window_vector<T>(tile, [&](auto vector) {
-    bring_window_tile<(vector() > 1 ? 2 : kAtOnce)>(WindowGradient<T, vector()>(grad_y, prologue), lanes, places,
-                                                   image, first_channel, channels, 1, rows_of, width, column_of, to);
+    bring_window_tile<(vector() > 1 ? 2 : kAtOnce)>(WindowGradient<T, vector()>(grad_y, prologue), lanes, places, image,
+                                                    first_channel, channels, 1, rows_of, width, column_of, to);
   });
 }
 
-/// Finished sums of a tile in the order of the image, where their classes lie between one another: [channel][row][column].
+/// Finished sums of a tile in the order of the image, where their classes lie between one another:
+/// [channel][row][column].
 struct WindowSums {
   int pitch = 0, plane = 0;
   Divisor groups;  ///< of kWindowColumns columns of a row

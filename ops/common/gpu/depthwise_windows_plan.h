@@ -1,4 +1,5 @@
-/// From a depthwise problem with any window to tiles in block memory: pure functions of the problem and of the GPU's size.
+/// From a depthwise problem with any window to tiles in block memory: pure functions of the problem and of the GPU's
+/// size.
 #pragma once
 
 #include <functional>
@@ -30,13 +31,13 @@ struct WindowCut {
   int vector = 1;     ///< channels that are loaded at once
 
   // Worked out by the kernel's own part of the plan.
-  int items = 1;           ///< of a channel
-  WindowPlaces places;     ///< as they are brought
-  int row_parts = 1;       ///< of these
-  int blocks = 1;          ///< that each do a part of a tile's work
-  std::size_t bytes = 0;   ///< of block memory
-  double item_cost = 1;    ///< instructions of a thread for an item
-  double extra_cost = 0;   ///< and for anything else of a tile
+  int items = 1;          ///< of a channel
+  WindowPlaces places;    ///< as they are brought
+  int row_parts = 1;      ///< of these
+  int blocks = 1;         ///< that each do a part of a tile's work
+  std::size_t bytes = 0;  ///< of block memory
+  double item_cost = 1;   ///< instructions of a thread for an item
+  double extra_cost = 0;  ///< and for anything else of a tile
 };
 
 struct WindowPlan {

@@ -44,14 +44,15 @@ Estimate estimate(const WindowGrid& grid, const WindowCut& cut) {
   const int row_lanes = std::max(bring_lanes_of(cut) / column_lanes, 1);
   const int at_once = cut.vector == 1 ? 8 : 2;
   const double place_cost = cut.vector == 1 ? 11 : 20;
-  const auto rounds = static_cast<double>(divide_up(cut.places.channels, cut.channel_lanes) *
-                                          divide_up(cut.places.used, column_lanes));
+  const auto rounds =
+      static_cast<double>(divide_up(cut.places.channels, cut.channel_lanes) * divide_up(cut.places.used, column_lanes));
   const auto batches =
       static_cast<double>(cut.row_parts * divide_up(cut.places.rows, std::int64_t{at_once} * row_lanes));
   const double bring = rounds * (kPlacesStart + batches * at_once * place_cost);
   const auto item_rounds = static_cast<double>(divide_up(cut.items, cut.item_lanes));
   const double instructions = bring + item_rounds * cut.item_cost + cut.extra_cost;
-  const double latency = rounds * batches * kLoadLatency + (item_rounds * cut.item_cost + cut.extra_cost) * 2 + kTileLatency;
+  const double latency =
+      rounds * batches * kLoadLatency + (item_rounds * cut.item_cost + cut.extra_cost) * 2 + kTileLatency;
   const std::int64_t tiles =
       grid.batch * grid.row_phases * divide_up(grid.rows, cut.rows) * divide_up(grid.columns, cut.columns);
   const std::int64_t units = tiles * divide_up(grid.channels, cut.channel_lanes) * cut.blocks;
@@ -183,7 +184,9 @@ std::optional<WindowPlan> plan_windows(const WindowGrid& grid, int column_classe
   work.by_item_lanes = Divisor(static_cast<std::uint32_t>(best.item_lanes));
   work.by_channel_blocks = Divisor(static_cast<std::uint32_t>(channel_blocks));
 
-  const auto divisor = [](std::int64_t count) { return Divisor(static_cast<std::uint32_t>(std::max<std::int64_t>(count, 1))); };
+  const auto divisor = [](std::int64_t count) {
+    return Divisor(static_cast<std::uint32_t>(std::max<std::int64_t>(count, 1)));
+  };
   WindowTile& tile = plan.tile;
   tile.rows = best.rows;
   tile.columns = best.columns;
