@@ -4,7 +4,7 @@
 #pragma once
 
 #include "fusedsc/backward/depthwise_weight_kernel.h"
-#include "fusedsc/common/gpu/depthwise_windows.h"
+#include "fusedsc/common/gpu/depthwise_windows_tile.h"
 
 namespace fusedsc::gpu {
 

@@ -1,7 +1,7 @@
 /// Depthwise convolution on GPUs with any window, forward: from tiles in block memory (depthwise_windows.h).
 #pragma once
 
-#include "fusedsc/common/gpu/depthwise_windows.h"
+#include "fusedsc/common/gpu/depthwise_windows_tile.h"
 #include "fusedsc/forward/depthwise_kernel.h"
 
 namespace fusedsc::gpu {
