@@ -72,8 +72,6 @@ class WindowsInputPass {
                           inputs_of_class(p.rows),
                           inputs_of_class(p.columns),
                           rows.phases,
-                          static_cast<int>(size_of(a.x.dtype)),
-                          value_bytes,
                           a.grad_y.strides[1] < a.grad_y.strides[3],
                           p.of.shape.multiplier == 1 && windows_join({a.grad_y, a.gradient_prologue.output}),
                           kBlocks<false>};

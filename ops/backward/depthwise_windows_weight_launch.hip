@@ -47,8 +47,6 @@ class WindowsWeightPass {
                           divide_up(p.rows.output, p.rows.phases),
                           divide_up(p.columns.output, p.columns.phases),
                           p.rows.phases,
-                          static_cast<int>(size_of(a.x.dtype)),
-                          value_bytes,
                           a.grad_y.strides[1] < a.grad_y.strides[3],
                           p.of.shape.multiplier == 1 && windows_join({a.x, a.grad_y, a.gradient_prologue.output}),
                           kBlocks};

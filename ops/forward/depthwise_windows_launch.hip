@@ -48,8 +48,6 @@ class WindowsPass {
                           of_phase(p.rows.output, p.rows.phases),
                           of_phase(p.columns.output, p.columns.phases),
                           p.rows.phases,
-                          static_cast<int>(size_of(a.x.dtype)),
-                          value_bytes,
                           a.x.strides[1] < a.x.strides[3],
                           p.of.shape.multiplier == 1 && windows_join({a.x}),
                           kBlocks};

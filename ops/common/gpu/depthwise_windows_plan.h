@@ -18,7 +18,6 @@ struct WindowGrid {
   std::int64_t batch, channels;  ///< channels that threads have
   int rows, columns;             ///< of each class
   int row_phases;
-  int element_bytes, value_bytes;  ///< in memory, and widened
   bool channels_fastest;
   bool channels_join;  ///< vectors of kWindowVector channels can be loaded
   int most_blocks;     ///< of a multiprocessor at a time, as registers allow
@@ -26,9 +25,9 @@ struct WindowGrid {
 
 /// A way to cut them, and what it takes.
 struct WindowCut {
-  int channel_lanes, item_lanes;
-  int rows, columns;  ///< of a tile, of each class
-  int vector = 1;     ///< channels that are loaded at once
+  int channel_lanes = 1, item_lanes = 1;
+  int rows = 1, columns = kWindowColumns;  ///< of a tile, of each class
+  int vector = 1;                          ///< channels that are loaded at once
 
   // Worked out by the kernel's own part of the plan.
   int items = 1;          ///< of a channel

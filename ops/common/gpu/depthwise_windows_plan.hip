@@ -124,12 +124,16 @@ double window_taps_cost(const WindowAxis& rows, const WindowAxis& columns) {
 std::optional<WindowPlan> plan_windows(const WindowGrid& grid, int column_classes,
                                        const std::function<void(WindowCut&)>& describe,
                                        const std::function<int(std::size_t)>& resident) {
-  constexpr int kRun = 16;  // bytes of neighbouring channels that a block takes at least
+  constexpr int kLeastLanes = 8;  // neighbouring channels of a block, where they lie side by side: longer runs of bytes
   const int channels = static_cast<int>(std::clamp<std::int64_t>(grid.channels, 1, kWindowThreads));
-  WindowCut best{};
+  WindowCut best;
   Estimate least{std::numeric_limits<double>::max(), 0};
   const auto consider = [&](int channel_lanes, int rows, int columns) {
-    WindowCut cut{channel_lanes, kWindowThreads / channel_lanes, rows, columns};
+    WindowCut cut;
+    cut.channel_lanes = channel_lanes;
+    cut.item_lanes = kWindowThreads / channel_lanes;
+    cut.rows = rows;
+    cut.columns = columns;
     if (grid.channels_join && channel_lanes % kWindowVector == 0) cut.vector = kWindowVector;
     describe(cut);
     if (cut.bytes > kBlockMemoryLimit) return false;
@@ -154,9 +158,8 @@ std::optional<WindowPlan> plan_windows(const WindowGrid& grid, int column_classe
       if (fits || columns == kWindowColumns) return;
     }
   };
-  const auto is_wide = [&](int lanes) { return lanes * grid.element_bytes >= kRun || lanes == channels; };
   for (int lanes = 1; lanes < channels; lanes *= 2) {
-    if (!grid.channels_fastest || is_wide(lanes)) consider_lanes(lanes);
+    if (!grid.channels_fastest || lanes >= kLeastLanes) consider_lanes(lanes);
   }
   consider_lanes(channels);
   if (least.tiles == 0 && best.bytes == 0) {  // rather with short runs than not at all
