@@ -39,7 +39,7 @@ int bring_lanes_of(const WindowCut& cut) {
   return cut.vector == 1 ? cut.item_lanes : std::min(kWindowThreads * cut.vector / cut.channel_lanes, kWindowThreads);
 }
 
-Estimate estimate(const WindowGrid& grid, const WindowCut& cut) {
+Estimate estimate(const WindowGrid& grid, const WindowCut& cut, int processors) {
   const int column_lanes = column_lanes_of(bring_lanes_of(cut), cut.places.used);
   const int row_lanes = std::max(bring_lanes_of(cut) / column_lanes, 1);
   const int at_once = cut.vector == 1 ? 8 : 2;
@@ -60,7 +60,7 @@ Estimate estimate(const WindowGrid& grid, const WindowCut& cut) {
       static_cast<std::int64_t>(kBlockMemoryLimit / (cut.bytes + kBlockMemoryOfSystem)), 1, grid.most_blocks);
   const double warps = kWindowThreads / 32.0 / 4;  // of a scheduler
   const double round = std::max(static_cast<double>(blocks) * warps * instructions / issued_by(blocks), latency);
-  return {static_cast<double>(divide_up(units, blocks * multiprocessors())) * round, tiles};
+  return {static_cast<double>(divide_up(units, blocks * processors)) * round, tiles};
 }
 
 }  // namespace
@@ -126,6 +126,7 @@ std::optional<WindowPlan> plan_windows(const WindowGrid& grid, int column_classe
                                        const std::function<int(std::size_t)>& resident) {
   constexpr int kLeastLanes = 8;  // neighbouring channels of a block, where they lie side by side: longer runs of bytes
   const int channels = static_cast<int>(std::clamp<std::int64_t>(grid.channels, 1, kWindowThreads));
+  const int processors = multiprocessors();
   WindowCut best;
   Estimate least{std::numeric_limits<double>::max(), 0};
   const auto consider = [&](int channel_lanes, int rows, int columns) {
@@ -137,7 +138,7 @@ std::optional<WindowPlan> plan_windows(const WindowGrid& grid, int column_classe
     if (grid.channels_join && channel_lanes % kWindowVector == 0) cut.vector = kWindowVector;
     describe(cut);
     if (cut.bytes > kBlockMemoryLimit) return false;
-    const Estimate time = estimate(grid, cut);
+    const Estimate time = estimate(grid, cut, processors);
     if (time.time < least.time) {
       least = time;
       best = cut;
