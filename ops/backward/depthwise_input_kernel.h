@@ -129,6 +129,7 @@ struct InputGradientSink {
   }
 
   /// At the end, by all threads.
+  template <int kThreads = kDepthwiseThreads>
   FUSEDSC_DEVICE void leave_sums(const DepthwiseShare& share) const {
     if (!kSeams || p.partials == nullptr) return;
     A* rows = static_cast<A*>(p.partials) + static_cast<std::int64_t>(share.split) * 2 * p.shape.channels;
@@ -139,7 +140,7 @@ struct InputGradientSink {
       values[v] = sum[v];
       values[kChannels + v] = sum_centered[v];
     }
-    add_item_lanes<2 * kChannels>(p.work, share, values, [&](int lane, int i, A total) {
+    add_item_lanes<2 * kChannels, kThreads>(p.work, share, values, [&](int lane, int i, A total) {
       const int to = first_channel + lane * kChannels + i % kChannels;
       if (to < p.shape.channels) rows[i / kChannels * p.shape.channels + to] = total;
     });
@@ -245,7 +246,8 @@ struct DepthwiseInputGradientRows {
   }
 };
 
-/// Any window, any channel multiplier: each thread computes kColumns elements of a row, tap by tap.
+/// Any window, any channel multiplier, where depthwise_windows_input_kernel.h has no tile for it: each thread computes
+/// kColumns elements of a row, tap by tap.
 template <class T, int kChannels, int kColumns>
 FUSEDSC_DEVICE void depthwise_input_gradient_taps(const DepthwiseInputGradientParameters& p) {
   using A = Accumulator<T>;

@@ -1,5 +1,6 @@
 #include "fusedsc/backward/depthwise_gpu.h"
 #include "fusedsc/backward/depthwise_passes.h"
+#include "fusedsc/backward/depthwise_windows_launch.h"
 #include "fusedsc/forward/depthwise_gpu.h"
 #ifdef FUSEDSC_HOPPER
 #include "fusedsc/backward/depthwise_columns_launch.h"
@@ -38,9 +39,14 @@ DepthwiseArguments as_forward(const DepthwiseBackwardArguments& a) {
 
 using BackwardPlan = Plan<DepthwiseBackwardArguments>;
 
+/// By rows in registers where the pass has a kernel that knows the window, else `windows`' plan if there is one.
 template <class Pass>
-BackwardPlan plan_pass(const DepthwiseBackwardArguments& a) {
+BackwardPlan plan_pass(const DepthwiseBackwardArguments& a,
+                       std::optional<BackwardPlan> (*windows)(const DepthwiseBackwardArguments&)) {
   const Pass pass(a);
+  if (!pass.knows_window()) {
+    if (std::optional<BackwardPlan> plan = windows(a)) return *std::move(plan);
+  }
   return {workspace_bytes_of(pass, a),
           [pass](const DepthwiseBackwardArguments& like, const Execution& execution) { pass.run(like, execution); }};
 }
@@ -57,7 +63,7 @@ BackwardPlan plan_input(const DepthwiseBackwardArguments& a, int threads) {
             [pass](const DepthwiseBackwardArguments& like, const Execution& execution) { pass.run(like, execution); }};
   }
 #endif
-  if (!forward.x) return plan_pass<DepthwiseInputPass>(a);
+  if (!forward.x) return plan_pass<DepthwiseInputPass>(a, plan_depthwise_windows_input);
   Plan<DepthwiseArguments> plan = depthwise_of_gpu(forward).plan_for(forward, threads);
   return {plan.workspace_bytes,
           [run = std::move(plan.unchecked_run)](const DepthwiseBackwardArguments& like, const Execution& execution) {
@@ -80,7 +86,7 @@ BackwardPlan plan_weight(const DepthwiseBackwardArguments& a) {
             [pass](const DepthwiseBackwardArguments& like, const Execution& execution) { pass.run(like, execution); }};
   }
 #endif
-  return plan_pass<DepthwiseWeightPass>(a);
+  return plan_pass<DepthwiseWeightPass>(a, plan_depthwise_windows_weight);
 }
 
 /// One after the other, in the same workspace.

@@ -6,6 +6,7 @@
 #include "fusedsc/common/gpu/block_sums.h"
 #include "fusedsc/common/gpu/depthwise_plan.h"
 #include "fusedsc/common/gpu/depthwise_source.h"
+#include "fusedsc/common/gpu/partials_launch.h"
 #include "fusedsc/runtime/arena.h"
 
 namespace fusedsc::gpu {
@@ -21,6 +22,7 @@ class DepthwiseInputPass {
   using Instance = DepthwiseInstance<DepthwiseInputGradientParameters>;
 
   explicit DepthwiseInputPass(const DepthwiseBackwardArguments& a);
+  bool knows_window() const { return instance_->kernel > 0; }
   void* take_partials(const DepthwiseBackwardArguments& a, Arena& arena) const;
   void run(const DepthwiseBackwardArguments& a, const Execution& execution) const;
 
@@ -38,6 +40,7 @@ class DepthwiseWeightPass {
   using Instance = DepthwiseInstance<DepthwiseWeightGradientParameters>;
 
   explicit DepthwiseWeightPass(const DepthwiseBackwardArguments& a);
+  bool knows_window() const { return instance_->kernel > 0; }
   void* take_partials(const DepthwiseBackwardArguments& a, Arena& arena) const;
   void run(const DepthwiseBackwardArguments& a, const Execution& execution) const;
 
@@ -79,6 +82,22 @@ inline void* take_partial_sums(Arena& arena, DataType dtype, const DepthwiseWork
                                std::int64_t channels) {
   const auto bytes = static_cast<std::int64_t>(size_of(accumulation_type(dtype)));
   return arena.take<char>(work.splits * rows * channels * bytes);
+}
+
+/// The blocks' sums of each tap and of the bias, added up.
+inline void launch_sum_of_weight_gradient(const DepthwiseBackwardArguments& a, const DepthwiseShape& shape,
+                                          const void* partials, int splits, const Execution& execution) {
+  SumPartialsParameters sum;
+  sum.partials = partials;
+  sum.splits = splits;
+  sum.taps = shape.kernel_height * shape.kernel_width;
+  sum.kernel_width = shape.kernel_width;
+  sum.rows = sum.taps + 1;
+  sum.channels = shape.channels;
+  sum.weight = a.grad_weight;
+  sum.bias = a.grad_bias.data;
+  sum.lets_next_start = true;
+  launch_sum_partials(kDepthwiseBackward, a.x.dtype, sum, execution.stream);
 }
 
 }  // namespace fusedsc::gpu

@@ -130,7 +130,8 @@ struct DepthwiseWeightGradientRows {
   }
 };
 
-/// Any window, any channel multiplier: each block sums kTapGroup taps of a kernel row, reading rows of x and grad_y.
+/// Any window, any channel multiplier, where no tile of it fits block memory (depthwise_windows_weight_kernel.h): each
+/// block sums kTapGroup taps of a kernel row, reading rows of x and grad_y.
 template <class T, int kChannels, int kTapGroup>
 FUSEDSC_DEVICE void depthwise_weight_gradient_taps(const DepthwiseWeightGradientParameters& p) {
   using A = Accumulator<T>;

@@ -61,9 +61,7 @@ const WeightInstance kWeightInstances[] = {
     weight_rows<Float16, 5, 1, 1, 4, 0, 2>(DataType::float16),
     weight_rows<Float16, 5, 2, 2, 2, 5>(DataType::float16),
     weight_rows<Float16, 5, 2, 1, 2, 1, 2>(DataType::float16),
-    weight_rows<Float16, 7, 1, 1, 2, 0, 2>(DataType::float16),
     weight_rows<Float16, 7, 2, 1, 1, 1, 2>(DataType::float16),
-    weight_taps<Float16, 4>(DataType::float16),
     weight_taps<Float16, 1>(DataType::float16),
     weight_rows<BFloat16, 3, 1, 4, 4, 2, 4, kWideSeamsBlocks>(DataType::bfloat16),
     weight_rows<BFloat16, 3, 1, 2, 4, 2>(DataType::bfloat16),
@@ -76,9 +74,7 @@ const WeightInstance kWeightInstances[] = {
     weight_rows<BFloat16, 5, 1, 1, 4, 0, 2>(DataType::bfloat16),
     weight_rows<BFloat16, 5, 2, 2, 2, 5>(DataType::bfloat16),
     weight_rows<BFloat16, 5, 2, 1, 2, 1, 2>(DataType::bfloat16),
-    weight_rows<BFloat16, 7, 1, 1, 2, 0, 2>(DataType::bfloat16),
     weight_rows<BFloat16, 7, 2, 1, 1, 1, 2>(DataType::bfloat16),
-    weight_taps<BFloat16, 4>(DataType::bfloat16),
     weight_taps<BFloat16, 1>(DataType::bfloat16),
     weight_rows<float, 3, 1, 2, 4, 5, 4, kWideSeamsBlocks>(DataType::float32),
     weight_rows<float, 3, 1, 1, 2, 2>(DataType::float32),
@@ -89,7 +85,6 @@ const WeightInstance kWeightInstances[] = {
     weight_rows<float, 5, 2, 1, 4, 5, 6>(DataType::float32),
     weight_rows<float, 7, 1, 1, 2, 6, 2>(DataType::float32),
     weight_rows<float, 7, 2, 1, 1, 3, 2>(DataType::float32),
-    weight_taps<float, 4>(DataType::float32),
     weight_taps<float, 1>(DataType::float32),
     weight_rows<double, 3, 1, 1, 2, 1, 3>(DataType::float64),
     weight_rows<double, 3, 2, 1, 1, 1, 3>(DataType::float64),
@@ -146,17 +141,7 @@ void DepthwiseWeightPass::run(const DepthwiseBackwardArguments& a, const Executi
   launch_following(kDepthwiseBackward, kernel_, work_.blocks() * tap_groups_, kDepthwiseThreads, execution.stream, p,
                    memory_);
   if (p.partials == nullptr) return;
-  SumPartialsParameters sum;
-  sum.partials = p.partials;
-  sum.splits = work_.splits;
-  sum.taps = taps_of(a.window);
-  sum.kernel_width = p.shape.kernel_width;
-  sum.rows = sum.taps + 1;
-  sum.channels = p.shape.channels;
-  sum.weight = a.grad_weight;
-  sum.bias = a.grad_bias.data;
-  sum.lets_next_start = true;
-  launch_sum_partials(kDepthwiseBackward, a.x.dtype, sum, execution.stream);
+  launch_sum_of_weight_gradient(a, p.shape, p.partials, work_.splits, execution);
 }
 
 }  // namespace fusedsc::gpu

@@ -196,7 +196,8 @@ struct DepthwiseRows {
   }
 };
 
-/// Any window, any channel multiplier: each thread computes kColumns outputs of a row, tap by tap.
+/// Any window, any channel multiplier, where no tile of it fits block memory (depthwise_windows_kernel.h): each thread
+/// computes kColumns outputs of a row, tap by tap.
 template <class T, int kChannels, int kColumns>
 FUSEDSC_DEVICE void depthwise_taps(const DepthwiseParameters& p) {
   using A = Accumulator<T>;

@@ -4,6 +4,7 @@
 #include "fusedsc/forward/depthwise_gpu.h"
 #include "fusedsc/forward/depthwise_kernel.h"
 #include "fusedsc/forward/depthwise_matrix_launch.h"
+#include "fusedsc/forward/depthwise_windows_launch.h"
 #ifdef FUSEDSC_HOPPER
 #include "fusedsc/forward/depthwise_columns_launch.h"
 #include "fusedsc/forward/depthwise_planes_launch.h"
@@ -54,9 +55,10 @@ constexpr DepthwiseInstance<DepthwiseParameters> taps(DataType dtype) {
   return {dtype, 0, 0, {kChannels, kColumns, 1}, kernel, kernel, kernel};
 }
 
-/// Every kernel there is. Of those that fit a problem the first is taken: vectors of channels before single ones, a
-/// known window before any. Per thread: channels, columns, and rows loaded
-/// ahead; then how many blocks shall fit a multiprocessor, which limits the registers, if not 4.
+/// Every kernel with rows in registers, and of the others those that need no tile in block memory. Of those that fit a
+/// problem the first is taken: vectors of channels before single ones, a known window before any. Per thread: channels,
+/// columns, and rows loaded ahead; then how many blocks shall fit a multiprocessor, which limits the registers, if
+/// not 4.
 const DepthwiseInstance<DepthwiseParameters> kInstances[] = {
     // kernel, stride, channels, columns, ahead
     rows<Float16, 3, 1, 4, 2, 2, 4, 0>(DataType::float16),
@@ -69,9 +71,7 @@ const DepthwiseInstance<DepthwiseParameters> kInstances[] = {
     rows<Float16, 5, 1, 1, 4, 0>(DataType::float16),
     rows<Float16, 5, 2, 2, 2, 5>(DataType::float16),
     rows<Float16, 5, 2, 1, 2, 2, 3>(DataType::float16),
-    rows<Float16, 7, 1, 1, 2, 0, 3>(DataType::float16),
     rows<Float16, 7, 2, 1, 2, 1, 2>(DataType::float16),
-    taps<Float16, 4, 2>(DataType::float16),
     taps<Float16, 1, 4>(DataType::float16),
     rows<BFloat16, 3, 1, 4, 2, 2, 4, 0>(DataType::bfloat16),
     rows<BFloat16, 3, 1, 2, 4, 2, 4, 4>(DataType::bfloat16),
@@ -83,9 +83,7 @@ const DepthwiseInstance<DepthwiseParameters> kInstances[] = {
     rows<BFloat16, 5, 1, 1, 4, 0>(DataType::bfloat16),
     rows<BFloat16, 5, 2, 2, 2, 5>(DataType::bfloat16),
     rows<BFloat16, 5, 2, 1, 2, 2, 3>(DataType::bfloat16),
-    rows<BFloat16, 7, 1, 1, 2, 0, 3>(DataType::bfloat16),
     rows<BFloat16, 7, 2, 1, 2, 1, 2>(DataType::bfloat16),
-    taps<BFloat16, 4, 2>(DataType::bfloat16),
     taps<BFloat16, 1, 4>(DataType::bfloat16),
     rows<float, 3, 1, 2, 4, 2, 5>(DataType::float32),
     rows<float, 3, 1, 1, 2, 2>(DataType::float32),
@@ -98,7 +96,6 @@ const DepthwiseInstance<DepthwiseParameters> kInstances[] = {
     rows<float, 5, 2, 1, 2, 2, 3>(DataType::float32),
     rows<float, 7, 1, 1, 2, 6, 3>(DataType::float32),
     rows<float, 7, 2, 1, 2, 3, 2>(DataType::float32),
-    taps<float, 4, 2>(DataType::float32),
     taps<float, 1, 4>(DataType::float32),
     rows<double, 3, 1, 1, 2, 1>(DataType::float64),
     rows<double, 3, 2, 1, 1, 1>(DataType::float64),
@@ -137,6 +134,8 @@ class DepthwisePass {
     }
     work_ = plan_depthwise_work(grid, instance_->tile, resident_blocks(kernel_, kDepthwiseThreads, memory_));
   }
+
+  bool knows_window() const { return instance_->kernel > 0; }
 
   std::size_t workspace_bytes(const DepthwiseArguments& a) const {
     Arena measured(nullptr);
@@ -185,6 +184,9 @@ Plan<DepthwiseArguments> plan_forward(const DepthwiseArguments& a, int /*threads
 #endif
   if (std::optional<Plan<DepthwiseArguments>> products = plan_depthwise_matrix(a)) return *std::move(products);
   const DepthwisePass pass(a);
+  if (!pass.knows_window()) {
+    if (std::optional<Plan<DepthwiseArguments>> windows = plan_depthwise_windows(a)) return *std::move(windows);
+  }
   return {pass.workspace_bytes(a),
           [pass](const DepthwiseArguments& like, const Execution& execution) { pass.run(like, execution); }};
 }

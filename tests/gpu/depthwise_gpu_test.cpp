@@ -21,6 +21,18 @@ class DepthwiseGpu : public OnGpu {
     edges.push_back(
         {{5, 24, 13, 15}, centered(5)});  // enough for products of matrices; a channel block that is half full
     edges.push_back({{9, 8, 21, 8}, {{5, 5}, {1, 1}, {1, 1}, {4, 0, 1, 3}}});
+    // Windows that rows in registers do not know: their positions in classes by stride and dilation.
+    for (const std::int64_t multiplier : {1, 2}) {
+      edges.push_back({{3, 10, 13, 14}, centered(4), multiplier});
+      edges.push_back({{2, 10, 17, 16}, {{3, 3}, {3, 3}, {1, 1}, {1, 1, 1, 1}}, multiplier});
+      edges.push_back({{2, 10, 12, 15}, {{3, 3}, {1, 1}, {2, 2}, {2, 2, 2, 2}}, multiplier});
+      edges.push_back({{2, 7, 15, 12}, {{2, 3}, {4, 4}, {2, 6}, {0, 5, 1, 2}}, multiplier});  // common divisors
+    }
+    edges.push_back({{1, 5, 40, 21}, {{9, 6}, {1, 1}, {3, 4}, {9, 11, 12, 12}}});  // more than one run of taps
+    edges.push_back({{1, 2, 9, 8}, {{2, 1}, {5, 7}, {1, 1}, {3, 4, 2, 1}}});       // strides beyond the kernel
+    edges.push_back({{1, 1, 5, 300}, {{3, 33}, {1, 1}, {1, 1}, {16, 16, 1, 1}}});
+    edges.push_back({{1, 2, 5, 9}, centered(121)});  // a tile of it is larger than block memory
+    edges.push_back({{2, 3, 11, 12}, {{3, 3}, {2, 2}, {3, 3}, {3, 3, 3, 3}}});  // stride and dilation without a divisor
     return edges;
   }
 

@@ -32,7 +32,7 @@ constexpr std::size_t block_sums_bytes(int count) {
 
 /// Adds kCount values of each thread up over the item lanes: kept(channel lane, i, sum) is called once for each sum, by
 /// whichever thread made it. All threads must call it; block memory must no longer be in use by others.
-template <int kCount, class A, class Keep>
+template <int kCount, int kThreads = kDepthwiseThreads, class A, class Keep>
 FUSEDSC_DEVICE void add_item_lanes(const DepthwiseWork& work, const DepthwiseShare& share, const A* values,
                                    const Keep& keep) {
   const bool has_lanes = share.channel_lane < work.channel_lanes && share.item_lane < work.item_lanes;
@@ -53,7 +53,7 @@ FUSEDSC_DEVICE void add_item_lanes(const DepthwiseWork& work, const DepthwiseSha
   }
   block_barrier();
   // Neighbouring threads take neighbouring channel lanes.
-  for (int sum = thread_index(); sum < kCount * work.channel_lanes; sum += kDepthwiseThreads) {
+  for (int sum = thread_index(); sum < kCount * work.channel_lanes; sum += kThreads) {
     std::uint32_t lane = static_cast<std::uint32_t>(sum);
     const int i = static_cast<int>(work.by_channel_lanes.divide(lane));
     const A* from = memory + i * places + lane;
