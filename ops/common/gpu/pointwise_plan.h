@@ -33,6 +33,7 @@ struct PointwiseInstance {
 
   DataType dtype;
   bool channels_inner;  ///< for tensors whose channels are neighbours, else for those whose positions are
+  bool elements;        ///< for tensors of which some have neighbours that are no runs of 8 bytes
   PointwiseTile tile;
   Kernel plain, seams;                ///< plain: nothing fused
   Memory plain_memory, seams_memory;  ///< of a block, by whether an operand has a second tensor
@@ -49,8 +50,14 @@ TileCost tile_cost(const PointwiseTile& tile, std::int64_t depth, DataType dtype
 double cost_of(const TileCost& tile, std::int64_t tiles, int resident, int multiprocessors);
 
 struct PointwiseMemoryUse {
-  bool rows_other = false, cols_other = false, seams = false;
+  bool rows_other = false, cols_other = false, seams = false, elements = false;
 };
+
+/// Whether one of these tensors has elements that cannot be copied and stored several at once.
+template <class... Matrix>
+bool have_elements(const Matrix&... matrices) {
+  return ((matrices.data != nullptr && matrices.run_bytes == 0) || ...);
+}
 
 template <class Parameters>
 std::size_t memory_of(const PointwiseInstance<Parameters>& instance, const PointwiseMemoryUse& use) {
@@ -72,7 +79,9 @@ const PointwiseInstance<Parameters>& cheapest(const PointwiseInstance<Parameters
   const PointwiseInstance<Parameters>* best = nullptr;
   double least_cost = std::numeric_limits<double>::infinity();
   for (const auto& instance : instances) {
-    if (instance.dtype != dtype || instance.tile.tf32 != tf32 || instance.channels_inner != channels_inner) continue;
+    if (instance.dtype != dtype || instance.tile.tf32 != tf32 || instance.channels_inner != channels_inner ||
+        instance.elements != use.elements)
+      continue;
     if (memory_of(instance, use) > kBlockMemoryLimit) continue;
     const double candidate = cost(instance);
     if (candidate < least_cost) {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "fusedsc/common/gpu/following_kernel.h"
-#include "fusedsc/common/gpu/pointwise_sweep.h"
+#include "fusedsc/common/gpu/pointwise_elements.h"
 #include "fusedsc/common/gpu/registers.h"
 
 namespace fusedsc::gpu {
@@ -29,20 +29,29 @@ struct PointwiseShare {
   }
 };
 
-/// Of the input gradient the weight's depth comes first, and the seam may have a second tensor.
-template <class T, class Tile, bool kPixelRows, bool kWeightDepthFirst, bool kSeams>
+/// Of the input gradient the weight's depth comes first, and the seam may have a second tensor. kElements: elements of
+/// the tensors may be no runs.
+template <class T, class Tile, bool kPixelRows, bool kWeightDepthFirst, bool kSeams, bool kElements = false>
 struct PointwiseProduct {
-  using Sweep = TileSweep<T, Tile, kPixelRows>;
+  using Sweep = std::conditional_t<kElements, ElementSweep<T, Tile, kPixelRows>, TileSweep<T, Tile, kPixelRows>>;
   using Pixels = OperandSource<T, OperandTile<T, Sweep::kPixels, Tile::kDepth, kPixelRows, Tile::kTf32>, false,
                                kSeams ? SeamIndex::depth : SeamIndex::none, kWeightDepthFirst>;
   using Weight = OperandSource<T, OperandTile<T, Sweep::kChannels, Tile::kDepth, !kWeightDepthFirst, Tile::kTf32>,
                                kWeightDepthFirst, SeamIndex::none, false, true>;
   using Rows = std::conditional_t<kPixelRows, Pixels, Weight>;
   using Cols = std::conditional_t<kPixelRows, Weight, Pixels>;
-  using Loop = TileLoop<T, Tile, Rows, Cols>;
+  using Loop = TileLoop<T, Tile, Rows, Cols, kElements, kElements>;
 
-  /// Sink: take(sweep, pixel, channel, y, count) gets each run of finished values, `count` of which exist, and finish()
-  /// is called in the end.
+  /// Of a block. The sink's is behind the loop's.
+  template <class Sink>
+  FUSEDSC_HOST_DEVICE static constexpr std::size_t memory_bytes(bool rows_other, bool cols_other) {
+    const std::size_t bytes = Loop::memory_bytes(rows_other, cols_other);
+    if constexpr (kElements) return bytes + Sink::kMemoryBytes;
+    else return bytes;
+  }
+
+  /// Sink: take(sweep, pixel, channel, y, count) gets each run of finished values, `count` of which exist; of elements
+  /// finish_tile(sums, first pixel, pixels) gets each tile. finish() is called in the end.
   template <class Sink, class Parameters>
   FUSEDSC_DEVICE static void run(const Parameters& parameters) {
     const PointwiseProductParameters& p = parameters.product;
@@ -51,7 +60,15 @@ struct PointwiseProduct {
     wait_for_previous_kernel();
     Pixels pixels(p.activations, p.seam, share.group, p.depth);
     Weight weight(p.weight, p.seam, share.group, p.depth);
-    Sink sink(parameters, share, first_channel);
+    auto sink = [&] {
+      if constexpr (kElements) {
+        const bool has_other = kSeams && kWeightDepthFirst && p.seam.other.data != nullptr;
+        const std::size_t before = Loop::memory_bytes(kPixelRows && has_other, !kPixelRows && has_other);
+        return Sink(parameters, share, first_channel, static_cast<unsigned char*>(block_memory()) + before);
+      } else {
+        return Sink(parameters, share, first_channel);
+      }
+    }();
     const auto loop_over = [&](auto& rows, auto& cols) {
       Loop loop(rows, cols);
       const int tiles = (p.pixel_tiles - share.split + p.splits - 1) / p.splits;
@@ -66,18 +83,23 @@ struct PointwiseProduct {
           },
           [](const auto&, int) {},
           [&](int tile, const auto& sums) {
-            const int row_end = kPixelRows ? p.pixels - first_pixel(tile) : p.channels - first_channel;
-            const int col_end = kPixelRows ? p.channels - first_channel : p.pixels - first_pixel(tile);
-            const int from_channel = computed_here(first_channel);
+            if constexpr (kElements) {
+              sink.finish_tile(sums, first_pixel(tile), p.pixels - first_pixel(tile));
+              return;
+            } else {
+              const int row_end = kPixelRows ? p.pixels - first_pixel(tile) : p.channels - first_channel;
+              const int col_end = kPixelRows ? p.channels - first_channel : p.pixels - first_pixel(tile);
+              const int from_channel = computed_here(first_channel);
 #pragma unroll Sweep::kUnrolled
-            for (int sweep = 0; sweep < Sweep::kSweeps; ++sweep) {
-              const int row = Sweep::row(sweep), col = Sweep::col(sweep);
-              const int count = least(col_end - col, Sweep::kRun);
-              if (row >= row_end || count <= 0) continue;
-              typename Sweep::A y[Sweep::kRun];
-              Sweep::read(sums, sweep, y);
-              sink.take(sweep, first_pixel(tile) + (kPixelRows ? row : col), from_channel + (kPixelRows ? col : row), y,
-                        count);
+              for (int sweep = 0; sweep < Sweep::kSweeps; ++sweep) {
+                const int row = Sweep::row(sweep), col = Sweep::col(sweep);
+                const int count = least(col_end - col, Sweep::kRun);
+                if (row >= row_end || count <= 0) continue;
+                typename Sweep::A y[Sweep::kRun];
+                Sweep::read(sums, sweep, y);
+                sink.take(sweep, first_pixel(tile) + (kPixelRows ? row : col), from_channel + (kPixelRows ? col : row),
+                          y, count);
+              }
             }
           });
       let_next_kernel_start();
