@@ -35,26 +35,31 @@ class PointwiseInputGradientElementSink {
   }
 
   FUSEDSC_DEVICE void finish_tile(const A* sums, int first_pixel, int pixels) {
-    if constexpr (!Sweep::kPixelRows) aim(first_pixel, 0);
-    Sweep::for_each_batch(sums, pixels, channels_, [&](int batch, int channel, A(&g)[kBatch], int count) {
-      if constexpr (Sweep::kPixelRows) aim(first_pixel, batch);
-      if (x_) {
-        A x[kBatch], z[kBatch];
-        x_.load(channel, count, x);
-        const A scale = coefficients_.get(kScale, channel), shift = coefficients_.get(kShift, channel);
+    if (x_) x_.aim(first_pixel);
+    if (grad_add_) grad_add_.aim(first_pixel);
+    grad_x_.aim(first_pixel);
+    A x[Sweep::kTogether][kBatch];
+    const auto prepare = [&](int i, int batch, int channel, int count) {
+      if (x_) x_.load(batch, channel, count, x[i]);
+    };
+    Sweep::for_each_batch(
+        sums, pixels, channels_, prepare, [&](int i, int batch, int channel, A(&g)[kBatch], int count) {
+          if (x_) {
+            A z[kBatch];
+            const A scale = coefficients_.get(kScale, channel), shift = coefficients_.get(kShift, channel);
 #pragma unroll
-        for (int i = 0; i < kBatch; ++i) z[i] = x[i] * scale + shift;
-        activate_backward(p_.prologue.activation, z, g);
-        if (p_.partials != nullptr) add_sums(channel, g, x, count);
-      }
-      if (grad_add_) {
-        A added[kBatch];
-        grad_add_.load(channel, count, added);
+            for (int v = 0; v < kBatch; ++v) z[v] = x[i][v] * scale + shift;
+            activate_backward(p_.prologue.activation, z, g);
+            if (p_.partials != nullptr) add_sums(channel, g, x[i], count);
+          }
+          if (grad_add_) {
+            A added[kBatch];
+            grad_add_.load(batch, channel, count, added);
 #pragma unroll
-        for (int i = 0; i < kBatch; ++i) g[i] += added[i];
-      }
-      grad_x_.store(channel, count, g);
-    });
+            for (int v = 0; v < kBatch; ++v) g[v] += added[v];
+          }
+          grad_x_.store(batch, channel, count, g);
+        });
   }
 
   FUSEDSC_DEVICE void finish(A* memory) {
@@ -88,12 +93,6 @@ class PointwiseInputGradientElementSink {
 
  private:
   static constexpr int kBatch = Sweep::kBatch, kScale = 0, kShift = 1, kMean = 2;
-
-  FUSEDSC_DEVICE void aim(int first_pixel, int batch) {
-    if (x_) x_.aim(first_pixel, batch);
-    if (grad_add_) grad_add_.aim(first_pixel, batch);
-    grad_x_.aim(first_pixel, batch);
-  }
 
   FUSEDSC_DEVICE void add_sums(int channel, const A (&g)[kBatch], const A (&x)[kBatch], int count) {
     const A mean = coefficients_.get(kMean, channel);

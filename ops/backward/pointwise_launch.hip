@@ -28,13 +28,13 @@ weight_kernel(PointwiseWeightGradientParameters parameters) {
 }
 
 template <class T, class Tile, bool kChannelsInner>
-FUSEDSC_MATRIX_KERNEL(kMatrixThreads, 4)
+FUSEDSC_MATRIX_KERNEL(kMatrixThreads, 3)
 input_elements_kernel(PointwiseInputGradientParameters parameters) {
   pointwise_input_gradient_elements<T, Tile, kChannelsInner>(parameters);
 }
 
 template <class T, class Tile, bool kChannelsInner>
-FUSEDSC_MATRIX_KERNEL(kMatrixThreads, 3)
+FUSEDSC_MATRIX_KERNEL(kMatrixThreads, 2)
 weight_elements_kernel(PointwiseWeightGradientParameters parameters) {
   pointwise_weight_gradient<T, Tile, kChannelsInner, true, true>(parameters);
 }

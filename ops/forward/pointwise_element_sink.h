@@ -32,28 +32,31 @@ class PointwiseElementSink {
   }
 
   FUSEDSC_DEVICE void finish_tile(const A* sums, int first_pixel, int pixels) {
-    if constexpr (!Sweep::kPixelRows) aim(first_pixel, 0);
-    Sweep::for_each_batch(sums, pixels, channels_, [&](int batch, int channel, A(&y)[kBatch], int count) {
-      if constexpr (Sweep::kPixelRows) aim(first_pixel, batch);
-      const A bias = coefficients_.get(kBias, channel);
+    y_.aim(first_pixel);
+    if (residual_) residual_.aim(first_pixel);
+    A added[Sweep::kTogether][kBatch];
+    const auto prepare = [&](int i, int batch, int channel, int count) {
+      if (residual_) residual_.load(batch, channel, count, added[i]);
+    };
+    Sweep::for_each_batch(
+        sums, pixels, channels_, prepare, [&](int i, int batch, int channel, A(&y)[kBatch], int count) {
+          const A bias = coefficients_.get(kBias, channel);
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) y[i] += bias;
-      if (p_.partials != nullptr) {
-        add_moments(channel, y, count, least(pixels, Sweep::kPixels));
-      } else {
-        const A scale = coefficients_.get(kScale, channel), shift = coefficients_.get(kShift, channel);
+          for (int v = 0; v < kBatch; ++v) y[v] += bias;
+          if (p_.partials != nullptr) {
+            add_moments(channel, y, count, least(pixels, Sweep::kPixels));
+          } else {
+            const A scale = coefficients_.get(kScale, channel), shift = coefficients_.get(kShift, channel);
 #pragma unroll
-        for (int i = 0; i < kBatch; ++i) y[i] = y[i] * scale + shift;
-        activate(p_.epilogue.activation, y);
-        if (residual_) {
-          A added[kBatch];
-          residual_.load(channel, count, added);
+            for (int v = 0; v < kBatch; ++v) y[v] = y[v] * scale + shift;
+            activate(p_.epilogue.activation, y);
+            if (residual_) {
 #pragma unroll
-          for (int i = 0; i < kBatch; ++i) y[i] += added[i];
-        }
-      }
-      y_.store(channel, count, y);
-    });
+              for (int v = 0; v < kBatch; ++v) y[v] += added[i][v];
+            }
+          }
+          y_.store(batch, channel, count, y);
+        });
   }
 
   FUSEDSC_DEVICE void finish(A* memory) {
@@ -83,11 +86,6 @@ class PointwiseElementSink {
 
  private:
   static constexpr int kBatch = Sweep::kBatch, kBias = 0, kScale = 1, kShift = 2;
-
-  FUSEDSC_DEVICE void aim(int first_pixel, int batch) {
-    y_.aim(first_pixel, batch);
-    if (residual_) residual_.aim(first_pixel, batch);
-  }
 
   /// Mean, M2, count. `pixels`: of the tile's row, which a team goes over together.
   FUSEDSC_DEVICE void add_moments(int channel, const A (&y)[kBatch], int count, int pixels) {

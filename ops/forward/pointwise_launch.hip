@@ -20,7 +20,7 @@ forward_kernel(PointwiseParameters parameters) {
 }
 
 template <class T, class Tile, bool kChannelsInner>
-FUSEDSC_MATRIX_KERNEL(kMatrixThreads, 4)
+FUSEDSC_MATRIX_KERNEL(kMatrixThreads, 3)
 forward_elements_kernel(PointwiseParameters parameters) {
   pointwise_forward_elements<T, Tile, kChannelsInner>(parameters);
 }

@@ -20,10 +20,11 @@ struct ElementSweep {
   static constexpr int kMost = sizeof(T) == 8 ? 4 : 8;
   static constexpr int kBatch = !kPixelRows ? Tile::kCols / kLanes : kShare < kMost ? kShare : kMost;
   static constexpr int kBatches = kShare / kBatch;
+  static constexpr int kTogether = kBatches < 16 / kBatch ? kBatches : 16 / kBatch;
   static constexpr int kPixelStep = kPixelRows ? kRowStep : kLanes;  ///< from one of a batch to the next
   static constexpr int kChannels = kPixelRows ? Tile::kCols : Tile::kRows;
   static constexpr int kPixels = kPixelRows ? Tile::kRows : Tile::kCols;
-  static_assert(kMatrixThreads % kLanes == 0 && kShare % kBatch == 0);
+  static_assert(kMatrixThreads % kLanes == 0 && kShare % kBatch == 0 && kBatches % kTogether == 0);
 
   // For merge_items: what a thread with one channel has.
   static constexpr int kItems = 1, kSlots = kRowStep;
@@ -57,15 +58,23 @@ struct ElementSweep {
     }
   }
 
-  /// take(batch, channel, values, how many of them exist) for each batch of a tile.
-  template <class Take>
-  FUSEDSC_DEVICE static void for_each_batch(const A* sums, int pixels, int channels, const Take& take) {
+  /// take(batch, channel, values, how many of them exist) for each batch of a tile. Some follow each other without a
+  /// branch; before the first of these prepare(i, batch, channel, how many exist) is called for each: for loads that
+  /// shall be under way together.
+  template <class Prepare, class Take>
+  FUSEDSC_DEVICE static void for_each_batch(const A* sums, int pixels, int channels, const Prepare& prepare,
+                                            const Take& take) {
 #pragma unroll 1
-    for (int batch = 0; batch < kBatches; ++batch) {
-      const int channel = channel_of(batch);
-      A values[kBatch];
-      read(sums, batch, values);
-      take(batch, channel, values, channel < channels ? count(batch, pixels) : 0);
+    for (int first = 0; first < kBatches; first += kTogether) {
+      const auto existing = [&](int batch) { return channel_of(batch) < channels ? count(batch, pixels) : 0; };
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) prepare(i, first + i, channel_of(first + i), existing(first + i));
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        A values[kBatch];
+        read(sums, first + i, values);
+        take(i, first + i, channel_of(first + i), values, existing(first + i));
+      }
     }
   }
 };
@@ -79,38 +88,54 @@ class ElementPlaces {
 
   FUSEDSC_DEVICE explicit operator bool() const { return matrix_.data != nullptr; }
 
-  /// At a tile, or, where its batches differ in positions, at one of these.
-  FUSEDSC_DEVICE void aim(int first_pixel, int batch) {
-    const int pixel = first_pixel + Sweep::first_pixel_of(batch);
-    if (matrix_.is_linear) {
+  /// At a tile, whose batches have the same positions where rows are channels.
+  FUSEDSC_DEVICE void aim(int first_pixel) {
+    first_pixel_ = first_pixel;
+    if constexpr (!Sweep::kPixelRows) {
 #pragma unroll
-      for (int i = 0; i < Sweep::kBatch; ++i) offsets_[i] = (pixel + i * Sweep::kPixelStep) * matrix_.first;
-    } else {
-#pragma unroll
-      for (int i = 0; i < Sweep::kBatch; ++i) offsets_[i] = matrix_.first_offset(pixel + i * Sweep::kPixelStep);
+      for (int i = 0; i < Sweep::kBatch; ++i) offsets_[i] = matrix_.first_offset(pixel(0, i));
     }
   }
 
   template <class Element>
-  FUSEDSC_DEVICE void load(int channel, int count, Element (&to)[Sweep::kBatch]) const {
-    T* from = data_ + channel * matrix_.second;
-#pragma unroll
-    for (int i = 0; i < Sweep::kBatch; ++i) to[i] = i < count ? to_accumulator(from[offsets_[i]]) : Element(0);
+  FUSEDSC_DEVICE void load(int batch, int channel, int count, Element (&to)[Sweep::kBatch]) const {
+    for_each(batch, channel, [&](int i, const T* from) { to[i] = i < count ? to_accumulator(*from) : Element(0); });
   }
 
   template <class Element>
-  FUSEDSC_DEVICE void store(int channel, int count, const Element (&from)[Sweep::kBatch]) const {
-    T* to = data_ + channel * matrix_.second;
-#pragma unroll
-    for (int i = 0; i < Sweep::kBatch; ++i) {
-      if (i < count) from_accumulator(from[i], to[offsets_[i]]);
-    }
+  FUSEDSC_DEVICE void store(int batch, int channel, int count, const Element (&from)[Sweep::kBatch]) const {
+    for_each(batch, channel, [&](int i, T* to) {
+      if (i < count) from_accumulator(from[i], *to);
+    });
   }
 
  private:
+  FUSEDSC_DEVICE int pixel(int batch, int i) const {
+    return first_pixel_ + Sweep::first_pixel_of(batch) + i * Sweep::kPixelStep;
+  }
+
+  /// use(i, where the batch's i-th element is).
+  template <class Use>
+  FUSEDSC_DEVICE void for_each(int batch, int channel, const Use& use) const {
+    T* const data = data_ + channel * matrix_.second;
+    if constexpr (!Sweep::kPixelRows) {
+#pragma unroll
+      for (int i = 0; i < Sweep::kBatch; ++i) use(i, data + offsets_[i]);
+    } else if (matrix_.is_linear) {
+      T* at = data + pixel(batch, 0) * matrix_.first;
+      const std::int64_t step = Sweep::kPixelStep * matrix_.first;
+#pragma unroll
+      for (int i = 0; i < Sweep::kBatch; ++i, at += step) use(i, at);
+    } else {
+#pragma unroll
+      for (int i = 0; i < Sweep::kBatch; ++i) use(i, data + matrix_.first_offset(pixel(batch, i)));
+    }
+  }
+
   const Matrix& matrix_;
   T* data_;
-  std::int64_t offsets_[Sweep::kBatch];
+  int first_pixel_ = 0;
+  std::int64_t offsets_[Sweep::kPixelRows ? 1 : Sweep::kBatch];
 };
 
 /// kVectors values of each channel of a tile: a thread's own, in registers, or those of all, in block memory.

@@ -93,30 +93,36 @@ class TileLoop {
                                   const Finish& finish) {
     Product product;
     // What is the same for all tiles, and has one step, stays where it is.
-    const auto is_there = [&](bool is_same, int tile) { return kSumsApart && is_same && steps == 1 && tile > 0; };
-    const auto fetch = [&](int tile, int step) {
-      if (tile >= tiles || step >= steps) return;
-      const OperandWindows windows = window(tile);
-      if (!is_there(Rows::kSame, tile)) rows_.fetch(windows.rows, step == 0);
-      if (!is_there(Cols::kSame, tile)) cols_.fetch(windows.cols, step == 0);
-    };
-    fetch(0, 0);
+    const auto is_there = [&](bool is_same, int of_tile) { return kSumsApart && is_same && steps == 1 && of_tile > 0; };
     if constexpr (kFixedBytes > 0 && kSumsApart) {
       commit_copies();
       wait_for_copies<0>();
     }
-    for (int tile = 0, step = 0; tile < tiles;) {
-      const bool is_last = step + 1 >= steps;
-      block_barrier();  // nobody needs the memory any more
-      if (step < steps) {
-        if (!is_there(Rows::kSame, tile)) rows_.leave(stage(0));
-        if (!is_there(Cols::kSame, tile)) cols_.leave(stage(0) + rows_.stage_bytes());
+    int next_tile = 0, next_step = 0, tile = 0, step = 0;
+    for (bool has_fetched = false; tile < tiles;) {
+      if (has_fetched) {
+        block_barrier();  // nobody needs the memory any more
+        if (step < steps) {
+          if (!is_there(Rows::kSame, tile)) rows_.leave(stage(0));
+          if (!is_there(Cols::kSame, tile)) cols_.leave(stage(0) + rows_.stage_bytes());
+        }
+        block_barrier();
       }
-      block_barrier();
-      fetch(is_last ? tile + 1 : tile, is_last ? 0 : step + 1);
+      if (next_tile < tiles && next_step < steps) {
+        const OperandWindows windows = window(next_tile);
+        if (!is_there(Rows::kSame, next_tile)) rows_.fetch(windows.rows, next_step == 0);
+        if (!is_there(Cols::kSame, next_tile)) cols_.fetch(windows.cols, next_step == 0);
+      }
+      if (++next_step >= steps) {
+        next_step = 0;
+        ++next_tile;
+      }
+      if (!has_fetched) {
+        has_fetched = true;
+        continue;
+      }
       multiply(product, stage(0), depth - step * Tile::kDepth, at_step);
-      ++step;
-      if (!is_last) continue;
+      if (++step < steps) continue;
       block_barrier();
       finish_tile(product, tile, finish);
       step = 0;

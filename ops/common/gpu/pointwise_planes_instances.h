@@ -56,7 +56,7 @@ using SeamRunTiles = Tiles<CutTile<1, 64, 2>, CutTile<4, 64, 1>>;
 using SeamFloatPlanesTiles = Tiles<Tile<32, 32, 4>, Tile<96, 32, 2>>;
 using GradientFloatPlanesTiles = Tiles<Tile<32, 32, 3>, Tile<64, 32, 2>>;  // which hold a second tensor, too
 using SeamFloatBoxTiles = Tiles<CutTile<1, 64, 2>>;
-using SeamFloatRunTiles = Tiles<CutTile<1, 64, 2>, CutTile<4, 32, 1>>;
+using SeamFloatRunTiles = Tiles<CutTile<1, 64, 2>, CutTile<1, 64, 4>, CutTile<4, 32, 1>>;
 
 /// All kernels of a 16-bit type without seams.
 template <class T, bool kInputGradient>

@@ -62,11 +62,8 @@ PlanesLaunch plan(std::span<const PlanesInstance> instances, const PlanesCase& p
 /// Whether all of these tensors (or nothing) are planes that the copy engine can read.
 bool are_planes(std::initializer_list<ConstTensorView> tensors);
 inline constexpr const char* kNoPlanes =
-    "a tensor is not contiguous, or not aligned to 16 bytes; or its planes have fewer than 16 positions; or they are "
-    "no "
-    "whole runs of 16 bytes, and have more than 256 positions or are too few to be whole runs together; or the rows of "
-    "the "
-    "weight are none";
+    "a tensor is not contiguous, or not aligned to 16 bytes, or its planes have fewer than 16 positions, or they are no "
+    "whole runs of 16 bytes, and have more than 256 positions or are too few to be whole runs together";
 
 /// Describes planes to the copy engine, in tiles of so many channels; nothing where it has no use for that.
 TensorMap map_of_planes(const ConstTensorView& planes, const PlanesCase& product, int tile_channels);

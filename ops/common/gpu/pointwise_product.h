@@ -69,44 +69,50 @@ struct PointwiseProduct {
         return Sink(parameters, share, first_channel);
       }
     }();
-    const auto loop_over = [&](auto& rows, auto& cols) {
-      Loop loop(rows, cols);
-      const int tiles = (p.pixel_tiles - share.split + p.splits - 1) / p.splits;
-      const auto first_pixel = [&](int tile) { return (share.split + tile * p.splits) * Sweep::kPixels; };
-      loop.run(
-          tiles, (p.depth + Tile::kDepth - 1) / Tile::kDepth, p.depth,
-          [&](int tile) {
-            const OperandWindow pixel_window{first_pixel(tile), p.pixels, 0, p.depth};
-            const OperandWindow channel_window{first_channel, p.channels, 0, p.depth};
-            if constexpr (kPixelRows) return OperandWindows{pixel_window, channel_window};
-            else return OperandWindows{channel_window, pixel_window};
-          },
-          [](const auto&, int) {},
-          [&](int tile, const auto& sums) {
-            if constexpr (kElements) {
-              sink.finish_tile(sums, first_pixel(tile), p.pixels - first_pixel(tile));
-              return;
-            } else {
-              const int row_end = kPixelRows ? p.pixels - first_pixel(tile) : p.channels - first_channel;
-              const int col_end = kPixelRows ? p.channels - first_channel : p.pixels - first_pixel(tile);
-              const int from_channel = computed_here(first_channel);
+    if constexpr (kPixelRows) multiply_all(p, share, first_channel, pixels, weight, sink);
+    else multiply_all(p, share, first_channel, weight, pixels, sink);
+  }
+
+ private:
+  template <class Sink>
+  FUSEDSC_DEVICE static void multiply_all(const PointwiseProductParameters& p, const PointwiseShare& share,
+                                          int first_channel, Rows& rows, Cols& cols, Sink& sink) {
+    Loop loop(rows, cols);
+    const int tiles = (p.pixel_tiles - share.split + p.splits - 1) / p.splits;
+    const auto first_pixel = [&](int tile) { return (share.split + tile * p.splits) * Sweep::kPixels; };
+    loop.run(
+        tiles, (p.depth + Tile::kDepth - 1) / Tile::kDepth, p.depth,
+        [&](int tile) {
+          const OperandWindow pixel_window{first_pixel(tile), p.pixels, 0, p.depth};
+          const OperandWindow channel_window{first_channel, p.channels, 0, p.depth};
+          if constexpr (kPixelRows) return OperandWindows{pixel_window, channel_window};
+          else return OperandWindows{channel_window, pixel_window};
+        },
+        [](const auto&, int) {},
+        [&](int tile, const auto& sums) {
+          const int pixels = p.pixels - first_pixel(tile);
+          if constexpr (kElements) sink.finish_tile(sums, first_pixel(tile), pixels);
+          else finish_runs(sums, first_pixel(tile), pixels, first_channel, p.channels - first_channel, sink);
+        });
+    let_next_kernel_start();
+    sink.finish(loop.memory());
+  }
+
+  /// pixels, channels: how many there are from the tile's first ones on.
+  template <class Sums, class Sink>
+  FUSEDSC_DEVICE static void finish_runs(const Sums& sums, int first_pixel, int pixels, int first_channel, int channels,
+                                         Sink& sink) {
+    const int row_end = kPixelRows ? pixels : channels, col_end = kPixelRows ? channels : pixels;
+    const int from_channel = computed_here(first_channel);
 #pragma unroll Sweep::kUnrolled
-              for (int sweep = 0; sweep < Sweep::kSweeps; ++sweep) {
-                const int row = Sweep::row(sweep), col = Sweep::col(sweep);
-                const int count = least(col_end - col, Sweep::kRun);
-                if (row >= row_end || count <= 0) continue;
-                typename Sweep::A y[Sweep::kRun];
-                Sweep::read(sums, sweep, y);
-                sink.take(sweep, first_pixel(tile) + (kPixelRows ? row : col), from_channel + (kPixelRows ? col : row),
-                          y, count);
-              }
-            }
-          });
-      let_next_kernel_start();
-      sink.finish(loop.memory());
-    };
-    if constexpr (kPixelRows) loop_over(pixels, weight);
-    else loop_over(weight, pixels);
+    for (int sweep = 0; sweep < Sweep::kSweeps; ++sweep) {
+      const int row = Sweep::row(sweep), col = Sweep::col(sweep);
+      const int count = least(col_end - col, Sweep::kRun);
+      if (row >= row_end || count <= 0) continue;
+      typename Sweep::A y[Sweep::kRun];
+      Sweep::read(sums, sweep, y);
+      sink.take(sweep, first_pixel + (kPixelRows ? row : col), from_channel + (kPixelRows ? col : row), y, count);
+    }
   }
 };
 
