@@ -226,7 +226,7 @@ class InputPass {
     if (a.prologue) p_.x = activation_matrix(a.x, a.groups, inner);
     p_.grad_add = activation_matrix(a.grad_add, a.groups, inner);
     p_.grad_x = output_matrix(a.grad_x, a.groups, inner);
-    use_.elements = have_elements(product.activations, product.seam.other, p_.x, p_.grad_add, p_.grad_x);
+    use_.elements = has_elements(p_.grad_x.run_bytes, a.x.sizes[1], product.activations.run_bytes, a.grad_y.sizes[1]);
     const PointwiseProblem problem{a.x.dtype,
                                    inner,
                                    a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3],
@@ -273,7 +273,7 @@ class WeightPass {
     p_.grad_y = activation_matrix(a.grad_y, a.groups, inner);
     p_.x = activation_matrix(a.x, a.groups, inner);
     p_.grad_y_seam = InputPass::gradient_seam(a, inner);
-    use_.elements = have_elements(p_.grad_y, p_.x, p_.grad_y_seam.other);
+    use_.elements = has_elements(p_.x.run_bytes, a.x.sizes[1], p_.grad_y.run_bytes, a.grad_y.sizes[1]);
     const PointwiseProblem problem{a.x.dtype,
                                    inner,
                                    a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3],

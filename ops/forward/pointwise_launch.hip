@@ -132,7 +132,7 @@ struct Pass {
     parameters.residual = activation_matrix(a.epilogue.residual, a.groups, inner);
     parameters.y = output_matrix(a.y, a.groups, inner);
     use.seams = a.prologue || a.epilogue || a.statistics;
-    use.elements = have_elements(product.activations, parameters.residual, parameters.y);
+    use.elements = has_elements(product.activations.run_bytes, a.x.sizes[1], parameters.y.run_bytes, outputs);
     const PointwiseProblem problem{
         a.x.dtype,          inner,   a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3], a.x.sizes[1] / a.groups,
         outputs / a.groups, a.groups};

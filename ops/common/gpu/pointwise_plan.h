@@ -33,7 +33,7 @@ struct PointwiseInstance {
 
   DataType dtype;
   bool channels_inner;  ///< for tensors whose channels are neighbours, else for those whose positions are
-  bool elements;        ///< for tensors of which some have neighbours that are no runs of 8 bytes
+  bool elements;        ///< for tensors whose neighbours are mostly no runs of 8 bytes
   PointwiseTile tile;
   Kernel plain, seams;                ///< plain: nothing fused
   Memory plain_memory, seams_memory;  ///< of a block, by whether an operand has a second tensor
@@ -53,10 +53,9 @@ struct PointwiseMemoryUse {
   bool rows_other = false, cols_other = false, seams = false, elements = false;
 };
 
-/// Whether one of these tensors has elements that cannot be copied and stored several at once.
-template <class... Matrix>
-bool have_elements(const Matrix&... matrices) {
-  return ((matrices.data != nullptr && matrices.run_bytes == 0) || ...);
+/// Whether a product's kernel is one for elements: its larger tensor has some that cannot be copied several at once.
+inline bool has_elements(int x_run_bytes, std::int64_t x_channels, int y_run_bytes, std::int64_t y_channels) {
+  return (x_channels > y_channels ? x_run_bytes : y_run_bytes) == 0;
 }
 
 template <class Parameters>
