@@ -27,8 +27,8 @@ weight_kernel(PointwiseWeightGradientParameters parameters) {
   pointwise_weight_gradient<T, Tile, kChannelsInner, kSeams>(parameters);
 }
 
-template <class T, class Tile, bool kChannelsInner>
-FUSEDSC_MATRIX_KERNEL(kMatrixThreads, 3)
+template <class T, class Tile, bool kChannelsInner, int kBlocks>
+FUSEDSC_MATRIX_KERNEL(kMatrixThreads, kBlocks)
 input_elements_kernel(PointwiseInputGradientParameters parameters) {
   pointwise_input_gradient_elements<T, Tile, kChannelsInner>(parameters);
 }
@@ -80,10 +80,11 @@ constexpr WeightInstance tf32_weight() {
 }
 
 /// Of tensors with elements that are no runs.
-template <class T, bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, bool kTf32 = false>
+template <class T, bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, bool kTf32 = false,
+          int kBlocks = 3>
 constexpr InputInstance input_elements(DataType dtype) {
   using Tile = MatrixTile<kRows, kCols, kDepth, kParts, kTf32>;
-  constexpr auto kKernel = input_elements_kernel<T, Tile, kChannelsInner>;
+  constexpr auto kKernel = input_elements_kernel<T, Tile, kChannelsInner, kBlocks>;
   constexpr auto kMemory = input_elements_memory_bytes<T, Tile, kChannelsInner>;
   return {dtype, kChannelsInner, true, {kRows, kCols, kDepth, kParts, kTf32}, kKernel, kKernel, kMemory, kMemory};
 }
@@ -129,28 +130,22 @@ const InputInstance kInputInstances[] = {
     input<double, true, 32, 32, 16>(DataType::float64),
     input<double, false, 32, 32, 16>(DataType::float64),
     // of elements
-    input_elements<Float16, true, 64, 64, 64>(DataType::float16),
-    input_elements<Float16, true, 128, 32, 32>(DataType::float16),
-    input_elements<Float16, true, 32, 32, 128, 4>(DataType::float16),
+    input_elements<Float16, true, 64, 32, 64>(DataType::float16),
+    input_elements<Float16, true, 32, 32, 64, 4>(DataType::float16),
     input_elements<Float16, false, 64, 64, 32>(DataType::float16),
-    input_elements<Float16, false, 32, 128, 32>(DataType::float16),
-    input_elements<Float16, false, 32, 32, 128, 4>(DataType::float16),
-    input_elements<BFloat16, true, 64, 64, 64>(DataType::bfloat16),
-    input_elements<BFloat16, true, 128, 32, 32>(DataType::bfloat16),
-    input_elements<BFloat16, true, 32, 32, 128, 4>(DataType::bfloat16),
+    input_elements<Float16, false, 32, 32, 64, 4>(DataType::float16),
+    input_elements<BFloat16, true, 64, 32, 64>(DataType::bfloat16),
+    input_elements<BFloat16, true, 32, 32, 64, 4>(DataType::bfloat16),
     input_elements<BFloat16, false, 64, 64, 32>(DataType::bfloat16),
-    input_elements<BFloat16, false, 32, 128, 32>(DataType::bfloat16),
-    input_elements<BFloat16, false, 32, 32, 128, 4>(DataType::bfloat16),
-    input_elements<float, true, 64, 64, 16>(DataType::float32),
+    input_elements<BFloat16, false, 32, 32, 64, 4>(DataType::bfloat16),
+    input_elements<float, true, 64, 64, 16, 1, false, 2>(DataType::float32),
     input_elements<float, true, 32, 32, 32, 4>(DataType::float32),
     input_elements<float, false, 64, 64, 16>(DataType::float32),
     input_elements<float, false, 32, 32, 32, 4>(DataType::float32),
 #ifdef FUSEDSC_TF32
-    input_elements<float, true, 64, 64, 32, 1, true>(DataType::float32),
-    input_elements<float, true, 128, 32, 32, 1, true>(DataType::float32),
+    input_elements<float, true, 64, 64, 32, 1, true, 2>(DataType::float32),
     input_elements<float, true, 32, 32, 32, 4, true>(DataType::float32),
     input_elements<float, false, 64, 64, 32, 1, true>(DataType::float32),
-    input_elements<float, false, 32, 128, 32, 1, true>(DataType::float32),
     input_elements<float, false, 32, 32, 32, 4, true>(DataType::float32),
 #endif
     input_elements<double, true, 32, 32, 16>(DataType::float64),
