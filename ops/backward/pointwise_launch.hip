@@ -45,7 +45,6 @@ constexpr InputInstance input(DataType dtype) {
   using Tile = MatrixTile<kRows, kCols, kDepth, kParts, kTf32>;
   return {dtype,
           kChannelsInner,
-          false,
           {kRows, kCols, kDepth, kParts, kTf32},
           input_kernel<T, Tile, kChannelsInner, kBlocks, false>,
           input_kernel<T, Tile, kChannelsInner, 2, true>,
@@ -65,7 +64,6 @@ constexpr WeightInstance weight(DataType dtype) {
   using Tile = MatrixTile<kRows, kCols, kDepth, kParts, kTf32>;
   return {dtype,
           kChannelsInner,
-          false,
           {kRows, kCols, kDepth, kParts, kTf32},
           weight_kernel<T, Tile, kChannelsInner, kBlocks, false>,
           weight_kernel<T, Tile, kChannelsInner, 2, true>,
@@ -86,14 +84,14 @@ constexpr InputInstance input_elements(DataType dtype) {
   using Tile = MatrixTile<kRows, kCols, kDepth, kParts, kTf32>;
   constexpr auto kKernel = input_elements_kernel<T, Tile, kChannelsInner, kBlocks>;
   constexpr auto kMemory = input_elements_memory_bytes<T, Tile, kChannelsInner>;
-  return {dtype, kChannelsInner, true, {kRows, kCols, kDepth, kParts, kTf32}, kKernel, kKernel, kMemory, kMemory};
+  return {dtype, kChannelsInner, {kRows, kCols, kDepth, kParts, kTf32, true}, kKernel, kKernel, kMemory, kMemory};
 }
 template <class T, bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, bool kTf32 = false>
 constexpr WeightInstance weight_elements(DataType dtype) {
   using Tile = MatrixTile<kRows, kCols, kDepth, kParts, kTf32>;
   constexpr auto kKernel = weight_elements_kernel<T, Tile, kChannelsInner>;
   constexpr auto kMemory = WeightGradientProduct<T, Tile, kChannelsInner, true, true>::Loop::memory_bytes;
-  return {dtype, kChannelsInner, true, {kRows, kCols, kDepth, kParts, kTf32}, kKernel, kKernel, kMemory, kMemory};
+  return {dtype, kChannelsInner, {kRows, kCols, kDepth, kParts, kTf32, true}, kKernel, kKernel, kMemory, kMemory};
 }
 
 /// As in the forward pass.

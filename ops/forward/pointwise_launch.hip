@@ -31,7 +31,6 @@ constexpr Instance instance(DataType dtype) {
   using Tile = MatrixTile<kRows, kCols, kDepth, kParts, kTf32>;
   return {dtype,
           kChannelsInner,
-          false,
           {kRows, kCols, kDepth, kParts, kTf32},
           forward_kernel<T, Tile, kChannelsInner, kBlocks, false>,
           forward_kernel<T, Tile, kChannelsInner, 2, true>,
@@ -51,7 +50,7 @@ constexpr Instance elements(DataType dtype) {
   using Tile = MatrixTile<kRows, kCols, kDepth, kParts, kTf32>;
   constexpr auto kKernel = forward_elements_kernel<T, Tile, kChannelsInner>;
   constexpr auto kMemory = forward_elements_memory_bytes<T, Tile, kChannelsInner>;
-  return {dtype, kChannelsInner, true, {kRows, kCols, kDepth, kParts, kTf32}, kKernel, kKernel, kMemory, kMemory};
+  return {dtype, kChannelsInner, {kRows, kCols, kDepth, kParts, kTf32, true}, kKernel, kKernel, kMemory, kMemory};
 }
 
 /// Every kernel there is; a problem gets the cheapest. Rows are positions where channels are neighbours, else channels.

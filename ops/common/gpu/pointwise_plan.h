@@ -13,6 +13,7 @@ namespace fusedsc::gpu {
 struct PointwiseTile {
   int rows, cols, depth, parts;
   bool tf32;
+  bool elements = false;  ///< of tensors whose neighbours are mostly no runs of 8 bytes
 };
 
 /// Whether a product of this type rounds its factors to TensorFloat-32.
@@ -33,7 +34,6 @@ struct PointwiseInstance {
 
   DataType dtype;
   bool channels_inner;  ///< for tensors whose channels are neighbours, else for those whose positions are
-  bool elements;        ///< for tensors whose neighbours are mostly no runs of 8 bytes
   PointwiseTile tile;
   Kernel plain, seams;                ///< plain: nothing fused
   Memory plain_memory, seams_memory;  ///< of a block, by whether an operand has a second tensor
@@ -79,7 +79,7 @@ const PointwiseInstance<Parameters>& cheapest(const PointwiseInstance<Parameters
   double least_cost = std::numeric_limits<double>::infinity();
   for (const auto& instance : instances) {
     if (instance.dtype != dtype || instance.tile.tf32 != tf32 || instance.channels_inner != channels_inner ||
-        instance.elements != use.elements)
+        instance.tile.elements != use.elements)
       continue;
     if (memory_of(instance, use) > kBlockMemoryLimit) continue;
     const double candidate = cost(instance);
