@@ -102,16 +102,15 @@ std::string too_large_for_pointwise(const Sizes& x, const Sizes& y) {
 TileCost tile_cost(const PointwiseTile& tile, std::int64_t depth, DataType dtype) {
   // Latencies: of a tile, and of each of its steps.
   const double start = tile.tf32 ? 1100 : 3000, step = tile.tf32 ? 290 : 700, step_depth = tile.tf32 ? 6 : 14;
+  constexpr double kCopiedBytes = 16;  // per cycle
   const double bytes = static_cast<double>(size_of(dtype));
-  const double copied_bytes = tile.elements ? 2 * bytes : 16;                              // per cycle
   const double multiply_adds = bytes == 2 ? 670 : tile.tf32 ? 140 : bytes == 4 ? 60 : 27;  // per cycle
   const double steps = static_cast<double>(divide_up(depth, tile.depth)), all_depth = static_cast<double>(depth);
   const double elements = static_cast<double>(tile.rows) * tile.cols;
   const double product = elements * all_depth / multiply_adds;
-  const double copies = (tile.rows + tile.cols) * all_depth * bytes / copied_bytes;
-  const double stores = elements * ((tile.tf32 ? 0.8 : 0.15) + bytes / copied_bytes);
-  const double fetches = tile.elements ? 1000 * steps : 0;  // which wait for each other
-  return {start + (step + step_depth * tile.depth / tile.parts) * steps + product, product + copies + stores + fetches};
+  const double copies = (tile.rows + tile.cols) * all_depth * bytes / kCopiedBytes;
+  const double stores = elements * ((tile.tf32 ? 0.8 : 0.15) + bytes / kCopiedBytes);
+  return {start + (step + step_depth * tile.depth / tile.parts) * steps + product, product + copies + stores};
 }
 
 double cost_of(const TileCost& tile, std::int64_t tiles, int resident, int multiprocessors) {
