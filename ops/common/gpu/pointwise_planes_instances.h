@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "fusedsc/common/gpu/pointwise_planes_plan.h"
+#include "fusedsc/common/gpu/pointwise_planes_shifted.h"
 
 namespace fusedsc::gpu::hopper {
 
