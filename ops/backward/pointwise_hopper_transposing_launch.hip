@@ -78,6 +78,7 @@ std::string why_not_transposing(const PointwiseBackwardArguments& a) {
   if (a.x.dtype == DataType::float32 && !a.allow_tf32) return "TF32 is not allowed";
   if (a.x.elements() == 0 || a.grad_y.elements() == 0) return "a tensor is empty";
   const std::int64_t area = area_of(a), bytes = static_cast<std::int64_t>(size_of(a.x.dtype));
+  if (area == 1) return "tensors of one position per image are channels_last";
   if (area * bytes % 16 == 0) return "maps are whole runs of 16 bytes, as other kernels take them";
   // Where two channels are a run together, and where there is little to compute, a launch more is not worth it.
   const std::int64_t positions = a.x.sizes[0] * area;

@@ -1,5 +1,5 @@
+#include "fusedsc/backward/pointwise_element_sink.h"
 #include "fusedsc/backward/pointwise_gpu.h"
-#include "fusedsc/backward/pointwise_input_kernel.h"
 #include "fusedsc/backward/pointwise_weight_kernel.h"
 #include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/partials_launch.h"
@@ -25,6 +25,18 @@ template <class T, class Tile, bool kChannelsInner, int kBlocks, bool kSeams>
 FUSEDSC_MATRIX_KERNEL(kMatrixThreads, kBlocks)
 weight_kernel(PointwiseWeightGradientParameters parameters) {
   pointwise_weight_gradient<T, Tile, kChannelsInner, kSeams>(parameters);
+}
+
+template <class T, class Tile, bool kChannelsInner, int kBlocks>
+FUSEDSC_MATRIX_KERNEL(kMatrixThreads, kBlocks)
+input_elements_kernel(PointwiseInputGradientParameters parameters) {
+  pointwise_input_gradient_elements<T, Tile, kChannelsInner>(parameters);
+}
+
+template <class T, class Tile, bool kChannelsInner>
+FUSEDSC_MATRIX_KERNEL(kMatrixThreads, 2)
+weight_elements_kernel(PointwiseWeightGradientParameters parameters) {
+  pointwise_weight_gradient<T, Tile, kChannelsInner, true, true>(parameters);
 }
 
 template <class T, bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, int kBlocks = 3,
@@ -65,6 +77,23 @@ constexpr WeightInstance tf32_weight() {
   return weight<float, kChannelsInner, kRows, kCols, kDepth, kParts, kBlocks, true>(DataType::float32);
 }
 
+/// Of tensors with elements that are no runs.
+template <class T, bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, bool kTf32 = false,
+          int kBlocks = 3>
+constexpr InputInstance input_elements(DataType dtype) {
+  using Tile = MatrixTile<kRows, kCols, kDepth, kParts, kTf32>;
+  constexpr auto kKernel = input_elements_kernel<T, Tile, kChannelsInner, kBlocks>;
+  constexpr auto kMemory = input_elements_memory_bytes<T, Tile, kChannelsInner>;
+  return {dtype, kChannelsInner, {kRows, kCols, kDepth, kParts, kTf32, true}, kKernel, kKernel, kMemory, kMemory};
+}
+template <class T, bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, bool kTf32 = false>
+constexpr WeightInstance weight_elements(DataType dtype) {
+  using Tile = MatrixTile<kRows, kCols, kDepth, kParts, kTf32>;
+  constexpr auto kKernel = weight_elements_kernel<T, Tile, kChannelsInner>;
+  constexpr auto kMemory = WeightGradientProduct<T, Tile, kChannelsInner, true, true>::Loop::memory_bytes;
+  return {dtype, kChannelsInner, {kRows, kCols, kDepth, kParts, kTf32, true}, kKernel, kKernel, kMemory, kMemory};
+}
+
 /// As in the forward pass.
 const InputInstance kInputInstances[] = {
     // channels inner; rows, columns, depth, parts; blocks that shall fit a multiprocessor
@@ -98,6 +127,27 @@ const InputInstance kInputInstances[] = {
 #endif
     input<double, true, 32, 32, 16>(DataType::float64),
     input<double, false, 32, 32, 16>(DataType::float64),
+    // of elements
+    input_elements<Float16, true, 64, 32, 64>(DataType::float16),
+    input_elements<Float16, true, 32, 32, 64, 4>(DataType::float16),
+    input_elements<Float16, false, 64, 64, 32>(DataType::float16),
+    input_elements<Float16, false, 32, 32, 64, 4>(DataType::float16),
+    input_elements<BFloat16, true, 64, 32, 64>(DataType::bfloat16),
+    input_elements<BFloat16, true, 32, 32, 64, 4>(DataType::bfloat16),
+    input_elements<BFloat16, false, 64, 64, 32>(DataType::bfloat16),
+    input_elements<BFloat16, false, 32, 32, 64, 4>(DataType::bfloat16),
+    input_elements<float, true, 64, 64, 16, 1, false, 2>(DataType::float32),
+    input_elements<float, true, 32, 32, 32, 4>(DataType::float32),
+    input_elements<float, false, 64, 64, 16>(DataType::float32),
+    input_elements<float, false, 32, 32, 32, 4>(DataType::float32),
+#ifdef FUSEDSC_TF32
+    input_elements<float, true, 64, 64, 32, 1, true, 2>(DataType::float32),
+    input_elements<float, true, 32, 32, 32, 4, true>(DataType::float32),
+    input_elements<float, false, 64, 64, 32, 1, true>(DataType::float32),
+    input_elements<float, false, 32, 32, 32, 4, true>(DataType::float32),
+#endif
+    input_elements<double, true, 32, 32, 16>(DataType::float64),
+    input_elements<double, false, 32, 32, 16>(DataType::float64),
 };
 
 /// Rows are outputs, columns channels; depth counts positions.
@@ -129,6 +179,27 @@ const WeightInstance kWeightInstances[] = {
 #endif
     weight<double, true, 32, 32, 16>(DataType::float64),
     weight<double, false, 32, 32, 16>(DataType::float64),
+    // of elements
+    weight_elements<Float16, true, 64, 64, 64>(DataType::float16),
+    weight_elements<Float16, true, 32, 32, 64, 4>(DataType::float16),
+    weight_elements<Float16, false, 64, 64, 64>(DataType::float16),
+    weight_elements<Float16, false, 32, 32, 64, 4>(DataType::float16),
+    weight_elements<BFloat16, true, 64, 64, 64>(DataType::bfloat16),
+    weight_elements<BFloat16, true, 32, 32, 64, 4>(DataType::bfloat16),
+    weight_elements<BFloat16, false, 64, 64, 64>(DataType::bfloat16),
+    weight_elements<BFloat16, false, 32, 32, 64, 4>(DataType::bfloat16),
+    weight_elements<float, true, 64, 64, 16>(DataType::float32),
+    weight_elements<float, true, 32, 32, 32, 4>(DataType::float32),
+    weight_elements<float, false, 64, 64, 16>(DataType::float32),
+    weight_elements<float, false, 32, 32, 32, 4>(DataType::float32),
+#ifdef FUSEDSC_TF32
+    weight_elements<float, true, 64, 64, 32, 1, true>(DataType::float32),
+    weight_elements<float, true, 32, 32, 32, 4, true>(DataType::float32),
+    weight_elements<float, false, 64, 64, 32, 1, true>(DataType::float32),
+    weight_elements<float, false, 32, 32, 32, 4, true>(DataType::float32),
+#endif
+    weight_elements<double, true, 32, 32, 16>(DataType::float64),
+    weight_elements<double, false, 32, 32, 16>(DataType::float64),
 };
 
 std::int64_t sum_bytes(const PointwiseBackwardArguments& a) {
@@ -142,6 +213,13 @@ class InputPass {
     use_.seams = a.prologue || a.gradient_prologue || a.grad_add;
     (inner ? use_.rows_other : use_.cols_other) = static_cast<bool>(a.gradient_prologue);
     PointwiseProductParameters& product = p_.product;
+    product.activations = activation_matrix(a.grad_y, a.groups, inner);
+    product.weight = weight_matrix(a.weight, a.groups);
+    product.seam = gradient_seam(a, inner);
+    if (a.prologue) p_.x = activation_matrix(a.x, a.groups, inner);
+    p_.grad_add = activation_matrix(a.grad_add, a.groups, inner);
+    p_.grad_x = output_matrix(a.grad_x, a.groups, inner);
+    use_.elements = has_elements(p_.grad_x.run_bytes, a.x.sizes[1], product.activations.run_bytes, a.grad_y.sizes[1]);
     const PointwiseProblem problem{a.x.dtype,
                                    inner,
                                    a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3],
@@ -155,14 +233,8 @@ class InputPass {
     };
     instance_ = &cheapest(kInputInstances, a.x.dtype, uses_tf32(a.x.dtype, a.allow_tf32), inner, use_, plan);
     plan(*instance_);
-    product.activations = activation_matrix(a.grad_y, a.groups, inner);
-    product.weight = weight_matrix(a.weight, a.groups);
-    product.seam = gradient_seam(a, inner);
-    if (a.prologue) p_.x = activation_matrix(a.x, a.groups, inner);
     p_.prologue = {a.prologue.scale.data, a.prologue.shift.data, a.prologue.activation};
     p_.mean = a.sums.mean.data;
-    p_.grad_add = activation_matrix(a.grad_add, a.groups, inner);
-    p_.grad_x = output_matrix(a.grad_x, a.groups, inner);
     if (a.sums) p_.partials = arena.take<char>(2 * product.splits * a.x.sizes[1] * sum_bytes(a));
   }
 
@@ -191,6 +263,10 @@ class WeightPass {
     const bool inner = channels_inner(a.x, a.grad_y);
     use_.seams = a.prologue || a.gradient_prologue;
     use_.rows_other = static_cast<bool>(a.gradient_prologue);
+    p_.grad_y = activation_matrix(a.grad_y, a.groups, inner);
+    p_.x = activation_matrix(a.x, a.groups, inner);
+    p_.grad_y_seam = InputPass::gradient_seam(a, inner);
+    use_.elements = has_elements(p_.x.run_bytes, a.x.sizes[1], p_.grad_y.run_bytes, a.grad_y.sizes[1]);
     const PointwiseProblem problem{a.x.dtype,
                                    inner,
                                    a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3],
@@ -205,9 +281,6 @@ class WeightPass {
     instance_ = &cheapest(kWeightInstances, a.x.dtype, uses_tf32(a.x.dtype, a.allow_tf32), inner, use_,
                           [&](const WeightInstance& candidate) { return plan(candidate).cost; });
     set_plan(problem, plan(*instance_));
-    p_.grad_y = activation_matrix(a.grad_y, a.groups, inner);
-    p_.x = activation_matrix(a.x, a.groups, inner);
-    p_.grad_y_seam = InputPass::gradient_seam(a, inner);
     p_.x_seam = {a.prologue.scale.data, a.prologue.shift.data, nullptr, a.prologue.activation, {}};
     if (a.grad_weight && p_.splits == 1) p_.weight = weight_output_matrix(a.grad_weight, a.groups);
     else if (a.grad_weight) p_.partials = arena.take<char>(p_.splits * a.weight.elements() * sum_bytes(a));

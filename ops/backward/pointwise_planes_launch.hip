@@ -6,6 +6,7 @@
 #include "fusedsc/backward/pointwise_hopper_transposed.h"
 #include "fusedsc/common/gpu/partials_launch.h"
 #include "fusedsc/common/gpu/pointwise_planes_instances.h"
+#include "fusedsc/common/gpu/pointwise_planes_weight.h"
 #include "fusedsc/runtime/arena.h"
 
 namespace fusedsc {
@@ -50,11 +51,7 @@ std::string why_not(const PointwiseBackwardArguments& a) {
   if (!reason.empty()) return reason;
   if (!a.grad_x) return "it is for the input gradient";
   const ConstTensorView x = a.prologue ? a.x : ConstTensorView{};
-  const bool lays_out_weight = a.x.dtype == DataType::float32;  // and takes any
-  if (!are_planes({a.grad_y, a.gradient_prologue.output, x, a.grad_add, a.grad_x}) ||
-      (!lays_out_weight && !suits_copy_engine(weight_matrix(a.weight, 1)))) {
-    return kNoPlanes;
-  }
+  if (!are_planes({a.grad_y, a.gradient_prologue.output, x, a.grad_add, a.grad_x})) return kNoPlanes;
   reason = too_large_for_pointwise(a.x.sizes, a.grad_y.sizes);
   if (!reason.empty()) return reason;
   return plan(instances(), case_of(a)).instance != nullptr ? "" : "no tile of these tensors fits block memory";
@@ -63,14 +60,20 @@ std::string why_not(const PointwiseBackwardArguments& a) {
 /// The launch of the input gradient, worked out but for addresses.
 class InputPass {
  public:
-  explicit InputPass(const PointwiseBackwardArguments& a) : case_(case_of(a)), launch_(plan(instances(), case_)) {}
+  explicit InputPass(const PointwiseBackwardArguments& a)
+      : case_(case_of(a)),
+        launch_(plan(instances(), case_)),
+        pads_(!transposes() && !suits_copy_engine(weight_matrix(a.weight, 1), a.x.dtype)) {}
 
   /// What is between its kernels.
   struct Memory {
-    float *weight, *partials;
+    float* transposed;
+    void* padded;
+    float* partials;
   };
   Memory take_memory(const PointwiseBackwardArguments& a, Arena& arena) const {
     return {transposes() ? arena.take<float>(case_.problem.channels * transposed_pitch(case_.problem.depth)) : nullptr,
+            pads_ ? arena.take<char>(padded_bytes(a.weight)) : nullptr,
             a.sums ? arena.take<float>(std::int64_t{2} * launch_.splits * a.x.sizes[1]) : nullptr};
   }
 
@@ -91,12 +94,13 @@ class InputPass {
     p.added = map_of_planes(a.grad_add, case_, instance.channels);
     p.output = map_of_planes(a.grad_x, case_, instance.channels);
     if (transposes()) {
-      launch_transposed_weight(kName, a.weight, memory.weight, execution.stream);
-      p.weight = map_of(memory.weight, problem.dtype, problem.depth, problem.channels, transposed_pitch(problem.depth),
-                        instance.depth, instance.channels);
+      launch_transposed_weight(kName, a.weight, memory.transposed, execution.stream);
+      p.weight = map_of(memory.transposed, problem.dtype, problem.depth, problem.channels,
+                        transposed_pitch(problem.depth), instance.depth, instance.channels);
     } else {
-      p.weight = map_of(a.weight.data, problem.dtype, problem.channels, problem.depth, a.weight.strides[0],
-                        instance.columns(), instance.depth);
+      if (pads_) launch_padded_weight(kName, a.weight, memory.padded, execution.stream);
+      p.weight = map_of(pads_ ? memory.padded : a.weight.data, problem.dtype, problem.channels, problem.depth,
+                        pads_ ? padded_pitch(a.weight) : a.weight.strides[0], instance.columns(), instance.depth);
     }
     launch_.start(kName, case_, p, execution.stream);
     if (!a.sums) return;
@@ -109,6 +113,7 @@ class InputPass {
 
   PlanesCase case_;
   PlanesLaunch launch_;
+  bool pads_;  ///< the copy engine reads a copy of the weight
 };
 
 using BackwardPlan = Plan<PointwiseBackwardArguments>;

@@ -61,7 +61,8 @@ class BiasGradient {
   A sum_ = 0;
 };
 
-template <class T, class Tile, bool kChannelsInner, bool kSeams>
+/// kElements: elements of the tensors may be no runs.
+template <class T, class Tile, bool kChannelsInner, bool kSeams, bool kElements = false>
 struct WeightGradientProduct {
   static constexpr SeamIndex kSeam = kSeams ? SeamIndex::outer : SeamIndex::none;
   using Sweep = TileSweep<T, Tile, true>;
@@ -69,7 +70,7 @@ struct WeightGradientProduct {
       OperandSource<T, OperandTile<T, Tile::kRows, Tile::kDepth, !kChannelsInner, Tile::kTf32>, true, kSeam, true>;
   using Cols =
       OperandSource<T, OperandTile<T, Tile::kCols, Tile::kDepth, !kChannelsInner, Tile::kTf32>, true, kSeam, false>;
-  using Loop = TileLoop<T, Tile, Rows, Cols>;
+  using Loop = TileLoop<T, Tile, Rows, Cols, kElements>;
 };
 
 /// Rows are outputs, columns channels; `first_output` counts through all groups.
@@ -90,9 +91,9 @@ FUSEDSC_DEVICE void leave_weight_gradient(const PointwiseWeightGradientParameter
   }
 }
 
-template <class T, class Tile, bool kChannelsInner, bool kSeams>
+template <class T, class Tile, bool kChannelsInner, bool kSeams, bool kElements = false>
 FUSEDSC_DEVICE void pointwise_weight_gradient(const PointwiseWeightGradientParameters& p) {
-  using Product = WeightGradientProduct<T, Tile, kChannelsInner, kSeams>;
+  using Product = WeightGradientProduct<T, Tile, kChannelsInner, kSeams, kElements>;
   using Sweep = typename Product::Sweep;
   std::uint32_t rest = block_index(), quotient = p.by_channel_tiles.divide(rest);
   const int first_channel = static_cast<int>(rest) * Tile::kCols;

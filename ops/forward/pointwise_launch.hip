@@ -1,8 +1,8 @@
 #include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/partials_launch.h"
 #include "fusedsc/common/gpu/pointwise_plan.h"
+#include "fusedsc/forward/pointwise_element_sink.h"
 #include "fusedsc/forward/pointwise_gpu.h"
-#include "fusedsc/forward/pointwise_kernel.h"
 #include "fusedsc/runtime/arena.h"
 
 namespace fusedsc {
@@ -17,6 +17,12 @@ template <class T, class Tile, bool kChannelsInner, int kBlocks, bool kSeams>
 FUSEDSC_MATRIX_KERNEL(kMatrixThreads, kBlocks)
 forward_kernel(PointwiseParameters parameters) {
   pointwise_forward<T, Tile, kChannelsInner, kSeams>(parameters);
+}
+
+template <class T, class Tile, bool kChannelsInner>
+FUSEDSC_MATRIX_KERNEL(kMatrixThreads, 3)
+forward_elements_kernel(PointwiseParameters parameters) {
+  pointwise_forward_elements<T, Tile, kChannelsInner>(parameters);
 }
 
 template <class T, bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, int kBlocks = 3,
@@ -36,6 +42,15 @@ constexpr Instance instance(DataType dtype) {
 template <bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, int kBlocks = 3>
 constexpr Instance tf32_instance() {
   return instance<float, kChannelsInner, kRows, kCols, kDepth, kParts, kBlocks, true>(DataType::float32);
+}
+
+/// Of tensors with elements that are no runs.
+template <class T, bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, bool kTf32 = false>
+constexpr Instance elements(DataType dtype) {
+  using Tile = MatrixTile<kRows, kCols, kDepth, kParts, kTf32>;
+  constexpr auto kKernel = forward_elements_kernel<T, Tile, kChannelsInner>;
+  constexpr auto kMemory = forward_elements_memory_bytes<T, Tile, kChannelsInner>;
+  return {dtype, kChannelsInner, {kRows, kCols, kDepth, kParts, kTf32, true}, kKernel, kKernel, kMemory, kMemory};
 }
 
 /// Every kernel there is; a problem gets the cheapest. Rows are positions where channels are neighbours, else channels.
@@ -71,6 +86,33 @@ const Instance kInstances[] = {
 #endif
     instance<double, true, 32, 32, 16>(DataType::float64),
     instance<double, false, 32, 32, 16>(DataType::float64),
+    // of elements
+    elements<Float16, true, 64, 64, 64>(DataType::float16),
+    elements<Float16, true, 128, 32, 32>(DataType::float16),
+    elements<Float16, true, 32, 32, 128, 4>(DataType::float16),
+    elements<Float16, false, 64, 64, 32>(DataType::float16),
+    elements<Float16, false, 32, 128, 32>(DataType::float16),
+    elements<Float16, false, 32, 32, 128, 4>(DataType::float16),
+    elements<BFloat16, true, 64, 64, 64>(DataType::bfloat16),
+    elements<BFloat16, true, 128, 32, 32>(DataType::bfloat16),
+    elements<BFloat16, true, 32, 32, 128, 4>(DataType::bfloat16),
+    elements<BFloat16, false, 64, 64, 32>(DataType::bfloat16),
+    elements<BFloat16, false, 32, 128, 32>(DataType::bfloat16),
+    elements<BFloat16, false, 32, 32, 128, 4>(DataType::bfloat16),
+    elements<float, true, 64, 64, 16>(DataType::float32),
+    elements<float, true, 32, 32, 32, 4>(DataType::float32),
+    elements<float, false, 64, 64, 16>(DataType::float32),
+    elements<float, false, 32, 32, 32, 4>(DataType::float32),
+#ifdef FUSEDSC_TF32
+    elements<float, true, 64, 64, 32, 1, true>(DataType::float32),
+    elements<float, true, 128, 32, 32, 1, true>(DataType::float32),
+    elements<float, true, 32, 32, 32, 4, true>(DataType::float32),
+    elements<float, false, 64, 64, 32, 1, true>(DataType::float32),
+    elements<float, false, 32, 128, 32, 1, true>(DataType::float32),
+    elements<float, false, 32, 32, 32, 4, true>(DataType::float32),
+#endif
+    elements<double, true, 32, 32, 16>(DataType::float64),
+    elements<double, false, 32, 32, 16>(DataType::float64),
 };
 
 /// A launch, worked out.
@@ -83,8 +125,13 @@ struct Pass {
   Pass(const PointwiseArguments& a, void* workspace) {
     const bool inner = channels_inner(a.x, a.y);
     const std::int64_t outputs = a.y.sizes[1];
-    use.seams = a.prologue || a.epilogue || a.statistics;
     PointwiseProductParameters& product = parameters.product;
+    product.activations = activation_matrix(a.x, a.groups, inner);
+    product.weight = weight_matrix(a.weight, a.groups);
+    parameters.residual = activation_matrix(a.epilogue.residual, a.groups, inner);
+    parameters.y = output_matrix(a.y, a.groups, inner);
+    use.seams = a.prologue || a.epilogue || a.statistics;
+    use.elements = has_elements(product.activations.run_bytes, a.x.sizes[1], parameters.y.run_bytes, outputs);
     const PointwiseProblem problem{
         a.x.dtype,          inner,   a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3], a.x.sizes[1] / a.groups,
         outputs / a.groups, a.groups};
@@ -95,13 +142,9 @@ struct Pass {
     };
     instance = &cheapest(kInstances, a.x.dtype, uses_tf32(a.x.dtype, a.allow_tf32), inner, use, plan);
     plan(*instance);
-    product.activations = activation_matrix(a.x, a.groups, inner);
-    product.weight = weight_matrix(a.weight, a.groups);
     product.seam = {a.prologue.scale.data, a.prologue.shift.data, nullptr, a.prologue.activation, {}};
     parameters.bias = a.bias.data;
     parameters.epilogue = {a.epilogue.scale.data, a.epilogue.shift.data, a.epilogue.activation};
-    parameters.residual = activation_matrix(a.epilogue.residual, a.groups, inner);
-    parameters.y = output_matrix(a.y, a.groups, inner);
     Arena arena(workspace);
     if (a.statistics) {
       const auto bytes = static_cast<std::int64_t>(size_of(accumulation_type(a.x.dtype)));

@@ -1,6 +1,7 @@
 #ifdef FUSEDSC_HOPPER
 #include "fusedsc/common/gpu/partials_launch.h"
 #include "fusedsc/common/gpu/pointwise_planes_instances.h"
+#include "fusedsc/common/gpu/pointwise_planes_weight.h"
 #include "fusedsc/forward/pointwise_gpu.h"
 #include "fusedsc/forward/pointwise_hopper_parameters.h"
 #include "fusedsc/runtime/arena.h"
@@ -47,8 +48,7 @@ std::string why_not(const PointwiseArguments& a) {
       why_not_hopper(a.x.dtype, a.x.device, a.groups, a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3], a.allow_tf32);
   if (!reason.empty()) return reason;
   if (a.statistics && a.bias) return "it adds no bias where it takes statistics";
-  if (!are_planes({a.x, a.epilogue.residual, a.y}) || !suits_copy_engine(weight_matrix(a.weight, 1), a.x.dtype))
-    return kNoPlanes;
+  if (!are_planes({a.x, a.epilogue.residual, a.y})) return kNoPlanes;
   reason = too_large_for_pointwise(a.x.sizes, a.y.sizes);
   if (!reason.empty()) return reason;
   return plan(instances(), case_of(a)).instance != nullptr ? "" : "no tile of these tensors fits block memory";
@@ -57,11 +57,15 @@ std::string why_not(const PointwiseArguments& a) {
 /// A launch, worked out but for addresses.
 class Pass {
  public:
-  explicit Pass(const PointwiseArguments& a) : case_(case_of(a)), launch_(plan(instances(), case_)) {}
+  explicit Pass(const PointwiseArguments& a)
+      : case_(case_of(a)),
+        launch_(plan(instances(), case_)),
+        pads_(!suits_copy_engine(weight_matrix(a.weight, 1), a.x.dtype)) {}
 
   std::size_t workspace_bytes(const PointwiseArguments& a) const {
     Arena arena(nullptr);
     take_partials(a, arena);
+    take_padded(a, arena);
     return arena.used();
   }
 
@@ -75,8 +79,11 @@ class Pass {
     p.activations = map_of_planes(a.x, case_, instance.depth);
     p.added = map_of_planes(a.epilogue.residual, case_, instance.channels);
     p.output = map_of_planes(a.y, case_, instance.channels);
-    p.weight = map_of(a.weight.data, problem.dtype, problem.depth, problem.channels, a.weight.strides[0],
-                      instance.depth, instance.channels);
+    void* padded = take_padded(a, arena);
+    if (padded != nullptr) launch_padded_weight(kName, a.weight, padded, execution.stream);
+    p.weight =
+        map_of(padded != nullptr ? padded : a.weight.data, problem.dtype, problem.depth, problem.channels,
+               padded != nullptr ? padded_pitch(a.weight) : a.weight.strides[0], instance.depth, instance.channels);
     launch_.start(kName, case_, p, execution.stream);
     if (!a.statistics) return;
     launch_merge_moments(kName, DataType::float32, p.epilogue.partials, launch_.splits, a.statistics, problem.pixels,
@@ -88,8 +95,14 @@ class Pass {
     return a.statistics ? arena.take<float>(std::int64_t{3} * launch_.splits * a.y.sizes[1]) : nullptr;
   }
 
+  /// A weight as the copy engine reads it; null: the caller's is read.
+  void* take_padded(const PointwiseArguments& a, Arena& arena) const {
+    return pads_ ? arena.take<char>(padded_bytes(a.weight)) : nullptr;
+  }
+
   PlanesCase case_;
   PlanesLaunch launch_;
+  bool pads_;
 };
 
 Plan<PointwiseArguments> plan_forward(const PointwiseArguments& a, int /*threads*/) {

@@ -19,6 +19,10 @@ class PointwiseGpu : public OnGpu {
     edges.push_back({{1, 264, 5, 13}, 104});  // few positions: groups share k, and the last step is none of theirs
     edges.push_back({{1, 136, 3, 5}, 328});   // many outputs: the gradient prologue is a pass of its own
     edges.push_back({{2, 24, 11, 13}, 72});   // rows of positions that are no lines of memory
+    edges.push_back({{3, 67, 9, 11}, 69});    // neither positions nor channels in runs, several tiles and steps
+    edges.push_back({{2, 64, 8, 8}, 1});      // one channel, whose layout says nothing
+    edges.push_back({{3, 67, 9, 11}, 69});    // neither positions nor channels in runs, in several tiles and steps
+    edges.push_back({{2, 64, 8, 8}, 1});      // one channel, whose layout says nothing
     return edges;
   }
 
@@ -91,6 +95,20 @@ TEST_P(PointwiseGpu, SubnormalFactors) {
                              Output::Kind::partial_sums);
     verify(PointwiseGeometry::kBackward, gradients.arguments(backward), {grad_x, grad_weight});
   }
+}
+
+/// Maps of 1x1 are channels_last whatever their strides say of rows and columns.
+TEST_P(PointwiseGpu, OnePositionIsChannelsLast) {
+  std::vector<std::string> taken;
+  for (const Memory memory : {Memory::contiguous, Memory::channels_last}) {
+    const ForwardCase<PointwiseGeometry> test{GetParam().dtype, {{8, 64, 1, 1}, 32}, {}, Memories::all(memory)};
+    ForwardTensors<PointwiseGeometry> tensors(test);
+    for (const Candidate& candidate : explain_pointwise_conv2d(tensors.arguments(test))) {
+      if (candidate.taken) taken.push_back(candidate.implementation);
+    }
+  }
+  ASSERT_EQ(taken.size(), 2u);
+  EXPECT_EQ(taken[0], taken[1]);
 }
 
 /// float32 with factors of TensorFloat-32: sizes at and next to those of tiles and of runs.

@@ -23,6 +23,8 @@ class PointwisePlanesGpu : public OnGpu {
         {{2, 72, 14, 14}, 80}, {{1, 144, 6, 6}, 40},  {{1, 40, 9, 22}, 96},    // of 4 and of 2 planes,
         {{3, 136, 7, 7}, 72},  {{2, 24, 9, 11}, 328}, {{1, 264, 5, 13}, 104},  // of 8 planes (float32: of 4),
         {{66, 16, 5, 5}, 16},  {{1, 1152, 7, 7}, 24}, {{7, 32, 16, 16}, 16},   // more tiles than there are groups
+        {{2, 24, 17, 17}, 40}, {{1, 72, 19, 19}, 80}, {{2, 16, 15, 18}, 24},   // several tiles of such planes
+        {{3, 136, 17, 17}, 8}, {{1, 36, 17, 19}, 20}, {{2, 33, 8, 8}, 35},     // and a weight without runs
     };
     for (PointwiseGeometry& geometry : geometries) geometry.tf32 = GetParam().dtype == DataType::float32;
     return geometries;

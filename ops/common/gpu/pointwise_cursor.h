@@ -46,9 +46,10 @@ class OperandCursor {
  public:
   FUSEDSC_DEVICE void aim(const PointwiseMatrix& matrix, int group, const OperandWindow& window) {
     // A division by 2^shift, the runs of a row; there are fewer threads to a row where runs are longer.
-    const int shift = log2(Tile::kMinor) - (matrix.run_bytes == 0 ? 0 : matrix.run_bytes == 8 ? kLog8 : kLog8 + 1);
+    const int run = matrix.run_bytes == 0 ? log2(kElementRun) : matrix.run_bytes == 8 ? kLog8 : kLog8 + 1;
+    const int shift = log2(Tile::kMinor) - run;
     const int major = thread_index() >> shift;
-    const int minor = (thread_index() - (major << shift)) << (log2(Tile::kMinor) - shift);
+    const int minor = (thread_index() - (major << shift)) << run;
     const int outer = Tile::kDepthInner ? major : minor, k = Tile::kDepthInner ? minor : major;
     place_ = Tile::place(outer, k);
     outer_left_ = window.outer_end - window.outer - outer;
@@ -58,6 +59,7 @@ class OperandCursor {
     second_ = static_cast<const T*>(matrix.data) + group * matrix.group +
               (kDepthFirst ? window.outer + outer : window.k + k) * matrix.second;
     from_ = second_ + (kMinorFirst || matrix.is_linear ? matrix.first_offset(first_) : 0);
+    to_neighbour_ = distance_to_neighbour(matrix);
   }
 
   FUSEDSC_DEVICE void advance(const PointwiseMatrix& matrix) {
@@ -66,6 +68,7 @@ class OperandCursor {
       first_ += Tile::kDepth;
       if (matrix.is_linear) from_ += Tile::kDepth * matrix.first;
       else if (kMinorFirst) from_ = second_ + matrix.first_offset(first_);
+      to_neighbour_ = distance_to_neighbour(matrix);
     } else {
       from_ += Tile::kDepth * matrix.second;
     }
@@ -78,18 +81,18 @@ class OperandCursor {
     else copy_elements(matrix, to);
   }
 
-  /// Where copies would keep the thread waiting: loads what leave() puts into block memory. Elements that are no runs
-  /// are copied by leave() itself.
+  /// Where copies would keep the thread waiting: loads what leave() puts into block memory.
   FUSEDSC_DEVICE void fetch(const PointwiseMatrix& matrix) {
     if (!is_wanted_) return;
     if (matrix.run_bytes == 16) fetch_runs<kRun16>(matrix);
     else if (kHas8 && matrix.run_bytes == 8) fetch_runs<kRun8>(matrix);
+    else fetch_elements(matrix);
   }
   FUSEDSC_DEVICE void leave(const PointwiseMatrix& matrix, T* to) const {
     if (!is_wanted_) return;
     if (matrix.run_bytes == 16) leave_runs<kRun16>(to);
     else if (kHas8 && matrix.run_bytes == 8) leave_runs<kRun8>(to);
-    else copy_elements(matrix, to);
+    else leave_runs<kElementRun>(to);
   }
 
  private:
@@ -97,6 +100,7 @@ class OperandCursor {
   static constexpr int kSize = static_cast<int>(sizeof(T)), kRun16 = 16 / kSize;
   static constexpr bool kHas8 = kSize <= 4;
   static constexpr int kRun8 = kHas8 ? 8 / kSize : 1;
+  static constexpr int kElementRun = kSize == 2 ? 2 : 1;  ///< elements loaded one by one that are left as a word
   static constexpr int kWords = Tile::kMajor * Tile::kMinor * kSize / 4 / kMatrixThreads;  ///< of a thread's share
 
   FUSEDSC_HOST_DEVICE static constexpr int log2(int power) {
@@ -172,26 +176,62 @@ class OperandCursor {
     }
   }
 
+  /// From a run's first element to the second one.
+  FUSEDSC_DEVICE std::int64_t distance_to_neighbour(const PointwiseMatrix& matrix) const {
+    if (kElementRun == 1 || matrix.run_bytes != 0) return 0;
+    return kMinorFirst ? matrix.first_offset(first_ + 1) - matrix.first_offset(first_) : matrix.second;
+  }
+
+  /// The words of a run whose elements may lie anywhere.
+  FUSEDSC_DEVICE Vector<T, kElementRun> elements(const T* from, bool exists) const {
+    Vector<T, kElementRun> run{};
+    if constexpr (kElementRun == 1) {
+      if (exists) run = load<1>(from);
+    } else {
+      const int minors = Tile::kDepthInner ? k_left_ : outer_left_;
+      std::uint32_t second = 0;
+      if (exists) run.words[0] = from->bits;
+      if (exists && minors > 1) second = from[to_neighbour_].bits;
+      run.words[0] |= second << 16;
+    }
+    return run;
+  }
+
+  FUSEDSC_DEVICE void fetch_elements(const PointwiseMatrix& matrix) {
+    constexpr int kRunWords = Vector<T, kElementRun>::kWords;
+    with_source<kElementRun>(matrix, [&](const auto& source) {
+#pragma unroll
+      for (int i = 0; i < Runs<kElementRun>::kCount; ++i) {
+        const auto run = elements(source(i), exists<kElementRun>(i));
+#pragma unroll
+        for (int w = 0; w < kRunWords; ++w) fetched_[i * kRunWords + w] = run.words[w];
+      }
+    });
+  }
+
   FUSEDSC_DEVICE void copy_elements(const PointwiseMatrix& matrix, T* to) const {
     if constexpr (kSize >= 4) {
       start_runs<1>(matrix, to);
     } else {
-      constexpr int kAtOnce = 4;  // loads under way
-      static_assert(Runs<1>::kCount % kAtOnce == 0);
-      with_source<1>(matrix, [&](const auto& source) {
+      constexpr int kAtOnce = 4;  // runs under way
+      static_assert(Runs<kElementRun>::kCount % kAtOnce == 0);
+      with_source<kElementRun>(matrix, [&](const auto& source) {
 #pragma unroll 1
-        for (int first = 0; first < Runs<1>::kCount; first += kAtOnce) {
-          T elements[kAtOnce];
+        for (int first = 0; first < Runs<kElementRun>::kCount; first += kAtOnce) {
+          Vector<T, kElementRun> runs[kAtOnce];
 #pragma unroll
-          for (int i = 0; i < kAtOnce; ++i) elements[i] = exists<1>(first + i) ? *source(first + i) : T{};
+          for (int i = 0; i < kAtOnce; ++i) runs[i] = elements(source(first + i), exists<kElementRun>(first + i));
 #pragma unroll
-          for (int i = 0; i < kAtOnce; ++i) *place_of<1>(to, first + i) = elements[i];
+          for (int i = 0; i < kAtOnce; ++i) {
+            *reinterpret_cast<std::uint32_t*>(place_of<kElementRun>(to, first + i)) = runs[i].words[0];
+          }
         }
       });
     }
   }
 
   const T *second_, *from_;  ///< what the second index says of where to begin; and the first one, if it can be added
+  std::int64_t to_neighbour_;
   int first_, place_;
   int outer_left_, k_left_;  ///< rows (or columns) and values of k from the thread's first ones to the ends
   bool is_wanted_;

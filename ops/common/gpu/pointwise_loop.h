@@ -1,6 +1,7 @@
 /// The loop of the pointwise kernels: what a block multiplies passes through its memory in stages, which are filled
-/// ahead of their use. Where copies would keep their thread waiting there is one stage, what comes next is on its way
-/// to registers meanwhile, and sums leave by the memory that the stage had: less of it, so that more blocks fit.
+/// ahead of their use. Where copies would keep their thread waiting (all on AMD's GPUs, elsewhere those of elements
+/// that are no runs) there is one stage, and what comes next is on its way to registers meanwhile. On AMD's GPUs sums
+/// leave by the memory that the stage had: less of it, so that more blocks fit.
 #pragma once
 
 #include "fusedsc/common/gpu/pointwise_operand.h"
@@ -9,8 +10,9 @@ namespace fusedsc::gpu {
 
 /// Computes one tile after the other; copies run ahead of products, across tiles too. window(tile) says where a tile's
 /// operands begin; at_step(rows, depth) sees each step's rows in block memory; finish(tile, sums) gets the product, or
-/// where in block memory it was left (matrix.h).
-template <class T, class Tile, class Rows, class Cols>
+/// where in block memory it was left (matrix.h). kElements: elements of the operands may be no runs. kLeaves:
+/// sums are left in any case.
+template <class T, class Tile, class Rows, class Cols, bool kElements = false, bool kLeaves = false>
 class TileLoop {
  public:
   using A = Accumulator<T>;
@@ -18,7 +20,7 @@ class TileLoop {
   FUSEDSC_HOST_DEVICE static constexpr std::size_t memory_bytes(bool rows_other, bool cols_other) {
     const int fixed = Rows::fixed_bytes() + Cols::fixed_bytes();
     const int stage = Rows::stage_bytes(rows_other) + Cols::stage_bytes(cols_other);
-    if (kCopyStages > 1) return static_cast<std::size_t>(fixed + kSumsBytes + kCopyStages * stage);
+    if (kSumsApart) return static_cast<std::size_t>(fixed + kSumsBytes + kStages * stage);
     return static_cast<std::size_t>(fixed + (stage > kSumsBytes ? stage : kSumsBytes));
   }
 
@@ -39,13 +41,15 @@ class TileLoop {
   template <class Window, class AtStep, class Finish>
   FUSEDSC_DEVICE void run(int tiles, int steps, int depth, const Window& window, const AtStep& at_step,
                           const Finish& finish) {
-    if constexpr (kCopyStages > 1) run_ahead(tiles, steps, depth, window, at_step, finish);
+    if constexpr (kStages > 1) run_ahead(tiles, steps, depth, window, at_step, finish);
     else run_in_turn(tiles, steps, depth, window, at_step, finish);
   }
 
  private:
   using Product = MatrixProduct<T, Tile>;
-  static constexpr int kSumsBytes = Product::kKeepsSums ? 0 : Tile::kSums * static_cast<int>(sizeof(A));
+  static constexpr bool kLeavesSums = kLeaves || !Product::kKeepsSums, kSumsApart = kCopyStages > 1;
+  static constexpr int kStages = kElements ? 1 : kCopyStages;
+  static constexpr int kSumsBytes = kLeavesSums ? Tile::kSums * static_cast<int>(sizeof(A)) : 0;
   static constexpr int kFixedBytes = Rows::fixed_bytes() + Cols::fixed_bytes();
 
   template <class Window, class AtStep, class Finish>
@@ -88,25 +92,37 @@ class TileLoop {
   FUSEDSC_DEVICE void run_in_turn(int tiles, int steps, int depth, const Window& window, const AtStep& at_step,
                                   const Finish& finish) {
     Product product;
-    const auto fetch = [&](int tile, int step) {
-      if (tile >= tiles || step >= steps) return;
-      const OperandWindows windows = window(tile);
-      rows_.fetch(windows.rows, step == 0);
-      cols_.fetch(windows.cols, step == 0);
-    };
-    fetch(0, 0);
-    for (int tile = 0, step = 0; tile < tiles;) {
-      const bool is_last = step + 1 >= steps;
-      block_barrier();  // nobody needs the memory any more
-      if (step < steps) {
-        rows_.leave(stage(0));
-        cols_.leave(stage(0) + rows_.stage_bytes());
+    // What is the same for all tiles, and has one step, stays where it is.
+    const auto is_there = [&](bool is_same, int of_tile) { return kSumsApart && is_same && steps == 1 && of_tile > 0; };
+    if constexpr (kFixedBytes > 0 && kSumsApart) {
+      commit_copies();
+      wait_for_copies<0>();
+    }
+    int next_tile = 0, next_step = 0, tile = 0, step = 0;
+    for (bool has_fetched = false; tile < tiles;) {
+      if (has_fetched) {
+        block_barrier();  // nobody needs the memory any more
+        if (step < steps) {
+          if (!is_there(Rows::kSame, tile)) rows_.leave(stage(0));
+          if (!is_there(Cols::kSame, tile)) cols_.leave(stage(0) + rows_.stage_bytes());
+        }
+        block_barrier();
       }
-      block_barrier();
-      fetch(is_last ? tile + 1 : tile, is_last ? 0 : step + 1);
+      if (next_tile < tiles && next_step < steps) {
+        const OperandWindows windows = window(next_tile);
+        if (!is_there(Rows::kSame, next_tile)) rows_.fetch(windows.rows, next_step == 0);
+        if (!is_there(Cols::kSame, next_tile)) cols_.fetch(windows.cols, next_step == 0);
+      }
+      if (++next_step >= steps) {
+        next_step = 0;
+        ++next_tile;
+      }
+      if (!has_fetched) {
+        has_fetched = true;
+        continue;
+      }
       multiply(product, stage(0), depth - step * Tile::kDepth, at_step);
-      ++step;
-      if (!is_last) continue;
+      if (++step < steps) continue;
       block_barrier();
       finish_tile(product, tile, finish);
       step = 0;
@@ -125,7 +141,7 @@ class TileLoop {
 
   template <class Finish>
   FUSEDSC_DEVICE void finish_tile(Product& product, int tile, const Finish& finish) {
-    if constexpr (Product::kKeepsSums) {
+    if constexpr (!kLeavesSums) {
       finish(tile, product);
     } else {
       product.template leave<typename Rows::Tile, typename Cols::Tile>(sums());
@@ -137,7 +153,7 @@ class TileLoop {
 
   FUSEDSC_DEVICE A* sums() const { return reinterpret_cast<A*>(memory_ + kFixedBytes); }
   FUSEDSC_DEVICE unsigned char* stage(int slot) const {
-    return memory_ + kFixedBytes + (kCopyStages > 1 ? kSumsBytes : 0) + slot * stage_bytes_;
+    return memory_ + kFixedBytes + (kSumsApart ? kSumsBytes : 0) + slot * stage_bytes_;
   }
 
   Rows& rows_;

@@ -13,6 +13,7 @@ namespace fusedsc::gpu {
 struct PointwiseTile {
   int rows, cols, depth, parts;
   bool tf32;
+  bool elements = false;  ///< of tensors whose neighbours are mostly no runs of 8 bytes
 };
 
 /// Whether a product of this type rounds its factors to TensorFloat-32.
@@ -49,8 +50,13 @@ TileCost tile_cost(const PointwiseTile& tile, std::int64_t depth, DataType dtype
 double cost_of(const TileCost& tile, std::int64_t tiles, int resident, int multiprocessors);
 
 struct PointwiseMemoryUse {
-  bool rows_other = false, cols_other = false, seams = false;
+  bool rows_other = false, cols_other = false, seams = false, elements = false;
 };
+
+/// Whether a product's kernel is one for elements: its larger tensor has some that cannot be copied several at once.
+inline bool has_elements(int x_run_bytes, std::int64_t x_channels, int y_run_bytes, std::int64_t y_channels) {
+  return (x_channels > y_channels ? x_run_bytes : y_run_bytes) == 0;
+}
 
 template <class Parameters>
 std::size_t memory_of(const PointwiseInstance<Parameters>& instance, const PointwiseMemoryUse& use) {
@@ -72,7 +78,9 @@ const PointwiseInstance<Parameters>& cheapest(const PointwiseInstance<Parameters
   const PointwiseInstance<Parameters>* best = nullptr;
   double least_cost = std::numeric_limits<double>::infinity();
   for (const auto& instance : instances) {
-    if (instance.dtype != dtype || instance.tile.tf32 != tf32 || instance.channels_inner != channels_inner) continue;
+    if (instance.dtype != dtype || instance.tile.tf32 != tf32 || instance.channels_inner != channels_inner ||
+        instance.tile.elements != use.elements)
+      continue;
     if (memory_of(instance, use) > kBlockMemoryLimit) continue;
     const double candidate = cost(instance);
     if (candidate < least_cost) {

@@ -24,8 +24,12 @@ BasicPointwiseMatrix<Void> activations(const BasicTensorView<Void*>& view, std::
   BasicPointwiseMatrix<Void> matrix;
   if (!view) return matrix;
   const std::int64_t images = view.sizes[0], channels = view.sizes[1], height = view.sizes[2], width = view.sizes[3];
-  const std::int64_t image = view.strides[0], channel = view.strides[1], row = view.strides[2],
-                     column = view.strides[3];
+  // Strides of axes with one element say nothing.
+  const std::int64_t image = view.strides[0], channel = view.strides[1],
+                     row = height > 1  ? view.strides[2]
+                           : width > 1 ? width * view.strides[3]
+                                       : image,
+                     column = width > 1 ? view.strides[3] : row;
   matrix.data = view.data;
   matrix.first = column;
   matrix.second = channel;
@@ -72,8 +76,14 @@ PointwiseMatrix weight_matrix(const ConstTensorView& view, std::int64_t groups) 
 OutputMatrix weight_output_matrix(const TensorView& view, std::int64_t groups) { return weights(view, groups); }
 
 bool channels_inner(const ConstTensorView& in, const ConstTensorView& out) {
-  return layout_of(in.sizes, in.strides) != Layout::contiguous ||
-         layout_of(out.sizes, out.strides) != Layout::contiguous;
+  // A tensor of one channel is what the other one is.
+  const auto is_contiguous = [](const ConstTensorView& view) {
+    return layout_of(view.sizes, view.strides) == Layout::contiguous;
+  };
+  const auto may_be = [&](const ConstTensorView& view) {
+    return is_contiguous(view) || (view.sizes[1] == 1 && view.sizes[2] * view.sizes[3] > 1 && view.strides[3] == 1);
+  };
+  return !may_be(in) || !may_be(out) || !(is_contiguous(in) || is_contiguous(out));
 }
 
 std::string too_large_for_pointwise(const Sizes& x, const Sizes& y) {

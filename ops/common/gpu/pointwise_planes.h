@@ -11,9 +11,9 @@
 namespace fusedsc::gpu::hopper {
 
 /// kTileDepth: values of k that come at a time, 64 or 128 bytes of the weight. kInputGradient: a weight of 16-bit
-/// elements has its channels innermost, and prologues are those of gradients.
+/// elements has its channels innermost, and prologues are those of gradients. Positions: PlanesBox or PlanesShifted.
 template <class T, int kChannels_, int kTileDepth_, int kGroups_, bool kPrologue, bool kInputGradient,
-          EpilogueKind kKind>
+          EpilogueKind kKind, class Positions = PlanesBox<T>>
 class PlanesProduct {
  public:
   static constexpr int kChannels = kChannels_, kTileDepth = kTileDepth_;
@@ -37,7 +37,6 @@ class PlanesProduct {
 
  private:
   using Sums = float[kChannels / 2];
-  using Positions = PlanesBox<T>;
   using Prologue = PointwisePrologue<T, kInputGradient>;  ///< of gradients: with another tensor
   using Part = Epilogue<T, kChannels, kThreads, kKind>;
   static constexpr int kSize = Positions::kSize, kPiece = Prologue::kPiece, kPieces = kTileDepth / kPiece;
@@ -139,9 +138,13 @@ class PlanesProduct {
       else finish_tile<false>(sums, tile, position, epilogue);
       publish();
       group_barrier(group_);
+      if constexpr (Positions::kThreadsStore)
+        tile_.store_tile(p_.output_rows, p_.channels, out_, first_channel_, kChannels, position, image);
       if (!is_leader_) continue;
-      tile_.start_store(p_.output, nullptr, p_.channels, out_, first_channel_, kChannels, position, image);
-      commit_stores();
+      if constexpr (!Positions::kThreadsStore) {
+        tile_.start_store(p_.output, nullptr, p_.channels, out_, first_channel_, kChannels, position, image);
+        commit_stores();
+      }
       start_inputs(tile + kInputs);
     }
     if (is_leader_) wait_for_stores();
@@ -176,10 +179,11 @@ class PlanesProduct {
     int position;
     const int k = next_step_ * kTileDepth, image = image_of(next_tile_, position);
     const bool has_other = kPrologue && p_.has_other;
-    expect(barriers_ + slot, (has_other ? 2 : 1) * in_bytes_);
     const auto load = [&](unsigned char* tile, const TensorMap& map) {
       tile_.start_load(tile, {map, nullptr, p_.depth}, k, kTileDepth, position, image, barriers_ + slot);
     };
+    const PlanesSource source{p_.activations, nullptr, p_.depth};
+    expect(barriers_ + slot, (has_other ? 2 : 1) * tile_.copied_bytes(source, k, kTileDepth));
     load(to, p_.activations);
     if (has_other) load(to + in_bytes_, p_.other);
     if (++next_step_ == steps_) {
@@ -194,7 +198,8 @@ class PlanesProduct {
     const int slot = tile % kInputs * out_bytes_;
     int position;
     const int image = image_of(tile, position);
-    expect(barrier, (has_x_ && has_added_ ? 2 : 1) * out_bytes_);
+    const PlanesSource source{p_.x, nullptr, p_.channels};
+    expect(barrier, (has_x_ && has_added_ ? 2 : 1) * tile_.copied_bytes(source, first_channel_, kChannels));
     const auto load = [&](unsigned char* to, const TensorMap& map) {
       tile_.start_load(to, {map, nullptr, p_.channels}, first_channel_, kChannels, position, image, barrier);
     };

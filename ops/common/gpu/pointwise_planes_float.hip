@@ -16,7 +16,8 @@ const std::vector<PlanesInstance>& plain_float_planes() {
   constexpr EpilogueKind kKind = EpilogueKind::plain;
   static const std::vector<PlanesInstance> all = [] {
     std::vector<PlanesInstance> list;
-    append_planes<float, false, false, kKind>(list, DataType::float32, KeptTiles());
+    append_planes<float, PlanesBox, false, false, kKind>(list, DataType::float32, KeptTiles());
+    append_planes<float, PlanesShifted, false, false, kKind>(list, DataType::float32, ShiftedFloatPlanesTiles());
     append_planes<float, PlanesBox, false, false, kKind>(list, DataType::float32, BoxTiles());
     append_planes<float, PlanesRun, false, false, kKind>(list, DataType::float32, RunTiles());
     return list;

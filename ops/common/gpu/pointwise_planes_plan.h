@@ -20,6 +20,7 @@ struct PlanesInstance {
 
   PointwiseFamily family;  ///< kept or cut
   bool whole_images;       ///< its tiles are PlanesRun's
+  bool shifted;            ///< they are PlanesShifted's
   DataType dtype;
   int channels, depth;  ///< of a tile; depth: values of k that come at a time
   int row_tiles, cut;   ///< tiles of positions that a block has at a time; groups that share the k of each
@@ -37,7 +38,9 @@ struct PlanesInstance {
 /// What a product is, but for its addresses.
 struct PlanesCase : PointwiseCase {
   int images = 0, positions = 0;  ///< positions: of an image
-  bool whole_images = false;      ///< its planes are no whole runs of 16 bytes
+  bool whole_images = false;      ///< its planes are no whole runs of 16 bytes, but small
+  bool shifted = false;           ///< likewise, but large
+  int together_log2 = 0;          ///< planes that are whole runs together
 
   PlanesTiling tiling() const;
 };
@@ -62,11 +65,9 @@ PlanesLaunch plan(std::span<const PlanesInstance> instances, const PlanesCase& p
 /// Whether all of these tensors (or nothing) are planes that the copy engine can read.
 bool are_planes(std::initializer_list<ConstTensorView> tensors);
 inline constexpr const char* kNoPlanes =
-    "a tensor is not contiguous, or not aligned to 16 bytes; or its planes have fewer than 16 positions; or they are "
-    "no "
-    "whole runs of 16 bytes, and have more than 256 positions or are too few to be whole runs together; or the rows of "
-    "the "
-    "weight are none";
+    "a tensor is not contiguous, or not aligned to 16 bytes, or its planes have fewer than 16 positions, or are too "
+    "few "
+    "to be whole runs of 16 bytes together";
 
 /// Describes planes to the copy engine, in tiles of so many channels; nothing where it has no use for that.
 TensorMap map_of_planes(const ConstTensorView& planes, const PlanesCase& product, int tile_channels);

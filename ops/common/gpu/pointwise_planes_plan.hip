@@ -34,9 +34,7 @@ bool are_planes(const ConstTensorView& tensor) {
                         (channels == 1 || tensor.strides[1] == positions) &&
                         (images == 1 || tensor.strides[0] == channels * positions);
   return is_dense && positions >= kLeastPositions && channels * positions % run == 0 &&
-         channels % together_in_runs(tensor) == 0 &&
-         (together_in_runs(tensor) == 1 || positions <= kMostParts * kTileRows) &&
-         reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0;
+         channels % together_in_runs(tensor) == 0 && reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0;
 }
 
 /// Fitted to the times of all tiles on the layers of mobile networks on an H200, batch 1 and 64, in microseconds, so
@@ -113,13 +111,16 @@ PlanesCase planes_case(const ConstTensorView& activations, std::int64_t channels
   product.problem = {activations.dtype, false, images * positions, activations.sizes[1], channels, 1};
   product.images = static_cast<int>(images);
   product.positions = static_cast<int>(positions);
-  product.whole_images = together_in_runs(activations) > 1;
+  const int together = together_in_runs(activations);
+  product.whole_images = together > 1 && positions <= kMostParts * kTileRows;
+  product.shifted = together > 1 && !product.whole_images;
+  while (together >> product.together_log2 > 1) ++product.together_log2;
   return product;
 }
 
 PlanesTiling PlanesCase::tiling() const {
   const auto parts = static_cast<int>(divide_up(positions, kTileRows));
-  if (!whole_images) return {positions, parts, kTileRows};
+  if (!whole_images) return {positions, parts, kTileRows, together_log2};
   const int shared = parts == 3 ? 4 : parts;
   return {positions, shared, static_cast<int>(divide_up(positions, shared))};
 }
@@ -128,7 +129,7 @@ PlanesLaunch launch_of(const PlanesInstance& instance, const PlanesCase& product
   const PointwiseProblem& problem = product.problem;
   const bool is_cut = instance.family == PointwiseFamily::cut;
   if (instance.dtype != problem.dtype || instance.prologue != product.prologue || instance.kind != product.kind ||
-      instance.whole_images != product.whole_images)
+      instance.whole_images != product.whole_images || instance.shifted != product.shifted)
     return {};
   const PlanesTiling tiling = product.tiling();
   const int least_stages = instance.least_stages(tiling);
@@ -191,6 +192,13 @@ void PlanesLaunch::start(const char* name, const PlanesCase& product, const Plan
 TensorMap map_of_planes(const ConstTensorView& planes, const PlanesCase& product, int tile_channels) {
   if (!planes || product.whole_images) return {};
   const std::int64_t positions = product.positions;
+  if (product.shifted) {
+    const std::int64_t together = std::int64_t{1} << product.together_log2, row = together * positions;
+    const ConstTensorView rows(planes.data, planes.dtype, {planes.sizes[0], row, 1, planes.sizes[1] / together},
+                               {planes.strides[0], 1, row, row}, planes.device);
+    const int columns = kTileRows + 16 / static_cast<int>(size_of(planes.dtype));
+    return map_of_images(rows, columns, tile_channels / static_cast<int>(together), 1, 1, false);
+  }
   const ConstTensorView rows(planes.data, planes.dtype, {planes.sizes[0], positions, 1, planes.sizes[1]},
                              {planes.strides[0], 1, positions, positions}, planes.device);
   return map_of_images(rows, 128 / static_cast<int>(size_of(planes.dtype)), tile_channels, 1, 1, true);

@@ -10,6 +10,7 @@ namespace fusedsc::gpu::hopper {
 struct PlanesTiling {
   int positions = 0;                  ///< of an image
   int parts = 1, part_positions = 0;  ///< tiles of an image, and positions of each but the last
+  int together_log2 = 0;              ///< planes that are whole runs of 16 bytes together
 };
 
 struct PlanesParameters : PointwiseParameters {
@@ -30,7 +31,7 @@ struct PlanesSource {
 template <class T>
 class PlanesBox {
  public:
-  static constexpr bool kWholeImages = false;
+  static constexpr bool kWholeImages = false, kThreadsStore = false;
   static constexpr int kSize = static_cast<int>(sizeof(T)), kHalves = kSize / 2;
   static constexpr int kColumns = kTileRows / kHalves;  ///< positions of a row
   static constexpr int kRowBytes = 128;
