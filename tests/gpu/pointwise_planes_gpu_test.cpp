@@ -22,7 +22,8 @@ class PointwisePlanesGpu : public OnGpu {
         {{2, 8, 20, 20}, 8},   {{1, 200, 4, 8}, 208},                          // of several tiles, of a part of one,
         {{2, 72, 14, 14}, 80}, {{1, 144, 6, 6}, 40},  {{1, 40, 9, 22}, 96},    // of 4 and of 2 planes,
         {{3, 136, 7, 7}, 72},  {{2, 24, 9, 11}, 328}, {{1, 264, 5, 13}, 104},  // of 8 planes (float32: of 4),
-        {{66, 16, 5, 5}, 16},  {{1, 1152, 7, 7}, 24}, {{7, 32, 16, 16}, 16},   // more tiles than there are groups
+        {{66, 16, 5, 5}, 16},  {{1, 1152, 7, 7}, 24}, {{7, 32, 16, 16}, 16},   // more tiles than there are groups;
+        {{1, 24, 7, 7}, 1160}, {{1, 584, 4, 8}, 32},  {{1, 32, 4, 8}, 584},    // few blocks that have much of k
     };
     for (PointwiseGeometry& geometry : geometries) geometry.tf32 = GetParam().dtype == DataType::float32;
     return geometries;

@@ -1,6 +1,7 @@
 /// Pointwise products of contiguous tensors on Hopper GPUs with many values of k and few positions: a block has one
 /// tile of outputs, on which all its groups of four warps work. Some take further positions, some another share of k,
-/// and these put their sums together in block memory; each then finishes its own channels.
+/// and these put their sums together in block memory; each then finishes its own channels. Where few blocks have much
+/// of k, those of a cluster share it, and the first one finishes.
 #pragma once
 
 #include "fusedsc/common/gpu/following_kernel.h"
@@ -80,11 +81,15 @@ class PlanesCutProduct {
     thread_ = thread_index() % kGroupThreads;
     row_tile_ = group_ / kCut;
     cut_ = group_ % kCut;
-    split_ = static_cast<int>(block_index()) / p.channel_tiles;
-    first_channel_ = static_cast<int>(block_index()) % p.channel_tiles * kChannels;
+    const int block = static_cast<int>(block_index()) / p.cluster;
+    rank_ = static_cast<int>(block_index()) % p.cluster;
+    split_ = block / p.channel_tiles;
+    first_channel_ = block % p.channel_tiles * kChannels;
     image_ = image_of(row_tile_, position_);
     const int steps = (p.depth + kTileDepth - 1) / kTileDepth;
-    steps_ = cut_ < steps ? (steps - cut_ + kCut - 1) / kCut : 0;
+    share_ = rank_ * kCut + cut_;
+    shares_ = p.cluster * kCut;
+    steps_ = share_ < steps ? (steps - share_ + shares_ - 1) / shares_ : 0;
     sharing_ = sharing(p.tiling);
     units_ = kRowTiles / sharing_;
     const int unit = row_tile_ / sharing_;
@@ -145,9 +150,16 @@ class PlanesCutProduct {
     const Prologue prologue(p_, vectors_ + kCut * kPartFloats, steps * kTileDepth);
     if constexpr (kPrologue) prologue.read(thread_index(), kThreads);
     block_barrier();
-    if (is_first_) start_inputs();
+    if (is_first_ && rank_ == 0) start_inputs();
     OwnSums own;
     multiply_all(prologue, own);
+    if constexpr (kKind == EpilogueKind::plain) {
+      if (p_.cluster > 1) {
+        block_barrier();  // all groups are done with block memory
+        add_up_cluster(own, ring_ - kCut * p_.stages * kWeightBytes, kThreads, rank_, p_.cluster);
+        if (rank_ != 0) return;
+      }
+    }
     if (has_x_ || has_added_) wait(inputs_, 0);
     const int positions = exists(row_tile_) ? least(p_.tiling.positions - position_, p_.tiling.part_positions) : 0;
     if (positions >= kTileRows) finish_tile<true>(own, positions, part);
@@ -175,7 +187,7 @@ class PlanesCutProduct {
 
   /// Number `step` of the share's, to `slot`.
   FUSEDSC_DEVICE void start_step(int step, int slot) const {
-    const int k = (cut_ + step * kCut) * kTileDepth;
+    const int k = (share_ + step * shares_) * kTileDepth;
     const bool has_other = kPrologue && p_.has_other;
     Barrier* barrier = full_ + slot;
     const PlanesSource activations{p_.activations, p_.activations_rows, p_.depth},
@@ -253,7 +265,7 @@ class PlanesCutProduct {
   /// rows = what the prologue makes of a step's values.
   FUSEDSC_DEVICE void load_step(std::uint32_t (&rows)[kPieces][4], const Prologue& prologue, int step, int slot) const {
     const unsigned char* tile = tiles_ + slot * tile_bytes_;
-    const int first = (cut_ + step * kCut) * kTileDepth, existing = p_.depth - first;
+    const int first = (share_ + step * shares_) * kTileDepth, existing = p_.depth - first;
     std::uint32_t others[kPieces][4] = {};
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
@@ -317,6 +329,7 @@ class PlanesCutProduct {
 
   const PlanesParameters& p_;
   const Positions tile_;
+  int rank_, share_, shares_;  ///< of the cluster's blocks; of k, and how many there are in the cluster
   int group_, thread_, row_tile_, cut_, split_, first_channel_, position_, image_, steps_, in_bytes_, tile_bytes_;
   int sharing_, units_;
   bool is_first_, has_x_, has_added_;  ///< is_first: of the threads of a tile of outputs
