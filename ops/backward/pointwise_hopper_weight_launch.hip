@@ -1,8 +1,10 @@
-#if defined(FUSEDSC_HOPPER) && !defined(FUSEDSC_HOST_EXECUTOR)
+#ifdef FUSEDSC_HOPPER
 #include <algorithm>
 #include <limits>
 
 #include "fusedsc/backward/pointwise_hopper_weight.h"
+#include "fusedsc/backward/pointwise_hopper_weight_kernel.h"
+#include "fusedsc/backward/pointwise_hopper_weight_plain_kernel.h"
 #include "fusedsc/backward/pointwise_hopper_weight_sum.h"
 #include "fusedsc/common/gpu/pointwise_hopper_plan.h"
 
@@ -14,34 +16,74 @@ constexpr const char* kName = "pointwise_conv2d_backward";
 constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 template <class Product>
-__global__ void __launch_bounds__(Product::kThreads, 1)
-    weight_kernel(const __grid_constant__ PointwiseWeightParameters p) {
+FUSEDSC_HOPPER_KERNEL(Product::kThreads)
+weight_kernel(const FUSEDSC_GRID_CONSTANT PointwiseWeightParameters p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
   Product::run(p);
+#endif
 }
 
 template <class T>
-__global__ void __launch_bounds__(kWeightSumThreads) sum_kernel(const WeightSumParameters<GroupTiles> p) {
+FUSEDSC_KERNEL(kWeightSumThreads, 4)
+sum_kernel(const WeightSumParameters<GroupTiles> p) {
   sum_weight_partials<T>(p);
 }
 
 template <class T, PointwiseWeightKind kKind, int kRowBlocks, int kColumns, int kGroups, int kDepth>
 constexpr PointwiseWeightInstance instance(DataType dtype) {
   using Product = PointwiseWeightProduct<T, kKind, kRowBlocks, kColumns, kGroups, kDepth>;
-  return {dtype, kKind, Product::kRows, kColumns, kGroups, kDepth, weight_kernel<Product>, Product::memory_bytes};
+  return {dtype,
+          kKind,
+          Product::kRows,
+          kColumns,
+          kGroups,
+          kDepth,
+          Product::kThreads,
+          weight_kernel<Product>,
+          Product::memory_bytes};
 }
 
+template <class T, int kRowBlocks, int kColumns, int kShares>
+constexpr PointwiseWeightInstance plain(DataType dtype) {
+  using Product = PlainWeightProduct<T, kRowBlocks, kColumns, kShares>;
+  return {dtype,
+          PointwiseWeightKind::plain,
+          Product::kRows,
+          kColumns,
+          kShares,
+          Product::kDepth,
+          Product::kThreads,
+          weight_kernel<Product>,
+          Product::memory_bytes};
+}
+
+#define FUSEDSC_PLAIN(rows, columns, shares) \
+  plain<Float16, rows, columns, shares>(DataType::float16), plain<BFloat16, rows, columns, shares>(DataType::bfloat16)
 #define FUSEDSC_BOTH(kind, rows, columns, groups, depth)                                         \
   instance<Float16, PointwiseWeightKind::kind, rows, columns, groups, depth>(DataType::float16), \
       instance<BFloat16, PointwiseWeightKind::kind, rows, columns, groups, depth>(DataType::bfloat16)
 
 const PointwiseWeightInstance kInstances[] = {
+    // blocks of 64 outputs, channels; shares of positions
+    FUSEDSC_PLAIN(1, 32, 4),
+    FUSEDSC_PLAIN(1, 64, 2),
+    FUSEDSC_PLAIN(1, 96, 2),
+    FUSEDSC_PLAIN(1, 128, 2),
+    FUSEDSC_PLAIN(1, 192, 2),
+    FUSEDSC_PLAIN(2, 64, 1),
+    FUSEDSC_PLAIN(2, 96, 1),
+    FUSEDSC_PLAIN(3, 64, 1),
     // blocks of 64 outputs, channels; groups of warps, positions that come at a time
-    FUSEDSC_BOTH(plain, 1, 32, 4, 64),  FUSEDSC_BOTH(plain, 1, 64, 4, 64),  FUSEDSC_BOTH(plain, 1, 128, 4, 64),
-    FUSEDSC_BOTH(plain, 1, 192, 3, 32), FUSEDSC_BOTH(plain, 2, 32, 4, 64),  FUSEDSC_BOTH(plain, 2, 64, 4, 64),
-    FUSEDSC_BOTH(plain, 3, 32, 4, 32),  FUSEDSC_BOTH(seams, 1, 32, 4, 64),  FUSEDSC_BOTH(seams, 1, 64, 4, 64),
-    FUSEDSC_BOTH(seams, 1, 128, 2, 64), FUSEDSC_BOTH(seams, 1, 192, 2, 32), FUSEDSC_BOTH(seams, 2, 32, 4, 32),
-    FUSEDSC_BOTH(seams, 2, 64, 2, 64),  FUSEDSC_BOTH(seams, 3, 32, 3, 32),  FUSEDSC_BOTH(seams, 3, 64, 2, 32),
-    FUSEDSC_BOTH(bias, 1, 64, 4, 64),   FUSEDSC_BOTH(bias, 1, 128, 2, 64),
+    FUSEDSC_BOTH(seams, 1, 32, 4, 64),
+    FUSEDSC_BOTH(seams, 1, 64, 4, 64),
+    FUSEDSC_BOTH(seams, 1, 128, 2, 64),
+    FUSEDSC_BOTH(seams, 1, 192, 2, 32),
+    FUSEDSC_BOTH(seams, 2, 32, 4, 32),
+    FUSEDSC_BOTH(seams, 2, 64, 2, 64),
+    FUSEDSC_BOTH(seams, 3, 32, 3, 32),
+    FUSEDSC_BOTH(seams, 3, 64, 2, 32),
+    FUSEDSC_BOTH(bias, 1, 64, 4, 64),
+    FUSEDSC_BOTH(bias, 1, 128, 2, 64),
 };
 
 /// How the positions of a tile are cut.
@@ -72,7 +114,7 @@ double cost_of(const PointwiseWeightInstance& instance, int positions, std::int6
   const int parts = plain ? 1 : 2;
   const double rounds = static_cast<double>(divide_up(tiles * cluster * splits, size));
   const double block_steps = static_cast<double>(divide_up(steps, cluster * splits));
-  const double pixels = block_steps * instance.depth * instance.groups, area = instance.rows * instance.columns;
+  const double pixels = block_steps * instance.depth * instance.shares, area = instance.rows * instance.columns;
   const double loop =
       block_steps * model.step + pixels * ((instance.rows * parts + instance.columns) * 2 / model.bytes +
                                            instance.columns * 2 / model.changed_bytes + area * parts / model.macs);
@@ -87,9 +129,9 @@ Cut cut(const PointwiseWeightInstance& instance, const PointwiseWeightParameters
   constexpr int kMostStages = 8;
   Cut best;
   best.stages = kMostStages;
-  while (instance.memory(best.stages) > static_cast<int>(kBlockMemoryLimit)) --best.stages;
+  while (instance.memory(best.stages) > kMemoryLimit) --best.stages;
   const std::int64_t tiles = divide_up(p.tiles.outputs, instance.rows) * divide_up(p.tiles.channels, instance.columns);
-  const std::int64_t steps = divide_up(p.pixels, instance.depth * instance.groups);
+  const std::int64_t steps = divide_up(p.pixels, instance.depth * instance.shares);
   for (const int cluster : {1, 2, 4, 8}) {
     const std::int64_t most = std::min(std::max<std::int64_t>(1, size / tiles / cluster), divide_up(steps, cluster));
     for (const std::int64_t splits : {std::int64_t{1}, (most + 1) / 2, most}) {
@@ -102,28 +144,6 @@ Cut cut(const PointwiseWeightInstance& instance, const PointwiseWeightParameters
     }
   }
   return best;
-}
-
-/// Blocks in clusters; they may start while the kernel before them in the stream ends, until
-/// wait_for_previous_kernel().
-template <class Parameters>
-void launch_early(void (*kernel)(Parameters), std::int64_t blocks, int threads, int memory, int cluster, void* stream,
-                  const Parameters& parameters) {
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim.x = static_cast<unsigned>(cluster);
-  attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(blocks));
-  config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.dynamicSmemBytes = static_cast<std::size_t>(memory);
-  config.stream = static_cast<Stream>(stream);
-  config.attrs = attributes;
-  config.numAttrs = 2;
-  allow_block_memory(kernel, config.dynamicSmemBytes);
-  check_vendor(cudaLaunchKernelEx(&config, kernel, parameters), kName);
 }
 
 bool has_windows(const PointwiseBackwardArguments& a) { return a.windows.channels > 0; }
@@ -203,12 +223,13 @@ void PointwiseWeightPass::run(const PointwiseBackwardArguments& a, Arena& arena,
   p.grad_y = map(a.grad_y, 64);
   p.output = gradient ? map(gradient.output, 64) : p.grad_y;
   const std::int64_t blocks = std::int64_t{tiles.output_tiles} * tiles.channel_tiles * p.cluster * p.splits;
-  launch_early(instance_->kernel, blocks, instance_->groups * 128, instance_->memory(p.stages), p.cluster, stream, p);
+  launch_clusters(kName, instance_->kernel, blocks, instance_->threads, stream, p,
+                  static_cast<std::size_t>(instance_->memory(p.stages)), p.cluster);
   if (tiles.partials == nullptr) return;
 
   const WeightSumParameters<GroupTiles> sum(tiles, p.splits);
-  launch_early(a.x.dtype == DataType::float16 ? sum_kernel<Float16> : sum_kernel<BFloat16>, sum.blocks(),
-               kWeightSumThreads, kWeightSumBytes, 1, stream, sum);
+  launch_following(kName, a.x.dtype == DataType::float16 ? sum_kernel<Float16> : sum_kernel<BFloat16>, sum.blocks(),
+                   kWeightSumThreads, stream, sum, kWeightSumBytes);
 }
 
 }  // namespace fusedsc::gpu::hopper

@@ -41,6 +41,7 @@ const std::vector<PlanesInstance>& instances() {
 PlanesCase case_of(const PointwiseBackwardArguments& a) {
   PlanesCase product = planes_case(a.grad_y, a.x.sizes[1]);
   set_seams(product, a);
+  product.turns_weight = can_turn_weight(product, a);
   return product;
 }
 
@@ -94,6 +95,8 @@ class InputPass {
       launch_transposed_weight(kName, a.weight, memory.weight, execution.stream);
       p.weight = map_of(memory.weight, problem.dtype, problem.depth, problem.channels, transposed_pitch(problem.depth),
                         instance.depth, instance.channels);
+    } else if (launch_.turns_weight) {
+      p.weight = map_of_turned(a.weight);
     } else {
       p.weight = map_of(a.weight.data, problem.dtype, problem.channels, problem.depth, a.weight.strides[0],
                         instance.columns(), instance.depth);
@@ -105,7 +108,7 @@ class InputPass {
 
  private:
   /// Products of floats have their k innermost.
-  bool transposes() const { return case_.problem.dtype == DataType::float32; }
+  bool transposes() const { return case_.problem.dtype == DataType::float32 && !launch_.turns_weight; }
 
   PlanesCase case_;
   PlanesLaunch launch_;

@@ -8,6 +8,7 @@
 #include "fusedsc/common/gpu/hopper_products.h"
 #include "fusedsc/common/gpu/hopper_stages.h"
 #include "fusedsc/common/gpu/pointwise_hopper_shares.h"
+#include "fusedsc/common/gpu/pointwise_hopper_turned.h"
 #include "fusedsc/common/gpu/pointwise_planes_tile.h"
 
 namespace fusedsc::gpu::hopper {
@@ -50,6 +51,7 @@ class PlanesCutProduct {
   static constexpr int kWeightBytes = (kWeightDepthFirst ? kBlocks * kColumns : kChannels) * 128;
   static constexpr int kPartFloats = Part::memory_floats(kRowTiles * 4);
   static constexpr bool kSums = Part::kStatistics || Part::kGradient;
+  static constexpr bool kTurns = kCanTurn < T, kChannels, kTileDepth, !kPrologue && kKind == EpilogueKind::plain > ;
 
  public:
   /// Whether tiles of a block can be cut so: groups that share k do not share tiles with others.
@@ -201,6 +203,8 @@ class PlanesCutProduct {
         start_load(weight + block * kTileDepth * kColumns * kSize, p_.weight, first_channel_ + block * kColumns, k,
                    barrier);
       }
+    } else if (kTurns && p_.turns_weight) {
+      start_turned<kChannels>(weight, p_.weight, first_channel_, k, barrier);
     } else {
       start_load(weight, p_.weight, k, first_channel_, barrier);
     }
@@ -239,6 +243,9 @@ class PlanesCutProduct {
 #pragma unroll 1
     for (int step = 0; step < steps_; ++step) {
       wait(full_ + turn.slot, turn.parity);
+      if constexpr (kTurns) {
+        if (p_.turns_weight) turn_weight(turn.slot);
+      }
       std::uint32_t rows[kPieces][4];
       wait_for_products<0>();  // which may still read these registers
       const int next = step - 1 + p_.stages;
@@ -251,6 +258,12 @@ class PlanesCutProduct {
     wait_for_products<0>();
     fence(sums);
     put_together(sums, own);
+  }
+
+  /// The weight of a step, by all groups that share it.
+  FUSEDSC_DEVICE void turn_weight(int slot) const {
+    turn_tiles<kChannels>(weights_ + slot * kWeightBytes, 1, row_tile_ * 4 + thread_ / 32, kRowTiles * 4);
+    group_barrier<kRowTiles * kGroupThreads>(kRowTiles * (1 + kCut) + cut_);
   }
 
   /// Of the slot that all are done with: `parity` is that of its step.

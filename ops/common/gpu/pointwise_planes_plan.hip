@@ -185,6 +185,11 @@ PlanesLaunch plan(std::span<const PlanesInstance> instances, const PlanesCase& p
       best = launch;
     }
   }
+  if (best.instance == nullptr) return best;
+  const std::int64_t shares = std::int64_t{best.instance->cut} * best.cluster,
+                     steps = divide_up(product.problem.depth, best.instance->depth * shares),
+                     rounds = divide_up(std::int64_t{best.channel_tiles} * best.splits * best.cluster, size);
+  best.turns_weight = turns_weight(product, best.instance->family, best.instance->channels, steps * rounds);
   return best;
 }
 
@@ -197,6 +202,7 @@ void PlanesLaunch::fill(const PlanesCase& product, PlanesParameters& p) const {
   p.splits = splits;
   p.stages = stages;
   p.cluster = cluster;
+  p.turns_weight = turns_weight;
   p.has_other = product.has_other;
   p.epilogue.has_x = product.has_x;
   p.epilogue.has_added = product.has_added;
