@@ -16,10 +16,11 @@ struct PointwiseWeightInstance {
   DataType dtype;
   PointwiseWeightKind kind;
   int rows, columns;  ///< of a tile of the weight
-  int shares, depth;  ///< of a block's positions; positions that come to each at a time
+  int shares, depth;  ///< groups of warps that have positions of their own; how many come to each at a time
   int threads;
   Kernel kernel;
   Memory memory;
+  bool is_wide = false;  ///< of pointwise_hopper_weight_wide_kernel.h
 };
 
 /// The launches, worked out but for addresses.

@@ -1,8 +1,7 @@
-/// Pointwise convolution on Hopper GPUs, weight and bias gradients with seams (without: the kernel of
-/// pointwise_hopper_weight_plain_kernel.h): the sum over all positions is cut twice, among blocks and among each
-/// block's groups of four warps, which go their own ways through their positions. Blocks that share a tile of the
-/// weight run as a cluster and add their sums through block memory; if more than a cluster share one, a second kernel
-/// adds the clusters' sums (pointwise_hopper_weight_sum.h).
+/// Pointwise convolution on Hopper GPUs, weight and bias gradients: the sum over all positions is cut twice, among
+/// blocks and among each block's groups of four warps, which go their own ways through their positions. Blocks that
+/// share a tile of the weight run as a cluster and add their sums through block memory; if more than a cluster share
+/// one, a second kernel adds the clusters' sums (pointwise_hopper_weight_sum.h).
 ///
 /// The gradient prologue is linear, so it is applied to sums instead of elements: of grad_y*a, of output*a, and of a,
 /// which also keeps its results from being rounded to 16 bits. Sums of a single tensor are products with ones.
@@ -35,8 +34,8 @@ class PointwiseWeightProduct {
   }
 
  private:
-  static constexpr bool kBias = kKind == PointwiseWeightKind::bias;
-  static constexpr int kParts = 2;  ///< grad_y; output
+  static constexpr bool kSeams = kKind != PointwiseWeightKind::plain, kBias = kKind == PointwiseWeightKind::bias;
+  static constexpr int kParts = kSeams ? 2 : 1;  ///< grad_y; output
   /// Columns of a product instruction, and of a copy.
   static constexpr int kWide = kColumns % 64 == 0 ? 64 : 32, kColumnBlocks = kColumns / kWide;
   static constexpr int kRowTileBytes = kDepth * 128, kXRowBytes = kWide * 2, kXTileBytes = kDepth * kXRowBytes;
@@ -51,13 +50,13 @@ class PointwiseWeightProduct {
   // Vectors in block memory: ones; by channel scale, shift and sums of each group; by output three scales and the bias.
   static constexpr int kScales = 128, kChannelSums = kScales + 2 * kColumns;
   static constexpr int kOutputScales = kChannelSums + kGroups * kColumns, kBiasSums = kOutputScales + 3 * kRows;
-  static constexpr int kVectorFloats = kBiasSums + (kBias ? (kGroups + 1) * kRows : 0);
+  static constexpr int kVectorFloats = !kSeams ? 0 : kBiasSums + (kBias ? (kGroups + 1) * kRows : 0);
 
   using Result = float[kRowBlocks][kColumnBlocks][kWide / 2];
 
   struct Sums {
     Result products[kParts];
-    float of_channels[kColumnBlocks][4], of_rows[kParts][kBias ? kRowBlocks : 1][4];
+    float of_channels[kSeams ? kColumnBlocks : 1][4], of_rows[kParts][kBias ? kRowBlocks : 1][4];
   };
 
   FUSEDSC_HOST_DEVICE static constexpr int barrier_bytes(int stages) { return (kGroups * stages * 8 + 15) / 16 * 16; }
@@ -91,7 +90,7 @@ class PointwiseWeightProduct {
       if (group_ == 0) {
         prefetch(p_.x);
         prefetch(p_.grad_y);
-        prefetch(p_.output);
+        if (kSeams) prefetch(p_.output);
       }
       for (int i = 0; i < p_.stages; ++i) initialise(barriers_ + i);
       publish();
@@ -100,28 +99,41 @@ class PointwiseWeightProduct {
     if (thread_ == 0) {
       for (int i = 0; i < p_.stages; ++i) start_next(i);
     }
-    read_vectors();
+    if constexpr (kSeams) read_vectors();
     block_barrier();
     StageTurn turn;
+    int last_slot = -1;
     Sums sums = {};
 #pragma unroll 1
     for (int step = 0; step < steps_; ++step) {
       wait(barriers_ + turn.slot, turn.parity);
-      if (p_.has_prologue) {
-        change_x(turn.slot, p_.pixels - (first_step_ + step * stride_) * kDepth);
-        publish();
+      if constexpr (kSeams) {
+        if (p_.has_prologue) {
+          change_x(turn.slot, p_.pixels - (first_step_ + step * stride_) * kDepth);
+          publish();
+        }
+        group_barrier(group_);
+        multiply_tiles(sums, turn.slot);
+        wait_for_products<0>();  // here, or the compiler would not let them run asynchronously
+        fence_all(sums);
+        group_barrier(group_);
+        if (thread_ == 0) start_next(turn.slot);
+      } else {
+        multiply_tiles(sums, turn.slot);
+        if (last_slot >= 0) {
+          wait_for_products<1>();
+          group_barrier(group_);
+          if (thread_ == 0) start_next(last_slot);
+        }
       }
-      group_barrier(group_);
-      multiply_tiles(sums, turn.slot);
-      wait_for_products<0>();  // here, or the compiler would not let them run asynchronously
-      fence_all(sums);
-      group_barrier(group_);
-      if (thread_ == 0) start_next(turn.slot);
+      last_slot = turn.slot;
       turn.next(p_.stages);
     }
+    wait_for_products<0>();
+    fence_all(sums);
     if (p_.runs_beside_input) wait_for_previous_kernel();  // so that whoever waits for this one waits for both
     let_next_kernel_start();
-    apply_gradient_seam(sums);
+    if constexpr (kSeams) apply_gradient_seam(sums);
     if constexpr (kBias) leave_bias(sums);
     block_barrier();  // all groups are done with the tiles, where the sums go
     leave(sums.products[0]);
@@ -140,7 +152,7 @@ class PointwiseWeightProduct {
     }
     for (int i = 0; i < kRowBlocks; ++i, to += kRowTileBytes) {
       start_load(to, p_.grad_y, first_output_ + i * 64, pixel, barrier);
-      start_load(to + kPartBytes, p_.output, first_output_ + i * 64, pixel, barrier);
+      if (kSeams) start_load(to + kPartBytes, p_.output, first_output_ + i * 64, pixel, barrier);
     }
     ++next_step_;
   }
@@ -157,8 +169,10 @@ class PointwiseWeightProduct {
         if constexpr (kBias) fence(sums.of_rows[part][i]);
       }
     }
+    if constexpr (kSeams) {
 #pragma unroll
-    for (int j = 0; j < kColumnBlocks; ++j) fence(sums.of_channels[j]);
+      for (int j = 0; j < kColumnBlocks; ++j) fence(sums.of_channels[j]);
+    }
   }
 
   FUSEDSC_DEVICE void multiply_tiles(Sums& sums, int slot) const {
@@ -182,9 +196,11 @@ class PointwiseWeightProduct {
           if constexpr (kBias) multiply<false, true>(sums.of_rows[part][i], row, ones, false, T());
         }
       }
+      if constexpr (kSeams) {
 #pragma unroll
-      for (int j = 0; j < kColumnBlocks; ++j) {
-        multiply<false, true>(sums.of_channels[j], x_step + j * kXTileBytes / 16, ones, false, T());
+        for (int j = 0; j < kColumnBlocks; ++j) {
+          multiply<false, true>(sums.of_channels[j], x_step + j * kXTileBytes / 16, ones, false, T());
+        }
       }
     }
     commit_products();

@@ -89,7 +89,6 @@ inline std::uint32_t reordered(std::uint32_t word, std::uint32_t order) {
 }
 
 inline void prefetch(const TensorMap&) {}
-inline void prefetch(const TensorMap&, int, int) {}
 
 inline void start_load(void* tile, const TensorMap& map, int element, int y, Barrier* barrier) {
   const int x = element * map.halves, row_bytes = map.tile_columns * 2;

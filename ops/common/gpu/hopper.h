@@ -80,11 +80,6 @@ FUSEDSC_DEVICE void start_load(void* tile, const TensorMap& map, int x, int y, B
       "l"(&map), "r"(x), "r"(y), "r"(address_of(barrier))
       : "memory");
 }
-/// The tile comes to the cache. As that is where kernels meet, it may be asked for before the kernel is over that writes
-/// the tensor.
-FUSEDSC_DEVICE void prefetch(const TensorMap& map, int x, int y) {
-  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(&map), "r"(x), "r"(y) : "memory");
-}
 /// A run of bytes, whose number and places are multiples of 16.
 FUSEDSC_DEVICE void start_load(void* to, const void* from, int bytes, Barrier* barrier) {
   asm volatile(

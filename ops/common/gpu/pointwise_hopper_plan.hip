@@ -158,7 +158,7 @@ bool lays_out_in_blocks(const ConstTensorView& weight, const SlidingChannels& wi
 }
 
 bool turns_weight(const PointwiseCase& product, PointwiseFamily family, int channels, std::int64_t steps) {
-  constexpr std::int64_t kMostSteps = 16;
+  constexpr std::int64_t kMostSteps = 5;
   return product.turns_weight && channels % kTurned == 0 && (family == PointwiseFamily::kept || steps <= kMostSteps);
 }
 

@@ -133,9 +133,10 @@ namespace {
 /// Blocks that share the k of a tile, where each of few has many steps of it.
 int cluster_for(const PlanesCase& product, std::int64_t blocks, int steps, int size) {
   constexpr int kMost = 8, kLeastSteps = 2;  // of a block
+  const int room = size - size / 10;         // a GPU's parts have no place for more clusters at once
   int cluster = 1;
   if (product.kind != EpilogueKind::plain) return cluster;
-  while (cluster < kMost && blocks * cluster * 2 <= size && steps >= kLeastSteps * 2 * cluster) cluster *= 2;
+  while (cluster < kMost && blocks * cluster * 2 <= room && steps >= kLeastSteps * 2 * cluster) cluster *= 2;
   return cluster;
 }
 
