@@ -6,15 +6,12 @@
 #include "fusedsc/backward/pointwise_hopper_parameters.h"
 #include "fusedsc/backward/pointwise_hopper_seam.h"
 #include "fusedsc/backward/pointwise_hopper_transposed.h"
+#include "fusedsc/backward/pointwise_hopper_weight.h"
 #include "fusedsc/common/gpu/partials_launch.h"
 #include "fusedsc/common/gpu/pointwise_hopper_instances.h"
 #include "fusedsc/forward/sliding_channel_weight.h"
 #include "fusedsc/forward/sliding_channel_weight_gpu.h"
 #include "fusedsc/runtime/arena.h"
-
-#ifndef FUSEDSC_HOST_EXECUTOR
-#include "fusedsc/backward/pointwise_hopper_weight.h"
-#endif
 
 namespace fusedsc {
 namespace gpu::hopper {
@@ -67,6 +64,7 @@ PointwiseCase case_of(const PointwiseBackwardArguments& a) {
   const std::int64_t pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
   PointwiseCase product{{a.x.dtype, true, pixels, a.grad_y.sizes[1], a.x.sizes[1], 1}};
   set_seams(product, a);
+  product.turns_weight = a.windows.channels == 0 && can_turn_weight(product, a);
   product.lays_out = lays_out_in_blocks(a.weight, a.windows);
   product.is_dense = is_dense(activation_matrix(a.grad_y, 1, true), a.grad_y.sizes[1]) &&
                      is_dense(output_matrix(a.grad_x, 1, true), a.x.sizes[1]);
@@ -75,11 +73,7 @@ PointwiseCase case_of(const PointwiseBackwardArguments& a) {
 
 /// Whether there is a kernel here for the gradients of weight and bias.
 bool suits_weight_gradient(const PointwiseBackwardArguments& a) {
-#ifdef FUSEDSC_HOST_EXECUTOR  // which plays no clusters
-  return PointwiseGradientsPass::suits(a);
-#else
   return PointwiseGradientsPass::suits(a) || PointwiseWeightPass::suits(a);
-#endif
 }
 
 std::string why_not(const PointwiseBackwardArguments& a) {
@@ -143,6 +137,8 @@ class InputPass {
       launch_transposed_weight(kName, a.weight, memory.weight, stream);
       p.weight = map_of(memory.weight, problem.dtype, problem.depth, problem.channels, transposed_pitch(problem.depth),
                         instance.depth, instance.channels);
+    } else if (launch_.turns_weight) {
+      p.weight = map_of_turned(a.weight);
     } else {
       const ConstTensorView weight = expands(a) ? ConstTensorView(memory.expanded) : a.weight;
       if (expands(a)) gpu::expand_sliding_channels(a.windows, a.weight, memory.expanded, stream);
@@ -157,7 +153,7 @@ class InputPass {
 
  private:
   /// Products of floats have their k innermost.
-  bool transposes() const { return case_.problem.dtype == DataType::float32; }
+  bool transposes() const { return case_.problem.dtype == DataType::float32 && !launch_.turns_weight; }
   /// The copy engine wants rows of all channels.
   bool expands(const PointwiseBackwardArguments& a) const { return a.windows.channels > 0 && !case_.lays_out; }
 
@@ -178,7 +174,6 @@ BackwardPlan plan_input(const PointwiseBackwardArguments& a) {
 }
 
 BackwardPlan plan_weight(const PointwiseBackwardArguments& a, int threads) {
-#ifndef FUSEDSC_HOST_EXECUTOR  // which plays no clusters
   if (PointwiseWeightPass::suits(a)) {
     const PointwiseWeightPass pass(a);
     Arena arena(nullptr);
@@ -188,7 +183,6 @@ BackwardPlan plan_weight(const PointwiseBackwardArguments& a, int threads) {
               pass.run(like, taken, execution.stream);
             }};
   }
-#endif
   BackwardPlan general = pointwise_backward_gpu().plan_for(without_input(a), threads);
   return {general.workspace_bytes,
           [run = std::move(general.unchecked_run)](const PointwiseBackwardArguments& like, const Execution& execution) {

@@ -15,6 +15,17 @@ inline void set_seams(PointwiseCase& product, const PointwiseBackwardArguments& 
   product.has_added = static_cast<bool>(a.grad_add);
 }
 
+/// Whether blocks of kernels without seams can turn the weight by themselves (pointwise_hopper_turned.h).
+inline bool can_turn_weight(const PointwiseCase& product, const PointwiseBackwardArguments& a) {
+  return a.weight.dtype == DataType::float32 && !product.prologue && product.kind == EpilogueKind::plain &&
+         suits_copy_engine(weight_matrix(a.weight, 1), a.weight.dtype);
+}
+
+/// The weight, for these blocks.
+inline TensorMap map_of_turned(const ConstTensorView& weight) {
+  return map_of(weight.data, weight.dtype, weight.sizes[1], weight.sizes[0], weight.strides[0], kTurned, kTurned);
+}
+
 /// These, and tensors, for kernels of both layouts; partials: of its sums.
 inline void set_seams(PointwiseParameters& p, const PointwiseBackwardArguments& a, float* partials) {
   const GradientPrologue& prologue = a.gradient_prologue;

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "fusedsc/backward/pointwise.h"
-#include "fusedsc/backward/pointwise_hopper_weight_kernel.h"
+#include "fusedsc/backward/pointwise_hopper_weight_parameters.h"
 #include "fusedsc/runtime/arena.h"
 
 namespace fusedsc::gpu::hopper {
@@ -15,9 +15,12 @@ struct PointwiseWeightInstance {
 
   DataType dtype;
   PointwiseWeightKind kind;
-  int rows, columns, groups, depth;  ///< of a tile of the weight; of four warps; positions that come at a time
+  int rows, columns;  ///< of a tile of the weight
+  int shares, depth;  ///< groups of warps that have positions of their own; how many come to each at a time
+  int threads;
   Kernel kernel;
   Memory memory;
+  bool is_wide = false;  ///< of pointwise_hopper_weight_wide_kernel.h
 };
 
 /// The launches, worked out but for addresses.

@@ -62,7 +62,7 @@ class PointwiseWeightProduct {
   FUSEDSC_HOST_DEVICE static constexpr int barrier_bytes(int stages) { return (kGroups * stages * 8 + 15) / 16 * 16; }
 
   FUSEDSC_DEVICE explicit PointwiseWeightProduct(const PointwiseWeightParameters& p) : p_(p) {
-    group_ = __shfl_sync(0xffffffffu, thread_index() / 128, 0);  // so that the compiler knows it is the same
+    group_ = uniform(thread_index() / 128);
     thread_ = thread_index() % 128;
     int rest = static_cast<int>(block_index());
     rank_ = rest % p.cluster;
@@ -231,6 +231,7 @@ class PointwiseWeightProduct {
   /// The prologue, where x lies. Each thread has a run of channels, of every 16th (or 32nd) position. There are
   /// `pixels` of them; beyond the end it leaves zeros.
   FUSEDSC_DEVICE void change_x(int slot, int pixels) const {
+    using Run = Aligned<std::uint32_t, 4>;
     constexpr int kRunsOfRow = kWide / 8, kRowsAtOnce = 128 / kRunsOfRow;
     const int run = thread_ % kRunsOfRow, row = thread_ / kRunsOfRow;
     const bool is_clamp = p_.activation == Activation::relu || p_.activation == Activation::relu6;
@@ -245,14 +246,14 @@ class PointwiseWeightProduct {
       load<4>(coefficients + 4).widen(scale + 4);
       load<4>(coefficients + kColumns).widen(shift);
       load<4>(coefficients + kColumns + 4).widen(shift + 4);
-      uint4 values[kDepth / kRowsAtOnce];
+      Run values[kDepth / kRowsAtOnce];
 #pragma unroll
       for (int i = 0; i < kDepth / kRowsAtOnce; ++i) {
-        values[i] = *reinterpret_cast<const uint4*>(tile + place_of_run<kXRowBytes>(row + i * kRowsAtOnce, run));
+        values[i] = *reinterpret_cast<const Run*>(tile + place_of_run<kXRowBytes>(row + i * kRowsAtOnce, run));
       }
 #pragma unroll
       for (int i = 0; i < kDepth / kRowsAtOnce; ++i) {
-        std::uint32_t words[4] = {values[i].x, values[i].y, values[i].z, values[i].w};
+        std::uint32_t(&words)[4] = values[i].elements;
         float z[8];
 #pragma unroll
         for (int v = 0; v < 4; ++v) to_floats(words[v], z[2 * v], z[2 * v + 1], T());
@@ -266,8 +267,7 @@ class PointwiseWeightProduct {
           if (is_clamp) words[v] = clamped_pair(words[v], to_six, T());
           if (!exists) words[v] = 0;
         }
-        *reinterpret_cast<uint4*>(tile + place_of_run<kXRowBytes>(row + i * kRowsAtOnce, run)) = {words[0], words[1],
-                                                                                                  words[2], words[3]};
+        *reinterpret_cast<Run*>(tile + place_of_run<kXRowBytes>(row + i * kRowsAtOnce, run)) = values[i];
       }
     }
   }
@@ -295,13 +295,12 @@ class PointwiseWeightProduct {
       }
 #pragma unroll
       for (int c = 0; c < kColumns; c += 8) {
-        const float2 channel = *reinterpret_cast<const float2*>(channel_sums + c + lane % 4 * 2);
+        const auto channel = *reinterpret_cast<const Aligned<float, 2>*>(channel_sums + c + lane % 4 * 2);
 #pragma unroll
         for (int v = 0; v < 4; ++v) {
           float& sum = sums.products[0][i][c / kWide][c % kWide / 2 + v];
           const float other = sums.products[kParts - 1][i][c / kWide][c % kWide / 2 + v];
-          sum = sum * grad_scale[v / 2] +
-                (other * output_scale[v / 2] + (v % 2 == 0 ? channel.x : channel.y) * offset[v / 2]);
+          sum = sum * grad_scale[v / 2] + (other * output_scale[v / 2] + channel.elements[v % 2] * offset[v / 2]);
         }
       }
     }

@@ -1,9 +1,11 @@
-#if defined(FUSEDSC_HOPPER) && !defined(FUSEDSC_HOST_EXECUTOR)
+#ifdef FUSEDSC_HOPPER
 #include <algorithm>
 #include <limits>
 
 #include "fusedsc/backward/pointwise_hopper_weight.h"
+#include "fusedsc/backward/pointwise_hopper_weight_kernel.h"
 #include "fusedsc/backward/pointwise_hopper_weight_sum.h"
+#include "fusedsc/backward/pointwise_hopper_weight_wide_kernel.h"
 #include "fusedsc/common/gpu/pointwise_hopper_plan.h"
 
 namespace fusedsc::gpu::hopper {
@@ -14,34 +16,77 @@ constexpr const char* kName = "pointwise_conv2d_backward";
 constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 template <class Product>
-__global__ void __launch_bounds__(Product::kThreads, 1)
-    weight_kernel(const __grid_constant__ PointwiseWeightParameters p) {
+FUSEDSC_HOPPER_KERNEL(Product::kThreads)
+weight_kernel(const FUSEDSC_GRID_CONSTANT PointwiseWeightParameters p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
   Product::run(p);
+#endif
 }
 
 template <class T>
-__global__ void __launch_bounds__(kWeightSumThreads) sum_kernel(const WeightSumParameters<GroupTiles> p) {
+FUSEDSC_KERNEL(kWeightSumThreads, 4)
+sum_kernel(const WeightSumParameters<GroupTiles> p) {
   sum_weight_partials<T>(p);
 }
 
 template <class T, PointwiseWeightKind kKind, int kRowBlocks, int kColumns, int kGroups, int kDepth>
 constexpr PointwiseWeightInstance instance(DataType dtype) {
   using Product = PointwiseWeightProduct<T, kKind, kRowBlocks, kColumns, kGroups, kDepth>;
-  return {dtype, kKind, Product::kRows, kColumns, kGroups, kDepth, weight_kernel<Product>, Product::memory_bytes};
+  return {dtype,
+          kKind,
+          Product::kRows,
+          kColumns,
+          kGroups,
+          kDepth,
+          Product::kThreads,
+          weight_kernel<Product>,
+          Product::memory_bytes};
 }
 
+template <class T, int kRowBlocks, int kColumns>
+constexpr PointwiseWeightInstance wide(DataType dtype) {
+  using Product = WideWeightProduct<T, kRowBlocks, kColumns>;
+  return {dtype,
+          PointwiseWeightKind::plain,
+          Product::kRows,
+          kColumns,
+          1,
+          Product::kDepth,
+          Product::kThreads,
+          weight_kernel<Product>,
+          Product::memory_bytes,
+          true};
+}
+
+#define FUSEDSC_WIDE(rows, columns) \
+  wide<Float16, rows, columns>(DataType::float16), wide<BFloat16, rows, columns>(DataType::bfloat16)
 #define FUSEDSC_BOTH(kind, rows, columns, groups, depth)                                         \
   instance<Float16, PointwiseWeightKind::kind, rows, columns, groups, depth>(DataType::float16), \
       instance<BFloat16, PointwiseWeightKind::kind, rows, columns, groups, depth>(DataType::bfloat16)
 
 const PointwiseWeightInstance kInstances[] = {
     // blocks of 64 outputs, channels; groups of warps, positions that come at a time
-    FUSEDSC_BOTH(plain, 1, 32, 4, 64),  FUSEDSC_BOTH(plain, 1, 64, 4, 64),  FUSEDSC_BOTH(plain, 1, 128, 4, 64),
-    FUSEDSC_BOTH(plain, 1, 192, 3, 32), FUSEDSC_BOTH(plain, 2, 32, 4, 64),  FUSEDSC_BOTH(plain, 2, 64, 4, 64),
-    FUSEDSC_BOTH(plain, 3, 32, 4, 32),  FUSEDSC_BOTH(seams, 1, 32, 4, 64),  FUSEDSC_BOTH(seams, 1, 64, 4, 64),
-    FUSEDSC_BOTH(seams, 1, 128, 2, 64), FUSEDSC_BOTH(seams, 1, 192, 2, 32), FUSEDSC_BOTH(seams, 2, 32, 4, 32),
-    FUSEDSC_BOTH(seams, 2, 64, 2, 64),  FUSEDSC_BOTH(seams, 3, 32, 3, 32),  FUSEDSC_BOTH(seams, 3, 64, 2, 32),
-    FUSEDSC_BOTH(bias, 1, 64, 4, 64),   FUSEDSC_BOTH(bias, 1, 128, 2, 64),
+    FUSEDSC_BOTH(plain, 1, 32, 4, 64),
+    FUSEDSC_BOTH(plain, 1, 64, 4, 64),
+    FUSEDSC_BOTH(plain, 1, 128, 4, 64),
+    FUSEDSC_BOTH(plain, 1, 192, 3, 32),
+    FUSEDSC_BOTH(plain, 2, 32, 4, 64),
+    FUSEDSC_BOTH(plain, 2, 64, 4, 64),
+    FUSEDSC_BOTH(plain, 3, 32, 4, 32),
+    FUSEDSC_BOTH(seams, 1, 32, 4, 64),
+    FUSEDSC_BOTH(seams, 1, 64, 4, 64),
+    FUSEDSC_BOTH(seams, 1, 128, 2, 64),
+    FUSEDSC_BOTH(seams, 1, 192, 2, 32),
+    FUSEDSC_BOTH(seams, 2, 32, 4, 32),
+    FUSEDSC_BOTH(seams, 2, 64, 2, 64),
+    FUSEDSC_BOTH(seams, 3, 32, 3, 32),
+    FUSEDSC_BOTH(seams, 3, 64, 2, 32),
+    FUSEDSC_BOTH(bias, 1, 64, 4, 64),
+    FUSEDSC_BOTH(bias, 1, 128, 2, 64),
+    // blocks of 64 outputs, channels
+    FUSEDSC_WIDE(2, 64),
+    FUSEDSC_WIDE(2, 96),
+    FUSEDSC_WIDE(3, 64),
 };
 
 /// How the positions of a tile are cut.
@@ -57,27 +102,47 @@ struct CostModel {
   double sums;                        ///< of a tile, put together by a block, per microsecond
   double cluster, cluster_sums;       ///< a cluster's end; of a tile, times blocks, per microsecond
   double second, partial_bytes;       ///< the second kernel; what goes through memory for it, per microsecond
-  double all;  ///< where all multiprocessors have blocks, and nothing else can start: of what follows
+  double all;         ///< where all multiprocessors have blocks, and nothing else can start: of what follows
+  double memory = 0;  ///< bytes of x and grad_y, per microsecond, or 0: loads hide it
 };
-constexpr CostModel kPlainCost{0.836, 0.0258, 118e3, 1780e3, 43.3e6, 5200, 1.29, 12.1e3, 0.703, 0.957e6, 2.31};
+constexpr double kNothing = 1e12;  ///< per microsecond: costs nothing
+constexpr CostModel kPlainCost{0.0526, 0.0527, 191.5e3, kNothing, 13.26e6, 20530,
+                               1.234,  23630,  0.2442,  902.3e3,  3.545,   4.312e6};
+constexpr CostModel kWideCost{0.108,  0.0436,  297.2e3, kNothing, kNothing, 5144,
+                              0.8707, 185.7e3, 0.0167,  58e6,     3.692,    5.6e6};
+/// Where wide tiles are not worth their sums: of fewer positions than kManyPositions, or of a small weight.
+constexpr CostModel kFewSumsCost{0.836, 0.0258, 118e3, 1780e3, 43.3e6, 5200, 1.29, 12.1e3, 0.703, 0.957e6, 2.31};
+constexpr int kManyPositions = 2048, kSmallWeight = 10'000;
 /// Of one group's first positions, where nothing overlaps.
 constexpr CostModel kFewPositionsCost{2.28, 0.0838, 126e3, 1780e3, 43.3e6, 9340, 3.76, 528e3, 2.83, 2.17e6, 0};
 constexpr int kFewPositions = 128;
 constexpr CostModel kSeamsCost{3.68, 0.248, 110e3, 35.7e3, 66e6, 9460, 0.98, 12.9e3, 1.64, 1.88e6, 0};
 
-double cost_of(const PointwiseWeightInstance& instance, int positions, std::int64_t tiles, std::int64_t steps,
-               int cluster, std::int64_t splits, int size) {
+bool has_few_sums(const PointwiseWeightParameters& p) {
+  return p.pixels < kManyPositions || p.tiles.outputs * p.tiles.channels < kSmallWeight;
+}
+
+const CostModel& model_of(const PointwiseWeightInstance& instance, const PointwiseWeightParameters& p) {
+  if (instance.kind != PointwiseWeightKind::plain) return kSeamsCost;
+  if (instance.is_wide) return kWideCost;
+  if (p.pixels < kFewPositions) return kFewPositionsCost;
+  return has_few_sums(p) ? kFewSumsCost : kPlainCost;
+}
+
+double cost_of(const PointwiseWeightInstance& instance, const PointwiseWeightParameters& p, std::int64_t tiles,
+               std::int64_t steps, int cluster, std::int64_t splits, int size) {
   const bool plain = instance.kind == PointwiseWeightKind::plain;
-  const CostModel& model = !plain ? kSeamsCost : positions < kFewPositions ? kFewPositionsCost : kPlainCost;
+  const CostModel& model = model_of(instance, p);
   const int parts = plain ? 1 : 2;
   const double rounds = static_cast<double>(divide_up(tiles * cluster * splits, size));
   const double block_steps = static_cast<double>(divide_up(steps, cluster * splits));
-  const double pixels = block_steps * instance.depth * instance.groups, area = instance.rows * instance.columns;
+  const double pixels = block_steps * instance.depth * instance.shares, area = instance.rows * instance.columns;
   const double loop =
       block_steps * model.step + pixels * ((instance.rows * parts + instance.columns) * 2 / model.bytes +
                                            instance.columns * 2 / model.changed_bytes + area * parts / model.macs);
   const double used = std::min(1.0, static_cast<double>(tiles * cluster * splits) / size);
   double cost = model.start + rounds * (loop + area / model.sums) + used * model.all;
+  if (model.memory > 0) cost += p.pixels * (p.tiles.outputs + p.tiles.channels) * 2.0 / model.memory;
   if (cluster > 1) cost += model.cluster + area * cluster / model.cluster_sums;
   if (splits > 1) cost += model.second + static_cast<double>(tiles * splits) * area * 4 / model.partial_bytes;
   return cost;
@@ -87,14 +152,24 @@ Cut cut(const PointwiseWeightInstance& instance, const PointwiseWeightParameters
   constexpr int kMostStages = 8;
   Cut best;
   best.stages = kMostStages;
-  while (instance.memory(best.stages) > static_cast<int>(kBlockMemoryLimit)) --best.stages;
+  while (instance.memory(best.stages) > kMemoryLimit) --best.stages;
   const std::int64_t tiles = divide_up(p.tiles.outputs, instance.rows) * divide_up(p.tiles.channels, instance.columns);
-  const std::int64_t steps = divide_up(p.pixels, instance.depth * instance.groups);
+  const std::int64_t steps = divide_up(p.pixels, instance.depth * instance.shares);
+  if (instance.is_wide) {  // in clusters of one size, as many of them as a GPU's parts have room for at once
+    constexpr int kCluster = 4;
+    best.cluster = std::min(kCluster, size);
+    best.splits =
+        static_cast<int>(std::min((size - size / 10) / (tiles * best.cluster), divide_up(steps, best.cluster)));
+    if (best.splits > 0 && !has_few_sums(p)) {
+      best.cost = cost_of(instance, p, tiles, steps, best.cluster, best.splits, size);
+    }
+    return best;
+  }
   for (const int cluster : {1, 2, 4, 8}) {
     const std::int64_t most = std::min(std::max<std::int64_t>(1, size / tiles / cluster), divide_up(steps, cluster));
     for (const std::int64_t splits : {std::int64_t{1}, (most + 1) / 2, most}) {
       if (splits > 1 && cluster > 2) continue;  // a GPU's parts have no room for so many large clusters
-      const double cost = cost_of(instance, p.pixels, tiles, steps, cluster, splits, size);
+      const double cost = cost_of(instance, p, tiles, steps, cluster, splits, size);
       if (cost >= best.cost) continue;
       best.cluster = cluster;
       best.splits = static_cast<int>(splits);
@@ -102,28 +177,6 @@ Cut cut(const PointwiseWeightInstance& instance, const PointwiseWeightParameters
     }
   }
   return best;
-}
-
-/// Blocks in clusters; they may start while the kernel before them in the stream ends, until
-/// wait_for_previous_kernel().
-template <class Parameters>
-void launch_early(void (*kernel)(Parameters), std::int64_t blocks, int threads, int memory, int cluster, void* stream,
-                  const Parameters& parameters) {
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim.x = static_cast<unsigned>(cluster);
-  attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(blocks));
-  config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.dynamicSmemBytes = static_cast<std::size_t>(memory);
-  config.stream = static_cast<Stream>(stream);
-  config.attrs = attributes;
-  config.numAttrs = 2;
-  allow_block_memory(kernel, config.dynamicSmemBytes);
-  check_vendor(cudaLaunchKernelEx(&config, kernel, parameters), kName);
 }
 
 bool has_windows(const PointwiseBackwardArguments& a) { return a.windows.channels > 0; }
@@ -203,12 +256,13 @@ void PointwiseWeightPass::run(const PointwiseBackwardArguments& a, Arena& arena,
   p.grad_y = map(a.grad_y, 64);
   p.output = gradient ? map(gradient.output, 64) : p.grad_y;
   const std::int64_t blocks = std::int64_t{tiles.output_tiles} * tiles.channel_tiles * p.cluster * p.splits;
-  launch_early(instance_->kernel, blocks, instance_->groups * 128, instance_->memory(p.stages), p.cluster, stream, p);
+  launch_clusters(kName, instance_->kernel, blocks, instance_->threads, stream, p,
+                  static_cast<std::size_t>(instance_->memory(p.stages)), p.cluster);
   if (tiles.partials == nullptr) return;
 
   const WeightSumParameters<GroupTiles> sum(tiles, p.splits);
-  launch_early(a.x.dtype == DataType::float16 ? sum_kernel<Float16> : sum_kernel<BFloat16>, sum.blocks(),
-               kWeightSumThreads, kWeightSumBytes, 1, stream, sum);
+  launch_following(kName, a.x.dtype == DataType::float16 ? sum_kernel<Float16> : sum_kernel<BFloat16>, sum.blocks(),
+                   kWeightSumThreads, stream, sum, kWeightSumBytes);
 }
 
 }  // namespace fusedsc::gpu::hopper

@@ -42,6 +42,7 @@ const std::vector<PlanesInstance>& instances() {
 PlanesCase case_of(const PointwiseBackwardArguments& a) {
   PlanesCase product = planes_case(a.grad_y, a.x.sizes[1]);
   set_seams(product, a);
+  product.turns_weight = can_turn_weight(product, a);
   return product;
 }
 
@@ -63,7 +64,7 @@ class InputPass {
   explicit InputPass(const PointwiseBackwardArguments& a)
       : case_(case_of(a)),
         launch_(plan(instances(), case_)),
-        pads_(!transposes() && !suits_copy_engine(weight_matrix(a.weight, 1), a.x.dtype)) {}
+        pads_(!transposes() && !launch_.turns_weight && !suits_copy_engine(weight_matrix(a.weight, 1), a.x.dtype)) {}
 
   /// What is between its kernels.
   struct Memory {
@@ -97,6 +98,8 @@ class InputPass {
       launch_transposed_weight(kName, a.weight, memory.transposed, execution.stream);
       p.weight = map_of(memory.transposed, problem.dtype, problem.depth, problem.channels,
                         transposed_pitch(problem.depth), instance.depth, instance.channels);
+    } else if (launch_.turns_weight) {
+      p.weight = map_of_turned(a.weight);
     } else {
       if (pads_) launch_padded_weight(kName, a.weight, memory.padded, execution.stream);
       p.weight = map_of(pads_ ? memory.padded : a.weight.data, problem.dtype, problem.channels, problem.depth,
@@ -109,7 +112,7 @@ class InputPass {
 
  private:
   /// Products of floats have their k innermost.
-  bool transposes() const { return case_.problem.dtype == DataType::float32; }
+  bool transposes() const { return case_.problem.dtype == DataType::float32 && !launch_.turns_weight; }
 
   PlanesCase case_;
   PlanesLaunch launch_;

@@ -46,7 +46,7 @@ void arrive_on_stack([[maybe_unused]] void* kept, [[maybe_unused]] Stack& from) 
 /// Thrown in threads that wait when their block is given up, so that they end as others do.
 struct Abandoned {};
 
-enum class State { running, at_barrier, in_exchange, until_holds, finished };
+enum class State { running, at_barrier, at_cluster_barrier, in_exchange, until_holds, finished };
 
 struct Fiber {
   context::fiber fiber;
@@ -58,38 +58,50 @@ struct Fiber {
   std::size_t bytes = 0;
 };
 
-/// The block that is running; there is one at a time.
 struct Block {
-  std::vector<Fiber> fibers;
   std::unique_ptr<unsigned char[]> memory;
-  context::fiber scheduler;
-  Stack scheduler_stack;
-  Thread thread;
-  bool abandoned = false;
   struct NamedBarrier {
     int arrived = 0, round = 0;
   };
   std::array<NamedBarrier, 16> named;
 };
 
+/// The blocks that are running side by side; there is one cluster at a time.
+struct Cluster {
+  std::vector<Block> blocks;
+  std::vector<Fiber> fibers;  ///< of the first block, of the second, and so on
+  std::size_t threads = 0;    ///< of a block
+  std::size_t running = 0;    ///< which fiber
+  unsigned first_block = 0;
+  context::fiber scheduler;
+  Stack scheduler_stack;
+  Thread thread;
+  bool abandoned = false;
+
+  Block& block() { return blocks[running / threads]; }
+};
+
 int lanes_of_wave = 32;
 context::pooled_fixedsize_stack stacks(kStackBytes);
-Block block;
+Cluster cluster;
 
 /// Back to the scheduler, which resumes the running thread once it may go on.
 void wait(State state) {
-  Fiber& self = block.fibers[static_cast<std::size_t>(block.thread.index)];
+  Fiber& self = cluster.fibers[cluster.running];
   self.state = state;
-  leave_stack(&self.kept, block.scheduler_stack);
-  block.scheduler = std::move(block.scheduler).resume();
-  arrive_on_stack(self.kept, block.scheduler_stack);
-  if (block.abandoned) throw Abandoned();
+  leave_stack(&self.kept, cluster.scheduler_stack);
+  cluster.scheduler = std::move(cluster.scheduler).resume();
+  arrive_on_stack(self.kept, cluster.scheduler_stack);
+  if (cluster.abandoned) throw Abandoned();
 }
 
 void resume(std::size_t index) {
-  Fiber& fiber = block.fibers[index];
+  Fiber& fiber = cluster.fibers[index];
   fiber.state = State::running;
-  block.thread.index = static_cast<int>(index);
+  cluster.running = index;
+  cluster.thread.index = static_cast<int>(index % cluster.threads);
+  cluster.thread.rank = static_cast<int>(index / cluster.threads);
+  cluster.thread.block = cluster.first_block + static_cast<unsigned>(index / cluster.threads);
   void* kept = nullptr;
   leave_stack(&kept, fiber.stack);
   fiber.fiber = std::move(fiber.fiber).resume();
@@ -99,37 +111,77 @@ void resume(std::size_t index) {
 
 bool all_are(State state, std::size_t begin, std::size_t end) {
   for (std::size_t i = begin; i < end; ++i) {
-    if (block.fibers[i].state != state) return false;
+    if (cluster.fibers[i].state != state) return false;
   }
   return true;
 }
 
-/// Ends what still waits.
-void abandon_block() {
-  block.abandoned = true;
-  for (std::size_t i = 0; i < block.fibers.size(); ++i) {
-    if (block.fibers[i].state != State::finished) resume(i);
+void resume_all(std::size_t begin, std::size_t end) {
+  for (std::size_t i = begin; i < end; ++i) resume(i);
+}
+
+/// Lets the threads of a block go on that need nobody else: the waves that have exchanged values, or all of them from a
+/// barrier. Whether there were any.
+bool resume_block(std::size_t begin, std::size_t end) {
+  if (all_are(State::at_barrier, begin, end)) {
+    resume_all(begin, end);
+    return true;
   }
-  block.abandoned = false;
+  bool moved = false;
+  for (std::size_t i = begin; i < end; ++i) {
+    if (cluster.fibers[i].state != State::until_holds || !cluster.fibers[i].holds()) continue;
+    resume(i);
+    moved = true;
+  }
+  const auto lanes = static_cast<std::size_t>(lanes_of_wave);
+  for (std::size_t first = begin; first < end; first += lanes) {
+    const std::size_t last = std::min(first + lanes, end);
+    if (!all_are(State::in_exchange, first, last)) continue;
+    // In two steps: all values are there until the last thread has taken its own.
+    resume_all(first, last);
+    moved = true;
+  }
+  return moved;
+}
+
+/// Likewise from a barrier of all blocks, which does not wait for threads that have finished.
+bool resume_cluster() {
+  std::vector<std::size_t> waiting;
+  for (std::size_t i = 0; i < cluster.fibers.size(); ++i) {
+    const State state = cluster.fibers[i].state;
+    if (state == State::at_cluster_barrier) waiting.push_back(i);
+    else if (state != State::finished) return false;
+  }
+  for (const std::size_t i : waiting) resume(i);
+  return !waiting.empty();
+}
+
+/// Ends what still waits.
+void abandon_cluster() {
+  cluster.abandoned = true;
+  for (std::size_t i = 0; i < cluster.fibers.size(); ++i) {
+    if (cluster.fibers[i].state != State::finished) resume(i);
+  }
+  cluster.abandoned = false;
 }
 
 [[noreturn]] void fail(const char* what) {
   int waiting = 0, finished = 0;
-  for (const Fiber& fiber : block.fibers) {
-    waiting += fiber.state == State::at_barrier;
+  for (const Fiber& fiber : cluster.fibers) {
+    waiting += fiber.state == State::at_barrier || fiber.state == State::at_cluster_barrier;
     finished += fiber.state == State::finished;
   }
-  abandon_block();
-  throw std::runtime_error(std::string("host executor: block ") + std::to_string(block.thread.block) + ": " + what +
-                           ": of " + std::to_string(block.fibers.size()) + " threads " + std::to_string(waiting) +
+  abandon_cluster();
+  throw std::runtime_error(std::string("host executor: block ") + std::to_string(cluster.thread.block) + ": " + what +
+                           ": of " + std::to_string(cluster.fibers.size()) + " threads " + std::to_string(waiting) +
                            " wait at a barrier and " + std::to_string(finished) + " have finished");
 }
 
 /// A thread from its first instruction to its last, on its own stack.
 context::fiber run_thread(const std::function<void()>& body, Fiber& self, std::exception_ptr& failure,
                           context::fiber&& scheduler) {
-  block.scheduler = std::move(scheduler);
-  arrive_on_stack(nullptr, block.scheduler_stack);
+  cluster.scheduler = std::move(scheduler);
+  arrive_on_stack(nullptr, cluster.scheduler_stack);
   try {
     body();
   } catch (const Abandoned&) {
@@ -137,41 +189,30 @@ context::fiber run_thread(const std::function<void()>& body, Fiber& self, std::e
     failure = std::current_exception();
   }
   self.state = State::finished;
-  leave_stack(nullptr, block.scheduler_stack);
-  return std::move(block.scheduler);
+  leave_stack(nullptr, cluster.scheduler_stack);
+  return std::move(cluster.scheduler);
 }
 
-void run_block(const std::function<void()>& body) {
+void run_cluster(const std::function<void()>& body) {
   std::exception_ptr failure;
-  for (Fiber& fiber : block.fibers) {
+  for (Fiber& fiber : cluster.fibers) {
     const context::stack_context memory = stacks.allocate();
     fiber.stack = {static_cast<char*>(memory.sp) - memory.size, memory.size};
     fiber.fiber = context::fiber(
         std::allocator_arg, context::preallocated(memory.sp, memory.size, memory), stacks,
         [&](context::fiber&& scheduler) { return run_thread(body, fiber, failure, std::move(scheduler)); });
   }
-  for (std::size_t i = 0; i < block.fibers.size(); ++i) resume(i);
-  const std::size_t count = block.fibers.size(), lanes = static_cast<std::size_t>(lanes_of_wave);
+  const std::size_t count = cluster.fibers.size();
+  resume_all(0, count);
   while (!failure && !all_are(State::finished, 0, count)) {
     bool moved = false;
-    for (std::size_t i = 0; i < count; ++i) {
-      if (block.fibers[i].state != State::until_holds || !block.fibers[i].holds()) continue;
-      resume(i);
-      moved = true;
+    for (std::size_t begin = 0; begin < count; begin += cluster.threads) {
+      moved = resume_block(begin, begin + cluster.threads) || moved;
     }
-    for (std::size_t begin = 0; begin < count; begin += lanes) {
-      const std::size_t end = std::min(begin + lanes, count);
-      if (!all_are(State::in_exchange, begin, end)) continue;
-      // In two steps: all values are there until the last thread has taken its own.
-      for (std::size_t i = begin; i < end; ++i) resume(i);
-      moved = true;
-    }
-    if (moved) continue;
-    if (!all_are(State::at_barrier, 0, count)) fail("threads wait for others that never come");
-    for (std::size_t i = 0; i < count; ++i) resume(i);
+    if (!moved && !resume_cluster()) fail("threads wait for others that never come");
   }
   if (!failure) return;
-  abandon_block();
+  abandon_cluster();
   std::rethrow_exception(failure);
 }
 
@@ -179,19 +220,21 @@ void run_block(const std::function<void()>& body) {
 
 void set_wave_size(int lanes) { lanes_of_wave = lanes; }
 int wave_size() { return lanes_of_wave; }
-const Thread& current_thread() { return block.thread; }
-void* block_memory() { return block.memory.get(); }
+const Thread& current_thread() { return cluster.thread; }
+void* block_memory() { return cluster.block().memory.get(); }
+void* block_memory_of(int rank) { return cluster.blocks.at(static_cast<std::size_t>(rank)).memory.get(); }
 void block_barrier() { wait(State::at_barrier); }
+void cluster_barrier() { wait(State::at_cluster_barrier); }
 void wave_barrier() { wait(State::in_exchange); }
 
 void wait_until(const std::function<bool()>& holds) {
   if (holds()) return;
-  block.fibers[static_cast<std::size_t>(block.thread.index)].holds = holds;
+  cluster.fibers[cluster.running].holds = holds;
   wait(State::until_holds);
 }
 
 void named_barrier(int number, int threads) {
-  auto& barrier = block.named[static_cast<std::size_t>(number)];
+  auto& barrier = cluster.block().named[static_cast<std::size_t>(number)];
   const int round = barrier.round;
   if (++barrier.arrived == threads) {
     barrier.arrived = 0;
@@ -202,24 +245,34 @@ void named_barrier(int number, int threads) {
 }
 
 void exchange(void* value, std::size_t bytes, int mask) {
-  const auto index = static_cast<std::size_t>(block.thread.index);
+  const auto index = static_cast<std::size_t>(cluster.thread.index);
   const auto lanes = static_cast<std::size_t>(lanes_of_wave);
   const std::size_t other = index / lanes * lanes + (index % lanes ^ static_cast<std::size_t>(mask));
-  if (bytes > kLargestValue || other >= block.fibers.size()) throw std::logic_error("host executor: no such exchange");
-  std::memcpy(block.fibers[index].offered, value, bytes);
+  const std::size_t first = cluster.running - index;
+  if (bytes > kLargestValue || other >= cluster.threads) throw std::logic_error("host executor: no such exchange");
+  std::memcpy(cluster.fibers[first + index].offered, value, bytes);
   wait(State::in_exchange);
-  std::memcpy(value, block.fibers[other].offered, bytes);
+  std::memcpy(value, cluster.fibers[first + other].offered, bytes);
   wait(State::in_exchange);  // nobody offers anew before all have taken
 }
 
 void run(unsigned blocks, unsigned threads, std::size_t block_memory_bytes, const std::function<void()>& body) {
-  for (unsigned index = 0; index < blocks; ++index) {
-    block.fibers = std::vector<Fiber>(threads);
-    block.memory = std::make_unique<unsigned char[]>(block_memory_bytes);
-    std::memset(block.memory.get(), kPoison, block_memory_bytes);
-    block.thread = {0, index, blocks};
-    block.named = {};
-    run_block(body);
+  run_clusters(blocks, 1, threads, block_memory_bytes, body);
+}
+
+void run_clusters(unsigned blocks, unsigned blocks_of_cluster, unsigned threads, std::size_t block_memory_bytes,
+                  const std::function<void()>& body) {
+  if (blocks % blocks_of_cluster != 0) throw std::logic_error("host executor: a cluster is not whole");
+  cluster.threads = threads;
+  cluster.thread.blocks = blocks;
+  for (cluster.first_block = 0; cluster.first_block < blocks; cluster.first_block += blocks_of_cluster) {
+    cluster.fibers = std::vector<Fiber>(std::size_t{threads} * blocks_of_cluster);
+    cluster.blocks = std::vector<Block>(blocks_of_cluster);
+    for (Block& block : cluster.blocks) {
+      block.memory = std::make_unique<unsigned char[]>(block_memory_bytes);
+      std::memset(block.memory.get(), kPoison, block_memory_bytes);
+    }
+    run_cluster(body);
   }
 }
 

@@ -1,6 +1,7 @@
-/// Runs device kernels on the CPU, for tests: one block after the other, each GPU thread a fiber, switching at barriers
-/// and wave operations. Block memory lies on the heap in exactly the size asked for and starts as NaN. Threads that do
-/// not all come to the same barrier, or leave others waiting in a wave operation, are an error.
+/// Runs device kernels on the CPU, for tests: one block (or cluster of blocks) after the other, each GPU thread a
+/// fiber, switching at barriers and wave operations. Block memory lies on the heap in exactly the size asked for and
+/// starts as NaN. Threads that do not all come to the same barrier, or leave others waiting in a wave operation, are an
+/// error.
 #pragma once
 
 #include <cstddef>
@@ -16,17 +17,27 @@ void set_wave_size(int lanes);
 /// Runs `body` once per thread of each block. Throws std::runtime_error on divergence.
 void run(unsigned blocks, unsigned threads, std::size_t block_memory_bytes, const std::function<void()>& body);
 
+/// Likewise, with so many blocks side by side.
+void run_clusters(unsigned blocks, unsigned blocks_of_cluster, unsigned threads, std::size_t block_memory_bytes,
+                  const std::function<void()>& body);
+
 /// What the running thread is.
 struct Thread {
   int index = 0;
   unsigned block = 0, blocks = 0;
+  int rank = 0;  ///< of the block in its cluster
 };
 const Thread& current_thread();
 void* block_memory();
+/// Of a block of the cluster.
+void* block_memory_of(int rank);
 int wave_size();
 
 /// Until all threads of the block are there.
 void block_barrier();
+
+/// Until all threads of the cluster are there, but for those that have finished.
+void cluster_barrier();
 
 /// Until all threads of the wave are there.
 void wave_barrier();

@@ -111,6 +111,36 @@ TEST_P(HostExecutor, WaitsUntilAnotherThreadHasSeenToIt) {
   EXPECT_THROW(executor::run(1, 2, 0, [] { executor::wait_until([] { return false; }); }), std::runtime_error);
 }
 
+TEST_P(HostExecutor, BlocksOfAClusterReadEachOthersMemory) {
+  constexpr unsigned kBlocks = 6, kCluster = 3, kThreads = 64;
+  std::vector<float> sums(kBlocks * kThreads);
+  executor::run_clusters(kBlocks, kCluster, kThreads, kThreads * sizeof(float), [&] {
+    const executor::Thread self = executor::current_thread();
+    const auto index = static_cast<std::size_t>(self.index);
+    if (index % 2 != 0 && self.rank == 2) return;  // the others do not wait for it
+    static_cast<float*>(block_memory())[index] = static_cast<float>(self.block * kThreads) + static_cast<float>(index);
+    executor::cluster_barrier();
+    for (int rank = 0; rank < 2; ++rank) {
+      sums[self.block * kThreads + index] += static_cast<const float*>(executor::block_memory_of(rank))[index];
+    }
+    executor::cluster_barrier();
+  });
+  for (unsigned i = 0; i < kBlocks * kThreads; ++i) {
+    const unsigned index = i % kThreads, block = i / kThreads, first = block / kCluster * kCluster;
+    const bool has_left = index % 2 != 0 && block % kCluster == 2;
+    EXPECT_EQ(sums[i], has_left ? 0 : static_cast<float>((2 * first + 1) * kThreads + 2 * index)) << i;
+  }
+}
+
+TEST_P(HostExecutor, FindsThreadsThatMissTheBarrierOfACluster) {
+  const auto all_but_one_block = [] {
+    if (executor::current_thread().rank == 1) block_barrier();
+    if (executor::current_thread().rank == 0) executor::wait_until([] { return false; });
+    executor::cluster_barrier();
+  };
+  EXPECT_THROW(executor::run_clusters(3, 3, 32, 0, all_but_one_block), std::runtime_error);
+}
+
 TEST_P(HostExecutor, HandsOnWhatThreadsThrow) {
   EXPECT_THROW(executor::run(1, 4, 0, [] { throw std::domain_error("from a thread"); }), std::domain_error);
 }

@@ -187,11 +187,24 @@ std::uint64_t describe_blocks(const void* tile, int block_bytes) {
 inline constexpr std::uint64_t kIsConstant = std::uint64_t{1} << 61;
 inline std::uint64_t describe_constant(const void* elements) { return address_of(elements) >> 4 | kIsConstant; }
 
+inline void cluster_barrier() { executor::cluster_barrier(); }
+template <class T>
+T load_of_block(const T* place, int rank) {
+  T value;
+  std::memcpy(&value, static_cast<const unsigned char*>(executor::block_memory_of(rank)) + address_of(place),
+              sizeof value);
+  return value;
+}
+
 /// What every lane of the wave brings, in the order of lanes.
 template <class T>
 std::array<T, 32> of_all_lanes(const T& own) {
-  static std::array<T, 1024> places;
-  const std::size_t thread = static_cast<std::size_t>(thread_index()), first = thread / 32 * 32;
+  constexpr std::size_t kThreads = 1024, kBlocks = 8;  // at most
+  static std::array<T, kThreads * kBlocks> places;
+  const auto& own_thread = executor::current_thread();
+  const std::size_t thread = static_cast<std::size_t>(own_thread.rank) * kThreads +
+                             static_cast<std::size_t>(own_thread.index),
+                    first = thread / 32 * 32;
   places[thread] = own;
   executor::wave_barrier();
   std::array<T, 32> all;

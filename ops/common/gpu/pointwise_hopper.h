@@ -7,6 +7,7 @@
 #include "fusedsc/common/gpu/hopper_products.h"
 #include "fusedsc/common/gpu/hopper_stages.h"
 #include "fusedsc/common/gpu/pointwise_hopper_prologue.h"
+#include "fusedsc/common/gpu/pointwise_hopper_turned.h"
 
 namespace fusedsc::gpu::hopper {
 
@@ -44,6 +45,7 @@ class PointwiseProduct {
   using Sums = float[kProducts][kWidth / 2];
   using Prologue = PointwisePrologue<T, kInputGradient>;  ///< of gradients: with another tensor
   using Part = Epilogue<T, kChannels, kThreads, kKind>;
+  static constexpr bool kTurns = kCanTurn < T, kChannels, kTileDepth, !kPrologue && kKind == EpilogueKind::plain > ;
   static constexpr int kPiece = Prologue::kPiece, kPieces = kTileDepth / kPiece;
   static constexpr int kDepthBytes = kTileDepth * kSize, kStageBytes = kTileRows * kDepthBytes,
                        kWeightBytes = kChannels * kDepthBytes;
@@ -114,6 +116,9 @@ class PointwiseProduct {
       for (int tile = 0; tile < kInputs; ++tile) start_inputs(tile);
     }
     if (lays_out()) lay_out();
+    if constexpr (kTurns) {
+      if (p_.turns_weight) turn_weight();
+    }
     StageTurn turn;
     int last_slot = -1;
     Sums sums = {};
@@ -178,6 +183,8 @@ class PointwiseProduct {
         start_load(to + block * kTileDepth * kRowBytes, p_.weight, first_channel_ + block * kColumns, step * kTileDepth,
                    barrier);
       }
+    } else if (kTurns && p_.turns_weight) {
+      start_turned<kChannels>(to, p_.weight, first_channel_, step * kTileDepth, barrier);
     } else {
       start_load(to, p_.weight, step * kTileDepth, first_channel_, barrier);
     }
@@ -227,6 +234,13 @@ class PointwiseProduct {
           p_.source, {weight_, kWeightBytes, first_channel_, 0, 0, kTileDepth, steps_}, thread_index(), kThreads);
     }
     publish();
+    block_barrier();
+  }
+
+  /// All of the weight, by all threads.
+  FUSEDSC_DEVICE void turn_weight() const {
+    for (int i = 0; i < steps_; ++i) wait(weight_barriers_ + i, 0);
+    turn_tiles<kChannels>(weight_, steps_, thread_index() / 32, kGroups * 4);
     block_barrier();
   }
 

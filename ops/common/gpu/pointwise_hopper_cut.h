@@ -7,6 +7,7 @@
 #include "fusedsc/common/gpu/hopper_products.h"
 #include "fusedsc/common/gpu/hopper_stages.h"
 #include "fusedsc/common/gpu/pointwise_hopper_shares.h"
+#include "fusedsc/common/gpu/pointwise_hopper_turned.h"
 
 namespace fusedsc::gpu::hopper {
 
@@ -52,6 +53,7 @@ class PointwiseCutProduct {
   static constexpr int kOutBytes = kTileRows * kChannels * kSize, kBlockBytes = kTileRows * kRowBytes;
   static constexpr int kPartFloats = Part::memory_floats(kRowTiles * 4);
   static constexpr bool kSums = Part::kStatistics || Part::kGradient;
+  static constexpr bool kTurns = kCanTurn < T, kChannels, kTileDepth, !kPrologue && kKind == EpilogueKind::plain > ;
 
  public:
   static constexpr int kLeastStages = Shares::kBytes > 2 * kTileBytes ? (Shares::kBytes + kTileBytes - 1) / kTileBytes
@@ -166,6 +168,8 @@ class PointwiseCutProduct {
       for (int block = 0; block < kBlocks; ++block) {
         start_load(weight + block * kTileDepth * kRowBytes, p_.weight, first_channel_ + block * kColumns, k, barrier);
       }
+    } else if (kTurns && p_.turns_weight) {
+      start_turned<kChannels>(weight, p_.weight, first_channel_, k, barrier);
     } else {
       start_load(weight, p_.weight, k, first_channel_, barrier);
     }
@@ -236,6 +240,9 @@ class PointwiseCutProduct {
 #pragma unroll 1
     for (int step = 0; step < steps_; ++step) {
       wait(full_ + turn.slot, turn.parity);
+      if constexpr (kTurns) {
+        if (p_.turns_weight) turn_weight(turn.slot);
+      }
       if constexpr (kPrologue) {
         multiply_changed(sums, prologue, step, turn.slot);
       } else {
@@ -253,6 +260,12 @@ class PointwiseCutProduct {
     wait_for_products<0>();
     fence(sums);
     put_together(sums, own);
+  }
+
+  /// The weight of a step, by all groups that share it.
+  FUSEDSC_DEVICE void turn_weight(int slot) const {
+    turn_tiles<kChannels>(weights_ + slot * kWeightBytes, 1, row_tile_ * 4 + thread_ / 32, kRowTiles * 4);
+    group_barrier<kRowTiles * kGroupThreads>(kRowTiles * (1 + kCut) + cut_);
   }
 
   /// Of the slot that all are done with: `parity` is that of its step.

@@ -62,8 +62,9 @@ struct PointwiseCase {
   bool prologue = false;
   EpilogueKind kind = EpilogueKind::plain;
   bool has_other = false, has_x = false, has_added = false;
-  bool is_dense = false;  ///< nothing lies between the positions of any tensor
-  bool lays_out = false;  ///< threads lay the weight out (WeightSource)
+  bool is_dense = false;      ///< nothing lies between the positions of any tensor
+  bool lays_out = false;      ///< threads lay the weight out (WeightSource)
+  bool turns_weight = false;  ///< blocks may turn the weight by themselves (pointwise_hopper_turned.h)
 
   PointwiseMemoryUse memory_use() const {
     return {static_cast<int>(problem.depth), static_cast<int>(problem.channels), has_other, has_x, has_added, lays_out};
@@ -74,11 +75,16 @@ struct PointwiseCase {
 struct PointwiseLaunch {
   const PointwiseInstance* instance = nullptr;  ///< null: none fits
   int pixel_tiles = 0, channel_tiles = 1, splits = 1, stages = 2;
+  bool turns_weight = false;
 
   /// Sets what it knows.
   void fill(const PointwiseCase& product, PointwiseParameters& parameters) const;
   void start(const char* name, const PointwiseCase& product, const PointwiseParameters& parameters, void* stream) const;
 };
+
+/// Whether blocks turn the weight of so many channels by themselves: where that takes less than a launch that does it
+/// once for all. steps: that groups go through one after the other, in all blocks of a multiprocessor.
+bool turns_weight(const PointwiseCase& product, PointwiseFamily family, int channels, std::int64_t steps);
 
 /// The cheapest of `instances`.
 PointwiseLaunch plan(std::span<const PointwiseInstance> instances, const PointwiseCase& product);

@@ -157,6 +157,11 @@ bool lays_out_in_blocks(const ConstTensorView& weight, const SlidingChannels& wi
   return windows.channels > 0 && weight.sizes[0] * windows.channels <= kMost;
 }
 
+bool turns_weight(const PointwiseCase& product, PointwiseFamily family, int channels, std::int64_t steps) {
+  constexpr std::int64_t kMostSteps = 5;
+  return product.turns_weight && channels % kTurned == 0 && (family == PointwiseFamily::kept || steps <= kMostSteps);
+}
+
 PointwiseLaunch plan(std::span<const PointwiseInstance> instances, const PointwiseCase& product) {
   const PointwiseProblem& problem = product.problem;
   const int size = multiprocessors();
@@ -193,6 +198,10 @@ PointwiseLaunch plan(std::span<const PointwiseInstance> instances, const Pointwi
       best = launch;
     }
   }
+  if (best.instance == nullptr) return best;
+  const std::int64_t steps = divide_up(problem.depth, std::int64_t{best.instance->depth} * best.instance->cut),
+                     rounds = divide_up(std::int64_t{best.channel_tiles} * best.splits, size);
+  best.turns_weight = turns_weight(product, best.instance->family, best.instance->channels, steps * rounds);
   return best;
 }
 
@@ -204,6 +213,7 @@ void PointwiseLaunch::fill(const PointwiseCase& product, PointwiseParameters& p)
   p.channel_tiles = channel_tiles;
   p.splits = splits;
   p.stages = stages;
+  p.turns_weight = turns_weight;
   p.has_other = product.has_other;
   p.epilogue.has_x = product.has_x;
   p.epilogue.has_added = product.has_added;

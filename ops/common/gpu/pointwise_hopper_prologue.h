@@ -31,6 +31,7 @@ struct PointwiseParameters {
   const void *activations_rows = nullptr, *added_rows = nullptr;
   void* output_rows = nullptr;
   WeightSource source;         ///< of a weight that threads lay out; no data: the copy engine brings it
+  bool turns_weight = false;   ///< of float32: it comes with its channels innermost (pointwise_hopper_turned.h)
   bool weight_is_new = false;  ///< made by the kernel before this one, which has waited for whatever made the rest
   int pixels = 0, depth = 0, channels = 0;
   int pixel_tiles = 0, channel_tiles = 1, splits = 1;  ///< splits: blocks that share the positions

@@ -2,6 +2,7 @@
 /// its own channels.
 #pragma once
 
+#include "fusedsc/common/gpu/hopper_cluster.h"
 #include "fusedsc/common/gpu/pointwise_hopper_prologue.h"
 
 namespace fusedsc::gpu::hopper {
@@ -66,5 +67,27 @@ class PointwiseShares {
   unsigned char* memory_;
   int distance_, cut_, thread_;
 };
+
+/// Likewise of the blocks of a cluster, whose first one gets the sums of all. They pass through `memory`, 16 bytes of
+/// each thread for every four sums, by all threads of a block, which must be done with it.
+template <int kCount>
+FUSEDSC_DEVICE void add_up_cluster(float (&sums)[kCount], void* memory, int threads, int rank, int cluster) {
+  auto* fours = static_cast<Aligned<float, 4>*>(memory) + thread_index();
+#pragma unroll
+  for (int i = 0; i < kCount; i += 4) fours[i / 4 * threads] = {{sums[i], sums[i + 1], sums[i + 2], sums[i + 3]}};
+  cluster_barrier();
+  if (rank == 0) {
+#pragma unroll 1
+    for (int other = 1; other < cluster; ++other) {
+#pragma unroll
+      for (int i = 0; i < kCount; i += 4) {
+        const Aligned<float, 4> four = load_of_block(fours + i / 4 * threads, other);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) sums[i + j] += four.elements[j];
+      }
+    }
+  }
+  cluster_barrier();  // no block's memory goes before it has been read
+}
 
 }  // namespace fusedsc::gpu::hopper

@@ -6,6 +6,7 @@
 #include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/hopper_products.h"
 #include "fusedsc/common/gpu/hopper_stages.h"
+#include "fusedsc/common/gpu/pointwise_hopper_turned.h"
 #include "fusedsc/common/gpu/pointwise_planes_tile.h"
 
 namespace fusedsc::gpu::hopper {
@@ -39,6 +40,7 @@ class PlanesProduct {
   using Sums = float[kChannels / 2];
   using Prologue = PointwisePrologue<T, kInputGradient>;  ///< of gradients: with another tensor
   using Part = Epilogue<T, kChannels, kThreads, kKind>;
+  static constexpr bool kTurns = kCanTurn < T, kChannels, kTileDepth, !kPrologue && kKind == EpilogueKind::plain > ;
   static constexpr int kSize = Positions::kSize, kPiece = Prologue::kPiece, kPieces = kTileDepth / kPiece;
   static constexpr bool kWeightDepthFirst = kInputGradient && kSize == 2;
   // Of a weight with its channels innermost: columns that lie together, and blocks of them.
@@ -114,6 +116,9 @@ class PlanesProduct {
       }
       for (int tile = 0; tile < kInputs; ++tile) start_inputs(tile);
     }
+    if constexpr (kTurns) {
+      if (p_.turns_weight) turn_weight();
+    }
     StageTurn turn;
     Sums sums = {};
 #pragma unroll 1
@@ -168,6 +173,8 @@ class PlanesProduct {
         start_load(to + block * kColumns * kDepthBytes, p_.weight, first_channel_ + block * kColumns, step * kTileDepth,
                    barrier);
       }
+    } else if (kTurns && p_.turns_weight) {
+      start_turned<kChannels>(to, p_.weight, first_channel_, step * kTileDepth, barrier);
     } else {
       start_load(to, p_.weight, step * kTileDepth, first_channel_, barrier);
     }
@@ -205,6 +212,13 @@ class PlanesProduct {
     };
     if (has_x_) load(x_ + slot, p_.x);
     if (has_added_) load(added_ + slot, p_.added);
+  }
+
+  /// All of the weight, by all threads.
+  FUSEDSC_DEVICE void turn_weight() const {
+    for (int i = 0; i < steps_; ++i) wait(weight_barriers_ + i, 0);
+    turn_tiles<kChannels>(weight_, steps_, thread_index() / 32, kGroups * 4);
+    block_barrier();
   }
 
   // ----------------------------------------------------------------------------------------- by all threads of a group

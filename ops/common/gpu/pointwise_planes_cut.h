@@ -1,12 +1,14 @@
 /// Pointwise products of contiguous tensors on Hopper GPUs with many values of k and few positions: a block has one
 /// tile of outputs, on which all its groups of four warps work. Some take further positions, some another share of k,
-/// and these put their sums together in block memory; each then finishes its own channels.
+/// and these put their sums together in block memory; each then finishes its own channels. Where few blocks have much
+/// of k, those of a cluster share it, and the first one finishes.
 #pragma once
 
 #include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/hopper_products.h"
 #include "fusedsc/common/gpu/hopper_stages.h"
 #include "fusedsc/common/gpu/pointwise_hopper_shares.h"
+#include "fusedsc/common/gpu/pointwise_hopper_turned.h"
 #include "fusedsc/common/gpu/pointwise_planes_tile.h"
 
 namespace fusedsc::gpu::hopper {
@@ -49,6 +51,7 @@ class PlanesCutProduct {
   static constexpr int kWeightBytes = (kWeightDepthFirst ? kBlocks * kColumns : kChannels) * 128;
   static constexpr int kPartFloats = Part::memory_floats(kRowTiles * 4);
   static constexpr bool kSums = Part::kStatistics || Part::kGradient;
+  static constexpr bool kTurns = kCanTurn < T, kChannels, kTileDepth, !kPrologue && kKind == EpilogueKind::plain > ;
 
  public:
   /// Whether tiles of a block can be cut so: groups that share k do not share tiles with others.
@@ -80,11 +83,15 @@ class PlanesCutProduct {
     thread_ = thread_index() % kGroupThreads;
     row_tile_ = group_ / kCut;
     cut_ = group_ % kCut;
-    split_ = static_cast<int>(block_index()) / p.channel_tiles;
-    first_channel_ = static_cast<int>(block_index()) % p.channel_tiles * kChannels;
+    const int block = static_cast<int>(block_index()) / p.cluster;
+    rank_ = static_cast<int>(block_index()) % p.cluster;
+    split_ = block / p.channel_tiles;
+    first_channel_ = block % p.channel_tiles * kChannels;
     image_ = image_of(row_tile_, position_);
     const int steps = (p.depth + kTileDepth - 1) / kTileDepth;
-    steps_ = cut_ < steps ? (steps - cut_ + kCut - 1) / kCut : 0;
+    share_ = rank_ * kCut + cut_;
+    shares_ = p.cluster * kCut;
+    steps_ = share_ < steps ? (steps - share_ + shares_ - 1) / shares_ : 0;
     sharing_ = sharing(p.tiling);
     units_ = kRowTiles / sharing_;
     const int unit = row_tile_ / sharing_;
@@ -145,9 +152,16 @@ class PlanesCutProduct {
     const Prologue prologue(p_, vectors_ + kCut * kPartFloats, steps * kTileDepth);
     if constexpr (kPrologue) prologue.read(thread_index(), kThreads);
     block_barrier();
-    if (is_first_) start_inputs();
+    if (is_first_ && rank_ == 0) start_inputs();
     OwnSums own;
     multiply_all(prologue, own);
+    if constexpr (kKind == EpilogueKind::plain) {
+      if (p_.cluster > 1) {
+        block_barrier();  // all groups are done with block memory
+        add_up_cluster(own, ring_ - kCut * p_.stages * kWeightBytes, kThreads, rank_, p_.cluster);
+        if (rank_ != 0) return;
+      }
+    }
     if (has_x_ || has_added_) wait(inputs_, 0);
     const int positions = exists(row_tile_) ? least(p_.tiling.positions - position_, p_.tiling.part_positions) : 0;
     if (positions >= kTileRows) finish_tile<true>(own, positions, part);
@@ -175,7 +189,7 @@ class PlanesCutProduct {
 
   /// Number `step` of the share's, to `slot`.
   FUSEDSC_DEVICE void start_step(int step, int slot) const {
-    const int k = (cut_ + step * kCut) * kTileDepth;
+    const int k = (share_ + step * shares_) * kTileDepth;
     const bool has_other = kPrologue && p_.has_other;
     Barrier* barrier = full_ + slot;
     const PlanesSource activations{p_.activations, p_.activations_rows, p_.depth},
@@ -189,6 +203,8 @@ class PlanesCutProduct {
         start_load(weight + block * kTileDepth * kColumns * kSize, p_.weight, first_channel_ + block * kColumns, k,
                    barrier);
       }
+    } else if (kTurns && p_.turns_weight) {
+      start_turned<kChannels>(weight, p_.weight, first_channel_, k, barrier);
     } else {
       start_load(weight, p_.weight, k, first_channel_, barrier);
     }
@@ -227,6 +243,9 @@ class PlanesCutProduct {
 #pragma unroll 1
     for (int step = 0; step < steps_; ++step) {
       wait(full_ + turn.slot, turn.parity);
+      if constexpr (kTurns) {
+        if (p_.turns_weight) turn_weight(turn.slot);
+      }
       std::uint32_t rows[kPieces][4];
       wait_for_products<0>();  // which may still read these registers
       const int next = step - 1 + p_.stages;
@@ -241,6 +260,12 @@ class PlanesCutProduct {
     put_together(sums, own);
   }
 
+  /// The weight of a step, by all groups that share it.
+  FUSEDSC_DEVICE void turn_weight(int slot) const {
+    turn_tiles<kChannels>(weights_ + slot * kWeightBytes, 1, row_tile_ * 4 + thread_ / 32, kRowTiles * 4);
+    group_barrier<kRowTiles * kGroupThreads>(kRowTiles * (1 + kCut) + cut_);
+  }
+
   /// Of the slot that all are done with: `parity` is that of its step.
   FUSEDSC_DEVICE void refill(int step, int slot, int parity) const {
     warp_barrier();
@@ -253,7 +278,7 @@ class PlanesCutProduct {
   /// rows = what the prologue makes of a step's values.
   FUSEDSC_DEVICE void load_step(std::uint32_t (&rows)[kPieces][4], const Prologue& prologue, int step, int slot) const {
     const unsigned char* tile = tiles_ + slot * tile_bytes_;
-    const int first = (cut_ + step * kCut) * kTileDepth, existing = p_.depth - first;
+    const int first = (share_ + step * shares_) * kTileDepth, existing = p_.depth - first;
     std::uint32_t others[kPieces][4] = {};
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
@@ -317,6 +342,7 @@ class PlanesCutProduct {
 
   const PlanesParameters& p_;
   const Positions tile_;
+  int rank_, share_, shares_;  ///< of the cluster's blocks; of k, and how many there are in the cluster
   int group_, thread_, row_tile_, cut_, split_, first_channel_, position_, image_, steps_, in_bytes_, tile_bytes_;
   int sharing_, units_;
   bool is_first_, has_x_, has_added_;  ///< is_first: of the threads of a tile of outputs

@@ -50,6 +50,8 @@ PlanesCase planes_case(const ConstTensorView& activations, std::int64_t channels
 struct PlanesLaunch {
   const PlanesInstance* instance = nullptr;  ///< null: none fits
   int pixel_tiles = 0, channel_tiles = 1, splits = 1, stages = 2;
+  int cluster = 1;  ///< blocks that share the k of a tile
+  bool turns_weight = false;
 
   /// Sets what it knows.
   void fill(const PlanesCase& product, PlanesParameters& parameters) const;

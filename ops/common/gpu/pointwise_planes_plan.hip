@@ -5,7 +5,7 @@
 #include <limits>
 #include <numeric>
 
-#include "fusedsc/common/gpu/following_kernel.h"
+#include "fusedsc/common/gpu/hopper_cluster.h"
 
 namespace fusedsc::gpu::hopper {
 namespace {
@@ -64,6 +64,8 @@ constexpr Cost kFloatCost{{1.877, 0.1158, 0.1228, 0.4755, 0.2198, 0.01237, 0.103
                           {1.476, 0.8979, 0.01004, 0.09252, 0.1381, 5.688, 66.73, 0.03705},
                           {0.9215, 1.096, 0.4184, 0.2506, 0.4036, 3.988, 8.21, 0.03383}};
 
+constexpr double kClusterCost = 1;  ///< of meeting, and of sums that pass from block to block
+
 double cost_of(const PlanesCase& product, const PlanesLaunch& launch, int beside, int size) {
   const PointwiseProblem& problem = product.problem;
   const PlanesInstance& instance = *launch.instance;
@@ -91,10 +93,12 @@ double cost_of(const PlanesCase& product, const PlanesLaunch& launch, int beside
   const CutCost& cut = instance.whole_images ? cost.runs : cost.boxes;
   const int resident = std::max(1, std::min(beside, kResidentThreads / instance.threads));
   const double shared = std::min(static_cast<double>(resident), rounds_of(size));
-  const double copied = 128e-6 * 64 * (depth * (row_tiles * ins + channels) + row_tiles * channels * outs);
-  const double block = cut.block + depth / instance.cut * cut.step +
+  const double copied =
+      128e-6 * 64 * (depth / launch.cluster * (row_tiles * ins + channels) + row_tiles * channels * outs);
+  const double block = cut.block + depth / (instance.cut * launch.cluster) * cut.step +
                        cut.own * row_tiles * channels * outs / instance.cut +
-                       shared * (copied / cut.copied + row_tiles * ins * depth * cut.work);
+                       shared * (copied / cut.copied + row_tiles * ins * depth / launch.cluster * cut.work) +
+                       (launch.cluster > 1 ? kClusterCost : 0);
   return cut.start +
          std::max({rounds_of(std::int64_t{resident} * size) * block, (in + out) / cut.memory, cached / cut.cache});
 }
@@ -125,6 +129,20 @@ PlanesTiling PlanesCase::tiling() const {
   return {positions, shared, static_cast<int>(divide_up(positions, shared))};
 }
 
+namespace {
+
+/// Blocks that share the k of a tile, where each of few has many steps of it.
+int cluster_for(const PlanesCase& product, std::int64_t blocks, int steps, int size) {
+  constexpr int kMost = 8, kLeastSteps = 2;  // of a block
+  const int room = size - size / 10;         // a GPU's parts have no place for more clusters at once
+  int cluster = 1;
+  if (product.kind != EpilogueKind::plain) return cluster;
+  while (cluster < kMost && blocks * cluster * 2 <= room && steps >= kLeastSteps * 2 * cluster) cluster *= 2;
+  return cluster;
+}
+
+}  // namespace
+
 PlanesLaunch launch_of(const PlanesInstance& instance, const PlanesCase& product, int beside) {
   const PointwiseProblem& problem = product.problem;
   const bool is_cut = instance.family == PointwiseFamily::cut;
@@ -141,9 +159,14 @@ PlanesLaunch launch_of(const PlanesInstance& instance, const PlanesCase& product
   launch.splits = static_cast<int>(divide_up(launch.pixel_tiles, instance.row_tiles));
   if (beside > 1 && (!is_cut || launch.channel_tiles * launch.splits <= (beside - 1) * size)) return {};
   if (!is_cut) launch.splits = std::min(std::max(size / launch.channel_tiles, 1), launch.splits);
-  const auto steps = static_cast<int>(divide_up(divide_up(problem.depth, instance.depth), instance.cut));
-  launch.stages = is_cut ? std::max(steps, least_stages) : kMostStages;
+  const auto all_steps = static_cast<int>(divide_up(problem.depth, instance.depth));
   const int memory = kMultiprocessorMemory / beside - (beside > 1 ? kBlockReserve : 0);
+  if (is_cut && beside == 1) {
+    launch.cluster =
+        cluster_for(product, std::int64_t{launch.channel_tiles} * launch.splits, all_steps / instance.cut, size);
+  }
+  const auto steps = static_cast<int>(divide_up(all_steps, instance.cut * launch.cluster));
+  launch.stages = is_cut ? std::max(steps, least_stages) : kMostStages;
   while (launch.stages >= least_stages && instance.memory(product.memory_use(), tiling, launch.stages) > memory)
     --launch.stages;
   if (launch.stages >= least_stages) launch.instance = &instance;
@@ -164,6 +187,11 @@ PlanesLaunch plan(std::span<const PlanesInstance> instances, const PlanesCase& p
       best = launch;
     }
   }
+  if (best.instance == nullptr) return best;
+  const std::int64_t shares = std::int64_t{best.instance->cut} * best.cluster,
+                     steps = divide_up(product.problem.depth, best.instance->depth * shares),
+                     rounds = divide_up(std::int64_t{best.channel_tiles} * best.splits * best.cluster, size);
+  best.turns_weight = turns_weight(product, best.instance->family, best.instance->channels, steps * rounds);
   return best;
 }
 
@@ -175,6 +203,8 @@ void PlanesLaunch::fill(const PlanesCase& product, PlanesParameters& p) const {
   p.channel_tiles = channel_tiles;
   p.splits = splits;
   p.stages = stages;
+  p.cluster = cluster;
+  p.turns_weight = turns_weight;
   p.has_other = product.has_other;
   p.epilogue.has_x = product.has_x;
   p.epilogue.has_added = product.has_added;
@@ -184,9 +214,16 @@ void PlanesLaunch::fill(const PlanesCase& product, PlanesParameters& p) const {
 
 void PlanesLaunch::start(const char* name, const PlanesCase& product, const PlanesParameters& parameters,
                          void* stream) const {
-  const int memory = instance->memory(product.memory_use(), product.tiling(), stages);
-  launch_following(name, instance->kernel, std::int64_t{channel_tiles} * splits, instance->threads, stream, parameters,
-                   static_cast<std::size_t>(memory));
+  const std::int64_t blocks = std::int64_t{channel_tiles} * splits * cluster;
+  const auto memory = static_cast<std::size_t>(instance->memory(product.memory_use(), product.tiling(), stages));
+  if (cluster == 1)
+    return launch_following(name, instance->kernel, blocks, instance->threads, stream, parameters, memory);
+  // The sums of a tile pass through block memory.
+  constexpr std::size_t kAlignment = 1024;
+  const std::size_t sums =
+      kAlignment + std::size_t{4} * kTileRows * static_cast<std::size_t>(instance->row_tiles * instance->channels);
+  launch_clusters(name, instance->kernel, blocks, instance->threads, stream, parameters, std::max(memory, sums),
+                  cluster);
 }
 
 TensorMap map_of_planes(const ConstTensorView& planes, const PlanesCase& product, int tile_channels) {

@@ -15,6 +15,7 @@ struct PlanesTiling {
 
 struct PlanesParameters : PointwiseParameters {
   PlanesTiling tiling;
+  int cluster = 1;                                      ///< blocks side by side that share the k of a tile
   Divisor parts;                                        ///< divides by tiling.parts
   const void *other_rows = nullptr, *x_rows = nullptr;  ///< as activations_rows
 };
