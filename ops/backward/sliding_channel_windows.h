@@ -1,12 +1,11 @@
-/// The input gradient of sliding-channel convolutions on Hopper GPUs, window by window.
+/// Both gradients of sliding-channel convolutions on Hopper GPUs, window by window, by one launch.
 #pragma once
 
 #include "fusedsc/backward/sliding_channel.h"
 
-namespace fusedsc::gpu::hopper {
+namespace fusedsc {
 
-/// Empty if it can be had so, else the reason why not.
-std::string why_no_windows_input(const SlidingChannelBackwardArguments& arguments);
-void run_windows_input(const SlidingChannelBackwardArguments& arguments, void* stream);
+/// Hopper GPUs, 16 bits, channels_last, no seams, windows of which each shares half with the next one.
+Implementation<SlidingChannelBackwardArguments> sliding_channel_backward_windows();
 
-}  // namespace fusedsc::gpu::hopper
+}  // namespace fusedsc

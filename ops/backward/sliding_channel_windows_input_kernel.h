@@ -7,22 +7,12 @@
 /// group of four warps, sixteen filters of all windows at a time.
 #pragma once
 
+#include "fusedsc/backward/sliding_channel_windows_parameters.h"
 #include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/hopper_products.h"
 #include "fusedsc/common/gpu/hopper_stages.h"
 
 namespace fusedsc::gpu::hopper {
-
-struct SlidingWindowsInputParameters {
-  TensorMap grad_y, weight, grad_x;  ///< weight: [window][filter of the window][channel of the window]
-  int pixels = 0, pixel_tiles = 0, channel_tiles = 1;
-  int splits = 1;        ///< blocks that share the positions
-  int groups = 1;        ///< of four warps, in a block
-  int stages = 2;        ///< tiles of grad_y that each group has under way
-  int step = 16;         ///< channels from a window to the next, half a window
-  int depth_steps = 1;   ///< of 16 filters of each window
-  int box_steps = 1;     ///< of these, in a copy of the weight
-};
 
 /// A block has kBlocks times kWidth channels. kWidth: neighbours that belong to the same two windows.
 template <class T, int kWindows_, int kBlocks_, int kWidth_>
@@ -30,7 +20,6 @@ class SlidingWindowsInput {
  public:
   static constexpr int kWindows = kWindows_, kBlocks = kBlocks_, kWidth = kWidth_;
   static constexpr int kChannels = kBlocks * kWidth;
-  static constexpr int kMostThreads = kBlocks > 1 && kBlocks * kWidth > 64 ? 256 : 512;  ///< registers for more factors
   static constexpr int kDepth = 16;  ///< filters of a window that a product takes
   /// A copy of the weight: channels of a window, both halves of it if they are few.
   static constexpr int kBox = kWidth == 16 ? 32 : 64;
@@ -41,8 +30,10 @@ class SlidingWindowsInput {
            8 * (boxes + groups * stages);
   }
 
-  FUSEDSC_DEVICE static void run(const SlidingWindowsInputParameters& p) {
-    SlidingWindowsInput product(p);
+  /// block: which of those that make this gradient.
+  FUSEDSC_DEVICE static void run(const SlidingWindowsInputParameters& p, int block) {
+    if (block >= p.channel_tiles * p.splits) return;  // it fills the last cluster
+    SlidingWindowsInput product(p, block);
     product.loop();
   }
 
@@ -62,12 +53,12 @@ class SlidingWindowsInput {
   /// While one step's factors are multiplied, the next one's are gathered, if there are registers for both.
   static constexpr int kBuffers = kOwn > 3 ? 1 : 2;
 
-  FUSEDSC_DEVICE explicit SlidingWindowsInput(const SlidingWindowsInputParameters& p) : p_(p) {
+  FUSEDSC_DEVICE SlidingWindowsInput(const SlidingWindowsInputParameters& p, int block) : p_(p) {
     group_ = uniform(thread_index() / 128);
     is_leader_ = thread_index() % 128 == 0;
-    first_channel_ = static_cast<int>(block_index()) % p.channel_tiles * kChannels;
+    first_channel_ = block % p.channel_tiles * kChannels;
     first_window_ = first_channel_ / p.step;
-    first_tile_ = static_cast<int>(block_index()) / p.channel_tiles * p.groups + group_;
+    first_tile_ = block / p.channel_tiles * p.groups + group_;
     stride_ = p.splits * p.groups;
     tiles_ = first_tile_ < p.pixel_tiles ? (p.pixel_tiles - first_tile_ + stride_ - 1) / stride_ : 0;
     boxes_ = (p.depth_steps + p.box_steps - 1) / p.box_steps;
