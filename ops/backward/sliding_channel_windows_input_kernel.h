@@ -1,7 +1,7 @@
 /// The input gradient of sliding-channel convolutions of 16-bit channels_last tensors on Hopper GPUs, window by window:
 /// for windows that share half of their channels with the next one. A channel belongs to two windows, whose filters lie
-/// `kWindows` apart: threads gather these from tiles of grad_y, so that a product has neither zeros nor filters of other
-/// windows.
+/// `kWindows` apart: threads gather these from tiles of grad_y, so that a product has neither zeros nor filters of
+/// other windows.
 ///
 /// A block keeps the weight of its channels in block memory; positions come by the copy engine, 64 at a time to each
 /// group of four warps, sixteen filters of all windows at a time.
@@ -20,7 +20,8 @@ class SlidingWindowsInput {
  public:
   static constexpr int kWindows = kWindows_, kBlocks = kBlocks_, kWidth = kWidth_;
   static constexpr int kChannels = kBlocks * kWidth;
-  static constexpr int kDepth = 16;  ///< filters of a window that a product takes
+  /// Filters of a window that come at a time: a product takes 16.
+  static constexpr int kDepth = kWindows == 4 ? 32 : 16;
   /// A copy of the weight: channels of a window, both halves of it if they are few.
   static constexpr int kBox = kWidth == 16 ? 32 : 64;
 
@@ -41,17 +42,18 @@ class SlidingWindowsInput {
   static constexpr int kRows = 64, kTileBytes = kRows * 128;
   static constexpr int kTiles = kDepth * kWindows / 64;  ///< of grad_y, 64 outputs each
   static constexpr int kStageBytes = kTiles * kTileBytes, kOutBytes = kRows * kChannels * 2;
-  static constexpr bool kHasAll = kBlocks == kWindows;             ///< windows; else one more than blocks
-  static constexpr int kOwn = kHasAll ? kBlocks : kBlocks + 1;     ///< windows: that before the first block's, and on
-  static constexpr bool kCopiesHalves = kWidth >= 64;              ///< of windows
+  static constexpr bool kHasAll = kBlocks == kWindows;          ///< windows; else one more than blocks
+  static constexpr int kOwn = kHasAll ? kBlocks : kBlocks + 1;  ///< windows: that before the first block's, and on
+  static constexpr bool kCopiesHalves = kWidth >= 64;           ///< of windows
   static constexpr int kHalfBoxes = kCopiesHalves ? kWidth / 64 : 1;
   static constexpr int kSlots = kCopiesHalves ? 2 * kBlocks * kHalfBoxes : kOwn;  ///< copies of some filters
   static constexpr int kRowBytes = kBox * 2, kStepBytes = kDepth * kRowBytes;
   static_assert(kChannels % 64 == 0 && kBlocks <= kWindows);
   using Sums = float[kBlocks][kWidth / 2];
-  using Factors = std::uint32_t[kOwn][4];
+  static constexpr int kProducts = kDepth / 16;
+  using Factors = std::uint32_t[kProducts][kOwn][4];
   /// While one step's factors are multiplied, the next one's are gathered, if there are registers for both.
-  static constexpr int kBuffers = kOwn > 3 ? 1 : 2;
+  static constexpr int kBuffers = kOwn * kProducts > 6 ? 1 : 2;
 
   FUSEDSC_DEVICE SlidingWindowsInput(const SlidingWindowsInputParameters& p, int block) : p_(p) {
     group_ = uniform(thread_index() / 128);
@@ -102,7 +104,8 @@ class SlidingWindowsInput {
 #pragma unroll 1
       for (int step = 0; step < p_.depth_steps; step += kBuffers) {
         multiply_step(sums, factors[0], tile, step, turn);
-        if (kBuffers == 2 && step + 1 < p_.depth_steps) multiply_step(sums, factors[kBuffers - 1], tile, step + 1, turn);
+        if (kBuffers == 2 && step + 1 < p_.depth_steps)
+          multiply_step(sums, factors[kBuffers - 1], tile, step + 1, turn);
       }
       wait_for_products<0>();
       fence_all(sums);
@@ -120,7 +123,8 @@ class SlidingWindowsInput {
     if (is_leader_) wait_for_stores();
   }
 
-  // ------------------------------------------------------------------------------------------------------ by one thread
+  // ------------------------------------------------------------------------------------------------------ by one
+  // thread
 
   FUSEDSC_DEVICE void start_weight() const {
 #pragma unroll 1
@@ -169,7 +173,8 @@ class SlidingWindowsInput {
     if (tile == 0) wait(weight_barriers_ + box, 0);
     wait(barriers_ + turn.slot, turn.parity);
     if constexpr (kBuffers == 1) wait_for_products<0>();
-    gather(factors, stages_ + turn.slot * kStageBytes);
+#pragma unroll
+    for (int i = 0; i < kProducts; ++i) gather(factors[i], stages_ + turn.slot * kStageBytes, i * 16);
     group_barrier(group_);
     if (is_leader_) start_next(turn.slot);
     turn.next(p_.stages);
@@ -177,10 +182,15 @@ class SlidingWindowsInput {
     fence_all(sums);
     begin_products();
 #pragma unroll
-    for (int block = 0; block < kBlocks; ++block) {
-      const int own = kHasAll ? block : block + 1, before = kHasAll ? (block + kWindows - 1) % kWindows : block;
-      multiply<true>(sums[block], factors[own], describe_weight(weight, block, own, false), step == 0, T());
-      multiply<true>(sums[block], factors[before], describe_weight(weight, block, before, true), false, T());
+    for (int i = 0; i < kProducts; ++i) {
+      const unsigned char* rows = weight + i * 16 * kRowBytes;
+#pragma unroll
+      for (int block = 0; block < kBlocks; ++block) {
+        const int own = kHasAll ? block : block + 1, before = kHasAll ? (block + kWindows - 1) % kWindows : block;
+        multiply<true>(sums[block], factors[i][own], describe_weight(rows, block, own, false), step == 0 && i == 0,
+                       T());
+        multiply<true>(sums[block], factors[i][before], describe_weight(rows, block, before, true), false, T());
+      }
     }
     commit_products();
     fence_all(sums);
@@ -206,14 +216,15 @@ class SlidingWindowsInput {
   FUSEDSC_DEVICE static std::uint32_t highs(std::uint32_t a, std::uint32_t b) { return a >> 16 | (b & 0xffff0000u); }
 
   /// factors = of each of the block's windows, what products take of 64 positions and 16 filters.
-  FUSEDSC_DEVICE void gather(Factors& factors, const unsigned char* tiles) const {
+  FUSEDSC_DEVICE void gather(std::uint32_t (&factors)[kOwn][4], const unsigned char* tiles, int first_filter) const {
     const int lane = thread_index() % 32, first_row = thread_index() % 128 / 32 * 16 + lane / 4;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int row = first_row + i % 2 * 8, filter = i / 2 * 8 + lane % 4 * 2;
+      const int row = first_row + i % 2 * 8, filter = first_filter + i / 2 * 8 + lane % 4 * 2;
       if constexpr (kWindows == 4) {
         // Both filters of all windows are 16 bytes.
-        const auto run = *reinterpret_cast<const Aligned<std::uint32_t, 4>*>(tiles + place_of_run<128>(row, filter / 2));
+        const auto run = *reinterpret_cast<const Aligned<std::uint32_t, 4>*>(tiles + filter / 16 * kTileBytes +
+                                                                             place_of_run<128>(row, filter % 16 / 2));
         const std::uint32_t all[4] = {lows(run.elements[0], run.elements[2]), highs(run.elements[0], run.elements[2]),
                                       lows(run.elements[1], run.elements[3]), highs(run.elements[1], run.elements[3])};
 #pragma unroll
@@ -229,7 +240,8 @@ class SlidingWindowsInput {
 #pragma unroll
         for (int own = 0; own < kOwn; ++own) {
           const int window = (first_window_ + own + kWindows - 1) % kWindows;
-          const std::uint32_t a = pair_at(tiles, row, filter, window / 2), b = pair_at(tiles, row, filter + 1, window / 2);
+          const std::uint32_t a = pair_at(tiles, row, filter, window / 2),
+                              b = pair_at(tiles, row, filter + 1, window / 2);
           factors[own][i] = window % 2 == 0 ? lows(a, b) : highs(a, b);
         }
       } else {

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "fusedsc/backward/pointwise_hopper_gradients.h"
+#include "fusedsc/backward/sliding_channel_pointwise.h"
 #include "fusedsc/backward/sliding_channel_windows.h"
 #include "fusedsc/backward/sliding_channel_windows_input_kernel.h"
 #include "fusedsc/backward/sliding_channel_windows_weight_kernel.h"
@@ -35,7 +37,7 @@ windows_kernel(const FUSEDSC_GRID_CONSTANT SlidingWindowsGradientsParameters p) 
 
 struct Instance {
   DataType dtype;
-  int windows, blocks, width, box, rows;
+  int windows, blocks, width, box, depth, rows;
   void (*kernel)(SlidingWindowsGradientsParameters);
   int (*input_memory)(int depth_steps, int box_steps, int groups, int stages);
   int (*weight_memory)(int groups, int stages);
@@ -53,6 +55,7 @@ constexpr Instance instance(DataType dtype) {
           kBlocks,
           kWidth,
           Input::kBox,
+          Input::kDepth,
           Weight::kRows,
           windows_kernel<Input, Weight>,
           Input::memory_bytes,
@@ -60,11 +63,10 @@ constexpr Instance instance(DataType dtype) {
 }
 
 /// 64 channels, then 128.
-#define FUSEDSC_WIDTHS(T, dtype, windows)                                                   \
-  instance<T, windows, 1, 64>(dtype), instance<T, windows, 2, 32>(dtype),                 \
-      instance<T, windows, 4, 16>(dtype), instance<T, windows, 1, 128>(dtype),            \
-      instance<T, windows, 2, 64>(dtype), instance<T, windows, 4, 32>(dtype)
-#define FUSEDSC_WINDOWS(T, dtype)                                                           \
+#define FUSEDSC_WIDTHS(T, dtype, windows)                                                                     \
+  instance<T, windows, 1, 64>(dtype), instance<T, windows, 2, 32>(dtype), instance<T, windows, 4, 16>(dtype), \
+      instance<T, windows, 1, 128>(dtype), instance<T, windows, 2, 64>(dtype), instance<T, windows, 4, 32>(dtype)
+#define FUSEDSC_WINDOWS(T, dtype)                                                         \
   FUSEDSC_WIDTHS(T, dtype, 4), FUSEDSC_WIDTHS(T, dtype, 8), instance<T, 8, 8, 16>(dtype), \
       FUSEDSC_WIDTHS(T, dtype, 16), instance<T, 16, 8, 16>(dtype)
 
@@ -102,7 +104,7 @@ double share(const SlidingChannelBackwardArguments& a, int groups, int cluster, 
     launch.input_blocks =
         static_cast<int>(divide_up(std::int64_t{input.channel_tiles} * input.splits, cluster) * cluster);
     input.stages = static_cast<int>(std::min<std::int64_t>(16, rounds * input.depth_steps));
-    input_cost = static_cast<double>(rounds) * (0.6 + 0.15 * groups * input.depth_steps);
+    input_cost = static_cast<double>(rounds) * (0.6 + 0.012 * groups * input.depth_steps * instance.depth);
   }
   if (a.grad_weight) {
     const std::int64_t tiles = divide_up(weight.pixel_tiles, groups * cluster);
@@ -122,13 +124,14 @@ double share(const SlidingChannelBackwardArguments& a, int groups, int cluster, 
 }
 
 Launch launch_of(const SlidingChannelBackwardArguments& a) {
-  constexpr int kMostBoxSteps = 4;
+  constexpr int kMostBoxFilters = 64;
   const SlidingChannels windows = sliding_channels_of(a);
   const std::int64_t pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3], filters = a.weight.sizes[0] / windows.cycle;
   Launch best;
   double best_cost = std::numeric_limits<double>::infinity();
   for (const Instance& instance : kInstances) {
-    if (instance.dtype != a.x.dtype || instance.windows != windows.cycle || !instance.suits_step(windows.step)) continue;
+    if (instance.dtype != a.x.dtype || instance.windows != windows.cycle || !instance.suits_step(windows.step))
+      continue;
     Launch launch;
     launch.instance = &instance;
     SlidingWindowsInputParameters& input = launch.p.input;
@@ -136,8 +139,8 @@ Launch launch_of(const SlidingChannelBackwardArguments& a) {
     input.step = weight.step = static_cast<int>(windows.step);
     input.channel_tiles = weight.channel_tiles = static_cast<int>(divide_up(windows.channels, instance.channels()));
     input.pixel_tiles = static_cast<int>(divide_up(pixels, kTile));
-    input.depth_steps = static_cast<int>(divide_up(filters, 16));
-    input.box_steps = std::min(input.depth_steps, kMostBoxSteps);
+    input.depth_steps = static_cast<int>(divide_up(filters, instance.depth));
+    input.box_steps = std::min(input.depth_steps, kMostBoxFilters / instance.depth);
     weight.pixel_tiles = static_cast<int>(divide_up(pixels, instance.rows));
     weight.filter_tiles = static_cast<int>(divide_up(filters, 32));
     weight.filters = static_cast<int>(filters);
@@ -154,6 +157,9 @@ Launch launch_of(const SlidingChannelBackwardArguments& a) {
 }
 
 std::string why_not(const SlidingChannelBackwardArguments& a) {
+  if (a.grad_x && a.grad_weight && PointwiseGradientsPass::suits(pointwise_of(a, a.weight, a.grad_weight))) {
+    return "there are so many positions that one pass over x and grad_y is worth more";
+  }
   if (a.prologue || a.gradient_prologue || a.sums || a.grad_add || a.grad_bias) return "there is a bias or a seam";
   const SlidingChannels windows = sliding_channels_of(a);
   const std::int64_t step = windows.step;
@@ -182,8 +188,7 @@ void start(const Launch& launch, const SlidingWindowsGradientsParameters& p, voi
   const std::int64_t blocks = std::int64_t{p.weight_blocks} + launch.input_blocks;
   const int threads = p.input.groups * 128;
 #ifdef FUSEDSC_HOST_EXECUTOR
-  launch_following(kName, launch.instance->kernel, blocks, threads, stream, p,
-                   static_cast<std::size_t>(launch.memory));
+  launch_following(kName, launch.instance->kernel, blocks, threads, stream, p, static_cast<std::size_t>(launch.memory));
 #else
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -215,10 +220,12 @@ void run(const SlidingChannelBackwardArguments& a, const Execution& execution) {
     p.input.grad_y = map(activation_matrix(a.grad_y, 1, true), a.grad_y.sizes[1], kTile);
     p.input.grad_x = map(output_matrix(a.grad_x, 1, true), a.x.sizes[1], kTile);
     const std::int64_t filter = a.weight.strides[0], windows = instance.windows;
-    const ConstTensorView by_windows{a.weight.data, a.weight.dtype,
+    const ConstTensorView by_windows{a.weight.data,
+                                     a.weight.dtype,
                                      {1, a.weight.sizes[1], windows, a.weight.sizes[0] / windows},
-                                     {0, 1, filter, windows * filter}, a.weight.device};
-    p.input.weight = map_of_images(by_windows, instance.box, p.input.box_steps * 16, 1, 1, true);
+                                     {0, 1, filter, windows * filter},
+                                     a.weight.device};
+    p.input.weight = map_of_images(by_windows, instance.box, p.input.box_steps * instance.depth, 1, 1, true);
   }
   if (a.grad_weight) {
     p.weight.grad_y = map(activation_matrix(a.grad_y, 1, true), a.grad_y.sizes[1], instance.rows);

@@ -12,7 +12,7 @@ struct SlidingWindowsInputParameters {
   int groups = 1;       ///< of four warps, in a block
   int stages = 2;       ///< tiles of grad_y that each group has under way
   int step = 16;        ///< channels from a window to the next, half a window
-  int depth_steps = 1;  ///< of 16 filters of each window
+  int depth_steps = 1;  ///< of 16 or 32 filters of each window
   int box_steps = 1;    ///< of these, in a copy of the weight
 };
 

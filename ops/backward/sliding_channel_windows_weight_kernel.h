@@ -1,6 +1,7 @@
-/// The weight gradient of sliding-channel convolutions of 16-bit channels_last tensors on Hopper GPUs, window by window:
-/// for windows that share half of their channels with the next one. Channels with the same two windows are the columns
-/// of a product, whose rows are 32 filters of each of these: two warps gather those of one window from tiles of grad_y.
+/// The weight gradient of sliding-channel convolutions of 16-bit channels_last tensors on Hopper GPUs, window by
+/// window: for windows that share half of their channels with the next one. Channels with the same two windows are the
+/// columns of a product, whose rows are 32 filters of each of these: two warps gather those of one window from tiles of
+/// grad_y.
 ///
 /// Positions are shared by a block's groups of four warps and by the blocks of a cluster, which add their sums through
 /// block memory: there is no second kernel.
@@ -26,8 +27,8 @@ class SlidingWindowsWeight {
   static constexpr int kRows = kWindows == 4 ? 64 : 32;  ///< positions of a tile
 
   FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(int groups, int stages) {
-    return 1024 + (groups * stages * kStageBytes > groups * kSumBytes ? groups * stages * kStageBytes
-                                                                      : groups * kSumBytes) +
+    return 1024 +
+           (groups * stages * kStageBytes > groups * kSumBytes ? groups * stages * kStageBytes : groups * kSumBytes) +
            8 * groups * stages;
   }
 
@@ -42,7 +43,10 @@ class SlidingWindowsWeight {
   static constexpr int kXTiles = kChannels / 64, kTiles = kFilters * kWindows / 64;
   static constexpr int kStageBytes = (kXTiles + kTiles) * kTileBytes;
   static constexpr int kQuads = kChannels / 8, kSumBytes = kQuads * 128 * 16;  ///< a group's sums, in fours
-  static constexpr int kBuffers = 2;
+  static constexpr int kProducts = kRows / 16;
+  /// Of few factors, all of a tile are gathered before its products; else while those before are under way.
+  static constexpr bool kGathersTile = kBlocks == 1;
+  static constexpr int kBuffers = kGathersTile ? kProducts : 2;
   using Four = Aligned<float, 4>;
   using Sums = float[kBlocks][kWidth / 2];
   using Factors = std::uint32_t[kBlocks][4];
@@ -90,15 +94,19 @@ class SlidingWindowsWeight {
     for (int tile = 0; tile < tiles_; ++tile) {
       wait(barriers_ + turn.slot, turn.parity);
       const unsigned char* x = stages_ + turn.slot * kStageBytes;
+      if constexpr (kGathersTile) wait_for_products<0>();
 #pragma unroll
-      for (int k = 0; k < kRows; k += 16) {
-        gather(factors[k / 16 % kBuffers], x + kXTiles * kTileBytes, k);
-        multiply_sixteen(sums, factors[k / 16 % kBuffers], x, k);
-        wait_for_products<kBuffers - 1>();  // which read the factors that are gathered next
-        if (k == 0 && last_slot >= 0) {
-          group_barrier(group_);
-          if (thread_ == 0) start_next(last_slot);
-        }
+      for (int i = 0; i < kProducts; ++i) {
+        gather(factors[i % kBuffers], x + kXTiles * kTileBytes, i * 16);
+        if constexpr (kGathersTile) continue;
+        multiply_sixteen(sums, factors[i % kBuffers], x, i * 16);
+        wait_for_products<1>();  // which read the factors that are gathered next
+        if (i == 0) start_again(last_slot);
+      }
+      if constexpr (kGathersTile) {
+        start_again(last_slot);
+#pragma unroll
+        for (int i = 0; i < kProducts; ++i) multiply_sixteen(sums, factors[i % kBuffers], x, i * 16);
       }
       last_slot = turn.slot;
       turn.next(p_.stages);
@@ -130,6 +138,13 @@ class SlidingWindowsWeight {
   FUSEDSC_DEVICE static void fence_all(Sums& sums) {
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) fence(sums[block]);
+  }
+
+  /// By all, when the products of the tile in this slot are done; none: below 0.
+  FUSEDSC_DEVICE void start_again(int slot) {
+    if (slot < 0) return;
+    group_barrier(group_);
+    if (thread_ == 0) start_next(slot);
   }
 
   FUSEDSC_DEVICE static void multiply_sixteen(Sums& sums, const Factors& factors, const unsigned char* x, int k) {

@@ -123,7 +123,8 @@ class SlidingWindowsProduct {
     if (is_leader_) wait_for_stores();
   }
 
-  // ------------------------------------------------------------------------------------------------------ by one thread
+  // ------------------------------------------------------------------------------------------------------ by one
+  // thread
 
   /// In the order in which they are wanted: the first half of a window, the second one of that before it.
   FUSEDSC_DEVICE void start_weight() const {
@@ -178,8 +179,8 @@ class SlidingWindowsProduct {
     for (int window = 0; window < kWindows; ++window) fence(sums[window]);
   }
 
-  /// Each channel belongs to the first half of a window and to the second half of the one before it. `first`: the window
-  /// that begins where the tile of x does, or `part` channels before it.
+  /// Each channel belongs to the first half of a window and to the second half of the one before it. `first`: the
+  /// window that begins where the tile of x does, or `part` channels before it.
   FUSEDSC_DEVICE void multiply_stage(Sums& sums, int first, int part, int slot) const {
     const std::uint64_t rows = describe<128>(stages_ + slot * kStageBytes);
     fence_all(sums);
@@ -215,8 +216,7 @@ class SlidingWindowsProduct {
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
             const int channel = run * 8 + i * 2, place = eight * 4 + half * 2 + channel / kWindows;
-            words.elements[i] =
-                to_bits(sums[channel % kWindows][place], sums[channel % kWindows + 1][place], T());
+            words.elements[i] = to_bits(sums[channel % kWindows][place], sums[channel % kWindows + 1][place], T());
           }
           const int number = (eight * 8 + lane % 4 * 2) * kWindows / 8 + run;
           *reinterpret_cast<Aligned<std::uint32_t, 4>*>(out_ + number / 8 * kBlockBytes +

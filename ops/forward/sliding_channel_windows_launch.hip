@@ -44,12 +44,12 @@ constexpr Instance instance(DataType dtype) {
           Product::memory_bytes};
 }
 
-#define FUSEDSC_PARTS(T, dtype, windows, filters)                                       \
+#define FUSEDSC_PARTS(T, dtype, windows, filters)                                     \
   instance<T, windows, filters, 16>(dtype), instance<T, windows, filters, 32>(dtype), \
       instance<T, windows, filters, 64>(dtype)
-#define FUSEDSC_WINDOWS(T, dtype)                                                    \
-  FUSEDSC_PARTS(T, dtype, 4, 16), FUSEDSC_PARTS(T, dtype, 4, 32),                    \
-      FUSEDSC_PARTS(T, dtype, 8, 8), FUSEDSC_PARTS(T, dtype, 8, 16), FUSEDSC_PARTS(T, dtype, 16, 8)
+#define FUSEDSC_WINDOWS(T, dtype)                                                                \
+  FUSEDSC_PARTS(T, dtype, 4, 16), FUSEDSC_PARTS(T, dtype, 4, 32), FUSEDSC_PARTS(T, dtype, 8, 8), \
+      FUSEDSC_PARTS(T, dtype, 8, 16), FUSEDSC_PARTS(T, dtype, 16, 8)
 
 const Instance kInstances[] = {FUSEDSC_WINDOWS(Float16, DataType::float16),
                                FUSEDSC_WINDOWS(BFloat16, DataType::bfloat16)};
@@ -119,8 +119,11 @@ std::string why_not(const SlidingChannelArguments& a) {
 /// The weight as an image: rows are windows, and columns their filters.
 ConstTensorView by_windows(const SlidingChannelArguments& a, std::int64_t windows) {
   const std::int64_t filter = a.weight.strides[0];
-  return {a.weight.data, a.weight.dtype, {1, a.weight.sizes[1], windows, a.weight.sizes[0] / windows},
-          {0, 1, filter, windows * filter}, a.weight.device};
+  return {a.weight.data,
+          a.weight.dtype,
+          {1, a.weight.sizes[1], windows, a.weight.sizes[0] / windows},
+          {0, 1, filter, windows * filter},
+          a.weight.device};
 }
 
 void run(const SlidingChannelArguments& a, const Execution& execution) {
@@ -129,8 +132,8 @@ void run(const SlidingChannelArguments& a, const Execution& execution) {
   SlidingWindowsParameters p = launch.p;
   p.x = map_of(activation_matrix(a.x, 1, true), a.x.dtype, a.x.sizes[1], p.pixels, kTile);
   p.y = map_of(output_matrix(a.y, 1, true), a.x.dtype, a.y.sizes[1], p.pixels, kTile);
-  p.weight = map_of_images(by_windows(a, instance.windows), instance.box, instance.filters, instance.box_windows, 1,
-                           true);
+  p.weight =
+      map_of_images(by_windows(a, instance.windows), instance.box, instance.filters, instance.box_windows, 1, true);
   launch_following(kName, instance.kernel, std::int64_t{p.channel_tiles} * p.splits, p.groups * 128, execution.stream,
                    p, static_cast<std::size_t>(instance.memory(p.step, p.groups, p.stages)));
 }
