@@ -123,8 +123,7 @@ class SlidingWindowsInput {
     if (is_leader_) wait_for_stores();
   }
 
-  // ------------------------------------------------------------------------------------------------------ by one
-  // thread
+  // -------------------------------------------------------------------------------------------------- by one thread
 
   FUSEDSC_DEVICE void start_weight() const {
 #pragma unroll 1
@@ -175,9 +174,6 @@ class SlidingWindowsInput {
     if constexpr (kBuffers == 1) wait_for_products<0>();
 #pragma unroll
     for (int i = 0; i < kProducts; ++i) gather(factors[i], stages_ + turn.slot * kStageBytes, i * 16);
-    group_barrier(group_);
-    if (is_leader_) start_next(turn.slot);
-    turn.next(p_.stages);
     const unsigned char* weight = weight_ + box * kSlots * box_bytes_ + step % p_.box_steps * kStepBytes;
     fence_all(sums);
     begin_products();
@@ -194,6 +190,10 @@ class SlidingWindowsInput {
     }
     commit_products();
     fence_all(sums);
+    // Not before the products have begun: until then what was read of the tile may still be on its way to registers.
+    group_barrier(group_);
+    if (is_leader_) start_next(turn.slot);
+    turn.next(p_.stages);
     if constexpr (kBuffers == 2) wait_for_products<1>();  // which read the other factors
   }
 

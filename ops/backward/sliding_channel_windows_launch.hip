@@ -8,6 +8,11 @@
 #include "fusedsc/backward/sliding_channel_windows_input_kernel.h"
 #include "fusedsc/backward/sliding_channel_windows_weight_kernel.h"
 #include "fusedsc/common/gpu/pointwise_hopper_plan.h"
+#include "fusedsc/runtime/arena.h"
+
+#ifndef FUSEDSC_HOST_EXECUTOR
+#include "fusedsc/backward/pointwise_hopper_weight.h"
+#endif
 
 namespace fusedsc {
 namespace gpu::hopper {
@@ -236,16 +241,55 @@ void run(const SlidingChannelBackwardArguments& a, const Execution& execution) {
   start(launch, p, execution.stream);
 }
 
-std::size_t workspace_bytes(const SlidingChannelBackwardArguments& /*a*/, int /*threads*/) { return 0; }
+using BackwardPlan = Plan<SlidingChannelBackwardArguments>;
+
+#ifndef FUSEDSC_HOST_EXECUTOR  // which plays no clusters
+
+/// Where more positions than this are shared, gathering filters takes longer than multiplying zeros.
+constexpr std::int64_t kMostGathered = 1024;
+
+SlidingChannelBackwardArguments without_weight(SlidingChannelBackwardArguments a) {
+  a.grad_weight = {};
+  return a;
+}
+
+PointwiseBackwardArguments as_pointwise(const SlidingChannelBackwardArguments& a) {
+  return pointwise_of(a, a.weight, a.grad_weight, sliding_channels_of(a));
+}
+
+/// The weight gradient as of a dense weight, beside the input gradient window by window.
+bool has_dense_weight_pass(const SlidingChannelBackwardArguments& a) {
+  return a.grad_x && a.grad_weight && a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3] > kMostGathered &&
+         PointwiseWeightPass::suits(as_pointwise(a));
+}
+
+BackwardPlan plan_dense_weight_pass(const SlidingChannelBackwardArguments& a) {
+  const PointwiseWeightPass pass(as_pointwise(a));
+  Arena arena(nullptr);
+  pass.take_memory(as_pointwise(a), arena);
+  return {arena.used(), [pass](const SlidingChannelBackwardArguments& like, const Execution& execution) {
+            run(without_weight(like), execution);
+            Arena taken(execution.workspace);
+            pass.run(as_pointwise(like), taken, execution.stream);
+          }};
+}
+
+#endif
+
+BackwardPlan plan_backward(const SlidingChannelBackwardArguments& a, int /*threads*/) {
+#ifndef FUSEDSC_HOST_EXECUTOR
+  if (has_dense_weight_pass(a)) return plan_dense_weight_pass(a);
+#else
+  static_cast<void>(a);
+#endif
+  return {0, run};
+}
 
 }  // namespace
 }  // namespace gpu::hopper
 
 Implementation<SlidingChannelBackwardArguments> sliding_channel_backward_windows() {
-  return {.name = "gpu_hopper_windows",
-          .why_not = gpu::hopper::why_not,
-          .workspace_bytes = gpu::hopper::workspace_bytes,
-          .run = gpu::hopper::run};
+  return {.name = "gpu_hopper_windows", .why_not = gpu::hopper::why_not, .plan = gpu::hopper::plan_backward};
 }
 
 }  // namespace fusedsc

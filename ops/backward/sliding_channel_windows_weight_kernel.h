@@ -90,6 +90,7 @@ class SlidingWindowsWeight {
     int last_slot = -1;
     Sums sums = {};
     Factors factors[kBuffers];
+    const Places places = this->places();
 #pragma unroll 1
     for (int tile = 0; tile < tiles_; ++tile) {
       wait(barriers_ + turn.slot, turn.parity);
@@ -97,7 +98,7 @@ class SlidingWindowsWeight {
       if constexpr (kGathersTile) wait_for_products<0>();
 #pragma unroll
       for (int i = 0; i < kProducts; ++i) {
-        gather(factors[i % kBuffers], x + kXTiles * kTileBytes, i * 16);
+        gather(factors[i % kBuffers], x + kXTiles * kTileBytes, i * 16, places);
         if constexpr (kGathersTile) continue;
         multiply_sixteen(sums, factors[i % kBuffers], x, i * 16);
         wait_for_products<1>();  // which read the factors that are gathered next
@@ -164,31 +165,50 @@ class SlidingWindowsWeight {
   /// Whether the warp has the windows of which channels are the second halves.
   FUSEDSC_DEVICE bool is_before() const { return warp_ < 2; }
 
-  /// factors = of 16 positions and 16 filters of the warp's windows, one for each block of channels.
-  FUSEDSC_DEVICE void gather(Factors& factors, const unsigned char* tiles, int k) const {
+  /// Where a thread finds its filters: bytes from a tile's first position, for both of its filters, which are 8 apart,
+  /// and for even and odd positions. Of further positions, whose runs are exchanged alike, only the row differs.
+  struct Places {
+    int own[2][2], before[2][2];  ///< of the block's first window; of the window before it
+  };
+  FUSEDSC_DEVICE Places places() const {
+    Places places;
     const int lane = thread_ % 32, before = (first_window_ + kWindows - 1) % kWindows;
 #pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int filter = warp_ % 2 * 16 + lane / 4 + i * 8;
+#pragma unroll
+      for (int odd = 0; odd < 2; ++odd) {
+        places.own[i][odd] = place_of(lane % 4 * 2 + odd, filter, first_window_);
+        places.before[i][odd] = place_of(lane % 4 * 2 + odd, filter, before);
+        if (kBlocks == 1 && is_before()) places.own[i][odd] = places.before[i][odd];
+      }
+    }
+    return places;
+  }
+
+  /// factors = of 16 positions, from k on, and 16 filters of the warp's windows, one for each block of channels.
+  FUSEDSC_DEVICE void gather(Factors& factors, const unsigned char* tiles, int k, const Places& places) const {
+#pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int filter = warp_ % 2 * 16 + lane / 4 + i % 2 * 8, row = k + lane % 4 * 2 + i / 2 * 8;
-      const auto half_at = [&](int position, int window) -> std::uint32_t {
-        return *reinterpret_cast<const std::uint16_t*>(place_of(tiles, position, filter, window));
+      const unsigned char* rows = tiles + (k + i / 2 * 8) * 128;
+      const auto half_at = [&](int place) -> std::uint32_t {
+        return *reinterpret_cast<const std::uint16_t*>(rows + place);
       };
+      const int(&own_places)[2] = places.own[i % 2], (&before_places)[2] = places.before[i % 2];
       if constexpr (kBlocks == 1) {
-        const int window = is_before() ? before : first_window_;
-        factors[0][i] = half_at(row, window) | half_at(row + 1, window) << 16;
+        factors[0][i] = half_at(own_places[0]) | half_at(own_places[1]) << 16;
       } else {
         // The first window of a block of them is even.
-        const auto a = *reinterpret_cast<const Aligned<std::uint32_t, kBlocks / 2>*>(
-                       place_of(tiles, row, filter, first_window_)),
-                   b = *reinterpret_cast<const Aligned<std::uint32_t, kBlocks / 2>*>(
-                       place_of(tiles, row + 1, filter, first_window_));
+        using Pairs = Aligned<std::uint32_t, kBlocks / 2>;
+        const auto a = *reinterpret_cast<const Pairs*>(rows + own_places[0]),
+                   b = *reinterpret_cast<const Pairs*>(rows + own_places[1]);
         std::uint32_t own[kBlocks];
 #pragma unroll
         for (int pair = 0; pair < kBlocks / 2; ++pair) {
           own[2 * pair] = (a.elements[pair] & 0xffffu) | b.elements[pair] << 16;
           own[2 * pair + 1] = a.elements[pair] >> 16 | (b.elements[pair] & 0xffff0000u);
         }
-        const std::uint32_t other = is_before() ? half_at(row, before) | half_at(row + 1, before) << 16 : 0;
+        const std::uint32_t other = half_at(before_places[0]) | half_at(before_places[1]) << 16;
 #pragma unroll
         for (int block = 0; block < kBlocks; ++block) {
           factors[block][i] = !is_before() ? own[block] : block == 0 ? other : own[block == 0 ? 0 : block - 1];
@@ -197,9 +217,9 @@ class SlidingWindowsWeight {
     }
   }
 
-  FUSEDSC_DEVICE static const unsigned char* place_of(const unsigned char* tiles, int row, int filter, int window) {
+  FUSEDSC_DEVICE static int place_of(int row, int filter, int window) {
     const int output = filter * kWindows + window;
-    return tiles + output / 64 * kTileBytes + place_of_run<128>(row, output % 64 / 8) + output % 8 * 2;
+    return output / 64 * kTileBytes + place_of_run<128>(row, output % 64 / 8) + output % 8 * 2;
   }
 
   FUSEDSC_DEVICE Four* fours_of(int group, int quad) const { return quads_ + (group * kQuads + quad) * 128 + thread_; }

@@ -123,8 +123,7 @@ class SlidingWindowsProduct {
     if (is_leader_) wait_for_stores();
   }
 
-  // ------------------------------------------------------------------------------------------------------ by one
-  // thread
+  // -------------------------------------------------------------------------------------------------- by one thread
 
   /// In the order in which they are wanted: the first half of a window, the second one of that before it.
   FUSEDSC_DEVICE void start_weight() const {
