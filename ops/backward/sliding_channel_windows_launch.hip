@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "fusedsc/backward/pointwise_hopper_gradients.h"
 #include "fusedsc/backward/sliding_channel_pointwise.h"
 #include "fusedsc/backward/sliding_channel_windows.h"
 #include "fusedsc/backward/sliding_channel_windows_input_kernel.h"
@@ -88,13 +87,15 @@ struct Launch {
 constexpr int kTile = 64;  ///< positions, and outputs
 
 /// How both gradients share the multiprocessors, with so many groups of warps in a block, and blocks in a cluster.
-/// Returns its cost: as of the longer one, in something like microseconds.
+/// Returns its cost: as of the longer one, by numbers fitted to the times of all cuts of layers of 512 to 8,192
+/// positions on an H200, in something like microseconds.
 double share(const SlidingChannelBackwardArguments& a, int groups, int cluster, Launch& launch) {
   const Instance& instance = *launch.instance;
   SlidingWindowsInputParameters& input = launch.p.input;
   SlidingWindowsWeightParameters& weight = launch.p.weight;
   // Not all multiprocessors belong to parts of the chip that have room for whole clusters.
   const int size = multiprocessors() < 16 ? multiprocessors() : multiprocessors() / 8 * 8;
+  const bool is_wide = instance.channels() > kTile;
   double input_cost = 0, weight_cost = 0;
   input.groups = weight.groups = groups;
   weight.cluster = cluster;
@@ -109,13 +110,15 @@ double share(const SlidingChannelBackwardArguments& a, int groups, int cluster, 
     launch.input_blocks =
         static_cast<int>(divide_up(std::int64_t{input.channel_tiles} * input.splits, cluster) * cluster);
     input.stages = static_cast<int>(std::min<std::int64_t>(16, rounds * input.depth_steps));
-    input_cost = static_cast<double>(rounds) * (0.6 + 0.012 * groups * input.depth_steps * instance.depth);
+    input_cost = 2.0 + static_cast<double>(rounds) * (0.6 + 0.012 * groups * weight.filters);
   }
   if (a.grad_weight) {
     const std::int64_t tiles = divide_up(weight.pixel_tiles, groups * cluster);
+    const double tile = (0.105 * instance.windows + (is_wide ? 0.15 : 0) + (instance.blocks > 1 ? 0.06 : 0)) *
+                        (groups > 1 ? 1.3 : 1) * instance.rows / kTile;
     weight.stages = static_cast<int>(std::min<std::int64_t>(8, tiles));
-    weight_cost = 0.5 + 0.2 * groups + 0.1 * cluster + static_cast<double>(tiles) * groups * 0.3 * instance.rows / 64 +
-                  static_cast<double>(launch.p.weight_blocks / size);
+    weight_cost = 3.0 + 0.5 * groups + 0.08 * cluster + (cluster > 2 ? 1.2 : 0) + (is_wide ? 1 : 0) +
+                  static_cast<double>(tiles) * tile + static_cast<double>(launch.p.weight_blocks / size);
   }
   const auto input_memory = [&] {
     return a.grad_x ? instance.input_memory(input.depth_steps, input.box_steps, groups, input.stages) : 0;
@@ -162,9 +165,6 @@ Launch launch_of(const SlidingChannelBackwardArguments& a) {
 }
 
 std::string why_not(const SlidingChannelBackwardArguments& a) {
-  if (a.grad_x && a.grad_weight && PointwiseGradientsPass::suits(pointwise_of(a, a.weight, a.grad_weight))) {
-    return "there are so many positions that one pass over x and grad_y is worth more";
-  }
   if (a.prologue || a.gradient_prologue || a.sums || a.grad_add || a.grad_bias) return "there is a bias or a seam";
   const SlidingChannels windows = sliding_channels_of(a);
   const std::int64_t step = windows.step;
@@ -185,6 +185,9 @@ std::string why_not(const SlidingChannelBackwardArguments& a) {
                         reinterpret_cast<std::uintptr_t>(a.grad_weight.data) % 4 != 0)) {
     return "the weight's gradient is not dense";
   }
+  // One pass over x and grad_y is worth more then, or multiplying zeros takes no longer.
+  constexpr std::int64_t kMostPositions = 16000;
+  if (a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3] > kMostPositions) return "there are more than 16000 positions";
   return launch_of(a).instance != nullptr ? "" : "there is no kernel of so many windows, or no room for their weight";
 }
 
@@ -246,7 +249,7 @@ using BackwardPlan = Plan<SlidingChannelBackwardArguments>;
 #ifndef FUSEDSC_HOST_EXECUTOR  // which plays no clusters
 
 /// Where more positions than this are shared, gathering filters takes longer than multiplying zeros.
-constexpr std::int64_t kMostGathered = 1024;
+constexpr std::int64_t kMostGathered = 2048;
 
 SlidingChannelBackwardArguments without_weight(SlidingChannelBackwardArguments a) {
   a.grad_weight = {};
