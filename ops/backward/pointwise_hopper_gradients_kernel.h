@@ -166,7 +166,7 @@ class PointwiseGradients {
       else finish_tile(sums, grad, x, p_.rows - row);
       publish();
       if constexpr (kPlain) {
-        wait_for_products<0>();
+        wait_for_products<0>();  // then the stage is free, while the next one's tile is on its way
         fence(sums.products);
       }
       tile_barrier();
