@@ -160,17 +160,25 @@ class PointwiseGradients {
       if (kHasOutput) fence(sums.of_channels);
       if (is_leader_) wait_for_stores();
       tile_barrier();  // all are done with the last tile
-      if (is_leader_) refill(tile, turn.slot, turn.parity);
+      if (!kPlain && is_leader_) refill(tile, turn.slot, turn.parity);
       const int row = first_row(tile);
       if constexpr (kPlain) store_tile(grad);
       else finish_tile(sums, grad, x, p_.rows - row);
       publish();
+      if constexpr (kPlain) {
+        wait_for_products<0>();  // then the stage is free, while the next one's tile is on its way
+        fence(sums.products);
+      }
       tile_barrier();
       if (is_leader_ && half_ == 0) {
         start_store(p_.grad_x, first_column_, row, grad_x_);
         commit_stores();
       }
-      if constexpr (!kPlain) multiply_activated(sums, x, stage + kXBytes);
+      if constexpr (kPlain) {
+        if (is_leader_) start_tile(tile + p_.stages, turn.slot);
+      } else {
+        multiply_activated(sums, x, stage + kXBytes);
+      }
       turn.next(p_.stages);
     }
     wait_for_products<0>();
@@ -525,12 +533,11 @@ class PointwiseGradients {
     for (int row = lane; row < p_.outputs; row += kLanes) {
       const bool is_wanted = p_.weight.place(first_channel, channel) < p_.weight.width;
       first_channel = p_.weight.next(first_channel, advance);
-      if (!is_wanted) continue;  // nobody reads it
       const float* from = left + (position * p_.outputs + row) * kSumPitch;
       float sum = 0;
 #pragma unroll
       for (int team = 0; team < kTeams; ++team) sum += from[team * kSharing * kSumFloats];
-      *row_of(split_, row) = sum;
+      if (is_wanted) *row_of(split_, row) = sum;  // else nobody reads it
     }
     for (int i = lane; i < kVectorSums; i += kLanes) {
       float sum = 0;

@@ -49,23 +49,22 @@ FUSEDSC_DEVICE void sum_gradients(const GradientsSumParameters& p) {
   if (item < size && is_wanted) {
     const float* from = p.partials + item;
     const std::int64_t step = std::int64_t{p.rows} * p.channels;
-    constexpr int kAtOnce = 4;  // loads under way: most have no more, and the rest of an unrolled loop goes one by one
+    const auto add_splits = [&](Four& to, const float* parts_of) {
+      constexpr int kAtOnce = 8;  // loads under way: hardly any has more
 #pragma unroll 1
-    for (int first = warp; first < p.splits; first += p.warps * kAtOnce) {
-      Four parts[kAtOnce] = {}, centered_parts[kAtOnce] = {};
+      for (int first = warp; first < p.splits; first += p.warps * kAtOnce) {
+        Four parts[kAtOnce] = {};
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        const int split = first + i * p.warps;
-        if (split >= p.splits) continue;
-        parts[i] = *reinterpret_cast<const Four*>(from + split * step);
-        if (is_pair) centered_parts[i] = *reinterpret_cast<const Four*>(from + split * step + p.channels);
-      }
+        for (int i = 0; i < kAtOnce; ++i) {
+          const int split = first + i * p.warps;
+          if (split < p.splits) parts[i] = *reinterpret_cast<const Four*>(parts_of + split * step);
+        }
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        add(sum, parts[i]);
-        add(centered, centered_parts[i]);
+        for (int i = 0; i < kAtOnce; ++i) add(to, parts[i]);
       }
-    }
+    };
+    add_splits(sum, from);
+    if (is_pair) add_splits(centered, from + p.channels);
   }
   sums[thread_index()] = sum;
   centered_sums[thread_index()] = centered;

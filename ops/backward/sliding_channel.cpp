@@ -4,6 +4,7 @@
 #include "fusedsc/backward/sliding_channel_cpu.h"
 #include "fusedsc/backward/sliding_channel_hopper.h"
 #include "fusedsc/backward/sliding_channel_planes.h"
+#include "fusedsc/backward/sliding_channel_windows.h"
 #include "fusedsc/common/convolution_checks.h"
 #include "fusedsc/runtime/operator.h"
 
@@ -14,8 +15,7 @@ std::span<const Implementation<SlidingChannelBackwardArguments>> implementations
   static const Implementation<SlidingChannelBackwardArguments> list[] = {
       sliding_channel_backward_cpu(),
 #ifdef FUSEDSC_HOPPER
-      sliding_channel_backward_hopper(),
-      sliding_channel_backward_tf32_planes(),
+      sliding_channel_backward_windows(),  sliding_channel_backward_hopper(), sliding_channel_backward_tf32_planes(),
 #endif
       sliding_channel_backward_composed(),
   };

@@ -5,6 +5,7 @@
 #include "fusedsc/forward/sliding_channel_cpu.h"
 #include "fusedsc/forward/sliding_channel_hopper.h"
 #include "fusedsc/forward/sliding_channel_planes.h"
+#include "fusedsc/forward/sliding_channel_windows.h"
 #include "fusedsc/runtime/operator.h"
 
 namespace fusedsc {
@@ -14,8 +15,7 @@ std::span<const Implementation<SlidingChannelArguments>> implementations() {
   static const Implementation<SlidingChannelArguments> list[] = {
       sliding_channel_cpu(),
 #ifdef FUSEDSC_HOPPER
-      sliding_channel_hopper(),
-      sliding_channel_tf32_planes(),
+      sliding_channel_windows(),  sliding_channel_hopper(), sliding_channel_tf32_planes(),
 #endif
       sliding_channel_composed(),
   };

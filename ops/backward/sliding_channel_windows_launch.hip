@@ -1,0 +1,299 @@
+#ifdef FUSEDSC_HOPPER
+#include <algorithm>
+#include <limits>
+
+#include "fusedsc/backward/sliding_channel_pointwise.h"
+#include "fusedsc/backward/sliding_channel_windows.h"
+#include "fusedsc/backward/sliding_channel_windows_input_kernel.h"
+#include "fusedsc/backward/sliding_channel_windows_weight_kernel.h"
+#include "fusedsc/common/gpu/pointwise_hopper_plan.h"
+#include "fusedsc/runtime/arena.h"
+
+#ifndef FUSEDSC_HOST_EXECUTOR
+#include "fusedsc/backward/pointwise_hopper_weight.h"
+#endif
+
+namespace fusedsc {
+namespace gpu::hopper {
+namespace {
+
+constexpr const char* kName = "sliding_channel_conv2d_backward";
+
+/// Groups of warps of a block, blocks of a cluster.
+constexpr int kMostGroups = 2;
+#ifdef FUSEDSC_HOST_EXECUTOR  // which plays no clusters
+constexpr int kMostCluster = 1;
+#else
+constexpr int kMostCluster = 8;
+#endif
+
+constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+template <class Input, class Weight>
+FUSEDSC_HOPPER_KERNEL(kMostGroups * 128)
+windows_kernel(const FUSEDSC_GRID_CONSTANT SlidingWindowsGradientsParameters p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
+  const int block = static_cast<int>(block_index());
+  if (block < p.weight_blocks) Weight::run(p.weight, block);
+  else Input::run(p.input, block - p.weight_blocks);
+#endif
+}
+
+struct Instance {
+  DataType dtype;
+  int windows, blocks, width, box, depth, rows;
+  void (*kernel)(SlidingWindowsGradientsParameters);
+  int (*input_memory)(int depth_steps, int box_steps, int groups, int stages);
+  int (*weight_memory)(int groups, int stages);
+
+  int channels() const { return blocks * width; }
+  bool suits_step(std::int64_t step) const { return blocks == 1 ? step % width == 0 : step == width; }
+};
+
+template <class T, int kWindows, int kBlocks, int kWidth>
+constexpr Instance instance(DataType dtype) {
+  using Input = SlidingWindowsInput<T, kWindows, kBlocks, kWidth>;
+  using Weight = SlidingWindowsWeight<T, kWindows, kBlocks, kWidth>;
+  return {dtype,
+          kWindows,
+          kBlocks,
+          kWidth,
+          Input::kBox,
+          Input::kDepth,
+          Weight::kRows,
+          windows_kernel<Input, Weight>,
+          Input::memory_bytes,
+          Weight::memory_bytes};
+}
+
+/// 64 channels, then 128.
+#define FUSEDSC_WIDTHS(T, dtype, windows)                                                                     \
+  instance<T, windows, 1, 64>(dtype), instance<T, windows, 2, 32>(dtype), instance<T, windows, 4, 16>(dtype), \
+      instance<T, windows, 1, 128>(dtype), instance<T, windows, 2, 64>(dtype), instance<T, windows, 4, 32>(dtype)
+#define FUSEDSC_WINDOWS(T, dtype)                                                         \
+  FUSEDSC_WIDTHS(T, dtype, 4), FUSEDSC_WIDTHS(T, dtype, 8), instance<T, 8, 8, 16>(dtype), \
+      FUSEDSC_WIDTHS(T, dtype, 16), instance<T, 16, 8, 16>(dtype)
+
+const Instance kInstances[] = {FUSEDSC_WINDOWS(Float16, DataType::float16),
+                               FUSEDSC_WINDOWS(BFloat16, DataType::bfloat16)};
+
+struct Launch {
+  const Instance* instance = nullptr;
+  SlidingWindowsGradientsParameters p;  ///< but for addresses
+  int input_blocks = 0;
+  int memory = 0;
+};
+
+constexpr int kTile = 64;  ///< positions, and outputs
+
+/// How both gradients share the multiprocessors, with so many groups of warps in a block, and blocks in a cluster.
+/// Returns its cost: as of the longer one, by numbers fitted to the times of all cuts of layers of 512 to 8,192
+/// positions on an H200, in something like microseconds.
+double share(const SlidingChannelBackwardArguments& a, int groups, int cluster, Launch& launch) {
+  const Instance& instance = *launch.instance;
+  SlidingWindowsInputParameters& input = launch.p.input;
+  SlidingWindowsWeightParameters& weight = launch.p.weight;
+  // Not all multiprocessors belong to parts of the chip that have room for whole clusters.
+  const int size = multiprocessors() < 16 ? multiprocessors() : multiprocessors() / 8 * 8;
+  const bool is_wide = instance.channels() > kTile;
+  double input_cost = 0, weight_cost = 0;
+  input.groups = weight.groups = groups;
+  weight.cluster = cluster;
+  launch.p.weight_blocks = a.grad_weight ? weight.channel_tiles * weight.filter_tiles * cluster : 0;
+  int left = size - launch.p.weight_blocks;
+  const bool is_beside = left >= input.channel_tiles;
+  if (!is_beside) left = std::max(size, input.channel_tiles);
+  if (a.grad_x) {
+    const std::int64_t per_tile = std::int64_t{left} / input.channel_tiles * groups;
+    const std::int64_t rounds = divide_up(input.pixel_tiles, per_tile);
+    input.splits = static_cast<int>(divide_up(input.pixel_tiles, rounds * groups));
+    launch.input_blocks =
+        static_cast<int>(divide_up(std::int64_t{input.channel_tiles} * input.splits, cluster) * cluster);
+    input.stages = static_cast<int>(std::min<std::int64_t>(16, rounds * input.depth_steps));
+    input_cost = 2.0 + static_cast<double>(rounds) * (0.6 + 0.012 * groups * weight.filters);
+  }
+  if (a.grad_weight) {
+    const std::int64_t tiles = divide_up(weight.pixel_tiles, groups * cluster);
+    const double tile = (0.105 * instance.windows + (is_wide ? 0.15 : 0) + (instance.blocks > 1 ? 0.06 : 0)) *
+                        (groups > 1 ? 1.3 : 1) * instance.rows / kTile;
+    weight.stages = static_cast<int>(std::min<std::int64_t>(8, tiles));
+    weight_cost = 3.0 + 0.5 * groups + 0.08 * cluster + (cluster > 2 ? 1.2 : 0) + (is_wide ? 1 : 0) +
+                  static_cast<double>(tiles) * tile + static_cast<double>(launch.p.weight_blocks / size);
+  }
+  const auto input_memory = [&] {
+    return a.grad_x ? instance.input_memory(input.depth_steps, input.box_steps, groups, input.stages) : 0;
+  };
+  const auto weight_memory = [&] { return a.grad_weight ? instance.weight_memory(groups, weight.stages) : 0; };
+  while (input.stages > 1 && input_memory() > kMemoryLimit) --input.stages;
+  while (weight.stages > 1 && weight_memory() > kMemoryLimit) --weight.stages;
+  launch.memory = std::max(input_memory(), weight_memory());
+  if (launch.memory > kMemoryLimit) return std::numeric_limits<double>::infinity();
+  return is_beside ? std::max(input_cost, weight_cost) : input_cost + weight_cost;
+}
+
+Launch launch_of(const SlidingChannelBackwardArguments& a) {
+  constexpr int kMostBoxFilters = 64;
+  const SlidingChannels windows = sliding_channels_of(a);
+  const std::int64_t pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3], filters = a.weight.sizes[0] / windows.cycle;
+  Launch best;
+  double best_cost = std::numeric_limits<double>::infinity();
+  for (const Instance& instance : kInstances) {
+    if (instance.dtype != a.x.dtype || instance.windows != windows.cycle || !instance.suits_step(windows.step))
+      continue;
+    Launch launch;
+    launch.instance = &instance;
+    SlidingWindowsInputParameters& input = launch.p.input;
+    SlidingWindowsWeightParameters& weight = launch.p.weight;
+    input.step = weight.step = static_cast<int>(windows.step);
+    input.channel_tiles = weight.channel_tiles = static_cast<int>(divide_up(windows.channels, instance.channels()));
+    input.pixel_tiles = static_cast<int>(divide_up(pixels, kTile));
+    input.depth_steps = static_cast<int>(divide_up(filters, instance.depth));
+    input.box_steps = std::min(input.depth_steps, kMostBoxFilters / instance.depth);
+    weight.pixel_tiles = static_cast<int>(divide_up(pixels, instance.rows));
+    weight.filter_tiles = static_cast<int>(divide_up(filters, 32));
+    weight.filters = static_cast<int>(filters);
+    for (int groups = 1; groups <= kMostGroups; ++groups) {
+      for (int cluster = 1; cluster <= kMostCluster; cluster *= 2) {
+        const double cost = share(a, groups, cluster, launch);
+        if (cost >= best_cost) continue;
+        best_cost = cost;
+        best = launch;
+      }
+    }
+  }
+  return best;
+}
+
+std::string why_not(const SlidingChannelBackwardArguments& a) {
+  if (a.prologue || a.gradient_prologue || a.sums || a.grad_add || a.grad_bias) return "there is a bias or a seam";
+  const SlidingChannels windows = sliding_channels_of(a);
+  const std::int64_t step = windows.step;
+  if (windows.width != 2 * step || windows.channels != windows.cycle * step ||
+      (step != 16 && step != 32 && step % 64 != 0)) {
+    return "windows do not share half of their channels, 16, 32 or a multiple of 64";
+  }
+  if (a.weight.sizes[0] % windows.cycle != 0) return "some windows have more filters than others";
+  std::string reason = why_not_hopper(a.x.dtype, a.x.device, 1, a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3]);
+  if (!reason.empty()) return reason;
+  reason = too_large_for_pointwise(a.x.sizes, a.grad_y.sizes);
+  if (!reason.empty()) return reason;
+  if (!suits_copy_engine(activation_matrix(a.grad_y, 1, true)) || !suits_copy_engine(activation_matrix(a.x, 1, true)) ||
+      !suits_copy_engine(output_matrix(a.grad_x, 1, true)) || !suits_copy_engine(a.weight)) {
+    return kUnsuited;
+  }
+  if (a.grad_weight && (a.grad_weight.strides[1] != 1 || a.grad_weight.strides[0] % 2 != 0 ||
+                        reinterpret_cast<std::uintptr_t>(a.grad_weight.data) % 4 != 0)) {
+    return "the weight's gradient is not dense";
+  }
+  // One pass over x and grad_y is worth more then, or multiplying zeros takes no longer.
+  constexpr std::int64_t kMostPositions = 16000;
+  if (a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3] > kMostPositions) return "there are more than 16000 positions";
+  return launch_of(a).instance != nullptr ? "" : "there is no kernel of so many windows, or no room for their weight";
+}
+
+/// Blocks in clusters; they may start while the kernel before them in the stream ends.
+void start(const Launch& launch, const SlidingWindowsGradientsParameters& p, void* stream) {
+  const std::int64_t blocks = std::int64_t{p.weight_blocks} + launch.input_blocks;
+  const int threads = p.input.groups * 128;
+#ifdef FUSEDSC_HOST_EXECUTOR
+  launch_following(kName, launch.instance->kernel, blocks, threads, stream, p, static_cast<std::size_t>(launch.memory));
+#else
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim.x = static_cast<unsigned>(p.weight.cluster);
+  attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = static_cast<std::size_t>(launch.memory);
+  config.stream = static_cast<Stream>(stream);
+  config.attrs = attributes;
+  config.numAttrs = 2;
+  allow_block_memory(launch.instance->kernel, config.dynamicSmemBytes);
+  check_vendor(cudaLaunchKernelEx(&config, launch.instance->kernel, p), kName);
+#endif
+}
+
+void run(const SlidingChannelBackwardArguments& a, const Execution& execution) {
+  const Launch launch = launch_of(a);
+  const Instance& instance = *launch.instance;
+  SlidingWindowsGradientsParameters p = launch.p;
+  const std::int64_t pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
+  const auto map = [&](const auto& matrix, std::int64_t channels, int rows) {
+    return map_of(matrix.data, a.x.dtype, channels, pixels, matrix.first, kTile, rows);
+  };
+  if (a.grad_x) {
+    p.input.grad_y = map(activation_matrix(a.grad_y, 1, true), a.grad_y.sizes[1], kTile);
+    p.input.grad_x = map(output_matrix(a.grad_x, 1, true), a.x.sizes[1], kTile);
+    const std::int64_t filter = a.weight.strides[0], windows = instance.windows;
+    const ConstTensorView by_windows{a.weight.data,
+                                     a.weight.dtype,
+                                     {1, a.weight.sizes[1], windows, a.weight.sizes[0] / windows},
+                                     {0, 1, filter, windows * filter},
+                                     a.weight.device};
+    p.input.weight = map_of_images(by_windows, instance.box, p.input.box_steps * instance.depth, 1, 1, true);
+  }
+  if (a.grad_weight) {
+    p.weight.grad_y = map(activation_matrix(a.grad_y, 1, true), a.grad_y.sizes[1], instance.rows);
+    p.weight.x = map(activation_matrix(a.x, 1, true), a.x.sizes[1], instance.rows);
+    p.weight.weight = a.grad_weight.data;
+    p.weight.weight_row = a.grad_weight.strides[0];
+  }
+  start(launch, p, execution.stream);
+}
+
+using BackwardPlan = Plan<SlidingChannelBackwardArguments>;
+
+#ifndef FUSEDSC_HOST_EXECUTOR  // which plays no clusters
+
+/// Where more positions than this are shared, gathering filters takes longer than multiplying zeros.
+constexpr std::int64_t kMostGathered = 2048;
+
+SlidingChannelBackwardArguments without_weight(SlidingChannelBackwardArguments a) {
+  a.grad_weight = {};
+  return a;
+}
+
+PointwiseBackwardArguments as_pointwise(const SlidingChannelBackwardArguments& a) {
+  return pointwise_of(a, a.weight, a.grad_weight, sliding_channels_of(a));
+}
+
+/// The weight gradient as of a dense weight, beside the input gradient window by window.
+bool has_dense_weight_pass(const SlidingChannelBackwardArguments& a) {
+  return a.grad_x && a.grad_weight && a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3] > kMostGathered &&
+         PointwiseWeightPass::suits(as_pointwise(a));
+}
+
+BackwardPlan plan_dense_weight_pass(const SlidingChannelBackwardArguments& a) {
+  const PointwiseWeightPass pass(as_pointwise(a));
+  Arena arena(nullptr);
+  pass.take_memory(as_pointwise(a), arena);
+  return {arena.used(), [pass](const SlidingChannelBackwardArguments& like, const Execution& execution) {
+            run(without_weight(like), execution);
+            Arena taken(execution.workspace);
+            pass.run(as_pointwise(like), taken, execution.stream);
+          }};
+}
+
+#endif
+
+BackwardPlan plan_backward(const SlidingChannelBackwardArguments& a, int /*threads*/) {
+#ifndef FUSEDSC_HOST_EXECUTOR
+  if (has_dense_weight_pass(a)) return plan_dense_weight_pass(a);
+#else
+  static_cast<void>(a);
+#endif
+  return {0, run};
+}
+
+}  // namespace
+}  // namespace gpu::hopper
+
+Implementation<SlidingChannelBackwardArguments> sliding_channel_backward_windows() {
+  return {.name = "gpu_hopper_windows", .why_not = gpu::hopper::why_not, .plan = gpu::hopper::plan_backward};
+}
+
+}  // namespace fusedsc
+#endif

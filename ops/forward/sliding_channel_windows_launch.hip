@@ -1,0 +1,154 @@
+#ifdef FUSEDSC_HOPPER
+#include <algorithm>
+
+#include "fusedsc/common/gpu/pointwise_hopper_plan.h"
+#include "fusedsc/forward/sliding_channel_windows.h"
+#include "fusedsc/forward/sliding_channel_windows_kernel.h"
+
+namespace fusedsc {
+namespace gpu::hopper {
+namespace {
+
+constexpr const char* kName = "sliding_channel_conv2d";
+
+constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+template <class Product>
+FUSEDSC_HOPPER_KERNEL(Product::kMostThreads)
+windows_kernel(const FUSEDSC_GRID_CONSTANT SlidingWindowsParameters p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
+  Product::run(p);
+#endif
+}
+
+struct Instance {
+  DataType dtype;
+  int windows, filters, part;
+  int box, box_windows;
+  void (*kernel)(SlidingWindowsParameters);
+  int (*memory)(int step, int groups, int stages);
+
+  int channels() const { return windows * filters; }
+};
+
+template <class T, int kWindows, int kFilters, int kPart>
+constexpr Instance instance(DataType dtype) {
+  using Product = SlidingWindowsProduct<T, kWindows, kFilters, kPart>;
+  return {dtype,
+          kWindows,
+          kFilters,
+          kPart,
+          Product::kBox,
+          Product::kBoxWindows,
+          windows_kernel<Product>,
+          Product::memory_bytes};
+}
+
+#define FUSEDSC_PARTS(T, dtype, windows, filters)                                     \
+  instance<T, windows, filters, 16>(dtype), instance<T, windows, filters, 32>(dtype), \
+      instance<T, windows, filters, 64>(dtype)
+#define FUSEDSC_WINDOWS(T, dtype)                                                                \
+  FUSEDSC_PARTS(T, dtype, 4, 16), FUSEDSC_PARTS(T, dtype, 4, 32), FUSEDSC_PARTS(T, dtype, 8, 8), \
+      FUSEDSC_PARTS(T, dtype, 8, 16), FUSEDSC_PARTS(T, dtype, 16, 8)
+
+const Instance kInstances[] = {FUSEDSC_WINDOWS(Float16, DataType::float16),
+                               FUSEDSC_WINDOWS(BFloat16, DataType::bfloat16)};
+
+/// How it is cut.
+struct Launch {
+  const Instance* instance = nullptr;
+  SlidingWindowsParameters p;  ///< but for addresses
+};
+
+constexpr int kTile = 64;  ///< positions, and channels of x
+
+Launch launch_of(const SlidingChannelArguments& a) {
+  constexpr int kMostGroups = 4, kMostStages = 16;
+  const SlidingChannels windows = sliding_channels_of(a);
+  const std::int64_t outputs = a.weight.sizes[0], pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
+  const int part = static_cast<int>(std::min<std::int64_t>(windows.step, kTile));
+  Launch launch;
+  SlidingWindowsParameters& p = launch.p;
+  p.pixels = static_cast<int>(pixels);
+  p.pixel_tiles = static_cast<int>(divide_up(pixels, kTile));
+  p.step = static_cast<int>(windows.step);
+  p.depth_steps = static_cast<int>(windows.channels / kTile);
+  for (const Instance& instance : kInstances) {
+    if (instance.dtype != a.x.dtype || instance.windows != windows.cycle || instance.part != part) continue;
+    const std::int64_t channel_tiles = divide_up(outputs, instance.channels());
+    // The wider one, unless that leaves multiprocessors without work.
+    const bool is_wide_enough = p.pixel_tiles * channel_tiles * 4 >= std::int64_t{multiprocessors()} * 3;
+    if (launch.instance != nullptr && !is_wide_enough) continue;
+    if (instance.memory(p.step, 1, 2) > kMemoryLimit) continue;
+    launch.instance = &instance;
+    p.channel_tiles = static_cast<int>(channel_tiles);
+  }
+  if (launch.instance == nullptr) return launch;
+  const auto memory = [&](int groups, int stages) { return launch.instance->memory(p.step, groups, stages); };
+  const std::int64_t per_tile = std::max<std::int64_t>(1, multiprocessors() / p.channel_tiles);
+  p.groups = static_cast<int>(std::clamp<std::int64_t>(divide_up(p.pixel_tiles, per_tile), 1, kMostGroups));
+  while (p.groups > 1 && memory(p.groups, 2) > kMemoryLimit) --p.groups;
+  const std::int64_t rounds = divide_up(p.pixel_tiles, per_tile * p.groups);
+  p.splits = static_cast<int>(divide_up(p.pixel_tiles, rounds * p.groups));
+  p.stages = static_cast<int>(std::min<std::int64_t>(kMostStages, rounds * p.depth_steps));
+  p.stages = std::max(p.stages, 2);
+  while (memory(p.groups, p.stages) > kMemoryLimit) --p.stages;
+  return launch;
+}
+
+std::string why_not(const SlidingChannelArguments& a) {
+  if (a.bias || a.prologue || a.epilogue || a.statistics) return "there is a bias or a seam";
+  const SlidingChannels windows = sliding_channels_of(a);
+  const std::int64_t step = windows.step;
+  if (windows.width != 2 * step || windows.channels != windows.cycle * step ||
+      (step != 16 && step != 32 && step % 64 != 0)) {
+    return "windows do not share half of their channels, 16, 32 or a multiple of 64";
+  }
+  if (a.weight.sizes[0] % windows.cycle != 0) return "some windows have more filters than others";
+  std::string reason = why_not_hopper(a.x.dtype, a.x.device, 1, a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3]);
+  if (!reason.empty()) return reason;
+  reason = too_large_for_pointwise(a.x.sizes, a.y.sizes);
+  if (!reason.empty()) return reason;
+  if (!suits_copy_engine(activation_matrix(a.x, 1, true)) || !suits_copy_engine(output_matrix(a.y, 1, true)) ||
+      !suits_copy_engine(a.weight)) {
+    return kUnsuited;
+  }
+  return launch_of(a).instance != nullptr ? "" : "there is no kernel of so many windows, or no room for their weight";
+}
+
+/// The weight as an image: rows are windows, and columns their filters.
+ConstTensorView by_windows(const SlidingChannelArguments& a, std::int64_t windows) {
+  const std::int64_t filter = a.weight.strides[0];
+  return {a.weight.data,
+          a.weight.dtype,
+          {1, a.weight.sizes[1], windows, a.weight.sizes[0] / windows},
+          {0, 1, filter, windows * filter},
+          a.weight.device};
+}
+
+void run(const SlidingChannelArguments& a, const Execution& execution) {
+  const Launch launch = launch_of(a);
+  const Instance& instance = *launch.instance;
+  SlidingWindowsParameters p = launch.p;
+  p.x = map_of(activation_matrix(a.x, 1, true), a.x.dtype, a.x.sizes[1], p.pixels, kTile);
+  p.y = map_of(output_matrix(a.y, 1, true), a.x.dtype, a.y.sizes[1], p.pixels, kTile);
+  p.weight =
+      map_of_images(by_windows(a, instance.windows), instance.box, instance.filters, instance.box_windows, 1, true);
+  launch_following(kName, instance.kernel, std::int64_t{p.channel_tiles} * p.splits, p.groups * 128, execution.stream,
+                   p, static_cast<std::size_t>(instance.memory(p.step, p.groups, p.stages)));
+}
+
+std::size_t workspace_bytes(const SlidingChannelArguments& /*a*/, int /*threads*/) { return 0; }
+
+}  // namespace
+}  // namespace gpu::hopper
+
+Implementation<SlidingChannelArguments> sliding_channel_windows() {
+  return {.name = "gpu_hopper_windows",
+          .why_not = gpu::hopper::why_not,
+          .workspace_bytes = gpu::hopper::workspace_bytes,
+          .run = gpu::hopper::run};
+}
+
+}  // namespace fusedsc
+#endif

@@ -1,0 +1,105 @@
+/// Sliding-channel convolution of 16-bit channels_last tensors on Hopper GPUs, window by window.
+#include "gpu/gpu_under_test.h"
+#include "ops/backward_case.h"
+#include "ops/forward_case.h"
+#include "ops/sliding_channel_cases.h"
+
+namespace fusedsc::reference {
+namespace {
+
+using Forward = ForwardCase<SlidingChannelGeometry>;
+using Backward = BackwardCase<SlidingChannelGeometry>;
+
+/// What is said of the entry; null: the program has none.
+template <class Candidates>
+const Candidate* find_windows(const Candidates& candidates) {
+  for (const Candidate& candidate : candidates) {
+    if (candidate.implementation == "gpu_hopper_windows") return &candidate;
+  }
+  return nullptr;
+}
+
+class SlidingChannelWindowsGpu : public OnGpu {
+ protected:
+  void SetUp() override {
+    OnGpu::SetUp();
+    if (size_of(GetParam().dtype) != 2) GTEST_SKIP() << "for 16 bits";
+    if (GetParam().wave_size != 32) GTEST_SKIP() << "GPUs of this wave size have no such kernels";
+  }
+
+  /// Steps of 16, 32, 64 and 128 channels, of 4, 8 and 16 windows.
+  static std::vector<SlidingChannelGeometry> geometries() {
+    return {
+        {{1, 64, 5, 7}, 64, 2, 0.5},   {{3, 128, 4, 9}, 192, 2, 0.5},  // more than a tile of positions, of filters
+        {{1, 256, 3, 3}, 40, 2, 0.5},  {{2, 512, 2, 3}, 72, 2, 0.5},   // windows of fewer filters than a product takes
+        {{1, 128, 5, 7}, 128, 4, 0.5}, {{2, 256, 6, 6}, 320, 4, 0.5}, {{1, 512, 1, 1}, 8, 4, 0.5},
+        {{1, 1024, 3, 3}, 72, 4, 0.5}, {{1, 256, 5, 7}, 256, 8, 0.5}, {{2, 512, 4, 9}, 16, 8, 0.5},
+        {{1, 1024, 3, 5}, 48, 8, 0.5}, {{1, 2048, 2, 2}, 32, 8, 0.5},
+    };
+  }
+  /// Blocks go on with further tiles.
+  static SlidingChannelGeometry many_positions() { return {{17, 64, 8, 16}, 40, 2, 0.5}; }
+
+  static Memories channels_last() { return Memories::all(Memory::channels_last); }
+};
+INSTANTIATE_TEST_SUITE_P(Targets, SlidingChannelWindowsGpu, testing::ValuesIn(gpu_targets()),
+                         testing::PrintToStringParamName());
+
+TEST_P(SlidingChannelWindowsGpu, Forward) {
+  std::vector<SlidingChannelGeometry> all = geometries();
+  all.push_back(many_positions());
+  for (const SlidingChannelGeometry& geometry : all) {
+    const Forward problem{GetParam().dtype, geometry, {}, channels_last()};
+    const auto candidates = explain_sliding_channel_conv2d(ForwardTensors(problem).arguments(problem));
+    const Candidate* windows = find_windows(candidates);
+    if (windows != nullptr) {
+      EXPECT_TRUE(windows->taken) << windows->why_not;
+    }
+    verify_forward<SlidingChannelGeometry>(problem);
+  }
+}
+
+TEST_P(SlidingChannelWindowsGpu, BothGradients) {
+  for (const SlidingChannelGeometry& geometry : geometries()) {
+    const Backward problem{GetParam().dtype, geometry, {.grad_bias = false}, channels_last()};
+    const auto candidates = explain_sliding_channel_conv2d_backward(BackwardTensors(problem).arguments(problem));
+    const Candidate* windows = find_windows(candidates);
+    if (windows != nullptr) {
+      EXPECT_TRUE(windows->taken) << windows->why_not;
+    }
+    verify_backward<SlidingChannelGeometry>(problem);
+  }
+}
+
+TEST_P(SlidingChannelWindowsGpu, EachGradient) {
+  const BackwardSeams seams[] = {{.grad_weight = false, .grad_bias = false}, {.grad_x = false, .grad_bias = false}};
+  for (const SlidingChannelGeometry& geometry :
+       {many_positions(), SlidingChannelGeometry{{1, 256, 5, 7}, 72, 4, 0.5}}) {
+    for (const BackwardSeams& wanted : seams) {
+      verify_backward<SlidingChannelGeometry>({GetParam().dtype, geometry, wanted, channels_last()});
+    }
+  }
+}
+
+TEST_P(SlidingChannelWindowsGpu, LeavesTheRest) {
+  const SlidingChannelGeometry geometries[] = {
+      {{1, 128, 5, 7}, 64, 2, 0.25},  // windows that share less than half
+      {{1, 64, 5, 7}, 64, 4, 0.5},    // steps of 8 channels
+      {{1, 192, 5, 7}, 64, 2, 0.5},   // and of 48
+      {{1, 64, 5, 7}, 42, 2, 0.5},    // windows that not as many filters share
+      {{1, 96, 5, 7}, 64, 3, 0.5},    // six windows
+  };
+  for (const SlidingChannelGeometry& geometry : geometries) {
+    const Forward problem{GetParam().dtype, geometry, {}, channels_last()};
+    const auto candidates = explain_sliding_channel_conv2d(ForwardTensors(problem).arguments(problem));
+    const Candidate* windows = find_windows(candidates);
+    if (windows != nullptr) {
+      EXPECT_FALSE(windows->taken);
+    }
+    verify_forward<SlidingChannelGeometry>(problem);
+    verify_backward<SlidingChannelGeometry>({GetParam().dtype, geometry, {}, channels_last()});
+  }
+}
+
+}  // namespace
+}  // namespace fusedsc::reference
