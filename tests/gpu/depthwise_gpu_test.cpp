@@ -53,7 +53,9 @@ std::vector<DepthwiseGeometry> tile_geometries() {
                                            {{1, 32, 5, 112 * stride}, window},
                                            {{1, 32, 4, 131 * stride}, window},  // several tiles to a row
                                            {{2, 136, 7, 9 * stride}, window}});
-      if (stride == 2) geometries.push_back({{2, 72, 26, 56}, window});  // in segments of whole rows
+      if (stride == 2) {  // in segments of whole rows
+        geometries.insert(geometries.end(), {{{2, 72, 26, 56}, window}, {{3, 24, 13, 56}, window}});
+      }
     }
   }
   return geometries;

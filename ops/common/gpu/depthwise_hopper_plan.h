@@ -14,6 +14,7 @@ struct DepthwiseTiling {
   int products = 1;  ///< of 16 positions, that a warp has side by side
   int box_channels = 64, boxes = 1;
   int rows = 2, images = 1, image_parts = 1, stages = 3;
+  bool in_segments = false;  ///< of all channels, which box_channels are then
 };
 
 /// The same of tiles of which a warp has 16 patches of 4 output columns.

@@ -38,6 +38,15 @@ DepthwiseTilesShape cut_tiles(const Sizes& x, const Sizes& y, const Window& wind
   p.product_bytes = p.halves_are_images()     ? 2 * p.image_bytes()
                     : p.products_are_images() ? p.image_bytes()
                                               : 2 * p.half_bytes;
+  if (t.in_segments) {  // of which the halves of products are whole ones
+    const int half = 8 * stride * p.box_bytes, reach = (p.tile_columns - 1) * stride + kernel;
+    p.segment_bytes = segment_of(half);
+    p.segments = divide_up(reach * p.box_bytes, p.segment_bytes);
+    const int image_bytes = p.rows * p.segment_bytes;
+    p.tile_bytes = round_up(p.segments * p.images * image_bytes, 1024);
+    p.half_bytes = half / p.segment_bytes * p.images * image_bytes;
+    p.product_bytes = 2 * p.half_bytes;
+  }
 
   // As many rows that tiles and pieces come out even; images that fit a few tiles are not cut.
   const int rows = p.rows / stride;
