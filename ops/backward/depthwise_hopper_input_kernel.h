@@ -9,8 +9,8 @@
 
 namespace fusedsc::gpu::hopper {
 
-template <class T, int kKernel>
-class DepthwiseInputPatches : DepthwisePatchesBlock<T, DepthwiseTransposedWindow<kKernel>> {
+template <class T, int kKernel, bool kInSegments>
+class DepthwiseInputPatches : DepthwisePatchesBlock<T, DepthwiseTransposedWindow<kKernel>, kInSegments> {
  public:
   FUSEDSC_DEVICE static void run(const DepthwisePatchesParameters& p) {
     DepthwiseInputPatches tiles(p);
@@ -21,7 +21,7 @@ class DepthwiseInputPatches : DepthwisePatchesBlock<T, DepthwiseTransposedWindow
 
  private:
   using Window = DepthwiseTransposedWindow<kKernel>;
-  using Block = DepthwisePatchesBlock<T, Window>;
+  using Block = DepthwisePatchesBlock<T, Window, kInSegments>;
   using Block::channel_, Block::kPairs, Block::outputs_, Block::p_;
   using typename Block::Sums;
   static constexpr int kKept = kKernel - 2;  ///< rows of grad_x that are begun and not finished
@@ -60,7 +60,7 @@ class DepthwiseInputPatches : DepthwisePatchesBlock<T, DepthwiseTransposedWindow
 #pragma unroll 1
       for (int r = 0; r < p_.rows; ++r) {
         add_row(tile, sums, out, row);
-        tile += p_.pitch * p_.box_bytes;
+        tile += Block::row_bytes();
         out += 2 * p_.out_row_bytes;
         row += 2;
       }

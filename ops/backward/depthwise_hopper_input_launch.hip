@@ -10,18 +10,18 @@ namespace {
 constexpr const char* kName = "depthwise_conv2d_backward";
 constexpr int kThreads = 512;  ///< the most that a block may have
 
-template <class T, int kKernel>
+template <class T, int kKernel, bool kInSegments>
 FUSEDSC_HOPPER_KERNEL(kThreads)
 input_patches_kernel(const FUSEDSC_GRID_CONSTANT DepthwisePatchesParameters p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
-  DepthwiseInputPatches<T, kKernel>::run(p);
+  DepthwiseInputPatches<T, kKernel, kInSegments>::run(p);
 #endif
 }
 
-auto kernel_of(DataType dtype, std::int64_t kernel) {
-  if (dtype == DataType::float16)
-    return kernel == 3 ? input_patches_kernel<Float16, 3> : input_patches_kernel<Float16, 5>;
-  return kernel == 3 ? input_patches_kernel<BFloat16, 3> : input_patches_kernel<BFloat16, 5>;
+template <class T>
+auto kernel_of(std::int64_t kernel, bool in_segments) {
+  if (in_segments) return kernel == 3 ? input_patches_kernel<T, 3, true> : input_patches_kernel<T, 5, true>;
+  return kernel == 3 ? input_patches_kernel<T, 3, false> : input_patches_kernel<T, 5, false>;
 }
 
 /// What measured best on an H200 (docs/performance_gpu_depthwise.md).
@@ -30,6 +30,9 @@ DepthwisePatching choose_patching(const DepthwiseBackwardArguments& a) {
   const int runs = divide_up(a.x.sizes[1], 8);
   if (width <= 16) return runs % 12 == 0 ? DepthwisePatching{12, 4, 2, 1, 4} : DepthwisePatching{4, 4, 2, 1, 3};
   if (width <= 32) return {4, 4, 3, a.x.sizes[0] >= 8 ? 2 : 1, 4};
+  if (runs < 4 && width <= 64 && has_dense_rows(a.grad_y) && has_dense_rows(ConstTensorView(a.grad_x))) {
+    return {.runs = runs, .rows = 2, .stages = 3, .in_segments = true, .grain = 7};
+  }
   if (runs < 4) return {runs, 0, 1, 2, 4};
   if (runs == 9) return {9, 0, 3, 1, 4};
   if (runs > 4 && runs < 8) return {runs, 8, 2, 1, 4};
@@ -45,7 +48,8 @@ DepthwiseInputPatchesPass DepthwiseInputPatchesPass::of(const DepthwiseBackwardA
 }
 
 DepthwiseInputPatchesPass::DepthwiseInputPatchesPass(const DepthwiseBackwardArguments& a, const DepthwisePatching& t)
-    : kernel_(kernel_of(a.x.dtype, a.window.kernel[0])) {
+    : kernel_(a.x.dtype == DataType::float16 ? kernel_of<Float16>(a.window.kernel[0], t.in_segments)
+                                             : kernel_of<BFloat16>(a.window.kernel[0], t.in_segments)) {
   static_cast<DepthwiseTilesShape&>(p_) = cut_patches(a.grad_y.sizes, a.x.sizes, a.window, t, PatchesOf::gradient);
   fits_ = p_.threads() <= kThreads && cut_outputs(p_, 2 * p_.rows);
   if (!fits_) return;
@@ -54,8 +58,7 @@ DepthwiseInputPatchesPass::DepthwiseInputPatchesPass(const DepthwiseBackwardArgu
 
 void DepthwiseInputPatchesPass::run(const DepthwiseBackwardArguments& a, const Execution& execution) const {
   DepthwisePatchesParameters p = p_;
-  p.x = map_of_images(a.grad_y, p.box_bytes / 2, p.pitch, p.rows, p.images, p.exchanges);
-  p.y = map_of_images(ConstTensorView(a.grad_x), p.box_bytes / 2, p.out_pitch, 1, p.images, p.exchanges);
+  describe_tensors(p, a.grad_y, ConstTensorView(a.grad_x));
   p.raw_x = a.grad_y;
   p.weight = a.weight;
   launch_following(kName, kernel_, std::int64_t{channel_groups(p)} * p.splits, p.threads(), execution.stream, p,

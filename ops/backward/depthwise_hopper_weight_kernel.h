@@ -25,6 +25,7 @@ struct DepthwiseWeightTilesParameters : DepthwiseTilesShape {
   void* grad_bias = nullptr;
   int grad_bytes = 0;                               ///< of a tile of grad_y: [image][row][column][channel]
   int grad_half_bytes = 0, grad_product_bytes = 0;  ///< as half_bytes and product_bytes, of grad_y
+  int grad_segments = 0, grad_segment_bytes = 0;    ///< if it is cut into these: [segment][image][row][byte]
 
   FUSEDSC_HOST_DEVICE int stage_bytes() const { return tile_bytes + grad_bytes; }
   FUSEDSC_HOST_DEVICE int memory_bytes() const {
@@ -32,8 +33,9 @@ struct DepthwiseWeightTilesParameters : DepthwiseTilesShape {
   }
 };
 
-/// kProducts: of 16 positions, that a warp has side by side.
-template <class T, int kKernel, int kStride, int kProducts>
+/// kProducts: of 16 positions, that a warp has side by side. kInSegments: rows of tiles are cut into segments, not into
+/// boxes of channels; images are wide then.
+template <class T, int kKernel, int kStride, int kProducts, bool kInSegments>
 class DepthwiseWeightTiles {
  public:
   static constexpr int kRows = kKernel * kKernel + 1;  ///< of partial sums
@@ -72,12 +74,18 @@ class DepthwiseWeightTiles {
       publish();
     }
     // Positions beyond the right edge read what follows, to multiply it by zeros; behind the last row these are here.
-    const int filled = p_.images * p_.image_bytes();
+    const int filled = (kInSegments ? p_.segments : 1) * p_.images * image_bytes();
     clear_behind_copies(memory_, p_.stages, p_.stage_bytes(), filled, p_.tile_bytes, (p_.warps() + 1) * 32);
     block_barrier();
     wait_for_previous_kernel();
     let_next_kernel_start();
   }
+
+  /// Of a tile of x.
+  FUSEDSC_DEVICE int row_bytes() const { return kInSegments ? p_.segment_bytes : p_.pitch * p_.box_bytes; }
+  FUSEDSC_DEVICE int image_bytes() const { return p_.rows * row_bytes(); }
+  /// Of segments of grad_y.
+  FUSEDSC_DEVICE int grad_image_bytes() const { return p_.rows / kStride * p_.grad_segment_bytes; }
 
   // --------------------------------------------------------------------------------------- by the thread that copies
 
@@ -91,9 +99,25 @@ class DepthwiseWeightTiles {
     note.is_last = !at.exists;
     notes_[slot] = note;
     unsigned char* stage = memory_ + slot * p_.stage_bytes();
-    expect(arrived_ + slot, p_.images * p_.image_bytes() + p_.grad_bytes);
+    if constexpr (kInSegments) return start_segments(stage, x, grad, arrived_ + slot);
+    expect(arrived_ + slot, p_.images * image_bytes() + p_.grad_bytes);
     start_load(stage, p_.x, x, arrived_ + slot);
     start_load(stage + p_.tile_bytes, p_.grad_y, grad, arrived_ + slot);
+  }
+
+  FUSEDSC_DEVICE void start_segments(unsigned char* stage, const ImagePlace& x, const ImagePlace& grad,
+                                     Barrier* arrived) const {
+    const int bytes = p_.images * image_bytes(), grad_bytes = p_.images * grad_image_bytes();
+    expect(arrived, p_.segments * bytes + p_.grad_segments * grad_bytes);
+    for (int s = 0; s < p_.segments; ++s) {
+      const int byte = x.column * p_.box_bytes + s * p_.segment_bytes;
+      start_load(stage + s * bytes, p_.x, ImagePlace{byte / kRowUnit, 0, x.row, x.image}, arrived);
+    }
+    for (int s = 0; s < p_.grad_segments; ++s) {
+      const int byte = grad.column * p_.box_bytes + s * p_.grad_segment_bytes;
+      start_load(stage + p_.tile_bytes + s * grad_bytes, p_.grad_y,
+                 ImagePlace{byte / kRowUnit, 0, grad.row, grad.image}, arrived);
+    }
   }
 
   FUSEDSC_DEVICE void copy() const {
@@ -121,11 +145,18 @@ class DepthwiseWeightTiles {
       const bool is_last = pair == kPairs;
       const int tap = 2 * pair + (is_last ? 0 : matrix % 2), position = lane % 8 * kStride + tap;
       const int half = is_last ? matrix % 2 : matrix / 2, product = is_last ? matrix / 2 : 0;
-      places_[pair] = first_image * p_.image_bytes() + half * p_.half_bytes + product * p_.product_bytes +
-                      position * box_bytes + exchanged_run(box_bytes, run, position);
+      const int place = kInSegments ? place_in_segments(p_, p_.segment_bytes, p_.images * image_bytes(), run, position)
+                                    : position * box_bytes + exchanged_run(box_bytes, run, position);
+      places_[pair] = first_image * image_bytes() + half * p_.half_bytes + product * p_.product_bytes + place;
     }
     grad_place_ = p_.tile_bytes + first_image * (p_.grad_bytes / p_.images) + matrix % 2 * p_.grad_half_bytes +
                   matrix / 2 * p_.grad_product_bytes + lane % 8 * box_bytes + exchanged_run(box_bytes, run, lane % 8);
+    if constexpr (kInSegments) {
+      const int bytes = grad_image_bytes();
+      grad_place_ = p_.tile_bytes + first_image * bytes + matrix % 2 * p_.grad_half_bytes +
+                    matrix / 2 * p_.grad_product_bytes +
+                    place_in_segments(p_, p_.grad_segment_bytes, p_.images * bytes, run, lane % 8);
+    }
     if constexpr (kProducts % 2 == 1) {  // nothing there: the lanes read what the others do
       beyond_ = matrix / 2 * p_.product_bytes;
       grad_beyond_ = matrix / 2 * p_.grad_product_bytes;
@@ -175,10 +206,10 @@ class DepthwiseWeightTiles {
           } else if (phase == 0) {
             add_bias(grads[0]);
           }
-          tile += p_.pitch * p_.box_bytes;
+          tile += row_bytes();
           ++input_row;
         }
-        grad_tile += p_.out_pitch * p_.box_bytes;
+        grad_tile += kInSegments ? p_.grad_segment_bytes : p_.out_pitch * p_.box_bytes;
         ++row;
       }
       is_last = at.is_last;

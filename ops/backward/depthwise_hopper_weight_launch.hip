@@ -12,36 +12,52 @@ namespace {
 constexpr const char* kName = "depthwise_conv2d_backward";
 
 /// kThreads: the most that a block may have; kBlocks: that shall fit a multiprocessor then.
-template <class T, int kKernel, int kStride, int kProducts, int kThreads, int kBlocks>
+template <class T, int kKernel, int kStride, int kProducts, int kThreads, int kBlocks, bool kInSegments>
 FUSEDSC_KERNEL(kThreads, kBlocks)
 weight_tiles_kernel(const FUSEDSC_GRID_CONSTANT DepthwiseWeightTilesParameters p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
-  DepthwiseWeightTiles<T, kKernel, kStride, kProducts>::run(p);
+  DepthwiseWeightTiles<T, kKernel, kStride, kProducts, kInSegments>::run(p);
 #endif
 }
 
 struct Instance {
   DataType dtype;
   int kernel, stride, products;
+  bool in_segments;
   void (*run)(DepthwiseWeightTilesParameters);
 };
 
-template <class T, int kKernel, int kStride, int kProducts, int kThreads, int kBlocks>
+template <class T, int kKernel, int kStride, int kProducts, int kThreads, int kBlocks, bool kInSegments = false>
 constexpr Instance instance(DataType dtype) {
-  return {dtype, kKernel, kStride, kProducts, weight_tiles_kernel<T, kKernel, kStride, kProducts, kThreads, kBlocks>};
+  return {dtype,     kKernel,     kStride,
+          kProducts, kInSegments, weight_tiles_kernel<T, kKernel, kStride, kProducts, kThreads, kBlocks, kInSegments>};
 }
 
 const Instance kInstances[] = {
     // kernel, stride, products; threads and blocks
-    instance<Float16, 3, 1, 2, 288, 2>(DataType::float16),   instance<Float16, 3, 1, 4, 288, 2>(DataType::float16),
-    instance<Float16, 3, 1, 7, 160, 3>(DataType::float16),   instance<Float16, 3, 2, 2, 288, 2>(DataType::float16),
-    instance<Float16, 3, 2, 4, 288, 2>(DataType::float16),   instance<Float16, 5, 1, 2, 160, 3>(DataType::float16),
-    instance<Float16, 5, 1, 4, 160, 2>(DataType::float16),   instance<Float16, 5, 2, 2, 160, 3>(DataType::float16),
-    instance<Float16, 5, 2, 4, 160, 2>(DataType::float16),   instance<BFloat16, 3, 1, 2, 288, 2>(DataType::bfloat16),
-    instance<BFloat16, 3, 1, 4, 288, 2>(DataType::bfloat16), instance<BFloat16, 3, 1, 7, 160, 3>(DataType::bfloat16),
-    instance<BFloat16, 3, 2, 2, 288, 2>(DataType::bfloat16), instance<BFloat16, 3, 2, 4, 288, 2>(DataType::bfloat16),
-    instance<BFloat16, 5, 1, 2, 160, 3>(DataType::bfloat16), instance<BFloat16, 5, 1, 4, 160, 2>(DataType::bfloat16),
-    instance<BFloat16, 5, 2, 2, 160, 3>(DataType::bfloat16), instance<BFloat16, 5, 2, 4, 160, 2>(DataType::bfloat16),
+    instance<Float16, 3, 1, 2, 288, 2>(DataType::float16),
+    instance<Float16, 3, 1, 4, 288, 2>(DataType::float16),
+    instance<Float16, 3, 1, 7, 160, 3>(DataType::float16),
+    instance<Float16, 3, 2, 2, 288, 2>(DataType::float16),
+    instance<Float16, 3, 2, 4, 288, 2>(DataType::float16),
+    instance<Float16, 5, 1, 2, 160, 3>(DataType::float16),
+    instance<Float16, 5, 1, 4, 160, 2>(DataType::float16),
+    instance<Float16, 5, 2, 2, 160, 3>(DataType::float16),
+    instance<Float16, 5, 2, 4, 160, 2>(DataType::float16),
+    instance<BFloat16, 3, 1, 2, 288, 2>(DataType::bfloat16),
+    instance<BFloat16, 3, 1, 4, 288, 2>(DataType::bfloat16),
+    instance<BFloat16, 3, 1, 7, 160, 3>(DataType::bfloat16),
+    instance<BFloat16, 3, 2, 2, 288, 2>(DataType::bfloat16),
+    instance<BFloat16, 3, 2, 4, 288, 2>(DataType::bfloat16),
+    instance<BFloat16, 5, 1, 2, 160, 3>(DataType::bfloat16),
+    instance<BFloat16, 5, 1, 4, 160, 2>(DataType::bfloat16),
+    instance<BFloat16, 5, 2, 2, 160, 3>(DataType::bfloat16),
+    instance<BFloat16, 5, 2, 4, 160, 2>(DataType::bfloat16),
+    // in segments
+    instance<Float16, 3, 2, 2, 224, 2, true>(DataType::float16),
+    instance<Float16, 5, 2, 2, 320, 1, true>(DataType::float16),
+    instance<BFloat16, 3, 2, 2, 224, 2, true>(DataType::bfloat16),
+    instance<BFloat16, 5, 2, 2, 320, 1, true>(DataType::bfloat16),
 };
 
 }  // namespace
@@ -57,6 +73,11 @@ DepthwiseTiling choose_tiling(const DepthwiseBackwardArguments& a) {
   if (a.x.sizes[0] <= 2 && width <= 16) {  // a tile is all there is
     const int rows = round_up((a.grad_y.sizes[2] - 1) * stride + kernel, stride);
     return {2, 32, 1, rows, width <= 8 ? 4 : 2, 1, 1};
+  }
+  // Where boxes of so few channels would be partly empty: rows of images, in segments.
+  const bool is_dense = has_dense_rows(a.x) && has_dense_rows(a.grad_y);
+  if (stride == 2 && width > 16 && width <= 32 && is_dense && channels == (is_large ? 72 : 24)) {
+    return {2, static_cast<int>(channels), 1, 4, 1, is_large ? 1 : 2, 4, true};
   }
   if (stride == 2) {
     if (width <= 8) return {2, 32, 1, 2, 4, 1, 3};
@@ -100,22 +121,34 @@ DepthwiseWeightTilesPass::DepthwiseWeightTilesPass(const DepthwiseBackwardArgume
       box_channels_(t.box_channels) {
   for (const Instance& instance : kInstances) {
     if (instance.dtype == a.x.dtype && instance.kernel == window_ && instance.stride == stride_ &&
-        instance.products == t.products) {
+        instance.products == t.products && instance.in_segments == t.in_segments) {
       kernel_ = instance.run;
     }
   }
   if (kernel_ == nullptr) throw Unsupported(std::string(kName) + ": no kernel of these tiles");
   static_cast<DepthwiseTilesShape&>(p_) = cut_tiles(a.x.sizes, a.grad_y.sizes, a.window, t);
   const int reach = (p_.tile_columns - 1) * stride_ + window_;  // of the last position, in columns of x
-  p_.tile_bytes = round_up(p_.images * p_.image_bytes(), 1024) +
-                  (reach > p_.pitch ? round_up((reach - p_.pitch) * p_.box_bytes, 1024) : 0);
+  if (!t.in_segments) {
+    p_.tile_bytes = round_up(p_.images * p_.image_bytes(), 1024) +
+                    (reach > p_.pitch ? round_up((reach - p_.pitch) * p_.box_bytes, 1024) : 0);
+  }
   const int grad_image_bytes = p_.rows / stride_ * p_.out_pitch * p_.box_bytes;
   p_.grad_bytes = round_up(p_.images * grad_image_bytes, 1024);
   p_.grad_half_bytes = p_.halves_are_images() ? grad_image_bytes : 8 * p_.box_bytes;
   p_.grad_product_bytes =
       p_.products_are_images() && !p_.halves_are_images() ? grad_image_bytes : 2 * p_.grad_half_bytes;
+  if (t.in_segments) {
+    const int half = 8 * p_.box_bytes;
+    p_.grad_segment_bytes = segment_of(half);
+    p_.grad_segments = divide_up(p_.out_pitch * p_.box_bytes, p_.grad_segment_bytes);
+    const int step = p_.images * p_.rows / stride_ * p_.grad_segment_bytes;  // from one segment to the next
+    p_.grad_bytes = round_up(p_.grad_segments * step, 1024);
+    p_.grad_half_bytes = half / p_.grad_segment_bytes * step;
+    p_.grad_product_bytes = 2 * p_.grad_half_bytes;
+  }
   while (p_.memory_bytes() > kMemoryLimit && p_.stages > 1) --p_.stages;
   share_out(p_, resident_blocks(kernel_, (p_.warps() + 1) * 32, static_cast<std::size_t>(p_.memory_bytes())));
+  if (t.in_segments) p_.splits = divide_up(p_.units, divide_up(p_.units, p_.splits));  // the same work, fewer sums
 }
 
 float* DepthwiseWeightTilesPass::take_partials(Arena& arena) const {
@@ -131,8 +164,13 @@ std::size_t DepthwiseWeightTilesPass::workspace_bytes() const {
 void DepthwiseWeightTilesPass::run(const DepthwiseBackwardArguments& a, const Execution& execution) const {
   Arena arena(execution.workspace);
   DepthwiseWeightTilesParameters p = p_;
-  p.x = map_of_images(a.x, box_channels_, p.pitch, p.rows, p.images, true);
-  p.grad_y = map_of_images(a.grad_y, box_channels_, p.out_pitch, p.rows / stride_, p.images, true);
+  if (p.segments > 0) {
+    p.x = map_of_rows(a.x, p.segment_bytes, p.rows, p.images);
+    p.grad_y = map_of_rows(a.grad_y, p.grad_segment_bytes, p.rows / stride_, p.images);
+  } else {
+    p.x = map_of_images(a.x, box_channels_, p.pitch, p.rows, p.images, true);
+    p.grad_y = map_of_images(a.grad_y, box_channels_, p.out_pitch, p.rows / stride_, p.images, true);
+  }
   p.partials = take_partials(arena);
   p.grad_weight = a.grad_weight;
   p.grad_bias = a.grad_bias.data;

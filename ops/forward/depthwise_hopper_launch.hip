@@ -163,7 +163,9 @@ std::string why_not(const DepthwiseArguments& a) {
   if (a.y.elements() == 0) return "there is nothing to compute";
   // Measured: there is nothing to win on less, or on rows of positions that are a few parts of lines of memory.
   if (a.x.elements() < std::int64_t{4096} * multiprocessors()) return "there is too little work for it";
-  if (a.x.sizes[1] % 32 != 0 && a.x.sizes[1] <= (window.kernel[0] == 5 ? 64 : 128)) {
+  const bool is_plain = !a.prologue && !a.epilogue && !a.statistics && !a.bias;
+  if (a.x.sizes[1] % 32 != 0 && a.x.sizes[1] <= (window.kernel[0] == 5 ? 64 : 128) &&
+      !(is_plain && wants_segments(a))) {
     return "it has few channels, and no multiple of 32";
   }
   if (window.kernel[0] == 3 && window.stride[0] == 2 && a.y.sizes[3] <= 8) return "images are small, at stride 2";

@@ -8,7 +8,8 @@
 
 namespace fusedsc::gpu::hopper {
 
-template <class T, class Window>
+/// kInSegments: rows of tiles are cut into segments, not into boxes of channels.
+template <class T, class Window, bool kInSegments>
 class DepthwisePatchesBlock {
  protected:
   static constexpr int kPairs = 4;  ///< of channels
@@ -39,13 +40,17 @@ class DepthwisePatchesBlock {
       publish();
     }
     // Patches at the right edge may read the next row, which behind the last row is here.
-    const int tile_bytes = p_.boxes * p_.images * p_.image_bytes();
-    clear_behind_copies(memory_, p_.stages, p_.tile_bytes, tile_bytes, p_.tile_bytes, p_.threads());
+    const int copied = (kInSegments ? p_.segments : p_.boxes) * p_.images * image_bytes();
+    clear_behind_copies(memory_, p_.stages, p_.tile_bytes, copied, p_.tile_bytes, p_.threads());
     if (thread_index() == 0) prefetch(p_.x);
     if (thread_index() == 1) prefetch(p_.y);
     block_barrier();
     wait_for_previous_kernel();
   }
+
+  /// Of a tile of x.
+  FUSEDSC_DEVICE int row_bytes() const { return kInSegments ? p_.segment_bytes : p_.pitch * p_.box_bytes; }
+  FUSEDSC_DEVICE int image_bytes() const { return p_.rows * row_bytes(); }
 
   // ----------------------------------------------------------------------------------------- by the threads that copy
 
@@ -67,7 +72,17 @@ class DepthwisePatchesBlock {
       at.next();
       note.is_last = !at.exists;
       notes_[turn.slot] = note;
-      const int bytes = p_.images * p_.image_bytes();
+      const int bytes = p_.images * image_bytes();
+      if constexpr (kInSegments) {
+        expect(arrived_ + turn.slot, p_.segments * bytes);
+        for (int s = 0; s < p_.segments; ++s) {
+          const int byte = first.column * p_.box_bytes + s * p_.segment_bytes;
+          start_load(memory_ + turn.slot * p_.tile_bytes + s * bytes, p_.x,
+                     ImagePlace{byte / kRowUnit, 0, first.row, first.image}, arrived_ + turn.slot);
+        }
+        turn.next(p_.stages);
+        continue;
+      }
       expect(arrived_ + turn.slot, p_.boxes * bytes);
       for (int box = 0; box < p_.boxes; ++box) {
         start_load(memory_ + turn.slot * p_.tile_bytes + box * bytes, p_.x,
@@ -91,6 +106,13 @@ class DepthwisePatchesBlock {
       wait(done_ + turn.slot, turn.parity);
       for (int i = 0; i < rows; ++i) {
         if (first_row + i < begin || first_row + i >= end) continue;
+        if constexpr (kInSegments) {
+          for (int s = 0; s < p_.out_segments; ++s) {
+            start_store(p_.y, ImagePlace{s * p_.out_segment_bytes / kRowUnit, 0, first.row + i, first.image},
+                        out_ + buffer * p_.out_bytes + i * p_.out_row_bytes + s * p_.images * p_.out_segment_bytes);
+          }
+          continue;
+        }
         for (int box = 0; box < p_.boxes; ++box) {
           start_store(p_.y,
                       ImagePlace{first.channel + box * p_.box_bytes / 2, first.column, first.row + i, first.image},
@@ -115,7 +137,7 @@ class DepthwisePatchesBlock {
     const int box = group / box_runs, run = group - box * box_runs;
     channel_ = first_channel_ + group * 8;
     const int first_image = part * p_.product_images();
-    const int tile_place = (box * p_.images + first_image) * p_.image_bytes();
+    const int tile_place = (box * p_.images + first_image) * image_bytes();
     outputs_.channel = channel_;
     outputs_.first_image = first_image;
 
@@ -126,10 +148,17 @@ class DepthwisePatchesBlock {
 #pragma unroll
     for (int i = 0; i < kGroups; ++i) {
       const int position = (exists ? patch * patch_step : 0) + t + 4 * i;
-      places[i] = tile_place + image * p_.image_bytes() + position * p_.box_bytes + place_of_run(p_, run, position);
+      const int place = kInSegments ? place_in_segments(p_, p_.segment_bytes, p_.images * image_bytes(), run, position)
+                                    : position * p_.box_bytes + place_of_run(p_, run, position);
+      places[i] = tile_place + image * image_bytes() + place;
     }
     half_ = second_exists ? p_.half_bytes : 0;
     const int column = 4 * patch + t;
+    if constexpr (kInSegments) {
+      const int bytes = p_.out_segment_bytes;
+      outputs_.aim((first_image + image) * bytes + place_in_segments(p_, bytes, p_.images * bytes, run, column));
+      return;
+    }
     outputs_.aim(box * p_.out_rows * p_.out_row_bytes + ((first_image + image) * p_.out_pitch + column) * p_.box_bytes +
                  place_of_run(p_, run, column));
   }

@@ -17,8 +17,8 @@
 
 namespace fusedsc::gpu::hopper {
 
-template <class T, int kKernel, int kStride>
-class DepthwisePatches : DepthwisePatchesBlock<T, DepthwiseWindow<kKernel, kStride>> {
+template <class T, int kKernel, int kStride, bool kInSegments>
+class DepthwisePatches : DepthwisePatchesBlock<T, DepthwiseWindow<kKernel, kStride>, kInSegments> {
  public:
   FUSEDSC_DEVICE static void run(const DepthwisePatchesParameters& p) {
     DepthwisePatches tiles(p);
@@ -28,7 +28,7 @@ class DepthwisePatches : DepthwisePatchesBlock<T, DepthwiseWindow<kKernel, kStri
   }
 
  private:
-  using Block = DepthwisePatchesBlock<T, DepthwiseWindow<kKernel, kStride>>;
+  using Block = DepthwisePatchesBlock<T, DepthwiseWindow<kKernel, kStride>, kInSegments>;
   using Block::channel_, Block::kPairs, Block::outputs_, Block::p_;
   using typename Block::Sums;
   static constexpr int kGroups = kStride + 1;            ///< of 4 columns that a patch of 4 outputs reads
@@ -71,7 +71,7 @@ class DepthwisePatches : DepthwisePatchesBlock<T, DepthwiseWindow<kKernel, kStri
       if (at.input_row < 0 && p_.padding_top < kKernel) {
         r = least(-at.input_row / kStride * kStride, inside);
         begin_image(sums);
-        tile += r * p_.pitch * p_.box_bytes;
+        tile += r * Block::row_bytes();
         out += r / kStride * p_.out_row_bytes;
         row += r / kStride;
       }
@@ -80,7 +80,7 @@ class DepthwisePatches : DepthwisePatchesBlock<T, DepthwiseWindow<kKernel, kStri
 #pragma unroll
         for (int phase = 0; phase < kStride; ++phase) {
           add_row(tile, phase, sums, out, row);
-          tile += p_.pitch * p_.box_bytes;
+          tile += Block::row_bytes();
         }
         out += p_.out_row_bytes;
         ++row;

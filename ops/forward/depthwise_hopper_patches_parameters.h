@@ -14,6 +14,9 @@ struct DepthwisePatchesParameters : DepthwiseTilesShape {
   int out_half_bytes = 0;             ///< as half_bytes, of y
   std::uint32_t same_order = 0x3210;  ///< of a word's bytes: what the compiler shall not know
 
+  /// If it is cut into these, tiles of y are [row][segment][image][byte of the segment].
+  int out_segments = 0, out_segment_bytes = 0;
+
   FUSEDSC_HOST_DEVICE int threads() const { return (warps() + 2) * 32; }
   FUSEDSC_HOST_DEVICE int memory_bytes() const {
     return 1024 + stages * tile_bytes + 2 * out_bytes +

@@ -65,6 +65,9 @@ std::vector<DepthwiseGeometry> tile_geometries() {
                                            {{1, 32, 5, 112 * stride}, window},
                                            {{1, 32, 4, 131 * stride}, window},  // several tiles to a row
                                            {{2, 136, 7, 9 * stride}, window}});
+      if (stride == 2) {  // in segments of whole rows
+        geometries.insert(geometries.end(), {{{2, 72, 26, 56}, window}, {{3, 24, 13, 56}, window}});
+      }
     }
   }
   return geometries;
@@ -241,6 +244,7 @@ std::vector<DepthwiseGeometry> wide_geometries() {
   for (const std::int64_t kernel : {3, 5}) {
     const Window window = centered(kernel, 2);
     geometries.insert(geometries.end(), {{{5, 72, 12, 56}, window},
+                                         {{6, 24, 13, 56}, window},   // in segments of whole rows
                                          {{2, 48, 11, 111}, window},  // an odd number of rows and columns
                                          {{1, 32, 16, 262}, window},  // several tiles to a row
                                          {{3, 160, 14, 14}, {{kernel, kernel}, {2, 2}, {1, 1}, {0, 1, 0, 1}}}});

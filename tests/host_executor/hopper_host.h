@@ -28,6 +28,7 @@ struct TensorMap {
 };
 
 inline constexpr int kMemoryLimit = 227 * 1024;
+inline constexpr int kRowUnit = 8;
 
 /// From the beginning of block memory, which is what runs are exchanged by.
 inline std::uint32_t address_of(const void* memory) {

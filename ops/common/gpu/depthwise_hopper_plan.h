@@ -14,6 +14,7 @@ struct DepthwiseTiling {
   int products = 1;  ///< of 16 positions, that a warp has side by side
   int box_channels = 64, boxes = 1;
   int rows = 2, images = 1, image_parts = 1, stages = 3;
+  bool in_segments = false;  ///< of all channels, which box_channels are then
 };
 
 /// The same of tiles of which a warp has 16 patches of 4 output columns.
@@ -21,7 +22,8 @@ struct DepthwisePatching {
   int runs = 8;      ///< of 8 channels that a block has; an odd number, or all there are, unless of whole boxes:
   int box_runs = 0;  ///< 4 or 8: as boxes of so many, whose runs are exchanged
   int rows = 2, image_parts = 1, stages = 3;
-  int grain = 0;  ///< rows of the output that are not divided between blocks; 0: what is best mostly
+  bool in_segments = false;  ///< of all channels
+  int grain = 0;             ///< rows of the output that are not divided between blocks; 0: what is best mostly
 
   bool exchanges() const { return box_runs > 0; }
 };
@@ -39,6 +41,13 @@ enum class PatchesOf { output, gradient, both };
 
 DepthwiseTilesShape cut_patches(const Sizes& x, const Sizes& y, const Window& window, const DepthwisePatching& t,
                                 PatchesOf of);
+
+/// The largest segments of which so many bytes, a multiple of 128, are whole ones.
+inline int segment_of(int bytes) {
+  int segment = kMostSegment;
+  while (bytes % segment != 0) segment -= 128;
+  return segment;
+}
 
 inline int channel_groups(const DepthwiseTilesShape& shape) { return divide_up(shape.channels, shape.runs() * 8); }
 

@@ -38,6 +38,15 @@ DepthwiseTilesShape cut_tiles(const Sizes& x, const Sizes& y, const Window& wind
   p.product_bytes = p.halves_are_images()     ? 2 * p.image_bytes()
                     : p.products_are_images() ? p.image_bytes()
                                               : 2 * p.half_bytes;
+  if (t.in_segments) {  // of which the halves of products are whole ones
+    const int half = 8 * stride * p.box_bytes, reach = (p.tile_columns - 1) * stride + kernel;
+    p.segment_bytes = segment_of(half);
+    p.segments = divide_up(reach * p.box_bytes, p.segment_bytes);
+    const int image_bytes = p.rows * p.segment_bytes;
+    p.tile_bytes = round_up(p.segments * p.images * image_bytes, 1024);
+    p.half_bytes = half / p.segment_bytes * p.images * image_bytes;
+    p.product_bytes = 2 * p.half_bytes;
+  }
 
   // As many rows that tiles and pieces come out even; images that fit a few tiles are not cut.
   const int rows = p.rows / stride;
@@ -79,7 +88,7 @@ DepthwiseTilesShape cut_patches(const Sizes& x, const Sizes& y, const Window& wi
 
   p.exchanges = t.exchanges();
   p.boxes = p.exchanges ? divide_up(t.runs, t.box_runs) : 1;
-  p.box_bytes = 16 * (p.exchanges ? t.box_runs : t.runs | 1);
+  p.box_bytes = 16 * (p.exchanges ? t.box_runs : t.in_segments ? t.runs : t.runs | 1);
   p.group_runs = t.runs;
   p.rows = t.rows;
   p.stages = t.stages;
@@ -98,6 +107,15 @@ DepthwiseTilesShape cut_patches(const Sizes& x, const Sizes& y, const Window& wi
   p.pitch = !transposed ? pitch_of(p, kernel, stride, column_tiles) : p.exchanges ? round_up(reach, 8) : reach;
   p.tile_bytes = round_up(p.boxes * p.images * p.image_bytes() + std::max(0, reach - p.pitch) * p.box_bytes, 1024);
   p.half_bytes = p.image_lines == 16 ? 8 * patch_step * p.box_bytes : 8 / p.image_lines * p.image_bytes();
+  if (t.in_segments) {  // of which the halves of products are whole ones
+    const int half = 8 * patch_step * p.box_bytes;
+    p.segment_bytes = segment_of(half);
+    p.segments = divide_up(reach * p.box_bytes, p.segment_bytes);
+    const int image_bytes = p.rows * p.segment_bytes;
+    p.tile_bytes = round_up(p.segments * p.images * image_bytes, 1024);
+    p.half_bytes =
+        p.image_lines == 16 ? half / p.segment_bytes * p.images * image_bytes : 8 / p.image_lines * image_bytes;
+  }
 
   const int rows = transposed ? 2 * p.rows : p.rows / stride;  // of the output
   p.grain = t.grain > 0             ? t.grain

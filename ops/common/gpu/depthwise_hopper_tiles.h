@@ -30,6 +30,9 @@ struct DepthwiseTilesShape {
   int splits = 1, units = 0, grain = 1;
   Divisor by_channel_groups, strips, column_tiles;
 
+  // Or of all channels, as [segment][image][row][byte of the segment]: rows of images, cut without regard to positions.
+  int segments = 0, segment_bytes = 0;
+
   FUSEDSC_HOST_DEVICE int runs() const { return group_runs; }
   FUSEDSC_HOST_DEVICE int product_images() const { return 16 / image_lines; }
   FUSEDSC_HOST_DEVICE int warps() const { return runs() * image_parts; }  ///< that compute
@@ -153,6 +156,12 @@ struct DepthwiseTileNote {
 /// Where run `run` of 16 bytes of a position of a tile lies: the copy engine exchanges them.
 FUSEDSC_DEVICE int exchanged_run(int box_bytes, int run, int position) {
   return (box_bytes == 128 ? run ^ (position & 7) : run ^ (position >> 1 & 3)) * 16;
+}
+
+/// Of a tile of segments of `bytes` bytes, which begin `step` bytes behind each other, where a position's run lies.
+FUSEDSC_DEVICE int place_in_segments(const DepthwiseTilesShape& p, int bytes, int step, int run, int position) {
+  const int byte = position * p.box_bytes + run * 16, segment = byte / bytes;
+  return segment * step + byte - segment * bytes;
 }
 
 /// The same of a tile whose runs need not be exchanged: with an odd number of them to a position there is no need.

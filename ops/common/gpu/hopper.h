@@ -92,6 +92,8 @@ FUSEDSC_DEVICE void start_store(void* to, const void* from, int bytes) {
                "r"(address_of(from)), "r"(bytes)
                : "memory");
 }
+/// Of tiles of dense rows, the unit of places in a row: bytes.
+inline constexpr int kRowUnit = 8;
 /// Where a tile of images lies: its first channel, column and row, and the image.
 struct ImagePlace {
   int channel, column, row, image;

@@ -19,6 +19,15 @@ TensorMap map_of(const void* data, DataType dtype, std::int64_t columns, std::in
 TensorMap map_of_images(const ConstTensorView& images, int tile_channels, int tile_columns, int tile_rows,
                         int tile_images = 1, bool exchanges_runs = false);
 
+inline constexpr int kMostSegment = 256 * kRowUnit;  ///< bytes
+/// The same of dense rows, of which a tile has so many bytes without regard to positions; in units of kRowUnit bytes.
+TensorMap map_of_rows(const ConstTensorView& images, int tile_bytes, int tile_rows, int tile_images);
+
+/// Whether positions of a row lie behind each other without gaps.
+inline bool has_dense_rows(const ConstTensorView& images) {
+  return images.sizes[3] == 1 || images.strides[3] == images.sizes[1];
+}
+
 /// Whether the copy engine can read and write them so.
 bool suits_copy_engine(const ConstTensorView& images);
 

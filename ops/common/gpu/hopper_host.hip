@@ -46,6 +46,24 @@ TensorMap map_of_images(const ConstTensorView& images, int tile_channels, int ti
           halves};
 }
 
+TensorMap map_of_rows(const ConstTensorView& images, int tile_bytes, int tile_rows, int tile_images) {
+  const auto halves = static_cast<int>(size_of(images.dtype) / 2);
+  return {static_cast<std::uint16_t*>(const_cast<void*>(images.data)),
+          images.sizes[1] * images.sizes[3] * halves,
+          1,
+          0,
+          tile_bytes / 2,
+          1,
+          images.sizes[2],
+          images.strides[2] * halves,
+          images.sizes[0],
+          images.strides[0] * halves,
+          tile_rows,
+          tile_images,
+          false,
+          kRowUnit / 2};
+}
+
 #else
 
 namespace {
@@ -124,6 +142,28 @@ TensorMap map_of_images(const ConstTensorView& images, int tile_channels, int ti
                                             CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     throw std::runtime_error("gpu: describing images to the copy engine: error " + std::to_string(result));
+  }
+  return map;
+}
+
+TensorMap map_of_rows(const ConstTensorView& images, int tile_bytes, int tile_rows, int tile_images) {
+  TensorMap map;
+  const auto bytes = static_cast<std::int64_t>(size_of(images.dtype));
+  const auto stride = [&](int axis) {
+    return static_cast<cuuint64_t>(images.sizes[axis] > 1 ? images.strides[axis] * bytes : 16);
+  };
+  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(images.sizes[1] * images.sizes[3] * bytes / kRowUnit), 1,
+                              static_cast<cuuint64_t>(images.sizes[2]), static_cast<cuuint64_t>(images.sizes[0])};
+  const cuuint64_t strides[] = {16, stride(2), stride(0)};
+  const cuuint32_t tile[] = {static_cast<cuuint32_t>(tile_bytes / kRowUnit), 1, static_cast<cuuint32_t>(tile_rows),
+                             static_cast<cuuint32_t>(tile_images)},
+                   steps[] = {1, 1, 1, 1};
+  const CUresult result =
+      encode_function()(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT64, 4, const_cast<void*>(images.data), sizes, strides, tile,
+                        steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+                        CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS) {
+    throw std::runtime_error("gpu: describing rows to the copy engine: error " + std::to_string(result));
   }
   return map;
 }
