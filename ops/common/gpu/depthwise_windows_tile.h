@@ -238,9 +238,10 @@ FUSEDSC_DEVICE void bring_window_inputs(const ConstDeviceTensor& x, const Device
     return columns.first_input(phase, part) + (position.column + i) * columns.period;
   };
   with_window_vector<T>(tile, [&](auto vector) {
-    bring_window_tile<(vector() > 1 ? 2 : kAtOnce)>(WindowInput<T, vector()>(x, prologue), lanes, places,
-                                                    position.image, first_channel, channels, rows.parts, rows_of,
-                                                    columns.input, column_of, to);
+    constexpr int kVector = decltype(vector)::value;
+    bring_window_tile<(kVector > 1 ? 2 : kAtOnce)>(WindowInput<T, kVector>(x, prologue), lanes, places, position.image,
+                                                   first_channel, channels, rows.parts, rows_of, columns.input,
+                                                   column_of, to);
   });
 }
 
@@ -251,8 +252,9 @@ FUSEDSC_DEVICE void bring_window_gradients(const ConstDeviceTensor& grad_y, cons
                                            int image, int first_channel, int channels, const RowsOf& rows_of, int width,
                                            const ColumnOf& column_of, Accumulator<T>* to) {
   with_window_vector<T>(tile, [&](auto vector) {
-    bring_window_tile<(vector() > 1 ? 2 : kAtOnce)>(WindowGradient<T, vector()>(grad_y, prologue), lanes, places, image,
-                                                    first_channel, channels, 1, rows_of, width, column_of, to);
+    constexpr int kVector = decltype(vector)::value;
+    bring_window_tile<(kVector > 1 ? 2 : kAtOnce)>(WindowGradient<T, kVector>(grad_y, prologue), lanes, places, image,
+                                                   first_channel, channels, 1, rows_of, width, column_of, to);
   });
 }
 
