@@ -89,8 +89,11 @@ BackwardPlan plan_weight(const DepthwiseBackwardArguments& a) {
   return plan_pass<DepthwiseWeightPass>(a, plan_depthwise_windows_weight);
 }
 
-/// One after the other, in the same workspace.
+/// At once where there is a kernel for that, else one after the other, in the same workspace.
 BackwardPlan plan_backward(const DepthwiseBackwardArguments& a, int threads) {
+#ifdef FUSEDSC_HOPPER
+  if (std::optional<BackwardPlan> planes = hopper::plan_depthwise_planes_gradients(a)) return *std::move(planes);
+#endif
   BackwardPlan input, weight;
   if (a.grad_x) input = plan_input(a, threads);
   if (a.grad_weight || a.grad_bias) weight = plan_weight(a);

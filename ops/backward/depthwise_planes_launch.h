@@ -9,6 +9,8 @@ namespace fusedsc::gpu::hopper {
 
 // Each is nothing where these arguments are for other kernels.
 
+/// All gradients at once, at stride 1.
+std::optional<Plan<DepthwiseBackwardArguments>> plan_depthwise_planes_gradients(const DepthwiseBackwardArguments& a);
 /// Gradients of the weight and the bias.
 std::optional<Plan<DepthwiseBackwardArguments>> plan_depthwise_planes_weight(const DepthwiseBackwardArguments& a);
 /// At stride 2.

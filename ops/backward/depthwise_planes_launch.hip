@@ -65,7 +65,7 @@ const std::vector<Instance>& instances() {
 
 const Instance* choose(const DepthwiseBackwardArguments& a, const ConstTensorView& input) {
   if (a.prologue || a.gradient_prologue || a.sums || a.grad_add) return nullptr;
-  if (!why_no_planes(input, a.grad_y, a.window).empty()) return nullptr;
+  if (a.window.dilation[0] != 1 || !why_no_planes(input, a.grad_y, a.window).empty()) return nullptr;
   const int stride = static_cast<int>(a.window.stride[0]);
   const int columns = lane_columns_of(a.grad_y.sizes[3], stride == 2 ? 2 : 4);
   for (const Instance& instance : instances()) {
@@ -78,7 +78,7 @@ const Instance* choose(const DepthwiseBackwardArguments& a, const ConstTensorVie
 }
 
 float* take_partials(Arena& arena, const DepthwisePlanesWeightParameters& p, int taps) {
-  return arena.take<float>(std::int64_t{p.splits} * (taps + 1) * p.channels);
+  return arena.take<float>(std::int64_t{p.groups.splits} * (taps + 1) * p.channels);
 }
 
 }  // namespace
@@ -100,16 +100,7 @@ std::optional<BackwardPlan> plan_depthwise_planes_weight(const DepthwiseBackward
   planned.stage_bytes = std::max(planned.stage_bytes, (sums_bytes / planned.stages + 127) / 128 * 128);
   const auto memory = static_cast<std::size_t>(planned.memory_bytes());
   if (memory > kBlockMemoryLimit) return {};
-  planned.groups = (planned.channels + planned.planes - 1) / planned.planes;
-  planned.by_groups = Divisor(static_cast<std::uint32_t>(planned.groups));
-  const std::int64_t images = a.x.sizes[0];
-  const std::int64_t warps =
-      std::int64_t{resident_blocks(instance->weight, planned.warps * 32, memory)} * planned.warps;
-  // As many images each.
-  const std::int64_t most = std::clamp<std::int64_t>(warps / planned.groups, 1, images),
-                     each = (images + most - 1) / most;
-  planned.splits = static_cast<int>((images + each - 1) / each);
-  planned.blocks = (planned.splits * planned.groups + planned.warps - 1) / planned.warps;
+  planned.groups = share_out_groups(planned, a.x.sizes[0], resident_blocks(instance->weight, planned.warps * 32, memory));
   Arena measured(nullptr);
   take_partials(measured, planned, taps);
   return BackwardPlan{measured.used(), [planned, kernel = instance->weight, memory, taps](
@@ -122,7 +113,7 @@ std::optional<BackwardPlan> plan_depthwise_planes_weight(const DepthwiseBackward
                         launch_following(kName, kernel, p.blocks, p.warps * 32, execution.stream, p, memory);
                         SumPartialsParameters sum;
                         sum.partials = p.partials;
-                        sum.splits = p.splits;
+                        sum.splits = p.groups.splits;
                         sum.taps = taps;
                         sum.kernel_width = static_cast<int>(like.window.kernel[1]);
                         sum.rows = taps + 1;

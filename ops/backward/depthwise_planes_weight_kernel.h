@@ -11,9 +11,8 @@ namespace fusedsc::gpu::hopper {
 struct DepthwisePlanesWeightParameters : DepthwisePlanesShape {
   const void *x = nullptr, *grad_y = nullptr;
   float* partials = nullptr;  ///< [split][tap..., bias][channel]
-  int splits = 1, groups = 1;
+  DepthwisePlanesGroups groups;
   int grad_pitch = 0;  ///< in elements, from a plane of grad_y to the next in a stage
-  Divisor by_groups;
 };
 
 /// kColumns: of grad_y, per lane.
@@ -34,21 +33,20 @@ class DepthwisePlanesWeight {
                        kInputs = kReach + kVector + kRight;
 
   FUSEDSC_DEVICE explicit DepthwisePlanesWeight(const DepthwisePlanesWeightParameters& p)
-      : p_(p), stages_(p.warps, uniform(thread_index() / 32), p.stages * p.stage_bytes, p.stages) {
-    const int warp = uniform(thread_index() / 32), lane = thread_index() % 32;
+      : p_(p),
+        stages_(p.warps, uniform(thread_index() / 32), p.stages * p.stage_bytes, p.stages),
+        share_(p, p.groups, uniform(thread_index() / 32)) {
+    const int lane = thread_index() % 32;
     pitch_ = (p.strip_rows >= p.input_height ? p.input_height : p.strip_rows) * p.input_width;
-    std::uint32_t group = block_index() * static_cast<unsigned>(p.warps) + static_cast<unsigned>(warp);
-    split_ = static_cast<int>(p.by_groups.divide(group));
-    first_channel_ = static_cast<int>(group) * p.planes;
     const int side = lane / p.lanes;
-    has_work_ = side < p.planes && first_channel_ + side < p.channels;
+    has_work_ = side < p.planes && share_.first_channel + side < p.channels;
     const int column = lane % p.lanes * kColumns;
     inside_ = columns_inside<kReach, kVector, kRight>(column * kStride, p.input_width);
     place_ = side * pitch_ + column * kStride;
     grad_place_ = side * p.grad_pitch + column;
     if (p.strip_rows >= p.input_height) {  // those of all images, which are whole runs, have the same
-      place_ += skew_of<T>(first_channel_, p.input_height * p.input_width);
-      grad_place_ += skew_of<T>(first_channel_, p.output_height * p.output_width);
+      place_ += skew_of<T>(share_.first_channel, p.input_height * p.input_width);
+      grad_place_ += skew_of<T>(share_.first_channel, p.output_height * p.output_width);
     }
 #pragma unroll
     for (int i = 0; i < kRows; ++i) sums_[i] = 0;
@@ -82,10 +80,7 @@ class DepthwisePlanesWeight {
   FUSEDSC_DEVICE void loop() {
     stages_.start();
     wait_for_previous_kernel();
-    const int most = p_.channels - first_channel_ < p_.planes ? p_.channels - first_channel_ : p_.planes;
-    const std::int64_t first = split_ < p_.splits ? static_cast<std::int64_t>(split_) * p_.channels + first_channel_
-                                                  : p_.all_planes;  // a warp that is left over
-    PlanesCursor at(p_, first, static_cast<std::int64_t>(p_.splits) * p_.channels, most, p_.input_height), ahead = at;
+    PlanesCursor at = share_.cursor(p_, p_.groups, p_.input_height), ahead = at;
     const auto copy = [&](const PlanesCursor& next, int slot) { start_copies(next.tile(), slot); };
     stages_.start_first(ahead, copy);
     stages_.work_off(at, ahead, copy,
@@ -152,11 +147,11 @@ class DepthwisePlanesWeight {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) memory[i * 32 + lane] = sums_[i];
     warp_barrier();
-    if (split_ >= p_.splits) return;
-    float* to = p_.partials + static_cast<std::int64_t>(split_) * kRows * p_.channels + first_channel_;
+    if (share_.split >= p_.groups.splits) return;
+    float* to = p_.partials + static_cast<std::int64_t>(share_.split) * kRows * p_.channels + share_.first_channel;
     for (int i = lane; i < kRows * p_.planes; i += 32) {
       const int side = i / kRows, row = i - side * kRows;
-      if (first_channel_ + side >= p_.channels) continue;
+      if (share_.first_channel + side >= p_.channels) continue;
       const float* from = memory + row * 32 + side * p_.lanes;
       float sum = 0;
       for (int j = 0; j < p_.lanes; ++j) sum += from[j];
@@ -166,8 +161,9 @@ class DepthwisePlanesWeight {
 
   const DepthwisePlanesWeightParameters& p_;
   const WarpStages stages_;
+  const PlanesShare share_;
   bool has_work_;
-  int pitch_, split_, first_channel_;  ///< of the warp
+  int pitch_;
   int place_, grad_place_;             ///< of the lane: its first elements in a stage
   unsigned inside_;
   float grads_[kLive][kColumns], sums_[kRows];

@@ -1,11 +1,13 @@
 /// Depthwise convolution of contiguous tensors on Hopper GPUs, forward, for windows with as much padding as keeps the
 /// size. A row of x is loaded once and serves all output rows whose windows cover it. At stride 1 finished rows take
-/// the place of rows of x that have served, and leave by the copy engine.
+/// the place of rows of x that have served, and leave by the copy engine. Where statistics are wanted, a warp has the
+/// same channels of some images.
 #pragma once
 
 #include "fusedsc/common/gpu/depthwise_planes.h"
 #include "fusedsc/common/gpu/depthwise_source.h"
 #include "fusedsc/common/gpu/following_kernel.h"
+#include "fusedsc/common/gpu/moments.h"
 
 namespace fusedsc::gpu::hopper {
 
@@ -13,22 +15,26 @@ struct DepthwisePlanesParameters : DepthwisePlanesShape {
   const void *x = nullptr, *bias = nullptr;
   ConstDeviceTensor weight;
   void* y = nullptr;
+  DepthwisePlanesGroups groups;  ///< with statistics
+  float* partials = nullptr;     ///< [split][mean, m2, count][channel]
 };
 
-/// kColumns: of y, per lane.
-template <class T, int kKernel, int kStride, int kColumns>
+/// kColumns: of y, per lane. A dilation is for stride 1.
+template <class T, int kKernel, int kStride, int kColumns, int kDilation, bool kStatistics>
 class DepthwisePlanes {
  public:
   static constexpr bool kInPlace = kStride == 1;
-  static constexpr int kReach = kKernel / 2, kKept = (kKernel - 1) / kStride;
+  static constexpr int kExtent = (kKernel - 1) * kDilation + 1;  ///< rows from a window's first to its last, with both
+  static constexpr int kReach = kExtent / 2, kKept = (kExtent - 1) / kStride;
 
   FUSEDSC_DEVICE static void run(const DepthwisePlanesParameters& p) {
     DepthwisePlanes planes(p);
     planes.loop();
+    if constexpr (kStatistics) planes.leave_moments();
   }
 
  private:
-  static constexpr int kVector = kColumns * kStride, kRight = kKernel - kReach - kStride,
+  static constexpr int kVector = kColumns * kStride, kRight = kExtent - kReach - kStride,
                        kInputs = kReach + kVector + kRight;
   using Sums = float[kKept][kColumns];
 
@@ -36,7 +42,8 @@ class DepthwisePlanes {
       : p_(p),
         warp_(uniform(thread_index() / 32)),
         stages_(p.warps, warp_, p.stages * p.stage_bytes, p.stages),
-        lane_(p) {
+        lane_(p),
+        share_(p, p.groups, warp_) {
     is_whole_ = p.strip_rows >= p.input_height;
     before_ = is_whole_ ? 0 : kReach * p.input_width;
     pitch_ = is_whole_ ? p.input_height * p.input_width : (p.strip_rows + kReach * 2) * p.input_width;
@@ -50,7 +57,9 @@ class DepthwisePlanes {
   FUSEDSC_DEVICE void loop() {
     stages_.start();
     wait_for_previous_kernel();
-    PlanesCursor at(p_, first_plane(p_, warp_), p_.item_step, p_.planes, p_.input_height), ahead = at;
+    PlanesCursor at = kStatistics ? share_.cursor(p_, p_.groups, p_.input_height)
+                                  : PlanesCursor(p_, first_plane(p_, warp_), p_.item_step, p_.planes, p_.input_height),
+                 ahead = at;
     const auto copy = [&](const PlanesCursor& next, int slot) {
       start_tile(stage(slot), pitch_, static_cast<const T*>(p_.x), next.tile(), p_.input_height, p_.input_width,
                  stages_.barriers + slot);
@@ -66,7 +75,7 @@ class DepthwisePlanes {
         publish();
         warp_barrier();
         if (stages_.is_leader) {
-          store_rows(tile, planes);
+          if (!kStatistics || p_.y != nullptr) store_rows(tile, planes);
           commit_stores();
           wait_for_stores<1>();
         }
@@ -94,12 +103,16 @@ class DepthwisePlanes {
                             own_plane * (static_cast<std::int64_t>(p_.output_height) * output_width) + lane_.column;
     const bool is_last = tile.row + tile.rows == p_.input_height;
     const auto finish = [&](int r, const float(&finished)[kColumns]) {
+      const bool counts = exists && r >= kReach;
+      if constexpr (kStatistics) {
+        if (counts) moments_.template add<kColumns>(finished, kColumns);
+      }
       if constexpr (kInPlace) {
         warp_barrier();
-        if (exists && r >= kReach) store<kColumns>(finished, row - kReach * width);
+        if (counts) store<kColumns>(finished, row - kReach * width);
       } else {
         const std::int64_t y = (r - kReach) / kStride;
-        if (exists && r >= kReach) store<kColumns>(finished, out + y * output_width);
+        if (counts && (!kStatistics || p_.y != nullptr)) store<kColumns>(finished, out + y * output_width);
       }
     };
     int r = tile.row;
@@ -133,13 +146,15 @@ class DepthwisePlanes {
   FUSEDSC_DEVICE void add(const float (&x)[kInputs], float (&finished)[kColumns]) {
 #pragma unroll
     for (int age = kKept; age >= 0; --age) {
-      const int kh = kPhase + age * kStride;
-      if (kh >= kKernel) continue;
+      const int row = kPhase + age * kStride, kh = row / kDilation;  // of the window
+      if (row >= kExtent) continue;
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
         float sum = kPhase > 0 ? sums_[age][c] : age == 0 ? bias_ : sums_[age - 1][c];
+        if (row % kDilation == 0) {
 #pragma unroll
-        for (int kw = 0; kw < kKernel; ++kw) sum += x[c * kStride + kw] * weights_[kh * kKernel + kw];
+          for (int kw = 0; kw < kKernel; ++kw) sum += x[c * kStride + kw * kDilation] * weights_[kh * kKernel + kw];
+        }
         if (kPhase == 0 && age == kKept) finished[c] = sum;
         else sums_[age][c] = sum;
       }
@@ -177,15 +192,38 @@ class DepthwisePlanes {
     }
   }
 
+  /// Of the lanes of a plane, in their order.
+  FUSEDSC_DEVICE void leave_moments() const {
+    auto* memory = reinterpret_cast<float*>(stages_.memory);
+    const int lane = thread_index() % 32;
+    warp_barrier();  // rows have left
+    memory[lane] = moments_.mean(0);
+    memory[32 + lane] = moments_.m2(0);
+    memory[64 + lane] = moments_.count;
+    warp_barrier();
+    const int channel = share_.first_channel + lane;
+    if (lane >= p_.planes || channel >= p_.channels || share_.split >= p_.groups.splits) return;
+    float mean = 0, m2 = 0, count = 0;
+    for (int i = lane * p_.lanes; i < (lane + 1) * p_.lanes; ++i) {
+      merge_moments(count, mean, m2, memory[64 + i], memory[i], memory[32 + i]);
+    }
+    float* row = p_.partials + static_cast<std::int64_t>(share_.split) * 3 * p_.channels + channel;
+    row[0] = mean;
+    row[p_.channels] = m2;
+    row[2 * p_.channels] = count;
+  }
+
   const DepthwisePlanesParameters& p_;
   const int warp_;
   const WarpStages stages_;
   const PlanesLane<kColumns> lane_;
+  const PlanesShare share_;
   bool is_whole_;
   int before_, pitch_;  ///< elements before a plane's rows, for finished ones; from a plane to the next
   unsigned inside_;
   float weights_[kKernel * kKernel], bias_ = 0;
   Sums sums_;
+  ShiftedMoments<float, 1> moments_;
 };
 
 }  // namespace fusedsc::gpu::hopper

@@ -100,6 +100,31 @@ FUSEDSC_DEVICE void start_tile(T* to, int pitch, const T* tensor, const PlanesTi
   start_rows(to, pitch, tensor, tile, tile.row, end, height, width, barrier);
 }
 
+/// Where sums of channels are wanted: warps have the same channels of some images each, so that a lane keeps its sums.
+struct DepthwisePlanesGroups {
+  int splits = 1, groups = 1;  ///< of the images; of the channels, a tile's planes each
+  Divisor by_groups;
+};
+
+/// A warp's share of these.
+struct PlanesShare {
+  int split, first_channel;
+
+  FUSEDSC_DEVICE PlanesShare(const DepthwisePlanesShape& p, const DepthwisePlanesGroups& by, int warp) {
+    std::uint32_t group = block_index() * static_cast<unsigned>(p.warps) + static_cast<unsigned>(warp);
+    split = static_cast<int>(by.by_groups.divide(group));
+    first_channel = static_cast<int>(group) * p.planes;
+  }
+
+  /// Over its tiles; a warp that is left over has none.
+  FUSEDSC_DEVICE PlanesCursor cursor(const DepthwisePlanesShape& p, const DepthwisePlanesGroups& by, int height) const {
+    const std::int64_t first =
+        split < by.splits ? static_cast<std::int64_t>(split) * p.channels + first_channel : p.all_planes;
+    const int most = p.channels - first_channel < p.planes ? p.channels - first_channel : p.planes;
+    return {p, first, static_cast<std::int64_t>(by.splits) * p.channels, most, height};
+  }
+};
+
 /// Where a lane is among the planes that its warp has side by side: which of them is its own, and the first of its
 /// kColumns columns, of the narrower tensor.
 template <int kColumns>

@@ -30,8 +30,14 @@ std::string cut_planes(DepthwisePlanesShape& shape, int element_bytes, const Dep
 /// Columns of the narrower tensor that a lane has, at most `most`; 0 where rows are too long for a warp.
 int lane_columns_of(std::int64_t width, int most);
 
+/// Whether tiles of x that are cut into whole planes, of whichever channels they are, are whole runs of 16 bytes.
+bool are_whole_runs(const DepthwisePlanesShape& shape, int element_bytes);
+
 /// Blocks that run at the same time share the tiles out.
 void share_out(DepthwisePlanesShape& shape, int resident_blocks);
+
+/// Likewise, where warps have the same channels of some images, as many each.
+DepthwisePlanesGroups share_out_groups(DepthwisePlanesShape& shape, std::int64_t images, int resident_blocks);
 
 /// Empty, or why there are no kernels for a convolution of x to y.
 std::string why_no_planes(const ConstTensorView& x, const ConstTensorView& y, const Window& window);

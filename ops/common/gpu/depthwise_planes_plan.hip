@@ -84,6 +84,12 @@ std::string cut_planes(DepthwisePlanesShape& shape, int element_bytes, const Dep
   return {};
 }
 
+bool are_whole_runs(const DepthwisePlanesShape& shape, int element_bytes) {
+  const int plane_bytes = element_bytes * shape.input_height * shape.input_width;
+  return shape.strip_rows < shape.input_height || plane_bytes % kRun == 0 ||
+         (shape.planes * plane_bytes % kRun == 0 && shape.channels % shape.planes == 0);
+}
+
 void share_out(DepthwisePlanesShape& shape, int resident_blocks) {
   const std::int64_t items = (shape.all_planes + shape.planes - 1) / shape.planes;
   const std::int64_t wanted = (items + shape.warps - 1) / shape.warps;
@@ -92,16 +98,31 @@ void share_out(DepthwisePlanesShape& shape, int resident_blocks) {
   shape.item_step = std::int64_t{shape.planes} * shape.warps * shape.blocks;
 }
 
+DepthwisePlanesGroups share_out_groups(DepthwisePlanesShape& shape, std::int64_t images, int resident_blocks) {
+  DepthwisePlanesGroups result;
+  result.groups = divide_up(shape.channels, shape.planes);
+  result.by_groups = Divisor(static_cast<std::uint32_t>(result.groups));
+  const std::int64_t warps = std::int64_t{resident_blocks} * shape.warps;
+  const std::int64_t most = std::clamp<std::int64_t>(warps / result.groups, 1, images),
+                     each = (images + most - 1) / most;
+  result.splits = static_cast<int>((images + each - 1) / each);
+  shape.blocks = divide_up(result.splits * result.groups, shape.warps);
+  return result;
+}
+
 std::string why_no_planes(const ConstTensorView& x, const ConstTensorView& y, const Window& window) {
-  const std::int64_t kernel = window.kernel[0], stride = window.stride[0];
+  const std::int64_t kernel = window.kernel[0], stride = window.stride[0], dilation = window.dilation[0],
+                     reach = kernel / 2 * dilation;
   using Pair = std::array<std::int64_t, 2>;
   if (!is_hopper()) return "the GPU is not of compute capability 9.0";
   if (x.dtype == DataType::float64) return "it is not for float64";
   if ((kernel != 3 && kernel != 5) || stride > 2 || window.kernel != Pair{kernel, kernel} ||
-      window.stride != Pair{stride, stride} || window.dilation != Pair{1, 1} || x.sizes[1] != y.sizes[1]) {
-    return "it is for windows of 3 x 3 or 5 x 5, of stride 1 or 2, not dilated, without a channel multiplier";
+      window.stride != Pair{stride, stride} || window.dilation != Pair{dilation, dilation} ||
+      dilation > (kernel == 3 && stride == 1 ? 2 : 1) || x.sizes[1] != y.sizes[1]) {
+    return "it is for windows of 3 x 3 or 5 x 5, of stride 1 or 2, of dilation 2 with 3 x 3 of stride 1 alone, without "
+           "a channel multiplier";
   }
-  if (window.padding.left != kernel / 2 || window.padding.top != kernel / 2 || x.sizes[3] != y.sizes[3] * stride ||
+  if (window.padding.left != reach || window.padding.top != reach || x.sizes[3] != y.sizes[3] * stride ||
       y.sizes[2] != (x.sizes[2] + stride - 1) / stride) {
     return "it is for as much padding as keeps the size";
   }

@@ -22,6 +22,8 @@ inline constexpr int kMemoryLimit = static_cast<int>(kBlockMemoryLimit);
 
 /// What is the same for all threads of a warp, so that the compiler knows it.
 FUSEDSC_DEVICE int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
+/// By all lanes of a warp; modulo 32.
+FUSEDSC_DEVICE float from_lane(float value, int lane) { return __shfl_sync(0xffffffffu, value, lane); }
 FUSEDSC_DEVICE void warp_barrier() { __syncwarp(); }
 FUSEDSC_DEVICE bool any_of_warp(bool condition) { return __any_sync(0xffffffffu, condition) != 0; }
 
