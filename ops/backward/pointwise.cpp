@@ -10,6 +10,9 @@ namespace {
 
 std::span<const Implementation<PointwiseBackwardArguments>> implementations() {
   static const Implementation<PointwiseBackwardArguments> list[] = {
+#ifdef FUSEDSC_GPU
+      pointwise_backward_few(),
+#endif
 #ifdef FUSEDSC_HOPPER
       pointwise_backward_hopper_joint(),
       pointwise_backward_tf32_joint(),

@@ -6,6 +6,8 @@
 namespace fusedsc {
 
 Implementation<PointwiseBackwardArguments> pointwise_backward_gpu();
+/// Both gradients in one pass over x, for few outputs, whatever the GPU.
+Implementation<PointwiseBackwardArguments> pointwise_backward_few();
 /// As pointwise_hopper().
 Implementation<PointwiseBackwardArguments> pointwise_backward_hopper();
 /// As pointwise_hopper_planes(): the input gradient, before that of the weight by whichever entry is best for it.

@@ -10,6 +10,9 @@ namespace {
 
 std::span<const Implementation<PointwiseArguments>> implementations() {
   static const Implementation<PointwiseArguments> list[] = {
+#ifdef FUSEDSC_GPU
+      pointwise_few(),
+#endif
 #ifdef FUSEDSC_HOPPER
       pointwise_hopper(),
       pointwise_hopper_planes(),

@@ -305,11 +305,22 @@ std::vector<DepthwiseGeometry> plane_geometries() {
   return geometries;
 }
 
+/// Likewise, of windows with a dilation.
+std::vector<DepthwiseGeometry> dilated_plane_geometries() {
+  const Window window{{3, 3}, {1, 1}, {2, 2}, {2, 2, 2, 2}};
+  return {{{7, 40, 7, 7}, window}, {{6, 12, 14, 14}, window}, {{3, 9, 28, 28}, window}, {{2, 5, 57, 56}, window},
+          {{1, 3, 112, 112}, window}, {{3, 8, 9, 20}, window}, {{25, 8, 2, 16}, window}};
+}
+
 TEST_P(DepthwiseGpu, Planes) {
   std::vector<ForwardCase<DepthwiseGeometry>> cases;
-  for (const DepthwiseGeometry& geometry : plane_geometries()) {
-    for (const ForwardSeams& seams : {ForwardSeams{}, ForwardSeams{.bias = true}}) {
-      cases.push_back({GetParam().dtype, geometry, seams, Memories::all(Memory::contiguous)});
+  for (const auto& geometries : {plane_geometries(), dilated_plane_geometries()}) {
+    for (const DepthwiseGeometry& geometry : geometries) {
+      for (const ForwardSeams& seams :
+           {ForwardSeams{}, ForwardSeams{.bias = true},
+            ForwardSeams{.bias = true, .output = ForwardSeams::Output::statistics}}) {
+        cases.push_back({GetParam().dtype, geometry, seams, Memories::all(Memory::contiguous)});
+      }
     }
   }
   for_each_case(cases, verify_forward<DepthwiseGeometry>);
@@ -317,10 +328,18 @@ TEST_P(DepthwiseGpu, Planes) {
 
 TEST_P(DepthwiseGpu, BackwardPlanes) {
   std::vector<BackwardCase<DepthwiseGeometry>> cases;
+  const auto append = [&](const DepthwiseGeometry& geometry, const BackwardSeams& seams) {
+    cases.push_back({GetParam().dtype, geometry, seams, Memories::all(Memory::contiguous)});
+  };
   for (const DepthwiseGeometry& geometry : plane_geometries()) {
-    for (const BackwardSeams& seams :
-         {BackwardSeams{.grad_x = false}, BackwardSeams{.grad_weight = false, .grad_bias = false}}) {
-      cases.push_back({GetParam().dtype, geometry, seams, Memories::all(Memory::contiguous)});
+    append(geometry, {.grad_x = false});
+    append(geometry, {.grad_weight = false, .grad_bias = false});
+  }
+  for (const auto& geometries : {plane_geometries(), dilated_plane_geometries()}) {  // all gradients at once
+    for (const DepthwiseGeometry& geometry : geometries) {
+      append(geometry, {});
+      append(geometry, {.gradient_prologue = true});
+      append(geometry, {.gradient_prologue = true, .grad_bias = false});
     }
   }
   for_each_case(cases, verify_backward<DepthwiseGeometry>);
