@@ -71,6 +71,43 @@ TEST_P(PointwiseGpu, BackwardWithoutOutput) {
   for_each_case(cases, verify_backward<PointwiseGeometry>);
 }
 
+/// Few outputs: runs of positions and of channels, and neither; channels for one, some and all lanes, and for several
+/// groups of them; more positions than blocks go over at once.
+TEST_P(PointwiseGpu, FewOutputs) {
+  const Sizes inputs[] = {{3, 64, 12, 14}, {2, 33, 9, 11}, {2, 8, 16, 20}, {1, 300, 5, 4},
+                          {5, 3, 1, 1},    {40, 24, 14, 14}, {3, 1, 7, 9}, {2, 520, 1, 8}};
+  std::vector<ForwardCase<PointwiseGeometry>> forward;
+  std::vector<BackwardCase<PointwiseGeometry>> backward;
+  for (const Memory memory : {Memory::contiguous, Memory::channels_last}) {
+    std::int64_t outputs = 0;
+    for (const Sizes& x : inputs) {
+      outputs = outputs % 4 + 1;
+      const PointwiseGeometry geometry{x, outputs};
+      for (const ForwardSeams& seams :
+           {ForwardSeams{}, ForwardSeams{.bias = true,
+                                         .prologue = true,
+                                         .activation = Activation::relu6,
+                                         .output = ForwardSeams::Output::statistics},
+            ForwardSeams{.prologue = true,
+                         .activation = Activation::silu,
+                         .output = ForwardSeams::Output::epilogue,
+                         .epilogue_activation = Activation::relu,
+                         .residual = true}}) {
+        forward.push_back({GetParam().dtype, geometry, seams, Memories::all(memory)});
+      }
+      for (const BackwardSeams& seams :
+           {BackwardSeams{}, BackwardSeams{.prologue = true, .activation = Activation::relu6, .sums = true},
+            BackwardSeams{.prologue = true, .activation = Activation::hardswish, .sums = true, .grad_weight = false,
+                          .grad_bias = false},
+            BackwardSeams{.activation = Activation::relu, .grad_x = false}, BackwardSeams{.grad_weight = false}}) {
+        backward.push_back({GetParam().dtype, geometry, seams, Memories::all(memory)});
+      }
+    }
+  }
+  for_each_case(forward, verify_forward<PointwiseGeometry>);
+  for_each_case(backward, verify_backward<PointwiseGeometry>);
+}
+
 /// Half of the factors are subnormal: no product may take them for 0, as matrix cores of AMD's gfx90a do.
 TEST_P(PointwiseGpu, SubnormalFactors) {
   constexpr double kLeastNormal = 0x1p-14;
