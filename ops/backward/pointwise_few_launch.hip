@@ -52,6 +52,7 @@ void append_all(std::vector<Instance>& to, DataType dtype) {
   append<T, true, kRun>(to, dtype);
   append<T, true, 1>(to, dtype);
   append<T, false, kRun>(to, dtype);
+  if constexpr (kRun > 2) append<T, false, kRun / 2>(to, dtype);
   append<T, false, 1>(to, dtype);
 }
 

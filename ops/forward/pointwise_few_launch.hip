@@ -12,7 +12,7 @@ namespace {
 constexpr const char* kName = "pointwise_conv2d";
 
 template <class Product>
-FUSEDSC_KERNEL(kFewThreads, 2)
+FUSEDSC_KERNEL(kFewThreads, Product::kBlocks)
 few_kernel(PointwiseFewParameters parameters) {
   wait_for_previous_kernel();
   Product::run(parameters);
@@ -21,33 +21,26 @@ few_kernel(PointwiseFewParameters parameters) {
 struct Instance {
   DataType dtype;
   bool channels_inner;
-  int outputs, vector;
+  int vector;
   void (*run)(PointwiseFewParameters);
   int (*memory_bytes)(int channels), (*tile_vectors)(int lanes);
 };
 
-template <class T, bool kChannelsInner, int kOutputs, int kVector>
-constexpr Instance instance(DataType dtype) {
-  using Product = std::conditional_t<kChannelsInner, PointwiseFewChannels<T, kOutputs, kVector>,
-                                     PointwiseFewPlanes<T, kOutputs, kVector>>;
-  return {dtype, kChannelsInner, kOutputs, kVector, few_kernel<Product>, Product::memory_bytes,
-          Product::tile_vectors};
-}
-
 template <class T, bool kChannelsInner, int kVector>
-void append(std::vector<Instance>& to, DataType dtype) {
-  to.push_back(instance<T, kChannelsInner, 1, kVector>(dtype));
-  to.push_back(instance<T, kChannelsInner, 2, kVector>(dtype));
-  to.push_back(instance<T, kChannelsInner, kMostFewOutputs, kVector>(dtype));
+constexpr Instance instance(DataType dtype) {
+  using Product =
+      std::conditional_t<kChannelsInner, PointwiseFewChannels<T, kVector>, PointwiseFewPlanes<T, kVector>>;
+  return {dtype, kChannelsInner, kVector, few_kernel<Product>, Product::memory_bytes, Product::tile_vectors};
 }
 
 template <class T>
 void append_all(std::vector<Instance>& to, DataType dtype) {
   constexpr int kRun = 16 / static_cast<int>(sizeof(T));
-  append<T, true, kRun>(to, dtype);
-  append<T, true, 1>(to, dtype);
-  append<T, false, kRun>(to, dtype);
-  append<T, false, 1>(to, dtype);
+  to.push_back(instance<T, true, kRun>(dtype));
+  to.push_back(instance<T, true, 1>(dtype));
+  to.push_back(instance<T, false, kRun>(dtype));
+  if constexpr (kRun > 2) to.push_back(instance<T, false, kRun / 2>(dtype));
+  to.push_back(instance<T, false, 1>(dtype));
 }
 
 const std::vector<Instance>& instances() {
@@ -65,28 +58,34 @@ const std::vector<Instance>& instances() {
 FewLayout layout_of(const PointwiseArguments& a) { return few_layout({a.x}, {a.y, a.epilogue.residual}); }
 
 std::string why_not(const PointwiseArguments& a) {
+  if (a.weight.sizes[0] != 1) return "there are several outputs";
   return why_not_few(a.x, a.weight, a.groups, a.windows.channels > 0, layout_of(a));
+}
+
+/// Lanes that share a position, of so many vectors: the most of which no more than a fifth are idle, if any.
+int lanes_of(int vectors) {
+  int lanes = 32;
+  while (lanes > 1 && (vectors + lanes - 1) / lanes * lanes * 4 > vectors * 5) lanes /= 2;
+  return lanes;
 }
 
 Plan<PointwiseArguments> plan_few(const PointwiseArguments& a, int /*threads*/) {
   const FewLayout layout = layout_of(a);
-  const int outputs = few_outputs(a.y.sizes[1]);
   const Instance& instance = *std::find_if(instances().begin(), instances().end(), [&](const Instance& candidate) {
     return candidate.dtype == a.x.dtype && candidate.channels_inner == layout.channels_inner &&
-           candidate.outputs == outputs && candidate.vector == layout.vector;
+           candidate.vector == layout.vector;
   });
   PointwiseFewParameters planned;
   planned.channels = static_cast<int>(a.x.sizes[1]);
-  planned.outputs = static_cast<int>(a.y.sizes[1]);
   planned.positions = few_positions(a.x.sizes, layout);
-  while (planned.lanes < 32 && planned.lanes * layout.vector < planned.channels) planned.lanes *= 2;
+  planned.lanes = lanes_of((planned.channels + layout.vector - 1) / layout.vector);
   const auto memory = static_cast<std::size_t>(instance.memory_bytes(planned.channels));
   const int tile = instance.tile_vectors(planned.lanes);
   const std::int64_t blocks = std::min<std::int64_t>((planned.positions.vectors + tile - 1) / tile,
                                                      resident_blocks(instance.run, kFewThreads, memory));
-  const auto take_partials = [outputs = a.y.sizes[1], blocks](const PointwiseArguments& like, Arena& arena) -> void* {
+  const auto take_partials = [blocks](const PointwiseArguments& like, Arena& arena) -> void* {
     if (!like.statistics) return nullptr;
-    return arena.take<char>(3 * blocks * outputs * static_cast<std::int64_t>(size_of(accumulation_type(like.x.dtype))));
+    return arena.take<char>(3 * blocks * static_cast<std::int64_t>(size_of(accumulation_type(like.x.dtype))));
   };
   Arena measured(nullptr);
   take_partials(a, measured);

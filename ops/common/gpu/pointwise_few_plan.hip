@@ -30,8 +30,9 @@ FewLayout few_layout(std::initializer_list<ConstTensorView> inputs, std::initial
   }
   const ConstTensorView& x = *inputs.begin();
   const auto run = static_cast<std::int64_t>(16 / size_of(x.dtype));
-  for (const std::int64_t vector : {run, std::int64_t{1}}) {
+  for (const std::int64_t vector : {run, run / 2, std::int64_t{1}}) {
     for (const bool inner : {x.sizes[1] > 1 && x.strides[1] == 1, false}) {
+      if (vector == run / 2 && vector > 1 && inner) continue;  // kernels for neighbouring positions alone have these
       const auto fits = [&](const ConstTensorView& view) { return !view || suits(view, inner, vector); };
       if (std::all_of(inputs.begin(), inputs.end(), fits)) return {inner, static_cast<int>(vector)};
     }
