@@ -16,7 +16,8 @@ constexpr const char* kName = "depthwise_conv2d_backward";
 constexpr int kTaps = 9, kRows = kTaps + 1;
 constexpr int kSumsBytes = kRows * 32 * 4;  ///< of a warp
 
-DepthwisePlanesTiling gradients_tiling() { return {.whole_bytes = 40000, .stages = 1}; }
+/// What measured best on an H200 (docs/performance_gpu_depthwise.md): many warps, that wait each for its one tile.
+constexpr DepthwisePlanesTiling kTiling{.whole_bytes = 20000, .tile_bytes = 12288, .stages = 1};
 
 template <class T, int kColumns, int kDilation, bool kHasOutput>
 FUSEDSC_KERNEL(128, 4)
@@ -94,17 +95,16 @@ std::optional<Plan<DepthwiseBackwardArguments>> plan_depthwise_planes_gradients(
   const int tensors = instance->has_output ? 2 : 1;  // that come beside x
   const DepthwisePlanesSource x{planned.input_width, planned.input_height},
       grad{planned.output_width * tensors, planned.output_height, 2 * reach};
-  if (!cut_planes(planned, element_bytes, x, grad, instance->columns, false, gradients_tiling()).empty()) return {};
+  if (!cut_planes(planned, element_bytes, x, grad, instance->columns, false, kTiling).empty()) return {};
   if (!are_whole_runs(planned, element_bytes)) return {};
   const bool is_whole = planned.strip_rows >= planned.input_height;
   planned.grad_pitch =
-      planned.input_width * (is_whole ? planned.input_height
-                                      : std::min(planned.input_height, planned.strip_rows + grad.spare));
+      planned.input_width *
+      (is_whole ? planned.input_height : std::min(planned.input_height, planned.strip_rows + grad.spare));
   planned.stage_bytes = std::max(planned.stage_bytes, (kSumsBytes / planned.stages + 127) / 128 * 128);
   const auto memory = static_cast<std::size_t>(planned.memory_bytes());
   if (memory > kBlockMemoryLimit) return {};
-  planned.groups =
-      share_out_groups(planned, a.x.sizes[0], resident_blocks(instance->run, planned.warps * 32, memory));
+  planned.groups = share_out_groups(planned, a.x.sizes[0], resident_blocks(instance->run, planned.warps * 32, memory));
   Arena measured(nullptr);
   take_partials(measured, planned);
   return Plan<DepthwiseBackwardArguments>{

@@ -100,7 +100,8 @@ std::optional<BackwardPlan> plan_depthwise_planes_weight(const DepthwiseBackward
   planned.stage_bytes = std::max(planned.stage_bytes, (sums_bytes / planned.stages + 127) / 128 * 128);
   const auto memory = static_cast<std::size_t>(planned.memory_bytes());
   if (memory > kBlockMemoryLimit) return {};
-  planned.groups = share_out_groups(planned, a.x.sizes[0], resident_blocks(instance->weight, planned.warps * 32, memory));
+  planned.groups =
+      share_out_groups(planned, a.x.sizes[0], resident_blocks(instance->weight, planned.warps * 32, memory));
   Arena measured(nullptr);
   take_partials(measured, planned, taps);
   return BackwardPlan{measured.used(), [planned, kernel = instance->weight, memory, taps](

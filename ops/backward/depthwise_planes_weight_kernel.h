@@ -164,7 +164,7 @@ class DepthwisePlanesWeight {
   const PlanesShare share_;
   bool has_work_;
   int pitch_;
-  int place_, grad_place_;             ///< of the lane: its first elements in a stage
+  int place_, grad_place_;  ///< of the lane: its first elements in a stage
   unsigned inside_;
   float grads_[kLive][kColumns], sums_[kRows];
 };

@@ -71,8 +71,8 @@ struct PointwiseFewPlanesGradients {
         loaded[i] = load<kVector>(p.x.at<T>(places[i].image, channel, 0) + places[i].vector * kVector);
 #pragma unroll
         for (int m = 0; m < kOutputs; ++m) {
-          grads[i][m] = load<kVector>(p.grad_y.at<T>(places[i].image, m < p.outputs ? m : 0, 0) +
-                                      places[i].vector * kVector);
+          grads[i][m] =
+              load<kVector>(p.grad_y.at<T>(places[i].image, m < p.outputs ? m : 0, 0) + places[i].vector * kVector);
         }
       }
 #pragma unroll
@@ -154,9 +154,8 @@ struct PointwiseFewChannelsGradients {
     for (int m = 0; m < kOutputs; ++m) {
 #pragma unroll
       for (int v = 0; v < kVector; ++v) {
-        weight[m][v] = m < p.outputs
-                           ? to_accumulator(elements_of<T>(p.weight)[p.weight.offset(m, safe_channel + v, 0, 0)])
-                           : A(0);
+        weight[m][v] =
+            m < p.outputs ? to_accumulator(elements_of<T>(p.weight)[p.weight.offset(m, safe_channel + v, 0, 0)]) : A(0);
       }
     }
     A sums[kOutputs + 2][kVector] = {}, bias[kOutputs] = {};

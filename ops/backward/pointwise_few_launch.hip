@@ -76,7 +76,9 @@ FewLayout layout_of(const PointwiseBackwardArguments& a) {
 
 std::string why_not(const PointwiseBackwardArguments& a) {
   if (a.gradient_prologue || a.grad_add) return "there is a gradient prologue, or grad_add";
-  return why_not_few(a.x, a.weight, a.groups, a.windows.channels > 0, layout_of(a));
+  const FewLayout layout = layout_of(a);
+  if (!a.grad_x && layout.channels_inner && a.weight.sizes[0] > 1) return "of several outputs it is for that of x, too";
+  return why_not_few(a.x, a.weight, a.groups, a.windows.channels > 0, layout);
 }
 
 /// The launches, worked out but for addresses.
@@ -174,8 +176,6 @@ Plan<PointwiseBackwardArguments> plan_few(const PointwiseBackwardArguments& a, i
 }  // namespace
 }  // namespace gpu
 
-Implementation<PointwiseBackwardArguments> pointwise_backward_few() {
-  return {"gpu_few", gpu::why_not, gpu::plan_few};
-}
+Implementation<PointwiseBackwardArguments> pointwise_backward_few() { return {"gpu_few", gpu::why_not, gpu::plan_few}; }
 
 }  // namespace fusedsc

@@ -14,8 +14,7 @@ std::span<const Implementation<PointwiseArguments>> implementations() {
       pointwise_few(),
 #endif
 #ifdef FUSEDSC_HOPPER
-      pointwise_hopper(),
-      pointwise_hopper_planes(),
+      pointwise_hopper(), pointwise_hopper_planes(),
 #endif
 #ifdef FUSEDSC_GPU
       pointwise_gpu(),

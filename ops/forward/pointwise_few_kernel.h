@@ -70,8 +70,8 @@ struct FewSink {
   }
 };
 
-/// What a channel is multiplied with, in block memory: scale, shift, weight. Those of each kApart-th channel follow each
-/// other: threads beside each other have vectors of so many.
+/// What a channel is multiplied with, in block memory: scale, shift, weight. Those of each kApart-th channel follow
+/// each other: threads beside each other have vectors of so many.
 template <class T, int kApart>
 struct FewCoefficients {
   using A = Accumulator<T>;
@@ -204,7 +204,8 @@ struct PointwiseFewChannels {
     while (tile < all) {
       const Chunk chunk = next;
       const bool is_last = channel - first_channel + channel_step >= p.channels;  // the same for all lanes
-      const int next_tile = is_last ? tile + step : tile, next_channel = is_last ? first_channel : channel + channel_step;
+      const int next_tile = is_last ? tile + step : tile,
+                next_channel = is_last ? first_channel : channel + channel_step;
       if (next_tile < all) next.ask(p, next_tile + group, groups, next_channel);
       if (channel < p.channels) chunk.add(p, coefficients, channel, sums);
       if (is_last) {

@@ -28,8 +28,7 @@ struct Instance {
 
 template <class T, bool kChannelsInner, int kVector>
 constexpr Instance instance(DataType dtype) {
-  using Product =
-      std::conditional_t<kChannelsInner, PointwiseFewChannels<T, kVector>, PointwiseFewPlanes<T, kVector>>;
+  using Product = std::conditional_t<kChannelsInner, PointwiseFewChannels<T, kVector>, PointwiseFewPlanes<T, kVector>>;
   return {dtype, kChannelsInner, kVector, few_kernel<Product>, Product::memory_bytes, Product::tile_vectors};
 }
 
@@ -90,7 +89,7 @@ Plan<PointwiseArguments> plan_few(const PointwiseArguments& a, int /*threads*/) 
   Arena measured(nullptr);
   take_partials(a, measured);
   return {measured.used(), [planned, run = instance.run, memory, blocks, take_partials](const PointwiseArguments& like,
-                                                                                       const Execution& execution) {
+                                                                                        const Execution& execution) {
             Arena arena(execution.workspace);
             PointwiseFewParameters p = planned;
             p.x = FewTensor(like.x);

@@ -40,6 +40,7 @@ class DepthwiseGpu : public OnGpu {
   const DepthwiseGeometry stride_one = {{2, 20, 8, 13}, centered(3)};
   const DepthwiseGeometry multiplied = {{2, 19, 8, 13}, centered(3, 2), 2};
   const DepthwiseGeometry stride_two = {{2, 8, 9, 10}, centered(3, 2)};
+  const DepthwiseGeometry stride_three = {{2, 8, 17, 16}, centered(3, 3)};
 };
 INSTANTIATE_TEST_SUITE_P(Targets, DepthwiseGpu, testing::ValuesIn(gpu_targets()), testing::PrintToStringParamName());
 
@@ -50,6 +51,7 @@ TEST_P(DepthwiseGpu, Edges) {
 TEST_P(DepthwiseGpu, Seams) {
   for_each_case(forward_seam_cases(GetParam().dtype, stride_one, multiplied), verify_forward<DepthwiseGeometry>);
   for_each_case(forward_seam_cases(GetParam().dtype, stride_two, stride_one), verify_forward<DepthwiseGeometry>);
+  for_each_case(forward_seam_cases(GetParam().dtype, stride_three, multiplied), verify_forward<DepthwiseGeometry>);
 }
 
 /// Enough of channels that the copy engine can take, and images whose columns fill its tiles, or do not.
@@ -308,17 +310,16 @@ std::vector<DepthwiseGeometry> plane_geometries() {
 /// Likewise, of windows with a dilation.
 std::vector<DepthwiseGeometry> dilated_plane_geometries() {
   const Window window{{3, 3}, {1, 1}, {2, 2}, {2, 2, 2, 2}};
-  return {{{7, 40, 7, 7}, window}, {{6, 12, 14, 14}, window}, {{3, 9, 28, 28}, window}, {{2, 5, 57, 56}, window},
-          {{1, 3, 112, 112}, window}, {{3, 8, 9, 20}, window}, {{25, 8, 2, 16}, window}};
+  return {{{7, 40, 7, 7}, window},    {{6, 12, 14, 14}, window}, {{3, 9, 28, 28}, window}, {{2, 5, 57, 56}, window},
+          {{1, 3, 112, 112}, window}, {{3, 8, 9, 20}, window},   {{25, 8, 2, 16}, window}};
 }
 
 TEST_P(DepthwiseGpu, Planes) {
   std::vector<ForwardCase<DepthwiseGeometry>> cases;
   for (const auto& geometries : {plane_geometries(), dilated_plane_geometries()}) {
     for (const DepthwiseGeometry& geometry : geometries) {
-      for (const ForwardSeams& seams :
-           {ForwardSeams{}, ForwardSeams{.bias = true},
-            ForwardSeams{.bias = true, .output = ForwardSeams::Output::statistics}}) {
+      for (const ForwardSeams& seams : {ForwardSeams{}, ForwardSeams{.bias = true},
+                                        ForwardSeams{.bias = true, .output = ForwardSeams::Output::statistics}}) {
         cases.push_back({GetParam().dtype, geometry, seams, Memories::all(Memory::contiguous)});
       }
     }

@@ -80,23 +80,24 @@ TEST_P(PointwiseGpu, FewOutputs) {
   for (const Memory memory : {Memory::contiguous, Memory::channels_last}) {
     std::int64_t outputs = 0;
     for (const Sizes& x : inputs) {
-      for (const ForwardSeams& seams :
-           {ForwardSeams{.bias = true,
-                         .prologue = true,
-                         .activation = Activation::relu6,
-                         .output = ForwardSeams::Output::statistics},
-            ForwardSeams{.activation = Activation::silu,
-                         .output = ForwardSeams::Output::epilogue,
-                         .epilogue_activation = Activation::relu,
-                         .residual = true}}) {
+      for (const ForwardSeams& seams : {ForwardSeams{.bias = true,
+                                       .prologue = true,
+                                       .activation = Activation::relu6,
+                                       .output = ForwardSeams::Output::statistics},
+                                        ForwardSeams{.activation = Activation::silu,
+                                        .output = ForwardSeams::Output::epilogue,
+                                        .epilogue_activation = Activation::relu,
+                                        .residual = true}}) {
         forward.push_back({GetParam().dtype, {x, 1}, seams, Memories::all(memory)});
       }
       outputs = outputs % 4 + 1;
-      for (const BackwardSeams& seams :
-           {BackwardSeams{.prologue = true, .activation = Activation::relu6, .sums = true},
-            BackwardSeams{.prologue = true, .activation = Activation::hardswish, .sums = true, .grad_weight = false,
-                          .grad_bias = false},
-            BackwardSeams{.grad_x = false}}) {
+      for (const BackwardSeams& seams : {BackwardSeams{.prologue = true, .activation = Activation::relu6, .sums = true},
+                                         BackwardSeams{.prologue = true,
+                                         .activation = Activation::hardswish,
+                                         .sums = true,
+                                         .grad_weight = false,
+                                         .grad_bias = false},
+                                         BackwardSeams{.grad_x = false}}) {
         backward.push_back({GetParam().dtype, {x, outputs}, seams, Memories::all(memory)});
       }
     }

@@ -214,9 +214,7 @@ std::array<T, 32> of_all_lanes(const T& own) {
   return all;
 }
 
-inline float from_lane(float value, int lane) {
-  return of_all_lanes(value)[static_cast<std::size_t>(lane) % 32];
-}
+inline float from_lane(float value, int lane) { return of_all_lanes(value)[static_cast<std::size_t>(lane) % 32]; }
 
 inline bool any_of_warp(bool condition) {
   const auto all = of_all_lanes(condition);
