@@ -6,7 +6,7 @@
 namespace fusedsc {
 
 Implementation<PointwiseArguments> pointwise_gpu();
-/// For few outputs, whatever the GPU.
+/// To one output, whatever the GPU.
 Implementation<PointwiseArguments> pointwise_few();
 /// By the copy engine and the warp-group products of Hopper GPUs (FUSEDSC_HOPPER).
 Implementation<PointwiseArguments> pointwise_hopper();
