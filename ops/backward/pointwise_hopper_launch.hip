@@ -174,11 +174,9 @@ BackwardPlan plan_input(const PointwiseBackwardArguments& a) {
 }
 
 /// Whether the prologue of x is worth a pass of its own before the weight gradient: kernels that apply it do so for
-/// each tile of the weight, and are made for a gradient prologue beside it. Of fewer positions that takes as long.
+/// each tile of the weight, and are made for a gradient prologue beside it.
 bool forms_activations(const PointwiseBackwardArguments& a) {
-  constexpr std::int64_t kLeastPositions = 512;
   return a.prologue && !a.gradient_prologue && a.grad_weight && !a.grad_bias &&
-         a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3] >= kLeastPositions &&
          a.x.sizes[1] <= most_seam_outputs(a.x.dtype) && PointwiseWeightPass::suits(a);
 }
 

@@ -15,6 +15,7 @@ inline constexpr int kMostCasts = 8;                                   ///< of a
 struct SlidingCast {
   int run = -1;
   bool gathers = false;
+  bool in_fours = false;  ///< elements can be moved four at a time: neighbours on either side, and aligned
   WeightSource windows;
   Divisor row;  ///< elements of a filter, as they are written
 
@@ -36,6 +37,32 @@ struct CastParameters {
 };
 
 template <class From, class To>
+FUSEDSC_DEVICE void cast_sliding_run(const CastParameters& p, int run, const From* from, To* to, std::uint32_t block) {
+  if constexpr (sizeof(From) <= 4 && sizeof(To) <= 4) {
+    if (p.sliding.in_fours) {
+      const std::int64_t i = block * kCastBlock + thread_index() * 4;
+      if (i >= p.elements[run]) return;
+      const std::int64_t source = p.sliding.source_of(static_cast<std::uint32_t>(i));
+      Accumulator<From> values[4] = {};
+      if (source >= 0) load<4>(from + source).widen(values);
+      Accumulator<To> results[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) results[j] = static_cast<Accumulator<To>>(values[j]);
+      store<4>(results, to + i);
+      return;
+    }
+  }
+#pragma unroll 1
+  for (int step = 0; step < kCastSteps; ++step) {
+    const std::int64_t i = block * kCastBlock + step * kCastThreads + thread_index();
+    if (i >= p.elements[run]) return;
+    const std::int64_t source = p.sliding.source_of(static_cast<std::uint32_t>(i));
+    from_accumulator(source < 0 ? Accumulator<To>(0) : static_cast<Accumulator<To>>(to_accumulator(from[source])),
+                     to[i]);
+  }
+}
+
+template <class From, class To>
 FUSEDSC_DEVICE void cast_runs(const CastParameters& p) {
   const std::uint32_t block = block_index();
   int run = 0;
@@ -48,18 +75,8 @@ FUSEDSC_DEVICE void cast_runs(const CastParameters& p) {
   }
   const From* from = static_cast<const From*>(p.from[run]);
   To* to = static_cast<To*>(p.to[run]);
+  if (run == p.sliding.run) return cast_sliding_run(p, run, from, to, block - begin);
   const std::int64_t first = (block - begin) * kCastBlock + thread_index();
-  if (run == p.sliding.run) {
-#pragma unroll
-    for (int step = 0; step < kCastSteps; ++step) {
-      const std::int64_t i = first + step * kCastThreads;
-      if (i >= p.elements[run]) break;
-      const std::int64_t source = p.sliding.source_of(static_cast<std::uint32_t>(i));
-      from_accumulator(source < 0 ? Accumulator<To>(0) : static_cast<Accumulator<To>>(to_accumulator(from[source])),
-                       to[i]);
-    }
-    return;
-  }
 #pragma unroll
   for (int step = 0; step < kCastSteps; ++step) {
     const std::int64_t i = first + step * kCastThreads;

@@ -19,7 +19,14 @@ SlidingCast sliding_of(const CastArguments& arguments, int run) {
   const auto& [from, to] = arguments.runs.back();
   const Sizes sizes{to.elements() / (arguments.gathers ? windows.width : windows.channels), windows.width, 1, 1};
   const ConstTensorView weight{nullptr, from.dtype, sizes, dense_strides(sizes, Layout::contiguous), from.device};
-  return {run, arguments.gathers, WeightSource(weight, windows),
+  const auto in_fours = [](std::int64_t number) { return number % 4 == 0; };
+  const auto is_aligned = [](const auto& view) {
+    return reinterpret_cast<std::uintptr_t>(view.data) % (4 * size_of(view.dtype)) == 0;
+  };
+  return {run, arguments.gathers,
+          in_fours(windows.width) && in_fours(windows.step) && in_fours(windows.channels) && is_aligned(from) &&
+              is_aligned(to),
+          WeightSource(weight, windows),
           Divisor(static_cast<std::uint32_t>(arguments.gathers ? windows.width : windows.channels))};
 }
 
