@@ -22,6 +22,11 @@ struct Autocast {
   /// Of those that are given and need it, all at once.
   template <std::size_t count>
   std::array<OptionalTensor, count> together(std::array<OptionalTensor, count> tensors) const {
+    return together(tensors, [&](at::TensorList others) { return cast(others, dtype); });
+  }
+  /// By cast_all, which is given those that need it.
+  template <std::size_t count, class Cast>
+  std::array<OptionalTensor, count> together(std::array<OptionalTensor, count> tensors, const Cast& cast_all) const {
     std::vector<Tensor> others;
     std::vector<std::size_t> places;
     for (std::size_t i = 0; i < count; ++i) {
@@ -30,18 +35,26 @@ struct Autocast {
       places.push_back(i);
     }
     if (others.empty()) return tensors;
-    const std::vector<Tensor> results = cast(others, dtype);
+    const std::vector<Tensor> results = cast_all(others);
     for (std::size_t i = 0; i < places.size(); ++i) tensors[places[i]] = results[i];
     return tensors;
   }
 
- private:
   /// As autocast itself decides.
   bool is_cast(const Tensor& tensor) const {
     return at::autocast::is_eligible(tensor, device) && tensor.scalar_type() != dtype &&
            tensor.scalar_type() != at::kDouble;
   }
 };
+
+/// Whether the weight is a sliding-channel convolution's behind a depthwise one with this weight. Where it is not, the
+/// operator says why.
+bool is_sliding_weight(const Tensor& dw_weight, const Tensor& weight, std::int64_t groups, double overlap) {
+  if (dw_weight.dim() != 4 || weight.dim() != 4) return false;
+  const auto channels = dw_weight.sym_size(0);
+  return groups > 0 && channels >= groups && weight.sym_size(0) > 0 && weight.sym_size(1) == channels / groups &&
+         weight.sym_size(2) == 1 && weight.sym_size(3) == 1 && overlap >= 0 && overlap < 1;
+}
 
 template <at::DeviceType device>
 Tensor depthwise_conv2d_autocast(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
@@ -73,6 +86,17 @@ Tensor dsc_block_autocast(const Tensor& x, const Tensor& dw_weight, const Option
                           IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, std::optional<bool> recompute,
                           std::int64_t groups, std::optional<double> overlap) {
   const Autocast<device> cast;
+  // Kernels of blocks on GPUs want a sliding-channel weight expanded, forward and backward: the launch that casts it
+  // does that on the way.
+  if (device == at::kCUDA && overlap && cast.is_cast(pw_weight) &&
+      is_sliding_weight(dw_weight, pw_weight, groups, *overlap)) {
+    const auto expanding = [&](at::TensorList tensors) {
+      return cast_sliding(tensors, cast.dtype, dw_weight.size(0), groups, *overlap, false);
+    };
+    const auto [dw, dw_b, pw_b, pw] = cast.template together<4>({dw_weight, dw_bias, pw_bias, pw_weight}, expanding);
+    return dsc_block(cast(x), *dw, bn_weight, bn_bias, running_mean, running_var, *pw, dw_b, pw_b, training, momentum,
+                     num_batches_tracked, eps, activation, stride, padding, dilation, recompute, 1, std::nullopt);
+  }
   const auto [dw, pw, dw_b, pw_b] = cast.template together<4>({dw_weight, pw_weight, dw_bias, pw_bias});
   return dsc_block(cast(x), *dw, bn_weight, bn_bias, running_mean, running_var, *pw, dw_b, pw_b, training, momentum,
                    num_batches_tracked, eps, activation, stride, padding, dilation, recompute, groups, overlap);

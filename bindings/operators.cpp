@@ -21,6 +21,11 @@ std::vector<Tensor> cast(at::TensorList tensors, at::ScalarType dtype) {
   return call<cast>("fusedsc::_cast", tensors, dtype);
 }
 
+std::vector<Tensor> cast_sliding(at::TensorList tensors, at::ScalarType dtype, std::int64_t channels,
+                                 std::int64_t groups, double overlap, bool gathers) {
+  return call<cast_sliding>("fusedsc::_cast_sliding", tensors, dtype, channels, groups, overlap, gathers);
+}
+
 Tensor depthwise_conv2d(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
                         IntArrayRef padding, IntArrayRef dilation) {
   return call<depthwise_conv2d>("fusedsc::depthwise_conv2d", x, weight, bias, stride, padding, dilation);

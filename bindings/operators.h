@@ -51,6 +51,8 @@ Tensor inverted_residual(const Tensor& x, const OptionalTensor& expand_weight, c
 // What they are made of.
 
 std::vector<Tensor> cast(at::TensorList tensors, at::ScalarType dtype);
+std::vector<Tensor> cast_sliding(at::TensorList tensors, at::ScalarType dtype, std::int64_t channels,
+                                 std::int64_t groups, double overlap, bool gathers);
 
 using Tensors2 = std::tuple<Tensor, Tensor>;
 using Tensors3 = std::tuple<Tensor, Tensor, Tensor>;

@@ -75,6 +75,10 @@ TORCH_LIBRARY(fusedsc, m) {
 
   // Copies in another dtype, made together.
   def("_cast(Tensor[] tensors, ScalarType dtype) -> Tensor[]");
+  // The same, but for the last: a weight of a sliding-channel convolution of so many channels becomes the pointwise one
+  // that convolves alike, with zeros outside of the windows; or, with `gathers`, what is in the windows of such a one.
+  def("_cast_sliding(Tensor[] tensors, ScalarType dtype, int channels, int groups, float overlap, bool gathers) "
+      "-> Tensor[]");
 
   // For the arguments of the operator of that name: each implementation in order of preference, and why it cannot run
   // (empty where it can).

@@ -173,7 +173,40 @@ BackwardPlan plan_input(const PointwiseBackwardArguments& a) {
           }};
 }
 
+/// Whether the prologue of x is worth a pass of its own before the weight gradient: kernels that apply it do so for
+/// each tile of the weight, and are made for a gradient prologue beside it.
+bool forms_activations(const PointwiseBackwardArguments& a) {
+  return a.prologue && !a.gradient_prologue && a.grad_weight && !a.grad_bias &&
+         a.x.sizes[1] <= most_seam_outputs(a.x.dtype) && PointwiseWeightPass::suits(a);
+}
+
+/// The weight gradient's arguments after the prologue.
+PointwiseBackwardArguments with_activations(const PointwiseBackwardArguments& a, const void* activations) {
+  PointwiseBackwardArguments rest = without_input(a);
+  const Sizes& sizes = a.x.sizes;
+  rest.x = ConstTensorView(activations, a.x.dtype, sizes, dense_strides(sizes, Layout::channels_last), Device::gpu);
+  rest.prologue = {};
+  return rest;
+}
+
+BackwardPlan plan_weight_of_activations(const PointwiseBackwardArguments& a) {
+  const PointwiseWeightPass pass(with_activations(a, a.x.data));
+  const auto take = [](Arena& arena, const PointwiseBackwardArguments& like) {
+    return arena.take<char>(like.x.elements() * static_cast<std::int64_t>(size_of(like.x.dtype)));
+  };
+  Arena arena(nullptr);
+  take(arena, a);
+  pass.take_memory(with_activations(a, a.x.data), arena);
+  return {arena.used(), [=](const PointwiseBackwardArguments& like, const Execution& execution) {
+            Arena taken(execution.workspace);
+            void* activations = take(taken, like);
+            launch_activation_seam(like, activations, execution.stream);
+            pass.run(with_activations(like, activations), taken, execution.stream);
+          }};
+}
+
 BackwardPlan plan_weight(const PointwiseBackwardArguments& a, int threads) {
+  if (forms_activations(a)) return plan_weight_of_activations(a);
   if (PointwiseWeightPass::suits(a)) {
     const PointwiseWeightPass pass(a);
     Arena arena(nullptr);

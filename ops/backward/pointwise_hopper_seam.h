@@ -1,11 +1,11 @@
-/// Pointwise convolution on Hopper GPUs, backward: the gradient prologue as a pass of its own.
+/// Pointwise convolution on Hopper GPUs, backward: each of the prologues as a pass of its own.
 #pragma once
 
 #include "fusedsc/backward/pointwise.h"
 
 namespace fusedsc::gpu::hopper {
 
-/// The most outputs that it takes.
+/// The most channels that it takes.
 inline std::int64_t most_seam_outputs(DataType dtype) {
   constexpr std::int64_t kMostBytes = 4096;
   return kMostBytes / static_cast<std::int64_t>(size_of(dtype));
@@ -14,5 +14,8 @@ inline std::int64_t most_seam_outputs(DataType dtype) {
 /// to = gradient_prologue(grad_y), dense and channels_last. Both tensors are channels_last, with rows at multiples of
 /// 16 bytes.
 void launch_gradient_seam(const PointwiseBackwardArguments& arguments, void* to, void* stream);
+
+/// to = prologue(x), likewise.
+void launch_activation_seam(const PointwiseBackwardArguments& arguments, void* to, void* stream);
 
 }  // namespace fusedsc::gpu::hopper

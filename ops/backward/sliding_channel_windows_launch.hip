@@ -1,17 +1,16 @@
 #ifdef FUSEDSC_HOPPER
 #include <algorithm>
+#include <iterator>
 #include <limits>
 
+#include "fusedsc/backward/pointwise_hopper_weight.h"
 #include "fusedsc/backward/sliding_channel_pointwise.h"
 #include "fusedsc/backward/sliding_channel_windows.h"
 #include "fusedsc/backward/sliding_channel_windows_input_kernel.h"
 #include "fusedsc/backward/sliding_channel_windows_weight_kernel.h"
+#include "fusedsc/common/gpu/hopper_cluster.h"
 #include "fusedsc/common/gpu/pointwise_hopper_plan.h"
 #include "fusedsc/runtime/arena.h"
-
-#ifndef FUSEDSC_HOST_EXECUTOR
-#include "fusedsc/backward/pointwise_hopper_weight.h"
-#endif
 
 namespace fusedsc {
 namespace gpu::hopper {
@@ -20,12 +19,7 @@ namespace {
 constexpr const char* kName = "sliding_channel_conv2d_backward";
 
 /// Groups of warps of a block, blocks of a cluster.
-constexpr int kMostGroups = 2;
-#ifdef FUSEDSC_HOST_EXECUTOR  // which plays no clusters
-constexpr int kMostCluster = 1;
-#else
-constexpr int kMostCluster = 8;
-#endif
+constexpr int kMostGroups = 2, kMostCluster = 8;
 
 constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -47,7 +41,9 @@ struct Instance {
   int (*weight_memory)(int groups, int stages);
 
   int channels() const { return blocks * width; }
-  bool suits_step(std::int64_t step) const { return blocks == 1 ? step % width == 0 : step == width; }
+  bool suits(const SlidingChannels& of, DataType type) const {
+    return dtype == type && windows == of.cycle && (blocks == 1 ? of.step % width == 0 : of.step == width);
+  }
 };
 
 template <class T, int kWindows, int kBlocks, int kWidth>
@@ -131,27 +127,42 @@ double share(const SlidingChannelBackwardArguments& a, int groups, int cluster, 
   return is_beside ? std::max(input_cost, weight_cost) : input_cost + weight_cost;
 }
 
-Launch launch_of(const SlidingChannelBackwardArguments& a) {
+/// What does not depend on how it is cut.
+Launch launch_by(const Instance& instance, const SlidingChannelBackwardArguments& a, const SlidingChannels& windows) {
   constexpr int kMostBoxFilters = 64;
-  const SlidingChannels windows = sliding_channels_of(a);
   const std::int64_t pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3], filters = a.weight.sizes[0] / windows.cycle;
+  Launch launch;
+  launch.instance = &instance;
+  SlidingWindowsInputParameters& input = launch.p.input;
+  SlidingWindowsWeightParameters& weight = launch.p.weight;
+  input.step = weight.step = static_cast<int>(windows.step);
+  input.channel_tiles = weight.channel_tiles = static_cast<int>(divide_up(windows.channels, instance.channels()));
+  input.pixel_tiles = static_cast<int>(divide_up(pixels, kTile));
+  input.depth_steps = static_cast<int>(divide_up(filters, instance.depth));
+  input.box_steps = std::min(input.depth_steps, kMostBoxFilters / instance.depth);
+  weight.pixel_tiles = static_cast<int>(divide_up(pixels, instance.rows));
+  weight.filter_tiles = static_cast<int>(divide_up(filters, 32));
+  weight.filters = static_cast<int>(filters);
+  return launch;
+}
+
+/// Whether there is a kernel, and room for a block's weight.
+bool has_launch(const SlidingChannelBackwardArguments& a, const SlidingChannels& windows) {
+  return std::any_of(std::begin(kInstances), std::end(kInstances), [&](const Instance& instance) {
+    if (!instance.suits(windows, a.x.dtype)) return false;
+    const SlidingWindowsInputParameters input = launch_by(instance, a, windows).p.input;
+    return (!a.grad_x || instance.input_memory(input.depth_steps, input.box_steps, 1, 1) <= kMemoryLimit) &&
+           (!a.grad_weight || instance.weight_memory(1, 1) <= kMemoryLimit);
+  });
+}
+
+Launch launch_of(const SlidingChannelBackwardArguments& a) {
+  const SlidingChannels windows = sliding_channels_of(a);
   Launch best;
   double best_cost = std::numeric_limits<double>::infinity();
   for (const Instance& instance : kInstances) {
-    if (instance.dtype != a.x.dtype || instance.windows != windows.cycle || !instance.suits_step(windows.step))
-      continue;
-    Launch launch;
-    launch.instance = &instance;
-    SlidingWindowsInputParameters& input = launch.p.input;
-    SlidingWindowsWeightParameters& weight = launch.p.weight;
-    input.step = weight.step = static_cast<int>(windows.step);
-    input.channel_tiles = weight.channel_tiles = static_cast<int>(divide_up(windows.channels, instance.channels()));
-    input.pixel_tiles = static_cast<int>(divide_up(pixels, kTile));
-    input.depth_steps = static_cast<int>(divide_up(filters, instance.depth));
-    input.box_steps = std::min(input.depth_steps, kMostBoxFilters / instance.depth);
-    weight.pixel_tiles = static_cast<int>(divide_up(pixels, instance.rows));
-    weight.filter_tiles = static_cast<int>(divide_up(filters, 32));
-    weight.filters = static_cast<int>(filters);
+    if (!instance.suits(windows, a.x.dtype)) continue;
+    Launch launch = launch_by(instance, a, windows);
     for (int groups = 1; groups <= kMostGroups; ++groups) {
       for (int cluster = 1; cluster <= kMostCluster; cluster *= 2) {
         const double cost = share(a, groups, cluster, launch);
@@ -188,36 +199,10 @@ std::string why_not(const SlidingChannelBackwardArguments& a) {
   // One pass over x and grad_y is worth more then, or multiplying zeros takes no longer.
   constexpr std::int64_t kMostPositions = 16000;
   if (a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3] > kMostPositions) return "there are more than 16000 positions";
-  return launch_of(a).instance != nullptr ? "" : "there is no kernel of so many windows, or no room for their weight";
+  return has_launch(a, windows) ? "" : "there is no kernel of so many windows, or no room for their weight";
 }
 
-/// Blocks in clusters; they may start while the kernel before them in the stream ends.
-void start(const Launch& launch, const SlidingWindowsGradientsParameters& p, void* stream) {
-  const std::int64_t blocks = std::int64_t{p.weight_blocks} + launch.input_blocks;
-  const int threads = p.input.groups * 128;
-#ifdef FUSEDSC_HOST_EXECUTOR
-  launch_following(kName, launch.instance->kernel, blocks, threads, stream, p, static_cast<std::size_t>(launch.memory));
-#else
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim.x = static_cast<unsigned>(p.weight.cluster);
-  attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(blocks));
-  config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.dynamicSmemBytes = static_cast<std::size_t>(launch.memory);
-  config.stream = static_cast<Stream>(stream);
-  config.attrs = attributes;
-  config.numAttrs = 2;
-  allow_block_memory(launch.instance->kernel, config.dynamicSmemBytes);
-  check_vendor(cudaLaunchKernelEx(&config, launch.instance->kernel, p), kName);
-#endif
-}
-
-void run(const SlidingChannelBackwardArguments& a, const Execution& execution) {
-  const Launch launch = launch_of(a);
+void run(const Launch& launch, const SlidingChannelBackwardArguments& a, const Execution& execution) {
   const Instance& instance = *launch.instance;
   SlidingWindowsGradientsParameters p = launch.p;
   const std::int64_t pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
@@ -241,12 +226,11 @@ void run(const SlidingChannelBackwardArguments& a, const Execution& execution) {
     p.weight.weight = a.grad_weight.data;
     p.weight.weight_row = a.grad_weight.strides[0];
   }
-  start(launch, p, execution.stream);
+  launch_clusters(kName, instance.kernel, std::int64_t{p.weight_blocks} + launch.input_blocks, p.input.groups * 128,
+                  execution.stream, p, static_cast<std::size_t>(launch.memory), p.weight.cluster);
 }
 
 using BackwardPlan = Plan<SlidingChannelBackwardArguments>;
-
-#ifndef FUSEDSC_HOST_EXECUTOR  // which plays no clusters
 
 /// Where more positions than this are shared, gathering filters takes longer than multiplying zeros.
 constexpr std::int64_t kMostGathered = 2048;
@@ -270,22 +254,19 @@ BackwardPlan plan_dense_weight_pass(const SlidingChannelBackwardArguments& a) {
   const PointwiseWeightPass pass(as_pointwise(a));
   Arena arena(nullptr);
   pass.take_memory(as_pointwise(a), arena);
-  return {arena.used(), [pass](const SlidingChannelBackwardArguments& like, const Execution& execution) {
-            run(without_weight(like), execution);
+  return {arena.used(), [pass, input = launch_of(without_weight(a))](const SlidingChannelBackwardArguments& like,
+                                                                     const Execution& execution) {
+            run(input, without_weight(like), execution);
             Arena taken(execution.workspace);
             pass.run(as_pointwise(like), taken, execution.stream);
           }};
 }
 
-#endif
-
 BackwardPlan plan_backward(const SlidingChannelBackwardArguments& a, int /*threads*/) {
-#ifndef FUSEDSC_HOST_EXECUTOR
   if (has_dense_weight_pass(a)) return plan_dense_weight_pass(a);
-#else
-  static_cast<void>(a);
-#endif
-  return {0, run};
+  return {0, [launch = launch_of(a)](const SlidingChannelBackwardArguments& like, const Execution& execution) {
+            run(launch, like, execution);
+          }};
 }
 
 }  // namespace

@@ -9,12 +9,9 @@
 
 #include "fusedsc/backward/sliding_channel_windows_parameters.h"
 #include "fusedsc/common/gpu/following_kernel.h"
+#include "fusedsc/common/gpu/hopper_cluster.h"
 #include "fusedsc/common/gpu/hopper_products.h"
 #include "fusedsc/common/gpu/hopper_stages.h"
-
-#ifndef FUSEDSC_HOST_EXECUTOR  // which plays no clusters
-#include "fusedsc/common/gpu/hopper_cluster.h"
-#endif
 
 namespace fusedsc::gpu::hopper {
 
@@ -241,25 +238,16 @@ class SlidingWindowsWeight {
     if (p_.cluster > 1) meet();  // none ends while another one reads its memory
   }
 
-  FUSEDSC_DEVICE void meet() const {
-#ifndef FUSEDSC_HOST_EXECUTOR
-    if (p_.cluster > 1) return cluster_barrier();
-#endif
-    block_barrier();
-  }
+  FUSEDSC_DEVICE void meet() const { p_.cluster > 1 ? cluster_barrier() : block_barrier(); }
 
   /// Of all blocks of the cluster.
   FUSEDSC_DEVICE void add_all(Four& sum, const Four* place) const {
-    const auto add = [&](const Four& other) {
+#pragma unroll 4
+    for (int rank = 0; rank < p_.cluster; ++rank) {
+      const Four other = load_of_block(place, rank);
 #pragma unroll
       for (int i = 0; i < 4; ++i) sum.elements[i] += other.elements[i];
-    };
-#ifndef FUSEDSC_HOST_EXECUTOR
-#pragma unroll 4
-    for (int rank = 0; rank < p_.cluster; ++rank) add(load_of_block(place, rank));
-#else
-    add(*place);
-#endif
+    }
   }
 
   /// Two neighbouring channels of a filter, and of that 8 further.

@@ -1,5 +1,6 @@
 #ifdef FUSEDSC_HOPPER
 #include <algorithm>
+#include <iterator>
 
 #include "fusedsc/common/gpu/pointwise_hopper_plan.h"
 #include "fusedsc/forward/sliding_channel_windows.h"
@@ -62,11 +63,16 @@ struct Launch {
 
 constexpr int kTile = 64;  ///< positions, and channels of x
 
+bool suits(const Instance& instance, const SlidingChannels& windows, DataType dtype) {
+  return instance.dtype == dtype && instance.windows == windows.cycle &&
+         instance.part == std::min<std::int64_t>(windows.step, kTile) &&
+         instance.memory(static_cast<int>(windows.step), 1, 2) <= kMemoryLimit;
+}
+
 Launch launch_of(const SlidingChannelArguments& a) {
   constexpr int kMostGroups = 4, kMostStages = 16;
   const SlidingChannels windows = sliding_channels_of(a);
   const std::int64_t outputs = a.weight.sizes[0], pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
-  const int part = static_cast<int>(std::min<std::int64_t>(windows.step, kTile));
   Launch launch;
   SlidingWindowsParameters& p = launch.p;
   p.pixels = static_cast<int>(pixels);
@@ -74,16 +80,14 @@ Launch launch_of(const SlidingChannelArguments& a) {
   p.step = static_cast<int>(windows.step);
   p.depth_steps = static_cast<int>(windows.channels / kTile);
   for (const Instance& instance : kInstances) {
-    if (instance.dtype != a.x.dtype || instance.windows != windows.cycle || instance.part != part) continue;
+    if (!suits(instance, windows, a.x.dtype)) continue;
     const std::int64_t channel_tiles = divide_up(outputs, instance.channels());
     // The wider one, unless that leaves multiprocessors without work.
     const bool is_wide_enough = p.pixel_tiles * channel_tiles * 4 >= std::int64_t{multiprocessors()} * 3;
     if (launch.instance != nullptr && !is_wide_enough) continue;
-    if (instance.memory(p.step, 1, 2) > kMemoryLimit) continue;
     launch.instance = &instance;
     p.channel_tiles = static_cast<int>(channel_tiles);
   }
-  if (launch.instance == nullptr) return launch;
   const auto memory = [&](int groups, int stages) { return launch.instance->memory(p.step, groups, stages); };
   const std::int64_t per_tile = std::max<std::int64_t>(1, multiprocessors() / p.channel_tiles);
   p.groups = static_cast<int>(std::clamp<std::int64_t>(divide_up(p.pixel_tiles, per_tile), 1, kMostGroups));
@@ -113,7 +117,9 @@ std::string why_not(const SlidingChannelArguments& a) {
       !suits_copy_engine(a.weight)) {
     return kUnsuited;
   }
-  return launch_of(a).instance != nullptr ? "" : "there is no kernel of so many windows, or no room for their weight";
+  const bool has_instance = std::any_of(std::begin(kInstances), std::end(kInstances),
+                                        [&](const Instance& instance) { return suits(instance, windows, a.x.dtype); });
+  return has_instance ? "" : "there is no kernel of so many windows, or no room for their weight";
 }
 
 /// The weight as an image: rows are windows, and columns their filters.
@@ -126,8 +132,7 @@ ConstTensorView by_windows(const SlidingChannelArguments& a, std::int64_t window
           a.weight.device};
 }
 
-void run(const SlidingChannelArguments& a, const Execution& execution) {
-  const Launch launch = launch_of(a);
+void run(const Launch& launch, const SlidingChannelArguments& a, const Execution& execution) {
   const Instance& instance = *launch.instance;
   SlidingWindowsParameters p = launch.p;
   p.x = map_of(activation_matrix(a.x, 1, true), a.x.dtype, a.x.sizes[1], p.pixels, kTile);
@@ -138,16 +143,17 @@ void run(const SlidingChannelArguments& a, const Execution& execution) {
                    p, static_cast<std::size_t>(instance.memory(p.step, p.groups, p.stages)));
 }
 
-std::size_t workspace_bytes(const SlidingChannelArguments& /*a*/, int /*threads*/) { return 0; }
+Plan<SlidingChannelArguments> plan_forward(const SlidingChannelArguments& a, int /*threads*/) {
+  return {0, [launch = launch_of(a)](const SlidingChannelArguments& like, const Execution& execution) {
+            run(launch, like, execution);
+          }};
+}
 
 }  // namespace
 }  // namespace gpu::hopper
 
 Implementation<SlidingChannelArguments> sliding_channel_windows() {
-  return {.name = "gpu_hopper_windows",
-          .why_not = gpu::hopper::why_not,
-          .workspace_bytes = gpu::hopper::workspace_bytes,
-          .run = gpu::hopper::run};
+  return {.name = "gpu_hopper_windows", .why_not = gpu::hopper::why_not, .plan = gpu::hopper::plan_forward};
 }
 
 }  // namespace fusedsc

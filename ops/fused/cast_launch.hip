@@ -14,6 +14,22 @@ cast_kernel(CastParameters parameters) {
   cast_runs<From, To>(parameters);
 }
 
+SlidingCast sliding_of(const CastArguments& arguments, int run) {
+  const SlidingChannels& windows = arguments.windows;
+  const auto& [from, to] = arguments.runs.back();
+  const Sizes sizes{to.elements() / (arguments.gathers ? windows.width : windows.channels), windows.width, 1, 1};
+  const ConstTensorView weight{nullptr, from.dtype, sizes, dense_strides(sizes, Layout::contiguous), from.device};
+  const auto in_fours = [](std::int64_t number) { return number % 4 == 0; };
+  const auto is_aligned = [](const auto& view) {
+    return reinterpret_cast<std::uintptr_t>(view.data) % (4 * size_of(view.dtype)) == 0;
+  };
+  return {run, arguments.gathers,
+          in_fours(windows.width) && in_fours(windows.step) && in_fours(windows.channels) && is_aligned(from) &&
+              is_aligned(to),
+          WeightSource(weight, windows),
+          Divisor(static_cast<std::uint32_t>(arguments.gathers ? windows.width : windows.channels))};
+}
+
 using Kernel = void (*)(CastParameters);
 
 template <class From>
@@ -47,9 +63,12 @@ void cast(const CastArguments& arguments, void* stream) {
       const auto& [from, to] = arguments.runs[first + i];
       p.from[i] = from.data;
       p.to[i] = to.data;
-      p.elements[i] = from.elements();
-      blocks += (from.elements() + kCastBlock - 1) / kCastBlock;
+      p.elements[i] = to.elements();
+      blocks += (to.elements() + kCastBlock - 1) / kCastBlock;
       p.end[i] = static_cast<std::uint32_t>(blocks);
+      if (arguments.windows.channels > 0 && first + i + 1 == arguments.runs.size()) {
+        p.sliding = sliding_of(arguments, static_cast<int>(i));
+      }
     }
     const auto& [from, to] = arguments.runs.front();
     launch_following("cast", kernel_of(from.dtype, to.dtype), blocks, kCastThreads, stream, p);

@@ -88,6 +88,27 @@ TEST_P(PointwiseWeightGpu, ChannelsLast) {
   }
 }
 
+/// With a prologue of x, which is applied before them: by itself, and behind an input gradient of more outputs than one
+/// pass for both takes; rows that lie apart; more channels than that has threads.
+TEST_P(PointwiseWeightGpu, ChannelsLastWithPrologue) {
+  if (GetParam().dtype == DataType::float32) GTEST_SKIP() << "16-bit types only";
+  const std::vector<PointwiseGeometry> geometries = {{{9, 64, 14, 14}, 64}, {{2, 40, 7, 9}, 328}, {{1, 72, 3, 5}, 264},
+                                                     {{3, 24, 7, 7}, 384},  {{1, 2048, 3, 5}, 8}, {{1, 2056, 3, 5}, 8}};
+  std::size_t number = 0;
+  for (const PointwiseGeometry& geometry : geometries) {
+    for (const Memory memory : {Memory::channels_last, Memory::sliced_channels_last}) {
+      const bool grad_x = number % 3 != 0;
+      const BackwardSeams seams{.prologue = true,
+                                .activation = kActivations[number % std::size(kActivations)],
+                                .sums = grad_x,
+                                .grad_x = grad_x,
+                                .grad_bias = false};
+      verify_backward(Case{GetParam().dtype, geometry, seams, Memories::all(memory)});
+      ++number;
+    }
+  }
+}
+
 TEST_P(PointwiseWeightGpu, BesideInputGradient) {
   verify_all({{{2, 24, 7, 7}, 40}, {{1, 64, 8, 8}, 72}}, {.grad_bias = false});
 }

@@ -60,7 +60,9 @@ TEST_P(SlidingChannelWindowsGpu, Forward) {
 }
 
 TEST_P(SlidingChannelWindowsGpu, BothGradients) {
-  for (const SlidingChannelGeometry& geometry : geometries()) {
+  std::vector<SlidingChannelGeometry> all = geometries();
+  all.push_back(many_positions());  // more than 2048, where the weight's gradient is another kernel's
+  for (const SlidingChannelGeometry& geometry : all) {
     const Backward problem{GetParam().dtype, geometry, {.grad_bias = false}, channels_last()};
     const auto candidates = explain_sliding_channel_conv2d_backward(BackwardTensors(problem).arguments(problem));
     const Candidate* windows = find_windows(candidates);

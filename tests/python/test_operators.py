@@ -54,6 +54,8 @@ def convolution_calls(layout):
         ops._cast,
         ([rand(8, 1, 3, 3, layout=layout), rand(6), rand(5).detach().float().requires_grad_()], torch.float32),
     )
+    yield ops._cast_sliding, ([rand(6), rand(6, 2, 1, 1, layout=layout)], torch.float32, 4, 2, 0.5, False)
+    yield ops._cast_sliding, ([rand(6, 4, 1, 1, layout=layout)], torch.float32, 4, 2, 0.5, True)
 
 
 def dsc_calls(layout):

@@ -270,6 +270,36 @@ def test_autocast():
         assert gradient.dtype == torch.float32
 
 
+@pytest.mark.parametrize(("channels", "filters", "groups", "overlap"), GRID)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_a_weight_cast_to_a_pointwise_one(channels, filters, groups, overlap, dtype):
+    x, weight, bias = tensors(channels, filters, groups, torch.float32)
+    windows = (channels, groups, overlap)
+    cast_bias, dense = ops._cast_sliding([bias, weight], dtype, *windows, False)
+    assert torch.equal(cast_bias, bias.to(dtype))
+    assert dense.dtype == dtype
+    assert dense.shape == (filters, channels, 1, 1)
+    y = F.conv2d(x.double(), dense.double(), bias.double())
+    rounded = weight.to(dtype).double()
+    torch.testing.assert_close(y, sliding_channel_conv2d(x.double(), rounded, bias.double(), groups, overlap))
+
+    gradients = torch.randn_like(cast_bias), torch.randn_like(dense)
+    grad_bias, grad_weight = torch.autograd.grad((cast_bias, dense), (bias, weight), gradients)
+    assert grad_bias.dtype == grad_weight.dtype == torch.float32
+    assert torch.equal(grad_bias, gradients[0].float())
+    assert torch.equal(grad_weight, ops._cast_sliding([gradients[1]], torch.float32, *windows, True)[0])
+    starts = window_starts(channels, filters, groups, overlap)
+    for o, start in enumerate(starts):
+        places = [(start + k) % channels for k in range(weight.shape[1])]
+        assert torch.equal(grad_weight[o].flatten(), gradients[1][o].flatten()[places].float())
+
+
+def test_what_is_no_weight_is_not_cast_to_a_pointwise_one():
+    weight = torch.randn(14, 4, 1, 1)
+    with pytest.raises(ValueError, match=r"weight: its sizes are \[14, 4, 1, 1\], but must be \[14, 9, 1, 1\]"):
+        ops._cast_sliding([weight], torch.float16, 9, 2, 0.5, True)
+
+
 # (C, M, groups, overlap) of the fused block's second convolution.
 SECONDS = [(6, 8, 2, None), (6, 9, 3, None), (6, 8, 2, 0.5), (7, 10, 2, 0.25), (5, 4, 3, 0.75), (8, 32, 4, 0.5)]
 
@@ -290,6 +320,29 @@ def block(
         x, dw_weight, bn_weight, bn_bias, *buffers, pw_weight, dw_bias=dw_bias, pw_bias=pw_bias, training=training,
         activation="silu", groups=groups, overlap=overlap, recompute=recompute,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(("channels", "filters", "groups", "overlap"), SECONDS)
+@pytest.mark.parametrize("training", [True, False])
+def test_block_under_autocast(channels, filters, groups, overlap, training):
+    inputs = block_tensors(channels, filters, groups, torch.float32)
+    with torch.autocast(device().type, torch.bfloat16):
+        y = block(*inputs, groups, overlap, training)
+    x, dw_weight, bn_weight, bn_bias, pw_weight, dw_bias, pw_bias = inputs
+    short = [t.bfloat16() for t in (x, dw_weight)] + [bn_weight, bn_bias]
+    short += [t.bfloat16() for t in (pw_weight, dw_bias, pw_bias)]
+    expected = block(*short, groups, overlap, training)
+    torch.testing.assert_close(y, expected, rtol=2e-2, atol=2e-2)
+    grad_y = torch.randn_like(y)
+    for tensor, actual, wanted in zip(
+        inputs,
+        torch.autograd.grad(y, inputs, grad_y),
+        torch.autograd.grad(expected, inputs, grad_y),
+        strict=True,
+    ):
+        assert actual.dtype == tensor.dtype
+        assert actual.shape == tensor.shape
+        torch.testing.assert_close(actual, wanted, rtol=2e-2, atol=5e-2)
 
 
 def composition(x, dw_weight, bn_weight, bn_bias, pw_weight, dw_bias, pw_bias, groups, overlap, training=True):
