@@ -23,6 +23,8 @@ inline constexpr int kMemoryLimit = static_cast<int>(kBlockMemoryLimit);
 /// What is the same for all threads of a warp, so that the compiler knows it.
 FUSEDSC_DEVICE int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
 FUSEDSC_DEVICE void warp_barrier() { __syncwarp(); }
+/// What the lane so many further has; of the last ones anything.
+FUSEDSC_DEVICE float of_later_lane(float value, int lanes) { return __shfl_down_sync(0xffffffffu, value, lanes); }
 FUSEDSC_DEVICE bool any_of_warp(bool condition) { return __any_sync(0xffffffffu, condition) != 0; }
 
 FUSEDSC_DEVICE std::uint32_t address_of(const void* memory) {
