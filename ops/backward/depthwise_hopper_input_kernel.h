@@ -50,6 +50,7 @@ class DepthwiseInputPatches : DepthwisePatchesBlock<T, DepthwiseTransposedWindow
   FUSEDSC_DEVICE void compute() {
     int places[1];
     Block::aim(2, places);
+    wait_for_previous_kernel();
     load_weights();
     Sums sums[kKept];
 #pragma unroll

@@ -9,6 +9,7 @@
 /// windows cover them, which are in registers too.
 #pragma once
 
+#include "fusedsc/backward/depthwise_hopper_weight_sum.h"
 #include "fusedsc/common/gpu/depthwise_hopper_tiles.h"
 #include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/hopper_stages.h"
@@ -19,20 +20,14 @@ namespace fusedsc::gpu::hopper {
 
 struct DepthwiseWeightPatchesParameters : DepthwiseTilesShape {
   TensorMap x, grad_y;
-  float* partials = nullptr;  ///< [split][tap..., bias if wanted][channel]; null: there is one, the gradients
-  DeviceTensor grad_weight;   ///< where they are those, or none
-  void* grad_bias = nullptr;
+  DepthwiseWeightSums sums;                           ///< its rows: [split][image part], with a bias if that is wanted
   int grad_pitch = 0, grad_rows = 0, grad_bytes = 0;  ///< of a tile of grad_y: [box][image][row][column][channel]
   int x_jumps[2] = {}, grad_jumps[2] = {};            ///< from patches 0 to 3 to patches 4 to 7, and 8 to 11
-  int sums_bytes = 0;                                 ///< of all warps, in place of tiles
 
   FUSEDSC_HOST_DEVICE int warps() const { return 2 * runs() * image_parts; }
   FUSEDSC_HOST_DEVICE int stage_bytes() const { return tile_bytes + grad_bytes; }
-  FUSEDSC_HOST_DEVICE int tiles_bytes() const {
-    return stages * stage_bytes() < sums_bytes ? sums_bytes : stages * stage_bytes();
-  }
   FUSEDSC_HOST_DEVICE int memory_bytes() const {
-    return 1024 + tiles_bytes() + stages * static_cast<int>(2 * sizeof(Barrier) + sizeof(DepthwiseTileNote));
+    return 1024 + stages * stage_bytes() + stages * static_cast<int>(2 * sizeof(Barrier) + sizeof(DepthwiseTileNote));
   }
 };
 
@@ -42,8 +37,6 @@ class DepthwiseWeightPatches {
   static constexpr int kLive = (kKernel + 1) / 2;  ///< steps of rows of grad_y whose windows cover a step of x
   static constexpr int kChannels = 4;              ///< of a warp
   static constexpr int kRows = 2;                  ///< of a step, of x and of grad_y
-  static constexpr int kMatrix = 16 * 8 + 8;       ///< other banks for the next channel's
-  static constexpr int kWarpSums = kLive * kChannels * kMatrix + kChannels;
 
   FUSEDSC_DEVICE static void run(const DepthwiseWeightPatchesParameters& p) {
     DepthwiseWeightPatches tiles(p);
@@ -52,11 +45,8 @@ class DepthwiseWeightPatches {
       if (thread_index() % 32 == 0) tiles.copy();
     } else {
       tiles.compute();
+      tiles.leave_sums();
     }
-    block_barrier();
-    if (tiles.warp_ < p.warps()) tiles.leave_products();
-    block_barrier();
-    tiles.leave_gradients();
   }
 
  private:
@@ -69,7 +59,7 @@ class DepthwiseWeightPatches {
     split_ = split_of_block(p, first_channel_);
     auto* memory = static_cast<unsigned char*>(block_memory());
     memory_ = memory + padding_before_tiles(memory);
-    notes_ = reinterpret_cast<DepthwiseTileNote*>(memory_ + p.tiles_bytes());
+    notes_ = reinterpret_cast<DepthwiseTileNote*>(memory_ + p.stages * p.stage_bytes());
     arrived_ = reinterpret_cast<Barrier*>(notes_ + p.stages);
     done_ = arrived_ + p.stages;
   }
@@ -84,8 +74,6 @@ class DepthwiseWeightPatches {
     clear_behind_copies(memory_, p_.stages, p_.stage_bytes(), filled, p_.tile_bytes, (p_.warps() + 1) * 32);
     if (thread_index() < 2) prefetch(thread_index() == 0 ? p_.x : p_.grad_y);
     block_barrier();
-    wait_for_previous_kernel();
-    let_next_kernel_start();
   }
 
   // --------------------------------------------------------------------------------------- by the thread that copies
@@ -94,6 +82,7 @@ class DepthwiseWeightPatches {
   FUSEDSC_DEVICE void copy() const {
     Cursor at(p_, split_);
     StageTurn turn{0, 1};
+    wait_for_previous_kernel();
     const int x_bytes = p_.images * p_.image_bytes();
     const int grad_bytes = p_.images * p_.grad_rows * p_.grad_pitch * p_.box_bytes;
 #pragma unroll 1
@@ -125,6 +114,8 @@ class DepthwiseWeightPatches {
   FUSEDSC_DEVICE void aim() {
     const int lane = thread_index() % 32, g = lane / 4, t = lane % 4, runs = p_.runs();
     const int half = warp_ % 2, part = warp_ / 2 / runs, group = warp_ / 2 - part * runs;
+    part_ = part;
+    channel_ = first_channel_ + group * 8 + half * kChannels;
     const int box_runs = p_.box_bytes / 16, box = group / box_runs, run = group - box * box_runs;
     const int patch = t % p_.image_lines, image = part * p_.product_images() + t / p_.image_lines;
     const int x_position = 4 * patch + g;
@@ -140,6 +131,8 @@ class DepthwiseWeightPatches {
 
   FUSEDSC_DEVICE void compute() {
     aim();
+    wait_for_previous_kernel();
+    let_next_kernel_start();
 #pragma unroll
     for (int i = 0; i < kLive * kChannels * 4; ++i) sums_[i / (kChannels * 4)][i / 4 % kChannels][i % 4] = 0;
 #pragma unroll
@@ -195,7 +188,7 @@ class DepthwiseWeightPatches {
     const auto at = [&](int jump) { return *reinterpret_cast<const Pairs*>(from + jump); };
     sort(at(0), at(p_.grad_jumps[0]), 0, &to[0][0], 2);
     sort(at(p_.grad_jumps[1]), at(p_.grad_jumps[0] + p_.grad_jumps[1]), 1, &to[0][0], 2);
-    if (p_.grad_bias == nullptr) return;
+    if (p_.sums.grad_bias == nullptr) return;
 #pragma unroll
     for (int i = 0; i < kChannels * 2; ++i) {
       float first, second;
@@ -225,70 +218,50 @@ class DepthwiseWeightPatches {
 
   // -------------------------------------------------------------------------------------------------- when all is done
 
-  FUSEDSC_DEVICE float* sums_of_warp(int warp) const { return reinterpret_cast<float*>(memory_) + warp * kWarpSums; }
-
-  /// Whole products to block memory, in place of tiles.
-  FUSEDSC_DEVICE void leave_products() const {
-    const int lane = thread_index() % 32, g = lane / 4, t = lane % 4;
-    float* to = sums_of_warp(warp_);
+  /// A tap is the sum of four neighbours on a diagonal of a product: x's columns 0 to 3 from it on and grad_y's, each
+  /// pair of which is two lanes' neighbour. A lane has grad_y's columns 2t and 2t + 1, of its first row or the second.
+  FUSEDSC_DEVICE void leave_sums() {
+    constexpr int kSteps = kRows * kLive;  // rows of x from a row of grad_y on; one less from the second row on
+    float taps[kSteps][kChannels];
 #pragma unroll
-    for (int i = 0; i < kLive * kChannels; ++i) {
-#pragma unroll
-      for (int v = 0; v < 4; ++v) {
-        to[i * kMatrix + (g + v / 2 * 8) * 8 + 2 * t + v % 2] = sums_[i / kChannels][i % kChannels][v];
-      }
+    for (int i = 0; i < kSteps * kChannels; ++i) {
+      const int step = i / kChannels, c = i % kChannels, v = step % kRows * 2;
+      const float(&sums)[4] = sums_[step / kRows][c];
+      const float pair = sums[v] + of_later_lane(sums[v + 1], 4);
+      taps[step][c] = pair + of_later_lane(pair, 9);
     }
-    if (p_.grad_bias == nullptr) return;
+    const int lane = thread_index() % 32, kw = lane / 4;
+    const bool is_wanted = lane % 4 == 0 && kw < kKernel && channel_ < p_.channels;
 #pragma unroll
-    for (int i = 0; i < kChannels; ++i) {
-      float sum = bias_[i];
+    for (int kh = 0; kh < kKernel; ++kh) {
+      Aligned<float, kChannels> sum;
 #pragma unroll
-      for (int mask = 16; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);
-      if (lane == 0) to[kLive * kChannels * kMatrix + i] = sum;
+      for (int c = 0; c < kChannels; ++c) sum.elements[c] = taps[kh][c] + of_later_lane(taps[kh + 1][c], 2);
+      if (is_wanted) leave(kh * kKernel + kw, sum);
     }
+    if (p_.sums.grad_bias == nullptr) return;
+    Aligned<float, kChannels> bias;
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) {
+      bias.elements[c] = bias_[c];
+#pragma unroll
+      for (int mask = 16; mask > 0; mask /= 2) bias.elements[c] += shuffle_xor(bias.elements[c], mask);
+    }
+    if (lane == 0 && channel_ < p_.channels) leave(kKernel * kKernel, bias);
   }
 
-  FUSEDSC_DEVICE void leave_gradients() const {
-    const int channels = least(p_.runs() * 8, p_.channels - first_channel_);
-    const int rows = kKernel * kKernel + (p_.grad_bias != nullptr ? 1 : 0);
-    for (int i = thread_index(); i < channels * rows; i += (p_.warps() + 1) * 32) {
-      const int tap = i / channels, c = i - tap * channels;
-      float sum = 0;
-      for (int part = 0; part < p_.image_parts; ++part) {
-        const float* from = sums_of_warp(part * p_.runs() * 2 + c / kChannels);
-        sum += tap < kKernel * kKernel ? sum_of_tap(from, c % kChannels, tap / kKernel, tap % kKernel)
-                                       : from[kLive * kChannels * kMatrix + c % kChannels];
-      }
-      leave(tap, first_channel_ + c, rows, sum);
+  FUSEDSC_DEVICE void leave(int tap, const Aligned<float, kChannels>& sum) const {
+    if (p_.sums.partials != nullptr) {
+      const std::int64_t row = std::int64_t{split_ * p_.image_parts + part_} * partial_rows() + tap;
+      *reinterpret_cast<Aligned<float, kChannels>*>(p_.sums.partials + row * p_.channels + channel_) = sum;
+      return;
     }
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) leave_gradient<T, kKernel>(p_.sums, tap, channel_ + c, sum.elements[c]);
   }
 
-  FUSEDSC_DEVICE static float sum_of_tap(const float* sums, int channel, int kh, int kw) {
-    float sum = 0;
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-      for (int grad_row = 0; grad_row < kRows; ++grad_row) {
-        const int distance = kh - r + grad_row, age = distance / 2;
-        if (distance < 0 || distance % 2 != 0 || age >= kLive) continue;
-        const float* matrix = sums + (age * kChannels + channel) * kMatrix + r * 64 + grad_row * 4;
-#pragma unroll
-        for (int v = 0; v < 4; ++v) sum += matrix[(v + kw) * 8 + v];
-      }
-    }
-    return sum;
-  }
-
-  FUSEDSC_DEVICE void leave(int tap, int channel, int rows, float sum) const {
-    if (p_.partials != nullptr) {
-      p_.partials[(static_cast<std::int64_t>(split_) * rows + tap) * p_.channels + channel] = sum;
-    } else if (tap == kKernel * kKernel) {
-      from_accumulator(sum, static_cast<T*>(p_.grad_bias)[channel]);
-    } else if (p_.grad_weight.data != nullptr) {
-      from_accumulator(sum,
-                       elements_of<T>(p_.grad_weight)[p_.grad_weight.offset(channel, 0, tap / kKernel, tap % kKernel)]);
-    }
-  }
+  /// Of partial sums, of a split and part.
+  FUSEDSC_DEVICE int partial_rows() const { return kKernel * kKernel + (p_.sums.grad_bias != nullptr ? 1 : 0); }
 
   const DepthwiseWeightPatchesParameters& p_;
   int warp_, split_, first_channel_;
@@ -297,6 +270,7 @@ class DepthwiseWeightPatches {
   DepthwiseTileNote* notes_;          ///< of the tiles
   int x_place_ = 0, grad_place_ = 0;  ///< of the thread, in a stage: its first elements
   int grad_row_ = 0;                  ///< of the thread, of a step
+  int part_ = 0, channel_ = 0;        ///< of the warp: its part of the images, its first channel
   float sums_[kLive][kChannels][4], bias_[kChannels];
 };
 

@@ -22,14 +22,13 @@ weight_patches_kernel(const FUSEDSC_GRID_CONSTANT DepthwiseWeightPatchesParamete
 
 struct Instance {
   DataType dtype;
-  int kernel, threads, warp_sums;
+  int kernel, threads;
   void (*run)(DepthwiseWeightPatchesParameters);
 };
 
 template <class T, int kKernel, int kThreads>
 constexpr Instance instance(DataType dtype) {
-  return {dtype, kKernel, kThreads, DepthwiseWeightPatches<T, kKernel>::kWarpSums,
-          weight_patches_kernel<T, kKernel, kThreads>};
+  return {dtype, kKernel, kThreads, weight_patches_kernel<T, kKernel, kThreads>};
 }
 
 const Instance kInstances[] = {
@@ -43,8 +42,9 @@ const Instance kInstances[] = {
 /// What measured best on an H200 (docs/performance_gpu_depthwise.md).
 DepthwisePatching choose_patching(const DepthwiseBackwardArguments& a) {
   const std::int64_t width = a.grad_y.sizes[3];
-  const int grain = width <= 8 || width > 32 ? 0 : width <= 16 ? 7 : 14;
-  if (a.window.kernel[0] == 5) return {.runs = 4, .box_runs = 4, .rows = 6, .stages = 3, .grain = grain};
+  const bool is_large = a.window.kernel[0] == 5;
+  const int grain = width <= 8 || width > 32 ? 0 : width <= 16 ? 7 : is_large && a.x.sizes[0] >= 32 ? 28 : 14;
+  if (is_large) return {.runs = 4, .box_runs = 4, .rows = 6, .stages = 3, .grain = grain};
   if (width > 32 && width <= 64 && a.x.sizes[1] == 72) return {.runs = 9, .rows = 4, .stages = 3, .grain = 28};
   return {.runs = 4, .box_runs = 4, .rows = 4, .stages = 4, .grain = grain};
 }
@@ -57,13 +57,11 @@ DepthwiseWeightPatchesPass DepthwiseWeightPatchesPass::of(const DepthwiseBackwar
 
 DepthwiseWeightPatchesPass::DepthwiseWeightPatchesPass(const DepthwiseBackwardArguments& a, const DepthwisePatching& t)
     : kernel_(nullptr), window_(static_cast<int>(a.window.kernel[0])) {
-  int warp_sums = 0;
   const int step = 2 * ((window_ + 1) / 2);  // rows of x until rows of grad_y in registers are where they began
   for (const Instance& instance : kInstances) {
     if (instance.dtype == a.x.dtype && instance.kernel == window_ &&
         (2 * t.runs * t.image_parts + 1) * 32 <= instance.threads && t.rows % step == 0) {
       kernel_ = instance.run;
-      warp_sums = instance.warp_sums;
     }
   }
   if (kernel_ == nullptr) throw Unsupported(std::string(kName) + ": no kernel of these tiles");
@@ -79,14 +77,13 @@ DepthwiseWeightPatchesPass::DepthwiseWeightPatchesPass(const DepthwiseBackwardAr
     p_.x_jumps[i] = jump(4 << i, 16 << i, p_.image_bytes());
     p_.grad_jumps[i] = jump(4 << i, 16 << i, grad_image_bytes);
   }
-  p_.sums_bytes = round_up(p_.warps() * warp_sums * static_cast<int>(sizeof(float)), 1024);
   while (p_.memory_bytes() > kMemoryLimit && p_.stages > 1) --p_.stages;
   if (p_.memory_bytes() > kMemoryLimit) throw Unsupported(std::string(kName) + ": these tiles are too large");
   share_out(p_, resident_blocks(kernel_, (p_.warps() + 1) * 32, static_cast<std::size_t>(p_.memory_bytes())));
 }
 
 float* DepthwiseWeightPatchesPass::take_partials(Arena& arena) const {
-  return p_.splits > 1 ? arena.take<float>(std::int64_t{p_.splits} * (taps() + 1) * p_.channels) : nullptr;
+  return partial_rows() > 1 ? arena.take<float>(partial_rows() * (taps() + 1) * p_.channels) : nullptr;
 }
 
 std::size_t DepthwiseWeightPatchesPass::workspace_bytes() const {
@@ -100,15 +97,15 @@ void DepthwiseWeightPatchesPass::run(const DepthwiseBackwardArguments& a, const 
   DepthwiseWeightPatchesParameters p = p_;
   p.x = map_of_images(a.x, p.box_bytes / 2, p.pitch, p.rows, p.images, p.exchanges);
   p.grad_y = map_of_images(a.grad_y, p.box_bytes / 2, p.grad_pitch, p.grad_rows, p.images, p.exchanges);
-  p.partials = take_partials(arena);
-  p.grad_weight = a.grad_weight;
-  p.grad_bias = a.grad_bias.data;
+  p.sums.partials = take_partials(arena);
+  p.sums.grad_weight = a.grad_weight;
+  p.sums.grad_bias = a.grad_bias.data;
   launch_following(kName, kernel_, std::int64_t{channel_groups(p)} * p.splits, (p.warps() + 1) * 32, execution.stream,
                    p, static_cast<std::size_t>(p.memory_bytes()));
-  if (p.partials == nullptr) return;
+  if (p.sums.partials == nullptr) return;
   SumPartialsParameters sum;
-  sum.partials = p.partials;
-  sum.splits = p.splits;
+  sum.partials = p.sums.partials;
+  sum.splits = static_cast<int>(partial_rows());
   sum.taps = taps();
   sum.kernel_width = window_;
   sum.rows = sum.taps + (a.grad_bias ? 1 : 0);
@@ -128,7 +125,11 @@ std::string why_no_weight_patches(const DepthwiseBackwardArguments& a) {
   if (a.prologue || a.gradient_prologue) return "it has no prologues";
   // Measured: there is nothing to win on less.
   if (a.grad_y.elements() < std::int64_t{4096} * multiprocessors()) return "there is too little work for it";
-  if (a.window.kernel[0] == 3 && a.grad_y.sizes[3] <= 16) return "images are small";
+  const std::int64_t width = a.grad_y.sizes[3], channels = a.x.sizes[1];
+  if (a.window.kernel[0] == 3 && width <= 16) return "images are small";
+  if (a.window.kernel[0] == 3 && width > 32 && width <= 64 && channels > 72 && channels % 32 != 0) {
+    return "boxes of channels would be partly empty";
+  }
   if (!suits_copy_engine(a.x) || !suits_copy_engine(a.grad_y)) return "a tensor does not suit the copy engine";
   return {};
 }

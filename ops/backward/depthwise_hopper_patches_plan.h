@@ -24,6 +24,7 @@ class DepthwiseWeightPatchesPass {
 
  private:
   float* take_partials(Arena& arena) const;
+  std::int64_t partial_rows() const { return std::int64_t{p_.splits} * p_.image_parts; }
   int taps() const { return window_ * window_; }
 
   void (*kernel_)(DepthwiseWeightPatchesParameters);

@@ -10,6 +10,7 @@
 /// grad_y whose windows cover it, which are in registers too.
 #pragma once
 
+#include "fusedsc/backward/depthwise_hopper_weight_sum.h"
 #include "fusedsc/common/gpu/depthwise_hopper_tiles.h"
 #include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/hopper_stages.h"
@@ -20,9 +21,7 @@ namespace fusedsc::gpu::hopper {
 
 struct DepthwiseWeightTilesParameters : DepthwiseTilesShape {
   TensorMap x, grad_y;
-  float* partials = nullptr;  ///< [split][image part][tap..., bias][channel]; null: there is one of each, the gradients
-  DeviceTensor grad_weight;   ///< where they are those, or none
-  void* grad_bias = nullptr;
+  DepthwiseWeightSums sums;                         ///< its rows: [split][image part]
   int grad_bytes = 0;                               ///< of a tile of grad_y: [image][row][column][channel]
   int grad_half_bytes = 0, grad_product_bytes = 0;  ///< as half_bytes and product_bytes, of grad_y
   int grad_segments = 0, grad_segment_bytes = 0;    ///< if it is cut into these: [segment][image][row][byte]
@@ -76,9 +75,8 @@ class DepthwiseWeightTiles {
     // Positions beyond the right edge read what follows, to multiply it by zeros; behind the last row these are here.
     const int filled = (kInSegments ? p_.segments : 1) * p_.images * image_bytes();
     clear_behind_copies(memory_, p_.stages, p_.stage_bytes(), filled, p_.tile_bytes, (p_.warps() + 1) * 32);
+    if (thread_index() < 2) prefetch(thread_index() == 0 ? p_.x : p_.grad_y);
     block_barrier();
-    wait_for_previous_kernel();
-    let_next_kernel_start();
   }
 
   /// Of a tile of x.
@@ -122,6 +120,7 @@ class DepthwiseWeightTiles {
 
   FUSEDSC_DEVICE void copy() const {
     Cursor ahead(p_, split_);
+    wait_for_previous_kernel();
     for (int slot = 0; slot < p_.stages && ahead.exists; ++slot) start_copies(ahead, slot);
     StageTurn turn;
 #pragma unroll 1
@@ -165,6 +164,8 @@ class DepthwiseWeightTiles {
 
   FUSEDSC_DEVICE void compute() {
     aim();
+    wait_for_previous_kernel();
+    let_next_kernel_start();
 #pragma unroll
     for (int i = 0; i < kKernel * (kPairs + 1) * 4; ++i) {
       sums_[i / 4 / (kPairs + 1)][i / 4 % (kPairs + 1)][i % 4] = 0;
@@ -273,19 +274,11 @@ class DepthwiseWeightTiles {
     const auto diagonal = [&](const float(&sums)[4], int half) {
       return g % 2 == 0 ? sums[2 * half] : sums[2 * half + 1];
     };
-    if (p_.partials == nullptr) {
-      T* weight = elements_of<T>(p_.grad_weight) + p_.grad_weight.offset(channel_ + g, 0, 0, 0);
-      T* bias = static_cast<T*>(p_.grad_bias);
-      leave(diagonal, [&](int tap, float sum) {
-        if (tap < kRows - 1 && p_.grad_weight.data != nullptr) {
-          from_accumulator(sum, weight[tap / kKernel * p_.grad_weight.row + tap % kKernel * p_.grad_weight.column]);
-        } else if (tap == kRows - 1 && bias != nullptr) {
-          from_accumulator(sum, bias[channel_ + g]);
-        }
-      });
+    if (p_.sums.partials == nullptr) {
+      leave(diagonal, [&](int tap, float sum) { leave_gradient<T, kKernel>(p_.sums, tap, channel_ + g, sum); });
     } else {
-      float* to = p_.partials + (static_cast<std::int64_t>(split_) * p_.image_parts + part_) * kRows * p_.channels +
-                  channel_ + g;
+      float* to = p_.sums.partials +
+                  (static_cast<std::int64_t>(split_) * p_.image_parts + part_) * kRows * p_.channels + channel_ + g;
       leave(diagonal, [&](int tap, float sum) { to[static_cast<std::int64_t>(tap) * p_.channels] = sum; });
     }
   }

@@ -66,11 +66,11 @@ namespace {
 
 /// What measured best on an H200 (docs/performance_gpu_depthwise.md).
 DepthwiseTiling choose_tiling(const DepthwiseBackwardArguments& a) {
-  const std::int64_t channels = a.x.sizes[1], width = a.grad_y.sizes[3];
+  const std::int64_t batch = a.x.sizes[0], channels = a.x.sizes[1], width = a.grad_y.sizes[3];
   const int kernel = static_cast<int>(a.window.kernel[0]), stride = static_cast<int>(a.window.stride[0]);
   const bool is_large = kernel == 5;
   const int wide_box = channels > 32 ? 64 : 32;
-  if (a.x.sizes[0] <= 2 && width <= 16) {  // a tile is all there is
+  if (batch <= 2 && width <= 16) {  // a tile is all there is
     const int rows = round_up((a.grad_y.sizes[2] - 1) * stride + kernel, stride);
     return {2, 32, 1, rows, width <= 8 ? 4 : 2, 1, 1};
   }
@@ -79,24 +79,31 @@ DepthwiseTiling choose_tiling(const DepthwiseBackwardArguments& a) {
   if (stride == 2 && width > 16 && width <= 32 && is_dense && channels == (is_large ? 72 : 24)) {
     return {2, static_cast<int>(channels), 1, 4, 1, is_large ? 1 : 2, 4, true};
   }
+  const bool is_few = channels <= 128;  // then images are divided, so that all multiprocessors have work
   if (stride == 2) {
-    if (width <= 8) return {2, 32, 1, 2, 4, 1, 3};
-    if (width <= 16) return {2, 32, 1, 2, 2, 1, 4};
+    if (width <= 8 && is_few && !is_large) return {2, 32, 1, 2, 4, 1, 4, false, 2};
+    if (width <= 8) return {2, 32, 1, 4, 4, 1, 2};
+    if (width <= 16 && is_large) return {2, 32, 1, 2, 2, 1, 4};
+    if (width <= 16 && is_few) return {2, wide_box, 1, 2, 2, 1, 4, false, 4};
+    if (width <= 16) return {2, batch >= 64 ? wide_box : 32, 1, 2, 2, 1, 4};
+    if (width <= 32 && is_large && batch < 32) return {2, 32, 1, 4, 1, 1, 4};
     if (width <= 32)
-      return is_large ? DepthwiseTiling{2, 32, 1, 4, 1, 1, 4} : DepthwiseTiling{2, wide_box, 1, 4, 1, 1, 3};
-    return is_large ? DepthwiseTiling{4, 32, 1, 2, 1, 1, 3} : DepthwiseTiling{4, wide_box, 1, 2, 1, 1, 4};
+      return is_large ? DepthwiseTiling{2, 32, 1, 8, 1, 1, 2} : DepthwiseTiling{2, wide_box, 1, 4, 1, 1, 3, false, 2};
+    return is_large ? DepthwiseTiling{4, 32, 1, 2, 1, 1, 3} : DepthwiseTiling{4, wide_box, 1, 2, 1, 1, 3};
   }
   if (is_large) {
     if (width <= 8) return {2, 32, 1, 4, 4, 1, 2};
     if (width <= 16) return {4, 32, 1, 3, 4, 1, 2};
     return {2, 32, 1, 4, 1, 1, 2};
   }
-  if (width <= 8) return {2, 32, 1, 3, 4, 1, 2};
-  if (width <= 16) return {2, 32, 1, 2, 2, 1, 4};
+  const bool is_wide = channels > 400 && batch >= 32;
+  if (width <= 8) return is_wide ? DepthwiseTiling{4, 32, 1, 3, 8, 1, 2} : DepthwiseTiling{2, 32, 1, 5, 4, 1, 2};
+  if (width <= 16 && is_few) return {4, 32, 1, 2, 4, 1, 3, false, 4};
+  if (width <= 16) return is_wide ? DepthwiseTiling{4, 32, 1, 4, 4, 1, 2} : DepthwiseTiling{2, 32, 1, 4, 2, 1, 2};
   if (width <= 32) return {2, wide_box, 1, 5, 1, 1, 3};
   if (width <= 64) {
-    const bool is_ragged = channels % 32 != 0 && channels <= 128;
-    return is_ragged ? DepthwiseTiling{4, wide_box, 1, 2, 1, 1, 4} : DepthwiseTiling{2, 32, 1, 2, 1, 1, 2};
+    const bool is_ragged = channels % 32 != 0;
+    return is_ragged ? DepthwiseTiling{4, wide_box, 1, 4, 1, 1, 3} : DepthwiseTiling{2, 32, 1, 2, 1, 1, 2};
   }
   return {7, 32, 1, 2, 1, 1, 3};
 }
@@ -147,8 +154,8 @@ DepthwiseWeightTilesPass::DepthwiseWeightTilesPass(const DepthwiseBackwardArgume
     p_.grad_product_bytes = 2 * p_.grad_half_bytes;
   }
   while (p_.memory_bytes() > kMemoryLimit && p_.stages > 1) --p_.stages;
-  share_out(p_, resident_blocks(kernel_, (p_.warps() + 1) * 32, static_cast<std::size_t>(p_.memory_bytes())));
-  if (t.in_segments) p_.splits = divide_up(p_.units, divide_up(p_.units, p_.splits));  // the same work, fewer sums
+  share_out(p_, resident_blocks(kernel_, (p_.warps() + 1) * 32, static_cast<std::size_t>(p_.memory_bytes())),
+            t.in_segments);
 }
 
 float* DepthwiseWeightTilesPass::take_partials(Arena& arena) const {
@@ -171,14 +178,14 @@ void DepthwiseWeightTilesPass::run(const DepthwiseBackwardArguments& a, const Ex
     p.x = map_of_images(a.x, box_channels_, p.pitch, p.rows, p.images, true);
     p.grad_y = map_of_images(a.grad_y, box_channels_, p.out_pitch, p.rows / stride_, p.images, true);
   }
-  p.partials = take_partials(arena);
-  p.grad_weight = a.grad_weight;
-  p.grad_bias = a.grad_bias.data;
+  p.sums.partials = take_partials(arena);
+  p.sums.grad_weight = a.grad_weight;
+  p.sums.grad_bias = a.grad_bias.data;
   launch_following(kName, kernel_, std::int64_t{channel_groups(p)} * p.splits, (p.warps() + 1) * 32, execution.stream,
                    p, static_cast<std::size_t>(p.memory_bytes()));
-  if (p.partials == nullptr) return;
+  if (p.sums.partials == nullptr) return;
   SumPartialsParameters sum;
-  sum.partials = p.partials;
+  sum.partials = p.sums.partials;
   sum.splits = static_cast<int>(partial_rows());
   sum.taps = taps();
   sum.kernel_width = window_;

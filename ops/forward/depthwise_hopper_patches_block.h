@@ -32,6 +32,7 @@ class DepthwisePatchesBlock {
     stored_ = done_ + p.stages;
   }
 
+  /// Threads wait for the kernel before when they have worked out what they will read.
   FUSEDSC_DEVICE void begin() {
     if (thread_index() == 0) {
       initialise_stages(p_, arrived_, done_);
@@ -45,7 +46,6 @@ class DepthwisePatchesBlock {
     if (thread_index() == 0) prefetch(p_.x);
     if (thread_index() == 1) prefetch(p_.y);
     block_barrier();
-    wait_for_previous_kernel();
   }
 
   /// Of a tile of x.
@@ -64,6 +64,7 @@ class DepthwisePatchesBlock {
   FUSEDSC_DEVICE void load_tiles() const {
     Cursor at(p_, split_);
     StageTurn turn{0, 1};
+    wait_for_previous_kernel();
 #pragma unroll 1
     while (at.exists) {
       wait(done_ + turn.slot, turn.parity);
@@ -98,6 +99,7 @@ class DepthwisePatchesBlock {
     StageTurn turn;
     int buffer = 0;
     const int rows = p_.out_rows;
+    wait_for_previous_kernel();
 #pragma unroll 1
     while (at.exists) {
       const int first_row = at.output_row(), begin = at.begin, end = at.end;

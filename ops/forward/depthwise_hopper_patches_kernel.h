@@ -60,6 +60,7 @@ class DepthwisePatches : DepthwisePatchesBlock<T, DepthwiseWindow<kKernel, kStri
 
   FUSEDSC_DEVICE void compute() {
     Block::aim(4 * kStride, places_);
+    wait_for_previous_kernel();
     load_weights();
     Sums sums[kKept];
     begin_image(sums);

@@ -31,29 +31,32 @@ auto kernel_of(int kernel, int stride, bool in_segments) {
 std::vector<DepthwisePatching> patchings(const DepthwiseArguments& a) {
   const std::int64_t width = a.y.sizes[3];
   const int stride = static_cast<int>(a.window.stride[0]), runs = divide_up(a.x.sizes[1], 8);
-  const bool is_large = a.window.kernel[0] == 5;
+  const bool is_large = a.window.kernel[0] == 5, is_many = a.y.sizes[0] >= 64;
   std::vector<DepthwisePatching> list;
   if (wants_segments(a)) {
     list = {{.runs = runs, .rows = is_large ? 2 : 4, .stages = 3, .in_segments = true, .grain = is_large ? 7 : 28}};
   } else if (is_large && stride == 1) {
     if (width <= 8) list = {runs % 9 == 0 ? DepthwisePatching{9, 0, 4, 1, 2} : DepthwisePatching{4, 4, 6, 1, 3}};
-    else if (width <= 16) list = {{4, 4, 3, 1, 3}, {.runs = 4, .box_runs = 4, .rows = 3, .stages = 4, .grain = 7}};
+    else if (width <= 16) list = {{4, 4, 3, 1, 3}, {.runs = 4, .box_runs = 4, .rows = 5, .stages = 3, .grain = 5}};
     else if (width <= 32 && runs < 16) list = {{.runs = 8, .box_runs = 8, .rows = 3, .stages = 3, .grain = 7}};
     else if (width <= 32) list = {{8, 8, 4, 1, 4}};
     else list = {{4, 4, 4, 1, 3}};
   } else if (is_large) {
     if (width > 16 && runs == 9) list = {{9, 0, 4, 1, 2}};
-    else if (width <= 16) list = {{4, 4, 4, 1, 2}};
+    else if (width <= 16) list = {is_many ? DepthwisePatching{8, 8, 4, 1, 3} : DepthwisePatching{4, 4, 4, 1, 2}};
     else list = {{.runs = 8, .box_runs = 8, .rows = 4, .stages = 3, .grain = 28}};
   } else if (stride == 1) {
     if (width <= 8) list = {{4, 4, 3, 1, 3}, {12, 4, 3, 1, 3}};
     else if (width <= 16) list = {{4, 4, 4, 1, 3}, {12, 4, 2, 1, 4}};
+    else if (width <= 32 && is_many)
+      list = {{.runs = 4, .box_runs = 4, .rows = 3, .image_parts = 3, .stages = 3, .grain = 7}};
     else if (width <= 32) list = {{4, 4, 4, 1, 4}};
-    else if (a.y.sizes[0] >= 12)
-      list = {width <= 64 ? DepthwisePatching{4, 4, 2, 3, 3} : DepthwisePatching{4, 4, 3, 3, 4}};
-    else list = {{4, 4, 2, 1, 4}};
+    else if (a.y.sizes[0] < 12) list = {{4, 4, 2, 1, 4}};
+    else if (width <= 64) list = {runs % 4 == 0 ? DepthwisePatching{4, 4, 2, 3, 3} : DepthwisePatching{8, 8, 2, 1, 5}};
+    else list = {{.runs = 4, .box_runs = 4, .rows = 2, .stages = 5, .grain = 2}};
   } else {
-    if (width <= 16) list = {{.runs = 8, .box_runs = 8, .rows = 2, .stages = 3, .grain = 7}};
+    if (width <= 16 || (width <= 32 && is_many))
+      list = {{.runs = 8, .box_runs = 8, .rows = 2, .stages = 4, .grain = 7}};
     else if (width <= 32) list = {{.runs = 4, .box_runs = 4, .rows = 4, .stages = 3, .grain = 7}};
     else if (runs == 12) list = {{.runs = 12, .box_runs = 4, .rows = 2, .stages = 2, .grain = 28}};
     else list = {{4, 4, 6, 1, 2}};

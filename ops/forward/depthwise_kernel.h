@@ -105,6 +105,8 @@ struct DepthwiseRows {
   // Rows of padding are worth a branch where a row is much work.
   static constexpr bool kSkipsPadding =
       kInMemory && (kSeams != DepthwiseSeams::none || (kKernel >= 5 && sizeof(T) > 2));
+  // Weights come after all rows that there is room for have been asked for: where registers allow.
+  static constexpr bool kAsksFirst = kInMemory && kKernel == 3 && sizeof(T) == 2 && kSeams == DepthwiseSeams::none;
   using Source = ActivationSource<T, kChannels, kInputColumns, kSeams != DepthwiseSeams::none, kInMemory>;
   using Rows = RowsAhead<Source, kAhead>;
 
@@ -142,7 +144,7 @@ struct DepthwiseRows {
     const int safe_channel = idle ? 0 : channel;
 
     A weights[kKernel * kKernel * kChannels];
-    load_weights<T, kKernel, kKernel, kChannels>(p.weight, safe_channel, weights);
+    if constexpr (!kAsksFirst) load_weights<T, kKernel, kKernel, kChannels>(p.weight, safe_channel, weights);
     DepthwiseSink<T, kChannels, kColumns, kSeams> sink(p, safe_channel);
     Source x;
     x.set_channel(p.prologue, safe_channel);
@@ -156,9 +158,12 @@ struct DepthwiseRows {
       x.window.aim(p.x, strip.image, channel, first_row, column * kStride - p.shape.padding_left, p.shape.input_height,
                    p.shape.input_width);
 #pragma unroll
-      for (int r = 0; r < kAhead; ++r) {
+      for (int r = 0; r < kAhead + (kAsksFirst ? 1 : 0); ++r) {
         rows.ask(x, r);
         commit_copies();
+      }
+      if constexpr (kAsksFirst) {  // while the first rows are on their way
+        if (item == share.item) load_weights<T, kKernel, kKernel, kChannels>(p.weight, safe_channel, weights);
       }
       A sums[kLive][kColumns * kChannels] = {};
       for (int first = 0; first < input_rows; first += kPeriod) {
@@ -166,13 +171,19 @@ struct DepthwiseRows {
         for (int r = 0; r < kPeriod; ++r) {
           if constexpr (kInMemory) {
             if (first + r >= input_rows) break;
-            if (first + r + kAhead < input_rows) rows.ask(x, r + kAhead);
-            commit_copies();
+            if constexpr (!kAsksFirst) {
+              if (first + r + kAhead < input_rows) rows.ask(x, r + kAhead);
+              commit_copies();
+            }
             wait_for_copies<kAhead>();
           } else {  // without branches: rows beyond the strip are computed, and not kept
             rows.ask(x, r + kAhead);
           }
           const auto& arrived = rows.take(x, r);
+          if constexpr (kAsksFirst) {  // to where this one was
+            if (first + r + kAhead + 1 < input_rows) rows.ask(x, r + kAhead + 1);
+            commit_copies();
+          }
           begin(sums[r / kStride % kLive], sink, r);
           if (!kSkipsPadding || arrived.mask != 0) {
             A row[kInputColumns * kChannels];

@@ -240,6 +240,22 @@ TEST_P(DepthwiseGpu, BackwardTiles) {
   for_each_case(backward_tile_cases(GetParam().dtype), verify_backward<DepthwiseGeometry>);
 }
 
+/// Enough images for the tiles that large batches have: forward, and gradients of weight and bias.
+TEST_P(DepthwiseGpu, ManyImages) {
+  const Sizes one[] = {{64, 40, 4, 28}, {33, 408, 3, 7}, {32, 416, 3, 14}}, two[] = {{64, 72, 5, 26}, {65, 64, 4, 50}};
+  std::vector<DepthwiseGeometry> geometries;
+  for (const Sizes& x : one) geometries.push_back({x, centered(3, 1)});
+  for (const Sizes& x : two) geometries.insert(geometries.end(), {{x, centered(3, 2)}, {x, centered(5, 2)}});
+  for (const DepthwiseGeometry& geometry : geometries) {
+    const Memories memories = Memories::all(Memory::channels_last);
+    for_each_case(std::vector<ForwardCase<DepthwiseGeometry>>{{GetParam().dtype, geometry, {}, memories}},
+                  verify_forward<DepthwiseGeometry>);
+    for_each_case(
+        std::vector<BackwardCase<DepthwiseGeometry>>{{GetParam().dtype, geometry, {.grad_x = false}, memories}},
+        verify_backward<DepthwiseGeometry>);
+  }
+}
+
 /// The gradient of the input alone, of images that are wide, and enough of them for a kernel of its own.
 std::vector<DepthwiseGeometry> wide_geometries() {
   std::vector<DepthwiseGeometry> geometries;

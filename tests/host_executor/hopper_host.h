@@ -216,6 +216,12 @@ std::array<T, 32> of_all_lanes(const T& own) {
 
 inline float from_lane(float value, int lane) { return of_all_lanes(value)[static_cast<std::size_t>(lane) % 32]; }
 
+inline float of_later_lane(float value, int lanes) {
+  const auto all = of_all_lanes(value);
+  const int lane = thread_index() % 32 + lanes;
+  return lane < 32 ? all[static_cast<std::size_t>(lane)] : value;
+}
+
 inline bool any_of_warp(bool condition) {
   const auto all = of_all_lanes(condition);
   return std::find(all.begin(), all.end(), true) != all.end();

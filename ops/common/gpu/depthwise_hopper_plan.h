@@ -15,6 +15,7 @@ struct DepthwiseTiling {
   int box_channels = 64, boxes = 1;
   int rows = 2, images = 1, image_parts = 1, stages = 3;
   bool in_segments = false;  ///< of all channels, which box_channels are then
+  int grain = 0;             ///< rows of the output that are not divided between blocks; 0: what is best mostly
 };
 
 /// The same of tiles of which a warp has 16 patches of 4 output columns.
@@ -51,8 +52,8 @@ inline int segment_of(int bytes) {
 
 inline int channel_groups(const DepthwiseTilesShape& shape) { return divide_up(shape.channels, shape.runs() * 8); }
 
-/// `resident`: blocks that run at the same time.
-void share_out(DepthwiseTilesShape& shape, int resident);
+/// `resident`: blocks that run at the same time. even: all the same, as far as fewer blocks take no longer.
+void share_out(DepthwiseTilesShape& shape, int resident, bool even = false);
 
 /// Of the blocks: how much of the time that the last of them takes they all have work, from 0 to 1.
 inline double evenness(const DepthwiseTilesShape& shape) {

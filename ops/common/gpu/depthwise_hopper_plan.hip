@@ -50,7 +50,7 @@ DepthwiseTilesShape cut_tiles(const Sizes& x, const Sizes& y, const Window& wind
 
   // As many rows that tiles and pieces come out even; images that fit a few tiles are not cut.
   const int rows = p.rows / stride;
-  p.grain = p.output_height <= 16 ? p.output_height : std::max(rows, round_up(4, rows));
+  p.grain = t.grain > 0 ? t.grain : p.output_height <= 16 ? p.output_height : std::max(rows, round_up(4, rows));
   const int strips = divide_up(p.output_height, p.grain);
   p.units = divide_up(p.batch, p.images) * column_tiles * strips;
   p.by_channel_groups = Divisor(static_cast<std::uint32_t>(channel_groups(p)));
@@ -129,8 +129,11 @@ DepthwiseTilesShape cut_patches(const Sizes& x, const Sizes& y, const Window& wi
   return p;
 }
 
-void share_out(DepthwiseTilesShape& shape, int resident) {
+void share_out(DepthwiseTilesShape& shape, int resident, bool even) {
   shape.splits = std::max(1, std::min(shape.units, resident / channel_groups(shape)));
+  if (even) shape.splits = divide_up(shape.units, divide_up(shape.units, shape.splits));
+  shape.share = shape.units / shape.splits;
+  shape.longer = shape.units % shape.splits;
 }
 
 std::string why_no_tiles(const Sizes& x, const Sizes& y, const Window& window) {

@@ -28,6 +28,7 @@ struct DepthwiseTilesShape {
   // Blocks side by side have different channels; those one behind the other share out the units: `grain` rows of
   // outputs of a group of images, in some columns.
   int splits = 1, units = 0, grain = 1;
+  int share = 0, longer = 0;  ///< units of a split; of the splits, the first ones with one more
   Divisor by_channel_groups, strips, column_tiles;
 
   // Or of all channels, as [segment][image][row][byte of the segment]: rows of images, cut without regard to positions.
@@ -110,8 +111,8 @@ class DepthwiseTileCursor {
   bool exists = false, is_first = false;  ///< is_first: tile of its piece
 
   FUSEDSC_DEVICE DepthwiseTileCursor(const DepthwiseTilesShape& p, int split) : p_(p) {
-    unit_ = static_cast<int>(static_cast<std::int64_t>(p.units) * split / p.splits);
-    last_ = static_cast<int>(static_cast<std::int64_t>(p.units) * (split + 1) / p.splits);
+    unit_ = split * p.share + least(split, p.longer);
+    last_ = unit_ + p.share + (split < p.longer ? 1 : 0);
     begin_piece();
   }
   FUSEDSC_DEVICE void next() {

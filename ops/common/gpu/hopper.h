@@ -25,6 +25,8 @@ FUSEDSC_DEVICE int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0
 /// By all lanes of a warp; modulo 32.
 FUSEDSC_DEVICE float from_lane(float value, int lane) { return __shfl_sync(0xffffffffu, value, lane); }
 FUSEDSC_DEVICE void warp_barrier() { __syncwarp(); }
+/// What the lane so many further has; of the last ones anything.
+FUSEDSC_DEVICE float of_later_lane(float value, int lanes) { return __shfl_down_sync(0xffffffffu, value, lanes); }
 FUSEDSC_DEVICE bool any_of_warp(bool condition) { return __any_sync(0xffffffffu, condition) != 0; }
 
 FUSEDSC_DEVICE std::uint32_t address_of(const void* memory) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "fusedsc/common/gpu/divisor.h"
+#include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/moments.h"
 #include "fusedsc/common/gpu/normaliser.h"
 #include "fusedsc/common/gpu/tensor.h"
@@ -12,9 +13,10 @@ namespace fusedsc::gpu {
 
 inline constexpr int kPartialsThreads = 256;
 
-/// Splits whose loads a thread has under way at once: most have no more. Compilers unroll a loop of which they do not
-/// know how often it runs such that a rest of it goes one by one, here all of it.
-inline constexpr int kSplitsAtOnce = 4;
+/// Splits whose loads a thread has under way at once: most have no more; 32 lanes have as many as an H200's
+/// multiprocessors. Compilers unroll a loop of which they do not know how often it runs such that a rest of it goes one
+/// by one, here all of it.
+inline constexpr int kSplitsAtOnce = 5;
 
 /// Threads per element: enough to have the loads of many splits under way at once.
 inline int partials_lanes(int splits) {
@@ -56,6 +58,10 @@ FUSEDSC_DEVICE void sum_partials(const SumPartialsParameters& p) {
   const std::uint32_t all = static_cast<std::uint32_t>(p.elements());
   const std::int64_t step = std::int64_t{p.rows} * p.channels;
   const bool is_pair = p.has_pairs() && element >= static_cast<std::uint32_t>(p.taps * p.channels);
+  const int row = static_cast<int>(p.by_channels.quotient(element)),
+            channel = static_cast<int>(element) - row * p.channels;
+  wait_for_previous_kernel();  // with all of its results' places worked out
+  if (p.lets_next_start) let_next_kernel_start();
   OwnGradientNormaliser<A> own;
   if (is_pair && element < all && lane == 0) {
     own = {p.normaliser, static_cast<int>(element - static_cast<std::uint32_t>(p.taps * p.channels))};
@@ -89,7 +95,6 @@ FUSEDSC_DEVICE void sum_partials(const SumPartialsParameters& p) {
     sum += sums[other * elements + thread];
     centered += centered_sums[other * elements + thread];
   }
-  const int row = static_cast<int>(p.by_channels.divide(element)), channel = static_cast<int>(element);
   T* to = nullptr;
   if (is_pair) {
     put(p.grad, channel, sum);

@@ -10,8 +10,6 @@ namespace {
 template <class T>
 FUSEDSC_KERNEL(kPartialsThreads, 1)
 sum_partials_kernel(SumPartialsParameters parameters) {
-  wait_for_previous_kernel();
-  if (parameters.lets_next_start) let_next_kernel_start();
   sum_partials<T>(parameters);
 }
 
