@@ -29,9 +29,9 @@ sum_kernel(GradientsSumParameters p) {
   sum_gradients<T>(p);
 }
 
-template <class T, int kDepth, int kSharing, int kTeams, int kHalves, bool kHasOutput, bool kPlain>
+template <class T, int kDepth, int kSharing, int kTeams, bool kHasOutput, bool kPlain>
 constexpr PointwiseGradientsInstance instance(DataType dtype) {
-  using Gradients = PointwiseGradients<T, kDepth, kSharing, kTeams, kHalves, kHasOutput, kPlain>;
+  using Gradients = PointwiseGradients<T, kDepth, kSharing, kTeams, kHasOutput, kPlain>;
   return {dtype,
           kHasOutput,
           kPlain,
@@ -44,18 +44,16 @@ constexpr PointwiseGradientsInstance instance(DataType dtype) {
           Gradients::memory_bytes};
 }
 
-#define FUSEDSC_BOTH(depth, sharing, teams, halves, has_output, plain)                    \
-  instance<Float16, depth, sharing, teams, halves, has_output, plain>(DataType::float16), \
-      instance<BFloat16, depth, sharing, teams, halves, has_output, plain>(DataType::bfloat16)
+#define FUSEDSC_BOTH(depth, sharing, teams, has_output, plain)                    \
+  instance<Float16, depth, sharing, teams, has_output, plain>(DataType::float16), \
+      instance<BFloat16, depth, sharing, teams, has_output, plain>(DataType::bfloat16)
 
-/// Outputs; groups of four warps that share positions; how often; halves of the weight. Of many outputs, the gradient
-/// prologue is always another kernel's.
+/// Outputs; groups of four warps that share positions; how often. Of many outputs, the gradient prologue is always
+/// another kernel's.
 const PointwiseGradientsInstance kInstances[] = {
-    FUSEDSC_BOTH(32, 1, 3, 1, true, false),  FUSEDSC_BOTH(32, 3, 1, 1, true, false),
-    FUSEDSC_BOTH(32, 1, 3, 1, false, false), FUSEDSC_BOTH(64, 1, 3, 1, false, false),
-    FUSEDSC_BOTH(96, 1, 2, 1, false, false), FUSEDSC_BOTH(160, 1, 2, 1, false, false),
-    FUSEDSC_BOTH(128, 1, 2, 1, false, true), FUSEDSC_BOTH(256, 1, 2, 1, false, true),
-    FUSEDSC_BOTH(320, 1, 1, 2, false, false)};
+    FUSEDSC_BOTH(32, 1, 4, true, false),   FUSEDSC_BOTH(32, 3, 1, true, false),  FUSEDSC_BOTH(32, 1, 4, false, false),
+    FUSEDSC_BOTH(64, 1, 4, false, false),  FUSEDSC_BOTH(96, 1, 3, false, false), FUSEDSC_BOTH(160, 1, 3, false, false),
+    FUSEDSC_BOTH(128, 1, 3, false, true),  FUSEDSC_BOTH(256, 1, 2, false, true), FUSEDSC_BOTH(320, 1, 2, false, false)};
 
 bool is_plain(const PointwiseBackwardArguments& a) { return !a.prologue && !a.gradient_prologue; }
 
