@@ -297,13 +297,13 @@ class PointwiseGradients {
     wait_for_previous_kernel();
     prepare();
     const Channels own = own_channels();
-    unsigned char* to = stages_ + p_.stages * kStageBytes + group_ * kGradTiles * kTileBytes;
-    int slot = team_, parity = 0;
+    int slot = team_, parity = 0, grad_tile = 0;
+    unsigned char* grad_tiles = stages_ + p_.stages * kStageBytes + group_ * kGradTiles * kTileBytes;
     Sums sums = {};
 #pragma unroll 1
-    for (int tile = team_; tile < tiles_; tile += kTeams) {
+    for (int row = first_row(team_); row < p_.rows; row += kTeams * splits_ * kRows) {
       const unsigned char *stage = stages_ + slot * kStageBytes, *x = stage + share_ * kTileBytes;
-      const int row = first_row(tile);
+      unsigned char* to = grad_tiles + grad_tile;
       wait(full_ + slot, parity);
       Grad grad;
       multiply_weight(grad, stage + kXBytes);
@@ -319,6 +319,7 @@ class PointwiseGradients {
         Activated activated = {};
         if (first_column_ + share_ * kChannels + warp() * 16 < p_.fold * p_.channels) {
           finish_tile(sums, own, grad, activated, x, to, p_.rows - row);
+          if (!kHasOutput && p_.rows - row < kRows) clear(activated, p_.rows - row);
         }
         publish();
         multiply_activated(sums, activated, stage + kXBytes);
@@ -329,7 +330,7 @@ class PointwiseGradients {
         start_store(p_.grad_x, first_column_ + share_ * kChannels, row, to);
         commit_stores();
       }
-      to += (tile - team_) / kTeams % 2 == 0 ? kTileBytes : -kTileBytes;
+      grad_tile ^= kTileBytes;
       wait_for_products<0>();
       fence(sums.products);
       arrive_as_warp(empty_ + slot);
@@ -440,11 +441,23 @@ class PointwiseGradients {
   template <Activation kActivation>
   FUSEDSC_DEVICE void finish_tile(Sums& sums, const Channels& own, const Grad& grad, Activated& activated,
                                   const unsigned char* x, unsigned char* to, int rows) const {
-    if (rows >= kRows) finish_tile<kActivation, true>(sums, own, grad, activated, x, to, rows);
+    if (!kHasOutput || rows >= kRows) finish_tile<kActivation, true>(sums, own, grad, activated, x, to, rows);
     else finish_tile<kActivation, false>(sums, own, grad, activated, x, to, rows);
   }
 
-  /// x is activated, the gradient goes to its tile. There are so many rows; kAllRows: all of the tile.
+  /// There are so many rows. Of others grad_y is zero, but activated x is not.
+  FUSEDSC_DEVICE static void clear(Activated& activated, int rows) {
+#pragma unroll
+    for (int i = 0; i < kRows / 4; ++i) {
+      const int row = i / 2 * 8 + thread_index() % 4 * 2;
+      std::uint32_t& word = activated[i / 4][i % 4];
+      if (row >= rows) word = 0;
+      else if (row + 1 >= rows) word &= 0xffff;
+    }
+  }
+
+  /// x is activated, the gradient goes to its tile. There are so many rows; kAllRows: all of the tile, or there is no
+  /// gradient prologue, so that the gradient of others is zero.
   template <Activation kActivation, bool kAllRows>
   FUSEDSC_DEVICE void finish_tile(Sums& sums, const Channels& own, const Grad& grad, Activated& activated,
                                   const unsigned char* x, unsigned char* to, int rows) const {
@@ -453,40 +466,43 @@ class PointwiseGradients {
       const int place = place_of_step(step);
       std::uint32_t(&words)[4] = activated[step];
       load_matrices<true>(x + place, words);
-      float values[8], z[8], g[8];
-      bool exists[8];
-#pragma unroll
-      for (int i = 0; i < 8; i += 2) to_floats(words[i / 2], values[i], values[i + 1], T());
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        const int half = i / 2 % 2;
-        exists[i] = kAllRows || step * 16 + i / 4 * 8 + thread_index() % 4 * 2 + i % 2 < rows;
-        z[i] = values[i] * own.scale[half] + own.shift[half];
-        g[i] = grad[step * 8 + i];
-        if (kHasOutput) g[i] = g[i] * unscale_ + own.constant[half];
-      }
-      if constexpr (kActivation == Activation::silu) activate_backward(p_.activation, z, g);
-      else activate_backward(kActivation, z, g);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        if (!exists[i]) g[i] = 0;
-        sums.grad[i / 2 % 2] += g[i];
-        sums.grad_times_centered[i / 2 % 2] += g[i] * (values[i] - own.mean[i / 2 % 2]);
-      }
-      if constexpr (kActivation == Activation::silu) activate(p_.activation, z);
       std::uint32_t gradients[4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        gradients[i] = to_bits(g[2 * i], g[2 * i + 1], T());
-        words[i] = to_bits(exists[2 * i] ? z[2 * i] : 0.0f, exists[2 * i + 1] ? z[2 * i + 1] : 0.0f, T());
-        // Rounding keeps the order, and both bounds: clamped pairs are the same, for half the instructions.
-        if (kActivation == Activation::relu || kActivation == Activation::relu6) {
-          words[i] = clamped_pair(words[i], kActivation == Activation::relu6, T());
+      for (int part = 0; part < 4; part += 2) {  // two positions of both channels
+        float values[4], z[4], g[4];
+        bool exists[4];
+        to_floats(words[part], values[0], values[1], T());
+        to_floats(words[part + 1], values[2], values[3], T());
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          exists[i] = kAllRows || step * 16 + part * 4 + thread_index() % 4 * 2 + i % 2 < rows;
+          z[i] = values[i] * own.scale[i / 2] + own.shift[i / 2];
+          g[i] = grad[step * 8 + part * 2 + i];
+          if (kHasOutput) g[i] = g[i] * unscale_ + own.constant[i / 2];
         }
-        if constexpr (kHasOutput) {
-          float a[2];
-          to_floats(words[i], a[0], a[1], T());
-          sums.activated[i % 2] += a[0] + a[1];
+        if constexpr (kActivation == Activation::silu) activate_backward(p_.activation, z, g);
+        else activate_backward(kActivation, z, g);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          if (!exists[i]) g[i] = 0;
+          sums.grad[i / 2] += g[i];
+          sums.grad_times_centered[i / 2] += g[i] * (values[i] - own.mean[i / 2]);
+        }
+        if constexpr (kActivation == Activation::silu) activate(p_.activation, z);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          std::uint32_t& word = words[part + i];
+          gradients[part + i] = to_bits(g[2 * i], g[2 * i + 1], T());
+          word = to_bits(exists[2 * i] ? z[2 * i] : 0.0f, exists[2 * i + 1] ? z[2 * i + 1] : 0.0f, T());
+          // Rounding keeps the order, and both bounds: clamped pairs are the same, for half the instructions.
+          if (kActivation == Activation::relu || kActivation == Activation::relu6) {
+            word = clamped_pair(word, kActivation == Activation::relu6, T());
+          }
+          if constexpr (kHasOutput) {
+            float a[2];
+            to_floats(word, a[0], a[1], T());
+            sums.activated[i] += a[0] + a[1];
+          }
         }
       }
       store_matrices<true>(to + place, gradients);
