@@ -16,7 +16,7 @@
 
 #include "fusedsc/backward/pointwise_hopper_gradients_parameters.h"
 #include "fusedsc/common/gpu/activation.h"
-#include "fusedsc/common/gpu/following_kernel.h"
+#include "fusedsc/common/gpu/hopper_cluster.h"
 #include "fusedsc/common/gpu/hopper_products.h"
 #include "fusedsc/common/gpu/hopper_stages.h"
 #include "fusedsc/common/gpu/pointwise_hopper_laid_out.h"
@@ -30,14 +30,14 @@ class PointwiseGradients {
  public:
   static constexpr int kDepth = kDepth_, kSharing = kSharing_, kTeams = kTeams_, kGroups = kSharing * kTeams;
   static constexpr int kProductThreads = kGroups * 128, kThreads = kProductThreads + 128;
+  static constexpr int kMostStages = 8;
   static constexpr bool kHasOutput = kHasOutput_, kPlain = kPlain_;
   static_assert(!kPlain || !kHasOutput);
   /// Columns of grad_y as it is copied: rows of 128 bytes cost the copy engine no more than shorter ones.
   static constexpr int kWide = kDepth < 64 ? 32 : 64;
 
   FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(int stages) {
-    return 1024 + kSharing * kWeightBytes + most(tile_bytes(stages), kGroups * kSumFloats * 4) +
-           barrier_bytes(stages) + kVectorFloats * 4;
+    return 1024 + kGradTilesAt + most(kStagesAt - kGradTilesAt + stages * kStageBytes, kGroups * kSumFloats * 4);
   }
 
   FUSEDSC_DEVICE static void run(const PointwiseGradientsParameters& p) {
@@ -74,10 +74,11 @@ class PointwiseGradients {
   static constexpr int kCopyRegisters = kGroups < 3 ? 24 : 32,
                        kProductRegisters = kGroups == 1 ? 232 : kGroups == 2 ? 240 : kGroups == 3 ? 160 : 112;
 
-  FUSEDSC_HOST_DEVICE static constexpr int barrier_bytes(int stages) { return stages * 16 + 16; }
-  FUSEDSC_HOST_DEVICE static constexpr int tile_bytes(int stages) {
-    return stages * kStageBytes + kGroups * kGradTiles * kTileBytes;
-  }
+  // Where in block memory things lie, in bytes. What groups leave at their ends takes the place of all tiles.
+  static constexpr int kBarriersAt = kSharing * kWeightBytes, kVectorsAt = kBarriersAt + (3 * kMostStages + 1) * 8;
+  static constexpr int kGradTilesAt = (kVectorsAt + kVectorFloats * 4 + 1023) / 1024 * 1024;
+  static constexpr int kStagesAt = kGradTilesAt + kGroups * kGradTiles * kTileBytes;
+
   FUSEDSC_HOST_DEVICE static constexpr int most(int a, int b) { return a < b ? b : a; }
 
   /// Columns of the second product, of grad_y and of output, which lie side by side; at most 192 at once.
@@ -101,7 +102,8 @@ class PointwiseGradients {
     group_ = uniform(thread_index() / 128);
     team_ = group_ / kSharing;
     share_ = group_ % kSharing;
-    const int block = static_cast<int>(block_index()), with_last = p.last_splits * p.channel_tiles;
+    const int block = static_cast<int>(block_index()) / p.cluster, with_last = p.last_splits * p.channel_tiles;
+    rank_ = static_cast<int>(block_index()) % p.cluster;
     if (block < with_last) {
       channel_tile_ = block % p.channel_tiles;
       split_ = block / p.channel_tiles;
@@ -111,37 +113,41 @@ class PointwiseGradients {
     }
     splits_ = channel_tile_ == p.channel_tiles - 1 ? p.last_splits : p.splits;
     first_column_ = channel_tile_ * kColumns;
-    tiles_ = split_ < p.row_tiles ? (p.row_tiles - split_ + splits_ - 1) / splits_ : 0;
+    first_tile_ = split_ * p.cluster + rank_;
+    stride_ = splits_ * p.cluster;
+    tiles_ = first_tile_ < p.row_tiles ? (p.row_tiles - first_tile_ + stride_ - 1) / stride_ : 0;
 
-    auto* memory = static_cast<unsigned char*>(block_memory());
-    memory += padding_before_tiles(memory);
-    weights_ = memory;
-    memory += kSharing * kWeightBytes;
-    left_ = reinterpret_cast<float*>(memory);
-    stages_ = memory;
-    memory += most(tile_bytes(p.stages), kGroups * kSumFloats * 4);
-    full_ = reinterpret_cast<Barrier*>(memory);
-    empty_ = full_ + p.stages;
-    weight_barrier_ = empty_ + p.stages;
-    vectors_ = reinterpret_cast<float*>(memory + barrier_bytes(p.stages));
+    memory_ = static_cast<unsigned char*>(block_memory());
+    memory_ += padding_before_tiles(memory_);
   }
 
-  FUSEDSC_DEVICE int first_row(int tile) const { return (split_ + tile * splits_) * kRows; }
+  FUSEDSC_DEVICE unsigned char* weight_tile(int share) const { return memory_ + share * kWeightBytes; }
+  FUSEDSC_DEVICE unsigned char* grad_tiles() const { return memory_ + kGradTilesAt + group_ * kGradTiles * kTileBytes; }
+  FUSEDSC_DEVICE unsigned char* stage(int slot) const { return memory_ + kStagesAt + slot * kStageBytes; }
+  FUSEDSC_DEVICE float* left() const { return reinterpret_cast<float*>(memory_ + kGradTilesAt); }
+  FUSEDSC_DEVICE float* vectors() const { return reinterpret_cast<float*>(memory_ + kVectorsAt); }
+  FUSEDSC_DEVICE Barrier* barriers() const { return reinterpret_cast<Barrier*>(memory_ + kBarriersAt); }
+  FUSEDSC_DEVICE Barrier* full(int turn) const { return barriers() + turn; }
+  FUSEDSC_DEVICE Barrier* empty(int slot) const { return barriers() + 2 * kMostStages + slot; }
+  FUSEDSC_DEVICE Barrier* weight_barrier() const { return barriers() + 3 * kMostStages; }
+
+  FUSEDSC_DEVICE int first_row(int tile) const { return (first_tile_ + tile * stride_) * kRows; }
 
   // ------------------------------------------------------------------------------------------- by the copying group
 
-  FUSEDSC_DEVICE void start_tile(int tile, int slot) const {
-    unsigned char* to = stages_ + slot * kStageBytes;
+  /// turn: as multiply_all() counts them.
+  FUSEDSC_DEVICE void start_tile(int tile, int turn) const {
+    unsigned char* to = stage(turn < p_.stages ? turn : turn - p_.stages);
     const int row = first_row(tile);
-    expect(full_ + slot, kStageBytes);
+    expect(full(turn), kStageBytes);
 #pragma unroll 1
     for (int i = 0; i < kSharing; ++i, to += kTileBytes) {
-      start_load(to, p_.x, first_column_ + i * kChannels, row, full_ + slot);
+      start_load(to, p_.x, first_column_ + i * kChannels, row, full(turn));
     }
 #pragma unroll 1
     for (int box = 0; box < kBoxes; ++box, to += kBoxBytes) {
-      start_load(to, p_.grad_y, box * kWide, row, full_ + slot);
-      if (kHasOutput) start_load(to + kBoxes * kBoxBytes, p_.output, box * kWide, row, full_ + slot);
+      start_load(to, p_.grad_y, box * kWide, row, full(turn));
+      if (kHasOutput) start_load(to + kBoxes * kBoxBytes, p_.output, box * kWide, row, full(turn));
     }
   }
 
@@ -149,10 +155,11 @@ class PointwiseGradients {
     const bool copies = thread_index() == kProductThreads;
     if (copies) {
       for (int i = 0; i < p_.stages; ++i) {
-        initialise(full_ + i);
-        initialise(empty_ + i, kSharing * 4);
+        initialise(full(i));
+        initialise(full(p_.stages + i));
+        initialise(empty(i), kSharing * 4);
       }
-      initialise(weight_barrier_);
+      initialise(weight_barrier());
       publish();
     }
     block_barrier();
@@ -162,20 +169,20 @@ class PointwiseGradients {
     StageTurn turn;
 #pragma unroll 1
     for (int tile = 0; tile < tiles_; ++tile) {
-      if (tile >= p_.stages) wait(empty_ + turn.slot, turn.parity ^ 1);
-      start_tile(tile, turn.slot);
+      if (tile >= p_.stages) wait(empty(turn.slot), turn.parity ^ 1);
+      start_tile(tile, turn.slot + turn.parity * p_.stages);
       turn.next(p_.stages);
     }
   }
 
   FUSEDSC_DEVICE void start_weight() const {
-    expect(weight_barrier_, kSharing * kWeightBytes);
+    expect(weight_barrier(), kSharing * kWeightBytes);
 #pragma unroll 1
     for (int i = 0; i < kSharing; ++i) {
 #pragma unroll 1
       for (int k = 0; k < kDepth; k += 32) {
-        start_load(weights_ + i * kWeightBytes + k * kChannels * 2, p_.weight_tiles, first_column_ + i * kChannels, k,
-                   weight_barrier_);
+        start_load(weight_tile(i) + k * kChannels * 2, p_.weight_tiles, first_column_ + i * kChannels, k,
+                   weight_barrier());
       }
     }
   }
@@ -186,13 +193,13 @@ class PointwiseGradients {
   FUSEDSC_DEVICE bool copies_weight() const { return !kHasOutput && p_.fold == 1 && p_.weight.is_dense(); }
 
   FUSEDSC_DEVICE void prepare() {
-    if (copies_weight()) return wait(weight_barrier_, 0);
+    if (copies_weight()) return wait(weight_barrier(), 0);
     if constexpr (kHasOutput) {
       const int column = thread_index() % kColumns;
       scale_weight(p_.fold == 1 ? first_column_ + column : column % p_.channels, column, thread_index() / kColumns);
     } else {
 #pragma unroll
-      for (int i = 0; i < kSharing; ++i) lay_out(weights_ + i * kWeightBytes, first_column_ + i * kChannels);
+      for (int i = 0; i < kSharing; ++i) lay_out(weight_tile(i), first_column_ + i * kChannels);
     }
     publish();
     group_barrier<kProductThreads>(kGroups);
@@ -230,7 +237,7 @@ class PointwiseGradients {
   FUSEDSC_DEVICE void scale_weight(int channel, int column, int lane) {
     const int thread = thread_index(), position = p_.fold == 1 ? 0 : column / p_.channels;
     const bool has = channel < p_.channels;
-    float *scales = vectors_ + kScales, *scratch = vectors_ + kScratch;
+    float *scales = vectors() + kScales, *scratch = vectors() + kScratch;
     for (int k = thread; k < kDepth; k += kProductThreads) {
       const bool exists = k < p_.fold * p_.outputs;
       const int output = k % p_.outputs;
@@ -275,14 +282,14 @@ class PointwiseGradients {
       if (k >= kDepth) break;
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
-        unsigned char* to = weights_ + column / kChannels * kWeightBytes +
+        unsigned char* to = weight_tile(column / kChannels) +
                             place_of_run<128>(part * kDepth + k, column % kChannels / 8) + column % 8 * 2;
         *reinterpret_cast<std::uint16_t*>(to) = to_bits(weights[i] * (scales[part * kDepth + k] * up), T());
       }
     }
     if (lane != 0) return;
     for (int i = 1; i < kLanes; ++i) constant += scratch[i * kColumns + column];
-    vectors_[column] = constant;
+    vectors()[column] = constant;
   }
 
   FUSEDSC_DEVICE static float larger(float a, float b) {
@@ -297,18 +304,20 @@ class PointwiseGradients {
     wait_for_previous_kernel();
     prepare();
     const Channels own = own_channels();
-    int slot = team_, parity = 0, grad_tile = 0;
-    unsigned char* grad_tiles = stages_ + p_.stages * kStageBytes + group_ * kGradTiles * kTileBytes;
+    // Teams come to a stage in turns and may be ahead of each other, so that its phases need two barriers: a team waits
+    // for one of them only when all of its earlier phases are over.
+    int turn = team_, parity = 0, grad_tile = 0;
     Sums sums = {};
 #pragma unroll 1
-    for (int row = first_row(team_); row < p_.rows; row += kTeams * splits_ * kRows) {
-      const unsigned char *stage = stages_ + slot * kStageBytes, *x = stage + share_ * kTileBytes;
-      unsigned char* to = grad_tiles + grad_tile;
-      wait(full_ + slot, parity);
+    for (int row = first_row(team_); row < p_.rows; row += kTeams * stride_ * kRows) {
+      const int slot = turn < p_.stages ? turn : turn - p_.stages;
+      unsigned char* to = grad_tiles() + grad_tile;
+      wait(full(turn), parity);
+      const unsigned char *x = stage(slot) + share_ * kTileBytes, *grad_y = stage(slot) + kXBytes;
       Grad grad;
-      multiply_weight(grad, stage + kXBytes);
+      multiply_weight(grad, grad_y);
       if constexpr (kPlain) {
-        multiply_plain(sums, x, stage + kXBytes);
+        multiply_plain(sums, x, grad_y);
         wait_for_products<1>();
         fence(grad);
         store_tile(grad, to);
@@ -322,7 +331,7 @@ class PointwiseGradients {
           if (!kHasOutput && p_.rows - row < kRows) clear(activated, p_.rows - row);
         }
         publish();
-        multiply_activated(sums, activated, stage + kXBytes);
+        multiply_activated(sums, activated, grad_y);
       }
       if (is_leader()) wait_for_stores();  // of the other tile
       group_barrier(group_);
@@ -333,10 +342,10 @@ class PointwiseGradients {
       grad_tile ^= kTileBytes;
       wait_for_products<0>();
       fence(sums.products);
-      arrive_as_warp(empty_ + slot);
-      slot += kTeams;
-      if (slot >= p_.stages) {
-        slot -= p_.stages;
+      arrive_as_warp(empty(slot));
+      turn += kTeams;
+      if (turn >= 2 * p_.stages) {
+        turn -= 2 * p_.stages;
         parity ^= 1;
       }
     }
@@ -345,7 +354,12 @@ class PointwiseGradients {
     group_barrier<kProductThreads>(kGroups);  // all groups are done with the tiles, where the sums go
     leave(sums);
     group_barrier<kProductThreads>(kGroups);
+    if (p_.cluster > 1) {
+      add_teams();
+      cluster_barrier();
+    }
     store_partials();
+    if (p_.cluster > 1) cluster_barrier();  // no block's memory goes before all have read it
   }
 
   FUSEDSC_DEVICE static int warp() { return thread_index() % 128 / 32; }
@@ -361,7 +375,7 @@ class PointwiseGradients {
       if (p_.scale != nullptr) own.scale[i] = p_.scale[channel];
       if (p_.shift != nullptr) own.shift[i] = p_.shift[channel];
       if (p_.mean != nullptr) own.mean[i] = p_.mean[channel];
-      if (kHasOutput) own.constant[i] = vectors_[column];
+      if (kHasOutput) own.constant[i] = vectors()[column];
     }
     return own;
   }
@@ -370,7 +384,7 @@ class PointwiseGradients {
   FUSEDSC_DEVICE void multiply_weight(Grad& grad, const unsigned char* grad_y) const {
     fence(grad);
     begin_products();
-    const std::uint64_t rows = describe<128>(weights_ + share_ * kWeightBytes),
+    const std::uint64_t rows = describe<128>(weight_tile(share_)),
                         columns = describe<kWide * 2>(grad_y);
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
@@ -512,8 +526,8 @@ class PointwiseGradients {
   /// To block memory: [k][channel], with the gradient prologue, and both sums.
   FUSEDSC_DEVICE void leave(Sums& sums) const {
     const int lane = thread_index() % 32;
-    float* own = left_ + group_ * kSumFloats + warp() * 16 + lane / 4;
-    const float* scales = vectors_ + kScales;
+    float* own = left() + group_ * kSumFloats + warp() * 16 + lane / 4;
+    const float* scales = vectors() + kScales;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if constexpr (kHasOutput) sums.activated[half] = of_four_lanes(sums.activated[half]);
@@ -541,50 +555,76 @@ class PointwiseGradients {
     return value + shuffle_xor(value, 2);
   }
 
-  /// What the groups have left, added up; zeros in place of the splits that this tile of channels has not. A thread has
-  /// four channels.
+  // Threads have four channels of what is left, and every kAtOnce'th row.
+  static constexpr int kQuads = kColumns / 4, kAtOnce = kProductThreads / kQuads;
+  FUSEDSC_DEVICE Four* left_at(int row) const {
+    const int column = thread_index() % kQuads * 4;
+    return reinterpret_cast<Four*>(left() + column / kChannels * kSumFloats + row * kSumPitch + column % kChannels);
+  }
+  FUSEDSC_DEVICE static void add(Four& sum, const Four& other) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sum.elements[i] += other.elements[i];
+  }
+  FUSEDSC_DEVICE static Four of_teams(const Four* left) {
+    Four sum = *left;
+#pragma unroll
+    for (int team = 1; team < kTeams; ++team) add(sum, left[team * kSharing * kSumFloats / 4]);
+    return sum;
+  }
+  FUSEDSC_DEVICE Four of_cluster(const Four* left) const {
+    constexpr int kMostBlocks = 8;
+    Four parts[kMostBlocks];  // loads that do not wait for each other
+#pragma unroll
+    for (int rank = 0; rank < kMostBlocks; ++rank) {
+      parts[rank] = rank < p_.cluster ? load_of_block(left, rank) : Four{};
+    }
+#pragma unroll
+    for (int rank = 1; rank < kMostBlocks; ++rank) add(parts[0], parts[rank]);
+    return parts[0];
+  }
+
+  FUSEDSC_DEVICE void add_teams() const {
+#pragma unroll 4
+    for (int row = thread_index() / kQuads; row < kDepth + kVectorSums; row += kAtOnce) {
+      *left_at(row) = of_teams(left_at(row));
+    }
+  }
+
+  /// What the groups have left, or the blocks of a cluster, added up; zeros in place of the splits that this tile of
+  /// channels has not.
   FUSEDSC_DEVICE void store_partials() const {
-    constexpr int kQuads = kColumns / 4, kAtOnce = kProductThreads / kQuads;
-    const int column = thread_index() % kQuads * 4, lane = thread_index() / kQuads, rows = p_.outputs + kVectorSums;
+    const int column = thread_index() % kQuads * 4, rows = p_.outputs + kVectorSums;
+    const int first = rank_ * kAtOnce + thread_index() / kQuads, step = p_.cluster * kAtOnce;
     if (column >= p_.fold * p_.channels - first_column_) return;
     const int position = p_.fold == 1 ? 0 : column / p_.channels,
               channel = p_.fold == 1 ? first_column_ + column : column % p_.channels;
-    const float* left = left_ + column / kChannels * kSumFloats + column % kChannels;
     const auto store = [&](int split, int row, const Four& sum) {
       const std::int64_t part = std::int64_t{split} * p_.fold + position;
       *reinterpret_cast<Four*>(p_.partials + (part * rows + row) * p_.channels + channel) = sum;
     };
-    const int advance = p_.weight.first(kAtOnce);
-    int first_channel = p_.weight.first(lane);
+    const int advance = p_.weight.first(step);
+    int first_channel = p_.weight.first(first);
 #pragma unroll 4
-    for (int row = lane; row < rows; row += kAtOnce) {
+    for (int row = first; row < rows; row += step) {
       bool is_wanted = row >= p_.outputs;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         is_wanted = is_wanted || p_.weight.place(first_channel, channel + i) < p_.weight.width;
       }
       first_channel = p_.weight.next(first_channel, advance);
-      const float* from = left + (row < p_.outputs ? position * p_.outputs + row : kDepth + row - p_.outputs) * kSumPitch;
-      Four sum = {};
-#pragma unroll
-      for (int team = 0; team < kTeams; ++team) {
-        const Four part = *reinterpret_cast<const Four*>(from + team * kSharing * kSumFloats);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) sum.elements[i] += part.elements[i];
-      }
-      if (is_wanted) store(split_, row, sum);  // else nobody reads it
+      const Four* left = left_at(row < p_.outputs ? position * p_.outputs + row : kDepth + row - p_.outputs);
+      if (is_wanted) store(split_, row, p_.cluster > 1 ? of_cluster(left) : of_teams(left));  // else nobody reads it
     }
     for (int split = split_ + splits_; split < p_.splits; split += splits_) {
-      for (int row = lane; row < rows; row += kAtOnce) store(split, row, {});
+      for (int row = first; row < rows; row += step) store(split, row, {});
     }
   }
 
   const PointwiseGradientsParameters& p_;
-  int group_, team_, share_, channel_tile_, split_, splits_, first_column_, tiles_;
+  int group_, team_, share_, channel_tile_, split_, splits_, rank_, first_column_;
+  int first_tile_, stride_, tiles_;  ///< of 64 positions
   float unscale_ = 1;
-  unsigned char *weights_, *stages_;
-  Barrier *full_, *empty_, *weight_barrier_;
-  float *left_, *vectors_;
+  unsigned char* memory_;
 };
 
 }  // namespace fusedsc::gpu::hopper

@@ -51,8 +51,8 @@ constexpr PointwiseGradientsInstance instance(DataType dtype) {
 /// Outputs; groups of four warps that share positions; how often. Of many outputs, the gradient prologue is always
 /// another kernel's.
 const PointwiseGradientsInstance kInstances[] = {
-    FUSEDSC_BOTH(32, 1, 3, true, false),   FUSEDSC_BOTH(32, 3, 1, true, false),  FUSEDSC_BOTH(32, 1, 4, false, false),
-    FUSEDSC_BOTH(64, 1, 4, false, false),  FUSEDSC_BOTH(96, 1, 3, false, false), FUSEDSC_BOTH(160, 1, 3, false, false),
+    FUSEDSC_BOTH(32, 1, 3, true, false),   FUSEDSC_BOTH(32, 3, 1, true, false),  FUSEDSC_BOTH(32, 1, 3, false, false),
+    FUSEDSC_BOTH(64, 1, 3, false, false),  FUSEDSC_BOTH(96, 1, 3, false, false), FUSEDSC_BOTH(160, 1, 3, false, false),
     FUSEDSC_BOTH(128, 1, 3, false, true),  FUSEDSC_BOTH(256, 1, 2, false, true), FUSEDSC_BOTH(320, 1, 2, false, false)};
 
 bool is_plain(const PointwiseBackwardArguments& a) { return !a.prologue && !a.gradient_prologue; }
@@ -126,13 +126,15 @@ PointwiseGradientsPass::PointwiseGradientsPass(const PointwiseBackwardArguments&
   p_.channel_tiles = static_cast<int>(divide_up(columns, tile));
   // A narrow last tile of channels is less work for its blocks, of which there are fewer.
   const double last = static_cast<double>(columns - (p_.channel_tiles - 1) * tile) / tile, work = 0.7 + 0.3 * last;
-  const std::int64_t most = divide_up(p_.row_tiles, instance.teams);
-  const double splits = multiprocessors() / (p_.channel_tiles - 1 + work);
+  p_.cluster = 1;
+  const int clusters = (p_.cluster < 4 ? multiprocessors() : multiprocessors() * 10 / 11) / p_.cluster;
+  const std::int64_t most = divide_up(p_.row_tiles, instance.teams * p_.cluster);
+  const double splits = clusters / (p_.channel_tiles - 1 + work);
   p_.splits = static_cast<int>(std::clamp<std::int64_t>(static_cast<std::int64_t>(splits), 1, most));
   p_.last_splits = p_.splits;
   if (last < 1) {
     p_.last_splits = static_cast<int>(
-        std::clamp<std::int64_t>(multiprocessors() - std::int64_t{p_.channel_tiles - 1} * p_.splits, 1, p_.splits));
+        std::clamp<std::int64_t>(clusters - std::int64_t{p_.channel_tiles - 1} * p_.splits, 1, p_.splits));
   }
   p_.activation = a.prologue.activation;
 }
@@ -180,9 +182,13 @@ void PointwiseGradientsPass::run(const PointwiseBackwardArguments& a, const Exec
   p.shift = static_cast<const float*>(a.prologue.shift.data);
   p.mean = static_cast<const float*>(a.sums.mean.data);
   p.partials = memory.partials;
-  const std::int64_t blocks = std::int64_t{p.channel_tiles - 1} * p.splits + p.last_splits;
-  launch_following(kName, instance_->kernel, blocks, instance_->threads, execution.stream, p,
-                   static_cast<std::size_t>(instance_->memory(p.stages)));
+  const std::int64_t blocks = p.cluster * (std::int64_t{p.channel_tiles - 1} * p.splits + p.last_splits);
+  const auto memory_bytes = static_cast<std::size_t>(instance_->memory(p.stages));
+  if (p.cluster > 1) {
+    launch_clusters(kName, instance_->kernel, blocks, instance_->threads, execution.stream, p, memory_bytes, p.cluster);
+  } else {
+    launch_following(kName, instance_->kernel, blocks, instance_->threads, execution.stream, p, memory_bytes);
+  }
 
   GradientsSumParameters sum;
   sum.partials = memory.partials;
