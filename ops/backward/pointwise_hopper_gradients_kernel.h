@@ -102,16 +102,14 @@ class PointwiseGradients {
     group_ = uniform(thread_index() / 128);
     team_ = group_ / kSharing;
     share_ = group_ % kSharing;
-    const int block = static_cast<int>(block_index()) / p.cluster, with_last = p.last_splits * p.channel_tiles;
-    rank_ = static_cast<int>(block_index()) % p.cluster;
-    if (block < with_last) {
-      channel_tile_ = block % p.channel_tiles;
-      split_ = block / p.channel_tiles;
-    } else {
-      channel_tile_ = (block - with_last) % (p.channel_tiles - 1);
-      split_ = p.last_splits + (block - with_last) / (p.channel_tiles - 1);
-    }
-    splits_ = channel_tile_ == p.channel_tiles - 1 ? p.last_splits : p.splits;
+    neighbour_ = static_cast<int>(block_index()) % p.neighbours;
+    rank_ = static_cast<int>(block_index()) / p.neighbours % p.cluster;
+    const int block = static_cast<int>(block_index()) / (p.neighbours * p.cluster);
+    const int tiles = p.channel_tiles / p.neighbours, with_last = p.last_splits * tiles;
+    const bool has_last = block < with_last;
+    channel_tile_ = (has_last ? block % tiles : (block - with_last) % (tiles - 1)) * p.neighbours + neighbour_;
+    split_ = has_last ? block / tiles : p.last_splits + (block - with_last) / (tiles - 1);
+    splits_ = channel_tile_ / p.neighbours == tiles - 1 ? p.last_splits : p.splits;
     first_column_ = channel_tile_ * kColumns;
     first_tile_ = split_ * p.cluster + rank_;
     stride_ = splits_ * p.cluster;
@@ -133,6 +131,12 @@ class PointwiseGradients {
 
   FUSEDSC_DEVICE int first_row(int tile) const { return (first_tile_ + tile * stride_) * kRows; }
 
+  /// By all threads. Barriers are ready then.
+  FUSEDSC_DEVICE void begin() const {
+    if (p_.neighbours > 1) cluster_barrier();
+    else block_barrier();
+  }
+
   // ------------------------------------------------------------------------------------------- by the copying group
 
   /// turn: as multiply_all() counts them.
@@ -146,6 +150,11 @@ class PointwiseGradients {
     }
 #pragma unroll 1
     for (int box = 0; box < kBoxes; ++box, to += kBoxBytes) {
+      if (p_.neighbours > 1) {
+        const unsigned neighbours = ((1u << p_.neighbours) - 1) << rank_ * p_.neighbours;
+        if (box % p_.neighbours == neighbour_) start_load(to, p_.grad_y, box * kWide, row, full(turn), neighbours);
+        continue;
+      }
       start_load(to, p_.grad_y, box * kWide, row, full(turn));
       if (kHasOutput) start_load(to + kBoxes * kBoxBytes, p_.output, box * kWide, row, full(turn));
     }
@@ -157,12 +166,13 @@ class PointwiseGradients {
       for (int i = 0; i < p_.stages; ++i) {
         initialise(full(i));
         initialise(full(p_.stages + i));
-        initialise(empty(i), kSharing * 4);
+        initialise(empty(i), p_.neighbours * kSharing * 4);
       }
       initialise(weight_barrier());
+      publish_to_cluster();
       publish();
     }
-    block_barrier();
+    begin();
     if (!copies) return;
     wait_for_previous_kernel();
     if (copies_weight()) start_weight();
@@ -300,7 +310,7 @@ class PointwiseGradients {
   // ----------------------------------------------------------------------------------------- by all threads of a group
 
   FUSEDSC_DEVICE void multiply_all() {
-    block_barrier();
+    begin();
     wait_for_previous_kernel();
     prepare();
     const Channels own = own_channels();
@@ -342,7 +352,7 @@ class PointwiseGradients {
       grad_tile ^= kTileBytes;
       wait_for_products<0>();
       fence(sums.products);
-      arrive_as_warp(empty(slot));
+      release(slot);
       turn += kTeams;
       if (turn >= 2 * p_.stages) {
         turn -= 2 * p_.stages;
@@ -359,7 +369,16 @@ class PointwiseGradients {
       cluster_barrier();
     }
     store_partials();
-    if (p_.cluster > 1) cluster_barrier();  // no block's memory goes before all have read it
+    // No block's memory goes before all have read it, and arrived there.
+    if (p_.cluster * p_.neighbours > 1) cluster_barrier();
+  }
+
+  /// By a warp that has read a stage, which all neighbours fill.
+  FUSEDSC_DEVICE void release(int slot) const {
+    if (p_.neighbours == 1) return arrive_as_warp(empty(slot));
+    warp_barrier();
+    const int lane = thread_index() % 32;
+    if (lane < p_.neighbours) arrive_at_block(empty(slot), rank_ * p_.neighbours + lane);
   }
 
   FUSEDSC_DEVICE static int warp() { return thread_index() % 128 / 32; }
@@ -576,7 +595,7 @@ class PointwiseGradients {
     Four parts[kMostBlocks];  // loads that do not wait for each other
 #pragma unroll
     for (int rank = 0; rank < kMostBlocks; ++rank) {
-      parts[rank] = rank < p_.cluster ? load_of_block(left, rank) : Four{};
+      parts[rank] = rank < p_.cluster ? load_of_block(left, rank * p_.neighbours + neighbour_) : Four{};
     }
 #pragma unroll
     for (int rank = 1; rank < kMostBlocks; ++rank) add(parts[0], parts[rank]);
@@ -621,7 +640,7 @@ class PointwiseGradients {
   }
 
   const PointwiseGradientsParameters& p_;
-  int group_, team_, share_, channel_tile_, split_, splits_, rank_, first_column_;
+  int group_, team_, share_, channel_tile_, split_, splits_, rank_, neighbour_, first_column_;
   int first_tile_, stride_, tiles_;  ///< of 64 positions
   float unscale_ = 1;
   unsigned char* memory_;

@@ -127,14 +127,17 @@ PointwiseGradientsPass::PointwiseGradientsPass(const PointwiseBackwardArguments&
   // A narrow last tile of channels is less work for its blocks, of which there are fewer.
   const double last = static_cast<double>(columns - (p_.channel_tiles - 1) * tile) / tile, work = 0.7 + 0.3 * last;
   p_.cluster = 1;
-  const int clusters = (p_.cluster < 4 ? multiprocessors() : multiprocessors() * 10 / 11) / p_.cluster;
+  p_.neighbours = 1;
+  const int group = p_.cluster * p_.neighbours;
+  const int clusters = (group < 3 ? multiprocessors() : multiprocessors() * 10 / 11) / group;
   const std::int64_t most = divide_up(p_.row_tiles, instance.teams * p_.cluster);
-  const double splits = clusters / (p_.channel_tiles - 1 + work);
+  const int tiles = p_.channel_tiles / p_.neighbours;
+  const double splits = clusters / (tiles - 1 + (tiles == 1 ? 1 : work));
   p_.splits = static_cast<int>(std::clamp<std::int64_t>(static_cast<std::int64_t>(splits), 1, most));
   p_.last_splits = p_.splits;
-  if (last < 1) {
+  if (last < 1 && p_.neighbours == 1) {
     p_.last_splits = static_cast<int>(
-        std::clamp<std::int64_t>(clusters - std::int64_t{p_.channel_tiles - 1} * p_.splits, 1, p_.splits));
+        std::clamp<std::int64_t>(clusters - std::int64_t{tiles - 1} * p_.splits, 1, p_.splits));
   }
   p_.activation = a.prologue.activation;
 }
@@ -182,10 +185,12 @@ void PointwiseGradientsPass::run(const PointwiseBackwardArguments& a, const Exec
   p.shift = static_cast<const float*>(a.prologue.shift.data);
   p.mean = static_cast<const float*>(a.sums.mean.data);
   p.partials = memory.partials;
-  const std::int64_t blocks = p.cluster * (std::int64_t{p.channel_tiles - 1} * p.splits + p.last_splits);
+  const int group = p.neighbours * p.cluster;
+  const std::int64_t blocks =
+      group * (std::int64_t{p.channel_tiles / p.neighbours - 1} * p.splits + p.last_splits);
   const auto memory_bytes = static_cast<std::size_t>(instance_->memory(p.stages));
-  if (p.cluster > 1) {
-    launch_clusters(kName, instance_->kernel, blocks, instance_->threads, execution.stream, p, memory_bytes, p.cluster);
+  if (group > 1) {
+    launch_clusters(kName, instance_->kernel, blocks, instance_->threads, execution.stream, p, memory_bytes, group);
   } else {
     launch_following(kName, instance_->kernel, blocks, instance_->threads, execution.stream, p, memory_bytes);
   }
