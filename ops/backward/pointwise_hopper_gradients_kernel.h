@@ -16,7 +16,7 @@
 
 #include "fusedsc/backward/pointwise_hopper_gradients_parameters.h"
 #include "fusedsc/common/gpu/activation.h"
-#include "fusedsc/common/gpu/hopper_cluster.h"
+#include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/hopper_products.h"
 #include "fusedsc/common/gpu/hopper_stages.h"
 #include "fusedsc/common/gpu/pointwise_hopper_laid_out.h"
@@ -30,7 +30,6 @@ class PointwiseGradients {
  public:
   static constexpr int kDepth = kDepth_, kSharing = kSharing_, kTeams = kTeams_, kGroups = kSharing * kTeams;
   static constexpr int kProductThreads = kGroups * 128, kThreads = kProductThreads + 128;
-  static constexpr int kMostStages = 8;
   static constexpr bool kHasOutput = kHasOutput_, kPlain = kPlain_;
   static_assert(!kPlain || !kHasOutput);
   /// Columns of grad_y as it is copied: rows of 128 bytes cost the copy engine no more than shorter ones.
@@ -75,7 +74,7 @@ class PointwiseGradients {
                        kProductRegisters = kGroups == 1 ? 232 : kGroups == 2 ? 240 : kGroups == 3 ? 160 : 112;
 
   // Where in block memory things lie, in bytes. What groups leave at their ends takes the place of all tiles.
-  static constexpr int kBarriersAt = kSharing * kWeightBytes, kVectorsAt = kBarriersAt + (3 * kMostStages + 1) * 8;
+  static constexpr int kBarriersAt = kSharing * kWeightBytes, kVectorsAt = kBarriersAt + (3 * kMostGradientStages + 1) * 8;
   static constexpr int kGradTilesAt = (kVectorsAt + kVectorFloats * 4 + 1023) / 1024 * 1024;
   static constexpr int kStagesAt = kGradTilesAt + kGroups * kGradTiles * kTileBytes;
 
@@ -102,18 +101,17 @@ class PointwiseGradients {
     group_ = uniform(thread_index() / 128);
     team_ = group_ / kSharing;
     share_ = group_ % kSharing;
-    neighbour_ = static_cast<int>(block_index()) % p.neighbours;
-    rank_ = static_cast<int>(block_index()) / p.neighbours % p.cluster;
-    const int block = static_cast<int>(block_index()) / (p.neighbours * p.cluster);
-    const int tiles = p.channel_tiles / p.neighbours, with_last = p.last_splits * tiles;
-    const bool has_last = block < with_last;
-    channel_tile_ = (has_last ? block % tiles : (block - with_last) % (tiles - 1)) * p.neighbours + neighbour_;
-    split_ = has_last ? block / tiles : p.last_splits + (block - with_last) / (tiles - 1);
-    splits_ = channel_tile_ / p.neighbours == tiles - 1 ? p.last_splits : p.splits;
+    const int block = static_cast<int>(block_index()), with_last = p.last_splits * p.channel_tiles;
+    if (block < with_last) {
+      channel_tile_ = block % p.channel_tiles;
+      split_ = block / p.channel_tiles;
+    } else {
+      channel_tile_ = (block - with_last) % (p.channel_tiles - 1);
+      split_ = p.last_splits + (block - with_last) / (p.channel_tiles - 1);
+    }
+    splits_ = channel_tile_ == p.channel_tiles - 1 ? p.last_splits : p.splits;
     first_column_ = channel_tile_ * kColumns;
-    first_tile_ = split_ * p.cluster + rank_;
-    stride_ = splits_ * p.cluster;
-    tiles_ = first_tile_ < p.row_tiles ? (p.row_tiles - first_tile_ + stride_ - 1) / stride_ : 0;
+    tiles_ = split_ < p.row_tiles ? (p.row_tiles - split_ + splits_ - 1) / splits_ : 0;
 
     memory_ = static_cast<unsigned char*>(block_memory());
     memory_ += padding_before_tiles(memory_);
@@ -126,16 +124,10 @@ class PointwiseGradients {
   FUSEDSC_DEVICE float* vectors() const { return reinterpret_cast<float*>(memory_ + kVectorsAt); }
   FUSEDSC_DEVICE Barrier* barriers() const { return reinterpret_cast<Barrier*>(memory_ + kBarriersAt); }
   FUSEDSC_DEVICE Barrier* full(int turn) const { return barriers() + turn; }
-  FUSEDSC_DEVICE Barrier* empty(int slot) const { return barriers() + 2 * kMostStages + slot; }
-  FUSEDSC_DEVICE Barrier* weight_barrier() const { return barriers() + 3 * kMostStages; }
+  FUSEDSC_DEVICE Barrier* empty(int slot) const { return barriers() + 2 * kMostGradientStages + slot; }
+  FUSEDSC_DEVICE Barrier* weight_barrier() const { return barriers() + 3 * kMostGradientStages; }
 
-  FUSEDSC_DEVICE int first_row(int tile) const { return (first_tile_ + tile * stride_) * kRows; }
-
-  /// By all threads. Barriers are ready then.
-  FUSEDSC_DEVICE void begin() const {
-    if (p_.neighbours > 1) cluster_barrier();
-    else block_barrier();
-  }
+  FUSEDSC_DEVICE int first_row(int tile) const { return (split_ + tile * splits_) * kRows; }
 
   // ------------------------------------------------------------------------------------------- by the copying group
 
@@ -150,11 +142,6 @@ class PointwiseGradients {
     }
 #pragma unroll 1
     for (int box = 0; box < kBoxes; ++box, to += kBoxBytes) {
-      if (p_.neighbours > 1) {
-        const unsigned neighbours = ((1u << p_.neighbours) - 1) << rank_ * p_.neighbours;
-        if (box % p_.neighbours == neighbour_) start_load(to, p_.grad_y, box * kWide, row, full(turn), neighbours);
-        continue;
-      }
       start_load(to, p_.grad_y, box * kWide, row, full(turn));
       if (kHasOutput) start_load(to + kBoxes * kBoxBytes, p_.output, box * kWide, row, full(turn));
     }
@@ -166,14 +153,15 @@ class PointwiseGradients {
       for (int i = 0; i < p_.stages; ++i) {
         initialise(full(i));
         initialise(full(p_.stages + i));
-        initialise(empty(i), p_.neighbours * kSharing * 4);
+        initialise(empty(i), kSharing * 4);
       }
       initialise(weight_barrier());
-      publish_to_cluster();
       publish();
     }
-    begin();
+    block_barrier();
     if (!copies) return;
+    prefetch(p_.x);
+    prefetch(p_.grad_y);
     wait_for_previous_kernel();
     if (copies_weight()) start_weight();
     StageTurn turn;
@@ -310,16 +298,17 @@ class PointwiseGradients {
   // ----------------------------------------------------------------------------------------- by all threads of a group
 
   FUSEDSC_DEVICE void multiply_all() {
-    begin();
+    block_barrier();
     wait_for_previous_kernel();
     prepare();
     const Channels own = own_channels();
+    const bool has_channels = first_column_ + share_ * kChannels + uniform(warp()) * 16 < p_.fold * p_.channels;
     // Teams come to a stage in turns and may be ahead of each other, so that its phases need two barriers: a team waits
     // for one of them only when all of its earlier phases are over.
     int turn = team_, parity = 0, grad_tile = 0;
     Sums sums = {};
 #pragma unroll 1
-    for (int row = first_row(team_); row < p_.rows; row += kTeams * stride_ * kRows) {
+    for (int row = first_row(team_); row < p_.rows; row += kTeams * splits_ * kRows) {
       const int slot = turn < p_.stages ? turn : turn - p_.stages;
       unsigned char* to = grad_tiles() + grad_tile;
       wait(full(turn), parity);
@@ -336,7 +325,7 @@ class PointwiseGradients {
         wait_for_products<0>();
         fence(grad);
         Activated activated = {};
-        if (first_column_ + share_ * kChannels + warp() * 16 < p_.fold * p_.channels) {
+        if (has_channels) {
           finish_tile(sums, own, grad, activated, x, to, p_.rows - row);
           if (!kHasOutput && p_.rows - row < kRows) clear(activated, p_.rows - row);
         }
@@ -352,7 +341,7 @@ class PointwiseGradients {
       grad_tile ^= kTileBytes;
       wait_for_products<0>();
       fence(sums.products);
-      release(slot);
+      arrive_as_warp(empty(slot));
       turn += kTeams;
       if (turn >= 2 * p_.stages) {
         turn -= 2 * p_.stages;
@@ -364,21 +353,7 @@ class PointwiseGradients {
     group_barrier<kProductThreads>(kGroups);  // all groups are done with the tiles, where the sums go
     leave(sums);
     group_barrier<kProductThreads>(kGroups);
-    if (p_.cluster > 1) {
-      add_teams();
-      cluster_barrier();
-    }
     store_partials();
-    // No block's memory goes before all have read it, and arrived there.
-    if (p_.cluster * p_.neighbours > 1) cluster_barrier();
-  }
-
-  /// By a warp that has read a stage, which all neighbours fill.
-  FUSEDSC_DEVICE void release(int slot) const {
-    if (p_.neighbours == 1) return arrive_as_warp(empty(slot));
-    warp_barrier();
-    const int lane = thread_index() % 32;
-    if (lane < p_.neighbours) arrive_at_block(empty(slot), rank_ * p_.neighbours + lane);
   }
 
   FUSEDSC_DEVICE static int warp() { return thread_index() % 128 / 32; }
@@ -545,7 +520,7 @@ class PointwiseGradients {
   /// To block memory: [k][channel], with the gradient prologue, and both sums.
   FUSEDSC_DEVICE void leave(Sums& sums) const {
     const int lane = thread_index() % 32;
-    float* own = left() + group_ * kSumFloats + warp() * 16 + lane / 4;
+    float* own = left() + group_ * kSumFloats + uniform(thread_index() / 32) % 4 * 16 + lane / 4;
     const float* scales = vectors() + kScales;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -574,74 +549,46 @@ class PointwiseGradients {
     return value + shuffle_xor(value, 2);
   }
 
-  // Threads have four channels of what is left, and every kAtOnce'th row.
-  static constexpr int kQuads = kColumns / 4, kAtOnce = kProductThreads / kQuads;
-  FUSEDSC_DEVICE Four* left_at(int row) const {
-    const int column = thread_index() % kQuads * 4;
-    return reinterpret_cast<Four*>(left() + column / kChannels * kSumFloats + row * kSumPitch + column % kChannels);
-  }
-  FUSEDSC_DEVICE static void add(Four& sum, const Four& other) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) sum.elements[i] += other.elements[i];
-  }
-  FUSEDSC_DEVICE static Four of_teams(const Four* left) {
-    Four sum = *left;
-#pragma unroll
-    for (int team = 1; team < kTeams; ++team) add(sum, left[team * kSharing * kSumFloats / 4]);
-    return sum;
-  }
-  FUSEDSC_DEVICE Four of_cluster(const Four* left) const {
-    constexpr int kMostBlocks = 8;
-    Four parts[kMostBlocks];  // loads that do not wait for each other
-#pragma unroll
-    for (int rank = 0; rank < kMostBlocks; ++rank) {
-      parts[rank] = rank < p_.cluster ? load_of_block(left, rank * p_.neighbours + neighbour_) : Four{};
-    }
-#pragma unroll
-    for (int rank = 1; rank < kMostBlocks; ++rank) add(parts[0], parts[rank]);
-    return parts[0];
-  }
-
-  FUSEDSC_DEVICE void add_teams() const {
-#pragma unroll 4
-    for (int row = thread_index() / kQuads; row < kDepth + kVectorSums; row += kAtOnce) {
-      *left_at(row) = of_teams(left_at(row));
-    }
-  }
-
-  /// What the groups have left, or the blocks of a cluster, added up; zeros in place of the splits that this tile of
-  /// channels has not.
+  /// What the groups have left, added up; zeros in place of the splits that this tile of channels has not. A thread has
+  /// four channels.
   FUSEDSC_DEVICE void store_partials() const {
-    const int column = thread_index() % kQuads * 4, rows = p_.outputs + kVectorSums;
-    const int first = rank_ * kAtOnce + thread_index() / kQuads, step = p_.cluster * kAtOnce;
+    constexpr int kQuads = kColumns / 4, kAtOnce = kProductThreads / kQuads;
+    const int column = thread_index() % kQuads * 4, lane = thread_index() / kQuads, rows = p_.outputs + kVectorSums;
     if (column >= p_.fold * p_.channels - first_column_) return;
     const int position = p_.fold == 1 ? 0 : column / p_.channels,
               channel = p_.fold == 1 ? first_column_ + column : column % p_.channels;
+    const float* columns = left() + column / kChannels * kSumFloats + column % kChannels;
     const auto store = [&](int split, int row, const Four& sum) {
       const std::int64_t part = std::int64_t{split} * p_.fold + position;
       *reinterpret_cast<Four*>(p_.partials + (part * rows + row) * p_.channels + channel) = sum;
     };
-    const int advance = p_.weight.first(step);
-    int first_channel = p_.weight.first(first);
+    const int advance = p_.weight.first(kAtOnce);
+    int first_channel = p_.weight.first(lane);
 #pragma unroll 4
-    for (int row = first; row < rows; row += step) {
+    for (int row = lane; row < rows; row += kAtOnce) {
       bool is_wanted = row >= p_.outputs;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         is_wanted = is_wanted || p_.weight.place(first_channel, channel + i) < p_.weight.width;
       }
       first_channel = p_.weight.next(first_channel, advance);
-      const Four* left = left_at(row < p_.outputs ? position * p_.outputs + row : kDepth + row - p_.outputs);
-      if (is_wanted) store(split_, row, p_.cluster > 1 ? of_cluster(left) : of_teams(left));  // else nobody reads it
+      const int k = row < p_.outputs ? position * p_.outputs + row : kDepth + row - p_.outputs;
+      Four sum = {};
+#pragma unroll
+      for (int team = 0; team < kTeams; ++team) {
+        const Four part = *reinterpret_cast<const Four*>(columns + team * kSharing * kSumFloats + k * kSumPitch);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sum.elements[i] += part.elements[i];
+      }
+      if (is_wanted) store(split_, row, sum);  // else nobody reads it
     }
     for (int split = split_ + splits_; split < p_.splits; split += splits_) {
-      for (int row = first; row < rows; row += step) store(split, row, {});
+      for (int row = lane; row < rows; row += kAtOnce) store(split, row, {});
     }
   }
 
   const PointwiseGradientsParameters& p_;
-  int group_, team_, share_, channel_tile_, split_, splits_, rank_, neighbour_, first_column_;
-  int first_tile_, stride_, tiles_;  ///< of 64 positions
+  int group_, team_, share_, channel_tile_, split_, splits_, first_column_, tiles_;
   float unscale_ = 1;
   unsigned char* memory_;
 };

@@ -52,8 +52,8 @@ constexpr PointwiseGradientsInstance instance(DataType dtype) {
 /// another kernel's.
 const PointwiseGradientsInstance kInstances[] = {
     FUSEDSC_BOTH(32, 1, 3, true, false),   FUSEDSC_BOTH(32, 3, 1, true, false),  FUSEDSC_BOTH(32, 1, 3, false, false),
-    FUSEDSC_BOTH(64, 1, 3, false, false),  FUSEDSC_BOTH(96, 1, 3, false, false), FUSEDSC_BOTH(160, 1, 3, false, false),
-    FUSEDSC_BOTH(128, 1, 3, false, true),  FUSEDSC_BOTH(256, 1, 2, false, true), FUSEDSC_BOTH(320, 1, 2, false, false)};
+    FUSEDSC_BOTH(64, 1, 2, false, false),  FUSEDSC_BOTH(96, 1, 2, false, false), FUSEDSC_BOTH(160, 1, 2, false, false),
+    FUSEDSC_BOTH(128, 1, 2, false, true),  FUSEDSC_BOTH(256, 1, 2, false, true), FUSEDSC_BOTH(320, 1, 2, false, false)};
 
 bool is_plain(const PointwiseBackwardArguments& a) { return !a.prologue && !a.gradient_prologue; }
 
@@ -113,8 +113,7 @@ PointwiseGradientsPass::PointwiseGradientsPass(const PointwiseBackwardArguments&
 PointwiseGradientsPass::PointwiseGradientsPass(const PointwiseBackwardArguments& a,
                                                const PointwiseGradientsInstance& instance)
     : instance_(&instance), forms_gradient_(a.gradient_prologue && !instance.has_output) {
-  constexpr int kMostStages = 6;
-  p_.stages = kMostStages;
+  p_.stages = kMostGradientStages;
   while (instance.memory(p_.stages) > kMemoryLimit) --p_.stages;
   p_.channels = static_cast<int>(a.x.sizes[1]);
   p_.outputs = static_cast<int>(a.grad_y.sizes[1]);
@@ -126,18 +125,13 @@ PointwiseGradientsPass::PointwiseGradientsPass(const PointwiseBackwardArguments&
   p_.channel_tiles = static_cast<int>(divide_up(columns, tile));
   // A narrow last tile of channels is less work for its blocks, of which there are fewer.
   const double last = static_cast<double>(columns - (p_.channel_tiles - 1) * tile) / tile, work = 0.7 + 0.3 * last;
-  p_.cluster = 1;
-  p_.neighbours = 1;
-  const int group = p_.cluster * p_.neighbours;
-  const int clusters = (group < 3 ? multiprocessors() : multiprocessors() * 10 / 11) / group;
-  const std::int64_t most = divide_up(p_.row_tiles, instance.teams * p_.cluster);
-  const int tiles = p_.channel_tiles / p_.neighbours;
-  const double splits = clusters / (tiles - 1 + (tiles == 1 ? 1 : work));
+  const std::int64_t most = divide_up(p_.row_tiles, instance.teams);
+  const double splits = multiprocessors() / (p_.channel_tiles - 1 + work);
   p_.splits = static_cast<int>(std::clamp<std::int64_t>(static_cast<std::int64_t>(splits), 1, most));
   p_.last_splits = p_.splits;
-  if (last < 1 && p_.neighbours == 1) {
+  if (last < 1) {
     p_.last_splits = static_cast<int>(
-        std::clamp<std::int64_t>(clusters - std::int64_t{tiles - 1} * p_.splits, 1, p_.splits));
+        std::clamp<std::int64_t>(multiprocessors() - std::int64_t{p_.channel_tiles - 1} * p_.splits, 1, p_.splits));
   }
   p_.activation = a.prologue.activation;
 }
@@ -185,15 +179,9 @@ void PointwiseGradientsPass::run(const PointwiseBackwardArguments& a, const Exec
   p.shift = static_cast<const float*>(a.prologue.shift.data);
   p.mean = static_cast<const float*>(a.sums.mean.data);
   p.partials = memory.partials;
-  const int group = p.neighbours * p.cluster;
-  const std::int64_t blocks =
-      group * (std::int64_t{p.channel_tiles / p.neighbours - 1} * p.splits + p.last_splits);
-  const auto memory_bytes = static_cast<std::size_t>(instance_->memory(p.stages));
-  if (group > 1) {
-    launch_clusters(kName, instance_->kernel, blocks, instance_->threads, execution.stream, p, memory_bytes, group);
-  } else {
-    launch_following(kName, instance_->kernel, blocks, instance_->threads, execution.stream, p, memory_bytes);
-  }
+  const std::int64_t blocks = std::int64_t{p.channel_tiles - 1} * p.splits + p.last_splits;
+  launch_following(kName, instance_->kernel, blocks, instance_->threads, execution.stream, p,
+                   static_cast<std::size_t>(instance_->memory(p.stages)));
 
   GradientsSumParameters sum;
   sum.partials = memory.partials;

@@ -7,17 +7,16 @@
 
 namespace fusedsc::gpu::hopper {
 
+inline constexpr int kMostGradientStages = 8;
+
 struct PointwiseGradientsParameters {
   TensorMap x, grad_y, output, grad_x, weight_tiles;
   WeightSource weight;
   int channels = 0, outputs = 0;
   int fold = 1, rows = 0;  ///< positions of a row, if that is more than 64 channels; rows
   int row_tiles = 0, channel_tiles = 1;
-  // Blocks run side by side, as clusters: those of some neighbouring tiles of channels, for whom grad_y comes once, times
-  // those that add up their sums.
-  int neighbours = 1, cluster = 1;
-  int splits = 1, last_splits = 1;  ///< clusters that share the rows; of the last tiles of channels, if they are narrow
-  int stages = 2;                   ///< tiles that each group has under way
+  int splits = 1, last_splits = 1;  ///< blocks that share the rows; those of the last tile of channels, if it is narrow
+  int stages = 2;                   ///< tiles that a block has under way, at most kMostGradientStages
   // Of grad_y: grad_scale*grad_y + output_scale*output + offset. Of x: activation(scale*x + shift).
   const float *grad_scale = nullptr, *output_scale = nullptr, *offset = nullptr;
   const float *scale = nullptr, *shift = nullptr, *mean = nullptr;

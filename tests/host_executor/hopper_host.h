@@ -93,34 +93,18 @@ inline std::uint32_t reordered(std::uint32_t word, std::uint32_t order) {
 
 inline void prefetch(const TensorMap&) {}
 
-/// To so much block memory, of any block, at so far from its beginning.
-inline void load_tile(unsigned char* memory, std::uint32_t tile, const TensorMap& map, int element, int y) {
+inline void start_load(void* tile, const TensorMap& map, int element, int y, Barrier* barrier) {
   const int x = element * map.halves, row_bytes = map.tile_columns * 2;
   for (int r = 0; r < map.tile_rows; ++r) {
     for (int c = 0; c < map.tile_columns; ++c) {
       const bool exists = x + c < map.columns && y + r < map.rows;
       const std::uint16_t element = exists ? map.data[(y + r) * map.row_stride + x + c] : std::uint16_t{0};
-      std::memcpy(memory + exchanged(tile + static_cast<std::uint32_t>(r * row_bytes + c * 2), row_bytes), &element, 2);
+      std::memcpy(memory_at(exchanged(address_of(tile) + static_cast<std::uint32_t>(r * row_bytes + c * 2), row_bytes)),
+                  &element, 2);
     }
   }
+  receive(barrier, map.tile_rows * row_bytes);
 }
-inline void start_load(void* tile, const TensorMap& map, int element, int y, Barrier* barrier) {
-  load_tile(memory_at(0), address_of(tile), map, element, y);
-  receive(barrier, map.tile_rows * map.tile_columns * 2);
-}
-template <class T>
-T* of_block(T* place, int rank) {
-  return reinterpret_cast<T*>(static_cast<unsigned char*>(executor::block_memory_of(rank)) + address_of(place));
-}
-inline void start_load(void* tile, const TensorMap& map, int element, int y, Barrier* barrier, unsigned ranks) {
-  for (int rank = 0; ranks >> rank != 0; ++rank) {
-    if ((ranks >> rank & 1) == 0) continue;
-    load_tile(static_cast<unsigned char*>(executor::block_memory_of(rank)), address_of(tile), map, element, y);
-    receive(of_block(barrier, rank), map.tile_rows * map.tile_columns * 2);
-  }
-}
-inline void arrive_at_block(Barrier* barrier, int rank) { arrive(of_block(barrier, rank)); }
-inline void publish_to_cluster() {}
 inline void start_store(const TensorMap& map, int element, int y, const void* tile) {
   const int x = element * map.halves, row_bytes = map.tile_columns * 2;
   for (int r = 0; r < map.tile_rows && y + r < map.rows; ++r) {

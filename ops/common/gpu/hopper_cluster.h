@@ -23,27 +23,6 @@ FUSEDSC_DEVICE void cluster_barrier() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-/// Before the cluster_barrier() behind which other blocks use the barriers that this thread has initialised.
-FUSEDSC_DEVICE void publish_to_cluster() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-
-/// arrive() at the barrier that block number `rank` has in its memory where this block has `barrier`.
-FUSEDSC_DEVICE void arrive_at_block(Barrier* barrier, int rank) {
-  asm volatile(
-      "{\n.reg .u32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
-      "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(address_of(barrier)),
-      "r"(rank)
-      : "memory");
-}
-
-/// As start_load() of a tile, to this place of each block whose bit is in `ranks`, and its barrier.
-FUSEDSC_DEVICE void start_load(void* tile, const TensorMap& map, int x, int y, Barrier* barrier, unsigned ranks) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
-      "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(address_of(tile)),
-      "l"(&map), "r"(x), "r"(y), "r"(address_of(barrier)), "h"(static_cast<std::uint16_t>(ranks))
-      : "memory");
-}
-
 /// What block number `rank` has in its memory where this block has `place`.
 FUSEDSC_DEVICE Aligned<float, 4> load_of_block(const Aligned<float, 4>* place, int rank) {
   Aligned<float, 4> value;
