@@ -87,6 +87,8 @@ class PointwiseGradients {
   using Four = Aligned<float, 4>;
   using Grad = float[kRows / 2];              ///< of x: a lane's two channels by pairs of positions
   using Activated = std::uint32_t[kRows / 16][4];  ///< likewise, as products take them
+  /// The next tile's product is under way while the sums' one runs, where there are registers for both.
+  static constexpr bool kRunsAhead = !kPlain && kAll <= 192;
   struct Sums {
     float products[kAll / 2];  ///< of a and grad_y, and of a and output
     // Of two channels; and of a.
@@ -303,24 +305,22 @@ class PointwiseGradients {
     prepare();
     const Channels own = own_channels();
     const bool has_channels = first_column_ + share_ * kChannels + uniform(warp()) * 16 < p_.fold * p_.channels;
-    // Teams come to a stage in turns and may be ahead of each other, so that its phases need two barriers: a team waits
-    // for one of them only when all of its earlier phases are over.
-    int turn = team_, parity = 0, grad_tile = 0;
+    TeamTurn turn = {team_};
+    int grad_tile = 0;
     Sums sums = {};
+    Grad grad;
+    if constexpr (kRunsAhead) start_input(grad, turn, first_row(team_));
 #pragma unroll 1
-    for (int row = first_row(team_); row < p_.rows; row += kTeams * splits_ * kRows) {
-      const int slot = turn < p_.stages ? turn : turn - p_.stages;
-      unsigned char* to = grad_tiles() + grad_tile;
-      wait(full(turn), parity);
+    for (int row = first_row(team_); row < p_.rows;) {
+      const int slot = turn.slot(p_.stages), next_row = row + kTeams * splits_ * kRows;
       const unsigned char *x = stage(slot) + share_ * kTileBytes, *grad_y = stage(slot) + kXBytes;
-      Grad grad;
-      multiply_weight(grad, grad_y);
+      unsigned char* to = grad_tiles() + grad_tile;
+      if constexpr (!kRunsAhead) start_input(grad, turn, row);
       if constexpr (kPlain) {
         multiply_plain(sums, x, grad_y);
         wait_for_products<1>();
         fence(grad);
         store_tile(grad, to);
-        publish();
       } else {
         wait_for_products<0>();
         fence(grad);
@@ -329,9 +329,9 @@ class PointwiseGradients {
           finish_tile(sums, own, grad, activated, x, to, p_.rows - row);
           if (!kHasOutput && p_.rows - row < kRows) clear(activated, p_.rows - row);
         }
-        publish();
         multiply_activated(sums, activated, grad_y);
       }
+      publish();
       if (is_leader()) wait_for_stores();  // of the other tile
       group_barrier(group_);
       if (is_leader()) {
@@ -339,15 +339,14 @@ class PointwiseGradients {
         commit_stores();
       }
       grad_tile ^= kTileBytes;
-      wait_for_products<0>();
+      turn.next(kTeams, p_.stages);
+      if constexpr (kRunsAhead) start_input(grad, turn, next_row);
+      wait_for_products<kRunsAhead ? 1 : 0>();
       fence(sums.products);
       arrive_as_warp(empty(slot));
-      turn += kTeams;
-      if (turn >= 2 * p_.stages) {
-        turn -= 2 * p_.stages;
-        parity ^= 1;
-      }
+      row = next_row;
     }
+    if (kRunsAhead) wait_for_products<0>();
     if (is_leader()) wait_for_stores();
     let_next_kernel_start();
     group_barrier<kProductThreads>(kGroups);  // all groups are done with the tiles, where the sums go
@@ -356,14 +355,36 @@ class PointwiseGradients {
     store_partials();
   }
 
-  FUSEDSC_DEVICE static int warp() { return thread_index() % 128 / 32; }
+  /// As StageTurn, of teams, which come to a stage in turns and may be ahead of each other: with two barriers for its
+  /// phases a team waits for one of them only when all earlier ones are over.
+  struct TeamTurn {
+    int barrier, parity = 0;
+
+    FUSEDSC_DEVICE int slot(int stages) const { return barrier < stages ? barrier : barrier - stages; }
+    FUSEDSC_DEVICE void next(int teams, int stages) {
+      barrier += teams;
+      if (barrier < 2 * stages) return;
+      barrier -= 2 * stages;
+      parity ^= 1;
+    }
+  };
+
+  /// The product that makes the gradient of x, when the tile has come. If there is none, of whatever lies there.
+  FUSEDSC_DEVICE void start_input(Grad& grad, const TeamTurn& turn, int row) const {
+    if (row < p_.rows) wait(full(turn.barrier), turn.parity);
+    multiply_weight(grad, stage(turn.slot(p_.stages)) + kXBytes);
+  }
+
+  // Of unsigned numbers these are an instruction each, which costs less than a register throughout the loop.
+  FUSEDSC_DEVICE static int lane() { return static_cast<int>(static_cast<unsigned>(thread_index()) % 32); }
+  FUSEDSC_DEVICE static int warp() { return static_cast<int>(static_cast<unsigned>(thread_index()) % 128 / 32); }
   FUSEDSC_DEVICE static bool is_leader() { return thread_index() % 128 == 0; }
 
   FUSEDSC_DEVICE Channels own_channels() const {
     Channels own = {{1, 1}};
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int column = share_ * kChannels + warp() * 16 + thread_index() % 32 / 4 + 8 * i;
+      const int column = share_ * kChannels + warp() * 16 + lane() / 4 + 8 * i;
       const int channel = p_.fold == 1 ? first_column_ + column : column % p_.channels;
       if (channel >= p_.channels) continue;
       if (p_.scale != nullptr) own.scale[i] = p_.scale[channel];
@@ -422,8 +443,7 @@ class PointwiseGradients {
 
   /// Where, in a tile, the lane's row of the matrices lies that are the warp's channels of 16 positions.
   FUSEDSC_DEVICE static int place_of_step(int step) {
-    const int lane = thread_index() % 32;
-    return place_of_run<128>(step * 16 + lane / 16 * 8 + lane % 8, warp() * 2 + lane / 8 % 2);
+    return place_of_run<128>(step * 16 + lane() / 16 * 8 + lane() % 8, warp() * 2 + lane() / 8 % 2);
   }
 
   /// The gradient of x, to its tile.
@@ -457,7 +477,7 @@ class PointwiseGradients {
   FUSEDSC_DEVICE static void clear(Activated& activated, int rows) {
 #pragma unroll
     for (int i = 0; i < kRows / 4; ++i) {
-      const int row = i / 2 * 8 + thread_index() % 4 * 2;
+      const int row = i / 2 * 8 + lane() % 4 * 2;
       std::uint32_t& word = activated[i / 4][i % 4];
       if (row >= rows) word = 0;
       else if (row + 1 >= rows) word &= 0xffff;
@@ -483,7 +503,7 @@ class PointwiseGradients {
         to_floats(words[part + 1], values[2], values[3], T());
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          exists[i] = kAllRows || step * 16 + part * 4 + thread_index() % 4 * 2 + i % 2 < rows;
+          exists[i] = kAllRows || step * 16 + part * 4 + lane() % 4 * 2 + i % 2 < rows;
           z[i] = values[i] * own.scale[i / 2] + own.shift[i / 2];
           g[i] = grad[step * 8 + part * 2 + i];
           if (kHasOutput) g[i] = g[i] * unscale_ + own.constant[i / 2];
@@ -519,8 +539,7 @@ class PointwiseGradients {
 
   /// To block memory: [k][channel], with the gradient prologue, and both sums.
   FUSEDSC_DEVICE void leave(Sums& sums) const {
-    const int lane = thread_index() % 32;
-    float* own = left() + group_ * kSumFloats + uniform(thread_index() / 32) % 4 * 16 + lane / 4;
+    float* own = left() + group_ * kSumFloats + uniform(warp()) * 16 + lane() / 4;
     const float* scales = vectors() + kScales;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -528,13 +547,13 @@ class PointwiseGradients {
       if constexpr (kPlain) continue;
       sums.grad[half] = of_four_lanes(sums.grad[half]);
       sums.grad_times_centered[half] = of_four_lanes(sums.grad_times_centered[half]);
-      if (lane % 4 != 0) continue;
+      if (lane() % 4 != 0) continue;
       own[kDepth * kSumPitch + half * 8] = sums.grad[half];
       own[(kDepth + 1) * kSumPitch + half * 8] = sums.grad_times_centered[half];
     }
 #pragma unroll
     for (int i = 0; i < kDepth / 2; ++i) {
-      const int k = i / 4 * 8 + lane % 4 * 2 + i % 2, half = i / 2 % 2;
+      const int k = i / 4 * 8 + lane() % 4 * 2 + i % 2, half = i / 2 % 2;
       float sum = sums.products[i];
       if constexpr (kHasOutput) {
         sum = sum * scales[k] + (sums.products[kDepth / 2 + i] * scales[kDepth + k] +
