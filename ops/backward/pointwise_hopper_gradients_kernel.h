@@ -1,6 +1,6 @@
 /// Pointwise convolution on Hopper GPUs, both gradients from one pass over x: the gradient of 64 channels of x, and
-/// that of their weights, for few outputs. A block goes through the positions, 64 at a time, which a warp of its own has
-/// the copy engine bring: x, grad_y and the raw output. Groups of four warps take turns. Rows of both products are
+/// that of their weights, for few outputs. A block goes through the positions, 64 at a time, which a warp of its own
+/// has the copy engine bring: x, grad_y and the raw output. Groups of four warps take turns. Rows of both products are
 /// channels: the first one makes the gradient of x, transposed; threads that hold it read x likewise, and the activated
 /// x in their registers is what the second product takes to add up the gradient of the weight. While one group is busy
 /// with elements, others multiply. Groups of neighbouring channels may share grad_y and output.
@@ -50,7 +50,7 @@ class PointwiseGradients {
   }
 
  private:
-  static constexpr int kRows = 64, kChannels = 64;  ///< of a tile
+  static constexpr int kRows = 64, kChannels = 64;   ///< of a tile
   static constexpr int kParts = kHasOutput ? 2 : 1;  ///< grad_y; output
   static constexpr int kBoxes = (kDepth + kWide - 1) / kWide, kBoxBytes = kRows * kWide * 2;
   static constexpr int kTileBytes = kRows * kChannels * 2, kXBytes = kSharing * kTileBytes,
@@ -70,11 +70,14 @@ class PointwiseGradients {
   static constexpr int kSumPitch = kChannels + 4, kSumFloats = (kDepth + kVectorSums) * kSumPitch;
 
   /// Of a thread; what the copying group does not need the others have.
-  static constexpr int kCopyRegisters = kGroups < 3 ? 24 : 32,
-                       kProductRegisters = kGroups == 1 ? 232 : kGroups == 2 ? 240 : kGroups == 3 ? 160 : 112;
+  static constexpr int kCopyRegisters = kGroups < 3 ? 24 : 32, kProductRegisters = kGroups == 1   ? 232
+                                                                                   : kGroups == 2 ? 240
+                                                                                   : kGroups == 3 ? 160
+                                                                                                  : 112;
 
   // Where in block memory things lie, in bytes. What groups leave at their ends takes the place of all tiles.
-  static constexpr int kBarriersAt = kSharing * kWeightBytes, kVectorsAt = kBarriersAt + (3 * kMostGradientStages + 1) * 8;
+  static constexpr int kBarriersAt = kSharing * kWeightBytes,
+                       kVectorsAt = kBarriersAt + (3 * kMostGradientStages + 1) * 8;
   static constexpr int kGradTilesAt = (kVectorsAt + kVectorFloats * 4 + 1023) / 1024 * 1024;
   static constexpr int kStagesAt = kGradTilesAt + kGroups * kGradTiles * kTileBytes;
 
@@ -85,7 +88,7 @@ class PointwiseGradients {
   static_assert(kParts == 1 || kDepth % kWide == 0);
   static_assert(kAll == kFirst || (kFirst % kWide == 0 && kAll - kFirst <= 192));
   using Four = Aligned<float, 4>;
-  using Grad = float[kRows / 2];              ///< of x: a lane's two channels by pairs of positions
+  using Grad = float[kRows / 2];                   ///< of x: a lane's two channels by pairs of positions
   using Activated = std::uint32_t[kRows / 16][4];  ///< likewise, as products take them
   /// The next tile's product is under way while the sums' one runs, where there are registers for both.
   static constexpr bool kRunsAhead = !kPlain && kAll <= 192;
@@ -96,7 +99,7 @@ class PointwiseGradients {
   };
   /// Of a lane's two channels.
   struct Channels {
-    float scale[2], shift[2], mean[2], constant[2];
+    float scale[2] = {1, 1}, shift[2] = {}, mean[2] = {}, constant[2] = {};
   };
 
   FUSEDSC_DEVICE explicit PointwiseGradients(const PointwiseGradientsParameters& p) : p_(p) {
@@ -227,8 +230,7 @@ class PointwiseGradients {
     for (int i = 0; i < kItems; ++i) {
       const int item = thread_index() + i * kProductThreads;
       if (item >= kDepth * kRuns) break;
-      *reinterpret_cast<Aligned<std::uint32_t, 4>*>(to + place_of_run<128>(item / kRuns, item % kRuns)) =
-          words[i];
+      *reinterpret_cast<Aligned<std::uint32_t, 4>*>(to + place_of_run<128>(item / kRuns, item % kRuns)) = words[i];
     }
   }
 
@@ -381,7 +383,7 @@ class PointwiseGradients {
   FUSEDSC_DEVICE static bool is_leader() { return thread_index() % 128 == 0; }
 
   FUSEDSC_DEVICE Channels own_channels() const {
-    Channels own = {{1, 1}};
+    Channels own;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int column = share_ * kChannels + warp() * 16 + lane() / 4 + 8 * i;
@@ -399,8 +401,7 @@ class PointwiseGradients {
   FUSEDSC_DEVICE void multiply_weight(Grad& grad, const unsigned char* grad_y) const {
     fence(grad);
     begin_products();
-    const std::uint64_t rows = describe<128>(weight_tile(share_)),
-                        columns = describe<kWide * 2>(grad_y);
+    const std::uint64_t rows = describe<128>(weight_tile(share_)), columns = describe<kWide * 2>(grad_y);
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
 #pragma unroll
@@ -435,10 +436,12 @@ class PointwiseGradients {
   }
   FUSEDSC_DEVICE void multiply_plain(Sums& sums, const unsigned char* x, const unsigned char* grad_y) const {
     const std::uint64_t rows = describe<128>(x);
-    multiply_rows<true>(sums, [&](int step) { return rows + step * 16 * 128 / 16; }, grad_y);
+    multiply_rows<true>(
+        sums, [&](int step) { return rows + step * 16 * 128 / 16; }, grad_y);
   }
   FUSEDSC_DEVICE void multiply_activated(Sums& sums, const Activated& x, const unsigned char* grad_y) const {
-    multiply_rows<>(sums, [&](int step) -> const std::uint32_t(&)[4] { return x[step]; }, grad_y);
+    multiply_rows<>(
+        sums, [&](int step) -> const std::uint32_t(&)[4] { return x[step]; }, grad_y);
   }
 
   /// Where, in a tile, the lane's row of the matrices lies that are the warp's channels of 16 positions.
@@ -556,8 +559,8 @@ class PointwiseGradients {
       const int k = i / 4 * 8 + lane() % 4 * 2 + i % 2, half = i / 2 % 2;
       float sum = sums.products[i];
       if constexpr (kHasOutput) {
-        sum = sum * scales[k] + (sums.products[kDepth / 2 + i] * scales[kDepth + k] +
-                                 sums.activated[half] * scales[2 * kDepth + k]);
+        sum = sum * scales[k] +
+              (sums.products[kDepth / 2 + i] * scales[kDepth + k] + sums.activated[half] * scales[2 * kDepth + k]);
       }
       own[k * kSumPitch + half * 8] = sum;
     }

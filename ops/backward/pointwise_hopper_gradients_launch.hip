@@ -51,9 +51,9 @@ constexpr PointwiseGradientsInstance instance(DataType dtype) {
 /// Outputs; groups of four warps that share positions; how often. Of many outputs, the gradient prologue is always
 /// another kernel's.
 const PointwiseGradientsInstance kInstances[] = {
-    FUSEDSC_BOTH(32, 1, 3, true, false),   FUSEDSC_BOTH(32, 3, 1, true, false),  FUSEDSC_BOTH(32, 1, 3, false, false),
-    FUSEDSC_BOTH(64, 1, 2, false, false),  FUSEDSC_BOTH(96, 1, 2, false, false), FUSEDSC_BOTH(160, 1, 2, false, false),
-    FUSEDSC_BOTH(128, 1, 2, false, true),  FUSEDSC_BOTH(256, 1, 2, false, true), FUSEDSC_BOTH(320, 1, 2, false, false)};
+    FUSEDSC_BOTH(32, 1, 3, true, false),  FUSEDSC_BOTH(32, 3, 1, true, false),  FUSEDSC_BOTH(32, 1, 3, false, false),
+    FUSEDSC_BOTH(64, 1, 2, false, false), FUSEDSC_BOTH(96, 1, 2, false, false), FUSEDSC_BOTH(160, 1, 2, false, false),
+    FUSEDSC_BOTH(128, 1, 2, false, true), FUSEDSC_BOTH(256, 1, 2, false, true), FUSEDSC_BOTH(320, 1, 2, false, false)};
 
 bool is_plain(const PointwiseBackwardArguments& a) { return !a.prologue && !a.gradient_prologue; }
 
