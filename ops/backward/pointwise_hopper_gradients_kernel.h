@@ -33,7 +33,7 @@ class PointwiseGradients {
   static constexpr bool kHasOutput = kHasOutput_, kPlain = kPlain_;
   static_assert(!kPlain || !kHasOutput);
   /// Columns of grad_y as it is copied: rows of 128 bytes cost the copy engine no more than shorter ones.
-  static constexpr int kWide = kDepth < 64 ? 32 : 64;
+  static constexpr int kWide = kDepth < 64 || kDepth == 96 ? 32 : 64;
 
   FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(int stages) {
     return 1024 + kGradTilesAt + most(kStagesAt - kGradTilesAt + stages * kStageBytes, kGroups * kSumFloats * 4);
@@ -90,8 +90,8 @@ class PointwiseGradients {
   using Four = Aligned<float, 4>;
   using Grad = float[kRows / 2];                   ///< of x: a lane's two channels by pairs of positions
   using Activated = std::uint32_t[kRows / 16][4];  ///< likewise, as products take them
-  /// The next tile's product is under way while the sums' one runs, where there are registers for both.
-  static constexpr bool kRunsAhead = !kPlain && kAll <= 192;
+  /// Threads read x while the first product runs, where there are registers for both.
+  static constexpr bool kLoadsAhead = kAll <= 192;
   struct Sums {
     float products[kAll / 2];  ///< of a and grad_y, and of a and output
     // Of two channels; and of a.
@@ -310,23 +310,24 @@ class PointwiseGradients {
     TeamTurn turn = {team_};
     int grad_tile = 0;
     Sums sums = {};
-    Grad grad;
-    if constexpr (kRunsAhead) start_input(grad, turn, first_row(team_));
 #pragma unroll 1
-    for (int row = first_row(team_); row < p_.rows;) {
-      const int slot = turn.slot(p_.stages), next_row = row + kTeams * splits_ * kRows;
+    for (int row = first_row(team_); row < p_.rows; row += kTeams * splits_ * kRows) {
+      const int slot = turn.slot(p_.stages);
       const unsigned char *x = stage(slot) + share_ * kTileBytes, *grad_y = stage(slot) + kXBytes;
       unsigned char* to = grad_tiles() + grad_tile;
-      if constexpr (!kRunsAhead) start_input(grad, turn, row);
+      wait(full(turn.barrier), turn.parity);
+      Grad grad;
+      multiply_weight(grad, grad_y);
       if constexpr (kPlain) {
         multiply_plain(sums, x, grad_y);
         wait_for_products<1>();
         fence(grad);
         store_tile(grad, to);
       } else {
+        Activated activated = {};
+        if (kLoadsAhead && has_channels) load(activated, x);
         wait_for_products<0>();
         fence(grad);
-        Activated activated = {};
         if (has_channels) {
           finish_tile(sums, own, grad, activated, x, to, p_.rows - row);
           if (!kHasOutput && p_.rows - row < kRows) clear(activated, p_.rows - row);
@@ -342,13 +343,10 @@ class PointwiseGradients {
       }
       grad_tile ^= kTileBytes;
       turn.next(kTeams, p_.stages);
-      if constexpr (kRunsAhead) start_input(grad, turn, next_row);
-      wait_for_products<kRunsAhead ? 1 : 0>();
+      wait_for_products<0>();
       fence(sums.products);
       arrive_as_warp(empty(slot));
-      row = next_row;
     }
-    if (kRunsAhead) wait_for_products<0>();
     if (is_leader()) wait_for_stores();
     let_next_kernel_start();
     group_barrier<kProductThreads>(kGroups);  // all groups are done with the tiles, where the sums go
@@ -370,12 +368,6 @@ class PointwiseGradients {
       parity ^= 1;
     }
   };
-
-  /// The product that makes the gradient of x, when the tile has come. If there is none, of whatever lies there.
-  FUSEDSC_DEVICE void start_input(Grad& grad, const TeamTurn& turn, int row) const {
-    if (row < p_.rows) wait(full(turn.barrier), turn.parity);
-    multiply_weight(grad, stage(turn.slot(p_.stages)) + kXBytes);
-  }
 
   // Of unsigned numbers these are an instruction each, which costs less than a register throughout the loop.
   FUSEDSC_DEVICE static int lane() { return static_cast<int>(static_cast<unsigned>(thread_index()) % 32); }
@@ -476,6 +468,11 @@ class PointwiseGradients {
     else finish_tile<kActivation, false>(sums, own, grad, activated, x, to, rows);
   }
 
+  FUSEDSC_DEVICE static void load(Activated& x, const unsigned char* from) {
+#pragma unroll
+    for (int step = 0; step < kRows / 16; ++step) load_matrices<true>(from + place_of_step(step), x[step]);
+  }
+
   /// There are so many rows. Of others grad_y is zero, but activated x is not.
   FUSEDSC_DEVICE static void clear(Activated& activated, int rows) {
 #pragma unroll
@@ -496,7 +493,7 @@ class PointwiseGradients {
     for (int step = 0; step < kRows / 16; ++step) {
       const int place = place_of_step(step);
       std::uint32_t(&words)[4] = activated[step];
-      load_matrices<true>(x + place, words);
+      if constexpr (!kLoadsAhead) load_matrices<true>(x + place, words);
       std::uint32_t gradients[4];
 #pragma unroll
       for (int part = 0; part < 4; part += 2) {  // two positions of both channels

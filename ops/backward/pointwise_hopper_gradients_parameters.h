@@ -7,7 +7,7 @@
 
 namespace fusedsc::gpu::hopper {
 
-inline constexpr int kMostGradientStages = 8;
+inline constexpr int kMostGradientStages = 12;
 
 struct PointwiseGradientsParameters {
   TensorMap x, grad_y, output, grad_x, weight_tiles;
