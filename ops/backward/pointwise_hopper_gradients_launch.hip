@@ -189,15 +189,16 @@ void PointwiseGradientsPass::run(const PointwiseBackwardArguments& a, const Exec
   sum.rows = p.outputs + (instance_->plain ? 0 : 2);
   sum.outputs = p.outputs;
   sum.channels = p.channels;
-  sum.warps = std::clamp(sum.splits / 4, 1, kSumWarps);
+  sum.warps = sum.splits <= 8 ? 1 : std::min(sum.splits / 4, kSumWarps);
+  sum.groups = std::max(1, 4 / sum.warps);
   sum.weight = a.grad_weight.data;
   sum.places = WeightSource(a.grad_weight, a.windows);
   sum.grad = static_cast<float*>(a.sums.grad.data);
   sum.grad_times_centered = static_cast<float*>(a.sums.grad_times_centered.data);
   sum.normaliser = GradientNormaliserParameters(a.sums, a.x);
   launch_following(kName, a.x.dtype == DataType::float16 ? sum_kernel<Float16> : sum_kernel<BFloat16>,
-                   divide_up(sum.items(), 32), sum.warps * 32, execution.stream, sum,
-                   static_cast<std::size_t>(sum.warps) * 1024);
+                   divide_up(sum.items(), 32 * sum.groups), sum.groups * sum.warps * 32, execution.stream, sum,
+                   static_cast<std::size_t>(sum.groups * sum.warps) * 1024);
 }
 
 }  // namespace fusedsc::gpu::hopper
