@@ -32,8 +32,8 @@ class PointwiseGradients {
   static constexpr int kProductThreads = kGroups * 128, kThreads = kProductThreads + 128;
   static constexpr bool kHasOutput = kHasOutput_, kPlain = kPlain_;
   static_assert(!kPlain || !kHasOutput);
-  /// Columns of grad_y as it is copied: rows of 128 bytes cost the copy engine no more than shorter ones.
-  static constexpr int kWide = kDepth < 64 || kDepth == 96 ? 32 : 64;
+  /// Columns of grad_y as it is copied.
+  static constexpr int kWide = kDepth % 64 == 0 ? 64 : 32;
 
   FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(int stages) {
     return 1024 + kGradTilesAt + most(kStagesAt - kGradTilesAt + stages * kStageBytes, kGroups * kSumFloats * 4);

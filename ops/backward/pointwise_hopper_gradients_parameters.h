@@ -7,7 +7,7 @@
 
 namespace fusedsc::gpu::hopper {
 
-inline constexpr int kMostGradientStages = 12;
+inline constexpr int kMostGradientStages = 8;  ///< with more, all blocks ask for too much at once
 
 struct PointwiseGradientsParameters {
   TensorMap x, grad_y, output, grad_x, weight_tiles;
