@@ -40,6 +40,7 @@ class PointwiseGradients {
   }
 
   FUSEDSC_DEVICE static void run(const PointwiseGradientsParameters& p) {
+    static_assert(memory_bytes(kTeams) <= kMemoryLimit);  // a team is never more than a round behind
     if (uniform(thread_index() / 128) == kGroups) {
       set_registers<false, kCopyRegisters>();
       PointwiseGradients(p).copy_all();
