@@ -1,14 +1,15 @@
 /// Pointwise convolution on Hopper GPUs, both gradients from one pass over x: the gradient of 64 channels of x, and
-/// that of their weights, for few outputs. Groups of four warps go through the positions, 64 at a time: x, grad_y and
-/// the raw output come by the copy engine, a product makes the gradient of x, and on its way out the activated x takes
-/// x's place in block memory, from where a second product adds up the gradient of the weight. Groups of neighbouring
-/// channels share grad_y and output; others go their own ways.
+/// that of their weights, for few outputs. A block goes through the positions, 64 at a time, which a warp of its own
+/// has the copy engine bring: x, grad_y and the raw output. Groups of four warps take turns. Rows of both products are
+/// channels: the first one makes the gradient of x, transposed; threads that hold it read x likewise, and the activated
+/// x in their registers is what the second product takes to add up the gradient of the weight. While one group is busy
+/// with elements, others multiply. Groups of neighbouring channels may share grad_y and output.
 ///
 /// The gradient prologue is linear and never applied to an element. Of x's gradient its scales belong to the weight, of
 /// which there are two then; its offset, times the weight, is one number per channel. Of the weight's gradient it is
 /// applied to sums, as in pointwise_hopper_weight_kernel.h.
 ///
-/// Without a prologue (kPlain) x stays as it is, so that both products are under way at once.
+/// Without a prologue (kPlain) x stays as it is, and the second product takes it from block memory.
 ///
 /// Of 32 channels and fewer, several positions lie in a row of 64: the weight repeats along its diagonal.
 #pragma once
@@ -22,78 +23,90 @@
 
 namespace fusedsc::gpu::hopper {
 
-/// kDepth: outputs of all positions of a row, at most. kSharing: groups that share positions. kTeams: of these.
-/// kHalves: 2 where the sums of a tile of the weight are too many for a group: two groups share them, and make half of
-/// the gradient of x each. kHasOutput: that there is a gradient prologue. kPlain: that there is no prologue.
-template <class T, int kDepth_, int kSharing_, int kTeams_, int kHalves_, bool kHasOutput_, bool kPlain_>
+/// kDepth: outputs of all positions of a row, at most. kSharing: groups that share positions. kTeams: of these, which
+/// take turns. kHasOutput: that there is a gradient prologue. kPlain: that there is no prologue.
+template <class T, int kDepth_, int kSharing_, int kTeams_, bool kHasOutput_, bool kPlain_>
 class PointwiseGradients {
  public:
-  static constexpr int kDepth = kDepth_, kSharing = kSharing_, kTeams = kTeams_;
-  static constexpr int kHalves = kHalves_, kGroups = kSharing * kTeams * kHalves, kThreads = kGroups * 128;
-  static constexpr bool kPlain = kPlain_;
-  static_assert(!kPlain || (kSharing == 1 && kHalves == 1 && !kHasOutput_));
-  static_assert(kHalves == 1 || (kHalves == 2 && kSharing == 1 && kTeams == 1 && !kHasOutput_));
-  /// Columns of grad_y as it is copied: rows of 128 bytes cost the copy engine no more than shorter ones.
-  static constexpr int kWide = kDepth < 64 ? 32 : 64;
-  static constexpr bool kHasOutput = kHasOutput_;
+  static constexpr int kDepth = kDepth_, kSharing = kSharing_, kTeams = kTeams_, kGroups = kSharing * kTeams;
+  static constexpr int kProductThreads = kGroups * 128, kThreads = kProductThreads + 128;
+  static constexpr bool kHasOutput = kHasOutput_, kPlain = kPlain_;
+  static_assert(!kPlain || !kHasOutput);
+  /// Columns of grad_y as it is copied.
+  static constexpr int kWide = kDepth % 64 == 0 ? 64 : 32;
 
   FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(int stages) {
-    return 1024 + kSharing * kWeightBytes + most(tile_bytes(stages), kTiles * kSumFloats * 4) + barrier_bytes(stages) +
-           kVectorFloats * 4;
+    return 1024 + kGradTilesAt + most(kStagesAt - kGradTilesAt + stages * kStageBytes, kGroups * kSumFloats * 4);
   }
 
   FUSEDSC_DEVICE static void run(const PointwiseGradientsParameters& p) {
-    PointwiseGradients gradients(p);
-    gradients.loop();
+    static_assert(memory_bytes(kTeams) <= kMemoryLimit);  // a team is never more than a round behind
+    if (uniform(thread_index() / 128) == kGroups) {
+      set_registers<false, kCopyRegisters>();
+      PointwiseGradients(p).copy_all();
+    } else {
+      set_registers<true, kProductRegisters>();
+      PointwiseGradients(p).multiply_all();
+    }
   }
 
  private:
-  static constexpr int kRows = 64, kChannels = 64;                              ///< of a tile
-  static constexpr int kTiles = kSharing * kTeams, kOwn = kChannels / kHalves;  ///< at once; channels of a group
-  static constexpr int kParts = kHasOutput ? 2 : 1;                             ///< grad_y; output
+  static constexpr int kRows = 64, kChannels = 64;   ///< of a tile
+  static constexpr int kParts = kHasOutput ? 2 : 1;  ///< grad_y; output
   static constexpr int kBoxes = (kDepth + kWide - 1) / kWide, kBoxBytes = kRows * kWide * 2;
   static constexpr int kTileBytes = kRows * kChannels * 2, kXBytes = kSharing * kTileBytes,
                        kStageBytes = kXBytes + kParts * kBoxes * kBoxBytes;
   static constexpr int kWeightBytes = kParts * kDepth * kChannels * 2;
   static constexpr int kColumns = kSharing * kChannels;  ///< of a block
-  /// A stage is filled again when its tile was done so many tiles ago, so that groups need not keep in step.
-  static constexpr int kLag = kSharing > 1 ? 2 : 1;
+  /// Tiles of x's gradient of a group, so that one is filled while the other leaves.
+  static constexpr int kGradTiles = 2;
   static_assert(kDepth % 32 == 0);
 
-  // Vectors in block memory: ones; by pairs of channels {scale, shift, mean, constant}; three scales by k; scratch.
-  static constexpr int kPairs = 128, kScales = kPairs + 4 * kColumns, kScratch = kScales + 3 * kDepth;
-  static constexpr int kLanes = kThreads / kColumns;  ///< threads of a channel, while the weight is prepared
-  static constexpr int kVectorFloats = kScratch + kLanes * kColumns + 32;
-  /// What a group leaves at its end, for each k and for both sums of each warp.
-  static constexpr int kSumPitch = kChannels + 4, kSumFloats = (kDepth + (kPlain ? 0 : 8)) * kSumPitch;
+  // Vectors in block memory: by channels, the product of weight and offset; three scales by k; scratch.
+  static constexpr int kScales = kColumns, kScratch = kScales + 3 * kDepth;
+  static constexpr int kLanes = kProductThreads / kColumns;  ///< threads of a channel, while the weight is prepared
+  static constexpr int kVectorFloats = kHasOutput ? kScratch + kLanes * kColumns + 32 : 0;
+  /// What a group leaves at its end, for each k and for both sums.
   static constexpr int kVectorSums = kPlain ? 0 : 2;  ///< rows of partial results that are no weights
+  static constexpr int kSumPitch = kChannels + 4, kSumFloats = (kDepth + kVectorSums) * kSumPitch;
 
-  FUSEDSC_HOST_DEVICE static constexpr int barrier_bytes(int stages) { return kTeams * stages * 16 + 16; }
-  FUSEDSC_HOST_DEVICE static constexpr int tile_bytes(int stages) {
-    return kTeams * stages * kStageBytes + kTiles * kTileBytes;
-  }
+  /// Of a thread; what the copying group does not need the others have.
+  static constexpr int kCopyRegisters = kGroups < 3 ? 24 : 32, kProductRegisters = kGroups == 1   ? 232
+                                                                                   : kGroups == 2 ? 240
+                                                                                   : kGroups == 3 ? 160
+                                                                                                  : 112;
+
+  // Where in block memory things lie, in bytes. What groups leave at their ends takes the place of all tiles.
+  static constexpr int kBarriersAt = kSharing * kWeightBytes,
+                       kVectorsAt = kBarriersAt + (3 * kMostGradientStages + 1) * 8;
+  static constexpr int kGradTilesAt = (kVectorsAt + kVectorFloats * 4 + 1023) / 1024 * 1024;
+  static constexpr int kStagesAt = kGradTilesAt + kGroups * kGradTiles * kTileBytes;
+
   FUSEDSC_HOST_DEVICE static constexpr int most(int a, int b) { return a < b ? b : a; }
 
-  /// Outputs of a group; the two halves overlap if they have to. Sums of grad_y and of output at once, where these lie
-  /// side by side. Products have at most 192 columns.
-  static constexpr int kOwnDepth = kHalves == 1 ? kDepth : (kBoxes + 1) / 2 * kWide;
-  static constexpr int kProducts = kOwnDepth > 192                      ? 2
-                                   : kParts == 1 || kDepth % kWide == 0 ? 1
-                                                                        : kParts,
-                       kSums = kParts * kOwnDepth / 2 / kProducts, kProductBoxes = kParts * kBoxes / kProducts;
-  static_assert(kOwnDepth <= 192 || kBoxes % 2 == 0);
+  /// Columns of the second product, of grad_y and of output, which lie side by side; at most 192 at once.
+  static constexpr int kAll = kParts * kDepth, kFirst = kAll <= 192 ? kAll : kAll % 128 == 0 ? 128 : 192;
+  static_assert(kParts == 1 || kDepth % kWide == 0);
+  static_assert(kAll == kFirst || (kFirst % kWide == 0 && kAll - kFirst <= 192));
+  using Four = Aligned<float, 4>;
+  using Grad = float[kRows / 2];                   ///< of x: a lane's two channels by pairs of positions
+  using Activated = std::uint32_t[kRows / 16][4];  ///< likewise, as products take them
+  /// Threads read x while the first product runs, where there are registers for both.
+  static constexpr bool kLoadsAhead = kAll <= 192;
   struct Sums {
-    float products[kParts * kOwnDepth / 2];  ///< of a and grad_y, and of a and output
-    float of_channels[4];                    ///< of a
-    float grad[kPlain ? 1 : kOwn / 4], grad_times_centered[kPlain ? 1 : kOwn / 4];
+    float products[kAll / 2];  ///< of a and grad_y, and of a and output
+    // Of two channels; and of a.
+    float grad[2], grad_times_centered[2], activated[2];
+  };
+  /// Of a lane's two channels.
+  struct Channels {
+    float scale[2] = {1, 1}, shift[2] = {}, mean[2] = {}, constant[2] = {};
   };
 
   FUSEDSC_DEVICE explicit PointwiseGradients(const PointwiseGradientsParameters& p) : p_(p) {
     group_ = uniform(thread_index() / 128);
-    team_ = group_ / (kSharing * kHalves);
-    half_ = kHalves == 1 ? 0 : group_;
-    is_leader_ = thread_index() % 128 == 0;
-    is_loader_ = is_leader_ && group_ % (kSharing * kHalves) == 0;
+    team_ = group_ / kSharing;
+    share_ = group_ % kSharing;
     const int block = static_cast<int>(block_index()), with_last = p.last_splits * p.channel_tiles;
     if (block < with_last) {
       channel_tile_ = block % p.channel_tiles;
@@ -103,171 +116,111 @@ class PointwiseGradients {
       split_ = p.last_splits + (block - with_last) / (p.channel_tiles - 1);
     }
     splits_ = channel_tile_ == p.channel_tiles - 1 ? p.last_splits : p.splits;
-    first_column_ = channel_tile_ * kColumns + group_ % kSharing * kChannels;
-    columns_ = p.fold * p.channels - first_column_;
-    const int first = split_ * kTeams + team_, all = splits_ * kTeams;
-    tiles_ = first < p.row_tiles ? (p.row_tiles - first + all - 1) / all : 0;
+    first_column_ = channel_tile_ * kColumns;
+    tiles_ = split_ < p.row_tiles ? (p.row_tiles - split_ + splits_ - 1) / splits_ : 0;
 
-    auto* memory = static_cast<unsigned char*>(block_memory());
-    memory += padding_before_tiles(memory);
-    weights_ = memory;
-    memory += kSharing * kWeightBytes;
-    left_ = reinterpret_cast<float*>(memory);
-    stages_ = memory + team_ * p.stages * kStageBytes;
-    grad_x_ = memory + kTeams * p.stages * kStageBytes + group_ / kHalves * kTileBytes;
-    memory += most(tile_bytes(p.stages), kTiles * kSumFloats * 4);
-    full_ = reinterpret_cast<Barrier*>(memory) + team_ * 2 * p.stages;
-    empty_ = full_ + p.stages;
-    weight_barrier_ = reinterpret_cast<Barrier*>(memory) + kTeams * 2 * p.stages;
-    vectors_ = reinterpret_cast<float*>(memory + barrier_bytes(p.stages));
+    memory_ = static_cast<unsigned char*>(block_memory());
+    memory_ += padding_before_tiles(memory_);
   }
 
-  FUSEDSC_DEVICE int first_output() const { return half_ * (kBoxes * kWide - kOwnDepth); }
-  FUSEDSC_DEVICE int first_row(int tile) const { return (split_ * kTeams + team_ + tile * splits_ * kTeams) * kRows; }
+  FUSEDSC_DEVICE unsigned char* weight_tile(int share) const { return memory_ + share * kWeightBytes; }
+  FUSEDSC_DEVICE unsigned char* grad_tiles() const { return memory_ + kGradTilesAt + group_ * kGradTiles * kTileBytes; }
+  FUSEDSC_DEVICE unsigned char* stage(int slot) const { return memory_ + kStagesAt + slot * kStageBytes; }
+  FUSEDSC_DEVICE float* left() const { return reinterpret_cast<float*>(memory_ + kGradTilesAt); }
+  FUSEDSC_DEVICE float* vectors() const { return reinterpret_cast<float*>(memory_ + kVectorsAt); }
+  FUSEDSC_DEVICE Barrier* barriers() const { return reinterpret_cast<Barrier*>(memory_ + kBarriersAt); }
+  FUSEDSC_DEVICE Barrier* full(int turn) const { return barriers() + turn; }
+  FUSEDSC_DEVICE Barrier* empty(int slot) const { return barriers() + 2 * kMostGradientStages + slot; }
+  FUSEDSC_DEVICE Barrier* weight_barrier() const { return barriers() + 3 * kMostGradientStages; }
 
-  FUSEDSC_DEVICE void loop() {
-    if (is_loader_) {
+  FUSEDSC_DEVICE int first_row(int tile) const { return (split_ + tile * splits_) * kRows; }
+
+  // ------------------------------------------------------------------------------------------- by the copying group
+
+  /// turn: as multiply_all() counts them.
+  FUSEDSC_DEVICE void start_tile(int tile, int turn) const {
+    unsigned char* to = stage(turn < p_.stages ? turn : turn - p_.stages);
+    const int row = first_row(tile);
+    expect(full(turn), kStageBytes);
+#pragma unroll 1
+    for (int i = 0; i < kSharing; ++i, to += kTileBytes) {
+      start_load(to, p_.x, first_column_ + i * kChannels, row, full(turn));
+    }
+#pragma unroll 1
+    for (int box = 0; box < kBoxes; ++box, to += kBoxBytes) {
+      start_load(to, p_.grad_y, box * kWide, row, full(turn));
+      if (kHasOutput) start_load(to + kBoxes * kBoxBytes, p_.output, box * kWide, row, full(turn));
+    }
+  }
+
+  FUSEDSC_DEVICE void copy_all() const {
+    const bool copies = thread_index() == kProductThreads;
+    if (copies) {
       for (int i = 0; i < p_.stages; ++i) {
-        initialise(full_ + i);
-        initialise(empty_ + i, kSharing);
+        initialise(full(i));
+        initialise(full(p_.stages + i));
+        initialise(empty(i), kSharing * 4);
       }
-      if (group_ == 0) initialise(weight_barrier_);
+      initialise(weight_barrier());
       publish();
     }
+    block_barrier();
+    if (!copies) return;
+    prefetch(p_.x);
+    prefetch(p_.grad_y);
     wait_for_previous_kernel();
-    if (is_loader_) {
-      if (group_ == 0 && copies_weight()) start_weight();
-      for (int tile = 0; tile < p_.stages; ++tile) start_tile(tile, tile);
-    }
-    prepare();
+    if (copies_weight()) start_weight();
     StageTurn turn;
-    Sums sums = {};
 #pragma unroll 1
     for (int tile = 0; tile < tiles_; ++tile) {
-      unsigned char* stage = stages_ + turn.slot * kStageBytes;
-      unsigned char* x = stage + group_ % kSharing * kTileBytes;
-      wait(full_ + turn.slot, turn.parity);
-      float grad[kOwn / 2];
-      multiply_weight(grad, stage + kXBytes);
-      if constexpr (kPlain) {
-        multiply_activated(sums, x, stage + kXBytes);
-        wait_for_products<1>();
-      } else {
-        wait_for_products<0>();
-      }
-      fence(grad);
-      fence(sums.products);
-      if (kHasOutput) fence(sums.of_channels);
-      if (is_leader_) wait_for_stores();
-      tile_barrier();  // all are done with the last tile
-      if (!kPlain && is_leader_) refill(tile, turn.slot, turn.parity);
-      const int row = first_row(tile);
-      if constexpr (kPlain) store_tile(grad);
-      else finish_tile(sums, grad, x, p_.rows - row);
-      publish();
-      if constexpr (kPlain) {
-        wait_for_products<0>();  // then the stage is free, while the next one's tile is on its way
-        fence(sums.products);
-      }
-      tile_barrier();
-      if (is_leader_ && half_ == 0) {
-        start_store(p_.grad_x, first_column_, row, grad_x_);
-        commit_stores();
-      }
-      if constexpr (kPlain) {
-        if (is_leader_) start_tile(tile + p_.stages, turn.slot);
-      } else {
-        multiply_activated(sums, x, stage + kXBytes);
-      }
+      if (tile >= p_.stages) wait(empty(turn.slot), turn.parity ^ 1);
+      start_tile(tile, turn.slot + turn.parity * p_.stages);
       turn.next(p_.stages);
-    }
-    wait_for_products<0>();
-    fence(sums.products);
-    if (kHasOutput) fence(sums.of_channels);
-    if (is_leader_) wait_for_stores();
-    let_next_kernel_start();
-    block_barrier();  // all groups are done with the tiles, where the sums go
-    leave(sums);
-    block_barrier();
-    store_partials();
-  }
-
-  // --------------------------------------------------------------------------------- by the leader of a group of warps
-
-  FUSEDSC_DEVICE void start_tile(int tile, int slot) const {
-    if (tile >= tiles_) return;
-    unsigned char* to = stages_ + slot * kStageBytes;
-    const int row = first_row(tile);
-    expect(full_ + slot, kStageBytes);
-    for (int i = 0; i < kSharing; ++i, to += kTileBytes) {
-      start_load(to, p_.x, first_column_ + i * kChannels, row, full_ + slot);
-    }
-    for (int box = 0; box < kBoxes; ++box, to += kBoxBytes) {
-      start_load(to, p_.grad_y, box * kWide, row, full_ + slot);
-      if (kHasOutput) start_load(to + kBoxes * kBoxBytes, p_.output, box * kWide, row, full_ + slot);
     }
   }
 
   FUSEDSC_DEVICE void start_weight() const {
-    expect(weight_barrier_, kSharing * kWeightBytes);
+    expect(weight_barrier(), kSharing * kWeightBytes);
+#pragma unroll 1
     for (int i = 0; i < kSharing; ++i) {
+#pragma unroll 1
       for (int k = 0; k < kDepth; k += 32) {
-        start_load(weights_ + i * kWeightBytes + k * kChannels * 2, p_.weight_tiles, first_column_ + i * kChannels, k,
-                   weight_barrier_);
+        start_load(weight_tile(i) + k * kChannels * 2, p_.weight_tiles, first_column_ + i * kChannels, k,
+                   weight_barrier());
       }
     }
   }
 
-  /// By the leader of each group when it is done with the tile before `tile`, which is in `slot`, of phase `parity`.
-  FUSEDSC_DEVICE void refill(int tile, int slot, int parity) const {
-    if (kSharing > 1 && tile > 0) arrive(empty_ + (slot == 0 ? p_.stages - 1 : slot - 1));
-    const int next = tile - kLag + p_.stages;
-    if (!is_loader_ || tile < kLag || next >= tiles_) return;
-    const bool is_behind = slot < kLag;
-    const int free = is_behind ? slot - kLag + p_.stages : slot - kLag;
-    if (kSharing > 1) wait(empty_ + free, is_behind ? parity ^ 1 : parity);
-    start_tile(next, free);
-  }
-
-  // --------------------------------------------------------------------------------------- by all threads of the block
+  // ------------------------------------------------------------------------------------------ by all other groups
 
   /// Where there is nothing to be done to it.
   FUSEDSC_DEVICE bool copies_weight() const { return !kHasOutput && p_.fold == 1 && p_.weight.is_dense(); }
 
   FUSEDSC_DEVICE void prepare() {
-    const int thread = thread_index(), column = thread % kColumns, lane = thread / kColumns;
-    const int channel = p_.fold == 1 ? channel_tile_ * kColumns + column : column % p_.channels;
-    const bool has = channel < p_.channels;
-    for (int i = thread; i < 128; i += kThreads) {
-      reinterpret_cast<std::uint32_t*>(vectors_)[i] = to_bits(1.0f, 1.0f, T());
-    }
-    if (lane == 0 && !kPlain) {
-      float* pair = vectors_ + kPairs + column / 2 * 8 + column % 2;
-      pair[0] = has && p_.scale != nullptr ? p_.scale[channel] : 1.0f;
-      pair[2] = has && p_.shift != nullptr ? p_.shift[channel] : 0.0f;
-      pair[4] = has && p_.mean != nullptr ? p_.mean[channel] : 0.0f;
-    }
-    if (!copies_weight()) {
-      if constexpr (kPlain) lay_out();
-      else scale_weight(channel, column, lane);
+    if (copies_weight()) return wait(weight_barrier(), 0);
+    if constexpr (kHasOutput) {
+      const int column = thread_index() % kColumns;
+      scale_weight(p_.fold == 1 ? first_column_ + column : column % p_.channels, column, thread_index() / kColumns);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kSharing; ++i) lay_out(weight_tile(i), first_column_ + i * kChannels);
     }
     publish();
-    block_barrier();
-    if (copies_weight()) wait(weight_barrier_, 0);
+    group_barrier<kProductThreads>(kGroups);
   }
 
   /// As it is.
-  FUSEDSC_DEVICE void lay_out() const {
+  FUSEDSC_DEVICE void lay_out(unsigned char* to, int first_column) const {
     if (p_.fold == 1) {
-      lay_out_weight<T, 32, 128>(p_.weight, {weights_, 32 * 128, 0, 32, first_column_, 0, kDepth / 32}, thread_index(),
-                                 kThreads);
+      lay_out_weight<T, 32, 128>(p_.weight, {to, 32 * 128, 0, 32, first_column, 0, kDepth / 32}, thread_index(),
+                                 kProductThreads);
       return;
     }
-    constexpr int kRuns = kChannels / 8, kItems = (kDepth * kRuns + kThreads - 1) / kThreads;
+    constexpr int kRuns = kChannels / 8, kItems = (kDepth * kRuns + kProductThreads - 1) / kProductThreads;
     Aligned<std::uint32_t, 4> words[kItems] = {};
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
-      const int item = thread_index() + i * kThreads, column = item % kRuns * 8, position = column / p_.channels;
+      const int item = thread_index() + i * kProductThreads, column = item % kRuns * 8, position = column / p_.channels;
       const int output = item / kRuns - position * p_.outputs;
       if (item >= kDepth * kRuns || output < 0 || output >= p_.outputs) continue;
       const int first = p_.weight.first(output), channel = column % p_.channels;
@@ -276,10 +229,9 @@ class PointwiseGradients {
     }
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
-      const int item = thread_index() + i * kThreads;
+      const int item = thread_index() + i * kProductThreads;
       if (item >= kDepth * kRuns) break;
-      *reinterpret_cast<Aligned<std::uint32_t, 4>*>(weights_ + place_of_run<128>(item / kRuns, item % kRuns)) =
-          words[i];
+      *reinterpret_cast<Aligned<std::uint32_t, 4>*>(to + place_of_run<128>(item / kRuns, item % kRuns)) = words[i];
     }
   }
 
@@ -288,13 +240,13 @@ class PointwiseGradients {
   FUSEDSC_DEVICE void scale_weight(int channel, int column, int lane) {
     const int thread = thread_index(), position = p_.fold == 1 ? 0 : column / p_.channels;
     const bool has = channel < p_.channels;
-    float *scales = vectors_ + kScales, *scratch = vectors_ + kScratch;
-    for (int k = thread; k < kDepth; k += kThreads) {
+    float *scales = vectors() + kScales, *scratch = vectors() + kScratch;
+    for (int k = thread; k < kDepth; k += kProductThreads) {
       const bool exists = k < p_.fold * p_.outputs;
       const int output = k % p_.outputs;
-      scales[k] = kHasOutput ? (exists ? p_.grad_scale[output] : 0.0f) : 1.0f;
-      scales[kDepth + k] = kHasOutput && exists ? p_.output_scale[output] : 0.0f;
-      scales[2 * kDepth + k] = kHasOutput && exists ? p_.offset[output] : 0.0f;
+      scales[k] = exists ? p_.grad_scale[output] : 0.0f;
+      scales[kDepth + k] = exists ? p_.output_scale[output] : 0.0f;
+      scales[2 * kDepth + k] = exists ? p_.offset[output] : 0.0f;
     }
     constexpr int kItems = (kDepth + kLanes - 1) / kLanes;
     float weights[kItems];
@@ -305,26 +257,25 @@ class PointwiseGradients {
       const std::int64_t offset = exists ? p_.weight.offset(output, p_.weight.first(output), channel) : -1;
       weights[i] = offset >= 0 ? to_float(static_cast<const T*>(p_.weight.data)[offset]) : 0.0f;
     }
-    block_barrier();
+    group_barrier<kProductThreads>(kGroups);
     float constant = 0, largest = 0;
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
       const int k = lane + i * kLanes;
       if (k >= kDepth) break;
       constant += weights[i] * scales[2 * kDepth + k];
-      largest = larger(largest, weights[i] * scales[k]);
-      if (kHasOutput) largest = larger(largest, weights[i] * scales[kDepth + k]);
+      largest = larger(larger(largest, weights[i] * scales[k]), weights[i] * scales[kDepth + k]);
     }
     scratch[lane * kColumns + column] = constant;
 #pragma unroll
     for (int distance = 1; distance < 32; distance *= 2) largest = larger(largest, shuffle_xor(largest, distance));
     if (thread % 32 == 0) scratch[kLanes * kColumns + thread / 32] = largest;
-    block_barrier();
-    for (int i = 0; i < kThreads / 32; ++i) largest = larger(largest, scratch[kLanes * kColumns + i]);
+    group_barrier<kProductThreads>(kGroups);
+    for (int i = 0; i < kProductThreads / 32; ++i) largest = larger(largest, scratch[kLanes * kColumns + i]);
     // A power of two, so that the largest becomes at least 2^12: all exponents but those of denormals, of infinities
     // and beyond 2^100 or below 2^-100, where nothing is to be saved.
     int exponent = static_cast<int>(__builtin_bit_cast(std::uint32_t, largest) >> 23) - 127;
-    exponent = kHasOutput && exponent > -100 && exponent < 100 ? 12 - exponent : 0;
+    exponent = exponent > -100 && exponent < 100 ? 12 - exponent : 0;
     const auto power = [](int e) { return __builtin_bit_cast(float, static_cast<std::uint32_t>(e + 127) << 23); };
     unscale_ = power(-exponent);
     const float up = power(exponent);
@@ -334,14 +285,14 @@ class PointwiseGradients {
       if (k >= kDepth) break;
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
-        unsigned char* to = weights_ + column / kChannels * kWeightBytes +
+        unsigned char* to = weight_tile(column / kChannels) +
                             place_of_run<128>(part * kDepth + k, column % kChannels / 8) + column % 8 * 2;
         *reinterpret_cast<std::uint16_t*>(to) = to_bits(weights[i] * (scales[part * kDepth + k] * up), T());
       }
     }
     if (lane != 0) return;
     for (int i = 1; i < kLanes; ++i) constant += scratch[i * kColumns + column];
-    vectors_[kPairs + column / 2 * 8 + column % 2 + 6] = constant;
+    vectors()[column] = constant;
   }
 
   FUSEDSC_DEVICE static float larger(float a, float b) {
@@ -351,214 +302,315 @@ class PointwiseGradients {
 
   // ----------------------------------------------------------------------------------------- by all threads of a group
 
-  /// Of the groups of a tile.
-  FUSEDSC_DEVICE void tile_barrier() const {
-    if constexpr (kHalves == 1) group_barrier(group_);
-    else block_barrier();
+  FUSEDSC_DEVICE void multiply_all() {
+    block_barrier();
+    wait_for_previous_kernel();
+    prepare();
+    const Channels own = own_channels();
+    const bool has_channels = first_column_ + share_ * kChannels + uniform(warp()) * 16 < p_.fold * p_.channels;
+    TeamTurn turn = {team_};
+    int grad_tile = 0;
+    Sums sums = {};
+#pragma unroll 1
+    for (int row = first_row(team_); row < p_.rows; row += kTeams * splits_ * kRows) {
+      const int slot = turn.slot(p_.stages);
+      const unsigned char *x = stage(slot) + share_ * kTileBytes, *grad_y = stage(slot) + kXBytes;
+      unsigned char* to = grad_tiles() + grad_tile;
+      wait(full(turn.barrier), turn.parity);
+      Grad grad;
+      multiply_weight(grad, grad_y);
+      if constexpr (kPlain) {
+        multiply_plain(sums, x, grad_y);
+        wait_for_products<1>();
+        fence(grad);
+        store_tile(grad, to);
+      } else {
+        Activated activated = {};
+        if (kLoadsAhead && has_channels) load(activated, x);
+        wait_for_products<0>();
+        fence(grad);
+        if (has_channels) {
+          finish_tile(sums, own, grad, activated, x, to, p_.rows - row);
+          if (!kHasOutput && p_.rows - row < kRows) clear(activated, p_.rows - row);
+        }
+        multiply_activated(sums, activated, grad_y);
+      }
+      publish();
+      if (is_leader()) wait_for_stores();  // of the other tile
+      group_barrier(group_);
+      if (is_leader()) {
+        start_store(p_.grad_x, first_column_ + share_ * kChannels, row, to);
+        commit_stores();
+      }
+      grad_tile ^= kTileBytes;
+      turn.next(kTeams, p_.stages);
+      wait_for_products<0>();
+      fence(sums.products);
+      arrive_as_warp(empty(slot));
+    }
+    if (is_leader()) wait_for_stores();
+    let_next_kernel_start();
+    group_barrier<kProductThreads>(kGroups);  // all groups are done with the tiles, where the sums go
+    leave(sums);
+    group_barrier<kProductThreads>(kGroups);
+    store_partials();
   }
 
-  /// grad = grad_y (and output) times the weight.
-  FUSEDSC_DEVICE void multiply_weight(float (&grad)[kOwn / 2], const unsigned char* grad_y) const {
+  /// As StageTurn, of teams, which come to a stage in turns and may be ahead of each other: with two barriers for its
+  /// phases a team waits for one of them only when all earlier ones are over.
+  struct TeamTurn {
+    int barrier, parity = 0;
+
+    FUSEDSC_DEVICE int slot(int stages) const { return barrier < stages ? barrier : barrier - stages; }
+    FUSEDSC_DEVICE void next(int teams, int stages) {
+      barrier += teams;
+      if (barrier < 2 * stages) return;
+      barrier -= 2 * stages;
+      parity ^= 1;
+    }
+  };
+
+  // Of unsigned numbers these are an instruction each, which costs less than a register throughout the loop.
+  FUSEDSC_DEVICE static int lane() { return static_cast<int>(static_cast<unsigned>(thread_index()) % 32); }
+  FUSEDSC_DEVICE static int warp() { return static_cast<int>(static_cast<unsigned>(thread_index()) % 128 / 32); }
+  FUSEDSC_DEVICE static bool is_leader() { return thread_index() % 128 == 0; }
+
+  FUSEDSC_DEVICE Channels own_channels() const {
+    Channels own;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int column = share_ * kChannels + warp() * 16 + lane() / 4 + 8 * i;
+      const int channel = p_.fold == 1 ? first_column_ + column : column % p_.channels;
+      if (channel >= p_.channels) continue;
+      if (p_.scale != nullptr) own.scale[i] = p_.scale[channel];
+      if (p_.shift != nullptr) own.shift[i] = p_.shift[channel];
+      if (p_.mean != nullptr) own.mean[i] = p_.mean[channel];
+      if (kHasOutput) own.constant[i] = vectors()[column];
+    }
+    return own;
+  }
+
+  /// grad = the weight, transposed, times grad_y (and output), transposed.
+  FUSEDSC_DEVICE void multiply_weight(Grad& grad, const unsigned char* grad_y) const {
     fence(grad);
     begin_products();
-    const std::uint64_t rows = describe<kWide * 2>(grad_y),
-                        columns = describe<128>(weights_ + group_ % kSharing * kWeightBytes) +
-                                  static_cast<unsigned>(half_ * kOwn * 2 / 16);
+    const std::uint64_t rows = describe<128>(weight_tile(share_)), columns = describe<kWide * 2>(grad_y);
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
 #pragma unroll
       for (int k = 0; k < kDepth; k += 16) {
         const int place = (part * kBoxes + k / kWide) * kBoxBytes + k % kWide * 2;
-        multiply<true>(grad, rows + place / 16, columns + (part * kDepth + k) * 128 / 16, part == 0 && k == 0, T());
+        multiply<false, true>(grad, rows + (part * kDepth + k) * 128 / 16, columns + place / 16, part == 0 && k == 0,
+                              T());
       }
     }
     commit_products();
     fence(grad);
   }
 
-  /// sums += activated x, transposed, times grad_y and output.
-  FUSEDSC_DEVICE void multiply_activated(Sums& sums, const unsigned char* x, const unsigned char* grad_y) const {
+  /// sums += x, transposed, times grad_y and output; rows(step): of 16 positions, as multiply() takes them.
+  template <bool... kOfBlockMemory, class Rows>
+  FUSEDSC_DEVICE void multiply_rows(Sums& sums, const Rows& rows, const unsigned char* grad_y) const {
     fence(sums.products);
-    if (kHasOutput) fence(sums.of_channels);
     begin_products();
-    const std::uint64_t rows = describe<128>(x),
-                        columns = describe_blocks<kWide * 2>(grad_y + first_output() / kWide * kBoxBytes, kBoxBytes),
-                        ones = describe_constant(vectors_);
+    const std::uint64_t columns = describe_blocks<kWide * 2>(grad_y, kBoxBytes);
 #pragma unroll
-    for (int k = 0; k < kRows; k += 16) {
-#pragma unroll
-      for (int i = 0; i < kProducts; ++i) {
-        float(&products)[kSums] = *reinterpret_cast<float(*)[kSums]>(sums.products + i * kSums);
-        multiply<true, true>(products, rows + k * 128 / 16,
-                             columns + (i * kProductBoxes * kBoxBytes + k * kWide * 2) / 16, false, T());
+    for (int step = 0; step < kRows / 16; ++step) {
+      const std::uint64_t from = columns + step * 16 * kWide * 2 / 16;
+      auto& first = reinterpret_cast<float(&)[kFirst / 2]>(sums.products);
+      multiply<true, kOfBlockMemory...>(first, rows(step), from, false, T());
+      if constexpr (kAll > kFirst) {
+        auto& second = reinterpret_cast<float(&)[(kAll - kFirst) / 2]>(sums.products[kFirst / 2]);
+        multiply<true, kOfBlockMemory...>(second, rows(step), from + kFirst / kWide * kBoxBytes / 16, false, T());
       }
-      if (kHasOutput) multiply<false, true>(sums.of_channels, rows + k * 128 / 16, ones, false, T());
     }
     commit_products();
     fence(sums.products);
-    if (kHasOutput) fence(sums.of_channels);
+  }
+  FUSEDSC_DEVICE void multiply_plain(Sums& sums, const unsigned char* x, const unsigned char* grad_y) const {
+    const std::uint64_t rows = describe<128>(x);
+    multiply_rows<true>(
+        sums, [&](int step) { return rows + step * 16 * 128 / 16; }, grad_y);
+  }
+  FUSEDSC_DEVICE void multiply_activated(Sums& sums, const Activated& x, const unsigned char* grad_y) const {
+    multiply_rows<>(
+        sums, [&](int step) -> const std::uint32_t(&)[4] { return x[step]; }, grad_y);
+  }
+
+  /// Where, in a tile, the lane's row of the matrices lies that are the warp's channels of 16 positions.
+  FUSEDSC_DEVICE static int place_of_step(int step) {
+    return place_of_run<128>(step * 16 + lane() / 16 * 8 + lane() % 8, warp() * 2 + lane() / 8 % 2);
   }
 
   /// The gradient of x, to its tile.
-  FUSEDSC_DEVICE void store_tile(const float (&grad)[kOwn / 2]) const {
-    const int lane = thread_index() % 32, row = thread_index() % 128 / 32 * 16 + lane % 16;
+  FUSEDSC_DEVICE static void store_tile(const Grad& grad, unsigned char* to) {
 #pragma unroll
-    for (int run = 0; run < kChannels / 8; run += 2) {
+    for (int step = 0; step < kRows / 16; ++step) {
       std::uint32_t words[4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) words[i] = to_bits(grad[run * 4 + 2 * i], grad[run * 4 + 2 * i + 1], T());
-      store_matrices(grad_x_ + place_of_run<128>(row, run + lane / 16), words);
+      for (int i = 0; i < 4; ++i) words[i] = to_bits(grad[step * 8 + 2 * i], grad[step * 8 + 2 * i + 1], T());
+      store_matrices<true>(to + place_of_step(step), words);
     }
   }
 
-  FUSEDSC_DEVICE void finish_tile(Sums& sums, const float (&grad)[kOwn / 2], unsigned char* x, int rows) const {
+  FUSEDSC_DEVICE void finish_tile(Sums& sums, const Channels& own, const Grad& grad, Activated& activated,
+                                  const unsigned char* x, unsigned char* to, int rows) const {
     switch (p_.activation) {
-      case Activation::relu6: return finish_tile<Activation::relu6>(sums, grad, x, rows);
-      case Activation::relu: return finish_tile<Activation::relu>(sums, grad, x, rows);
-      case Activation::identity: return finish_tile<Activation::identity>(sums, grad, x, rows);
-      default: return finish_tile<Activation::silu>(sums, grad, x, rows);
+      case Activation::relu6: return finish_tile<Activation::relu6>(sums, own, grad, activated, x, to, rows);
+      case Activation::relu: return finish_tile<Activation::relu>(sums, own, grad, activated, x, to, rows);
+      case Activation::identity: return finish_tile<Activation::identity>(sums, own, grad, activated, x, to, rows);
+      default: return finish_tile<Activation::silu>(sums, own, grad, activated, x, to, rows);
     }
   }
   template <Activation kActivation>
-  FUSEDSC_DEVICE void finish_tile(Sums& sums, const float (&grad)[kOwn / 2], unsigned char* x, int rows) const {
-    if (rows >= kRows) finish_tile<kActivation, true>(sums, grad, x, rows);
-    else finish_tile<kActivation, false>(sums, grad, x, rows);
+  FUSEDSC_DEVICE void finish_tile(Sums& sums, const Channels& own, const Grad& grad, Activated& activated,
+                                  const unsigned char* x, unsigned char* to, int rows) const {
+    if (!kHasOutput || rows >= kRows) finish_tile<kActivation, true>(sums, own, grad, activated, x, to, rows);
+    else finish_tile<kActivation, false>(sums, own, grad, activated, x, to, rows);
   }
 
-  /// The activated x takes x's place, the gradient goes to its tile. There are so many rows; kAll: all of the tile.
-  template <Activation kActivation, bool kAll>
-  FUSEDSC_DEVICE void finish_tile(Sums& sums, const float (&grad)[kOwn / 2], unsigned char* x, int rows) const {
-    const int lane = thread_index() % 32, warp_row = thread_index() % 128 / 32 * 16;
-    const float* pairs = vectors_ + kPairs + group_ % kSharing * kChannels * 4;
-    const bool exists[2] = {kAll || warp_row + lane / 4 < rows, kAll || warp_row + lane / 4 + 8 < rows};
+  FUSEDSC_DEVICE static void load(Activated& x, const unsigned char* from) {
 #pragma unroll
-    for (int part = 0; part < kOwn / 8; part += 2) {
-      const int run = part + half_ * kOwn / 8;
-      if (run * 8 >= columns_) break;
-      // Two rows of the lane's pair of 8 channels, then of that of the next 8.
-      const int place = place_of_run<128>(warp_row + lane % 16, run + lane / 16);
-      std::uint32_t words[4];
-      load_matrices(x + place, words);
-      float values[8], z[8], g[8];
+    for (int step = 0; step < kRows / 16; ++step) load_matrices<true>(from + place_of_step(step), x[step]);
+  }
+
+  /// There are so many rows. Of others grad_y is zero, but activated x is not.
+  FUSEDSC_DEVICE static void clear(Activated& activated, int rows) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float* from = pairs + ((run + half) * 4 + lane % 4) * 8;
-        const auto map = *reinterpret_cast<const Aligned<float, 4>*>(from),
-                   own = *reinterpret_cast<const Aligned<float, 4>*>(from + 4);
+    for (int i = 0; i < kRows / 4; ++i) {
+      const int row = i / 2 * 8 + lane() % 4 * 2;
+      std::uint32_t& word = activated[i / 4][i % 4];
+      if (row >= rows) word = 0;
+      else if (row + 1 >= rows) word &= 0xffff;
+    }
+  }
+
+  /// x is activated, the gradient goes to its tile. There are so many rows; kAllRows: all of the tile, or there is no
+  /// gradient prologue, so that the gradient of others is zero.
+  template <Activation kActivation, bool kAllRows>
+  FUSEDSC_DEVICE void finish_tile(Sums& sums, const Channels& own, const Grad& grad, Activated& activated,
+                                  const unsigned char* x, unsigned char* to, int rows) const {
 #pragma unroll
-        for (int i = 4 * half; i < 4 * half + 4; i += 2) {
-          to_floats(words[i / 2], values[i], values[i + 1], T());
+    for (int step = 0; step < kRows / 16; ++step) {
+      const int place = place_of_step(step);
+      std::uint32_t(&words)[4] = activated[step];
+      if constexpr (!kLoadsAhead) load_matrices<true>(x + place, words);
+      std::uint32_t gradients[4];
 #pragma unroll
-          for (int v = i; v < i + 2; ++v) {
-            z[v] = values[v] * map.elements[v % 2] + map.elements[2 + v % 2];
-            values[v] -= own.elements[v % 2];
-            g[v] = grad[part * 4 + v];
-            if (kHasOutput) g[v] = g[v] * unscale_ + own.elements[2 + v % 2];
+      for (int part = 0; part < 4; part += 2) {  // two positions of both channels
+        float values[4], z[4], g[4];
+        bool exists[4];
+        to_floats(words[part], values[0], values[1], T());
+        to_floats(words[part + 1], values[2], values[3], T());
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          exists[i] = kAllRows || step * 16 + part * 4 + lane() % 4 * 2 + i % 2 < rows;
+          z[i] = values[i] * own.scale[i / 2] + own.shift[i / 2];
+          g[i] = grad[step * 8 + part * 2 + i];
+          if (kHasOutput) g[i] = g[i] * unscale_ + own.constant[i / 2];
+        }
+        if constexpr (kActivation == Activation::silu) activate_backward(p_.activation, z, g);
+        else activate_backward(kActivation, z, g);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          if (!exists[i]) g[i] = 0;
+          sums.grad[i / 2] += g[i];
+          sums.grad_times_centered[i / 2] += g[i] * (values[i] - own.mean[i / 2]);
+        }
+        if constexpr (kActivation == Activation::silu) activate(p_.activation, z);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          std::uint32_t& word = words[part + i];
+          gradients[part + i] = to_bits(g[2 * i], g[2 * i + 1], T());
+          word = to_bits(exists[2 * i] ? z[2 * i] : 0.0f, exists[2 * i + 1] ? z[2 * i + 1] : 0.0f, T());
+          // Rounding keeps the order, and both bounds: clamped pairs are the same, for half the instructions.
+          if (kActivation == Activation::relu || kActivation == Activation::relu6) {
+            word = clamped_pair(word, kActivation == Activation::relu6, T());
+          }
+          if constexpr (kHasOutput) {
+            float a[2];
+            to_floats(word, a[0], a[1], T());
+            sums.activated[i] += a[0] + a[1];
           }
         }
       }
-      if constexpr (kActivation == Activation::silu) activate_backward(p_.activation, z, g);
-      else activate_backward(kActivation, z, g);
-#pragma unroll
-      for (int v = 0; v < 8; ++v) {
-        if (!exists[v / 2 % 2]) g[v] = 0;
-        const int item = (part + v / 4) * 2 + v % 2;
-        sums.grad[item] += g[v];
-        sums.grad_times_centered[item] += g[v] * values[v];
-      }
-      if constexpr (kActivation == Activation::silu) activate(p_.activation, z);
-      std::uint32_t gradients[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        gradients[i] = to_bits(g[2 * i], g[2 * i + 1], T());
-        words[i] = to_bits(z[2 * i], z[2 * i + 1], T());
-        // Rounding keeps the order, and both bounds: clamped pairs are the same, for half the instructions.
-        if (kActivation == Activation::relu || kActivation == Activation::relu6) {
-          words[i] = clamped_pair(words[i], kActivation == Activation::relu6, T());
-        }
-        if (!exists[i % 2]) words[i] = 0;
-      }
-      store_matrices(x + place, words);
-      store_matrices(grad_x_ + place, gradients);
+      store_matrices<true>(to + place, gradients);
     }
   }
 
-  /// To block memory: [k][channel], with the gradient prologue, and both sums of each warp.
+  /// To block memory: [k][channel], with the gradient prologue, and both sums.
   FUSEDSC_DEVICE void leave(Sums& sums) const {
-    const int lane = thread_index() % 32, warp = thread_index() % 128 / 32;
-    float* own = left_ + group_ / kHalves * kSumFloats;
-    const float* scales = vectors_ + kScales;
+    float* own = left() + group_ * kSumFloats + uniform(warp()) * 16 + lane() / 4;
+    const float* scales = vectors() + kScales;
 #pragma unroll
-    for (int i = 0; i < kOwnDepth / 2; ++i) {
-      if (half_ == 1 && i / 4 * 8 < 2 * kOwnDepth - kBoxes * kWide) continue;  // the other half has it
-      const int k = first_output() + i / 4 * 8 + lane % 4 * 2 + i % 2, half = i / 2 % 2;
+    for (int half = 0; half < 2; ++half) {
+      if constexpr (kHasOutput) sums.activated[half] = of_four_lanes(sums.activated[half]);
+      if constexpr (kPlain) continue;
+      sums.grad[half] = of_four_lanes(sums.grad[half]);
+      sums.grad_times_centered[half] = of_four_lanes(sums.grad_times_centered[half]);
+      if (lane() % 4 != 0) continue;
+      own[kDepth * kSumPitch + half * 8] = sums.grad[half];
+      own[(kDepth + 1) * kSumPitch + half * 8] = sums.grad_times_centered[half];
+    }
+#pragma unroll
+    for (int i = 0; i < kDepth / 2; ++i) {
+      const int k = i / 4 * 8 + lane() % 4 * 2 + i % 2, half = i / 2 % 2;
       float sum = sums.products[i];
       if constexpr (kHasOutput) {
-        sum = sum * scales[k] + (sums.products[kOwnDepth / 2 + i] * scales[kDepth + k] +
-                                 sums.of_channels[half * 2] * scales[2 * kDepth + k]);
+        sum = sum * scales[k] +
+              (sums.products[kDepth / 2 + i] * scales[kDepth + k] + sums.activated[half] * scales[2 * kDepth + k]);
       }
-      own[k * kSumPitch + warp * 16 + lane / 4 + half * 8] = sum;
-    }
-    if constexpr (!kPlain) leave_vector_sums(sums, own + (kDepth + 2 * warp) * kSumPitch + half_ * kOwn);
-  }
-
-  FUSEDSC_DEVICE static void leave_vector_sums(Sums& sums, float* own) {
-    const int lane = thread_index() % 32;
-#pragma unroll
-    for (int i = 0; i < kOwn / 4; ++i) {
-#pragma unroll
-      for (int distance = 4; distance < 32; distance *= 2) {
-        sums.grad[i] += shuffle_xor(sums.grad[i], distance);
-        sums.grad_times_centered[i] += shuffle_xor(sums.grad_times_centered[i], distance);
-      }
-      if (lane >= 4) continue;
-      own[i / 2 * 8 + lane * 2 + i % 2] = sums.grad[i];
-      own[kSumPitch + i / 2 * 8 + lane * 2 + i % 2] = sums.grad_times_centered[i];
+      own[k * kSumPitch + half * 8] = sum;
     }
   }
 
-  /// What the groups have left, added up; zeros in place of the splits that this tile of channels has not.
+  FUSEDSC_DEVICE static float of_four_lanes(float value) {
+    value += shuffle_xor(value, 1);
+    return value + shuffle_xor(value, 2);
+  }
+
+  /// What the groups have left, added up; zeros in place of the splits that this tile of channels has not. A thread has
+  /// four channels.
   FUSEDSC_DEVICE void store_partials() const {
-    const int column = thread_index() % kColumns, lane = thread_index() / kColumns, rows = p_.outputs + kVectorSums;
-    if (column >= p_.fold * p_.channels - channel_tile_ * kColumns) return;
+    constexpr int kQuads = kColumns / 4, kAtOnce = kProductThreads / kQuads;
+    const int column = thread_index() % kQuads * 4, lane = thread_index() / kQuads, rows = p_.outputs + kVectorSums;
+    if (column >= p_.fold * p_.channels - first_column_) return;
     const int position = p_.fold == 1 ? 0 : column / p_.channels,
-              channel = p_.fold == 1 ? channel_tile_ * kColumns + column : column % p_.channels;
-    const float* left = left_ + column / kChannels * kSumFloats + column % kChannels;
-    const auto row_of = [&](int split, int row) {
-      return p_.partials + ((std::int64_t{split} * p_.fold + position) * rows + row) * p_.channels + channel;
+              channel = p_.fold == 1 ? first_column_ + column : column % p_.channels;
+    const float* columns = left() + column / kChannels * kSumFloats + column % kChannels;
+    const auto store = [&](int split, int row, const Four& sum) {
+      const std::int64_t part = std::int64_t{split} * p_.fold + position;
+      *reinterpret_cast<Four*>(p_.partials + (part * rows + row) * p_.channels + channel) = sum;
     };
-    const int advance = p_.weight.first(kLanes);
+    const int advance = p_.weight.first(kAtOnce);
     int first_channel = p_.weight.first(lane);
 #pragma unroll 4
-    for (int row = lane; row < p_.outputs; row += kLanes) {
-      const bool is_wanted = p_.weight.place(first_channel, channel) < p_.weight.width;
-      first_channel = p_.weight.next(first_channel, advance);
-      const float* from = left + (position * p_.outputs + row) * kSumPitch;
-      float sum = 0;
+    for (int row = lane; row < rows; row += kAtOnce) {
+      bool is_wanted = row >= p_.outputs;
 #pragma unroll
-      for (int team = 0; team < kTeams; ++team) sum += from[team * kSharing * kSumFloats];
-      if (is_wanted) *row_of(split_, row) = sum;  // else nobody reads it
-    }
-    for (int i = lane; i < kVectorSums; i += kLanes) {
-      float sum = 0;
-#pragma unroll
-      for (int item = 0; item < kTeams * 4; ++item) {
-        sum += left[item / 4 * kSharing * kSumFloats + (kDepth + item % 4 * 2 + i) * kSumPitch];
+      for (int i = 0; i < 4; ++i) {
+        is_wanted = is_wanted || p_.weight.place(first_channel, channel + i) < p_.weight.width;
       }
-      *row_of(split_, p_.outputs + i) = sum;
+      first_channel = p_.weight.next(first_channel, advance);
+      const int k = row < p_.outputs ? position * p_.outputs + row : kDepth + row - p_.outputs;
+      Four sum = {};
+#pragma unroll
+      for (int team = 0; team < kTeams; ++team) {
+        const Four part = *reinterpret_cast<const Four*>(columns + team * kSharing * kSumFloats + k * kSumPitch);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sum.elements[i] += part.elements[i];
+      }
+      if (is_wanted) store(split_, row, sum);  // else nobody reads it
     }
     for (int split = split_ + splits_; split < p_.splits; split += splits_) {
-      for (int row = lane; row < rows; row += kLanes) *row_of(split, row) = 0;
+      for (int row = lane; row < rows; row += kAtOnce) store(split, row, {});
     }
   }
 
   const PointwiseGradientsParameters& p_;
-  int group_, team_, half_, channel_tile_, split_, splits_, first_column_, columns_, tiles_;
-  bool is_leader_, is_loader_;
+  int group_, team_, share_, channel_tile_, split_, splits_, first_column_, tiles_;
   float unscale_ = 1;
-  unsigned char *weights_, *stages_, *grad_x_;
-  Barrier *full_, *empty_, *weight_barrier_;
-  float *left_, *vectors_;
+  unsigned char* memory_;
 };
 
 }  // namespace fusedsc::gpu::hopper

@@ -29,9 +29,9 @@ sum_kernel(GradientsSumParameters p) {
   sum_gradients<T>(p);
 }
 
-template <class T, int kDepth, int kSharing, int kTeams, int kHalves, bool kHasOutput, bool kPlain>
+template <class T, int kDepth, int kSharing, int kTeams, bool kHasOutput, bool kPlain>
 constexpr PointwiseGradientsInstance instance(DataType dtype) {
-  using Gradients = PointwiseGradients<T, kDepth, kSharing, kTeams, kHalves, kHasOutput, kPlain>;
+  using Gradients = PointwiseGradients<T, kDepth, kSharing, kTeams, kHasOutput, kPlain>;
   return {dtype,
           kHasOutput,
           kPlain,
@@ -44,18 +44,16 @@ constexpr PointwiseGradientsInstance instance(DataType dtype) {
           Gradients::memory_bytes};
 }
 
-#define FUSEDSC_BOTH(depth, sharing, teams, halves, has_output, plain)                    \
-  instance<Float16, depth, sharing, teams, halves, has_output, plain>(DataType::float16), \
-      instance<BFloat16, depth, sharing, teams, halves, has_output, plain>(DataType::bfloat16)
+#define FUSEDSC_BOTH(depth, sharing, teams, has_output, plain)                    \
+  instance<Float16, depth, sharing, teams, has_output, plain>(DataType::float16), \
+      instance<BFloat16, depth, sharing, teams, has_output, plain>(DataType::bfloat16)
 
-/// Outputs; groups of four warps that share positions; how often; halves of the weight. Of many outputs, the gradient
-/// prologue is always another kernel's.
+/// Outputs; groups of four warps that share positions; how often. Of many outputs, the gradient prologue is always
+/// another kernel's.
 const PointwiseGradientsInstance kInstances[] = {
-    FUSEDSC_BOTH(32, 1, 3, 1, true, false),  FUSEDSC_BOTH(32, 3, 1, 1, true, false),
-    FUSEDSC_BOTH(32, 1, 3, 1, false, false), FUSEDSC_BOTH(64, 1, 3, 1, false, false),
-    FUSEDSC_BOTH(96, 1, 2, 1, false, false), FUSEDSC_BOTH(160, 1, 2, 1, false, false),
-    FUSEDSC_BOTH(128, 1, 2, 1, false, true), FUSEDSC_BOTH(256, 1, 2, 1, false, true),
-    FUSEDSC_BOTH(320, 1, 1, 2, false, false)};
+    FUSEDSC_BOTH(32, 1, 3, true, false),  FUSEDSC_BOTH(32, 3, 1, true, false),  FUSEDSC_BOTH(32, 1, 3, false, false),
+    FUSEDSC_BOTH(64, 1, 2, false, false), FUSEDSC_BOTH(96, 1, 2, false, false), FUSEDSC_BOTH(160, 1, 2, false, false),
+    FUSEDSC_BOTH(128, 1, 2, false, true), FUSEDSC_BOTH(256, 1, 2, false, true), FUSEDSC_BOTH(320, 1, 2, false, false)};
 
 bool is_plain(const PointwiseBackwardArguments& a) { return !a.prologue && !a.gradient_prologue; }
 
@@ -115,8 +113,7 @@ PointwiseGradientsPass::PointwiseGradientsPass(const PointwiseBackwardArguments&
 PointwiseGradientsPass::PointwiseGradientsPass(const PointwiseBackwardArguments& a,
                                                const PointwiseGradientsInstance& instance)
     : instance_(&instance), forms_gradient_(a.gradient_prologue && !instance.has_output) {
-  constexpr int kMostStages = 6;
-  p_.stages = kMostStages;
+  p_.stages = kMostGradientStages;
   while (instance.memory(p_.stages) > kMemoryLimit) --p_.stages;
   p_.channels = static_cast<int>(a.x.sizes[1]);
   p_.outputs = static_cast<int>(a.grad_y.sizes[1]);
@@ -192,15 +189,16 @@ void PointwiseGradientsPass::run(const PointwiseBackwardArguments& a, const Exec
   sum.rows = p.outputs + (instance_->plain ? 0 : 2);
   sum.outputs = p.outputs;
   sum.channels = p.channels;
-  sum.warps = std::clamp(sum.splits / 4, 1, kSumWarps);
+  sum.warps = sum.splits <= 8 ? 1 : std::min(sum.splits / 4, kSumWarps);
+  sum.groups = std::max(1, 4 / sum.warps);
   sum.weight = a.grad_weight.data;
   sum.places = WeightSource(a.grad_weight, a.windows);
   sum.grad = static_cast<float*>(a.sums.grad.data);
   sum.grad_times_centered = static_cast<float*>(a.sums.grad_times_centered.data);
   sum.normaliser = GradientNormaliserParameters(a.sums, a.x);
   launch_following(kName, a.x.dtype == DataType::float16 ? sum_kernel<Float16> : sum_kernel<BFloat16>,
-                   divide_up(sum.items(), 32), sum.warps * 32, execution.stream, sum,
-                   static_cast<std::size_t>(sum.warps) * 1024);
+                   divide_up(sum.items(), 32 * sum.groups), sum.groups * sum.warps * 32, execution.stream, sum,
+                   static_cast<std::size_t>(sum.groups * sum.warps) * 1024);
 }
 
 }  // namespace fusedsc::gpu::hopper

@@ -8,11 +8,11 @@
 
 namespace fusedsc::gpu::hopper {
 
-/// Each warp of a block takes some of the splits, of 128 channels and rows.
+/// Some warps of a block take some of the splits each, of 128 channels and rows.
 struct GradientsSumParameters {
   const float* partials = nullptr;  ///< [split][row: output..., grad, grad_times_centered][channel]
   int splits = 1, rows = 0, outputs = 0, channels = 0;
-  int warps = 1;  ///< of a block, at most kSumWarps
+  int warps = 1, groups = 1;  ///< that share the splits; groups of them in a block, of at most kSumWarps
   void* weight = nullptr;
   WeightSource places;                                    ///< where in `weight` its elements are
   float *grad = nullptr, *grad_times_centered = nullptr;  ///< or none
@@ -26,11 +26,11 @@ inline constexpr int kSumWarps = 32;
 template <class T>
 FUSEDSC_DEVICE void sum_gradients(const GradientsSumParameters& p) {
   using Four = Aligned<float, 4>;
-  const int lane = thread_index() % 32, warp = thread_index() / 32;
-  const int item = (static_cast<int>(block_index()) * 32 + lane) * 4, size = p.items() * 4;
+  const int lane = thread_index() % 32, warp = thread_index() / 32 % p.warps, group = thread_index() / 32 / p.warps;
+  const int item = ((static_cast<int>(block_index()) * p.groups + group) * 32 + lane) * 4, size = p.items() * 4;
   if (p.normaliser.grad_scale == nullptr) let_next_kernel_start();  // see SumPartialsParameters::lets_next_start
   wait_for_previous_kernel();
-  auto *sums = static_cast<Four*>(block_memory()), *centered_sums = sums + p.warps * 32;
+  auto *sums = static_cast<Four*>(block_memory()), *centered_sums = sums + p.groups * p.warps * 32;
   Four sum = {}, centered = {};
   const auto add = [](Four& to, const Four& other) {
 #pragma unroll
@@ -66,13 +66,15 @@ FUSEDSC_DEVICE void sum_gradients(const GradientsSumParameters& p) {
     add_splits(sum, from);
     if (is_pair) add_splits(centered, from + p.channels);
   }
-  sums[thread_index()] = sum;
-  centered_sums[thread_index()] = centered;
-  block_barrier();
+  if (p.warps > 1) {
+    sums[thread_index()] = sum;
+    centered_sums[thread_index()] = centered;
+    block_barrier();
+  }
   if (warp != 0 || item >= size) return;
   for (int other = 1; other < p.warps; ++other) {
-    add(sum, sums[other * 32 + lane]);
-    add(centered, centered_sums[other * 32 + lane]);
+    add(sum, sums[thread_index() + other * 32]);
+    add(centered, centered_sums[thread_index() + other * 32]);
   }
 #pragma unroll
   for (int i = 0; i < 4; ++i) {

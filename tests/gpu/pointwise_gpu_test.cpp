@@ -278,6 +278,27 @@ TEST_P(PointwiseGpu, BothGradientsOfProjections) {
   for_each_case(cases, verify_backward<PointwiseGeometry>);
 }
 
+/// So many positions that groups of warps come round to the stages of block memory more than twice.
+TEST_P(PointwiseGpu, BothGradientsOfManyPositions) {
+  const DataType dtype = GetParam().dtype;
+  if (size_of(dtype) != 2) GTEST_SKIP() << "for 16-bit types";
+  std::vector<BackwardCase<PointwiseGeometry>> cases;
+  for (const PointwiseGeometry& geometry : std::vector<PointwiseGeometry>{
+           {{1, 40, 57, 61}, 64}, {{2, 32, 45, 47}, 16}, {{1, 24, 43, 61}, 160}, {{1, 64, 27, 43}, 320}}) {
+    const BackwardSeams seams{.prologue = true,
+                              .activation = Activation::relu6,
+                              .gradient_prologue = false,
+                              .sums = true,
+                              .grad_bias = false};
+    cases.push_back({dtype, geometry, seams, Memories::all(Memory::channels_last)});
+  }
+  for (const PointwiseGeometry& geometry :
+       std::vector<PointwiseGeometry>{{{1, 64, 57, 61}, 128}, {{1, 32, 45, 47}, 64}, {{1, 24, 43, 61}, 256}}) {
+    cases.push_back({dtype, geometry, {.grad_bias = false}, Memories::all(Memory::channels_last)});
+  }
+  for_each_case(cases, verify_backward<PointwiseGeometry>);
+}
+
 TEST_P(PointwiseGpu, EmptyBatch) {
   const PointwiseGeometry empty{{0, 24, 5, 7}, 40};
   verify_forward<PointwiseGeometry>({GetParam().dtype, empty, {}, Memories::all(Memory::channels_last)});

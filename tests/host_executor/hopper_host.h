@@ -47,6 +47,8 @@ template <class T>
 T uniform(T value) {
   return value;
 }
+template <bool kMore, int kRegisters>
+void set_registers() {}
 inline void warp_barrier() { executor::wave_barrier(); }
 
 struct Barrier {

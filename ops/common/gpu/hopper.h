@@ -20,6 +20,14 @@ namespace fusedsc::gpu::hopper {
 using TensorMap = CUtensorMap;
 inline constexpr int kMemoryLimit = static_cast<int>(kBlockMemoryLimit);
 
+/// By all threads of a group of four warps: so many registers for each, from now on. kMore: than before; then it waits
+/// until others of the block have less.
+template <bool kMore, int kRegisters>
+FUSEDSC_DEVICE void set_registers() {
+  if constexpr (kMore) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+  else asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
 /// What is the same for all threads of a warp, so that the compiler knows it.
 FUSEDSC_DEVICE int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
 /// By all lanes of a warp; modulo 32.
