@@ -1,6 +1,7 @@
 /// Pointwise products on Hopper GPUs with many values of k and few positions: a block has one tile of outputs, on which
 /// all its groups of four warps work. Some take further positions, some another share of k, and these put their sums
-/// together in block memory; each then finishes its own channels.
+/// together in block memory; each then finishes its own channels. Where few blocks have much of k, those of a cluster
+/// share it, and the first one finishes.
 #pragma once
 
 #include "fusedsc/common/gpu/following_kernel.h"
@@ -53,7 +54,8 @@ class PointwiseCutProduct {
   static constexpr int kOutBytes = kTileRows * kChannels * kSize, kBlockBytes = kTileRows * kRowBytes;
   static constexpr int kPartFloats = Part::memory_floats(kRowTiles * 4);
   static constexpr bool kSums = Part::kStatistics || Part::kGradient;
-  static constexpr bool kTurns = kCanTurn < T, kChannels, kTileDepth, !kPrologue && kKind == EpilogueKind::plain > ;
+  static constexpr bool kPlain = !kPrologue && kKind == EpilogueKind::plain;
+  static constexpr bool kTurns = kCanTurn<T, kChannels, kTileDepth, kPlain>;
 
  public:
   static constexpr int kLeastStages = Shares::kBytes > 2 * kTileBytes ? (Shares::kBytes + kTileBytes - 1) / kTileBytes
@@ -72,11 +74,15 @@ class PointwiseCutProduct {
     thread_ = thread_index() % kGroupThreads;
     row_tile_ = group_ / kCut;
     cut_ = group_ % kCut;
-    split_ = static_cast<int>(block_index()) / p.channel_tiles;
-    first_channel_ = static_cast<int>(block_index()) % p.channel_tiles * kChannels;
+    const int cluster = kPlain ? p.cluster : 1, block = static_cast<int>(block_index()) / cluster;
+    rank_ = static_cast<int>(block_index()) % cluster;
+    split_ = block / p.channel_tiles;
+    first_channel_ = block % p.channel_tiles * kChannels;
     pixel_ = (split_ * kRowTiles + row_tile_) * kTileRows;
     const int steps = (p.depth + kTileDepth - 1) / kTileDepth;
-    steps_ = cut_ < steps ? (steps - cut_ + kCut - 1) / kCut : 0;
+    share_ = rank_ * kCut + cut_;
+    shares_ = cluster * kCut;
+    steps_ = share_ < steps ? (steps - share_ + shares_ - 1) / shares_ : 0;
 
     auto* memory = static_cast<unsigned char*>(block_memory());
     memory += padding_before_tiles(memory);
@@ -130,6 +136,13 @@ class PointwiseCutProduct {
     if (thread_ == 0 && cut_ == 0) start_inputs();
     OwnSums own;
     multiply_all(prologue, own);
+    if constexpr (kPlain) {
+      if (p_.cluster > 1) {
+        block_barrier();  // all groups are done with block memory
+        add_up_cluster(own, ring_, kThreads, rank_, p_.cluster);
+        if (rank_ != 0) return;
+      }
+    }
     if (has_x_ || has_added_) wait(inputs_, 0);
     if (pixel_ + kTileRows <= p_.pixels) store_tile<true>(own, part);
     else store_tile<false>(own, part);
@@ -161,7 +174,7 @@ class PointwiseCutProduct {
 
   FUSEDSC_DEVICE void start_weight(int step, int slot) const {
     if (lays_out()) return;  // by threads, all of it before the first step
-    const int k = (cut_ + step * kCut) * kTileDepth;
+    const int k = (share_ + step * shares_) * kTileDepth;
     Barrier* barrier = full_ + slot;
     unsigned char* weight = weights_ + slot * kWeightBytes;
     if constexpr (kWeightDepthFirst) {
@@ -177,7 +190,7 @@ class PointwiseCutProduct {
 
   /// Which says how many bytes there will be with the weight.
   FUSEDSC_DEVICE void start_positions(int step, int slot) const {
-    const int k = (cut_ + step * kCut) * kTileDepth;
+    const int k = (share_ + step * shares_) * kTileDepth;
     Barrier* barrier = full_ + slot;
     expect(barrier, kRowTiles * tile_bytes_ + (lays_out() ? 0 : kWeightBytes));
 #pragma unroll
@@ -308,7 +321,7 @@ class PointwiseCutProduct {
       load_matrices(tile + place, rows[i]);
       if constexpr (kInputGradient) load_matrices(tile + kTileBytes + place, others[i]);
     }
-    prologue.change(rows, others, (cut_ + step * kCut) * kTileDepth);
+    prologue.change(rows, others, (share_ + step * shares_) * kTileDepth);
     multiply_step(sums, lays_out() ? step : slot, [&](int k) -> const std::uint32_t(&)[4] { return rows[k / kPiece]; });
   }
 
@@ -346,6 +359,7 @@ class PointwiseCutProduct {
   }
 
   const PointwiseParameters& p_;
+  int rank_, share_, shares_;  ///< of the cluster's blocks; of k, and how many there are in the cluster
   int group_, thread_, row_tile_, cut_, split_, first_channel_, pixel_, steps_, tile_bytes_;
   bool has_x_, has_added_;
   unsigned char *ring_, *tiles_, *weights_, *out_, *x_, *added_;

@@ -75,12 +75,24 @@ struct PointwiseCase {
 struct PointwiseLaunch {
   const PointwiseInstance* instance = nullptr;  ///< null: none fits
   int pixel_tiles = 0, channel_tiles = 1, splits = 1, stages = 2;
+  int cluster = 1;  ///< blocks that share the k of a tile
   bool turns_weight = false;
 
   /// Sets what it knows.
   void fill(const PointwiseCase& product, PointwiseParameters& parameters) const;
   void start(const char* name, const PointwiseCase& product, const PointwiseParameters& parameters, void* stream) const;
 };
+
+/// Sizes of the clusters whose blocks share the k of a tile.
+inline constexpr int kClusters[] = {1, 2, 4, 8};
+/// Whether so many tiles of outputs can each have such a cluster. steps: of k, of a group without one.
+bool suits_cluster(const PointwiseCase& product, int cluster, std::int64_t tiles, int steps);
+
+/// Block memory through which the sums of a cluster's tile pass.
+constexpr std::size_t cluster_bytes(int row_tiles, int channels) {
+  constexpr std::size_t kAlignment = 1024;
+  return kAlignment + std::size_t{4} * kTileRows * static_cast<std::size_t>(row_tiles * channels);
+}
 
 /// Whether blocks turn the weight of so many channels by themselves: where that takes less than a launch that does it
 /// once for all. steps: that groups go through one after the other, in all blocks of a multiprocessor.

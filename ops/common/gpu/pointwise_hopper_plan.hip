@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "fusedsc/common/gpu/following_kernel.h"
+#include "fusedsc/common/gpu/hopper_cluster.h"
 #include "fusedsc/runtime/implementation.h"
 
 namespace fusedsc::gpu::hopper {
@@ -15,6 +15,7 @@ constexpr int kMultiprocessorMemory = 227 * 1024, kBlockReserve = 1024;  ///< by
 constexpr int kResidentThreads = 512;                                    ///< at the 128 registers that most take
 constexpr int kMostKeptStages = 6;
 constexpr double kLastResort = 1e9;
+constexpr double kClusterCost = 1;                         ///< of meeting, and of sums that pass from block to block
 constexpr double kRowsStart = 2.098, kRowsMemory = 5.131;  ///< of tiles of rows, as CutCost
 
 /// Fitted to the times of all tiles on the layers of mobile networks on an H200, in microseconds, so that the choice is
@@ -114,9 +115,11 @@ double cost_of(const PointwiseCase& product, const PointwiseInstance& instance, 
                  kMultiprocessorMemory / (instance.memory(product.memory_use(), launch.stages) + kBlockReserve),
                  kResidentThreads / instance.threads));
       const double beside = std::min(static_cast<double>(resident), rounds_of(size));
-      const double copied = 128e-6 * (depth * 64 * (row_tiles * ins + channels) + row_tiles * 64 * channels * outs);
-      const double block = cut.block + depth / instance.cut * std::max(cut.step, cut.copy / launch.stages) +
-                           cut.own * row_tiles * channels * outs / instance.cut;
+      const double share = depth / launch.cluster;
+      const double copied = 128e-6 * (share * 64 * (row_tiles * ins + channels) + row_tiles * 64 * channels * outs);
+      const double block = cut.block + share / instance.cut * std::max(cut.step, cut.copy / launch.stages) +
+                           cut.own * row_tiles * channels * outs / instance.cut +
+                           (launch.cluster > 1 ? kClusterCost : 0);
       return cut.start + std::max({rounds_of(resident * size) * (block + beside * copied / cut.copied),
                                    (in + out) / cut.memory, cached / cut.cache});
     }
@@ -162,6 +165,11 @@ bool turns_weight(const PointwiseCase& product, PointwiseFamily family, int chan
   return product.turns_weight && channels % kTurned == 0 && (family == PointwiseFamily::kept || steps <= kMostSteps);
 }
 
+bool suits_cluster(const PointwiseCase& product, int cluster, std::int64_t tiles, int steps) {
+  return cluster == 1 || (product.kind == EpilogueKind::plain && !product.prologue && !product.lays_out &&
+                          steps >= cluster && tiles * cluster <= room_for_clusters(multiprocessors()));
+}
+
 PointwiseLaunch plan(std::span<const PointwiseInstance> instances, const PointwiseCase& product) {
   const PointwiseProblem& problem = product.problem;
   const int size = multiprocessors();
@@ -184,23 +192,30 @@ PointwiseLaunch plan(std::span<const PointwiseInstance> instances, const Pointwi
         is_cut && std::int64_t{launch.channel_tiles} * launch.splits > std::int64_t{most_rounds} * size;
     if (!is_cut) launch.splits = std::min(std::max(size / launch.channel_tiles, 1), launch.splits);
     const auto steps = static_cast<int>(divide_up(divide_up(problem.depth, instance.depth), instance.cut));
+    const std::int64_t tiles = std::int64_t{launch.channel_tiles} * launch.splits;
     // Blocks that stay, with all of block memory; or that come and go, two or three of them beside each other.
     for (const int beside : {1, 2, 3}) {
-      if (beside > 1 && launch.channel_tiles * launch.splits <= (beside - 1) * size) break;
-      launch.stages = is_cut ? std::max(steps, instance.least_stages) : kMostKeptStages;
+      if (beside > 1 && (!is_cut || tiles <= (beside - 1) * size)) break;
       const int memory = kMultiprocessorMemory / beside - (beside > 1 ? kBlockReserve : 0);
-      while (launch.stages >= instance.least_stages && instance.memory(product.memory_use(), launch.stages) > memory)
-        --launch.stages;
-      if (launch.stages < instance.least_stages || (!is_cut && beside > 1)) break;
-      const double cost = cost_of(product, instance, launch, size) + (is_last_resort ? kLastResort : 0);
-      if (cost >= least_cost) continue;
-      least_cost = cost;
-      best = launch;
+      for (const int cluster : kClusters) {
+        if (cluster > 1 && (!is_cut || !suits_cluster(product, cluster, tiles, steps))) break;
+        launch.cluster = cluster;
+        launch.stages =
+            is_cut ? std::max(static_cast<int>(divide_up(steps, cluster)), instance.least_stages) : kMostKeptStages;
+        while (launch.stages >= instance.least_stages && instance.memory(product.memory_use(), launch.stages) > memory)
+          --launch.stages;
+        if (launch.stages < instance.least_stages) continue;
+        const double cost = cost_of(product, instance, launch, size) + (is_last_resort ? kLastResort : 0);
+        if (cost >= least_cost) continue;
+        least_cost = cost;
+        best = launch;
+      }
     }
   }
   if (best.instance == nullptr) return best;
-  const std::int64_t steps = divide_up(problem.depth, std::int64_t{best.instance->depth} * best.instance->cut),
-                     rounds = divide_up(std::int64_t{best.channel_tiles} * best.splits, size);
+  const std::int64_t shares = std::int64_t{best.instance->cut} * best.cluster,
+                     steps = divide_up(problem.depth, best.instance->depth * shares),
+                     rounds = divide_up(std::int64_t{best.channel_tiles} * best.splits * best.cluster, size);
   best.turns_weight = turns_weight(product, best.instance->family, best.instance->channels, steps * rounds);
   return best;
 }
@@ -213,6 +228,7 @@ void PointwiseLaunch::fill(const PointwiseCase& product, PointwiseParameters& p)
   p.channel_tiles = channel_tiles;
   p.splits = splits;
   p.stages = stages;
+  p.cluster = cluster;
   p.turns_weight = turns_weight;
   p.has_other = product.has_other;
   p.epilogue.has_x = product.has_x;
@@ -221,9 +237,12 @@ void PointwiseLaunch::fill(const PointwiseCase& product, PointwiseParameters& p)
 
 void PointwiseLaunch::start(const char* name, const PointwiseCase& product, const PointwiseParameters& parameters,
                             void* stream) const {
-  const int memory = instance->memory(product.memory_use(), stages);
-  launch_following(name, instance->kernel, std::int64_t{channel_tiles} * splits, instance->threads, stream, parameters,
-                   static_cast<std::size_t>(memory));
+  const std::int64_t blocks = std::int64_t{channel_tiles} * splits * cluster;
+  const auto memory = static_cast<std::size_t>(instance->memory(product.memory_use(), stages));
+  if (cluster == 1)
+    return launch_following(name, instance->kernel, blocks, instance->threads, stream, parameters, memory);
+  launch_clusters(name, instance->kernel, blocks, instance->threads, stream, parameters,
+                  std::max(memory, cluster_bytes(instance->row_tiles, instance->channels)), cluster);
 }
 
 }  // namespace fusedsc::gpu::hopper

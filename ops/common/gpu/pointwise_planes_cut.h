@@ -275,17 +275,24 @@ class PlanesCutProduct {
     start_step(step, slot);
   }
 
+  /// to = a step's values.
+  FUSEDSC_DEVICE void load_pieces(const unsigned char* tile, int existing, std::uint32_t (&to)[kPieces][4]) const {
+    if constexpr (Positions::kWholeImages) {
+      tile_.load_pieces(tile, kTileDepth, existing, to);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kPieces; ++i) tile_.load_rows(tile, kTileDepth, i * kPiece, existing, to[i]);
+    }
+  }
+
   /// rows = what the prologue makes of a step's values.
   FUSEDSC_DEVICE void load_step(std::uint32_t (&rows)[kPieces][4], const Prologue& prologue, int step, int slot) const {
     const unsigned char* tile = tiles_ + slot * tile_bytes_;
     const int first = (share_ + step * shares_) * kTileDepth, existing = p_.depth - first;
     std::uint32_t others[kPieces][4] = {};
-#pragma unroll
-    for (int i = 0; i < kPieces; ++i) {
-      tile_.load_rows(tile, kTileDepth, i * kPiece, existing, rows[i]);
-      if constexpr (kPrologue && kInputGradient) {
-        if (p_.has_other) tile_.load_rows(tile + in_bytes_, kTileDepth, i * kPiece, existing, others[i]);
-      }
+    load_pieces(tile, existing, rows);
+    if constexpr (kPrologue && kInputGradient) {
+      if (p_.has_other) load_pieces(tile + in_bytes_, existing, others);
     }
     if constexpr (kPrologue) prologue.change(rows, others, first);
   }

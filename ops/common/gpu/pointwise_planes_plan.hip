@@ -125,25 +125,11 @@ PlanesCase planes_case(const ConstTensorView& activations, std::int64_t channels
 PlanesTiling PlanesCase::tiling() const {
   const auto parts = static_cast<int>(divide_up(positions, kTileRows));
   if (!whole_images) return {positions, parts, kTileRows, together_log2};
-  const int shared = parts == 3 ? 4 : parts;
-  return {positions, shared, static_cast<int>(divide_up(positions, shared))};
+  const int shared = parts == 3 ? 4 : parts, pair = positions % 2 == 0 ? 2 : 1;
+  return {positions, shared, static_cast<int>(divide_up(positions / pair, shared)) * pair};
 }
 
-namespace {
-
-/// Blocks that share the k of a tile, where each of few has many steps of it.
-int cluster_for(const PlanesCase& product, std::int64_t blocks, int steps, int size) {
-  constexpr int kMost = 8, kLeastSteps = 2;  // of a block
-  const int room = size - size / 10;         // a GPU's parts have no place for more clusters at once
-  int cluster = 1;
-  if (product.kind != EpilogueKind::plain) return cluster;
-  while (cluster < kMost && blocks * cluster * 2 <= room && steps >= kLeastSteps * 2 * cluster) cluster *= 2;
-  return cluster;
-}
-
-}  // namespace
-
-PlanesLaunch launch_of(const PlanesInstance& instance, const PlanesCase& product, int beside) {
+PlanesLaunch launch_of(const PlanesInstance& instance, const PlanesCase& product, int beside, int cluster) {
   const PointwiseProblem& problem = product.problem;
   const bool is_cut = instance.family == PointwiseFamily::cut;
   if (instance.dtype != problem.dtype || instance.prologue != product.prologue || instance.kind != product.kind ||
@@ -161,11 +147,12 @@ PlanesLaunch launch_of(const PlanesInstance& instance, const PlanesCase& product
   if (!is_cut) launch.splits = std::min(std::max(size / launch.channel_tiles, 1), launch.splits);
   const auto all_steps = static_cast<int>(divide_up(problem.depth, instance.depth));
   const int memory = kMultiprocessorMemory / beside - (beside > 1 ? kBlockReserve : 0);
-  if (is_cut && beside == 1) {
-    launch.cluster =
-        cluster_for(product, std::int64_t{launch.channel_tiles} * launch.splits, all_steps / instance.cut, size);
+  const auto steps = static_cast<int>(divide_up(all_steps, instance.cut * cluster));
+  if (cluster > 1 && (!is_cut || !suits_cluster(product, cluster, std::int64_t{launch.channel_tiles} * launch.splits,
+                                                static_cast<int>(divide_up(all_steps, instance.cut))))) {
+    return {};
   }
-  const auto steps = static_cast<int>(divide_up(all_steps, instance.cut * launch.cluster));
+  launch.cluster = cluster;
   launch.stages = is_cut ? std::max(steps, least_stages) : kMostStages;
   while (launch.stages >= least_stages && instance.memory(product.memory_use(), tiling, launch.stages) > memory)
     --launch.stages;
@@ -179,12 +166,14 @@ PlanesLaunch plan(std::span<const PlanesInstance> instances, const PlanesCase& p
   double least_cost = std::numeric_limits<double>::infinity();
   for (const PlanesInstance& instance : instances) {
     for (int beside = 1; beside <= kMostBeside; ++beside) {
-      const PlanesLaunch launch = launch_of(instance, product, beside);
-      if (launch.instance == nullptr) break;
-      const double cost = cost_of(product, launch, beside, size);
-      if (cost >= least_cost) continue;
-      least_cost = cost;
-      best = launch;
+      for (const int cluster : kClusters) {
+        const PlanesLaunch launch = launch_of(instance, product, beside, cluster);
+        if (launch.instance == nullptr) continue;
+        const double cost = cost_of(product, launch, beside, size);
+        if (cost >= least_cost) continue;
+        least_cost = cost;
+        best = launch;
+      }
     }
   }
   if (best.instance == nullptr) return best;
@@ -218,12 +207,8 @@ void PlanesLaunch::start(const char* name, const PlanesCase& product, const Plan
   const auto memory = static_cast<std::size_t>(instance->memory(product.memory_use(), product.tiling(), stages));
   if (cluster == 1)
     return launch_following(name, instance->kernel, blocks, instance->threads, stream, parameters, memory);
-  // The sums of a tile pass through block memory.
-  constexpr std::size_t kAlignment = 1024;
-  const std::size_t sums =
-      kAlignment + std::size_t{4} * kTileRows * static_cast<std::size_t>(instance->row_tiles * instance->channels);
-  launch_clusters(name, instance->kernel, blocks, instance->threads, stream, parameters, std::max(memory, sums),
-                  cluster);
+  launch_clusters(name, instance->kernel, blocks, instance->threads, stream, parameters,
+                  std::max(memory, cluster_bytes(instance->row_tiles, instance->channels)), cluster);
 }
 
 TensorMap map_of_planes(const ConstTensorView& planes, const PlanesCase& product, int tile_channels) {
