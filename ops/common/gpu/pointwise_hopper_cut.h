@@ -1,7 +1,7 @@
 /// Pointwise products on Hopper GPUs with many values of k and few positions: a block has one tile of outputs, on which
 /// all its groups of four warps work. Some take further positions, some another share of k, and these put their sums
 /// together in block memory; each then finishes its own channels. Where few blocks have much of k, those of a cluster
-/// share it, and the first one finishes.
+/// share it, and each of them finishes some channels.
 #pragma once
 
 #include "fusedsc/common/gpu/following_kernel.h"
@@ -110,7 +110,10 @@ class PointwiseCutProduct {
   FUSEDSC_DEVICE void run_all() {
     const bool is_leader = thread_ == 0 && row_tile_ == 0;  // of a share of k
     if (is_leader) {
-      if (cut_ == 0) initialise(inputs_, kRowTiles);
+      if (cut_ == 0) {
+        prefetch_maps(p_);
+        initialise(inputs_, kRowTiles);
+      }
       for (int i = 0; i < p_.stages; ++i) {
         initialise(full_ + i);
         initialise(empty_ + i, kRowTiles * 4);
@@ -139,8 +142,9 @@ class PointwiseCutProduct {
     if constexpr (kPlain) {
       if (p_.cluster > 1) {
         block_barrier();  // all groups are done with block memory
-        add_up_cluster(own, ring_, kThreads, rank_, p_.cluster);
-        if (rank_ != 0) return;
+        add_up_cluster(own, ring_, kThreads, rank_, p_.cluster,
+                       [&](int quad, const Aligned<float, 4>& sums) { store_rows(quad, sums); });
+        return;
       }
     }
     if (has_x_ || has_added_) wait(inputs_, 0);
@@ -356,6 +360,16 @@ class PointwiseCutProduct {
       part.take(quad * 8, exists, values, x, added);
       pairs.store(out_ + block, channel % kColumns, values);
     }
+  }
+
+  /// What a block of a cluster takes, two channels of two positions, to memory.
+  FUSEDSC_DEVICE void store_rows(int quad, const Aligned<float, 4>& sums) const {
+    const int lane = thread_ % 32, pixel = pixel_ + thread_ / 32 * 16 + lane / 4;
+    const int channel = first_channel_ + cut_ * kOwn + quad * 8 + lane % 4 * 2;
+    if (channel >= p_.channels) return;
+    T* to = static_cast<T*>(p_.output_rows) + std::int64_t{pixel} * p_.channels + channel;
+    if (pixel < p_.pixels) store<2>(sums.elements, to);
+    if (pixel + 8 < p_.pixels) store<2>(sums.elements + 2, to + std::int64_t{8} * p_.channels);
   }
 
   const PointwiseParameters& p_;

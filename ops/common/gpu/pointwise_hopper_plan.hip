@@ -166,8 +166,9 @@ bool turns_weight(const PointwiseCase& product, PointwiseFamily family, int chan
 }
 
 bool suits_cluster(const PointwiseCase& product, int cluster, std::int64_t tiles, int steps) {
-  return cluster == 1 || (product.kind == EpilogueKind::plain && !product.prologue && !product.lays_out &&
-                          steps >= cluster && tiles * cluster <= room_for_clusters(multiprocessors()));
+  return cluster == 1 ||
+         (product.kind == EpilogueKind::plain && !product.prologue && !product.lays_out && product.is_dense &&
+          steps >= cluster && tiles * cluster <= room_for_clusters(multiprocessors()));
 }
 
 PointwiseLaunch plan(std::span<const PointwiseInstance> instances, const PointwiseCase& product) {

@@ -44,6 +44,13 @@ struct PointwiseParameters {
   EpilogueParameters epilogue;
 };
 
+/// By a thread of a block, while the kernel before may still run: descriptions that the copy engine would wait for.
+FUSEDSC_DEVICE void prefetch_maps(const PointwiseParameters& p) {
+  prefetch(p.activations);
+  prefetch(p.weight);
+  prefetch(p.output);
+}
+
 /// activation(scale*a + shift), or with kHasOther scale*a + other_scale*other + shift, on what a thread holds of
 /// activations, for values of k up to `size`.
 template <class T, bool kHasOther>

@@ -113,6 +113,7 @@ PlanesCase planes_case(const ConstTensorView& activations, std::int64_t channels
   PlanesCase product;
   const std::int64_t positions = positions_of(activations), images = activations.sizes[0];
   product.problem = {activations.dtype, false, images * positions, activations.sizes[1], channels, 1};
+  product.is_dense = true;
   product.images = static_cast<int>(images);
   product.positions = static_cast<int>(positions);
   const int together = together_in_runs(activations);
