@@ -15,7 +15,6 @@ constexpr int kMultiprocessorMemory = 227 * 1024, kBlockReserve = 1024;  ///< by
 constexpr int kResidentThreads = 512;                                    ///< at the 128 registers that most take
 constexpr int kMostKeptStages = 6;
 constexpr double kLastResort = 1e9;
-constexpr double kClusterCost = 1;                         ///< of meeting, and of sums that pass from block to block
 constexpr double kRowsStart = 2.098, kRowsMemory = 5.131;  ///< of tiles of rows, as CutCost
 
 /// Fitted to the times of all tiles on the layers of mobile networks on an H200, in microseconds, so that the choice is
@@ -78,6 +77,9 @@ constexpr Costs kFloatCosts{
     .seams = {{4.445, 0.1568, 1.382, 0.6514, 0.03225, 0.08607, 0.006271, 0.501, 3.843, 6.414, 2.054},
               {1.382, 1.879, 0.002217, 0.05031, 0.3241, 2.57, 22.85, 0.2477}},
 };
+constexpr FewCost kHalfFewCost{1.272, 0.07633, 7.213, 0.1315, 0.261, 0.7673, 0.4813, 0.1138, 0.2676, 0.04496};
+constexpr FewCost kFloatFewCost{1.295,  0.05661, 8.833,  0.2329, 0.2932, 0.9109,
+                                0.1626, 0.1402,  0.0613, 0.1156, 0.2427, 1.377};
 
 double cost_of(const PointwiseCase& product, const PointwiseInstance& instance, const PointwiseLaunch& launch,
                int size) {
@@ -109,17 +111,19 @@ double cost_of(const PointwiseCase& product, const PointwiseInstance& instance, 
                  {tiles * rounds_of(size) * std::max(latency, work), (in + out) / kept.memory, cached / kept.cache});
     }
     case PointwiseFamily::cut: {
+      if (are_few(product, blocks * launch.cluster)) {
+        return cost_of_few(problem.dtype == DataType::float32 ? kFloatFewCost : kHalfFewCost, product, instance,
+                           launch);
+      }
       const CutCost& cut = cost.cut;
       const std::int64_t resident = std::max<std::int64_t>(
           1, std::min<std::int64_t>(
                  kMultiprocessorMemory / (instance.memory(product.memory_use(), launch.stages) + kBlockReserve),
                  kResidentThreads / instance.threads));
       const double beside = std::min(static_cast<double>(resident), rounds_of(size));
-      const double share = depth / launch.cluster;
-      const double copied = 128e-6 * (share * 64 * (row_tiles * ins + channels) + row_tiles * 64 * channels * outs);
-      const double block = cut.block + share / instance.cut * std::max(cut.step, cut.copy / launch.stages) +
-                           cut.own * row_tiles * channels * outs / instance.cut +
-                           (launch.cluster > 1 ? kClusterCost : 0);
+      const double copied = 128e-6 * (depth * 64 * (row_tiles * ins + channels) + row_tiles * 64 * channels * outs);
+      const double block = cut.block + depth / instance.cut * std::max(cut.step, cut.copy / launch.stages) +
+                           cut.own * row_tiles * channels * outs / instance.cut;
       return cut.start + std::max({rounds_of(resident * size) * (block + beside * copied / cut.copied),
                                    (in + out) / cut.memory, cached / cut.cache});
     }
@@ -163,6 +167,11 @@ bool lays_out_in_blocks(const ConstTensorView& weight, const SlidingChannels& wi
 bool turns_weight(const PointwiseCase& product, PointwiseFamily family, int channels, std::int64_t steps) {
   constexpr std::int64_t kMostSteps = 5;
   return product.turns_weight && channels % kTurned == 0 && (family == PointwiseFamily::kept || steps <= kMostSteps);
+}
+
+bool are_few(const PointwiseCase& product, std::int64_t blocks) {
+  const bool has_plain_cost = product.kind == EpilogueKind::plain || product.kind == EpilogueKind::inference;
+  return !product.prologue && has_plain_cost && blocks <= multiprocessors();
 }
 
 bool suits_cluster(const PointwiseCase& product, int cluster, std::int64_t tiles, int steps) {

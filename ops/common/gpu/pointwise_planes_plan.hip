@@ -63,8 +63,12 @@ constexpr Cost kHalfCost{{1.092, 0.03939, 0.2361, 0.3095, 0.4324, 0.06485, 0.068
 constexpr Cost kFloatCost{{1.877, 0.1158, 0.1228, 0.4755, 0.2198, 0.01237, 0.1036, 0.2211, 4.694, 29.21},
                           {1.476, 0.8979, 0.01004, 0.09252, 0.1381, 5.688, 66.73, 0.03705},
                           {0.9215, 1.096, 0.4184, 0.2506, 0.4036, 3.988, 8.21, 0.03383}};
-
-constexpr double kClusterCost = 1;  ///< of meeting, and of sums that pass from block to block
+constexpr FewCost kHalfBoxesFewCost{1.703, 0.04965, 6.153, 0.07977, 0.02352, 0.7279, 1.661, 0.02224, 0.2816, 0.05013};
+constexpr FewCost kHalfRunsFewCost{1.303, 0.4895, 2.712, 0.2295, 0.2238, 0.9494, 0.421, 0.1825, 0.1528, 0.002675};
+constexpr FewCost kFloatBoxesFewCost{1.56,   0.07392, 7.967,  0.3963, 0.5384, 0.6406,
+                                     0.3414, 0.18,    0.0727, 0,      0.2992, 1.226};
+constexpr FewCost kFloatRunsFewCost{1.522,  0.05985, 15.88,  0.04743, 0.3113, 0.9405,
+                                    0.3462, 0.09592, 0.1506, 0.2186,  0.2603, 1.668};
 
 double cost_of(const PlanesCase& product, const PlanesLaunch& launch, int beside, int size) {
   const PointwiseProblem& problem = product.problem;
@@ -90,15 +94,19 @@ double cost_of(const PlanesCase& product, const PlanesLaunch& launch, int beside
     return kept.start + kept.weight * depth * channels +
            std::max({tiles * rounds_of(size) * std::max(latency, work), (in + out) / kept.memory, cached / kept.cache});
   }
+  if (are_few(product, blocks * launch.cluster)) {
+    const bool is_float = problem.dtype == DataType::float32;
+    const FewCost &boxes = is_float ? kFloatBoxesFewCost : kHalfBoxesFewCost,
+                  &runs = is_float ? kFloatRunsFewCost : kHalfRunsFewCost;
+    return cost_of_few(instance.whole_images ? runs : boxes, product, instance, launch);
+  }
   const CutCost& cut = instance.whole_images ? cost.runs : cost.boxes;
   const int resident = std::max(1, std::min(beside, kResidentThreads / instance.threads));
   const double shared = std::min(static_cast<double>(resident), rounds_of(size));
-  const double copied =
-      128e-6 * 64 * (depth / launch.cluster * (row_tiles * ins + channels) + row_tiles * channels * outs);
-  const double block = cut.block + depth / (instance.cut * launch.cluster) * cut.step +
+  const double copied = 128e-6 * 64 * (depth * (row_tiles * ins + channels) + row_tiles * channels * outs);
+  const double block = cut.block + depth / instance.cut * cut.step +
                        cut.own * row_tiles * channels * outs / instance.cut +
-                       shared * (copied / cut.copied + row_tiles * ins * depth / launch.cluster * cut.work) +
-                       (launch.cluster > 1 ? kClusterCost : 0);
+                       shared * (copied / cut.copied + row_tiles * ins * depth * cut.work);
   return cut.start +
          std::max({rounds_of(std::int64_t{resident} * size) * block, (in + out) / cut.memory, cached / cut.cache});
 }
