@@ -207,6 +207,7 @@ void PlanesLaunch::fill(const PlanesCase& product, PlanesParameters& p) const {
   p.epilogue.has_x = product.has_x;
   p.epilogue.has_added = product.has_added;
   p.tiling = product.tiling();
+  p.activations_in_rows = product.comes_in_rows();
   p.parts = Divisor(static_cast<std::uint32_t>(p.tiling.parts));
 }
 
@@ -218,6 +219,19 @@ void PlanesLaunch::start(const char* name, const PlanesCase& product, const Plan
     return launch_following(name, instance->kernel, blocks, instance->threads, stream, parameters, memory);
   launch_clusters(name, instance->kernel, blocks, instance->threads, stream, parameters,
                   std::max(memory, cluster_bytes(instance->row_tiles, instance->channels)), cluster);
+}
+
+bool PlanesCase::comes_in_rows() const {
+  return whole_images && !has_other &&
+         problem.depth * positions * static_cast<std::int64_t>(size_of(problem.dtype)) % 128 == 0;
+}
+
+TensorMap map_of_activations(const ConstTensorView& planes, const PlanesCase& product, int tile_channels) {
+  if (!product.comes_in_rows()) return map_of_planes(planes, product, tile_channels);
+  const auto row = static_cast<std::int64_t>(128 / size_of(planes.dtype));
+  const ConstTensorView rows(planes.data, planes.dtype, {1, row, 1, planes.elements() / row}, {0, 1, 0, row},
+                             planes.device);
+  return map_of_images(rows, static_cast<int>(row), product.positions, 1);
 }
 
 TensorMap map_of_planes(const ConstTensorView& planes, const PlanesCase& product, int tile_channels) {
