@@ -89,7 +89,7 @@ class InputPass {
     p.other_rows = a.gradient_prologue.output.data;
     p.x_rows = a.x.data;
     p.added_rows = a.grad_add.data;
-    p.activations = map_of_activations(a.grad_y, case_, instance.depth);
+    p.activations = map_of_planes(a.grad_y, case_, instance.depth);
     p.other = map_of_planes(a.gradient_prologue.output, case_, instance.depth);
     if (case_.has_x) p.x = map_of_planes(a.x, case_, instance.channels);
     p.added = map_of_planes(a.grad_add, case_, instance.channels);

@@ -76,7 +76,7 @@ class Pass {
     PlanesParameters p;
     launch_.fill(case_, p);
     set_seams(p, a, take_partials(a, arena));
-    p.activations = map_of_activations(a.x, case_, instance.depth);
+    p.activations = map_of_planes(a.x, case_, instance.depth);
     p.added = map_of_planes(a.epilogue.residual, case_, instance.channels);
     p.output = map_of_planes(a.y, case_, instance.channels);
     void* padded = take_padded(a, arena);

@@ -99,9 +99,9 @@ constexpr std::size_t cluster_bytes(int row_tiles, int channels) {
 /// once for all. steps: that groups go through one after the other, in all blocks of a multiprocessor.
 bool turns_weight(const PointwiseCase& product, PointwiseFamily family, int channels, std::int64_t steps);
 
-/// Of kernels that cut k, without a prologue, with no more blocks than there are multiprocessors, so that nothing hides
-/// their latencies. Fitted to the times of all tiles and clusters on the layers of mobile networks on an H200, in
-/// microseconds; a single number says little.
+/// Of kernels that cut k, without a prologue, of small tensors, with no more blocks than there are multiprocessors, so
+/// that nothing hides their latencies. Fitted to the times of all tiles and clusters on the layers of mobile networks
+/// on an H200, in microseconds; a single number says little.
 struct FewCost {
   double start, step;              ///< a kernel; of a group: 128 bytes of k
   double copied;                   ///< bytes of a block, millions

@@ -77,9 +77,9 @@ constexpr Costs kFloatCosts{
     .seams = {{4.445, 0.1568, 1.382, 0.6514, 0.03225, 0.08607, 0.006271, 0.501, 3.843, 6.414, 2.054},
               {1.382, 1.879, 0.002217, 0.05031, 0.3241, 2.57, 22.85, 0.2477}},
 };
-constexpr FewCost kHalfFewCost{1.272, 0.07633, 7.213, 0.1315, 0.261, 0.7673, 0.4813, 0.1138, 0.2676, 0.04496};
-constexpr FewCost kFloatFewCost{1.295,  0.05661, 8.833,  0.2329, 0.2932, 0.9109,
-                                0.1626, 0.1402,  0.0613, 0.1156, 0.2427, 1.377};
+constexpr FewCost kHalfFewCost{1.292, 0.09307, 6.24, 0.1008, 0.3035, 0.824, 0.6877, 0.05817, 0.09848, 0.02139};
+constexpr FewCost kFloatFewCost{1.211, 0.08865, 5.881,   0.4559,  0.4534, 0.943,
+                                0.26,  0.1124,  0.09658, 0.03829, 0.1995, 1.519};
 
 double cost_of(const PointwiseCase& product, const PointwiseInstance& instance, const PointwiseLaunch& launch,
                int size) {
@@ -170,14 +170,18 @@ bool turns_weight(const PointwiseCase& product, PointwiseFamily family, int chan
 }
 
 bool are_few(const PointwiseCase& product, std::int64_t blocks) {
+  constexpr std::int64_t kMostBytes = 4'000'000;  // of all tensors: of larger ones the other costs are as good
+  const PointwiseProblem& problem = product.problem;
+  const std::int64_t elements = problem.pixels * (problem.depth + problem.channels) + problem.depth * problem.channels;
   const bool has_plain_cost = product.kind == EpilogueKind::plain || product.kind == EpilogueKind::inference;
-  return !product.prologue && has_plain_cost && blocks <= multiprocessors();
+  return !product.prologue && has_plain_cost && blocks <= multiprocessors() &&
+         elements * static_cast<std::int64_t>(size_of(problem.dtype)) <= kMostBytes;
 }
 
 bool suits_cluster(const PointwiseCase& product, int cluster, std::int64_t tiles, int steps) {
-  return cluster == 1 ||
-         (product.kind == EpilogueKind::plain && !product.prologue && !product.lays_out && product.is_dense &&
-          steps >= cluster && tiles * cluster <= room_for_clusters(multiprocessors()));
+  return cluster == 1 || (product.kind == EpilogueKind::plain && !product.lays_out && product.is_dense &&
+                          are_few(product, tiles * cluster) && steps >= cluster &&
+                          tiles * cluster <= room_for_clusters(multiprocessors()));
 }
 
 PointwiseLaunch plan(std::span<const PointwiseInstance> instances, const PointwiseCase& product) {

@@ -196,7 +196,7 @@ class PlanesCutProduct {
     const int k = (share_ + step * shares_) * kTileDepth;
     const bool has_other = kPrologue && p_.has_other;
     Barrier* barrier = full_ + slot;
-    const PlanesSource activations{p_.activations, p_.activations_rows, p_.depth, p_.activations_in_rows},
+    const PlanesSource activations{p_.activations, p_.activations_rows, p_.depth},
         other{p_.other, p_.other_rows, p_.depth};
     int units = 0;
     while (units < units_ && exists(units * sharing_)) ++units;

@@ -43,8 +43,6 @@ struct PlanesCase : PointwiseCase {
   int together_log2 = 0;          ///< planes that are whole runs together
 
   PlanesTiling tiling() const;
-  /// Whether whole images of what is multiplied are whole rows of 128 bytes, which come faster than runs.
-  bool comes_in_rows() const;
 };
 PlanesCase planes_case(const ConstTensorView& activations, std::int64_t channels);
 
@@ -75,7 +73,5 @@ inline constexpr const char* kNoPlanes =
 
 /// Describes planes to the copy engine, in tiles of so many channels; nothing where it has no use for that.
 TensorMap map_of_planes(const ConstTensorView& planes, const PlanesCase& product, int tile_channels);
-/// Likewise what is multiplied. Whole images may come as rows.
-TensorMap map_of_activations(const ConstTensorView& planes, const PlanesCase& product, int tile_channels);
 
 }  // namespace fusedsc::gpu::hopper

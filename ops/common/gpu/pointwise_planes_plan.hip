@@ -63,10 +63,10 @@ constexpr Cost kHalfCost{{1.092, 0.03939, 0.2361, 0.3095, 0.4324, 0.06485, 0.068
 constexpr Cost kFloatCost{{1.877, 0.1158, 0.1228, 0.4755, 0.2198, 0.01237, 0.1036, 0.2211, 4.694, 29.21},
                           {1.476, 0.8979, 0.01004, 0.09252, 0.1381, 5.688, 66.73, 0.03705},
                           {0.9215, 1.096, 0.4184, 0.2506, 0.4036, 3.988, 8.21, 0.03383}};
-constexpr FewCost kHalfBoxesFewCost{1.703, 0.04965, 6.153, 0.07977, 0.02352, 0.7279, 1.661, 0.02224, 0.2816, 0.05013};
-constexpr FewCost kHalfRunsFewCost{1.303, 0.4895, 2.712, 0.2295, 0.2238, 0.9494, 0.421, 0.1825, 0.1528, 0.002675};
-constexpr FewCost kFloatBoxesFewCost{1.56,   0.07392, 7.967,  0.3963, 0.5384, 0.6406,
-                                     0.3414, 0.18,    0.0727, 0,      0.2992, 1.226};
+constexpr FewCost kHalfBoxesFewCost{1.703, 0.04965, 6.153, 0.08183, 0.02437, 0.7279, 1.661, 0.02031, 0.2816, 0.05013};
+constexpr FewCost kHalfRunsFewCost{0.9944, 0.551, 2.468, 0.3095, 0.09429, 0.9965, 0.5052, 0.2511, 0.1659, 0.02926};
+constexpr FewCost kFloatBoxesFewCost{1.322,  0.03974, 9.21,    0.4022,  0.6251, 0.5561,
+                                     0.6962, 0.1346,  0.09056, 0.02782, 0.1411, 0.3706};
 constexpr FewCost kFloatRunsFewCost{1.522,  0.05985, 15.88,  0.04743, 0.3113, 0.9405,
                                     0.3462, 0.09592, 0.1506, 0.2186,  0.2603, 1.668};
 
@@ -207,7 +207,6 @@ void PlanesLaunch::fill(const PlanesCase& product, PlanesParameters& p) const {
   p.epilogue.has_x = product.has_x;
   p.epilogue.has_added = product.has_added;
   p.tiling = product.tiling();
-  p.activations_in_rows = product.comes_in_rows();
   p.parts = Divisor(static_cast<std::uint32_t>(p.tiling.parts));
 }
 
@@ -219,19 +218,6 @@ void PlanesLaunch::start(const char* name, const PlanesCase& product, const Plan
     return launch_following(name, instance->kernel, blocks, instance->threads, stream, parameters, memory);
   launch_clusters(name, instance->kernel, blocks, instance->threads, stream, parameters,
                   std::max(memory, cluster_bytes(instance->row_tiles, instance->channels)), cluster);
-}
-
-bool PlanesCase::comes_in_rows() const {
-  return whole_images && !has_other &&
-         problem.depth * positions * static_cast<std::int64_t>(size_of(problem.dtype)) % 128 == 0;
-}
-
-TensorMap map_of_activations(const ConstTensorView& planes, const PlanesCase& product, int tile_channels) {
-  if (!product.comes_in_rows()) return map_of_planes(planes, product, tile_channels);
-  const auto row = static_cast<std::int64_t>(128 / size_of(planes.dtype));
-  const ConstTensorView rows(planes.data, planes.dtype, {1, row, 1, planes.elements() / row}, {0, 1, 0, row},
-                             planes.device);
-  return map_of_images(rows, static_cast<int>(row), product.positions, 1);
 }
 
 TensorMap map_of_planes(const ConstTensorView& planes, const PlanesCase& product, int tile_channels) {

@@ -15,7 +15,6 @@ struct PlanesTiling {
 
 struct PlanesParameters : PointwiseParameters {
   PlanesTiling tiling;
-  bool activations_in_rows = false;                     ///< whole images: `activations` describes rows of 128 bytes
   Divisor parts;                                        ///< divides by tiling.parts
   const void *other_rows = nullptr, *x_rows = nullptr;  ///< as activations_rows
 };
@@ -25,8 +24,6 @@ struct PlanesSource {
   const TensorMap& map;
   const void* data;
   int channels;
-  bool in_rows =
-      false;  ///< whole images: the map describes rows of 128 bytes, of which a tile has as many as positions
 };
 
 /// Of planes that are whole runs of 16 bytes, in boxes by the copy engine: each channel has rows of 128 bytes, one of
@@ -162,14 +159,10 @@ class PlanesRun {
   FUSEDSC_DEVICE int position(int i) const { return row_ + (has_pairs_ ? i : i * 8); }
 
   FUSEDSC_DEVICE int copied_bytes(const PlanesSource& from, int channel, int channels) const {
-    return from.in_rows ? channels * tiling_.positions * kSize : run_bytes(from.channels, channel, channels);
+    return run_bytes(from.channels, channel, channels);
   }
   FUSEDSC_DEVICE void start_load(unsigned char* tile, const PlanesSource& from, int channel, int channels,
                                  int /*position*/, int image, Barrier* barrier) const {
-    if (from.in_rows) {
-      const auto row = static_cast<int>(place_of(from.channels, channel, image) / 128);
-      return hopper::start_load(tile, from.map, {0, row, 0, 0}, barrier);
-    }
     hopper::start_load(tile, static_cast<const unsigned char*>(from.data) + place_of(from.channels, channel, image),
                        run_bytes(from.channels, channel, channels), barrier);
   }
