@@ -162,8 +162,7 @@ class PointwiseJointProduct {
     fence(sums.grad_x);
     fence(sums.squares[0]);
     fence(sums.channels);
-#pragma unroll
-    for (int i = 0; i < kOutputBlocks; ++i) fence(sums.weight[i]);
+    fence(sums.weight);
   }
 
   FUSEDSC_DEVICE void multiply_tile(Sums& sums, const unsigned char* tile) const {

@@ -164,10 +164,8 @@ class PointwiseJointWideProduct {
   FUSEDSC_DEVICE static void fence_all(Sums& sums) {
     fence(sums.grad_x);
     fence(sums.channels);
-#pragma unroll
-    for (int i = 0; i < kOwnBlocks; ++i) fence(sums.weight[i]);
-#pragma unroll
-    for (int i = 0; i < kChannelBlocks; ++i) fence(sums.squares[i]);
+    fence(sums.weight);
+    fence(sums.squares);
   }
 
   FUSEDSC_DEVICE static const unsigned char* own_x(const unsigned char* x) {

@@ -99,6 +99,8 @@ class TeamsProduct {
   FUSEDSC_DEVICE void loop() {
     if (is_leader_) {
       for (int i = 0; i < p_.stages; ++i) initialise(barriers_ + i);
+      prefetch(p_.x);
+      prefetch(p_.grad_y);
       publish();
     }
     wait_for_previous_kernel();

@@ -164,15 +164,11 @@ class PointwiseWeightProduct {
     for (int part = 0; part < kParts; ++part) {
 #pragma unroll
       for (int i = 0; i < kRowBlocks; ++i) {
-#pragma unroll
-        for (int j = 0; j < kColumnBlocks; ++j) fence(sums.products[part][i][j]);
+        fence(sums.products[part][i]);
         if constexpr (kBias) fence(sums.of_rows[part][i]);
       }
     }
-    if constexpr (kSeams) {
-#pragma unroll
-      for (int j = 0; j < kColumnBlocks; ++j) fence(sums.of_channels[j]);
-    }
+    if constexpr (kSeams) fence(sums.of_channels);
   }
 
   FUSEDSC_DEVICE void multiply_tiles(Sums& sums, int slot) const {

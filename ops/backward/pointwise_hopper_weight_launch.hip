@@ -6,6 +6,7 @@
 #include "fusedsc/backward/pointwise_hopper_weight_kernel.h"
 #include "fusedsc/backward/pointwise_hopper_weight_sum.h"
 #include "fusedsc/backward/pointwise_hopper_weight_wide_kernel.h"
+#include "fusedsc/common/gpu/hopper_cluster.h"
 #include "fusedsc/common/gpu/pointwise_hopper_plan.h"
 
 namespace fusedsc::gpu::hopper {
@@ -159,7 +160,7 @@ Cut cut(const PointwiseWeightInstance& instance, const PointwiseWeightParameters
     constexpr int kCluster = 4;
     best.cluster = std::min(kCluster, size);
     best.splits =
-        static_cast<int>(std::min((size - size / 10) / (tiles * best.cluster), divide_up(steps, best.cluster)));
+        static_cast<int>(std::min(room_for_clusters(size) / (tiles * best.cluster), divide_up(steps, best.cluster)));
     if (best.splits > 0 && !has_few_sums(p)) {
       best.cost = cost_of(instance, p, tiles, steps, best.cluster, best.splits, size);
     }

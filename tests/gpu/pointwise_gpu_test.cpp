@@ -21,8 +21,8 @@ class PointwiseGpu : public OnGpu {
     edges.push_back({{2, 24, 11, 13}, 72});   // rows of positions that are no lines of memory
     edges.push_back({{3, 67, 9, 11}, 69});    // neither positions nor channels in runs, several tiles and steps
     edges.push_back({{2, 64, 8, 8}, 1});      // one channel, whose layout says nothing
-    edges.push_back({{3, 67, 9, 11}, 69});    // neither positions nor channels in runs, in several tiles and steps
-    edges.push_back({{2, 64, 8, 8}, 1});      // one channel, whose layout says nothing
+    edges.push_back({{1, 1160, 3, 5}, 24});   // few blocks that have much of k share it,
+    edges.push_back({{1, 24, 3, 5}, 1160});   // in either direction
     return edges;
   }
 
@@ -163,7 +163,8 @@ class PointwiseTf32Gpu : public PointwiseGpu {
         {{2, 24, 5, 7}, 12, 2}, {{1, 64, 4, 9}, 32, 4}, {{1, 12, 5, 7}, 24, 12}, {{1, 1, 1, 1}, 1},
         {{2, 48, 9, 9}, 24},  // channels that are no whole lines of memory,
         {{2, 36, 7, 9}, 44},  // and whose runs of 8 are no whole ones
-        {{1, 264, 5, 13}, 104}, {{1, 136, 3, 5}, 328},  {{3, 16, 12, 14}, 96},
+        {{1, 264, 5, 13}, 104}, {{1, 136, 3, 5}, 328},  {{3, 16, 12, 14}, 96},   {{1, 1160, 3, 5}, 24},
+        {{1, 24, 3, 5}, 1160},  // few blocks that have much of k
     };
     for (PointwiseGeometry& geometry : edges) geometry.tf32 = true;
     return edges;

@@ -26,6 +26,7 @@ class PointwisePlanesGpu : public OnGpu {
         {{2, 24, 17, 17}, 40}, {{1, 72, 19, 19}, 80}, {{2, 16, 15, 18}, 24},   // several tiles of such planes
         {{3, 136, 17, 17}, 8}, {{1, 36, 17, 19}, 20}, {{2, 33, 8, 8}, 35},     // and a weight without runs
         {{1, 24, 7, 7}, 1160}, {{1, 584, 4, 8}, 32},  {{1, 32, 4, 8}, 584},    // few blocks that have much of k
+        {{3, 160, 7, 7}, 192},                                                 // several images of them
     };
     for (PointwiseGeometry& geometry : geometries) geometry.tf32 = GetParam().dtype == DataType::float32;
     return geometries;

@@ -6,6 +6,10 @@
 
 namespace fusedsc::gpu::hopper {
 
+/// How many of a GPU's multiprocessors the blocks of clusters can have at once: its parts have a few each that no whole
+/// cluster fits on.
+constexpr int room_for_clusters(int multiprocessors) { return multiprocessors - multiprocessors / 10; }
+
 #ifdef FUSEDSC_HOST_EXECUTOR  // whose side of it is in hopper_host.h
 
 /// As launch_following(), in clusters of so many blocks.

@@ -210,3 +210,14 @@ FUSEDSC_TF32_PRODUCTS(96, "192", "%96", "%97", "%98", "%96", "%97", "%98", "%99"
 }  // namespace fusedsc::gpu::hopper
 
 #endif
+
+namespace fusedsc::gpu::hopper {
+
+/// Likewise, of arrays of them.
+template <class Sums, int kCount>
+FUSEDSC_DEVICE void fence(Sums (&sums)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) fence(sums[i]);
+}
+
+}  // namespace fusedsc::gpu::hopper

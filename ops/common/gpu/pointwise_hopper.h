@@ -94,6 +94,7 @@ class PointwiseProduct {
     if (is_leader_) {
       for (int i = 0; i < p_.stages + kInputs; ++i) initialise(barriers_ + i);
       if (group_ == 0) {
+        prefetch_maps(p_);
         for (int i = 0; i < steps_; ++i) initialise(weight_barriers_ + i);
       }
       publish();
@@ -144,7 +145,7 @@ class PointwiseProduct {
         turn.next(p_.stages);
       }
       wait_for_products<0>();
-      fence_all(sums);
+      fence(sums);
       if (is_leader_) wait_for_stores();
       group_barrier(group_);  // all are done with the last tile of positions, and with the last tile of outputs
       if (is_leader_ && last_slot >= 0) start_next(last_slot);
@@ -255,16 +256,11 @@ class PointwiseProduct {
     }
   }
 
-  FUSEDSC_DEVICE static void fence_all(Sums& sums) {
-#pragma unroll
-    for (int block = 0; block < kProducts; ++block) fence(sums[block]);
-  }
-
   /// sums += rows_of(k) times the weight, for each piece of a step's values of k.
   template <class RowsOf>
   FUSEDSC_DEVICE void multiply_step(Sums& sums, int step, const RowsOf& rows_of) const {
     const int depth = p_.depth - step * kTileDepth;
-    fence_all(sums);
+    fence(sums);
     begin_products();
 #pragma unroll
     for (int k = 0; k < kTileDepth; k += kPiece) {
@@ -275,7 +271,7 @@ class PointwiseProduct {
       }
     }
     commit_products();
-    fence_all(sums);
+    fence(sums);
   }
 
   FUSEDSC_DEVICE void multiply_plain(Sums& sums, int step, int slot) const {

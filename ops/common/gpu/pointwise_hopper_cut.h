@@ -1,6 +1,7 @@
 /// Pointwise products on Hopper GPUs with many values of k and few positions: a block has one tile of outputs, on which
 /// all its groups of four warps work. Some take further positions, some another share of k, and these put their sums
-/// together in block memory; each then finishes its own channels.
+/// together in block memory; each then finishes its own channels. Where few blocks have much of k, those of a cluster
+/// share it, and each of them finishes some channels.
 #pragma once
 
 #include "fusedsc/common/gpu/following_kernel.h"
@@ -53,7 +54,8 @@ class PointwiseCutProduct {
   static constexpr int kOutBytes = kTileRows * kChannels * kSize, kBlockBytes = kTileRows * kRowBytes;
   static constexpr int kPartFloats = Part::memory_floats(kRowTiles * 4);
   static constexpr bool kSums = Part::kStatistics || Part::kGradient;
-  static constexpr bool kTurns = kCanTurn < T, kChannels, kTileDepth, !kPrologue && kKind == EpilogueKind::plain > ;
+  static constexpr bool kPlain = !kPrologue && kKind == EpilogueKind::plain;
+  static constexpr bool kTurns = kCanTurn<T, kChannels, kTileDepth, kPlain>;
 
  public:
   static constexpr int kLeastStages = Shares::kBytes > 2 * kTileBytes ? (Shares::kBytes + kTileBytes - 1) / kTileBytes
@@ -72,11 +74,15 @@ class PointwiseCutProduct {
     thread_ = thread_index() % kGroupThreads;
     row_tile_ = group_ / kCut;
     cut_ = group_ % kCut;
-    split_ = static_cast<int>(block_index()) / p.channel_tiles;
-    first_channel_ = static_cast<int>(block_index()) % p.channel_tiles * kChannels;
+    const int cluster = kPlain ? p.cluster : 1, block = static_cast<int>(block_index()) / cluster;
+    rank_ = static_cast<int>(block_index()) % cluster;
+    split_ = block / p.channel_tiles;
+    first_channel_ = block % p.channel_tiles * kChannels;
     pixel_ = (split_ * kRowTiles + row_tile_) * kTileRows;
     const int steps = (p.depth + kTileDepth - 1) / kTileDepth;
-    steps_ = cut_ < steps ? (steps - cut_ + kCut - 1) / kCut : 0;
+    share_ = rank_ * kCut + cut_;
+    shares_ = cluster * kCut;
+    steps_ = share_ < steps ? (steps - share_ + shares_ - 1) / shares_ : 0;
 
     auto* memory = static_cast<unsigned char*>(block_memory());
     memory += padding_before_tiles(memory);
@@ -104,7 +110,10 @@ class PointwiseCutProduct {
   FUSEDSC_DEVICE void run_all() {
     const bool is_leader = thread_ == 0 && row_tile_ == 0;  // of a share of k
     if (is_leader) {
-      if (cut_ == 0) initialise(inputs_, kRowTiles);
+      if (cut_ == 0) {
+        prefetch_maps(p_);
+        initialise(inputs_, kRowTiles);
+      }
       for (int i = 0; i < p_.stages; ++i) {
         initialise(full_ + i);
         initialise(empty_ + i, kRowTiles * 4);
@@ -130,6 +139,14 @@ class PointwiseCutProduct {
     if (thread_ == 0 && cut_ == 0) start_inputs();
     OwnSums own;
     multiply_all(prologue, own);
+    if constexpr (kPlain) {
+      if (p_.cluster > 1) {
+        block_barrier();  // all groups are done with block memory
+        add_up_cluster(own, ring_, kThreads, rank_, p_.cluster,
+                       [&](int quad, const Aligned<float, 4>& sums) { store_rows(quad, sums); });
+        return;
+      }
+    }
     if (has_x_ || has_added_) wait(inputs_, 0);
     if (pixel_ + kTileRows <= p_.pixels) store_tile<true>(own, part);
     else store_tile<false>(own, part);
@@ -161,7 +178,7 @@ class PointwiseCutProduct {
 
   FUSEDSC_DEVICE void start_weight(int step, int slot) const {
     if (lays_out()) return;  // by threads, all of it before the first step
-    const int k = (cut_ + step * kCut) * kTileDepth;
+    const int k = (share_ + step * shares_) * kTileDepth;
     Barrier* barrier = full_ + slot;
     unsigned char* weight = weights_ + slot * kWeightBytes;
     if constexpr (kWeightDepthFirst) {
@@ -177,7 +194,7 @@ class PointwiseCutProduct {
 
   /// Which says how many bytes there will be with the weight.
   FUSEDSC_DEVICE void start_positions(int step, int slot) const {
-    const int k = (cut_ + step * kCut) * kTileDepth;
+    const int k = (share_ + step * shares_) * kTileDepth;
     Barrier* barrier = full_ + slot;
     expect(barrier, kRowTiles * tile_bytes_ + (lays_out() ? 0 : kWeightBytes));
 #pragma unroll
@@ -308,7 +325,7 @@ class PointwiseCutProduct {
       load_matrices(tile + place, rows[i]);
       if constexpr (kInputGradient) load_matrices(tile + kTileBytes + place, others[i]);
     }
-    prologue.change(rows, others, (cut_ + step * kCut) * kTileDepth);
+    prologue.change(rows, others, (share_ + step * shares_) * kTileDepth);
     multiply_step(sums, lays_out() ? step : slot, [&](int k) -> const std::uint32_t(&)[4] { return rows[k / kPiece]; });
   }
 
@@ -345,7 +362,18 @@ class PointwiseCutProduct {
     }
   }
 
+  /// What a block of a cluster takes, two channels of two positions, to memory.
+  FUSEDSC_DEVICE void store_rows(int quad, const Aligned<float, 4>& sums) const {
+    const int lane = thread_ % 32, pixel = pixel_ + thread_ / 32 * 16 + lane / 4;
+    const int channel = first_channel_ + cut_ * kOwn + quad * 8 + lane % 4 * 2;
+    if (channel >= p_.channels) return;
+    T* to = static_cast<T*>(p_.output_rows) + std::int64_t{pixel} * p_.channels + channel;
+    if (pixel < p_.pixels) store<2>(sums.elements, to);
+    if (pixel + 8 < p_.pixels) store<2>(sums.elements + 2, to + std::int64_t{8} * p_.channels);
+  }
+
   const PointwiseParameters& p_;
+  int rank_, share_, shares_;  ///< of the cluster's blocks; of k, and how many there are in the cluster
   int group_, thread_, row_tile_, cut_, split_, first_channel_, pixel_, steps_, tile_bytes_;
   bool has_x_, has_added_;
   unsigned char *ring_, *tiles_, *weights_, *out_, *x_, *added_;

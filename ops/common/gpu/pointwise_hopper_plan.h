@@ -1,6 +1,7 @@
 /// From a pointwise problem to a launch on a Hopper GPU.
 #pragma once
 
+#include <cmath>
 #include <span>
 #include <vector>
 
@@ -75,6 +76,7 @@ struct PointwiseCase {
 struct PointwiseLaunch {
   const PointwiseInstance* instance = nullptr;  ///< null: none fits
   int pixel_tiles = 0, channel_tiles = 1, splits = 1, stages = 2;
+  int cluster = 1;  ///< blocks that share the k of a tile
   bool turns_weight = false;
 
   /// Sets what it knows.
@@ -82,9 +84,58 @@ struct PointwiseLaunch {
   void start(const char* name, const PointwiseCase& product, const PointwiseParameters& parameters, void* stream) const;
 };
 
+/// Sizes of the clusters whose blocks share the k of a tile.
+inline constexpr int kClusters[] = {1, 2, 4, 8};
+/// Whether so many tiles of outputs can each have such a cluster. steps: of k, of a group without one.
+bool suits_cluster(const PointwiseCase& product, int cluster, std::int64_t tiles, int steps);
+
+/// Block memory through which the sums of a cluster's tile pass.
+constexpr std::size_t cluster_bytes(int row_tiles, int channels) {
+  constexpr std::size_t kAlignment = 1024;
+  return kAlignment + std::size_t{4} * kTileRows * static_cast<std::size_t>(row_tiles * channels);
+}
+
 /// Whether blocks turn the weight of so many channels by themselves: where that takes less than a launch that does it
 /// once for all. steps: that groups go through one after the other, in all blocks of a multiprocessor.
 bool turns_weight(const PointwiseCase& product, PointwiseFamily family, int channels, std::int64_t steps);
+
+/// Of kernels that cut k, without a prologue, of small tensors, with no more blocks than there are multiprocessors, so
+/// that nothing hides their latencies. Fitted to the times of all tiles and clusters on the layers of mobile networks
+/// on an H200, in microseconds; a single number says little.
+struct FewCost {
+  double start, step;              ///< a kernel; of a group: 128 bytes of k
+  double copied;                   ///< bytes of a block, millions
+  double own, shared;              ///< of a group: 64 channels that it finishes; sums of groups that share k
+  double cluster, sums, doubling;  ///< blocks that share k: meeting; sums of 64 channels; each doubling of their number
+  double memory, cache;            ///< bytes of all, millions
+  double turned = 0, transposed = 0;  ///< of float32's weight: by blocks, each step; by a kernel before
+};
+/// Whether it is for so many blocks of a product.
+bool are_few(const PointwiseCase& product, std::int64_t blocks);
+template <class Instance, class Launch>
+double cost_of_few(const FewCost& cost, const PointwiseCase& product, const Instance& instance, const Launch& launch) {
+  const PointwiseProblem& problem = product.problem;
+  const auto up = [](std::int64_t a, std::int64_t b) { return static_cast<double>((a + b - 1) / b); };
+  const double element = static_cast<double>(size_of(problem.dtype)), outs = product.has_added ? 2 : 1;
+  const double row_tiles = instance.row_tiles, rows = row_tiles * kTileRows, channels = instance.channels / 64.0;
+  const std::int64_t steps = (problem.depth + instance.depth - 1) / instance.depth,
+                     own_steps = (steps + instance.cut * launch.cluster - 1) / (instance.cut * launch.cluster);
+  const double copied =
+      up(steps, launch.cluster) * 128 * (rows + instance.channels) + rows * instance.channels * element * outs;
+  const double pixels = static_cast<double>(problem.pixels), depth = static_cast<double>(problem.depth);
+  const double in = pixels * depth * element, out = pixels * static_cast<double>(problem.channels) * element * outs,
+               weight = depth * static_cast<double>(problem.channels) * element;
+  double sum = cost.start + static_cast<double>(own_steps) * cost.step + 1e-6 * copied * cost.copied +
+               row_tiles * channels * outs / instance.cut * cost.own + (instance.cut > 1 ? cost.shared : 0) +
+               1e-6 * (in + out) * cost.memory +
+               1e-6 * (in * launch.channel_tiles + out + weight * launch.splits) * cost.cache;
+  if (launch.cluster > 1) {
+    sum += cost.cluster + row_tiles * channels * cost.sums + std::log2(launch.cluster) * cost.doubling;
+  }
+  if (!product.turns_weight) return sum;
+  const bool turns = turns_weight(product, instance.family, instance.channels, own_steps);
+  return sum + (turns ? static_cast<double>(own_steps) * cost.turned : cost.transposed);
+}
 
 /// The cheapest of `instances`.
 PointwiseLaunch plan(std::span<const PointwiseInstance> instances, const PointwiseCase& product);

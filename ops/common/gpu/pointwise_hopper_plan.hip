@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "fusedsc/common/gpu/following_kernel.h"
+#include "fusedsc/common/gpu/hopper_cluster.h"
 #include "fusedsc/runtime/implementation.h"
 
 namespace fusedsc::gpu::hopper {
@@ -77,6 +77,9 @@ constexpr Costs kFloatCosts{
     .seams = {{4.445, 0.1568, 1.382, 0.6514, 0.03225, 0.08607, 0.006271, 0.501, 3.843, 6.414, 2.054},
               {1.382, 1.879, 0.002217, 0.05031, 0.3241, 2.57, 22.85, 0.2477}},
 };
+constexpr FewCost kHalfFewCost{1.292, 0.09307, 6.24, 0.1008, 0.3035, 0.824, 0.6877, 0.05817, 0.09848, 0.02139};
+constexpr FewCost kFloatFewCost{1.211, 0.08865, 5.881,   0.4559,  0.4534, 0.943,
+                                0.26,  0.1124,  0.09658, 0.03829, 0.1995, 1.519};
 
 double cost_of(const PointwiseCase& product, const PointwiseInstance& instance, const PointwiseLaunch& launch,
                int size) {
@@ -108,6 +111,10 @@ double cost_of(const PointwiseCase& product, const PointwiseInstance& instance, 
                  {tiles * rounds_of(size) * std::max(latency, work), (in + out) / kept.memory, cached / kept.cache});
     }
     case PointwiseFamily::cut: {
+      if (are_few(product, blocks * launch.cluster)) {
+        return cost_of_few(problem.dtype == DataType::float32 ? kFloatFewCost : kHalfFewCost, product, instance,
+                           launch);
+      }
       const CutCost& cut = cost.cut;
       const std::int64_t resident = std::max<std::int64_t>(
           1, std::min<std::int64_t>(
@@ -162,6 +169,21 @@ bool turns_weight(const PointwiseCase& product, PointwiseFamily family, int chan
   return product.turns_weight && channels % kTurned == 0 && (family == PointwiseFamily::kept || steps <= kMostSteps);
 }
 
+bool are_few(const PointwiseCase& product, std::int64_t blocks) {
+  constexpr std::int64_t kMostBytes = 4'000'000;  // of all tensors: of larger ones the other costs are as good
+  const PointwiseProblem& problem = product.problem;
+  const std::int64_t elements = problem.pixels * (problem.depth + problem.channels) + problem.depth * problem.channels;
+  const bool has_plain_cost = product.kind == EpilogueKind::plain || product.kind == EpilogueKind::inference;
+  return !product.prologue && has_plain_cost && blocks <= multiprocessors() &&
+         elements * static_cast<std::int64_t>(size_of(problem.dtype)) <= kMostBytes;
+}
+
+bool suits_cluster(const PointwiseCase& product, int cluster, std::int64_t tiles, int steps) {
+  return cluster == 1 || (product.kind == EpilogueKind::plain && !product.lays_out && product.is_dense &&
+                          are_few(product, tiles * cluster) && steps >= cluster &&
+                          tiles * cluster <= room_for_clusters(multiprocessors()));
+}
+
 PointwiseLaunch plan(std::span<const PointwiseInstance> instances, const PointwiseCase& product) {
   const PointwiseProblem& problem = product.problem;
   const int size = multiprocessors();
@@ -184,23 +206,30 @@ PointwiseLaunch plan(std::span<const PointwiseInstance> instances, const Pointwi
         is_cut && std::int64_t{launch.channel_tiles} * launch.splits > std::int64_t{most_rounds} * size;
     if (!is_cut) launch.splits = std::min(std::max(size / launch.channel_tiles, 1), launch.splits);
     const auto steps = static_cast<int>(divide_up(divide_up(problem.depth, instance.depth), instance.cut));
+    const std::int64_t tiles = std::int64_t{launch.channel_tiles} * launch.splits;
     // Blocks that stay, with all of block memory; or that come and go, two or three of them beside each other.
     for (const int beside : {1, 2, 3}) {
-      if (beside > 1 && launch.channel_tiles * launch.splits <= (beside - 1) * size) break;
-      launch.stages = is_cut ? std::max(steps, instance.least_stages) : kMostKeptStages;
+      if (beside > 1 && (!is_cut || tiles <= (beside - 1) * size)) break;
       const int memory = kMultiprocessorMemory / beside - (beside > 1 ? kBlockReserve : 0);
-      while (launch.stages >= instance.least_stages && instance.memory(product.memory_use(), launch.stages) > memory)
-        --launch.stages;
-      if (launch.stages < instance.least_stages || (!is_cut && beside > 1)) break;
-      const double cost = cost_of(product, instance, launch, size) + (is_last_resort ? kLastResort : 0);
-      if (cost >= least_cost) continue;
-      least_cost = cost;
-      best = launch;
+      for (const int cluster : kClusters) {
+        if (cluster > 1 && (!is_cut || !suits_cluster(product, cluster, tiles, steps))) break;
+        launch.cluster = cluster;
+        launch.stages =
+            is_cut ? std::max(static_cast<int>(divide_up(steps, cluster)), instance.least_stages) : kMostKeptStages;
+        while (launch.stages >= instance.least_stages && instance.memory(product.memory_use(), launch.stages) > memory)
+          --launch.stages;
+        if (launch.stages < instance.least_stages) continue;
+        const double cost = cost_of(product, instance, launch, size) + (is_last_resort ? kLastResort : 0);
+        if (cost >= least_cost) continue;
+        least_cost = cost;
+        best = launch;
+      }
     }
   }
   if (best.instance == nullptr) return best;
-  const std::int64_t steps = divide_up(problem.depth, std::int64_t{best.instance->depth} * best.instance->cut),
-                     rounds = divide_up(std::int64_t{best.channel_tiles} * best.splits, size);
+  const std::int64_t shares = std::int64_t{best.instance->cut} * best.cluster,
+                     steps = divide_up(problem.depth, best.instance->depth * shares),
+                     rounds = divide_up(std::int64_t{best.channel_tiles} * best.splits * best.cluster, size);
   best.turns_weight = turns_weight(product, best.instance->family, best.instance->channels, steps * rounds);
   return best;
 }
@@ -213,6 +242,7 @@ void PointwiseLaunch::fill(const PointwiseCase& product, PointwiseParameters& p)
   p.channel_tiles = channel_tiles;
   p.splits = splits;
   p.stages = stages;
+  p.cluster = cluster;
   p.turns_weight = turns_weight;
   p.has_other = product.has_other;
   p.epilogue.has_x = product.has_x;
@@ -221,9 +251,12 @@ void PointwiseLaunch::fill(const PointwiseCase& product, PointwiseParameters& p)
 
 void PointwiseLaunch::start(const char* name, const PointwiseCase& product, const PointwiseParameters& parameters,
                             void* stream) const {
-  const int memory = instance->memory(product.memory_use(), stages);
-  launch_following(name, instance->kernel, std::int64_t{channel_tiles} * splits, instance->threads, stream, parameters,
-                   static_cast<std::size_t>(memory));
+  const std::int64_t blocks = std::int64_t{channel_tiles} * splits * cluster;
+  const auto memory = static_cast<std::size_t>(instance->memory(product.memory_use(), stages));
+  if (cluster == 1)
+    return launch_following(name, instance->kernel, blocks, instance->threads, stream, parameters, memory);
+  launch_clusters(name, instance->kernel, blocks, instance->threads, stream, parameters,
+                  std::max(memory, cluster_bytes(instance->row_tiles, instance->channels)), cluster);
 }
 
 }  // namespace fusedsc::gpu::hopper

@@ -36,12 +36,20 @@ struct PointwiseParameters {
   int pixels = 0, depth = 0, channels = 0;
   int pixel_tiles = 0, channel_tiles = 1, splits = 1;  ///< splits: blocks that share the positions
   int stages = 2;                                      ///< tiles of positions that each group has under way
+  int cluster = 1;                                     ///< blocks side by side that share the k of a tile
   // Of the activations: activation(scale*a + other_scale*other + shift).
   const float *scale = nullptr, *shift = nullptr, *other_scale = nullptr;
   Activation activation = Activation::identity;
   bool has_other = false;
   EpilogueParameters epilogue;
 };
+
+/// By a thread of a block, while the kernel before may still run: descriptions that the copy engine would wait for.
+FUSEDSC_DEVICE void prefetch_maps(const PointwiseParameters& p) {
+  prefetch(p.activations);
+  prefetch(p.weight);
+  prefetch(p.output);
+}
 
 /// activation(scale*a + shift), or with kHasOther scale*a + other_scale*other + shift, on what a thread holds of
 /// activations, for values of k up to `size`.

@@ -68,25 +68,51 @@ class PointwiseShares {
   int distance_, cut_, thread_;
 };
 
-/// Likewise of the blocks of a cluster, whose first one gets the sums of all. They pass through `memory`, 16 bytes of
-/// each thread for every four sums, by all threads of a block, which must be done with it.
-template <int kCount>
-FUSEDSC_DEVICE void add_up_cluster(float (&sums)[kCount], void* memory, int threads, int rank, int cluster) {
-  auto* fours = static_cast<Aligned<float, 4>*>(memory) + thread_index();
-#pragma unroll
-  for (int i = 0; i < kCount; i += 4) fours[i / 4 * threads] = {{sums[i], sums[i + 1], sums[i + 2], sums[i + 3]}};
-  cluster_barrier();
-  if (rank == 0) {
+/// Of fours that blocks of a cluster have at the same place, their sum, always in the same order. cluster: a power of
+/// two.
+FUSEDSC_DEVICE Aligned<float, 4> sum_of_blocks(const Aligned<float, 4>* place, int cluster) {
+  constexpr int kAtOnce = 4;
+  Aligned<float, 4> sum = {};
 #pragma unroll 1
-    for (int other = 1; other < cluster; ++other) {
+  for (int first = 0; first < cluster; first += kAtOnce) {
+    Aligned<float, 4> fours[kAtOnce];
 #pragma unroll
-      for (int i = 0; i < kCount; i += 4) {
-        const Aligned<float, 4> four = load_of_block(fours + i / 4 * threads, other);
+    for (int i = 0; i < kAtOnce; ++i) {
+      fours[i] = {};
+      if (first + i < cluster) fours[i] = load_of_block(place, first + i);
+    }
 #pragma unroll
-        for (int j = 0; j < 4; ++j) sums[i + j] += four.elements[j];
-      }
+    for (int i = 0; i < kAtOnce; ++i) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) sum.elements[j] += fours[i].elements[j];
     }
   }
+  return sum;
+}
+
+/// Likewise of the blocks of a cluster, each of which takes some of the fours of all: take(number, four) by the thread
+/// that has had it. They pass through `memory`, 16 bytes of each thread for every four, by all threads of a block,
+/// which must be done with it. One block that takes all would have to read what all others have.
+template <int kCount, class Take>
+FUSEDSC_DEVICE void add_up_cluster(const float (&sums)[kCount], void* memory, int threads, int rank, int cluster,
+                                   const Take& take) {
+  constexpr int kFours = kCount / 4, kMostParts = kFours >= 8 ? 8 : kFours >= 4 ? 4 : kFours >= 2 ? 2 : 1;
+  const int thread = thread_index();
+  auto* fours = static_cast<Aligned<float, 4>*>(memory) + thread;
+#pragma unroll
+  for (int i = 0; i < kFours; ++i) {
+    fours[i * threads] = {{sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]}};
+  }
+  cluster_barrier();
+  // Parts of the fours, and where there are fewer of them than blocks, parts of the threads.
+  const int parts = least(cluster, kMostParts), shared = cluster / parts, part = rank % parts;
+  if (thread / (threads / shared) == rank / parts) {
+#pragma unroll 1
+    for (int i = kFours * part / parts; i < kFours * (part + 1) / parts; ++i) {
+      take(i, sum_of_blocks(fours + i * threads, cluster));
+    }
+  }
+  warp_barrier();
   cluster_barrier();  // no block's memory goes before it has been read
 }
 

@@ -98,6 +98,7 @@ class PlanesProduct {
     if (is_leader_) {
       for (int i = 0; i < p_.stages + kInputs; ++i) initialise(barriers_ + i);
       if (group_ == 0) {
+        prefetch_maps(p_);
         for (int i = 0; i < steps_; ++i) initialise(weight_barriers_ + i);
       }
       publish();

@@ -1,7 +1,7 @@
 /// Pointwise products of contiguous tensors on Hopper GPUs with many values of k and few positions: a block has one
 /// tile of outputs, on which all its groups of four warps work. Some take further positions, some another share of k,
 /// and these put their sums together in block memory; each then finishes its own channels. Where few blocks have much
-/// of k, those of a cluster share it, and the first one finishes.
+/// of k, those of a cluster share it, and each of them finishes some channels.
 #pragma once
 
 #include "fusedsc/common/gpu/following_kernel.h"
@@ -134,7 +134,10 @@ class PlanesCutProduct {
   FUSEDSC_DEVICE void run_all() {
     const bool is_leader = thread_ == 0 && row_tile_ == 0;  // of a share of k
     if (is_leader) {
-      if (cut_ == 0) initialise(inputs_, units_);
+      if (cut_ == 0) {
+        prefetch_maps(p_);
+        initialise(inputs_, units_);
+      }
       for (int i = 0; i < p_.stages; ++i) {
         initialise(full_ + i);
         initialise(empty_ + i, kRowTiles * 4);
@@ -152,18 +155,19 @@ class PlanesCutProduct {
     const Prologue prologue(p_, vectors_ + kCut * kPartFloats, steps * kTileDepth);
     if constexpr (kPrologue) prologue.read(thread_index(), kThreads);
     block_barrier();
-    if (is_first_ && rank_ == 0) start_inputs();
+    if (is_first_) start_inputs();
     OwnSums own;
     multiply_all(prologue, own);
     if constexpr (kKind == EpilogueKind::plain) {
       if (p_.cluster > 1) {
         block_barrier();  // all groups are done with block memory
-        add_up_cluster(own, ring_ - kCut * p_.stages * kWeightBytes, kThreads, rank_, p_.cluster);
-        if (rank_ != 0) return;
+        add_up_cluster(own, ring_ - kCut * p_.stages * kWeightBytes, kThreads, rank_, p_.cluster,
+                       [&](int quad, const Aligned<float, 4>& sums) { store_positions(quad, sums); });
+        return;
       }
     }
     if (has_x_ || has_added_) wait(inputs_, 0);
-    const int positions = exists(row_tile_) ? least(p_.tiling.positions - position_, p_.tiling.part_positions) : 0;
+    const int positions = tile_positions();
     if (positions >= kTileRows) finish_tile<true>(own, positions, part);
     // Of a tile that does not exist the epilogue's inputs are what was in block memory. Statistics take a pivot of it.
     else if (positions > 0 || Part::kStatistics) finish_tile<false>(own, positions, part);
@@ -230,6 +234,11 @@ class PlanesCutProduct {
 
   FUSEDSC_DEVICE void row_tile_barrier() const { group_barrier<kCut * kGroupThreads>(row_tile_); }
 
+  /// How many positions of the group's tile exist.
+  FUSEDSC_DEVICE int tile_positions() const {
+    return exists(row_tile_) ? least(p_.tiling.positions - position_, p_.tiling.part_positions) : 0;
+  }
+
   FUSEDSC_DEVICE int own_channels() const {
     const int rest = p_.channels - first_channel_ - cut_ * kOwn;
     return rest < 0 ? 0 : least(rest, kOwn);
@@ -275,17 +284,24 @@ class PlanesCutProduct {
     start_step(step, slot);
   }
 
+  /// to = a step's values.
+  FUSEDSC_DEVICE void load_pieces(const unsigned char* tile, int existing, std::uint32_t (&to)[kPieces][4]) const {
+    if constexpr (Positions::kWholeImages) {
+      tile_.load_pieces(tile, kTileDepth, existing, to);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kPieces; ++i) tile_.load_rows(tile, kTileDepth, i * kPiece, existing, to[i]);
+    }
+  }
+
   /// rows = what the prologue makes of a step's values.
   FUSEDSC_DEVICE void load_step(std::uint32_t (&rows)[kPieces][4], const Prologue& prologue, int step, int slot) const {
     const unsigned char* tile = tiles_ + slot * tile_bytes_;
     const int first = (share_ + step * shares_) * kTileDepth, existing = p_.depth - first;
     std::uint32_t others[kPieces][4] = {};
-#pragma unroll
-    for (int i = 0; i < kPieces; ++i) {
-      tile_.load_rows(tile, kTileDepth, i * kPiece, existing, rows[i]);
-      if constexpr (kPrologue && kInputGradient) {
-        if (p_.has_other) tile_.load_rows(tile + in_bytes_, kTileDepth, i * kPiece, existing, others[i]);
-      }
+    load_pieces(tile, existing, rows);
+    if constexpr (kPrologue && kInputGradient) {
+      if (p_.has_other) load_pieces(tile + in_bytes_, existing, others);
     }
     if constexpr (kPrologue) prologue.change(rows, others, first);
   }
@@ -337,6 +353,19 @@ class PlanesCutProduct {
       if (has_added_) tile_.read(added_, kChannels, channel, exists, added);
       part.take(quad * 8, exists, values, x, added);
       tile_.store(out_, kChannels, channel, exists, values);
+    }
+  }
+
+  /// What a block of a cluster takes, two channels of two positions, to memory.
+  FUSEDSC_DEVICE void store_positions(int quad, const Aligned<float, 4>& sums) const {
+    const int channel = first_channel_ + cut_ * kOwn + quad * 8 + thread_ % 4 * 2;
+    T* to = static_cast<T*>(p_.output_rows) + (std::int64_t{image_} * p_.channels + channel) * p_.tiling.positions +
+            position_;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int position = tile_.position(i / 2);
+      if (channel + i % 2 >= p_.channels || position >= tile_positions()) continue;
+      from_accumulator(sums.elements[i], to[i % 2 * p_.tiling.positions + position]);
     }
   }
 

@@ -63,8 +63,12 @@ constexpr Cost kHalfCost{{1.092, 0.03939, 0.2361, 0.3095, 0.4324, 0.06485, 0.068
 constexpr Cost kFloatCost{{1.877, 0.1158, 0.1228, 0.4755, 0.2198, 0.01237, 0.1036, 0.2211, 4.694, 29.21},
                           {1.476, 0.8979, 0.01004, 0.09252, 0.1381, 5.688, 66.73, 0.03705},
                           {0.9215, 1.096, 0.4184, 0.2506, 0.4036, 3.988, 8.21, 0.03383}};
-
-constexpr double kClusterCost = 1;  ///< of meeting, and of sums that pass from block to block
+constexpr FewCost kHalfBoxesFewCost{1.703, 0.04965, 6.153, 0.08183, 0.02437, 0.7279, 1.661, 0.02031, 0.2816, 0.05013};
+constexpr FewCost kHalfRunsFewCost{0.9944, 0.551, 2.468, 0.3095, 0.09429, 0.9965, 0.5052, 0.2511, 0.1659, 0.02926};
+constexpr FewCost kFloatBoxesFewCost{1.322,  0.03974, 9.21,    0.4022,  0.6251, 0.5561,
+                                     0.6962, 0.1346,  0.09056, 0.02782, 0.1411, 0.3706};
+constexpr FewCost kFloatRunsFewCost{1.522,  0.05985, 15.88,  0.04743, 0.3113, 0.9405,
+                                    0.3462, 0.09592, 0.1506, 0.2186,  0.2603, 1.668};
 
 double cost_of(const PlanesCase& product, const PlanesLaunch& launch, int beside, int size) {
   const PointwiseProblem& problem = product.problem;
@@ -90,15 +94,19 @@ double cost_of(const PlanesCase& product, const PlanesLaunch& launch, int beside
     return kept.start + kept.weight * depth * channels +
            std::max({tiles * rounds_of(size) * std::max(latency, work), (in + out) / kept.memory, cached / kept.cache});
   }
+  if (are_few(product, blocks * launch.cluster)) {
+    const bool is_float = problem.dtype == DataType::float32;
+    const FewCost &boxes = is_float ? kFloatBoxesFewCost : kHalfBoxesFewCost,
+                  &runs = is_float ? kFloatRunsFewCost : kHalfRunsFewCost;
+    return cost_of_few(instance.whole_images ? runs : boxes, product, instance, launch);
+  }
   const CutCost& cut = instance.whole_images ? cost.runs : cost.boxes;
   const int resident = std::max(1, std::min(beside, kResidentThreads / instance.threads));
   const double shared = std::min(static_cast<double>(resident), rounds_of(size));
-  const double copied =
-      128e-6 * 64 * (depth / launch.cluster * (row_tiles * ins + channels) + row_tiles * channels * outs);
-  const double block = cut.block + depth / (instance.cut * launch.cluster) * cut.step +
+  const double copied = 128e-6 * 64 * (depth * (row_tiles * ins + channels) + row_tiles * channels * outs);
+  const double block = cut.block + depth / instance.cut * cut.step +
                        cut.own * row_tiles * channels * outs / instance.cut +
-                       shared * (copied / cut.copied + row_tiles * ins * depth / launch.cluster * cut.work) +
-                       (launch.cluster > 1 ? kClusterCost : 0);
+                       shared * (copied / cut.copied + row_tiles * ins * depth * cut.work);
   return cut.start +
          std::max({rounds_of(std::int64_t{resident} * size) * block, (in + out) / cut.memory, cached / cut.cache});
 }
@@ -113,6 +121,7 @@ PlanesCase planes_case(const ConstTensorView& activations, std::int64_t channels
   PlanesCase product;
   const std::int64_t positions = positions_of(activations), images = activations.sizes[0];
   product.problem = {activations.dtype, false, images * positions, activations.sizes[1], channels, 1};
+  product.is_dense = true;
   product.images = static_cast<int>(images);
   product.positions = static_cast<int>(positions);
   const int together = together_in_runs(activations);
@@ -125,25 +134,11 @@ PlanesCase planes_case(const ConstTensorView& activations, std::int64_t channels
 PlanesTiling PlanesCase::tiling() const {
   const auto parts = static_cast<int>(divide_up(positions, kTileRows));
   if (!whole_images) return {positions, parts, kTileRows, together_log2};
-  const int shared = parts == 3 ? 4 : parts;
-  return {positions, shared, static_cast<int>(divide_up(positions, shared))};
+  const int shared = parts == 3 ? 4 : parts, pair = positions % 2 == 0 ? 2 : 1;
+  return {positions, shared, static_cast<int>(divide_up(positions / pair, shared)) * pair};
 }
 
-namespace {
-
-/// Blocks that share the k of a tile, where each of few has many steps of it.
-int cluster_for(const PlanesCase& product, std::int64_t blocks, int steps, int size) {
-  constexpr int kMost = 8, kLeastSteps = 2;  // of a block
-  const int room = size - size / 10;         // a GPU's parts have no place for more clusters at once
-  int cluster = 1;
-  if (product.kind != EpilogueKind::plain) return cluster;
-  while (cluster < kMost && blocks * cluster * 2 <= room && steps >= kLeastSteps * 2 * cluster) cluster *= 2;
-  return cluster;
-}
-
-}  // namespace
-
-PlanesLaunch launch_of(const PlanesInstance& instance, const PlanesCase& product, int beside) {
+PlanesLaunch launch_of(const PlanesInstance& instance, const PlanesCase& product, int beside, int cluster) {
   const PointwiseProblem& problem = product.problem;
   const bool is_cut = instance.family == PointwiseFamily::cut;
   if (instance.dtype != problem.dtype || instance.prologue != product.prologue || instance.kind != product.kind ||
@@ -161,11 +156,12 @@ PlanesLaunch launch_of(const PlanesInstance& instance, const PlanesCase& product
   if (!is_cut) launch.splits = std::min(std::max(size / launch.channel_tiles, 1), launch.splits);
   const auto all_steps = static_cast<int>(divide_up(problem.depth, instance.depth));
   const int memory = kMultiprocessorMemory / beside - (beside > 1 ? kBlockReserve : 0);
-  if (is_cut && beside == 1) {
-    launch.cluster =
-        cluster_for(product, std::int64_t{launch.channel_tiles} * launch.splits, all_steps / instance.cut, size);
+  const auto steps = static_cast<int>(divide_up(all_steps, instance.cut * cluster));
+  if (cluster > 1 && (!is_cut || !suits_cluster(product, cluster, std::int64_t{launch.channel_tiles} * launch.splits,
+                                                static_cast<int>(divide_up(all_steps, instance.cut))))) {
+    return {};
   }
-  const auto steps = static_cast<int>(divide_up(all_steps, instance.cut * launch.cluster));
+  launch.cluster = cluster;
   launch.stages = is_cut ? std::max(steps, least_stages) : kMostStages;
   while (launch.stages >= least_stages && instance.memory(product.memory_use(), tiling, launch.stages) > memory)
     --launch.stages;
@@ -179,12 +175,14 @@ PlanesLaunch plan(std::span<const PlanesInstance> instances, const PlanesCase& p
   double least_cost = std::numeric_limits<double>::infinity();
   for (const PlanesInstance& instance : instances) {
     for (int beside = 1; beside <= kMostBeside; ++beside) {
-      const PlanesLaunch launch = launch_of(instance, product, beside);
-      if (launch.instance == nullptr) break;
-      const double cost = cost_of(product, launch, beside, size);
-      if (cost >= least_cost) continue;
-      least_cost = cost;
-      best = launch;
+      for (const int cluster : kClusters) {
+        const PlanesLaunch launch = launch_of(instance, product, beside, cluster);
+        if (launch.instance == nullptr) continue;
+        const double cost = cost_of(product, launch, beside, size);
+        if (cost >= least_cost) continue;
+        least_cost = cost;
+        best = launch;
+      }
     }
   }
   if (best.instance == nullptr) return best;
@@ -218,12 +216,8 @@ void PlanesLaunch::start(const char* name, const PlanesCase& product, const Plan
   const auto memory = static_cast<std::size_t>(instance->memory(product.memory_use(), product.tiling(), stages));
   if (cluster == 1)
     return launch_following(name, instance->kernel, blocks, instance->threads, stream, parameters, memory);
-  // The sums of a tile pass through block memory.
-  constexpr std::size_t kAlignment = 1024;
-  const std::size_t sums =
-      kAlignment + std::size_t{4} * kTileRows * static_cast<std::size_t>(instance->row_tiles * instance->channels);
-  launch_clusters(name, instance->kernel, blocks, instance->threads, stream, parameters, std::max(memory, sums),
-                  cluster);
+  launch_clusters(name, instance->kernel, blocks, instance->threads, stream, parameters,
+                  std::max(memory, cluster_bytes(instance->row_tiles, instance->channels)), cluster);
 }
 
 TensorMap map_of_planes(const ConstTensorView& planes, const PlanesCase& product, int tile_channels) {

@@ -15,7 +15,6 @@ struct PlanesTiling {
 
 struct PlanesParameters : PointwiseParameters {
   PlanesTiling tiling;
-  int cluster = 1;                                      ///< blocks side by side that share the k of a tile
   Divisor parts;                                        ///< divides by tiling.parts
   const void *other_rows = nullptr, *x_rows = nullptr;  ///< as activations_rows
 };
@@ -135,7 +134,9 @@ class PlanesBox {
 };
 
 /// Of any planes, if all positions of an image lie in one block: some neighbouring channels are one run of bytes, and
-/// come and go as they are. The groups of a block share them.
+/// come and go as they are. The groups of a block share them. Where planes are whole pairs of 16-bit elements, a thread
+/// has two neighbouring positions, which it reads and writes together; its rows are spread such that, of planes with
+/// an odd number of runs of 8 bytes, reading them meets each bank once.
 template <class T>
 class PlanesRun {
  public:
@@ -145,7 +146,9 @@ class PlanesRun {
   FUSEDSC_DEVICE PlanesRun(const PlanesTiling& tiling, int thread, int part)
       : tiling_(tiling),
         column_(thread % 4),
-        row_(thread / 32 * 16 + thread % 32 / 4),
+        has_pairs_(kSize == 2 && tiling.positions % 2 == 0),
+        row_(has_pairs_ ? thread / 32 * 8 + thread % 16 / 4 * 2 + thread % 32 / 16 * 32
+                        : thread / 32 * 16 + thread % 32 / 4),
         first_(part * tiling.part_positions + row_) {}
 
   /// With what threads without a position read beyond it.
@@ -153,7 +156,7 @@ class PlanesRun {
     return (channels * tiling.positions * kSize + 127) / 128 * 128;
   }
 
-  FUSEDSC_DEVICE int position(int i) const { return row_ + i * 8; }
+  FUSEDSC_DEVICE int position(int i) const { return row_ + (has_pairs_ ? i : i * 8); }
 
   FUSEDSC_DEVICE int copied_bytes(const PlanesSource& from, int channel, int channels) const {
     return run_bytes(from.channels, channel, channels);
@@ -185,9 +188,34 @@ class PlanesRun {
       }
     }
   }
+  /// Likewise of a piece of k after the other, of a tile of which `existing` channels exist.
+  template <int kPieces>
+  FUSEDSC_DEVICE void load_pieces(const unsigned char* tile, int channels, int existing,
+                                  std::uint32_t (&to)[kPieces][4]) const {
+    constexpr int kPiece = 32 / kSize;
+    if constexpr (kSize == 2) {
+      if (has_pairs_) {
+#pragma unroll
+        for (int i = 0; i < 2 * kPieces; ++i) {
+          const int channel = i * 8 + column_ * 2;
+          load_pairs(tile, channel, channel < existing, &to[i / 2][i % 2 * 2]);
+        }
+        return;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) load_rows(tile, channels, i * kPiece, existing, to[i]);
+  }
 
   FUSEDSC_DEVICE void read(const unsigned char* tile, int /*channels*/, int channel, const bool (&exists)[2],
                            Pair<T> (&to)[4]) const {
+    if constexpr (kSize == 2) {
+      if (has_pairs_) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) load_pairs(tile, channel + i * 8 + column_ * 2, exists[0], to + i * 2);
+        return;
+      }
+    }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       to[i] = exists[i % 2] ? pair(tile, channel + i / 2 * 8 + column_ * 2, i % 2) : Pair<T>{};
@@ -196,6 +224,17 @@ class PlanesRun {
 
   FUSEDSC_DEVICE void store(unsigned char* tile, int /*channels*/, int channel, const bool (&exists)[2],
                             const float (&values)[8]) const {
+    if constexpr (kSize == 2) {
+      if (has_pairs_) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int first = i / 2 * 4 + i % 2;
+          if (exists[0])
+            *word(tile, channel + i / 2 * 8 + column_ * 2 + i % 2) = to_bits(values[first], values[first + 2], T());
+        }
+        return;
+      }
+    }
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       if (!exists[i / 2 % 2]) continue;
@@ -219,8 +258,21 @@ class PlanesRun {
     else return {{*first, *second}};
   }
 
+  /// Both positions of the thread.
+  FUSEDSC_DEVICE std::uint32_t* word(const unsigned char* tile, int channel) const {
+    return reinterpret_cast<std::uint32_t*>(const_cast<T*>(at(tile, channel, 0)));
+  }
+  /// Pairs of neighbouring channels, of one position and of the next.
+  FUSEDSC_DEVICE void load_pairs(const unsigned char* tile, int channel, bool exists, std::uint32_t* to) const {
+    const std::uint32_t first = exists ? *word(tile, channel) : 0, second = exists ? *word(tile, channel + 1) : 0;
+    to[0] = (first & 0xffff) | second << 16;
+    to[1] = first >> 16 | (second & 0xffff0000);
+  }
+
   const PlanesTiling& tiling_;
-  int column_, row_, first_;
+  int column_;
+  bool has_pairs_;
+  int row_, first_;
 };
 
 }  // namespace fusedsc::gpu::hopper
