@@ -23,12 +23,12 @@ class DscBlockDepthwise {
     const int lane = thread_index() % 32, g = lane / 4, t = lane % 4;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const DscBlockPatch patch(p, kRows, g + 8 * half);
-      rows_[half] = patch.exists ? p.tile_rows - patch.strip_row : 0;
+      const DscBlockPatch patch = memory.patches[g + 8 * half];
+      rows_[half] = patch.end - patch.row;
 #pragma unroll
       for (int i = 0; i < kColumnGroups; ++i) {
         const int column = patch.column * kStride + t + 4 * i;
-        places_[half][i] = patch.strip_row * kStride * row_bytes() + column * kRowBytes + exchange(column);
+        places_[half][i] = patch.row * kStride * row_bytes() + column * kRowBytes + exchange(column);
       }
     }
     middle_place_ = lane * kRowBytes + exchange(lane);
@@ -204,8 +204,8 @@ class DscBlockDepthwise {
 #pragma unroll 1
     for (int i = 0; i < 16; ++i) {
       const int half = i / 8, channel = i % 8;
-      const DscBlockPatch patch(p_, kRows, lane / 4 + 8 * half);
-      float z[1] = {window_sum(place.image, run * 8 + channel, place.row + patch.strip_row + row,
+      const DscBlockPatch patch = memory_.patches[lane / 4 + 8 * half];
+      float z[1] = {window_sum(place.image, run * 8 + channel, place.row + patch.row + row,
                                place.column + patch.column + lane % 4)};
       const float* maps = memory_.maps + run * 16;
       z[0] = z[0] * maps[channel] + maps[8 + channel];

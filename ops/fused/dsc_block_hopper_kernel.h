@@ -93,6 +93,7 @@ class DscBlockKernel {
       memory_.maps[c / 8 * 16 + c % 8] = scale;
       memory_.maps[c / 8 * 16 + 8 + c % 8] = shift;
     }
+    if (thread < 16) memory_.patches[thread] = DscBlockPatch(p_, Shape::kRows, thread);
     for (int m = thread; m < Shape::kOutputs; m += Shape::kThreads) {
       const bool exists = m < p_.outputs;
       const float scale = exists ? value_or(p_.epilogue_scale, m, 1.0f) : 0.0f;

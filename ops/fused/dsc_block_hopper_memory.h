@@ -32,7 +32,7 @@ struct DscBlockShape {
   }
   FUSEDSC_HOST_DEVICE static int memory_bytes(const DscBlockParameters& p) {
     return 1024 + p.stages * (stage_bytes(p) + 8) + 2 * (kMiddleBytes + 16) + (p.runs() + 1) * kRunTapBytes +
-           p.runs() * 64 + kOutputs * 8 + kProductWarps * kStagedBytes;
+           p.runs() * 64 + (kOutputs + 8) * 8 + 16 * static_cast<int>(sizeof(DscBlockPatch)) + kProductWarps * kStagedBytes;
   }
 };
 
@@ -41,7 +41,8 @@ struct DscBlockShape {
 template <class Shape>
 struct DscBlockMemory {
   unsigned char *stages, *middles, *taps, *staged;
-  float *maps, *output_maps;  ///< scale and shift of each channel: 8 scales, 8 shifts; of each output
+  float *maps, *output_maps;  ///< scale and shift of each channel: 8 scales, 8 shifts; of each output and, unused, of 8 more
+  DscBlockPatch* patches;
   Barrier *arrived;           ///< of each stage: x and weight have come
   Barrier *made, *used;       ///< of each tile of d: all runs of channels are there; products have been made of it
   int stage_bytes, weight_place;
@@ -60,7 +61,9 @@ struct DscBlockMemory {
     maps = reinterpret_cast<float*>(memory);
     memory += p.runs() * 64;
     output_maps = reinterpret_cast<float*>(memory);
-    memory += Shape::kOutputs * 8;
+    memory += (Shape::kOutputs + 8) * 8;
+    patches = reinterpret_cast<DscBlockPatch*>(memory);
+    memory += 16 * sizeof(DscBlockPatch);
     staged = memory;
     arrived = reinterpret_cast<Barrier*>(memory + Shape::kProductWarps * Shape::kStagedBytes);
     made = arrived + p.stages;

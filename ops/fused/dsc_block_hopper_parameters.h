@@ -50,16 +50,17 @@ struct DscBlockPlace {
   }
 };
 
-/// Of a product's 64 positions or 16 patches, where one lies in a tile: the row of it that the strip begins with.
+/// Where one of a product's 16 patches lies in a tile. Those of no use have no rows, and otherwise are as the first.
 struct DscBlockPatch {
-  bool exists;
-  int strip_row, column;
+  std::int16_t row, column;  ///< the first
+  std::int16_t end;          ///< of its rows that are the tile's own; from the tile's first
 
   FUSEDSC_DEVICE DscBlockPatch(const DscBlockParameters& p, int rows, int patch) {
-    exists = patch < p.patches();
+    const bool exists = patch < p.patches();
     std::uint32_t line = exists ? static_cast<std::uint32_t>(patch) : 0;
-    strip_row = static_cast<int>(p.by_lines.divide(line)) * rows;
-    column = static_cast<int>(line) * 4;
+    row = static_cast<std::int16_t>(static_cast<int>(p.by_lines.divide(line)) * rows);
+    column = static_cast<std::int16_t>(line * 4);
+    end = static_cast<std::int16_t>(exists ? least(row + rows, p.tile_rows) : 0);
   }
 };
 

@@ -81,20 +81,24 @@ class DscBlockProducts {
 
   /// Row `row` of all strips, by way of block memory, so that neighbouring lanes store neighbouring runs of 16 bytes.
   FUSEDSC_DEVICE void store(const DscBlockPlace& tile, int row, float (&sums)[kOutputs / 2]) const {
-    const int lane = thread_index() % 32;
+    const auto thread = static_cast<unsigned>(thread_index());
+    const int lane = static_cast<int>(thread % 32), t = static_cast<int>(thread % 4);
+    const int own_pair = first_output_ + t * 2, own_run = first_output_ + t * 8;
+    const DscBlockPatch* patches = memory_.patches + thread % 128 / 32 * 4 + thread % 32 / 16;
     bool exists[2];  // positions lane / 4 and 8 further
-    std::int64_t places[2] = {}, added[2] = {};
+    T* to[2] = {};
+    const T* added[2] = {};
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int position = thread_index() % 128 / 32 * 16 + lane / 4 + half * 8;
-      const DscBlockPatch patch(p_, Shape::kRows, position / 4);
-      const int own_row = patch.strip_row + row, own_column = patch.column + position % 4;
-      const int image_row = tile.row + own_row, image_column = tile.column + own_column;
-      exists[half] = patch.exists && own_row < p_.tile_rows && own_column < p_.tile_columns &&
-                     image_row < p_.output_height && image_column < p_.output_width;
+      const DscBlockPatch patch = patches[half * 2];
+      const int column = patch.column + static_cast<int>(thread / 4 % 4);
+      const int image_row = tile.row + patch.row + row, image_column = tile.column + column;
+      exists[half] = patch.row + row < patch.end && column < p_.tile_columns && image_row < p_.output_height &&
+                     image_column < p_.output_width;
       if (!exists[half]) continue;
-      places[half] = p_.y.offset(tile.image, 0, image_row, image_column);
-      if (p_.residual.data != nullptr) added[half] = p_.residual.offset(tile.image, 0, image_row, image_column);
+      to[half] = elements_of<T>(p_.y) + p_.y.offset(tile.image, own_run, image_row, image_column);
+      if (p_.residual.data == nullptr) continue;
+      added[half] = elements_of<T>(p_.residual) + p_.residual.offset(tile.image, own_pair, image_row, image_column);
     }
 #pragma unroll
     for (int piece = 0; piece < kOutputs; piece += Shape::kStagedOutputs) {
@@ -105,44 +109,42 @@ class DscBlockProducts {
         float values[8];
 #pragma unroll
         for (int v = 0; v < 8; ++v) values[v] = sums[least(i / 2 + v / 4 * 4, kLast) + v % 4];  // the last 8 twice
-        finish(first_output_ + i, exists, added, values);
+        finish(memory_.output_maps + 2 * own_pair, p_.outputs - own_pair, added, i, values);
         std::uint32_t words[4];
 #pragma unroll
         for (int v = 0; v < 4; ++v) words[v] = to_bits(values[2 * v], values[2 * v + 1], T());
         store_matrices(staged_ + lane % 16 * Shape::kStagedPitch + (i - piece) * 2 + lane / 16 * 16, words);
       }
       warp_barrier();
-      const int output = piece + lane % 4 * 8;
-      if (output >= kOutputs || first_output_ + output >= p_.outputs) continue;
+      if (t * 8 >= kOutputs - piece || piece >= p_.outputs - own_run) continue;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         if (!exists[half]) continue;
-        *reinterpret_cast<Aligned<std::uint32_t, 4>*>(elements_of<T>(p_.y) + places[half] + first_output_ + output) =
+        *reinterpret_cast<Aligned<std::uint32_t, 4>*>(to[half] + piece) =
             *reinterpret_cast<const Aligned<std::uint32_t, 4>*>(staged_ + (lane / 4 + half * 8) * Shape::kStagedPitch +
-                                                                lane % 4 * 16);
+                                                                t * 16);
       }
     }
   }
 
-  /// The epilogue: of a pair of outputs from `first` on, of both positions, then of the pair 8 outputs on.
-  FUSEDSC_DEVICE void finish(int first, const bool (&exists)[2], const std::int64_t (&added)[2],
+  /// The epilogue: of a thread's pair of outputs from `first` on, of both positions, then of the pair 8 outputs on.
+  /// Of its first pair: maps; how many outputs there are; what is added to each position's.
+  FUSEDSC_DEVICE void finish(const float* maps, int count, const T* const (&added)[2], int first,
                              float (&values)[8]) const {
-    const int output = first + thread_index() % 4 * 2;
 #pragma unroll
     for (int i = 0; i < 8; i += 4) {
-      const auto map = *reinterpret_cast<const Aligned<float, 4>*>(memory_.output_maps +
-                                                                   2 * least(output + 2 * i, Shape::kOutputs - 2));
+      const auto map = *reinterpret_cast<const Aligned<float, 4>*>(maps + 2 * first + 4 * i);
 #pragma unroll
       for (int v = 0; v < 4; ++v) values[i + v] = values[i + v] * map.elements[v % 2 * 2] + map.elements[v % 2 * 2 + 1];
     }
     activate(p_.epilogue_activation, values);
-    if (p_.residual.data == nullptr) return;
 #pragma unroll
     for (int i = 0; i < 8; i += 2) {
-      const int channel = output + i / 4 * 8, half = i / 2 % 2;
-      if (channel >= p_.outputs || !exists[half]) continue;
+      const int output = first + i / 4 * 8;
+      const T* from = added[i / 2 % 2];
+      if (from == nullptr || output >= count) continue;
       float pair[2];
-      load<2>(elements_of<T>(p_.residual) + added[half] + channel).widen(pair);
+      load<2>(from + output).widen(pair);
       values[i] += pair[0];
       values[i + 1] += pair[1];
     }
