@@ -43,7 +43,7 @@ class DscBlockDepthwise {
   /// Warp number `warp` of those that do this has one run of channels after another, in turns with the others.
   FUSEDSC_DEVICE void run(int warp) {
     const int runs = p_.runs();
-    int run = warp, first_chunk = 0, tile = static_cast<int>(block_index());
+    int run = warp, first_chunk = 0, tile = static_cast<int>(block_index()), free_until = 0;
 #pragma unroll 1
     while (true) {
 #pragma unroll 1
@@ -53,10 +53,13 @@ class DscBlockDepthwise {
         tile += static_cast<int>(block_count());
       }
       if (tile >= p_.tiles) return;
-      const DscBlockChunk chunk(p_, first_chunk + run / Shape::kRuns);
+      const int number = first_chunk + run / Shape::kRuns;
+      const DscBlockChunk chunk(p_, number);
       load_weights(run);
+      // Those of chunks that the warp has nothing of, too: a barrier tells a phase from the one before it only.
+#pragma unroll 1
+      for (; free_until <= number; ++free_until) wait_for_middle(free_until);
       wait(memory_.arrived + chunk.slot, chunk.parity);
-      wait(memory_.used + chunk.middle, chunk.middle_parity ^ 1);
       make(memory_.stages + chunk.slot * memory_.stage_bytes, memory_.middles + chunk.middle * Shape::kMiddleBytes, run,
            tile);
       publish();
@@ -79,6 +82,12 @@ class DscBlockDepthwise {
   static constexpr float kMost = std::numeric_limits<float>::max();
   using Sums = float[kPairs][4];  ///< of a pair of channels both at one position, then both at the other half's
   using Run = Aligned<std::uint32_t, 4>;
+
+  /// Until chunk number `number` may have its tile of d: the one before it there has been used.
+  FUSEDSC_DEVICE void wait_for_middle(int number) const {
+    const DscBlockChunk chunk(p_, number);
+    wait(memory_.used + chunk.middle, chunk.middle_parity ^ 1);
+  }
 
   FUSEDSC_DEVICE static int exchange(int position) { return exchanged_place(0, position); }
   /// Where run `run` of a position lies in it.
