@@ -214,12 +214,10 @@ std::string why_not(const DscBlockArguments& block) {
       reinterpret_cast<std::uintptr_t>(weight.data) % 16 != 0) {
     return "channels of x or y are not neighbours, or no multiples of 8, or not aligned to 16 bytes";
   }
+  const Pass pass = plan(block);
+  if (pass.instance == nullptr) return "there are more outputs than one block can sum up";
   // Measured (docs/performance_gpu.md): otherwise two kernels are as fast, or faster.
-  const Sizes& y = block.y.sizes;
-  if (y[3] < 28 * window.stride[0] || y[0] * block.x.sizes[1] * y[2] * y[3] < std::int64_t{65536} * multiprocessors()) {
-    return "the images are too small, or too few";
-  }
-  return plan(block).instance != nullptr ? "" : "it is for 32 outputs at most, whose weight fits block memory";
+  return 4 * pass.p.tiles < 3 * multiprocessors() ? "the images are too small, or too few" : "";
 }
 
 Plan<DscBlockArguments> plan_forward(const DscBlockArguments& block, int /*threads*/) {
