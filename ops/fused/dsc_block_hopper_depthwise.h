@@ -32,11 +32,7 @@ class DscBlockDepthwise {
       }
     }
     middle_place_ = lane * kRowBytes + exchange(lane);
-#pragma unroll
-    for (int i = 0; i < kColumnGroups; ++i) {
-      const int kw = t + 4 * i - g / 2 * kStride;
-      tap_places_[i] = kw >= 0 && kw < Shape::kKernel ? kw * Shape::kTapBytes : -1;
-    }
+    first_tap_ = t - g / 2 * kStride;
     own_channels_ = g % 2 == 0 ? 0x0000ffffu : 0xffff0000u;
   }
 
@@ -100,7 +96,9 @@ class DscBlockDepthwise {
   FUSEDSC_DEVICE void load_weights(int run) {
 #pragma unroll
     for (int i = 0; i < kColumnGroups; ++i) {
-      const int place = tap_places_[i] >= 0 ? run * Shape::kRunTapBytes + tap_places_[i] : p_.runs() * Shape::kRunTapBytes;
+      const int kw = first_tap_ + 4 * i;
+      const bool is_tap = kw >= 0 && kw < kKernel;
+      const int place = is_tap ? run * Shape::kRunTapBytes + kw * Shape::kTapBytes : p_.runs() * Shape::kRunTapBytes;
 #pragma unroll
       for (int kh = 0; kh < kKernel; ++kh) {
         const Run taps = *reinterpret_cast<const Run*>(memory_.taps + place + kh * kKernel * Shape::kTapBytes);
@@ -242,7 +240,7 @@ class DscBlockDepthwise {
   int places_[2][kColumnGroups];   ///< of the thread, in tiles of x, of run 0
   int middle_place_;               ///< in tiles of d
   int rows_[2];                    ///< of each half's patch, rows of its strip that are the tile's own
-  int tap_places_[kColumnGroups];  ///< negative: none
+  int first_tap_;                  ///< the column of a window that the lane's first weight is of, if there is one
   std::uint32_t own_channels_;     ///< of a word's two, that of the lane's operand
   std::uint32_t weights_[kKernel][kPairs][kColumnGroups];
 };

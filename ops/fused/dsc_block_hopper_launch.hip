@@ -185,8 +185,13 @@ void run(const Pass& pass, const DscBlockArguments& block, const Execution& exec
   p.epilogue_scale = block.epilogue.scale.data;
   p.epilogue_shift = block.epilogue.shift.data;
   p.epilogue_activation = block.epilogue.activation;
-  p.residual = block.epilogue.residual;
   p.y = block.y;
+  p.has_residual = static_cast<bool>(block.epilogue.residual);
+  if (p.has_residual) {
+    p.residual_distance = (reinterpret_cast<std::intptr_t>(block.epilogue.residual.data) -
+                           reinterpret_cast<std::intptr_t>(block.y.data)) /
+                          static_cast<std::intptr_t>(size_of(block.y.dtype));
+  }
   launch_following("dsc_block", instance.run, pass.blocks, instance.threads, execution.stream, p, pass.memory);
 }
 
@@ -213,6 +218,9 @@ std::string why_not(const DscBlockArguments& block) {
       !suits_copy_engine(ConstTensorView(block.y)) || weight.strides[1] != 1 || weight.strides[0] % 8 != 0 ||
       reinterpret_cast<std::uintptr_t>(weight.data) % 16 != 0) {
     return "channels of x or y are not neighbours, or no multiples of 8, or not aligned to 16 bytes";
+  }
+  if (block.epilogue.residual && block.epilogue.residual.strides != block.y.strides) {
+    return "the residual does not lie in memory as y does";
   }
   const Pass pass = plan(block);
   if (pass.instance == nullptr) return "there are more outputs than one block can sum up";

@@ -16,8 +16,9 @@ struct DscBlockParameters {
   Activation activation = Activation::identity;
   const void *epilogue_scale = nullptr, *epilogue_shift = nullptr;
   Activation epilogue_activation = Activation::identity;
-  ConstDeviceTensor residual;
   DeviceTensor y;
+  bool has_residual = false;
+  std::int64_t residual_distance = 0;  ///< of the same strides as y: from y's elements to its own, in elements
   int channels = 0, outputs = 0;
   int input_height = 0, input_width = 0, output_height = 0, output_width = 0, padding_top = 0, padding_left = 0;
   std::uint32_t same_order = 0x3210;  ///< of a word's bytes: what the compiler shall not know

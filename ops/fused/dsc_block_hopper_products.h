@@ -82,23 +82,19 @@ class DscBlockProducts {
   /// Row `row` of all strips, by way of block memory, so that neighbouring lanes store neighbouring runs of 16 bytes.
   FUSEDSC_DEVICE void store(const DscBlockPlace& tile, int row, float (&sums)[kOutputs / 2]) const {
     const auto thread = static_cast<unsigned>(thread_index());
-    const int lane = static_cast<int>(thread % 32), t = static_cast<int>(thread % 4);
-    const int own_pair = first_output_ + t * 2, own_run = first_output_ + t * 8;
+    const int lane = static_cast<int>(thread % 32), own_run = static_cast<int>(thread % 4) * 8;
     const DscBlockPatch* patches = memory_.patches + thread % 128 / 32 * 4 + thread % 32 / 16;
-    bool exists[2];  // positions lane / 4 and 8 further
-    T* to[2] = {};
-    const T* added[2] = {};
+    T* positions[2] = {};  // which are 8 apart in a product; none: there is no such position
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const DscBlockPatch patch = patches[half * 2];
       const int column = patch.column + static_cast<int>(thread / 4 % 4);
       const int image_row = tile.row + patch.row + row, image_column = tile.column + column;
-      exists[half] = patch.row + row < patch.end && column < p_.tile_columns && image_row < p_.output_height &&
-                     image_column < p_.output_width;
-      if (!exists[half]) continue;
-      to[half] = elements_of<T>(p_.y) + p_.y.offset(tile.image, own_run, image_row, image_column);
-      if (p_.residual.data == nullptr) continue;
-      added[half] = elements_of<T>(p_.residual) + p_.residual.offset(tile.image, own_pair, image_row, image_column);
+      if (patch.row + row >= patch.end || column >= p_.tile_columns || image_row >= p_.output_height ||
+          image_column >= p_.output_width) {
+        continue;
+      }
+      positions[half] = elements_of<T>(p_.y) + p_.y.offset(tile.image, first_output_, image_row, image_column);
     }
 #pragma unroll
     for (int piece = 0; piece < kOutputs; piece += Shape::kStagedOutputs) {
@@ -109,28 +105,28 @@ class DscBlockProducts {
         float values[8];
 #pragma unroll
         for (int v = 0; v < 8; ++v) values[v] = sums[least(i / 2 + v / 4 * 4, kLast) + v % 4];  // the last 8 twice
-        finish(memory_.output_maps + 2 * own_pair, p_.outputs - own_pair, added, i, values);
+        finish(positions, i, values);
         std::uint32_t words[4];
 #pragma unroll
         for (int v = 0; v < 4; ++v) words[v] = to_bits(values[2 * v], values[2 * v + 1], T());
         store_matrices(staged_ + lane % 16 * Shape::kStagedPitch + (i - piece) * 2 + lane / 16 * 16, words);
       }
       warp_barrier();
-      if (t * 8 >= kOutputs - piece || piece >= p_.outputs - own_run) continue;
+      if (own_run >= kOutputs - piece || own_run >= p_.outputs - first_output_ - piece) continue;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        if (!exists[half]) continue;
-        *reinterpret_cast<Aligned<std::uint32_t, 4>*>(to[half] + piece) =
+        if (positions[half] == nullptr) continue;
+        *reinterpret_cast<Aligned<std::uint32_t, 4>*>(positions[half] + piece + own_run) =
             *reinterpret_cast<const Aligned<std::uint32_t, 4>*>(staged_ + (lane / 4 + half * 8) * Shape::kStagedPitch +
-                                                                t * 16);
+                                                                own_run * 2);
       }
     }
   }
 
-  /// The epilogue: of a thread's pair of outputs from `first` on, of both positions, then of the pair 8 outputs on.
-  /// Of its first pair: maps; how many outputs there are; what is added to each position's.
-  FUSEDSC_DEVICE void finish(const float* maps, int count, const T* const (&added)[2], int first,
-                             float (&values)[8]) const {
+  /// The epilogue: of a pair of the group's outputs from `first` on, of both positions, then of the pair 8 outputs on.
+  FUSEDSC_DEVICE void finish(T* const (&positions)[2], int first, float (&values)[8]) const {
+    const int own_pair = static_cast<int>(static_cast<unsigned>(thread_index()) % 4) * 2;
+    const float* maps = memory_.output_maps + 2 * (first_output_ + own_pair);
 #pragma unroll
     for (int i = 0; i < 8; i += 4) {
       const auto map = *reinterpret_cast<const Aligned<float, 4>*>(maps + 2 * first + 4 * i);
@@ -138,13 +134,14 @@ class DscBlockProducts {
       for (int v = 0; v < 4; ++v) values[i + v] = values[i + v] * map.elements[v % 2 * 2] + map.elements[v % 2 * 2 + 1];
     }
     activate(p_.epilogue_activation, values);
+    if (!p_.has_residual) return;
 #pragma unroll
     for (int i = 0; i < 8; i += 2) {
       const int output = first + i / 4 * 8;
-      const T* from = added[i / 2 % 2];
-      if (from == nullptr || output >= count) continue;
+      const T* at = positions[i / 2 % 2];
+      if (at == nullptr || own_pair >= p_.outputs - first_output_ - output) continue;
       float pair[2];
-      load<2>(from + output).widen(pair);
+      load<2>(at + p_.residual_distance + own_pair + output).widen(pair);
       values[i] += pair[0];
       values[i + 1] += pair[1];
     }
