@@ -26,14 +26,13 @@ class DscBlockDepthwise {
       const DscBlockPatch patch = memory.patches[g + 8 * half];
       rows_[half] = patch.end - patch.row;
 #pragma unroll
-      for (int i = 0; i < kColumnGroups; ++i) {
+      for (int i = 0; i < 2; ++i) {
         const int column = patch.column * kStride + t + 4 * i;
         places_[half][i] = patch.row * kStride * row_bytes() + column * kRowBytes + exchange(column);
       }
     }
     middle_place_ = lane * kRowBytes + exchange(lane);
     first_tap_ = t - g / 2 * kStride;
-    own_channels_ = g % 2 == 0 ? 0x0000ffffu : 0xffff0000u;
   }
 
   /// Warp number `warp` of those that do this has one run of channels after another, in turns with the others.
@@ -94,6 +93,7 @@ class DscBlockDepthwise {
 
   /// Those of other channels than the lane's own are zeros, and so are those beside a window.
   FUSEDSC_DEVICE void load_weights(int run) {
+    const std::uint32_t own_channels = thread_index() / 4 % 2 == 0 ? 0x0000ffffu : 0xffff0000u;  // of a word's two
 #pragma unroll
     for (int i = 0; i < kColumnGroups; ++i) {
       const int kw = first_tap_ + 4 * i;
@@ -103,7 +103,7 @@ class DscBlockDepthwise {
       for (int kh = 0; kh < kKernel; ++kh) {
         const Run taps = *reinterpret_cast<const Run*>(memory_.taps + place + kh * kKernel * Shape::kTapBytes);
 #pragma unroll
-        for (int pair = 0; pair < kPairs; ++pair) weights_[kh][pair][i] = taps.elements[pair] & own_channels_;
+        for (int pair = 0; pair < kPairs; ++pair) weights_[kh][pair][i] = taps.elements[pair] & own_channels;
       }
     }
   }
@@ -111,11 +111,9 @@ class DscBlockDepthwise {
   /// A run of a tile of d.
   FUSEDSC_DEVICE void make(const unsigned char* x, unsigned char* middle, int run, int tile) const {
     const int exchanged_run = run % Shape::kRuns * 16;
-    const unsigned char* from[2][kColumnGroups];
+    const unsigned char* from[2][2];
 #pragma unroll
-    for (int i = 0; i < 2 * kColumnGroups; ++i) {
-      from[i / kColumnGroups][i % kColumnGroups] = x + (places_[i / kColumnGroups][i % kColumnGroups] ^ exchanged_run);
-    }
+    for (int i = 0; i < 4; ++i) from[i / 2][i % 2] = x + (places_[i / 2][i % 2] ^ exchanged_run);
     unsigned char* to = middle + (middle_place_ ^ exchanged_run);
     Sums sums[kKept];
 #pragma unroll
@@ -126,9 +124,10 @@ class DscBlockDepthwise {
         Run runs[kColumnGroups];
 #pragma unroll
         for (int j = 0; j < kColumnGroups; ++j) {
-          runs[j] = *reinterpret_cast<const Run*>(from[half][j]);
-          from[half][j] += row_bytes();
+          runs[j] = *reinterpret_cast<const Run*>(from[half][j % 2] + j / 2 * 8 * kRowBytes);
         }
+        from[half][0] += row_bytes();
+        from[half][1] += row_bytes();
         // To neighbouring registers, as products want them. The compiler shall not know that nothing else changes: it
         // would copy anew for every product.
 #pragma unroll
@@ -237,11 +236,12 @@ class DscBlockDepthwise {
 
   const DscBlockParameters& p_;
   const DscBlockMemory<Shape>& memory_;
-  int places_[2][kColumnGroups];   ///< of the thread, in tiles of x, of run 0
+  /// Of the thread, in tiles of x, of run 0: its first column of each half's patch, and 4 further. Runs are exchanged
+  /// alike 8 columns further.
+  int places_[2][2];
   int middle_place_;               ///< in tiles of d
   int rows_[2];                    ///< of each half's patch, rows of its strip that are the tile's own
   int first_tap_;                  ///< the column of a window that the lane's first weight is of, if there is one
-  std::uint32_t own_channels_;     ///< of a word's two, that of the lane's operand
   std::uint32_t weights_[kKernel][kPairs][kColumnGroups];
 };
 
