@@ -3,8 +3,8 @@
 ///
 /// Multiplied is by tensor cores, patches of pairs of channels by bands of weights, as
 /// forward/depthwise_hopper_patches_kernel.h does; the 16 patches of a product are spread over the strips of a tile.
-/// Zeros times an infinity or a NaN in x make NaNs of a patch's other outputs, which is seen in them: those are computed
-/// again, each from its own channel.
+/// Zeros times an infinity or a NaN in x make NaNs of a patch's other outputs, which is seen in them: those are
+/// computed again, each from its own channel.
 #pragma once
 
 #include <limits>
@@ -158,7 +158,8 @@ class DscBlockDepthwise {
         }
       }
       const int row = (i - (kKernel - 1)) / kStride;
-      if (i >= kKernel - 1 && (i - (kKernel - 1)) % kStride == 0) finish(to + row * 64 * kRowBytes, run, tile, row, finished);
+      if (i >= kKernel - 1 && (i - (kKernel - 1)) % kStride == 0)
+        finish(to + row * 64 * kRowBytes, run, tile, row, finished);
     }
   }
 
@@ -239,9 +240,9 @@ class DscBlockDepthwise {
   /// Of the thread, in tiles of x, of run 0: its first column of each half's patch, and 4 further. Runs are exchanged
   /// alike 8 columns further.
   int places_[2][2];
-  int middle_place_;               ///< in tiles of d
-  int rows_[2];                    ///< of each half's patch, rows of its strip that are the tile's own
-  int first_tap_;                  ///< the column of a window that the lane's first weight is of, if there is one
+  int middle_place_;  ///< in tiles of d
+  int rows_[2];       ///< of each half's patch, rows of its strip that are the tile's own
+  int first_tap_;     ///< the column of a window that the lane's first weight is of, if there is one
   std::uint32_t weights_[kKernel][kPairs][kColumnGroups];
 };
 

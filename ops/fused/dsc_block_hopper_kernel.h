@@ -71,7 +71,8 @@ class DscBlockKernel {
     }
   }
 
-  /// The depthwise weight, and BatchNorm and the epilogue as affine maps, to block memory; zeros where there is nothing.
+  /// The depthwise weight, and BatchNorm and the epilogue as affine maps, to block memory; zeros where there is
+  /// nothing.
   FUSEDSC_DEVICE void prepare() const {
     constexpr int kTaps = Shape::kKernel * Shape::kKernel;
     const int thread = thread_index(), channels = p_.runs() * 8;

@@ -151,11 +151,11 @@ Pass plan(const DscBlockArguments& block) {
     if (instance.dtype != block.x.dtype || instance.stride != block.window.stride[0] || instance.outputs < y[1])
       continue;
     for (int lines = 1; lines <= std::min<std::int64_t>(kPatches, divide_up(y[3], 4)); ++lines) {
-      for (int strips = 1; strips <= std::min<std::int64_t>(kPatches / lines, divide_up(y[2], instance.rows)); ++strips) {
+      for (int strips = 1; strips <= std::min<std::int64_t>(kPatches / lines, divide_up(y[2], instance.rows));
+           ++strips) {
         // Tiles of about the same height.
         const std::int64_t row_tiles = divide_up(y[2], strips * instance.rows);
-        const Pass pass =
-            cut(instance, problem, y[0], lines, strips, static_cast<int>(divide_up(y[2], row_tiles)));
+        const Pass pass = cut(instance, problem, y[0], lines, strips, static_cast<int>(divide_up(y[2], row_tiles)));
         if (pass.cost < best.cost) best = pass;
       }
     }

@@ -21,7 +21,8 @@ struct DscBlockShape {
 
   static constexpr int kWarps = 16, kThreads = kWarps * 32, kProductWarps = kGroups * 4;
   static constexpr int kRuns = kRowBytes / 16;  ///< of a chunk
-  static constexpr int kMiddleBytes = kRows * 64 * kRowBytes, kWeightBytes = (kOutputs * kRowBytes + 1023) / 1024 * 1024;
+  static constexpr int kMiddleBytes = kRows * 64 * kRowBytes,
+                       kWeightBytes = (kOutputs * kRowBytes + 1023) / 1024 * 1024;
   static constexpr int kTapBytes = 16, kRunTapBytes = kKernel * kKernel * kTapBytes;
   static constexpr int kStagedOutputs = 32, kStagedPitch = kStagedOutputs * 2 + 16;
   static constexpr int kStagedBytes = 16 * kStagedPitch;
@@ -32,7 +33,8 @@ struct DscBlockShape {
   }
   FUSEDSC_HOST_DEVICE static int memory_bytes(const DscBlockParameters& p) {
     return 1024 + p.stages * (stage_bytes(p) + 8) + 2 * (kMiddleBytes + 16) + (p.runs() + 1) * kRunTapBytes +
-           p.runs() * 64 + (kOutputs + 8) * 8 + 16 * static_cast<int>(sizeof(DscBlockPatch)) + kProductWarps * kStagedBytes;
+           p.runs() * 64 + (kOutputs + 8) * 8 + 16 * static_cast<int>(sizeof(DscBlockPatch)) +
+           kProductWarps * kStagedBytes;
   }
 };
 
@@ -41,10 +43,11 @@ struct DscBlockShape {
 template <class Shape>
 struct DscBlockMemory {
   unsigned char *stages, *middles, *taps, *staged;
-  float *maps, *output_maps;  ///< scale and shift of each channel: 8 scales, 8 shifts; of each output and, unused, of 8 more
+  float *maps,
+      *output_maps;  ///< scale and shift of each channel: 8 scales, 8 shifts; of each output and, unused, of 8 more
   DscBlockPatch* patches;
-  Barrier *arrived;           ///< of each stage: x and weight have come
-  Barrier *made, *used;       ///< of each tile of d: all runs of channels are there; products have been made of it
+  Barrier* arrived;      ///< of each stage: x and weight have come
+  Barrier *made, *used;  ///< of each tile of d: all runs of channels are there; products have been made of it
   int stage_bytes, weight_place;
 
   FUSEDSC_DEVICE explicit DscBlockMemory(const DscBlockParameters& p) {
@@ -73,7 +76,7 @@ struct DscBlockMemory {
 
 /// A chunk of channels by its number: its stage and how often that has been used before.
 struct DscBlockChunk {
-  int slot, parity;            ///< of the stage
+  int slot, parity;           ///< of the stage
   int middle, middle_parity;  ///< of the tile of d
 
   FUSEDSC_DEVICE DscBlockChunk(const DscBlockParameters& p, int number) {

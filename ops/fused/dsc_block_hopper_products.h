@@ -53,8 +53,7 @@ class DscBlockProducts {
   FUSEDSC_DEVICE void multiply_chunk(Sums& sums, const DscBlockChunk& chunk, int i) const {
     const unsigned char* weight =
         memory_.stages + chunk.slot * memory_.stage_bytes + memory_.weight_place + first_output_ * kRowBytes;
-    const unsigned char* middle =
-        memory_.middles + chunk.middle * Shape::kMiddleBytes + first_row_ * 64 * kRowBytes;
+    const unsigned char* middle = memory_.middles + chunk.middle * Shape::kMiddleBytes + first_row_ * 64 * kRowBytes;
     const std::uint64_t columns = describe<kRowBytes>(weight), rows = describe<kRowBytes>(middle);
     const int steps = least(p_.runs() - i * Shape::kRuns, Shape::kRuns) / 2;
     fence_all(sums);
