@@ -106,8 +106,20 @@ TEST_P(FusedBlocksGpu, DscBlockBackwardRandom) {
 TEST_P(FusedBlocksGpu, InvertedResidualEdges) {
   for_each_case(inverted_residual_edges(GetParam().dtype), verify_inverted_residual);
 }
+/// Of which the depthwise and the projecting half are one kernel on Hopper GPUs, with a residual.
+std::vector<InvertedResidualCase> inference_with_residual(const GpuTarget& target) {
+  std::vector<InvertedResidualCase> cases;
+  if (target.wave_size != 32 || size_of(target.dtype) != 2) return cases;
+  for (const std::int64_t size : {14, 28}) {
+    cases.push_back({target.dtype, {9, 24, size, size}, 72, 24, centered(3)});
+    cases.back().memories = Memories::all(Memory::channels_last);
+  }
+  return cases;
+}
+
 TEST_P(FusedBlocksGpu, InvertedResidualInference) {
   for_each_case(inverted_residual_edges(GetParam().dtype), verify_inverted_residual_inference);
+  for_each_case(inference_with_residual(GetParam()), verify_inverted_residual_inference);
   for_each_case(random_inverted_residuals(GetParam().dtype), verify_inverted_residual_inference);
 }
 TEST_P(FusedBlocksGpu, InvertedResidualRandom) {
