@@ -102,7 +102,7 @@ double cost_of(const Pass& pass) {
   const Instance& instance = *pass.instance;
   const int stride = instance.stride, rows = instance.rows;
   const double copied_rows = p.input_rows * p.pitch + instance.outputs;
-  const double copies = p.chunks * copied_rows * (instance.row_bytes == 128 ? 5.8 : 4.0);
+  const double copies = p.chunks * copied_rows * (instance.row_bytes == 128 ? 6.6 : 4.0);
   const double instructions = 60 + ((rows - 1) * stride + 3) * (14 + 12 * stride) + rows * (70 + 12 * stride);
   const double depthwise = p.runs() * instructions / (instance.groups == 1 ? 2.4 : 1.8);
   return static_cast<double>(divide_up(p.tiles, multiprocessors())) * std::max(copies, depthwise);
