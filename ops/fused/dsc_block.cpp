@@ -15,6 +15,7 @@ namespace {
 std::span<const Implementation<DscBlockArguments>> forward_implementations() {
   static const Implementation<DscBlockArguments> list[] = {
 #ifdef FUSEDSC_HOPPER
+      dsc_block_hopper_narrow(),
       dsc_block_hopper(),
 #endif
       dsc_block_composed(),

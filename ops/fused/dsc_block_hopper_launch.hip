@@ -11,169 +11,14 @@
 
 namespace fusedsc {
 namespace gpu::hopper {
-namespace {
 
-constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
-template <class Tiles, int kThreads>
-FUSEDSC_HOPPER_KERNEL(kThreads)
-dsc_tiles_kernel(const FUSEDSC_GRID_CONSTANT DscTilesParameters p) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
-  Tiles::run(p);
-#endif
-}
-
-/// A kernel that was compiled, and what for.
-struct Instance {
-  DataType dtype;
-  int stride, rows, outputs;  ///< rows: of a warp; outputs: at most
-  int warps;                  ///< that compute, at most
-  void (*run)(DscTilesParameters);
-  int (*memory_bytes)(const DscTilesParameters&);
-};
-
-template <class T, int kStride, int kRows, int kOutputs, int kWarps>
-void append(std::vector<Instance>& to, DataType dtype) {
-  using Tiles = DscTiles<T, kStride, kRows, kOutputs>;
-  to.push_back(
-      {dtype, kStride, kRows, kOutputs, kWarps, dsc_tiles_kernel<Tiles, (kWarps + 1) * 32>, Tiles::memory_bytes});
-}
-
-template <class T, int kStride>
-void append_all(std::vector<Instance>& to, DataType dtype) {
-  // Rows, outputs, warps.
-  append<T, kStride, 4, 16, kStride == 1 ? 11 : 7>(to, dtype);
-  append<T, kStride, 4, 32, kStride == 1 ? 11 : 7>(to, dtype);
-  append<T, kStride, 2, 32, kStride == 1 ? 15 : 7>(to, dtype);
-}
-
-const std::vector<Instance>& instances() {
-  static const std::vector<Instance> all = [] {
-    std::vector<Instance> list;
-    append_all<Float16, 1>(list, DataType::float16);
-    append_all<Float16, 2>(list, DataType::float16);
-    append_all<BFloat16, 1>(list, DataType::bfloat16);
-    append_all<BFloat16, 2>(list, DataType::bfloat16);
-    return list;
-  }();
-  return all;
-}
-
-/// A launch, worked out but for addresses.
-struct Pass {
-  const Instance* instance = nullptr;
-  DscTilesParameters p;
-  std::int64_t blocks = 0;
-  std::size_t memory = 0;
-  double cost = std::numeric_limits<double>::infinity();
-
-  std::int64_t threads() const { return (p.warps() + 1) * 32; }
-};
-
-/// In cycles of a multiprocessor; estimates, of which only the order matters.
-double cost_of(const Pass& pass, int stride) {
-  constexpr double kBytes = 16, kLeast = 300;  // from memory per cycle; what 8 channels of a warp take, if it is alone
-  const DscTilesParameters& p = pass.p;
-  const int rows = pass.instance->rows;
-  const double instructions = 45 + rows * (26 + pass.instance->outputs / 8) + 4 * ((rows - 1) * stride + 3);
-  const double runs = p.channels / 8.0;
-  const double columns = std::min((p.strips * 16 - 1) * stride + 3, p.input_width);
-  const double load = std::min(p.input_rows, p.input_height) * columns * p.channels * 2 / kBytes;
-  const double compute = runs * std::max(instructions * p.warps() / 3, kLeast);
-  return static_cast<double>(divide_up(p.tiles, multiprocessors())) * std::max(load, compute);
-}
-
-Pass cut(const Instance& instance, const DscTilesParameters& problem, std::int64_t images, int strips, int row_groups) {
-  constexpr int kMostStages = 4;
-  Pass pass;
-  pass.instance = &instance;
-  DscTilesParameters& p = pass.p;
-  p = problem;
-  p.strips = strips;
-  p.row_groups = row_groups;
-  if (p.warps() > instance.warps) return pass;
-  const int columns = std::min(strips * 16, p.output_width), rows = row_groups * instance.rows;
-  p.pitch = static_cast<int>(divide_up((columns - 1) * instance.stride + 3, 8) * 8);
-  p.input_rows = (rows - 1) * instance.stride + 3;
-  p.box_bytes = p.channels <= 32 ? 64 : 128;
-  p.boxes = static_cast<int>(divide_up(p.channels * 2, p.box_bytes));
-  if (p.pitch > 256 || p.input_rows > 256) return pass;
-  p.stages = kMostStages;
-  while (p.stages > 1 && instance.memory_bytes(p) > kMemoryLimit) --p.stages;
-  if (p.stages < 2) return pass;
-  pass.memory = static_cast<std::size_t>(instance.memory_bytes(p));
-  const std::int64_t column_tiles = divide_up(p.output_width, strips * 16),
-                     row_tiles = divide_up(p.output_height, rows);
-  const std::int64_t tiles = images * row_tiles * column_tiles;
-  if (tiles > std::numeric_limits<std::int32_t>::max()) return pass;
-  p.tiles = static_cast<int>(tiles);
-  p.by_row_tiles = Divisor(static_cast<std::uint32_t>(row_tiles));
-  p.by_column_tiles = Divisor(static_cast<std::uint32_t>(column_tiles));
-  pass.cost = cost_of(pass, instance.stride);
-  return pass;
-}
-
-Pass plan(const DscBlockArguments& block) {
-  DscTilesParameters problem;
-  const Sizes &x = block.x.sizes, &y = block.y.sizes;
-  problem.channels = static_cast<int>(x[1]);
-  problem.outputs = static_cast<int>(y[1]);
-  problem.input_height = static_cast<int>(x[2]);
-  problem.input_width = static_cast<int>(x[3]);
-  problem.output_height = static_cast<int>(y[2]);
-  problem.output_width = static_cast<int>(y[3]);
-  problem.padding_top = static_cast<int>(block.window.padding.top);
-  problem.padding_left = static_cast<int>(block.window.padding.left);
-  problem.activation = block.activation;
-  const int all_strips = static_cast<int>(divide_up(y[3], 16));
-  Pass best;
-  for (const Instance& instance : instances()) {
-    if (instance.dtype != block.x.dtype || instance.stride != block.window.stride[0] || instance.outputs < y[1])
-      continue;
-    if (best.instance != nullptr && best.instance->outputs < instance.outputs) continue;
-    const int all_groups = static_cast<int>(divide_up(y[2], instance.rows));
-    for (int strips = 1; strips <= std::min(all_strips, instance.warps); ++strips) {
-      for (int groups = 1; groups <= std::min(all_groups, instance.warps); ++groups) {
-        const Pass pass = cut(instance, problem, x[0], strips, groups);
-        if (pass.cost < best.cost) best = pass;
-      }
-    }
-  }
-  if (best.instance != nullptr) {
-    best.blocks = std::min<std::int64_t>(
-        best.p.tiles, resident_blocks(best.instance->run, static_cast<int>(best.threads()), best.memory));
-  }
-  return best;
-}
-
-void run(const Pass& pass, const DscBlockArguments& block, const Execution& execution) {
-  DscTilesParameters p = pass.p;
-  p.x = map_of_images(block.x, p.box_bytes / 2, p.pitch, p.input_rows, 1, true);
-  p.raw_x = block.x;
-  p.dw_weight = block.dw_weight;
-  p.pw_weight = block.pw_weight;
-  p.dw_bias = block.dw_bias.data;
-  p.pw_bias = block.pw_bias.data;
-  p.bn_weight = block.bn_weight.data;
-  p.bn_bias = block.bn_bias.data;
-  p.mean = block.mean.data;
-  p.invstd = block.invstd.data;
-  p.epilogue_scale = block.epilogue.scale.data;
-  p.epilogue_shift = block.epilogue.shift.data;
-  p.epilogue_activation = block.epilogue.activation;
-  p.residual = block.epilogue.residual;
-  p.y = block.y;
-  launch_following("dsc_block", pass.instance->run, pass.blocks, static_cast<int>(pass.threads()), execution.stream, p,
-                   pass.memory);
-}
-
-std::string why_not(const DscBlockArguments& block) {
+std::string why_not_one_kernel(const DscBlockArguments& block) {
   std::string reason = needs_device(Device::gpu, block.x.device);
   if (!reason.empty()) return reason;
   if (block.training) return "it is for eval mode";
   if (!is_hopper()) return "the GPU is not of compute capability 9.0";
   if (size_of(block.x.dtype) != 2) return "it is for float16 and bfloat16";
-  if (block.d) return "d is to be stored, which it keeps in registers";
+  if (block.d) return "d is to be stored, which it keeps to itself";
   reason = needs_dense_pointwise(block);
   if (!reason.empty()) return reason;
   const Window& window = block.window;
@@ -191,12 +36,197 @@ std::string why_not(const DscBlockArguments& block) {
       reinterpret_cast<std::uintptr_t>(weight.data) % 16 != 0) {
     return "channels of x or y are not neighbours, or no multiples of 8, or not aligned to 16 bytes";
   }
-  // Measured (docs/performance_gpu.md): otherwise two kernels are as fast, or faster.
+  return {};
+}
+
+namespace {
+
+constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+template <class Shape>
+FUSEDSC_HOPPER_KERNEL(Shape::kThreads)
+dsc_block_kernel(const FUSEDSC_GRID_CONSTANT DscBlockParameters p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
+  DscBlockKernel<Shape>::run(p);
+#endif
+}
+
+/// A kernel that was compiled, and what for.
+struct Instance {
+  DataType dtype;
+  int stride, row_bytes, rows, groups, group_outputs, outputs, threads;
+  void (*run)(DscBlockParameters);
+  int (*memory_bytes)(const DscBlockParameters&);
+};
+
+template <class T, int kStride, int kRowBytes, int kRows, int kGroups, int kGroupRows, int kGroupOutputs>
+void append(std::vector<Instance>& to, DataType dtype) {
+  using Shape = DscBlockShape<T, kStride, kRowBytes, kRows, kGroups, kGroupRows, kGroupOutputs>;
+  to.push_back({dtype, kStride, kRowBytes, kRows, kGroups, kGroupOutputs, Shape::kOutputs, Shape::kThreads,
+                dsc_block_kernel<Shape>, Shape::memory_bytes});
+}
+
+template <class T>
+void append_all(std::vector<Instance>& to, DataType dtype) {
+  // Stride, bytes of a chunk, rows; groups, their rows and outputs.
+  append<T, 1, 128, 4, 1, 4, 32>(to, dtype);
+  append<T, 1, 128, 4, 2, 2, 64>(to, dtype);
+  append<T, 1, 128, 2, 2, 1, 96>(to, dtype);
+  append<T, 2, 64, 2, 1, 2, 32>(to, dtype);
+  append<T, 2, 128, 2, 2, 1, 64>(to, dtype);
+  append<T, 2, 128, 1, 2, 1, 80>(to, dtype);
+}
+
+const std::vector<Instance>& instances() {
+  static const std::vector<Instance> all = [] {
+    std::vector<Instance> list;
+    append_all<Float16>(list, DataType::float16);
+    append_all<BFloat16>(list, DataType::bfloat16);
+    return list;
+  }();
+  return all;
+}
+
+/// A launch, worked out but for addresses.
+struct Pass {
+  const Instance* instance = nullptr;
+  DscBlockParameters p;
+  std::int64_t blocks = 0;
+  std::size_t memory = 0;
+  double cost = std::numeric_limits<double>::infinity();
+};
+
+/// In cycles of a multiprocessor; estimates, of which only the order matters.
+double cost_of(const Pass& pass) {
+  const DscBlockParameters& p = pass.p;
+  const Instance& instance = *pass.instance;
+  const int stride = instance.stride, rows = instance.rows;
+  const double copied_rows = p.input_rows * p.pitch + instance.outputs;
+  const double copies = p.chunks * copied_rows * (instance.row_bytes == 128 ? 6.6 : 4.0);
+  const double instructions = 60 + ((rows - 1) * stride + 3) * (14 + 12 * stride) + rows * (70 + 12 * stride);
+  const double depthwise = p.runs() * instructions / (instance.groups == 1 ? 2.4 : 1.8);
+  return static_cast<double>(divide_up(p.tiles, multiprocessors())) * std::max(copies, depthwise);
+}
+
+/// Tiles of strips of so many patches, of which rows_used are the tile's own.
+Pass cut(const Instance& instance, const DscBlockParameters& problem, std::int64_t images, int lines, int strips,
+         int tile_rows) {
+  constexpr int kMostStages = 6;
+  Pass pass;
+  pass.instance = &instance;
+  DscBlockParameters& p = pass.p;
+  p = problem;
+  p.lines = lines;
+  p.strips = strips;
+  p.tile_rows = tile_rows;
+  p.tile_columns = std::min(4 * lines, p.output_width);
+  const int columns = (p.tile_columns - 1) * instance.stride + 3;
+  p.input_rows = (tile_rows - 1) * instance.stride + 3;
+  p.pitch = static_cast<int>(divide_up(columns, 8) * 8);
+  // Products that are nearly empty win on paper only: by being many.
+  constexpr double kLeastUse = 0.6;
+  if (p.pitch > 256 || p.input_rows > 256 || tile_rows * p.tile_columns < kLeastUse * 64 * instance.rows) return pass;
+  p.chunks = static_cast<int>(divide_up(p.channels * 2, instance.row_bytes));
+  p.stages = kMostStages;
+  while (p.stages > 1 && instance.memory_bytes(p) > kMemoryLimit) --p.stages;
+  if (p.stages < 2) return pass;
+  pass.memory = static_cast<std::size_t>(instance.memory_bytes(p));
+  const std::int64_t column_tiles = divide_up(p.output_width, p.tile_columns),
+                     row_tiles = divide_up(p.output_height, tile_rows);
+  const std::int64_t tiles = images * row_tiles * column_tiles;
+  if (tiles > std::numeric_limits<std::int32_t>::max()) return pass;
+  p.tiles = static_cast<int>(tiles);
+  p.by_row_tiles = Divisor(static_cast<std::uint32_t>(row_tiles));
+  p.by_column_tiles = Divisor(static_cast<std::uint32_t>(column_tiles));
+  p.by_lines = Divisor(static_cast<std::uint32_t>(lines));
+  p.by_stages = Divisor(static_cast<std::uint32_t>(p.stages));
+  p.by_chunks = Divisor(static_cast<std::uint32_t>(p.chunks));
+  pass.cost = cost_of(pass);
+  return pass;
+}
+
+DscBlockParameters problem_of(const DscBlockArguments& block) {
+  DscBlockParameters p;
+  const Sizes &x = block.x.sizes, &y = block.y.sizes;
+  p.channels = static_cast<int>(x[1]);
+  p.outputs = static_cast<int>(y[1]);
+  p.input_height = static_cast<int>(x[2]);
+  p.input_width = static_cast<int>(x[3]);
+  p.output_height = static_cast<int>(y[2]);
+  p.output_width = static_cast<int>(y[3]);
+  p.padding_top = static_cast<int>(block.window.padding.top);
+  p.padding_left = static_cast<int>(block.window.padding.left);
+  p.activation = block.activation;
+  return p;
+}
+
+Pass plan(const DscBlockArguments& block) {
+  constexpr int kPatches = 16;
+  const DscBlockParameters problem = problem_of(block);
   const Sizes& y = block.y.sizes;
-  if (y[3] < 28 * window.stride[0] || y[0] * block.x.sizes[1] * y[2] * y[3] < std::int64_t{65536} * multiprocessors()) {
-    return "the images are too small, or too few";
+  Pass best;
+  for (const Instance& instance : instances()) {
+    if (instance.dtype != block.x.dtype || instance.stride != block.window.stride[0] || instance.outputs < y[1])
+      continue;
+    // The weight would come anew for every 64 positions.
+    if (instance.rows == 1 && y[2] * y[3] > 64) continue;
+    for (int lines = 1; lines <= std::min<std::int64_t>(kPatches, divide_up(y[3], 4)); ++lines) {
+      for (int strips = 1; strips <= std::min<std::int64_t>(kPatches / lines, divide_up(y[2], instance.rows));
+           ++strips) {
+        // Tiles of about the same height.
+        const std::int64_t row_tiles = divide_up(y[2], strips * instance.rows);
+        const Pass pass = cut(instance, problem, y[0], lines, strips, static_cast<int>(divide_up(y[2], row_tiles)));
+        if (pass.cost < best.cost) best = pass;
+      }
+    }
   }
-  return plan(block).instance != nullptr ? "" : "it is for 32 outputs at most, whose weight fits block memory";
+  if (best.instance != nullptr) {
+    best.blocks =
+        std::min<std::int64_t>(best.p.tiles, resident_blocks(best.instance->run, best.instance->threads, best.memory));
+  }
+  return best;
+}
+
+void run(const Pass& pass, const DscBlockArguments& block, const Execution& execution) {
+  DscBlockParameters p = pass.p;
+  const Instance& instance = *pass.instance;
+  const int chunk = instance.row_bytes / 2;
+  p.x = map_of_images(block.x, chunk, p.pitch, p.input_rows, 1, true);
+  p.pw_weight = map_of(block.pw_weight.data, block.pw_weight.dtype, p.channels, p.outputs, block.pw_weight.strides[0],
+                       chunk, instance.group_outputs);
+  p.raw_x = block.x;
+  p.dw_weight = block.dw_weight;
+  p.dw_bias = block.dw_bias.data;
+  p.pw_bias = block.pw_bias.data;
+  p.bn_weight = block.bn_weight.data;
+  p.bn_bias = block.bn_bias.data;
+  p.mean = block.mean.data;
+  p.invstd = block.invstd.data;
+  p.epilogue_scale = block.epilogue.scale.data;
+  p.epilogue_shift = block.epilogue.shift.data;
+  p.epilogue_activation = block.epilogue.activation;
+  p.y = block.y;
+  p.has_residual = static_cast<bool>(block.epilogue.residual);
+  if (p.has_residual) {
+    p.residual_distance = (reinterpret_cast<std::intptr_t>(block.epilogue.residual.data) -
+                           reinterpret_cast<std::intptr_t>(block.y.data)) /
+                          static_cast<std::intptr_t>(size_of(block.y.dtype));
+  }
+  launch_following("dsc_block", instance.run, pass.blocks, instance.threads, execution.stream, p, pass.memory);
+}
+
+std::string why_not(const DscBlockArguments& block) {
+  const std::string reason = why_not_one_kernel(block);
+  if (!reason.empty()) return reason;
+  constexpr int kNarrow = 32;
+  if (block.window.stride[0] == 1 && block.x.sizes[1] <= kNarrow) return "at stride 1 it is for more than 32 channels";
+  if (block.epilogue.residual && block.epilogue.residual.strides != block.y.strides) {
+    return "the residual does not lie in memory as y does";
+  }
+  const Pass pass = plan(block);
+  // Measured (docs/performance_gpu.md): otherwise two kernels are as fast, or faster.
+  if (pass.instance == nullptr) return "there are too many outputs, or no tiles that fill its products";
+  return 4 * pass.p.tiles < 3 * multiprocessors() ? "the images are too small, or too few" : "";
 }
 
 Plan<DscBlockArguments> plan_forward(const DscBlockArguments& block, int /*threads*/) {

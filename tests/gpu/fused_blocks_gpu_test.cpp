@@ -20,7 +20,7 @@ TEST_P(FusedBlocksGpu, DscBlockBackwardWindows) {
 }
 TEST_P(FusedBlocksGpu, DscBlockRandom) { for_each_case(random_dsc_blocks(GetParam().dtype), verify_dsc_block); }
 
-/// Blocks for which there is a kernel on Hopper GPUs that keeps d in registers.
+/// Blocks for which there is one kernel on Hopper GPUs, each of those once.
 std::vector<DscBlockCase> inference_cases(const GpuTarget& target) {
   struct Shape {
     DepthwiseGeometry depthwise;
@@ -33,6 +33,11 @@ std::vector<DscBlockCase> inference_cases(const GpuTarget& target) {
       {{{1, 104, 44, 45}, centered(3)}, 32, Activation::relu6},
       {{{2, 40, 113, 112}, centered(3, 2)}, 24, Activation::hardswish},
       {{{5, 8, 72, 80}, {{3, 3}, {1, 1}, {1, 1}, {0, 2, 2, 0}}}, 8, Activation::relu},
+      {{{8, 72, 14, 14}, centered(3)}, 64, Activation::identity},
+      {{{7, 136, 14, 13}, centered(3)}, 88, Activation::relu6},
+      {{{8, 144, 29, 30}, centered(3, 2)}, 32, Activation::hardswish},
+      {{{4, 72, 28, 28}, centered(3, 2)}, 64, Activation::relu6},
+      {{{11, 136, 14, 15}, {{3, 3}, {2, 2}, {1, 1}, {2, 0, 0, 1}}}, 152, Activation::silu},
   };
   std::vector<DscBlockCase> cases;
   if (target.wave_size != 32 || size_of(target.dtype) != 2) return cases;
@@ -101,8 +106,20 @@ TEST_P(FusedBlocksGpu, DscBlockBackwardRandom) {
 TEST_P(FusedBlocksGpu, InvertedResidualEdges) {
   for_each_case(inverted_residual_edges(GetParam().dtype), verify_inverted_residual);
 }
+/// Of which the depthwise and the projecting half are one kernel on Hopper GPUs, with a residual.
+std::vector<InvertedResidualCase> inference_with_residual(const GpuTarget& target) {
+  std::vector<InvertedResidualCase> cases;
+  if (target.wave_size != 32 || size_of(target.dtype) != 2) return cases;
+  for (const std::int64_t size : {14, 28}) {
+    cases.push_back({target.dtype, {9, 24, size, size}, 72, 24, centered(3)});
+    cases.back().memories = Memories::all(Memory::channels_last);
+  }
+  return cases;
+}
+
 TEST_P(FusedBlocksGpu, InvertedResidualInference) {
   for_each_case(inverted_residual_edges(GetParam().dtype), verify_inverted_residual_inference);
+  for_each_case(inference_with_residual(GetParam()), verify_inverted_residual_inference);
   for_each_case(random_inverted_residuals(GetParam().dtype), verify_inverted_residual_inference);
 }
 TEST_P(FusedBlocksGpu, InvertedResidualRandom) {

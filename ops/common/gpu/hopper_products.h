@@ -40,6 +40,10 @@ FUSEDSC_DEVICE void fence(float (&sums)[kCount]) {
   FUSEDSC_SUMS_16(d), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), \
       "+f"(d[23])
 #define FUSEDSC_LIST_24 FUSEDSC_LIST_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define FUSEDSC_SUMS_40(d)                                                                                       \
+  FUSEDSC_SUMS_32(d), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), \
+      "+f"(d[39])
+#define FUSEDSC_LIST_40 FUSEDSC_LIST_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
 #define FUSEDSC_SUMS_48(d)                                                                                       \
   FUSEDSC_SUMS_32(d), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), \
       "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]),    \
@@ -107,6 +111,9 @@ FUSEDSC_DEVICE void fence(float (&sums)[kCount]) {
 #define FUSEDSC_PRODUCTS_64(Type, name)                                                                               \
   FUSEDSC_PRODUCTS(Type, name, 32, "64", "%32", "%33", "%34", "%35", "%36", "%32", "%33", "%34", "%35", "%36", "%37", \
                    "%38")
+#define FUSEDSC_PRODUCTS_80(Type, name)                                                                               \
+  FUSEDSC_PRODUCTS(Type, name, 40, "80", "%40", "%41", "%42", "%43", "%44", "%40", "%41", "%42", "%43", "%44", "%45", \
+                   "%46")
 #define FUSEDSC_PRODUCTS_96(Type, name)                                                                               \
   FUSEDSC_PRODUCTS(Type, name, 48, "96", "%48", "%49", "%50", "%51", "%52", "%48", "%49", "%50", "%51", "%52", "%53", \
                    "%54")
@@ -134,6 +141,8 @@ FUSEDSC_PRODUCTS_48(Float16, "f16")
 FUSEDSC_PRODUCTS_48(BFloat16, "bf16")
 FUSEDSC_PRODUCTS_64(Float16, "f16")
 FUSEDSC_PRODUCTS_64(BFloat16, "bf16")
+FUSEDSC_PRODUCTS_80(Float16, "f16")
+FUSEDSC_PRODUCTS_80(BFloat16, "bf16")
 FUSEDSC_PRODUCTS_96(Float16, "f16")
 FUSEDSC_PRODUCTS_96(BFloat16, "bf16")
 FUSEDSC_PRODUCTS_128(Float16, "f16")
@@ -179,6 +188,7 @@ FUSEDSC_TF32_PRODUCTS(96, "192", "%96", "%97", "%98", "%96", "%97", "%98", "%99"
 #undef FUSEDSC_PRODUCTS_160
 #undef FUSEDSC_PRODUCTS_128
 #undef FUSEDSC_PRODUCTS_96
+#undef FUSEDSC_PRODUCTS_80
 #undef FUSEDSC_PRODUCTS_64
 #undef FUSEDSC_PRODUCTS_48
 #undef FUSEDSC_PRODUCTS_32
@@ -190,6 +200,7 @@ FUSEDSC_TF32_PRODUCTS(96, "192", "%96", "%97", "%98", "%96", "%97", "%98", "%99"
 #undef FUSEDSC_LIST_80
 #undef FUSEDSC_LIST_64
 #undef FUSEDSC_LIST_48
+#undef FUSEDSC_LIST_40
 #undef FUSEDSC_LIST_32
 #undef FUSEDSC_LIST_24
 #undef FUSEDSC_LIST_16
@@ -200,6 +211,7 @@ FUSEDSC_TF32_PRODUCTS(96, "192", "%96", "%97", "%98", "%96", "%97", "%98", "%99"
 #undef FUSEDSC_SUMS_80
 #undef FUSEDSC_SUMS_64
 #undef FUSEDSC_SUMS_48
+#undef FUSEDSC_SUMS_40
 #undef FUSEDSC_SUMS_32
 #undef FUSEDSC_SUMS_24
 #undef FUSEDSC_SUMS_16
