@@ -96,6 +96,16 @@ TEST_P(FusedBlocksGpu, DscBlockInferenceOfInfinities) {
 TEST_P(FusedBlocksGpu, DscBlockBackwardEdges) {
   for_each_case(dsc_block_edges(GetParam().dtype), verify_dsc_block_backward);
 }
+/// As many as tiles are made for, of one position each.
+TEST_P(FusedBlocksGpu, DscBlockBackwardOnePosition) {
+  for (const Memory memory : {Memory::channels_last, Memory::contiguous}) {
+    const DscBlockCase block{.dtype = GetParam().dtype,
+                             .depthwise = {{128, 192, 1, 1}, centered(3)},
+                             .outputs = 72,
+                             .memories = Memories::all(memory)};
+    for_each_case(std::vector<DscBlockCase>{block}, verify_dsc_block_backward);
+  }
+}
 TEST_P(FusedBlocksGpu, DscBlockBackwardActivations) {
   for_each_case(dsc_block_activations(GetParam().dtype), verify_dsc_block_backward);
 }

@@ -27,15 +27,17 @@ struct Tf32 {
   }
 
   /// TensorFloat-32 has 11 significant bits. Factors are rounded to them (of two numbers as near to the one farther
-  /// from 0) or, where tensor cores read them as they lie in memory, cut off: which of the two is not said.
+  /// from 0) or, where tensor cores read them as they lie in memory, cut off; or taken as they are, where nothing is for
+  /// tensor cores: which of the three is not said.
   Array factor(const Array& values) const {
     if (!allowed) return values;
     return map(values, [](const Bounded& element, std::size_t) -> Bounded {
       if (element.error != 0) return {element.value, element.error + 0x1p-10 * element.magnitude()};
       const auto bits = __builtin_bit_cast(std::uint32_t, static_cast<float>(element.value));
       const double cut_off = __builtin_bit_cast(float, bits & ~0x1fffu),
-                   rounded = __builtin_bit_cast(float, (bits + 0x1000u) & ~0x1fffu);
-      return {(cut_off + rounded) / 2, std::abs(rounded - cut_off) / 2};
+                   rounded = __builtin_bit_cast(float, (bits + 0x1000u) & ~0x1fffu),
+                   farthest = std::abs(rounded) > std::abs(element.value) ? rounded : element.value;
+      return {(cut_off + farthest) / 2, std::abs(farthest - cut_off) / 2};
     });
   }
 };

@@ -237,6 +237,9 @@ def test_options_that_make_no_sense(capfd, arguments):
 def test_a_wrong_result_is_not_timed():
     with pytest.raises(AssertionError, match="results differ"):
         workloads.check_same(torch.ones(3), torch.zeros(3) + 1.1)
+    with pytest.raises(AssertionError, match="results differ"):
+        workloads.check_same(torch.tensor([1.0, torch.inf]), torch.tensor([1.0, 2.0]))
+    workloads.check_same(torch.tensor([1.0, torch.inf]), torch.tensor([1.0, torch.inf]))
 
 
 def test_geometric_mean():
