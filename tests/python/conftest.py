@@ -4,7 +4,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: waiting thr
 
 import pytest
 import torch
-from devices import use_device
+from devices import compute_in_full_precision, device, use_device
 from fashion_mnist_files import write_files
 from hypothesis import HealthCheck, settings
 
@@ -52,8 +52,10 @@ def pytest_collection_modifyitems(config, items):
 
 
 @pytest.fixture(autouse=True)
-def _seed():
+def _start_alike():
     torch.manual_seed(0)
+    if device().type != "cpu":
+        compute_in_full_precision()
 
 
 @pytest.fixture(scope="module")

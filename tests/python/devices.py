@@ -8,7 +8,7 @@ FEWEST_EXAMPLES_ON_GPU = 500
 
 
 def use_device(name: str) -> None:
-    """New tensors are there from now on; PyTorch, which the results are compared with, computes in full precision."""
+    """New tensors are there from now on."""
     if name == "cpu":
         return
     try:
@@ -16,6 +16,11 @@ def use_device(name: str) -> None:
         torch.empty(1)
     except (RuntimeError, AssertionError) as error:
         raise pytest.UsageError(f"--device {name}: PyTorch cannot put tensors there: {error}") from error
+
+
+def compute_in_full_precision() -> None:
+    """PyTorch, which the results are compared with; whatever a test before has set."""
+    torch.backends.cudnn.conv.fp32_precision = "ieee"
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
 
 

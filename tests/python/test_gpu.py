@@ -319,17 +319,10 @@ def tf32_by_the_new_name(allowed):
     torch.backends.cudnn.conv.fp32_precision = "tf32" if allowed else "ieee"
 
 
-@pytest.fixture
-def full_precision_afterwards():
-    yield
-    torch.backends.cudnn.conv.fp32_precision = "ieee"
-    torch.backends.cudnn.allow_tf32 = False
-
-
 @pytest.mark.skipif(torch.version.hip is not None, reason="AMD's GPUs have no TF32")
 @pytest.mark.parametrize("switch", [tf32_by_the_old_name, tf32_by_the_new_name])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_tf32_is_pytorchs_switch(full_precision_afterwards, switch, layout):
+def test_tf32_is_pytorchs_switch(switch, layout):
     """Factors of 11 significant bits err by 2^-12 of a product on average, full ones by less than 2^-22."""
     x = torch.randn(4, 64, 14, 14, device=device()).to(memory_format=layout).requires_grad_()
     weight = torch.randn(96, 64, 1, 1, device=device(), requires_grad=True)
