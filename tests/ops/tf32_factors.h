@@ -27,8 +27,8 @@ struct Tf32 {
   }
 
   /// TensorFloat-32 has 11 significant bits. Factors are rounded to them (of two numbers as near to the one farther
-  /// from 0) or, where tensor cores read them as they lie in memory, cut off; or taken as they are, where nothing is for
-  /// tensor cores: which of the three is not said.
+  /// from 0) or, where tensor cores read them as they lie in memory, cut off; or taken as they are, where nothing is
+  /// for tensor cores: which of the three is not said.
   Array factor(const Array& values) const {
     if (!allowed) return values;
     return map(values, [](const Bounded& element, std::size_t) -> Bounded {
