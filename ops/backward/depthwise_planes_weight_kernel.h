@@ -139,24 +139,8 @@ class DepthwisePlanesWeight {
     }
   }
 
-  /// Of the lanes of a plane, in their order.
   FUSEDSC_DEVICE void leave_sums() const {
-    auto* memory = reinterpret_cast<float*>(stages_.memory);
-    const int lane = thread_index() % 32;
-    warp_barrier();
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) memory[i * 32 + lane] = sums_[i];
-    warp_barrier();
-    if (share_.split >= p_.groups.splits) return;
-    float* to = p_.partials + static_cast<std::int64_t>(share_.split) * kRows * p_.channels + share_.first_channel;
-    for (int i = lane; i < kRows * p_.planes; i += 32) {
-      const int side = i / kRows, row = i - side * kRows;
-      if (share_.first_channel + side >= p_.channels) continue;
-      const float* from = memory + row * 32 + side * p_.lanes;
-      float sum = 0;
-      for (int j = 0; j < p_.lanes; ++j) sum += from[j];
-      to[static_cast<std::int64_t>(row) * p_.channels + side] = sum;
-    }
+    leave_plane_sums(p_, share_, p_.groups.splits, sums_, reinterpret_cast<float*>(stages_.memory), p_.partials);
   }
 
   const DepthwisePlanesWeightParameters& p_;

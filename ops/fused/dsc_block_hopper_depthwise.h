@@ -9,7 +9,6 @@
 
 #include <limits>
 
-#include "fusedsc/common/gpu/normaliser.h"
 #include "fusedsc/common/gpu/wave_product.h"
 #include "fusedsc/fused/dsc_block_hopper_memory.h"
 
@@ -212,27 +211,13 @@ class DscBlockDepthwise {
     for (int i = 0; i < 16; ++i) {
       const int half = i / 8, channel = i % 8;
       const DscBlockPatch patch = memory_.patches[lane / 4 + 8 * half];
-      float z[1] = {window_sum(place.image, run * 8 + channel, place.row + patch.row + row,
-                               place.column + patch.column + lane % 4)};
+      float z[1] = {p_.template window_sum<T, kKernel, kStride>(
+          place.image, run * 8 + channel, place.row + patch.row + row, place.column + patch.column + lane % 4)};
       const float* maps = memory_.maps + run * 16;
       z[0] = z[0] * maps[channel] + maps[8 + channel];
       activate(p_.activation, z);
       from_accumulator(z[0], reinterpret_cast<T*>(to + half * 32 * kRowBytes)[channel]);
     }
-  }
-
-  FUSEDSC_DEVICE float window_sum(int image, int channel, int row, int column) const {
-    if (channel >= p_.channels || row >= p_.output_height || column >= p_.output_width) return 0;
-    float sum = 0;
-#pragma unroll 1
-    for (int tap = 0; tap < kKernel * kKernel; ++tap) {
-      const int kh = tap / kKernel, kw = tap % kKernel;
-      const int h = row * kStride - p_.padding_top + kh, w = column * kStride - p_.padding_left + kw;
-      if (h < 0 || h >= p_.input_height || w < 0 || w >= p_.input_width) continue;
-      sum += to_accumulator(elements_of<T>(p_.raw_x)[p_.raw_x.offset(image, channel, h, w)]) *
-             to_accumulator(elements_of<T>(p_.dw_weight)[p_.dw_weight.offset(channel, 0, kh, kw)]);
-    }
-    return sum;
   }
 
   const DscBlockParameters& p_;

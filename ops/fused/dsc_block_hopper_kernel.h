@@ -84,23 +84,15 @@ class DscBlockKernel {
                                 : std::uint16_t{0};
     }
     for (int c = thread; c < channels; c += Shape::kThreads) {
-      float scale = 0, shift = 0;
-      if (c < p_.channels) {
-        scale = value_or(p_.bn_weight, c, 1.0f) * value_or(p_.invstd, c, 1.0f);
-        float mean = value_or(p_.mean, c, 0.0f);
-        if (p_.dw_bias != nullptr) mean -= to_accumulator(static_cast<const T*>(p_.dw_bias)[c]);
-        shift = value_or(p_.bn_bias, c, 0.0f) - mean * scale;
-      }
-      memory_.maps[c / 8 * 16 + c % 8] = scale;
-      memory_.maps[c / 8 * 16 + 8 + c % 8] = shift;
+      const auto map = p_.template channel_map<T>(c);
+      memory_.maps[c / 8 * 16 + c % 8] = map.scale;
+      memory_.maps[c / 8 * 16 + 8 + c % 8] = map.shift;
     }
     if (thread < 16) memory_.patches[thread] = DscBlockPatch(p_, Shape::kRows, thread);
     for (int m = thread; m < Shape::kOutputs; m += Shape::kThreads) {
-      const bool exists = m < p_.outputs;
-      const float scale = exists ? value_or(p_.epilogue_scale, m, 1.0f) : 0.0f;
-      const float bias = exists && p_.pw_bias != nullptr ? to_accumulator(static_cast<const T*>(p_.pw_bias)[m]) : 0.0f;
-      memory_.output_maps[2 * m] = scale;
-      memory_.output_maps[2 * m + 1] = (exists ? value_or(p_.epilogue_shift, m, 0.0f) : 0.0f) + scale * bias;
+      const auto map = p_.template output_map<T>(m);
+      memory_.output_maps[2 * m] = map.scale;
+      memory_.output_maps[2 * m + 1] = map.shift;
     }
   }
 

@@ -145,24 +145,10 @@ Pass cut(const Instance& instance, const DscBlockParameters& problem, std::int64
   return pass;
 }
 
-DscBlockParameters problem_of(const DscBlockArguments& block) {
-  DscBlockParameters p;
-  const Sizes &x = block.x.sizes, &y = block.y.sizes;
-  p.channels = static_cast<int>(x[1]);
-  p.outputs = static_cast<int>(y[1]);
-  p.input_height = static_cast<int>(x[2]);
-  p.input_width = static_cast<int>(x[3]);
-  p.output_height = static_cast<int>(y[2]);
-  p.output_width = static_cast<int>(y[3]);
-  p.padding_top = static_cast<int>(block.window.padding.top);
-  p.padding_left = static_cast<int>(block.window.padding.left);
-  p.activation = block.activation;
-  return p;
-}
-
 Pass plan(const DscBlockArguments& block) {
   constexpr int kPatches = 16;
-  const DscBlockParameters problem = problem_of(block);
+  DscBlockParameters problem;
+  problem.set_sizes(block);
   const Sizes& y = block.y.sizes;
   Pass best;
   for (const Instance& instance : instances()) {
@@ -194,18 +180,7 @@ void run(const Pass& pass, const DscBlockArguments& block, const Execution& exec
   p.x = map_of_images(block.x, chunk, p.pitch, p.input_rows, 1, true);
   p.pw_weight = map_of(block.pw_weight.data, block.pw_weight.dtype, p.channels, p.outputs, block.pw_weight.strides[0],
                        chunk, instance.group_outputs);
-  p.raw_x = block.x;
-  p.dw_weight = block.dw_weight;
-  p.dw_bias = block.dw_bias.data;
-  p.pw_bias = block.pw_bias.data;
-  p.bn_weight = block.bn_weight.data;
-  p.bn_bias = block.bn_bias.data;
-  p.mean = block.mean.data;
-  p.invstd = block.invstd.data;
-  p.epilogue_scale = block.epilogue.scale.data;
-  p.epilogue_shift = block.epilogue.shift.data;
-  p.epilogue_activation = block.epilogue.activation;
-  p.y = block.y;
+  p.set_tensors(block);
   p.has_residual = static_cast<bool>(block.epilogue.residual);
   if (p.has_residual) {
     p.residual_distance = (reinterpret_cast<std::intptr_t>(block.epilogue.residual.data) -

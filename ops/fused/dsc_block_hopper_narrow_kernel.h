@@ -13,7 +13,6 @@
 #include "fusedsc/common/gpu/depthwise_hopper_tiles.h"
 #include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/hopper_stages.h"
-#include "fusedsc/common/gpu/normaliser.h"
 #include "fusedsc/common/gpu/wave_product.h"
 #include "fusedsc/fused/dsc_block_hopper_narrow_parameters.h"
 
@@ -159,22 +158,14 @@ class DscTiles {
       taps_[i] = bits << 16 * (channel % 2);
     }
     for (int c = thread; c < p_.padded_channels(); c += all) {
-      float scale = 0, shift = 0;
-      if (c < p_.channels) {
-        scale = value_or(p_.bn_weight, c, 1.0f) * value_or(p_.invstd, c, 1.0f);
-        float mean = value_or(p_.mean, c, 0.0f);
-        if (p_.dw_bias != nullptr) mean -= to_accumulator(static_cast<const T*>(p_.dw_bias)[c]);
-        shift = value_or(p_.bn_bias, c, 0.0f) - mean * scale;
-      }
-      maps_[2 * c] = scale;
-      maps_[2 * c + 1] = shift;
+      const auto map = p_.template channel_map<T>(c);
+      maps_[2 * c] = map.scale;
+      maps_[2 * c + 1] = map.shift;
     }
     for (int m = thread; m < kOutputs; m += all) {
-      if (m >= p_.outputs) continue;  // nobody reads it
-      const float scale = value_or(p_.epilogue_scale, m, 1.0f);
-      const float bias = p_.pw_bias != nullptr ? to_accumulator(static_cast<const T*>(p_.pw_bias)[m]) : 0.0f;
-      output_maps_[2 * m] = scale;
-      output_maps_[2 * m + 1] = value_or(p_.epilogue_shift, m, 0.0f) + scale * bias;
+      const auto map = p_.template output_map<T>(m);
+      output_maps_[2 * m] = map.scale;
+      output_maps_[2 * m + 1] = map.shift;
     }
     block_barrier();
   }
@@ -307,27 +298,14 @@ class DscTiles {
 #pragma unroll 1
     for (int i = 0; i < kRows * 8; ++i) {
       const int own = channel + i / (kRows * 4) * 8 + lane % 4 * 2 + i % 2;
-      const float sum = window_sum(own, row_ + i / 4 % kRows, column_ + i / 2 % 2 * 8 + lane / 4);
+      const float sum = p_.template window_sum<T, kKernel, kStride>(image_, own, row_ + i / 4 % kRows,
+                                                                    column_ + i / 2 % 2 * 8 + lane / 4);
 #pragma unroll
       for (int j = 0; j < kRows * 8; ++j) {
         float& to = d[j / (kRows * 4)][j / 4 % kRows][j % 4];
         to = i == j ? sum : to;
       }
     }
-  }
-
-  FUSEDSC_DEVICE float window_sum(int channel, int row, int column) const {
-    if (channel >= p_.channels || row >= p_.output_height || column >= p_.output_width) return 0;
-    float sum = 0;
-#pragma unroll 1
-    for (int tap = 0; tap < kKernel * kKernel; ++tap) {
-      const int kh = tap / kKernel, kw = tap % kKernel;
-      const int h = row * kStride - p_.padding_top + kh, w = column * kStride - p_.padding_left + kw;
-      if (h < 0 || h >= p_.input_height || w < 0 || w >= p_.input_width) continue;
-      sum += to_accumulator(elements_of<T>(p_.raw_x)[p_.raw_x.offset(image_, channel, h, w)]) *
-             to_accumulator(elements_of<T>(p_.dw_weight)[p_.dw_weight.offset(channel, 0, kh, kw)]);
-    }
-    return sum;
   }
 
   /// sums += 16 channels from `channel` on, times their weights.

@@ -113,16 +113,8 @@ Pass cut(const Instance& instance, const DscTilesParameters& problem, std::int64
 
 Pass plan(const DscBlockArguments& block) {
   DscTilesParameters problem;
+  problem.set_sizes(block);
   const Sizes &x = block.x.sizes, &y = block.y.sizes;
-  problem.channels = static_cast<int>(x[1]);
-  problem.outputs = static_cast<int>(y[1]);
-  problem.input_height = static_cast<int>(x[2]);
-  problem.input_width = static_cast<int>(x[3]);
-  problem.output_height = static_cast<int>(y[2]);
-  problem.output_width = static_cast<int>(y[3]);
-  problem.padding_top = static_cast<int>(block.window.padding.top);
-  problem.padding_left = static_cast<int>(block.window.padding.left);
-  problem.activation = block.activation;
   const int all_strips = static_cast<int>(divide_up(y[3], 16));
   Pass best;
   for (const Instance& instance : instances()) {
@@ -147,20 +139,9 @@ Pass plan(const DscBlockArguments& block) {
 void run(const Pass& pass, const DscBlockArguments& block, const Execution& execution) {
   DscTilesParameters p = pass.p;
   p.x = map_of_images(block.x, p.box_bytes / 2, p.pitch, p.input_rows, 1, true);
-  p.raw_x = block.x;
-  p.dw_weight = block.dw_weight;
+  p.set_tensors(block);
   p.pw_weight = block.pw_weight;
-  p.dw_bias = block.dw_bias.data;
-  p.pw_bias = block.pw_bias.data;
-  p.bn_weight = block.bn_weight.data;
-  p.bn_bias = block.bn_bias.data;
-  p.mean = block.mean.data;
-  p.invstd = block.invstd.data;
-  p.epilogue_scale = block.epilogue.scale.data;
-  p.epilogue_shift = block.epilogue.shift.data;
-  p.epilogue_activation = block.epilogue.activation;
   p.residual = block.epilogue.residual;
-  p.y = block.y;
   launch_following("dsc_block", pass.instance->run, pass.blocks, static_cast<int>(pass.threads()), execution.stream, p,
                    pass.memory);
 }

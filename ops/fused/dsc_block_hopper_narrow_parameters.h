@@ -1,26 +1,15 @@
 /// What the fused block's kernel in eval mode for few channels on Hopper GPUs is told, and how it lays out tiles of x.
 #pragma once
 
-#include "fusedsc/common/gpu/activation.h"
 #include "fusedsc/common/gpu/depthwise_work.h"
 #include "fusedsc/common/gpu/hopper.h"
-#include "fusedsc/common/gpu/tensor.h"
+#include "fusedsc/fused/dsc_block_hopper_problem.h"
 
 namespace fusedsc::gpu::hopper {
 
-struct DscTilesParameters {
+struct DscTilesParameters : DscBlockProblem {
   TensorMap x;
-  ConstDeviceTensor raw_x, dw_weight;  ///< raw_x: x again, where single elements are read
-  ConstDeviceTensor pw_weight;
-  const void *dw_bias = nullptr, *pw_bias = nullptr;
-  const void *bn_weight = nullptr, *bn_bias = nullptr, *mean = nullptr, *invstd = nullptr;
-  Activation activation = Activation::identity;
-  const void *epilogue_scale = nullptr, *epilogue_shift = nullptr;
-  Activation epilogue_activation = Activation::identity;
-  ConstDeviceTensor residual;
-  DeviceTensor y;
-  int channels = 0, outputs = 0;
-  int input_height = 0, input_width = 0, output_height = 0, output_width = 0, padding_top = 0, padding_left = 0;
+  ConstDeviceTensor pw_weight, residual;
 
   // A tile of x lies in block memory as [row][column][channel of the box]; pitch is a multiple of 8.
   int input_rows = 3, pitch = 8, box_bytes = 128, boxes = 1, stages = 2;

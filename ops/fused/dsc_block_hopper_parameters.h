@@ -1,27 +1,17 @@
 /// What the fused block's kernel in eval mode on Hopper GPUs is told, and how it cuts images into tiles.
 #pragma once
 
-#include "fusedsc/common/gpu/activation.h"
 #include "fusedsc/common/gpu/depthwise_work.h"
 #include "fusedsc/common/gpu/hopper.h"
-#include "fusedsc/common/gpu/tensor.h"
+#include "fusedsc/fused/dsc_block_hopper_problem.h"
 
 namespace fusedsc::gpu::hopper {
 
-struct DscBlockParameters {
+struct DscBlockParameters : DscBlockProblem {
   TensorMap x, pw_weight;
-  ConstDeviceTensor raw_x, dw_weight;  ///< raw_x: x again, where single elements are read
-  const void *dw_bias = nullptr, *pw_bias = nullptr;
-  const void *bn_weight = nullptr, *bn_bias = nullptr, *mean = nullptr, *invstd = nullptr;
-  Activation activation = Activation::identity;
-  const void *epilogue_scale = nullptr, *epilogue_shift = nullptr;
-  Activation epilogue_activation = Activation::identity;
-  DeviceTensor y;
   bool has_residual = false;
   std::int64_t residual_distance = 0;  ///< of the same strides as y: from y's elements to its own, in elements
-  int channels = 0, outputs = 0;
-  int input_height = 0, input_width = 0, output_height = 0, output_width = 0, padding_top = 0, padding_left = 0;
-  std::uint32_t same_order = 0x3210;  ///< of a word's bytes: what the compiler shall not know
+  std::uint32_t same_order = 0x3210;   ///< of a word's bytes: what the compiler shall not know
 
   // A tile of outputs is `strips` strips, one below the other, of as many rows as the kernel's products have; a row of
   // a strip has `lines` patches of 4 columns. Of these tile_rows and tile_columns are the tile's own.

@@ -125,6 +125,28 @@ struct PlanesShare {
   }
 };
 
+/// Leaves a warp's sums of some taps in `partials`, [split][tap][channel]: of the lanes of a plane, in their order.
+/// memory: of the warp, which is done with it, kTaps * 32 floats.
+template <int kTaps>
+FUSEDSC_DEVICE void leave_plane_sums(const DepthwisePlanesShape& p, const PlanesShare& share, int splits,
+                                     const float (&sums)[kTaps], float* memory, float* partials) {
+  const int lane = thread_index() % 32;
+  warp_barrier();
+#pragma unroll
+  for (int i = 0; i < kTaps; ++i) memory[i * 32 + lane] = sums[i];
+  warp_barrier();
+  if (share.split >= splits) return;
+  float* to = partials + static_cast<std::int64_t>(share.split) * kTaps * p.channels + share.first_channel;
+  for (int i = lane; i < kTaps * p.planes; i += 32) {
+    const int side = i / kTaps, tap = i - side * kTaps;
+    if (share.first_channel + side >= p.channels) continue;
+    const float* from = memory + tap * 32 + side * p.lanes;
+    float sum = 0;
+    for (int j = 0; j < p.lanes; ++j) sum += from[j];
+    to[static_cast<std::int64_t>(tap) * p.channels + side] = sum;
+  }
+}
+
 /// Where a lane is among the planes that its warp has side by side: which of them is its own, and the first of its
 /// kColumns columns, of the narrower tensor.
 template <int kColumns>
