@@ -25,7 +25,22 @@ at::Tensor RunningStatistics::to_statistics(double eps, at::ScalarType dtype) co
   return at::stack({mean->to(dtype), (var->to(dtype) + eps).rsqrt()});
 }
 
-void update_running(at::ArrayRef<RunningUpdate> updates, bool empty_batch) {
+namespace {
+
+/// A row's pieces, one for each BatchNorm. They are only read: nothing needs to know whose views they are.
+std::vector<at::Tensor> pieces_of_row(const at::Tensor& statistics, std::int64_t row,
+                                      at::ArrayRef<RunningUpdate> updates) {
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  at::Tensor all = statistics.select(0, row);
+  if (updates.size() == 1) return {std::move(all)};
+  std::vector<c10::SymInt> channels;
+  for (const RunningUpdate& update : updates) channels.push_back(update.channels);
+  return all.split_with_sizes_symint(channels);
+}
+
+}  // namespace
+
+void update_running(const at::Tensor& statistics, at::ArrayRef<RunningUpdate> updates, bool empty_batch) {
   std::vector<at::Tensor> counters;
   for (const RunningUpdate& update : updates) {
     if (update.running.num_batches_tracked) counters.push_back(*update.running.num_batches_tracked);
@@ -37,10 +52,12 @@ void update_running(at::ArrayRef<RunningUpdate> updates, bool empty_batch) {
     std::vector<at::Tensor> buffers, targets;
   };
   std::map<double, Moves> by_momentum;
-  for (const auto& [running, statistics, momentum] : updates) {
+  const auto means = pieces_of_row(statistics, 0, updates), variances = pieces_of_row(statistics, 2, updates);
+  for (std::size_t i = 0; i < updates.size(); ++i) {
+    const auto& [running, channels, momentum] = updates[i];
     if (!running.mean) continue;
-    for (const auto& [buffer, row] : {std::pair(*running.mean, 0), std::pair(*running.var, 2)}) {
-      const at::Tensor target = statistics.select(0, row).to(buffer.scalar_type());
+    for (const auto& [buffer, piece] : {std::pair(*running.mean, means[i]), std::pair(*running.var, variances[i])}) {
+      const at::Tensor target = piece.scalar_type() == buffer.scalar_type() ? piece : piece.to(buffer.scalar_type());
       if (momentum) {
         Moves& moves = by_momentum[*momentum];
         moves.buffers.push_back(buffer);

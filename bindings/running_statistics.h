@@ -21,11 +21,12 @@ struct RunningStatistics {
 /// A training pass of one BatchNorm.
 struct RunningUpdate {
   RunningStatistics running;
-  at::Tensor statistics;           ///< rows mean, invstd and unbiased variance
+  c10::SymInt channels;
   std::optional<double> momentum;  ///< None: the cumulative average
 };
-/// Moves the buffers as nn.BatchNorm2d does: all of them together, since on GPUs the launches are what takes time. An
-/// empty batch is counted, and has no statistics.
-void update_running(at::ArrayRef<RunningUpdate> updates, bool empty_batch);
+/// Moves the buffers as nn.BatchNorm2d does: all of them together, since on GPUs the launches are what takes time.
+/// `statistics` has rows mean, invstd and unbiased variance, each of them with the channels of one BatchNorm after the
+/// other. An empty batch is counted, and has no statistics.
+void update_running(const at::Tensor& statistics, at::ArrayRef<RunningUpdate> updates, bool empty_batch);
 
 }  // namespace fusedsc::aten

@@ -2,7 +2,6 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
-#include <ATen/ops/empty.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
@@ -38,6 +37,18 @@ View view_of(const at::Tensor& tensor, Pointer data) {
   return view;
 }
 
+template <class View, class Pointer>
+View elements_of(const at::Tensor& tensor, Pointer data) {
+  const std::int64_t count = tensor.numel();
+  View view;
+  view.data = data;
+  view.dtype = data_type(tensor.scalar_type());
+  view.sizes = {1, 1, 1, count};
+  view.strides = {count, count, count, 1};
+  view.device = place_of(tensor);
+  return view;
+}
+
 }  // namespace
 
 at::ScalarType accumulation_type(at::ScalarType dtype) { return dtype == at::kDouble ? at::kDouble : at::kFloat; }
@@ -58,6 +69,21 @@ ConstChannelVector channels(const at::Tensor& vector) {
 ChannelVector mutable_channels(const at::Tensor& vector) {
   if (!is_given(vector)) return {};
   return {vector.mutable_data_ptr(), data_type(vector.scalar_type()), vector.numel(), place_of(vector)};
+}
+
+ChannelVector mutable_row(const at::Tensor& matrix, std::int64_t row, std::int64_t first, std::int64_t count) {
+  if (!is_given(matrix)) return {};
+  const std::int64_t begin = (row * matrix.size(1) + first) * static_cast<std::int64_t>(matrix.element_size());
+  return {static_cast<char*>(matrix.mutable_data_ptr()) + begin, data_type(matrix.scalar_type()), count,
+          place_of(matrix)};
+}
+
+ConstTensorView elements(const at::Tensor& tensor) {
+  return is_given(tensor) ? elements_of<ConstTensorView>(tensor, tensor.const_data_ptr()) : ConstTensorView{};
+}
+
+TensorView mutable_elements(const at::Tensor& tensor) {
+  return is_given(tensor) ? elements_of<TensorView>(tensor, tensor.mutable_data_ptr()) : TensorView{};
 }
 
 at::Tensor addressable(const at::Tensor& tensor) {
@@ -100,8 +126,8 @@ Execution execution_on(c10::Device device) {
   return execution;
 }
 
-at::Tensor workspace_on(c10::Device device, std::size_t bytes) {
-  return at::empty({static_cast<std::int64_t>(bytes)}, at::TensorOptions(device).dtype(at::kByte));
+c10::DataPtr workspace_on(c10::Device device, std::size_t bytes) {
+  return bytes > 0 ? c10::GetAllocator(device.type())->allocate(bytes) : c10::DataPtr();
 }
 
 }  // namespace fusedsc::aten

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Allocator.h>
 #include <c10/core/DeviceGuard.h>
 
 #include <optional>
@@ -22,6 +23,15 @@ TensorView mutable_view(const at::Tensor& tensor);
 /// Views of contiguous vectors; of an undefined or empty one, "not given".
 ConstChannelVector channels(const at::Tensor& vector);
 ChannelVector mutable_channels(const at::Tensor& vector);
+/// `count` values of a row of a contiguous matrix, from `first` on. Kernels of a block want fifteen such pieces of its
+/// statistics: as PyTorch's views they would take longer than a launch.
+ChannelVector mutable_row(const at::Tensor& matrix, std::int64_t row, std::int64_t first, std::int64_t count);
+inline ChannelVector mutable_row(const at::Tensor& matrix, std::int64_t row) {
+  return mutable_row(matrix, row, 0, matrix.size(1));
+}
+/// All elements of a tensor without gaps, in the order in which they lie.
+ConstTensorView elements(const at::Tensor& tensor);
+TensorView mutable_elements(const at::Tensor& tensor);
 
 /// The tensor itself, or, where broadcasting made several elements share memory (as in y.sum().backward()), a copy
 /// in which they do not: the operators take any strides that address each element once.
@@ -42,8 +52,9 @@ bool convolutions_allow_tf32();
 
 /// PyTorch's threads on a CPU, its current stream on a GPU.
 Execution execution_on(c10::Device device);
-/// Memory from the device's allocator. On a GPU it may be freed as soon as the work that uses it is in the stream.
-at::Tensor workspace_on(c10::Device device, std::size_t bytes);
+/// Memory from PyTorch's allocator for the current device of that type. On a GPU it may be freed as soon as the work
+/// that uses it is in the stream.
+c10::DataPtr workspace_on(c10::Device device, std::size_t bytes);
 
 /// Runs an operator on the device of `x`, with a workspace from its allocator.
 template <class Arguments>
@@ -52,8 +63,8 @@ void run(Plan<Arguments> (*plan_operator)(const Arguments&, int threads), const 
   const c10::DeviceGuard guard(x.device());
   Execution execution = execution_on(x.device());
   const Plan<Arguments> plan = plan_operator(arguments, execution.threads);
-  const at::Tensor workspace = workspace_on(x.device(), plan.workspace_bytes);
-  execution.workspace = workspace.mutable_data_ptr();
+  const c10::DataPtr workspace = workspace_on(x.device(), plan.workspace_bytes);
+  execution.workspace = workspace.get();
   execution.workspace_bytes = plan.workspace_bytes;
   plan.run(arguments, execution);
 }

@@ -43,9 +43,6 @@ struct SlidingSizes {
 /// As runs of elements; nothing where a tensor is none, or lies in another order than what it is cast to. One with
 /// windows has its own order in either form.
 CastArguments as_runs(at::TensorList tensors, const std::vector<Tensor>& results, bool slides) {
-  const auto run_of = [](const Tensor& tensor) {
-    return tensor.as_strided({1, 1, 1, tensor.numel()}, {tensor.numel(), tensor.numel(), tensor.numel(), 1});
-  };
   CastArguments arguments;
   for (std::size_t i = 0; i < results.size(); ++i) {
     const Tensor& from = tensors[i];
@@ -55,7 +52,7 @@ CastArguments as_runs(at::TensorList tensors, const std::vector<Tensor>& results
         !is_alike || from.numel() == 0 || from.device() != tensors[0].device()) {
       return {};
     }
-    arguments.runs.emplace_back(view(run_of(from)), mutable_view(run_of(results[i])));
+    arguments.runs.emplace_back(elements(from), mutable_elements(results[i]));
   }
   return arguments;
 }

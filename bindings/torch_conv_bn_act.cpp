@@ -75,8 +75,8 @@ struct Operands {
     arguments.activation = activation_from_name(std::string(activation));
     arguments.training = training;
     arguments.allow_tf32 = convolutions_allow_tf32();
-    arguments.mean = mutable_channels(statistics.select(0, 0));
-    arguments.invstd = mutable_channels(statistics.select(0, 1));
+    arguments.mean = mutable_row(statistics, 0);
+    arguments.invstd = mutable_row(statistics, 1);
     return arguments;
   }
 };
@@ -85,7 +85,7 @@ ConvBnActArguments forward_arguments(const Operands& operands, const Window& win
                                      double eps, bool training, const Tensor& y) {
   auto arguments = operands.arguments<ConvBnActArguments>(window, activation, training);
   arguments.eps = eps;
-  if (training) arguments.variance = mutable_channels(operands.statistics.select(0, 2));
+  if (training) arguments.variance = mutable_row(operands.statistics, 2);
   arguments.y = mutable_view(y);
   return arguments;
 }

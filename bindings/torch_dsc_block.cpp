@@ -111,11 +111,11 @@ struct Operands {
     arguments.activation = activation_from_name(std::string(activation));
     arguments.training = training;
     arguments.allow_tf32 = convolutions_allow_tf32();
-    arguments.mean = mutable_channels(statistics.select(0, 0));
-    arguments.invstd = mutable_channels(statistics.select(0, 1));
+    arguments.mean = mutable_row(statistics, 0);
+    arguments.invstd = mutable_row(statistics, 1);
     if (training && statistics.size(0) > 3) {
-      arguments.scale = mutable_channels(statistics.select(0, 3));
-      arguments.shift = mutable_channels(statistics.select(0, 4));
+      arguments.scale = mutable_row(statistics, 3);
+      arguments.shift = mutable_row(statistics, 4);
     }
     return arguments;
   }
@@ -126,7 +126,7 @@ DscBlockArguments forward_arguments(const Operands& operands, const Window& wind
   auto arguments = operands.arguments<DscBlockArguments>(window, activation, training);
   arguments.pw_bias = channels(operands.pw_bias);
   arguments.eps = eps;
-  if (training) arguments.variance = mutable_channels(operands.statistics.select(0, 2));
+  if (training) arguments.variance = mutable_row(operands.statistics, 2);
   arguments.d = mutable_view(d);
   arguments.y = mutable_view(y);
   return arguments;

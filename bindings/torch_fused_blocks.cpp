@@ -42,7 +42,9 @@ Tensor dsc_block_composite(const Tensor& x, const Tensor& dw_weight, const Optio
   const auto [y, batch_statistics, d] =
       dsc_block_forward(x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, pw_bias, statistics, eps, activation,
                         stride, padding, dilation, recompute, groups, overlap);
-  if (training) update_running(RunningUpdate{running, batch_statistics, momentum}, x.sym_numel() == 0);
+  if (training) {
+    update_running(batch_statistics, RunningUpdate{running, dw_weight.sym_size(0), momentum}, x.sym_numel() == 0);
+  }
   return y;
 }
 
@@ -60,7 +62,9 @@ Tensor conv_bn_act_composite(const Tensor& x, const Tensor& weight, const Option
   if (!training && running.mean) statistics = running.to_statistics(eps, accumulation_type(x.scalar_type()));
   const auto [y, batch_statistics] =
       conv_bn_act_forward(x, weight, bn_weight, bn_bias, statistics, eps, activation, stride, padding, dilation);
-  if (training) update_running(RunningUpdate{running, batch_statistics, momentum}, x.sym_numel() == 0);
+  if (training) {
+    update_running(batch_statistics, RunningUpdate{running, weight.sym_size(0), momentum}, x.sym_numel() == 0);
+  }
   return y;
 }
 
@@ -127,13 +131,10 @@ Tensor inverted_residual_composite(const Tensor& x, const OptionalTensor& expand
                                 activation, stride, padding, dilation, residual, !keep || recompute.value_or(false));
   if (!training) return y;
   std::vector<RunningUpdate> updates;
-  c10::SymInt start = 0;
   for (std::size_t i = first; i < norms.size(); ++i) {
-    const c10::SymInt channels = weights[i]->sym_size(0);
-    updates.push_back({norms[i].running, batch_statistics.narrow_symint(1, start, channels), momenta[i]});
-    start += channels;
+    updates.push_back({norms[i].running, weights[i]->sym_size(0), momenta[i]});
   }
-  update_running(updates, x.sym_numel() == 0);
+  update_running(batch_statistics, updates, x.sym_numel() == 0);
   return y;
 }
 

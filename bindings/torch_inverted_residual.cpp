@@ -134,16 +134,17 @@ struct Operands {
     arguments.allow_tf32 = convolutions_allow_tf32();
     std::int64_t first = 0;
     const auto take = [&](BatchNormParameters& bn, std::int64_t size, std::size_t i) {
-      const Tensor rows = statistics.narrow(1, first, size);
-      first += size;
+      const auto row = [&](std::int64_t number) { return mutable_row(statistics, number, first, size); };
       bn.weight = channels(bn_parameters[i]);
       bn.bias = channels(bn_parameters[i + 1]);
-      bn.mean = mutable_channels(rows.select(0, 0));
-      bn.invstd = mutable_channels(rows.select(0, 1));
-      if (rows.size(0) <= 2) return;
-      bn.variance = mutable_channels(rows.select(0, 2));
-      bn.scale = mutable_channels(rows.select(0, 3));
-      bn.shift = mutable_channels(rows.select(0, 4));
+      bn.mean = row(0);
+      bn.invstd = row(1);
+      if (statistics.size(0) > 2) {
+        bn.variance = row(2);
+        bn.scale = row(3);
+        bn.shift = row(4);
+      }
+      first += size;
     };
     if (expand_weight.defined()) take(arguments.expand_bn, expand_weight.size(0), 0);
     take(arguments.dw_bn, dw_weight.size(0), 2);

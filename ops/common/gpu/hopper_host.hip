@@ -97,10 +97,13 @@ CUtensorMapDataType type_of(DataType dtype) {
 }  // namespace
 
 bool is_hopper() {
-  int major = 0;
-  check_vendor(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, current_device()),
-               "gpu: asking what it can do");
-  return major == 9;
+  const int device = current_device();
+  return remembered(device, [device] {
+           int major = 0;
+           check_vendor(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
+                        "gpu: asking what it can do");
+           return major;
+         }) == 9;
 }
 
 TensorMap map_of(const void* data, DataType dtype, std::int64_t columns, std::int64_t rows, std::int64_t row_stride,

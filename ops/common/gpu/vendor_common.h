@@ -2,6 +2,8 @@
 /// headers.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -32,6 +34,18 @@ int remembered(const void* kernel, int device, std::size_t block_memory_bytes, c
   const auto key = std::tuple(kernel, device, block_memory_bytes);
   if (const auto found = answers.find(key); found != answers.end()) return found->second;
   return answers[key] = ask();
+}
+
+/// ask(), a number that is not negative, the first time that it is asked about a device; later what it was. Every
+/// `Ask` is a question of its own, with its own answers.
+template <class Ask>
+int remembered(int device, const Ask& ask) {
+  constexpr int kMostDevices = 64;
+  static std::array<std::atomic<int>, kMostDevices> answers;  // each one more than it was; 0: not asked yet
+  if (device >= kMostDevices) return ask();
+  std::atomic<int>& answer = answers[static_cast<std::size_t>(device)];
+  if (answer.load(std::memory_order_relaxed) == 0) answer.store(ask() + 1, std::memory_order_relaxed);
+  return answer.load(std::memory_order_relaxed) - 1;
 }
 
 FUSEDSC_HOST_DEVICE std::uint32_t multiply_high(std::uint32_t a, std::uint32_t b) {

@@ -105,27 +105,40 @@ inline constexpr std::size_t kBlockMemoryLimit = 227 * 1024;
 /// Blocks that one launch runs at most, of any number of threads.
 inline std::int64_t most_blocks(int /*threads*/) { return 0x7fffffff; }
 
-/// Block memory beyond what a kernel may have unasked.
-template <class Parameters>
-void allow_block_memory(void (*kernel)(Parameters), std::size_t bytes) {
-  constexpr std::size_t kUnasked = 48 * 1024;
-  if (bytes <= kUnasked) return;
-  check_vendor(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
-               "gpu: asking for block memory");
-}
-
 inline int current_device() {
   int device = 0;
   check_vendor(cudaGetDevice(&device), "gpu: asking for the current device");
   return device;
 }
 
+/// Block memory beyond what a kernel may have unasked. The permission stays, so it is asked for the most at once: asking
+/// takes as long as half a launch.
+template <class Parameters>
+void allow_block_memory(void (*kernel)(Parameters), std::size_t bytes) {
+  constexpr std::size_t kUnasked = 48 * 1024;
+  if (bytes <= kUnasked) return;
+  const int device = current_device();
+  remembered(reinterpret_cast<const void*>(kernel), device, 0, [kernel, device] {
+    int most = 0;
+    cudaFuncAttributes its{};
+    check_vendor(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+                 "gpu: asking for its block memory");
+    check_vendor(cudaFuncGetAttributes(&its, kernel), "gpu: asking for a kernel's own block memory");
+    most -= static_cast<int>(its.sharedSizeBytes);
+    check_vendor(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most),
+                 "gpu: asking for block memory");
+    return most;
+  });
+}
+
 /// Of the current device.
 inline int multiprocessors() {
-  int count = 0;
-  check_vendor(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, current_device()),
-               "gpu: asking for its size");
-  return count;
+  const int device = current_device();
+  return remembered(device, [device] {
+    int count = 0;
+    check_vendor(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "gpu: asking for its size");
+    return count;
+  });
 }
 
 /// Blocks of `kernel` that the current device runs at the same time.

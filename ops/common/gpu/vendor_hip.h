@@ -110,10 +110,12 @@ inline int current_device() {
 
 /// Of the current device.
 inline int multiprocessors() {
-  int count = 0;
-  check_vendor(hipDeviceGetAttribute(&count, hipDeviceAttributeMultiprocessorCount, current_device()),
-               "gpu: asking for its size");
-  return count;
+  const int device = current_device();
+  return remembered(device, [device] {
+    int count = 0;
+    check_vendor(hipDeviceGetAttribute(&count, hipDeviceAttributeMultiprocessorCount, device), "gpu: asking for its size");
+    return count;
+  });
 }
 
 /// Blocks of `kernel` that the current device runs at the same time.
