@@ -68,12 +68,16 @@ def print_tables(records: list[Record], console: Console) -> None:
         means.add_row(*group, *(f"{ratio:.2f}" for ratio in ratios), _microseconds(ours), _microseconds(pytorch))
     console.print(means)
     print_opponents(records, console)
-    peaks = _table("Memory of a step at its peak", ("case", "dtype", "variant"), ("GiB",))
+    steps = _table(
+        "Steps: memory at the peak, time where no graph is captured", ("case", "dtype", "variant"), ("GiB", "ms")
+    )
     for record in records:
+        seconds = record.get("uncaptured_seconds_of_all", {})
         for variant, peak in record.get("peak_bytes_of_all", {}).items():
-            peaks.add_row(record["case"], record["dtype"], variant, f"{peak / 2**30:.2f}")
-    if peaks.row_count:
-        console.print(peaks)
+            row = (f"{peak / 2**30:.2f}", f"{seconds[variant] * 1e3:.2f}" if variant in seconds else "")
+            steps.add_row(record["case"], record["dtype"], variant, *row)
+    if steps.row_count:
+        console.print(steps)
 
 
 def opponents(records: list[Record]) -> dict[tuple[str, ...], dict[str, float]]:

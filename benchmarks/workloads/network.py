@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import fnmatch
+import statistics
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,6 +22,7 @@ from . import Compiler, Place, Run, Workload, check_same
 
 OURS = "ours"
 WARM_UP_STEPS = 3
+UNCAPTURED_SAMPLES, STEPS_OF_A_SAMPLE = 5, 10
 
 # Of the first loss.
 TOLERANCES = {torch.float32: 1e-3, torch.float16: 4e-3, torch.bfloat16: 3e-2}
@@ -106,8 +109,9 @@ class SlidingChannelMobileNet:
 def training_step(network: AnyNetwork, place: Place) -> Workload:
     """Forward, loss, backward and an SGD step.
 
-    Parameters are float32; in 16 bits, autocast does what it does by itself, without a scaled loss. ``facts`` has the
-    memory of a step at its peak, where PyTorch can say it: parameters, momentum and images are in it.
+    Parameters are float32; in 16 bits, autocast does what it does by itself, without a scaled loss. On GPUs ``facts``
+    has the memory of a step at its peak, parameters, momentum and images in it, and the seconds of a step that no graph
+    was captured of: those that small batches take on the host.
     """
     torch.manual_seed(0)
     models = network.models()
@@ -140,12 +144,12 @@ def training_step(network: AnyNetwork, place: Place) -> Workload:
         for name, layout, compiler in place.variants():
             pytorch.append(f"{other} {name}".strip())
             variants[pytorch[-1]] = partial(step_of, model, layout, compiler)
-    steps, losses, peaks = {}, {}, {}
+    steps, losses, facts = {}, {}, {}
     for name, make in variants.items():
         if name in pytorch and not fnmatch.fnmatchcase(name, place.against):
             steps[name] = _not_built
             continue
-        steps[name], losses[name], peaks[name] = _warmed_up(make, place.device)
+        steps[name], losses[name], facts[name] = _warmed_up(make, place.device)
     same = pytorch[0]
     if same not in losses:
         losses[same] = _first_loss(models.pytorch, images, labels, place)
@@ -155,7 +159,11 @@ def training_step(network: AnyNetwork, place: Place) -> Workload:
         {name: steps[name] for name in pytorch},
         None,
         beside={name: steps[name] for name in models.beside},
-        facts={"peak_bytes_of_all": peaks} if place.device == "cuda" else {},
+        facts={
+            f"{fact}_of_all": {name: of_step[fact] for name, of_step in facts.items()}
+            for fact in ("peak_bytes", "uncaptured_seconds")
+            if place.device == "cuda"
+        },
     )
 
 
@@ -175,17 +183,27 @@ def _first_loss(model: nn.Module, images: Tensor, labels: Tensor, place: Place) 
         return F.cross_entropy(model(images), labels)
 
 
-def _warmed_up(make: Callable[[], Run], device: str) -> tuple[Run, Tensor, int | None]:
-    """A step that has all that it allocates once, its first loss, and the bytes it needs at its peak."""
+def _warmed_up(make: Callable[[], Run], device: str) -> tuple[Run, Tensor, dict[str, float]]:
+    """A step that has all that it allocates once, its first loss, and on a GPU the bytes it needs at its peak and the
+    seconds that it takes while nothing is captured."""
     if device != "cuda":
         step = make()
-        return step, step(0), None
+        return step, step(0), {}
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     step = make()
     first, *_ = [step(0) for _ in range(WARM_UP_STEPS)]
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
-    step(0)
+    samples = [_seconds(step) for _ in range(UNCAPTURED_SAMPLES)]
+    peak = torch.cuda.max_memory_allocated() - before
+    return step, first, {"peak_bytes": peak, "uncaptured_seconds": statistics.median(samples)}
+
+
+def _seconds(step: Run) -> float:
+    """Of a step, several of which are under way: the host's, or the GPU's where that takes longer."""
+    start = time.perf_counter()
+    for _ in range(STEPS_OF_A_SAMPLE):
+        step(0)
     torch.cuda.synchronize()
-    return step, first, torch.cuda.max_memory_allocated() - before
+    return (time.perf_counter() - start) / STEPS_OF_A_SAMPLE
