@@ -23,7 +23,7 @@ class SlidingWindowsInput {
   /// Filters of a window that come at a time: a product takes 16.
   static constexpr int kDepth = kWindows == 4 ? 32 : 16;
   /// A copy of the weight: channels of a window, both halves of it if they are few.
-  static constexpr int kBox = kWidth == 16 ? 32 : 64;
+  static constexpr int kBox = kWidth <= 16 ? 32 : 64;
 
   FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(int depth_steps, int box_steps, int groups, int stages) {
     const int boxes = (depth_steps + box_steps - 1) / box_steps;
@@ -269,7 +269,8 @@ class SlidingWindowsInput {
       std::uint32_t words[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float* pair = sums[run * 8 / kWidth] + run * 8 % kWidth / 2 + 2 * i;
+        const int first = run * 4 + 2 * i;
+        const float* pair = sums[first / (kWidth / 2)] + first % (kWidth / 2);
         words[i] = to_bits(pair[0], pair[1], T());
       }
       store_matrices(out_ + run / 8 * kTileBytes + place_of_run<128>(row, run % 8 + lane / 16), words);

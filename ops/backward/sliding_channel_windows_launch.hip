@@ -3,14 +3,11 @@
 #include <iterator>
 #include <limits>
 
-#include "fusedsc/backward/pointwise_hopper_weight.h"
-#include "fusedsc/backward/sliding_channel_pointwise.h"
 #include "fusedsc/backward/sliding_channel_windows.h"
 #include "fusedsc/backward/sliding_channel_windows_input_kernel.h"
 #include "fusedsc/backward/sliding_channel_windows_weight_kernel.h"
 #include "fusedsc/common/gpu/hopper_cluster.h"
 #include "fusedsc/common/gpu/pointwise_hopper_plan.h"
-#include "fusedsc/runtime/arena.h"
 
 namespace fusedsc {
 namespace gpu::hopper {
@@ -35,7 +32,7 @@ windows_kernel(const FUSEDSC_GRID_CONSTANT SlidingWindowsGradientsParameters p) 
 
 struct Instance {
   DataType dtype;
-  int windows, blocks, width, box, depth, rows;
+  int windows, blocks, width, box, depth;
   void (*kernel)(SlidingWindowsGradientsParameters);
   int (*input_memory)(int depth_steps, int box_steps, int groups, int stages);
   int (*weight_memory)(int groups, int stages);
@@ -49,14 +46,13 @@ struct Instance {
 template <class T, int kWindows, int kBlocks, int kWidth>
 constexpr Instance instance(DataType dtype) {
   using Input = SlidingWindowsInput<T, kWindows, kBlocks, kWidth>;
-  using Weight = SlidingWindowsWeight<T, kWindows, kBlocks, kWidth>;
+  using Weight = SlidingWindowsWeight<T, kWindows, Input::kChannels>;
   return {dtype,
           kWindows,
           kBlocks,
           kWidth,
           Input::kBox,
           Input::kDepth,
-          Weight::kRows,
           windows_kernel<Input, Weight>,
           Input::memory_bytes,
           Weight::memory_bytes};
@@ -66,9 +62,9 @@ constexpr Instance instance(DataType dtype) {
 #define FUSEDSC_WIDTHS(T, dtype, windows)                                                                     \
   instance<T, windows, 1, 64>(dtype), instance<T, windows, 2, 32>(dtype), instance<T, windows, 4, 16>(dtype), \
       instance<T, windows, 1, 128>(dtype), instance<T, windows, 2, 64>(dtype), instance<T, windows, 4, 32>(dtype)
-#define FUSEDSC_WINDOWS(T, dtype)                                                         \
-  FUSEDSC_WIDTHS(T, dtype, 4), FUSEDSC_WIDTHS(T, dtype, 8), instance<T, 8, 8, 16>(dtype), \
-      FUSEDSC_WIDTHS(T, dtype, 16), instance<T, 16, 8, 16>(dtype)
+#define FUSEDSC_WINDOWS(T, dtype)                                                                                      \
+  FUSEDSC_WIDTHS(T, dtype, 4), FUSEDSC_WIDTHS(T, dtype, 8), instance<T, 8, 8, 8>(dtype), instance<T, 8, 8, 16>(dtype), \
+      FUSEDSC_WIDTHS(T, dtype, 16), instance<T, 16, 8, 8>(dtype), instance<T, 16, 8, 16>(dtype)
 
 const Instance kInstances[] = {FUSEDSC_WINDOWS(Float16, DataType::float16),
                                FUSEDSC_WINDOWS(BFloat16, DataType::bfloat16)};
@@ -80,7 +76,8 @@ struct Launch {
   int memory = 0;
 };
 
-constexpr int kTile = 64;  ///< positions, and outputs
+constexpr int kTile = 64;      ///< positions, and channels of a copy
+constexpr int kOutputs = 128;  ///< of a tile of the weight's gradient
 
 /// How both gradients share the multiprocessors, with so many groups of warps in a block, and blocks in a cluster.
 /// Returns its cost: as of the longer one, by numbers fitted to the times of all cuts of layers of 512 to 8,192
@@ -95,7 +92,7 @@ double share(const SlidingChannelBackwardArguments& a, int groups, int cluster, 
   double input_cost = 0, weight_cost = 0;
   input.groups = weight.groups = groups;
   weight.cluster = cluster;
-  launch.p.weight_blocks = a.grad_weight ? weight.channel_tiles * weight.filter_tiles * cluster : 0;
+  launch.p.weight_blocks = a.grad_weight ? weight.channel_tiles * weight.output_tiles * cluster : 0;
   int left = size - launch.p.weight_blocks;
   const bool is_beside = left >= input.channel_tiles;
   if (!is_beside) left = std::max(size, input.channel_tiles);
@@ -110,8 +107,7 @@ double share(const SlidingChannelBackwardArguments& a, int groups, int cluster, 
   }
   if (a.grad_weight) {
     const std::int64_t tiles = divide_up(weight.pixel_tiles, groups * cluster);
-    const double tile = (0.105 * instance.windows + (is_wide ? 0.15 : 0) + (instance.blocks > 1 ? 0.06 : 0)) *
-                        (groups > 1 ? 1.3 : 1) * instance.rows / kTile;
+    const double tile = (is_wide ? 0.3 : 0.22) * (groups > 1 ? 1.5 : 1);
     weight.stages = static_cast<int>(std::min<std::int64_t>(8, tiles));
     weight_cost = 3.0 + 0.5 * groups + 0.08 * cluster + (cluster > 2 ? 1.2 : 0) + (is_wide ? 1 : 0) +
                   static_cast<double>(tiles) * tile + static_cast<double>(launch.p.weight_blocks / size);
@@ -140,8 +136,8 @@ Launch launch_by(const Instance& instance, const SlidingChannelBackwardArguments
   input.pixel_tiles = static_cast<int>(divide_up(pixels, kTile));
   input.depth_steps = static_cast<int>(divide_up(filters, instance.depth));
   input.box_steps = std::min(input.depth_steps, kMostBoxFilters / instance.depth);
-  weight.pixel_tiles = static_cast<int>(divide_up(pixels, instance.rows));
-  weight.filter_tiles = static_cast<int>(divide_up(filters, 32));
+  weight.pixel_tiles = input.pixel_tiles;
+  weight.output_tiles = static_cast<int>(divide_up(a.weight.sizes[0], kOutputs));
   weight.filters = static_cast<int>(filters);
   return launch;
 }
@@ -180,8 +176,8 @@ std::string why_not(const SlidingChannelBackwardArguments& a) {
   const SlidingChannels windows = sliding_channels_of(a);
   const std::int64_t step = windows.step;
   if (windows.width != 2 * step || windows.channels != windows.cycle * step ||
-      (step != 16 && step != 32 && step % 64 != 0)) {
-    return "windows do not share half of their channels, 16, 32 or a multiple of 64";
+      (step != 8 && step != 16 && step != 32 && step % 64 != 0)) {
+    return "windows do not share half of their channels, 8, 16, 32 or a multiple of 64";
   }
   if (a.weight.sizes[0] % windows.cycle != 0) return "some windows have more filters than others";
   std::string reason = why_not_hopper(a.x.dtype, a.x.device, 1, a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3]);
@@ -206,12 +202,12 @@ void run(const Launch& launch, const SlidingChannelBackwardArguments& a, const E
   const Instance& instance = *launch.instance;
   SlidingWindowsGradientsParameters p = launch.p;
   const std::int64_t pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
-  const auto map = [&](const auto& matrix, std::int64_t channels, int rows) {
-    return map_of(matrix.data, a.x.dtype, channels, pixels, matrix.first, kTile, rows);
+  const auto map = [&](const auto& matrix, std::int64_t channels) {
+    return map_of(matrix.data, a.x.dtype, channels, pixels, matrix.first, kTile, kTile);
   };
   if (a.grad_x) {
-    p.input.grad_y = map(activation_matrix(a.grad_y, 1, true), a.grad_y.sizes[1], kTile);
-    p.input.grad_x = map(output_matrix(a.grad_x, 1, true), a.x.sizes[1], kTile);
+    p.input.grad_y = map(activation_matrix(a.grad_y, 1, true), a.grad_y.sizes[1]);
+    p.input.grad_x = map(output_matrix(a.grad_x, 1, true), a.x.sizes[1]);
     const std::int64_t filter = a.weight.strides[0], windows = instance.windows;
     const ConstTensorView by_windows{a.weight.data,
                                      a.weight.dtype,
@@ -221,8 +217,8 @@ void run(const Launch& launch, const SlidingChannelBackwardArguments& a, const E
     p.input.weight = map_of_images(by_windows, instance.box, p.input.box_steps * instance.depth, 1, 1, true);
   }
   if (a.grad_weight) {
-    p.weight.grad_y = map(activation_matrix(a.grad_y, 1, true), a.grad_y.sizes[1], instance.rows);
-    p.weight.x = map(activation_matrix(a.x, 1, true), a.x.sizes[1], instance.rows);
+    p.weight.grad_y = map(activation_matrix(a.grad_y, 1, true), a.grad_y.sizes[1]);
+    p.weight.x = map(activation_matrix(a.x, 1, true), a.x.sizes[1]);
     p.weight.weight = a.grad_weight.data;
     p.weight.weight_row = a.grad_weight.strides[0];
   }
@@ -230,40 +226,7 @@ void run(const Launch& launch, const SlidingChannelBackwardArguments& a, const E
                   execution.stream, p, static_cast<std::size_t>(launch.memory), p.weight.cluster);
 }
 
-using BackwardPlan = Plan<SlidingChannelBackwardArguments>;
-
-/// Where more positions than this are shared, gathering filters takes longer than multiplying zeros.
-constexpr std::int64_t kMostGathered = 2048;
-
-SlidingChannelBackwardArguments without_weight(SlidingChannelBackwardArguments a) {
-  a.grad_weight = {};
-  return a;
-}
-
-PointwiseBackwardArguments as_pointwise(const SlidingChannelBackwardArguments& a) {
-  return pointwise_of(a, a.weight, a.grad_weight, sliding_channels_of(a));
-}
-
-/// The weight gradient as of a dense weight, beside the input gradient window by window.
-bool has_dense_weight_pass(const SlidingChannelBackwardArguments& a) {
-  return a.grad_x && a.grad_weight && a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3] > kMostGathered &&
-         PointwiseWeightPass::suits(as_pointwise(a));
-}
-
-BackwardPlan plan_dense_weight_pass(const SlidingChannelBackwardArguments& a) {
-  const PointwiseWeightPass pass(as_pointwise(a));
-  Arena arena(nullptr);
-  pass.take_memory(as_pointwise(a), arena);
-  return {arena.used(), [pass, input = launch_of(without_weight(a))](const SlidingChannelBackwardArguments& like,
-                                                                     const Execution& execution) {
-            run(input, without_weight(like), execution);
-            Arena taken(execution.workspace);
-            pass.run(as_pointwise(like), taken, execution.stream);
-          }};
-}
-
-BackwardPlan plan_backward(const SlidingChannelBackwardArguments& a, int /*threads*/) {
-  if (has_dense_weight_pass(a)) return plan_dense_weight_pass(a);
+Plan<SlidingChannelBackwardArguments> plan_backward(const SlidingChannelBackwardArguments& a, int /*threads*/) {
   return {0, [launch = launch_of(a)](const SlidingChannelBackwardArguments& like, const Execution& execution) {
             run(launch, like, execution);
           }};
