@@ -20,14 +20,14 @@ template <class T, int kWindows_, int kFilters_, int kPart_>
 class SlidingWindowsProduct {
  public:
   static constexpr int kWindows = kWindows_, kFilters = kFilters_, kPart = kPart_;
-  static constexpr int kChannels = kWindows * kFilters;  ///< of y, of a block
-  static constexpr int kMostThreads = 512;
-  /// A copy of the weight: channels of a window; windows, which together have 32 rows.
-  static constexpr int kBox = kPart == 16 ? 32 : 64, kBoxWindows = 32 / kFilters;
+  static constexpr int kChannels = kWindows * kFilters;            ///< of y, of a block
+  static constexpr int kMostThreads = kChannels > 64 ? 384 : 512;  ///< that have registers for their sums
+  /// Channels of a copy of the weight, of all filters of a window. Of 16 those behind them come, too.
+  static constexpr int kBox = kPart == 64 ? 64 : 32;
 
   FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(int step, int groups, int stages) {
-    return 1024 + kChannels * 4 * step + groups * (stages * kStageBytes + kOutBytes) +
-           8 * (kBoxGroups * boxes(step) + groups * stages);
+    return 1024 + parts(step) * kPairBytes + groups * (stages * kStageBytes + kOutBytes) +
+           8 * (parts(step) + groups * stages);
   }
 
   FUSEDSC_DEVICE static void run(const SlidingWindowsParameters& p) {
@@ -38,13 +38,17 @@ class SlidingWindowsProduct {
  private:
   static constexpr int kRows = 64, kDepth = 64;  ///< of a tile of x
   static constexpr int kStageBytes = kRows * kDepth * 2, kOutBytes = kRows * kChannels * 2, kBlockBytes = kRows * 128;
-  static constexpr int kRowBytes = kBox * 2, kBoxBytes = 32 * kRowBytes, kBoxGroups = kChannels / 32;
+  static constexpr int kRowBytes = kBox * 2, kBoxBytes = kFilters * kRowBytes;
+  /// The weight of a part of the channels: of the window of which they are the second half, of that which they begin.
+  static constexpr int kPairBytes = 2 * kBoxBytes;
   static constexpr int kBlocks = kDepth / kPart;  ///< of channels with the same windows, in a tile of x
   static_assert(kChannels % 64 == 0 && kWindows % 4 == 0 && (kPart == 16 || kPart == 32 || kPart == 64));
-  using Sums = float[kWindows][kFilters / 2];
+  /// Of each block of channels with the same windows: of that of which they are the second half, of that which they
+  /// begin.
+  using Sums = float[kWindows][kFilters];
 
-  /// Copies that make a window.
-  FUSEDSC_HOST_DEVICE static constexpr int boxes(int step) { return 2 * step / kBox; }
+  /// Of all channels.
+  FUSEDSC_HOST_DEVICE static constexpr int parts(int step) { return kWindows * (step / kPart); }
 
   FUSEDSC_DEVICE explicit SlidingWindowsProduct(const SlidingWindowsParameters& p) : p_(p) {
     group_ = uniform(thread_index() / 128);
@@ -53,17 +57,17 @@ class SlidingWindowsProduct {
     first_tile_ = static_cast<int>(block_index()) / p.channel_tiles * p.groups + group_;
     stride_ = p.splits * p.groups;
     tiles_ = first_tile_ < p.pixel_tiles ? (p.pixel_tiles - first_tile_ + stride_ - 1) / stride_ : 0;
-    boxes_ = boxes(p.step);
+    parts_ = parts(p.step);
 
     auto* memory = static_cast<unsigned char*>(block_memory());
     memory += padding_before_tiles(memory);
     weight_ = memory;
-    memory += kBoxGroups * boxes_ * kBoxBytes;
+    memory += parts_ * kPairBytes;
     stages_ = memory + group_ * (p.stages * kStageBytes + kOutBytes);
     out_ = stages_ + p.stages * kStageBytes;
     memory += p.groups * (p.stages * kStageBytes + kOutBytes);
     weight_barriers_ = reinterpret_cast<Barrier*>(memory);
-    barriers_ = weight_barriers_ + kBoxGroups * boxes_ + group_ * p.stages;
+    barriers_ = weight_barriers_ + parts_ + group_ * p.stages;
   }
 
   FUSEDSC_DEVICE int first_pixel(int tile) const { return (first_tile_ + tile * stride_) * kRows; }
@@ -75,7 +79,7 @@ class SlidingWindowsProduct {
     }
     if (thread_index() == 32) {
       prefetch(p_.weight);
-      for (int i = 0; i < kBoxGroups * boxes_; ++i) initialise(weight_barriers_ + i);
+      for (int i = 0; i < parts_; ++i) initialise(weight_barriers_ + i);
     }
     publish();
     wait_for_previous_kernel();
@@ -88,7 +92,7 @@ class SlidingWindowsProduct {
     StageTurn turn;
 #pragma unroll 1
     for (int tile = 0; tile < tiles_; ++tile) {
-      Sums sums = {};
+      Sums sums;  // set by the first product with each
       int last_slot = -1;
 #pragma unroll
       for (int first = 0; first < kWindows; first += kBlocks) {
@@ -125,24 +129,22 @@ class SlidingWindowsProduct {
 
   // -------------------------------------------------------------------------------------------------- by one thread
 
-  /// In the order in which they are wanted: the first half of a window, the second one of that before it.
+  /// In the order in which they are wanted.
   FUSEDSC_DEVICE void start_weight() const {
-    const int halves = boxes_ / 2;
 #pragma unroll 1
-    for (int group = 0; group < kBoxGroups; ++group) {
-      if (halves == 0) start_box((group + kBoxGroups - 1) % kBoxGroups, 0);
+    for (int window = 0, part = 0; window < kWindows; ++window) {
+      const int before = window == 0 ? kWindows - 1 : window - 1;
 #pragma unroll 1
-      for (int box = 0; box < halves; ++box) {
-        start_box(group, box);
-        start_box((group + kBoxGroups - 1) % kBoxGroups, halves + box);
+      for (int from = 0; from < p_.step; from += kPart, ++part) {
+        unsigned char* to = weight_ + part * kPairBytes;
+        expect(weight_barriers_ + part, kPairBytes);
+        start_box(to, before, p_.step + from, weight_barriers_ + part);
+        start_box(to + kBoxBytes, window, from, weight_barriers_ + part);
       }
     }
   }
-  FUSEDSC_DEVICE void start_box(int group, int box) const {
-    const int number = group * boxes_ + box;
-    expect(weight_barriers_ + number, kBoxBytes);
-    start_load(weight_ + number * kBoxBytes, p_.weight,
-               ImagePlace{box * kBox, first_channel_ / kWindows, group * kBoxWindows, 0}, weight_barriers_ + number);
+  FUSEDSC_DEVICE void start_box(unsigned char* to, int window, int channel, Barrier* barrier) const {
+    start_load(to, p_.weight, ImagePlace{channel, first_channel_ / kWindows, window, 0}, barrier);
   }
 
   FUSEDSC_DEVICE void start_next(int slot) {
@@ -157,20 +159,12 @@ class SlidingWindowsProduct {
 
   // ----------------------------------------------------------------------------------------- by all threads of a group
 
-  /// The copy with a window's weights from k on.
-  FUSEDSC_DEVICE int box_of(int window, int k) const { return window / kBoxWindows * boxes_ + k / kBox; }
+  /// Of the channels from `from` on of those with which a window begins.
+  FUSEDSC_DEVICE int part_of(int window, int from) const { return window * (p_.step / kPart) + from / kPart; }
 
-  FUSEDSC_DEVICE void wait_for_weight(int first, int part) const {
+  FUSEDSC_DEVICE void wait_for_weight(int first, int from) const {
 #pragma unroll
-    for (int block = 0; block < kBlocks; ++block) {
-      wait(weight_barriers_ + box_of(first + block, part), 0);
-      wait(weight_barriers_ + box_of((first + block + kWindows - 1) % kWindows, p_.step + part), 0);
-    }
-  }
-
-  FUSEDSC_DEVICE std::uint64_t describe_weight(int window, int k) const {
-    return describe<kRowBytes>(weight_ + box_of(window, k) * kBoxBytes + window % kBoxWindows * kFilters * kRowBytes) +
-           static_cast<unsigned>(k % kBox * 2 / 16);
+    for (int block = 0; block < kBlocks; ++block) wait(weight_barriers_ + part_of(first + block, from), 0);
   }
 
   FUSEDSC_DEVICE static void fence_all(Sums& sums) {
@@ -178,27 +172,29 @@ class SlidingWindowsProduct {
     for (int window = 0; window < kWindows; ++window) fence(sums[window]);
   }
 
-  /// Each channel belongs to the first half of a window and to the second half of the one before it. `first`: the
-  /// window that begins where the tile of x does, or `part` channels before it.
+  /// Each channel belongs to the second half of a window and to the first half of the next one: a product makes both,
+  /// which takes no longer than one of them. `first`: the window that begins where the tile of x does, or `part`
+  /// channels before it.
   FUSEDSC_DEVICE void multiply_stage(Sums& sums, int first, int part, int slot) const {
     const std::uint64_t rows = describe<128>(stages_ + slot * kStageBytes);
     fence_all(sums);
     begin_products();
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
-      const int window = first + block, before = (window + kWindows - 1) % kWindows;
-      const std::uint64_t own = describe_weight(window, part), other = describe_weight(before, p_.step + part);
+      const std::uint64_t pair = describe<kRowBytes>(weight_ + part_of(first + block, part) * kPairBytes);
 #pragma unroll
       for (int k = 0; k < kPart; k += 16) {
-        const std::uint64_t from = rows + (block * kPart + k) * 2 / 16;
-        const bool begins = part == 0 && k == 0;
-        // The last window's second half comes first.
-        multiply<false>(sums[window], from, own + k * 2 / 16, begins && window != kWindows - 1, T());
-        multiply<false>(sums[before], from, other + k * 2 / 16, begins && window == 0, T());
+        multiply<false>(sums[first + block], rows + (block * kPart + k) * 2 / 16, pair + k * 2 / 16,
+                        part == 0 && k == 0, T());
       }
     }
     commit_products();
     fence_all(sums);
+  }
+
+  /// A window's sum of both of its halves.
+  FUSEDSC_DEVICE static float sum_of(const Sums& sums, int window, int place) {
+    return sums[window][kFilters / 2 + place] + sums[(window + 1) % kWindows][place];
   }
 
   /// To block memory, in runs of 16 bytes.
@@ -215,7 +211,8 @@ class SlidingWindowsProduct {
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
             const int channel = run * 8 + i * 2, place = eight * 4 + half * 2 + channel / kWindows;
-            words.elements[i] = to_bits(sums[channel % kWindows][place], sums[channel % kWindows + 1][place], T());
+            words.elements[i] =
+                to_bits(sum_of(sums, channel % kWindows, place), sum_of(sums, channel % kWindows + 1, place), T());
           }
           const int number = (eight * 8 + lane % 4 * 2) * kWindows / 8 + run;
           *reinterpret_cast<Aligned<std::uint32_t, 4>*>(out_ + number / 8 * kBlockBytes +
@@ -226,7 +223,7 @@ class SlidingWindowsProduct {
   }
 
   const SlidingWindowsParameters& p_;
-  int group_, first_channel_, first_tile_, stride_, tiles_, boxes_;
+  int group_, first_channel_, first_tile_, stride_, tiles_, parts_;
   int next_tile_ = 0, next_step_ = 0;
   bool is_leader_;
   unsigned char *weight_, *stages_, *out_;

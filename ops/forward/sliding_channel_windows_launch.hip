@@ -25,7 +25,7 @@ windows_kernel(const FUSEDSC_GRID_CONSTANT SlidingWindowsParameters p) {
 struct Instance {
   DataType dtype;
   int windows, filters, part;
-  int box, box_windows;
+  int box, most_groups;
   void (*kernel)(SlidingWindowsParameters);
   int (*memory)(int step, int groups, int stages);
 
@@ -40,7 +40,7 @@ constexpr Instance instance(DataType dtype) {
           kFilters,
           kPart,
           Product::kBox,
-          Product::kBoxWindows,
+          Product::kMostThreads / 128,
           windows_kernel<Product>,
           Product::memory_bytes};
 }
@@ -70,7 +70,7 @@ bool suits(const Instance& instance, const SlidingChannels& windows, DataType dt
 }
 
 Launch launch_of(const SlidingChannelArguments& a) {
-  constexpr int kMostGroups = 4, kMostStages = 16;
+  constexpr int kMostStages = 16;
   const SlidingChannels windows = sliding_channels_of(a);
   const std::int64_t outputs = a.weight.sizes[0], pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
   Launch launch;
@@ -90,7 +90,8 @@ Launch launch_of(const SlidingChannelArguments& a) {
   }
   const auto memory = [&](int groups, int stages) { return launch.instance->memory(p.step, groups, stages); };
   const std::int64_t per_tile = std::max<std::int64_t>(1, multiprocessors() / p.channel_tiles);
-  p.groups = static_cast<int>(std::clamp<std::int64_t>(divide_up(p.pixel_tiles, per_tile), 1, kMostGroups));
+  p.groups =
+      static_cast<int>(std::clamp<std::int64_t>(divide_up(p.pixel_tiles, per_tile), 1, launch.instance->most_groups));
   while (p.groups > 1 && memory(p.groups, 2) > kMemoryLimit) --p.groups;
   const std::int64_t rounds = divide_up(p.pixel_tiles, per_tile * p.groups);
   p.splits = static_cast<int>(divide_up(p.pixel_tiles, rounds * p.groups));
@@ -137,8 +138,7 @@ void run(const Launch& launch, const SlidingChannelArguments& a, const Execution
   SlidingWindowsParameters p = launch.p;
   p.x = map_of(activation_matrix(a.x, 1, true), a.x.dtype, a.x.sizes[1], p.pixels, kTile);
   p.y = map_of(output_matrix(a.y, 1, true), a.x.dtype, a.y.sizes[1], p.pixels, kTile);
-  p.weight =
-      map_of_images(by_windows(a, instance.windows), instance.box, instance.filters, instance.box_windows, 1, true);
+  p.weight = map_of_images(by_windows(a, instance.windows), instance.box, instance.filters, 1, 1, true);
   launch_following(kName, instance.kernel, std::int64_t{p.channel_tiles} * p.splits, p.groups * 128, execution.stream,
                    p, static_cast<std::size_t>(instance.memory(p.step, p.groups, p.stages)));
 }
