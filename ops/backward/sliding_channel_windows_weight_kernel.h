@@ -160,37 +160,39 @@ class SlidingWindowsWeight {
 
   // -------------------------------------------------------------------------------------- by all threads of a cluster
 
-  /// Four neighbouring channels each.
+  /// Four neighbouring channels of a filter at a time: neighbouring lanes have what one block each has left.
   FUSEDSC_DEVICE void add_and_store() const {
     constexpr int kFours = kChannels / 4;
-    const int threads = p_.groups * 128;
+    const int threads = p_.groups * 128, rank = thread_index() % p_.cluster;
 #pragma unroll 1
-    for (int i = rank_ * threads + thread_index(); i < kFilters * 2 * kFours; i += p_.cluster * threads) {
+    for (int i = (rank_ * threads + thread_index()) / p_.cluster; i < kFilters * 2 * kFours; i += threads) {
       const int row = i / kFours, column = i % kFours * 4;
       Four sum = {};
-#pragma unroll 1
+#pragma unroll 2
       for (int group = 0; group < p_.groups; ++group) {
-        add_all(sum, reinterpret_cast<const Four*>(sums_ + group * kSumFloats + row * kPitch + column));
+        const auto* place = reinterpret_cast<const Four*>(sums_ + group * kSumFloats + row * kPitch + column);
+        const Four other = load_of_block(place, rank);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) sum.elements[j] += other.elements[j];
       }
-      const int channel = first_channel_ + column, filter = first_output_ / kWindows + row / 2;
-      const int own = channel / p_.step;
-      if (own >= kWindows || filter >= p_.filters) continue;
-      const int window = row % 2 == 0 ? own : own == 0 ? kWindows - 1 : own - 1;
-      T* to = static_cast<T*>(p_.weight) + (std::int64_t{filter} * kWindows + window) * p_.weight_row + channel -
-              own * p_.step + row % 2 * p_.step;
-      store<2>(sum.elements, to);
-      store<2>(sum.elements + 2, to + 2);
+#pragma unroll 1
+      for (int lanes = 1; lanes < p_.cluster; lanes *= 2) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) sum.elements[j] += shuffle_xor(sum.elements[j], lanes);
+      }
+      if (rank == 0) store_four(sum, row, column);
     }
   }
 
-  /// Of all blocks of the cluster.
-  FUSEDSC_DEVICE void add_all(Four& sum, const Four* place) const {
-#pragma unroll 4
-    for (int rank = 0; rank < p_.cluster; ++rank) {
-      const Four other = load_of_block(place, rank);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) sum.elements[i] += other.elements[i];
-    }
+  FUSEDSC_DEVICE void store_four(const Four& sum, int row, int column) const {
+    const int channel = first_channel_ + column, filter = first_output_ / kWindows + row / 2;
+    const int own = channel / p_.step;
+    if (own >= kWindows || filter >= p_.filters) return;
+    const int window = row % 2 == 0 ? own : own == 0 ? kWindows - 1 : own - 1;
+    T* to = static_cast<T*>(p_.weight) + (std::int64_t{filter} * kWindows + window) * p_.weight_row + channel -
+            own * p_.step + row % 2 * p_.step;
+    store<2>(sum.elements, to);
+    store<2>(sum.elements + 2, to + 2);
   }
 
   const SlidingWindowsWeightParameters& p_;

@@ -4,7 +4,8 @@
 /// neighbouring channels of y.
 ///
 /// A block keeps the weight of its filters in block memory; positions come by the copy engine, 64 at a time to each
-/// group of four warps, 64 channels at a time.
+/// group of four warps, 64 channels at a time. Where the step is 8 channels, half of what a product takes, all channels
+/// come at a time, and threads read a window's channels from block memory, wherever it begins.
 #pragma once
 
 #include "fusedsc/common/gpu/following_kernel.h"
@@ -14,19 +15,20 @@
 
 namespace fusedsc::gpu::hopper {
 
-/// kFilters: of each window, in a block. kPart: channels that come at a time and have the same two windows: the step
+/// kFilters: of each window, in a block. kPart: channels that have the same two windows, and come at a time: the step
 /// from one window to the next, 64 at most.
 template <class T, int kWindows_, int kFilters_, int kPart_>
 class SlidingWindowsProduct {
  public:
   static constexpr int kWindows = kWindows_, kFilters = kFilters_, kPart = kPart_;
-  static constexpr int kChannels = kWindows * kFilters;            ///< of y, of a block
-  static constexpr int kMostThreads = kChannels > 64 ? 384 : 512;  ///< that have registers for their sums
+  static constexpr int kChannels = kWindows * kFilters;  ///< of y, of a block
+  /// That have registers for their sums, and for what a product takes of x.
+  static constexpr int kMostThreads = kChannels == 64 ? 512 : kPart == 8 && kWindows == 16 ? 256 : 384;
   /// Channels of a copy of the weight, of all filters of a window. Of 16 those behind them come, too.
   static constexpr int kBox = kPart == 64 ? 64 : 32;
 
   FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(int step, int groups, int stages) {
-    return 1024 + parts(step) * kPairBytes + groups * (stages * kStageBytes + kOutBytes) +
+    return 1024 + parts(step) * kPartBytes + groups * (stages * kStageBytes + kOutBytes) +
            8 * (parts(step) + groups * stages);
   }
 
@@ -37,15 +39,19 @@ class SlidingWindowsProduct {
 
  private:
   static constexpr int kRows = 64, kDepth = 64;  ///< of a tile of x
-  static constexpr int kStageBytes = kRows * kDepth * 2, kOutBytes = kRows * kChannels * 2, kBlockBytes = kRows * 128;
+  static constexpr int kTileBytes = kRows * 128, kOutBytes = kRows * kChannels * 2;
+  static constexpr bool kWhole = kPart == 8;  ///< windows are multiplied whole
+  static constexpr int kTiles = kWhole ? kWindows * kPart / kDepth : 1, kStageBytes = kTiles * kTileBytes;
+  static constexpr int kBlocks = kTiles * kDepth / kPart;  ///< of channels with the same windows, that come at a time
   static constexpr int kRowBytes = kBox * 2, kBoxBytes = kFilters * kRowBytes;
-  /// The weight of a part of the channels: of the window of which they are the second half, of that which they begin.
-  static constexpr int kPairBytes = 2 * kBoxBytes;
-  static constexpr int kBlocks = kDepth / kPart;  ///< of channels with the same windows, in a tile of x
-  static_assert(kChannels % 64 == 0 && kWindows % 4 == 0 && (kPart == 16 || kPart == 32 || kPart == 64));
+  /// The weight of a part of the channels: of the window of which they are the second half, of that which they begin;
+  /// or a window's.
+  static constexpr int kPartBytes = (kWhole ? 1 : 2) * kBoxBytes;
+  static_assert(kChannels % 64 == 0 && kWindows % 4 == 0 && (kPart == 16 || kPart == 32 || kPart == 64 || kWhole));
+  static_assert(!kWhole || kWindows % 8 == 0);
   /// Of each block of channels with the same windows: of that of which they are the second half, of that which they
-  /// begin.
-  using Sums = float[kWindows][kFilters];
+  /// begin; or of each window.
+  using Sums = float[kWindows][kWhole ? kFilters / 2 : kFilters];
 
   /// Of all channels.
   FUSEDSC_HOST_DEVICE static constexpr int parts(int step) { return kWindows * (step / kPart); }
@@ -62,7 +68,7 @@ class SlidingWindowsProduct {
     auto* memory = static_cast<unsigned char*>(block_memory());
     memory += padding_before_tiles(memory);
     weight_ = memory;
-    memory += parts_ * kPairBytes;
+    memory += parts_ * kPartBytes;
     stages_ = memory + group_ * (p.stages * kStageBytes + kOutBytes);
     out_ = stages_ + p.stages * kStageBytes;
     memory += p.groups * (p.stages * kStageBytes + kOutBytes);
@@ -120,7 +126,7 @@ class SlidingWindowsProduct {
       group_barrier(group_);
       if (!is_leader_) continue;
       for (int block = 0; block < kChannels / 64; ++block) {
-        start_store(p_.y, first_channel_ + block * 64, first_pixel(tile), out_ + block * kBlockBytes);
+        start_store(p_.y, first_channel_ + block * 64, first_pixel(tile), out_ + block * kTileBytes);
       }
       commit_stores();
     }
@@ -136,10 +142,10 @@ class SlidingWindowsProduct {
       const int before = window == 0 ? kWindows - 1 : window - 1;
 #pragma unroll 1
       for (int from = 0; from < p_.step; from += kPart, ++part) {
-        unsigned char* to = weight_ + part * kPairBytes;
-        expect(weight_barriers_ + part, kPairBytes);
-        start_box(to, before, p_.step + from, weight_barriers_ + part);
-        start_box(to + kBoxBytes, window, from, weight_barriers_ + part);
+        unsigned char* to = weight_ + part * kPartBytes;
+        expect(weight_barriers_ + part, kPartBytes);
+        if (!kWhole) start_box(to, before, p_.step + from, weight_barriers_ + part);
+        start_box(to + kPartBytes - kBoxBytes, window, from, weight_barriers_ + part);
       }
     }
   }
@@ -150,7 +156,11 @@ class SlidingWindowsProduct {
   FUSEDSC_DEVICE void start_next(int slot) {
     if (next_tile_ >= tiles_) return;
     expect(barriers_ + slot, kStageBytes);
-    start_load(stages_ + slot * kStageBytes, p_.x, next_step_ * kDepth, first_pixel(next_tile_), barriers_ + slot);
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      start_load(stages_ + slot * kStageBytes + i * kTileBytes, p_.x, (next_step_ * kTiles + i) * kDepth,
+                 first_pixel(next_tile_), barriers_ + slot);
+    }
     if (++next_step_ == p_.depth_steps) {
       next_step_ = 0;
       ++next_tile_;
@@ -176,12 +186,13 @@ class SlidingWindowsProduct {
   /// which takes no longer than one of them. `first`: the window that begins where the tile of x does, or `part`
   /// channels before it.
   FUSEDSC_DEVICE void multiply_stage(Sums& sums, int first, int part, int slot) const {
+    if constexpr (kWhole) return multiply_whole(sums, stages_ + slot * kStageBytes);
     const std::uint64_t rows = describe<128>(stages_ + slot * kStageBytes);
     fence_all(sums);
     begin_products();
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
-      const std::uint64_t pair = describe<kRowBytes>(weight_ + part_of(first + block, part) * kPairBytes);
+      const std::uint64_t pair = describe<kRowBytes>(weight_ + part_of(first + block, part) * kPartBytes);
 #pragma unroll
       for (int k = 0; k < kPart; k += 16) {
         multiply<false>(sums[first + block], rows + (block * kPart + k) * 2 / 16, pair + k * 2 / 16,
@@ -192,8 +203,28 @@ class SlidingWindowsProduct {
     fence_all(sums);
   }
 
+  /// All windows, each with the block of channels that it begins with, and the next one.
+  FUSEDSC_DEVICE void multiply_whole(Sums& sums, const unsigned char* x) const {
+    const int lane = thread_index() % 32, row = thread_index() % 128 / 32 * 16 + lane % 16;
+    std::uint32_t factors[kWindows][4];
+#pragma unroll
+    for (int window = 0; window < kWindows; ++window) {
+      const int run = (window + lane / 16) % kWindows;
+      load_matrices(x + run / 8 * kTileBytes + place_of_run<128>(row, run % 8), factors[window]);
+    }
+    fence_all(sums);
+    begin_products();
+#pragma unroll
+    for (int window = 0; window < kWindows; ++window) {
+      multiply<false>(sums[window], factors[window], describe<kRowBytes>(weight_ + window * kPartBytes), true, T());
+    }
+    commit_products();
+    fence_all(sums);
+  }
+
   /// A window's sum of both of its halves.
   FUSEDSC_DEVICE static float sum_of(const Sums& sums, int window, int place) {
+    if constexpr (kWhole) return sums[window][place];
     return sums[window][kFilters / 2 + place] + sums[(window + 1) % kWindows][place];
   }
 
@@ -215,7 +246,7 @@ class SlidingWindowsProduct {
                 to_bits(sum_of(sums, channel % kWindows, place), sum_of(sums, channel % kWindows + 1, place), T());
           }
           const int number = (eight * 8 + lane % 4 * 2) * kWindows / 8 + run;
-          *reinterpret_cast<Aligned<std::uint32_t, 4>*>(out_ + number / 8 * kBlockBytes +
+          *reinterpret_cast<Aligned<std::uint32_t, 4>*>(out_ + number / 8 * kTileBytes +
                                                         place_of_run<128>(row, number % 8)) = words;
         }
       }

@@ -48,9 +48,10 @@ constexpr Instance instance(DataType dtype) {
 #define FUSEDSC_PARTS(T, dtype, windows, filters)                                     \
   instance<T, windows, filters, 16>(dtype), instance<T, windows, filters, 32>(dtype), \
       instance<T, windows, filters, 64>(dtype)
-#define FUSEDSC_WINDOWS(T, dtype)                                                                \
-  FUSEDSC_PARTS(T, dtype, 4, 16), FUSEDSC_PARTS(T, dtype, 4, 32), FUSEDSC_PARTS(T, dtype, 8, 8), \
-      FUSEDSC_PARTS(T, dtype, 8, 16), FUSEDSC_PARTS(T, dtype, 16, 8)
+#define FUSEDSC_WINDOWS(T, dtype)                                                                  \
+  FUSEDSC_PARTS(T, dtype, 4, 16), FUSEDSC_PARTS(T, dtype, 4, 32), instance<T, 8, 8, 8>(dtype),     \
+      FUSEDSC_PARTS(T, dtype, 8, 8), instance<T, 8, 16, 8>(dtype), FUSEDSC_PARTS(T, dtype, 8, 16), \
+      instance<T, 16, 8, 8>(dtype), FUSEDSC_PARTS(T, dtype, 16, 8)
 
 const Instance kInstances[] = {FUSEDSC_WINDOWS(Float16, DataType::float16),
                                FUSEDSC_WINDOWS(BFloat16, DataType::bfloat16)};
@@ -78,7 +79,7 @@ Launch launch_of(const SlidingChannelArguments& a) {
   p.pixels = static_cast<int>(pixels);
   p.pixel_tiles = static_cast<int>(divide_up(pixels, kTile));
   p.step = static_cast<int>(windows.step);
-  p.depth_steps = static_cast<int>(windows.channels / kTile);
+  p.depth_steps = windows.step == 8 ? 1 : static_cast<int>(windows.channels / kTile);
   for (const Instance& instance : kInstances) {
     if (!suits(instance, windows, a.x.dtype)) continue;
     const std::int64_t channel_tiles = divide_up(outputs, instance.channels());
@@ -106,8 +107,8 @@ std::string why_not(const SlidingChannelArguments& a) {
   const SlidingChannels windows = sliding_channels_of(a);
   const std::int64_t step = windows.step;
   if (windows.width != 2 * step || windows.channels != windows.cycle * step ||
-      (step != 16 && step != 32 && step % 64 != 0)) {
-    return "windows do not share half of their channels, 16, 32 or a multiple of 64";
+      (step != 8 && step != 16 && step != 32 && step % 64 != 0)) {
+    return "windows do not share half of their channels, 8, 16, 32 or a multiple of 64";
   }
   if (a.weight.sizes[0] % windows.cycle != 0) return "some windows have more filters than others";
   std::string reason = why_not_hopper(a.x.dtype, a.x.device, 1, a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3]);
