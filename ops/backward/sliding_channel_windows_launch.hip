@@ -33,6 +33,7 @@ windows_kernel(const FUSEDSC_GRID_CONSTANT SlidingWindowsGradientsParameters p) 
 struct Instance {
   DataType dtype;
   int windows, blocks, width, box, depth;
+  int outputs;  ///< of a tile of the weight's gradient
   void (*kernel)(SlidingWindowsGradientsParameters);
   int (*input_memory)(int depth_steps, int box_steps, int groups, int stages);
   int (*weight_memory)(int groups, int stages);
@@ -43,28 +44,33 @@ struct Instance {
   }
 };
 
-template <class T, int kWindows, int kBlocks, int kWidth>
+template <class T, int kWindows, int kBlocks, int kWidth, int kOutputs>
 constexpr Instance instance(DataType dtype) {
   using Input = SlidingWindowsInput<T, kWindows, kBlocks, kWidth>;
-  using Weight = SlidingWindowsWeight<T, kWindows, Input::kChannels>;
+  using Weight = SlidingWindowsWeight<T, kWindows, Input::kChannels, kOutputs>;
   return {dtype,
           kWindows,
           kBlocks,
           kWidth,
           Input::kBox,
           Input::kDepth,
+          Weight::kOutputs,
           windows_kernel<Input, Weight>,
           Input::memory_bytes,
           Weight::memory_bytes};
 }
 
-/// 64 channels, then 128.
-#define FUSEDSC_WIDTHS(T, dtype, windows)                                                                     \
-  instance<T, windows, 1, 64>(dtype), instance<T, windows, 2, 32>(dtype), instance<T, windows, 4, 16>(dtype), \
-      instance<T, windows, 1, 128>(dtype), instance<T, windows, 2, 64>(dtype), instance<T, windows, 4, 32>(dtype)
-#define FUSEDSC_WINDOWS(T, dtype)                                                                                      \
-  FUSEDSC_WIDTHS(T, dtype, 4), FUSEDSC_WIDTHS(T, dtype, 8), instance<T, 8, 8, 8>(dtype), instance<T, 8, 8, 16>(dtype), \
-      FUSEDSC_WIDTHS(T, dtype, 16), instance<T, 16, 8, 8>(dtype), instance<T, 16, 8, 16>(dtype)
+/// Of 64 channels tiles of the weight's gradient have 64 or 128 outputs, of 128 channels 128.
+#define FUSEDSC_NARROW(T, dtype, windows, blocks, width) \
+  instance<T, windows, blocks, width, 64>(dtype), instance<T, windows, blocks, width, 128>(dtype)
+#define FUSEDSC_WIDTHS(T, dtype, windows)                                                 \
+  FUSEDSC_NARROW(T, dtype, windows, 1, 64), FUSEDSC_NARROW(T, dtype, windows, 2, 32),     \
+      FUSEDSC_NARROW(T, dtype, windows, 4, 16), instance<T, windows, 1, 128, 128>(dtype), \
+      instance<T, windows, 2, 64, 128>(dtype), instance<T, windows, 4, 32, 128>(dtype)
+#define FUSEDSC_WINDOWS(T, dtype)                                                                          \
+  FUSEDSC_WIDTHS(T, dtype, 4), FUSEDSC_WIDTHS(T, dtype, 8), FUSEDSC_NARROW(T, dtype, 8, 8, 8),             \
+      instance<T, 8, 8, 16, 128>(dtype), FUSEDSC_WIDTHS(T, dtype, 16), FUSEDSC_NARROW(T, dtype, 16, 8, 8), \
+      instance<T, 16, 8, 16, 128>(dtype)
 
 const Instance kInstances[] = {FUSEDSC_WINDOWS(Float16, DataType::float16),
                                FUSEDSC_WINDOWS(BFloat16, DataType::bfloat16)};
@@ -76,8 +82,7 @@ struct Launch {
   int memory = 0;
 };
 
-constexpr int kTile = 64;      ///< positions, and channels of a copy
-constexpr int kOutputs = 128;  ///< of a tile of the weight's gradient
+constexpr int kTile = 64;  ///< positions, and channels of a copy
 
 /// How both gradients share the multiprocessors, with so many groups of warps in a block, and blocks in a cluster.
 /// Returns its cost: as of the longer one, by numbers fitted to the times of all cuts of layers of 512 to 8,192
@@ -137,7 +142,7 @@ Launch launch_by(const Instance& instance, const SlidingChannelBackwardArguments
   input.depth_steps = static_cast<int>(divide_up(filters, instance.depth));
   input.box_steps = std::min(input.depth_steps, kMostBoxFilters / instance.depth);
   weight.pixel_tiles = input.pixel_tiles;
-  weight.output_tiles = static_cast<int>(divide_up(a.weight.sizes[0], kOutputs));
+  weight.output_tiles = static_cast<int>(divide_up(a.weight.sizes[0], instance.outputs));
   weight.filters = static_cast<int>(filters);
   return launch;
 }

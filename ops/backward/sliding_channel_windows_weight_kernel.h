@@ -16,10 +16,10 @@
 
 namespace fusedsc::gpu::hopper {
 
-template <class T, int kWindows_, int kChannels_>
+template <class T, int kWindows_, int kChannels_, int kOutputs_>
 class SlidingWindowsWeight {
  public:
-  static constexpr int kWindows = kWindows_, kChannels = kChannels_, kOutputs = 128;
+  static constexpr int kWindows = kWindows_, kChannels = kChannels_, kOutputs = kOutputs_;
   static constexpr int kRows = 64;  ///< positions of a tile
 
   FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(int groups, int stages) {
