@@ -91,8 +91,7 @@ double share(const SlidingChannelBackwardArguments& a, int groups, int cluster, 
   const Instance& instance = *launch.instance;
   SlidingWindowsInputParameters& input = launch.p.input;
   SlidingWindowsWeightParameters& weight = launch.p.weight;
-  // Not all multiprocessors belong to parts of the chip that have room for whole clusters.
-  const int size = multiprocessors() < 16 ? multiprocessors() : multiprocessors() / 8 * 8;
+  const int size = cluster > 2 ? room_for_clusters(multiprocessors()) : multiprocessors() / cluster * cluster;
   const bool is_wide = instance.channels() > kTile;
   double input_cost = 0, weight_cost = 0;
   input.groups = weight.groups = groups;

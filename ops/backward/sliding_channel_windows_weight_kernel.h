@@ -160,27 +160,34 @@ class SlidingWindowsWeight {
 
   // -------------------------------------------------------------------------------------- by all threads of a cluster
 
-  /// Four neighbouring channels of a filter at a time: neighbouring lanes have what one block each has left.
+  /// Four neighbouring channels of a filter at a time, by a lane; or, where there are more lanes than that, by some
+  /// neighbours, each of which adds up what some of the blocks have left.
   FUSEDSC_DEVICE void add_and_store() const {
-    constexpr int kFours = kChannels / 4;
-    const int threads = p_.groups * 128, rank = thread_index() % p_.cluster;
+    constexpr int kFours = kChannels / 4, kAll = kFilters * 2 * kFours;
+    const int threads = p_.groups * 128;
+    int lanes = 1;
+    while (lanes < p_.cluster && kAll * lanes < p_.cluster * threads) lanes *= 2;
+    const int lane = thread_index() % lanes;
 #pragma unroll 1
-    for (int i = (rank_ * threads + thread_index()) / p_.cluster; i < kFilters * 2 * kFours; i += threads) {
+    for (int i = (rank_ * threads + thread_index()) / lanes; i < kAll; i += p_.cluster * threads / lanes) {
       const int row = i / kFours, column = i % kFours * 4;
       Four sum = {};
-#pragma unroll 2
+#pragma unroll 1
       for (int group = 0; group < p_.groups; ++group) {
         const auto* place = reinterpret_cast<const Four*>(sums_ + group * kSumFloats + row * kPitch + column);
-        const Four other = load_of_block(place, rank);
+#pragma unroll 4
+        for (int rank = lane; rank < p_.cluster; rank += lanes) {
+          const Four other = load_of_block(place, rank);
 #pragma unroll
-        for (int j = 0; j < 4; ++j) sum.elements[j] += other.elements[j];
+          for (int j = 0; j < 4; ++j) sum.elements[j] += other.elements[j];
+        }
       }
 #pragma unroll 1
-      for (int lanes = 1; lanes < p_.cluster; lanes *= 2) {
+      for (int distance = 1; distance < lanes; distance *= 2) {
 #pragma unroll
-        for (int j = 0; j < 4; ++j) sum.elements[j] += shuffle_xor(sum.elements[j], lanes);
+        for (int j = 0; j < 4; ++j) sum.elements[j] += shuffle_xor(sum.elements[j], distance);
       }
-      if (rank == 0) store_four(sum, row, column);
+      if (lane == 0) store_four(sum, row, column);
     }
   }
 

@@ -22,8 +22,6 @@ class SlidingWindowsProduct {
  public:
   static constexpr int kWindows = kWindows_, kFilters = kFilters_, kPart = kPart_;
   static constexpr int kChannels = kWindows * kFilters;  ///< of y, of a block
-  /// That have registers for their sums, and for what a product takes of x.
-  static constexpr int kMostThreads = kChannels == 64 ? 512 : kPart == 8 && kWindows == 16 ? 256 : 384;
   /// Channels of a copy of the weight, of all filters of a window. Of 16 those behind them come, too.
   static constexpr int kBox = kPart == 64 ? 64 : 32;
 
@@ -49,6 +47,7 @@ class SlidingWindowsProduct {
   static constexpr int kPartBytes = (kWhole ? 1 : 2) * kBoxBytes;
   static_assert(kChannels % 64 == 0 && kWindows % 4 == 0 && (kPart == 16 || kPart == 32 || kPart == 64 || kWhole));
   static_assert(!kWhole || kWindows % 8 == 0);
+  static constexpr int kWeightShares = 3;  ///< warps of the first group, but for its leader's, copy some of it each
   /// Of each block of channels with the same windows: of that of which they are the second half, of that which they
   /// begin; or of each window.
   using Sums = float[kWindows][kWhole ? kFilters / 2 : kFilters];
@@ -83,9 +82,10 @@ class SlidingWindowsProduct {
       prefetch(p_.x);
       for (int i = 0; i < p_.stages; ++i) initialise(barriers_ + i);
     }
-    if (thread_index() == 32) {
+    const int share = thread_index() < 128 && thread_index() % 32 == 0 ? thread_index() / 32 - 1 : -1;
+    if (share >= 0) {
       prefetch(p_.weight);
-      for (int i = 0; i < parts_; ++i) initialise(weight_barriers_ + i);
+      for (int i = share; i < parts_; i += kWeightShares) initialise(weight_barriers_ + i);
     }
     publish();
     wait_for_previous_kernel();
@@ -93,7 +93,7 @@ class SlidingWindowsProduct {
     if (is_leader_) {
       for (int i = 0; i < p_.stages; ++i) start_next(i);
     }
-    if (thread_index() == 32) start_weight();
+    if (share >= 0) start_weight(share);
     block_barrier();
     StageTurn turn;
 #pragma unroll 1
@@ -135,18 +135,16 @@ class SlidingWindowsProduct {
 
   // -------------------------------------------------------------------------------------------------- by one thread
 
-  /// In the order in which they are wanted.
-  FUSEDSC_DEVICE void start_weight() const {
+  /// In the order in which they are wanted. A thread alone would take longer to ask for all than they take to come.
+  FUSEDSC_DEVICE void start_weight(int share) const {
+    const int parts_of_window = p_.step / kPart;
 #pragma unroll 1
-    for (int window = 0, part = 0; window < kWindows; ++window) {
-      const int before = window == 0 ? kWindows - 1 : window - 1;
-#pragma unroll 1
-      for (int from = 0; from < p_.step; from += kPart, ++part) {
-        unsigned char* to = weight_ + part * kPartBytes;
-        expect(weight_barriers_ + part, kPartBytes);
-        if (!kWhole) start_box(to, before, p_.step + from, weight_barriers_ + part);
-        start_box(to + kPartBytes - kBoxBytes, window, from, weight_barriers_ + part);
-      }
+    for (int part = share; part < parts_; part += kWeightShares) {
+      const int window = part / parts_of_window, from = part % parts_of_window * kPart;
+      unsigned char* to = weight_ + part * kPartBytes;
+      expect(weight_barriers_ + part, kPartBytes);
+      if (!kWhole) start_box(to, (window + kWindows - 1) % kWindows, p_.step + from, weight_barriers_ + part);
+      start_box(to + kPartBytes - kBoxBytes, window, from, weight_barriers_ + part);
     }
   }
   FUSEDSC_DEVICE void start_box(unsigned char* to, int window, int channel, Barrier* barrier) const {

@@ -12,10 +12,12 @@ namespace {
 
 constexpr const char* kName = "sliding_channel_conv2d";
 
+constexpr int kMostGroups = 2;  ///< of warps, in a block
+
 constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 template <class Product>
-FUSEDSC_HOPPER_KERNEL(Product::kMostThreads)
+FUSEDSC_HOPPER_KERNEL(kMostGroups * 128)
 windows_kernel(const FUSEDSC_GRID_CONSTANT SlidingWindowsParameters p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
   Product::run(p);
@@ -25,7 +27,7 @@ windows_kernel(const FUSEDSC_GRID_CONSTANT SlidingWindowsParameters p) {
 struct Instance {
   DataType dtype;
   int windows, filters, part;
-  int box, most_groups;
+  int box;
   void (*kernel)(SlidingWindowsParameters);
   int (*memory)(int step, int groups, int stages);
 
@@ -35,14 +37,7 @@ struct Instance {
 template <class T, int kWindows, int kFilters, int kPart>
 constexpr Instance instance(DataType dtype) {
   using Product = SlidingWindowsProduct<T, kWindows, kFilters, kPart>;
-  return {dtype,
-          kWindows,
-          kFilters,
-          kPart,
-          Product::kBox,
-          Product::kMostThreads / 128,
-          windows_kernel<Product>,
-          Product::memory_bytes};
+  return {dtype, kWindows, kFilters, kPart, Product::kBox, windows_kernel<Product>, Product::memory_bytes};
 }
 
 #define FUSEDSC_PARTS(T, dtype, windows, filters)                                     \
@@ -83,16 +78,18 @@ Launch launch_of(const SlidingChannelArguments& a) {
   for (const Instance& instance : kInstances) {
     if (!suits(instance, windows, a.x.dtype)) continue;
     const std::int64_t channel_tiles = divide_up(outputs, instance.channels());
-    // The wider one, unless that leaves multiprocessors without work.
-    const bool is_wide_enough = p.pixel_tiles * channel_tiles * 4 >= std::int64_t{multiprocessors()} * 3;
-    if (launch.instance != nullptr && !is_wide_enough) continue;
+    // The wider one, unless that leaves multiprocessors without work, or there is so little of it that what counts is
+    // how many tiles are under way.
+    const std::int64_t tiles = p.pixel_tiles * channel_tiles;
+    const bool has_work = tiles * 4 >= std::int64_t{multiprocessors()} * 3,
+               has_much = windows.channels > 2 * kTile || tiles > std::int64_t{multiprocessors()} * 4;
+    if (launch.instance != nullptr && !(has_work && has_much)) continue;
     launch.instance = &instance;
     p.channel_tiles = static_cast<int>(channel_tiles);
   }
   const auto memory = [&](int groups, int stages) { return launch.instance->memory(p.step, groups, stages); };
   const std::int64_t per_tile = std::max<std::int64_t>(1, multiprocessors() / p.channel_tiles);
-  p.groups =
-      static_cast<int>(std::clamp<std::int64_t>(divide_up(p.pixel_tiles, per_tile), 1, launch.instance->most_groups));
+  p.groups = static_cast<int>(std::clamp<std::int64_t>(divide_up(p.pixel_tiles, per_tile), 1, kMostGroups));
   while (p.groups > 1 && memory(p.groups, 2) > kMemoryLimit) --p.groups;
   const std::int64_t rounds = divide_up(p.pixel_tiles, per_tile * p.groups);
   p.splits = static_cast<int>(divide_up(p.pixel_tiles, rounds * p.groups));
