@@ -107,14 +107,21 @@ double share(const SlidingChannelBackwardArguments& a, int groups, int cluster, 
     launch.input_blocks =
         static_cast<int>(divide_up(std::int64_t{input.channel_tiles} * input.splits, cluster) * cluster);
     input.stages = static_cast<int>(std::min<std::int64_t>(16, rounds * input.depth_steps));
-    input_cost = 2.0 + static_cast<double>(rounds) * (0.6 + 0.012 * groups * weight.filters);
+    input_cost = 3.36 + static_cast<double>(rounds) * (0.54 + 0.007 * groups * weight.filters) * (is_wide ? 1.485 : 1);
   }
   if (a.grad_weight) {
     const std::int64_t tiles = divide_up(weight.pixel_tiles, groups * cluster);
-    const double tile = (is_wide ? 0.3 : 0.22) * (groups > 1 ? 1.5 : 1);
+    const double tile = (is_wide                    ? 0.445
+                         : instance.outputs > kTile ? 0.231
+                                                    : 0.177) *
+                        (groups > 1 ? 1.187 : 1),
+                 sums = 1e-3 * groups * instance.channels() * instance.outputs / instance.windows,
+                 meeting = cluster == 1   ? 0
+                           : cluster == 2 ? 1.2
+                           : cluster == 4 ? 1.6
+                                          : 2.4;
     weight.stages = static_cast<int>(std::min<std::int64_t>(8, tiles));
-    weight_cost = 3.0 + 0.5 * groups + 0.08 * cluster + (cluster > 2 ? 1.2 : 0) + (is_wide ? 1 : 0) +
-                  static_cast<double>(tiles) * tile + static_cast<double>(launch.p.weight_blocks / size);
+    weight_cost = 2.05 + static_cast<double>(tiles) * tile + 0.65 * sums + meeting;
   }
   const auto input_memory = [&] {
     return a.grad_x ? instance.input_memory(input.depth_steps, input.box_steps, groups, input.stages) : 0;
@@ -124,7 +131,8 @@ double share(const SlidingChannelBackwardArguments& a, int groups, int cluster, 
   while (weight.stages > 1 && weight_memory() > kMemoryLimit) --weight.stages;
   launch.memory = std::max(input_memory(), weight_memory());
   if (launch.memory > kMemoryLimit) return std::numeric_limits<double>::infinity();
-  return is_beside ? std::max(input_cost, weight_cost) : input_cost + weight_cost;
+  if (!is_beside) return input_cost + weight_cost;
+  return std::max(input_cost, weight_cost) + 0.083 * std::min(input_cost, weight_cost);
 }
 
 /// What does not depend on how it is cut.

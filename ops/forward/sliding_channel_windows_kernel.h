@@ -8,9 +8,7 @@
 /// come at a time, and threads read a window's channels from block memory, wherever it begins.
 #pragma once
 
-#include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/hopper_products.h"
-#include "fusedsc/common/gpu/hopper_stages.h"
 #include "fusedsc/forward/sliding_channel_windows_parameters.h"
 
 namespace fusedsc::gpu::hopper {
@@ -18,7 +16,7 @@ namespace fusedsc::gpu::hopper {
 /// kFilters: of each window, in a block. kPart: channels that have the same two windows, and come at a time: the step
 /// from one window to the next, 64 at most.
 template <class T, int kWindows_, int kFilters_, int kPart_>
-class SlidingWindowsProduct {
+class SlidingWindowsProduct : SlidingWindowsBlock {
  public:
   static constexpr int kWindows = kWindows_, kFilters = kFilters_, kPart = kPart_;
   static constexpr int kChannels = kWindows * kFilters;  ///< of y, of a block
@@ -26,8 +24,7 @@ class SlidingWindowsProduct {
   static constexpr int kBox = kPart == 64 ? 64 : 32;
 
   FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(int step, int groups, int stages) {
-    return 1024 + parts(step) * kPartBytes + groups * (stages * kStageBytes + kOutBytes) +
-           8 * (parts(step) + groups * stages);
+    return bytes_of(sizes(step), groups, stages);
   }
 
   FUSEDSC_DEVICE static void run(const SlidingWindowsParameters& p) {
@@ -36,8 +33,7 @@ class SlidingWindowsProduct {
   }
 
  private:
-  static constexpr int kRows = 64, kDepth = 64;  ///< of a tile of x
-  static constexpr int kTileBytes = kRows * 128, kOutBytes = kRows * kChannels * 2;
+  static constexpr int kDepth = 64;           ///< channels of a tile of x
   static constexpr bool kWhole = kPart == 8;  ///< windows are multiplied whole
   static constexpr int kTiles = kWhole ? kWindows * kPart / kDepth : 1, kStageBytes = kTiles * kTileBytes;
   static constexpr int kBlocks = kTiles * kDepth / kPart;  ///< of channels with the same windows, that come at a time
@@ -47,54 +43,21 @@ class SlidingWindowsProduct {
   static constexpr int kPartBytes = (kWhole ? 1 : 2) * kBoxBytes;
   static_assert(kChannels % 64 == 0 && kWindows % 4 == 0 && (kPart == 16 || kPart == 32 || kPart == 64 || kWhole));
   static_assert(!kWhole || kWindows % 8 == 0);
-  static constexpr int kWeightShares = 3;  ///< warps of the first group, but for its leader's, copy some of it each
   /// Of each block of channels with the same windows: of that of which they are the second half, of that which they
   /// begin; or of each window.
   using Sums = float[kWindows][kWhole ? kFilters / 2 : kFilters];
 
-  /// Of all channels.
-  FUSEDSC_HOST_DEVICE static constexpr int parts(int step) { return kWindows * (step / kPart); }
-
-  FUSEDSC_DEVICE explicit SlidingWindowsProduct(const SlidingWindowsParameters& p) : p_(p) {
-    group_ = uniform(thread_index() / 128);
-    is_leader_ = thread_index() % 128 == 0;
-    first_channel_ = static_cast<int>(block_index()) % p.channel_tiles * kChannels;
-    first_tile_ = static_cast<int>(block_index()) / p.channel_tiles * p.groups + group_;
-    stride_ = p.splits * p.groups;
-    tiles_ = first_tile_ < p.pixel_tiles ? (p.pixel_tiles - first_tile_ + stride_ - 1) / stride_ : 0;
-    parts_ = parts(p.step);
-
-    auto* memory = static_cast<unsigned char*>(block_memory());
-    memory += padding_before_tiles(memory);
-    weight_ = memory;
-    memory += parts_ * kPartBytes;
-    stages_ = memory + group_ * (p.stages * kStageBytes + kOutBytes);
-    out_ = stages_ + p.stages * kStageBytes;
-    memory += p.groups * (p.stages * kStageBytes + kOutBytes);
-    weight_barriers_ = reinterpret_cast<Barrier*>(memory);
-    barriers_ = weight_barriers_ + parts_ + group_ * p.stages;
+  FUSEDSC_HOST_DEVICE static constexpr Sizes sizes(int step) {
+    const int parts = kWindows * (step / kPart);  // of all channels
+    return {parts * kPartBytes, parts, kStageBytes, kRows * kChannels * 2};
   }
 
-  FUSEDSC_DEVICE int first_pixel(int tile) const { return (first_tile_ + tile * stride_) * kRows; }
+  FUSEDSC_DEVICE explicit SlidingWindowsProduct(const SlidingWindowsParameters& p)
+      : SlidingWindowsBlock(p, sizes(p.step), static_cast<int>(block_index()), kChannels), p_(p) {}
 
   FUSEDSC_DEVICE void loop() {
-    if (is_leader_) {
-      prefetch(p_.x);
-      for (int i = 0; i < p_.stages; ++i) initialise(barriers_ + i);
-    }
-    const int share = thread_index() < 128 && thread_index() % 32 == 0 ? thread_index() / 32 - 1 : -1;
-    if (share >= 0) {
-      prefetch(p_.weight);
-      for (int i = share; i < parts_; i += kWeightShares) initialise(weight_barriers_ + i);
-    }
-    publish();
-    wait_for_previous_kernel();
-    let_next_kernel_start();
-    if (is_leader_) {
-      for (int i = 0; i < p_.stages; ++i) start_next(i);
-    }
-    if (share >= 0) start_weight(share);
-    block_barrier();
+    begin(
+        p_.x, p_.weight, [&](int slot) { start_next(slot); }, [&](int part) { start_weight(part); });
     StageTurn turn;
 #pragma unroll 1
     for (int tile = 0; tile < tiles_; ++tile) {
@@ -118,34 +81,23 @@ class SlidingWindowsProduct {
       }
       wait_for_products<0>();
       fence_all(sums);
-      if (is_leader_) wait_for_stores();
-      group_barrier(group_);  // all are done with the last tiles of x and of y
-      if (is_leader_) start_next(last_slot);
-      store_tile(sums);
-      publish();
-      group_barrier(group_);
-      if (!is_leader_) continue;
-      for (int block = 0; block < kChannels / 64; ++block) {
-        start_store(p_.y, first_channel_ + block * 64, first_pixel(tile), out_ + block * kTileBytes);
-      }
-      commit_stores();
+      leave_tile(p_.y, kChannels, tile, [&] {
+        if (is_leader_) start_next(last_slot);
+        store_tile(sums);
+      });
     }
     if (is_leader_) wait_for_stores();
   }
 
   // -------------------------------------------------------------------------------------------------- by one thread
 
-  /// In the order in which they are wanted. A thread alone would take longer to ask for all than they take to come.
-  FUSEDSC_DEVICE void start_weight(int share) const {
+  FUSEDSC_DEVICE void start_weight(int part) const {
     const int parts_of_window = p_.step / kPart;
-#pragma unroll 1
-    for (int part = share; part < parts_; part += kWeightShares) {
-      const int window = part / parts_of_window, from = part % parts_of_window * kPart;
-      unsigned char* to = weight_ + part * kPartBytes;
-      expect(weight_barriers_ + part, kPartBytes);
-      if (!kWhole) start_box(to, (window + kWindows - 1) % kWindows, p_.step + from, weight_barriers_ + part);
-      start_box(to + kPartBytes - kBoxBytes, window, from, weight_barriers_ + part);
-    }
+    const int window = part / parts_of_window, from = part % parts_of_window * kPart;
+    unsigned char* to = weight_ + part * kPartBytes;
+    expect(weight_barriers_ + part, kPartBytes);
+    if (!kWhole) start_box(to, (window + kWindows - 1) % kWindows, p_.step + from, weight_barriers_ + part);
+    start_box(to + kPartBytes - kBoxBytes, window, from, weight_barriers_ + part);
   }
   FUSEDSC_DEVICE void start_box(unsigned char* to, int window, int channel, Barrier* barrier) const {
     start_load(to, p_.weight, ImagePlace{channel, first_channel_ / kWindows, window, 0}, barrier);
@@ -159,10 +111,7 @@ class SlidingWindowsProduct {
       start_load(stages_ + slot * kStageBytes + i * kTileBytes, p_.x, (next_step_ * kTiles + i) * kDepth,
                  first_pixel(next_tile_), barriers_ + slot);
     }
-    if (++next_step_ == p_.depth_steps) {
-      next_step_ = 0;
-      ++next_tile_;
-    }
+    count_step();
   }
 
   // ----------------------------------------------------------------------------------------- by all threads of a group
@@ -252,11 +201,6 @@ class SlidingWindowsProduct {
   }
 
   const SlidingWindowsParameters& p_;
-  int group_, first_channel_, first_tile_, stride_, tiles_, parts_;
-  int next_tile_ = 0, next_step_ = 0;
-  bool is_leader_;
-  unsigned char *weight_, *stages_, *out_;
-  Barrier *weight_barriers_, *barriers_;
 };
 
 }  // namespace fusedsc::gpu::hopper

@@ -71,7 +71,6 @@ Launch launch_of(const SlidingChannelArguments& a) {
   const std::int64_t outputs = a.weight.sizes[0], pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
   Launch launch;
   SlidingWindowsParameters& p = launch.p;
-  p.pixels = static_cast<int>(pixels);
   p.pixel_tiles = static_cast<int>(divide_up(pixels, kTile));
   p.step = static_cast<int>(windows.step);
   p.depth_steps = windows.step == 8 ? 1 : static_cast<int>(windows.channels / kTile);
@@ -134,8 +133,9 @@ ConstTensorView by_windows(const SlidingChannelArguments& a, std::int64_t window
 void run(const Launch& launch, const SlidingChannelArguments& a, const Execution& execution) {
   const Instance& instance = *launch.instance;
   SlidingWindowsParameters p = launch.p;
-  p.x = map_of(activation_matrix(a.x, 1, true), a.x.dtype, a.x.sizes[1], p.pixels, kTile);
-  p.y = map_of(output_matrix(a.y, 1, true), a.x.dtype, a.y.sizes[1], p.pixels, kTile);
+  const std::int64_t pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
+  p.x = map_of(activation_matrix(a.x, 1, true), a.x.dtype, a.x.sizes[1], pixels, kTile);
+  p.y = map_of(output_matrix(a.y, 1, true), a.x.dtype, a.y.sizes[1], pixels, kTile);
   p.weight = map_of_images(by_windows(a, instance.windows), instance.box, instance.filters, 1, 1, true);
   launch_following(kName, instance.kernel, std::int64_t{p.channel_tiles} * p.splits, p.groups * 128, execution.stream,
                    p, static_cast<std::size_t>(instance.memory(p.step, p.groups, p.stages)));
