@@ -4,8 +4,8 @@
 /// neighbouring channels of y.
 ///
 /// A block keeps the weight of its filters in block memory; positions come by the copy engine, 64 at a time to each
-/// group of four warps, 64 channels at a time. Where the step is 8 channels, half of what a product takes, all channels
-/// come at a time, and threads read a window's channels from block memory, wherever it begins.
+/// group of four warps, 64 channels at a time. Where the step is 8 channels, half of what a product takes, or 4, all
+/// channels come at a time, and threads read a window's channels from block memory, wherever it begins.
 #pragma once
 
 #include "fusedsc/common/gpu/hopper_products.h"
@@ -34,22 +34,25 @@ class SlidingWindowsProduct : SlidingWindowsBlock {
 
  private:
   static constexpr int kDepth = 64;           ///< channels of a tile of x
-  static constexpr bool kWhole = kPart == 8;  ///< windows are multiplied whole
-  static constexpr int kTiles = kWhole ? kWindows * kPart / kDepth : 1, kStageBytes = kTiles * kTileBytes;
-  static constexpr int kBlocks = kTiles * kDepth / kPart;  ///< of channels with the same windows, that come at a time
+  static constexpr bool kWhole = kPart <= 8;  ///< windows are multiplied whole
+  /// Windows that begin in the same eight channels: a product makes all of them, whose weight threads lay out then.
+  static constexpr int kNeighbours = kWhole ? 8 / kPart : 1, kProducts = kWindows / kNeighbours;
+  static constexpr bool kLaysOut = kNeighbours > 1;
+  static constexpr int kTiles = kWhole ? kProducts * 8 / kDepth : 1, kStageBytes = kTiles * kTileBytes;
+  static constexpr int kBlocks = kWhole ? kWindows : kDepth / kPart;  ///< that come at a time, of the same windows each
   static constexpr int kRowBytes = kBox * 2, kBoxBytes = kFilters * kRowBytes;
   /// The weight of a part of the channels: of the window of which they are the second half, of that which they begin;
-  /// or a window's.
-  static constexpr int kPartBytes = (kWhole ? 1 : 2) * kBoxBytes;
-  static_assert(kChannels % 64 == 0 && kWindows % 4 == 0 && (kPart == 16 || kPart == 32 || kPart == 64 || kWhole));
-  static_assert(!kWhole || kWindows % 8 == 0);
+  /// or of a product's windows.
+  static constexpr int kPartBytes = (kWhole ? kNeighbours : 2) * kBoxBytes;
+  static_assert(kChannels % 64 == 0 && kWindows % 4 == 0 && kNeighbours <= 2 && (!kWhole || kProducts % 8 == 0));
+  static_assert(kWhole || kPart == 16 || kPart == 32 || kPart == 64);
   /// Of each block of channels with the same windows: of that of which they are the second half, of that which they
-  /// begin; or of each window.
-  using Sums = float[kWindows][kWhole ? kFilters / 2 : kFilters];
+  /// begin; or of a product's windows.
+  using Sums = float[kProducts][kWhole ? kFilters * kNeighbours / 2 : kFilters];
 
   FUSEDSC_HOST_DEVICE static constexpr Sizes sizes(int step) {
-    const int parts = kWindows * (step / kPart);  // of all channels
-    return {parts * kPartBytes, parts, kStageBytes, kRows * kChannels * 2};
+    const int parts = kProducts * (step / kPart);  // of all channels
+    return {parts * kPartBytes, kLaysOut ? 0 : parts, kStageBytes, kRows * kChannels * 2};
   }
 
   FUSEDSC_DEVICE explicit SlidingWindowsProduct(const SlidingWindowsParameters& p)
@@ -58,6 +61,7 @@ class SlidingWindowsProduct : SlidingWindowsBlock {
   FUSEDSC_DEVICE void loop() {
     begin(
         p_.x, p_.weight, [&](int slot) { start_next(slot); }, [&](int part) { start_weight(part); });
+    if constexpr (kLaysOut) lay_out_weight();
     StageTurn turn;
 #pragma unroll 1
     for (int tile = 0; tile < tiles_; ++tile) {
@@ -80,7 +84,7 @@ class SlidingWindowsProduct : SlidingWindowsBlock {
         }
       }
       wait_for_products<0>();
-      fence_all(sums);
+      fence(sums);
       leave_tile(p_.y, kChannels, tile, [&] {
         if (is_leader_) start_next(last_slot);
         store_tile(sums);
@@ -121,12 +125,8 @@ class SlidingWindowsProduct : SlidingWindowsBlock {
 
   FUSEDSC_DEVICE void wait_for_weight(int first, int from) const {
 #pragma unroll
-    for (int block = 0; block < kBlocks; ++block) wait(weight_barriers_ + part_of(first + block, from), 0);
-  }
-
-  FUSEDSC_DEVICE static void fence_all(Sums& sums) {
-#pragma unroll
-    for (int window = 0; window < kWindows; ++window) fence(sums[window]);
+    for (int block = 0; block < (kLaysOut ? 0 : kBlocks); ++block)
+      wait(weight_barriers_ + part_of(first + block, from), 0);
   }
 
   /// Each channel belongs to the second half of a window and to the first half of the next one: a product makes both,
@@ -135,7 +135,7 @@ class SlidingWindowsProduct : SlidingWindowsBlock {
   FUSEDSC_DEVICE void multiply_stage(Sums& sums, int first, int part, int slot) const {
     if constexpr (kWhole) return multiply_whole(sums, stages_ + slot * kStageBytes);
     const std::uint64_t rows = describe<128>(stages_ + slot * kStageBytes);
-    fence_all(sums);
+    fence(sums);
     begin_products();
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
@@ -147,26 +147,49 @@ class SlidingWindowsProduct : SlidingWindowsBlock {
       }
     }
     commit_products();
-    fence_all(sums);
+    fence(sums);
   }
 
-  /// All windows, each with the block of channels that it begins with, and the next one.
+  /// All windows, each with the eight channels in which it begins, and the next ones.
   FUSEDSC_DEVICE void multiply_whole(Sums& sums, const unsigned char* x) const {
     const int lane = thread_index() % 32, row = thread_index() % 128 / 32 * 16 + lane % 16;
-    std::uint32_t factors[kWindows][4];
+    std::uint32_t factors[kProducts][4];
 #pragma unroll
-    for (int window = 0; window < kWindows; ++window) {
-      const int run = (window + lane / 16) % kWindows;
-      load_matrices(x + run / 8 * kTileBytes + place_of_run<128>(row, run % 8), factors[window]);
+    for (int i = 0; i < kProducts; ++i) {
+      const int run = (i + lane / 16) % kProducts;
+      load_matrices(x + run / 8 * kTileBytes + place_of_run<128>(row, run % 8), factors[i]);
     }
-    fence_all(sums);
+    fence(sums);
     begin_products();
 #pragma unroll
-    for (int window = 0; window < kWindows; ++window) {
-      multiply<false>(sums[window], factors[window], describe<kRowBytes>(weight_ + window * kPartBytes), true, T());
+    for (int i = 0; i < kProducts; ++i) {
+      multiply<false>(sums[i], factors[i], describe<kRowBytes>(weight_ + i * kPartBytes), true, T());
     }
     commit_products();
-    fence_all(sums);
+    fence(sums);
+  }
+
+  /// By all: of each product's columns, which are two windows' filters in turns, 16 channels, of which a window has 8.
+  FUSEDSC_DEVICE void lay_out_weight() const {
+    using Run = Aligned<std::uint32_t, 4>;
+    constexpr int kColumns = kFilters * kNeighbours;
+    for (int i = thread_index(); i < kChannels; i += p_.groups * 128) {
+      const int column = i % kColumns, product = i / kColumns;
+      const int output = first_channel_ + column / 2 * kWindows + product * 2 + column % 2;
+      Run window = {};
+      if (output < p_.outputs) {
+        window = *reinterpret_cast<const Run*>(static_cast<const T*>(p_.weight_data) + output * p_.weight_row);
+      }
+      const auto& words = window.elements;
+      const bool is_second = column % 2 != 0;
+      unsigned char* to = weight_ + product * kPartBytes;
+      *reinterpret_cast<Run*>(to + place_of_run<kRowBytes>(column, 0)) =
+          is_second ? Run{{0, 0, words[0], words[1]}} : window;
+      *reinterpret_cast<Run*>(to + place_of_run<kRowBytes>(column, 1)) =
+          is_second ? Run{{words[2], words[3], 0, 0}} : Run{};
+    }
+    publish();
+    block_barrier();
   }
 
   /// A window's sum of both of its halves.
@@ -175,24 +198,27 @@ class SlidingWindowsProduct : SlidingWindowsBlock {
     return sums[window][kFilters / 2 + place] + sums[(window + 1) % kWindows][place];
   }
 
+  /// Two neighbouring outputs: numbers `channel` and on of those that the thread has from `place` on.
+  FUSEDSC_DEVICE static std::uint32_t pair_of(const Sums& sums, int channel, int place) {
+    if constexpr (kLaysOut) return to_bits(sums[channel / 2][place], sums[channel / 2][place + 1], T());
+    place += channel / kWindows;
+    return to_bits(sum_of(sums, channel % kWindows, place), sum_of(sums, channel % kWindows + 1, place), T());
+  }
+
   /// To block memory, in runs of 16 bytes.
   FUSEDSC_DEVICE void store_tile(const Sums& sums) const {
     const int lane = thread_index() % 32, warp_row = thread_index() % 128 / 32 * 16;
 #pragma unroll
-    for (int eight = 0; eight < kFilters / 8; ++eight) {
+    for (int eight = 0; eight < kFilters * kNeighbours / 8; ++eight) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int row = warp_row + lane / 4 + half * 8;
 #pragma unroll
-        for (int run = 0; run < kWindows / 4; ++run) {
+        for (int run = 0; run < kProducts / 4; ++run) {
           Aligned<std::uint32_t, 4> words;
 #pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            const int channel = run * 8 + i * 2, place = eight * 4 + half * 2 + channel / kWindows;
-            words.elements[i] =
-                to_bits(sum_of(sums, channel % kWindows, place), sum_of(sums, channel % kWindows + 1, place), T());
-          }
-          const int number = (eight * 8 + lane % 4 * 2) * kWindows / 8 + run;
+          for (int i = 0; i < 4; ++i) words.elements[i] = pair_of(sums, run * 8 + i * 2, eight * 4 + half * 2);
+          const int number = (eight * 8 + lane % 4 * 2) / kNeighbours * kWindows / 8 + run;
           *reinterpret_cast<Aligned<std::uint32_t, 4>*>(out_ + number / 8 * kTileBytes +
                                                         place_of_run<128>(row, number % 8)) = words;
         }

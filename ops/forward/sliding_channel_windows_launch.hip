@@ -46,7 +46,8 @@ constexpr Instance instance(DataType dtype) {
 #define FUSEDSC_WINDOWS(T, dtype)                                                                  \
   FUSEDSC_PARTS(T, dtype, 4, 16), FUSEDSC_PARTS(T, dtype, 4, 32), instance<T, 8, 8, 8>(dtype),     \
       FUSEDSC_PARTS(T, dtype, 8, 8), instance<T, 8, 16, 8>(dtype), FUSEDSC_PARTS(T, dtype, 8, 16), \
-      instance<T, 16, 8, 8>(dtype), FUSEDSC_PARTS(T, dtype, 16, 8)
+      instance<T, 16, 4, 4>(dtype), instance<T, 16, 8, 4>(dtype), instance<T, 16, 8, 8>(dtype),    \
+      FUSEDSC_PARTS(T, dtype, 16, 8)
 
 const Instance kInstances[] = {FUSEDSC_WINDOWS(Float16, DataType::float16),
                                FUSEDSC_WINDOWS(BFloat16, DataType::bfloat16)};
@@ -73,7 +74,8 @@ Launch launch_of(const SlidingChannelArguments& a) {
   SlidingWindowsParameters& p = launch.p;
   p.pixel_tiles = static_cast<int>(divide_up(pixels, kTile));
   p.step = static_cast<int>(windows.step);
-  p.depth_steps = windows.step == 8 ? 1 : static_cast<int>(windows.channels / kTile);
+  p.outputs = static_cast<int>(outputs);
+  p.depth_steps = windows.step <= 8 ? 1 : static_cast<int>(windows.channels / kTile);
   for (const Instance& instance : kInstances) {
     if (!suits(instance, windows, a.x.dtype)) continue;
     const std::int64_t channel_tiles = divide_up(outputs, instance.channels());
@@ -103,8 +105,8 @@ std::string why_not(const SlidingChannelArguments& a) {
   const SlidingChannels windows = sliding_channels_of(a);
   const std::int64_t step = windows.step;
   if (windows.width != 2 * step || windows.channels != windows.cycle * step ||
-      (step != 8 && step != 16 && step != 32 && step % 64 != 0)) {
-    return "windows do not share half of their channels, 8, 16, 32 or a multiple of 64";
+      (step != 4 && step != 8 && step != 16 && step != 32 && step % 64 != 0)) {
+    return "windows do not share half of their channels, 4, 8, 16, 32 or a multiple of 64";
   }
   if (a.weight.sizes[0] % windows.cycle != 0) return "some windows have more filters than others";
   std::string reason = why_not_hopper(a.x.dtype, a.x.device, 1, a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3]);
@@ -137,6 +139,8 @@ void run(const Launch& launch, const SlidingChannelArguments& a, const Execution
   p.x = map_of(activation_matrix(a.x, 1, true), a.x.dtype, a.x.sizes[1], pixels, kTile);
   p.y = map_of(output_matrix(a.y, 1, true), a.x.dtype, a.y.sizes[1], pixels, kTile);
   p.weight = map_of_images(by_windows(a, instance.windows), instance.box, instance.filters, 1, 1, true);
+  p.weight_data = a.weight.data;
+  p.weight_row = a.weight.strides[0];
   launch_following(kName, instance.kernel, std::int64_t{p.channel_tiles} * p.splits, p.groups * 128, execution.stream,
                    p, static_cast<std::size_t>(instance.memory(p.step, p.groups, p.stages)));
 }

@@ -49,6 +49,8 @@ INSTANTIATE_TEST_SUITE_P(Targets, SlidingChannelWindowsGpu, testing::ValuesIn(gp
 TEST_P(SlidingChannelWindowsGpu, Forward) {
   std::vector<SlidingChannelGeometry> all = geometries();
   all.push_back(many_positions());
+  // Steps of 4 channels.
+  all.insert(all.end(), {{{1, 64, 5, 7}, 64, 8, 0.5}, {{9, 64, 16, 16}, 144, 8, 0.5}, {{2, 64, 3, 3}, 16, 8, 0.5}});
   for (const SlidingChannelGeometry& geometry : all) {
     const Forward problem{GetParam().dtype, geometry, {}, channels_last()};
     const auto candidates = explain_sliding_channel_conv2d(ForwardTensors(problem).arguments(problem));
@@ -87,8 +89,7 @@ TEST_P(SlidingChannelWindowsGpu, EachGradient) {
 TEST_P(SlidingChannelWindowsGpu, LeavesTheRest) {
   const SlidingChannelGeometry geometries[] = {
       {{1, 128, 5, 7}, 64, 2, 0.25},  // windows that share less than half
-      {{1, 64, 5, 7}, 64, 8, 0.5},    // steps of 4 channels
-      {{1, 32, 5, 7}, 64, 2, 0.5},    // and of 8, of four windows
+      {{1, 32, 5, 7}, 64, 2, 0.5},    // steps of 8 channels, of four windows
       {{1, 192, 5, 7}, 64, 2, 0.5},   // and of 48
       {{1, 64, 5, 7}, 42, 2, 0.5},    // windows that not as many filters share
       {{1, 96, 5, 7}, 64, 3, 0.5},    // six windows
