@@ -39,7 +39,7 @@ class SlidingWindowsWeight {
   static constexpr int kStageBytes = (kXTiles + kTiles) * kTileBytes;
   /// Sums in block memory: [filter][own window, that before it][channel], eight banks from row to row.
   static constexpr int kPitch = kChannels + 8, kSumFloats = kFilters * 2 * kPitch;
-  static_assert(kChannels % 64 == 0 && kWindows <= 16 && 16 % kWindows == 0);
+  static_assert(kChannels % 64 == 0 && kChannels <= 128 && kWindows <= 16 && 16 % kWindows == 0);
   using Four = Aligned<float, 4>;
   using Sums = float[kXTiles][kOutputs / 2];
 
@@ -167,39 +167,52 @@ class SlidingWindowsWeight {
     const int threads = p_.groups * 128;
     int lanes = 1;
     while (lanes < p_.cluster && kAll * lanes < p_.cluster * threads) lanes *= 2;
-    const int lane = thread_index() % lanes;
+    const int lane = thread_index() % lanes, first = (rank_ * threads + thread_index()) / lanes;
+    // A thread's fours differ in their filters only.
+    const int column = first % kFours * 4, first_row = first / kFours, advance = p_.cluster * threads / lanes / kFours;
+    const int channel = first_channel_ + column, own = channel / p_.step, which = first_row % 2;
+    const int window = which == 0 ? own : own == 0 ? kWindows - 1 : own - 1;
+    T* const to = static_cast<T*>(p_.weight) + window * p_.weight_row + channel - own * p_.step + which * p_.step;
+    const auto store_row = [&](int row, const Four& sum) {
+      const int filter = first_output_ / kWindows + row / 2;
+      if (own >= kWindows || filter >= p_.filters) return;
+      store<2>(sum.elements, to + std::int64_t{filter} * kWindows * p_.weight_row);
+      store<2>(sum.elements + 2, to + std::int64_t{filter} * kWindows * p_.weight_row + 2);
+    };
+    const float* const from = sums_ + column;
+    if (p_.cluster == 1) {
+#pragma unroll 4
+      for (int row = first_row; row < kFilters * 2; row += advance) {
+        Four sum = *reinterpret_cast<const Four*>(from + row * kPitch);
+        for (int group = 1; group < p_.groups; ++group) {
+          add(sum, *reinterpret_cast<const Four*>(from + group * kSumFloats + row * kPitch));
+        }
+        store_row(row, sum);
+      }
+      return;
+    }
 #pragma unroll 1
-    for (int i = (rank_ * threads + thread_index()) / lanes; i < kAll; i += p_.cluster * threads / lanes) {
-      const int row = i / kFours, column = i % kFours * 4;
+    for (int row = first_row; row < kFilters * 2; row += advance) {
       Four sum = {};
 #pragma unroll 1
       for (int group = 0; group < p_.groups; ++group) {
-        const auto* place = reinterpret_cast<const Four*>(sums_ + group * kSumFloats + row * kPitch + column);
 #pragma unroll 4
         for (int rank = lane; rank < p_.cluster; rank += lanes) {
-          const Four other = load_of_block(place, rank);
-#pragma unroll
-          for (int j = 0; j < 4; ++j) sum.elements[j] += other.elements[j];
+          add(sum, load_of_block(reinterpret_cast<const Four*>(from + group * kSumFloats + row * kPitch), rank));
         }
       }
 #pragma unroll 1
       for (int distance = 1; distance < lanes; distance *= 2) {
 #pragma unroll
-        for (int j = 0; j < 4; ++j) sum.elements[j] += shuffle_xor(sum.elements[j], distance);
+        for (int i = 0; i < 4; ++i) sum.elements[i] += shuffle_xor(sum.elements[i], distance);
       }
-      if (lane == 0) store_four(sum, row, column);
+      if (lane == 0) store_row(row, sum);
     }
   }
 
-  FUSEDSC_DEVICE void store_four(const Four& sum, int row, int column) const {
-    const int channel = first_channel_ + column, filter = first_output_ / kWindows + row / 2;
-    const int own = channel / p_.step;
-    if (own >= kWindows || filter >= p_.filters) return;
-    const int window = row % 2 == 0 ? own : own == 0 ? kWindows - 1 : own - 1;
-    T* to = static_cast<T*>(p_.weight) + (std::int64_t{filter} * kWindows + window) * p_.weight_row + channel -
-            own * p_.step + row % 2 * p_.step;
-    store<2>(sum.elements, to);
-    store<2>(sum.elements + 2, to + 2);
+  FUSEDSC_DEVICE static void add(Four& sum, const Four& other) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sum.elements[i] += other.elements[i];
   }
 
   const SlidingWindowsWeightParameters& p_;
