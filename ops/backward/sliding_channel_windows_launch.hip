@@ -16,7 +16,7 @@ namespace {
 constexpr const char* kName = "sliding_channel_conv2d_backward";
 
 /// Groups of warps of a block, blocks of a cluster.
-constexpr int kMostGroups = 2, kMostCluster = 8;
+constexpr int kMostGroups = 2, kMostDoublings = 3;
 
 constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -84,13 +84,28 @@ struct Launch {
 
 constexpr int kTile = 64;  ///< positions, and channels of a copy
 
-/// How both gradients share the multiprocessors, with so many groups of warps in a block, and blocks in a cluster.
-/// Returns its cost: as of the longer one, by numbers fitted to the times of all cuts of layers of 512 to 8,192
-/// positions on an H200, in something like microseconds.
-double share(const SlidingChannelBackwardArguments& a, int groups, int cluster, Launch& launch) {
+/// Fitted to the times of all cuts of layers of 32 to 8,192 positions on an H200, in something like microseconds; a
+/// single number says little.
+struct SlidingWindowsCosts {
+  double start = 1.79, group = 0.2;                        ///< of the weight's gradient; a second group of warps
+  double narrow = 0.1725, square = 0.342, oblong = 0.237;  ///< tiles of 64 by 64, 128 by 128, 64 by 128, 64 positions
+  double sharing = 1.21;                                   ///< times that, for groups that share a multiprocessor
+  double sums = 0.455;                                     ///< of a group, thousands
+  double meeting[4] = {0, 1.04, 1.26, 1.86};               ///< of clusters of 1, 2, 4 and 8 blocks
+  double input = 2.87, round = 0.6,
+         filter = 0.0058;  ///< of the input gradient; 64 positions; of which a window's filter
+  double wide = 1.57;      ///< times that, for 128 channels
+  double beside = 0.089;   ///< how much of the shorter one is noticed
+};
+constexpr SlidingWindowsCosts kCosts;
+
+/// How both gradients share the multiprocessors, with so many groups of warps in a block, and 1 << doublings blocks in
+/// a cluster. Returns its cost: that of the longer one.
+double share(const SlidingChannelBackwardArguments& a, int groups, int doublings, Launch& launch) {
   const Instance& instance = *launch.instance;
   SlidingWindowsInputParameters& input = launch.p.input;
   SlidingWindowsWeightParameters& weight = launch.p.weight;
+  const int cluster = 1 << doublings;
   const int size = cluster > 2 ? room_for_clusters(multiprocessors()) : multiprocessors() / cluster * cluster;
   const bool is_wide = instance.channels() > kTile;
   double input_cost = 0, weight_cost = 0;
@@ -107,21 +122,16 @@ double share(const SlidingChannelBackwardArguments& a, int groups, int cluster, 
     launch.input_blocks =
         static_cast<int>(divide_up(std::int64_t{input.channel_tiles} * input.splits, cluster) * cluster);
     input.stages = static_cast<int>(std::min<std::int64_t>(16, rounds * input.depth_steps));
-    input_cost = 3.36 + static_cast<double>(rounds) * (0.54 + 0.007 * groups * weight.filters) * (is_wide ? 1.485 : 1);
+    input_cost = kCosts.input + static_cast<double>(rounds) * (kCosts.round + kCosts.filter * groups * weight.filters) *
+                                    (is_wide ? kCosts.wide : 1);
   }
   if (a.grad_weight) {
     const std::int64_t tiles = divide_up(weight.pixel_tiles, groups * cluster);
-    const double tile = (is_wide                    ? 0.445
-                         : instance.outputs > kTile ? 0.231
-                                                    : 0.177) *
-                        (groups > 1 ? 1.187 : 1),
-                 sums = 1e-3 * groups * instance.channels() * instance.outputs / instance.windows,
-                 meeting = cluster == 1   ? 0
-                           : cluster == 2 ? 1.2
-                           : cluster == 4 ? 1.6
-                                          : 2.4;
+    const double tile = is_wide ? kCosts.square : instance.outputs > kTile ? kCosts.oblong : kCosts.narrow;
+    const double sums = 1e-3 * groups * instance.channels() * instance.outputs / instance.windows;
     weight.stages = static_cast<int>(std::min<std::int64_t>(8, tiles));
-    weight_cost = 2.05 + static_cast<double>(tiles) * tile + 0.65 * sums + meeting;
+    weight_cost = kCosts.start + kCosts.group * (groups - 1) + kCosts.sums * sums + kCosts.meeting[doublings] +
+                  static_cast<double>(tiles) * tile * (groups > 1 ? kCosts.sharing : 1);
   }
   const auto input_memory = [&] {
     return a.grad_x ? instance.input_memory(input.depth_steps, input.box_steps, groups, input.stages) : 0;
@@ -132,7 +142,7 @@ double share(const SlidingChannelBackwardArguments& a, int groups, int cluster, 
   launch.memory = std::max(input_memory(), weight_memory());
   if (launch.memory > kMemoryLimit) return std::numeric_limits<double>::infinity();
   if (!is_beside) return input_cost + weight_cost;
-  return std::max(input_cost, weight_cost) + 0.083 * std::min(input_cost, weight_cost);
+  return std::max(input_cost, weight_cost) + kCosts.beside * std::min(input_cost, weight_cost);
 }
 
 /// What does not depend on how it is cut.
@@ -172,8 +182,8 @@ Launch launch_of(const SlidingChannelBackwardArguments& a) {
     if (!instance.suits(windows, a.x.dtype)) continue;
     Launch launch = launch_by(instance, a, windows);
     for (int groups = 1; groups <= kMostGroups; ++groups) {
-      for (int cluster = 1; cluster <= kMostCluster; cluster *= 2) {
-        const double cost = share(a, groups, cluster, launch);
+      for (int doublings = 0; doublings <= kMostDoublings; ++doublings) {
+        const double cost = share(a, groups, doublings, launch);
         if (cost >= best_cost) continue;
         best_cost = cost;
         best = launch;

@@ -79,11 +79,11 @@ Launch launch_of(const SlidingChannelArguments& a) {
   for (const Instance& instance : kInstances) {
     if (!suits(instance, windows, a.x.dtype)) continue;
     const std::int64_t channel_tiles = divide_up(outputs, instance.channels());
-    // The wider one, unless that leaves multiprocessors without work, or there is so little of it that what counts is
-    // how many tiles are under way.
-    const std::int64_t tiles = p.pixel_tiles * channel_tiles;
-    const bool has_work = tiles * 4 >= std::int64_t{multiprocessors()} * 3,
-               has_much = windows.channels > 2 * kTile || tiles > std::int64_t{multiprocessors()} * 4;
+    // The wider one, unless that leaves multiprocessors without work, or groups of warps with so few tiles and so few
+    // steps each that what counts is how many tiles are under way.
+    const std::int64_t tiles = p.pixel_tiles * channel_tiles, size = multiprocessors();
+    const bool has_work = tiles * 4 >= size * 3,
+               has_much = windows.channels > 2 * kTile || tiles <= size || tiles > size * 2 * kMostGroups;
     if (launch.instance != nullptr && !(has_work && has_much)) continue;
     launch.instance = &instance;
     p.channel_tiles = static_cast<int>(channel_tiles);
