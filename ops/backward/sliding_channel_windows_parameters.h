@@ -14,7 +14,7 @@ struct SlidingWindowsInputParameters : SlidingWindowsCut {
 struct SlidingWindowsWeightParameters {
   TensorMap grad_y, x;
   int pixel_tiles = 0, channel_tiles = 1, output_tiles = 1;
-  int groups = 1, stages = 2, step = 16;  ///< as above
+  int groups = 1, stages = 2, step = 16;  ///< as of SlidingWindowsCut
   int cluster = 1;                        ///< blocks that share the positions of a tile
   int filters = 0;                        ///< of a window
   void* weight = nullptr;                 ///< the gradient

@@ -20,7 +20,7 @@ class SlidingWindowsProduct : SlidingWindowsBlock {
  public:
   static constexpr int kWindows = kWindows_, kFilters = kFilters_, kPart = kPart_;
   static constexpr int kChannels = kWindows * kFilters;  ///< of y, of a block
-  /// Channels of a copy of the weight, of all filters of a window. Of 16 those behind them come, too.
+  /// Channels of a copy of the weight, of all filters of a window: of 16 and fewer those behind them come, too.
   static constexpr int kBox = kPart == 64 ? 64 : 32;
 
   FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(int step, int groups, int stages) {
