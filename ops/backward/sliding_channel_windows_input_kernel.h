@@ -8,27 +8,23 @@
 #pragma once
 
 #include "fusedsc/backward/sliding_channel_windows_parameters.h"
-#include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/hopper_products.h"
-#include "fusedsc/common/gpu/hopper_stages.h"
 
 namespace fusedsc::gpu::hopper {
 
 /// A block has kBlocks times kWidth channels. kWidth: neighbours that belong to the same two windows.
 template <class T, int kWindows_, int kBlocks_, int kWidth_>
-class SlidingWindowsInput {
+class SlidingWindowsInput : SlidingWindowsBlock {
  public:
   static constexpr int kWindows = kWindows_, kBlocks = kBlocks_, kWidth = kWidth_;
   static constexpr int kChannels = kBlocks * kWidth;
   /// Filters of a window that come at a time: a product takes 16.
   static constexpr int kDepth = kWindows == 4 ? 32 : 16;
   /// A copy of the weight: channels of a window, both halves of it if they are few.
-  static constexpr int kBox = kWidth == 16 ? 32 : 64;
+  static constexpr int kBox = kWidth <= 16 ? 32 : 64;
 
   FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(int depth_steps, int box_steps, int groups, int stages) {
-    const int boxes = (depth_steps + box_steps - 1) / box_steps;
-    return 1024 + boxes * kSlots * box_steps * kStepBytes + groups * (stages * kStageBytes + kOutBytes) +
-           8 * (boxes + groups * stages);
+    return bytes_of(sizes(depth_steps, box_steps), groups, stages);
   }
 
   /// block: which of those that make this gradient.
@@ -39,9 +35,8 @@ class SlidingWindowsInput {
   }
 
  private:
-  static constexpr int kRows = 64, kTileBytes = kRows * 128;
   static constexpr int kTiles = kDepth * kWindows / 64;  ///< of grad_y, 64 outputs each
-  static constexpr int kStageBytes = kTiles * kTileBytes, kOutBytes = kRows * kChannels * 2;
+  static constexpr int kStageBytes = kTiles * kTileBytes;
   static constexpr bool kHasAll = kBlocks == kWindows;          ///< windows; else one more than blocks
   static constexpr int kOwn = kHasAll ? kBlocks : kBlocks + 1;  ///< windows: that before the first block's, and on
   static constexpr bool kCopiesHalves = kWidth >= 64;           ///< of windows
@@ -55,47 +50,20 @@ class SlidingWindowsInput {
   /// While one step's factors are multiplied, the next one's are gathered, if there are registers for both.
   static constexpr int kBuffers = kOwn * kProducts > 6 ? 1 : 2;
 
-  FUSEDSC_DEVICE SlidingWindowsInput(const SlidingWindowsInputParameters& p, int block) : p_(p) {
-    group_ = uniform(thread_index() / 128);
-    is_leader_ = thread_index() % 128 == 0;
-    first_channel_ = block % p.channel_tiles * kChannels;
-    first_window_ = first_channel_ / p.step;
-    first_tile_ = block / p.channel_tiles * p.groups + group_;
-    stride_ = p.splits * p.groups;
-    tiles_ = first_tile_ < p.pixel_tiles ? (p.pixel_tiles - first_tile_ + stride_ - 1) / stride_ : 0;
-    boxes_ = (p.depth_steps + p.box_steps - 1) / p.box_steps;
-    box_bytes_ = p.box_steps * kStepBytes;
-
-    auto* memory = static_cast<unsigned char*>(block_memory());
-    memory += padding_before_tiles(memory);
-    weight_ = memory;
-    memory += boxes_ * kSlots * box_bytes_;
-    stages_ = memory + group_ * (p.stages * kStageBytes + kOutBytes);
-    out_ = stages_ + p.stages * kStageBytes;
-    memory += p.groups * (p.stages * kStageBytes + kOutBytes);
-    weight_barriers_ = reinterpret_cast<Barrier*>(memory);
-    barriers_ = weight_barriers_ + boxes_ + group_ * p.stages;
+  FUSEDSC_HOST_DEVICE static constexpr Sizes sizes(int depth_steps, int box_steps) {
+    const int boxes = (depth_steps + box_steps - 1) / box_steps;
+    return {boxes * kSlots * box_steps * kStepBytes, boxes, kStageBytes, kRows * kChannels * 2};
   }
 
-  FUSEDSC_DEVICE int first_pixel(int tile) const { return (first_tile_ + tile * stride_) * kRows; }
+  FUSEDSC_DEVICE SlidingWindowsInput(const SlidingWindowsInputParameters& p, int block)
+      : SlidingWindowsBlock(p, sizes(p.depth_steps, p.box_steps), block, kChannels),
+        p_(p),
+        first_window_(first_channel_ / p.step),
+        box_bytes_(p.box_steps * kStepBytes) {}
 
   FUSEDSC_DEVICE void loop() {
-    if (is_leader_) {
-      prefetch(p_.grad_y);
-      for (int i = 0; i < p_.stages; ++i) initialise(barriers_ + i);
-    }
-    if (thread_index() == 32) {
-      prefetch(p_.weight);
-      for (int i = 0; i < boxes_; ++i) initialise(weight_barriers_ + i);
-    }
-    publish();
-    wait_for_previous_kernel();
-    let_next_kernel_start();
-    if (is_leader_) {
-      for (int i = 0; i < p_.stages; ++i) start_next(i);
-    }
-    if (thread_index() == 32) start_weight();
-    block_barrier();
+    begin(
+        p_.grad_y, p_.weight, [&](int slot) { start_next(slot); }, [&](int box) { start_weight(box); });
     StageTurn turn;
 #pragma unroll 1
     for (int tile = 0; tile < tiles_; ++tile) {
@@ -109,40 +77,28 @@ class SlidingWindowsInput {
       }
       wait_for_products<0>();
       fence_all(sums);
-      if (is_leader_) wait_for_stores();
-      group_barrier(group_);  // all are done with the last tile of grad_x
-      store_tile(sums);
-      publish();
-      group_barrier(group_);
-      if (!is_leader_) continue;
-      for (int block = 0; block < kChannels / 64; ++block) {
-        start_store(p_.grad_x, first_channel_ + block * 64, first_pixel(tile), out_ + block * kTileBytes);
-      }
-      commit_stores();
+      leave_tile(p_.grad_x, kChannels, tile, [&] { store_tile(sums); });
     }
     if (is_leader_) wait_for_stores();
   }
 
   // -------------------------------------------------------------------------------------------------- by one thread
 
-  FUSEDSC_DEVICE void start_weight() const {
+  FUSEDSC_DEVICE void start_weight(int box) const {
+    expect(weight_barriers_ + box, kSlots * box_bytes_);
 #pragma unroll 1
-    for (int box = 0; box < boxes_; ++box) {
-      expect(weight_barriers_ + box, kSlots * box_bytes_);
-#pragma unroll 1
-      for (int slot = 0; slot < kSlots; ++slot) {
-        int window = first_window_, channel = 0;
-        if constexpr (kCopiesHalves) {
-          const int part = slot / kHalfBoxes;  // first the own window's half, then that of the window before
-          window += part / 2 - part % 2;
-          channel = part % 2 * p_.step + first_channel_ % p_.step + slot % kHalfBoxes * 64;
-        } else {
-          window += kHasAll ? slot : slot - 1;
-        }
-        window = window < 0 ? window + kWindows : window;
-        start_load(weight_ + (box * kSlots + slot) * box_bytes_, p_.weight,
-                   ImagePlace{channel, box * p_.box_steps * kDepth, window, 0}, weight_barriers_ + box);
+    for (int slot = 0; slot < kSlots; ++slot) {
+      int window = first_window_, channel = 0;
+      if constexpr (kCopiesHalves) {
+        const int part = slot / kHalfBoxes;  // first the own window's half, then that of the window before
+        window += part / 2 - part % 2;
+        channel = part % 2 * p_.step + first_channel_ % p_.step + slot % kHalfBoxes * 64;
+      } else {
+        window += kHasAll ? slot : slot - 1;
       }
+      window = window < 0 ? window + kWindows : window;
+      start_load(weight_ + (box * kSlots + slot) * box_bytes_, p_.weight,
+                 ImagePlace{channel, box * p_.box_steps * kDepth, window, 0}, weight_barriers_ + box);
     }
   }
 
@@ -154,10 +110,7 @@ class SlidingWindowsInput {
       start_load(stages_ + slot * kStageBytes + i * kTileBytes, p_.grad_y, (next_step_ * kTiles + i) * 64,
                  first_pixel(next_tile_), barriers_ + slot);
     }
-    if (++next_step_ == p_.depth_steps) {
-      next_step_ = 0;
-      ++next_tile_;
-    }
+    count_step();
   }
 
   // ----------------------------------------------------------------------------------------- by all threads of a group
@@ -269,7 +222,8 @@ class SlidingWindowsInput {
       std::uint32_t words[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float* pair = sums[run * 8 / kWidth] + run * 8 % kWidth / 2 + 2 * i;
+        const int first = run * 4 + 2 * i;
+        const float* pair = sums[first / (kWidth / 2)] + first % (kWidth / 2);
         words[i] = to_bits(pair[0], pair[1], T());
       }
       store_matrices(out_ + run / 8 * kTileBytes + place_of_run<128>(row, run % 8 + lane / 16), words);
@@ -277,11 +231,7 @@ class SlidingWindowsInput {
   }
 
   const SlidingWindowsInputParameters& p_;
-  int group_, first_channel_, first_window_, first_tile_, stride_, tiles_, boxes_, box_bytes_;
-  int next_tile_ = 0, next_step_ = 0;
-  bool is_leader_;
-  unsigned char *weight_, *stages_, *out_;
-  Barrier *weight_barriers_, *barriers_;
+  int first_window_, box_bytes_;
 };
 
 }  // namespace fusedsc::gpu::hopper

@@ -3,14 +3,11 @@
 #include <iterator>
 #include <limits>
 
-#include "fusedsc/backward/pointwise_hopper_weight.h"
-#include "fusedsc/backward/sliding_channel_pointwise.h"
 #include "fusedsc/backward/sliding_channel_windows.h"
 #include "fusedsc/backward/sliding_channel_windows_input_kernel.h"
 #include "fusedsc/backward/sliding_channel_windows_weight_kernel.h"
 #include "fusedsc/common/gpu/hopper_cluster.h"
 #include "fusedsc/common/gpu/pointwise_hopper_plan.h"
-#include "fusedsc/runtime/arena.h"
 
 namespace fusedsc {
 namespace gpu::hopper {
@@ -19,7 +16,7 @@ namespace {
 constexpr const char* kName = "sliding_channel_conv2d_backward";
 
 /// Groups of warps of a block, blocks of a cluster.
-constexpr int kMostGroups = 2, kMostCluster = 8;
+constexpr int kMostGroups = 2, kMostDoublings = 3;
 
 constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -35,7 +32,8 @@ windows_kernel(const FUSEDSC_GRID_CONSTANT SlidingWindowsGradientsParameters p) 
 
 struct Instance {
   DataType dtype;
-  int windows, blocks, width, box, depth, rows;
+  int windows, blocks, width, box, depth;
+  int outputs;  ///< of a tile of the weight's gradient
   void (*kernel)(SlidingWindowsGradientsParameters);
   int (*input_memory)(int depth_steps, int box_steps, int groups, int stages);
   int (*weight_memory)(int groups, int stages);
@@ -46,29 +44,33 @@ struct Instance {
   }
 };
 
-template <class T, int kWindows, int kBlocks, int kWidth>
+template <class T, int kWindows, int kBlocks, int kWidth, int kOutputs>
 constexpr Instance instance(DataType dtype) {
   using Input = SlidingWindowsInput<T, kWindows, kBlocks, kWidth>;
-  using Weight = SlidingWindowsWeight<T, kWindows, kBlocks, kWidth>;
+  using Weight = SlidingWindowsWeight<T, kWindows, Input::kChannels, kOutputs>;
   return {dtype,
           kWindows,
           kBlocks,
           kWidth,
           Input::kBox,
           Input::kDepth,
-          Weight::kRows,
+          Weight::kOutputs,
           windows_kernel<Input, Weight>,
           Input::memory_bytes,
           Weight::memory_bytes};
 }
 
-/// 64 channels, then 128.
-#define FUSEDSC_WIDTHS(T, dtype, windows)                                                                     \
-  instance<T, windows, 1, 64>(dtype), instance<T, windows, 2, 32>(dtype), instance<T, windows, 4, 16>(dtype), \
-      instance<T, windows, 1, 128>(dtype), instance<T, windows, 2, 64>(dtype), instance<T, windows, 4, 32>(dtype)
-#define FUSEDSC_WINDOWS(T, dtype)                                                         \
-  FUSEDSC_WIDTHS(T, dtype, 4), FUSEDSC_WIDTHS(T, dtype, 8), instance<T, 8, 8, 16>(dtype), \
-      FUSEDSC_WIDTHS(T, dtype, 16), instance<T, 16, 8, 16>(dtype)
+/// Of 64 channels tiles of the weight's gradient have 64 or 128 outputs, of 128 channels 128.
+#define FUSEDSC_NARROW(T, dtype, windows, blocks, width) \
+  instance<T, windows, blocks, width, 64>(dtype), instance<T, windows, blocks, width, 128>(dtype)
+#define FUSEDSC_WIDTHS(T, dtype, windows)                                                 \
+  FUSEDSC_NARROW(T, dtype, windows, 1, 64), FUSEDSC_NARROW(T, dtype, windows, 2, 32),     \
+      FUSEDSC_NARROW(T, dtype, windows, 4, 16), instance<T, windows, 1, 128, 128>(dtype), \
+      instance<T, windows, 2, 64, 128>(dtype), instance<T, windows, 4, 32, 128>(dtype)
+#define FUSEDSC_WINDOWS(T, dtype)                                                                          \
+  FUSEDSC_WIDTHS(T, dtype, 4), FUSEDSC_WIDTHS(T, dtype, 8), FUSEDSC_NARROW(T, dtype, 8, 8, 8),             \
+      instance<T, 8, 8, 16, 128>(dtype), FUSEDSC_WIDTHS(T, dtype, 16), FUSEDSC_NARROW(T, dtype, 16, 8, 8), \
+      instance<T, 16, 8, 16, 128>(dtype)
 
 const Instance kInstances[] = {FUSEDSC_WINDOWS(Float16, DataType::float16),
                                FUSEDSC_WINDOWS(BFloat16, DataType::bfloat16)};
@@ -80,22 +82,36 @@ struct Launch {
   int memory = 0;
 };
 
-constexpr int kTile = 64;  ///< positions, and outputs
+constexpr int kTile = 64;  ///< positions, and channels of a copy
 
-/// How both gradients share the multiprocessors, with so many groups of warps in a block, and blocks in a cluster.
-/// Returns its cost: as of the longer one, by numbers fitted to the times of all cuts of layers of 512 to 8,192
-/// positions on an H200, in something like microseconds.
-double share(const SlidingChannelBackwardArguments& a, int groups, int cluster, Launch& launch) {
+/// Fitted to the times of all cuts of layers of 32 to 8,192 positions on an H200, in something like microseconds; a
+/// single number says little.
+struct SlidingWindowsCosts {
+  double start = 1.79, group = 0.2;                        ///< of the weight's gradient; a second group of warps
+  double narrow = 0.1725, square = 0.342, oblong = 0.237;  ///< tiles of 64 by 64, 128 by 128, 64 by 128, 64 positions
+  double sharing = 1.21;                                   ///< times that, for groups that share a multiprocessor
+  double sums = 0.455;                                     ///< of a group, thousands
+  double meeting[4] = {0, 1.04, 1.26, 1.86};               ///< of clusters of 1, 2, 4 and 8 blocks
+  double input = 2.87, round = 0.6,
+         filter = 0.0058;  ///< of the input gradient; 64 positions; of which a window's filter
+  double wide = 1.57;      ///< times that, for 128 channels
+  double beside = 0.089;   ///< how much of the shorter one is noticed
+};
+constexpr SlidingWindowsCosts kCosts;
+
+/// How both gradients share the multiprocessors, with so many groups of warps in a block, and 1 << doublings blocks in
+/// a cluster. Returns its cost: that of the longer one.
+double share(const SlidingChannelBackwardArguments& a, int groups, int doublings, Launch& launch) {
   const Instance& instance = *launch.instance;
   SlidingWindowsInputParameters& input = launch.p.input;
   SlidingWindowsWeightParameters& weight = launch.p.weight;
-  // Not all multiprocessors belong to parts of the chip that have room for whole clusters.
-  const int size = multiprocessors() < 16 ? multiprocessors() : multiprocessors() / 8 * 8;
+  const int cluster = 1 << doublings;
+  const int size = cluster > 2 ? room_for_clusters(multiprocessors()) : multiprocessors() / cluster * cluster;
   const bool is_wide = instance.channels() > kTile;
   double input_cost = 0, weight_cost = 0;
   input.groups = weight.groups = groups;
   weight.cluster = cluster;
-  launch.p.weight_blocks = a.grad_weight ? weight.channel_tiles * weight.filter_tiles * cluster : 0;
+  launch.p.weight_blocks = a.grad_weight ? weight.channel_tiles * weight.output_tiles * cluster : 0;
   int left = size - launch.p.weight_blocks;
   const bool is_beside = left >= input.channel_tiles;
   if (!is_beside) left = std::max(size, input.channel_tiles);
@@ -106,15 +122,16 @@ double share(const SlidingChannelBackwardArguments& a, int groups, int cluster, 
     launch.input_blocks =
         static_cast<int>(divide_up(std::int64_t{input.channel_tiles} * input.splits, cluster) * cluster);
     input.stages = static_cast<int>(std::min<std::int64_t>(16, rounds * input.depth_steps));
-    input_cost = 2.0 + static_cast<double>(rounds) * (0.6 + 0.012 * groups * weight.filters);
+    input_cost = kCosts.input + static_cast<double>(rounds) * (kCosts.round + kCosts.filter * groups * weight.filters) *
+                                    (is_wide ? kCosts.wide : 1);
   }
   if (a.grad_weight) {
     const std::int64_t tiles = divide_up(weight.pixel_tiles, groups * cluster);
-    const double tile = (0.105 * instance.windows + (is_wide ? 0.15 : 0) + (instance.blocks > 1 ? 0.06 : 0)) *
-                        (groups > 1 ? 1.3 : 1) * instance.rows / kTile;
+    const double tile = is_wide ? kCosts.square : instance.outputs > kTile ? kCosts.oblong : kCosts.narrow;
+    const double sums = 1e-3 * groups * instance.channels() * instance.outputs / instance.windows;
     weight.stages = static_cast<int>(std::min<std::int64_t>(8, tiles));
-    weight_cost = 3.0 + 0.5 * groups + 0.08 * cluster + (cluster > 2 ? 1.2 : 0) + (is_wide ? 1 : 0) +
-                  static_cast<double>(tiles) * tile + static_cast<double>(launch.p.weight_blocks / size);
+    weight_cost = kCosts.start + kCosts.group * (groups - 1) + kCosts.sums * sums + kCosts.meeting[doublings] +
+                  static_cast<double>(tiles) * tile * (groups > 1 ? kCosts.sharing : 1);
   }
   const auto input_memory = [&] {
     return a.grad_x ? instance.input_memory(input.depth_steps, input.box_steps, groups, input.stages) : 0;
@@ -124,7 +141,8 @@ double share(const SlidingChannelBackwardArguments& a, int groups, int cluster, 
   while (weight.stages > 1 && weight_memory() > kMemoryLimit) --weight.stages;
   launch.memory = std::max(input_memory(), weight_memory());
   if (launch.memory > kMemoryLimit) return std::numeric_limits<double>::infinity();
-  return is_beside ? std::max(input_cost, weight_cost) : input_cost + weight_cost;
+  if (!is_beside) return input_cost + weight_cost;
+  return std::max(input_cost, weight_cost) + kCosts.beside * std::min(input_cost, weight_cost);
 }
 
 /// What does not depend on how it is cut.
@@ -140,8 +158,8 @@ Launch launch_by(const Instance& instance, const SlidingChannelBackwardArguments
   input.pixel_tiles = static_cast<int>(divide_up(pixels, kTile));
   input.depth_steps = static_cast<int>(divide_up(filters, instance.depth));
   input.box_steps = std::min(input.depth_steps, kMostBoxFilters / instance.depth);
-  weight.pixel_tiles = static_cast<int>(divide_up(pixels, instance.rows));
-  weight.filter_tiles = static_cast<int>(divide_up(filters, 32));
+  weight.pixel_tiles = input.pixel_tiles;
+  weight.output_tiles = static_cast<int>(divide_up(a.weight.sizes[0], instance.outputs));
   weight.filters = static_cast<int>(filters);
   return launch;
 }
@@ -164,8 +182,8 @@ Launch launch_of(const SlidingChannelBackwardArguments& a) {
     if (!instance.suits(windows, a.x.dtype)) continue;
     Launch launch = launch_by(instance, a, windows);
     for (int groups = 1; groups <= kMostGroups; ++groups) {
-      for (int cluster = 1; cluster <= kMostCluster; cluster *= 2) {
-        const double cost = share(a, groups, cluster, launch);
+      for (int doublings = 0; doublings <= kMostDoublings; ++doublings) {
+        const double cost = share(a, groups, doublings, launch);
         if (cost >= best_cost) continue;
         best_cost = cost;
         best = launch;
@@ -180,8 +198,8 @@ std::string why_not(const SlidingChannelBackwardArguments& a) {
   const SlidingChannels windows = sliding_channels_of(a);
   const std::int64_t step = windows.step;
   if (windows.width != 2 * step || windows.channels != windows.cycle * step ||
-      (step != 16 && step != 32 && step % 64 != 0)) {
-    return "windows do not share half of their channels, 16, 32 or a multiple of 64";
+      (step != 8 && step != 16 && step != 32 && step % 64 != 0)) {
+    return "windows do not share half of their channels, 8, 16, 32 or a multiple of 64";
   }
   if (a.weight.sizes[0] % windows.cycle != 0) return "some windows have more filters than others";
   std::string reason = why_not_hopper(a.x.dtype, a.x.device, 1, a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3]);
@@ -206,12 +224,12 @@ void run(const Launch& launch, const SlidingChannelBackwardArguments& a, const E
   const Instance& instance = *launch.instance;
   SlidingWindowsGradientsParameters p = launch.p;
   const std::int64_t pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
-  const auto map = [&](const auto& matrix, std::int64_t channels, int rows) {
-    return map_of(matrix.data, a.x.dtype, channels, pixels, matrix.first, kTile, rows);
+  const auto map = [&](const auto& matrix, std::int64_t channels) {
+    return map_of(matrix.data, a.x.dtype, channels, pixels, matrix.first, kTile, kTile);
   };
   if (a.grad_x) {
-    p.input.grad_y = map(activation_matrix(a.grad_y, 1, true), a.grad_y.sizes[1], kTile);
-    p.input.grad_x = map(output_matrix(a.grad_x, 1, true), a.x.sizes[1], kTile);
+    p.input.grad_y = map(activation_matrix(a.grad_y, 1, true), a.grad_y.sizes[1]);
+    p.input.grad_x = map(output_matrix(a.grad_x, 1, true), a.x.sizes[1]);
     const std::int64_t filter = a.weight.strides[0], windows = instance.windows;
     const ConstTensorView by_windows{a.weight.data,
                                      a.weight.dtype,
@@ -221,8 +239,8 @@ void run(const Launch& launch, const SlidingChannelBackwardArguments& a, const E
     p.input.weight = map_of_images(by_windows, instance.box, p.input.box_steps * instance.depth, 1, 1, true);
   }
   if (a.grad_weight) {
-    p.weight.grad_y = map(activation_matrix(a.grad_y, 1, true), a.grad_y.sizes[1], instance.rows);
-    p.weight.x = map(activation_matrix(a.x, 1, true), a.x.sizes[1], instance.rows);
+    p.weight.grad_y = map(activation_matrix(a.grad_y, 1, true), a.grad_y.sizes[1]);
+    p.weight.x = map(activation_matrix(a.x, 1, true), a.x.sizes[1]);
     p.weight.weight = a.grad_weight.data;
     p.weight.weight_row = a.grad_weight.strides[0];
   }
@@ -230,40 +248,7 @@ void run(const Launch& launch, const SlidingChannelBackwardArguments& a, const E
                   execution.stream, p, static_cast<std::size_t>(launch.memory), p.weight.cluster);
 }
 
-using BackwardPlan = Plan<SlidingChannelBackwardArguments>;
-
-/// Where more positions than this are shared, gathering filters takes longer than multiplying zeros.
-constexpr std::int64_t kMostGathered = 2048;
-
-SlidingChannelBackwardArguments without_weight(SlidingChannelBackwardArguments a) {
-  a.grad_weight = {};
-  return a;
-}
-
-PointwiseBackwardArguments as_pointwise(const SlidingChannelBackwardArguments& a) {
-  return pointwise_of(a, a.weight, a.grad_weight, sliding_channels_of(a));
-}
-
-/// The weight gradient as of a dense weight, beside the input gradient window by window.
-bool has_dense_weight_pass(const SlidingChannelBackwardArguments& a) {
-  return a.grad_x && a.grad_weight && a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3] > kMostGathered &&
-         PointwiseWeightPass::suits(as_pointwise(a));
-}
-
-BackwardPlan plan_dense_weight_pass(const SlidingChannelBackwardArguments& a) {
-  const PointwiseWeightPass pass(as_pointwise(a));
-  Arena arena(nullptr);
-  pass.take_memory(as_pointwise(a), arena);
-  return {arena.used(), [pass, input = launch_of(without_weight(a))](const SlidingChannelBackwardArguments& like,
-                                                                     const Execution& execution) {
-            run(input, without_weight(like), execution);
-            Arena taken(execution.workspace);
-            pass.run(as_pointwise(like), taken, execution.stream);
-          }};
-}
-
-BackwardPlan plan_backward(const SlidingChannelBackwardArguments& a, int /*threads*/) {
-  if (has_dense_weight_pass(a)) return plan_dense_weight_pass(a);
+Plan<SlidingChannelBackwardArguments> plan_backward(const SlidingChannelBackwardArguments& a, int /*threads*/) {
   return {0, [launch = launch_of(a)](const SlidingChannelBackwardArguments& like, const Execution& execution) {
             run(launch, like, execution);
           }};

@@ -1,7 +1,8 @@
-/// The weight gradient of sliding-channel convolutions of 16-bit channels_last tensors on Hopper GPUs, window by
-/// window: for windows that share half of their channels with the next one. Channels with the same two windows are the
-/// columns of a product, whose rows are 32 filters of each of these: two warps gather those of one window from tiles of
-/// grad_y.
+/// The weight gradient of sliding-channel convolutions of 16-bit channels_last tensors on Hopper GPUs, for windows that
+/// share half of their channels with the next one: products of tiles of x and of grad_y as they are, transposed, of
+/// which only the sums leave a block that are in a window. Filters of one window lie `kWindows` apart, so that a tile
+/// of outputs has some of each: multiplying what is in no window costs products, of which there are enough, and sorting
+/// filters before would cost threads more.
 ///
 /// Positions are shared by a block's groups of four warps and by the blocks of a cluster, which add their sums through
 /// block memory: there is no second kernel.
@@ -15,18 +16,14 @@
 
 namespace fusedsc::gpu::hopper {
 
-/// A block has kBlocks times kWidth channels. kWidth: neighbours that belong to the same two windows.
-template <class T, int kWindows_, int kBlocks_, int kWidth_>
+template <class T, int kWindows_, int kChannels_, int kOutputs_>
 class SlidingWindowsWeight {
  public:
-  static constexpr int kWindows = kWindows_, kBlocks = kBlocks_, kWidth = kWidth_;
-  static constexpr int kChannels = kBlocks * kWidth, kFilters = 32;
-  static constexpr int kRows = kWindows == 4 ? 64 : 32;  ///< positions of a tile
+  static constexpr int kWindows = kWindows_, kChannels = kChannels_, kOutputs = kOutputs_;
+  static constexpr int kRows = 64;  ///< positions of a tile
 
   FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(int groups, int stages) {
-    return 1024 +
-           (groups * stages * kStageBytes > groups * kSumBytes ? groups * stages * kStageBytes : groups * kSumBytes) +
-           8 * groups * stages;
+    return 1024 + groups * most(stages * kStageBytes, kSumFloats * 4) + 8 * groups * stages;
   }
 
   /// block: which of those that make this gradient.
@@ -36,42 +33,39 @@ class SlidingWindowsWeight {
   }
 
  private:
-  static constexpr int kTileBytes = kRows * 128;  ///< of 64 channels or outputs
-  static constexpr int kXTiles = kChannels / 64, kTiles = kFilters * kWindows / 64;
+  static constexpr int kFilters = kOutputs / kWindows;  ///< of each window
+  static constexpr int kTileBytes = kRows * 128;        ///< of 64 channels or outputs
+  static constexpr int kXTiles = kChannels / 64, kTiles = kOutputs / 64;
   static constexpr int kStageBytes = (kXTiles + kTiles) * kTileBytes;
-  static constexpr int kQuads = kChannels / 8, kSumBytes = kQuads * 128 * 16;  ///< a group's sums, in fours
-  static constexpr int kProducts = kRows / 16;
-  /// Of few factors, all of a tile are gathered before its products; else while those before are under way.
-  static constexpr bool kGathersTile = kBlocks == 1;
-  static constexpr int kBuffers = kGathersTile ? kProducts : 2;
+  /// Sums in block memory: [filter][own window, that before it][channel], eight banks from row to row.
+  static constexpr int kPitch = kChannels + 8, kSumFloats = kFilters * 2 * kPitch;
+  static_assert(kChannels % 64 == 0 && kChannels <= 128 && kWindows <= 16 && 16 % kWindows == 0);
   using Four = Aligned<float, 4>;
-  using Sums = float[kBlocks][kWidth / 2];
-  using Factors = std::uint32_t[kBlocks][4];
+  using Sums = float[kXTiles][kOutputs / 2];
+
+  FUSEDSC_HOST_DEVICE static constexpr int most(int a, int b) { return a > b ? a : b; }
 
   FUSEDSC_DEVICE SlidingWindowsWeight(const SlidingWindowsWeightParameters& p, int block) : p_(p) {
     group_ = uniform(thread_index() / 128);
-    thread_ = thread_index() % 128;
-    warp_ = uniform(thread_ / 32);
+    is_leader_ = thread_index() % 128 == 0;
     rank_ = block % p.cluster;
     const int tile = block / p.cluster;
     first_channel_ = tile % p.channel_tiles * kChannels;
-    first_filter_ = tile / p.channel_tiles * kFilters;
-    first_window_ = first_channel_ / p.step;
+    first_output_ = tile / p.channel_tiles * kOutputs;
     first_tile_ = rank_ * p.groups + group_;
     stride_ = p.cluster * p.groups;
     tiles_ = first_tile_ < p.pixel_tiles ? (p.pixel_tiles - first_tile_ + stride_ - 1) / stride_ : 0;
 
     auto* memory = static_cast<unsigned char*>(block_memory());
     memory += padding_before_tiles(memory);
-    quads_ = reinterpret_cast<Four*>(memory);
+    sums_ = reinterpret_cast<float*>(memory);
     stages_ = memory + group_ * p.stages * kStageBytes;
-    const int tiles = p.groups * p.stages * kStageBytes, sums = p.groups * kSumBytes;
-    memory += tiles > sums ? tiles : sums;
+    memory += p.groups * most(p.stages * kStageBytes, kSumFloats * 4);
     barriers_ = reinterpret_cast<Barrier*>(memory) + group_ * p.stages;
   }
 
   FUSEDSC_DEVICE void loop() {
-    if (thread_ == 0) {
+    if (is_leader_) {
       prefetch(p_.x);
       prefetch(p_.grad_y);
       for (int i = 0; i < p_.stages; ++i) initialise(barriers_ + i);
@@ -79,40 +73,32 @@ class SlidingWindowsWeight {
     }
     wait_for_previous_kernel();
     let_next_kernel_start();
-    if (thread_ == 0) {
+    if (is_leader_) {
       for (int i = 0; i < p_.stages; ++i) start_next(i);
     }
     block_barrier();
     StageTurn turn;
     int last_slot = -1;
     Sums sums = {};
-    Factors factors[kBuffers];
-    const Places places = this->places();
 #pragma unroll 1
     for (int tile = 0; tile < tiles_; ++tile) {
       wait(barriers_ + turn.slot, turn.parity);
-      const unsigned char* x = stages_ + turn.slot * kStageBytes;
-      if constexpr (kGathersTile) wait_for_products<0>();
-#pragma unroll
-      for (int i = 0; i < kProducts; ++i) {
-        gather(factors[i % kBuffers], x + kXTiles * kTileBytes, i * 16, places);
-        if constexpr (kGathersTile) continue;
-        multiply_sixteen(sums, factors[i % kBuffers], x, i * 16);
-        wait_for_products<1>();  // which read the factors that are gathered next
-        if (i == 0) start_again(last_slot);
-      }
-      if constexpr (kGathersTile) {
-        start_again(last_slot);
-#pragma unroll
-        for (int i = 0; i < kProducts; ++i) multiply_sixteen(sums, factors[i % kBuffers], x, i * 16);
+      multiply_tile(sums, stages_ + turn.slot * kStageBytes);
+      if (last_slot >= 0) {
+        wait_for_products<1>();
+        group_barrier(group_);
+        if (is_leader_) start_next(last_slot);
       }
       last_slot = turn.slot;
       turn.next(p_.stages);
     }
     wait_for_products<0>();
-    fence_all(sums);
+    fence(sums);
     block_barrier();  // all groups are done with the tiles, where the sums go
     leave(sums);
+    meet();
+    add_and_store();
+    if (p_.cluster > 1) meet();  // none ends while another one reads its memory
   }
 
   // --------------------------------------------------------------------------------- by the leader of a group of warps
@@ -126,149 +112,115 @@ class SlidingWindowsWeight {
       start_load(to, p_.x, first_channel_ + i * 64, pixel, barriers_ + slot);
     }
     for (int i = 0; i < kTiles; ++i, to += kTileBytes) {
-      start_load(to, p_.grad_y, first_filter_ * kWindows + i * 64, pixel, barriers_ + slot);
+      start_load(to, p_.grad_y, first_output_ + i * 64, pixel, barriers_ + slot);
     }
     ++next_tile_;
   }
 
   // ----------------------------------------------------------------------------------------- by all threads of a group
 
-  FUSEDSC_DEVICE static void fence_all(Sums& sums) {
-#pragma unroll
-    for (int block = 0; block < kBlocks; ++block) fence(sums[block]);
-  }
-
-  /// By all, when the products of the tile in this slot are done; none: below 0.
-  FUSEDSC_DEVICE void start_again(int slot) {
-    if (slot < 0) return;
-    group_barrier(group_);
-    if (thread_ == 0) start_next(slot);
-  }
-
-  FUSEDSC_DEVICE static void multiply_sixteen(Sums& sums, const Factors& factors, const unsigned char* x, int k) {
-    fence_all(sums);
+  FUSEDSC_DEVICE static void multiply_tile(Sums& sums, const unsigned char* x) {
+    const std::uint64_t rows = describe<128>(x), columns = describe_blocks<128>(x + kXTiles * kTileBytes, kTileBytes);
+    fence(sums);
     begin_products();
 #pragma unroll
-    for (int block = 0; block < kBlocks; ++block) {
-      const int channel = block * kWidth;
-      const std::uint64_t columns = describe_blocks<128>(x + channel / 64 * kTileBytes, kTileBytes) +
-                                    static_cast<unsigned>((k * 128 + channel % 64 * 2) / 16);
-      multiply<true>(sums[block], factors[block], columns, false, T());
+    for (int k = 0; k < kRows; k += 16) {
+#pragma unroll
+      for (int i = 0; i < kXTiles; ++i) {
+        multiply<true, true>(sums[i], rows + (i * kTileBytes + k * 128) / 16, columns + k * 128 / 16, false, T());
+      }
     }
     commit_products();
-    fence_all(sums);
+    fence(sums);
   }
 
-  /// Whether the warp has the windows of which channels are the second halves.
-  FUSEDSC_DEVICE bool is_before() const { return warp_ < 2; }
-
-  /// Where a thread finds its filters: bytes from a tile's first position, for both of its filters, which are 8 apart,
-  /// and for even and odd positions. Of further positions, whose runs are exchanged alike, only the row differs.
-  struct Places {
-    int own[2][2], before[2][2];  ///< of the block's first window; of the window before it
-  };
-  FUSEDSC_DEVICE Places places() const {
-    Places places;
-    const int lane = thread_ % 32, before = (first_window_ + kWindows - 1) % kWindows;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int filter = warp_ % 2 * 16 + lane / 4 + i * 8;
-#pragma unroll
-      for (int odd = 0; odd < 2; ++odd) {
-        places.own[i][odd] = place_of(lane % 4 * 2 + odd, filter, first_window_);
-        places.before[i][odd] = place_of(lane % 4 * 2 + odd, filter, before);
-        if (kBlocks == 1 && is_before()) places.own[i][odd] = places.before[i][odd];
-      }
-    }
-    return places;
-  }
-
-  /// factors = of 16 positions, from k on, and 16 filters of the warp's windows, one for each block of channels.
-  FUSEDSC_DEVICE void gather(Factors& factors, const unsigned char* tiles, int k, const Places& places) const {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const unsigned char* rows = tiles + (k + i / 2 * 8) * 128;
-      const auto half_at = [&](int place) -> std::uint32_t {
-        return *reinterpret_cast<const std::uint16_t*>(rows + place);
-      };
-      const int(&own_places)[2] = places.own[i % 2], (&before_places)[2] = places.before[i % 2];
-      if constexpr (kBlocks == 1) {
-        factors[0][i] = half_at(own_places[0]) | half_at(own_places[1]) << 16;
-      } else {
-        // The first window of a block of them is even.
-        using Pairs = Aligned<std::uint32_t, kBlocks / 2>;
-        const auto a = *reinterpret_cast<const Pairs*>(rows + own_places[0]),
-                   b = *reinterpret_cast<const Pairs*>(rows + own_places[1]);
-        std::uint32_t own[kBlocks];
-#pragma unroll
-        for (int pair = 0; pair < kBlocks / 2; ++pair) {
-          own[2 * pair] = (a.elements[pair] & 0xffffu) | b.elements[pair] << 16;
-          own[2 * pair + 1] = a.elements[pair] >> 16 | (b.elements[pair] & 0xffff0000u);
-        }
-        const std::uint32_t other = half_at(before_places[0]) | half_at(before_places[1]) << 16;
-#pragma unroll
-        for (int block = 0; block < kBlocks; ++block) {
-          factors[block][i] = !is_before() ? own[block] : block == 0 ? other : own[block == 0 ? 0 : block - 1];
-        }
-      }
-    }
-  }
-
-  FUSEDSC_DEVICE static int place_of(int row, int filter, int window) {
-    const int output = filter * kWindows + window;
-    return output / 64 * kTileBytes + place_of_run<128>(row, output % 64 / 8) + output % 8 * 2;
-  }
-
-  FUSEDSC_DEVICE Four* fours_of(int group, int quad) const { return quads_ + (group * kQuads + quad) * 128 + thread_; }
-
+  /// What is in a window, to block memory.
   FUSEDSC_DEVICE void leave(const Sums& sums) const {
+    const int lane = thread_index() % 32, first_row = thread_index() % 128 / 32 * 16 + lane / 4;
+    float* to_group = sums_ + group_ * kSumFloats;
 #pragma unroll
-    for (int quad = 0; quad < kQuads; ++quad) {
-      const float* from = sums[quad * 8 / kWidth] + quad * 8 % kWidth / 2;
-      *fours_of(group_, quad) = {{from[0], from[1], from[2], from[3]}};
+    for (int half = 0; half < 2 * kXTiles; ++half) {
+      const int row = half / 2 * 64 + half % 2 * 8 + first_row;
+      const int own = (first_channel_ + row) / p_.step, before = own == 0 ? kWindows - 1 : own - 1;
+#pragma unroll
+      for (int column = 0; column < 4; ++column) {
+        // Columns that are 16 apart have the same window.
+        const int output = column / 2 * 8 + lane % 4 * 2 + column % 2, window = output % kWindows;
+        if (window != own && window != before) continue;
+        float* to = to_group + (output / kWindows * 2 + (window == own ? 0 : 1)) * kPitch + row;
+#pragma unroll
+        for (int i = 0; i < kOutputs / 16; ++i) {
+          to[i * 16 / kWindows * 2 * kPitch] = sums[half / 2][(i * 2 + column / 2) * 4 + half % 2 * 2 + column % 2];
+        }
+      }
     }
-    meet();
-#pragma unroll 1
-    for (int quad = first_tile_; quad < kQuads; quad += stride_) {
-      Four sum = {};
-#pragma unroll 1
-      for (int group = 0; group < p_.groups; ++group) add_all(sum, fours_of(group, quad));
-      store_four(quad, sum);
-    }
-    if (p_.cluster > 1) meet();  // none ends while another one reads its memory
   }
 
   FUSEDSC_DEVICE void meet() const { p_.cluster > 1 ? cluster_barrier() : block_barrier(); }
 
-  /// Of all blocks of the cluster.
-  FUSEDSC_DEVICE void add_all(Four& sum, const Four* place) const {
+  // -------------------------------------------------------------------------------------- by all threads of a cluster
+
+  /// Four neighbouring channels of a filter at a time, by a lane; or, where there are more lanes than that, by some
+  /// neighbours, each of which adds up what some of the blocks have left.
+  FUSEDSC_DEVICE void add_and_store() const {
+    constexpr int kFours = kChannels / 4, kAll = kFilters * 2 * kFours;
+    const int threads = p_.groups * 128;
+    int lanes = 1;
+    while (lanes < p_.cluster && kAll * lanes < p_.cluster * threads) lanes *= 2;
+    const int lane = thread_index() % lanes, first = (rank_ * threads + thread_index()) / lanes;
+    // A thread's fours differ in their filters only.
+    const int column = first % kFours * 4, first_row = first / kFours, advance = p_.cluster * threads / lanes / kFours;
+    const int channel = first_channel_ + column, own = channel / p_.step, which = first_row % 2;
+    const int window = which == 0 ? own : own == 0 ? kWindows - 1 : own - 1;
+    T* const to = static_cast<T*>(p_.weight) + window * p_.weight_row + channel - own * p_.step + which * p_.step;
+    const auto store_row = [&](int row, const Four& sum) {
+      const int filter = first_output_ / kWindows + row / 2;
+      if (own >= kWindows || filter >= p_.filters) return;
+      store<2>(sum.elements, to + std::int64_t{filter} * kWindows * p_.weight_row);
+      store<2>(sum.elements + 2, to + std::int64_t{filter} * kWindows * p_.weight_row + 2);
+    };
+    const float* const from = sums_ + column;
+    if (p_.cluster == 1) {
 #pragma unroll 4
-    for (int rank = 0; rank < p_.cluster; ++rank) {
-      const Four other = load_of_block(place, rank);
+      for (int row = first_row; row < kFilters * 2; row += advance) {
+        Four sum = *reinterpret_cast<const Four*>(from + row * kPitch);
+        for (int group = 1; group < p_.groups; ++group) {
+          add(sum, *reinterpret_cast<const Four*>(from + group * kSumFloats + row * kPitch));
+        }
+        store_row(row, sum);
+      }
+      return;
+    }
+#pragma unroll 1
+    for (int row = first_row; row < kFilters * 2; row += advance) {
+      Four sum = {};
+#pragma unroll 1
+      for (int group = 0; group < p_.groups; ++group) {
+#pragma unroll 4
+        for (int rank = lane; rank < p_.cluster; rank += lanes) {
+          add(sum, load_of_block(reinterpret_cast<const Four*>(from + group * kSumFloats + row * kPitch), rank));
+        }
+      }
+#pragma unroll 1
+      for (int distance = 1; distance < lanes; distance *= 2) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) sum.elements[i] += other.elements[i];
+        for (int i = 0; i < 4; ++i) sum.elements[i] += shuffle_xor(sum.elements[i], distance);
+      }
+      if (lane == 0) store_row(row, sum);
     }
   }
 
-  /// Two neighbouring channels of a filter, and of that 8 further.
-  FUSEDSC_DEVICE void store_four(int quad, const Four& sum) const {
-    const int lane = thread_ % 32, channel = first_channel_ + quad * 8 + lane % 4 * 2;
-    const int own = channel / p_.step, window = is_before() ? (own + kWindows - 1) % kWindows : own;
-    const int place = channel - own * p_.step + (is_before() ? p_.step : 0);
+  FUSEDSC_DEVICE static void add(Four& sum, const Four& other) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int filter = first_filter_ + warp_ % 2 * 16 + lane / 4 + half * 8;
-      if (filter >= p_.filters) continue;
-      store<2>(sum.elements + half * 2,
-               static_cast<T*>(p_.weight) + (std::int64_t{filter} * kWindows + window) * p_.weight_row + place);
-    }
+    for (int i = 0; i < 4; ++i) sum.elements[i] += other.elements[i];
   }
 
   const SlidingWindowsWeightParameters& p_;
-  int group_, thread_, warp_, rank_, first_channel_, first_filter_, first_window_, first_tile_, stride_, tiles_;
+  int group_, rank_, first_channel_, first_output_, first_tile_, stride_, tiles_;
   int next_tile_ = 0;
+  bool is_leader_;
+  float* sums_;
   unsigned char* stages_;
-  Four* quads_;
   Barrier* barriers_;
 };
 

@@ -4,30 +4,27 @@
 /// neighbouring channels of y.
 ///
 /// A block keeps the weight of its filters in block memory; positions come by the copy engine, 64 at a time to each
-/// group of four warps, 64 channels at a time.
+/// group of four warps, 64 channels at a time. Where the step is 8 channels, half of what a product takes, or 4, all
+/// channels come at a time, and threads read a window's channels from block memory, wherever it begins.
 #pragma once
 
-#include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/hopper_products.h"
-#include "fusedsc/common/gpu/hopper_stages.h"
 #include "fusedsc/forward/sliding_channel_windows_parameters.h"
 
 namespace fusedsc::gpu::hopper {
 
-/// kFilters: of each window, in a block. kPart: channels that come at a time and have the same two windows: the step
+/// kFilters: of each window, in a block. kPart: channels that have the same two windows, and come at a time: the step
 /// from one window to the next, 64 at most.
 template <class T, int kWindows_, int kFilters_, int kPart_>
-class SlidingWindowsProduct {
+class SlidingWindowsProduct : SlidingWindowsBlock {
  public:
   static constexpr int kWindows = kWindows_, kFilters = kFilters_, kPart = kPart_;
   static constexpr int kChannels = kWindows * kFilters;  ///< of y, of a block
-  static constexpr int kMostThreads = 512;
-  /// A copy of the weight: channels of a window; windows, which together have 32 rows.
-  static constexpr int kBox = kPart == 16 ? 32 : 64, kBoxWindows = 32 / kFilters;
+  /// Channels of a copy of the weight, of all filters of a window: of 16 and fewer those behind them come, too.
+  static constexpr int kBox = kPart == 64 ? 64 : 32;
 
   FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(int step, int groups, int stages) {
-    return 1024 + kChannels * 4 * step + groups * (stages * kStageBytes + kOutBytes) +
-           8 * (kBoxGroups * boxes(step) + groups * stages);
+    return bytes_of(sizes(step), groups, stages);
   }
 
   FUSEDSC_DEVICE static void run(const SlidingWindowsParameters& p) {
@@ -36,59 +33,39 @@ class SlidingWindowsProduct {
   }
 
  private:
-  static constexpr int kRows = 64, kDepth = 64;  ///< of a tile of x
-  static constexpr int kStageBytes = kRows * kDepth * 2, kOutBytes = kRows * kChannels * 2, kBlockBytes = kRows * 128;
-  static constexpr int kRowBytes = kBox * 2, kBoxBytes = 32 * kRowBytes, kBoxGroups = kChannels / 32;
-  static constexpr int kBlocks = kDepth / kPart;  ///< of channels with the same windows, in a tile of x
-  static_assert(kChannels % 64 == 0 && kWindows % 4 == 0 && (kPart == 16 || kPart == 32 || kPart == 64));
-  using Sums = float[kWindows][kFilters / 2];
+  static constexpr int kDepth = 64;           ///< channels of a tile of x
+  static constexpr bool kWhole = kPart <= 8;  ///< windows are multiplied whole
+  /// Windows that begin in the same eight channels: a product makes all of them, whose weight threads lay out then.
+  static constexpr int kNeighbours = kWhole ? 8 / kPart : 1, kProducts = kWindows / kNeighbours;
+  static constexpr bool kLaysOut = kNeighbours > 1;
+  static constexpr int kTiles = kWhole ? kProducts * 8 / kDepth : 1, kStageBytes = kTiles * kTileBytes;
+  static constexpr int kBlocks = kWhole ? kWindows : kDepth / kPart;  ///< that come at a time, of the same windows each
+  static constexpr int kRowBytes = kBox * 2, kBoxBytes = kFilters * kRowBytes;
+  /// The weight of a part of the channels: of the window of which they are the second half, of that which they begin;
+  /// or of a product's windows.
+  static constexpr int kPartBytes = (kWhole ? kNeighbours : 2) * kBoxBytes;
+  static_assert(kChannels % 64 == 0 && kWindows % 4 == 0 && kNeighbours <= 2 && (!kWhole || kProducts % 8 == 0));
+  static_assert(kWhole || kPart == 16 || kPart == 32 || kPart == 64);
+  /// Of each block of channels with the same windows: of that of which they are the second half, of that which they
+  /// begin; or of a product's windows.
+  using Sums = float[kProducts][kWhole ? kFilters * kNeighbours / 2 : kFilters];
 
-  /// Copies that make a window.
-  FUSEDSC_HOST_DEVICE static constexpr int boxes(int step) { return 2 * step / kBox; }
-
-  FUSEDSC_DEVICE explicit SlidingWindowsProduct(const SlidingWindowsParameters& p) : p_(p) {
-    group_ = uniform(thread_index() / 128);
-    is_leader_ = thread_index() % 128 == 0;
-    first_channel_ = static_cast<int>(block_index()) % p.channel_tiles * kChannels;
-    first_tile_ = static_cast<int>(block_index()) / p.channel_tiles * p.groups + group_;
-    stride_ = p.splits * p.groups;
-    tiles_ = first_tile_ < p.pixel_tiles ? (p.pixel_tiles - first_tile_ + stride_ - 1) / stride_ : 0;
-    boxes_ = boxes(p.step);
-
-    auto* memory = static_cast<unsigned char*>(block_memory());
-    memory += padding_before_tiles(memory);
-    weight_ = memory;
-    memory += kBoxGroups * boxes_ * kBoxBytes;
-    stages_ = memory + group_ * (p.stages * kStageBytes + kOutBytes);
-    out_ = stages_ + p.stages * kStageBytes;
-    memory += p.groups * (p.stages * kStageBytes + kOutBytes);
-    weight_barriers_ = reinterpret_cast<Barrier*>(memory);
-    barriers_ = weight_barriers_ + kBoxGroups * boxes_ + group_ * p.stages;
+  FUSEDSC_HOST_DEVICE static constexpr Sizes sizes(int step) {
+    const int parts = kProducts * (step / kPart);  // of all channels
+    return {parts * kPartBytes, kLaysOut ? 0 : parts, kStageBytes, kRows * kChannels * 2};
   }
 
-  FUSEDSC_DEVICE int first_pixel(int tile) const { return (first_tile_ + tile * stride_) * kRows; }
+  FUSEDSC_DEVICE explicit SlidingWindowsProduct(const SlidingWindowsParameters& p)
+      : SlidingWindowsBlock(p, sizes(p.step), static_cast<int>(block_index()), kChannels), p_(p) {}
 
   FUSEDSC_DEVICE void loop() {
-    if (is_leader_) {
-      prefetch(p_.x);
-      for (int i = 0; i < p_.stages; ++i) initialise(barriers_ + i);
-    }
-    if (thread_index() == 32) {
-      prefetch(p_.weight);
-      for (int i = 0; i < kBoxGroups * boxes_; ++i) initialise(weight_barriers_ + i);
-    }
-    publish();
-    wait_for_previous_kernel();
-    let_next_kernel_start();
-    if (is_leader_) {
-      for (int i = 0; i < p_.stages; ++i) start_next(i);
-    }
-    if (thread_index() == 32) start_weight();
-    block_barrier();
+    begin(
+        p_.x, p_.weight, [&](int slot) { start_next(slot); }, [&](int part) { start_weight(part); });
+    if constexpr (kLaysOut) lay_out_weight();
     StageTurn turn;
 #pragma unroll 1
     for (int tile = 0; tile < tiles_; ++tile) {
-      Sums sums = {};
+      Sums sums;  // set by the first product with each
       int last_slot = -1;
 #pragma unroll
       for (int first = 0; first < kWindows; first += kBlocks) {
@@ -107,118 +84,142 @@ class SlidingWindowsProduct {
         }
       }
       wait_for_products<0>();
-      fence_all(sums);
-      if (is_leader_) wait_for_stores();
-      group_barrier(group_);  // all are done with the last tiles of x and of y
-      if (is_leader_) start_next(last_slot);
-      store_tile(sums);
-      publish();
-      group_barrier(group_);
-      if (!is_leader_) continue;
-      for (int block = 0; block < kChannels / 64; ++block) {
-        start_store(p_.y, first_channel_ + block * 64, first_pixel(tile), out_ + block * kBlockBytes);
-      }
-      commit_stores();
+      fence(sums);
+      leave_tile(p_.y, kChannels, tile, [&] {
+        if (is_leader_) start_next(last_slot);
+        store_tile(sums);
+      });
     }
     if (is_leader_) wait_for_stores();
   }
 
   // -------------------------------------------------------------------------------------------------- by one thread
 
-  /// In the order in which they are wanted: the first half of a window, the second one of that before it.
-  FUSEDSC_DEVICE void start_weight() const {
-    const int halves = boxes_ / 2;
-#pragma unroll 1
-    for (int group = 0; group < kBoxGroups; ++group) {
-      if (halves == 0) start_box((group + kBoxGroups - 1) % kBoxGroups, 0);
-#pragma unroll 1
-      for (int box = 0; box < halves; ++box) {
-        start_box(group, box);
-        start_box((group + kBoxGroups - 1) % kBoxGroups, halves + box);
-      }
-    }
+  FUSEDSC_DEVICE void start_weight(int part) const {
+    const int parts_of_window = p_.step / kPart;
+    const int window = part / parts_of_window, from = part % parts_of_window * kPart;
+    unsigned char* to = weight_ + part * kPartBytes;
+    expect(weight_barriers_ + part, kPartBytes);
+    if (!kWhole) start_box(to, (window + kWindows - 1) % kWindows, p_.step + from, weight_barriers_ + part);
+    start_box(to + kPartBytes - kBoxBytes, window, from, weight_barriers_ + part);
   }
-  FUSEDSC_DEVICE void start_box(int group, int box) const {
-    const int number = group * boxes_ + box;
-    expect(weight_barriers_ + number, kBoxBytes);
-    start_load(weight_ + number * kBoxBytes, p_.weight,
-               ImagePlace{box * kBox, first_channel_ / kWindows, group * kBoxWindows, 0}, weight_barriers_ + number);
+  FUSEDSC_DEVICE void start_box(unsigned char* to, int window, int channel, Barrier* barrier) const {
+    start_load(to, p_.weight, ImagePlace{channel, first_channel_ / kWindows, window, 0}, barrier);
   }
 
   FUSEDSC_DEVICE void start_next(int slot) {
     if (next_tile_ >= tiles_) return;
     expect(barriers_ + slot, kStageBytes);
-    start_load(stages_ + slot * kStageBytes, p_.x, next_step_ * kDepth, first_pixel(next_tile_), barriers_ + slot);
-    if (++next_step_ == p_.depth_steps) {
-      next_step_ = 0;
-      ++next_tile_;
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      start_load(stages_ + slot * kStageBytes + i * kTileBytes, p_.x, (next_step_ * kTiles + i) * kDepth,
+                 first_pixel(next_tile_), barriers_ + slot);
     }
+    count_step();
   }
 
   // ----------------------------------------------------------------------------------------- by all threads of a group
 
-  /// The copy with a window's weights from k on.
-  FUSEDSC_DEVICE int box_of(int window, int k) const { return window / kBoxWindows * boxes_ + k / kBox; }
+  /// Of the channels from `from` on of those with which a window begins.
+  FUSEDSC_DEVICE int part_of(int window, int from) const { return window * (p_.step / kPart) + from / kPart; }
 
-  FUSEDSC_DEVICE void wait_for_weight(int first, int part) const {
+  FUSEDSC_DEVICE void wait_for_weight(int first, int from) const {
 #pragma unroll
-    for (int block = 0; block < kBlocks; ++block) {
-      wait(weight_barriers_ + box_of(first + block, part), 0);
-      wait(weight_barriers_ + box_of((first + block + kWindows - 1) % kWindows, p_.step + part), 0);
-    }
+    for (int block = 0; block < (kLaysOut ? 0 : kBlocks); ++block)
+      wait(weight_barriers_ + part_of(first + block, from), 0);
   }
 
-  FUSEDSC_DEVICE std::uint64_t describe_weight(int window, int k) const {
-    return describe<kRowBytes>(weight_ + box_of(window, k) * kBoxBytes + window % kBoxWindows * kFilters * kRowBytes) +
-           static_cast<unsigned>(k % kBox * 2 / 16);
-  }
-
-  FUSEDSC_DEVICE static void fence_all(Sums& sums) {
-#pragma unroll
-    for (int window = 0; window < kWindows; ++window) fence(sums[window]);
-  }
-
-  /// Each channel belongs to the first half of a window and to the second half of the one before it. `first`: the
-  /// window that begins where the tile of x does, or `part` channels before it.
+  /// Each channel belongs to the second half of a window and to the first half of the next one: a product makes both,
+  /// which takes no longer than one of them. `first`: the window that begins where the tile of x does, or `part`
+  /// channels before it.
   FUSEDSC_DEVICE void multiply_stage(Sums& sums, int first, int part, int slot) const {
+    if constexpr (kWhole) return multiply_whole(sums, stages_ + slot * kStageBytes);
     const std::uint64_t rows = describe<128>(stages_ + slot * kStageBytes);
-    fence_all(sums);
+    fence(sums);
     begin_products();
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
-      const int window = first + block, before = (window + kWindows - 1) % kWindows;
-      const std::uint64_t own = describe_weight(window, part), other = describe_weight(before, p_.step + part);
+      const std::uint64_t pair = describe<kRowBytes>(weight_ + part_of(first + block, part) * kPartBytes);
 #pragma unroll
       for (int k = 0; k < kPart; k += 16) {
-        const std::uint64_t from = rows + (block * kPart + k) * 2 / 16;
-        const bool begins = part == 0 && k == 0;
-        // The last window's second half comes first.
-        multiply<false>(sums[window], from, own + k * 2 / 16, begins && window != kWindows - 1, T());
-        multiply<false>(sums[before], from, other + k * 2 / 16, begins && window == 0, T());
+        multiply<false>(sums[first + block], rows + (block * kPart + k) * 2 / 16, pair + k * 2 / 16,
+                        part == 0 && k == 0, T());
       }
     }
     commit_products();
-    fence_all(sums);
+    fence(sums);
+  }
+
+  /// All windows, each with the eight channels in which it begins, and the next ones.
+  FUSEDSC_DEVICE void multiply_whole(Sums& sums, const unsigned char* x) const {
+    const int lane = thread_index() % 32, row = thread_index() % 128 / 32 * 16 + lane % 16;
+    std::uint32_t factors[kProducts][4];
+#pragma unroll
+    for (int i = 0; i < kProducts; ++i) {
+      const int run = (i + lane / 16) % kProducts;
+      load_matrices(x + run / 8 * kTileBytes + place_of_run<128>(row, run % 8), factors[i]);
+    }
+    fence(sums);
+    begin_products();
+#pragma unroll
+    for (int i = 0; i < kProducts; ++i) {
+      multiply<false>(sums[i], factors[i], describe<kRowBytes>(weight_ + i * kPartBytes), true, T());
+    }
+    commit_products();
+    fence(sums);
+  }
+
+  /// By all: of each product's columns, which are two windows' filters in turns, 16 channels, of which a window has 8.
+  FUSEDSC_DEVICE void lay_out_weight() const {
+    using Run = Aligned<std::uint32_t, 4>;
+    constexpr int kColumns = kFilters * kNeighbours;
+    for (int i = thread_index(); i < kChannels; i += p_.groups * 128) {
+      const int column = i % kColumns, product = i / kColumns;
+      const int output = first_channel_ + column / 2 * kWindows + product * 2 + column % 2;
+      Run window = {};
+      if (output < p_.outputs) {
+        window = *reinterpret_cast<const Run*>(static_cast<const T*>(p_.weight_data) + output * p_.weight_row);
+      }
+      const auto& words = window.elements;
+      const bool is_second = column % 2 != 0;
+      unsigned char* to = weight_ + product * kPartBytes;
+      *reinterpret_cast<Run*>(to + place_of_run<kRowBytes>(column, 0)) =
+          is_second ? Run{{0, 0, words[0], words[1]}} : window;
+      *reinterpret_cast<Run*>(to + place_of_run<kRowBytes>(column, 1)) =
+          is_second ? Run{{words[2], words[3], 0, 0}} : Run{};
+    }
+    publish();
+    block_barrier();
+  }
+
+  /// A window's sum of both of its halves.
+  FUSEDSC_DEVICE static float sum_of(const Sums& sums, int window, int place) {
+    if constexpr (kWhole) return sums[window][place];
+    return sums[window][kFilters / 2 + place] + sums[(window + 1) % kWindows][place];
+  }
+
+  /// Two neighbouring outputs: numbers `channel` and on of those that the thread has from `place` on.
+  FUSEDSC_DEVICE static std::uint32_t pair_of(const Sums& sums, int channel, int place) {
+    if constexpr (kLaysOut) return to_bits(sums[channel / 2][place], sums[channel / 2][place + 1], T());
+    place += channel / kWindows;
+    return to_bits(sum_of(sums, channel % kWindows, place), sum_of(sums, channel % kWindows + 1, place), T());
   }
 
   /// To block memory, in runs of 16 bytes.
   FUSEDSC_DEVICE void store_tile(const Sums& sums) const {
     const int lane = thread_index() % 32, warp_row = thread_index() % 128 / 32 * 16;
 #pragma unroll
-    for (int eight = 0; eight < kFilters / 8; ++eight) {
+    for (int eight = 0; eight < kFilters * kNeighbours / 8; ++eight) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int row = warp_row + lane / 4 + half * 8;
 #pragma unroll
-        for (int run = 0; run < kWindows / 4; ++run) {
+        for (int run = 0; run < kProducts / 4; ++run) {
           Aligned<std::uint32_t, 4> words;
 #pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            const int channel = run * 8 + i * 2, place = eight * 4 + half * 2 + channel / kWindows;
-            words.elements[i] = to_bits(sums[channel % kWindows][place], sums[channel % kWindows + 1][place], T());
-          }
-          const int number = (eight * 8 + lane % 4 * 2) * kWindows / 8 + run;
-          *reinterpret_cast<Aligned<std::uint32_t, 4>*>(out_ + number / 8 * kBlockBytes +
+          for (int i = 0; i < 4; ++i) words.elements[i] = pair_of(sums, run * 8 + i * 2, eight * 4 + half * 2);
+          const int number = (eight * 8 + lane % 4 * 2) / kNeighbours * kWindows / 8 + run;
+          *reinterpret_cast<Aligned<std::uint32_t, 4>*>(out_ + number / 8 * kTileBytes +
                                                         place_of_run<128>(row, number % 8)) = words;
         }
       }
@@ -226,11 +227,6 @@ class SlidingWindowsProduct {
   }
 
   const SlidingWindowsParameters& p_;
-  int group_, first_channel_, first_tile_, stride_, tiles_, boxes_;
-  int next_tile_ = 0, next_step_ = 0;
-  bool is_leader_;
-  unsigned char *weight_, *stages_, *out_;
-  Barrier *weight_barriers_, *barriers_;
 };
 
 }  // namespace fusedsc::gpu::hopper

@@ -12,10 +12,12 @@ namespace {
 
 constexpr const char* kName = "sliding_channel_conv2d";
 
+constexpr int kMostGroups = 2;  ///< of warps, in a block
+
 constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 template <class Product>
-FUSEDSC_HOPPER_KERNEL(Product::kMostThreads)
+FUSEDSC_HOPPER_KERNEL(kMostGroups * 128)
 windows_kernel(const FUSEDSC_GRID_CONSTANT SlidingWindowsParameters p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
   Product::run(p);
@@ -25,7 +27,7 @@ windows_kernel(const FUSEDSC_GRID_CONSTANT SlidingWindowsParameters p) {
 struct Instance {
   DataType dtype;
   int windows, filters, part;
-  int box, box_windows;
+  int box;
   void (*kernel)(SlidingWindowsParameters);
   int (*memory)(int step, int groups, int stages);
 
@@ -35,22 +37,17 @@ struct Instance {
 template <class T, int kWindows, int kFilters, int kPart>
 constexpr Instance instance(DataType dtype) {
   using Product = SlidingWindowsProduct<T, kWindows, kFilters, kPart>;
-  return {dtype,
-          kWindows,
-          kFilters,
-          kPart,
-          Product::kBox,
-          Product::kBoxWindows,
-          windows_kernel<Product>,
-          Product::memory_bytes};
+  return {dtype, kWindows, kFilters, kPart, Product::kBox, windows_kernel<Product>, Product::memory_bytes};
 }
 
 #define FUSEDSC_PARTS(T, dtype, windows, filters)                                     \
   instance<T, windows, filters, 16>(dtype), instance<T, windows, filters, 32>(dtype), \
       instance<T, windows, filters, 64>(dtype)
-#define FUSEDSC_WINDOWS(T, dtype)                                                                \
-  FUSEDSC_PARTS(T, dtype, 4, 16), FUSEDSC_PARTS(T, dtype, 4, 32), FUSEDSC_PARTS(T, dtype, 8, 8), \
-      FUSEDSC_PARTS(T, dtype, 8, 16), FUSEDSC_PARTS(T, dtype, 16, 8)
+#define FUSEDSC_WINDOWS(T, dtype)                                                                  \
+  FUSEDSC_PARTS(T, dtype, 4, 16), FUSEDSC_PARTS(T, dtype, 4, 32), instance<T, 8, 8, 8>(dtype),     \
+      FUSEDSC_PARTS(T, dtype, 8, 8), instance<T, 8, 16, 8>(dtype), FUSEDSC_PARTS(T, dtype, 8, 16), \
+      instance<T, 16, 4, 4>(dtype), instance<T, 16, 8, 4>(dtype), instance<T, 16, 8, 8>(dtype),    \
+      FUSEDSC_PARTS(T, dtype, 16, 8)
 
 const Instance kInstances[] = {FUSEDSC_WINDOWS(Float16, DataType::float16),
                                FUSEDSC_WINDOWS(BFloat16, DataType::bfloat16)};
@@ -70,21 +67,24 @@ bool suits(const Instance& instance, const SlidingChannels& windows, DataType dt
 }
 
 Launch launch_of(const SlidingChannelArguments& a) {
-  constexpr int kMostGroups = 4, kMostStages = 16;
+  constexpr int kMostStages = 16;
   const SlidingChannels windows = sliding_channels_of(a);
   const std::int64_t outputs = a.weight.sizes[0], pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
   Launch launch;
   SlidingWindowsParameters& p = launch.p;
-  p.pixels = static_cast<int>(pixels);
   p.pixel_tiles = static_cast<int>(divide_up(pixels, kTile));
   p.step = static_cast<int>(windows.step);
-  p.depth_steps = static_cast<int>(windows.channels / kTile);
+  p.outputs = static_cast<int>(outputs);
+  p.depth_steps = windows.step <= 8 ? 1 : static_cast<int>(windows.channels / kTile);
   for (const Instance& instance : kInstances) {
     if (!suits(instance, windows, a.x.dtype)) continue;
     const std::int64_t channel_tiles = divide_up(outputs, instance.channels());
-    // The wider one, unless that leaves multiprocessors without work.
-    const bool is_wide_enough = p.pixel_tiles * channel_tiles * 4 >= std::int64_t{multiprocessors()} * 3;
-    if (launch.instance != nullptr && !is_wide_enough) continue;
+    // The wider one, unless that leaves multiprocessors without work, or groups of warps with so few tiles and so few
+    // steps each that what counts is how many tiles are under way.
+    const std::int64_t tiles = p.pixel_tiles * channel_tiles, size = multiprocessors();
+    const bool has_work = tiles * 4 >= size * 3,
+               has_much = windows.channels > 2 * kTile || tiles <= size || tiles > size * 2 * kMostGroups;
+    if (launch.instance != nullptr && !(has_work && has_much)) continue;
     launch.instance = &instance;
     p.channel_tiles = static_cast<int>(channel_tiles);
   }
@@ -105,8 +105,8 @@ std::string why_not(const SlidingChannelArguments& a) {
   const SlidingChannels windows = sliding_channels_of(a);
   const std::int64_t step = windows.step;
   if (windows.width != 2 * step || windows.channels != windows.cycle * step ||
-      (step != 16 && step != 32 && step % 64 != 0)) {
-    return "windows do not share half of their channels, 16, 32 or a multiple of 64";
+      (step != 4 && step != 8 && step != 16 && step != 32 && step % 64 != 0)) {
+    return "windows do not share half of their channels, 4, 8, 16, 32 or a multiple of 64";
   }
   if (a.weight.sizes[0] % windows.cycle != 0) return "some windows have more filters than others";
   std::string reason = why_not_hopper(a.x.dtype, a.x.device, 1, a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3]);
@@ -135,10 +135,12 @@ ConstTensorView by_windows(const SlidingChannelArguments& a, std::int64_t window
 void run(const Launch& launch, const SlidingChannelArguments& a, const Execution& execution) {
   const Instance& instance = *launch.instance;
   SlidingWindowsParameters p = launch.p;
-  p.x = map_of(activation_matrix(a.x, 1, true), a.x.dtype, a.x.sizes[1], p.pixels, kTile);
-  p.y = map_of(output_matrix(a.y, 1, true), a.x.dtype, a.y.sizes[1], p.pixels, kTile);
-  p.weight =
-      map_of_images(by_windows(a, instance.windows), instance.box, instance.filters, instance.box_windows, 1, true);
+  const std::int64_t pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
+  p.x = map_of(activation_matrix(a.x, 1, true), a.x.dtype, a.x.sizes[1], pixels, kTile);
+  p.y = map_of(output_matrix(a.y, 1, true), a.x.dtype, a.y.sizes[1], pixels, kTile);
+  p.weight = map_of_images(by_windows(a, instance.windows), instance.box, instance.filters, 1, 1, true);
+  p.weight_data = a.weight.data;
+  p.weight_row = a.weight.strides[0];
   launch_following(kName, instance.kernel, std::int64_t{p.channel_tiles} * p.splits, p.groups * 128, execution.stream,
                    p, static_cast<std::size_t>(instance.memory(p.step, p.groups, p.stages)));
 }

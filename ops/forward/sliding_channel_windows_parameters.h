@@ -1,18 +1,16 @@
 /// What the kernel of sliding-channel convolutions of whole windows on Hopper GPUs is told.
 #pragma once
 
-#include "fusedsc/common/gpu/hopper.h"
+#include "fusedsc/common/gpu/sliding_windows_block.h"
 
 namespace fusedsc::gpu::hopper {
 
-struct SlidingWindowsParameters {
+/// A step of the depth is 64 channels of x; or all of them, if the step is 8 or 4.
+struct SlidingWindowsParameters : SlidingWindowsCut {
   TensorMap x, weight, y;  ///< weight: [window][filter of the window][channel of the window]
-  int pixels = 0, pixel_tiles = 0, channel_tiles = 1;
-  int splits = 1;       ///< blocks that share the positions
-  int groups = 1;       ///< of four warps, in a block
-  int stages = 2;       ///< tiles of x that each group has under way
-  int step = 16;        ///< channels from a window to the next, half a window
-  int depth_steps = 1;  ///< of 64 channels
+  int outputs = 0;
+  const void* weight_data = nullptr;  ///< for threads that lay it out
+  std::int64_t weight_row = 0;
 };
 
 }  // namespace fusedsc::gpu::hopper

@@ -27,14 +27,15 @@ class SlidingChannelWindowsGpu : public OnGpu {
     if (GetParam().wave_size != 32) GTEST_SKIP() << "GPUs of this wave size have no such kernels";
   }
 
-  /// Steps of 16, 32, 64 and 128 channels, of 4, 8 and 16 windows.
+  /// Steps of 8, 16, 32, 64 and 128 channels, of 4, 8 and 16 windows.
   static std::vector<SlidingChannelGeometry> geometries() {
     return {
         {{1, 64, 5, 7}, 64, 2, 0.5},   {{3, 128, 4, 9}, 192, 2, 0.5},  // more than a tile of positions, of filters
         {{1, 256, 3, 3}, 40, 2, 0.5},  {{2, 512, 2, 3}, 72, 2, 0.5},   // windows of fewer filters than a product takes
         {{1, 128, 5, 7}, 128, 4, 0.5}, {{2, 256, 6, 6}, 320, 4, 0.5}, {{1, 512, 1, 1}, 8, 4, 0.5},
         {{1, 1024, 3, 3}, 72, 4, 0.5}, {{1, 256, 5, 7}, 256, 8, 0.5}, {{2, 512, 4, 9}, 16, 8, 0.5},
-        {{1, 1024, 3, 5}, 48, 8, 0.5}, {{1, 2048, 2, 2}, 32, 8, 0.5},
+        {{1, 1024, 3, 5}, 48, 8, 0.5}, {{1, 2048, 2, 2}, 32, 8, 0.5}, {{1, 64, 5, 7}, 64, 4, 0.5},
+        {{2, 64, 6, 6}, 264, 4, 0.5},  {{1, 128, 5, 7}, 48, 8, 0.5},  {{1, 128, 9, 9}, 256, 8, 0.5},
     };
   }
   /// Blocks go on with further tiles.
@@ -48,6 +49,8 @@ INSTANTIATE_TEST_SUITE_P(Targets, SlidingChannelWindowsGpu, testing::ValuesIn(gp
 TEST_P(SlidingChannelWindowsGpu, Forward) {
   std::vector<SlidingChannelGeometry> all = geometries();
   all.push_back(many_positions());
+  // Steps of 4 channels.
+  all.insert(all.end(), {{{1, 64, 5, 7}, 64, 8, 0.5}, {{9, 64, 16, 16}, 144, 8, 0.5}, {{2, 64, 3, 3}, 16, 8, 0.5}});
   for (const SlidingChannelGeometry& geometry : all) {
     const Forward problem{GetParam().dtype, geometry, {}, channels_last()};
     const auto candidates = explain_sliding_channel_conv2d(ForwardTensors(problem).arguments(problem));
@@ -61,7 +64,7 @@ TEST_P(SlidingChannelWindowsGpu, Forward) {
 
 TEST_P(SlidingChannelWindowsGpu, BothGradients) {
   std::vector<SlidingChannelGeometry> all = geometries();
-  all.push_back(many_positions());  // more than 2048, where the weight's gradient is another kernel's
+  all.push_back(many_positions());
   for (const SlidingChannelGeometry& geometry : all) {
     const Backward problem{GetParam().dtype, geometry, {.grad_bias = false}, channels_last()};
     const auto candidates = explain_sliding_channel_conv2d_backward(BackwardTensors(problem).arguments(problem));
@@ -86,7 +89,7 @@ TEST_P(SlidingChannelWindowsGpu, EachGradient) {
 TEST_P(SlidingChannelWindowsGpu, LeavesTheRest) {
   const SlidingChannelGeometry geometries[] = {
       {{1, 128, 5, 7}, 64, 2, 0.25},  // windows that share less than half
-      {{1, 64, 5, 7}, 64, 4, 0.5},    // steps of 8 channels
+      {{1, 32, 5, 7}, 64, 2, 0.5},    // steps of 8 channels, of four windows
       {{1, 192, 5, 7}, 64, 2, 0.5},   // and of 48
       {{1, 64, 5, 7}, 42, 2, 0.5},    // windows that not as many filters share
       {{1, 96, 5, 7}, 64, 3, 0.5},    // six windows
