@@ -80,6 +80,7 @@ std::vector<ForwardCase<DepthwiseGeometry>> tile_cases(DataType dtype) {
   for (const DepthwiseGeometry& geometry : tile_geometries()) {
     for (ForwardSeams seams :
          {ForwardSeams{},
+          {.output = ForwardSeams::Output::statistics},
           {.prologue = true, .activation = Activation::relu6, .output = ForwardSeams::Output::statistics},
           {.bias = true,
           .activation = Activation::silu,
