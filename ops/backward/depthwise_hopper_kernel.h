@@ -50,6 +50,7 @@ class DepthwiseJoint {
   }
 
   FUSEDSC_DEVICE static void run(const DepthwiseJointParameters& p) {
+    wait_for_previous_kernel();
     DepthwiseJoint joint(p);
     joint.loop();
     if constexpr (kHasInput) joint.leave_sums();
@@ -71,6 +72,7 @@ class DepthwiseJoint {
     item_ = split_ * p.warps + warp;
     item_step_ = p.splits * p.warps;
     lane_bytes_ = thread % kLanes * 4;
+    of_.load(p, first_channel_ + thread % kLanes * kWide);
 #pragma unroll
     for (int i = 0; i < kKernel * kKernel * kWide; ++i) grad_weight_[i / kWide][i % kWide] = 0;
 #pragma unroll
@@ -116,25 +118,16 @@ class DepthwiseJoint {
   }
 
   FUSEDSC_DEVICE void loop() {
-    if (thread_index() == 0) {
-      prefetch(p_.grad_y);
-      prefetch(p_.grad_x);
-      if constexpr (kHasOutput) prefetch(p_.output);
-      if constexpr (kHasInput) prefetch(p_.x);
-    }
     stages_.start();
     next_item_ = item_;
     next_ = strip_of(next_item_);
     next_row_ = first_row(next_);
-    wait_for_previous_kernel();  // with all places of what is read worked out
-    if constexpr (kHasInput) let_next_kernel_start();  // the small blocks that sum up partial results, which wait
 #pragma unroll
     for (int i = 0; i < kStages; ++i) {
       start_next();
       next_slot();
     }
     parity_ = 0;
-    of_.load(p_, first_channel_ + thread_index() % kLanes * kWide);  // while the first rows are on their way
 #pragma unroll 1
     while (item_ < p_.items) {
       run_strip(strip_of(item_));

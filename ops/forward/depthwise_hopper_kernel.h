@@ -57,7 +57,6 @@ class DepthwiseTiles {
     prologue_.coefficients = coefficients_;
   }
 
-  /// Threads wait for the kernel before when they have worked out what they will read.
   FUSEDSC_DEVICE void begin() {
     if (thread_index() == 0) {
       initialise_stages(p_, arrived_, done_);
@@ -68,9 +67,8 @@ class DepthwiseTiles {
     // Windows at the right edge may read the next row's padding, which behind the last row is here.
     const int tile_bytes = p_.boxes * p_.images * p_.rows * p_.pitch * p_.box_bytes;
     clear_behind_copies(memory_, p_.stages, p_.tile_bytes, tile_bytes, p_.tile_bytes, (p_.warps() + 1) * 32);
-    if (thread_index() == 0) prefetch(p_.x);
-    if (thread_index() == 1 && p_.has_y) prefetch(p_.y);
     block_barrier();
+    wait_for_previous_kernel();
   }
 
   // --------------------------------------------------------------------------------------- by the thread that copies
@@ -106,7 +104,6 @@ class DepthwiseTiles {
 
   FUSEDSC_DEVICE void copy() const {
     Cursor ahead(p_, split_);
-    wait_for_previous_kernel();
     for (int slot = 0; slot < p_.stages && ahead.exists; ++slot) start_copies(ahead, slot);
     StageTurn turn;
     int buffer = 0;
@@ -183,8 +180,6 @@ class DepthwiseTiles {
 
   FUSEDSC_DEVICE void compute() {
     aim();
-    wait_for_previous_kernel();
-    if (p_.partials != nullptr) let_next_kernel_start();  // the small blocks that merge statistics, which wait
     load_coefficients();
     Sums sums[kKept];
 #pragma unroll

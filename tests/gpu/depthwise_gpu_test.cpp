@@ -257,6 +257,21 @@ TEST_P(DepthwiseGpu, ManyImages) {
   }
 }
 
+/// Likewise, forward in training: tiles of their own.
+TEST_P(DepthwiseGpu, ManyImagesInTraining) {
+  std::vector<ForwardCase<DepthwiseGeometry>> cases;
+  for (const std::int64_t stride : {1, 2}) {
+    for (const std::int64_t width : {7, 14, 28, 50, 66}) {
+      const Sizes x = {128, 32, width == 7 ? 7 : stride + 1, width * stride};
+      for (const bool has_prologue : {false, true}) {
+        const ForwardSeams seams{.prologue = has_prologue, .output = ForwardSeams::Output::statistics};
+        cases.push_back({GetParam().dtype, {x, centered(3, stride)}, seams, Memories::all(Memory::channels_last)});
+      }
+    }
+  }
+  for_each_case(cases, verify_forward<DepthwiseGeometry>);
+}
+
 /// The gradient of the input alone, of images that are wide, and enough of them for a kernel of its own.
 std::vector<DepthwiseGeometry> wide_geometries() {
   std::vector<DepthwiseGeometry> geometries;
