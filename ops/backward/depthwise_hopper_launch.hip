@@ -171,8 +171,9 @@ Cut choose_cut(const DepthwiseBackwardArguments& a) {
   constexpr std::int64_t kMostItems = std::numeric_limits<std::int32_t>::max() / 2;
   const Sizes& y = a.grad_y.sizes;
   const bool is_narrow = size_of(a.x.dtype) == 2 && y[1] <= 32;
-  // Measured: at stride 2, without a prologue, warps shall be where their neighbours are, two rows of each at a time.
-  const bool is_short = size_of(a.x.dtype) == 2 && a.window.stride[0] == 2 && a.gradient_prologue && !a.prologue;
+  // Measured: at stride 2, without a prologue, strips of two rows, so that warps are where their neighbours are.
+  const bool is_short = size_of(a.x.dtype) == 2 && a.window.stride[0] == 2 && a.grad_weight && !a.prologue &&
+                        a.grad_y.elements() >= std::int64_t{16384} * multiprocessors();
   const std::int64_t first_strips = is_short ? divide_up(y[2], 2) : 1, last_strips = is_short ? first_strips : y[2];
   Cut best;
   for (const JointInstance& instance : instances()) {

@@ -96,21 +96,26 @@ DepthwiseTiling choose_for_epilogue(int stride, std::int64_t width, int images, 
   return {7, 32, 1, 3, 1, 1, 3};
 }
 
-/// With a prologue, each element of a tile is looked at once more.
-DepthwiseTiling choose_for_prologue(int stride, std::int64_t width, std::int64_t batch, int wide_box) {
+/// With a prologue, which goes over each element of a tile once more.
+DepthwiseTiling choose_for_prologue(int stride, std::int64_t width, std::int64_t batch, std::int64_t channels) {
   const bool is_huge = batch >= 256;
   if (stride == 2) {
     if (width <= 8) return {1, 32, 1, 8, 2, 1, 2};
     if (width <= 16) return {2, 32, 1, 6, 2, 1, 2, false, 7};
-    return width <= 32 ? DepthwiseTiling{2, 32, 1, 6, 1, 1, 2, false, 7} : DepthwiseTiling{4, 32, 1, 4, 1, 1, 3};
+    if (width <= 32) return {2, 32, 1, 6, 1, 1, 2, false, 7};
+    return {4, 32, 1, 4, 1, 1, 3};
   }
   if (width <= 8) return {2, 32, 1, 9, 4, 1, 2};
-  if (width <= 16) return is_huge ? DepthwiseTiling{4, 32, 1, 4, 4, 1, 2} : DepthwiseTiling{2, 32, 1, 8, 2, 1, 2};
+  if (width <= 16) {
+    if (is_huge || (batch >= 128 && channels <= 400)) return {4, 32, 1, 4, 4, 1, 2};
+    return {2, 32, 1, 8, 2, 1, 2};
+  }
   if (width <= 32) {
-    return is_huge ? DepthwiseTiling{2, wide_box, 1, 6, 1, 1, 2} : DepthwiseTiling{2, 32, 1, 6, 1, 1, 3, false, 14};
+    if (is_huge) return {2, channels % 64 == 0 ? 64 : 32, 1, 6, 1, 1, 2};
+    return {2, 32, 1, 6, 1, 1, 3, false, 14};
   }
   if (width <= 64) return {4, 32, 1, 4, 1, 1, 2, false, 14};
-  return {7, 32, 1, 3, 1, 1, 3, false, is_huge ? 0 : 3};
+  return {7, 32, 1, 3, 1, 1, 3, false, 3};
 }
 
 DepthwiseTiling choose_for_statistics(int stride, std::int64_t width, std::int64_t batch) {
@@ -118,15 +123,17 @@ DepthwiseTiling choose_for_statistics(int stride, std::int64_t width, std::int64
   if (stride == 2) {
     if (width <= 8) return {1, 32, 1, 8, 2, 1, 4};
     if (width <= 16) return {2, 32, 1, 6, 2, 1, 2, false, 7};
-    return width <= 32 ? DepthwiseTiling{2, 64, 1, 6, 1, 1, 3, false, 14}
-                       : DepthwiseTiling{4, 32, 1, 6, 1, 1, 2, false, 3};
+    if (width > 32) return {4, 32, 1, 6, 1, 1, 2, false, 3};
+    return batch < 16 ? DepthwiseTiling{2, 32, 1, 4, 1, 1, 3} : DepthwiseTiling{2, 64, 1, 6, 1, 1, 3, false, 14};
   }
   if (width <= 8) return {4, 32, 1, 3, 8, 1, 4};
-  if (width <= 16)
+  if (width <= 16) {
     return is_many ? DepthwiseTiling{4, 32, 1, 2, 4, 1, 4, false, 4} : DepthwiseTiling{4, 32, 1, 4, 4, 1, 2};
+  }
   if (width <= 32) return {2, 32, 1, batch >= 256 ? 10 : 6, 1, 1, 3, false, 14};
-  if (width <= 64)
+  if (width <= 64) {
     return is_many ? DepthwiseTiling{4, 32, 1, 10, 1, 1, 3, false, 10} : DepthwiseTiling{4, 32, 1, 4, 1, 1, 3};
+  }
   return is_many ? DepthwiseTiling{7, 32, 1, 6, 1, 1, 2, false, 6} : DepthwiseTiling{7, 32, 1, 3, 1, 1, 3, false, 3};
 }
 
@@ -134,12 +141,11 @@ DepthwiseTiling choose_for_statistics(int stride, std::int64_t width, std::int64
 
 /// What measured best on an H200 (docs/performance_gpu_depthwise.md).
 DepthwiseTiling choose_tiling(const DepthwiseArguments& a) {
-  const std::int64_t batch = a.y.sizes[0], width = a.y.sizes[3];
+  const std::int64_t batch = a.y.sizes[0], channels = a.y.sizes[1], width = a.y.sizes[3];
   const int stride = static_cast<int>(a.window.stride[0]), images = width <= 8 ? 4 : width <= 16 ? 2 : 1;
-  const int wide_box = a.y.sizes[1] % 64 == 0 ? 64 : 32;
   if (a.window.kernel[0] == 5) return choose_large_window(stride, width, images);
-  if (a.epilogue) return choose_for_epilogue(stride, width, images, wide_box);
-  return a.prologue ? choose_for_prologue(stride, width, batch, wide_box) : choose_for_statistics(stride, width, batch);
+  if (a.epilogue) return choose_for_epilogue(stride, width, images, channels % 64 == 0 ? 64 : 32);
+  return a.prologue ? choose_for_prologue(stride, width, batch, channels) : choose_for_statistics(stride, width, batch);
 }
 
 DepthwiseTilesPass::DepthwiseTilesPass(const DepthwiseArguments& a, const DepthwiseTiling& t)
