@@ -171,13 +171,17 @@ Cut choose_cut(const DepthwiseBackwardArguments& a) {
   constexpr std::int64_t kMostItems = std::numeric_limits<std::int32_t>::max() / 2;
   const Sizes& y = a.grad_y.sizes;
   const bool is_narrow = size_of(a.x.dtype) == 2 && y[1] <= 32;
+  // Measured: at stride 2, without a prologue, strips of two rows, so that warps are where their neighbours are.
+  const bool is_short = size_of(a.x.dtype) == 2 && a.window.stride[0] == 2 && a.grad_weight && !a.prologue &&
+                        a.grad_y.elements() >= std::int64_t{16384} * multiprocessors();
+  const std::int64_t first_strips = is_short ? divide_up(y[2], 2) : 1, last_strips = is_short ? first_strips : y[2];
   Cut best;
   for (const JointInstance& instance : instances()) {
     if (instance.dtype != a.x.dtype || instance.stride != a.window.stride[0] || instance.seams != seams_of(a)) continue;
     if (instance.whole != is_whole(a, instance.columns) || instance.narrow != is_narrow) continue;
     for (int warps = instance.most_warps; warps >= 3; warps /= 2) {
       if (static_cast<std::size_t>(instance.memory_bytes(warps)) > kBlockMemoryLimit) continue;
-      for (std::int64_t strips = 1; strips <= y[2]; strips += std::max<std::int64_t>(strips / 4, 1)) {
+      for (std::int64_t strips = first_strips; strips <= last_strips; strips += std::max<std::int64_t>(strips / 4, 1)) {
         const Cut candidate = cut(instance, y, warps, strips);
         if (candidate.items <= kMostItems && candidate.cost < best.cost) best = candidate;
       }

@@ -73,19 +73,19 @@ DepthwiseSeams seams_of(const DepthwiseArguments& a) {
 
 }  // namespace
 
-/// What measured best on an H200 (docs/performance_gpu_depthwise.md).
-DepthwiseTiling choose_tiling(const DepthwiseArguments& a) {
-  const std::int64_t width = a.y.sizes[3];
-  const int images = width <= 8 ? 4 : width <= 16 ? 2 : 1;
-  const int wide_box = a.y.sizes[1] % 64 == 0 ? 64 : 32;
-  if (a.window.kernel[0] == 5) {
-    if (a.window.stride[0] == 2) return {2, 32, 1, width <= 16 ? 6 : 10, images, 1, width <= 16 ? 2 : 3};
-    if (width <= 8) return {2, 32, 1, 6, images, 1, 2};
-    if (width <= 16) return {2, 32, 1, 6, 2, 1, 2};
-    if (width <= 32) return {2, 32, 1, 8, 1, 1, 3};
-    return {4, 32, 1, 4, 1, 1, 2};
-  }
-  if (a.window.stride[0] == 2) {
+namespace {
+
+DepthwiseTiling choose_large_window(int stride, std::int64_t width, int images) {
+  if (stride == 2) return {2, 32, 1, width <= 16 ? 6 : 10, images, 1, width <= 16 ? 2 : 3};
+  if (width <= 8) return {2, 32, 1, 6, images, 1, 2};
+  if (width <= 16) return {2, 32, 1, 6, 2, 1, 2};
+  if (width <= 32) return {2, 32, 1, 8, 1, 1, 3};
+  return {4, 32, 1, 4, 1, 1, 2};
+}
+
+/// With an epilogue.
+DepthwiseTiling choose_for_epilogue(int stride, std::int64_t width, int images, int wide_box) {
+  if (stride == 2) {
     if (width <= 16) return {2, wide_box, 1, wide_box > 32 ? 6 : 4, images, 1, width <= 8 ? 2 : 3};
     return width <= 32 ? DepthwiseTiling{2, 32, 1, 4, 1, 1, 3} : DepthwiseTiling{4, 32, 1, 4, 1, 1, 3};
   }
@@ -94,6 +94,58 @@ DepthwiseTiling choose_tiling(const DepthwiseArguments& a) {
   if (width <= 32) return {2, wide_box, 1, 6, 1, 1, 2};
   if (width <= 64) return {4, 32, 1, 4, 1, 1, 3};
   return {7, 32, 1, 3, 1, 1, 3};
+}
+
+/// With a prologue, which goes over each element of a tile once more.
+DepthwiseTiling choose_for_prologue(int stride, std::int64_t width, std::int64_t batch, std::int64_t channels) {
+  const bool is_huge = batch >= 256;
+  if (stride == 2) {
+    if (width <= 8) return {1, 32, 1, 8, 2, 1, 2};
+    if (width <= 16) return {2, 32, 1, 6, 2, 1, 2, false, 7};
+    if (width <= 32) return {2, 32, 1, 6, 1, 1, 2, false, 7};
+    return {4, 32, 1, 4, 1, 1, 3};
+  }
+  if (width <= 8) return {2, 32, 1, 9, 4, 1, 2};
+  if (width <= 16) {
+    if (is_huge || (batch >= 128 && channels <= 400)) return {4, 32, 1, 4, 4, 1, 2};
+    return {2, 32, 1, 8, 2, 1, 2};
+  }
+  if (width <= 32) {
+    if (is_huge) return {2, channels % 64 == 0 ? 64 : 32, 1, 6, 1, 1, 2};
+    return {2, 32, 1, 6, 1, 1, 3, false, 14};
+  }
+  if (width <= 64) return {4, 32, 1, 4, 1, 1, 2, false, 14};
+  return {7, 32, 1, 3, 1, 1, 3, false, 3};
+}
+
+DepthwiseTiling choose_for_statistics(int stride, std::int64_t width, std::int64_t batch) {
+  const bool is_many = batch >= 128;
+  if (stride == 2) {
+    if (width <= 8) return {1, 32, 1, 8, 2, 1, 4};
+    if (width <= 16) return {2, 32, 1, 6, 2, 1, 2, false, 7};
+    if (width > 32) return {4, 32, 1, 6, 1, 1, 2, false, 3};
+    return batch < 16 ? DepthwiseTiling{2, 32, 1, 4, 1, 1, 3} : DepthwiseTiling{2, 64, 1, 6, 1, 1, 3, false, 14};
+  }
+  if (width <= 8) return {4, 32, 1, 3, 8, 1, 4};
+  if (width <= 16) {
+    return is_many ? DepthwiseTiling{4, 32, 1, 2, 4, 1, 4, false, 4} : DepthwiseTiling{4, 32, 1, 4, 4, 1, 2};
+  }
+  if (width <= 32) return {2, 32, 1, batch >= 256 ? 10 : 6, 1, 1, 3, false, 14};
+  if (width <= 64) {
+    return is_many ? DepthwiseTiling{4, 32, 1, 10, 1, 1, 3, false, 10} : DepthwiseTiling{4, 32, 1, 4, 1, 1, 3};
+  }
+  return is_many ? DepthwiseTiling{7, 32, 1, 6, 1, 1, 2, false, 6} : DepthwiseTiling{7, 32, 1, 3, 1, 1, 3, false, 3};
+}
+
+}  // namespace
+
+/// What measured best on an H200 (docs/performance_gpu_depthwise.md).
+DepthwiseTiling choose_tiling(const DepthwiseArguments& a) {
+  const std::int64_t batch = a.y.sizes[0], channels = a.y.sizes[1], width = a.y.sizes[3];
+  const int stride = static_cast<int>(a.window.stride[0]), images = width <= 8 ? 4 : width <= 16 ? 2 : 1;
+  if (a.window.kernel[0] == 5) return choose_large_window(stride, width, images);
+  if (a.epilogue) return choose_for_epilogue(stride, width, images, channels % 64 == 0 ? 64 : 32);
+  return a.prologue ? choose_for_prologue(stride, width, batch, channels) : choose_for_statistics(stride, width, batch);
 }
 
 DepthwiseTilesPass::DepthwiseTilesPass(const DepthwiseArguments& a, const DepthwiseTiling& t)
@@ -168,7 +220,10 @@ std::string why_not(const DepthwiseArguments& a) {
       !(is_plain && wants_segments(a))) {
     return "it has few channels, and no multiple of 32";
   }
-  if (window.kernel[0] == 3 && window.stride[0] == 2 && a.y.sizes[3] <= 8) return "images are small, at stride 2";
+  if (window.kernel[0] == 3 && window.stride[0] == 2 && a.y.sizes[3] <= 8 &&
+      (is_plain || a.epilogue || a.y.sizes[0] < (a.prologue ? 128 : 32))) {
+    return "images are small, at stride 2";
+  }
   const ConstTensorView& residual = a.epilogue.residual;
   if (!suits_copy_engine(a.x) || !suits_copy_engine(ConstTensorView(a.y)) || !suits_copy_engine(residual)) {
     return "channels of x or y are not neighbours, or no multiples of 8, or not aligned to 16 bytes";

@@ -80,6 +80,7 @@ std::vector<ForwardCase<DepthwiseGeometry>> tile_cases(DataType dtype) {
   for (const DepthwiseGeometry& geometry : tile_geometries()) {
     for (ForwardSeams seams :
          {ForwardSeams{},
+          {.output = ForwardSeams::Output::statistics},
           {.prologue = true, .activation = Activation::relu6, .output = ForwardSeams::Output::statistics},
           {.bias = true,
           .activation = Activation::silu,
@@ -254,6 +255,19 @@ TEST_P(DepthwiseGpu, ManyImages) {
         std::vector<BackwardCase<DepthwiseGeometry>>{{GetParam().dtype, geometry, {.grad_x = false}, memories}},
         verify_backward<DepthwiseGeometry>);
   }
+}
+
+/// Likewise, forward in training: tiles of their own.
+TEST_P(DepthwiseGpu, ManyImagesInTraining) {
+  std::vector<ForwardCase<DepthwiseGeometry>> cases;
+  const auto add = [&](const Sizes& x, std::int64_t stride, bool has_prologue) {
+    const ForwardSeams seams{.prologue = has_prologue, .output = ForwardSeams::Output::statistics};
+    cases.push_back({GetParam().dtype, {x, centered(3, stride)}, seams, Memories::all(Memory::channels_last)});
+  };
+  for (const std::int64_t width : {14, 50, 66}) add({128, 32, 2, width}, 1, false);
+  add({32, 32, 5, 14}, 2, false);
+  add({128, 32, 3, 14}, 2, true);
+  for_each_case(cases, verify_forward<DepthwiseGeometry>);
 }
 
 /// The gradient of the input alone, of images that are wide, and enough of them for a kernel of its own.

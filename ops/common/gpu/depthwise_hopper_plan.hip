@@ -33,13 +33,16 @@ DepthwiseTilesShape cut_tiles(const Sizes& x, const Sizes& y, const Window& wind
   if (column_tiles == 1) {
     p.pitch = std::min(p.pitch, round_up(std::max(p.input_width + p.padding_left, last - p.padding_left), 8));
   }
-  p.tile_bytes = round_up(p.boxes * p.images * p.image_bytes(), 1024) + (p.pitch < last ? 1024 : 0);
+  // Positions that an image does not have read on behind a row: behind the last one there shall be zeros, and nothing
+  // that makes outputs beside them be computed again.
+  const int reach = (p.tile_columns - 1) * stride + kernel;
+  p.tile_bytes = round_up(p.boxes * p.images * p.image_bytes() + std::max(0, reach - p.pitch) * p.box_bytes, 1024);
   p.half_bytes = p.halves_are_images() ? p.image_bytes() : 8 * stride * p.box_bytes;
   p.product_bytes = p.halves_are_images()     ? 2 * p.image_bytes()
                     : p.products_are_images() ? p.image_bytes()
                                               : 2 * p.half_bytes;
   if (t.in_segments) {  // of which the halves of products are whole ones
-    const int half = 8 * stride * p.box_bytes, reach = (p.tile_columns - 1) * stride + kernel;
+    const int half = 8 * stride * p.box_bytes;
     p.segment_bytes = segment_of(half);
     p.segments = divide_up(reach * p.box_bytes, p.segment_bytes);
     const int image_bytes = p.rows * p.segment_bytes;
