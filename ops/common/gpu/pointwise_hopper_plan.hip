@@ -82,9 +82,9 @@ constexpr RowsCost kRowsCost{2.098, 5.131};
 
 /// Of input gradients of 16 bits without seams and with a small weight, at batches 4 to 64. Blocks that cut k are worth
 /// it there only if they are few.
-constexpr std::int64_t kSmallWeight = 10'000;
-constexpr KeptCost kSmallKeptCost{1.29, 0.02682, 0.01465, 0.4205, 0.2421, 0.07334, 0.03632, 0.2051, 50.56, 11.31};
-constexpr RowsCost kSmallRowsCost{1.875, 4.184};
+constexpr std::int64_t kLeastSmallWeight = 1'000, kMostSmallWeight = 10'000;
+constexpr KeptCost kSmallKeptCost{1.312, 0.05755, 0.02503, 0.3795, 0.3728, 0.05991, 0.06544, 0.2559, 3.27, 6.198};
+constexpr RowsCost kSmallRowsCost{4.098, 9.847};
 
 constexpr FewCost kHalfFewCost{1.292, 0.09307, 6.24, 0.1008, 0.3035, 0.824, 0.6877, 0.05817, 0.09848, 0.02139};
 constexpr FewCost kFloatFewCost{1.211, 0.08865, 5.881,   0.4559,  0.4534, 0.943,
@@ -92,8 +92,9 @@ constexpr FewCost kFloatFewCost{1.211, 0.08865, 5.881,   0.4559,  0.4534, 0.943,
 
 bool has_small_costs(const PointwiseCase& product) {
   const PointwiseProblem& problem = product.problem;
+  const std::int64_t weight = problem.depth * problem.channels;
   return product.input_gradient && !product.prologue && product.kind == EpilogueKind::plain &&
-         size_of(problem.dtype) == 2 && problem.depth * problem.channels <= kSmallWeight;
+         size_of(problem.dtype) == 2 && weight >= kLeastSmallWeight && weight <= kMostSmallWeight;
 }
 
 double cost_of(const PointwiseCase& product, const PointwiseInstance& instance, const PointwiseLaunch& launch,
