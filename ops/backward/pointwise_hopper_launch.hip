@@ -64,6 +64,7 @@ PointwiseCase case_of(const PointwiseBackwardArguments& a) {
   const std::int64_t pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
   PointwiseCase product{{a.x.dtype, true, pixels, a.grad_y.sizes[1], a.x.sizes[1], 1}};
   set_seams(product, a);
+  product.input_gradient = a.windows.channels == 0;
   product.turns_weight = a.windows.channels == 0 && can_turn_weight(product, a);
   product.lays_out = lays_out_in_blocks(a.weight, a.windows);
   product.is_dense = is_dense(activation_matrix(a.grad_y, 1, true), a.grad_y.sizes[1]) &&

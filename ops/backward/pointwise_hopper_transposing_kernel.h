@@ -8,7 +8,7 @@
 
 namespace fusedsc::gpu::hopper {
 
-inline constexpr int kTransposingThreads = 256, kMostTransposed = 3;
+inline constexpr int kMostTransposed = 3;
 
 struct TransposedTensor {
   const void* from = nullptr;
@@ -26,7 +26,7 @@ struct TransposingParameters {
 
 /// A block has 128 bytes of channels of one image: a run of bytes, which it copies to block memory. There a thread
 /// picks neighbouring channels of one position, 16 bytes, at a time; eight threads have all channels of a position.
-template <class T>
+template <class T, int kThreads>
 class Transposing {
  public:
   static constexpr int kRun = 16 / static_cast<int>(sizeof(T)), kRuns = 8, kChannels = kRuns * kRun;
@@ -48,7 +48,7 @@ class Transposing {
     wait_for_previous_kernel();
     const T* from = static_cast<const T*>(tensor.from) + image * tensor.from_image + std::int64_t{first} * p.positions;
 #pragma unroll 2
-    for (int i = thread_index() * kRun; i < channels * p.positions; i += kTransposingThreads * kRun) {
+    for (int i = thread_index() * kRun; i < channels * p.positions; i += kThreads * kRun) {
       *reinterpret_cast<Bytes*>(memory + i) = *reinterpret_cast<const Bytes*>(from + i);
     }
     block_barrier();
@@ -60,8 +60,7 @@ class Transposing {
     if (run * kRun >= channels) return;
     T* to = static_cast<T*>(tensor.to) + image * p.positions * tensor.channels + first + run * kRun;
 #pragma unroll 1
-    for (int i = thread_index() / (kRuns * kBlockPositions); i < blocks;
-         i += kTransposingThreads / (kRuns * kBlockPositions)) {
+    for (int i = thread_index() / (kRuns * kBlockPositions); i < blocks; i += kThreads / (kRuns * kBlockPositions)) {
       const int turned = i + turn < blocks ? i + turn : i + turn - blocks;
       const int position = turned * kBlockPositions + lane;
       if (position >= p.positions) continue;

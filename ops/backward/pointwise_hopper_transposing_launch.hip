@@ -13,10 +13,24 @@ namespace {
 
 constexpr const char* kName = "pointwise_conv2d_backward";
 
-template <class T>
-FUSEDSC_KERNEL(kTransposingThreads, 8)
+/// Threads of a block: few where there are many blocks, which hide each other's latencies; else as many as leave each
+/// one or two copies.
+constexpr int kFewThreads = 256, kManyThreads = 512, kMostThreads = 1024, kThreadsOfMultiprocessor = 2048;
+
+template <class T, int kThreads>
+FUSEDSC_KERNEL(kThreads, kThreadsOfMultiprocessor / kThreads)
 transposing_kernel(const TransposingParameters p) {
-  Transposing<T>::run(p);
+  Transposing<T, kThreads>::run(p);
+}
+
+template <class T>
+void launch_transposing(TransposingParameters p, std::int64_t blocks, std::size_t memory, void* stream) {
+  const auto launch_with = [&](void (*kernel)(TransposingParameters), int threads) {
+    launch_following(kName, kernel, blocks, threads, stream, p, memory);
+  };
+  if (blocks > multiprocessors()) launch_with(transposing_kernel<T, kFewThreads>, kFewThreads);
+  else if (memory < kMostThreads * 16) launch_with(transposing_kernel<T, kManyThreads>, kManyThreads);
+  else launch_with(transposing_kernel<T, kMostThreads>, kMostThreads);
 }
 
 std::int64_t area_of(const PointwiseBackwardArguments& a) { return a.x.sizes[2] * a.x.sizes[3]; }
@@ -63,8 +77,9 @@ void launch_transposing(const PointwiseBackwardArguments& from, const PointwiseB
   add(from.grad_y, to.grad_y);
   add(from.gradient_prologue.output, to.gradient_prologue.output);
   add(from.x, to.x);
-  launch_following(kName, size_of(from.x.dtype) == 2 ? transposing_kernel<std::uint16_t> : transposing_kernel<float>,
-                   blocks, kTransposingThreads, stream, p, static_cast<std::size_t>(area) * 128);
+  const std::size_t memory = static_cast<std::size_t>(area) * 128;
+  if (channels == 64) launch_transposing<std::uint16_t>(p, blocks, memory, stream);
+  else launch_transposing<float>(p, blocks, memory, stream);
 }
 
 std::string why_not_transposing(const PointwiseBackwardArguments& a) {

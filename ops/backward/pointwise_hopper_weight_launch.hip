@@ -130,6 +130,12 @@ const CostModel& model_of(const PointwiseWeightInstance& instance, const Pointwi
   return has_few_sums(p) ? kFewSumsCost : kPlainCost;
 }
 
+/// Of blocks that go through few positions: how many a multiprocessor has beside each other.
+int beside(const PointwiseWeightInstance& instance, int stages) {
+  constexpr int kMemory = 227 * 1024, kReserve = 1024, kThreads = 1024;  // at the 64 registers that small tiles take
+  return std::max(1, std::min(kMemory / (instance.memory(stages) + kReserve), kThreads / instance.threads));
+}
+
 double cost_of(const PointwiseWeightInstance& instance, const PointwiseWeightParameters& p, std::int64_t tiles,
                std::int64_t steps, int cluster, std::int64_t splits, int size) {
   const bool plain = instance.kind == PointwiseWeightKind::plain;
@@ -156,6 +162,8 @@ Cut cut(const PointwiseWeightInstance& instance, const PointwiseWeightParameters
   while (instance.memory(best.stages) > kMemoryLimit) --best.stages;
   const std::int64_t tiles = divide_up(p.tiles.outputs, instance.rows) * divide_up(p.tiles.channels, instance.columns);
   const std::int64_t steps = divide_up(p.pixels, instance.depth * instance.shares);
+  const int most_stages = best.stages;
+  const bool are_few = instance.kind == PointwiseWeightKind::plain && p.pixels < kFewPositions;
   if (instance.is_wide) {  // in clusters of one size, as many of them as a GPU's parts have room for at once
     constexpr int kCluster = 4;
     best.cluster = std::min(kCluster, size);
@@ -170,11 +178,15 @@ Cut cut(const PointwiseWeightInstance& instance, const PointwiseWeightParameters
     const std::int64_t most = std::min(std::max<std::int64_t>(1, size / tiles / cluster), divide_up(steps, cluster));
     for (const std::int64_t splits : {std::int64_t{1}, (most + 1) / 2, most}) {
       if (splits > 1 && cluster > 2) continue;  // a GPU's parts have no room for so many large clusters
-      const double cost = cost_of(instance, p, tiles, steps, cluster, splits, size);
+      // Blocks of few positions that are more than the multiprocessors have no more memory than they need.
+      int stages = most_stages, at_once = size;
+      if (are_few && tiles * cluster * splits > size) {
+        stages = static_cast<int>(std::min<std::int64_t>(stages, divide_up(steps, cluster * splits)));
+        at_once = size * beside(instance, stages);
+      }
+      const double cost = cost_of(instance, p, tiles, steps, cluster, splits, at_once);
       if (cost >= best.cost) continue;
-      best.cluster = cluster;
-      best.splits = static_cast<int>(splits);
-      best.cost = cost;
+      best = {cluster, static_cast<int>(splits), stages, cost};
     }
   }
   return best;

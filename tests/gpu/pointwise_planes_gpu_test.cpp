@@ -27,6 +27,7 @@ class PointwisePlanesGpu : public OnGpu {
         {{3, 136, 17, 17}, 8}, {{1, 36, 17, 19}, 20}, {{2, 33, 8, 8}, 35},     // and a weight without runs
         {{1, 24, 7, 7}, 1160}, {{1, 584, 4, 8}, 32},  {{1, 32, 4, 8}, 584},    // few blocks that have much of k
         {{3, 160, 7, 7}, 192},                                                 // several images of them
+        {{1, 40, 32, 32}, 24}, {{1, 24, 32, 32}, 40},                          // one round of seven groups
     };
     for (PointwiseGeometry& geometry : geometries) geometry.tf32 = GetParam().dtype == DataType::float32;
     return geometries;

@@ -66,6 +66,7 @@ struct PointwiseCase {
   bool is_dense = false;      ///< nothing lies between the positions of any tensor
   bool lays_out = false;      ///< threads lay the weight out (WeightSource)
   bool turns_weight = false;  ///< blocks may turn the weight by themselves (pointwise_hopper_turned.h)
+  bool input_gradient = false;  ///< by the whole weight
 
   PointwiseMemoryUse memory_use() const {
     return {static_cast<int>(problem.depth), static_cast<int>(problem.channels), has_other, has_x, has_added, lays_out};

@@ -15,8 +15,6 @@ constexpr int kMultiprocessorMemory = 227 * 1024, kBlockReserve = 1024;  ///< by
 constexpr int kResidentThreads = 512;                                    ///< at the 128 registers that most take
 constexpr int kMostKeptStages = 6;
 constexpr double kLastResort = 1e9;
-constexpr double kRowsStart = 2.098, kRowsMemory = 5.131;  ///< of tiles of rows, as CutCost
-
 /// Fitted to the times of all tiles on the layers of mobile networks on an H200, in microseconds, so that the choice is
 /// near the best one; a single number says little.
 struct KeptCost {
@@ -33,6 +31,9 @@ struct CutCost {
   double own;            ///< of a group: 64 channels that it finishes, of each tensor
   double memory, cache;  ///< bytes of all, millions
   double copy = 0;       ///< of a step, from its begin to its end
+};
+struct RowsCost {
+  double start, memory;  ///< as CutCost
 };
 struct Cost {
   KeptCost kept;
@@ -77,9 +78,24 @@ constexpr Costs kFloatCosts{
     .seams = {{4.445, 0.1568, 1.382, 0.6514, 0.03225, 0.08607, 0.006271, 0.501, 3.843, 6.414, 2.054},
               {1.382, 1.879, 0.002217, 0.05031, 0.3241, 2.57, 22.85, 0.2477}},
 };
+constexpr RowsCost kRowsCost{2.098, 5.131};
+
+/// Of input gradients of 16 bits without seams and with a small weight, at batches 4 to 64. Blocks that cut k are worth
+/// it there only if they are few.
+constexpr std::int64_t kLeastSmallWeight = 1'000, kMostSmallWeight = 10'000;
+constexpr KeptCost kSmallKeptCost{1.312, 0.05755, 0.02503, 0.3795, 0.3728, 0.05991, 0.06544, 0.2559, 3.27, 6.198};
+constexpr RowsCost kSmallRowsCost{4.098, 9.847};
+
 constexpr FewCost kHalfFewCost{1.292, 0.09307, 6.24, 0.1008, 0.3035, 0.824, 0.6877, 0.05817, 0.09848, 0.02139};
 constexpr FewCost kFloatFewCost{1.211, 0.08865, 5.881,   0.4559,  0.4534, 0.943,
                                 0.26,  0.1124,  0.09658, 0.03829, 0.1995, 1.519};
+
+bool has_small_costs(const PointwiseCase& product) {
+  const PointwiseProblem& problem = product.problem;
+  const std::int64_t weight = problem.depth * problem.channels;
+  return product.input_gradient && !product.prologue && product.kind == EpilogueKind::plain &&
+         size_of(problem.dtype) == 2 && weight >= kLeastSmallWeight && weight <= kMostSmallWeight;
+}
 
 double cost_of(const PointwiseCase& product, const PointwiseInstance& instance, const PointwiseLaunch& launch,
                int size) {
@@ -97,10 +113,11 @@ double cost_of(const PointwiseCase& product, const PointwiseInstance& instance, 
                weight = 1e-6 * size_of_element * static_cast<double>(problem.depth * problem.channels);
   const double cached = in * launch.channel_tiles + out + weight * splits;
   const std::int64_t blocks = std::int64_t{launch.channel_tiles} * launch.splits;
+  const bool is_small = has_small_costs(product);
   const auto rounds_of = [&](std::int64_t at_once) { return static_cast<double>(divide_up(blocks, at_once)); };
   switch (instance.family) {
     case PointwiseFamily::kept: {
-      const KeptCost& kept = cost.kept;
+      const KeptCost& kept = is_small ? kSmallKeptCost : cost.kept;
       const double latency = std::max(kept.tile + depth * kept.tile_depth + channels * kept.tile_channels,
                                       depth * kept.copy / launch.stages);
       const double work = row_tiles * (kept.work + depth * kept.work_depth + channels * kept.work_channels);
@@ -115,6 +132,7 @@ double cost_of(const PointwiseCase& product, const PointwiseInstance& instance, 
         return cost_of_few(problem.dtype == DataType::float32 ? kFloatFewCost : kHalfFewCost, product, instance,
                            launch);
       }
+      if (is_small) return kLastResort;
       const CutCost& cut = cost.cut;
       const std::int64_t resident = std::max<std::int64_t>(
           1, std::min<std::int64_t>(
@@ -127,7 +145,10 @@ double cost_of(const PointwiseCase& product, const PointwiseInstance& instance, 
       return cut.start + std::max({rounds_of(resident * size) * (block + beside * copied / cut.copied),
                                    (in + out) / cut.memory, cached / cut.cache});
     }
-    case PointwiseFamily::rows: return kRowsStart + (in + out) / kRowsMemory;
+    case PointwiseFamily::rows: {
+      const RowsCost& rows = is_small ? kSmallRowsCost : kRowsCost;
+      return rows.start + (in + out) / rows.memory;
+    }
   }
   return 0;
 }

@@ -47,7 +47,8 @@ void append_planes(std::vector<PlanesInstance>& to, DataType dtype, Tiles<CutTil
    ...);
 }
 
-using PlainPlanesTiles = Tiles<Tile<32, 32, 4>, Tile<48, 64, 4>, Tile<64, 64, 4>, Tile<96, 32, 4>, Tile<192, 32, 3>>;
+using PlainPlanesTiles =
+    Tiles<Tile<32, 32, 4>, Tile<48, 64, 4>, Tile<48, 64, 7>, Tile<64, 64, 4>, Tile<96, 32, 4>, Tile<192, 32, 3>>;
 using PlainBoxTiles = Tiles<CutTile<1, 32, 2>, CutTile<2, 64, 1>>;
 using PlainRunTiles = Tiles<CutTile<1, 32, 2>, CutTile<1, 64, 2>, CutTile<2, 96, 1>, CutTile<4, 32, 1>,
                             CutTile<4, 64, 1>, CutTile<4, 96, 1>>;
