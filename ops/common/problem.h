@@ -76,6 +76,8 @@ struct Statistics {
   ChannelVector mean;          ///< [C_out]
   ChannelVector m2;            ///< [C_out] sum of squared deviations from the mean
   Normaliser normaliser = {};  ///< what is made of them at once; or nothing
+  /// On a GPU: behind them comes a pointwise convolution, which may start while they are put together.
+  bool is_before_pointwise = false;
 
   explicit operator bool() const { return static_cast<bool>(mean); }
 };

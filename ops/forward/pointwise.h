@@ -18,6 +18,8 @@ struct PointwiseArguments {
   ConstChannelVector bias;  ///< [M], dtype of x; or empty
   std::int64_t groups = 1;  ///< divides C and M
   Prologue prologue;
+  /// On a GPU: the launch before this one makes vectors of the prologue, and none of what else is read.
+  bool prologue_is_new = false;
   Epilogue epilogue;
   Statistics statistics;  ///< not together with `epilogue`
   TensorView y;           ///< [N, M, H, W], dtype of x

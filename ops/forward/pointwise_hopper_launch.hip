@@ -16,11 +16,14 @@ constexpr const char* kName = "pointwise_conv2d";
 // With statistics: as they come, and with the prologue.
 using StatisticsTiles = Tiles<Tile<32, 64, 2>, Tile<32, 64, 6>, Tile<64, 64, 2>, Tile<64, 64, 4>, Tile<96, 32, 3>,
                               Tile<128, 64, 2>, Tile<192, 32, 2>>;
-using NormalisingTiles = Tiles<Tile<32, 32, 6>, Tile<32, 64, 2>, Tile<32, 64, 4>, Tile<32, 64, 5>, Tile<64, 64, 2>,
-                               Tile<64, 64, 4>, Tile<96, 64, 3>, Tile<128, 64, 2>>;
+// Where memory binds, costs are equal and the first is taken.
+using NormalisingTiles = Tiles<Tile<32, 64, 4>, Tile<64, 64, 3>, Tile<96, 64, 3>, Tile<128, 64, 2>, Tile<32, 64, 2>>;
 using InferenceTiles = Tiles<Tile<32, 64, 4>, Tile<64, 64, 3>, Tile<128, 64, 2>>;
 using CutStatisticsTiles = Tiles<CutTile<1, 32, 2>, CutTile<1, 96, 2>>;
-using CutNormalisingTiles = Tiles<CutTile<1, 32, 2>, CutTile<1, 96, 2>, CutTile<1, 160, 2>, CutTile<2, 160, 1>>;
+using CutNormalisingTiles =
+    Tiles<CutTile<1, 32, 2>, CutTile<1, 64, 1>, CutTile<1, 96, 2>, CutTile<1, 160, 2>, CutTile<2, 160, 1>>;
+// With the prologue and nothing behind the product, as blocks in training have it.
+using NormalisedTiles = Tiles<Tile<32, 64, 4>, Tile<64, 64, 3>, Tile<96, 64, 3>, Tile<128, 64, 2>>;
 using CutInferenceTiles = Tiles<CutTile<1, 32, 1>, CutTile<1, 32, 2>, CutTile<1, 96, 2>>;
 using RowsInferenceTiles = Tiles<RowsTile<48, 6>, RowsTile<96, 3>>;
 
@@ -33,6 +36,8 @@ void append_all(std::vector<PointwiseInstance>& to, DataType dtype) {
   append<T, false, false, EpilogueKind::statistics>(to, dtype, CutStatisticsTiles());
   append<T, false, true, EpilogueKind::statistics>(to, dtype, NormalisingTiles());
   append<T, false, true, EpilogueKind::statistics>(to, dtype, CutNormalisingTiles());
+  append<T, false, true, EpilogueKind::plain>(to, dtype, NormalisedTiles());
+  append<T, false, true, EpilogueKind::plain>(to, dtype, CutNormalisingTiles());
   append<T, false, false, EpilogueKind::inference>(to, dtype, InferenceTiles());
   append<T, false, false, EpilogueKind::inference>(to, dtype, CutInferenceTiles());
   append<T, false, EpilogueKind::inference>(to, dtype, RowsInferenceTiles());
@@ -78,6 +83,10 @@ PointwiseCase case_of(const PointwiseArguments& a) {
   const std::int64_t pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
   PointwiseCase product{{a.x.dtype, true, pixels, a.x.sizes[1], a.y.sizes[1], 1}};
   set_seams(product, a);
+  const bool has_epilogue = a.epilogue || a.bias;
+  if (product.kind == EpilogueKind::inference && !has_epilogue && size_of(a.x.dtype) == 2) {
+    product.kind = EpilogueKind::plain;
+  }
   product.lays_out = lays_out_in_blocks(a.weight, a.windows);
   product.is_dense = is_dense(activation_matrix(a.x, 1, true), a.x.sizes[1]) &&
                      is_dense(output_matrix(a.y, 1, true), a.y.sizes[1]) &&

@@ -21,6 +21,7 @@ inline void set_seams(PointwiseParameters& p, const PointwiseArguments& a, float
   p.scale = static_cast<const float*>(a.prologue.scale.data);
   p.shift = static_cast<const float*>(a.prologue.shift.data);
   p.activation = a.prologue.activation;
+  p.prologue_is_new = a.prologue_is_new;
   p.epilogue.bias = a.bias.data;
   p.epilogue.scale = static_cast<const float*>(a.epilogue.scale.data);
   p.epilogue.shift = static_cast<const float*>(a.epilogue.shift.data);

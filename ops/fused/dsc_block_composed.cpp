@@ -69,6 +69,7 @@ struct ComposedForward {
     scale = block.scale ? block.scale : take_channels(arena, depthwise.y);
     shift = block.shift ? block.shift : take_channels(arena, depthwise.y);
     if (block.training) depthwise.statistics = statistics_of(block, scale, shift);
+    depthwise.statistics.is_before_pointwise = !second.slides;
     second.set([&](auto& convolution) {
       convolution.x = depthwise.y;
       convolution.weight = block.pw_weight;
@@ -78,6 +79,7 @@ struct ComposedForward {
       convolution.epilogue = block.epilogue;
       convolution.allow_tf32 = block.allow_tf32;
     });
+    second.pointwise.prologue_is_new = block.training;
   }
 
   struct Plans {

@@ -40,6 +40,26 @@ TEST_P(PointwiseGpu, Seams) {
   for_each_case(forward_seam_cases(GetParam().dtype, dense, grouped), verify_forward<PointwiseGeometry>);
 }
 
+/// Some steps of k, an odd number of them or shared unevenly, whose prologue is applied while others are multiplied.
+TEST_P(PointwiseGpu, PrologueOfManyChannels) {
+  if (size_of(GetParam().dtype) != 2 || GetParam().wave_size != 32) GTEST_SKIP() << "for 16-bit types on Hopper GPUs";
+  using Output = ForwardSeams::Output;
+  const PointwiseGeometry geometries[] = {
+      {{1, 584, 7, 7}, 160}, {{2, 328, 7, 8}, 160}, {{3, 456, 8, 10}, 320},
+      {{2, 392, 9, 9}, 96},  {{3, 200, 9, 11}, 64}, {{1, 968, 3, 5}, 32},
+  };
+  std::vector<ForwardCase<PointwiseGeometry>> cases;
+  for (const PointwiseGeometry& geometry : geometries) {
+    for (const Activation activation : {Activation::identity, Activation::relu6, Activation::silu}) {
+      for (const Output output : {Output::plain, Output::statistics}) {
+        const ForwardSeams seams{.prologue = true, .activation = activation, .output = output};
+        cases.push_back({GetParam().dtype, geometry, seams, Memories::all(Memory::channels_last)});
+      }
+    }
+  }
+  for_each_case(cases, verify_forward<PointwiseGeometry>);
+}
+
 TEST_P(PointwiseGpu, Random) {
   align_tensors(false);
   for_each_case(forward_random_cases(GetParam().dtype, random_pointwise), verify_forward<PointwiseGeometry>);

@@ -124,6 +124,7 @@ struct MergeMomentsParameters {
   Divisor by_channels;  ///< of a block
   void *mean = nullptr, *m2 = nullptr;
   NormaliserParameters normaliser;
+  bool lets_next_start = false;  ///< see SumPartialsParameters::lets_next_start
 };
 
 template <class A>

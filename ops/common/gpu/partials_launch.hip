@@ -7,6 +7,9 @@
 namespace fusedsc::gpu {
 namespace {
 
+/// Elements of a tensor up to which a pointwise kernel gains by starting while its statistics are merged.
+constexpr std::int64_t kMostOfSmall = 20'000'000;
+
 template <class T>
 FUSEDSC_KERNEL(kPartialsThreads, 1)
 sum_partials_kernel(SumPartialsParameters parameters) {
@@ -17,6 +20,7 @@ template <class A>
 FUSEDSC_KERNEL(kMergeThreads, 1)
 merge_moments_kernel(MergeMomentsParameters parameters) {
   wait_for_previous_kernel();
+  if (parameters.lets_next_start) let_next_kernel_start();
   merge_moments_of_splits<A>(parameters);
 }
 
@@ -53,7 +57,8 @@ void launch_merge_moments(const char* name, DataType dtype, const void* partials
       Divisor(static_cast<std::uint32_t>(block_channels)),
       statistics.mean.data,
       statistics.m2.data,
-      statistics.normaliser ? NormaliserParameters(statistics.normaliser, count) : NormaliserParameters()};
+      statistics.normaliser ? NormaliserParameters(statistics.normaliser, count) : NormaliserParameters(),
+      statistics.is_before_pointwise && channels * count <= kMostOfSmall};
   const std::int64_t blocks = (channels + block_channels - 1) / block_channels;
   const std::size_t memory = 3 * kMergeThreads * size_of(accumulation_type(dtype));
   const auto run = [&](auto kernel) { launch_following(name, kernel, blocks, kMergeThreads, stream, merge, memory); };

@@ -50,6 +50,8 @@ class PointwiseProduct {
   static constexpr int kDepthBytes = kTileDepth * kSize, kStageBytes = kTileRows * kDepthBytes,
                        kWeightBytes = kChannels * kDepthBytes;
   static constexpr int kInputs = 2;  ///< tiles of x and added that a group has under way
+  /// Steps whose copies are started before the barrier that all wait at: to start them all takes a microsecond.
+  static constexpr int kEarly = 2;
   static constexpr int kOutBytes = kTileRows * kChannels * kSize, kBlockBytes = kTileRows * kRowBytes;
   FUSEDSC_HOST_DEVICE static constexpr int barrier_bytes(int steps, int stages) {
     return 8 * (steps + kGroups * (stages + kInputs)) + 16;
@@ -98,22 +100,17 @@ class PointwiseProduct {
         for (int i = 0; i < steps_; ++i) initialise(weight_barriers_ + i);
       }
       publish();
-      for (int i = 0; p_.weight_is_new && i < p_.stages; ++i) start_next(i);
+      start_first(0, kEarly, p_.has_old_activations(), p_.has_old_weight());
     }
     wait_for_previous_kernel();
     let_next_kernel_start();
+    if (is_leader_) start_first(0, kEarly, !p_.has_old_activations(), !p_.has_old_weight());
     Part epilogue(p_.epilogue, vectors_, first_channel_, p_.channels - first_channel_, thread_index());
     const Prologue prologue(p_, coefficients_, steps_ * kTileDepth);
     if constexpr (kPrologue) prologue.read(thread_index(), kThreads);
     block_barrier();
     if (is_leader_) {
-      for (int i = 0; i < p_.stages; ++i) {
-        if (group_ == 0 && i < steps_ && !lays_out()) start_weight(i);
-        if (!p_.weight_is_new) start_next(i);
-      }
-      if (group_ == 0 && !lays_out()) {
-        for (int i = p_.stages; i < steps_; ++i) start_weight(i);
-      }
+      start_first(kEarly, p_.stages < steps_ ? steps_ : p_.stages, true, true);
       for (int tile = 0; tile < kInputs; ++tile) start_inputs(tile);
     }
     if (lays_out()) lay_out();
@@ -125,15 +122,12 @@ class PointwiseProduct {
     Sums sums = {};
 #pragma unroll 1
     for (int tile = 0; tile < tiles_; ++tile) {
+      if constexpr (kPrologue) {
+        prologue.with_change([&](const auto& change) { multiply_changed(sums, change, tile, turn); });
+      } else {
 #pragma unroll 1
-      for (int step = 0; step < steps_; ++step) {
-        if (tile == 0 && !lays_out()) wait(weight_barriers_ + step, 0);
-        wait(barriers_ + turn.slot, turn.parity);
-        if constexpr (kPrologue) {
-          multiply_changed(sums, prologue, step, turn.slot);
-          group_barrier(group_);
-          if (is_leader_) start_next(turn.slot);
-        } else {
+        for (int step = 0; step < steps_; ++step) {
+          wait_for_step(tile, step, turn);
           multiply_plain(sums, step, turn.slot);
           if (last_slot >= 0) {
             wait_for_products<1>();
@@ -141,8 +135,8 @@ class PointwiseProduct {
             if (is_leader_) start_next(last_slot);
           }
           last_slot = turn.slot;
+          turn.next(p_.stages);
         }
-        turn.next(p_.stages);
       }
       wait_for_products<0>();
       fence(sums);
@@ -152,7 +146,8 @@ class PointwiseProduct {
       last_slot = -1;
       const int pixel = first_pixel(tile);
       if (has_x_ || has_added_) wait(barriers_ + p_.stages + tile % kInputs, tile / kInputs & 1);
-      if (pixel + kTileRows <= p_.pixels) store_tile<true>(sums, tile, epilogue);
+      if constexpr (!Part::kHasWork) store_sums(sums);
+      else if (pixel + kTileRows <= p_.pixels) store_tile<true>(sums, tile, epilogue);
       else store_tile<false>(sums, tile, epilogue);
       publish();
       group_barrier(group_);
@@ -174,6 +169,14 @@ class PointwiseProduct {
   }
 
   // --------------------------------------------------------------------------------- by the leader of a group of warps
+
+  /// Tiles of positions for the stages from `begin` on, and the weight of as many steps; before `end`.
+  FUSEDSC_DEVICE void start_first(int begin, int end, bool with_activations, bool with_weight) {
+    for (int i = begin; i < end; ++i) {
+      if (with_weight && group_ == 0 && i < steps_ && !lays_out()) start_weight(i);
+      if (with_activations && i < p_.stages) start_next(i);
+    }
+  }
 
   FUSEDSC_DEVICE void start_weight(int step) const {
     Barrier* barrier = weight_barriers_ + step;
@@ -279,19 +282,41 @@ class PointwiseProduct {
     multiply_step(sums, step, [&](int k) { return rows + k * kSize / 16; });
   }
 
-  /// With the prologue, through registers.
-  FUSEDSC_DEVICE void multiply_changed(Sums& sums, const Prologue& prologue, int step, int slot) const {
-    std::uint32_t rows[kPieces][4];
-    wait_for_products<0>();  // which may still read these registers
-    // Halves, of which the last step may have one only.
-    auto& halves = reinterpret_cast<std::uint32_t(&)[2][kPieces / 2][4]>(rows);
-    change_half(halves[0], prologue, step, slot, 0);
-    if (p_.depth - step * kTileDepth > kTileDepth / 2) change_half(halves[1], prologue, step, slot, kTileDepth / 2);
-    multiply_step(sums, step, [&](int k) -> const std::uint32_t(&)[4] { return rows[k / kPiece]; });
+  FUSEDSC_DEVICE void wait_for_step(int tile, int step, const StageTurn& turn) const {
+    if (tile == 0 && !lays_out()) wait(weight_barriers_ + step, 0);
+    wait(barriers_ + turn.slot, turn.parity);
+  }
+
+  /// All steps of a tile with the prologue, through registers: two sets of them, so that one is changed while products
+  /// read the other.
+  template <class Change>
+  FUSEDSC_DEVICE void multiply_changed(Sums& sums, const Change& change, int tile, StageTurn& turn) {
+    std::uint32_t rows[2][kPieces][4];
+#pragma unroll 1
+    for (int first = 0; first < steps_; first += 2) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int step = first + i;
+        if (i == 1 && step == steps_) break;
+        wait_for_step(tile, step, turn);
+        // Halves, of which the last step may have one only.
+        auto& halves = reinterpret_cast<std::uint32_t(&)[2][kPieces / 2][4]>(rows[i]);
+        change_half(halves[0], change, step, turn.slot, 0);
+        if (p_.depth - step * kTileDepth > kTileDepth / 2) {
+          change_half(halves[1], change, step, turn.slot, kTileDepth / 2);
+        }
+        multiply_step(sums, step, [&](int k) -> const std::uint32_t(&)[4] { return rows[i][k / kPiece]; });
+        group_barrier(group_);
+        if (is_leader_) start_next(turn.slot);
+        turn.next(p_.stages);
+        wait_for_products<1>();  // which have read the other registers
+      }
+    }
   }
 
   /// rows = what the prologue makes of a step's values from k on.
-  FUSEDSC_DEVICE void change_half(std::uint32_t (&rows)[kPieces / 2][4], const Prologue& prologue, int step, int slot,
+  template <class Change>
+  FUSEDSC_DEVICE void change_half(std::uint32_t (&rows)[kPieces / 2][4], const Change& change, int step, int slot,
                                   int k) const {
     const unsigned char* tile = stages_ + slot * stage_bytes_;
     const int lane = thread_index() % 32, row = thread_index() % kGroupThreads / 32 * 16 + lane % 16;
@@ -302,10 +327,20 @@ class PointwiseProduct {
       load_matrices(tile + place, rows[i]);
       if constexpr (kInputGradient) load_matrices(tile + kStageBytes + place, others[i]);
     }
-    prologue.change(rows, others, step * kTileDepth + k);
+    change(rows, others, step * kTileDepth + k);
   }
 
-  /// To block memory. kAll: all rows of the tile exist.
+  /// To block memory, as they are.
+  FUSEDSC_DEVICE void store_sums(Sums& sums) const {
+    const PairsOfTile<T, kRowBytes> pairs(thread_index() % kGroupThreads);
+#pragma unroll
+    for (int channel = 0; channel < kChannels; channel += 16) {
+      pairs.store(out_ + channel / kColumns * kBlockBytes, channel % kColumns,
+                  *reinterpret_cast<float(*)[8]>(sums[channel / kWidth] + channel % kWidth / 2));
+    }
+  }
+
+  /// Likewise, through the epilogue. kAll: all rows of the tile exist.
   template <bool kAll>
   FUSEDSC_DEVICE void store_tile(Sums& sums, int tile, Part& epilogue) const {
     const int lane = thread_index() % 32, row = thread_index() % kGroupThreads / 32 * 16 + lane / 4;

@@ -19,7 +19,11 @@ class PointwiseCutProduct {
  public:
   static constexpr int kRowTiles = kRowTiles_, kChannels = kChannels_, kCut = kCut_;
   static constexpr int kSize = static_cast<int>(sizeof(T)), kTileDepth = 128 / kSize;
-  static constexpr int kThreads = kRowTiles * kCut * kGroupThreads;
+  static constexpr int kGroups = kRowTiles * kCut, kProductThreads = kGroups * kGroupThreads;
+  /// Warps of their own that start the copies, one for each share of k: where no second block fits a multiprocessor, so
+  /// that they cost nothing. A group's first thread would start them between two steps, while the others wait for it.
+  static constexpr int kCopyWarps = kPrologue && !kInputGradient && kChannels >= 160 ? kCut : 0;
+  static constexpr int kThreads = kProductThreads + 32 * kCopyWarps;
   /// Columns of a tile of outputs or of a weight with its channels innermost, and the bytes of its rows.
   static constexpr int kColumns = columns_of_tile<T>(kChannels), kRowBytes = kColumns * kSize;
   static constexpr int kBlocks = kChannels / kColumns;
@@ -62,6 +66,8 @@ class PointwiseCutProduct {
                                                                       : 2;
 
  private:
+  /// Steps whose copies are started before the barrier that all wait at: to start them all takes a microsecond.
+  static constexpr int kEarly = 2;
   FUSEDSC_HOST_DEVICE static constexpr int barrier_bytes(int stages) {
     return (2 * kCut * stages * 8 + 8 + 15) / 16 * 16;
   }
@@ -72,6 +78,11 @@ class PointwiseCutProduct {
   FUSEDSC_DEVICE explicit PointwiseCutProduct(const PointwiseParameters& p) : p_(p) {
     group_ = uniform(thread_index() / kGroupThreads);
     thread_ = thread_index() % kGroupThreads;
+    copies_ = kCopyWarps > 0 && group_ == kGroups;
+    if (copies_) {  // as the first group of a share
+      group_ = uniform(thread_ / 32);
+      thread_ %= 32;
+    }
     row_tile_ = group_ / kCut;
     cut_ = group_ % kCut;
     const int cluster = kPlain ? p.cluster : 1, block = static_cast<int>(block_index()) / cluster;
@@ -108,7 +119,7 @@ class PointwiseCutProduct {
   }
 
   FUSEDSC_DEVICE void run_all() {
-    const bool is_leader = thread_ == 0 && row_tile_ == 0;  // of a share of k
+    const bool is_leader = thread_ == 0 && row_tile_ == 0 && copies_ == (kCopyWarps > 0);  // of a share of k
     if (is_leader) {
       if (cut_ == 0) {
         prefetch_maps(p_);
@@ -119,23 +130,20 @@ class PointwiseCutProduct {
         initialise(empty_ + i, kRowTiles * 4);
       }
       publish();
-      for (int i = 0; p_.weight_is_new && i < least(p_.stages, steps_); ++i) start_positions(i, i);
+      start_first(0, kEarly, p_.has_old_activations(), p_.has_old_weight());
     }
     wait_for_previous_kernel();
     let_next_kernel_start();
-    if (is_leader) {
-      for (int i = 0; i < least(p_.stages, steps_); ++i) {
-        if (p_.weight_is_new) start_weight(i, i);
-        else start_step(i, i);
-      }
-    }
+    if (is_leader) start_first(0, kEarly, !p_.has_old_activations(), !p_.has_old_weight());
+    if (copies_) return copy_rest();
     Part part(p_.epilogue, vectors_ + cut_ * kPartFloats, first_channel_ + cut_ * kOwn, own_channels(),
               row_tile_ * kGroupThreads + thread_);
     const int steps = (p_.depth + kTileDepth - 1) / kTileDepth;
     const Prologue prologue(p_, vectors_ + kCut * kPartFloats, steps * kTileDepth);
-    if constexpr (kPrologue) prologue.read(thread_index(), kThreads);
+    if constexpr (kPrologue) prologue.read(thread_index(), kProductThreads);
     if (lays_out()) lay_out();
     block_barrier();
+    if (is_leader) start_first(kEarly, p_.stages, true, true);
     if (thread_ == 0 && cut_ == 0) start_inputs();
     OwnSums own;
     multiply_all(prologue, own);
@@ -148,7 +156,8 @@ class PointwiseCutProduct {
       }
     }
     if (has_x_ || has_added_) wait(inputs_, 0);
-    if (pixel_ + kTileRows <= p_.pixels) store_tile<true>(own, part);
+    if constexpr (!Part::kHasWork) store_sums(own);
+    else if (pixel_ + kTileRows <= p_.pixels) store_tile<true>(own, part);
     else store_tile<false>(own, part);
     publish();
     row_tile_barrier();
@@ -169,6 +178,31 @@ class PointwiseCutProduct {
   }
 
   // ----------------------------------------------------------------------------------------------------- by one thread
+
+  /// Of the steps from `begin` to `end` for which there are stages. A step's activations come first.
+  FUSEDSC_DEVICE void start_first(int begin, int end, bool with_activations, bool with_weight) const {
+    for (int i = begin; i < least(end, least(p_.stages, steps_)); ++i) {
+      if (with_activations) start_positions(i, i);
+      if (with_weight) start_weight(i, i);
+    }
+  }
+
+  /// By all threads of a warp of which one copies: whatever else all of the block do.
+  FUSEDSC_DEVICE void copy_rest() const {
+    block_barrier();
+    if (thread_ == 0) start_first(kEarly, p_.stages, true, true);
+    StageTurn turn;
+    for (int step = p_.stages; thread_ == 0 && step < steps_; ++step) {
+      wait(empty_ + turn.slot, turn.parity);
+      start_step(step, turn.slot);
+      turn.next(p_.stages);
+    }
+    warp_barrier();
+    if constexpr (kSums) {
+      block_barrier();
+      block_barrier();
+    }
+  }
 
   /// Number `step` of the share's, to `slot`.
   FUSEDSC_DEVICE void start_step(int step, int slot) const {
@@ -240,6 +274,18 @@ class PointwiseCutProduct {
     publish();
   }
 
+  /// Where a group is in its share of k.
+  struct Steps {
+    int step = 0, last_slot = -1;
+    StageTurn turn;
+
+    FUSEDSC_DEVICE void next(int stages) {
+      ++step;
+      last_slot = turn.slot;
+      turn.next(stages);
+    }
+  };
+
   // ----------------------------------------------------------------------------------------- by all threads of a group
 
   FUSEDSC_DEVICE void row_tile_barrier() const { group_barrier<kCut * kGroupThreads>(row_tile_); }
@@ -252,31 +298,47 @@ class PointwiseCutProduct {
   /// own = the group's own channels of the product.
   FUSEDSC_DEVICE void multiply_all(const Prologue& prologue, OwnSums& own) const {
     Sums sums = {};
-    StageTurn turn;
-    int last_slot = -1;
-#pragma unroll 1
-    for (int step = 0; step < steps_; ++step) {
-      wait(full_ + turn.slot, turn.parity);
-      if constexpr (kTurns) {
-        if (p_.turns_weight) turn_weight(turn.slot);
-      }
-      if constexpr (kPrologue) {
-        multiply_changed(sums, prologue, step, turn.slot);
-      } else {
-        const std::uint64_t rows = describe<kDepthBytes>(tiles_ + turn.slot * tile_bytes_);
-        multiply_step(sums, lays_out() ? step : turn.slot, [&](int k) { return rows + k * kSize / 16; });
-      }
-      const int next = step - 1 + p_.stages;
-      if (step > 0 && next < steps_) {
-        wait_for_products<1>();
-        refill(next, last_slot, turn.parity ^ (turn.slot == 0 ? 1 : 0));
-      }
-      last_slot = turn.slot;
-      turn.next(p_.stages);
+    if constexpr (kPrologue) {
+      prologue.with_change([&](const auto& change) { multiply_changed(sums, change); });
+    } else {
+      multiply_unchanged(sums);
     }
     wait_for_products<0>();
     fence(sums);
     put_together(sums, own);
+  }
+
+  FUSEDSC_DEVICE void multiply_unchanged(Sums& sums) const {
+    Steps steps;
+#pragma unroll 1
+    for (; steps.step < steps_; steps.next(p_.stages)) {
+      wait(full_ + steps.turn.slot, steps.turn.parity);
+      if constexpr (kTurns) {
+        if (p_.turns_weight) turn_weight(steps.turn.slot);
+      }
+      const std::uint64_t rows = describe<kDepthBytes>(tiles_ + steps.turn.slot * tile_bytes_);
+      multiply_step(sums, steps, [&](int k) { return rows + k * kSize / 16; });
+      refill_last(steps);
+    }
+  }
+
+  /// With the prologue, through registers: two sets of them, so that one is changed while products read the other.
+  template <class Change>
+  FUSEDSC_DEVICE void multiply_changed(Sums& sums, const Change& change) const {
+    std::uint32_t rows[2][kPieces][4];
+    Steps steps;
+#pragma unroll 1
+    while (steps.step < steps_) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (i == 1 && steps.step == steps_) break;
+        wait(full_ + steps.turn.slot, steps.turn.parity);
+        read_changed(rows[i], change, steps);
+        multiply_step(sums, steps, [&](int k) -> const std::uint32_t(&)[4] { return rows[i][k / kPiece]; });
+        refill_last(steps);
+        steps.next(p_.stages);
+      }
+    }
   }
 
   /// The weight of a step, by all groups that share it.
@@ -285,13 +347,17 @@ class PointwiseCutProduct {
     group_barrier<kRowTiles * kGroupThreads>(kRowTiles * (1 + kCut) + cut_);
   }
 
-  /// Of the slot that all are done with: `parity` is that of its step.
-  FUSEDSC_DEVICE void refill(int step, int slot, int parity) const {
+  /// The slot of the step before the present one, whose products are done then.
+  FUSEDSC_DEVICE void refill_last(const Steps& steps) const {
+    if (steps.step == 0) return;
+    wait_for_products<1>();
+    const int next = steps.step - 1 + p_.stages;
+    if (next >= steps_) return;
     warp_barrier();
-    if (thread_ % 32 == 0) arrive(empty_ + slot);
-    if (thread_ != 0 || row_tile_ != 0) return;
-    wait(empty_ + slot, parity);
-    start_step(step, slot);
+    if (thread_ % 32 == 0) arrive(empty_ + steps.last_slot);
+    if (kCopyWarps > 0 || thread_ != 0 || row_tile_ != 0) return;
+    wait(empty_ + steps.last_slot, steps.turn.parity ^ (steps.turn.slot == 0 ? 1 : 0));
+    start_step(next, steps.last_slot);
   }
 
   FUSEDSC_DEVICE std::uint64_t describe_weight(const unsigned char* weight, int k) const {
@@ -301,8 +367,8 @@ class PointwiseCutProduct {
 
   /// sums += rows_of(k) times the weight, for each piece of a step's values of k. Beyond the end of k both are zeros.
   template <class RowsOf>
-  FUSEDSC_DEVICE void multiply_step(Sums& sums, int place, const RowsOf& rows_of) const {
-    const unsigned char* weight = weights_ + place * kWeightBytes;
+  FUSEDSC_DEVICE void multiply_step(Sums& sums, const Steps& steps, const RowsOf& rows_of) const {
+    const unsigned char* weight = weights_ + (lays_out() ? steps.step : steps.turn.slot) * kWeightBytes;
     fence(sums);
     begin_products();
 #pragma unroll
@@ -313,20 +379,19 @@ class PointwiseCutProduct {
     fence(sums);
   }
 
-  /// With the prologue, through registers.
-  FUSEDSC_DEVICE void multiply_changed(Sums& sums, const Prologue& prologue, int step, int slot) const {
-    const unsigned char* tile = tiles_ + slot * tile_bytes_;
+  /// rows = what the prologue makes of a step's activations.
+  template <class Change>
+  FUSEDSC_DEVICE void read_changed(std::uint32_t (&rows)[kPieces][4], const Change& change, const Steps& steps) const {
+    const unsigned char* tile = tiles_ + steps.turn.slot * tile_bytes_;
     const int lane = thread_ % 32, row = thread_ / 32 * 16 + lane % 16;
-    std::uint32_t rows[kPieces][4], others[kPieces][4] = {};
-    wait_for_products<0>();  // which may still read these registers
+    std::uint32_t others[kPieces][4] = {};
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
       const int place = place_of_run<kDepthBytes>(row, i * 2 + lane / 16);
       load_matrices(tile + place, rows[i]);
       if constexpr (kInputGradient) load_matrices(tile + kTileBytes + place, others[i]);
     }
-    prologue.change(rows, others, (share_ + step * shares_) * kTileDepth);
-    multiply_step(sums, lays_out() ? step : slot, [&](int k) -> const std::uint32_t(&)[4] { return rows[k / kPiece]; });
+    change(rows, others, (share_ + steps.step * shares_) * kTileDepth);
   }
 
   /// own = the sums of all shares of k, of the group's own channels. They pass through where its activations were.
@@ -336,7 +401,18 @@ class PointwiseCutProduct {
     shares.put_together(sums, own, [&] { row_tile_barrier(); });
   }
 
-  /// To block memory. kAll: all rows of the tile exist.
+  /// To block memory, as they are.
+  FUSEDSC_DEVICE void store_sums(OwnSums& sums) const {
+    const PairsOfTile<T, kRowBytes> pairs(thread_);
+#pragma unroll
+    for (int quad = 0; quad < Shares::kOwnQuads; quad += 2) {
+      const int channel = cut_ * kOwn + quad * 8;
+      pairs.store(out_ + channel / kColumns * kBlockBytes, channel % kColumns,
+                  *reinterpret_cast<float(*)[8]>(sums + quad * 4));
+    }
+  }
+
+  /// Likewise, through the epilogue. kAll: all rows of the tile exist.
   template <bool kAll>
   FUSEDSC_DEVICE void store_tile(OwnSums& sums, Part& part) const {
     const int lane = thread_ % 32, row = thread_ / 32 * 16 + lane / 4;
@@ -375,7 +451,7 @@ class PointwiseCutProduct {
   const PointwiseParameters& p_;
   int rank_, share_, shares_;  ///< of the cluster's blocks; of k, and how many there are in the cluster
   int group_, thread_, row_tile_, cut_, split_, first_channel_, pixel_, steps_, tile_bytes_;
-  bool has_x_, has_added_;
+  bool copies_, has_x_, has_added_;
   unsigned char *ring_, *tiles_, *weights_, *out_, *x_, *added_;
   Barrier *inputs_, *full_, *empty_;
   float* vectors_;

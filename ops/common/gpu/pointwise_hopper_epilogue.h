@@ -32,6 +32,7 @@ class Epilogue {
   static constexpr bool kStatistics = kKind == EpilogueKind::statistics, kGradient = kKind == EpilogueKind::gradient;
   static constexpr bool kTakesX = kGradient, kTakesAdded = kGradient || kKind == EpilogueKind::inference;
   static constexpr bool kTakesVectors = kGradient || kKind == EpilogueKind::inference;
+  static constexpr bool kHasWork = kKind != EpilogueKind::plain;  ///< on sums, or with them
   static constexpr int kPartials = kStatistics ? 3 : 2, kFromWarp = kStatistics ? 4 : 2;
 
   /// Of block memory: vectors, and pivots of each warp.

@@ -43,12 +43,13 @@ struct Cost {
 struct Costs {
   Cost plain, statistics, normalising, gradient, seams;
 
-  const Cost& of(EpilogueKind kind, bool prologue) const {
-    switch (kind) {
-      case EpilogueKind::plain: return plain;
-      case EpilogueKind::inference: return prologue ? normalising : plain;
-      case EpilogueKind::statistics: return prologue ? normalising : statistics;
-      case EpilogueKind::gradient: return prologue ? seams : gradient;
+  const Cost& of(const PointwiseCase& product) const {
+    const bool normalises = product.prologue && !product.has_other;
+    switch (product.kind) {
+      case EpilogueKind::plain:
+      case EpilogueKind::inference: return normalises ? normalising : plain;
+      case EpilogueKind::statistics: return normalises ? normalising : statistics;
+      case EpilogueKind::gradient: return product.prologue ? seams : gradient;
     }
     return plain;
   }
@@ -58,8 +59,8 @@ constexpr Costs kCosts{
               {0.7022, 0.951, 0.0003499, 0.08724, 0.1193, 3.054, 52.75}},
     .statistics = {{4.345, 0.2485, 0.2055, 0.3124, 0.0, 0.0005218, 0.1079, 0.2466, 4.188, 9.424},
                    {3.7, 0.951, 0.0003499, 0.08724, 0.1193, 3.054, 52.75}},
-    .normalising = {{5.004, 0.1729, 0.4162, 0.3941, 0.06696, 0.0, 0.2399, 0.01799, 3.856, 17.62},
-                    {1.035, 2.688, 0.2724, 0.09224, 0.8036, 1.489, 8.801}},
+    .normalising = {{4.148, 0.09853, 0.2253, 0.1548, 0.6533, 0.0009425, 0.2233, 0.0001624, 3.375, 6.6},
+                    {0.04237, 2.54, 0.1306, 0.07316, 0.00006414, 1.566, 14.88}},
     .gradient = {{3.75, 0.5501, 0.2286, 0.4044, 1.004, 0.007098, 0.06822, 0.6204, 121.9, 9.477},
                  {1.733, 0.3743, 0.0001919, 0.07618, 0.5139, 2.578, 5.099}},
     .seams = {{6.081, 0.4661, 0.2524, 0.6222, 1.543, 0.2058, 0.04608, 0.4744, 4.075, 6.295},
@@ -101,7 +102,7 @@ double cost_of(const PointwiseCase& product, const PointwiseInstance& instance, 
                int size) {
   const PointwiseProblem& problem = product.problem;
   const Costs& costs = problem.dtype == DataType::float32 ? kFloatCosts : kCosts;
-  const Cost& cost = costs.of(product.kind, product.prologue);
+  const Cost& cost = costs.of(product);
   const auto size_of_element = static_cast<double>(size_of(problem.dtype));
   const double depth =
       static_cast<double>(divide_up(problem.depth, instance.depth) * instance.depth) * size_of_element / 128;

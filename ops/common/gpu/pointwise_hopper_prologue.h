@@ -30,9 +30,10 @@ struct PointwiseParameters {
   // The same without a description, where a tile is one run of bytes.
   const void *activations_rows = nullptr, *added_rows = nullptr;
   void* output_rows = nullptr;
-  WeightSource source;         ///< of a weight that threads lay out; no data: the copy engine brings it
-  bool turns_weight = false;   ///< of float32: it comes with its channels innermost (pointwise_hopper_turned.h)
-  bool weight_is_new = false;  ///< made by the kernel before this one, which has waited for whatever made the rest
+  WeightSource source;        ///< of a weight that threads lay out; no data: the copy engine brings it
+  bool turns_weight = false;  ///< of float32: it comes with its channels innermost (pointwise_hopper_turned.h)
+  // What the kernel before this one makes, which has waited for whatever made the rest: that may be read before.
+  bool weight_is_new = false, prologue_is_new = false;
   int pixels = 0, depth = 0, channels = 0;
   int pixel_tiles = 0, channel_tiles = 1, splits = 1;  ///< splits: blocks that share the positions
   int stages = 2;                                      ///< tiles of positions that each group has under way
@@ -42,6 +43,9 @@ struct PointwiseParameters {
   Activation activation = Activation::identity;
   bool has_other = false;
   EpilogueParameters epilogue;
+
+  FUSEDSC_DEVICE bool has_old_activations() const { return weight_is_new || prologue_is_new; }
+  FUSEDSC_DEVICE bool has_old_weight() const { return prologue_is_new && !weight_is_new; }
 };
 
 /// By a thread of a block, while the kernel before may still run: descriptions that the copy engine would wait for.
@@ -56,51 +60,74 @@ FUSEDSC_DEVICE void prefetch_maps(const PointwiseParameters& p) {
 template <class T, bool kHasOther>
 class PointwisePrologue {
  public:
-  static constexpr int kVectors = 3;  ///< of `size` numbers in block memory
+  static constexpr int kVectors = kHasOther ? 3 : 2;  ///< of `size` numbers in block memory
 
   FUSEDSC_DEVICE PointwisePrologue(const PointwiseParameters& p, float* memory, int size)
       : p_(p), coefficients_(memory), size_(size) {}
 
   /// By so many threads of a block. 0 beyond the end of k, so that what is multiplied there is activation(0) = 0.
   FUSEDSC_DEVICE void read(int thread, int threads) const {
-    for (int k = thread; k < size_; k += threads) {
-      const bool has = k < p_.depth;
-      coefficients_[k] = !has ? 0.0f : p_.scale != nullptr ? p_.scale[k] : 1.0f;
-      coefficients_[size_ + k] = has && p_.shift != nullptr ? p_.shift[k] : 0.0f;
-      coefficients_[2 * size_ + k] = has && p_.other_scale != nullptr ? p_.other_scale[k] : 0.0f;
+    constexpr int kAtOnce = 4;  // whose loads are under way together
+#pragma unroll 1
+    for (int first = thread; first < size_; first += kAtOnce * threads) {
+      float scale[kAtOnce], shift[kAtOnce], other_scale[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int k = first + i * threads;
+        const bool has = k < p_.depth;
+        scale[i] = !has ? 0.0f : p_.scale != nullptr ? p_.scale[k] : 1.0f;
+        shift[i] = has && p_.shift != nullptr ? p_.shift[k] : 0.0f;
+        if constexpr (kHasOther) other_scale[i] = has && p_.other_scale != nullptr ? p_.other_scale[k] : 0.0f;
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int k = first + i * threads;
+        if (k >= size_) break;
+        coefficients_[k] = scale[i];
+        coefficients_[size_ + k] = shift[i];
+        if constexpr (kHasOther) coefficients_[2 * size_ + k] = other_scale[i];
+      }
     }
   }
 
   /// Values of k that a product takes.
   static constexpr int kPiece = 32 / static_cast<int>(sizeof(T));
 
-  /// Of pieces of so many values of k from `k` on, two rows, as load_matrices brings them to lanes: in the first two
-  /// words values of the first half, in the others of the second. Floats become TensorFloat-32. All pieces at once and
-  /// few branches, so that their latencies overlap.
-  template <int kPieces>
-  FUSEDSC_DEVICE void change(std::uint32_t (&words)[kPieces][4], const std::uint32_t (&others)[kPieces][4],
-                             int k) const {
+  /// use(change), where change(words, others, k) maps and activates pieces of so many values of k from `k` on, two
+  /// rows, as load_matrices brings them to lanes: in the first two words values of the first half, in the others of the
+  /// second. Floats become TensorFloat-32. All pieces at once, and the activation is asked for out here, so that
+  /// latencies overlap and products may run on beside them.
+  template <class Use>
+  FUSEDSC_DEVICE void with_change(const Use& use) const {
     const auto nothing = [](float(&)[kValues]) {};
+    const auto same = [](std::uint32_t word) { return word; };
     if constexpr (kHasOther) {
-      change_each(words, others, k, nothing, [](std::uint32_t word) { return word; });
+      use([&](auto& words, const auto& others, int k) { change_each(words, others, k, nothing, same); });
     } else if (p_.activation == Activation::relu || p_.activation == Activation::relu6) {
       const bool to_six = p_.activation == Activation::relu6;
       if constexpr (sizeof(T) == 2) {
         // Rounding keeps the order, and both bounds: clamped pairs are the same, for half the instructions.
-        change_each(words, others, k, nothing, [&](std::uint32_t word) { return clamped_pair(word, to_six, T()); });
+        use([&](auto& words, const auto& others, int k) {
+          change_each(words, others, k, nothing, [&](std::uint32_t word) { return clamped_pair(word, to_six, T()); });
+        });
       } else {
         const float high = to_six ? 6.0f : __builtin_huge_valf();
         const auto clamp = [&](float(&z)[kValues]) {
 #pragma unroll
           for (int i = 0; i < kValues; ++i) z[i] = clamped(z[i], 0.0f, high);
         };
-        change_each(words, others, k, clamp, [](std::uint32_t word) { return word; });
+        use([&](auto& words, const auto& others, int k) { change_each(words, others, k, clamp, same); });
       }
     } else {
-      change_each(
-          words, others, k, [&](float(&z)[kValues]) { activate(p_.activation, z); },
-          [](std::uint32_t word) { return word; });
+      const auto activate_all = [&](float(&z)[kValues]) { activate(p_.activation, z); };
+      use([&](auto& words, const auto& others, int k) { change_each(words, others, k, activate_all, same); });
     }
+  }
+
+  template <int kPieces>
+  FUSEDSC_DEVICE void change(std::uint32_t (&words)[kPieces][4], const std::uint32_t (&others)[kPieces][4],
+                             int k) const {
+    with_change([&](const auto& change) { change(words, others, k); });
   }
 
  private:
