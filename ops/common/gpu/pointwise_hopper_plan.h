@@ -63,9 +63,9 @@ struct PointwiseCase {
   bool prologue = false;
   EpilogueKind kind = EpilogueKind::plain;
   bool has_other = false, has_x = false, has_added = false;
-  bool is_dense = false;      ///< nothing lies between the positions of any tensor
-  bool lays_out = false;      ///< threads lay the weight out (WeightSource)
-  bool turns_weight = false;  ///< blocks may turn the weight by themselves (pointwise_hopper_turned.h)
+  bool is_dense = false;        ///< nothing lies between the positions of any tensor
+  bool lays_out = false;        ///< threads lay the weight out (WeightSource)
+  bool turns_weight = false;    ///< blocks may turn the weight by themselves (pointwise_hopper_turned.h)
   bool input_gradient = false;  ///< by the whole weight
 
   PointwiseMemoryUse memory_use() const {

@@ -196,8 +196,8 @@ bool are_few(const PointwiseCase& product, std::int64_t blocks) {
   const PointwiseProblem& problem = product.problem;
   const std::int64_t elements = problem.pixels * (problem.depth + problem.channels) + problem.depth * problem.channels;
   const bool has_plain_cost = product.kind == EpilogueKind::plain || product.kind == EpilogueKind::inference;
-  return !product.prologue && has_plain_cost && blocks <= multiprocessors() &&
-         elements * static_cast<std::int64_t>(size_of(problem.dtype)) <= kMostBytes;
+  return !product.prologue && has_plain_cost &&
+         elements * static_cast<std::int64_t>(size_of(problem.dtype)) <= kMostBytes && blocks <= multiprocessors();
 }
 
 bool suits_cluster(const PointwiseCase& product, int cluster, std::int64_t tiles, int steps) {

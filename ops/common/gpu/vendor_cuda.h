@@ -111,8 +111,8 @@ inline int current_device() {
   return device;
 }
 
-/// Block memory beyond what a kernel may have unasked. The permission stays, so it is asked for the most at once: asking
-/// takes as long as half a launch.
+/// Block memory beyond what a kernel may have unasked. The permission stays, so it is asked for the most at once:
+/// asking takes as long as half a launch.
 template <class Parameters>
 void allow_block_memory(void (*kernel)(Parameters), std::size_t bytes) {
   constexpr std::size_t kUnasked = 48 * 1024;

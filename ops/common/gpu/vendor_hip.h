@@ -113,7 +113,8 @@ inline int multiprocessors() {
   const int device = current_device();
   return remembered(device, [device] {
     int count = 0;
-    check_vendor(hipDeviceGetAttribute(&count, hipDeviceAttributeMultiprocessorCount, device), "gpu: asking for its size");
+    check_vendor(hipDeviceGetAttribute(&count, hipDeviceAttributeMultiprocessorCount, device),
+                 "gpu: asking for its size");
     return count;
   });
 }
