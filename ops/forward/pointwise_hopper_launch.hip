@@ -17,7 +17,8 @@ constexpr const char* kName = "pointwise_conv2d";
 using StatisticsTiles = Tiles<Tile<32, 64, 2>, Tile<32, 64, 6>, Tile<64, 64, 2>, Tile<64, 64, 4>, Tile<96, 32, 3>,
                               Tile<128, 64, 2>, Tile<192, 32, 2>>;
 // Where memory binds, costs are equal and the first is taken.
-using NormalisingTiles = Tiles<Tile<32, 64, 4>, Tile<64, 64, 3>, Tile<96, 64, 3>, Tile<128, 64, 2>, Tile<32, 64, 2>>;
+using NormalisingTiles =
+    Tiles<Tile<32, 32, 6>, Tile<32, 64, 4>, Tile<64, 64, 3>, Tile<96, 64, 3>, Tile<128, 64, 2>, Tile<32, 64, 2>>;
 using InferenceTiles = Tiles<Tile<32, 64, 4>, Tile<64, 64, 3>, Tile<128, 64, 2>>;
 using CutStatisticsTiles = Tiles<CutTile<1, 32, 2>, CutTile<1, 96, 2>>;
 using CutNormalisingTiles =

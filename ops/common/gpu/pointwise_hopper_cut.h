@@ -66,8 +66,9 @@ class PointwiseCutProduct {
                                                                       : 2;
 
  private:
-  /// Steps whose copies are started before the barrier that all wait at: to start them all takes a microsecond.
-  static constexpr int kEarly = 2;
+  /// Steps whose copies are started before the barrier that all wait at: to start them all takes a microsecond, in
+  /// which a prologue's coefficients can be read. Without one there is nothing else to do.
+  static constexpr int kEarly = kPrologue ? 2 : 0x7fffffff;
   FUSEDSC_HOST_DEVICE static constexpr int barrier_bytes(int stages) {
     return (2 * kCut * stages * 8 + 8 + 15) / 16 * 16;
   }
@@ -349,9 +350,9 @@ class PointwiseCutProduct {
 
   /// The slot of the step before the present one, whose products are done then.
   FUSEDSC_DEVICE void refill_last(const Steps& steps) const {
-    if (steps.step == 0) return;
-    wait_for_products<1>();
     const int next = steps.step - 1 + p_.stages;
+    if (steps.step == 0 || (!kPrologue && next >= steps_)) return;
+    wait_for_products<1>();  // with a prologue they read registers, too, which are wanted again
     if (next >= steps_) return;
     warp_barrier();
     if (thread_ % 32 == 0) arrive(empty_ + steps.last_slot);

@@ -162,6 +162,14 @@ bool suits_rows(const PointwiseCase& product, const PointwiseInstance& instance)
          (problem.depth % 16 != 0 || problem.depth == 16);
 }
 
+/// Whether its steps are no shorter than they need be: with a prologue and statistics, half as many values of k at a
+/// time are for products that have no more.
+bool suits_depth(const PointwiseCase& product, const PointwiseInstance& instance) {
+  const bool is_half = instance.depth * static_cast<int>(size_of(instance.dtype)) < 128;
+  return !is_half || !instance.prologue || instance.kind != EpilogueKind::statistics ||
+         product.problem.depth <= instance.depth;
+}
+
 }  // namespace
 
 std::string why_not_hopper(DataType dtype, Device device, std::int64_t groups, std::int64_t pixels, bool takes_tf32) {
@@ -215,6 +223,7 @@ PointwiseLaunch plan(std::span<const PointwiseInstance> instances, const Pointwi
     if (instance.dtype != problem.dtype || instance.prologue != product.prologue || instance.kind != product.kind)
       continue;
     if (instance.family == PointwiseFamily::rows && !suits_rows(product, instance)) continue;
+    if (!suits_depth(product, instance)) continue;
     PointwiseLaunch launch;
     launch.instance = &instance;
     launch.pixel_tiles = static_cast<int>(divide_up(problem.pixels, kTileRows));

@@ -91,10 +91,10 @@ double cost_of(const PlanesCase& product, const PlanesLaunch& launch, int beside
         static_cast<double>(divide_up(launch.pixel_tiles, std::int64_t{launch.splits} * instance.row_tiles));
     const double latency = kept.tile + depth * kept.tile_depth + channels * kept.tile_channels,
                  work = row_tiles * (kept.work + ins * depth * kept.work_depth + outs * channels * kept.work_channels);
-    const double own = tiles * rounds_of(size) * std::max(latency, work);
-    constexpr double kHidden = 0.01;  // of what memory hides: of tiles that are the same otherwise, those with less
-    return kept.start + kept.weight * depth * channels +
-           std::max({own, (in + out) / kept.memory, cached / kept.cache}) + kHidden * own;
+    const double own = tiles * rounds_of(size) * std::max(latency, work),
+                 bound = std::max((in + out) / kept.memory, cached / kept.cache);
+    constexpr double kHidden = 0.01;  // where memory hides it: of tiles that are the same otherwise, those with less
+    return kept.start + kept.weight * depth * channels + (own > bound ? own : bound + kHidden * own);
   }
   if (are_few(product, blocks * launch.cluster)) {
     const bool is_float = problem.dtype == DataType::float32;
