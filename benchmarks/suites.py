@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -102,10 +102,11 @@ SLIDING_CHANNEL_NETWORKS = (SlidingChannelMobileNet(batch=128), SlidingChannelMo
 SUITES = {
     "cpu": ("depthwise", "pointwise", "sliding_channel", "dsc_block", "network"),
     "cuda": (
-        "depthwise", "pointwise", "sliding_channel", "dsc_block", "unusual", "inverted_residual", "network",
-        "sliding_channel_network",
+        "depthwise", "pointwise", "sliding_channel", "dsc_block", "dsc_block_leanest", "unusual", "inverted_residual",
+        "inverted_residual_leanest", "network", "sliding_channel_network",
     ),
 }  # fmt: skip
+LEANEST = "_leanest"  # the same blocks, as they are where memory is dear
 DIRECTIONS = {"cpu": ("forward", "backward"), "cuda": ("forward", "input gradient", "weight gradient")}
 BLOCK_DIRECTIONS = ("forward", "forward+backward")
 
@@ -182,6 +183,8 @@ class Selection:
         return Place(machine.torch_device, DTYPES[dtype], layout, machine.sets_of, layouts, self.compiled, self.against)
 
     def _blocks(self, suite: str) -> tuple:
+        if suite.endswith(LEANEST):
+            return tuple(replace(block, leanest=True) for block in self._blocks(suite.removesuffix(LEANEST)))
         if suite == "inverted_residual":
             return INVERTED_RESIDUALS
         if suite == "unusual":

@@ -45,6 +45,8 @@ class Block:
     label: str = ""
     kernel: int = 3
     dilation: int = 1
+    leanest: bool = False
+    """Keeps x only, and computes the rest again in backward."""
 
     @property
     def name(self) -> str:
@@ -86,7 +88,7 @@ class Block:
     def fused(self, x: Tensor, p: Parameters) -> Tensor:
         return fusedsc.functional.dsc_block(
             x, p["dw_weight"], *_of("bn", p), p["pw_weight"], training=True, stride=self.stride, padding=self.padding,
-            dilation=self.dilation,
+            dilation=self.dilation, recompute=self.leanest or None,
         )  # fmt: skip
 
     def plain(self, x: Tensor, p: Parameters) -> Tensor:
@@ -98,7 +100,7 @@ class Block:
 class InvertedResidual:
     """[1x1 -> BatchNorm -> ReLU6 ->] depthwise 3x3 -> BatchNorm -> ReLU6 -> 1x1 -> BatchNorm [+ x].
 
-    ``occurrences``: how many of MobileNetV2's blocks it is.
+    ``occurrences``: how many of MobileNetV2's blocks it is. ``leanest``: as a Block's.
     """
 
     label: str
@@ -109,6 +111,7 @@ class InvertedResidual:
     out_channels: int
     occurrences: int = 1
     batch: int = 256
+    leanest: bool = False
 
     @property
     def name(self) -> str:
@@ -151,7 +154,7 @@ class InvertedResidual:
         bn = {name: (*_of(name, p), None) for name in ("expand_bn", "dw_bn", "project_bn") if f"{name}.weight" in p}
         return fusedsc.functional.inverted_residual(
             x, p.get("expand_weight"), bn.get("expand_bn"), p["dw_weight"], bn["dw_bn"], p["project_weight"],
-            bn["project_bn"], training=True, stride=self.stride, residual=self.residual,
+            bn["project_bn"], training=True, stride=self.stride, residual=self.residual, recompute=self.leanest or None,
         )  # fmt: skip
 
     def plain(self, x: Tensor, p: Parameters) -> Tensor:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+import fusedsc
+
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks import __main__ as benchmarks
@@ -121,6 +123,25 @@ def test_blocks_on_a_gpu(gpu_run, tmp_path):
     assert_measured(records["dsc_block"] + records["inverted_residual"])
     assert [r["occurrences"] for r in records["inverted_residual"] if r["case"].startswith("R2-4 ")] == [3] * 6
     assert (tmp_path / "dsc_block_ratio.png").exists()
+
+
+def test_leanest_blocks_on_a_gpu(gpu_run, monkeypatch):
+    recomputed = []
+    for name in ("dsc_block", "inverted_residual"):
+        function = getattr(fusedsc.functional, name)
+
+        def noting(*arguments, function=function, **options):
+            recomputed.append(options["recompute"])
+            return function(*arguments, **options)
+
+        monkeypatch.setattr(fusedsc.functional, name, noting)
+    status, records = gpu_run("--suite", "dsc_block_leanest", "inverted_residual_leanest", "--dtype", "float32")
+    assert status == 0
+    assert len(records["dsc_block_leanest"]) == 2
+    assert len(records["inverted_residual_leanest"]) == 2 * 2
+    assert_measured(records["dsc_block_leanest"] + records["inverted_residual_leanest"])
+    assert recomputed
+    assert set(recomputed) == {True}
 
 
 def test_unusual_blocks_on_a_gpu(gpu_run):
