@@ -58,9 +58,6 @@ struct PlanesLaunch {
   void start(const char* name, const PlanesCase& product, const PlanesParameters& parameters, void* stream) const;
 };
 
-/// With that instance, so many blocks beside each other on a multiprocessor, and clusters; nothing if it does not suit.
-PlanesLaunch launch_of(const PlanesInstance& instance, const PlanesCase& product, int beside, int cluster);
-inline constexpr int kMostBeside = 3;
 /// The cheapest of `instances`.
 PlanesLaunch plan(std::span<const PlanesInstance> instances, const PlanesCase& product);
 

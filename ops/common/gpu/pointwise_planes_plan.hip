@@ -140,7 +140,13 @@ PlanesTiling PlanesCase::tiling() const {
   return {positions, shared, static_cast<int>(divide_up(positions / pair, shared)) * pair};
 }
 
-PlanesLaunch launch_of(const PlanesInstance& instance, const PlanesCase& product, int beside, int cluster) {
+namespace {
+
+constexpr int kMostBeside = 3;
+
+/// With that instance, so many blocks beside each other on a multiprocessor, and clusters; nothing if it does not suit.
+/// size: multiprocessors, which are not asked for again for each of many.
+PlanesLaunch launch_of(const PlanesInstance& instance, const PlanesCase& product, int beside, int cluster, int size) {
   const PointwiseProblem& problem = product.problem;
   const bool is_cut = instance.family == PointwiseFamily::cut;
   if (instance.dtype != problem.dtype || instance.prologue != product.prologue || instance.kind != product.kind ||
@@ -149,7 +155,6 @@ PlanesLaunch launch_of(const PlanesInstance& instance, const PlanesCase& product
   const PlanesTiling tiling = product.tiling();
   const int least_stages = instance.least_stages(tiling);
   if (least_stages == 0) return {};
-  const int size = multiprocessors();
   PlanesLaunch launch;
   launch.pixel_tiles = product.images * tiling.parts;
   launch.channel_tiles = static_cast<int>(divide_up(problem.channels, instance.channels));
@@ -171,6 +176,8 @@ PlanesLaunch launch_of(const PlanesInstance& instance, const PlanesCase& product
   return launch;
 }
 
+}  // namespace
+
 PlanesLaunch plan(std::span<const PlanesInstance> instances, const PlanesCase& product) {
   const int size = multiprocessors();
   PlanesLaunch best;
@@ -178,7 +185,7 @@ PlanesLaunch plan(std::span<const PlanesInstance> instances, const PlanesCase& p
   for (const PlanesInstance& instance : instances) {
     for (int beside = 1; beside <= kMostBeside; ++beside) {
       for (const int cluster : kClusters) {
-        const PlanesLaunch launch = launch_of(instance, product, beside, cluster);
+        const PlanesLaunch launch = launch_of(instance, product, beside, cluster, size);
         if (launch.instance == nullptr) continue;
         const double cost = cost_of(product, launch, beside, size);
         if (cost >= least_cost) continue;
