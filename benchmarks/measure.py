@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import math
 import statistics
 import subprocess
 import time
@@ -105,10 +106,12 @@ class Cpu:
 
 class Gpu:
     """The GPU that PyTorch calls cuda:0. A sample replays a captured graph that goes through sets of tensors larger,
-    together, than the last-level cache, so that what a call reads is not there from the call before."""
+    together, than the last-level cache, so that what a call reads is not there from the call before; as often as it
+    takes for the start of a graph, some microseconds, not to count."""
 
     torch_device = "cuda"
     SAMPLE_SECONDS = 1e-3
+    GRAPH_SECONDS = 5e-4
     WARM_UPS = 3  # libraries choose their algorithms, optimizers and autograd allocate
     ROTATED_BYTES = 192 << 20
     MOST_SETS = 512
@@ -153,11 +156,9 @@ class Gpu:
         torch.cuda.synchronize()
 
     def sampler(self, run: Run, sets: int) -> Callable[[], float]:
-        graph, results = self._capture(run, sets)
-        del results
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 
-        def replays(count: int) -> float:
+        def replays(graph: torch.cuda.CUDAGraph, count: int) -> float:
             start.record()
             for _ in range(count):
                 graph.replay()
@@ -165,12 +166,21 @@ class Gpu:
             end.synchronize()
             return start.elapsed_time(end) / 1e3 / count
 
-        replays(1)
-        count = max(1, round(self.SAMPLE_SECONDS / replays(1)))
-        return lambda: replays(count) / sets
+        def captured(rounds: int) -> tuple[torch.cuda.CUDAGraph, float]:
+            graph, _ = self._capture(run, sets, rounds)
+            replays(graph, 1)
+            return graph, replays(graph, 1)
 
-    def _capture(self, run: Run, sets: int) -> tuple[torch.cuda.CUDAGraph, list[object]]:
-        """A graph of a call for each set, every one with a result of its own.
+        rounds = 1
+        graph, seconds = captured(rounds)
+        if seconds < self.GRAPH_SECONDS:
+            rounds = math.ceil(self.GRAPH_SECONDS / seconds)
+            graph, seconds = captured(rounds)
+        count = max(1, round(self.SAMPLE_SECONDS / seconds))
+        return lambda: replays(graph, count) / (rounds * sets)
+
+    def _capture(self, run: Run, sets: int, rounds: int = 1) -> tuple[torch.cuda.CUDAGraph, list[object]]:
+        """A graph of so many rounds of a call for each set, every one with a result of its own within a round.
 
         Not torch.cuda.graph: that one collects garbage and empties PyTorch's cache first, thousands of times here.
         """
@@ -182,7 +192,9 @@ class Gpu:
             torch.cuda.synchronize()
             graph.capture_begin(pool=self._pool)
             try:
-                results = [run(i) for i in range(sets)]
+                results: list[object] = [None] * sets
+                for i in range(rounds * sets):
+                    results[i % sets] = run(i % sets)
             except Exception:
                 with suppress(RuntimeError):  # says that the capture failed, which the other says better
                     graph.capture_end()

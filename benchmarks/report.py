@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 Record = dict[str, object]
 CASE_KEYS = ("suite", "case", "direction", "dtype", "layout")
 """What makes two records two measurements of one thing."""
+SLOWER = 0.9
+"""PyTorch's time over ours below which a case is named: slower by more than a tenth."""
 
 
 def measured(records: list[Record]) -> list[Record]:
@@ -67,6 +69,7 @@ def print_tables(records: list[Record], console: Console) -> None:
         ratios = (mean_ratio(members), pytorch / ours, min(record["ratio"] for record in members))
         means.add_row(*group, *(f"{ratio:.2f}" for ratio in ratios), _microseconds(ours), _microseconds(pytorch))
     console.print(means)
+    print_slower(records, console)
     print_opponents(records, console)
     steps = _table(
         "Steps: memory at the peak, time where no graph is captured", ("case", "dtype", "variant"), ("GiB", "ms")
@@ -78,6 +81,18 @@ def print_tables(records: list[Record], console: Console) -> None:
             steps.add_row(record["case"], record["dtype"], variant, *row)
     if steps.row_count:
         console.print(steps)
+
+
+def print_slower(records: list[Record], console: Console) -> None:
+    """Nothing where no case is slower than PyTorch by more than a tenth."""
+    slower = sorted((r for r in measured(records) if r["ratio"] < SLOWER), key=lambda record: record["ratio"])
+    if slower:
+        title = f"Slower than PyTorch by more than a tenth: {len(slower)} of {len(measured(records))}"
+        table = _table(title, CASE_KEYS, ("ours, us", "PyTorch, us", "ratio"))
+        for record in slower:
+            times = (_microseconds(record["ours_us"]), _microseconds(record["pytorch_us"]))
+            table.add_row(*(record[key] for key in CASE_KEYS), *times, f"{record['ratio']:.2f}")
+        console.print(table)
 
 
 def opponents(records: list[Record]) -> dict[tuple[str, ...], dict[str, float]]:

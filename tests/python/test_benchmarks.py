@@ -66,6 +66,18 @@ def test_blocks_meet_both_layouts_of_pytorch(records):
     assert variants == {"eager contiguous", "eager channels_last"}
 
 
+def test_slower_cases_are_named(records, capsys):
+    slow, even, fast = (
+        {**records[0], "case": name, "ratio": ratio} for name, ratio in (("A", 0.5), ("B", 0.95), ("C", 2))
+    )
+    report.print_slower([fast, even], report.Console())
+    assert capsys.readouterr().out == ""
+    report.print_slower([fast, slow, even], report.Console(width=150))
+    lines = capsys.readouterr().out.splitlines()
+    assert "1 of 3" in lines[0]
+    assert [line.split()[1] for line in lines if line.split()[:1] == [slow["suite"]]] == ["A"]
+
+
 def test_training_step(tmp_path):
     output = tmp_path / "network.json"
     arguments = ["--suite", "network", "--case", "* 32x32 *", "--batch", "16", "--rounds", "1", "--malloc", "system"]
