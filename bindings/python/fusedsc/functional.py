@@ -15,6 +15,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from . import plain
+
 __all__ = [
     "conv_bn_act",
     "depthwise_conv2d",
@@ -58,7 +60,7 @@ def depthwise_conv2d(
     Raises:
         ValueError: an argument has the wrong rank, channels, dtype, device or value.
     """
-    return torch.ops.fusedsc.depthwise_conv2d(x, weight, bias, *geometry(x, weight, stride, padding, dilation))
+    return _operators().depthwise_conv2d(x, weight, bias, *geometry(x, weight, stride, padding, dilation))
 
 
 def pointwise_conv2d(x: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 1) -> Tensor:
@@ -78,7 +80,7 @@ def pointwise_conv2d(x: Tensor, weight: Tensor, bias: Tensor | None = None, grou
     Raises:
         ValueError: an argument has the wrong rank, channels, dtype, device or value.
     """
-    return torch.ops.fusedsc.pointwise_conv2d(x, weight, bias, groups)
+    return _operators().pointwise_conv2d(x, weight, bias, groups)
 
 
 def sliding_channel_conv2d(
@@ -110,7 +112,7 @@ def sliding_channel_conv2d(
     Raises:
         ValueError: an argument has the wrong rank, channels, dtype, device or value.
     """
-    return torch.ops.fusedsc.sliding_channel_conv2d(x, weight, bias, groups, overlap)
+    return _operators().sliding_channel_conv2d(x, weight, bias, groups, overlap)
 
 
 def dsc_block(
@@ -172,7 +174,7 @@ def dsc_block(
         RuntimeError: the gradient is itself differentiated.
     """
     stride, padding, dilation = geometry(x, dw_weight, stride, padding, dilation)
-    return torch.ops.fusedsc.dsc_block(
+    return _operators().dsc_block(
         x,
         dw_weight,
         bn_weight,
@@ -235,7 +237,7 @@ def conv_bn_act(
         RuntimeError: the gradient is itself differentiated.
     """
     stride, padding, dilation = geometry(x, weight, stride, padding, dilation)
-    return torch.ops.fusedsc.conv_bn_act(
+    return _operators().conv_bn_act(
         x,
         weight,
         bn_weight,
@@ -301,7 +303,7 @@ def inverted_residual(
         RuntimeError: the gradient is itself differentiated.
     """
     stride, padding, dilation = geometry(x, dw_weight, stride, padding, dilation)
-    return torch.ops.fusedsc.inverted_residual(
+    return _operators().inverted_residual(
         x,
         expand_weight,
         dw_weight=dw_weight,
@@ -342,6 +344,10 @@ def geometry(
     if isinstance(padding, str):
         padding = _named_padding(padding, x, weight, stride, dilation)
     return stride, [padding] if isinstance(padding, int) else list(padding), dilation
+
+
+def _operators():
+    return plain if plain.is_exporting() else torch.ops.fusedsc
 
 
 def _named_padding(name, x, weight, stride, dilation):

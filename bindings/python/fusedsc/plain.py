@@ -1,0 +1,116 @@
+"""The operators composed of PyTorch's own, with the signatures of ``torch.ops.fusedsc``.
+
+What is traced for TorchScript or exported to ONNX runs where nobody knows fusedsc's operators: there
+:mod:`fusedsc.functional` takes these.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+__all__ = [
+    "conv_bn_act",
+    "depthwise_conv2d",
+    "dsc_block",
+    "inverted_residual",
+    "is_exporting",
+    "pointwise_conv2d",
+    "sliding_channel_conv2d",
+]
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "identity": lambda x: x,
+    "relu": F.relu,
+    "relu6": F.relu6,
+    "silu": F.silu,
+    "hardswish": F.hardswish,
+}
+
+
+ONNX_EXPORTER = "torch.onnx._internal.exporter._flags"
+
+
+def is_exporting() -> bool:
+    """Whether what is called now is recorded by ``torch.jit.trace`` or ``torch.onnx.export``."""
+    if torch.compiler.is_dynamo_compiling():
+        return False
+    # The second question imports the exporter, where nobody has yet.
+    return torch.jit.is_tracing() or (ONNX_EXPORTER in sys.modules and torch.onnx.is_in_onnx_export())
+
+
+def depthwise_conv2d(x, weight, bias, stride, padding, dilation):
+    return _convolution(x, weight, bias, stride, padding, dilation, groups=x.shape[1])
+
+
+def pointwise_conv2d(x, weight, bias, groups):
+    return F.conv2d(x, weight, bias, groups=groups)
+
+
+def sliding_channel_conv2d(x, weight, bias, groups, overlap):
+    channels = x.shape[1]
+    width = channels // groups
+    step = width - int(overlap * width)
+    first = torch.arange(weight.shape[0], device=x.device).mul(step).unsqueeze(1)
+    windows = (first + torch.arange(width, device=x.device)).remainder(channels)
+    dense = weight.new_zeros(weight.shape[0], channels).scatter(1, windows, weight.flatten(1))
+    return F.conv2d(x, dense[:, :, None, None], bias)
+
+
+def dsc_block(
+    x, dw_weight, bn_weight, bn_bias, running_mean, running_var, pw_weight, *, dw_bias, pw_bias, training, momentum,
+    num_batches_tracked, eps, activation, stride, padding, dilation, recompute, groups, overlap,
+):  # fmt: skip
+    y = depthwise_conv2d(x, dw_weight, dw_bias, stride, padding, dilation)
+    bn = (bn_weight, bn_bias, running_mean, running_var, num_batches_tracked)
+    y = ACTIVATIONS[activation](_batch_norm(y, bn, training, momentum, eps))
+    if overlap is None:
+        return pointwise_conv2d(y, pw_weight, pw_bias, groups)
+    return sliding_channel_conv2d(y, pw_weight, pw_bias, groups, overlap)
+
+
+def conv_bn_act(
+    x, weight, bn_weight, bn_bias, running_mean, running_var, *, training, momentum, num_batches_tracked, eps,
+    activation, stride, padding, dilation,
+):  # fmt: skip
+    y = _convolution(x, weight, None, stride, padding, dilation, groups=1)
+    bn = (bn_weight, bn_bias, running_mean, running_var, num_batches_tracked)
+    return ACTIVATIONS[activation](_batch_norm(y, bn, training, momentum, eps))
+
+
+def inverted_residual(
+    x, expand_weight, *, expand_bn, dw_weight, dw_bn, project_weight, project_bn, training, momentum, eps, activation,
+    stride, padding, dilation, residual, recompute,
+):  # fmt: skip
+    momenta = [None] * 3 if momentum is None else _three(momentum)
+    act, y = ACTIVATIONS[activation], x
+    if expand_weight is not None:
+        y = act(_batch_norm(F.conv2d(y, expand_weight), expand_bn, training, momenta[0], _three(eps)[0]))
+    y = depthwise_conv2d(y, dw_weight, None, stride, padding, dilation)
+    y = act(_batch_norm(y, dw_bn, training, momenta[1], _three(eps)[1]))
+    y = _batch_norm(F.conv2d(y, project_weight), project_bn, training, momenta[2], _three(eps)[2])
+    return x + y if residual else y
+
+
+def _convolution(x, weight, bias, stride, padding, dilation, groups):
+    if len(padding) == 4:  # left, right, top, bottom
+        x, padding = F.pad(x, padding), [0]
+    return F.conv2d(x, weight, bias, stride, padding if len(padding) == 2 else padding[0], dilation, groups)
+
+
+def _batch_norm(x: Tensor, bn: Sequence[Tensor | None], training: bool, momentum: float | None, eps: float) -> Tensor:
+    weight, bias, mean, var, num_batches_tracked = bn
+    if training and num_batches_tracked is not None:
+        num_batches_tracked.add_(1)
+    if momentum is None:  # the cumulative average
+        momentum = 1 / float(num_batches_tracked) if training else 0
+    vectors = [None if vector is None else vector.to(x.dtype) for vector in (weight, bias)]
+    return F.batch_norm(x, mean, var, *vectors, training or mean is None, momentum, eps)
+
+
+def _three(numbers: Sequence[float]) -> Sequence[float]:
+    return numbers * 3 if len(numbers) == 1 else numbers

@@ -1,0 +1,89 @@
+"""What is traced for TorchScript or exported runs without fusedsc: its operators are PyTorch's own there."""
+
+import pytest
+import torch
+import torchvision
+
+import fusedsc
+from fusedsc import functional, nn, plain
+
+MODULES = {
+    "depthwise": lambda: nn.DepthwiseConv2d(4, 8, 3, stride=2, padding=(0, 1, 1, 2)),
+    "depthwise, same": lambda: nn.DepthwiseConv2d(4, 4, (5, 3), padding="same", dilation=(1, 2), bias=False),
+    "pointwise": lambda: nn.PointwiseConv2d(4, 6, groups=2),
+    "sliding channel": lambda: nn.SlidingChannelConv2d(4, 7, groups=2, overlap=0.5),
+    "sliding channel, uneven": lambda: nn.SlidingChannelConv2d(4, 5, groups=3, overlap=0.25, bias=False),
+    "dsc_block": lambda: nn.DSCBlock(4, 6, stride=2, activation="hardswish", bias=True),
+    "dsc_block, sliding": lambda: nn.DSCBlock(4, 6, groups=2, overlap=0.5, activation="silu"),
+    "dsc_block, untracked": lambda: nn.DSCBlock(4, 6, affine=False, track_running_stats=False),
+    "dsc_block, cumulative": lambda: nn.DSCBlock(4, 6, momentum=None, activation="relu"),
+    "inverted_residual": lambda: nn.InvertedResidual(4, 4, 1, 6),
+    "inverted_residual without expansion": lambda: nn.InvertedResidual(4, 6, 2, 1),
+}
+
+
+def with_statistics(module):
+    """The module, after it has seen a batch that is not normal."""
+    module.train()(torch.randn(8, 4, 9, 11) * 3 + 1)
+    return module
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("training", [False, True])
+def test_traced_modules_need_no_fusedsc(name, training):
+    torch.manual_seed(0)
+    module = with_statistics(MODULES[name]()).train(training)
+    x = torch.randn(3, 4, 9, 11)
+    state = {key: value.clone() for key, value in module.state_dict().items()}
+    expected = module(x)
+    left = {key: value.clone() for key, value in module.state_dict().items()}
+    module.load_state_dict(state)
+    traced = torch.jit.trace(module, x, check_trace=False)
+    assert "fusedsc::" not in str(traced.inlined_graph)
+    traced.load_state_dict(state)  # tracing ran it once
+    torch.testing.assert_close(traced(x), expected, rtol=1e-5, atol=1e-5)
+    for key, value in traced.state_dict().items():
+        torch.testing.assert_close(value, left[key], rtol=1e-5, atol=1e-6, msg=lambda text, key=key: f"{key}: {text}")
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+def test_a_swapped_network_is_traced():
+    torch.manual_seed(0)
+    model = fusedsc.swap(torchvision.models.mobilenet_v2(width_mult=0.35, num_classes=10)).eval()
+    traced = torch.jit.trace(model, torch.randn(1, 3, 32, 32))
+    assert "fusedsc::" not in str(traced.inlined_graph)
+    x = torch.randn(2, 3, 64, 64)  # not the sizes it was traced with
+    torch.testing.assert_close(traced(x), model(x), rtol=1e-4, atol=1e-4)
+
+
+def test_the_first_layer_on_any_device():
+    torch.manual_seed(0)
+    x, weight, mean, var = torch.randn(2, 3, 9, 8), torch.randn(5, 3, 3, 3), torch.randn(5), torch.rand(5) + 0.5
+    arguments = (x, weight, torch.randn(5), None, mean, var)
+    for padding in (1, (0, 1), (2, 1, 0, 1)):
+        geometry = functional.geometry(x, weight, 2, padding, 1)
+        options = {"training": False, "momentum": 0.1, "num_batches_tracked": None, "eps": 1e-3, "activation": "relu6"}
+        options |= dict(zip(("stride", "padding", "dilation"), geometry, strict=True))
+        expected = torch.ops.fusedsc.conv_bn_act(*arguments, **options)
+        torch.testing.assert_close(plain.conv_bn_act(*arguments, **options), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("op", [name for name in plain.__all__ if name != "is_exporting"])
+def test_signatures_are_the_operators(op):
+    """Argument by argument, and none has a default: what functional passes is what the operators' schemas name."""
+    names = [argument.name for argument in getattr(torch.ops.fusedsc, op).default._schema.arguments]
+    code = getattr(plain, op).__code__
+    assert sorted(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]) == sorted(names)
+
+
+def test_onnx_asks_for_plain_operators(monkeypatch):
+    """As its exporter does that records no TorchScript."""
+    import torch.onnx._internal.exporter._flags as flags
+
+    assert not plain.is_exporting()
+    monkeypatch.setattr(flags, "_is_onnx_exporting", True)
+    assert plain.is_exporting()
+    module = nn.InvertedResidual(4, 4, 1, 6).eval()
+    program = torch.export.export(module, (torch.randn(1, 4, 9, 11),), strict=False)
+    assert not [node for node in program.graph.nodes if "fusedsc" in str(node.target)]
