@@ -151,7 +151,7 @@ class PlanesRun {
                         : thread / 32 * 16 + thread % 32 / 4),
         first_(part * tiling.part_positions + row_) {}
 
-  /// With what threads without a position read beyond it.
+  /// Threads without a position read behind it, where a copy may be on its way, what nobody uses.
   FUSEDSC_HOST_DEVICE static constexpr int bytes(int channels, const PlanesTiling& tiling) {
     return (channels * tiling.positions * kSize + 127) / 128 * 128;
   }
