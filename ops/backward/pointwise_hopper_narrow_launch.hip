@@ -65,9 +65,10 @@ const NarrowInstance* instance_for(const PointwiseBackwardArguments& a) {
 /// Of a channels_last tensor tiles of 64 outputs and 32 channels; of a contiguous one such of 32 channels of each. Or
 /// there is little to do.
 bool fits_others(const PointwiseBackwardArguments& a) {
-  constexpr std::int64_t kFewPositions = 1 << 11;  // whose sums take longer here than their products
+  // Whose sums take longer here than their products.
+  const std::int64_t few_positions = has_positions_inner(a) ? 1 << 11 : 7000;
   const std::int64_t channels = a.x.sizes[1], outputs = a.grad_y.sizes[1], slim = std::min(channels, outputs);
-  if (a.x.sizes[0] * area_of(a) < kFewPositions) return true;
+  if (a.x.sizes[0] * area_of(a) < few_positions) return true;
   return has_positions_inner(a) ? slim > 16 && slim <= 32 : outputs % 64 == 0 && channels % 32 == 0;
 }
 

@@ -21,6 +21,8 @@ struct PointwiseWeightInstance {
   Kernel kernel;
   Memory memory;
   bool is_wide = false;  ///< of pointwise_hopper_weight_wide_kernel.h
+  bool for_few = false;  ///< for little work (FewCost), and
+  bool for_many = true;  ///< for more
 };
 
 /// The launches, worked out but for addresses.

@@ -1,5 +1,6 @@
 #ifdef FUSEDSC_HOPPER
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "fusedsc/backward/pointwise_hopper_weight.h"
@@ -41,7 +42,9 @@ constexpr PointwiseWeightInstance instance(DataType dtype) {
           kDepth,
           Product::kThreads,
           weight_kernel<Product>,
-          Product::memory_bytes};
+          Product::memory_bytes,
+          false,
+          kRowBlocks == 1 && kColumns == 32 && kKind == PointwiseWeightKind::plain};
 }
 
 template <class T, int kRowBlocks, int kColumns>
@@ -56,7 +59,9 @@ constexpr PointwiseWeightInstance wide(DataType dtype) {
           Product::kThreads,
           weight_kernel<Product>,
           Product::memory_bytes,
-          true};
+          true,
+          kRowBlocks * kColumns <= 128,
+          kRowBlocks > 1};
 }
 
 #define FUSEDSC_WIDE(rows, columns) \
@@ -88,6 +93,9 @@ const PointwiseWeightInstance kInstances[] = {
     FUSEDSC_WIDE(2, 64),
     FUSEDSC_WIDE(2, 96),
     FUSEDSC_WIDE(3, 64),
+    FUSEDSC_WIDE(1, 32),
+    FUSEDSC_WIDE(1, 64),
+    FUSEDSC_WIDE(1, 96),
 };
 
 /// How the positions of a tile are cut.
@@ -111,23 +119,36 @@ constexpr CostModel kPlainCost{0.0526, 0.0527, 191.5e3, kNothing, 13.26e6, 20530
                                1.234,  23630,  0.2442,  902.3e3,  3.545,   4.312e6};
 constexpr CostModel kWideCost{0.108,  0.0436,  297.2e3, kNothing, kNothing, 5144,
                               0.8707, 185.7e3, 0.0167,  58e6,     3.692,    5.6e6};
-/// Where wide tiles are not worth their sums: of fewer positions than kManyPositions, or of a small weight.
+/// Where wide tiles are not worth their sums: of a small weight.
 constexpr CostModel kFewSumsCost{0.836, 0.0258, 118e3, 1780e3, 43.3e6, 5200, 1.29, 12.1e3, 0.703, 0.957e6, 2.31};
 constexpr int kManyPositions = 2048, kSmallWeight = 10'000;
-/// Of one group's first positions, where nothing overlaps.
-constexpr CostModel kFewPositionsCost{2.28, 0.0838, 126e3, 1780e3, 43.3e6, 9340, 3.76, 528e3, 2.83, 2.17e6, 0};
-constexpr int kFewPositions = 128;
 constexpr CostModel kSeamsCost{3.68, 0.248, 110e3, 35.7e3, 66e6, 9460, 0.98, 12.9e3, 1.64, 1.88e6, 0};
 
-bool has_few_sums(const PointwiseWeightParameters& p) {
-  return p.pixels < kManyPositions || p.tiles.outputs * p.tiles.channels < kSmallWeight;
-}
+bool has_few_sums(const PointwiseWeightParameters& p) { return p.tiles.outputs * p.tiles.channels < kSmallWeight; }
 
 const CostModel& model_of(const PointwiseWeightInstance& instance, const PointwiseWeightParameters& p) {
   if (instance.kind != PointwiseWeightKind::plain) return kSeamsCost;
   if (instance.is_wide) return kWideCost;
-  if (p.pixels < kFewPositions) return kFewPositionsCost;
   return has_few_sums(p) ? kFewSumsCost : kPlainCost;
+}
+
+/// Of little work, where latencies and second kernels are most of the time. Fitted likewise, to batches 1 to 64.
+struct FewCost {
+  double start, step;            ///< a kernel; each time that positions come
+  double bytes;                  ///< thousands, that go to and from a multiprocessor's block memory, per microsecond
+  double end;                    ///< of 64x64 sums, from the last product on
+  double cluster, cluster_sums;  ///< a cluster's end; of 64x64 sums of each of its blocks
+  double second, doubling, partial_bytes;  ///< the second kernel; each doubling of splits; millions, per microsecond
+  double memory, cache;  ///< millions of bytes of the tensors, and copied from the cache, per microsecond
+  double used;           ///< where all multiprocessors have blocks, and nothing else can start
+};
+constexpr FewCost kFewCost{0.8963, 0.12, 193.3, 1.41, 1.796, 0.007825, 0.02898, 0.1323, 0.8822, 7.808, 6.656, 0.06709};
+constexpr FewCost kFewWideCost{1.116, 0.1268,  219,   0.2196, 1.307, 0.0008104,
+                               1.221, 0.08921, 3.038, 3.092,  11.86, 0.6134};
+
+bool is_little(const PointwiseWeightParameters& p) {
+  constexpr int kMorePositions = 7000, kLargeWeight = 80'000;
+  return p.pixels < kManyPositions || (p.pixels < kMorePositions && p.tiles.outputs * p.tiles.channels < kLargeWeight);
 }
 
 /// Of blocks that go through few positions: how many a multiprocessor has beside each other.
@@ -155,15 +176,71 @@ double cost_of(const PointwiseWeightInstance& instance, const PointwiseWeightPar
   return cost;
 }
 
-Cut cut(const PointwiseWeightInstance& instance, const PointwiseWeightParameters& p, int size) {
-  constexpr int kMostStages = 8;
+double few_cost_of(const PointwiseWeightInstance& instance, const PointwiseWeightParameters& p, std::int64_t tiles,
+                   std::int64_t steps, const Cut& cut, int size) {
+  const FewCost& cost = instance.is_wide ? kFewWideCost : kFewCost;
+  const std::int64_t blocks = tiles * cut.cluster * cut.splits, room = beside(instance, cut.stages);
+  const double rounds = static_cast<double>(divide_up(blocks, size * room)),
+               together = static_cast<double>(std::min(room, divide_up(blocks, size))),
+               block_steps = static_cast<double>(divide_up(steps, std::int64_t{cut.cluster} * cut.splits));
+  const double area = instance.rows * instance.columns / 4096.0, positions = instance.shares * instance.depth;
+  const double copied = positions * (instance.rows + instance.columns) * 2e-3;
+  const double columns_at_once = instance.is_wide ? instance.columns : 64;
+  const double read = positions * instance.rows / 64 * (64 + columns_at_once) * 2e-3;
+  const double loop = rounds * block_steps * std::max(cost.step, together * (copied + read) / cost.bytes);
+  const double tensors = 2e-6 * p.pixels * (p.tiles.outputs + p.tiles.channels) / cost.memory,
+               all_copied = 1e-3 * static_cast<double>(blocks) * block_steps * copied / cost.cache;
+  double sum = cost.start +
+               std::cbrt(loop * loop * loop + tensors * tensors * tensors + all_copied * all_copied * all_copied) +
+               rounds * area * cost.end + std::min(1.0, static_cast<double>(blocks) / size) * cost.used;
+  if (cut.cluster > 1) sum += cost.cluster + area * cut.cluster * cost.cluster_sums;
+  if (cut.splits > 1) {
+    sum += cost.second + std::log(cut.splits) / std::log(2.0) * cost.doubling +
+           static_cast<double>(tiles * cut.splits) * area * 4096 * 4e-6 / cost.partial_bytes;
+  }
+  return sum;
+}
+
+constexpr int kMostStages = 8;
+
+int most_stages(const PointwiseWeightInstance& instance) {
+  int stages = kMostStages;
+  while (instance.memory(stages) > kMemoryLimit) --stages;
+  return stages;
+}
+
+/// Of little work: one tile's positions to a block, or to any number of them.
+Cut few_cut(const PointwiseWeightInstance& instance, const PointwiseWeightParameters& p, int size) {
   Cut best;
-  best.stages = kMostStages;
-  while (instance.memory(best.stages) > kMemoryLimit) --best.stages;
+  if (!instance.for_few) return best;
   const std::int64_t tiles = divide_up(p.tiles.outputs, instance.rows) * divide_up(p.tiles.channels, instance.columns);
   const std::int64_t steps = divide_up(p.pixels, instance.depth * instance.shares);
-  const int most_stages = best.stages;
-  const bool are_few = instance.kind == PointwiseWeightKind::plain && p.pixels < kFewPositions;
+  for (const int cluster : {1, 2, 4, 8}) {
+    const std::int64_t room = cluster > 1 ? room_for_clusters(size) : size;
+    if (cluster > 1 && (cluster > steps || tiles * cluster > room)) break;
+    const std::int64_t most = std::min(std::max<std::int64_t>(1, room / tiles / cluster), divide_up(steps, cluster));
+    for (const std::int64_t splits : {std::int64_t{1}, (most + 2) / 4, (most + 1) / 2, most, 2 * most}) {
+      if (splits < 1 || (splits > most && (cluster > 1 || splits > steps))) continue;
+      // Blocks that are more than the multiprocessors have no more memory than they need.
+      Cut candidate{cluster, static_cast<int>(splits), most_stages(instance)};
+      if (tiles * cluster * splits > size) {
+        candidate.stages =
+            static_cast<int>(std::min<std::int64_t>(candidate.stages, divide_up(steps, cluster * splits)));
+      }
+      candidate.cost = few_cost_of(instance, p, tiles, steps, candidate, size);
+      if (candidate.cost < best.cost) best = candidate;
+    }
+  }
+  return best;
+}
+
+Cut cut(const PointwiseWeightInstance& instance, const PointwiseWeightParameters& p, int size) {
+  if (instance.kind == PointwiseWeightKind::plain && is_little(p)) return few_cut(instance, p, size);
+  Cut best;
+  if (!instance.for_many) return best;
+  best.stages = most_stages(instance);
+  const std::int64_t tiles = divide_up(p.tiles.outputs, instance.rows) * divide_up(p.tiles.channels, instance.columns);
+  const std::int64_t steps = divide_up(p.pixels, instance.depth * instance.shares);
   if (instance.is_wide) {  // in clusters of one size, as many of them as a GPU's parts have room for at once
     constexpr int kCluster = 4;
     best.cluster = std::min(kCluster, size);
@@ -178,15 +255,9 @@ Cut cut(const PointwiseWeightInstance& instance, const PointwiseWeightParameters
     const std::int64_t most = std::min(std::max<std::int64_t>(1, size / tiles / cluster), divide_up(steps, cluster));
     for (const std::int64_t splits : {std::int64_t{1}, (most + 1) / 2, most}) {
       if (splits > 1 && cluster > 2) continue;  // a GPU's parts have no room for so many large clusters
-      // Blocks of few positions that are more than the multiprocessors have no more memory than they need.
-      int stages = most_stages, at_once = size;
-      if (are_few && tiles * cluster * splits > size) {
-        stages = static_cast<int>(std::min<std::int64_t>(stages, divide_up(steps, cluster * splits)));
-        at_once = size * beside(instance, stages);
-      }
-      const double cost = cost_of(instance, p, tiles, steps, cluster, splits, at_once);
+      const double cost = cost_of(instance, p, tiles, steps, cluster, splits, size);
       if (cost >= best.cost) continue;
-      best = {cluster, static_cast<int>(splits), stages, cost};
+      best = {cluster, static_cast<int>(splits), best.stages, cost};
     }
   }
   return best;
@@ -261,6 +332,8 @@ void PointwiseWeightPass::run(const PointwiseBackwardArguments& a, Arena& arena,
   const Memory memory = take_memory(a, arena);
   tiles.partials = memory.partials;
   tiles.bias_partials = memory.bias_partials;
+  p.stores_runs = tiles.partials == nullptr && tiles.weight_row % 8 == 0 &&
+                  reinterpret_cast<std::uintptr_t>(tiles.weight) % 16 == 0;
   const auto map = [&](const ConstTensorView& view, int columns) {
     const PointwiseMatrix matrix = activation_matrix(view, 1, true);
     return map_of(matrix.data, a.x.dtype, view.sizes[1], p.pixels, matrix.first, columns, instance_->depth);

@@ -73,6 +73,7 @@ class WideWeightProduct {
       }
       publish();
       if (!p_.runs_beside_input) wait_for_previous_kernel();
+      if (lets_next_start_early()) let_next_kernel_start();
       for (int i = 0; i < least(p_.stages, steps_); ++i) start_step(i, i);
     }
     block_barrier();
@@ -128,8 +129,9 @@ class WideWeightProduct {
     wait_for_products<0>();
     fence(sums);
     wait_for_previous_kernel();  // which may use the workspace; and whoever waits for this one waits for both
-    let_next_kernel_start();
+    if (!lets_next_start_early()) let_next_kernel_start();
     if (p_.cluster > 1) return leave_as_cluster(sums);
+    if (p_.stores_runs) return store_runs(sums);
     for_quads(sums, [&](int quad, const Four& sum) { leave_quad(quad, sum); });
   }
 
@@ -175,6 +177,50 @@ class WideWeightProduct {
       leave_quad(quad, parts[0]);
     }
     cluster_barrier();  // no block's memory goes before all have read it
+  }
+
+  /// To the weight, of which four neighbouring lanes have two channels each, by 16 bytes: a lane takes all channels of
+  /// one quad of four from them. By words, memory is written in halves of sectors, which took a microsecond.
+  FUSEDSC_DEVICE void store_runs(const Sums& sums) const {
+    constexpr int kLanes = 4;
+    const int lane = thread_ % kLanes;
+    const int output = first_output_ + row_block_ * 64 + thread_ / 32 * 16 + thread_ % 32 / kLanes;
+#pragma unroll
+    for (int first = 0; first < kQuads; first += kLanes) {
+      const int channel = first_channel_ + (first + lane) * 8;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        Aligned<std::uint32_t, kLanes> run;
+#pragma unroll
+        for (int i = 0; i < kLanes; ++i) {
+          const float* pair = sums + (first + i) * 4 + half * 2;
+          run.elements[i] = to_bits(pair[0], pair[1], T());
+        }
+        exchange<1>(run.elements[0], run.elements[1], lane);
+        exchange<1>(run.elements[2], run.elements[3], lane);
+        exchange<2>(run.elements[0], run.elements[2], lane);
+        exchange<2>(run.elements[1], run.elements[3], lane);
+        const int row = output + half * 8;
+        if (row >= p_.tiles.outputs || channel >= p_.tiles.channels) continue;
+        T* to = static_cast<T*>(p_.tiles.weight) + row * p_.tiles.weight_row + channel;
+        *reinterpret_cast<Aligned<std::uint32_t, kLanes>*>(to) = run;
+      }
+    }
+  }
+
+  /// Lanes with that bit give their first word for the other lane's second.
+  template <int kBit>
+  FUSEDSC_DEVICE static void exchange(std::uint32_t& first, std::uint32_t& second, int lane) {
+    const bool has_bit = (lane & kBit) != 0;
+    const std::uint32_t taken = shuffle_xor(has_bit ? first : second, kBit);
+    if (has_bit) first = taken;
+    else second = taken;
+  }
+
+  /// A second kernel would only take this one's place; another call's finds multiprocessors without a tile. Not before
+  /// the previous kernel has ended: the next one may read what that has written without waiting.
+  FUSEDSC_DEVICE bool lets_next_start_early() const {
+    return p_.cluster == 1 && p_.tiles.partials == nullptr && !p_.runs_beside_input;
   }
 
   FUSEDSC_DEVICE void leave_quad(int quad, const Four& sum) const {

@@ -74,12 +74,13 @@ TEST_P(PointwiseWeightGpu, FewChannels) {
 }
 
 /// Tiles by warp groups: of which one is the whole weight, whose positions blocks and clusters share, or some; fewer
-/// positions than shares of them; so many that tiles are wide.
+/// positions than shares of them; so many that tiles are wide; so few that each tile is one block's.
 TEST_P(PointwiseWeightGpu, ChannelsLast) {
   if (GetParam().dtype == DataType::float32) GTEST_SKIP() << "16-bit types only";
   const std::vector<PointwiseGeometry> geometries = {
       {{9, 64, 14, 14}, 64},  {{5, 48, 19, 21}, 72}, {{3, 96, 14, 14}, 128},  {{2, 200, 7, 7}, 136},
-      {{1, 192, 12, 13}, 48}, {{1, 72, 3, 5}, 264},  {{39, 96, 14, 14}, 128}, {{1, 24, 31, 33}, 192}};
+      {{1, 192, 12, 13}, 48}, {{1, 72, 3, 5}, 264},  {{39, 96, 14, 14}, 128}, {{1, 24, 31, 33}, 192},
+      {{1, 160, 7, 7}, 328},  {{1, 320, 7, 7}, 648}, {{8, 328, 7, 7}, 72}};
   bool grad_x = false;
   for (const PointwiseGeometry& geometry : geometries) {
     const BackwardSeams seams{.grad_x = grad_x, .grad_bias = false};
