@@ -73,6 +73,17 @@ int pitch_of(const DepthwiseTilesShape& p, int kernel, int stride, int column_ti
   return p.exchanges ? round_up(pitch, 8) : pitch;
 }
 
+/// Rows of the output that are not divided between blocks: `grain`, or as many fewer as it takes for most
+/// multiprocessors to have a block. rows: of a tile.
+int grain_for_all(const DepthwiseTilesShape& p, int grain, int rows, int column_tiles) {
+  const int least = std::max(rows, round_up(4, rows));
+  const std::int64_t columns = std::int64_t{divide_up(p.batch, p.images)} * column_tiles * channel_groups(p);
+  while (grain > least && 4 * columns * divide_up(p.output_height, grain) < 3 * std::int64_t{multiprocessors()}) {
+    grain = std::max(least, round_up(divide_up(grain, 2), rows));
+  }
+  return grain;
+}
+
 }  // namespace
 
 DepthwiseTilesShape cut_patches(const Sizes& x, const Sizes& y, const Window& window, const DepthwisePatching& t,
@@ -121,9 +132,10 @@ DepthwiseTilesShape cut_patches(const Sizes& x, const Sizes& y, const Window& wi
   }
 
   const int rows = transposed ? 2 * p.rows : p.rows / stride;  // of the output
-  p.grain = t.grain > 0             ? t.grain
-            : p.output_height <= 16 ? round_up(p.output_height, 2)
-                                    : std::max(rows, round_up(4, rows));
+  const int grain = t.grain > 0             ? t.grain
+                    : p.output_height <= 16 ? round_up(p.output_height, 2)
+                                            : std::max(rows, round_up(4, rows));
+  p.grain = grain_for_all(p, grain, rows, column_tiles);
   const int strips = divide_up(p.output_height, p.grain);
   p.units = divide_up(p.batch, p.images) * column_tiles * strips;
   p.by_channel_groups = Divisor(static_cast<std::uint32_t>(channel_groups(p)));
