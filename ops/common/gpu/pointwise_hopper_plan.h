@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -79,6 +80,7 @@ struct PointwiseLaunch {
   int pixel_tiles = 0, channel_tiles = 1, splits = 1, stages = 2;
   int cluster = 1;  ///< blocks that share the k of a tile
   bool turns_weight = false;
+  double cost = std::numeric_limits<double>::infinity();  ///< in microseconds
 
   /// Sets what it knows.
   void fill(const PointwiseCase& product, PointwiseParameters& parameters) const;

@@ -218,7 +218,6 @@ PointwiseLaunch plan(std::span<const PointwiseInstance> instances, const Pointwi
   const PointwiseProblem& problem = product.problem;
   const int size = multiprocessors();
   PointwiseLaunch best;
-  double least_cost = std::numeric_limits<double>::infinity();
   for (const PointwiseInstance& instance : instances) {
     if (instance.dtype != problem.dtype || instance.prologue != product.prologue || instance.kind != product.kind)
       continue;
@@ -250,10 +249,8 @@ PointwiseLaunch plan(std::span<const PointwiseInstance> instances, const Pointwi
         while (launch.stages >= instance.least_stages && instance.memory(product.memory_use(), launch.stages) > memory)
           --launch.stages;
         if (launch.stages < instance.least_stages) continue;
-        const double cost = cost_of(product, instance, launch, size) + (is_last_resort ? kLastResort : 0);
-        if (cost >= least_cost) continue;
-        least_cost = cost;
-        best = launch;
+        launch.cost = cost_of(product, instance, launch, size) + (is_last_resort ? kLastResort : 0);
+        if (launch.cost < best.cost) best = launch;
       }
     }
   }

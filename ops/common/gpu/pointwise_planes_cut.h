@@ -249,11 +249,15 @@ class PlanesCutProduct {
     Sums sums = {};
     StageTurn turn;
     int last_slot = -1;
+    const bool turns = kTurns && p_.turns_weight, turns_at_once = turns && steps_ <= p_.stages;
+    if constexpr (kTurns) {
+      if (turns_at_once) turn_weights();
+    }
 #pragma unroll 1
     for (int step = 0; step < steps_; ++step) {
       wait(full_ + turn.slot, turn.parity);
       if constexpr (kTurns) {
-        if (p_.turns_weight) turn_weight(turn.slot);
+        if (turns && !turns_at_once) turn_weight(turn.slot);
       }
       std::uint32_t rows[kPieces][4];
       wait_for_products<0>();  // which may still read these registers
@@ -272,6 +276,13 @@ class PlanesCutProduct {
   /// The weight of a step, by all groups that share it.
   FUSEDSC_DEVICE void turn_weight(int slot) const {
     turn_tiles<kChannels>(weights_ + slot * kWeightBytes, 1, row_tile_ * 4 + thread_ / 32, kRowTiles * 4);
+    group_barrier<kRowTiles * kGroupThreads>(kRowTiles * (1 + kCut) + cut_);
+  }
+
+  /// Likewise of all steps, if all are in block memory at once: warps turn those of several steps side by side.
+  FUSEDSC_DEVICE void turn_weights() const {
+    turn_tiles<kChannels>(weights_, steps_, row_tile_ * 4 + thread_ / 32, kRowTiles * 4,
+                          [&](int step) { wait(full_ + step, 0); });
     group_barrier<kRowTiles * kGroupThreads>(kRowTiles * (1 + kCut) + cut_);
   }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <initializer_list>
+#include <limits>
 #include <span>
 #include <string>
 #include <vector>
@@ -41,6 +42,7 @@ struct PlanesCase : PointwiseCase {
   bool whole_images = false;      ///< its planes are no whole runs of 16 bytes, but small
   bool shifted = false;           ///< likewise, but large
   int together_log2 = 0;          ///< planes that are whole runs together
+  bool exchanged = false;         ///< the weight is many positions' rows, the planes are a convolution's weight
 
   PlanesTiling tiling() const;
 };
@@ -52,6 +54,7 @@ struct PlanesLaunch {
   int pixel_tiles = 0, channel_tiles = 1, splits = 1, stages = 2;
   int cluster = 1;  ///< blocks that share the k of a tile
   bool turns_weight = false;
+  double cost = std::numeric_limits<double>::infinity();  ///< in microseconds
 
   /// Sets what it knows.
   void fill(const PlanesCase& product, PlanesParameters& parameters) const;

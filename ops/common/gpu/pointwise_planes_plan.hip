@@ -2,7 +2,6 @@
 #include "fusedsc/common/gpu/pointwise_planes_plan.h"
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
 
 #include "fusedsc/common/gpu/hopper_cluster.h"
@@ -181,16 +180,13 @@ PlanesLaunch launch_of(const PlanesInstance& instance, const PlanesCase& product
 PlanesLaunch plan(std::span<const PlanesInstance> instances, const PlanesCase& product) {
   const int size = multiprocessors();
   PlanesLaunch best;
-  double least_cost = std::numeric_limits<double>::infinity();
   for (const PlanesInstance& instance : instances) {
     for (int beside = 1; beside <= kMostBeside; ++beside) {
       for (const int cluster : kClusters) {
-        const PlanesLaunch launch = launch_of(instance, product, beside, cluster, size);
+        PlanesLaunch launch = launch_of(instance, product, beside, cluster, size);
         if (launch.instance == nullptr) continue;
-        const double cost = cost_of(product, launch, beside, size);
-        if (cost >= least_cost) continue;
-        least_cost = cost;
-        best = launch;
+        launch.cost = cost_of(product, launch, beside, size);
+        if (launch.cost < best.cost) best = launch;
       }
     }
   }
