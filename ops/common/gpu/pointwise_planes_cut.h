@@ -51,9 +51,11 @@ class PlanesCutProduct {
   static constexpr int kWeightBytes = (kWeightDepthFirst ? kBlocks * kColumns : kChannels) * 128;
   static constexpr int kPartFloats = Part::memory_floats(kRowTiles * 4);
   static constexpr bool kSums = Part::kStatistics || Part::kGradient;
-  static constexpr bool kTurns = kCanTurn < T, kChannels, kTileDepth, !kPrologue && kKind == EpilogueKind::plain > ;
 
  public:
+  /// Not of whole images and 96 channels, for which that would take the registers of a second block.
+  static constexpr bool kTurns = kCanTurn < T, kChannels, kTileDepth,
+                        !kPrologue && kKind == EpilogueKind::plain > &&!(Positions::kWholeImages && kChannels == 96);
   /// Whether tiles of a block can be cut so: groups that share k do not share tiles with others.
   static constexpr bool takes(const PlanesTiling& tiling) {
     return kRowTiles % sharing(tiling) == 0 && (kCut == 1 || sharing(tiling) == 1);

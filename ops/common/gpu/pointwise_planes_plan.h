@@ -26,6 +26,7 @@ struct PlanesInstance {
   int channels, depth;  ///< of a tile; depth: values of k that come at a time
   int row_tiles, cut;   ///< tiles of positions that a block has at a time; groups that share the k of each
   int threads;
+  bool turns;  ///< a weight of float32, if that is wanted
   bool prologue;
   EpilogueKind kind;
   Kernel kernel;
@@ -42,7 +43,6 @@ struct PlanesCase : PointwiseCase {
   bool whole_images = false;      ///< its planes are no whole runs of 16 bytes, but small
   bool shifted = false;           ///< likewise, but large
   int together_log2 = 0;          ///< planes that are whole runs together
-  bool exchanged = false;         ///< the weight is many positions' rows, the planes are a convolution's weight
 
   PlanesTiling tiling() const;
 };
