@@ -8,10 +8,10 @@
 
 namespace fusedsc::gpu::hopper {
 
-/// Blocks for which a multiprocessor shall have registers: two of small tiles. Whether they turn weights or not,
-/// kernels of float32 have the code for it, and would take a third more.
+/// Blocks for which a multiprocessor shall have registers: two of small tiles that can turn a weight, which would take
+/// more than they need for everything else.
 template <class Product>
-inline constexpr int kPlanesBlocks = Product::kThreads <= 256 && Product::kChannels <= 96 ? 2 : 1;
+inline constexpr int kPlanesBlocks = Product::kTurns&& Product::kThreads <= 256 && Product::kChannels <= 96 ? 2 : 1;
 
 template <class Product>
 FUSEDSC_KERNEL(Product::kThreads, kPlanesBlocks<Product>)
