@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "fusedsc/backward/pointwise_gpu.h"
+#include "fusedsc/backward/pointwise_hopper_exchanged.h"
 #include "fusedsc/backward/pointwise_hopper_gradients.h"
 #include "fusedsc/backward/pointwise_hopper_parameters.h"
 #include "fusedsc/backward/pointwise_hopper_seam.h"
@@ -103,6 +104,8 @@ class InputPass {
  public:
   explicit InputPass(const PointwiseBackwardArguments& a) : case_(case_of(a)), launch_(plan(instances(), case_)) {}
 
+  double cost() const { return launch_.cost; }
+
   /// What is between its kernels.
   struct Memory {
     float *weight, *partials;
@@ -166,6 +169,14 @@ using BackwardPlan = Plan<PointwiseBackwardArguments>;
 
 BackwardPlan plan_input(const PointwiseBackwardArguments& a) {
   const InputPass pass(a);
+  if (ExchangedInputPass::suits(a)) {
+    const ExchangedInputPass exchanged(a);
+    if (exchanged.cost() < pass.cost()) {
+      return {0, [exchanged](const PointwiseBackwardArguments& like, const Execution& execution) {
+                exchanged.run(like, execution.stream);
+              }};
+    }
+  }
   Arena arena(nullptr);
   pass.take_memory(a, arena);
   return {arena.used(), [pass](const PointwiseBackwardArguments& like, const Execution& execution) {

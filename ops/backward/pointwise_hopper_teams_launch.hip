@@ -87,18 +87,21 @@ struct CostModel {
   double second, partial_bytes;  ///< the second kernel; what all blocks leave for it
 };
 
-const CostModel& cost_model_of(const TeamsInstance& instance) {
+/// is_small: contiguous tensors of float32 that are together no more than 8 MB, at batches 8 and 16.
+const CostModel& cost_model_of(const TeamsInstance& instance, bool is_small) {
   static constexpr CostModel kSeams{2.8, 80.5e3, 829e3, 18.1e3, 1.95, 1.23e6},
       kChannels{2.9, 99e3, 26.1e6, 6.99e3, 0.358, 567e3}, kPositions{4.08, 77.9e3, 6.52e6, 166e3, 1.58, 1.15e6},
-      kPhases{4.43, 25.8e3, 3.14e6, 29.7e3, 0.802, 1.88e6};
+      kPhases{4.43, 25.8e3, 3.14e6, 29.7e3, 0.802, 1.88e6}, kSmall{2.18, 89.9e3, 26.2e6, 1.66e6, 0.935, 744e3};
   if (instance.seams) return kSeams;
+  if (is_small && instance.tile_rows == TeamsRows::positions) return kSmall;
   return instance.tile_rows == TeamsRows::channels    ? kChannels
          : instance.tile_rows == TeamsRows::positions ? kPositions
                                                       : kPhases;
 }
 
-double cost_of(const TeamsInstance& instance, std::int64_t tiles, std::int64_t steps, std::int64_t splits, int size) {
-  const CostModel& model = cost_model_of(instance);
+double cost_of(const TeamsInstance& instance, std::int64_t tiles, std::int64_t steps, std::int64_t splits, int size,
+               bool is_small) {
+  const CostModel& model = cost_model_of(instance, is_small);
   const double rounds = static_cast<double>(divide_up(tiles * splits, size));
   const double block_steps = static_cast<double>(divide_up(steps, splits * instance.teams)) * instance.teams;
   const double area = static_cast<double>(instance.rows) * instance.columns;
@@ -154,6 +157,8 @@ std::string TeamsLayout::find(const PointwiseBackwardArguments& a, TeamsLayout& 
 TeamsPlan plan_teams(const PointwiseBackwardArguments& a, const TeamsLayout& layout, int multiprocessors) {
   TeamsPlan best;
   best.cost = std::numeric_limits<double>::infinity();
+  constexpr std::int64_t kSmallBytes = 8'000'000;
+  const bool is_small = a.x.dtype == DataType::float32 && 4 * (a.x.elements() + a.grad_y.elements()) <= kSmallBytes;
   for (const TeamsInstance& instance : kInstances) {
     if (instance.dtype != a.x.dtype || instance.tile_rows != layout.rows || instance.seams != wants_seams(a)) {
       continue;
@@ -169,7 +174,7 @@ TeamsPlan plan_teams(const PointwiseBackwardArguments& a, const TeamsLayout& lay
     };
     const std::int64_t most = cut_for(multiprocessors);
     for (const std::int64_t splits : {std::int64_t{1}, (most + 1) / 2, most, cut_for(2 * multiprocessors)}) {
-      const double cost = cost_of(instance, tiles, steps, splits, multiprocessors);
+      const double cost = cost_of(instance, tiles, steps, splits, multiprocessors, is_small);
       if (cost >= best.cost) continue;
       best = {&instance, static_cast<int>(splits), stages, cost};
     }

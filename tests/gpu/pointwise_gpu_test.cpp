@@ -220,6 +220,22 @@ TEST_P(PointwiseTf32Gpu, BackwardEdges) {
   for_each_case(backward_edge_cases(GetParam().dtype, tf32_edges()), verify_backward<PointwiseGeometry>);
 }
 
+/// Input gradients whose weight is read as planes: fewer positions and channels than a tile has, and more; k that one
+/// group goes through, that several share, and that a cluster does.
+TEST_P(PointwiseTf32Gpu, InputGradientExchanged) {
+  const PointwiseGeometry geometries[] = {
+      {{1, 16, 1, 3}, 24, 1, true},   {{2, 36, 3, 5}, 40, 1, true},   {{1, 100, 9, 9}, 72, 1, true},
+      {{3, 136, 4, 4}, 328, 1, true}, {{2, 264, 7, 7}, 64, 1, true},  {{1, 40, 2, 2}, 1160, 1, true},
+      {{1, 324, 5, 7}, 132, 1, true}, {{2, 64, 10, 13}, 20, 1, true},
+  };
+  std::vector<BackwardCase<PointwiseGeometry>> cases;
+  const BackwardSeams seams{.grad_weight = false, .grad_bias = false};
+  for (const PointwiseGeometry& geometry : geometries) {
+    cases.push_back({GetParam().dtype, geometry, seams, Memories::all(Memory::channels_last)});
+  }
+  for_each_case(cases, verify_backward<PointwiseGeometry>);
+}
+
 TEST_P(PointwiseTf32Gpu, BackwardSeams) {
   for_each_case(backward_seam_cases(GetParam().dtype, tf32_dense, tf32_grouped), verify_backward<PointwiseGeometry>);
   const BackwardSeams seams{.prologue = true, .gradient_prologue = true, .sums = true, .grad_bias = false};

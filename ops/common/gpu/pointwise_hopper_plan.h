@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -67,6 +68,7 @@ struct PointwiseCase {
   bool lays_out = false;        ///< threads lay the weight out (WeightSource)
   bool turns_weight = false;    ///< blocks may turn the weight by themselves (pointwise_hopper_turned.h)
   bool input_gradient = false;  ///< by the whole weight
+  bool exchanged = false;       ///< of planes: they are a convolution's weight, what is the weight here its positions
 
   PointwiseMemoryUse memory_use() const {
     return {static_cast<int>(problem.depth), static_cast<int>(problem.channels), has_other, has_x, has_added, lays_out};
@@ -79,6 +81,7 @@ struct PointwiseLaunch {
   int pixel_tiles = 0, channel_tiles = 1, splits = 1, stages = 2;
   int cluster = 1;  ///< blocks that share the k of a tile
   bool turns_weight = false;
+  double cost = std::numeric_limits<double>::infinity();  ///< in microseconds
 
   /// Sets what it knows.
   void fill(const PointwiseCase& product, PointwiseParameters& parameters) const;
@@ -96,9 +99,28 @@ constexpr std::size_t cluster_bytes(int row_tiles, int channels) {
   return kAlignment + std::size_t{4} * kTileRows * static_cast<std::size_t>(row_tiles * channels);
 }
 
-/// Whether blocks turn the weight of so many channels by themselves: where that takes less than a launch that does it
-/// once for all. steps: that groups go through one after the other, in all blocks of a multiprocessor.
-bool turns_weight(const PointwiseCase& product, PointwiseFamily family, int channels, std::int64_t steps);
+/// Whether blocks can turn the weight of so many channels by themselves, in place of a launch that does it once for
+/// all.
+bool can_turn(const PointwiseCase& product, int channels);
+
+/// Of float32's weight, in microseconds: turned by blocks that keep it (and for each 128 bytes of k and 64 channels of
+/// it), or by others in each step; or by a kernel before.
+struct TurningCost {
+  double kept, kept_tile, step, transposed;
+};
+template <class Launch>
+double turning_cost(const TurningCost& cost, const PointwiseCase& product, const Launch& launch, int size) {
+  if (!product.turns_weight) return 0;
+  if (!launch.turns_weight) return cost.transposed;
+  const auto up = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
+  const auto& instance = *launch.instance;
+  const std::int64_t steps = up(product.problem.depth, instance.depth);
+  if (instance.family == PointwiseFamily::kept) {
+    return cost.kept + cost.kept_tile * static_cast<double>(steps) * instance.channels / 64.0;
+  }
+  const std::int64_t rounds = up(std::int64_t{launch.channel_tiles} * launch.splits * launch.cluster, size);
+  return cost.step * static_cast<double>(up(steps, std::int64_t{instance.cut} * launch.cluster) * rounds);
+}
 
 /// Of kernels that cut k, without a prologue, of small tensors, with no more blocks than there are multiprocessors, so
 /// that nothing hides their latencies. Fitted to the times of all tiles and clusters on the layers of mobile networks
@@ -109,7 +131,6 @@ struct FewCost {
   double own, shared;              ///< of a group: 64 channels that it finishes; sums of groups that share k
   double cluster, sums, doubling;  ///< blocks that share k: meeting; sums of 64 channels; each doubling of their number
   double memory, cache;            ///< bytes of all, millions
-  double turned = 0, transposed = 0;  ///< of float32's weight: by blocks, each step; by a kernel before
 };
 /// Whether it is for so many blocks of a product.
 bool are_few(const PointwiseCase& product, std::int64_t blocks);
@@ -128,14 +149,12 @@ double cost_of_few(const FewCost& cost, const PointwiseCase& product, const Inst
                weight = depth * static_cast<double>(problem.channels) * element;
   double sum = cost.start + static_cast<double>(own_steps) * cost.step + 1e-6 * copied * cost.copied +
                row_tiles * channels * outs / instance.cut * cost.own + (instance.cut > 1 ? cost.shared : 0) +
-               1e-6 * (in + out) * cost.memory +
+               1e-6 * (in + out + (product.exchanged ? weight : 0)) * cost.memory +
                1e-6 * (in * launch.channel_tiles + out + weight * launch.splits) * cost.cache;
   if (launch.cluster > 1) {
     sum += cost.cluster + row_tiles * channels * cost.sums + std::log2(launch.cluster) * cost.doubling;
   }
-  if (!product.turns_weight) return sum;
-  const bool turns = turns_weight(product, instance.family, instance.channels, own_steps);
-  return sum + (turns ? static_cast<double>(own_steps) * cost.turned : cost.transposed);
+  return sum;
 }
 
 /// The cheapest of `instances`.

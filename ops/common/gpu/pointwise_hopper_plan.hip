@@ -68,8 +68,8 @@ constexpr Costs kCosts{
 };
 /// Of float32, where a step has 32 values of k.
 constexpr Costs kFloatCosts{
-    .plain = {{1.992, 0.2472, 0.0505, 0.4003, 0.0103, 0.01705, 0.08302, 0.4592, 4.333, 7.287, 2.623},
-              {1.088, 0.9946, 0.03375, 0.0659, 0.3228, 3.4, 16.4, 0.1754}},
+    .plain = {{1.425, 0.2336, 0.05103, 0.3968, 0.01026, 0.009733, 0.02916, 0.5136, 4.778, 7.736, 1.892},
+              {1.323, 0.6621, 0.02275, 0.06081, 0.3009, 3.057, 12.08, 0.1134}},
     .statistics = {{2.128, 0.1925, 0.04831, 0.3762, 0.03501, 0.01261, 0.1279, 0.4776, 4.45, 15.87, 2.372},
                    {1.177, 1.395, 0.006841, 0.0665, 0.4159, 2.989, 45.96, 0.4433}},
     .normalising = {{4.375, 0.2282, 0.4548, 0.484, 0.0881, 0.001431, 0.03732, 0.7177, 3.949, 5.939, 1.127},
@@ -88,8 +88,8 @@ constexpr KeptCost kSmallKeptCost{1.312, 0.05755, 0.02503, 0.3795, 0.3728, 0.059
 constexpr RowsCost kSmallRowsCost{4.098, 9.847};
 
 constexpr FewCost kHalfFewCost{1.292, 0.09307, 6.24, 0.1008, 0.3035, 0.824, 0.6877, 0.05817, 0.09848, 0.02139};
-constexpr FewCost kFloatFewCost{1.211, 0.08865, 5.881,   0.4559,  0.4534, 0.943,
-                                0.26,  0.1124,  0.09658, 0.03829, 0.1995, 1.519};
+constexpr FewCost kFloatFewCost{1.443, 0.1155, 6.122, 0.3111, 0.442, 0.9751, 0.3688, 0.1077, 0.0743, 0.009661};
+constexpr TurningCost kTurningCost{0.7953, 0.01638, 0.2412, 1.541};
 
 bool has_small_costs(const PointwiseCase& product) {
   const PointwiseProblem& problem = product.problem;
@@ -194,18 +194,16 @@ bool lays_out_in_blocks(const ConstTensorView& weight, const SlidingChannels& wi
   return windows.channels > 0 && weight.sizes[0] * windows.channels <= kMost;
 }
 
-bool turns_weight(const PointwiseCase& product, PointwiseFamily family, int channels, std::int64_t steps) {
-  constexpr std::int64_t kMostSteps = 5;
-  return product.turns_weight && channels % kTurned == 0 && (family == PointwiseFamily::kept || steps <= kMostSteps);
-}
+bool can_turn(const PointwiseCase& product, int channels) { return product.turns_weight && channels % kTurned == 0; }
 
 bool are_few(const PointwiseCase& product, std::int64_t blocks) {
-  constexpr std::int64_t kMostBytes = 4'000'000;  // of all tensors: of larger ones the other costs are as good
   const PointwiseProblem& problem = product.problem;
+  // Of all tensors: of larger ones the other costs are as good.
+  const std::int64_t most_bytes = problem.dtype == DataType::float32 ? 10'000'000 : 4'000'000;
   const std::int64_t elements = problem.pixels * (problem.depth + problem.channels) + problem.depth * problem.channels;
   const bool has_plain_cost = product.kind == EpilogueKind::plain || product.kind == EpilogueKind::inference;
   return !product.prologue && has_plain_cost &&
-         elements * static_cast<std::int64_t>(size_of(problem.dtype)) <= kMostBytes && blocks <= multiprocessors();
+         elements * static_cast<std::int64_t>(size_of(problem.dtype)) <= most_bytes && blocks <= multiprocessors();
 }
 
 bool suits_cluster(const PointwiseCase& product, int cluster, std::int64_t tiles, int steps) {
@@ -218,7 +216,6 @@ PointwiseLaunch plan(std::span<const PointwiseInstance> instances, const Pointwi
   const PointwiseProblem& problem = product.problem;
   const int size = multiprocessors();
   PointwiseLaunch best;
-  double least_cost = std::numeric_limits<double>::infinity();
   for (const PointwiseInstance& instance : instances) {
     if (instance.dtype != problem.dtype || instance.prologue != product.prologue || instance.kind != product.kind)
       continue;
@@ -251,17 +248,15 @@ PointwiseLaunch plan(std::span<const PointwiseInstance> instances, const Pointwi
           --launch.stages;
         if (launch.stages < instance.least_stages) continue;
         const double cost = cost_of(product, instance, launch, size) + (is_last_resort ? kLastResort : 0);
-        if (cost >= least_cost) continue;
-        least_cost = cost;
-        best = launch;
+        for (const bool turns : {false, true}) {
+          if (turns && !can_turn(product, instance.channels)) break;
+          launch.turns_weight = turns;
+          launch.cost = cost + turning_cost(kTurningCost, product, launch, size);
+          if (launch.cost < best.cost) best = launch;
+        }
       }
     }
   }
-  if (best.instance == nullptr) return best;
-  const std::int64_t shares = std::int64_t{best.instance->cut} * best.cluster,
-                     steps = divide_up(problem.depth, best.instance->depth * shares),
-                     rounds = divide_up(std::int64_t{best.channel_tiles} * best.splits * best.cluster, size);
-  best.turns_weight = turns_weight(product, best.instance->family, best.instance->channels, steps * rounds);
   return best;
 }
 

@@ -28,12 +28,20 @@ FUSEDSC_DEVICE void turn_block(unsigned char* block) {
 }
 
 /// Tiles of kChannels channels and 32 values of k, as the copy engine brings them: blocks of 32 channels, of which each
-/// warp takes some. Before products read them there must be a barrier.
+/// warp takes some, once wait_for(tile) is over. Before products read them there must be a barrier.
+template <int kChannels, class Wait>
+FUSEDSC_DEVICE void turn_tiles(unsigned char* tiles, int count, int warp, int warps, const Wait& wait_for) {
+  constexpr int kBlocks = kChannels / kTurned;
+  for (int block = warp; block < count * kBlocks; block += warps) {
+    wait_for(block / kBlocks);
+    turn_block(tiles + block * kTurnedBytes);
+  }
+  publish();
+}
+/// Of tiles that are there.
 template <int kChannels>
 FUSEDSC_DEVICE void turn_tiles(unsigned char* tiles, int count, int warp, int warps) {
-  for (int block = warp; block < count * (kChannels / kTurned); block += warps)
-    turn_block(tiles + block * kTurnedBytes);
-  publish();
+  turn_tiles<kChannels>(tiles, count, warp, warps, [](int) {});
 }
 
 /// Starts the copies of such a tile.

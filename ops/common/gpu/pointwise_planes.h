@@ -19,6 +19,7 @@ class PlanesProduct {
  public:
   static constexpr int kChannels = kChannels_, kTileDepth = kTileDepth_;
   static constexpr int kGroups = kGroups_, kThreads = kGroups * kGroupThreads;
+  static constexpr bool kTurns = kCanTurn < T, kChannels, kTileDepth, !kPrologue && kKind == EpilogueKind::plain > ;
   static_assert(kChannels % 16 == 0);
 
   FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(const PointwiseMemoryUse& use, const PlanesTiling& tiling,
@@ -40,7 +41,6 @@ class PlanesProduct {
   using Sums = float[kChannels / 2];
   using Prologue = PointwisePrologue<T, kInputGradient>;  ///< of gradients: with another tensor
   using Part = Epilogue<T, kChannels, kThreads, kKind>;
-  static constexpr bool kTurns = kCanTurn < T, kChannels, kTileDepth, !kPrologue && kKind == EpilogueKind::plain > ;
   static constexpr int kSize = Positions::kSize, kPiece = Prologue::kPiece, kPieces = kTileDepth / kPiece;
   static constexpr bool kWeightDepthFirst = kInputGradient && kSize == 2;
   // Of a weight with its channels innermost: columns that lie together, and blocks of them.

@@ -51,9 +51,11 @@ class PlanesCutProduct {
   static constexpr int kWeightBytes = (kWeightDepthFirst ? kBlocks * kColumns : kChannels) * 128;
   static constexpr int kPartFloats = Part::memory_floats(kRowTiles * 4);
   static constexpr bool kSums = Part::kStatistics || Part::kGradient;
-  static constexpr bool kTurns = kCanTurn < T, kChannels, kTileDepth, !kPrologue && kKind == EpilogueKind::plain > ;
 
  public:
+  /// Not of whole images and 96 channels, for which that would take the registers of a second block.
+  static constexpr bool kTurns = kCanTurn < T, kChannels, kTileDepth,
+                        !kPrologue && kKind == EpilogueKind::plain > &&!(Positions::kWholeImages && kChannels == 96);
   /// Whether tiles of a block can be cut so: groups that share k do not share tiles with others.
   static constexpr bool takes(const PlanesTiling& tiling) {
     return kRowTiles % sharing(tiling) == 0 && (kCut == 1 || sharing(tiling) == 1);
@@ -249,11 +251,15 @@ class PlanesCutProduct {
     Sums sums = {};
     StageTurn turn;
     int last_slot = -1;
+    const bool turns = kTurns && p_.turns_weight, turns_at_once = turns && steps_ <= p_.stages;
+    if constexpr (kTurns) {
+      if (turns_at_once) turn_weights();
+    }
 #pragma unroll 1
     for (int step = 0; step < steps_; ++step) {
       wait(full_ + turn.slot, turn.parity);
       if constexpr (kTurns) {
-        if (p_.turns_weight) turn_weight(turn.slot);
+        if (turns && !turns_at_once) turn_weight(turn.slot);
       }
       std::uint32_t rows[kPieces][4];
       wait_for_products<0>();  // which may still read these registers
@@ -272,6 +278,13 @@ class PlanesCutProduct {
   /// The weight of a step, by all groups that share it.
   FUSEDSC_DEVICE void turn_weight(int slot) const {
     turn_tiles<kChannels>(weights_ + slot * kWeightBytes, 1, row_tile_ * 4 + thread_ / 32, kRowTiles * 4);
+    group_barrier<kRowTiles * kGroupThreads>(kRowTiles * (1 + kCut) + cut_);
+  }
+
+  /// Likewise of all steps, if all are in block memory at once: warps turn those of several steps side by side.
+  FUSEDSC_DEVICE void turn_weights() const {
+    turn_tiles<kChannels>(weights_, steps_, row_tile_ * 4 + thread_ / 32, kRowTiles * 4,
+                          [&](int step) { wait(full_ + step, 0); });
     group_barrier<kRowTiles * kGroupThreads>(kRowTiles * (1 + kCut) + cut_);
   }
 

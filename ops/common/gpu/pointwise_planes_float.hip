@@ -6,7 +6,8 @@ namespace {
 
 using KeptTiles =
     Tiles<Tile<32, 32, 2>, Tile<32, 32, 4>, Tile<48, 32, 4>, Tile<64, 32, 4>, Tile<96, 32, 3>, Tile<128, 32, 2>>;
-using BoxTiles = Tiles<CutTile<1, 32, 2>, CutTile<2, 64, 1>, CutTile<2, 64, 2>, CutTile<2, 96, 1>>;
+using BoxTiles = Tiles<CutTile<1, 32, 2>, CutTile<1, 64, 1>, CutTile<1, 64, 2>, CutTile<1, 96, 2>, CutTile<2, 64, 1>,
+                       CutTile<2, 96, 1>, CutTile<2, 128, 1>>;
 using RunTiles = Tiles<CutTile<1, 32, 2>, CutTile<1, 64, 2>, CutTile<1, 96, 2>, CutTile<2, 96, 1>, CutTile<1, 64, 4>,
                        CutTile<2, 160, 1>, CutTile<4, 32, 1>>;
 

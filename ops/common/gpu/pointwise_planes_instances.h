@@ -8,8 +8,13 @@
 
 namespace fusedsc::gpu::hopper {
 
+/// Blocks for which a multiprocessor shall have registers: two of small tiles that can turn a weight, which would take
+/// more than they need for everything else.
 template <class Product>
-FUSEDSC_HOPPER_KERNEL(Product::kThreads)
+inline constexpr int kPlanesBlocks = Product::kTurns&& Product::kThreads <= 256 && Product::kChannels <= 96 ? 2 : 1;
+
+template <class Product>
+FUSEDSC_KERNEL(Product::kThreads, kPlanesBlocks<Product>)
 planes_kernel(const FUSEDSC_GRID_CONSTANT PlanesParameters p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
   Product::run(p);
@@ -21,7 +26,8 @@ void append_planes(std::vector<PlanesInstance>& to, PointwiseFamily family, bool
                    DataType dtype, bool prologue, EpilogueKind kind, int row_tiles, int cut,
                    PlanesInstance::LeastStages least_stages) {
   to.push_back({family, whole_images, shifted, dtype, Product::kChannels, Product::kTileDepth, row_tiles, cut,
-                Product::kThreads, prologue, kind, planes_kernel<Product>, Product::memory_bytes, least_stages});
+                Product::kThreads, Product::kTurns, prologue, kind, planes_kernel<Product>, Product::memory_bytes,
+                least_stages});
 }
 
 template <class T, template <class> class Positions, bool kInputGradient, bool kPrologue, EpilogueKind kKind,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <initializer_list>
+#include <limits>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,6 +26,7 @@ struct PlanesInstance {
   int channels, depth;  ///< of a tile; depth: values of k that come at a time
   int row_tiles, cut;   ///< tiles of positions that a block has at a time; groups that share the k of each
   int threads;
+  bool turns;  ///< a weight of float32, if that is wanted
   bool prologue;
   EpilogueKind kind;
   Kernel kernel;
@@ -52,6 +54,7 @@ struct PlanesLaunch {
   int pixel_tiles = 0, channel_tiles = 1, splits = 1, stages = 2;
   int cluster = 1;  ///< blocks that share the k of a tile
   bool turns_weight = false;
+  double cost = std::numeric_limits<double>::infinity();  ///< in microseconds
 
   /// Sets what it knows.
   void fill(const PlanesCase& product, PlanesParameters& parameters) const;

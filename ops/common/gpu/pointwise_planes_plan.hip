@@ -2,7 +2,6 @@
 #include "fusedsc/common/gpu/pointwise_planes_plan.h"
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
 
 #include "fusedsc/common/gpu/hopper_cluster.h"
@@ -60,20 +59,33 @@ struct Cost {
 constexpr Cost kHalfCost{{1.092, 0.03939, 0.2361, 0.3095, 0.4324, 0.06485, 0.06841, 0.2218, 3.35, 4.398},
                          {0.6532, 1.073, 0.0, 0.08946, 0.0, 1.766, 3.252, 0.0},
                          {0.7852, 0.606, 0.3322, 1.016, 0.291, 10.47, 5.623, 0.1327}};
-constexpr Cost kFloatCost{{1.877, 0.1158, 0.1228, 0.4755, 0.2198, 0.01237, 0.1036, 0.2211, 4.694, 29.21},
-                          {1.476, 0.8979, 0.01004, 0.09252, 0.1381, 5.688, 66.73, 0.03705},
+constexpr Cost kFloatCost{{1.709, 0.09416, 0.1834, 0.4548, 0.3339, 0.01013, 0.1814, 0.1619, 4.407, 11.51},
+                          {1.667, 0.3928, 0.008281, 0.08017, 0.3465, 3.133, 12.16, 0.02539},
                           {0.9215, 1.096, 0.4184, 0.2506, 0.4036, 3.988, 8.21, 0.03383}};
+/// Of float32 with seams, as fitted to tiles without them before.
+constexpr Cost kFloatSeamsCost{{1.877, 0.1158, 0.1228, 0.4755, 0.2198, 0.01237, 0.1036, 0.2211, 4.694, 29.21},
+                               {1.476, 0.8979, 0.01004, 0.09252, 0.1381, 5.688, 66.73, 0.03705},
+                               {0.9215, 1.096, 0.4184, 0.2506, 0.4036, 3.988, 8.21, 0.03383}};
 constexpr FewCost kHalfBoxesFewCost{1.703, 0.04965, 6.153, 0.08183, 0.02437, 0.7279, 1.661, 0.02031, 0.2816, 0.05013};
 constexpr FewCost kHalfRunsFewCost{0.9944, 0.551, 2.468, 0.3095, 0.09429, 0.9965, 0.5052, 0.2511, 0.1659, 0.02926};
-constexpr FewCost kFloatBoxesFewCost{1.322,  0.03974, 9.21,    0.4022,  0.6251, 0.5561,
-                                     0.6962, 0.1346,  0.09056, 0.02782, 0.1411, 0.3706};
-constexpr FewCost kFloatRunsFewCost{1.522,  0.05985, 15.88,  0.04743, 0.3113, 0.9405,
-                                    0.3462, 0.09592, 0.1506, 0.2186,  0.2603, 1.668};
+constexpr FewCost kFloatBoxesFewCost{1.973, 0.03863, 8.569, 0.302, 0.3181, 0.3594, 0.4869, 0.2495, 0.08692, 0.04201};
+constexpr FewCost kFloatRunsFewCost{1.951, 0.09221, 14.56, 0.09406, 0.1942, 1.026, 0.5322, 0.07387, 0.099, 0.03442};
+/// Of products with their operands exchanged, which have no runs.
+constexpr Cost kExchangedCost{{1.024, 0.08276, 0.1051, 0.6913, 0.3521, 0.01062, 0.04276, 0.3505, 4.667, 5.768},
+                              {1.395, 0.8058, 0.009316, 0.1272, 0.1759, 3.584, 5.009, 0.1103},
+                              {}};
+constexpr FewCost kExchangedFewCost{1.344, 0.08266, 7.593, 0.43, 0.4049, 0.3505, 1.002, 0.1395, 0.01737, 0.03372};
+constexpr TurningCost kBoxesTurningCost{0.4065, 0.1173, 0.1707, 1.364}, kRunsTurningCost{0, 0, 0.1843, 1.364};
 
 double cost_of(const PlanesCase& product, const PlanesLaunch& launch, int beside, int size) {
   const PointwiseProblem& problem = product.problem;
   const PlanesInstance& instance = *launch.instance;
-  const Cost& cost = problem.dtype == DataType::float32 ? kFloatCost : kHalfCost;
+  const bool has_seams =
+      product.prologue || (product.kind != EpilogueKind::plain && product.kind != EpilogueKind::inference);
+  const Cost& cost = problem.dtype != DataType::float32 ? kHalfCost
+                     : product.exchanged                ? kExchangedCost
+                     : has_seams                        ? kFloatSeamsCost
+                                                        : kFloatCost;
   const auto element = static_cast<double>(size_of(problem.dtype));
   const double depth = static_cast<double>(divide_up(problem.depth, instance.depth) * instance.depth) * element / 128,
                channels = instance.channels * element / 128, row_tiles = instance.row_tiles;
@@ -83,6 +95,7 @@ double cost_of(const PlanesCase& product, const PlanesLaunch& launch, int beside
                out = outs * bytes * static_cast<double>(problem.channels),
                weight = 1e-6 * element * static_cast<double>(problem.depth * problem.channels);
   const double cached = in * launch.channel_tiles + out + weight * launch.splits;
+  const double all = in + out + (product.exchanged ? weight : 0);  // once
   const std::int64_t blocks = std::int64_t{launch.channel_tiles} * launch.splits;
   const auto rounds_of = [&](std::int64_t at_once) { return static_cast<double>(divide_up(blocks, at_once)); };
   if (instance.family == PointwiseFamily::kept) {
@@ -92,13 +105,15 @@ double cost_of(const PlanesCase& product, const PlanesLaunch& launch, int beside
     const double latency = kept.tile + depth * kept.tile_depth + channels * kept.tile_channels,
                  work = row_tiles * (kept.work + ins * depth * kept.work_depth + outs * channels * kept.work_channels);
     const double own = tiles * rounds_of(size) * std::max(latency, work),
-                 bound = std::max((in + out) / kept.memory, cached / kept.cache);
+                 bound = std::max(all / kept.memory, cached / kept.cache);
     constexpr double kHidden = 0.01;  // where memory hides it: of tiles that are the same otherwise, those with less
     return kept.start + kept.weight * depth * channels + (own > bound ? own : bound + kHidden * own);
   }
   if (are_few(product, blocks * launch.cluster)) {
     const bool is_float = problem.dtype == DataType::float32;
-    const FewCost &boxes = is_float ? kFloatBoxesFewCost : kHalfBoxesFewCost,
+    const FewCost &boxes = product.exchanged ? kExchangedFewCost
+                           : is_float        ? kFloatBoxesFewCost
+                                             : kHalfBoxesFewCost,
                   &runs = is_float ? kFloatRunsFewCost : kHalfRunsFewCost;
     return cost_of_few(instance.whole_images ? runs : boxes, product, instance, launch);
   }
@@ -109,8 +124,7 @@ double cost_of(const PlanesCase& product, const PlanesLaunch& launch, int beside
   const double block = cut.block + depth / instance.cut * cut.step +
                        cut.own * row_tiles * channels * outs / instance.cut +
                        shared * (copied / cut.copied + row_tiles * ins * depth * cut.work);
-  return cut.start +
-         std::max({rounds_of(std::int64_t{resident} * size) * block, (in + out) / cut.memory, cached / cut.cache});
+  return cut.start + std::max({rounds_of(std::int64_t{resident} * size) * block, all / cut.memory, cached / cut.cache});
 }
 
 }  // namespace
@@ -161,6 +175,8 @@ PlanesLaunch launch_of(const PlanesInstance& instance, const PlanesCase& product
   launch.splits = static_cast<int>(divide_up(launch.pixel_tiles, instance.row_tiles));
   if (beside > 1 && (!is_cut || launch.channel_tiles * launch.splits <= (beside - 1) * size)) return {};
   if (!is_cut) launch.splits = std::min(std::max(size / launch.channel_tiles, 1), launch.splits);
+  constexpr std::int64_t kMostRounds = 8;  // of more positions nobody exchanges operands, nor is the cost known there
+  if (product.exchanged && std::int64_t{launch.channel_tiles} * launch.splits > kMostRounds * size) return {};
   const auto all_steps = static_cast<int>(divide_up(problem.depth, instance.depth));
   const int memory = kMultiprocessorMemory / beside - (beside > 1 ? kBlockReserve : 0);
   const auto steps = static_cast<int>(divide_up(all_steps, instance.cut * cluster));
@@ -181,24 +197,22 @@ PlanesLaunch launch_of(const PlanesInstance& instance, const PlanesCase& product
 PlanesLaunch plan(std::span<const PlanesInstance> instances, const PlanesCase& product) {
   const int size = multiprocessors();
   PlanesLaunch best;
-  double least_cost = std::numeric_limits<double>::infinity();
   for (const PlanesInstance& instance : instances) {
     for (int beside = 1; beside <= kMostBeside; ++beside) {
       for (const int cluster : kClusters) {
-        const PlanesLaunch launch = launch_of(instance, product, beside, cluster, size);
+        PlanesLaunch launch = launch_of(instance, product, beside, cluster, size);
         if (launch.instance == nullptr) continue;
         const double cost = cost_of(product, launch, beside, size);
-        if (cost >= least_cost) continue;
-        least_cost = cost;
-        best = launch;
+        for (const bool turns : {false, true}) {
+          if (turns && !(product.turns_weight && instance.turns)) break;
+          launch.turns_weight = turns;
+          launch.cost =
+              cost + turning_cost(product.whole_images ? kRunsTurningCost : kBoxesTurningCost, product, launch, size);
+          if (launch.cost < best.cost) best = launch;
+        }
       }
     }
   }
-  if (best.instance == nullptr) return best;
-  const std::int64_t shares = std::int64_t{best.instance->cut} * best.cluster,
-                     steps = divide_up(product.problem.depth, best.instance->depth * shares),
-                     rounds = divide_up(std::int64_t{best.channel_tiles} * best.splits * best.cluster, size);
-  best.turns_weight = turns_weight(product, best.instance->family, best.instance->channels, steps * rounds);
   return best;
 }
 
