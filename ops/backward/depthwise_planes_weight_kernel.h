@@ -3,6 +3,7 @@
 /// of x meets the rows of grad_y whose windows cover it, which are there too.
 #pragma once
 
+#include "fusedsc/backward/depthwise_hopper_weight_sum.h"
 #include "fusedsc/common/gpu/depthwise_planes.h"
 #include "fusedsc/common/gpu/following_kernel.h"
 
@@ -10,7 +11,7 @@ namespace fusedsc::gpu::hopper {
 
 struct DepthwisePlanesWeightParameters : DepthwisePlanesShape {
   const void *x = nullptr, *grad_y = nullptr;
-  float* partials = nullptr;  ///< [split][tap..., bias][channel]
+  DepthwiseWeightSums sums;
   DepthwisePlanesGroups groups;
   int grad_pitch = 0;  ///< in elements, from a plane of grad_y to the next in a stage
 };
@@ -24,7 +25,7 @@ class DepthwisePlanesWeight {
   FUSEDSC_DEVICE static void run(const DepthwisePlanesWeightParameters& p) {
     DepthwisePlanesWeight planes(p);
     planes.loop();
-    let_next_kernel_start();
+    if (p.sums.partials != nullptr) let_next_kernel_start();
     planes.leave_sums();
   }
 
@@ -34,8 +35,9 @@ class DepthwisePlanesWeight {
 
   FUSEDSC_DEVICE explicit DepthwisePlanesWeight(const DepthwisePlanesWeightParameters& p)
       : p_(p),
-        stages_(p.warps, uniform(thread_index() / 32), p.stages * p.stage_bytes, p.stages),
-        share_(p, p.groups, uniform(thread_index() / 32)) {
+        warp_(uniform(thread_index() / 32)),
+        stages_(p.warps, warp_, p.stages * p.stage_bytes, p.stages),
+        share_(p, p.groups, warp_, true) {
     const int lane = thread_index() % 32;
     pitch_ = (p.strip_rows >= p.input_height ? p.input_height : p.strip_rows) * p.input_width;
     const int side = lane / p.lanes;
@@ -140,10 +142,17 @@ class DepthwisePlanesWeight {
   }
 
   FUSEDSC_DEVICE void leave_sums() const {
-    leave_plane_sums(p_, share_, p_.groups.splits, sums_, reinterpret_cast<float*>(stages_.memory), p_.partials);
+    const auto row = static_cast<std::int64_t>(share_.split / p_.warps) * kRows;
+    leave_block_sums(p_, sums_, stages_, warp_, [&](int side, int tap, float sum) {
+      const int channel = share_.first_channel + side;
+      if (channel >= p_.channels) return;
+      if (p_.sums.partials == nullptr) leave_gradient<T, kKernel>(p_.sums, tap, channel, sum);
+      else p_.sums.partials[(row + tap) * p_.channels + channel] = sum;
+    });
   }
 
   const DepthwisePlanesWeightParameters& p_;
+  const int warp_;
   const WarpStages stages_;
   const PlanesShare share_;
   bool has_work_;

@@ -4,6 +4,8 @@
 /// same channels of some images.
 #pragma once
 
+#include <type_traits>
+
 #include "fusedsc/common/gpu/depthwise_planes.h"
 #include "fusedsc/common/gpu/depthwise_source.h"
 #include "fusedsc/common/gpu/following_kernel.h"
@@ -15,7 +17,8 @@ struct DepthwisePlanesParameters : DepthwisePlanesShape {
   const void *x = nullptr, *bias = nullptr;
   ConstDeviceTensor weight;
   void* y = nullptr;
-  DepthwisePlanesGroups groups;  ///< with statistics
+  DepthwisePlanesParts parts;    ///< without statistics
+  DepthwisePlanesGroups groups;  ///< with them
   float* partials = nullptr;     ///< [split][mean, m2, count][channel]
 };
 
@@ -37,6 +40,7 @@ class DepthwisePlanes {
   static constexpr int kVector = kColumns * kStride, kRight = kExtent - kReach - kStride,
                        kInputs = kReach + kVector + kRight;
   using Sums = float[kKept][kColumns];
+  using Cursor = std::conditional_t<kStatistics, PlanesCursor, PlanesPartsCursor<kStride, kReach>>;
 
   FUSEDSC_DEVICE explicit DepthwisePlanes(const DepthwisePlanesParameters& p)
       : p_(p),
@@ -54,19 +58,22 @@ class DepthwisePlanes {
     return reinterpret_cast<T*>(stages_.memory + slot * p_.stage_bytes) + before_;
   }
 
+  FUSEDSC_DEVICE Cursor first_tile() const {
+    if constexpr (kStatistics) return share_.cursor(p_, p_.groups, p_.input_height);
+    else return {p_, p_.parts, block_index() * static_cast<unsigned>(p_.warps) + static_cast<unsigned>(warp_)};
+  }
+
   FUSEDSC_DEVICE void loop() {
     stages_.start();
     wait_for_previous_kernel();
-    PlanesCursor at = kStatistics ? share_.cursor(p_, p_.groups, p_.input_height)
-                                  : PlanesCursor(p_, first_plane(p_, warp_), p_.item_step, p_.planes, p_.input_height),
-                 ahead = at;
-    const auto copy = [&](const PlanesCursor& next, int slot) {
+    Cursor at = first_tile(), ahead = at;
+    const auto copy = [&](const Cursor& next, int slot) {
       start_tile(stage(slot), pitch_, static_cast<const T*>(p_.x), next.tile(), p_.input_height, p_.input_width,
                  stages_.barriers + slot);
     };
     stages_.start_first(ahead, copy);
     // A place that finished rows leave from is free when the next tile's leave.
-    stages_.template work_off<kInPlace ? 1 : 0>(at, ahead, copy, [&](const PlanesCursor& now, int slot) {
+    stages_.template work_off<kInPlace ? 1 : 0>(at, ahead, copy, [&](const Cursor& now, int slot) {
       const PlanesTile tile = now.tile();
       T* planes = stage(slot);
 #pragma unroll 1
@@ -89,7 +96,7 @@ class DepthwisePlanes {
     const bool exists = lane_.has_work && plane + lane_.side < tile.count;
     const int side = exists ? lane_.side : 0;
     const std::int64_t own_plane = tile.plane + plane + side;
-    if (tile.row == 0) {
+    if (tile.row == tile.first) {
       std::uint32_t channel = static_cast<std::uint32_t>(own_plane);
       p_.by_channels.divide(channel);
       load_coefficients(static_cast<int>(channel));
@@ -102,8 +109,9 @@ class DepthwisePlanes {
                       : static_cast<T*>(p_.y) +
                             own_plane * (static_cast<std::int64_t>(p_.output_height) * output_width) + lane_.column;
     const bool is_last = tile.row + tile.rows == p_.input_height;
+    const int first_counted = tile.begin * kStride + kReach;
     const auto finish = [&](int r, const float(&finished)[kColumns]) {
-      const bool counts = exists && r >= kReach;
+      const bool counts = exists && r >= first_counted;
       if constexpr (kStatistics) {
         if (counts) moments_.template add<kColumns>(finished, kColumns);
       }
@@ -183,9 +191,10 @@ class DepthwisePlanes {
       start_store(y, planes, tile.count * p_.input_height * p_.input_width * static_cast<int>(sizeof(T)));
       return;
     }
-    const int begin = tile.row == 0 ? 0 : tile.row - kReach;
+    const int begin = tile.row - kReach > tile.begin ? tile.row - kReach : tile.begin;
     const int end = tile.row + tile.rows == p_.input_height ? p_.input_height : tile.row + tile.rows - kReach;
     const int bytes = (end - begin) * p_.input_width * static_cast<int>(sizeof(T));
+    if (bytes <= 0) return;
     for (int i = 0; i < tile.count; ++i) {
       start_store(y + (static_cast<std::int64_t>(i) * p_.input_height + begin) * p_.input_width,
                   planes + i * pitch_ + (begin - tile.row) * p_.input_width, bytes);

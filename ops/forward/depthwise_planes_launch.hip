@@ -74,7 +74,10 @@ const std::vector<Instance>& instances() {
 
 const Instance* choose(const DepthwiseArguments& a) {
   if (a.prologue || a.epilogue) return nullptr;
-  if (!why_no_planes(a.x, ConstTensorView(a.y), a.window).empty()) return nullptr;
+  // Measured: small planes of 16 bits are worth it earlier.
+  const bool is_small = a.y.sizes[3] <= 8 && !a.statistics && size_of(a.x.dtype) == 2;
+  const std::int64_t least = least_elements_of_planes() / (is_small ? 2 : 1);
+  if (!why_no_planes(a.x, ConstTensorView(a.y), a.window, least).empty()) return nullptr;
   const int stride = static_cast<int>(a.window.stride[0]);
   const int columns = lane_columns_of(a.y.sizes[3], stride == 2 ? 2 : 4);
   for (const Instance& instance : instances()) {
@@ -91,6 +94,8 @@ DepthwisePlanesTiling choose_tiling(const DepthwiseArguments& a) {
   const std::int64_t width = a.y.sizes[3];
   const bool is_large = a.window.kernel[0] == 5;
   if (a.window.stride[0] == 2) return {.stages = 2};
+  const bool is_small = width <= 8 && a.x.sizes[0] <= 32 && !a.statistics && size_of(a.x.dtype) == 2;
+  if (is_small && !is_large) return {.tile_bytes = 1536, .stages = 2, .warps = 2};
   if (width <= 8) return {.tile_bytes = is_large ? 1536 : 3072, .stages = 2};
   if (width <= 16) return {.tile_bytes = 3072, .stages = 3};
   if (width <= 32)
@@ -123,7 +128,7 @@ std::optional<Plan<DepthwiseArguments>> plan_depthwise_planes(const DepthwiseArg
   if (memory > kBlockMemoryLimit) return {};
   const int resident = resident_blocks(kernel, planned.warps * 32, memory);
   if (a.statistics) planned.groups = share_out_groups(planned, a.x.sizes[0], resident);
-  else share_out(planned, resident);
+  else planned.parts = share_out_parts(planned, instance->stride, instance->kernel / 2 * instance->dilation, resident);
   Arena measured(nullptr);
   if (a.statistics) take_partials(measured, planned);
   return Plan<DepthwiseArguments>{

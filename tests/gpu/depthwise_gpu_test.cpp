@@ -331,7 +331,8 @@ std::vector<DepthwiseGeometry> plane_geometries() {
                                            {{1, 3, 112, 112}, window},
                                            {{9, 8, 9, 20 * stride}, window},
                                            {{25, 8, 7 * stride, 10 * stride}, window},  // planes within runs of bytes
-                                           {{25, 16, 2, 16 * stride}, window}});
+                                           {{25, 16, 2, 16 * stride}, window},
+                                           {{40, 5, 14, 14}, window}});  // more images than a block has warps
     }
   }
   return geometries;
@@ -365,6 +366,9 @@ TEST_P(DepthwiseGpu, BackwardPlanes) {
   for (const DepthwiseGeometry& geometry : plane_geometries()) {
     append(geometry, {.grad_x = false});
     append(geometry, {.grad_weight = false, .grad_bias = false});
+  }
+  for (const std::int64_t kernel : {3, 5}) {  // large planes that cannot be cut
+    append({{1, 64, 50, 56}, centered(kernel, 2)}, {.grad_x = false});
   }
   for (const auto& geometries : {plane_geometries(), dilated_plane_geometries()}) {  // all gradients at once
     for (const DepthwiseGeometry& geometry : geometries) {

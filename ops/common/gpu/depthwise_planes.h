@@ -26,10 +26,10 @@ struct DepthwisePlanesShape {
   FUSEDSC_HOST_DEVICE int memory_bytes() const { return WarpStages::block_bytes(warps, stages * stage_bytes, stages); }
 };
 
-/// Some rows of some planes.
+/// Some rows of some planes; `first`: of x, and `begin`: of y, where the part of the planes that it is of begins.
 struct PlanesTile {
   std::int64_t plane;
-  int count, row, rows;
+  int count, row, rows, first = 0, begin = 0;
 };
 
 /// A warp's tiles, one after the other: planes from first_plane on and each `step` further, of `height` rows.
@@ -55,6 +55,54 @@ class PlanesCursor {
   const DepthwisePlanesShape& p_;
   std::int64_t plane_, step_;
   int most_, height_, row_ = 0;
+};
+
+/// How planes are divided between warps where there are few of them: parts of so many rows of y.
+struct DepthwisePlanesParts {
+  int count = 1, rows = 1;
+  Divisor by_count;
+};
+
+/// A warp's tiles, one after the other, of x, of parts of planes: item `item`, and each `step` further. kReach: rows of
+/// x beside a window's middle.
+template <int kStride, int kReach>
+class PlanesPartsCursor {
+ public:
+  FUSEDSC_DEVICE PlanesPartsCursor(const DepthwisePlanesShape& p, const DepthwisePlanesParts& parts, std::uint32_t item)
+      : p_(p), parts_(parts), item_(item) {
+    begin_part();
+  }
+  FUSEDSC_DEVICE bool exists() const { return tile_.plane < p_.all_planes; }
+  FUSEDSC_DEVICE PlanesTile tile() const { return tile_; }
+  FUSEDSC_DEVICE void next() {
+    tile_.row += p_.strip_rows;
+    if (tile_.row < end_) {
+      tile_.rows = least_of(end_ - tile_.row, p_.strip_rows);
+      return;
+    }
+    item_ += static_cast<std::uint32_t>(p_.warps * p_.blocks);
+    begin_part();
+  }
+
+ private:
+  FUSEDSC_DEVICE static int least_of(int a, int b) { return a < b ? a : b; }
+  FUSEDSC_DEVICE void begin_part() {
+    std::uint32_t part = item_;
+    tile_.plane = static_cast<std::int64_t>(parts_.by_count.divide(part)) * p_.planes;
+    const std::int64_t left = p_.all_planes - tile_.plane;
+    tile_.count = left < p_.planes ? static_cast<int>(left) : p_.planes;
+    tile_.begin = static_cast<int>(part) * parts_.rows;
+    const int first = tile_.begin * kStride - kReach, end = (tile_.begin + parts_.rows - 1) * kStride + kReach + 1;
+    tile_.first = tile_.row = first > 0 ? first : 0;
+    end_ = static_cast<int>(part) + 1 == parts_.count ? p_.input_height : end;
+    tile_.rows = least_of(end_ - tile_.row, p_.strip_rows);
+  }
+
+  const DepthwisePlanesShape& p_;
+  const DepthwisePlanesParts& parts_;
+  std::uint32_t item_;
+  int end_ = 0;
+  PlanesTile tile_{};
 };
 
 /// The copy engine moves whole runs of 16 bytes: planes that begin within one begin there in block memory as well.
@@ -106,13 +154,16 @@ struct DepthwisePlanesGroups {
   Divisor by_groups;
 };
 
-/// A warp's share of these.
+/// A warp's share of these. Neighbouring warps have neighbouring channels, or, together: a block's all have the same.
 struct PlanesShare {
   int split, first_channel;
 
-  FUSEDSC_DEVICE PlanesShare(const DepthwisePlanesShape& p, const DepthwisePlanesGroups& by, int warp) {
-    std::uint32_t group = block_index() * static_cast<unsigned>(p.warps) + static_cast<unsigned>(warp);
+  FUSEDSC_DEVICE PlanesShare(const DepthwisePlanesShape& p, const DepthwisePlanesGroups& by, int warp,
+                             bool together = false) {
+    std::uint32_t group = block_index();
+    if (!together) group = group * static_cast<unsigned>(p.warps) + static_cast<unsigned>(warp);
     split = static_cast<int>(by.by_groups.divide(group));
+    if (together) split = split * p.warps + warp;
     first_channel = static_cast<int>(group) * p.planes;
   }
 
@@ -144,6 +195,40 @@ FUSEDSC_DEVICE void leave_plane_sums(const DepthwisePlanesShape& p, const Planes
     float sum = 0;
     for (int j = 0; j < p.lanes; ++j) sum += from[j];
     to[static_cast<std::int64_t>(tap) * p.channels + side] = sum;
+  }
+}
+
+inline constexpr int kPlaneSumsPitch = 33;  ///< lanes of neighbouring taps lie on different banks
+
+/// What leave_block_sums needs of each warp's memory for `rows` sums of a lane.
+inline int plane_sums_bytes(const DepthwisePlanesShape& p, int rows) { return (kPlaneSumsPitch + p.planes) * rows * 4; }
+
+/// Where all warps of a block have the same channels: calls leave(plane, tap, sum) with the sums of a tile's planes, of
+/// all lanes and warps, in their order. stages: of the warp, which is done with them; plane_sums_bytes of each.
+template <int kTaps, class Leave>
+FUSEDSC_DEVICE void leave_block_sums(const DepthwisePlanesShape& p, const float (&sums)[kTaps],
+                                     const WarpStages& stages, int warp, const Leave& leave) {
+  const int thread = thread_index(), lane = thread % 32, all = kTaps * p.planes;
+  auto* own = reinterpret_cast<float*>(stages.memory);
+  warp_barrier();
+#pragma unroll
+  for (int i = 0; i < kTaps; ++i) own[i * kPlaneSumsPitch + lane] = sums[i];
+  warp_barrier();
+  for (int i = lane; i < all; i += 32) {
+    const int tap = i / p.planes, side = i - tap * p.planes;
+    const float* from = own + tap * kPlaneSumsPitch + side * p.lanes;
+    float sum = 0;
+    for (int j = 0; j < p.lanes; ++j) sum += from[j];
+    own[kTaps * kPlaneSumsPitch + i] = sum;
+  }
+  block_barrier();
+  const int step = p.stages * p.stage_bytes / 4;
+  const float* first = own - warp * step + kTaps * kPlaneSumsPitch;
+  for (int i = thread; i < all; i += p.warps * 32) {
+    float sum = 0;
+    for (int j = 0; j < p.warps; ++j) sum += first[j * step + i];
+    const int tap = i / p.planes;
+    leave(i - tap * p.planes, tap, sum);
   }
 }
 

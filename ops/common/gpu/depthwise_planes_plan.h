@@ -1,9 +1,11 @@
 /// From a depthwise problem of contiguous tensors to the tiles of kernels for Hopper GPUs.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "fusedsc/common/gpu/depthwise_planes.h"
+#include "fusedsc/common/gpu/gpu.h"
 #include "fusedsc/common/problem.h"
 #include "fusedsc/common/tensor_view.h"
 
@@ -36,11 +38,30 @@ bool are_whole_runs(const DepthwisePlanesShape& shape, int element_bytes);
 /// Blocks that run at the same time share the tiles out.
 void share_out(DepthwisePlanesShape& shape, int resident_blocks);
 
+/// Likewise, after dividing planes of which a tile is a strip where there are too few for all multiprocessors. y is
+/// `stride` times smaller; reach: rows of x beside a window's middle.
+DepthwisePlanesParts share_out_parts(DepthwisePlanesShape& shape, int stride, int reach, int resident_blocks);
+
 /// Likewise, where warps have the same channels of some images, as many each.
 DepthwisePlanesGroups share_out_groups(DepthwisePlanesShape& shape, std::int64_t images, int resident_blocks);
 
+/// Likewise, where all warps of a block have the same channels and add their sums up; also how many warps that are, at
+/// most so many. `resident_blocks`: of a shape. Returns an estimate of the time; infinity: no block fits.
+double share_out_blocks(DepthwisePlanesShape& shape, DepthwisePlanesGroups& result, std::int64_t images,
+                        int lane_columns, int most_warps,
+                        const std::function<int(const DepthwisePlanesShape&)>& resident_blocks);
+
+/// Rows of sums that such blocks leave.
+inline int rows_of_sums(const DepthwisePlanesShape& shape, const DepthwisePlanesGroups& groups) {
+  return (groups.splits + shape.warps - 1) / shape.warps;
+}
+
+/// Of x, below which there is mostly nothing to hide the copies' latency behind: measured.
+inline std::int64_t least_elements_of_planes() { return std::int64_t{4096} * multiprocessors(); }
+
 /// Empty, or why there are no kernels for a convolution of x to y.
-std::string why_no_planes(const ConstTensorView& x, const ConstTensorView& y, const Window& window);
+std::string why_no_planes(const ConstTensorView& x, const ConstTensorView& y, const Window& window,
+                          std::int64_t least_elements = least_elements_of_planes());
 
 DepthwisePlanesShape planes_shape(const Sizes& x, const Sizes& y);
 

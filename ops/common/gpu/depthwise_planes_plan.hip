@@ -98,6 +98,32 @@ void share_out(DepthwisePlanesShape& shape, int resident_blocks) {
   shape.item_step = std::int64_t{shape.planes} * shape.warps * shape.blocks;
 }
 
+DepthwisePlanesParts share_out_parts(DepthwisePlanesShape& shape, int stride, int reach, int resident_blocks) {
+  constexpr double kStart = 6;   // rows that a part costs beyond those that it sees
+  constexpr double kHidden = 8;  // warps of a multiprocessor that take as long as one
+  constexpr int kLeastRows = 4;  // of a part: the rows before the last one see none behind the image
+  const std::int64_t tiles = (shape.all_planes + shape.planes - 1) / shape.planes;
+  const bool divides = shape.strip_rows < shape.input_height;
+  DepthwisePlanesParts best;
+  double least = std::numeric_limits<double>::infinity();
+  for (int parts = 1; parts == 1 || (divides && kLeastRows * parts <= shape.output_height); ++parts) {
+    const int rows = divide_up(shape.output_height, parts), count = divide_up(shape.output_height, rows);
+    if (count != parts || (parts > 1 && shape.output_height - (parts - 1) * rows < kLeastRows)) continue;
+    const std::int64_t items = tiles * parts, wanted = (items + shape.warps - 1) / shape.warps;
+    if (items > std::numeric_limits<std::int32_t>::max()) break;
+    const auto blocks = static_cast<int>(std::min<std::int64_t>(wanted, resident_blocks));
+    const std::int64_t warps = std::int64_t{blocks} * shape.warps, rounds = (items + warps - 1) / warps;
+    const double busy = divide_up(blocks, multiprocessors()) * shape.warps;
+    const int seen = parts == 1 ? shape.input_height : rows * stride + 2 * reach;
+    const double cost = static_cast<double>(rounds) * (seen + kStart) * std::max(busy, kHidden);
+    if (cost >= least) continue;
+    least = cost;
+    best = {parts, rows, Divisor(static_cast<std::uint32_t>(parts))};
+    shape.blocks = blocks;
+  }
+  return best;
+}
+
 DepthwisePlanesGroups share_out_groups(DepthwisePlanesShape& shape, std::int64_t images, int resident_blocks) {
   DepthwisePlanesGroups result;
   result.groups = divide_up(shape.channels, shape.planes);
@@ -110,7 +136,52 @@ DepthwisePlanesGroups share_out_groups(DepthwisePlanesShape& shape, std::int64_t
   return result;
 }
 
-std::string why_no_planes(const ConstTensorView& x, const ConstTensorView& y, const Window& window) {
+/// Constants as measured on an H200, in rows that a warp goes down with one column to a lane.
+double share_out_blocks(DepthwisePlanesShape& shape, DepthwisePlanesGroups& result, std::int64_t images,
+                        int lane_columns, int most_warps,
+                        const std::function<int(const DepthwisePlanesShape&)>& resident_blocks) {
+  constexpr double kStart = 10;        // that a plane costs beyond its own
+  constexpr double kHidden = 12;       // warps of a multiprocessor that take as long as one
+  constexpr double kColumn = 0.5;      // that another column costs
+  constexpr double kSecondPass = 300;  // times warps: adding up what blocks leave, and
+  constexpr double kSums = 10;         // each of them;
+  constexpr double kWarp = 2;          // and a warp of a block
+  result.groups = divide_up(shape.channels, shape.planes);
+  result.by_groups = Divisor(static_cast<std::uint32_t>(result.groups));
+  const double row = 1 + kColumn * (lane_columns - 1);
+  // Large planes are bound by memory, which wants all multiprocessors.
+  const bool is_large = shape.strip_rows < shape.input_height;
+  const int size = multiprocessors(), count = static_cast<int>(images);
+  DepthwisePlanesShape trial = shape;
+  double best = std::numeric_limits<double>::infinity();
+  const auto consider = [&](int warps) {
+    trial.warps = warps;
+    if (static_cast<std::size_t>(trial.memory_bytes()) > kBlockMemoryLimit) return;
+    const int resident = resident_blocks(trial);
+    const int most = std::min(std::max(resident / result.groups, 1), divide_up(count, warps));
+    for (int blocks = 1; blocks <= most; blocks *= 2) {
+      const int each = divide_up(count, std::min(blocks * warps, count)), splits = divide_up(count, each);
+      trial.blocks = divide_up(splits, warps) * result.groups;
+      const int rows = rows_of_sums(trial, {.splits = splits}), at_once = std::min(trial.blocks, resident);
+      const double busy = divide_up(at_once, size) * warps;
+      const double idle = is_large ? std::max(1.0, static_cast<double>(size) / trial.blocks) : 1;
+      const double cost = divide_up(trial.blocks, resident) * each * (shape.input_height + kStart) * row *
+                              std::max(busy, kHidden) * idle +
+                          (rows > 1 ? kSecondPass + kSums * rows : 0) + kWarp * warps;
+      if (cost > best) continue;
+      best = cost;
+      shape.warps = warps;
+      shape.blocks = trial.blocks;
+      result.splits = splits;
+    }
+  };
+  for (int warps = 1; warps <= std::min(most_warps, count); warps *= 2) consider(warps);
+  if (count < most_warps) consider(count);
+  return best;
+}
+
+std::string why_no_planes(const ConstTensorView& x, const ConstTensorView& y, const Window& window,
+                          std::int64_t least_elements) {
   const std::int64_t kernel = window.kernel[0], stride = window.stride[0], dilation = window.dilation[0],
                      reach = kernel / 2 * dilation;
   using Pair = std::array<std::int64_t, 2>;
@@ -129,8 +200,7 @@ std::string why_no_planes(const ConstTensorView& x, const ConstTensorView& y, co
   if (!is_contiguous(x) || !is_contiguous(y)) return "x or y is not contiguous, or not aligned to 16 bytes";
   if (lane_columns_of(y.sizes[3], stride == 2 ? 2 : 4) == 0) return "rows are too long for a warp, or of odd lengths";
   if (x.sizes[0] * x.sizes[1] > std::numeric_limits<std::int32_t>::max()) return "there are too many planes";
-  // Measured: with less there is nothing to hide the copies' latency behind.
-  if (x.elements() < std::int64_t{4096} * multiprocessors()) return "there is too little work for it";
+  if (x.elements() < least_elements) return "there is too little work for it";
   return {};
 }
 
