@@ -57,6 +57,12 @@ def test_a_swapped_network_is_traced():
     torch.testing.assert_close(traced(x), model(x), rtol=1e-4, atol=1e-4)
 
 
+def test_unknown_activations_are_named_in_traces_too():
+    module = nn.DSCBlock(4, 6, activation="gelu")
+    with pytest.raises(ValueError, match='activation: unknown name "gelu"; use one of identity, relu'):
+        torch.jit.trace(module, torch.randn(3, 4, 9, 11))
+
+
 def test_the_first_layer_on_any_device():
     torch.manual_seed(0)
     x, weight, mean, var = torch.randn(2, 3, 9, 8), torch.randn(5, 3, 3, 3), torch.randn(5), torch.rand(5) + 0.5

@@ -67,7 +67,7 @@ def dsc_block(
 ):  # fmt: skip
     y = depthwise_conv2d(x, dw_weight, dw_bias, stride, padding, dilation)
     bn = (bn_weight, bn_bias, running_mean, running_var, num_batches_tracked)
-    y = ACTIVATIONS[activation](_batch_norm(y, bn, training, momentum, eps))
+    y = _activation(activation)(_batch_norm(y, bn, training, momentum, eps))
     if overlap is None:
         return pointwise_conv2d(y, pw_weight, pw_bias, groups)
     return sliding_channel_conv2d(y, pw_weight, pw_bias, groups, overlap)
@@ -79,7 +79,7 @@ def conv_bn_act(
 ):  # fmt: skip
     y = _convolution(x, weight, None, stride, padding, dilation, groups=1)
     bn = (bn_weight, bn_bias, running_mean, running_var, num_batches_tracked)
-    return ACTIVATIONS[activation](_batch_norm(y, bn, training, momentum, eps))
+    return _activation(activation)(_batch_norm(y, bn, training, momentum, eps))
 
 
 def inverted_residual(
@@ -87,13 +87,19 @@ def inverted_residual(
     stride, padding, dilation, residual, recompute,
 ):  # fmt: skip
     momenta = [None] * 3 if momentum is None else _three(momentum)
-    act, y = ACTIVATIONS[activation], x
+    act, y = _activation(activation), x
     if expand_weight is not None:
         y = act(_batch_norm(F.conv2d(y, expand_weight), expand_bn, training, momenta[0], _three(eps)[0]))
     y = depthwise_conv2d(y, dw_weight, None, stride, padding, dilation)
     y = act(_batch_norm(y, dw_bn, training, momenta[1], _three(eps)[1]))
     y = _batch_norm(F.conv2d(y, project_weight), project_bn, training, momenta[2], _three(eps)[2])
     return x + y if residual else y
+
+
+def _activation(name: str) -> Callable[[Tensor], Tensor]:
+    if name not in ACTIVATIONS:
+        raise ValueError(f'activation: unknown name "{name}"; use one of {", ".join(ACTIVATIONS)}')
+    return ACTIVATIONS[name]
 
 
 def _convolution(x, weight, bias, stride, padding, dilation, groups):

@@ -4,6 +4,12 @@
 #include <algorithm>
 
 namespace fusedsc::gpu::hopper {
+namespace {
+
+/// Rows of the output, in tiles of so many, of which fewer are not worth a block's beginning.
+int least_grain(int rows) { return round_up(4, rows); }
+
+}  // namespace
 
 DepthwiseTilesShape cut_tiles(const Sizes& x, const Sizes& y, const Window& window, const DepthwiseTiling& t) {
   const int kernel = static_cast<int>(window.kernel[0]), stride = static_cast<int>(window.stride[0]);
@@ -53,7 +59,7 @@ DepthwiseTilesShape cut_tiles(const Sizes& x, const Sizes& y, const Window& wind
 
   // As many rows that tiles and pieces come out even; images that fit a few tiles are not cut.
   const int rows = p.rows / stride;
-  p.grain = t.grain > 0 ? t.grain : p.output_height <= 16 ? p.output_height : std::max(rows, round_up(4, rows));
+  p.grain = t.grain > 0 ? t.grain : p.output_height <= 16 ? p.output_height : least_grain(rows);
   const int strips = divide_up(p.output_height, p.grain);
   p.units = divide_up(p.batch, p.images) * column_tiles * strips;
   p.by_channel_groups = Divisor(static_cast<std::uint32_t>(channel_groups(p)));
@@ -76,7 +82,7 @@ int pitch_of(const DepthwiseTilesShape& p, int kernel, int stride, int column_ti
 /// Rows of the output that are not divided between blocks: `grain`, or as many fewer as it takes for most
 /// multiprocessors to have a block. rows: of a tile.
 int grain_for_all(const DepthwiseTilesShape& p, int grain, int rows, int column_tiles) {
-  const int least = std::max(rows, round_up(4, rows));
+  const int least = least_grain(rows);
   const std::int64_t columns = std::int64_t{divide_up(p.batch, p.images)} * column_tiles * channel_groups(p);
   while (grain > least && 4 * columns * divide_up(p.output_height, grain) < 3 * std::int64_t{multiprocessors()}) {
     grain = std::max(least, round_up(divide_up(grain, 2), rows));
@@ -132,9 +138,7 @@ DepthwiseTilesShape cut_patches(const Sizes& x, const Sizes& y, const Window& wi
   }
 
   const int rows = transposed ? 2 * p.rows : p.rows / stride;  // of the output
-  const int grain = t.grain > 0             ? t.grain
-                    : p.output_height <= 16 ? round_up(p.output_height, 2)
-                                            : std::max(rows, round_up(4, rows));
+  const int grain = t.grain > 0 ? t.grain : p.output_height <= 16 ? round_up(p.output_height, 2) : least_grain(rows);
   p.grain = grain_for_all(p, grain, rows, column_tiles);
   const int strips = divide_up(p.output_height, p.grain);
   p.units = divide_up(p.batch, p.images) * column_tiles * strips;
