@@ -26,6 +26,10 @@ std::vector<Tensor> cast_sliding(at::TensorList tensors, at::ScalarType dtype, s
   return call<cast_sliding>("fusedsc::_cast_sliding", tensors, dtype, channels, groups, overlap, gathers);
 }
 
+Tensor change_layout(const Tensor& x, bool channels_last) {
+  return call<change_layout>("fusedsc::_change_layout", x, channels_last);
+}
+
 Tensor depthwise_conv2d(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
                         IntArrayRef padding, IntArrayRef dilation) {
   return call<depthwise_conv2d>("fusedsc::depthwise_conv2d", x, weight, bias, stride, padding, dilation);

@@ -54,6 +54,8 @@ std::vector<Tensor> cast(at::TensorList tensors, at::ScalarType dtype);
 std::vector<Tensor> cast_sliding(at::TensorList tensors, at::ScalarType dtype, std::int64_t channels,
                                  std::int64_t groups, double overlap, bool gathers);
 
+Tensor change_layout(const Tensor& x, bool channels_last);
+
 using Tensors2 = std::tuple<Tensor, Tensor>;
 using Tensors3 = std::tuple<Tensor, Tensor, Tensor>;
 using Tensors4 = std::tuple<Tensor, Tensor, Tensor, Tensor>;

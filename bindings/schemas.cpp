@@ -80,6 +80,9 @@ TORCH_LIBRARY(fusedsc, m) {
   def("_cast_sliding(Tensor[] tensors, ScalarType dtype, int channels, int groups, float overlap, bool gathers) "
       "-> Tensor[]");
 
+  // A copy that is channels_last, or contiguous. Its gradient has the layout of x.
+  def("_change_layout(Tensor x, bool channels_last) -> Tensor");
+
   // For the arguments of the operator of that name: each implementation in order of preference, and why it cannot run
   // (empty where it can).
   def("_explain_depthwise_conv2d(Tensor x, Tensor weight, Tensor? bias=None, int[2] stride=1, int[4] padding=0, "

@@ -3,6 +3,7 @@
 #include <torch/library.h>
 
 #include "arguments.h"
+#include "channels_last_copies.h"
 #include "explain.h"
 #include "fusedsc/common/status.h"
 #include "fusedsc/fused/dsc_block.h"
@@ -195,7 +196,7 @@ Tensors7 dsc_block_backward_kernel(const Tensor& grad_y, const Tensor& x, const 
   return gradients;
 }
 
-Explanation explain_dsc_block_kernel(const Tensor& x, const Tensor& dw_weight, const OptionalTensor& bn_weight,
+Explanation explain_dsc_block_kernel(const Tensor& given_x, const Tensor& dw_weight, const OptionalTensor& bn_weight,
                                      const OptionalTensor& bn_bias, const OptionalTensor& running_mean,
                                      const OptionalTensor& /*running_var*/, const Tensor& pw_weight,
                                      const OptionalTensor& dw_bias, const OptionalTensor& pw_bias, bool training,
@@ -203,6 +204,11 @@ Explanation explain_dsc_block_kernel(const Tensor& x, const Tensor& dw_weight, c
                                      double eps, std::string_view activation, IntArrayRef stride, IntArrayRef padding,
                                      IntArrayRef dilation, std::optional<bool> recompute, std::int64_t groups,
                                      std::optional<double> overlap) {
+  const bool by_copies = is_by_channels_last_copies(given_x, dw_weight, pw_weight,
+                                                    {.window = window_of(dw_weight, stride, padding, dilation),
+                                                     .is_dense = groups == 1 && !overlap,
+                                                     .differentiates = training});
+  const Tensor x = by_copies ? at::empty_like(given_x, at::MemoryFormat::ChannelsLast) : given_x;
   const auto [y, statistics, d] =
       dsc_block_forward_meta(x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, pw_bias, {}, eps, activation, stride,
                              padding, dilation, recompute, groups, overlap);
@@ -213,9 +219,11 @@ Explanation explain_dsc_block_kernel(const Tensor& x, const Tensor& dw_weight, c
   const Tensor grad_bn = stores_middle(recompute) ? empty_activation(d_sizes, x) : Tensor();
   const Tensors7 gradients(operands.x, operands.dw_weight, operands.dw_bias, operands.bn_weight, operands.bn_bias,
                            operands.pw_weight, operands.pw_bias);
-  return explanation(explain_dsc_block(forward_arguments(operands, window, activation, eps, batch_statistics, y, d)),
-                     explain_dsc_block_backward(
-                         backward_arguments(operands, window, activation, batch_statistics, d, y, grad_bn, gradients)));
+  const Explanation found =
+      explanation(explain_dsc_block(forward_arguments(operands, window, activation, eps, batch_statistics, y, d)),
+                  explain_dsc_block_backward(
+                      backward_arguments(operands, window, activation, batch_statistics, d, y, grad_bn, gradients)));
+  return by_copies ? of_channels_last_copies(found) : found;
 }
 
 void register_kernels(torch::Library& m) {

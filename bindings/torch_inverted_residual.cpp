@@ -3,6 +3,7 @@
 #include <torch/library.h>
 
 #include "arguments.h"
+#include "channels_last_copies.h"
 #include "explain.h"
 #include "fusedsc/common/status.h"
 #include "fusedsc/fused/inverted_residual.h"
@@ -238,11 +239,19 @@ Tensors10 inverted_residual_backward_kernel(const Tensor& grad_y, const Tensor& 
   return gradients;
 }
 
-Explanation explain_inverted_residual_kernel(
-    const Tensor& x, const OptionalTensor& expand_weight, const TensorOptionals& expand_bn, const Tensor& dw_weight,
-    const TensorOptionals& dw_bn, const Tensor& project_weight, const TensorOptionals& project_bn, bool training,
-    std::optional<at::ArrayRef<double>> /*momentum*/, at::ArrayRef<double> /*eps*/, std::string_view activation,
-    IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, bool residual, std::optional<bool> /*recompute*/) {
+Explanation explain_inverted_residual_kernel(const Tensor& given_x, const OptionalTensor& expand_weight,
+                                             const TensorOptionals& expand_bn, const Tensor& dw_weight,
+                                             const TensorOptionals& dw_bn, const Tensor& project_weight,
+                                             const TensorOptionals& project_bn, bool training,
+                                             std::optional<at::ArrayRef<double>> /*momentum*/,
+                                             at::ArrayRef<double> /*eps*/, std::string_view activation,
+                                             IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
+                                             bool residual, std::optional<bool> /*recompute*/) {
+  const bool by_copies = is_by_channels_last_copies(given_x, dw_weight, project_weight,
+                                                    {.window = window_of(dw_weight, stride, padding, dilation),
+                                                     .expands = expand_weight.has_value(),
+                                                     .differentiates = training});
+  const Tensor x = by_copies ? at::empty_like(given_x, at::MemoryFormat::ChannelsLast) : given_x;
   TensorOptionals bn_parameters;
   for (const TensorOptionals& bn : {expand_bn, dw_bn, project_bn}) {
     for (const std::size_t i : {0, 1}) bn_parameters.push_back(bn.get(i));
@@ -258,8 +267,10 @@ Explanation explain_inverted_residual_kernel(
                                          residual, batch_statistics, eps, outputs);
   const Tensors10 gradients(operands.x, operands.expand_weight, operands.dw_weight, operands.project_weight, {}, {}, {},
                             {}, {}, {});
-  return explanation(explain_inverted_residual(forward), explain_inverted_residual_backward(backward_arguments(
-                                                             forward, y, d, e, gradients, operands.bn_parameters)));
+  const Explanation found = explanation(
+      explain_inverted_residual(forward),
+      explain_inverted_residual_backward(backward_arguments(forward, y, d, e, gradients, operands.bn_parameters)));
+  return by_copies ? of_channels_last_copies(found) : found;
 }
 
 void register_kernels(torch::Library& m) {

@@ -114,6 +114,62 @@ def test_a_thread_may_come_to_the_gpu_first_here(layout):
         assert torch.equal(thread.submit(operator.call).result(), expected)
 
 
+def blocks_by_copies():
+    """Blocks that are computed from channels_last copies where a GPU is better at these."""
+    yield "dsc_block", lambda o, x: functional.dsc_block(x, o.weights[0], *o.norms[0][:4], o.weights[1], training=True)
+    yield (
+        "dsc_block",
+        lambda o, x: functional.dsc_block(
+            x, o.weights[0], *o.norms[0][:4], o.weights[1], training=True, stride=2, recompute=True
+        ),
+    )
+    for training in (True, False):
+        yield (
+            "inverted_residual",
+            lambda o, x, training=training: functional.inverted_residual(
+                x, *(t for pair in zip(o.weights, o.norms, strict=True) for t in pair), training=training, residual=True
+            ),
+        )
+
+
+@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_contiguous_blocks_by_copies(number, dtype, compiled):
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("for Hopper GPUs")
+    name, block = list(blocks_by_copies())[number]
+    operator = Operator(name, dtype, torch.contiguous_format)
+    start = [buffer.clone() for buffer in operator.buffers]
+    results = []
+    for layout in LAYOUTS:
+        for buffer, before in zip(operator.buffers, start, strict=True):
+            buffer.copy_(before)
+        x = operator.x.detach().to(memory_format=layout).requires_grad_()
+        if compiled:
+            torch.compiler.reset()
+        run = torch.compile(block, fullgraph=True, backend="aot_eager") if compiled else block
+        y = run(operator, x)
+        leaves = [x, *operator.leaves[1:]]
+        gradients = torch.autograd.grad(y, leaves, torch.ones_like(y), allow_unused=True)
+        assert y.is_contiguous(memory_format=layout)
+        assert gradients[0].stride() == x.stride()
+        results.append([y.detach(), *gradients, *(buffer.clone() for buffer in operator.buffers)])
+    for actual, expected in zip(*results, strict=True):
+        assert torch.equal(actual, expected)
+
+
+def test_explains_blocks_by_copies():
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("for Hopper GPUs")
+    operator = Operator("dsc_block", torch.float16, torch.contiguous_format)
+    arguments = (operator.weights[0], *operator.norms[0][:4], operator.weights[1])
+    explanation = fusedsc.explain("dsc_block", operator.x, *arguments, training=True)
+    assert explanation.taken("forward") == explanation.taken("backward") == "channels_last copies, composed"
+    inside = fusedsc.explain("dsc_block", operator.x.to(memory_format=torch.channels_last), *arguments, training=True)
+    assert inside.taken("forward") == "composed"
+
+
 @OPERATORS
 def test_runs_in_the_current_stream(name):
     operator = Operator(name, torch.float32, torch.channels_last)

@@ -50,6 +50,8 @@ def convolution_calls(layout):
     yield ops.pointwise_conv2d, (x, rand(6, 2, 1, 1), vector(6), 2)
     yield ops.pointwise_conv2d, (x, rand(6, 4, 1, 1))
     yield ops.sliding_channel_conv2d, (x, rand(6, 1, 1, 1), vector(6), 3, 0.25)
+    yield ops._change_layout, (x, True)
+    yield ops._change_layout, (x, False)
     yield (
         ops._cast,
         ([rand(8, 1, 3, 3, layout=layout), rand(6), rand(5).detach().float().requires_grad_()], torch.float32),
@@ -144,6 +146,22 @@ def test_every_operator_is_opchecked():
         if name.startswith("fusedsc::")
     }
     assert {name for name in registered if "explain" not in name} == names
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("channels_last", [True, False])
+def test_changes_layouts(layout, channels_last):
+    x = rand(2, 3, 4, 5, layout=layout)
+    y = ops._change_layout(x, channels_last)
+    wanted = torch.channels_last if channels_last else torch.contiguous_format
+    assert y.is_contiguous(memory_format=wanted)
+    assert torch.equal(y, x)
+    for numbers in (torch.randn_like(y), torch.randn(2, 3, 5, 4, dtype=x.dtype).transpose(2, 3)):
+        (gradient,) = torch.autograd.grad(y, x, numbers, retain_graph=True)
+        assert gradient.stride() == x.stride()
+        assert torch.equal(gradient, numbers)
+    assert torch.autograd.gradcheck(lambda x: ops._change_layout(x, channels_last), x)
+    assert torch.autograd.gradgradcheck(lambda x: ops._change_layout(x, channels_last), x)
 
 
 @pytest.mark.parametrize("stride", [1, 2])
