@@ -171,11 +171,13 @@ class Selection:
 
     def _networks(self, suite: str, machine: Machine) -> Iterator[Case]:
         networks = NETWORKS if self.device == "cpu" else GPU_NETWORKS
+        layouts = ("channels_last",) if self.device == "cpu" or suite != "network" else LAYOUTS
         for network in self._with_batches(networks if suite == "network" else SLIDING_CHANNEL_NETWORKS):
+            op, direction = network.name.split()[0], "training step"
             for dtype in self.dtypes:
-                build = partial(training_step, network, self._place(machine, dtype, "channels_last"))
-                op, direction = network.name.split()[0], "training step"
-                yield Case(suite, network.name, op, direction, dtype, "channels_last", network.batch, build)
+                for layout in layouts:
+                    build = partial(training_step, network, self._place(machine, dtype, layout))
+                    yield Case(suite, network.name, op, direction, dtype, layout, network.batch, build)
 
     def _place(self, machine: Machine, dtype: str, layout: str) -> Place:
         # A GPU's PyTorch gains nothing from a layout other than ours, unless that is channels_last.

@@ -1,4 +1,4 @@
-/// A tensor in the other layout, contiguous or channels_last, as blocks want their ends (channels_last_copies.h).
+/// A tensor in the other layout, contiguous or channels_last, as blocks want their ends (block_layout.h).
 #include <ATen/ATen.h>
 #include <torch/library.h>
 

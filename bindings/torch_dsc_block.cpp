@@ -3,7 +3,7 @@
 #include <torch/library.h>
 
 #include "arguments.h"
-#include "channels_last_copies.h"
+#include "block_layout.h"
 #include "explain.h"
 #include "fusedsc/common/status.h"
 #include "fusedsc/fused/dsc_block.h"
@@ -204,11 +204,11 @@ Explanation explain_dsc_block_kernel(const Tensor& given_x, const Tensor& dw_wei
                                      double eps, std::string_view activation, IntArrayRef stride, IntArrayRef padding,
                                      IntArrayRef dilation, std::optional<bool> recompute, std::int64_t groups,
                                      std::optional<double> overlap) {
-  const bool by_copies = is_by_channels_last_copies(given_x, dw_weight, pw_weight,
-                                                    {.window = window_of(dw_weight, stride, padding, dilation),
-                                                     .is_dense = groups == 1 && !overlap,
-                                                     .differentiates = training});
-  const Tensor x = by_copies ? at::empty_like(given_x, at::MemoryFormat::ChannelsLast) : given_x;
+  const BlockLayout layout(given_x, dw_weight, pw_weight,
+                           {.window = window_of(dw_weight, stride, padding, dilation),
+                            .is_dense = groups == 1 && !overlap,
+                            .differentiates = training});
+  const Tensor x = layout.empty_inside(given_x);
   const auto [y, statistics, d] =
       dsc_block_forward_meta(x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, pw_bias, {}, eps, activation, stride,
                              padding, dilation, recompute, groups, overlap);
@@ -223,7 +223,7 @@ Explanation explain_dsc_block_kernel(const Tensor& given_x, const Tensor& dw_wei
       explanation(explain_dsc_block(forward_arguments(operands, window, activation, eps, batch_statistics, y, d)),
                   explain_dsc_block_backward(
                       backward_arguments(operands, window, activation, batch_statistics, d, y, grad_bn, gradients)));
-  return by_copies ? of_channels_last_copies(found) : found;
+  return layout.explained(found);
 }
 
 void register_kernels(torch::Library& m) {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "arguments.h"
-#include "channels_last_copies.h"
+#include "block_layout.h"
 #include "fusedsc/common/status.h"
 #include "operators.h"
 #include "running_statistics.h"
@@ -41,17 +41,17 @@ Tensor dsc_block_composite(const Tensor& x, const Tensor& dw_weight, const Optio
   if (!training && running.mean) statistics = running.to_statistics(eps, accumulation_type(x.scalar_type()));
   const bool differentiates = will_differentiate(x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, pw_bias);
   if (!differentiates) recompute = true;
-  const bool by_copies = is_by_channels_last_copies(x, dw_weight, pw_weight,
-                                                    {.window = window_of(dw_weight, stride, padding, dilation),
-                                                     .is_dense = groups == 1 && !overlap,
-                                                     .differentiates = differentiates});
+  const BlockLayout layout(x, dw_weight, pw_weight,
+                           {.window = window_of(dw_weight, stride, padding, dilation),
+                            .is_dense = groups == 1 && !overlap,
+                            .differentiates = differentiates});
   const auto [y, batch_statistics, d] =
-      dsc_block_forward(by_copies ? change_layout(x, true) : x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight,
-                        pw_bias, statistics, eps, activation, stride, padding, dilation, recompute, groups, overlap);
+      dsc_block_forward(layout.inside(x), dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, pw_bias, statistics, eps,
+                        activation, stride, padding, dilation, recompute, groups, overlap);
   if (training) {
     update_running(batch_statistics, RunningUpdate{running, dw_weight.sym_size(0), momentum}, x.sym_numel() == 0);
   }
-  return by_copies ? change_layout(y, false) : y;
+  return layout.outside(y);
 }
 
 Tensor conv_bn_act_composite(const Tensor& x, const Tensor& weight, const OptionalTensor& bn_weight,
@@ -132,14 +132,14 @@ Tensor inverted_residual_composite(const Tensor& x, const OptionalTensor& expand
   if (!running.empty()) statistics = at::cat(running, 1);
   const bool keep = will_differentiate(x, expand_weight, dw_weight, project_weight, norms[0].weight, norms[0].bias,
                                        norms[1].weight, norms[1].bias, norms[2].weight, norms[2].bias);
-  const bool by_copies = is_by_channels_last_copies(x, dw_weight, project_weight,
-                                                    {.window = window_of(dw_weight, stride, padding, dilation),
-                                                     .expands = expand_weight.has_value(),
-                                                     .differentiates = keep});
+  const BlockLayout layout(x, dw_weight, project_weight,
+                           {.window = window_of(dw_weight, stride, padding, dilation),
+                            .expands = expand_weight.has_value(),
+                            .differentiates = keep});
   const auto [raw_y, batch_statistics, e, d, p] = inverted_residual_forward(
-      by_copies ? change_layout(x, true) : x, expand_weight, dw_weight, project_weight, bn_parameters, statistics,
-      epsilons, activation, stride, padding, dilation, residual, !keep || recompute.value_or(false));
-  const Tensor y = by_copies ? change_layout(raw_y, false) : raw_y;
+      layout.inside(x), expand_weight, dw_weight, project_weight, bn_parameters, statistics, epsilons, activation,
+      stride, padding, dilation, residual, !keep || recompute.value_or(false));
+  const Tensor y = layout.outside(raw_y);
   if (!training) return y;
   std::vector<RunningUpdate> updates;
   for (std::size_t i = first; i < norms.size(); ++i) {

@@ -3,7 +3,7 @@
 #include <torch/library.h>
 
 #include "arguments.h"
-#include "channels_last_copies.h"
+#include "block_layout.h"
 #include "explain.h"
 #include "fusedsc/common/status.h"
 #include "fusedsc/fused/inverted_residual.h"
@@ -247,11 +247,11 @@ Explanation explain_inverted_residual_kernel(const Tensor& given_x, const Option
                                              at::ArrayRef<double> /*eps*/, std::string_view activation,
                                              IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
                                              bool residual, std::optional<bool> /*recompute*/) {
-  const bool by_copies = is_by_channels_last_copies(given_x, dw_weight, project_weight,
-                                                    {.window = window_of(dw_weight, stride, padding, dilation),
-                                                     .expands = expand_weight.has_value(),
-                                                     .differentiates = training});
-  const Tensor x = by_copies ? at::empty_like(given_x, at::MemoryFormat::ChannelsLast) : given_x;
+  const BlockLayout layout(given_x, dw_weight, project_weight,
+                           {.window = window_of(dw_weight, stride, padding, dilation),
+                            .expands = expand_weight.has_value(),
+                            .differentiates = training});
+  const Tensor x = layout.empty_inside(given_x);
   TensorOptionals bn_parameters;
   for (const TensorOptionals& bn : {expand_bn, dw_bn, project_bn}) {
     for (const std::size_t i : {0, 1}) bn_parameters.push_back(bn.get(i));
@@ -270,7 +270,7 @@ Explanation explain_inverted_residual_kernel(const Tensor& given_x, const Option
   const Explanation found = explanation(
       explain_inverted_residual(forward),
       explain_inverted_residual_backward(backward_arguments(forward, y, d, e, gradients, operands.bn_parameters)));
-  return by_copies ? of_channels_last_copies(found) : found;
+  return layout.explained(found);
 }
 
 void register_kernels(torch::Library& m) {

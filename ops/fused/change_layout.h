@@ -1,5 +1,4 @@
-/// Copies of tensors in the other layout: contiguous ones as channels_last, and back. Blocks have kernels for one
-/// layout that are worth the copies of their narrow ends.
+/// Copies of tensors in the other layout: contiguous ones as channels_last, and back. block_layout.h says what for.
 #pragma once
 
 #include <string>

@@ -7,7 +7,7 @@ namespace fusedsc::gpu {
 
 void change_layout(const ChangeLayoutArguments& arguments, void* stream);
 
-/// Whether the current device's fastest kernels for blocks of 16-bit elements are for channels_last tensors alone.
-bool has_channels_last_blocks();
+/// Whether the current device has kernels that are for one layout alone, and much faster than those for any.
+bool has_kernels_by_layout();
 
 }  // namespace fusedsc::gpu

@@ -83,7 +83,7 @@ void change_layout(const ChangeLayoutArguments& arguments, void* stream) {
                    static_cast<std::size_t>(pitch) * kLayoutRowBytes);
 }
 
-bool has_channels_last_blocks() {
+bool has_kernels_by_layout() {
 #ifdef FUSEDSC_HOPPER
   return hopper::is_hopper();
 #else

@@ -159,6 +159,28 @@ def test_contiguous_blocks_by_copies(number, dtype, compiled):
         assert torch.equal(actual, expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(("channels", "dilation"), [(33, 1), (16, 2)])
+def test_channels_last_blocks_by_copies(dtype, channels, dilation):
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("for Hopper GPUs")
+    weights = [torch.randn(channels, 1, 3, 3, dtype=dtype), torch.randn(24, channels, 1, 1, dtype=dtype)]
+    norm = [*(torch.rand(2, channels) + 0.5).unbind()]
+    numbers, results = torch.randn(96, channels, 28, 28, dtype=dtype), []
+    for layout in LAYOUTS:
+        leaves = [tensor.clone().requires_grad_() for tensor in (*weights, *norm)]
+        x = numbers.to(memory_format=layout, copy=True).requires_grad_()
+        y = functional.dsc_block(
+            x, leaves[0], *leaves[2:], None, None, leaves[1], training=True, padding=dilation, dilation=dilation
+        )
+        gradients = torch.autograd.grad(y, [x, *leaves], torch.ones_like(y))
+        assert y.is_contiguous(memory_format=layout)
+        assert gradients[0].stride() == x.stride()
+        results.append([y.detach(), *gradients])
+    for actual, expected in zip(*results, strict=True):
+        assert torch.equal(actual, expected)
+
+
 def test_explains_blocks_by_copies():
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("for Hopper GPUs")

@@ -1,15 +1,15 @@
-/// When a block of contiguous tensors is better computed from channels_last copies of its ends (change_layout.h): its
-/// inner tensors, which are its own, are channels_last then.
+/// Which layout a block is best computed in. Where it is not that of x, copies of the block's ends (change_layout.h)
+/// are worth it: what is inside, the block's own, is in that layout then.
 #pragma once
 
-#include <string>
+#include <optional>
 
 #include "fusedsc/common/problem.h"
 
 namespace fusedsc {
 
 /// What that depends on.
-struct CopiedBlock {
+struct BlockShape {
   ConstTensorView x;  ///< its memory is not looked at
   Sizes dw_weight{};  ///< [E, 1, Kh, Kw]
   Sizes pw_weight{};  ///< [M, E, 1, 1]
@@ -19,7 +19,7 @@ struct CopiedBlock {
   bool differentiates = true;  ///< a backward pass will follow
 };
 
-/// Empty, or the reason why the block is computed as it is. Asks the current device.
-std::string why_not_channels_last_copies(const CopiedBlock& block);
+/// The layout that copies are worth on the current device; nothing where they are not.
+std::optional<Layout> layout_worth_copies(const BlockShape& block);
 
 }  // namespace fusedsc
