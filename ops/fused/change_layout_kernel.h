@@ -17,7 +17,7 @@ struct ChangeLayoutParameters {
   void* to = nullptr;
   std::int64_t from_image = 0, to_image = 0;  ///< elements from image to image
   int channels = 0, positions = 0;            ///< of an image
-  int tile_positions = 0;                     ///< all of an image's, or kMostLayoutPositions
+  int tile_positions = 0;                     ///< all of an image's, or a part that is even
   Divisor by_tile_positions, by_channel_tiles, by_position_tiles;
 };
 
@@ -36,7 +36,7 @@ class LayoutTile {
     channel_ = static_cast<int>(remainder(p.by_channel_tiles, tile)) * kChannels;
     tile = of_positions;
     image_ = static_cast<std::int64_t>(p.by_position_tiles.divide(tile));
-    position_ = static_cast<int>(tile) * kMostLayoutPositions;
+    position_ = static_cast<int>(tile) * p.tile_positions;
     channels_ = least(kChannels, p.channels - channel_);
     positions_ = least(p.tile_positions, p.positions - position_);
   }

@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/fused/change_layout_gpu.h"
 #include "fusedsc/fused/change_layout_kernel.h"
@@ -69,9 +67,11 @@ void change_layout(const ChangeLayoutArguments& arguments, void* stream) {
   p.to_image = to.strides[0];
   p.channels = static_cast<int>(channels);
   p.positions = static_cast<int>(positions);
-  p.tile_positions = static_cast<int>(std::min<std::int64_t>(positions, kMostLayoutPositions));
   const std::int64_t channel_tiles = tiles(channels * bytes, kLayoutRowBytes),
                      position_tiles = tiles(positions, kMostLayoutPositions);
+  // Parts of about the same size, of whole runs of 16 bytes of the smallest elements.
+  const std::int64_t part = tiles(tiles(positions, position_tiles), 8) * 8;
+  p.tile_positions = static_cast<int>(position_tiles == 1 ? positions : part);
   p.by_tile_positions = Divisor(static_cast<std::uint32_t>(p.tile_positions));
   p.by_channel_tiles = Divisor(static_cast<std::uint32_t>(channel_tiles));
   p.by_position_tiles = Divisor(static_cast<std::uint32_t>(position_tiles));
