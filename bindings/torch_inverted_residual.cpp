@@ -4,7 +4,7 @@
 
 #include "channels_last_copies.h"
 #include "explain.h"
-#include "fusedsc/common/status.h"
+#include "fusedsc/fused/gated_residual.h"
 #include "inverted_residual_operands.h"
 
 namespace fusedsc::aten {
@@ -116,14 +116,30 @@ Tensors10 inverted_residual_backward_kernel(const Tensor& grad_y, const Tensor& 
   return gradients;
 }
 
-Explanation explain_inverted_residual_kernel(const Tensor& given_x, const OptionalTensor& expand_weight,
-                                             const TensorOptionals& expand_bn, const Tensor& dw_weight,
-                                             const TensorOptionals& dw_bn, const Tensor& project_weight,
-                                             const TensorOptionals& project_bn, bool training,
-                                             std::optional<at::ArrayRef<double>> /*momentum*/,
-                                             at::ArrayRef<double> /*eps*/, std::string_view activation,
-                                             IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
-                                             bool residual, std::optional<bool> /*recompute*/) {
+/// With squeeze-excite. Either half has the same implementations; d stands for what has its sizes.
+Explanation explanation_with_gate(const InvertedResidualArguments& forward,
+                                  const InvertedResidualBackwardArguments& backward, const Tensor& d) {
+  const Tensor gate = at::empty({d.size(0), d.size(1), 1, 1}, d.options());
+  GatedResidualArguments gated;
+  gated.block = forward;
+  gated.gate = view(gate);
+  gated.z = mutable_view(d);
+  GatedResidualBackwardArguments gated_backward;
+  gated_backward.block = backward;
+  gated_backward.gate = view(gate);
+  gated_backward.z = view(d);
+  return explanation(explain_gated_residual_projection(gated),
+                     explain_gated_residual_projection_backward(gated_backward));
+}
+
+Explanation explain_inverted_residual_kernel(
+    const Tensor& given_x, const OptionalTensor& expand_weight, const TensorOptionals& expand_bn,
+    const Tensor& dw_weight, const TensorOptionals& dw_bn, const Tensor& project_weight,
+    const TensorOptionals& project_bn, bool training, std::optional<at::ArrayRef<double>> /*momentum*/,
+    at::ArrayRef<double> /*eps*/, std::string_view activation, IntArrayRef stride, IntArrayRef padding,
+    IntArrayRef dilation, bool residual, std::optional<bool> /*recompute*/, const OptionalTensor& se_reduce_weight,
+    const OptionalTensor& /*se_reduce_bias*/, const OptionalTensor& /*se_expand_weight*/,
+    const OptionalTensor& /*se_expand_bias*/, std::string_view /*se_activation*/, std::string_view /*se_gate*/) {
   const bool by_copies = is_by_channels_last_copies(given_x, dw_weight, project_weight,
                                                     {.window = window_of(dw_weight, stride, padding, dilation),
                                                      .expands = expand_weight.has_value(),
@@ -144,9 +160,10 @@ Explanation explain_inverted_residual_kernel(const Tensor& given_x, const Option
                                          residual, batch_statistics, eps, outputs);
   const ConvolutionGradients gradients = {operands.x, operands.expand_weight, operands.dw_weight,
                                           operands.project_weight};
-  const Explanation found = explanation(
-      explain_inverted_residual(forward),
-      explain_inverted_residual_backward(backward_arguments(forward, y, d, e, gradients, operands.bn_parameters)));
+  const auto backward = backward_arguments(forward, y, d, e, gradients, operands.bn_parameters);
+  const Explanation found =
+      se_reduce_weight ? explanation_with_gate(forward, backward, d)
+                       : explanation(explain_inverted_residual(forward), explain_inverted_residual_backward(backward));
   return by_copies ? of_channels_last_copies(found) : found;
 }
 
