@@ -29,21 +29,14 @@ reduce_kernel(BatchNormReduceParameters parameters) {
   batch_norm_reduce<T, kChannels, kColumns>(parameters);
 }
 
-/// A pass, as the kernel for any window among the depthwise ones.
-template <class Parameters>
-constexpr DepthwiseInstance<Parameters> instance(DataType dtype, int channels, int columns,
-                                                 void (*kernel)(Parameters)) {
-  return {dtype, 0, 0, {channels, columns, 1}, kernel, kernel};
-}
-
 template <class T, int kChannels, int kColumns>
 constexpr auto apply(DataType dtype) {
-  return instance(dtype, kChannels, kColumns, apply_kernel<T, kChannels, kColumns>);
+  return pass_instance(dtype, kChannels, kColumns, apply_kernel<T, kChannels, kColumns>);
 }
 
 template <class T, int kChannels, int kColumns>
 constexpr auto reduce(DataType dtype) {
-  return instance(dtype, kChannels, kColumns, reduce_kernel<T, kChannels, kColumns>);
+  return pass_instance(dtype, kChannels, kColumns, reduce_kernel<T, kChannels, kColumns>);
 }
 
 /// Of those that fit the first is taken: 16 bytes of neighbouring channels at a time, 8, or one channel. Per thread:
@@ -97,11 +90,6 @@ DepthwiseWork plan_pass(const ConstTensorView& x, const DepthwiseTile& tile, int
   return plan_depthwise_work(grid, tile, blocks);
 }
 
-bool all_columns_join(std::int64_t count, std::initializer_list<ConstTensorView> tensors) {
-  return std::all_of(tensors.begin(), tensors.end(),
-                     [&](const ConstTensorView& tensor) { return !tensor || columns_join(count, tensor); });
-}
-
 struct ApplyViews {
   ConstTensorView x, residual;
   TensorView out;
@@ -120,7 +108,7 @@ struct ApplyPass {
   explicit ApplyPass(const BatchNormApplyArguments& a) {
     const auto [x, residual, out] = ApplyViews(a);
     instance = &choose_instance(kApplyInstances, x.dtype, Window{}, 1, {x, residual, out});
-    join_columns = all_columns_join(instance->tile.columns, {x, residual, out});
+    join_columns = columns_join(instance->tile.columns, {x, residual, out});
     work = plan_pass(x, instance->tile, resident_blocks(instance->plain, kDepthwiseThreads, 0));
   }
 
@@ -163,7 +151,7 @@ struct ReducePass {
   explicit ReducePass(const BatchNormReduceArguments& a) {
     const auto [x, grad_y] = ReduceViews(a);
     instance = &choose_instance(kReduceInstances, x.dtype, Window{}, 1, {x, grad_y});
-    join_columns = all_columns_join(instance->tile.columns, {x, grad_y});
+    join_columns = columns_join(instance->tile.columns, {x, grad_y});
     const int values = 2 * instance->tile.channels;
     memory = x.dtype == DataType::float64 ? block_sums_bytes<double>(values) : block_sums_bytes<float>(values);
     work = plan_pass(x, instance->tile, resident_blocks(instance->plain, kDepthwiseThreads, memory));

@@ -3,28 +3,49 @@
 #include "fusedsc/common/checks.h"
 #include "fusedsc/common/clear.h"
 #include "fusedsc/fused/squeeze_excite_cpu.h"
+#include "fusedsc/fused/squeeze_excite_gpu.h"
 #include "fusedsc/runtime/operator.h"
 
 namespace fusedsc {
 namespace {
 
 std::span<const Implementation<SqueezeArguments>> squeeze_implementations() {
-  static const Implementation<SqueezeArguments> list[] = {squeeze_cpu()};
+  static const Implementation<SqueezeArguments> list[] = {
+#ifdef FUSEDSC_GPU
+      squeeze_gpu(),
+#endif
+      squeeze_cpu(),
+  };
   return list;
 }
 
 std::span<const Implementation<ExciteArguments>> excite_implementations() {
-  static const Implementation<ExciteArguments> list[] = {excite_cpu()};
+  static const Implementation<ExciteArguments> list[] = {
+#ifdef FUSEDSC_GPU
+      excite_gpu(),
+#endif
+      excite_cpu(),
+  };
   return list;
 }
 
 std::span<const Implementation<ExciteBackwardArguments>> excite_backward_implementations() {
-  static const Implementation<ExciteBackwardArguments> list[] = {excite_backward_cpu()};
+  static const Implementation<ExciteBackwardArguments> list[] = {
+#ifdef FUSEDSC_GPU
+      excite_backward_gpu(),
+#endif
+      excite_backward_cpu(),
+  };
   return list;
 }
 
 std::span<const Implementation<SqueezeBackwardArguments>> squeeze_backward_implementations() {
-  static const Implementation<SqueezeBackwardArguments> list[] = {squeeze_backward_cpu()};
+  static const Implementation<SqueezeBackwardArguments> list[] = {
+#ifdef FUSEDSC_GPU
+      squeeze_backward_gpu(),
+#endif
+      squeeze_backward_cpu(),
+  };
   return list;
 }
 

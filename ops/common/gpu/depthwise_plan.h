@@ -38,6 +38,13 @@ struct DepthwiseInstance {
   std::size_t plain_memory = 0, seams_memory = 0;  ///< of a block, for rows on their way
 };
 
+/// A pass over positions, as the kernel for any window.
+template <class Parameters>
+constexpr DepthwiseInstance<Parameters> pass_instance(DataType dtype, int channels, int columns,
+                                                      void (*kernel)(Parameters)) {
+  return {dtype, 0, 0, {channels, columns, 1}, kernel, kernel};
+}
+
 /// What the items of a launch are strips of.
 struct DepthwiseGrid {
   std::int64_t batch, channels, height, width;
@@ -65,6 +72,8 @@ bool channels_join(std::int64_t count, std::initializer_list<ConstTensorView> te
 
 /// Likewise columns, from each multiple of `count` on.
 bool columns_join(std::int64_t count, const ConstTensorView& tensor);
+/// In all of the tensors that are given.
+bool columns_join(std::int64_t count, std::initializer_list<ConstTensorView> tensors);
 
 /// The first instance for this type and window that has the kernel and whose channels can be loaded as vectors; the
 /// lists have one with vectors of one channel for everything.

@@ -155,4 +155,9 @@ bool columns_join(std::int64_t count, const ConstTensorView& tensor) {
   return true;
 }
 
+bool columns_join(std::int64_t count, std::initializer_list<ConstTensorView> tensors) {
+  return std::all_of(tensors.begin(), tensors.end(),
+                     [&](const ConstTensorView& tensor) { return !tensor || columns_join(count, tensor); });
+}
+
 }  // namespace fusedsc::gpu
