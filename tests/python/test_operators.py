@@ -108,7 +108,29 @@ def residual_calls(layout):
             )  # fmt: skip
 
 
-CALLS = [convolution_calls, conv_bn_act_calls, dsc_calls, residual_calls]
+def gated_calls(layout):
+    for expands in (True, False):
+        x, expand, dw, project, parameters = residual_operands(layout, expands)
+        hidden = dw.shape[0]
+        bias = vector(hidden) if expands else None
+        se = [rand(3, hidden, 1, 1), vector(3), rand(hidden, 3, 1, 1, layout=layout), bias]
+        channels = (2 if expands else 1) * hidden + 4
+        for given in (None, torch.rand(2, channels, dtype=torch.float64)):
+            options = ("silu", "relu6", "sigmoid", *SAME, True)
+            core = (x, expand, dw, project, parameters, se, given, [1e-5] * 3, *options)
+            yield ops._gated_residual_forward, (*core, True)
+            yield ops._gated_residual_forward, (*core, False)
+            y, batch, *stored = (t.detach() for t in ops._gated_residual_forward(*core, False))
+            used = batch if given is None else given
+            mask = [True, expands, True, True, expands, expands, *[True] * 7, expands]
+            yield ops._gated_residual_backward, (
+                y, x.detach(), None if expand is None else expand.detach(), dw.detach(), project.detach(),
+                [None if t is None else t.detach() for t in parameters], [None if t is None else t.detach() for t in se],
+                used, stored, given is None, *options, mask,
+            )  # fmt: skip
+
+
+CALLS = [convolution_calls, conv_bn_act_calls, dsc_calls, residual_calls, gated_calls]
 
 
 @pytest.mark.parametrize("calls", CALLS)
@@ -133,7 +155,10 @@ def test_opcheck_of_public_blocks(training):
         buffers = [torch.zeros(size, dtype=torch.float64), torch.ones(size, dtype=torch.float64), torch.tensor(0)]
         norms.append([*parameters[2 * i : 2 * i + 2], *buffers])
     named = {"training": training, "momentum": [0.1], "eps": [1e-5], "activation": "silu", "residual": True}
-    opcheck(ops.inverted_residual.default, (x, expand, norms[0], dw, norms[1], project, norms[2]), named)
+    tensors = (x, expand, norms[0], dw, norms[1], project, norms[2])
+    opcheck(ops.inverted_residual.default, tensors, named)
+    gate = {"se_reduce_weight": rand(3, 12, 1, 1), "se_reduce_bias": vector(3), "se_expand_weight": rand(12, 3, 1, 1)}
+    opcheck(ops.inverted_residual.default, tensors, {**named, **gate, "se_activation": "silu", "se_gate": "sigmoid"})
 
 
 def test_every_operator_is_opchecked():
