@@ -1,5 +1,8 @@
 #include "fusedsc/fused/squeeze_excite_plan.h"
 
+#include <algorithm>
+#include <limits>
+
 namespace fusedsc::gpu {
 namespace {
 
@@ -39,19 +42,19 @@ struct Maps {
   }
 };
 
-/// Neighbouring lanes shall read neighbouring sectors of memory.
-constexpr std::int64_t kRunBytes = 64;
+/// Neighbouring lanes shall read so much of what lies together.
+constexpr std::int64_t kRunBytes = 128;
 
 }  // namespace
 
 MapsWork plan_maps(const ConstTensorView& x, const DepthwiseTile& tile, int blocks, int split_cost) {
+  const std::int64_t positions = x.sizes[2] * x.sizes[3];
+  if (positions > std::numeric_limits<std::int32_t>::max()) {
+    throw Unsupported("squeeze_excite: maps of " + std::to_string(positions) + " positions, more than 2147483647");
+  }
   const bool channels_fastest = x.strides[1] < x.strides[3];
   const std::int64_t column_groups = divide_up(x.sizes[3], tile.columns);
   const Maps maps{x.sizes[0], divide_up(x.sizes[1], tile.channels), x.sizes[2] * column_groups, blocks, split_cost};
-  if (maps.items > std::numeric_limits<std::int32_t>::max()) {
-    throw Unsupported("squeeze_excite: " + std::to_string(maps.items) +
-                      " strips of a map, more than 2147483647: use smaller maps");
-  }
   const auto bytes = static_cast<std::int64_t>(size_of(x.dtype));
   const std::int64_t own_run = (channels_fastest ? tile.channels : tile.columns) * bytes;
   const std::int64_t run_lanes = divide_up(kRunBytes, own_run);

@@ -28,6 +28,7 @@ TEST_P(SqueezeExciteGpu, Squeeze) { for_each_case(cases(), verify_squeeze); }
 TEST_P(SqueezeExciteGpu, Excite) { for_each_case(cases(), verify_excite); }
 TEST_P(SqueezeExciteGpu, ExciteBackward) { for_each_case(cases(), verify_excite_backward); }
 TEST_P(SqueezeExciteGpu, SqueezeBackward) { for_each_case(cases(), verify_squeeze_backward); }
+TEST_P(SqueezeExciteGpu, EmptyBatch) { verify_empty_squeeze_excite(GetParam().dtype); }
 
 }  // namespace
 }  // namespace fusedsc::reference

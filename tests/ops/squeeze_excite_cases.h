@@ -136,8 +136,8 @@ inline void verify_squeeze_backward(const SqueezeExciteCase& problem) {
   outputs.push_back({"grad", grad, expected});
   GradientNormaliserTensors normaliser(sum_type, problem.sizes[1], coin(random));
   arguments.sums.normaliser = normaliser.arguments();
-  normaliser.expect(inputs.precision, mean.values(), sums, problem.sizes[0] * problem.sizes[2] * problem.sizes[3],
-                    outputs);
+  const std::int64_t count = std::max<std::int64_t>(problem.sizes[0] * problem.sizes[2] * problem.sizes[3], 1);
+  normaliser.expect(inputs.precision, mean.values(), sums, count, outputs);
   verify(kSqueezeBackward, arguments, outputs);
 
   arguments.sums.normaliser = {};  // in the place of grad_out, where each of its elements has a place of its own
@@ -145,11 +145,23 @@ inline void verify_squeeze_backward(const SqueezeExciteCase& problem) {
       std::end(kOutputMemories)) {
     return;
   }
+  for (const Output& output : sum_outputs) output.tensor->wipe();
   Tensor& in_place = inputs.grad_out;
   arguments.grad = in_place;
   run(kSqueezeBackward, arguments);
   EXPECT_TRUE(Output("grad in the place of grad_out", in_place, expected).matches());
   for (const Output& output : sum_outputs) EXPECT_TRUE(output.matches()) << output.name << ", in place";
+}
+
+/// Without an image there is nothing to write but sums, of nothing.
+inline void verify_empty_squeeze_excite(DataType dtype) {
+  for (const Memory memory : {Memory::contiguous, Memory::channels_last}) {
+    const SqueezeExciteCase problem{dtype, {0, 24, 5, 6}, Activation::hardswish, Memories::all(memory)};
+    verify_squeeze(problem);
+    verify_excite(problem);
+    verify_excite_backward(problem);
+    verify_squeeze_backward(problem);
+  }
 }
 
 }  // namespace fusedsc::reference
