@@ -120,11 +120,16 @@ Tensor inverted_residual_autocast(const Tensor& x, const OptionalTensor& expand_
                                   const TensorOptionals& project_bn, bool training,
                                   std::optional<at::ArrayRef<double>> momentum, at::ArrayRef<double> eps,
                                   std::string_view activation, IntArrayRef stride, IntArrayRef padding,
-                                  IntArrayRef dilation, bool residual, std::optional<bool> recompute) {
+                                  IntArrayRef dilation, bool residual, std::optional<bool> recompute,
+                                  const OptionalTensor& se_reduce_weight, const OptionalTensor& se_reduce_bias,
+                                  const OptionalTensor& se_expand_weight, const OptionalTensor& se_expand_bias,
+                                  std::string_view se_activation, std::string_view se_gate) {
   const Autocast<device> cast;
-  const auto [expand, dw, project] = cast.template together<3>({expand_weight, dw_weight, project_weight});
+  const auto [expand, dw, project, se_reduce, se_reduce_b, se_expand, se_expand_b] = cast.template together<7>(
+      {expand_weight, dw_weight, project_weight, se_reduce_weight, se_reduce_bias, se_expand_weight, se_expand_bias});
   return inverted_residual(cast(x), expand, expand_bn, *dw, dw_bn, *project, project_bn, training, momentum, eps,
-                           activation, stride, padding, dilation, residual, recompute);
+                           activation, stride, padding, dilation, residual, recompute, se_reduce, se_reduce_b,
+                           se_expand, se_expand_b, se_activation, se_gate);
 }
 
 template <at::DeviceType device>

@@ -121,10 +121,14 @@ Tensor inverted_residual(const Tensor& x, const OptionalTensor& expand_weight, c
                          const Tensor& dw_weight, const TensorOptionals& dw_bn, const Tensor& project_weight,
                          const TensorOptionals& project_bn, bool training, std::optional<at::ArrayRef<double>> momentum,
                          at::ArrayRef<double> eps, std::string_view activation, IntArrayRef stride, IntArrayRef padding,
-                         IntArrayRef dilation, bool residual, std::optional<bool> recompute) {
+                         IntArrayRef dilation, bool residual, std::optional<bool> recompute,
+                         const OptionalTensor& se_reduce_weight, const OptionalTensor& se_reduce_bias,
+                         const OptionalTensor& se_expand_weight, const OptionalTensor& se_expand_bias,
+                         std::string_view se_activation, std::string_view se_gate) {
   return call<inverted_residual>("fusedsc::inverted_residual", x, expand_weight, expand_bn, dw_weight, dw_bn,
                                  project_weight, project_bn, training, momentum, eps, activation, stride, padding,
-                                 dilation, residual, recompute);
+                                 dilation, residual, recompute, se_reduce_weight, se_reduce_bias, se_expand_weight,
+                                 se_expand_bias, se_activation, se_gate);
 }
 
 Tensors5 inverted_residual_forward(const Tensor& x, const OptionalTensor& expand_weight, const Tensor& dw_weight,
@@ -146,6 +150,30 @@ Tensors10 inverted_residual_backward(const Tensor& grad_y, const Tensor& x, cons
   return call<inverted_residual_backward>("fusedsc::_inverted_residual_backward", grad_y, x, expand_weight, dw_weight,
                                           project_weight, bn_parameters, statistics, e, d, p, training, activation,
                                           stride, padding, dilation, residual, output_mask);
+}
+
+Tensors9 gated_residual_forward(const Tensor& x, const OptionalTensor& expand_weight, const Tensor& dw_weight,
+                                const Tensor& project_weight, const TensorOptionals& bn_parameters,
+                                const TensorOptionals& se_parameters, const OptionalTensor& statistics,
+                                at::ArrayRef<double> eps, std::string_view activation, std::string_view se_activation,
+                                std::string_view se_gate, IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
+                                bool residual, bool recompute) {
+  return call<gated_residual_forward>("fusedsc::_gated_residual_forward", x, expand_weight, dw_weight, project_weight,
+                                      bn_parameters, se_parameters, statistics, eps, activation, se_activation, se_gate,
+                                      stride, padding, dilation, residual, recompute);
+}
+
+Tensors14 gated_residual_backward(const Tensor& grad_y, const Tensor& x, const OptionalTensor& expand_weight,
+                                  const Tensor& dw_weight, const Tensor& project_weight,
+                                  const TensorOptionals& bn_parameters, const TensorOptionals& se_parameters,
+                                  const Tensor& statistics, at::TensorList stored, bool training,
+                                  std::string_view activation, std::string_view se_activation, std::string_view se_gate,
+                                  IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, bool residual,
+                                  std::array<bool, 14> output_mask) {
+  return call<gated_residual_backward>("fusedsc::_gated_residual_backward", grad_y, x, expand_weight, dw_weight,
+                                       project_weight, bn_parameters, se_parameters, statistics, stored, training,
+                                       activation, se_activation, se_gate, stride, padding, dilation, residual,
+                                       output_mask);
 }
 
 }  // namespace fusedsc::aten

@@ -46,7 +46,10 @@ Tensor inverted_residual(const Tensor& x, const OptionalTensor& expand_weight, c
                          const TensorOptionals& project_bn, bool training, std::optional<at::ArrayRef<double>> momentum,
                          at::ArrayRef<double> eps, std::string_view activation = "relu6", IntArrayRef stride = 1,
                          IntArrayRef padding = 1, IntArrayRef dilation = 1, bool residual = false,
-                         std::optional<bool> recompute = {});
+                         std::optional<bool> recompute = {}, const OptionalTensor& se_reduce_weight = {},
+                         const OptionalTensor& se_reduce_bias = {}, const OptionalTensor& se_expand_weight = {},
+                         const OptionalTensor& se_expand_bias = {}, std::string_view se_activation = "relu",
+                         std::string_view se_gate = "hardsigmoid");
 
 // What they are made of.
 
@@ -61,7 +64,10 @@ using Tensors3 = std::tuple<Tensor, Tensor, Tensor>;
 using Tensors4 = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 using Tensors5 = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
 using Tensors7 = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
+using Tensors9 = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 using Tensors10 = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
+using Tensors14 = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
+                             Tensor, Tensor, Tensor>;
 
 Tensors3 depthwise_conv2d_backward(const Tensor& grad_y, const Tensor& x, const Tensor& weight, IntArrayRef stride,
                                    IntArrayRef padding, IntArrayRef dilation, std::array<bool, 3> output_mask);
@@ -107,5 +113,20 @@ Tensors10 inverted_residual_backward(const Tensor& grad_y, const Tensor& x, cons
                                      const Tensor& d, const Tensor& p, bool training, std::string_view activation,
                                      IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, bool residual,
                                      std::array<bool, 10> output_mask);
+
+Tensors9 gated_residual_forward(const Tensor& x, const OptionalTensor& expand_weight, const Tensor& dw_weight,
+                                const Tensor& project_weight, const TensorOptionals& bn_parameters,
+                                const TensorOptionals& se_parameters, const OptionalTensor& statistics,
+                                at::ArrayRef<double> eps, std::string_view activation, std::string_view se_activation,
+                                std::string_view se_gate, IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
+                                bool residual, bool recompute);
+
+Tensors14 gated_residual_backward(const Tensor& grad_y, const Tensor& x, const OptionalTensor& expand_weight,
+                                  const Tensor& dw_weight, const Tensor& project_weight,
+                                  const TensorOptionals& bn_parameters, const TensorOptionals& se_parameters,
+                                  const Tensor& statistics, at::TensorList stored, bool training,
+                                  std::string_view activation, std::string_view se_activation, std::string_view se_gate,
+                                  IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, bool residual,
+                                  std::array<bool, 14> output_mask);
 
 }  // namespace fusedsc::aten

@@ -54,11 +54,14 @@ TORCH_LIBRARY(fusedsc, m) {
       "bool[4] output_mask) -> (Tensor grad_x, Tensor grad_weight, Tensor grad_bn_weight, Tensor grad_bn_bias)");
 
   // Each `*_bn` is [weight, bias, running_mean, running_var, num_batches_tracked]; `momentum` and `eps` are one number,
-  // or one per BatchNorm in the order expand, dw, project.
+  // or one per BatchNorm in the order expand, dw, project. With `se_reduce_weight` there is squeeze-excite behind the
+  // depthwise convolution.
   def("inverted_residual(Tensor x, Tensor? expand_weight, Tensor(a!)?[] expand_bn, Tensor dw_weight, "
       "Tensor(b!)?[] dw_bn, Tensor project_weight, Tensor(c!)?[] project_bn, *, bool training, "
       "float[]? momentum, float[] eps, str activation=\"relu6\", int[2] stride=1, int[4] padding=1, "
-      "int[2] dilation=1, bool residual=False, bool? recompute=None) -> Tensor");
+      "int[2] dilation=1, bool residual=False, bool? recompute=None, Tensor? se_reduce_weight=None, "
+      "Tensor? se_reduce_bias=None, Tensor? se_expand_weight=None, Tensor? se_expand_bias=None, "
+      "str se_activation=\"relu\", str se_gate=\"hardsigmoid\") -> Tensor");
   // `bn_parameters` is [weight, bias] of expand, dw and project in turn; `statistics` is as above, with the channels of
   // the three BatchNorms (of two, without expansion) side by side, and two more rows, the scale and shift that follow.
   // e, d and p are the raw convolution outputs; empty with `recompute`, which computes them again later.
@@ -72,6 +75,22 @@ TORCH_LIBRARY(fusedsc, m) {
       "bool[10] output_mask) -> (Tensor grad_x, Tensor grad_expand_weight, Tensor grad_dw_weight, "
       "Tensor grad_project_weight, Tensor grad_expand_bn_weight, Tensor grad_expand_bn_bias, "
       "Tensor grad_dw_bn_weight, Tensor grad_dw_bn_bias, Tensor grad_project_bn_weight, Tensor grad_project_bn_bias)");
+  // With squeeze-excite. `se_parameters` is [weight, bias] of its two convolutions. `mean`, `hidden` and `logits` are
+  // matrices with a row per image: what is squeezed, and either convolution's result; z is what the projection reads.
+  // All but y and the statistics are empty with `recompute`; given to backward together, as `stored`.
+  def("_gated_residual_forward(Tensor x, Tensor? expand_weight, Tensor dw_weight, Tensor project_weight, "
+      "Tensor?[] bn_parameters, Tensor?[] se_parameters, Tensor? statistics, float[] eps, str activation, "
+      "str se_activation, str se_gate, int[2] stride, int[4] padding, int[2] dilation, bool residual, bool recompute) "
+      "-> (Tensor y, Tensor statistics, Tensor mean, Tensor hidden, Tensor logits, Tensor e, Tensor d, Tensor z, "
+      "Tensor p)");
+  def("_gated_residual_backward(Tensor grad_y, Tensor x, Tensor? expand_weight, Tensor dw_weight, "
+      "Tensor project_weight, Tensor?[] bn_parameters, Tensor?[] se_parameters, Tensor statistics, Tensor[] stored, "
+      "bool training, str activation, str se_activation, str se_gate, int[2] stride, int[4] padding, "
+      "int[2] dilation, bool residual, bool[14] output_mask) -> (Tensor grad_x, Tensor grad_expand_weight, "
+      "Tensor grad_dw_weight, Tensor grad_project_weight, Tensor grad_expand_bn_weight, Tensor grad_expand_bn_bias, "
+      "Tensor grad_dw_bn_weight, Tensor grad_dw_bn_bias, Tensor grad_project_bn_weight, Tensor grad_project_bn_bias, "
+      "Tensor grad_se_reduce_weight, Tensor grad_se_reduce_bias, Tensor grad_se_expand_weight, "
+      "Tensor grad_se_expand_bias)");
 
   // Copies in another dtype, made together.
   def("_cast(Tensor[] tensors, ScalarType dtype) -> Tensor[]");
@@ -103,5 +122,7 @@ TORCH_LIBRARY(fusedsc, m) {
   def("_explain_inverted_residual(Tensor x, Tensor? expand_weight, Tensor?[] expand_bn, Tensor dw_weight, "
       "Tensor?[] dw_bn, Tensor project_weight, Tensor?[] project_bn, *, bool training, float[]? momentum, "
       "float[] eps, str activation=\"relu6\", int[2] stride=1, int[4] padding=1, int[2] dilation=1, "
-      "bool residual=False, bool? recompute=None) -> (str[] direction, str[] implementation, str[] why_not)");
+      "bool residual=False, bool? recompute=None, Tensor? se_reduce_weight=None, Tensor? se_reduce_bias=None, "
+      "Tensor? se_expand_weight=None, Tensor? se_expand_bias=None, str se_activation=\"relu\", "
+      "str se_gate=\"hardsigmoid\") -> (str[] direction, str[] implementation, str[] why_not)");
 }

@@ -102,8 +102,13 @@ Tensor inverted_residual_composite(const Tensor& x, const OptionalTensor& expand
                                    const TensorOptionals& project_bn, bool training,
                                    std::optional<at::ArrayRef<double>> momentum, at::ArrayRef<double> eps,
                                    std::string_view activation, IntArrayRef stride, IntArrayRef padding,
-                                   IntArrayRef dilation, bool residual, std::optional<bool> recompute) {
+                                   IntArrayRef dilation, bool residual, std::optional<bool> recompute,
+                                   const OptionalTensor& se_reduce_weight, const OptionalTensor& se_reduce_bias,
+                                   const OptionalTensor& se_expand_weight, const OptionalTensor& se_expand_bias,
+                                   std::string_view se_activation, std::string_view se_gate) {
   check_activation("x", x);
+  check(se_reduce_weight || (!se_reduce_bias && !se_expand_weight && !se_expand_bias),
+        "se_reduce_weight: it is None, but others of squeeze-excite are given; give its two weights or none of it");
   if (expand_weight) check_weight("expand_weight", *expand_weight, x);
   check_weight("dw_weight", dw_weight, x);
   check_weight("project_weight", project_weight, x);
@@ -131,14 +136,27 @@ Tensor inverted_residual_composite(const Tensor& x, const OptionalTensor& expand
   OptionalTensor statistics;
   if (!running.empty()) statistics = at::cat(running, 1);
   const bool keep = will_differentiate(x, expand_weight, dw_weight, project_weight, norms[0].weight, norms[0].bias,
-                                       norms[1].weight, norms[1].bias, norms[2].weight, norms[2].bias);
+                                       norms[1].weight, norms[1].bias, norms[2].weight, norms[2].bias, se_reduce_weight,
+                                       se_reduce_bias, se_expand_weight, se_expand_bias);
   const BlockLayout layout(x, dw_weight, project_weight,
                            {.window = window_of(dw_weight, stride, padding, dilation),
                             .expands = expand_weight.has_value(),
                             .differentiates = keep});
-  const auto [raw_y, batch_statistics, e, d, p] = inverted_residual_forward(
-      layout.inside(x), expand_weight, dw_weight, project_weight, bn_parameters, statistics, epsilons, activation,
-      stride, padding, dilation, residual, !keep || recompute.value_or(false));
+  const Tensor read_x = layout.inside(x);
+  const bool recomputes = !keep || recompute.value_or(false);
+  const auto [raw_y, batch_statistics] = [&]() -> Tensors2 {
+    if (!se_reduce_weight) {
+      const auto outputs =
+          inverted_residual_forward(read_x, expand_weight, dw_weight, project_weight, bn_parameters, statistics,
+                                    epsilons, activation, stride, padding, dilation, residual, recomputes);
+      return {std::get<0>(outputs), std::get<1>(outputs)};
+    }
+    const TensorOptionals se_parameters({se_reduce_weight, se_reduce_bias, se_expand_weight, se_expand_bias});
+    const auto outputs = gated_residual_forward(read_x, expand_weight, dw_weight, project_weight, bn_parameters,
+                                                se_parameters, statistics, epsilons, activation, se_activation, se_gate,
+                                                stride, padding, dilation, residual, recomputes);
+    return {std::get<0>(outputs), std::get<1>(outputs)};
+  }();
   const Tensor y = layout.outside(raw_y);
   if (!training) return y;
   std::vector<RunningUpdate> updates;

@@ -1,66 +1,16 @@
 #include "fusedsc/fused/inverted_residual_composed.h"
 
-#include <algorithm>
-
 #include "fusedsc/backward/depthwise.h"
 #include "fusedsc/backward/pointwise.h"
 #include "fusedsc/common/status.h"
-#include "fusedsc/fused/batch_norm_seam.h"
-#include "fusedsc/runtime/arena.h"
+#include "fusedsc/fused/inverted_residual_seams.h"
 #include "fusedsc/runtime/composed.h"
 
 namespace fusedsc {
 namespace {
 
-/// Operators tell what is given by its address. Without elements there need not be one: then this is `like`, with an
-/// address where nothing is.
-void give_address(TensorView& tensor, const TensorView& like) {
-  alignas(64) static char nothing;
-  if (tensor || like.elements() != 0) return;
-  tensor = like;
-  tensor.data = &nothing;
-}
-
-InvertedResidualArguments with_addresses(InvertedResidualArguments block) {
-  if (block.expand_weight) give_address(block.e, block.e);
-  give_address(block.d, block.d);
-  give_address(block.p, block.p);
-  return block;
-}
-
-InvertedResidualBackwardArguments with_addresses(InvertedResidualBackwardArguments wanted) {
-  wanted.forward = with_addresses(wanted.forward);
-  if (wanted.forward.expand_weight) give_address(wanted.grad_e, wanted.forward.e);
-  give_address(wanted.grad_d, wanted.forward.d);
-  return wanted;
-}
-
-/// One BatchNorm of the block between the raw tensor it normalises and whoever reads it.
-struct Seam {
-  ConstTensorView raw;
-  BatchNormParameters parameters;
-  ChannelVector scale, shift;
-
-  Seam(const ConstTensorView& raw_, const BatchNormParameters& parameters_, Arena& arena)
-      : raw(raw_), parameters(parameters_) {
-    if (!raw) return;
-    scale = parameters.scale ? parameters.scale : take_channels(arena, raw);
-    shift = parameters.shift ? parameters.shift : take_channels(arena, raw);
-  }
-
-  Prologue prologue(Activation activation) const { return {scale, shift, activation}; }
-
-  /// With all that normalising needs. The sums of squares are left where invstd will be.
-  Statistics statistics() const {
-    return {parameters.mean,
-            parameters.invstd,
-            {parameters.weight, parameters.bias, parameters.eps, parameters.invstd, parameters.variance, scale, shift}};
-  }
-
-  BatchNormFinalizeArguments affine() const {
-    return affine_of({parameters.weight, parameters.bias, parameters.mean, parameters.invstd}, scale, shift);
-  }
-};
+using Seam = InvertedResidualSeam;
+using GradientSeam = InvertedResidualGradientSeam;
 
 struct ComposedForward {
   InvertedResidualArguments block;
@@ -127,32 +77,6 @@ struct ComposedForward {
     plans.project.run(project, rest);
     plans.apply.run(apply, rest);
   }
-};
-
-/// A Seam, and its BatchNorm's backward.
-struct GradientSeam : Seam {
-  BatchNormGradients gradients;
-  bool training;
-  ChannelVector sum_grad, sum_centered, grad_scale, output_scale, offset;
-
-  GradientSeam(const ConstTensorView& raw_, const BatchNormParameters& parameters_,
-               const BatchNormGradients& gradients_, bool training_, Arena& arena)
-      : Seam(raw_, parameters_, arena), gradients(gradients_), training(training_) {
-    if (!raw) return;
-    for (ChannelVector* vector : {&sum_grad, &sum_centered, &grad_scale, &output_scale, &offset}) {
-      *vector = take_channels(arena, raw);
-    }
-  }
-
-  /// With the coefficients of the gradient prologue and the parameters' gradients, which follow from them.
-  GradientSums sums() const {
-    return {parameters.mean,
-            sum_grad,
-            sum_centered,
-            {parameters.weight, parameters.invstd, training, grad_scale, output_scale, offset, gradients.weight,
-             gradients.bias}};
-  }
-  GradientPrologue gradient_prologue() const { return {grad_scale, output_scale, offset, raw}; }
 };
 
 /// From the result's gradient to x's: each step leaves the next one's gradient at the output of a BatchNorm, and the
@@ -244,9 +168,7 @@ struct ComposedBackward {
 
   void run(const Plans& plans, const Execution& execution) const {
     const Execution rest = rest_of(execution, arena);
-    for (const GradientSeam* seam : {&expand_seam, &dw_seam, &project_seam}) {
-      if (seam->raw && !seam->parameters.scale) batch_norm_finalize(seam->affine(), rest);
-    }
+    for (const GradientSeam* seam : {&expand_seam, &dw_seam, &project_seam}) seam->finish_affine(rest);
     plans.reduce.run(reduce, rest);
     if (wants_project()) plans.project.run(project, rest);
     if (wants_depthwise) plans.depthwise.run(depthwise, rest);

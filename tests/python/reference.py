@@ -20,7 +20,11 @@ ACTIVATIONS = {
     "hardswish": hardswish,
 }
 BUFFERS = ("running_mean", "running_var")
-KINKS = {"identity": (), "silu": (), "relu": (0.0,), "relu6": (0.0, 6.0), "hardswish": (-3.0, 3.0)}
+GATES = {"sigmoid": torch.sigmoid, "hardsigmoid": F.hardsigmoid}
+KINKS = {
+    "identity": (), "silu": (), "relu": (0.0,), "relu6": (0.0, 6.0), "hardswish": (-3.0, 3.0),
+    "sigmoid": (), "hardsigmoid": (-3.0, 3.0),
+}  # fmt: skip
 
 
 def conv2d(x: Tensor, weight: Tensor, bias: Tensor | None, sides, stride=1, dilation=1, groups=1) -> Tensor:
@@ -113,9 +117,22 @@ def dsc_block(tensors, bn, sides, window, activation, training, momentum=0.1, ep
     return F.conv2d(ACTIVATIONS[activation](z), tensors["pw_weight"], tensors["pw_bias"])
 
 
+def squeeze_excite(x: Tensor, operands: dict, activation: str, gate: str, distance: float | None = None):
+    """x times its gate; None as in :func:`dsc_block`."""
+    mean = x.mean((2, 3), keepdim=True)
+    hidden = F.conv2d(mean, operands["se_reduce_weight"], operands["se_reduce_bias"])
+    logits = F.conv2d(ACTIVATIONS[activation](hidden), operands["se_expand_weight"], operands["se_expand_bias"])
+    if distance is not None and not (
+        away_from_kinks(hidden, activation, distance) and away_from_kinks(logits, gate, distance)
+    ):
+        return None
+    return x * GATES[gate](logits)
+
+
 def inverted_residual(
-    operands, *norms, window, activation, training, residual, momentum=0.1, eps=1e-5, constant=False, distance=None
-):
+    operands, *norms, window, activation, training, residual, momentum=0.1, eps=1e-5, constant=False, distance=None,
+    se_activation="relu", se_gate="hardsigmoid",
+):  # fmt: skip
     """The inverted residual, `norms` being its BatchNorms; None as in :func:`dsc_block`."""
     x, y = operands["x"], operands["x"]
     convolutions = [
@@ -126,7 +143,11 @@ def inverted_residual(
     if operands["expand_weight"] is not None:
         convolutions.insert(0, lambda y: F.conv2d(y, operands["expand_weight"]))
     activations = [activation] * (len(norms) - 1) + ["identity"]
-    for convolution, bn, name in zip(convolutions, norms, activations, strict=True):
+    for i, (convolution, bn, name) in enumerate(zip(convolutions, norms, activations, strict=True)):
+        if i == len(norms) - 1 and operands.get("se_reduce_weight") is not None:
+            y = squeeze_excite(y, operands, se_activation, se_gate, distance)
+            if y is None:
+                return None
         raw = convolution(y)
         z = batch_norm(raw, bn, training, momentum, eps, constant)
         if distance is not None and not (well_conditioned(raw) and away_from_kinks(z, name, distance)):

@@ -19,6 +19,12 @@ MODULES = {
     "dsc_block, cumulative": lambda: nn.DSCBlock(4, 6, momentum=None, activation="relu"),
     "inverted_residual": lambda: nn.InvertedResidual(4, 4, 1, 6),
     "inverted_residual without expansion": lambda: nn.InvertedResidual(4, 6, 2, 1),
+    "inverted_residual, squeezing": lambda: nn.InvertedResidual(
+        4, 4, 1, 6, kernel_size=5, activation_layer=torch.nn.Hardswish, squeeze_channels=3
+    ),
+    "inverted_residual, squeezing to a sigmoid": lambda: nn.InvertedResidual(
+        4, 6, 2, 1, squeeze_channels=2, gate_layer=torch.nn.Sigmoid, squeeze_activation_layer=torch.nn.SiLU
+    ),
 }
 
 

@@ -1,5 +1,6 @@
 """fusedsc.nn: the modules compute what PyTorch's do, with the same parameters under the same names."""
 
+import copy
 import pickle
 
 import pytest
@@ -7,13 +8,14 @@ import torch
 from torch import nn
 
 from fusedsc.nn import ConvBnAct, DepthwiseConv2d, DSCBlock, InvertedResidual, PointwiseConv2d
+from fusedsc.nn.fusable import NotFusable
 
 ACTIVATIONS = {"identity": nn.Identity, "relu": nn.ReLU, "relu6": nn.ReLU6, "silu": nn.SiLU, "hardswish": nn.Hardswish}
 
 
-def same_numbers(module: nn.Module, plain: nn.Module) -> None:
+def same_numbers(module: nn.Module, plain: nn.Module, channels: int = 4) -> None:
     plain.load_state_dict(module.state_dict())
-    x = torch.randn(2, 4, 7, 6, dtype=torch.float64, requires_grad=True)
+    x = torch.randn(2, channels, 7, 6, dtype=torch.float64, requires_grad=True)
     other = x.detach().clone().requires_grad_()
     y, expected = module(x), plain(other)
     torch.testing.assert_close(y, expected)
@@ -101,6 +103,88 @@ def test_inverted_residual(training, out_channels, stride, expand_ratio):
     assert (module.out_channels, module._is_cn) == (plain.out_channels, plain._is_cn)
 
 
+def torchvision_v3(out_channels, kernel, expanded, stride, squeezes, activation):
+    torchvision = pytest.importorskip("torchvision.models.mobilenetv3")
+    config = torchvision.InvertedResidualConfig(
+        8, kernel, expanded, out_channels, squeezes, activation, stride, 1, width_mult=1.0
+    )
+    return torchvision.InvertedResidual(config, nn.BatchNorm2d).double()
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(("out_channels", "stride", "expand_ratio"), [(8, 1, 4), (16, 2, 4), (8, 1, 1)])
+@pytest.mark.parametrize(("name", "layer", "kernel"), [("HS", nn.Hardswish, 5), ("RE", nn.ReLU, 3)])
+def test_inverted_residual_with_squeeze_excite(training, out_channels, stride, expand_ratio, name, layer, kernel):
+    module = InvertedResidual(
+        8, out_channels, stride, expand_ratio, kernel_size=kernel, activation_layer=layer, squeeze_channels=8
+    )
+    plain = torchvision_v3(out_channels, kernel, 8 * expand_ratio, stride, True, name)
+    assert list(module.state_dict()) == list(plain.state_dict())
+    module, plain = module.double().train(training), plain.train(training)
+    same_numbers(module, plain, channels=8)
+    same_numbers(module, plain, channels=8)
+    assert (module.out_channels, module._is_cn) == (plain.out_channels, plain._is_cn)
+
+
+@pytest.mark.parametrize("squeezes", [True, False])
+def test_inverted_residual_from_mobilenet_v3(squeezes):
+    plain = torchvision_v3(8, 5, 32, 1, squeezes, "HS")
+    module = InvertedResidual.from_torchvision(plain)
+    assert module.block is plain.block
+    assert list(module.state_dict()) == list(plain.state_dict())
+    same_numbers(copy.deepcopy(module), plain, channels=8)
+
+
+def pools_parts(block):
+    block[2].avgpool = nn.AdaptiveAvgPool2d(2)
+
+
+def other_gate(block):
+    block[2].scale_activation = nn.Tanh()
+
+
+def other_activation(block):
+    block[2].activation = nn.Tanh()
+
+
+def hooked(block):
+    block[2].fc2.register_forward_hook(lambda module, args, result: result * 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (other_gate, "its gate is a Tanh"),
+        (other_activation, "its activation is a Tanh"),
+        (hooked, "a convolution of squeeze-excite has hooks"),
+    ],
+)
+def test_other_squeeze_excite_runs_unfused(change, reason):
+    plain = torchvision_v3(8, 3, 32, 1, True, "RE")
+    module = InvertedResidual.from_torchvision(plain)
+    change(plain.block)
+    with pytest.warns(UserWarning, match=f"an inverted residual runs unfused, because .*{reason}"):
+        same_numbers(copy.deepcopy(module), plain, channels=8)
+    with pytest.raises(NotFusable, match=reason):
+        InvertedResidual.from_torchvision(plain)
+
+
+def test_only_whole_blocks_are_taken_over():
+    plain = torchvision_v3(8, 3, 32, 1, True, "RE")
+    pools_parts(plain.block)
+    with pytest.raises(NotFusable, match="squeeze-excite does not pool whole maps"):
+        InvertedResidual.from_torchvision(plain)
+    plain = torchvision_v3(8, 3, 32, 1, True, "RE")
+    plain.stochastic_depth = nn.Identity()
+    with pytest.raises(NotFusable, match="it has other children than block"):
+        InvertedResidual.from_torchvision(plain)
+
+
+def test_kernel_sizes_are_odd():
+    with pytest.raises(ValueError, match="kernel_size: it is 4; use an odd number"):
+        InvertedResidual(8, 8, 1, 2, kernel_size=4)
+
+
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize(
     "module",
@@ -109,6 +193,7 @@ def test_inverted_residual(training, out_channels, stride, expand_ratio):
         PointwiseConv2d(4, 6, 2, dtype=torch.float64),
         DSCBlock(4, 5, activation="silu", dtype=torch.float64),
         InvertedResidual(4, 4, 1, 2).double(),
+        InvertedResidual(4, 4, 1, 2, squeeze_channels=3, gate_layer=nn.Sigmoid).double(),
     ],
     ids=lambda module: type(module).__name__,
 )
@@ -130,9 +215,9 @@ def test_gradcheck(module, training):
 
 def test_dsc_block_survives_pickling_and_conversion():
     module = DSCBlock(4, 5, activation="hardswish", recompute=True)
-    copy = pickle.loads(pickle.dumps(module)).eval()
+    other = pickle.loads(pickle.dumps(module)).eval()
     x = torch.randn(2, 4, 6, 6)
-    assert torch.equal(copy(x), module.eval()(x))
+    assert torch.equal(other(x), module.eval()(x))
     assert module.double()(x.double()).dtype == torch.float64
     assert module.bfloat16()(x.bfloat16()).dtype == torch.bfloat16
     assert "recompute=True" in repr(module)

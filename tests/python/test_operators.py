@@ -19,6 +19,10 @@ def vector(size):
     return (torch.rand(size, dtype=torch.float64) + 0.5).requires_grad_()
 
 
+def detached(tensors):
+    return [None if tensor is None else tensor.detach() for tensor in tensors]
+
+
 def dsc_operands(layout):
     x, dw, pw = rand(2, 8, 6, 7, layout=layout), rand(8, 1, 3, 3), rand(5, 8, 1, 1)
     return x, dw, vector(8), vector(8), vector(8), pw, vector(5)
@@ -102,13 +106,34 @@ def residual_calls(layout):
             used = batch if given is None else given
             mask = [True, expands, True, True, expands, expands, True, True, True, True]
             yield ops._inverted_residual_backward, (
-                y, x.detach(), None if expand is None else expand.detach(), dw.detach(), project.detach(),
-                [None if t is None else t.detach() for t in parameters], used, e, d, p, given is None, "silu", *SAME,
-                True, mask,
+                y, x.detach(), *detached((expand, dw, project)), detached(parameters), used, e, d, p, given is None,
+                "silu", *SAME, True, mask,
             )  # fmt: skip
 
 
-CALLS = [convolution_calls, conv_bn_act_calls, dsc_calls, residual_calls]
+def gated_calls(layout):
+    for expands in (True, False):
+        x, expand, dw, project, parameters = residual_operands(layout, expands)
+        hidden = dw.shape[0]
+        bias = vector(hidden) if expands else None
+        se = [rand(3, hidden, 1, 1), vector(3), rand(hidden, 3, 1, 1, layout=layout), bias]
+        channels = (2 if expands else 1) * hidden + 4
+        for given in (None, torch.rand(2, channels, dtype=torch.float64)):
+            options = ("silu", "relu6", "sigmoid", *SAME, True)
+            core = (x, expand, dw, project, parameters, se, given, [1e-5] * 3, *options)
+            yield ops._gated_residual_forward, (*core, True)
+            yield ops._gated_residual_forward, (*core, False)
+            y, batch, *stored = (t.detach() for t in ops._gated_residual_forward(*core, False))
+            used = batch if given is None else given
+            mask = [True, expands, True, True, expands, expands, *[True] * 7, expands]
+            weights = detached((expand, dw, project))
+            yield ops._gated_residual_backward, (
+                y, x.detach(), *weights, detached(parameters), detached(se), used, stored, given is None, *options,
+                mask,
+            )  # fmt: skip
+
+
+CALLS = [convolution_calls, conv_bn_act_calls, dsc_calls, residual_calls, gated_calls]
 
 
 @pytest.mark.parametrize("calls", CALLS)
@@ -133,7 +158,10 @@ def test_opcheck_of_public_blocks(training):
         buffers = [torch.zeros(size, dtype=torch.float64), torch.ones(size, dtype=torch.float64), torch.tensor(0)]
         norms.append([*parameters[2 * i : 2 * i + 2], *buffers])
     named = {"training": training, "momentum": [0.1], "eps": [1e-5], "activation": "silu", "residual": True}
-    opcheck(ops.inverted_residual.default, (x, expand, norms[0], dw, norms[1], project, norms[2]), named)
+    tensors = (x, expand, norms[0], dw, norms[1], project, norms[2])
+    opcheck(ops.inverted_residual.default, tensors, named)
+    gate = {"se_reduce_weight": rand(3, 12, 1, 1), "se_reduce_bias": vector(3), "se_expand_weight": rand(12, 3, 1, 1)}
+    opcheck(ops.inverted_residual.default, tensors, {**named, **gate, "se_activation": "silu", "se_gate": "sigmoid"})
 
 
 def test_every_operator_is_opchecked():
@@ -176,7 +204,8 @@ def test_compiles_with_dynamic_shapes(stride):
     block = fusedsc.nn.DSCBlock(8, 6, stride=stride, padding="same", activation="silu").double()
     conv = fusedsc.nn.DepthwiseConv2d(6, 12, 3, padding="same", stride=stride).double()
     first = fusedsc.nn.ConvBnAct(3, 8, activation_layer=torch.nn.SiLU).double()
-    model = torch.nn.Sequential(first, block, conv, fusedsc.nn.PointwiseConv2d(12, 4).double())
+    last = [fusedsc.nn.PointwiseConv2d(12, 8).double(), squeezing_block()]
+    model = torch.nn.Sequential(first, block, conv, *last)
     compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=backend)
     # Not square, and even wherever strides divide them: what is equal or padded alike at first is assumed to stay so.
     for n, h, w in ((2, 8, 12), (3, 12, 16), (5, 16, 20)):
@@ -192,9 +221,16 @@ def test_compiles_with_dynamic_shapes(stride):
     assert len(graphs) <= 2
 
 
+def squeezing_block():
+    return fusedsc.nn.InvertedResidual(
+        8, 8, 1, 3, activation_layer=torch.nn.SiLU, squeeze_channels=6, gate_layer=torch.nn.Sigmoid
+    ).double()
+
+
 @pytest.mark.parametrize("training", [True, False])
-def test_compiles_with_backward(training):
-    model = fusedsc.nn.DSCBlock(8, 6, activation="silu").double().train(training)
+@pytest.mark.parametrize("model", [lambda: fusedsc.nn.DSCBlock(8, 6, activation="silu").double(), squeezing_block])
+def test_compiles_with_backward(training, model):
+    model = model().train(training)
     x = torch.randn(2, 8, 6, 6, dtype=torch.float64).to(memory_format=torch.channels_last).requires_grad_()
     inputs = [x, *model.parameters()]
     expected_y = model(x)
@@ -207,9 +243,10 @@ def test_compiles_with_backward(training):
         assert actual.stride() == wanted.stride()
 
 
-def test_exports():
-    model = fusedsc.nn.DSCBlock(8, 6).eval()
-    x = torch.randn(2, 8, 6, 6)
+@pytest.mark.parametrize("model", [lambda: fusedsc.nn.DSCBlock(8, 6).double(), squeezing_block])
+def test_exports(model):
+    model = model().eval()
+    x = torch.randn(2, 8, 6, 6, dtype=torch.float64)
     torch.testing.assert_close(torch.export.export(model, (x,)).module()(x), model(x))
 
 

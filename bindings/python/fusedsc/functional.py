@@ -273,11 +273,21 @@ def inverted_residual(
     dilation: Pair = 1,
     residual: bool = False,
     recompute: bool | None = None,
+    se_reduce_weight: Tensor | None = None,
+    se_reduce_bias: Tensor | None = None,
+    se_expand_weight: Tensor | None = None,
+    se_expand_bias: Tensor | None = None,
+    se_activation: str = "relu",
+    se_gate: str = "hardsigmoid",
 ) -> Tensor:
-    """[1x1 expand, BatchNorm, activation,] depthwise, BatchNorm, activation, 1x1 project, BatchNorm [, + x].
+    """[1x1 expand, BatchNorm, activation,] depthwise, BatchNorm, activation, [gate,] 1x1 project, BatchNorm [, + x].
 
-    The block of MobileNetV2. Nothing normalised is ever stored but the result: each convolution normalises what it
-    reads, and emits the statistics of what it writes.
+    The block of MobileNetV2, or, with a gate, of MobileNetV3 and EfficientNet. Nothing normalised is ever stored but
+    the result and what is gated: each convolution normalises what it reads, and emits the statistics of what it writes.
+
+    The gate is squeeze-excite: with ``se_reduce_weight``, what the projection reads is multiplied, per image and
+    channel, by gate(expand(activation(reduce(m)))), where m is its mean over positions, and reduce and expand are 1x1
+    convolutions.
 
     Args:
         x: [N, C, H, W].
@@ -291,8 +301,13 @@ def inverted_residual(
         activation: one of "identity", "relu", "relu6", "silu", "hardswish", after the first two BatchNorms.
         stride, padding, dilation: of the depthwise convolution, as in :func:`depthwise_conv2d`.
         residual: add x to the result; the two must have the same shape.
-        recompute: None or False: keep the three raw convolution outputs for backward; True: keep x only, and compute
-            them again.
+        recompute: None or False: keep the three raw convolution outputs (and what is gated) for backward; True: keep
+            x only, and compute them again.
+        se_reduce_weight: [S, E, 1, 1], or None: no squeeze-excite.
+        se_expand_weight: [E, S, 1, 1], with ``se_reduce_weight``.
+        se_reduce_bias, se_expand_bias: [S] and [E], or None.
+        se_activation: between the two, one of "identity", "relu", "relu6", "silu", "hardswish".
+        se_gate: "sigmoid" or "hardsigmoid".
 
     Returns:
         [N, M, OH, OW].
@@ -316,6 +331,12 @@ def inverted_residual(
         dilation=dilation,
         residual=residual,
         recompute=recompute,
+        se_reduce_weight=se_reduce_weight,
+        se_reduce_bias=se_reduce_bias,
+        se_expand_weight=se_expand_weight,
+        se_expand_bias=se_expand_bias,
+        se_activation=se_activation,
+        se_gate=se_gate,
     )
 
 

@@ -30,7 +30,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
     "hardswish": F.hardswish,
 }
-
+GATES: dict[str, Callable[[Tensor], Tensor]] = {"sigmoid": torch.sigmoid, "hardsigmoid": F.hardsigmoid}
 
 ONNX_EXPORTER = "torch.onnx._internal.exporter._flags"
 
@@ -84,7 +84,8 @@ def conv_bn_act(
 
 def inverted_residual(
     x, expand_weight, *, expand_bn, dw_weight, dw_bn, project_weight, project_bn, training, momentum, eps, activation,
-    stride, padding, dilation, residual, recompute,
+    stride, padding, dilation, residual, recompute, se_reduce_weight, se_reduce_bias, se_expand_weight, se_expand_bias,
+    se_activation, se_gate,
 ):  # fmt: skip
     momenta = [None] * 3 if momentum is None else _three(momentum)
     act, y = _activation(activation), x
@@ -92,14 +93,22 @@ def inverted_residual(
         y = act(_batch_norm(F.conv2d(y, expand_weight), expand_bn, training, momenta[0], _three(eps)[0]))
     y = depthwise_conv2d(y, dw_weight, None, stride, padding, dilation)
     y = act(_batch_norm(y, dw_bn, training, momenta[1], _three(eps)[1]))
+    if se_reduce_weight is not None:
+        hidden = F.conv2d(F.adaptive_avg_pool2d(y, 1), se_reduce_weight, se_reduce_bias)
+        logits = F.conv2d(_activation(se_activation, "se_activation")(hidden), se_expand_weight, se_expand_bias)
+        y = y * _named(GATES, "se_gate", se_gate)(logits)
     y = _batch_norm(F.conv2d(y, project_weight), project_bn, training, momenta[2], _three(eps)[2])
     return x + y if residual else y
 
 
-def _activation(name: str) -> Callable[[Tensor], Tensor]:
-    if name not in ACTIVATIONS:
-        raise ValueError(f'activation: unknown name "{name}"; use one of {", ".join(ACTIVATIONS)}')
-    return ACTIVATIONS[name]
+def _activation(name: str, argument: str = "activation") -> Callable[[Tensor], Tensor]:
+    return _named(ACTIVATIONS, argument, name)
+
+
+def _named(functions: dict[str, Callable[[Tensor], Tensor]], argument: str, name: str) -> Callable[[Tensor], Tensor]:
+    if name not in functions:
+        raise ValueError(f'{argument}: unknown name "{name}"; use one of {", ".join(functions)}')
+    return functions[name]
 
 
 def _convolution(x, weight, bias, stride, padding, dilation, groups):

@@ -2,5 +2,14 @@
 
 from .blocks import ConvBnAct, DSCBlock, InvertedResidual
 from .convolutions import DepthwiseConv2d, PointwiseConv2d, SlidingChannelConv2d
+from .squeeze_excitation import SqueezeExcitation
 
-__all__ = ["ConvBnAct", "DSCBlock", "DepthwiseConv2d", "InvertedResidual", "PointwiseConv2d", "SlidingChannelConv2d"]
+__all__ = [
+    "ConvBnAct",
+    "DSCBlock",
+    "DepthwiseConv2d",
+    "InvertedResidual",
+    "PointwiseConv2d",
+    "SlidingChannelConv2d",
+    "SqueezeExcitation",
+]

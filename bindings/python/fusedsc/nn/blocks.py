@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from .. import functional
 from .convolutions import SlidingChannelConv2d
 from .fusable import BatchNormState, NotFusable, find_conv_bn_act, find_layers
+from .squeeze_excitation import SqueezeExcitation
 
 __all__ = ["ConvBnAct", "DSCBlock", "InvertedResidual"]
 
@@ -186,10 +187,12 @@ class ConvBnAct(nn.Sequential):
 
 
 class InvertedResidual(nn.Module):
-    """MobileNetV2's block, with torchvision's structure and ``state_dict`` keys.
+    """MobileNetV2's block, or MobileNetV3's, with torchvision's structure and ``state_dict`` keys.
 
-    ``conv`` is what torchvision builds, ``nn.Sequential`` of [(conv, bn, act),] (conv, bn, act), conv, bn; this class
-    only runs it in one operator. ``torchvision.models.MobileNetV2(block=fusedsc.nn.InvertedResidual)`` works.
+    ``conv`` is what torchvision builds of the former, ``nn.Sequential`` of [(conv, bn, act),] (conv, bn, act), conv,
+    bn; with squeeze-excite ``block`` is what it builds of the latter, [(conv, bn, act),] (conv, bn, act),
+    :class:`SqueezeExcitation`, (conv, bn). This class only runs it in one operator.
+    ``torchvision.models.MobileNetV2(block=fusedsc.nn.InvertedResidual)`` works.
 
     Where the children are no longer what can be fused (a BatchNorm converted to SyncBatchNorm, a hook on a child, ...),
     they are called one after the other, with a warning that says why.
@@ -200,6 +203,12 @@ class InvertedResidual(nn.Module):
         stride: of the depthwise convolution, 1 or 2.
         expand_ratio: hidden channels per input channel; 1 leaves the expansion out.
         norm_layer: makes a BatchNorm from its number of channels; None is ``nn.BatchNorm2d``.
+        kernel_size: of the depthwise convolution, odd.
+        activation_layer: the class of the activations; ``nn.Identity``, ``nn.ReLU``, ``nn.ReLU6``, ``nn.SiLU`` or
+            ``nn.Hardswish``.
+        squeeze_channels: with squeeze-excite, of what is between its two convolutions; None leaves it out.
+        gate_layer: the class of its gate, ``nn.Hardsigmoid`` or ``nn.Sigmoid``.
+        squeeze_activation_layer: the class of its activation, as ``activation_layer``.
 
     Shape:
         [N, C, H, W] to [N, M, ceil(H / stride), ceil(W / stride)].
@@ -215,49 +224,67 @@ class InvertedResidual(nn.Module):
         stride: int,
         expand_ratio: float,
         norm_layer: Callable[[int], nn.Module] | None = None,
+        *,
+        kernel_size: int = 3,
+        activation_layer: type[nn.Module] = nn.ReLU6,
+        squeeze_channels: int | None = None,
+        gate_layer: type[nn.Module] = nn.Hardsigmoid,
+        squeeze_activation_layer: type[nn.Module] = nn.ReLU,
     ) -> None:
         if stride not in (1, 2):
             raise ValueError(f"stride: it is {stride}; use 1 or 2")
+        if kernel_size % 2 != 1:
+            raise ValueError(f"kernel_size: it is {kernel_size}; use an odd number")
         super().__init__()
         norm_layer = norm_layer or nn.BatchNorm2d
         hidden = round(in_channels * expand_ratio)
         layers: list[nn.Module] = []
         if expand_ratio != 1:
             expand = nn.Conv2d(in_channels, hidden, 1, bias=False)
-            layers.append(nn.Sequential(expand, norm_layer(hidden), nn.ReLU6(inplace=True)))
-        depthwise = nn.Conv2d(hidden, hidden, 3, stride, 1, groups=hidden, bias=False)
-        layers.append(nn.Sequential(depthwise, norm_layer(hidden), nn.ReLU6(inplace=True)))
-        layers += [nn.Conv2d(hidden, out_channels, 1, bias=False), norm_layer(out_channels)]
-        self._adopt(nn.Sequential(*layers), stride, stride == 1 and in_channels == out_channels, out_channels)
+            layers.append(nn.Sequential(expand, norm_layer(hidden), _activation(activation_layer)))
+        depthwise = nn.Conv2d(hidden, hidden, kernel_size, stride, kernel_size // 2, groups=hidden, bias=False)
+        layers.append(nn.Sequential(depthwise, norm_layer(hidden), _activation(activation_layer)))
+        projection = nn.Conv2d(hidden, out_channels, 1, bias=False), norm_layer(out_channels)
+        if squeeze_channels is None:
+            self.conv = nn.Sequential(*layers, *projection)
+        else:
+            gate = SqueezeExcitation(hidden, squeeze_channels, squeeze_activation_layer, gate_layer)
+            self.block = nn.Sequential(*layers, gate, nn.Sequential(*projection))
+        self._describe(stride, stride == 1 and in_channels == out_channels, out_channels, stride > 1)
 
     @classmethod
     def from_torchvision(cls, block: nn.Module) -> InvertedResidual:
-        """The block that computes what torchvision's does, with the very same children.
+        """The block that computes what torchvision's MobileNetV2's or MobileNetV3's does, with the very same children.
 
         Raises:
             NotFusable: with the reason.
         """
-        find_layers(block.conv)
+        name = "conv" if hasattr(block, "conv") else "block"
+        if list(block._modules) != [name]:
+            raise NotFusable(f"it has other children than {name}, or none of that name")
+        children = getattr(block, name)
+        stride, _ = find_layers(children).depthwise.stride
         fused = cls.__new__(cls)
         nn.Module.__init__(fused)
-        fused._adopt(block.conv, block.stride, block.use_res_connect, block.out_channels)
+        setattr(fused, name, children)
+        fused._describe(stride, block.use_res_connect, block.out_channels, block._is_cn)
         fused.training = block.training
         return fused
 
-    def _adopt(self, conv: nn.Sequential, stride: int, use_res_connect: bool, out_channels: int) -> None:
+    def _describe(self, stride: int, use_res_connect: bool, out_channels: int, is_cn: bool) -> None:
         # torchvision's attributes; segmentation and detection models read the last two.
-        self.conv = conv
         self.stride = stride
         self.use_res_connect = use_res_connect
         self.out_channels = out_channels
-        self._is_cn = stride > 1
+        self._is_cn = is_cn
 
     def forward(self, x: Tensor) -> Tensor:
+        children = self.conv if "conv" in self._modules else self.block
         try:
-            layers = find_layers(self.conv)
+            layers = find_layers(children)
         except NotFusable as reason:
             warnings.warn(f"fusedsc: an inverted residual runs unfused, because {reason}", stacklevel=2)
-            y = self.conv(x)
+            y = children(x)
             return x + y if self.use_res_connect else y
         return functional.inverted_residual(
             x,
@@ -276,4 +303,10 @@ class InvertedResidual(nn.Module):
             dilation=layers.depthwise.dilation,
             residual=self.use_res_connect,
             recompute=self.recompute,
+            **({} if layers.squeeze_excite is None else layers.squeeze_excite.arguments()),
         )
+
+
+def _activation(layer: type[nn.Module]) -> nn.Module:
+    """In place, where it can be: it follows a BatchNorm."""
+    return layer() if layer is nn.Identity else layer(inplace=True)

@@ -6,11 +6,14 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
+from .squeeze_excitation import SqueezeExcitation
+
 __all__ = [
     "BatchNormState",
     "ConvBnActLayers",
     "InvertedResidualLayers",
     "NotFusable",
+    "SqueezeExciteLayers",
     "find_conv_bn_act",
     "find_layers",
 ]
@@ -22,6 +25,8 @@ ACTIVATION_NAMES: dict[type[nn.Module], str] = {
     nn.SiLU: "silu",
     nn.Hardswish: "hardswish",
 }
+
+GATE_NAMES: dict[type[nn.Module], str] = {nn.Sigmoid: "sigmoid", nn.Hardsigmoid: "hardsigmoid"}
 
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
@@ -46,6 +51,26 @@ class BatchNormState(NamedTuple):
         return cls(bn.weight, bn.bias, *(tracked if not bn.training or bn.track_running_stats else (None,) * 3))
 
 
+class SqueezeExciteLayers(NamedTuple):
+    """The layers of squeeze-excite, checked to be what the fused operator computes."""
+
+    reduce: nn.Conv2d
+    activation: str
+    expand: nn.Conv2d
+    gate: str
+
+    def arguments(self) -> dict[str, Tensor | str | None]:
+        """As :func:`fusedsc.functional.inverted_residual` takes them."""
+        return {
+            "se_reduce_weight": self.reduce.weight,
+            "se_reduce_bias": self.reduce.bias,
+            "se_expand_weight": self.expand.weight,
+            "se_expand_bias": self.expand.bias,
+            "se_activation": self.activation,
+            "se_gate": self.gate,
+        }
+
+
 class InvertedResidualLayers(NamedTuple):
     """The layers of an inverted residual, checked to be what the fused operator computes."""
 
@@ -54,6 +79,7 @@ class InvertedResidualLayers(NamedTuple):
     depthwise: nn.Conv2d
     dw_bn: nn.BatchNorm2d
     activation: str
+    squeeze_excite: SqueezeExciteLayers | None
     project: nn.Conv2d
     project_bn: nn.BatchNorm2d
 
@@ -104,16 +130,23 @@ def find_conv_bn_act(layers: nn.Sequential) -> ConvBnActLayers:
     return ConvBnActLayers(conv, bn, activation)
 
 
-def find_layers(conv: nn.Module) -> InvertedResidualLayers:
-    """The layers of [(conv, bn, act),] (conv, bn, act), conv, bn.
+def find_layers(block: nn.Module) -> InvertedResidualLayers:
+    """The layers of [(conv, bn, act),] (conv, bn, act), conv, bn, as MobileNetV2 has them, or, as MobileNetV3 does, of
+    [(conv, bn, act),] (conv, bn, act), [squeeze-excite,] (conv, bn).
 
     Raises:
         NotFusable: with the reason.
     """
-    modules = _children(conv, "the block's conv", (3, 4))
-    expand, expand_bn, expand_act = _children(modules[0], "the expansion", (3,)) if len(modules) == 4 else (None,) * 3
-    depthwise, dw_bn, dw_act = _children(modules[-3], "the depthwise part", (3,))
-    project, project_bn = modules[-2:]
+    modules = _children(block, "the block", (2, 3, 4))
+    if isinstance(modules[-1], nn.Sequential):
+        project, project_bn = _children(modules.pop(), "the projection", (2,))
+    else:
+        project_bn, project = modules.pop(), modules.pop()
+    squeeze_excite = _squeeze_excite(modules.pop()) if modules and _is_squeeze_excite(modules[-1]) else None
+    if len(modules) not in (1, 2):
+        raise NotFusable("the block is not the sequence of layers expected of it")
+    expand, expand_bn, expand_act = _children(modules[0], "the expansion", (3,)) if len(modules) == 2 else (None,) * 3
+    depthwise, dw_bn, dw_act = _children(modules[-1], "the depthwise part", (3,))
 
     if expand is not None:
         _check_pointwise(expand, "the expansion")
@@ -127,9 +160,32 @@ def find_layers(conv: nn.Module) -> InvertedResidualLayers:
     activation = _activation(dw_act)
     if expand is not None and _activation(expand_act) != activation:
         raise NotFusable("its two activations differ")
-    layers = InvertedResidualLayers(expand, expand_bn, depthwise, dw_bn, activation, project, project_bn)
+    layers = InvertedResidualLayers(
+        expand, expand_bn, depthwise, dw_bn, activation, squeeze_excite, project, project_bn
+    )
     _check_batch_norms(layers.batch_norms)
     return layers
+
+
+def _is_squeeze_excite(module: nn.Module) -> bool:
+    # torchvision's by name, so that it is not needed; a subclass may do something else.
+    kind = type(module)
+    names = ("torchvision.ops.misc", "SqueezeExcitation")
+    return kind is SqueezeExcitation or (kind.__module__, kind.__qualname__) == names
+
+
+def _squeeze_excite(module: nn.Module) -> SqueezeExciteLayers:
+    _check_plain(module, "squeeze-excite")
+    _check_plain(module.avgpool, "squeeze-excite's pooling")
+    if type(module.avgpool) is not nn.AdaptiveAvgPool2d or module.avgpool.output_size not in (1, (1, 1)):
+        raise NotFusable("squeeze-excite does not pool whole maps into their means")
+    for conv in (module.fc1, module.fc2):
+        _check_pointwise(conv, "a convolution of squeeze-excite", may_have_bias=True)
+    _check_plain(module.scale_activation, "a gate")
+    gate = GATE_NAMES.get(type(module.scale_activation))
+    if gate is None:
+        raise NotFusable(f"its gate is a {type(module.scale_activation).__name__}")
+    return SqueezeExciteLayers(module.fc1, _activation(module.activation), module.fc2, gate)
 
 
 def _children(module: nn.Module, what: str, lengths: tuple[int, ...]) -> list[nn.Module]:
@@ -148,11 +204,11 @@ def _check_plain(module: nn.Module, what: str) -> None:
         raise NotFusable(f"{what} has a forward of its own")
 
 
-def _check_convolution(conv: nn.Module, what: str) -> None:
+def _check_convolution(conv: nn.Module, what: str, may_have_bias: bool = False) -> None:
     if type(conv) is not nn.Conv2d:
         raise NotFusable(f"{what} is a {type(conv).__name__}, not an nn.Conv2d")
     _check_plain(conv, what)
-    if conv.bias is not None:
+    if conv.bias is not None and not may_have_bias:
         raise NotFusable(f"{what} has a bias")
     if conv.padding_mode != "zeros":
         raise NotFusable(f"{what} pads with {conv.padding_mode}, not zeros")
@@ -160,8 +216,8 @@ def _check_convolution(conv: nn.Module, what: str) -> None:
         raise NotFusable(f'{what} has the padding "{conv.padding}", not numbers')
 
 
-def _check_pointwise(conv: nn.Module, what: str) -> None:
-    _check_convolution(conv, what)
+def _check_pointwise(conv: nn.Module, what: str, may_have_bias: bool = False) -> None:
+    _check_convolution(conv, what, may_have_bias)
     if (conv.kernel_size, conv.stride, conv.padding, conv.groups) != ((1, 1), (1, 1), (0, 0), 1):
         raise NotFusable(f"{what} is not a plain 1x1 convolution")
 

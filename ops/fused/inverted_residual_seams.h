@@ -1,0 +1,91 @@
+/// The BatchNorms of an inverted residual, as the chains of plain operators that it is made of hand them on.
+#pragma once
+
+#include "fusedsc/common/problem.h"
+#include "fusedsc/fused/batch_norm_seam.h"
+#include "fusedsc/fused/inverted_residual.h"
+#include "fusedsc/runtime/arena.h"
+
+namespace fusedsc {
+
+/// Operators tell what is given by its address. Without elements there need not be one: then this is `like`, with an
+/// address where nothing is.
+inline void give_address(TensorView& tensor, const TensorView& like) {
+  alignas(64) static char nothing;
+  if (tensor || like.elements() != 0) return;
+  tensor = like;
+  tensor.data = &nothing;
+}
+
+inline InvertedResidualArguments with_addresses(InvertedResidualArguments block) {
+  if (block.expand_weight) give_address(block.e, block.e);
+  give_address(block.d, block.d);
+  give_address(block.p, block.p);
+  return block;
+}
+
+inline InvertedResidualBackwardArguments with_addresses(InvertedResidualBackwardArguments wanted) {
+  wanted.forward = with_addresses(wanted.forward);
+  if (wanted.forward.expand_weight) give_address(wanted.grad_e, wanted.forward.e);
+  give_address(wanted.grad_d, wanted.forward.d);
+  return wanted;
+}
+
+/// One BatchNorm of the block between the raw tensor it normalises and whoever reads it.
+struct InvertedResidualSeam {
+  ConstTensorView raw;
+  BatchNormParameters parameters;
+  ChannelVector scale, shift;
+
+  InvertedResidualSeam(const ConstTensorView& raw_, const BatchNormParameters& parameters_, Arena& arena)
+      : raw(raw_), parameters(parameters_) {
+    if (!raw) return;
+    scale = parameters.scale ? parameters.scale : take_channels(arena, raw);
+    shift = parameters.shift ? parameters.shift : take_channels(arena, raw);
+  }
+
+  Prologue prologue(Activation activation) const { return {scale, shift, activation}; }
+
+  /// With all that normalising needs. The sums of squares are left where invstd will be.
+  Statistics statistics() const {
+    return {parameters.mean,
+            parameters.invstd,
+            {parameters.weight, parameters.bias, parameters.eps, parameters.invstd, parameters.variance, scale, shift}};
+  }
+
+  BatchNormFinalizeArguments affine() const {
+    return affine_of({parameters.weight, parameters.bias, parameters.mean, parameters.invstd}, scale, shift);
+  }
+  /// Where no one has left it.
+  void finish_affine(const Execution& execution) const {
+    if (raw && !parameters.scale) batch_norm_finalize(affine(), execution);
+  }
+};
+
+/// A seam, and its BatchNorm's backward.
+struct InvertedResidualGradientSeam : InvertedResidualSeam {
+  BatchNormGradients gradients;
+  bool training;
+  ChannelVector sum_grad, sum_centered, grad_scale, output_scale, offset;
+
+  InvertedResidualGradientSeam(const ConstTensorView& raw_, const BatchNormParameters& parameters_,
+                               const BatchNormGradients& gradients_, bool training_, Arena& arena)
+      : InvertedResidualSeam(raw_, parameters_, arena), gradients(gradients_), training(training_) {
+    if (!raw) return;
+    for (ChannelVector* vector : {&sum_grad, &sum_centered, &grad_scale, &output_scale, &offset}) {
+      *vector = take_channels(arena, raw);
+    }
+  }
+
+  /// With the coefficients of the gradient prologue and the parameters' gradients, which follow from them.
+  GradientSums sums() const {
+    return {parameters.mean,
+            sum_grad,
+            sum_centered,
+            {parameters.weight, parameters.invstd, training, grad_scale, output_scale, offset, gradients.weight,
+             gradients.bias}};
+  }
+  GradientPrologue gradient_prologue() const { return {grad_scale, output_scale, offset, raw}; }
+};
+
+}  // namespace fusedsc
