@@ -66,6 +66,18 @@ INVERTED_RESIDUALS = (
     InvertedResidual("R15-16", 160, 6, 7, 1, 160, occurrences=2),
     InvertedResidual("R17", 160, 6, 7, 1, 320),
 )
+# Those of MobileNetV3-Large that have squeeze-excite.
+SQUEEZE_EXCITE_BLOCKS = tuple(
+    InvertedResidual(label, *shape, kernel=kernel, activation=activation, squeezed=squeezed, occurrences=occurrences)
+    for label, shape, kernel, activation, squeezed, occurrences in (
+        ("E1", (24, 3, 56, 2, 40), 5, "relu", 24, 1),
+        ("E2-3", (40, 3, 28, 1, 40), 5, "relu", 32, 2),
+        ("E4", (80, 6, 14, 1, 112), 3, "hardswish", 120, 1),
+        ("E5", (112, 6, 14, 1, 112), 3, "hardswish", 168, 1),
+        ("E6", (112, 6, 14, 2, 160), 5, "hardswish", 168, 1),
+        ("E7-8", (160, 6, 7, 1, 160), 5, "hardswish", 240, 2),
+    )
+)
 GPU_NETWORKS = (Network(size=224, batch=256), Network(size=224, batch=256, leanest=True))
 
 # On GPUs: the layers of EfficientNet-B0, MnasNet, MobileNetV2 and ShuffleNetV2.
@@ -103,7 +115,7 @@ SUITES = {
     "cpu": ("depthwise", "pointwise", "sliding_channel", "dsc_block", "network"),
     "cuda": (
         "depthwise", "pointwise", "sliding_channel", "dsc_block", "dsc_block_leanest", "unusual", "inverted_residual",
-        "inverted_residual_leanest", "network", "sliding_channel_network",
+        "inverted_residual_leanest", "squeeze_excite", "network", "sliding_channel_network",
     ),
 }  # fmt: skip
 LEANEST = "_leanest"  # the same blocks, as they are where memory is dear
@@ -189,6 +201,8 @@ class Selection:
             return tuple(replace(block, leanest=True) for block in self._blocks(suite.removesuffix(LEANEST)))
         if suite == "inverted_residual":
             return INVERTED_RESIDUALS
+        if suite == "squeeze_excite":
+            return SQUEEZE_EXCITE_BLOCKS
         if suite == "unusual":
             return UNUSUAL_BLOCKS
         return BLOCKS if self.device == "cpu" else GPU_BLOCKS

@@ -23,6 +23,9 @@ Shape = tuple[int, int, int, int]
 TOLERANCES = {torch.float32: 2e-2, torch.float16: 5e-2, torch.bfloat16: 2e-1}
 
 
+ACTIVATIONS = {"relu": F.relu, "relu6": F.relu6, "hardswish": F.hardswish}
+
+
 class AnyBlock(Protocol):
     @property
     def x_shape(self) -> Shape: ...
@@ -98,9 +101,10 @@ class Block:
 
 @dataclass(frozen=True)
 class InvertedResidual:
-    """[1x1 -> BatchNorm -> ReLU6 ->] depthwise 3x3 -> BatchNorm -> ReLU6 -> 1x1 -> BatchNorm [+ x].
+    """[1x1 -> BatchNorm -> ReLU6 ->] depthwise 3x3 -> BatchNorm -> ReLU6 -> [squeeze-excite ->] 1x1 -> BatchNorm [+ x].
 
-    ``occurrences``: how many of MobileNetV2's blocks it is. ``leanest``: as a Block's.
+    ``occurrences``: how many of the network's blocks it is. ``leanest``: as a Block's. ``squeezed``: channels between
+    the two convolutions of squeeze-excite, as MobileNetV3 has it; 0: there is none.
     """
 
     label: str
@@ -112,10 +116,14 @@ class InvertedResidual:
     occurrences: int = 1
     batch: int = 256
     leanest: bool = False
+    kernel: int = 3
+    activation: str = "relu6"
+    squeezed: int = 0
 
     @property
     def name(self) -> str:
-        shape = f"c{self.channels} e{self.expanded} {self.size}x{self.size} s{self.stride} m{self.out_channels}"
+        kernel = f" k{self.kernel}" if self.kernel != 3 else ""
+        shape = f"c{self.channels} e{self.expanded} {self.size}x{self.size}{kernel} s{self.stride} m{self.out_channels}"
         return f"{self.label} {shape} n{self.batch}"
 
     @property
@@ -143,26 +151,41 @@ class InvertedResidual:
             "expand_weight": place.random(self.expanded, self.channels, 1, 1),
             **_batch_norm("expand_bn", self.expanded, place),
         }
-        return (expand if self.expansion > 1 else {}) | {
-            "dw_weight": place.random(self.expanded, 1, 3, 3),
-            **_batch_norm("dw_bn", self.expanded, place),
-            "project_weight": place.random(self.out_channels, self.expanded, 1, 1),
-            **_batch_norm("project_bn", self.out_channels, place),
+        gate = {  # of weights that leave most gates between 0 and 1
+            "se_reduce_weight": place.random(self.squeezed, self.expanded, 1, 1) / self.expanded**0.5,
+            "se_reduce_bias": place.random(1, self.squeezed, 1, 1).flatten(),
+            "se_expand_weight": place.random(self.expanded, self.squeezed, 1, 1) / max(self.squeezed, 1) ** 0.5,
+            "se_expand_bias": place.random(1, self.expanded, 1, 1).flatten(),
         }
+        return (
+            (expand if self.expansion > 1 else {})
+            | (gate if self.squeezed else {})
+            | {
+                "dw_weight": place.random(self.expanded, 1, self.kernel, self.kernel),
+                **_batch_norm("dw_bn", self.expanded, place),
+                "project_weight": place.random(self.out_channels, self.expanded, 1, 1),
+                **_batch_norm("project_bn", self.out_channels, place),
+            }
+        )
 
     def fused(self, x: Tensor, p: Parameters) -> Tensor:
         bn = {name: (*_of(name, p), None) for name in ("expand_bn", "dw_bn", "project_bn") if f"{name}.weight" in p}
         return fusedsc.functional.inverted_residual(
             x, p.get("expand_weight"), bn.get("expand_bn"), p["dw_weight"], bn["dw_bn"], p["project_weight"],
-            bn["project_bn"], training=True, stride=self.stride, residual=self.residual, recompute=self.leanest or None,
+            bn["project_bn"], training=True, activation=self.activation, stride=self.stride, padding=self.kernel // 2,
+            residual=self.residual, recompute=self.leanest or None,
+            **{name: parameter for name, parameter in p.items() if name.startswith("se_")},
         )  # fmt: skip
 
     def plain(self, x: Tensor, p: Parameters) -> Tensor:
-        y = x
+        y, activate = x, ACTIVATIONS[self.activation]
         if self.expansion > 1:
-            y = F.relu6(_normalised(F.conv2d(y, p["expand_weight"]), "expand_bn", p), inplace=True)
-        y = F.conv2d(y, p["dw_weight"], None, self.stride, 1, groups=self.expanded)
-        y = F.relu6(_normalised(y, "dw_bn", p), inplace=True)
+            y = activate(_normalised(F.conv2d(y, p["expand_weight"]), "expand_bn", p), inplace=True)
+        y = F.conv2d(y, p["dw_weight"], None, self.stride, self.kernel // 2, groups=self.expanded)
+        y = activate(_normalised(y, "dw_bn", p), inplace=True)
+        if self.squeezed:
+            gate = F.conv2d(F.adaptive_avg_pool2d(y, 1), p["se_reduce_weight"], p["se_reduce_bias"])
+            y = y * F.hardsigmoid(F.conv2d(F.relu(gate, inplace=True), p["se_expand_weight"], p["se_expand_bias"]))
         y = _normalised(F.conv2d(y, p["project_weight"]), "project_bn", p)
         return x + y if self.residual else y
 

@@ -104,6 +104,8 @@ def gpu_run(monkeypatch, tmp_path):
     monkeypatch.setattr(suites, "GPU_BLOCKS", (Block(8, 6, 2, 4, batch=3, label="B1"),))
     residuals = (InvertedResidual("R1", 8, 1, 6, 1, 6, batch=3), InvertedResidual("R2-4", 8, 2, 6, 1, 8, 3, batch=3))
     monkeypatch.setattr(suites, "INVERTED_RESIDUALS", residuals)
+    gated = (InvertedResidual("E1", 8, 2, 6, 2, 4, batch=3, kernel=5, activation="hardswish", squeezed=4),)
+    monkeypatch.setattr(suites, "SQUEEZE_EXCITE_BLOCKS", gated)
     unusual = (Block(5, 9, 3, 1, 2, "stride 3", kernel=4, dilation=2), Block(8, 1, 1, 3, 9, "map of 1x1"))
     monkeypatch.setattr(suites, "UNUSUAL_BLOCKS", unusual)
     monkeypatch.setattr(suites, "GPU_NETWORKS", (Network(size=32, batch=8),))
@@ -128,11 +130,12 @@ def assert_measured(records):
 
 
 def test_blocks_on_a_gpu(gpu_run, tmp_path):
-    status, records = gpu_run("--suite", "dsc_block", "inverted_residual")
+    status, records = gpu_run("--suite", "dsc_block", "inverted_residual", "squeeze_excite")
     assert status == 0
+    assert len(records["squeeze_excite"]) == 2 * 3
     assert len(records["dsc_block"]) == 2 * 3, "directions and types"
     assert len(records["inverted_residual"]) == 2 * 2 * 3
-    assert_measured(records["dsc_block"] + records["inverted_residual"])
+    assert_measured(records["dsc_block"] + records["inverted_residual"] + records["squeeze_excite"])
     assert [r["occurrences"] for r in records["inverted_residual"] if r["case"].startswith("R2-4 ")] == [3] * 6
     assert (tmp_path / "dsc_block_ratio.png").exists()
 
