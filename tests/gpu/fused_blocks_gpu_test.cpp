@@ -157,6 +157,7 @@ TEST_P(FusedBlocksGpu, InvertedResidualBackwardRandom) {
 TEST_P(FusedBlocksGpu, EmptyBatch) {
   verify_empty_dsc_block(GetParam().dtype);
   verify_empty_inverted_residual(GetParam().dtype);
+  verify_empty_gated_residual(GetParam().dtype);
 }
 
 }  // namespace
