@@ -9,12 +9,21 @@
 namespace fusedsc::aten {
 namespace {
 
-/// A 1x1 convolution's weight as a matrix; any strides.
-Tensor matrix_of(const Tensor& weight) { return weight.select(3, 0).select(2, 0); }
+/// A matrix [N, C] as a channels_last image with a row for each of its rows, and back.
+Tensor image_of(const Tensor& matrix) {
+  return matrix.contiguous().view({1, matrix.size(0), 1, matrix.size(1)}).permute({0, 3, 1, 2});
+}
+Tensor matrix_of(const Tensor& image) { return image.permute({0, 2, 3, 1}).reshape({image.size(2), image.size(1)}); }
 
 Tensor convolution(const Tensor& x, const Tensor& weight, const OptionalTensor& bias) {
-  const Tensor columns = matrix_of(weight).t();
-  return bias ? at::addmm(*bias, x, columns) : at::mm(x, columns);
+  return matrix_of(pointwise_conv2d(image_of(x), weight, bias, 1));
+}
+
+/// Gradients of x, weight and bias.
+Tensors3 convolution_backward(const Tensor& grad, const Tensor& x, const Tensor& weight, std::array<bool, 3> wants) {
+  const auto [grad_x, grad_weight, grad_bias] =
+      pointwise_conv2d_backward(image_of(grad), image_of(x), weight, 1, wants);
+  return {wants[0] ? matrix_of(grad_x) : Tensor(), grad_weight, grad_bias};
 }
 
 Tensor activated(Activation activation, const Tensor& x) {
@@ -48,18 +57,6 @@ void check_weight_sizes(const char* name, const Tensor& weight, const Tensor& x,
   const SymSizes expected = {outputs, inputs, 1, 1};
   check(weight.sym_sizes() == c10::SymIntArrayRef(expected), name, ": its sizes are ", weight.sym_sizes(),
         "; give a 1x1 convolution's, ", c10::SymIntArrayRef(expected));
-}
-
-/// Writes the gradients of a convolution's weight and bias, those that are defined.
-void convolution_backward(const Tensor& grad, const Tensor& x, const Tensor& grad_weight, const Tensor& grad_bias) {
-  if (grad_weight.defined()) {
-    Tensor rows = matrix_of(grad_weight);
-    at::mm_out(rows, grad.t(), x);
-  }
-  if (grad_bias.defined()) {
-    Tensor sums = grad_bias;
-    at::sum_out(sums, grad, 0);
-  }
 }
 
 }  // namespace
@@ -101,19 +98,22 @@ Tensor gate_of(const SqueezeExcite& by, const Tensor& logits) {
   return by.gate == "sigmoid" ? at::sigmoid(logits) : at::hardsigmoid(logits);
 }
 
-Tensor gate_backward(const SqueezeExcite& by, const GateSteps& steps, const Tensor& gate, const Tensor& grad_gate,
-                     const std::array<Tensor, 4>& gradients, bool wants_mean) {
-  const auto& [grad_reduce_weight, grad_reduce_bias, grad_expand_weight, grad_expand_bias] = gradients;
+GateGradients gate_backward(const SqueezeExcite& by, const GateSteps& steps, const Tensor& gate,
+                            const Tensor& grad_gate, bool wants_mean, const std::array<bool, 4>& wants) {
+  GateGradients gradients;
+  auto& [reduce_weight, reduce_bias, expand_weight, expand_bias] = gradients.parameters;
   const Tensor grad_logits =
       by.gate == "sigmoid" ? at::sigmoid_backward(grad_gate, gate) : at::hardsigmoid_backward(grad_gate, steps.logits);
   const Activation activation = activation_of(by);
-  const Tensor reduced = grad_expand_weight.defined() ? activated(activation, steps.hidden) : Tensor();
-  convolution_backward(grad_logits, reduced, grad_expand_weight, grad_expand_bias);
-  if (!wants_mean && !grad_reduce_weight.defined() && !grad_reduce_bias.defined()) return {};
-  const Tensor grad_hidden =
-      activation_backward(activation, at::mm(grad_logits, matrix_of(by.expand_weight)), steps.hidden);
-  convolution_backward(grad_hidden, steps.mean, grad_reduce_weight, grad_reduce_bias);
-  return wants_mean ? at::mm(grad_hidden, matrix_of(by.reduce_weight)) : Tensor();
+  const bool wants_hidden = wants_mean || wants[0] || wants[1];
+  Tensor grad_reduced;
+  std::tie(grad_reduced, expand_weight, expand_bias) = convolution_backward(
+      grad_logits, activated(activation, steps.hidden), by.expand_weight, {wants_hidden, wants[2], wants[3]});
+  if (!wants_hidden) return gradients;
+  const Tensor grad_hidden = activation_backward(activation, grad_reduced, steps.hidden);
+  std::tie(gradients.mean, reduce_weight, reduce_bias) =
+      convolution_backward(grad_hidden, steps.mean, by.reduce_weight, {wants_mean, wants[0], wants[1]});
+  return gradients;
 }
 
 }  // namespace fusedsc::aten

@@ -1,5 +1,6 @@
-/// The gate of squeeze-excite, from the means of channels: gate(expand(activation(reduce(mean)))), of PyTorch's
-/// operators on matrices with a row per image, which are small. Where all of it is given, forward and backward.
+/// The gate of squeeze-excite, from the means of channels: gate(expand(activation(reduce(mean)))), forward and
+/// backward. Its convolutions are pointwise ones of a row per image, all of them small; what is between them are
+/// PyTorch's operators.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -37,8 +38,12 @@ GateSteps gate_steps(const SqueezeExcite& by, const Tensor& mean);
 /// [N, E].
 Tensor gate_of(const SqueezeExcite& by, const Tensor& logits);
 
-/// Writes the gradients of the weights and biases, those that are defined; returns the mean's, [N, E], if it is wanted.
-Tensor gate_backward(const SqueezeExcite& by, const GateSteps& steps, const Tensor& gate, const Tensor& grad_gate,
-                     const std::array<Tensor, 4>& gradients, bool wants_mean);
+struct GateGradients {
+  Tensor mean;                       ///< [N, E]
+  std::array<Tensor, 4> parameters;  ///< in the order in which they were given
+};
+/// Those that are wanted; the others are undefined.
+GateGradients gate_backward(const SqueezeExcite& by, const GateSteps& steps, const Tensor& gate,
+                            const Tensor& grad_gate, bool wants_mean, const std::array<bool, 4>& wants);
 
 }  // namespace fusedsc::aten

@@ -134,7 +134,7 @@ Tensors14 gated_residual_backward_kernel(const Tensor& grad_y, const Tensor& x, 
                                          std::string_view se_gate, IntArrayRef stride, IntArrayRef padding,
                                          IntArrayRef dilation, bool residual, std::array<bool, 14> output_mask) {
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  const Tensors14 gradients = gated_residual_backward_meta(
+  Tensors14 gradients = gated_residual_backward_meta(
       grad_y, x, expand_weight, dw_weight, project_weight, bn_parameters, se_parameters, statistics, stored, training,
       activation, se_activation, se_gate, stride, padding, dilation, residual, output_mask);
   if (grad_y.numel() == 0) return zeroed(gradients);
@@ -142,14 +142,12 @@ Tensors14 gated_residual_backward_kernel(const Tensor& grad_y, const Tensor& x, 
   const SqueezeExcite by(se_parameters, se_activation, se_gate, x, dw_weight.sym_size(0));
   const Tensor &mean = stored[0], &hidden = stored[1], &logits = stored[2];
   const Tensor &e = stored[3], &d = stored[4], &z = stored[5], &p = stored[6];
-  const auto& [g0, g1, g2, g3, w0, b0, w1, b1, w2, b2, s0, s1, s2, s3] = gradients;
+  auto& [g0, g1, g2, g3, w0, b0, w1, b1, w2, b2, s0, s1, s2, s3] = gradients;
   const std::array<Tensor, 6> bn_gradients = {w0, b0, w1, b1, w2, b2};
-  const std::array<Tensor, 4> se_gradients = {s0, s1, s2, s3};
-  const auto wanted = [](std::initializer_list<Tensor> tensors) {
-    return std::ranges::any_of(tensors, [](const Tensor& tensor) { return tensor.defined(); });
-  };
-  const bool wants_features = wanted({g0, g1, g2, w0, b0, w1, b1});
-  const bool wants_gate = wants_features || wanted({s0, s1, s2, s3});
+  const std::array<bool, 4> wants_se = {s0.defined(), s1.defined(), s2.defined(), s3.defined()};
+  const std::array<const Tensor*, 7> of_features = {&g0, &g1, &g2, &w0, &b0, &w1, &b1};
+  const bool wants_features = std::ranges::any_of(of_features, [](const Tensor* tensor) { return tensor->defined(); });
+  const bool wants_gate = wants_features || std::ranges::find(wants_se, true) != wants_se.end();
 
   const InvertedResidualOperands operands(x, expand_weight, dw_weight, project_weight, bn_parameters, statistics);
   auto forward = operands.arguments(
@@ -173,10 +171,13 @@ Tensors14 gated_residual_backward_kernel(const Tensor& grad_y, const Tensor& x, 
   arguments.z = view(z);
   if (wants_gate) arguments.grad_gate = mutable_view(as_map(grad_gate));
   run(plan_gated_residual_projection_backward, arguments, x);
-  const Tensor grad_mean =
-      wants_gate ? gate_backward(by, {mean, hidden, logits}, gate, grad_gate, se_gradients, wants_features) : Tensor();
+  GateGradients of_gate;
+  if (wants_gate) {
+    of_gate = gate_backward(by, {mean, hidden, logits}, gate, grad_gate, wants_features, wants_se);
+    std::tie(s0, s1, s2, s3) = std::tuple_cat(of_gate.parameters);
+  }
   if (wants_features) {
-    arguments.grad_mean = view(as_map(grad_mean));
+    arguments.grad_mean = view(as_map(of_gate.mean));
     run(plan_gated_residual_features_backward, arguments, x);
   }
   for (std::size_t i = 0; i < written.size(); ++i) store(written[i], bn_gradients[i]);

@@ -109,6 +109,7 @@ struct FeaturesBackward {
                     arena),
         dw_seam(block.d, block.dw_bn, wanted.block.grad_dw_bn, block.training, arena) {
     const InvertedResidualBackwardArguments& gradients = wanted.block;
+    check(static_cast<bool>(gradients.grad_d), "grad_d: it is null; give the gradient at z");
     check(!wants_grad_e || gradients.grad_e,
           "grad_e: it is null, but the wanted gradients pass through it; give memory");
     squeeze.x = block.d;

@@ -2,6 +2,7 @@
 #include "gpu/gpu_under_test.h"
 #include "ops/dsc_block_verify.h"
 #include "ops/empty_blocks.h"
+#include "ops/gated_residual_verify.h"
 #include "ops/inverted_residual_verify.h"
 
 namespace fusedsc::reference {
@@ -138,6 +139,17 @@ TEST_P(FusedBlocksGpu, InvertedResidualRandom) {
 TEST_P(FusedBlocksGpu, InvertedResidualBackwardEdges) {
   for_each_case(inverted_residual_edges(GetParam().dtype), verify_inverted_residual_backward);
 }
+TEST_P(FusedBlocksGpu, GatedResidualEdges) {
+  for_each_case(inverted_residual_edges(GetParam().dtype), verify_gated_residual);
+}
+TEST_P(FusedBlocksGpu, GatedResidualBackwardEdges) {
+  for_each_case(inverted_residual_edges(GetParam().dtype), verify_gated_residual_backward);
+}
+TEST_P(FusedBlocksGpu, GatedResidualRandom) {
+  for_each_case(random_inverted_residuals(GetParam().dtype), verify_gated_residual);
+  for_each_case(random_inverted_residuals(GetParam().dtype), verify_gated_residual_backward);
+}
+
 TEST_P(FusedBlocksGpu, InvertedResidualBackwardRandom) {
   for_each_case(random_inverted_residuals(GetParam().dtype), verify_inverted_residual_backward);
 }
@@ -145,6 +157,7 @@ TEST_P(FusedBlocksGpu, InvertedResidualBackwardRandom) {
 TEST_P(FusedBlocksGpu, EmptyBatch) {
   verify_empty_dsc_block(GetParam().dtype);
   verify_empty_inverted_residual(GetParam().dtype);
+  verify_empty_gated_residual(GetParam().dtype);
 }
 
 }  // namespace

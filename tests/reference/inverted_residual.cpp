@@ -1,6 +1,7 @@
 #include "reference/inverted_residual.h"
 
 #include "reference/convolution.h"
+#include "reference/squeeze_excite.h"
 
 namespace fusedsc::reference {
 namespace {
@@ -9,20 +10,21 @@ namespace {
 struct Normalised {
   Array raw;
   BatchStatistics statistics;
+  Affine map;
   Array activated;
 };
 
 Normalised normalise(const InvertedResidual& block, const Array& raw, const BatchNormState& state,
                      Activation activation) {
   const Precision precision(block.dtype);
-  Normalised result{raw, {}, {}};
+  Normalised result{raw, {}, {}, {}};
   Normalisation by = state.by;
   if (block.training) {
     result.statistics = batch_statistics(precision, raw, block.eps);
     by = {result.statistics.mean, result.statistics.invstd};
   }
-  const Affine map = batch_norm(precision, state.weight, state.bias, by, activation);
-  result.activated = apply(precision, stored(precision, raw), map);
+  result.map = batch_norm(precision, state.weight, state.bias, by, activation);
+  result.activated = apply(precision, stored(precision, raw), result.map);
   if (block.stores_activated) result.activated = stored(precision, result.activated);
   return result;
 }
@@ -53,7 +55,12 @@ InvertedResidualOutputs forward(const InvertedResidual& block) {
   const Normalised d = normalise(block, raw, block.dw, block.activation);
   outputs.d = d.raw;
   outputs.dw = d.statistics;
-  const Array projected = pointwise(precision, d.activated, block.project_weight, {});
+  if (block.is_gated()) {
+    const Array d_read = stored(precision, d.raw);
+    outputs.mean = map_averages(precision, d_read, d.map);
+    outputs.z = stored(precision, gated(precision, d_read, d.map, block.gate));
+  }
+  const Array projected = pointwise(precision, block.is_gated() ? outputs.z : d.activated, block.project_weight, {});
   const Normalised p = normalise(block, projected, block.project, Activation::identity);
   outputs.p = p.raw;
   outputs.project = p.statistics;
@@ -67,10 +74,16 @@ InvertedResidualGradients backward(const InvertedResidual& block, const Array& e
   InvertedResidualGradients gradients;
   const Affine dw_map = batch_norm(precision, block.dw.weight, block.dw.bias, block.dw.by, block.activation);
   const Array grad_p = through_batch_norm(block, grad_y, p, block.project, gradients.project);
-  gradients.project_weight =
-      pointwise_weight_gradient(precision, grad_p, apply(precision, d, dw_map), block.project_weight.sizes);
-  const Array grad_dw_output = pointwise_input_gradient(precision, grad_p, block.project_weight, d.sizes);
-  const Array grad_dw_bn = stored(precision, apply_backward(precision, grad_dw_output, d, dw_map));
+  const Array projected = block.is_gated() ? block.z : apply(precision, d, dw_map);
+  gradients.project_weight = pointwise_weight_gradient(precision, grad_p, projected, block.project_weight.sizes);
+  Array grad_dw_output = pointwise_input_gradient(precision, grad_p, block.project_weight, d.sizes);
+  if (block.is_gated()) {
+    grad_dw_output = stored(precision, grad_dw_output);
+    gradients.gate = gate_gradient(precision, grad_dw_output, d, dw_map);
+  }
+  const Array grad_dw_bn = stored(
+      precision, block.is_gated() ? gated_gradient(precision, grad_dw_output, block.gate, block.grad_mean, d, dw_map)
+                                  : apply_backward(precision, grad_dw_output, d, dw_map));
   const Array grad_d = through_batch_norm(block, grad_dw_bn, d, block.dw, gradients.dw);
   const Sizes& dw_sizes = block.dw_weight.sizes;
   if (!block.expands) {
