@@ -12,7 +12,7 @@
 
 #include <algorithm>
 
-#include "fusedsc/common/cpu/patch-inl.h"
+#include "fusedsc/common/cpu/seam-inl.h"
 #include "fusedsc/common/cpu/slices.h"
 #include "fusedsc/runtime/arena.h"
 
@@ -29,8 +29,9 @@ struct Maps {
   std::int64_t group = 0;  ///< of images
 };
 
-/// What the passes share. A task is a block of channels of a group of images, so that the sums over a map are one
-/// thread's; those over the images are kept per group.
+/// What the passes share. A task is a group of images, or a block of their channels where the groups are fewer than the
+/// threads: so the sums over a map are one thread's, and those over the images, kept per group, the same with any
+/// number of threads.
 template <class T, template <class> class Order>
 class MapsPass {
  public:
@@ -42,15 +43,19 @@ class MapsPass {
         pitch_(round_up(sizes_[1], kLanes<T>)),
         elements_(kPartBytes / static_cast<std::int64_t>(sizeof(T)) / patches),
         arena_(workspace) {
-    const std::int64_t wanted = (Slices::kSlices + groups_ - 1) / groups_;
-    block_ = round_up((sizes_[1] + wanted - 1) / wanted, std::max(Major::kChannels, kLeastChannels));
-    blocks_ = (sizes_[1] + block_ - 1) / block_;
+    const std::int64_t channels = sizes_[1];
+    // Sums have the same bits in whichever block a channel is: parts, and what is walked side by side, do not change.
+    const std::int64_t positions = elements_ / (Major::kChannelMajor ? 1 : channels) / kLanes<T> * kLanes<T>;
+    columns_ = std::min(std::max(positions, kLanes<T>), sizes_[3]);
+    const std::int64_t granule =
+        Major::kChannelMajor ? whole_units(std::min(elements_ / sizes_[3], channels)) : kUnits * kLanes<T>;
+    const std::int64_t wanted = (threads + groups_ - 1) / groups_;
+    block_ = round_up((channels + wanted - 1) / wanted, granule);
+    blocks_ = (channels + block_ - 1) / block_;
+    maps_ = Major::kChannelMajor ? granule : block_;
     lanes_ = std::min<std::int64_t>(threads, groups_ * blocks_);
     scale_ = arena_.take<T>(pitch_);
     shift_ = arena_.take<T>(pitch_);
-    const std::int64_t positions = std::max(elements_ / least_channels() / kLanes<T>, std::int64_t{1}) * kLanes<T>;
-    columns_ = std::min(positions, sizes_[3]);
-    maps_ = Major::kChannelMajor ? std::clamp<std::int64_t>(elements_ / sizes_[3], 1, block_) : block_;
   }
 
   std::size_t workspace_bytes() const { return arena_.used(); }
@@ -133,10 +138,11 @@ class MapsPass {
   Arena& arena() { return arena_; }
 
  private:
-  static constexpr std::int64_t kLeastChannels = Major::kChannelMajor ? 1 : 16;  ///< of a block: a cache line of them
-
-  /// Of a part.
-  std::int64_t least_channels() const { return Major::kChannelMajor ? 1 : block_; }
+  /// As many of `channels` as for_each_unit walks in units of one size, one at least.
+  static std::int64_t whole_units(std::int64_t channels) {
+    if (channels >= kUnits) return channels / kUnits * kUnits;
+    return channels >= 2 ? 2 : 1;
+  }
   std::int64_t patch_size() const { return round_up(Major::size(columns_, maps_), kLanes<T>); }
 
   Sizes sizes_;
