@@ -139,8 +139,8 @@ Explanation explain_inverted_residual_kernel(
     const TensorOptionals& project_bn, bool training, std::optional<at::ArrayRef<double>> /*momentum*/,
     at::ArrayRef<double> /*eps*/, std::string_view activation, IntArrayRef stride, IntArrayRef padding,
     IntArrayRef dilation, bool residual, std::optional<bool> /*recompute*/, const OptionalTensor& se_reduce_weight,
-    const OptionalTensor& /*se_reduce_bias*/, const OptionalTensor& /*se_expand_weight*/,
-    const OptionalTensor& /*se_expand_bias*/, std::string_view /*se_activation*/, std::string_view /*se_gate*/) {
+    const OptionalTensor& se_reduce_bias, const OptionalTensor& se_expand_weight, const OptionalTensor& se_expand_bias,
+    std::string_view se_activation, std::string_view se_gate) {
   const bool by_copies = is_by_channels_last_copies(given_x, dw_weight, project_weight,
                                                     {.window = window_of(dw_weight, stride, padding, dilation),
                                                      .expands = expand_weight.has_value(),
