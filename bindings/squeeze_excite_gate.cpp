@@ -61,6 +61,14 @@ void check_weight_sizes(const char* name, const Tensor& weight, const Tensor& x,
 
 }  // namespace
 
+TensorOptionals se_parameters(const OptionalTensor& reduce_weight, const OptionalTensor& reduce_bias,
+                              const OptionalTensor& expand_weight, const OptionalTensor& expand_bias) {
+  if (reduce_weight) return TensorOptionals({reduce_weight, reduce_bias, expand_weight, expand_bias});
+  check(!reduce_bias && !expand_weight && !expand_bias,
+        "se_reduce_weight: it is None, but others of squeeze-excite are given; give its two weights or none of it");
+  return TensorOptionals();
+}
+
 SqueezeExcite::SqueezeExcite(const TensorOptionals& parameters, std::string_view activation_, std::string_view gate_,
                              const Tensor& x, const c10::SymInt& channels)
     : activation(activation_), gate(gate_) {

@@ -12,6 +12,11 @@
 
 namespace fusedsc::aten {
 
+/// Weight and bias of either convolution, as operators take them: without the first weight nothing at all. Throws
+/// InvalidArgument where others are given without it.
+TensorOptionals se_parameters(const OptionalTensor& reduce_weight, const OptionalTensor& reduce_bias,
+                              const OptionalTensor& expand_weight, const OptionalTensor& expand_bias);
+
 /// The two 1x1 convolutions, each with its bias or none, and what follows them.
 struct SqueezeExcite {
   Tensor reduce_weight;  ///< [S, E, 1, 1]
@@ -20,7 +25,7 @@ struct SqueezeExcite {
   OptionalTensor expand_bias;
   std::string_view activation, gate;
 
-  /// `parameters`: weight and bias of either convolution. Throws InvalidArgument where they, or the names, do not fit
+  /// `parameters`: as above. Throws InvalidArgument where they, or the names, do not fit
   /// `channels`.
   SqueezeExcite(const TensorOptionals& parameters, std::string_view activation, std::string_view gate, const Tensor& x,
                 const c10::SymInt& channels);

@@ -11,6 +11,7 @@
 #include "fusedsc/common/status.h"
 #include "operators.h"
 #include "running_statistics.h"
+#include "squeeze_excite_gate.h"
 #include "tensor_conversion.h"
 
 namespace fusedsc::aten {
@@ -107,8 +108,7 @@ Tensor inverted_residual_composite(const Tensor& x, const OptionalTensor& expand
                                    const OptionalTensor& se_expand_weight, const OptionalTensor& se_expand_bias,
                                    std::string_view se_activation, std::string_view se_gate) {
   check_activation("x", x);
-  check(se_reduce_weight || (!se_reduce_bias && !se_expand_weight && !se_expand_bias),
-        "se_reduce_weight: it is None, but others of squeeze-excite are given; give its two weights or none of it");
+  const TensorOptionals squeezes = se_parameters(se_reduce_weight, se_reduce_bias, se_expand_weight, se_expand_bias);
   if (expand_weight) check_weight("expand_weight", *expand_weight, x);
   check_weight("dw_weight", dw_weight, x);
   check_weight("project_weight", project_weight, x);
@@ -145,15 +145,14 @@ Tensor inverted_residual_composite(const Tensor& x, const OptionalTensor& expand
   const Tensor read_x = layout.inside(x);
   const bool recomputes = !keep || recompute.value_or(false);
   const auto [raw_y, batch_statistics] = [&]() -> Tensors2 {
-    if (!se_reduce_weight) {
+    if (squeezes.empty()) {
       const auto outputs =
           inverted_residual_forward(read_x, expand_weight, dw_weight, project_weight, bn_parameters, statistics,
                                     epsilons, activation, stride, padding, dilation, residual, recomputes);
       return {std::get<0>(outputs), std::get<1>(outputs)};
     }
-    const TensorOptionals se_parameters({se_reduce_weight, se_reduce_bias, se_expand_weight, se_expand_bias});
     const auto outputs = gated_residual_forward(read_x, expand_weight, dw_weight, project_weight, bn_parameters,
-                                                se_parameters, statistics, epsilons, activation, se_activation, se_gate,
+                                                squeezes, statistics, epsilons, activation, se_activation, se_gate,
                                                 stride, padding, dilation, residual, recomputes);
     return {std::get<0>(outputs), std::get<1>(outputs)};
   }();

@@ -6,6 +6,7 @@
 #include "explain.h"
 #include "fusedsc/fused/gated_residual.h"
 #include "inverted_residual_operands.h"
+#include "squeeze_excite_gate.h"
 
 namespace fusedsc::aten {
 namespace {
@@ -138,8 +139,8 @@ Explanation explain_inverted_residual_kernel(
     const TensorOptionals& project_bn, bool training, std::optional<at::ArrayRef<double>> /*momentum*/,
     at::ArrayRef<double> /*eps*/, std::string_view activation, IntArrayRef stride, IntArrayRef padding,
     IntArrayRef dilation, bool residual, std::optional<bool> /*recompute*/, const OptionalTensor& se_reduce_weight,
-    const OptionalTensor& /*se_reduce_bias*/, const OptionalTensor& /*se_expand_weight*/,
-    const OptionalTensor& /*se_expand_bias*/, std::string_view /*se_activation*/, std::string_view /*se_gate*/) {
+    const OptionalTensor& se_reduce_bias, const OptionalTensor& se_expand_weight, const OptionalTensor& se_expand_bias,
+    std::string_view se_activation, std::string_view se_gate) {
   const BlockLayout layout(given_x, dw_weight, project_weight,
                            {.window = window_of(dw_weight, stride, padding, dilation),
                             .expands = expand_weight.has_value(),
@@ -160,6 +161,8 @@ Explanation explain_inverted_residual_kernel(
                                          residual, batch_statistics, eps, outputs);
   const ConvolutionGradients gradients = {operands.x, operands.expand_weight, operands.dw_weight,
                                           operands.project_weight};
+  const TensorOptionals squeezes = se_parameters(se_reduce_weight, se_reduce_bias, se_expand_weight, se_expand_bias);
+  if (!squeezes.empty()) SqueezeExcite(squeezes, se_activation, se_gate, x, d.sym_size(1));
   const auto backward = backward_arguments(forward, y, d, e, gradients, operands.bn_parameters);
   const Explanation found =
       se_reduce_weight ? explanation_with_gate(forward, backward, d)

@@ -34,6 +34,33 @@ def test_names_the_implementation_that_runs(name):
         assert not taken[0].why_not
 
 
+def gate():
+    names = ("se_reduce_weight", "se_reduce_bias", "se_expand_weight", "se_expand_bias")
+    return dict(zip(names, (torch.randn(3, 8, 1, 1), torch.ones(3), torch.randn(8, 3, 1, 1), None), strict=True))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_squeeze_excite(training):
+    args, kwargs = call("inverted_residual")
+    explanation = fusedsc.explain("inverted_residual", *args, **{**kwargs, "training": training}, **gate())
+    assert explanation.taken("forward") == explanation.taken("backward") == "composed"
+    assert len(explanation.candidates) == 2
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"se_gate": "tanh"}, "se_gate: unknown name"),
+        ({"se_reduce_weight": None}, "se_reduce_weight: it is None, but others"),
+        ({"se_expand_weight": None}, "se_expand_weight: it is None"),
+    ],
+)
+def test_wrong_squeeze_excite(wrong, message):
+    args, kwargs = call("inverted_residual")
+    with pytest.raises(ValueError, match=message):
+        fusedsc.explain("inverted_residual", *args, **kwargs, **{**gate(), **wrong})
+
+
 def test_unknown_operator():
     with pytest.raises(ValueError, match='op_name: unknown name "conv3d"; use one of depthwise_conv2d'):
         fusedsc.explain("conv3d", torch.ones(1))

@@ -37,14 +37,21 @@ class Operator:
             "conv_bn_act": [rand(24, 16, 3, 3)],
             "dsc_block": [rand(16, 1, 3, 3), rand(24, 16, 1, 1)],
             "inverted_residual": [rand(32, 16, 1, 1), rand(32, 1, 3, 3), rand(16, 32, 1, 1)],
+            "squeeze_excite": [rand(32, 16, 1, 1), rand(32, 1, 3, 3), rand(16, 32, 1, 1)],
         }[name]
+        self.gate = {}
+        if name == "squeeze_excite":
+            self.gate = {"se_reduce_weight": rand(8, 32, 1, 1), "se_reduce_bias": rand(8)}
+            self.gate |= {"se_expand_weight": rand(32, 8, 1, 1), "se_expand_bias": rand(32)}
         self.norms = {
             "conv_bn_act": [norm(24)],
             "dsc_block": [norm(16)],
             "inverted_residual": [norm(32), norm(32), norm(16)],
+            "squeeze_excite": [norm(32), norm(32), norm(16)],
         }.get(name, [])
         self.buffers = [buffer for bn in self.norms for buffer in bn[2:4]]
         self.leaves = [self.x, *self.weights, *(parameter for bn in self.norms for parameter in bn[:2])]
+        self.leaves += self.gate.values()
         self.call = getattr(self, name)
 
     def depthwise_conv2d(self):
@@ -64,7 +71,9 @@ class Operator:
 
     def inverted_residual(self):
         pairs = [tensor for pair in zip(self.weights, self.norms, strict=True) for tensor in pair]
-        return functional.inverted_residual(self.x, *pairs, training=True, residual=True)
+        return functional.inverted_residual(self.x, *pairs, training=True, residual=True, **self.gate)
+
+    squeeze_excite = inverted_residual
 
     def run(self):
         y = self.call()
@@ -78,6 +87,7 @@ NAMES = (
     "conv_bn_act",
     "dsc_block",
     "inverted_residual",
+    "squeeze_excite",
 )
 OPERATORS = pytest.mark.parametrize("name", NAMES)
 
@@ -123,16 +133,21 @@ def blocks_by_copies():
             x, o.weights[0], *o.norms[0][:4], o.weights[1], training=True, stride=2, recompute=True
         ),
     )
-    for training in (True, False):
-        yield (
-            "inverted_residual",
-            lambda o, x, training=training: functional.inverted_residual(
-                x, *(t for pair in zip(o.weights, o.norms, strict=True) for t in pair), training=training, residual=True
-            ),
-        )
+    for name in ("inverted_residual", "squeeze_excite"):
+        for training in (True, False):
+            yield (
+                name,
+                lambda o, x, training=training: functional.inverted_residual(
+                    x,
+                    *(t for pair in zip(o.weights, o.norms, strict=True) for t in pair),
+                    training=training,
+                    residual=True,
+                    **o.gate,
+                ),
+            )
 
 
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("number", range(6))
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("compiled", [False, True])
 def test_contiguous_blocks_by_copies(number, dtype, compiled):
