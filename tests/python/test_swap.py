@@ -61,6 +61,22 @@ def test_replaces_all_blocks_and_says_so(caplog):
         fusedsc.swap_report(mobilenet())
 
 
+@pytest.mark.parametrize("name", ["mobilenet_v3_small", "mobilenet_v3_large"])
+@pytest.mark.parametrize("training", [True, False])
+def test_mobilenet_v3(name, training):
+    plain = getattr(models, name)(num_classes=10, dropout=0.0).double().train(training)
+    for module in plain.modules():
+        if isinstance(module, nn.BatchNorm2d):  # of zero biases many activations would be at a kink
+            nn.init.uniform_(module.bias, -0.5, 0.5)
+    fused = fusedsc.swap(plain)
+    blocks = len(plain.features) - 2
+    assert fusedsc.swap_report(fused).replaced == [f"features.{i}" for i in range(blocks + 1)]
+    assert set(fusedsc.swap_report(fused).left) == {f"features.{blocks + 1}.0"}
+    assert all(type(block) is fusedsc.nn.InvertedResidual for block in fused.features[1:-1])
+    assert list(fused.state_dict()) == list(plain.state_dict())
+    assert_same(fused, plain, images(size=64))
+
+
 def test_state_dict_both_ways():
     plain, other = mobilenet(), mobilenet()
     fused = fusedsc.swap(plain)

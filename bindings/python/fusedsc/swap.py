@@ -38,9 +38,9 @@ class SwapReport:
 def swap(model: nn.Module, inplace: bool = False) -> nn.Module:
     """The same model with its depthwise-separable blocks fused, with the same ``state_dict`` keys.
 
-    Handles torchvision's ``mobilenet_v2`` of any width, the first convolution with its BatchNorm and activation
-    included, which reads the image. What was replaced, and why the rest was not, is logged and kept
-    for :func:`swap_report`.
+    Handles torchvision's ``mobilenet_v2`` of any width, ``mobilenet_v3_small`` and ``mobilenet_v3_large``, the first
+    convolution with its BatchNorm and activation included, which reads the image. What was replaced, and why the rest
+    was not, is logged and kept for :func:`swap_report`.
 
     Args:
         model: a model, in training or eval mode, of any dtype.
@@ -106,7 +106,8 @@ def _swap_module(module: nn.Module, name: str, report: SwapReport, replacements:
 def _is_torchvision_block(module: nn.Module) -> bool:
     # By name, so that torchvision is not needed; a subclass may do something else.
     kind = type(module)
-    return (kind.__module__, kind.__qualname__) == ("torchvision.models.mobilenetv2", "InvertedResidual")
+    places = ("torchvision.models.mobilenetv2", "torchvision.models.mobilenetv3")
+    return kind.__module__ in places and kind.__qualname__ == "InvertedResidual"
 
 
 def _is_torchvision_conv(module: nn.Module) -> bool:
