@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/fused/change_layout_gpu.h"
 #include "fusedsc/fused/change_layout_kernel.h"
@@ -45,8 +46,6 @@ Kernel kernel_of(std::size_t bytes, bool has_runs, bool has_pairs, Layout to) {
   }
 }
 
-std::int64_t tiles(std::int64_t count, std::int64_t of_tile) { return (count + of_tile - 1) / of_tile; }
-
 }  // namespace
 
 void change_layout(const ChangeLayoutArguments& arguments, void* stream) {
@@ -70,8 +69,8 @@ void change_layout(const ChangeLayoutArguments& arguments, void* stream) {
   p.channels = static_cast<int>(channels);
   p.positions = static_cast<int>(positions);
   p.tile_positions = static_cast<int>(std::min<std::int64_t>(positions, kMostLayoutPositions));
-  const std::int64_t channel_tiles = tiles(channels * bytes, kLayoutRowBytes),
-                     position_tiles = tiles(positions, kMostLayoutPositions);
+  const std::int64_t channel_tiles = divide_up(channels * bytes, kLayoutRowBytes),
+                     position_tiles = divide_up(positions, kMostLayoutPositions);
   p.by_tile_positions = Divisor(static_cast<std::uint32_t>(p.tile_positions));
   p.by_channel_tiles = Divisor(static_cast<std::uint32_t>(channel_tiles));
   p.by_position_tiles = Divisor(static_cast<std::uint32_t>(position_tiles));
