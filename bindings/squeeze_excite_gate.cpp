@@ -26,13 +26,17 @@ Tensors3 convolution_backward(const Tensor& grad, const Tensor& x, const Tensor&
   return {wants[0] ? matrix_of(grad_x) : Tensor(), grad_weight, grad_bias};
 }
 
+/// PyTorch's kernels for GPUs multiply by a sixth of single precision, whatever the type.
+bool wants_exact_sixth(const Tensor& x) { return x.scalar_type() == at::kDouble; }
+Tensor exact_hardsigmoid(const Tensor& x) { return at::hardtanh(x.add(3), 0, 6).div_(6); }
+
 Tensor activated(Activation activation, const Tensor& x) {
   switch (activation) {
     case Activation::identity: return x;
     case Activation::relu: return at::relu(x);
     case Activation::relu6: return at::hardtanh(x, 0, 6);
     case Activation::silu: return at::silu(x);
-    case Activation::hardswish: return at::hardswish(x);
+    case Activation::hardswish: return wants_exact_sixth(x) ? exact_hardsigmoid(x).mul_(x) : at::hardswish(x);
   }
   return {};
 }
@@ -47,6 +51,13 @@ Tensor activation_backward(Activation activation, const Tensor& grad, const Tens
     case Activation::hardswish: return at::hardswish_backward(grad, x);
   }
   return {};
+}
+
+/// The gradient at the logits.
+Tensor gate_function_backward(const SqueezeExcite& by, const Tensor& grad, const Tensor& logits, const Tensor& gate) {
+  if (by.gate == "sigmoid") return at::sigmoid_backward(grad, gate);
+  return wants_exact_sixth(logits) ? at::hardtanh_backward(grad, logits, -3, 3).div_(6)
+                                   : at::hardsigmoid_backward(grad, logits);
 }
 
 Activation activation_of(const SqueezeExcite& by) { return activation_from_name(std::string(by.activation)); }
@@ -103,15 +114,15 @@ GateSteps gate_steps(const SqueezeExcite& by, const Tensor& mean) {
 }
 
 Tensor gate_of(const SqueezeExcite& by, const Tensor& logits) {
-  return by.gate == "sigmoid" ? at::sigmoid(logits) : at::hardsigmoid(logits);
+  if (by.gate == "sigmoid") return at::sigmoid(logits);
+  return wants_exact_sixth(logits) ? exact_hardsigmoid(logits) : at::hardsigmoid(logits);
 }
 
 GateGradients gate_backward(const SqueezeExcite& by, const GateSteps& steps, const Tensor& gate,
                             const Tensor& grad_gate, bool wants_mean, const std::array<bool, 4>& wants) {
   GateGradients gradients;
   auto& [reduce_weight, reduce_bias, expand_weight, expand_bias] = gradients.parameters;
-  const Tensor grad_logits =
-      by.gate == "sigmoid" ? at::sigmoid_backward(grad_gate, gate) : at::hardsigmoid_backward(grad_gate, steps.logits);
+  const Tensor grad_logits = gate_function_backward(by, grad_gate, steps.logits, gate);
   const Activation activation = activation_of(by);
   const bool wants_hidden = wants_mean || wants[0] || wants[1];
   Tensor grad_reduced;

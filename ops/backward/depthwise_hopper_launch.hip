@@ -6,6 +6,7 @@
 #include "fusedsc/backward/depthwise_gpu.h"
 #include "fusedsc/backward/depthwise_hopper_input_plan.h"
 #include "fusedsc/backward/depthwise_hopper_kernel.h"
+#include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/depthwise_plan.h"
 #include "fusedsc/common/gpu/hopper_host.h"
 #include "fusedsc/common/gpu/partials_launch.h"
@@ -83,8 +84,6 @@ const std::vector<JointInstance>& instances() {
   }();
   return all;
 }
-
-constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 JointSeams seams_of(const DepthwiseBackwardArguments& a) {
   if (!a.grad_weight) return JointSeams::input_alone;

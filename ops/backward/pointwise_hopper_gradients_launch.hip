@@ -5,6 +5,7 @@
 #include "fusedsc/backward/pointwise_hopper_gradients.h"
 #include "fusedsc/backward/pointwise_hopper_gradients_sum.h"
 #include "fusedsc/backward/pointwise_hopper_seam.h"
+#include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/pointwise_hopper_plan.h"
 
 namespace fusedsc::gpu::hopper {
@@ -12,8 +13,6 @@ namespace {
 
 constexpr const char* kName = "pointwise_conv2d_backward";
 constexpr int kTile = 64;  ///< channels and rows of a tile
-
-constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 template <class Gradients>
 FUSEDSC_HOPPER_KERNEL(Gradients::kThreads)

@@ -4,6 +4,7 @@
 #include "fusedsc/backward/pointwise_gpu.h"
 #include "fusedsc/backward/pointwise_hopper_joint_kernel.h"
 #include "fusedsc/backward/pointwise_hopper_joint_wide_kernel.h"
+#include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/pointwise_hopper_plan.h"
 #include "fusedsc/runtime/arena.h"
 
@@ -12,8 +13,6 @@ namespace gpu::hopper {
 namespace {
 
 constexpr const char* kName = "pointwise_conv2d_backward";
-
-constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 template <class Product>
 FUSEDSC_HOPPER_KERNEL(Product::kThreads)

@@ -6,6 +6,7 @@
 #include "fusedsc/backward/pointwise_hopper_narrow.h"
 #include "fusedsc/backward/pointwise_hopper_parameters.h"
 #include "fusedsc/backward/pointwise_hopper_weight_sum.h"
+#include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/hopper_host.h"
 #include "fusedsc/common/gpu/pointwise_plan.h"
 
@@ -14,8 +15,6 @@ namespace gpu::hopper {
 namespace {
 
 constexpr const char* kName = "pointwise_conv2d_backward";
-
-constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 template <class Product>
 FUSEDSC_HOPPER_KERNEL(Product::kThreads)

@@ -4,6 +4,7 @@
 
 #include "fusedsc/backward/sliding_channel_planes.h"
 #include "fusedsc/backward/sliding_weight_kernel.h"
+#include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/hopper.h"
 #include "fusedsc/common/gpu/sliding_product_launch.h"
 
@@ -39,8 +40,6 @@ constexpr Instance instance() {
 }
 
 const Instance kWeightInstances[] = {instance<3>(), instance<2>()};
-
-std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 /// How the weight's gradient is cut.
 struct WeightPlan {

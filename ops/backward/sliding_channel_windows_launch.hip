@@ -6,6 +6,7 @@
 #include "fusedsc/backward/sliding_channel_windows.h"
 #include "fusedsc/backward/sliding_channel_windows_input_kernel.h"
 #include "fusedsc/backward/sliding_channel_windows_weight_kernel.h"
+#include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/hopper_cluster.h"
 #include "fusedsc/common/gpu/pointwise_hopper_plan.h"
 
@@ -17,8 +18,6 @@ constexpr const char* kName = "sliding_channel_conv2d_backward";
 
 /// Groups of warps of a block, blocks of a cluster.
 constexpr int kMostGroups = 2, kMostDoublings = 3;
-
-constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 template <class Input, class Weight>
 FUSEDSC_HOPPER_KERNEL(kMostGroups * 128)

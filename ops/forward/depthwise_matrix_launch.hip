@@ -1,3 +1,4 @@
+#include "fusedsc/common/divide_up.h"
 #include "fusedsc/forward/depthwise_matrix_launch.h"
 
 #include "fusedsc/common/gpu/depthwise_plan.h"
@@ -36,8 +37,6 @@ const Instance kInstances[] = {
     instance<Float16, 5>(DataType::float16),
     instance<BFloat16, 5>(DataType::bfloat16),
 };
-
-constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 const Instance* choose(const DepthwiseArguments& a) {
   using Pair = std::array<std::int64_t, 2>;

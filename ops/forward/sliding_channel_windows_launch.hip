@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/pointwise_hopper_plan.h"
 #include "fusedsc/forward/sliding_channel_windows.h"
 #include "fusedsc/forward/sliding_channel_windows_kernel.h"
@@ -13,8 +14,6 @@ namespace {
 constexpr const char* kName = "sliding_channel_conv2d";
 
 constexpr int kMostGroups = 2;  ///< of warps, in a block
-
-constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 template <class Product>
 FUSEDSC_HOPPER_KERNEL(kMostGroups * 128)

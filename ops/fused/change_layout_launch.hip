@@ -1,3 +1,4 @@
+#include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/fused/change_layout_gpu.h"
 #include "fusedsc/fused/change_layout_kernel.h"
@@ -43,8 +44,6 @@ Kernel kernel_of(std::size_t bytes, bool has_runs, bool has_pairs, Layout to) {
   }
 }
 
-std::int64_t tiles(std::int64_t count, std::int64_t of_tile) { return (count + of_tile - 1) / of_tile; }
-
 }  // namespace
 
 void change_layout(const ChangeLayoutArguments& arguments, void* stream) {
@@ -67,10 +66,10 @@ void change_layout(const ChangeLayoutArguments& arguments, void* stream) {
   p.to_image = to.strides[0];
   p.channels = static_cast<int>(channels);
   p.positions = static_cast<int>(positions);
-  const std::int64_t channel_tiles = tiles(channels * bytes, kLayoutRowBytes),
-                     position_tiles = tiles(positions, kMostLayoutPositions);
+  const std::int64_t channel_tiles = divide_up(channels * bytes, kLayoutRowBytes),
+                     position_tiles = divide_up(positions, kMostLayoutPositions);
   // Parts of about the same size, of whole runs of 16 bytes of the smallest elements.
-  const std::int64_t part = tiles(tiles(positions, position_tiles), 8) * 8;
+  const std::int64_t part = divide_up(divide_up(positions, position_tiles), 8) * 8;
   p.tile_positions = static_cast<int>(position_tiles == 1 ? positions : part);
   p.by_tile_positions = Divisor(static_cast<std::uint32_t>(p.tile_positions));
   p.by_channel_tiles = Divisor(static_cast<std::uint32_t>(channel_tiles));

@@ -1,3 +1,4 @@
+#include "fusedsc/common/divide_up.h"
 #include "fusedsc/fused/conv_bn_act_plan.h"
 
 #include <algorithm>
@@ -9,8 +10,6 @@
 
 namespace fusedsc::gpu {
 namespace {
-
-constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 /// A row of a patch: a run of elements that begins in the first word, or in its second half.
 struct PatchRow {

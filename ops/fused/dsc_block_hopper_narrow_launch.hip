@@ -3,6 +3,7 @@
 #include <limits>
 #include <vector>
 
+#include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/depthwise_plan.h"
 #include "fusedsc/common/gpu/hopper_host.h"
 #include "fusedsc/fused/dsc_block_hopper.h"
@@ -12,8 +13,6 @@
 namespace fusedsc {
 namespace gpu::hopper {
 namespace {
-
-constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 template <class Tiles, int kThreads>
 FUSEDSC_HOPPER_KERNEL(kThreads)

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <limits>
 
+#include "fusedsc/common/divide_up.h"
+
 namespace fusedsc::gpu {
 namespace {
-
-constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 /// What an image costs a thread apart from its items, in items: nothing hides its first loads.
 constexpr std::int64_t kImageStart = 2;

@@ -7,9 +7,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
+def hardsigmoid(z: Tensor) -> Tensor:
+    """As F.hardsigmoid, whose sixth is one of single precision on GPUs. Likewise F.hardswish."""
+    return F.relu6(z + 3) / 6 if z.dtype == torch.float64 else F.hardsigmoid(z)
+
+
 def hardswish(z: Tensor) -> Tensor:
-    """As F.hardswish, whose sixth is one of single precision on GPUs."""
-    return z * F.relu6(z + 3) / 6 if z.dtype == torch.float64 else F.hardswish(z)
+    return z * hardsigmoid(z) if z.dtype == torch.float64 else F.hardswish(z)
 
 
 ACTIVATIONS = {
@@ -20,7 +24,7 @@ ACTIVATIONS = {
     "hardswish": hardswish,
 }
 BUFFERS = ("running_mean", "running_var")
-GATES = {"sigmoid": torch.sigmoid, "hardsigmoid": F.hardsigmoid}
+GATES = {"sigmoid": torch.sigmoid, "hardsigmoid": hardsigmoid}
 KINKS = {
     "identity": (), "silu": (), "relu": (0.0,), "relu6": (0.0, 6.0), "hardswish": (-3.0, 3.0),
     "sigmoid": (), "hardsigmoid": (-3.0, 3.0),

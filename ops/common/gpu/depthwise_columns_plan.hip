@@ -1,4 +1,5 @@
 #ifdef FUSEDSC_HOPPER
+#include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/depthwise_columns_plan.h"
 
 #include <algorithm>
@@ -8,11 +9,7 @@
 #include "fusedsc/common/status.h"
 
 namespace fusedsc::gpu::hopper {
-namespace {
-
-constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
-}  // namespace
+namespace {}  // namespace
 
 std::string why_no_columns(const ConstTensorView& x, const ConstTensorView& y, const Window& window) {
   const std::int64_t kernel = window.kernel[0], stride = window.stride[0];

@@ -1,11 +1,10 @@
+#include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/depthwise_plan.h"
 
 #include <limits>
 
 namespace fusedsc::gpu {
 namespace {
-
-constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 /// What a strip costs apart from its rows, in rows: its first loads have nothing to hide behind.
 constexpr std::int64_t kStripStart = 2;

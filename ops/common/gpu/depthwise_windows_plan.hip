@@ -1,3 +1,4 @@
+#include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/depthwise_windows_plan.h"
 
 #include <numeric>
@@ -5,7 +6,6 @@
 namespace fusedsc::gpu {
 namespace {
 
-constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 constexpr int round_up(int a, int b) { return (a + b - 1) / b * b; }
 
 /// Sizes that no block memory has are all the same, so that none of them overflows.

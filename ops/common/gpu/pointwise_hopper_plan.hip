@@ -1,4 +1,5 @@
 #ifdef FUSEDSC_HOPPER
+#include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/pointwise_hopper_plan.h"
 
 #include <algorithm>
@@ -8,8 +9,6 @@
 
 namespace fusedsc::gpu::hopper {
 namespace {
-
-constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 constexpr int kMultiprocessorMemory = 227 * 1024, kBlockReserve = 1024;  ///< bytes of block memory
 constexpr int kResidentThreads = 512;                                    ///< at the 128 registers that most take

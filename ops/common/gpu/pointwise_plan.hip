@@ -1,11 +1,10 @@
+#include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/pointwise_plan.h"
 
 #include <algorithm>
 
 namespace fusedsc::gpu {
 namespace {
-
-constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 /// Bytes of the runs that can be copied at once: 16, 8, or 0 if neither.
 template <class Multiple>

@@ -1,4 +1,5 @@
 #ifdef FUSEDSC_HOPPER
+#include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/pointwise_planes_plan.h"
 
 #include <algorithm>
@@ -8,8 +9,6 @@
 
 namespace fusedsc::gpu::hopper {
 namespace {
-
-constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 constexpr std::int64_t kLeastPositions = 16;
 constexpr int kMostParts = 4;  ///< groups of a block that can share an image

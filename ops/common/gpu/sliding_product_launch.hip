@@ -1,4 +1,5 @@
 #ifdef FUSEDSC_HOPPER
+#include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/sliding_product_launch.h"
 
 #include <algorithm>
@@ -35,8 +36,6 @@ const SlidingProductInstance kInstances[] = {
 };
 /// Where the weight of more rows does not fit block memory.
 const SlidingProductInstance kFewRows = instance<1, 1, 2, 4, 3>();
-
-std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 /// `steps`: of the fragments of 16 rows.
 int memory_of(const SlidingProductInstance& instance, const SlidingBands& bands, int steps) {

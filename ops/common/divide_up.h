@@ -1,0 +1,10 @@
+/// How many pieces of a size cover a number of things.
+#pragma once
+
+#include <cstdint>
+
+namespace fusedsc {
+
+constexpr std::int64_t divide_up(std::int64_t number, std::int64_t size) { return (number + size - 1) / size; }
+
+}  // namespace fusedsc
