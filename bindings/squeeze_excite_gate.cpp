@@ -26,7 +26,7 @@ Tensors3 convolution_backward(const Tensor& grad, const Tensor& x, const Tensor&
   return {wants[0] ? matrix_of(grad_x) : Tensor(), grad_weight, grad_bias};
 }
 
-/// PyTorch's kernels for GPUs multiply by a sixth of single precision, whatever the type.
+/// PyTorch's kernels multiply by a sixth of single precision, whatever the type: on GPUs, and in gradients everywhere.
 bool wants_exact_sixth(const Tensor& x) { return x.scalar_type() == at::kDouble; }
 Tensor exact_hardsigmoid(const Tensor& x) { return at::hardtanh(x.add(3), 0, 6).div_(6); }
 

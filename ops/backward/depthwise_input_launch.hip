@@ -85,7 +85,7 @@ const InputInstance kInputInstances[] = {
     input_rows<float, 7, 1, 1, 2, 6, 3>(DataType::float32),
     input_rows<float, 7, 2, 1, 1, 3, 3>(DataType::float32),
     input_taps<float, 1, 4>(DataType::float32),
-    input_rows<double, 3, 1, 1, 2, 1>(DataType::float64),
+    input_rows<double, 3, 1, 1, 2, 1, 4, 0>(DataType::float64),
     input_rows<double, 3, 2, 1, 1, 1>(DataType::float64),
     input_taps<double, 1, 2>(DataType::float64),
 };

@@ -261,12 +261,12 @@ def test_is_torchvisions_block(training, recompute, memory_format, config):
     left = {name: value.clone() for name, value in block.state_dict().items()}
     block.load_state_dict(state)
     y = of_torchvision(block, x, recompute)
-    # PyTorch's hardsigmoid and hardswish have a sixth of single precision on GPUs.
-    tolerance = 1e-10 if device().type == "cpu" else 1e-6
+    # PyTorch's hardsigmoid and hardswish have a sixth of single precision on GPUs, and their gradients everywhere.
+    tolerance, gradient_tolerance = (1e-10 if device().type == "cpu" else 1e-6), 1e-6
     torch.testing.assert_close(y, expected, rtol=tolerance, atol=tolerance)
     assert y.is_contiguous(memory_format=memory_format)
     for actual, wanted in zip(torch.autograd.grad(y, inputs, grad_y), expected_gradients, strict=True):
-        torch.testing.assert_close(actual, wanted, rtol=10 * tolerance, atol=10 * tolerance)
+        torch.testing.assert_close(actual, wanted, rtol=gradient_tolerance, atol=gradient_tolerance)
     for name, value in block.state_dict().items():
         torch.testing.assert_close(value, left[name], rtol=tolerance / 100, atol=tolerance / 100)
 
