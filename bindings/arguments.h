@@ -43,6 +43,10 @@ SymSizes pointwise_output_sizes(c10::SymIntArrayRef x, c10::SymIntArrayRef weigh
 SymSizes sliding_channel_output_sizes(c10::SymIntArrayRef x, c10::SymIntArrayRef weight, std::int64_t groups,
                                       double overlap);
 
+inline at::MemoryFormat memory_format_of(bool channels_last) {
+  return channels_last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
+}
+
 /// Uninitialised: dtype, device and memory format of `x` (dense, as its strides suggest).
 at::Tensor empty_activation(c10::SymIntArrayRef sizes, const at::Tensor& x);
 /// Uninitialised, with exactly the strides of `parameter` (DistributedDataParallel relies on it), or undefined.

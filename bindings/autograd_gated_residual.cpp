@@ -4,36 +4,25 @@
 #include <algorithm>
 #include <vector>
 
-#include "autograd.h"
+#include "autograd_inverted_residual.h"
 #include "operators.h"
 
 namespace fusedsc::aten {
 namespace {
 
 /// The block's arguments besides its tensors.
-struct Options {
-  std::vector<double> eps;
-  std::string activation, se_activation, se_gate;
-  std::vector<std::int64_t> stride, padding, dilation;
-  bool residual, recompute;
+struct Options : InvertedResidualOptions {
+  std::string se_activation, se_gate;
 
   void save(AutogradContext* context) const {
-    auto& saved = context->saved_data;
-    saved["eps"] = eps;
-    saved["activation"] = activation;
-    saved["se_activation"] = se_activation;
-    saved["se_gate"] = se_gate;
-    saved["stride"] = stride;
-    saved["padding"] = padding;
-    saved["dilation"] = dilation;
-    saved["residual"] = residual;
-    saved["recompute"] = recompute;
+    InvertedResidualOptions::save(context);
+    context->saved_data["se_activation"] = se_activation;
+    context->saved_data["se_gate"] = se_gate;
   }
   static Options saved(AutogradContext* context) {
     auto& saved = context->saved_data;
-    return {saved["eps"].toDoubleVector(),   saved["activation"].toStringRef(), saved["se_activation"].toStringRef(),
-            saved["se_gate"].toStringRef(),  saved["stride"].toIntVector(),     saved["padding"].toIntVector(),
-            saved["dilation"].toIntVector(), saved["residual"].toBool(),        saved["recompute"].toBool()};
+    return {InvertedResidualOptions::saved(context), saved["se_activation"].toStringRef(),
+            saved["se_gate"].toStringRef()};
   }
 };
 
@@ -111,15 +100,10 @@ Tensors9 gated_residual_forward_autograd(const Tensor& x, const OptionalTensor& 
                                          IntArrayRef padding, IntArrayRef dilation, bool residual, bool recompute) {
   TORCH_CHECK_VALUE(bn_parameters.size() == 6, "bn_parameters: ", bn_parameters.size(), " given; give six");
   TORCH_CHECK_VALUE(se_parameters.size() == 4, "se_parameters: ", se_parameters.size(), " given; give four");
-  const Options options{eps.vec(),
-                        std::string(activation),
-                        std::string(se_activation),
-                        std::string(se_gate),
-                        stride.vec(),
-                        padding.vec(),
-                        dilation.vec(),
-                        residual,
-                        recompute};
+  const Options options{
+      {eps.vec(), std::string(activation), stride.vec(), padding.vec(), dilation.vec(), residual, recompute},
+      std::string(se_activation),
+      std::string(se_gate)};
   const auto outputs = GatedResidual::apply(
       x, expand_weight, dw_weight, project_weight, bn_parameters.get(0), bn_parameters.get(1), bn_parameters.get(2),
       bn_parameters.get(3), bn_parameters.get(4), bn_parameters.get(5), se_parameters.get(0), se_parameters.get(1),

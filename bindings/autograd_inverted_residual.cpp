@@ -4,36 +4,13 @@
 #include <algorithm>
 #include <vector>
 
-#include "autograd.h"
+#include "autograd_inverted_residual.h"
 #include "operators.h"
 
 namespace fusedsc::aten {
 namespace {
 
-/// The block's arguments besides its tensors.
-struct Options {
-  std::vector<double> eps;
-  std::string activation;
-  std::vector<std::int64_t> stride, padding, dilation;
-  bool residual, recompute;
-
-  void save(AutogradContext* context) const {
-    auto& saved = context->saved_data;
-    saved["eps"] = eps;
-    saved["activation"] = activation;
-    saved["stride"] = stride;
-    saved["padding"] = padding;
-    saved["dilation"] = dilation;
-    saved["residual"] = residual;
-    saved["recompute"] = recompute;
-  }
-  static Options saved(AutogradContext* context) {
-    auto& saved = context->saved_data;
-    return {saved["eps"].toDoubleVector(),  saved["activation"].toStringRef(), saved["stride"].toIntVector(),
-            saved["padding"].toIntVector(), saved["dilation"].toIntVector(),   saved["residual"].toBool(),
-            saved["recompute"].toBool()};
-  }
-};
+using Options = InvertedResidualOptions;
 
 struct InvertedResidual : torch::autograd::Function<InvertedResidual> {
   static variable_list forward(AutogradContext* context, const Tensor& x, const OptionalTensor& expand_weight,

@@ -4,8 +4,10 @@
 #include <ATen/Context.h>
 #include <c10/core/DeviceGuard.h>
 
+#include "arguments.h"
 #include "fusedsc/fused/block_layout.h"
 #include "operators.h"
+#include "tensor_conversion.h"
 
 namespace fusedsc::aten {
 namespace {
@@ -22,25 +24,11 @@ std::optional<Sizes> sizes_of(const at::Tensor& tensor) {
   return sizes;
 }
 
-/// Nothing for those that no copies are made of.
-std::optional<DataType> type_of(const at::Tensor& x) {
-  switch (x.scalar_type()) {
-    case at::kFloat: return DataType::float32;
-    case at::kHalf: return DataType::float16;
-    case at::kBFloat16: return DataType::bfloat16;
-    default: return std::nullopt;
-  }
-}
-
-/// Likewise of layouts: of a tensor that is dense in one of the two, and not in both.
+/// Of a tensor that is dense in one of the two, and not in both.
 std::optional<Layout> layout_of(const at::Tensor& x) {
   const bool contiguous = x.is_contiguous(), channels_last = x.is_contiguous(at::MemoryFormat::ChannelsLast);
   if (contiguous == channels_last) return std::nullopt;
   return contiguous ? Layout::contiguous : Layout::channels_last;
-}
-
-at::MemoryFormat format_of(bool channels_last) {
-  return channels_last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
 }
 
 }  // namespace
@@ -48,19 +36,18 @@ at::MemoryFormat format_of(bool channels_last) {
 BlockLayout::BlockLayout(const at::Tensor& x, const at::Tensor& dw_weight, const at::Tensor& pw_weight,
                          const BlockTraits& traits) {
   if (!x.is_cuda() || !at::globalContext().hasCUDA()) return;
-  const auto dtype = type_of(x);
   const auto layout = layout_of(x);
   const auto x_sizes = sizes_of(x), dw_sizes = sizes_of(dw_weight), pw_sizes = sizes_of(pw_weight);
-  if (!dtype || !layout || !x_sizes || !dw_sizes || !pw_sizes) return;
+  if (!layout || !x_sizes || !dw_sizes || !pw_sizes) return;
   const c10::DeviceGuard guard(x.device());
-  const auto better =
-      layout_worth_copies({.x = {nullptr, *dtype, *x_sizes, dense_strides(*x_sizes, *layout), Device::gpu},
-                           .dw_weight = *dw_sizes,
-                           .pw_weight = *pw_sizes,
-                           .window = traits.window,
-                           .is_dense = traits.is_dense,
-                           .expands = traits.expands,
-                           .differentiates = traits.differentiates});
+  const auto better = layout_worth_copies(
+      {.x = {nullptr, data_type(x.scalar_type()), *x_sizes, dense_strides(*x_sizes, *layout), Device::gpu},
+       .dw_weight = *dw_sizes,
+       .pw_weight = *pw_sizes,
+       .window = traits.window,
+       .is_dense = traits.is_dense,
+       .expands = traits.expands,
+       .differentiates = traits.differentiates});
   if (better) channels_last_ = *better == Layout::channels_last;
 }
 
@@ -73,7 +60,7 @@ at::Tensor BlockLayout::outside(const at::Tensor& y) const {
 }
 
 at::Tensor BlockLayout::empty_inside(const at::Tensor& x) const {
-  return channels_last_ ? at::empty_like(x, format_of(*channels_last_)) : x;
+  return channels_last_ ? at::empty_like(x, memory_format_of(*channels_last_)) : x;
 }
 
 Explanation BlockLayout::explained(Explanation explanation) const {

@@ -11,16 +11,6 @@
 namespace fusedsc::aten {
 namespace {
 
-DataType data_type(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kFloat: return DataType::float32;
-    case at::kDouble: return DataType::float64;
-    case at::kHalf: return DataType::float16;
-    case at::kBFloat16: return DataType::bfloat16;
-    default: throw InvalidArgument(std::string("dtype: ") + c10::toString(dtype) + " has no fusedsc equivalent");
-  }
-}
-
 /// CUDA and ROCm builds of PyTorch both call their GPUs "cuda".
 Device place_of(const at::Tensor& tensor) { return tensor.is_cuda() ? Device::gpu : Device::cpu; }
 
@@ -50,6 +40,16 @@ View elements_of(const at::Tensor& tensor, Pointer data) {
 }
 
 }  // namespace
+
+DataType data_type(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kFloat: return DataType::float32;
+    case at::kDouble: return DataType::float64;
+    case at::kHalf: return DataType::float16;
+    case at::kBFloat16: return DataType::bfloat16;
+    default: throw InvalidArgument(std::string("dtype: ") + c10::toString(dtype) + " has no fusedsc equivalent");
+  }
+}
 
 at::ScalarType accumulation_type(at::ScalarType dtype) { return dtype == at::kDouble ? at::kDouble : at::kFloat; }
 

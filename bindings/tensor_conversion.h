@@ -13,6 +13,9 @@
 
 namespace fusedsc::aten {
 
+/// Throws InvalidArgument, naming it, where there is no such type here.
+DataType data_type(at::ScalarType dtype);
+
 /// float64 for float64, float32 for everything else: the type of statistics and of BatchNorm's arithmetic.
 at::ScalarType accumulation_type(at::ScalarType dtype);
 

@@ -11,13 +11,9 @@
 namespace fusedsc::aten {
 namespace {
 
-at::MemoryFormat format_of(bool channels_last) {
-  return channels_last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
-}
-
 Tensor change_layout_meta(const Tensor& x, bool channels_last) {
   check_activation("x", x);
-  return at::empty_symint(x.sym_sizes(), x.options().memory_format(format_of(channels_last)));
+  return at::empty_symint(x.sym_sizes(), x.options().memory_format(memory_format_of(channels_last)));
 }
 
 Tensor change_layout_kernel(const Tensor& x, bool channels_last) {

@@ -1,6 +1,6 @@
-#include "fusedsc/common/divide_up.h"
 #include "fusedsc/forward/depthwise_matrix_launch.h"
 
+#include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/depthwise_plan.h"
 #include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/forward/depthwise_matrix_kernel.h"

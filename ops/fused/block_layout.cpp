@@ -22,6 +22,7 @@ struct Question {
   const ConstTensorView& x = block.x;
   std::int64_t positions = x.sizes[2] * x.sizes[3];
   bool is_half = size_of(x.dtype) == 2;
+  std::int64_t run = 16 / static_cast<std::int64_t>(size_of(x.dtype));  ///< channels that are 16 bytes
 
   bool has_stride(std::int64_t stride) const {
     return block.window.stride[0] == stride && block.window.stride[1] == stride;
@@ -30,7 +31,6 @@ struct Question {
 
   /// Runs of 16 bytes of channels, everywhere.
   bool has_runs() const {
-    const std::int64_t run = 16 / static_cast<std::int64_t>(size_of(x.dtype));
     return x.sizes[1] % run == 0 && block.dw_weight[0] % run == 0 && block.pw_weight[0] % run == 0;
   }
 
@@ -53,7 +53,6 @@ struct Question {
   bool is_better_contiguous() const {
     if (size_of(x.dtype) > 4 || block.expands || !block.is_dense || !has_stride(1)) return false;
     if (positions <= kSmallMap || x.elements() < kManyElements) return false;
-    const std::int64_t run = 16 / static_cast<std::int64_t>(size_of(x.dtype));
     return (is_half || block.differentiates) && (is_dilated() || x.sizes[1] % run != 0);
   }
 };

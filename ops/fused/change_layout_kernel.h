@@ -31,12 +31,10 @@ class LayoutTile {
 
   FUSEDSC_DEVICE explicit LayoutTile(const ChangeLayoutParameters& p)
       : p_(p), memory_(static_cast<T*>(block_memory())), pitch_(p.tile_positions | 1) {
-    std::uint32_t tile = block_index();
-    const std::uint32_t of_positions = p.by_channel_tiles.quotient(tile);
-    channel_ = static_cast<int>(remainder(p.by_channel_tiles, tile)) * kChannels;
-    tile = of_positions;
-    image_ = static_cast<std::int64_t>(p.by_position_tiles.divide(tile));
-    position_ = static_cast<int>(tile) * p.tile_positions;
+    std::uint32_t channel_tile = block_index(), position_tile = p.by_channel_tiles.divide(channel_tile);
+    image_ = static_cast<std::int64_t>(p.by_position_tiles.divide(position_tile));
+    channel_ = static_cast<int>(channel_tile) * kChannels;
+    position_ = static_cast<int>(position_tile) * p.tile_positions;
     channels_ = least(kChannels, p.channels - channel_);
     positions_ = least(p.tile_positions, p.positions - position_);
   }
@@ -121,10 +119,6 @@ class LayoutTile {
     for (int position = thread_index() / kRuns; position < positions_; position += kPositions) body(first, position);
   }
 
-  FUSEDSC_DEVICE static std::uint32_t remainder(const Divisor& divisor, std::uint32_t number) {
-    divisor.divide(number);
-    return number;
-  }
   FUSEDSC_DEVICE static int least(int a, int b) { return a < b ? a : b; }
 
   const ChangeLayoutParameters& p_;

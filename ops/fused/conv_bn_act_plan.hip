@@ -1,10 +1,10 @@
-#include "fusedsc/common/divide_up.h"
 #include "fusedsc/fused/conv_bn_act_plan.h"
 
 #include <algorithm>
 #include <array>
 #include <limits>
 
+#include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/depthwise_plan.h"
 #include "fusedsc/fused/conv_bn_act_backward_kernel.h"
 

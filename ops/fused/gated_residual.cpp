@@ -1,9 +1,8 @@
 #include "fusedsc/fused/gated_residual.h"
 
-#include "fusedsc/common/clear.h"
-#include "fusedsc/fused/batch_norm_seam.h"
 #include "fusedsc/fused/gated_residual_checks.h"
 #include "fusedsc/fused/gated_residual_composed.h"
+#include "fusedsc/fused/inverted_residual_seams.h"
 #include "fusedsc/runtime/operator.h"
 
 namespace fusedsc {
@@ -39,16 +38,6 @@ bool is_empty(const BackwardArguments& wanted) {
 }
 
 // What a batch without images leaves behind.
-
-void clear(const BatchNormParameters& bn) {
-  clear_statistics(bn.mean, bn.variance, bn.invstd, bn.eps);
-  if (bn.scale) batch_norm_finalize(affine_of({bn.weight, bn.bias, bn.mean, bn.invstd}, bn.scale, bn.shift), {});
-}
-
-void clear(const BatchNormGradients& bn) {
-  clear(bn.weight);
-  clear(bn.bias);
-}
 
 void clear_features(const Arguments& gated) {
   if (!gated.block.training) return;

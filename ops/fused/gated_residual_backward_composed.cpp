@@ -1,8 +1,5 @@
-#include "fusedsc/backward/depthwise.h"
-#include "fusedsc/backward/pointwise.h"
-#include "fusedsc/common/status.h"
 #include "fusedsc/fused/gated_residual_composed.h"
-#include "fusedsc/fused/inverted_residual_seams.h"
+#include "fusedsc/fused/inverted_residual_steps.h"
 #include "fusedsc/fused/squeeze_excite.h"
 #include "fusedsc/runtime/composed.h"
 
@@ -90,7 +87,7 @@ struct FeaturesBackward {
   GatedResidualBackwardArguments wanted;
   const InvertedResidualArguments& block;
   Arena arena;
-  bool expands, wants_expand, wants_grad_e, wants_depthwise;
+  InvertedResidualWants wants;
   GradientSeam expand_seam, dw_seam;
   SqueezeBackwardArguments squeeze;
   DepthwiseBackwardArguments depthwise;
@@ -100,50 +97,22 @@ struct FeaturesBackward {
       : wanted(with_addresses(wanted_)),
         block(wanted.block.forward),
         arena(workspace),
-        expands(block.expand_weight),
-        wants_expand(expands && (wanted.block.grad_x || wanted.block.grad_expand_weight)),
-        wants_grad_e(wants_expand ||
-                     (expands && (wanted.block.grad_expand_bn.weight || wanted.block.grad_expand_bn.bias))),
-        wants_depthwise(wants_grad_e || wanted.block.grad_x || wanted.block.grad_dw_weight),
-        expand_seam(expands ? block.e : TensorView(), block.expand_bn, wanted.block.grad_expand_bn, block.training,
-                    arena),
-        dw_seam(block.d, block.dw_bn, wanted.block.grad_dw_bn, block.training, arena) {
-    const InvertedResidualBackwardArguments& gradients = wanted.block;
-    check(static_cast<bool>(gradients.grad_d), "grad_d: it is null; give the gradient at z");
-    check(!wants_grad_e || gradients.grad_e,
-          "grad_e: it is null, but the wanted gradients pass through it; give memory");
+        wants(wanted.block),
+        expand_seam(block.expand_weight ? block.e : TensorView(), block.expand_bn, wanted.block.grad_expand_bn,
+                    block.training, arena),
+        dw_seam(block.d, block.dw_bn, wanted.block.grad_dw_bn, block.training, arena),
+        depthwise(depthwise_backward_of(wanted.block, wants, expand_seam, dw_seam)),
+        expand(expand_backward_of(wanted.block, expand_seam)) {
+    check(static_cast<bool>(wanted.block.grad_d), "grad_d: it is null; give the gradient at z");
     squeeze.x = block.d;
-    squeeze.grad_out = gradients.grad_d;
+    squeeze.grad_out = wanted.block.grad_d;
     squeeze.gate = wanted.gate;
     squeeze.grad_mean = wanted.grad_mean;
     squeeze.scale = dw_seam.scale;
     squeeze.shift = dw_seam.shift;
     squeeze.activation = block.activation;
-    squeeze.grad = gradients.grad_d;
+    squeeze.grad = wanted.block.grad_d;
     squeeze.sums = dw_seam.sums();
-    depthwise.x = expands ? ConstTensorView(block.e) : block.x;
-    depthwise.weight = block.dw_weight;
-    depthwise.window = block.window;
-    depthwise.grad_y = gradients.grad_d;
-    depthwise.gradient_prologue = dw_seam.gradient_prologue();
-    depthwise.grad_weight = gradients.grad_dw_weight;
-    if (expands) depthwise.prologue = expand_seam.prologue(block.activation);
-    if (wants_grad_e) {
-      depthwise.grad_x = gradients.grad_e;
-      depthwise.sums = expand_seam.sums();
-    } else if (!expands && gradients.grad_x) {
-      depthwise.grad_x = gradients.grad_x;
-      if (block.residual) depthwise.grad_add = gradients.grad_y;
-    }
-    expand.x = block.x;
-    expand.weight = block.expand_weight;
-    expand.grad_y = gradients.grad_e;
-    expand.gradient_prologue = expand_seam.gradient_prologue();
-    expand.gradient_prologue.output_is_of_x = true;
-    expand.grad_weight = gradients.grad_expand_weight;
-    expand.grad_x = gradients.grad_x;
-    if (block.residual && gradients.grad_x) expand.grad_add = gradients.grad_y;
-    expand.allow_tf32 = block.allow_tf32;
   }
 
   /// Those of what nothing asks for are empty.
@@ -158,8 +127,8 @@ struct FeaturesBackward {
   Plans plan(int threads) const {
     Plans plans;
     plans.squeeze = plan_squeeze_backward(squeeze, threads);
-    if (wants_depthwise) plans.depthwise = plan_depthwise_conv2d_backward(depthwise, threads);
-    if (wants_expand) plans.expand = plan_pointwise_conv2d_backward(expand, threads);
+    if (wants.depthwise) plans.depthwise = plan_depthwise_conv2d_backward(depthwise, threads);
+    if (wants.expand) plans.expand = plan_pointwise_conv2d_backward(expand, threads);
     return plans;
   }
 
@@ -167,8 +136,8 @@ struct FeaturesBackward {
     const Execution rest = rest_of(execution, arena);
     for (const GradientSeam* seam : {&expand_seam, &dw_seam}) seam->finish_affine(rest);
     plans.squeeze.run(squeeze, rest);
-    if (wants_depthwise) plans.depthwise.run(depthwise, rest);
-    if (wants_expand) plans.expand.run(expand, rest);
+    if (wants.depthwise) plans.depthwise.run(depthwise, rest);
+    if (wants.expand) plans.expand.run(expand, rest);
   }
 };
 

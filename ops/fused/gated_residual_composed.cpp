@@ -1,8 +1,6 @@
 #include "fusedsc/fused/gated_residual_composed.h"
 
-#include "fusedsc/forward/depthwise.h"
-#include "fusedsc/forward/pointwise.h"
-#include "fusedsc/fused/inverted_residual_seams.h"
+#include "fusedsc/fused/inverted_residual_steps.h"
 #include "fusedsc/fused/squeeze_excite.h"
 #include "fusedsc/runtime/composed.h"
 
@@ -35,24 +33,14 @@ struct Features {
         arena(workspace),
         expands(block.expand_weight),
         expand_seam(expands ? block.e : TensorView(), block.expand_bn, arena),
-        dw_seam(block.d, block.dw_bn, arena) {
-    expand.x = block.x;
-    expand.weight = block.expand_weight;
-    expand.y = block.e;
-    expand.allow_tf32 = block.allow_tf32;
-    depthwise.x = expands ? ConstTensorView(block.e) : block.x;
-    depthwise.weight = block.dw_weight;
-    depthwise.window = block.window;
-    if (expands) depthwise.prologue = expand_seam.prologue(block.activation);
-    depthwise.y = block.d;
+        dw_seam(block.d, block.dw_bn, arena),
+        expand(expand_of(block, expand_seam)),
+        depthwise(depthwise_of(block, expand_seam, dw_seam)) {
     squeeze.x = block.d;
     squeeze.scale = dw_seam.scale;
     squeeze.shift = dw_seam.shift;
     squeeze.activation = block.activation;
     squeeze.mean = gated.mean;
-    if (!block.training) return;
-    if (expands) expand.statistics = expand_seam.statistics();
-    depthwise.statistics = dw_seam.statistics();
   }
 
   struct Plans {

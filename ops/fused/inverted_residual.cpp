@@ -1,10 +1,9 @@
 #include "fusedsc/fused/inverted_residual.h"
 
-#include "fusedsc/common/clear.h"
-#include "fusedsc/fused/batch_norm_seam.h"
 #include "fusedsc/fused/inverted_residual_checks.h"
 #include "fusedsc/fused/inverted_residual_composed.h"
 #include "fusedsc/fused/inverted_residual_inference.h"
+#include "fusedsc/fused/inverted_residual_seams.h"
 #include "fusedsc/runtime/operator.h"
 
 namespace fusedsc {
@@ -24,11 +23,7 @@ std::span<const Implementation<InvertedResidualBackwardArguments>> backward_impl
 void clear_results(const InvertedResidualArguments& block) {
   if (!block.training) return;
   for (const BatchNormParameters* bn : {&block.expand_bn, &block.dw_bn, &block.project_bn}) {
-    if (!bn->invstd) continue;
-    clear_statistics(bn->mean, bn->variance, bn->invstd, bn->eps);
-    if (bn->scale) {
-      batch_norm_finalize(affine_of({bn->weight, bn->bias, bn->mean, bn->invstd}, bn->scale, bn->shift), {});
-    }
+    if (bn->invstd) clear(*bn);
   }
 }
 
@@ -38,8 +33,7 @@ void clear_results(const InvertedResidualBackwardArguments& wanted) {
     clear(*tensor);
   }
   for (const BatchNormGradients* bn : {&wanted.grad_expand_bn, &wanted.grad_dw_bn, &wanted.grad_project_bn}) {
-    clear(bn->weight);
-    clear(bn->bias);
+    clear(*bn);
   }
 }
 

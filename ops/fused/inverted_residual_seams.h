@@ -1,6 +1,7 @@
 /// The BatchNorms of an inverted residual, as the chains of plain operators that it is made of hand them on.
 #pragma once
 
+#include "fusedsc/common/clear.h"
 #include "fusedsc/common/problem.h"
 #include "fusedsc/fused/batch_norm_seam.h"
 #include "fusedsc/fused/inverted_residual.h"
@@ -29,6 +30,18 @@ inline InvertedResidualBackwardArguments with_addresses(InvertedResidualBackward
   if (wanted.forward.expand_weight) give_address(wanted.grad_e, wanted.forward.e);
   give_address(wanted.grad_d, wanted.forward.d);
   return wanted;
+}
+
+// What a batch without images leaves of one BatchNorm.
+
+inline void clear(const BatchNormParameters& bn) {
+  clear_statistics(bn.mean, bn.variance, bn.invstd, bn.eps);
+  if (bn.scale) batch_norm_finalize(affine_of({bn.weight, bn.bias, bn.mean, bn.invstd}, bn.scale, bn.shift), {});
+}
+
+inline void clear(const BatchNormGradients& bn) {
+  clear(bn.weight);
+  clear(bn.bias);
 }
 
 /// One BatchNorm of the block between the raw tensor it normalises and whoever reads it.

@@ -1,7 +1,8 @@
-#include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/depthwise_plan.h"
 
 #include <limits>
+
+#include "fusedsc/common/divide_up.h"
 
 namespace fusedsc::gpu {
 namespace {

@@ -1,7 +1,8 @@
-#include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/depthwise_windows_plan.h"
 
 #include <numeric>
+
+#include "fusedsc/common/divide_up.h"
 
 namespace fusedsc::gpu {
 namespace {

@@ -1,7 +1,8 @@
-#include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/pointwise_plan.h"
 
 #include <algorithm>
+
+#include "fusedsc/common/divide_up.h"
 
 namespace fusedsc::gpu {
 namespace {

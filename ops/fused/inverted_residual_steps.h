@@ -1,0 +1,88 @@
+/// The steps that inverted residuals have in common, whatever follows the depthwise BatchNorm: from x to the raw
+/// depthwise output, and back from the gradient at its BatchNorm's output.
+#pragma once
+
+#include "fusedsc/backward/depthwise.h"
+#include "fusedsc/backward/pointwise.h"
+#include "fusedsc/common/status.h"
+#include "fusedsc/fused/inverted_residual_seams.h"
+
+namespace fusedsc {
+
+inline PointwiseArguments expand_of(const InvertedResidualArguments& block, const InvertedResidualSeam& expand_seam) {
+  PointwiseArguments expand;
+  if (!block.expand_weight) return expand;
+  expand.x = block.x;
+  expand.weight = block.expand_weight;
+  expand.y = block.e;
+  if (block.training) expand.statistics = expand_seam.statistics();
+  expand.allow_tf32 = block.allow_tf32;
+  return expand;
+}
+
+inline DepthwiseArguments depthwise_of(const InvertedResidualArguments& block, const InvertedResidualSeam& expand_seam,
+                                       const InvertedResidualSeam& dw_seam) {
+  DepthwiseArguments depthwise;
+  depthwise.x = block.expand_weight ? ConstTensorView(block.e) : block.x;
+  depthwise.weight = block.dw_weight;
+  depthwise.window = block.window;
+  if (block.expand_weight) depthwise.prologue = expand_seam.prologue(block.activation);
+  depthwise.y = block.d;
+  if (block.training) depthwise.statistics = dw_seam.statistics();
+  return depthwise;
+}
+
+/// What of these steps backward has to do. Without expansion there is neither of the first two.
+struct InvertedResidualWants {
+  bool expand, grad_e, depthwise;
+
+  explicit InvertedResidualWants(const InvertedResidualBackwardArguments& wanted) {
+    const bool expands(wanted.forward.expand_weight);
+    expand = expands && (wanted.grad_x || wanted.grad_expand_weight);
+    grad_e = expand || (expands && (wanted.grad_expand_bn.weight || wanted.grad_expand_bn.bias));
+    depthwise = grad_e || wanted.grad_x || wanted.grad_dw_weight;
+    check(!grad_e || wanted.grad_e, "grad_e: it is null, but the wanted gradients pass through it; give memory");
+  }
+};
+
+inline DepthwiseBackwardArguments depthwise_backward_of(const InvertedResidualBackwardArguments& wanted,
+                                                        const InvertedResidualWants& wants,
+                                                        const InvertedResidualGradientSeam& expand_seam,
+                                                        const InvertedResidualGradientSeam& dw_seam) {
+  const InvertedResidualArguments& block = wanted.forward;
+  const bool expands(block.expand_weight);
+  DepthwiseBackwardArguments depthwise;
+  depthwise.x = expands ? ConstTensorView(block.e) : block.x;
+  depthwise.weight = block.dw_weight;
+  depthwise.window = block.window;
+  depthwise.grad_y = wanted.grad_d;
+  depthwise.gradient_prologue = dw_seam.gradient_prologue();
+  depthwise.grad_weight = wanted.grad_dw_weight;
+  if (expands) depthwise.prologue = expand_seam.prologue(block.activation);
+  if (wants.grad_e) {
+    depthwise.grad_x = wanted.grad_e;
+    depthwise.sums = expand_seam.sums();
+  } else if (!expands && wanted.grad_x) {
+    depthwise.grad_x = wanted.grad_x;
+    if (block.residual) depthwise.grad_add = wanted.grad_y;
+  }
+  return depthwise;
+}
+
+inline PointwiseBackwardArguments expand_backward_of(const InvertedResidualBackwardArguments& wanted,
+                                                     const InvertedResidualGradientSeam& expand_seam) {
+  const InvertedResidualArguments& block = wanted.forward;
+  PointwiseBackwardArguments expand;
+  expand.x = block.x;
+  expand.weight = block.expand_weight;
+  expand.grad_y = wanted.grad_e;
+  expand.gradient_prologue = expand_seam.gradient_prologue();
+  expand.gradient_prologue.output_is_of_x = true;
+  expand.grad_weight = wanted.grad_expand_weight;
+  expand.grad_x = wanted.grad_x;
+  if (block.residual && wanted.grad_x) expand.grad_add = wanted.grad_y;
+  expand.allow_tf32 = block.allow_tf32;
+  return expand;
+}
+
+}  // namespace fusedsc
