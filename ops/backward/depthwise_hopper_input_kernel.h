@@ -57,7 +57,7 @@ class DepthwiseInputPatches : DepthwisePatchesBlock<T, DepthwiseTransposedWindow
     for (int i = 0; i < kKept; ++i) Block::clear(sums[i]);
     Block::work_off([&](const DepthwiseTileNote& at, const unsigned char* tile, unsigned char* out) {
       tile += places[0];
-      int row = at.output_row;
+      int row = read_entry(at.output_row);
 #pragma unroll 1
       for (int r = 0; r < p_.rows; ++r) {
         add_row(tile, sums, out, row);

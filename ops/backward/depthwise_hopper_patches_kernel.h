@@ -143,14 +143,14 @@ class DepthwiseWeightPatches {
     for (bool is_last = false; !is_last;) {
       wait(arrived_ + turn.slot, turn.parity);
       const DepthwiseTileNote& at = notes_[turn.slot];
-      if (at.is_first) {
+      if (read_entry(at.is_first)) {
 #pragma unroll
         for (int i = 0; i < kLive; ++i) clear(grads[i]);
       }
       const unsigned char* tile = memory_ + turn.slot * p_.stage_bytes() + x_place_;
       const unsigned char* grad_tile = memory_ + turn.slot * p_.stage_bytes() + grad_place_;
-      int row = at.output_row + grad_row_, input_row = at.input_row;
-      const int end = at.end, row_bytes = p_.pitch * p_.box_bytes;
+      int row = read_entry(at.output_row) + grad_row_, input_row = read_entry(at.input_row);
+      const int end = read_entry(at.end), row_bytes = p_.pitch * p_.box_bytes;
 #pragma unroll 1
       for (int r = 0; r < p_.rows; r += kRows * kLive) {
 #pragma unroll
@@ -164,7 +164,7 @@ class DepthwiseWeightPatches {
           input_row += kRows;
         }
       }
-      is_last = at.is_last;
+      is_last = read_entry(at.is_last);
       arrive_as_warp(done_ + turn.slot);
       turn.next(p_.stages);
     }

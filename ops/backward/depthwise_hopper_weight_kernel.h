@@ -176,14 +176,14 @@ class DepthwiseWeightTiles {
     for (bool is_last = false; !is_last;) {
       wait(arrived_ + turn.slot, turn.parity);
       const DepthwiseTileNote& at = notes_[turn.slot];
-      if (at.is_first) {
+      if (read_entry(at.is_first)) {
 #pragma unroll
         for (int age = 0; age < kLive; ++age) clear(grads[age]);
       }
       const unsigned char* tile = memory_ + turn.slot * p_.stage_bytes();
       const unsigned char* grad_tile = tile + grad_place_;
-      int row = at.output_row, input_row = at.input_row;
-      const int end = at.end;
+      int row = read_entry(at.output_row), input_row = read_entry(at.input_row);
+      const int end = read_entry(at.end);
 #pragma unroll 1
       for (int r = 0; r < p_.rows; r += kStride) {
 #pragma unroll
@@ -213,7 +213,7 @@ class DepthwiseWeightTiles {
         grad_tile += kInSegments ? p_.grad_segment_bytes : p_.out_pitch * p_.box_bytes;
         ++row;
       }
-      is_last = at.is_last;
+      is_last = read_entry(at.is_last);
       arrive_as_warp(done_ + turn.slot);
       turn.next(p_.stages);
     }

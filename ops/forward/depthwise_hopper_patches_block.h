@@ -177,7 +177,7 @@ class DepthwisePatchesBlock {
       outputs_.begin_tile(at);
       wait(stored_ + buffer, buffer_parity);
       use(at, memory_ + turn.slot * p_.tile_bytes, out_ + buffer * p_.out_bytes);
-      is_last = at.is_last;
+      is_last = read_entry(at.is_last);
       publish();
       arrive_as_warp(done_ + turn.slot);
       buffer_parity ^= buffer;

@@ -66,11 +66,11 @@ class DepthwisePatches : DepthwisePatchesBlock<T, DepthwiseWindow<kKernel, kStri
     begin_image(sums);
     Block::work_off([&](const DepthwiseTileNote& at, const unsigned char* tile, unsigned char* out) {
       // Rows of padding are passed over.
-      const int begin = at.begin, end = at.end;
-      const int inside = least(p_.rows, (p_.input_height - at.input_row + kStride - 1) / kStride * kStride);
-      int row = at.output_row, r = 0;
-      if (at.input_row < 0 && p_.padding_top < kKernel) {
-        r = least(-at.input_row / kStride * kStride, inside);
+      const int begin = read_entry(at.begin), end = read_entry(at.end), input_row = read_entry(at.input_row);
+      const int inside = least(p_.rows, (p_.input_height - input_row + kStride - 1) / kStride * kStride);
+      int row = read_entry(at.output_row), r = 0;
+      if (input_row < 0 && p_.padding_top < kKernel) {
+        r = least(-input_row / kStride * kStride, inside);
         begin_image(sums);
         tile += r * Block::row_bytes();
         out += r / kStride * p_.out_row_bytes;

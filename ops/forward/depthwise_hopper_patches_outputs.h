@@ -49,9 +49,9 @@ class DepthwisePatchesOutputs {
   static constexpr float kMost = std::numeric_limits<float>::max();
 
   struct Position {
-    int image, column;  ///< from the tile's first
+    int image, column;
   };
-  /// Of the thread, of one half of the patches or the other.
+  /// Of the thread, of one half of the patches or the other, from the tile's first on.
   FUSEDSC_DEVICE Position position(int half) const {
     const int lane = thread_index() % 32, g = lane / 4, column = 4 * (g % p_.image_lines) + lane % 4;
     if (p_.image_lines == 16) return {first_image, column + 32 * half};
@@ -61,17 +61,18 @@ class DepthwisePatchesOutputs {
   /// Rarely: what zeros of the other operand have made a NaN of, element by element from x, each from its own channel.
   /// At once to where they belong: the others need their registers.
   FUSEDSC_DEVICE void compute_again(unsigned char* out, int row) const {
+    const Position first{read_entry(at_->image), read_entry(at_->column)};
 #pragma unroll 1
     for (int i = 0; i < 16; ++i) {
       const int half = i / 8, place = half == 0 ? places_[0] : places_[1];
-      const float sum = window_sum(position(half), channel + i % 8, row);
+      const Position at = position(half);
+      const float sum = window_sum({first.image + at.image, first.column + at.column}, channel + i % 8, row);
       if (place != kNowhere) from_accumulator(sum, reinterpret_cast<T*>(out + place)[i % 8]);
     }
   }
 
-  FUSEDSC_DEVICE float window_sum(const Position& of_tile, int c, int row) const {
-    const int image = at_->image + of_tile.image, column = at_->column + of_tile.column;
-    if (image >= p_.batch || c >= p_.channels || column >= p_.output_width) return 0;
+  FUSEDSC_DEVICE float window_sum(const Position& at, int c, int row) const {
+    if (at.image >= p_.batch || c >= p_.channels || at.column >= p_.output_width) return 0;
     float sum = 0;
 #pragma unroll 1
     for (int kh = 0; kh < Window::kKernel; ++kh) {
@@ -79,9 +80,9 @@ class DepthwisePatchesOutputs {
       if (h < 0 || h >= p_.input_height) continue;
 #pragma unroll 1
       for (int kw = 0; kw < Window::kKernel; ++kw) {
-        const int w = Window::input(column, kw, p_.padding_left);
+        const int w = Window::input(at.column, kw, p_.padding_left);
         if (w < 0 || w >= p_.input_width) continue;
-        sum += to_accumulator(elements_of<T>(p_.raw_x)[p_.raw_x.offset(image, c, h, w)]) *
+        sum += to_accumulator(elements_of<T>(p_.raw_x)[p_.raw_x.offset(at.image, c, h, w)]) *
                to_accumulator(elements_of<T>(p_.weight)[p_.weight.offset(c, 0, kh, kw)]);
       }
     }

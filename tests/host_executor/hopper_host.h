@@ -216,7 +216,10 @@ std::array<T, 32> of_all_lanes(const T& own) {
   return all;
 }
 
-inline float from_lane(float value, int lane) { return of_all_lanes(value)[static_cast<std::size_t>(lane) % 32]; }
+template <class T>
+T from_lane(T value, int lane) {
+  return of_all_lanes(value)[static_cast<std::size_t>(lane) % 32];
+}
 
 inline float of_later_lane(float value, int lanes) {
   const auto all = of_all_lanes(value);

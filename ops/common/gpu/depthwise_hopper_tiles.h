@@ -153,6 +153,9 @@ struct DepthwiseTileNote {
   int output_row, begin, end;  ///< of the output: the row that the tile's first completes; the piece's rows
   int is_first, is_last;       ///< tile of its piece, of the block
 };
+/// An entry of a note, by all lanes of a warp. One reads it, the one that says when the warp is done with the tile: so
+/// that tools which look for races see what orders the reading before the next note.
+FUSEDSC_DEVICE int read_entry(const int& entry) { return from_lane(thread_index() % 32 == 0 ? entry : 0, 0); }
 
 /// Where run `run` of 16 bytes of a position of a tile lies: the copy engine exchanges them.
 FUSEDSC_DEVICE int exchanged_run(int box_bytes, int run, int position) {

@@ -31,7 +31,10 @@ FUSEDSC_DEVICE void set_registers() {
 /// What is the same for all threads of a warp, so that the compiler knows it.
 FUSEDSC_DEVICE int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
 /// By all lanes of a warp; modulo 32.
-FUSEDSC_DEVICE float from_lane(float value, int lane) { return __shfl_sync(0xffffffffu, value, lane); }
+template <class T>
+FUSEDSC_DEVICE T from_lane(T value, int lane) {
+  return __shfl_sync(0xffffffffu, value, lane);
+}
 FUSEDSC_DEVICE void warp_barrier() { __syncwarp(); }
 /// What the lane so many further has; of the last ones anything.
 FUSEDSC_DEVICE float of_later_lane(float value, int lanes) { return __shfl_down_sync(0xffffffffu, value, lanes); }

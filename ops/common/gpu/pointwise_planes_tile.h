@@ -151,9 +151,10 @@ class PlanesRun {
                         : thread / 32 * 16 + thread % 32 / 4),
         first_(part * tiling.part_positions + row_) {}
 
-  /// Threads without a position read behind it, where a copy may be on its way, what nobody uses.
+  /// Threads without a position read behind the last channel, what nobody uses: nor may a copy be on its way there.
   FUSEDSC_HOST_DEVICE static constexpr int bytes(int channels, const PlanesTiling& tiling) {
-    return (channels * tiling.positions * kSize + 127) / 128 * 128;
+    const int rows = (tiling.parts - 1) * tiling.part_positions + kTileRows;
+    return (((channels - 1) * tiling.positions + rows) * kSize + 127) / 128 * 128;
   }
 
   FUSEDSC_DEVICE int position(int i) const { return row_ + (has_pairs_ ? i : i * 8); }
