@@ -21,6 +21,9 @@ Shape = tuple[int, int, int, int]
 # Results of blocks differ more than those of operators: an element within rounding of ReLU6's kinks has a gradient or
 # none, and a handful of them set PyTorch's own two layouts apart by 1e-3 in float32.
 TOLERANCES = {torch.float32: 2e-2, torch.float16: 5e-2, torch.bfloat16: 2e-1}
+# Gradients of squeeze-excite's own weights are small differences of large sums: in float16 PyTorch's are 8e-2 from
+# those of float64, ours 5e-2.
+SQUEEZED_TOLERANCES = {dtype: 4 * tolerance for dtype, tolerance in TOLERANCES.items()}
 
 
 ACTIVATIONS = {"relu": F.relu, "relu6": F.relu6, "hardswish": F.hardswish}
@@ -254,6 +257,7 @@ def block(block: AnyBlock, direction: str, place: Place) -> Workload:
     for name, layout, compiler in place.variants():
         pytorch[name] = ours.to(layout).runner(compiler(block.plain), backward)
     run = ours.runner(block.fused, backward)
-    check_same(run(0), next(iter(pytorch.values()))(0), TOLERANCES[place.dtype])
+    tolerances = SQUEEZED_TOLERANCES if getattr(block, "squeezed", 0) else TOLERANCES
+    check_same(run(0), next(iter(pytorch.values()))(0), tolerances[place.dtype])
     facts = {"occurrences": block.occurrences} if isinstance(block, InvertedResidual) else {}
     return Workload(run, pytorch, touched, sets=len(sets), facts=facts)

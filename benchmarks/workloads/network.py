@@ -138,7 +138,7 @@ def training_step(network: AnyNetwork, place: Place) -> Workload:
 
     variants = {}
     for name, model in {OURS: models.ours, **models.beside}.items():
-        variants[name] = partial(step_of, model, torch.channels_last, lambda model: model)
+        variants[name] = partial(step_of, model, place.memory_format, lambda model: model)
     pytorch = []
     for other, model in {"": models.pytorch, **models.instead}.items():
         for name, layout, compiler in place.variants():
