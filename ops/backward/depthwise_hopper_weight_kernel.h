@@ -21,7 +21,7 @@ namespace fusedsc::gpu::hopper {
 
 struct DepthwiseWeightTilesParameters : DepthwiseTilesShape {
   TensorMap x, grad_y;
-  DepthwiseWeightSums sums;                         ///< its rows: [split][image part]
+  DepthwiseWeightSums sums;                         ///< its rows: [split][image part], or of a cluster each
   int grad_bytes = 0;                               ///< of a tile of grad_y: [image][row][column][channel]
   int grad_half_bytes = 0, grad_product_bytes = 0;  ///< as half_bytes and product_bytes, of grad_y
   int grad_segments = 0, grad_segment_bytes = 0;    ///< if it is cut into these: [segment][image][row][byte]
@@ -33,8 +33,9 @@ struct DepthwiseWeightTilesParameters : DepthwiseTilesShape {
 };
 
 /// kProducts: of 16 positions, that a warp has side by side. kInSegments: rows of tiles are cut into segments, not into
-/// boxes of channels; images are wide then.
-template <class T, int kKernel, int kStride, int kProducts, bool kInSegments>
+/// boxes of channels; images are wide then. kInClusters: blocks with the same channels are in clusters, which add up
+/// their sums.
+template <class T, int kKernel, int kStride, int kProducts, bool kInSegments, bool kInClusters>
 class DepthwiseWeightTiles {
  public:
   static constexpr int kRows = kKernel * kKernel + 1;  ///< of partial sums
@@ -44,9 +45,11 @@ class DepthwiseWeightTiles {
     tiles.begin();
     if (tiles.warp_ == p.warps()) {
       if (thread_index() % 32 == 0) tiles.copy();
+      if constexpr (kInClusters) leave_tiles();
     } else {
       tiles.compute();
     }
+    if constexpr (kInClusters) add_up_cluster<T, kKernel>(p, tiles.memory_, tiles.split_, tiles.first_channel_);
   }
 
  private:
@@ -59,7 +62,7 @@ class DepthwiseWeightTiles {
 
   FUSEDSC_DEVICE explicit DepthwiseWeightTiles(const DepthwiseWeightTilesParameters& p) : p_(p) {
     warp_ = uniform(thread_index() / 32);
-    split_ = split_of_block(p, first_channel_);
+    split_ = kInClusters ? split_in_cluster(p, first_channel_) : split_of_block(p, first_channel_);
     auto* memory = static_cast<unsigned char*>(block_memory());
     memory_ = memory + padding_before_tiles(memory);
     arrived_ = reinterpret_cast<Barrier*>(memory_ + p.stages * p.stage_bytes());
@@ -173,7 +176,7 @@ class DepthwiseWeightTiles {
     GradRow grads[kLive];  // the newest first
     StageTurn turn;
 #pragma unroll 1
-    for (bool is_last = false; !is_last;) {
+    for (bool is_last = kInClusters && !p_.has_units(split_); !is_last;) {
       wait(arrived_ + turn.slot, turn.parity);
       const DepthwiseTileNote& at = notes_[turn.slot];
       if (read_entry(at.is_first)) {
@@ -217,6 +220,7 @@ class DepthwiseWeightTiles {
       arrive_as_warp(done_ + turn.slot);
       turn.next(p_.stages);
     }
+    if constexpr (kInClusters) leave_tiles();
     leave_sums();
   }
 
@@ -274,7 +278,11 @@ class DepthwiseWeightTiles {
     const auto diagonal = [&](const float(&sums)[4], int half) {
       return g % 2 == 0 ? sums[2 * half] : sums[2 * half + 1];
     };
-    if (p_.sums.partials == nullptr) {
+    if constexpr (kInClusters) {
+      const int channel = channel_ - first_channel_ + g;
+      Aligned<float, 4>* to = place_of_sums<kKernel>(p_, memory_, part_, channel);
+      leave(diagonal, [&](int tap, float sum) { to[tap].elements[channel % 4] = sum; });
+    } else if (p_.sums.partials == nullptr) {
       leave(diagonal, [&](int tap, float sum) { leave_gradient<T, kKernel>(p_.sums, tap, channel_ + g, sum); });
     } else {
       float* to = p_.sums.partials +
