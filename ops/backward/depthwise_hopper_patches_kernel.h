@@ -20,7 +20,7 @@ namespace fusedsc::gpu::hopper {
 
 struct DepthwiseWeightPatchesParameters : DepthwiseTilesShape {
   TensorMap x, grad_y;
-  DepthwiseWeightSums sums;                           ///< its rows: [split][image part], or of a cluster each
+  DepthwiseWeightSums sums;                           ///< its rows: [split][image part]
   int grad_pitch = 0, grad_rows = 0, grad_bytes = 0;  ///< of a tile of grad_y: [box][image][row][column][channel]
   int x_jumps[2] = {}, grad_jumps[2] = {};            ///< from patches 0 to 3 to patches 4 to 7, and 8 to 11
 
@@ -144,7 +144,7 @@ class DepthwiseWeightPatches {
     Grads grads[kLive];
     StageTurn turn;
 #pragma unroll 1
-    for (bool is_last = kInClusters && !p_.has_units(split_); !is_last;) {
+    for (bool is_last = false; !is_last;) {
       wait(arrived_ + turn.slot, turn.parity);
       const DepthwiseTileNote& at = notes_[turn.slot];
       if (read_entry(at.is_first)) {
@@ -257,8 +257,11 @@ class DepthwiseWeightPatches {
   FUSEDSC_DEVICE void leave(int tap, const Aligned<float, kChannels>& sum) const {
     if constexpr (kInClusters) {
       place_of_sums<kKernel>(p_, memory_, part_, channel_ - first_channel_)[tap] = sum;
+    } else if (p_.sums.partials != nullptr) {
+      const std::int64_t row = std::int64_t{split_ * p_.image_parts + part_} * p_.sums.taps + tap;
+      *reinterpret_cast<Aligned<float, kChannels>*>(p_.sums.partials + row * p_.channels + channel_) = sum;
     } else {
-      leave_four<T, kKernel>(p_.sums, split_ * p_.image_parts + part_, p_.channels, tap, channel_, sum);
+      leave_gradients<T, kKernel>(p_.sums, tap, channel_, sum);
     }
   }
 

@@ -58,7 +58,7 @@ DepthwiseWeightPatchesPass DepthwiseWeightPatchesPass::of(const DepthwiseBackwar
 }
 
 DepthwiseWeightPatchesPass::DepthwiseWeightPatchesPass(const DepthwiseBackwardArguments& a, const DepthwisePatching& t,
-                                                       int cluster)
+                                                       int cluster_size)
     : window_(static_cast<int>(a.window.kernel[0])) {
   const int step = 2 * ((window_ + 1) / 2);  // rows of x until rows of grad_y in registers are where they began
   for (const Instance& instance : kInstances) {
@@ -82,7 +82,7 @@ DepthwiseWeightPatchesPass::DepthwiseWeightPatchesPass(const DepthwiseBackwardAr
   }
   while (p_.memory_bytes() > kMemoryLimit && p_.stages > 1) --p_.stages;
   if (p_.memory_bytes() > kMemoryLimit) throw Unsupported(std::string(kName) + ": these tiles are too large");
-  share_out_splits(p_, kernels_, window_, cluster);
+  share_out_splits(p_, kernels_, a, cluster_size);
 }
 
 std::size_t DepthwiseWeightPatchesPass::workspace_bytes() const {

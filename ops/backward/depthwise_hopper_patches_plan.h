@@ -17,8 +17,9 @@ class DepthwiseWeightPatchesPass {
  public:
   /// With the tiles that are best for it.
   static DepthwiseWeightPatchesPass of(const DepthwiseBackwardArguments& a);
-  /// cluster: blocks that shall be one; 0: as many as are best.
-  DepthwiseWeightPatchesPass(const DepthwiseBackwardArguments& a, const DepthwisePatching& patching, int cluster = 0);
+  /// cluster_size: of blocks that have all there is to do; 0: what is best, with clusters or without.
+  DepthwiseWeightPatchesPass(const DepthwiseBackwardArguments& a, const DepthwisePatching& patching,
+                             int cluster_size = 0);
   std::size_t workspace_bytes() const;
   void run(const DepthwiseBackwardArguments& a, const Execution& execution) const;
 

@@ -21,7 +21,7 @@ namespace fusedsc::gpu::hopper {
 
 struct DepthwiseWeightTilesParameters : DepthwiseTilesShape {
   TensorMap x, grad_y;
-  DepthwiseWeightSums sums;                         ///< its rows: [split][image part], or of a cluster each
+  DepthwiseWeightSums sums;                         ///< its rows: [split][image part]
   int grad_bytes = 0;                               ///< of a tile of grad_y: [image][row][column][channel]
   int grad_half_bytes = 0, grad_product_bytes = 0;  ///< as half_bytes and product_bytes, of grad_y
   int grad_segments = 0, grad_segment_bytes = 0;    ///< if it is cut into these: [segment][image][row][byte]
@@ -176,7 +176,7 @@ class DepthwiseWeightTiles {
     GradRow grads[kLive];  // the newest first
     StageTurn turn;
 #pragma unroll 1
-    for (bool is_last = kInClusters && !p_.has_units(split_); !is_last;) {
+    for (bool is_last = false; !is_last;) {
       wait(arrived_ + turn.slot, turn.parity);
       const DepthwiseTileNote& at = notes_[turn.slot];
       if (read_entry(at.is_first)) {

@@ -127,7 +127,7 @@ DepthwiseWeightTilesPass DepthwiseWeightTilesPass::of(const DepthwiseBackwardArg
 }
 
 DepthwiseWeightTilesPass::DepthwiseWeightTilesPass(const DepthwiseBackwardArguments& a, const DepthwiseTiling& t,
-                                                   int cluster)
+                                                   int cluster_size)
     : window_(static_cast<int>(a.window.kernel[0])),
       stride_(static_cast<int>(a.window.stride[0])),
       box_channels_(t.box_channels) {
@@ -160,7 +160,7 @@ DepthwiseWeightTilesPass::DepthwiseWeightTilesPass(const DepthwiseBackwardArgume
   }
   while (p_.memory_bytes() > kMemoryLimit && p_.stages > 1) --p_.stages;
   p_.sums.taps = window_ * window_ + 1;
-  share_out_splits(p_, kernels_, window_, cluster, t.in_segments);
+  share_out_splits(p_, kernels_, a, cluster_size, t.in_segments);
 }
 
 std::size_t DepthwiseWeightTilesPass::workspace_bytes() const {

@@ -17,8 +17,8 @@ class DepthwiseWeightTilesPass {
  public:
   /// With the tiles that are best for it.
   static DepthwiseWeightTilesPass of(const DepthwiseBackwardArguments& a);
-  /// cluster: blocks that shall be one; 0: as many as are best.
-  DepthwiseWeightTilesPass(const DepthwiseBackwardArguments& a, const DepthwiseTiling& tiling, int cluster = 0);
+  /// cluster_size: of blocks that have all there is to do; 0: what is best, with clusters or without.
+  DepthwiseWeightTilesPass(const DepthwiseBackwardArguments& a, const DepthwiseTiling& tiling, int cluster_size = 0);
   std::size_t workspace_bytes() const;
   void run(const DepthwiseBackwardArguments& a, const Execution& execution) const;
 

@@ -20,38 +20,36 @@ struct DepthwiseWeightKernels {
   void (*in_clusters)(Parameters) = nullptr;
 };
 
-/// How many blocks shall be a cluster, of a problem shared out among blocks that are in none. resident(cluster): how
-/// many clusters of so many blocks run at the same time.
-template <class Resident>
-int choose_cluster(const DepthwiseTilesShape& shape, const Resident& resident) {
-  if (shape.splits > kMostCluster) return shape.splits >= 2 * kMostCluster ? kMostCluster : 1;
-  int cluster = shape.splits;  // all, so that nothing is left to add up; or fewer, so that all clusters run together
-  while (cluster > 1 && resident(cluster) < channel_groups(shape)) --cluster;
-  return cluster;
+/// Whether the blocks of a channel group shall be a cluster. Measured on an H200 (docs/performance_gpu_depthwise.md):
+/// where they are few, and would wait for the second kernel as long as they compute. `resident`: clusters that run at
+/// the same time.
+inline bool suits_cluster(const DepthwiseTilesShape& shape, const DepthwiseBackwardArguments& a, int resident) {
+  const std::int64_t most = a.window.kernel[0] == 5 ? 30'000 : 25'000;  // positions of channels, per multiprocessor
+  return channel_groups(shape) <= resident && a.grad_y.elements() <= most * multiprocessors();
 }
 
-/// kernel: of the window. cluster: blocks that shall be one; 0: as many as are best. even: see share_out().
+/// cluster_size: of blocks that have all there is to do; 0: what is best, with clusters or without. even: see
+/// share_out().
 template <class Parameters>
-void share_out_splits(Parameters& p, const DepthwiseWeightKernels<Parameters>& kernels, int kernel, int cluster,
-                      bool even = false) {
-  const int threads = (p.warps() + 1) * 32, fours = fours_of_part(p.runs(), kernel);
+void share_out_splits(Parameters& p, const DepthwiseWeightKernels<Parameters>& kernels,
+                      const DepthwiseBackwardArguments& a, int cluster_size, bool even = false) {
+  const int threads = (p.warps() + 1) * 32, fours = fours_of_part(p.runs(), static_cast<int>(a.window.kernel[0]));
   const auto memory = static_cast<std::size_t>(p.memory_bytes());
   share_out(p, resident_blocks(kernels.alone, threads, memory), even);
+  if (cluster_size > 0) share_out_among(p, std::min(p.units, cluster_size));
+  if (p.splits == 1 || p.splits > kMostCluster) return;
   if (p.image_parts * fours * 16 > p.stages * p.stage_bytes()) return;  // no room for sums where the tiles were
-  const auto resident = [&](int size) { return resident_clusters(kernels.in_clusters, threads, memory, size); };
-  if (cluster == 0) cluster = choose_cluster(p, resident);
-  if (cluster == 1) return;
-  const int clusters = std::max(1, std::min(divide_up(p.splits, cluster), resident(cluster) / channel_groups(p)));
-  share_out_among(p, clusters * cluster);
-  p.sums.cluster = cluster;
-  p.sums.by_cluster = Divisor(static_cast<std::uint32_t>(cluster));
-  p.sums.share = divide_up(fours, cluster);
+  if (cluster_size == 0 && !suits_cluster(p, a, resident_clusters(kernels.in_clusters, threads, memory, p.splits)))
+    return;
+  p.sums.cluster = p.splits;
+  p.sums.by_cluster = Divisor(static_cast<std::uint32_t>(p.splits));
+  p.sums.share = divide_up(fours, p.splits);
 }
 
 /// Of partial sums.
 template <class Parameters>
 int rows_of_sums(const Parameters& p) {
-  return p.sums.cluster > 1 ? p.splits / p.sums.cluster : p.splits * p.image_parts;
+  return p.sums.cluster > 1 ? 1 : p.splits * p.image_parts;
 }
 
 /// Memory for them, unless one row is all there is.

@@ -1,5 +1,5 @@
-/// Where blocks of depthwise weight gradients for Hopper GPUs leave their sums, and how those of a cluster add theirs
-/// up first, through block memory: they have the same channels and neighbouring splits.
+/// Where blocks of depthwise weight gradients for Hopper GPUs leave their sums, and how those of a cluster, which have
+/// all splits of the same channels, add theirs up through block memory: then these are the gradients.
 #pragma once
 
 #include "fusedsc/common/gpu/depthwise_hopper_tiles.h"
@@ -14,8 +14,7 @@ struct DepthwiseWeightSums {
   DeviceTensor grad_weight;   ///< or none
   void* grad_bias = nullptr;
 
-  // Where blocks are in clusters, each of which has a row.
-  int cluster = 1;  ///< blocks
+  int cluster = 1;  ///< blocks: all splits, or each by itself
   Divisor by_cluster;
   int share = 0;  ///< of a cluster's results, in fours, that a block adds up
 };
@@ -31,27 +30,21 @@ FUSEDSC_DEVICE void leave_gradient(const DepthwiseWeightSums& p, int tap, int ch
   }
 }
 
-/// Four channels' sums of a tap, to a row of partial sums of so many channels, or to the gradients.
+/// Of four channels.
 template <class T, int kKernel>
-FUSEDSC_DEVICE void leave_four(const DepthwiseWeightSums& p, int row, int channels, int tap, int channel,
-                               const Aligned<float, 4>& sums) {
-  if (p.partials != nullptr) {
-    const std::int64_t place = (std::int64_t{row} * p.taps + tap) * channels + channel;
-    *reinterpret_cast<Aligned<float, 4>*>(p.partials + place) = sums;
-    return;
-  }
+FUSEDSC_DEVICE void leave_gradients(const DepthwiseWeightSums& p, int tap, int channel, const Aligned<float, 4>& sums) {
 #pragma unroll
   for (int c = 0; c < 4; ++c) leave_gradient<T, kKernel>(p, tap, channel + c, sums.elements[c]);
 }
 
 // ------------------------------------------------------------------------------------------------ blocks of a cluster
 
-/// As split_of_block().
+/// As split_of_block(): the block's place in its cluster.
 template <class Parameters>
 FUSEDSC_DEVICE int split_in_cluster(const Parameters& p, int& first_channel) {
-  std::uint32_t rank = block_index();
-  const std::uint32_t number = p.sums.by_cluster.divide(rank);
-  return split_of_block(p, first_channel, number) * p.sums.cluster + static_cast<int>(rank);
+  std::uint32_t split = block_index();
+  first_channel = static_cast<int>(p.sums.by_cluster.divide(split)) * p.runs() * 8;
+  return static_cast<int>(split);
 }
 
 /// By all warps of a block: they are done with the tiles, in whose memory the sums may go now.
@@ -74,9 +67,7 @@ FUSEDSC_DEVICE Aligned<float, 4>* place_of_sums(const DepthwiseTilesShape& p, vo
 template <class T, int kKernel, class Parameters>
 FUSEDSC_DEVICE void add_up_cluster(const Parameters& p, void* memory, int split, int first_channel) {
   constexpr int kTaps = kKernel * kKernel + 1;
-  std::uint32_t rank = static_cast<std::uint32_t>(split);
-  const auto row = static_cast<int>(p.sums.by_cluster.divide(rank));
-  const int first = static_cast<int>(rank) * p.sums.share, part_fours = fours_of_part(p.runs(), kKernel);
+  const int first = split * p.sums.share, part_fours = fours_of_part(p.runs(), kKernel);
   const int end = least(first + p.sums.share, least(part_fours, (p.channels - first_channel) / 4 * kTaps));
   warp_barrier();
   cluster_barrier();
@@ -92,7 +83,7 @@ FUSEDSC_DEVICE void add_up_cluster(const Parameters& p, void* memory, int split,
 #pragma unroll
       for (int c = 0; c < 4; ++c) sum.elements[c] += of_part.elements[c];
     }
-    leave_four<T, kKernel>(p.sums, row, p.channels, tap, first_channel + four * 4, sum);
+    leave_gradients<T, kKernel>(p.sums, tap, first_channel + four * 4, sum);
   }
   warp_barrier();
   leave_cluster();

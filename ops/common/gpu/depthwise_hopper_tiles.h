@@ -38,15 +38,13 @@ struct DepthwiseTilesShape {
   FUSEDSC_HOST_DEVICE int product_images() const { return 16 / image_lines; }
   FUSEDSC_HOST_DEVICE int warps() const { return runs() * image_parts; }  ///< that compute
   FUSEDSC_HOST_DEVICE int image_bytes() const { return rows * pitch * box_bytes; }
-  FUSEDSC_HOST_DEVICE bool has_units(int split) const { return share > 0 || split < longer; }
   FUSEDSC_HOST_DEVICE bool halves_are_images() const { return output_width <= 8; }
   FUSEDSC_HOST_DEVICE bool products_are_images() const { return output_width <= 16; }
 };
 
-/// Which of the splits the block has, of channels from `first_channel` on. block: its number.
-FUSEDSC_DEVICE int split_of_block(const DepthwiseTilesShape& p, int& first_channel,
-                                  std::uint32_t block = block_index()) {
-  std::uint32_t group = block;
+/// Which of the splits the block has, of channels from `first_channel` on.
+FUSEDSC_DEVICE int split_of_block(const DepthwiseTilesShape& p, int& first_channel) {
+  std::uint32_t group = block_index();
   const auto split = static_cast<int>(p.by_channel_groups.divide(group));
   first_channel = static_cast<int>(group) * p.runs() * 8;
   return split;
