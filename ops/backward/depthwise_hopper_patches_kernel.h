@@ -147,6 +147,7 @@ class DepthwiseWeightPatches {
     for (bool is_last = false; !is_last;) {
       wait(arrived_ + turn.slot, turn.parity);
       const DepthwiseTileNote& at = notes_[turn.slot];
+      is_last = read_entry(at.is_last);
       if (read_entry(at.is_first)) {
 #pragma unroll
         for (int i = 0; i < kLive; ++i) clear(grads[i]);
@@ -168,7 +169,6 @@ class DepthwiseWeightPatches {
           input_row += kRows;
         }
       }
-      is_last = read_entry(at.is_last);
       arrive_as_warp(done_ + turn.slot);
       turn.next(p_.stages);
     }

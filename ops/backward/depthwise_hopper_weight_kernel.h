@@ -179,6 +179,7 @@ class DepthwiseWeightTiles {
     for (bool is_last = false; !is_last;) {
       wait(arrived_ + turn.slot, turn.parity);
       const DepthwiseTileNote& at = notes_[turn.slot];
+      is_last = read_entry(at.is_last);
       if (read_entry(at.is_first)) {
 #pragma unroll
         for (int age = 0; age < kLive; ++age) clear(grads[age]);
@@ -216,7 +217,6 @@ class DepthwiseWeightTiles {
         grad_tile += kInSegments ? p_.grad_segment_bytes : p_.out_pitch * p_.box_bytes;
         ++row;
       }
-      is_last = read_entry(at.is_last);
       arrive_as_warp(done_ + turn.slot);
       turn.next(p_.stages);
     }
