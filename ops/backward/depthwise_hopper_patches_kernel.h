@@ -20,7 +20,7 @@ namespace fusedsc::gpu::hopper {
 
 struct DepthwiseWeightPatchesParameters : DepthwiseTilesShape {
   TensorMap x, grad_y;
-  DepthwiseWeightSums sums;                           ///< its rows: [split][image part], with a bias if that is wanted
+  DepthwiseWeightSums sums;                           ///< its rows: [split][image part]
   int grad_pitch = 0, grad_rows = 0, grad_bytes = 0;  ///< of a tile of grad_y: [box][image][row][column][channel]
   int x_jumps[2] = {}, grad_jumps[2] = {};            ///< from patches 0 to 3 to patches 4 to 7, and 8 to 11
 
@@ -31,7 +31,8 @@ struct DepthwiseWeightPatchesParameters : DepthwiseTilesShape {
   }
 };
 
-template <class T, int kKernel>
+/// kInClusters: blocks with the same channels are in clusters, which add up their sums.
+template <class T, int kKernel, bool kInClusters>
 class DepthwiseWeightPatches {
  public:
   static constexpr int kLive = (kKernel + 1) / 2;  ///< steps of rows of grad_y whose windows cover a step of x
@@ -43,10 +44,13 @@ class DepthwiseWeightPatches {
     tiles.begin();
     if (tiles.warp_ == p.warps()) {
       if (thread_index() % 32 == 0) tiles.copy();
+      if constexpr (kInClusters) leave_tiles();
     } else {
       tiles.compute();
+      if constexpr (kInClusters) leave_tiles();
       tiles.leave_sums();
     }
+    if constexpr (kInClusters) add_up_cluster<T, kKernel>(p, tiles.memory_, tiles.split_, tiles.first_channel_);
   }
 
  private:
@@ -56,7 +60,7 @@ class DepthwiseWeightPatches {
 
   FUSEDSC_DEVICE explicit DepthwiseWeightPatches(const DepthwiseWeightPatchesParameters& p) : p_(p) {
     warp_ = uniform(thread_index() / 32);
-    split_ = split_of_block(p, first_channel_);
+    split_ = kInClusters ? split_in_cluster(p, first_channel_) : split_of_block(p, first_channel_);
     auto* memory = static_cast<unsigned char*>(block_memory());
     memory_ = memory + padding_before_tiles(memory);
     notes_ = reinterpret_cast<DepthwiseTileNote*>(memory_ + p.stages * p.stage_bytes());
@@ -143,6 +147,7 @@ class DepthwiseWeightPatches {
     for (bool is_last = false; !is_last;) {
       wait(arrived_ + turn.slot, turn.parity);
       const DepthwiseTileNote& at = notes_[turn.slot];
+      is_last = read_entry(at.is_last);
       if (read_entry(at.is_first)) {
 #pragma unroll
         for (int i = 0; i < kLive; ++i) clear(grads[i]);
@@ -164,7 +169,6 @@ class DepthwiseWeightPatches {
           input_row += kRows;
         }
       }
-      is_last = read_entry(at.is_last);
       arrive_as_warp(done_ + turn.slot);
       turn.next(p_.stages);
     }
@@ -251,17 +255,15 @@ class DepthwiseWeightPatches {
   }
 
   FUSEDSC_DEVICE void leave(int tap, const Aligned<float, kChannels>& sum) const {
-    if (p_.sums.partials != nullptr) {
-      const std::int64_t row = std::int64_t{split_ * p_.image_parts + part_} * partial_rows() + tap;
+    if constexpr (kInClusters) {
+      place_of_sums<kKernel>(p_, memory_, part_, channel_ - first_channel_)[tap] = sum;
+    } else if (p_.sums.partials != nullptr) {
+      const std::int64_t row = std::int64_t{split_ * p_.image_parts + part_} * p_.sums.taps + tap;
       *reinterpret_cast<Aligned<float, kChannels>*>(p_.sums.partials + row * p_.channels + channel_) = sum;
-      return;
+    } else {
+      leave_gradients<T, kKernel>(p_.sums, tap, channel_, sum);
     }
-#pragma unroll
-    for (int c = 0; c < kChannels; ++c) leave_gradient<T, kKernel>(p_.sums, tap, channel_ + c, sum.elements[c]);
   }
-
-  /// Of partial sums, of a split and part.
-  FUSEDSC_DEVICE int partial_rows() const { return kKernel * kKernel + (p_.sums.grad_bias != nullptr ? 1 : 0); }
 
   const DepthwiseWeightPatchesParameters& p_;
   int warp_, split_, first_channel_;

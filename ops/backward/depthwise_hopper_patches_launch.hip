@@ -3,7 +3,6 @@
 
 #include "fusedsc/backward/depthwise_gpu.h"
 #include "fusedsc/backward/depthwise_hopper_patches_plan.h"
-#include "fusedsc/common/gpu/partials_launch.h"
 
 namespace fusedsc {
 namespace gpu::hopper {
@@ -12,23 +11,26 @@ namespace {
 constexpr const char* kName = "depthwise_conv2d_backward";
 
 /// kThreads: the most that a block may have, where one has a multiprocessor for itself.
-template <class T, int kKernel, int kThreads>
+template <class T, int kKernel, int kThreads, bool kInClusters>
 FUSEDSC_HOPPER_KERNEL(kThreads)
 weight_patches_kernel(const FUSEDSC_GRID_CONSTANT DepthwiseWeightPatchesParameters p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
-  DepthwiseWeightPatches<T, kKernel>::run(p);
+  DepthwiseWeightPatches<T, kKernel, kInClusters>::run(p);
 #endif
 }
 
 struct Instance {
   DataType dtype;
   int kernel, threads;
-  void (*run)(DepthwiseWeightPatchesParameters);
+  DepthwiseWeightKernels<DepthwiseWeightPatchesParameters> kernels;
 };
 
 template <class T, int kKernel, int kThreads>
 constexpr Instance instance(DataType dtype) {
-  return {dtype, kKernel, kThreads, weight_patches_kernel<T, kKernel, kThreads>};
+  return {dtype,
+          kKernel,
+          kThreads,
+          {weight_patches_kernel<T, kKernel, kThreads, false>, weight_patches_kernel<T, kKernel, kThreads, true>}};
 }
 
 const Instance kInstances[] = {
@@ -55,16 +57,17 @@ DepthwiseWeightPatchesPass DepthwiseWeightPatchesPass::of(const DepthwiseBackwar
   return DepthwiseWeightPatchesPass(a, choose_patching(a));
 }
 
-DepthwiseWeightPatchesPass::DepthwiseWeightPatchesPass(const DepthwiseBackwardArguments& a, const DepthwisePatching& t)
-    : kernel_(nullptr), window_(static_cast<int>(a.window.kernel[0])) {
+DepthwiseWeightPatchesPass::DepthwiseWeightPatchesPass(const DepthwiseBackwardArguments& a, const DepthwisePatching& t,
+                                                       int cluster_size)
+    : window_(static_cast<int>(a.window.kernel[0])) {
   const int step = 2 * ((window_ + 1) / 2);  // rows of x until rows of grad_y in registers are where they began
   for (const Instance& instance : kInstances) {
     if (instance.dtype == a.x.dtype && instance.kernel == window_ &&
         (2 * t.runs * t.image_parts + 1) * 32 <= instance.threads && t.rows % step == 0) {
-      kernel_ = instance.run;
+      kernels_ = instance.kernels;
     }
   }
-  if (kernel_ == nullptr) throw Unsupported(std::string(kName) + ": no kernel of these tiles");
+  if (kernels_.alone == nullptr) throw Unsupported(std::string(kName) + ": no kernel of these tiles");
   static_cast<DepthwiseTilesShape&>(p_) = cut_patches(a.x.sizes, a.grad_y.sizes, a.window, t, PatchesOf::both);
   p_.grad_rows = p_.rows;
   p_.grad_pitch = 4 * p_.image_lines;
@@ -79,16 +82,12 @@ DepthwiseWeightPatchesPass::DepthwiseWeightPatchesPass(const DepthwiseBackwardAr
   }
   while (p_.memory_bytes() > kMemoryLimit && p_.stages > 1) --p_.stages;
   if (p_.memory_bytes() > kMemoryLimit) throw Unsupported(std::string(kName) + ": these tiles are too large");
-  share_out(p_, resident_blocks(kernel_, (p_.warps() + 1) * 32, static_cast<std::size_t>(p_.memory_bytes())));
-}
-
-float* DepthwiseWeightPatchesPass::take_partials(Arena& arena) const {
-  return partial_rows() > 1 ? arena.take<float>(partial_rows() * (taps() + 1) * p_.channels) : nullptr;
+  share_out_splits(p_, kernels_, a, cluster_size);
 }
 
 std::size_t DepthwiseWeightPatchesPass::workspace_bytes() const {
   Arena measured(nullptr);
-  take_partials(measured);
+  take_partials(p_, window_, measured);
   return measured.used();
 }
 
@@ -97,23 +96,11 @@ void DepthwiseWeightPatchesPass::run(const DepthwiseBackwardArguments& a, const 
   DepthwiseWeightPatchesParameters p = p_;
   p.x = map_of_images(a.x, p.box_bytes / 2, p.pitch, p.rows, p.images, p.exchanges);
   p.grad_y = map_of_images(a.grad_y, p.box_bytes / 2, p.grad_pitch, p.grad_rows, p.images, p.exchanges);
-  p.sums.partials = take_partials(arena);
+  p.sums.partials = take_partials(p_, window_, arena);
+  p.sums.taps = window_ * window_ + (a.grad_bias ? 1 : 0);
   p.sums.grad_weight = a.grad_weight;
   p.sums.grad_bias = a.grad_bias.data;
-  launch_following(kName, kernel_, std::int64_t{channel_groups(p)} * p.splits, (p.warps() + 1) * 32, execution.stream,
-                   p, static_cast<std::size_t>(p.memory_bytes()));
-  if (p.sums.partials == nullptr) return;
-  SumPartialsParameters sum;
-  sum.partials = p.sums.partials;
-  sum.splits = static_cast<int>(partial_rows());
-  sum.taps = taps();
-  sum.kernel_width = window_;
-  sum.rows = sum.taps + (a.grad_bias ? 1 : 0);
-  sum.channels = p.channels;
-  sum.weight = a.grad_weight;
-  sum.bias = a.grad_bias.data;
-  sum.lets_next_start = true;
-  launch_sum_partials(kName, a.x.dtype, sum, execution.stream);
+  launch_weight_gradient(kName, kernels_, p, a, execution.stream);
 }
 
 std::string why_no_weight_patches(const DepthwiseBackwardArguments& a) {

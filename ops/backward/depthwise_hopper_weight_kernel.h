@@ -33,8 +33,9 @@ struct DepthwiseWeightTilesParameters : DepthwiseTilesShape {
 };
 
 /// kProducts: of 16 positions, that a warp has side by side. kInSegments: rows of tiles are cut into segments, not into
-/// boxes of channels; images are wide then.
-template <class T, int kKernel, int kStride, int kProducts, bool kInSegments>
+/// boxes of channels; images are wide then. kInClusters: blocks with the same channels are in clusters, which add up
+/// their sums.
+template <class T, int kKernel, int kStride, int kProducts, bool kInSegments, bool kInClusters>
 class DepthwiseWeightTiles {
  public:
   static constexpr int kRows = kKernel * kKernel + 1;  ///< of partial sums
@@ -44,9 +45,11 @@ class DepthwiseWeightTiles {
     tiles.begin();
     if (tiles.warp_ == p.warps()) {
       if (thread_index() % 32 == 0) tiles.copy();
+      if constexpr (kInClusters) leave_tiles();
     } else {
       tiles.compute();
     }
+    if constexpr (kInClusters) add_up_cluster<T, kKernel>(p, tiles.memory_, tiles.split_, tiles.first_channel_);
   }
 
  private:
@@ -59,7 +62,7 @@ class DepthwiseWeightTiles {
 
   FUSEDSC_DEVICE explicit DepthwiseWeightTiles(const DepthwiseWeightTilesParameters& p) : p_(p) {
     warp_ = uniform(thread_index() / 32);
-    split_ = split_of_block(p, first_channel_);
+    split_ = kInClusters ? split_in_cluster(p, first_channel_) : split_of_block(p, first_channel_);
     auto* memory = static_cast<unsigned char*>(block_memory());
     memory_ = memory + padding_before_tiles(memory);
     arrived_ = reinterpret_cast<Barrier*>(memory_ + p.stages * p.stage_bytes());
@@ -176,6 +179,7 @@ class DepthwiseWeightTiles {
     for (bool is_last = false; !is_last;) {
       wait(arrived_ + turn.slot, turn.parity);
       const DepthwiseTileNote& at = notes_[turn.slot];
+      is_last = read_entry(at.is_last);
       if (read_entry(at.is_first)) {
 #pragma unroll
         for (int age = 0; age < kLive; ++age) clear(grads[age]);
@@ -213,10 +217,10 @@ class DepthwiseWeightTiles {
         grad_tile += kInSegments ? p_.grad_segment_bytes : p_.out_pitch * p_.box_bytes;
         ++row;
       }
-      is_last = read_entry(at.is_last);
       arrive_as_warp(done_ + turn.slot);
       turn.next(p_.stages);
     }
+    if constexpr (kInClusters) leave_tiles();
     leave_sums();
   }
 
@@ -274,7 +278,11 @@ class DepthwiseWeightTiles {
     const auto diagonal = [&](const float(&sums)[4], int half) {
       return g % 2 == 0 ? sums[2 * half] : sums[2 * half + 1];
     };
-    if (p_.sums.partials == nullptr) {
+    if constexpr (kInClusters) {
+      const int channel = channel_ - first_channel_ + g;
+      Aligned<float, 4>* to = place_of_sums<kKernel>(p_, memory_, part_, channel);
+      leave(diagonal, [&](int tap, float sum) { to[tap].elements[channel % 4] = sum; });
+    } else if (p_.sums.partials == nullptr) {
       leave(diagonal, [&](int tap, float sum) { leave_gradient<T, kKernel>(p_.sums, tap, channel_ + g, sum); });
     } else {
       float* to = p_.sums.partials +

@@ -3,7 +3,6 @@
 
 #include "fusedsc/backward/depthwise_gpu.h"
 #include "fusedsc/backward/depthwise_hopper_weight_plan.h"
-#include "fusedsc/common/gpu/partials_launch.h"
 
 namespace fusedsc {
 namespace gpu::hopper {
@@ -12,11 +11,12 @@ namespace {
 constexpr const char* kName = "depthwise_conv2d_backward";
 
 /// kThreads: the most that a block may have; kBlocks: that shall fit a multiprocessor then.
-template <class T, int kKernel, int kStride, int kProducts, int kThreads, int kBlocks, bool kInSegments>
+template <class T, int kKernel, int kStride, int kProducts, int kThreads, int kBlocks, bool kInSegments,
+          bool kInClusters>
 FUSEDSC_KERNEL(kThreads, kBlocks)
 weight_tiles_kernel(const FUSEDSC_GRID_CONSTANT DepthwiseWeightTilesParameters p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
-  DepthwiseWeightTiles<T, kKernel, kStride, kProducts, kInSegments>::run(p);
+  DepthwiseWeightTiles<T, kKernel, kStride, kProducts, kInSegments, kInClusters>::run(p);
 #endif
 }
 
@@ -24,13 +24,18 @@ struct Instance {
   DataType dtype;
   int kernel, stride, products;
   bool in_segments;
-  void (*run)(DepthwiseWeightTilesParameters);
+  DepthwiseWeightKernels<DepthwiseWeightTilesParameters> kernels;
 };
 
 template <class T, int kKernel, int kStride, int kProducts, int kThreads, int kBlocks, bool kInSegments = false>
 constexpr Instance instance(DataType dtype) {
-  return {dtype,     kKernel,     kStride,
-          kProducts, kInSegments, weight_tiles_kernel<T, kKernel, kStride, kProducts, kThreads, kBlocks, kInSegments>};
+  return {dtype,
+          kKernel,
+          kStride,
+          kProducts,
+          kInSegments,
+          {weight_tiles_kernel<T, kKernel, kStride, kProducts, kThreads, kBlocks, kInSegments, false>,
+           weight_tiles_kernel<T, kKernel, kStride, kProducts, kThreads, kBlocks, kInSegments, true>}};
 }
 
 const Instance kInstances[] = {
@@ -121,18 +126,18 @@ DepthwiseWeightTilesPass DepthwiseWeightTilesPass::of(const DepthwiseBackwardArg
   return pass;
 }
 
-DepthwiseWeightTilesPass::DepthwiseWeightTilesPass(const DepthwiseBackwardArguments& a, const DepthwiseTiling& t)
-    : kernel_(nullptr),
-      window_(static_cast<int>(a.window.kernel[0])),
+DepthwiseWeightTilesPass::DepthwiseWeightTilesPass(const DepthwiseBackwardArguments& a, const DepthwiseTiling& t,
+                                                   int cluster_size)
+    : window_(static_cast<int>(a.window.kernel[0])),
       stride_(static_cast<int>(a.window.stride[0])),
       box_channels_(t.box_channels) {
   for (const Instance& instance : kInstances) {
     if (instance.dtype == a.x.dtype && instance.kernel == window_ && instance.stride == stride_ &&
         instance.products == t.products && instance.in_segments == t.in_segments) {
-      kernel_ = instance.run;
+      kernels_ = instance.kernels;
     }
   }
-  if (kernel_ == nullptr) throw Unsupported(std::string(kName) + ": no kernel of these tiles");
+  if (kernels_.alone == nullptr) throw Unsupported(std::string(kName) + ": no kernel of these tiles");
   static_cast<DepthwiseTilesShape&>(p_) = cut_tiles(a.x.sizes, a.grad_y.sizes, a.window, t);
   const int reach = (p_.tile_columns - 1) * stride_ + window_;  // of the last position, in columns of x
   if (!t.in_segments) {
@@ -154,17 +159,13 @@ DepthwiseWeightTilesPass::DepthwiseWeightTilesPass(const DepthwiseBackwardArgume
     p_.grad_product_bytes = 2 * p_.grad_half_bytes;
   }
   while (p_.memory_bytes() > kMemoryLimit && p_.stages > 1) --p_.stages;
-  share_out(p_, resident_blocks(kernel_, (p_.warps() + 1) * 32, static_cast<std::size_t>(p_.memory_bytes())),
-            t.in_segments);
-}
-
-float* DepthwiseWeightTilesPass::take_partials(Arena& arena) const {
-  return partial_rows() > 1 ? arena.take<float>(partial_rows() * (taps() + 1) * p_.channels) : nullptr;
+  p_.sums.taps = window_ * window_ + 1;
+  share_out_splits(p_, kernels_, a, cluster_size, t.in_segments);
 }
 
 std::size_t DepthwiseWeightTilesPass::workspace_bytes() const {
   Arena measured(nullptr);
-  take_partials(measured);
+  take_partials(p_, window_, measured);
   return measured.used();
 }
 
@@ -178,23 +179,10 @@ void DepthwiseWeightTilesPass::run(const DepthwiseBackwardArguments& a, const Ex
     p.x = map_of_images(a.x, box_channels_, p.pitch, p.rows, p.images, true);
     p.grad_y = map_of_images(a.grad_y, box_channels_, p.out_pitch, p.rows / stride_, p.images, true);
   }
-  p.sums.partials = take_partials(arena);
+  p.sums.partials = take_partials(p_, window_, arena);
   p.sums.grad_weight = a.grad_weight;
   p.sums.grad_bias = a.grad_bias.data;
-  launch_following(kName, kernel_, std::int64_t{channel_groups(p)} * p.splits, (p.warps() + 1) * 32, execution.stream,
-                   p, static_cast<std::size_t>(p.memory_bytes()));
-  if (p.sums.partials == nullptr) return;
-  SumPartialsParameters sum;
-  sum.partials = p.sums.partials;
-  sum.splits = static_cast<int>(partial_rows());
-  sum.taps = taps();
-  sum.kernel_width = window_;
-  sum.rows = sum.taps + 1;
-  sum.channels = p.channels;
-  sum.weight = a.grad_weight;
-  sum.bias = a.grad_bias.data;
-  sum.lets_next_start = true;
-  launch_sum_partials(kName, a.x.dtype, sum, execution.stream);
+  launch_weight_gradient(kName, kernels_, p, a, execution.stream);
 }
 
 std::string why_no_weight_tiles(const DepthwiseBackwardArguments& a) {

@@ -175,9 +175,9 @@ class DepthwisePatchesBlock {
       wait(arrived_ + turn.slot, turn.parity);
       const DepthwiseTileNote& at = notes_[turn.slot];
       outputs_.begin_tile(at);
+      is_last = read_entry(at.is_last);
       wait(stored_ + buffer, buffer_parity);
       use(at, memory_ + turn.slot * p_.tile_bytes, out_ + buffer * p_.out_bytes);
-      is_last = read_entry(at.is_last);
       publish();
       arrive_as_warp(done_ + turn.slot);
       buffer_parity ^= buffer;

@@ -257,6 +257,17 @@ TEST_P(DepthwiseGpu, ManyImages) {
   }
 }
 
+/// Likewise, gradients of weights alone: enough for a GPU's patches, and for clusters of blocks.
+TEST_P(DepthwiseGpu, ManyImagesOfWeights) {
+  const DepthwiseGeometry geometries[] = {
+      {{64, 40, 9, 28}, centered(3)}, {{64, 40, 9, 28}, centered(5)}, {{33, 24, 13, 56}, centered(3, 2)}};
+  std::vector<BackwardCase<DepthwiseGeometry>> cases;
+  for (const DepthwiseGeometry& geometry : geometries) {
+    cases.push_back({GetParam().dtype, geometry, {.grad_x = false}, Memories::all(Memory::channels_last)});
+  }
+  for_each_case(cases, verify_backward<DepthwiseGeometry>);
+}
+
 /// Likewise, forward in training: tiles of their own.
 TEST_P(DepthwiseGpu, ManyImagesInTraining) {
   std::vector<ForwardCase<DepthwiseGeometry>> cases;

@@ -4,6 +4,7 @@
 /// error.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <functional>
 
@@ -32,6 +33,15 @@ void* block_memory();
 /// Of a block of the cluster.
 void* block_memory_of(int rank);
 int wave_size();
+
+/// Where the running thread leaves a value for its wave; the places of its neighbours are beside it.
+template <class T>
+T* place_of_thread() {
+  constexpr std::size_t kThreads = 1024, kBlocks = 8;  // of a block, of a cluster: at most
+  static std::array<T, kThreads * kBlocks> places;
+  const Thread& thread = current_thread();
+  return &places[static_cast<std::size_t>(thread.rank) * kThreads + static_cast<std::size_t>(thread.index)];
+}
 
 /// Until all threads of the block are there.
 void block_barrier();

@@ -191,6 +191,7 @@ inline constexpr std::uint64_t kIsConstant = std::uint64_t{1} << 61;
 inline std::uint64_t describe_constant(const void* elements) { return address_of(elements) >> 4 | kIsConstant; }
 
 inline void cluster_barrier() { executor::cluster_barrier(); }
+inline void leave_cluster() { executor::cluster_barrier(); }
 template <class T>
 T load_of_block(const T* place, int rank) {
   T value;
@@ -202,16 +203,11 @@ T load_of_block(const T* place, int rank) {
 /// What every lane of the wave brings, in the order of lanes.
 template <class T>
 std::array<T, 32> of_all_lanes(const T& own) {
-  constexpr std::size_t kThreads = 1024, kBlocks = 8;  // at most
-  static std::array<T, kThreads * kBlocks> places;
-  const auto& own_thread = executor::current_thread();
-  const std::size_t thread = static_cast<std::size_t>(own_thread.rank) * kThreads +
-                             static_cast<std::size_t>(own_thread.index),
-                    first = thread / 32 * 32;
-  places[thread] = own;
+  T* const place = executor::place_of_thread<T>();
+  *place = own;
   executor::wave_barrier();
   std::array<T, 32> all;
-  for (std::size_t lane = 0; lane < 32; ++lane) all[lane] = places[first + lane];
+  std::copy_n(place - thread_index() % 32, all.size(), all.begin());
   executor::wave_barrier();
   return all;
 }

@@ -20,11 +20,10 @@ using MatrixCoreSums = std::array<A, 4>;
 /// use(what each lane of the wave of 64 brings, in the order of lanes).
 template <class Value, class Use>
 void with_whole_wave(const Value& own, const Use& use) {
-  static std::array<Value, 1024> places;
-  const auto thread = static_cast<std::size_t>(thread_index());
-  places[thread] = own;
+  Value* const place = executor::place_of_thread<Value>();
+  *place = own;
   executor::wave_barrier();
-  use(std::span<const Value, 64>(&places[thread / 64 * 64], 64));
+  use(std::span<const Value, 64>(place - thread_index() % 64, 64));
   executor::wave_barrier();
 }
 

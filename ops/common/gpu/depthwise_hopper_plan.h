@@ -55,6 +55,9 @@ inline int channel_groups(const DepthwiseTilesShape& shape) { return divide_up(s
 /// `resident`: blocks that run at the same time. even: all the same, as far as fewer blocks take no longer.
 void share_out(DepthwiseTilesShape& shape, int resident, bool even = false);
 
+/// Among so many splits.
+void share_out_among(DepthwiseTilesShape& shape, int splits);
+
 /// Of the blocks: how much of the time that the last of them takes they all have work, from 0 to 1.
 inline double evenness(const DepthwiseTilesShape& shape) {
   return static_cast<double>(shape.units) / (static_cast<double>(divide_up(shape.units, shape.splits)) * shape.splits);

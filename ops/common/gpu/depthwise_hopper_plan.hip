@@ -149,10 +149,15 @@ DepthwiseTilesShape cut_patches(const Sizes& x, const Sizes& y, const Window& wi
 }
 
 void share_out(DepthwiseTilesShape& shape, int resident, bool even) {
-  shape.splits = std::max(1, std::min(shape.units, resident / channel_groups(shape)));
-  if (even) shape.splits = divide_up(shape.units, divide_up(shape.units, shape.splits));
-  shape.share = shape.units / shape.splits;
-  shape.longer = shape.units % shape.splits;
+  int splits = std::max(1, std::min(shape.units, resident / channel_groups(shape)));
+  if (even) splits = divide_up(shape.units, divide_up(shape.units, splits));
+  share_out_among(shape, splits);
+}
+
+void share_out_among(DepthwiseTilesShape& shape, int splits) {
+  shape.splits = splits;
+  shape.share = shape.units / splits;
+  shape.longer = shape.units % splits;
 }
 
 std::string why_no_tiles(const Sizes& x, const Sizes& y, const Window& window) {

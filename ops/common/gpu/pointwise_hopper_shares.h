@@ -68,31 +68,10 @@ class PointwiseShares {
   int distance_, cut_, thread_;
 };
 
-/// Of fours that blocks of a cluster have at the same place, their sum, always in the same order. cluster: a power of
-/// two.
-FUSEDSC_DEVICE Aligned<float, 4> sum_of_blocks(const Aligned<float, 4>* place, int cluster) {
-  constexpr int kAtOnce = 4;
-  Aligned<float, 4> sum = {};
-#pragma unroll 1
-  for (int first = 0; first < cluster; first += kAtOnce) {
-    Aligned<float, 4> fours[kAtOnce];
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      fours[i] = {};
-      if (first + i < cluster) fours[i] = load_of_block(place, first + i);
-    }
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) sum.elements[j] += fours[i].elements[j];
-    }
-  }
-  return sum;
-}
-
-/// Likewise of the blocks of a cluster, each of which takes some of the fours of all: take(number, four) by the thread
-/// that has had it. They pass through `memory`, 16 bytes of each thread for every four, by all threads of a block,
-/// which must be done with it. One block that takes all would have to read what all others have.
+/// Adds up what the blocks of a cluster have, a power of two, each of which takes some of the fours of all:
+/// take(number, four) by the thread that has had it. They pass through `memory`, 16 bytes of each thread for every
+/// four, by all threads of a block, which must be done with it. One block that takes all would have to read what all
+/// others have.
 template <int kCount, class Take>
 FUSEDSC_DEVICE void add_up_cluster(const float (&sums)[kCount], void* memory, int threads, int rank, int cluster,
                                    const Take& take) {

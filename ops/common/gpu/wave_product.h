@@ -45,11 +45,11 @@ template <class T>
 void wave_multiply_add(float (&d)[4], const WaveFragments& own, T) {
   const int lane = thread_index() % 32, g = lane / 4, t = lane % 4;
   float a[2][16], b[2][16];
-  static WaveFragments places[1024];
-  places[thread_index()] = own;
+  auto* const place = executor::place_of_thread<WaveFragments>();
+  *place = own;
   executor::wave_barrier();
   for (int other_lane = 0; other_lane < 32; ++other_lane) {
-    const WaveFragments& other = places[thread_index() - lane + other_lane];
+    const WaveFragments& other = place[other_lane - lane];
     const int other_g = other_lane / 4, k = other_lane % 4 * 2;
     for (int half = 0; half < 2; ++half) {
       for (int row = 0; row < 2 && other_g == g; ++row) {
@@ -69,10 +69,10 @@ void wave_multiply_add(float (&d)[4], const WaveFragments& own, T) {
 /// D += A*B with A (16 x 8) and B (8 x 8) of TensorFloat-32: of lane l, registers of A hold column t of rows g and g +
 /// 8, then column t + 4 of them; of B rows t and t + 4 of column g; D as above.
 inline void wave_multiply_add_tf32(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]) {
-  static WaveFragments places[1024];
   const int lane = thread_index() % 32, g = lane / 4, t = lane % 4;
-  const WaveFragments* wave = places + thread_index() - lane;
-  places[thread_index()] = {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
+  auto* const place = executor::place_of_thread<WaveFragments>();
+  const WaveFragments* wave = place - lane;
+  *place = {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
   executor::wave_barrier();
   for (int i = 0; i < 4; ++i) {
     for (int k = 0; k < 8; ++k) {
