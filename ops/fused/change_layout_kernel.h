@@ -1,6 +1,9 @@
-/// Copies in the other layout: tiles of channels and positions go through block memory, where rows of positions become
-/// rows of channels, or the other way round.
+/// Copies in the other layout: tiles of channels and positions go through registers, where pieces of rows of positions
+/// become runs of channels or the other way round, and through block memory, since threads that are neighbours in one
+/// layout are not in the other.
 #pragma once
+
+#include <type_traits>
 
 #include "fusedsc/common/gpu/divisor.h"
 #include "fusedsc/common/gpu/following_kernel.h"
@@ -8,125 +11,196 @@
 
 namespace fusedsc::gpu {
 
-inline constexpr int kLayoutThreads = 256;
-inline constexpr int kLayoutRowBytes = 128;      ///< of a tile's channels
-inline constexpr int kMostLayoutPositions = 64;  ///< of a tile
+inline constexpr int kLayoutChunkBytes = 16;  ///< neighbouring channels of a position; tiles are made of these
+inline constexpr int kMostLayoutChunks = 12;  ///< of a position of a tile
+inline constexpr int kLayoutLanes = 32;       ///< threads per chunk of a position, side by side along the positions
+
+/// Positions of a tile at most, where a thread moves `piece` of them at once.
+FUSEDSC_HOST_DEVICE constexpr int most_layout_positions(int piece) { return piece == 1 ? 64 : 128; }
+/// How many chunks of block memory a piece's positions have. With an odd number, threads that have neighbouring pieces
+/// are on different banks.
+FUSEDSC_HOST_DEVICE constexpr int layout_pitch(int chunks, int piece) { return chunks * piece | 1; }
 
 struct ChangeLayoutParameters {
   const void* from = nullptr;
   void* to = nullptr;
   std::int64_t from_image = 0, to_image = 0;  ///< elements from image to image
   int channels = 0, positions = 0;            ///< of an image
-  int tile_positions = 0;                     ///< all of an image's, or a part that is even
-  Divisor by_tile_positions, by_channel_tiles, by_position_tiles;
+  int tile_chunks = 0, tile_positions = 0;    ///< the last tile of an image may have fewer
+  Divisor by_runs;                            ///< that a position of a tile has
+  Divisor by_channel_tiles, by_position_tiles;
 };
 
-/// T: an unsigned type as wide as the elements. kRun: how many channels of one position a thread moves at once; kPair:
-/// how many positions of one channel. Both must be neighbours in memory, aligned together: in an image that is one
-/// tile, pairs may go from channel to channel.
-template <class T, int kRun, int kPair>
+/// T: an unsigned type as wide as the elements. kRun: how many channels of one position a thread moves at once, a chunk
+/// of them or 1; kPiece: how many positions of one channel. Both must be neighbours in memory, aligned together.
+template <class T, int kRun, int kPiece>
 class LayoutTile {
  public:
-  static constexpr int kChannels = kLayoutRowBytes / static_cast<int>(sizeof(T));
-
   FUSEDSC_DEVICE explicit LayoutTile(const ChangeLayoutParameters& p)
-      : p_(p), memory_(static_cast<T*>(block_memory())), pitch_(p.tile_positions | 1) {
+      : p_(p), memory_(static_cast<T*>(block_memory())), pitch_(layout_pitch(p.tile_chunks, kPiece) * kChunk) {
     std::uint32_t channel_tile = block_index(), position_tile = p.by_channel_tiles.divide(channel_tile);
     image_ = static_cast<std::int64_t>(p.by_position_tiles.divide(position_tile));
-    channel_ = static_cast<int>(channel_tile) * kChannels;
+    channel_ = static_cast<int>(channel_tile) * p.tile_chunks * kChunk;
     position_ = static_cast<int>(position_tile) * p.tile_positions;
-    channels_ = least(kChannels, p.channels - channel_);
     positions_ = least(p.tile_positions, p.positions - position_);
   }
 
-  FUSEDSC_DEVICE void to_channels_last() {
-    const T* from = static_cast<const T*>(p_.from) + image_ * p_.from_image + offset_of_rows();
-    T* to = static_cast<T*>(p_.to) + image_ * p_.to_image + offset_of_runs();
-    constexpr int kStep = kLayoutThreads * kPair, kBatch = 8;
-    const int count = channels_ * p_.tile_positions;
-    for (int begin = thread_index() * kPair; begin < count; begin += kStep * kBatch) {
-      Aligned<T, kPair> pairs[kBatch];
+  FUSEDSC_DEVICE void to_channels_last() const {
+    const Pieces own(*this);
+    const T* from = static_cast<const T*>(p_.from) + image_ * p_.from_image + own.in_image;
+    Piece pieces[kSteps][kChunk];
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        const Place place(*this, begin + i * kStep);
-        if (place.is_inside) pairs[i] = *reinterpret_cast<const Aligned<T, kPair>*>(from + place.in_tensor);
+    for (int step = 0; step < kSteps; ++step) {
+      if (step * kStep >= own.positions) break;
+#pragma unroll
+      for (int j = 0; j < kChunk; ++j) {
+        // Where the last chunk is not whole, the last channel stands for those that are missing: nobody reads them.
+        const int channel = kRun == 1 ? least(j, own.channels - 1) : j;
+        pieces[step][j] = *reinterpret_cast<const Piece*>(from + std::int64_t{channel} * p_.positions + step * kStep);
       }
+    }
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        const Place place(*this, begin + i * kStep);
-        if (!place.is_inside) continue;
-        memory_[place.in_memory] = pairs[i].elements[0];
-        if constexpr (kPair == 2) memory_[place.next_in_memory] = pairs[i].elements[1];
+    for (int step = 0; step < kSteps; ++step) {
+      if (step * kStep >= own.positions) break;
+#pragma unroll
+      for (int i = 0; i < kPiece; ++i) {
+        Chunk chunk;
+#pragma unroll
+        for (int j = 0; j < kChunk; j += kOfWord) {
+          const Piece &first = pieces[step][j], &last = pieces[step][j + kOfWord - 1];
+          chunk.elements[j / kOfWord] = of_both(first.elements[i / kOfWord], last.elements[i / kOfWord], i);
+        }
+        *own.chunk_at(step, i) = chunk;
       }
     }
     block_barrier();
-    for_runs([&](int first, int position) {
-      Aligned<T, kRun> run;
-#pragma unroll
-      for (int j = 0; j < kRun; ++j) run.elements[j] = memory_[(first + j) * pitch_ + position];
-      *reinterpret_cast<Aligned<T, kRun>*>(to + std::int64_t{position} * p_.channels + first) = run;
-    });
+    const Runs runs(*this);
+    T* to = static_cast<T*>(p_.to) + image_ * p_.to_image + runs.in_image;
+    runs.copy(runs.memory, runs.memory_step, to, runs.image_step);
   }
 
-  FUSEDSC_DEVICE void to_contiguous() {
-    const T* from = static_cast<const T*>(p_.from) + image_ * p_.from_image + offset_of_runs();
-    T* to = static_cast<T*>(p_.to) + image_ * p_.to_image + offset_of_rows();
-    for_runs([&](int first, int position) {
-      const auto run = *reinterpret_cast<const Aligned<T, kRun>*>(from + std::int64_t{position} * p_.channels + first);
-#pragma unroll
-      for (int j = 0; j < kRun; ++j) memory_[(first + j) * pitch_ + position] = run.elements[j];
-    });
+  FUSEDSC_DEVICE void to_contiguous() const {
+    const Runs runs(*this);
+    const T* from = static_cast<const T*>(p_.from) + image_ * p_.from_image + runs.in_image;
+    runs.copy(from, runs.image_step, runs.memory, runs.memory_step);
     block_barrier();
-    const int count = channels_ * p_.tile_positions;
-    for (int i = thread_index() * kPair; i < count; i += kLayoutThreads * kPair) {
-      const Place place(*this, i);
-      if (!place.is_inside) continue;
-      Aligned<T, kPair> pair;
-      pair.elements[0] = memory_[place.in_memory];
-      if constexpr (kPair == 2) pair.elements[1] = memory_[place.next_in_memory];
-      *reinterpret_cast<Aligned<T, kPair>*>(to + place.in_tensor) = pair;
+    const Pieces own(*this);
+    T* to = static_cast<T*>(p_.to) + image_ * p_.to_image + own.in_image;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      if (step * kStep >= own.positions) break;
+      Chunk chunks[kPiece];
+#pragma unroll
+      for (int i = 0; i < kPiece; ++i) chunks[i] = *own.chunk_at(step, i);
+#pragma unroll
+      for (int j = 0; j < kChunk; ++j) {
+        if (kRun == 1 && j >= own.channels) continue;
+        Piece piece;
+#pragma unroll
+        for (int i = 0; i < kPiece; i += kOfWord) {
+          const Chunk &first = chunks[i], &last = chunks[least(i + kOfWord, kPiece) - 1];
+          piece.elements[i / kOfWord] =
+              static_cast<PieceWord>(of_both(first.elements[j / kOfWord], last.elements[j / kOfWord], j));
+        }
+        *reinterpret_cast<Piece*>(to + std::int64_t{j} * p_.positions + step * kStep) = piece;
+      }
     }
   }
 
  private:
-  /// Where the tile's elements are that a thread moves at once, counted row by row: a channel's positions are a row.
-  struct Place {
-    bool is_inside;
-    int in_tensor, in_memory, next_in_memory;
+  static constexpr int kChunk = kLayoutChunkBytes / static_cast<int>(sizeof(T));
+  static constexpr int kStep = kLayoutLanes * kPiece, kSteps = most_layout_positions(kPiece) / kStep;
+  // Elements of 16 bits are kept in twos (vector.h says why) where there are two.
+  using Word = std::conditional_t<sizeof(T) == 2, std::uint32_t, T>;
+  using PieceWord = std::conditional_t<kPiece == 1, T, Word>;
+  static constexpr int kOfWord = static_cast<int>(sizeof(Word) / sizeof(T));
+  using Chunk = Aligned<Word, kChunk / kOfWord>;
+  static constexpr int kRunWords = kRun == 1 ? 1 : kChunk / kOfWord;
+  using Run = Aligned<std::conditional_t<kRun == 1, T, Word>, kRunWords>;
+  using Piece = Aligned<PieceWord, kPiece == 1 ? 1 : kPiece / kOfWord>;
 
-    FUSEDSC_DEVICE Place(const LayoutTile& tile, int number) {
-      auto position = static_cast<std::uint32_t>(number);
-      const auto channel = static_cast<int>(tile.p_.by_tile_positions.divide(position));
-      const int column = static_cast<int>(position);
-      is_inside = channel < tile.channels_ && column < tile.positions_;
-      in_tensor = channel * tile.p_.positions + column;
-      in_memory = channel * tile.pitch_ + column;
-      next_in_memory = in_memory + 1 + (column + 1 == tile.p_.tile_positions ? tile.pitch_ - column - 1 : 0);
+  /// A thread's part along the positions: at every step a piece of each of a chunk's channels.
+  struct Pieces {
+    std::int64_t in_image;  ///< of the first
+    T* memory;
+    int positions, channels;  ///< that there are from the first on
+    int pitch, tile_chunks;
+
+    FUSEDSC_DEVICE explicit Pieces(const LayoutTile& tile) : pitch(tile.pitch_), tile_chunks(tile.p_.tile_chunks) {
+      const int lane = thread_index() % kLayoutLanes, first = thread_index() / kLayoutLanes * kChunk,
+                channel = tile.channel_ + first;
+      channels = tile.p_.channels - channel;
+      positions = channels > 0 ? tile.positions_ - lane * kPiece : 0;
+      in_image = std::int64_t{channel} * tile.p_.positions + tile.position_ + lane * kPiece;
+      memory = tile.memory_ + lane * pitch + first;
+    }
+    /// Of the i-th position of the piece.
+    FUSEDSC_DEVICE Chunk* chunk_at(int step, int i) const {
+      return reinterpret_cast<Chunk*>(memory + step * kLayoutLanes * pitch + i * tile_chunks * kChunk);
     }
   };
 
-  /// Of the tile's first element, where rows are of positions and where they are of channels.
-  FUSEDSC_DEVICE std::int64_t offset_of_rows() const { return std::int64_t{channel_} * p_.positions + position_; }
-  FUSEDSC_DEVICE std::int64_t offset_of_runs() const { return std::int64_t{position_} * p_.channels + channel_; }
+  /// A thread's part along the channels: one run of every kRunStep-th position.
+  struct Runs {
+    static constexpr int kRunStep = kLayoutLanes * kRun / kChunk;
+    static constexpr int kCount = most_layout_positions(kPiece) / kRunStep, kBatch = kCount < 8 ? kCount : 8;
+    static_assert(kRunStep % kPiece == 0 && kCount % kBatch == 0);
 
-  /// body(first channel, position) of the tile, so that neighbouring threads have neighbouring channels.
-  template <class Body>
-  FUSEDSC_DEVICE void for_runs(const Body& body) const {
-    constexpr int kRuns = kChannels / kRun, kPositions = kLayoutThreads / kRuns;
-    const int first = thread_index() % kRuns * kRun;
-    if (first >= channels_) return;
-#pragma unroll 4
-    for (int position = thread_index() / kRuns; position < positions_; position += kPositions) body(first, position);
+    std::int64_t in_image, image_step;
+    T* memory;
+    int memory_step;
+    int positions;  ///< that there are from the first on
+
+    FUSEDSC_DEVICE explicit Runs(const LayoutTile& tile) {
+      auto run = static_cast<std::uint32_t>(thread_index());
+      const std::uint32_t number = tile.p_.by_runs.divide(run);
+      const int position = static_cast<int>(number), piece = static_cast<int>(number / kPiece),
+                of_piece = static_cast<int>(number % kPiece), first = static_cast<int>(run) * kRun,
+                channel = tile.channel_ + first;
+      positions = channel < tile.p_.channels ? tile.positions_ - position : 0;
+      in_image = std::int64_t{tile.position_ + position} * tile.p_.channels + channel;
+      image_step = std::int64_t{kRunStep} * tile.p_.channels;
+      memory = tile.memory_ + piece * tile.pitch_ + of_piece * tile.p_.tile_chunks * kChunk + first;
+      memory_step = kRunStep / kPiece * tile.pitch_;
+    }
+
+    FUSEDSC_DEVICE void copy(const T* from, std::int64_t from_step, T* to, std::int64_t to_step) const {
+#pragma unroll 1
+      for (int first = 0; first < kCount; first += kBatch) {
+        Run runs[kBatch];
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i, from += from_step) {
+          if ((first + i) * kRunStep >= positions) continue;
+          const Run run = *reinterpret_cast<const Run*>(from);
+#pragma unroll
+          for (int word = 0; word < kRunWords; ++word)
+            runs[i].elements[word] = run.elements[word];  // stays in registers
+        }
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i, to += to_step) {
+          if ((first + i) * kRunStep < positions) *reinterpret_cast<Run*>(to) = runs[i];
+        }
+      }
+    }
+  };
+
+  /// The word of element `number` of what is in `first` and `last`.
+  FUSEDSC_DEVICE static Word of_both(Word first, Word last, int number) {
+    using Elements = Aligned<T, kOfWord>;
+    Elements both;
+    both.elements[0] = __builtin_bit_cast(Elements, first).elements[number % kOfWord];
+    both.elements[kOfWord - 1] = __builtin_bit_cast(Elements, last).elements[number % kOfWord];
+    return __builtin_bit_cast(Word, both);
   }
 
-  FUSEDSC_DEVICE static int least(int a, int b) { return a < b ? a : b; }
+  FUSEDSC_DEVICE static constexpr int least(int a, int b) { return a < b ? a : b; }
 
   const ChangeLayoutParameters& p_;
-  T* memory_;  ///< [kChannels][pitch_]; odd, so that the runs of a warp are on different banks
-  int pitch_;
+  T* memory_;  ///< pieces of positions, `pitch_` apart, of tile_chunks chunks each
+  int pitch_;  ///< elements
   std::int64_t image_;
-  int channel_, position_;    ///< the first of the tile
-  int channels_, positions_;  ///< that it has
+  int channel_, position_;  ///< the first of the tile
+  int positions_;           ///< that it has
 };
 
 }  // namespace fusedsc::gpu

@@ -1,6 +1,8 @@
 /// Copies in the other layout.
 #include "fusedsc/fused/change_layout.h"
 
+#include <cmath>
+
 #include "fusedsc/common/status.h"
 #include "gpu/gpu_under_test.h"
 
@@ -12,10 +14,13 @@ INSTANTIATE_TEST_SUITE_P(Targets, ChangeLayoutGpu, testing::ValuesIn(gpu_targets
 
 constexpr std::array<Memory, 2> kLayouts = {Memory::contiguous, Memory::channels_last};
 
-/// One tile and several, whole ones and parts; runs and pairs that are whole, that cross channels, and that are not.
+/// One tile and several of channels and of positions, whole ones and parts; runs of channels and pieces of positions
+/// that can be moved at once, one of the two, and neither.
 TEST_P(ChangeLayoutGpu, Copies) {
-  const Sizes kShapes[] = {{2, 64, 8, 8},   {3, 72, 7, 7}, {1, 8, 3, 3},   {2, 160, 14, 14}, {2, 9, 5, 13},
-                           {1, 131, 1, 70}, {3, 5, 3, 3},  {1, 3, 33, 37}, {2, 24, 16, 9},   {2, 64, 1, 2}};
+  const Sizes kShapes[] = {{2, 64, 8, 8},   {3, 72, 7, 7},   {1, 8, 3, 3},     {2, 160, 14, 14}, {2, 9, 5, 13},
+                           {1, 131, 1, 70}, {3, 5, 3, 3},    {1, 3, 33, 37},   {2, 24, 16, 9},   {2, 64, 1, 2},
+                           {2, 24, 28, 28}, {1, 33, 28, 28}, {1, 8, 112, 112}, {1, 96, 14, 14},  {1, 144, 10, 13},
+                           {2, 144, 7, 7},  {1, 33, 7, 7},   {1, 960, 7, 7},   {1, 960, 1, 4},   {1, 96, 1, 1}};
   Random random(31);
   for (const bool aligned : {true, false}) {
     align_tensors(aligned);
@@ -35,33 +40,44 @@ TEST_P(ChangeLayoutGpu, Copies) {
   }
 }
 
-/// As where a batch is every other image of a larger one.
+/// As where a batch is every other image of a larger one, or was cut out of something else: images that are less
+/// aligned than their rows, too.
 TEST_P(ChangeLayoutGpu, ImagesApart) {
-  const Sizes all{4, 72, 6, 7}, half{2, 72, 6, 7};
   Random random(32);
-  for (const bool spreads : {false, true}) {
-    for (const Memory memory : kLayouts) {
-      Tensor whole(GetParam().dtype, all, memory),
-          part(GetParam().dtype, half, memory == kLayouts[0] ? kLayouts[1] : kLayouts[0]);
-      TensorView every_other = whole;
-      every_other.sizes = half;
-      every_other.strides[0] *= 2;
-      if (spreads) {
-        part.fill(random, -4, 4);
-        change_layout({part, every_other}, {});
-      } else {
-        whole.fill(random, -4, 4);
-        change_layout({every_other, part}, {});
-      }
-      reference::memory().wait();
-      const Array expected = part.values(), actual = whole.values();
-      for (std::int64_t n = 0; n < half[0]; ++n) {
-        for (std::int64_t i = 0; i < half[1] * half[2] * half[3]; ++i) {
-          const std::int64_t c = i / (half[2] * half[3]), h = i / half[3] % half[2], w = i % half[3];
-          ASSERT_EQ(actual.at(2 * n, c, h, w).value, expected.at(n, c, h, w).value) << n << ", " << i;
+  for (const Sizes& sizes : {Sizes{2, 72, 6, 7}, Sizes{2, 72, 6, 8}}) {
+    const std::int64_t image = sizes[1] * sizes[2] * sizes[3];
+    for (const std::int64_t distance : {2 * image, image + 4, image + 1}) {
+      for (const bool spreads : {false, true}) {
+        for (const Memory memory : kLayouts) {
+          SCOPED_TRACE(testing::Message() << testing::PrintToString(sizes) << ", " << distance << " apart, "
+                                          << name_of(memory) << (spreads ? " to" : " from"));
+          Tensor row(GetParam().dtype, {1, 1, 1, distance + image}),
+              part(GetParam().dtype, sizes, memory == kLayouts[0] ? kLayouts[1] : kLayouts[0]);
+          TensorView images = row;
+          images.sizes = sizes;
+          images.strides = strides_of(sizes, memory);
+          images.strides[0] = distance;
+          if (spreads) {
+            part.fill(random, -4, 4);
+            change_layout({part, images}, {});
+          } else {
+            row.fill(random, -4, 4);
+            change_layout({images, part}, {});
+          }
+          reference::memory().wait();
+          const Array expected = part.values(), actual = row.values();
+          for_each_index(sizes, [&](std::int64_t n, std::int64_t c, std::int64_t h, std::int64_t w) {
+            const auto& strides = images.strides;
+            const std::int64_t offset = n * strides[0] + c * strides[1] + h * strides[2] + w * strides[3];
+            ASSERT_EQ(actual.at(0, 0, 0, offset).value, expected.at(n, c, h, w).value) << n << ", " << c;
+          });
+          for (std::int64_t i = image; spreads && i < distance; ++i) {
+            ASSERT_TRUE(std::isnan(actual.at(0, 0, 0, i).value)) << "between images";
+          }
+          EXPECT_TRUE(part.surroundings_untouched());
+          EXPECT_TRUE(row.surroundings_untouched());
         }
       }
-      EXPECT_TRUE(part.surroundings_untouched());
     }
   }
 }
