@@ -51,14 +51,11 @@ void append(std::vector<JointInstance>& to, DataType dtype) {
                 Joint::memory_bytes});
 }
 
-/// Whether there are narrow tiles, too. 5x5 windows are those of deep layers, with more channels.
-bool has_narrow(DataType dtype, std::int64_t window) { return size_of(dtype) == 2 && window == 3; }
-
 template <class T, int kKernel, int kStride, JointSeams kSeams>
 void append_tiles(std::vector<JointInstance>& to, DataType dtype) {
   append<T, kKernel, kStride, 32, true, kSeams>(to, dtype);
   append<T, kKernel, kStride, 32, false, kSeams>(to, dtype);
-  if constexpr (sizeof(T) == 2 && kKernel == 3) {
+  if constexpr (sizeof(T) == 2) {
     append<T, kKernel, kStride, 16, true, kSeams>(to, dtype);
     append<T, kKernel, kStride, 16, false, kSeams>(to, dtype);
   }
@@ -180,12 +177,13 @@ Cut cut(const JointInstance& instance, const Sizes& y, int warps, std::int64_t s
 }
 
 /// Of tiles 128 bytes wide, or 64 where 16-bit channels are no more: neighbouring groups share lines of memory, and as
-/// few of them as possible is what counts. Larger blocks keep what belongs together closer together.
+/// few of them as possible is what counts; but of 5x5 windows, which take long to compute, how full the tiles are.
+/// Larger blocks keep what belongs together closer together.
 Cut choose_cut(const DepthwiseBackwardArguments& a) {
   constexpr std::int64_t kMostItems = std::numeric_limits<std::int32_t>::max() / 2;
   const Sizes& y = a.grad_y.sizes;
   const std::int64_t window = a.window.kernel[0];
-  const bool is_narrow = has_narrow(a.x.dtype, window) && y[1] <= 32;
+  const bool is_narrow = size_of(a.x.dtype) == 2 && y[1] <= 32;
   // Measured: 3x3 at stride 2, without a prologue, strips of two rows, so that warps are where their neighbours are.
   const bool is_short = size_of(a.x.dtype) == 2 && window == 3 && a.window.stride[0] == 2 && a.grad_weight &&
                         !a.prologue && a.grad_y.elements() >= std::int64_t{16384} * multiprocessors();
@@ -194,7 +192,8 @@ Cut choose_cut(const DepthwiseBackwardArguments& a) {
   for (const JointInstance& instance : instances()) {
     if (instance.dtype != a.x.dtype || instance.seams != seams_of(a)) continue;
     if (instance.window != window || instance.stride != a.window.stride[0]) continue;
-    if (instance.whole != is_whole(a, instance.columns) || instance.narrow != is_narrow) continue;
+    if (instance.whole != is_whole(a, instance.columns)) continue;
+    if (instance.narrow != is_narrow && window == 3) continue;
     const int least_warps = window == 3 ? 3 : 2;  // of which a block of 64 kilobytes has room, with weights
     for (int warps = instance.most_warps; warps >= least_warps; warps /= 2) {
       if (static_cast<std::size_t>(instance.memory_bytes(warps)) > kBlockMemoryLimit) continue;
