@@ -1,7 +1,7 @@
-/// Depthwise convolution on Hopper GPUs, 3x3: both gradients from the same loads, or that of x alone. Each element of x
-/// is visited once (seed 004, section IV-C), with the output gradients around it in registers: they make its gradient,
-/// and its share of the weight's. Warps go their own ways: each has its own tiles, its own copies under way, and waits
-/// for no other.
+/// Depthwise convolution on Hopper GPUs, 3x3 and 5x5: both gradients from the same loads, or that of x alone. Each
+/// element of x is visited once (seed 004, section IV-C), with the output gradients around it in registers: they make
+/// its gradient, and its share of the weight's. Warps go their own ways: each has its own tiles, its own copies under
+/// way, and waits for no other.
 #pragma once
 
 #include "fusedsc/backward/depthwise_hopper_parameters.h"
@@ -13,13 +13,12 @@ namespace fusedsc::gpu::hopper {
 
 /// Of a warp's threads kLanes have neighbouring words of channels (two of 16 bits or one of 32), the others the same
 /// for further columns. kWhole: the images' columns fill all tiles.
-template <class T, int kStride, int kLanes, bool kWhole, JointSeams kSeams>
+template <class T, int kKernel, int kStride, int kLanes, bool kWhole, JointSeams kSeams>
 class DepthwiseJoint {
  public:
-  static constexpr int kKernel = 3;
   static constexpr int kWide = 4 / static_cast<int>(sizeof(T));  ///< channels of a thread
   /// Of a multiprocessor: what registers allow.
-  static constexpr int kMostWarps = kStride == 1 && kWhole ? 16 : 12;
+  static constexpr int kMostWarps = kKernel > 3 ? 8 : kStride == 1 && kWhole ? 16 : 12;
   static constexpr int kGroups = 32 / kLanes, kChannels = kWide * kLanes;
   static constexpr int kColumns = 7;  ///< of the output, per thread; odd, so that groups meet in different banks
   static constexpr int kTileColumns = kColumns * kGroups;
@@ -28,12 +27,18 @@ class DepthwiseJoint {
                         kHasPrologue = kSeams == JointSeams::clamp || kSeams == JointSeams::smooth;
   static constexpr int kRows = kHasInput ? kKernel * kKernel + (kHasPrologue ? 2 : 0) : 0;  ///< of partial sums
 
-  // Of the output, rows (and columns) that reach an input row of the same place: one before it at stride 1, and the
-  // next.
-  static constexpr int kBefore = kStride == 1 ? 1 : 0, kLive = kBefore + 2, kGradColumns = kColumns + kLive - 1;
+  // Of the output, rows (and columns) that reach the input rows of the same place: some before it, and some behind.
+  static constexpr int kPadding = (kKernel - 1) / 2;
+  static constexpr int kBefore = kPadding / kStride, kAfter = (kPadding + kStride - 1) / kStride;
+  static constexpr int kLive = kBefore + 1 + kAfter, kGradColumns = kColumns + kLive - 1;
   static constexpr int kGradTileColumns = kTileColumns + kLive - 1;
 
  private:
+  using Weights = JointWeights<T, kKernel, kWide, kLanes>;
+  static constexpr int kTogether = Weights::kInMemory ? kColumns : 1;  ///< elements for which a weight is read once
+  static constexpr bool kReadsTwice = kTogether > 1 && kSeams == JointSeams::smooth;  ///< x, to have registers
+  /// Rows of the code's loop, over which registers rotate; or, as long as that would be with a large window, rows move.
+  static constexpr int kTurns = kKernel > 3 ? 1 : kLive;
   static constexpr int kPitch = kLanes * 4;  ///< bytes from column to column of a tile
   static constexpr int kGradBytes = kGradTileColumns * kPitch, kGradPlace = (kGradBytes + 127) / 128 * 128;
   static constexpr int kInputRowBytes = kTileColumns * kStride * kPitch, kInputBytes = kInputRowBytes * kStride;
@@ -45,7 +50,8 @@ class DepthwiseJoint {
 
  public:
   FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(int warps) {
-    const int tiles = WarpStages::block_bytes(warps, kWarpBytes, kStages), sums = 4 * 32 * warps * kSums;
+    const int tiles = WarpStages::block_bytes(warps, kWarpBytes, kStages) + Weights::kMemoryBytes;
+    const int sums = 4 * 32 * warps * kSums;
     return tiles > sums ? tiles : sums;
   }
 
@@ -73,6 +79,7 @@ class DepthwiseJoint {
     item_step_ = p.splits * p.warps;
     lane_bytes_ = thread % kLanes * 4;
     of_.load(p, first_channel_ + thread % kLanes * kWide);
+    weights_.load(p, first_channel_, stages_.rest);
 #pragma unroll
     for (int i = 0; i < kKernel * kKernel * kWide; ++i) grad_weight_[i / kWide][i % kWide] = 0;
 #pragma unroll
@@ -86,7 +93,7 @@ class DepthwiseJoint {
     return {image, begin, least(begin + p_.strip_rows, p_.output_height), static_cast<int>(tile) * kTileColumns};
   }
   /// The first row of grad_y that a strip needs.
-  FUSEDSC_DEVICE static int first_row(const Strip& strip) { return strip.begin > 0 ? strip.begin - kBefore : 0; }
+  FUSEDSC_DEVICE static int first_row(const Strip& strip) { return strip.begin > kBefore ? strip.begin - kBefore : 0; }
 
   // ------------------------------------------------------------------------------------------------- copies under way
 
@@ -94,7 +101,7 @@ class DepthwiseJoint {
   FUSEDSC_DEVICE void start_next() {
     if (next_item_ >= p_.items) return;
     if (stages_.is_leader) {
-      const bool has_x = kHasInput && next_row_ > next_.begin;
+      const bool has_x = kHasInput && next_row_ >= next_.begin + kAfter;
       Barrier* barrier = stages_.barriers + slot_;
       unsigned char* to = stages_.memory + slot_ * kStageBytes;
       expect(barrier, kGradBytes * (kHasOutput ? 2 : 1) + (has_x ? kInputBytes : 0));
@@ -102,10 +109,11 @@ class DepthwiseJoint {
       start_load(to + kStageInputBytes, p_.grad_y, from, barrier);
       if constexpr (kHasOutput) start_load(to + kStageInputBytes + kGradPlace, p_.output, from, barrier);
       if (has_x) {
-        start_load(to, p_.x, {first_channel_, next_.column * kStride, (next_row_ - 1) * kStride, next_.image}, barrier);
+        start_load(to, p_.x, {first_channel_, next_.column * kStride, (next_row_ - kAfter) * kStride, next_.image},
+                   barrier);
       }
     }
-    if (++next_row_ <= next_.end) return;
+    if (++next_row_ < next_.end + kAfter) return;
     next_item_ += item_step_;
     next_ = strip_of(next_item_);
     next_row_ = first_row(next_);
@@ -141,22 +149,32 @@ class DepthwiseJoint {
   FUSEDSC_DEVICE void run_strip(const Strip& strip) {
     aim(strip);
     Row g[kLive];
-    if (kBefore == 1) {
-      if (strip.begin == 0) {
 #pragma unroll
-        for (int i = 0; i < kGradColumns * kWide; ++i) g[0][i / kWide][i % kWide] = 0;
+    for (int before = kBefore; before > 0; --before) {
+      Row& row = g[kBefore - before];
+      if (strip.begin < before) {
+#pragma unroll
+        for (int i = 0; i < kGradColumns * kWide; ++i) row[i / kWide][i % kWide] = 0;
       } else {
-        run_early_row(g[0], strip.begin - 1);
+        run_early_row(row, strip.begin - before);
       }
     }
-    run_early_row(g[kBefore], strip.begin);
+#pragma unroll
+    for (int i = 0; i < kAfter; ++i) run_early_row(g[kBefore + i], strip.begin + i);
     int row = strip.begin;  // of those that can be finished with the next row of grad_y
 #pragma unroll 1
     while (row < strip.end) {
 #pragma unroll
-      for (int r = 0; r < kLive; ++r) {
-        if (row < strip.end) run_row(g, r, strip, row);
+      for (int r = 0; r < kTurns; ++r) {
+        if (kTurns == 1 || row < strip.end) run_row(g, r, strip, row);
         ++row;
+      }
+      if constexpr (kTurns == 1) {
+#pragma unroll
+        for (int i = 0; i < (kLive - 1) * kGradColumns * kWide; ++i) {
+          const int column = i / kWide % kGradColumns, live = i / kWide / kGradColumns;
+          g[live][column][i % kWide] = g[live + 1][column][i % kWide];
+        }
       }
     }
   }
@@ -166,7 +184,7 @@ class DepthwiseJoint {
     column_ = strip.column + group_ * kColumns;
 #pragma unroll
     for (int v = 0; v < kWide; ++v) {
-      first_offset_[v] = kBefore == 1 && column_ == 0 ? 0 : of_.offset[v];
+      first_offset_[v] = kBefore > 0 && column_ == 0 ? 0 : of_.offset[v];
       last_offset_[v] = column_ + kColumns >= p_.output_width ? 0 : of_.offset[v];
     }
   }
@@ -188,7 +206,7 @@ class DepthwiseJoint {
     const unsigned char* tile =
         stages_.memory + slot_ * kStageBytes + kStageInputBytes + group_ * (kColumns * kPitch) + lane_bytes_;
     const bool has_row = row < p_.output_height;
-    float offset[3][kWide];  // of the first, the last and other columns
+    float offset[3][kWide];  // of columns before the thread's, behind them and of its own
 #pragma unroll
     for (int v = 0; v < kWide; ++v) {
       offset[0][v] = has_row ? first_offset_[v] : 0;
@@ -201,7 +219,7 @@ class DepthwiseJoint {
       if constexpr (!kHasOutput) continue;
       float output[kWide];
       read(tile + kGradPlace, c).widen(output);
-      const int side = c < kBefore ? 0 : c == kGradColumns - 1 ? 1 : 2;
+      const int side = c < kBefore ? 0 : c >= kBefore + kColumns ? 1 : 2;
 #pragma unroll
       for (int v = 0; v < kWide; ++v) {
         g[c][v] = g[c][v] * of_.grad_scale[v] + (output[v] * of_.output_scale[v] + offset[side][v]);
@@ -215,7 +233,7 @@ class DepthwiseJoint {
     wait(stages_.barriers + slot_, parity_);
     if (stages_.is_leader) wait_for_stores<kOuts - 1>();
     warp_barrier();
-    read_gradients(g[(r + kLive - 1) % kLive], row + 1);
+    read_gradients(g[(r + kLive - 1) % kLive], row + kAfter);
     constexpr int kThreadBytes = kColumns * kStride * kPitch;
     const int place = group_ * kThreadBytes + lane_bytes_;
     const unsigned char* tile = stages_.memory + slot_ * kStageBytes + place;
@@ -223,12 +241,8 @@ class DepthwiseJoint {
 #pragma unroll
     for (int i = 0; i < kStride; ++i) {
 #pragma unroll
-      for (int c = 0; c < kColumns * kStride; ++c) {
-        const bool inside = kWhole || (column_ * kStride + c < p_.input_width && row * kStride + i < p_.input_height);
-        float raw[kWide] = {}, result[kWide];
-        if constexpr (kHasInput) read(tile + i * kInputRowBytes, c).widen(raw);
-        run_element(g, r, i, c, raw, inside, result);
-        store<kWide>(result, reinterpret_cast<T*>(out + place + i * kInputRowBytes + c * kPitch));
+      for (int c = 0; c < kColumns * kStride; c += c % kStride == kStride - 1 ? (kTogether - 1) * kStride + 1 : 1) {
+        run_elements(g, r, i, c, row, tile + i * kInputRowBytes, out + place + i * kInputRowBytes);
       }
     }
     publish();
@@ -242,42 +256,79 @@ class DepthwiseJoint {
     out_ = kOuts - 1 - out_;
   }
 
-  /// Element c of input row i of those of an output row.
-  FUSEDSC_DEVICE void run_element(const Row (&g)[kLive], int r, int i, int c, const float (&raw)[kWide], bool inside,
-                                  float (&result)[kWide]) {
-    float z[kWide], a[kWide], sum[kWide] = {};
+  /// Of input row i of those of an output row: element `first` and others whose windows are in the same place.
+  FUSEDSC_DEVICE void run_elements(const Row (&g)[kLive], int r, int i, int first, int row, const unsigned char* tile,
+                                   unsigned char* out) {
+    float raw[kTogether][kWide] = {}, z[kTogether][kWide] = {}, a[kTogether][kWide], sum[kTogether][kWide] = {};
+    // Of the row, in the image. Which columns are inside depends on the row, or the compiler would keep that of all of
+    // them in registers.
+    const int columns = row * kStride + i < p_.input_height ? p_.input_width - column_ * kStride : 0;
+    bool inside[kTogether];
 #pragma unroll
-    for (int v = 0; v < kWide; ++v) {
-      z[v] = kHasPrologue ? raw[v] * of_.scale[v] + of_.shift[v] : raw[v];
-      a[v] = kSeams == JointSeams::clamp ? clamped(z[v], p_.low, p_.high) : z[v];
+    for (int e = 0; e < kTogether; ++e) {
+      const int c = first + e * kStride;
+      inside[e] = kWhole || c < columns;
+      if constexpr (kHasInput) read_input(tile, c, raw[e], z[e]);
+#pragma unroll
+      for (int v = 0; v < kWide; ++v) {
+        a[e][v] = kSeams == JointSeams::clamp ? clamped(z[e][v], p_.low, p_.high) : z[e][v];
+      }
+      if constexpr (kSeams == JointSeams::smooth) activate(p_.activation, a[e]);
+#pragma unroll
+      for (int v = 0; v < kWide; ++v) {
+        if constexpr (!kWhole && kHasPrologue) a[e][v] = inside[e] ? a[e][v] : 0;
+      }
     }
-    if constexpr (kSeams == JointSeams::smooth) activate(p_.activation, a);
+    add_taps(g, r, i, first, a, sum);
+    if constexpr (kReadsTwice) warp_barrier();  // or the compiler would keep what it has read
 #pragma unroll
-    for (int v = 0; v < kWide; ++v) {
-      if constexpr (!kWhole && kHasPrologue) a[v] = inside ? a[v] : 0;
+    for (int e = 0; e < kTogether; ++e) {
+      if constexpr (kReadsTwice) read_input(tile, first + e * kStride, raw[e], z[e]);
+      if constexpr (kSeams == JointSeams::smooth) activate_backward(p_.activation, z[e], sum[e]);
 #pragma unroll
-      for (int kh = 0; kh < kKernel; ++kh) {
-        if ((i + 1 - kh) % kStride != 0) continue;
-        const int newer = kBefore + (i + 1 - kh) / kStride;  // than the oldest row
-#pragma unroll
-        for (int kw = 0; kw < kKernel; ++kw) {
-          if ((c + 1 - kw) % kStride != 0) continue;
-          const float gradient = g[(r + newer) % kLive][kBefore + (c + 1 - kw) / kStride][v];
-          sum[v] += gradient * of_.weight[kh * kKernel + kw][v];
-          if constexpr (kHasInput) grad_weight_[kh * kKernel + kw][v] += gradient * a[v];
+      for (int v = 0; v < kWide; ++v) {
+        float& result = sum[e][v];
+        if constexpr (kSeams == JointSeams::clamp) result = z[e][v] > p_.low && z[e][v] < p_.high ? result : 0;
+        if constexpr (!kWhole) result = inside[e] ? result : 0;
+        if constexpr (kHasPrologue) {
+          sum_[v] += result;
+          sum_centered_[v] += result * (raw[e][v] - of_.mean[v]);
         }
       }
+      store<kWide>(sum[e], reinterpret_cast<T*>(out + (first + e * kStride) * kPitch));
     }
-    if constexpr (kSeams == JointSeams::smooth) activate_backward(p_.activation, z, sum);
+  }
+
+  /// Column c of x as it is, and normalised.
+  FUSEDSC_DEVICE void read_input(const unsigned char* tile, int c, float (&raw)[kWide], float (&z)[kWide]) const {
+    read(tile, c).widen(raw);
 #pragma unroll
-    for (int v = 0; v < kWide; ++v) {
-      if constexpr (kSeams == JointSeams::clamp) sum[v] = z[v] > p_.low && z[v] < p_.high ? sum[v] : 0;
-      if constexpr (!kWhole) sum[v] = inside ? sum[v] : 0;
-      if constexpr (kHasPrologue) {
-        sum_[v] += sum[v];
-        sum_centered_[v] += sum[v] * (raw[v] - of_.mean[v]);
+    for (int v = 0; v < kWide; ++v) z[v] = kHasPrologue ? raw[v] * of_.scale[v] + of_.shift[v] : raw[v];
+  }
+
+  /// The windows that elements a are in: their gradients to `sum`, and the elements' shares of the weight's.
+  FUSEDSC_DEVICE void add_taps(const Row (&g)[kLive], int r, int i, int first, const float (&a)[kTogether][kWide],
+                               float (&sum)[kTogether][kWide]) {
+#pragma unroll
+    for (int kh = 0; kh < kKernel; ++kh) {
+      if ((i + kPadding - kh) % kStride != 0) continue;
+      const int newer = kBefore + (i + kPadding - kh) / kStride;  // than the oldest row
+#pragma unroll
+      for (int kw = 0; kw < kKernel; ++kw) {
+        if ((first + kPadding - kw) % kStride != 0) continue;
+        const int column = kBefore + (first + kPadding - kw) / kStride;
+        float weight[kWide];
+        weights_.read(kh * kKernel + kw, weight);
+#pragma unroll
+        for (int e = 0; e < kTogether; ++e) {
+#pragma unroll
+          for (int v = 0; v < kWide; ++v) {
+            const float gradient = g[(r + newer) % kLive][column + e][v];
+            sum[e][v] += gradient * weight[v];
+            if constexpr (kHasInput) grad_weight_[kh * kKernel + kw][v] += gradient * a[e][v];
+          }
+        }
       }
-      result[v] = sum[v];
     }
   }
 
@@ -323,7 +374,8 @@ class DepthwiseJoint {
   int next_item_ = 0, next_row_ = 0;  ///< what is copied next
   Strip next_{};
   int column_ = 0;  ///< the thread's first, of the output
-  JointChannels<T, kKernel, kWide> of_;
+  JointChannels<kWide> of_;
+  Weights weights_;
   float first_offset_[kWide], last_offset_[kWide];  ///< of the gradient prologue, in the thread's outer columns
   float sum_[kWide], sum_centered_[kWide], grad_weight_[kKernel * kKernel][kWide];
 };

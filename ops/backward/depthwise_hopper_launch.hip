@@ -32,7 +32,7 @@ constexpr int kUsefulWarps = 8;
 /// A kernel that was compiled, and what for.
 struct JointInstance {
   DataType dtype;
-  int stride;
+  int window, stride;
   JointSeams seams;
   bool whole, narrow;                   ///< narrow: tiles for few channels
   int channels, columns, grad_columns;  ///< of a tile; of a tile of grad_y
@@ -42,36 +42,43 @@ struct JointInstance {
   int (*memory_bytes)(int warps);
 };
 
-template <class T, int kStride, int kLanes, bool kWhole, JointSeams kSeams>
+template <class T, int kKernel, int kStride, int kLanes, bool kWhole, JointSeams kSeams>
 void append(std::vector<JointInstance>& to, DataType dtype) {
-  using Joint = DepthwiseJoint<T, kStride, kLanes, kWhole, kSeams>;
-  to.push_back({dtype, kStride, kSeams, kWhole, kLanes < 32, Joint::kChannels, Joint::kTileColumns,
+  using Joint = DepthwiseJoint<T, kKernel, kStride, kLanes, kWhole, kSeams>;
+  to.push_back({dtype, kKernel, kStride, kSeams, kWhole, kLanes < 32, Joint::kChannels, Joint::kTileColumns,
                 Joint::kGradTileColumns, Joint::kRows,
                 kStride == 1 && sizeof(T) == 2 ? Joint::kMostWarps : kUsefulWarps, joint_kernel<Joint>,
                 Joint::memory_bytes});
 }
 
-template <class T, int kStride, JointSeams kSeams>
+template <class T, int kKernel, int kStride, JointSeams kSeams>
 void append_tiles(std::vector<JointInstance>& to, DataType dtype) {
-  append<T, kStride, 32, true, kSeams>(to, dtype);
-  append<T, kStride, 32, false, kSeams>(to, dtype);
+  append<T, kKernel, kStride, 32, true, kSeams>(to, dtype);
+  append<T, kKernel, kStride, 32, false, kSeams>(to, dtype);
   if constexpr (sizeof(T) == 2) {
-    append<T, kStride, 16, true, kSeams>(to, dtype);
-    append<T, kStride, 16, false, kSeams>(to, dtype);
+    append<T, kKernel, kStride, 16, true, kSeams>(to, dtype);
+    append<T, kKernel, kStride, 16, false, kSeams>(to, dtype);
   }
+}
+
+template <class T, int kKernel, int kStride>
+void append_with_seams(std::vector<JointInstance>& to, DataType dtype) {
+  append_tiles<T, kKernel, kStride, JointSeams::gradient>(to, dtype);
+  append_tiles<T, kKernel, kStride, JointSeams::clamp>(to, dtype);
+  append_tiles<T, kKernel, kStride, JointSeams::smooth>(to, dtype);
 }
 
 template <class T>
 void append_all(std::vector<JointInstance>& to, DataType dtype) {
-  append_tiles<T, 1, JointSeams::none>(to, dtype);
-  append_tiles<T, 1, JointSeams::gradient>(to, dtype);
-  append_tiles<T, 1, JointSeams::clamp>(to, dtype);
-  append_tiles<T, 1, JointSeams::smooth>(to, dtype);
-  if constexpr (sizeof(T) == 2) append_tiles<T, 2, JointSeams::input_alone>(to, dtype);
-  append_tiles<T, 2, JointSeams::none>(to, dtype);
-  append_tiles<T, 2, JointSeams::gradient>(to, dtype);
-  append_tiles<T, 2, JointSeams::clamp>(to, dtype);
-  append_tiles<T, 2, JointSeams::smooth>(to, dtype);
+  append_tiles<T, 3, 1, JointSeams::none>(to, dtype);
+  append_with_seams<T, 3, 1>(to, dtype);
+  if constexpr (sizeof(T) == 2) append_tiles<T, 3, 2, JointSeams::input_alone>(to, dtype);
+  append_tiles<T, 3, 2, JointSeams::none>(to, dtype);
+  append_with_seams<T, 3, 2>(to, dtype);
+  if constexpr (sizeof(T) == 2) {
+    append_with_seams<T, 5, 1>(to, dtype);
+    append_with_seams<T, 5, 2>(to, dtype);
+  }
 }
 
 const std::vector<JointInstance>& instances() {
@@ -112,13 +119,18 @@ std::string why_not(const DepthwiseBackwardArguments& a) {
   if (a.grad_bias || a.grad_add) return "it has neither a bias's gradient nor grad_add";
   if (a.x.sizes[1] != a.grad_y.sizes[1]) return "it takes one output channel per channel";
   const Window& window = a.window;
-  const std::int64_t stride = window.stride[0];
+  const std::int64_t kernel = window.kernel[0], stride = window.stride[0], padding = (kernel - 1) / 2;
   using Pair = std::array<std::int64_t, 2>;
-  if (window.kernel != Pair{3, 3} || window.dilation != Pair{1, 1} || window.stride[1] != stride || stride > 2)
-    return "it is for 3x3 windows that move by one or by two";
-  if (window.padding.left != 1 || window.padding.top != 1 || a.grad_y.sizes[2] != divide_up(a.x.sizes[2], stride) ||
-      a.grad_y.sizes[3] != divide_up(a.x.sizes[3], stride)) {
-    return "it is for a padding of one";
+  if ((kernel != 3 && kernel != 5) || window.kernel[1] != kernel || window.dilation != Pair{1, 1} ||
+      window.stride[1] != stride || stride > 2) {
+    return "it is for 3x3 and 5x5 windows that move by one or by two";
+  }
+  if (kernel == 5 && (size_of(a.x.dtype) != 2 || (!a.prologue && !a.gradient_prologue))) {
+    return "of 5x5 windows it takes those of 16 bits, with seams";
+  }
+  if (window.padding.left != padding || window.padding.top != padding ||
+      a.grad_y.sizes[2] != divide_up(a.x.sizes[2], stride) || a.grad_y.sizes[3] != divide_up(a.x.sizes[3], stride)) {
+    return "it is for a padding of half a window";
   }
   if (a.grad_y.elements() == 0) return "there are no positions";
   if (!suits_copy_engine(a.x) || !suits_copy_engine(a.grad_y) || !suits_copy_engine(a.gradient_prologue.output) ||
@@ -143,8 +155,8 @@ struct Cut {
 };
 
 Cut cut(const JointInstance& instance, const Sizes& y, int warps, std::int64_t strips) {
-  constexpr double kStart = 2;   // rows that a strip costs beyond its own
-  constexpr double kHidden = 7;  // warps per multiprocessor that wait as long as one
+  const double start = instance.window - 1;  // rows that a strip costs beyond its own
+  constexpr double kHidden = 7;              // warps per multiprocessor that wait as long as one
   Cut cut;
   cut.instance = &instance;
   cut.warps = warps;
@@ -160,25 +172,30 @@ Cut cut(const JointInstance& instance, const Sizes& y, int warps, std::int64_t s
   const std::int64_t rounds = divide_up(cut.items, most_splits * warps);
   cut.splits = static_cast<int>(divide_up(divide_up(cut.items, rounds), warps));
   const auto warps_each = static_cast<double>(divide_up(cut.blocks(), size) * warps);
-  cut.cost = static_cast<double>(rounds) * (cut.strip_rows + kStart) * std::max(warps_each, kHidden);
+  cut.cost = static_cast<double>(rounds) * (cut.strip_rows + start) * std::max(warps_each, kHidden);
   return cut;
 }
 
 /// Of tiles 128 bytes wide, or 64 where 16-bit channels are no more: neighbouring groups share lines of memory, and as
-/// few of them as possible is what counts. Larger blocks keep what belongs together closer together.
+/// few of them as possible is what counts; but of 5x5 windows, which take long to compute, how full the tiles are.
+/// Larger blocks keep what belongs together closer together.
 Cut choose_cut(const DepthwiseBackwardArguments& a) {
   constexpr std::int64_t kMostItems = std::numeric_limits<std::int32_t>::max() / 2;
   const Sizes& y = a.grad_y.sizes;
+  const std::int64_t window = a.window.kernel[0];
   const bool is_narrow = size_of(a.x.dtype) == 2 && y[1] <= 32;
-  // Measured: at stride 2, without a prologue, strips of two rows, so that warps are where their neighbours are.
-  const bool is_short = size_of(a.x.dtype) == 2 && a.window.stride[0] == 2 && a.grad_weight && !a.prologue &&
-                        a.grad_y.elements() >= std::int64_t{16384} * multiprocessors();
+  // Measured: 3x3 at stride 2, without a prologue, strips of two rows, so that warps are where their neighbours are.
+  const bool is_short = size_of(a.x.dtype) == 2 && window == 3 && a.window.stride[0] == 2 && a.grad_weight &&
+                        !a.prologue && a.grad_y.elements() >= std::int64_t{16384} * multiprocessors();
   const std::int64_t first_strips = is_short ? divide_up(y[2], 2) : 1, last_strips = is_short ? first_strips : y[2];
   Cut best;
   for (const JointInstance& instance : instances()) {
-    if (instance.dtype != a.x.dtype || instance.stride != a.window.stride[0] || instance.seams != seams_of(a)) continue;
-    if (instance.whole != is_whole(a, instance.columns) || instance.narrow != is_narrow) continue;
-    for (int warps = instance.most_warps; warps >= 3; warps /= 2) {
+    if (instance.dtype != a.x.dtype || instance.seams != seams_of(a)) continue;
+    if (instance.window != window || instance.stride != a.window.stride[0]) continue;
+    if (instance.whole != is_whole(a, instance.columns)) continue;
+    if (instance.narrow != is_narrow && window == 3) continue;
+    const int least_warps = window == 3 ? 3 : 2;  // of which a block of 64 kilobytes has room, with weights
+    for (int warps = instance.most_warps; warps >= least_warps; warps /= 2) {
       if (static_cast<std::size_t>(instance.memory_bytes(warps)) > kBlockMemoryLimit) continue;
       for (std::int64_t strips = first_strips; strips <= last_strips; strips += std::max<std::int64_t>(strips / 4, 1)) {
         const Cut candidate = cut(instance, y, warps, strips);
@@ -252,8 +269,8 @@ class JointPass {
     SumPartialsParameters sum(a.sums, a.x);
     sum.partials = p.partials;
     sum.splits = cut_.splits;
-    sum.taps = 9;
-    sum.kernel_width = 3;
+    sum.taps = instance.window * instance.window;
+    sum.kernel_width = instance.window;
     sum.rows = instance.rows;
     sum.channels = p.channels;
     sum.weight = a.grad_weight;

@@ -3,6 +3,7 @@
 
 #include "fusedsc/common/gpu/depthwise_source.h"
 #include "fusedsc/common/gpu/hopper.h"
+#include "fusedsc/common/gpu/vector.h"
 
 namespace fusedsc::gpu::hopper {
 
@@ -31,11 +32,10 @@ enum class JointSeams {
 };
 
 /// What a thread must know of its channels; of those beyond the last one zeros, which make zeros.
-template <class T, int kKernel, int kWide>
+template <int kWide>
 struct JointChannels {
   float grad_scale[kWide], output_scale[kWide], offset[kWide];  ///< of the gradient prologue
   float scale[kWide], shift[kWide], mean[kWide];
-  float weight[kKernel * kKernel][kWide];
 
   FUSEDSC_DEVICE void load(const DepthwiseJointParameters& p, int channel) {
     const bool exists = channel < p.channels;
@@ -49,11 +49,49 @@ struct JointChannels {
     load(p.scale, 1, scale);
     load(p.shift, 0, shift);
     load(p.mean, 0, mean);
-    float weights[kKernel * kKernel * kWide];
-    load_weights<T, kKernel, kKernel, kWide>(p.weight, exists ? channel : 0, weights);
-#pragma unroll
-    for (int i = 0; i < kKernel * kKernel * kWide; ++i) weight[i / kWide][i % kWide] = weights[i];
   }
+};
+
+/// The weights of a thread's channels. Those of large windows leave no registers for anything else: they lie in block
+/// memory, and a thread reads each for several elements at once.
+template <class T, int kKernel, int kWide, int kLanes>
+class JointWeights {
+  static constexpr int kTaps = kKernel * kKernel, kChannels = kWide * kLanes;
+
+ public:
+  static constexpr bool kInMemory = kKernel > 3;
+  static constexpr int kMemoryBytes = kInMemory ? kTaps * kChannels * 4 : 0;  ///< of a block
+
+  /// By all threads of a block, whose channels begin with first_channel.
+  FUSEDSC_DEVICE void load(const DepthwiseJointParameters& p, int first_channel, unsigned char* memory) {
+    const int lane = thread_index() % kLanes;
+    if constexpr (kInMemory) {
+      auto* to = reinterpret_cast<float*>(memory);
+      for (int i = thread_index(); i < kTaps * kChannels; i += p.warps * 32) {
+        const int tap = i / kChannels, channel = first_channel + i % kChannels;
+        const std::int64_t place = p.weight.offset(channel, 0, tap / kKernel, tap % kKernel);
+        to[i] = channel < p.channels ? to_accumulator(elements_of<T>(p.weight)[place]) : 0;
+      }
+      block_barrier();
+      memory_ = to + lane * kWide;
+    } else {
+      const int channel = first_channel + lane * kWide;
+      load_weights<T, kKernel, kKernel, kWide>(p.weight, channel < p.channels ? channel : 0, registers_);
+    }
+  }
+
+  FUSEDSC_DEVICE void read(int tap, float (&to)[kWide]) const {
+    if constexpr (kInMemory) {
+      gpu::load<kWide>(memory_ + tap * kChannels).widen(to);
+    } else {
+#pragma unroll
+      for (int v = 0; v < kWide; ++v) to[v] = registers_[tap * kWide + v];
+    }
+  }
+
+ private:
+  const float* memory_;
+  float registers_[kInMemory ? 1 : kTaps * kWide];
 };
 
 }  // namespace fusedsc::gpu::hopper

@@ -174,6 +174,16 @@ std::vector<BackwardCase<DepthwiseGeometry>> joint_cases(DataType dtype) {
                                          {{1, 24, 8, 9}, window},
                                          {{2, 8, 1, 1}, window},
                                          {{1, 136, 2, 37}, window}});
+    const Window large = centered(5, stride);
+    geometries.insert(geometries.end(), {{{3, 64, 7 * stride, 7 * stride}, large},
+                                         {{2, 120, 9 * stride, 14 * stride}, large},
+                                         {{1, 24, 5 * stride, 28 * stride}, large},
+                                         {{4, 72, 33, 27}, large},
+                                         {{5, 40, 7, 7}, large},
+                                         {{3, 16, 5, 5}, large},
+                                         {{3, 8, 3, 3}, large},
+                                         {{2, 8, 1, 1}, large},
+                                         {{1, 136, 2, 37}, large}});
   }
   std::vector<BackwardCase<DepthwiseGeometry>> cases;
   for (const DepthwiseGeometry& geometry : geometries) {
