@@ -3,6 +3,7 @@
 #include <limits>
 #include <vector>
 
+#include "fusedsc/backward/depthwise_direct_launch.h"
 #include "fusedsc/backward/depthwise_gpu.h"
 #include "fusedsc/backward/depthwise_hopper_input_plan.h"
 #include "fusedsc/backward/depthwise_hopper_kernel.h"
@@ -115,7 +116,10 @@ std::string why_not(const DepthwiseBackwardArguments& a) {
     return "it computes two gradients at once, of x and of the weight; alone only that of x, of 16 bits at stride 2, "
            "without seams";
   }
-  if (!a.grad_weight && !a.grad_bias && why_no_input_patches(a).empty()) return "there is a faster kernel for it";
+  if (!a.grad_weight && !a.grad_bias) {
+    if (suits_depthwise_direct_input(a)) return "the problem is small: threads with one pair of rows each are faster";
+    if (why_no_input_patches(a).empty()) return "there is a faster kernel for it";
+  }
   if (a.grad_bias || a.grad_add) return "it has neither a bias's gradient nor grad_add";
   if (a.x.sizes[1] != a.grad_y.sizes[1]) return "it takes one output channel per channel";
   const Window& window = a.window;

@@ -1,6 +1,8 @@
+#include "fusedsc/backward/depthwise_direct_launch.h"
 #include "fusedsc/backward/depthwise_gpu.h"
 #include "fusedsc/backward/depthwise_passes.h"
 #include "fusedsc/backward/depthwise_windows_launch.h"
+#include "fusedsc/forward/depthwise_direct_launch.h"
 #include "fusedsc/forward/depthwise_gpu.h"
 #ifdef FUSEDSC_HOPPER
 #include "fusedsc/backward/depthwise_columns_launch.h"
@@ -52,11 +54,12 @@ BackwardPlan plan_pass(const DepthwiseBackwardArguments& a,
 }
 
 BackwardPlan plan_input(const DepthwiseBackwardArguments& a, int threads) {
-#ifdef FUSEDSC_HOPPER
-  if (std::optional<BackwardPlan> planes = hopper::plan_depthwise_planes_input(a)) return *std::move(planes);
-#endif
+  if (std::optional<BackwardPlan> direct = plan_depthwise_direct_input(a)) return *std::move(direct);
   const DepthwiseArguments forward = as_forward(a);
 #ifdef FUSEDSC_HOPPER
+  if (!forward.x || !suits_depthwise_direct(forward)) {
+    if (std::optional<BackwardPlan> planes = hopper::plan_depthwise_planes_input(a)) return *std::move(planes);
+  }
   if (hopper::why_no_input_patches(a).empty()) {
     const auto pass = hopper::DepthwiseInputPatchesPass::of(a);
     return {0,

@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "fusedsc/common/gpu/partials_launch.h"
+#include "fusedsc/forward/depthwise_direct_launch.h"
 #include "fusedsc/forward/depthwise_gpu.h"
 #include "fusedsc/forward/depthwise_hopper_patches_plan.h"
 #include "fusedsc/forward/depthwise_hopper_plan.h"
@@ -215,6 +216,7 @@ std::string why_not(const DepthwiseArguments& a) {
   if (a.y.elements() == 0) return "there is nothing to compute";
   // Measured: there is nothing to win on less, or on rows of positions that are a few parts of lines of memory.
   if (a.x.elements() < std::int64_t{4096} * multiprocessors()) return "there is too little work for it";
+  if (suits_depthwise_direct(a)) return "the problem is small: threads with one output each are faster";
   const bool is_plain = !a.prologue && !a.epilogue && !a.statistics && !a.bias;
   if (a.x.sizes[1] % 32 != 0 && a.x.sizes[1] <= (window.kernel[0] == 5 ? 64 : 128) &&
       !(is_plain && wants_segments(a))) {

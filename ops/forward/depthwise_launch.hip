@@ -1,6 +1,7 @@
 #include "fusedsc/common/gpu/depthwise_plan.h"
 #include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/partials_launch.h"
+#include "fusedsc/forward/depthwise_direct_launch.h"
 #include "fusedsc/forward/depthwise_gpu.h"
 #include "fusedsc/forward/depthwise_kernel.h"
 #include "fusedsc/forward/depthwise_matrix_launch.h"
@@ -184,6 +185,7 @@ class DepthwisePass {
 };
 
 Plan<DepthwiseArguments> plan_forward(const DepthwiseArguments& a, int /*threads*/) {
+  if (std::optional<Plan<DepthwiseArguments>> direct = plan_depthwise_direct(a)) return *std::move(direct);
 #ifdef FUSEDSC_HOPPER
   if (std::optional<Plan<DepthwiseArguments>> planes = hopper::plan_depthwise_planes(a)) return *std::move(planes);
   if (std::optional<Plan<DepthwiseArguments>> columns = hopper::plan_depthwise_columns(a)) return *std::move(columns);

@@ -1,4 +1,7 @@
 /// The depthwise GPU kernels, with all that is around them.
+#include "fusedsc/backward/depthwise_direct_launch.h"
+#include "fusedsc/common/gpu/depthwise_direct_use.h"
+#include "fusedsc/forward/depthwise_direct_launch.h"
 #include "gpu/gpu_under_test.h"
 #include "ops/backward_case.h"
 #include "ops/depthwise_cases.h"
@@ -7,8 +10,18 @@
 namespace fusedsc::reference {
 namespace {
 
+/// But for those of small problems, which most of these are.
 class DepthwiseGpu : public OnGpu {
  protected:
+  void SetUp() override {
+    OnGpu::SetUp();
+    gpu::use_depthwise_direct(gpu::DirectUse::never);
+  }
+  void TearDown() override {
+    gpu::use_depthwise_direct(gpu::DirectUse::where_it_suits);
+    OnGpu::TearDown();
+  }
+
   static std::vector<DepthwiseGeometry> edges() {
     std::vector<DepthwiseGeometry> edges = depthwise_edges();
     for (const std::int64_t stride : {1, 2}) {  // many strips for each thread; windows of the specialised kernels
@@ -404,6 +417,180 @@ TEST_P(DepthwiseGpu, BackwardPlanes) {
 TEST_P(DepthwiseGpu, BackwardRandom) {
   align_tensors(false);
   for_each_case(backward_random_cases(GetParam().dtype, random_depthwise), verify_backward<DepthwiseGeometry>);
+}
+
+// ---------------------------------------------------------------------------------------- kernels of small problems
+
+class DepthwiseDirectGpu : public DepthwiseGpu {
+ protected:
+  using Forward = ForwardCase<DepthwiseGeometry>;
+  using Backward = BackwardCase<DepthwiseGeometry>;
+
+  void SetUp() override {
+    DepthwiseGpu::SetUp();
+    gpu::use_depthwise_direct(gpu::DirectUse::wherever_it_can);
+  }
+
+  static bool suits(const Forward& problem) {
+    ForwardTensors<DepthwiseGeometry> tensors(problem);
+    return gpu::suits_depthwise_direct(tensors.arguments(problem));
+  }
+  /// Of stride 2: at stride 1 the input gradient is a forward pass.
+  static bool suits(const Backward& problem) {
+    BackwardTensors<DepthwiseGeometry> tensors(problem);
+    return gpu::suits_depthwise_direct_input(tensors.arguments(problem));
+  }
+  static Backward input_gradient(const DepthwiseGeometry& geometry, const Memories& memories) {
+    return {GetParam().dtype, geometry, {.grad_weight = false, .grad_bias = false}, memories};
+  }
+
+  static std::vector<DepthwiseGeometry> geometries() {
+    std::vector<DepthwiseGeometry> geometries;
+    for (const std::int64_t kernel : {3, 5, 7}) {
+      for (const std::int64_t stride : {1, 2, 3}) {
+        for (const std::int64_t channels : {1, 3, 6, 20, 56}) {  // 56: of any vector, several blocks' or one's
+          geometries.push_back({{2, channels, 9, 7 + channels % 5}, centered(kernel, stride)});
+        }
+        const auto window = [&](const Padding& padding) {
+          return Window{{kernel, kernel}, {stride, stride}, {1, 1}, padding};
+        };
+        geometries.push_back({{1, 24, 8, 9}, window({})});
+        geometries.push_back({{1, 24, 8, 9}, window({5, 4, 3, 6})});    // on four sides
+        geometries.push_back({{2, 8, 2, 3}, window({9, 10, 12, 11})});  // windows wholly outside of the image
+        geometries.push_back({{3, 16, 1, 1}, window({6, 6, 7, 7})});    // an image of one element
+        geometries.push_back({{1, 264, 10, 8}, window({1, 0, 0, 1})});  // channel blocks that are not full
+        geometries.push_back({{17, 8, 7, 7}, window({3, 3, 3, 3})});    // many images
+      }
+      geometries.push_back({{2, 12, 9, 8}, {{kernel, kernel}, {1, 2}, {1, 1}, {3, 2, 1, 3}}});
+      geometries.push_back({{2, 12, 9, 8}, {{kernel, kernel}, {2, 1}, {1, 1}, {2, 3, 3, 1}}});
+    }
+    return geometries;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Targets, DepthwiseDirectGpu, testing::ValuesIn(gpu_targets()),
+                         testing::PrintToStringParamName());
+
+/// Every kernel.
+TEST_P(DepthwiseDirectGpu, Instances) {
+  const DataType dtype = GetParam().dtype;
+  const auto bytes = static_cast<std::int64_t>(size_of(dtype));
+  for (const Memory memory : {Memory::contiguous, Memory::channels_last}) {
+    const bool is_last = memory == Memory::channels_last;
+    for (const std::int64_t kernel : {3, 5, 7}) {
+      for (const std::int64_t stride : {1, 2}) {
+        for (const int channels : {1, 2, 4, 8}) {
+          for (const int rows : {1, 2, 4}) {
+            const DepthwiseGeometry geometry{{2, 40, 11, 9}, centered(kernel, stride)};
+            const Memories memories = Memories::all(memory);
+            const bool is_vector = is_last ? channels * bytes <= 16 : channels == 1, is_double = bytes == 8;
+            gpu::use_depthwise_direct(gpu::DirectUse::wherever_it_can, channels, rows);
+            SCOPED_TRACE(testing::Message() << channels << " channels, " << rows << " rows");
+            const Forward forward{dtype, geometry, {.bias = rows == 1}, memories};
+            const bool has_rows = rows == 1 ||
+                                  (rows == 2 && !is_double && (!is_last || (kernel < 7 && channels * bytes > 2))) ||
+                                  (rows == 4 && !is_last && !is_double && kernel < 7);
+            const bool has_vector = is_vector && (kernel < 7 || !is_last || channels * bytes <= 8);
+            if (!is_last && channels > 1) continue;
+            ASSERT_EQ(suits(forward), has_vector && has_rows);
+            const Backward backward = input_gradient(geometry, memories);
+            if (stride == 2) {
+              ASSERT_EQ(suits(backward), is_vector && (rows == 1 || (rows == 2 && !is_last && !is_double)));
+            }
+            if (suits(forward)) for_each_case(std::vector{forward}, verify_forward<DepthwiseGeometry>);
+            if (stride == 1 || suits(backward)) {
+              for_each_case(std::vector{backward}, verify_backward<DepthwiseGeometry>);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(DepthwiseDirectGpu, Edges) {
+  for (const DepthwiseGeometry& geometry : geometries()) {
+    for (const Memory memory : {Memory::contiguous, Memory::channels_last}) {
+      const Memories memories = Memories::all(memory);
+      const std::vector<Forward> plain = {{GetParam().dtype, geometry, {}, memories},
+                                          {GetParam().dtype, geometry, {.bias = true}, memories}};
+      ASSERT_TRUE(suits(plain[0])) << geometry;
+      for_each_case(plain, verify_forward<DepthwiseGeometry>);
+      const Backward gradient = input_gradient(geometry, memories);
+      ASSERT_EQ(suits(gradient), geometry.window.stride == (std::array<std::int64_t, 2>{2, 2})) << geometry;
+      for_each_case(std::vector{gradient}, verify_backward<DepthwiseGeometry>);
+    }
+  }
+}
+
+/// Tensors of any strides, which need not be alike, and not aligned either.
+TEST_P(DepthwiseDirectGpu, Memories) {
+  align_tensors(false);
+  Random random(3);
+  for (const DepthwiseGeometry& geometry : geometries()) {
+    Memories memories = Memories::random(random);
+    memories.weight = Memory::contiguous;
+    const Forward plain{GetParam().dtype, geometry, {.bias = coin(random)}, memories};
+    ASSERT_TRUE(suits(plain));
+    for_each_case(std::vector{plain}, verify_forward<DepthwiseGeometry>);
+    const Backward gradient = input_gradient(geometry, memories);
+    for_each_case(std::vector{gradient}, verify_backward<DepthwiseGeometry>);
+  }
+}
+
+/// Masks, too, keep what is not finite where it is.
+TEST_P(DepthwiseDirectGpu, ChannelsApart) {
+  for (const DepthwiseGeometry& geometry : geometries()) {
+    if (geometry.x[1] < 12) continue;
+    for (const Memory memory : {Memory::contiguous, Memory::channels_last}) {
+      const Forward problem{GetParam().dtype, geometry, {}, Memories::all(memory)};
+      SCOPED_TRACE(testing::PrintToString(problem));
+      verify_isolation(problem);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+/// What is left to other kernels.
+TEST_P(DepthwiseDirectGpu, Others) {
+  const auto contiguous = Memories::all(Memory::contiguous);
+  const DepthwiseGeometry geometry{{1, 8, 9, 10}, centered(3)};
+  const auto suits_with = [&](const ForwardSeams& seams) {
+    return suits(Forward{GetParam().dtype, geometry, seams, contiguous});
+  };
+  const auto suits_window = [&](const Window& window, std::int64_t multiplier = 1) {
+    return suits(Forward{GetParam().dtype, {geometry.x, window, multiplier}, {}, contiguous});
+  };
+  EXPECT_TRUE(suits_with({}));
+  EXPECT_FALSE(suits_with({.prologue = true}));
+  EXPECT_FALSE(suits_with({.output = ForwardSeams::Output::statistics}));
+  EXPECT_FALSE(suits_with({.output = ForwardSeams::Output::epilogue}));
+  EXPECT_FALSE(suits_window(centered(4)));
+  EXPECT_FALSE(suits_window({{3, 5}, {1, 1}, {1, 1}, {2, 2, 1, 1}}));
+  EXPECT_FALSE(suits_window({{3, 3}, {1, 1}, {2, 2}, {2, 2, 2, 2}}));
+  EXPECT_FALSE(suits_window(centered(3), 2));
+  Memories spread = contiguous;
+  spread.weight = Memory::spread;
+  EXPECT_FALSE(suits(Forward{GetParam().dtype, geometry, {}, spread}));
+}
+
+/// They come before what Hopper GPUs have for more work.
+TEST_P(DepthwiseDirectGpu, SmallProblems) {
+  gpu::use_depthwise_direct(gpu::DirectUse::where_it_suits);
+  const auto problem_of = [](std::int64_t elements) {
+    const DepthwiseGeometry geometry{{elements / (40 * 49), 40, 7, 7}, centered(3)};
+    return Forward{GetParam().dtype, geometry, {}, Memories::all(Memory::channels_last)};
+  };
+  const std::int64_t unit = std::int64_t{1000} * gpu_multiprocessors();
+  EXPECT_TRUE(suits(problem_of(unit)));
+  EXPECT_FALSE(suits(problem_of(20 * unit)));
+  if (size_of(GetParam().dtype) != 2) return;
+  const Forward problem = problem_of(7 * unit);
+  ForwardTensors<DepthwiseGeometry> tensors(problem);
+  EXPECT_TRUE(suits(problem));
+  for (const Candidate& candidate : explain_depthwise_conv2d(tensors.arguments(problem))) {
+    EXPECT_EQ(candidate.taken, candidate.implementation == "gpu");
+    if (candidate.implementation == "gpu_hopper") EXPECT_NE(candidate.why_not, "");
+  }
 }
 
 }  // namespace
