@@ -36,8 +36,10 @@ struct DirectGrid {
   std::int64_t threads(const DirectTile& tile) const;
 };
 
-/// Whether the problem is small: so many threads, all with little to do, run at about the same time.
-bool suits_direct(std::int64_t threads, int multiprocessors);
+/// Whether a pass over `from` to `to` is small enough: what measured best on an H200
+/// (docs/performance_gpu_depthwise.md).
+bool suits_direct(const ConstTensorView& from, const ConstTensorView& to, int taps, bool channels_last,
+                  int multiprocessors);
 
 /// What use_depthwise_direct() has to say: whether a thread may have that, and whether problems need not be small.
 bool may_use_direct(const DirectTile& tile, bool channels_last);
@@ -75,7 +77,7 @@ const DirectInstance<Parameters>* choose_direct(std::span<const DirectInstance<P
                                                 const DirectGrid& grid, const Window& window,
                                                 const ConstTensorView& weight, const ConstTensorView& from,
                                                 const ConstTensorView& to) {
-  const auto bytes = static_cast<int>(size_of(from.dtype));
+  const auto bytes = static_cast<int>(size_of(from.dtype)), taps = static_cast<int>(weight.sizes[2] * weight.sizes[3]);
   const auto joins = [&](int channels) {
     return channels_join(channels, {from, to}) &&
            reinterpret_cast<std::uintptr_t>(lowest_address(weight)) % static_cast<std::uintptr_t>(channels * bytes) ==
@@ -88,14 +90,14 @@ const DirectInstance<Parameters>* choose_direct(std::span<const DirectInstance<P
     if (instance.stride != 0 && instance.stride != window.stride[0]) continue;
     if (instance.channels_last != grid.channels_last || !may_use_direct(instance.tile, grid.channels_last)) continue;
     if (instance.tile.channels > 1 && !joins(instance.tile.channels)) continue;
-    const double cost = direct_cost(grid.threads(instance.tile), instance.tile, instance.loads,
-                                    instance.kernel * instance.kernel, bytes, multiprocessors());
+    const double cost =
+        direct_cost(grid.threads(instance.tile), instance.tile, instance.loads, taps, bytes, multiprocessors());
     if (best != nullptr && cost >= least) continue;
     best = &instance;
     least = cost;
   }
   if (best == nullptr || must_use_direct()) return best;
-  return suits_direct(grid.threads(best->tile), multiprocessors()) ? best : nullptr;
+  return suits_direct(from, to, taps, grid.channels_last, multiprocessors()) ? best : nullptr;
 }
 
 }  // namespace fusedsc::gpu

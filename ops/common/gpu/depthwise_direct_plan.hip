@@ -44,9 +44,15 @@ std::int64_t DirectGrid::threads(const DirectTile& tile) const {
   return batch * divide_up(channels, tile.channels) * divide_up(height, tile.rows) * width;
 }
 
-bool suits_direct(std::int64_t threads, int multiprocessors) {
-  constexpr std::int64_t kMost = 1024;  // of a multiprocessor: two rounds of four warps for each of its schedulers
-  return threads <= kMost * multiprocessors;
+bool suits_direct(const ConstTensorView& from, const ConstTensorView& to, int taps, bool channels_last,
+                  int multiprocessors) {
+  const bool is_wide = size_of(from.dtype) > 2, spreads = to.elements() > from.elements();  // of stride 2, backward
+  std::int64_t most = 0;  // multiplications of a multiprocessor
+  if (channels_last) most = is_wide ? 115'000 : 165'000;
+  else if (!spreads) most = 95'000;
+  else if (is_wide) most = 1'500;
+  else most = taps == 9 ? 21'000 : 60'000;
+  return taps * std::min(from.elements(), to.elements()) <= most * multiprocessors;
 }
 
 double direct_cost(std::int64_t threads, const DirectTile& tile, int loads, int taps, int element_bytes,
