@@ -28,12 +28,14 @@ void append(std::vector<Instance>& to, DataType dtype) {
                 Kernel::Weights::kBytes});
 }
 
+/// Vectors of up to 16 bytes, as registers allow, AMD's as well.
 template <class T, int kKernel>
 void append_kernel(std::vector<Instance>& to, DataType dtype) {
+  constexpr int kMostChannels = (kKernel < 7 ? 16 : 8) / static_cast<int>(sizeof(T));
   append<T, true, kKernel, 1, 1>(to, dtype);
-  append<T, true, kKernel, 2, 1>(to, dtype);
-  if constexpr (sizeof(T) <= 4) append<T, true, kKernel, 4, 1>(to, dtype);
-  if constexpr (sizeof(T) == 2) append<T, true, kKernel, 8, 1>(to, dtype);
+  if constexpr (kMostChannels >= 2) append<T, true, kKernel, 2, 1>(to, dtype);
+  if constexpr (kMostChannels >= 4) append<T, true, kKernel, 4, 1>(to, dtype);
+  if constexpr (kMostChannels >= 8) append<T, true, kKernel, 8, 1>(to, dtype);
   append<T, false, kKernel, 1, 1>(to, dtype);
   if constexpr (sizeof(T) <= 4) append<T, false, kKernel, 1, 2>(to, dtype);
 }

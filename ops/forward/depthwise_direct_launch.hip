@@ -32,13 +32,13 @@ void append(std::vector<Instance>& to, DataType dtype) {
                 Kernel::Weights::kBytes});
 }
 
-/// Vectors of up to 16 bytes and two rows, as registers allow.
+/// Vectors of up to 16 bytes and two rows, as registers allow, AMD's as well.
 template <class T, int kKernel, int kChannels>
 void append_channels_last(std::vector<Instance>& to, DataType dtype) {
   constexpr int kBytes = kChannels * static_cast<int>(sizeof(T));
   if constexpr (kBytes <= (kKernel < 7 ? 16 : 8)) {
     append<T, true, kKernel, kChannels, 1, 0>(to, dtype);
-    if constexpr (kKernel < 7 && kBytes > 2 && sizeof(T) < 8) {
+    if constexpr (kKernel < 7 && kBytes > 2 && kBytes <= (kKernel < 5 ? 16 : 8) && sizeof(T) < 8) {
       append<T, true, kKernel, kChannels, 2, 1>(to, dtype);
       append<T, true, kKernel, kChannels, 2, 2>(to, dtype);
     }
