@@ -486,15 +486,16 @@ TEST_P(DepthwiseDirectGpu, Instances) {
             gpu::use_depthwise_direct(gpu::DirectUse::wherever_it_can, channels, rows);
             SCOPED_TRACE(testing::Message() << channels << " channels, " << rows << " rows");
             const Forward forward{dtype, geometry, {.bias = rows == 1}, memories};
-            const bool has_rows = rows == 1 ||
-                                  (rows == 2 && !is_double && (!is_last || (kernel < 7 && channels * bytes > 2))) ||
-                                  (rows == 4 && !is_last && !is_double && kernel < 7);
+            const std::int64_t most_of_two_rows = kernel == 3 ? 16 : kernel == 5 ? 8 : 0;
+            const bool has_two_rows = !is_last || (channels * bytes > 2 && channels * bytes <= most_of_two_rows);
+            const bool has_rows =
+                rows == 1 || (!is_double && (rows == 2 ? has_two_rows : rows == 4 && !is_last && kernel < 7));
             const bool has_vector = is_vector && (kernel < 7 || !is_last || channels * bytes <= 8);
             if (!is_last && channels > 1) continue;
             ASSERT_EQ(suits(forward), has_vector && has_rows);
             const Backward backward = input_gradient(geometry, memories);
             if (stride == 2) {
-              ASSERT_EQ(suits(backward), is_vector && (rows == 1 || (rows == 2 && !is_last && !is_double)));
+              ASSERT_EQ(suits(backward), has_vector && (rows == 1 || (rows == 2 && !is_last && !is_double)));
             }
             if (suits(forward)) for_each_case(std::vector{forward}, verify_forward<DepthwiseGeometry>);
             if (stride == 1 || suits(backward)) {
