@@ -34,6 +34,8 @@ class AnyBlock(Protocol):
     def x_shape(self) -> Shape: ...
     @property
     def y_shape(self) -> Shape: ...
+    @property
+    def tolerances(self) -> dict[torch.dtype, float]: ...
     def parameters(self, place: Place) -> Parameters: ...
     def fused(self, x: Tensor, p: Parameters) -> Tensor: ...
     def plain(self, x: Tensor, p: Parameters) -> Tensor: ...
@@ -74,6 +76,10 @@ class Block:
     @property
     def y_shape(self) -> Shape:
         return self.batch, self.out_channels, self.out_size, self.out_size
+
+    @property
+    def tolerances(self) -> dict[torch.dtype, float]:
+        return TOLERANCES
 
     def with_batch(self, batch: int | None) -> Block:
         return replace(self, batch=batch or self.batch)
@@ -145,6 +151,10 @@ class InvertedResidual:
     def y_shape(self) -> Shape:
         size = -(-self.size // self.stride)
         return self.batch, self.out_channels, size, size
+
+    @property
+    def tolerances(self) -> dict[torch.dtype, float]:
+        return SQUEEZED_TOLERANCES if self.squeezed else TOLERANCES
 
     def with_batch(self, batch: int | None) -> InvertedResidual:
         return replace(self, batch=batch or self.batch)
@@ -257,7 +267,6 @@ def block(block: AnyBlock, direction: str, place: Place) -> Workload:
     for name, layout, compiler in place.variants():
         pytorch[name] = ours.to(layout).runner(compiler(block.plain), backward)
     run = ours.runner(block.fused, backward)
-    tolerances = SQUEEZED_TOLERANCES if getattr(block, "squeezed", 0) else TOLERANCES
-    check_same(run(0), next(iter(pytorch.values()))(0), tolerances[place.dtype])
+    check_same(run(0), next(iter(pytorch.values()))(0), block.tolerances[place.dtype])
     facts = {"occurrences": block.occurrences} if isinstance(block, InvertedResidual) else {}
     return Workload(run, pytorch, touched, sets=len(sets), facts=facts)

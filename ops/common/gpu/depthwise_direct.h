@@ -161,6 +161,11 @@ class DirectWindow {
   Vector<T, kChannels> vectors_[kRows][kColumns];
 };
 
+/// Of an address, for keep_order(): it has no use for its highest bit.
+FUSEDSC_DEVICE std::uint32_t high_bits(const void* address) {
+  return static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(address) >> 33);
+}
+
 /// The weights of a thread's channels, which are dense in memory: kTaps of a channel. All threads of a wave have the
 /// same, or nearly so.
 template <class T, int kTaps, int kChannels, bool kChannelsLast>
@@ -191,11 +196,6 @@ class DirectWeights {
     for (int tap = 0; tap < kTaps; ++tap) add(0, tap, element_of(taps_[tap], 0));
   }
 
-  /// An address has no use for its highest bit.
-  FUSEDSC_DEVICE static std::uint32_t high_bits(const T* address) {
-    return static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(address) >> 33);
-  }
-
  private:
   const T* from_;
   Vector<T, 1> taps_[kTaps];
@@ -215,7 +215,7 @@ class DirectWeights<T, kTaps, kChannels, true> {
               static_cast<std::uint32_t>(place.first_group * kTaps + thread_index()) * kChannels),
         count_(kTaps * least(work.channel_lanes, work.channel_groups - place.first_group)) {}
 
-  FUSEDSC_DEVICE std::uint32_t bits() const { return DirectWeights<T, 1, 1, false>::high_bits(from_); }
+  FUSEDSC_DEVICE std::uint32_t bits() const { return high_bits(from_); }
 
   FUSEDSC_DEVICE void load() {
 #pragma unroll

@@ -78,6 +78,7 @@ const DirectInstance<Parameters>* choose_direct(std::span<const DirectInstance<P
                                                 const ConstTensorView& weight, const ConstTensorView& from,
                                                 const ConstTensorView& to) {
   const auto bytes = static_cast<int>(size_of(from.dtype)), taps = static_cast<int>(weight.sizes[2] * weight.sizes[3]);
+  if (!must_use_direct() && !suits_direct(from, to, taps, grid.channels_last, multiprocessors())) return nullptr;
   const auto joins = [&](int channels) {
     return channels_join(channels, {from, to}) &&
            reinterpret_cast<std::uintptr_t>(lowest_address(weight)) % static_cast<std::uintptr_t>(channels * bytes) ==
@@ -96,8 +97,7 @@ const DirectInstance<Parameters>* choose_direct(std::span<const DirectInstance<P
     best = &instance;
     least = cost;
   }
-  if (best == nullptr || must_use_direct()) return best;
-  return suits_direct(from, to, taps, grid.channels_last, multiprocessors()) ? best : nullptr;
+  return best;
 }
 
 }  // namespace fusedsc::gpu
