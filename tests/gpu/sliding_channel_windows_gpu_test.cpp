@@ -50,7 +50,7 @@ TEST_P(SlidingChannelWindowsGpu, Forward) {
   std::vector<SlidingChannelGeometry> all = geometries();
   all.push_back(many_positions());
   // Blocks of half of the windows, with several tiles of positions and of filters.
-  all.insert(all.end(), {{{3, 512, 7, 9}, 128, 8, 0.5}, {{1, 512, 5, 9}, 144, 8, 0.5}, {{1, 1024, 9, 9}, 136, 4, 0.5}});
+  all.insert(all.end(), {{{3, 512, 7, 9}, 128, 8, 0.5}, {{1, 512, 5, 9}, 144, 8, 0.5}, {{1, 1024, 5, 9}, 136, 4, 0.5}});
   // Two positions in a row: steps of 2, 4 and 8 channels, several tiles of positions and of filters.
   all.insert(all.end(), {{{1, 32, 5, 8}, 64, 8, 0.5},
                          {{9, 32, 16, 16}, 64, 8, 0.5},
