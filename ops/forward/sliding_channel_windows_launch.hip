@@ -97,11 +97,12 @@ bool suits(const Instance& instance, const SlidingChannels& windows, int fold, D
          instance.memory(static_cast<int>(windows.step), 1, 2) <= kMemoryLimit;
 }
 
-/// Whether blocks are to have half of the windows: where few blocks would have many steps one after the other.
-bool takes_halves(const SlidingChannels& windows, std::int64_t outputs, std::int64_t pixels) {
+/// How many windows a block is to have: half of them where few blocks would have many steps one after the other.
+std::int64_t windows_of_block(const SlidingChannels& windows, std::int64_t outputs, std::int64_t pixels) {
   constexpr std::int64_t kLeastChannels = 512, kMostOutputs = 128;
-  return windows.channels >= kLeastChannels &&
-         divide_up(pixels, kTile) * divide_up(outputs, kMostOutputs) <= multiprocessors();
+  const bool halves = windows.channels >= kLeastChannels && windows.cycle >= 8 &&
+                      divide_up(pixels, kTile) * divide_up(outputs, kMostOutputs) <= multiprocessors();
+  return halves ? windows.cycle / 2 : windows.cycle;
 }
 
 Launch launch_of(const SlidingChannelArguments& a) {
@@ -114,21 +115,17 @@ Launch launch_of(const SlidingChannelArguments& a) {
   p.pixel_tiles = static_cast<int>(divide_up(pixels / fold, kTile));
   p.step = static_cast<int>(windows.step);
   p.outputs = static_cast<int>(outputs);
-  const bool halves = takes_halves(windows, outputs, pixels);
+  const std::int64_t own = windows_of_block(windows, outputs, pixels);
   for (const Instance& instance : kInstances) {
-    if (!suits(instance, windows, fold, a.x.dtype) || (!instance.has_all() && !halves)) continue;
+    if (!suits(instance, windows, fold, a.x.dtype) || (!instance.has_all() && instance.own != own)) continue;
     const std::int64_t channel_tiles = instance.channel_tiles(outputs);
-    if (!instance.has_all()) {
-      launch.instance = &instance;
-      p.channel_tiles = static_cast<int>(channel_tiles);
-      break;
-    }
     // The wider one, unless that leaves multiprocessors without work, or groups of warps with so few tiles and so few
     // steps each that what counts is how many tiles are under way.
     const std::int64_t tiles = p.pixel_tiles * channel_tiles, size = multiprocessors();
     const bool has_work = tiles * 4 >= size * 3,
                has_much = windows.channels > 2 * kTile || tiles <= size || tiles > size * 2 * kMostGroups;
-    if (launch.instance != nullptr && !(has_work && has_much)) continue;
+    // Those of some windows come last.
+    if (launch.instance != nullptr && instance.has_all() && !(has_work && has_much)) continue;
     launch.instance = &instance;
     p.channel_tiles = static_cast<int>(channel_tiles);
   }
