@@ -58,15 +58,13 @@ constexpr Instance folded_instance(DataType dtype) {
 #define FUSEDSC_PARTS(T, dtype, windows, filters)                                     \
   instance<T, windows, filters, 16>(dtype), instance<T, windows, filters, 32>(dtype), \
       instance<T, windows, filters, 64>(dtype)
-#define FUSEDSC_HALVES(T, dtype, windows, filters)                                                              \
-  instance<T, windows, filters, 16, windows / 2>(dtype), instance<T, windows, filters, 32, windows / 2>(dtype), \
-      instance<T, windows, filters, 64, windows / 2>(dtype)
-#define FUSEDSC_WINDOWS(T, dtype)                                                                       \
-  FUSEDSC_PARTS(T, dtype, 4, 16), FUSEDSC_PARTS(T, dtype, 4, 32), instance<T, 8, 8, 8>(dtype),          \
-      FUSEDSC_PARTS(T, dtype, 8, 8), instance<T, 8, 16, 8>(dtype), FUSEDSC_PARTS(T, dtype, 8, 16),      \
-      instance<T, 16, 4, 4>(dtype), instance<T, 16, 8, 4>(dtype), instance<T, 16, 8, 8>(dtype),         \
-      FUSEDSC_PARTS(T, dtype, 16, 8), FUSEDSC_HALVES(T, dtype, 8, 16), FUSEDSC_HALVES(T, dtype, 16, 8), \
-      folded_instance<T, 4>(dtype), folded_instance<T, 8>(dtype), folded_instance<T, 16>(dtype)
+#define FUSEDSC_WINDOWS(T, dtype)                                                                         \
+  FUSEDSC_PARTS(T, dtype, 4, 16), FUSEDSC_PARTS(T, dtype, 4, 32), instance<T, 8, 8, 8>(dtype),            \
+      FUSEDSC_PARTS(T, dtype, 8, 8), instance<T, 8, 16, 8>(dtype), FUSEDSC_PARTS(T, dtype, 8, 16),        \
+      instance<T, 16, 4, 4>(dtype), instance<T, 16, 8, 4>(dtype), instance<T, 16, 8, 8>(dtype),           \
+      FUSEDSC_PARTS(T, dtype, 16, 8), instance<T, 8, 16, 64, 4>(dtype), instance<T, 16, 8, 32, 8>(dtype), \
+      instance<T, 16, 8, 64, 8>(dtype), folded_instance<T, 4>(dtype), folded_instance<T, 8>(dtype),       \
+      folded_instance<T, 16>(dtype)
 
 const Instance kInstances[] = {FUSEDSC_WINDOWS(Float16, DataType::float16),
                                FUSEDSC_WINDOWS(BFloat16, DataType::bfloat16)};
@@ -98,10 +96,12 @@ bool suits(const Instance& instance, const SlidingChannels& windows, int fold, D
 }
 
 /// How many windows a block is to have: half of them where few blocks would have many steps one after the other.
+/// Measured on an H200 (docs/performance_gpu_sliding_channel.md).
 std::int64_t windows_of_block(const SlidingChannels& windows, std::int64_t outputs, std::int64_t pixels) {
-  constexpr std::int64_t kLeastChannels = 512, kMostOutputs = 128;
-  const bool halves = windows.channels >= kLeastChannels && windows.cycle >= 8 &&
-                      divide_up(pixels, kTile) * divide_up(outputs, kMostOutputs) <= multiprocessors();
+  constexpr std::int64_t kLeastSteps = 8192, kMostTiles = 16, kMostOutputs = 128;
+  const std::int64_t tiles = divide_up(pixels, kTile);
+  const bool halves = windows.cycle >= 8 && windows.channels * windows.cycle >= kLeastSteps && tiles <= kMostTiles &&
+                      tiles * divide_up(outputs, kMostOutputs) <= multiprocessors();
   return halves ? windows.cycle / 2 : windows.cycle;
 }
 
