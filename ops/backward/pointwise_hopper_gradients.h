@@ -15,6 +15,7 @@ struct PointwiseGradientsInstance {
   DataType dtype;
   bool has_output;  ///< a gradient prologue
   bool plain;       ///< no prologue, either
+  int windows;      ///< as PointwiseGradientsBlock has them
   int depth, sharing, teams, threads;
   int wide;  ///< columns of grad_y that are copied at once
   Kernel kernel;
@@ -39,6 +40,11 @@ class PointwiseGradientsPass {
     float* partials;
   };
   Memory take_memory(Arena& arena) const;
+  /// Of the partial results of a block where filters have windows: both halves of them, their filters; channels.
+  int window_rows() const { return 2 * p_.outputs / instance_->windows; }
+  int window_columns() const { return p_.fold == 1 ? 64 : p_.channels; }
+  void sum(const PointwiseBackwardArguments& arguments, const float* partials, void* stream) const;
+  void sum_windows(const PointwiseBackwardArguments& arguments, const float* partials, void* stream) const;
 
   const PointwiseGradientsInstance* instance_;
   bool forms_gradient_;             ///< by a kernel of its own

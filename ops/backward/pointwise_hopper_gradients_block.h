@@ -9,15 +9,18 @@
 namespace fusedsc::gpu::hopper {
 
 /// kDepth: outputs of all positions of a row, at most. kSharing: groups that share positions. kTeams: of these, which
-/// take turns. kHasOutput: that there is a gradient prologue. kPlain: that there is no prologue.
-template <class T, int kDepth_, int kSharing_, int kTeams_, bool kHasOutput_, bool kPlain_>
+/// take turns. kHasOutput: that there is a gradient prologue. kPlain: that there is no prologue. kWindows: different
+/// windows of channels that filters have, if they are as in pointwise_hopper_gradients_windows.h; 0: any weight.
+template <class T, int kDepth_, int kSharing_, int kTeams_, bool kHasOutput_, bool kPlain_, int kWindows_>
 class PointwiseGradientsBlock {
  public:
   using Element = T;
   static constexpr int kDepth = kDepth_, kSharing = kSharing_, kTeams = kTeams_, kGroups = kSharing * kTeams;
   static constexpr int kProductThreads = kGroups * 128, kThreads = kProductThreads + 128;
   static constexpr bool kHasOutput = kHasOutput_, kPlain = kPlain_;
+  static constexpr int kWindows = kWindows_;
   static_assert(!kPlain || !kHasOutput);
+  static_assert(kWindows == 0 || (kPlain && kSharing == 1));
   /// Columns of grad_y as it is copied.
   static constexpr int kWide = kDepth % 64 == 0 ? 64 : 32;
 
@@ -43,7 +46,11 @@ class PointwiseGradientsBlock {
   static constexpr int kVectorFloats = kHasOutput ? kScratch + kLanes * kColumns + 32 : 0;
   /// What a group leaves at its end, for each k and for both sums.
   static constexpr int kVectorSums = kPlain ? 0 : 2;  ///< rows of partial results that are no weights
-  static constexpr int kSumPitch = kChannels + 4, kSumFloats = (kDepth + kVectorSums) * kSumPitch;
+  static constexpr int kSumPitch = kChannels + 4;
+  /// Of windows: filters of one, at most; [half of the window][filter][channel], in rows that begin on different banks.
+  static constexpr int kWindowFilters = kWindows == 0 ? 0 : kDepth / (kWindows == 0 ? 1 : kWindows);
+  static constexpr int kWindowPitch = kChannels + 8, kWindowSumFloats = 2 * kWindowFilters * kWindowPitch;
+  static constexpr int kSumFloats = kWindows == 0 ? (kDepth + kVectorSums) * kSumPitch : kWindowSumFloats;
 
   // Where in block memory things lie, in bytes. What groups leave at their ends takes the place of all tiles.
   static constexpr int kBarriersAt = kSharing * kWeightBytes,

@@ -19,15 +19,16 @@
 
 namespace fusedsc::gpu::hopper {
 
-template <class T, int kDepth_, int kSharing_, int kTeams_, bool kHasOutput_, bool kPlain_>
+template <class T, int kDepth_, int kSharing_, int kTeams_, bool kHasOutput_, bool kPlain_, int kWindows_ = 0>
 class PointwiseGradients
-    : public PointwiseGradientsElements<PointwiseGradientsBlock<T, kDepth_, kSharing_, kTeams_, kHasOutput_, kPlain_>> {
-  using Block = PointwiseGradientsBlock<T, kDepth_, kSharing_, kTeams_, kHasOutput_, kPlain_>;
+    : public PointwiseGradientsElements<
+          PointwiseGradientsBlock<T, kDepth_, kSharing_, kTeams_, kHasOutput_, kPlain_, kWindows_>> {
+  using Block = PointwiseGradientsBlock<T, kDepth_, kSharing_, kTeams_, kHasOutput_, kPlain_, kWindows_>;
   using Elements = PointwiseGradientsElements<Block>;
 
  public:
   using Elements::kDepth, Elements::kGroups, Elements::kHasOutput, Elements::kPlain, Elements::kProductThreads,
-      Elements::kSharing, Elements::kTeams, Elements::kThreads, Elements::kWide;
+      Elements::kSharing, Elements::kTeams, Elements::kThreads, Elements::kWide, Elements::kWindows;
   using Elements::memory_bytes;
 
   FUSEDSC_DEVICE static void run(const PointwiseGradientsParameters& p) {
@@ -161,9 +162,15 @@ class PointwiseGradients
     if (is_leader()) wait_for_stores();
     let_next_kernel_start();
     group_barrier<kProductThreads>(kGroups);  // all groups are done with the tiles, where the sums go
-    leave(sums);
-    group_barrier<kProductThreads>(kGroups);
-    store_partials();
+    if constexpr (kWindows > 0) {
+      this->leave_windows(sums.products);
+      group_barrier<kProductThreads>(kGroups);
+      this->store_windows();
+    } else {
+      leave(sums);
+      group_barrier<kProductThreads>(kGroups);
+      store_partials();
+    }
   }
 
   /// As StageTurn, of teams, which come to a stage in turns and may be ahead of each other: with two barriers for its

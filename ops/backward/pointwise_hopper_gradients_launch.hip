@@ -4,6 +4,7 @@
 
 #include "fusedsc/backward/pointwise_hopper_gradients.h"
 #include "fusedsc/backward/pointwise_hopper_gradients_sum.h"
+#include "fusedsc/backward/pointwise_hopper_gradients_window_sum.h"
 #include "fusedsc/backward/pointwise_hopper_seam.h"
 #include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/pointwise_hopper_plan.h"
@@ -28,12 +29,19 @@ sum_kernel(GradientsSumParameters p) {
   sum_gradients<T>(p);
 }
 
-template <class T, int kDepth, int kSharing, int kTeams, bool kHasOutput, bool kPlain>
+template <class T>
+FUSEDSC_KERNEL(kWindowSumThreads, 1)
+window_sum_kernel(GradientsWindowSumParameters p) {
+  sum_windows<T>(p);
+}
+
+template <class T, int kDepth, int kSharing, int kTeams, bool kHasOutput, bool kPlain, int kWindows = 0>
 constexpr PointwiseGradientsInstance instance(DataType dtype) {
-  using Gradients = PointwiseGradients<T, kDepth, kSharing, kTeams, kHasOutput, kPlain>;
+  using Gradients = PointwiseGradients<T, kDepth, kSharing, kTeams, kHasOutput, kPlain, kWindows>;
   return {dtype,
           kHasOutput,
           kPlain,
+          kWindows,
           kDepth,
           kSharing,
           kTeams,
@@ -46,13 +54,26 @@ constexpr PointwiseGradientsInstance instance(DataType dtype) {
 #define FUSEDSC_BOTH(depth, sharing, teams, has_output, plain)                    \
   instance<Float16, depth, sharing, teams, has_output, plain>(DataType::float16), \
       instance<BFloat16, depth, sharing, teams, has_output, plain>(DataType::bfloat16)
+#define FUSEDSC_OF_WINDOWS(windows)                                            \
+  instance<Float16, 128, 1, 2, false, true, windows>(DataType::float16),       \
+      instance<BFloat16, 128, 1, 2, false, true, windows>(DataType::bfloat16), \
+      instance<Float16, 256, 1, 2, false, true, windows>(DataType::float16),   \
+      instance<BFloat16, 256, 1, 2, false, true, windows>(DataType::bfloat16)
 
 /// Outputs; groups of four warps that share positions; how often. Of many outputs, the gradient prologue is always
 /// another kernel's.
-const PointwiseGradientsInstance kInstances[] = {
-    FUSEDSC_BOTH(32, 1, 3, true, false),  FUSEDSC_BOTH(32, 3, 1, true, false),  FUSEDSC_BOTH(32, 1, 3, false, false),
-    FUSEDSC_BOTH(64, 1, 2, false, false), FUSEDSC_BOTH(96, 1, 2, false, false), FUSEDSC_BOTH(160, 1, 2, false, false),
-    FUSEDSC_BOTH(128, 1, 2, false, true), FUSEDSC_BOTH(256, 1, 2, false, true), FUSEDSC_BOTH(320, 1, 2, false, false)};
+const PointwiseGradientsInstance kInstances[] = {FUSEDSC_BOTH(32, 1, 3, true, false),
+                                                 FUSEDSC_BOTH(32, 3, 1, true, false),
+                                                 FUSEDSC_BOTH(32, 1, 3, false, false),
+                                                 FUSEDSC_BOTH(64, 1, 2, false, false),
+                                                 FUSEDSC_BOTH(96, 1, 2, false, false),
+                                                 FUSEDSC_BOTH(160, 1, 2, false, false),
+                                                 FUSEDSC_BOTH(128, 1, 2, false, true),
+                                                 FUSEDSC_BOTH(256, 1, 2, false, true),
+                                                 FUSEDSC_OF_WINDOWS(4),
+                                                 FUSEDSC_OF_WINDOWS(8),
+                                                 FUSEDSC_OF_WINDOWS(16),
+                                                 FUSEDSC_BOTH(320, 1, 2, false, false)};
 
 bool is_plain(const PointwiseBackwardArguments& a) { return !a.prologue && !a.gradient_prologue; }
 
@@ -72,16 +93,28 @@ int fold_of(const PointwiseBackwardArguments& a) {
   return folds ? static_cast<int>(fold) : 1;
 }
 
+/// How many different windows filters have, if those share half of their channels with the next one, and as many
+/// filters share each; else 0.
+int windows_of(const PointwiseBackwardArguments& a) {
+  const SlidingChannels& windows = a.windows;
+  const bool are_halves = is_plain(a) && windows.channels > 0 && windows.width == 2 * windows.step &&
+                          windows.channels == windows.cycle * windows.step && a.weight.sizes[0] % windows.cycle == 0 &&
+                          a.grad_weight.strides[1] == 1;
+  const bool has_kernel = windows.cycle == 4 || windows.cycle == 8 || windows.cycle == 16;
+  return are_halves && has_kernel && WeightSource(a.weight, windows).piece > 1 ? static_cast<int>(windows.cycle) : 0;
+}
+
 /// The one that multiplies least; null: none is large enough. Groups share positions where a block has all channels
 /// then, and its last tile would be too narrow to be worth blocks of its own.
 const PointwiseGradientsInstance* find_instance(const PointwiseBackwardArguments& a) {
   const int fold = fold_of(a);
   const std::int64_t depth = fold * a.grad_y.sizes[1], columns = fold * a.x.sizes[1];
   const bool plain = is_plain(a);
+  const int windows = windows_of(a);
   const std::int64_t sharing = plain || columns % kTile == 0 ? 1 : divide_up(columns, kTile);
   const PointwiseGradientsInstance* best = nullptr;
   for (const PointwiseGradientsInstance& instance : kInstances) {
-    const bool fits = instance.dtype == a.x.dtype && instance.plain == plain &&
+    const bool fits = instance.dtype == a.x.dtype && instance.plain == plain && instance.windows == windows &&
                       (!instance.has_output || a.gradient_prologue) && depth <= instance.depth;
     if (!fits || (best != nullptr && (best->depth < instance.depth || best->has_output != instance.has_output)))
       continue;
@@ -138,7 +171,9 @@ PointwiseGradientsPass::PointwiseGradientsPass(const PointwiseBackwardArguments&
 PointwiseGradientsPass::Memory PointwiseGradientsPass::take_memory(Arena& arena) const {
   Memory memory{};
   if (forms_gradient_) memory.gradient = arena.take<Float16>(std::int64_t{p_.rows} * p_.fold * p_.outputs);
-  memory.partials = arena.take<float>(std::int64_t{p_.splits} * p_.fold * (p_.outputs + 2) * p_.channels);
+  memory.partials = arena.take<float>(
+      instance_->windows > 0 ? std::int64_t{p_.channel_tiles} * p_.splits * window_rows() * window_columns()
+                             : std::int64_t{p_.splits} * p_.fold * (p_.outputs + 2) * p_.channels);
   return memory;
 }
 
@@ -182,12 +217,43 @@ void PointwiseGradientsPass::run(const PointwiseBackwardArguments& a, const Exec
   launch_following(kName, instance_->kernel, blocks, instance_->threads, execution.stream, p,
                    static_cast<std::size_t>(instance_->memory(p.stages)));
 
+  if (instance_->windows > 0) sum_windows(a, memory.partials, execution.stream);
+  else sum(a, memory.partials, execution.stream);
+}
+
+void PointwiseGradientsPass::sum_windows(const PointwiseBackwardArguments& a, const float* partials,
+                                         void* stream) const {
+  GradientsWindowSumParameters sum;
+  sum.partials = partials;
+  sum.splits = p_.splits;
+  sum.last_splits = p_.last_splits;
+  sum.tiles = p_.channel_tiles;
+  sum.row_quads = window_columns() / 4;
+  sum.tile_quads = window_rows() * sum.row_quads;
+  sum.rows = Divisor(static_cast<std::uint32_t>(sum.tile_quads));
+  sum.quads = Divisor(static_cast<std::uint32_t>(sum.row_quads));
+  constexpr int kMostLanes = 32, kSplitsOfLane = 4;
+  while (sum.lanes < kMostLanes && sum.lanes * kSplitsOfLane < sum.splits) sum.lanes *= 2;
+  sum.lanes = std::max(sum.lanes, 4);  // all elements of a block have a thread
+  sum.channels = p_.channels;
+  sum.windows = instance_->windows;
+  sum.filters = window_rows() / 2;
+  sum.step = Divisor(static_cast<std::uint32_t>(a.windows.step));
+  sum.step_channels = static_cast<int>(a.windows.step);
+  sum.weight = a.grad_weight.data;
+  sum.weight_row = a.grad_weight.strides[0];
+  launch_following(kName, a.x.dtype == DataType::float16 ? window_sum_kernel<Float16> : window_sum_kernel<BFloat16>,
+                   divide_up(sum.items(), sum.items_of_block()), kWindowSumThreads, stream, sum,
+                   std::size_t{kWindowSumThreads} * 4 * sizeof(float));
+}
+
+void PointwiseGradientsPass::sum(const PointwiseBackwardArguments& a, const float* partials, void* stream) const {
   GradientsSumParameters sum;
-  sum.partials = memory.partials;
-  sum.splits = p.splits * p.fold;
-  sum.rows = p.outputs + (instance_->plain ? 0 : 2);
-  sum.outputs = p.outputs;
-  sum.channels = p.channels;
+  sum.partials = partials;
+  sum.splits = p_.splits * p_.fold;
+  sum.rows = p_.outputs + (instance_->plain ? 0 : 2);
+  sum.outputs = p_.outputs;
+  sum.channels = p_.channels;
   sum.warps = sum.splits <= 8 ? 1 : std::min(sum.splits / 4, kSumWarps);
   sum.groups = std::max(1, 4 / sum.warps);
   sum.weight = a.grad_weight.data;
@@ -196,7 +262,7 @@ void PointwiseGradientsPass::run(const PointwiseBackwardArguments& a, const Exec
   sum.grad_times_centered = static_cast<float*>(a.sums.grad_times_centered.data);
   sum.normaliser = GradientNormaliserParameters(a.sums, a.x);
   launch_following(kName, a.x.dtype == DataType::float16 ? sum_kernel<Float16> : sum_kernel<BFloat16>,
-                   divide_up(sum.items(), 32 * sum.groups), sum.groups * sum.warps * 32, execution.stream, sum,
+                   divide_up(sum.items(), 32 * sum.groups), sum.groups * sum.warps * 32, stream, sum,
                    static_cast<std::size_t>(sum.groups * sum.warps) * 1024);
 }
 

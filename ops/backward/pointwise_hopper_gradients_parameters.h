@@ -21,8 +21,9 @@ struct PointwiseGradientsParameters {
   const float *grad_scale = nullptr, *output_scale = nullptr, *offset = nullptr;
   const float *scale = nullptr, *shift = nullptr, *mean = nullptr;
   Activation activation = Activation::identity;
-  float* partials =
-      nullptr;  ///< [split][position of a row][output..., grad, grad_times_centered][channel]; plain: outputs
+  /// [split][position of a row][output..., grad, grad_times_centered][channel]; plain: outputs. Of windows:
+  /// [tile of channels][split][half of a window][filter of a window][column].
+  float* partials = nullptr;
 };
 
 }  // namespace fusedsc::gpu::hopper

@@ -2,23 +2,27 @@
 /// the scales of the gradient prologue.
 #pragma once
 
-#include "fusedsc/backward/pointwise_hopper_gradients_block.h"
+#include "fusedsc/backward/pointwise_hopper_gradients_windows.h"
 #include "fusedsc/common/gpu/pointwise_hopper_laid_out.h"
 
 namespace fusedsc::gpu::hopper {
 
 template <class Block>
-class PointwiseGradientsWeight : public Block {
+class PointwiseGradientsWeight : public PointwiseGradientsWindows<Block> {
  protected:
-  using T = typename Block::Element;
+  using Windows = PointwiseGradientsWindows<Block>;
   using Block::first_column_, Block::p_, Block::vectors, Block::weight_barrier, Block::weight_tile;
   using Block::kChannels, Block::kColumns, Block::kDepth, Block::kGroups, Block::kHasOutput, Block::kLanes,
-      Block::kParts, Block::kProductThreads, Block::kScales, Block::kScratch, Block::kSharing, Block::kWeightBytes;
+      Block::kParts, Block::kProductThreads, Block::kScales, Block::kScratch, Block::kSharing, Block::kWeightBytes,
+      Block::kWindows;
+  using typename Windows::T;
 
-  using Block::Block;
+  using Windows::Windows;
 
   /// Where there is nothing to be done to it.
-  FUSEDSC_DEVICE bool copies_weight() const { return !kHasOutput && p_.fold == 1 && p_.weight.is_dense(); }
+  FUSEDSC_DEVICE bool copies_weight() const {
+    return !kHasOutput && kWindows == 0 && p_.fold == 1 && p_.weight.is_dense();
+  }
 
   /// By one thread.
   FUSEDSC_DEVICE void start_weight() const {
@@ -39,6 +43,8 @@ class PointwiseGradientsWeight : public Block {
     if constexpr (kHasOutput) {
       const int column = thread_index() % kColumns;
       scale_weight(p_.fold == 1 ? first_column_ + column : column % p_.channels, column, thread_index() / kColumns);
+    } else if constexpr (kWindows > 0) {
+      this->lay_out_windows(weight_tile(0));
     } else {
 #pragma unroll
       for (int i = 0; i < kSharing; ++i) lay_out(weight_tile(i), first_column_ + i * kChannels);

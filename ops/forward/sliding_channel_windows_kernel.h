@@ -6,6 +6,10 @@
 /// A block keeps the weight of its filters in block memory; positions come by the copy engine, 64 at a time to each
 /// group of four warps, 64 channels at a time. Where the step is 8 channels, half of what a product takes, or 4, all
 /// channels come at a time, and threads read a window's channels from block memory, wherever it begins.
+///
+/// Of many channels and few positions a block may have half of the windows only, which want half of the channels and
+/// one step more: more blocks, each with fewer steps one after the other. Threads then store their outputs by
+/// themselves.
 #pragma once
 
 #include "fusedsc/common/gpu/hopper_products.h"
@@ -14,12 +18,13 @@
 namespace fusedsc::gpu::hopper {
 
 /// kFilters: of each window, in a block. kPart: channels that have the same two windows, and come at a time: the step
-/// from one window to the next, 64 at most.
-template <class T, int kWindows_, int kFilters_, int kPart_>
+/// from one window to the next, 64 at most. kOwn: neighbouring windows that a block has, all of them or half.
+template <class T, int kWindows_, int kFilters_, int kPart_, int kOwn_ = kWindows_>
 class SlidingWindowsProduct : SlidingWindowsBlock {
  public:
   static constexpr int kWindows = kWindows_, kFilters = kFilters_, kPart = kPart_;
-  static constexpr int kChannels = kWindows * kFilters;  ///< of y, of a block
+  static constexpr int kOwn = kOwn_;
+  static constexpr int kChannels = kOwn * kFilters;  ///< of y, of a block
   /// Channels of a copy of the weight, of all filters of a window: of 16 and fewer those behind them come, too.
   static constexpr int kBox = kPart == 64 ? 64 : 32;
 
@@ -38,6 +43,9 @@ class SlidingWindowsProduct : SlidingWindowsBlock {
   /// Windows that begin in the same eight channels: a product makes all of them, whose weight threads lay out then.
   static constexpr int kNeighbours = kWhole ? 8 / kPart : 1, kProducts = kWindows / kNeighbours;
   static constexpr bool kLaysOut = kNeighbours > 1;
+  static constexpr bool kHasAll = kOwn == kWindows;
+  /// Channels that have the same two windows: so many blocks of them are multiplied.
+  static constexpr int kSteps = kHasAll ? kWindows : kOwn + 1;
   static constexpr int kTiles = kWhole ? kProducts * 8 / kDepth : 1, kStageBytes = kTiles * kTileBytes;
   static constexpr int kBlocks = kWhole ? kWindows : kDepth / kPart;  ///< that come at a time, of the same windows each
   static constexpr int kRowBytes = kBox * 2, kBoxBytes = kFilters * kRowBytes;
@@ -46,17 +54,23 @@ class SlidingWindowsProduct : SlidingWindowsBlock {
   static constexpr int kPartBytes = (kWhole ? kNeighbours : 2) * kBoxBytes;
   static_assert(kChannels % 64 == 0 && kWindows % 4 == 0 && kNeighbours <= 2 && (!kWhole || kProducts % 8 == 0));
   static_assert(kWhole || kPart == 16 || kPart == 32 || kPart == 64);
+  static_assert(kHasAll || (!kWhole && kOwn % 4 == 0));
   /// Of each block of channels with the same windows: of that of which they are the second half, of that which they
   /// begin; or of a product's windows.
-  using Sums = float[kProducts][kWhole ? kFilters * kNeighbours / 2 : kFilters];
+  using Sums = float[kWhole ? kProducts : kSteps][kWhole ? kFilters * kNeighbours / 2 : kFilters];
 
   FUSEDSC_HOST_DEVICE static constexpr Sizes sizes(int step) {
-    const int parts = kProducts * (step / kPart);  // of all channels
-    return {parts * kPartBytes, kLaysOut ? 0 : parts, kStageBytes, kRows * kChannels * 2};
+    const int parts = (kWhole ? kProducts : kSteps) * (step / kPart);  // of all channels
+    return {parts * kPartBytes, kLaysOut ? 0 : parts, kStageBytes, kHasAll ? kRows * kChannels * 2 : 0};
   }
 
   FUSEDSC_DEVICE explicit SlidingWindowsProduct(const SlidingWindowsParameters& p)
-      : SlidingWindowsBlock(p, sizes(p.step), static_cast<int>(block_index()), kChannels), p_(p) {}
+      : SlidingWindowsBlock(p, sizes(p.step), static_cast<int>(block_index()), kChannels), p_(p) {
+    constexpr int kParts = kWindows / kOwn;
+    const int tile = first_channel_ / kChannels;
+    first_window_ = tile % kParts * kOwn;
+    first_filter_ = tile / kParts * kFilters;
+  }
 
   FUSEDSC_DEVICE void loop() {
     begin(
@@ -68,7 +82,7 @@ class SlidingWindowsProduct : SlidingWindowsBlock {
       Sums sums;  // set by the first product with each
       int last_slot = -1;
 #pragma unroll
-      for (int first = 0; first < kWindows; first += kBlocks) {
+      for (int first = 0; first < kSteps; first += kBlocks) {
 #pragma unroll 1
         for (int part = 0; part < p_.step; part += kPart) {
           if (tile == 0) wait_for_weight(first, part);
@@ -85,26 +99,32 @@ class SlidingWindowsProduct : SlidingWindowsBlock {
       }
       wait_for_products<0>();
       fence(sums);
-      leave_tile(p_.y, kChannels, tile, [&] {
+      if constexpr (kHasAll) {
+        leave_tile(p_.y, kChannels, tile, [&] {
+          if (is_leader_) start_next(last_slot);
+          store_tile(sums);
+        });
+      } else {
+        group_barrier(group_);  // all are done with the last stage
         if (is_leader_) start_next(last_slot);
-        store_tile(sums);
-      });
+        store_outputs(sums, first_pixel(tile));
+      }
     }
-    if (is_leader_) wait_for_stores();
+    if (kHasAll && is_leader_) wait_for_stores();
   }
 
   // -------------------------------------------------------------------------------------------------- by one thread
 
   FUSEDSC_DEVICE void start_weight(int part) const {
     const int parts_of_window = p_.step / kPart;
-    const int window = part / parts_of_window, from = part % parts_of_window * kPart;
+    const int window = (first_window_ + part / parts_of_window) % kWindows, from = part % parts_of_window * kPart;
     unsigned char* to = weight_ + part * kPartBytes;
     expect(weight_barriers_ + part, kPartBytes);
     if (!kWhole) start_box(to, (window + kWindows - 1) % kWindows, p_.step + from, weight_barriers_ + part);
     start_box(to + kPartBytes - kBoxBytes, window, from, weight_barriers_ + part);
   }
   FUSEDSC_DEVICE void start_box(unsigned char* to, int window, int channel, Barrier* barrier) const {
-    start_load(to, p_.weight, ImagePlace{channel, first_channel_ / kWindows, window, 0}, barrier);
+    start_load(to, p_.weight, ImagePlace{channel, first_filter_, window, 0}, barrier);
   }
 
   FUSEDSC_DEVICE void start_next(int slot) {
@@ -112,8 +132,13 @@ class SlidingWindowsProduct : SlidingWindowsBlock {
     expect(barriers_ + slot, kStageBytes);
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
-      start_load(stages_ + slot * kStageBytes + i * kTileBytes, p_.x, (next_step_ * kTiles + i) * kDepth,
-                 first_pixel(next_tile_), barriers_ + slot);
+      int channel = (next_step_ * kTiles + i) * kDepth;
+      if constexpr (!kHasAll) {
+        channel += first_window_ * p_.step;
+        if (channel >= kWindows * p_.step) channel -= kWindows * p_.step;
+      }
+      start_load(stages_ + slot * kStageBytes + i * kTileBytes, p_.x, channel, first_pixel(next_tile_),
+                 barriers_ + slot);
     }
     count_step();
   }
@@ -125,8 +150,9 @@ class SlidingWindowsProduct : SlidingWindowsBlock {
 
   FUSEDSC_DEVICE void wait_for_weight(int first, int from) const {
 #pragma unroll
-    for (int block = 0; block < (kLaysOut ? 0 : kBlocks); ++block)
-      wait(weight_barriers_ + part_of(first + block, from), 0);
+    for (int block = 0; block < (kLaysOut ? 0 : kBlocks); ++block) {
+      if (kWhole || first + block < kSteps) wait(weight_barriers_ + part_of(first + block, from), 0);
+    }
   }
 
   /// Each channel belongs to the second half of a window and to the first half of the next one: a product makes both,
@@ -139,6 +165,7 @@ class SlidingWindowsProduct : SlidingWindowsBlock {
     begin_products();
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
+      if (first + block >= kSteps) break;
       const std::uint64_t pair = describe<kRowBytes>(weight_ + part_of(first + block, part) * kPartBytes);
 #pragma unroll
       for (int k = 0; k < kPart; k += 16) {
@@ -195,7 +222,7 @@ class SlidingWindowsProduct : SlidingWindowsBlock {
   /// A window's sum of both of its halves.
   FUSEDSC_DEVICE static float sum_of(const Sums& sums, int window, int place) {
     if constexpr (kWhole) return sums[window][place];
-    return sums[window][kFilters / 2 + place] + sums[(window + 1) % kWindows][place];
+    return sums[window][kFilters / 2 + place] + sums[(window + 1) % kSteps][place];
   }
 
   /// Two neighbouring outputs: numbers `channel` and on of those that the thread has from `place` on.
@@ -226,7 +253,30 @@ class SlidingWindowsProduct : SlidingWindowsBlock {
     }
   }
 
+  /// To y: of each filter its windows' outputs lie side by side.
+  FUSEDSC_DEVICE void store_outputs(const Sums& sums, int first_pixel) const {
+    const int lane = thread_index() % 32, warp_row = thread_index() % 128 / 32 * 16;
+    T* const to = static_cast<T*>(p_.y_data) + first_window_;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const std::int64_t pixel = first_pixel + warp_row + lane / 4 + half * 8;
+      if (pixel >= p_.pixels) continue;
+#pragma unroll
+      for (int number = 0; number < kFilters / 4; ++number) {
+        const int place =
+            number / 2 * 4 + half * 2 + number % 2;  // of a thread's sums; two of eight filters are its own
+        const int output = (first_filter_ + number / 2 * 8 + lane % 4 * 2 + number % 2) * kWindows;
+        if (output >= p_.outputs) continue;
+        float outputs[kOwn];
+#pragma unroll
+        for (int window = 0; window < kOwn; ++window) outputs[window] = sum_of(sums, window, place);
+        store<kOwn>(outputs, to + pixel * p_.y_row + output);
+      }
+    }
+  }
+
   const SlidingWindowsParameters& p_;
+  int first_window_, first_filter_;  ///< of the block
 };
 
 }  // namespace fusedsc::gpu::hopper

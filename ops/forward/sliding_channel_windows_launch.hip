@@ -5,6 +5,7 @@
 #include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/pointwise_hopper_plan.h"
 #include "fusedsc/forward/sliding_channel_windows.h"
+#include "fusedsc/forward/sliding_channel_windows_folded_kernel.h"
 #include "fusedsc/forward/sliding_channel_windows_kernel.h"
 
 namespace fusedsc {
@@ -23,30 +24,47 @@ windows_kernel(const FUSEDSC_GRID_CONSTANT SlidingWindowsParameters p) {
 #endif
 }
 
+constexpr int kTile = 64;  ///< positions, and channels of x
+
 struct Instance {
   DataType dtype;
-  int windows, filters, part;
+  int windows, filters, part, own;  ///< part 0: two positions in a row
   int box;
   void (*kernel)(SlidingWindowsParameters);
   int (*memory)(int step, int groups, int stages);
 
-  int channels() const { return windows * filters; }
+  bool has_all() const { return own == windows; }
+  std::int64_t channel_tiles(std::int64_t outputs) const {
+    return divide_up(outputs, windows * filters) * (windows / own);
+  }
+  /// Of 64 channels, for windows that begin so many channels one after the other.
+  int depth_steps(std::int64_t step) const {
+    return static_cast<int>(divide_up((has_all() ? windows : own + 1) * step, kTile));
+  }
 };
 
-template <class T, int kWindows, int kFilters, int kPart>
+template <class T, int kWindows, int kFilters, int kPart, int kOwn = kWindows>
 constexpr Instance instance(DataType dtype) {
-  using Product = SlidingWindowsProduct<T, kWindows, kFilters, kPart>;
-  return {dtype, kWindows, kFilters, kPart, Product::kBox, windows_kernel<Product>, Product::memory_bytes};
+  using Product = SlidingWindowsProduct<T, kWindows, kFilters, kPart, kOwn>;
+  return {dtype, kWindows, kFilters, kPart, kOwn, Product::kBox, windows_kernel<Product>, Product::memory_bytes};
+}
+
+template <class T, int kWindows>
+constexpr Instance folded_instance(DataType dtype) {
+  using Product = SlidingWindowsFolded<T, kWindows>;
+  return {dtype, kWindows, Product::kFilters, 0, kWindows, 0, windows_kernel<Product>, Product::memory_bytes};
 }
 
 #define FUSEDSC_PARTS(T, dtype, windows, filters)                                     \
   instance<T, windows, filters, 16>(dtype), instance<T, windows, filters, 32>(dtype), \
       instance<T, windows, filters, 64>(dtype)
-#define FUSEDSC_WINDOWS(T, dtype)                                                                  \
-  FUSEDSC_PARTS(T, dtype, 4, 16), FUSEDSC_PARTS(T, dtype, 4, 32), instance<T, 8, 8, 8>(dtype),     \
-      FUSEDSC_PARTS(T, dtype, 8, 8), instance<T, 8, 16, 8>(dtype), FUSEDSC_PARTS(T, dtype, 8, 16), \
-      instance<T, 16, 4, 4>(dtype), instance<T, 16, 8, 4>(dtype), instance<T, 16, 8, 8>(dtype),    \
-      FUSEDSC_PARTS(T, dtype, 16, 8)
+#define FUSEDSC_WINDOWS(T, dtype)                                                                         \
+  FUSEDSC_PARTS(T, dtype, 4, 16), FUSEDSC_PARTS(T, dtype, 4, 32), instance<T, 8, 8, 8>(dtype),            \
+      FUSEDSC_PARTS(T, dtype, 8, 8), instance<T, 8, 16, 8>(dtype), FUSEDSC_PARTS(T, dtype, 8, 16),        \
+      instance<T, 16, 4, 4>(dtype), instance<T, 16, 8, 4>(dtype), instance<T, 16, 8, 8>(dtype),           \
+      FUSEDSC_PARTS(T, dtype, 16, 8), instance<T, 8, 16, 64, 4>(dtype), instance<T, 16, 8, 32, 8>(dtype), \
+      instance<T, 16, 8, 64, 8>(dtype), folded_instance<T, 4>(dtype), folded_instance<T, 8>(dtype),       \
+      folded_instance<T, 16>(dtype)
 
 const Instance kInstances[] = {FUSEDSC_WINDOWS(Float16, DataType::float16),
                                FUSEDSC_WINDOWS(BFloat16, DataType::bfloat16)};
@@ -57,12 +75,34 @@ struct Launch {
   SlidingWindowsParameters p;  ///< but for addresses
 };
 
-constexpr int kTile = 64;  ///< positions, and channels of x
+/// Positions that lie in a row of 64 channels.
+int fold_of(const SlidingChannelArguments& a) {
+  constexpr std::int64_t kFoldedChannels = 32;
+  constexpr std::uintptr_t kAlignment = 16;
+  const std::int64_t channels = a.x.sizes[1], outputs = a.weight.sizes[0],
+                     pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
+  const bool folds = channels == kFoldedChannels && pixels % 2 == 0 && outputs % kTile == 0 &&
+                     activation_matrix(a.x, 1, true).first == channels &&
+                     output_matrix(a.y, 1, true).first == outputs &&
+                     reinterpret_cast<std::uintptr_t>(a.weight.data) % kAlignment == 0 && a.weight.strides[1] == 1 &&
+                     a.weight.strides[0] % std::min<std::int64_t>(a.weight.sizes[1], 8) == 0;
+  return folds ? 2 : 1;
+}
 
-bool suits(const Instance& instance, const SlidingChannels& windows, DataType dtype) {
+bool suits(const Instance& instance, const SlidingChannels& windows, int fold, DataType dtype) {
   return instance.dtype == dtype && instance.windows == windows.cycle &&
-         instance.part == std::min<std::int64_t>(windows.step, kTile) &&
+         instance.part == (fold > 1 ? 0 : std::min<std::int64_t>(windows.step, kTile)) &&
          instance.memory(static_cast<int>(windows.step), 1, 2) <= kMemoryLimit;
+}
+
+/// How many windows a block is to have: half of them where few blocks would have many steps one after the other.
+/// Measured on an H200 (docs/performance_gpu_sliding_channel.md).
+std::int64_t windows_of_block(const SlidingChannels& windows, std::int64_t outputs, std::int64_t pixels) {
+  constexpr std::int64_t kLeastSteps = 8192, kMostTiles = 16, kMostOutputs = 128;
+  const std::int64_t tiles = divide_up(pixels, kTile);
+  const bool halves = windows.cycle >= 8 && windows.channels * windows.cycle >= kLeastSteps && tiles <= kMostTiles &&
+                      tiles * divide_up(outputs, kMostOutputs) <= multiprocessors();
+  return halves ? windows.cycle / 2 : windows.cycle;
 }
 
 Launch launch_of(const SlidingChannelArguments& a) {
@@ -71,22 +111,25 @@ Launch launch_of(const SlidingChannelArguments& a) {
   const std::int64_t outputs = a.weight.sizes[0], pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
   Launch launch;
   SlidingWindowsParameters& p = launch.p;
-  p.pixel_tiles = static_cast<int>(divide_up(pixels, kTile));
+  const int fold = fold_of(a);
+  p.pixel_tiles = static_cast<int>(divide_up(pixels / fold, kTile));
   p.step = static_cast<int>(windows.step);
   p.outputs = static_cast<int>(outputs);
-  p.depth_steps = windows.step <= 8 ? 1 : static_cast<int>(windows.channels / kTile);
+  const std::int64_t own = windows_of_block(windows, outputs, pixels);
   for (const Instance& instance : kInstances) {
-    if (!suits(instance, windows, a.x.dtype)) continue;
-    const std::int64_t channel_tiles = divide_up(outputs, instance.channels());
+    if (!suits(instance, windows, fold, a.x.dtype) || (!instance.has_all() && instance.own != own)) continue;
+    const std::int64_t channel_tiles = instance.channel_tiles(outputs);
     // The wider one, unless that leaves multiprocessors without work, or groups of warps with so few tiles and so few
     // steps each that what counts is how many tiles are under way.
     const std::int64_t tiles = p.pixel_tiles * channel_tiles, size = multiprocessors();
     const bool has_work = tiles * 4 >= size * 3,
                has_much = windows.channels > 2 * kTile || tiles <= size || tiles > size * 2 * kMostGroups;
-    if (launch.instance != nullptr && !(has_work && has_much)) continue;
+    // Those of some windows come last.
+    if (launch.instance != nullptr && instance.has_all() && !(has_work && has_much)) continue;
     launch.instance = &instance;
     p.channel_tiles = static_cast<int>(channel_tiles);
   }
+  p.depth_steps = windows.step <= 8 ? 1 : launch.instance->depth_steps(windows.step);
   const auto memory = [&](int groups, int stages) { return launch.instance->memory(p.step, groups, stages); };
   const std::int64_t per_tile = std::max<std::int64_t>(1, multiprocessors() / p.channel_tiles);
   p.groups = static_cast<int>(std::clamp<std::int64_t>(divide_up(p.pixel_tiles, per_tile), 1, kMostGroups));
@@ -103,8 +146,9 @@ std::string why_not(const SlidingChannelArguments& a) {
   if (a.bias || a.prologue || a.epilogue || a.statistics) return "there is a bias or a seam";
   const SlidingChannels windows = sliding_channels_of(a);
   const std::int64_t step = windows.step;
+  const int fold = fold_of(a);
   if (windows.width != 2 * step || windows.channels != windows.cycle * step ||
-      (step != 4 && step != 8 && step != 16 && step != 32 && step % 64 != 0)) {
+      (fold == 1 && step != 4 && step != 8 && step != 16 && step != 32 && step % 64 != 0)) {
     return "windows do not share half of their channels, 4, 8, 16, 32 or a multiple of 64";
   }
   if (a.weight.sizes[0] % windows.cycle != 0) return "some windows have more filters than others";
@@ -113,11 +157,12 @@ std::string why_not(const SlidingChannelArguments& a) {
   reason = too_large_for_pointwise(a.x.sizes, a.y.sizes);
   if (!reason.empty()) return reason;
   if (!suits_copy_engine(activation_matrix(a.x, 1, true)) || !suits_copy_engine(output_matrix(a.y, 1, true)) ||
-      !suits_copy_engine(a.weight)) {
+      (fold == 1 && !suits_copy_engine(a.weight))) {
     return kUnsuited;
   }
-  const bool has_instance = std::any_of(std::begin(kInstances), std::end(kInstances),
-                                        [&](const Instance& instance) { return suits(instance, windows, a.x.dtype); });
+  const bool has_instance = std::any_of(std::begin(kInstances), std::end(kInstances), [&](const Instance& instance) {
+    return suits(instance, windows, fold, a.x.dtype);
+  });
   return has_instance ? "" : "there is no kernel of so many windows, or no room for their weight";
 }
 
@@ -135,10 +180,19 @@ void run(const Launch& launch, const SlidingChannelArguments& a, const Execution
   const Instance& instance = *launch.instance;
   SlidingWindowsParameters p = launch.p;
   const std::int64_t pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
-  p.x = map_of(activation_matrix(a.x, 1, true), a.x.dtype, a.x.sizes[1], pixels, kTile);
-  p.y = map_of(output_matrix(a.y, 1, true), a.x.dtype, a.y.sizes[1], pixels, kTile);
-  p.weight = map_of_images(by_windows(a, instance.windows), instance.box, instance.filters, 1, 1, true);
+  const int fold = fold_of(a);
+  const auto map = [&](const auto& matrix, std::int64_t channels) {
+    return map_of(matrix.data, a.x.dtype, fold * channels, pixels / fold, fold * matrix.first, kTile, kTile);
+  };
+  p.x = map(activation_matrix(a.x, 1, true), a.x.sizes[1]);
+  p.y = map(output_matrix(a.y, 1, true), a.y.sizes[1]);
+  if (fold == 1) {
+    p.weight = map_of_images(by_windows(a, instance.windows), instance.box, instance.filters, 1, 1, true);
+  }
   p.weight_data = a.weight.data;
+  p.y_data = a.y.data;
+  p.y_row = output_matrix(a.y, 1, true).first;
+  p.pixels = pixels;
   p.weight_row = a.weight.strides[0];
   launch_following(kName, instance.kernel, std::int64_t{p.channel_tiles} * p.splits, p.groups * 128, execution.stream,
                    p, static_cast<std::size_t>(instance.memory(p.step, p.groups, p.stages)));

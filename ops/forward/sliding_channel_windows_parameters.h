@@ -11,6 +11,8 @@ struct SlidingWindowsParameters : SlidingWindowsCut {
   int outputs = 0;
   const void* weight_data = nullptr;  ///< for threads that lay it out
   std::int64_t weight_row = 0;
+  void* y_data = nullptr;  ///< for threads that store it
+  std::int64_t y_row = 0, pixels = 0;
 };
 
 }  // namespace fusedsc::gpu::hopper

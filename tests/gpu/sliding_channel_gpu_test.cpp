@@ -82,6 +82,23 @@ TEST_P(SlidingChannelGpu, BothGradientsOfLargeMaps) {
   }
 }
 
+/// Likewise, windows that share half of their channels with the next one: of steps of 2 channels and more, 4, 8 and 16
+/// of them, several positions in a row, tiles of channels that windows go beyond, few filters, and many; as many
+/// positions as kernels that go window by window leave.
+TEST_P(SlidingChannelGpu, BothGradientsOfLargeMapsByHalves) {
+  if (size_of(GetParam().dtype) != 2 || GetParam().wave_size != 32) GTEST_SKIP() << "for 16 bits, at wave size 32";
+  const BackwardSeams plain{.grad_bias = false};
+  const std::int64_t images = gpu_multiprocessors() / 8 + 1;
+  const std::vector<SlidingChannelGeometry> geometries = {
+      {{images, 32, 32, 33}, 64, 8, 0.5}, {{images, 32, 32, 32}, 24, 4, 0.5}, {{images, 32, 33, 31}, 64, 2, 0.5},
+      {{images, 96, 32, 32}, 40, 2, 0.5}, {{images, 40, 32, 32}, 24, 2, 0.5}, {{images, 16, 32, 32}, 16, 8, 0.5},
+      {{16, 64, 32, 32}, 128, 8, 0.5},    {{16, 64, 31, 33}, 144, 4, 0.5},    {{16, 128, 31, 33}, 48, 8, 0.5},
+      {{16, 128, 32, 32}, 40, 2, 0.5}};
+  for (const SlidingChannelGeometry& geometry : geometries) {
+    verify_backward<SlidingChannelGeometry>({GetParam().dtype, geometry, plain, Memories::all(Memory::channels_last)});
+  }
+}
+
 TEST_P(SlidingChannelGpu, EmptyBatch) {
   const SlidingChannelGeometry empty{{0, 24, 5, 7}, 40, 3, 0.5};
   verify_forward<SlidingChannelGeometry>({GetParam().dtype, empty, {}, Memories::all(Memory::channels_last)});

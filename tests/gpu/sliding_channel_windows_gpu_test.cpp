@@ -49,6 +49,13 @@ INSTANTIATE_TEST_SUITE_P(Targets, SlidingChannelWindowsGpu, testing::ValuesIn(gp
 TEST_P(SlidingChannelWindowsGpu, Forward) {
   std::vector<SlidingChannelGeometry> all = geometries();
   all.push_back(many_positions());
+  // Blocks of half of the windows, with several tiles of positions and of filters.
+  all.insert(all.end(), {{{3, 512, 7, 9}, 128, 8, 0.5}, {{1, 512, 5, 9}, 144, 8, 0.5}, {{1, 1024, 5, 9}, 136, 4, 0.5}});
+  // Two positions in a row: steps of 2, 4 and 8 channels, several tiles of positions and of filters.
+  all.insert(all.end(), {{{1, 32, 5, 8}, 64, 8, 0.5},
+                         {{9, 32, 16, 16}, 64, 8, 0.5},
+                         {{3, 32, 16, 15}, 128, 4, 0.5},
+                         {{2, 32, 33, 7}, 192, 2, 0.5}});
   // Steps of 4 channels.
   all.insert(all.end(), {{{1, 64, 5, 7}, 64, 8, 0.5}, {{9, 64, 16, 16}, 144, 8, 0.5}, {{2, 64, 3, 3}, 16, 8, 0.5}});
   for (const SlidingChannelGeometry& geometry : all) {
@@ -89,7 +96,7 @@ TEST_P(SlidingChannelWindowsGpu, EachGradient) {
 TEST_P(SlidingChannelWindowsGpu, LeavesTheRest) {
   const SlidingChannelGeometry geometries[] = {
       {{1, 128, 5, 7}, 64, 2, 0.25},  // windows that share less than half
-      {{1, 32, 5, 7}, 64, 2, 0.5},    // steps of 8 channels, of four windows
+      {{1, 32, 5, 7}, 64, 2, 0.5},    // steps of 8 channels, of four windows, an odd number of positions
       {{1, 192, 5, 7}, 64, 2, 0.5},   // and of 48
       {{1, 64, 5, 7}, 42, 2, 0.5},    // windows that not as many filters share
       {{1, 96, 5, 7}, 64, 3, 0.5},    // six windows

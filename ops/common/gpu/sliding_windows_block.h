@@ -91,9 +91,11 @@ class SlidingWindowsBlock {
     ++next_tile_;
   }
 
-  /// By all threads of a group: store() puts a tile's results into block memory, from where they leave.
+  /// By all threads of a group: store() puts a tile's results into block memory, from where they leave, 64 channels at
+  /// a time, which begin so many apart.
   template <class Store>
-  FUSEDSC_DEVICE void leave_tile(const TensorMap& to, int channels, int tile, const Store& store) const {
+  FUSEDSC_DEVICE void leave_tile(const TensorMap& to, int channels, int tile, const Store& store,
+                                 int apart = 64) const {
     if (is_leader_) wait_for_stores();
     group_barrier(group_);  // all are done with the last tile
     store();
@@ -101,7 +103,7 @@ class SlidingWindowsBlock {
     group_barrier(group_);
     if (!is_leader_) return;
     for (int block = 0; block < channels / 64; ++block) {
-      start_store(to, first_channel_ + block * 64, first_pixel(tile), out_ + block * kTileBytes);
+      start_store(to, first_channel_ + block * apart, first_pixel(tile), out_ + block * kTileBytes);
     }
     commit_stores();
   }
