@@ -68,8 +68,7 @@ FUSEDSC_DEVICE void sum_weight_rows(const DepthwiseWeightRowsParameters& p) {
   const bool is_wanted = out_channel < 8 && result_tap < p.taps && result_channel < p.channels && to != nullptr;
   if (!is_wanted) place = 0;
   // Of addresses the upper words, which follow from the lower ones.
-  keep_order(static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(from) >> 32) | step | place | address_of(own) |
-             address_of(sums));
+  keep_order(upper_word(from) | step | place | address_of(own) | address_of(sums));
   wait_for_previous_kernel();
   let_next_kernel_start();
   Four sum = {};
