@@ -14,7 +14,6 @@ class DepthwiseInputPatches : DepthwisePatchesBlock<T, DepthwiseTransposedWindow
  public:
   FUSEDSC_DEVICE static void run(const DepthwisePatchesParameters& p) {
     DepthwiseInputPatches tiles(p);
-    tiles.begin();
     if (tiles.warp_ < p.warps()) tiles.compute();
     else tiles.copy();
   }
@@ -28,14 +27,17 @@ class DepthwiseInputPatches : DepthwisePatchesBlock<T, DepthwiseTransposedWindow
 
   FUSEDSC_DEVICE explicit DepthwiseInputPatches(const DepthwisePatchesParameters& p) : Block(p) {}
 
-  /// Beyond the last channel they are zeros.
-  FUSEDSC_DEVICE void load_weights() {
+  /// When the kernel before has ended; `places`: what else is to be worked out before. Beyond the last channel they are
+  /// zeros.
+  FUSEDSC_DEVICE void load_weights(std::uint32_t places) {
     const int lane = thread_index() % 32, g = lane / 4, t = lane % 4, high = g % 2;
     const bool exists = channel_ < p_.channels;
     const T* weight = elements_of<T>(p_.weight) + (exists ? channel_ + high : 0) * p_.weight.image;
     const int kw = g / 2 + p_.padding_left - 2 * (t - Window::before(p_.padding_left));
     const bool is_tap = exists && kw >= 0 && kw < kKernel;
     weight += (is_tap ? kw : 0) * static_cast<int>(p_.weight.column);
+    keep_order(places | upper_word(weight));
+    wait_for_previous_kernel();
 #pragma unroll
     for (int kh = 0; kh < kKernel; ++kh) {
 #pragma unroll
@@ -49,9 +51,10 @@ class DepthwiseInputPatches : DepthwisePatchesBlock<T, DepthwiseTransposedWindow
 
   FUSEDSC_DEVICE void compute() {
     int places[1];
-    Block::aim(2, places);
-    wait_for_previous_kernel();
-    load_weights();
+    Block::clear_behind_tiles();
+    const std::uint32_t all = Block::aim(2, places);
+    group_barrier(0, p_.threads());
+    load_weights(all);
     Sums sums[kKept];
 #pragma unroll
     for (int i = 0; i < kKept; ++i) Block::clear(sums[i]);

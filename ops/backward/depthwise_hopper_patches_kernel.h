@@ -41,9 +41,8 @@ class DepthwiseWeightPatches {
 
   FUSEDSC_DEVICE static void run(const DepthwiseWeightPatchesParameters& p) {
     DepthwiseWeightPatches tiles(p);
-    tiles.begin();
     if (tiles.warp_ == p.warps()) {
-      if (thread_index() % 32 == 0) tiles.copy();
+      tiles.copy();
       if constexpr (kInClusters) leave_tiles();
     } else {
       tiles.compute();
@@ -68,47 +67,58 @@ class DepthwiseWeightPatches {
     done_ = arrived_ + p.stages;
   }
 
-  FUSEDSC_DEVICE void begin() {
-    if (thread_index() == 0) {
-      initialise_stages(p_, arrived_, done_);
-      publish();
-    }
-    // Patches beyond the right edge read what follows, to multiply it by zeros; behind the last row these are here.
-    const int filled = p_.boxes * p_.images * p_.image_bytes();
-    clear_behind_copies(memory_, p_.stages, p_.stage_bytes(), filled, p_.tile_bytes, (p_.warps() + 1) * 32);
-    if (thread_index() < 2) prefetch(thread_index() == 0 ? p_.x : p_.grad_y);
-    block_barrier();
-  }
-
   // --------------------------------------------------------------------------------------- by the thread that copies
 
-  /// The rows of grad_y are those that begin with the tile's rows of x.
-  FUSEDSC_DEVICE void copy() const {
-    Cursor at(p_, split_);
-    StageTurn turn{0, 1};
-    wait_for_previous_kernel();
-    const int x_bytes = p_.images * p_.image_bytes();
-    const int grad_bytes = p_.images * p_.grad_rows * p_.grad_pitch * p_.box_bytes;
+  FUSEDSC_DEVICE int box_bytes_of_x() const { return p_.images * p_.image_bytes(); }
+  FUSEDSC_DEVICE int box_bytes_of_grads() const { return p_.images * p_.grad_rows * p_.grad_pitch * p_.box_bytes; }
+
+  /// Notes the tile that is next for the warps that compute, and moves on. The rows of grad_y are those that begin with
+  /// the tile's rows of x.
+  FUSEDSC_DEVICE DepthwiseTileNote announce(Cursor& at, int slot) const {
+    const int row = at.begin + at.row;
+    DepthwiseTileNote note{at.image, at.column, at.input_row(), row, at.begin, at.end, at.is_first, 0};
+    at.next();
+    note.is_last = !at.exists;
+    notes_[slot] = note;
+    expect(arrived_ + slot, p_.boxes * (box_bytes_of_x() + (row < note.end ? box_bytes_of_grads() : 0)));
+    return note;
+  }
+
+  FUSEDSC_DEVICE void start_copies(const DepthwiseTileNote& note, int slot) const {
+    const int column = DepthwiseWindow<kKernel, 1>::first_column(p_, note.column);
+    unsigned char* stage = memory_ + slot * p_.stage_bytes();
 #pragma unroll 1
-    while (at.exists) {
+    for (int box = 0; box < p_.boxes; ++box) {
+      const int channel = first_channel_ + box * p_.box_bytes / 2;
+      start_load(stage + box * box_bytes_of_x(), p_.x, ImagePlace{channel, column, note.input_row, note.image},
+                 arrived_ + slot);
+      if (note.output_row >= note.end) continue;
+      start_load(stage + p_.tile_bytes + box * box_bytes_of_grads(), p_.grad_y,
+                 ImagePlace{channel, note.column, note.output_row, note.image}, arrived_ + slot);
+    }
+  }
+
+  /// By all threads of the warp; one copies. Little is left to do for the first tile when the kernel before has ended,
+  /// and nobody is waited for.
+  FUSEDSC_DEVICE void copy() const {
+    const int lane = thread_index() % 32;
+    if (lane < 2) prefetch(lane == 0 ? p_.x : p_.grad_y);
+    Cursor ahead(p_, split_);
+    if (lane == 0) {
+      initialise_stages(p_, arrived_, done_);
+      publish();
+      const DepthwiseTileNote first = announce(ahead, 0);
+      wait_for_previous_kernel();
+      start_copies(first, 0);
+    }
+    block_barrier();
+    if (lane != 0) return;
+    StageTurn turn{0, 1};
+    turn.next(p_.stages);
+#pragma unroll 1
+    while (ahead.exists) {
       wait(done_ + turn.slot, turn.parity);
-      const int row = at.begin + at.row;
-      const bool has_grads = row < at.end;
-      DepthwiseTileNote note{at.image, at.column, at.input_row(), row, at.begin, at.end, at.is_first, 0};
-      const ImagePlace x{first_channel_, at.input_column(), at.input_row(), at.image};
-      const ImagePlace grad{first_channel_, at.column, row, at.image};
-      at.next();
-      note.is_last = !at.exists;
-      notes_[turn.slot] = note;
-      unsigned char* stage = memory_ + turn.slot * p_.stage_bytes();
-      expect(arrived_ + turn.slot, p_.boxes * (x_bytes + (has_grads ? grad_bytes : 0)));
-      for (int box = 0; box < p_.boxes; ++box) {
-        const int channel = first_channel_ + box * p_.box_bytes / 2;
-        start_load(stage + box * x_bytes, p_.x, ImagePlace{channel, x.column, x.row, x.image}, arrived_ + turn.slot);
-        if (!has_grads) continue;
-        start_load(stage + p_.tile_bytes + box * grad_bytes, p_.grad_y,
-                   ImagePlace{channel, grad.column, grad.row, grad.image}, arrived_ + turn.slot);
-      }
+      start_copies(announce(ahead, turn.slot), turn.slot);
       turn.next(p_.stages);
     }
   }
@@ -134,7 +144,11 @@ class DepthwiseWeightPatches {
   }
 
   FUSEDSC_DEVICE void compute() {
+    // Patches beyond the right edge read what follows, to multiply it by zeros; behind the last row these are here.
+    const int filled = p_.boxes * p_.images * p_.image_bytes();
+    clear_behind_copies(memory_, p_.stages, p_.stage_bytes(), filled, p_.tile_bytes, p_.warps() * 32);
     aim();
+    block_barrier();
     wait_for_previous_kernel();
     let_next_kernel_start();
 #pragma unroll

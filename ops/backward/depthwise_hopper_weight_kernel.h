@@ -42,9 +42,8 @@ class DepthwiseWeightTiles {
 
   FUSEDSC_DEVICE static void run(const DepthwiseWeightTilesParameters& p) {
     DepthwiseWeightTiles tiles(p);
-    tiles.begin();
     if (tiles.warp_ == p.warps()) {
-      if (thread_index() % 32 == 0) tiles.copy();
+      tiles.copy();
       if constexpr (kInClusters) leave_tiles();
     } else {
       tiles.compute();
@@ -70,18 +69,6 @@ class DepthwiseWeightTiles {
     notes_ = reinterpret_cast<DepthwiseTileNote*>(done_ + p.stages);
   }
 
-  FUSEDSC_DEVICE void begin() {
-    if (thread_index() == 0) {
-      initialise_stages(p_, arrived_, done_);
-      publish();
-    }
-    // Positions beyond the right edge read what follows, to multiply it by zeros; behind the last row these are here.
-    const int filled = (kInSegments ? p_.segments : 1) * p_.images * image_bytes();
-    clear_behind_copies(memory_, p_.stages, p_.stage_bytes(), filled, p_.tile_bytes, (p_.warps() + 1) * 32);
-    if (thread_index() < 2) prefetch(thread_index() == 0 ? p_.x : p_.grad_y);
-    block_barrier();
-  }
-
   /// Of a tile of x.
   FUSEDSC_DEVICE int row_bytes() const { return kInSegments ? p_.segment_bytes : p_.pitch * p_.box_bytes; }
   FUSEDSC_DEVICE int image_bytes() const { return p_.rows * row_bytes(); }
@@ -90,18 +77,26 @@ class DepthwiseWeightTiles {
 
   // --------------------------------------------------------------------------------------- by the thread that copies
 
-  /// Moves on to the next tile. The rows of grad_y are those that begin with the tile's rows of x.
-  FUSEDSC_DEVICE void start_copies(Cursor& at, int slot) const {
+  /// Notes the tile that is next for the warps that compute, and moves on. The rows of grad_y are those that begin with
+  /// the tile's rows of x.
+  FUSEDSC_DEVICE DepthwiseTileNote announce(Cursor& at, int slot) const {
     const int row = at.begin + at.row / kStride;
     DepthwiseTileNote note{at.image, at.column, at.input_row(), row, at.begin, at.end, at.is_first, 0};
-    const ImagePlace x{first_channel_, at.input_column(), at.input_row(), at.image};
-    const ImagePlace grad{first_channel_, at.column, row, at.image};
     at.next();
     note.is_last = !at.exists;
     notes_[slot] = note;
+    const int x_bytes = p_.images * image_bytes();
+    expect(arrived_ + slot, kInSegments ? p_.segments * x_bytes + p_.grad_segments * p_.images * grad_image_bytes()
+                                        : x_bytes + p_.grad_bytes);
+    return note;
+  }
+
+  FUSEDSC_DEVICE void start_copies(const DepthwiseTileNote& note, int slot) const {
+    const int column = DepthwiseWindow<kKernel, kStride>::first_column(p_, note.column);
+    const ImagePlace x{first_channel_, column, note.input_row, note.image};
+    const ImagePlace grad{first_channel_, note.column, note.output_row, note.image};
     unsigned char* stage = memory_ + slot * p_.stage_bytes();
     if constexpr (kInSegments) return start_segments(stage, x, grad, arrived_ + slot);
-    expect(arrived_ + slot, p_.images * image_bytes() + p_.grad_bytes);
     start_load(stage, p_.x, x, arrived_ + slot);
     start_load(stage + p_.tile_bytes, p_.grad_y, grad, arrived_ + slot);
   }
@@ -109,11 +104,12 @@ class DepthwiseWeightTiles {
   FUSEDSC_DEVICE void start_segments(unsigned char* stage, const ImagePlace& x, const ImagePlace& grad,
                                      Barrier* arrived) const {
     const int bytes = p_.images * image_bytes(), grad_bytes = p_.images * grad_image_bytes();
-    expect(arrived, p_.segments * bytes + p_.grad_segments * grad_bytes);
+#pragma unroll 1
     for (int s = 0; s < p_.segments; ++s) {
       const int byte = x.column * p_.box_bytes + s * p_.segment_bytes;
       start_load(stage + s * bytes, p_.x, ImagePlace{byte / kRowUnit, 0, x.row, x.image}, arrived);
     }
+#pragma unroll 1
     for (int s = 0; s < p_.grad_segments; ++s) {
       const int byte = grad.column * p_.box_bytes + s * p_.grad_segment_bytes;
       start_load(stage + p_.tile_bytes + s * grad_bytes, p_.grad_y,
@@ -121,15 +117,27 @@ class DepthwiseWeightTiles {
     }
   }
 
+  /// By all threads of the warp; one copies. Little is left to do for the first tile when the kernel before has ended,
+  /// and nobody is waited for.
   FUSEDSC_DEVICE void copy() const {
+    const int lane = thread_index() % 32;
+    if (lane < 2) prefetch(lane == 0 ? p_.x : p_.grad_y);
     Cursor ahead(p_, split_);
-    wait_for_previous_kernel();
-    for (int slot = 0; slot < p_.stages && ahead.exists; ++slot) start_copies(ahead, slot);
-    StageTurn turn;
+    if (lane == 0) {
+      initialise_stages(p_, arrived_, done_);
+      publish();
+      const DepthwiseTileNote first = announce(ahead, 0);
+      wait_for_previous_kernel();
+      start_copies(first, 0);
+    }
+    block_barrier();
+    if (lane != 0) return;
+    StageTurn turn{0, 1};
+    turn.next(p_.stages);
 #pragma unroll 1
     while (ahead.exists) {
       wait(done_ + turn.slot, turn.parity);
-      start_copies(ahead, turn.slot);
+      start_copies(announce(ahead, turn.slot), turn.slot);
       turn.next(p_.stages);
     }
   }
@@ -166,7 +174,11 @@ class DepthwiseWeightTiles {
   }
 
   FUSEDSC_DEVICE void compute() {
+    // Positions beyond the right edge read what follows, to multiply it by zeros; behind the last row these are here.
+    const int filled = (kInSegments ? p_.segments : 1) * p_.images * image_bytes();
+    clear_behind_copies(memory_, p_.stages, p_.stage_bytes(), filled, p_.tile_bytes, p_.warps() * 32);
     aim();
+    block_barrier();
     wait_for_previous_kernel();
     let_next_kernel_start();
 #pragma unroll

@@ -5,9 +5,10 @@
 #include <algorithm>
 
 #include "fusedsc/backward/depthwise.h"
+#include "fusedsc/backward/depthwise_hopper_weight_rows_launch.h"
 #include "fusedsc/backward/depthwise_hopper_weight_sum.h"
 #include "fusedsc/common/gpu/depthwise_hopper_plan.h"
-#include "fusedsc/common/gpu/partials_launch.h"
+#include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/runtime/arena.h"
 
 namespace fusedsc::gpu::hopper {
@@ -72,17 +73,7 @@ void launch_weight_gradient(const char* name, const DepthwiseWeightKernels<Param
     launch_following(name, kernels.alone, blocks, threads, stream, p, memory);
   }
   if (p.sums.partials == nullptr) return;
-  SumPartialsParameters sum;
-  sum.partials = p.sums.partials;
-  sum.splits = rows_of_sums(p);
-  sum.taps = static_cast<int>(a.window.kernel[0] * a.window.kernel[1]);
-  sum.kernel_width = static_cast<int>(a.window.kernel[1]);
-  sum.rows = p.sums.taps;
-  sum.channels = p.channels;
-  sum.weight = a.grad_weight;
-  sum.bias = a.grad_bias.data;
-  sum.lets_next_start = true;
-  launch_sum_partials(name, a.x.dtype, sum, stream);
+  launch_sum_weight_rows(name, p.sums.partials, rows_of_sums(p), p.sums.taps, a, stream);
 }
 
 }  // namespace fusedsc::gpu::hopper

@@ -13,6 +13,7 @@
 
 #include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/hopper_stages.h"
+#include "fusedsc/common/gpu/keep_order.h"
 #include "fusedsc/common/gpu/wave_product.h"
 #include "fusedsc/forward/depthwise_hopper_outputs.h"
 
@@ -24,9 +25,8 @@ class DepthwiseTiles {
  public:
   FUSEDSC_DEVICE static void run(const DepthwiseTilesParameters& p) {
     DepthwiseTiles tiles(p);
-    tiles.begin();
     if (tiles.warp_ == p.warps()) {
-      if (thread_index() % 32 == 0) tiles.copy();
+      tiles.copy();
     } else {
       tiles.compute();
     }
@@ -57,34 +57,28 @@ class DepthwiseTiles {
     prologue_.coefficients = coefficients_;
   }
 
-  FUSEDSC_DEVICE void begin() {
-    if (thread_index() == 0) {
-      initialise_stages(p_, arrived_, done_);
-      initialise(stored_);
-      initialise(stored_ + 1);
-      publish();
-    }
-    // Windows at the right edge may read the next row's padding, which behind the last row is here.
-    const int tile_bytes = p_.boxes * p_.images * p_.rows * p_.pitch * p_.box_bytes;
-    clear_behind_copies(memory_, p_.stages, p_.tile_bytes, tile_bytes, p_.tile_bytes, (p_.warps() + 1) * 32);
-    block_barrier();
-    wait_for_previous_kernel();
-  }
+  FUSEDSC_DEVICE int threads() const { return (p_.warps() + 1) * 32; }
+  /// Of the copied part of a tile, a box of channels.
+  FUSEDSC_DEVICE int box_tile_bytes() const { return p_.images * p_.rows * p_.pitch * p_.box_bytes; }
 
   // --------------------------------------------------------------------------------------- by the thread that copies
 
-  /// Moves on to the next tile.
-  FUSEDSC_DEVICE void start_copies(Cursor& at, int slot) const {
+  /// Notes the tile that is next for the warps that compute, and moves on.
+  FUSEDSC_DEVICE DepthwiseTileNote announce(Cursor& at, int slot) const {
     DepthwiseTileNote note{at.image, at.column, at.input_row(), at.output_row(), at.begin, at.end, at.is_first, 0};
-    const ImagePlace first{first_channel_, at.input_column(), at.input_row(), at.image};
     at.next();
     note.is_last = !at.exists;
     notes_[slot] = note;
-    const int bytes = p_.images * p_.rows * p_.pitch * p_.box_bytes;
-    expect(arrived_ + slot, p_.boxes * bytes);
+    expect(arrived_ + slot, p_.boxes * box_tile_bytes());
+    return note;
+  }
+
+  FUSEDSC_DEVICE void start_copies(const DepthwiseTileNote& note, int slot) const {
+    const int column = DepthwiseWindow<kKernel, kStride>::first_column(p_, note.column);
+#pragma unroll 1
     for (int box = 0; box < p_.boxes; ++box) {
-      start_load(memory_ + slot * p_.tile_bytes + box * bytes, p_.x,
-                 ImagePlace{first.channel + box * p_.box_bytes / 2, first.column, first.row, first.image},
+      start_load(memory_ + slot * p_.tile_bytes + box * box_tile_bytes(), p_.x,
+                 ImagePlace{first_channel_ + box * p_.box_bytes / 2, column, note.input_row, note.image},
                  arrived_ + slot);
     }
   }
@@ -102,9 +96,27 @@ class DepthwiseTiles {
     commit_stores();
   }
 
+  /// By all threads of the warp; one copies. Little is left to do for the first tile when the kernel before has ended,
+  /// and nobody is waited for.
   FUSEDSC_DEVICE void copy() const {
+    const bool copies = thread_index() % 32 == 0;
+    if (copies) {
+      prefetch(p_.x);
+      initialise_stages(p_, arrived_, done_);
+      initialise(stored_);
+      initialise(stored_ + 1);
+      publish();
+    }
+    warp_barrier();
+    arrive_at_group_barrier(0, threads());
+    if (!copies) return;
     Cursor ahead(p_, split_);
-    for (int slot = 0; slot < p_.stages && ahead.exists; ++slot) start_copies(ahead, slot);
+    const DepthwiseTileNote first = announce(ahead, 0);
+    wait_for_previous_kernel();
+    start_copies(first, 0);
+#pragma unroll 1
+    for (int slot = 1; slot < p_.stages && ahead.exists; ++slot) start_copies(announce(ahead, slot), slot);
+    if (p_.has_y) prefetch(p_.y);
     StageTurn turn;
     int buffer = 0;
 #pragma unroll 1
@@ -112,7 +124,7 @@ class DepthwiseTiles {
       wait(done_ + turn.slot, turn.parity);
       const DepthwiseTileNote note = notes_[turn.slot];
       is_last = note.is_last;
-      if (ahead.exists) start_copies(ahead, turn.slot);
+      if (ahead.exists) start_copies(announce(ahead, turn.slot), turn.slot);
       if (p_.has_y) {
         store_rows(note, buffer);
         wait_for_stores();
@@ -127,7 +139,13 @@ class DepthwiseTiles {
 
   FUSEDSC_DEVICE int exchanged_run(int position) const { return hopper::exchanged_run(p_.box_bytes, run_, position); }
 
-  FUSEDSC_DEVICE void aim() {
+  /// Windows at the right edge may read the next row's padding, which behind the last row is here.
+  FUSEDSC_DEVICE void clear_behind_tiles() const {
+    clear_behind_copies(memory_, p_.stages, p_.tile_bytes, p_.boxes * box_tile_bytes(), p_.tile_bytes, p_.warps() * 32);
+  }
+
+  /// Returns what keep_order is to be told.
+  FUSEDSC_DEVICE std::uint32_t aim() {
     const int lane = thread_index() % 32, matrix = lane / 8, runs = p_.runs();
     const int part = warp_ / runs, group = warp_ - part * runs, box_runs = p_.box_bytes / 16;
     const int box = group / box_runs;
@@ -140,23 +158,29 @@ class DepthwiseTiles {
     prologue_.tile_place = tile_place;
     outputs_.channel = channel_;
     outputs_.first_image = first_image;
+    std::uint32_t all = 0;
 #pragma unroll
     for (int pair = 0; pair <= kPairs; ++pair) {
       const int tap = 2 * pair + (pair < kPairs ? matrix / 2 : 0), position = lane % 8 * kStride + tap;
       places_[pair] = tile_place + matrix % 2 * p_.half_bytes + position * p_.box_bytes + exchanged_run(position) +
                       (pair < kPairs ? 0 : matrix / 2 * p_.product_bytes);
+      all |= static_cast<std::uint32_t>(places_[pair]);
     }
     const int out_row_bytes = p_.images * p_.out_pitch * p_.box_bytes;
     out_place_ = box * (p_.rows / kStride) * out_row_bytes + first_image * p_.out_pitch * p_.box_bytes +
                  matrix % 2 * p_.out_half_bytes + matrix / 2 * p_.out_product_bytes + lane % 8 * p_.box_bytes +
                  exchanged_run(lane % 8);
+    return all | static_cast<std::uint32_t>(out_place_);
   }
 
-  /// The weights of the warp's channels, and what else belongs to them. Beyond the last channel they are zeros.
-  FUSEDSC_DEVICE void load_coefficients() {
+  /// The weights of the warp's channels, and what else belongs to them, when the kernel before has ended; `places`:
+  /// what else is to be worked out before. Beyond the last channel they are zeros.
+  FUSEDSC_DEVICE void load_coefficients(std::uint32_t places) {
     const int lane = thread_index() % 32, g = lane / 4, t = lane % 4;
     const bool exists = channel_ < p_.channels;
     const T* weight = elements_of<T>(p_.weight) + (exists ? channel_ + g : 0) * p_.weight.image;
+    keep_order(places | upper_word(weight));
+    wait_for_previous_kernel();
 #pragma unroll
     for (int kh = 0; kh < kKernel; ++kh) {
 #pragma unroll
@@ -167,20 +191,22 @@ class DepthwiseTiles {
       }
     }
     load_channels(p_.bias, exists ? channel_ + 2 * t : 0, 0.0f, outputs_.bias, T());
+    if constexpr (kSeams == DepthwiseSeams::all) {
+      load_channels(p_.epilogue_scale, exists ? channel_ + 2 * t : 0, 1.0f, outputs_.epilogue_scale, float());
+      load_channels(p_.epilogue_shift, exists ? channel_ + 2 * t : 0, 0.0f, outputs_.epilogue_shift, float());
+    }
     if (lane < 8) {
       coefficients_[lane] = p_.scale != nullptr && exists ? p_.scale[channel_ + lane] : 1.0f;
       coefficients_[8 + lane] = p_.shift != nullptr && exists ? p_.shift[channel_ + lane] : 0.0f;
     }
     warp_barrier();
-    if constexpr (kSeams == DepthwiseSeams::all) {
-      load_channels(p_.epilogue_scale, exists ? channel_ + 2 * t : 0, 1.0f, outputs_.epilogue_scale, float());
-      load_channels(p_.epilogue_shift, exists ? channel_ + 2 * t : 0, 0.0f, outputs_.epilogue_shift, float());
-    }
   }
 
   FUSEDSC_DEVICE void compute() {
-    aim();
-    load_coefficients();
+    clear_behind_tiles();
+    const std::uint32_t places = aim();
+    group_barrier(0, threads());
+    load_coefficients(places);
     Sums sums[kKept];
 #pragma unroll
     for (int i = 0; i < kKept * kProducts * 4; ++i) sums[i / (kProducts * 4)][i / 4 % kProducts][i % 4] = 0;

@@ -4,6 +4,7 @@
 
 #include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/hopper_stages.h"
+#include "fusedsc/common/gpu/keep_order.h"
 #include "fusedsc/forward/depthwise_hopper_patches_outputs.h"
 
 namespace fusedsc::gpu::hopper {
@@ -32,64 +33,74 @@ class DepthwisePatchesBlock {
     stored_ = done_ + p.stages;
   }
 
-  /// Threads wait for the kernel before when they have worked out what they will read.
-  FUSEDSC_DEVICE void begin() {
-    if (thread_index() == 0) {
-      initialise_stages(p_, arrived_, done_);
-      initialise(stored_);
-      initialise(stored_ + 1);
-      publish();
-    }
-    // Patches at the right edge may read the next row, which behind the last row is here.
-    const int copied = (kInSegments ? p_.segments : p_.boxes) * p_.images * image_bytes();
-    clear_behind_copies(memory_, p_.stages, p_.tile_bytes, copied, p_.tile_bytes, p_.threads());
-    if (thread_index() == 0) prefetch(p_.x);
-    if (thread_index() == 1) prefetch(p_.y);
-    block_barrier();
-  }
-
   /// Of a tile of x.
   FUSEDSC_DEVICE int row_bytes() const { return kInSegments ? p_.segment_bytes : p_.pitch * p_.box_bytes; }
   FUSEDSC_DEVICE int image_bytes() const { return p_.rows * row_bytes(); }
 
   // ----------------------------------------------------------------------------------------- by the threads that copy
 
-  /// By one thread of each of the two warps behind those that compute.
+  /// By the two warps behind those that compute; one thread of each copies. Little is left to do for the first tile
+  /// when the kernel before has ended, and nobody is waited for.
   FUSEDSC_DEVICE void copy() const {
-    if (thread_index() % 32 != 0) return;
-    if (warp_ == p_.warps()) load_tiles();
-    else store_tiles();
+    const bool copies = thread_index() % 32 == 0;
+    if (warp_ == p_.warps()) {
+      if (copies) {
+        prefetch(p_.x);
+        initialise_stages(p_, arrived_, done_);
+        initialise(stored_);
+        initialise(stored_ + 1);
+        publish();
+      }
+      warp_barrier();
+      arrive_at_group_barrier(0, p_.threads());
+      if (copies) load_tiles();
+    } else {
+      if (copies) prefetch(p_.y);
+      group_barrier(0, p_.threads());
+      if (copies) store_tiles();
+    }
+  }
+
+  /// Notes the tile that is next for the warps that compute, and moves on.
+  FUSEDSC_DEVICE DepthwiseTileNote announce(Cursor& at, int slot) const {
+    DepthwiseTileNote note{at.image, at.column, at.input_row(), at.output_row(), at.begin, at.end, at.is_first, 0};
+    at.next();
+    note.is_last = !at.exists;
+    notes_[slot] = note;
+    expect(arrived_ + slot, (kInSegments ? p_.segments : p_.boxes) * p_.images * image_bytes());
+    return note;
+  }
+
+  FUSEDSC_DEVICE void start_copies(const DepthwiseTileNote& note, int slot) const {
+    const int column = Window::first_column(p_, note.column), bytes = p_.images * image_bytes();
+    unsigned char* tile = memory_ + slot * p_.tile_bytes;
+    if constexpr (kInSegments) {
+#pragma unroll 1
+      for (int s = 0; s < p_.segments; ++s) {
+        const int byte = column * p_.box_bytes + s * p_.segment_bytes;
+        start_load(tile + s * bytes, p_.x, ImagePlace{byte / kRowUnit, 0, note.input_row, note.image}, arrived_ + slot);
+      }
+    } else {
+#pragma unroll 1
+      for (int box = 0; box < p_.boxes; ++box) {
+        start_load(tile + box * bytes, p_.x,
+                   ImagePlace{first_channel_ + box * p_.box_bytes / 2, column, note.input_row, note.image},
+                   arrived_ + slot);
+      }
+    }
   }
 
   FUSEDSC_DEVICE void load_tiles() const {
-    Cursor at(p_, split_);
-    StageTurn turn{0, 1};
+    Cursor ahead(p_, split_);
+    const DepthwiseTileNote first = announce(ahead, 0);
     wait_for_previous_kernel();
+    start_copies(first, 0);
+    StageTurn turn{0, 1};
+    turn.next(p_.stages);
 #pragma unroll 1
-    while (at.exists) {
+    while (ahead.exists) {
       wait(done_ + turn.slot, turn.parity);
-      DepthwiseTileNote note{at.image, at.column, at.input_row(), at.output_row(), at.begin, at.end, at.is_first, 0};
-      const ImagePlace first{first_channel_, at.input_column(), at.input_row(), at.image};
-      at.next();
-      note.is_last = !at.exists;
-      notes_[turn.slot] = note;
-      const int bytes = p_.images * image_bytes();
-      if constexpr (kInSegments) {
-        expect(arrived_ + turn.slot, p_.segments * bytes);
-        for (int s = 0; s < p_.segments; ++s) {
-          const int byte = first.column * p_.box_bytes + s * p_.segment_bytes;
-          start_load(memory_ + turn.slot * p_.tile_bytes + s * bytes, p_.x,
-                     ImagePlace{byte / kRowUnit, 0, first.row, first.image}, arrived_ + turn.slot);
-        }
-        turn.next(p_.stages);
-        continue;
-      }
-      expect(arrived_ + turn.slot, p_.boxes * bytes);
-      for (int box = 0; box < p_.boxes; ++box) {
-        start_load(memory_ + turn.slot * p_.tile_bytes + box * bytes, p_.x,
-                   ImagePlace{first.channel + box * p_.box_bytes / 2, first.column, first.row, first.image},
-                   arrived_ + turn.slot);
-      }
+      start_copies(announce(ahead, turn.slot), turn.slot);
       turn.next(p_.stages);
     }
   }
@@ -131,9 +142,16 @@ class DepthwisePatchesBlock {
 
   // --------------------------------------------------------------------------------------------- by warps that compute
 
-  /// patch_step: columns of the input from one patch to the next; kGroups: of 4 columns that a patch reads.
+  /// Patches at the right edge may read the next row, which behind the last row is here.
+  FUSEDSC_DEVICE void clear_behind_tiles() const {
+    const int copied = (kInSegments ? p_.segments : p_.boxes) * p_.images * image_bytes();
+    clear_behind_copies(memory_, p_.stages, p_.tile_bytes, copied, p_.tile_bytes, p_.warps() * 32);
+  }
+
+  /// patch_step: columns of the input from one patch to the next; kGroups: of 4 columns that a patch reads. Returns
+  /// what keep_order is to be told.
   template <int kGroups>
-  FUSEDSC_DEVICE void aim(int patch_step, int (&places)[kGroups]) {
+  FUSEDSC_DEVICE std::uint32_t aim(int patch_step, int (&places)[kGroups]) {
     const int lane = thread_index() % 32, g = lane / 4, t = lane % 4, runs = p_.runs();
     const int part = warp_ / runs, group = warp_ - part * runs, box_runs = p_.box_bytes / 16;
     const int box = group / box_runs, run = group - box * box_runs;
@@ -146,6 +164,7 @@ class DepthwisePatchesBlock {
     // Patches of no use do as the first.
     const int width = least(p_.tile_columns, p_.output_width), image = g / least(p_.image_lines, 8);
     const int patch = g % p_.image_lines;
+    std::uint32_t all = 0;
     const bool exists = 4 * patch < width, second_exists = p_.image_lines < 16 || 4 * patch + 32 < width;
 #pragma unroll
     for (int i = 0; i < kGroups; ++i) {
@@ -153,16 +172,18 @@ class DepthwisePatchesBlock {
       const int place = kInSegments ? place_in_segments(p_, p_.segment_bytes, p_.images * image_bytes(), run, position)
                                     : position * p_.box_bytes + place_of_run(p_, run, position);
       places[i] = tile_place + image * image_bytes() + place;
+      all |= static_cast<std::uint32_t>(places[i]);
     }
     half_ = second_exists ? p_.half_bytes : 0;
     const int column = 4 * patch + t;
     if constexpr (kInSegments) {
       const int bytes = p_.out_segment_bytes;
-      outputs_.aim((first_image + image) * bytes + place_in_segments(p_, bytes, p_.images * bytes, run, column));
-      return;
+      return all |
+             outputs_.aim((first_image + image) * bytes + place_in_segments(p_, bytes, p_.images * bytes, run, column));
     }
-    outputs_.aim(box * p_.out_rows * p_.out_row_bytes + ((first_image + image) * p_.out_pitch + column) * p_.box_bytes +
-                 place_of_run(p_, run, column));
+    return all |
+           outputs_.aim(box * p_.out_rows * p_.out_row_bytes +
+                        ((first_image + image) * p_.out_pitch + column) * p_.box_bytes + place_of_run(p_, run, column));
   }
 
   /// Calls use(note, tile, out) for all tiles of the block, each when it has come and there is room for its outputs.

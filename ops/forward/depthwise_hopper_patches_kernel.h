@@ -22,7 +22,6 @@ class DepthwisePatches : DepthwisePatchesBlock<T, DepthwiseWindow<kKernel, kStri
  public:
   FUSEDSC_DEVICE static void run(const DepthwisePatchesParameters& p) {
     DepthwisePatches tiles(p);
-    tiles.begin();
     if (tiles.warp_ < p.warps()) tiles.compute();
     else tiles.copy();
   }
@@ -36,32 +35,42 @@ class DepthwisePatches : DepthwisePatchesBlock<T, DepthwiseWindow<kKernel, kStri
 
   FUSEDSC_DEVICE explicit DepthwisePatches(const DepthwisePatchesParameters& p) : Block(p) {}
 
-  /// Beyond the last channel they are zeros.
-  FUSEDSC_DEVICE void load_weights() {
+  /// When the kernel before has ended; `places`: what else is to be worked out before. Beyond the last channel they are
+  /// zeros.
+  FUSEDSC_DEVICE void load_weights(std::uint32_t places) {
     const int lane = thread_index() % 32, g = lane / 4, t = lane % 4, high = g % 2;
     const bool exists = channel_ < p_.channels;
-    const T* weight = elements_of<T>(p_.weight) + (exists ? channel_ + high : 0) * p_.weight.image;
+    const T* columns[kGroups];
+    bool are_taps[kGroups];
 #pragma unroll
     for (int i = 0; i < kGroups; ++i) {
       const int kw = t + 4 * i - g / 2 * kStride;
-      const bool is_tap = exists && kw >= 0 && kw < kKernel;
-      const T* column = weight + (is_tap ? kw : 0) * static_cast<int>(p_.weight.column);
+      are_taps[i] = exists && kw >= 0 && kw < kKernel;
+      columns[i] = elements_of<T>(p_.weight) + (exists ? channel_ + high : 0) * p_.weight.image +
+                   (are_taps[i] ? kw : 0) * static_cast<int>(p_.weight.column);
+      places |= upper_word(columns[i]);
+    }
+    keep_order(places);
+    wait_for_previous_kernel();
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i) {
 #pragma unroll
       for (int kh = 0; kh < kKernel; ++kh) {
 #pragma unroll
         for (int pair = 0; pair < kPairs; ++pair) {
           const std::uint32_t value =
-              column[(exists ? 2 * pair : 0) * p_.weight.image + kh * static_cast<int>(p_.weight.row)].bits;
-          weights_[kh][pair][i] = is_tap ? value << 16 * high : 0;
+              columns[i][(exists ? 2 * pair : 0) * p_.weight.image + kh * static_cast<int>(p_.weight.row)].bits;
+          weights_[kh][pair][i] = are_taps[i] ? value << 16 * high : 0;
         }
       }
     }
   }
 
   FUSEDSC_DEVICE void compute() {
-    Block::aim(4 * kStride, places_);
-    wait_for_previous_kernel();
-    load_weights();
+    Block::clear_behind_tiles();
+    const std::uint32_t places = Block::aim(4 * kStride, places_);
+    group_barrier(0, p_.threads());
+    load_weights(places);
     Sums sums[kKept];
     begin_image(sums);
     Block::work_off([&](const DepthwiseTileNote& at, const unsigned char* tile, unsigned char* out) {

@@ -19,10 +19,11 @@ class DepthwisePatchesOutputs {
 
   FUSEDSC_DEVICE explicit DepthwisePatchesOutputs(const DepthwisePatchesParameters& p) : p_(p) {}
 
-  /// place: of the thread's first position in a row of a tile.
-  FUSEDSC_DEVICE void aim(int place) {
+  /// place: of the thread's first position in a row of a tile. Returns what keep_order is to be told.
+  FUSEDSC_DEVICE std::uint32_t aim(int place) {
     places_[0] = position(0).column < p_.out_pitch ? place : kNowhere;
     places_[1] = position(1).column < p_.out_pitch ? place + p_.out_half_bytes : kNowhere;
+    return static_cast<std::uint32_t>((places_[0] | places_[1]) & 0x7fffffff);
   }
 
   FUSEDSC_DEVICE void begin_tile(const DepthwiseTileNote& at) { at_ = &at; }

@@ -233,15 +233,18 @@ void wait_until(const std::function<bool()>& holds) {
   wait(State::until_holds);
 }
 
-void named_barrier(int number, int threads) {
+void arrive_at_named_barrier(int number, int threads) {
   auto& barrier = cluster.block().named[static_cast<std::size_t>(number)];
+  if (++barrier.arrived != threads) return;
+  barrier.arrived = 0;
+  ++barrier.round;
+}
+
+void named_barrier(int number, int threads) {
+  const auto& barrier = cluster.block().named[static_cast<std::size_t>(number)];
   const int round = barrier.round;
-  if (++barrier.arrived == threads) {
-    barrier.arrived = 0;
-    ++barrier.round;
-  } else {
-    wait_until([&barrier, round] { return barrier.round != round; });
-  }
+  arrive_at_named_barrier(number, threads);
+  if (barrier.round == round) wait_until([&barrier, round] { return barrier.round != round; });
 }
 
 void exchange(void* value, std::size_t bytes, int mask) {

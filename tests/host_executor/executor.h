@@ -57,6 +57,8 @@ void wait_until(const std::function<bool()>& holds);
 
 /// Until so many threads of the block have come to the barrier of this number (below 16).
 void named_barrier(int number, int threads);
+/// As one of them that does not wait.
+void arrive_at_named_barrier(int number, int threads);
 
 /// Until all threads of the wave are there: hands `value` (of `bytes`) over, and receives that of lane (own ^ mask).
 void exchange(void* value, std::size_t bytes, int mask);

@@ -84,6 +84,7 @@ void group_barrier(int group) {
   executor::named_barrier(group, kThreads);
 }
 inline void group_barrier(int group, int threads) { executor::named_barrier(group, threads); }
+inline void arrive_at_group_barrier(int group, int threads) { executor::arrive_at_named_barrier(group, threads); }
 
 inline std::uint32_t reordered(std::uint32_t word, std::uint32_t order) {
   std::uint32_t result = 0;

@@ -81,6 +81,10 @@ FUSEDSC_DEVICE void group_barrier(int group) {
 FUSEDSC_DEVICE void group_barrier(int group, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "r"(threads) : "memory");
 }
+/// Of a warp that has done its part and does not wait for the others.
+FUSEDSC_DEVICE void arrive_at_group_barrier(int group, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(group + 1), "r"(threads) : "memory");
+}
 
 // ------------------------------------------------------------------------------------------------------------- copies
 

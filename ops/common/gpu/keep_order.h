@@ -29,4 +29,9 @@ FUSEDSC_DEVICE void keep_order(std::uint32_t number) {
 #endif
 }
 
+/// Of an address, for keep_order: it follows from the lower word, and is below 2^31.
+FUSEDSC_DEVICE std::uint32_t upper_word(const void* address) {
+  return static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(address) >> 32);
+}
+
 }  // namespace fusedsc::gpu
