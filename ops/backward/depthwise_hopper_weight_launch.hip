@@ -93,7 +93,8 @@ DepthwiseTiling choose_tiling(const DepthwiseBackwardArguments& a) {
     if (width <= 16) return {2, batch >= 64 ? wide_box : 32, 1, 2, 2, 1, 4};
     if (width <= 32 && is_large && batch < 32) return {2, 32, 1, 4, 1, 1, 4};
     if (width <= 32)
-      return is_large ? DepthwiseTiling{2, 32, 1, 8, 1, 1, 2} : DepthwiseTiling{2, wide_box, 1, 4, 1, 1, 3, false, 2};
+      return is_large ? DepthwiseTiling{2, 32, 1, 2, 1, 1, 3, false, 2}
+                      : DepthwiseTiling{2, wide_box, 1, 4, 1, 1, 3, false, 2};
     return is_large ? DepthwiseTiling{4, 32, 1, 2, 1, 1, 3} : DepthwiseTiling{4, wide_box, 1, 2, 1, 1, 3};
   }
   if (is_large) {
