@@ -4,6 +4,7 @@
 
 #include "fusedsc/common/gpu/depthwise_columns.h"
 #include "fusedsc/common/gpu/following_kernel.h"
+#include "fusedsc/common/gpu/keep_order.h"
 
 namespace fusedsc::gpu::hopper {
 
@@ -64,10 +65,12 @@ class DepthwiseColumnsWeight {
   }
 
   FUSEDSC_DEVICE void loop() {
+    if (thread_index() < 2) prefetch(thread_index() == 0 ? p_.x : p_.grad_y);
     stages_.start();
+    Cursor at(p_, split_ * p_.kWarps + warp_, p_.splits * p_.kWarps), ahead = at;
+    keep_order(at.place());
     wait_for_previous_kernel();
     let_next_kernel_start();
-    Cursor at(p_, split_ * p_.kWarps + warp_, p_.splits * p_.kWarps), ahead = at;
     const auto copy = [&](const Cursor& next, int slot) { start_copies(next, slot); };
     stages_.start_first(ahead, copy);
     stages_.work_off(at, ahead, copy, [&](const Cursor& now, int slot) {

@@ -4,6 +4,7 @@
 
 #include "fusedsc/common/gpu/depthwise_columns.h"
 #include "fusedsc/common/gpu/following_kernel.h"
+#include "fusedsc/common/gpu/keep_order.h"
 #include "fusedsc/common/gpu/tensor.h"
 
 namespace fusedsc::gpu::hopper {
@@ -52,9 +53,11 @@ class DepthwiseColumns {
   }
 
   FUSEDSC_DEVICE void loop() {
+    if (thread_index() < 2) prefetch(thread_index() == 0 ? p_.x : p_.y);
     stages_.start();
-    wait_for_previous_kernel();
     Cursor at(p_, split_ * kWarps + warp_, p_.splits * kWarps), ahead = at;
+    keep_order(at.place());
+    wait_for_previous_kernel();
     const auto copy = [&](const Cursor& next, int slot) {
       expect(stages_.barriers + slot, kRowBytes);
       start_load(stages_.memory + slot * kRowBytes, p_.x, next.input(first_channel_), stages_.barriers + slot);

@@ -39,6 +39,8 @@ class ColumnsCursor {
   FUSEDSC_DEVICE ImagePlace input(int channel) const {
     return {channel, column * kStride - p_.padding_left, input_row(), image};
   }
+  /// All that the item's begin was worked out for, in a number below 2^31.
+  FUSEDSC_DEVICE std::uint32_t place() const { return static_cast<std::uint32_t>(image | column | begin | end); }
   FUSEDSC_DEVICE int input_row() const { return begin * kStride - p_.padding_top + row; }
   FUSEDSC_DEVICE bool is_inside() const {
     return static_cast<unsigned>(input_row()) < static_cast<unsigned>(p_.input_height);
