@@ -13,6 +13,13 @@ FUSEDSC_DEVICE void hide_origin(std::uint32_t& value) {
   static_cast<void>(value);
 #endif
 }
+FUSEDSC_DEVICE void hide_origin(std::int64_t& value) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("" : "+l"(value));
+#else
+  static_cast<void>(value);
+#endif
+}
 
 /// What the number is made of is worked out before, and loads that come before are asked for before, what comes behind
 /// is waited for or stored. The number is below 2^31, which the compiler does not know: it sees a store to anywhere,

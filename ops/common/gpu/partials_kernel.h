@@ -4,6 +4,7 @@
 
 #include "fusedsc/common/gpu/divisor.h"
 #include "fusedsc/common/gpu/following_kernel.h"
+#include "fusedsc/common/gpu/keep_order.h"
 #include "fusedsc/common/gpu/moments.h"
 #include "fusedsc/common/gpu/normaliser.h"
 #include "fusedsc/common/gpu/tensor.h"
@@ -47,7 +48,9 @@ struct SumPartialsParameters {
   FUSEDSC_HOST_DEVICE std::int64_t elements() const { return std::int64_t{rows - (has_pairs() ? 1 : 0)} * channels; }
 };
 
-template <class T>
+/// What is worked out before the kernel before is waited for would be worked out behind that, were it not for
+/// keep_order; a kernel that little depends on takes about as long as its longest chain of instructions.
+template <class T, bool kHasPairs>
 FUSEDSC_DEVICE void sum_partials(const SumPartialsParameters& p) {
   using A = Accumulator<T>;
   // Neighbouring threads read neighbouring elements, as far as there are lanes to spare.
@@ -55,55 +58,63 @@ FUSEDSC_DEVICE void sum_partials(const SumPartialsParameters& p) {
   const std::uint32_t lanes = static_cast<std::uint32_t>(p.lanes), elements = kPartialsThreads / lanes;
   const std::uint32_t lane = p.by_elements.quotient(thread);
   std::uint32_t element = block_index() * elements + thread - lane * elements;
-  const std::uint32_t all = static_cast<std::uint32_t>(p.elements());
-  const std::int64_t step = std::int64_t{p.rows} * p.channels;
-  const bool is_pair = p.has_pairs() && element >= static_cast<std::uint32_t>(p.taps * p.channels);
+  const bool exists = element < static_cast<std::uint32_t>(p.elements());
+  if (!exists) element = 0;
+  const bool is_pair = kHasPairs && element >= static_cast<std::uint32_t>(p.taps * p.channels);
   const int row = static_cast<int>(p.by_channels.quotient(element)),
             channel = static_cast<int>(element) - row * p.channels;
-  wait_for_previous_kernel();  // with all of its results' places worked out
+  const std::int64_t step = std::int64_t{p.rows} * p.channels, lanes_step = p.lanes * step;
+  const A* partials = static_cast<const A*>(p.partials);
+  std::int64_t places[kSplitsAtOnce];
+  std::uint32_t all = 0;
+#pragma unroll
+  for (int i = 0; i < kSplitsAtOnce; ++i) {
+    places[i] = lane * step + element + i * lanes_step;
+    hide_origin(places[i]);
+    all |= upper_word(partials + places[i]);
+  }
+  T* to = nullptr;
+  if (!is_pair && row >= p.taps) {
+    if (p.bias != nullptr) to = static_cast<T*>(p.bias) + channel;
+  } else if (!is_pair && p.weight.data != nullptr) {
+    to = elements_of<T>(p.weight) + p.weight.offset(channel, 0, row / p.kernel_width, row % p.kernel_width);
+  }
+  const int splits = exists ? p.splits : 0;
+  keep_order((all | upper_word(to) | static_cast<std::uint32_t>(splits)) & 0x7fffffffu);
+  wait_for_previous_kernel();
   if (p.lets_next_start) let_next_kernel_start();
   OwnGradientNormaliser<A> own;
-  if (is_pair && element < all && lane == 0) {
-    own = {p.normaliser, static_cast<int>(element - static_cast<std::uint32_t>(p.taps * p.channels))};
-  }
+  if (is_pair && exists && lane == 0) own = {p.normaliser, channel};
   A sum = 0, centered = 0;
-  if (element < all) {
-    const A* from = static_cast<const A*>(p.partials) + element;
 #pragma unroll 1
-    for (int first = static_cast<int>(lane); first < p.splits; first += p.lanes * kSplitsAtOnce) {
-      A parts[kSplitsAtOnce], centered_parts[kSplitsAtOnce];
+  for (int first = static_cast<int>(lane); first < splits; first += p.lanes * kSplitsAtOnce) {
+    A parts[kSplitsAtOnce], centered_parts[kSplitsAtOnce];
 #pragma unroll
-      for (int i = 0; i < kSplitsAtOnce; ++i) {
-        const int split = first + i * p.lanes;
-        const bool exists = split < p.splits;
-        parts[i] = exists ? from[split * step] : A(0);
-        centered_parts[i] = exists && is_pair ? from[split * step + p.channels] : A(0);
-      }
+    for (int i = 0; i < kSplitsAtOnce; ++i) {
+      const bool is_split = first + i * p.lanes < splits;
+      parts[i] = is_split ? partials[places[i]] : A(0);
+      if (kHasPairs) centered_parts[i] = is_split && is_pair ? partials[places[i] + p.channels] : A(0);
+    }
 #pragma unroll
-      for (int i = 0; i < kSplitsAtOnce; ++i) {
-        sum += parts[i];
-        centered += centered_parts[i];
-      }
+    for (int i = 0; i < kSplitsAtOnce; ++i) {
+      sum += parts[i];
+      if (kHasPairs) centered += centered_parts[i];
+      places[i] += kSplitsAtOnce * lanes_step;
     }
   }
   A *sums = static_cast<A*>(block_memory()), *centered_sums = sums + kPartialsThreads;
   sums[thread] = sum;
-  centered_sums[thread] = centered;
+  if (kHasPairs) centered_sums[thread] = centered;
   block_barrier();
-  if (element >= all || lane != 0) return;
+  if (!exists || lane != 0) return;
   for (std::uint32_t other = 1; other < lanes; ++other) {
     sum += sums[other * elements + thread];
-    centered += centered_sums[other * elements + thread];
+    if (kHasPairs) centered += centered_sums[other * elements + thread];
   }
-  T* to = nullptr;
   if (is_pair) {
     put(p.grad, channel, sum);
     put(p.grad_centered, channel, centered);
     normalise(p.normaliser, own, channel, sum, centered);
-  } else if (row >= p.taps) {
-    if (p.bias != nullptr) to = static_cast<T*>(p.bias) + channel;
-  } else if (p.weight.data != nullptr) {
-    to = elements_of<T>(p.weight) + p.weight.offset(channel, 0, row / p.kernel_width, row % p.kernel_width);
   }
   if (to != nullptr) from_accumulator(sum, *to);
 }
@@ -137,21 +148,36 @@ FUSEDSC_DEVICE void merge_moments_of_splits(const MergeMomentsParameters& p) {
   // Sums of differences from the first split's mean: no divisions, and nothing cancels, as the means lie close
   // together.
   A count = 0, sum = 0, squares = 0, pivot = 0;
-  const OwnNormaliser<A> own(p.normaliser, channel < p.channels ? channel : 0);
-  if (channel < p.channels) {
-    const A* from = static_cast<const A*>(p.partials) + channel;
+  const bool is_channel = channel < p.channels;
+  const A* from = static_cast<const A*>(p.partials) + (is_channel ? channel : 0);
+  const std::int64_t row_step = std::int64_t{3} * p.channels;
+  // Of the next splits; those that do not exist do as one that does.
+  const A* rows[kSplitsAtOnce];
+  std::uint32_t places = 0;
+  const auto aim = [&](int first) {
+#pragma unroll
+    for (int i = 0; i < kSplitsAtOnce; ++i) {
+      const int split = first + i * p.lanes;
+      rows[i] = from + (split < p.splits ? split : 0) * row_step;
+      places |= upper_word(rows[i]);
+    }
+  };
+  aim(lane);
+  keep_order(places);
+  wait_for_previous_kernel();
+  if (p.lets_next_start) let_next_kernel_start();
+  const OwnNormaliser<A> own(p.normaliser, is_channel ? channel : 0);
+  if (is_channel) {
     pivot = from[0];
 #pragma unroll 1
     for (int first = lane; first < p.splits; first += p.lanes * kSplitsAtOnce) {
       A means[kSplitsAtOnce], m2s[kSplitsAtOnce], counts_of[kSplitsAtOnce];
 #pragma unroll
       for (int i = 0; i < kSplitsAtOnce; ++i) {
-        const int split = first + i * p.lanes;
-        const bool exists = split < p.splits;
-        const A* row = from + static_cast<std::int64_t>(exists ? split : lane) * 3 * p.channels;
-        means[i] = row[0];
-        m2s[i] = exists ? row[p.channels] : A(0);
-        counts_of[i] = exists ? row[2 * p.channels] : A(0);
+        const bool exists = first + i * p.lanes < p.splits;
+        means[i] = rows[i][0];
+        m2s[i] = exists ? rows[i][p.channels] : A(0);
+        counts_of[i] = exists ? rows[i][2 * p.channels] : A(0);
       }
 #pragma unroll
       for (int i = 0; i < kSplitsAtOnce; ++i) {
@@ -160,6 +186,7 @@ FUSEDSC_DEVICE void merge_moments_of_splits(const MergeMomentsParameters& p) {
         sum += values * distance;
         squares += m2s[i] + values * distance * distance;
       }
+      aim(first + p.lanes * kSplitsAtOnce);
     }
   }
   A* counts = static_cast<A*>(block_memory()) + thread;
@@ -184,7 +211,7 @@ FUSEDSC_DEVICE void merge_moments_of_splits(const MergeMomentsParameters& p) {
     block_barrier();  // all have read what is about to change
     leave();
   }
-  if (channel >= p.channels || lane != 0) return;
+  if (!is_channel || lane != 0) return;
   add(1, p.lanes < kFew ? p.lanes : kFew, 1);
   const A distance = sum / (count > A(0) ? count : A(1));
   const A mean = pivot + distance, m2 = propagating_max(squares - sum * distance, A(0));

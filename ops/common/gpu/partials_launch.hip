@@ -10,17 +10,15 @@ namespace {
 /// Elements of a tensor up to which a pointwise kernel gains by starting while its statistics are merged.
 constexpr std::int64_t kMostOfSmall = 20'000'000;
 
-template <class T>
+template <class T, bool kHasPairs>
 FUSEDSC_KERNEL(kPartialsThreads, 1)
 sum_partials_kernel(SumPartialsParameters parameters) {
-  sum_partials<T>(parameters);
+  sum_partials<T, kHasPairs>(parameters);
 }
 
 template <class A>
 FUSEDSC_KERNEL(kMergeThreads, 1)
 merge_moments_kernel(MergeMomentsParameters parameters) {
-  wait_for_previous_kernel();
-  if (parameters.lets_next_start) let_next_kernel_start();
   merge_moments_of_splits<A>(parameters);
 }
 
@@ -35,13 +33,15 @@ void launch_sum_partials(const char* name, DataType dtype, SumPartialsParameters
     throw Unsupported(std::string(name) + ": a weight of " + std::to_string(elements) + " elements is too large");
   }
   const std::int64_t blocks = (elements * sum.lanes + kPartialsThreads - 1) / kPartialsThreads;
-  const std::size_t memory = 2 * kPartialsThreads * size_of(accumulation_type(dtype));
-  const auto run = [&](auto kernel) { launch_following(name, kernel, blocks, kPartialsThreads, stream, sum, memory); };
+  const std::size_t memory = (sum.has_pairs() ? 2 : 1) * kPartialsThreads * size_of(accumulation_type(dtype));
+  const auto run = [&](auto pairs, auto single) {
+    launch_following(name, sum.has_pairs() ? pairs : single, blocks, kPartialsThreads, stream, sum, memory);
+  };
   switch (dtype) {
-    case DataType::float32: return run(sum_partials_kernel<float>);
-    case DataType::float64: return run(sum_partials_kernel<double>);
-    case DataType::float16: return run(sum_partials_kernel<Float16>);
-    case DataType::bfloat16: return run(sum_partials_kernel<BFloat16>);
+    case DataType::float32: return run(sum_partials_kernel<float, true>, sum_partials_kernel<float, false>);
+    case DataType::float64: return run(sum_partials_kernel<double, true>, sum_partials_kernel<double, false>);
+    case DataType::float16: return run(sum_partials_kernel<Float16, true>, sum_partials_kernel<Float16, false>);
+    case DataType::bfloat16: return run(sum_partials_kernel<BFloat16, true>, sum_partials_kernel<BFloat16, false>);
   }
 }
 
