@@ -6,6 +6,7 @@
 
 #include "fusedsc/backward/depthwise_hopper_parameters.h"
 #include "fusedsc/common/gpu/following_kernel.h"
+#include "fusedsc/common/gpu/keep_order.h"
 #include "fusedsc/common/gpu/vector.h"
 #include "fusedsc/common/gpu/warp_stages.h"
 
@@ -56,7 +57,6 @@ class DepthwiseJoint {
   }
 
   FUSEDSC_DEVICE static void run(const DepthwiseJointParameters& p) {
-    wait_for_previous_kernel();
     DepthwiseJoint joint(p);
     joint.loop();
     if constexpr (kHasInput) joint.leave_sums();
@@ -78,8 +78,6 @@ class DepthwiseJoint {
     item_ = split_ * p.warps + warp;
     item_step_ = p.splits * p.warps;
     lane_bytes_ = thread % kLanes * 4;
-    of_.load(p, first_channel_ + thread % kLanes * kWide);
-    weights_.load(p, first_channel_, stages_.rest);
 #pragma unroll
     for (int i = 0; i < kKernel * kKernel * kWide; ++i) grad_weight_[i / kWide][i % kWide] = 0;
 #pragma unroll
@@ -130,12 +128,16 @@ class DepthwiseJoint {
     next_item_ = item_;
     next_ = strip_of(next_item_);
     next_row_ = first_row(next_);
+    keep_order(static_cast<std::uint32_t>(next_.image | next_.end | next_.column | next_row_) & 0x7fffffffu);
+    wait_for_previous_kernel();
 #pragma unroll
     for (int i = 0; i < kStages; ++i) {
       start_next();
       next_slot();
     }
     parity_ = 0;
+    of_.load(p_, first_channel_ + lane_bytes_ / 4 * kWide);
+    weights_.load(p_, first_channel_, stages_.rest);
 #pragma unroll 1
     while (item_ < p_.items) {
       run_strip(strip_of(item_));
