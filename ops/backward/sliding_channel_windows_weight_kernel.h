@@ -98,7 +98,7 @@ class SlidingWindowsWeight {
     leave(sums);
     meet();
     add_and_store();
-    if (p_.cluster > 1) leave_cluster();  // none ends while another one reads its memory
+    if (p_.cluster > 1) meet();  // none ends while another one reads its memory
   }
 
   // --------------------------------------------------------------------------------- by the leader of a group of warps
@@ -194,14 +194,12 @@ class SlidingWindowsWeight {
 #pragma unroll 1
     for (int row = first_row; row < kFilters * 2; row += advance) {
       Four sum = {};
-#pragma unroll 2
-      for (int rank = lane; rank < p_.cluster; rank += lanes) {
-        const auto* place = reinterpret_cast<const Four*>(from + row * kPitch);
-        const Four first_group = load_of_block(place, rank);
-        Four second_group = {};  // both on their way at once
-        if (p_.groups > 1) second_group = load_of_block(place + kSumFloats / 4, rank);
-        add(sum, first_group);
-        add(sum, second_group);
+#pragma unroll 1
+      for (int group = 0; group < p_.groups; ++group) {
+#pragma unroll 4
+        for (int rank = lane; rank < p_.cluster; rank += lanes) {
+          add(sum, load_of_block(reinterpret_cast<const Four*>(from + group * kSumFloats + row * kPitch), rank));
+        }
       }
 #pragma unroll 1
       for (int distance = 1; distance < lanes; distance *= 2) {
