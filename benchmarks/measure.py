@@ -110,7 +110,7 @@ class Gpu:
     takes for the start of a graph, some microseconds, not to count."""
 
     torch_device = "cuda"
-    SAMPLE_SECONDS = 2e-3
+    SAMPLE_SECONDS = 6e-3
     GRAPH_SECONDS = 2e-3  # a graph's first kernel cannot begin before the graph before ends: 2% of graphs of 0.5 ms
     WARM_UPS = 3  # libraries choose their algorithms, optimizers and autograd allocate
     ROTATED_BYTES = 192 << 20

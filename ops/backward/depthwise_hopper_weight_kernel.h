@@ -10,6 +10,7 @@
 /// grad_y whose windows cover it, which are in registers too.
 #pragma once
 
+#include "fusedsc/backward/depthwise_hopper_weight_copies.h"
 #include "fusedsc/backward/depthwise_hopper_weight_sum.h"
 #include "fusedsc/common/gpu/depthwise_hopper_tiles.h"
 #include "fusedsc/common/gpu/following_kernel.h"
@@ -117,29 +118,10 @@ class DepthwiseWeightTiles {
     }
   }
 
-  /// By all threads of the warp; one copies. Little is left to do for the first tile when the kernel before has ended,
-  /// and nobody is waited for.
   FUSEDSC_DEVICE void copy() const {
-    const int lane = thread_index() % 32;
-    if (lane < 2) prefetch(lane == 0 ? p_.x : p_.grad_y);
-    Cursor ahead(p_, split_);
-    if (lane == 0) {
-      initialise_stages(p_, arrived_, done_);
-      publish();
-      const DepthwiseTileNote first = announce(ahead, 0);
-      wait_for_previous_kernel();
-      start_copies(first, 0);
-    }
-    block_barrier();
-    if (lane != 0) return;
-    StageTurn turn{0, 1};
-    turn.next(p_.stages);
-#pragma unroll 1
-    while (ahead.exists) {
-      wait(done_ + turn.slot, turn.parity);
-      start_copies(announce(ahead, turn.slot), turn.slot);
-      turn.next(p_.stages);
-    }
+    copy_weight_tiles<Cursor>(
+        p_, split_, arrived_, done_, [&](Cursor& at, int slot) { return announce(at, slot); },
+        [&](const DepthwiseTileNote& note, int slot) { start_copies(note, slot); });
   }
 
   // --------------------------------------------------------------------------------------------- by warps that compute

@@ -105,7 +105,7 @@ DepthwiseTiling choose_tiling(const DepthwiseBackwardArguments& a) {
   const bool is_wide = channels > 400 && batch >= 32;
   if (width <= 8) {
     if (!is_wide) return {2, 32, 1, 5, 4, 1, 2};
-    return {4, channels <= 1024 ? wide_box : 32, 1, 3, 8, 1, 2};
+    return {4, channels <= 1024 ? 64 : 32, 1, 3, 8, 1, 2};
   }
   if (width <= 16 && is_few) return {4, 32, 1, 2, 4, 1, 3, false, 4};
   if (width <= 16) return is_wide ? DepthwiseTiling{4, 32, 1, 4, 4, 1, 2} : DepthwiseTiling{2, 32, 1, 4, 2, 1, 2};

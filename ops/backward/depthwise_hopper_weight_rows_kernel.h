@@ -21,7 +21,7 @@ struct DepthwiseWeightRowsParameters {
   const float* partials = nullptr;  ///< [row][tap..., bias][channel]
   int rows = 0, row_bytes = 0;
   int taps = 0, kernel = 1;  ///< taps: with the bias if that is wanted
-  int channels = 0;
+  int channels = 0;          ///< a multiple of 8
   int block_taps_log = 0;    ///< of a block's taps; at most 16
   Divisor by_tap_groups;     ///< blocks with the same channels
   DeviceTensor grad_weight;  ///< or none
@@ -47,7 +47,7 @@ FUSEDSC_DEVICE void sum_weight_rows(const DepthwiseWeightRowsParameters& p) {
   const int fours = p.block_fours(), lanes = kWeightRowsThreads / 2 >> p.block_taps_log;
   const int four = thread & (fours - 1), lane = thread >> (p.block_taps_log + 1);
   const int tap = first_tap + four / 2, channel = first_channel + four % 2 * 4;
-  const int rows = tap < p.taps && channel < p.channels ? p.rows : 0;
+  const int rows = tap < p.taps ? p.rows : 0;
   const std::uint32_t step = static_cast<std::uint32_t>(lanes * p.row_bytes);
   const auto* from = reinterpret_cast<const unsigned char*>(p.partials) +
                      static_cast<std::uint32_t>(lane * p.row_bytes + (tap * p.channels + channel) * 4);
@@ -65,7 +65,7 @@ FUSEDSC_DEVICE void sum_weight_rows(const DepthwiseWeightRowsParameters& p) {
     const int kh = result_tap / (p.kernel == 3 ? 3 : 5);
     place = static_cast<std::uint32_t>(p.grad_weight.offset(result_channel, 0, kh, result_tap - kh * p.kernel));
   }
-  const bool is_wanted = out_channel < 8 && result_tap < p.taps && result_channel < p.channels && to != nullptr;
+  const bool is_wanted = out_channel < 8 && result_tap < p.taps && to != nullptr;
   if (!is_wanted) place = 0;
   // Of addresses the upper words, which follow from the lower ones.
   keep_order(upper_word(from) | step | place | address_of(own) | address_of(sums));

@@ -16,9 +16,9 @@ sum_weight_rows_kernel(DepthwiseWeightRowsParameters p) {
 }
 
 /// Whether places of sums and of gradients are numbers that the kernel knows.
-bool suits(const DepthwiseWeightRowsParameters& p, const DepthwiseBackwardArguments& a) {
+bool suits(std::int64_t row_bytes, const DepthwiseBackwardArguments& a) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-  if (p.channels % 4 != 0 || std::int64_t{2 * kWeightRowsThreads} * p.row_bytes > kMost) return false;
+  if (2 * kWeightRowsThreads * row_bytes > kMost) return false;
   if (a.grad_weight.data == nullptr) return true;
   std::int64_t last = 0;
   for (int i = 0; i < 4; ++i) {
@@ -51,16 +51,17 @@ void launch_sum_weight_rows(const char* name, const float* partials, int rows, i
   p.partials = partials;
   p.rows = rows;
   p.channels = static_cast<int>(a.x.sizes[1]);
-  p.row_bytes = row_taps * p.channels * static_cast<int>(sizeof(float));
+  const std::int64_t row_bytes = std::int64_t{row_taps} * p.channels * static_cast<std::int64_t>(sizeof(float));
   p.kernel = static_cast<int>(a.window.kernel[0]);
   p.taps = p.kernel * p.kernel + (a.grad_bias ? 1 : 0);
   p.grad_weight = a.grad_weight;
   p.grad_bias = a.grad_bias.data;
-  if (!suits(p, a)) return launch_with_any_places(name, p, row_taps, a, stream);
+  if (!suits(row_bytes, a)) return launch_with_any_places(name, p, row_taps, a, stream);
+  p.row_bytes = static_cast<int>(row_bytes);
   // As many taps to a block as there are, but no fewer blocks than multiprocessors while threads have more than one
   // row.
   const auto tap_groups = [&] { return ((p.taps - 1) >> p.block_taps_log) + 1; };
-  const std::int64_t eights = (p.channels + 7) / 8;
+  const std::int64_t eights = p.channels / 8;
   while (tap_groups() > 1 && p.block_taps_log < 4) ++p.block_taps_log;
   while (p.block_taps_log > 0 && kWeightRowsThreads / p.block_fours() < rows) {
     --p.block_taps_log;

@@ -11,6 +11,8 @@
 ///
 /// Without a prologue (kPlain) x stays as it is, and the second product takes it from block memory.
 ///
+/// Weights that have windows (kWindows of them) are laid out and left otherwise: pointwise_hopper_gradients_windows.h.
+///
 /// Of 32 channels and fewer, several positions lie in a row of 64: the weight repeats along its diagonal.
 #pragma once
 

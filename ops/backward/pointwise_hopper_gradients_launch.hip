@@ -206,6 +206,7 @@ void PointwiseGradientsPass::run(const PointwiseBackwardArguments& a, const Exec
     p.weight_tiles = map_of(a.weight.data, a.x.dtype, p.channels, p.outputs, a.weight.strides[0], kTile, kTile / 2);
   }
   p.weight = WeightSource(a.weight, a.windows);
+  check(instance_->windows == 0 || p.weight.piece > 1, kName, ": the weight lies at another alignment than the plan's");
   p.grad_scale = static_cast<const float*>(gradient.grad_scale.data);
   p.output_scale = static_cast<const float*>(gradient.output_scale.data);
   p.offset = static_cast<const float*>(gradient.offset.data);

@@ -16,7 +16,7 @@ struct GradientsWindowSumParameters {
   int tiles = 1;
   Divisor rows, quads;  ///< fours of columns of a tile, of a row
   int tile_quads = 0, row_quads = 0;
-  int lanes = 1;  ///< threads that share the splits of a four: a power of two, at most 32
+  int lanes = 1;  ///< threads that share the splits of a four: a power of two, 4 to 32
   int channels = 0, windows = 0, filters = 0;
   Divisor step;
   int step_channels = 0;

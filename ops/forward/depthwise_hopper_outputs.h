@@ -75,6 +75,7 @@ class DepthwiseTileOutputs {
   /// Of the block: the lanes of a warp with the same channels, then the warps.
   FUSEDSC_DEVICE void leave_statistics(unsigned char* block_tiles, int warp, int split, int first_channel) const {
     if (p_.partials == nullptr) return;
+    warp_barrier();
     block_barrier();  // tiles were where the moments shall be
     auto* memory = reinterpret_cast<float*>(block_tiles);
     const int lane = thread_index() % 32, runs = p_.runs();

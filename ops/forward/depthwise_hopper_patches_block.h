@@ -56,6 +56,7 @@ class DepthwisePatchesBlock {
       if (copies) load_tiles();
     } else {
       if (copies) prefetch(p_.y);
+      warp_barrier();
       group_barrier(0, p_.threads());
       if (copies) store_tiles();
     }

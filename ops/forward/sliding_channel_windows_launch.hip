@@ -34,6 +34,7 @@ struct Instance {
   int (*memory)(int step, int groups, int stages);
 
   bool has_all() const { return own == windows; }
+  int fold() const { return part == 0 ? 2 : 1; }
   std::int64_t channel_tiles(std::int64_t outputs) const {
     return divide_up(outputs, windows * filters) * (windows / own);
   }
@@ -89,12 +90,6 @@ int fold_of(const SlidingChannelArguments& a) {
   return folds ? 2 : 1;
 }
 
-bool suits(const Instance& instance, const SlidingChannels& windows, int fold, DataType dtype) {
-  return instance.dtype == dtype && instance.windows == windows.cycle &&
-         instance.part == (fold > 1 ? 0 : std::min<std::int64_t>(windows.step, kTile)) &&
-         instance.memory(static_cast<int>(windows.step), 1, 2) <= kMemoryLimit;
-}
-
 /// How many windows a block is to have: half of them where few blocks would have many steps one after the other.
 /// Measured on an H200 (docs/performance_gpu_sliding_channel.md).
 std::int64_t windows_of_block(const SlidingChannels& windows, std::int64_t outputs, std::int64_t pixels) {
@@ -103,6 +98,15 @@ std::int64_t windows_of_block(const SlidingChannels& windows, std::int64_t outpu
   const bool halves = windows.cycle >= 8 && windows.channels * windows.cycle >= kLeastSteps && tiles <= kMostTiles &&
                       tiles * divide_up(outputs, kMostOutputs) <= multiprocessors();
   return halves ? windows.cycle / 2 : windows.cycle;
+}
+
+/// Those whose blocks have some of the windows: where they are to.
+bool suits(const Instance& instance, const SlidingChannelArguments& a, const SlidingChannels& windows, int fold) {
+  const std::int64_t pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
+  return instance.dtype == a.x.dtype && instance.windows == windows.cycle &&
+         instance.part == (fold > 1 ? 0 : std::min<std::int64_t>(windows.step, kTile)) &&
+         (instance.has_all() || instance.own == windows_of_block(windows, a.weight.sizes[0], pixels)) &&
+         instance.memory(static_cast<int>(windows.step), 1, 2) <= kMemoryLimit;
 }
 
 Launch launch_of(const SlidingChannelArguments& a) {
@@ -115,9 +119,8 @@ Launch launch_of(const SlidingChannelArguments& a) {
   p.pixel_tiles = static_cast<int>(divide_up(pixels / fold, kTile));
   p.step = static_cast<int>(windows.step);
   p.outputs = static_cast<int>(outputs);
-  const std::int64_t own = windows_of_block(windows, outputs, pixels);
   for (const Instance& instance : kInstances) {
-    if (!suits(instance, windows, fold, a.x.dtype) || (!instance.has_all() && instance.own != own)) continue;
+    if (!suits(instance, a, windows, fold)) continue;
     const std::int64_t channel_tiles = instance.channel_tiles(outputs);
     // The wider one, unless that leaves multiprocessors without work, or groups of warps with so few tiles and so few
     // steps each that what counts is how many tiles are under way.
@@ -160,9 +163,8 @@ std::string why_not(const SlidingChannelArguments& a) {
       (fold == 1 && !suits_copy_engine(a.weight))) {
     return kUnsuited;
   }
-  const bool has_instance = std::any_of(std::begin(kInstances), std::end(kInstances), [&](const Instance& instance) {
-    return suits(instance, windows, fold, a.x.dtype);
-  });
+  const bool has_instance = std::any_of(std::begin(kInstances), std::end(kInstances),
+                                        [&](const Instance& instance) { return suits(instance, a, windows, fold); });
   return has_instance ? "" : "there is no kernel of so many windows, or no room for their weight";
 }
 
@@ -180,7 +182,8 @@ void run(const Launch& launch, const SlidingChannelArguments& a, const Execution
   const Instance& instance = *launch.instance;
   SlidingWindowsParameters p = launch.p;
   const std::int64_t pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
-  const int fold = fold_of(a);
+  const int fold = instance.fold();
+  check(fold == 1 || fold_of(a) == fold, kName, ": the weight lies at another alignment than the plan's");
   const auto map = [&](const auto& matrix, std::int64_t channels) {
     return map_of(matrix.data, a.x.dtype, fold * channels, pixels / fold, fold * matrix.first, kTile, kTile);
   };

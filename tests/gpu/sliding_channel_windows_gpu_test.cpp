@@ -113,5 +113,15 @@ TEST_P(SlidingChannelWindowsGpu, LeavesTheRest) {
   }
 }
 
+// Half of its windows would fit block memory, but with so many positions blocks are to have all.
+TEST_P(SlidingChannelWindowsGpu, HasNoRoom) {
+  const Forward problem{GetParam().dtype, {{1, 8192, 33, 32}, 16, 8, 0.5}, {}, channels_last()};
+  const auto candidates = explain_sliding_channel_conv2d(ForwardTensors(problem).arguments(problem));
+  const Candidate* windows = find_windows(candidates);
+  if (windows != nullptr) {
+    EXPECT_FALSE(windows->taken);
+  }
+}
+
 }  // namespace
 }  // namespace fusedsc::reference

@@ -122,7 +122,6 @@ class DepthwiseTileCursor {
   }
   /// Of x, the tile's first row.
   FUSEDSC_DEVICE int input_row() const { return Window::first_row(p_, begin) + row; }
-  FUSEDSC_DEVICE int input_column() const { return Window::first_column(p_, column); }
   /// Of the output, the row that the tile's first step completes first.
   FUSEDSC_DEVICE int output_row() const { return Window::output_row(p_, begin, row); }
 

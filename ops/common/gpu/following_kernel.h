@@ -6,7 +6,8 @@
 
 namespace fusedsc::gpu {
 
-/// By all threads of the following kernel, before anything else that touches memory.
+/// By each thread of the following kernel before it touches memory that other kernels know, or by others of its block
+/// before a barrier that it passes.
 FUSEDSC_DEVICE void wait_for_previous_kernel() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

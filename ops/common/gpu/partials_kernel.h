@@ -1,4 +1,4 @@
-/// The second pass of every sum over a whole tensor: the blocks' partial results, one row per split, put together in a
+/// The second pass of sums over a whole tensor: the blocks' partial results, one row per split, put together in a
 /// fixed order. A few threads share an element.
 #pragma once
 
