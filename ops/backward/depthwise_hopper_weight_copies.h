@@ -2,15 +2,11 @@
 /// tiles and patches.
 #pragma once
 
-#include "fusedsc/common/gpu/depthwise_hopper_tiles.h"
-#include "fusedsc/common/gpu/following_kernel.h"
-#include "fusedsc/common/gpu/hopper_stages.h"
+#include "fusedsc/common/gpu/depthwise_hopper_copies.h"
 
 namespace fusedsc::gpu::hopper {
 
-/// By all threads of the warp; one copies. Little is left to do for the first tile when the kernel before has ended,
-/// and nobody is waited for. announce(cursor, slot) notes the tile that is next for the warps that compute, and moves
-/// on; start_copies(note, slot) brings it. p: with the maps x and grad_y.
+/// By all threads of the warp; one copies. p: with the maps x and grad_y.
 template <class Cursor, class Parameters, class Announce, class StartCopies>
 FUSEDSC_DEVICE void copy_weight_tiles(const Parameters& p, int split, Barrier* arrived, Barrier* done,
                                       const Announce& announce, const StartCopies& start_copies) {
@@ -20,21 +16,11 @@ FUSEDSC_DEVICE void copy_weight_tiles(const Parameters& p, int split, Barrier* a
   if (lane == 0) {
     initialise_stages(p, arrived, done);
     publish();
-    const DepthwiseTileNote first = announce(ahead, 0);
-    wait_for_previous_kernel();
-    start_copies(first, 0);
+    bring_first_tile(ahead, announce, start_copies);
   }
   warp_barrier();
   block_barrier();
-  if (lane != 0) return;
-  StageTurn turn{0, 1};
-  turn.next(p.stages);
-#pragma unroll 1
-  while (ahead.exists) {
-    wait(done + turn.slot, turn.parity);
-    start_copies(announce(ahead, turn.slot), turn.slot);
-    turn.next(p.stages);
-  }
+  if (lane == 0) bring_other_tiles(ahead, p.stages, done, announce, start_copies);
 }
 
 }  // namespace fusedsc::gpu::hopper

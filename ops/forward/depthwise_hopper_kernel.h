@@ -11,8 +11,7 @@
 /// prologue is applied in place, once per element, and rounds to 16 bits as a tensor between the operators would.
 #pragma once
 
-#include "fusedsc/common/gpu/following_kernel.h"
-#include "fusedsc/common/gpu/hopper_stages.h"
+#include "fusedsc/common/gpu/depthwise_hopper_copies.h"
 #include "fusedsc/common/gpu/keep_order.h"
 #include "fusedsc/common/gpu/wave_product.h"
 #include "fusedsc/forward/depthwise_hopper_outputs.h"
@@ -96,24 +95,20 @@ class DepthwiseTiles {
     commit_stores();
   }
 
-  /// By all threads of the warp; one copies. Little is left to do for the first tile when the kernel before has ended,
-  /// and nobody is waited for.
+  /// By all threads of the warp; one copies.
   FUSEDSC_DEVICE void copy() const {
     const bool copies = thread_index() % 32 == 0;
     if (copies) {
       prefetch(p_.x);
-      initialise_stages(p_, arrived_, done_);
-      initialise(stored_);
-      initialise(stored_ + 1);
-      publish();
+      initialise_barriers(p_, arrived_, done_, stored_);
     }
     warp_barrier();
     arrive_at_group_barrier(0, threads());
     if (!copies) return;
     Cursor ahead(p_, split_);
-    const DepthwiseTileNote first = announce(ahead, 0);
-    wait_for_previous_kernel();
-    start_copies(first, 0);
+    bring_first_tile(
+        ahead, [&](Cursor& at, int slot) { return announce(at, slot); },
+        [&](const DepthwiseTileNote& note, int slot) { start_copies(note, slot); });
 #pragma unroll 1
     for (int slot = 1; slot < p_.stages && ahead.exists; ++slot) start_copies(announce(ahead, slot), slot);
     if (p_.has_y) prefetch(p_.y);

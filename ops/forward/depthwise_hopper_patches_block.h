@@ -2,8 +2,7 @@
 /// the copy engine, and where a warp has its 8 channels of them.
 #pragma once
 
-#include "fusedsc/common/gpu/following_kernel.h"
-#include "fusedsc/common/gpu/hopper_stages.h"
+#include "fusedsc/common/gpu/depthwise_hopper_copies.h"
 #include "fusedsc/common/gpu/keep_order.h"
 #include "fusedsc/forward/depthwise_hopper_patches_outputs.h"
 
@@ -39,17 +38,13 @@ class DepthwisePatchesBlock {
 
   // ----------------------------------------------------------------------------------------- by the threads that copy
 
-  /// By the two warps behind those that compute; one thread of each copies. Little is left to do for the first tile
-  /// when the kernel before has ended, and nobody is waited for.
+  /// By the two warps behind those that compute; one thread of each copies.
   FUSEDSC_DEVICE void copy() const {
     const bool copies = thread_index() % 32 == 0;
     if (warp_ == p_.warps()) {
       if (copies) {
         prefetch(p_.x);
-        initialise_stages(p_, arrived_, done_);
-        initialise(stored_);
-        initialise(stored_ + 1);
-        publish();
+        initialise_barriers(p_, arrived_, done_, stored_);
       }
       warp_barrier();
       arrive_at_group_barrier(0, p_.threads());
@@ -93,17 +88,10 @@ class DepthwisePatchesBlock {
 
   FUSEDSC_DEVICE void load_tiles() const {
     Cursor ahead(p_, split_);
-    const DepthwiseTileNote first = announce(ahead, 0);
-    wait_for_previous_kernel();
-    start_copies(first, 0);
-    StageTurn turn{0, 1};
-    turn.next(p_.stages);
-#pragma unroll 1
-    while (ahead.exists) {
-      wait(done_ + turn.slot, turn.parity);
-      start_copies(announce(ahead, turn.slot), turn.slot);
-      turn.next(p_.stages);
-    }
+    const auto note = [&](Cursor& at, int slot) { return announce(at, slot); };
+    const auto start = [&](const DepthwiseTileNote& tile, int slot) { start_copies(tile, slot); };
+    bring_first_tile(ahead, note, start);
+    bring_other_tiles(ahead, p_.stages, done_, note, start);
   }
 
   FUSEDSC_DEVICE void store_tiles() const {
