@@ -102,7 +102,7 @@ std::optional<Plan<DepthwiseBackwardArguments>> plan_depthwise_direct_input(cons
         p.weight = like.weight.data;
         p.grad_x.data = like.grad_x.data;
         launch_following("depthwise_conv2d_backward", instance->run, p.work.blocks, kDepthwiseThreads, execution.stream,
-                         p, instance->memory);
+                         p, spread(p.work.blocks, instance->memory));
       }};
 }
 

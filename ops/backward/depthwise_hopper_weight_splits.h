@@ -70,7 +70,7 @@ void launch_weight_gradient(const char* name, const DepthwiseWeightKernels<Param
   if (p.sums.cluster > 1) {
     launch_clusters(name, kernels.in_clusters, blocks, threads, stream, p, memory, p.sums.cluster);
   } else {
-    launch_following(name, kernels.alone, blocks, threads, stream, p, memory);
+    launch_following(name, kernels.alone, blocks, threads, stream, p, spread(blocks, memory));
   }
   if (p.sums.partials == nullptr) return;
   launch_sum_weight_rows(name, p.sums.partials, rows_of_sums(p), p.sums.taps, a, stream);

@@ -243,9 +243,10 @@ void PointwiseGradientsPass::sum_windows(const PointwiseBackwardArguments& a, co
   sum.step_channels = static_cast<int>(a.windows.step);
   sum.weight = a.grad_weight.data;
   sum.weight_row = a.grad_weight.strides[0];
+  const std::int64_t blocks = divide_up(sum.items(), sum.items_of_block());
   launch_following(kName, a.x.dtype == DataType::float16 ? window_sum_kernel<Float16> : window_sum_kernel<BFloat16>,
-                   divide_up(sum.items(), sum.items_of_block()), kWindowSumThreads, stream, sum,
-                   std::size_t{kWindowSumThreads} * 4 * sizeof(float));
+                   blocks, kWindowSumThreads, stream, sum,
+                   spread(blocks, std::size_t{kWindowSumThreads} * 4 * sizeof(float)));
 }
 
 void PointwiseGradientsPass::sum(const PointwiseBackwardArguments& a, const float* partials, void* stream) const {

@@ -182,7 +182,7 @@ void NarrowWeightPass::run(const PointwiseBackwardArguments& a, Arena& arena, vo
   p.tiles.weight = a.grad_weight.data;
   p.tiles.partials = take_partials(arena);
   launch_following(kName, instance_->kernel, blocks_, p.teams * p.warps * 32, stream, p,
-                   static_cast<std::size_t>(instance_->memory(p)));
+                   spread(blocks_, static_cast<std::size_t>(instance_->memory(p))));
   if (blocks_ == 1) return;
   const WeightSumParameters<NarrowTiles> sum(p.tiles, blocks_);
   launch_following(kName, a.x.dtype == DataType::float16 ? sum_kernel<Float16> : sum_kernel<BFloat16>, sum.blocks(),

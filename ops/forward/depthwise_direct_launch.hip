@@ -124,7 +124,8 @@ std::optional<Plan<DepthwiseArguments>> plan_depthwise_direct(const DepthwiseArg
                                     p.bias = like.bias.data;
                                     p.y.data = like.y.data;
                                     launch_following("depthwise_conv2d", instance->run, p.work.blocks,
-                                                     kDepthwiseThreads, execution.stream, p, instance->memory);
+                                                     kDepthwiseThreads, execution.stream, p,
+                                                     spread(p.work.blocks, instance->memory));
                                   }};
 }
 

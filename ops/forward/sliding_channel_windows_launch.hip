@@ -197,8 +197,9 @@ void run(const Launch& launch, const SlidingChannelArguments& a, const Execution
   p.y_row = output_matrix(a.y, 1, true).first;
   p.pixels = pixels;
   p.weight_row = a.weight.strides[0];
-  launch_following(kName, instance.kernel, std::int64_t{p.channel_tiles} * p.splits, p.groups * 128, execution.stream,
-                   p, static_cast<std::size_t>(instance.memory(p.step, p.groups, p.stages)));
+  const std::int64_t blocks = std::int64_t{p.channel_tiles} * p.splits;
+  const auto memory = static_cast<std::size_t>(instance.memory(p.step, p.groups, p.stages));
+  launch_following(kName, instance.kernel, blocks, p.groups * 128, execution.stream, p, spread(blocks, memory));
 }
 
 Plan<SlidingChannelArguments> plan_forward(const SlidingChannelArguments& a, int /*threads*/) {

@@ -22,6 +22,33 @@ FUSEDSC_DEVICE void let_next_kernel_start() {
 #endif
 }
 
+/// Block memory to ask for in place of `bytes`, so that no multiprocessor takes more than its share of the blocks.
+/// Those of a following kernel come wherever there is room while the kernel before has the rest: some multiprocessors
+/// would get several of them and others none. It costs first-level cache, and what many small blocks gain by beginning
+/// beside the last ones of the kernel before.
+inline std::size_t spread(std::int64_t blocks, std::size_t bytes) {
+#if defined(__CUDACC__) && !defined(FUSEDSC_HOST_EXECUTOR)
+  constexpr std::int64_t kUnit = 128;
+  const int device = current_device();
+  const auto ask = [device](cudaDeviceAttr attribute) {
+    int value = 0;
+    check_vendor(cudaDeviceGetAttribute(&value, attribute, device), "gpu: asking for a multiprocessor's memory");
+    return value;
+  };
+  const bool overlaps = remembered(device, [&] { return ask(cudaDevAttrComputeCapabilityMajor); }) >= 9;
+  const int all = remembered(device, [&] { return ask(cudaDevAttrMaxSharedMemoryPerMultiprocessor); });
+  const int own = remembered(device, [&] { return ask(cudaDevAttrReservedSharedMemoryPerBlock); });
+  const std::int64_t share = (blocks + multiprocessors() - 1) / multiprocessors();
+  const std::int64_t too_much_for_more = all / (share + 1) - own + kUnit;
+  if (overlaps && too_much_for_more > static_cast<std::int64_t>(bytes)) {
+    return static_cast<std::size_t>(too_much_for_more);
+  }
+#else
+  static_cast<void>(blocks);
+#endif
+  return bytes;
+}
+
 /// As launch(), of such a kernel.
 template <class Parameters>
 void launch_following(const char* name, void (*kernel)(Parameters), std::int64_t blocks, int threads, void* stream,
