@@ -14,6 +14,7 @@
 
 #include "fusedsc/common/gpu/wave_product.h"
 #include "fusedsc/forward/depthwise_hopper_patches_block.h"
+#include "fusedsc/forward/depthwise_hopper_patches_weights.h"
 
 namespace fusedsc::gpu::hopper {
 
@@ -30,52 +31,31 @@ class DepthwisePatches : DepthwisePatchesBlock<T, DepthwiseWindow<kKernel, kStri
   using Block = DepthwisePatchesBlock<T, DepthwiseWindow<kKernel, kStride>, kInSegments>;
   using Block::channel_, Block::kPairs, Block::outputs_, Block::p_;
   using typename Block::Sums;
-  static constexpr int kGroups = kStride + 1;            ///< of 4 columns that a patch of 4 outputs reads
+  /// Blocks of all channels may have 20 warps, and threads 96 registers.
+  static constexpr bool kFewRegisters = kInSegments && kKernel == 3;
+  using Weights = std::conditional_t<kFewRegisters, DepthwisePackedWeights<T, kKernel, kStride>,
+                                     DepthwisePatchesWeights<T, kKernel, kStride>>;
+  static constexpr int kGroups = Weights::kGroups;       ///< of 4 columns that a patch of 4 outputs reads
   static constexpr int kKept = (kKernel - 1) / kStride;  ///< output rows that are begun and not finished
 
   FUSEDSC_DEVICE explicit DepthwisePatches(const DepthwisePatchesParameters& p) : Block(p) {}
-
-  /// When the kernel before has ended; `places`: what else is to be worked out before. Beyond the last channel they are
-  /// zeros.
-  FUSEDSC_DEVICE void load_weights(std::uint32_t places) {
-    const int lane = thread_index() % 32, g = lane / 4, t = lane % 4, high = g % 2;
-    const bool exists = channel_ < p_.channels;
-    const T* columns[kGroups];
-    bool are_taps[kGroups];
-#pragma unroll
-    for (int i = 0; i < kGroups; ++i) {
-      const int kw = t + 4 * i - g / 2 * kStride;
-      are_taps[i] = exists && kw >= 0 && kw < kKernel;
-      columns[i] = elements_of<T>(p_.weight) + (exists ? channel_ + high : 0) * p_.weight.image +
-                   (are_taps[i] ? kw : 0) * static_cast<int>(p_.weight.column);
-      places |= upper_word(columns[i]);
-    }
-    keep_order(places);
-    wait_for_previous_kernel();
-#pragma unroll
-    for (int i = 0; i < kGroups; ++i) {
-#pragma unroll
-      for (int kh = 0; kh < kKernel; ++kh) {
-#pragma unroll
-        for (int pair = 0; pair < kPairs; ++pair) {
-          const std::uint32_t value =
-              columns[i][(exists ? 2 * pair : 0) * p_.weight.image + kh * static_cast<int>(p_.weight.row)].bits;
-          weights_[kh][pair][i] = are_taps[i] ? value << 16 * high : 0;
-        }
-      }
-    }
-  }
 
   FUSEDSC_DEVICE void compute() {
     Block::clear_behind_tiles();
     const std::uint32_t places = Block::aim(4 * kStride, places_);
     group_barrier(0, p_.threads());
-    load_weights(places);
+    weights_.load(p_, channel_, places);
     Sums sums[kKept];
     begin_image(sums);
     Block::work_off([&](const DepthwiseTileNote& at, const unsigned char* tile, unsigned char* out) {
       // Rows of padding are passed over.
-      const int begin = read_entry(at.begin), end = read_entry(at.end), input_row = read_entry(at.input_row);
+      int begin = 0, end = 0;
+      const auto read_rows = [&] {
+        begin = read_entry(at.begin);
+        end = read_entry(at.end);
+      };
+      if constexpr (!kFewRegisters) read_rows();
+      const int input_row = read_entry(at.input_row);
       const int inside = least(p_.rows, (p_.input_height - input_row + kStride - 1) / kStride * kStride);
       int row = read_entry(at.output_row), r = 0;
       if (input_row < 0 && p_.padding_top < kKernel) {
@@ -94,6 +74,9 @@ class DepthwisePatches : DepthwisePatchesBlock<T, DepthwiseWindow<kKernel, kStri
         }
         out += p_.out_row_bytes;
         ++row;
+      }
+      if constexpr (kFewRegisters) {
+        if (r < p_.rows) read_rows();
       }
 #pragma unroll 1
       for (; r < p_.rows; r += kStride) {
@@ -128,9 +111,9 @@ class DepthwisePatches : DepthwisePatchesBlock<T, DepthwiseWindow<kKernel, kStri
           sum[v] = phase > 0 ? sums[age % kKept][pair][v] : age == 0 ? 0.0f : sums[age - 1][pair][v];
         }
         const std::uint32_t(&a)[4] = operands[pair];
-        const std::uint32_t(&weights)[kGroups] = weights_[kh][pair];
-        wave_multiply_add(sum, {{a[0], a[1], a[2], a[3]}, {weights[0], weights[1]}}, T());
-        if constexpr (kGroups == 3) wave_multiply_add_half(sum, last[pair], weights[2], T());
+        const auto weights = [&](int i) { return weights_.word(kh, pair, i); };
+        wave_multiply_add(sum, {{a[0], a[1], a[2], a[3]}, {weights(0), weights(1)}}, T());
+        if constexpr (kGroups == 3) wave_multiply_add_half(sum, last[pair], weights(2), T());
         float(&to)[4] = phase == 0 && age == kKept ? finished[pair] : sums[age % kKept][pair];
 #pragma unroll
         for (int v = 0; v < 4; ++v) to[v] = sum[v];
@@ -159,7 +142,7 @@ class DepthwisePatches : DepthwisePatchesBlock<T, DepthwiseWindow<kKernel, kStri
   }
 
   int places_[kGroups];  ///< of the thread, in tiles of x
-  std::uint32_t weights_[kKernel][kPairs][kGroups];
+  Weights weights_;
 };
 
 }  // namespace fusedsc::gpu::hopper

@@ -10,10 +10,10 @@ namespace {
 
 constexpr const char* kName = "depthwise_conv2d";
 /// The most that a block may have, where one has a multiprocessor for itself.
-constexpr int most_threads(int kernel) { return kernel == 3 ? 512 : 384; }
+constexpr int most_threads(int kernel, bool in_segments) { return kernel == 5 ? 384 : in_segments ? 640 : 512; }
 
 template <class T, int kKernel, int kStride, bool kInSegments = false>
-FUSEDSC_HOPPER_KERNEL(most_threads(kKernel))
+FUSEDSC_HOPPER_KERNEL(most_threads(kKernel, kInSegments))
 patches_kernel(const FUSEDSC_GRID_CONSTANT DepthwisePatchesParameters p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
   DepthwisePatches<T, kKernel, kStride, kInSegments>::run(p);
@@ -22,7 +22,10 @@ patches_kernel(const FUSEDSC_GRID_CONSTANT DepthwisePatchesParameters p) {
 
 template <class T>
 auto kernel_of(int kernel, int stride, bool in_segments) {
-  if (in_segments) return kernel == 3 ? patches_kernel<T, 3, 2, true> : patches_kernel<T, 5, 2, true>;
+  if (in_segments) {
+    if (kernel == 5) return patches_kernel<T, 5, 2, true>;
+    return stride == 1 ? patches_kernel<T, 3, 1, true> : patches_kernel<T, 3, 2, true>;
+  }
   if (kernel == 3) return stride == 1 ? patches_kernel<T, 3, 1> : patches_kernel<T, 3, 2>;
   return stride == 1 ? patches_kernel<T, 5, 1> : patches_kernel<T, 5, 2>;
 }
@@ -34,7 +37,9 @@ std::vector<DepthwisePatching> patchings(const DepthwiseArguments& a) {
   const bool is_large = a.window.kernel[0] == 5, is_many = a.y.sizes[0] >= 64;
   std::vector<DepthwisePatching> list;
   if (wants_segments(a)) {
-    list = {{.runs = runs, .rows = is_large ? 2 : 4, .stages = 3, .in_segments = true, .grain = is_large ? 7 : 28}};
+    if (runs > 9) list = {{.runs = runs, .rows = 2, .stages = 4, .in_segments = true, .grain = 7}};
+    else if (is_large) list = {{.runs = runs, .rows = 2, .stages = 3, .in_segments = true, .grain = 7}};
+    else list = {{.runs = runs, .rows = 4, .stages = 3, .in_segments = true, .grain = 28}};
   } else if (is_large && stride == 1) {
     if (width <= 8) list = {runs % 9 == 0 ? DepthwisePatching{9, 0, 4, 1, 2} : DepthwisePatching{4, 4, 6, 1, 3}};
     else if (width <= 16) list = {{4, 4, 3, 1, 3}, {.runs = 4, .box_runs = 4, .rows = 5, .stages = 3, .grain = 5}};
@@ -80,9 +85,11 @@ DepthwisePatchesPass DepthwisePatchesPass::of(const DepthwiseArguments& a) {
 }
 
 bool wants_segments(const DepthwiseArguments& a) {
-  const std::int64_t channels = a.x.sizes[1], width = a.y.sizes[3];
-  return a.window.stride[0] == 2 && width > 16 && width <= 64 && channels >= 48 && channels <= 72 &&
-         channels % 32 != 0 && a.x.elements() >= std::int64_t{65536} * multiprocessors() && has_dense_rows(a.x) &&
+  const std::int64_t channels = a.x.sizes[1], width = a.y.sizes[3], kernel = a.window.kernel[0];
+  const bool is_strided = a.window.stride[0] == 2;
+  const bool suits = channels <= 72 ? is_strided && channels >= 48 : kernel == 3 && channels > 128 && channels <= 144;
+  return suits && channels % 32 != 0 && width > (is_strided ? 16 : 32) && width <= 64 &&
+         a.x.elements() >= std::int64_t{65536} * multiprocessors() && has_dense_rows(a.x) &&
          has_dense_rows(ConstTensorView(a.y));
 }
 
@@ -118,7 +125,7 @@ DepthwisePatchesPass::DepthwisePatchesPass(const DepthwiseArguments& a, const De
   kernel_ = a.x.dtype == DataType::float16 ? kernel_of<Float16>(kernel, stride, t.in_segments)
                                            : kernel_of<BFloat16>(kernel, stride, t.in_segments);
   static_cast<DepthwiseTilesShape&>(p_) = cut_patches(a.x.sizes, a.y.sizes, a.window, t, PatchesOf::output);
-  fits_ = p_.threads() <= most_threads(kernel) && cut_outputs(p_, p_.rows / stride);
+  fits_ = p_.threads() <= most_threads(kernel, t.in_segments) && cut_outputs(p_, p_.rows / stride);
   if (!fits_) return;
   share_out(p_, resident_blocks(kernel_, p_.threads(), static_cast<std::size_t>(p_.memory_bytes())));
 }

@@ -91,6 +91,14 @@ inline std::uint32_t reordered(std::uint32_t word, std::uint32_t order) {
   for (int i = 0; i < 4; ++i) result |= (word >> 8 * (order >> 4 * i & 3) & 0xffu) << 8 * i;
   return result;
 }
+inline std::uint32_t reordered_here(std::uint32_t word, std::uint32_t order) {
+  std::uint32_t result = 0;
+  for (int i = 0; i < 4; ++i) {
+    const std::uint32_t byte = order >> 4 * i & 7;
+    result |= (byte < 4 ? word >> 8 * byte & 0xffu : 0) << 8 * i;
+  }
+  return result;
+}
 
 inline void prefetch(const TensorMap&) {}
 

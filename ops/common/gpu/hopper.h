@@ -213,6 +213,13 @@ FUSEDSC_DEVICE void store_matrices(void* row, const std::uint32_t (&from)[4]) {
 FUSEDSC_DEVICE std::uint32_t reordered(std::uint32_t word, std::uint32_t order) {
   return __byte_perm(word, word, order);
 }
+/// The same where 4 stands for a byte of zeros, and where it is written: compilers would do it once, before a loop, and
+/// keep what comes of it in registers.
+FUSEDSC_DEVICE std::uint32_t reordered_here(std::uint32_t word, std::uint32_t order) {
+  std::uint32_t result;
+  asm volatile("prmt.b32 %0, %1, 0, %2;" : "=r"(result) : "r"(word), "r"(order));
+  return result;
+}
 
 /// Both halves of a word at least 0 and, if `to_six`, at most 6. A NaN stays one.
 FUSEDSC_DEVICE std::uint32_t clamped_pair(std::uint32_t pair, bool to_six, Float16) {
