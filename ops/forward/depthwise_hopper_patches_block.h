@@ -185,9 +185,10 @@ class DepthwisePatchesBlock {
       wait(arrived_ + turn.slot, turn.parity);
       const DepthwiseTileNote& at = notes_[turn.slot];
       outputs_.begin_tile(at);
-      is_last = read_entry(at.is_last);
+      if constexpr (!kInSegments) is_last = read_entry(at.is_last);
       wait(stored_ + buffer, buffer_parity);
       use(at, memory_ + turn.slot * p_.tile_bytes, out_ + buffer * p_.out_bytes);
+      if constexpr (kInSegments) is_last = read_entry(at.is_last);
       publish();
       arrive_as_warp(done_ + turn.slot);
       buffer_parity ^= buffer;
@@ -197,9 +198,14 @@ class DepthwisePatchesBlock {
     let_next_kernel_start();
   }
 
+  /// Behind everything else: p.weight_bytes.
+  FUSEDSC_DEVICE void* weight_memory() const { return stored_ + 2; }
+
   FUSEDSC_DEVICE void load_halves(const unsigned char* from, Run (&to)[2]) const {
+    auto half = static_cast<std::uint32_t>(half_);
+    if constexpr (kInSegments) hide_origin(half);  // or its sum with each place would have a register of its own
     to[0] = *reinterpret_cast<const Run*>(from);
-    to[1] = *reinterpret_cast<const Run*>(from + half_);
+    to[1] = *reinterpret_cast<const Run*>(from + half);
   }
 
   /// To two words of a product's operand, for each pair of channels in neighbouring registers, as products want it.

@@ -32,8 +32,7 @@ class DepthwisePatches : DepthwisePatchesBlock<T, DepthwiseWindow<kKernel, kStri
   using Block::channel_, Block::kPairs, Block::outputs_, Block::p_;
   using typename Block::Sums;
   /// Blocks of all channels may have 20 warps, and threads 96 registers.
-  static constexpr bool kFewRegisters = kInSegments && kKernel == 3;
-  using Weights = std::conditional_t<kFewRegisters, DepthwisePackedWeights<T, kKernel, kStride>,
+  using Weights = std::conditional_t<kInSegments, DepthwisePackedWeights<T, kKernel, kStride>,
                                      DepthwisePatchesWeights<T, kKernel, kStride>>;
   static constexpr int kGroups = Weights::kGroups;       ///< of 4 columns that a patch of 4 outputs reads
   static constexpr int kKept = (kKernel - 1) / kStride;  ///< output rows that are begun and not finished
@@ -44,7 +43,7 @@ class DepthwisePatches : DepthwisePatchesBlock<T, DepthwiseWindow<kKernel, kStri
     Block::clear_behind_tiles();
     const std::uint32_t places = Block::aim(4 * kStride, places_);
     group_barrier(0, p_.threads());
-    weights_.load(p_, channel_, places);
+    weights_.load(p_, channel_, places, Block::weight_memory());
     Sums sums[kKept];
     begin_image(sums);
     Block::work_off([&](const DepthwiseTileNote& at, const unsigned char* tile, unsigned char* out) {
@@ -54,7 +53,7 @@ class DepthwisePatches : DepthwisePatchesBlock<T, DepthwiseWindow<kKernel, kStri
         begin = read_entry(at.begin);
         end = read_entry(at.end);
       };
-      if constexpr (!kFewRegisters) read_rows();
+      if constexpr (!kInSegments) read_rows();
       const int input_row = read_entry(at.input_row);
       const int inside = least(p_.rows, (p_.input_height - input_row + kStride - 1) / kStride * kStride);
       int row = read_entry(at.output_row), r = 0;
@@ -75,7 +74,7 @@ class DepthwisePatches : DepthwisePatchesBlock<T, DepthwiseWindow<kKernel, kStri
         out += p_.out_row_bytes;
         ++row;
       }
-      if constexpr (kFewRegisters) {
+      if constexpr (kInSegments) {
         if (r < p_.rows) read_rows();
       }
 #pragma unroll 1
@@ -98,6 +97,7 @@ class DepthwisePatches : DepthwisePatchesBlock<T, DepthwiseWindow<kKernel, kStri
     Block::sort(runs[0], 0, operands);
     Block::sort(runs[1], 2, operands);
     if constexpr (kGroups == 3) Block::sort(runs[2], 0, last);
+    const auto fetched = weights_.fetch(phase);
     Sums finished;
 #pragma unroll
     for (int age = kKept; age >= 0; --age) {
@@ -111,7 +111,7 @@ class DepthwisePatches : DepthwisePatchesBlock<T, DepthwiseWindow<kKernel, kStri
           sum[v] = phase > 0 ? sums[age % kKept][pair][v] : age == 0 ? 0.0f : sums[age - 1][pair][v];
         }
         const std::uint32_t(&a)[4] = operands[pair];
-        const auto weights = [&](int i) { return weights_.word(kh, pair, i); };
+        const auto weights = [&](int i) { return weights_.word(fetched, kh, pair, i); };
         wave_multiply_add(sum, {{a[0], a[1], a[2], a[3]}, {weights(0), weights(1)}}, T());
         if constexpr (kGroups == 3) wave_multiply_add_half(sum, last[pair], weights(2), T());
         float(&to)[4] = phase == 0 && age == kKept ? finished[pair] : sums[age % kKept][pair];

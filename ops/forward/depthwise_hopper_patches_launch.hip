@@ -10,7 +10,7 @@ namespace {
 
 constexpr const char* kName = "depthwise_conv2d";
 /// The most that a block may have, where one has a multiprocessor for itself.
-constexpr int most_threads(int kernel, bool in_segments) { return kernel == 5 ? 384 : in_segments ? 640 : 512; }
+constexpr int most_threads(int kernel, bool in_segments) { return in_segments ? 640 : kernel == 3 ? 512 : 384; }
 
 template <class T, int kKernel, int kStride, bool kInSegments = false>
 FUSEDSC_HOPPER_KERNEL(most_threads(kKernel, kInSegments))
@@ -85,12 +85,12 @@ DepthwisePatchesPass DepthwisePatchesPass::of(const DepthwiseArguments& a) {
 }
 
 bool wants_segments(const DepthwiseArguments& a) {
-  const std::int64_t channels = a.x.sizes[1], width = a.y.sizes[3], kernel = a.window.kernel[0];
+  const std::int64_t channels = a.x.sizes[1], width = a.y.sizes[3];
   const bool is_strided = a.window.stride[0] == 2;
-  const bool suits = channels <= 72 ? is_strided && channels >= 48 : kernel == 3 && channels > 128 && channels <= 144;
-  return suits && channels % 32 != 0 && width > (is_strided ? 16 : 32) && width <= 64 &&
-         a.x.elements() >= std::int64_t{65536} * multiprocessors() && has_dense_rows(a.x) &&
-         has_dense_rows(ConstTensorView(a.y));
+  if (channels % 32 == 0 || width > 64 || a.x.elements() < std::int64_t{65536} * multiprocessors()) return false;
+  const bool suits = channels > 128 ? channels <= 144 && (is_strided || (a.window.kernel[0] == 3 && width > 32))
+                                    : channels >= 48 && channels <= 72 && is_strided;
+  return suits && width > 16 && has_dense_rows(a.x) && has_dense_rows(ConstTensorView(a.y));
 }
 
 void describe_tensors(DepthwisePatchesParameters& p, const ConstTensorView& x, const ConstTensorView& y) {
@@ -125,6 +125,7 @@ DepthwisePatchesPass::DepthwisePatchesPass(const DepthwiseArguments& a, const De
   kernel_ = a.x.dtype == DataType::float16 ? kernel_of<Float16>(kernel, stride, t.in_segments)
                                            : kernel_of<BFloat16>(kernel, stride, t.in_segments);
   static_cast<DepthwiseTilesShape&>(p_) = cut_patches(a.x.sizes, a.y.sizes, a.window, t, PatchesOf::output);
+  if (t.in_segments && kernel == 5) p_.weight_bytes = DepthwisePackedWeights<Float16, 5, 2>::kept_bytes(p_.warps());
   fits_ = p_.threads() <= most_threads(kernel, t.in_segments) && cut_outputs(p_, p_.rows / stride);
   if (!fits_) return;
   share_out(p_, resident_blocks(kernel_, p_.threads(), static_cast<std::size_t>(p_.memory_bytes())));

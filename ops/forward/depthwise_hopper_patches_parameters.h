@@ -17,11 +17,13 @@ struct DepthwisePatchesParameters : DepthwiseTilesShape {
   /// If it is cut into these, tiles of y are [row][segment][image][byte of the segment].
   int out_segments = 0, out_segment_bytes = 0;
 
+  int weight_bytes = 0;  ///< of block memory: weights for which there are no registers
+
   FUSEDSC_HOST_DEVICE int threads() const { return (warps() + 2) * 32; }
   FUSEDSC_HOST_DEVICE int memory_bytes() const {
     return 1024 + stages * tile_bytes + 2 * out_bytes +
            stages * static_cast<int>(2 * sizeof(Barrier) + sizeof(DepthwiseTileNote)) +
-           2 * static_cast<int>(sizeof(Barrier));
+           2 * static_cast<int>(sizeof(Barrier)) + weight_bytes;
   }
 };
 

@@ -18,8 +18,8 @@ class DepthwisePatchesWeights {
   static constexpr int kGroups = kStride + 1;  ///< of 4 columns that a patch of 4 outputs reads
 
   /// When the kernel before has ended; `places`: what else is to be worked out before. channel: the warp's first;
-  /// beyond the last one weights are zeros.
-  FUSEDSC_DEVICE void load(const DepthwisePatchesParameters& p, int channel, std::uint32_t places) {
+  /// beyond the last one weights are zeros. In block memory there are p.weight_bytes for what registers do not hold.
+  FUSEDSC_DEVICE void load(const DepthwisePatchesParameters& p, int channel, std::uint32_t places, void* /*memory*/) {
     const int lane = thread_index() % 32, g = lane / 4, t = lane % 4, high = g % 2;
     const bool exists = channel < p.channels;
     const T* columns[kGroups];
@@ -48,7 +48,10 @@ class DepthwisePatchesWeights {
     }
   }
 
-  FUSEDSC_DEVICE std::uint32_t word(int kh, int pair, int i) const { return words_[kh][pair][i]; }
+  /// To be asked for once for a row of x, number `phase` of those that a row of outputs moves on by.
+  struct Fetched {};
+  FUSEDSC_DEVICE Fetched fetch(int /*phase*/) const { return {}; }
+  FUSEDSC_DEVICE std::uint32_t word(const Fetched&, int kh, int pair, int i) const { return words_[kh][pair][i]; }
 
  private:
   std::uint32_t words_[kKernel][kPairs][kGroups];
@@ -56,15 +59,27 @@ class DepthwisePatchesWeights {
 
 /// The taps alone, two to a word, each put where a product wants it when it comes to that: where registers are few. Of
 /// a row of a window a lane has the tap kw = (t - g / 2 * stride) % 4, in whichever group, and of 5 also the one 4
-/// behind.
+/// behind. Every second row of 5x5 windows, which is every second row of x that wants it, is in block memory, where
+/// each thread has its own.
 template <class T, int kKernel, int kStride>
 class DepthwisePackedWeights {
  public:
   static constexpr int kPairs = 4;
   static constexpr int kGroups = kStride + 1;
+  static_assert(kKernel == 3 || kStride == 2);
+  static constexpr int kKeptRows = kKernel == 5 ? 2 : 0;  ///< in block memory
+  static constexpr int kTaps = (kKernel + 3) / 4;         ///< of a row of a window that a lane has
+  using Row = Aligned<std::uint32_t, kPairs * kTaps / 2>;
+  struct Fetched {
+    Row rows[kKeptRows + 1];
+  };
+
+  /// Of a block of so many warps that compute.
+  static constexpr int kept_bytes(int warps) { return warps * kKeptRows * 32 * static_cast<int>(sizeof(Row)); }
 
   /// As above.
-  FUSEDSC_DEVICE void load(const DepthwisePatchesParameters& p, int channel, std::uint32_t places) {
+  FUSEDSC_DEVICE void load(const DepthwisePatchesParameters& p, int channel, std::uint32_t places, void* memory) {
+    kept_ = static_cast<Row*>(memory) + thread_index() / 32 * 32 * kKeptRows + thread_index() % 32;
     const int lane = thread_index() % 32, g = lane / 4, t = lane % 4, high = g % 2;
     const int kw = (t - g / 2 * kStride) & 3, first_group = (kw - t + g / 2 * kStride) / 4;
     const bool exists = channel < p.channels;
@@ -90,32 +105,48 @@ class DepthwisePackedWeights {
     keep_order(places);
     wait_for_previous_kernel();
 #pragma unroll
-    for (int i = 0; i < kWords; ++i) {
-      std::uint32_t halves[2];
+    for (int kh = 0; kh < kKernel; ++kh) {
+      Row row;
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int place = (2 * i + half) / kTaps, tap = (2 * i + half) % kTaps, kh = place / kPairs,
-                  pair = place % kPairs;
-        const std::uint32_t value =
-            columns[tap][(exists ? 2 * pair : 0) * p.weight.image + kh * static_cast<int>(p.weight.row)].bits;
-        halves[half] = are_taps[tap] ? value : 0;
+      for (int i = 0; i < kRowTaps; i += 2) {
+        std::uint32_t taps[2];
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int pair = (i + half) / kTaps, tap = (i + half) % kTaps;
+          const std::uint32_t value =
+              columns[tap][(exists ? 2 * pair : 0) * p.weight.image + kh * static_cast<int>(p.weight.row)].bits;
+          taps[half] = are_taps[tap] ? value : 0;
+        }
+        row.elements[i / 2] = taps[0] | taps[1] << 16;
       }
-      words_[i] = halves[0] | halves[1] << 16;
+      if (is_kept(kh)) kept_[kh / 2 * 32] = row;
+      else rows_[kh] = row;
     }
   }
 
-  FUSEDSC_DEVICE std::uint32_t word(int kh, int pair, int i) const {
-    return reordered_here(words_[(kh * kPairs + pair) * kTaps / 2], orders_[i][pair % kWays]);
+  FUSEDSC_DEVICE Fetched fetch(int phase) const {
+    Fetched fetched;
+#pragma unroll
+    for (int i = 0; i < kKeptRows; ++i) {
+      if (phase == 1) fetched.rows[i] = kept_[i * 32];
+    }
+    return fetched;
+  }
+  FUSEDSC_DEVICE std::uint32_t word(const Fetched& fetched, int kh, int pair, int i) const {
+    const Row& row = is_kept(kh) ? fetched.rows[kh / 2] : rows_[kh];
+    return reordered_here(row.elements[pair * kTaps / 2], orders_[i][pair % kWays]);
   }
 
  private:
-  static constexpr int kTaps = (kKernel + 3) / 4;  ///< of a row of a window that a lane has
-  static constexpr int kWays = 2 / kTaps;          ///< in which a group's tap may lie in its word
-  static constexpr int kWords = kKernel * kPairs * kTaps / 2;
+  static constexpr int kWays = 2 / kTaps;  ///< in which a group's tap may lie in its word
+  static constexpr int kRowTaps = kPairs * kTaps;
   /// Of two bytes of a word: its lower ones, its upper ones, zeros.
   static constexpr std::uint32_t kLow = 0x10, kHigh = 0x32, kNothing = 0x44;
 
-  std::uint32_t words_[kWords];
+  static FUSEDSC_DEVICE constexpr bool is_kept(int kh) { return kKeptRows > 0 && kh % 2 == 1; }
+
+  Row rows_[kKernel];
+  Row* kept_;                             ///< in block memory, 32 from one to the next
   std::uint32_t orders_[kGroups][kWays];  ///< of bytes, for a product's word
 };
 

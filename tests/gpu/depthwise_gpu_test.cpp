@@ -83,7 +83,7 @@ std::vector<DepthwiseGeometry> tile_geometries() {
       if (stride == 2) {  // in segments of whole rows
         geometries.insert(geometries.end(), {{{2, 72, 26, 56}, window}, {{3, 24, 13, 56}, window}});
       }
-      if (kernel == 3) {  // likewise, of as many channels as a block has warps for
+      if (kernel == 3 || stride == 2) {  // likewise, of as many channels as a block has warps for
         geometries.insert(geometries.end(), {{{2, 144, 13, 56}, window}, {{2, 136, 17, 43}, window}});
       }
     }
