@@ -1,7 +1,4 @@
 #ifdef FUSEDSC_HOPPER
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <optional>
 #include <vector>
 
@@ -40,11 +37,8 @@ std::vector<DepthwisePatching> patchings(const DepthwiseArguments& a) {
   const bool is_large = a.window.kernel[0] == 5, is_many = a.y.sizes[0] >= 64;
   std::vector<DepthwisePatching> list;
   if (wants_segments(a)) {
-    if (runs > 9) {
-      DepthwisePatching t{.runs = runs, .rows = 2, .stages = 4, .in_segments = true, .grain = 7};
-      if (const char* tried = std::getenv("FUSEDSC_SEG")) std::sscanf(tried, "%d,%d,%d", &t.rows, &t.stages, &t.grain);
-      list = {t};
-    } else if (is_large) list = {{.runs = runs, .rows = 2, .stages = 3, .in_segments = true, .grain = 7}};
+    if (runs > 9) list = {{.runs = runs, .rows = 2, .stages = 4, .in_segments = true, .grain = 7}};
+    else if (is_large) list = {{.runs = runs, .rows = 2, .stages = 3, .in_segments = true, .grain = 7}};
     else list = {{.runs = runs, .rows = 4, .stages = 3, .in_segments = true, .grain = 28}};
   } else if (is_large && stride == 1) {
     if (width <= 8) list = {runs % 9 == 0 ? DepthwisePatching{9, 0, 4, 1, 2} : DepthwisePatching{4, 4, 6, 1, 3}};
@@ -94,8 +88,6 @@ bool wants_segments(const DepthwiseArguments& a) {
   const std::int64_t channels = a.x.sizes[1], width = a.y.sizes[3];
   const bool is_strided = a.window.stride[0] == 2;
   if (channels % 32 == 0 || width > 64 || a.x.elements() < std::int64_t{65536} * multiprocessors()) return false;
-  const char* tried = std::getenv("FUSEDSC_SEG");
-  if (channels > 128 && tried != nullptr && std::strcmp(tried, "off") == 0) return false;
   const bool suits = channels > 128 ? channels <= 144 && (is_strided || (a.window.kernel[0] == 3 && width > 32))
                                     : channels >= 48 && channels <= 72 && is_strided;
   return suits && width > 16 && has_dense_rows(a.x) && has_dense_rows(ConstTensorView(a.y));
