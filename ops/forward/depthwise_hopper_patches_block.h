@@ -8,8 +8,9 @@
 
 namespace fusedsc::gpu::hopper {
 
-/// kInSegments: rows of tiles are cut into segments, not into boxes of channels.
-template <class T, class Window, bool kInSegments>
+/// kInSegments: rows of tiles are cut into segments, not into boxes of channels. kFewRegisters: what can be read or
+/// worked out late is, for blocks of 20 warps, whose threads have 96 registers.
+template <class T, class Window, bool kInSegments, bool kFewRegisters = false>
 class DepthwisePatchesBlock {
  protected:
   static constexpr int kPairs = 4;  ///< of channels
@@ -185,10 +186,10 @@ class DepthwisePatchesBlock {
       wait(arrived_ + turn.slot, turn.parity);
       const DepthwiseTileNote& at = notes_[turn.slot];
       outputs_.begin_tile(at);
-      if constexpr (!kInSegments) is_last = read_entry(at.is_last);
+      if constexpr (!kFewRegisters) is_last = read_entry(at.is_last);
       wait(stored_ + buffer, buffer_parity);
       use(at, memory_ + turn.slot * p_.tile_bytes, out_ + buffer * p_.out_bytes);
-      if constexpr (kInSegments) is_last = read_entry(at.is_last);
+      if constexpr (kFewRegisters) is_last = read_entry(at.is_last);
       publish();
       arrive_as_warp(done_ + turn.slot);
       buffer_parity ^= buffer;
@@ -203,7 +204,7 @@ class DepthwisePatchesBlock {
 
   FUSEDSC_DEVICE void load_halves(const unsigned char* from, Run (&to)[2]) const {
     auto half = static_cast<std::uint32_t>(half_);
-    if constexpr (kInSegments) hide_origin(half);  // or its sum with each place would have a register of its own
+    if constexpr (kFewRegisters) hide_origin(half);  // or its sum with each place would have a register of its own
     to[0] = *reinterpret_cast<const Run*>(from);
     to[1] = *reinterpret_cast<const Run*>(from + half);
   }

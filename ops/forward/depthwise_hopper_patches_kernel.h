@@ -18,8 +18,9 @@
 
 namespace fusedsc::gpu::hopper {
 
-template <class T, int kKernel, int kStride, bool kInSegments>
-class DepthwisePatches : DepthwisePatchesBlock<T, DepthwiseWindow<kKernel, kStride>, kInSegments> {
+/// As DepthwisePatchesBlock.
+template <class T, int kKernel, int kStride, bool kInSegments, bool kFewRegisters>
+class DepthwisePatches : DepthwisePatchesBlock<T, DepthwiseWindow<kKernel, kStride>, kInSegments, kFewRegisters> {
  public:
   FUSEDSC_DEVICE static void run(const DepthwisePatchesParameters& p) {
     DepthwisePatches tiles(p);
@@ -28,11 +29,10 @@ class DepthwisePatches : DepthwisePatchesBlock<T, DepthwiseWindow<kKernel, kStri
   }
 
  private:
-  using Block = DepthwisePatchesBlock<T, DepthwiseWindow<kKernel, kStride>, kInSegments>;
+  using Block = DepthwisePatchesBlock<T, DepthwiseWindow<kKernel, kStride>, kInSegments, kFewRegisters>;
   using Block::channel_, Block::kPairs, Block::outputs_, Block::p_;
   using typename Block::Sums;
-  /// Blocks of all channels may have 20 warps, and threads 96 registers.
-  using Weights = std::conditional_t<kInSegments, DepthwisePackedWeights<T, kKernel, kStride>,
+  using Weights = std::conditional_t<kFewRegisters, DepthwisePackedWeights<T, kKernel, kStride>,
                                      DepthwisePatchesWeights<T, kKernel, kStride>>;
   static constexpr int kGroups = Weights::kGroups;       ///< of 4 columns that a patch of 4 outputs reads
   static constexpr int kKept = (kKernel - 1) / kStride;  ///< output rows that are begun and not finished
@@ -53,7 +53,7 @@ class DepthwisePatches : DepthwisePatchesBlock<T, DepthwiseWindow<kKernel, kStri
         begin = read_entry(at.begin);
         end = read_entry(at.end);
       };
-      if constexpr (!kInSegments) read_rows();
+      if constexpr (!kFewRegisters) read_rows();
       const int input_row = read_entry(at.input_row);
       const int inside = least(p_.rows, (p_.input_height - input_row + kStride - 1) / kStride * kStride);
       int row = read_entry(at.output_row), r = 0;
@@ -74,7 +74,7 @@ class DepthwisePatches : DepthwisePatchesBlock<T, DepthwiseWindow<kKernel, kStri
         out += p_.out_row_bytes;
         ++row;
       }
-      if constexpr (kInSegments) {
+      if constexpr (kFewRegisters) {
         if (r < p_.rows) read_rows();
       }
 #pragma unroll 1

@@ -10,22 +10,24 @@ namespace {
 
 constexpr const char* kName = "depthwise_conv2d";
 /// The most that a block may have, where one has a multiprocessor for itself.
-constexpr int most_threads(int kernel, bool in_segments) { return in_segments ? 640 : kernel == 3 ? 512 : 384; }
+constexpr int most_threads(int kernel, bool few_registers) { return few_registers ? 640 : kernel == 3 ? 512 : 384; }
 
-template <class T, int kKernel, int kStride, bool kInSegments = false>
-FUSEDSC_HOPPER_KERNEL(most_threads(kKernel, kInSegments))
+template <class T, int kKernel, int kStride, bool kInSegments = false, bool kFewRegisters = false>
+FUSEDSC_HOPPER_KERNEL(most_threads(kKernel, kFewRegisters))
 patches_kernel(const FUSEDSC_GRID_CONSTANT DepthwisePatchesParameters p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
-  DepthwisePatches<T, kKernel, kStride, kInSegments>::run(p);
+  DepthwisePatches<T, kKernel, kStride, kInSegments, kFewRegisters>::run(p);
 #endif
 }
 
+/// Blocks of all channels, if these are many.
+bool has_few_registers(const DepthwisePatching& t) { return t.in_segments && t.runs > 9; }
+
 template <class T>
-auto kernel_of(int kernel, int stride, bool in_segments) {
-  if (in_segments) {
-    if (kernel == 5) return patches_kernel<T, 5, 2, true>;
-    return stride == 1 ? patches_kernel<T, 3, 1, true> : patches_kernel<T, 3, 2, true>;
-  }
+auto kernel_of(int kernel, int stride, const DepthwisePatching& t) {
+  if (has_few_registers(t))
+    return kernel == 3 ? patches_kernel<T, 3, 1, true, true> : patches_kernel<T, 5, 2, true, true>;
+  if (t.in_segments) return kernel == 3 ? patches_kernel<T, 3, 2, true> : patches_kernel<T, 5, 2, true>;
   if (kernel == 3) return stride == 1 ? patches_kernel<T, 3, 1> : patches_kernel<T, 3, 2>;
   return stride == 1 ? patches_kernel<T, 5, 1> : patches_kernel<T, 5, 2>;
 }
@@ -37,7 +39,7 @@ std::vector<DepthwisePatching> patchings(const DepthwiseArguments& a) {
   const bool is_large = a.window.kernel[0] == 5, is_many = a.y.sizes[0] >= 64;
   std::vector<DepthwisePatching> list;
   if (wants_segments(a)) {
-    if (runs > 9) list = {{.runs = runs, .rows = 2, .stages = 4, .in_segments = true, .grain = 7}};
+    if (stride == 1) list = {{.runs = runs, .rows = 2, .stages = 3, .in_segments = true, .grain = 28}};
     else if (is_large) list = {{.runs = runs, .rows = 2, .stages = 3, .in_segments = true, .grain = 7}};
     else list = {{.runs = runs, .rows = 4, .stages = 3, .in_segments = true, .grain = 28}};
   } else if (is_large && stride == 1) {
@@ -86,11 +88,12 @@ DepthwisePatchesPass DepthwisePatchesPass::of(const DepthwiseArguments& a) {
 
 bool wants_segments(const DepthwiseArguments& a) {
   const std::int64_t channels = a.x.sizes[1], width = a.y.sizes[3];
-  const bool is_strided = a.window.stride[0] == 2;
-  if (channels % 32 == 0 || width > 64 || a.x.elements() < std::int64_t{65536} * multiprocessors()) return false;
-  const bool suits = channels > 128 ? channels <= 144 && (is_strided || (a.window.kernel[0] == 3 && width > 32))
-                                    : channels >= 48 && channels <= 72 && is_strided;
-  return suits && width > 16 && has_dense_rows(a.x) && has_dense_rows(ConstTensorView(a.y));
+  const bool is_strided = a.window.stride[0] == 2, is_large = a.window.kernel[0] == 5;
+  const bool are_few = channels >= 48 && channels <= 72, are_many = channels > 128 && channels <= 144;
+  const bool suits =
+      is_strided ? (are_few || (are_many && is_large)) && width > 16 : are_many && !is_large && width > 32;
+  return suits && channels % 32 != 0 && width <= 64 && a.x.elements() >= std::int64_t{65536} * multiprocessors() &&
+         has_dense_rows(a.x) && has_dense_rows(ConstTensorView(a.y));
 }
 
 void describe_tensors(DepthwisePatchesParameters& p, const ConstTensorView& x, const ConstTensorView& y) {
@@ -122,11 +125,12 @@ bool cut_outputs(DepthwisePatchesParameters& p, int rows) {
 
 DepthwisePatchesPass::DepthwisePatchesPass(const DepthwiseArguments& a, const DepthwisePatching& t) {
   const int kernel = static_cast<int>(a.window.kernel[0]), stride = static_cast<int>(a.window.stride[0]);
-  kernel_ = a.x.dtype == DataType::float16 ? kernel_of<Float16>(kernel, stride, t.in_segments)
-                                           : kernel_of<BFloat16>(kernel, stride, t.in_segments);
+  kernel_ =
+      a.x.dtype == DataType::float16 ? kernel_of<Float16>(kernel, stride, t) : kernel_of<BFloat16>(kernel, stride, t);
   static_cast<DepthwiseTilesShape&>(p_) = cut_patches(a.x.sizes, a.y.sizes, a.window, t, PatchesOf::output);
-  if (t.in_segments && kernel == 5) p_.weight_bytes = DepthwisePackedWeights<Float16, 5, 2>::kept_bytes(p_.warps());
-  fits_ = p_.threads() <= most_threads(kernel, t.in_segments) && cut_outputs(p_, p_.rows / stride);
+  const bool few_registers = has_few_registers(t);
+  if (few_registers && kernel == 5) p_.weight_bytes = DepthwisePackedWeights<Float16, 5, 2>::kept_bytes(p_.warps());
+  fits_ = p_.threads() <= most_threads(kernel, few_registers) && cut_outputs(p_, p_.rows / stride);
   if (!fits_) return;
   share_out(p_, resident_blocks(kernel_, p_.threads(), static_cast<std::size_t>(p_.memory_bytes())));
 }

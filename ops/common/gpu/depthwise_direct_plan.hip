@@ -50,7 +50,6 @@ bool suits_direct(const ConstTensorView& from, const ConstTensorView& to, int ta
   std::int64_t most = 0;  // multiplications of a multiprocessor
   if (channels_last) most = is_wide ? 115'000 : 165'000;
   else if (!spreads) most = 95'000;
-  else if (is_wide) most = 1'500;
   else most = taps == 9 ? 21'000 : 60'000;
   return taps * std::min(from.elements(), to.elements()) <= most * multiprocessors;
 }
