@@ -142,7 +142,7 @@ class PlanesCutProduct {
       }
       for (int i = 0; i < p_.stages; ++i) {
         initialise(full_ + i);
-        initialise(empty_ + i, kRowTiles * 4);
+        initialise(empty_ + i, kRowTiles * kGroupThreads);
       }
       publish();
     }
@@ -288,10 +288,10 @@ class PlanesCutProduct {
     group_barrier<kRowTiles * kGroupThreads>(kRowTiles * (1 + kCut) + cut_);
   }
 
-  /// Of the slot that all are done with: `parity` is that of its step.
+  /// Of the slot that all are done with: `parity` is that of its step. Each thread arrives for itself: tools which look
+  /// for races do not see that one which arrives for its warp comes behind what the others have read.
   FUSEDSC_DEVICE void refill(int step, int slot, int parity) const {
-    warp_barrier();
-    if (thread_ % 32 == 0) arrive(empty_ + slot);
+    arrive(empty_ + slot);
     if (thread_ != 0 || row_tile_ != 0) return;
     wait(empty_ + slot, parity);
     start_step(step, slot);
