@@ -130,7 +130,7 @@ class DepthwiseWeightPatches {
     const int filled = p_.boxes * p_.images * p_.image_bytes();
     clear_behind_copies(memory_, p_.stages, p_.stage_bytes(), filled, p_.tile_bytes, p_.warps() * 32);
     aim();
-    block_barrier();
+    group_barrier(0, threads_of_block(p_));
     wait_for_previous_kernel();
     let_next_kernel_start();
 #pragma unroll

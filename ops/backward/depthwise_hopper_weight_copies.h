@@ -2,6 +2,7 @@
 /// tiles and patches.
 #pragma once
 
+#include "fusedsc/backward/depthwise_hopper_weight_sum.h"
 #include "fusedsc/common/gpu/depthwise_hopper_copies.h"
 
 namespace fusedsc::gpu::hopper {
@@ -19,7 +20,7 @@ FUSEDSC_DEVICE void copy_weight_tiles(const Parameters& p, int split, Barrier* a
     bring_first_tile(ahead, announce, start_copies);
   }
   warp_barrier();
-  block_barrier();
+  arrive_at_group_barrier(0, threads_of_block(p));
   if (lane == 0) bring_other_tiles(ahead, p.stages, done, announce, start_copies);
 }
 

@@ -34,7 +34,7 @@ inline bool suits_cluster(const DepthwiseTilesShape& shape, const DepthwiseBackw
 template <class Parameters>
 void share_out_splits(Parameters& p, const DepthwiseWeightKernels<Parameters>& kernels,
                       const DepthwiseBackwardArguments& a, int cluster_size, bool even = false) {
-  const int threads = (p.warps() + 1) * 32, fours = fours_of_part(p.runs(), static_cast<int>(a.window.kernel[0]));
+  const int threads = threads_of_block(p), fours = fours_of_part(p.runs(), static_cast<int>(a.window.kernel[0]));
   const auto memory = static_cast<std::size_t>(p.memory_bytes());
   share_out(p, resident_blocks(kernels.alone, threads, memory), even);
   if (cluster_size > 0) share_out_among(p, std::min(p.units, cluster_size));
@@ -65,7 +65,7 @@ template <class Parameters>
 void launch_weight_gradient(const char* name, const DepthwiseWeightKernels<Parameters>& kernels, const Parameters& p,
                             const DepthwiseBackwardArguments& a, void* stream) {
   const std::int64_t blocks = std::int64_t{channel_groups(p)} * p.splits;
-  const int threads = (p.warps() + 1) * 32;
+  const int threads = threads_of_block(p);
   const auto memory = static_cast<std::size_t>(p.memory_bytes());
   if (p.sums.cluster > 1) {
     launch_clusters(name, kernels.in_clusters, blocks, threads, stream, p, memory, p.sums.cluster);

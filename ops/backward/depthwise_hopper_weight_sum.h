@@ -19,6 +19,12 @@ struct DepthwiseWeightSums {
   int share = 0;  ///< of a cluster's results, in fours, that a block adds up
 };
 
+/// Of a block: those that compute, and the warp that copies.
+template <class Parameters>
+FUSEDSC_HOST_DEVICE int threads_of_block(const Parameters& p) {
+  return (p.warps() + 1) * 32;
+}
+
 /// A gradient that is one already; after the taps that of the bias.
 template <class T, int kKernel>
 FUSEDSC_DEVICE void leave_gradient(const DepthwiseWeightSums& p, int tap, int channel, float sum) {
@@ -72,7 +78,7 @@ FUSEDSC_DEVICE void add_up_cluster(const Parameters& p, void* memory, int split,
   warp_barrier();
   cluster_barrier();
 #pragma unroll 1
-  for (int i = first + thread_index(); i < end; i += (p.warps() + 1) * 32) {
+  for (int i = first + thread_index(); i < end; i += threads_of_block(p)) {
     const int four = i / kTaps, tap = i - four * kTaps;
     if (tap >= p.sums.taps) continue;
     Aligned<float, 4> sum = {};
