@@ -5,9 +5,8 @@
 /// x in block memory, and leave by the copy engine.
 #pragma once
 
-#include "fusedsc/common/gpu/depthwise_planes.h"
+#include "fusedsc/common/gpu/depthwise_planes_copies.h"
 #include "fusedsc/common/gpu/depthwise_source.h"
-#include "fusedsc/common/gpu/following_kernel.h"
 
 namespace fusedsc::gpu::hopper {
 
@@ -61,29 +60,31 @@ class DepthwisePlanesGradients {
     return end < p_.input_height ? end : p_.input_height;
   }
 
-  FUSEDSC_DEVICE void start_copies(const PlanesTile& tile, int slot) const {
+  FUSEDSC_DEVICE auto copies_of(const PlanesTile& tile, int slot) const {
     const int height = p_.input_height, width = p_.input_width;
-    const int first = first_grad_row(tile), end = end_grad_row(tile), next = tile.row + tile.rows;
-    Barrier* barrier = stages_.barriers + slot;
-    expect(barrier, bytes_of_rows<T>(tile, tile.row, next, height, width) +
-                        (kHasOutput ? 2 : 1) * bytes_of_rows<T>(tile, first, end, height, width));
-    start_rows(stage(slot), pitch_, static_cast<const T*>(p_.x), tile, tile.row, next, height, width, barrier);
-    T* grad = grad_stage(slot);
-    start_rows(grad, p_.grad_pitch, static_cast<const T*>(p_.grad_y), tile, first, end, height, width, barrier);
+    const int first = first_grad_row(tile), end = end_grad_row(tile);
+    T* const grad = grad_stage(slot);
+    Barrier* const barrier = stages_.barriers + slot;
+    const PlanesCopy<T> x(stage(slot), pitch_, static_cast<const T*>(p_.x), tile, tile.row, tile.row + tile.rows,
+                          height, width),
+        grads(grad, p_.grad_pitch, static_cast<const T*>(p_.grad_y), tile, first, end, height, width);
     if constexpr (kHasOutput) {
-      start_rows(grad + p_.planes * p_.grad_pitch, p_.grad_pitch, static_cast<const T*>(p_.output), tile, first, end,
-                 height, width, barrier);
+      return PlanesCopies<T, 3>{barrier,
+                                {x,
+                                 grads,
+                                 {grad + p_.planes * p_.grad_pitch, p_.grad_pitch, static_cast<const T*>(p_.output),
+                                  tile, first, end, height, width}}};
+    } else {
+      return PlanesCopies<T, 2>{barrier, {x, grads}};
     }
   }
 
   FUSEDSC_DEVICE void loop() {
-    stages_.start();
-    wait_for_previous_kernel();
-    load_coefficients(has_work_ ? share_.first_channel + lane_.side : share_.first_channel);
     PlanesCursor at = share_.cursor(p_, p_.groups, p_.input_height), ahead = at;
-    const auto copy = [&](const PlanesCursor& next, int slot) { start_copies(next.tile(), slot); };
-    stages_.start_first(ahead, copy);
-    stages_.work_off(at, ahead, copy, [&](const PlanesCursor& now, int slot) {
+    const auto copies = [&](const PlanesCursor& next, int slot) { return copies_of(next.tile(), slot); };
+    start_first_tiles(stages_, ahead, copies);
+    load_coefficients(has_work_ ? share_.first_channel + lane_.side : share_.first_channel);
+    stages_.work_off(at, ahead, starter_of(copies), [&](const PlanesCursor& now, int slot) {
       const PlanesTile tile = now.tile();
       run_rows(tile, slot);
       publish();

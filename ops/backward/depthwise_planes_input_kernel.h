@@ -3,9 +3,8 @@
 /// are in registers, and a lane's columns of grad_x begin where its vectors do. (At stride 1 it is a forward pass.)
 #pragma once
 
-#include "fusedsc/common/gpu/depthwise_planes.h"
+#include "fusedsc/common/gpu/depthwise_planes_copies.h"
 #include "fusedsc/common/gpu/depthwise_source.h"
-#include "fusedsc/common/gpu/following_kernel.h"
 
 namespace fusedsc::gpu::hopper {
 
@@ -40,15 +39,13 @@ class DepthwisePlanesInput {
   FUSEDSC_DEVICE T* stage(int slot) const { return reinterpret_cast<T*>(stages_.memory + slot * p_.stage_bytes); }
 
   FUSEDSC_DEVICE void loop() {
-    stages_.start();
-    wait_for_previous_kernel();
     PlanesCursor at(p_, first_plane(p_, warp_), p_.item_step, p_.planes, p_.output_height), ahead = at;
-    const auto copy = [&](const PlanesCursor& next, int slot) {
-      start_tile(stage(slot), pitch_, static_cast<const T*>(p_.grad_y), next.tile(), p_.output_height, p_.output_width,
-                 stages_.barriers + slot);
+    const auto copies = [&](const PlanesCursor& next, int slot) {
+      return copies_of_tile(stages_.barriers + slot, stage(slot), pitch_, static_cast<const T*>(p_.grad_y), next.tile(),
+                            p_.output_height, p_.output_width);
     };
-    stages_.start_first(ahead, copy);
-    stages_.work_off(at, ahead, copy, [&](const PlanesCursor& now, int slot) {
+    start_first_tiles(stages_, ahead, copies);
+    stages_.work_off(at, ahead, starter_of(copies), [&](const PlanesCursor& now, int slot) {
       const PlanesTile tile = now.tile();
 #pragma unroll 1
       for (int plane = lane_.side; plane < tile.count; plane += p_.side_planes) {

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "fusedsc/backward/depthwise_hopper_weight_sum.h"
-#include "fusedsc/common/gpu/depthwise_planes.h"
+#include "fusedsc/common/gpu/depthwise_planes_copies.h"
 #include "fusedsc/common/gpu/following_kernel.h"
 
 namespace fusedsc::gpu::hopper {
@@ -69,23 +69,19 @@ class DepthwisePlanesWeight {
     return end < p_.output_height ? end : p_.output_height;
   }
 
-  FUSEDSC_DEVICE void start_copies(const PlanesTile& tile, int slot) const {
-    const int row = first_grad_row(tile.row), end = end_grad_row(tile), next_row = tile.row + tile.rows;
-    expect(stages_.barriers + slot, bytes_of_rows<T>(tile, tile.row, next_row, p_.input_height, p_.input_width) +
-                                        bytes_of_rows<T>(tile, row, end, p_.output_height, p_.output_width));
-    start_rows(stage(slot), pitch_, static_cast<const T*>(p_.x), tile, tile.row, next_row, p_.input_height,
-               p_.input_width, stages_.barriers + slot);
-    start_rows(grad_stage(slot), p_.grad_pitch, static_cast<const T*>(p_.grad_y), tile, row, end, p_.output_height,
-               p_.output_width, stages_.barriers + slot);
+  FUSEDSC_DEVICE PlanesCopies<T, 2> copies_of(const PlanesTile& tile, int slot) const {
+    const int end = tile.row + tile.rows;
+    return {stages_.barriers + slot,
+            {{stage(slot), pitch_, static_cast<const T*>(p_.x), tile, tile.row, end, p_.input_height, p_.input_width},
+             {grad_stage(slot), p_.grad_pitch, static_cast<const T*>(p_.grad_y), tile, first_grad_row(tile.row),
+              end_grad_row(tile), p_.output_height, p_.output_width}}};
   }
 
   FUSEDSC_DEVICE void loop() {
-    stages_.start();
-    wait_for_previous_kernel();
     PlanesCursor at = share_.cursor(p_, p_.groups, p_.input_height), ahead = at;
-    const auto copy = [&](const PlanesCursor& next, int slot) { start_copies(next.tile(), slot); };
-    stages_.start_first(ahead, copy);
-    stages_.work_off(at, ahead, copy,
+    const auto copies = [&](const PlanesCursor& next, int slot) { return copies_of(next.tile(), slot); };
+    start_first_tiles(stages_, ahead, copies);
+    stages_.work_off(at, ahead, starter_of(copies),
                      [&](const PlanesCursor& now, int slot) { run_rows(now.tile(), stage(slot), grad_stage(slot)); });
   }
 

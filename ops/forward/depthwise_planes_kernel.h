@@ -6,9 +6,8 @@
 
 #include <type_traits>
 
-#include "fusedsc/common/gpu/depthwise_planes.h"
+#include "fusedsc/common/gpu/depthwise_planes_copies.h"
 #include "fusedsc/common/gpu/depthwise_source.h"
-#include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/moments.h"
 
 namespace fusedsc::gpu::hopper {
@@ -64,16 +63,14 @@ class DepthwisePlanes {
   }
 
   FUSEDSC_DEVICE void loop() {
-    stages_.start();
-    wait_for_previous_kernel();
     Cursor at = first_tile(), ahead = at;
-    const auto copy = [&](const Cursor& next, int slot) {
-      start_tile(stage(slot), pitch_, static_cast<const T*>(p_.x), next.tile(), p_.input_height, p_.input_width,
-                 stages_.barriers + slot);
+    const auto copies = [&](const Cursor& next, int slot) {
+      return copies_of_tile(stages_.barriers + slot, stage(slot), pitch_, static_cast<const T*>(p_.x), next.tile(),
+                            p_.input_height, p_.input_width);
     };
-    stages_.start_first(ahead, copy);
+    start_first_tiles(stages_, ahead, copies);
     // A place that finished rows leave from is free when the next tile's leave.
-    stages_.template work_off<kInPlace ? 1 : 0>(at, ahead, copy, [&](const Cursor& now, int slot) {
+    stages_.template work_off<kInPlace ? 1 : 0>(at, ahead, starter_of(copies), [&](const Cursor& now, int slot) {
       const PlanesTile tile = now.tile();
       T* planes = stage(slot);
 #pragma unroll 1

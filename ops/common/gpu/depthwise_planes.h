@@ -105,49 +105,6 @@ class PlanesPartsCursor {
   PlanesTile tile_{};
 };
 
-/// The copy engine moves whole runs of 16 bytes: planes that begin within one begin there in block memory as well.
-template <class T>
-FUSEDSC_DEVICE int skew_of(std::int64_t plane, int plane_size) {
-  return static_cast<int>(static_cast<unsigned>(plane) * static_cast<unsigned>(plane_size) % (16 / sizeof(T)));
-}
-
-/// What start_rows brings.
-template <class T>
-FUSEDSC_DEVICE int bytes_of_rows(const PlanesTile& tile, int row, int end, int height, int width) {
-  const int rows = end > row ? end - row : 0, elements = tile.count * rows * width;
-  if (rows != height) return elements * static_cast<int>(sizeof(T));
-  return ((skew_of<T>(tile.plane, height * width) + elements) * static_cast<int>(sizeof(T)) + 15) & ~15;
-}
-
-/// Copies rows [row, end) of a tile's planes, by one thread. In block memory planes are `pitch` elements apart; those
-/// that are whole are neighbours there as well, from `to` and their skew on.
-template <class T>
-FUSEDSC_DEVICE void start_rows(T* to, int pitch, const T* tensor, const PlanesTile& tile, int row, int end, int height,
-                               int width, Barrier* barrier) {
-  const int plane_size = height * width;
-  const T* from = tensor + tile.plane * plane_size;
-  if (end - row == height) {
-    const int bytes = bytes_of_rows<T>(tile, row, end, height, width);
-    start_load(to, from - skew_of<T>(tile.plane, plane_size), bytes, barrier);
-    return;
-  }
-  const int bytes = (end - row) * width * static_cast<int>(sizeof(T));  // of a plane
-  if (bytes <= 0) return;
-  from += row * width;
-  for (int i = 0; i < tile.count; ++i) {
-    start_load(to + i * pitch, from + i * static_cast<std::int64_t>(plane_size), bytes, barrier);
-  }
-}
-
-/// All of a tile's rows, and what its barrier waits for.
-template <class T>
-FUSEDSC_DEVICE void start_tile(T* to, int pitch, const T* tensor, const PlanesTile& tile, int height, int width,
-                               Barrier* barrier) {
-  const int end = tile.row + tile.rows;
-  expect(barrier, bytes_of_rows<T>(tile, tile.row, end, height, width));
-  start_rows(to, pitch, tensor, tile, tile.row, end, height, width, barrier);
-}
-
 /// Where sums of channels are wanted: warps have the same channels of some images each, so that a lane keeps its sums.
 struct DepthwisePlanesGroups {
   int splits = 1, groups = 1;  ///< of the images; of the channels, a tile's planes each

@@ -34,9 +34,10 @@ struct WarpStages {
   }
 
   /// Items are what a cursor goes over, one to a stage. By the leader, copy(item, stage) starts the copies of one.
+  /// From stage `first` on.
   template <class Cursor, class Copy>
-  FUSEDSC_DEVICE void start_first(Cursor& ahead, const Copy& copy) const {
-    for (int stage = 0; stage < count; ++stage) start_next(ahead, stage, copy);
+  FUSEDSC_DEVICE void start_first(Cursor& ahead, const Copy& copy, int first = 0) const {
+    for (int stage = first; stage < count; ++stage) start_next(ahead, stage, copy);
   }
 
   /// Calls use(item, stage) for all items from `at` on, each when its copies have arrived; `ahead` is where start_first
