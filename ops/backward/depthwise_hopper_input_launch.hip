@@ -27,7 +27,7 @@ auto kernel_of(std::int64_t kernel, bool in_segments) {
 /// What measured best on an H200 (docs/performance_gpu_depthwise.md).
 DepthwisePatching choose_patching(const DepthwiseBackwardArguments& a) {
   const std::int64_t width = a.x.sizes[3];
-  const int runs = divide_up(a.x.sizes[1], 8);
+  const int runs = int_divide_up(a.x.sizes[1], 8);
   if (width <= 16) return runs % 12 == 0 ? DepthwisePatching{12, 4, 2, 1, 4} : DepthwisePatching{4, 4, 2, 1, 3};
   if (width <= 32) return {4, 4, 3, a.x.sizes[0] >= 8 ? 2 : 1, 4};
   if (runs < 4 && width <= 64 && has_dense_rows(a.grad_y) && has_dense_rows(ConstTensorView(a.grad_x))) {

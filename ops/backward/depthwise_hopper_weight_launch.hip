@@ -156,7 +156,7 @@ DepthwiseWeightTilesPass::DepthwiseWeightTilesPass(const DepthwiseBackwardArgume
   if (t.in_segments) {
     const int half = 8 * p_.box_bytes;
     p_.grad_segment_bytes = segment_of(half);
-    p_.grad_segments = divide_up(p_.out_pitch * p_.box_bytes, p_.grad_segment_bytes);
+    p_.grad_segments = int_divide_up(p_.out_pitch * p_.box_bytes, p_.grad_segment_bytes);
     const int step = p_.images * p_.rows / stride_ * p_.grad_segment_bytes;  // from one segment to the next
     p_.grad_bytes = round_up(p_.grad_segments * step, 1024);
     p_.grad_half_bytes = half / p_.grad_segment_bytes * step;

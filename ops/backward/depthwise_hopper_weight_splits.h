@@ -44,7 +44,7 @@ void share_out_splits(Parameters& p, const DepthwiseWeightKernels<Parameters>& k
     return;
   p.sums.cluster = p.splits;
   p.sums.by_cluster = Divisor(static_cast<std::uint32_t>(p.splits));
-  p.sums.share = divide_up(fours, p.splits);
+  p.sums.share = int_divide_up(fours, p.splits);
 }
 
 /// Of partial sums.

@@ -1,6 +1,7 @@
 #include "fusedsc/backward/depthwise_passes.h"
 #include "fusedsc/backward/depthwise_windows_launch.h"
 #include "fusedsc/backward/depthwise_windows_weight_kernel.h"
+#include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/depthwise_windows_plan.h"
 #include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/partials_launch.h"
@@ -30,8 +31,6 @@ Kernel kernel_for(DataType dtype) {
   return nullptr;
 }
 
-int divide_up(int a, int b) { return (a + b - 1) / b; }
-
 class WindowsWeightPass {
  public:
   static std::optional<WindowsWeightPass> of(const DepthwiseBackwardArguments& a) {
@@ -44,15 +43,15 @@ class WindowsWeightPass {
     const auto value_bytes = static_cast<int>(size_of(accumulation_type(a.x.dtype)));
     const WindowGrid grid{a.grad_y.sizes[0],
                           a.grad_y.sizes[1],
-                          divide_up(p.rows.output, p.rows.phases),
-                          divide_up(p.columns.output, p.columns.phases),
+                          int_divide_up(p.rows.output, p.rows.phases),
+                          int_divide_up(p.columns.output, p.columns.phases),
                           p.rows.phases,
                           a.grad_y.strides[1] < a.grad_y.strides[3],
                           p.of.shape.multiplier == 1 && windows_join({a.x, a.grad_y, a.gradient_prologue.output}),
                           kBlocks};
     pass.kernel_ = kernel_for(a.x.dtype);
     const int multiplier = p.of.shape.multiplier;
-    const int runs = divide_up(p.columns.reach, kWindowTaps);
+    const int runs = int_divide_up(p.columns.reach, kWindowTaps);
     if (std::int64_t{p.rows.kernel} * p.columns.kernel >= std::int64_t{1} << 24) return std::nullopt;
     p.tap_runs = p.rows.kernel * p.columns.parts * runs;
     const auto describe = [&](WindowCut& cut) {
@@ -64,11 +63,11 @@ class WindowsWeightPass {
       cut.bytes = static_cast<std::size_t>(
           std::max<std::int64_t>(cut.places.size() + grads.size(), (kWindowTaps + 1) * kWindowThreads) * value_bytes);
       cut.items = cut.rows * p.columns.phases;
-      cut.blocks = divide_up(p.tap_runs, cut.item_lanes);
-      const int positions = std::max(cut.item_lanes / divide_up(p.tap_runs, cut.blocks), 1);
+      cut.blocks = int_divide_up(p.tap_runs, cut.item_lanes);
+      const int positions = std::max(cut.item_lanes / int_divide_up(p.tap_runs, cut.blocks), 1);
       cut.item_cost = 0;
-      cut.extra_cost = divide_up(cut.items, positions) * (25.0 + cut.columns / kWindowColumns * 24.0) +
-                       divide_up(grads.plane, cut.item_lanes) * 16.0;
+      cut.extra_cost = int_divide_up(cut.items, positions) * (25.0 + cut.columns / kWindowColumns * 24.0) +
+                       int_divide_up(grads.plane, cut.item_lanes) * 16.0;
     };
     const auto resident = [&](std::size_t bytes) { return resident_blocks(pass.kernel_, kWindowThreads, bytes); };
     const std::optional<WindowPlan> plan = plan_windows(grid, p.columns.phases, describe, resident);
@@ -78,7 +77,7 @@ class WindowsWeightPass {
     p.tile = plan->tile;
     p.inputs = cut.places;
     p.grads = window_places(cut.channel_lanes, 1, cut.rows, p.columns.phases, cut.columns, 0);
-    p.tap_lanes = divide_up(p.tap_runs, cut.blocks);
+    p.tap_lanes = int_divide_up(p.tap_runs, cut.blocks);
     p.position_lanes = std::max(cut.item_lanes / p.tap_lanes, 1);
     const auto divisor = [](int count) { return Divisor(static_cast<std::uint32_t>(count)); };
     p.by_tap_lanes = divisor(p.tap_lanes);

@@ -13,7 +13,8 @@ namespace fusedsc::gpu::hopper {
 namespace {
 
 constexpr const char* kName = "pointwise_conv2d_backward";
-constexpr int kTile = 64;  ///< channels and rows of a tile
+constexpr int kTile = 64;      ///< channels and rows of a tile
+constexpr int kPairBytes = 4;  ///< of a weight's neighbours, which threads read together where filters have windows
 
 template <class Gradients>
 FUSEDSC_HOPPER_KERNEL(Gradients::kThreads)
@@ -206,7 +207,7 @@ void PointwiseGradientsPass::run(const PointwiseBackwardArguments& a, const Exec
     p.weight_tiles = map_of(a.weight.data, a.x.dtype, p.channels, p.outputs, a.weight.strides[0], kTile, kTile / 2);
   }
   p.weight = WeightSource(a.weight, a.windows);
-  check(instance_->windows == 0 || p.weight.piece > 1, kName, ": the weight lies at another alignment than the plan's");
+  if (instance_->windows > 0) check_alignment("weight", a.weight.data, kPairBytes);
   p.grad_scale = static_cast<const float*>(gradient.grad_scale.data);
   p.output_scale = static_cast<const float*>(gradient.output_scale.data);
   p.offset = static_cast<const float*>(gradient.offset.data);

@@ -2,6 +2,7 @@
 /// blocks of the first have left.
 #pragma once
 
+#include "fusedsc/backward/pointwise_hopper_splits.h"
 #include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/normaliser.h"
 #include "fusedsc/common/gpu/weight_source.h"
@@ -29,13 +30,7 @@ FUSEDSC_DEVICE void sum_gradients(const GradientsSumParameters& p) {
   const int lane = thread_index() % 32, warp = thread_index() / 32 % p.warps, group = thread_index() / 32 / p.warps;
   const int item = ((static_cast<int>(block_index()) * p.groups + group) * 32 + lane) * 4, size = p.items() * 4;
   if (p.normaliser.grad_scale == nullptr) let_next_kernel_start();  // see SumPartialsParameters::lets_next_start
-  wait_for_previous_kernel();
   auto *sums = static_cast<Four*>(block_memory()), *centered_sums = sums + p.groups * p.warps * 32;
-  Four sum = {}, centered = {};
-  const auto add = [](Four& to, const Four& other) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) to.elements[i] += other.elements[i];
-  };
   const int row = item / p.channels, channel = item % p.channels;
   const bool is_pair = row >= p.outputs;
   std::int64_t offsets[4];
@@ -46,25 +41,21 @@ FUSEDSC_DEVICE void sum_gradients(const GradientsSumParameters& p) {
     offsets[i] = p.places.offset(row, first_channel, channel + i);
     is_wanted = is_wanted || offsets[i] >= 0;
   }
-  if (item < size && is_wanted) {
-    const float* from = p.partials + item;
-    const std::int64_t step = std::int64_t{p.rows} * p.channels;
-    const auto add_splits = [&](Four& to, const float* parts_of) {
-      constexpr int kAtOnce = 8;  // loads under way: hardly any has more
-#pragma unroll 1
-      for (int first = warp; first < p.splits; first += p.warps * kAtOnce) {
-        Four parts[kAtOnce] = {};
+  const SplitsOfThread splits(p.partials + item, std::int64_t{p.rows} * p.channels,
+                              item < size && is_wanted ? p.splits : 0, warp, p.warps);
+  std::uint32_t all = splits.place();
 #pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) {
-          const int split = first + i * p.warps;
-          if (split < p.splits) parts[i] = *reinterpret_cast<const Four*>(parts_of + split * step);
-        }
+  for (int i = 0; i < 4; ++i) all |= static_cast<std::uint32_t>(offsets[i]);
+  keep_order(all & 0x7fffffffu);
+  wait_for_previous_kernel();
+  Four sum = splits.sum(), centered = {};
+  OwnGradientNormaliser<float> own[4];
+  if (is_pair && item < size) {
+    if (warp == 0) {
 #pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) add(to, parts[i]);
-      }
-    };
-    add_splits(sum, from);
-    if (is_pair) add_splits(centered, from + p.channels);
+      for (int i = 0; i < 4; ++i) own[i] = {p.normaliser, channel + i};
+    }
+    centered = splits.sum(p.channels * 4);
   }
   if (p.warps > 1) {
     sums[thread_index()] = sum;
@@ -72,6 +63,10 @@ FUSEDSC_DEVICE void sum_gradients(const GradientsSumParameters& p) {
     block_barrier();
   }
   if (warp != 0 || item >= size) return;
+  const auto add = [](Four& to, const Four& other) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) to.elements[i] += other.elements[i];
+  };
   for (int other = 1; other < p.warps; ++other) {
     add(sum, sums[thread_index() + other * 32]);
     add(centered, centered_sums[thread_index() + other * 32]);
@@ -81,8 +76,7 @@ FUSEDSC_DEVICE void sum_gradients(const GradientsSumParameters& p) {
     if (is_pair) {
       put(p.grad, channel + i, sum.elements[i]);
       put(p.grad_times_centered, channel + i, centered.elements[i]);
-      normalise(p.normaliser, OwnGradientNormaliser<float>(p.normaliser, channel + i), channel + i, sum.elements[i],
-                centered.elements[i]);
+      normalise(p.normaliser, own[i], channel + i, sum.elements[i], centered.elements[i]);
     } else if (offsets[i] >= 0) {
       from_accumulator(sum.elements[i], static_cast<T*>(p.weight)[offsets[i]]);
     }

@@ -2,6 +2,7 @@
 /// fixed order, what the blocks of the first have left.
 #pragma once
 
+#include "fusedsc/backward/pointwise_hopper_splits.h"
 #include "fusedsc/common/gpu/divisor.h"
 #include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/vector.h"
@@ -37,7 +38,8 @@ FUSEDSC_DEVICE void sum_windows(const GradientsWindowSumParameters& p) {
   const auto tile = static_cast<int>(p.rows.divide(quad));
   const int splits = tile == p.tiles - 1 ? p.last_splits : p.splits;
   const auto step = std::int64_t{p.tile_quads} * 4;
-  const float* const from = p.partials + tile * p.splits * step + quad * 4;
+  const SplitsOfThread own_splits(p.partials + tile * p.splits * step + quad * 4, step,
+                                  first + own < p.items() ? splits : 0, lane, p.lanes);
 
   // The element that this thread stores.
   auto place = static_cast<std::uint32_t>(first + thread / 4);
@@ -51,26 +53,9 @@ FUSEDSC_DEVICE void sum_windows(const GradientsWindowSumParameters& p) {
   T* const to = static_cast<T*>(p.weight) + (std::int64_t{row} * p.windows + window) * p.weight_row + channel -
                 (block - half) * p.step_channels;
 
+  keep_order(own_splits.place() | (upper_word(to) & 0x7fffffffu));
   wait_for_previous_kernel();
-  Four sum = {};
-  if (first + own < p.items()) {
-    constexpr int kAtOnce = 8;  // loads under way: hardly any has more
-#pragma unroll 1
-    for (int split = lane; split < splits; split += p.lanes * kAtOnce) {
-      Four parts[kAtOnce] = {};
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        if (split + i * p.lanes < splits) {
-          parts[i] = *reinterpret_cast<const Four*>(from + (split + i * p.lanes) * step);
-        }
-      }
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) sum.elements[j] += parts[i].elements[j];
-      }
-    }
-  }
+  const Four sum = own_splits.sum();
   auto* const sums = static_cast<float*>(block_memory());
   reinterpret_cast<Four*>(sums)[thread] = sum;
   block_barrier();

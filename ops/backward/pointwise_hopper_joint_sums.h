@@ -3,6 +3,7 @@
 #pragma once
 
 #include "fusedsc/backward/pointwise_hopper_joint_image.h"
+#include "fusedsc/backward/pointwise_hopper_splits.h"
 #include "fusedsc/common/gpu/hopper_products.h"
 
 namespace fusedsc::gpu::hopper {
@@ -188,17 +189,13 @@ FUSEDSC_DEVICE void sum_joint_partials(const JointSumParameters& p) {
   JointQuad place(item / 128 % p.quads, item % 128, p.row_quads);
   place.channel += part * p.row_quads * 8;
   const bool has = item < all && place.output < p.outputs && place.channel < p.channels;
+  const SplitsOfThread splits(p.partials[0].elements + std::int64_t{item} * 4, std::int64_t{all} * 4,
+                              has ? p.splits : 0, lane, p.lanes);
+  T* const to = static_cast<T*>(p.weight) + place.output * p.weight_row + place.channel;
   auto* sums = static_cast<Aligned<float, 4>*>(block_memory());
+  keep_order(splits.place() | (upper_word(to) & 0x7fffffffu));
   wait_for_previous_kernel();
-  Aligned<float, 4> sum = {};
-  if (has) {
-#pragma unroll 4
-    for (int split = lane; split < p.splits; split += p.lanes) {
-      const Aligned<float, 4> own = p.partials[static_cast<std::int64_t>(split) * all + item];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) sum.elements[i] += own.elements[i];
-    }
-  }
+  Aligned<float, 4> sum = splits.sum();
   for (int lanes = p.lanes / 2; lanes > 0; lanes /= 2) {
     sums[thread_index()] = sum;
     block_barrier();
@@ -209,7 +206,6 @@ FUSEDSC_DEVICE void sum_joint_partials(const JointSumParameters& p) {
     block_barrier();
   }
   if (!has || lane != 0) return;
-  T* to = static_cast<T*>(p.weight) + place.output * p.weight_row + place.channel;
   store<2>(sum.elements, to);
   if (place.output + 8 < p.outputs) store<2>(sum.elements + 2, to + 8 * p.weight_row);
 }

@@ -112,12 +112,6 @@ double cost_of(const TeamsInstance& instance, std::int64_t tiles, std::int64_t s
   return cost;
 }
 
-int most_stages(const TeamsInstance& instance) {
-  int stages = 8;
-  while (stages > 0 && instance.memory(stages) > kMemoryLimit) --stages;
-  return stages;
-}
-
 }  // namespace
 
 std::string TeamsLayout::find(const PointwiseBackwardArguments& a, TeamsLayout& layout) {

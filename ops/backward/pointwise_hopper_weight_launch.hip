@@ -9,6 +9,7 @@
 #include "fusedsc/backward/pointwise_hopper_weight_wide_kernel.h"
 #include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/hopper_cluster.h"
+#include "fusedsc/common/gpu/hopper_host.h"
 #include "fusedsc/common/gpu/pointwise_hopper_plan.h"
 
 namespace fusedsc::gpu::hopper {
@@ -198,14 +199,6 @@ double few_cost_of(const PointwiseWeightInstance& instance, const PointwiseWeigh
            static_cast<double>(tiles * cut.splits) * area * 4096 * 4e-6 / cost.partial_bytes;
   }
   return sum;
-}
-
-constexpr int kMostStages = 8;
-
-int most_stages(const PointwiseWeightInstance& instance) {
-  int stages = kMostStages;
-  while (instance.memory(stages) > kMemoryLimit) --stages;
-  return stages;
 }
 
 /// Of little work: one tile's positions to a block, or to any number of them.

@@ -1,6 +1,7 @@
 /// The second kernel of weight gradients on Hopper GPUs: adds the splits' partial sums up, in a fixed order.
 #pragma once
 
+#include "fusedsc/backward/pointwise_hopper_splits.h"
 #include "fusedsc/backward/pointwise_hopper_weight_tiles.h"
 #include "fusedsc/common/gpu/following_kernel.h"
 
@@ -23,11 +24,10 @@ struct WeightSumParameters {
   }
 };
 
-/// Threads that share a four lie in as few warps as leave each warp eight neighbouring fours, 128 bytes, to read. A
-/// thread's loads do not depend on each other's ends: one after the other they were most of this kernel's time.
+/// Threads that share a four lie in as few warps as leave each warp eight neighbouring fours, 128 bytes, to read.
 template <class T, class Tiles>
 FUSEDSC_DEVICE void sum_weight_partials(const WeightSumParameters<Tiles>& p) {
-  constexpr int kLanesOfWarp = 4, kAtOnce = 6;  ///< kAtOnce: loads under way
+  constexpr int kLanesOfWarp = 4;
   let_next_kernel_start();
   const Tiles& tiles = p.tiles;
   const int inner = p.lanes < kLanesOfWarp ? p.lanes : kLanesOfWarp, outer = p.lanes / inner;
@@ -47,21 +47,11 @@ FUSEDSC_DEVICE void sum_weight_partials(const WeightSumParameters<Tiles>& p) {
     from = reinterpret_cast<const Four*>(tiles.bias_partials) + (item - all);
     step = tiles.outputs / 4;
   }
+  const SplitsOfThread splits(from == nullptr ? nullptr : from->elements, step * 4, from == nullptr ? 0 : p.splits,
+                              lane, p.lanes);
+  keep_order(splits.place());
   wait_for_previous_kernel();
-  Four sum = {};
-  if (from != nullptr) {
-#pragma unroll 1
-    for (int split = lane; split < p.splits; split += p.lanes * kAtOnce) {
-      Four parts[kAtOnce];
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        const int number = split + i * p.lanes;
-        parts[i] = number < p.splits ? from[number * step] : Four{};
-      }
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) add(sum, parts[i]);
-    }
-  }
+  Four sum = splits.sum();
   for (int distance = items_of_warp; distance < 32; distance *= 2) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) sum.elements[i] += shuffle_xor(sum.elements[i], distance);

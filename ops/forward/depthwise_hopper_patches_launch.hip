@@ -35,7 +35,7 @@ auto kernel_of(int kernel, int stride, const DepthwisePatching& t) {
 /// What measured best on an H200 (docs/performance_gpu_depthwise.md), the better first.
 std::vector<DepthwisePatching> patchings(const DepthwiseArguments& a) {
   const std::int64_t width = a.y.sizes[3];
-  const int stride = static_cast<int>(a.window.stride[0]), runs = divide_up(a.x.sizes[1], 8);
+  const int stride = static_cast<int>(a.window.stride[0]), runs = int_divide_up(a.x.sizes[1], 8);
   const bool is_large = a.window.kernel[0] == 5, is_many = a.y.sizes[0] >= 64;
   std::vector<DepthwisePatching> list;
   if (wants_segments(a)) {
@@ -114,7 +114,7 @@ bool cut_outputs(DepthwisePatchesParameters& p, int rows) {
   p.out_half_bytes = p.image_lines == 16 ? 32 * p.box_bytes : 8 / p.image_lines * image_bytes;
   if (p.segments > 0) {
     p.out_segment_bytes = segment_of(32 * p.box_bytes);
-    p.out_segments = divide_up(image_bytes, p.out_segment_bytes);
+    p.out_segments = int_divide_up(image_bytes, p.out_segment_bytes);
     p.out_row_bytes = p.out_segments * p.images * p.out_segment_bytes;
     p.out_bytes = round_up(p.out_rows * p.out_row_bytes, 1024);
     p.out_half_bytes = p.image_lines == 16 ? 32 * p.box_bytes * p.images : 8 / p.image_lines * p.out_segment_bytes;

@@ -24,7 +24,8 @@ windows_kernel(const FUSEDSC_GRID_CONSTANT SlidingWindowsParameters p) {
 #endif
 }
 
-constexpr int kTile = 64;  ///< positions, and channels of x
+constexpr int kTile = 64;       ///< positions, and channels of x
+constexpr int kAlignment = 16;  ///< of the weight, in bytes
 
 struct Instance {
   DataType dtype;
@@ -79,7 +80,6 @@ struct Launch {
 /// Positions that lie in a row of 64 channels.
 int fold_of(const SlidingChannelArguments& a) {
   constexpr std::int64_t kFoldedChannels = 32;
-  constexpr std::uintptr_t kAlignment = 16;
   const std::int64_t channels = a.x.sizes[1], outputs = a.weight.sizes[0],
                      pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
   const bool folds = channels == kFoldedChannels && pixels % 2 == 0 && outputs % kTile == 0 &&
@@ -183,7 +183,7 @@ void run(const Launch& launch, const SlidingChannelArguments& a, const Execution
   SlidingWindowsParameters p = launch.p;
   const std::int64_t pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
   const int fold = instance.fold();
-  check(fold == 1 || fold_of(a) == fold, kName, ": the weight lies at another alignment than the plan's");
+  check_alignment("weight", a.weight.data, kAlignment);
   const auto map = [&](const auto& matrix, std::int64_t channels) {
     return map_of(matrix.data, a.x.dtype, fold * channels, pixels / fold, fold * matrix.first, kTile, kTile);
   };

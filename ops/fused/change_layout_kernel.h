@@ -7,6 +7,7 @@
 
 #include "fusedsc/common/gpu/divisor.h"
 #include "fusedsc/common/gpu/following_kernel.h"
+#include "fusedsc/common/gpu/least.h"
 #include "fusedsc/common/gpu/vector.h"
 
 namespace fusedsc::gpu {
@@ -192,8 +193,6 @@ class LayoutTile {
     both.elements[kOfWord - 1] = __builtin_bit_cast(Elements, last).elements[number % kOfWord];
     return __builtin_bit_cast(Word, both);
   }
-
-  FUSEDSC_DEVICE static constexpr int least(int a, int b) { return a < b ? a : b; }
 
   const ChangeLayoutParameters& p_;
   T* memory_;  ///< pieces of positions, `pitch_` apart, of tile_chunks chunks each

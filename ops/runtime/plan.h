@@ -17,8 +17,8 @@ struct Plan {
   int threads = 1;  ///< of the execution that it was made for
   void (*check_memory)(const Arguments&) = nullptr;
 
-  /// With the arguments that the plan was made for, or with others that differ from them in their addresses only.
-  /// Throws InvalidArgument where memory is missing or overlaps.
+  /// With the arguments that the plan was made for, or with others that differ from them in their addresses only, and
+  /// not in the alignment of these up to 16 bytes. Throws InvalidArgument where memory is missing or overlaps.
   void run(const Arguments& arguments, const Execution& execution) const {
     if (check_memory != nullptr) check_memory(arguments);
     check_execution(execution, threads, workspace_bytes);

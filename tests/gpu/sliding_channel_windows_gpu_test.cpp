@@ -113,6 +113,45 @@ TEST_P(SlidingChannelWindowsGpu, LeavesTheRest) {
   }
 }
 
+/// What running a plan for the arguments says where the weight begins an element later.
+template <class Arguments>
+std::string message_with_shifted_weight(const Plan<Arguments>& plan, Arguments arguments) {
+  const Workspace workspace(plan.workspace_bytes, 0);
+  arguments.weight.data = static_cast<const char*>(arguments.weight.data) + size_of(arguments.weight.dtype);
+  try {
+    plan.run(arguments,
+             {.parallel_for = {}, .threads = 1, .workspace = workspace.data(), .workspace_bytes = workspace.bytes()});
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+// Steps of 8 channels of which two positions are in a row, and such of 16; gradients of so many positions that they are
+// those of pointwise convolutions.
+TEST_P(SlidingChannelWindowsGpu, RefusesWeightsAtOtherAlignments) {
+  for (const SlidingChannelGeometry& geometry :
+       {SlidingChannelGeometry{{1, 32, 5, 8}, 64, 2, 0.5}, SlidingChannelGeometry{{1, 64, 5, 7}, 64, 2, 0.5}}) {
+    const Forward forward{GetParam().dtype, geometry, {}, channels_last()};
+    ForwardTensors tensors(forward);
+    const auto arguments = tensors.arguments(forward);
+    const auto candidates = explain_sliding_channel_conv2d(arguments);
+    if (find_windows(candidates) == nullptr) continue;
+    const std::string message = message_with_shifted_weight(plan_sliding_channel_conv2d(arguments, 1), arguments);
+    EXPECT_EQ(message.substr(0, 7), "weight:") << message;
+  }
+  const SlidingChannelGeometry large{{gpu_multiprocessors() / 8 + 1, 32, 32, 32}, 64, 2, 0.5};
+  const Backward backward{GetParam().dtype, large, {.grad_bias = false}, channels_last()};
+  BackwardTensors tensors(backward);
+  const auto arguments = tensors.arguments(backward);
+  for (const Candidate& candidate : explain_sliding_channel_conv2d_backward(arguments)) {
+    if (!candidate.taken) continue;
+    const std::string message =
+        message_with_shifted_weight(plan_sliding_channel_conv2d_backward(arguments, 1), arguments);
+    EXPECT_EQ(message.substr(0, 7), "weight:") << message << candidate.implementation;
+  }
+}
+
 // Half of its windows would fit block memory, but with so many positions blocks are to have all.
 TEST_P(SlidingChannelWindowsGpu, HasNoRoom) {
   const Forward problem{GetParam().dtype, {{1, 8192, 33, 32}, 16, 8, 0.5}, {}, channels_last()};

@@ -53,10 +53,10 @@ inline void warp_barrier() { executor::wave_barrier(); }
 
 struct Barrier {
   std::int32_t bytes;
-  std::int8_t parity, arrivals, missing;  ///< missing: of the arrivals, in this phase
+  std::uint32_t parity : 1, arrivals : 12, missing : 12;  ///< missing: of the arrivals, in this phase
 };
 inline void initialise(Barrier* barrier, int arrivals = 1) {
-  const auto count = static_cast<std::int8_t>(arrivals);
+  const std::uint32_t count = static_cast<std::uint32_t>(arrivals) & 0xfff;
   *barrier = {0, 0, count, count};
 }
 inline void end_phase_if_done(Barrier* barrier) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/depthwise_hopper_tiles.h"
 #include "fusedsc/common/gpu/hopper_host.h"
 #include "fusedsc/common/problem.h"
@@ -29,8 +30,7 @@ struct DepthwisePatching {
   bool exchanges() const { return box_runs > 0; }
 };
 
-constexpr int divide_up(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
-constexpr int round_up(std::int64_t a, std::int64_t b) { return divide_up(a, b) * static_cast<int>(b); }
+constexpr int round_up(std::int64_t a, std::int64_t b) { return int_divide_up(a, b) * static_cast<int>(b); }
 
 /// All of it but for the splits. x, y: their sizes.
 DepthwiseTilesShape cut_tiles(const Sizes& x, const Sizes& y, const Window& window, const DepthwiseTiling& tiling);
@@ -50,7 +50,7 @@ inline int segment_of(int bytes) {
   return segment;
 }
 
-inline int channel_groups(const DepthwiseTilesShape& shape) { return divide_up(shape.channels, shape.runs() * 8); }
+inline int channel_groups(const DepthwiseTilesShape& shape) { return int_divide_up(shape.channels, shape.runs() * 8); }
 
 /// `resident`: blocks that run at the same time. even: all the same, as far as fewer blocks take no longer.
 void share_out(DepthwiseTilesShape& shape, int resident, bool even = false);
@@ -60,7 +60,8 @@ void share_out_among(DepthwiseTilesShape& shape, int splits);
 
 /// Of the blocks: how much of the time that the last of them takes they all have work, from 0 to 1.
 inline double evenness(const DepthwiseTilesShape& shape) {
-  return static_cast<double>(shape.units) / (static_cast<double>(divide_up(shape.units, shape.splits)) * shape.splits);
+  return static_cast<double>(shape.units) /
+         (static_cast<double>(int_divide_up(shape.units, shape.splits)) * shape.splits);
 }
 
 /// Empty, or why the problem's window is none that there are kernels of tiles for.

@@ -32,7 +32,7 @@ DepthwiseTilesShape cut_tiles(const Sizes& x, const Sizes& y, const Window& wind
   p.images = t.images * t.image_parts;
   p.stages = t.stages;
   p.tile_columns = p.out_pitch = p.halves_are_images() ? 8 : p.products_are_images() ? 16 : 16 * t.products;
-  const int column_tiles = divide_up(p.output_width, p.tile_columns);
+  const int column_tiles = int_divide_up(p.output_width, p.tile_columns);
   const int last = (std::min(p.tile_columns, p.output_width) - 1) * stride + kernel;  // columns that windows see
   p.pitch = round_up(last, 8);
   // A window may see the next row's padding in place of its own at the right.
@@ -50,7 +50,7 @@ DepthwiseTilesShape cut_tiles(const Sizes& x, const Sizes& y, const Window& wind
   if (t.in_segments) {  // of which the halves of products are whole ones
     const int half = 8 * stride * p.box_bytes;
     p.segment_bytes = segment_of(half);
-    p.segments = divide_up(reach * p.box_bytes, p.segment_bytes);
+    p.segments = int_divide_up(reach * p.box_bytes, p.segment_bytes);
     const int image_bytes = p.rows * p.segment_bytes;
     p.tile_bytes = round_up(p.segments * p.images * image_bytes, 1024);
     p.half_bytes = half / p.segment_bytes * p.images * image_bytes;
@@ -60,8 +60,8 @@ DepthwiseTilesShape cut_tiles(const Sizes& x, const Sizes& y, const Window& wind
   // As many rows that tiles and pieces come out even; images that fit a few tiles are not cut.
   const int rows = p.rows / stride;
   p.grain = t.grain > 0 ? t.grain : p.output_height <= 16 ? p.output_height : least_grain(rows);
-  const int strips = divide_up(p.output_height, p.grain);
-  p.units = divide_up(p.batch, p.images) * column_tiles * strips;
+  const int strips = int_divide_up(p.output_height, p.grain);
+  p.units = int_divide_up(p.batch, p.images) * column_tiles * strips;
   p.by_channel_groups = Divisor(static_cast<std::uint32_t>(channel_groups(p)));
   p.strips = Divisor(static_cast<std::uint32_t>(strips));
   p.column_tiles = Divisor(static_cast<std::uint32_t>(column_tiles));
@@ -83,9 +83,9 @@ int pitch_of(const DepthwiseTilesShape& p, int kernel, int stride, int column_ti
 /// multiprocessors to have a block. rows: of a tile.
 int grain_for_all(const DepthwiseTilesShape& p, int grain, int rows, int column_tiles) {
   const int least = least_grain(rows);
-  const std::int64_t columns = std::int64_t{divide_up(p.batch, p.images)} * column_tiles * channel_groups(p);
-  while (grain > least && 4 * columns * divide_up(p.output_height, grain) < 3 * std::int64_t{multiprocessors()}) {
-    grain = std::max(least, round_up(divide_up(grain, 2), rows));
+  const std::int64_t columns = std::int64_t{int_divide_up(p.batch, p.images)} * column_tiles * channel_groups(p);
+  while (grain > least && 4 * columns * int_divide_up(p.output_height, grain) < 3 * std::int64_t{multiprocessors()}) {
+    grain = std::max(least, round_up(int_divide_up(grain, 2), rows));
   }
   return grain;
 }
@@ -107,7 +107,7 @@ DepthwiseTilesShape cut_patches(const Sizes& x, const Sizes& y, const Window& wi
   p.padding_left = size(window.padding.left);
 
   p.exchanges = t.exchanges();
-  p.boxes = p.exchanges ? divide_up(t.runs, t.box_runs) : 1;
+  p.boxes = p.exchanges ? int_divide_up(t.runs, t.box_runs) : 1;
   p.box_bytes = 16 * (p.exchanges ? t.box_runs : t.in_segments ? t.runs : t.runs | 1);
   p.group_runs = t.runs;
   p.rows = t.rows;
@@ -116,12 +116,13 @@ DepthwiseTilesShape cut_patches(const Sizes& x, const Sizes& y, const Window& wi
   p.image_lines = 2;
   while (p.image_lines < 16 && 4 * p.image_lines < p.output_width) p.image_lines *= 2;
   p.images = p.product_images() * p.image_parts;
-  const int column_tiles = divide_up(p.output_width, 64);
+  const int column_tiles = int_divide_up(p.output_width, 64);
   const bool whole = of == PatchesOf::both, transposed = of == PatchesOf::gradient;
-  p.tile_columns = whole ? 4 * p.image_lines : round_up(divide_up(p.output_width, column_tiles), p.exchanges ? 8 : 4);
+  p.tile_columns =
+      whole ? 4 * p.image_lines : round_up(int_divide_up(p.output_width, column_tiles), p.exchanges ? 8 : 4);
   p.out_pitch = column_tiles > 1 || p.exchanges ? p.tile_columns : p.output_width;
   const int patches =  // of a row that are read
-      whole ? p.image_lines : divide_up(std::min(p.tile_columns, p.output_width), 4);
+      whole ? p.image_lines : int_divide_up(std::min(p.tile_columns, p.output_width), 4);
   const int patch_step = transposed ? 2 : 4 * stride;
   const int reach = (patches - 1) * patch_step + (transposed ? 4 : stride == 1 ? 8 : 12);  // columns that they read
   p.pitch = !transposed ? pitch_of(p, kernel, stride, column_tiles) : p.exchanges ? round_up(reach, 8) : reach;
@@ -130,7 +131,7 @@ DepthwiseTilesShape cut_patches(const Sizes& x, const Sizes& y, const Window& wi
   if (t.in_segments) {  // of which the halves of products are whole ones
     const int half = 8 * patch_step * p.box_bytes;
     p.segment_bytes = segment_of(half);
-    p.segments = divide_up(reach * p.box_bytes, p.segment_bytes);
+    p.segments = int_divide_up(reach * p.box_bytes, p.segment_bytes);
     const int image_bytes = p.rows * p.segment_bytes;
     p.tile_bytes = round_up(p.segments * p.images * image_bytes, 1024);
     p.half_bytes =
@@ -140,8 +141,8 @@ DepthwiseTilesShape cut_patches(const Sizes& x, const Sizes& y, const Window& wi
   const int rows = transposed ? 2 * p.rows : p.rows / stride;  // of the output
   const int grain = t.grain > 0 ? t.grain : p.output_height <= 16 ? round_up(p.output_height, 2) : least_grain(rows);
   p.grain = grain_for_all(p, grain, rows, column_tiles);
-  const int strips = divide_up(p.output_height, p.grain);
-  p.units = divide_up(p.batch, p.images) * column_tiles * strips;
+  const int strips = int_divide_up(p.output_height, p.grain);
+  p.units = int_divide_up(p.batch, p.images) * column_tiles * strips;
   p.by_channel_groups = Divisor(static_cast<std::uint32_t>(channel_groups(p)));
   p.strips = Divisor(static_cast<std::uint32_t>(strips));
   p.column_tiles = Divisor(static_cast<std::uint32_t>(column_tiles));
@@ -150,7 +151,7 @@ DepthwiseTilesShape cut_patches(const Sizes& x, const Sizes& y, const Window& wi
 
 void share_out(DepthwiseTilesShape& shape, int resident, bool even) {
   int splits = std::max(1, std::min(shape.units, resident / channel_groups(shape)));
-  if (even) splits = divide_up(shape.units, divide_up(shape.units, splits));
+  if (even) splits = int_divide_up(shape.units, int_divide_up(shape.units, splits));
   share_out_among(shape, splits);
 }
 

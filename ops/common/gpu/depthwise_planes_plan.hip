@@ -4,14 +4,13 @@
 #include <algorithm>
 #include <limits>
 
+#include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/hopper_host.h"
 
 namespace fusedsc::gpu::hopper {
 namespace {
 
 constexpr int kRun = 16;  // bytes, that the copy engine copies wholes of
-
-int divide_up(int a, int b) { return (a + b - 1) / b; }
 
 bool is_contiguous(const ConstTensorView& tensor) {
   const Sizes& size = tensor.sizes;
@@ -53,7 +52,7 @@ std::string cut_planes(DepthwisePlanesShape& shape, int element_bytes, const Dep
   const auto whole = [&](int bytes) { return bytes % kRun == 0; };
   const int plane_bytes = element_bytes * x.width * x.height, other_bytes = element_bytes * other.width * other.height;
   const auto all_bytes = [&](int bytes) { return static_cast<std::int64_t>(bytes) * shape.channels; };
-  const auto rounded = [](int bytes) { return divide_up(bytes, 128) * 128; };
+  const auto rounded = [](int bytes) { return int_divide_up(bytes, 128) * 128; };
   if (shape.side_planes * (plane_bytes + other_bytes) <= tiling.whole_bytes) {
     shape.strip_rows = x.height;
     if (all_bytes(plane_bytes) % kRun != 0 || all_bytes(other_bytes) % kRun != 0) {
@@ -77,7 +76,7 @@ std::string cut_planes(DepthwisePlanesShape& shape, int element_bytes, const Dep
   if (!whole(row_bytes) || !whole(other_row_bytes)) return "rows are no whole runs of 16 bytes";
   const int stride = other.width > 0 ? std::max(1, x.width / other.width) : 1;
   const int rows = std::max(2, tiling.tile_bytes / (shape.planes * (row_bytes + other_row_bytes / stride)));
-  shape.strip_rows = divide_up(x.height, divide_up(x.height, rows));
+  shape.strip_rows = int_divide_up(x.height, int_divide_up(x.height, rows));
   shape.other_place = rounded(shape.planes * (shape.strip_rows + x.spare) * row_bytes);
   shape.stage_bytes =
       shape.other_place + rounded(shape.planes * (shape.strip_rows / stride + other.spare) * other_row_bytes);
@@ -107,13 +106,13 @@ DepthwisePlanesParts share_out_parts(DepthwisePlanesShape& shape, int stride, in
   DepthwisePlanesParts best;
   double least = std::numeric_limits<double>::infinity();
   for (int parts = 1; parts == 1 || (divides && kLeastRows * parts <= shape.output_height); ++parts) {
-    const int rows = divide_up(shape.output_height, parts), count = divide_up(shape.output_height, rows);
+    const int rows = int_divide_up(shape.output_height, parts), count = int_divide_up(shape.output_height, rows);
     if (count != parts || (parts > 1 && shape.output_height - (parts - 1) * rows < kLeastRows)) continue;
     const std::int64_t items = tiles * parts, wanted = (items + shape.warps - 1) / shape.warps;
     if (items > std::numeric_limits<std::int32_t>::max()) break;
     const auto blocks = static_cast<int>(std::min<std::int64_t>(wanted, resident_blocks));
     const std::int64_t warps = std::int64_t{blocks} * shape.warps, rounds = (items + warps - 1) / warps;
-    const double busy = divide_up(blocks, multiprocessors()) * shape.warps;
+    const double busy = int_divide_up(blocks, multiprocessors()) * shape.warps;
     const int seen = parts == 1 ? shape.input_height : rows * stride + 2 * reach;
     const double cost = static_cast<double>(rounds) * (seen + kStart) * std::max(busy, kHidden);
     if (cost >= least) continue;
@@ -126,13 +125,13 @@ DepthwisePlanesParts share_out_parts(DepthwisePlanesShape& shape, int stride, in
 
 DepthwisePlanesGroups share_out_groups(DepthwisePlanesShape& shape, std::int64_t images, int resident_blocks) {
   DepthwisePlanesGroups result;
-  result.groups = divide_up(shape.channels, shape.planes);
+  result.groups = int_divide_up(shape.channels, shape.planes);
   result.by_groups = Divisor(static_cast<std::uint32_t>(result.groups));
   const std::int64_t warps = std::int64_t{resident_blocks} * shape.warps;
   const std::int64_t most = std::clamp<std::int64_t>(warps / result.groups, 1, images),
                      each = (images + most - 1) / most;
   result.splits = static_cast<int>((images + each - 1) / each);
-  shape.blocks = divide_up(result.splits * result.groups, shape.warps);
+  shape.blocks = int_divide_up(result.splits * result.groups, shape.warps);
   return result;
 }
 
@@ -146,7 +145,7 @@ double share_out_blocks(DepthwisePlanesShape& shape, DepthwisePlanesGroups& resu
   constexpr double kSecondPass = 300;  // times warps: adding up what blocks leave, and
   constexpr double kSums = 10;         // each of them;
   constexpr double kWarp = 2;          // and a warp of a block
-  result.groups = divide_up(shape.channels, shape.planes);
+  result.groups = int_divide_up(shape.channels, shape.planes);
   result.by_groups = Divisor(static_cast<std::uint32_t>(result.groups));
   const double row = 1 + kColumn * (lane_columns - 1);
   // Large planes are bound by memory, which wants all multiprocessors.
@@ -158,14 +157,14 @@ double share_out_blocks(DepthwisePlanesShape& shape, DepthwisePlanesGroups& resu
     trial.warps = warps;
     if (static_cast<std::size_t>(trial.memory_bytes()) > kBlockMemoryLimit) return;
     const int resident = resident_blocks(trial);
-    const int most = std::min(std::max(resident / result.groups, 1), divide_up(count, warps));
+    const int most = std::min(std::max(resident / result.groups, 1), int_divide_up(count, warps));
     for (int blocks = 1; blocks <= most; blocks *= 2) {
-      const int each = divide_up(count, std::min(blocks * warps, count)), splits = divide_up(count, each);
-      trial.blocks = divide_up(splits, warps) * result.groups;
+      const int each = int_divide_up(count, std::min(blocks * warps, count)), splits = int_divide_up(count, each);
+      trial.blocks = int_divide_up(splits, warps) * result.groups;
       const int rows = rows_of_sums(trial, {.splits = splits}), at_once = std::min(trial.blocks, resident);
-      const double busy = divide_up(at_once, size) * warps;
+      const double busy = int_divide_up(at_once, size) * warps;
       const double idle = is_large ? std::max(1.0, static_cast<double>(size) / trial.blocks) : 1;
-      const double cost = divide_up(trial.blocks, resident) * each * (shape.input_height + kStart) * row *
+      const double cost = int_divide_up(trial.blocks, resident) * each * (shape.input_height + kStart) * row *
                               std::max(busy, kHidden) * idle +
                           (rows > 1 ? kSecondPass + kSums * rows : 0) + kWarp * warps;
       if (cost > best) continue;

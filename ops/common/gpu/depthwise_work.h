@@ -7,6 +7,7 @@
 #pragma once
 
 #include "fusedsc/common/gpu/divisor.h"
+#include "fusedsc/common/gpu/least.h"
 
 namespace fusedsc::gpu {
 
@@ -19,8 +20,6 @@ FUSEDSC_HOST_DEVICE constexpr int common_multiple(int a, int b) {
   while (multiple % b != 0) multiple += a;
   return multiple;
 }
-
-FUSEDSC_DEVICE int least(int a, int b) { return a < b ? a : b; }
 
 /// What a kernel can have fused. In training there is no epilogue, whose code would be in the way.
 enum class DepthwiseSeams { none, training, all };

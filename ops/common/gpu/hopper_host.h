@@ -31,4 +31,15 @@ inline bool has_dense_rows(const ConstTensorView& images) {
 /// Whether the copy engine can read and write them so.
 bool suits_copy_engine(const ConstTensorView& images);
 
+/// Where a plan was made because an address was a multiple of so many bytes: throws InvalidArgument if another is not.
+void check_alignment(const char* argument, const void* data, int bytes);
+
+/// Of tiles under way in a block of such a kernel, as many as there is room for, and as are of any use.
+template <class Instance>
+int most_stages(const Instance& instance) {
+  int stages = 8;
+  while (stages > 0 && instance.memory(stages) > kMemoryLimit) --stages;
+  return stages;
+}
+
 }  // namespace fusedsc::gpu::hopper

@@ -4,6 +4,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "fusedsc/common/status.h"
+
 namespace fusedsc::gpu::hopper {
 
 #ifdef FUSEDSC_HOST_EXECUTOR
@@ -184,6 +186,11 @@ bool suits_copy_engine(const ConstTensorView& images) {
     if (images.sizes[axis] > 1 && (stride <= 0 || stride >= most_stride || stride % run != 0)) return false;
   }
   return true;
+}
+
+void check_alignment(const char* argument, const void* data, int bytes) {
+  check(reinterpret_cast<std::uintptr_t>(data) % static_cast<std::uintptr_t>(bytes) == 0, argument,
+        ": its address is not a multiple of ", bytes, ", but that which the plan was made for is; make one for this");
 }
 
 }  // namespace fusedsc::gpu::hopper

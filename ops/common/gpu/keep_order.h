@@ -21,6 +21,18 @@ FUSEDSC_DEVICE void hide_origin(std::int64_t& value) {
 #endif
 }
 
+/// An address of the GPU's memory: that it is one the compiler shall know, as otherwise its loads take longer.
+template <class T>
+FUSEDSC_DEVICE void hide_origin(const T*& address) {
+#if defined(__CUDA_ARCH__)
+  std::size_t place = __cvta_generic_to_global(address);
+  asm volatile("" : "+l"(place));
+  address = static_cast<const T*>(__cvta_global_to_generic(place));
+#else
+  static_cast<void>(address);
+#endif
+}
+
 /// What the number is made of is worked out before, and loads that come before are asked for before, what comes behind
 /// is waited for or stored. The number is below 2^31, which the compiler does not know: it sees a store to anywhere,
 /// under a condition. Without it addresses are worked out only when another kernel has been waited for, and some loads

@@ -64,14 +64,15 @@ FUSEDSC_DEVICE void sum_partials(const SumPartialsParameters& p) {
   const int row = static_cast<int>(p.by_channels.quotient(element)),
             channel = static_cast<int>(element) - row * p.channels;
   const std::int64_t step = std::int64_t{p.rows} * p.channels, lanes_step = p.lanes * step;
-  const A* partials = static_cast<const A*>(p.partials);
-  std::int64_t places[kSplitsAtOnce];
-  std::uint32_t all = 0;
+  std::int64_t next = kSplitsAtOnce * lanes_step;
+  hide_origin(next);
+  const A* places[kSplitsAtOnce];
+  std::uint32_t all = static_cast<std::uint32_t>(next);
 #pragma unroll
   for (int i = 0; i < kSplitsAtOnce; ++i) {
-    places[i] = lane * step + element + i * lanes_step;
+    places[i] = static_cast<const A*>(p.partials) + (lane * step + element + i * lanes_step);
     hide_origin(places[i]);
-    all |= upper_word(partials + places[i]);
+    all |= upper_word(places[i]);
   }
   T* to = nullptr;
   if (!is_pair && row >= p.taps) {
@@ -92,14 +93,14 @@ FUSEDSC_DEVICE void sum_partials(const SumPartialsParameters& p) {
 #pragma unroll
     for (int i = 0; i < kSplitsAtOnce; ++i) {
       const bool is_split = first + i * p.lanes < splits;
-      parts[i] = is_split ? partials[places[i]] : A(0);
-      if (kHasPairs) centered_parts[i] = is_split && is_pair ? partials[places[i] + p.channels] : A(0);
+      parts[i] = is_split ? *places[i] : A(0);
+      if (kHasPairs) centered_parts[i] = is_split && is_pair ? places[i][p.channels] : A(0);
     }
 #pragma unroll
     for (int i = 0; i < kSplitsAtOnce; ++i) {
       sum += parts[i];
       if (kHasPairs) centered += centered_parts[i];
-      places[i] += kSplitsAtOnce * lanes_step;
+      places[i] += next;
     }
   }
   A *sums = static_cast<A*>(block_memory()), *centered_sums = sums + kPartialsThreads;

@@ -313,13 +313,19 @@ class PointwiseCutProduct {
     Steps steps;
     const bool turns = kTurns && p_.turns_weight, turns_at_once = turns && steps_ <= p_.stages;
     if constexpr (kTurns) {
-      if (turns_at_once) turn_weights();
+      if (turns_at_once) {
+        turn_tiles_together<kChannels, kRowTiles, kCut>(weights_, steps_, row_tile_, cut_,
+                                                        [&](int step) { wait(full_ + step, 0); });
+      }
     }
 #pragma unroll 1
     for (; steps.step < steps_; steps.next(p_.stages)) {
       wait(full_ + steps.turn.slot, steps.turn.parity);
       if constexpr (kTurns) {
-        if (turns && !turns_at_once) turn_weight(steps.turn.slot);
+        if (turns && !turns_at_once) {
+          turn_tiles_together<kChannels, kRowTiles, kCut>(weights_ + steps.turn.slot * kWeightBytes, 1, row_tile_,
+                                                          cut_);
+        }
       }
       const std::uint64_t rows = describe<kDepthBytes>(tiles_ + steps.turn.slot * tile_bytes_);
       multiply_step(sums, steps, [&](int k) { return rows + k * kSize / 16; });
@@ -344,19 +350,6 @@ class PointwiseCutProduct {
         steps.next(p_.stages);
       }
     }
-  }
-
-  /// The weight of a step, by all groups that share it.
-  FUSEDSC_DEVICE void turn_weight(int slot) const {
-    turn_tiles<kChannels>(weights_ + slot * kWeightBytes, 1, row_tile_ * 4 + thread_ / 32, kRowTiles * 4);
-    group_barrier<kRowTiles * kGroupThreads>(kRowTiles * (1 + kCut) + cut_);
-  }
-
-  /// Likewise of all steps, if all are in block memory at once: warps turn those of several steps side by side.
-  FUSEDSC_DEVICE void turn_weights() const {
-    turn_tiles<kChannels>(weights_, steps_, row_tile_ * 4 + thread_ / 32, kRowTiles * 4,
-                          [&](int step) { wait(full_ + step, 0); });
-    group_barrier<kRowTiles * kGroupThreads>(kRowTiles * (1 + kCut) + cut_);
   }
 
   /// The slot of the step before the present one, whose products are done then.

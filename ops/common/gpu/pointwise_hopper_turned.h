@@ -2,8 +2,7 @@
 /// where they lie, in place of a kernel that does it for all of the weight.
 #pragma once
 
-#include "fusedsc/common/gpu/hopper.h"
-#include "fusedsc/common/gpu/wave_product.h"
+#include "fusedsc/common/gpu/pointwise_hopper_prologue.h"
 
 namespace fusedsc::gpu::hopper {
 
@@ -42,6 +41,15 @@ FUSEDSC_DEVICE void turn_tiles(unsigned char* tiles, int count, int warp, int wa
 template <int kChannels>
 FUSEDSC_DEVICE void turn_tiles(unsigned char* tiles, int count, int warp, int warps) {
   turn_tiles<kChannels>(tiles, count, warp, warps, [](int) {});
+}
+
+/// Likewise, by the kRowTiles groups of four warps that share a weight, which meet at the end. A block has kCut such
+/// weights: cut is the number of this one, and row_tile that of the group among those that share it.
+template <int kChannels, int kRowTiles, int kCut, class... Wait>
+FUSEDSC_DEVICE void turn_tiles_together(unsigned char* tiles, int count, int row_tile, int cut,
+                                        const Wait&... wait_for) {
+  turn_tiles<kChannels>(tiles, count, row_tile * 4 + thread_index() % kGroupThreads / 32, kRowTiles * 4, wait_for...);
+  group_barrier<kRowTiles * kGroupThreads>(kRowTiles * (1 + kCut) + cut);
 }
 
 /// Starts the copies of such a tile.

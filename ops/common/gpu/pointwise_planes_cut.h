@@ -253,13 +253,18 @@ class PlanesCutProduct {
     int last_slot = -1;
     const bool turns = kTurns && p_.turns_weight, turns_at_once = turns && steps_ <= p_.stages;
     if constexpr (kTurns) {
-      if (turns_at_once) turn_weights();
+      if (turns_at_once) {
+        turn_tiles_together<kChannels, kRowTiles, kCut>(weights_, steps_, row_tile_, cut_,
+                                                        [&](int step) { wait(full_ + step, 0); });
+      }
     }
 #pragma unroll 1
     for (int step = 0; step < steps_; ++step) {
       wait(full_ + turn.slot, turn.parity);
       if constexpr (kTurns) {
-        if (turns && !turns_at_once) turn_weight(turn.slot);
+        if (turns && !turns_at_once) {
+          turn_tiles_together<kChannels, kRowTiles, kCut>(weights_ + turn.slot * kWeightBytes, 1, row_tile_, cut_);
+        }
       }
       std::uint32_t rows[kPieces][4];
       wait_for_products<0>();  // which may still read these registers
@@ -273,19 +278,6 @@ class PlanesCutProduct {
     wait_for_products<0>();
     fence(sums);
     put_together(sums, own);
-  }
-
-  /// The weight of a step, by all groups that share it.
-  FUSEDSC_DEVICE void turn_weight(int slot) const {
-    turn_tiles<kChannels>(weights_ + slot * kWeightBytes, 1, row_tile_ * 4 + thread_ / 32, kRowTiles * 4);
-    group_barrier<kRowTiles * kGroupThreads>(kRowTiles * (1 + kCut) + cut_);
-  }
-
-  /// Likewise of all steps, if all are in block memory at once: warps turn those of several steps side by side.
-  FUSEDSC_DEVICE void turn_weights() const {
-    turn_tiles<kChannels>(weights_, steps_, row_tile_ * 4 + thread_ / 32, kRowTiles * 4,
-                          [&](int step) { wait(full_ + step, 0); });
-    group_barrier<kRowTiles * kGroupThreads>(kRowTiles * (1 + kCut) + cut_);
   }
 
   /// Of the slot that all are done with: `parity` is that of its step. Each thread arrives for itself: tools which look
