@@ -21,7 +21,7 @@ patches_kernel(const FUSEDSC_GRID_CONSTANT DepthwisePatchesParameters p) {
 }
 
 /// Blocks of all channels, if these are many.
-bool has_few_registers(const DepthwisePatching& t) { return t.in_segments && t.runs > 9; }
+bool has_few_registers(const DepthwisePatching& t) { return t.in_segments && t.runs * t.image_parts > 9; }
 
 template <class T>
 auto kernel_of(int kernel, int stride, const DepthwisePatching& t) {

@@ -276,6 +276,19 @@ def test_a_network_the_same_bits_a_hundred_times(dtype):
             assert torch.equal(actual, expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (3, 2), (5, 1), (5, 2)])
+@pytest.mark.parametrize("channels", [72, 144])
+def test_infinities_stay_in_their_windows(dtype, kernel, stride, channels):
+    """Of tensors that fill a GPU, whose tiles are others than those of small ones."""
+    x = torch.randn(40, channels, 56, 56, device=device(), dtype=dtype).to(memory_format=torch.channels_last)
+    weight = torch.randn(channels, 1, kernel, kernel, device=device(), dtype=dtype)
+    x[3, 17, 20, 20], x[5, channels - 1, 0, 55], x[39, 0, 55, 0] = torch.inf, torch.nan, -torch.inf
+    y = functional.depthwise_conv2d(x, weight, stride=stride, padding=kernel // 2)
+    expected = F.conv2d(x.double(), weight.double(), stride=stride, padding=kernel // 2, groups=channels)
+    torch.testing.assert_close(y, expected.to(dtype), equal_nan=True)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_more_elements_than_32_bits_count(layout):
     x = torch.randn(33, 256, 512, 512, dtype=torch.float16).to(memory_format=layout)
