@@ -24,7 +24,6 @@ void with_whole_wave(const Value& own, const Use& use) {
   *place = own;
   executor::wave_barrier();
   use(std::span<const Value, 64>(place - thread_index() % 64, 64));
-  executor::wave_barrier();
 }
 
 inline bool any_of_wave(bool condition) {

@@ -56,7 +56,6 @@ void wave_multiply_add(float (&d)[4], const WaveFragments& own, T) {
       to_floats(wave[(2 * t + i) * 4 + other_t].b[half], b[i][k], b[i][k + 1], T());
     }
   }
-  executor::wave_barrier();
   for (int i = 0; i < 4; ++i) {
     for (int k = 0; k < 16; ++k) d[i] += a[i / 2][k] * b[i % 2][k];
   }
@@ -76,7 +75,6 @@ inline void wave_multiply_add_tf32(float (&d)[4], const std::uint32_t (&a)[4], c
               __builtin_bit_cast(float, wave[(2 * t + i % 2) * 4 + k % 4].b[k / 4]);
     }
   }
-  executor::wave_barrier();
 }
 
 /// Of A's first 8 columns and B's first 8 rows.
