@@ -46,7 +46,7 @@ void arrive_on_stack([[maybe_unused]] void* kept, [[maybe_unused]] Stack& from) 
 /// Thrown in threads that wait when their block is given up, so that they end as others do.
 struct Abandoned {};
 
-enum class State { running, at_barrier, at_cluster_barrier, in_exchange, until_holds, finished };
+enum class State { running, at_barrier, at_cluster_barrier, at_wave_barrier, until_holds, finished };
 
 struct Fiber {
   context::fiber fiber;
@@ -54,8 +54,8 @@ struct Fiber {
   void* kept = nullptr;
   State state = State::running;
   std::function<bool()> holds;  ///< what it waits for
-  unsigned char offered[kLargestValue];
-  std::size_t bytes = 0;
+  unsigned char offered[2][kLargestValue];
+  int turn = 0;  ///< of these
 };
 
 struct Block {
@@ -102,6 +102,7 @@ void resume(std::size_t index) {
   cluster.thread.index = static_cast<int>(index % cluster.threads);
   cluster.thread.rank = static_cast<int>(index / cluster.threads);
   cluster.thread.block = cluster.first_block + static_cast<unsigned>(index / cluster.threads);
+  cluster.thread.turn = fiber.turn;
   void* kept = nullptr;
   leave_stack(&kept, fiber.stack);
   fiber.fiber = std::move(fiber.fiber).resume();
@@ -136,8 +137,7 @@ bool resume_block(std::size_t begin, std::size_t end) {
   const auto lanes = static_cast<std::size_t>(lanes_of_wave);
   for (std::size_t first = begin; first < end; first += lanes) {
     const std::size_t last = std::min(first + lanes, end);
-    if (!all_are(State::in_exchange, first, last)) continue;
-    // In two steps: all values are there until the last thread has taken its own.
+    if (!all_are(State::at_wave_barrier, first, last)) continue;
     resume_all(first, last);
     moved = true;
   }
@@ -225,7 +225,11 @@ void* block_memory() { return cluster.block().memory.get(); }
 void* block_memory_of(int rank) { return cluster.blocks.at(static_cast<std::size_t>(rank)).memory.get(); }
 void block_barrier() { wait(State::at_barrier); }
 void cluster_barrier() { wait(State::at_cluster_barrier); }
-void wave_barrier() { wait(State::in_exchange); }
+void wave_barrier() {
+  wait(State::at_wave_barrier);
+  Fiber& self = cluster.fibers[cluster.running];
+  cluster.thread.turn = self.turn = 1 - self.turn;
+}
 
 void wait_until(const std::function<bool()>& holds) {
   if (holds()) return;
@@ -253,10 +257,10 @@ void exchange(void* value, std::size_t bytes, int mask) {
   const std::size_t other = index / lanes * lanes + (index % lanes ^ static_cast<std::size_t>(mask));
   const std::size_t first = cluster.running - index;
   if (bytes > kLargestValue || other >= cluster.threads) throw std::logic_error("host executor: no such exchange");
-  std::memcpy(cluster.fibers[first + index].offered, value, bytes);
-  wait(State::in_exchange);
-  std::memcpy(value, cluster.fibers[first + other].offered, bytes);
-  wait(State::in_exchange);  // nobody offers anew before all have taken
+  const int turn = cluster.thread.turn;
+  std::memcpy(cluster.fibers[first + index].offered[turn], value, bytes);
+  wave_barrier();
+  std::memcpy(value, cluster.fibers[first + other].offered[turn], bytes);
 }
 
 void run(unsigned blocks, unsigned threads, std::size_t block_memory_bytes, const std::function<void()>& body) {

@@ -27,6 +27,7 @@ struct Thread {
   int index = 0;
   unsigned block = 0, blocks = 0;
   int rank = 0;  ///< of the block in its cluster
+  int turn = 0;  ///< 0 and 1 alternately, from one barrier of its wave to the next
 };
 const Thread& current_thread();
 void* block_memory();
@@ -34,13 +35,16 @@ void* block_memory();
 void* block_memory_of(int rank);
 int wave_size();
 
-/// Where the running thread leaves a value for its wave; the places of its neighbours are beside it.
+/// Where the running thread leaves a value for its wave, to be read behind the next wave_barrier(); the places of its
+/// neighbours are beside it. Two take turns: a thread that leaves its next value need not wait until all have read this
+/// one, and by the one after that they have.
 template <class T>
 T* place_of_thread() {
   constexpr std::size_t kThreads = 1024, kBlocks = 8;  // of a block, of a cluster: at most
-  static std::array<T, kThreads * kBlocks> places;
+  static std::array<std::array<T, kThreads * kBlocks>, 2> places;
   const Thread& thread = current_thread();
-  return &places[static_cast<std::size_t>(thread.rank) * kThreads + static_cast<std::size_t>(thread.index)];
+  return places[static_cast<std::size_t>(thread.turn)].data() + static_cast<std::size_t>(thread.rank) * kThreads +
+         static_cast<std::size_t>(thread.index);
 }
 
 /// Until all threads of the block are there.

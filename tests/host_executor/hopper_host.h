@@ -217,7 +217,6 @@ std::array<T, 32> of_all_lanes(const T& own) {
   executor::wave_barrier();
   std::array<T, 32> all;
   std::copy_n(place - thread_index() % 32, all.size(), all.begin());
-  executor::wave_barrier();
   return all;
 }
 

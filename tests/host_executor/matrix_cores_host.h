@@ -24,7 +24,6 @@ void with_whole_wave(const Value& own, const Use& use) {
   *place = own;
   executor::wave_barrier();
   use(std::span<const Value, 64>(place - thread_index() % 64, 64));
-  executor::wave_barrier();
 }
 
 inline bool any_of_wave(bool condition) {
@@ -49,7 +48,7 @@ void multiply_by_wave(MatrixCoreSums<A>& d, const MatrixCoreLane<A, kDepth>& own
     for (std::size_t i = 0; i < 4; ++i) {
       for (std::size_t k = 0; k < 4 * kDepth; ++k) {
         const std::size_t first = k / kDepth * 16;
-        d[i] = std::fma(lanes[first + row(lane, i)].a[k % kDepth], lanes[first + column].b[k % kDepth], d[i]);
+        d[i] += lanes[first + row(lane, i)].a[k % kDepth] * lanes[first + column].b[k % kDepth];
       }
     }
   });

@@ -44,23 +44,18 @@ inline constexpr bool kWaveProducts = true;
 template <class T>
 void wave_multiply_add(float (&d)[4], const WaveFragments& own, T) {
   const int lane = thread_index() % 32, g = lane / 4, t = lane % 4;
-  float a[2][16], b[2][16];
   auto* const place = executor::place_of_thread<WaveFragments>();
+  const WaveFragments* wave = place - lane;
   *place = own;
   executor::wave_barrier();
-  for (int other_lane = 0; other_lane < 32; ++other_lane) {
-    const WaveFragments& other = place[other_lane - lane];
-    const int other_g = other_lane / 4, k = other_lane % 4 * 2;
-    for (int half = 0; half < 2; ++half) {
-      for (int row = 0; row < 2 && other_g == g; ++row) {
-        to_floats(other.a[2 * half + row], a[row][k + 8 * half], a[row][k + 8 * half + 1], T());
-      }
-      const int column = other_g - 2 * t;
-      if (column == 0 || column == 1)
-        to_floats(other.b[half], b[column][k + 8 * half], b[column][k + 8 * half + 1], T());
+  float a[2][16], b[2][16];
+  for (int k = 0; k < 16; k += 2) {
+    const int other_t = k % 8 / 2, half = k / 8;
+    for (int i = 0; i < 2; ++i) {
+      to_floats(wave[g * 4 + other_t].a[2 * half + i], a[i][k], a[i][k + 1], T());
+      to_floats(wave[(2 * t + i) * 4 + other_t].b[half], b[i][k], b[i][k + 1], T());
     }
   }
-  executor::wave_barrier();
   for (int i = 0; i < 4; ++i) {
     for (int k = 0; k < 16; ++k) d[i] += a[i / 2][k] * b[i % 2][k];
   }
@@ -80,7 +75,6 @@ inline void wave_multiply_add_tf32(float (&d)[4], const std::uint32_t (&a)[4], c
               __builtin_bit_cast(float, wave[(2 * t + i % 2) * 4 + k % 4].b[k / 4]);
     }
   }
-  executor::wave_barrier();
 }
 
 /// Of A's first 8 columns and B's first 8 rows.
