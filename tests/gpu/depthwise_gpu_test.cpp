@@ -269,7 +269,8 @@ TEST_P(DepthwiseGpu, BackwardTiles) {
 
 /// Enough images for the tiles that large batches have: forward, and gradients of weight and bias.
 TEST_P(DepthwiseGpu, ManyImages) {
-  const Sizes one[] = {{64, 40, 4, 28}, {33, 408, 3, 7}, {32, 416, 3, 14}}, two[] = {{64, 72, 5, 26}, {65, 64, 4, 50}};
+  const Sizes one[] = {{64, 40, 4, 28}, {33, 408, 3, 7}, {32, 416, 3, 14}, {65, 448, 3, 13}, {67, 40, 5, 7}},
+              two[] = {{64, 72, 5, 26}, {65, 64, 4, 50}, {64, 136, 5, 27}};
   std::vector<DepthwiseGeometry> geometries;
   for (const Sizes& x : one) geometries.push_back({x, centered(3, 1)});
   for (const Sizes& x : two) geometries.insert(geometries.end(), {{x, centered(3, 2)}, {x, centered(5, 2)}});
