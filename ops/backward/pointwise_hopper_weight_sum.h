@@ -47,8 +47,8 @@ FUSEDSC_DEVICE void sum_weight_partials(const WeightSumParameters<Tiles>& p) {
     from = reinterpret_cast<const Four*>(tiles.bias_partials) + (item - all);
     step = tiles.outputs / 4;
   }
-  const SplitsOfThread splits(from == nullptr ? nullptr : from->elements, step * 4, from == nullptr ? 0 : p.splits,
-                              lane, p.lanes);
+  const SplitsOfThread splits((from == nullptr ? tiles.partials : from)->elements, step * 4,
+                              from == nullptr ? 0 : p.splits, lane, p.lanes);
   keep_order(splits.place());
   wait_for_previous_kernel();
   Four sum = splits.sum();

@@ -12,6 +12,8 @@
 /// has seams is left to depthwise_hopper_kernel.h.
 #pragma once
 
+#include <type_traits>
+
 #include "fusedsc/common/gpu/wave_product.h"
 #include "fusedsc/forward/depthwise_hopper_patches_block.h"
 #include "fusedsc/forward/depthwise_hopper_patches_weights.h"

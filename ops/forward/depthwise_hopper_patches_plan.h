@@ -10,7 +10,7 @@ namespace fusedsc::gpu::hopper {
 /// What tiles of `rows` rows of outputs take, and as many stages as there is room for; or false: there is none.
 bool cut_outputs(DepthwisePatchesParameters& p, int rows);
 
-/// Whether tiles of whole rows in segments are best: where boxes of so few channels would be partly empty.
+/// Whether tiles of whole rows in segments are best: where boxes of channels would be partly empty.
 bool wants_segments(const DepthwiseArguments& a);
 
 /// To the copy engine: what is read as x, and y.

@@ -5,6 +5,7 @@
 
 #include "fusedsc/common/gpu/divisor.h"
 #include "fusedsc/common/gpu/hopper.h"
+#include "fusedsc/common/gpu/least.h"
 #include "fusedsc/common/gpu/vector.h"
 #include "fusedsc/common/gpu/warp_stages.h"
 
@@ -77,7 +78,7 @@ class PlanesPartsCursor {
   FUSEDSC_DEVICE void next() {
     tile_.row += p_.strip_rows;
     if (tile_.row < end_) {
-      tile_.rows = least_of(end_ - tile_.row, p_.strip_rows);
+      tile_.rows = least(end_ - tile_.row, p_.strip_rows);
       return;
     }
     item_ += static_cast<std::uint32_t>(p_.warps * p_.blocks);
@@ -85,7 +86,6 @@ class PlanesPartsCursor {
   }
 
  private:
-  FUSEDSC_DEVICE static int least_of(int a, int b) { return a < b ? a : b; }
   FUSEDSC_DEVICE void begin_part() {
     std::uint32_t part = item_;
     tile_.plane = static_cast<std::int64_t>(parts_.by_count.divide(part)) * p_.planes;
@@ -95,7 +95,7 @@ class PlanesPartsCursor {
     const int first = tile_.begin * kStride - kReach, end = (tile_.begin + parts_.rows - 1) * kStride + kReach + 1;
     tile_.first = tile_.row = first > 0 ? first : 0;
     end_ = static_cast<int>(part) + 1 == parts_.count ? p_.input_height : end;
-    tile_.rows = least_of(end_ - tile_.row, p_.strip_rows);
+    tile_.rows = least(end_ - tile_.row, p_.strip_rows);
   }
 
   const DepthwisePlanesShape& p_;
