@@ -2,6 +2,7 @@
 /// themselves.
 #pragma once
 
+#include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/launch.h"
 
 namespace fusedsc::gpu {
@@ -38,7 +39,7 @@ inline std::size_t spread(std::int64_t blocks, std::size_t bytes) {
   const bool overlaps = remembered(device, [&] { return ask(cudaDevAttrComputeCapabilityMajor); }) >= 9;
   const int all = remembered(device, [&] { return ask(cudaDevAttrMaxSharedMemoryPerMultiprocessor); });
   const int own = remembered(device, [&] { return ask(cudaDevAttrReservedSharedMemoryPerBlock); });
-  const std::int64_t share = (blocks + multiprocessors() - 1) / multiprocessors();
+  const std::int64_t share = divide_up(blocks, multiprocessors());
   const std::int64_t too_much_for_more = all / (share + 1) - own + kUnit;
   if (overlaps && too_much_for_more > static_cast<std::int64_t>(bytes)) {
     return static_cast<std::size_t>(too_much_for_more);
