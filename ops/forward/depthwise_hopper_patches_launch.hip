@@ -21,7 +21,7 @@ patches_kernel(const FUSEDSC_GRID_CONSTANT DepthwisePatchesParameters p) {
 }
 
 /// Blocks of all channels, if these are many.
-bool has_few_registers(const DepthwisePatching& t) { return t.in_segments && t.runs * t.image_parts > 9; }
+bool has_few_registers(const DepthwisePatching& t) { return t.in_segments && t.runs > 9; }
 
 template <class T>
 auto kernel_of(int kernel, int stride, const DepthwisePatching& t) {
@@ -39,9 +39,8 @@ std::vector<DepthwisePatching> patchings(const DepthwiseArguments& a) {
   const bool is_large = a.window.kernel[0] == 5, is_many = a.y.sizes[0] >= 64;
   std::vector<DepthwisePatching> list;
   if (wants_segments(a)) {
-    if (stride == 1) list = {{.runs = runs, .rows = 2, .stages = 3, .in_segments = true, .grain = 28}};
-    else if (is_large) list = {{.runs = runs, .rows = 2, .stages = 3, .in_segments = true, .grain = 7}};
-    else list = {{.runs = runs, .rows = 4, .stages = 3, .in_segments = true, .grain = 28}};
+    const int rows = stride == 1 || is_large ? 2 : 4;
+    list = {{.runs = runs, .rows = rows, .stages = 3, .in_segments = true, .grain = is_large ? 7 : 28}};
   } else if (is_large && stride == 1) {
     if (width <= 8) list = {runs % 9 == 0 ? DepthwisePatching{9, 0, 4, 1, 2} : DepthwisePatching{4, 4, 6, 1, 3}};
     else if (width <= 16) list = {{4, 4, 3, 1, 3}, {.runs = 4, .box_runs = 4, .rows = 5, .stages = 3, .grain = 5}};
