@@ -2,17 +2,15 @@
 /// all splits of the same channels, add theirs up through block memory: then these are the gradients.
 #pragma once
 
+#include "fusedsc/backward/depthwise_weight_results.h"
 #include "fusedsc/common/gpu/depthwise_hopper_tiles.h"
 #include "fusedsc/common/gpu/hopper_cluster.h"
-#include "fusedsc/common/gpu/tensor.h"
 
 namespace fusedsc::gpu::hopper {
 
-struct DepthwiseWeightSums {
+struct DepthwiseWeightSums : DepthwiseWeightResults {
   float* partials = nullptr;  ///< [row][tap..., bias][channel]; null: there is one row, and that is the gradients
   int taps = 0;               ///< of a row, with the bias if that is wanted
-  DeviceTensor grad_weight;   ///< or none
-  void* grad_bias = nullptr;
 
   int cluster = 1;  ///< blocks: all splits, or each by itself
   Divisor by_cluster;
@@ -28,12 +26,7 @@ FUSEDSC_HOST_DEVICE int threads_of_block(const Parameters& p) {
 /// A gradient that is one already; after the taps that of the bias.
 template <class T, int kKernel>
 FUSEDSC_DEVICE void leave_gradient(const DepthwiseWeightSums& p, int tap, int channel, float sum) {
-  if (tap == kKernel * kKernel) {
-    if (p.grad_bias != nullptr) from_accumulator(sum, static_cast<T*>(p.grad_bias)[channel]);
-  } else if (p.grad_weight.data != nullptr) {
-    const std::int64_t place = p.grad_weight.offset(channel, 0, tap / kKernel, tap % kKernel);
-    from_accumulator(sum, elements_of<T>(p.grad_weight)[place]);
-  }
+  leave_weight_gradient<T>(p, kKernel * kKernel, kKernel, tap, channel, sum);
 }
 
 /// Of four channels.

@@ -75,6 +75,7 @@ BackwardPlan plan_input(const DepthwiseBackwardArguments& a, int threads) {
 }
 
 BackwardPlan plan_weight(const DepthwiseBackwardArguments& a) {
+  if (std::optional<BackwardPlan> direct = plan_depthwise_direct_weight(a)) return *std::move(direct);
 #ifdef FUSEDSC_HOPPER
   if (std::optional<BackwardPlan> planes = hopper::plan_depthwise_planes_weight(a)) return *std::move(planes);
   if (std::optional<BackwardPlan> columns = hopper::plan_depthwise_columns_weight(a)) return *std::move(columns);

@@ -2,18 +2,18 @@
 /// sum_partials (partials_kernel.h) adds the blocks' sums in their order.
 #pragma once
 
+#include "fusedsc/backward/depthwise_weight_results.h"
 #include "fusedsc/common/gpu/block_sums.h"
 #include "fusedsc/common/gpu/depthwise_rows.h"
 
 namespace fusedsc::gpu {
 
-struct DepthwiseWeightGradientParameters {
+/// The results: where there are no partial sums.
+struct DepthwiseWeightGradientParameters : DepthwiseWeightResults {
   ConstDeviceTensor x, grad_y;
   DevicePrologue prologue;
   DeviceGradientPrologue gradient_prologue;
   void* partials = nullptr;  ///< [split][tap..., bias][channel]; null: there is one split, whose sums are the gradients
-  DeviceTensor grad_weight;  ///< where they are those, or none
-  void* grad_bias = nullptr;
   DepthwiseShape shape;
   DepthwiseWork work;
   Divisor by_tap_groups;  ///< of depthwise_weight_gradient_taps
@@ -27,11 +27,8 @@ FUSEDSC_DEVICE void leave_weight_gradient(const DepthwiseWeightGradientParameter
   if (p.partials != nullptr) {
     const std::int64_t at = static_cast<std::int64_t>(split) * (taps + 1) + row;
     static_cast<Accumulator<T>*>(p.partials)[at * p.shape.channels + channel] = sum;
-  } else if (row == taps) {
-    if (p.grad_bias != nullptr) from_accumulator(sum, static_cast<T*>(p.grad_bias)[channel]);
-  } else if (p.grad_weight.data != nullptr) {
-    const int width = p.shape.kernel_width;
-    from_accumulator(sum, elements_of<T>(p.grad_weight)[p.grad_weight.offset(channel, 0, row / width, row % width)]);
+  } else {
+    leave_weight_gradient<T>(p, taps, p.shape.kernel_width, row, channel, sum);
   }
 }
 

@@ -52,7 +52,8 @@ double direct_cost(std::int64_t threads, const DirectTile& tile, int loads, int 
 
 DirectWork plan_direct_work(const DirectGrid& grid, const DirectTile& tile, int element_bytes);
 
-/// Empty, or why there are no kernels for a pass over `from` to `to`.
+/// Empty, or why there are no kernels for a pass over `from` to `to`, or over both; and with that weight.
+std::string why_no_direct(const ConstTensorView& from, const ConstTensorView& to, const Window& window);
 std::string why_no_direct(const ConstTensorView& from, const ConstTensorView& to, const ConstTensorView& weight,
                           const Window& window);
 

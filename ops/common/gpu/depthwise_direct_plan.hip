@@ -101,8 +101,7 @@ DirectWork plan_direct_work(const DirectGrid& grid, const DirectTile& tile, int 
   return work;
 }
 
-std::string why_no_direct(const ConstTensorView& from, const ConstTensorView& to, const ConstTensorView& weight,
-                          const Window& window) {
+std::string why_no_direct(const ConstTensorView& from, const ConstTensorView& to, const Window& window) {
   const std::int64_t kernel = window.kernel[0];
   using Pair = std::array<std::int64_t, 2>;
   if ((kernel != 3 && kernel != 5 && kernel != 7) || window.kernel != Pair{kernel, kernel} ||
@@ -110,11 +109,15 @@ std::string why_no_direct(const ConstTensorView& from, const ConstTensorView& to
     return "it is for windows of 3 x 3, 5 x 5 or 7 x 7, not dilated, without a channel multiplier";
   }
   if (from.elements() == 0 || to.elements() == 0) return "there is nothing to compute";
-  if (direct_step(weight) == 0) return "the weight is not dense";
-  if (!is_compact(from) || !is_compact(to) || weight.elements() > std::numeric_limits<std::int32_t>::max()) {
-    return "a tensor has elements farther than 2^31 from its first";
-  }
+  if (!is_compact(from) || !is_compact(to)) return "a tensor has elements farther than 2^31 from its first";
   return {};
+}
+
+std::string why_no_direct(const ConstTensorView& from, const ConstTensorView& to, const ConstTensorView& weight,
+                          const Window& window) {
+  if (direct_step(weight) == 0) return "the weight is not dense";
+  if (weight.elements() > std::numeric_limits<std::int32_t>::max()) return "the weight has more than 2^31 elements";
+  return why_no_direct(from, to, window);
 }
 
 int direct_step(const ConstTensorView& weight) {
