@@ -70,7 +70,9 @@ class PlanesCutProduct {
   FUSEDSC_HOST_DEVICE static constexpr int sharing(const PlanesTiling& tiling) {
     return Positions::kWholeImages ? tiling.parts : 1;
   }
-  FUSEDSC_HOST_DEVICE static constexpr int barrier_bytes(int stages) { return (kCut * stages * 8 + 8 + 15) / 16 * 16; }
+  FUSEDSC_HOST_DEVICE static constexpr int barrier_bytes(int stages) {
+    return (2 * kCut * stages * 8 + 8 + 15) / 16 * 16;
+  }
   FUSEDSC_HOST_DEVICE static constexpr int coefficients(int depth) {
     return Prologue::kVectors * ((depth + kTileDepth - 1) / kTileDepth * kTileDepth);
   }
@@ -117,7 +119,8 @@ class PlanesCutProduct {
     added_ = memory + unit * out_bytes;
     memory += has_added_ ? units_ * out_bytes : 0;
     inputs_ = reinterpret_cast<Barrier*>(memory);
-    full_ = inputs_ + 1 + cut_ * p.stages;
+    full_ = inputs_ + 1 + cut_ * 2 * p.stages;
+    empty_ = full_ + p.stages;
     vectors_ = reinterpret_cast<float*>(memory + barrier_bytes(p.stages));
   }
 
@@ -137,7 +140,10 @@ class PlanesCutProduct {
         prefetch_maps(p_);
         initialise(inputs_, units_);
       }
-      for (int i = 0; i < p_.stages; ++i) initialise(full_ + i);
+      for (int i = 0; i < p_.stages; ++i) {
+        initialise(full_ + i);
+        initialise(empty_ + i, kRowTiles * kGroupThreads);
+      }
       publish();
     }
     wait_for_previous_kernel();
@@ -196,7 +202,7 @@ class PlanesCutProduct {
         other{p_.other, p_.other_rows, p_.depth};
     int units = 0;
     while (units < units_ && exists(units * sharing_)) ++units;
-    expect(barrier, units * (has_other ? 2 : 1) * tile_.copied_bytes(activations, k, kTileDepth) + kWeightBytes);
+    expect_also(barrier, units * (has_other ? 2 : 1) * tile_.copied_bytes(activations, k, kTileDepth) + kWeightBytes);
     unsigned char* weight = weights_ + slot * kWeightBytes;
     if constexpr (kWeightDepthFirst) {
       for (int block = 0; block < kBlocks; ++block) {
@@ -215,6 +221,9 @@ class PlanesCutProduct {
       tile_.start_load(tile, activations, k, kTileDepth, position, image, barrier);
       if (has_other) tile_.start_load(tile + in_bytes_, other, k, kTileDepth, position, image, barrier);
     }
+    // Last: tools that look for races take a copy for done by the thread that starts it, and see by what that does next
+    // that others come later.
+    arrive(barrier);
   }
 
   FUSEDSC_DEVICE void start_inputs() const {
@@ -229,13 +238,6 @@ class PlanesCutProduct {
   // ----------------------------------------------------------------------------------------- by all threads of a group
 
   FUSEDSC_DEVICE void row_tile_barrier() const { group_barrier<kCut * kGroupThreads>(row_tile_); }
-  /// Of the group alone.
-  FUSEDSC_DEVICE void own_barrier() const { group_barrier(kRowTiles + group_); }
-  /// Of the groups with the same share of k.
-  FUSEDSC_DEVICE void share_barrier() const {
-    if constexpr (kRowTiles == 1) own_barrier();
-    else group_barrier<kRowTiles * kGroupThreads>(kRowTiles + kRowTiles * kCut + cut_);
-  }
 
   /// How many positions of the group's tile exist.
   FUSEDSC_DEVICE int tile_positions() const {
@@ -270,10 +272,7 @@ class PlanesCutProduct {
       std::uint32_t rows[kPieces][4];
       wait_for_products<0>();  // which may still read these registers
       const int next = step - 1 + p_.stages;
-      if (step > 0 && next < steps_) {
-        share_barrier();  // all have read the slot
-        if (thread_ == 0 && row_tile_ == 0) start_step(next, last_slot);
-      }
+      if (step > 0 && next < steps_) refill(next, last_slot, turn.parity ^ (turn.slot == 0 ? 1 : 0));
       load_step(rows, prologue, step, turn.slot);
       multiply_step(sums, rows, turn.slot);
       last_slot = turn.slot;
@@ -282,6 +281,15 @@ class PlanesCutProduct {
     wait_for_products<0>();
     fence(sums);
     put_together(sums, own);
+  }
+
+  /// Of the slot that all are done with: `parity` is that of its step. Each thread arrives for itself: tools which look
+  /// for races do not see that one which arrives for its warp comes behind what the others have read.
+  FUSEDSC_DEVICE void refill(int step, int slot, int parity) const {
+    arrive(empty_ + slot);
+    if (thread_ != 0 || row_tile_ != 0) return;
+    wait(empty_ + slot, parity);
+    start_step(step, slot);
   }
 
   /// to = a step's values.
@@ -327,7 +335,7 @@ class PlanesCutProduct {
 
   /// own = the sums of all shares of k, of the group's own channels. They pass through where its activations were.
   FUSEDSC_DEVICE void put_together(const Sums& sums, OwnSums& own) const {
-    if constexpr (kCut > 1) own_barrier();  // its warps are done with these
+    if constexpr (kCut > 1) group_barrier(kRowTiles + group_);  // its warps are done with these
     const Shares shares(tiles_, p_.stages * tile_bytes_, cut_, thread_);
     shares.put_together(sums, own, [&] { row_tile_barrier(); });
   }
@@ -376,7 +384,7 @@ class PlanesCutProduct {
   int sharing_, units_;
   bool is_first_, has_x_, has_added_;  ///< is_first: of the threads of a tile of outputs
   unsigned char *ring_, *tiles_, *weights_, *out_, *x_, *added_;
-  Barrier *inputs_, *full_;
+  Barrier *inputs_, *full_, *empty_;
   float* vectors_;
 };
 
