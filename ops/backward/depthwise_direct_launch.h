@@ -34,6 +34,10 @@ std::vector<DirectWeightCut> direct_weight_cuts(const DepthwiseBackwardArguments
 Plan<DepthwiseBackwardArguments> plan_depthwise_direct_weight(const DepthwiseBackwardArguments& a,
                                                               const DirectWeightCut& cut);
 
+/// Whether that, and the input gradient by threads of an output or a few, are faster than both gradients by one kernel
+/// of Hopper GPUs.
+bool suits_depthwise_direct_gradients(const DepthwiseBackwardArguments& a);
+
 /// By the best of them where the problem is small; else nothing.
 std::optional<Plan<DepthwiseBackwardArguments>> plan_depthwise_direct_weight(const DepthwiseBackwardArguments& a);
 

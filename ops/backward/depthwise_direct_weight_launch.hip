@@ -154,6 +154,10 @@ void for_each_cut(const DepthwiseBackwardArguments& a, const Visit& visit) {
   }
 }
 
+std::int64_t multiplications_of(const DepthwiseBackwardArguments& a) {
+  return a.window.kernel[0] * a.window.kernel[1] * a.grad_y.elements();
+}
+
 /// What measured best on an H200, beside kernels for more work.
 bool suits(const DepthwiseBackwardArguments& a) {
   const bool is_wide = size_of(a.x.dtype) > 2, is_small_window = a.window.kernel[0] == 3,
@@ -162,7 +166,7 @@ bool suits(const DepthwiseBackwardArguments& a) {
   if (!is_channels_last(a)) most = halves ? 200'000 : 45'000;
   else if (!is_wide) most = 36'000;
   else most = is_small_window ? (halves ? 11'000 : 31'000) : 36'000;
-  return a.window.kernel[0] * a.window.kernel[1] * a.grad_y.elements() <= most * multiprocessors();
+  return multiplications_of(a) <= most * multiprocessors();
 }
 
 }  // namespace
@@ -173,6 +177,12 @@ std::string why_no_direct_weight(const DepthwiseBackwardArguments& a) {
   if (!why.empty()) return why;
   if (a.window.kernel[0] > 5) return "it is for windows of 3 x 3 and 5 x 5";
   return {};
+}
+
+bool suits_depthwise_direct_gradients(const DepthwiseBackwardArguments& a) {
+  if (!may_use_direct() || !is_channels_last(a) || !why_no_direct_weight(a).empty()) return false;
+  const std::int64_t most = size_of(a.x.dtype) > 2 ? 11'000 : 20'000;
+  return a.window.stride == std::array<std::int64_t, 2>{1, 1} && multiplications_of(a) <= most * multiprocessors();
 }
 
 std::vector<DirectWeightCut> direct_weight_cuts(const DepthwiseBackwardArguments& a) {

@@ -120,6 +120,9 @@ std::string why_not(const DepthwiseBackwardArguments& a) {
     if (suits_depthwise_direct_input(a)) return "the problem is small: threads with one pair of rows each are faster";
     if (why_no_input_patches(a).empty()) return "there is a faster kernel for it";
   }
+  if (a.grad_weight && suits_depthwise_direct_gradients(a)) {
+    return "the problem is small: a kernel for each gradient, of threads with an output or a few, is faster";
+  }
   if (a.grad_bias || a.grad_add) return "it has neither a bias's gradient nor grad_add";
   if (a.x.sizes[1] != a.grad_y.sizes[1]) return "it takes one output channel per channel";
   const Window& window = a.window;

@@ -137,5 +137,24 @@ TEST_P(DepthwiseDirectWeightGpu, SmallProblems) {
   EXPECT_FALSE(suits(problem_of(40 * gpu_multiprocessors())));
 }
 
+/// Both gradients of a small problem are kernels of their own, of others one on GPUs that have that.
+TEST_P(DepthwiseDirectWeightGpu, BothGradients) {
+  gpu::use_depthwise_direct(gpu::DirectUse::where_it_suits);
+  const auto problem_of = [](std::int64_t images) {
+    return BackwardCase<DepthwiseGeometry>{GetParam().dtype,
+                                           {{images, 40, 7, 7}, centered(3)},
+                                           {.grad_bias = false},
+                                           Memories::all(Memory::channels_last)};
+  };
+  const auto small = problem_of(gpu_multiprocessors() / 4 + 1), large = problem_of(2 * gpu_multiprocessors());
+  BackwardTensors<DepthwiseGeometry> of_small(small), of_large(large);
+  EXPECT_TRUE(gpu::suits_depthwise_direct_gradients(of_small.arguments(small)));
+  EXPECT_FALSE(gpu::suits_depthwise_direct_gradients(of_large.arguments(large)));
+  for (const Candidate& candidate : explain_depthwise_conv2d_backward(of_small.arguments(small))) {
+    EXPECT_EQ(candidate.taken, candidate.implementation == "gpu");
+  }
+  verify_backward(small);
+}
+
 }  // namespace
 }  // namespace fusedsc::reference

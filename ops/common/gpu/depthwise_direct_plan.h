@@ -41,7 +41,9 @@ struct DirectGrid {
 bool suits_direct(const ConstTensorView& from, const ConstTensorView& to, int taps, bool channels_last,
                   int multiprocessors);
 
-/// What use_depthwise_direct() has to say: whether a thread may have that, and whether problems need not be small.
+/// What use_depthwise_direct() has to say: whether there may be any of these kernels, or one whose threads have that,
+/// and whether problems need not be small.
+bool may_use_direct();
 bool may_use_direct(const DirectTile& tile, bool channels_last);
 bool must_use_direct();
 

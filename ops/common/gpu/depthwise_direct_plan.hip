@@ -32,9 +32,11 @@ void use_depthwise_direct(DirectUse use, int channels, int rows) {
   direct_rows = rows;
 }
 
+bool may_use_direct() { return direct_use != DirectUse::never; }
+
 bool may_use_direct(const DirectTile& tile, bool channels_last) {
   const auto allows = [](int wanted, int has) { return wanted == 0 || wanted == has; };
-  return direct_use != DirectUse::never && allows(channels_last ? direct_channels.load() : 1, tile.channels) &&
+  return may_use_direct() && allows(channels_last ? direct_channels.load() : 1, tile.channels) &&
          allows(direct_rows, tile.rows);
 }
 
