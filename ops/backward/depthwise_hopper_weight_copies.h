@@ -20,7 +20,8 @@ FUSEDSC_DEVICE void copy_weight_tiles(const Parameters& p, int split, Barrier* a
     bring_first_tile(ahead, announce, start_copies);
   }
   warp_barrier();
-  arrive_at_group_barrier(0, threads_of_block(p));
+  if (p.goes_on) arrive_at_group_barrier(0, threads_of_block(p));
+  else group_barrier(0, threads_of_block(p));
   if (lane == 0) bring_other_tiles(ahead, p.stages, done, announce, start_copies);
 }
 

@@ -90,11 +90,10 @@ DepthwiseTiling choose_tiling(const DepthwiseBackwardArguments& a) {
     if (width <= 8) return {2, 32, 1, 4, 4, 1, 2};
     if (width <= 16 && is_large) return {2, 32, 1, 2, 2, 1, 4};
     if (width <= 16 && is_few) return {2, wide_box, 1, 2, 2, 1, 4, false, 4};
-    if (width <= 16 && channels <= 192 && batch >= 64) return {2, 32, 1, 2, 2, 1, 4, false, 7};
     if (width <= 16) return {2, batch >= 64 ? wide_box : 32, 1, 2, 2, 1, 4};
     if (width <= 32 && is_large && batch < 32) return {2, 32, 1, 4, 1, 1, 4};
     if (width <= 32)
-      return is_large ? DepthwiseTiling{2, 32, 1, 4, 1, 1, 4, false, 2}
+      return is_large ? DepthwiseTiling{2, 32, 1, 2, 1, 1, 3, false, 2}
                       : DepthwiseTiling{2, wide_box, 1, 4, 1, 1, 3, false, 2};
     return is_large ? DepthwiseTiling{4, 32, 1, 2, 1, 1, 3} : DepthwiseTiling{4, wide_box, 1, 2, 1, 1, 3};
   }

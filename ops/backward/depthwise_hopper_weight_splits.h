@@ -38,6 +38,9 @@ void share_out_splits(Parameters& p, const DepthwiseWeightKernels<Parameters>& k
   const auto memory = static_cast<std::size_t>(p.memory_bytes());
   share_out(p, resident_blocks(kernels.alone, threads, memory), even);
   if (cluster_size > 0) share_out_among(p, std::min(p.units, cluster_size));
+  // Measured: among few tiles the second one's copies are in the first one's way.
+  constexpr std::int64_t kMany = 16;  // tiles of a block
+  p.goes_on = p.share * p.grain * a.window.stride[0] >= kMany * p.rows;
   if (p.splits == 1 || p.splits > kMostCluster) return;
   if (p.image_parts * fours * 16 > p.stages * p.stage_bytes()) return;  // no room for sums where the tiles were
   if (cluster_size == 0 && !suits_cluster(p, a, resident_clusters(kernels.in_clusters, threads, memory, p.splits)))

@@ -76,7 +76,6 @@ inline void expect(Barrier* barrier, int bytes) {
   barrier->bytes += bytes;
   --barrier->missing;
 }
-inline void expect_also(Barrier* barrier, int bytes) { barrier->bytes += bytes; }
 inline void wait(Barrier* barrier, int parity) {
   executor::wait_until([=] { return barrier->parity != parity; });
 }

@@ -30,6 +30,7 @@ struct DepthwiseTilesShape {
   int splits = 1, units = 0, grain = 1;
   int share = 0, longer = 0;  ///< units of a split; of the splits, the first ones with one more
   Divisor by_channel_groups, strips, column_tiles;
+  bool goes_on = false;  ///< of weights' gradients: the warp that copies, while the others still prepare
 
   // Or of all channels, as [segment][image][row][byte of the segment]: rows of images, cut without regard to positions.
   int segments = 0, segment_bytes = 0;

@@ -63,11 +63,6 @@ FUSEDSC_DEVICE void expect(Barrier* barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address_of(barrier)), "r"(bytes)
                : "memory");
 }
-/// Likewise, of a thread that has yet to arrive itself.
-FUSEDSC_DEVICE void expect_also(Barrier* barrier, int bytes) {
-  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(address_of(barrier)), "r"(bytes)
-               : "memory");
-}
 FUSEDSC_DEVICE void wait(Barrier* barrier, int parity) {
   asm volatile(
       "{\n.reg .pred done;\n"
