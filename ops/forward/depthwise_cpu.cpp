@@ -9,6 +9,8 @@
 #include "fusedsc/common/cpu/depthwise_rows-inl.h"
 #include "fusedsc/common/cpu/pass-inl.h"
 #include "fusedsc/common/cpu/slices.h"
+#include "fusedsc/common/cpu/streams.h"
+#include "hwy/cache_control.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fusedsc {
@@ -23,6 +25,7 @@ struct DepthwiseForward {
   Arena arena;
   DepthwiseParameters<T> parameters;
   bool store_direct;
+  bool streams;              ///< y goes around the caches
   TensorView joined_y;       ///< y with each image's rows joined into one, where they follow each other in memory
   std::int64_t stored_rows;  ///< output rows kept before they are stored
   std::int64_t lanes;
@@ -40,6 +43,9 @@ struct DepthwiseForward {
                    arguments.prologue, arena),
         store_direct(arguments.y.data != nullptr && !arguments.epilogue && is_tile<T>(arguments.y) &&
                      plan.blocks.block % kLanes<T> == 0),
+        streams(store_direct && plan.three_by_three &&
+                has_whole_lines(arguments.y, kLanes<T> * static_cast<std::int64_t>(sizeof(T))) &&
+                streams_pay(arguments.y.elements() * static_cast<std::int64_t>(sizeof(T)))),
         lanes(std::min<std::int64_t>(threads, slices.count() * plan.blocks.count())) {
     joined_y = arguments.y;
     if (store_direct || !join_rows(joined_y)) joined_y = {};
@@ -94,6 +100,7 @@ struct DepthwiseForward {
       for (std::int64_t task = tasks.begin; task < tasks.end; ++task) {
         run_task(task / blocks, task % blocks, scratch[static_cast<std::size_t>(lane)]);
       }
+      if (streams) hwy::FlushStream();
     });
     if (arguments.statistics) merge_statistics();
   }
@@ -130,7 +137,7 @@ struct DepthwiseForward {
       BlockOutput<T> output{stored ? outputs : nullptr, pitch};
       if (store_direct) {
         output = {output.rows, arguments.y.strides[3],
-                  stored && plan.fetches_ahead ? count * arguments.y.strides[2] : 0};
+                  stored && plan.fetches_ahead && !streams ? count * arguments.y.strides[2] : 0, streams};
       }
       lane.rows.compute(h, count, output, moments);
     }

@@ -64,7 +64,7 @@ Sizes strides_of(const Sizes& sizes, Memory memory) {
   return {};
 }
 
-void align_tensors(bool aligned) { elements_before = aligned ? 8 : 3; }
+void align_tensors(bool aligned) { elements_before = aligned ? 32 : 3; }
 
 Tensor::Tensor(DataType dtype, const Sizes& sizes, Memory memory)
     : dtype_(dtype),

@@ -29,6 +29,7 @@ struct GradientRows {
   std::int64_t columns;
   /// How far on the rows of the next call lie, to be fetched while these are computed; 0: nothing to fetch.
   std::int64_t input_ahead = 0, grad_input_ahead = 0;
+  bool streams = false;  ///< vectors of grad_input are whole cache lines, to be stored around the caches
 };
 
 /// Fetches what the next call reads and writes, column by column, once per cache line of channels.
@@ -53,6 +54,7 @@ template <class T, bool kInput, bool kWeight>
 HWY_NOINLINE void depthwise_3x3_backward(const GradientRows<T>& rows, std::int64_t row_count,
                                          const DepthwiseWeights<T>& weights, T* grad_weight, std::int64_t channels) {
   const Tag<T> d;
+  const bool streams = rows.streams;
   for (std::int64_t c = 0; c < channels; c += kLanes<T>) {
     // Nine weights beside nine sums do not fit sixteen registers: there each weight is read where it is used, from
     // this copy, which the compiler must not see through, or it would keep the sums on the stack instead.
@@ -88,7 +90,8 @@ HWY_NOINLINE void depthwise_3x3_backward(const GradientRows<T>& rows, std::int64
           }
         }
         if constexpr (kInput) {
-          store_as<T>(hn::Add(hn::Add(pulled[0], pulled[1]), pulled[2]), grad_input + j * rows.grad_input_pitch);
+          store_line<T>(hn::Add(hn::Add(pulled[0], pulled[1]), pulled[2]), grad_input + j * rows.grad_input_pitch,
+                        streams);
         }
       }
     }
@@ -110,6 +113,7 @@ HWY_NOINLINE void depthwise_3x3_backward_stride2(const GradientRows<T>& rows, st
   constexpr int kPulled = kEvenRow ? 2 : 1;
   constexpr int kTapRow[2] = {kEvenRow ? 0 : 3, 6};
   const Tag<T> d;
+  const bool streams = rows.streams;
   for (std::int64_t c = 0; c < channels; c += kLanes<T>) {
     Vec<T> weight[2][3], sum[2][3];
     HWY_UNROLL(2)
@@ -137,7 +141,7 @@ HWY_NOINLINE void depthwise_3x3_backward_stride2(const GradientRows<T>& rows, st
           sum[i][2] = hn::MulAdd(before[i], value, sum[i][2]);
         }
       }
-      if constexpr (kInput) store_as<T>(pulled, grad_input + j * rows.grad_input_pitch);
+      if constexpr (kInput) store_line<T>(pulled, grad_input + j * rows.grad_input_pitch, streams);
     };
     const auto odd_column = [&](std::int64_t j, const Vec<T>* here) HWY_ATTR {
       prefetch_column(input + j * rows.input_pitch, grad_input + j * rows.grad_input_pitch);
@@ -148,7 +152,7 @@ HWY_NOINLINE void depthwise_3x3_backward_stride2(const GradientRows<T>& rows, st
         pulled = hn::MulAdd(here[i], weight[i][1], pulled);
         if constexpr (kWeight) sum[i][1] = hn::MulAdd(here[i], value, sum[i][1]);
       }
-      if constexpr (kInput) store_as<T>(pulled, grad_input + j * rows.grad_input_pitch);
+      if constexpr (kInput) store_line<T>(pulled, grad_input + j * rows.grad_input_pitch, streams);
     };
 
     Vec<T> here[2], before[2];

@@ -16,6 +16,8 @@
 #include "fusedsc/common/cpu/depthwise_gradient_rows-inl.h"
 #include "fusedsc/common/cpu/depthwise_gradient_sums-inl.h"
 #include "fusedsc/common/cpu/slices.h"
+#include "fusedsc/common/cpu/streams.h"
+#include "hwy/cache_control.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fusedsc {
@@ -39,6 +41,7 @@ struct DepthwiseBackwardPass {
   bool want_input, want_weight;
   bool input_direct;  ///< the kernels read x itself
   bool store_direct;  ///< the kernels write grad_x itself
+  bool streams;       ///< around the caches
   DepthwiseGradientSums<T> sums;
 
   DepthwiseBackwardPass(const typename Gradients::Context& context, const DepthwiseBackwardArguments& arguments_,
@@ -57,6 +60,10 @@ struct DepthwiseBackwardPass {
     const bool whole = multiplier == 1 && blocks.block % kLanes<T> == 0;
     input_direct = whole && !arguments.prologue && is_tile<T>(arguments.x) && is_three_by_three(arguments.window);
     store_direct = whole && want_input && is_tile<T>(arguments.grad_x);
+    // Nothing else is done to its rows.
+    streams = store_direct && !arguments.prologue && !arguments.grad_add && is_three_by_three(arguments.window) &&
+              has_whole_lines(arguments.grad_x, kLanes<T> * static_cast<std::int64_t>(sizeof(T))) &&
+              streams_pay(arguments.grad_x.elements() * static_cast<std::int64_t>(sizeof(T)));
     sums = DepthwiseGradientSums<T>(arguments, blocks, parameters.tap_count, slices.count(), lanes, arena);
   }
 
@@ -124,6 +131,7 @@ struct DepthwiseBackwardPass {
       for (std::int64_t task = tasks.end; task-- > tasks.begin;) {
         run_task(task / blocks.count(), task % blocks.count(), lane, scratch[static_cast<std::size_t>(lane)]);
       }
+      if (streams) hwy::FlushStream();
     });
     sums.reduce();
   }
@@ -183,7 +191,8 @@ struct DepthwiseBackwardPass {
                             want_input ? grad_input : nullptr,
                             grad_input_pitch,
                             input_direct ? ahead(arguments.x) : 0,
-                            store_direct ? ahead(arguments.grad_x) : 0};
+                            store_direct && !streams ? ahead(arguments.grad_x) : 0,
+                            streams};
     const auto grad_row = [&](std::int64_t row) {
       return lane.grad.row(row, geometry.output_rows,
                            [&](const TilePart& grad_part, T* to) { lane.gradients.load(grad_part, block, to); });

@@ -56,6 +56,7 @@ struct InputRows {
   T* const* grad_input = nullptr;
   std::int64_t grad_input_pitch = 0;
   std::int64_t input_ahead = 0, grad_input_ahead = 0;  ///< as in GradientRows
+  bool streams = false;                                ///< likewise; for 3x3 windows
 };
 
 /// Chooses the kernel for a window. `grad_row(o)` gives the padded row of output gradients o, zeros outside the output.
@@ -110,7 +111,8 @@ class GradientRowKernel {
                                    rows.grad_input_pitch,
                                    geometry_.input_columns,
                                    rows.input_ahead,
-                                   rows.grad_input_ahead};
+                                   rows.grad_input_ahead,
+                                   rows.streams};
     if (geometry_.window.stride[0] == 1) {
       for (std::int64_t i = 0; i < rows.count + 2; ++i) {
         grad[i] = grad_row(distance - 2 + i) + (geometry_.ring_left + left) * channels;

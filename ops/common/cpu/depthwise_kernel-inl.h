@@ -53,6 +53,7 @@ struct BlockOutput {
   T* const* rows;
   std::int64_t pitch;
   std::int64_t ahead = 0;  ///< how far on the rows below will be stored, to be fetched likewise; 0: nothing to fetch
+  bool streams = false;    ///< vectors are whole cache lines, to be stored around the caches; by 3x3 kernels
 };
 
 /// Weights as [tap][weight pitch], and a bias per channel or null.
@@ -75,7 +76,7 @@ HWY_NOINLINE void depthwise_3x3_block(const BlockInput<T>& input, const Depthwis
   const MergeWeights<T> merge_weights(moments.count, kCount);
   constexpr std::int64_t kNewColumns = kColumns * kStride, kNewRows = kRows * kStride;
   // What the stores below could change, as far as the compiler knows, is read once, here.
-  const bool stored = output.rows != nullptr, wants_moments = static_cast<bool>(moments);
+  const bool stored = output.rows != nullptr, streams = output.streams, wants_moments = static_cast<bool>(moments);
   const std::int64_t output_pitch = output.pitch, output_ahead = output.ahead;
   T* output_rows[kRows] = {};
   for (int r = 0; r < kRows && stored; ++r) output_rows[r] = output.rows[r];
@@ -131,7 +132,8 @@ HWY_NOINLINE void depthwise_3x3_block(const BlockInput<T>& input, const Depthwis
     if (stored) {
       HWY_UNROLL(16)
       for (int i = 0; i < kCount; ++i) {
-        store_as<T>(sum[i / kColumns][i % kColumns], output_rows[i / kColumns] + (i % kColumns) * output_pitch + c);
+        store_line<T>(sum[i / kColumns][i % kColumns], output_rows[i / kColumns] + (i % kColumns) * output_pitch + c,
+                      streams);
       }
     }
     if (wants_moments) {

@@ -88,7 +88,8 @@ class DepthwiseRows {
       }
       for (int i = 0; i < kRows * kStride; ++i) input.ahead[i] = ahead(top + kInputRows + i, w * kStride);
       T* output_rows[kRows];
-      const BlockOutput<T> block_output{output.rows == nullptr ? nullptr : output_rows, output.pitch, output.ahead};
+      const BlockOutput<T> block_output{output.rows == nullptr ? nullptr : output_rows, output.pitch, output.ahead,
+                                        output.streams};
       for (int r = 0; r < kRows && output.rows != nullptr; ++r) output_rows[r] = output.rows[r] + w * output.pitch;
       depthwise_3x3_block<T, kStride, kRows>(columns, input, weights, channels_, block_output, moments);
     }

@@ -102,6 +102,14 @@ HWY_INLINE void store_as(Vec<T> value, Float16* to) {
 #endif
 }
 
+/// A whole cache line around the caches if `streams`, else as it is (streams.h). Other threads see it behind
+/// hwy::FlushStream().
+template <class T>
+HWY_INLINE void store_line(Vec<T> value, T* to, bool streams) {
+  if (streams) hn::Stream(value, Tag<T>(), to);
+  else store_as<T>(value, to);
+}
+
 // AVX2 has masked loads and stores of the compute types; Highway means all types when it says that they might fault.
 #define FUSEDSC_MASKED_MEMORY (!HWY_MEM_OPS_MIGHT_FAULT || HWY_TARGET == HWY_AVX2)
 
