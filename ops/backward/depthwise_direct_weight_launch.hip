@@ -181,8 +181,11 @@ std::string why_no_direct_weight(const DepthwiseBackwardArguments& a) {
 
 bool suits_depthwise_direct_gradients(const DepthwiseBackwardArguments& a) {
   if (!may_use_direct() || !is_channels_last(a) || !why_no_direct_weight(a).empty()) return false;
-  const std::int64_t most = size_of(a.x.dtype) > 2 ? 11'000 : 20'000;
-  return a.window.stride == std::array<std::int64_t, 2>{1, 1} && multiplications_of(a) <= most * multiprocessors();
+  const bool is_wide = size_of(a.x.dtype) > 2;
+  std::int64_t most = 0;  // multiplications of a multiprocessor
+  if (a.window.stride[0] == 1) most = is_wide ? 11'000 : 20'000;
+  else most = is_wide ? 5'500 : 12'000;
+  return multiplications_of(a) <= most * multiprocessors();
 }
 
 std::vector<DirectWeightCut> direct_weight_cuts(const DepthwiseBackwardArguments& a) {
