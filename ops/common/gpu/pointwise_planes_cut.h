@@ -235,13 +235,6 @@ class PlanesCutProduct {
   // ----------------------------------------------------------------------------------------- by all threads of a group
 
   FUSEDSC_DEVICE void row_tile_barrier() const { group_barrier<kCut * kGroupThreads>(row_tile_); }
-  /// Of the group alone.
-  FUSEDSC_DEVICE void own_barrier() const { group_barrier(kRowTiles + group_); }
-  /// Of the groups with the same share of k.
-  FUSEDSC_DEVICE void share_barrier() const {
-    if constexpr (kRowTiles == 1) own_barrier();
-    else group_barrier<kRowTiles * kGroupThreads>(kRowTiles + kRowTiles * kCut + cut_);
-  }
 
   /// How many positions of the group's tile exist.
   FUSEDSC_DEVICE int tile_positions() const {
@@ -275,11 +268,6 @@ class PlanesCutProduct {
       }
       std::uint32_t rows[kPieces][4];
       wait_for_products<0>();  // which may still read these registers
-      // Not needed: tools that look for races take what the copy engine brings for written by the thread that asked for
-      // it, and see no other order between that and what the others read. Without seams steps have no time for it.
-      if constexpr (kSums) {
-        if (step > 0) share_barrier();
-      }
       const int next = step - 1 + p_.stages;
       if (step > 0 && next < steps_) refill(next, last_slot, turn.parity ^ (turn.slot == 0 ? 1 : 0));
       load_step(rows, prologue, step, turn.slot);
@@ -344,7 +332,7 @@ class PlanesCutProduct {
 
   /// own = the sums of all shares of k, of the group's own channels. They pass through where its activations were.
   FUSEDSC_DEVICE void put_together(const Sums& sums, OwnSums& own) const {
-    if constexpr (kCut > 1) own_barrier();  // its warps are done with these
+    if constexpr (kCut > 1) group_barrier(kRowTiles + group_);  // its warps are done with these
     const Shares shares(tiles_, p_.stages * tile_bytes_, cut_, thread_);
     shares.put_together(sums, own, [&] { row_tile_barrier(); });
   }
