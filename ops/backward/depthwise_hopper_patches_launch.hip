@@ -3,6 +3,7 @@
 
 #include "fusedsc/backward/depthwise_gpu.h"
 #include "fusedsc/backward/depthwise_hopper_patches_plan.h"
+#include "fusedsc/backward/depthwise_hopper_weight_plan.h"
 
 namespace fusedsc {
 namespace gpu::hopper {
@@ -47,7 +48,6 @@ DepthwisePatching choose_patching(const DepthwiseBackwardArguments& a) {
   const bool is_large = a.window.kernel[0] == 5;
   const int grain = width <= 8 || width > 32 ? 0 : width <= 16 ? 7 : is_large && a.x.sizes[0] >= 32 ? 28 : 14;
   if (is_large) return {.runs = 4, .box_runs = 4, .rows = 6, .stages = 3, .grain = grain};
-  if (width > 32 && width <= 64 && a.x.sizes[1] == 72) return {.runs = 9, .rows = 4, .stages = 3, .grain = 28};
   return {.runs = 4, .box_runs = 4, .rows = 4, .stages = 4, .grain = grain};
 }
 
@@ -114,7 +114,7 @@ std::string why_no_weight_patches(const DepthwiseBackwardArguments& a) {
   if (a.grad_y.elements() < std::int64_t{4096} * multiprocessors()) return "there is too little work for it";
   const std::int64_t width = a.grad_y.sizes[3], channels = a.x.sizes[1];
   if (a.window.kernel[0] == 3 && width <= 16) return "images are small";
-  if (a.window.kernel[0] == 3 && width > 32 && width <= 64 && channels > 72 && channels % 32 != 0) {
+  if (wants_weight_segments(a) || (a.window.kernel[0] == 3 && width > 32 && width <= 64 && channels % 32 != 0)) {
     return "boxes of channels would be partly empty";
   }
   if (!suits_copy_engine(a.x) || !suits_copy_engine(a.grad_y)) return "a tensor does not suit the copy engine";

@@ -59,9 +59,13 @@ const Instance kInstances[] = {
     instance<BFloat16, 5, 2, 2, 160, 3>(DataType::bfloat16),
     instance<BFloat16, 5, 2, 4, 160, 2>(DataType::bfloat16),
     // in segments
-    instance<Float16, 3, 2, 2, 224, 2, true>(DataType::float16),
+    instance<Float16, 3, 1, 2, 800, 1, true>(DataType::float16),
+    instance<Float16, 3, 1, 4, 608, 1, true>(DataType::float16),
+    instance<Float16, 3, 2, 2, 800, 1, true>(DataType::float16),
     instance<Float16, 5, 2, 2, 320, 1, true>(DataType::float16),
-    instance<BFloat16, 3, 2, 2, 224, 2, true>(DataType::bfloat16),
+    instance<BFloat16, 3, 1, 2, 800, 1, true>(DataType::bfloat16),
+    instance<BFloat16, 3, 1, 4, 608, 1, true>(DataType::bfloat16),
+    instance<BFloat16, 3, 2, 2, 800, 1, true>(DataType::bfloat16),
     instance<BFloat16, 5, 2, 2, 320, 1, true>(DataType::bfloat16),
 };
 
@@ -69,8 +73,28 @@ const Instance kInstances[] = {
 
 namespace {
 
-/// What measured best on an H200 (docs/performance_gpu_depthwise.md).
+/// Where boxes of so few channels would be partly empty: rows of images, in segments. What measured best on an H200
+/// (docs/performance_gpu_depthwise.md).
+DepthwiseTiling choose_segments(const DepthwiseBackwardArguments& a) {
+  const std::int64_t batch = a.x.sizes[0], width = a.grad_y.sizes[3], height = a.grad_y.sizes[2];
+  const int channels = static_cast<int>(a.x.sizes[1]), parts = channels <= 16 ? 4 : channels <= 48 ? 2 : 1;
+  const bool is_large = a.window.kernel[0] == 5, is_many = batch >= 64;
+  const auto tiling = [&](int products, int rows, int stages, int grain) {
+    return DepthwiseTiling{products, channels, 1, rows, 1, parts, stages, true, grain};
+  };
+  if (is_large) return tiling(2, 4, 3, 2);
+  if (a.window.stride[0] == 2) {
+    if (parts == 4) return tiling(2, 2, 3, 4);
+    return tiling(2, parts == 2 ? 4 : 6, is_many ? 2 : 4, 7);
+  }
+  const bool is_even = int_divide_up(batch, parts) * int_divide_up(height, 7) * 4 >= 3 * multiprocessors();
+  if (parts == 2) return is_even ? tiling(2, 3, 4, 7) : tiling(2, 2, 4, 4);
+  return parts == 1 && width > 32 && is_many ? tiling(4, 3, 3, 7) : tiling(2, 4, 3, 7);
+}
+
+/// What measured best there, likewise.
 DepthwiseTiling choose_tiling(const DepthwiseBackwardArguments& a) {
+  if (wants_weight_segments(a)) return choose_segments(a);
   const std::int64_t batch = a.x.sizes[0], channels = a.x.sizes[1], width = a.grad_y.sizes[3];
   const int kernel = static_cast<int>(a.window.kernel[0]), stride = static_cast<int>(a.window.stride[0]);
   const bool is_large = kernel == 5;
@@ -78,11 +102,6 @@ DepthwiseTiling choose_tiling(const DepthwiseBackwardArguments& a) {
   if (batch <= 2 && width <= 16) {  // a tile is all there is
     const int rows = round_up((a.grad_y.sizes[2] - 1) * stride + kernel, stride);
     return {2, 32, 1, rows, width <= 8 ? 4 : 2, 1, 1};
-  }
-  // Where boxes of so few channels would be partly empty: rows of images, in segments.
-  const bool is_dense = has_dense_rows(a.x) && has_dense_rows(a.grad_y);
-  if (stride == 2 && width > 16 && width <= 32 && is_dense && channels == (is_large ? 72 : 24)) {
-    return {2, static_cast<int>(channels), 1, 4, 1, is_large ? 1 : 2, 4, true};
   }
   const bool is_few = channels <= 128;  // then images are divided, so that all multiprocessors have work
   if (stride == 2) {
@@ -120,6 +139,16 @@ DepthwiseTiling choose_tiling(const DepthwiseBackwardArguments& a) {
 }
 
 }  // namespace
+
+bool wants_weight_segments(const DepthwiseBackwardArguments& a) {
+  const std::int64_t channels = a.x.sizes[1], width = a.grad_y.sizes[3];
+  if (width <= 16 || width > 64 || channels % 32 == 0 || channels > 72) return false;
+  if (!has_dense_rows(a.x) || !has_dense_rows(a.grad_y)) return false;
+  if (a.window.stride[0] == 1) return a.window.kernel[0] == 3;
+  if (width > 32) return false;
+  // Boxes of 64 channels do as well where they are mostly full.
+  return a.window.kernel[0] == 5 ? channels > 64 : channels <= 40 || channels > 64;
+}
 
 DepthwiseWeightTilesPass DepthwiseWeightTilesPass::of(const DepthwiseBackwardArguments& a) {
   const DepthwiseTiling tiling = choose_tiling(a);

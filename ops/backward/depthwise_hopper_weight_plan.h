@@ -12,6 +12,9 @@ namespace fusedsc::gpu::hopper {
 /// Empty, or why DepthwiseWeightTilesPass cannot.
 std::string why_no_weight_tiles(const DepthwiseBackwardArguments& a);
 
+/// Whether tiles would be rows of images, cut into segments: of few channels, which boxes of them do not divide evenly.
+bool wants_weight_segments(const DepthwiseBackwardArguments& a);
+
 /// Gradients of the weight and the bias: one or two launches, worked out but for addresses.
 class DepthwiseWeightTilesPass {
  public:
