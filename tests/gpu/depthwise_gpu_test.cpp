@@ -81,8 +81,8 @@ std::vector<DepthwiseGeometry> tile_geometries() {
                                            {{1, 32, 4, 131 * stride}, window},  // several tiles to a row
                                            {{2, 136, 7, 9 * stride}, window}});
       // In segments of whole rows.
-      geometries.insert(geometries.end(), {{{2, 72, 13 * stride, 56}, window}, {{3, 24, 13, 28 * stride}, window}});
-      if (kernel == 3) geometries.insert(geometries.end(), {{{5, 16, 13, 43}, window}, {{3, 40, 12, 55}, window}});
+      geometries.insert(geometries.end(), {{{2, 72, 11 * stride, 56}, window}, {{3, 24, 13, 28 * stride}, window}});
+      if (kernel == 3) geometries.insert(geometries.end(), {{{5, 16, 8, 43}, window}, {{3, 40, 9, 39}, window}});
       if (kernel == 3 || stride == 2) {  // likewise, of as many channels as a block has warps for
         geometries.insert(geometries.end(), {{{2, 144, 13, 56}, window}, {{2, 136, 17, 43}, window}});
       }
@@ -269,7 +269,7 @@ TEST_P(DepthwiseGpu, BackwardTiles) {
 
 /// Enough images for the tiles that large batches have: forward, and gradients of weight and bias.
 TEST_P(DepthwiseGpu, ManyImages) {
-  const Sizes one[] = {{64, 40, 4, 28},  {64, 72, 4, 50},  {33, 408, 3, 7},
+  const Sizes one[] = {{64, 40, 4, 28},  {64, 72, 2, 50},  {33, 408, 3, 7},
                        {32, 416, 3, 14}, {65, 448, 3, 13}, {67, 40, 5, 7}},
               two[] = {{64, 72, 5, 26}, {65, 64, 4, 50}, {64, 136, 5, 27}};
   std::vector<DepthwiseGeometry> geometries;
