@@ -97,7 +97,7 @@ DepthwiseTiling choose_tiling(const DepthwiseBackwardArguments& a) {
   if (wants_weight_segments(a)) return choose_segments(a);
   const std::int64_t batch = a.x.sizes[0], channels = a.x.sizes[1], width = a.grad_y.sizes[3];
   const int kernel = static_cast<int>(a.window.kernel[0]), stride = static_cast<int>(a.window.stride[0]);
-  const bool is_large = kernel == 5;
+  const bool is_large = kernel == 5, is_many = batch >= 64;
   const int wide_box = channels > 32 ? 64 : 32;
   if (batch <= 2 && width <= 16) {  // a tile is all there is
     const int rows = round_up((a.grad_y.sizes[2] - 1) * stride + kernel, stride);
@@ -109,12 +109,18 @@ DepthwiseTiling choose_tiling(const DepthwiseBackwardArguments& a) {
     if (width <= 8) return {2, 32, 1, 4, 4, 1, 2};
     if (width <= 16 && is_large) return {2, 32, 1, 2, 2, 1, 4};
     if (width <= 16 && is_few) return {2, wide_box, 1, 2, 2, 1, 4, false, 4};
-    if (width <= 16) return {2, batch >= 64 ? wide_box : 32, 1, 2, 2, 1, 4};
-    if (width <= 32 && is_large && batch < 32) return {2, 32, 1, 4, 1, 1, 4};
-    if (width <= 32)
-      return is_large ? DepthwiseTiling{2, 32, 1, 2, 1, 1, 3, false, 2}
-                      : DepthwiseTiling{2, wide_box, 1, 4, 1, 1, 3, false, 2};
-    return is_large ? DepthwiseTiling{4, 32, 1, 2, 1, 1, 3} : DepthwiseTiling{4, wide_box, 1, 2, 1, 1, 3};
+    if (width <= 16) return {2, is_many ? wide_box : 32, 1, 2, 2, 1, 4};
+    if (width <= 32 && is_large) {
+      if (batch < 32) return {2, 32, 1, 4, 1, 1, 4};
+      return is_many ? DepthwiseTiling{2, 32, 1, 4, 1, 1, 2, false, 28}
+                     : DepthwiseTiling{2, 32, 1, 2, 1, 1, 3, false, 2};
+    }
+    if (width <= 32) {
+      return is_many ? DepthwiseTiling{2, wide_box, 1, 6, 1, 1, 3, false, 14}
+                     : DepthwiseTiling{2, wide_box, 1, 4, 1, 1, 3, false, 2};
+    }
+    return is_large ? DepthwiseTiling{4, 32, 1, 2, 1, 1, 3}
+                    : DepthwiseTiling{4, wide_box, 1, 2, 1, 1, 3, false, is_many && channels <= 64 ? 28 : 0};
   }
   if (is_large) {
     if (width <= 8) return {2, 32, 1, 4, 4, 1, 2};
@@ -123,17 +129,18 @@ DepthwiseTiling choose_tiling(const DepthwiseBackwardArguments& a) {
   }
   const bool is_wide = channels > 400 && batch >= 32;
   if (width <= 8) {
-    if (is_few && batch >= 64) return {4, 32, 1, 4, 8, 1, 4, false, 2};
+    if (is_few && is_many) return {4, 32, 1, 4, 8, 1, 4, false, 2};
     if (!is_wide) return {2, 32, 1, 5, 4, 1, 2};
     return {4, channels <= 1024 ? 64 : 32, 1, 3, 8, 1, 2};
   }
   if (width <= 16 && is_few) return {4, 32, 1, 2, 4, 1, 3, false, 4};
-  if (width <= 16 && is_wide && batch >= 64 && channels % 64 == 0) return {4, 64, 1, 3, 4, 1, 3, false, 4};
+  if (width <= 16 && is_wide && is_many && channels % 64 == 0) return {4, 64, 1, 2, 4, 1, 4, false, 2};
   if (width <= 16) return is_wide ? DepthwiseTiling{4, 32, 1, 4, 4, 1, 2} : DepthwiseTiling{2, 32, 1, 4, 2, 1, 2};
   if (width <= 32) return {2, wide_box, 1, 5, 1, 1, 3};
   if (width <= 64) {
     const bool is_ragged = channels % 32 != 0;
-    return is_ragged ? DepthwiseTiling{4, wide_box, 1, 4, 1, 1, 3} : DepthwiseTiling{2, 32, 1, 2, 1, 1, 2};
+    return is_ragged ? DepthwiseTiling{4, wide_box, 1, is_many ? 3 : 4, 1, 1, 3}
+                     : DepthwiseTiling{2, 32, 1, 2, 1, 1, 2};
   }
   return {7, 32, 1, 2, 1, 1, 3};
 }
