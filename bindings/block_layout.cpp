@@ -35,19 +35,20 @@ std::optional<Layout> layout_of(const at::Tensor& x) {
 
 BlockLayout::BlockLayout(const at::Tensor& x, const at::Tensor& dw_weight, const at::Tensor& pw_weight,
                          const BlockTraits& traits) {
-  if (!x.is_cuda() || !at::globalContext().hasCUDA()) return;
+  if (x.is_cuda() ? !at::globalContext().hasCUDA() : !x.is_cpu()) return;
   const auto layout = layout_of(x);
   const auto x_sizes = sizes_of(x), dw_sizes = sizes_of(dw_weight), pw_sizes = sizes_of(pw_weight);
   if (!layout || !x_sizes || !dw_sizes || !pw_sizes) return;
   const c10::DeviceGuard guard(x.device());
-  const auto better = layout_worth_copies(
-      {.x = {nullptr, data_type(x.scalar_type()), *x_sizes, dense_strides(*x_sizes, *layout), Device::gpu},
-       .dw_weight = *dw_sizes,
-       .pw_weight = *pw_sizes,
-       .window = traits.window,
-       .is_dense = traits.is_dense,
-       .expands = traits.expands,
-       .differentiates = traits.differentiates});
+  const auto better =
+      layout_worth_copies({.x = {nullptr, data_type(x.scalar_type()), *x_sizes, dense_strides(*x_sizes, *layout),
+                                 x.is_cuda() ? Device::gpu : Device::cpu},
+                           .dw_weight = *dw_sizes,
+                           .pw_weight = *pw_sizes,
+                           .window = traits.window,
+                           .is_dense = traits.is_dense,
+                           .expands = traits.expands,
+                           .differentiates = traits.differentiates});
   if (better) channels_last_ = *better == Layout::channels_last;
 }
 

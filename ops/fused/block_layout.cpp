@@ -6,16 +6,20 @@
 #include "fusedsc/fused/change_layout_gpu.h"
 
 namespace fusedsc {
-#ifdef FUSEDSC_GPU
 namespace {
 
-// Limits from what the two layouts were measured to take (docs/performance_gpu.md, "Contiguous blocks").
+// Limits from what the two layouts were measured to take (docs/performance_gpu.md, "Contiguous blocks", and
+// docs/performance.md).
 
 /// Positions of x up to which contiguous kernels lose more than copies of x take; more, in both directions, at
 /// stride 2.
 constexpr std::int64_t kSmallMap = 400, kSmallMapForward = 100;
 /// Elements of x from which a launch more is nothing.
 constexpr std::int64_t kManyElements = std::int64_t{1} << 20;
+/// Positions of x up to which, on a CPU, converting rows of 16 bits loses more than copies of x take.
+constexpr std::int64_t kSmallMapCpu = 3136;
+/// Elements of x from which starting copies takes nothing that counts.
+constexpr std::int64_t kManyElementsCpu = std::int64_t{1} << 15;
 
 struct Question {
   const BlockShape& block;
@@ -42,7 +46,13 @@ struct Question {
            (has_stride(1) || has_stride(2));
   }
 
-  bool is_better_channels_last() const {
+  bool is_better_channels_last_on_cpu() const {
+    if (size_of(x.dtype) > 4 || !block.is_dense || !is_specialised()) return false;
+    if (x.elements() < kManyElementsCpu) return false;
+    return block.expands || (is_half && positions <= kSmallMapCpu);
+  }
+
+  bool is_better_channels_last_on_gpu() const {
     if (!is_half || !block.is_dense || !has_runs() || !is_specialised()) return false;
     if (block.expands) return true;
     return block.differentiates ? has_stride(2) || positions <= kSmallMap
@@ -50,28 +60,33 @@ struct Question {
   }
 
   /// Windows and numbers of channels that rows of positions do not mind.
-  bool is_better_contiguous() const {
+  bool is_better_contiguous_on_gpu() const {
     if (size_of(x.dtype) > 4 || block.expands || !block.is_dense || !has_stride(1)) return false;
     if (positions <= kSmallMap || x.elements() < kManyElements) return false;
     return (is_half || block.differentiates) && (is_dilated() || x.sizes[1] % run != 0);
   }
 };
 
-}  // namespace
+#ifdef FUSEDSC_GPU
+std::optional<Layout> layout_worth_copies_on_gpu(const Question& question, Layout layout) {
+  if (!gpu::has_kernels_by_layout()) return std::nullopt;
+  if (layout == Layout::contiguous && question.is_better_channels_last_on_gpu()) return Layout::channels_last;
+  if (layout == Layout::channels_last && question.positions > 1 && question.is_better_contiguous_on_gpu()) {
+    return Layout::contiguous;
+  }
+  return std::nullopt;
+}
 #endif
 
+}  // namespace
+
 std::optional<Layout> layout_worth_copies(const BlockShape& block) {
-#ifdef FUSEDSC_GPU
-  const ConstTensorView& x = block.x;
-  if (x.device != Device::gpu || !gpu::has_kernels_by_layout()) return std::nullopt;
   const Question question{block};
-  const Layout layout = layout_of(x.sizes, x.strides);
-  if (layout == Layout::contiguous && question.is_better_channels_last()) return Layout::channels_last;
-  if (layout == Layout::channels_last && question.positions > 1 && question.is_better_contiguous())
-    return Layout::contiguous;
-#else
-  static_cast<void>(block);
+  const Layout layout = layout_of(block.x.sizes, block.x.strides);
+#ifdef FUSEDSC_GPU
+  if (block.x.device == Device::gpu) return layout_worth_copies_on_gpu(question, layout);
 #endif
+  if (layout == Layout::contiguous && question.is_better_channels_last_on_cpu()) return Layout::channels_last;
   return std::nullopt;
 }
 

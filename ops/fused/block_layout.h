@@ -19,7 +19,7 @@ struct BlockShape {
   bool differentiates = true;  ///< a backward pass will follow
 };
 
-/// The layout that copies are worth on the current device; nothing where they are not.
+/// The layout that copies are worth on x's device, of GPUs the current one; nothing where they are not.
 std::optional<Layout> layout_worth_copies(const BlockShape& block);
 
 }  // namespace fusedsc
