@@ -69,10 +69,6 @@ const Instance kInstances[] = {
     instance<BFloat16, 5, 2, 2, 320, 1, true>(DataType::bfloat16),
 };
 
-}  // namespace
-
-namespace {
-
 /// Where boxes of so few channels would be partly empty: rows of images, in segments. What measured best on an H200
 /// (docs/performance_gpu_depthwise.md).
 DepthwiseTiling choose_segments(const DepthwiseBackwardArguments& a) {

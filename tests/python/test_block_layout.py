@@ -91,6 +91,6 @@ def test_explained():
 def test_small_ones_and_float64_as_they_lie():
     for dtype, side in ((torch.float64, 14), (torch.bfloat16, 3)):
         x, weights, norms = problem(dsc_block, dtype, side)
-        bn = [tensor.to(torch.float64 if dtype == torch.float64 else torch.float32) for tensor in norms[1][:4]]
+        bn = [tensor.to(torch.promote_types(dtype, torch.float32)) for tensor in norms[1][:4]]
         explanation = fusedsc.explain("dsc_block", x, weights[1], *bn, weights[2], training=True)
         assert "copies" not in explanation.taken("forward")
