@@ -33,6 +33,7 @@ examples:
   python -m benchmarks --device cuda --suite dsc_block network --compile --dtype float16 --layout channels_last
   python -m benchmarks --device cuda --suite sliding_channel sliding_channel_network --case '*cg2*' --tf32
   python -m benchmarks --device cuda --suite sliding_channel --against 'dense*' --dtype float16 --layout channels_last
+  python -m benchmarks --device cuda --suite sliding_channel --case '*cg4*' --no-search --output /tmp/not_searched
 
 A record's ratio is PyTorch's time over ours, both from this run; PyTorch's is its best variant. On a GPU, results of a
 part replace those of the same cases among the kept ones; each says the commit it was measured on.
@@ -99,7 +100,7 @@ def prepare(options: argparse.Namespace) -> None:
     if options.device == "cuda":
         if not torch.cuda.is_available():
             raise UserError("--device cuda: PyTorch sees no GPU on this machine; without it the CPU is measured")
-        torch.backends.cudnn.benchmark = True
+        torch.backends.cudnn.benchmark = options.search
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = options.tf32
     if options.threads:
         torch.set_num_threads(options.threads)
@@ -110,7 +111,8 @@ def prepare(options: argparse.Namespace) -> None:
 def describe(options: argparse.Namespace, machine: Machine) -> str:
     facts = f"torch {torch.__version__}, {machine.describe()}"
     if options.device == "cuda":
-        return f"{facts}, TF32 {'on' if options.tf32 else 'off'}"
+        search = "" if options.search else ", algorithms not searched for"
+        return f"{facts}, TF32 {'on' if options.tf32 else 'off'}{search}"
     return f"{platform.processor() or platform.machine()}: {facts}, malloc: {options.malloc}"
 
 
@@ -170,7 +172,7 @@ def record_of(case: Case, machine: Machine, options: argparse.Namespace) -> repo
         record["us_beside"] = {name: significant(timings.seconds[name] * 1e6) for name in workload.beside}
     if options.device == "cpu":
         return record | {"threads": torch.get_num_threads(), "malloc": options.malloc}
-    return record | {"sets": workload.sets, "tf32": options.tf32}
+    return record | {"sets": workload.sets, "tf32": options.tf32, "search": options.search}
 
 
 def significant(value: float) -> float:
@@ -227,6 +229,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--tf32", action=argparse.BooleanOptionalAction, default=True,
         help="GPU: float32 products may be TensorFloat-32, PyTorch's and ours (PyTorch's default: they may)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--search", action=argparse.BooleanOptionalAction, default=True,
+        help="GPU: PyTorch's convolutions by the fastest algorithm, for which its library tries all of them, up to a "
+        "minute for a layer of many groups; without it by the one that is expected to be (PyTorch's default)",
     )  # fmt: skip
     parser.add_argument("--threads", type=_count, metavar="N", help="CPU threads (PyTorch's choice: all cores)")
     parser.add_argument("--compile", action="store_true", help="torch.compile among PyTorch's variants")

@@ -16,9 +16,9 @@ from . import Place, Run, Workload, check_same, count
 
 # Of each result and gradient, in the norm; PyTorch's compositions add up gradients of inputs in the inputs' type.
 TOLERANCES = {torch.float32: 2e-3, torch.float16: 1e-2, torch.bfloat16: 5e-2}
-CHANNEL_STACK = "channel-stack"
 MOST_NODES = 4096
-"""How many slices of the channel-stack are captured into one graph: it moves so much that no cache outlasts a call."""
+"""How many slices or convolutions of a stack are captured into one graph: they take so long that it need not have more,
+and move so much that no cache outlasts a call."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def sliding_channel(layer: SlidingChannel, direction: str, place: Place) -> Work
     ours = runner(layer.ours, weight)
     same = {
         "convolution-stack": runner(_composed(ConvolutionStack, layer, weight), weight),
-        CHANNEL_STACK: runner(_composed(ChannelStack, layer, weight), weight),
+        "channel-stack": runner(_composed(ChannelStack, layer, weight), weight),
     }
     for composed in same.values():
         check_same(ours(0), composed(0), TOLERANCES[place.dtype])
@@ -99,7 +99,7 @@ def sliding_channel(layer: SlidingChannel, direction: str, place: Place) -> Work
         touched,
         layer.operations * (3 if backward else 1),
         sets,
-        sets_of={CHANNEL_STACK: min(sets, max(1, MOST_NODES // layer.out_channels))},
+        sets_of=dict.fromkeys(same, min(sets, max(1, MOST_NODES // layer.out_channels))),
         facts={"configuration": layer.configuration},
     )
 

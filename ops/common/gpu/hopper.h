@@ -142,7 +142,7 @@ template <int kGroups = 0>
 FUSEDSC_DEVICE void wait_for_stores() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kGroups) : "memory");
 }
-/// Before the copy engine or a product reads what threads have written.
+/// Before the copy engine or a product reads what threads have written, or a copy takes the place of what they read.
 FUSEDSC_DEVICE void publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // ------------------------------------------------------------------------------------------------------------- tiles

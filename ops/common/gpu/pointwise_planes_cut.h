@@ -281,8 +281,10 @@ class PlanesCutProduct {
   }
 
   /// Of the slot that all are done with: `parity` is that of its step. Each thread arrives for itself: tools which look
-  /// for races do not see that one which arrives for its warp comes behind what the others have read.
+  /// for races do not see that one which arrives for its warp comes behind what the others have read. And they ask for
+  /// a fence between what threads have read and the next copy of a run to there.
   FUSEDSC_DEVICE void refill(int step, int slot, int parity) const {
+    publish();
     arrive(empty_ + slot);
     if (thread_ != 0 || row_tile_ != 0) return;
     wait(empty_ + slot, parity);
