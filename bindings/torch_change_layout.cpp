@@ -19,7 +19,6 @@ Tensor change_layout_meta(const Tensor& x, bool channels_last) {
 Tensor change_layout_kernel(const Tensor& x, bool channels_last) {
   const Tensor result = change_layout_meta(x, channels_last);
   if (x.numel() == 0) return result;
-  if (!x.is_cuda()) return result.copy_(x);
   const ChangeLayoutArguments arguments{view(x), mutable_view(result)};
   if (!why_not_change_layout(arguments).empty()) return result.copy_(x);  // whatever strides a gradient came with
   const c10::DeviceGuard guard(x.device());

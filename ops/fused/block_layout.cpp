@@ -18,6 +18,8 @@ constexpr std::int64_t kSmallMap = 400, kSmallMapForward = 100;
 constexpr std::int64_t kManyElements = std::int64_t{1} << 20;
 /// Positions of x up to which, on a CPU, converting rows of 16 bits loses more than copies of x take.
 constexpr std::int64_t kSmallMapCpu = 3136;
+/// Likewise of float32, in both directions.
+constexpr std::int64_t kSmallMapCpuFloat = 784;
 /// Elements of x from which starting copies takes nothing that counts.
 constexpr std::int64_t kManyElementsCpu = std::int64_t{1} << 15;
 
@@ -49,7 +51,8 @@ struct Question {
   bool is_better_channels_last_on_cpu() const {
     if (size_of(x.dtype) > 4 || !block.is_dense || !is_specialised()) return false;
     if (x.elements() < kManyElementsCpu) return false;
-    return block.expands || (is_half && positions <= kSmallMapCpu);
+    if (block.expands) return true;
+    return is_half ? positions <= kSmallMapCpu : block.differentiates && positions <= kSmallMapCpuFloat;
   }
 
   bool is_better_channels_last_on_gpu() const {

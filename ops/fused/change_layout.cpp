@@ -3,10 +3,10 @@
 #include <limits>
 
 #include "fusedsc/common/status.h"
+#include "fusedsc/fused/change_layout_cpu.h"
 #include "fusedsc/fused/change_layout_gpu.h"
 
 namespace fusedsc {
-#ifdef FUSEDSC_GPU
 namespace {
 
 /// Of each image; images may lie apart.
@@ -19,15 +19,13 @@ bool has_layout(const Sizes& sizes, const Sizes& strides, Layout layout) {
 }
 
 }  // namespace
-#endif
 
 std::string why_not_change_layout(const ChangeLayoutArguments& arguments) {
-#ifndef FUSEDSC_GPU
-  static_cast<void>(arguments);
-  return "this build has no GPU kernels";
-#else
   const auto& [from, to] = arguments;
-  if (from.device != Device::gpu || to.device != Device::gpu) return "a tensor is not on a GPU";
+  if (from.device != to.device) return "the tensors are on two devices";
+#ifndef FUSEDSC_GPU
+  if (from.device == Device::gpu) return "this build has no GPU kernels";
+#endif
   if (from.dtype != to.dtype) return "the tensors are of two types";
   if (from.sizes != to.sizes) return "the tensors have different sizes";
   const auto are = [&](Layout from_layout, Layout to_layout) {
@@ -36,17 +34,17 @@ std::string why_not_change_layout(const ChangeLayoutArguments& arguments) {
   if (!are(Layout::contiguous, Layout::channels_last) && !are(Layout::channels_last, Layout::contiguous))
     return "the tensors are not one contiguous and one channels_last";
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-  return from.sizes[1] * from.sizes[2] * from.sizes[3] <= kMost ? "" : "an image is too large";
-#endif
+  const std::int64_t image = from.sizes[1] * from.sizes[2] * from.sizes[3];
+  return from.device == Device::cpu || image <= kMost ? "" : "an image is too large";
 }
 
 void change_layout(const ChangeLayoutArguments& arguments, const Execution& execution) {
   const std::string reason = why_not_change_layout(arguments);
   if (!reason.empty()) throw Unsupported("change_layout: " + reason);
+  if (arguments.from.elements() == 0) return;
+  if (arguments.from.device == Device::cpu) return cpu::change_layout(arguments, execution);
 #ifdef FUSEDSC_GPU
   gpu::change_layout(arguments, execution.stream);
-#else
-  static_cast<void>(execution);
 #endif
 }
 

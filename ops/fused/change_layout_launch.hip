@@ -57,7 +57,6 @@ std::int64_t equal_part(std::int64_t count, std::int64_t most, std::int64_t unit
 
 void change_layout(const ChangeLayoutArguments& arguments, void* stream) {
   const auto& [from, to] = arguments;
-  if (from.elements() == 0) return;
   const std::int64_t bytes = static_cast<std::int64_t>(size_of(from.dtype)), images = from.sizes[0],
                      channels = from.sizes[1], positions = from.sizes[2] * from.sizes[3];
   const Layout layout = layout_of(to.sizes, to.strides);

@@ -58,8 +58,11 @@ def results_in(layout, block, dtype, training, run=None):
     return [y.detach(), *(gradient for gradient in gradients if gradient is not None), *buffers]
 
 
-BLOCKS = [(dsc_block, torch.bfloat16), (dsc_block, torch.float16)]
-BLOCKS += [(inverted_residual, dtype) for dtype in (torch.bfloat16, torch.float16, torch.float32)]
+BLOCKS = [
+    (block, dtype)
+    for block in (dsc_block, inverted_residual)
+    for dtype in (torch.bfloat16, torch.float16, torch.float32)
+]
 
 
 @pytest.mark.parametrize(("block", "dtype"), BLOCKS)
@@ -89,7 +92,7 @@ def test_explained():
 
 
 def test_small_ones_and_float64_as_they_lie():
-    for dtype, side in ((torch.float64, 14), (torch.bfloat16, 3)):
+    for dtype, side in ((torch.float64, 14), (torch.float32, 56), (torch.bfloat16, 3)):
         x, weights, norms = problem(dsc_block, dtype, side)
         bn = [tensor.to(torch.promote_types(dtype, torch.float32)) for tensor in norms[1][:4]]
         explanation = fusedsc.explain("dsc_block", x, weights[1], *bn, weights[2], training=True)

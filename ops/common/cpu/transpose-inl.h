@@ -1,4 +1,5 @@
-/// Transposing through the first-level cache, in squares of 128-bit vectors: 4 x 4 floats or 2 x 2 doubles.
+/// Transposing through the first-level cache, in squares of 128-bit vectors: 8 x 8 elements of 16 bits, 4 x 4 floats or
+/// 2 x 2 doubles.
 
 // NOLINTBEGIN(llvm-header-guard)
 #if defined(FUSEDSC_COMMON_CPU_TRANSPOSE_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -67,6 +68,32 @@ HWY_INLINE void transpose_squares(D d, const double* from, std::int64_t from_pit
   const auto a = load_blocks(d, from, block_pitch), b = load_blocks(d, from + from_pitch, block_pitch);
   hn::StoreU(hn::InterleaveLower(d, a, b), d, to);
   hn::StoreU(hn::InterleaveUpper(d, a, b), d, to + to_pitch);
+}
+
+template <class D>
+HWY_INLINE void transpose_squares(D d, const std::uint16_t* from, std::int64_t from_pitch, std::uint16_t* to,
+                                  std::int64_t to_pitch) {
+  const hn::Repartition<float, D> by_pairs;
+  const hn::Repartition<double, D> by_fours;
+  hn::Vec<decltype(by_pairs)> pairs[8];  // [row / 2][half]: pairs of rows' elements
+  HWY_UNROLL(4)
+  for (std::int64_t i = 0; i < 4; ++i) {
+    const auto a = load_blocks(d, from + 2 * i * from_pitch, 8 * from_pitch);
+    const auto b = load_blocks(d, from + (2 * i + 1) * from_pitch, 8 * from_pitch);
+    pairs[2 * i] = hn::BitCast(by_pairs, hn::InterleaveLower(d, a, b));
+    pairs[2 * i + 1] = hn::BitCast(by_pairs, hn::InterleaveUpper(d, a, b));
+  }
+  HWY_UNROLL(4)
+  for (std::int64_t i = 0; i < 4; ++i) {  // of a quarter of the columns
+    const std::int64_t half = i / 2;
+    const auto fours = [&](const auto& a, const auto& b) HWY_ATTR {
+      return hn::BitCast(by_fours,
+                         i % 2 == 0 ? hn::InterleaveLower(by_pairs, a, b) : hn::InterleaveUpper(by_pairs, a, b));
+    };
+    const auto upper = fours(pairs[half], pairs[2 + half]), lower = fours(pairs[4 + half], pairs[6 + half]);
+    hn::StoreU(hn::BitCast(d, hn::InterleaveLower(by_fours, upper, lower)), d, to + 2 * i * to_pitch);
+    hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(by_fours, upper, lower)), d, to + (2 * i + 1) * to_pitch);
+  }
 }
 #endif
 
