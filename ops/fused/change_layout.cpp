@@ -21,7 +21,8 @@ bool has_layout(const Sizes& sizes, const Sizes& strides, Layout layout) {
 }  // namespace
 
 std::string why_not_change_layout(const ChangeLayoutArguments& arguments) {
-  const auto& [from, to] = arguments;
+  const ConstTensorView& from = arguments.from;
+  const TensorView& to = arguments.to;
   if (from.device != to.device) return "the tensors are on two devices";
 #ifndef FUSEDSC_GPU
   if (from.device == Device::gpu) return "this build has no GPU kernels";
