@@ -29,7 +29,7 @@ class LayoutChange {
         positions_(arguments.from.sizes[2] * arguments.from.sizes[3]),
         tiles_(divide_up(positions_, kTile)),
         lanes_(std::min<std::int64_t>(threads, arguments.from.sizes[0] * tiles_)),
-        streams_(has_whole_lines_everywhere() && streams_pay(arguments.to.elements() * kSize)) {}
+        streams_(has_whole_lines(by_rows(), kLanes<T> * kSize) && streams_pay(arguments.to.elements() * kSize)) {}
 
   void run(const Execution& execution) const {
     run_lanes(execution, lanes_, [this](std::int64_t lane) {
@@ -44,12 +44,14 @@ class LayoutChange {
   /// Positions of a tile, and channels: of each, whole cache lines; both together fit a first-level cache.
   static constexpr std::int64_t kTile = 256 / kSize;
 
-  /// Whether rows of the result begin with a cache line, and have no part of one at their end.
-  bool has_whole_lines_everywhere() const {
-    const TensorView& to = arguments_.to;
-    const std::int64_t row = to_channels_last_ ? channels_ : positions_;
-    return kLanes<T> * kSize == kCacheLine && row % kLanes<T> == 0 && to.strides[0] % kLanes<T> == 0 &&
-           reinterpret_cast<std::uintptr_t>(to.data) % kCacheLine == 0;
+  /// The result, whose rows, of channels or of positions, are in the place of channels.
+  TensorView by_rows() const {
+    TensorView rows = arguments_.to;
+    const std::int64_t row = to_channels_last_ ? channels_ : positions_,
+                       count = to_channels_last_ ? positions_ : channels_;
+    rows.sizes = {rows.sizes[0], row, 1, count};
+    rows.strides = {rows.strides[0], 1, row * count, row};
+    return rows;
   }
 
   /// All channels of some positions of an image.

@@ -18,7 +18,7 @@ class ChangeLayout : public EachTarget {
     EachTarget::TearDown();
   }
 
-  /// There, with a batch of images apart if there is more than one, and back.
+  /// Against the reference's own copy, bit by bit.
   static void verify(DataType dtype, const Sizes& sizes, Memory memory, int threads) {
     SCOPED_TRACE(testing::Message() << name_of(dtype) << ' ' << testing::PrintToString(sizes) << " from "
                                     << name_of(memory) << ", " << threads << " threads");
