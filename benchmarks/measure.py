@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import math
+import re
 import statistics
 import subprocess
 import time
@@ -118,7 +119,7 @@ class Gpu:
 
     def __init__(self) -> None:
         self.name = torch.cuda.get_device_name(0)
-        self.device = self.name.split()[-1].lower()
+        self.device = short_name(self.name)
         self._start()
 
     def _start(self) -> None:
@@ -202,6 +203,13 @@ class Gpu:
             graph.capture_end()
         torch.cuda.synchronize()
         return graph, results
+
+
+def short_name(name: str) -> str:
+    """What tells a GPU from others of its make, as a folder can be called: h100 of "NVIDIA H100 80GB HBM3"."""
+    words = name.lower().split()
+    model = next((word for word in words if any(map(str.isdigit, word))), words[-1])
+    return re.sub(r"[^a-z0-9]+", "-", model)
 
 
 def machine_of(device: str) -> Machine:

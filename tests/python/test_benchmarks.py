@@ -87,6 +87,20 @@ def test_training_step(tmp_path):
     assert record["floor_us"] is None
 
 
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA A100-SXM4-80GB", "a100-sxm4-80gb"),
+        ("AMD Instinct MI250X/MI250", "mi250x-mi250"),
+        ("AMD Radeon Graphics", "graphics"),
+    ],
+)
+def test_a_gpus_results_are_named_after_its_model(name, short):
+    assert measure.short_name(name) == short
+
+
 class FakeGpu(measure.Cpu):
     """What is measured on a GPU, in small, and on the CPU."""
 
