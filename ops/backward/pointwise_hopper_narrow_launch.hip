@@ -5,6 +5,7 @@
 #include "fusedsc/backward/pointwise_gpu.h"
 #include "fusedsc/backward/pointwise_hopper_narrow.h"
 #include "fusedsc/backward/pointwise_hopper_parameters.h"
+#include "fusedsc/backward/pointwise_hopper_teams.h"
 #include "fusedsc/backward/pointwise_hopper_weight_sum.h"
 #include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/hopper_host.h"
@@ -61,14 +62,16 @@ const NarrowInstance* instance_for(const PointwiseBackwardArguments& a) {
   return best;
 }
 
-/// Of a channels_last tensor tiles of 64 outputs and 32 channels; of a contiguous one such of 32 channels of each. Or
-/// there is little to do.
+/// Of a channels_last tensor tiles of 64 outputs and 32 channels; of a contiguous one such of 32 channels of each, and
+/// of small ones more of these than fit: with every channel in every block, what the blocks leave of their sums is as
+/// much as the tensors. Or there is little to do.
 bool fits_others(const PointwiseBackwardArguments& a) {
   // Whose sums take longer here than their products.
   const std::int64_t few_positions = has_positions_inner(a) ? 1 << 11 : 7000;
   const std::int64_t channels = a.x.sizes[1], outputs = a.grad_y.sizes[1], slim = std::min(channels, outputs);
   if (a.x.sizes[0] * area_of(a) < few_positions) return true;
-  return has_positions_inner(a) ? slim > 16 && slim <= 32 : outputs % 64 == 0 && channels % 32 == 0;
+  if (!has_positions_inner(a)) return outputs % 64 == 0 && channels % 32 == 0;
+  return slim > 16 && (slim <= 32 || are_small_for_teams(a));
 }
 
 }  // namespace

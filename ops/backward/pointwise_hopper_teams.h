@@ -37,6 +37,8 @@ struct TeamsPlan {
   int splits = 1, stages = 2;
   double cost = 0;
 };
+/// Whether x and grad_y are small enough, together, for costs of their own.
+bool are_small_for_teams(const PointwiseBackwardArguments& arguments);
 TeamsPlan plan_teams(const PointwiseBackwardArguments& arguments, const TeamsLayout& layout, int multiprocessors);
 
 /// The launches, worked out but for addresses.
