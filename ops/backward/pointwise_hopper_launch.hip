@@ -67,7 +67,7 @@ PointwiseCase case_of(const PointwiseBackwardArguments& a) {
   set_seams(product, a);
   product.input_gradient = a.windows.channels == 0;
   product.turns_weight = a.windows.channels == 0 && can_turn_weight(product, a);
-  product.lays_out = lays_out_in_blocks(a.weight, a.windows);
+  product.lays_out = lays_out_in_blocks(a.weight, a.windows, pixels);
   product.is_dense = is_dense(activation_matrix(a.grad_y, 1, true), a.grad_y.sizes[1]) &&
                      is_dense(output_matrix(a.grad_x, 1, true), a.x.sizes[1]);
   return product;

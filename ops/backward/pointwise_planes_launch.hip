@@ -43,6 +43,7 @@ PlanesCase case_of(const PointwiseBackwardArguments& a) {
   PlanesCase product = planes_case(a.grad_y, a.x.sizes[1]);
   set_seams(product, a);
   product.turns_weight = can_turn_weight(product, a);
+  product.lays_out = lays_out_weight(product, a.weight);
   return product;
 }
 
@@ -100,6 +101,8 @@ class InputPass {
                         transposed_pitch(problem.depth), instance.depth, instance.channels);
     } else if (launch_.turns_weight) {
       p.weight = map_of_turned(a.weight);
+    } else if (case_.lays_out) {
+      p.source = WeightSource(a.weight, {});
     } else {
       if (pads_) launch_padded_weight(kName, a.weight, memory.padded, execution.stream);
       p.weight = map_of(pads_ ? memory.padded : a.weight.data, problem.dtype, problem.channels, problem.depth,

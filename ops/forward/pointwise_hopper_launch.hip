@@ -88,7 +88,7 @@ PointwiseCase case_of(const PointwiseArguments& a) {
   if (product.kind == EpilogueKind::inference && !has_epilogue && size_of(a.x.dtype) == 2) {
     product.kind = EpilogueKind::plain;
   }
-  product.lays_out = lays_out_in_blocks(a.weight, a.windows);
+  product.lays_out = lays_out_in_blocks(a.weight, a.windows, pixels);
   product.is_dense = is_dense(activation_matrix(a.x, 1, true), a.x.sizes[1]) &&
                      is_dense(output_matrix(a.y, 1, true), a.y.sizes[1]) &&
                      is_dense(activation_matrix(a.epilogue.residual, 1, true), a.y.sizes[1]);

@@ -40,6 +40,7 @@ const std::vector<PlanesInstance>& instances() {
 PlanesCase case_of(const PointwiseArguments& a) {
   PlanesCase product = planes_case(a.x, a.y.sizes[1]);
   set_seams(product, a);
+  product.lays_out = lays_out_weight(product, a.weight);
   return product;
 }
 
@@ -81,9 +82,12 @@ class Pass {
     p.output = map_of_planes(a.y, case_, instance.channels);
     void* padded = take_padded(a, arena);
     if (padded != nullptr) launch_padded_weight(kName, a.weight, padded, execution.stream);
-    p.weight =
-        map_of(padded != nullptr ? padded : a.weight.data, problem.dtype, problem.depth, problem.channels,
-               padded != nullptr ? padded_pitch(a.weight) : a.weight.strides[0], instance.depth, instance.channels);
+    if (case_.lays_out) p.source = WeightSource(a.weight, {});
+    else {
+      p.weight =
+          map_of(padded != nullptr ? padded : a.weight.data, problem.dtype, problem.depth, problem.channels,
+                 padded != nullptr ? padded_pitch(a.weight) : a.weight.strides[0], instance.depth, instance.channels);
+    }
     launch_.start(kName, case_, p, execution.stream);
     if (!a.statistics) return;
     launch_merge_moments(kName, DataType::float32, p.epilogue.partials, launch_.splits, a.statistics, problem.pixels,

@@ -73,6 +73,29 @@ TEST_P(PointwiseGpu, BackwardSeams) {
   for_each_case(backward_seam_cases(GetParam().dtype, dense, grouped), verify_backward<PointwiseGeometry>);
 }
 
+/// Weights whose rows begin at odd multiples of 16 bytes, in one direction's steps of k or the other's; of each family
+/// of kernels, with and without seams.
+TEST_P(PointwiseGpu, WeightsInOddRuns) {
+  if (size_of(GetParam().dtype) != 2 || GetParam().wave_size != 32) GTEST_SKIP() << "for 16-bit types on Hopper GPUs";
+  std::vector<ForwardCase<PointwiseGeometry>> forward;
+  std::vector<BackwardCase<PointwiseGeometry>> backward;
+  const PointwiseGeometry geometries[] = {
+      {{1, 24, 64, 65}, 144}, {{2, 40, 46, 46}, 120}, {{2, 120, 46, 46}, 40}, {{1, 72, 64, 64}, 24}};
+  bool has_seams = false;
+  for (const PointwiseGeometry& geometry : geometries) {
+    has_seams = !has_seams;
+    for (const Memory memory : {Memory::contiguous, Memory::channels_last}) {
+      const auto output = has_seams ? ForwardSeams::Output::statistics : ForwardSeams::Output::plain;
+      forward.push_back({GetParam().dtype, geometry, {.prologue = has_seams, .output = output}, Memories::all(memory)});
+      const BackwardSeams seams{.prologue = has_seams, .sums = has_seams, .grad_weight = false, .grad_bias = false};
+      backward.push_back({GetParam().dtype, geometry, seams, Memories::all(memory)});
+      has_seams = !has_seams;
+    }
+  }
+  for_each_case(forward, verify_forward<PointwiseGeometry>);
+  for_each_case(backward, verify_backward<PointwiseGeometry>);
+}
+
 TEST_P(PointwiseGpu, BackwardWithoutOutput) {
   const PointwiseGeometry geometries[] = {
       {{1, 8, 5, 7}, 72},    {{2, 16, 21, 23}, 96}, {{1, 24, 13, 17}, 144},  // sums that registers hold,

@@ -174,8 +174,9 @@ bool suits_copy_engine(const Matrix& matrix, DataType dtype = DataType::float16)
 }
 /// Of a weight. One with windows has no rows for the copy engine, but is laid out.
 bool suits_weight(const ConstTensorView& weight, const SlidingChannels& windows);
-/// Whether each block lays out a weight's windows by itself. Of larger weights a launch does it, once for all blocks.
-bool lays_out_in_blocks(const ConstTensorView& weight, const SlidingChannels& windows);
+/// Whether the threads of each block lay a weight out: its windows, which of larger weights a launch lays out, once for
+/// all blocks; or a small dense one of 16 bits at whose rows the copy engine is slow.
+bool lays_out_in_blocks(const ConstTensorView& weight, const SlidingChannels& windows, std::int64_t positions);
 /// Whether nothing lies between its positions.
 template <class Matrix>
 bool is_dense(const Matrix& matrix, std::int64_t channels) {

@@ -6,6 +6,7 @@
 #include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/hopper_products.h"
 #include "fusedsc/common/gpu/hopper_stages.h"
+#include "fusedsc/common/gpu/pointwise_hopper_laid_out.h"
 #include "fusedsc/common/gpu/pointwise_hopper_turned.h"
 #include "fusedsc/common/gpu/pointwise_planes_tile.h"
 
@@ -42,10 +43,10 @@ class PlanesProduct {
   using Prologue = PointwisePrologue<T, kInputGradient>;  ///< of gradients: with another tensor
   using Part = Epilogue<T, kChannels, kThreads, kKind>;
   static constexpr int kSize = Positions::kSize, kPiece = Prologue::kPiece, kPieces = kTileDepth / kPiece;
-  static constexpr bool kWeightDepthFirst = kInputGradient && kSize == 2;
+  static constexpr bool kWeightDepthFirst = kInputGradient && kSize == 2, kLaysOut = kSize == 2;
   // Of a weight with its channels innermost: columns that lie together, and blocks of them.
   static constexpr int kColumns = kChannels > 32 ? 64 : 32, kBlocks = (kChannels + kColumns - 1) / kColumns;
-  static constexpr int kDepthBytes = kTileDepth * kSize;
+  static constexpr int kDepthBytes = kTileDepth * kSize, kRowBytes = kColumns * kSize;
   static constexpr int kWeightBytes =
       ((kWeightDepthFirst ? kBlocks * kColumns : kChannels) * kDepthBytes + 1023) / 1024 * 1024;
   static constexpr int kWeightCopied = (kWeightDepthFirst ? kBlocks * kColumns : kChannels) * kDepthBytes;
@@ -110,12 +111,16 @@ class PlanesProduct {
     if constexpr (kPrologue) prologue.read(thread_index(), kThreads);
     block_barrier();
     if (is_leader_) {
-      if (group_ == 0) start_weight(0);
+      const bool starts_weight = group_ == 0 && !lays_out();
+      if (starts_weight) start_weight(0);
       for (int i = 0; i < p_.stages; ++i) start_next(i);
-      if (group_ == 0) {
+      if (starts_weight) {
         for (int i = 1; i < steps_; ++i) start_weight(i);
       }
       for (int tile = 0; tile < kInputs; ++tile) start_inputs(tile);
+    }
+    if constexpr (kLaysOut) {
+      if (lays_out()) lay_out();
     }
     if constexpr (kTurns) {
       if (p_.turns_weight) turn_weight();
@@ -126,7 +131,7 @@ class PlanesProduct {
     for (int tile = 0; tile < tiles_; ++tile) {
 #pragma unroll 1
       for (int step = 0; step < steps_; ++step) {
-        if (tile == 0) wait(weight_barriers_ + step, 0);
+        if (tile == 0 && !lays_out()) wait(weight_barriers_ + step, 0);
         wait(barriers_ + turn.slot, turn.parity);
         multiply_step(sums, prologue, step, turn.slot);
         group_barrier(group_);  // all have read their rows
@@ -215,7 +220,27 @@ class PlanesProduct {
     if (has_added_) load(added_ + slot, p_.added);
   }
 
-  /// All of the weight, by all threads.
+  // --------------------------------------------------------------------------------------- by all threads of the block
+
+  FUSEDSC_DEVICE bool lays_out() const { return kLaysOut && p_.source.data != nullptr; }
+
+  FUSEDSC_DEVICE void lay_out() const {
+    if constexpr (kWeightDepthFirst) {
+      for (int block = 0; block < kBlocks; ++block) {
+        lay_out_weight<T, kTileDepth, kRowBytes>(p_.source,
+                                                 {weight_ + block * kTileDepth * kRowBytes, kWeightBytes, 0, kTileDepth,
+                                                  first_channel_ + block * kColumns, 0, steps_},
+                                                 thread_index(), kThreads);
+      }
+    } else {
+      lay_out_weight<T, kChannels, kDepthBytes>(
+          p_.source, {weight_, kWeightBytes, first_channel_, 0, 0, kTileDepth, steps_}, thread_index(), kThreads);
+    }
+    publish();
+    block_barrier();
+  }
+
+  /// All of the weight.
   FUSEDSC_DEVICE void turn_weight() const {
     for (int i = 0; i < steps_; ++i) wait(weight_barriers_ + i, 0);
     turn_tiles<kChannels>(weight_, steps_, thread_index() / 32, kGroups * 4);
@@ -226,7 +251,6 @@ class PlanesProduct {
 
   FUSEDSC_DEVICE std::uint64_t describe_weight(int step, int k) const {
     const unsigned char* weight = weight_ + step * kWeightBytes;
-    constexpr int kRowBytes = kColumns * kSize;
     if constexpr (!kWeightDepthFirst) return describe<kDepthBytes>(weight) + k * kSize / 16;
     else return describe_blocks<kRowBytes>(weight + k * kRowBytes, kTileDepth * kRowBytes);
   }

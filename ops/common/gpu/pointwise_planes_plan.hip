@@ -146,6 +146,11 @@ PlanesCase planes_case(const ConstTensorView& activations, std::int64_t channels
   return product;
 }
 
+bool lays_out_weight(const PlanesCase& product, const ConstTensorView& weight) {
+  return !product.whole_images && suits_copy_engine(weight_matrix(weight, 1), weight.dtype) &&
+         lays_out_in_blocks(weight, {}, product.problem.pixels);
+}
+
 PlanesTiling PlanesCase::tiling() const {
   const auto parts = static_cast<int>(divide_up(positions, kTileRows));
   if (!whole_images) return {positions, parts, kTileRows, together_log2};
@@ -163,7 +168,8 @@ PlanesLaunch launch_of(const PlanesInstance& instance, const PlanesCase& product
   const PointwiseProblem& problem = product.problem;
   const bool is_cut = instance.family == PointwiseFamily::cut;
   if (instance.dtype != problem.dtype || instance.prologue != product.prologue || instance.kind != product.kind ||
-      instance.whole_images != product.whole_images || instance.shifted != product.shifted)
+      instance.whole_images != product.whole_images || instance.shifted != product.shifted ||
+      (product.lays_out && is_cut))
     return {};
   const PlanesTiling tiling = product.tiling();
   const int least_stages = instance.least_stages(tiling);
