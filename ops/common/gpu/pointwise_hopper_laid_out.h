@@ -15,6 +15,38 @@ struct LaidOutTiles {
   int count;
 };
 
+/// Of a dense weight whose pieces are 16 bytes: with few tiles, so that a thread has runs of several rows under way.
+template <class T, int kRows, int kRowBytes>
+FUSEDSC_DEVICE void lay_out_dense_weight(const WeightSource& source, const LaidOutTiles& tiles, int thread,
+                                         int threads) {
+  using Run = Aligned<std::uint32_t, 4>;
+  constexpr int kRuns = kRowBytes / 16, kItems = kRows * kRuns, kRunLength = 16 / sizeof(T), kAtOnce = 4;
+  const int all = kItems * tiles.count;
+#pragma unroll 1
+  for (int first = thread; first < all; first += threads * kAtOnce) {
+    Run runs[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int number = first + i * threads, tile = number / kItems, item = number % kItems;
+      const int filter = tiles.filter + tile * tiles.filters + item / kRuns;
+      const int channel = tiles.channel + tile * tiles.channels + item % kRuns * kRunLength;
+      const bool has = number < all && filter < source.filters && channel < source.channels;
+      // Without branches: something is always loaded.
+      runs[i] =
+          *reinterpret_cast<const Run*>(static_cast<const T*>(source.data) + (has ? filter * source.row + channel : 0));
+#pragma unroll
+      for (int j = 0; j < 4; ++j) runs[i].elements[j] = has ? runs[i].elements[j] : 0;
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int number = first + i * threads, tile = number / kItems, item = number % kItems;
+      if (number >= all) break;
+      *reinterpret_cast<Run*>(tiles.to + tile * tiles.pitch + place_of_run<kRowBytes>(item / kRuns, item % kRuns)) =
+          runs[i];
+    }
+  }
+}
+
 /// kInRuns: as WeightSource::in_runs().
 template <class T, int kRows, int kRowBytes, bool kInRuns>
 FUSEDSC_DEVICE void lay_out_weight_of(const WeightSource& source, const LaidOutTiles& tiles, int thread, int threads) {
@@ -53,8 +85,9 @@ FUSEDSC_DEVICE void lay_out_weight_of(const WeightSource& source, const LaidOutT
 /// Rows of kRowBytes. By so many threads, which publish() and meet before a product reads them.
 template <class T, int kRows, int kRowBytes>
 FUSEDSC_DEVICE void lay_out_weight(const WeightSource& source, const LaidOutTiles& tiles, int thread, int threads) {
-  if (source.in_runs<T>()) lay_out_weight_of<T, kRows, kRowBytes, true>(source, tiles, thread, threads);
-  else lay_out_weight_of<T, kRows, kRowBytes, false>(source, tiles, thread, threads);
+  if (!source.in_runs<T>()) return lay_out_weight_of<T, kRows, kRowBytes, false>(source, tiles, thread, threads);
+  if (source.is_dense()) return lay_out_dense_weight<T, kRows, kRowBytes>(source, tiles, thread, threads);
+  lay_out_weight_of<T, kRows, kRowBytes, true>(source, tiles, thread, threads);
 }
 
 }  // namespace fusedsc::gpu::hopper

@@ -189,13 +189,13 @@ bool suits_weight(const ConstTensorView& weight, const SlidingChannels& windows)
 }
 
 bool lays_out_in_blocks(const ConstTensorView& weight, const SlidingChannels& windows, std::int64_t positions) {
-  constexpr std::int64_t kMost = 1 << 13, kMostDense = 10'000, kLeastPositions = 4096;
+  constexpr std::int64_t kMost = 1 << 13, kMostDense = 10'000, kLeastRows = 64, kLeastPositions = 4096;
   if (windows.channels > 0) return weight.sizes[0] * windows.channels <= kMost;
   // A row at an odd multiple of 16 bytes takes the copy engine 10 to 17 ns where all blocks want it at once: 2.5 us for
-  // 144 of them. Few blocks do not feel it.
+  // 144 of them. Few rows are no matter, and few blocks do not feel it.
   const bool has_odd_rows = weight.strides[0] * static_cast<std::int64_t>(size_of(weight.dtype)) % 32 != 0;
-  return size_of(weight.dtype) == 2 && has_odd_rows && weight.sizes[0] * weight.sizes[1] <= kMostDense &&
-         positions >= kLeastPositions;
+  return size_of(weight.dtype) == 2 && has_odd_rows && weight.sizes[0] >= kLeastRows &&
+         weight.sizes[0] * weight.sizes[1] <= kMostDense && positions >= kLeastPositions;
 }
 
 bool can_turn(const PointwiseCase& product, int channels) { return product.turns_weight && channels % kTurned == 0; }
