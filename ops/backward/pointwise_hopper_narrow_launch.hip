@@ -71,7 +71,7 @@ bool fits_others(const PointwiseBackwardArguments& a) {
   const std::int64_t channels = a.x.sizes[1], outputs = a.grad_y.sizes[1], slim = std::min(channels, outputs);
   if (a.x.sizes[0] * area_of(a) < few_positions) return true;
   if (!has_positions_inner(a)) return outputs % 64 == 0 && channels % 32 == 0;
-  return slim > 16 && (slim <= 32 || are_small_for_teams(a));
+  return slim > 16 && (slim <= 32 || are_small_for_teams(a)) && TeamsWeightPass::why_not(a).empty();
 }
 
 }  // namespace

@@ -81,5 +81,22 @@ TEST_P(PointwisePlanesGpu, InputGradientSeams) {
   }
 }
 
+/// Block memory has room for the weight beside the tensors of all seams, whichever way the weight comes.
+TEST_P(PointwisePlanesGpu, HasRoomForAllSeams) {
+  if (size_of(GetParam().dtype) != 2) GTEST_SKIP() << "16-bit types only";
+  const BackwardSeams seams{.prologue = true,
+                            .activation = Activation::relu6,
+                            .gradient_prologue = true,
+                            .grad_add = true,
+                            .grad_weight = false,
+                            .grad_bias = false};
+  const BackwardCase<PointwiseGeometry> problem{GetParam().dtype, {{1, 40, 64, 64}, 240}, seams, contiguous()};
+  BackwardTensors<PointwiseGeometry> tensors(problem);
+  for (const Candidate& candidate : explain_pointwise_conv2d_backward(tensors.arguments(problem))) {
+    if (candidate.implementation != "gpu_hopper_planes") continue;
+    EXPECT_TRUE(candidate.taken || candidate.why_not == "the GPU is no Hopper") << candidate.why_not;
+  }
+}
+
 }  // namespace
 }  // namespace fusedsc::reference

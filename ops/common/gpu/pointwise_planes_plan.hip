@@ -147,7 +147,9 @@ PlanesCase planes_case(const ConstTensorView& activations, std::int64_t channels
 }
 
 bool lays_out_weight(const PlanesCase& product, const ConstTensorView& weight) {
-  return !product.whole_images && suits_copy_engine(weight_matrix(weight, 1), weight.dtype) &&
+  // With the tensors of a gradient's seams, too, a block has no room for a weight of many rows.
+  return !product.whole_images && product.kind != EpilogueKind::gradient &&
+         suits_copy_engine(weight_matrix(weight, 1), weight.dtype) &&
          lays_out_in_blocks(weight, {}, product.problem.pixels);
 }
 
