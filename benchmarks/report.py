@@ -47,31 +47,31 @@ def mean_ratio(records: list[Record]) -> float:
 
 def print_tables(records: list[Record], console: Console) -> None:
     for group, members in groups(records).items():
-        table = _table(
+        table = table_of(
             ", ".join(group), ("case",), ("ours, us", "PyTorch, us", "floor, us", "ratio"), ("PyTorch's best",)
         )
         for record in members:
             floor = record["floor_us"]
             table.add_row(
                 record["case"],
-                _microseconds(record["ours_us"]),
-                _microseconds(record["pytorch_us"]),
-                "" if floor is None else _microseconds(floor),
+                microseconds(record["ours_us"]),
+                microseconds(record["pytorch_us"]),
+                "" if floor is None else microseconds(floor),
                 f"{record['ratio']:.2f}",
                 record["pytorch_variant"],
             )
         console.print(table)
     columns = ("suite", "direction", "dtype", "layout", "batch")
     numbers = ("mean", "of mean times", "least", "ours, us", "PyTorch, us")
-    means = _table("PyTorch's time over ours: geometric mean, ratio of the mean times, least", columns, numbers)
+    means = table_of("PyTorch's time over ours: geometric mean, ratio of the mean times, least", columns, numbers)
     for group, members in groups(records).items():
         ours, pytorch = (statistics.mean(record[key] for record in members) for key in ("ours_us", "pytorch_us"))
         ratios = (mean_ratio(members), pytorch / ours, min(record["ratio"] for record in members))
-        means.add_row(*group, *(f"{ratio:.2f}" for ratio in ratios), _microseconds(ours), _microseconds(pytorch))
+        means.add_row(*group, *(f"{ratio:.2f}" for ratio in ratios), microseconds(ours), microseconds(pytorch))
     console.print(means)
     print_slower(records, console)
     print_opponents(records, console)
-    steps = _table(
+    steps = table_of(
         "Steps: memory at the peak, time where no graph is captured", ("case", "dtype", "variant"), ("GiB", "ms")
     )
     for record in records:
@@ -88,9 +88,9 @@ def print_slower(records: list[Record], console: Console) -> None:
     slower = sorted((r for r in measured(records) if r["ratio"] < SLOWER), key=lambda record: record["ratio"])
     if slower:
         title = f"Slower than PyTorch by more than a tenth: {len(slower)} of {len(measured(records))}"
-        table = _table(title, CASE_KEYS, ("ours, us", "PyTorch, us", "ratio"))
+        table = table_of(title, CASE_KEYS, ("ours, us", "PyTorch, us", "ratio"))
         for record in slower:
-            times = (_microseconds(record["ours_us"]), _microseconds(record["pytorch_us"]))
+            times = (microseconds(record["ours_us"]), microseconds(record["pytorch_us"]))
             table.add_row(*(record[key] for key in CASE_KEYS), *times, f"{record['ratio']:.2f}")
         console.print(table)
 
@@ -118,17 +118,17 @@ def print_opponents(records: list[Record], console: Console) -> None:
         chosen = {key[1:]: values for key, values in ratios.items() if key[0] == suite}
         names = list(dict.fromkeys(name for values in chosen.values() for name in values))
         title = f"{suite}: each variant's time over ours, of the sums over the layers"
-        table = _table(title, ("direction", "dtype", "layout", "batch", "configuration"), names)
+        table = table_of(title, ("direction", "dtype", "layout", "batch", "configuration"), names)
         for key, values in chosen.items():
             table.add_row(*key, *(f"{values[name]:.2f}" if name in values else "" for name in names))
         console.print(table)
 
 
-def _microseconds(value: float) -> str:
+def microseconds(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _table(title: str, texts: Iterable[str], numbers: Iterable[str], more_texts: Iterable[str] = ()) -> Table:
+def table_of(title: str, texts: Iterable[str], numbers: Iterable[str], more_texts: Iterable[str] = ()) -> Table:
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     for headings, justify in ((texts, "left"), (numbers, "right"), (more_texts, "left")):
         for heading in headings:

@@ -13,7 +13,7 @@ import fusedsc
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks import __main__ as benchmarks
-from benchmarks import measure, report, suites, timeline, workloads
+from benchmarks import compare, measure, report, suites, timeline, workloads
 from benchmarks.workloads.block import Block, InvertedResidual
 from benchmarks.workloads.network import Network, SlidingChannelMobileNet
 from benchmarks.workloads.sliding_channel import SlidingChannel
@@ -76,6 +76,32 @@ def test_slower_cases_are_named(records, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert "1 of 3" in lines[0]
     assert [line.split()[1] for line in lines if line.split()[:1] == [slow["suite"]]] == ["A"]
+
+
+def test_results_side_by_side(records, tmp_path, capsys):
+    before, now = tmp_path / "before.json", tmp_path / "now.json"
+    slower, faster, same = ({**records[0], "case": name} for name in ("A", "B", "C"))
+    report.write_json(before, [slower, faster, same])
+    slower, faster = ({**record, "ours_us": record["ours_us"] * by} for record, by in ((slower, 2), (faster, 0.5)))
+    report.write_json(now, [same, faster, slower, {**same, "case": "is new"}])
+    assert compare.main([str(before), str(now)]) == 0
+    out = capsys.readouterr().out
+    changes = out[out.index("Changed") :]
+    assert "2 of 3" in changes
+    assert [line.split()[1] for line in changes.splitlines() if line.split()[:1] == [same["suite"]]] == ["A", "B"]
+    assert [ratio for ratio in ("0.500", "2.000") if ratio in changes] == ["0.500", "2.000"]
+    assert compare.main([str(now), str(now)]) == 0
+    assert "No case changed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("content", [None, "", "[]", '[{"suite": "pointwise"}]'])
+def test_results_that_cannot_be_compared(records, tmp_path, capsys, content):
+    before, now = tmp_path / "before.json", tmp_path / "now.json"
+    report.write_json(now, records)
+    if content is not None:
+        before.write_text(content)
+    assert compare.main([str(before), str(now)]) == 1
+    assert capsys.readouterr().err.startswith("error: ")
 
 
 def test_training_step(tmp_path):
