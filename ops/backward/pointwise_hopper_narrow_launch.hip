@@ -66,9 +66,9 @@ const NarrowInstance* instance_for(const PointwiseBackwardArguments& a) {
 /// of small ones more of these than fit: with every channel in every block, what the blocks leave of their sums is as
 /// much as the tensors. Or there is little to do.
 bool fits_others(const PointwiseBackwardArguments& a) {
-  // Whose sums take longer here than their products.
-  const std::int64_t few_positions = has_positions_inner(a) ? 1 << 11 : 7000;
   const std::int64_t channels = a.x.sizes[1], outputs = a.grad_y.sizes[1], slim = std::min(channels, outputs);
+  // Whose sums take longer here than their products.
+  const std::int64_t few_positions = has_positions_inner(a) ? 1 << 11 : slim > 24 ? 14'000 : 7'000;
   if (a.x.sizes[0] * area_of(a) < few_positions) return true;
   if (!has_positions_inner(a)) return outputs % 64 == 0 && channels % 32 == 0;
   return slim > 16 && (slim <= 32 || are_small_for_teams(a)) && TeamsWeightPass::why_not(a).empty();

@@ -62,17 +62,22 @@ TEST_P(PointwiseWeightGpu, Plain) { verify_all(geometries(), {.grad_x = false, .
 /// them; positions that are no whole products; images with positions between them and the next one.
 TEST_P(PointwiseWeightGpu, FewChannels) {
   if (GetParam().dtype == DataType::float32) GTEST_SKIP() << "16-bit types only";
-  std::vector<PointwiseGeometry> geometries = {{{13, 24, 24, 7}, 8},    {{33, 16, 8, 8}, 72},  {{17, 40, 8, 16}, 40},
-                                               {{1, 192, 16, 129}, 32}, {{9, 16, 16, 16}, 48}, {{9, 96, 16, 16}, 16},
-                                               {{1, 16, 16, 129}, 256}};
-  // Of contiguous tensors with 40 channels large ones only; and no other GPU has these kernels.
-  if (GetParam().wave_size == 32) geometries.push_back({{80, 40, 28, 28}, 40});
+  const auto verify = [](const PointwiseGeometry& geometry, Memory memory) {
+    const BackwardSeams seams{.grad_x = false, .grad_bias = false};
+    verify_backward(Case{GetParam().dtype, geometry, seams, Memories::all(memory)});
+  };
+  const PointwiseGeometry geometries[] = {{{13, 24, 24, 7}, 8},    {{33, 16, 8, 8}, 72},  {{17, 40, 8, 16}, 40},
+                                          {{1, 192, 16, 129}, 32}, {{9, 16, 16, 16}, 48}, {{9, 96, 16, 16}, 16},
+                                          {{1, 16, 16, 129}, 256}};
   for (const PointwiseGeometry& geometry : geometries) {
-    for (const Memory memory : {Memory::contiguous, Memory::channels_last}) {
-      const BackwardSeams seams{.grad_x = false, .grad_bias = false};
-      verify_backward(Case{GetParam().dtype, geometry, seams, Memories::all(memory)});
-    }
+    for (const Memory memory : {Memory::contiguous, Memory::channels_last}) verify(geometry, memory);
   }
+  if (GetParam().wave_size != 32) return;
+  // Large ones, which other kernels of Hopper GPUs do not take.
+  verify({{80, 40, 28, 28}, 40}, Memory::contiguous);
+  const PointwiseGeometry large[] = {
+      {{1, 16, 84, 84}, 72}, {{1, 40, 84, 85}, 24}, {{18, 32, 28, 28}, 40}, {{18, 40, 28, 28}, 40}};
+  for (const PointwiseGeometry& geometry : large) verify(geometry, Memory::channels_last);
 }
 
 /// Tiles by warp groups: of which one is the whole weight, whose positions blocks and clusters share, or some; fewer
