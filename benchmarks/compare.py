@@ -15,6 +15,7 @@ from rich.console import Console
 
 from .report import CASE_KEYS, Record, groups, measured, microseconds, table_of
 
+COMPARED = (*CASE_KEYS, "batch", "device", "ours_us", "pytorch_us")
 EXAMPLES = """\
 examples:
   python -m benchmarks --device cuda --suite pointwise --output /tmp/now
@@ -36,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         before, now = (read(path) for path in (options.before, options.now))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except ValueError as error:
         print(f"error: {error}; name two JSON files that python -m benchmarks has written", file=sys.stderr)
         return 1
     common = [case for case in now if case in before]
@@ -50,7 +51,17 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def read(path: Path) -> dict[tuple[str, ...], Record]:
-    return {tuple(record[key] for key in CASE_KEYS): record for record in measured(json.loads(path.read_text()))}
+    """The records by their cases; ValueError says what is wrong with the file."""
+    try:
+        records = measured(json.loads(path.read_text()))
+        is_complete = all(key in record for record in records for key in COMPARED)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror})") from error
+    except (ValueError, TypeError):
+        is_complete = False
+    if not is_complete:
+        raise ValueError(f"{path} holds no results")
+    return {tuple(record[key] for key in CASE_KEYS): record for record in records}
 
 
 def print_groups(before: list[Record], now: list[Record], console: Console) -> None:

@@ -94,14 +94,14 @@ def test_results_side_by_side(records, tmp_path, capsys):
     assert "No case changed" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("content", [None, "", "[]", '[{"suite": "pointwise"}]'])
+@pytest.mark.parametrize("content", [None, "", "[]", "[1]", "{}", '[{"suite": "pointwise"}]'])
 def test_results_that_cannot_be_compared(records, tmp_path, capsys, content):
     before, now = tmp_path / "before.json", tmp_path / "now.json"
     report.write_json(now, records)
     if content is not None:
         before.write_text(content)
     assert compare.main([str(before), str(now)]) == 1
-    assert capsys.readouterr().err.startswith("error: ")
+    assert capsys.readouterr().err.startswith(f"error: {before} ")
 
 
 def test_training_step(tmp_path):
