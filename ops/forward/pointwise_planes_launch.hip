@@ -82,8 +82,9 @@ class Pass {
     p.output = map_of_planes(a.y, case_, instance.channels);
     void* padded = take_padded(a, arena);
     if (padded != nullptr) launch_padded_weight(kName, a.weight, padded, execution.stream);
-    if (case_.lays_out) p.source = WeightSource(a.weight, {});
-    else {
+    if (case_.lays_out) {
+      p.source = WeightSource(a.weight, {});
+    } else {
       p.weight =
           map_of(padded != nullptr ? padded : a.weight.data, problem.dtype, problem.depth, problem.channels,
                  padded != nullptr ? padded_pitch(a.weight) : a.weight.strides[0], instance.depth, instance.channels);

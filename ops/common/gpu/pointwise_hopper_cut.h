@@ -259,19 +259,9 @@ class PointwiseCutProduct {
   FUSEDSC_DEVICE bool lays_out() const { return p_.source.data != nullptr; }
 
   FUSEDSC_DEVICE void lay_out() const {
-    const int thread = row_tile_ * kGroupThreads + thread_, threads = kRowTiles * kGroupThreads;
-    const int first = cut_ * kTileDepth, advance = kCut * kTileDepth;
-    if constexpr (kWeightDepthFirst) {
-      for (int block = 0; block < kBlocks; ++block) {
-        lay_out_weight<T, kTileDepth, kRowBytes>(p_.source,
-                                                 {weights_ + block * kTileDepth * kRowBytes, kWeightBytes, first,
-                                                  advance, first_channel_ + block * kColumns, 0, steps_},
-                                                 thread, threads);
-      }
-    } else {
-      lay_out_weight<T, kChannels, kDepthBytes>(
-          p_.source, {weights_, kWeightBytes, first_channel_, 0, first, advance, steps_}, thread, threads);
-    }
+    const LaidOutSteps steps{weights_, kWeightBytes, first_channel_, cut_ * kTileDepth, kCut * kTileDepth, steps_};
+    lay_out_steps<T, kWeightDepthFirst, kChannels, kTileDepth, kColumns>(
+        p_.source, steps, row_tile_ * kGroupThreads + thread_, kRowTiles * kGroupThreads);
     publish();
   }
 

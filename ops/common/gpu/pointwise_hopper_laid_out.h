@@ -90,4 +90,30 @@ FUSEDSC_DEVICE void lay_out_weight(const WeightSource& source, const LaidOutTile
   lay_out_weight_of<T, kRows, kRowBytes, true>(source, tiles, thread, threads);
 }
 
+/// Where a block's weight goes, a tile for each of its steps of k, and what of it.
+struct LaidOutSteps {
+  unsigned char* to;
+  int pitch;       ///< bytes from one step to the next
+  int channel;     ///< the first of the tile
+  int k, advance;  ///< of the first step; from one step to the next
+  int count;
+};
+
+/// As lay_out_weight: kDepth values of k to a step. kDepthFirst: rows are values of k, in blocks of kColumns channels;
+/// otherwise they are channels.
+template <class T, bool kDepthFirst, int kChannels, int kDepth, int kColumns>
+FUSEDSC_DEVICE void lay_out_steps(const WeightSource& source, const LaidOutSteps& steps, int thread, int threads) {
+  constexpr int kSize = sizeof(T), kRowBytes = kColumns * kSize, kBlocks = (kChannels + kColumns - 1) / kColumns;
+  if constexpr (kDepthFirst) {
+    for (int block = 0; block < kBlocks; ++block) {
+      const LaidOutTiles tiles{steps.to + block * kDepth * kRowBytes, steps.pitch, steps.k,    steps.advance,
+                               steps.channel + block * kColumns,      0,           steps.count};
+      lay_out_weight<T, kDepth, kRowBytes>(source, tiles, thread, threads);
+    }
+  } else {
+    const LaidOutTiles tiles{steps.to, steps.pitch, steps.channel, 0, steps.k, steps.advance, steps.count};
+    lay_out_weight<T, kChannels, kDepth * kSize>(source, tiles, thread, threads);
+  }
+}
+
 }  // namespace fusedsc::gpu::hopper

@@ -176,16 +176,8 @@ class PointwiseRowsProduct {
   FUSEDSC_DEVICE bool lays_out() const { return p_.source.data != nullptr; }
 
   FUSEDSC_DEVICE void lay_out() const {
-    if constexpr (kWeightDepthFirst) {
-      for (int block = 0; block < kBlocks; ++block) {
-        lay_out_weight<T, kTileDepth, kRowBytes>(
-            p_.source, {weight_ + block * kTileDepth * kRowBytes, kWeightBytes, 0, kTileDepth, block * 64, 0, steps_},
-            thread_index(), kThreads);
-      }
-    } else {
-      lay_out_weight<T, kChannels, kTileDepth * 2>(p_.source, {weight_, kWeightBytes, 0, 0, 0, kTileDepth, steps_},
-                                                   thread_index(), kThreads);
-    }
+    lay_out_steps<T, kWeightDepthFirst, kChannels, kTileDepth, 64>(
+        p_.source, {weight_, kWeightBytes, 0, 0, kTileDepth, steps_}, thread_index(), kThreads);
     publish();
   }
 

@@ -46,7 +46,7 @@ class PlanesProduct {
   static constexpr bool kWeightDepthFirst = kInputGradient && kSize == 2, kLaysOut = kSize == 2;
   // Of a weight with its channels innermost: columns that lie together, and blocks of them.
   static constexpr int kColumns = kChannels > 32 ? 64 : 32, kBlocks = (kChannels + kColumns - 1) / kColumns;
-  static constexpr int kDepthBytes = kTileDepth * kSize, kRowBytes = kColumns * kSize;
+  static constexpr int kDepthBytes = kTileDepth * kSize;
   static constexpr int kWeightBytes =
       ((kWeightDepthFirst ? kBlocks * kColumns : kChannels) * kDepthBytes + 1023) / 1024 * 1024;
   static constexpr int kWeightCopied = (kWeightDepthFirst ? kBlocks * kColumns : kChannels) * kDepthBytes;
@@ -225,17 +225,8 @@ class PlanesProduct {
   FUSEDSC_DEVICE bool lays_out() const { return kLaysOut && p_.source.data != nullptr; }
 
   FUSEDSC_DEVICE void lay_out() const {
-    if constexpr (kWeightDepthFirst) {
-      for (int block = 0; block < kBlocks; ++block) {
-        lay_out_weight<T, kTileDepth, kRowBytes>(p_.source,
-                                                 {weight_ + block * kTileDepth * kRowBytes, kWeightBytes, 0, kTileDepth,
-                                                  first_channel_ + block * kColumns, 0, steps_},
-                                                 thread_index(), kThreads);
-      }
-    } else {
-      lay_out_weight<T, kChannels, kDepthBytes>(
-          p_.source, {weight_, kWeightBytes, first_channel_, 0, 0, kTileDepth, steps_}, thread_index(), kThreads);
-    }
+    lay_out_steps<T, kWeightDepthFirst, kChannels, kTileDepth, kColumns>(
+        p_.source, {weight_, kWeightBytes, first_channel_, 0, kTileDepth, steps_}, thread_index(), kThreads);
     publish();
     block_barrier();
   }
@@ -251,6 +242,7 @@ class PlanesProduct {
 
   FUSEDSC_DEVICE std::uint64_t describe_weight(int step, int k) const {
     const unsigned char* weight = weight_ + step * kWeightBytes;
+    constexpr int kRowBytes = kColumns * kSize;
     if constexpr (!kWeightDepthFirst) return describe<kDepthBytes>(weight) + k * kSize / 16;
     else return describe_blocks<kRowBytes>(weight + k * kRowBytes, kTileDepth * kRowBytes);
   }
