@@ -67,7 +67,8 @@ PointwiseCase case_of(const PointwiseBackwardArguments& a) {
   set_seams(product, a);
   product.input_gradient = a.windows.channels == 0;
   product.turns_weight = a.windows.channels == 0 && can_turn_weight(product, a);
-  product.lays_out = lays_out_in_blocks(a.weight, a.windows, pixels);
+  product.lays_out = lays_out_in_blocks(a.weight, a.windows);
+  product.has_slow_rows = has_slow_rows(a.weight, a.windows, pixels);
   product.is_dense = is_dense(activation_matrix(a.grad_y, 1, true), a.grad_y.sizes[1]) &&
                      is_dense(output_matrix(a.grad_x, 1, true), a.x.sizes[1]);
   return product;
@@ -135,7 +136,7 @@ class InputPass {
     p.output = map(output_matrix(a.grad_x, 1, true), problem.channels, instance.columns());
     if (case_.has_x) p.x = map(activation_matrix(a.x, 1, true), problem.channels, instance.columns());
     p.added = map(activation_matrix(a.grad_add, 1, true), problem.channels, instance.columns());
-    if (case_.lays_out) {
+    if (launch_.lays_out) {
       p.source = WeightSource(a.weight, a.windows);
     } else if (transposes()) {
       launch_transposed_weight(kName, a.weight, memory.weight, stream);
@@ -159,7 +160,7 @@ class InputPass {
   /// Products of floats have their k innermost.
   bool transposes() const { return case_.problem.dtype == DataType::float32 && !launch_.turns_weight; }
   /// The copy engine wants rows of all channels.
-  bool expands(const PointwiseBackwardArguments& a) const { return a.windows.channels > 0 && !case_.lays_out; }
+  bool expands(const PointwiseBackwardArguments& a) const { return a.windows.channels > 0 && !launch_.lays_out; }
 
   PointwiseCase case_;
   PointwiseLaunch launch_;

@@ -42,6 +42,7 @@ const std::vector<PlanesInstance>& instances() {
 PlanesCase case_of(const PointwiseBackwardArguments& a) {
   PlanesCase product = planes_case(a.grad_y, a.x.sizes[1]);
   set_seams(product, a);
+  product.input_gradient = true;
   product.turns_weight = can_turn_weight(product, a);
   product.lays_out = lays_out_weight(product, a.weight);
   return product;

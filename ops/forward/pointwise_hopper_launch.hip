@@ -88,7 +88,8 @@ PointwiseCase case_of(const PointwiseArguments& a) {
   if (product.kind == EpilogueKind::inference && !has_epilogue && size_of(a.x.dtype) == 2) {
     product.kind = EpilogueKind::plain;
   }
-  product.lays_out = lays_out_in_blocks(a.weight, a.windows, pixels);
+  product.lays_out = lays_out_in_blocks(a.weight, a.windows);
+  product.has_slow_rows = has_slow_rows(a.weight, a.windows, pixels);
   product.is_dense = is_dense(activation_matrix(a.x, 1, true), a.x.sizes[1]) &&
                      is_dense(output_matrix(a.y, 1, true), a.y.sizes[1]) &&
                      is_dense(activation_matrix(a.epilogue.residual, 1, true), a.y.sizes[1]);
@@ -135,7 +136,7 @@ class Pass {
     p.activations = map(activation_matrix(a.x, 1, true), problem.depth, instance.depth);
     p.output = map(output_matrix(a.y, 1, true), problem.channels, instance.columns());
     p.added = map(activation_matrix(a.epilogue.residual, 1, true), problem.channels, instance.columns());
-    if (case_.lays_out) {
+    if (launch_.lays_out) {
       p.source = WeightSource(a.weight, a.windows);
     } else {
       const TensorView expanded = take_expanded(a, arena);
@@ -158,7 +159,7 @@ class Pass {
 
   /// A weight with windows as the copy engine reads it; empty: the caller's is read.
   TensorView take_expanded(const PointwiseArguments& a, Arena& arena) const {
-    const bool expands = a.windows.channels > 0 && !case_.lays_out;
+    const bool expands = a.windows.channels > 0 && !launch_.lays_out;
     return expands ? take_expanded_weight(arena, a.weight, a.windows) : TensorView{};
   }
 

@@ -96,6 +96,31 @@ TEST_P(PointwiseGpu, WeightsInOddRuns) {
   for_each_case(backward, verify_backward<PointwiseGeometry>);
 }
 
+/// Few channels in channels_last, whose tiles are runs of bytes: of one step of k and of two, the last one half or
+/// whole; tiles for some groups of a block, for all, and several for each; an epilogue. And a weight that blocks keep,
+/// of many positions.
+TEST_P(PointwiseGpu, TilesOfWholeRows) {
+  if (size_of(GetParam().dtype) != 2 || GetParam().wave_size != 32) GTEST_SKIP() << "for 16-bit types on Hopper GPUs";
+  const PointwiseGeometry geometries[] = {{{1, 72, 64, 65}, 40},  {{1, 120, 64, 64}, 40},  {{3, 104, 37, 41}, 48},
+                                          {{2, 40, 46, 46}, 120}, {{1, 8, 64, 66}, 128},   {{5, 56, 30, 29}, 104},
+                                          {{1, 24, 9, 11}, 72},   {{1, 40, 112, 224}, 136}};
+  std::vector<ForwardCase<PointwiseGeometry>> forward;
+  std::vector<BackwardCase<PointwiseGeometry>> backward;
+  const BackwardSeams plain{.grad_weight = false, .grad_bias = false};
+  for (const PointwiseGeometry& geometry : geometries) {
+    const Memories memories = Memories::all(Memory::channels_last);
+    forward.push_back({GetParam().dtype, geometry, {}, memories});
+    forward.push_back(
+        {GetParam().dtype,
+         geometry,
+         {.output = ForwardSeams::Output::epilogue, .epilogue_activation = Activation::relu6, .residual = true},
+         memories});
+    backward.push_back({GetParam().dtype, geometry, plain, memories});
+  }
+  for_each_case(forward, verify_forward<PointwiseGeometry>);
+  for_each_case(backward, verify_backward<PointwiseGeometry>);
+}
+
 TEST_P(PointwiseGpu, BackwardWithoutOutput) {
   const PointwiseGeometry geometries[] = {
       {{1, 8, 5, 7}, 72},    {{2, 16, 21, 23}, 96}, {{1, 24, 13, 17}, 144},  // sums that registers hold,

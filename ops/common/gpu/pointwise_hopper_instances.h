@@ -50,6 +50,6 @@ using PlainTiles = Tiles<Tile<32, 64, 2>, Tile<32, 64, 4>, Tile<64, 64, 2>, Tile
                          Tile<192, 32, 4>, Tile<192, 64, 3>>;
 using PlainCutTiles = Tiles<CutTile<1, 32, 1>, CutTile<1, 32, 2>, CutTile<1, 64, 1>, CutTile<1, 96, 2>,
                             CutTile<2, 64, 2>, CutTile<2, 96, 1>>;
-using PlainRowsTiles = Tiles<RowsTile<32, 7>, RowsTile<48, 6>, RowsTile<96, 3>>;
+using PlainRowsTiles = Tiles<RowsTile<48, 6>, RowsTile<96, 3>, RowsTile<48, 3>, RowsTile<128, 3>>;
 
 }  // namespace fusedsc::gpu::hopper

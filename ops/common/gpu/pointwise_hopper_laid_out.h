@@ -16,20 +16,23 @@ struct LaidOutTiles {
 };
 
 /// Of a dense weight whose pieces are 16 bytes: with few tiles, so that a thread has runs of several rows under way.
-template <class T, int kRows, int kRowBytes>
+/// Each tile is kBlocks of these, of channels beside each other.
+template <class T, int kRows, int kRowBytes, int kBlocks>
 FUSEDSC_DEVICE void lay_out_dense_weight(const WeightSource& source, const LaidOutTiles& tiles, int thread,
                                          int threads) {
   using Run = Aligned<std::uint32_t, 4>;
-  constexpr int kRuns = kRowBytes / 16, kItems = kRows * kRuns, kRunLength = 16 / sizeof(T), kAtOnce = 4;
+  constexpr int kRuns = kRowBytes / 16, kRunLength = 16 / sizeof(T), kAtOnce = 4;
+  constexpr int kBlockItems = kRows * kRuns, kItems = kBlocks * kBlockItems;
   const int all = kItems * tiles.count;
 #pragma unroll 1
   for (int first = thread; first < all; first += threads * kAtOnce) {
     Run runs[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      const int number = first + i * threads, tile = number / kItems, item = number % kItems;
+      const int number = first + i * threads, tile = number / kItems, item = number % kBlockItems;
+      const int block = number / kBlockItems % kBlocks;
       const int filter = tiles.filter + tile * tiles.filters + item / kRuns;
-      const int channel = tiles.channel + tile * tiles.channels + item % kRuns * kRunLength;
+      const int channel = tiles.channel + tile * tiles.channels + (block * kRuns + item % kRuns) * kRunLength;
       const bool has = number < all && filter < source.filters && channel < source.channels;
       // Without branches: something is always loaded.
       runs[i] =
@@ -39,10 +42,10 @@ FUSEDSC_DEVICE void lay_out_dense_weight(const WeightSource& source, const LaidO
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      const int number = first + i * threads, tile = number / kItems, item = number % kItems;
+      const int number = first + i * threads, tile = number / kItems, item = number % kBlockItems;
       if (number >= all) break;
-      *reinterpret_cast<Run*>(tiles.to + tile * tiles.pitch + place_of_run<kRowBytes>(item / kRuns, item % kRuns)) =
-          runs[i];
+      unsigned char* to = tiles.to + tile * tiles.pitch + number / kBlockItems % kBlocks * kRows * kRowBytes;
+      *reinterpret_cast<Run*>(to + place_of_run<kRowBytes>(item / kRuns, item % kRuns)) = runs[i];
     }
   }
 }
@@ -82,12 +85,19 @@ FUSEDSC_DEVICE void lay_out_weight_of(const WeightSource& source, const LaidOutT
   }
 }
 
-/// Rows of kRowBytes. By so many threads, which publish() and meet before a product reads them.
-template <class T, int kRows, int kRowBytes>
-FUSEDSC_DEVICE void lay_out_weight(const WeightSource& source, const LaidOutTiles& tiles, int thread, int threads) {
-  if (!source.in_runs<T>()) return lay_out_weight_of<T, kRows, kRowBytes, false>(source, tiles, thread, threads);
-  if (source.is_dense()) return lay_out_dense_weight<T, kRows, kRowBytes>(source, tiles, thread, threads);
-  lay_out_weight_of<T, kRows, kRowBytes, true>(source, tiles, thread, threads);
+/// Rows of kRowBytes, in kBlocks of kRows for each tile. By so many threads, which publish() and meet before a product
+/// reads them.
+template <class T, int kRows, int kRowBytes, int kBlocks = 1>
+FUSEDSC_DEVICE void lay_out_weight(const WeightSource& source, LaidOutTiles tiles, int thread, int threads) {
+  const bool in_runs = source.in_runs<T>();
+  if (in_runs && source.is_dense())
+    return lay_out_dense_weight<T, kRows, kRowBytes, kBlocks>(source, tiles, thread, threads);
+  for (int block = 0; block < kBlocks; ++block) {
+    if (in_runs) lay_out_weight_of<T, kRows, kRowBytes, true>(source, tiles, thread, threads);
+    else lay_out_weight_of<T, kRows, kRowBytes, false>(source, tiles, thread, threads);
+    tiles.to += kRows * kRowBytes;
+    tiles.channel += kRowBytes / static_cast<int>(sizeof(T));
+  }
 }
 
 /// Where a block's weight goes, a tile for each of its steps of k, and what of it.
@@ -105,11 +115,8 @@ template <class T, bool kDepthFirst, int kChannels, int kDepth, int kColumns>
 FUSEDSC_DEVICE void lay_out_steps(const WeightSource& source, const LaidOutSteps& steps, int thread, int threads) {
   constexpr int kSize = sizeof(T), kRowBytes = kColumns * kSize, kBlocks = (kChannels + kColumns - 1) / kColumns;
   if constexpr (kDepthFirst) {
-    for (int block = 0; block < kBlocks; ++block) {
-      const LaidOutTiles tiles{steps.to + block * kDepth * kRowBytes, steps.pitch, steps.k,    steps.advance,
-                               steps.channel + block * kColumns,      0,           steps.count};
-      lay_out_weight<T, kDepth, kRowBytes>(source, tiles, thread, threads);
-    }
+    const LaidOutTiles tiles{steps.to, steps.pitch, steps.k, steps.advance, steps.channel, 0, steps.count};
+    lay_out_weight<T, kDepth, kRowBytes, kBlocks>(source, tiles, thread, threads);
   } else {
     const LaidOutTiles tiles{steps.to, steps.pitch, steps.channel, 0, steps.k, steps.advance, steps.count};
     lay_out_weight<T, kChannels, kDepth * kSize>(source, tiles, thread, threads);

@@ -65,7 +65,8 @@ struct PointwiseCase {
   EpilogueKind kind = EpilogueKind::plain;
   bool has_other = false, has_x = false, has_added = false;
   bool is_dense = false;        ///< nothing lies between the positions of any tensor
-  bool lays_out = false;        ///< threads lay the weight out (WeightSource)
+  bool lays_out = false;        ///< threads lay the weight out in all kernels (WeightSource)
+  bool has_slow_rows = false;   ///< of a weight; threads may lay it out, too
   bool turns_weight = false;    ///< blocks may turn the weight by themselves (pointwise_hopper_turned.h)
   bool input_gradient = false;  ///< by the whole weight
   bool exchanged = false;       ///< of planes: they are a convolution's weight, what is the weight here its positions
@@ -79,7 +80,8 @@ struct PointwiseCase {
 struct PointwiseLaunch {
   const PointwiseInstance* instance = nullptr;  ///< null: none fits
   int pixel_tiles = 0, channel_tiles = 1, splits = 1, stages = 2;
-  int cluster = 1;  ///< blocks that share the k of a tile
+  int cluster = 1;        ///< blocks that share the k of a tile
+  bool lays_out = false;  ///< threads lay the weight out
   bool turns_weight = false;
   double cost = std::numeric_limits<double>::infinity();  ///< in microseconds
 
@@ -174,9 +176,14 @@ bool suits_copy_engine(const Matrix& matrix, DataType dtype = DataType::float16)
 }
 /// Of a weight. One with windows has no rows for the copy engine, but is laid out.
 bool suits_weight(const ConstTensorView& weight, const SlidingChannels& windows);
-/// Whether the threads of each block lay a weight out: its windows, which of larger weights a launch lays out, once for
-/// all blocks; or a small dense one of 16 bits at whose rows the copy engine is slow.
-bool lays_out_in_blocks(const ConstTensorView& weight, const SlidingChannels& windows, std::int64_t positions);
+/// Whether the threads of each block lay a weight's windows out. Of larger weights a launch does it, once for all
+/// blocks.
+bool lays_out_in_blocks(const ConstTensorView& weight, const SlidingChannels& windows);
+/// Whether it is a small dense weight of 16 bits at whose rows the copy engine is slow, if many positions need it.
+bool has_slow_rows(const ConstTensorView& weight, const SlidingChannels& windows, std::int64_t positions);
+/// The most bytes of such rows that are so short that threads are the better choice in all kernels that keep a weight
+/// of so many rows.
+inline constexpr std::int64_t kShortRow = 64, kManyRows = 64;
 /// Whether nothing lies between its positions.
 template <class Matrix>
 bool is_dense(const Matrix& matrix, std::int64_t channels) {

@@ -32,7 +32,8 @@ struct CutCost {
   double copy = 0;       ///< of a step, from its begin to its end
 };
 struct RowsCost {
-  double start, memory;  ///< as CutCost
+  double start, memory;                   ///< as CutCost
+  double round = 0, group = 0, step = 0;  ///< of a block: a tile of each of its groups; a group; a step but the first
 };
 struct Cost {
   KeptCost kept;
@@ -79,6 +80,9 @@ constexpr Costs kFloatCosts{
               {1.382, 1.879, 0.002217, 0.05031, 0.3241, 2.57, 22.85, 0.2477}},
 };
 constexpr RowsCost kRowsCost{2.098, 5.131};
+/// Where threads lay the weight out. Its start is set so that the others, whose costs are too low for such rows, are
+/// taken only where they are as good.
+constexpr RowsCost kLaidRowsCost{0.8, 4.05, 0.2, 0.05, 0.1};
 
 /// Of input gradients of 16 bits without seams and with a small weight, at batches 4 to 64. Blocks that cut k are worth
 /// it there only if they are few.
@@ -146,19 +150,40 @@ double cost_of(const PointwiseCase& product, const PointwiseInstance& instance, 
                                    (in + out) / cut.memory, cached / cut.cache});
     }
     case PointwiseFamily::rows: {
-      const RowsCost& rows = is_small ? kSmallRowsCost : kRowsCost;
-      return rows.start + (in + out) / rows.memory;
+      const RowsCost& rows = product.has_slow_rows ? kLaidRowsCost : is_small ? kSmallRowsCost : kRowsCost;
+      const auto rounds =
+          static_cast<double>(divide_up(launch.pixel_tiles, std::int64_t{launch.splits} * instance.row_tiles));
+      const auto steps = static_cast<double>(divide_up(problem.depth, instance.depth));
+      return rows.start + (in + out) / rows.memory + rows.round * rounds + rows.group * row_tiles +
+             rows.step * (steps - 1);
     }
   }
   return 0;
 }
 
-/// Whether its rows in block memory would fall on different banks, and are few enough to be read through registers.
+/// Whether its rows in block memory would fall on different banks, and are short enough to be read through registers.
 bool suits_rows(const PointwiseCase& product, const PointwiseInstance& instance) {
-  constexpr std::int64_t kMostDepth = 72;
+  const std::int64_t most_depth = product.has_slow_rows ? 120 : 72;
   const PointwiseProblem& problem = product.problem;
-  return product.is_dense && problem.channels <= instance.channels && problem.depth <= kMostDepth &&
+  return product.is_dense && problem.channels <= instance.channels && problem.depth <= most_depth &&
          (problem.depth % 16 != 0 || problem.depth == 16);
+}
+
+/// Whether threads lay the weight out in kernels of a family.
+bool lays_out_in(PointwiseFamily family, const PointwiseCase& product) {
+  constexpr std::int64_t kManyPositions = 25'000;
+  if (product.lays_out || !product.has_slow_rows) return product.lays_out;
+  const PointwiseProblem& problem = product.problem;
+  const std::int64_t rows = product.input_gradient ? problem.depth : problem.channels;
+  const std::int64_t row = product.input_gradient ? problem.channels : problem.depth;
+  switch (family) {
+    case PointwiseFamily::rows: return true;
+    case PointwiseFamily::kept:
+      return rows >= kManyRows &&
+             (row * 2 <= kShortRow || (!product.input_gradient && problem.pixels >= kManyPositions));
+    case PointwiseFamily::cut: return false;
+  }
+  return false;
 }
 
 /// Whether its steps are no shorter than they need be: with a prologue and statistics, half as many values of k at a
@@ -188,14 +213,18 @@ bool suits_weight(const ConstTensorView& weight, const SlidingChannels& windows)
   return suits_copy_engine(weight_matrix(weight, 1), weight.dtype);
 }
 
-bool lays_out_in_blocks(const ConstTensorView& weight, const SlidingChannels& windows, std::int64_t positions) {
-  constexpr std::int64_t kMost = 1 << 13, kMostDense = 10'000, kLeastRows = 64, kLeastPositions = 4096;
-  if (windows.channels > 0) return weight.sizes[0] * windows.channels <= kMost;
+bool lays_out_in_blocks(const ConstTensorView& weight, const SlidingChannels& windows) {
+  constexpr std::int64_t kMost = 1 << 13;
+  return windows.channels > 0 && weight.sizes[0] * windows.channels <= kMost;
+}
+
+bool has_slow_rows(const ConstTensorView& weight, const SlidingChannels& windows, std::int64_t positions) {
+  constexpr std::int64_t kMost = 10'000, kLeastPositions = 4096;
   // A row at an odd multiple of 16 bytes takes the copy engine 10 to 17 ns where all blocks want it at once: 2.5 us for
-  // 144 of them. Few rows are no matter, and few blocks do not feel it.
+  // 144 of them. Few blocks do not feel it.
   const bool has_odd_rows = weight.strides[0] * static_cast<std::int64_t>(size_of(weight.dtype)) % 32 != 0;
-  return size_of(weight.dtype) == 2 && has_odd_rows && weight.sizes[0] >= kLeastRows &&
-         weight.sizes[0] * weight.sizes[1] <= kMostDense && positions >= kLeastPositions;
+  return windows.channels == 0 && size_of(weight.dtype) == 2 && has_odd_rows &&
+         weight.sizes[0] * weight.sizes[1] <= kMost && positions >= kLeastPositions;
 }
 
 bool can_turn(const PointwiseCase& product, int channels) { return product.turns_weight && channels % kTurned == 0; }
@@ -230,7 +259,10 @@ PointwiseLaunch plan(std::span<const PointwiseInstance> instances, const Pointwi
     launch.pixel_tiles = static_cast<int>(divide_up(problem.pixels, kTileRows));
     launch.channel_tiles = static_cast<int>(divide_up(problem.channels, instance.channels));
     launch.splits = static_cast<int>(divide_up(launch.pixel_tiles, instance.row_tiles));
+    launch.lays_out = lays_out_in(instance.family, product);
     const bool is_cut = instance.family == PointwiseFamily::cut;
+    // Groups of tiles of whole rows go their own ways, each where the next multiprocessor is.
+    if (instance.family == PointwiseFamily::rows) launch.splits = launch.pixel_tiles;
     // Of more blocks, each of which waits for its first copies, there was never use; nor is the cost known there.
     const bool has_seams = product.prologue || product.kind == EpilogueKind::gradient;
     const int most_rounds = problem.dtype == DataType::float32 ? 8 : has_seams ? 3 : 2;

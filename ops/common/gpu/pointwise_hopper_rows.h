@@ -51,7 +51,7 @@ class PointwiseRowsProduct {
     is_leader_ = thread_ == 0;
     split_ = static_cast<int>(block_index());
     steps_ = steps_of(p.depth);
-    const int first = split_ * kGroups + group_, all = p.splits * kGroups;
+    const int first = group_ * p.splits + split_, all = p.splits * kGroups;
     tiles_ = first < p.pixel_tiles ? (p.pixel_tiles - first + all - 1) / all : 0;
     in_pitch_ = p.depth * 2;
     out_pitch_ = p.channels * 2;
@@ -74,7 +74,7 @@ class PointwiseRowsProduct {
   }
 
   FUSEDSC_DEVICE int first_pixel(int tile) const {
-    return (split_ * kGroups + group_ + tile * p_.splits * kGroups) * kTileRows;
+    return (split_ + (group_ + tile * kGroups) * p_.splits) * kTileRows;
   }
 
   FUSEDSC_DEVICE void loop() {

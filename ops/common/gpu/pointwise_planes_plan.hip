@@ -147,10 +147,13 @@ PlanesCase planes_case(const ConstTensorView& activations, std::int64_t channels
 }
 
 bool lays_out_weight(const PlanesCase& product, const ConstTensorView& weight) {
+  constexpr std::int64_t kMostOfGradient = 5'000;
+  const bool is_worth_it = weight.sizes[1] * 2 <= kShortRow ||
+                           (product.input_gradient && weight.sizes[0] * weight.sizes[1] <= kMostOfGradient);
   // With the tensors of a gradient's seams, too, a block has no room for a weight of many rows.
-  return !product.whole_images && product.kind != EpilogueKind::gradient &&
-         suits_copy_engine(weight_matrix(weight, 1), weight.dtype) &&
-         lays_out_in_blocks(weight, {}, product.problem.pixels);
+  return !product.whole_images && product.kind != EpilogueKind::gradient && weight.sizes[0] >= kManyRows &&
+         is_worth_it && suits_copy_engine(weight_matrix(weight, 1), weight.dtype) &&
+         has_slow_rows(weight, {}, product.problem.pixels);
 }
 
 PlanesTiling PlanesCase::tiling() const {
