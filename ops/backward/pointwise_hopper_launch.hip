@@ -26,7 +26,7 @@ template <class T>
 void append_all(std::vector<PointwiseInstance>& to, DataType dtype) {
   append<T, true, false, EpilogueKind::plain>(to, dtype, PlainTiles());
   append<T, true, false, EpilogueKind::plain>(to, dtype, PlainCutTiles());
-  append<T, true, EpilogueKind::plain>(to, dtype, PlainRowsTiles());
+  append<T, true, EpilogueKind::plain>(to, dtype, RowsTiles());
   append<T, true, false, EpilogueKind::gradient>(to, dtype, Tiles<Tile<32, 64, 4>, Tile<64, 64, 3>>());
   append<T, true, false, EpilogueKind::gradient>(to, dtype, CutTiles());
   append<T, true, true, EpilogueKind::gradient>(

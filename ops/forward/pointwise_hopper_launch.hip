@@ -26,13 +26,12 @@ using CutNormalisingTiles =
 // With the prologue and nothing behind the product, as blocks in training have it.
 using NormalisedTiles = Tiles<Tile<32, 64, 4>, Tile<64, 64, 3>, Tile<96, 64, 3>, Tile<128, 64, 2>>;
 using CutInferenceTiles = Tiles<CutTile<1, 32, 1>, CutTile<1, 32, 2>, CutTile<1, 96, 2>>;
-using RowsInferenceTiles = Tiles<RowsTile<48, 6>, RowsTile<96, 3>>;
 
 template <class T>
 void append_all(std::vector<PointwiseInstance>& to, DataType dtype) {
   append<T, false, false, EpilogueKind::plain>(to, dtype, PlainTiles());
   append<T, false, false, EpilogueKind::plain>(to, dtype, PlainCutTiles());
-  append<T, false, EpilogueKind::plain>(to, dtype, PlainRowsTiles());
+  append<T, false, EpilogueKind::plain>(to, dtype, RowsTiles());
   append<T, false, false, EpilogueKind::statistics>(to, dtype, StatisticsTiles());
   append<T, false, false, EpilogueKind::statistics>(to, dtype, CutStatisticsTiles());
   append<T, false, true, EpilogueKind::statistics>(to, dtype, NormalisingTiles());
@@ -41,7 +40,7 @@ void append_all(std::vector<PointwiseInstance>& to, DataType dtype) {
   append<T, false, true, EpilogueKind::plain>(to, dtype, CutNormalisingTiles());
   append<T, false, false, EpilogueKind::inference>(to, dtype, InferenceTiles());
   append<T, false, false, EpilogueKind::inference>(to, dtype, CutInferenceTiles());
-  append<T, false, EpilogueKind::inference>(to, dtype, RowsInferenceTiles());
+  append<T, false, EpilogueKind::inference>(to, dtype, RowsTiles());
   append<T, false, true, EpilogueKind::inference>(to, dtype, InferenceTiles());
   append<T, false, true, EpilogueKind::inference>(to, dtype, CutNormalisingTiles());
 }

@@ -46,10 +46,11 @@ void append(std::vector<PointwiseInstance>& to, DataType dtype, Tiles<RowsTile<k
    ...);
 }
 
-using PlainTiles = Tiles<Tile<32, 64, 2>, Tile<32, 64, 4>, Tile<64, 64, 2>, Tile<64, 64, 3>, Tile<128, 64, 2>,
+// Where memory binds, costs are equal and the first is taken.
+using PlainTiles = Tiles<Tile<32, 64, 2>, Tile<32, 64, 4>, Tile<64, 64, 3>, Tile<64, 64, 2>, Tile<128, 64, 2>,
                          Tile<192, 32, 4>, Tile<192, 64, 3>>;
 using PlainCutTiles = Tiles<CutTile<1, 32, 1>, CutTile<1, 32, 2>, CutTile<1, 64, 1>, CutTile<1, 96, 2>,
                             CutTile<2, 64, 2>, CutTile<2, 96, 1>>;
-using PlainRowsTiles = Tiles<RowsTile<48, 6>, RowsTile<96, 3>, RowsTile<48, 3>, RowsTile<128, 3>>;
+using RowsTiles = Tiles<RowsTile<48, 6>, RowsTile<48, 3>, RowsTile<96, 3>, RowsTile<128, 3>>;
 
 }  // namespace fusedsc::gpu::hopper

@@ -94,6 +94,22 @@ constexpr FewCost kHalfFewCost{1.292, 0.09307, 6.24, 0.1008, 0.3035, 0.824, 0.68
 constexpr FewCost kFloatFewCost{1.443, 0.1155, 6.122, 0.3111, 0.442, 0.9751, 0.3688, 0.1077, 0.0743, 0.009661};
 constexpr TurningCost kTurningCost{0.7953, 0.01638, 0.2412, 1.541};
 
+/// What each row of activations takes that begins at an odd multiple of 16 bytes, where the copy engine goes row by
+/// row: of a multiprocessor, in microseconds; others are at work meanwhile where blocks keep their weight.
+constexpr double kOddRowOfKept = 0.002, kOddRowOfCut = 0.01;
+
+/// How many such rows a multiprocessor copies, of products whose costs were fitted to others.
+double odd_rows_of(const PointwiseCase& product, const PointwiseInstance& instance, const PointwiseLaunch& launch,
+                   int size) {
+  const PointwiseProblem& problem = product.problem;
+  const bool is_plain =
+      !product.prologue && (product.kind == EpilogueKind::plain || product.kind == EpilogueKind::inference);
+  if (size_of(problem.dtype) != 2 || !is_plain) return 0;
+  const std::int64_t ins = problem.depth % 16 == 0 ? 0 : divide_up(problem.depth, instance.depth),
+                     outs = problem.channels % 16 == 0 ? 0 : 1 + (product.has_added ? 1 : 0);
+  return static_cast<double>(problem.pixels * launch.channel_tiles * (ins + outs)) / size;
+}
+
 bool has_small_costs(const PointwiseCase& product) {
   const PointwiseProblem& problem = product.problem;
   const std::int64_t weight = problem.depth * problem.channels;
@@ -129,7 +145,8 @@ double cost_of(const PointwiseCase& product, const PointwiseInstance& instance, 
           static_cast<double>(divide_up(launch.pixel_tiles, std::int64_t{launch.splits} * instance.row_tiles));
       return kept.start + kept.weight * depth * channels +
              std::max(
-                 {tiles * rounds_of(size) * std::max(latency, work), (in + out) / kept.memory, cached / kept.cache});
+                 {tiles * rounds_of(size) * std::max(latency, work), (in + out) / kept.memory, cached / kept.cache}) +
+             kOddRowOfKept * odd_rows_of(product, instance, launch, size);
     }
     case PointwiseFamily::cut: {
       if (are_few(product, blocks * launch.cluster)) {
@@ -146,8 +163,10 @@ double cost_of(const PointwiseCase& product, const PointwiseInstance& instance, 
       const double copied = 128e-6 * (depth * 64 * (row_tiles * ins + channels) + row_tiles * 64 * channels * outs);
       const double block = cut.block + depth / instance.cut * std::max(cut.step, cut.copy / launch.stages) +
                            cut.own * row_tiles * channels * outs / instance.cut;
-      return cut.start + std::max({rounds_of(resident * size) * (block + beside * copied / cut.copied),
-                                   (in + out) / cut.memory, cached / cut.cache});
+      return cut.start +
+             std::max({rounds_of(resident * size) * (block + beside * copied / cut.copied), (in + out) / cut.memory,
+                       cached / cut.cache}) +
+             kOddRowOfCut * odd_rows_of(product, instance, launch, size);
     }
     case PointwiseFamily::rows: {
       const RowsCost& rows = product.has_slow_rows ? kLaidRowsCost : is_small ? kSmallRowsCost : kRowsCost;
