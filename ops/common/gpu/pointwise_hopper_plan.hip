@@ -88,7 +88,7 @@ constexpr RowsCost kLaidRowsCost{0.8, 4.05, 0.2, 0.05, 0.1};
 /// it there only if they are few.
 constexpr std::int64_t kLeastSmallWeight = 1'000, kMostSmallWeight = 10'000;
 constexpr KeptCost kSmallKeptCost{1.312, 0.05755, 0.02503, 0.3795, 0.3728, 0.05991, 0.06544, 0.2559, 3.27, 6.198};
-constexpr RowsCost kSmallRowsCost{4.098, 9.847};
+constexpr RowsCost kSmallRowsCost{4.9, 9.847};
 
 constexpr FewCost kHalfFewCost{1.292, 0.09307, 6.24, 0.1008, 0.3035, 0.824, 0.6877, 0.05817, 0.09848, 0.02139};
 constexpr FewCost kFloatFewCost{1.443, 0.1155, 6.122, 0.3111, 0.442, 0.9751, 0.3688, 0.1077, 0.0743, 0.009661};
@@ -97,6 +97,8 @@ constexpr TurningCost kTurningCost{0.7953, 0.01638, 0.2412, 1.541};
 /// What each row of activations takes that begins at an odd multiple of 16 bytes, where the copy engine goes row by
 /// row: of a multiprocessor, in microseconds; others are at work meanwhile where blocks keep their weight.
 constexpr double kOddRowOfKept = 0.002, kOddRowOfCut = 0.01;
+/// Fewer positions do not feel it.
+constexpr std::int64_t kManyForCopyEngine = 4096;
 
 /// How many such rows a multiprocessor copies, of products whose costs were fitted to others.
 double odd_rows_of(const PointwiseCase& product, const PointwiseInstance& instance, const PointwiseLaunch& launch,
@@ -104,7 +106,7 @@ double odd_rows_of(const PointwiseCase& product, const PointwiseInstance& instan
   const PointwiseProblem& problem = product.problem;
   const bool is_plain =
       !product.prologue && (product.kind == EpilogueKind::plain || product.kind == EpilogueKind::inference);
-  if (size_of(problem.dtype) != 2 || !is_plain) return 0;
+  if (size_of(problem.dtype) != 2 || !is_plain || problem.pixels < kManyForCopyEngine) return 0;
   const std::int64_t ins = problem.depth % 16 == 0 ? 0 : divide_up(problem.depth, instance.depth),
                      outs = problem.channels % 16 == 0 ? 0 : 1 + (product.has_added ? 1 : 0);
   return static_cast<double>(problem.pixels * launch.channel_tiles * (ins + outs)) / size;
@@ -238,12 +240,12 @@ bool lays_out_in_blocks(const ConstTensorView& weight, const SlidingChannels& wi
 }
 
 bool has_slow_rows(const ConstTensorView& weight, const SlidingChannels& windows, std::int64_t positions) {
-  constexpr std::int64_t kMost = 10'000, kLeastPositions = 4096;
+  constexpr std::int64_t kMost = 10'000;
   // A row at an odd multiple of 16 bytes takes the copy engine 10 to 17 ns where all blocks want it at once: 2.5 us for
   // 144 of them. Few blocks do not feel it.
   const bool has_odd_rows = weight.strides[0] * static_cast<std::int64_t>(size_of(weight.dtype)) % 32 != 0;
   return windows.channels == 0 && size_of(weight.dtype) == 2 && has_odd_rows &&
-         weight.sizes[0] * weight.sizes[1] <= kMost && positions >= kLeastPositions;
+         weight.sizes[0] * weight.sizes[1] <= kMost && positions >= kManyForCopyEngine;
 }
 
 bool can_turn(const PointwiseCase& product, int channels) { return product.turns_weight && channels % kTurned == 0; }

@@ -148,10 +148,9 @@ PlanesCase planes_case(const ConstTensorView& activations, std::int64_t channels
 
 bool lays_out_weight(const PlanesCase& product, const ConstTensorView& weight) {
   constexpr std::int64_t kLittle = 5'000, kManyPositions = 25'000;
-  const bool is_worth_it =
-      weight.sizes[1] * 2 <= kShortRow ||
-      (product.input_gradient &&
-       (weight.sizes[0] * weight.sizes[1] <= kLittle || product.problem.pixels >= kManyPositions));
+  const bool is_worth_it = weight.sizes[1] * 2 <= kShortRow ||
+                           (product.input_gradient &&
+                            (weight.sizes[0] * weight.sizes[1] <= kLittle || product.problem.pixels >= kManyPositions));
   // With the tensors of a gradient's seams, too, a block has no room for a weight of many rows.
   return !product.whole_images && product.kind != EpilogueKind::gradient && weight.sizes[0] >= kManyRows &&
          is_worth_it && suits_copy_engine(weight_matrix(weight, 1), weight.dtype) &&
