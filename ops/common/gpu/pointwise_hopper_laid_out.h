@@ -16,7 +16,7 @@ struct LaidOutTiles {
 };
 
 /// Of a dense weight whose pieces are 16 bytes: with few tiles, so that a thread has runs of several rows under way.
-/// Each tile is kBlocks of these, of channels beside each other.
+/// A tile is kBlocks blocks of kRows rows, each of the channels behind those of the one before.
 template <class T, int kRows, int kRowBytes, int kBlocks>
 FUSEDSC_DEVICE void lay_out_dense_weight(const WeightSource& source, const LaidOutTiles& tiles, int thread,
                                          int threads) {

@@ -65,7 +65,7 @@ struct PointwiseCase {
   EpilogueKind kind = EpilogueKind::plain;
   bool has_other = false, has_x = false, has_added = false;
   bool is_dense = false;        ///< nothing lies between the positions of any tensor
-  bool lays_out = false;        ///< threads lay the weight out in all kernels (WeightSource)
+  bool lays_out = false;        ///< threads lay the weight out in all kernels that can (WeightSource)
   bool has_slow_rows = false;   ///< of a weight; threads may lay it out, too
   bool turns_weight = false;    ///< blocks may turn the weight by themselves (pointwise_hopper_turned.h)
   bool input_gradient = false;  ///< by the whole weight
@@ -181,8 +181,8 @@ bool suits_weight(const ConstTensorView& weight, const SlidingChannels& windows)
 bool lays_out_in_blocks(const ConstTensorView& weight, const SlidingChannels& windows);
 /// Whether it is a small dense weight of 16 bits at whose rows the copy engine is slow, if many positions need it.
 bool has_slow_rows(const ConstTensorView& weight, const SlidingChannels& windows, std::int64_t positions);
-/// The most bytes of such rows that are so short that threads are the better choice in all kernels that keep a weight
-/// of so many rows.
+/// Threads lay such a weight out in all kernels that keep it if its rows have at most kShortRow bytes and are at least
+/// kManyRows.
 inline constexpr std::int64_t kShortRow = 64, kManyRows = 64;
 /// Whether nothing lies between its positions.
 template <class Matrix>

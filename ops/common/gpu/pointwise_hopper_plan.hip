@@ -95,7 +95,8 @@ constexpr FewCost kFloatFewCost{1.443, 0.1155, 6.122, 0.3111, 0.442, 0.9751, 0.3
 constexpr TurningCost kTurningCost{0.7953, 0.01638, 0.2412, 1.541};
 
 /// What each row of activations takes that begins at an odd multiple of 16 bytes, where the copy engine goes row by
-/// row: of a multiprocessor, in microseconds; others are at work meanwhile where blocks keep their weight.
+/// row: of a multiprocessor, in microseconds; others are at work meanwhile where blocks keep their weight. FewCost
+/// knows of none.
 constexpr double kOddRowOfKept = 0.002, kOddRowOfCut = 0.01;
 /// Fewer positions do not feel it.
 constexpr std::int64_t kManyForCopyEngine = 4096;
@@ -184,9 +185,11 @@ double cost_of(const PointwiseCase& product, const PointwiseInstance& instance, 
 
 /// Whether its rows in block memory would fall on different banks, and are short enough to be read through registers.
 bool suits_rows(const PointwiseCase& product, const PointwiseInstance& instance) {
-  const std::int64_t most_depth = product.has_slow_rows ? 120 : 72;
   const PointwiseProblem& problem = product.problem;
-  return product.is_dense && problem.channels <= instance.channels && problem.depth <= most_depth &&
+  // Longer rows were timed only where threads lay the weight out.
+  const std::int64_t most_depth = product.has_slow_rows ? 120 : 72;
+  const bool suits_channels = problem.channels <= 96 || (product.has_slow_rows && problem.channels % 16 != 0);
+  return product.is_dense && problem.channels <= instance.channels && suits_channels && problem.depth <= most_depth &&
          (problem.depth % 16 != 0 || problem.depth == 16);
 }
 

@@ -16,7 +16,7 @@ class PointwiseRowsProduct {
  public:
   static constexpr int kChannels = kChannels_, kGroups = kGroups_, kThreads = kGroups * kGroupThreads;
   static constexpr int kTileDepth = 64;
-  static_assert(kChannels % 16 == 0 && kKind != EpilogueKind::gradient);
+  static_assert(kChannels % 16 == 0 && (kKind == EpilogueKind::plain || kKind == EpilogueKind::inference));
 
   FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(const PointwiseMemoryUse& use, int stages) {
     return 1024 + steps_of(use.depth) * kWeightBytes + kGroups * group_bytes(use, stages) + barrier_bytes(stages) +
@@ -119,13 +119,6 @@ class PointwiseRowsProduct {
       turn.next(p_.stages);
     }
     if (is_leader_) wait_for_stores();
-    if constexpr (Part::kStatistics || Part::kGradient) {
-      float* memory = reinterpret_cast<float*>(weight_);
-      block_barrier();
-      epilogue.leave(memory);
-      block_barrier();
-      epilogue.merge(memory, split_, 0, p_.channels, p_.channels);
-    }
   }
 
   // --------------------------------------------------------------------------------- by the leader of a group of warps
@@ -225,15 +218,6 @@ class PointwiseRowsProduct {
     const int pixel = first_pixel(tile);
     const bool exists[2] = {kAll || pixel + row < p_.pixels, kAll || pixel + row + 8 < p_.pixels};
     const int slot = tile % kInputs * kTileRows * out_pitch_ + row * out_pitch_ + lane % 4 * 4;
-    if constexpr (Part::kStatistics) {
-      if (tile == 0) {
-#pragma unroll
-        for (int i = 0; i < kChannels / 8; ++i) epilogue.set_pivot(i * 8 + lane % 4 * 2, sums[i * 4], sums[i * 4 + 1]);
-        warp_barrier();
-      }
-      epilogue.count(exists[0]);
-      epilogue.count(exists[1]);
-    }
     unsigned char* to = out_ + (thread_ / 32 * 16 + lane % 16) * out_pitch_ + lane / 16 * 16;
 #pragma unroll
     for (int run = 0; run < kChannels / 8; run += 2) {

@@ -47,7 +47,7 @@ struct PlanesCase : PointwiseCase {
   PlanesTiling tiling() const;
 };
 PlanesCase planes_case(const ConstTensorView& activations, std::int64_t channels);
-/// Whether the threads of each block lay the weight out (lays_out_in_blocks). Only blocks that keep it do.
+/// Whether the threads of each block lay the weight out (has_slow_rows). Only blocks that keep it do.
 bool lays_out_weight(const PlanesCase& product, const ConstTensorView& weight);
 
 /// A launch, but for the addresses.
