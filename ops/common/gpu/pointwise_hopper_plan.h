@@ -71,6 +71,8 @@ struct PointwiseCase {
   bool input_gradient = false;  ///< by the whole weight
   bool exchanged = false;       ///< of planes: they are a convolution's weight, what is the weight here its positions
 
+  /// Nothing in front of the product, and behind it at most an inference epilogue.
+  bool is_plain() const { return !prologue && (kind == EpilogueKind::plain || kind == EpilogueKind::inference); }
   PointwiseMemoryUse memory_use() const {
     return {static_cast<int>(problem.depth), static_cast<int>(problem.channels), has_other, has_x, has_added, lays_out};
   }
@@ -182,8 +184,8 @@ bool lays_out_in_blocks(const ConstTensorView& weight, const SlidingChannels& wi
 /// Whether it is a small dense weight of 16 bits at whose rows the copy engine is slow, if many positions need it.
 bool has_slow_rows(const ConstTensorView& weight, const SlidingChannels& windows, std::int64_t positions);
 /// Threads lay such a weight out in all kernels that keep it if its rows have at most kShortRow bytes and are at least
-/// kManyRows.
-inline constexpr std::int64_t kShortRow = 64, kManyRows = 64;
+/// kManyRows; in some from so many positions on.
+inline constexpr std::int64_t kShortRow = 64, kManyRows = 64, kManyPositions = 25'000;
 /// Whether nothing lies between its positions.
 template <class Matrix>
 bool is_dense(const Matrix& matrix, std::int64_t channels) {

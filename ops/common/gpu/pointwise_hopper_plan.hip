@@ -101,15 +101,16 @@ constexpr double kOddRowOfKept = 0.002, kOddRowOfCut = 0.01;
 /// Fewer positions do not feel it.
 constexpr std::int64_t kManyForCopyEngine = 4096;
 
+/// Whether rows of so many 16-bit elements begin there.
+bool are_odd_rows(std::int64_t elements) { return elements % 16 != 0; }
+
 /// How many such rows a multiprocessor copies, of products whose costs were fitted to others.
 double odd_rows_of(const PointwiseCase& product, const PointwiseInstance& instance, const PointwiseLaunch& launch,
                    int size) {
   const PointwiseProblem& problem = product.problem;
-  const bool is_plain =
-      !product.prologue && (product.kind == EpilogueKind::plain || product.kind == EpilogueKind::inference);
-  if (size_of(problem.dtype) != 2 || !is_plain || problem.pixels < kManyForCopyEngine) return 0;
-  const std::int64_t ins = problem.depth % 16 == 0 ? 0 : divide_up(problem.depth, instance.depth),
-                     outs = problem.channels % 16 == 0 ? 0 : 1 + (product.has_added ? 1 : 0);
+  if (size_of(problem.dtype) != 2 || !product.is_plain() || problem.pixels < kManyForCopyEngine) return 0;
+  const std::int64_t ins = are_odd_rows(problem.depth) ? divide_up(problem.depth, instance.depth) : 0,
+                     outs = are_odd_rows(problem.channels) ? 1 + (product.has_added ? 1 : 0) : 0;
   return static_cast<double>(problem.pixels * launch.channel_tiles * (ins + outs)) / size;
 }
 
@@ -137,6 +138,8 @@ double cost_of(const PointwiseCase& product, const PointwiseInstance& instance, 
   const double cached = in * launch.channel_tiles + out + weight * splits;
   const std::int64_t blocks = std::int64_t{launch.channel_tiles} * launch.splits;
   const bool is_small = has_small_costs(product);
+  const auto group_tiles =  // of blocks that stay
+      static_cast<double>(divide_up(launch.pixel_tiles, std::int64_t{launch.splits} * instance.row_tiles));
   const auto rounds_of = [&](std::int64_t at_once) { return static_cast<double>(divide_up(blocks, at_once)); };
   switch (instance.family) {
     case PointwiseFamily::kept: {
@@ -144,11 +147,9 @@ double cost_of(const PointwiseCase& product, const PointwiseInstance& instance, 
       const double latency = std::max(kept.tile + depth * kept.tile_depth + channels * kept.tile_channels,
                                       depth * kept.copy / launch.stages);
       const double work = row_tiles * (kept.work + depth * kept.work_depth + channels * kept.work_channels);
-      const auto tiles =
-          static_cast<double>(divide_up(launch.pixel_tiles, std::int64_t{launch.splits} * instance.row_tiles));
       return kept.start + kept.weight * depth * channels +
-             std::max(
-                 {tiles * rounds_of(size) * std::max(latency, work), (in + out) / kept.memory, cached / kept.cache}) +
+             std::max({group_tiles * rounds_of(size) * std::max(latency, work), (in + out) / kept.memory,
+                       cached / kept.cache}) +
              kOddRowOfKept * odd_rows_of(product, instance, launch, size);
     }
     case PointwiseFamily::cut: {
@@ -173,10 +174,8 @@ double cost_of(const PointwiseCase& product, const PointwiseInstance& instance, 
     }
     case PointwiseFamily::rows: {
       const RowsCost& rows = product.has_slow_rows ? kLaidRowsCost : is_small ? kSmallRowsCost : kRowsCost;
-      const auto rounds =
-          static_cast<double>(divide_up(launch.pixel_tiles, std::int64_t{launch.splits} * instance.row_tiles));
       const auto steps = static_cast<double>(divide_up(problem.depth, instance.depth));
-      return rows.start + (in + out) / rows.memory + rows.round * rounds + rows.group * row_tiles +
+      return rows.start + (in + out) / rows.memory + rows.round * group_tiles + rows.group * row_tiles +
              rows.step * (steps - 1);
     }
   }
@@ -188,14 +187,13 @@ bool suits_rows(const PointwiseCase& product, const PointwiseInstance& instance)
   const PointwiseProblem& problem = product.problem;
   // Longer rows were timed only where threads lay the weight out.
   const std::int64_t most_depth = product.has_slow_rows ? 120 : 72;
-  const bool suits_channels = problem.channels <= 96 || (product.has_slow_rows && problem.channels % 16 != 0);
+  const bool suits_channels = problem.channels <= 96 || (product.has_slow_rows && are_odd_rows(problem.channels));
   return product.is_dense && problem.channels <= instance.channels && suits_channels && problem.depth <= most_depth &&
-         (problem.depth % 16 != 0 || problem.depth == 16);
+         (are_odd_rows(problem.depth) || problem.depth == 16);
 }
 
 /// Whether threads lay the weight out in kernels of a family.
 bool lays_out_in(PointwiseFamily family, const PointwiseCase& product) {
-  constexpr std::int64_t kManyPositions = 25'000;
   if (product.lays_out || !product.has_slow_rows) return product.lays_out;
   const PointwiseProblem& problem = product.problem;
   const std::int64_t rows = product.input_gradient ? problem.depth : problem.channels;
@@ -246,8 +244,7 @@ bool has_slow_rows(const ConstTensorView& weight, const SlidingChannels& windows
   constexpr std::int64_t kMost = 10'000;
   // A row at an odd multiple of 16 bytes takes the copy engine 10 to 17 ns where all blocks want it at once: 2.5 us for
   // 144 of them. Few blocks do not feel it.
-  const bool has_odd_rows = weight.strides[0] * static_cast<std::int64_t>(size_of(weight.dtype)) % 32 != 0;
-  return windows.channels == 0 && size_of(weight.dtype) == 2 && has_odd_rows &&
+  return windows.channels == 0 && size_of(weight.dtype) == 2 && are_odd_rows(weight.strides[0]) &&
          weight.sizes[0] * weight.sizes[1] <= kMost && positions >= kManyForCopyEngine;
 }
 
@@ -258,9 +255,8 @@ bool are_few(const PointwiseCase& product, std::int64_t blocks) {
   // Of all tensors: of larger ones the other costs are as good.
   const std::int64_t most_bytes = problem.dtype == DataType::float32 ? 10'000'000 : 4'000'000;
   const std::int64_t elements = problem.pixels * (problem.depth + problem.channels) + problem.depth * problem.channels;
-  const bool has_plain_cost = product.kind == EpilogueKind::plain || product.kind == EpilogueKind::inference;
-  return !product.prologue && has_plain_cost &&
-         elements * static_cast<std::int64_t>(size_of(problem.dtype)) <= most_bytes && blocks <= multiprocessors();
+  return product.is_plain() && elements * static_cast<std::int64_t>(size_of(problem.dtype)) <= most_bytes &&
+         blocks <= multiprocessors();
 }
 
 bool suits_cluster(const PointwiseCase& product, int cluster, std::int64_t tiles, int steps) {
@@ -282,11 +278,11 @@ PointwiseLaunch plan(std::span<const PointwiseInstance> instances, const Pointwi
     launch.instance = &instance;
     launch.pixel_tiles = static_cast<int>(divide_up(problem.pixels, kTileRows));
     launch.channel_tiles = static_cast<int>(divide_up(problem.channels, instance.channels));
-    launch.splits = static_cast<int>(divide_up(launch.pixel_tiles, instance.row_tiles));
+    // Tiles of whole rows go round the blocks before they go round a block's groups.
+    const int tiles_in_block = instance.family == PointwiseFamily::rows ? 1 : instance.row_tiles;
+    launch.splits = static_cast<int>(divide_up(launch.pixel_tiles, tiles_in_block));
     launch.lays_out = lays_out_in(instance.family, product);
     const bool is_cut = instance.family == PointwiseFamily::cut;
-    // Groups of tiles of whole rows go their own ways, each where the next multiprocessor is.
-    if (instance.family == PointwiseFamily::rows) launch.splits = launch.pixel_tiles;
     // Of more blocks, each of which waits for its first copies, there was never use; nor is the cost known there.
     const bool has_seams = product.prologue || product.kind == EpilogueKind::gradient;
     const int most_rounds = problem.dtype == DataType::float32 ? 8 : has_seams ? 3 : 2;

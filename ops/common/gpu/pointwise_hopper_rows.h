@@ -106,8 +106,7 @@ class PointwiseRowsProduct {
       if (is_leader_) start_tile(tile + p_.stages, turn.slot);
       if (has_added_) wait(barriers_ + p_.stages + tile % kInputs, tile / kInputs & 1);
       const int rows = p_.pixels - first_pixel(tile);
-      if (rows >= kTileRows) store_tile<true>(sums, tile, epilogue);
-      else store_tile<false>(sums, tile, epilogue);
+      store_tile(sums, tile, epilogue);
       publish();
       group_barrier(group_);
       if (is_leader_) {
@@ -211,12 +210,10 @@ class PointwiseRowsProduct {
     }
   }
 
-  /// To block memory. kAll: all rows of the tile exist.
-  template <bool kAll>
+  /// To block memory. Of the last tile some rows may not exist: they go no further.
   FUSEDSC_DEVICE void store_tile(Sums& sums, int tile, Part& epilogue) const {
     const int lane = thread_ % 32, row = thread_ / 32 * 16 + lane / 4;
-    const int pixel = first_pixel(tile);
-    const bool exists[2] = {kAll || pixel + row < p_.pixels, kAll || pixel + row + 8 < p_.pixels};
+    constexpr bool kExists[2] = {true, true};  // asked only where positions are summed up
     const int slot = tile % kInputs * kTileRows * out_pitch_ + row * out_pitch_ + lane % 4 * 4;
     unsigned char* to = out_ + (thread_ / 32 * 16 + lane % 16) * out_pitch_ + lane / 16 * 16;
 #pragma unroll
@@ -231,7 +228,7 @@ class PointwiseRowsProduct {
         const int place = slot + i % 2 * 8 * out_pitch_ + (is_half ? run : run + i / 2) * 16;
         if (has_added_) added[i] = *reinterpret_cast<const std::uint32_t*>(added_ + place);
       }
-      epilogue.take(run * 8, exists, values, x, added);
+      epilogue.take(run * 8, kExists, values, x, added);
 #pragma unroll
       for (int i = 0; i < 4; ++i) words[i] = to_bits(values[2 * i], values[2 * i + 1], T());
       store_matrices(is_half && lane >= 16 ? spare_ + (thread_ / 32 * 16 + lane % 16) * 16 : to + run * 16, words);

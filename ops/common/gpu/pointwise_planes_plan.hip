@@ -79,11 +79,9 @@ constexpr TurningCost kBoxesTurningCost{0.4065, 0.1173, 0.1707, 1.364}, kRunsTur
 double cost_of(const PlanesCase& product, const PlanesLaunch& launch, int beside, int size) {
   const PointwiseProblem& problem = product.problem;
   const PlanesInstance& instance = *launch.instance;
-  const bool has_seams =
-      product.prologue || (product.kind != EpilogueKind::plain && product.kind != EpilogueKind::inference);
   const Cost& cost = problem.dtype != DataType::float32 ? kHalfCost
                      : product.exchanged                ? kExchangedCost
-                     : has_seams                        ? kFloatSeamsCost
+                     : !product.is_plain()              ? kFloatSeamsCost
                                                         : kFloatCost;
   const auto element = static_cast<double>(size_of(problem.dtype));
   const double depth = static_cast<double>(divide_up(problem.depth, instance.depth) * instance.depth) * element / 128,
@@ -147,7 +145,7 @@ PlanesCase planes_case(const ConstTensorView& activations, std::int64_t channels
 }
 
 bool lays_out_weight(const PlanesCase& product, const ConstTensorView& weight) {
-  constexpr std::int64_t kLittle = 5'000, kManyPositions = 25'000;
+  constexpr std::int64_t kLittle = 5'000;
   const bool is_worth_it = weight.sizes[1] * 2 <= kShortRow ||
                            (product.input_gradient &&
                             (weight.sizes[0] * weight.sizes[1] <= kLittle || product.problem.pixels >= kManyPositions));
