@@ -184,7 +184,8 @@ class PointwiseRowsProduct {
   /// sums = the tile's rows times the weight.
   FUSEDSC_DEVICE void multiply_tile(Sums& sums, const unsigned char* tile) const {
     const int lane = thread_ % 32, row = thread_ / 32 * 16 + lane % 16;
-    const unsigned char* from = tile + row * in_pitch_ + lane / 16 * 16;
+    const unsigned char* from = tile + row * in_pitch_;
+    const int second_half = lane / 16 * 16;  // of a piece's bytes: what these lanes point at
 #pragma unroll 1
     for (int step = 0; step < steps_; ++step) {
       const int first = step * kTileDepth;
@@ -192,8 +193,9 @@ class PointwiseRowsProduct {
 #pragma unroll
       for (int k = 0; k < kTileDepth; k += 16) {
         if (first + k >= p_.depth) break;
-        const bool is_half = first + k + 8 >= p_.depth;  // beyond the end comes the next row
-        load_matrices(from + (first + k) * 2, rows[k / 16]);
+        // Beyond a row's end comes the next one; beyond the last, a tile under way, which nobody may read.
+        const bool is_half = first + k + 8 >= p_.depth;
+        load_matrices(from + (first + k) * 2 + (is_half ? 0 : second_half), rows[k / 16]);
         if (is_half) rows[k / 16][2] = rows[k / 16][3] = 0;
       }
       fence(sums);
