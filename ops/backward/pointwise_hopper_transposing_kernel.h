@@ -4,6 +4,7 @@
 
 #include "fusedsc/common/gpu/divisor.h"
 #include "fusedsc/common/gpu/following_kernel.h"
+#include "fusedsc/common/gpu/hopper.h"
 #include "fusedsc/common/gpu/vector.h"
 
 namespace fusedsc::gpu::hopper {
@@ -21,19 +22,23 @@ struct TransposedTensor {
 struct TransposingParameters {
   TransposedTensor tensors[kMostTransposed];
   int positions = 0;  ///< of an image
+  int runs = 0;       ///< of channels, to a block: a power of two
   int rotation = 0;   ///< see below
+
+  FUSEDSC_HOST_DEVICE int tile_bytes() const { return 16 * runs * positions; }
+  FUSEDSC_HOST_DEVICE int memory_bytes() const { return tile_bytes() + static_cast<int>(sizeof(Barrier)); }
 };
 
-/// A block has 128 bytes of channels of one image: a run of bytes, which it copies to block memory. There a thread
-/// picks neighbouring channels of one position, 16 bytes, at a time; eight threads have all channels of a position.
-template <class T, int kThreads>
+/// A block has some runs of channels, 16 bytes each, of one image: together a run of bytes, which one copy brings to
+/// block memory. There a thread picks a position's run at a time; neighbouring threads have all runs of a position.
+template <class T>
 class Transposing {
  public:
-  static constexpr int kRun = 16 / static_cast<int>(sizeof(T)), kRuns = 8, kChannels = kRuns * kRun;
+  static constexpr int kThreads = 256;
+  static constexpr int kRun = 16 / static_cast<int>(sizeof(T));
   static constexpr int kBlockPositions = 4;  ///< that neighbouring threads have
 
   FUSEDSC_DEVICE static void run(const TransposingParameters& p) {
-    let_next_kernel_start();
     auto block = static_cast<std::uint32_t>(block_index());
     int number = 0;
     while (block >= static_cast<std::uint32_t>(p.tensors[number].blocks)) {
@@ -42,25 +47,21 @@ class Transposing {
     }
     const TransposedTensor& tensor = p.tensors[number];
     const auto image = static_cast<std::int64_t>(tensor.by_tiles.divide(block));
-    const int first = static_cast<int>(block) * kChannels, left = tensor.channels - first;
-    const int channels = left < kChannels ? left : kChannels;
-    auto* memory = static_cast<T*>(block_memory());
-    wait_for_previous_kernel();
-    const T* from = static_cast<const T*>(tensor.from) + image * tensor.from_image + std::int64_t{first} * p.positions;
-#pragma unroll 2
-    for (int i = thread_index() * kRun; i < channels * p.positions; i += kThreads * kRun) {
-      *reinterpret_cast<Bytes*>(memory + i) = *reinterpret_cast<const Bytes*>(from + i);
-    }
-    block_barrier();
+    const int first = static_cast<int>(block) * p.runs * kRun;
+    const int channels = least(tensor.channels - first, p.runs * kRun);
+    const auto* memory = static_cast<const T*>(block_memory());
+    bring(p, static_cast<const T*>(tensor.from) + image * tensor.from_image + std::int64_t{first} * p.positions,
+          channels * p.positions * static_cast<int>(sizeof(T)));
 
-    // Where runs of neighbouring threads would fall on the same banks, their positions are others.
-    const int run = thread_index() % kRuns, lane = thread_index() / kRuns % kBlockPositions;
-    const int blocks = (p.positions + kBlockPositions - 1) / kBlockPositions,
-              turn = blocks < kRuns ? 0 : run >> p.rotation;
+    const int run = thread_index() % p.runs, number_of_run = thread_index() / p.runs;
     if (run * kRun >= channels) return;
+    // Where runs of neighbouring threads would fall on the same banks, their positions are others.
+    const int blocks = (p.positions + kBlockPositions - 1) / kBlockPositions,
+              turn = blocks < p.runs ? 0 : run >> p.rotation;
+    const int lane = number_of_run % kBlockPositions, advance = kThreads / kBlockPositions / p.runs;
     T* to = static_cast<T*>(tensor.to) + image * p.positions * tensor.channels + first + run * kRun;
 #pragma unroll 1
-    for (int i = thread_index() / (kRuns * kBlockPositions); i < blocks; i += kThreads / (kRuns * kBlockPositions)) {
+    for (int i = number_of_run / kBlockPositions; i < blocks; i += advance) {
       const int turned = i + turn < blocks ? i + turn : i + turn - blocks;
       const int position = turned * kBlockPositions + lane;
       if (position >= p.positions) continue;
@@ -72,7 +73,24 @@ class Transposing {
   }
 
  private:
-  using Bytes = Aligned<std::uint32_t, 4>;
+  /// To block memory, for all threads.
+  FUSEDSC_DEVICE static void bring(const TransposingParameters& p, const T* from, int bytes) {
+    auto* memory = static_cast<unsigned char*>(block_memory());
+    auto* arrived = reinterpret_cast<Barrier*>(memory + p.tile_bytes());
+    const bool is_leader = thread_index() == 0;
+    if (is_leader) {
+      initialise(arrived);
+      publish();
+    }
+    let_next_kernel_start();
+    wait_for_previous_kernel();
+    if (is_leader) {
+      expect(arrived, bytes);
+      start_load(memory, from, bytes, arrived);
+    }
+    block_barrier();  // before which there is no barrier to wait at
+    wait(arrived, 0);
+  }
 };
 
 }  // namespace fusedsc::gpu::hopper

@@ -13,24 +13,18 @@ namespace {
 
 constexpr const char* kName = "pointwise_conv2d_backward";
 
-/// Threads of a block: few where there are many blocks, which hide each other's latencies; else as many as leave each
-/// one or two copies.
-constexpr int kFewThreads = 256, kManyThreads = 512, kMostThreads = 1024, kThreadsOfMultiprocessor = 2048;
+constexpr int kThreadsOfMultiprocessor = 2048;
 
-template <class T, int kThreads>
-FUSEDSC_KERNEL(kThreads, kThreadsOfMultiprocessor / kThreads)
+template <class T>
+FUSEDSC_KERNEL(Transposing<T>::kThreads, kThreadsOfMultiprocessor / Transposing<T>::kThreads)
 transposing_kernel(const TransposingParameters p) {
-  Transposing<T, kThreads>::run(p);
+  Transposing<T>::run(p);
 }
 
 template <class T>
-void launch_transposing(TransposingParameters p, std::int64_t blocks, std::size_t memory, void* stream) {
-  const auto launch_with = [&](void (*kernel)(TransposingParameters), int threads) {
-    launch_following(kName, kernel, blocks, threads, stream, p, memory);
-  };
-  if (blocks > multiprocessors()) launch_with(transposing_kernel<T, kFewThreads>, kFewThreads);
-  else if (memory < kMostThreads * 16) launch_with(transposing_kernel<T, kManyThreads>, kManyThreads);
-  else launch_with(transposing_kernel<T, kMostThreads>, kMostThreads);
+void launch_transposing(const TransposingParameters& p, std::int64_t blocks, void* stream) {
+  launch_following(kName, transposing_kernel<T>, blocks, Transposing<T>::kThreads, stream, p,
+                   static_cast<std::size_t>(p.memory_bytes()));
 }
 
 std::int64_t area_of(const PointwiseBackwardArguments& a) { return a.x.sizes[2] * a.x.sizes[3]; }
@@ -53,15 +47,27 @@ PointwiseBackwardArguments with_channels_last(const PointwiseBackwardArguments& 
   return laid_out;
 }
 
+/// Runs of channels to a block: as many as make a tile of some kilobytes, at most a line of memory, and fewer where
+/// that would leave multiprocessors without a block.
+int runs_of_block(const PointwiseBackwardArguments& a) {
+  constexpr int kMostRuns = 8, kFewestRuns = 2, kTileBytes = 7 << 10;
+  const std::int64_t area = area_of(a), bytes = static_cast<std::int64_t>(size_of(a.x.dtype));
+  const std::int64_t all = a.x.sizes[0] * (a.x.sizes[1] + a.grad_y.sizes[1]) * bytes / 16;
+  int runs = kMostRuns;
+  while (runs > kFewestRuns && (area * 16 * runs > kTileBytes || all < runs * multiprocessors())) runs /= 2;
+  return runs;
+}
+
 void launch_transposing(const PointwiseBackwardArguments& from, const PointwiseBackwardArguments& to, void* stream) {
   TransposingParameters p;
   const auto area = static_cast<int>(area_of(from));
-  const int channels = 128 / static_cast<int>(size_of(from.x.dtype));
   p.positions = area;
+  p.runs = runs_of_block(from);
   // Runs of channels lie 16 * area bytes apart: of a multiple of 64 bytes, but not of 128, two share banks and so on.
   p.rotation = area % 2 != 0 ? 3 : area % 4 != 0 ? 2 : area % 8 != 0 ? 1 : 0;
   std::int64_t blocks = 0;
   TransposedTensor* next = p.tensors;
+  const int channels = 16 / static_cast<int>(size_of(from.x.dtype)) * p.runs;
   const auto add = [&](const ConstTensorView& view, const ConstTensorView& result) {
     if (!view) return;
     next->from = view.data;
@@ -77,9 +83,8 @@ void launch_transposing(const PointwiseBackwardArguments& from, const PointwiseB
   add(from.grad_y, to.grad_y);
   add(from.gradient_prologue.output, to.gradient_prologue.output);
   add(from.x, to.x);
-  const std::size_t memory = static_cast<std::size_t>(area) * 128;
-  if (channels == 64) launch_transposing<std::uint16_t>(p, blocks, memory, stream);
-  else launch_transposing<float>(p, blocks, memory, stream);
+  if (size_of(from.x.dtype) == 2) launch_transposing<std::uint16_t>(p, blocks, stream);
+  else launch_transposing<float>(p, blocks, stream);
 }
 
 std::string why_not_transposing(const PointwiseBackwardArguments& a) {
@@ -95,12 +100,14 @@ std::string why_not_transposing(const PointwiseBackwardArguments& a) {
   const std::int64_t area = area_of(a), bytes = static_cast<std::int64_t>(size_of(a.x.dtype));
   if (area == 1) return "tensors of one position per image are channels_last";
   if (area * bytes % 16 == 0) return "maps are whole runs of 16 bytes, as other kernels take them";
-  // Where two channels are a run together, and where there is little to compute, a launch more is not worth it.
-  const std::int64_t positions = a.x.sizes[0] * area;
-  constexpr std::int64_t kFewPositions = 512, kFewestPositions = 256;
-  if (area * bytes % 8 == 0 && positions > kFewPositions) return "two channels are a run of 16 bytes together";
+  // Where two channels are a run together, others go over the tensors once for each tile of the weight: often enough?
+  const std::int64_t positions = a.x.sizes[0] * area, channels = a.x.sizes[1], outputs = a.grad_y.sizes[1];
+  constexpr std::int64_t kManyPositions = 4096, kFewestPositions = 256, kLargestArea = 576;
+  if (area * bytes % 8 == 0 && positions > kManyPositions && channels * outputs < 32 * (channels + outputs)) {
+    return "two channels are a run of 16 bytes together, and there are few of them";
+  }
   if (bytes == 4 && positions < kFewestPositions) return "there are few positions";
-  if (area * 128 > std::int64_t{48} << 10) return "maps are large";
+  if (area > kLargestArea) return "maps are large";
   for (const ConstTensorView& view : {a.x, a.grad_y, a.gradient_prologue.output}) {
     if (!view) continue;
     const bool is_dense = view.strides[3] == 1 && view.strides[2] == view.sizes[3] && view.strides[1] == area;

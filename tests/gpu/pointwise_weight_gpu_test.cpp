@@ -80,6 +80,13 @@ TEST_P(PointwiseWeightGpu, FewChannels) {
   for (const PointwiseGeometry& geometry : large) verify(geometry, Memory::channels_last);
 }
 
+/// Maps that are no whole runs of 16 bytes, made channels_last: whole lines of channels to a block and a part of one,
+/// and few of them; and such, of few channels and many positions, as are left to teams.
+TEST_P(PointwiseWeightGpu, Transposed) {
+  verify_all({{{48, 88, 7, 7}, 88}, {{2, 64, 22, 22}, 72}, {{22, 24, 14, 14}, 24}},
+             {.grad_x = false, .grad_bias = false});
+}
+
 /// Tiles by warp groups: of which one is the whole weight, whose positions blocks and clusters share, or some; fewer
 /// positions than shares of them; so many that tiles are wide; so few that each tile is one block's.
 TEST_P(PointwiseWeightGpu, ChannelsLast) {
