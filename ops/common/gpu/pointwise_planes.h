@@ -62,8 +62,9 @@ class PlanesProduct {
     split_ = static_cast<int>(block_index()) / p.channel_tiles;
     first_channel_ = static_cast<int>(block_index()) % p.channel_tiles * kChannels;
     steps_ = (p.depth + kTileDepth - 1) / kTileDepth;
-    const int first = split_ * kGroups + group_, all = p.splits * kGroups;
-    tiles_ = first < p.pixel_tiles ? (p.pixel_tiles - first + all - 1) / all : 0;
+    first_tile_ = split_ * p.split_advance + group_ * p.group_advance;
+    const int all = p.splits * kGroups;
+    tiles_ = first_tile_ < p.pixel_tiles ? (p.pixel_tiles - first_tile_ + all - 1) / all : 0;
     has_x_ = Part::kTakesX && p.epilogue.has_x;
     has_added_ = Part::kTakesAdded && p.epilogue.has_added;
 
@@ -89,7 +90,7 @@ class PlanesProduct {
 
   /// Where a tile begins.
   FUSEDSC_DEVICE int image_of(int tile, int& position) const {
-    auto rest = static_cast<std::uint32_t>(split_ * kGroups + group_ + tile * p_.splits * kGroups);
+    auto rest = static_cast<std::uint32_t>(first_tile_ + tile * p_.splits * kGroups);
     const auto image = static_cast<int>(p_.parts.divide(rest));
     position = static_cast<int>(rest) * kTileRows;
     return image;
@@ -313,7 +314,7 @@ class PlanesProduct {
 
   const PlanesParameters& p_;
   const Positions tile_;
-  int group_, split_, first_channel_, steps_, tiles_, in_bytes_, stage_bytes_, out_bytes_;
+  int group_, split_, first_channel_, first_tile_, steps_, tiles_, in_bytes_, stage_bytes_, out_bytes_;
   int next_tile_ = 0, next_step_ = 0;  ///< what the leader copies next
   bool is_leader_, has_x_, has_added_;
   unsigned char *weight_, *stages_, *out_, *x_, *added_;

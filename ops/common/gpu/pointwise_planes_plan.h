@@ -54,7 +54,8 @@ bool lays_out_weight(const PlanesCase& product, const ConstTensorView& weight);
 struct PlanesLaunch {
   const PlanesInstance* instance = nullptr;  ///< null: none fits
   int pixel_tiles = 0, channel_tiles = 1, splits = 1, stages = 2;
-  int cluster = 1;  ///< blocks that share the k of a tile
+  int cluster = 1;       ///< blocks that share the k of a tile
+  bool spreads = false;  ///< where blocks stay: tiles go round them before they go round a block's groups
   bool turns_weight = false;
   double cost = std::numeric_limits<double>::infinity();  ///< in microseconds
 

@@ -36,9 +36,9 @@ bool are_planes(const ConstTensorView& tensor) {
 }
 
 /// Fitted to the times of all tiles on the layers of mobile networks on an H200, batch 1 and 64, in microseconds, so
-/// that the choice is near the best one; a single number says little.
+/// that the choice is near the best one; a single number says little. `first` of 16 bits: to those of batches 8 to 64.
 struct KeptCost {
-  double start, weight;                    ///< a kernel; per 128 bytes of k and of channels
+  double start, first, weight;             ///< a kernel; per 128 bytes of k but the first; and per as many of channels
   double tile, tile_depth, tile_channels;  ///< of a tile from its begin to its end; likewise
   double work, work_depth, work_channels;  ///< what a tile takes of a multiprocessor, likewise
   double memory, cache;                    ///< bytes, millions
@@ -55,14 +55,14 @@ struct Cost {
   KeptCost kept;
   CutCost boxes, runs;
 };
-constexpr Cost kHalfCost{{1.092, 0.03939, 0.2361, 0.3095, 0.4324, 0.06485, 0.06841, 0.2218, 3.35, 4.398},
+constexpr Cost kHalfCost{{1.092, 0.3, 0.03939, 0.2361, 0.3095, 0.4324, 0.06485, 0.06841, 0.2218, 3.35, 4.398},
                          {0.6532, 1.073, 0.0, 0.08946, 0.0, 1.766, 3.252, 0.0},
                          {0.7852, 0.606, 0.3322, 1.016, 0.291, 10.47, 5.623, 0.1327}};
-constexpr Cost kFloatCost{{1.709, 0.09416, 0.1834, 0.4548, 0.3339, 0.01013, 0.1814, 0.1619, 4.407, 11.51},
+constexpr Cost kFloatCost{{1.709, 0, 0.09416, 0.1834, 0.4548, 0.3339, 0.01013, 0.1814, 0.1619, 4.407, 11.51},
                           {1.667, 0.3928, 0.008281, 0.08017, 0.3465, 3.133, 12.16, 0.02539},
                           {0.9215, 1.096, 0.4184, 0.2506, 0.4036, 3.988, 8.21, 0.03383}};
 /// Of float32 with seams, as fitted to tiles without them before.
-constexpr Cost kFloatSeamsCost{{1.877, 0.1158, 0.1228, 0.4755, 0.2198, 0.01237, 0.1036, 0.2211, 4.694, 29.21},
+constexpr Cost kFloatSeamsCost{{1.877, 0, 0.1158, 0.1228, 0.4755, 0.2198, 0.01237, 0.1036, 0.2211, 4.694, 29.21},
                                {1.476, 0.8979, 0.01004, 0.09252, 0.1381, 5.688, 66.73, 0.03705},
                                {0.9215, 1.096, 0.4184, 0.2506, 0.4036, 3.988, 8.21, 0.03383}};
 constexpr FewCost kHalfBoxesFewCost{1.703, 0.04965, 6.153, 0.08183, 0.02437, 0.7279, 1.661, 0.02031, 0.2816, 0.05013};
@@ -70,11 +70,22 @@ constexpr FewCost kHalfRunsFewCost{0.9944, 0.551, 2.468, 0.3095, 0.09429, 0.9965
 constexpr FewCost kFloatBoxesFewCost{1.973, 0.03863, 8.569, 0.302, 0.3181, 0.3594, 0.4869, 0.2495, 0.08692, 0.04201};
 constexpr FewCost kFloatRunsFewCost{1.951, 0.09221, 14.56, 0.09406, 0.1942, 1.026, 0.5322, 0.07387, 0.099, 0.03442};
 /// Of products with their operands exchanged, which have no runs.
-constexpr Cost kExchangedCost{{1.024, 0.08276, 0.1051, 0.6913, 0.3521, 0.01062, 0.04276, 0.3505, 4.667, 5.768},
+constexpr Cost kExchangedCost{{1.024, 0, 0.08276, 0.1051, 0.6913, 0.3521, 0.01062, 0.04276, 0.3505, 4.667, 5.768},
                               {1.395, 0.8058, 0.009316, 0.1272, 0.1759, 3.584, 5.009, 0.1103},
                               {}};
 constexpr FewCost kExchangedFewCost{1.344, 0.08266, 7.593, 0.43, 0.4049, 0.3505, 1.002, 0.1395, 0.01737, 0.03372};
 constexpr TurningCost kBoxesTurningCost{0.4065, 0.1173, 0.1707, 1.364}, kRunsTurningCost{0, 0, 0.1843, 1.364};
+
+/// What each row of a weight takes that begins at an odd multiple of 16 bytes, of all that blocks ask for.
+constexpr double kOddRow = 3e-5;
+
+double cost_of_odd_rows(const PlanesCase& product, const PlanesLaunch& launch) {
+  const PointwiseProblem& problem = product.problem;
+  const std::int64_t row = product.input_gradient ? problem.channels : problem.depth;
+  if (size_of(problem.dtype) != 2 || product.lays_out || row % 16 == 0) return 0;
+  const std::int64_t rows = product.input_gradient ? problem.depth : launch.instance->channels;
+  return kOddRow * static_cast<double>(rows * launch.channel_tiles * launch.splits);
+}
 
 double cost_of(const PlanesCase& product, const PlanesLaunch& launch, int beside, int size) {
   const PointwiseProblem& problem = product.problem;
@@ -100,11 +111,13 @@ double cost_of(const PlanesCase& product, const PlanesLaunch& launch, int beside
     const auto tiles =
         static_cast<double>(divide_up(launch.pixel_tiles, std::int64_t{launch.splits} * instance.row_tiles));
     const double latency = kept.tile + depth * kept.tile_depth + channels * kept.tile_channels,
-                 work = row_tiles * (kept.work + ins * depth * kept.work_depth + outs * channels * kept.work_channels);
+                 groups = std::min(row_tiles, static_cast<double>(divide_up(launch.pixel_tiles, launch.splits))),
+                 work = groups * (kept.work + ins * depth * kept.work_depth + outs * channels * kept.work_channels);
     const double own = tiles * rounds_of(size) * std::max(latency, work),
                  bound = std::max(all / kept.memory, cached / kept.cache);
     constexpr double kHidden = 0.01;  // where memory hides it: of tiles that are the same otherwise, those with less
-    return kept.start + kept.weight * depth * channels + (own > bound ? own : bound + kHidden * own);
+    return kept.start + kept.first * (depth - 1) + kept.weight * depth * channels +
+           (own > bound ? own : bound + kHidden * own);
   }
   if (are_few(product, blocks * launch.cluster)) {
     const bool is_float = problem.dtype == DataType::float32;
@@ -145,10 +158,10 @@ PlanesCase planes_case(const ConstTensorView& activations, std::int64_t channels
 }
 
 bool lays_out_weight(const PlanesCase& product, const ConstTensorView& weight) {
-  constexpr std::int64_t kLittle = 5'000;
-  const bool is_worth_it = weight.sizes[1] * 2 <= kShortRow ||
-                           (product.input_gradient &&
-                            (weight.sizes[0] * weight.sizes[1] <= kLittle || product.problem.pixels >= kManyPositions));
+  constexpr std::int64_t kLittle = 5'000, kManyForThreads = 10'000;
+  const bool is_worth_it =
+      weight.sizes[1] * 2 <= kShortRow || (product.input_gradient && (weight.sizes[0] * weight.sizes[1] <= kLittle ||
+                                                                      product.problem.pixels >= kManyForThreads));
   // With the tensors of a gradient's seams, too, a block has no room for a weight of many rows.
   return !product.whole_images && product.kind != EpilogueKind::gradient && weight.sizes[0] >= kManyRows &&
          is_worth_it && suits_copy_engine(weight_matrix(weight, 1), weight.dtype) &&
@@ -183,10 +196,17 @@ PlanesLaunch launch_of(const PlanesInstance& instance, const PlanesCase& product
   launch.channel_tiles = static_cast<int>(divide_up(problem.channels, instance.channels));
   launch.splits = static_cast<int>(divide_up(launch.pixel_tiles, instance.row_tiles));
   if (beside > 1 && (!is_cut || launch.channel_tiles * launch.splits <= (beside - 1) * size)) return {};
-  if (!is_cut) launch.splits = std::min(std::max(size / launch.channel_tiles, 1), launch.splits);
+  const auto all_steps = static_cast<int>(divide_up(problem.depth, instance.depth));
+  if (!is_cut) {
+    // More blocks than have a tile for each group are worth their start where there is some to copy. Where there are
+    // several rounds, groups of a block have neighbours: those are near each other in memory.
+    const int most = std::max(size / launch.channel_tiles, 1);
+    launch.spreads =
+        std::int64_t{launch.pixel_tiles} * all_steps >= 2 * most && launch.pixel_tiles < 2 * most * instance.row_tiles;
+    launch.splits = std::min(most, launch.spreads ? launch.pixel_tiles : launch.splits);
+  }
   constexpr std::int64_t kMostRounds = 8;  // of more positions nobody exchanges operands, nor is the cost known there
   if (product.exchanged && std::int64_t{launch.channel_tiles} * launch.splits > kMostRounds * size) return {};
-  const auto all_steps = static_cast<int>(divide_up(problem.depth, instance.depth));
   const int memory = kMultiprocessorMemory / beside - (beside > 1 ? kBlockReserve : 0);
   const auto steps = static_cast<int>(divide_up(all_steps, instance.cut * cluster));
   if (cluster > 1 && (!is_cut || !suits_cluster(product, cluster, std::int64_t{launch.channel_tiles} * launch.splits,
@@ -211,7 +231,7 @@ PlanesLaunch plan(std::span<const PlanesInstance> instances, const PlanesCase& p
       for (const int cluster : kClusters) {
         PlanesLaunch launch = launch_of(instance, product, beside, cluster, size);
         if (launch.instance == nullptr) continue;
-        const double cost = cost_of(product, launch, beside, size);
+        const double cost = cost_of(product, launch, beside, size) + cost_of_odd_rows(product, launch);
         for (const bool turns : {false, true}) {
           if (turns && !(product.turns_weight && instance.turns)) break;
           launch.turns_weight = turns;
@@ -238,6 +258,8 @@ void PlanesLaunch::fill(const PlanesCase& product, PlanesParameters& p) const {
   p.has_other = product.has_other;
   p.epilogue.has_x = product.has_x;
   p.epilogue.has_added = product.has_added;
+  p.split_advance = spreads ? 1 : instance->row_tiles;
+  p.group_advance = spreads ? splits : 1;
   p.tiling = product.tiling();
   p.parts = Divisor(static_cast<std::uint32_t>(p.tiling.parts));
 }

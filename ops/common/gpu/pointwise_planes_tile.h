@@ -15,7 +15,8 @@ struct PlanesTiling {
 
 struct PlanesParameters : PointwiseParameters {
   PlanesTiling tiling;
-  Divisor parts;                                        ///< divides by tiling.parts
+  Divisor parts;                             ///< divides by tiling.parts
+  int split_advance = 0, group_advance = 0;  ///< of blocks that stay: tiles from one to the next; from group to group
   const void *other_rows = nullptr, *x_rows = nullptr;  ///< as activations_rows
 };
 
