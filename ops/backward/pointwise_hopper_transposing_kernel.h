@@ -1,10 +1,11 @@
 /// Contiguous tensors made channels_last ones: for weight gradients of maps that are no whole runs of 16 bytes, which
-/// neither the copy engine nor loads of vectors can take as they are.
+/// the copy engine can take as whole images only, and loads of vectors not at all.
 #pragma once
 
 #include "fusedsc/common/gpu/divisor.h"
 #include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/hopper.h"
+#include "fusedsc/common/gpu/least.h"
 #include "fusedsc/common/gpu/vector.h"
 
 namespace fusedsc::gpu::hopper {

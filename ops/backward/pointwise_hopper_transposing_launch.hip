@@ -18,7 +18,9 @@ constexpr int kThreadsOfMultiprocessor = 2048;
 template <class T>
 FUSEDSC_KERNEL(Transposing<T>::kThreads, kThreadsOfMultiprocessor / Transposing<T>::kThreads)
 transposing_kernel(const TransposingParameters p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
   Transposing<T>::run(p);
+#endif
 }
 
 template <class T>
@@ -52,7 +54,8 @@ PointwiseBackwardArguments with_channels_last(const PointwiseBackwardArguments& 
 int runs_of_block(const PointwiseBackwardArguments& a) {
   constexpr int kMostRuns = 8, kFewestRuns = 2, kTileBytes = 7 << 10;
   const std::int64_t area = area_of(a), bytes = static_cast<std::int64_t>(size_of(a.x.dtype));
-  const std::int64_t all = a.x.sizes[0] * (a.x.sizes[1] + a.grad_y.sizes[1]) * bytes / 16;
+  const std::int64_t all =
+      (a.x.elements() + (a.gradient_prologue.output ? 2 : 1) * a.grad_y.elements()) / area * bytes / 16;
   int runs = kMostRuns;
   while (runs > kFewestRuns && (area * 16 * runs > kTileBytes || all < runs * multiprocessors())) runs /= 2;
   return runs;

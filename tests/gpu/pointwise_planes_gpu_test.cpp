@@ -81,6 +81,22 @@ TEST_P(PointwisePlanesGpu, InputGradientSeams) {
   }
 }
 
+/// Tiles that go round the blocks before they go round a block's groups: several for each block of a large GPU, and
+/// fewer than blocks have groups.
+TEST_P(PointwisePlanesGpu, TilesRoundTheBlocks) {
+  const PointwiseGeometry geometries[] = {{{5, 24, 64, 64}, 24}, {{2, 136, 8, 8}, 24}};
+  const BackwardSeams sums{
+      .prologue = true, .activation = Activation::relu6, .sums = true, .grad_weight = false, .grad_bias = false};
+  for (PointwiseGeometry geometry : geometries) {
+    geometry.tf32 = GetParam().dtype == DataType::float32;
+    const ForwardSeams statistics{.output = ForwardSeams::Output::statistics};
+    for (const ForwardSeams& seams : {ForwardSeams{}, statistics}) {
+      verify_forward<PointwiseGeometry>({GetParam().dtype, geometry, seams, contiguous()});
+    }
+    verify_backward<PointwiseGeometry>({GetParam().dtype, geometry, sums, contiguous()});
+  }
+}
+
 /// Block memory has room for the weight beside the tensors of all seams, whichever way the weight comes.
 TEST_P(PointwisePlanesGpu, HasRoomForAllSeams) {
   if (size_of(GetParam().dtype) != 2) GTEST_SKIP() << "16-bit types only";

@@ -38,7 +38,7 @@ bool are_planes(const ConstTensorView& tensor) {
 /// Fitted to the times of all tiles on the layers of mobile networks on an H200, batch 1 and 64, in microseconds, so
 /// that the choice is near the best one; a single number says little. `first` of 16 bits: to those of batches 8 to 64.
 struct KeptCost {
-  double start, first, weight;             ///< a kernel; per 128 bytes of k but the first; and per as many of channels
+  double start, first, weight;             ///< a kernel; per 128 bytes of k but the first; of k and of channels
   double tile, tile_depth, tile_channels;  ///< of a tile from its begin to its end; likewise
   double work, work_depth, work_channels;  ///< what a tile takes of a multiprocessor, likewise
   double memory, cache;                    ///< bytes, millions
