@@ -184,8 +184,10 @@ bool lays_out_in_blocks(const ConstTensorView& weight, const SlidingChannels& wi
 /// Whether it is a small dense weight of 16 bits at whose rows the copy engine is slow, if many positions need it.
 bool has_slow_rows(const ConstTensorView& weight, const SlidingChannels& windows, std::int64_t positions);
 /// Threads lay such a weight out in all kernels that keep it if its rows have at most kShortRow bytes and are at least
-/// kManyRows; in some from so many positions on.
-inline constexpr std::int64_t kShortRow = 64, kManyRows = 64, kManyPositions = 25'000;
+/// kManyRows.
+inline constexpr std::int64_t kShortRow = 64, kManyRows = 64;
+/// Whether rows of so many 16-bit elements begin at odd multiples of 16 bytes, where the copy engine is slow.
+inline bool are_odd_rows(std::int64_t elements) { return elements % 16 != 0; }
 /// Whether nothing lies between its positions.
 template <class Matrix>
 bool is_dense(const Matrix& matrix, std::int64_t channels) {

@@ -101,9 +101,6 @@ constexpr double kOddRowOfKept = 0.002, kOddRowOfCut = 0.01;
 /// Fewer positions do not feel it.
 constexpr std::int64_t kManyForCopyEngine = 4096;
 
-/// Whether rows of so many 16-bit elements begin there.
-bool are_odd_rows(std::int64_t elements) { return elements % 16 != 0; }
-
 /// How many such rows a multiprocessor copies, of products whose costs were fitted to others.
 double odd_rows_of(const PointwiseCase& product, const PointwiseInstance& instance, const PointwiseLaunch& launch,
                    int size) {
@@ -194,6 +191,7 @@ bool suits_rows(const PointwiseCase& product, const PointwiseInstance& instance)
 
 /// Whether threads lay the weight out in kernels of a family.
 bool lays_out_in(PointwiseFamily family, const PointwiseCase& product) {
+  constexpr std::int64_t kManyPositions = 25'000;
   if (product.lays_out || !product.has_slow_rows) return product.lays_out;
   const PointwiseProblem& problem = product.problem;
   const std::int64_t rows = product.input_gradient ? problem.depth : problem.channels;

@@ -82,7 +82,7 @@ constexpr double kOddRow = 3e-5;
 double cost_of_odd_rows(const PlanesCase& product, const PlanesLaunch& launch) {
   const PointwiseProblem& problem = product.problem;
   const std::int64_t row = product.input_gradient ? problem.channels : problem.depth;
-  if (size_of(problem.dtype) != 2 || product.lays_out || row % 16 == 0) return 0;
+  if (size_of(problem.dtype) != 2 || product.lays_out || !are_odd_rows(row)) return 0;
   const std::int64_t rows = product.input_gradient ? problem.depth : launch.instance->channels;
   return kOddRow * static_cast<double>(rows * launch.channel_tiles * launch.splits);
 }
