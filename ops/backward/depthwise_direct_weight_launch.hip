@@ -162,8 +162,12 @@ std::int64_t multiplications_of(const DepthwiseBackwardArguments& a) {
 bool suits(const DepthwiseBackwardArguments& a) {
   const bool is_wide = size_of(a.x.dtype) > 2, is_small_window = a.window.kernel[0] == 3,
              halves = a.window.stride[0] > 1;
+  // Whole planes are a tile of the kernels for those, which are none for float64.
+  const bool is_small_map = a.x.sizes[2] * a.x.sizes[3] <= 28 * 28 && a.x.dtype != DataType::float64;
   std::int64_t most = 0;  // multiplications of a multiprocessor
-  if (!is_channels_last(a)) most = halves ? 200'000 : 45'000;
+  if (!is_channels_last(a) && !halves) most = 45'000;
+  else if (!is_channels_last(a) && !is_small_map) most = 200'000;
+  else if (!is_channels_last(a)) most = is_wide && is_small_window ? 130'000 : 60'000;
   else if (!is_wide) most = 36'000;
   else most = is_small_window ? (halves ? 11'000 : 31'000) : 36'000;
   return multiplications_of(a) <= most * multiprocessors();

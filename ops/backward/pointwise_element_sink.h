@@ -119,21 +119,23 @@ class PointwiseInputGradientElementSink {
   ChannelValues<Sweep, 2> sums_;
 };
 
-template <class T, class Tile, bool kPixelRows>
-using InputElementsProduct = PointwiseProduct<T, Tile, kPixelRows, true, true, true>;
-template <class T, class Tile, bool kPixelRows>
+template <class T, class Tile, bool kPixelRows, bool kSeams>
+using InputElementsProduct = PointwiseProduct<T, Tile, kPixelRows, true, kSeams, true>;
+template <class T, class Tile, bool kPixelRows, bool kSeams>
 using InputElementsSink =
-    PointwiseInputGradientElementSink<T, typename InputElementsProduct<T, Tile, kPixelRows>::Sweep>;
+    PointwiseInputGradientElementSink<T, typename InputElementsProduct<T, Tile, kPixelRows, kSeams>::Sweep>;
 
-template <class T, class Tile, bool kPixelRows>
+/// kSeams: the gradient of y may have a prologue.
+template <class T, class Tile, bool kPixelRows, bool kSeams>
 FUSEDSC_DEVICE void pointwise_input_gradient_elements(const PointwiseInputGradientParameters& p) {
-  InputElementsProduct<T, Tile, kPixelRows>::template run<InputElementsSink<T, Tile, kPixelRows>>(p);
+  using Product = InputElementsProduct<T, Tile, kPixelRows, kSeams>;
+  Product::template run<InputElementsSink<T, Tile, kPixelRows, kSeams>>(p);
 }
 
-template <class T, class Tile, bool kPixelRows>
+template <class T, class Tile, bool kPixelRows, bool kSeams>
 std::size_t input_elements_memory_bytes(bool rows_other, bool cols_other) {
-  using Product = InputElementsProduct<T, Tile, kPixelRows>;
-  return Product::template memory_bytes<InputElementsSink<T, Tile, kPixelRows>>(rows_other, cols_other);
+  using Product = InputElementsProduct<T, Tile, kPixelRows, kSeams>;
+  return Product::template memory_bytes<InputElementsSink<T, Tile, kPixelRows, kSeams>>(rows_other, cols_other);
 }
 
 }  // namespace fusedsc::gpu

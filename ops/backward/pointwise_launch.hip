@@ -27,16 +27,16 @@ weight_kernel(PointwiseWeightGradientParameters parameters) {
   pointwise_weight_gradient<T, Tile, kChannelsInner, kSeams>(parameters);
 }
 
-template <class T, class Tile, bool kChannelsInner, int kBlocks>
+template <class T, class Tile, bool kChannelsInner, int kBlocks, bool kSeams>
 FUSEDSC_MATRIX_KERNEL(kMatrixThreads, kBlocks)
 input_elements_kernel(PointwiseInputGradientParameters parameters) {
-  pointwise_input_gradient_elements<T, Tile, kChannelsInner>(parameters);
+  pointwise_input_gradient_elements<T, Tile, kChannelsInner, kSeams>(parameters);
 }
 
-template <class T, class Tile, bool kChannelsInner>
-FUSEDSC_MATRIX_KERNEL(kMatrixThreads, 2)
+template <class T, class Tile, bool kChannelsInner, int kBlocks, bool kSeams>
+FUSEDSC_MATRIX_KERNEL(kMatrixThreads, kBlocks)
 weight_elements_kernel(PointwiseWeightGradientParameters parameters) {
-  pointwise_weight_gradient<T, Tile, kChannelsInner, true, true>(parameters);
+  pointwise_weight_gradient<T, Tile, kChannelsInner, kSeams, true>(parameters);
 }
 
 template <class T, bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, int kBlocks = 3,
@@ -82,16 +82,40 @@ template <class T, bool kChannelsInner, int kRows, int kCols, int kDepth, int kP
           int kBlocks = 3>
 constexpr InputInstance input_elements(DataType dtype) {
   using Tile = MatrixTile<kRows, kCols, kDepth, kParts, kTf32>;
-  constexpr auto kKernel = input_elements_kernel<T, Tile, kChannelsInner, kBlocks>;
-  constexpr auto kMemory = input_elements_memory_bytes<T, Tile, kChannelsInner>;
+  constexpr auto kKernel = input_elements_kernel<T, Tile, kChannelsInner, kBlocks, true>;
+  constexpr auto kMemory = input_elements_memory_bytes<T, Tile, kChannelsInner, true>;
   return {dtype, kChannelsInner, {kRows, kCols, kDepth, kParts, kTf32, true}, kKernel, kKernel, kMemory, kMemory};
+}
+/// Likewise, with a kernel of their own for products without seams.
+template <class T, bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, int kBlocks = 3>
+constexpr InputInstance plain_input_elements(DataType dtype) {
+  using Tile = MatrixTile<kRows, kCols, kDepth, kParts>;
+  return {dtype,
+          kChannelsInner,
+          {kRows, kCols, kDepth, kParts, false, true},
+          input_elements_kernel<T, Tile, kChannelsInner, kBlocks, false>,
+          input_elements_kernel<T, Tile, kChannelsInner, 2, true>,
+          input_elements_memory_bytes<T, Tile, kChannelsInner, false>,
+          input_elements_memory_bytes<T, Tile, kChannelsInner, true>};
 }
 template <class T, bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, bool kTf32 = false>
 constexpr WeightInstance weight_elements(DataType dtype) {
   using Tile = MatrixTile<kRows, kCols, kDepth, kParts, kTf32>;
-  constexpr auto kKernel = weight_elements_kernel<T, Tile, kChannelsInner>;
+  constexpr auto kKernel = weight_elements_kernel<T, Tile, kChannelsInner, 2, true>;
   constexpr auto kMemory = WeightGradientProduct<T, Tile, kChannelsInner, true, true>::Loop::memory_bytes;
   return {dtype, kChannelsInner, {kRows, kCols, kDepth, kParts, kTf32, true}, kKernel, kKernel, kMemory, kMemory};
+}
+
+template <class T, bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, int kBlocks = 3>
+constexpr WeightInstance plain_weight_elements(DataType dtype) {
+  using Tile = MatrixTile<kRows, kCols, kDepth, kParts>;
+  return {dtype,
+          kChannelsInner,
+          {kRows, kCols, kDepth, kParts, false, true},
+          weight_elements_kernel<T, Tile, kChannelsInner, kBlocks, false>,
+          weight_elements_kernel<T, Tile, kChannelsInner, 2, true>,
+          WeightGradientProduct<T, Tile, kChannelsInner, false, true>::Loop::memory_bytes,
+          WeightGradientProduct<T, Tile, kChannelsInner, true, true>::Loop::memory_bytes};
 }
 
 /// As in the forward pass.
@@ -109,12 +133,14 @@ const InputInstance kInputInstances[] = {
     input<BFloat16, false, 64, 64, 32>(DataType::bfloat16),
     input<BFloat16, false, 32, 128, 32>(DataType::bfloat16),
     input<BFloat16, false, 32, 32, 128, 4>(DataType::bfloat16),
-    input<float, true, 64, 64, 16>(DataType::float32),
-    input<float, true, 128, 32, 16>(DataType::float32),
-    input<float, true, 32, 32, 32, 4>(DataType::float32),
-    input<float, false, 64, 64, 16>(DataType::float32),
-    input<float, false, 32, 64, 16>(DataType::float32),
-    input<float, false, 32, 32, 32, 4>(DataType::float32),
+    input<float, true, 64, 64, 16, 1, 4>(DataType::float32),
+    input<float, true, 128, 32, 16, 1, 4>(DataType::float32),
+    input<float, true, 64, 32, 32, 2, 4>(DataType::float32),
+    input<float, true, 32, 32, 32, 4, 4>(DataType::float32),
+    input<float, false, 64, 64, 16, 1, 4>(DataType::float32),
+    input<float, false, 32, 128, 16>(DataType::float32),
+    input<float, false, 32, 64, 32, 2, 4>(DataType::float32),
+    input<float, false, 32, 32, 32, 4, 4>(DataType::float32),
 #ifdef FUSEDSC_TF32
     tf32_input<true, 128, 64, 32>(),
     tf32_input<true, 64, 64, 32>(),
@@ -136,10 +162,11 @@ const InputInstance kInputInstances[] = {
     input_elements<BFloat16, true, 32, 32, 64, 4>(DataType::bfloat16),
     input_elements<BFloat16, false, 64, 64, 32>(DataType::bfloat16),
     input_elements<BFloat16, false, 32, 32, 64, 4>(DataType::bfloat16),
-    input_elements<float, true, 64, 64, 16, 1, false, 2>(DataType::float32),
-    input_elements<float, true, 32, 32, 32, 4>(DataType::float32),
-    input_elements<float, false, 64, 64, 16>(DataType::float32),
-    input_elements<float, false, 32, 32, 32, 4>(DataType::float32),
+    plain_input_elements<float, true, 64, 64, 16, 1, 4>(DataType::float32),
+    plain_input_elements<float, true, 32, 32, 32, 4, 4>(DataType::float32),
+    plain_input_elements<float, false, 64, 64, 16, 1, 4>(DataType::float32),
+    plain_input_elements<float, false, 32, 64, 32, 2, 4>(DataType::float32),
+    plain_input_elements<float, false, 32, 32, 32, 4, 4>(DataType::float32),
 #ifdef FUSEDSC_TF32
     input_elements<float, true, 64, 64, 32, 1, true, 2>(DataType::float32),
     input_elements<float, true, 32, 32, 32, 4, true>(DataType::float32),
@@ -164,7 +191,7 @@ const WeightInstance kWeightInstances[] = {
     weight<BFloat16, false, 64, 64, 64>(DataType::bfloat16),
     weight<BFloat16, false, 32, 32, 64, 4>(DataType::bfloat16),
     weight<float, true, 64, 64, 16>(DataType::float32),
-    weight<float, true, 32, 32, 32, 4>(DataType::float32),
+    weight<float, true, 32, 32, 32, 4, 4>(DataType::float32),
     weight<float, false, 64, 64, 16>(DataType::float32),
     weight<float, false, 32, 32, 32, 4>(DataType::float32),
 #ifdef FUSEDSC_TF32
@@ -188,10 +215,10 @@ const WeightInstance kWeightInstances[] = {
     weight_elements<BFloat16, true, 32, 32, 64, 4>(DataType::bfloat16),
     weight_elements<BFloat16, false, 64, 64, 64>(DataType::bfloat16),
     weight_elements<BFloat16, false, 32, 32, 64, 4>(DataType::bfloat16),
-    weight_elements<float, true, 64, 64, 16>(DataType::float32),
-    weight_elements<float, true, 32, 32, 32, 4>(DataType::float32),
-    weight_elements<float, false, 64, 64, 16>(DataType::float32),
-    weight_elements<float, false, 32, 32, 32, 4>(DataType::float32),
+    plain_weight_elements<float, true, 64, 64, 16>(DataType::float32),
+    plain_weight_elements<float, true, 32, 32, 32, 4, 4>(DataType::float32),
+    plain_weight_elements<float, false, 64, 64, 16>(DataType::float32),
+    plain_weight_elements<float, false, 32, 32, 32, 4, 4>(DataType::float32),
 #ifdef FUSEDSC_TF32
     weight_elements<float, true, 64, 64, 32, 1, true>(DataType::float32),
     weight_elements<float, true, 32, 32, 32, 4, true>(DataType::float32),

@@ -66,10 +66,10 @@ template <class T, class Tile, bool kChannelsInner, bool kSeams, bool kElements 
 struct WeightGradientProduct {
   static constexpr SeamIndex kSeam = kSeams ? SeamIndex::outer : SeamIndex::none;
   using Sweep = TileSweep<T, Tile, true>;
-  using Rows =
-      OperandSource<T, OperandTile<T, Tile::kRows, Tile::kDepth, !kChannelsInner, Tile::kTf32>, true, kSeam, true>;
-  using Cols =
-      OperandSource<T, OperandTile<T, Tile::kCols, Tile::kDepth, !kChannelsInner, Tile::kTf32>, true, kSeam, false>;
+  template <int kOuter>
+  using TileOf = typename OperandTileOf<T, Tile, kOuter, !kChannelsInner, kElements>::Type;
+  using Rows = OperandSource<T, TileOf<Tile::kRows>, true, kSeam, true>;
+  using Cols = OperandSource<T, TileOf<Tile::kCols>, true, kSeam, false>;
   using Loop = TileLoop<T, Tile, Rows, Cols, kElements>;
 };
 

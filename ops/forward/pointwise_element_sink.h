@@ -116,20 +116,23 @@ class PointwiseElementSink {
   ChannelValues<Sweep, 3> coefficients_, moments_;
 };
 
-template <class T, class Tile, bool kPixelRows>
-using ForwardElementsProduct = PointwiseProduct<T, Tile, kPixelRows, false, true, true>;
-template <class T, class Tile, bool kPixelRows>
-using ForwardElementsSink = PointwiseElementSink<T, typename ForwardElementsProduct<T, Tile, kPixelRows>::Sweep>;
+template <class T, class Tile, bool kPixelRows, bool kSeams>
+using ForwardElementsProduct = PointwiseProduct<T, Tile, kPixelRows, false, kSeams, true>;
+template <class T, class Tile, bool kPixelRows, bool kSeams>
+using ForwardElementsSink =
+    PointwiseElementSink<T, typename ForwardElementsProduct<T, Tile, kPixelRows, kSeams>::Sweep>;
 
-template <class T, class Tile, bool kPixelRows>
+/// kSeams: the activations may have a prologue.
+template <class T, class Tile, bool kPixelRows, bool kSeams>
 FUSEDSC_DEVICE void pointwise_forward_elements(const PointwiseParameters& p) {
-  ForwardElementsProduct<T, Tile, kPixelRows>::template run<ForwardElementsSink<T, Tile, kPixelRows>>(p);
+  using Product = ForwardElementsProduct<T, Tile, kPixelRows, kSeams>;
+  Product::template run<ForwardElementsSink<T, Tile, kPixelRows, kSeams>>(p);
 }
 
-template <class T, class Tile, bool kPixelRows>
+template <class T, class Tile, bool kPixelRows, bool kSeams>
 std::size_t forward_elements_memory_bytes(bool rows_other, bool cols_other) {
-  using Product = ForwardElementsProduct<T, Tile, kPixelRows>;
-  return Product::template memory_bytes<ForwardElementsSink<T, Tile, kPixelRows>>(rows_other, cols_other);
+  using Product = ForwardElementsProduct<T, Tile, kPixelRows, kSeams>;
+  return Product::template memory_bytes<ForwardElementsSink<T, Tile, kPixelRows, kSeams>>(rows_other, cols_other);
 }
 
 }  // namespace fusedsc::gpu

@@ -19,10 +19,10 @@ forward_kernel(PointwiseParameters parameters) {
   pointwise_forward<T, Tile, kChannelsInner, kSeams>(parameters);
 }
 
-template <class T, class Tile, bool kChannelsInner>
-FUSEDSC_MATRIX_KERNEL(kMatrixThreads, 3)
+template <class T, class Tile, bool kChannelsInner, int kBlocks, bool kSeams>
+FUSEDSC_MATRIX_KERNEL(kMatrixThreads, kBlocks)
 forward_elements_kernel(PointwiseParameters parameters) {
-  pointwise_forward_elements<T, Tile, kChannelsInner>(parameters);
+  pointwise_forward_elements<T, Tile, kChannelsInner, kSeams>(parameters);
 }
 
 template <class T, bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, int kBlocks = 3,
@@ -48,9 +48,22 @@ constexpr Instance tf32_instance() {
 template <class T, bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, bool kTf32 = false>
 constexpr Instance elements(DataType dtype) {
   using Tile = MatrixTile<kRows, kCols, kDepth, kParts, kTf32>;
-  constexpr auto kKernel = forward_elements_kernel<T, Tile, kChannelsInner>;
-  constexpr auto kMemory = forward_elements_memory_bytes<T, Tile, kChannelsInner>;
+  constexpr auto kKernel = forward_elements_kernel<T, Tile, kChannelsInner, 3, true>;
+  constexpr auto kMemory = forward_elements_memory_bytes<T, Tile, kChannelsInner, true>;
   return {dtype, kChannelsInner, {kRows, kCols, kDepth, kParts, kTf32, true}, kKernel, kKernel, kMemory, kMemory};
+}
+
+/// Likewise, with a kernel of their own for products without seams.
+template <class T, bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, int kBlocks = 3>
+constexpr Instance plain_elements(DataType dtype) {
+  using Tile = MatrixTile<kRows, kCols, kDepth, kParts>;
+  return {dtype,
+          kChannelsInner,
+          {kRows, kCols, kDepth, kParts, false, true},
+          forward_elements_kernel<T, Tile, kChannelsInner, kBlocks, false>,
+          forward_elements_kernel<T, Tile, kChannelsInner, 2, true>,
+          forward_elements_memory_bytes<T, Tile, kChannelsInner, false>,
+          forward_elements_memory_bytes<T, Tile, kChannelsInner, true>};
 }
 
 /// Every kernel there is; a problem gets the cheapest. Rows are positions where channels are neighbours, else channels.
@@ -68,12 +81,14 @@ const Instance kInstances[] = {
     instance<BFloat16, false, 64, 64, 32>(DataType::bfloat16),
     instance<BFloat16, false, 32, 128, 32>(DataType::bfloat16),
     instance<BFloat16, false, 32, 32, 128, 4>(DataType::bfloat16),
-    instance<float, true, 64, 64, 16>(DataType::float32),
-    instance<float, true, 128, 32, 16>(DataType::float32),
-    instance<float, true, 32, 32, 32, 4>(DataType::float32),
-    instance<float, false, 64, 64, 16>(DataType::float32),
-    instance<float, false, 32, 64, 16>(DataType::float32),
-    instance<float, false, 32, 32, 32, 4>(DataType::float32),
+    instance<float, true, 64, 64, 16, 1, 4>(DataType::float32),
+    instance<float, true, 128, 32, 16, 1, 4>(DataType::float32),
+    instance<float, true, 64, 32, 32, 2, 4>(DataType::float32),
+    instance<float, true, 32, 32, 32, 4, 4>(DataType::float32),
+    instance<float, false, 64, 64, 16, 1, 4>(DataType::float32),
+    instance<float, false, 32, 128, 16>(DataType::float32),
+    instance<float, false, 32, 64, 32, 2, 4>(DataType::float32),
+    instance<float, false, 32, 32, 32, 4, 4>(DataType::float32),
 #ifdef FUSEDSC_TF32
     tf32_instance<true, 128, 64, 32>(),
     tf32_instance<true, 64, 64, 32>(),
@@ -99,10 +114,11 @@ const Instance kInstances[] = {
     elements<BFloat16, false, 64, 64, 32>(DataType::bfloat16),
     elements<BFloat16, false, 32, 128, 32>(DataType::bfloat16),
     elements<BFloat16, false, 32, 32, 128, 4>(DataType::bfloat16),
-    elements<float, true, 64, 64, 16>(DataType::float32),
-    elements<float, true, 32, 32, 32, 4>(DataType::float32),
-    elements<float, false, 64, 64, 16>(DataType::float32),
-    elements<float, false, 32, 32, 32, 4>(DataType::float32),
+    plain_elements<float, true, 64, 64, 16, 1, 4>(DataType::float32),
+    plain_elements<float, true, 32, 32, 32, 4, 4>(DataType::float32),
+    plain_elements<float, false, 64, 64, 16, 1, 4>(DataType::float32),
+    plain_elements<float, false, 32, 64, 32, 2, 4>(DataType::float32),
+    plain_elements<float, false, 32, 32, 32, 4, 4>(DataType::float32),
 #ifdef FUSEDSC_TF32
     elements<float, true, 64, 64, 32, 1, true>(DataType::float32),
     elements<float, true, 128, 32, 32, 1, true>(DataType::float32),

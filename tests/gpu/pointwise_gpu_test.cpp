@@ -1,4 +1,6 @@
 /// The pointwise GPU kernels, with all that is around them.
+#include "fusedsc/common/gpu/pointwise_tile_use.h"
+#include "fusedsc/common/status.h"
 #include "gpu/gpu_under_test.h"
 #include "ops/backward_case.h"
 #include "ops/forward_case.h"
@@ -9,6 +11,11 @@ namespace {
 
 class PointwiseGpu : public OnGpu {
  protected:
+  void TearDown() override {
+    gpu::use_pointwise_tile(0, 0, 0);
+    OnGpu::TearDown();
+  }
+
   static std::vector<PointwiseGeometry> edges() {
     std::vector<PointwiseGeometry> edges = pointwise_edges();
     for (const std::int64_t channels : {8, 72, 136}) {  // several tiles of everything, in runs of any length
@@ -117,6 +124,65 @@ TEST_P(PointwiseGpu, TilesOfWholeRows) {
   }
   for_each_case(forward, verify_forward<PointwiseGeometry>);
   for_each_case(backward, verify_backward<PointwiseGeometry>);
+}
+
+/// Each tile of the kernels for any GPU, which products in groups are left to: several of them, and steps of k that are
+/// not whole; of runs and of elements, with seams and without.
+TEST_P(PointwiseGpu, EveryTile) {
+  using Forward = ForwardCase<PointwiseGeometry>;
+  using Backward = BackwardCase<PointwiseGeometry>;
+  int tiles = 0;
+  const auto verify_where_there_is_one = [&](const auto& problem, const auto& plan, const auto& verify) {
+    try {
+      plan(problem);
+    } catch (const Unsupported&) {
+      return;
+    }
+    ++tiles;
+    for_each_case(std::vector{problem}, verify);
+  };
+  const auto verify_tile = [&](const PointwiseGeometry& geometry, Memory memory) {
+    const Memories memories = Memories::all(memory);
+    const ForwardSeams seams{.prologue = true, .activation = Activation::relu6};
+    for (const ForwardSeams& each : {ForwardSeams{}, seams}) {
+      verify_where_there_is_one(
+          Forward{GetParam().dtype, geometry, each, memories},
+          [](const Forward& problem) {
+            ForwardTensors<PointwiseGeometry> tensors(problem);
+            plan_pointwise_conv2d(tensors.arguments(problem), 1);
+          },
+          verify_forward<PointwiseGeometry>);
+    }
+    for (const bool has_seams : {false, true}) {
+      for (const bool is_weight : {false, true}) {
+        const BackwardSeams each{.prologue = has_seams,
+                                 .gradient_prologue = has_seams,
+                                 .grad_x = !is_weight,
+                                 .grad_weight = is_weight,
+                                 .grad_bias = false};
+        verify_where_there_is_one(
+            Backward{GetParam().dtype, geometry, each, memories},
+            [](const Backward& problem) {
+              BackwardTensors<PointwiseGeometry> tensors(problem);
+              plan_pointwise_conv2d_backward(tensors.arguments(problem), 1);
+            },
+            verify_backward<PointwiseGeometry>);
+      }
+    }
+  };
+  const PointwiseGeometry runs = {{2, 88, 6, 12}, 272, 2}, elements = {{3, 74, 5, 7}, 138, 2};
+  for (const int rows : {32, 64, 128}) {
+    for (const int cols : {32, 64, 128}) {
+      for (const int depth : {16, 32, 64, 128}) {
+        gpu::use_pointwise_tile(rows, cols, depth);
+        for (const Memory memory : {Memory::contiguous, Memory::channels_last}) {
+          verify_tile(runs, memory);
+          verify_tile(elements, memory);
+        }
+      }
+    }
+  }
+  EXPECT_GE(tiles, GetParam().dtype == DataType::float64 ? 24 : 48);
 }
 
 TEST_P(PointwiseGpu, BackwardWithoutOutput) {

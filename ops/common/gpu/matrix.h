@@ -31,15 +31,19 @@ struct MatrixTile {
 };
 
 /// Elements of an operand in block memory: kOuter rows (or columns) times kDepth values of k, either of them innermost.
-template <class T, int kOuter, int kDepth_, bool kDepthInner_, bool kTf32 = false>
+/// kTurned: in the tensor the other one is.
+template <class T, int kOuter, int kDepth_, bool kDepthInner_, bool kTf32 = false, bool kTurned_ = false>
 struct OperandTile {
   static constexpr int kDepth = kDepth_;
-  static constexpr bool kDepthInner = kDepthInner_;
+  static constexpr bool kDepthInner = kDepthInner_, kTurned = kTurned_;
   static constexpr int kMajor = kDepthInner ? kOuter : kDepth, kMinor = kDepthInner ? kDepth : kOuter;
   /// So that neighbours fall on different banks, rows are padded, or runs of 16 bytes exchanged within 128.
   static constexpr bool kExchanges = kTf32 && kDepthInner;
   static constexpr int kPitch = kExchanges ? kMinor : kMinor + 16 / static_cast<int>(sizeof(T));
   static constexpr int kElements = kMajor * kPitch;
+  // As threads copy it.
+  static constexpr bool kCopiedDepthInner = kDepthInner != kTurned;
+  static constexpr int kCopiedMajor = kTurned ? kMinor : kMajor, kCopiedMinor = kTurned ? kMajor : kMinor;
   static_assert(!kExchanges || kDepth == 32);
 
   FUSEDSC_DEVICE static constexpr int place(int outer, int k) {
@@ -47,8 +51,10 @@ struct OperandTile {
     return kDepthInner ? outer * kPitch + k : k * kPitch + outer;
   }
 
-  /// From a place in one of the first rows to that so many rows, a multiple of how many the first ones are, below.
+  /// From a place in one of the first rows, as they are copied, to that so many rows, a multiple of how many the first
+  /// ones are, below.
   FUSEDSC_DEVICE static constexpr int below(int place, int rows) {
+    if (kTurned) return place + rows;
     return (kExchanges ? place ^ exchange(rows) : place) + rows * kPitch;
   }
 
@@ -112,7 +118,8 @@ struct OperandPlace {
   int outer, k;
 };
 
-/// Each thread owns a grid of rows and columns and multiplies it by fused multiply-adds.
+/// Each thread owns a grid of rows and columns and multiplies it by fused multiply-adds. What it reads at once of an
+/// operand lies side by side: values of k of one row (or column), or neighbouring rows.
 template <class T, class Tile>
 class FmaProduct {
  public:
@@ -120,9 +127,11 @@ class FmaProduct {
   static constexpr bool kKeepsSums = false;  ///< they go through block memory, where other threads finish them
 
   FUSEDSC_DEVICE FmaProduct() {
-    const int thread = thread_index() % kThreads;
-    first_row_ = thread / kGridCols;
-    first_col_ = thread % kGridCols;
+    // Of 32 neighbours, whose grid is 4 rows and 8 columns, the first and second share a row, the first and third a
+    // column: block memory then answers 16 of them at once, not 8.
+    const int thread = thread_index() % kThreads, warp = thread / 32, lane = thread % 32;
+    first_row_ = warp / kWarpCols * 4 + ((lane >> 1 & 1) | (lane >> 3 & 2));
+    first_col_ = warp % kWarpCols * 8 + ((lane & 1) | (lane >> 1 & 6));
     part_ = thread_index() / kThreads;
     clear();
   }
@@ -132,7 +141,10 @@ class FmaProduct {
 
   FUSEDSC_DEVICE void clear() {
 #pragma unroll
-    for (int i = 0; i < kRows * kCols; ++i) sums_[i] = 0;
+    for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+      for (int j = 0; j < kCols; ++j) sums_[i][j] = 0;
+    }
   }
 
   /// `depth`: of the tiles, how many values of k are to be added.
@@ -140,53 +152,106 @@ class FmaProduct {
   FUSEDSC_DEVICE void multiply(const Rows& rows, const Cols& cols, int depth) {
     const int begin = part_ * Tile::kPartDepth;
 #pragma unroll 1
-    for (int k = begin; k < begin + Tile::kPartDepth && k < depth; k += kRun) {
-      A b[kCols][kRun];
+    for (int k = begin; k < begin + Tile::kPartDepth && k < depth; k += kStep) {
+      // Without branches, so that what comes next is read early.
 #pragma unroll
-      for (int j = 0; j < kCols; ++j) read(cols, first_col_ + j * kGridCols, k, b[j]);
-#pragma unroll
-      for (int i = 0; i < kRows; ++i) {
-        A a[kRun];
-        read(rows, first_row_ + i * kGridRows, k, a);
-#pragma unroll
-        for (int j = 0; j < kCols; ++j) {
-#pragma unroll
-          for (int v = 0; v < kRun; ++v) sums_[i * kCols + j] += a[v] * b[j][v];
-        }
-      }
+      for (int i = 0; i < kStep; i += kRun) multiply_run(rows, cols, k + i);
     }
   }
 
   /// Into block memory, [part][row][col] at Tile::kSumsPitch. The operands' tiles are those that were multiplied.
   template <class RowsTile, class ColsTile>
   FUSEDSC_DEVICE void leave(A* sums) const {
+    using OwnRows = Owned<RowsTile, kRows, kGridRows>;
+    using OwnCols = Owned<ColsTile, kCols, kGridCols>;
     sums += part_ * Tile::kRows * Tile::kSumsPitch;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
+      A* row = sums + OwnRows::place(first_row_, i) * Tile::kSumsPitch;
 #pragma unroll
-      for (int j = 0; j < kCols; ++j) {
-        sums[(first_row_ + i * kGridRows) * Tile::kSumsPitch + first_col_ + j * kGridCols] = sums_[i * kCols + j];
+      for (int j = 0; j < kCols; j += OwnCols::kNeighbours) {
+        A values[OwnCols::kNeighbours];
+#pragma unroll
+        for (int v = 0; v < OwnCols::kNeighbours; ++v) values[v] = sums_[i][j + v];
+        store<OwnCols::kNeighbours>(values, row + OwnCols::place(first_col_, j));
       }
     }
   }
 
  private:
-  static constexpr int kThreads = kMatrixThreads / Tile::kParts;
-  static constexpr int kGridCols = 8, kGridRows = kThreads / kGridCols;
+  static constexpr int kThreads = kMatrixThreads / Tile::kParts, kWarps = kThreads / 32;
+  /// As many columns of warps as make a thread's grid nearly square: it reads least then.
+  static constexpr int kWarpCols = kWarps > 1 && Tile::kCols / 8 >= 2 * Tile::kRows / (4 * kWarps) ? 2 : 1;
+  static constexpr int kGridCols = 8 * kWarpCols, kGridRows = kThreads / kGridCols;
   static constexpr int kRows = Tile::kRows / kGridRows, kCols = Tile::kCols / kGridCols;
-  static constexpr int kRun = sizeof(T) == 4 ? 4 : 2;  // values of k read at once
+  static constexpr int kRun = sizeof(T) == 4 ? 4 : 2;  ///< values of k read at once
+  static constexpr int kStep = Tile::kPartDepth < 8 ? Tile::kPartDepth : 8;
+  static_assert(kRows * kGridRows == Tile::kRows && kCols * kGridCols == Tile::kCols && Tile::kPartDepth % kStep == 0);
 
-  template <class Operand>
-  FUSEDSC_DEVICE static void read(const Operand& operand, int outer, int k, A (&to)[kRun]) {
-    Operand::Tile::template read<kRun>(operand.tile, outer, k, to);
+  /// Which rows (or columns) a thread owns, kCount of them.
+  template <class OperandTile, int kCount, int kGrid>
+  struct Owned {
+    static constexpr int kMost = sizeof(T) == 8 ? 2 : 4;
+    static constexpr int kNeighbours = OperandTile::kDepthInner ? 1 : kCount < kMost ? kCount : kMost;
+    static_assert(kCount % kNeighbours == 0);
+
+    FUSEDSC_DEVICE static int place(int first, int i) {
+      return (i / kNeighbours * kGrid + first) * kNeighbours + i % kNeighbours;
+    }
+
+    template <class Operand>
+    FUSEDSC_DEVICE static void read(const Operand& operand, int first, int k, A (&to)[kCount][kRun]) {
+      if constexpr (OperandTile::kDepthInner) {
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) {
+          const int outer = place(first, i);
+          read_with_seam(operand, outer, k, to[i], [&](int v) { return OperandPlace{outer, k + v}; });
+        }
+      } else {
+#pragma unroll
+        for (int v = 0; v < kRun; ++v) {
+#pragma unroll
+          for (int i = 0; i < kCount; i += kNeighbours) {
+            const int outer = place(first, i);
+            A neighbours[kNeighbours];
+            read_with_seam(operand, outer, k + v, neighbours, [&](int n) { return OperandPlace{outer + n, k + v}; });
+#pragma unroll
+            for (int n = 0; n < kNeighbours; ++n) to[i + n][v] = neighbours[n];
+          }
+        }
+      }
+    }
+  };
+
+  /// Neighbours in block memory.
+  template <class Operand, int kCount, class Place>
+  FUSEDSC_DEVICE static void read_with_seam(const Operand& operand, int outer, int k, A (&to)[kCount],
+                                            const Place& place) {
+    const int first = Operand::Tile::place(outer, k);
+    load<kCount>(operand.tile + first).widen(to);
     if constexpr (Operand::kSeam) {
-      A other[kRun] = {};
-      if (operand.other_tile != nullptr) Operand::Tile::template read<kRun>(operand.other_tile, outer, k, other);
-      operand.apply(to, other, [&](int i) { return OperandPlace{outer, k + i}; });
+      A other[kCount] = {};
+      if (operand.other_tile != nullptr) load<kCount>(operand.other_tile + first).widen(other);
+      operand.apply(to, other, place);
     }
   }
 
-  A sums_[kRows * kCols];
+  template <class Rows, class Cols>
+  FUSEDSC_DEVICE void multiply_run(const Rows& rows, const Cols& cols, int k) {
+    A a[kRows][kRun], b[kCols][kRun];
+    Owned<typename Cols::Tile, kCols, kGridCols>::read(cols, first_col_, k, b);
+    Owned<typename Rows::Tile, kRows, kGridRows>::read(rows, first_row_, k, a);
+#pragma unroll
+    for (int v = 0; v < kRun; ++v) {
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+        for (int j = 0; j < kCols; ++j) sums_[i][j] += a[i][v] * b[j][v];
+      }
+    }
+  }
+
+  A sums_[kRows][kCols];
   int first_row_, first_col_, part_;
 };
 

@@ -46,15 +46,16 @@ class OperandCursor {
  public:
   FUSEDSC_DEVICE void aim(const PointwiseMatrix& matrix, int group, const OperandWindow& window) {
     // A division by 2^shift, the runs of a row; there are fewer threads to a row where runs are longer.
-    const int run = matrix.run_bytes == 0 ? log2(kElementRun) : matrix.run_bytes == 8 ? kLog8 : kLog8 + 1;
-    const int shift = log2(Tile::kMinor) - run;
+    const int run = copies_elements(matrix) ? log2(kElementRun) : matrix.run_bytes == 8 ? kLog8 : kLog8 + 1;
+    const int shift = log2(Tile::kCopiedMinor) - run;
     const int major = thread_index() >> shift;
     const int minor = (thread_index() - (major << shift)) << run;
-    const int outer = Tile::kDepthInner ? major : minor, k = Tile::kDepthInner ? minor : major;
+    const int outer = Tile::kCopiedDepthInner ? major : minor, k = Tile::kCopiedDepthInner ? minor : major;
     place_ = Tile::place(outer, k);
     outer_left_ = window.outer_end - window.outer - outer;
     k_left_ = window.k_end - window.k - k;
-    is_wanted_ = !Tile::kDepthInner || k < (window.k_end - window.k + 15) / 16 * 16;  // the rest is not multiplied
+    // What is not multiplied is left out.
+    is_wanted_ = !Tile::kCopiedDepthInner || Tile::kDepth <= 16 || k < (window.k_end - window.k + 15) / 16 * 16;
     first_ = kDepthFirst ? window.k + k : window.outer + outer;
     second_ = static_cast<const T*>(matrix.data) + group * matrix.group +
               (kDepthFirst ? window.outer + outer : window.k + k) * matrix.second;
@@ -76,32 +77,38 @@ class OperandCursor {
 
   FUSEDSC_DEVICE void copy(const PointwiseMatrix& matrix, T* to) const {
     if (!is_wanted_) return;
-    if (matrix.run_bytes == 16) start_runs<kRun16>(matrix, to);
+    if (copies_elements(matrix)) copy_elements(matrix, to);
     else if (kHas8 && matrix.run_bytes == 8) start_runs<kRun8>(matrix, to);
-    else copy_elements(matrix, to);
+    else start_runs<kRun16>(matrix, to);
   }
 
   /// Where copies would keep the thread waiting: loads what leave() puts into block memory.
   FUSEDSC_DEVICE void fetch(const PointwiseMatrix& matrix) {
     if (!is_wanted_) return;
-    if (matrix.run_bytes == 16) fetch_runs<kRun16>(matrix);
+    if (copies_elements(matrix)) fetch_elements(matrix);
     else if (kHas8 && matrix.run_bytes == 8) fetch_runs<kRun8>(matrix);
-    else fetch_elements(matrix);
+    else fetch_runs<kRun16>(matrix);
   }
   FUSEDSC_DEVICE void leave(const PointwiseMatrix& matrix, T* to) const {
     if (!is_wanted_) return;
-    if (matrix.run_bytes == 16) leave_runs<kRun16>(to);
+    if (copies_elements(matrix)) leave_runs<kElementRun>(to);
     else if (kHas8 && matrix.run_bytes == 8) leave_runs<kRun8>(to);
-    else leave_runs<kElementRun>(to);
+    else leave_runs<kRun16>(to);
   }
 
  private:
-  static constexpr bool kMinorFirst = Tile::kDepthInner == kDepthFirst;
+  static constexpr bool kMinorFirst = Tile::kCopiedDepthInner == kDepthFirst;
   static constexpr int kSize = static_cast<int>(sizeof(T)), kRun16 = 16 / kSize;
   static constexpr bool kHas8 = kSize <= 4;
   static constexpr int kRun8 = kHas8 ? 8 / kSize : 1;
   static constexpr int kElementRun = kSize == 2 ? 2 : 1;  ///< elements loaded one by one that are left as a word
-  static constexpr int kWords = Tile::kMajor * Tile::kMinor * kSize / 4 / kMatrixThreads;  ///< of a thread's share
+  static constexpr int kWords =
+      Tile::kCopiedMajor * Tile::kCopiedMinor * kSize / 4 / kMatrixThreads;  ///< of a thread's share
+
+  /// One by one.
+  FUSEDSC_DEVICE static bool copies_elements(const PointwiseMatrix& matrix) {
+    return Tile::kTurned || matrix.run_bytes == 0;
+  }
 
   FUSEDSC_HOST_DEVICE static constexpr int log2(int power) {
     int result = 0;
@@ -113,8 +120,9 @@ class OperandCursor {
   /// A thread's runs of so many elements.
   template <int kRun>
   struct Runs {
-    static constexpr int kInRow = Tile::kMinor / kRun, kStep = kMatrixThreads / kInRow, kCount = Tile::kMajor / kStep;
-    static_assert(kMatrixThreads % kInRow == 0 && Tile::kMajor % kStep == 0);
+    static constexpr int kInRow = Tile::kCopiedMinor / kRun, kStep = kMatrixThreads / kInRow,
+                         kCount = Tile::kCopiedMajor / kStep;
+    static_assert(kMatrixThreads % kInRow == 0 && Tile::kCopiedMajor % kStep == 0);
   };
 
   /// use(source), where source(i) is where the i-th run comes from.
@@ -131,7 +139,8 @@ class OperandCursor {
 
   template <int kRun>
   FUSEDSC_DEVICE bool exists(int i) const {
-    const int majors = Tile::kDepthInner ? outer_left_ : k_left_, minors = Tile::kDepthInner ? k_left_ : outer_left_;
+    const int majors = Tile::kCopiedDepthInner ? outer_left_ : k_left_,
+              minors = Tile::kCopiedDepthInner ? k_left_ : outer_left_;
     return minors > 0 && i * Runs<kRun>::kStep < majors;
   }
 
@@ -178,7 +187,7 @@ class OperandCursor {
 
   /// From a run's first element to the second one.
   FUSEDSC_DEVICE std::int64_t distance_to_neighbour(const PointwiseMatrix& matrix) const {
-    if (kElementRun == 1 || matrix.run_bytes != 0) return 0;
+    if (kElementRun == 1 || !copies_elements(matrix)) return 0;
     return kMinorFirst ? matrix.first_offset(first_ + 1) - matrix.first_offset(first_) : matrix.second;
   }
 
@@ -188,7 +197,7 @@ class OperandCursor {
     if constexpr (kElementRun == 1) {
       if (exists) run = load<1>(from);
     } else {
-      const int minors = Tile::kDepthInner ? k_left_ : outer_left_;
+      const int minors = Tile::kCopiedDepthInner ? k_left_ : outer_left_;
       std::uint32_t second = 0;
       if (exists) run.words[0] = from->bits;
       if (exists && minors > 1) second = from[to_neighbour_].bits;

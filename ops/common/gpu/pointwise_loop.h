@@ -48,7 +48,9 @@ class TileLoop {
  private:
   using Product = MatrixProduct<T, Tile>;
   static constexpr bool kLeavesSums = kLeaves || !Product::kKeepsSums, kSumsApart = kCopyStages > 1;
-  static constexpr int kStages = kElements ? 1 : kCopyStages;
+  /// Elements of 32 bits are copied like runs; what is rounded to TensorFloat-32 is multiplied too fast for that.
+  static constexpr bool kCopiesAhead = !kElements || (sizeof(T) >= 4 && !Tile::kTf32);
+  static constexpr int kStages = kCopiesAhead ? kCopyStages : 1;
   static constexpr int kSumsBytes = kLeavesSums ? Tile::kSums * static_cast<int>(sizeof(A)) : 0;
   static constexpr int kFixedBytes = Rows::fixed_bytes() + Cols::fixed_bytes();
 

@@ -19,6 +19,14 @@ struct PointwiseSeam {
 /// By what the coefficients of an operand's seam are told apart.
 enum class SeamIndex { none, depth, outer };
 
+/// An operand's place in block memory. kDepthInner: values of k are neighbours in its tensor. Fused multiply-adds want
+/// neighbouring rows; copies that run ahead turn floats on the way, element by element, if it may cost that (kMayTurn).
+template <class T, class Tile, int kOuter, bool kDepthInner, bool kMayTurn>
+struct OperandTileOf {
+  static constexpr bool kTurns = kMayTurn && kDepthInner && kCopyStages > 1 && sizeof(T) == 4 && !Tile::kTf32;
+  using Type = OperandTile<T, kOuter, Tile::kDepth, kDepthInner && !kTurns, Tile::kTf32, kTurns>;
+};
+
 /// An operand: where it comes from, and its place in block memory. kMayHaveOther: its seam may have a second tensor.
 /// kSame: it is the same for all tiles of a block.
 template <class T, class Tile_, bool kDepthFirst, SeamIndex kSeam, bool kMayHaveOther, bool kSame_ = false>

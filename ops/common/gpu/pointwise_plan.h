@@ -39,16 +39,6 @@ struct PointwiseInstance {
   Memory plain_memory, seams_memory;  ///< of a block, by whether an operand has a second tensor
 };
 
-/// What a tile of a product costs, in cycles of a multiprocessor.
-struct TileCost {
-  double latency;  ///< from its begin to its end, if nothing else runs
-  double work;     ///< if others run beside it
-};
-TileCost tile_cost(const PointwiseTile& tile, std::int64_t depth, DataType dtype);
-
-/// Of `tiles` tiles, of which `resident` run at the same time on `multiprocessors`.
-double cost_of(const TileCost& tile, std::int64_t tiles, int resident, int multiprocessors);
-
 struct PointwiseMemoryUse {
   bool rows_other = false, cols_other = false, seams = false, elements = false;
 };
@@ -69,6 +59,9 @@ typename PointwiseInstance<Parameters>::Kernel kernel_of(const PointwiseInstance
   return use.seams ? instance.seams : instance.plain;
 }
 
+/// Whether such tiles may be used (pointwise_tile_use.h).
+bool may_use_tile(const PointwiseTile& tile);
+
 /// Of the instances for this type, layout and rounding, and whose blocks fit the GPU, the one that cost(instance) says
 /// is the cheapest.
 template <class Parameters, std::size_t kSize, class Cost>
@@ -82,6 +75,7 @@ const PointwiseInstance<Parameters>& cheapest(const PointwiseInstance<Parameters
         instance.tile.elements != use.elements)
       continue;
     if (memory_of(instance, use) > kBlockMemoryLimit) continue;
+    if (!may_use_tile(instance.tile)) continue;
     const double candidate = cost(instance);
     if (candidate < least_cost) {
       least_cost = candidate;

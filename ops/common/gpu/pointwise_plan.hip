@@ -1,11 +1,15 @@
 #include "fusedsc/common/gpu/pointwise_plan.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "fusedsc/common/divide_up.h"
+#include "fusedsc/common/gpu/pointwise_tile_use.h"
 
 namespace fusedsc::gpu {
 namespace {
+
+std::atomic<int> used_rows = 0, used_cols = 0, used_depth = 0;
 
 /// Bytes of the runs that can be copied at once: 16, 8, or 0 if neither.
 template <class Multiple>
@@ -64,7 +68,68 @@ BasicPointwiseMatrix<Void> weights(const BasicTensorView<Void*>& view, std::int6
   return matrix;
 }
 
+/// What a tile of a product costs, in cycles of a multiprocessor.
+struct TileCost {
+  double latency;  ///< from its begin to its end, if nothing else runs
+  double work;     ///< if others run beside it
+};
+
+/// Its parts: latencies of the tile, of each of its steps and of each value of k there; multiply-adds and copied bytes
+/// per cycle; cycles per element that is stored, and bytes of them per cycle.
+struct TileRates {
+  double start, step, step_depth, multiply_adds, copied_bytes, store, stored_bytes;
+};
+
+// Fitted to the times of all tiles on the layers of mobile networks on an H200; only their order matters.
+constexpr TileRates kRates16{3000, 700, 14, 670, 16, 0.15, 16}, kRatesTf32{1100, 290, 6, 140, 16, 0.8, 16},
+    kRates32{3000, 700, 14, 108, 16, 0.15, 16}, kRates64{3000, 700, 14, 27, 16, 0.15, 16},
+    kWeightRates32{0, 500, 12, 236, 54, 0.3, 11};
+
+bool multiplies_floats(const PointwiseTile& tile, DataType dtype) { return dtype == DataType::float32 && !tile.tf32; }
+
+const TileRates& rates_of(const PointwiseTile& tile, DataType dtype) {
+  return size_of(dtype) == 2 ? kRates16 : tile.tf32 ? kRatesTf32 : size_of(dtype) == 4 ? kRates32 : kRates64;
+}
+
+TileCost tile_cost(const PointwiseTile& tile, std::int64_t depth, DataType dtype, const TileRates& rates) {
+  const double bytes = static_cast<double>(size_of(dtype)), all_depth = static_cast<double>(depth);
+  const double steps = static_cast<double>(divide_up(depth, tile.depth));
+  const double elements = static_cast<double>(tile.rows) * tile.cols;
+  const double product = elements * all_depth / rates.multiply_adds;
+  const double copies = (tile.rows + tile.cols) * all_depth * bytes / rates.copied_bytes;
+  const double stores = elements * (rates.store + bytes / rates.stored_bytes);
+  return {rates.start + (rates.step + rates.step_depth * tile.depth / tile.parts) * steps + product,
+          product + copies + stores};
+}
+
+/// Of `tiles` tiles, of which `resident` run at the same time on `multiprocessors`.
+double cost_of(const TileCost& tile, std::int64_t tiles, int resident, int multiprocessors) {
+  const double rounds = static_cast<double>(divide_up(tiles, resident));
+  const double each = static_cast<double>(divide_up(tiles, multiprocessors));
+  return std::max(rounds * tile.latency, tile.latency + (each - 1) * tile.work);
+}
+
+/// Of blocks that have `tiles` tiles each, one after the other; `start`: the part of a tile's latency that others
+/// beside it do not hide.
+double cost_of_blocks(const TileCost& tile, double start, std::int64_t blocks, std::int64_t tiles, int resident,
+                      int multiprocessors) {
+  const double rounds = static_cast<double>(divide_up(blocks, resident)), each = static_cast<double>(tiles);
+  const double beside = static_cast<double>(divide_up(std::min<std::int64_t>(blocks, resident), multiprocessors));
+  return rounds * std::max(tile.latency * each, start * tile.latency + beside * each * tile.work);
+}
+
 }  // namespace
+
+void use_pointwise_tile(int rows, int cols, int depth) {
+  used_rows = rows;
+  used_cols = cols;
+  used_depth = depth;
+}
+
+bool may_use_tile(const PointwiseTile& tile) {
+  const auto allows = [](int wanted, int has) { return wanted == 0 || wanted == has; };
+  return allows(used_rows, tile.rows) && allows(used_cols, tile.cols) && allows(used_depth, tile.depth);
+}
 
 PointwiseMatrix activation_matrix(const ConstTensorView& view, std::int64_t groups, bool channels_inner) {
   return activations(view, groups, channels_inner);
@@ -98,27 +163,6 @@ std::string too_large_for_pointwise(const Sizes& x, const Sizes& y) {
   return {};
 }
 
-/// Fitted to the times of all tiles on the layers of mobile networks on an H200; only their order matters.
-TileCost tile_cost(const PointwiseTile& tile, std::int64_t depth, DataType dtype) {
-  // Latencies: of a tile, and of each of its steps.
-  const double start = tile.tf32 ? 1100 : 3000, step = tile.tf32 ? 290 : 700, step_depth = tile.tf32 ? 6 : 14;
-  constexpr double kCopiedBytes = 16;  // per cycle
-  const double bytes = static_cast<double>(size_of(dtype));
-  const double multiply_adds = bytes == 2 ? 670 : tile.tf32 ? 140 : bytes == 4 ? 60 : 27;  // per cycle
-  const double steps = static_cast<double>(divide_up(depth, tile.depth)), all_depth = static_cast<double>(depth);
-  const double elements = static_cast<double>(tile.rows) * tile.cols;
-  const double product = elements * all_depth / multiply_adds;
-  const double copies = (tile.rows + tile.cols) * all_depth * bytes / kCopiedBytes;
-  const double stores = elements * ((tile.tf32 ? 0.8 : 0.15) + bytes / kCopiedBytes);
-  return {start + (step + step_depth * tile.depth / tile.parts) * steps + product, product + copies + stores};
-}
-
-double cost_of(const TileCost& tile, std::int64_t tiles, int resident, int multiprocessors) {
-  const double rounds = static_cast<double>(divide_up(tiles, resident));
-  const double each = static_cast<double>(divide_up(tiles, multiprocessors));
-  return std::max(rounds * tile.latency, tile.latency + (each - 1) * tile.work);
-}
-
 double plan_product(const PointwiseProblem& problem, const PointwiseTile& tile, int resident, int multiprocessors,
                     PointwiseProductParameters& product) {
   const int pixels = problem.channels_inner ? tile.rows : tile.cols;
@@ -138,14 +182,20 @@ double plan_product(const PointwiseProblem& problem, const PointwiseTile& tile, 
   product.splits = static_cast<int>(splits);
   product.by_channel_tiles = Divisor(static_cast<std::uint32_t>(channel_tiles));
   product.by_splits = Divisor(static_cast<std::uint32_t>(splits));
-  return cost_of(tile_cost(tile, problem.depth, problem.dtype), pixel_tiles * channel_tiles * problem.groups, resident,
-                 multiprocessors);
+  const TileCost each = tile_cost(tile, problem.depth, problem.dtype, rates_of(tile, problem.dtype));
+  if (!multiplies_floats(tile, problem.dtype)) {
+    return cost_of(each, pixel_tiles * channel_tiles * problem.groups, resident, multiprocessors);
+  }
+  constexpr double kStart = 0.1;
+  return cost_of_blocks(each, kStart, product.blocks(), divide_up(pixel_tiles, splits), resident, multiprocessors);
 }
 
 WeightGradientPlan plan_weight_gradient(const PointwiseProblem& problem, const PointwiseTile& tile, int resident,
                                         int multiprocessors) {
-  // A second kernel, and the bytes of the partial sums, which stay in cache.
-  constexpr double kSecondKernel = 3000, kCacheBytes = 2500;
+  // The start of tiles beside others; a second kernel, and the bytes of the partial sums, which stay in cache.
+  const bool floats = multiplies_floats(tile, problem.dtype);
+  constexpr double kStart = 0.5;
+  const double second_kernel = floats ? 1000 : 3000, cache_bytes = floats ? 15000 : 2500;
   const std::int64_t output_tiles = divide_up(problem.channels, tile.rows);
   const std::int64_t channel_tiles = divide_up(problem.depth, tile.cols);
   const std::int64_t tiles = output_tiles * channel_tiles * problem.groups;
@@ -157,14 +207,16 @@ WeightGradientPlan plan_weight_gradient(const PointwiseProblem& problem, const P
   for (std::int64_t trial = 1; trial <= most; trial = trial == most ? most + 1 : std::min(2 * trial, most)) {
     const std::int64_t split_steps = divide_up(steps, trial);
     const std::int64_t splits = steps > 0 ? divide_up(steps, split_steps) : 1;
-    TileCost each = tile_cost(tile, split_steps * tile.depth, problem.dtype);
+    TileCost each = tile_cost(tile, split_steps * tile.depth, problem.dtype,
+                              floats ? kWeightRates32 : rates_of(tile, problem.dtype));
     if (tile.tf32) {
       // Measured with one block to a multiprocessor: a step takes as long for any tile, waiting for memory.
       each.latency = 2900.0 * static_cast<double>(split_steps);
       each.work /= 2;
     }
-    double cost = cost_of(each, tiles * splits, resident, multiprocessors);
-    if (splits > 1) cost += kSecondKernel + static_cast<double>(splits) * weight * 8 / kCacheBytes;
+    double cost = floats ? cost_of_blocks(each, kStart, tiles * splits, 1, resident, multiprocessors)
+                         : cost_of(each, tiles * splits, resident, multiprocessors);
+    if (splits > 1) cost += second_kernel + static_cast<double>(splits) * weight * 8 / cache_bytes;
     if (cost >= best.cost) continue;
     best.splits = static_cast<int>(splits);
     best.split_steps = static_cast<int>(split_steps);

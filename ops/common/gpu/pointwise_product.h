@@ -34,9 +34,9 @@ struct PointwiseShare {
 template <class T, class Tile, bool kPixelRows, bool kWeightDepthFirst, bool kSeams, bool kElements = false>
 struct PointwiseProduct {
   using Sweep = std::conditional_t<kElements, ElementSweep<T, Tile, kPixelRows>, TileSweep<T, Tile, kPixelRows>>;
-  using Pixels = OperandSource<T, OperandTile<T, Sweep::kPixels, Tile::kDepth, kPixelRows, Tile::kTf32>, false,
+  using Pixels = OperandSource<T, typename OperandTileOf<T, Tile, Sweep::kPixels, kPixelRows, kElements>::Type, false,
                                kSeams ? SeamIndex::depth : SeamIndex::none, kWeightDepthFirst>;
-  using Weight = OperandSource<T, OperandTile<T, Sweep::kChannels, Tile::kDepth, !kWeightDepthFirst, Tile::kTf32>,
+  using Weight = OperandSource<T, typename OperandTileOf<T, Tile, Sweep::kChannels, !kWeightDepthFirst, true>::Type,
                                kWeightDepthFirst, SeamIndex::none, false, true>;
   using Rows = std::conditional_t<kPixelRows, Pixels, Weight>;
   using Cols = std::conditional_t<kPixelRows, Weight, Pixels>;
