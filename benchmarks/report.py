@@ -141,14 +141,19 @@ def write_json(path: Path, records: list[Record]) -> None:
     _write_atomically(path, f"[\n{lines}\n]\n".encode())
 
 
+def file_name(record: Record) -> str:
+    """Of the file that keeps it: products with TensorFloat-32 and without are not the same thing."""
+    return f"{record['suite']}.json" if record.get("tf32", True) else f"{record['suite']}_without_tf32.json"
+
+
 def keep(folder: Path, records: list[Record], title: str) -> list[Path]:
     """Writes a file per suite, in which these records replace those of the same cases; and its plots."""
     written = []
-    for suite in dict.fromkeys(record["suite"] for record in records):
-        path = folder / f"{suite}.json"
+    for name in dict.fromkeys(map(file_name, records)):
+        path = folder / name
         kept = json.loads(path.read_text()) if path.exists() else []
+        kept += [record for record in records if file_name(record) == name]
         merged = {tuple(record[key] for key in CASE_KEYS): record for record in kept}
-        merged |= {tuple(record[key] for key in CASE_KEYS): record for record in records if record["suite"] == suite}
         write_json(path, list(merged.values()))
         written += [path, *write_gpu_plots(path, list(merged.values()), title)]
     return written

@@ -94,6 +94,17 @@ def test_results_side_by_side(records, tmp_path, capsys):
     assert "No case changed" in capsys.readouterr().out
 
 
+def test_results_with_and_without_tf32_are_kept_apart(records, tmp_path):
+    first, other = ({**records[0], "case": name} for name in ("A", "B"))
+    with_tf32, without = {**first, "tf32": True}, {**first, "tf32": False, "ours_us": 2 * first["ours_us"]}
+    newer = {**without, "ours_us": 3 * first["ours_us"]}
+    for run in ([with_tf32, without, {**other, "tf32": False}], [newer]):
+        report.keep(tmp_path, run, "title")
+    name = with_tf32["suite"]
+    assert json.loads((tmp_path / f"{name}.json").read_text()) == [with_tf32]
+    assert json.loads((tmp_path / f"{name}_without_tf32.json").read_text()) == [newer, {**other, "tf32": False}]
+
+
 @pytest.mark.parametrize("content", [None, "", "[]", "[1]", "{}", '[{"suite": "pointwise"}]'])
 def test_results_that_cannot_be_compared(records, tmp_path, capsys, content):
     before, now = tmp_path / "before.json", tmp_path / "now.json"
