@@ -123,7 +123,8 @@ def measure(case: Case, machine: Machine, options: argparse.Namespace) -> report
     except Exception as error:  # whatever it is, the other cases are measured all the same
         reason = f"{type(error).__name__}: {error}"
     print(f"{case.suite} {case.name} {case.dtype} {case.layout} {case.direction}: {reason}", file=sys.stderr)
-    return identity(case, machine) | {"batch": case.batch, "commit": options.commit, "error": reason}
+    record = identity(case, machine) | {"batch": case.batch, "commit": options.commit, "error": reason}
+    return record | {"tf32": options.tf32} if options.device == "cuda" else record
 
 
 def identity(case: Case, machine: Machine) -> report.Record:

@@ -142,12 +142,13 @@ def write_json(path: Path, records: list[Record]) -> None:
 
 
 def file_name(record: Record) -> str:
-    """Of the file that keeps it: products with TensorFloat-32 and without are not the same thing."""
-    return f"{record['suite']}.json" if record.get("tf32", True) else f"{record['suite']}_without_tf32.json"
+    """Of the file that keeps it: float32 with TensorFloat-32 and without is not the same thing."""
+    without = record["dtype"] == "float32" and not record.get("tf32", True)
+    return f"{record['suite']}{'_without_tf32' if without else ''}.json"
 
 
 def keep(folder: Path, records: list[Record], title: str) -> list[Path]:
-    """Writes a file per suite, in which these records replace those of the same cases; and its plots."""
+    """Writes a file per suite (file_name), in which these records replace those of the same cases; and its plots."""
     written = []
     for name in dict.fromkeys(map(file_name, records)):
         path = folder / name

@@ -5,6 +5,7 @@
 #include "fusedsc/backward/depthwise_direct_launch.h"
 #include "fusedsc/backward/depthwise_direct_weight_kernel.h"
 #include "fusedsc/backward/depthwise_passes.h"
+#include "fusedsc/backward/depthwise_planes_launch.h"
 #include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/depthwise_direct_plan.h"
 
@@ -158,15 +159,24 @@ std::int64_t multiplications_of(const DepthwiseBackwardArguments& a) {
   return a.window.kernel[0] * a.window.kernel[1] * a.grad_y.elements();
 }
 
+/// Whether there is a kernel whose tiles are small planes as a whole.
+bool suits_small_planes(const DepthwiseBackwardArguments& a) {
+#ifdef FUSEDSC_HOPPER
+  constexpr std::int64_t kMost = 28 * 28;
+  return a.x.sizes[2] * a.x.sizes[3] <= kMost && hopper::plan_depthwise_planes_weight(a).has_value();
+#else
+  static_cast<void>(a);
+  return false;
+#endif
+}
+
 /// What measured best on an H200, beside kernels for more work.
 bool suits(const DepthwiseBackwardArguments& a) {
   const bool is_wide = size_of(a.x.dtype) > 2, is_small_window = a.window.kernel[0] == 3,
              halves = a.window.stride[0] > 1;
-  // Whole planes are a tile of the kernels for those, which are none for float64.
-  const bool is_small_map = a.x.sizes[2] * a.x.sizes[3] <= 28 * 28 && a.x.dtype != DataType::float64;
   std::int64_t most = 0;  // multiplications of a multiprocessor
   if (!is_channels_last(a) && !halves) most = 45'000;
-  else if (!is_channels_last(a) && !is_small_map) most = 200'000;
+  else if (!is_channels_last(a) && !suits_small_planes(a)) most = 200'000;
   else if (!is_channels_last(a)) most = is_wide && is_small_window ? 130'000 : 60'000;
   else if (!is_wide) most = 36'000;
   else most = is_small_window ? (halves ? 11'000 : 31'000) : 36'000;

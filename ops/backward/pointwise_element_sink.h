@@ -125,7 +125,7 @@ template <class T, class Tile, bool kPixelRows, bool kSeams>
 using InputElementsSink =
     PointwiseInputGradientElementSink<T, typename InputElementsProduct<T, Tile, kPixelRows, kSeams>::Sweep>;
 
-/// kSeams: the gradient of y may have a prologue.
+/// kSeams: there may be any; without, the gradient is what is multiplied.
 template <class T, class Tile, bool kPixelRows, bool kSeams>
 FUSEDSC_DEVICE void pointwise_input_gradient_elements(const PointwiseInputGradientParameters& p) {
   using Product = InputElementsProduct<T, Tile, kPixelRows, kSeams>;

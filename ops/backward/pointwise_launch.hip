@@ -86,6 +86,7 @@ constexpr InputInstance input_elements(DataType dtype) {
   constexpr auto kMemory = input_elements_memory_bytes<T, Tile, kChannelsInner, true>;
   return {dtype, kChannelsInner, {kRows, kCols, kDepth, kParts, kTf32, true}, kKernel, kKernel, kMemory, kMemory};
 }
+
 /// Likewise, with a kernel of their own for products without seams.
 template <class T, bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, int kBlocks = 3>
 constexpr InputInstance plain_input_elements(DataType dtype) {

@@ -32,11 +32,10 @@ class BiasGradient {
   FUSEDSC_DEVICE void add(const Operand& grad_y, int depth) {
 #pragma unroll 1
     for (int k = thread_index() / Tile::kRows; k < Tile::kDepth && k < depth; k += kLanes) {
-      A g[1];
-      Operand::Tile::template read<1>(grad_y.tile, row(), k, g);
+      A g[1] = {Operand::Tile::read(grad_y.tile, row(), k)};
       if constexpr (Operand::kSeam) {
         A other[1] = {};
-        if (grad_y.other_tile != nullptr) Operand::Tile::template read<1>(grad_y.other_tile, row(), k, other);
+        if (grad_y.other_tile != nullptr) other[0] = Operand::Tile::read(grad_y.other_tile, row(), k);
         grad_y.apply(g, other, [&](int) { return OperandPlace{row(), k}; });
       }
       sum_ += g[0];

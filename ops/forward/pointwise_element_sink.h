@@ -122,7 +122,7 @@ template <class T, class Tile, bool kPixelRows, bool kSeams>
 using ForwardElementsSink =
     PointwiseElementSink<T, typename ForwardElementsProduct<T, Tile, kPixelRows, kSeams>::Sweep>;
 
-/// kSeams: the activations may have a prologue.
+/// kSeams: there may be a prologue; without, there is nothing but a bias.
 template <class T, class Tile, bool kPixelRows, bool kSeams>
 FUSEDSC_DEVICE void pointwise_forward_elements(const PointwiseParameters& p) {
   using Product = ForwardElementsProduct<T, Tile, kPixelRows, kSeams>;

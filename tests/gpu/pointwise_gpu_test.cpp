@@ -33,6 +33,67 @@ class PointwiseGpu : public OnGpu {
     return edges;
   }
 
+  /// Each tile of the kernels for any GPU, which products in groups are left to: several of them, and steps of k that
+  /// are not whole; of runs and of elements, with seams and without. Returns how many of all there are.
+  static int verify_tiles(bool tf32) {
+    using Forward = ForwardCase<PointwiseGeometry>;
+    using Backward = BackwardCase<PointwiseGeometry>;
+    const DataType dtype = GetParam().dtype;
+    int tiles = 0;
+    const auto verify_where_there_is_one = [&](const auto& problem, const auto& plan, const auto& verify) {
+      try {
+        plan(problem);
+      } catch (const Unsupported&) {
+        return;
+      }
+      ++tiles;
+      for_each_case(std::vector{problem}, verify);
+    };
+    const auto verify_tile = [&](const PointwiseGeometry& geometry, Memory memory) {
+      const Memories memories = Memories::all(memory);
+      const ForwardSeams plain{.bias = true}, seams{.prologue = true, .activation = Activation::relu6};
+      for (const ForwardSeams& each : {plain, seams}) {
+        verify_where_there_is_one(
+            Forward{dtype, geometry, each, memories},
+            [](const Forward& problem) {
+              ForwardTensors<PointwiseGeometry> tensors(problem);
+              plan_pointwise_conv2d(tensors.arguments(problem), 1);
+            },
+            verify_forward<PointwiseGeometry>);
+      }
+      for (const bool has_seams : {false, true}) {
+        for (const bool is_weight : {false, true}) {
+          const BackwardSeams each{.prologue = has_seams,
+                                   .gradient_prologue = has_seams,
+                                   .grad_x = !is_weight,
+                                   .grad_weight = is_weight,
+                                   .grad_bias = is_weight};
+          verify_where_there_is_one(
+              Backward{dtype, geometry, each, memories},
+              [](const Backward& problem) {
+                BackwardTensors<PointwiseGeometry> tensors(problem);
+                plan_pointwise_conv2d_backward(tensors.arguments(problem), 1);
+              },
+              verify_backward<PointwiseGeometry>);
+        }
+      }
+    };
+    PointwiseGeometry runs = {{3, 88, 4, 11}, 272, 2}, elements = {{3, 74, 5, 7}, 138, 2};
+    runs.tf32 = elements.tf32 = tf32;
+    for (const int rows : {32, 64, 128}) {
+      for (const int cols : {32, 64, 128}) {
+        for (const int depth : {16, 32, 64, 128}) {
+          gpu::use_pointwise_tile(rows, cols, depth);
+          for (const Memory memory : {Memory::contiguous, Memory::channels_last}) {
+            verify_tile(runs, memory);
+            verify_tile(elements, memory);
+          }
+        }
+      }
+    }
+    return tiles;
+  }
+
   // For the seams.
   const PointwiseGeometry dense = {{2, 72, 12, 14}, 80};
   const PointwiseGeometry grouped = {{2, 24, 6, 7}, 36, 3};
@@ -126,63 +187,10 @@ TEST_P(PointwiseGpu, TilesOfWholeRows) {
   for_each_case(backward, verify_backward<PointwiseGeometry>);
 }
 
-/// Each tile of the kernels for any GPU, which products in groups are left to: several of them, and steps of k that are
-/// not whole; of runs and of elements, with seams and without.
+/// As many as fit the block memory of the smallest GPU.
 TEST_P(PointwiseGpu, EveryTile) {
-  using Forward = ForwardCase<PointwiseGeometry>;
-  using Backward = BackwardCase<PointwiseGeometry>;
-  int tiles = 0;
-  const auto verify_where_there_is_one = [&](const auto& problem, const auto& plan, const auto& verify) {
-    try {
-      plan(problem);
-    } catch (const Unsupported&) {
-      return;
-    }
-    ++tiles;
-    for_each_case(std::vector{problem}, verify);
-  };
-  const auto verify_tile = [&](const PointwiseGeometry& geometry, Memory memory) {
-    const Memories memories = Memories::all(memory);
-    const ForwardSeams seams{.prologue = true, .activation = Activation::relu6};
-    for (const ForwardSeams& each : {ForwardSeams{}, seams}) {
-      verify_where_there_is_one(
-          Forward{GetParam().dtype, geometry, each, memories},
-          [](const Forward& problem) {
-            ForwardTensors<PointwiseGeometry> tensors(problem);
-            plan_pointwise_conv2d(tensors.arguments(problem), 1);
-          },
-          verify_forward<PointwiseGeometry>);
-    }
-    for (const bool has_seams : {false, true}) {
-      for (const bool is_weight : {false, true}) {
-        const BackwardSeams each{.prologue = has_seams,
-                                 .gradient_prologue = has_seams,
-                                 .grad_x = !is_weight,
-                                 .grad_weight = is_weight,
-                                 .grad_bias = false};
-        verify_where_there_is_one(
-            Backward{GetParam().dtype, geometry, each, memories},
-            [](const Backward& problem) {
-              BackwardTensors<PointwiseGeometry> tensors(problem);
-              plan_pointwise_conv2d_backward(tensors.arguments(problem), 1);
-            },
-            verify_backward<PointwiseGeometry>);
-      }
-    }
-  };
-  const PointwiseGeometry runs = {{2, 88, 6, 12}, 272, 2}, elements = {{3, 74, 5, 7}, 138, 2};
-  for (const int rows : {32, 64, 128}) {
-    for (const int cols : {32, 64, 128}) {
-      for (const int depth : {16, 32, 64, 128}) {
-        gpu::use_pointwise_tile(rows, cols, depth);
-        for (const Memory memory : {Memory::contiguous, Memory::channels_last}) {
-          verify_tile(runs, memory);
-          verify_tile(elements, memory);
-        }
-      }
-    }
-  }
-  EXPECT_GE(tiles, GetParam().dtype == DataType::float64 ? 24 : 48);
+  const int size = static_cast<int>(size_of(GetParam().dtype));
+  EXPECT_GE(verify_tiles(false), size == 2 ? 56 : size == 4 ? 68 : 24);
 }
 
 TEST_P(PointwiseGpu, BackwardWithoutOutput) {
@@ -314,6 +322,8 @@ class PointwiseTf32Gpu : public PointwiseGpu {
 };
 INSTANTIATE_TEST_SUITE_P(Targets, PointwiseTf32Gpu, testing::ValuesIn(gpu_targets()),
                          testing::PrintToStringParamName());
+
+TEST_P(PointwiseTf32Gpu, EveryTile) { EXPECT_GE(verify_tiles(true), 60); }
 
 TEST_P(PointwiseTf32Gpu, Edges) {
   for_each_case(forward_edge_cases(GetParam().dtype, tf32_edges()), verify_forward<PointwiseGeometry>);

@@ -63,15 +63,8 @@ struct OperandTile {
     return ((outer >> 2 & 7) ^ (outer & 1) << 2 ^ (outer & 2)) * 4;
   }
 
-  /// kCount values from k on.
-  template <int kCount>
-  FUSEDSC_DEVICE static void read(const T* tile, int outer, int k, Accumulator<T> (&to)[kCount]) {
-    if constexpr (kDepthInner) {
-      load<kCount>(tile + place(outer, k)).widen(to);
-    } else {
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) to[i] = to_accumulator(tile[place(outer, k + i)]);
-    }
+  FUSEDSC_DEVICE static Accumulator<T> read(const T* tile, int outer, int k) {
+    return to_accumulator(tile[place(outer, k)]);
   }
 };
 
@@ -150,10 +143,13 @@ class FmaProduct {
   /// `depth`: of the tiles, how many values of k are to be added.
   template <class Rows, class Cols>
   FUSEDSC_DEVICE void multiply(const Rows& rows, const Cols& cols, int depth) {
+    // Without branches, so that what comes next is read early; but seams need the registers, where copies do, too.
+    constexpr int kMost = kCopyStages == 1 && (Rows::kSeam || Cols::kSeam) ? kRun : 8;
+    constexpr int kStep = Tile::kPartDepth < kMost ? Tile::kPartDepth : kMost;
+    static_assert(Tile::kPartDepth % kStep == 0 && kStep % kRun == 0);
     const int begin = part_ * Tile::kPartDepth;
 #pragma unroll 1
     for (int k = begin; k < begin + Tile::kPartDepth && k < depth; k += kStep) {
-      // Without branches, so that what comes next is read early.
 #pragma unroll
       for (int i = 0; i < kStep; i += kRun) multiply_run(rows, cols, k + i);
     }
@@ -185,8 +181,7 @@ class FmaProduct {
   static constexpr int kGridCols = 8 * kWarpCols, kGridRows = kThreads / kGridCols;
   static constexpr int kRows = Tile::kRows / kGridRows, kCols = Tile::kCols / kGridCols;
   static constexpr int kRun = sizeof(T) == 4 ? 4 : 2;  ///< values of k read at once
-  static constexpr int kStep = Tile::kPartDepth < 8 ? Tile::kPartDepth : 8;
-  static_assert(kRows * kGridRows == Tile::kRows && kCols * kGridCols == Tile::kCols && Tile::kPartDepth % kStep == 0);
+  static_assert(kRows * kGridRows == Tile::kRows && kCols * kGridCols == Tile::kCols);
 
   /// Which rows (or columns) a thread owns, kCount of them.
   template <class OperandTile, int kCount, int kGrid>

@@ -40,7 +40,8 @@ struct OperandWindows {
 };
 
 /// A thread's share of copying an operand to block memory. Each thread has its place in the rows of block memory and
-/// goes down them; from one window to the next, `depth` further, only what changes is computed anew.
+/// goes down them (along them, if they are turned); from one window to the next, `depth` further, only what changes is
+/// computed anew.
 template <class T, class Tile, bool kDepthFirst>
 class OperandCursor {
  public:

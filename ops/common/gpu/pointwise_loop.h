@@ -1,7 +1,7 @@
 /// The loop of the pointwise kernels: what a block multiplies passes through its memory in stages, which are filled
-/// ahead of their use. Where copies would keep their thread waiting (all on AMD's GPUs, elsewhere those of elements
-/// that are no runs) there is one stage, and what comes next is on its way to registers meanwhile. On AMD's GPUs sums
-/// leave by the memory that the stage had: less of it, so that more blocks fit.
+/// ahead of their use. Where copies would keep their thread waiting (all on AMD's GPUs, elsewhere those of elements of
+/// 16 bits that are no runs) there is one stage, and what comes next is on its way to registers meanwhile. On AMD's
+/// GPUs sums leave by the memory that the stage had: less of it, so that more blocks fit.
 #pragma once
 
 #include "fusedsc/common/gpu/pointwise_operand.h"
@@ -48,7 +48,7 @@ class TileLoop {
  private:
   using Product = MatrixProduct<T, Tile>;
   static constexpr bool kLeavesSums = kLeaves || !Product::kKeepsSums, kSumsApart = kCopyStages > 1;
-  /// Elements of 32 bits are copied like runs; what is rounded to TensorFloat-32 is multiplied too fast for that.
+  /// Elements of 32 bits and more are copied like runs, but not those that TensorFloat-32 multiplies (not tried).
   static constexpr bool kCopiesAhead = !kElements || (sizeof(T) >= 4 && !Tile::kTf32);
   static constexpr int kStages = kCopiesAhead ? kCopyStages : 1;
   static constexpr int kSumsBytes = kLeavesSums ? Tile::kSums * static_cast<int>(sizeof(A)) : 0;
