@@ -174,13 +174,15 @@ bool suits_small_planes(const DepthwiseBackwardArguments& a) {
 bool suits(const DepthwiseBackwardArguments& a) {
   const bool is_wide = size_of(a.x.dtype) > 2, is_small_window = a.window.kernel[0] == 3,
              halves = a.window.stride[0] > 1;
-  std::int64_t most = 0;  // multiplications of a multiprocessor
-  if (!is_channels_last(a) && !halves) most = 45'000;
-  else if (!is_channels_last(a) && !suits_small_planes(a)) most = 200'000;
-  else if (!is_channels_last(a)) most = is_wide && is_small_window ? 130'000 : 60'000;
-  else if (!is_wide) most = 36'000;
-  else most = is_small_window ? (halves ? 11'000 : 31'000) : 36'000;
-  return multiplications_of(a) <= most * multiprocessors();
+  const auto is_within = [&](std::int64_t most) {  // multiplications of a multiprocessor
+    return multiplications_of(a) <= most * multiprocessors();
+  };
+  if (is_channels_last(a)) {
+    return is_within(!is_wide || !is_small_window ? 36'000 : halves ? 11'000 : 31'000);
+  }
+  if (!halves) return is_within(45'000);
+  // Planes are planned only where it depends on them.
+  return is_within(is_wide && is_small_window ? 130'000 : 60'000) || (is_within(200'000) && !suits_small_planes(a));
 }
 
 }  // namespace

@@ -99,6 +99,7 @@ constexpr InputInstance plain_input_elements(DataType dtype) {
           input_elements_memory_bytes<T, Tile, kChannelsInner, false>,
           input_elements_memory_bytes<T, Tile, kChannelsInner, true>};
 }
+
 template <class T, bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, bool kTf32 = false>
 constexpr WeightInstance weight_elements(DataType dtype) {
   using Tile = MatrixTile<kRows, kCols, kDepth, kParts, kTf32>;
@@ -107,6 +108,7 @@ constexpr WeightInstance weight_elements(DataType dtype) {
   return {dtype, kChannelsInner, {kRows, kCols, kDepth, kParts, kTf32, true}, kKernel, kKernel, kMemory, kMemory};
 }
 
+/// Likewise, with a kernel of their own for products without seams.
 template <class T, bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, int kBlocks = 3>
 constexpr WeightInstance plain_weight_elements(DataType dtype) {
   using Tile = MatrixTile<kRows, kCols, kDepth, kParts>;
