@@ -13,7 +13,7 @@ from .measure import Machine
 from .workloads import LAYOUTS, Place, Workload
 from .workloads.block import Block, InvertedResidual, block
 from .workloads.convolution import Convolution, convolution
-from .workloads.network import Network, SlidingChannelMobileNet, training_step
+from .workloads.network import NamedNetwork, Network, SlidingChannelMobileNet, inference, training_step
 from .workloads.sliding_channel import SlidingChannel, sliding_channel
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -79,6 +79,22 @@ SQUEEZE_EXCITE_BLOCKS = tuple(
     )
 )
 GPU_NETWORKS = (Network(size=224, batch=256), Network(size=224, batch=256, leanest=True))
+# Other people's, as they come.
+OTHER_NETWORKS = tuple(
+    NamedNetwork(*name.split(":"), batch=256)
+    for name in (
+        "torchvision:mobilenet_v2", "torchvision:mobilenet_v3_large", "torchvision:mnasnet1_0",
+        "torchvision:efficientnet_b0", "torchvision:shufflenet_v2_x1_0", "torchvision:convnext_tiny",
+        "timm:mobilenetv4_conv_medium", "timm:mobilenetv1_100", "timm:fbnetc_100", "timm:lcnet_100",
+        "timm:mixnet_s", "timm:ghostnet_100",
+    )
+)  # fmt: skip
+# In eval mode.
+INFERENCE_NETWORKS = tuple(
+    NamedNetwork("torchvision", name, batch)
+    for name in ("mobilenet_v2", "mobilenet_v3_large", "efficientnet_b0", "mnasnet1_0")
+    for batch in (1, 64)
+)
 
 # On GPUs: the layers of EfficientNet-B0, MnasNet, MobileNetV2 and ShuffleNetV2.
 # Depthwise: channels, size, kernel, stride.
@@ -115,9 +131,11 @@ SUITES = {
     "cpu": ("depthwise", "pointwise", "sliding_channel", "dsc_block", "network"),
     "cuda": (
         "depthwise", "pointwise", "sliding_channel", "dsc_block", "dsc_block_leanest", "unusual", "inverted_residual",
-        "inverted_residual_leanest", "squeeze_excite", "network", "sliding_channel_network",
+        "inverted_residual_leanest", "squeeze_excite", "network", "other_networks", "inference",
+        "sliding_channel_network",
     ),
 }  # fmt: skip
+WHOLE_NETWORKS = ("network", "other_networks", "inference", "sliding_channel_network")
 LEANEST = "_leanest"  # the same blocks, as they are where memory is dear
 DIRECTIONS = {"cpu": ("forward", "backward"), "cuda": ("forward", "input gradient", "weight gradient")}
 BLOCK_DIRECTIONS = ("forward", "forward+backward")
@@ -165,7 +183,7 @@ class Selection:
         ]
 
     def _cases(self, suite: str, machine: Machine) -> Iterator[Case]:
-        if suite in ("network", "sliding_channel_network"):
+        if suite in WHOLE_NETWORKS:
             yield from self._networks(suite, machine)
             return
         if suite in ("depthwise", "pointwise"):
@@ -182,13 +200,19 @@ class Selection:
                         yield Case(suite, subject.name, suite, direction, dtype, layout, subject.batch, build)
 
     def _networks(self, suite: str, machine: Machine) -> Iterator[Case]:
-        networks = NETWORKS if self.device == "cpu" else GPU_NETWORKS
+        networks = {
+            "network": NETWORKS if self.device == "cpu" else GPU_NETWORKS,
+            "other_networks": OTHER_NETWORKS,
+            "inference": INFERENCE_NETWORKS,
+            "sliding_channel_network": SLIDING_CHANNEL_NETWORKS,
+        }[suite]
         layouts = ("channels_last",) if self.device == "cpu" or suite != "network" else LAYOUTS
-        for network in self._with_batches(networks if suite == "network" else SLIDING_CHANNEL_NETWORKS):
-            op, direction = network.name.split()[0], "training step"
+        direction, make = ("inference", inference) if suite == "inference" else ("training step", training_step)
+        for network in self._with_batches(networks):
+            op = network.name.split()[0]
             for dtype in self.dtypes:
                 for layout in layouts:
-                    build = partial(training_step, network, self._place(machine, dtype, layout))
+                    build = partial(make, network, self._place(machine, dtype, layout))
                     yield Case(suite, network.name, op, direction, dtype, layout, network.batch, build)
 
     def _place(self, machine: Machine, dtype: str, layout: str) -> Place:

@@ -68,9 +68,34 @@ class Network:
         model = mobilenet_v2(num_classes=1000 if self.size == 224 else 10, dropout=0.0)
         swapped = fusedsc.swap(model)
         for module in swapped.modules():
-            if self.leanest and hasattr(module, "recompute"):
+            if self.leanest and isinstance(module, fusedsc.FusedModule):
                 module.recompute = True
         return Models(swapped, model)
+
+
+@dataclass(frozen=True)
+class NamedNetwork:
+    """A network of torchvision's or timm's as it comes, and fusedsc.swap of it."""
+
+    library: str
+    network: str
+    batch: int
+    size: int = 224
+
+    @property
+    def name(self) -> str:
+        return f"{self.library}:{self.network} {self.size}x{self.size} n{self.batch}"
+
+    def with_batch(self, batch: int | None) -> NamedNetwork:
+        return replace(self, batch=batch or self.batch)
+
+    def models(self) -> Models:
+        if self.library == "torchvision":
+            from torchvision.models import get_model as make
+        else:
+            from timm import create_model as make
+        model = make(self.network)
+        return Models(fusedsc.swap(model, verbose=False), model)
 
 
 @dataclass(frozen=True)
@@ -167,6 +192,60 @@ def training_step(network: AnyNetwork, place: Place) -> Workload:
     )
 
 
+def inference(network: AnyNetwork, place: Place) -> Workload:
+    """Forward in eval mode, without gradients; in 16 bits the model itself is of that type."""
+    torch.manual_seed(0)
+    models = network.models()
+    _take_statistics(models, network.size, place.device)
+    images = torch.randn(network.batch, 3, network.size, network.size, device=place.device, dtype=place.dtype)
+
+    def run_of(model: torch.nn.Module, memory_format: torch.memory_format, compiler: Compiler) -> Run:
+        model = copy.deepcopy(model).to(place.device, place.dtype, memory_format=memory_format).eval()
+        own_images = images.clone(memory_format=memory_format)
+        forward = compiler(model)
+
+        def run(_: int) -> Tensor:
+            with torch.no_grad():
+                return forward(own_images)
+
+        return run
+
+    ours = run_of(models.ours, place.memory_format, lambda model: model)
+    pytorch = {
+        name: run_of(models.pytorch, layout, compiler)
+        for name, layout, compiler in place.variants()
+        if fnmatch.fnmatchcase(name, place.against)
+    }
+    # Layer by layer what was rounded grows in networks that were never trained.
+    check_same(ours(0), next(iter(pytorch.values()))(0), 30 * TOLERANCES[place.dtype])
+    facts = {}
+    if place.device == "cuda":
+        facts["uncaptured_seconds_of_all"] = {name: _uncaptured(run) for name, run in {OURS: ours, **pytorch}.items()}
+    return Workload(ours, pytorch, None, facts=facts)
+
+
+@torch.no_grad()
+def _take_statistics(models: Models, size: int, device: str) -> None:
+    """Running statistics as a trained network has them: with those that it begins with, values grow from layer to layer
+    until float16 has none for them."""
+    model = models.pytorch.to(device).train()
+    norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.momentum = 1.0
+    model(torch.randn(16, 3, size, size, device=device))
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+    models.ours.load_state_dict(model.state_dict())
+
+
+def _uncaptured(run: Run) -> float:
+    for _ in range(WARM_UP_STEPS):
+        run(0)
+    torch.cuda.synchronize()
+    return statistics.median(_seconds(run) for _ in range(UNCAPTURED_SAMPLES))
+
+
 def _not_built(_: int) -> Tensor:
     raise AssertionError("a variant that was not asked for is not timed")
 
@@ -192,6 +271,7 @@ def _warmed_up(make: Callable[[], Run], device: str) -> tuple[Run, Tensor, dict[
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     step = make()
+    torch.manual_seed(0)  # dropout and stochastic depth: the same for all
     first, *_ = [step(0) for _ in range(WARM_UP_STEPS)]
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()

@@ -1,6 +1,5 @@
 """fusedsc.nn: the modules compute what PyTorch's do, with the same parameters under the same names."""
 
-import copy
 import pickle
 from functools import partial
 
@@ -9,7 +8,6 @@ import torch
 from torch import nn
 
 from fusedsc.nn import ConvBnAct, DepthwiseConv2d, DSCBlock, InvertedResidual, PointwiseConv2d
-from fusedsc.nn.fusable import NotFusable
 
 ACTIVATIONS = {"identity": nn.Identity, "relu": nn.ReLU, "relu6": nn.ReLU6, "silu": nn.SiLU, "hardswish": nn.Hardswish}
 
@@ -130,60 +128,6 @@ def test_inverted_residual_with_squeeze_excite(training, out_channels, stride, e
     same_numbers(module, plain, channels=8, tolerance=SIXTH_OF_SINGLE_PRECISION)
     same_numbers(module, plain, channels=8, tolerance=SIXTH_OF_SINGLE_PRECISION)
     assert (module.out_channels, module._is_cn) == (plain.out_channels, plain._is_cn)
-
-
-@pytest.mark.parametrize("squeezes", [True, False])
-def test_inverted_residual_from_mobilenet_v3(squeezes):
-    plain = torchvision_v3(8, 5, 32, 1, squeezes, "HS")
-    module = InvertedResidual.from_torchvision(plain)
-    assert module.block is plain.block
-    assert list(module.state_dict()) == list(plain.state_dict())
-    same_numbers(copy.deepcopy(module), plain, channels=8, tolerance=SIXTH_OF_SINGLE_PRECISION)
-
-
-def pools_parts(block):
-    block[2].avgpool = nn.AdaptiveAvgPool2d(2)
-
-
-def other_gate(block):
-    block[2].scale_activation = nn.Tanh()
-
-
-def other_activation(block):
-    block[2].activation = nn.Tanh()
-
-
-def hooked(block):
-    block[2].fc2.register_forward_hook(lambda module, args, result: result * 2)
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (other_gate, "its gate is a Tanh"),
-        (other_activation, "its activation is a Tanh"),
-        (hooked, "a convolution of squeeze-excite has hooks"),
-    ],
-)
-def test_other_squeeze_excite_runs_unfused(change, reason):
-    plain = torchvision_v3(8, 3, 32, 1, True, "RE")
-    module = InvertedResidual.from_torchvision(plain)
-    change(plain.block)
-    with pytest.warns(UserWarning, match=f"an inverted residual runs unfused, because .*{reason}"):
-        same_numbers(copy.deepcopy(module), plain, channels=8, tolerance=SIXTH_OF_SINGLE_PRECISION)
-    with pytest.raises(NotFusable, match=reason):
-        InvertedResidual.from_torchvision(plain)
-
-
-def test_only_whole_blocks_are_taken_over():
-    plain = torchvision_v3(8, 3, 32, 1, True, "RE")
-    pools_parts(plain.block)
-    with pytest.raises(NotFusable, match="squeeze-excite does not pool whole maps"):
-        InvertedResidual.from_torchvision(plain)
-    plain = torchvision_v3(8, 3, 32, 1, True, "RE")
-    plain.stochastic_depth = nn.Identity()
-    with pytest.raises(NotFusable, match="it has other children than block"):
-        InvertedResidual.from_torchvision(plain)
 
 
 def test_kernel_sizes_are_odd():

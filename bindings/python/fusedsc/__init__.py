@@ -7,12 +7,14 @@
 from . import _library, functional, nn
 from ._version import __version__
 from .explain import explain
-from .swap import SwapReport, swap, swap_report
+from .matching.fused import FusedModule
+from .swap import SwapReport, swap, swap_report, unswap
 from .to_scc import SccReport, to_scc, to_scc_report
 
 _library.load()
 
 __all__ = [
+    "FusedModule",
     "SccReport",
     "SwapReport",
     "__version__",
@@ -23,4 +25,5 @@ __all__ = [
     "swap_report",
     "to_scc",
     "to_scc_report",
+    "unswap",
 ]

@@ -399,3 +399,62 @@ def _pair(name, numbers):
 
 def _floats(numbers):
     return [float(numbers)] if isinstance(numbers, int | float) else [float(number) for number in numbers]
+
+
+from typing import NamedTuple  # noqa: E402
+
+
+class ConvStage(NamedTuple):
+    weight: Tensor
+    bias: Tensor | None = None
+    bn: tuple | None = None
+    momentum: float | None = 0.1
+    eps: float = 1e-5
+    activation: str = "identity"
+    stride: Pair = 1
+    padding: Padding = 0
+    dilation: Pair = 1
+    groups: int = 1
+
+
+def conv_chain(x, stages, *, training, residual=False, branch_scale=None, input_activation="identity", recompute=None):
+    kinds = ["dw" if s.groups > 1 else "pw" for s in stages]
+    if (
+        kinds in (["dw", "pw"], ["pw", "dw", "pw"])
+        and training is not None
+        and all(s.momentum is not None and s.bn is not None and s.bias is None for s in stages)
+        and stages[-1].activation == "identity"
+        and len({s.activation for s in stages[:-1]}) == 1
+        and input_activation == "identity"
+    ):
+        e = stages[0] if len(stages) == 3 else None
+        d, p = stages[-2:]
+        y = inverted_residual(
+            x,
+            e and e.weight,
+            e and e.bn,
+            d.weight,
+            d.bn,
+            p.weight,
+            p.bn,
+            training=training,
+            momentum=[(e or d).momentum, d.momentum, p.momentum],
+            eps=[(e or d).eps, d.eps, p.eps],
+            activation=d.activation,
+            stride=d.stride,
+            padding=d.padding,
+            dilation=d.dilation,
+            residual=residual and branch_scale is None,
+            recompute=recompute,
+        )
+        return y if branch_scale is None else y * branch_scale.view(-1, 1, 1, 1) + x
+    y = plain.ACTIVATIONS[input_activation](x)
+    for s in stages:
+        stride, padding, dilation = geometry(y, s.weight, s.stride, s.padding, s.dilation)
+        y = plain._convolution(y, s.weight, s.bias, stride, padding, dilation, s.groups)
+        if s.bn is not None:
+            y = plain._batch_norm(y, s.bn, training, s.momentum, s.eps)
+        y = plain.ACTIVATIONS[s.activation](y)
+    if branch_scale is not None:
+        y = y * branch_scale.view(-1, 1, 1, 1)
+    return y + x if residual else y

@@ -1,21 +1,31 @@
-"""Replaces the depthwise-separable parts of a model by fused ones, keeping everything else as it is."""
+"""Runs the depthwise-separable parts of a model in fused operators, keeping everything else as it is."""
 
 from __future__ import annotations
 
 import copy
 import logging
+import sys
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from torch import nn
 
-from .nn.blocks import ConvBnAct, InvertedResidual
-from .nn.fusable import HOOKS, MOST_IMAGE_CHANNELS, NotFusable
+from .matching.chains import count_convolutions, find_parts
+from .matching.fused import FusedModule, fuse, fuse_convolution, unfuse
+from .matching.graph import trace
+from .matching.layers import conv_kind, why_not_conv
+from .matching.parts import at
+from .matching.work import multiply_adds
 
-__all__ = ["SwapReport", "swap", "swap_report"]
+__all__ = ["SwapReport", "swap", "swap_report", "unswap"]
 
 logger = logging.getLogger("fusedsc")
 
 _REPORT = "fusedsc_swap_report"
+
+MOST_CONVOLUTIONS = 8
+"""Of a module that is looked at as a whole, and not child by child."""
 
 
 @dataclass
@@ -23,39 +33,77 @@ class SwapReport:
     """What :func:`swap` did with a model; printing it gives the list."""
 
     replaced: list[str] = field(default_factory=list)
-    """Names of the blocks that are fused now."""
+    """Names of the modules that run in fused operators now."""
     left: dict[str, str] = field(default_factory=dict)
-    """Names of the blocks and convolutions that are as they were, each with the reason."""
+    """Names of the depthwise and pointwise convolutions that are as they were, each with the reason."""
+    shares: dict[str, float] = field(default_factory=dict)
+    """"depthwise" and "pointwise": the share of the model's multiply-adds in such convolutions that fused operators do.
+    Empty where the model does not run on an image alone."""
+    operators: dict[str, int] = field(default_factory=dict)
+    """How many parts each operator runs."""
 
     def __str__(self) -> str:
         lines = [f"  {name or '(the model)'}: {reason}" for name, reason in self.left.items()]
         return "\n".join([self.headline(), *lines])
 
     def headline(self) -> str:
-        return f"fusedsc.swap: {len(self.replaced)} blocks fused, {len(self.left)} parts left to PyTorch"
+        shares = ", ".join(f"{share:.0%} of the {kind}" for kind, share in self.shares.items())
+        work = f" ({shares} multiply-adds)" if shares else ""
+        return f"fusedsc.swap: {len(self.replaced)} modules fused{work}, {len(self.left)} convolutions left to PyTorch"
 
 
-def swap(model: nn.Module, inplace: bool = False) -> nn.Module:
-    """The same model with its depthwise-separable blocks fused, with the same ``state_dict`` keys.
+def swap(
+    model: nn.Module, inplace: bool = False, *, input_size: Sequence[int] | None = None, verbose: bool = True
+) -> nn.Module:
+    """The same model with its depthwise-separable parts in fused operators, with the same ``state_dict`` keys.
 
-    Handles torchvision's ``mobilenet_v2`` of any width, ``mobilenet_v3_small`` and ``mobilenet_v3_large``, the first
-    convolution with its BatchNorm and activation included, which reads the image. What was replaced, and why the rest
-    was not, is logged and kept for :func:`swap_report`.
+    Parts are found by structure, whatever the classes are called: chains of depthwise and pointwise convolutions with
+    their BatchNorms and activations, with squeeze-and-excitation, stochastic depth and the residual; the convolution
+    that reads the image; single depthwise and pointwise convolutions. Nothing but the classes of modules changes: an
+    optimizer, hooks and everything else that knows the model's parameters and modules goes on working. Where a
+    module is no longer what was found (a hook on a child, another BatchNorm, a parametrization, ...), its own forward
+    runs. A line on stderr says what was done; :func:`swap_report` has the whole, with the reasons for what was left.
 
     Args:
         model: a model, in training or eval mode, of any dtype.
-        inplace: change ``model`` itself; otherwise it is deep-copied first. (A model that is itself a block to replace
-            cannot be changed in place: use the result.)
+        inplace: change ``model`` itself; otherwise it is deep-copied first.
+        input_size: (channels, height, width) of an image, for the report's shares; None for the model's usual one.
+        verbose: print the report's headline; a warning if less than half of the work was replaced.
 
     Returns:
-        The model with fused blocks. Their parameters and buffers are in the children they were in.
+        The model, with fused modules in it.
     """
     if not inplace:
         model = copy.deepcopy(model)
+    work = multiply_adds(model, input_size)
     report = SwapReport()
-    model = _swap_module(model, "", report, {})
+    walk = _Swap(report)
+    walk.visit(model, "")
+    _count_shares(work, walk.done, report)
     model.__dict__[_REPORT] = report
     logger.info("%s", report)
+    if verbose:
+        print(report.headline(), file=sys.stderr)
+        if not report.replaced or any(share < 0.5 for share in report.shares.values()):
+            warnings.warn(
+                "fusedsc.swap replaced little of this model; print(fusedsc.swap_report(model)) says why", stacklevel=2
+            )
+    return model
+
+
+def unswap(model: nn.Module, inplace: bool = False) -> nn.Module:
+    """A model that :func:`swap` changed, with the original classes again and the present weights.
+
+    Args:
+        model: any model; what is not fused stays as it is.
+        inplace: change ``model`` itself; otherwise it is deep-copied first.
+    """
+    if not inplace:
+        model = copy.deepcopy(model)
+    for module in model.modules():
+        if isinstance(module, FusedModule):
+            unfuse(module)
+    model.__dict__.pop(_REPORT, None)
     return model
 
 
@@ -71,64 +119,69 @@ def swap_report(model: nn.Module) -> SwapReport:
     return report
 
 
-def _swap_module(module: nn.Module, name: str, report: SwapReport, replacements: dict[int, nn.Module]) -> nn.Module:
-    """The module's replacement, or the module itself with replacements inside."""
-    if id(module) in replacements:  # one module in two places stays one
-        return replacements[id(module)]
-    replacements[id(module)] = module
-    if _is_torchvision_block(module):
-        try:
-            _check_no_hooks(module)
-            replacements[id(module)] = InvertedResidual.from_torchvision(module)
-            report.replaced.append(name)
-        except NotFusable as reason:
-            report.left[name] = str(reason)
-    elif _is_torchvision_conv(module) and _reads_image(module):
-        try:
-            _check_no_hooks(module)
-            replacements[id(module)] = ConvBnAct.from_torchvision(module)
-            report.replaced.append(name)
-        except NotFusable as reason:
-            report.left[f"{name}.0" if name else "0"] = str(reason)
-    elif isinstance(module, nn.Conv2d):
-        report.left[name] = _why_left(module)
-    elif not isinstance(module, InvertedResidual | ConvBnAct):
-        for child_name, child in list(module._modules.items()):  # named_children() names a shared child once
-            if child is None:
-                continue
-            path = f"{name}.{child_name}" if name else child_name
-            replacement = _swap_module(child, path, report, replacements)
-            if replacement is not child:
-                setattr(module, child_name, replacement)
-    return replacements[id(module)]
+class _Swap:
+    """One walk over a model."""
+
+    def __init__(self, report: SwapReport) -> None:
+        self.report = report
+        self.seen: set[nn.Module] = set()
+        self.done: set[nn.Module] = set()
+        """Convolutions that fused operators compute."""
+
+    def visit(self, module: nn.Module, name: str) -> None:
+        """Fuses what there is in a module, a block at a time."""
+        if module in self.seen or isinstance(module, FusedModule):
+            return None
+        self.seen.add(module)
+        if isinstance(module, nn.Conv2d):
+            return self._visit_convolution(module, name)
+        below = dict(module.named_children()) if self._leaves_whole(module) else self._fuse(module, name)
+        for child_name, child in below.items():
+            self.visit(child, f"{name}.{child_name}" if name else child_name)
+        return None
+
+    def _leaves_whole(self, module: nn.Module) -> bool:
+        """Whether a module is no more than a place for blocks, or too large to be one itself."""
+        if _holds_blocks(module):
+            return not any(isinstance(child, nn.Conv2d) for child in module)
+        return not 1 <= count_convolutions(module) <= MOST_CONVOLUTIONS
+
+    def _fuse(self, module: nn.Module, name: str) -> dict[str, nn.Module]:
+        """Fuses the module, and gives what is still to be visited, by its name below the module."""
+        children = dict(module.named_children())
+        # A sequence of blocks may have layers of its own between them: only those are its own.
+        opaque = [child for child in module if list(child.children())] if _holds_blocks(module) else []
+        layers = trace(module, opaque)
+        found = [] if layers is None else find_parts(layers)
+        if not found or "forward" in module.__dict__ or fuse(module, layers, found) is not None:
+            return children
+        self.report.replaced.append(name)
+        for part in (one.part for one in found):
+            self.report.operators[part.operator] = self.report.operators.get(part.operator, 0) + 1
+            self.done.update(at(module, path) for path in part.convolutions())
+        called = [node.target for node in layers.graph.nodes if node.op == "call_module"]
+        return {target: layers.modules[target] for target in called if target in layers.modules}
+
+    def _visit_convolution(self, conv: nn.Conv2d, name: str) -> None:
+        kind = conv_kind(conv)
+        reason = why_not_conv(conv) or ("it has a forward of its own" if "forward" in conv.__dict__ else None)
+        if reason is None and kind not in ("depthwise", "pointwise"):
+            reason = "it reads the image, and is not followed by a BatchNorm"
+        if reason is not None:
+            self.report.left[name] = reason
+            return
+        fuse_convolution(conv, kind)
+        self.report.replaced.append(name)
+        self.report.operators[f"{kind}_conv2d"] = self.report.operators.get(f"{kind}_conv2d", 0) + 1
+        self.done.add(conv)
 
 
-def _is_torchvision_block(module: nn.Module) -> bool:
-    # By name, so that torchvision is not needed; a subclass may do something else.
-    kind = type(module)
-    places = ("torchvision.models.mobilenetv2", "torchvision.models.mobilenetv3")
-    return kind.__module__ in places and kind.__qualname__ == "InvertedResidual"
+def _holds_blocks(module: nn.Module) -> bool:
+    return isinstance(module, nn.Sequential) and any(count_convolutions(child) > 1 for child in module)
 
 
-def _is_torchvision_conv(module: nn.Module) -> bool:
-    kind = type(module)
-    return (kind.__module__, kind.__qualname__) == ("torchvision.ops.misc", "Conv2dNormActivation")
-
-
-def _reads_image(layers: nn.Sequential) -> bool:
-    """Whether it is worth a try: other dense convolutions are not swap's business."""
-    first = next(iter(layers), None)
-    return isinstance(first, nn.Conv2d) and first.groups == 1 and first.in_channels <= MOST_IMAGE_CHANNELS
-
-
-def _check_no_hooks(block: nn.Module) -> None:
-    if any(getattr(block, hooks) for hooks in HOOKS) or "forward" in block.__dict__:
-        raise NotFusable("the block has hooks or a forward of its own, which would be lost")
-
-
-def _why_left(conv: nn.Conv2d) -> str:
-    if conv.groups > 1 and conv.groups == conv.in_channels:
-        return "a depthwise convolution outside the blocks that swap knows"
-    if conv.kernel_size == (1, 1):
-        return "a pointwise convolution outside the blocks that swap knows"
-    return "not a part of a depthwise-separable convolution"
+def _count_shares(work: dict[nn.Conv2d, int] | None, done: set[nn.Module], report: SwapReport) -> None:
+    for kind in ("depthwise", "pointwise"):
+        counts = {conv: count for conv, count in (work or {}).items() if conv_kind(conv) == kind}
+        if counts:
+            report.shares[kind] = sum(count for conv, count in counts.items() if conv in done) / sum(counts.values())

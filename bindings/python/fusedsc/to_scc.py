@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from .matching.fused import FusedModule
+from .matching.layers import HOOKS, MOST_IMAGE_CHANNELS
 from .nn import ConvBnAct, DepthwiseConv2d, InvertedResidual, PointwiseConv2d, SlidingChannelConv2d
-from .nn.fusable import HOOKS, MOST_IMAGE_CHANNELS
 from .swap import SwapReport
 
 __all__ = ["SccReport", "to_scc", "to_scc_report"]
@@ -19,7 +20,7 @@ __all__ = ["SccReport", "to_scc", "to_scc_report"]
 logger = logging.getLogger("fusedsc")
 
 _REPORT = "fusedsc_to_scc_report"
-_FUSED = (ConvBnAct, InvertedResidual)
+_FUSED = (ConvBnAct, FusedModule, InvertedResidual)
 
 
 class SccReport(SwapReport):

@@ -3,15 +3,15 @@ converters and checkpoints see what they expect."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
 from .. import functional
+from ..matching.fused import fuse_whole
+from ..matching.layers import norm_state
 from .convolutions import SlidingChannelConv2d
-from .fusable import BatchNormState, NotFusable, find_conv_bn_act, find_layers
 from .squeeze_excitation import SqueezeExcitation
 
 __all__ = ["ConvBnAct", "DSCBlock", "InvertedResidual"]
@@ -77,21 +77,19 @@ class DSCBlock(nn.Module):
         self.recompute = recompute
 
     def forward(self, x: Tensor) -> Tensor:
-        bn = BatchNormState.of(self.bn)
+        bn = norm_state(self.bn)
+        *tensors, num_batches_tracked = bn.tensors
         return functional.dsc_block(
             x,
             self.depthwise.weight,
-            bn.weight,
-            bn.bias,
-            bn.running_mean,
-            bn.running_var,
+            *tensors,
             self.pointwise.weight,
             dw_bias=self.depthwise.bias,
             pw_bias=self.pointwise.bias,
-            training=self.bn.training,
-            momentum=self.bn.momentum,
-            num_batches_tracked=bn.num_batches_tracked,
-            eps=self.bn.eps,
+            training=bn.training,
+            momentum=bn.momentum,
+            num_batches_tracked=num_batches_tracked,
+            eps=bn.eps,
             activation=self.activation,
             stride=self.depthwise.stride,
             padding=self.padding,
@@ -109,9 +107,8 @@ class ConvBnAct(nn.Sequential):
     """Dense convolution of an image, BatchNorm, activation: :func:`fusedsc.functional.conv_bn_act`.
 
     The sequence that torchvision's ``Conv2dNormActivation`` is, with its ``state_dict`` keys: "0" is the ``nn.Conv2d``,
-    "1" the ``nn.BatchNorm2d``, "2" the activation; this class only runs it in one operator. Where the children are no
-    longer what can be fused (a BatchNorm converted to SyncBatchNorm, a hook on a child, ...), they are called one after
-    the other, with a warning that says why; and so they are on the CPU, where that is faster.
+    "1" the ``nn.BatchNorm2d``, "2" the activation; run in one operator, as :func:`fusedsc.swap` does it. On the CPU the
+    children are called one after the other, which is faster there.
 
     Args:
         in_channels: C, at most 4.
@@ -144,46 +141,7 @@ class ConvBnAct(nn.Sequential):
         )
         super().__init__(conv, (norm_layer or nn.BatchNorm2d)(out_channels), activation_layer())
         self.out_channels = out_channels
-
-    @classmethod
-    def from_torchvision(cls, layers: nn.Sequential) -> ConvBnAct:
-        """The layers that compute what torchvision's do, with the very same children.
-
-        Raises:
-            NotFusable: with the reason.
-        """
-        find_conv_bn_act(layers)
-        fused = cls.__new__(cls)
-        nn.Sequential.__init__(fused, *layers)
-        fused.out_channels = layers[0].out_channels
-        fused.training = layers.training
-        return fused
-
-    def forward(self, x: Tensor) -> Tensor:
-        try:
-            conv, norm, activation = find_conv_bn_act(self)
-        except NotFusable as reason:
-            warnings.warn(f"fusedsc: a convolution with BatchNorm runs unfused, because {reason}", stacklevel=2)
-            return super().forward(x)
-        if x.device.type == "cpu":
-            return super().forward(x)  # PyTorch's own layers are faster there (docs/performance_gpu_stem.md)
-        bn = BatchNormState.of(norm)
-        return functional.conv_bn_act(
-            x,
-            conv.weight,
-            bn.weight,
-            bn.bias,
-            bn.running_mean,
-            bn.running_var,
-            training=norm.training,
-            momentum=norm.momentum,
-            num_batches_tracked=bn.num_batches_tracked,
-            eps=norm.eps,
-            activation=activation,
-            stride=conv.stride,
-            padding=conv.padding,
-            dilation=conv.dilation,
-        )
+        fuse_whole(self)
 
 
 class InvertedResidual(nn.Module):
@@ -191,11 +149,8 @@ class InvertedResidual(nn.Module):
 
     ``conv`` is what torchvision builds of the former, ``nn.Sequential`` of [(conv, bn, act),] (conv, bn, act), conv,
     bn; with squeeze-excite ``block`` is what it builds of the latter, [(conv, bn, act),] (conv, bn, act),
-    :class:`SqueezeExcitation`, (conv, bn). This class only runs it in one operator.
+    :class:`SqueezeExcitation`, (conv, bn); run in one operator, as :func:`fusedsc.swap` does it.
     ``torchvision.models.MobileNetV2(block=fusedsc.nn.InvertedResidual)`` works.
-
-    Where the children are no longer what can be fused (a BatchNorm converted to SyncBatchNorm, a hook on a child, ...),
-    they are called one after the other, with a warning that says why.
 
     Args:
         in_channels: C.
@@ -213,9 +168,6 @@ class InvertedResidual(nn.Module):
     Shape:
         [N, C, H, W] to [N, M, ceil(H / stride), ceil(W / stride)].
     """
-
-    recompute: bool | None = None
-    """As in :func:`fusedsc.functional.inverted_residual`; set it on the module."""
 
     def __init__(
         self,
@@ -250,61 +202,16 @@ class InvertedResidual(nn.Module):
         else:
             gate = SqueezeExcitation(hidden, squeeze_channels, squeeze_activation_layer, gate_layer)
             self.block = nn.Sequential(*layers, gate, nn.Sequential(*projection))
-        self._describe(stride, stride == 1 and in_channels == out_channels, out_channels, stride > 1)
-
-    @classmethod
-    def from_torchvision(cls, block: nn.Module) -> InvertedResidual:
-        """The block that computes what torchvision's MobileNetV2's or MobileNetV3's does, with the very same children.
-
-        Raises:
-            NotFusable: with the reason.
-        """
-        name = "conv" if hasattr(block, "conv") else "block"
-        if list(block._modules) != [name]:
-            raise NotFusable(f"it has other children than {name}, or none of that name")
-        children = getattr(block, name)
-        stride, _ = find_layers(children).depthwise.stride
-        fused = cls.__new__(cls)
-        nn.Module.__init__(fused)
-        setattr(fused, name, children)
-        fused._describe(stride, block.use_res_connect, block.out_channels, block._is_cn)
-        fused.training = block.training
-        return fused
-
-    def _describe(self, stride: int, use_res_connect: bool, out_channels: int, is_cn: bool) -> None:
         # torchvision's attributes; segmentation and detection models read the last two.
         self.stride = stride
-        self.use_res_connect = use_res_connect
+        self.use_res_connect = stride == 1 and in_channels == out_channels
         self.out_channels = out_channels
-        self._is_cn = is_cn
+        self._is_cn = stride > 1
+        fuse_whole(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        children = self.conv if "conv" in self._modules else self.block
-        try:
-            layers = find_layers(children)
-        except NotFusable as reason:
-            warnings.warn(f"fusedsc: an inverted residual runs unfused, because {reason}", stacklevel=2)
-            y = children(x)
-            return x + y if self.use_res_connect else y
-        return functional.inverted_residual(
-            x,
-            None if layers.expand is None else layers.expand.weight,
-            None if layers.expand_bn is None else BatchNormState.of(layers.expand_bn),
-            layers.depthwise.weight,
-            BatchNormState.of(layers.dw_bn),
-            layers.project.weight,
-            BatchNormState.of(layers.project_bn),
-            training=layers.dw_bn.training,
-            momentum=layers.momentum,
-            eps=layers.eps,
-            activation=layers.activation,
-            stride=layers.depthwise.stride,
-            padding=layers.depthwise.padding,
-            dilation=layers.depthwise.dilation,
-            residual=self.use_res_connect,
-            recompute=self.recompute,
-            **({} if layers.squeeze_excite is None else layers.squeeze_excite.arguments()),
-        )
+        y = self.conv(x) if "conv" in self._modules else self.block(x)
+        return x + y if self.use_res_connect else y
 
 
 def _activation(layer: type[nn.Module]) -> nn.Module:

@@ -1,0 +1,195 @@
+"""A module whose class also runs parts of it in fused operators. Only its class changes: children, parameters, buffers,
+hooks, attributes and ``state_dict`` are the ones they were, and the original class's forward is there for whatever the
+operators would do differently."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from ..plain import is_exporting
+from .chains import Found, find_parts
+from .graph import LayerGraph, trace
+from .layers import why_not_plain
+from .parts import Part, Path, Single, Stage, at, path_of
+
+__all__ = ["FusedModule", "Program", "fuse", "fuse_convolution", "fuse_whole", "unfuse"]
+
+SYNCHRONISED = {nn.BatchNorm2d: nn.SyncBatchNorm}
+"""What nn.SyncBatchNorm.convert_sync_batchnorm puts in a module's place."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A forward with parts in it."""
+
+    source: str
+    """Of a function ``forward(self, ...)``; it calls the parts as ``self._part_0``, and so on."""
+    names: tuple[tuple[str, Any], ...]
+    """What else the source refers to."""
+    parts: tuple[Part, ...]
+    watched: tuple[tuple[Path, type[nn.Module]], ...]
+    """The descendants that the parts take the place of, and what they were."""
+
+    def why_not(self, module: nn.Module) -> str | None:
+        """Why the program is not what the module's own forward computes now; None if it is."""
+        reason = self.why_changed(module)
+        for part in self.parts if reason is None else ():
+            reason = part.why_not(module)
+            if reason is not None:
+                break
+        return reason
+
+    def why_changed(self, module: nn.Module) -> str | None:
+        """The same, as far as it does not depend on modes."""
+        for path, kind in self.watched:
+            try:
+                child = at(module, path)
+            except (KeyError, AttributeError):
+                return f"{'.'.join(path)} is gone"
+            if type(child) is not kind and type(child) is not SYNCHRONISED.get(kind):
+                return f"{'.'.join(path)} is a {type(child).__name__} now"
+            reason = why_not_plain(child)
+            if reason is not None:
+                return f"{'.'.join(path)}: {reason}"
+        return None
+
+
+class FusedModule:
+    """Comes before the original class among the bases of a fused module's class."""
+
+    fusedsc_program: Program
+    fusedsc_original: type[nn.Module]
+    recompute: bool | None = None
+    """As in :func:`fusedsc.functional.conv_chain`; set it on the module."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        for argument in args:
+            if isinstance(argument, fx.Proxy):
+                return _as_leaf(self, argument.tracer, args, kwargs)
+        if _needs_plain():
+            return self.fusedsc_original.forward(self, *args, **kwargs)
+        reason = self.fusedsc_program.why_not(self)
+        if reason is None:
+            return self._fused_forward(*args, **kwargs)
+        if not torch.compiler.is_compiling():
+            warnings.warn(f"fusedsc: a {self.fusedsc_original.__name__} runs unfused, because {reason}", stacklevel=2)
+        return self.fusedsc_original.forward(self, *args, **kwargs)
+
+    def __reduce_ex__(self, protocol: int) -> tuple:
+        # The class is made at run time: pickle could not find it.
+        reduced = object.__reduce_ex__(self, protocol)
+        return (_restore, (self.fusedsc_original, self.fusedsc_program), *reduced[2:])
+
+
+def fuse(module: nn.Module, layers: LayerGraph, found: list[Found]) -> str | None:
+    """Makes a module run the parts found in its graph, which is changed for it.
+
+    Returns:
+        None; or why the module is left as it is.
+    """
+    graph = layers.graph
+    replaced: dict[fx.Node, fx.Node] = {}
+    for i, one in enumerate(found):
+        last = one.nodes[-1]
+        with graph.inserting_before(last):
+            part = graph.create_node("call_module", f"_part_{i}", (replaced.get(one.input, one.input),))
+        last.replace_all_uses_with(part)
+        replaced[last] = part
+        for node in reversed(one.nodes):
+            graph.erase_node(node)
+    code = graph.python_code("self")
+    names = tuple((name, value) for name, value in code.globals.items() if name in code.src)
+    parts = tuple(one.part for one in found)
+    called = [node.target for node in graph.nodes if node.op == "call_module"]
+    is_called = tuple(f"{target}." for target in called)
+    watched = tuple(
+        (path_of(name), type(child))
+        for name, child in layers.modules.items()
+        if name and not f"{name}.".startswith(is_called)
+    )
+    program = Program(code.src, names, parts, watched)
+    reason = program.why_changed(module)
+    if reason is None:
+        _become(module, program)
+    return reason
+
+
+def fuse_whole(module: nn.Module) -> None:
+    """Fuses what there is in a module that is a block itself."""
+    layers = trace(module)
+    found = [] if layers is None else find_parts(layers)
+    if found:
+        fuse(module, layers, found)
+
+
+def fuse_convolution(conv: nn.Conv2d, kind: str) -> None:
+    """Makes a depthwise or a pointwise convolution run in its operator."""
+    source = "def forward(self, input):\n    return self._part_0(input)\n"
+    _become(conv, Program(source, (), (Single((Stage(()),), kind),), ()))
+
+
+def unfuse(module: nn.Module) -> None:
+    """Gives a fused module its original class again."""
+    module.__class__ = module.fusedsc_original
+
+
+def _become(module: nn.Module, program: Program) -> None:
+    module.__class__ = _fused_class(type(module), program)
+
+
+def _restore(original: type[nn.Module], program: Program) -> nn.Module:
+    kind = _fused_class(original, program)
+    return kind.__new__(kind)
+
+
+def _fused_class(original: type[nn.Module], program: Program) -> type[nn.Module]:
+    try:
+        return _cached_class(original, program)
+    except TypeError:  # something that the source refers to cannot be a key
+        return _make_class(original, program)
+
+
+def _make_class(original: type[nn.Module], program: Program) -> type[nn.Module]:
+    names = dict(program.names)
+    exec(compile(program.source, f"<fusedsc: forward of {original.__name__}>", "exec"), names)
+    members = {
+        "__module__": original.__module__,
+        "__doc__": original.__doc__,
+        "fusedsc_program": program,
+        "fusedsc_original": original,
+        "_fused_forward": names["forward"],
+    }
+    for i, part in enumerate(program.parts):
+        members[f"_part_{i}"] = _method(part)
+    return type(f"Fused{original.__name__}", (FusedModule, original), members)
+
+
+_cached_class = functools.lru_cache(maxsize=None)(_make_class)
+
+
+def _method(part: Part) -> Any:
+    def run(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return part.run(self, x)
+
+    return run
+
+
+def _as_leaf(module: nn.Module, tracer: fx.Tracer, args: tuple, kwargs: dict) -> fx.Proxy:
+    """In a graph that someone makes with torch.fx, a fused module is one node."""
+    return tracer.create_proxy("call_module", tracer.path_of_module(module), args, kwargs)
+
+
+def _needs_plain() -> bool:
+    """Whether what is called now is recorded for someone who does not know fusedsc, or transformed in a way that its
+    operators have no rules for: torch.func's transforms, forward-mode derivatives."""
+    if torch.compiler.is_compiling():
+        return False
+    if torch._C._functorch.maybe_current_level() is not None or torch.autograd.forward_ad._current_level >= 0:
+        return True
+    return is_exporting()

@@ -1,0 +1,197 @@
+"""What single layers are, told by their types and values, never by the class of the block that they are in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+__all__ = [
+    "ACTIVATION_FUNCTIONS",
+    "GATE_FUNCTIONS",
+    "HOOKS",
+    "MOST_IMAGE_CHANNELS",
+    "BatchNormState",
+    "activation_of",
+    "conv_kind",
+    "conv_padding",
+    "drop_rate",
+    "gate_of",
+    "is_layer",
+    "is_norm",
+    "norm_activation",
+    "norm_state",
+    "qualified_name",
+    "whole_map_pooling",
+    "why_not_conv",
+    "why_not_plain",
+]
+
+HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+
+MOST_IMAGE_CHANNELS = 4
+"""A dense convolution of so few channels reads an image."""
+
+ACTIVATION_TYPES: dict[type[nn.Module], str] = {
+    nn.ReLU: "relu",
+    nn.ReLU6: "relu6",
+    nn.SiLU: "silu",
+    nn.Hardswish: "hardswish",
+}
+ACTIVATION_FUNCTIONS = {
+    F.relu: "relu",
+    torch.relu: "relu",
+    F.relu6: "relu6",
+    F.silu: "silu",
+    F.hardswish: "hardswish",
+    "relu": "relu",
+    "relu_": "relu",
+}
+GATE_TYPES: dict[type[nn.Module], str] = {nn.Sigmoid: "sigmoid", nn.Hardsigmoid: "hardsigmoid"}
+GATE_FUNCTIONS = {
+    F.sigmoid: "sigmoid",
+    torch.sigmoid: "sigmoid",
+    F.hardsigmoid: "hardsigmoid",
+    "sigmoid": "sigmoid",
+}
+
+# By name, so that neither torchvision nor timm is needed; a subclass may do something else.
+SAME_CONVOLUTIONS = {"timm.layers.conv2d_same.Conv2dSame"}
+FROZEN_NORMS = {"torchvision.ops.misc.FrozenBatchNorm2d"}
+NORMS_WITH_ACTIVATION = {
+    "timm.layers.norm_act.BatchNormAct2d",
+    "timm.layers.norm_act.SyncBatchNormAct",
+    "timm.layers.norm_act.FrozenBatchNormAct2d",
+}
+DROP_PATHS = {"timm.layers.drop.DropPath"}
+STOCHASTIC_DEPTHS = {"torchvision.ops.stochastic_depth.StochasticDepth"}
+
+
+def qualified_name(module: nn.Module) -> str:
+    kind = type(module)
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def is_layer(module: nn.Module) -> bool:
+    """Whether a graph has the module as one node although it is not torch.nn's own."""
+    known = (SAME_CONVOLUTIONS, FROZEN_NORMS, NORMS_WITH_ACTIVATION, DROP_PATHS, STOCHASTIC_DEPTHS)
+    return any(qualified_name(module) in names for names in known)
+
+
+def why_not_plain(module: nn.Module) -> str | None:
+    """Why calling a module is more than its class's forward; None if it is not."""
+    for hooks in HOOKS:
+        if getattr(module, hooks):
+            return "it has hooks, which would not be called"
+    return "it has a forward of its own" if "forward" in module.__dict__ else None
+
+
+# ------------------------------------------------------------------------------------------------------- convolutions
+
+
+def why_not_conv(conv: nn.Module) -> str | None:
+    """Why no operator computes this convolution; None if one does."""
+    if type(conv) is not nn.Conv2d and qualified_name(conv) not in SAME_CONVOLUTIONS:
+        return f"it is a {type(conv).__name__}, which may compute something else than an nn.Conv2d"
+    if conv.padding_mode != "zeros":
+        return f"it pads with {conv.padding_mode}, not zeros"
+    if conv_kind(conv) is None:
+        return "it is neither depthwise nor pointwise"
+    return None
+
+
+def conv_kind(conv: nn.Conv2d) -> str | None:
+    """ "depthwise", "pointwise" (1x1, one group, no stride or padding), "image" (dense, of few channels) or None."""
+    if conv.groups == conv.in_channels > 1 and conv.out_channels % conv.in_channels == 0:
+        return "depthwise"
+    if conv.groups != 1:
+        return None
+    is_plain = conv.stride == (1, 1) and conv_padding(conv) in ((0, 0), (0, 0, 0, 0), "same")
+    if conv.kernel_size == (1, 1) and is_plain:
+        return "pointwise"
+    return "image" if conv.in_channels <= MOST_IMAGE_CHANNELS else None
+
+
+def conv_padding(conv: nn.Conv2d) -> Sequence[int] | str:
+    """As fusedsc.functional takes it."""
+    if qualified_name(conv) in SAME_CONVOLUTIONS:
+        return "same"  # TensorFlow's, from the sizes of each x
+    if conv.padding == "valid":
+        return (0, 0)
+    if conv.padding == "same":  # PyTorch's: at stride 1, the odd element behind
+        vertical, horizontal = (d * (k - 1) for k, d in zip(conv.kernel_size, conv.dilation, strict=True))
+        return (horizontal // 2, horizontal - horizontal // 2, vertical // 2, vertical - vertical // 2)
+    return conv.padding
+
+
+# -------------------------------------------------------------------------------------------------------- BatchNorms
+
+
+class BatchNormState(NamedTuple):
+    """What normalises, in the order in which operators take a BatchNorm's tensors, and how."""
+
+    tensors: tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None]
+    training: bool
+    momentum: float | None
+    eps: float
+
+
+def is_norm(module: nn.Module) -> bool:
+    return type(module) in (nn.BatchNorm2d, nn.SyncBatchNorm) or _is_known_norm(module)
+
+
+def _is_known_norm(module: nn.Module) -> bool:
+    return qualified_name(module) in FROZEN_NORMS | NORMS_WITH_ACTIVATION
+
+
+def norm_state(norm: nn.Module) -> BatchNormState:
+    """Of a module for which :func:`is_norm` holds, now."""
+    buffers, parameters = norm._buffers, norm._parameters
+    if not isinstance(norm, nn.modules.batchnorm._BatchNorm):  # frozen: everything is a buffer
+        tensors = (buffers["weight"], buffers["bias"], buffers["running_mean"], buffers["running_var"], None)
+        return BatchNormState(tensors, False, 0.0, norm.eps)
+    # As nn.BatchNorm2d: what is not to be tracked is not passed on while training.
+    tracked = (None,) * 3
+    if not norm.training or norm.track_running_stats:
+        tracked = (buffers["running_mean"], buffers["running_var"], buffers["num_batches_tracked"])
+    return BatchNormState((parameters["weight"], parameters["bias"], *tracked), norm.training, norm.momentum, norm.eps)
+
+
+def norm_activation(norm: nn.Module) -> str | None:
+    """The activation that a norm applies itself; None if no operator has it."""
+    if qualified_name(norm) not in NORMS_WITH_ACTIVATION:
+        return "identity"
+    return activation_of(norm.act) if type(norm.drop) is nn.Identity else None
+
+
+# -------------------------------------------------------------------------------------------------------------- others
+
+
+def activation_of(module: nn.Module) -> str | None:
+    """The operators' name of it."""
+    if type(module) is nn.Identity:
+        return "identity"
+    if type(module) is nn.Hardtanh and (module.min_val, module.max_val) == (0.0, 6.0):
+        return "relu6"
+    return ACTIVATION_TYPES.get(type(module))
+
+
+def gate_of(module: nn.Module) -> str | None:
+    return GATE_TYPES.get(type(module))
+
+
+def whole_map_pooling(module: nn.Module) -> bool:
+    return type(module) is nn.AdaptiveAvgPool2d and module.output_size in (1, (1, 1))
+
+
+def drop_rate(module: nn.Module) -> tuple[float, bool] | None:
+    """Of stochastic depth per image: the share of images dropped, and whether the others are scaled up for it."""
+    name = qualified_name(module)
+    if name in DROP_PATHS:
+        return module.drop_prob or 0.0, module.scale_by_keep
+    if name in STOCHASTIC_DEPTHS and module.mode == "row":
+        return module.p, True
+    return None

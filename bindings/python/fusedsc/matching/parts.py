@@ -1,0 +1,246 @@
+"""A part of a module as data: the layers that one operator computes, named by where they are below the module. Running
+it reads the layers as they are then, so that whatever is done to their parameters and settings holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .. import functional
+from ..functional import ConvStage
+from .layers import BatchNormState, conv_padding, drop_rate, norm_activation, norm_state
+
+__all__ = ["Chain", "Gated", "Image", "Part", "Path", "Single", "Stage", "at", "path_of"]
+
+Path = tuple[str, ...]
+
+
+def path_of(name: str) -> Path:
+    return tuple(name.split(".")) if name else ()
+
+
+def at(module: nn.Module, path: Path) -> nn.Module:
+    for name in path:
+        module = module._modules[name]
+    return module
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A convolution, the BatchNorm behind it, if there is one, and the activation behind that."""
+
+    conv: Path
+    norm: Path | None = None
+    activation: str = "identity"
+
+
+@dataclass(frozen=True)
+class Part:
+    """Convolutions one after the other."""
+
+    stages: tuple[Stage, ...]
+
+    operator = ""
+    """That of fusedsc.functional which runs it."""
+
+    def norms(self, module: nn.Module) -> Iterator[BatchNormState]:
+        for stage in self.stages:
+            if stage.norm is not None:
+                yield norm_state(at(module, stage.norm))
+
+    def why_not(self, module: nn.Module) -> str | None:
+        """Why the operator cannot compute the layers as they are set now; None if it can."""
+        for stage in self.stages:
+            conv = at(module, stage.conv)
+            if conv.padding_mode != "zeros":
+                return f"{'.'.join(stage.conv)} pads with {conv.padding_mode}, not zeros"
+        return _why_not_together([at(module, stage.norm) for stage in self.stages if stage.norm is not None])
+
+    def convolutions(self) -> Iterable[Path]:
+        """Those whose multiply-adds the operator does."""
+        return [stage.conv for stage in self.stages]
+
+    def run(self, module: nn.Module, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+def _why_not_together(norms: list[nn.Module]) -> str | None:
+    modes = {norm.training and hasattr(norm, "momentum") for norm in norms}
+    if len(modes) > 1:
+        return "some of its BatchNorms are in training mode and others in eval mode"
+    if modes == {False} and len({norm.running_mean is None for norm in norms}) > 1:
+        return "some of its BatchNorms keep running statistics and others do not"
+    if any(_synchronises(norm) for norm in norms):
+        return "a BatchNorm is a SyncBatchNorm, whose statistics come from several processes"
+    return None
+
+
+def _synchronises(norm: nn.Module) -> bool:
+    if not isinstance(norm, nn.SyncBatchNorm) or not (norm.training or norm.running_mean is None):
+        return False
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return False
+    return torch.distributed.get_world_size(norm.process_group) > 1
+
+
+def _stage(module: nn.Module, stage: Stage) -> tuple[ConvStage, bool | None]:
+    """What the operator takes of a stage, and the mode of its BatchNorm, if it has one."""
+    conv = at(module, stage.conv)
+    weight, bias = conv._parameters["weight"], conv._parameters["bias"]
+    geometry = (stage.activation, conv.stride, conv_padding(conv), conv.dilation, conv.groups)
+    if stage.norm is None:
+        return ConvStage(weight, bias, None, 0.1, 1e-5, *geometry), None
+    norm = norm_state(at(module, stage.norm))
+    return ConvStage(weight, bias, norm.tensors, norm.momentum, norm.eps, *geometry), norm.training
+
+
+@dataclass(frozen=True)
+class Chain(Part):
+    """Depthwise and pointwise convolutions, each with BatchNorm and activation or without, and what may follow."""
+
+    input_activation: str = "identity"
+    residual: bool = False
+    """x is added."""
+    drop: Path | None = None
+    """Stochastic depth, of what x is added to."""
+
+    operator = "conv_chain"
+
+    def run(self, module: nn.Module, x: Tensor) -> Tensor:
+        stages, modes = zip(*(_stage(module, stage) for stage in self.stages), strict=True)
+        return functional.conv_chain(
+            x,
+            stages,
+            training=any(modes),
+            residual=self.residual,
+            branch_scale=None if self.drop is None else branch_scale(at(module, self.drop), x),
+            input_activation=self.input_activation,
+            recompute=module.recompute,
+        )
+
+
+@dataclass(frozen=True)
+class Gated(Part):
+    """[Expansion,] depthwise convolution, squeeze-and-excitation, projection: all with BatchNorm."""
+
+    reduce: Path
+    se_activation: str
+    expand: Path
+    gate: str
+    residual: bool = False
+    drop: Path | None = None
+
+    operator = "inverted_residual"
+
+    def convolutions(self) -> Iterable[Path]:
+        return [*super().convolutions(), self.reduce, self.expand]
+
+    def run(self, module: nn.Module, x: Tensor) -> Tensor:
+        stages, modes = zip(*(_stage(module, stage) for stage in self.stages), strict=True)
+        *expansion, depthwise, project = stages
+        expand = expansion[0] if expansion else None
+        reduce, excite = at(module, self.reduce)._parameters, at(module, self.expand)._parameters
+        norms = [expand or depthwise, depthwise, project]
+        drops = self.drop is not None and at(module, self.drop).training
+        y = functional.inverted_residual(
+            x,
+            None if expand is None else expand.weight,
+            None if expand is None else expand.bn,
+            depthwise.weight,
+            depthwise.bn,
+            project.weight,
+            project.bn,
+            training=modes[0],
+            momentum=None if norms[0].momentum is None else [norm.momentum for norm in norms],
+            eps=[norm.eps for norm in norms],
+            activation=depthwise.activation,
+            stride=depthwise.stride,
+            padding=depthwise.padding,
+            dilation=depthwise.dilation,
+            residual=self.residual and not drops,
+            recompute=module.recompute,
+            se_reduce_weight=reduce["weight"],
+            se_reduce_bias=reduce["bias"],
+            se_expand_weight=excite["weight"],
+            se_expand_bias=excite["bias"],
+            se_activation=self.se_activation,
+            se_gate=self.gate,
+        )
+        if not drops:
+            return y
+        y = at(module, self.drop)(y)
+        return y + x if self.residual else y
+
+    def why_not(self, module: nn.Module) -> str | None:
+        norms = [norm.momentum is None for norm in self.norms(module)]
+        if len(set(norms)) > 1:
+            return "some of its BatchNorms have a momentum and others average cumulatively"
+        return super().why_not(module)
+
+
+@dataclass(frozen=True)
+class Image(Part):
+    """A dense convolution of an image, BatchNorm, activation."""
+
+    operator = "conv_bn_act"
+
+    def run(self, module: nn.Module, x: Tensor) -> Tensor:
+        if x.device.type == "cpu":  # PyTorch's own layers are faster there (docs/performance_gpu_stem.md)
+            return self._run_layers(module, x)
+        (stage, training), *_ = (_stage(module, stage) for stage in self.stages)
+        return functional.conv_bn_act(
+            x,
+            stage.weight,
+            *stage.bn[:4],
+            training=training,
+            momentum=stage.momentum,
+            num_batches_tracked=stage.bn[4],
+            eps=stage.eps,
+            activation=stage.activation,
+            stride=stage.stride,
+            padding=stage.padding,
+            dilation=stage.dilation,
+        )
+
+    def _run_layers(self, module: nn.Module, x: Tensor) -> Tensor:
+        (stage,) = self.stages
+        norm = at(module, stage.norm)
+        y = norm(at(module, stage.conv)(x))
+        if norm_activation(norm) != "identity" or stage.activation == "identity":
+            return y
+        in_place = {"inplace": True} if stage.activation in ("relu", "relu6") else {}  # nobody else reads y
+        return getattr(F, stage.activation)(y, **in_place)
+
+
+@dataclass(frozen=True)
+class Single(Part):
+    """A depthwise or a pointwise convolution by itself."""
+
+    kind: str
+
+    @property
+    def operator(self) -> str:
+        return f"{self.kind}_conv2d"
+
+    def run(self, module: nn.Module, x: Tensor) -> Tensor:
+        conv = at(module, self.stages[0].conv)
+        weight, bias = conv._parameters["weight"], conv._parameters["bias"]
+        if self.kind == "pointwise":
+            return functional.pointwise_conv2d(x, weight, bias)
+        return functional.depthwise_conv2d(x, weight, bias, conv.stride, conv_padding(conv), conv.dilation)
+
+
+def branch_scale(drop: nn.Module, x: Tensor) -> Tensor | None:
+    """What stochastic depth multiplies each image by, drawn as the module itself draws it; None for nothing."""
+    rate, scales = drop_rate(drop)
+    if rate == 0.0 or not drop.training:
+        return None
+    keep = 1 - rate
+    scale = x.new_empty((x.shape[0], 1, 1, 1)).bernoulli_(keep)
+    if scales and keep > 0.0:
+        scale.div_(keep)
+    return scale.flatten()
