@@ -121,6 +121,8 @@ SUITES = {
 LEANEST = "_leanest"  # the same blocks, as they are where memory is dear
 DIRECTIONS = {"cpu": ("forward", "backward"), "cuda": ("forward", "input gradient", "weight gradient")}
 BLOCK_DIRECTIONS = ("forward", "forward+backward")
+NETWORK_DIRECTION = "training step"
+ALL_DIRECTIONS = tuple(dict.fromkeys((*DIRECTIONS["cpu"], *DIRECTIONS["cuda"], *BLOCK_DIRECTIONS, NETWORK_DIRECTION)))
 
 
 @dataclass(frozen=True)
@@ -185,7 +187,7 @@ class Selection:
         networks = NETWORKS if self.device == "cpu" else GPU_NETWORKS
         layouts = ("channels_last",) if self.device == "cpu" or suite != "network" else LAYOUTS
         for network in self._with_batches(networks if suite == "network" else SLIDING_CHANNEL_NETWORKS):
-            op, direction = network.name.split()[0], "training step"
+            op, direction = network.name.split()[0], NETWORK_DIRECTION
             for dtype in self.dtypes:
                 for layout in layouts:
                     build = partial(training_step, network, self._place(machine, dtype, layout))
