@@ -143,7 +143,7 @@ def train(
             step = trainer.step(history.steps, *batches[history.steps])
             if not math.isfinite(step.loss):  # the checkpoint that is there is from before
                 raise UserError(
-                    f"--lr: the loss is {step.loss} after step {history.steps + 1}, so the training has diverged; start "
+                    f"--lr: the loss is {step.loss} after step {history.steps + 1}, so the run has diverged; start "
                     f"a new run with less than {recipe.lr}"
                 )
             history.add(step)
