@@ -14,7 +14,7 @@ import sys
 from dataclasses import asdict
 
 import torch
-from common.errors import INTERRUPTED, Interruption, UserError, exit_status
+from common.errors import INTERRUPTED, Interruption, exit_status
 from common.files import write_atomically
 from common.report import device_name
 from common.resuming import how_to_resume
@@ -43,10 +43,6 @@ def run(options: argparse.Namespace, interruption: Interruption) -> int:
 
 def prepare(options: argparse.Namespace, present: Processes) -> None:
     """What depends on the device."""
-    if options.cuda_graph and present.device.type != "cuda":
-        raise UserError("--cuda-graph: it needs a GPU, and this is trained on the CPU; leave it out")
-    if options.cuda_graph and present.count > 1 and options.given.get("sync_bn"):
-        raise UserError("--cuda-graph: processes do not talk within a graph; leave --sync-bn or --cuda-graph out")
     if present.device.type == "cuda":
         options.recipe_options.setdefault("amp", "float16")
         torch.backends.cudnn.benchmark = not options.deterministic

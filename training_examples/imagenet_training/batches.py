@@ -12,7 +12,7 @@ from common.errors import UserError
 from torch import Tensor
 
 from .images import Damaged, Encoded, ToTensor, normalize
-from .recipe import PRECISIONS, Recipe
+from .recipe import PRECISIONS, Recipe, memory_format
 
 T = TypeVar("T")
 DAMAGED_REMEDY = "repair or remove it, or train without such images: --skip-damaged"
@@ -90,8 +90,8 @@ class Waiting:
 class ToDevice:
     """Brings batches to the device and to the form that the network takes, copying beside what the device computes."""
 
-    def __init__(self, recipe: Recipe, device: torch.device, memory_format: torch.memory_format) -> None:
-        self.device, self.memory_format = device, memory_format
+    def __init__(self, recipe: Recipe, device: torch.device) -> None:
+        self.device, self.memory_format = device, memory_format(recipe)
         self.dtype = PRECISIONS[recipe.amp] or torch.float32
         self.decoders = {training: ToTensor(recipe, training) for training in (True, False)}
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None

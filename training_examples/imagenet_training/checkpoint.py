@@ -130,7 +130,7 @@ class Weights:
         except (RuntimeError, TypeError, AttributeError) as error:
             reason = "; ".join(line.strip() for line in str(error).splitlines()[1:3]) or str(error)
             raise UserError(
-                f"{self.path}: not weights of {name} for as many classes ({reason[:200]}); name the network with --model"
+                f"{self.path}: not weights of {name} for as many classes ({reason[:200]}); name its network: --model"
             ) from error
 
 

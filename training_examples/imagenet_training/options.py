@@ -87,6 +87,7 @@ def _add_recipe(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--dropout", type=numbers.fraction, metavar="X", help="before the classifier (the model's own)")
     group.add_argument("--sync-bn", action="store_true", help="BatchNorm's statistics of all processes together")
     group.add_argument("--amp", choices=tuple(PRECISIONS), help="mixed precision (float16 on a GPU, none on a CPU)")
+    group.add_argument("--contiguous", action="store_true", help="NCHW in memory, in place of channels_last")
     add("--train-size", numbers.count, "N", "pixels of a training image's sides")
     add("--resize", numbers.count, "N", "in evaluation, the shorter side before the middle is taken")
     add("--eval-size", numbers.count, "N", "in evaluation, pixels of an image's sides")
@@ -130,7 +131,6 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--workers", type=numbers.count_or_zero, metavar="N", help="per process, that load images (8, or "
                      "as many as there are CPUs)")  # fmt: skip
     run.add_argument("--threads", type=numbers.count, metavar="N", help="CPU threads (PyTorch's choice: all cores)")
-    run.add_argument("--contiguous", action="store_true", help="NCHW in memory, in place of channels_last")
     run.add_argument("--compile", action="store_true", help="torch.compile")
     run.add_argument("--cuda-graph", action="store_true", help="forward and backward as one CUDA graph")
     run.add_argument("--deterministic", action="store_true", help="the same bits in every run, on a GPU, too; slower")

@@ -52,6 +52,8 @@ class Recipe:
     """None: the model's own."""
     sync_bn: bool = False
     amp: str = "none"
+    contiguous: bool = False
+    """NCHW in memory, in place of channels_last: sums have another order there."""
     train_size: int = 224
     resize: int = 256
     """The shorter side in evaluation, before the crop."""
@@ -86,6 +88,7 @@ RULES = {
     "dropout": optional(fits(numbers.fraction)),
     "sync_bn": SWITCH,
     "amp": one_of(PRECISIONS),
+    "contiguous": SWITCH,
     "train_size": fits(numbers.count),
     "resize": fits(numbers.count),
     "eval_size": fits(numbers.count),
@@ -135,6 +138,10 @@ PRESETS: dict[str, dict] = {
         "eval_size": 64,
     },
 }
+
+
+def memory_format(recipe: Recipe) -> torch.memory_format:
+    return torch.contiguous_format if recipe.contiguous else torch.channels_last
 
 
 def learning_rate(recipe: Recipe, step: int, steps_per_epoch: int) -> float:

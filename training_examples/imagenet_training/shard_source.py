@@ -150,7 +150,7 @@ def _shards(folder: Path, processes: Processes) -> list[str]:
     shards = sorted(str(path) for path in folder.glob("*.tar"))
     if len(shards) < processes.count:
         raise UserError(
-            f"--data: {folder} has {len(shards)} shards (*.tar) for {processes.count} processes; each needs at least one"
+            f"--data: {folder} has {len(shards)} shards (*.tar) for {processes.count} processes; each needs one"
         )
     return shards
 

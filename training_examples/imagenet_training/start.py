@@ -33,8 +33,7 @@ def training(options: argparse.Namespace, present: Processes) -> Run:
     if saved is not None:
         check_resumed(saved.recipe, options.given)
     recipe = saved.recipe if saved is not None else Recipe(**options.recipe_options)
-    models.find(recipe.model)
-    check_division(recipe, present)
+    check(recipe, options, present)
     source = open_source(options, recipe, present)
     surroundings = Surroundings(len(source.classes), source.train_images, present.count)
     if source.train_images < recipe.batch_size:
@@ -51,7 +50,7 @@ def training(options: argparse.Namespace, present: Processes) -> Run:
     elif present.is_first:
         folder = _new_folder(options.runs)
     log = RunLog(folder, progress.step, not options.no_tensorboard) if present.is_first else None
-    run = Run(folder, source, surroundings, trainer, _to_device(options, trainer), progress, log, options)
+    run = Run(folder, source, surroundings, trainer, ToDevice(recipe, present.device), progress, log, options)
     if present.is_first:
         _introduce(run, headline)
     return run
@@ -67,13 +66,23 @@ def evaluation(options: argparse.Namespace, present: Processes) -> tuple[str, Sc
     trainer, _ = _trainer(options, recipe, source, present, pretrained=weights is None)
     if weights:
         weights.load_into(trainer.model, recipe.model)
-    score = score_of(trainer, trainer.model, source, _to_device(options, trainer))
+    score = score_of(trainer, trainer.model, source, ToDevice(recipe, present.device))
     if score is None:
         raise UserError("--evaluate: there are no validation images; name a folder that has some with --data")
     return str(weights.path) if weights else f"{recipe.model}, its library's weights", score
 
 
-def check_division(recipe: Recipe, present: Processes) -> None:
+def check(recipe: Recipe, options: argparse.Namespace, present: Processes) -> None:
+    """What can be said without images, before there is any of them."""
+    models.find(recipe.model)
+    on_gpu = present.device.type == "cuda"
+    if options.cuda_graph and not on_gpu:
+        raise UserError("--cuda-graph: it needs a GPU, and this is trained on the CPU; leave it out")
+    if recipe.sync_bn and present.count > 1:
+        if options.cuda_graph:
+            raise UserError("--cuda-graph: processes do not talk within a graph; leave --sync-bn or --cuda-graph out")
+        if not on_gpu:
+            raise UserError("--sync-bn: PyTorch synchronizes BatchNorm between GPUs only; leave it out")
     parts = recipe.accumulate * present.count
     if recipe.batch_size % parts:
         raise UserError(
@@ -97,19 +106,10 @@ def _trainer(
         model,
         classes,
         present,
-        memory_format=_memory_format(options),
         compiled=options.compile,
         captured=options.cuda_graph,
     )
     return trainer, headline
-
-
-def _to_device(options: argparse.Namespace, trainer: Trainer) -> ToDevice:
-    return ToDevice(trainer.recipe, trainer.device, _memory_format(options))
-
-
-def _memory_format(options: argparse.Namespace) -> torch.memory_format:
-    return torch.contiguous_format if options.contiguous else torch.channels_last
 
 
 def _new_folder(runs: Path) -> Path:

@@ -17,7 +17,7 @@ from torchvision.transforms import v2
 from .graph import CapturedGradients
 from .models import parameter_groups
 from .processes import Processes
-from .recipe import PRECISIONS, Recipe, learning_rate, seed_all
+from .recipe import PRECISIONS, Recipe, learning_rate, memory_format, seed_all
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,11 @@ class Trainer:
         classes: int,
         processes: Processes,
         *,
-        memory_format: torch.memory_format = torch.channels_last,
         compiled: bool = False,
         captured: bool = False,
     ) -> None:
         self.recipe, self.processes, self.device = recipe, processes, processes.device
-        self.model = model.to(self.device, memory_format=memory_format)
+        self.model = model.to(self.device, memory_format=memory_format(recipe))
         self.optimizer = torch.optim.SGD(
             parameter_groups(self.model, recipe),
             lr=recipe.lr,
