@@ -26,13 +26,12 @@ from .recipe import Recipe
 
 
 class Window(NamedTuple):
-    """An image's bytes, and what of it is wanted."""
+    """An image's bytes, and what of it is wanted: in training what is cut out before it is resized, in evaluation the
+    whole image's new size and what is cut out of that. Rows first."""
 
     content: np.ndarray
     start: np.ndarray
-    """Row and column."""
     size: np.ndarray
-    """Height and width."""
     mirrored: np.ndarray
     label: np.ndarray
 
@@ -40,9 +39,9 @@ class Window(NamedTuple):
 class Windows(Dataset):
     """The images of a part by (epoch, index), as DALI takes them."""
 
-    def __init__(self, images: Images, train_size: int) -> None:
-        self.images = images
-        self.crop = v2.RandomResizedCrop(train_size)
+    def __init__(self, images: Images, recipe: Recipe, training: bool) -> None:
+        self.images, self.recipe, self.training = images, recipe, training
+        self.crop = v2.RandomResizedCrop(recipe.train_size)
 
     def __getitem__(self, key: Key) -> Window | Damaged:
         encoded, label = self.images[key]
@@ -54,12 +53,20 @@ class Windows(Dataset):
                 width, height = image.size
         except DECODING_ERRORS as error:
             return Damaged(encoded.name, str(error))
+        places = self._drawn(height, width, encoded.seed) if self.training else self._middle(height, width)
+        return Window(content, *(np.array(place, np.int32) for place in (*places, label)))
+
+    def _drawn(self, height: int, width: int, seed: int) -> tuple:
         with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(encoded.seed)
+            torch.default_generator.manual_seed(seed)
             cut = self.crop.make_params([torch.empty(3, height, width, device="meta")])
             mirrored = torch.rand(1).item() < 0.5
-        places = ((cut["top"], cut["left"]), (cut["height"], cut["width"]), mirrored, label)
-        return Window(content, *(np.array(place, np.int32) for place in places))
+        return (cut["top"], cut["left"]), (cut["height"], cut["width"]), mirrored
+
+    def _middle(self, height: int, width: int) -> tuple:
+        """As torchvision's Resize and CenterCrop round it."""
+        size = [int(self.recipe.resize * side / min(height, width)) for side in (height, width)]
+        return [round((side - self.recipe.eval_size) / 2) for side in size], size, False
 
 
 class DaliSource(FolderSource):
@@ -79,7 +86,7 @@ class DaliSource(FolderSource):
         from nvidia.dali.plugin.pytorch import feed_ndarray
 
         recipe, device = self.recipe, self.processes.device
-        loader = loader_of(Windows(images, recipe.train_size), keys, self.workers, list, pinned=False)
+        loader = loader_of(Windows(images, recipe, training), keys, self.workers, list, pinned=False)
         stopped_by: list[Damaged] = []
         pipeline = _pipeline(_arrays(loader, stopped_by), recipe, device, _largest(recipe), training)
         size = recipe.train_size if training else recipe.eval_size
@@ -134,8 +141,12 @@ def _pipeline(arrays: Iterator[tuple], recipe: Recipe, device: torch.device, lar
             images = fn.decoders.image_slice(contents, start, size, axis_names="HW", **decoder)
             images = fn.resize(images, size=(recipe.train_size, recipe.train_size), antialias=True)
             return fn.flip(images, horizontal=mirrored), labels
-        images = fn.resize(fn.decoders.image(contents, **decoder), resize_shorter=recipe.resize, antialias=True)
-        return fn.crop(images, crop=(recipe.eval_size, recipe.eval_size)), labels
+        images = fn.resize(
+            fn.decoders.image(contents, **decoder), size=fn.cast(size, dtype=types.FLOAT), antialias=True
+        )
+        middle = {"axis_names": "HW", "normalized_anchor": False, "normalized_shape": False}
+        images = fn.slice(images, start, (recipe.eval_size, recipe.eval_size), **middle)
+        return fn.flip(images, horizontal=mirrored), labels
 
     built = pipeline()
     built.build()

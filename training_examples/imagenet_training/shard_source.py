@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,7 +87,7 @@ class ShardBatches(IterableDataset):
             try:
                 for sample in dataset:
                     yield self._encoded(sample)
-            except (OSError, ValueError, EOFError) as error:  # tarfile's errors are OSErrors
+            except (OSError, ValueError, EOFError, tarfile.TarError) as error:
                 yield Damaged(", ".join(shards[:3]), f"a shard cannot be read: {error}")
                 return
             if not self.stream.endless:
