@@ -5,7 +5,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
 BIN := $(CURDIR)/.venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test bench cuda hip test-gpu bench-gpu
+.PHONY: help setup train imagenet test bench cuda hip test-gpu bench-gpu
 
 help:  ## this list
 	@echo 'make ...   (PYTHON=... chooses the Python that a new .venv is made with)'
@@ -16,6 +16,9 @@ setup:  ## system packages (as root), .venv/ with everything in it, build, fused
 
 train: setup  ## train MobileNetV2 with fused blocks on Fashion-MNIST and compare with plain PyTorch: runs/latest
 	$(BIN)/python training_examples/fashion_mnist.py $(TRAIN_ARGS)
+
+imagenet: setup  ## train MobileNetV2 on ImageNet: DATA=folder, IMAGENET_ARGS=options; without DATA on a few drawn pictures
+	$(BIN)/python training_examples/imagenet.py $(if $(DATA),--data "$(DATA)",$(if $(findstring --synthetic,$(IMAGENET_ARGS)),,--smoke)) $(IMAGENET_ARGS)
 
 test: setup  ## every test that needs no GPU
 	$(BIN)/cmake --build --preset release

@@ -7,6 +7,7 @@ import fnmatch
 import platform
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -15,7 +16,7 @@ from tqdm import tqdm
 
 from . import report
 from .measure import Machine, commit, keep_freed_memory, machine_of, time_in_turns
-from .suites import DTYPES, LAYOUTS, SUITES, Case, Selection
+from .suites import ALL_DIRECTIONS, DTYPES, LAYOUTS, SUITES, Case, Selection
 
 RESULTS = Path(__file__).parent / "results"
 OURS = "ours"
@@ -68,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
     )
     cases = selection.cases(machine)
     if not cases:
-        raise UserError(f"--case: no case of {', '.join(options.suite)} matches '{options.case}'")
+        raise UserError(why_none(selection, machine))
     if options.list:
         print("\n".join(dict.fromkeys(f"{case.suite}: {case.name}" for case in cases)))
         return 0
@@ -93,6 +94,23 @@ def run(options: argparse.Namespace) -> int:
     if failures:
         print(f"{failures} of {len(records)} cases failed", file=sys.stderr)
     return 1 if failures else 0
+
+
+def why_none(selection: Selection, machine: Machine) -> str:
+    """Which option leaves no case over, and what it may be."""
+    suites = ", ".join(selection.suites)
+    everything = replace(selection, pattern="*", layouts=tuple(LAYOUTS), directions=()).cases(machine)
+    for option, chosen, key in (
+        ("--direction", selection.directions, "direction"),
+        ("--layout", selection.layouts, "layout"),
+    ):
+        offered = list(dict.fromkeys(getattr(case, key) for case in everything))
+        if chosen and not set(chosen) & set(offered):
+            choices = ", ".join(map(repr, offered))
+            return f"{option}: {', '.join(map(repr, chosen))} is not measured of {suites}; choose from {choices}"
+    if not replace(selection, layouts=tuple(LAYOUTS), directions=()).cases(machine):
+        return f"--case: no case of {suites} matches '{selection.pattern}'; --list without it has their names"
+    return f"--case, --direction, --layout: no case of {suites} is in all of them; leave one out"
 
 
 def prepare(options: argparse.Namespace) -> None:
@@ -195,6 +213,8 @@ def write(records: list[report.Record], options: argparse.Namespace, machine: Ma
     except OSError as error:
         where = options.output or RESULTS
         raise UserError(f"{where}: cannot be written ({error.strerror}); name another place with --output") from error
+    except ValueError as error:  # of what is kept there
+        raise UserError(f"{error}; move it away, or name another place with --output") from error
     return [output, output.with_suffix(".png")]
 
 
@@ -226,7 +246,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--dtype", nargs="+", choices=tuple(DTYPES), help="(CPU: float32; GPU: all)")
     parser.add_argument("--layout", nargs="+", choices=tuple(LAYOUTS), default=list(LAYOUTS), help="(both)")
-    parser.add_argument("--direction", nargs="+", metavar="DIRECTION", help='for example "input gradient" (all)')
+    parser.add_argument(
+        "--direction", nargs="+", choices=ALL_DIRECTIONS, metavar="DIRECTION",
+        help=f"{', '.join(map(repr, ALL_DIRECTIONS))}, as far as a suite has them (all)",
+    )  # fmt: skip
     parser.add_argument(
         "--tf32", action=argparse.BooleanOptionalAction, default=True,
         help="GPU: float32 products may be TensorFloat-32, PyTorch's and ours (PyTorch's default: they may)",

@@ -6,16 +6,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 from pathlib import Path
 
 from rich.console import Console
 
-from .report import CASE_KEYS, Record, groups, measured, microseconds, table_of
+from .report import CASE_KEYS, Record, groups, measured, microseconds, read, table_of
 
-COMPARED = (*CASE_KEYS, "batch", "device", "ours_us", "pytorch_us")
 EXAMPLES = """\
 examples:
   python -m benchmarks --device cuda --suite pointwise --output /tmp/now
@@ -36,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--least", type=float, default=0.05, metavar="X", help="changes that are named (0.05: 5%%)")
     options = parser.parse_args(arguments)
     try:
-        before, now = (read(path) for path in (options.before, options.now))
+        before, now = (by_case(path) for path in (options.before, options.now))
     except ValueError as error:
         print(f"error: {error}; name two JSON files that python -m benchmarks has written", file=sys.stderr)
         return 1
@@ -50,18 +48,9 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def read(path: Path) -> dict[tuple[str, ...], Record]:
-    """The records by their cases; ValueError says what is wrong with the file."""
-    try:
-        records = measured(json.loads(path.read_text()))
-        is_complete = all(key in record for record in records for key in COMPARED)
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror})") from error
-    except (ValueError, TypeError):
-        is_complete = False
-    if not is_complete:
-        raise ValueError(f"{path} holds no results")
-    return {tuple(record[key] for key in CASE_KEYS): record for record in records}
+def by_case(path: Path) -> dict[tuple[str, ...], Record]:
+    """Raises ValueError, as ``report.read`` does."""
+    return {tuple(record[key] for key in CASE_KEYS): record for record in measured(read(path))}
 
 
 def print_groups(before: list[Record], now: list[Record], console: Console) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import os
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 Record = dict[str, object]
 CASE_KEYS = ("suite", "case", "direction", "dtype", "layout")
 """What makes two records two measurements of one thing."""
+MEASURED_KEYS = ("batch", "device", "ours_us", "pytorch_us", "ratio", "operations", "bytes")
+"""What tables and plots take of each record that did not fail."""
 SLOWER = 0.9
 """PyTorch's time over ours below which a case is named: slower by more than a tenth."""
 
@@ -30,6 +33,25 @@ SLOWER = 0.9
 def measured(records: list[Record]) -> list[Record]:
     """Those that did not fail."""
     return [record for record in records if "error" not in record]
+
+
+def read(path: Path) -> list[Record]:
+    """The records of a file that ``write_json`` wrote.
+
+    Raises:
+        ValueError: it cannot be read, or holds something else; says so.
+    """
+    try:
+        records = json.loads(path.read_text())
+        is_complete = isinstance(records, list) and records and all(key in r for r in records for key in CASE_KEYS)
+        is_complete = is_complete and all(key in record for record in measured(records) for key in MEASURED_KEYS)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror})") from error
+    except (ValueError, TypeError):
+        is_complete = False
+    if not is_complete:
+        raise ValueError(f"{path} holds no results")
+    return records
 
 
 def groups(records: list[Record]) -> dict[tuple[str, ...], list[Record]]:
@@ -152,7 +174,7 @@ def keep(folder: Path, records: list[Record], title: str) -> list[Path]:
     written = []
     for name in dict.fromkeys(map(file_name, records)):
         path = folder / name
-        kept = json.loads(path.read_text()) if path.exists() else []
+        kept = read(path) if path.exists() else []
         kept += [record for record in records if file_name(record) == name]
         merged = {tuple(record[key] for key in CASE_KEYS): record for record in kept}
         write_json(path, list(merged.values()))
@@ -232,7 +254,21 @@ def _write_atomically(path: Path, content: bytes) -> None:
         raise
 
 
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.report", description="Draws results of GPUs again.")
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE.json", help="what python -m benchmarks has kept")
+    try:
+        for path in parser.parse_args(arguments).files:
+            for image in write_gpu_plots(path, read(path), str(path)):
+                print(f"Written: {image}")
+    except ValueError as error:
+        print(f"error: {error}; name JSON files that python -m benchmarks has written", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"error: {error.filename}: cannot be written ({error.strerror}); free that place", file=sys.stderr)
+        return 1
+    return 0
+
+
 if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        for image in write_gpu_plots(Path(name), json.loads(Path(name).read_text()), name):
-            print(f"Written: {image}")
+    sys.exit(main())

@@ -139,6 +139,10 @@ WHOLE_NETWORKS = ("network", "other_networks", "inference", "sliding_channel_net
 LEANEST = "_leanest"  # the same blocks, as they are where memory is dear
 DIRECTIONS = {"cpu": ("forward", "backward"), "cuda": ("forward", "input gradient", "weight gradient")}
 BLOCK_DIRECTIONS = ("forward", "forward+backward")
+NETWORK_DIRECTION, INFERENCE = "training step", "inference"
+ALL_DIRECTIONS = tuple(
+    dict.fromkeys((*DIRECTIONS["cpu"], *DIRECTIONS["cuda"], *BLOCK_DIRECTIONS, NETWORK_DIRECTION, INFERENCE))
+)
 
 
 @dataclass(frozen=True)
@@ -207,7 +211,7 @@ class Selection:
             "sliding_channel_network": SLIDING_CHANNEL_NETWORKS,
         }[suite]
         layouts = ("channels_last",) if self.device == "cpu" or suite != "network" else LAYOUTS
-        direction, make = ("inference", inference) if suite == "inference" else ("training step", training_step)
+        direction, make = (INFERENCE, inference) if suite == "inference" else (NETWORK_DIRECTION, training_step)
         for network in self._with_batches(networks):
             op = network.name.split()[0]
             for dtype in self.dtypes:

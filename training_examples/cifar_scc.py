@@ -16,7 +16,7 @@ import torch
 from common import scc_report, small_images
 from common.errors import INTERRUPTED, Interruption, UserError, exit_status
 from common.files import create_folder, point_link
-from common.options import check_resumed
+from common.resuming import check_resumed, how_to_resume
 from common.scc_comparison import ComparisonFolder, ComparisonRecipe, train
 from common.scc_options import JOBS, parse, recipe_options
 from common.small_images import Data
@@ -52,13 +52,18 @@ def run(options: argparse.Namespace, interruption: Interruption) -> int:
     folder.seconds += time.monotonic() - start
     folder.save()
     if interruption.requested:
-        data_option = f" --data {options.data}" if options.data else ""
-        console.print(f"Interrupted. To go on: {sys.argv[0]} --resume {folder.path}{data_option}")
+        print(f"Interrupted. To go on: {how_to_resume(folder.path)}")
         return INTERRUPTED
     summary = scc_report.summarize(folder, data)
     scc_report.write(folder.path, summary)
     scc_report.print_table(summary, console)
     console.print(f"Trained in {folder.seconds:.0f} s. Written to {folder.path}: summary.json, accuracy.png")
+    diverged = [member.key for member in folder.members if folder.result(member).diverged]
+    if diverged:
+        raise UserError(
+            f"--lr: the loss of {', '.join(diverged)} became infinite or nan, so their accuracy means nothing; start a "
+            "new comparison with a lower one"
+        )
     return 0
 
 
@@ -82,8 +87,7 @@ def open_folder(options: argparse.Namespace, device: torch.device, data: Data, c
     """The comparison to resume, or a new one."""
     if not options.resume:
         recipe = ComparisonRecipe(data.name, **recipe_options(options, device))
-        if not recipe.contestants:
-            raise UserError("--kinds: gpw is MobileNet's only; add pw or scc")
+        recipe.check(data)
         folder = ComparisonFolder(create_folder(options.runs, time.strftime("%Y%m%d-%H%M%S-scc")), recipe)
         folder.save()
         point_link(options.runs / LATEST, folder.path.name)
@@ -91,6 +95,7 @@ def open_folder(options: argparse.Namespace, device: torch.device, data: Data, c
     path = options.runs / LATEST if options.resume == "latest" else Path(options.resume)
     folder = ComparisonFolder.load(path.resolve())
     check_resumed(folder.recipe, options.given | {"dataset": data.name})
+    folder.recipe.check(data)
     done = sum(folder.result(member) is not None for member in folder.members)
     console.print(f"Resuming {folder.path}: {done} of {len(folder.members)} trainings are done")
     return folder

@@ -7,10 +7,12 @@ loads too); runs/latest points to the newest run. `--help` has examples.
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import torch
 from common import checkpoint, report
@@ -19,7 +21,8 @@ from common.comparison import Comparison
 from common.errors import INTERRUPTED, Interruption, UserError, exit_status
 from common.fashion_mnist_data import Batches, Images, find_folder, load
 from common.files import create_folder, point_link
-from common.options import check_resumed, parse
+from common.options import parse
+from common.resuming import check_resumed, how_to_resume
 from common.trainer import Recipe, Trainer, build_model
 from rich.console import Console
 from tqdm import tqdm
@@ -56,16 +59,36 @@ def run(options: argparse.Namespace, interruption: Interruption) -> int:
 
     save = partial(checkpoint.save, folder, recipe, trainer, history)
     train(trainer, batches, test_images.first(recipe.limit_test).to(device), history, options, save, interruption)
+    if not interruption.requested:
+        finish(folder, trainer, batches, history, device, options, console, interruption)
+    if interruption.requested:
+        print(f"Interrupted after step {history.steps}. To go on: {how_to_resume(folder)}")
+        return INTERRUPTED
+    return 0
+
+
+def finish(
+    folder: Path,
+    trainer: Trainer,
+    batches: Batches,
+    history: History,
+    device: torch.device,
+    options: argparse.Namespace,
+    console: Console,
+    interruption: Interruption,
+) -> None:
+    """Writes the results; those of the comparison, which may be interrupted, as soon as they are there, too."""
+    recipe = trainer.recipe
+    summary = report.summarize(recipe, batches, history, None, device)
+    report.write(folder, summary, trainer, history, None)
     comparison = compare(recipe, batches, device, options.compare_steps, interruption)
     if interruption.requested:
-        data = f" --data {options.data}" if options.data else ""
-        console.print(f"Interrupted after step {history.steps}. To go on: {sys.argv[0]} --resume {folder}{data}")
-        return INTERRUPTED
-    summary = report.summarize(recipe, batches, history, comparison, device)
-    report.write(folder, summary, trainer, history, comparison)
+        return
+    if comparison:
+        summary = report.summarize(recipe, batches, history, comparison, device)
+        report.write(folder, summary, trainer, history, comparison)
     report.print_table(summary, comparison, console)
     console.print(f"Written to {folder}: summary.json, curves.png, model.pt")
-    return 0
 
 
 def choose_device(name: str, recipe: Recipe) -> torch.device:
@@ -117,7 +140,13 @@ def train(
                 save()
             if history.steps == total_steps:
                 return
-            history.add(trainer.step(history.steps, *batches[history.steps]))
+            step = trainer.step(history.steps, *batches[history.steps])
+            if not math.isfinite(step.loss):  # the checkpoint that is there is from before
+                raise UserError(
+                    f"--lr: the loss is {step.loss} after step {history.steps + 1}, so the run has diverged; start "
+                    f"a new run with less than {recipe.lr}"
+                )
+            history.add(step)
             bar.set_description(f"epoch {epoch + 1}/{recipe.epochs}", refresh=False)
             loss, accuracy = history.recent()
             bar.set_postfix_str(f"loss {loss:.3f}, accuracy {accuracy:.1%}", refresh=False)
@@ -132,7 +161,7 @@ def compare(
 ) -> Comparison | None:
     if steps == 0 or interruption.requested:
         return None
-    comparison = Comparison(recipe, batches, device, steps)
+    comparison = Comparison(recipe, batches, device, min(steps, recipe.epochs * batches.steps_per_epoch))
     for _ in tqdm(comparison.run(), "comparison", len(comparison), unit=" steps", **BAR):
         if interruption.requested:
             return None

@@ -23,6 +23,9 @@ def pytest_addoption(parser):
     parser.addoption(
         "--device", default="cpu", help="where tensors are: cpu (the default), or cuda, a GPU of either make"
     )
+    parser.addoption(
+        "--kills", type=int, default=3, help="how often test_imagenet.py kills a training before it goes on (3)"
+    )
 
 
 def pytest_configure(config):

@@ -116,6 +116,62 @@ def test_results_that_cannot_be_compared(records, tmp_path, capsys, content):
     assert capsys.readouterr().err.startswith(f"error: {before} ")
 
 
+@pytest.mark.parametrize("content", [None, "", "[]", "[1]", "{}", '[{"suite": "pointwise"}]', '[{"error": "no"}]'])
+def test_results_that_cannot_be_drawn(tmp_path, capsys, content):
+    path = tmp_path / "MISSING.json"
+    if content is not None:
+        path.write_text(content)
+    assert report.main([str(path)]) == 1
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == 1
+    assert errors[0].startswith(f"error: {path} {'cannot be read' if content is None else 'holds no results'}")
+
+
+def test_results_are_drawn_again(records, tmp_path):
+    path = tmp_path / "results.json"
+    report.write_json(path, records)
+    assert report.main([str(path)]) == 0
+    assert (tmp_path / "results_ratio.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_kept_results_that_are_damaged(records, tmp_path):
+    """What was measured is not written over something that cannot be read, and it is said where that is."""
+    path = tmp_path / report.file_name(records[0])
+    path.write_text("[")
+    with pytest.raises(ValueError, match=f"{path} holds no results"):
+        report.keep(tmp_path, records, "title")
+    assert path.read_text() == "["
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option", "parts"),
+    [
+        (["--suite", "depthwise", "--direction", "input gradient"], "--direction", ("'forward', 'backward'",)),
+        (["--suite", "network", "--direction", "forward"], "--direction", ("'training step'",)),
+        (["--suite", "network", "--layout", "contiguous"], "--layout", ("'channels_last'",)),
+        (["--suite", "depthwise", "--case", "nothing*"], "--case", ("nothing*", "--list")),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_the_option_that_leaves_no_case_is_named(capsys, arguments, option, parts):
+    assert benchmarks.main(arguments) == 1
+    errors = capsys.readouterr().err
+    assert errors.startswith(f"error: {option}: ")
+    for part in parts:
+        assert part in errors
+
+
+def test_direction_that_does_not_exist(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        benchmarks.main(["--suite", "depthwise", "--direction", "sideways"])
+    assert stopped.value.code == 2
+    errors = capsys.readouterr().err
+    assert "--direction" in errors
+    assert "--case:" not in errors
+    for direction in ("sideways", "forward", "backward", "input gradient", "training step"):
+        assert direction in errors
+
+
 def test_training_step(tmp_path):
     output = tmp_path / "network.json"
     arguments = ["--suite", "network", "--case", "* 32x32 *", "--batch", "16", "--rounds", "1", "--malloc", "system"]

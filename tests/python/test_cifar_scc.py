@@ -101,9 +101,10 @@ def test_interruption_saves_and_says_how_to_resume(data, uninterrupted, tmp_path
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
-    assert f"--resume {(tmp_path / cifar_scc.LATEST).resolve()}" in output.replace("\n", "")
     assert "Traceback" not in errors
-    assert compare(data, tmp_path, "--resume", str((tmp_path / cifar_scc.LATEST).resolve())) == 0
+    (line,) = (line for line in output.splitlines() if "To go on: " in line)
+    assert str((tmp_path / cifar_scc.LATEST).resolve()) in line
+    subprocess.run(line.partition("To go on: ")[2], shell=True, check=True, timeout=120)
     assert result(tmp_path) == uninterrupted
 
 
@@ -143,14 +144,36 @@ def test_data_that_is_not_there(tmp_path, capfd):
     assert not (tmp_path / "runs").exists(), "a run was begun"
 
 
-def test_batch_larger_than_the_images(data, tmp_path, capfd):
-    assert compare(data, tmp_path, *ONE, "--batch-size", "65") == 1
-    assert_one_sentence(capfd, "--batch-size", "65", "64")
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["--batch-size", "65"], ("--batch-size", "65", "64")),
+        (["--batch-size", "16", "--limit-train", "12"], ("--batch-size", "16", "12")),
+        (["--network", "vgg16", "--kinds", "gpw"], ("--kinds", "MobileNet's only")),
+        (["--groups", "2", "3", "--kinds", "gpw"], ("--groups 3", "DW+GPW-cg3", "cannot be built")),
+        (["--groups", "2048", "--kinds", "scc"], ("--groups 2048", "mobilenet", "choose fewer")),
+    ],
+    ids=lambda value: " ".join(value),
+)
+def test_what_cannot_be_trained_is_refused_at_the_start(data, tmp_path, capfd, arguments, parts):
+    assert compare(data, tmp_path / "runs", *arguments) == 1
+    assert_one_sentence(capfd, *parts)
+    assert not (tmp_path / "runs").exists(), "a comparison was begun"
 
 
-def test_grouped_pointwise_of_another_network(data, tmp_path, capfd):
-    assert compare(data, tmp_path, "--network", "vgg16", "--kinds", "gpw") == 1
-    assert_one_sentence(capfd, "--kinds", "MobileNet's only")
+@pytest.mark.parametrize(("name", "value"), [("epochs", 0), ("groups", [0]), ("network", "alexnet"), ("seeds", [])])
+def test_recipe_with_wrong_values(data, finished, tmp_path, capfd, name, value):
+    content = json.loads((finished / "comparison.json").read_text())
+    content["recipe"][name] = value
+    (tmp_path / "comparison.json").write_text(json.dumps(content))
+    assert compare(data, tmp_path, "--resume", str(tmp_path)) == 1
+    assert_one_sentence(capfd, "comparison.json", name, "start a new comparison")
+
+
+def test_a_diverged_comparison_fails(data, tmp_path, capfd):
+    assert compare(data, tmp_path, *TINY, *ONE, "--lr", "1e30") == 1
+    assert_one_sentence(capfd, "--lr", "scc-cg8-co50-seed0", "lower")
+    assert (tmp_path / cifar_scc.LATEST / "summary.json").exists()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 import resource
+import shlex
 import signal
 import subprocess
 import sys
@@ -16,6 +17,8 @@ sys.path.insert(0, str(EXAMPLES))
 
 import fashion_mnist  # noqa: E402
 from common import checkpoint, options  # noqa: E402
+from common.errors import UserError  # noqa: E402
+from common.resuming import how_to_resume  # noqa: E402
 from fashion_mnist_files import idx  # noqa: E402
 
 pytestmark = [
@@ -81,15 +84,88 @@ def test_interruption_saves_and_says_how_to_resume(data, uninterrupted, tmp_path
     process.send_signal(number)
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
-    assert f"--resume {(tmp_path / 'latest').resolve()}" in output.replace("\n", "")
     assert "Traceback" not in errors
-    assert train(data, tmp_path, "--resume", str((tmp_path / "latest").resolve()), "--compare-steps", "0") == 0
+    (line,) = (line for line in output.splitlines() if "To go on: " in line)
+    command = line.partition("To go on: ")[2]
+    assert str((tmp_path / "latest").resolve()) in command
+    subprocess.run(command, shell=True, check=True, timeout=60)
     assert_same_result(tmp_path, uninterrupted)
 
 
 def test_resume_refuses_another_recipe(data, uninterrupted, capfd):
     assert train(data, uninterrupted, "--resume", "--lr", "0.5") == 1
     assert_one_sentence(capfd, "--lr", "0.1", "0.5", "start a new run")
+
+
+def test_a_short_run_is_compared_and_resumed(data, tmp_path, capfd):
+    """Fewer steps than the comparison has by default: it ends where the schedule does."""
+    assert train(data, tmp_path) == 0
+    summary = json.loads((tmp_path / "latest" / "summary.json").read_text())
+    assert summary["compared_steps"] == STEPS
+    assert train(data, tmp_path, "--resume") == 0
+    assert json.loads((tmp_path / "latest" / "summary.json").read_text())["compared_steps"] == STEPS
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_results_are_there_before_the_comparison(data, tmp_path, monkeypatch):
+    found = []
+
+    def look(*arguments):
+        found.append(json.loads((tmp_path / "latest" / "summary.json").read_text()))
+        raise UserError("the comparison fails")
+
+    monkeypatch.setattr(fashion_mnist, "compare", look)
+    assert train(data, tmp_path) == 1
+    assert found[0]["speedup"] is None
+    assert (tmp_path / "latest" / "model.pt").exists()
+    assert (tmp_path / "latest" / "curves.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("epochs", 0),
+        ("epochs", "3"),
+        ("batch_size", -8),
+        ("lr", float("nan")),
+        ("width", None),
+        ("limit_train", 0.5),
+        ("plain", "yes"),
+        ("unknown", 1),
+    ],
+)
+def test_checkpoint_with_a_wrong_recipe(data, uninterrupted, tmp_path, capfd, name, value):
+    content = torch.load(uninterrupted / "latest" / checkpoint.FILE_NAME)
+    content["recipe"][name] = value
+    path = tmp_path / checkpoint.FILE_NAME
+    path.write_bytes(checkpoint.serialize(content))
+    assert train(data, tmp_path, "--resume", str(path)) == 1
+    assert_one_sentence(capfd, str(path), name, "start a new run")
+
+
+def test_resume_with_other_images(data, uninterrupted, tmp_path, capfd):
+    content = torch.load(uninterrupted / "latest" / checkpoint.FILE_NAME)
+    content["recipe"]["limit_train"] = None
+    path = tmp_path / checkpoint.FILE_NAME
+    path.write_bytes(checkpoint.serialize(content))
+    assert train(data, tmp_path, "--resume", str(path)) == 1
+    assert_one_sentence(capfd, "--data", "16 steps", "12")
+
+
+def test_a_diverged_run_fails(data, tmp_path, capfd):
+    assert train(data, tmp_path, "--lr", "1e30") == 1
+    error = capfd.readouterr().err.splitlines()[-1]
+    assert error.startswith("error: --lr: the loss is nan after step 2, so the run has diverged")
+    assert not (tmp_path / "latest" / "summary.json").exists()
+
+
+def test_the_line_that_says_how_to_go_on(monkeypatch):
+    """A shell takes it: interpreter, quotes, the options of the run, and the folder to resume, once."""
+    monkeypatch.setattr(sys, "argv", ["a b.py", "--data", "my data", "--resume", "old", "--threads", "1", "--resume"])
+    line = how_to_resume(Path("runs/it's here"))
+    assert shlex.split(line) == [
+        *(sys.executable, "a b.py", "--data", "my data", "--threads", "1", "--resume", "runs/it's here")
+    ]
 
 
 def test_resume_without_a_run(data, tmp_path, capfd):

@@ -13,7 +13,8 @@ import torch
 
 from .errors import UserError
 from .files import write_atomically
-from .trainer import Recipe, Step, Trainer
+from .resuming import recipe_from
+from .trainer import RULES, Recipe, Step, Trainer
 
 FILE_NAME = "checkpoint.pt"
 LATEST = "latest"
@@ -56,37 +57,53 @@ def serialize(content: object) -> bytes:
     return buffer.getvalue()
 
 
-def find(given: str, runs: Path) -> Path:
+def find(given: str, runs: Path, latest: str = LATEST, file_name: str = FILE_NAME) -> Path:
     """The checkpoint that ``--resume`` names: "latest", a run folder or a checkpoint file."""
-    path = runs / LATEST if given == LATEST else Path(given)
-    path = path.resolve() / FILE_NAME if path.is_dir() else path
+    path = runs / latest if given == LATEST else Path(given)
+    path = path.resolve() / file_name if path.is_dir() else path
     if not path.is_file():
-        raise UserError(f"--resume: {path} is no checkpoint; name a run folder or a {FILE_NAME}, or start a new run")
+        raise UserError(f"--resume: {path} is no checkpoint; name a run folder or a {file_name}, or start a new run")
     return path
+
+
+def read(path: Path) -> dict:
+    """What a file that torch.save wrote holds: all of it, unharmed, and nothing but tensors and plain values."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            spoilt = archive.testzip()
+        if spoilt is not None:
+            raise zipfile.BadZipFile(f"wrong checksum of {spoilt}")
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, EOFError, RuntimeError, ValueError, zipfile.BadZipFile, pickle.UnpicklingError) as error:
+        raise damaged(path, error) from error
+    if not isinstance(content, dict):
+        raise damaged(path, TypeError("it holds no dictionary"))
+    return content
 
 
 def load(path: Path) -> tuple[Recipe, dict, History]:
     """The recipe, the trainer's state and the history in a checkpoint."""
+    content = read(path)
     try:
-        with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()
-        if damaged is not None:
-            raise zipfile.BadZipFile(f"wrong checksum of {damaged}")
-        content = torch.load(path, map_location="cpu", weights_only=True)
-        return Recipe(**content["recipe"]), content["trainer"], History(**content["history"])
-    except (OSError, EOFError, RuntimeError, ValueError, KeyError, TypeError) as error:
-        raise _damaged(path, error) from error
-    except (zipfile.BadZipFile, pickle.UnpicklingError) as error:
-        raise _damaged(path, error) from error
+        recipe = recipe_from(Recipe, content["recipe"], RULES)
+        return recipe, content["trainer"], History(**content["history"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise damaged(path, error) from error
 
 
 def restore(trainer: Trainer, state: dict, path: Path) -> None:
     try:
+        steps, expected = state["schedule"]["total_steps"], trainer.schedule.total_steps
+        if steps != expected:
+            raise UserError(
+                f"--data: these images make {expected} steps, those of the run to resume {steps}; name its own images"
+            )
         trainer.load_state_dict(state)
     except (RuntimeError, ValueError, KeyError, TypeError) as error:
-        raise _damaged(path, error) from error
+        raise damaged(path, error) from error
 
 
-def _damaged(path: Path, error: Exception) -> UserError:
+def damaged(path: Path, error: Exception) -> UserError:
+    """What to say of a checkpoint that cannot be used."""
     reason = (str(error).splitlines() or [type(error).__name__])[0]
     return UserError(f"{path}: a damaged checkpoint ({reason}); resume from another one, or start a new run")

@@ -16,6 +16,7 @@ from .small_images import Data, EpochOfBatches
 
 MOMENTUM = 0.9
 WARM_UP = 0.25  # part of the steps in which the learning rate rises
+PRECISIONS = ("float32", "bfloat16")  # bfloat16: autocast
 WARM_UP_STEPS_OF_GRAPH = 3  # libraries choose their algorithms, autograd allocates
 TEST_BATCH = 1000
 
@@ -29,7 +30,7 @@ class Training:
     lr: float
     weight_decay: float
     precision: str
-    """"float32", or "bfloat16": autocast."""
+    """One of PRECISIONS."""
 
 
 @dataclass
@@ -41,6 +42,10 @@ class Progress:
     """Mean of each epoch."""
     train_accuracies: list[float] = field(default_factory=list)
     test_accuracies: list[float] = field(default_factory=list)
+
+    @property
+    def diverged(self) -> bool:
+        return not all(map(math.isfinite, self.losses))
 
 
 class DeviceTraining:

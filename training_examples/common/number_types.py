@@ -44,5 +44,9 @@ def fraction(text: str) -> float:
     return number(text, float, lambda value: 0 <= value < 1, "a number from 0 to below 1")
 
 
+def probability(text: str) -> float:
+    return number(text, float, lambda value: 0 <= value <= 1, "a number from 0 to 1")
+
+
 def percent(text: str) -> int:
     return number(text, int, lambda value: 0 <= value < 100, "a whole number of percent, from 0 to below 100")

@@ -1,13 +1,12 @@
-"""The command line: its options, what they may be, and how a resumed run keeps the recipe it began with."""
+"""The command line of fashion_mnist.py: its options, and what they may be."""
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict, fields
+from dataclasses import fields
 from pathlib import Path
 
 from . import number_types as numbers
-from .errors import UserError
 from .trainer import Recipe
 
 EXAMPLES = """\
@@ -82,14 +81,3 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     if options.compare_steps is None:
         options.compare_steps = SMOKE_COMPARE_STEPS if options.smoke else 200
     return options
-
-
-def check_resumed(recipe: Recipe, recipe_options: dict) -> None:
-    """A resumed run goes on with its own recipe: refuses options that say otherwise."""
-    kept = asdict(recipe)
-    for name, value in recipe_options.items():
-        if kept[name] != value:
-            option = "--" + name.replace("_", "-")
-            raise UserError(
-                f"{option}: the run to resume has {kept[name]}, not {value}; leave the option out, or start a new run"
-            )

@@ -13,12 +13,17 @@ from pathlib import Path
 
 import torch
 
+import fusedsc
+
+from . import number_types as numbers
 from .checkpoint import serialize
-from .contestants import Contestant, contestants
-from .device_training import DeviceTraining, Progress, Training
+from .cifar_networks import NETWORKS
+from .contestants import KINDS, Contestant, contestants
+from .device_training import PRECISIONS, DeviceTraining, Progress, Training
 from .errors import Interruption, UserError
 from .files import write_atomically
-from .small_images import Data
+from .resuming import SWITCH, each, fits, one_of, optional, recipe_from, text
+from .small_images import Data, check_batch_size
 
 RECIPE_FILE = "comparison.json"
 
@@ -50,6 +55,47 @@ class ComparisonRecipe:
     def training(self) -> Training:
         return Training(self.epochs, self.batch_size, self.lr, self.weight_decay, self.precision)
 
+    def check(self, data: Data) -> None:
+        """Whether all of it can be trained, before any of it is.
+
+        Raises:
+            UserError: a network cannot be built, or the images do not fill a batch.
+        """
+        check_batch_size(self.batch_size, len(data.train.first(self.limit_train)))
+        if not self.contestants:
+            raise UserError("--kinds: gpw is MobileNet's only; add pw or scc")
+        for contestant in self.contestants:
+            try:
+                with torch.device("meta"):  # without memory or time
+                    model = contestant.build(fused=not self.plain)
+            except ValueError as error:
+                raise UserError(
+                    f"--groups {contestant.groups}: {contestant.name} cannot be built ({error}); choose another number"
+                ) from error
+            if contestant.kind == "scc" and not fusedsc.to_scc_report(model).replaced:
+                raise UserError(
+                    f"--groups {contestant.groups}: no convolution of {self.network} has as many channels; choose fewer"
+                )
+
+
+RULES = {
+    "dataset": text,
+    "network": one_of(NETWORKS),
+    "kinds": each(one_of(KINDS)),
+    "groups": each(fits(numbers.count)),
+    "overlaps": each(fits(numbers.percent)),
+    "seeds": each(fits(numbers.seed)),
+    "epochs": fits(numbers.count),
+    "batch_size": fits(numbers.batch),
+    "lr": fits(numbers.positive),
+    "weight_decay": fits(numbers.not_negative),
+    "precision": one_of(PRECISIONS),
+    "plain": SWITCH,
+    "limit_train": optional(fits(numbers.count)),
+    "limit_test": optional(fits(numbers.count)),
+}
+"""What the values of a recipe may be."""
+
 
 @dataclass(frozen=True)
 class Member:
@@ -75,7 +121,7 @@ class ComparisonFolder:
         try:
             content = json.loads(file.read_text())
             values = {name: tuple(v) if isinstance(v, list) else v for name, v in content["recipe"].items()}
-            return cls(path, ComparisonRecipe(**values), content["seconds"])
+            return cls(path, recipe_from(ComparisonRecipe, values, RULES), content["seconds"])
         except FileNotFoundError as error:
             raise UserError(
                 f"--resume: {path} is no comparison; name a folder with a {RECIPE_FILE}, or start a new one"

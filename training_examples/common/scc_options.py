@@ -10,6 +10,7 @@ import torch
 from . import number_types as numbers
 from .cifar_networks import NETWORKS
 from .contestants import KINDS
+from .device_training import PRECISIONS
 
 EXAMPLES = """\
 examples:
@@ -74,7 +75,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         recipe.add_argument("--lr", type=numbers.positive, metavar="X", help="peak of the learning rate (0.1)"),
         recipe.add_argument("--weight-decay", type=numbers.not_negative, metavar="X", help="(5e-4)"),
         recipe.add_argument(
-            "--precision", choices=("float32", "bfloat16"), help="bfloat16: autocast (float32; bfloat16)"
+            "--precision", choices=PRECISIONS, help="bfloat16: autocast (float32; bfloat16)"
         ),
         recipe.add_argument(
             "--plain", action="store_true", help="MobileNet's layers one by one, instead of fused blocks"

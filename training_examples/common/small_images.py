@@ -67,10 +67,7 @@ class EpochOfBatches:
     ``shifts`` and ``mirrored`` of all steps of an epoch are tensors, made from the seed and the epoch alone."""
 
     def __init__(self, images: ImageSet, batch_size: int, seed: int) -> None:
-        if batch_size > len(images):
-            raise UserError(
-                f"--batch-size: {batch_size} is more than the {len(images)} training images; make it smaller"
-            )
+        check_batch_size(batch_size, len(images))
         self.images, self.seed = images, seed
         self.steps, self.batch_size = len(images) // batch_size, batch_size
         device = images.labels.device
@@ -94,6 +91,11 @@ class EpochOfBatches:
         columns = torch.where(mirrored[:, None], IMAGE_SIZE - 1 - self._inside, self._inside)
         images = self.images.crops(chosen, self._inside + shifts[:, :1], columns + shifts[:, 1:])
         return images, self.images.labels[chosen]
+
+
+def check_batch_size(batch_size: int, images: int) -> None:
+    if batch_size > images:
+        raise UserError(f"--batch-size: {batch_size} is more than the {images} training images; make it smaller")
 
 
 @dataclass(frozen=True)

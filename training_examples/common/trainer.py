@@ -11,8 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torchvision.models import mobilenet_v2
 
+from . import number_types as numbers
 from .errors import UserError
 from .fashion_mnist_data import CLASSES, Images, normalize
+from .resuming import SWITCH, fits, optional
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,21 @@ class Recipe:
     limit_train: int | None = None
     limit_test: int | None = None
     plain: bool = False
+
+
+RULES = {
+    "epochs": fits(numbers.count),
+    "batch_size": fits(numbers.batch),
+    "lr": fits(numbers.positive),
+    "weight_decay": fits(numbers.not_negative),
+    "label_smoothing": fits(numbers.fraction),
+    "width": fits(numbers.positive),
+    "seed": fits(numbers.seed),
+    "limit_train": optional(fits(numbers.count)),
+    "limit_test": optional(fits(numbers.count)),
+    "plain": SWITCH,
+}
+"""What the values of a recipe may be."""
 
 
 @dataclass(frozen=True)

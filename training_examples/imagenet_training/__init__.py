@@ -1,0 +1,1 @@
+"""What imagenet.py is made of."""

@@ -1,0 +1,98 @@
+"""The processes of a training: one by itself, or what torchrun started on one machine or many."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from common.errors import UserError
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Processes:
+    """This process among all of them. With one of them, everything here does nothing."""
+
+    rank: int
+    count: int
+    device: torch.device
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this one writes and speaks."""
+        return self.rank == 0
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The sum over all processes, in place."""
+        if self.count > 1:
+            dist.all_reduce(tensor)
+        return tensor
+
+    def mean(self, tensors: Iterable[Tensor]) -> None:
+        """Each tensor's mean over all processes, in place: one message per type."""
+        if self.count == 1:
+            return
+        by_type: dict[torch.dtype, list[Tensor]] = {}
+        for tensor in tensors:
+            by_type.setdefault(tensor.dtype, []).append(tensor)
+        for group in by_type.values():
+            flat = torch.cat([tensor.reshape(-1) for tensor in group])
+            dist.all_reduce(flat)
+            flat /= self.count
+            parts = flat.split([tensor.numel() for tensor in group])
+            torch._foreach_copy_(group, [part.view(tensor.shape) for part, tensor in zip(parts, group, strict=True)])
+
+    def any(self, flag: bool) -> bool:
+        """Whether it is so in any process; all of them must ask."""
+        if self.count == 1:
+            return flag
+        return bool(self.sum(torch.tensor(float(flag), device=self.device)).item())
+
+    def take_buffers_of_first(self, model: nn.Module) -> None:
+        """Each process has running statistics of its own, as in DistributedDataParallel; those of the first count."""
+        if self.count > 1:
+            for buffer in model.buffers():
+                dist.broadcast(buffer, 0)
+
+    def wait(self) -> None:
+        if self.count > 1:
+            dist.barrier()
+
+    def leave(self) -> None:
+        if self.count > 1:
+            dist.destroy_process_group()
+
+
+def join(device: str, backend: str | None) -> Processes:
+    """Joins the processes that torchrun started; by itself, a process is the only one.
+
+    Args:
+        device: "auto" (a GPU where there is one), "cpu" or "cuda".
+        backend: "nccl", "gloo", or None for the device's own.
+    """
+    count, local_rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_RANK", "0"))
+    chosen = _choose_device(device, local_rank)
+    backend = backend or ("nccl" if chosen.type == "cuda" else "gloo")
+    if backend == "nccl" and chosen.type == "cpu":
+        raise UserError("--backend nccl: it is for GPUs; use gloo, or --device cuda")
+    if chosen.type == "cuda":
+        torch.cuda.set_device(chosen)
+    if count > 1:
+        dist.init_process_group(backend, device_id=chosen if backend == "nccl" else None)
+    return Processes(int(os.environ.get("RANK", "0")), count, chosen)
+
+
+def _choose_device(name: str, local_rank: int) -> torch.device:
+    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise UserError("--device: PyTorch finds no GPU; use --device cpu")
+    if local_rank >= torch.cuda.device_count():
+        raise UserError(
+            f"--nproc-per-node: this machine has {torch.cuda.device_count()} GPUs, and process {local_rank + 1} finds "
+            "none of its own; start as many processes as there are GPUs"
+        )
+    return torch.device("cuda", local_rank)

@@ -1,0 +1,183 @@
+"""A network in training: its steps in mixed precision, alone or among processes, captured or not; its average; its
+score."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel
+from torchvision.transforms import v2
+
+from .graph import CapturedGradients
+from .models import parameter_groups
+from .processes import Processes
+from .recipe import PRECISIONS, Recipe, learning_rate, memory_format, seed_all
+
+
+@dataclass(frozen=True)
+class Score:
+    """Of an evaluation; accuracies from 0 to 1."""
+
+    top1: float
+    top5: float
+    loss: float
+    images: int
+
+
+class Trainer:
+    """Every step seeds the random numbers that it draws, so that a resumed run draws what it would have drawn."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        model: nn.Module,
+        classes: int,
+        processes: Processes,
+        *,
+        compiled: bool = False,
+        captured: bool = False,
+    ) -> None:
+        self.recipe, self.processes, self.device = recipe, processes, processes.device
+        self.model = model.to(self.device, memory_format=memory_format(recipe))
+        self.optimizer = torch.optim.SGD(
+            parameter_groups(self.model, recipe),
+            lr=recipe.lr,
+            momentum=recipe.momentum,
+            fused=self.device.type == "cuda" or None,
+        )
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=recipe.amp == "float16")
+        self.average = None
+        if recipe.ema:
+            self.average = AveragedModel(self.model, multi_avg_fn=self._move_average, use_buffers=True)
+        self._mix = _mixing(recipe, classes)
+        self._parallel = None
+        if processes.count > 1 and not captured:
+            devices = [self.device] if self.device.type == "cuda" else None
+            self._parallel = DistributedDataParallel(self.model, devices, gradient_as_bucket_view=True)
+        forward = self._parallel or self.model
+        self._forward = torch.compile(forward) if compiled else forward
+        self._totals = torch.zeros(2, dtype=torch.float64, device=self.device)
+        self._parts = self._images = 0
+        self._captured = None
+        if captured:
+            self._captured = CapturedGradients(
+                self.model, self._add_gradients, accumulating=recipe.accumulate > 1, changed=[self._totals]
+            )
+
+    def step(self, number: int, steps_per_epoch: int, parts: Iterable[tuple[Tensor, Tensor]]) -> None:
+        """One step of the optimizer, on this process's share of the batch, in parts. Does not wait for the device."""
+        seed_all("step", self.recipe.seed, number, self.processes.rank)
+        rate = learning_rate(self.recipe, number, steps_per_epoch)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.model.train()
+        self._clear_gradients()
+        for index, (images, labels) in enumerate(parts):
+            images, targets = self._mix(images, labels) if self._mix else (images, labels)
+            with self._communicating(index + 1 == self.recipe.accumulate):
+                (self._captured or self._add_gradients)(images, targets, labels)
+            self._parts += 1
+            self._images += len(labels)
+        self._update()
+
+    def _update(self) -> None:
+        parameters = list(self.model.parameters())
+        if self._captured:
+            self.processes.mean(p.grad for p in parameters if p.grad is not None)
+        if self.recipe.clip_grad:
+            self.scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_(parameters, self.recipe.clip_grad)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        if self.average is not None:
+            self.average.update_parameters(self.model)
+
+    def totals(self) -> tuple[float, float]:
+        """Mean loss and accuracy, over all processes, since the last call; waits for the device."""
+        counts = torch.tensor([self._parts, self._images], dtype=torch.float64, device=self.device)
+        loss, correct, parts, images = self.processes.sum(torch.cat((self._totals, counts))).tolist()
+        self._totals.zero_()
+        self._parts = self._images = 0
+        return loss / max(parts, 1), correct / max(images, 1)
+
+    @torch.no_grad()
+    def score(self, model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Score | None:
+        """How ``model`` does on the batches of all processes; None if there are none."""
+        self.processes.take_buffers_of_first(model)
+        model.eval()
+        sums = torch.zeros(4, dtype=torch.float64, device=self.device)
+        for images, labels in batches:
+            with self._autocast():
+                scores = model(images)
+            scores = scores.float()
+            best = scores.topk(min(5, scores.shape[1])).indices == labels[:, None]
+            loss = F.cross_entropy(scores, labels, reduction="sum")
+            sums += torch.stack((best[:, 0].sum(), best.sum(), loss, torch.tensor(len(labels), device=self.device)))
+        top1, top5, loss, images = self.processes.sum(sums).tolist()
+        return Score(top1 / images, top5 / images, loss / images, int(images)) if images else None
+
+    def state_dict(self) -> dict:
+        state = {name: getattr(self, name).state_dict() for name in ("model", "optimizer", "scaler")}
+        return state | {"average": self.average and self.average.state_dict()}
+
+    def load_state_dict(self, state: dict) -> None:
+        for name in ("model", "optimizer", "scaler"):
+            getattr(self, name).load_state_dict(state[name])
+        if self.average is not None:
+            self.average.load_state_dict(state["average"])
+
+    def _add_gradients(self, images: Tensor, targets: Tensor, labels: Tensor) -> None:
+        """Adds a part's share to the gradients and its loss to the totals."""
+        with self._autocast():
+            scores = self._forward(images)
+        loss = F.cross_entropy(scores.float(), targets, label_smoothing=self.recipe.label_smoothing)
+        self.scaler.scale(loss / self.recipe.accumulate).backward()
+        correct = (scores.detach().argmax(1) == labels).sum()
+        self._totals += torch.stack((loss.detach().double(), correct.double()))
+
+    def _clear_gradients(self) -> None:
+        # A captured step writes into the gradients that it was captured with; as the only part it overwrites them.
+        if self._captured is None or not self._captured.ready:
+            self.optimizer.zero_grad()
+        elif self.recipe.accumulate > 1:
+            self.optimizer.zero_grad(set_to_none=False)
+
+    def _communicating(self, is_last: bool) -> contextlib.AbstractContextManager:
+        return contextlib.nullcontext() if is_last or self._parallel is None else self._parallel.no_sync()
+
+    def _autocast(self) -> torch.autocast:
+        # Nothing is kept of one step's casts: what a captured graph cast must not be found by the next step.
+        dtype = PRECISIONS[self.recipe.amp]
+        return torch.autocast(self.device.type, dtype, enabled=dtype is not None, cache_enabled=False)
+
+    @torch.no_grad()
+    def _move_average(self, averaged: list[Tensor], present: list[Tensor], _: Tensor) -> None:
+        """The average's decay grows to what the recipe says, as TensorFlow's ExponentialMovingAverage does it."""
+        count = int(self.average.n_averaged)  # on the CPU: the one handed over would be waited for
+        decay = min(self.recipe.ema, (1 + count) / (10 + count))
+        if averaged[0].is_floating_point():
+            torch._foreach_lerp_(averaged, present, 1 - decay)
+        else:
+            torch._foreach_copy_(averaged, present)
+
+
+def _mixing(recipe: Recipe, classes: int) -> nn.Module | None:
+    chosen: list[nn.Module] = []
+    if recipe.mixup:
+        chosen.append(v2.MixUp(alpha=recipe.mixup, num_classes=classes))
+    if recipe.cutmix:
+        chosen.append(v2.CutMix(alpha=recipe.cutmix, num_classes=classes))
+    return v2.RandomChoice(chosen) if chosen else None
+
+
+def weights_of(trainer: Trainer) -> Iterator[tuple[str, nn.Module]]:
+    """What there is to be scored: the weights as trained, and their average."""
+    yield "trained", trainer.model
+    if trainer.average is not None:
+        yield "averaged", trainer.average.module
