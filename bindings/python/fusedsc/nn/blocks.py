@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import functional
+from ..arguments import integer, padding_of, pair
 from .convolutions import SlidingChannelConv2d
 from .fusable import BatchNormState, NotFusable, find_conv_bn_act, find_layers
 from .squeeze_excitation import SqueezeExcitation
@@ -60,6 +61,8 @@ class DSCBlock(nn.Module):
     ) -> None:
         super().__init__()
         factory = {"device": device, "dtype": dtype}
+        stride, dilation = tuple(pair("stride", stride)), tuple(pair("dilation", dilation))
+        groups = integer("groups", groups)
         hidden = in_channels * channel_multiplier
         self.depthwise = nn.Conv2d(
             in_channels, hidden, kernel_size, stride, dilation=dilation, groups=in_channels, bias=bias, **factory
@@ -72,7 +75,7 @@ class DSCBlock(nn.Module):
         if padding is None:
             reach = zip(self.depthwise.kernel_size, self.depthwise.dilation, strict=True)
             padding = tuple(dilated * (size - 1) // 2 for size, dilated in reach)
-        self.padding = padding
+        self.padding = padding_of(padding)
         self.activation = activation
         self.recompute = recompute
 
@@ -136,6 +139,9 @@ class ConvBnAct(nn.Sequential):
         norm_layer: Callable[[int], nn.Module] | None = None,
         activation_layer: type[nn.Module] = nn.ReLU6,
     ) -> None:
+        stride, dilation = tuple(pair("stride", stride)), tuple(pair("dilation", dilation))
+        if padding is not None:
+            padding = tuple(pair("padding", padding))
         conv = nn.Conv2d(in_channels, out_channels, kernel_size, stride, 0, dilation, bias=False)
         reach = zip(conv.kernel_size, conv.dilation, strict=True)
         half = tuple(dilated * (size - 1) // 2 for size, dilated in reach)
@@ -164,9 +170,9 @@ class ConvBnAct(nn.Sequential):
             conv, norm, activation = find_conv_bn_act(self)
         except NotFusable as reason:
             warnings.warn(f"fusedsc: a convolution with BatchNorm runs unfused, because {reason}", stacklevel=2)
-            return super().forward(x)
+            return self.unfused(x)
         if x.device.type == "cpu":
-            return super().forward(x)  # PyTorch's own layers are faster there (docs/performance_gpu_stem.md)
+            return self.unfused(x)  # PyTorch's own layers are faster there (docs/performance_gpu_stem.md)
         bn = BatchNormState.of(norm)
         return functional.conv_bn_act(
             x,
@@ -184,6 +190,10 @@ class ConvBnAct(nn.Sequential):
             padding=conv.padding,
             dilation=conv.dilation,
         )
+
+    def unfused(self, x: Tensor) -> Tensor:
+        """The same, by calling the children one after the other."""
+        return super().forward(x)
 
 
 class InvertedResidual(nn.Module):
@@ -231,6 +241,7 @@ class InvertedResidual(nn.Module):
         gate_layer: type[nn.Module] = nn.Hardsigmoid,
         squeeze_activation_layer: type[nn.Module] = nn.ReLU,
     ) -> None:
+        stride, kernel_size = integer("stride", stride), integer("kernel_size", kernel_size)
         if stride not in (1, 2):
             raise ValueError(f"stride: it is {stride}; use 1 or 2")
         if kernel_size % 2 != 1:
@@ -284,8 +295,7 @@ class InvertedResidual(nn.Module):
             layers = find_layers(children)
         except NotFusable as reason:
             warnings.warn(f"fusedsc: an inverted residual runs unfused, because {reason}", stacklevel=2)
-            y = children(x)
-            return x + y if self.use_res_connect else y
+            return self.unfused(x)
         return functional.inverted_residual(
             x,
             None if layers.expand is None else layers.expand.weight,
@@ -305,6 +315,11 @@ class InvertedResidual(nn.Module):
             recompute=self.recompute,
             **({} if layers.squeeze_excite is None else layers.squeeze_excite.arguments()),
         )
+
+    def unfused(self, x: Tensor) -> Tensor:
+        """The same, by calling the children one after the other."""
+        y = (self.conv if "conv" in self._modules else self.block)(x)
+        return x + y if self.use_res_connect else y
 
 
 def _activation(layer: type[nn.Module]) -> nn.Module:
