@@ -4,18 +4,23 @@
 ``fusedsc.nn`` are the operators and modules it is made of.
 """
 
-from . import _library, functional, nn
+from . import _library, flops, functional, nn
 from ._version import __version__
+from .check_gradients import GradientReport, check_gradients
 from .explain import explain
 from .swap import SwapReport, swap, swap_report
 from .to_scc import SccReport, to_scc, to_scc_report
 
 _library.load()
+if _library.problem is None:
+    flops.register()
 
 __all__ = [
+    "GradientReport",
     "SccReport",
     "SwapReport",
     "__version__",
+    "check_gradients",
     "explain",
     "functional",
     "nn",
