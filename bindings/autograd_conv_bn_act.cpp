@@ -5,6 +5,7 @@
 
 #include "autograd.h"
 #include "operators.h"
+#include "transforms.h"
 
 namespace fusedsc::aten {
 namespace {
@@ -56,6 +57,7 @@ Tensors2 conv_bn_act_forward_autograd(const Tensor& x, const Tensor& weight, con
                                       const OptionalTensor& bn_bias, const OptionalTensor& statistics, double eps,
                                       std::string_view activation, IntArrayRef stride, IntArrayRef padding,
                                       IntArrayRef dilation) {
+  refuse_transforms("conv_bn_act", x, weight, bn_weight, bn_bias);
   const Options options{eps, std::string(activation), stride.vec(), padding.vec(), dilation.vec()};
   const auto outputs = ConvBnAct::apply(x, weight, bn_weight, bn_bias, statistics, options);
   return {outputs[0], outputs[1]};
@@ -66,7 +68,8 @@ Tensors4 conv_bn_act_backward_autograd(const Tensor& grad_y, const Tensor& x, co
                                        const Tensor& statistics, bool training, std::string_view activation,
                                        IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
                                        std::array<bool, 4> output_mask) {
-  auto gradients = [&] {
+  refuse_transforms("conv_bn_act's gradient", grad_y, x, weight, bn_weight, bn_bias);
+  const auto gradients = [&] {
     const at::AutoDispatchBelowADInplaceOrView guard;
     return conv_bn_act_backward(grad_y, x, weight, bn_weight, bn_bias, statistics, training, activation, stride,
                                 padding, dilation, output_mask);

@@ -8,6 +8,7 @@
 
 #include "autograd.h"
 #include "operators.h"
+#include "transforms.h"
 
 namespace fusedsc::aten {
 namespace {
@@ -143,34 +144,40 @@ struct Backward : torch::autograd::Function<Backward<Convolution>> {
 
 Tensor depthwise_conv2d_autograd(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
                                  IntArrayRef padding, IntArrayRef dilation) {
+  refuse_transforms("depthwise_conv2d", x, weight, bias);
   return Forward<Depthwise>::apply(x, weight, bias, Depthwise{stride.vec(), padding.vec(), dilation.vec()});
 }
 
 Tensors3 depthwise_conv2d_backward_autograd(const Tensor& grad_y, const Tensor& x, const Tensor& weight,
                                             IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
                                             std::array<bool, 3> output_mask) {
+  refuse_transforms("depthwise_conv2d's gradient", grad_y, x, weight);
   return Backward<Depthwise>::run(grad_y, x, weight, output_mask,
                                   Depthwise{stride.vec(), padding.vec(), dilation.vec()});
 }
 
 Tensor pointwise_conv2d_autograd(const Tensor& x, const Tensor& weight, const OptionalTensor& bias,
                                  std::int64_t groups) {
+  refuse_transforms("pointwise_conv2d", x, weight, bias);
   return Forward<Pointwise>::apply(x, weight, bias, Pointwise{groups});
 }
 
 Tensors3 pointwise_conv2d_backward_autograd(const Tensor& grad_y, const Tensor& x, const Tensor& weight,
                                             std::int64_t groups, std::array<bool, 3> output_mask) {
+  refuse_transforms("pointwise_conv2d's gradient", grad_y, x, weight);
   return Backward<Pointwise>::run(grad_y, x, weight, output_mask, Pointwise{groups});
 }
 
 Tensor sliding_channel_conv2d_autograd(const Tensor& x, const Tensor& weight, const OptionalTensor& bias,
                                        std::int64_t groups, double overlap) {
+  refuse_transforms("sliding_channel_conv2d", x, weight, bias);
   return Forward<SlidingChannel>::apply(x, weight, bias, SlidingChannel{groups, overlap});
 }
 
 Tensors3 sliding_channel_conv2d_backward_autograd(const Tensor& grad_y, const Tensor& x, const Tensor& weight,
                                                   std::int64_t groups, double overlap,
                                                   std::array<bool, 3> output_mask) {
+  refuse_transforms("sliding_channel_conv2d's gradient", grad_y, x, weight);
   return Backward<SlidingChannel>::run(grad_y, x, weight, output_mask, SlidingChannel{groups, overlap});
 }
 

@@ -5,6 +5,7 @@
 
 #include "autograd.h"
 #include "operators.h"
+#include "transforms.h"
 
 namespace fusedsc::aten {
 namespace {
@@ -69,6 +70,7 @@ Tensors3 dsc_block_forward_autograd(const Tensor& x, const Tensor& dw_weight, co
                                     const OptionalTensor& statistics, double eps, std::string_view activation,
                                     IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
                                     std::optional<bool> recompute, std::int64_t groups, std::optional<double> overlap) {
+  refuse_transforms("dsc_block", x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, pw_bias);
   const Options options{eps,    std::string(activation), stride.vec(), padding.vec(), dilation.vec(), recompute, groups,
                         overlap};
   const auto outputs =
@@ -83,6 +85,7 @@ Tensors7 dsc_block_backward_autograd(const Tensor& grad_y, const Tensor& x, cons
                                      IntArrayRef padding, IntArrayRef dilation, std::optional<bool> recompute,
                                      std::array<bool, 7> output_mask, std::int64_t groups,
                                      std::optional<double> overlap) {
+  refuse_transforms("dsc_block's gradient", grad_y, x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight);
   const auto gradients = [&] {
     const at::AutoDispatchBelowADInplaceOrView guard;
     return dsc_block_backward(grad_y, x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, statistics, d, training,

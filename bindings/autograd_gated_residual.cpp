@@ -6,6 +6,7 @@
 
 #include "autograd_inverted_residual.h"
 #include "operators.h"
+#include "transforms.h"
 
 namespace fusedsc::aten {
 namespace {
@@ -98,6 +99,7 @@ Tensors9 gated_residual_forward_autograd(const Tensor& x, const OptionalTensor& 
                                          at::ArrayRef<double> eps, std::string_view activation,
                                          std::string_view se_activation, std::string_view se_gate, IntArrayRef stride,
                                          IntArrayRef padding, IntArrayRef dilation, bool residual, bool recompute) {
+  refuse_transforms("inverted_residual", x, expand_weight, dw_weight, project_weight, bn_parameters, se_parameters);
   TORCH_CHECK_VALUE(bn_parameters.size() == 6, "bn_parameters: ", bn_parameters.size(), " given; give six");
   TORCH_CHECK_VALUE(se_parameters.size() == 4, "se_parameters: ", se_parameters.size(), " given; give four");
   const Options options{
@@ -118,6 +120,8 @@ Tensors14 gated_residual_backward_autograd(const Tensor& grad_y, const Tensor& x
                                            std::string_view activation, std::string_view se_activation,
                                            std::string_view se_gate, IntArrayRef stride, IntArrayRef padding,
                                            IntArrayRef dilation, bool residual, std::array<bool, 14> output_mask) {
+  refuse_transforms("inverted_residual's gradient", grad_y, x, expand_weight, dw_weight, project_weight, bn_parameters,
+                    se_parameters);
   const auto gradients = [&] {
     const at::AutoDispatchBelowADInplaceOrView guard;
     return gated_residual_backward(grad_y, x, expand_weight, dw_weight, project_weight, bn_parameters, se_parameters,

@@ -6,6 +6,7 @@
 
 #include "autograd_inverted_residual.h"
 #include "operators.h"
+#include "transforms.h"
 
 namespace fusedsc::aten {
 namespace {
@@ -67,6 +68,7 @@ Tensors5 inverted_residual_forward_autograd(const Tensor& x, const OptionalTenso
                                             const TensorOptionals& bn_parameters, const OptionalTensor& statistics,
                                             at::ArrayRef<double> eps, std::string_view activation, IntArrayRef stride,
                                             IntArrayRef padding, IntArrayRef dilation, bool residual, bool recompute) {
+  refuse_transforms("inverted_residual", x, expand_weight, dw_weight, project_weight, bn_parameters);
   TORCH_CHECK_VALUE(bn_parameters.size() == 6, "bn_parameters: ", bn_parameters.size(), " given; give six");
   const Options options{eps.vec(), std::string(activation), stride.vec(), padding.vec(), dilation.vec(), residual,
                         recompute};
@@ -83,6 +85,7 @@ Tensors10 inverted_residual_backward_autograd(const Tensor& grad_y, const Tensor
                                               const Tensor& p, bool training, std::string_view activation,
                                               IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
                                               bool residual, std::array<bool, 10> output_mask) {
+  refuse_transforms("inverted_residual's gradient", grad_y, x, expand_weight, dw_weight, project_weight, bn_parameters);
   const auto gradients = [&] {
     const at::AutoDispatchBelowADInplaceOrView guard;
     return inverted_residual_backward(grad_y, x, expand_weight, dw_weight, project_weight, bn_parameters, statistics, e,

@@ -50,7 +50,7 @@ void check_inverted_residual(const Tensor& x, const InvertedResidualGeometry& ge
   check_batch_norms(bn_parameters, x, geometry);
   check_statistics(statistics, x, geometry.channels());
   check(eps.size() == 3, "eps: ", eps.size(), " numbers given; give one per BatchNorm (expand, dw, project)");
-  for (const double value : eps) check(value > 0, "eps: it is ", value, "; it must be positive");
+  for (const double value : eps) check(value >= 0, "eps: it is ", value, "; it must not be negative");
   activation_from_name(std::string(activation));
   check(!residual || x.sym_sizes() == c10::SymIntArrayRef(geometry.y), "residual: x has sizes ", x.sym_sizes(),
         " and the result ", c10::SymIntArrayRef(geometry.y), "; they must be the same to be added");

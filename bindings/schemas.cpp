@@ -102,6 +102,10 @@ TORCH_LIBRARY(fusedsc, m) {
   // A copy that is channels_last, or contiguous. Its gradient has the layout of x.
   def("_change_layout(Tensor x, bool channels_last) -> Tensor");
 
+  // The torch it is built for, the instruction sets that this machine's CPU can run (best first), the vendor of the
+  // GPUs that kernels are built for ("cuda", "hip" or none) and their architectures.
+  def("_build_info() -> (str torch, str[] cpu_targets, str gpu, str gpu_architectures)");
+
   // For the arguments of the operator of that name: each implementation in order of preference, and why it cannot run
   // (empty where it can).
   def("_explain_depthwise_conv2d(Tensor x, Tensor weight, Tensor? bias=None, int[2] stride=1, int[4] padding=0, "

@@ -7,6 +7,7 @@
 #include "fusedsc/fused/change_layout.h"
 #include "operators.h"
 #include "tensor_conversion.h"
+#include "transforms.h"
 
 namespace fusedsc::aten {
 namespace {
@@ -41,7 +42,10 @@ struct ChangeLayout : torch::autograd::Function<ChangeLayout> {
   }
 };
 
-Tensor change_layout_autograd(const Tensor& x, bool channels_last) { return ChangeLayout::apply(x, channels_last); }
+Tensor change_layout_autograd(const Tensor& x, bool channels_last) {
+  refuse_transforms("_change_layout", x);
+  return ChangeLayout::apply(x, channels_last);
+}
 
 }  // namespace
 

@@ -28,7 +28,7 @@ Tensors2 conv_bn_act_forward_meta(const Tensor& x, const Tensor& weight, const O
   const SymSizes y_sizes = check_geometry(x, weight, stride, padding, dilation);
   check_batch_norm_vector("bn_weight", bn_weight, x, y_sizes[1]);
   check_batch_norm_vector("bn_bias", bn_bias, x, y_sizes[1]);
-  check(eps > 0, "eps: it is ", eps, "; it must be positive");
+  check(eps >= 0, "eps: it is ", eps, "; it must not be negative");
   activation_from_name(std::string(activation));
   if (!statistics) check_batch_size(y_sizes);
   check_statistics(statistics, x, y_sizes[1]);

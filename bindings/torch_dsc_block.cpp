@@ -48,7 +48,7 @@ Tensors3 dsc_block_forward_meta(const Tensor& x, const Tensor& dw_weight, const 
   check_bias("pw_bias", pw_bias, x, y_sizes[1]);
   check_batch_norm_vector("bn_weight", bn_weight, x, d_sizes[1]);
   check_batch_norm_vector("bn_bias", bn_bias, x, d_sizes[1]);
-  check(eps > 0, "eps: it is ", eps, "; it must be positive");
+  check(eps >= 0, "eps: it is ", eps, "; it must not be negative");
   activation_from_name(std::string(activation));
   if (!statistics) check_batch_size(d_sizes);
   check_statistics(statistics, x, d_sizes[1]);

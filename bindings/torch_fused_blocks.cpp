@@ -13,6 +13,7 @@
 #include "running_statistics.h"
 #include "squeeze_excite_gate.h"
 #include "tensor_conversion.h"
+#include "transforms.h"
 
 namespace fusedsc::aten {
 namespace {
@@ -33,6 +34,7 @@ Tensor dsc_block_composite(const Tensor& x, const Tensor& dw_weight, const Optio
                            const OptionalTensor& num_batches_tracked, double eps, std::string_view activation,
                            IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, std::optional<bool> recompute,
                            std::int64_t groups, std::optional<double> overlap) {
+  refuse_transforms("dsc_block", x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, pw_bias);
   check_activation("x", x);
   check_weight("dw_weight", dw_weight, x);
   const RunningStatistics running{running_mean, running_var, num_batches_tracked};
@@ -60,6 +62,7 @@ Tensor conv_bn_act_composite(const Tensor& x, const Tensor& weight, const Option
                              const OptionalTensor& running_var, bool training, std::optional<double> momentum,
                              const OptionalTensor& num_batches_tracked, double eps, std::string_view activation,
                              IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation) {
+  refuse_transforms("conv_bn_act", x, weight, bn_weight, bn_bias);
   check_activation("x", x);
   check_weight("weight", weight, x);
   const RunningStatistics running{running_mean, running_var, num_batches_tracked};
@@ -107,6 +110,8 @@ Tensor inverted_residual_composite(const Tensor& x, const OptionalTensor& expand
                                    const OptionalTensor& se_reduce_weight, const OptionalTensor& se_reduce_bias,
                                    const OptionalTensor& se_expand_weight, const OptionalTensor& se_expand_bias,
                                    std::string_view se_activation, std::string_view se_gate) {
+  refuse_transforms("inverted_residual", x, expand_weight, expand_bn, dw_weight, dw_bn, project_weight, project_bn,
+                    se_reduce_weight, se_reduce_bias, se_expand_weight, se_expand_bias);
   check_activation("x", x);
   const TensorOptionals squeezes = se_parameters(se_reduce_weight, se_reduce_bias, se_expand_weight, se_expand_bias);
   if (expand_weight) check_weight("expand_weight", *expand_weight, x);

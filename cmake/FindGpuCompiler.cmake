@@ -15,6 +15,11 @@ compiler in the environment, CUDACXX=/path/to/nvcc")
     elseif(FUSEDSC_NVCC)
       set(found ${FUSEDSC_NVCC})
     endif()
+    if(found AND CMAKE_VERSION VERSION_LESS 3.25.2)
+      set(why "CMake ${CMAKE_VERSION} does not know how to ask nvcc for C++20: use CMake 3.25.2 or newer (`make setup` \
+puts one into .venv/bin)")
+      set(found "")
+    endif()
   elseif(vendor STREQUAL "hip")
     set(why "there is no HIP compiler on the PATH or in /opt/rocm: install ROCm (on Debian: apt-get install hipcc \
 libamdhip64-dev rocm-device-libs), or name its clang++ in the environment, HIPCXX=/path/to/clang++")

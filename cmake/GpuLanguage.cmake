@@ -18,6 +18,10 @@ if(FUSEDSC_GPU STREQUAL "cuda")
     set(CMAKE_CUDA_ARCHITECTURES 90a-real)
   endif()
   enable_language(CUDA)
+  if(NOT "cuda_std_20" IN_LIST CMAKE_CUDA_COMPILE_FEATURES)
+    message(FATAL_ERROR "${CMAKE_CUDA_COMPILER} is version ${CMAKE_CUDA_COMPILER_VERSION}, which has no C++20: install "
+                        "the CUDA toolkit, 12 or newer, or name its compiler in the environment, CUDACXX=/path/to/nvcc.")
+  endif()
   set(gpu_language CUDA)
   set(has_hopper OFF)  # kernels of its own for compute capability 9.0
   if(CMAKE_CUDA_ARCHITECTURES MATCHES "90a")

@@ -4,8 +4,9 @@ import pytest
 import torch
 from devices import device
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_map
 
-from fusedsc import functional
+from fusedsc import functional, plain
 
 
 def depthwise(x=(2, 4, 6, 6), weight=(4, 1, 3, 3), bias=None, change=None, **arguments):
@@ -79,7 +80,9 @@ WRONG = [
     (dsc(pw_weight=(5, 3, 1, 1)), "weight|channels"),
     (dsc(bn=(3,)), r"running_mean: its sizes are \[3\]; give one number per channel, \[4\]"),
     (dsc(activation="gelu"), 'activation: unknown name "gelu"; use one of identity, relu, relu6, silu, hardswish'),
-    (dsc(eps=0.0), "eps: it is 0; it must be positive"),
+    (dsc(eps=-1e-5), "eps: it is -1e-05; it must not be negative"),
+    (conv(eps=-1e-5), "eps: it is -1e-05; it must not be negative"),
+    (residual(eps=(1e-5, -1e-5, 1e-5)), "eps: it is -1e-05; it must not be negative"),
     (dsc(momentum=None), "momentum: None .* needs num_batches_tracked"),
     (dsc(change={"running_var": lambda t: None}), "running_mean and running_var: only one is given"),
     (dsc(change={"bn_weight": torch.Tensor.int}), "bn_weight: its dtype is Int"),
@@ -111,6 +114,29 @@ def test_fake_kernels_say_the_same(call, message):
         fakes = {name: None if t is None else mode.from_tensor(t) for name, t in tensors.items()}
         with pytest.raises(ValueError, match=message):
             function(**fakes, **arguments)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("block", [dsc, conv, residual])
+def test_eps_of_zero_is_taken(block, training):
+    """As torch.batch_norm does, and by what is exported, too."""
+    function, tensors, arguments = block(eps=0.0)
+    norms = {name: t.square() + 0.5 for name, t in tensors.items() if name.startswith(("bn_", "running_"))}
+    if function is functional.inverted_residual:
+        arguments |= {
+            name: (*(torch.rand(size) + 0.5 for _ in range(4)), None)
+            for name, size in (("expand_bn", 8), ("dw_bn", 8), ("project_bn", 4))
+        }
+    arguments |= tensors | norms | {"training": training}
+    y = function(**copies_of(arguments))
+    assert torch.isfinite(y).all()
+    with functional.using(plain):
+        torch.testing.assert_close(y, function(**copies_of(arguments)), rtol=1e-4, atol=1e-4)
+
+
+def copies_of(arguments):
+    """Since running statistics are updated."""
+    return tree_map(lambda value: value.clone() if isinstance(value, torch.Tensor) else value, arguments)
 
 
 def test_symbolic_shapes_say_the_same():

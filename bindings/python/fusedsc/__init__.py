@@ -4,20 +4,25 @@
 ``fusedsc.nn`` are the operators and modules it is made of.
 """
 
-from . import _library, functional, nn
+from . import _library, flops, functional, nn
 from ._version import __version__
+from .check_gradients import GradientReport, check_gradients
 from .explain import explain
 from .matching.fused import FusedModule
 from .swap import SwapReport, swap, swap_report, unswap
 from .to_scc import SccReport, to_scc, to_scc_report
 
 _library.load()
+if _library.problem is None:
+    flops.register()
 
 __all__ = [
     "FusedModule",
+    "GradientReport",
     "SccReport",
     "SwapReport",
     "__version__",
+    "check_gradients",
     "explain",
     "functional",
     "nn",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass
 
 import torch
@@ -68,18 +67,8 @@ def explain(op_name: str, *args, **kwargs) -> Explanation:
     """
     if op_name not in EXPLAINABLE:
         raise ValueError(f'op_name: unknown name "{op_name}"; use one of {", ".join(EXPLAINABLE)}')
-    bound = inspect.signature(getattr(functional, op_name)).bind(*args, **kwargs)
-    bound.apply_defaults()
-    arguments = bound.arguments
-    if "stride" in arguments:
-        weight = arguments.get("weight", arguments.get("dw_weight"))
-        names = ("stride", "padding", "dilation")
-        numbers = functional.geometry(arguments["x"], weight, *(arguments[name] for name in names))
-        arguments.update(zip(names, numbers, strict=True))
-    if op_name == "inverted_residual":
-        names = ("expand_bn", "dw_bn", "project_bn", "momentum", "eps")
-        arguments.update(functional.batch_norms(*(arguments[name] for name in names)))
-    rows = zip(*getattr(torch.ops.fusedsc, f"_explain_{op_name}")(**arguments), strict=True)
+    with functional.using(_Explained()):
+        rows = zip(*getattr(functional, op_name)(*args, **kwargs), strict=True)
 
     candidates, decided = [], set()
     for direction, implementation, why_not in rows:
@@ -88,3 +77,10 @@ def explain(op_name: str, *args, **kwargs) -> Explanation:
             decided.add(direction)
         candidates.append(Candidate(direction, implementation, why_not, taken))
     return Explanation(op_name, tuple(candidates))
+
+
+class _Explained:
+    """Of each operator, the one that explains it."""
+
+    def __getattr__(self, name: str):
+        return getattr(torch.ops.fusedsc, f"_explain_{name}")

@@ -10,12 +10,15 @@ Where arguments do not fit, ``ValueError`` names the argument and the remedy.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from . import plain
+from .arguments import BatchNorm, Padding, Pair, batch_norms, geometry, integer, real
 
 __all__ = [
     "conv_bn_act",
@@ -25,10 +28,6 @@ __all__ = [
     "pointwise_conv2d",
     "sliding_channel_conv2d",
 ]
-
-Pair = int | Sequence[int]
-Padding = int | str | Sequence[int]
-BatchNorm = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None]
 
 
 def depthwise_conv2d(
@@ -80,7 +79,7 @@ def pointwise_conv2d(x: Tensor, weight: Tensor, bias: Tensor | None = None, grou
     Raises:
         ValueError: an argument has the wrong rank, channels, dtype, device or value.
     """
-    return _operators().pointwise_conv2d(x, weight, bias, groups)
+    return _operators().pointwise_conv2d(x, weight, bias, integer("groups", groups))
 
 
 def sliding_channel_conv2d(
@@ -112,6 +111,7 @@ def sliding_channel_conv2d(
     Raises:
         ValueError: an argument has the wrong rank, channels, dtype, device or value.
     """
+    groups, overlap = integer("groups", groups), real("overlap", overlap)
     return _operators().sliding_channel_conv2d(x, weight, bias, groups, overlap)
 
 
@@ -185,16 +185,16 @@ def dsc_block(
         dw_bias=dw_bias,
         pw_bias=pw_bias,
         training=training,
-        momentum=momentum,
+        momentum=None if momentum is None else real("momentum", momentum),
         num_batches_tracked=num_batches_tracked,
-        eps=eps,
+        eps=real("eps", eps),
         activation=activation,
         stride=stride,
         padding=padding,
         dilation=dilation,
         recompute=recompute,
-        groups=groups,
-        overlap=overlap,
+        groups=integer("groups", groups),
+        overlap=None if overlap is None else real("overlap", overlap),
     )
 
 
@@ -245,9 +245,9 @@ def conv_bn_act(
         running_mean,
         running_var,
         training=training,
-        momentum=momentum,
+        momentum=None if momentum is None else real("momentum", momentum),
         num_batches_tracked=num_batches_tracked,
-        eps=eps,
+        eps=real("eps", eps),
         activation=activation,
         stride=stride,
         padding=padding,
@@ -340,65 +340,31 @@ def inverted_residual(
     )
 
 
-def batch_norms(
-    expand_bn: BatchNorm | None,
-    dw_bn: BatchNorm,
-    project_bn: BatchNorm,
-    momentum: float | Sequence[float] | None,
-    eps: float | Sequence[float],
-) -> dict[str, list | None]:
-    """The three BatchNorms of an inverted residual as the operators take them: as lists."""
-    return {
-        "expand_bn": [None] * 5 if expand_bn is None else list(expand_bn),
-        "dw_bn": list(dw_bn),
-        "project_bn": list(project_bn),
-        "momentum": None if momentum is None else _floats(momentum),
-        "eps": _floats(eps),
-    }
+_chosen = threading.local()
 
 
-def geometry(
-    x: Tensor, weight: Tensor, stride: Pair, padding: Padding, dilation: Pair
-) -> tuple[list[int], list[int], list[int]]:
-    """Stride, padding and dilation as the operators take them: as lists of numbers."""
-    stride, dilation = _pair("stride", stride), _pair("dilation", dilation)
-    if isinstance(padding, str):
-        padding = _named_padding(padding, x, weight, stride, dilation)
-    return stride, [padding] if isinstance(padding, int) else list(padding), dilation
+@contextlib.contextmanager
+def using(operators) -> Iterator[None]:
+    """Within it, this thread's calls go to `operators` in place of ``torch.ops.fusedsc``: to :mod:`fusedsc.plain`, say.
+
+    `operators` has functions of the operators' names and signatures. What ``torch.compile`` compiles does not see it.
+    """
+    before = getattr(_chosen, "operators", None)
+    _chosen.operators = operators
+    try:
+        yield
+    finally:
+        _chosen.operators = before
 
 
 def _operators():
-    return plain if plain.is_exporting() else torch.ops.fusedsc
-
-
-def _named_padding(name, x, weight, stride, dilation):
-    if name == "valid":
-        return [0]
-    if name != "same":
-        raise ValueError(f'padding: unknown name "{name}"; use "same", "valid" or numbers')
-    for argument, tensor in (("x", x), ("weight", weight)):
-        if tensor.dim() != 4:
-            raise ValueError(f"{argument}: its sizes are {list(tensor.shape)}; give four")
-    if min(stride) < 1:
-        raise ValueError(f"stride: it is {stride}; it must be at least 1")
-    sides = []
-    for axis in (1, 0):  # left and right, then top and bottom
-        size, kernel = x.shape[2 + axis], weight.shape[2 + axis]
-        outputs = -(-size // stride[axis])
-        total = max((outputs - 1) * stride[axis] + dilation[axis] * (kernel - 1) + 1 - size, 0)
-        sides += [total // 2, total - total // 2]
-    return sides
-
-
-def _pair(name, numbers):
-    pair = [numbers, numbers] if isinstance(numbers, int) else list(numbers)
-    if len(pair) != 2:
-        raise ValueError(f"{name}: {len(pair)} numbers given; give one, or two (vertical, horizontal)")
-    return pair
-
-
-def _floats(numbers):
-    return [float(numbers)] if isinstance(numbers, int | float) else [float(number) for number in numbers]
+    if not torch.compiler.is_dynamo_compiling():
+        chosen = getattr(_chosen, "operators", None)
+        if chosen is not None:
+            return chosen
+        if plain.is_exporting():
+            return plain
+    return torch.ops.fusedsc
 
 
 from typing import NamedTuple  # noqa: E402

@@ -123,8 +123,19 @@ def _batch_norm(x: Tensor, bn: Sequence[Tensor | None], training: bool, momentum
         num_batches_tracked.add_(1)
     if momentum is None:  # the cumulative average
         momentum = 1 / float(num_batches_tracked) if training else 0
-    vectors = [None if vector is None else vector.to(x.dtype) for vector in (weight, bias)]
-    return F.batch_norm(x, mean, var, *vectors, training or mean is None, momentum, eps)
+    # PyTorch's takes all four in the dtype of x, or in float32 where that is a short one.
+    mixes = mean is not None and mean.dtype == torch.float32 and x.dtype.itemsize == 2
+    dtype = torch.float32 if mixes else x.dtype
+    weight, bias, *statistics = (None if vector is None else vector.to(dtype) for vector in (weight, bias, mean, var))
+    training = training or mean is None
+    if eps == 0:  # which F.batch_norm refuses, and what it calls does not
+        y = torch.batch_norm(x, weight, bias, *statistics, training, momentum, eps, True)
+    else:
+        y = F.batch_norm(x, *statistics, weight, bias, training, momentum, eps)
+    if training and mean is not None and mean.dtype != dtype:
+        mean.copy_(statistics[0])
+        var.copy_(statistics[1])
+    return y
 
 
 def _three(numbers: Sequence[float]) -> Sequence[float]:

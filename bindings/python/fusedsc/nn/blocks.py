@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import functional
+from ..arguments import integer, padding_of, pair
 from ..matching.fused import fuse_whole
 from ..matching.layers import norm_state
 from .convolutions import SlidingChannelConv2d
@@ -60,6 +61,8 @@ class DSCBlock(nn.Module):
     ) -> None:
         super().__init__()
         factory = {"device": device, "dtype": dtype}
+        stride, dilation = tuple(pair("stride", stride)), tuple(pair("dilation", dilation))
+        groups = integer("groups", groups)
         hidden = in_channels * channel_multiplier
         self.depthwise = nn.Conv2d(
             in_channels, hidden, kernel_size, stride, dilation=dilation, groups=in_channels, bias=bias, **factory
@@ -72,7 +75,7 @@ class DSCBlock(nn.Module):
         if padding is None:
             reach = zip(self.depthwise.kernel_size, self.depthwise.dilation, strict=True)
             padding = tuple(dilated * (size - 1) // 2 for size, dilated in reach)
-        self.padding = padding
+        self.padding = padding_of(padding)
         self.activation = activation
         self.recompute = recompute
 
@@ -133,6 +136,9 @@ class ConvBnAct(nn.Sequential):
         norm_layer: Callable[[int], nn.Module] | None = None,
         activation_layer: type[nn.Module] = nn.ReLU6,
     ) -> None:
+        stride, dilation = tuple(pair("stride", stride)), tuple(pair("dilation", dilation))
+        if padding is not None:
+            padding = tuple(pair("padding", padding))
         conv = nn.Conv2d(in_channels, out_channels, kernel_size, stride, 0, dilation, bias=False)
         reach = zip(conv.kernel_size, conv.dilation, strict=True)
         half = tuple(dilated * (size - 1) // 2 for size, dilated in reach)
@@ -183,6 +189,7 @@ class InvertedResidual(nn.Module):
         gate_layer: type[nn.Module] = nn.Hardsigmoid,
         squeeze_activation_layer: type[nn.Module] = nn.ReLU,
     ) -> None:
+        stride, kernel_size = integer("stride", stride), integer("kernel_size", kernel_size)
         if stride not in (1, 2):
             raise ValueError(f"stride: it is {stride}; use 1 or 2")
         if kernel_size % 2 != 1:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import functional
+from ..arguments import integer, padding_of, pair
 
 __all__ = ["DepthwiseConv2d", "PointwiseConv2d", "SlidingChannelConv2d"]
 
@@ -47,14 +48,14 @@ class DepthwiseConv2d(nn.Conv2d):
             in_channels,
             out_channels,
             kernel_size,
-            stride,
-            dilation=dilation,
+            tuple(pair("stride", stride)),
+            dilation=tuple(pair("dilation", dilation)),
             groups=in_channels,
             bias=bias,
             device=device,
             dtype=dtype,
         )
-        self.padding = (padding, padding) if isinstance(padding, int) else padding
+        self.padding = padding_of(padding)
 
     def forward(self, x: Tensor) -> Tensor:
         return functional.depthwise_conv2d(x, self.weight, self.bias, self.stride, self.padding, self.dilation)
@@ -82,6 +83,7 @@ class PointwiseConv2d(nn.Conv2d):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
+        groups = integer("groups", groups)
         super().__init__(in_channels, out_channels, kernel_size=1, groups=groups, bias=bias, device=device, dtype=dtype)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -120,6 +122,7 @@ class SlidingChannelConv2d(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        groups = integer("groups", groups)
         if not 1 <= groups <= in_channels:
             raise ValueError(f"groups: it is {groups}; it must be at least 1 and at most in_channels, {in_channels}")
         if not 0 <= overlap < 1:

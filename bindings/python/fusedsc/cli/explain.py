@@ -1,0 +1,52 @@
+"""Says which implementation runs an operator on tensors of given shapes, and why others do not. Nothing is computed."""
+
+from __future__ import annotations
+
+import argparse
+
+from .. import explain as explain_operator
+from ..explain import EXPLAINABLE
+from ._usage import UsageError, device_of, dtype_of, operator_arguments
+
+HELP = "which implementation runs an operator, and why the others do not"
+EXAMPLES = """\
+  fusedsc explain depthwise_conv2d x=32x96x56x56 weight=96x1x3x3 stride=2 padding=same
+  fusedsc explain pointwise_conv2d x=8x64x14x14 weight=128x64x1x1 --dtype float16 --device cuda --channels-last
+  fusedsc explain dsc_block x=8x32x56x56 dw_weight=32x1x3x3 pw_weight=64x32x1x1 activation=silu
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("operator", help=f"one of {', '.join(EXPLAINABLE)}")
+    parser.add_argument(
+        "arguments",
+        nargs="*",
+        metavar="NAME=VALUE",
+        help="arguments of fusedsc.functional's function of that name: sizes for tensors (x=2x8x6x6), the number of "
+        "channels for a whole BatchNorm (dw_bn=8), anything else as in Python (stride=2, padding=same)",
+    )
+    add_tensor_arguments(parser)
+
+
+def add_tensor_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--dtype", default="float32", help="float32 (the default), float64, float16 or bfloat16")
+    parser.add_argument("--device", default="cpu", help="cpu (the default), cuda, ...")
+    parser.add_argument("--channels-last", action="store_true", help="x is channels_last in memory, not contiguous")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.operator not in EXPLAINABLE:
+        raise UsageError(f'operator: unknown name "{arguments.operator}"; use one of {", ".join(EXPLAINABLE)}')
+    print(explain_operator(arguments.operator, **tensors_of(arguments)))
+    return 0
+
+
+def tensors_of(arguments: argparse.Namespace) -> dict:
+    """The operator's arguments, with random tensors."""
+    import torch
+
+    dtype, device = dtype_of(arguments.dtype), device_of(arguments.device)
+    given = operator_arguments(arguments.operator, arguments.arguments, dtype, device, seed=0)
+    if arguments.channels_last and given["x"].dim() == 4:
+        given["x"] = given["x"].to(memory_format=torch.channels_last)
+    return given

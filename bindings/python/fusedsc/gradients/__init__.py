@@ -1,0 +1,1 @@
+"""The parts of :func:`fusedsc.check_gradients`."""

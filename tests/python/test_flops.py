@@ -1,0 +1,129 @@
+"""PyTorch's FLOP counters count the operators as the same blocks of PyTorch's own convolutions."""
+
+import copy
+
+import pytest
+import torch
+import torchvision
+from devices import device
+from torch.utils import flop_counter
+
+import fusedsc
+from fusedsc import functional, nn, plain
+
+
+def flops_of(run) -> dict[str, int]:
+    """Forward, and forward with backward."""
+    counts = {}
+    for name, backward in (("forward", False), ("both", True)):
+        with flop_counter.FlopCounterMode(display=False) as counter:
+            y = run()
+            if backward:
+                y.sum().backward()
+        counts[name] = counter.get_total_flops()
+    return counts
+
+
+def flops_of_both(run) -> tuple[dict[str, int], dict[str, int]]:
+    fused = flops_of(run)
+    with functional.using(plain):
+        return fused, flops_of(run)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", ["mobilenet_v2", "mobilenet_v3_small"])
+def test_swapped_networks(name, training):
+    model = torchvision.models.get_model(name, width_mult=0.35, num_classes=10).to(device()).train(training)
+    swapped = fusedsc.swap(copy.deepcopy(model))
+    x = torch.randn(2, 3, 64, 64)
+    plain_flops = flops_of(lambda: model(x))
+    assert plain_flops["forward"] > 1e6
+    assert flops_of(lambda: swapped(x)) == plain_flops
+
+
+def test_inference_mode():
+    model = torchvision.models.mobilenet_v2(width_mult=0.35, num_classes=10).to(device()).eval()
+    swapped, x = fusedsc.swap(model), torch.randn(2, 3, 64, 64)
+    counts = []
+    for network in (model, swapped):
+        with torch.inference_mode(), flop_counter.FlopCounterMode(display=False) as counter:
+            network(x)
+        counts.append(counter.get_total_flops())
+    assert counts[0] == counts[1] > 1e6
+
+
+MODULES = {
+    "depthwise": lambda: nn.DepthwiseConv2d(4, 8, (5, 3), stride=2, padding="same"),
+    "pointwise": lambda: nn.PointwiseConv2d(4, 6, groups=2),
+    "dsc_block": lambda: nn.DSCBlock(4, 6, stride=2, channel_multiplier=2, bias=True, groups=2),
+    "dsc_block, frozen half": lambda: frozen(nn.DSCBlock(4, 6), "depthwise.weight", "bn.weight", "bn.bias"),
+    "dsc_block, frozen projection": lambda: frozen(nn.DSCBlock(4, 6), "pointwise.weight"),
+    "inverted_residual": lambda: nn.InvertedResidual(4, 4, 1, 6),
+    "inverted_residual without expansion": lambda: nn.InvertedResidual(4, 6, 2, 1),
+    "inverted_residual, frozen expansion": lambda: frozen(
+        nn.InvertedResidual(4, 4, 1, 6), "conv.0.0.weight", "conv.0.1.weight", "conv.0.1.bias"
+    ),
+    "squeezing": lambda: nn.InvertedResidual(4, 4, 1, 6, kernel_size=5, squeeze_channels=3),
+    "squeezing, frozen gate": lambda: frozen(
+        nn.InvertedResidual(4, 4, 1, 6, squeeze_channels=3), "block.2.fc1.weight", "block.2.fc2.weight"
+    ),
+    "first layer": lambda: First(),
+}
+
+
+class First(torch.nn.Module):
+    """The operator that the CPU leaves to PyTorch."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(6, 4, 3, 3))
+
+    def forward(self, x):
+        return functional.conv_bn_act(x, self.weight, None, None, None, None, training=True, stride=2)
+
+
+def frozen(module, *names):
+    for name in names:
+        module.get_parameter(name).requires_grad_(False)
+    return module
+
+
+@pytest.mark.parametrize("wants_x", [True, False])
+@pytest.mark.parametrize("name", MODULES)
+def test_every_operator(name, wants_x):
+    module = MODULES[name]().to(device())
+    x = torch.randn(3, 4, 9, 11, requires_grad=wants_x)
+    fused, expected = flops_of_both(lambda: module(x))
+    assert fused == expected
+    assert fused["both"] > fused["forward"] > 0
+
+
+def test_sliding_channels():
+    """PyTorch has none: each of the products counts as two, in the result and in either gradient."""
+    module, x = nn.SlidingChannelConv2d(8, 6, groups=2, overlap=0.5).to(device()), torch.randn(3, 8, 5, 7)
+    products = 3 * 5 * 7 * 6 * 4
+    assert flops_of(lambda: module(x)) == {"forward": 2 * products, "both": 4 * products}
+    assert flops_of(lambda: module(x.requires_grad_())) == {"forward": 2 * products, "both": 6 * products}
+    block, x = nn.DSCBlock(8, 6, groups=2, overlap=0.5).to(device()), torch.randn(3, 8, 5, 7)
+    assert flops_of(lambda: block(x))["forward"] == 2 * (products + 3 * 5 * 7 * 8 * 9)
+
+
+def test_what_is_asked_to_be_computed_again_counts():
+    block, x = nn.DSCBlock(4, 6).to(device()), torch.randn(2, 4, 5, 7)
+    stored = flops_of(lambda: block(x))
+    block.recompute = True
+    again = flops_of(lambda: block(x))
+    assert again["forward"] == stored["forward"]
+    assert again["both"] == stored["both"] + 2 * 2 * 5 * 7 * 4 * 9
+
+
+def test_every_operator_has_a_formula():
+    registered = {
+        name.removeprefix("fusedsc::").split(".")[0]
+        for name in torch._C._dispatch_get_all_op_names()
+        if name.startswith("fusedsc::")
+    }
+    counts_nothing = {"_cast", "_cast_sliding", "_change_layout", "_build_info"}
+    composed = {name for name in registered if f"_{name}_forward" in registered} | {"inverted_residual"}
+    computes = {name for name in registered if not name.startswith("_explain")} - counts_nothing - composed
+    assert computes == {name for name in computes if getattr(torch.ops.fusedsc, name) in flop_counter.flop_registry}
