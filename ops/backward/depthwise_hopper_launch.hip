@@ -268,7 +268,7 @@ class JointPass {
       return map_of_images(tensor, instance.channels, instance.columns * instance.stride, instance.stride);
     };
     p.grad_y = map_of_outputs(a.grad_y);
-    p.output = a.gradient_prologue ? map_of_outputs(a.gradient_prologue.output) : p.grad_y;  // times 0 then
+    p.output = a.gradient_prologue ? map_of_outputs(a.gradient_prologue.output) : p.grad_y;  // in halves then
     p.x = map_of_inputs(a.x);
     p.grad_x = map_of_inputs(a.grad_x);
     launch_following(kName, instance.kernel, cut_.blocks(), cut_.warps * 32, execution.stream, p, cut_.memory_bytes());

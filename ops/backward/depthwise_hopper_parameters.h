@@ -34,7 +34,7 @@ enum class JointSeams {
 /// What a thread must know of its channels; of those beyond the last one zeros, which make zeros.
 template <int kWide>
 struct JointChannels {
-  float grad_scale[kWide], output_scale[kWide], offset[kWide];  ///< of the gradient prologue
+  float grad_scale[kWide], output_scale[kWide], offset[kWide];  ///< of the gradient prologue, or halves of grad_y
   float scale[kWide], shift[kWide], mean[kWide];
 
   FUSEDSC_DEVICE void load(const DepthwiseJointParameters& p, int channel) {
@@ -43,8 +43,8 @@ struct JointChannels {
 #pragma unroll
       for (int v = 0; v < kWide; ++v) to[v] = !exists ? 0.0f : vector != nullptr ? vector[channel + v] : otherwise;
     };
-    load(p.grad_scale, 1, grad_scale);
-    load(p.output_scale, 0, output_scale);
+    load(p.grad_scale, 0.5f, grad_scale);
+    load(p.output_scale, 0.5f, output_scale);
     load(p.offset, 0, offset);
     load(p.scale, 1, scale);
     load(p.shift, 0, shift);

@@ -13,6 +13,7 @@ class PointwiseInputGradientElementSink {
  public:
   using A = Accumulator<T>;
   static constexpr int kMemoryBytes = ChannelValues<Sweep, 3>::kMemoryBytes + ChannelValues<Sweep, 2>::kMemoryBytes;
+  static constexpr std::size_t kFinishBytes = Sweep::kPixelRows ? merged_items_bytes<Sweep>(2) : 0;
 
   FUSEDSC_DEVICE PointwiseInputGradientElementSink(const PointwiseInputGradientParameters& p,
                                                    const PointwiseShare& share, int first_channel,
@@ -62,7 +63,8 @@ class PointwiseInputGradientElementSink {
         });
   }
 
-  FUSEDSC_DEVICE void finish(A* memory) {
+  template <std::size_t kBytes>
+  FUSEDSC_DEVICE void finish(SharedMemory<A, kBytes> memory) {
     if (p_.partials == nullptr) return;
     block_barrier();  // of an empty batch nobody met one
     const int all_channels = p_.product.channels * p_.product.groups;

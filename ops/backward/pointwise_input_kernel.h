@@ -21,6 +21,7 @@ template <class T, class Sweep, bool kSeams>
 class PointwiseInputGradientSink {
  public:
   using A = Accumulator<T>;
+  static constexpr std::size_t kFinishBytes = kSeams ? merged_items_bytes<Sweep>(2) : 0;
 
   FUSEDSC_DEVICE PointwiseInputGradientSink(const PointwiseInputGradientParameters& p, const PointwiseShare& share,
                                             int first_channel)
@@ -63,7 +64,8 @@ class PointwiseInputGradientSink {
     store_run<Sweep>(g, p_.grad_x, share_.group, pixel, channel, count, T());
   }
 
-  FUSEDSC_DEVICE void finish(A* memory) {
+  template <std::size_t kBytes>
+  FUSEDSC_DEVICE void finish(SharedMemory<A, kBytes> memory) {
     if constexpr (kSeams) {
       if (p_.partials == nullptr) return;
       const int all_channels = p_.product.channels * p_.product.groups;
@@ -94,11 +96,20 @@ class PointwiseInputGradientSink {
 
 template <class T, class Tile, bool kPixelRows, bool kSeams>
 using InputGradientProduct = PointwiseProduct<T, Tile, kPixelRows, true, kSeams>;
+template <class T, class Tile, bool kPixelRows, bool kSeams>
+using InputGradientSink =
+    PointwiseInputGradientSink<T, typename InputGradientProduct<T, Tile, kPixelRows, kSeams>::Sweep, kSeams>;
 
 template <class T, class Tile, bool kPixelRows, bool kSeams>
 FUSEDSC_DEVICE void pointwise_input_gradient(const PointwiseInputGradientParameters& p) {
   using Product = InputGradientProduct<T, Tile, kPixelRows, kSeams>;
-  Product::template run<PointwiseInputGradientSink<T, typename Product::Sweep, kSeams>>(p);
+  Product::template run<InputGradientSink<T, Tile, kPixelRows, kSeams>>(p);
+}
+
+template <class T, class Tile, bool kPixelRows, bool kSeams>
+std::size_t input_gradient_memory_bytes(bool rows_other, bool cols_other) {
+  using Product = InputGradientProduct<T, Tile, kPixelRows, kSeams>;
+  return Product::template memory_bytes<InputGradientSink<T, Tile, kPixelRows, kSeams>>(rows_other, cols_other);
 }
 
 }  // namespace fusedsc::gpu

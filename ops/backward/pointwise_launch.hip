@@ -48,8 +48,8 @@ constexpr InputInstance input(DataType dtype) {
           {kRows, kCols, kDepth, kParts, kTf32},
           input_kernel<T, Tile, kChannelsInner, kBlocks, false>,
           input_kernel<T, Tile, kChannelsInner, 2, true>,
-          InputGradientProduct<T, Tile, kChannelsInner, false>::Loop::memory_bytes,
-          InputGradientProduct<T, Tile, kChannelsInner, true>::Loop::memory_bytes};
+          input_gradient_memory_bytes<T, Tile, kChannelsInner, false>,
+          input_gradient_memory_bytes<T, Tile, kChannelsInner, true>};
 }
 
 /// Of products of TensorFloat-32.

@@ -42,8 +42,11 @@ class BiasGradient {
     }
   }
 
-  /// Through block memory, whose users must be done.
-  FUSEDSC_DEVICE void leave(A* memory, int rows, A* to) const {
+  /// Through shared memory, whose users must be done.
+  template <std::size_t kBytes>
+  FUSEDSC_DEVICE void leave(SharedMemory<A, kBytes> shared, int rows, A* to) const {
+    static_assert(kMatrixThreads * sizeof(A) <= kBytes);
+    A* const memory = shared.data;
     memory[thread_index()] = sum_;
     block_barrier();
     if (thread_index() >= Tile::kRows || row() >= rows) return;
@@ -134,7 +137,8 @@ FUSEDSC_DEVICE void pointwise_weight_gradient(const PointwiseWeightGradientParam
   if (!has_bias) return;
   block_barrier();
   const std::int64_t first = (static_cast<std::int64_t>(split) * p.groups + group) * p.outputs + first_output;
-  bias.leave(loop.memory(), p.outputs - first_output, static_cast<Accumulator<T>*>(p.bias_partials) + first);
+  const SharedMemory<Accumulator<T>, Product::Loop::memory_bytes(false, false)> memory{loop.memory()};
+  bias.leave(memory, p.outputs - first_output, static_cast<Accumulator<T>*>(p.bias_partials) + first);
 }
 
 }  // namespace fusedsc::gpu

@@ -102,7 +102,7 @@ struct GradientPrologue {
 struct GradientNormaliser {
   ConstChannelVector weight;  ///< or empty for 1
   ConstChannelVector invstd;
-  bool training = true;                            ///< eval: statistics are constants, output_scale and offset are 0
+  bool training = true;                            ///< in eval mode dx is of g alone: gradient_prologue_of
   ChannelVector grad_scale, output_scale, offset;  ///< written
   ChannelVector grad_weight, grad_bias;            ///< written; may be empty
 

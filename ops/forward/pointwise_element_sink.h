@@ -12,6 +12,7 @@ class PointwiseElementSink {
  public:
   using A = Accumulator<T>;
   static constexpr int kMemoryBytes = ChannelValues<Sweep, 3>::kMemoryBytes + ChannelValues<Sweep, 3>::kMemoryBytes;
+  static constexpr std::size_t kFinishBytes = Sweep::kPixelRows ? merged_items_bytes<Sweep>(3) : 0;
 
   FUSEDSC_DEVICE PointwiseElementSink(const PointwiseParameters& p, const PointwiseShare& share, int first_channel,
                                       unsigned char* memory)
@@ -59,7 +60,8 @@ class PointwiseElementSink {
         });
   }
 
-  FUSEDSC_DEVICE void finish(A* memory) {
+  template <std::size_t kBytes>
+  FUSEDSC_DEVICE void finish(SharedMemory<A, kBytes> memory) {
     if (p_.partials == nullptr) return;
     block_barrier();  // of an empty batch nobody met one
     const int all_channels = p_.product.channels * p_.product.groups;

@@ -20,6 +20,7 @@ template <class T, class Sweep, bool kSeams>
 class PointwiseSink {
  public:
   using A = Accumulator<T>;
+  static constexpr std::size_t kFinishBytes = kSeams ? merged_items_bytes<Sweep>(3) : 0;
 
   FUSEDSC_DEVICE PointwiseSink(const PointwiseParameters& p, const PointwiseShare& share, int first_channel)
       : p_(p), share_(share), first_channel_(first_channel), channels_(p.product.channels - first_channel) {
@@ -55,14 +56,16 @@ class PointwiseSink {
     store_run<Sweep>(y, p_.y, share_.group, pixel, channel, count, T());
   }
 
-  FUSEDSC_DEVICE void finish(A* memory) {
+  template <std::size_t kBytes>
+  FUSEDSC_DEVICE void finish(SharedMemory<A, kBytes> memory) {
     if constexpr (kSeams) {
       if (p_.partials != nullptr) leave_statistics(memory);
     }
   }
 
  private:
-  FUSEDSC_DEVICE void leave_statistics(A* memory) const {
+  template <std::size_t kBytes>
+  FUSEDSC_DEVICE void leave_statistics(SharedMemory<A, kBytes> memory) const {
     A values[Sweep::kItems][3];
 #pragma unroll
     for (int i = 0; i < Sweep::kItems; ++i) {
@@ -94,11 +97,19 @@ class PointwiseSink {
 
 template <class T, class Tile, bool kPixelRows, bool kSeams>
 using ForwardProduct = PointwiseProduct<T, Tile, kPixelRows, false, kSeams>;
+template <class T, class Tile, bool kPixelRows, bool kSeams>
+using ForwardSink = PointwiseSink<T, typename ForwardProduct<T, Tile, kPixelRows, kSeams>::Sweep, kSeams>;
 
 template <class T, class Tile, bool kPixelRows, bool kSeams>
 FUSEDSC_DEVICE void pointwise_forward(const PointwiseParameters& p) {
   using Product = ForwardProduct<T, Tile, kPixelRows, kSeams>;
-  Product::template run<PointwiseSink<T, typename Product::Sweep, kSeams>>(p);
+  Product::template run<ForwardSink<T, Tile, kPixelRows, kSeams>>(p);
+}
+
+template <class T, class Tile, bool kPixelRows, bool kSeams>
+std::size_t forward_memory_bytes(bool rows_other, bool cols_other) {
+  using Product = ForwardProduct<T, Tile, kPixelRows, kSeams>;
+  return Product::template memory_bytes<ForwardSink<T, Tile, kPixelRows, kSeams>>(rows_other, cols_other);
 }
 
 }  // namespace fusedsc::gpu

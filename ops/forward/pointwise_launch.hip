@@ -34,8 +34,8 @@ constexpr Instance instance(DataType dtype) {
           {kRows, kCols, kDepth, kParts, kTf32},
           forward_kernel<T, Tile, kChannelsInner, kBlocks, false>,
           forward_kernel<T, Tile, kChannelsInner, 2, true>,
-          ForwardProduct<T, Tile, kChannelsInner, false>::Loop::memory_bytes,
-          ForwardProduct<T, Tile, kChannelsInner, true>::Loop::memory_bytes};
+          forward_memory_bytes<T, Tile, kChannelsInner, false>,
+          forward_memory_bytes<T, Tile, kChannelsInner, true>};
 }
 
 /// Of products of TensorFloat-32.

@@ -40,6 +40,15 @@ struct Normalisation {
 /// That as an affine map.
 BatchNormFinalizeArguments affine_of(const Normalisation& by, ChannelVector scale, ChannelVector shift);
 
+/// What applies BatchNorm's backward to g, the gradient at its output; x is its raw input. In eval mode the statistics
+/// are constants, and dx = weight*invstd*g. Neither x nor the sums may have a part in it, not even times 0: a NaN in
+/// one image would reach the gradients of all. So both coefficients are then half of weight*invstd, offset is 0, and
+/// the prologue's second tensor is g itself, which no kernel need know.
+inline GradientPrologue gradient_prologue_of(const GradientNormaliser& normaliser, const ConstTensorView& g,
+                                             const ConstTensorView& x) {
+  return {normaliser.grad_scale, normaliser.output_scale, normaliser.offset, normaliser.training ? x : g};
+}
+
 /// The statistics of an empty batch: mean 0, variance 0 (which may be empty) and the invstd that goes with it.
 void clear_statistics(ChannelVector mean, ChannelVector variance, ChannelVector invstd, double eps);
 

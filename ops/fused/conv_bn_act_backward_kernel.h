@@ -349,7 +349,7 @@ static_assert(kConvGradientThreads >= 8 * kMostPatchWords);  // more than a patc
 struct ConvGradientParameters {
   const double* sums = nullptr;         ///< as ConvBackward's partials, added up
   int channels = 0, taps = 0, one = 0;  ///< one: the element of a patch that is always 1
-  double inverse_count = 0;             ///< 0 in eval mode: the statistics are constants
+  double inverse_count = 0;             ///< 0 in eval mode: the statistics are constants, and the sums have no part
   const void *bn_weight = nullptr, *mean = nullptr, *invstd = nullptr;
   ConstDeviceTensor weight;
   std::int32_t elements[8 * kMostPatchWords];       ///< as PatchWords has them
@@ -380,12 +380,15 @@ FUSEDSC_DEVICE void conv_gradient(const ConvGradientParameters& p) {
   }
   if (p.grad_weight.data == nullptr || k >= taps || p.grad_elements[k] < 0) return;
   const T* filter = elements_of<T>(p.weight) + channel * p.weight.image;
-  const double sum_x = squares[p.one * taps + k];
-  double sum_dx = -mean * sum_x;
-  for (int j = 0; j < taps; ++j) {
-    if (p.elements[j] >= 0) sum_dx += static_cast<double>(factor_of(filter[p.elements[j]])) * squares[j * taps + k];
+  double centred = sums[k];
+  if (p.inverse_count > 0) {
+    const double sum_x = squares[p.one * taps + k];
+    double sum_dx = -mean * sum_x;
+    for (int j = 0; j < taps; ++j) {
+      if (p.elements[j] >= 0) sum_dx += static_cast<double>(factor_of(filter[p.elements[j]])) * squares[j * taps + k];
+    }
+    centred -= p.inverse_count * (sum_g * sum_x + sum_gd * invstd * invstd * sum_dx);
   }
-  const double centred = sums[k] - p.inverse_count * (sum_g * sum_x + sum_gd * invstd * invstd * sum_dx);
   const double weight = p.bn_weight != nullptr ? static_cast<const float*>(p.bn_weight)[channel] : 1.0f;
   const double gradient = weight * invstd * centred;
   from_accumulator(static_cast<float>(gradient),

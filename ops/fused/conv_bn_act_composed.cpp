@@ -140,6 +140,10 @@ struct ComposedBackward {
     reduce = {raw,   block.grad_y,     scale,
               shift, block.activation, {block.mean, sum_grad, sum_grad_times_centered, normaliser}};
     gradient = {raw, block.grad_y, scale, shift, grad_scale, output_scale, offset, block.activation, raw};
+    if (!block.training) {  // constants normalise: neither raw nor the sums have a part in its gradient
+      gradient.grad_scale = scale;
+      gradient.output_scale = gradient.offset = {};
+    }
 
     pointwise.x = convolution.gather.patches;
     pointwise.weight = convolution.pointwise.weight;
@@ -153,16 +157,18 @@ struct ComposedBackward {
 
   struct Plans {
     Plan<PointwiseArguments> convolution;
-    Plan<BatchNormReduceArguments> reduce;
+    Plan<BatchNormReduceArguments> reduce;       ///< likewise
     Plan<PointwiseBackwardArguments> pointwise;  ///< empty where there is nothing to do
 
     std::size_t workspace_bytes() const { return most_workspace_bytes(convolution, reduce, pointwise); }
   };
 
   bool wants_convolution_gradients() const { return block.grad_x || block.grad_weight; }
+  bool wants_sums() const { return block.training || block.grad_bn_weight || block.grad_bn_bias; }
 
   Plans plan(int threads) const {
-    Plans plans{plan_pointwise_conv2d(convolution.pointwise, threads), plan_batch_norm_reduce(reduce, threads), {}};
+    Plans plans{plan_pointwise_conv2d(convolution.pointwise, threads), {}, {}};
+    if (wants_sums()) plans.reduce = plan_batch_norm_reduce(reduce, threads);
     if (wants_convolution_gradients()) plans.pointwise = plan_pointwise_conv2d_backward(pointwise, threads);
     return plans;
   }
@@ -172,7 +178,7 @@ struct ComposedBackward {
     gather_patches(convolution.gather, rest);
     plans.convolution.run(convolution.pointwise, rest);
     batch_norm_finalize(affine_of({block.bn_weight, block.bn_bias, block.mean, block.invstd}, scale, shift), rest);
-    plans.reduce.run(reduce, rest);
+    if (wants_sums()) plans.reduce.run(reduce, rest);
     if (!wants_convolution_gradients()) return;
     batch_norm_gradient(gradient, rest);
     plans.pointwise.run(pointwise, rest);

@@ -162,7 +162,8 @@ void gradient(const BatchNormGradientArguments& a, const Execution& execution) {
           const A raw = widened(x[j * x_step]);
           const A g =
               widened(grad_y[j * grad_y_step]) * derivative<A>(activation, raw * value(a.scale, c) + value(a.shift, c));
-          narrow(value(a.grad_scale, c) * g + value(a.output_scale, c) * raw + value(a.offset, c), out[j * out_step]);
+          const A from_raw = a.output_scale ? value(a.output_scale, c) * raw + value(a.offset, c) : A(0);
+          narrow(value(a.grad_scale, c) * g + from_raw, out[j * out_step]);
         }
       };
       if (dense && a.activation == Activation::relu6) {

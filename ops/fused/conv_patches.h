@@ -29,7 +29,8 @@ struct ScatterPatchesArguments {
 };
 void scatter_patches(const ScatterPatchesArguments& arguments, const Execution& execution);
 
-/// out = grad_scale*g + output_scale*x + offset, with g = grad_y * activation'(scale*x + shift).
+/// out = grad_scale*g + output_scale*x + offset, with g = grad_y * activation'(scale*x + shift). Without output_scale
+/// and offset, as in eval mode: out = grad_scale*g.
 struct BatchNormGradientArguments {
   ConstTensorView x;       ///< raw
   ConstTensorView grad_y;  ///< of the activation's output

@@ -100,8 +100,9 @@ FUSEDSC_DEVICE void batch_norm_gradient(const BatchNormGradientParameters& p) {
   const A z[1] = {x * value(p.scale) + value(p.shift)};
   A g[1] = {to_accumulator(elements_of<T>(p.grad_y)[p.grad_y.offset(at.image, at.channel, at.row, at.column)])};
   activate_backward(p.activation, z, g);
-  from_accumulator(value(p.grad_scale) * g[0] + value(p.output_scale) * x + value(p.offset),
-                   elements_of<T>(p.out)[p.out.offset(at.image, at.channel, at.row, at.column)]);
+  A out = value(p.grad_scale) * g[0];
+  if (p.output_scale != nullptr) out += value(p.output_scale) * x + value(p.offset);
+  from_accumulator(out, elements_of<T>(p.out)[p.out.offset(at.image, at.channel, at.row, at.column)]);
 }
 
 }  // namespace fusedsc::gpu

@@ -138,7 +138,7 @@ struct ComposedBackward {
     });
     depthwise = depthwise_backward_of(block);
     depthwise.grad_y = grad_bn;
-    depthwise.gradient_prologue = {middle.grad_scale, middle.output_scale, middle.offset, d};
+    depthwise.gradient_prologue = gradient_prologue_of(sums_of(block, middle).normaliser, grad_bn, d);
   }
 
   struct Plans {

@@ -106,7 +106,7 @@ struct RecomputedGradients {
       first = row;
       last = std::min(row + middle.tile_rows, middle.rows());
       const std::int64_t count = last - first, pitch = middle.pitch(), positions = count * middle.columns();
-      depthwise.fill(n, first, count, tile);
+      if (block.training || !block.grad_bn) depthwise.fill(n, first, count, tile);
       if (block.grad_bn) {
         for (std::int64_t r = 0; r < count; ++r) {
           load_tile<T>(block.grad_bn,
@@ -119,9 +119,9 @@ struct RecomputedGradients {
                                                        {positions, pitch});
       }
       const Patch<T> grad{gradient, pitch};
-      apply_gradient_prologue<PositionMajor<T>, T>(grad, {tile, pitch},
-                                                   {gradients.grad_scale, gradients.output_scale, gradients.offset, {}},
-                                                   {positions, pitch}, grad);
+      const Patch<const T> output{block.training ? tile : gradient, pitch};  // see gradient_prologue_of
+      apply_gradient_prologue<PositionMajor<T>, T>(
+          grad, output, {gradients.grad_scale, gradients.output_scale, gradients.offset, {}}, {positions, pitch}, grad);
     }
   };
 };

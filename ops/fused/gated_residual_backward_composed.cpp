@@ -43,7 +43,7 @@ struct ProjectionBackward {
     project.x = wanted.z;
     project.weight = block.project_weight;
     project.grad_y = wanted.block.grad_y;
-    project.gradient_prologue = project_seam.gradient_prologue();
+    project.gradient_prologue = project_seam.gradient_prologue(wanted.block.grad_y);
     project.grad_weight = wanted.block.grad_project_weight;
     project.grad_x = wanted.block.grad_d;
     project.allow_tf32 = block.allow_tf32;

@@ -104,7 +104,7 @@ struct ComposedBackward {
     project.weight = block.project_weight;
     project.prologue = dw_seam.prologue(block.activation);
     project.grad_y = wanted.grad_y;
-    project.gradient_prologue = project_seam.gradient_prologue();
+    project.gradient_prologue = project_seam.gradient_prologue(wanted.grad_y);
     project.grad_weight = wanted.grad_project_weight;
     project.allow_tf32 = block.allow_tf32;
     if (wants_grad_d) {

@@ -98,7 +98,10 @@ struct InvertedResidualGradientSeam : InvertedResidualSeam {
             {parameters.weight, parameters.invstd, training, grad_scale, output_scale, offset, gradients.weight,
              gradients.bias}};
   }
-  GradientPrologue gradient_prologue() const { return {grad_scale, output_scale, offset, raw}; }
+  /// Of `grad`, the gradient at BatchNorm's output.
+  GradientPrologue gradient_prologue(const ConstTensorView& grad) const {
+    return raw ? gradient_prologue_of(sums().normaliser, grad, raw) : GradientPrologue();
+  }
 };
 
 }  // namespace fusedsc

@@ -56,7 +56,7 @@ inline DepthwiseBackwardArguments depthwise_backward_of(const InvertedResidualBa
   depthwise.weight = block.dw_weight;
   depthwise.window = block.window;
   depthwise.grad_y = wanted.grad_d;
-  depthwise.gradient_prologue = dw_seam.gradient_prologue();
+  depthwise.gradient_prologue = dw_seam.gradient_prologue(wanted.grad_d);
   depthwise.grad_weight = wanted.grad_dw_weight;
   if (expands) depthwise.prologue = expand_seam.prologue(block.activation);
   if (wants.grad_e) {
@@ -76,8 +76,8 @@ inline PointwiseBackwardArguments expand_backward_of(const InvertedResidualBackw
   expand.x = block.x;
   expand.weight = block.expand_weight;
   expand.grad_y = wanted.grad_e;
-  expand.gradient_prologue = expand_seam.gradient_prologue();
-  expand.gradient_prologue.output_is_of_x = true;
+  expand.gradient_prologue = expand_seam.gradient_prologue(wanted.grad_e);
+  expand.gradient_prologue.output_is_of_x = block.training;
   expand.grad_weight = wanted.grad_expand_weight;
   expand.grad_x = wanted.grad_x;
   if (block.residual && wanted.grad_x) expand.grad_add = wanted.grad_y;

@@ -1,5 +1,6 @@
 #include "host_executor/executor.h"
 
+#include <algorithm>
 #include <array>
 #include <boost/context/fiber.hpp>
 #include <boost/context/pooled_fixedsize_stack.hpp>
@@ -9,6 +10,8 @@
 #include <stdexcept>
 #include <string>
 #include <vector>
+
+#include "host_executor/guarded_memory.h"
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/common_interface_defs.h>
@@ -20,7 +23,6 @@ namespace {
 namespace context = boost::context;
 
 constexpr std::size_t kStackBytes = 256 * 1024;
-constexpr unsigned char kPoison = 0xff;  // NaN in every type
 constexpr std::size_t kLargestValue = 32;
 
 /// A stack, of which AddressSanitizer is told whenever it changes.
@@ -59,7 +61,7 @@ struct Fiber {
 };
 
 struct Block {
-  std::unique_ptr<unsigned char[]> memory;
+  GuardedMemory memory;
   struct NamedBarrier {
     int arrived = 0, round = 0;
   };
@@ -221,8 +223,8 @@ void run_cluster(const std::function<void()>& body) {
 void set_wave_size(int lanes) { lanes_of_wave = lanes; }
 int wave_size() { return lanes_of_wave; }
 const Thread& current_thread() { return cluster.thread; }
-void* block_memory() { return cluster.block().memory.get(); }
-void* block_memory_of(int rank) { return cluster.blocks.at(static_cast<std::size_t>(rank)).memory.get(); }
+void* block_memory() { return cluster.block().memory.data(); }
+void* block_memory_of(int rank) { return cluster.blocks.at(static_cast<std::size_t>(rank)).memory.data(); }
 void block_barrier() { wait(State::at_barrier); }
 void cluster_barrier() { wait(State::at_cluster_barrier); }
 void wave_barrier() {
@@ -275,11 +277,13 @@ void run_clusters(unsigned blocks, unsigned blocks_of_cluster, unsigned threads,
   for (cluster.first_block = 0; cluster.first_block < blocks; cluster.first_block += blocks_of_cluster) {
     cluster.fibers = std::vector<Fiber>(std::size_t{threads} * blocks_of_cluster);
     cluster.blocks = std::vector<Block>(blocks_of_cluster);
-    for (Block& block : cluster.blocks) {
-      block.memory = std::make_unique<unsigned char[]>(block_memory_bytes);
-      std::memset(block.memory.get(), kPoison, block_memory_bytes);
-    }
+    for (Block& block : cluster.blocks) block.memory = GuardedMemory(block_memory_bytes);
     run_cluster(body);
+    for (unsigned rank = 0; rank < blocks_of_cluster; ++rank) {
+      const std::string overrun = cluster.blocks[rank].memory.overrun();
+      if (overrun.empty()) continue;
+      throw std::runtime_error("host executor: block " + std::to_string(cluster.first_block + rank) + " " + overrun);
+    }
   }
 }
 

@@ -1,7 +1,7 @@
 /// Runs device kernels on the CPU, for tests: one block (or cluster of blocks) after the other, each GPU thread a
-/// fiber, switching at barriers and wave operations. Block memory lies on the heap in exactly the size asked for and
-/// starts as NaN. Threads that do not all come to the same barrier, or leave others waiting in a wave operation, are an
-/// error.
+/// fiber, switching at barriers and wave operations. Shared memory starts as NaN; what a block has written around the
+/// bytes that it was launched with is found when it ends (guarded_memory.h). Threads that do not all come to the same
+/// barrier, or leave others waiting in a wave operation, are an error.
 #pragma once
 
 #include <array>
@@ -15,7 +15,8 @@ namespace executor {
 /// The wave size of the GPU that is played, 32 or 64, from now on.
 void set_wave_size(int lanes);
 
-/// Runs `body` once per thread of each block. Throws std::runtime_error on divergence.
+/// Runs `body` once per thread of each block. Throws std::runtime_error on divergence, and where a block has written
+/// outside of its shared memory.
 void run(unsigned blocks, unsigned threads, std::size_t block_memory_bytes, const std::function<void()>& body);
 
 /// Likewise, with so many blocks side by side.

@@ -60,6 +60,50 @@ TEST_P(HostExecutor, BlockMemoryStartsAsNaN) {
   EXPECT_TRUE(std::isnan(first));
 }
 
+#ifndef __SANITIZE_ADDRESS__  // which stops at once
+/// What the executor says of four blocks, of which the third writes one float at `place` of its shared memory.
+std::string said_of_write(std::ptrdiff_t place, std::size_t bytes) {
+  try {
+    executor::run(4, 32, bytes, [&] {
+      if (block_index() == 2 && thread_index() == 5) static_cast<float*>(block_memory())[place] = 1;
+    });
+  } catch (const std::runtime_error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+TEST_P(HostExecutor, FindsWritesOutsideOfBlockMemory) {
+  EXPECT_EQ(said_of_write(0, 64), "");
+  EXPECT_EQ(said_of_write(15, 64), "");
+  const std::string of_block = "host executor: block 2 wrote outside of its 64 bytes of shared memory: 4 bytes, the ";
+  EXPECT_EQ(said_of_write(16, 64), of_block + "first at 64, the last at 67");
+  EXPECT_EQ(said_of_write(3014, 64), of_block + "first at 12056, the last at 12059");
+  EXPECT_EQ(said_of_write(-1, 64), of_block + "first at -4, the last at -1");
+  EXPECT_NE(said_of_write(0, 0), "");
+  EXPECT_NE(said_of_write(0, 3), "");
+}
+
+TEST_P(HostExecutor, WhatLiesOutsideOfBlockMemoryIsNaN) {
+  float behind = 0, before = 0;
+  executor::run(1, 1, 3 * sizeof(float), [&] {
+    const auto* memory = static_cast<const float*>(block_memory());
+    behind = memory[3];
+    before = memory[-1];
+  });
+  EXPECT_TRUE(std::isnan(behind));
+  EXPECT_TRUE(std::isnan(before));
+}
+
+TEST_P(HostExecutor, FindsWritesOutsideOfTheMemoryOfABlockOfACluster) {
+  const auto write_behind = [] {
+    if (executor::current_thread().rank == 1) static_cast<char*>(executor::block_memory_of(0))[8] = 1;
+  };
+  EXPECT_THROW(executor::run_clusters(4, 2, 1, 8, write_behind), std::runtime_error);
+  EXPECT_NO_THROW(executor::run_clusters(4, 2, 1, 9, write_behind));
+}
+#endif
+
 TEST_P(HostExecutor, FindsThreadsThatMissABarrier) {
   const auto half_of_them = [] {
     if (thread_index() < 16) block_barrier();

@@ -34,8 +34,11 @@ struct GradientNormaliserTensors {
               std::vector<Output>& outputs) {
     const BatchNormGradients expected =
         batch_norm_backward(precision, weight.values(), {mean, invstd.values()}, sums, count, training);
-    outputs.emplace_back("grad_scale", grad_scale, expected.input.scale);
-    outputs.emplace_back("output_scale", output_scale, expected.input.output_scale);
+    const bool is_halved = !training;  // each applied to the gradient
+    Vector half;
+    for (const Bounded& scale : expected.input.scale) half.push_back({scale.value / 2, scale.error / 2});
+    outputs.emplace_back("grad_scale", grad_scale, is_halved ? half : expected.input.scale);
+    outputs.emplace_back("output_scale", output_scale, is_halved ? half : expected.input.output_scale);
     outputs.emplace_back("offset", offset, expected.input.offset);
     if (!training) return;
     outputs.emplace_back("grad_weight of BatchNorm", grad_weight, expected.weight);

@@ -55,7 +55,7 @@ FUSEDSC_DEVICE void normalise(const NormaliserParameters& p, const OwnNormaliser
 
 struct GradientNormaliserParameters {
   const void *weight = nullptr, *mean = nullptr, *invstd = nullptr;
-  double inverse_count = 0;  ///< 0 in eval mode: the statistics are constants
+  double inverse_count = 0;  ///< of g's values per channel; 0 in eval mode
   void *grad_scale = nullptr, *output_scale = nullptr, *offset = nullptr, *grad_weight = nullptr, *grad_bias = nullptr;
 
   GradientNormaliserParameters() = default;
@@ -87,13 +87,15 @@ struct OwnGradientNormaliser {
 };
 
 /// dx = scale * (g - mean of g - (x - mean) * invstd^2 * mean of g*(x - mean)); sum: of g, centered: of g*(x - mean).
+/// In eval mode scale * g, in halves: see gradient_prologue_of.
 template <class A>
 FUSEDSC_DEVICE void normalise(const GradientNormaliserParameters& p, const OwnGradientNormaliser<A>& own, int channel,
                               A sum, A centered) {
   const double invstd = own.invstd, scale = invstd * own.weight;
-  const double output_scale = -scale * invstd * invstd * centered * p.inverse_count;
-  const double offset = -scale * sum * p.inverse_count - output_scale * own.mean;
-  put(p.grad_scale, channel, static_cast<A>(scale));
+  const bool training = p.inverse_count > 0;
+  const double output_scale = training ? -scale * invstd * invstd * centered * p.inverse_count : scale / 2;
+  const double offset = training ? -scale * sum * p.inverse_count - output_scale * own.mean : 0.0;
+  put(p.grad_scale, channel, static_cast<A>(training ? scale : scale / 2));
   put(p.output_scale, channel, static_cast<A>(output_scale));
   put(p.offset, channel, static_cast<A>(offset));
   put(p.grad_weight, channel, static_cast<A>(centered * invstd));

@@ -8,6 +8,14 @@
 
 namespace fusedsc::gpu {
 
+/// Shared memory from `data` on, of which a block has at least kBytes_: what needs more than that does not compile.
+template <class A, std::size_t kBytes_>
+struct SharedMemory {
+  static constexpr std::size_t kBytes = kBytes_;
+
+  A* data;
+};
+
 /// Computes one tile after the other; copies run ahead of products, across tiles too. window(tile) says where a tile's
 /// operands begin; at_step(rows, depth) sees each step's rows in block memory; finish(tile, sums) gets the product, or
 /// where in block memory it was left (matrix.h). kElements: elements of the operands may be no runs. kLeaves:

@@ -42,16 +42,18 @@ struct PointwiseProduct {
   using Cols = std::conditional_t<kPixelRows, Weight, Pixels>;
   using Loop = TileLoop<T, Tile, Rows, Cols, kElements, kElements>;
 
-  /// Of a block. The sink's is behind the loop's.
+  /// Of a block. The sink's is behind the loop's; what it needs in the end may be more than the loop has, which is
+  /// done.
   template <class Sink>
   FUSEDSC_HOST_DEVICE static constexpr std::size_t memory_bytes(bool rows_other, bool cols_other) {
-    const std::size_t bytes = Loop::memory_bytes(rows_other, cols_other);
-    if constexpr (kElements) return bytes + Sink::kMemoryBytes;
-    else return bytes;
+    std::size_t bytes = Loop::memory_bytes(rows_other, cols_other);
+    if constexpr (kElements) bytes += Sink::kMemoryBytes;
+    return bytes > Sink::kFinishBytes ? bytes : Sink::kFinishBytes;
   }
 
   /// Sink: take(sweep, pixel, channel, y, count) gets each run of finished values, `count` of which exist; of elements
-  /// finish_tile(sums, first pixel, pixels) gets each tile. finish() is called in the end.
+  /// finish_tile(sums, first pixel, pixels) gets each tile. finish(shared memory) is called in the end, and needs
+  /// kFinishBytes of it.
   template <class Sink, class Parameters>
   FUSEDSC_DEVICE static void run(const Parameters& parameters) {
     const PointwiseProductParameters& p = parameters.product;
@@ -95,7 +97,7 @@ struct PointwiseProduct {
           else finish_runs(sums, first_pixel(tile), pixels, first_channel, p.channels - first_channel, sink);
         });
     let_next_kernel_start();
-    sink.finish(loop.memory());
+    sink.finish(SharedMemory<typename Sweep::A, memory_bytes<Sink>(false, false)>{loop.memory()});
   }
 
   /// pixels, channels: how many there are from the tile's first ones on.
