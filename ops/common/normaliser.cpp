@@ -25,13 +25,16 @@ void normalise_as(const Normaliser& by, const ConstChannelVector& mean, const Co
 template <class T>
 void normalise_as(const GradientSums& sums, std::int64_t values) {
   const GradientNormaliser& by = sums.normaliser;
-  const double inverse_count = by.training ? 1 / static_cast<double>(std::max<std::int64_t>(values, 1)) : 0;
+  const double inverse_count = 1 / static_cast<double>(std::max<std::int64_t>(values, 1));
   for (std::int64_t c = 0; c < sums.mean.size; ++c) {
     const double invstd = value_or(by.invstd, c, T(1)), scale = invstd * value_or(by.weight, c, T(1));
     const double sum = value_or(sums.grad, c, T(0)), centered = value_or(sums.grad_times_centered, c, T(0));
-    // dx = scale * (g - mean of g - (x - mean) * invstd^2 * mean of g*(x - mean))
-    const double output_scale = -scale * invstd * invstd * centered * inverse_count;
-    const double offset = -scale * sum * inverse_count - output_scale * value_or(sums.mean, c, T(0));
+    double output_scale = 0, offset = 0;  // and not sums times zero: one image's NaN is not the others'
+    if (by.training) {
+      // dx = scale * (g - mean of g - (x - mean) * invstd^2 * mean of g*(x - mean))
+      output_scale = -scale * invstd * invstd * centered * inverse_count;
+      offset = -scale * sum * inverse_count - output_scale * value_or(sums.mean, c, T(0));
+    }
     put(by.grad_scale, c, static_cast<T>(scale));
     put(by.output_scale, c, static_cast<T>(output_scale));
     put(by.offset, c, static_cast<T>(offset));

@@ -91,8 +91,11 @@ template <class A>
 FUSEDSC_DEVICE void normalise(const GradientNormaliserParameters& p, const OwnGradientNormaliser<A>& own, int channel,
                               A sum, A centered) {
   const double invstd = own.invstd, scale = invstd * own.weight;
-  const double output_scale = -scale * invstd * invstd * centered * p.inverse_count;
-  const double offset = -scale * sum * p.inverse_count - output_scale * own.mean;
+  double output_scale = 0, offset = 0;  // in eval mode, and not sums times zero: one image's NaN is not the others'
+  if (p.inverse_count != 0) {
+    output_scale = -scale * invstd * invstd * centered * p.inverse_count;
+    offset = -scale * sum * p.inverse_count - output_scale * own.mean;
+  }
   put(p.grad_scale, channel, static_cast<A>(scale));
   put(p.output_scale, channel, static_cast<A>(output_scale));
   put(p.offset, channel, static_cast<A>(offset));
