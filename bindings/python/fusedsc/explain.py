@@ -16,6 +16,7 @@ EXPLAINABLE = (
     "pointwise_conv2d",
     "sliding_channel_conv2d",
     "conv_bn_act",
+    "conv_chain",
     "dsc_block",
     "inverted_residual",
 )
@@ -59,8 +60,8 @@ def explain(op_name: str, *args, **kwargs) -> Explanation:
     """Each implementation of an operator in order of preference: taken, or the reason why it cannot run.
 
     Args:
-        op_name: "depthwise_conv2d", "pointwise_conv2d", "sliding_channel_conv2d", "conv_bn_act", "dsc_block" or
-            "inverted_residual".
+        op_name: "depthwise_conv2d", "pointwise_conv2d", "sliding_channel_conv2d", "conv_bn_act", "conv_chain",
+            "dsc_block" or "inverted_residual".
         *args, **kwargs: what ``fusedsc.functional``'s function of that name would be called with. Nothing is computed.
 
     Raises:
@@ -79,6 +80,8 @@ def explain(op_name: str, *args, **kwargs) -> Explanation:
     if op_name == "inverted_residual":
         names = ("expand_bn", "dw_bn", "project_bn", "momentum", "eps")
         arguments.update(functional.batch_norms(*(arguments[name] for name in names)))
+    if op_name == "conv_chain":
+        arguments.update(functional.chain_arguments(arguments["x"], arguments.pop("stages")))
     rows = zip(*getattr(torch.ops.fusedsc, f"_explain_{op_name}")(**arguments), strict=True)
 
     candidates, decided = [], set()

@@ -10,7 +10,9 @@ Where arguments do not fit, ``ValueError`` names the argument and the remedy.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,7 +20,9 @@ from torch import Tensor
 from . import plain
 
 __all__ = [
+    "ConvStage",
     "conv_bn_act",
+    "conv_chain",
     "depthwise_conv2d",
     "dsc_block",
     "inverted_residual",
@@ -340,6 +344,107 @@ def inverted_residual(
     )
 
 
+class ConvStage(NamedTuple):
+    """One convolution of :func:`conv_chain`, and what is made of its result.
+
+    A convolution is depthwise (``weight`` [C*m, 1, Kh, Kw] with ``groups`` = C) or pointwise (``weight`` [M, C, 1, 1]
+    with one group, neither stride nor padding).
+    """
+
+    weight: Tensor
+    bias: Tensor | None = None
+    """One number per channel of the result, or None."""
+    bn: BatchNorm | None = None
+    """(weight, bias, running_mean, running_var, num_batches_tracked), each or None, as in :func:`dsc_block`; or None:
+    there is no BatchNorm."""
+    momentum: float | None = 0.1
+    eps: float = 1e-5
+    activation: str = "identity"
+    """Behind the BatchNorm: one of "identity", "relu", "relu6", "silu", "hardswish"."""
+    stride: Pair = 1
+    padding: Padding = 0
+    dilation: Pair = 1
+    groups: int = 1
+
+
+def conv_chain(
+    x: Tensor,
+    stages: Sequence[ConvStage],
+    *,
+    training: bool,
+    residual: bool = False,
+    branch_scale: Tensor | None = None,
+    input_activation: str = "identity",
+    recompute: bool | None = None,
+) -> Tensor:
+    """Depthwise and pointwise convolutions one after the other, each with an optional bias, BatchNorm and activation.
+
+    What :func:`inverted_residual` is without a gate, of any length and order: y = chain(input_activation(x)), times
+    ``branch_scale``, plus x. Each convolution normalises what it reads, and emits the statistics of what it writes;
+    between them their raw results are stored, and nothing that is normalised.
+
+    Args:
+        x: [N, C, H, W].
+        stages: the convolutions, at least one.
+        training: normalise with the batch's statistics (True) or the running ones (False), in all BatchNorms.
+        residual: add x as it is to the result; the two must have the same shape.
+        branch_scale: [N], or None: what each image's result is multiplied by before x is added, as stochastic depth
+            does. It has no gradient.
+        input_activation: of x, before the first convolution; one of "identity", "relu", "relu6", "silu", "hardswish".
+        recompute: None or False: keep the convolutions' raw results for backward; True: keep x only, and compute them
+            again.
+
+    Returns:
+        [N, M, OH, OW], M being the channels of the last convolution's result.
+
+    Raises:
+        ValueError: an argument has the wrong rank, channels, dtype, device or value, or training sees a single value
+            per channel.
+        RuntimeError: the gradient is itself differentiated.
+    """
+    return _operators().conv_chain(
+        x,
+        **chain_arguments(x, stages),
+        training=training,
+        residual=residual,
+        branch_scale=branch_scale,
+        input_activation=input_activation,
+        recompute=recompute,
+    )
+
+
+def chain_arguments(x: Tensor, stages: Sequence[ConvStage]) -> dict[str, list]:
+    """The stages of a chain as the operators take them: as lists, one after the other."""
+    strides, paddings, dilations = [], [], []
+    size = list(x.shape[2:])
+    for i, stage in enumerate(stages):
+        stride, dilation = _pair(f"stages[{i}].stride", stage.stride), _pair(f"stages[{i}].dilation", stage.dilation)
+        padding = stage.padding
+        if isinstance(padding, str):
+            padding = _named_padding(f"stages[{i}].", padding, size, stage.weight, stride, dilation)
+        padding = _four_sides(f"stages[{i}].padding", padding)
+        if stage.weight.dim() == len(x.shape) == 4 and min(stride) > 0:  # else the operator says what is wrong
+            reach = [d * (k - 1) + 1 for d, k in zip(dilation, stage.weight.shape[2:], strict=True)]
+            padded = (size[0] + sum(padding[2:]), size[1] + sum(padding[:2]))
+            size = [(p - r) // s + 1 for p, r, s in zip(padded, reach, stride, strict=True)]
+        strides += stride
+        paddings += padding
+        dilations += dilation
+    return {
+        "weights": [stage.weight for stage in stages],
+        "biases": [stage.bias for stage in stages],
+        "has_bn": [stage.bn is not None for stage in stages],
+        "bns": [tensor for i, stage in enumerate(stages) for tensor in _five_tensors(f"stages[{i}].bn", stage.bn)],
+        "momenta": [math.nan if stage.momentum is None else float(stage.momentum) for stage in stages],
+        "eps": [float(stage.eps) for stage in stages],
+        "activations": [stage.activation for stage in stages],
+        "strides": strides,
+        "paddings": paddings,
+        "dilations": dilations,
+        "groups": [stage.groups for stage in stages],
+    }
+
+
 def batch_norms(
     expand_bn: BatchNorm | None,
     dw_bn: BatchNorm,
@@ -363,7 +468,10 @@ def geometry(
     """Stride, padding and dilation as the operators take them: as lists of numbers."""
     stride, dilation = _pair("stride", stride), _pair("dilation", dilation)
     if isinstance(padding, str):
-        padding = _named_padding(padding, x, weight, stride, dilation)
+        for argument, tensor in (("x", x), ("weight", weight)):
+            if tensor.dim() != 4:
+                raise ValueError(f"{argument}: its sizes are {list(tensor.shape)}; give four")
+        padding = _named_padding("", padding, x.shape[2:], weight, stride, dilation)
     return stride, [padding] if isinstance(padding, int) else list(padding), dilation
 
 
@@ -371,23 +479,46 @@ def _operators():
     return plain if plain.is_exporting() else torch.ops.fusedsc
 
 
-def _named_padding(name, x, weight, stride, dilation):
+def _named_padding(prefix, name, size, weight, stride, dilation):
+    """Of images of this size; ``prefix`` names what the arguments belong to."""
     if name == "valid":
         return [0]
     if name != "same":
-        raise ValueError(f'padding: unknown name "{name}"; use "same", "valid" or numbers')
-    for argument, tensor in (("x", x), ("weight", weight)):
-        if tensor.dim() != 4:
-            raise ValueError(f"{argument}: its sizes are {list(tensor.shape)}; give four")
+        raise ValueError(f'{prefix}padding: unknown name "{name}"; use "same", "valid" or numbers')
+    if weight.dim() != 4 or len(size) != 2:
+        raise ValueError(f"{prefix}weight: its sizes are {list(weight.shape)}; give four, as x has")
     if min(stride) < 1:
-        raise ValueError(f"stride: it is {stride}; it must be at least 1")
+        raise ValueError(f"{prefix}stride: it is {stride}; it must be at least 1")
     sides = []
     for axis in (1, 0):  # left and right, then top and bottom
-        size, kernel = x.shape[2 + axis], weight.shape[2 + axis]
-        outputs = -(-size // stride[axis])
-        total = max((outputs - 1) * stride[axis] + dilation[axis] * (kernel - 1) + 1 - size, 0)
+        outputs = -(-size[axis] // stride[axis])
+        total = max((outputs - 1) * stride[axis] + dilation[axis] * (weight.shape[2 + axis] - 1) + 1 - size[axis], 0)
         sides += [total // 2, total - total // 2]
     return sides
+
+
+def _four_sides(name, padding):
+    """Left, right, top, bottom."""
+    numbers = [padding] if isinstance(padding, int) else list(padding)
+    if len(numbers) == 4:
+        return numbers
+    if len(numbers) not in (1, 2):
+        raise ValueError(
+            f"{name}: {len(numbers)} numbers given; give one, two (vertical, horizontal) or four (left, right, top, "
+            "bottom)"
+        )
+    return [numbers[-1], numbers[-1], numbers[0], numbers[0]]
+
+
+def _five_tensors(name, bn):
+    if bn is None:
+        return [None] * 5
+    if len(bn) != 5:
+        raise ValueError(
+            f"{name}: {len(bn)} tensors given; give five, weight, bias, running_mean, running_var and "
+            "num_batches_tracked (None where there is none)"
+        )
+    return list(bn)
 
 
 def _pair(name, numbers):
