@@ -3,7 +3,9 @@
 #include <ATen/autocast_mode.h>
 #include <torch/library.h>
 
-#include "operators.h"
+#include <span>
+
+#include "conv_chain.h"
 
 namespace fusedsc::aten {
 namespace {
@@ -27,17 +29,24 @@ struct Autocast {
   /// By cast_all, which is given those that need it.
   template <std::size_t count, class Cast>
   std::array<OptionalTensor, count> together(std::array<OptionalTensor, count> tensors, const Cast& cast_all) const {
+    cast_together(tensors, cast_all);
+    return tensors;
+  }
+  void cast_together(std::span<OptionalTensor> tensors) const {
+    cast_together(tensors, [&](at::TensorList others) { return cast(others, dtype); });
+  }
+  template <class Cast>
+  void cast_together(std::span<OptionalTensor> tensors, const Cast& cast_all) const {
     std::vector<Tensor> others;
     std::vector<std::size_t> places;
-    for (std::size_t i = 0; i < count; ++i) {
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
       if (!tensors[i] || !is_cast(*tensors[i])) continue;
       others.push_back(*tensors[i]);
       places.push_back(i);
     }
-    if (others.empty()) return tensors;
+    if (others.empty()) return;
     const std::vector<Tensor> results = cast_all(others);
     for (std::size_t i = 0; i < places.size(); ++i) tensors[places[i]] = results[i];
-    return tensors;
   }
 
   /// As autocast itself decides.
@@ -133,6 +142,27 @@ Tensor inverted_residual_autocast(const Tensor& x, const OptionalTensor& expand_
 }
 
 template <at::DeviceType device>
+Tensor conv_chain_autocast(const Tensor& x, at::TensorList weights, const TensorOptionals& biases,
+                           const BoolList& has_bn, const TensorOptionals& bns, bool training,
+                           at::ArrayRef<double> momenta, at::ArrayRef<double> eps, const StringList& activations,
+                           IntArrayRef strides, IntArrayRef paddings, IntArrayRef dilations, IntArrayRef groups,
+                           bool residual, const OptionalTensor& branch_scale, std::string_view input_activation,
+                           std::optional<bool> recompute) {
+  const Autocast<device> cast;
+  std::vector<OptionalTensor> both(weights.begin(), weights.end());
+  for (const OptionalTensor& bias : biases) both.push_back(bias);
+  cast.cast_together(both);
+  std::vector<Tensor> cast_weights;
+  TensorOptionals cast_biases;
+  for (std::size_t i = 0; i < both.size(); ++i) {
+    if (i < weights.size()) cast_weights.push_back(*both[i]);
+    else cast_biases.push_back(both[i]);
+  }
+  return conv_chain(cast(x), cast_weights, cast_biases, has_bn, bns, training, momenta, eps, activations, strides,
+                    paddings, dilations, groups, residual, branch_scale, input_activation, recompute);
+}
+
+template <at::DeviceType device>
 void register_casts(torch::Library& m) {
   m.impl("depthwise_conv2d", depthwise_conv2d_autocast<device>);
   m.impl("pointwise_conv2d", pointwise_conv2d_autocast<device>);
@@ -140,6 +170,7 @@ void register_casts(torch::Library& m) {
   m.impl("dsc_block", dsc_block_autocast<device>);
   m.impl("conv_bn_act", conv_bn_act_autocast<device>);
   m.impl("inverted_residual", inverted_residual_autocast<device>);
+  m.impl("conv_chain", conv_chain_autocast<device>);
 }
 
 }  // namespace

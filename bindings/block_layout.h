@@ -19,6 +19,8 @@ struct BlockTraits {
 
 class BlockLayout {
  public:
+  /// That of x.
+  BlockLayout() = default;
   /// Where sizes are symbolic, that of x.
   BlockLayout(const at::Tensor& x, const at::Tensor& dw_weight, const at::Tensor& pw_weight, const BlockTraits& traits);
 

@@ -4,6 +4,8 @@
 
 #include <type_traits>
 
+#include "conv_chain.h"
+
 namespace fusedsc::aten {
 namespace {
 
@@ -174,6 +176,37 @@ Tensors14 gated_residual_backward(const Tensor& grad_y, const Tensor& x, const O
                                        project_weight, bn_parameters, se_parameters, statistics, stored, training,
                                        activation, se_activation, se_gate, stride, padding, dilation, residual,
                                        output_mask);
+}
+
+Tensor conv_chain(const Tensor& x, at::TensorList weights, const TensorOptionals& biases, const BoolList& has_bn,
+                  const TensorOptionals& bns, bool training, at::ArrayRef<double> momenta, at::ArrayRef<double> eps,
+                  const StringList& activations, IntArrayRef strides, IntArrayRef paddings, IntArrayRef dilations,
+                  IntArrayRef groups, bool residual, const OptionalTensor& branch_scale,
+                  std::string_view input_activation, std::optional<bool> recompute) {
+  return call<conv_chain>("fusedsc::conv_chain", x, weights, biases, has_bn, bns, training, momenta, eps, activations,
+                          strides, paddings, dilations, groups, residual, branch_scale, input_activation, recompute);
+}
+
+std::tuple<Tensor, Tensor, std::vector<Tensor>> conv_chain_forward(
+    const Tensor& x, at::TensorList weights, const TensorOptionals& biases, const BoolList& has_bn,
+    const TensorOptionals& bn_parameters, const OptionalTensor& statistics, at::ArrayRef<double> eps,
+    const StringList& activations, IntArrayRef strides, IntArrayRef paddings, IntArrayRef dilations, IntArrayRef groups,
+    bool residual, const OptionalTensor& branch_scale, std::string_view input_activation, bool recompute) {
+  return call<conv_chain_forward>("fusedsc::_conv_chain_forward", x, weights, biases, has_bn, bn_parameters, statistics,
+                                  eps, activations, strides, paddings, dilations, groups, residual, branch_scale,
+                                  input_activation, recompute);
+}
+
+std::vector<Tensor> conv_chain_backward(const Tensor& grad_y, const Tensor& x, at::TensorList weights,
+                                        const TensorOptionals& biases, const BoolList& has_bn,
+                                        const TensorOptionals& bn_parameters, const Tensor& statistics,
+                                        at::TensorList raw, bool training, const StringList& activations,
+                                        IntArrayRef strides, IntArrayRef paddings, IntArrayRef dilations,
+                                        IntArrayRef groups, bool residual, const OptionalTensor& branch_scale,
+                                        std::string_view input_activation, const BoolList& output_mask) {
+  return call<conv_chain_backward>("fusedsc::_conv_chain_backward", grad_y, x, weights, biases, has_bn, bn_parameters,
+                                   statistics, raw, training, activations, strides, paddings, dilations, groups,
+                                   residual, branch_scale, input_activation, output_mask);
 }
 
 }  // namespace fusedsc::aten

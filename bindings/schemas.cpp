@@ -92,6 +92,27 @@ TORCH_LIBRARY(fusedsc, m) {
       "Tensor grad_se_reduce_weight, Tensor grad_se_reduce_bias, Tensor grad_se_expand_weight, "
       "Tensor grad_se_expand_bias)");
 
+  // A chain of depthwise convolutions (as many groups as input channels) and 1x1 convolutions (one group). The lists
+  // have an element for each of them; `bns` five: weight, bias, running_mean, running_var, num_batches_tracked; strides
+  // and dilations two; paddings four (left, right, top, bottom). A momentum that is NaN is the cumulative average.
+  def("conv_chain(Tensor x, Tensor[] weights, Tensor?[] biases, bool[] has_bn, Tensor(a!)?[] bns, *, bool training, "
+      "float[] momenta, float[] eps, str[] activations, int[] strides, int[] paddings, int[] dilations, int[] groups, "
+      "bool residual=False, Tensor? branch_scale=None, str input_activation=\"identity\", bool? recompute=None) "
+      "-> Tensor");
+  // `bn_parameters` is [weight, bias] for each convolution; `statistics` is as above, with the channels of all
+  // BatchNorms side by side. `raw` are the convolutions' results that backward reads; none with `recompute`, which
+  // computes them again later.
+  def("_conv_chain_forward(Tensor x, Tensor[] weights, Tensor?[] biases, bool[] has_bn, Tensor?[] bn_parameters, "
+      "Tensor? statistics, float[] eps, str[] activations, int[] strides, int[] paddings, int[] dilations, "
+      "int[] groups, bool residual, Tensor? branch_scale, str input_activation, bool recompute) "
+      "-> (Tensor y, Tensor statistics, Tensor[] raw)");
+  // The gradients that `output_mask` asks for: of x, then of each convolution's weight, bias, and BatchNorm's weight
+  // and bias.
+  def("_conv_chain_backward(Tensor grad_y, Tensor x, Tensor[] weights, Tensor?[] biases, bool[] has_bn, "
+      "Tensor?[] bn_parameters, Tensor statistics, Tensor[] raw, bool training, str[] activations, int[] strides, "
+      "int[] paddings, int[] dilations, int[] groups, bool residual, Tensor? branch_scale, str input_activation, "
+      "bool[] output_mask) -> Tensor[]");
+
   // Copies in another dtype, made together.
   def("_cast(Tensor[] tensors, ScalarType dtype) -> Tensor[]");
   // The same, but for the last: a weight of a sliding-channel convolution of so many channels becomes the pointwise one
@@ -129,4 +150,9 @@ TORCH_LIBRARY(fusedsc, m) {
       "bool residual=False, bool? recompute=None, Tensor? se_reduce_weight=None, Tensor? se_reduce_bias=None, "
       "Tensor? se_expand_weight=None, Tensor? se_expand_bias=None, str se_activation=\"relu\", "
       "str se_gate=\"hardsigmoid\") -> (str[] direction, str[] implementation, str[] why_not)");
+  def("_explain_conv_chain(Tensor x, Tensor[] weights, Tensor?[] biases, bool[] has_bn, Tensor?[] bns, *, "
+      "bool training, float[] momenta, float[] eps, str[] activations, int[] strides, int[] paddings, "
+      "int[] dilations, int[] groups, bool residual=False, Tensor? branch_scale=None, "
+      "str input_activation=\"identity\", bool? recompute=None) "
+      "-> (str[] direction, str[] implementation, str[] why_not)");
 }

@@ -4,10 +4,13 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "arguments.h"
 #include "block_layout.h"
+#include "conv_chain_operands.h"
+#include "fusedsc/common/check_part.h"
 #include "fusedsc/common/status.h"
 #include "operators.h"
 #include "running_statistics.h"
@@ -20,6 +23,11 @@ namespace {
 
 bool requires_grad(const Tensor& tensor) { return tensor.requires_grad(); }
 bool requires_grad(const OptionalTensor& tensor) { return tensor && tensor->requires_grad(); }
+template <class Tensors>
+bool any_requires_grad(const Tensors& tensors) {
+  return std::any_of(tensors.begin(), tensors.end(),
+                     [](const OptionalTensor& tensor) { return requires_grad(tensor); });
+}
 
 /// Without a backward pass to come nothing needs to be kept for it.
 template <class... Tensors>
@@ -171,12 +179,63 @@ Tensor inverted_residual_composite(const Tensor& x, const OptionalTensor& expand
   return y;
 }
 
+Tensor conv_chain_composite(const Tensor& x, at::TensorList weights, const TensorOptionals& biases,
+                            const BoolList& has_bn, const TensorOptionals& bns, bool training,
+                            at::ArrayRef<double> momenta, at::ArrayRef<double> eps, const StringList& activations,
+                            IntArrayRef strides, IntArrayRef paddings, IntArrayRef dilations, IntArrayRef groups,
+                            bool residual, const OptionalTensor& branch_scale, std::string_view input_activation,
+                            std::optional<bool> recompute) {
+  check_activation("x", x);
+  check(bns.size() == 5 * weights.size(), "bns: it has ", bns.size(), " elements; give five for each of the ",
+        weights.size(), " weights");
+  check(momenta.size() == weights.size() && eps.size() == weights.size(), "momenta and eps: they have ", momenta.size(),
+        " and ", eps.size(), " elements; give one for each of the ", weights.size(), " weights");
+  check(!branch_scale || !requires_grad(*branch_scale),
+        "branch_scale: it requires a gradient, which is not computed; detach it, or scale the result of a chain "
+        "without it");
+  TensorOptionals bn_parameters;
+  for (std::size_t i = 0; i < bns.size(); ++i) {
+    if (i % 5 < 2) bn_parameters.push_back(bns.get(i));
+  }
+  const ConvChainOptions options{has_bn,          activations,  strides.vec(), paddings.vec(),
+                                 dilations.vec(), groups.vec(), residual,      std::string(input_activation)};
+  check_list_sizes({weights, biases, bn_parameters}, options);
+
+  std::vector<RunningUpdate> updates;
+  std::vector<Tensor> running;
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    check_part("stages", i, [&] { check_weight("weight", weights[i], x); });
+    if (!has_bn.get(i)) continue;
+    const RunningStatistics own{bns.get(5 * i + 2), bns.get(5 * i + 3), bns.get(5 * i + 4)};
+    const auto momentum = std::isnan(momenta[i]) ? std::nullopt : std::optional<double>(momenta[i]);
+    check_part("stages", i, [&] { own.check(x, weights[i].sym_size(0), training, momentum); });
+    updates.push_back({own, weights[i].sym_size(0), momentum});
+    if (training || !own.mean) continue;
+    running.push_back(own.to_statistics(eps[i], accumulation_type(x.scalar_type())));
+  }
+  check(running.empty() || running.size() == updates.size(),
+        "running_mean: some of the BatchNorms have running statistics and others do not; give all or none");
+  OptionalTensor statistics;
+  if (!running.empty()) statistics = running.size() == 1 ? running.front() : at::cat(running, 1);
+
+  const bool differentiates =
+      at::GradMode::is_enabled() &&
+      (requires_grad(x) || any_requires_grad(weights) || any_requires_grad(biases) || any_requires_grad(bn_parameters));
+  const BlockLayout layout = layout_of_chain(x, weights, options, differentiates);
+  const auto [raw_y, batch_statistics, raw] = conv_chain_forward(
+      layout.inside(x), weights, biases, has_bn, bn_parameters, statistics, eps, activations, strides, paddings,
+      dilations, groups, residual, branch_scale, input_activation, !differentiates || recompute.value_or(false));
+  if (training && !updates.empty()) update_running(batch_statistics, updates, x.sym_numel() == 0);
+  return layout.outside(raw_y);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(fusedsc, CompositeImplicitAutograd, m) {
   m.impl("dsc_block", dsc_block_composite);
   m.impl("conv_bn_act", conv_bn_act_composite);
   m.impl("inverted_residual", inverted_residual_composite);
+  m.impl("conv_chain", conv_chain_composite);
 }
 
 }  // namespace fusedsc::aten

@@ -45,8 +45,18 @@ void check_count(std::int64_t count) {
 
 void check_affine(const ConstTensorView& x, const ConstChannelVector& scale, const ConstChannelVector& shift) {
   check_readable({"x", x});
-  check_channels_given("scale", scale, x.sizes[1], accumulation_type(x.dtype));
-  check_channels_given("shift", shift, x.sizes[1], accumulation_type(x.dtype));
+  check_channels("scale", scale, x.sizes[1], accumulation_type(x.dtype));
+  check_channels("shift", shift, x.sizes[1], accumulation_type(x.dtype));
+  check(static_cast<bool>(scale) == static_cast<bool>(shift),
+        "scale and shift: only one is given; give both or neither");
+}
+
+/// Of an image_scale.
+void check_per_image(const ConstChannelVector& scale, const ConstTensorView& x) {
+  if (!scale) return;
+  check(scale.size == x.sizes[0], "image_scale: it has ", scale.size, " values, but must have ", x.sizes[0],
+        ", one per image");
+  check_channels("image_scale", scale, scale.size, accumulation_type(x.dtype));
 }
 
 void check_like_x(const NamedTensor& tensor, const ConstTensorView& x) {
@@ -57,6 +67,7 @@ void check_like_x(const NamedTensor& tensor, const ConstTensorView& x) {
 
 void check_problem(const BatchNormApplyArguments& arguments) {
   check_affine(arguments.x, arguments.scale, arguments.shift);
+  check_per_image(arguments.image_scale, arguments.x);
   check_like_x({"out", arguments.out}, arguments.x);
   check_writable({"out", arguments.out});
   if (arguments.residual) check_like_x({"residual", arguments.residual}, arguments.x);
@@ -65,8 +76,15 @@ void check_problem(const BatchNormApplyArguments& arguments) {
 void check_problem(const BatchNormReduceArguments& arguments) {
   check_affine(arguments.x, arguments.scale, arguments.shift);
   check_like_x({"grad_y", arguments.grad_y}, arguments.x);
-  check(static_cast<bool>(arguments.sums), "sums: they are empty; pass vectors for the two sums");
+  check_per_image(arguments.image_scale, arguments.x);
+  check(arguments.sums || arguments.grad,
+        "sums and grad: both are empty; pass vectors for the two sums, memory for the gradient, or both");
+  check(!arguments.image_scale || arguments.grad,
+        "image_scale: it is given without grad, whose images it scales; pass grad too");
   check_gradient_sums(arguments.sums, arguments.x);
+  if (!arguments.grad) return;
+  check_like_x({"grad", arguments.grad}, arguments.x);
+  check_writable({"grad", arguments.grad});
 }
 
 void check_memory(const BatchNormApplyArguments& arguments) {
@@ -78,6 +96,7 @@ void check_memory(const BatchNormApplyArguments& arguments) {
 void check_memory(const BatchNormReduceArguments& arguments) {
   check_given({"x", arguments.x});
   check_given({"grad_y", arguments.grad_y});
+  check_no_overlap({{"grad", arguments.grad}}, {{"x", arguments.x}, {"grad_y", arguments.grad_y}});
 }
 
 template <class Arguments>

@@ -49,27 +49,46 @@ inline GradientPrologue gradient_prologue_of(const GradientNormaliser& normalise
   return {normaliser.grad_scale, normaliser.output_scale, normaliser.offset, normaliser.training ? x : g};
 }
 
+/// One BatchNorm of a block. Vectors are [channels], accumulation type.
+struct BatchNormParameters {
+  ConstChannelVector weight, bias;  ///< or empty for 1 and 0
+  double eps = 1e-5;
+  /// Training: written, as in DscBlockArguments. Eval: mean and invstd are read.
+  ChannelVector mean, invstd, variance;
+  /// The affine map that follows from these. Training: written, if there is memory; backward: read, or computed again.
+  ChannelVector scale, shift;
+};
+
+/// Gradients of one BatchNorm's parameters, accumulation type; data may be null.
+struct BatchNormGradients {
+  ChannelVector weight, bias;
+};
+
 /// The statistics of an empty batch: mean 0, variance 0 (which may be empty) and the invstd that goes with it.
 void clear_statistics(ChannelVector mean, ChannelVector variance, ChannelVector invstd, double eps);
 
-/// out = activation(scale[c]*x + shift[c]) + residual, one pass over memory.
+/// out = image_scale[n]*activation(scale[c]*x + shift[c]) + residual, one pass over memory.
 struct BatchNormApplyArguments {
   ConstTensorView x;
-  ConstChannelVector scale, shift;
+  ConstChannelVector scale, shift;  ///< both, or neither for 1 and 0
   Activation activation = Activation::identity;
   ConstTensorView residual;  ///< or empty
   TensorView out;
+  ConstChannelVector image_scale = {};  ///< [N], accumulation type; or empty for 1
 };
 void batch_norm_apply(const BatchNormApplyArguments& arguments, const Execution& execution);
 std::size_t batch_norm_apply_workspace_bytes(const BatchNormApplyArguments& arguments, int threads);
 Plan<BatchNormApplyArguments> plan_batch_norm_apply(const BatchNormApplyArguments& arguments, int threads);
 
-/// The two sums BatchNorm's backward needs, of g = grad_y * activation'(scale*x + shift).
+/// Of g = image_scale[n]*grad_y*activation'(scale*x + shift): the two sums that BatchNorm's backward needs, g itself,
+/// or both.
 struct BatchNormReduceArguments {
   ConstTensorView x, grad_y;
-  ConstChannelVector scale, shift;  ///< used by the activation's derivative only
+  ConstChannelVector scale, shift;  ///< used by the activation's derivative only; both, or neither for 1 and 0
   Activation activation = Activation::identity;
-  GradientSums sums;
+  GradientSums sums;                    ///< or empty
+  TensorView grad = {};                 ///< g, written; or null data
+  ConstChannelVector image_scale = {};  ///< [N], accumulation type; or empty for 1; needs grad
 };
 void batch_norm_reduce(const BatchNormReduceArguments& arguments, const Execution& execution);
 std::size_t batch_norm_reduce_workspace_bytes(const BatchNormReduceArguments& arguments, int threads);

@@ -8,6 +8,7 @@
 
 #include <vector>
 
+#include "fusedsc/common/channel_values.h"
 #include "fusedsc/common/cpu/pass-inl.h"
 #include "fusedsc/common/cpu/positions.h"
 #include "fusedsc/common/cpu/seam-inl.h"
@@ -85,6 +86,16 @@ class BatchNormPass {
   }
 };
 
+/// to = factor*from [+ residual]; `to` may be `from`.
+template <class Major, class T>
+void multiply(Patch<const T> from, T factor, Patch<const T> residual, Extent extent, Patch<T> to) {
+  for_each_vector<Major>(extent, [=](std::int64_t c, std::int64_t p, std::int64_t left) HWY_ATTR {
+    auto result = hn::Mul(Major::load(Major::at(from, c, p), left), hn::Set(Tag<T>(), factor));
+    if (residual.data != nullptr) result = hn::Add(result, Major::load(Major::at(residual, c, p), left));
+    Major::store(result, Major::at(to, c, p), left);
+  });
+}
+
 struct BatchNormApplyViews {
   ConstTensorView x, residual;
   TensorView out;
@@ -92,7 +103,7 @@ struct BatchNormApplyViews {
   BatchNormApplyViews(const BatchNormApplyArguments& arguments, bool join_images)
       : x(arguments.x), residual(arguments.residual), out(arguments.out) {
     join_all_rows(x, residual, out);
-    if (join_images) join_all_images(x, residual, out);
+    if (join_images && !arguments.image_scale) join_all_images(x, residual, out);
   }
   bool channel_major() const { return all_contiguous(x, residual, out); }
 };
@@ -125,7 +136,13 @@ class BatchNormApply : BatchNormPass<T, Order> {
         residual = read_patch<Major, T>(views_.residual, part, Major::is_readable(views_.residual),
                                         this->patch_in(residual_, lane));
       }
-      apply_epilogue<Major, T>(x, affine, residual, {part.positions, part.channels}, out);
+      const Extent extent{part.positions, part.channels};
+      if (arguments_.image_scale) {
+        apply_epilogue<Major, T>(x, affine, {}, extent, out);
+        multiply<Major, T>(out, value_or(arguments_.image_scale, part.image, T(1)), residual, extent, out);
+      } else {
+        apply_epilogue<Major, T>(x, affine, residual, extent, out);
+      }
       if (!in_place) Major::store(out.data, views_.out, part);
     });
   }
@@ -140,13 +157,14 @@ class BatchNormApply : BatchNormPass<T, Order> {
 
 struct BatchNormReduceViews {
   ConstTensorView x, grad_y;
+  TensorView grad;
 
   BatchNormReduceViews(const BatchNormReduceArguments& arguments, bool join_images)
-      : x(arguments.x), grad_y(arguments.grad_y) {
-    join_all_rows(x, grad_y);
-    if (join_images) join_all_images(x, grad_y);
+      : x(arguments.x), grad_y(arguments.grad_y), grad(arguments.grad) {
+    join_all_rows(x, grad_y, grad);
+    if (join_images && !arguments.image_scale) join_all_images(x, grad_y, grad);
   }
-  bool channel_major() const { return all_contiguous(x, grad_y); }
+  bool channel_major() const { return all_contiguous(x, grad_y, grad); }
 };
 
 template <class T, template <class> class Order>
@@ -157,7 +175,7 @@ class BatchNormReduce : BatchNormPass<T, Order> {
 
   BatchNormReduce(const BatchNormReduceArguments& arguments, const BatchNormReduceViews& views, int threads,
                   void* workspace)
-      : Pass(views.x, 2, threads, workspace),
+      : Pass(views.x, views.grad ? 3 : 2, threads, workspace),
         arguments_(arguments),
         views_(views),
         mean_(this->arena_.template take<T>(this->pitch_)),
@@ -165,6 +183,7 @@ class BatchNormReduce : BatchNormPass<T, Order> {
         sum_centered_(this->arena_.template take<T>(this->tiles_.slices * this->pitch_)) {
     if (!Major::is_readable(views.x)) x_ = this->take_patches(this->arena_);
     if (!Major::is_readable(views.grad_y)) grad_y_ = this->take_patches(this->arena_);
+    if (views.grad && !Major::is_readable(views.grad)) grad_ = this->take_patches(this->arena_);
   }
 
   std::size_t workspace_bytes() const { return this->arena_.used(); }
@@ -180,10 +199,19 @@ class BatchNormReduce : BatchNormPass<T, Order> {
       const auto x = read_patch<Major, T>(views_.x, part, Major::is_readable(views_.x), this->patch_in(x_, lane));
       const auto grad_y =
           read_patch<Major, T>(views_.grad_y, part, Major::is_readable(views_.grad_y), this->patch_in(grad_y_, lane));
-      apply_activation_backward<Major, T>(grad_y, x, affine,
-                                          {mean_, sum_grad_ + slice * pitch, sum_centered_ + slice * pitch},
-                                          {part.positions, part.channels});
+      SumVectors<T> tile_sums;
+      if (sums) tile_sums = {mean_, sum_grad_ + slice * pitch, sum_centered_ + slice * pitch};
+      const Extent extent{part.positions, part.channels};
+      if (!views_.grad) return apply_activation_backward<Major, T>(grad_y, x, affine, tile_sums, extent);
+      const bool in_place = Major::is_readable(views_.grad);
+      const Patch<T> grad = in_place
+                                ? patch_of<Major, T>(views_.grad, part)
+                                : Patch<T>{this->patch_in(grad_, lane), Major::pitch(part.positions, part.channels)};
+      multiply<Major, T>(grad_y, value_or(arguments_.image_scale, part.image, T(1)), {}, extent, grad);
+      apply_activation_backward<Major, T>(grad, x, affine, tile_sums, extent);
+      if (!in_place) Major::store(grad.data, views_.grad, part);
     });
+    if (!sums) return;
     add_slices(sum_grad_, slices, pitch, this->channels_, static_cast<T*>(sums.grad.data));
     add_slices(sum_centered_, slices, pitch, this->channels_, static_cast<T*>(sums.grad_times_centered.data));
   }
@@ -196,6 +224,7 @@ class BatchNormReduce : BatchNormPass<T, Order> {
   T* sum_centered_;
   T* x_ = nullptr;
   T* grad_y_ = nullptr;
+  T* grad_ = nullptr;
 };
 
 /// A pass with the views that it looks through.

@@ -38,9 +38,18 @@ FUSEDSC_DEVICE void batch_norm_finalize(const BatchNormFinalizeParameters& p) {
 
 // ------------------------------------------------------------------------------------------------- over whole tensors
 
+/// values *= image_scale[image], where there is one.
+template <class A, int kCount>
+FUSEDSC_DEVICE void scale_image(const void* image_scale, int image, A (&values)[kCount]) {
+  if (image_scale == nullptr) return;
+  const A scale = static_cast<const A*>(image_scale)[image];
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) values[i] *= scale;
+}
+
 struct BatchNormApplyParameters {
   ConstDeviceTensor x, residual;
-  const void *scale = nullptr, *shift = nullptr;
+  const void *scale = nullptr, *shift = nullptr, *image_scale = nullptr;
   Activation activation = Activation::identity;
   DeviceTensor out;
   int channels = 0, width = 0;
@@ -67,6 +76,7 @@ FUSEDSC_DEVICE void batch_norm_apply(const BatchNormApplyParameters& p) {
 #pragma unroll
     for (int i = 0; i < kColumns * kChannels; ++i) y[i] = y[i] * scale[i % kChannels] + shift[i % kChannels];
     activate(p.activation, y);
+    scale_image(p.image_scale, strip.image, y);
     if (p.residual.data != nullptr) {
       A added[kColumns * kChannels];
       load_positions<T, kChannels, kColumns>(p.residual, p.residual.offset(strip.image, channel, strip.row, column),
@@ -81,15 +91,17 @@ FUSEDSC_DEVICE void batch_norm_apply(const BatchNormApplyParameters& p) {
 
 struct BatchNormReduceParameters {
   ConstDeviceTensor x, grad_y;
-  const void *scale = nullptr, *shift = nullptr, *mean = nullptr;
+  const void *scale = nullptr, *shift = nullptr, *image_scale = nullptr, *mean = nullptr;
   Activation activation = Activation::identity;
+  DeviceTensor grad;
   int channels = 0, width = 0;
-  bool join_columns = false;  ///< in both of the tensors
-  void* partials = nullptr;   ///< [split][sum of g, of g*(x - mean)][channel]
+  bool join_columns = false;  ///< in all of the tensors
+  void* partials = nullptr;   ///< [split][sum of g, of g*(x - mean)][channel]; null: no sums
   DepthwiseWork work;
 };
 
-template <class T, int kChannels, int kColumns>
+/// kWrites: g itself, too.
+template <class T, int kChannels, int kColumns, bool kWrites>
 FUSEDSC_DEVICE void batch_norm_reduce(const BatchNormReduceParameters& p) {
   using A = Accumulator<T>;
   const DepthwiseShare share(p.work);
@@ -113,12 +125,18 @@ FUSEDSC_DEVICE void batch_norm_reduce(const BatchNormReduceParameters& p) {
 #pragma unroll
     for (int i = 0; i < kColumns * kChannels; ++i) z[i] = x[i] * scale[i % kChannels] + shift[i % kChannels];
     activate_backward(p.activation, z, g);
+    if constexpr (kWrites) {
+      scale_image(p.image_scale, strip.image, g);
+      store_positions<T, kChannels, kColumns>(g, p.grad, p.grad.offset(strip.image, channel, strip.row, column),
+                                              columns, p.join_columns);
+    }
 #pragma unroll
     for (int i = 0; i < kColumns * kChannels; ++i) {  // g is zero beyond the image
       sums[i % kChannels] += g[i];
       sums[kChannels + i % kChannels] += g[i] * (x[i] - mean[i % kChannels]);
     }
   }
+  if (kWrites && p.partials == nullptr) return;
   A* rows = static_cast<A*>(p.partials) + static_cast<std::int64_t>(share.split) * 2 * p.channels;
   const int first_channel = share.first_channel(p.work, kChannels);
   add_item_lanes<2 * kChannels>(p.work, share, sums, [&](int lane, int i, A total) {

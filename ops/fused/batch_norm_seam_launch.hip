@@ -26,7 +26,13 @@ apply_kernel(BatchNormApplyParameters parameters) {
 template <class T, int kChannels, int kColumns>
 FUSEDSC_KERNEL(kDepthwiseThreads, 6)
 reduce_kernel(BatchNormReduceParameters parameters) {
-  batch_norm_reduce<T, kChannels, kColumns>(parameters);
+  batch_norm_reduce<T, kChannels, kColumns, false>(parameters);
+}
+
+template <class T, int kChannels, int kColumns>
+FUSEDSC_KERNEL(kDepthwiseThreads, 6)
+gradient_kernel(BatchNormReduceParameters parameters) {
+  batch_norm_reduce<T, kChannels, kColumns, true>(parameters);
 }
 
 template <class T, int kChannels, int kColumns>
@@ -37,6 +43,11 @@ constexpr auto apply(DataType dtype) {
 template <class T, int kChannels, int kColumns>
 constexpr auto reduce(DataType dtype) {
   return pass_instance(dtype, kChannels, kColumns, reduce_kernel<T, kChannels, kColumns>);
+}
+
+template <class T, int kChannels, int kColumns>
+constexpr auto gradient(DataType dtype) {
+  return pass_instance(dtype, kChannels, kColumns, gradient_kernel<T, kChannels, kColumns>);
 }
 
 /// Of those that fit the first is taken: 16 bytes of neighbouring channels at a time, 8, or one channel. Per thread:
@@ -54,6 +65,14 @@ const DepthwiseInstance<BatchNormReduceParameters> kReduceInstances[] = {
     reduce<BFloat16, 4, 2>(DataType::bfloat16), reduce<BFloat16, 1, 8>(DataType::bfloat16),
     reduce<float, 4, 2>(DataType::float32),     reduce<float, 2, 2>(DataType::float32),
     reduce<float, 1, 4>(DataType::float32),     reduce<double, 1, 2>(DataType::float64),
+};
+/// What also writes the gradient.
+const DepthwiseInstance<BatchNormReduceParameters> kGradientInstances[] = {
+    gradient<Float16, 8, 1>(DataType::float16),   gradient<Float16, 4, 2>(DataType::float16),
+    gradient<Float16, 1, 8>(DataType::float16),   gradient<BFloat16, 8, 1>(DataType::bfloat16),
+    gradient<BFloat16, 4, 2>(DataType::bfloat16), gradient<BFloat16, 1, 8>(DataType::bfloat16),
+    gradient<float, 4, 2>(DataType::float32),     gradient<float, 2, 2>(DataType::float32),
+    gradient<float, 1, 4>(DataType::float32),     gradient<double, 1, 2>(DataType::float64),
 };
 
 /// One thread per channel.
@@ -119,6 +138,7 @@ struct ApplyPass {
     p.residual = views.residual;
     p.scale = a.scale.data;
     p.shift = a.shift.data;
+    p.image_scale = a.image_scale.data;
     p.activation = a.activation;
     p.out = views.out;
     p.channels = static_cast<int>(views.x.sizes[1]);
@@ -137,11 +157,14 @@ Plan<BatchNormApplyArguments> plan_apply(const BatchNormApplyArguments& a, int /
 
 struct ReduceViews {
   ConstTensorView x, grad_y;
+  TensorView grad;
 
-  explicit ReduceViews(const BatchNormReduceArguments& a) : x(a.x), grad_y(a.grad_y) { join_all_rows(x, grad_y); }
+  explicit ReduceViews(const BatchNormReduceArguments& a) : x(a.x), grad_y(a.grad_y), grad(a.grad) {
+    join_all_rows(x, grad_y, grad);
+  }
 };
 
-/// Two launches, worked out.
+/// Two launches, worked out; without sums one.
 struct ReducePass {
   const DepthwiseInstance<BatchNormReduceParameters>* instance;
   bool join_columns;
@@ -149,9 +172,10 @@ struct ReducePass {
   DepthwiseWork work;
 
   explicit ReducePass(const BatchNormReduceArguments& a) {
-    const auto [x, grad_y] = ReduceViews(a);
-    instance = &choose_instance(kReduceInstances, x.dtype, Window{}, 1, {x, grad_y});
-    join_columns = columns_join(instance->tile.columns, {x, grad_y});
+    const auto [x, grad_y, grad] = ReduceViews(a);
+    const auto& instances = grad ? kGradientInstances : kReduceInstances;
+    instance = &choose_instance(instances, x.dtype, Window{}, 1, {x, grad_y, grad});
+    join_columns = columns_join(instance->tile.columns, {x, grad_y, grad});
     const int values = 2 * instance->tile.channels;
     memory = x.dtype == DataType::float64 ? block_sums_bytes<double>(values) : block_sums_bytes<float>(values);
     work = plan_pass(x, instance->tile, resident_blocks(instance->plain, kDepthwiseThreads, memory));
@@ -164,7 +188,7 @@ struct ReducePass {
 
   std::size_t workspace_bytes(const BatchNormReduceArguments& a) const {
     Arena measured(nullptr);
-    take_partials(a, measured);
+    if (a.sums) take_partials(a, measured);
     return measured.used();
   }
 
@@ -176,15 +200,17 @@ struct ReducePass {
     p.grad_y = views.grad_y;
     p.scale = a.scale.data;
     p.shift = a.shift.data;
+    p.image_scale = a.image_scale.data;
     p.mean = a.sums.mean.data;
     p.activation = a.activation;
+    p.grad = views.grad;
     p.channels = static_cast<int>(views.x.sizes[1]);
     p.width = static_cast<int>(views.x.sizes[3]);
     p.join_columns = join_columns;
-    p.partials = take_partials(a, arena);
+    if (a.sums) p.partials = take_partials(a, arena);
     p.work = work;
     launch("batch_norm_reduce", instance->plain, work.blocks(), kDepthwiseThreads, memory, execution.stream, p);
-    launch_gradient_sums("batch_norm_reduce", p.partials, work.splits, a.sums, a.x, execution.stream);
+    if (a.sums) launch_gradient_sums("batch_norm_reduce", p.partials, work.splits, a.sums, a.x, execution.stream);
   }
 };
 

@@ -7,7 +7,7 @@
 namespace fusedsc {
 namespace {
 
-using Seam = InvertedResidualSeam;
+using Seam = NormalisedTensor;
 
 GatedResidualArguments with_addresses(GatedResidualArguments gated) {
   const bool keeps_p = gated.block.training || gated.block.p;

@@ -3,7 +3,7 @@
 #include "fusedsc/fused/inverted_residual_checks.h"
 #include "fusedsc/fused/inverted_residual_composed.h"
 #include "fusedsc/fused/inverted_residual_inference.h"
-#include "fusedsc/fused/inverted_residual_seams.h"
+#include "fusedsc/fused/normalised_tensor.h"
 #include "fusedsc/runtime/operator.h"
 
 namespace fusedsc {

@@ -6,21 +6,11 @@
 #include <cstddef>
 #include <vector>
 
-#include "fusedsc/common/problem.h"
+#include "fusedsc/fused/batch_norm_seam.h"
 #include "fusedsc/runtime/execution.h"
 #include "fusedsc/runtime/implementation.h"
 
 namespace fusedsc {
-
-/// One BatchNorm of the block. Vectors are [channels], accumulation type.
-struct BatchNormParameters {
-  ConstChannelVector weight, bias;  ///< or empty for 1 and 0
-  double eps = 1e-5;
-  /// Training: written, as in DscBlockArguments. Eval: mean and invstd are read.
-  ChannelVector mean, invstd, variance;
-  /// The affine map that follows from these. Training: written, if there is memory; backward: read, or computed again.
-  ChannelVector scale, shift;
-};
 
 struct InvertedResidualArguments {
   ConstTensorView x;               ///< [N, C, H, W]
@@ -45,11 +35,6 @@ void inverted_residual(const InvertedResidualArguments& arguments, const Executi
 std::size_t inverted_residual_workspace_bytes(const InvertedResidualArguments& arguments, int threads);
 Plan<InvertedResidualArguments> plan_inverted_residual(const InvertedResidualArguments& arguments, int threads);
 std::vector<Candidate> explain_inverted_residual(const InvertedResidualArguments& arguments);
-
-/// Gradients of one BatchNorm's parameters, accumulation type; data may be null.
-struct BatchNormGradients {
-  ChannelVector weight, bias;
-};
 
 struct InvertedResidualBackwardArguments {
   InvertedResidualArguments forward;  ///< as in forward, with e, d and p as forward left them; y is not looked at

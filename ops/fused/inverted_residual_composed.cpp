@@ -6,8 +6,8 @@
 namespace fusedsc {
 namespace {
 
-using Seam = InvertedResidualSeam;
-using GradientSeam = InvertedResidualGradientSeam;
+using Seam = NormalisedTensor;
+using GradientSeam = NormalisedGradient;
 
 struct ComposedForward {
   InvertedResidualArguments block;

@@ -5,11 +5,26 @@
 #include "fusedsc/backward/depthwise.h"
 #include "fusedsc/backward/pointwise.h"
 #include "fusedsc/common/status.h"
-#include "fusedsc/fused/inverted_residual_seams.h"
+#include "fusedsc/fused/inverted_residual.h"
+#include "fusedsc/fused/normalised_tensor.h"
 
 namespace fusedsc {
 
-inline PointwiseArguments expand_of(const InvertedResidualArguments& block, const InvertedResidualSeam& expand_seam) {
+inline InvertedResidualArguments with_addresses(InvertedResidualArguments block) {
+  if (block.expand_weight) give_address(block.e, block.e);
+  give_address(block.d, block.d);
+  give_address(block.p, block.p);
+  return block;
+}
+
+inline InvertedResidualBackwardArguments with_addresses(InvertedResidualBackwardArguments wanted) {
+  wanted.forward = with_addresses(wanted.forward);
+  if (wanted.forward.expand_weight) give_address(wanted.grad_e, wanted.forward.e);
+  give_address(wanted.grad_d, wanted.forward.d);
+  return wanted;
+}
+
+inline PointwiseArguments expand_of(const InvertedResidualArguments& block, const NormalisedTensor& expand_seam) {
   PointwiseArguments expand;
   if (!block.expand_weight) return expand;
   expand.x = block.x;
@@ -20,8 +35,8 @@ inline PointwiseArguments expand_of(const InvertedResidualArguments& block, cons
   return expand;
 }
 
-inline DepthwiseArguments depthwise_of(const InvertedResidualArguments& block, const InvertedResidualSeam& expand_seam,
-                                       const InvertedResidualSeam& dw_seam) {
+inline DepthwiseArguments depthwise_of(const InvertedResidualArguments& block, const NormalisedTensor& expand_seam,
+                                       const NormalisedTensor& dw_seam) {
   DepthwiseArguments depthwise;
   depthwise.x = block.expand_weight ? ConstTensorView(block.e) : block.x;
   depthwise.weight = block.dw_weight;
@@ -47,8 +62,8 @@ struct InvertedResidualWants {
 
 inline DepthwiseBackwardArguments depthwise_backward_of(const InvertedResidualBackwardArguments& wanted,
                                                         const InvertedResidualWants& wants,
-                                                        const InvertedResidualGradientSeam& expand_seam,
-                                                        const InvertedResidualGradientSeam& dw_seam) {
+                                                        const NormalisedGradient& expand_seam,
+                                                        const NormalisedGradient& dw_seam) {
   const InvertedResidualArguments& block = wanted.forward;
   const bool expands(block.expand_weight);
   DepthwiseBackwardArguments depthwise;
@@ -70,7 +85,7 @@ inline DepthwiseBackwardArguments depthwise_backward_of(const InvertedResidualBa
 }
 
 inline PointwiseBackwardArguments expand_backward_of(const InvertedResidualBackwardArguments& wanted,
-                                                     const InvertedResidualGradientSeam& expand_seam) {
+                                                     const NormalisedGradient& expand_seam) {
   const InvertedResidualArguments& block = wanted.forward;
   PointwiseBackwardArguments expand;
   expand.x = block.x;

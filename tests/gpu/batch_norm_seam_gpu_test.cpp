@@ -25,6 +25,7 @@ INSTANTIATE_TEST_SUITE_P(Targets, BatchNormGpu, testing::ValuesIn(gpu_targets())
 TEST_P(BatchNormGpu, Finalize) { for_all_flags(accumulation_type(GetParam().dtype), verify_finalize); }
 TEST_P(BatchNormGpu, Apply) { for_each_case(cases(GetParam().dtype), verify_apply); }
 TEST_P(BatchNormGpu, Reduce) { for_each_case(cases(GetParam().dtype), verify_reduce); }
+TEST_P(BatchNormGpu, ReduceOfNan) { verify_reduce_of_nan(GetParam().dtype); }
 
 }  // namespace
 }  // namespace fusedsc::reference

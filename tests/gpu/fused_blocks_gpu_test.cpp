@@ -1,5 +1,6 @@
 /// The fused blocks on a GPU: the chains of its operators, in every mode.
 #include "gpu/gpu_under_test.h"
+#include "ops/conv_chain_verify.h"
 #include "ops/dsc_block_verify.h"
 #include "ops/empty_blocks.h"
 #include "ops/gated_residual_verify.h"
@@ -154,7 +155,21 @@ TEST_P(FusedBlocksGpu, InvertedResidualBackwardRandom) {
   for_each_case(random_inverted_residuals(GetParam().dtype), verify_inverted_residual_backward);
 }
 
+TEST_P(FusedBlocksGpu, ConvChainEdges) { for_each_case(conv_chain_edges(GetParam().dtype), verify_conv_chain); }
+TEST_P(FusedBlocksGpu, ConvChainRandom) { for_each_case(random_conv_chains(GetParam().dtype), verify_conv_chain); }
+TEST_P(FusedBlocksGpu, ConvChainInference) {
+  for_each_case(conv_chain_edges(GetParam().dtype), verify_conv_chain_inference);
+  for_each_case(random_conv_chains(GetParam().dtype), verify_conv_chain_inference);
+}
+TEST_P(FusedBlocksGpu, ConvChainBackwardEdges) {
+  for_each_case(conv_chain_edges(GetParam().dtype), verify_conv_chain_backward);
+}
+TEST_P(FusedBlocksGpu, ConvChainBackwardRandom) {
+  for_each_case(random_conv_chains(GetParam().dtype), verify_conv_chain_backward);
+}
+
 TEST_P(FusedBlocksGpu, EmptyBatch) {
+  verify_empty_conv_chain(GetParam().dtype);
   verify_empty_dsc_block(GetParam().dtype);
   verify_empty_inverted_residual(GetParam().dtype);
   verify_empty_gated_residual(GetParam().dtype);

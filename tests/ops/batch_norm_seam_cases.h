@@ -1,9 +1,13 @@
 /// BatchNorm's arithmetic per channel and its two passes over tensors: cases, and how they are verified.
 #pragma once
 
+#include <cmath>
+#include <limits>
+
 #include "fusedsc/fused/batch_norm_seam.h"
 #include "ops/cases.h"
 #include "ops/gradient_normaliser.h"
+#include "reference/conv_chain.h"
 
 namespace fusedsc::reference {
 
@@ -96,12 +100,15 @@ struct BatchNormCase {
   Sizes sizes;
   Activation activation;
   bool residual;
-  Memories memories;  ///< x; y: of out; other: of residual and grad_y
+  Memories memories;  ///< x; y: of out and grad; other: of residual and grad_y
+  bool scales_images = false;
+  bool affine = true;
 };
 
 inline std::ostream& operator<<(std::ostream& out, const BatchNormCase& problem) {
   return out << name_of(problem.dtype) << ", " << printed(problem.sizes) << ", " << name_of(problem.activation)
-             << (problem.residual ? ", residual" : "") << "\n  " << problem.memories;
+             << (problem.residual ? ", residual" : "") << (problem.scales_images ? ", image_scale" : "")
+             << (problem.affine ? "" : ", no affine map") << "\n  " << problem.memories;
 }
 
 inline std::vector<BatchNormCase> batch_norm_cases(DataType dtype) {
@@ -113,6 +120,7 @@ inline std::vector<BatchNormCase> batch_norm_cases(DataType dtype) {
       for (const bool residual : {false, true}) {
         cases.push_back({dtype, sizes, Activation::identity, residual, Memories::all(memory)});
         cases.push_back({dtype, sizes, Activation::relu6, residual, Memories::all(memory)});
+        cases.back().scales_images = residual;
       }
     }
   }
@@ -120,6 +128,8 @@ inline std::vector<BatchNormCase> batch_norm_cases(DataType dtype) {
   for (int i = 0; i < 100; ++i) {
     const Sizes sizes{between(random, 1, 5), between(random, 1, 40), between(random, 1, 10), between(random, 1, 33)};
     cases.push_back({dtype, sizes, one_of(random, kActivations), coin(random), Memories::random(random)});
+    cases.back().scales_images = i % 3 == 0;
+    cases.back().affine = i % 5 != 0;
   }
   return cases;
 }
@@ -127,18 +137,20 @@ inline std::vector<BatchNormCase> batch_norm_cases(DataType dtype) {
 /// What applying and reducing read alike.
 struct BatchNormInputs {
   Tensor x, other;
-  Channels scale, shift;
+  Channels scale, shift, image_scale;
 
   explicit BatchNormInputs(const BatchNormCase& problem)
       : x(problem.dtype, problem.sizes, problem.memories.x),
-        other(problem.dtype, problem.sizes, problem.memories.other),
-        scale(accumulation_type(problem.dtype), problem.sizes[1]),
-        shift(accumulation_type(problem.dtype), problem.sizes[1]) {
+        other(problem.dtype, problem.sizes, problem.memories.other) {
     Random random(7);
+    const DataType vectors = accumulation_type(problem.dtype);
     x.fill(random, -1.5, 2);
     other.fill(random, -1, 2);
-    scale.fill(random, -2, 2);
-    shift.fill(random, -1, 4);
+    if (problem.affine) {
+      scale = Channels(vectors, problem.sizes[1]).fill(random, -2, 2);
+      shift = Channels(vectors, problem.sizes[1]).fill(random, -1, 4);
+    }
+    if (problem.scales_images) image_scale = Channels(vectors, problem.sizes[0]).fill(random, -1, 2);
   }
   Affine affine(Activation activation) const { return {scale.values(), shift.values(), activation}; }
 };
@@ -151,20 +163,24 @@ inline void verify_apply(const BatchNormCase& problem) {
   arguments.scale = inputs.scale;
   arguments.shift = inputs.shift;
   arguments.activation = problem.activation;
+  arguments.image_scale = inputs.image_scale;
   if (problem.residual) arguments.residual = inputs.other;
   arguments.out = out;
   const Precision precision(problem.dtype);
   Array expected = apply(precision, inputs.x.values(), inputs.affine(problem.activation));
+  expected = scale_images(precision, expected, inputs.image_scale.values());
   if (problem.residual) expected = add(precision, expected, inputs.other.values());
   verify(kBatchNormApply, arguments, {{"out", out, expected}});
 }
 
+/// The sums, with what is made of them and without; the gradient and the sums; the gradient alone.
 inline void verify_reduce(const BatchNormCase& problem) {
   BatchNormInputs inputs(problem);
   const DataType sum_type = accumulation_type(problem.dtype);
   Random random(8);
   Channels mean = Channels(sum_type, problem.sizes[1]).fill(random, -1, 1);
   Channels grad(sum_type, problem.sizes[1]), grad_times_centered(sum_type, problem.sizes[1]);
+  Tensor written(problem.dtype, problem.sizes, problem.memories.y);
   BatchNormReduceArguments arguments;
   arguments.x = inputs.x;
   arguments.grad_y = inputs.other;
@@ -174,17 +190,56 @@ inline void verify_reduce(const BatchNormCase& problem) {
   arguments.sums = {mean, grad, grad_times_centered};
   const Precision precision(problem.dtype);
   const Array x = inputs.x.values();
-  const Array g = apply_backward(precision, inputs.other.values(), x, inputs.affine(problem.activation));
-  const Sums expected = gradient_sums(precision, g, x, mean.values());
-  std::vector<Output> outputs{{"sums.grad", grad, expected.grad},
-                              {"sums.grad_times_centered", grad_times_centered, expected.grad_times_centered}};
+  const auto gradient_of = [&](const Array& grad_y) {
+    return apply_backward(precision, grad_y, x, inputs.affine(problem.activation));
+  };
+  const auto sums_of = [&](const Array& g) -> std::vector<Output> {
+    const Sums expected = gradient_sums(precision, g, x, mean.values());
+    return {{"sums.grad", grad, expected.grad},
+            {"sums.grad_times_centered", grad_times_centered, expected.grad_times_centered}};
+  };
+  const Array g = gradient_of(inputs.other.values());
+  std::vector<Output> outputs = sums_of(g);
   verify(kBatchNormReduce, arguments, outputs);
 
   GradientNormaliserTensors normaliser(sum_type, problem.sizes[1], problem.residual);
   arguments.sums.normaliser = normaliser.arguments();
-  normaliser.expect(precision, mean.values(), expected, problem.sizes[0] * problem.sizes[2] * problem.sizes[3],
-                    outputs);
+  normaliser.expect(precision, mean.values(), gradient_sums(precision, g, x, mean.values()),
+                    problem.sizes[0] * problem.sizes[2] * problem.sizes[3], outputs);
   verify(kBatchNormReduce, arguments, outputs);
+
+  const Array scaled = gradient_of(scale_images(precision, inputs.other.values(), inputs.image_scale.values()));
+  arguments.sums.normaliser = {};
+  arguments.image_scale = inputs.image_scale;
+  arguments.grad = written;
+  outputs = sums_of(scaled);
+  outputs.emplace_back("grad", written, scaled);
+  verify(kBatchNormReduce, arguments, outputs);
+  arguments.sums = {};
+  verify(kBatchNormReduce, arguments, {outputs.back()});
+}
+
+/// In eval mode a gradient that is no number is no number in the parameters' gradients, and nowhere else.
+inline void verify_reduce_of_nan(DataType dtype) {
+  const BatchNormCase problem{dtype, {2, 8, 3, 4}, Activation::relu, false, Memories::all(Memory::contiguous)};
+  BatchNormInputs inputs(problem);
+  Array grad_y = inputs.other.values();
+  grad_y.elements.front().value = std::numeric_limits<double>::quiet_NaN();
+  inputs.other.fill(grad_y);
+  const DataType sum_type = accumulation_type(dtype);
+  Random random(8);
+  Channels mean = Channels(sum_type, 8).fill(random, -1, 1), grad(sum_type, 8), centered(sum_type, 8);
+  GradientNormaliserTensors normaliser(sum_type, 8, false);
+  BatchNormReduceArguments arguments;
+  arguments.x = inputs.x;
+  arguments.grad_y = inputs.other;
+  arguments.sums = {mean, grad, centered};
+  arguments.sums.normaliser = normaliser.arguments();
+  run(kBatchNormReduce, arguments);
+  EXPECT_TRUE(std::isnan(grad.values().front().value));
+  for (const Channels* zero : {&normaliser.output_scale, &normaliser.offset}) {
+    for (const Bounded& value : zero->values()) EXPECT_EQ(value.value, 0);
+  }
 }
 
 }  // namespace fusedsc::reference

@@ -15,6 +15,7 @@ INSTANTIATE_TEST_SUITE_P(DataTypes, BatchNormPass, testing::ValuesIn(kDataTypes)
 
 TEST_P(BatchNormPass, Apply) { for_each_case(batch_norm_cases(GetParam()), verify_apply); }
 TEST_P(BatchNormPass, Reduce) { for_each_case(batch_norm_cases(GetParam()), verify_reduce); }
+TEST_P(BatchNormPass, ReduceOfNan) { verify_reduce_of_nan(GetParam()); }
 
 }  // namespace
 }  // namespace fusedsc::reference

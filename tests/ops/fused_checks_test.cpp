@@ -174,6 +174,8 @@ TEST(FusedChecks, BatchNormPasses) {
                              {"x", [](Apply& a) { a.x.data = nullptr; }},
                              {"scale", [](Apply& a) { a.scale.size += 1; }},
                              {"shift", [](Apply& a) { a.shift.dtype = DataType::float64; }},
+                             {"scale and shift", [](Apply& a) { a.shift = {}; }},
+                             {"image_scale", [](Apply& a) { a.image_scale = a.scale; }},
                              {"residual", [](Apply& a) { a.residual.sizes[0] += 1; }},
                              {"out", [](Apply& a) { a.out.data = nullptr; }},
                              {"out", [](Apply& a) { a.out.dtype = DataType::float16; }},
@@ -192,6 +194,16 @@ TEST(FusedChecks, BatchNormPasses) {
                               {"grad_y", [](Reduce& a) { a.grad_y.sizes[1] += 1; }},
                               {"grad_y", [](Reduce& a) { a.grad_y.data = nullptr; }},
                               {"scale", [](Reduce& a) { a.scale.size += 1; }},
+                              {"image_scale",
+                               [](Reduce& a) {
+                                 a.image_scale = a.scale;
+                                 a.image_scale.size = 2;
+                               }},
+                              {"sums and grad", [](Reduce& a) { a.sums = {}; }},
+                              {"grad",
+                               [](Reduce& a) {
+                                 a.grad = {const_cast<void*>(a.x.data), a.x.dtype, a.x.sizes, a.x.strides, a.x.device};
+                               }},
                               {"sums.mean", [](Reduce& a) { a.sums.mean = {}; }},
                               {"sums.grad", [](Reduce& a) { a.sums.grad.size += 1; }},
                           });

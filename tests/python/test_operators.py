@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from chains import chain_calls
 from devices import device
 from torch.library import opcheck
 
@@ -133,7 +134,7 @@ def gated_calls(layout):
             )  # fmt: skip
 
 
-CALLS = [convolution_calls, conv_bn_act_calls, dsc_calls, residual_calls, gated_calls]
+CALLS = [convolution_calls, conv_bn_act_calls, dsc_calls, residual_calls, gated_calls, chain_calls]
 
 
 @pytest.mark.parametrize("calls", CALLS)
@@ -166,7 +167,7 @@ def test_opcheck_of_public_blocks(training):
 
 def test_every_operator_is_opchecked():
     checked = {op for calls in CALLS for op, _ in calls(torch.channels_last)}
-    public = ("conv_bn_act", "dsc_block", "inverted_residual")
+    public = ("conv_bn_act", "conv_chain", "dsc_block", "inverted_residual")
     names = {str(op) for op in checked} | {f"fusedsc.{name}" for name in public}
     registered = {
         name.split(".")[0].replace("::", ".")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 import operator
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +16,7 @@ __all__ = [
     "Padding",
     "Pair",
     "batch_norms",
+    "chain_arguments",
     "geometry",
     "integer",
     "integers",
@@ -89,8 +92,43 @@ def geometry(
     """Stride, padding and dilation as the operators take them: as lists of numbers."""
     stride, dilation = pair("stride", stride), pair("dilation", dilation)
     if isinstance(padding, str):
-        return stride, _named_padding(padding, x, weight, stride, dilation), dilation
+        for argument, tensor in (("x", x), ("weight", weight)):
+            if tensor.dim() != 4:
+                raise ValueError(f"{argument}: its sizes are {list(tensor.shape)}; give four")
+        return stride, _named_padding("", padding, x.shape[2:], weight, stride, dilation), dilation
     return stride, integers("padding", padding), dilation
+
+
+def chain_arguments(x: Tensor, stages: Sequence[NamedTuple]) -> dict[str, list]:
+    """The stages of a chain as the operators take them: as lists, one after the other."""
+    strides, paddings, dilations = [], [], []
+    size = list(x.shape[2:])
+    for i, stage in enumerate(stages):
+        stride, dilation = pair(f"stages[{i}].stride", stage.stride), pair(f"stages[{i}].dilation", stage.dilation)
+        padding = stage.padding
+        if isinstance(padding, str):
+            padding = _named_padding(f"stages[{i}].", padding, size, stage.weight, stride, dilation)
+        padding = _four_sides(f"stages[{i}].padding", padding)
+        if stage.weight.dim() == len(x.shape) == 4 and min(stride) > 0:  # else the operator says what is wrong
+            reach = [d * (k - 1) + 1 for d, k in zip(dilation, stage.weight.shape[2:], strict=True)]
+            padded = (size[0] + sum(padding[2:]), size[1] + sum(padding[:2]))
+            size = [(p - r) // s + 1 for p, r, s in zip(padded, reach, stride, strict=True)]
+        strides += stride
+        paddings += padding
+        dilations += dilation
+    return {
+        "weights": [stage.weight for stage in stages],
+        "biases": [stage.bias for stage in stages],
+        "has_bn": [stage.bn is not None for stage in stages],
+        "bns": [tensor for i, stage in enumerate(stages) for tensor in _five_tensors(f"stages[{i}].bn", stage.bn)],
+        "momenta": [math.nan if stage.momentum is None else real("momentum", stage.momentum) for stage in stages],
+        "eps": [real("eps", stage.eps) for stage in stages],
+        "activations": [stage.activation for stage in stages],
+        "strides": strides,
+        "paddings": paddings,
+        "dilations": dilations,
+        "groups": [integer("groups", stage.groups) for stage in stages],
+    }
 
 
 def batch_norms(
@@ -125,20 +163,45 @@ def _reals(name: str, given: float | Sequence[float]) -> list[float]:
     return [real(name, number) for number in (given if _is_sequence(given) else [given])]
 
 
-def _named_padding(name: str, x: Tensor, weight: Tensor, stride: list[int], dilation: list[int]) -> list[int]:
+def _named_padding(
+    prefix: str, name: str, size: Sequence[int], weight: Tensor, stride: list[int], dilation: list[int]
+) -> list[int]:
+    """Of images of this size; ``prefix`` names what the arguments belong to."""
     if name == "valid":
         return [0]
     if name != "same":
-        raise ValueError(f'padding: unknown name "{name}"; use "same", "valid" or numbers')
-    for argument, tensor in (("x", x), ("weight", weight)):
-        if tensor.dim() != 4:
-            raise ValueError(f"{argument}: its sizes are {list(tensor.shape)}; give four")
+        raise ValueError(f'{prefix}padding: unknown name "{name}"; use "same", "valid" or numbers')
+    if weight.dim() != 4 or len(size) != 2:
+        raise ValueError(f"{prefix}weight: its sizes are {list(weight.shape)}; give four, as x has")
     if min(stride) < 1:
-        raise ValueError(f"stride: it is {stride}; it must be at least 1")
+        raise ValueError(f"{prefix}stride: it is {stride}; it must be at least 1")
     sides = []
     for axis in (1, 0):  # left and right, then top and bottom
-        size, kernel = x.shape[2 + axis], weight.shape[2 + axis]
-        outputs = -(-size // stride[axis])
-        total = max((outputs - 1) * stride[axis] + dilation[axis] * (kernel - 1) + 1 - size, 0)
+        outputs = -(-size[axis] // stride[axis])
+        total = max((outputs - 1) * stride[axis] + dilation[axis] * (weight.shape[2 + axis] - 1) + 1 - size[axis], 0)
         sides += [total // 2, total - total // 2]
     return sides
+
+
+def _four_sides(name: str, padding: Pair) -> list[int]:
+    """Left, right, top, bottom."""
+    given = integers(name, padding)
+    if len(given) == 4:
+        return given
+    if len(given) not in (1, 2):
+        raise ValueError(
+            f"{name}: {len(given)} numbers given; give one, two (vertical, horizontal) or four (left, right, top, "
+            "bottom)"
+        )
+    return [given[-1], given[-1], given[0], given[0]]
+
+
+def _five_tensors(name: str, bn: BatchNorm | None) -> list[Tensor | None]:
+    if bn is None:
+        return [None] * 5
+    if len(bn) != 5:
+        raise ValueError(
+            f"{name}: {len(bn)} tensors given; give five, weight, bias, running_mean, running_var and "
+            "num_batches_tracked (None where there is none)"
+        )
+    return list(bn)

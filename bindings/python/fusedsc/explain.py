@@ -15,6 +15,7 @@ EXPLAINABLE = (
     "pointwise_conv2d",
     "sliding_channel_conv2d",
     "conv_bn_act",
+    "conv_chain",
     "dsc_block",
     "inverted_residual",
 )
@@ -58,8 +59,8 @@ def explain(op_name: str, *args, **kwargs) -> Explanation:
     """Each implementation of an operator in order of preference: taken, or the reason why it cannot run.
 
     Args:
-        op_name: "depthwise_conv2d", "pointwise_conv2d", "sliding_channel_conv2d", "conv_bn_act", "dsc_block" or
-            "inverted_residual".
+        op_name: "depthwise_conv2d", "pointwise_conv2d", "sliding_channel_conv2d", "conv_bn_act", "conv_chain",
+            "dsc_block" or "inverted_residual".
         *args, **kwargs: what ``fusedsc.functional``'s function of that name would be called with. Nothing is computed.
 
     Raises:

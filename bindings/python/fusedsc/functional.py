@@ -13,21 +13,27 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from . import plain
-from .arguments import BatchNorm, Padding, Pair, batch_norms, geometry, integer, real
+from .arguments import BatchNorm, Padding, Pair, batch_norms, chain_arguments, geometry, integer, real
 
 __all__ = [
+    "ConvStage",
     "conv_bn_act",
+    "conv_chain",
     "depthwise_conv2d",
     "dsc_block",
     "inverted_residual",
     "pointwise_conv2d",
     "sliding_channel_conv2d",
 ]
+
+OPERATORS = tuple(name for name in __all__ if name != "ConvStage")
+"""The names of the functions."""
 
 
 def depthwise_conv2d(
@@ -340,6 +346,75 @@ def inverted_residual(
     )
 
 
+class ConvStage(NamedTuple):
+    """One convolution of :func:`conv_chain`, and what is made of its result.
+
+    A convolution is depthwise (``weight`` [C*m, 1, Kh, Kw] with ``groups`` = C) or pointwise (``weight`` [M, C, 1, 1]
+    with one group, neither stride nor padding).
+    """
+
+    weight: Tensor
+    bias: Tensor | None = None
+    """One number per channel of the result, or None."""
+    bn: BatchNorm | None = None
+    """(weight, bias, running_mean, running_var, num_batches_tracked), each or None, as in :func:`dsc_block`; or None:
+    there is no BatchNorm."""
+    momentum: float | None = 0.1
+    eps: float = 1e-5
+    activation: str = "identity"
+    """Behind the BatchNorm: one of "identity", "relu", "relu6", "silu", "hardswish"."""
+    stride: Pair = 1
+    padding: Padding = 0
+    dilation: Pair = 1
+    groups: int = 1
+
+
+def conv_chain(
+    x: Tensor,
+    stages: Sequence[ConvStage],
+    *,
+    training: bool,
+    residual: bool = False,
+    branch_scale: Tensor | None = None,
+    input_activation: str = "identity",
+    recompute: bool | None = None,
+) -> Tensor:
+    """Depthwise and pointwise convolutions one after the other, each with an optional bias, BatchNorm and activation.
+
+    What :func:`inverted_residual` is without a gate, of any length and order: y = chain(input_activation(x)), times
+    ``branch_scale``, plus x. Each convolution normalises what it reads, and emits the statistics of what it writes;
+    between them their raw results are stored, and nothing that is normalised.
+
+    Args:
+        x: [N, C, H, W].
+        stages: the convolutions, at least one.
+        training: normalise with the batch's statistics (True) or the running ones (False), in all BatchNorms.
+        residual: add x as it is to the result; the two must have the same shape.
+        branch_scale: [N], or None: what each image's result is multiplied by before x is added, as stochastic depth
+            does. It has no gradient.
+        input_activation: of x, before the first convolution; one of "identity", "relu", "relu6", "silu", "hardswish".
+        recompute: None or False: keep the convolutions' raw results for backward; True: keep x only, and compute them
+            again.
+
+    Returns:
+        [N, M, OH, OW], M being the channels of the last convolution's result.
+
+    Raises:
+        ValueError: an argument has the wrong rank, channels, dtype, device or value, or training sees a single value
+            per channel.
+        RuntimeError: the gradient is itself differentiated.
+    """
+    return _operators().conv_chain(
+        x,
+        **chain_arguments(x, stages),
+        training=training,
+        residual=residual,
+        branch_scale=branch_scale,
+        input_activation=input_activation,
+        recompute=recompute,
+    )
+
+
 _chosen = threading.local()
 
 
@@ -365,62 +440,3 @@ def _operators():
         if plain.is_exporting():
             return plain
     return torch.ops.fusedsc
-
-
-from typing import NamedTuple  # noqa: E402
-
-
-class ConvStage(NamedTuple):
-    weight: Tensor
-    bias: Tensor | None = None
-    bn: tuple | None = None
-    momentum: float | None = 0.1
-    eps: float = 1e-5
-    activation: str = "identity"
-    stride: Pair = 1
-    padding: Padding = 0
-    dilation: Pair = 1
-    groups: int = 1
-
-
-def conv_chain(x, stages, *, training, residual=False, branch_scale=None, input_activation="identity", recompute=None):
-    kinds = ["dw" if s.groups > 1 else "pw" for s in stages]
-    if (
-        kinds in (["dw", "pw"], ["pw", "dw", "pw"])
-        and training is not None
-        and all(s.momentum is not None and s.bn is not None and s.bias is None for s in stages)
-        and stages[-1].activation == "identity"
-        and len({s.activation for s in stages[:-1]}) == 1
-        and input_activation == "identity"
-    ):
-        e = stages[0] if len(stages) == 3 else None
-        d, p = stages[-2:]
-        y = inverted_residual(
-            x,
-            e and e.weight,
-            e and e.bn,
-            d.weight,
-            d.bn,
-            p.weight,
-            p.bn,
-            training=training,
-            momentum=[(e or d).momentum, d.momentum, p.momentum],
-            eps=[(e or d).eps, d.eps, p.eps],
-            activation=d.activation,
-            stride=d.stride,
-            padding=d.padding,
-            dilation=d.dilation,
-            residual=residual and branch_scale is None,
-            recompute=recompute,
-        )
-        return y if branch_scale is None else y * branch_scale.view(-1, 1, 1, 1) + x
-    y = plain.ACTIVATIONS[input_activation](x)
-    for s in stages:
-        stride, padding, dilation = geometry(y, s.weight, s.stride, s.padding, s.dilation)
-        y = plain._convolution(y, s.weight, s.bias, stride, padding, dilation, s.groups)
-        if s.bn is not None:
-            y = plain._batch_norm(y, s.bn, training, s.momentum, s.eps)
-        y = plain.ACTIVATIONS[s.activation](y)
-    if branch_scale is not None:
-        y = y * branch_scale.view(-1, 1, 1, 1)
-    return y + x if residual else y

@@ -6,6 +6,7 @@ What is traced for TorchScript or exported to ONNX runs where nobody knows fused
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 
@@ -15,6 +16,7 @@ from torch import Tensor
 
 __all__ = [
     "conv_bn_act",
+    "conv_chain",
     "depthwise_conv2d",
     "dsc_block",
     "inverted_residual",
@@ -98,6 +100,25 @@ def inverted_residual(
         logits = F.conv2d(_activation(se_activation, "se_activation")(hidden), se_expand_weight, se_expand_bias)
         y = y * _named(GATES, "se_gate", se_gate)(logits)
     y = _batch_norm(F.conv2d(y, project_weight), project_bn, training, momenta[2], _three(eps)[2])
+    return x + y if residual else y
+
+
+def conv_chain(
+    x, weights, biases, has_bn, bns, *, training, momenta, eps, activations, strides, paddings, dilations, groups,
+    residual, branch_scale, input_activation, recompute,
+):  # fmt: skip
+    y = _activation(input_activation, "input_activation")(x)
+    for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+        pair, sides = slice(2 * i, 2 * i + 2), paddings[4 * i : 4 * i + 4]
+        left, right, top, bottom = sides
+        padding = [top, left] if left == right and top == bottom else sides
+        y = _convolution(y, weight, bias, strides[pair], padding, dilations[pair], groups[i])
+        if has_bn[i]:
+            momentum = None if math.isnan(momenta[i]) else momenta[i]
+            y = _batch_norm(y, bns[5 * i : 5 * i + 5], training, momentum, eps[i])
+        y = _activation(activations[i], f"stages[{i}].activation")(y)
+    if branch_scale is not None:
+        y = y * branch_scale.to(y.dtype)[:, None, None, None]
     return x + y if residual else y
 
 

@@ -32,7 +32,7 @@ MODEL_INPUT = "2x3x64x64"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "subject",
-        help=f"torchvision:NAME, timm:NAME, package.module:factory, or an operator: {', '.join(functional.__all__)}",
+        help=f"torchvision:NAME, timm:NAME, package.module:factory, or an operator: {', '.join(functional.OPERATORS)}",
     )
     parser.add_argument(
         "arguments",
@@ -65,9 +65,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check_operator(arguments: argparse.Namespace) -> GradientReport:
     name = arguments.subject
-    if name not in functional.__all__:
+    if name not in functional.OPERATORS:
         raise UsageError(
-            f'subject: unknown operator "{name}"; use one of {", ".join(functional.__all__)}, or a model: '
+            f'subject: unknown operator "{name}"; use one of {", ".join(functional.OPERATORS)}, or a model: '
             "torchvision:NAME, timm:NAME or package.module:factory"
         )
     arguments.operator = name

@@ -61,8 +61,8 @@ def _operator(what: Callable | str) -> tuple[str, Callable]:
     if callable(what) and not isinstance(what, torch._ops.OpOverloadPacket):
         return getattr(what, "__name__", type(what).__name__), what
     name = what if isinstance(what, str) else str(what).removeprefix("fusedsc.")
-    if name not in functional.__all__:
-        raise ValueError(f'op: unknown name "{name}"; use one of {", ".join(functional.__all__)}')
+    if name not in functional.OPERATORS:
+        raise ValueError(f'op: unknown name "{name}"; use one of {", ".join(functional.OPERATORS)}')
     return name, getattr(functional, name)
 
 

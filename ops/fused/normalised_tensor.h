@@ -1,10 +1,10 @@
-/// The BatchNorms of an inverted residual, as the chains of plain operators that it is made of hand them on.
+/// Raw results of convolutions, each with the BatchNorm that whoever reads it applies on the way: what blocks that are
+/// chains of plain operators hand from one to the next.
 #pragma once
 
 #include "fusedsc/common/clear.h"
 #include "fusedsc/common/problem.h"
 #include "fusedsc/fused/batch_norm_seam.h"
-#include "fusedsc/fused/inverted_residual.h"
 #include "fusedsc/runtime/arena.h"
 
 namespace fusedsc {
@@ -16,20 +16,6 @@ inline void give_address(TensorView& tensor, const TensorView& like) {
   if (tensor || like.elements() != 0) return;
   tensor = like;
   tensor.data = &nothing;
-}
-
-inline InvertedResidualArguments with_addresses(InvertedResidualArguments block) {
-  if (block.expand_weight) give_address(block.e, block.e);
-  give_address(block.d, block.d);
-  give_address(block.p, block.p);
-  return block;
-}
-
-inline InvertedResidualBackwardArguments with_addresses(InvertedResidualBackwardArguments wanted) {
-  wanted.forward = with_addresses(wanted.forward);
-  if (wanted.forward.expand_weight) give_address(wanted.grad_e, wanted.forward.e);
-  give_address(wanted.grad_d, wanted.forward.d);
-  return wanted;
 }
 
 // What a batch without images leaves of one BatchNorm.
@@ -44,13 +30,12 @@ inline void clear(const BatchNormGradients& bn) {
   clear(bn.bias);
 }
 
-/// One BatchNorm of the block between the raw tensor it normalises and whoever reads it.
-struct InvertedResidualSeam {
-  ConstTensorView raw;
+struct NormalisedTensor {
+  ConstTensorView raw;  ///< or null data: there is none
   BatchNormParameters parameters;
   ChannelVector scale, shift;
 
-  InvertedResidualSeam(const ConstTensorView& raw_, const BatchNormParameters& parameters_, Arena& arena)
+  NormalisedTensor(const ConstTensorView& raw_, const BatchNormParameters& parameters_, Arena& arena)
       : raw(raw_), parameters(parameters_) {
     if (!raw) return;
     scale = parameters.scale ? parameters.scale : take_channels(arena, raw);
@@ -75,15 +60,15 @@ struct InvertedResidualSeam {
   }
 };
 
-/// A seam, and its BatchNorm's backward.
-struct InvertedResidualGradientSeam : InvertedResidualSeam {
+/// The same, and its BatchNorm's backward.
+struct NormalisedGradient : NormalisedTensor {
   BatchNormGradients gradients;
   bool training;
   ChannelVector sum_grad, sum_centered, grad_scale, output_scale, offset;
 
-  InvertedResidualGradientSeam(const ConstTensorView& raw_, const BatchNormParameters& parameters_,
-                               const BatchNormGradients& gradients_, bool training_, Arena& arena)
-      : InvertedResidualSeam(raw_, parameters_, arena), gradients(gradients_), training(training_) {
+  NormalisedGradient(const ConstTensorView& raw_, const BatchNormParameters& parameters_,
+                     const BatchNormGradients& gradients_, bool training_, Arena& arena)
+      : NormalisedTensor(raw_, parameters_, arena), gradients(gradients_), training(training_) {
     if (!raw) return;
     for (ChannelVector* vector : {&sum_grad, &sum_centered, &grad_scale, &output_scale, &offset}) {
       *vector = take_channels(arena, raw);

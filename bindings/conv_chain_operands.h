@@ -1,0 +1,73 @@
+/// What a chain's kernels, fake kernels and gradients make of its arguments.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+#include "arguments.h"
+#include "block_layout.h"
+#include "conv_chain.h"
+#include "fusedsc/fused/conv_chain.h"
+
+namespace fusedsc::aten {
+
+/// A chain's arguments besides its tensors. The lists have an element for each stage; strides and dilations two,
+/// paddings four (left, right, top, bottom).
+struct ConvChainOptions {
+  BoolList has_bn;
+  StringList activations;
+  std::vector<std::int64_t> strides, paddings, dilations, groups;
+  bool residual;
+  std::string input_activation;
+
+  std::size_t stages() const { return has_bn.size(); }
+  Activation activation(std::size_t stage) const { return activation_from_name(activations.get(stage)); }
+  bool reads_raw(std::size_t stage) const {
+    return stage + 1 < stages() || has_bn.get(stage) || activation(stage) != Activation::identity;
+  }
+  IntArrayRef stride(std::size_t stage) const { return IntArrayRef(strides).slice(2 * stage, 2); }
+  IntArrayRef padding(std::size_t stage) const { return IntArrayRef(paddings).slice(4 * stage, 4); }
+  IntArrayRef dilation(std::size_t stage) const { return IntArrayRef(dilations).slice(2 * stage, 2); }
+};
+
+/// A chain's tensors besides x. `bn_parameters` has weight and bias of each stage's BatchNorm.
+struct ConvChainTensors {
+  at::TensorList weights;
+  const TensorOptionals& biases;
+  const TensorOptionals& bn_parameters;
+};
+
+/// Throws InvalidArgument where the lists have not as many elements as there are stages.
+void check_list_sizes(const ConvChainTensors& tensors, const ConvChainOptions& options);
+
+/// Whether the stage is a pointwise convolution; if not, a depthwise one.
+bool is_pointwise_stage(const Tensor& weight, const ConvChainOptions& options, std::size_t stage);
+
+/// In which layout the chain is computed.
+BlockLayout layout_of_chain(const Tensor& x, at::TensorList weights, const ConvChainOptions& options,
+                            bool differentiates);
+
+/// The sizes of each stage's result. Throws InvalidArgument, naming the stage, where something does not fit.
+std::vector<SymSizes> conv_chain_sizes(const Tensor& x, const ConvChainTensors& tensors,
+                                       const ConvChainOptions& options);
+/// What forward asks for besides.
+void check_conv_chain(const Tensor& x, const ConvChainOptions& options, const std::vector<SymSizes>& sizes,
+                      const OptionalTensor& statistics, at::ArrayRef<double> eps, const OptionalTensor& branch_scale);
+/// Channels of all the BatchNorms together, in the order of `statistics`.
+c10::SymInt channels_of_batch_norms(const ConvChainOptions& options, const std::vector<SymSizes>& sizes);
+
+/// The operands as kernels read them. The kernels' arguments are views of these.
+struct ConvChainOperands {
+  Tensor x, statistics, branch_scale;
+  std::vector<Tensor> weights, biases, bn_parameters;
+
+  ConvChainOperands(const Tensor& x, const ConvChainTensors& tensors, const Tensor& statistics,
+                    const OptionalTensor& branch_scale, const ConvChainOptions& options);
+
+  /// With `raw`, of those that backward reads, where it is not empty.
+  ConvChainArguments arguments(const ConvChainOptions& options, at::TensorList raw, bool training) const;
+};
+
+}  // namespace fusedsc::aten

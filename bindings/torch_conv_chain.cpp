@@ -1,0 +1,201 @@
+/// Chains of depthwise and pointwise convolutions with BatchNorms and activations: their functional core.
+#include <ATen/ATen.h>
+#include <torch/library.h>
+
+#include "conv_chain_operands.h"
+#include "explain.h"
+#include "tensor_conversion.h"
+
+namespace fusedsc::aten {
+namespace {
+
+using Outputs = std::tuple<Tensor, Tensor, std::vector<Tensor>>;
+
+ConvChainOptions options_of(const BoolList& has_bn, const StringList& activations, IntArrayRef strides,
+                            IntArrayRef paddings, IntArrayRef dilations, IntArrayRef groups, bool residual,
+                            std::string_view input_activation) {
+  return {has_bn,          activations,  strides.vec(), paddings.vec(),
+          dilations.vec(), groups.vec(), residual,      std::string(input_activation)};
+}
+
+/// Those that backward reads.
+std::vector<Tensor> empty_raw(const Tensor& x, const ConvChainOptions& options, const std::vector<SymSizes>& sizes) {
+  std::vector<Tensor> raw;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    if (options.reads_raw(i)) raw.push_back(empty_activation(sizes[i], x));
+  }
+  return raw;
+}
+
+Outputs empty_outputs(const Tensor& x, const ConvChainTensors& tensors, const OptionalTensor& statistics,
+                      at::ArrayRef<double> eps, const OptionalTensor& branch_scale, const ConvChainOptions& options,
+                      bool recompute) {
+  check_list_sizes(tensors, options);
+  const auto sizes = conv_chain_sizes(x, tensors, options);
+  check_conv_chain(x, options, sizes, statistics, eps, branch_scale);
+  const auto vectors = x.options().dtype(accumulation_type(x.scalar_type()));
+  const Tensor batch_statistics =
+      statistics ? at::empty({0}, vectors) : at::empty_symint({5, channels_of_batch_norms(options, sizes)}, vectors);
+  return {empty_activation(sizes.back(), x), batch_statistics,
+          recompute ? std::vector<Tensor>() : empty_raw(x, options, sizes)};
+}
+
+Outputs conv_chain_forward_meta(const Tensor& x, at::TensorList weights, const TensorOptionals& biases,
+                                const BoolList& has_bn, const TensorOptionals& bn_parameters,
+                                const OptionalTensor& statistics, at::ArrayRef<double> eps,
+                                const StringList& activations, IntArrayRef strides, IntArrayRef paddings,
+                                IntArrayRef dilations, IntArrayRef groups, bool residual,
+                                const OptionalTensor& branch_scale, std::string_view input_activation, bool recompute) {
+  const ConvChainOptions options =
+      options_of(has_bn, activations, strides, paddings, dilations, groups, residual, input_activation);
+  return empty_outputs(x, {weights, biases, bn_parameters}, statistics, eps, branch_scale, options, recompute);
+}
+
+Outputs conv_chain_forward_kernel(const Tensor& x, at::TensorList weights, const TensorOptionals& biases,
+                                  const BoolList& has_bn, const TensorOptionals& bn_parameters,
+                                  const OptionalTensor& statistics, at::ArrayRef<double> eps,
+                                  const StringList& activations, IntArrayRef strides, IntArrayRef paddings,
+                                  IntArrayRef dilations, IntArrayRef groups, bool residual,
+                                  const OptionalTensor& branch_scale, std::string_view input_activation,
+                                  bool recompute) {
+  const ConvChainOptions options =
+      options_of(has_bn, activations, strides, paddings, dilations, groups, residual, input_activation);
+  const ConvChainTensors tensors{weights, biases, bn_parameters};
+  const Outputs outputs = empty_outputs(x, tensors, statistics, eps, branch_scale, options, recompute);
+  const auto& [y, batch_statistics, raw] = outputs;
+  if (y.numel() == 0) {
+    for (const Tensor& tensor : raw) tensor.zero_();
+    y.zero_();
+    batch_statistics.zero_();
+    return outputs;
+  }
+  const ConvChainOperands operands(x, tensors, statistics.value_or(batch_statistics), branch_scale, options);
+  ConvChainArguments arguments = operands.arguments(options, raw, /*training=*/!statistics);
+  for (std::size_t i = 0; i < arguments.stages.size(); ++i) {
+    if (arguments.stages[i].bn) arguments.stages[i].bn->eps = eps[i];
+  }
+  arguments.y = mutable_view(y);
+  run(plan_conv_chain, arguments, x);
+  return outputs;
+}
+
+/// Those that are wanted: of x, then of each stage's weight, bias, and BatchNorm's weight and bias.
+std::vector<Tensor> conv_chain_backward_meta(const Tensor& grad_y, const Tensor& x, at::TensorList weights,
+                                             const TensorOptionals& biases, const BoolList& has_bn,
+                                             const TensorOptionals& bn_parameters, const Tensor& /*statistics*/,
+                                             at::TensorList /*raw*/, bool /*training*/, const StringList& activations,
+                                             IntArrayRef strides, IntArrayRef paddings, IntArrayRef dilations,
+                                             IntArrayRef groups, bool residual, const OptionalTensor& /*branch_scale*/,
+                                             std::string_view input_activation, const BoolList& output_mask) {
+  const ConvChainOptions options =
+      options_of(has_bn, activations, strides, paddings, dilations, groups, residual, input_activation);
+  const ConvChainTensors tensors{weights, biases, bn_parameters};
+  check_list_sizes(tensors, options);
+  check_gradient(grad_y, conv_chain_sizes(x, tensors, options).back(), x);
+  check(output_mask.size() == 1 + 4 * weights.size(), "output_mask: it has ", output_mask.size(),
+        " elements; give one for x and four for each of the ", weights.size(), " weights");
+  std::vector<Tensor> gradients;
+  if (output_mask.get(0)) gradients.push_back(empty_activation(x.sym_sizes(), x));
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    const std::array<OptionalTensor, 4> parameters = {weights[i], biases.get(i), bn_parameters.get(2 * i),
+                                                      bn_parameters.get(2 * i + 1)};
+    for (std::size_t j = 0; j < parameters.size(); ++j) {
+      if (!output_mask.get(1 + 4 * i + j)) continue;
+      check(parameters[j].has_value(), "output_mask: it asks for the gradient of a parameter of stage ", i,
+            " that is None");
+      gradients.push_back(at::empty_like(*parameters[j]));
+    }
+  }
+  return gradients;
+}
+
+std::vector<Tensor> conv_chain_backward_kernel(const Tensor& grad_y, const Tensor& x, at::TensorList weights,
+                                               const TensorOptionals& biases, const BoolList& has_bn,
+                                               const TensorOptionals& bn_parameters, const Tensor& statistics,
+                                               at::TensorList raw, bool training, const StringList& activations,
+                                               IntArrayRef strides, IntArrayRef paddings, IntArrayRef dilations,
+                                               IntArrayRef groups, bool residual, const OptionalTensor& branch_scale,
+                                               std::string_view input_activation, const BoolList& output_mask) {
+  const std::vector<Tensor> gradients = conv_chain_backward_meta(
+      grad_y, x, weights, biases, has_bn, bn_parameters, statistics, raw, training, activations, strides, paddings,
+      dilations, groups, residual, branch_scale, input_activation, output_mask);
+  if (grad_y.numel() == 0) {
+    for (const Tensor& gradient : gradients) gradient.zero_();
+    return gradients;
+  }
+  const ConvChainOptions options =
+      options_of(has_bn, activations, strides, paddings, dilations, groups, residual, input_activation);
+  const ConvChainOperands operands(x, {weights, biases, bn_parameters}, statistics, branch_scale, options);
+  const Tensor grad_y_ = addressable(grad_y);
+  ConvChainBackwardArguments arguments;
+  arguments.forward = operands.arguments(options, raw, training);
+  arguments.grad_y = view(grad_y_);
+  arguments.stages.resize(weights.size());
+  auto next = gradients.begin();
+  std::vector<std::pair<Tensor, Tensor>> written;  // of BatchNorms, and where they belong
+  if (output_mask.get(0)) arguments.grad_x = mutable_view(*next++);
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    ConvStageGradients& stage = arguments.stages[i];
+    if (output_mask.get(1 + 4 * i)) stage.weight = mutable_view(*next++);
+    if (output_mask.get(2 + 4 * i)) stage.bias = mutable_channels(*next++);
+    for (const std::size_t j : {0, 1}) {
+      if (!output_mask.get(3 + 4 * i + j)) continue;
+      written.emplace_back(accumulator_for(*next, statistics.scalar_type()), *next);
+      (j == 0 ? stage.bn.weight : stage.bn.bias) = mutable_channels(written.back().first);
+      ++next;
+    }
+  }
+  run(plan_conv_chain_backward, arguments, x);
+  for (const auto& [accumulator, gradient] : written) store(accumulator, gradient);
+  return gradients;
+}
+
+Explanation explain_conv_chain_kernel(const Tensor& given_x, at::TensorList weights, const TensorOptionals& biases,
+                                      const BoolList& has_bn, const TensorOptionals& bns, bool training,
+                                      at::ArrayRef<double> /*momenta*/, at::ArrayRef<double> eps,
+                                      const StringList& activations, IntArrayRef strides, IntArrayRef paddings,
+                                      IntArrayRef dilations, IntArrayRef groups, bool residual,
+                                      const OptionalTensor& branch_scale, std::string_view input_activation,
+                                      std::optional<bool> /*recompute*/) {
+  const ConvChainOptions options =
+      options_of(has_bn, activations, strides, paddings, dilations, groups, residual, input_activation);
+  TensorOptionals bn_parameters;
+  for (std::size_t i = 0; i < bns.size(); ++i) {
+    if (i % 5 < 2) bn_parameters.push_back(bns.get(i));
+  }
+  const ConvChainTensors tensors{weights, biases, bn_parameters};
+  check_list_sizes(tensors, options);
+  const BlockLayout layout = layout_of_chain(given_x, weights, options, training);
+  const Tensor x = layout.empty_inside(given_x);
+  const auto [y, statistics, raw] = empty_outputs(x, tensors, {}, eps, branch_scale, options, /*recompute=*/false);
+  const ConvChainOperands operands(x, tensors, statistics, branch_scale, options);
+  ConvChainBackwardArguments backward;
+  backward.forward = operands.arguments(options, raw, training);
+  backward.forward.y = mutable_view(y);
+  backward.grad_y = view(y);
+  backward.grad_x = mutable_view(operands.x);
+  backward.stages.resize(weights.size());
+  ConvChainArguments forward = backward.forward;
+  for (ConvStage& stage : forward.stages) {
+    if (!training) stage.raw = {};
+  }
+  return layout.explained(explanation(explain_conv_chain(forward), explain_conv_chain_backward(backward)));
+}
+
+void register_kernels(torch::Library& m) {
+  m.impl("_conv_chain_forward", conv_chain_forward_kernel);
+  m.impl("_conv_chain_backward", conv_chain_backward_kernel);
+  m.impl("_explain_conv_chain", explain_conv_chain_kernel);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(fusedsc, CPU, m) { register_kernels(m); }
+TORCH_LIBRARY_IMPL(fusedsc, CUDA, m) { register_kernels(m); }
+
+TORCH_LIBRARY_IMPL(fusedsc, Meta, m) {
+  m.impl("_conv_chain_forward", conv_chain_forward_meta);
+  m.impl("_conv_chain_backward", conv_chain_backward_meta);
+}
+
+}  // namespace fusedsc::aten

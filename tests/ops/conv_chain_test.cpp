@@ -1,0 +1,115 @@
+#include "ops/conv_chain_verify.h"
+#include "ops/each_target.h"
+#include "ops/mistakes.h"
+
+namespace fusedsc::reference {
+namespace {
+
+class ConvChainOf : public testing::TestWithParam<DataType> {};
+INSTANTIATE_TEST_SUITE_P(DataTypes, ConvChainOf, testing::ValuesIn(kDataTypes),
+                         [](const auto& info) { return name_of(info.param); });
+
+TEST_P(ConvChainOf, ForwardEdges) { for_each_case(conv_chain_edges(GetParam()), verify_conv_chain); }
+TEST_P(ConvChainOf, ForwardRandom) { for_each_case(random_conv_chains(GetParam()), verify_conv_chain); }
+TEST_P(ConvChainOf, Inference) {
+  for_each_case(conv_chain_edges(GetParam()), verify_conv_chain_inference);
+  for_each_case(random_conv_chains(GetParam()), verify_conv_chain_inference);
+}
+TEST_P(ConvChainOf, BackwardEdges) { for_each_case(conv_chain_edges(GetParam()), verify_conv_chain_backward); }
+TEST_P(ConvChainOf, BackwardRandom) { for_each_case(random_conv_chains(GetParam()), verify_conv_chain_backward); }
+TEST_P(ConvChainOf, EmptyBatch) { verify_empty_conv_chain(GetParam()); }
+
+class ConvChainOn : public EachTarget {};
+INSTANTIATE_TEST_SUITE_P(CpuTargets, ConvChainOn, EachTarget::all(), EachTarget::name);
+
+TEST_P(ConvChainOn, SomeCases) {
+  for (const DataType dtype : kDataTypes) {
+    for_some_cases(conv_chain_edges(dtype), verify_conv_chain);
+    for_some_cases(random_conv_chains(dtype), verify_conv_chain);
+    for_some_cases(conv_chain_edges(dtype), verify_conv_chain_backward);
+    for_some_cases(random_conv_chains(dtype), verify_conv_chain_backward);
+  }
+}
+
+/// A first chain with all that can be wrong.
+ConvChainCase right_chain() {
+  ConvChainCase chain = usual_chains().front();
+  chain.stages[1].bias = true;
+  chain.branch_scale = true;
+  return chain;
+}
+
+TEST(ConvChainChecks, Forward) {
+  using Arguments = ConvChainArguments;
+  ConvChainTensors tensors(right_chain());
+  const Arguments right = tensors.arguments(right_chain());
+  verify_mistakes(kConvChain, right,
+                  {
+                      {"stages", [](Arguments& a) { a.stages.clear(); }},
+                      {"x", [](Arguments& a) { a.x.data = nullptr; }},
+                      {"stages[0].weight", [](Arguments& a) { a.stages[0].weight.data = nullptr; }},
+                      {"stages[1].weight", [](Arguments& a) { a.stages[1].weight.dtype = DataType::float64; }},
+                      {"stages[1].weight", [](Arguments& a) { a.stages[1].weight.sizes[0] += 1; }},
+                      {"stages[1].stride", [](Arguments& a) { a.stages[1].window.stride[0] = 0; }},
+                      {"stages[1].bias", [](Arguments& a) { a.stages[1].bias.size += 1; }},
+                      {"stages[0].bn.weight", [](Arguments& a) { a.stages[0].bn->weight.size += 1; }},
+                      {"stages[1].bn.bias", [](Arguments& a) { a.stages[1].bn->bias.dtype = DataType::float64; }},
+                      {"stages[2].bn.mean", [](Arguments& a) { a.stages[2].bn->mean = {}; }},
+                      {"stages[1].bn.invstd", [](Arguments& a) { a.stages[1].bn->invstd.size += 1; }},
+                      {"stages[0].bn.variance", [](Arguments& a) { a.stages[0].bn->variance.size += 1; }},
+                      {"stages[1].bn.scale", [](Arguments& a) { a.stages[1].bn->scale.size += 1; }},
+                      {"stages[1].bn.shift", [](Arguments& a) { a.stages[1].bn->shift.dtype = DataType::float64; }},
+                      {"stages[2].bn.scale and .shift", [](Arguments& a) { a.stages[2].bn->shift = {}; }},
+                      {"stages[2].bn.eps", [](Arguments& a) { a.stages[2].bn->eps = -1; }},
+                      {"stages[0].raw", [](Arguments& a) { a.stages[0].raw.sizes[1] += 1; }},
+                      {"stages[1].raw", [](Arguments& a) { a.stages[1].raw.dtype = DataType::float64; }},
+                      {"stages[1].raw", [](Arguments& a) { a.stages[1].raw.data = inside(a.stages[0].raw.data); }},
+                      {"stages[2].raw", [](Arguments& a) { a.stages[2].raw.strides[3] = 0; }},
+                      {"branch_scale", [](Arguments& a) { a.branch_scale.size += 1; }},
+                      {"branch_scale", [](Arguments& a) { a.branch_scale.dtype = DataType::float64; }},
+                      {"residual", [](Arguments& a) { a.stages.resize(1); }},
+                      {"y", [](Arguments& a) { a.y.data = nullptr; }},
+                      {"y", [](Arguments& a) { a.y.sizes[1] += 1; }},
+                      {"y", [](Arguments& a) { a.y.data = inside(a.x.data); }},
+                      {"stages[1].bn.mean", [](Arguments& a) { a.stages[1].bn->mean.data = inside(a.x.data); }},
+                  });
+  verify_execution(kConvChain, right);
+}
+
+TEST(ConvChainChecks, Backward) {
+  using Arguments = ConvChainBackwardArguments;
+  ConvChainBackward tensors(right_chain());
+  const Arguments right = tensors.arguments(right_chain());
+  verify_mistakes(kConvChainBackward, right,
+                  {
+                      {"x", [](Arguments& a) { a.forward.x.data = nullptr; }},
+                      {"stages[0].raw", [](Arguments& a) { a.forward.stages[0].raw.sizes[2] += 1; }},
+                      {"stages[1].raw", [](Arguments& a) { a.forward.stages[1].raw.data = nullptr; }},
+                      {"grad_y", [](Arguments& a) { a.grad_y.data = nullptr; }},
+                      {"grad_y", [](Arguments& a) { a.grad_y.sizes[1] += 1; }},
+                      {"grad_y", [](Arguments& a) { a.grad_y.dtype = DataType::float64; }},
+                      {"grad_x", [](Arguments& a) { a.grad_x.strides[0] = 0; }},
+                      {"grad_x", [](Arguments& a) { a.grad_x.data = inside(a.grad_y.data); }},
+                      {"stages", [](Arguments& a) { a.stages.pop_back(); }},
+                      {"stages[0].grad_weight", [](Arguments& a) { a.stages[0].weight.sizes[0] += 1; }},
+                      {"stages[1].grad_weight", [](Arguments& a) { a.stages[1].weight.dtype = DataType::float64; }},
+                      {"stages[1].grad_bias", [](Arguments& a) { a.stages[1].bias.size += 1; }},
+                      {"stages[0].grad_bn.weight", [](Arguments& a) { a.stages[0].bn.weight.size += 1; }},
+                      {"stages[2].grad_bn.bias", [](Arguments& a) { a.stages[2].bn.bias.dtype = DataType::float64; }},
+                      {"stages[1].grad_bn", [](Arguments& a) { a.forward.stages[1].bn = {}; }},
+                  });
+  verify_execution(kConvChainBackward, right);
+}
+
+TEST(ConvChainExplain, NamesTheReason) {
+  ConvChainCase chain = usual_chains().front();
+  chain.training = false;
+  ConvChainTensors tensors(chain);
+  ConvChainArguments arguments = tensors.arguments(chain);
+  EXPECT_EQ(explain_conv_chain(arguments)[0].why_not, "raw results are to be kept");
+  for (ConvStage& stage : arguments.stages) stage.raw = {};
+  EXPECT_TRUE(explain_conv_chain(arguments)[0].taken);
+}
+
+}  // namespace
+}  // namespace fusedsc::reference

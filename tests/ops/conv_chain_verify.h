@@ -1,0 +1,131 @@
+/// How chains of convolutions are verified, on the CPU or on a GPU.
+#pragma once
+
+#include "ops/conv_chain_tensors.h"
+#include "ops/verify.h"
+
+namespace fusedsc::reference {
+
+constexpr Operator<ConvChainArguments> kConvChain{conv_chain, conv_chain_workspace_bytes};
+constexpr Operator<ConvChainBackwardArguments> kConvChainBackward{conv_chain_backward,
+                                                                  conv_chain_backward_workspace_bytes};
+
+/// What depends on the batch's statistics depends on how their partial sums were added.
+inline Output::Kind after_statistics(const ConvChainCase& chain) {
+  return chain.training ? Output::Kind::partial_sums : Output::Kind::same_bits;
+}
+
+inline void verify_conv_chain(const ConvChainCase& chain) {
+  ConvChainTensors tensors(chain);
+  ConvChainArguments arguments = tensors.arguments(chain);
+  ConvChain reference = tensors.reference(chain);
+  reference.stores_activated = !chain.keeps_raw && !chain.training;
+  const ConvChainOutputs expected = forward(reference);
+  std::vector<Output> outputs;
+  for (std::size_t i = 0; i < chain.stages.size(); ++i) {
+    ConvStageTensors& own = tensors.stages[i];
+    const std::string name = "stages[" + std::to_string(i) + "].";
+    if (!chain.keeps_raw) arguments.stages[i].raw = {};
+    if (arguments.stages[i].raw) {
+      outputs.emplace_back(name + "raw", own.raw, expected.raw[i], after_statistics(chain));
+    }
+    if (!chain.training || !chain.stages[i].has_batch_norm) continue;
+    const BatchStatistics& statistics = expected.statistics[i];
+    outputs.emplace_back(name + "mean", own.mean, statistics.mean);
+    outputs.emplace_back(name + "invstd", own.invstd, statistics.invstd);
+    outputs.emplace_back(name + "variance", own.variance, statistics.variance);
+    const Affine map = own.affine({statistics.mean, statistics.invstd});
+    outputs.emplace_back(name + "scale", own.scale, map.scale);
+    outputs.emplace_back(name + "shift", own.shift, map.shift);
+  }
+  outputs.emplace_back("y", tensors.y, expected.y, after_statistics(chain));
+  verify(kConvChain, arguments, outputs);
+}
+
+/// In eval mode, with nothing kept.
+inline void verify_conv_chain_inference(ConvChainCase chain) {
+  chain.training = chain.keeps_raw = false;
+  verify_conv_chain(chain);
+}
+
+/// All gradients together, and each for itself: the others pass through it all the same, or are left out.
+inline void verify_conv_chain_backward(const ConvChainCase& chain) {
+  ConvChainBackward tensors(chain);
+  std::vector<Array> raw;
+  for (const ConvStageTensors& stage : tensors.forward.stages) raw.push_back(stage.raw.values());
+  const ConvChainGradients expected = backward(tensors.forward.reference(chain), raw, tensors.grad_y.values());
+  const ConvChainBackwardArguments all = tensors.arguments(chain);
+  ConvChainBackwardArguments none = all;
+  none.grad_x = {};
+  for (ConvStageGradients& stage : none.stages) stage = {};
+
+  std::vector<Output> outputs = {{"grad_x", tensors.grad_x, expected.x, after_statistics(chain)}};
+  std::vector<ConvChainBackwardArguments> alone = {none};
+  alone.back().grad_x = all.grad_x;
+  const auto expect = [&](const Output& output, const auto& want) {
+    outputs.push_back(output);
+    want(alone.emplace_back(none));
+  };
+  for (std::size_t i = 0; i < chain.stages.size(); ++i) {
+    ConvChainBackward::Stage& own = tensors.stages[i];
+    const ConvChainGradients::Stage& bounds = expected.stages[i];
+    const ConvStageGradients& wanted = all.stages[i];
+    const std::string name = "stages[" + std::to_string(i) + "].grad_";
+    expect({name + "weight", own.weight, bounds.weight, Output::Kind::partial_sums},
+           [&](auto& arguments) { arguments.stages[i].weight = wanted.weight; });
+    expect({name + "bias", own.bias, bounds.bias}, [&](auto& arguments) { arguments.stages[i].bias = wanted.bias; });
+    if (!chain.stages[i].has_batch_norm) continue;
+    expect({name + "bn.weight", own.bn_weight, bounds.bn.weight},
+           [&](auto& arguments) { arguments.stages[i].bn.weight = wanted.bn.weight; });
+    expect({name + "bn.bias", own.bn_bias, bounds.bn.bias},
+           [&](auto& arguments) { arguments.stages[i].bn.bias = wanted.bn.bias; });
+  }
+  verify(kConvChainBackward, all, outputs);
+  for (std::size_t i = 0; i < outputs.size(); ++i) verify(kConvChainBackward, alone[i], {outputs[i]});
+}
+
+inline void verify_empty_conv_chain(DataType dtype) {
+  for (ConvChainCase chain : usual_chains()) {
+    chain.dtype = dtype;
+    chain.x[0] = 0;
+    for (const bool keeps_raw : {true, false}) {
+      ConvChainTensors forward(chain);
+      ConvChainArguments arguments = forward.arguments(chain);
+      arguments.y.data = nullptr;  // as memory without elements may be
+      for (ConvStage& stage : arguments.stages) {
+        if (!keeps_raw) stage.raw = {};
+        stage.raw.data = nullptr;
+      }
+      std::vector<Output> outputs;
+      const auto all = [](const Channels& like, double value) {
+        Vector values(static_cast<std::size_t>(like.tensor().sizes()[1]));
+        for (Bounded& each : values) each = {value, std::abs(value) * 1e-6};
+        return values;
+      };
+      for (ConvStageTensors& own : forward.stages) {
+        outputs.emplace_back("mean", own.mean, all(own.mean, 0));
+        outputs.emplace_back("invstd", own.invstd, all(own.invstd, 1 / std::sqrt(BatchNormParameters().eps)));
+        outputs.emplace_back("variance", own.variance, all(own.variance, 0));
+      }
+      verify(kConvChain, arguments, outputs);
+
+      ConvChainBackward backward(chain);
+      for (ConvStageTensors& own : backward.forward.stages) {
+        own.mean.fill(all(own.mean, 0));
+        own.invstd.fill(all(own.invstd, 1));
+      }
+      ConvChainBackwardArguments gradients = backward.arguments(chain);
+      for (ConvStage& stage : gradients.forward.stages) stage.raw.data = nullptr;
+      outputs.clear();
+      for (ConvChainBackward::Stage& own : backward.stages) {
+        outputs.emplace_back("grad_weight", own.weight, Array(own.weight.sizes()));
+        outputs.emplace_back("grad_bias", own.bias, all(own.bias, 0));
+        outputs.emplace_back("grad_bn.weight", own.bn_weight, all(own.bn_weight, 0));
+        outputs.emplace_back("grad_bn.bias", own.bn_bias, all(own.bn_bias, 0));
+      }
+      verify(kConvChainBackward, gradients, outputs);
+    }
+  }
+}
+
+}  // namespace fusedsc::reference
