@@ -14,8 +14,6 @@ struct RunningStatistics {
 
   /// Throws where the buffers do not fit `channels`, or where training could not update them.
   void check(const at::Tensor& x, const c10::SymInt& channels, bool training, std::optional<double> momentum) const;
-  /// Rows mean and 1/sqrt(var + eps), as the operators take them.
-  at::Tensor to_statistics(double eps, at::ScalarType dtype) const;
 };
 
 /// A training pass of one BatchNorm.
