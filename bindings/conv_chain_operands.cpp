@@ -104,7 +104,8 @@ c10::SymInt channels_of_batch_norms(const ConvChainOptions& options, const std::
 }
 
 ConvChainOperands::ConvChainOperands(const Tensor& x_, const ConvChainTensors& tensors, const Tensor& statistics_,
-                                     const OptionalTensor& branch_scale_, const ConvChainOptions& options)
+                                     const OptionalTensor& branch_scale_, const ConvChainOptions& options,
+                                     bool are_folded)
     : x(addressable(x_)),
       statistics(statistics_.contiguous()),
       branch_scale(vector_of(branch_scale_, accumulation_type(x_.scalar_type()))) {
@@ -112,7 +113,8 @@ ConvChainOperands::ConvChainOperands(const Tensor& x_, const ConvChainTensors& t
     weights.push_back(tensors.weights[i].contiguous());
     biases.push_back(vector_of(tensors.biases.get(i), x.scalar_type()));
     for (const std::size_t j : {2 * i, 2 * i + 1}) {
-      bn_parameters.push_back(vector_of(tensors.bn_parameters.get(j), statistics.scalar_type()));
+      const OptionalTensor parameter = are_folded ? OptionalTensor() : tensors.bn_parameters.get(j);
+      bn_parameters.push_back(vector_of(parameter, statistics.scalar_type()));
     }
   }
 }
@@ -146,7 +148,7 @@ ConvChainArguments ConvChainOperands::arguments(const ConvChainOptions& options,
     bn.bias = channels(bn_parameters[2 * i + 1]);
     bn.mean = row(0);
     bn.invstd = row(1);
-    if (statistics.size(0) > 2) {
+    if (has_all_rows(statistics)) {
       bn.variance = row(2);
       bn.scale = row(3);
       bn.shift = row(4);

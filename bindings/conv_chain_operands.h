@@ -64,7 +64,8 @@ struct ConvChainOperands {
   std::vector<Tensor> weights, biases, bn_parameters;
 
   ConvChainOperands(const Tensor& x, const ConvChainTensors& tensors, const Tensor& statistics,
-                    const OptionalTensor& branch_scale, const ConvChainOptions& options);
+                    const OptionalTensor& branch_scale, const ConvChainOptions& options,
+                    bool are_folded = false);
 
   /// With `raw`, of those that backward reads, where it is not empty.
   ConvChainArguments arguments(const ConvChainOptions& options, at::TensorList raw, bool training) const;

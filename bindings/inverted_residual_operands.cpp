@@ -34,13 +34,19 @@ InvertedResidualGeometry inverted_residual_geometry(const Tensor& x, const Optio
   return geometry;
 }
 
+void check_batch_norm_parameters(std::size_t number, const OptionalTensor& weight, const OptionalTensor& bias,
+                                 const Tensor& x, const c10::SymInt& channels) {
+  check_batch_norm_vector(kParameterNames[2 * number], weight, x, channels);
+  check_batch_norm_vector(kParameterNames[2 * number + 1], bias, x, channels);
+}
+
 void check_batch_norms(const TensorOptionals& bn_parameters, const Tensor& x,
                        const InvertedResidualGeometry& geometry) {
   check(bn_parameters.size() == kParameterNames.size(), "bn_parameters: ", bn_parameters.size(),
         " given; give weight and bias of expand, dw and project (None where there is none)");
   const std::array<const SymSizes*, 3> sizes = {&geometry.e, &geometry.d, &geometry.y};
-  for (std::size_t i = 0; i < kParameterNames.size(); ++i) {
-    check_batch_norm_vector(kParameterNames[i], bn_parameters.get(i), x, (*sizes[i / 2])[1]);
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    check_batch_norm_parameters(i, bn_parameters.get(2 * i), bn_parameters.get(2 * i + 1), x, (*sizes[i])[1]);
   }
 }
 
@@ -67,13 +73,14 @@ Tensor empty_statistics(const Tensor& x, const InvertedResidualGeometry& geometr
 
 InvertedResidualOperands::InvertedResidualOperands(const Tensor& x_, const OptionalTensor& expand_weight_,
                                                    const Tensor& dw_weight_, const Tensor& project_weight_,
-                                                   const TensorOptionals& bn_parameters_, const Tensor& statistics_)
+                                                   const TensorOptionals& bn_parameters_, const Tensor& statistics_,
+                                                   bool are_folded)
     : x(addressable(x_)),
       expand_weight(expand_weight_ ? expand_weight_->contiguous() : Tensor()),
       dw_weight(dw_weight_.contiguous()),
       project_weight(project_weight_.contiguous()),
       statistics(statistics_.contiguous()) {
-  for (std::size_t i = 0; i < bn_parameters.size(); ++i) {
+  for (std::size_t i = 0; i < bn_parameters.size() && !are_folded; ++i) {
     bn_parameters[i] = vector_of(bn_parameters_.get(i), statistics.scalar_type());
   }
 }
@@ -97,7 +104,7 @@ InvertedResidualArguments InvertedResidualOperands::arguments(const Window& wind
     bn.bias = channels(bn_parameters[i + 1]);
     bn.mean = row(0);
     bn.invstd = row(1);
-    if (statistics.size(0) > 2) {
+    if (has_all_rows(statistics)) {
       bn.variance = row(2);
       bn.scale = row(3);
       bn.shift = row(4);

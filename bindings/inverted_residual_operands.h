@@ -27,6 +27,9 @@ InvertedResidualGeometry inverted_residual_geometry(const Tensor& x, const Optio
                                                     const Tensor& dw_weight, const Tensor& project_weight,
                                                     IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation);
 
+/// Of one of the three BatchNorms (expand, dw, project), where there are any.
+void check_batch_norm_parameters(std::size_t number, const OptionalTensor& weight, const OptionalTensor& bias,
+                                 const Tensor& x, const c10::SymInt& channels);
 /// `bn_parameters` must be weight and bias of the three BatchNorms.
 void check_batch_norms(const TensorOptionals& bn_parameters, const Tensor& x, const InvertedResidualGeometry& geometry);
 /// What forward asks for besides.
@@ -36,14 +39,15 @@ void check_inverted_residual(const Tensor& x, const InvertedResidualGeometry& ge
 /// Where forward leaves the batch's statistics; empty where statistics are given.
 Tensor empty_statistics(const Tensor& x, const InvertedResidualGeometry& geometry, const OptionalTensor& statistics);
 
-/// The operands as kernels read them. The kernels' arguments are views of these.
+/// The operands as kernels read them. The kernels' arguments are views of these. Without `bn_parameters` where the
+/// statistics are folded.
 struct InvertedResidualOperands {
   Tensor x, expand_weight, dw_weight, project_weight, statistics;
   std::array<Tensor, 6> bn_parameters;
 
   InvertedResidualOperands(const Tensor& x, const OptionalTensor& expand_weight, const Tensor& dw_weight,
                            const Tensor& project_weight, const TensorOptionals& bn_parameters,
-                           const Tensor& statistics);
+                           const Tensor& statistics, bool are_folded = false);
 
   InvertedResidualArguments arguments(const Window& window, std::string_view activation, bool residual,
                                       bool training) const;

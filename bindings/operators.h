@@ -59,6 +59,8 @@ std::vector<Tensor> cast_sliding(at::TensorList tensors, at::ScalarType dtype, s
 
 Tensor change_layout(const Tensor& x, bool channels_last);
 
+Tensor fold_batch_norms(const TensorOptionals& batch_norms, at::ArrayRef<double> eps, at::ScalarType dtype);
+
 using Tensors2 = std::tuple<Tensor, Tensor>;
 using Tensors3 = std::tuple<Tensor, Tensor, Tensor>;
 using Tensors4 = std::tuple<Tensor, Tensor, Tensor, Tensor>;

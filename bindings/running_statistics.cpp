@@ -21,10 +21,6 @@ void RunningStatistics::check(const at::Tensor& x, const c10::SymInt& channels, 
   check_batch_norm_vector("running_var", var, x, channels);
 }
 
-at::Tensor RunningStatistics::to_statistics(double eps, at::ScalarType dtype) const {
-  return at::stack({mean->to(dtype), (var->to(dtype) + eps).rsqrt()});
-}
-
 namespace {
 
 /// A row's pieces, one for each BatchNorm. They are only read: nothing needs to know whose views they are.

@@ -14,8 +14,6 @@ struct RunningStatistics {
 
   /// Throws where the buffers do not fit `channels`, or where training could not update them.
   void check(const at::Tensor& x, const c10::SymInt& channels, bool training, std::optional<double> momentum) const;
-  /// Rows mean and 1/sqrt(var + eps), as the operators take them.
-  at::Tensor to_statistics(double eps, at::ScalarType dtype) const;
 };
 
 /// A training pass of one BatchNorm.
@@ -28,5 +26,10 @@ struct RunningUpdate {
 /// `statistics` has rows mean, invstd and unbiased variance, each of them with the channels of one BatchNorm after the
 /// other. An empty batch is counted, and has no statistics.
 void update_running(const at::Tensor& statistics, at::ArrayRef<RunningUpdate> updates, bool empty_batch);
+
+/// y, for callers that have updated running statistics since it was made. torch.utils.checkpoint computes again until it
+/// has what autograd kept, and no further: so where such hooks are set, something is kept behind the update, too, and
+/// statistics move as often as those of PyTorch's BatchNorm.
+at::Tensor keep_open(const at::Tensor& y);
 
 }  // namespace fusedsc::aten

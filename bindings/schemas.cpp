@@ -28,8 +28,8 @@ TORCH_LIBRARY(fusedsc, m) {
       "int[2] stride=1, int[4] padding=1, int[2] dilation=1, bool? recompute=None, int groups=1, "
       "float? overlap=None) -> Tensor");
   // `statistics` has the rows mean, 1/sqrt(var + eps), unbiased variance, and the scale and shift that follow, of [C*m]
-  // each. Given (its first two rows will do): normalise with it, and return an empty one. None: take the batch's, and
-  // return it.
+  // each. Given: normalise with it, and return an empty one; its first two rows will do, and with all of them forward
+  // looks at neither bn_weight nor bn_bias. None: take the batch's, and return it.
   // `d`, the raw depthwise output, is empty where `recompute` says not to store it.
   def("_dsc_block_forward(Tensor x, Tensor dw_weight, Tensor? dw_bias, Tensor? bn_weight, Tensor? bn_bias, "
       "Tensor pw_weight, Tensor? pw_bias, Tensor? statistics, float eps, str activation, int[2] stride, "
@@ -45,7 +45,7 @@ TORCH_LIBRARY(fusedsc, m) {
   def("conv_bn_act(Tensor x, Tensor weight, Tensor? bn_weight, Tensor? bn_bias, Tensor(a!)? running_mean, "
       "Tensor(b!)? running_var, *, bool training, float? momentum=0.1, Tensor(c!)? num_batches_tracked=None, "
       "float eps=1e-05, str activation=\"relu6\", int[2] stride=1, int[4] padding=0, int[2] dilation=1) -> Tensor");
-  // `statistics` as above, but for scale and shift.
+  // `statistics` as above; what is returned has neither scale nor shift.
   def("_conv_bn_act_forward(Tensor x, Tensor weight, Tensor? bn_weight, Tensor? bn_bias, Tensor? statistics, float "
       "eps, "
       "str activation, int[2] stride, int[4] padding, int[2] dilation) -> (Tensor y, Tensor statistics)");
@@ -63,7 +63,7 @@ TORCH_LIBRARY(fusedsc, m) {
       "Tensor? se_reduce_bias=None, Tensor? se_expand_weight=None, Tensor? se_expand_bias=None, "
       "str se_activation=\"relu\", str se_gate=\"hardsigmoid\") -> Tensor");
   // `bn_parameters` is [weight, bias] of expand, dw and project in turn; `statistics` is as above, with the channels of
-  // the three BatchNorms (of two, without expansion) side by side, and two more rows, the scale and shift that follow.
+  // the three BatchNorms (of two, without expansion) side by side.
   // e, d and p are the raw convolution outputs; empty with `recompute`, which computes them again later.
   def("_inverted_residual_forward(Tensor x, Tensor? expand_weight, Tensor dw_weight, Tensor project_weight, "
       "Tensor?[] bn_parameters, Tensor? statistics, float[] eps, str activation, int[2] stride, int[4] padding, "
@@ -112,6 +112,10 @@ TORCH_LIBRARY(fusedsc, m) {
       "Tensor?[] bn_parameters, Tensor statistics, Tensor[] raw, bool training, str[] activations, int[] strides, "
       "int[] paddings, int[] dilations, int[] groups, bool residual, Tensor? branch_scale, str input_activation, "
       "bool[] output_mask) -> Tensor[]");
+
+  // The `statistics`, all five rows, of BatchNorms in eval mode; each of them is [weight, bias, running_mean,
+  // running_var], of any floating dtypes or None, in `batch_norms`, and has its eps. Without gradients.
+  def("_fold_batch_norms(Tensor?[] batch_norms, float[] eps, ScalarType dtype) -> Tensor");
 
   // Copies in another dtype, made together.
   def("_cast(Tensor[] tensors, ScalarType dtype) -> Tensor[]");

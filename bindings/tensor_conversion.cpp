@@ -78,6 +78,12 @@ ChannelVector mutable_row(const at::Tensor& matrix, std::int64_t row, std::int64
           place_of(matrix)};
 }
 
+TensorView mutable_matrix(const at::Tensor& matrix) {
+  TensorView view = mutable_elements(matrix);
+  if (view) view.sizes = {1, 1, matrix.size(0), matrix.size(1)}, view.strides[2] = matrix.size(1);
+  return view;
+}
+
 ConstTensorView elements(const at::Tensor& tensor) {
   return is_given(tensor) ? elements_of<ConstTensorView>(tensor, tensor.const_data_ptr()) : ConstTensorView{};
 }
@@ -94,7 +100,9 @@ at::Tensor addressable(const at::Tensor& tensor) {
 }
 
 at::Tensor vector_of(const std::optional<at::Tensor>& parameter, at::ScalarType dtype) {
-  return parameter ? parameter->to(dtype).contiguous() : at::Tensor();
+  if (!parameter) return {};
+  // Asked first: an operator that has nothing to do takes its time on the host, too.
+  return (parameter->scalar_type() == dtype ? *parameter : parameter->to(dtype)).contiguous();
 }
 
 at::Tensor accumulator_for(const at::Tensor& gradient, at::ScalarType dtype) {

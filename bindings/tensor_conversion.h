@@ -32,6 +32,8 @@ ChannelVector mutable_row(const at::Tensor& matrix, std::int64_t row, std::int64
 inline ChannelVector mutable_row(const at::Tensor& matrix, std::int64_t row) {
   return mutable_row(matrix, row, 0, matrix.size(1));
 }
+/// A contiguous matrix as [1, 1, rows, columns].
+TensorView mutable_matrix(const at::Tensor& matrix);
 /// All elements of a tensor without gaps, in the order in which they lie.
 ConstTensorView elements(const at::Tensor& tensor);
 TensorView mutable_elements(const at::Tensor& tensor);
@@ -42,6 +44,11 @@ at::Tensor addressable(const at::Tensor& tensor);
 
 /// A parameter as kernels read it: contiguous, and of `dtype`. Undefined where there is none.
 at::Tensor vector_of(const std::optional<at::Tensor>& parameter, at::ScalarType dtype);
+
+/// Of statistics as the operators' schemas have them: whether the affine map is among their rows.
+inline bool has_all_rows(const at::Tensor& statistics) { return statistics.size(0) >= 5; }
+/// Whether they are given and say all of a BatchNorm, so that forward need not look at its parameters.
+inline bool are_folded(const std::optional<at::Tensor>& statistics) { return statistics && has_all_rows(*statistics); }
 
 /// Where a kernel that computes in `dtype` writes a BatchNorm parameter's gradient: the gradient itself if it has that
 /// type, else a tensor that does. Undefined where there is no gradient.

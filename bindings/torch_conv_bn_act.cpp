@@ -86,6 +86,10 @@ ConvBnActArguments forward_arguments(const Operands& operands, const Window& win
   auto arguments = operands.arguments<ConvBnActArguments>(window, activation, training);
   arguments.eps = eps;
   if (training) arguments.variance = mutable_row(operands.statistics, 2);
+  if (has_all_rows(operands.statistics)) {
+    arguments.scale = mutable_row(operands.statistics, 3);
+    arguments.shift = mutable_row(operands.statistics, 4);
+  }
   arguments.y = mutable_view(y);
   return arguments;
 }
@@ -99,7 +103,9 @@ Tensors2 conv_bn_act_forward_kernel(const Tensor& x, const Tensor& weight, const
   const auto& [y, batch_statistics] = outputs;
   if (y.numel() == 0) return batch_statistics.zero_(), outputs;
   const bool training = !statistics;
-  const Operands operands(x, weight, bn_weight, bn_bias, statistics.value_or(batch_statistics));
+  const bool folded = are_folded(statistics);
+  const Operands operands(x, weight, folded ? OptionalTensor() : bn_weight, folded ? OptionalTensor() : bn_bias,
+                          statistics.value_or(batch_statistics));
   const Window window = window_of(weight, stride, padding, dilation);
   run(plan_conv_bn_act, forward_arguments(operands, window, activation, eps, training, y), x);
   return outputs;

@@ -69,7 +69,8 @@ Outputs conv_chain_forward_kernel(const Tensor& x, at::TensorList weights, const
     batch_statistics.zero_();
     return outputs;
   }
-  const ConvChainOperands operands(x, tensors, statistics.value_or(batch_statistics), branch_scale, options);
+  const ConvChainOperands operands(x, tensors, statistics.value_or(batch_statistics), branch_scale, options,
+                                   are_folded(statistics));
   ConvChainArguments arguments = operands.arguments(options, raw, /*training=*/!statistics);
   for (std::size_t i = 0; i < arguments.stages.size(); ++i) {
     if (arguments.stages[i].bn) arguments.stages[i].bn->eps = eps[i];

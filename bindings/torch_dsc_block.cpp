@@ -114,7 +114,7 @@ struct Operands {
     arguments.allow_tf32 = convolutions_allow_tf32();
     arguments.mean = mutable_row(statistics, 0);
     arguments.invstd = mutable_row(statistics, 1);
-    if (training && statistics.size(0) > 3) {
+    if (has_all_rows(statistics)) {
       arguments.scale = mutable_row(statistics, 3);
       arguments.shift = mutable_row(statistics, 4);
     }
@@ -145,7 +145,9 @@ Tensors3 dsc_block_forward_kernel(const Tensor& x, const Tensor& dw_weight, cons
   const auto& [y, batch_statistics, d] = outputs;
   if (y.numel() == 0) return batch_statistics.zero_(), outputs;
   const bool training = !statistics;
-  const Operands operands(x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, pw_bias,
+  const bool folded = are_folded(statistics);
+  const Operands operands(x, dw_weight, dw_bias, folded ? OptionalTensor() : bn_weight,
+                          folded ? OptionalTensor() : bn_bias, pw_weight, pw_bias,
                           statistics.value_or(batch_statistics), groups, overlap);
   const Window window = window_of(dw_weight, stride, padding, dilation);
   run(plan_dsc_block, forward_arguments(operands, window, activation, eps, training, y, d), x);

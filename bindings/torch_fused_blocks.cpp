@@ -12,6 +12,7 @@
 #include "conv_chain_operands.h"
 #include "fusedsc/common/check_part.h"
 #include "fusedsc/common/status.h"
+#include "inverted_residual_operands.h"
 #include "operators.h"
 #include "running_statistics.h"
 #include "squeeze_excite_gate.h"
@@ -35,6 +36,12 @@ bool will_differentiate(const Tensors&... tensors) {
   return at::GradMode::is_enabled() && (requires_grad(tensors) || ...);
 }
 
+/// The statistics of BatchNorms in eval mode. They are folded again at every call, and kept by no one: a CUDA graph that
+/// is replayed after a weight or a running average has changed computes with what they are then.
+Tensor folded(const TensorOptionals& batch_norms, at::ArrayRef<double> eps, const Tensor& x) {
+  return fold_batch_norms(batch_norms, eps, accumulation_type(x.scalar_type()));
+}
+
 Tensor dsc_block_composite(const Tensor& x, const Tensor& dw_weight, const OptionalTensor& bn_weight,
                            const OptionalTensor& bn_bias, const OptionalTensor& running_mean,
                            const OptionalTensor& running_var, const Tensor& pw_weight, const OptionalTensor& dw_bias,
@@ -49,7 +56,11 @@ Tensor dsc_block_composite(const Tensor& x, const Tensor& dw_weight, const Optio
   running.check(x, dw_weight.sym_size(0), training, momentum);
 
   OptionalTensor statistics;  // none: the batch's, which F.batch_norm takes in eval mode too if there are no others
-  if (!training && running.mean) statistics = running.to_statistics(eps, accumulation_type(x.scalar_type()));
+  if (!training && running.mean) {
+    check_batch_norm_vector("bn_weight", bn_weight, x, dw_weight.sym_size(0));
+    check_batch_norm_vector("bn_bias", bn_bias, x, dw_weight.sym_size(0));
+    statistics = folded({bn_weight, bn_bias, running.mean, running.var}, eps, x);
+  }
   const bool differentiates = will_differentiate(x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, pw_bias);
   if (!differentiates) recompute = true;
   const BlockLayout layout(x, dw_weight, pw_weight,
@@ -61,6 +72,7 @@ Tensor dsc_block_composite(const Tensor& x, const Tensor& dw_weight, const Optio
                         activation, stride, padding, dilation, recompute, groups, overlap);
   if (training) {
     update_running(batch_statistics, RunningUpdate{running, dw_weight.sym_size(0), momentum}, x.sym_numel() == 0);
+    return keep_open(layout.outside(y));
   }
   return layout.outside(y);
 }
@@ -77,11 +89,16 @@ Tensor conv_bn_act_composite(const Tensor& x, const Tensor& weight, const Option
   running.check(x, weight.sym_size(0), training, momentum);
 
   OptionalTensor statistics;  // as above
-  if (!training && running.mean) statistics = running.to_statistics(eps, accumulation_type(x.scalar_type()));
+  if (!training && running.mean) {
+    check_batch_norm_vector("bn_weight", bn_weight, x, weight.sym_size(0));
+    check_batch_norm_vector("bn_bias", bn_bias, x, weight.sym_size(0));
+    statistics = folded({bn_weight, bn_bias, running.mean, running.var}, eps, x);
+  }
   const auto [y, batch_statistics] =
       conv_bn_act_forward(x, weight, bn_weight, bn_bias, statistics, eps, activation, stride, padding, dilation);
   if (training) {
     update_running(batch_statistics, RunningUpdate{running, weight.sym_size(0), momentum}, x.sym_numel() == 0);
+    return keep_open(y);
   }
   return y;
 }
@@ -132,22 +149,27 @@ Tensor inverted_residual_composite(const Tensor& x, const OptionalTensor& expand
   std::array<std::optional<double>, 3> momenta;
   if (momentum) std::ranges::copy(three_of("momentum", *momentum), momenta.begin());
 
-  TensorOptionals bn_parameters;
-  std::vector<Tensor> running;
+  TensorOptionals bn_parameters, running;
   const std::size_t first = expand_weight ? 0 : 1;
+  std::size_t with_running = 0;
   for (std::size_t i = 0; i < norms.size(); ++i) {
     bn_parameters.push_back(norms[i].weight);
     bn_parameters.push_back(norms[i].bias);
     if (i < first) continue;
     norms[i].running.check(x, weights[i]->sym_size(0), training, momenta[i]);
     if (training || !norms[i].running.mean) continue;
-    running.push_back(norms[i].running.to_statistics(epsilons[i], accumulation_type(x.scalar_type())));
+    check_batch_norm_parameters(i, norms[i].weight, norms[i].bias, x, weights[i]->sym_size(0));
+    for (const OptionalTensor& vector :
+         {norms[i].weight, norms[i].bias, norms[i].running.mean, norms[i].running.var}) {
+      running.push_back(vector);
+    }
+    ++with_running;
   }
-  check(running.empty() || running.size() == norms.size() - first,
+  check(with_running == 0 || with_running == norms.size() - first,
         "running_mean: some of the BatchNorms have running statistics and others do not; give all or none");
 
   OptionalTensor statistics;
-  if (!running.empty()) statistics = at::cat(running, 1);
+  if (with_running > 0) statistics = folded(running, at::ArrayRef<double>(epsilons).slice(first), x);
   const bool keep = will_differentiate(x, expand_weight, dw_weight, project_weight, norms[0].weight, norms[0].bias,
                                        norms[1].weight, norms[1].bias, norms[2].weight, norms[2].bias, se_reduce_weight,
                                        se_reduce_bias, se_expand_weight, se_expand_bias);
@@ -176,7 +198,7 @@ Tensor inverted_residual_composite(const Tensor& x, const OptionalTensor& expand
     updates.push_back({norms[i].running, weights[i]->sym_size(0), momenta[i]});
   }
   update_running(batch_statistics, updates, x.sym_numel() == 0);
-  return y;
+  return keep_open(y);
 }
 
 Tensor conv_chain_composite(const Tensor& x, at::TensorList weights, const TensorOptionals& biases,
@@ -202,7 +224,8 @@ Tensor conv_chain_composite(const Tensor& x, at::TensorList weights, const Tenso
   check_list_sizes({weights, biases, bn_parameters}, options);
 
   std::vector<RunningUpdate> updates;
-  std::vector<Tensor> running;
+  TensorOptionals running;
+  std::vector<double> running_eps;
   for (std::size_t i = 0; i < weights.size(); ++i) {
     check_part("stages", i, [&] { check_weight("weight", weights[i], x); });
     if (!has_bn.get(i)) continue;
@@ -211,12 +234,16 @@ Tensor conv_chain_composite(const Tensor& x, at::TensorList weights, const Tenso
     check_part("stages", i, [&] { own.check(x, weights[i].sym_size(0), training, momentum); });
     updates.push_back({own, weights[i].sym_size(0), momentum});
     if (training || !own.mean) continue;
-    running.push_back(own.to_statistics(eps[i], accumulation_type(x.scalar_type())));
+    for (const OptionalTensor& vector : {bns.get(5 * i), bns.get(5 * i + 1)}) {
+      check_part("stages", i, [&] { check_batch_norm_vector("bn", vector, x, weights[i].sym_size(0)); });
+    }
+    for (std::size_t j = 0; j < 4; ++j) running.push_back(bns.get(5 * i + j));
+    running_eps.push_back(eps[i]);
   }
-  check(running.empty() || running.size() == updates.size(),
+  check(running_eps.empty() || running_eps.size() == updates.size(),
         "running_mean: some of the BatchNorms have running statistics and others do not; give all or none");
   OptionalTensor statistics;
-  if (!running.empty()) statistics = running.size() == 1 ? running.front() : at::cat(running, 1);
+  if (!running_eps.empty()) statistics = folded(running, running_eps, x);
 
   const bool differentiates =
       at::GradMode::is_enabled() &&
@@ -225,8 +252,9 @@ Tensor conv_chain_composite(const Tensor& x, at::TensorList weights, const Tenso
   const auto [raw_y, batch_statistics, raw] = conv_chain_forward(
       layout.inside(x), weights, biases, has_bn, bn_parameters, statistics, eps, activations, strides, paddings,
       dilations, groups, residual, branch_scale, input_activation, !differentiates || recompute.value_or(false));
-  if (training && !updates.empty()) update_running(batch_statistics, updates, x.sym_numel() == 0);
-  return layout.outside(raw_y);
+  if (!training || updates.empty()) return layout.outside(raw_y);
+  update_running(batch_statistics, updates, x.sym_numel() == 0);
+  return keep_open(layout.outside(raw_y));
 }
 
 }  // namespace

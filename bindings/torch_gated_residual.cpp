@@ -89,7 +89,7 @@ Tensors9 gated_residual_forward_kernel(const Tensor& x, const OptionalTensor& ex
   const SqueezeExcite by(se_parameters, se_activation, se_gate, x, geometry.d[1]);
   const bool training = !statistics;
   const InvertedResidualOperands operands(x, expand_weight, dw_weight, project_weight, bn_parameters,
-                                          training ? batch_statistics : statistics->narrow(0, 0, 2));
+                                          statistics.value_or(batch_statistics), are_folded(statistics));
   // With `recompute` what is written in between ends here, as soon as it is read: then e's memory is z's. Only p can be
   // done without, in eval mode.
   const auto memory = [&](const Tensor& kept, const SymSizes& sizes) {

@@ -80,7 +80,7 @@ Tensors5 inverted_residual_forward_kernel(const Tensor& x, const OptionalTensor&
   if (y.numel() == 0) return zeroed(outputs);
   const bool training = !statistics;
   const InvertedResidualOperands operands(x, expand_weight, dw_weight, project_weight, bn_parameters,
-                                          training ? batch_statistics : statistics->narrow(0, 0, 2));
+                                          statistics.value_or(batch_statistics), are_folded(statistics));
   const auto arguments = forward_arguments(operands, window_of(dw_weight, stride, padding, dilation), activation,
                                            residual, training, eps, {y, batch_statistics, e, d, p});
   run(plan_inverted_residual, arguments, x);

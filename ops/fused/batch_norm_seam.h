@@ -55,7 +55,8 @@ struct BatchNormParameters {
   double eps = 1e-5;
   /// Training: written, as in DscBlockArguments. Eval: mean and invstd are read.
   ChannelVector mean, invstd, variance;
-  /// The affine map that follows from these. Training: written, if there is memory; backward: read, or computed again.
+  /// The affine map that follows from these. Training: written, if there is memory. Eval: read, in place of all others,
+  /// or computed again. Backward: likewise, but `weight`, mean and invstd are read, too.
   ChannelVector scale, shift;
 };
 

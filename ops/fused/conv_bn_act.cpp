@@ -56,6 +56,11 @@ void check_result(const NamedTensor& tensor, const Sizes& sizes, const ConstTens
 void check_problem(const ConvBnActArguments& block) {
   const Sizes y = check_convolution(block);
   check_channels("variance", block.variance, y[1], accumulation_type(block.x.dtype));
+  check_channels("scale", block.scale, y[1], accumulation_type(block.x.dtype));
+  check_channels("shift", block.shift, y[1], accumulation_type(block.x.dtype));
+  check(static_cast<bool>(block.scale) == static_cast<bool>(block.shift),
+        "scale and shift: only one is given; give both or neither");
+  check(!block.scale || !block.training, "scale: it is given in training; leave it out: it is for eval mode");
   check(block.eps >= 0, "eps: it is ", block.eps, "; it must not be negative");
   check_sizes({"y", block.y}, y, "the output's sizes");
   check_dtype({"y", block.y}, block.x.dtype, "that of x");
@@ -86,7 +91,12 @@ void check_memory(const ConvBnActArguments& block) {
   const ConstChannelVector invstd = block.training ? block.invstd : ChannelVector();
   check_no_overlap(
       {{"y", block.y}, {"mean", mean}, {"invstd", invstd}, {"variance", block.variance}},
-      {{"x", block.x}, {"weight", block.weight}, {"bn_weight", block.bn_weight}, {"bn_bias", block.bn_bias}});
+      {{"x", block.x},
+       {"weight", block.weight},
+       {"bn_weight", block.bn_weight},
+       {"bn_bias", block.bn_bias},
+       {"scale", block.scale},
+       {"shift", block.shift}});
 }
 
 void check_memory(const ConvBnActBackwardArguments& block) {

@@ -25,6 +25,9 @@ struct ConvBnActArguments {
   ChannelVector mean;       ///< [M]
   ChannelVector invstd;     ///< [M]
   ChannelVector variance;   ///< [M] training: written, the unbiased variance (for running statistics); may be empty
+  /// [M] eval: the affine map that follows from these, read in place of mean, invstd, bn_weight and bn_bias; or empty:
+  /// computed again.
+  ConstChannelVector scale, shift;
   TensorView y;             ///< [N, M, OH, OW]
   bool allow_tf32 = false;  ///< as of a pointwise convolution
 };

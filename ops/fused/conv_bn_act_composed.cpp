@@ -77,6 +77,7 @@ struct ComposedForward {
     for (ChannelVector* vector : {&scale, &shift}) *vector = take_channels(arena, block.y);
     if (!block.training) {
       convolution.pointwise.epilogue = {scale, shift, block.activation, {}};
+      if (block.scale) convolution.pointwise.epilogue = {block.scale, block.shift, block.activation, {}};
       convolution.pointwise.y = block.y;
       return;
     }
@@ -109,7 +110,7 @@ struct ComposedForward {
   void run(const Plans& plans, const Execution& execution) const {
     const Execution rest = rest_of(execution, arena);
     gather_patches(convolution.gather, rest);
-    if (!block.training) {
+    if (!block.training && !block.scale) {
       batch_norm_finalize(affine_of({block.bn_weight, block.bn_bias, block.mean, block.invstd}, scale, shift), rest);
     }
     plans.pointwise.run(convolution.pointwise, rest);

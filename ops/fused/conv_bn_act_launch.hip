@@ -220,6 +220,11 @@ struct ForwardPass {
     ConvForwardParameters p;
     p.shape = conv_shape(problem_of(block), tile_rows, instance->group_channels);
     set_normalisation(block, p.shape);
+    if (block.scale) {  // of a mean of 0, with nothing left to multiply by
+      p.shape.mean = p.shape.bn_weight = nullptr;
+      p.shape.invstd = block.scale.data;
+      p.shape.bn_bias = block.shift.data;
+    }
     p.y = block.y;
     p.partials = take_partials(block, arena);
     if (block.training) {

@@ -56,6 +56,8 @@ struct Inference {
       block.training = false;
       block.mean = stage.bn->mean;
       block.invstd = stage.bn->invstd;
+      block.scale = stage.bn->scale;
+      block.shift = stage.bn->shift;
       block.y = y;
       block.epilogue = epilogue;
       block.allow_tf32 = chain.allow_tf32;

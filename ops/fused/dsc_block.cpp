@@ -106,16 +106,17 @@ void check_memory(const DscBlockArguments& block) {
   check_given({"x", block.x});
   check_given({"dw_weight", block.dw_weight});
   check_given({"pw_weight", block.pw_weight});
-  // In eval mode mean and invstd are read: they may be the same memory as other inputs.
-  const ConstChannelVector mean = block.training ? block.mean : ChannelVector();
-  const ConstChannelVector invstd = block.training ? block.invstd : ChannelVector();
+  // In eval mode these are read: they may be the same memory as other inputs.
+  const auto written = [&](const ChannelVector& vector) {
+    return ConstChannelVector(block.training ? vector : ChannelVector());
+  };
   check_no_overlap({{"y", block.y},
                     {"d", block.d},
-                    {"mean", mean},
-                    {"invstd", invstd},
+                    {"mean", written(block.mean)},
+                    {"invstd", written(block.invstd)},
                     {"variance", block.variance},
-                    {"scale", block.scale},
-                    {"shift", block.shift}},
+                    {"scale", written(block.scale)},
+                    {"shift", written(block.shift)}},
                    {{"x", block.x},
                     {"dw_weight", block.dw_weight},
                     {"dw_bias", block.dw_bias},

@@ -33,7 +33,9 @@ struct DscBlockArguments {
   ChannelVector mean;      ///< [C*m]
   ChannelVector invstd;    ///< [C*m]
   ChannelVector variance;  ///< [C*m] training: written, the unbiased variance (for running statistics); may be empty
-  ChannelVector scale, shift;  ///< [C*m] training: written, the affine map that follows from these; may be empty
+  /// [C*m] the affine map that follows from these. Training: written; may be empty. Eval: read, in place of mean, invstd,
+  /// bn_weight and bn_bias; or empty: computed again.
+  ChannelVector scale, shift;
   TensorView d;  ///< [N, C*m, OH, OW] raw depthwise output, stored for backward; null data: recomputed where needed
   TensorView y;  ///< [N, M, OH, OW]
   Epilogue epilogue;        ///< of y; eval mode only
@@ -57,7 +59,7 @@ struct DscBlockBackwardArguments {
   Activation activation = Activation::relu6;
   bool training = true;             ///< eval: mean and invstd are constants
   ConstChannelVector mean, invstd;  ///< what forward wrote (training) or read (eval)
-  ConstChannelVector scale, shift;  ///< what forward wrote, or empty: computed again
+  ConstChannelVector scale, shift;  ///< what forward wrote (training) or read (eval), or empty: computed again
   ConstTensorView d;                ///< what forward stored, or null data: recomputed
   ConstTensorView grad_y;           ///< [N, M, OH, OW], any strides
   TensorView grad_bn;  ///< scratch [N, C*m, OH, OW]: gradient at BN's output, stored between the passes; null data:

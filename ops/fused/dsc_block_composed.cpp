@@ -96,7 +96,9 @@ struct ComposedForward {
 
   void run(const Plans& plans, const Execution& execution) const {
     const Execution rest = rest_of(execution, arena);
-    if (!block.training) batch_norm_finalize(affine_of(normalisation_of(block), scale, shift), rest);
+    if (!block.training && !block.scale) {
+      batch_norm_finalize(affine_of(normalisation_of(block), scale, shift), rest);
+    }
     plans.depthwise.run(depthwise, rest);
     second.run(plans.second, rest);
   }

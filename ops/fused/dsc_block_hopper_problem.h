@@ -39,10 +39,15 @@ struct DscBlockProblem {
     dw_weight = block.dw_weight;
     dw_bias = block.dw_bias.data;
     pw_bias = block.pw_bias.data;
-    bn_weight = block.bn_weight.data;
-    bn_bias = block.bn_bias.data;
-    mean = block.mean.data;
-    invstd = block.invstd.data;
+    if (block.scale) {  // of a mean of 0, with nothing left to multiply by
+      invstd = block.scale.data;
+      bn_bias = block.shift.data;
+    } else {
+      bn_weight = block.bn_weight.data;
+      bn_bias = block.bn_bias.data;
+      mean = block.mean.data;
+      invstd = block.invstd.data;
+    }
     epilogue_scale = block.epilogue.scale.data;
     epilogue_shift = block.epilogue.shift.data;
     y = block.y;

@@ -52,7 +52,13 @@ struct DscMiddle {
   void pack(const Block& block) {
     parameters.pack(depthwise.weight, depthwise.bias, {});
     const DataType dtype = accumulation_type(depthwise.x.dtype);
-    batch_norm_finalize(affine_of(normalisation_of(block), {scale, dtype, channels()}, {shift, dtype, channels()}), {});
+    if (block.scale) {
+      copy_channels(block.scale, T(1), 0, channels(), 1, scale);
+      copy_channels(block.shift, T(0), 0, channels(), 1, shift);
+    } else {
+      batch_norm_finalize(affine_of(normalisation_of(block), {scale, dtype, channels()}, {shift, dtype, channels()}),
+                          {});
+    }
     std::fill(scale + channels(), scale + pitch(), T(0));
     std::fill(shift + channels(), shift + pitch(), T(0));
   }

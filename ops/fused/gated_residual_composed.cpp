@@ -59,7 +59,7 @@ struct Features {
   void run(const Plans& plans, const Execution& execution) const {
     const Execution rest = rest_of(execution, arena);
     for (const Seam* seam : {&expand_seam, &dw_seam}) {
-      if (seam->raw && !block.training) batch_norm_finalize(seam->affine(), rest);
+      if (!block.training) seam->finish_affine(rest);
     }
     if (expands) plans.expand.run(expand, rest);
     plans.depthwise.run(depthwise, rest);
@@ -124,7 +124,7 @@ struct Projection {
   void run(const Plans& plans, const Execution& execution) const {
     const Execution rest = rest_of(execution, arena);
     dw_seam.finish_affine(rest);
-    if (!block.training) batch_norm_finalize(project_seam.affine(), rest);
+    if (!block.training) project_seam.finish_affine(rest);
     plans.excite.run(excite, rest);
     plans.project.run(project, rest);
     if (block.p) plans.apply.run(apply, rest);

@@ -59,7 +59,7 @@ struct ComposedForward {
   void run(const Plans& plans, const Execution& execution) const {
     const Execution rest = rest_of(execution, arena);
     for (const Seam* seam : {&expand_seam, &dw_seam, &project_seam}) {
-      if (seam->raw && !block.training) batch_norm_finalize(seam->affine(), rest);
+      if (!block.training) seam->finish_affine(rest);
     }
     if (expands) plans.expand.run(expand, rest);
     plans.depthwise.run(depthwise, rest);

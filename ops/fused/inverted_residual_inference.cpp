@@ -42,6 +42,8 @@ struct Inference {
     rest.training = false;
     rest.mean = block.dw_bn.mean;
     rest.invstd = block.dw_bn.invstd;
+    rest.scale = block.dw_bn.scale;
+    rest.shift = block.dw_bn.shift;
     rest.y = block.y;
     rest.epilogue.scale = project_affine.scale;
     rest.epilogue.shift = project_affine.shift;
@@ -49,7 +51,9 @@ struct Inference {
     rest.allow_tf32 = block.allow_tf32;
   }
 
+  /// As it is given, or in the workspace.
   BatchNormFinalizeArguments affine(const BatchNormParameters& bn, std::int64_t channels) {
+    if (bn.scale) return affine_of({}, bn.scale, bn.shift);
     const ConstTensorView like(nullptr, block.x.dtype, {1, channels, 1, 1}, {}, block.x.device);
     const ChannelVector scale = take_channels(arena, like), shift = take_channels(arena, like);
     return affine_of({bn.weight, bn.bias, bn.mean, bn.invstd}, scale, shift);
@@ -69,9 +73,9 @@ struct Inference {
 
   void run(const Plans& plans, const Execution& execution) const {
     const Execution behind = rest_of(execution, arena);
-    batch_norm_finalize(project_affine, behind);
+    if (!block.project_bn.scale) batch_norm_finalize(project_affine, behind);
     if (block.expand_weight) {
-      batch_norm_finalize(expand_affine, behind);
+      if (!block.expand_bn.scale) batch_norm_finalize(expand_affine, behind);
       plans.expand.run(expand, behind);
     }
     plans.rest.run(rest, behind);

@@ -178,14 +178,16 @@ struct ConvBnActInputs {
 struct ConvBnActForward {
   ConvBnActInputs inputs;
   Tensor y;
-  Channels mean, invstd, variance;
+  Channels mean, invstd, variance, scale, shift;
 
   explicit ConvBnActForward(const ConvBnActCase& block)
       : inputs(block),
         y(block.dtype, block.y_sizes(), block.memories.y),
         mean(accumulation_type(block.dtype), block.outputs),
         invstd(mean),
-        variance(mean) {}
+        variance(mean),
+        scale(mean),
+        shift(mean) {}
 
   ConvBnActArguments arguments(const ConvBnActCase& block) {
     ConvBnActArguments arguments;
@@ -195,6 +197,19 @@ struct ConvBnActForward {
     if (block.training) arguments.variance = variance;
     arguments.y = y;
     return arguments;
+  }
+
+  /// In eval mode: the affine map, and nothing that it follows from.
+  ConvBnActArguments folded(const ConvBnActCase& block) {
+    const Affine map = batch_norm(Precision(mean.tensor().dtype()), inputs.bn_weight.values(), inputs.bn_bias.values(),
+                                  inputs.running(), Activation::identity);
+    ConvBnActArguments result = arguments(block);
+    result.bn_weight = result.bn_bias = {};
+    result.mean = mean;
+    result.invstd = invstd;
+    result.scale = scale.fill(map.scale);
+    result.shift = shift.fill(map.shift);
+    return result;
   }
 };
 
@@ -243,6 +258,7 @@ inline void verify_conv_bn_act(const ConvBnActCase& block) {
     outputs.emplace_back("variance", tensors.variance, expected.statistics.variance);
   }
   verify(kConvBnAct, tensors.arguments(block), outputs);
+  if (!block.training) verify_once(kConvBnAct, tensors.folded(block), outputs, "folded");
 }
 
 inline void verify_conv_bn_act_backward(const ConvBnActCase& block) {

@@ -34,6 +34,13 @@ TEST(ConvBnActChecks, SayWhatIsWrong) {
   EXPECT_EQ(message([](auto& a) { a.weight.sizes[1] = 4; }),
             "weight: its sizes are [4, 4, 3, 3], but must be [4, 3, 3, 3], for the 3 channels of x");
   EXPECT_EQ(message([](auto& a) { a.eps = -1; }), "eps: it is -1; it must not be negative");
+  EXPECT_EQ(message([&](auto& a) {
+              a.training = true;
+              a.scale = a.shift = tensors.scale;
+            }),
+            "scale: it is given in training; leave it out: it is for eval mode");
+  EXPECT_EQ(message([&](auto& a) { a.scale = tensors.scale; }),
+            "scale and shift: only one is given; give both or neither");
   const std::string strides = message([](auto& a) { a.weight.strides = {27, 1, 3, 9}; });
   EXPECT_NE(strides.find("composed: the weight is neither contiguous nor channels_last"), std::string::npos) << strides;
 }

@@ -93,13 +93,26 @@ struct DscBlockForward {
     arguments.mean = block.training ? mean : inputs.running_mean;
     arguments.invstd = block.training ? invstd : inputs.running_invstd;
     if (block.training) arguments.variance = variance;
-    if (block.stores_d) {
-      arguments.d = d;
+    if (block.stores_d) arguments.d = d;
+    if (block.stores_d && block.training) {
       arguments.scale = scale;
       arguments.shift = shift;
     }
     arguments.y = y;
     return arguments;
+  }
+
+  /// In eval mode: the affine map, and nothing that it follows from.
+  DscBlockArguments folded(const DscBlockCase& block) {
+    const Affine map = batch_norm(Precision(mean.tensor().dtype()), inputs.bn_weight.values(), inputs.bn_bias.values(),
+                                  inputs.running(), Activation::identity);
+    DscBlockArguments result = arguments(block);
+    result.bn_weight = result.bn_bias = {};
+    result.mean = mean;
+    result.invstd = invstd;
+    result.scale = scale.fill(map.scale);
+    result.shift = shift.fill(map.shift);
+    return result;
   }
 };
 

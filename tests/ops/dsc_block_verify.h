@@ -25,6 +25,7 @@ inline void verify_dsc_block(const DscBlockCase& block) {
     outputs.emplace_back("variance", tensors.variance, expected.statistics.variance);
   }
   verify(kDscBlock, tensors.arguments(block), outputs);
+  if (!block.training) verify_once(kDscBlock, tensors.folded(block), outputs, "folded");
 }
 
 inline void verify_dsc_block_backward(const DscBlockCase& block) {
@@ -51,6 +52,10 @@ inline void verify_dsc_block_backward(const DscBlockCase& block) {
   want("grad_bn_bias", arguments.grad_bn_bias, tensors.grad_bn_bias, expected.bn_bias);
   if (block.stores_grad_bn) outputs.emplace_back("grad_bn", tensors.grad_bn, Array(d.sizes), scratch);
   verify(kDscBlockBackward, arguments, outputs);
+  if (block.training) return;
+  arguments.scale = tensors.scale;
+  arguments.shift = tensors.shift;
+  verify_once(kDscBlockBackward, arguments, outputs, "folded");
 }
 
 }  // namespace fusedsc::reference

@@ -77,6 +77,7 @@ inline void verify_gated_residual(const InvertedResidualCase& block) {
   if (!block.training) {
     arguments.block.p = {};  // nobody wants it
     verify(kGatedResidual, arguments, outputs);
+    verify_once(kGatedResidual, gates.arguments(tensors.folded(arguments.block)), outputs, "folded");
     arguments.block.p = tensors.p;
   }
   outputs.emplace_back("p", tensors.p, expected.p, after_statistics(block));
@@ -86,6 +87,8 @@ inline void verify_gated_residual(const InvertedResidualCase& block) {
     expect_statistics(tensors.project_bn, expected.project, "project_bn", outputs);
   }
   verify(kGatedResidual, arguments, outputs);
+  if (block.training) return;
+  verify_once(kGatedResidual, gates.arguments(tensors.folded(arguments.block)), outputs, "folded, p kept");
 }
 
 inline void verify_gated_residual_backward(const InvertedResidualCase& block) {

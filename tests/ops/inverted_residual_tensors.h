@@ -10,10 +10,17 @@ namespace fusedsc::reference {
 /// One BatchNorm's parameters, and the vectors that forward writes in training and reads in eval mode.
 struct BatchNormTensors {
   Channels weight, bias, mean, invstd, variance;
-  Channels scale, shift;  ///< in training; eval mode goes without
+  Channels scale, shift;             ///< in training
+  Channels nothing;                  ///< NaN
+  Channels given_scale, given_shift;  ///< in eval mode, where it does not go without
 
   BatchNormTensors(const InvertedResidualCase& block, std::int64_t channels, Random& random)
-      : mean(accumulation_type(block.dtype), channels), invstd(mean), variance(mean) {
+      : mean(accumulation_type(block.dtype), channels),
+        invstd(mean),
+        variance(mean),
+        nothing(mean),
+        given_scale(mean),
+        given_shift(mean) {
     if (block.affine) {
       weight = Channels(mean).fill(random, -1, 3);
       bias = Channels(mean).fill(random, -1, 4);
@@ -33,6 +40,17 @@ struct BatchNormTensors {
     parameters.scale = scale;
     parameters.shift = shift;
     return parameters;
+  }
+  /// In eval mode, with the affine map; of what it follows from, with what backward reads, or nothing at all.
+  BatchNormParameters folded(bool backward) {
+    BatchNormParameters result = parameters();
+    const Affine map = affine({mean.values(), invstd.values()});
+    result.scale = given_scale.fill(map.scale);
+    result.shift = given_shift.fill(map.shift);
+    if (backward) return result;
+    result.weight = result.bias = {};
+    result.mean = result.invstd = nothing;
+    return result;
   }
   void set(const BatchStatistics& statistics) {
     mean.fill(statistics.mean);
@@ -72,6 +90,14 @@ struct InvertedResidualTensors {
     arguments.d = d;
     arguments.p = p;
     arguments.y = y;
+    return arguments;
+  }
+
+  /// The same in eval mode with the BatchNorms' affine maps.
+  InvertedResidualArguments folded(InvertedResidualArguments arguments, bool backward = false) {
+    if (arguments.expand_weight) arguments.expand_bn = expand_bn.folded(backward);
+    arguments.dw_bn = dw_bn.folded(backward);
+    arguments.project_bn = project_bn.folded(backward);
     return arguments;
   }
 

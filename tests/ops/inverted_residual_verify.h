@@ -39,6 +39,7 @@ inline void verify_inverted_residual(const InvertedResidualCase& block) {
     expect_statistics(tensors.project_bn, expected.project, "project_bn", outputs);
   }
   verify(kInvertedResidual, tensors.arguments(block), outputs);
+  if (!block.training) verify_once(kInvertedResidual, tensors.folded(tensors.arguments(block)), outputs, "folded");
 }
 
 /// In eval mode, with nothing kept: y alone.
@@ -49,7 +50,9 @@ inline void verify_inverted_residual_inference(InvertedResidualCase block) {
   arguments.e = arguments.d = arguments.p = {};
   InvertedResidual reference = tensors.reference(block);
   reference.stores_activated = true;
-  verify(kInvertedResidual, arguments, {{"y", tensors.y, forward(reference).y}});
+  const std::vector<Output> y{{"y", tensors.y, forward(reference).y}};
+  verify(kInvertedResidual, arguments, y);
+  verify_once(kInvertedResidual, tensors.folded(arguments), y, "folded");
 }
 
 inline void expect_gradients(BatchNormGradientTensors& tensors, const BatchNormGradients& expected,
@@ -78,6 +81,11 @@ inline void verify_inverted_residual_backward(const InvertedResidualCase& block)
   }
   InvertedResidualBackwardArguments arguments = tensors.arguments(block);
   verify(kInvertedResidualBackward, arguments, outputs);
+  if (!block.training) {
+    InvertedResidualBackwardArguments folded = arguments;
+    folded.forward = tensors.forward.folded(folded.forward, true);
+    verify_once(kInvertedResidualBackward, folded, outputs, "folded");
+  }
   // Frozen weights: the gradient passes through all the same.
   arguments.grad_expand_weight = arguments.grad_dw_weight = arguments.grad_project_weight = {};
   arguments.grad_expand_bn = arguments.grad_dw_bn = arguments.grad_project_bn = {};

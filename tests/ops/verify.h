@@ -124,6 +124,15 @@ struct Output {
   }
 };
 
+/// Once, with other arguments that must come to the same.
+template <class Arguments>
+void verify_once(const Operator<Arguments>& op, const Arguments& arguments, const std::vector<Output>& outputs,
+                 const char* how) {
+  for (const Output& output : outputs) output.tensor->wipe();
+  run(op, arguments);
+  for (const Output& output : outputs) EXPECT_TRUE(output.matches()) << output.name << ", " << how;
+}
+
 /// Right with any number of threads; the same bits when run again, whatever the workspace held; and with any number of
 /// threads where no partial sums are added. A GPU knows nothing of threads: there, nothing may depend on their number.
 template <class Arguments>

@@ -20,6 +20,11 @@ def vector(size):
     return (torch.rand(size, dtype=torch.float64) + 0.5).requires_grad_()
 
 
+def vectors(size):
+    """A BatchNorm's weight, bias, running mean and running variance."""
+    return [vector(size), vector(size), vector(size).detach(), vector(size).detach().float()]
+
+
 def detached(tensors):
     return [None if tensor is None else tensor.detach() for tensor in tensors]
 
@@ -63,12 +68,13 @@ def convolution_calls(layout):
     )
     yield ops._cast_sliding, ([rand(6), rand(6, 2, 1, 1, layout=layout)], torch.float32, 4, 2, 0.5, False)
     yield ops._cast_sliding, ([rand(6, 4, 1, 1, layout=layout)], torch.float32, 4, 2, 0.5, True)
+    yield ops._fold_batch_norms, ([*vectors(8), *vectors(3)[:2], None, None], [1e-5, 1e-3], torch.float64)
 
 
 def dsc_calls(layout):
     x, dw, dw_bias, gamma, beta, pw, pw_bias = dsc_operands(layout)
-    statistics = torch.rand(2, 8, dtype=torch.float64)
-    for given in (None, statistics):
+    folded = ops._fold_batch_norms([gamma, beta, *vectors(8)[2:]], [1e-5], torch.float64)
+    for given in (None, torch.rand(2, 8, dtype=torch.float64), folded):
         for recompute in (None, True, False):
             core = (x, dw, dw_bias, gamma, beta, pw, pw_bias, given, 1e-5, "silu", *GEOMETRY, recompute)
             yield ops._dsc_block_forward, core
@@ -83,7 +89,8 @@ def dsc_calls(layout):
 
 def conv_bn_act_calls(layout):
     x, weight, gamma, beta = rand(2, 3, 6, 7, layout=layout), rand(5, 3, 3, 3, layout=layout), vector(5), vector(5)
-    for given in (None, torch.rand(2, 5, dtype=torch.float64)):
+    folded = ops._fold_batch_norms([gamma, beta, *vectors(5)[2:]], [1e-5], torch.float64)
+    for given in (None, torch.rand(2, 5, dtype=torch.float64), folded):
         core = (x, weight, gamma, beta, given, 1e-5, "silu", *GEOMETRY)
         yield ops._conv_bn_act_forward, core
         y, batch = (t.detach() for t in ops._conv_bn_act_forward(*core))
@@ -99,7 +106,8 @@ def residual_calls(layout):
     for expands in (True, False):
         x, expand, dw, project, parameters = residual_operands(layout, expands)
         channels = (12 + 12 if expands else 4) + 4
-        for given in (None, torch.rand(2, channels, dtype=torch.float64)):
+        folded = ops._fold_batch_norms(vectors(channels), [1e-5], torch.float64)
+        for given in (None, torch.rand(2, channels, dtype=torch.float64), folded):
             core = (x, expand, dw, project, parameters, given, [1e-5] * 3, "silu", *SAME, True)
             yield ops._inverted_residual_forward, (*core, True)
             yield ops._inverted_residual_forward, (*core, False)
@@ -119,7 +127,8 @@ def gated_calls(layout):
         bias = vector(hidden) if expands else None
         se = [rand(3, hidden, 1, 1), vector(3), rand(hidden, 3, 1, 1, layout=layout), bias]
         channels = (2 if expands else 1) * hidden + 4
-        for given in (None, torch.rand(2, channels, dtype=torch.float64)):
+        folded = ops._fold_batch_norms(vectors(channels), [1e-5], torch.float64)
+        for given in (None, torch.rand(2, channels, dtype=torch.float64), folded):
             options = ("silu", "relu6", "sigmoid", *SAME, True)
             core = (x, expand, dw, project, parameters, se, given, [1e-5] * 3, *options)
             yield ops._gated_residual_forward, (*core, True)
