@@ -1,4 +1,4 @@
-/// What the inverted residual's kernels, without squeeze-excite and with it, make of their arguments.
+/// What the inverted residual's kernels make of their arguments.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -6,7 +6,7 @@
 #include <array>
 
 #include "arguments.h"
-#include "fusedsc/fused/inverted_residual.h"
+#include "fusedsc/fused/gated_residual.h"
 #include "operators.h"
 #include "tensor_conversion.h"
 

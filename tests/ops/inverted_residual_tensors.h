@@ -1,7 +1,7 @@
 /// The tensors of an inverted residual's case.
 #pragma once
 
-#include "fusedsc/fused/inverted_residual.h"
+#include "fusedsc/fused/gated_residual.h"
 #include "ops/inverted_residual_cases.h"
 #include "reference/inverted_residual.h"
 
