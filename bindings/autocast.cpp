@@ -5,7 +5,7 @@
 
 #include <span>
 
-#include "conv_chain.h"
+#include "operators.h"
 
 namespace fusedsc::aten {
 namespace {
@@ -147,7 +147,8 @@ Tensor conv_chain_autocast(const Tensor& x, at::TensorList weights, const Tensor
                            at::ArrayRef<double> momenta, at::ArrayRef<double> eps, const StringList& activations,
                            IntArrayRef strides, IntArrayRef paddings, IntArrayRef dilations, IntArrayRef groups,
                            bool residual, const OptionalTensor& branch_scale, std::string_view input_activation,
-                           std::optional<bool> recompute) {
+                           std::optional<bool> recompute, std::optional<std::string_view> sync_group,
+                           std::int64_t sync_size) {
   const Autocast<device> cast;
   std::vector<OptionalTensor> both(weights.begin(), weights.end());
   for (const OptionalTensor& bias : biases) both.push_back(bias);
@@ -159,7 +160,8 @@ Tensor conv_chain_autocast(const Tensor& x, at::TensorList weights, const Tensor
     else cast_biases.push_back(both[i]);
   }
   return conv_chain(cast(x), cast_weights, cast_biases, has_bn, bns, training, momenta, eps, activations, strides,
-                    paddings, dilations, groups, residual, branch_scale, input_activation, recompute);
+                    paddings, dilations, groups, residual, branch_scale, input_activation, recompute, sync_group,
+                    sync_size);
 }
 
 template <at::DeviceType device>

@@ -5,6 +5,7 @@
 
 #include "autograd.h"
 #include "conv_chain_operands.h"
+#include "transforms.h"
 
 namespace fusedsc::aten {
 namespace {
@@ -44,13 +45,15 @@ struct Call {
   ConvChainOptions options;
   std::vector<double> eps;
   bool recompute;
+  std::optional<std::string> sync_group;
+  std::int64_t sync_size;
 
   std::tuple<Tensor, Tensor, std::vector<Tensor>> forward(const Operands& operands, const OptionalTensor& statistics,
                                                           const OptionalTensor& branch_scale, bool recomputes) const {
     const ConvChainOptions& o = options;
     return conv_chain_forward(operands.x, operands.weights, operands.biases, o.has_bn, operands.bn_parameters,
                               statistics, eps, o.activations, o.strides, o.paddings, o.dilations, o.groups, o.residual,
-                              branch_scale, o.input_activation, recomputes);
+                              branch_scale, o.input_activation, recomputes, sync_group, sync_size);
   }
 
   void save(AutogradContext* context) const {
@@ -65,6 +68,8 @@ struct Call {
     saved["input_activation"] = options.input_activation;
     saved["eps"] = eps;
     saved["recompute"] = recompute;
+    saved["sync_group"] = sync_group;
+    saved["sync_size"] = sync_size;
   }
   static Call saved(AutogradContext* context) {
     auto& saved = context->saved_data;
@@ -72,7 +77,9 @@ struct Call {
              saved["paddings"].toIntVector(), saved["dilations"].toIntVector(), saved["groups"].toIntVector(),
              saved["residual"].toBool(), saved["input_activation"].toStringRef()},
             saved["eps"].toDoubleVector(),
-            saved["recompute"].toBool()};
+            saved["recompute"].toBool(),
+            saved["sync_group"].toOptional<std::string>(),
+            saved["sync_size"].toInt()};
   }
 };
 
@@ -123,7 +130,7 @@ struct ConvChain : torch::autograd::Function<ConvChain> {
     const auto wanted = conv_chain_backward(
         grad_outputs[0], operands.x, operands.weights, operands.biases, o.has_bn, operands.bn_parameters, statistics,
         raw, context->saved_data["training"].toBool(), o.activations, o.strides, o.paddings, o.dilations, o.groups,
-        o.residual, branch_scale, o.input_activation, output_mask);
+        o.residual, branch_scale, o.input_activation, output_mask, call.sync_group, call.sync_size);
     std::size_t next = 0, edge = 0;
     for (std::size_t i = 0; i < count; ++i) {
       if (output_mask.get(i)) gradients[edge] = wanted[next++];
@@ -137,11 +144,15 @@ std::tuple<Tensor, Tensor, std::vector<Tensor>> conv_chain_forward_autograd(
     const Tensor& x, at::TensorList weights, const TensorOptionals& biases, const BoolList& has_bn,
     const TensorOptionals& bn_parameters, const OptionalTensor& statistics, at::ArrayRef<double> eps,
     const StringList& activations, IntArrayRef strides, IntArrayRef paddings, IntArrayRef dilations, IntArrayRef groups,
-    bool residual, const OptionalTensor& branch_scale, std::string_view input_activation, bool recompute) {
+    bool residual, const OptionalTensor& branch_scale, std::string_view input_activation, bool recompute,
+    std::optional<std::string_view> sync_group, std::int64_t sync_size) {
+  refuse_transforms("conv_chain", x, weights, biases, bn_parameters);
   const Call call{{has_bn, activations, strides.vec(), paddings.vec(), dilations.vec(), groups.vec(), residual,
                    std::string(input_activation)},
                   eps.vec(),
-                  recompute};
+                  recompute,
+                  sync_group ? std::optional<std::string>(*sync_group) : std::nullopt,
+                  sync_size};
   const ConvChainTensors tensors{weights, biases, bn_parameters};
   check_list_sizes(tensors, call.options);
   variable_list all, given;
@@ -159,12 +170,14 @@ std::vector<Tensor> conv_chain_backward_autograd(const Tensor& grad_y, const Ten
                                                  at::TensorList raw, bool training, const StringList& activations,
                                                  IntArrayRef strides, IntArrayRef paddings, IntArrayRef dilations,
                                                  IntArrayRef groups, bool residual, const OptionalTensor& branch_scale,
-                                                 std::string_view input_activation, const BoolList& output_mask) {
+                                                 std::string_view input_activation, const BoolList& output_mask,
+                                                 std::optional<std::string_view> sync_group, std::int64_t sync_size) {
+  refuse_transforms("conv_chain's gradient", grad_y, x, weights, biases, bn_parameters);
   const auto gradients = [&] {
     const at::AutoDispatchBelowADInplaceOrView guard;
     return conv_chain_backward(grad_y, x, weights, biases, has_bn, bn_parameters, statistics, raw, training,
                                activations, strides, paddings, dilations, groups, residual, branch_scale,
-                               input_activation, output_mask);
+                               input_activation, output_mask, sync_group, sync_size);
   }();
   variable_list inputs = {grad_y};
   for (const OptionalTensor& tensor : differentiable(x, {weights, biases, bn_parameters})) {

@@ -2,9 +2,10 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <string>
 #include <vector>
 
-#include "autograd_inverted_residual.h"
+#include "autograd.h"
 #include "operators.h"
 #include "transforms.h"
 
@@ -12,18 +13,30 @@ namespace fusedsc::aten {
 namespace {
 
 /// The block's arguments besides its tensors.
-struct Options : InvertedResidualOptions {
+struct Options {
+  std::vector<double> eps;
+  std::string activation;
+  std::vector<std::int64_t> stride, padding, dilation;
+  bool residual, recompute;
   std::string se_activation, se_gate;
 
   void save(AutogradContext* context) const {
-    InvertedResidualOptions::save(context);
-    context->saved_data["se_activation"] = se_activation;
-    context->saved_data["se_gate"] = se_gate;
+    auto& saved = context->saved_data;
+    saved["eps"] = eps;
+    saved["activation"] = activation;
+    saved["stride"] = stride;
+    saved["padding"] = padding;
+    saved["dilation"] = dilation;
+    saved["residual"] = residual;
+    saved["recompute"] = recompute;
+    saved["se_activation"] = se_activation;
+    saved["se_gate"] = se_gate;
   }
   static Options saved(AutogradContext* context) {
     auto& saved = context->saved_data;
-    return {InvertedResidualOptions::saved(context), saved["se_activation"].toStringRef(),
-            saved["se_gate"].toStringRef()};
+    return {saved["eps"].toDoubleVector(),  saved["activation"].toStringRef(),    saved["stride"].toIntVector(),
+            saved["padding"].toIntVector(), saved["dilation"].toIntVector(),      saved["residual"].toBool(),
+            saved["recompute"].toBool(),    saved["se_activation"].toStringRef(), saved["se_gate"].toStringRef()};
   }
 };
 
@@ -103,9 +116,8 @@ Tensors9 gated_residual_forward_autograd(const Tensor& x, const OptionalTensor& 
   TORCH_CHECK_VALUE(bn_parameters.size() == 6, "bn_parameters: ", bn_parameters.size(), " given; give six");
   TORCH_CHECK_VALUE(se_parameters.size() == 4, "se_parameters: ", se_parameters.size(), " given; give four");
   const Options options{
-      {eps.vec(), std::string(activation), stride.vec(), padding.vec(), dilation.vec(), residual, recompute},
-      std::string(se_activation),
-      std::string(se_gate)};
+      eps.vec(), std::string(activation),    stride.vec(),        padding.vec(), dilation.vec(), residual,
+      recompute, std::string(se_activation), std::string(se_gate)};
   const auto outputs = GatedResidual::apply(
       x, expand_weight, dw_weight, project_weight, bn_parameters.get(0), bn_parameters.get(1), bn_parameters.get(2),
       bn_parameters.get(3), bn_parameters.get(4), bn_parameters.get(5), se_parameters.get(0), se_parameters.get(1),

@@ -73,7 +73,8 @@ std::vector<SymSizes> conv_chain_sizes(const Tensor& x, const ConvChainTensors& 
 }
 
 void check_conv_chain(const Tensor& x, const ConvChainOptions& options, const std::vector<SymSizes>& sizes,
-                      const OptionalTensor& statistics, at::ArrayRef<double> eps, const OptionalTensor& branch_scale) {
+                      const OptionalTensor& statistics, at::ArrayRef<double> eps, const OptionalTensor& branch_scale,
+                      std::int64_t processes) {
   check(eps.size() == sizes.size(), "eps: it has ", eps.size(), " elements; give one for each of the ", sizes.size(),
         " weights");
   check_statistics(statistics, x, channels_of_batch_norms(options, sizes));
@@ -82,7 +83,7 @@ void check_conv_chain(const Tensor& x, const ConvChainOptions& options, const st
       options.activation(i);
       if (!options.has_bn.get(i)) return;
       check(eps[i] > 0, "eps: it is ", eps[i], "; it must be positive");
-      if (!statistics) check_batch_size(sizes[i]);
+      if (!statistics && processes == 1) check_batch_size(sizes[i]);
     });
   }
   activation_from_name(options.input_activation);

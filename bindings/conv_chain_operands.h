@@ -8,8 +8,8 @@
 
 #include "arguments.h"
 #include "block_layout.h"
-#include "conv_chain.h"
 #include "fusedsc/fused/conv_chain.h"
+#include "operators.h"
 
 namespace fusedsc::aten {
 
@@ -52,9 +52,13 @@ BlockLayout layout_of_chain(const Tensor& x, at::TensorList weights, const ConvC
 /// The sizes of each stage's result. Throws InvalidArgument, naming the stage, where something does not fit.
 std::vector<SymSizes> conv_chain_sizes(const Tensor& x, const ConvChainTensors& tensors,
                                        const ConvChainOptions& options);
-/// What forward asks for besides.
+/// What forward asks for besides, where statistics are taken over so many processes.
 void check_conv_chain(const Tensor& x, const ConvChainOptions& options, const std::vector<SymSizes>& sizes,
-                      const OptionalTensor& statistics, at::ArrayRef<double> eps, const OptionalTensor& branch_scale);
+                      const OptionalTensor& statistics, at::ArrayRef<double> eps, const OptionalTensor& branch_scale,
+                      std::int64_t processes);
+/// Which implementations run, of statistics that are the batch's or given: in eval mode with nothing kept.
+Explanation explanation_of_chain(const Tensor& x, const ConvChainTensors& tensors, const ConvChainOptions& options,
+                                 at::ArrayRef<double> eps, const OptionalTensor& branch_scale, bool training);
 /// Channels of all the BatchNorms together, in the order of `statistics`.
 c10::SymInt channels_of_batch_norms(const ConvChainOptions& options, const std::vector<SymSizes>& sizes);
 
@@ -64,8 +68,7 @@ struct ConvChainOperands {
   std::vector<Tensor> weights, biases, bn_parameters;
 
   ConvChainOperands(const Tensor& x, const ConvChainTensors& tensors, const Tensor& statistics,
-                    const OptionalTensor& branch_scale, const ConvChainOptions& options,
-                    bool are_folded = false);
+                    const OptionalTensor& branch_scale, const ConvChainOptions& options, bool are_folded = false);
 
   /// With `raw`, of those that backward reads, where it is not empty.
   ConvChainArguments arguments(const ConvChainOptions& options, at::TensorList raw, bool training) const;

@@ -1,4 +1,4 @@
-/// What the inverted residual's kernels, without squeeze-excite and with it, make of their arguments.
+/// What the inverted residual's kernels make of their arguments.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -6,7 +6,7 @@
 #include <array>
 
 #include "arguments.h"
-#include "fusedsc/fused/inverted_residual.h"
+#include "fusedsc/fused/gated_residual.h"
 #include "operators.h"
 #include "tensor_conversion.h"
 
@@ -46,8 +46,8 @@ struct InvertedResidualOperands {
   std::array<Tensor, 6> bn_parameters;
 
   InvertedResidualOperands(const Tensor& x, const OptionalTensor& expand_weight, const Tensor& dw_weight,
-                           const Tensor& project_weight, const TensorOptionals& bn_parameters,
-                           const Tensor& statistics, bool are_folded = false);
+                           const Tensor& project_weight, const TensorOptionals& bn_parameters, const Tensor& statistics,
+                           bool are_folded = false);
 
   InvertedResidualArguments arguments(const Window& window, std::string_view activation, bool residual,
                                       bool training) const;

@@ -4,8 +4,6 @@
 
 #include <type_traits>
 
-#include "conv_chain.h"
-
 namespace fusedsc::aten {
 namespace {
 
@@ -137,27 +135,6 @@ Tensor inverted_residual(const Tensor& x, const OptionalTensor& expand_weight, c
                                  se_expand_bias, se_activation, se_gate);
 }
 
-Tensors5 inverted_residual_forward(const Tensor& x, const OptionalTensor& expand_weight, const Tensor& dw_weight,
-                                   const Tensor& project_weight, const TensorOptionals& bn_parameters,
-                                   const OptionalTensor& statistics, at::ArrayRef<double> eps,
-                                   std::string_view activation, IntArrayRef stride, IntArrayRef padding,
-                                   IntArrayRef dilation, bool residual, bool recompute) {
-  return call<inverted_residual_forward>("fusedsc::_inverted_residual_forward", x, expand_weight, dw_weight,
-                                         project_weight, bn_parameters, statistics, eps, activation, stride, padding,
-                                         dilation, residual, recompute);
-}
-
-Tensors10 inverted_residual_backward(const Tensor& grad_y, const Tensor& x, const OptionalTensor& expand_weight,
-                                     const Tensor& dw_weight, const Tensor& project_weight,
-                                     const TensorOptionals& bn_parameters, const Tensor& statistics, const Tensor& e,
-                                     const Tensor& d, const Tensor& p, bool training, std::string_view activation,
-                                     IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, bool residual,
-                                     std::array<bool, 10> output_mask) {
-  return call<inverted_residual_backward>("fusedsc::_inverted_residual_backward", grad_y, x, expand_weight, dw_weight,
-                                          project_weight, bn_parameters, statistics, e, d, p, training, activation,
-                                          stride, padding, dilation, residual, output_mask);
-}
-
 Tensors9 gated_residual_forward(const Tensor& x, const OptionalTensor& expand_weight, const Tensor& dw_weight,
                                 const Tensor& project_weight, const TensorOptionals& bn_parameters,
                                 const TensorOptionals& se_parameters, const OptionalTensor& statistics,
@@ -186,19 +163,22 @@ Tensor conv_chain(const Tensor& x, at::TensorList weights, const TensorOptionals
                   const TensorOptionals& bns, bool training, at::ArrayRef<double> momenta, at::ArrayRef<double> eps,
                   const StringList& activations, IntArrayRef strides, IntArrayRef paddings, IntArrayRef dilations,
                   IntArrayRef groups, bool residual, const OptionalTensor& branch_scale,
-                  std::string_view input_activation, std::optional<bool> recompute) {
+                  std::string_view input_activation, std::optional<bool> recompute,
+                  std::optional<std::string_view> sync_group, std::int64_t sync_size) {
   return call<conv_chain>("fusedsc::conv_chain", x, weights, biases, has_bn, bns, training, momenta, eps, activations,
-                          strides, paddings, dilations, groups, residual, branch_scale, input_activation, recompute);
+                          strides, paddings, dilations, groups, residual, branch_scale, input_activation, recompute,
+                          sync_group, sync_size);
 }
 
 std::tuple<Tensor, Tensor, std::vector<Tensor>> conv_chain_forward(
     const Tensor& x, at::TensorList weights, const TensorOptionals& biases, const BoolList& has_bn,
     const TensorOptionals& bn_parameters, const OptionalTensor& statistics, at::ArrayRef<double> eps,
     const StringList& activations, IntArrayRef strides, IntArrayRef paddings, IntArrayRef dilations, IntArrayRef groups,
-    bool residual, const OptionalTensor& branch_scale, std::string_view input_activation, bool recompute) {
+    bool residual, const OptionalTensor& branch_scale, std::string_view input_activation, bool recompute,
+    std::optional<std::string_view> sync_group, std::int64_t sync_size) {
   return call<conv_chain_forward>("fusedsc::_conv_chain_forward", x, weights, biases, has_bn, bn_parameters, statistics,
                                   eps, activations, strides, paddings, dilations, groups, residual, branch_scale,
-                                  input_activation, recompute);
+                                  input_activation, recompute, sync_group, sync_size);
 }
 
 std::vector<Tensor> conv_chain_backward(const Tensor& grad_y, const Tensor& x, at::TensorList weights,
@@ -207,10 +187,11 @@ std::vector<Tensor> conv_chain_backward(const Tensor& grad_y, const Tensor& x, a
                                         at::TensorList raw, bool training, const StringList& activations,
                                         IntArrayRef strides, IntArrayRef paddings, IntArrayRef dilations,
                                         IntArrayRef groups, bool residual, const OptionalTensor& branch_scale,
-                                        std::string_view input_activation, const BoolList& output_mask) {
+                                        std::string_view input_activation, const BoolList& output_mask,
+                                        std::optional<std::string_view> sync_group, std::int64_t sync_size) {
   return call<conv_chain_backward>("fusedsc::_conv_chain_backward", grad_y, x, weights, biases, has_bn, bn_parameters,
                                    statistics, raw, training, activations, strides, paddings, dilations, groups,
-                                   residual, branch_scale, input_activation, output_mask);
+                                   residual, branch_scale, input_activation, output_mask, sync_group, sync_size);
 }
 
 }  // namespace fusedsc::aten

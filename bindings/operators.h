@@ -8,6 +8,7 @@
 
 #include <array>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <tuple>
 #include <vector>
@@ -18,6 +19,8 @@ using at::IntArrayRef;
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 using TensorOptionals = c10::List<std::optional<Tensor>>;
+using BoolList = c10::List<bool>;
+using StringList = c10::List<std::string>;
 
 Tensor depthwise_conv2d(const Tensor& x, const Tensor& weight, const OptionalTensor& bias = {}, IntArrayRef stride = 1,
                         IntArrayRef padding = 0, IntArrayRef dilation = 1);
@@ -51,6 +54,16 @@ Tensor inverted_residual(const Tensor& x, const OptionalTensor& expand_weight, c
                          const OptionalTensor& se_expand_bias = {}, std::string_view se_activation = "relu",
                          std::string_view se_gate = "hardsigmoid");
 
+/// Each list has an element for each convolution; `bns` five, strides and dilations two, paddings four (left, right,
+/// top, bottom). A momentum that is NaN is the cumulative average.
+/// `sync_group` is the name of a group of `sync_size` processes over which statistics are taken in training.
+Tensor conv_chain(const Tensor& x, at::TensorList weights, const TensorOptionals& biases, const BoolList& has_bn,
+                  const TensorOptionals& bns, bool training, at::ArrayRef<double> momenta, at::ArrayRef<double> eps,
+                  const StringList& activations, IntArrayRef strides, IntArrayRef paddings, IntArrayRef dilations,
+                  IntArrayRef groups, bool residual = false, const OptionalTensor& branch_scale = {},
+                  std::string_view input_activation = "identity", std::optional<bool> recompute = {},
+                  std::optional<std::string_view> sync_group = {}, std::int64_t sync_size = 1);
+
 // What they are made of.
 
 std::vector<Tensor> cast(at::TensorList tensors, at::ScalarType dtype);
@@ -64,10 +77,8 @@ Tensor fold_batch_norms(const TensorOptionals& batch_norms, at::ArrayRef<double>
 using Tensors2 = std::tuple<Tensor, Tensor>;
 using Tensors3 = std::tuple<Tensor, Tensor, Tensor>;
 using Tensors4 = std::tuple<Tensor, Tensor, Tensor, Tensor>;
-using Tensors5 = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
 using Tensors7 = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 using Tensors9 = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
-using Tensors10 = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 using Tensors14 = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
                              Tensor, Tensor, Tensor>;
 
@@ -103,19 +114,6 @@ Tensors4 conv_bn_act_backward(const Tensor& grad_y, const Tensor& x, const Tenso
                               bool training, std::string_view activation, IntArrayRef stride, IntArrayRef padding,
                               IntArrayRef dilation, std::array<bool, 4> output_mask);
 
-Tensors5 inverted_residual_forward(const Tensor& x, const OptionalTensor& expand_weight, const Tensor& dw_weight,
-                                   const Tensor& project_weight, const TensorOptionals& bn_parameters,
-                                   const OptionalTensor& statistics, at::ArrayRef<double> eps,
-                                   std::string_view activation, IntArrayRef stride, IntArrayRef padding,
-                                   IntArrayRef dilation, bool residual, bool recompute);
-
-Tensors10 inverted_residual_backward(const Tensor& grad_y, const Tensor& x, const OptionalTensor& expand_weight,
-                                     const Tensor& dw_weight, const Tensor& project_weight,
-                                     const TensorOptionals& bn_parameters, const Tensor& statistics, const Tensor& e,
-                                     const Tensor& d, const Tensor& p, bool training, std::string_view activation,
-                                     IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, bool residual,
-                                     std::array<bool, 10> output_mask);
-
 Tensors9 gated_residual_forward(const Tensor& x, const OptionalTensor& expand_weight, const Tensor& dw_weight,
                                 const Tensor& project_weight, const TensorOptionals& bn_parameters,
                                 const TensorOptionals& se_parameters, const OptionalTensor& statistics,
@@ -130,5 +128,21 @@ Tensors14 gated_residual_backward(const Tensor& grad_y, const Tensor& x, const O
                                   std::string_view activation, std::string_view se_activation, std::string_view se_gate,
                                   IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, bool residual,
                                   std::array<bool, 14> output_mask);
+
+std::tuple<Tensor, Tensor, std::vector<Tensor>> conv_chain_forward(
+    const Tensor& x, at::TensorList weights, const TensorOptionals& biases, const BoolList& has_bn,
+    const TensorOptionals& bn_parameters, const OptionalTensor& statistics, at::ArrayRef<double> eps,
+    const StringList& activations, IntArrayRef strides, IntArrayRef paddings, IntArrayRef dilations, IntArrayRef groups,
+    bool residual, const OptionalTensor& branch_scale, std::string_view input_activation, bool recompute,
+    std::optional<std::string_view> sync_group, std::int64_t sync_size);
+
+std::vector<Tensor> conv_chain_backward(const Tensor& grad_y, const Tensor& x, at::TensorList weights,
+                                        const TensorOptionals& biases, const BoolList& has_bn,
+                                        const TensorOptionals& bn_parameters, const Tensor& statistics,
+                                        at::TensorList raw, bool training, const StringList& activations,
+                                        IntArrayRef strides, IntArrayRef paddings, IntArrayRef dilations,
+                                        IntArrayRef groups, bool residual, const OptionalTensor& branch_scale,
+                                        std::string_view input_activation, const BoolList& output_mask,
+                                        std::optional<std::string_view> sync_group, std::int64_t sync_size);
 
 }  // namespace fusedsc::aten

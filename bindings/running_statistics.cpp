@@ -8,6 +8,8 @@
 
 #include "arguments.h"
 #include "fusedsc/common/status.h"
+#include "operators.h"
+#include "tensor_conversion.h"
 
 namespace fusedsc::aten {
 
@@ -19,6 +21,10 @@ void RunningStatistics::check(const at::Tensor& x, const c10::SymInt& channels, 
                  "momentum: None (cumulative average) needs num_batches_tracked; give it, or a number as momentum");
   check_batch_norm_vector("running_mean", mean, x, channels);
   check_batch_norm_vector("running_var", var, x, channels);
+}
+
+at::Tensor fold_running(const TensorOptionals& batch_norms, at::ArrayRef<double> eps, const at::Tensor& x) {
+  return fold_batch_norms(batch_norms, eps, accumulation_type(x.scalar_type()));
 }
 
 namespace {

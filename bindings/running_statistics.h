@@ -2,6 +2,7 @@
 /// ones.
 #pragma once
 
+#include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
 
 #include <optional>
@@ -16,6 +17,12 @@ struct RunningStatistics {
   void check(const at::Tensor& x, const c10::SymInt& channels, bool training, std::optional<double> momentum) const;
 };
 
+/// The statistics of BatchNorms in eval mode, each [weight, bias, running_mean, running_var]. They are folded again at
+/// every call, and kept by no one: a CUDA graph that is replayed after a weight or a running average has changed
+/// computes with what they are then.
+at::Tensor fold_running(const c10::List<std::optional<at::Tensor>>& batch_norms, at::ArrayRef<double> eps,
+                        const at::Tensor& x);
+
 /// A training pass of one BatchNorm.
 struct RunningUpdate {
   RunningStatistics running;
@@ -27,9 +34,9 @@ struct RunningUpdate {
 /// other. An empty batch is counted, and has no statistics.
 void update_running(const at::Tensor& statistics, at::ArrayRef<RunningUpdate> updates, bool empty_batch);
 
-/// y, for callers that have updated running statistics since it was made. torch.utils.checkpoint computes again until it
-/// has what autograd kept, and no further: so where such hooks are set, something is kept behind the update, too, and
-/// statistics move as often as those of PyTorch's BatchNorm.
+/// y, for callers that have updated running statistics since it was made. torch.utils.checkpoint computes again until
+/// it has what autograd kept, and no further: so where such hooks are set, something is kept behind the update, too,
+/// and statistics move as often as those of PyTorch's BatchNorm.
 at::Tensor keep_open(const at::Tensor& y);
 
 }  // namespace fusedsc::aten

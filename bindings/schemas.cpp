@@ -62,22 +62,12 @@ TORCH_LIBRARY(fusedsc, m) {
       "int[2] dilation=1, bool residual=False, bool? recompute=None, Tensor? se_reduce_weight=None, "
       "Tensor? se_reduce_bias=None, Tensor? se_expand_weight=None, Tensor? se_expand_bias=None, "
       "str se_activation=\"relu\", str se_gate=\"hardsigmoid\") -> Tensor");
-  // `bn_parameters` is [weight, bias] of expand, dw and project in turn; `statistics` is as above, with the channels of
-  // the three BatchNorms (of two, without expansion) side by side.
-  // e, d and p are the raw convolution outputs; empty with `recompute`, which computes them again later.
-  def("_inverted_residual_forward(Tensor x, Tensor? expand_weight, Tensor dw_weight, Tensor project_weight, "
-      "Tensor?[] bn_parameters, Tensor? statistics, float[] eps, str activation, int[2] stride, int[4] padding, "
-      "int[2] dilation, bool residual, bool recompute) "
-      "-> (Tensor y, Tensor statistics, Tensor e, Tensor d, Tensor p)");
-  def("_inverted_residual_backward(Tensor grad_y, Tensor x, Tensor? expand_weight, Tensor dw_weight, "
-      "Tensor project_weight, Tensor?[] bn_parameters, Tensor statistics, Tensor e, Tensor d, Tensor p, "
-      "bool training, str activation, int[2] stride, int[4] padding, int[2] dilation, bool residual, "
-      "bool[10] output_mask) -> (Tensor grad_x, Tensor grad_expand_weight, Tensor grad_dw_weight, "
-      "Tensor grad_project_weight, Tensor grad_expand_bn_weight, Tensor grad_expand_bn_bias, "
-      "Tensor grad_dw_bn_weight, Tensor grad_dw_bn_bias, Tensor grad_project_bn_weight, Tensor grad_project_bn_bias)");
-  // With squeeze-excite. `se_parameters` is [weight, bias] of its two convolutions. `mean`, `hidden` and `logits` are
-  // matrices with a row per image: what is squeezed, and either convolution's result; z is what the projection reads.
-  // All but y and the statistics are empty with `recompute`; given to backward together, as `stored`.
+  // Without squeeze-excite it is a chain (below); with it: `bn_parameters` is [weight, bias] of expand, dw and project
+  // in turn; `statistics` is as above, with the channels of the three BatchNorms (of two, without expansion) side by
+  // side. e, d and p are the raw convolution outputs. `se_parameters` is [weight, bias] of its two convolutions.
+  // `mean`, `hidden` and `logits` are matrices with a row per image: what is squeezed, and either convolution's result;
+  // z is what the projection reads. All but y and the statistics are empty with `recompute`; given to backward
+  // together, as `stored`.
   def("_gated_residual_forward(Tensor x, Tensor? expand_weight, Tensor dw_weight, Tensor project_weight, "
       "Tensor?[] bn_parameters, Tensor?[] se_parameters, Tensor? statistics, float[] eps, str activation, "
       "str se_activation, str se_gate, int[2] stride, int[4] padding, int[2] dilation, bool residual, bool recompute) "
@@ -95,23 +85,26 @@ TORCH_LIBRARY(fusedsc, m) {
   // A chain of depthwise convolutions (as many groups as input channels) and 1x1 convolutions (one group). The lists
   // have an element for each of them; `bns` five: weight, bias, running_mean, running_var, num_batches_tracked; strides
   // and dilations two; paddings four (left, right, top, bottom). A momentum that is NaN is the cumulative average.
+  // In training statistics are taken over the `sync_size` processes of the group of that name, where there is one.
   def("conv_chain(Tensor x, Tensor[] weights, Tensor?[] biases, bool[] has_bn, Tensor(a!)?[] bns, *, bool training, "
       "float[] momenta, float[] eps, str[] activations, int[] strides, int[] paddings, int[] dilations, int[] groups, "
-      "bool residual=False, Tensor? branch_scale=None, str input_activation=\"identity\", bool? recompute=None) "
+      "bool residual=False, Tensor? branch_scale=None, str input_activation=\"identity\", bool? recompute=None, str? "
+      "sync_group=None, int sync_size=1) "
       "-> Tensor");
   // `bn_parameters` is [weight, bias] for each convolution; `statistics` is as above, with the channels of all
   // BatchNorms side by side. `raw` are the convolutions' results that backward reads; none with `recompute`, which
   // computes them again later.
   def("_conv_chain_forward(Tensor x, Tensor[] weights, Tensor?[] biases, bool[] has_bn, Tensor?[] bn_parameters, "
       "Tensor? statistics, float[] eps, str[] activations, int[] strides, int[] paddings, int[] dilations, "
-      "int[] groups, bool residual, Tensor? branch_scale, str input_activation, bool recompute) "
+      "int[] groups, bool residual, Tensor? branch_scale, str input_activation, bool recompute, str? sync_group=None, "
+      "int sync_size=1) "
       "-> (Tensor y, Tensor statistics, Tensor[] raw)");
   // The gradients that `output_mask` asks for: of x, then of each convolution's weight, bias, and BatchNorm's weight
   // and bias.
   def("_conv_chain_backward(Tensor grad_y, Tensor x, Tensor[] weights, Tensor?[] biases, bool[] has_bn, "
       "Tensor?[] bn_parameters, Tensor statistics, Tensor[] raw, bool training, str[] activations, int[] strides, "
       "int[] paddings, int[] dilations, int[] groups, bool residual, Tensor? branch_scale, str input_activation, "
-      "bool[] output_mask) -> Tensor[]");
+      "bool[] output_mask, str? sync_group=None, int sync_size=1) -> Tensor[]");
 
   // The `statistics`, all five rows, of BatchNorms in eval mode; each of them is [weight, bias, running_mean,
   // running_var], of any floating dtypes or None, in `batch_norms`, and has its eps. Without gradients.
@@ -157,6 +150,6 @@ TORCH_LIBRARY(fusedsc, m) {
   def("_explain_conv_chain(Tensor x, Tensor[] weights, Tensor?[] biases, bool[] has_bn, Tensor?[] bns, *, "
       "bool training, float[] momenta, float[] eps, str[] activations, int[] strides, int[] paddings, "
       "int[] dilations, int[] groups, bool residual=False, Tensor? branch_scale=None, "
-      "str input_activation=\"identity\", bool? recompute=None) "
+      "str input_activation=\"identity\", bool? recompute=None, str? sync_group=None, int sync_size=1) "
       "-> (str[] direction, str[] implementation, str[] why_not)");
 }

@@ -25,7 +25,8 @@ Tensor one_of(const TensorOptionals& batch_norms, std::size_t number) {
 
 Tensor fold_batch_norms_meta(const TensorOptionals& batch_norms, at::ArrayRef<double> eps, at::ScalarType dtype) {
   check(!eps.empty() && batch_norms.size() == kVectors * eps.size(), "batch_norms: ", batch_norms.size(),
-        " tensors given with ", eps.size(), " values of eps; give weight, bias, running_mean and running_var (or None) ",
+        " tensors given with ", eps.size(),
+        " values of eps; give weight, bias, running_mean and running_var (or None) ",
         "and one eps for each BatchNorm, of which there must be one at least");
   check(dtype == at::kFloat || dtype == at::kDouble, "dtype: it is ", c10::toString(dtype),
         "; it must be float32 or float64");

@@ -1,9 +1,13 @@
 /// Chains of depthwise and pointwise convolutions with BatchNorms and activations: their functional core.
 #include <ATen/ATen.h>
+#include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
+
+#include <memory>
 
 #include "conv_chain_operands.h"
 #include "explain.h"
+#include "group_merge.h"
 #include "tensor_conversion.h"
 
 namespace fusedsc::aten {
@@ -29,10 +33,10 @@ std::vector<Tensor> empty_raw(const Tensor& x, const ConvChainOptions& options, 
 
 Outputs empty_outputs(const Tensor& x, const ConvChainTensors& tensors, const OptionalTensor& statistics,
                       at::ArrayRef<double> eps, const OptionalTensor& branch_scale, const ConvChainOptions& options,
-                      bool recompute) {
+                      bool recompute, std::int64_t processes = 1) {
   check_list_sizes(tensors, options);
   const auto sizes = conv_chain_sizes(x, tensors, options);
-  check_conv_chain(x, options, sizes, statistics, eps, branch_scale);
+  check_conv_chain(x, options, sizes, statistics, eps, branch_scale, processes);
   const auto vectors = x.options().dtype(accumulation_type(x.scalar_type()));
   const Tensor batch_statistics =
       statistics ? at::empty({0}, vectors) : at::empty_symint({5, channels_of_batch_norms(options, sizes)}, vectors);
@@ -45,10 +49,12 @@ Outputs conv_chain_forward_meta(const Tensor& x, at::TensorList weights, const T
                                 const OptionalTensor& statistics, at::ArrayRef<double> eps,
                                 const StringList& activations, IntArrayRef strides, IntArrayRef paddings,
                                 IntArrayRef dilations, IntArrayRef groups, bool residual,
-                                const OptionalTensor& branch_scale, std::string_view input_activation, bool recompute) {
+                                const OptionalTensor& branch_scale, std::string_view input_activation, bool recompute,
+                                std::optional<std::string_view> /*sync_group*/, std::int64_t sync_size) {
   const ConvChainOptions options =
       options_of(has_bn, activations, strides, paddings, dilations, groups, residual, input_activation);
-  return empty_outputs(x, {weights, biases, bn_parameters}, statistics, eps, branch_scale, options, recompute);
+  return empty_outputs(x, {weights, biases, bn_parameters}, statistics, eps, branch_scale, options, recompute,
+                       sync_size);
 }
 
 Outputs conv_chain_forward_kernel(const Tensor& x, at::TensorList weights, const TensorOptionals& biases,
@@ -56,38 +62,46 @@ Outputs conv_chain_forward_kernel(const Tensor& x, at::TensorList weights, const
                                   const OptionalTensor& statistics, at::ArrayRef<double> eps,
                                   const StringList& activations, IntArrayRef strides, IntArrayRef paddings,
                                   IntArrayRef dilations, IntArrayRef groups, bool residual,
-                                  const OptionalTensor& branch_scale, std::string_view input_activation,
-                                  bool recompute) {
+                                  const OptionalTensor& branch_scale, std::string_view input_activation, bool recompute,
+                                  std::optional<std::string_view> sync_group, std::int64_t sync_size) {
   const ConvChainOptions options =
       options_of(has_bn, activations, strides, paddings, dilations, groups, residual, input_activation);
   const ConvChainTensors tensors{weights, biases, bn_parameters};
-  const Outputs outputs = empty_outputs(x, tensors, statistics, eps, branch_scale, options, recompute);
+  const Outputs outputs = empty_outputs(x, tensors, statistics, eps, branch_scale, options, recompute, sync_size);
   const auto& [y, batch_statistics, raw] = outputs;
+  const ConvChainOperands operands(x, tensors, statistics.value_or(batch_statistics), branch_scale, options,
+                                   are_folded(statistics));
+  const bool training = !statistics;
+  ConvChainArguments arguments = operands.arguments(options, raw, training);
+  for (std::size_t i = 0; i < arguments.stages.size(); ++i) {
+    if (arguments.stages[i].bn) arguments.stages[i].bn->eps = eps[i];
+  }
+  const c10::DeviceGuard guard(x.device());
   if (y.numel() == 0) {
     for (const Tensor& tensor : raw) tensor.zero_();
     y.zero_();
     batch_statistics.zero_();
+    if (!training || !sync_group) return outputs;
+    const GroupMerge merge(std::string(*sync_group), sync_size, {}, x);
+    for (const ConvStage& stage : arguments.stages) {
+      if (stage.bn) merge.statistics_of_nothing(*stage.bn);
+    }
     return outputs;
   }
-  const ConvChainOperands operands(x, tensors, statistics.value_or(batch_statistics), branch_scale, options,
-                                   are_folded(statistics));
-  ConvChainArguments arguments = operands.arguments(options, raw, /*training=*/!statistics);
-  for (std::size_t i = 0; i < arguments.stages.size(); ++i) {
-    if (arguments.stages[i].bn) arguments.stages[i].bn->eps = eps[i];
-  }
+  const auto merge = merge_of(arguments, operands.x, training, sync_group, sync_size);
+  if (merge) arguments.merge = &merge->hooks();
   arguments.y = mutable_view(y);
   run(plan_conv_chain, arguments, x);
   return outputs;
 }
 
 /// Those that are wanted: of x, then of each stage's weight, bias, and BatchNorm's weight and bias.
-std::vector<Tensor> conv_chain_backward_meta(const Tensor& grad_y, const Tensor& x, at::TensorList weights,
-                                             const TensorOptionals& biases, const BoolList& has_bn,
-                                             const TensorOptionals& bn_parameters, const Tensor& /*statistics*/,
-                                             at::TensorList /*raw*/, bool /*training*/, const StringList& activations,
-                                             IntArrayRef strides, IntArrayRef paddings, IntArrayRef dilations,
-                                             IntArrayRef groups, bool residual, const OptionalTensor& /*branch_scale*/,
-                                             std::string_view input_activation, const BoolList& output_mask) {
+std::vector<Tensor> conv_chain_backward_meta(
+    const Tensor& grad_y, const Tensor& x, at::TensorList weights, const TensorOptionals& biases,
+    const BoolList& has_bn, const TensorOptionals& bn_parameters, const Tensor& /*statistics*/, at::TensorList /*raw*/,
+    bool /*training*/, const StringList& activations, IntArrayRef strides, IntArrayRef paddings, IntArrayRef dilations,
+    IntArrayRef groups, bool residual, const OptionalTensor& /*branch_scale*/, std::string_view input_activation,
+    const BoolList& output_mask, std::optional<std::string_view> /*sync_group*/, std::int64_t /*sync_size*/) {
   const ConvChainOptions options =
       options_of(has_bn, activations, strides, paddings, dilations, groups, residual, input_activation);
   const ConvChainTensors tensors{weights, biases, bn_parameters};
@@ -110,18 +124,34 @@ std::vector<Tensor> conv_chain_backward_meta(const Tensor& grad_y, const Tensor&
   return gradients;
 }
 
+/// In the sums of a batch of which this process has nothing: those that the library asks for, in its order.
+void take_part(const GroupMerge& merge, at::TensorList weights, const BoolList& has_bn, const BoolList& output_mask) {
+  std::vector<std::int64_t> channels;
+  bool wanted = output_mask.get(0);
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    for (std::size_t j = 1; j <= 4; ++j) wanted = wanted || output_mask.get(4 * i + j);
+    if (wanted && has_bn.get(i)) channels.push_back(weights[i].size(0));
+  }
+  for (auto own = channels.rbegin(); own != channels.rend(); ++own) merge.gradient_of_nothing(*own);
+}
+
 std::vector<Tensor> conv_chain_backward_kernel(const Tensor& grad_y, const Tensor& x, at::TensorList weights,
                                                const TensorOptionals& biases, const BoolList& has_bn,
                                                const TensorOptionals& bn_parameters, const Tensor& statistics,
                                                at::TensorList raw, bool training, const StringList& activations,
                                                IntArrayRef strides, IntArrayRef paddings, IntArrayRef dilations,
                                                IntArrayRef groups, bool residual, const OptionalTensor& branch_scale,
-                                               std::string_view input_activation, const BoolList& output_mask) {
+                                               std::string_view input_activation, const BoolList& output_mask,
+                                               std::optional<std::string_view> sync_group, std::int64_t sync_size) {
   const std::vector<Tensor> gradients = conv_chain_backward_meta(
       grad_y, x, weights, biases, has_bn, bn_parameters, statistics, raw, training, activations, strides, paddings,
-      dilations, groups, residual, branch_scale, input_activation, output_mask);
+      dilations, groups, residual, branch_scale, input_activation, output_mask, sync_group, sync_size);
+  const c10::DeviceGuard guard(x.device());
   if (grad_y.numel() == 0) {
     for (const Tensor& gradient : gradients) gradient.zero_();
+    if (training && sync_group) {
+      take_part(GroupMerge(std::string(*sync_group), sync_size, {}, x), weights, has_bn, output_mask);
+    }
     return gradients;
   }
   const ConvChainOptions options =
@@ -146,6 +176,8 @@ std::vector<Tensor> conv_chain_backward_kernel(const Tensor& grad_y, const Tenso
       ++next;
     }
   }
+  const auto merge = merge_of(arguments.forward, operands.x, training, sync_group, sync_size);
+  if (merge) arguments.forward.merge = &merge->hooks();
   run(plan_conv_chain_backward, arguments, x);
   for (const auto& [accumulator, gradient] : written) store(accumulator, gradient);
   return gradients;
@@ -157,7 +189,8 @@ Explanation explain_conv_chain_kernel(const Tensor& given_x, at::TensorList weig
                                       const StringList& activations, IntArrayRef strides, IntArrayRef paddings,
                                       IntArrayRef dilations, IntArrayRef groups, bool residual,
                                       const OptionalTensor& branch_scale, std::string_view input_activation,
-                                      std::optional<bool> /*recompute*/) {
+                                      std::optional<bool> /*recompute*/, std::optional<std::string_view> /*sync_group*/,
+                                      std::int64_t /*sync_size*/) {
   const ConvChainOptions options =
       options_of(has_bn, activations, strides, paddings, dilations, groups, residual, input_activation);
   TensorOptionals bn_parameters;
@@ -167,20 +200,8 @@ Explanation explain_conv_chain_kernel(const Tensor& given_x, at::TensorList weig
   const ConvChainTensors tensors{weights, biases, bn_parameters};
   check_list_sizes(tensors, options);
   const BlockLayout layout = layout_of_chain(given_x, weights, options, training);
-  const Tensor x = layout.empty_inside(given_x);
-  const auto [y, statistics, raw] = empty_outputs(x, tensors, {}, eps, branch_scale, options, /*recompute=*/false);
-  const ConvChainOperands operands(x, tensors, statistics, branch_scale, options);
-  ConvChainBackwardArguments backward;
-  backward.forward = operands.arguments(options, raw, training);
-  backward.forward.y = mutable_view(y);
-  backward.grad_y = view(y);
-  backward.grad_x = mutable_view(operands.x);
-  backward.stages.resize(weights.size());
-  ConvChainArguments forward = backward.forward;
-  for (ConvStage& stage : forward.stages) {
-    if (!training) stage.raw = {};
-  }
-  return layout.explained(explanation(explain_conv_chain(forward), explain_conv_chain_backward(backward)));
+  return layout.explained(
+      explanation_of_chain(layout.empty_inside(given_x), tensors, options, eps, branch_scale, training));
 }
 
 void register_kernels(torch::Library& m) {
@@ -190,6 +211,23 @@ void register_kernels(torch::Library& m) {
 }
 
 }  // namespace
+
+Explanation explanation_of_chain(const Tensor& x, const ConvChainTensors& tensors, const ConvChainOptions& options,
+                                 at::ArrayRef<double> eps, const OptionalTensor& branch_scale, bool training) {
+  const auto [y, statistics, raw] = empty_outputs(x, tensors, {}, eps, branch_scale, options, /*recompute=*/false);
+  const ConvChainOperands operands(x, tensors, statistics, branch_scale, options);
+  ConvChainBackwardArguments backward;
+  backward.forward = operands.arguments(options, raw, training);
+  backward.forward.y = mutable_view(y);
+  backward.grad_y = view(y);
+  backward.grad_x = mutable_view(operands.x);
+  backward.stages.resize(tensors.weights.size());
+  ConvChainArguments forward = backward.forward;
+  for (ConvStage& stage : forward.stages) {
+    if (!training) stage.raw = {};
+  }
+  return explanation(explain_conv_chain(forward), explain_conv_chain_backward(backward));
+}
 
 TORCH_LIBRARY_IMPL(fusedsc, CPU, m) { register_kernels(m); }
 TORCH_LIBRARY_IMPL(fusedsc, CUDA, m) { register_kernels(m); }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -29,6 +30,17 @@ struct ConvStage {
   TensorView raw;
 };
 
+/// Takes part between the passes of a batch that is spread over several processes: turns what a BatchNorm found of its
+/// part into what follows from all parts (batch_norm_merge.h). Its work goes into the execution's stream.
+struct ConvChainMerge {
+  /// Forward: `mean` and, where invstd will be, the sums of squared deviations are those of the part; written are all
+  /// vectors of the BatchNorm.
+  std::function<void(std::size_t stage, const BatchNormParameters& bn)> statistics;
+  /// Backward: the sums are those of the part, and so are the gradients of the BatchNorm's parameters, which stay so;
+  /// written are the coefficients of the gradient prologue.
+  std::function<void(std::size_t stage, const GradientSums& sums)> gradient;
+};
+
 /// y = branch_scale[n]*chain(input_activation(x)) [+ x].
 struct ConvChainArguments {
   ConstTensorView x;              ///< [N, C, H, W]
@@ -40,7 +52,8 @@ struct ConvChainArguments {
   /// are given, and computed where they are not.
   bool training = true;
   TensorView y;
-  bool allow_tf32 = false;  ///< as of a pointwise convolution
+  bool allow_tf32 = false;                ///< as of a pointwise convolution
+  const ConvChainMerge* merge = nullptr;  ///< in training, of a batch of which this is a part; or null
 };
 
 /// The sizes of each stage's result. Throws InvalidArgument, naming the stage, where they do not fit together.

@@ -1,5 +1,7 @@
 #include "fusedsc/fused/conv_chain_composed.h"
 
+#include <map>
+
 #include "fusedsc/fused/conv_chain_steps.h"
 #include "fusedsc/fused/normalised_tensor.h"
 #include "fusedsc/runtime/composed.h"
@@ -55,7 +57,8 @@ struct ComposedForward {
     if (is_last && !ends_in_pass(chain) && chain.residual) convolution.epilogue.residual = chain.x;
     if (!chain.training) return;
     if (normalised[i]) {
-      convolution.statistics = normalised[i]->statistics();
+      convolution.statistics =
+          chain.merge != nullptr ? normalised[i]->statistics_of_part() : normalised[i]->statistics();
       convolution.statistics.is_before_pointwise = !is_last && makes_prologue_of_pointwise(i);
     }
     if constexpr (std::is_same_v<Convolution, PointwiseArguments>) {
@@ -65,7 +68,7 @@ struct ComposedForward {
 
   /// Whether merging the statistics of a depthwise result is all that comes between it and a pointwise convolution.
   bool makes_prologue_of_pointwise(std::size_t i) const {
-    return chain.training && normalised[i] && chain.stages[i].kind == Kind::depthwise &&
+    return chain.training && chain.merge == nullptr && normalised[i] && chain.stages[i].kind == Kind::depthwise &&
            chain.stages[i + 1].kind == Kind::pointwise;
   }
 
@@ -91,7 +94,10 @@ struct ComposedForward {
     for (const auto& tensor : normalised) {
       if (tensor && !chain.training) tensor->finish_affine(rest);
     }
-    steps.run(plans, rest);
+    steps.run(plans, rest, [&](std::size_t step) {  // a convolution each, but for the last pass
+      const bool merges = chain.training && chain.merge != nullptr && step < raw.size() && normalised[step];
+      if (merges) chain.merge->statistics(step, normalised[step]->written());
+    });
   }
 };
 
@@ -106,6 +112,7 @@ struct ComposedBackward {
   std::vector<std::optional<NormalisedGradient>> normalised;
   /// Whether the gradient at a stage's result is wanted by what comes before its BatchNorm, or by that, too.
   std::vector<bool> wants_raw, wants_result;
+  std::map<std::size_t, std::size_t> sums_of_step;  ///< the stage whose BatchNorm's sums a step leaves
   std::vector<TensorView> gradients;  ///< at each stage's result; of the last one only where a pass writes it
   Steps<DepthwiseBackwardArguments, PointwiseBackwardArguments, BatchNormReduceArguments, BatchNormApplyArguments>
       steps;
@@ -135,6 +142,7 @@ struct ComposedBackward {
     if (wants_result.back()) add_last_pass();
     for (std::size_t i = count; i-- > 0;) {
       if (!wants_raw[i]) break;
+      if (i > 0 && wants_result[i - 1] && normalised[i - 1]) sums_of_step[steps.size()] = i - 1;
       add_convolution<DepthwiseBackwardArguments, PointwiseBackwardArguments>(
           chain.stages[i], chain.allow_tf32, [&](auto& convolution) { set(convolution, i); },
           [&](const auto& convolution) { steps.add(convolution); });
@@ -171,6 +179,7 @@ struct ComposedBackward {
       reduce.scale = normalised.back()->scale;
       reduce.shift = normalised.back()->shift;
       reduce.sums = normalised.back()->sums();
+      sums_of_step[steps.size()] = count - 1;
     }
     if (writes_last_gradient()) reduce.grad = gradients.back();
     steps.add(reduce);
@@ -185,8 +194,7 @@ struct ComposedBackward {
     if (normalised[i]) {
       convolution.gradient_prologue = normalised[i]->gradient_prologue(convolution.grad_y);
       if constexpr (std::is_same_v<Convolution, PointwiseBackwardArguments>) {
-        convolution.gradient_prologue.output_is_of_x =
-            chain.training && !convolution.prologue && !chain.stages[i].bias;
+        convolution.gradient_prologue.output_is_of_x = chain.training && !convolution.prologue && !chain.stages[i].bias;
       }
     }
     convolution.grad_weight = wanted.stages[i].weight;
@@ -208,7 +216,11 @@ struct ComposedBackward {
     for (const auto& tensor : normalised) {
       if (tensor) tensor->finish_affine(rest);
     }
-    steps.run(plans, rest);
+    steps.run(plans, rest, [&](std::size_t step) {
+      if (!chain.training || chain.merge == nullptr) return;
+      const auto found = sums_of_step.find(step);
+      if (found != sums_of_step.end()) chain.merge->gradient(found->second, normalised[found->second]->sums());
+    });
   }
 };
 

@@ -58,12 +58,19 @@ class Steps {
   }
 
   void run(const Plans& plans, const Execution& execution) const {
+    run(plans, execution, [](std::size_t) {});
+  }
+  /// `after` is called with the number of each step behind it.
+  template <class After>
+  void run(const Plans& plans, const Execution& execution, const After& after) const {
     for (std::size_t i = 0; i < steps_.size(); ++i) {
       std::visit(
           [&]<class Step>(const Step& arguments) { std::get<Plan<Step>>(plans.plans[i]).run(arguments, execution); },
           steps_[i]);
+      after(i);
     }
   }
+  std::size_t size() const { return steps_.size(); }
 
  private:
   std::vector<std::variant<Arguments...>> steps_;

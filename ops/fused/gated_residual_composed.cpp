@@ -1,6 +1,6 @@
 #include "fusedsc/fused/gated_residual_composed.h"
 
-#include "fusedsc/fused/inverted_residual_steps.h"
+#include "fusedsc/fused/gated_residual_steps.h"
 #include "fusedsc/fused/squeeze_excite.h"
 #include "fusedsc/runtime/composed.h"
 

@@ -51,6 +51,16 @@ struct NormalisedTensor {
             {parameters.weight, parameters.bias, parameters.eps, parameters.invstd, parameters.variance, scale, shift}};
   }
 
+  /// Of a part of the batch, with which nothing can be normalised yet.
+  Statistics statistics_of_part() const { return {parameters.mean, parameters.invstd}; }
+  /// The BatchNorm with all that is written of it.
+  BatchNormParameters written() const {
+    BatchNormParameters all = parameters;
+    all.scale = scale;
+    all.shift = shift;
+    return all;
+  }
+
   BatchNormFinalizeArguments affine() const {
     return affine_of({parameters.weight, parameters.bias, parameters.mean, parameters.invstd}, scale, shift);
   }

@@ -1,6 +1,6 @@
 /// BatchNorm's GPU kernels, with all that is around them.
 #include "gpu/gpu_under_test.h"
-#include "ops/batch_norm_seam_cases.h"
+#include "ops/batch_norm_merge_cases.h"
 
 namespace fusedsc::reference {
 namespace {
@@ -23,6 +23,12 @@ class BatchNormGpu : public OnGpu {
 INSTANTIATE_TEST_SUITE_P(Targets, BatchNormGpu, testing::ValuesIn(gpu_targets()), testing::PrintToStringParamName());
 
 TEST_P(BatchNormGpu, Finalize) { for_all_flags(accumulation_type(GetParam().dtype), verify_finalize); }
+TEST_P(BatchNormGpu, Merge) {
+  for (const bool has_parameters : {true, false}) {
+    verify_merge(accumulation_type(GetParam().dtype), has_parameters);
+    verify_merge_gradient(accumulation_type(GetParam().dtype), has_parameters);
+  }
+}
 TEST_P(BatchNormGpu, Apply) { for_each_case(cases(GetParam().dtype), verify_apply); }
 TEST_P(BatchNormGpu, Reduce) { for_each_case(cases(GetParam().dtype), verify_reduce); }
 TEST_P(BatchNormGpu, ReduceOfNan) { verify_reduce_of_nan(GetParam().dtype); }

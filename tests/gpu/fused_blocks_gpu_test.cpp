@@ -4,7 +4,6 @@
 #include "ops/dsc_block_verify.h"
 #include "ops/empty_blocks.h"
 #include "ops/gated_residual_verify.h"
-#include "ops/inverted_residual_verify.h"
 
 namespace fusedsc::reference {
 namespace {
@@ -115,30 +114,27 @@ TEST_P(FusedBlocksGpu, DscBlockBackwardRandom) {
   for_each_case(random_dsc_blocks(GetParam().dtype), verify_dsc_block_backward);
 }
 
-TEST_P(FusedBlocksGpu, InvertedResidualEdges) {
-  for_each_case(inverted_residual_edges(GetParam().dtype), verify_inverted_residual);
-}
 /// Of which the depthwise and the projecting half are one kernel on Hopper GPUs, with a residual.
-std::vector<InvertedResidualCase> inference_with_residual(const GpuTarget& target) {
-  std::vector<InvertedResidualCase> cases;
+std::vector<ConvChainCase> inference_with_residual(const GpuTarget& target) {
+  std::vector<ConvChainCase> cases;
   if (target.wave_size != 32 || size_of(target.dtype) != 2) return cases;
   for (const std::int64_t size : {14, 28}) {
-    cases.push_back({target.dtype, {9, 24, size, size}, 72, 24, centered(3)});
-    cases.back().memories = Memories::all(Memory::channels_last);
+    InvertedResidualCase block{target.dtype, {9, 24, size, size}, 72, 24, centered(3)};
+    block.memories = Memories::all(Memory::channels_last);
+    cases.push_back(chain_of(block));
   }
   return cases;
 }
 
 TEST_P(FusedBlocksGpu, InvertedResidualInference) {
-  for_each_case(inverted_residual_edges(GetParam().dtype), verify_inverted_residual_inference);
-  for_each_case(inference_with_residual(GetParam()), verify_inverted_residual_inference);
-  for_each_case(random_inverted_residuals(GetParam().dtype), verify_inverted_residual_inference);
+  for_each_case(inverted_residual_chains(GetParam().dtype), verify_conv_chain_inference);
+  for_each_case(inference_with_residual(GetParam()), verify_conv_chain_inference);
 }
-TEST_P(FusedBlocksGpu, InvertedResidualRandom) {
-  for_each_case(random_inverted_residuals(GetParam().dtype), verify_inverted_residual);
+TEST_P(FusedBlocksGpu, InvertedResidual) {
+  for_each_case(inverted_residual_chains(GetParam().dtype), verify_conv_chain);
 }
-TEST_P(FusedBlocksGpu, InvertedResidualBackwardEdges) {
-  for_each_case(inverted_residual_edges(GetParam().dtype), verify_inverted_residual_backward);
+TEST_P(FusedBlocksGpu, InvertedResidualBackward) {
+  for_each_case(inverted_residual_chains(GetParam().dtype), verify_conv_chain_backward);
 }
 TEST_P(FusedBlocksGpu, GatedResidualEdges) {
   for_each_case(inverted_residual_edges(GetParam().dtype), verify_gated_residual);
@@ -149,10 +145,6 @@ TEST_P(FusedBlocksGpu, GatedResidualBackwardEdges) {
 TEST_P(FusedBlocksGpu, GatedResidualRandom) {
   for_each_case(random_inverted_residuals(GetParam().dtype), verify_gated_residual);
   for_each_case(random_inverted_residuals(GetParam().dtype), verify_gated_residual_backward);
-}
-
-TEST_P(FusedBlocksGpu, InvertedResidualBackwardRandom) {
-  for_each_case(random_inverted_residuals(GetParam().dtype), verify_inverted_residual_backward);
 }
 
 TEST_P(FusedBlocksGpu, ConvChainEdges) { for_each_case(conv_chain_edges(GetParam().dtype), verify_conv_chain); }
@@ -171,7 +163,6 @@ TEST_P(FusedBlocksGpu, ConvChainBackwardRandom) {
 TEST_P(FusedBlocksGpu, EmptyBatch) {
   verify_empty_conv_chain(GetParam().dtype);
   verify_empty_dsc_block(GetParam().dtype);
-  verify_empty_inverted_residual(GetParam().dtype);
   verify_empty_gated_residual(GetParam().dtype);
 }
 

@@ -4,7 +4,7 @@
 #include <ostream>
 #include <vector>
 
-#include "ops/depthwise_cases.h"
+#include "ops/inverted_residual_cases.h"
 
 namespace fusedsc::reference {
 
@@ -159,6 +159,29 @@ inline std::vector<ConvChainCase> random_conv_chains(DataType dtype) {
     cases.push_back(chain);
   }
   return cases;
+}
+
+/// An inverted residual as a chain.
+inline ConvChainCase chain_of(const InvertedResidualCase& block) {
+  ConvChainCase chain;
+  chain.dtype = block.dtype;
+  chain.x = block.x;
+  if (block.expands()) chain.stages.push_back(pointwise_stage(block.middle(), block.activation));
+  chain.stages.push_back(depthwise_stage(block.middle(), block.window, block.activation));
+  chain.stages.push_back(pointwise_stage(block.outputs, Activation::identity));
+  chain.residual = block.residual();
+  chain.training = block.training;
+  chain.affine = block.affine;
+  chain.memories = block.memories;
+  return chain;
+}
+
+/// With all kinds of windows.
+inline std::vector<ConvChainCase> inverted_residual_chains(DataType dtype) {
+  std::vector<ConvChainCase> chains;
+  for (const InvertedResidualCase& block : inverted_residual_edges(dtype)) chains.push_back(chain_of(block));
+  for (const InvertedResidualCase& block : random_inverted_residuals(dtype)) chains.push_back(chain_of(block));
+  return chains;
 }
 
 }  // namespace fusedsc::reference

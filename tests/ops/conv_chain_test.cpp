@@ -17,6 +17,12 @@ TEST_P(ConvChainOf, Inference) {
 }
 TEST_P(ConvChainOf, BackwardEdges) { for_each_case(conv_chain_edges(GetParam()), verify_conv_chain_backward); }
 TEST_P(ConvChainOf, BackwardRandom) { for_each_case(random_conv_chains(GetParam()), verify_conv_chain_backward); }
+TEST_P(ConvChainOf, GradientsAlone) { for_each_case(conv_chain_edges(GetParam()), verify_gradients_alone); }
+TEST_P(ConvChainOf, InvertedResiduals) {
+  for_each_case(inverted_residual_chains(GetParam()), verify_conv_chain);
+  for_each_case(inverted_residual_chains(GetParam()), verify_conv_chain_inference);
+  for_each_case(inverted_residual_chains(GetParam()), verify_conv_chain_backward);
+}
 TEST_P(ConvChainOf, EmptyBatch) { verify_empty_conv_chain(GetParam()); }
 
 class ConvChainOn : public EachTarget {};
@@ -28,6 +34,8 @@ TEST_P(ConvChainOn, SomeCases) {
     for_some_cases(random_conv_chains(dtype), verify_conv_chain);
     for_some_cases(conv_chain_edges(dtype), verify_conv_chain_backward);
     for_some_cases(random_conv_chains(dtype), verify_conv_chain_backward);
+    for_some_cases(inverted_residual_chains(dtype), verify_conv_chain);
+    for_some_cases(inverted_residual_chains(dtype), verify_conv_chain_backward);
   }
 }
 

@@ -48,40 +48,66 @@ inline void verify_conv_chain_inference(ConvChainCase chain) {
   verify_conv_chain(chain);
 }
 
-/// All gradients together, and each for itself: the others pass through it all the same, or are left out.
+/// A backward pass, and what is expected of each gradient that it can be asked for.
+struct ExpectedGradients {
+  ConvChainBackwardArguments all;
+  std::vector<Output> outputs;
+  std::vector<ConvChainBackwardArguments> alone;  ///< each output's, and no other
+
+  ExpectedGradients(ConvChainBackward& tensors, const ConvChainCase& chain) : all(tensors.arguments(chain)) {
+    std::vector<Array> raw;
+    for (const ConvStageTensors& stage : tensors.forward.stages) raw.push_back(stage.raw.values());
+    const ConvChainGradients bounds = backward(tensors.forward.reference(chain), raw, tensors.grad_y.values());
+    none_ = all;
+    none_.grad_x = {};
+    for (ConvStageGradients& stage : none_.stages) stage = {};
+    expect({"grad_x", tensors.grad_x, bounds.x, after_statistics(chain)},
+           [&](ConvChainBackwardArguments& wanted) { wanted.grad_x = all.grad_x; });
+    for (std::size_t i = 0; i < chain.stages.size(); ++i) {
+      expect_stage(i, tensors.stages[i], bounds.stages[i], chain.stages[i].has_batch_norm);
+    }
+  }
+
+ private:
+  void expect_stage(std::size_t i, ConvChainBackward::Stage& own, const ConvChainGradients::Stage& bounds,
+                    bool has_batch_norm) {
+    const std::string name = "stages[" + std::to_string(i) + "].grad_";
+    const ConvStageGradients& from = all.stages[i];
+    expect({name + "weight", own.weight, bounds.weight, Output::Kind::partial_sums},
+           [&](ConvChainBackwardArguments& wanted) { wanted.stages[i].weight = from.weight; });
+    expect({name + "bias", own.bias, bounds.bias},
+           [&](ConvChainBackwardArguments& wanted) { wanted.stages[i].bias = from.bias; });
+    if (!has_batch_norm) return;
+    expect({name + "bn.weight", own.bn_weight, bounds.bn.weight},
+           [&](ConvChainBackwardArguments& wanted) { wanted.stages[i].bn.weight = from.bn.weight; });
+    expect({name + "bn.bias", own.bn_bias, bounds.bn.bias},
+           [&](ConvChainBackwardArguments& wanted) { wanted.stages[i].bn.bias = from.bn.bias; });
+  }
+
+  template <class Want>
+  void expect(const Output& output, const Want& want) {
+    outputs.push_back(output);
+    want(alone.emplace_back(none_));
+  }
+
+  ConvChainBackwardArguments none_;
+};
+
+/// All gradients; and with frozen parameters, through which the gradient passes all the same.
 inline void verify_conv_chain_backward(const ConvChainCase& chain) {
   ConvChainBackward tensors(chain);
-  std::vector<Array> raw;
-  for (const ConvStageTensors& stage : tensors.forward.stages) raw.push_back(stage.raw.values());
-  const ConvChainGradients expected = backward(tensors.forward.reference(chain), raw, tensors.grad_y.values());
-  const ConvChainBackwardArguments all = tensors.arguments(chain);
-  ConvChainBackwardArguments none = all;
-  none.grad_x = {};
-  for (ConvStageGradients& stage : none.stages) stage = {};
+  const ExpectedGradients expected(tensors, chain);
+  verify(kConvChainBackward, expected.all, expected.outputs);
+  verify(kConvChainBackward, expected.alone.front(), {expected.outputs.front()});
+}
 
-  std::vector<Output> outputs = {{"grad_x", tensors.grad_x, expected.x, after_statistics(chain)}};
-  std::vector<ConvChainBackwardArguments> alone = {none};
-  alone.back().grad_x = all.grad_x;
-  const auto expect = [&](const Output& output, const auto& want) {
-    outputs.push_back(output);
-    want(alone.emplace_back(none));
-  };
-  for (std::size_t i = 0; i < chain.stages.size(); ++i) {
-    ConvChainBackward::Stage& own = tensors.stages[i];
-    const ConvChainGradients::Stage& bounds = expected.stages[i];
-    const ConvStageGradients& wanted = all.stages[i];
-    const std::string name = "stages[" + std::to_string(i) + "].grad_";
-    expect({name + "weight", own.weight, bounds.weight, Output::Kind::partial_sums},
-           [&](auto& arguments) { arguments.stages[i].weight = wanted.weight; });
-    expect({name + "bias", own.bias, bounds.bias}, [&](auto& arguments) { arguments.stages[i].bias = wanted.bias; });
-    if (!chain.stages[i].has_batch_norm) continue;
-    expect({name + "bn.weight", own.bn_weight, bounds.bn.weight},
-           [&](auto& arguments) { arguments.stages[i].bn.weight = wanted.bn.weight; });
-    expect({name + "bn.bias", own.bn_bias, bounds.bn.bias},
-           [&](auto& arguments) { arguments.stages[i].bn.bias = wanted.bn.bias; });
+/// Each gradient for itself: steps that it does not need are left out.
+inline void verify_gradients_alone(const ConvChainCase& chain) {
+  ConvChainBackward tensors(chain);
+  const ExpectedGradients expected(tensors, chain);
+  for (std::size_t i = 0; i < expected.outputs.size(); ++i) {
+    verify(kConvChainBackward, expected.alone[i], {expected.outputs[i]});
   }
-  verify(kConvChainBackward, all, outputs);
-  for (std::size_t i = 0; i < outputs.size(); ++i) verify(kConvChainBackward, alone[i], {outputs[i]});
 }
 
 inline void verify_empty_conv_chain(DataType dtype) {

@@ -55,48 +55,6 @@ inline void verify_empty_dsc_block(DataType dtype) {
   }
 }
 
-inline void verify_empty_inverted_residual(DataType dtype) {
-  InvertedResidualCase block;
-  block.dtype = dtype;
-  block.x = {0, 8, 5, 5};
-  block.window = centered(3);
-  for (const std::int64_t expansion : {0, 24}) {
-    block.expansion = expansion;
-    block.outputs = expansion > 0 ? 8 : 12;
-    InvertedResidualTensors forward(block);
-    InvertedResidualArguments arguments = forward.arguments(block);
-    for (TensorView* tensor : {&arguments.e, &arguments.d, &arguments.p, &arguments.y}) tensor->data = nullptr;
-    std::vector<Output> outputs;
-    const double eps = BatchNormParameters().eps;
-    for (BatchNormTensors* bn : {&forward.expand_bn, &forward.dw_bn, &forward.project_bn}) {
-      if (bn == &forward.expand_bn && !block.expands()) continue;
-      expect_no_statistics("bn.", bn->mean, bn->invstd, bn->variance, eps, outputs);
-    }
-    verify(kInvertedResidual, arguments, outputs);
-
-    InvertedResidualBackward backward(block);
-    for (BatchNormTensors* bn : {&backward.forward.expand_bn, &backward.forward.dw_bn, &backward.forward.project_bn}) {
-      set_no_statistics(bn->mean, bn->invstd, eps);
-    }
-    InvertedResidualBackwardArguments gradients = backward.arguments(block);
-    gradients.grad_d.data = gradients.grad_e.data = nullptr;
-    outputs.clear();
-    for (Tensor* weight : {&backward.grad_dw_weight, &backward.grad_project_weight}) {
-      outputs.emplace_back("weight", *weight, Array(weight->sizes()));
-    }
-    if (block.expands()) {
-      outputs.emplace_back("expand_weight", backward.grad_expand_weight, Array(backward.grad_expand_weight.sizes()));
-    }
-    for (BatchNormGradientTensors* bn : {&backward.grad_expand_bn, &backward.grad_dw_bn, &backward.grad_project_bn}) {
-      if (bn == &backward.grad_expand_bn && !block.expands()) continue;
-      outputs.emplace_back("bn.weight", bn->weight, zeros(bn->weight));
-      outputs.emplace_back("bn.bias", bn->bias, zeros(bn->bias));
-    }
-    verify(kInvertedResidualBackward, gradients, outputs);
-  }
-}
-
-/// What both halves of a gated one leave, too.
 inline void verify_empty_gated_residual(DataType dtype) {
   InvertedResidualCase block;
   block.dtype = dtype;

@@ -79,7 +79,6 @@ TEST(Empty, DepthwiseInputUnderPadding) {
 }
 
 TEST(Empty, DscBlock) { verify_empty_dsc_block(DataType::float32); }
-TEST(Empty, InvertedResidual) { verify_empty_inverted_residual(DataType::float32); }
 
 }  // namespace
 }  // namespace fusedsc::reference

@@ -1,7 +1,6 @@
 /// Every argument of the fused blocks that is wrong is refused by a sentence that begins with its name.
 #include "fusedsc/fused/batch_norm_seam.h"
 #include "ops/dsc_block_tensors.h"
-#include "ops/inverted_residual_tensors.h"
 #include "ops/mistakes.h"
 
 namespace fusedsc::reference {
@@ -84,81 +83,6 @@ TEST(FusedChecks, DscBlockBackward) {
 }
 
 /// An inverted residual with an expansion and a residual connection.
-InvertedResidualCase right_residual() {
-  return {DataType::float32, {2, 8, 6, 7}, 24, 8, {{3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}}};
-}
-
-TEST(FusedChecks, InvertedResidual) {
-  using Arguments = InvertedResidualArguments;
-  constexpr Operator<Arguments> kForward{inverted_residual, inverted_residual_workspace_bytes};
-  InvertedResidualTensors tensors(right_residual());
-  const Arguments right = tensors.arguments(right_residual());
-  verify_mistakes(kForward, right,
-                  {
-                      {"x", [](Arguments& a) { a.x.data = nullptr; }},
-                      {"expand_weight", [](Arguments& a) { a.expand_weight.dtype = DataType::float64; }},
-                      {"dw_weight", [](Arguments& a) { a.dw_weight.data = nullptr; }},
-                      {"dw_weight", [](Arguments& a) { a.dw_weight.dtype = DataType::float64; }},
-                      {"project_weight", [](Arguments& a) { a.project_weight.data = nullptr; }},
-                      {"expand_bn.weight", [](Arguments& a) { a.expand_bn.weight.size += 1; }},
-                      {"dw_bn.bias", [](Arguments& a) { a.dw_bn.bias.dtype = DataType::float64; }},
-                      {"project_bn.mean", [](Arguments& a) { a.project_bn.mean = {}; }},
-                      {"dw_bn.invstd", [](Arguments& a) { a.dw_bn.invstd.size += 1; }},
-                      {"expand_bn.variance", [](Arguments& a) { a.expand_bn.variance.size += 1; }},
-                      {"dw_bn.scale", [](Arguments& a) { a.dw_bn.scale.size += 1; }},
-                      {"dw_bn.shift", [](Arguments& a) { a.dw_bn.shift.dtype = DataType::float64; }},
-                      {"project_bn.scale and .shift", [](Arguments& a) { a.project_bn.shift = {}; }},
-                      {"project_bn.eps", [](Arguments& a) { a.project_bn.eps = -1; }},
-                      {"e", [](Arguments& a) { a.e.sizes[1] += 1; }},
-                      {"e", [](Arguments& a) { a.e.data = nullptr; }},
-                      {"d", [](Arguments& a) { a.d.dtype = DataType::float64; }},
-                      {"d", [](Arguments& a) { a.d.data = inside(a.e.data); }},
-                      {"p", [](Arguments& a) { a.p.strides[3] = 0; }},
-                      {"y", [](Arguments& a) { a.y.data = nullptr; }},
-                      {"y", [](Arguments& a) { a.y.data = inside(a.x.data); }},
-                      {"dw_bn.mean", [](Arguments& a) { a.dw_bn.mean.data = inside(a.x.data); }},
-                  });
-  verify_execution(kForward, right);
-}
-
-TEST(FusedChecks, InvertedResidualBackward) {
-  using Arguments = InvertedResidualBackwardArguments;
-  constexpr Operator<Arguments> kBackward{inverted_residual_backward, inverted_residual_backward_workspace_bytes};
-  InvertedResidualBackward tensors(right_residual());
-  const Arguments right = tensors.arguments(right_residual());
-  verify_mistakes(kBackward, right,
-                  {
-                      {"x", [](Arguments& a) { a.forward.x.data = nullptr; }},
-                      {"e", [](Arguments& a) { a.forward.e.sizes[0] += 1; }},
-                      {"d", [](Arguments& a) { a.forward.d.data = nullptr; }},
-                      {"grad_y", [](Arguments& a) { a.grad_y.data = nullptr; }},
-                      {"grad_y", [](Arguments& a) { a.grad_y.sizes[1] += 1; }},
-                      {"grad_y", [](Arguments& a) { a.grad_y.dtype = DataType::float64; }},
-                      {"grad_d", [](Arguments& a) { a.grad_d.sizes[1] += 1; }},
-                      {"grad_d", [](Arguments& a) { a.grad_d.data = nullptr; }},
-                      {"grad_e", [](Arguments& a) { a.grad_e.dtype = DataType::float64; }},
-                      {"grad_e", [](Arguments& a) { a.grad_e.data = nullptr; }},
-                      {"grad_x", [](Arguments& a) { a.grad_x.strides[0] = 0; }},
-                      {"grad_x", [](Arguments& a) { a.grad_x.data = inside(a.grad_y.data); }},
-                      {"grad_expand_weight", [](Arguments& a) { a.grad_expand_weight.sizes[0] += 1; }},
-                      {"grad_dw_weight", [](Arguments& a) { a.grad_dw_weight.dtype = DataType::float64; }},
-                      {"grad_project_weight", [](Arguments& a) { a.grad_project_weight.sizes[1] += 1; }},
-                      {"grad_expand_bn.weight", [](Arguments& a) { a.grad_expand_bn.weight.size += 1; }},
-                      {"grad_dw_bn.bias", [](Arguments& a) { a.grad_dw_bn.bias.size += 1; }},
-                      {"grad_project_bn.bias", [](Arguments& a) { a.grad_project_bn.bias.dtype = DataType::float64; }},
-                  });
-  verify_execution(kBackward, right);
-}
-
-TEST(FusedChecks, ResidualNeedsEqualSizes) {
-  constexpr Operator<InvertedResidualArguments> kForward{inverted_residual, inverted_residual_workspace_bytes};
-  InvertedResidualCase block = right_residual();
-  block.outputs = 12;
-  InvertedResidualTensors tensors(block);
-  verify_mistakes(kForward, tensors.arguments(block),
-                  {{"residual", [](InvertedResidualArguments& a) { a.residual = true; }}});
-}
-
 TEST(FusedChecks, BatchNormPasses) {
   Tensor x(DataType::float32, {2, 8, 6, 7}), other(x), out(x);
   Channels scale(DataType::float32, 8), shift(scale), mean(scale), grad(scale), centered(scale);

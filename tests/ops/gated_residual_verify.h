@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "fusedsc/fused/gated_residual.h"
-#include "ops/inverted_residual_verify.h"
+#include "ops/inverted_residual_tensors.h"
+#include "ops/verify.h"
 
 namespace fusedsc::reference {
 
@@ -31,6 +31,27 @@ inline std::size_t gated_residual_backward_workspace_bytes(const GatedResidualBa
 constexpr Operator<GatedResidualArguments> kGatedResidual{gated_residual, gated_residual_workspace_bytes};
 constexpr Operator<GatedResidualBackwardArguments> kGatedResidualBackward{gated_residual_backward,
                                                                           gated_residual_backward_workspace_bytes};
+
+/// What depends on the batch's statistics depends on how their partial sums were added.
+inline Output::Kind after_statistics(const InvertedResidualCase& block) {
+  return block.training ? Output::Kind::partial_sums : Output::Kind::same_bits;
+}
+
+inline void expect_statistics(BatchNormTensors& tensors, const BatchStatistics& expected, const std::string& name,
+                              std::vector<Output>& outputs) {
+  outputs.emplace_back(name + ".mean", tensors.mean, expected.mean);
+  outputs.emplace_back(name + ".invstd", tensors.invstd, expected.invstd);
+  outputs.emplace_back(name + ".variance", tensors.variance, expected.variance);
+  const Affine map = tensors.affine({expected.mean, expected.invstd});
+  outputs.emplace_back(name + ".scale", tensors.scale, map.scale);
+  outputs.emplace_back(name + ".shift", tensors.shift, map.shift);
+}
+
+inline void expect_gradients(BatchNormGradientTensors& tensors, const BatchNormGradients& expected,
+                             const std::string& name, std::vector<Output>& outputs) {
+  outputs.emplace_back(name + ".weight", tensors.weight, expected.weight);
+  outputs.emplace_back(name + ".bias", tensors.bias, expected.bias);
+}
 
 /// What a gate adds to a block.
 struct GateTensors {

@@ -1,7 +1,7 @@
 /// The tensors of an inverted residual's case.
 #pragma once
 
-#include "fusedsc/fused/inverted_residual.h"
+#include "fusedsc/fused/gated_residual.h"
 #include "ops/inverted_residual_cases.h"
 #include "reference/inverted_residual.h"
 
@@ -10,8 +10,8 @@ namespace fusedsc::reference {
 /// One BatchNorm's parameters, and the vectors that forward writes in training and reads in eval mode.
 struct BatchNormTensors {
   Channels weight, bias, mean, invstd, variance;
-  Channels scale, shift;             ///< in training
-  Channels nothing;                  ///< NaN
+  Channels scale, shift;              ///< in training
+  Channels nothing;                   ///< NaN
   Channels given_scale, given_shift;  ///< in eval mode, where it does not go without
 
   BatchNormTensors(const InvertedResidualCase& block, std::int64_t channels, Random& random)

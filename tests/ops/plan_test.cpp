@@ -1,6 +1,5 @@
 /// Plans: made once, run with any memory that is like the one they were made for.
 #include "ops/dsc_block_verify.h"
-#include "ops/inverted_residual_verify.h"
 #include "ops/mistakes.h"
 
 namespace fusedsc::reference {

@@ -1,14 +1,16 @@
-"""Swapped networks in DistributedDataParallel: every process ends with the mean of all processes' gradients."""
+"""Several processes: gradients are the mean of theirs, and statistics those of all their images together."""
 
 import pytest
 import torch
 import torch.distributed
 import torch.multiprocessing
-from devices import device
+from chains import Build, buffers_of, input_of, leaves_of, with_own_buffers
+from devices import device, randn
 from torch.nn.parallel import DistributedDataParallel
 from torchvision.models import mobilenet_v2
 
 import fusedsc
+from fusedsc.functional import conv_chain
 
 PROCESSES = 2
 FIRST_STAGES = [[1, 16, 1, 1], [6, 24, 2, 2]]
@@ -57,3 +59,63 @@ def images_of(part, where, index):
 def gradients(model, images):
     model(images).square().mean().backward()
     return [parameter.grad for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize("images", [(3, 2), (5, 0)])
+@pytest.mark.parametrize("recompute", [False, True])
+def test_statistics_of_all_processes(tmp_path, images, recompute):
+    """As of one process with the whole batch: that of nobody's images, too."""
+    where = device().type
+    if where == "cuda" and torch.cuda.device_count() < PROCESSES:
+        pytest.skip("needs two GPUs")
+    torch.multiprocessing.spawn(chain_in_one_process, (where, str(tmp_path), images, recompute), PROCESSES)
+    x, stages, grad_y = chain_tensors("cpu")
+    expected_y = conv_chain(x, stages, training=True)
+    expected = torch.autograd.grad(expected_y, leaves_of(x, stages), grad_y)
+    found = [torch.load(tmp_path / f"chain{rank}.pt") for rank in range(PROCESSES)]
+    torch.testing.assert_close(torch.cat([part["y"] for part in found]), expected_y)
+    for part in found:
+        for buffer, wanted in zip(part["buffers"], buffers_of(stages), strict=True):
+            torch.testing.assert_close(buffer, wanted)
+    grad_x, *others = zip(*(part["gradients"] for part in found), strict=True)
+    torch.testing.assert_close(torch.cat(grad_x), expected[0])
+    for parts, wanted in zip(others, expected[1:], strict=True):
+        torch.testing.assert_close(sum(parts), wanted, rtol=1e-6, atol=1e-9)
+
+
+def chain_tensors(where):
+    with torch.device("cpu"):
+        build = Build(8).pw(16, "silu", bias=True).dw(3, "silu", bn=False, stride=2).dw(3, "relu", momentum=None)
+        stages = build.pw(12, "silu").stages
+        x = input_of((5, 8, 7, 6))
+        grad_y = randn((5, 12, 4, 3), torch.Generator("cpu").manual_seed(9))
+    on = torch.device(where)
+
+    def moved(tensor):
+        return None if tensor is None else tensor.detach().to(on).requires_grad_(tensor.requires_grad)
+
+    stages = [
+        stage._replace(
+            weight=moved(stage.weight),
+            bias=moved(stage.bias),
+            bn=None if stage.bn is None else tuple(moved(tensor) for tensor in stage.bn),
+        )
+        for stage in stages
+    ]
+    return moved(x), with_own_buffers(stages), grad_y.to(on)
+
+
+def chain_in_one_process(rank, where, folder, images, recompute):
+    backend = "nccl" if where == "cuda" else "gloo"
+    torch.distributed.init_process_group(backend, init_method=f"file://{folder}/chain", rank=rank, world_size=PROCESSES)
+    try:
+        x, stages, grad_y = chain_tensors(f"{where}:{rank}" if where == "cuda" else where)
+        own = slice(sum(images[:rank]), sum(images[: rank + 1]))
+        part = x.detach()[own].requires_grad_()
+        group = torch.distributed.group.WORLD.group_name
+        y = conv_chain(part, stages, training=True, recompute=recompute, sync_group=group)
+        gradients = torch.autograd.grad(y, leaves_of(part, stages), grad_y[own])
+        found = {"y": y.detach().cpu(), "gradients": [gradient.cpu() for gradient in gradients]}
+        torch.save(found | {"buffers": [buffer.cpu() for buffer in buffers_of(stages)]}, f"{folder}/chain{rank}.pt")
+    finally:
+        torch.distributed.destroy_process_group()

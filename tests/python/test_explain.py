@@ -2,6 +2,7 @@ import pytest
 import torch
 
 import fusedsc
+from fusedsc import functional
 from fusedsc.explain import EXPLAINABLE
 
 
@@ -14,6 +15,10 @@ def call(name):
         "conv_bn_act": (
             (x, torch.randn(8, 8, 3, 3), *[vector] * 4),
             {"training": True, "stride": 2, "padding": "same"},
+        ),
+        "conv_chain": (
+            (x, [functional.ConvStage(dw, groups=8, padding=1), functional.ConvStage(pw)]),
+            {"training": True},
         ),
         "inverted_residual": (
             (x, None, None, dw, [vector] * 4 + [None], pw, [vector[:5]] * 4 + [None]),

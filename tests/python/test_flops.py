@@ -67,8 +67,28 @@ MODULES = {
     "squeezing, frozen gate": lambda: frozen(
         nn.InvertedResidual(4, 4, 1, 6, squeeze_channels=3), "block.2.fc1.weight", "block.2.fc2.weight"
     ),
+    "conv_chain": lambda: Chain(),
+    "conv_chain, frozen middle": lambda: frozen(Chain(), "1.weight"),
     "first layer": lambda: First(),
 }
+
+
+class Chain(torch.nn.Sequential):
+    def __init__(self):
+        convolutions = [
+            torch.nn.Conv2d(4, 8, 1), torch.nn.Conv2d(8, 8, (5, 3), (2, 1), (1, 2), groups=8, bias=False),
+            torch.nn.Conv2d(8, 6, 1),
+        ]  # fmt: skip
+        super().__init__(*convolutions)
+
+    def forward(self, x):
+        stages = [
+            functional.ConvStage(
+                c.weight, c.bias, activation="relu", stride=c.stride, padding=c.padding, groups=c.groups
+            )
+            for c in self
+        ]
+        return functional.conv_chain(x, stages, training=True)
 
 
 class First(torch.nn.Module):

@@ -182,5 +182,5 @@ def test_double_backward_is_an_error_when_asked_for():
     operands, *norms = usual_block()
     y = fused(operands, *norms, window=WINDOW, training=True)
     (gradient,) = torch.autograd.grad(y.square().sum(), operands["x"], create_graph=True)
-    with pytest.raises(RuntimeError, match="double backward of inverted_residual is not implemented"):
+    with pytest.raises(RuntimeError, match="double backward of conv_chain is not implemented"):
         gradient.sum().backward()

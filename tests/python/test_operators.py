@@ -102,24 +102,6 @@ def conv_bn_act_calls(layout):
         )
 
 
-def residual_calls(layout):
-    for expands in (True, False):
-        x, expand, dw, project, parameters = residual_operands(layout, expands)
-        channels = (12 + 12 if expands else 4) + 4
-        folded = ops._fold_batch_norms(vectors(channels), [1e-5], torch.float64)
-        for given in (None, torch.rand(2, channels, dtype=torch.float64), folded):
-            core = (x, expand, dw, project, parameters, given, [1e-5] * 3, "silu", *SAME, True)
-            yield ops._inverted_residual_forward, (*core, True)
-            yield ops._inverted_residual_forward, (*core, False)
-            y, batch, e, d, p = (t.detach() for t in ops._inverted_residual_forward(*core, False))
-            used = batch if given is None else given
-            mask = [True, expands, True, True, expands, expands, True, True, True, True]
-            yield ops._inverted_residual_backward, (
-                y, x.detach(), *detached((expand, dw, project)), detached(parameters), used, e, d, p, given is None,
-                "silu", *SAME, True, mask,
-            )  # fmt: skip
-
-
 def gated_calls(layout):
     for expands in (True, False):
         x, expand, dw, project, parameters = residual_operands(layout, expands)
@@ -143,7 +125,7 @@ def gated_calls(layout):
             )  # fmt: skip
 
 
-CALLS = [convolution_calls, conv_bn_act_calls, dsc_calls, residual_calls, gated_calls, chain_calls]
+CALLS = [convolution_calls, conv_bn_act_calls, dsc_calls, gated_calls, chain_calls]
 
 
 @pytest.mark.parametrize("calls", CALLS)

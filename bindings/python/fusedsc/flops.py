@@ -87,21 +87,51 @@ def _dsc_block_backward(
     return flops + _sliding_backward(grad_y, d, pw_weight, groups, overlap, [wants_d, wants_pw])
 
 
-def _inverted_residual(x, expand_weight, dw_weight, project_weight, *args, out_shape=None, **kwargs) -> int:
-    y = out_shape[0]
-    e, d = _inside(x, expand_weight, dw_weight, y)
-    flops = _conv(x, expand_weight, e) if expand_weight is not None else 0
-    return flops + _conv(e, dw_weight, d) + _conv(d, project_weight, y)
+def _conv_chain(
+    x, weights, biases, has_bn, bn_parameters, statistics, eps, activations, strides, paddings, dilations, *args,
+    out_shape=None, **kwargs,
+) -> int:  # fmt: skip
+    shapes = _chain_shapes(x, weights, strides, paddings, dilations)
+    return sum(_conv(x, weight, y) for x, weight, y in zip(shapes[:-1], weights, shapes[1:], strict=True))
 
 
-def _inverted_residual_backward(grad_y, x, expand_weight, dw_weight, project_weight, *args, **kwargs) -> int:
-    return _residual_gradients(grad_y, x, expand_weight, dw_weight, project_weight, args[-1])
+def _conv_chain_backward(
+    grad_y, x, weights, biases, has_bn, bn_parameters, statistics, raw, training, activations, strides, paddings,
+    dilations, groups, residual, branch_scale, input_activation, output_mask, *args, out_shape=None, **kwargs,
+) -> int:  # fmt: skip
+    shapes = _chain_shapes(x, weights, strides, paddings, dilations)
+    flops, wants_x = 0, output_mask[0]
+    for i, weight in enumerate(weights):
+        own = output_mask[1 + 4 * i : 5 + 4 * i]
+        flops += _conv_backward(shapes[i + 1], shapes[i], weight, groups[i], wants_x, own[0])
+        wants_x = wants_x or any(own)
+    return flops
+
+
+def _chain_shapes(x: Shape, weights, strides, paddings, dilations) -> list[list[int]]:
+    """Of x and of each convolution's result."""
+    shapes = [list(x)]
+    for i, weight in enumerate(weights):
+        left, right, top, bottom = paddings[4 * i : 4 * i + 4]
+        sides = [
+            (size + pad - dilation * (kernel - 1) - 1) // stride + 1
+            for size, pad, kernel, stride, dilation in zip(
+                shapes[-1][2:], (top + bottom, left + right), weight[2:], strides[2 * i : 2 * i + 2],
+                dilations[2 * i : 2 * i + 2], strict=True,
+            )
+        ]  # fmt: skip
+        shapes.append([x[0], weight[0], *sides])
+    return shapes
 
 
 def _gated_residual(
     x, expand_weight, dw_weight, project_weight, bn_parameters, se_parameters, *args, out_shape=None, **kwargs
 ) -> int:
-    flops = _inverted_residual(x, expand_weight, dw_weight, project_weight, out_shape=out_shape)
+    y = out_shape[0]
+    e, d = _inside(x, expand_weight, dw_weight, y)
+    flops = _conv(e, dw_weight, d) + _conv(d, project_weight, y)
+    if expand_weight is not None:
+        flops += _conv(x, expand_weight, e)
     reduce, expand = se_parameters[0], se_parameters[2]
     mean, hidden = [x[0], reduce[1], 1, 1], [x[0], reduce[0], 1, 1]
     return flops + _conv(mean, reduce, hidden) + _conv(hidden, expand, mean)
@@ -155,8 +185,8 @@ FORMULAS = {
     "_conv_bn_act_backward": _conv_bn_act_backward,
     "_dsc_block_forward": _dsc_block,
     "_dsc_block_backward": _dsc_block_backward,
-    "_inverted_residual_forward": _inverted_residual,
-    "_inverted_residual_backward": _inverted_residual_backward,
+    "_conv_chain_forward": _conv_chain,
+    "_conv_chain_backward": _conv_chain_backward,
     "_gated_residual_forward": _gated_residual,
     "_gated_residual_backward": _gated_residual_backward,
 }

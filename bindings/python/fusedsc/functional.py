@@ -378,6 +378,7 @@ def conv_chain(
     branch_scale: Tensor | None = None,
     input_activation: str = "identity",
     recompute: bool | None = None,
+    sync_group: str | None = None,
 ) -> Tensor:
     """Depthwise and pointwise convolutions one after the other, each with an optional bias, BatchNorm and activation.
 
@@ -395,6 +396,9 @@ def conv_chain(
         input_activation: of x, before the first convolution; one of "identity", "relu", "relu6", "silu", "hardswish".
         recompute: None or False: keep the convolutions' raw results for backward; True: keep x only, and compute them
             again.
+        sync_group: the name of a process group of torch.distributed (``group.group_name``), or None. In training all
+            its processes take the statistics of their batches together, as ``nn.SyncBatchNorm`` does; each must make
+            the same calls. BatchNorm's parameters have the gradients of this process's batch.
 
     Returns:
         [N, M, OH, OW], M being the channels of the last convolution's result.
@@ -412,6 +416,8 @@ def conv_chain(
         branch_scale=branch_scale,
         input_activation=input_activation,
         recompute=recompute,
+        sync_group=sync_group,
+        sync_size=1 if sync_group is None else _processes_of(sync_group),
     )
 
 
@@ -430,6 +436,12 @@ def using(operators) -> Iterator[None]:
         yield
     finally:
         _chosen.operators = before
+
+
+def _processes_of(group_name):
+    from torch.distributed import distributed_c10d  # not in every build of PyTorch
+
+    return distributed_c10d._get_group_size_by_name(group_name)
 
 
 def _operators():

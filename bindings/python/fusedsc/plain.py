@@ -105,8 +105,10 @@ def inverted_residual(
 
 def conv_chain(
     x, weights, biases, has_bn, bns, *, training, momenta, eps, activations, strides, paddings, dilations, groups,
-    residual, branch_scale, input_activation, recompute,
+    residual, branch_scale, input_activation, recompute, sync_group, sync_size,
 ):  # fmt: skip
+    if training and sync_group is not None:
+        raise ValueError("sync_group: what is exported runs in one process; export in eval mode, or leave it out")
     y = _activation(input_activation, "input_activation")(x)
     for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
         pair, sides = slice(2 * i, 2 * i + 2), paddings[4 * i : 4 * i + 4]

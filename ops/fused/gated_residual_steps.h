@@ -1,11 +1,11 @@
-/// The steps that inverted residuals have in common, whatever follows the depthwise BatchNorm: from x to the raw
-/// depthwise output, and back from the gradient at its BatchNorm's output.
+/// The steps of a gated residual's first half: from x to the raw depthwise output, and back from the gradient at its
+/// BatchNorm's output.
 #pragma once
 
 #include "fusedsc/backward/depthwise.h"
 #include "fusedsc/backward/pointwise.h"
 #include "fusedsc/common/status.h"
-#include "fusedsc/fused/inverted_residual.h"
+#include "fusedsc/fused/gated_residual.h"
 #include "fusedsc/fused/normalised_tensor.h"
 
 namespace fusedsc {
