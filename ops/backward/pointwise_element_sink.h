@@ -13,7 +13,7 @@ class PointwiseInputGradientElementSink {
  public:
   using A = Accumulator<T>;
   static constexpr int kMemoryBytes = ChannelValues<Sweep, 3>::kMemoryBytes + ChannelValues<Sweep, 2>::kMemoryBytes;
-  static constexpr std::size_t kFinishBytes = Sweep::kPixelRows ? merged_items_bytes<Sweep>(2) : 0;
+  static constexpr std::size_t kFinishBytes = Sweep::kPixelRows ? kMergedItemsBytes<Sweep, 2> : 0;
 
   FUSEDSC_DEVICE PointwiseInputGradientElementSink(const PointwiseInputGradientParameters& p,
                                                    const PointwiseShare& share, int first_channel,

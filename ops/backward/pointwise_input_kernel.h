@@ -21,7 +21,7 @@ template <class T, class Sweep, bool kSeams>
 class PointwiseInputGradientSink {
  public:
   using A = Accumulator<T>;
-  static constexpr std::size_t kFinishBytes = kSeams ? merged_items_bytes<Sweep>(2) : 0;
+  static constexpr std::size_t kFinishBytes = kSeams ? kMergedItemsBytes<Sweep, 2> : 0;
 
   FUSEDSC_DEVICE PointwiseInputGradientSink(const PointwiseInputGradientParameters& p, const PointwiseShare& share,
                                             int first_channel)

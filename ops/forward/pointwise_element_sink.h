@@ -12,7 +12,7 @@ class PointwiseElementSink {
  public:
   using A = Accumulator<T>;
   static constexpr int kMemoryBytes = ChannelValues<Sweep, 3>::kMemoryBytes + ChannelValues<Sweep, 3>::kMemoryBytes;
-  static constexpr std::size_t kFinishBytes = Sweep::kPixelRows ? merged_items_bytes<Sweep>(3) : 0;
+  static constexpr std::size_t kFinishBytes = Sweep::kPixelRows ? kMergedItemsBytes<Sweep, 3> : 0;
 
   FUSEDSC_DEVICE PointwiseElementSink(const PointwiseParameters& p, const PointwiseShare& share, int first_channel,
                                       unsigned char* memory)

@@ -20,7 +20,7 @@ template <class T, class Sweep, bool kSeams>
 class PointwiseSink {
  public:
   using A = Accumulator<T>;
-  static constexpr std::size_t kFinishBytes = kSeams ? merged_items_bytes<Sweep>(3) : 0;
+  static constexpr std::size_t kFinishBytes = kSeams ? kMergedItemsBytes<Sweep, 3> : 0;
 
   FUSEDSC_DEVICE PointwiseSink(const PointwiseParameters& p, const PointwiseShare& share, int first_channel)
       : p_(p), share_(share), first_channel_(first_channel), channels_(p.product.channels - first_channel) {

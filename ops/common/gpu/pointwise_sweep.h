@@ -142,17 +142,16 @@ FUSEDSC_DEVICE void load_run(const PointwiseMatrix& matrix, int group, int pixel
 }
 
 /// Shared memory that merge_items needs.
-template <class Sweep>
-constexpr std::size_t merged_items_bytes(int sums) {
-  return sizeof(typename Sweep::A) * static_cast<std::size_t>(sums * Sweep::kSlots * Sweep::kChannels);
-}
+template <class Sweep, int kSums>
+inline constexpr std::size_t kMergedItemsBytes = sizeof(typename Sweep::A) *
+                                                 static_cast<std::size_t>(kSums* Sweep::kSlots* Sweep::kChannels);
 
 /// Puts together what a block's threads have summed per channel: kSums values of each item, and
 /// merge(sums, other's sums), called in the order of the threads. keep(channel of the tile, sums) in one of them.
 template <class Sweep, int kSums, class A, std::size_t kBytes, class Merge, class Keep>
 FUSEDSC_DEVICE void merge_items(SharedMemory<A, kBytes> shared, const A (&values)[Sweep::kItems][kSums],
                                 const Merge& merge, const Keep& keep) {
-  static_assert(merged_items_bytes<Sweep>(kSums) <= kBytes);
+  static_assert(kMergedItemsBytes<Sweep, kSums> <= kBytes);
   constexpr int kPlaces = Sweep::kSlots * Sweep::kChannels;
   A* const memory = shared.data;
   block_barrier();  // whoever used the memory before is done
