@@ -4,6 +4,9 @@
 #include <torch/library.h>
 
 #include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "conv_chain_operands.h"
 #include "explain.h"
@@ -42,6 +45,15 @@ Outputs empty_outputs(const Tensor& x, const ConvChainTensors& tensors, const Op
       statistics ? at::empty({0}, vectors) : at::empty_symint({5, channels_of_batch_norms(options, sizes)}, vectors);
   return {empty_activation(sizes.back(), x), batch_statistics,
           recompute ? std::vector<Tensor>() : empty_raw(x, options, sizes)};
+}
+
+/// What puts a batch's statistics together that are spread over the processes of a group; null where there is none.
+std::unique_ptr<GroupMerge> merge_of(const ConvChainArguments& chain, const Tensor& x, bool training,
+                                     std::optional<std::string_view> sync_group, std::int64_t sync_size) {
+  if (!training || !sync_group) return nullptr;
+  std::vector<std::int64_t> counts;
+  for (const Sizes& sizes : conv_chain_sizes(chain)) counts.push_back(sizes[0] * sizes[2] * sizes[3]);
+  return std::make_unique<GroupMerge>(std::string(*sync_group), sync_size, std::move(counts), x);
 }
 
 Outputs conv_chain_forward_meta(const Tensor& x, at::TensorList weights, const TensorOptionals& biases,
