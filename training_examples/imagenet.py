@@ -32,13 +32,10 @@ def run(options: argparse.Namespace, interruption: Interruption) -> int:
     if options.threads:
         torch.set_num_threads(options.threads)
     present = processes.join(options.device, options.backend)
-    try:
-        prepare(options, present)
-        if options.evaluate is not None:
-            return evaluate(options, present)
-        return train(options, present, interruption)
-    finally:
-        present.leave()
+    prepare(options, present)
+    status = evaluate(options, present) if options.evaluate is not None else train(options, present, interruption)
+    present.leave()  # not after an error: the others, who would have to leave as well, are ended by torchrun
+    return status
 
 
 def prepare(options: argparse.Namespace, present: Processes) -> None:
@@ -60,19 +57,18 @@ def train(options: argparse.Namespace, present: Processes, interruption: Interru
         if ended:
             report(training, options)
         else:
-            command = how_to_resume(training.folder, torchrun(present))
-            print(f"Interrupted after step {training.progress.step}. To go on: {command}")
+            print(f"Interrupted after step {training.progress.step}. To go on: {command_to_resume(training, present)}")
     return 0 if ended else INTERRUPTED
 
 
-def torchrun(present: Processes) -> list[str] | None:
-    """What started this process, if that was torchrun."""
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
-        return None
-    local = int(os.environ["LOCAL_WORLD_SIZE"])
-    nodes = present.count // local
-    place = ["--nnodes", str(nodes), "--master-addr", os.environ["MASTER_ADDR"]] if nodes > 1 else []
-    return [sys.executable, "-m", "torch.distributed.run", *place, "--nproc-per-node", str(local), sys.argv[0]]
+def command_to_resume(training: Run, present: Processes) -> str:
+    if present.count == 1:
+        return how_to_resume(training.folder)
+    local = os.environ["LOCAL_WORLD_SIZE"]
+    if int(local) < present.count:
+        return f"the same on every machine, with --resume {training.folder}"
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", local]
+    return how_to_resume(training.folder, [*launcher, sys.argv[0]])
 
 
 def report(training: Run, options: argparse.Namespace) -> None:

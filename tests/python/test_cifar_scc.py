@@ -104,7 +104,7 @@ def test_interruption_saves_and_says_how_to_resume(data, uninterrupted, tmp_path
     assert "Traceback" not in errors
     (line,) = (line for line in output.splitlines() if "To go on: " in line)
     assert str((tmp_path / cifar_scc.LATEST).resolve()) in line
-    subprocess.run(line.partition("To go on: ")[2], shell=True, check=True, timeout=120)
+    subprocess.run(line.partition("To go on: ")[2], shell=True, check=True, timeout=300)
     assert result(tmp_path) == uninterrupted
 
 

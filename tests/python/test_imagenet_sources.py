@@ -2,6 +2,7 @@
 them."""
 
 import io
+import os
 import sys
 import tarfile
 import time
@@ -16,7 +17,7 @@ sys.path.insert(0, str(EXAMPLES))
 
 from imagenet_training.batches import Batch, ToDevice, Waiting  # noqa: E402
 from imagenet_training.dali_source import DaliSource  # noqa: E402
-from imagenet_training.folder_source import FolderSource, Images, StepKeys  # noqa: E402
+from imagenet_training.folder_source import FolderSource, Images, StepKeys, loader_of  # noqa: E402
 from imagenet_training.images import MEAN, STANDARD_DEVIATION, Damaged, decode, normalize  # noqa: E402
 from imagenet_training.pictures import write_pictures  # noqa: E402
 from imagenet_training.processes import Processes  # noqa: E402
@@ -88,6 +89,20 @@ def test_batches_are_the_same_from_workers(pictures):
     for batch, other in zip(alone, workers, strict=True):
         assert torch.equal(batch.images, other.images)
         assert torch.equal(batch.labels, other.labels)
+
+
+class ProcessGroups:
+    """In place of images: the group of the process that loads."""
+
+    def __getitem__(self, key):
+        return os.getpgrp()
+
+
+def test_workers_get_no_signals_of_the_training():
+    """Of Ctrl-C or torchrun, which go to the whole group of processes."""
+    alone, worker = (list(loader_of(ProcessGroups(), [[(0, 0)]], workers, list, pinned=False)) for workers in (0, 1))
+    assert alone == [[os.getpgrp()]]
+    assert worker != alone
 
 
 @pytest.mark.parametrize("auto_augment", ["none", "rand"])

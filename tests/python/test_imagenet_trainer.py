@@ -207,6 +207,14 @@ def test_every_network_of_torchvision_is_built():
     assert len(torchvision.models.list_models(torchvision.models)) > 70
 
 
+def test_log_that_cannot_be_written(tmp_path):
+    writing = log.RunLog(tmp_path, 0, tensorboard=False)
+    writing.path.unlink()
+    writing.path.mkdir()
+    with pytest.raises(UserError, match=f"{writing.path}: cannot be written .*--runs"):
+        writing.add({"step": 1})
+
+
 def test_tensorboard(tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -88,7 +88,7 @@ def test_interruption_saves_and_says_how_to_resume(data, uninterrupted, tmp_path
     (line,) = (line for line in output.splitlines() if "To go on: " in line)
     command = line.partition("To go on: ")[2]
     assert str((tmp_path / "latest").resolve()) in command
-    subprocess.run(command, shell=True, check=True, timeout=60)
+    subprocess.run(command, shell=True, check=True, timeout=300)
     assert_same_result(tmp_path, uninterrupted)
 
 

@@ -24,7 +24,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     except OSError as error:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
-        raise UserError(_cannot_write(path, error)) from error
+        raise cannot_write(path, error) from error
 
 
 def point_link(link: Path, target: str) -> None:
@@ -36,7 +36,7 @@ def point_link(link: Path, target: str) -> None:
         os.replace(temporary, link)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise UserError(_cannot_write(link, error)) from error
+        raise cannot_write(link, error) from error
 
 
 def create_folder(parent: Path, name: str) -> Path:
@@ -51,7 +51,7 @@ def create_folder(parent: Path, name: str) -> Path:
                 continue
             return folder
     except OSError as error:
-        raise UserError(_cannot_write(parent, error)) from error
+        raise cannot_write(parent, error) from error
     raise UserError(f"{parent}: it already holds a thousand runs named {name}; choose another folder with --runs")
 
 
@@ -63,5 +63,7 @@ def _flush_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _cannot_write(path: Path, error: OSError) -> str:
-    return f"{path}: cannot be written ({error.strerror}); free or repair that place, or choose another one with --runs"
+def cannot_write(path: Path, error: OSError) -> UserError:
+    """What to say of a place that cannot be written."""
+    remedy = "free or repair that place, or choose another one with --runs"
+    return UserError(f"{path}: cannot be written ({error.strerror}); {remedy}")

@@ -61,7 +61,6 @@ class ComparisonRecipe:
         Raises:
             UserError: a network cannot be built, or the images do not fill a batch.
         """
-        check_batch_size(self.batch_size, len(data.train.first(self.limit_train)))
         if not self.contestants:
             raise UserError("--kinds: gpw is MobileNet's only; add pw or scc")
         for contestant in self.contestants:
@@ -76,6 +75,7 @@ class ComparisonRecipe:
                 raise UserError(
                     f"--groups {contestant.groups}: no convolution of {self.network} has as many channels; choose fewer"
                 )
+        check_batch_size(self.batch_size, len(data.train.first(self.limit_train)))
 
 
 RULES = {

@@ -68,7 +68,7 @@ def build_model(width: float, fused: bool) -> nn.Module:
             raise UserError(
                 f"fusedsc cannot be imported ({error}); build it with `make setup`, or try --plain"
             ) from error
-        model = fusedsc.swap(model)
+        model = fusedsc.swap(model, verbose=False)  # there are several: the comparison, too
     return model
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -139,7 +138,7 @@ def loader_of(images: Dataset, keys: Keys, workers: int, collate: Callable[[list
         num_workers=workers,
         collate_fn=collate,
         pin_memory=pinned,
-        worker_init_fn=leave_signals,
+        worker_init_fn=leave_group,
     )
 
 
@@ -162,7 +161,6 @@ def scan(folder: Path, classes: list[str] | None) -> tuple[Files, list[str]]:
     return Files([path for path, _ in found.samples], [labels[name] for name in names]), list(labels)
 
 
-def leave_signals(worker: int) -> None:
-    """Ctrl-C reaches workers, too; it is the training that decides when they end."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+def leave_group(worker: int) -> None:
+    """Ctrl-C and torchrun signal to all of a process group; it is the training that decides when its workers end."""
+    os.setpgrp()

@@ -57,7 +57,8 @@ class CapturedGradients:
         torch.cuda.current_stream().wait_stream(stream)
         self._model.zero_grad(set_to_none=not self._accumulating)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        # Threads that load data or watch over NCCL go on meanwhile, with calls that a capture of all would forbid.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             self._add_gradients(*self._inputs)
         torch._foreach_copy_(changed, before)
         torch.cuda.set_rng_state(random_numbers)

@@ -7,8 +7,7 @@ import io
 import json
 from pathlib import Path
 
-from common.errors import UserError
-from common.files import write_atomically
+from common.files import cannot_write, write_atomically
 from matplotlib.figure import Figure
 
 FILE_NAME = "log.jsonl"
@@ -34,9 +33,7 @@ class RunLog:
             with self.path.open("a") as file:
                 file.write(json.dumps(line) + "\n")
         except OSError as error:
-            raise UserError(
-                f"{self.path}: cannot be written ({error.strerror}); free that place, then --resume"
-            ) from error
+            raise cannot_write(self.path, error) from error
         if self._tensorboard is not None:
             for name, value in line.items():
                 if name not in ("step", "epoch"):

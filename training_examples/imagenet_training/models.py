@@ -54,7 +54,7 @@ def swap(model: nn.Module) -> tuple[nn.Module, str]:
         import fusedsc
     except ImportError as error:
         raise UserError(f"fusedsc cannot be imported ({error}); build it with `make setup`, or try --plain") from error
-    model = fusedsc.swap(model, inplace=True)
+    model = fusedsc.swap(model, inplace=True, verbose=False)
     return model, fusedsc.swap_report(model).headline()
 
 

@@ -62,7 +62,8 @@ class Run:
             UserError: an image is damaged, the loss is not finite any more, or the disk is full.
         """
         progress, waiting = self.progress, Waiting(self.processes.device)
-        parts = waiting.timed(self.to_device(self.source.train_batches(progress.step, self.steps), training=True))
+        batches = self.source.train_batches(progress.step, self.steps)
+        parts = self.to_device(waiting.timed(batches), training=True)
         logged = progress.step
         with self._bar() as bar:
             while progress.step < self.steps:

@@ -15,7 +15,7 @@ from common.errors import UserError
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from .batches import Batch, gather
-from .folder_source import leave_signals
+from .folder_source import leave_group
 from .images import Damaged, Encoded, ToTensor
 from .processes import Processes
 from .recipe import Recipe, seed_of
@@ -143,7 +143,7 @@ class ShardSource:
             batch_size=None,
             num_workers=self.workers,
             pin_memory=self.processes.device.type == "cuda",
-            worker_init_fn=leave_signals,
+            worker_init_fn=leave_group,
         )
 
 

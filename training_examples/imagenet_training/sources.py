@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-from common.files import create_folder
+from common.files import cannot_write, create_folder
 
 from .batches import Batch
 from .dali_source import DaliSource
@@ -53,7 +53,10 @@ def _pictures(runs: Path, processes: Processes) -> Path:
     folder = runs / PICTURES
     if processes.is_first and not folder.exists():
         beginning = create_folder(runs, f".{PICTURES}")
-        write_pictures(beginning)
-        beginning.replace(folder)  # it is either whole or not there
+        try:
+            write_pictures(beginning)
+            beginning.replace(folder)  # it is either whole or not there
+        except OSError as error:
+            raise cannot_write(folder, error) from error
     processes.wait()
     return folder

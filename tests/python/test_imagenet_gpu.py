@@ -1,0 +1,154 @@
+"""imagenet.py on a GPU: captured steps, images decoded there, resumption, and two GPUs as one."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+EXAMPLES = Path(__file__).parents[2] / "training_examples"
+sys.path.insert(0, str(EXAMPLES))
+
+import imagenet  # noqa: E402
+from common import checkpoint as common_checkpoint  # noqa: E402
+from imagenet_training import checkpoint, log  # noqa: E402
+from imagenet_training.batches import ToDevice  # noqa: E402
+from imagenet_training.folder_source import FolderSource  # noqa: E402
+from imagenet_training.pictures import write_pictures  # noqa: E402
+from imagenet_training.processes import Processes  # noqa: E402
+from imagenet_training.recipe import Recipe  # noqa: E402
+from imagenet_training.trainer import Trainer  # noqa: E402
+
+pytestmark = pytest.mark.gpu_only
+
+CLASSES = 2
+SMALL = ["--epochs", "2", "--batch-size", "8", "--lr", "0.01", "--ema", "0.9", "--train-size", "32", "--resize", "36"]
+SMALL += ["--eval-size", "32", "--workers", "2", "--log-every", "2", "--no-tensorboard"]
+
+
+@pytest.fixture(autouse=True)
+def _the_programs_choose_their_device():
+    before = torch.backends.cudnn.benchmark, torch.get_default_device()
+    torch.set_default_device("cpu")
+    yield
+    torch.use_deterministic_algorithms(False)
+    torch.backends.cudnn.benchmark = before[0]
+    torch.set_default_device(before[1])
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("imagenet")
+    with torch.device("cpu"):
+        write_pictures(folder, CLASSES, {"train": 16, "val": 6})
+    return folder
+
+
+def gpu():
+    return Processes(0, 1, torch.device("cuda", torch.cuda.current_device()))
+
+
+def train(pictures, runs, *more):
+    return imagenet.main(["--data", str(pictures), "--runs", str(runs), "--device", "cuda", *SMALL, *more])
+
+
+@pytest.mark.parametrize("amp", ["none", "float16", "bfloat16"])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_captured_steps_are_steps(amp, accumulate, monkeypatch):
+    """With dropout, whose random numbers follow the step; and nothing is left of the steps before the capture."""
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    recipe = Recipe(epochs=1, batch_size=16, accumulate=accumulate, lr=0.01, warm_up=0.0, ema=0.9, amp=amp, plain=True)
+    outcomes = []
+    for captured in (False, True):
+        torch.manual_seed(0)
+        layers = (nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten())
+        model = nn.Sequential(*layers, nn.Dropout(0.5), nn.Linear(32, 5))
+        trainer = Trainer(recipe, model, 5, gpu(), captured=captured)
+        for number in range(5):
+            torch.manual_seed(100 + number)
+            images, labels = torch.randn(16, 3, 12, 12).cuda(), torch.randint(5, (16,)).cuda()
+            trainer.step(number, 10, zip(images.chunk(accumulate), labels.chunk(accumulate), strict=True))
+        outcomes.append((trainer.model.state_dict(), trainer.average.state_dict(), trainer.totals()))
+    torch.testing.assert_close(outcomes[0], outcomes[1], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "more", [[], ["--cuda-graph"], ["--plain", "--cuda-graph", "--augment", "device"], ["--compile"]]
+)
+def test_training(pictures, tmp_path, more):
+    assert train(pictures, tmp_path, *more) == 0
+    folder = tmp_path / checkpoint.LATEST
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["recipe"]["amp"] == "float16"
+    assert 0 <= summary["test_accuracy"] <= 1
+    assert all(0 <= line["data_share"] <= 1 for line in log.read(folder / log.FILE_NAME) if "loss" in line)
+
+
+@pytest.mark.parametrize("more", [[], ["--cuda-graph"]])
+def test_resumed_gives_the_same_bits(pictures, tmp_path, monkeypatch, more):
+    arguments = ["--deterministic", *more]
+    assert train(pictures, tmp_path / "undisturbed", *arguments) == 0
+    own, runs = Trainer.step, tmp_path / "stopped"
+
+    class Stopped(Exception):
+        pass
+
+    def stopping(self, number, *rest):
+        if number == 5:
+            raise Stopped
+        own(self, number, *rest)
+
+    monkeypatch.setattr(Trainer, "step", stopping)
+    with pytest.raises(Stopped):
+        train(pictures, runs, *arguments, "--checkpoint-every", "3")
+    monkeypatch.undo()
+    assert checkpoint.load("latest", runs).progress.step == 4, "behind an epoch"
+    assert train(pictures, runs, *arguments, "--resume") == 0
+    found, expected = (
+        common_checkpoint.read(p / checkpoint.LATEST / checkpoint.LAST) for p in (runs, runs.parent / "undisturbed")
+    )
+    torch.testing.assert_close(found["trainer"], expected["trainer"], rtol=0, atol=0)
+
+
+def test_gpu_decodes_what_workers_do(pictures):
+    """Both decoders round in their own way; PNG files are decoded alike."""
+    recipe = Recipe(batch_size=8, train_size=48, resize=56, eval_size=48)
+    batches = []
+    for place in ("workers", "device"):
+        source = FolderSource(pictures, replace(recipe, augment=place), gpu(), workers=0)
+        to_device = ToDevice(replace(recipe, augment=place), gpu().device)
+        batches.append(
+            [*to_device(source.train_batches(0, 3), training=True), *to_device(source.eval_batches(8), training=False)]
+        )
+    for (images, labels), (other, other_labels) in zip(*batches, strict=True):
+        assert torch.equal(labels, other_labels)
+        assert images.is_cuda
+        assert other.is_cuda
+        assert (images - other).abs().mean() < 0.05
+
+
+def test_synthetic_images(tmp_path, capfd):
+    arguments = ["--synthetic", "--steps", "8", "--batch-size", "16", "--log-every", "2", "--runs", str(tmp_path)]
+    assert imagenet.main([*arguments, "--cuda-graph", "--train-size", "64"]) == 0
+    assert "images/s: mobilenet_v2, fused, float16" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("more", [[], ["--cuda-graph"]])
+def test_two_gpus_train_as_one(pictures, tmp_path, more):
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    network = ["--model", "squeezenet1_1", "--plain", "--dropout", "0", "--amp", "none", "--train-size", "64", *more]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    run = ["--data", str(pictures), "--runs", str(tmp_path / "two"), "--device", "cuda", *SMALL, *network]
+    subprocess.run([*launcher, str(EXAMPLES / "imagenet.py"), *run], check=True, timeout=600)
+    assert train(pictures, tmp_path / "one", *network) == 0
+    two, one = (checkpoint.load("latest", tmp_path / name).trainer["model"] for name in ("two", "one"))
+    torch.manual_seed(0)
+    beginning = __import__("torchvision").models.squeezenet1_1(num_classes=CLASSES).state_dict()
+    for name, value in one.items():
+        assert (two[name] - value).norm() < 2e-2 * (value - beginning[name]).norm(), name
