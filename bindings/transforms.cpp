@@ -11,7 +11,8 @@ namespace {
 
 constexpr char kFunctorch[] = "rule for the transforms of torch.func (grad, vjp, jvp, vmap and what is made of them)";
 constexpr char kBatchedGradients[] = "rule for many gradients at once (is_grads_batched, vectorize)";
-constexpr char kConvBnAct[] = "conv_bn_act", kDscBlock[] = "dsc_block", kInvertedResidual[] = "inverted_residual";
+constexpr char kConvBnAct[] = "conv_bn_act", kConvChain[] = "conv_chain", kDscBlock[] = "dsc_block",
+               kInvertedResidual[] = "inverted_residual";
 constexpr char kAutocast[] = "autocast's cast of a block's weights";
 
 [[noreturn]] void refuse(const char* op, const char* what) {
@@ -58,11 +59,13 @@ void refuse_forward_mode(const char* op) { refuse(op, "forward-mode derivative (
 TORCH_LIBRARY_IMPL(fusedsc, FuncTorchBatched, m) {
   m.impl("dsc_block", refusal<kDscBlock, kFunctorch>());
   m.impl("conv_bn_act", refusal<kConvBnAct, kFunctorch>());
+  m.impl("conv_chain", refusal<kConvChain, kFunctorch>());
   m.impl("inverted_residual", refusal<kInvertedResidual, kFunctorch>());
 }
 
 // PyTorch repeats the others; operators that take lists of tensors it cannot.
 TORCH_LIBRARY_IMPL(fusedsc, Batched, m) {
+  m.impl("_conv_chain_backward", refusal<kConvChain, kBatchedGradients>());
   m.impl("_gated_residual_backward", refusal<kInvertedResidual, kBatchedGradients>());
   m.impl("_cast", refusal<kAutocast, kBatchedGradients>());
   m.impl("_cast_sliding", refusal<kAutocast, kBatchedGradients>());

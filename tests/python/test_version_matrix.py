@@ -97,7 +97,7 @@ def test_failures_are_told(matrix, monkeypatch, tmp_path, capsys, step, said, ou
     assert matrix.main(["--torch", "oldest", "--python", "3.10", "--folder", str(tmp_path)]) == status
     steps = ["install", "build", "test"]
     assert done == steps[: steps.index(step) + 1 if step else None]
-    (result,) = json.loads((tmp_path / "results.json").read_text())
+    (result,) = json.loads((tmp_path / "test_matrix.json").read_text())
     assert (result["torch"], result["python"], result["outcome"]) == ("2.11.0", "3.10", outcome)
     told = capsys.readouterr()
     assert told.out.splitlines()[-1].endswith(outcome)

@@ -18,10 +18,11 @@ OTHERS = (
     "_cast",
     "_cast_sliding",
     "_change_layout",
+    "_fold_batch_norms",
     *(f"{name}_backward" for name in CONVOLUTIONS),
     *(
         f"_{name}_{direction}"
-        for name in ("conv_bn_act", "dsc_block", "inverted_residual", "gated_residual")
+        for name in ("conv_bn_act", "conv_chain", "dsc_block", "gated_residual")
         for direction in ("forward", "backward")
     ),
 )
