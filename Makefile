@@ -5,7 +5,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
 BIN := $(CURDIR)/.venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train imagenet test bench cuda hip test-gpu bench-gpu
+.PHONY: help setup train imagenet test wheel bench cuda hip test-gpu bench-gpu
 
 help:  ## this list
 	@echo 'make ...   (PYTHON=... chooses the Python that a new .venv is made with)'
@@ -24,6 +24,9 @@ test: setup  ## every test that needs no GPU
 	$(BIN)/cmake --build --preset release
 	$(BIN)/ctest --preset release --label-regex cpu -j $(CMAKE_BUILD_PARALLEL_LEVEL)
 	$(BIN)/python -m pytest -n auto --dist loadgroup $(PYTEST_ARGS)
+
+wheel: setup  ## a wheel for this machine's torch, tried in a fresh environment: dist/*.whl
+	@scripts/wheel
 
 bench: setup  ## side by side with PyTorch on this machine: benchmarks/results/*.json
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)

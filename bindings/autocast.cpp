@@ -6,6 +6,7 @@
 #include <span>
 
 #include "operators.h"
+#include "transforms.h"
 
 namespace fusedsc::aten {
 namespace {
@@ -94,6 +95,7 @@ Tensor dsc_block_autocast(const Tensor& x, const Tensor& dw_weight, const Option
                           const OptionalTensor& num_batches_tracked, double eps, std::string_view activation,
                           IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, std::optional<bool> recompute,
                           std::int64_t groups, std::optional<double> overlap) {
+  refuse_transforms("dsc_block", x, dw_weight, dw_bias, bn_weight, bn_bias, pw_weight, pw_bias);
   const Autocast<device> cast;
   // Kernels of blocks on GPUs want a sliding-channel weight expanded, forward and backward: the launch that casts it
   // does that on the way.
@@ -133,6 +135,8 @@ Tensor inverted_residual_autocast(const Tensor& x, const OptionalTensor& expand_
                                   const OptionalTensor& se_reduce_weight, const OptionalTensor& se_reduce_bias,
                                   const OptionalTensor& se_expand_weight, const OptionalTensor& se_expand_bias,
                                   std::string_view se_activation, std::string_view se_gate) {
+  refuse_transforms("inverted_residual", x, expand_weight, expand_bn, dw_weight, dw_bn, project_weight, project_bn,
+                    se_reduce_weight, se_reduce_bias, se_expand_weight, se_expand_bias);
   const Autocast<device> cast;
   const auto [expand, dw, project, se_reduce, se_reduce_b, se_expand, se_expand_b] = cast.template together<7>(
       {expand_weight, dw_weight, project_weight, se_reduce_weight, se_reduce_bias, se_expand_weight, se_expand_bias});

@@ -1,13 +1,17 @@
 /// Shared by the autograd_<op>.cpp files.
 #pragma once
 
+#include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/edge.h>
 #include <torch/csrc/autograd/functions/basic_ops.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
 #include <array>
 #include <memory>
 #include <string>
+#include <type_traits>
+#include <utility>
 
 namespace fusedsc::aten {
 
@@ -23,11 +27,22 @@ std::array<bool, count> output_mask(const AutogradContext* context, const std::a
   return mask;
 }
 
+/// Owned as this torch owns autograd's nodes: by std::shared_ptr, or, from 2.15 on, by c10::intrusive_ptr.
+using NodePointer = decltype(torch::autograd::Edge::function);
+template <class Node, class... Arguments>
+NodePointer make_node(Arguments&&... arguments) {
+  if constexpr (std::is_same_v<NodePointer, std::shared_ptr<torch::autograd::Node>>) {
+    return std::make_shared<Node>(std::forward<Arguments>(arguments)...);
+  } else {
+    return c10::make_intrusive<Node>(std::forward<Arguments>(arguments)...);
+  }
+}
+
 /// Of the results of a backward operator, as functions of `inputs`: throws when, and only when, someone differentiates
 /// them in their turn.
 inline void forbid_double_backward(const std::string& op, const variable_list& inputs, const variable_list& results) {
   if (!torch::autograd::compute_requires_grad(inputs)) return;
-  const auto error = std::make_shared<torch::autograd::Error>(
+  const auto error = make_node<torch::autograd::Error>(
       "fusedsc: double backward of " + op +
           " is not implemented; compose the block of fusedsc.functional's "
           "depthwise_conv2d and pointwise_conv2d, which can be differentiated any number of times",

@@ -148,13 +148,13 @@ struct Cast : torch::autograd::Function<Cast> {
 };
 
 std::vector<Tensor> cast_autograd(at::TensorList tensors, at::ScalarType dtype) {
-  refuse_transforms("a convolution's weights, under autocast,", tensors);
+  refuse_transforms("_cast", tensors);
   return Cast::apply(tensors, dtype, std::nullopt);
 }
 
 std::vector<Tensor> cast_sliding_autograd(at::TensorList tensors, at::ScalarType dtype, std::int64_t channels,
                                           std::int64_t groups, double overlap, bool gathers) {
-  refuse_transforms("a convolution's weights, under autocast,", tensors);
+  refuse_transforms("_cast_sliding", tensors);
   return Cast::apply(tensors, dtype, Sliding{channels, groups, overlap, gathers});
 }
 

@@ -17,7 +17,7 @@ inline bool has_tangent(const at::Tensor& tensor) { return tensor.defined() && t
 inline bool has_tangent(const std::optional<at::Tensor>& tensor) { return tensor && has_tangent(*tensor); }
 template <class Tensors>
 bool has_tangent(const Tensors& tensors) {
-  for (const std::optional<at::Tensor>& tensor : tensors) {
+  for (const std::optional<at::Tensor> tensor : tensors) {  // a copy, whatever the list has
     if (has_tangent(tensor)) return true;
   }
   return false;

@@ -38,6 +38,11 @@ def calls(dtype=torch.float32):
             "se_expand_weight": torch.randn(8, 3, 1, 1).to(dtype),
         }
         named = {"dw_weight": dw, "project_weight": project, **norms, "training": training, "residual": True}
+        stages = [
+            functional.ConvStage(dw, torch.randn(8).to(dtype), norm(8), activation="relu6", stride=2, groups=8),
+            functional.ConvStage(pw, None, norm(5)),
+        ]
+        yield "conv_chain", (x, stages), {"training": training, "branch_scale": torch.tensor([0.0, 2.0], dtype=dtype)}
         yield "inverted_residual", (x, None), named
         yield "inverted_residual", (x, None), {**named, **gate, "activation": "silu"}
 
@@ -49,7 +54,9 @@ def test_operators(dtype):
         assert report, f"{name}\n{report}"
         checked = {check.tensor for check in report}
         assert {"x", "y"} <= checked
-        assert not any("running" in tensor for tensor in checked)
+        assert not any("running" in tensor or "branch_scale" in tensor for tensor in checked)
+        if name == "conv_chain":
+            assert {"stages[0].weight", "stages[0].bias", "stages[1].bn.bias"} <= checked
         assert "all" in report.headline()
 
 

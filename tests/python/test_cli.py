@@ -167,6 +167,7 @@ def test_wrong_gradients_end_with_1(tmp_path, monkeypatch, capsys):
             "explain depthwise_conv2d x=2x8x9x9 weight=8x1x3x3 size=3",
             "size: depthwise_conv2d has no such argument; it has",
         ),
+        ("explain conv_chain x=2x8x9x9", "conv_chain: its stages cannot be written on the command line; call it from"),
         ("explain depthwise_conv2d x", '"x": give arguments as NAME=VALUE'),
         ("explain depthwise_conv2d x=1x1x1x1 x=2x8x9x9", "x: it is given twice"),
         ("explain depthwise_conv2d x=2x8x9x9 weight=8x1x3x3 --dtype int8", '--dtype: unknown name "int8"; use one of'),

@@ -165,7 +165,8 @@ def test_every_operator_is_opchecked():
         for name in torch._C._dispatch_get_all_op_names()
         if name.startswith("fusedsc::")
     }
-    assert {name for name in registered if "explain" not in name} == names
+    computes_nothing = {"fusedsc._build_info"}
+    assert {name for name in registered if "explain" not in name} - computes_nothing == names
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])

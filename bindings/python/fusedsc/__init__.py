@@ -4,7 +4,7 @@
 ``fusedsc.nn`` are the operators and modules it is made of.
 """
 
-from . import _library, flops, functional, nn
+from . import _library, flops, functional, nn, vmap
 from ._version import __version__
 from .check_gradients import GradientReport, check_gradients
 from .explain import explain
@@ -15,6 +15,7 @@ from .to_scc import SccReport, to_scc, to_scc_report
 _library.load()
 if _library.problem is None:
     flops.register()
+    vmap.register()
 
 __all__ = [
     "FusedModule",

@@ -92,6 +92,8 @@ def operator_arguments(op_name: str, texts: list[str], dtype: torch.dtype, devic
                 continue
             if kind == "tensor":
                 raise UsageError(f"{name}: {op_name} needs its shape; give {name}=SIZES, such as {name}=2x8x6x6")
+            if kind == "value" and name != "training":
+                raise UsageError(f"{op_name}: its {name} cannot be written on the command line; call it from Python")
             arguments[name] = True if name == "training" else None if kind == "optional" else (None,) * 5
         elif given[name] == "None":
             arguments[name] = None

@@ -19,8 +19,8 @@ from ..swap import unswap
 __all__ = ["Subject", "subject_of"]
 
 BATCH_NORM_TENSORS = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
-STATE = BATCH_NORM_TENSORS[2:]
-"""Tensors of these names are what an operator updates, and no operands."""
+NO_OPERANDS = (*BATCH_NORM_TENSORS[2:], "branch_scale")
+"""Tensors of these names are what an operator updates, or takes for constants."""
 
 Values = dict[str, Tensor]
 
@@ -111,24 +111,30 @@ def _named_leaves(tree: dict) -> list[tuple[str, Any]]:
 
 
 def _name(path: tuple) -> str:
-    """Of an argument, or of what is in it: "x", "dw_bn.weight", "images[0]"."""
-    name, *inside = [getattr(key, "key", getattr(key, "idx", key)) for key in path]
-    if name.endswith("_bn") and len(inside) == 1:
-        return f"{name}.{BATCH_NORM_TENSORS[inside[0]]}"
-    return name + "".join(f"[{key!r}]" for key in inside)
+    """Of an argument, or of what is in it: "x", "dw_bn.weight", "stages[0].bias", "images[0]"."""
+    name = ""
+    for key in path:
+        if isinstance(key, pytree.SequenceKey):
+            is_norm = name.endswith(("_bn", ".bn"))
+            name += f".{BATCH_NORM_TENSORS[key.idx]}" if is_norm else f"[{key.idx}]"
+        elif isinstance(key, pytree.GetAttrKey):
+            name += f".{key.name}"
+        else:
+            name += f"[{key.key!r}]" if name else str(key.key)
+    return name
 
 
 def _is_floating(leaf) -> bool:
     return isinstance(leaf, Tensor) and leaf.is_floating_point()
 
 
-def _is_state(name: str) -> bool:
-    return name.rpartition(".")[2] in STATE
+def _is_operand(name: str) -> bool:
+    return name.rpartition(".")[2] not in NO_OPERANDS
 
 
 def _wanted(tree: dict) -> Values:
     """Those that require a gradient; if none does, all that could."""
-    floating = {name: leaf for name, leaf in _named_leaves(tree) if _is_floating(leaf) and not _is_state(name)}
+    floating = {name: leaf for name, leaf in _named_leaves(tree) if _is_floating(leaf) and _is_operand(name)}
     return {name: leaf for name, leaf in floating.items() if leaf.requires_grad} or floating
 
 
