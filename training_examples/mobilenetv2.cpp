@@ -6,8 +6,8 @@
 
 #include <CLI/CLI.hpp>
 #include <cerrno>
-#include <chrono>
 #include <climits>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -19,6 +19,7 @@
 
 #include "fashion_mnist_data.h"
 #include "mobilenetv2_model.h"
+#include "program.h"
 
 namespace {
 
@@ -26,7 +27,6 @@ using fashion_mnist::Batches;
 using fashion_mnist::Images;
 using fashion_mnist::UserError;
 using mobilenetv2::MobileNetV2;
-using Clock = std::chrono::steady_clock;
 
 constexpr int kInterrupted = 130;
 constexpr double kMomentum = 0.9;
@@ -43,6 +43,7 @@ struct Options {
   double lr = 0.1;
   double weight_decay = 5e-4;
   double width = 1.0;
+  std::string device = "auto";
   uint64_t seed = 0;
   int threads = 0;
 };
@@ -62,14 +63,16 @@ double learning_rate(double peak, int64_t step, int64_t steps) {
 struct Training {
   MobileNetV2 model;
   torch::optim::SGD optimizer;
+  torch::Device device;
   int64_t step = 0;
 
-  explicit Training(const Options& options)
+  Training(const Options& options, torch::Device device)
       : model(fashion_mnist::kClasses, options.width),
-        optimizer(model->parameters(), torch::optim::SGDOptions(options.lr)
-                                           .momentum(kMomentum)
-                                           .weight_decay(options.weight_decay)
-                                           .nesterov(true)) {
+        optimizer(
+            model->parameters(),
+            torch::optim::SGDOptions(options.lr).momentum(kMomentum).weight_decay(options.weight_decay).nesterov(true)),
+        device(device) {
+    model->to(device);  // in place: the optimizer's parameters are these
     for (torch::Tensor& parameter : model->parameters()) {
       if (parameter.dim() == 4) {
         parameter.set_data(parameter.contiguous(torch::MemoryFormat::ChannelsLast));
@@ -115,7 +118,7 @@ struct Training {
     }
     try {
       torch::serialize::InputArchive archive, model_archive, optimizer_archive;
-      archive.load_from(path.string());
+      archive.load_from(path.string(), device);
       archive.read("model", model_archive);
       archive.read("optimizer", optimizer_archive);
       model->load(model_archive);
@@ -130,55 +133,64 @@ struct Training {
   }
 };
 
-double test_accuracy(MobileNetV2& model, const Images& images) {
+double test_accuracy(MobileNetV2& model, const Images& images, torch::Device device) {
   const torch::NoGradGuard no_grad;
   model->eval();
   constexpr int64_t kBatch = 500;
   int64_t correct = 0;
   for (int64_t start = 0; start < images.size(); start += kBatch) {
-    const torch::Tensor scores = model(fashion_mnist::normalize(images.pixels.slice(0, start, start + kBatch)));
-    correct += scores.argmax(1).eq(images.labels.slice(0, start, start + kBatch)).sum().item<int64_t>();
+    const torch::Tensor pixels = images.pixels.slice(0, start, start + kBatch).to(device);
+    const torch::Tensor labels = images.labels.slice(0, start, start + kBatch).to(device);
+    correct += model(fashion_mnist::normalize(pixels)).argmax(1).eq(labels).sum().item<int64_t>();
   }
   return static_cast<double>(correct) / static_cast<double>(images.size());
 }
 
-/// One line that says where the training is, overwritten by the next.
-class Progress {
- public:
-  Progress(int64_t first_step, int64_t steps, int64_t batch_size)
-      : first_step_(first_step), steps_(steps), batch_size_(batch_size) {}
-
-  void update(int64_t step, double loss, double accuracy) {
-    const double weight = step == first_step_ + 1 ? 1 : 0.05;
-    loss_ += weight * (loss - loss_);
-    accuracy_ += weight * (accuracy - accuracy_);
-    const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
-    const double steps_per_second = static_cast<double>(step - first_step_) / seconds;
-    const int left = static_cast<int>(static_cast<double>(steps_ - step) / steps_per_second);
-    std::printf("\rstep %ld/%ld, loss %.3f, accuracy %.1f%%, %.0f images/s, %d:%02d left ", step, steps_, loss_,
-                100 * accuracy_, steps_per_second * static_cast<double>(batch_size_), left / 60, left % 60);
-    std::fflush(stdout);
+/// Whether fusedsc is built with kernels for the GPU that libtorch sees.
+bool fused_blocks_run_on_gpu() {
+  try {
+    const torch::NoGradGuard no_grad;
+    MobileNetV2 model(fashion_mnist::kClasses, 0.1);
+    model->to(torch::kCUDA);
+    model(torch::zeros({2, 3, 8, 8}, torch::kCUDA));
+    return true;
+  } catch (const std::exception&) {
+    return false;
   }
+}
 
- private:
-  int64_t first_step_, steps_, batch_size_;
-  double loss_ = 0, accuracy_ = 0;
-  Clock::time_point start_ = Clock::now();
-};
+/// The device named; "auto" is the GPU where there is one that the fused blocks run on.
+torch::Device choose_device(const std::string& name) {
+  if (name == "cpu" || (name == "auto" && !torch::cuda::is_available())) {
+    return torch::kCPU;
+  }
+  if (!torch::cuda::is_available()) {
+    throw UserError("--device: libtorch finds no GPU; use --device cpu");
+  }
+  if (fused_blocks_run_on_gpu()) {
+    return torch::kCUDA;
+  }
+  if (name == "auto") {
+    return torch::kCPU;
+  }
+  throw UserError("--device: this build of fusedsc has no kernels for this GPU; use --device cpu");
+}
 
-int train(const Options& options) {
+int train(const Options& options, const std::string& command_to_resume) {
+  const torch::Device device = choose_device(options.device);
   const Images test_images = fashion_mnist::load(options.data, "t10k").first(options.limit_test.value_or(INT64_MAX));
   Batches batches(fashion_mnist::load(options.data, "train").first(options.limit_train.value_or(INT64_MAX)),
                   options.batch_size, options.seed);
   torch::manual_seed(options.seed);
-  Training training(options);
+  Training training(options, device);
   if (options.resume) {
     training.load(options.checkpoint);
   }
   const int64_t steps = options.epochs * batches.steps_per_epoch();
-  Progress progress(training.step, steps, options.batch_size);
+  program::Progress progress(training.step, steps, options.batch_size);
   while (training.step < steps && interrupted == 0) {
-    const auto [images, labels] = batches.at(training.step);
+    const auto batch = batches.at(training.step);
+    const torch::Tensor images = batch.first.to(device), labels = batch.second.to(device);
     auto& group = static_cast<torch::optim::SGDOptions&>(training.optimizer.param_groups()[0].options());
     group.lr(learning_rate(options.lr, training.step, steps));
     torch::manual_seed(options.seed + static_cast<uint64_t>(training.step));  // dropout's, so that a resumed run agrees
@@ -188,12 +200,18 @@ int train(const Options& options) {
     const torch::Tensor loss = torch::nn::functional::cross_entropy(scores, labels);
     loss.backward();
     training.optimizer.step();
+    const double loss_value = loss.item<double>();
+    if (!std::isfinite(loss_value)) {  // the checkpoint that is there is from before
+      progress.end_line();
+      throw UserError("--lr: the loss is " + std::to_string(loss_value) + " after step " +
+                      std::to_string(training.step + 1) + ", so the run has diverged; start again with a lower one");
+    }
     ++training.step;
-    const double accuracy = scores.argmax(1).eq(labels).to(torch::kFloat).mean().item<double>();
-    progress.update(training.step, loss.item<double>(), accuracy);
+    progress.update(training.step, loss_value, scores.argmax(1).eq(labels).to(torch::kFloat).mean().item<double>());
     if (training.step % batches.steps_per_epoch() == 0) {
-      std::printf("\nepoch %ld: test accuracy %.2f%%\n", training.step / batches.steps_per_epoch(),
-                  100 * test_accuracy(training.model, test_images));
+      progress.end_line();
+      std::printf("epoch %ld: test accuracy %.2f%%\n", training.step / batches.steps_per_epoch(),
+                  100 * test_accuracy(training.model, test_images, device));
     }
     if (training.step % options.checkpoint_every == 0) {
       training.save(options.checkpoint);
@@ -201,7 +219,8 @@ int train(const Options& options) {
   }
   training.save(options.checkpoint);
   if (interrupted != 0) {
-    std::printf("\nInterrupted after step %ld; to go on, give the same options and --resume\n", training.step);
+    progress.end_line();
+    std::printf("Interrupted after step %ld. To go on: %s\n", training.step, command_to_resume.c_str());
     return kInterrupted;
   }
   std::printf("Written: %s\n", options.checkpoint.c_str());
@@ -229,6 +248,8 @@ int main(int argc, char** argv) {
   app.add_option("--seed", options.seed, "Seed of the weights, the order, the augmentation and dropout");
   app.add_option("--limit-train", options.limit_train, "Train on the first so many images only")->check(count);
   app.add_option("--limit-test", options.limit_test, "Test on the first so many images only")->check(count);
+  app.add_option("--device", options.device, "auto: the GPU, if there is one that the blocks run on")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   app.add_option("--threads", options.threads, "CPU threads; 0: all cores")->check(CLI::Range(0, 1 << 20));
   CLI11_PARSE(app, argc, argv);
 
@@ -242,7 +263,7 @@ int main(int argc, char** argv) {
     });
   }
   try {
-    return train(options);
+    return train(options, program::command_to_resume(argc, argv));
   } catch (const UserError& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
   } catch (const c10::Error& error) {

@@ -1,11 +1,13 @@
 """training_examples/mobilenetv2.cpp: the same training from C++, interrupted and resumed, and what it says."""
 
+import shlex
 import signal
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
+import torch
 
 pytestmark = pytest.mark.cpu_only("the C++ program trains on the CPU")
 
@@ -21,7 +23,7 @@ def start(data, checkpoint, *more):
 
 def run(data, checkpoint, *more):
     process = start(data, checkpoint, *more)
-    output, errors = process.communicate(timeout=120)
+    output, errors = process.communicate(timeout=240)
     return process.returncode, output, errors
 
 
@@ -36,15 +38,43 @@ def test_trains_and_says_where_the_result_is(data, tmp_path):
 def test_interrupted_and_resumed(data, tmp_path):
     checkpoint = tmp_path / "model.pt"
     process = start(data, checkpoint, "--epochs", "1000", "--checkpoint-every", "1")
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while not checkpoint.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=240)
     assert process.returncode == 130, errors
-    assert "--resume" in output
+    (line,) = (line for line in output.splitlines() if "To go on: " in line)
+    command = shlex.split(line.partition("To go on: ")[2])
+    assert command == [*map(str, process.args), "--resume"]
     status, output, errors = run(data, checkpoint, "--epochs", "1", "--resume")
     assert status == 0, errors
+
+
+def test_the_line_that_says_how_to_go_on_is_quoted(data, tmp_path):
+    checkpoint = tmp_path / "it's a model.pt"
+    process = start(data, checkpoint, "--epochs", "1000", "--checkpoint-every", "1")
+    deadline = time.monotonic() + 240
+    while not checkpoint.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=240)
+    assert shlex.split(output.partition("To go on: ")[2]) == [*map(str, process.args), "--resume"]
+
+
+def test_a_diverged_run_fails(data, tmp_path):
+    status, _, errors = run(data, tmp_path / "model.pt", "--lr", "1e6")
+    assert status == 1
+    assert errors.startswith("error: --lr: the loss is ")
+    assert "diverged" in errors
+    assert not (tmp_path / "model.pt").exists(), "a checkpoint of nothing"
+
+
+def test_missing_gpu(data, tmp_path):
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    status, _, errors = run(data, tmp_path / "model.pt", "--device", "cuda")
+    assert (status, errors) == (1, "error: --device: libtorch finds no GPU; use --device cpu\n")
 
 
 def test_data_that_is_not_there(data, tmp_path):
