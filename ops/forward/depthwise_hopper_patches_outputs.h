@@ -76,9 +76,8 @@ class DepthwisePatchesOutputs {
   /// channels. At once to where they belong: the others need their registers.
   FUSEDSC_DEVICE void compute_again(unsigned char* out, int row) const {
     const Position first{read_entry(at_->image), read_entry(at_->column)};
-    const int begin = read_entry(at_->begin), end = read_entry(at_->end);
-    if (row < begin || row >= end || channel >= p_.channels) return;  // nobody stores it
-    std::uint32_t in_doubt = 0;                                       // bit 4 * half + pair
+    if (channel >= p_.channels) return;
+    std::uint32_t in_doubt = 0;  // bit 4 * half + pair
 #pragma unroll 1
     for (int half = 0; half < 2; ++half) {
       const Position at = position(half);

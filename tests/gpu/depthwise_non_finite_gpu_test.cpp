@@ -120,6 +120,8 @@ std::vector<DepthwiseGeometry> geometries() {
   }
   result.push_back({{1, 72, 11, 56}, centered(3, 2)});
   result.push_back({{1, 144, 5, 56}, centered(3)});
+  result.push_back({{1, 144, 7, 56}, centered(5, 2)});
+  result.push_back({{5, 24, 13, 15}, centered(5)});  // products of matrices
   return result;
 }
 
