@@ -283,21 +283,37 @@ class DepthwiseTiles {
     }
   }
 
+  /// Of a row of x, what the middle columns of windows see: of products `first` and the next, at the thread's
+  /// positions.
+  FUSEDSC_DEVICE void read_middle(const unsigned char* row, int first, std::uint32_t (&to)[2][2]) const {
+    constexpr int kMiddle = kKernel / 2;
+#pragma unroll
+    for (int i = 0; i < 2 && first + i < kProducts; ++i) {
+      std::uint32_t taps[4];
+      load_matrices(row + places_[kMiddle / 2] + (first + i) * p_.product_bytes, taps);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) to[i][half] = taps[kMiddle % 2 * 2 + half];
+    }
+  }
+
   /// A row of x, number `phase` of those that a row of outputs moves on by, to all rows of outputs that it belongs to.
   /// That which it completes goes to `out`.
   FUSEDSC_DEVICE void add_row(const unsigned char* row, int phase, Sums (&sums)[kKept], unsigned char* out,
                               const typename Outputs::Row& output) {
     Operands operands[2];
     float finished[2][2][4];
+    const auto see = [&](int first, std::uint32_t(&to)[2][2]) { read_middle(row, first, to); };
     load_operands(row, 0, operands[0]);
 #pragma unroll
     for (int first = 0; first < kProducts; first += 2) {
       if (first + 2 < kProducts) load_operands(row, first + 2, operands[(first + 2) / 2 % 2]);
       multiply(operands[first / 2 % 2], first, phase, sums, finished[first / 2 % 2]);
-      if (phase == 0 && first > 0) outputs_.finish(out, first - 2, output, finished[(first - 2) / 2 % 2], prologue_);
+      if (phase == 0 && first > 0) {
+        outputs_.finish(out, first - 2, output, finished[(first - 2) / 2 % 2], prologue_, see);
+      }
     }
     constexpr int kLast = (kProducts - 1) / 2 * 2;
-    if (phase == 0) outputs_.finish(out, kLast, output, finished[kLast / 2 % 2], prologue_);
+    if (phase == 0) outputs_.finish(out, kLast, output, finished[kLast / 2 % 2], prologue_, see);
   }
 
   /// Behind the padding above an image.
@@ -321,7 +337,7 @@ class DepthwiseTiles {
 #pragma unroll
         for (int age = kKept - 1; age > 0; --age) sums[age][product][v] = sums[age - 1][product][v];
       }
-      if (exists) outputs_.finish(out, first, output, finished, prologue_);
+      if (exists) outputs_.finish(out, first, output, finished, prologue_, [](int, std::uint32_t(&)[2][2]) {});
     }
   }
 

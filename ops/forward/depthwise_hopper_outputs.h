@@ -2,8 +2,7 @@
 /// into the tile that leaves.
 #pragma once
 
-#include <limits>
-
+#include "fusedsc/common/gpu/depthwise_window_sum.h"
 #include "fusedsc/common/gpu/moments.h"
 #include "fusedsc/forward/depthwise_hopper_prologue.h"
 
@@ -52,12 +51,14 @@ class DepthwiseTileOutputs {
     }
   }
 
-  /// Products `first` and the next of a row.
+  /// Products `first` and the next of a row. see(first, words) reads elements of x that they see, as their factors
+  /// were: a word of the thread's two channels for each product and half.
+  template <class See>
   FUSEDSC_DEVICE void finish(unsigned char* out, int first, const Row& row, float (&y)[2][4],
-                             const DepthwiseTilePrologue<T>& prologue) {
+                             const DepthwiseTilePrologue<T>& prologue, const See& see) {
     float any = y[0][0] + y[0][2];  // of positions; what is not finite in one channel is in all 8 of them
     if (first + 1 < kProducts) any += y[1][0] + y[1][2];
-    if (any_of_warp(!(fabsf(any) <= kMost))) compute_again(first, row, y, prologue);
+    if (any_of_warp(!is_finite(any))) compute_again(first, row, y, prologue, see);
 #pragma unroll
     for (int i = 0; i < 2 && first + i < kProducts; ++i) {
       if constexpr (kSeams == DepthwiseSeams::training) take_statistics(first + i, row, y[i]);
@@ -113,8 +114,6 @@ class DepthwiseTileOutputs {
   }
 
  private:
-  static constexpr float kMost = std::numeric_limits<float>::max();
-
   struct Position {
     int image, column;
   };
@@ -125,41 +124,43 @@ class DepthwiseTileOutputs {
     return {first_image, i * 8 + g};
   }
 
-  /// Rarely: what zeros of the other operand have made a NaN of, element by element from x, each from its own channel.
+  /// Where zeros of the other operand have made NaNs: pairs of channels whose outputs do not see one, each from its own
+  /// channels. What does not exist is left as zeros.
+  template <class See>
   FUSEDSC_DEVICE void compute_again(int first, const Row& row, float (&y)[2][4],
-                                    const DepthwiseTilePrologue<T>& prologue) const {
-#pragma unroll 1
-    for (int i = 0; i < 8; ++i) {
-      const float sum = window_sum(first + i / 4, i / 2 % 2, i % 2, row.row, prologue);
+                                    const DepthwiseTilePrologue<T>& prologue, const See& see) const {
+    using Taps = DepthwiseTaps<kStride>;
+    const int lane = thread_index() % 32, own = lane % 4 * 2, c = channel + own;
+    std::uint32_t words[2][2] = {}, in_doubt = 0;  // bit i: of half i % 2 of product i / 2
+    see(first, words);
 #pragma unroll
-      for (int j = 0; j < 8; ++j) y[j / 4][j % 4] = i == j ? sum : y[j / 4][j % 4];
-    }
-  }
-
-  FUSEDSC_DEVICE float window_sum(int product, int half, int v, int row,
-                                  const DepthwiseTilePrologue<T>& prologue) const {
-    const int lane = thread_index() % 32, lane_channel = lane % 4 * 2 + v, c = channel + lane_channel;
-    const Position position = position_of(2 * product + half, lane / 4);
-    const int image = image_ + position.image, column = column_ + position.column;
-    if (image >= p_.batch || c >= p_.channels || column >= p_.output_width) return 0;
-    float sum = v == 0 ? bias[0] : bias[1];
-#pragma unroll 1
-    for (int kh = 0; kh < kKernel; ++kh) {
-      const int h = row * kStride - p_.padding_top + kh;
-      if (h < 0 || h >= p_.input_height) continue;
-#pragma unroll 1
-      for (int kw = 0; kw < kKernel; ++kw) {
-        const int w = column * kStride - p_.padding_left + kw;
-        if (w < 0 || w >= p_.input_width) continue;
-        const T element = elements_of<T>(p_.raw_x)[p_.raw_x.offset(image, c, h, w)];
-        float x = to_accumulator(element);
-        if (p_.has_prologue) {
-          x = prologue.applied(element, prologue.coefficients[lane_channel], prologue.coefficients[8 + lane_channel]);
-        }
-        sum += x * to_accumulator(elements_of<T>(p_.weight)[p_.weight.offset(c, 0, kh, kw)]);
+    for (int i = 0; i < 4 && first + i / 2 < kProducts; ++i) {
+      float(&pair)[4] = y[i / 2];
+      const int v = i % 2 * 2;
+      if (is_finite(pair[v]) && is_finite(pair[v + 1])) continue;
+      const bool exists = (row.valid >> (2 * first + i) & 1) != 0 && c < p_.channels;
+      if (exists) {
+        float seen[2];
+        to_floats(words[i / 2][i % 2], seen[0], seen[1], T());
+        if (is_in_doubt(pair[v], seen[0]) || is_in_doubt(pair[v + 1], seen[1])) in_doubt |= 1u << i;
+      } else {
+        pair[v] = pair[v + 1] = 0;
       }
     }
-    return sum;
+#pragma unroll 1
+    for (int i = 0; i < 4; ++i) {
+      if ((in_doubt >> i & 1) == 0) continue;
+      const Position position = position_of(2 * first + i, lane / 4);
+      const Taps taps(row.row, column_ + position.column, p_.padding_top, p_.padding_left);
+      const DepthwiseWindowSum<T, kKernel, Taps> window(p_.raw_x, p_.weight, image_ + position.image, p_.input_height,
+                                                        p_.input_width, taps);
+      float sums[2] = {bias[0], bias[1]};
+      window.add_to(sums, c, [&](float(&values)[2]) {
+        if (p_.has_prologue) prologue.apply(values, own);
+      });
+#pragma unroll
+      for (int j = 0; j < 8; ++j) y[j / 4][j % 4] = i == j / 2 ? sums[j % 2] : y[j / 4][j % 4];
+    }
   }
 
   FUSEDSC_DEVICE void take_statistics(int product, const Row& row, const float (&y)[4]) {

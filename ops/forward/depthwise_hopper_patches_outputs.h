@@ -1,8 +1,7 @@
 /// What happens to the finished outputs of depthwise kernels of patches for Hopper GPUs: into the tile that leaves.
 #pragma once
 
-#include <limits>
-
+#include "fusedsc/common/gpu/depthwise_window_sum.h"
 #include "fusedsc/forward/depthwise_hopper_patches_parameters.h"
 
 namespace fusedsc::gpu::hopper {
@@ -33,7 +32,7 @@ class DepthwisePatchesOutputs {
     float any = 0;  // what is not finite in one output is in all of its patch, of both channels
 #pragma unroll
     for (int pair = 0; pair < 4; ++pair) any += y[pair][0] + y[pair][2];
-    const bool is_whole = !any_of_warp(!(fabsf(any) <= kMost));
+    const bool is_whole = !any_of_warp(!is_finite(any));
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if (places_[half] == kNowhere) continue;
@@ -47,7 +46,6 @@ class DepthwisePatchesOutputs {
 
  private:
   static constexpr int kNowhere = -1;
-  static constexpr float kMost = std::numeric_limits<float>::max();
 
   struct Position {
     int image, column;
@@ -59,35 +57,53 @@ class DepthwisePatchesOutputs {
     return {first_image + (g + 8 * half) / p_.image_lines, column};
   }
 
-  /// Rarely: what zeros of the other operand have made a NaN of, element by element from x, each from its own channel.
-  /// At once to where they belong: the others need their registers.
-  FUSEDSC_DEVICE void compute_again(unsigned char* out, int row) const {
-    const Position first{read_entry(at_->image), read_entry(at_->column)};
-#pragma unroll 1
-    for (int i = 0; i < 16; ++i) {
-      const int half = i / 8, place = half == 0 ? places_[0] : places_[1];
-      const Position at = position(half);
-      const float sum = window_sum({first.image + at.image, first.column + at.column}, channel + i % 8, row);
-      if (place != kNowhere) from_accumulator(sum, reinterpret_cast<T*>(out + place)[i % 8]);
-    }
+  FUSEDSC_DEVICE int place_of(int half) const { return half == 0 ? places_[0] : places_[1]; }
+
+  /// What the taps of an output see.
+  struct Taps {
+    int row, column, padding_top, padding_left;
+
+    FUSEDSC_DEVICE int input_row(int kh) const { return Window::input(row, kh, padding_top); }
+    FUSEDSC_DEVICE int input_column(int kw) const { return Window::input(column, kw, padding_left); }
+  };
+  using Sum = DepthwiseWindowSum<T, Window::kKernel, Taps>;
+  FUSEDSC_DEVICE Sum window_of(int image, int row, int column) const {
+    const Taps taps{row, column, p_.padding_top, p_.padding_left};
+    return Sum(p_.raw_x, p_.weight, image, p_.input_height, p_.input_width, taps);
   }
 
-  FUSEDSC_DEVICE float window_sum(const Position& at, int c, int row) const {
-    if (at.image >= p_.batch || c >= p_.channels || at.column >= p_.output_width) return 0;
-    float sum = 0;
+  /// Where zeros of the other operand have made NaNs: pairs of channels whose outputs do not see one, each from its own
+  /// channels. At once to where they belong: the others need their registers.
+  FUSEDSC_DEVICE void compute_again(unsigned char* out, int row) const {
+    const Position first{read_entry(at_->image), read_entry(at_->column)};
+    if (channel >= p_.channels) return;
+    std::uint32_t in_doubt = 0;  // bit 4 * half + pair
 #pragma unroll 1
-    for (int kh = 0; kh < Window::kKernel; ++kh) {
-      const int h = Window::input(row, kh, p_.padding_top);
-      if (h < 0 || h >= p_.input_height) continue;
-#pragma unroll 1
-      for (int kw = 0; kw < Window::kKernel; ++kw) {
-        const int w = Window::input(at.column, kw, p_.padding_left);
-        if (w < 0 || w >= p_.input_width) continue;
-        sum += to_accumulator(elements_of<T>(p_.raw_x)[p_.raw_x.offset(at.image, c, h, w)]) *
-               to_accumulator(elements_of<T>(p_.weight)[p_.weight.offset(c, 0, kh, kw)]);
+    for (int half = 0; half < 2; ++half) {
+      const Position at = position(half);
+      const int image = first.image + at.image, column = first.column + at.column;
+      if (place_of(half) == kNowhere || image >= p_.batch || column >= p_.output_width) continue;
+      const Vector<T, 8> seen = window_of(image, row, column).template read_one<8>(channel),
+                         own = load<8>(reinterpret_cast<const T*>(out + place_of(half)));
+#pragma unroll
+      for (int pair = 0; pair < 4; ++pair) {
+        float output[2], input[2];
+        to_floats(own.words[pair], output[0], output[1], T());
+        to_floats(seen.words[pair], input[0], input[1], T());
+        const bool is_one = is_in_doubt(output[0], input[0]) || is_in_doubt(output[1], input[1]);
+        in_doubt |= is_one ? 1u << (4 * half + pair) : 0u;
       }
     }
-    return sum;
+#pragma unroll 1
+    for (int i = 0; i < 8; ++i) {
+      if ((in_doubt >> i & 1) == 0) continue;
+      const int half = i / 4, pair = i % 4;
+      const Position at = position(half);
+      float sums[2] = {};
+      window_of(first.image + at.image, row, first.column + at.column)
+          .add_to(sums, channel + 2 * pair, [](float(&)[2]) {});
+      store<2>(sums, reinterpret_cast<T*>(out + place_of(half)) + 2 * pair);
+    }
   }
 
   const DepthwisePatchesParameters& p_;

@@ -28,12 +28,12 @@ class DepthwiseTilePrologue {
           tile, stride, at, [&](float(&z)[8]) { activate(p_.activation, z); }, [](std::uint32_t pair) { return pair; });
     }
   }
-  /// The same for an element that was read from x.
-  FUSEDSC_DEVICE float applied(T element, float scale, float shift) const {
-    float z[1] = {to_accumulator(element) * scale + shift};
-    activate(p_.activation, z);
-    from_accumulator(z[0], element);
-    return to_accumulator(element);
+  /// The same for elements of neighbouring channels that were read from x; `first`: of the warp's channels.
+  FUSEDSC_DEVICE void apply(float (&values)[2], int first) const {
+#pragma unroll
+    for (int v = 0; v < 2; ++v) values[v] = values[v] * coefficients[first + v] + coefficients[8 + first + v];
+    activate(p_.activation, values);
+    to_floats(to_bits(values[0], values[1], T()), values[0], values[1], T());
   }
 
  private:

@@ -8,8 +8,7 @@
 /// depthwise_kernel.h, each serving the output rows whose windows cover it.
 #pragma once
 
-#include <limits>
-
+#include "fusedsc/common/gpu/depthwise_window_sum.h"
 #include "fusedsc/common/gpu/depthwise_work.h"
 #include "fusedsc/common/gpu/tensor.h"
 #include "fusedsc/common/gpu/wave_product.h"
@@ -187,7 +186,7 @@ struct DepthwiseMatrixRows : DepthwiseMatrixTile {
         float any = 0;
 #pragma unroll
         for (int i = 0; i < 8; ++i) any += done[i / 4][i % 4];
-        if (!(fabsf(any) <= kMost)) {
+        if (!is_finite(any)) {
           compute_again(p, first_line + static_cast<unsigned>(g), 2 * t, first_channel + 2 * pair,
                         first + r - (kKernel - 1), bias, done);
         }
@@ -205,29 +204,29 @@ struct DepthwiseMatrixRows : DepthwiseMatrixTile {
     store_row();
   }
 
-  static constexpr float kMost = std::numeric_limits<float>::max();
-
-  /// Rarely, element by element from x: two channels and columns of row `row` of two lines.
+  /// Where zeros of the other operand have made NaNs: outputs that do not see one, of two channels and columns of row
+  /// `row` of two lines, each from its own channels.
   FUSEDSC_DEVICE static void compute_again(const DepthwiseMatrixParameters& p, std::uint32_t first_line, int column,
                                            int channel, int row, const float (&bias)[2], float (&y)[2][4]) {
+    if (channel >= p.shape.channels || row < 0) return;
+    using Taps = DepthwiseTaps<1>;
 #pragma unroll 1
-    for (int i = 0; i < 8; ++i) {
-      const int v = i / 4, own_channel = channel + v;
-      const Line line(p, first_line + static_cast<unsigned>(i / 2 % 2 * 8));
-      float sum = v == 0 ? bias[0] : bias[1];
-      if (line.exists && own_channel < p.shape.channels) {
-#pragma unroll 1
-        for (int tap = 0; tap < kKernel * kKernel; ++tap) {
-          const int h = line.row + row + tap / kKernel - p.shape.padding_top;
-          const int w = line.column + column + i % 2 + tap % kKernel - p.shape.padding_left;
-          if (h < 0 || h >= p.shape.input_height || w < 0 || w >= p.shape.input_width) continue;
-          const T* weight = elements_of<T>(p.weight) + p.weight.offset(own_channel, 0, tap / kKernel, tap % kKernel);
-          sum +=
-              to_accumulator(elements_of<T>(p.x)[p.x.offset(line.image, own_channel, h, w)]) * to_accumulator(*weight);
-        }
-      }
+    for (int i = 0; i < 4; ++i) {
+      const Line line(p, first_line + static_cast<unsigned>(i / 2 * 8));
+      const int own_row = line.row + row, own_column = line.column + column + i % 2;
+      if (!line.exists || own_row >= p.shape.output_height || own_column >= p.shape.output_width) continue;
+      const DepthwiseWindowSum<T, kKernel, Taps> window(
+          p.x, p.weight, line.image, p.shape.input_height, p.shape.input_width,
+          Taps(own_row, own_column, p.shape.padding_top, p.shape.padding_left));
+      float seen[2], outputs[2] = {}, sums[2] = {bias[0], bias[1]};
 #pragma unroll
-      for (int j = 0; j < 8; ++j) y[j / 4][j % 4] = i == j ? sum : y[j / 4][j % 4];
+      for (int j = 0; j < 8; ++j) outputs[j / 4] = i == j % 4 ? y[j / 4][j % 4] : outputs[j / 4];
+      if (is_finite(outputs[0]) && is_finite(outputs[1])) continue;
+      window.template read_one<2>(channel).widen(seen);
+      if (!is_in_doubt(outputs[0], seen[0]) && !is_in_doubt(outputs[1], seen[1])) continue;
+      window.add_to(sums, channel, [](float(&)[2]) {});
+#pragma unroll
+      for (int j = 0; j < 8; ++j) y[j / 4][j % 4] = i == j % 4 ? sums[j / 4] : y[j / 4][j % 4];
     }
   }
 

@@ -82,7 +82,7 @@ struct DscBlockProblem {
     if (channel >= channels || row >= output_height || column >= output_width) return 0;
     float sum = 0;
 #pragma unroll 1
-    for (int tap = 0; tap < kKernel * kKernel; ++tap) {
+    for (int tap = 0; tap < kKernel * kKernel && sum == sum; ++tap) {  // a NaN stays one, whatever follows
       const int kh = tap / kKernel, kw = tap % kKernel;
       const int h = row * kStride - padding_top + kh, w = column * kStride - padding_left + kw;
       if (h < 0 || h >= input_height || w < 0 || w >= input_width) continue;

@@ -17,6 +17,10 @@ TEST_P(DscBlockOf, BackwardEdges) { for_each_case(dsc_block_edges(GetParam()), v
 TEST_P(DscBlockOf, BackwardActivations) { for_each_case(dsc_block_activations(GetParam()), verify_dsc_block_backward); }
 TEST_P(DscBlockOf, BackwardWindows) { for_each_case(dsc_block_windows(GetParam()), verify_dsc_block_backward); }
 TEST_P(DscBlockOf, BackwardRandom) { for_each_case(random_dsc_blocks(GetParam()), verify_dsc_block_backward); }
+TEST_P(DscBlockOf, Frozen) {
+  for_each_case(dsc_block_edges(GetParam()), verify_frozen_dsc_block);
+  for_each_case(dsc_block_windows(GetParam()), verify_frozen_dsc_block);
+}
 
 class DscBlockOn : public EachTarget {};
 INSTANTIATE_TEST_SUITE_P(CpuTargets, DscBlockOn, EachTarget::all(), EachTarget::name);

@@ -1,6 +1,8 @@
 /// How the fused block is verified, on the CPU or on a GPU.
 #pragma once
 
+#include <cmath>
+
 #include "ops/dsc_block_tensors.h"
 #include "ops/verify.h"
 
@@ -56,6 +58,33 @@ inline void verify_dsc_block_backward(const DscBlockCase& block) {
   arguments.scale = tensors.scale;
   arguments.shift = tensors.shift;
   verify_once(kDscBlockBackward, arguments, outputs, "folded");
+}
+
+/// In eval mode constants normalise: what is no number in one image does not reach the gradients of the others.
+inline void verify_frozen_dsc_block(const DscBlockCase& block) {
+  if (block.training || block.depthwise.x[0] < 2) return;
+  DscBlockBackward tensors(block);
+  const Array d = tensors.d.values();
+  const Array expected =
+      backward(tensors.inputs.reference(block), tensors.inputs.running(), block.stores_d ? &d : nullptr,
+               block.rounds_d(), tensors.grad_y.values(), block.rounds_grad_bn())
+          .x;
+  const auto spoil = [](Tensor& tensor) {
+    Array values = tensor.values();
+    values.at(1, 0, 0, 0).value = NAN;
+    tensor.fill(values);
+  };
+  spoil(tensors.inputs.x);
+  spoil(tensors.d);
+  spoil(tensors.grad_y);
+  run(kDscBlockBackward, tensors.arguments(block));
+  const Array grad_x = tensors.grad_x.values();
+  for_each_index(grad_x.sizes, [&](auto n, auto c, auto h, auto w) {
+    if (n == 1 || testing::Test::HasFatalFailure()) return;
+    const Bounded bound = stored(Precision(block.dtype), expected.at(n, c, h, w));
+    ASSERT_LE(std::abs(grad_x.at(n, c, h, w).value - bound.value), bound.error)
+        << "[" << n << ", " << c << ", " << h << ", " << w << "]";
+  });
 }
 
 }  // namespace fusedsc::reference
