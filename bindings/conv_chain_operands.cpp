@@ -82,7 +82,7 @@ void check_conv_chain(const Tensor& x, const ConvChainOptions& options, const st
     check_part("stages", i, [&] {
       options.activation(i);
       if (!options.has_bn.get(i)) return;
-      check(eps[i] > 0, "eps: it is ", eps[i], "; it must be positive");
+      check(eps[i] >= 0, "eps: it is ", eps[i], "; it must not be negative");
       if (!statistics && processes == 1) check_batch_size(sizes[i]);
     });
   }

@@ -117,9 +117,10 @@ Tensor conv_chain_composite(const Tensor& x, at::TensorList weights, const Tenso
     check_part("stages", i, [&] { own.check(x, weights[i].sym_size(0), training, momentum); });
     updates.push_back({own, weights[i].sym_size(0), momentum});
     if (training || !own.mean) continue;
-    for (const OptionalTensor& vector : {bns.get(5 * i), bns.get(5 * i + 1)}) {
-      check_part("stages", i, [&] { check_batch_norm_vector("bn", vector, x, weights[i].sym_size(0)); });
-    }
+    check_part("stages", i, [&] {
+      check_batch_norm_vector("bn weight", bns.get(5 * i), x, weights[i].sym_size(0));
+      check_batch_norm_vector("bn bias", bns.get(5 * i + 1), x, weights[i].sym_size(0));
+    });
     for (std::size_t j = 0; j < 4; ++j) running.push_back(bns.get(5 * i + j));
     running_eps.push_back(eps[i]);
   }

@@ -157,23 +157,15 @@ def within(call):
 CORES = {
     "conv_bn_act": "fusedsc._conv_bn_act_forward",
     "dsc_block": "fusedsc._dsc_block_forward",
-    "inverted_residual": "fusedsc._inverted_residual_forward",
-    "without_expansion": "fusedsc._inverted_residual_forward",
+    "inverted_residual": "fusedsc._conv_chain_forward",
+    "without_expansion": "fusedsc._conv_chain_forward",
     "gated_residual": "fusedsc._gated_residual_forward",
 }
 COPIES = {"fusedsc._change_layout"}
 # What allocates, looks at a tensor from another side, or is a name for another.
 FREE = {
-    "empty",
-    "empty_strided",
-    "view",
-    "permute",
-    "reshape",
-    "unsqueeze",
-    "as_strided",
-    "_reshape_alias",
-    "contiguous",
-}
+    "empty", "empty_strided", "view", "permute", "reshape", "unsqueeze", "as_strided", "_reshape_alias", "contiguous",
+}  # fmt: skip
 
 
 def block_of(name):
@@ -214,7 +206,7 @@ def test_autocast_casts_weights_only():
     with torch.no_grad(), torch.autocast(device().type, torch.bfloat16), Dispatched() as dispatched:
         block(x)
     assert [n for n in dispatched.names if n.startswith("fusedsc.") and n not in COPIES] == [
-        "fusedsc._cast", "fusedsc._fold_batch_norms", "fusedsc._inverted_residual_forward",
+        "fusedsc._cast", "fusedsc._fold_batch_norms", "fusedsc._conv_chain_forward",
     ]  # fmt: skip
 
 

@@ -303,7 +303,7 @@ WRONG = [
     (lambda b: b.pw(8).dw(3, padding="full"), {}, r'stages\[1\].padding: unknown name "full"'),
     (lambda b: b.pw(8).dw(3, stride=(1, 2, 3)), {}, r"stages\[1\].stride: 3 numbers given"),
     (lambda b: b.pw(8).dw(9, padding=0), {}, r"stages\[1\].kernel: .*larger than the padded input"),
-    (lambda b: b.pw(8, eps=0.0), {}, r"stages\[0\].eps: it is 0; it must be positive"),
+    (lambda b: b.pw(8, eps=-1.0), {}, r"stages\[0\].eps: it is -1; it must not be negative"),
     (lambda b: b.pw(12), {"residual": True}, "residual: x has sizes .* and the result"),
     (lambda b: b.pw(8), {"branch_scale": torch.ones(2)}, r"branch_scale: its sizes are \[2\]; give one number per"),
     (lambda b: b.pw(8), {"branch_scale": torch.ones(3, requires_grad=True)}, "branch_scale: it requires a gradient"),
