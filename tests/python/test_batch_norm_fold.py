@@ -164,16 +164,8 @@ CORES = {
 COPIES = {"fusedsc._change_layout"}
 # What allocates, looks at a tensor from another side, or is a name for another.
 FREE = {
-    "empty",
-    "empty_strided",
-    "view",
-    "permute",
-    "reshape",
-    "unsqueeze",
-    "as_strided",
-    "_reshape_alias",
-    "contiguous",
-}
+    "empty", "empty_strided", "view", "permute", "reshape", "unsqueeze", "as_strided", "_reshape_alias", "contiguous",
+}  # fmt: skip
 
 
 def block_of(name):
