@@ -62,7 +62,8 @@ Explanation explanation_of_chain(const Tensor& x, const ConvChainTensors& tensor
 /// Channels of all the BatchNorms together, in the order of `statistics`.
 c10::SymInt channels_of_batch_norms(const ConvChainOptions& options, const std::vector<SymSizes>& sizes);
 
-/// The operands as kernels read them. The kernels' arguments are views of these.
+/// The operands as kernels read them. The kernels' arguments are views of these. Without `bn_parameters` where the
+/// statistics are folded.
 struct ConvChainOperands {
   Tensor x, statistics, branch_scale;
   std::vector<Tensor> weights, biases, bn_parameters;

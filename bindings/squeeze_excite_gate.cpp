@@ -5,6 +5,8 @@
 #include <string>
 
 #include "fusedsc/common/status.h"
+#include "fusedsc/fused/squeeze_excite_gate.h"
+#include "tensor_conversion.h"
 
 namespace fusedsc::aten {
 namespace {
@@ -116,6 +118,37 @@ GateSteps gate_steps(const SqueezeExcite& by, const Tensor& mean) {
 Tensor gate_of(const SqueezeExcite& by, const Tensor& logits) {
   if (by.gate == "sigmoid") return at::sigmoid(logits);
   return wants_exact_sixth(logits) ? exact_hardsigmoid(logits) : at::hardsigmoid(logits);
+}
+
+Tensor gate_alone(const SqueezeExcite& by, const Tensor& mean) {
+  if (mean.is_cuda()) {
+    const Tensor mean_ = mean.contiguous(), reduce_weight = by.reduce_weight.contiguous(),
+                 expand_weight = by.expand_weight.contiguous();
+    const Tensor reduce_bias = vector_of(by.reduce_bias, mean.scalar_type()),
+                 expand_bias = vector_of(by.expand_bias, mean.scalar_type());
+    const Tensor hidden =
+        at::empty({mean.size(0), reduce_weight.size(0)}, mean.options().dtype(accumulation_type(mean.scalar_type())));
+    const Tensor gate = at::empty_like(mean_);
+    const auto map = [](const Tensor& matrix) {
+      return mutable_view(matrix.view({matrix.size(0), matrix.size(1), 1, 1}));
+    };
+    const SqueezeExciteGateArguments arguments{
+        .mean = map(mean_),
+        .reduce_weight = view(reduce_weight),
+        .reduce_bias = channels(reduce_bias),
+        .activation = activation_of(by),
+        .expand_weight = view(expand_weight),
+        .expand_bias = channels(expand_bias),
+        .function = by.gate == "sigmoid" ? GateFunction::sigmoid : GateFunction::hardsigmoid,
+        .hidden = map(hidden),
+        .gate = map(gate)};
+    if (why_not_squeeze_excite_gate(arguments).empty()) {
+      const c10::DeviceGuard guard(mean.device());
+      squeeze_excite_gate(arguments, execution_on(mean.device()));
+      return gate;
+    }
+  }
+  return gate_of(by, gate_steps(by, mean).logits);
 }
 
 GateGradients gate_backward(const SqueezeExcite& by, const GateSteps& steps, const Tensor& gate,

@@ -1,6 +1,6 @@
 /// The gate of squeeze-excite, from the means of channels: gate(expand(activation(reduce(mean)))), forward and
 /// backward. Its convolutions are pointwise ones of a row per image, all of them small; what is between them are
-/// PyTorch's operators.
+/// PyTorch's operators, but for few images on a GPU, of which no steps are kept.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -42,6 +42,8 @@ struct GateSteps {
 GateSteps gate_steps(const SqueezeExcite& by, const Tensor& mean);
 /// [N, E].
 Tensor gate_of(const SqueezeExcite& by, const Tensor& logits);
+/// The gate of the means, of which nothing is kept for backward: of few images on a GPU by kernels of its own.
+Tensor gate_alone(const SqueezeExcite& by, const Tensor& mean);
 
 struct GateGradients {
   Tensor mean;                       ///< [N, E]

@@ -112,12 +112,15 @@ Tensors9 gated_residual_forward_kernel(const Tensor& x, const OptionalTensor& ex
   arguments.mean = mutable_view(as_map(means));
   run(plan_gated_residual_features, arguments, x);
 
-  const GateSteps steps = gate_steps(by, means);
-  if (!recompute) {
+  Tensor gate;
+  if (recompute) {
+    gate = gate_alone(by, means);
+  } else {
+    const GateSteps steps = gate_steps(by, means);
     hidden = steps.hidden;
     logits = steps.logits;
+    gate = gate_of(by, logits);
   }
-  const Tensor gate = gate_of(by, steps.logits);
   if (recompute) e.reset();
   const Tensor z = memory(kept_z, geometry.d);
   arguments.gate = view(as_map(gate));

@@ -51,9 +51,8 @@ void check_problem(const BatchNormFoldArguments& arguments) {
 void check_memory(const BatchNormFoldArguments& arguments) {
   check_given({"statistics", arguments.statistics});
   for (const FoldedBatchNorm& norm : arguments.batch_norms) {
-    check_no_overlap(
-        {{"statistics", arguments.statistics}},
-        {{"weight", norm.weight}, {"bias", norm.bias}, {"mean", norm.mean}, {"variance", norm.variance}});
+    check_no_overlap({{"statistics", arguments.statistics}},
+                     {{"weight", norm.weight}, {"bias", norm.bias}, {"mean", norm.mean}, {"variance", norm.variance}});
   }
 }
 

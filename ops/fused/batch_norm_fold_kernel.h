@@ -22,8 +22,8 @@ struct BatchNormFoldParameters {
     int end = 0;  ///< the channel behind its last
   };
   One batch_norms[kMostFolds];
-  int channels = 0;   ///< of all
-  void* to = nullptr;  ///< where the first channel's mean is
+  int channels = 0;      ///< of all
+  void* to = nullptr;    ///< where the first channel's mean is
   std::int64_t row = 0;  ///< from one of the results' rows to the next
 };
 

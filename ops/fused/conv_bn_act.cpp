@@ -89,14 +89,13 @@ void check_memory(const ConvBnActArguments& block) {
   // In eval mode mean and invstd are read: they may be the same memory as other inputs.
   const ConstChannelVector mean = block.training ? block.mean : ChannelVector();
   const ConstChannelVector invstd = block.training ? block.invstd : ChannelVector();
-  check_no_overlap(
-      {{"y", block.y}, {"mean", mean}, {"invstd", invstd}, {"variance", block.variance}},
-      {{"x", block.x},
-       {"weight", block.weight},
-       {"bn_weight", block.bn_weight},
-       {"bn_bias", block.bn_bias},
-       {"scale", block.scale},
-       {"shift", block.shift}});
+  check_no_overlap({{"y", block.y}, {"mean", mean}, {"invstd", invstd}, {"variance", block.variance}},
+                   {{"x", block.x},
+                    {"weight", block.weight},
+                    {"bn_weight", block.bn_weight},
+                    {"bn_bias", block.bn_bias},
+                    {"scale", block.scale},
+                    {"shift", block.shift}});
 }
 
 void check_memory(const ConvBnActBackwardArguments& block) {

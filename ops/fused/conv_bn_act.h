@@ -22,9 +22,9 @@ struct ConvBnActArguments {
   Activation activation = Activation::relu6;
   bool training = true;
   /// Training: written, the batch's mean and 1/sqrt(var + eps) (biased variance). Eval: read, the running ones.
-  ChannelVector mean;       ///< [M]
-  ChannelVector invstd;     ///< [M]
-  ChannelVector variance;   ///< [M] training: written, the unbiased variance (for running statistics); may be empty
+  ChannelVector mean;      ///< [M]
+  ChannelVector invstd;    ///< [M]
+  ChannelVector variance;  ///< [M] training: written, the unbiased variance (for running statistics); may be empty
   /// [M] eval: the affine map that follows from these, read in place of mean, invstd, bn_weight and bn_bias; or empty:
   /// computed again.
   ConstChannelVector scale, shift;

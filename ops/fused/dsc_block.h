@@ -33,8 +33,8 @@ struct DscBlockArguments {
   ChannelVector mean;      ///< [C*m]
   ChannelVector invstd;    ///< [C*m]
   ChannelVector variance;  ///< [C*m] training: written, the unbiased variance (for running statistics); may be empty
-  /// [C*m] the affine map that follows from these. Training: written; may be empty. Eval: read, in place of mean, invstd,
-  /// bn_weight and bn_bias; or empty: computed again.
+  /// [C*m] the affine map that follows from these. Training: written; may be empty. Eval: read, in place of mean,
+  /// invstd, bn_weight and bn_bias; or empty: computed again.
   ChannelVector scale, shift;
   TensorView d;  ///< [N, C*m, OH, OW] raw depthwise output, stored for backward; null data: recomputed where needed
   TensorView y;  ///< [N, M, OH, OW]

@@ -6,7 +6,8 @@ namespace fusedsc::reference {
 namespace {
 
 class BatchNormFoldGpu : public OnGpu {};
-INSTANTIATE_TEST_SUITE_P(Targets, BatchNormFoldGpu, testing::ValuesIn(gpu_targets()), testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(Targets, BatchNormFoldGpu, testing::ValuesIn(gpu_targets()),
+                         testing::PrintToStringParamName());
 
 TEST_P(BatchNormFoldGpu, OneType) {
   for (const DataType sums : {DataType::float32, DataType::float64}) verify_folds_of(GetParam().dtype, sums);

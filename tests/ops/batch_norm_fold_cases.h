@@ -38,8 +38,8 @@ struct FoldedRows {
       return vector;
     };
     const Vector mean = rounded(values(norm.mean, 0)), variance = rounded(values(norm.variance, 1));
-    const Vector inverse = norm.variance.values().empty() ? Vector(channels, Bounded{1, 0})
-                                                          : invstd(precision, variance, 1, norm.eps);
+    const Vector inverse =
+        norm.variance.values().empty() ? Vector(channels, Bounded{1, 0}) : invstd(precision, variance, 1, norm.eps);
     const Affine map = batch_norm(precision, rounded(values(norm.weight, 1)), rounded(values(norm.bias, 0)),
                                   {mean, inverse}, Activation::identity);
     const Vector* own[] = {&mean, &inverse, &variance, &map.scale, &map.shift};

@@ -40,7 +40,10 @@ TEST(BatchNormFoldChecks, SayWhatIsWrong) {
                    {"statistics", [](auto& a) { a.statistics.sizes[3] = 12; }},
                    {"statistics", [](auto& a) { a.statistics.sizes[2] = 4; }},
                    {"statistics", [](auto& a) { a.statistics.dtype = DataType::float16; }},
-                   {"statistics", [](auto& a) { a.statistics.strides = {65, 65, 1, 5}; }},
+                   {"statistics",
+                    [](auto& a) {
+                      a.statistics.strides = {65, 65, 1, 5};
+                    }},
                    {"statistics", [](auto& a) { a.statistics.data = nullptr; }},
                    {"statistics", [](auto& a) { a.batch_norms[0].mean.data = inside(a.statistics.data); }}});
 }

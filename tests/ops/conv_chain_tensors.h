@@ -13,7 +13,8 @@ struct ConvStageTensors {
   Tensor weight, raw;
   Channels bias;
   Channels bn_weight, bn_bias, mean, invstd, variance;
-  Channels scale, shift;  ///< in training; eval mode goes without
+  Channels scale, shift;                       ///< in training
+  Channels nothing, given_scale, given_shift;  ///< NaN, and what eval mode has where it does not go without
 
   ConvStageTensors(const ConvChainCase& chain, const ConvChainCase::Stage& stage, const Sizes& x, const Sizes& y,
                    Random& random)
@@ -27,7 +28,7 @@ struct ConvStageTensors {
     if (!stage.has_batch_norm) return;
     mean = Channels(accumulation_type(chain.dtype), y[1]).fill(random, -1, 1);
     invstd = Channels(mean).fill(random, 0.5, 2);
-    variance = Channels(mean);
+    variance = nothing = given_scale = given_shift = Channels(accumulation_type(chain.dtype), y[1]);
     if (chain.affine) {
       bn_weight = Channels(mean).fill(random, -1, 3);
       bn_bias = Channels(mean).fill(random, -1, 4);
@@ -45,6 +46,17 @@ struct ConvStageTensors {
     parameters.scale = scale;
     parameters.shift = shift;
     return parameters;
+  }
+  /// In eval mode, with the affine map; of what it follows from, with what backward reads, or nothing at all.
+  BatchNormParameters folded(bool backward) {
+    BatchNormParameters result = batch_norm();
+    const Affine map = affine({mean.values(), invstd.values()});
+    result.scale = given_scale.fill(map.scale);
+    result.shift = given_shift.fill(map.shift);
+    if (backward) return result;
+    result.weight = result.bias = {};
+    result.mean = result.invstd = nothing;
+    return result;
   }
   Affine affine(const Normalisation& by) const {
     return reference::batch_norm(Precision(mean.tensor().dtype()), bn_weight.values(), bn_bias.values(), by,
@@ -103,6 +115,14 @@ struct ConvChainTensors {
     }
     for (std::size_t i = 0; i < stages.size(); ++i) {
       if (reads_raw(arguments, i)) arguments.stages[i].raw = stages[i].raw;
+    }
+    return arguments;
+  }
+
+  /// The same in eval mode with the BatchNorms' affine maps.
+  ConvChainArguments folded(ConvChainArguments arguments, bool backward = false) {
+    for (std::size_t i = 0; i < stages.size(); ++i) {
+      if (arguments.stages[i].bn) arguments.stages[i].bn = stages[i].folded(backward);
     }
     return arguments;
   }

@@ -40,6 +40,7 @@ inline void verify_conv_chain(const ConvChainCase& chain) {
   }
   outputs.emplace_back("y", tensors.y, expected.y, after_statistics(chain));
   verify(kConvChain, arguments, outputs);
+  if (!chain.training) verify_once(kConvChain, tensors.folded(arguments), outputs, "folded");
 }
 
 /// In eval mode, with nothing kept.
@@ -99,6 +100,10 @@ inline void verify_conv_chain_backward(const ConvChainCase& chain) {
   const ExpectedGradients expected(tensors, chain);
   verify(kConvChainBackward, expected.all, expected.outputs);
   verify(kConvChainBackward, expected.alone.front(), {expected.outputs.front()});
+  if (chain.training) return;
+  ConvChainBackwardArguments folded = expected.all;
+  folded.forward = tensors.forward.folded(folded.forward, true);
+  verify_once(kConvChainBackward, folded, expected.outputs, "folded");
 }
 
 /// Each gradient for itself: steps that it does not need are left out.
