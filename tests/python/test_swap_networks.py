@@ -1,6 +1,7 @@
 """swap on other people's networks: the same results, and most of the work replaced."""
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -47,6 +48,13 @@ def test_same_results(name):
         for key, gradient in gradients.items():
             torch.testing.assert_close(gradient, expected_gradients[key], rtol=1e-6, atol=1e-6 * scale[key].item())
         torch.testing.assert_close(buffers, expected_buffers, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_forwards_with_functions_of_pytorch_survive_copying(copied):
+    fused = fusedsc.swap(make_network("torchvision:shufflenet_v2_x0_5"), verbose=False)
+    x = make_images("shufflenet")
+    torch.testing.assert_close(copied(fused).eval()(x), fused.eval()(x))
 
 
 @pytest.mark.parametrize("name", ["torchvision:shufflenet_v2_x0_5", "timm:mobilenetv4_conv_small"])

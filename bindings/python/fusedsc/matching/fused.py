@@ -5,8 +5,10 @@ operators would do differently."""
 from __future__ import annotations
 
 import functools
+import importlib
 import warnings
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -22,6 +24,13 @@ __all__ = ["FusedModule", "Program", "fuse", "fuse_convolution", "fuse_whole", "
 
 SYNCHRONISED = {nn.BatchNorm2d: nn.SyncBatchNorm}
 """What nn.SyncBatchNorm.convert_sync_batchnorm puts in a module's place."""
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A module of Python's, by its name: as itself it could be neither copied nor pickled."""
+
+    name: str
 
 
 @dataclass(frozen=True)
@@ -104,7 +113,11 @@ def fuse(module: nn.Module, layers: LayerGraph, found: list[Found]) -> str | Non
         for node in reversed(one.nodes):
             graph.erase_node(node)
     code = graph.python_code("self")
-    names = tuple((name, value) for name, value in code.globals.items() if name in code.src)
+    names = tuple(
+        (name, Imported(value.__name__) if isinstance(value, ModuleType) else value)
+        for name, value in code.globals.items()
+        if name in code.src
+    )
     parts = tuple(one.part for one in found)
     called = [node.target for node in graph.nodes if node.op == "call_module"]
     is_called = tuple(f"{target}." for target in called)
@@ -156,7 +169,10 @@ def _fused_class(original: type[nn.Module], program: Program) -> type[nn.Module]
 
 
 def _make_class(original: type[nn.Module], program: Program) -> type[nn.Module]:
-    names = dict(program.names)
+    names = {
+        name: importlib.import_module(value.name) if isinstance(value, Imported) else value
+        for name, value in program.names
+    }
     exec(compile(program.source, f"<fusedsc: forward of {original.__name__}>", "exec"), names)
     members = {
         "__module__": original.__module__,
