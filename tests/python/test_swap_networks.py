@@ -43,10 +43,14 @@ def test_same_results(name):
             step(network.train(training), x) for network in (fused, plain)
         )
         torch.testing.assert_close(y, expected_y, rtol=1e-8, atol=1e-8)
-        scale = {key: value.abs().max() for key, value in expected_gradients.items()}
         assert gradients.keys() == expected_gradients.keys()
+        scale = {key: value.abs().max().item() for key, value in expected_gradients.items()}
+        # Some are zero, as of a bias in front of a BatchNorm, and what is computed of them is what the others left.
+        rounding = 1e-12 * max(scale.values())
         for key, gradient in gradients.items():
-            torch.testing.assert_close(gradient, expected_gradients[key], rtol=1e-6, atol=1e-6 * scale[key].item())
+            tolerance = 1e-6 * scale[key] + rounding
+            difference = (gradient - expected_gradients[key]).abs().max().item()
+            assert difference <= tolerance, key
         torch.testing.assert_close(buffers, expected_buffers, rtol=1e-8, atol=1e-8)
 
 

@@ -91,8 +91,10 @@ class FusedModule:
         return self.fusedsc_original.forward(self, *args, **kwargs)
 
     def __reduce_ex__(self, protocol: int) -> tuple:
-        # The class is made at run time: pickle could not find it.
         reduced = object.__reduce_ex__(self, protocol)
+        if type(self) is not _fused_class(self.fusedsc_original, self.fusedsc_program):
+            return reduced  # someone's subclass
+        # The class is made at run time: pickle could not find it.
         return (_restore, (self.fusedsc_original, self.fusedsc_program), *reduced[2:])
 
 
