@@ -31,7 +31,8 @@ def against_differences(subject: Subject, seed: int, directions: int | None) -> 
         name: value + 1e-3 * _size(value) * _normal(value, generator) for name, value in wide(subject.values).items()
     }
     with torch.no_grad():
-        grad_results = random_gradients(subject.run(values, fused=True, dtype=torch.float64), seed)
+        results = subject.run(values, fused=True, dtype=torch.float64)
+    grad_results = random_gradients(results, seed)
     gradients = gradients_of(subject, values, grad_results, fused=True)
     few = len(values) <= FEW_TENSORS
     directions = directions or (4 if few else 1)
@@ -43,7 +44,7 @@ def against_differences(subject: Subject, seed: int, directions: int | None) -> 
             if every
             else torch.stack([_normal(value, generator) for _ in range(directions)])
         )
-        derivative = _Derivative(subject, values, name, grad_results)
+        derivative = _Derivative(subject, values, name, results, grad_results)
         gradient = gradients.values[name]
         size = float(gradient.abs().max() if every else gradient.norm()) if gradient.numel() else 0.0
         error, tolerance = 0.0, 0.0
@@ -63,28 +64,32 @@ def against_differences(subject: Subject, seed: int, directions: int | None) -> 
 class _Derivative:
     """Of the sum of the results times their gradients, along a direction of one of the values."""
 
-    def __init__(self, subject: Subject, values: Values, name: str, grad_results: list[Tensor]) -> None:
-        self.subject, self.values, self.name, self.grad_results = subject, values, name, grad_results
+    def __init__(
+        self, subject: Subject, values: Values, name: str, at: list[Tensor], grad_results: list[Tensor]
+    ) -> None:
+        self.subject, self.values, self.name, self.at, self.grad_results = subject, values, name, at, grad_results
 
     def __call__(self, direction: Tensor, size: float) -> tuple[float, float]:
-        """The derivative, and by how much it may be wrong: four times what a step a quarter as long changes, and the
-        rounding errors. Where it would be too much even with the shortest steps, not a number: nothing can be said."""
+        """The derivative, and by how much it may be wrong: four times what a step a quarter as long changes, what it
+        differs by between the two sides (there may be a kink nearer than the step), and the rounding errors. Where it
+        would be too much even with the shortest steps, not a number: nothing can be said."""
         for step in STEPS:
             step = step * _size(self.values[self.name])
-            coarse, _ = self._difference(direction, step)
-            fine, rounding = self._difference(direction, step / 4)
+            coarse, _, _ = self._difference(direction, step)
+            fine, bend, rounding = self._difference(direction, step / 4)
             change = abs(coarse - fine)
-            if change <= 1e-4 * size + rounding:
-                return fine, 4 * change + rounding
+            if change + bend <= 1e-4 * size + rounding:
+                return fine, 4 * change + bend + rounding
         return float("nan"), 0.0
 
-    def _difference(self, direction: Tensor, step: float) -> tuple[float, float]:
+    def _difference(self, direction: Tensor, step: float) -> tuple[float, float, float]:
         above, below = (self._results(direction * sign * step) for sign in (1, -1))
-        derivative, noise = 0.0, 0.0
-        for high, low, gradient in zip(above, below, self.grad_results, strict=True):
+        derivative, bend, noise = 0.0, 0.0, 0.0
+        for high, middle, low, gradient in zip(above, self.at, below, self.grad_results, strict=True):
             derivative += float((gradient * (high - low)).sum()) / (2 * step)
+            bend += float((gradient * ((high - middle) - (middle - low))).sum()) / step
             noise += float((gradient * high).norm()) * 50 * EPS / step
-        return derivative, noise
+        return derivative, abs(bend), noise
 
     @torch.no_grad()
     def _results(self, change: Tensor) -> list[Tensor]:
