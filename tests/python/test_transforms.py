@@ -159,7 +159,7 @@ def test_many_gradients_at_once(case):
     if "inverted_residual" in case or "conv_chain" in case:  # their operators take lists of tensors
         name = "inverted_residual" if "gated" in case else "conv_chain"
         with pytest.raises(
-            NotImplementedError, match=f"fusedsc: {name} has no rule for many gradients at once{REMEDY}"
+            NotImplementedError, match=f"fusedsc: {name} has no rule for many gradients at once.*{REMEDY}"
         ):
             torch.autograd.grad(y, x, grad_y, is_grads_batched=True)
         return
