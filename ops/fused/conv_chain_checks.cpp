@@ -73,7 +73,7 @@ std::vector<Sizes> check_chain(const ConvChainArguments& chain) {
       check_device(weight, chain.x.device);
     });
   }
-  const std::vector<Sizes> sizes = conv_chain_sizes(chain);
+  std::vector<Sizes> sizes = conv_chain_sizes(chain);
   for (std::size_t i = 0; i < chain.stages.size(); ++i) {
     check_part("stages", i, [&, &stage = chain.stages[i]] {
       check_channels("bias", stage.bias, sizes[i][1], dtype);

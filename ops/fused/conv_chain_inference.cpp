@@ -22,6 +22,7 @@ struct Inference {
     std::vector<std::size_t> ends;  // the last stage of each step
     for (std::size_t i = 0; i < unplaced.size(); i = ends.back() + 1) ends.push_back(is_block(i) ? i + 1 : i);
     std::vector<TensorView> results;
+    results.reserve(ends.size());
     for (const std::size_t end : ends) results.push_back(unplaced[end]);
     results.back() = chain.y;
     give_address(results.back(), unplaced.back());
