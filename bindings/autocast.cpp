@@ -7,6 +7,7 @@
 
 #include "operators.h"
 #include "transforms.h"
+#include "translated.h"
 
 namespace fusedsc::aten {
 namespace {
@@ -170,13 +171,13 @@ Tensor conv_chain_autocast(const Tensor& x, at::TensorList weights, const Tensor
 
 template <at::DeviceType device>
 void register_casts(torch::Library& m) {
-  m.impl("depthwise_conv2d", depthwise_conv2d_autocast<device>);
-  m.impl("pointwise_conv2d", pointwise_conv2d_autocast<device>);
-  m.impl("sliding_channel_conv2d", sliding_channel_conv2d_autocast<device>);
-  m.impl("dsc_block", dsc_block_autocast<device>);
-  m.impl("conv_bn_act", conv_bn_act_autocast<device>);
-  m.impl("inverted_residual", inverted_residual_autocast<device>);
-  m.impl("conv_chain", conv_chain_autocast<device>);
+  m.impl("depthwise_conv2d", translated<depthwise_conv2d_autocast<device>>);
+  m.impl("pointwise_conv2d", translated<pointwise_conv2d_autocast<device>>);
+  m.impl("sliding_channel_conv2d", translated<sliding_channel_conv2d_autocast<device>>);
+  m.impl("dsc_block", translated<dsc_block_autocast<device>>);
+  m.impl("conv_bn_act", translated<conv_bn_act_autocast<device>>);
+  m.impl("inverted_residual", translated<inverted_residual_autocast<device>>);
+  m.impl("conv_chain", translated<conv_chain_autocast<device>>);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "autograd.h"
 #include "operators.h"
 #include "transforms.h"
+#include "translated.h"
 
 namespace fusedsc::aten {
 namespace {
@@ -83,8 +84,8 @@ Tensors4 conv_bn_act_backward_autograd(const Tensor& grad_y, const Tensor& x, co
 }  // namespace
 
 TORCH_LIBRARY_IMPL(fusedsc, Autograd, m) {
-  m.impl("_conv_bn_act_forward", conv_bn_act_forward_autograd);
-  m.impl("_conv_bn_act_backward", conv_bn_act_backward_autograd);
+  m.impl("_conv_bn_act_forward", translated<conv_bn_act_forward_autograd>);
+  m.impl("_conv_bn_act_backward", translated<conv_bn_act_backward_autograd>);
 }
 
 }  // namespace fusedsc::aten

@@ -6,6 +6,7 @@
 #include "autograd.h"
 #include "conv_chain_operands.h"
 #include "transforms.h"
+#include "translated.h"
 
 namespace fusedsc::aten {
 namespace {
@@ -190,8 +191,8 @@ std::vector<Tensor> conv_chain_backward_autograd(const Tensor& grad_y, const Ten
 }  // namespace
 
 TORCH_LIBRARY_IMPL(fusedsc, Autograd, m) {
-  m.impl("_conv_chain_forward", conv_chain_forward_autograd);
-  m.impl("_conv_chain_backward", conv_chain_backward_autograd);
+  m.impl("_conv_chain_forward", translated<conv_chain_forward_autograd>);
+  m.impl("_conv_chain_backward", translated<conv_chain_backward_autograd>);
 }
 
 }  // namespace fusedsc::aten

@@ -9,6 +9,7 @@
 #include "autograd.h"
 #include "operators.h"
 #include "transforms.h"
+#include "translated.h"
 
 namespace fusedsc::aten {
 namespace {
@@ -184,12 +185,12 @@ Tensors3 sliding_channel_conv2d_backward_autograd(const Tensor& grad_y, const Te
 }  // namespace
 
 TORCH_LIBRARY_IMPL(fusedsc, Autograd, m) {
-  m.impl("depthwise_conv2d", depthwise_conv2d_autograd);
-  m.impl("depthwise_conv2d_backward", depthwise_conv2d_backward_autograd);
-  m.impl("pointwise_conv2d", pointwise_conv2d_autograd);
-  m.impl("pointwise_conv2d_backward", pointwise_conv2d_backward_autograd);
-  m.impl("sliding_channel_conv2d", sliding_channel_conv2d_autograd);
-  m.impl("sliding_channel_conv2d_backward", sliding_channel_conv2d_backward_autograd);
+  m.impl("depthwise_conv2d", translated<depthwise_conv2d_autograd>);
+  m.impl("depthwise_conv2d_backward", translated<depthwise_conv2d_backward_autograd>);
+  m.impl("pointwise_conv2d", translated<pointwise_conv2d_autograd>);
+  m.impl("pointwise_conv2d_backward", translated<pointwise_conv2d_backward_autograd>);
+  m.impl("sliding_channel_conv2d", translated<sliding_channel_conv2d_autograd>);
+  m.impl("sliding_channel_conv2d_backward", translated<sliding_channel_conv2d_backward_autograd>);
 }
 
 }  // namespace fusedsc::aten

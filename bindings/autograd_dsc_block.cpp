@@ -6,6 +6,7 @@
 #include "autograd.h"
 #include "operators.h"
 #include "transforms.h"
+#include "translated.h"
 
 namespace fusedsc::aten {
 namespace {
@@ -102,8 +103,8 @@ Tensors7 dsc_block_backward_autograd(const Tensor& grad_y, const Tensor& x, cons
 }  // namespace
 
 TORCH_LIBRARY_IMPL(fusedsc, Autograd, m) {
-  m.impl("_dsc_block_forward", dsc_block_forward_autograd);
-  m.impl("_dsc_block_backward", dsc_block_backward_autograd);
+  m.impl("_dsc_block_forward", translated<dsc_block_forward_autograd>);
+  m.impl("_dsc_block_backward", translated<dsc_block_backward_autograd>);
 }
 
 }  // namespace fusedsc::aten

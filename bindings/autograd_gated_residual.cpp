@@ -8,6 +8,7 @@
 #include "autograd.h"
 #include "operators.h"
 #include "transforms.h"
+#include "translated.h"
 
 namespace fusedsc::aten {
 namespace {
@@ -152,8 +153,8 @@ Tensors14 gated_residual_backward_autograd(const Tensor& grad_y, const Tensor& x
 }  // namespace
 
 TORCH_LIBRARY_IMPL(fusedsc, Autograd, m) {
-  m.impl("_gated_residual_forward", gated_residual_forward_autograd);
-  m.impl("_gated_residual_backward", gated_residual_backward_autograd);
+  m.impl("_gated_residual_forward", translated<gated_residual_forward_autograd>);
+  m.impl("_gated_residual_backward", translated<gated_residual_backward_autograd>);
 }
 
 }  // namespace fusedsc::aten

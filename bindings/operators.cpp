@@ -30,8 +30,8 @@ Tensor change_layout(const Tensor& x, bool channels_last) {
   return call<change_layout>("fusedsc::_change_layout", x, channels_last);
 }
 
-Tensor fold_batch_norms(const TensorOptionals& batch_norms, at::ArrayRef<double> eps, at::ScalarType dtype) {
-  return call<fold_batch_norms>("fusedsc::_fold_batch_norms", batch_norms, eps, dtype);
+Tensor fold_batch_norms(const TensorOptionals& batch_norms, at::ArrayRef<double> eps, bool is_double) {
+  return call<fold_batch_norms>("fusedsc::_fold_batch_norms", batch_norms, eps, is_double);
 }
 
 Tensor depthwise_conv2d(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,

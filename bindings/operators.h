@@ -72,7 +72,7 @@ std::vector<Tensor> cast_sliding(at::TensorList tensors, at::ScalarType dtype, s
 
 Tensor change_layout(const Tensor& x, bool channels_last);
 
-Tensor fold_batch_norms(const TensorOptionals& batch_norms, at::ArrayRef<double> eps, at::ScalarType dtype);
+Tensor fold_batch_norms(const TensorOptionals& batch_norms, at::ArrayRef<double> eps, bool is_double);
 
 using Tensors2 = std::tuple<Tensor, Tensor>;
 using Tensors3 = std::tuple<Tensor, Tensor, Tensor>;

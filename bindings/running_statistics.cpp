@@ -24,7 +24,7 @@ void RunningStatistics::check(const at::Tensor& x, const c10::SymInt& channels, 
 }
 
 at::Tensor fold_running(const TensorOptionals& batch_norms, at::ArrayRef<double> eps, const at::Tensor& x) {
-  return fold_batch_norms(batch_norms, eps, accumulation_type(x.scalar_type()));
+  return fold_batch_norms(batch_norms, eps, accumulation_type(x.scalar_type()) == at::kDouble);
 }
 
 namespace {

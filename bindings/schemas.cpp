@@ -107,8 +107,9 @@ TORCH_LIBRARY(fusedsc, m) {
       "bool[] output_mask, str? sync_group=None, int sync_size=1) -> Tensor[]");
 
   // The `statistics`, all five rows, of BatchNorms in eval mode; each of them is [weight, bias, running_mean,
-  // running_var], of any floating dtypes or None, in `batch_norms`, and has its eps. Without gradients.
-  def("_fold_batch_norms(Tensor?[] batch_norms, float[] eps, ScalarType dtype) -> Tensor");
+  // running_var], of any floating dtypes or None, in `batch_norms`, and has its eps. In float64 or float32; said by a
+  // bool, since AOTInductor hands on dtypes by numbers that mean others here. Without gradients.
+  def("_fold_batch_norms(Tensor?[] batch_norms, float[] eps, bool is_double) -> Tensor");
 
   // Copies in another dtype, made together.
   def("_cast(Tensor[] tensors, ScalarType dtype) -> Tensor[]");

@@ -7,6 +7,7 @@
 #include "fusedsc/fused/batch_norm_fold.h"
 #include "operators.h"
 #include "tensor_conversion.h"
+#include "translated.h"
 
 namespace fusedsc::aten {
 namespace {
@@ -23,13 +24,11 @@ Tensor one_of(const TensorOptionals& batch_norms, std::size_t number) {
                         " has no tensor at all; give one of its weight, bias, running_mean and running_var at least");
 }
 
-Tensor fold_batch_norms_meta(const TensorOptionals& batch_norms, at::ArrayRef<double> eps, at::ScalarType dtype) {
+Tensor fold_batch_norms_meta(const TensorOptionals& batch_norms, at::ArrayRef<double> eps, bool is_double) {
   check(!eps.empty() && batch_norms.size() == kVectors * eps.size(), "batch_norms: ", batch_norms.size(),
         " tensors given with ", eps.size(),
         " values of eps; give weight, bias, running_mean and running_var (or None) ",
         "and one eps for each BatchNorm, of which there must be one at least");
-  check(dtype == at::kFloat || dtype == at::kDouble, "dtype: it is ", c10::toString(dtype),
-        "; it must be float32 or float64");
   const Tensor first = one_of(batch_norms, 0);
   c10::SymInt channels = 0;
   for (std::size_t number = 0; number < eps.size(); ++number) {
@@ -42,11 +41,11 @@ Tensor fold_batch_norms_meta(const TensorOptionals& batch_norms, at::ArrayRef<do
     }
     channels += like.sym_size(0);
   }
-  return at::empty_symint({5, channels}, first.options().dtype(dtype));
+  return at::empty_symint({5, channels}, first.options().dtype(is_double ? at::kDouble : at::kFloat));
 }
 
-Tensor fold_batch_norms_kernel(const TensorOptionals& batch_norms, at::ArrayRef<double> eps, at::ScalarType dtype) {
-  const Tensor statistics = fold_batch_norms_meta(batch_norms, eps, dtype);
+Tensor fold_batch_norms_kernel(const TensorOptionals& batch_norms, at::ArrayRef<double> eps, bool is_double) {
+  const Tensor statistics = fold_batch_norms_meta(batch_norms, eps, is_double);
   if (statistics.numel() == 0) return statistics;
   BatchNormFoldArguments arguments;
   arguments.batch_norms.reserve(eps.size());
@@ -71,16 +70,16 @@ Tensor fold_batch_norms_kernel(const TensorOptionals& batch_norms, at::ArrayRef<
 
 /// Without gradients: those of a BatchNorm's parameters are its block's to compute, in eval mode too, and running
 /// statistics have none.
-Tensor fold_batch_norms_autograd(const TensorOptionals& batch_norms, at::ArrayRef<double> eps, at::ScalarType dtype) {
+Tensor fold_batch_norms_autograd(const TensorOptionals& batch_norms, at::ArrayRef<double> eps, bool is_double) {
   const at::AutoDispatchBelowADInplaceOrView guard;
-  return fold_batch_norms(batch_norms, eps, dtype);
+  return fold_batch_norms(batch_norms, eps, is_double);
 }
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(fusedsc, CPU, m) { m.impl("_fold_batch_norms", fold_batch_norms_kernel); }
-TORCH_LIBRARY_IMPL(fusedsc, CUDA, m) { m.impl("_fold_batch_norms", fold_batch_norms_kernel); }
-TORCH_LIBRARY_IMPL(fusedsc, Meta, m) { m.impl("_fold_batch_norms", fold_batch_norms_meta); }
-TORCH_LIBRARY_IMPL(fusedsc, Autograd, m) { m.impl("_fold_batch_norms", fold_batch_norms_autograd); }
+TORCH_LIBRARY_IMPL(fusedsc, CPU, m) { m.impl("_fold_batch_norms", translated<fold_batch_norms_kernel>); }
+TORCH_LIBRARY_IMPL(fusedsc, CUDA, m) { m.impl("_fold_batch_norms", translated<fold_batch_norms_kernel>); }
+TORCH_LIBRARY_IMPL(fusedsc, Meta, m) { m.impl("_fold_batch_norms", translated<fold_batch_norms_meta>); }
+TORCH_LIBRARY_IMPL(fusedsc, Autograd, m) { m.impl("_fold_batch_norms", translated<fold_batch_norms_autograd>); }
 
 }  // namespace fusedsc::aten

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "fusedsc/runtime/cpu_targets.h"
+#include "translated.h"
 
 namespace fusedsc::aten {
 namespace {
@@ -17,6 +18,6 @@ std::tuple<std::string, std::vector<std::string>, std::string, std::string> buil
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(fusedsc, CompositeExplicitAutograd, m) { m.impl("_build_info", build_info); }
+TORCH_LIBRARY_IMPL(fusedsc, CompositeExplicitAutograd, m) { m.impl("_build_info", translated<build_info>); }
 
 }  // namespace fusedsc::aten

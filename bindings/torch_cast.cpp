@@ -11,6 +11,7 @@
 #include "operators.h"
 #include "tensor_conversion.h"
 #include "transforms.h"
+#include "translated.h"
 
 namespace fusedsc::aten {
 namespace {
@@ -159,16 +160,16 @@ std::vector<Tensor> cast_sliding_autograd(at::TensorList tensors, at::ScalarType
 }
 
 void register_kernels(torch::Library& m) {
-  m.impl("_cast", cast_kernel);
-  m.impl("_cast_sliding", cast_sliding_kernel);
+  m.impl("_cast", translated<cast_kernel>);
+  m.impl("_cast_sliding", translated<cast_sliding_kernel>);
 }
 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(fusedsc, CompositeExplicitAutograd, m) { register_kernels(m); }
 TORCH_LIBRARY_IMPL(fusedsc, Autograd, m) {
-  m.impl("_cast", cast_autograd);
-  m.impl("_cast_sliding", cast_sliding_autograd);
+  m.impl("_cast", translated<cast_autograd>);
+  m.impl("_cast_sliding", translated<cast_sliding_autograd>);
 }
 
 }  // namespace fusedsc::aten

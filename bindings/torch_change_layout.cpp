@@ -8,6 +8,7 @@
 #include "operators.h"
 #include "tensor_conversion.h"
 #include "transforms.h"
+#include "translated.h"
 
 namespace fusedsc::aten {
 namespace {
@@ -49,9 +50,9 @@ Tensor change_layout_autograd(const Tensor& x, bool channels_last) {
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(fusedsc, CPU, m) { m.impl("_change_layout", change_layout_kernel); }
-TORCH_LIBRARY_IMPL(fusedsc, CUDA, m) { m.impl("_change_layout", change_layout_kernel); }
-TORCH_LIBRARY_IMPL(fusedsc, Meta, m) { m.impl("_change_layout", change_layout_meta); }
-TORCH_LIBRARY_IMPL(fusedsc, Autograd, m) { m.impl("_change_layout", change_layout_autograd); }
+TORCH_LIBRARY_IMPL(fusedsc, CPU, m) { m.impl("_change_layout", translated<change_layout_kernel>); }
+TORCH_LIBRARY_IMPL(fusedsc, CUDA, m) { m.impl("_change_layout", translated<change_layout_kernel>); }
+TORCH_LIBRARY_IMPL(fusedsc, Meta, m) { m.impl("_change_layout", translated<change_layout_meta>); }
+TORCH_LIBRARY_IMPL(fusedsc, Autograd, m) { m.impl("_change_layout", translated<change_layout_autograd>); }
 
 }  // namespace fusedsc::aten

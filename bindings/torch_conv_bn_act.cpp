@@ -9,6 +9,7 @@
 #include "operators.h"
 #include "running_statistics.h"
 #include "tensor_conversion.h"
+#include "translated.h"
 
 namespace fusedsc::aten {
 namespace {
@@ -168,9 +169,9 @@ Explanation explain_conv_bn_act_kernel(const Tensor& x, const Tensor& weight, co
 }
 
 void register_kernels(torch::Library& m) {
-  m.impl("_conv_bn_act_forward", conv_bn_act_forward_kernel);
-  m.impl("_conv_bn_act_backward", conv_bn_act_backward_kernel);
-  m.impl("_explain_conv_bn_act", explain_conv_bn_act_kernel);
+  m.impl("_conv_bn_act_forward", translated<conv_bn_act_forward_kernel>);
+  m.impl("_conv_bn_act_backward", translated<conv_bn_act_backward_kernel>);
+  m.impl("_explain_conv_bn_act", translated<explain_conv_bn_act_kernel>);
 }
 
 }  // namespace
@@ -179,8 +180,8 @@ TORCH_LIBRARY_IMPL(fusedsc, CPU, m) { register_kernels(m); }
 TORCH_LIBRARY_IMPL(fusedsc, CUDA, m) { register_kernels(m); }
 
 TORCH_LIBRARY_IMPL(fusedsc, Meta, m) {
-  m.impl("_conv_bn_act_forward", conv_bn_act_forward_meta);
-  m.impl("_conv_bn_act_backward", conv_bn_act_backward_meta);
+  m.impl("_conv_bn_act_forward", translated<conv_bn_act_forward_meta>);
+  m.impl("_conv_bn_act_backward", translated<conv_bn_act_backward_meta>);
 }
 
 }  // namespace fusedsc::aten

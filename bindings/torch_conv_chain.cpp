@@ -12,6 +12,7 @@
 #include "explain.h"
 #include "group_merge.h"
 #include "tensor_conversion.h"
+#include "translated.h"
 
 namespace fusedsc::aten {
 namespace {
@@ -217,9 +218,9 @@ Explanation explain_conv_chain_kernel(const Tensor& given_x, at::TensorList weig
 }
 
 void register_kernels(torch::Library& m) {
-  m.impl("_conv_chain_forward", conv_chain_forward_kernel);
-  m.impl("_conv_chain_backward", conv_chain_backward_kernel);
-  m.impl("_explain_conv_chain", explain_conv_chain_kernel);
+  m.impl("_conv_chain_forward", translated<conv_chain_forward_kernel>);
+  m.impl("_conv_chain_backward", translated<conv_chain_backward_kernel>);
+  m.impl("_explain_conv_chain", translated<explain_conv_chain_kernel>);
 }
 
 }  // namespace
@@ -245,8 +246,8 @@ TORCH_LIBRARY_IMPL(fusedsc, CPU, m) { register_kernels(m); }
 TORCH_LIBRARY_IMPL(fusedsc, CUDA, m) { register_kernels(m); }
 
 TORCH_LIBRARY_IMPL(fusedsc, Meta, m) {
-  m.impl("_conv_chain_forward", conv_chain_forward_meta);
-  m.impl("_conv_chain_backward", conv_chain_backward_meta);
+  m.impl("_conv_chain_forward", translated<conv_chain_forward_meta>);
+  m.impl("_conv_chain_backward", translated<conv_chain_backward_meta>);
 }
 
 }  // namespace fusedsc::aten

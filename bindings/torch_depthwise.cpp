@@ -7,6 +7,7 @@
 #include "fusedsc/backward/depthwise.h"
 #include "operators.h"
 #include "tensor_conversion.h"
+#include "translated.h"
 
 namespace fusedsc::aten {
 namespace {
@@ -89,9 +90,9 @@ Explanation explain_depthwise_conv2d_kernel(const Tensor& x, const Tensor& weigh
 }
 
 void register_kernels(torch::Library& m) {
-  m.impl("depthwise_conv2d", depthwise_conv2d_kernel);
-  m.impl("depthwise_conv2d_backward", depthwise_conv2d_backward_kernel);
-  m.impl("_explain_depthwise_conv2d", explain_depthwise_conv2d_kernel);
+  m.impl("depthwise_conv2d", translated<depthwise_conv2d_kernel>);
+  m.impl("depthwise_conv2d_backward", translated<depthwise_conv2d_backward_kernel>);
+  m.impl("_explain_depthwise_conv2d", translated<explain_depthwise_conv2d_kernel>);
 }
 
 }  // namespace
@@ -100,8 +101,8 @@ TORCH_LIBRARY_IMPL(fusedsc, CPU, m) { register_kernels(m); }
 TORCH_LIBRARY_IMPL(fusedsc, CUDA, m) { register_kernels(m); }
 
 TORCH_LIBRARY_IMPL(fusedsc, Meta, m) {
-  m.impl("depthwise_conv2d", depthwise_conv2d_meta);
-  m.impl("depthwise_conv2d_backward", depthwise_conv2d_backward_meta);
+  m.impl("depthwise_conv2d", translated<depthwise_conv2d_meta>);
+  m.impl("depthwise_conv2d_backward", translated<depthwise_conv2d_backward_meta>);
 }
 
 }  // namespace fusedsc::aten

@@ -10,6 +10,7 @@
 #include "operators.h"
 #include "running_statistics.h"
 #include "tensor_conversion.h"
+#include "translated.h"
 
 namespace fusedsc::aten {
 namespace {
@@ -229,9 +230,9 @@ Explanation explain_dsc_block_kernel(const Tensor& given_x, const Tensor& dw_wei
 }
 
 void register_kernels(torch::Library& m) {
-  m.impl("_dsc_block_forward", dsc_block_forward_kernel);
-  m.impl("_dsc_block_backward", dsc_block_backward_kernel);
-  m.impl("_explain_dsc_block", explain_dsc_block_kernel);
+  m.impl("_dsc_block_forward", translated<dsc_block_forward_kernel>);
+  m.impl("_dsc_block_backward", translated<dsc_block_backward_kernel>);
+  m.impl("_explain_dsc_block", translated<explain_dsc_block_kernel>);
 }
 
 }  // namespace
@@ -240,8 +241,8 @@ TORCH_LIBRARY_IMPL(fusedsc, CPU, m) { register_kernels(m); }
 TORCH_LIBRARY_IMPL(fusedsc, CUDA, m) { register_kernels(m); }
 
 TORCH_LIBRARY_IMPL(fusedsc, Meta, m) {
-  m.impl("_dsc_block_forward", dsc_block_forward_meta);
-  m.impl("_dsc_block_backward", dsc_block_backward_meta);
+  m.impl("_dsc_block_forward", translated<dsc_block_forward_meta>);
+  m.impl("_dsc_block_backward", translated<dsc_block_backward_meta>);
 }
 
 }  // namespace fusedsc::aten

@@ -16,6 +16,7 @@
 #include "running_statistics.h"
 #include "tensor_conversion.h"
 #include "transforms.h"
+#include "translated.h"
 #include "will_differentiate.h"
 
 namespace fusedsc::aten {
@@ -143,9 +144,9 @@ Tensor conv_chain_composite(const Tensor& x, at::TensorList weights, const Tenso
 }  // namespace
 
 TORCH_LIBRARY_IMPL(fusedsc, CompositeImplicitAutograd, m) {
-  m.impl("dsc_block", dsc_block_composite);
-  m.impl("conv_bn_act", conv_bn_act_composite);
-  m.impl("conv_chain", conv_chain_composite);
+  m.impl("dsc_block", translated<dsc_block_composite>);
+  m.impl("conv_bn_act", translated<conv_bn_act_composite>);
+  m.impl("conv_chain", translated<conv_chain_composite>);
 }
 
 }  // namespace fusedsc::aten

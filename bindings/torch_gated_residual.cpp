@@ -10,6 +10,7 @@
 #include "fusedsc/fused/gated_residual.h"
 #include "inverted_residual_operands.h"
 #include "squeeze_excite_gate.h"
+#include "translated.h"
 
 namespace fusedsc::aten {
 namespace {
@@ -188,8 +189,8 @@ Tensors14 gated_residual_backward_kernel(const Tensor& grad_y, const Tensor& x, 
 }
 
 void register_kernels(torch::Library& m) {
-  m.impl("_gated_residual_forward", gated_residual_forward_kernel);
-  m.impl("_gated_residual_backward", gated_residual_backward_kernel);
+  m.impl("_gated_residual_forward", translated<gated_residual_forward_kernel>);
+  m.impl("_gated_residual_backward", translated<gated_residual_backward_kernel>);
 }
 
 }  // namespace
@@ -198,8 +199,8 @@ TORCH_LIBRARY_IMPL(fusedsc, CPU, m) { register_kernels(m); }
 TORCH_LIBRARY_IMPL(fusedsc, CUDA, m) { register_kernels(m); }
 
 TORCH_LIBRARY_IMPL(fusedsc, Meta, m) {
-  m.impl("_gated_residual_forward", gated_residual_forward_meta);
-  m.impl("_gated_residual_backward", gated_residual_backward_meta);
+  m.impl("_gated_residual_forward", translated<gated_residual_forward_meta>);
+  m.impl("_gated_residual_backward", translated<gated_residual_backward_meta>);
 }
 
 }  // namespace fusedsc::aten

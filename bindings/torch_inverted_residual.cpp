@@ -14,6 +14,7 @@
 #include "running_statistics.h"
 #include "squeeze_excite_gate.h"
 #include "transforms.h"
+#include "translated.h"
 #include "will_differentiate.h"
 
 namespace fusedsc::aten {
@@ -219,13 +220,17 @@ Explanation explain_inverted_residual_kernel(
                             geometry, activation, residual, batch_statistics));
 }
 
-void register_kernels(torch::Library& m) { m.impl("_explain_inverted_residual", explain_inverted_residual_kernel); }
+void register_kernels(torch::Library& m) {
+  m.impl("_explain_inverted_residual", translated<explain_inverted_residual_kernel>);
+}
 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(fusedsc, CPU, m) { register_kernels(m); }
 TORCH_LIBRARY_IMPL(fusedsc, CUDA, m) { register_kernels(m); }
 
-TORCH_LIBRARY_IMPL(fusedsc, CompositeImplicitAutograd, m) { m.impl("inverted_residual", inverted_residual_composite); }
+TORCH_LIBRARY_IMPL(fusedsc, CompositeImplicitAutograd, m) {
+  m.impl("inverted_residual", translated<inverted_residual_composite>);
+}
 
 }  // namespace fusedsc::aten

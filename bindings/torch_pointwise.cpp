@@ -7,6 +7,7 @@
 #include "fusedsc/backward/pointwise.h"
 #include "operators.h"
 #include "tensor_conversion.h"
+#include "translated.h"
 
 namespace fusedsc::aten {
 namespace {
@@ -82,9 +83,9 @@ Explanation explain_pointwise_conv2d_kernel(const Tensor& x, const Tensor& weigh
 }
 
 void register_kernels(torch::Library& m) {
-  m.impl("pointwise_conv2d", pointwise_conv2d_kernel);
-  m.impl("pointwise_conv2d_backward", pointwise_conv2d_backward_kernel);
-  m.impl("_explain_pointwise_conv2d", explain_pointwise_conv2d_kernel);
+  m.impl("pointwise_conv2d", translated<pointwise_conv2d_kernel>);
+  m.impl("pointwise_conv2d_backward", translated<pointwise_conv2d_backward_kernel>);
+  m.impl("_explain_pointwise_conv2d", translated<explain_pointwise_conv2d_kernel>);
 }
 
 }  // namespace
@@ -93,8 +94,8 @@ TORCH_LIBRARY_IMPL(fusedsc, CPU, m) { register_kernels(m); }
 TORCH_LIBRARY_IMPL(fusedsc, CUDA, m) { register_kernels(m); }
 
 TORCH_LIBRARY_IMPL(fusedsc, Meta, m) {
-  m.impl("pointwise_conv2d", pointwise_conv2d_meta);
-  m.impl("pointwise_conv2d_backward", pointwise_conv2d_backward_meta);
+  m.impl("pointwise_conv2d", translated<pointwise_conv2d_meta>);
+  m.impl("pointwise_conv2d_backward", translated<pointwise_conv2d_backward_meta>);
 }
 
 }  // namespace fusedsc::aten

@@ -7,6 +7,7 @@
 #include "fusedsc/backward/sliding_channel.h"
 #include "operators.h"
 #include "tensor_conversion.h"
+#include "translated.h"
 
 namespace fusedsc::aten {
 namespace {
@@ -88,9 +89,9 @@ Explanation explain_sliding_channel_conv2d_kernel(const Tensor& x, const Tensor&
 }
 
 void register_kernels(torch::Library& m) {
-  m.impl("sliding_channel_conv2d", sliding_channel_conv2d_kernel);
-  m.impl("sliding_channel_conv2d_backward", sliding_channel_conv2d_backward_kernel);
-  m.impl("_explain_sliding_channel_conv2d", explain_sliding_channel_conv2d_kernel);
+  m.impl("sliding_channel_conv2d", translated<sliding_channel_conv2d_kernel>);
+  m.impl("sliding_channel_conv2d_backward", translated<sliding_channel_conv2d_backward_kernel>);
+  m.impl("_explain_sliding_channel_conv2d", translated<explain_sliding_channel_conv2d_kernel>);
 }
 
 }  // namespace
@@ -99,8 +100,8 @@ TORCH_LIBRARY_IMPL(fusedsc, CPU, m) { register_kernels(m); }
 TORCH_LIBRARY_IMPL(fusedsc, CUDA, m) { register_kernels(m); }
 
 TORCH_LIBRARY_IMPL(fusedsc, Meta, m) {
-  m.impl("sliding_channel_conv2d", sliding_channel_conv2d_meta);
-  m.impl("sliding_channel_conv2d_backward", sliding_channel_conv2d_backward_meta);
+  m.impl("sliding_channel_conv2d", translated<sliding_channel_conv2d_meta>);
+  m.impl("sliding_channel_conv2d_backward", translated<sliding_channel_conv2d_backward_meta>);
 }
 
 }  // namespace fusedsc::aten

@@ -99,3 +99,21 @@ def test_onnx_asks_for_plain_operators(monkeypatch):
     module = nn.InvertedResidual(4, 4, 1, 6).eval()
     program = torch.export.export(module, (torch.randn(1, 4, 9, 11),), strict=False)
     assert not [node for node in program.graph.nodes if "fusedsc" in str(node.target)]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("squeezes", [None, 3])
+def test_aot_inductor(squeezes, tmp_path):
+    """What it compiles runs in a process that has loaded the operators' library, as this one has."""
+    torch.manual_seed(0)
+    block = nn.InvertedResidual(4, 4, 1, 3, squeeze_channels=squeezes)
+    model = torch.nn.Sequential(nn.DSCBlock(3, 4, stride=2), block, nn.PointwiseConv2d(4, 5)).eval()
+    x = torch.randn(2, 3, 12, 16)
+    images = {0: torch.export.Dim("images", min=1, max=8)}
+    with torch.no_grad():
+        program = torch.export.export(model, (x,), dynamic_shapes=(images,))
+        assert any("fusedsc" in str(node.target) for node in program.graph.nodes)
+        package = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "model.pt2"))
+        loaded = torch._inductor.aoti_load_package(package)
+        for batch in (x, x[:1], torch.randn(5, 3, 12, 16)):
+            torch.testing.assert_close(loaded(batch), model(batch), rtol=1e-5, atol=1e-5)

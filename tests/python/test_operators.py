@@ -68,12 +68,12 @@ def convolution_calls(layout):
     )
     yield ops._cast_sliding, ([rand(6), rand(6, 2, 1, 1, layout=layout)], torch.float32, 4, 2, 0.5, False)
     yield ops._cast_sliding, ([rand(6, 4, 1, 1, layout=layout)], torch.float32, 4, 2, 0.5, True)
-    yield ops._fold_batch_norms, ([*vectors(8), *vectors(3)[:2], None, None], [1e-5, 1e-3], torch.float64)
+    yield ops._fold_batch_norms, ([*vectors(8), *vectors(3)[:2], None, None], [1e-5, 1e-3], True)
 
 
 def dsc_calls(layout):
     x, dw, dw_bias, gamma, beta, pw, pw_bias = dsc_operands(layout)
-    folded = ops._fold_batch_norms([gamma, beta, *vectors(8)[2:]], [1e-5], torch.float64)
+    folded = ops._fold_batch_norms([gamma, beta, *vectors(8)[2:]], [1e-5], True)
     for given in (None, torch.rand(2, 8, dtype=torch.float64), folded):
         for recompute in (None, True, False):
             core = (x, dw, dw_bias, gamma, beta, pw, pw_bias, given, 1e-5, "silu", *GEOMETRY, recompute)
@@ -89,7 +89,7 @@ def dsc_calls(layout):
 
 def conv_bn_act_calls(layout):
     x, weight, gamma, beta = rand(2, 3, 6, 7, layout=layout), rand(5, 3, 3, 3, layout=layout), vector(5), vector(5)
-    folded = ops._fold_batch_norms([gamma, beta, *vectors(5)[2:]], [1e-5], torch.float64)
+    folded = ops._fold_batch_norms([gamma, beta, *vectors(5)[2:]], [1e-5], True)
     for given in (None, torch.rand(2, 5, dtype=torch.float64), folded):
         core = (x, weight, gamma, beta, given, 1e-5, "silu", *GEOMETRY)
         yield ops._conv_bn_act_forward, core
@@ -109,7 +109,7 @@ def gated_calls(layout):
         bias = vector(hidden) if expands else None
         se = [rand(3, hidden, 1, 1), vector(3), rand(hidden, 3, 1, 1, layout=layout), bias]
         channels = (2 if expands else 1) * hidden + 4
-        folded = ops._fold_batch_norms(vectors(channels), [1e-5], torch.float64)
+        folded = ops._fold_batch_norms(vectors(channels), [1e-5], True)
         for given in (None, torch.rand(2, channels, dtype=torch.float64), folded):
             options = ("silu", "relu6", "sigmoid", *SAME, True)
             core = (x, expand, dw, project, parameters, se, given, [1e-5] * 3, *options)
