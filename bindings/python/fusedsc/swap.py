@@ -157,7 +157,7 @@ class _Swap:
             return children
         self.report.replaced.append(name)
         for part in (one.part for one in found):
-            self.report.operators[part.operator] = self.report.operators.get(part.operator, 0) + 1
+            self._count(part.operator)
             self.done.update(at(module, path) for path in part.convolutions())
         called = [node.target for node in layers.graph.nodes if node.op == "call_module"]
         return {target: layers.modules[target] for target in called if target in layers.modules}
@@ -172,8 +172,11 @@ class _Swap:
             return
         fuse_convolution(conv, kind)
         self.report.replaced.append(name)
-        self.report.operators[f"{kind}_conv2d"] = self.report.operators.get(f"{kind}_conv2d", 0) + 1
+        self._count(f"{kind}_conv2d")
         self.done.add(conv)
+
+    def _count(self, operator: str) -> None:
+        self.report.operators[operator] = self.report.operators.get(operator, 0) + 1
 
 
 def _holds_blocks(module: nn.Module) -> bool:

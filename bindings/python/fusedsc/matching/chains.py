@@ -145,6 +145,10 @@ class _Finder:
                 self.nodes.append(following)
         self.stages.append(Stage(conv, norm, activation))
 
+    def _convolutions(self) -> list[nn.Conv2d]:
+        """Those of the stages so far."""
+        return [self.layers.modules[".".join(stage.conv)] for stage in self.stages]
+
     def _following(self) -> fx.Node | None:
         """What alone reads the last node's value, and nothing else."""
         user = self.layers.only_user(self.nodes[-1])
@@ -193,30 +197,27 @@ class _Finder:
 
     def _gated(self, source: fx.Node) -> Found | None:
         """The part with a gate behind its depthwise convolution, if there is one that an operator computes."""
-        kinds = [_kind(self.layers, node) for node in self.nodes if _kind(self.layers, node)]
-        activations = {stage.activation for stage in self.stages}
-        if kinds not in (["depthwise"], ["pointwise", "depthwise"]) or len(activations) > 1:
+        convs = self._convolutions()
+        kinds = [conv_kind(conv) for conv in convs]
+        if kinds not in (["depthwise"], ["pointwise", "depthwise"]) or len({s.activation for s in self.stages}) > 1:
             return None
         gate = _Gate.behind(self.layers, self.nodes[-1])
         project = self.layers.only_user(gate.product) if gate is not None else None
         if project is None or _kind(self.layers, project) != "pointwise":
             return None
         stages, nodes = list(self.stages), list(self.nodes)
-        self.nodes += gate.nodes
         self._take_stage(project)
-        whole = [stage for stage in self.stages if stage.norm is not None]
-        convs = [self.layers.layer(node) for node in self.nodes if _kind(self.layers, node)]
-        inside = {id(self.layers.modules[gate.reduce]), id(self.layers.modules[gate.expand])}
-        multiplied = kinds[-1] == "depthwise" and self.layers.layer(nodes_of_kind(self, "depthwise")).out_channels
+        convs = self._convolutions()
         fits = (
-            len(whole) == len(self.stages)
+            all(stage.norm is not None for stage in self.stages)
             and self.stages[-1].activation == "identity"
-            and all(conv.bias is None for conv in convs if id(conv) not in inside)
-            and multiplied == self.layers.layer(nodes_of_kind(self, "depthwise")).in_channels
+            and all(conv.bias is None for conv in convs)
+            and convs[-2].in_channels == convs[-2].out_channels
         )
         if not fits:
             self.stages, self.nodes = stages, nodes
             return None
+        self.nodes[len(nodes) : len(nodes)] = gate.nodes
         residual, drop = self._residual(source)
         part = Gated(
             tuple(self.stages),
@@ -228,10 +229,6 @@ class _Finder:
             drop,
         )
         return Found(part, source, self.nodes)
-
-
-def nodes_of_kind(finder: _Finder, kind: str) -> fx.Node:
-    return next(node for node in finder.nodes if _kind(finder.layers, node) == kind)
 
 
 @dataclass
