@@ -66,13 +66,13 @@ class Place:
             torch._dynamo.reset()  # after a few shapes it would compile a function no more
         kinds = ("eager", "compiled") if self.compiled else ("eager",)
         return [
-            (f"{kind} {name}", LAYOUTS[name], _compile if kind == "compiled" else _leave)
+            (f"{kind} {name}", LAYOUTS[name], compiled if kind == "compiled" else _leave)
             for kind in kinds
             for name in self.pytorch_layouts
         ]
 
 
-def _compile(function: Callable) -> Callable:
+def compiled(function: Callable) -> Callable:
     return torch.compile(function, dynamic=False)
 
 

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 import fusedsc
 
 from ..sliding_channel_baselines import ConvolutionStack
-from . import Compiler, Place, Run, Workload, check_same
+from . import Compiler, Place, Run, Workload, check_same, compiled
 
-OURS = "ours"
+OURS, OURS_COMPILED = "ours", "ours compiled"
 WARM_UP_STEPS = 3
 UNCAPTURED_SAMPLES, STEPS_OF_A_SAMPLE = 5, 10
 
@@ -164,6 +164,10 @@ def training_step(network: AnyNetwork, place: Place) -> Workload:
     variants = {}
     for name, model in {OURS: models.ours, **models.beside}.items():
         variants[name] = partial(step_of, model, place.memory_format, lambda model: model)
+    beside = list(models.beside)
+    if place.compiled:
+        beside.append(OURS_COMPILED)
+        variants[OURS_COMPILED] = partial(step_of, models.ours, place.memory_format, compiled)
     pytorch = []
     for other, model in {"": models.pytorch, **models.instead}.items():
         for name, layout, compiler in place.variants():
@@ -183,7 +187,7 @@ def training_step(network: AnyNetwork, place: Place) -> Workload:
         steps[OURS],
         {name: steps[name] for name in pytorch},
         None,
-        beside={name: steps[name] for name in models.beside},
+        beside={name: steps[name] for name in beside},
         facts={
             f"{fact}_of_all": {name: of_step[fact] for name, of_step in facts.items()}
             for fact in ("peak_bytes", "uncaptured_seconds")
@@ -211,6 +215,7 @@ def inference(network: AnyNetwork, place: Place) -> Workload:
         return run
 
     ours = run_of(models.ours, place.memory_format, lambda model: model)
+    beside = {OURS_COMPILED: run_of(models.ours, place.memory_format, compiled)} if place.compiled else {}
     pytorch = {
         name: run_of(models.pytorch, layout, compiler)
         for name, layout, compiler in place.variants()
@@ -220,8 +225,9 @@ def inference(network: AnyNetwork, place: Place) -> Workload:
     check_same(ours(0), next(iter(pytorch.values()))(0), 30 * TOLERANCES[place.dtype])
     facts = {}
     if place.device == "cuda":
-        facts["uncaptured_seconds_of_all"] = {name: _uncaptured(run) for name, run in {OURS: ours, **pytorch}.items()}
-    return Workload(ours, pytorch, None, facts=facts)
+        runs = {OURS: ours, **beside, **pytorch}
+        facts["uncaptured_seconds_of_all"] = {name: _uncaptured(run) for name, run in runs.items()}
+    return Workload(ours, pytorch, None, beside=beside, facts=facts)
 
 
 @torch.no_grad()
