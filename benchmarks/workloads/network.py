@@ -260,6 +260,7 @@ def _first_loss(model: nn.Module, images: Tensor, labels: Tensor, place: Place) 
     """Of a variant that is not timed. Libraries need not try all of their algorithms for it: for a network of
     convolution-stacks that takes minutes."""
     model = copy.deepcopy(model).to(place.device).train()
+    torch.manual_seed(0)  # as those that are timed
     with (
         torch.no_grad(),
         torch.backends.cudnn.flags(enabled=True, benchmark=False, allow_tf32=torch.backends.cudnn.allow_tf32),

@@ -1,12 +1,16 @@
 """Wrong arguments: a sentence that names the argument and the remedy, from real and fake kernels alike."""
 
+import re
+import shutil
+import subprocess
+
 import pytest
 import torch
 from devices import device
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map
 
-from fusedsc import functional, plain
+from fusedsc import _library, functional, plain
 
 
 def depthwise(x=(2, 4, 6, 6), weight=(4, 1, 3, 3), bias=None, change=None, **arguments):
@@ -144,3 +148,12 @@ def test_symbolic_shapes_say_the_same():
     compiled = torch.compile(function, dynamic=True, fullgraph=True, backend="eager")
     with pytest.raises(Exception, match="larger than the padded input of 6"):
         compiled(**tensors, **arguments)
+
+
+@pytest.mark.skipif(shutil.which("nm") is None, reason="there is no nm on the PATH")
+def test_one_cpp_library():
+    """The C++ library is the one that PyTorch has: exceptions and streams pass from one to the other."""
+    command = ["nm", "-D", "--defined-only", str(_library.path())]
+    defined = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert re.search(r" T \w*fusedsc", defined)
+    assert not re.search(r" T _ZNSt6locale", defined)
