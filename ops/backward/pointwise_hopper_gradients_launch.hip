@@ -78,10 +78,11 @@ const PointwiseGradientsInstance kInstances[] = {FUSEDSC_BOTH(32, 1, 3, true, fa
 
 bool is_plain(const PointwiseBackwardArguments& a) { return !a.prologue && !a.gradient_prologue; }
 
-/// Positions that lie in a row together, so that it has 64 channels.
+/// Positions that lie in a row together, so that it has 64 channels. They are of one image: the zeros beside the weights
+/// are multiplied, too, and make a NaN of a neighbour's.
 int fold_of(const PointwiseBackwardArguments& a) {
   const std::int64_t channels = a.x.sizes[1], outputs = a.grad_y.sizes[1];
-  const std::int64_t pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3], fold = kTile / channels;
+  const std::int64_t pixels = a.x.sizes[2] * a.x.sizes[3], fold = kTile / channels;
   const auto is_dense = [](const auto& matrix, std::int64_t columns) {
     return matrix.data == nullptr || matrix.first == columns;
   };

@@ -1,4 +1,6 @@
 /// Sliding-channel convolution of 16-bit channels_last tensors on Hopper GPUs, window by window.
+#include <cmath>
+
 #include "gpu/gpu_under_test.h"
 #include "ops/backward_case.h"
 #include "ops/forward_case.h"
@@ -81,6 +83,37 @@ TEST_P(SlidingChannelWindowsGpu, BothGradients) {
     }
     verify_backward<SlidingChannelGeometry>(problem);
   }
+}
+
+/// Of image 1 all channels of the first position become NaN.
+void spoil(Tensor& tensor) {
+  Array values = tensor.values();
+  for (std::int64_t c = 0; c < values.channels(); ++c) values.at(1, c, 0, 0).value = NAN;
+  tensor.fill(values);
+}
+
+void expect_finite_first_image(const Tensor& tensor) {
+  const Array values = tensor.values();
+  for_each_index(values.sizes, [&](auto n, auto c, auto h, auto w) {
+    if (n == 0) {
+      EXPECT_TRUE(std::isfinite(values.at(n, c, h, w).value)) << c << ", " << h << ", " << w;
+    }
+  });
+}
+
+/// Not to the position that might be beside it in a row.
+TEST_P(SlidingChannelWindowsGpu, NanStaysInItsImage) {
+  const SlidingChannelGeometry geometry{{2, 32, 33, 7}, 64, 2, 0.5};
+  const Forward forward{GetParam().dtype, geometry, {}, channels_last()};
+  ForwardTensors tensors(forward);
+  spoil(tensors.x);
+  run(SlidingChannelGeometry::kForward, tensors.arguments(forward));
+  expect_finite_first_image(tensors.y);
+  const Backward backward{GetParam().dtype, geometry, {.grad_bias = false}, channels_last()};
+  BackwardTensors gradients(backward);
+  spoil(gradients.grad_y);
+  run(SlidingChannelGeometry::kBackward, gradients.arguments(backward));
+  expect_finite_first_image(gradients.grad_x);
 }
 
 TEST_P(SlidingChannelWindowsGpu, EachGradient) {
