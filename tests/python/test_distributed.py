@@ -1,5 +1,8 @@
 """Several processes: gradients are the mean of theirs, and statistics those of all their images together."""
 
+import copy
+import warnings
+
 import pytest
 import torch
 import torch.distributed
@@ -39,6 +42,50 @@ def in_one_process(rank, where, folder):
         torch.save(
             [gradient.cpu() for gradient in gradients(parallel, images_of(rank, where, rank))], f"{folder}/{rank}.pt"
         )
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_sharded_parameters(tmp_path):
+    """FSDP2, a block at a time: gradients and what a step leaves of the parameters are the plain network's."""
+    where = device().type
+    if where == "cuda" and torch.cuda.device_count() < PROCESSES:
+        pytest.skip("needs two GPUs")
+    torch.multiprocessing.spawn(sharded_in_one_process, (where, str(tmp_path)), PROCESSES)
+    for rank in range(PROCESSES):
+        found = torch.load(tmp_path / f"{rank}.pt")
+        plain = fusedsc.unswap(network(where, rank))
+        shares = [gradients(copy.deepcopy(plain), images_of(part, where, rank)) for part in range(PROCESSES)]
+        for (name, parameter), *parts in zip(plain.named_parameters(), *shares, strict=True):
+            gradient = torch.stack(parts).mean(0)
+            torch.testing.assert_close(found["gradients"][name], gradient.cpu())
+            torch.testing.assert_close(found["parameters"][name], (parameter.detach() - gradient).cpu())
+
+
+def sharded_in_one_process(rank, where, folder):
+    from torch.distributed.fsdp import fully_shard
+
+    backend = "nccl" if where == "cuda" else "gloo"
+    if where == "cuda":
+        torch.cuda.set_device(rank)
+    torch.distributed.init_process_group(
+        backend, init_method=f"file://{folder}/sharded", rank=rank, world_size=PROCESSES
+    )
+    try:
+        model = network(where, rank)
+        mesh = torch.distributed.init_device_mesh(where, (PROCESSES,))
+        for block in model.features:
+            fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        assert all(isinstance(block, fusedsc.FusedModule) for block in model.features)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", "fusedsc")  # that a block runs unfused
+            gradients(model, images_of(rank, where, rank))
+        found = {"gradients": {name: p.grad.full_tensor().cpu() for name, p in model.named_parameters()}}
+        optimizer.step()
+        found["parameters"] = {name: p.detach().full_tensor().cpu() for name, p in model.named_parameters()}
+        torch.save(found, f"{folder}/{rank}.pt")
     finally:
         torch.distributed.destroy_process_group()
 

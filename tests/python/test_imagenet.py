@@ -213,6 +213,29 @@ def test_two_processes_train_as_one(pictures, tmp_path):
     assert two.progress.epochs == [pytest.approx(epoch, rel=1e-4) for epoch in one.progress.epochs]
 
 
+def test_two_processes_with_batch_statistics_of_both(pictures, tmp_path):
+    """On the CPU only fused blocks have such; of a network that has BatchNorms besides, the run says so."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    recipe = ["--epochs", "1", "--batch-size", str(IMAGES), "--dropout", "0"]  # one step: rounding errors grow
+    done = {}
+    for name, more in (("fused", []), ("plain", ["--plain"])):
+        arguments = arguments_of(pictures, tmp_path / name, *recipe, "--sync-bn", *more)
+        done[name] = subprocess.run(
+            [*launcher, str(EXAMPLES / "imagenet.py"), *arguments], capture_output=True, text=True, timeout=300
+        )
+    assert done["fused"].returncode == 0, done["fused"].stderr
+    assert train(pictures, tmp_path / "one", *recipe) == 0
+    two, one = (checkpoint.load("latest", tmp_path / name).trainer["model"] for name in ("fused", "one"))
+    beginning = initial_state(mobilenet_v2)
+    for name, value in one.items():
+        if name.endswith("running_var") or name == "classifier.1.weight":
+            learned = (value - beginning[name]).norm()
+            assert (two[name] - value).norm() < 0.01 * learned, name
+    assert done["plain"].returncode == 1
+    assert "--sync-bn: PyTorch synchronizes BatchNorm between GPUs only, and 52 of" in done["plain"].stderr
+    assert not (tmp_path / "plain").exists(), "a run was begun"
+
+
 def initial_state(build):
     torch.manual_seed(0)
     return build(num_classes=CLASSES).state_dict()

@@ -1,6 +1,7 @@
 """A step of imagenet.py by its parts: learning rate, weight decay, averages, accumulated gradients, scores; and the
 networks that it finds."""
 
+import copy
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -226,3 +227,17 @@ def test_tensorboard(tmp_path):
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     assert [(event.step, event.value) for event in events.Scalars("loss")] == [(1, 0.5), (2, 1.0)]
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_synchronized_networks_keep_their_activations(plain):
+    """Those of timm's, whose BatchNorms apply them."""
+    pytest.importorskip("timm")
+    recipe = replace(RECIPE, model="timm/mobilenetv3_small_050", plain=plain, sync_bn=True)
+    model, _ = models.build(recipe, CLASSES)
+    expected = copy.deepcopy(model).eval()
+    Trainer(recipe, model, CLASSES, ALONE)
+    norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    assert all(isinstance(norm, nn.SyncBatchNorm) for norm in norms)
+    x = torch.randn(2, 3, 32, 32)
+    torch.testing.assert_close(model.eval()(x), expected(x))

@@ -27,9 +27,23 @@ def build(recipe: Recipe, classes: int) -> tuple[nn.Module, str]:
         model = _from_timm(name, recipe, classes) if from_timm else _from_torchvision(name, recipe, classes)
     except (TypeError, ValueError, RuntimeError, OSError) as error:  # weights of other classes, no download
         raise UserError(f"--model: {name} cannot be built ({_first_line(error)}); choose another one") from error
-    if recipe.sync_bn:
-        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     return (model, "") if recipe.plain else swap(model)
+
+
+def synchronize(model: nn.Module) -> None:
+    """Has the model's BatchNorms take the statistics of all processes, in place."""
+    convert = nn.SyncBatchNorm.convert_sync_batchnorm
+    if any(type(module).__module__.startswith("timm.") for module in model.modules()):
+        from timm.layers import convert_sync_batchnorm as convert  # PyTorch's drops the activations of timm's layers
+    convert(model)
+
+
+def outside_of_blocks(model: nn.Module) -> list[str]:
+    """Names of the BatchNorms that run by themselves, not in fused blocks."""
+    blocks = (module for module in model.modules() if hasattr(module, "fusedsc_layers"))
+    fused = {layer for block in blocks for layer in block.fusedsc_layers()}
+    norms = nn.modules.batchnorm._BatchNorm
+    return [name for name, module in model.named_modules() if isinstance(module, norms) and module not in fused]
 
 
 def find(given: str) -> tuple[str, bool]:

@@ -78,11 +78,8 @@ def check(recipe: Recipe, options: argparse.Namespace, present: Processes) -> No
     on_gpu = present.device.type == "cuda"
     if options.cuda_graph and not on_gpu:
         raise UserError("--cuda-graph: it needs a GPU, and this is trained on the CPU; leave it out")
-    if recipe.sync_bn and present.count > 1:
-        if options.cuda_graph:
-            raise UserError("--cuda-graph: processes do not talk within a graph; leave --sync-bn or --cuda-graph out")
-        if not on_gpu:
-            raise UserError("--sync-bn: PyTorch synchronizes BatchNorm between GPUs only; leave it out")
+    if recipe.sync_bn and present.count > 1 and options.cuda_graph:
+        raise UserError("--cuda-graph: processes do not talk within a graph; leave --sync-bn or --cuda-graph out")
     parts = recipe.accumulate * present.count
     if recipe.batch_size % parts:
         raise UserError(
@@ -101,6 +98,13 @@ def _trainer(
     torch.manual_seed(recipe.seed)
     classes = len(source.classes)
     model, headline = models.build(replace(recipe, pretrained=pretrained), classes)
+    if recipe.sync_bn and present.count > 1 and present.device.type == "cpu":
+        others = models.outside_of_blocks(model)
+        if others:
+            raise UserError(
+                f"--sync-bn: PyTorch synchronizes BatchNorm between GPUs only, and {len(others)} of {recipe.model}'s "
+                f"({others[0]}, ...) are in no fused block; leave --sync-bn out"
+            )
     trainer = Trainer(
         recipe,
         model,

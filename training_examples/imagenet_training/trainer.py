@@ -15,7 +15,7 @@ from torch.optim.swa_utils import AveragedModel
 from torchvision.transforms import v2
 
 from .graph import CapturedGradients
-from .models import parameter_groups
+from .models import parameter_groups, synchronize
 from .processes import Processes
 from .recipe import PRECISIONS, Recipe, learning_rate, memory_format, seed_all
 
@@ -60,6 +60,8 @@ class Trainer:
         if processes.count > 1 and not captured:
             devices = [self.device] if self.device.type == "cuda" else None
             self._parallel = DistributedDataParallel(self.model, devices, gradient_as_bucket_view=True)
+        if recipe.sync_bn:  # now, as DistributedDataParallel refuses such layers on a CPU, where fused blocks have them
+            synchronize(self.model)
         forward = self._parallel or self.model
         self._forward = torch.compile(forward) if compiled else forward
         self._totals = torch.zeros(2, dtype=torch.float64, device=self.device)

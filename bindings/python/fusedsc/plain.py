@@ -96,9 +96,8 @@ def inverted_residual(
     y = depthwise_conv2d(y, dw_weight, None, stride, padding, dilation)
     y = act(_batch_norm(y, dw_bn, training, momenta[1], _three(eps)[1]))
     if se_reduce_weight is not None:
-        hidden = F.conv2d(F.adaptive_avg_pool2d(y, 1), se_reduce_weight, se_reduce_bias)
-        logits = F.conv2d(_activation(se_activation, "se_activation")(hidden), se_expand_weight, se_expand_bias)
-        y = y * _named(GATES, "se_gate", se_gate)(logits)
+        gate = (se_reduce_weight, se_reduce_bias, se_expand_weight, se_expand_bias, se_activation, se_gate)
+        y = y * squeeze_excite_gate(y, *gate)
     y = _batch_norm(F.conv2d(y, project_weight), project_bn, training, momenta[2], _three(eps)[2])
     return x + y if residual else y
 
@@ -122,6 +121,13 @@ def conv_chain(
     if branch_scale is not None:
         y = y * branch_scale.to(y.dtype)[:, None, None, None]
     return x + y if residual else y
+
+
+def squeeze_excite_gate(y, reduce_weight, reduce_bias, expand_weight, expand_bias, se_activation, se_gate):
+    """[N, C, 1, 1], which y [N, C, H, W] is to be multiplied by."""
+    hidden = F.conv2d(F.adaptive_avg_pool2d(y, 1), reduce_weight, reduce_bias)
+    logits = F.conv2d(_activation(se_activation, "se_activation")(hidden), expand_weight, expand_bias)
+    return _named(GATES, "se_gate", se_gate)(logits)
 
 
 def _activation(name: str, argument: str = "activation") -> Callable[[Tensor], Tensor]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import functools
 import importlib
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -17,13 +18,16 @@ from torch import fx, nn
 from ..plain import is_exporting
 from .chains import Found, find_parts
 from .graph import LayerGraph, trace
-from .layers import why_not_plain
+from .layers import name_of, qualified_name, why_not_plain
 from .parts import Part, Path, Single, Stage, at, path_of
 
 __all__ = ["FusedModule", "Program", "fuse", "fuse_convolution", "fuse_whole", "unfuse"]
 
-SYNCHRONISED = {nn.BatchNorm2d: nn.SyncBatchNorm}
-"""What nn.SyncBatchNorm.convert_sync_batchnorm puts in a module's place."""
+SYNCHRONISED = {
+    "torch.nn.modules.batchnorm.BatchNorm2d": "torch.nn.modules.batchnorm.SyncBatchNorm",
+    "timm.layers.norm_act.BatchNormAct2d": "timm.layers.norm_act.SyncBatchNormAct",
+}
+"""What nn.SyncBatchNorm.convert_sync_batchnorm, and timm's, put in a module's place."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ class Program:
                 child = at(module, path)
             except (KeyError, AttributeError):
                 return f"{'.'.join(path)} is gone"
-            if type(child) is not kind and type(child) is not SYNCHRONISED.get(kind):
+            if type(child) is not kind and qualified_name(child) != SYNCHRONISED.get(name_of(kind)):
                 return f"{'.'.join(path)} is a {type(child).__name__} now"
             reason = why_not_plain(child)
             if reason is not None:
@@ -89,6 +93,11 @@ class FusedModule:
         if not torch.compiler.is_compiling():
             warnings.warn(f"fusedsc: a {self.fusedsc_original.__name__} runs unfused, because {reason}", stacklevel=2)
         return self.fusedsc_original.forward(self, *args, **kwargs)
+
+    def fusedsc_layers(self) -> Iterator[nn.Module]:
+        """The modules whose work the operators do: as long as :meth:`Program.why_not` says nothing, none is called."""
+        for path, _ in self.fusedsc_program.watched:
+            yield at(self, path)
 
     def __reduce_ex__(self, protocol: int) -> tuple:
         reduced = object.__reduce_ex__(self, protocol)

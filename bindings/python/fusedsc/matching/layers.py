@@ -22,9 +22,11 @@ __all__ = [
     "gate_of",
     "is_layer",
     "is_norm",
+    "name_of",
     "norm_activation",
     "norm_state",
     "qualified_name",
+    "sync_group",
     "whole_map_pooling",
     "why_not_conv",
     "why_not_plain",
@@ -71,7 +73,10 @@ STOCHASTIC_DEPTHS = {"torchvision.ops.stochastic_depth.StochasticDepth"}
 
 
 def qualified_name(module: nn.Module) -> str:
-    kind = type(module)
+    return name_of(type(module))
+
+
+def name_of(kind: type[nn.Module]) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
@@ -137,6 +142,8 @@ class BatchNormState(NamedTuple):
     training: bool
     momentum: float | None
     eps: float
+    sync_group: str | None = None
+    """The name of the process group whose batches give the statistics together; None for this process's alone."""
 
 
 def is_norm(module: nn.Module) -> bool:
@@ -157,7 +164,18 @@ def norm_state(norm: nn.Module) -> BatchNormState:
     tracked = (None,) * 3
     if not norm.training or norm.track_running_stats:
         tracked = (buffers["running_mean"], buffers["running_var"], buffers["num_batches_tracked"])
-    return BatchNormState((parameters["weight"], parameters["bias"], *tracked), norm.training, norm.momentum, norm.eps)
+    tensors = (parameters["weight"], parameters["bias"], *tracked)
+    return BatchNormState(tensors, norm.training, norm.momentum, norm.eps, sync_group(norm))
+
+
+def sync_group(norm: nn.Module) -> str | None:
+    """As in :class:`BatchNormState`: by the rules of nn.SyncBatchNorm, where there are several processes."""
+    if not isinstance(norm, nn.SyncBatchNorm) or not norm.training:
+        return None
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return None
+    group = norm.process_group or torch.distributed.group.WORLD
+    return group.group_name if torch.distributed.get_world_size(group) > 1 else None
 
 
 def norm_activation(norm: nn.Module) -> str | None:

@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import functional
 from ..functional import ConvStage
-from .layers import BatchNormState, conv_padding, drop_rate, norm_activation, norm_state
+from ..plain import squeeze_excite_gate
+from .layers import BatchNormState, conv_padding, drop_rate, norm_activation, norm_state, sync_group
 
 __all__ = ["Chain", "Gated", "Image", "Part", "Path", "Single", "Stage", "at", "path_of"]
 
@@ -74,28 +74,27 @@ def _why_not_together(norms: list[nn.Module]) -> str | None:
         return "some of its BatchNorms are in training mode and others in eval mode"
     if modes == {False} and len({norm.running_mean is None for norm in norms}) > 1:
         return "some of its BatchNorms keep running statistics and others do not"
-    if any(_synchronises(norm) for norm in norms):
-        return "a BatchNorm is a SyncBatchNorm, whose statistics come from several processes"
+    if len({sync_group(norm) for norm in norms}) > 1:
+        return "some of its BatchNorms take the statistics of other processes, too, and others do not"
     return None
 
 
-def _synchronises(norm: nn.Module) -> bool:
-    if not isinstance(norm, nn.SyncBatchNorm) or not (norm.training or norm.running_mean is None):
-        return False
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return False
-    return torch.distributed.get_world_size(norm.process_group) > 1
-
-
-def _stage(module: nn.Module, stage: Stage) -> tuple[ConvStage, bool | None]:
-    """What the operator takes of a stage, and the mode of its BatchNorm, if it has one."""
+def _stage(module: nn.Module, stage: Stage) -> tuple[ConvStage, BatchNormState | None]:
+    """What the operator takes of a stage, and its BatchNorm, if it has one."""
     conv = at(module, stage.conv)
     weight, bias = conv._parameters["weight"], conv._parameters["bias"]
     geometry = (stage.activation, conv.stride, conv_padding(conv), conv.dilation, conv.groups)
     if stage.norm is None:
         return ConvStage(weight, bias, None, 0.1, 1e-5, *geometry), None
     norm = norm_state(at(module, stage.norm))
-    return ConvStage(weight, bias, norm.tensors, norm.momentum, norm.eps, *geometry), norm.training
+    return ConvStage(weight, bias, norm.tensors, norm.momentum, norm.eps, *geometry), norm
+
+
+def _stages(module: nn.Module, stages: Iterable[Stage]) -> tuple[tuple[ConvStage, ...], bool, str | None]:
+    """What the operator takes of all of them, and the mode and the process group that their BatchNorms share."""
+    convs, norms = zip(*(_stage(module, stage) for stage in stages), strict=True)
+    norm = next((norm for norm in norms if norm is not None), None)
+    return (convs, False, None) if norm is None else (convs, norm.training, norm.sync_group)
 
 
 @dataclass(frozen=True)
@@ -111,15 +110,16 @@ class Chain(Part):
     operator = "conv_chain"
 
     def run(self, module: nn.Module, x: Tensor) -> Tensor:
-        stages, modes = zip(*(_stage(module, stage) for stage in self.stages), strict=True)
+        stages, training, group = _stages(module, self.stages)
         return functional.conv_chain(
             x,
             stages,
-            training=any(modes),
+            training=training,
             residual=self.residual,
             branch_scale=None if self.drop is None else branch_scale(at(module, self.drop), x),
             input_activation=self.input_activation,
             recompute=module.recompute,
+            sync_group=group,
         )
 
 
@@ -140,13 +140,28 @@ class Gated(Part):
         return [*super().convolutions(), self.reduce, self.expand]
 
     def run(self, module: nn.Module, x: Tensor) -> Tensor:
-        stages, modes = zip(*(_stage(module, stage) for stage in self.stages), strict=True)
+        stages, training, group = _stages(module, self.stages)
+        drops = self.drop is not None and at(module, self.drop).training
+        adds = self.residual and not drops
+        # inverted_residual has neither of these; a chain before the gate and one behind it have both.
+        if group is not None or len({stage.momentum is None for stage in stages}) > 1:
+            y = self._run_chains(module, x, stages, training, group)
+            y = y + x if adds else y
+        else:
+            y = self._run_whole(module, x, stages, training, adds)
+        if not drops:
+            return y
+        y = at(module, self.drop)(y)
+        return y + x if self.residual else y
+
+    def _run_whole(
+        self, module: nn.Module, x: Tensor, stages: tuple[ConvStage, ...], training: bool, adds: bool
+    ) -> Tensor:
         *expansion, depthwise, project = stages
         expand = expansion[0] if expansion else None
         reduce, excite = at(module, self.reduce)._parameters, at(module, self.expand)._parameters
         norms = [expand or depthwise, depthwise, project]
-        drops = self.drop is not None and at(module, self.drop).training
-        y = functional.inverted_residual(
+        return functional.inverted_residual(
             x,
             None if expand is None else expand.weight,
             None if expand is None else expand.bn,
@@ -154,14 +169,14 @@ class Gated(Part):
             depthwise.bn,
             project.weight,
             project.bn,
-            training=modes[0],
+            training=training,
             momentum=None if norms[0].momentum is None else [norm.momentum for norm in norms],
             eps=[norm.eps for norm in norms],
             activation=depthwise.activation,
             stride=depthwise.stride,
             padding=depthwise.padding,
             dilation=depthwise.dilation,
-            residual=self.residual and not drops,
+            residual=adds,
             recompute=module.recompute,
             se_reduce_weight=reduce["weight"],
             se_reduce_bias=reduce["bias"],
@@ -170,16 +185,16 @@ class Gated(Part):
             se_activation=self.se_activation,
             se_gate=self.gate,
         )
-        if not drops:
-            return y
-        y = at(module, self.drop)(y)
-        return y + x if self.residual else y
 
-    def why_not(self, module: nn.Module) -> str | None:
-        norms = [norm.momentum is None for norm in self.norms(module)]
-        if len(set(norms)) > 1:
-            return "some of its BatchNorms have a momentum and others average cumulatively"
-        return super().why_not(module)
+    def _run_chains(
+        self, module: nn.Module, x: Tensor, stages: tuple[ConvStage, ...], training: bool, group: str | None
+    ) -> Tensor:
+        shared = {"training": training, "recompute": module.recompute, "sync_group": group}
+        y = functional.conv_chain(x, stages[:-1], **shared)
+        reduce, excite = at(module, self.reduce)._parameters, at(module, self.expand)._parameters
+        weights = (reduce["weight"], reduce["bias"], excite["weight"], excite["bias"])
+        y = y * squeeze_excite_gate(y, *weights, self.se_activation, self.gate)
+        return functional.conv_chain(y, stages[-1:], **shared)
 
 
 @dataclass(frozen=True)
@@ -189,9 +204,12 @@ class Image(Part):
     operator = "conv_bn_act"
 
     def run(self, module: nn.Module, x: Tensor) -> Tensor:
-        if x.device.type == "cpu":  # PyTorch's own layers are faster there (docs/performance_gpu_stem.md)
+        (stage,), training, group = _stages(module, self.stages)
+        if group is not None:
+            return self._run_synchronised(module, x, stage, group)
+        # PyTorch's own layers are faster on a CPU (docs/performance_gpu_stem.md), but its SyncBatchNorm wants a GPU.
+        if x.device.type == "cpu" and not isinstance(at(module, self.stages[0].norm), nn.SyncBatchNorm):
             return self._run_layers(module, x)
-        (stage, training), *_ = (_stage(module, stage) for stage in self.stages)
         return functional.conv_bn_act(
             x,
             stage.weight,
@@ -205,6 +223,22 @@ class Image(Part):
             padding=stage.padding,
             dilation=stage.dilation,
         )
+
+    def _run_synchronised(self, module: nn.Module, x: Tensor, stage: ConvStage, group: str) -> Tensor:
+        """conv_bn_act knows this process's statistics only; those of a group are taken behind a depthwise convolution
+        that leaves everything as it is."""
+        y = at(module, self.stages[0].conv)(x)
+        channels = y.shape[1]
+        norm = ConvStage(
+            y.new_ones((channels, 1, 1, 1)),
+            None,
+            stage.bn,
+            stage.momentum,
+            stage.eps,
+            stage.activation,
+            groups=channels,
+        )
+        return functional.conv_chain(y, [norm], training=True, recompute=module.recompute, sync_group=group)
 
     def _run_layers(self, module: nn.Module, x: Tensor) -> Tensor:
         (stage,) = self.stages
