@@ -103,6 +103,14 @@ def test_step_is_sgds():
     torch.testing.assert_close(trained.model.state_dict(), expected.state_dict())
 
 
+def test_momentum_begins_with_zero():
+    """Where the first step is skipped, too: of infinite gradients, which float16's scale begins with."""
+    subject = trainer(RECIPE)
+    for parameter in subject.model.parameters():
+        momentum = subject.optimizer.state[parameter]["momentum_buffer"]
+        torch.testing.assert_close(momentum, torch.zeros_like(parameter), rtol=0, atol=0)
+
+
 def test_parts_of_a_step_are_the_whole():
     """Of a network in which images do not see each other."""
     models_of = []

@@ -119,7 +119,7 @@ def found(tmp_path_factory):
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("order", ORDERS)
 def test_as_one_process_with_the_whole_batch(found, name, order):
-    expected = step(network(name, device()), images(device()))
+    expected = step(network(name, "cpu"), images("cpu"))  # PyTorch's hardswish on GPUs has a sixth of float32's
     parts = [part[name, order] for part in found]
     for mode in ("train", "eval"):
         torch.testing.assert_close(torch.cat([part[mode] for part in parts]), expected[mode], rtol=1e-8, atol=1e-10)

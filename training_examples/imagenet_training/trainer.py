@@ -51,6 +51,9 @@ class Trainer:
             momentum=recipe.momentum,
             fused=self.device.type == "cuda" or None,
         )
+        if recipe.momentum:  # the fused optimizer leaves it without a value where GradScaler skips the first step
+            for parameter in self.model.parameters():
+                self.optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=recipe.amp == "float16")
         self.average = None
         if recipe.ema:
@@ -59,7 +62,14 @@ class Trainer:
         self._parallel = None
         if processes.count > 1 and not captured:
             devices = [self.device] if self.device.type == "cuda" else None
-            self._parallel = DistributedDataParallel(self.model, devices, gradient_as_bucket_view=True)
+            # Running statistics are those of the first process in any case: score takes them from there.
+            self._parallel = DistributedDataParallel(
+                self.model,
+                devices,
+                broadcast_buffers=False,
+                gradient_as_bucket_view=True,
+                static_graph=recipe.accumulate == 1 and not compiled,
+            )
         if recipe.sync_bn:  # now, as DistributedDataParallel refuses such layers on a CPU, where fused blocks have them
             synchronize(self.model)
         forward = self._parallel or self.model

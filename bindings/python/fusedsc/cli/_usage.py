@@ -78,7 +78,7 @@ def operator_arguments(op_name: str, texts: list[str], dtype: torch.dtype, devic
     generator = torch.Generator("cpu").manual_seed(seed)
 
     def normal(shape: tuple[int, ...]) -> Tensor:
-        return torch.randn(shape, generator=generator, dtype=torch.float64).to(device, dtype)
+        return torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu").to(device, dtype)
 
     def batch_norm(channels: int) -> tuple[Tensor | None, ...]:
         weight, bias, mean, var = (normal((channels,)) for _ in range(4))

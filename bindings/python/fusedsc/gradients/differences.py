@@ -112,4 +112,4 @@ def _size(value: Tensor) -> float:
 
 
 def _normal(value: Tensor, generator: torch.Generator) -> Tensor:
-    return torch.randn(value.shape, generator=generator, dtype=torch.float64).to(value.device)
+    return torch.randn(value.shape, generator=generator, dtype=torch.float64, device="cpu").to(value.device)

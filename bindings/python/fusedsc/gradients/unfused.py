@@ -22,7 +22,9 @@ def random_gradients(results: list[Tensor], seed: int) -> list[Tensor]:
     """Normal ones, the same on every device."""
     generator = torch.Generator("cpu").manual_seed(seed)
     return [
-        torch.randn(result.shape, generator=generator, dtype=torch.float64).to(result.device, result.dtype)
+        torch.randn(result.shape, generator=generator, dtype=torch.float64, device="cpu").to(
+            result.device, result.dtype
+        )
         for result in results
     ]
 
