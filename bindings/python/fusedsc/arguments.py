@@ -90,6 +90,8 @@ def geometry(
     x: Tensor, weight: Tensor, stride: Pair, padding: Padding, dilation: Pair
 ) -> tuple[list[int], list[int], list[int]]:
     """Stride, padding and dilation as the operators take them: as lists of numbers."""
+    if _is_plain_geometry(stride, padding, dilation):
+        return [*stride], [*padding], [*dilation]
     stride, dilation = pair("stride", stride), pair("dilation", dilation)
     if isinstance(padding, str):
         for argument, tensor in (("x", x), ("weight", weight)):
@@ -102,19 +104,19 @@ def geometry(
 def chain_arguments(x: Tensor, stages: Sequence[NamedTuple]) -> dict[str, list]:
     """The stages of a chain as the operators take them: as lists, one after the other."""
     strides, paddings, dilations = [], [], []
-    size = list(x.shape[2:])
     for i, stage in enumerate(stages):
+        if _is_plain_geometry(stage.stride, stage.padding, stage.dilation):
+            strides += stage.stride
+            paddings += (stage.padding[1], stage.padding[1], stage.padding[0], stage.padding[0])
+            dilations += stage.dilation
+            continue
         stride, dilation = pair(f"stages[{i}].stride", stage.stride), pair(f"stages[{i}].dilation", stage.dilation)
         padding = stage.padding
         if isinstance(padding, str):
+            size = _size_behind(x, stages[:i], strides, paddings, dilations)
             padding = _named_padding(f"stages[{i}].", padding, size, stage.weight, stride, dilation)
-        padding = _four_sides(f"stages[{i}].padding", padding)
-        if stage.weight.dim() == len(x.shape) == 4 and min(stride) > 0:  # else the operator says what is wrong
-            reach = [d * (k - 1) + 1 for d, k in zip(dilation, stage.weight.shape[2:], strict=True)]
-            padded = (size[0] + sum(padding[2:]), size[1] + sum(padding[:2]))
-            size = [(p - r) // s + 1 for p, r, s in zip(padded, reach, stride, strict=True)]
         strides += stride
-        paddings += padding
+        paddings += _four_sides(f"stages[{i}].padding", padding)
         dilations += dilation
     return {
         "weights": [stage.weight for stage in stages],
@@ -129,6 +131,30 @@ def chain_arguments(x: Tensor, stages: Sequence[NamedTuple]) -> dict[str, list]:
         "dilations": dilations,
         "groups": [integer("groups", stage.groups) for stage in stages],
     }
+
+
+def _is_plain_geometry(stride, padding, dilation) -> bool:
+    """Whether each is two integers in a tuple, as nn.Conv2d has them: nothing is to be converted then."""
+    return (
+        type(stride) is type(padding) is type(dilation) is tuple
+        and len(stride) == len(padding) == len(dilation) == 2
+        and {*map(type, stride), *map(type, padding), *map(type, dilation)} == {int}
+    )
+
+
+def _size_behind(
+    x: Tensor, stages: Sequence[NamedTuple], strides: list[int], paddings: list[int], dilations: list[int]
+) -> list[int]:
+    """Of the maps that the stages make, whose geometry is known."""
+    size = list(x.shape[2:])
+    for i, stage in enumerate(stages):
+        stride, dilation = strides[2 * i : 2 * i + 2], dilations[2 * i : 2 * i + 2]
+        left, right, top, bottom = paddings[4 * i : 4 * i + 4]
+        if stage.weight.dim() == x.dim() == 4 and min(stride) > 0:  # else the operator says what is wrong
+            reach = [d * (k - 1) + 1 for d, k in zip(dilation, stage.weight.shape[2:], strict=True)]
+            padded = (size[0] + top + bottom, size[1] + left + right)
+            size = [(p - r) // s + 1 for p, r, s in zip(padded, reach, stride, strict=True)]
+    return size
 
 
 def batch_norms(

@@ -88,10 +88,11 @@ def is_layer(module: nn.Module) -> bool:
 
 def why_not_plain(module: nn.Module) -> str | None:
     """Why calling a module is more than its class's forward; None if it is not."""
+    attributes = module.__dict__
     for hooks in HOOKS:
-        if getattr(module, hooks):
+        if attributes.get(hooks):
             return "it has hooks, which would not be called"
-    return "it has a forward of its own" if "forward" in module.__dict__ else None
+    return "it has a forward of its own" if "forward" in attributes else None
 
 
 # ------------------------------------------------------------------------------------------------------- convolutions
