@@ -2,6 +2,7 @@
 #pragma once
 
 #include "fusedsc/common/gpu/vector.h"
+#include "fusedsc/common/normal_tail.h"
 #include "fusedsc/common/problem.h"
 
 namespace fusedsc::gpu {
@@ -35,6 +36,74 @@ FUSEDSC_DEVICE A sigmoid(A z) {
   return quotient(A(1), A(1) + exponential(-z));
 }
 
+template <class A>
+struct Normal {
+  A exponential;   ///< exp(-z^2/2)
+  A distribution;  ///< up to z
+};
+
+template <class A>
+FUSEDSC_DEVICE Normal<A> normal(A z) {
+  constexpr NormalTail<A> kTail{};
+  A t = z < A(0) ? -z : z;
+  t = t > kTail.most ? kTail.most : t;
+  const A w = quotient(A(1), A(1) + kTail.rate * t), v = w - kTail.centre;
+  A polynomial = kTail.polynomial[0];
+#pragma unroll
+  for (int i = 1; i < static_cast<int>(sizeof kTail.polynomial / sizeof(A)); ++i) {
+    polynomial = polynomial * v + kTail.polynomial[i];
+  }
+  const A square = t * t;
+  A exponential = gpu::exponential(A(-0.5) * square);
+  // Which amplifies the rounding of t^2; in single precision less than its own error.
+  if constexpr (sizeof(A) == 8) exponential -= exponential * (A(0.5) * fma(t, t, -square));
+  const A tail = exponential * w * polynomial;
+  return {exponential, z < A(0) ? tail : A(1) - tail};
+}
+
+/// Elements that a long function takes at a time. In a loop that is not unrolled they come to the front in turns, so
+/// that kernels have the function's code, and need registers for it, once or twice and not for each element.
+template <int kCount>
+inline constexpr int kAtATime = kCount % 2 == 0 ? 2 : 1;
+
+template <int kCount, class A>
+FUSEDSC_DEVICE void turn(A (&z)[kCount]) {
+  constexpr int kFirst = kAtATime<kCount>;
+  A first[kFirst];
+#pragma unroll
+  for (int i = 0; i < kFirst; ++i) first[i] = z[i];
+#pragma unroll
+  for (int i = 0; i < kCount - kFirst; ++i) z[i] = z[i + kFirst];
+#pragma unroll
+  for (int i = 0; i < kFirst; ++i) z[kCount - kFirst + i] = first[i];
+}
+
+/// z = gelu(z)
+template <int kCount, class A>
+FUSEDSC_DEVICE void gelu(A (&z)[kCount]) {
+#pragma unroll 1
+  for (int turns = 0; turns < kCount; turns += kAtATime<kCount>) {
+#pragma unroll
+    for (int i = 0; i < kAtATime<kCount>; ++i) z[i] *= normal(z[i]).distribution;
+    turn(z);
+  }
+}
+
+/// g *= gelu'(z); z is what it was, at the end.
+template <int kCount, class A>
+FUSEDSC_DEVICE void gelu_backward(A (&z)[kCount], A (&g)[kCount]) {
+#pragma unroll 1
+  for (int turns = 0; turns < kCount; turns += kAtATime<kCount>) {
+#pragma unroll
+    for (int i = 0; i < kAtATime<kCount>; ++i) {
+      const Normal<A> at = normal(z[i]);
+      g[i] *= z[i] * (at.exponential * A(kNormalPeak)) + at.distribution;
+    }
+    turn(z);
+    turn(g);
+  }
+}
+
 /// z = activation(z), all of them: one branch for the lot.
 template <int kCount, class A>
 FUSEDSC_DEVICE void activate(Activation activation, A (&z)[kCount]) {
@@ -46,15 +115,17 @@ FUSEDSC_DEVICE void activate(Activation activation, A (&z)[kCount]) {
   } else if (activation == Activation::silu) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) z[i] = quotient(z[i], A(1) + exponential(-z[i]));
+  } else if (activation == Activation::gelu) {
+    gelu(z);
   } else {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) z[i] = z[i] * clamped(z[i] + A(3), A(0), A(6)) * A(1.0 / 6);
   }
 }
 
-/// g *= activation'(z); at a kink PyTorch's value.
+/// g *= activation'(z); at a kink PyTorch's value. z stays as it is.
 template <int kCount, class A>
-FUSEDSC_DEVICE void activate_backward(Activation activation, const A (&z)[kCount], A (&g)[kCount]) {
+FUSEDSC_DEVICE void activate_backward(Activation activation, A (&z)[kCount], A (&g)[kCount]) {
   if (activation == Activation::identity) return;
   if (activation == Activation::relu) {
 #pragma unroll
@@ -68,6 +139,8 @@ FUSEDSC_DEVICE void activate_backward(Activation activation, const A (&z)[kCount
       const A s = sigmoid(z[i]);
       g[i] *= s * (A(1) + z[i] * (A(1) - s));
     }
+  } else if (activation == Activation::gelu) {
+    gelu_backward(z, g);
   } else {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
