@@ -2,28 +2,38 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <string_view>
 #include <type_traits>
+
+#include "dtype_names.h"
 
 namespace fusedsc::aten {
 namespace {
 
-/// Calls the operator registered as `name`, whose schema matches the type of `function`.
-template <auto* function, class... Arguments>
-auto call(const char* name, const Arguments&... arguments) {
-  using Signature = std::remove_pointer_t<decltype(function)>;
+/// Calls the operator registered as `name`, whose schema matches the signature.
+template <class Signature, class... Arguments>
+auto call_as(const char* name, const Arguments&... arguments) {
   static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name, "").template typed<Signature>();
   return op.call(arguments...);
+}
+
+/// The same, where the schema matches the type of `function`.
+template <auto* function, class... Arguments>
+auto call(const char* name, const Arguments&... arguments) {
+  return call_as<std::remove_pointer_t<decltype(function)>>(name, arguments...);
 }
 
 }  // namespace
 
 std::vector<Tensor> cast(at::TensorList tensors, at::ScalarType dtype) {
-  return call<cast>("fusedsc::_cast", tensors, dtype);
+  using Signature = std::vector<Tensor>(at::TensorList, std::string_view);
+  return call_as<Signature>("fusedsc::_cast", tensors, dtype_name(dtype));
 }
 
 std::vector<Tensor> cast_sliding(at::TensorList tensors, at::ScalarType dtype, std::int64_t channels,
                                  std::int64_t groups, double overlap, bool gathers) {
-  return call<cast_sliding>("fusedsc::_cast_sliding", tensors, dtype, channels, groups, overlap, gathers);
+  using Signature = std::vector<Tensor>(at::TensorList, std::string_view, std::int64_t, std::int64_t, double, bool);
+  return call_as<Signature>("fusedsc::_cast_sliding", tensors, dtype_name(dtype), channels, groups, overlap, gathers);
 }
 
 Tensor change_layout(const Tensor& x, bool channels_last) {

@@ -111,11 +111,11 @@ TORCH_LIBRARY(fusedsc, m) {
   // bool, since AOTInductor hands on dtypes by numbers that mean others here. Without gradients.
   def("_fold_batch_norms(Tensor?[] batch_norms, float[] eps, bool is_double) -> Tensor");
 
-  // Copies in another dtype, made together.
-  def("_cast(Tensor[] tensors, ScalarType dtype) -> Tensor[]");
+  // Copies in another dtype, given by its name for the same reason, made together.
+  def("_cast(Tensor[] tensors, str dtype) -> Tensor[]");
   // The same, but for the last: a weight of a sliding-channel convolution of so many channels becomes the pointwise one
   // that convolves alike, with zeros outside of the windows; or, with `gathers`, what is in the windows of such a one.
-  def("_cast_sliding(Tensor[] tensors, ScalarType dtype, int channels, int groups, float overlap, bool gathers) "
+  def("_cast_sliding(Tensor[] tensors, str dtype, int channels, int groups, float overlap, bool gathers) "
       "-> Tensor[]");
 
   // A copy that is channels_last, or contiguous. Its gradient has the layout of x.

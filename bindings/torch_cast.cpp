@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "autograd.h"
+#include "dtype_names.h"
 #include "fusedsc/common/status.h"
 #include "fusedsc/fused/cast.h"
 #include "operators.h"
@@ -67,7 +68,7 @@ bool is_cast_on_gpu(const CastArguments& arguments, const Tensor& tensor) {
   return true;
 }
 
-std::vector<Tensor> cast_kernel(at::TensorList tensors, at::ScalarType dtype) {
+std::vector<Tensor> cast_all(at::TensorList tensors, at::ScalarType dtype) {
   std::vector<Tensor> results;
   for (const Tensor& tensor : tensors) results.push_back(at::empty_like(tensor, tensor.options().dtype(dtype)));
   if (results.empty()) return results;
@@ -75,6 +76,10 @@ std::vector<Tensor> cast_kernel(at::TensorList tensors, at::ScalarType dtype) {
   if (tensors[0].is_cuda() && is_cast_on_gpu(as_runs(tensors, results, false), tensors[0])) return results;
   at::_foreach_copy_(results, tensors);
   return results;
+}
+
+std::vector<Tensor> cast_kernel(at::TensorList tensors, std::string_view dtype) {
+  return cast_all(tensors, dtype_of(dtype));
 }
 
 /// Composed of PyTorch's operators.
@@ -88,8 +93,9 @@ Tensor expanded_or_gathered(const Tensor& tensor, at::ScalarType dtype, const Sl
   return at::zeros({sizes.dense[0], sizes.dense[1]}, rows.options()).scatter(1, channels, rows).view(sizes.dense);
 }
 
-std::vector<Tensor> cast_sliding_kernel(at::TensorList tensors, at::ScalarType dtype, std::int64_t channels,
+std::vector<Tensor> cast_sliding_kernel(at::TensorList tensors, std::string_view name, std::int64_t channels,
                                         std::int64_t groups, double overlap, bool gathers) {
+  const at::ScalarType dtype = dtype_of(name);
   check(!tensors.empty(), "tensors: there are none; the last must be a weight");
   const SlidingSizes sizes(tensors.back(), {channels, groups, overlap, gathers});
   if (tensors[0].is_cuda()) {
@@ -103,7 +109,7 @@ std::vector<Tensor> cast_sliding_kernel(at::TensorList tensors, at::ScalarType d
     arguments.gathers = gathers;
     if (is_cast_on_gpu(arguments, tensors[0])) return results;
   }
-  std::vector<Tensor> results = cast_kernel(tensors.slice(0, tensors.size() - 1), dtype);
+  std::vector<Tensor> results = cast_all(tensors.slice(0, tensors.size() - 1), dtype);
   results.push_back(expanded_or_gathered(tensors.back(), dtype, sizes, gathers));
   return results;
 }
@@ -148,15 +154,15 @@ struct Cast : torch::autograd::Function<Cast> {
   }
 };
 
-std::vector<Tensor> cast_autograd(at::TensorList tensors, at::ScalarType dtype) {
+std::vector<Tensor> cast_autograd(at::TensorList tensors, std::string_view dtype) {
   refuse_transforms("_cast", tensors);
-  return Cast::apply(tensors, dtype, std::nullopt);
+  return Cast::apply(tensors, dtype_of(dtype), std::nullopt);
 }
 
-std::vector<Tensor> cast_sliding_autograd(at::TensorList tensors, at::ScalarType dtype, std::int64_t channels,
+std::vector<Tensor> cast_sliding_autograd(at::TensorList tensors, std::string_view dtype, std::int64_t channels,
                                           std::int64_t groups, double overlap, bool gathers) {
   refuse_transforms("_cast_sliding", tensors);
-  return Cast::apply(tensors, dtype, Sliding{channels, groups, overlap, gathers});
+  return Cast::apply(tensors, dtype_of(dtype), Sliding{channels, groups, overlap, gathers});
 }
 
 void register_kernels(torch::Library& m) {

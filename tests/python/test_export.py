@@ -117,3 +117,35 @@ def test_aot_inductor(squeezes, tmp_path):
         loaded = torch._inductor.aoti_load_package(package)
         for batch in (x, x[:1], torch.randn(5, 3, 12, 16)):
             torch.testing.assert_close(loaded(batch), model(batch), rtol=1e-5, atol=1e-5)
+
+
+class Autocast(torch.nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.module(x)
+
+
+@pytest.mark.cpu_only("autocast of CPUs")
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+def test_aot_inductor_with_autocast(tmp_path):
+    """Whose casts are operators, too."""
+    torch.manual_seed(0)
+    model = Autocast(torch.nn.Sequential(nn.DSCBlock(3, 4, stride=2), nn.InvertedResidual(4, 4, 1, 3))).eval()
+    x = torch.randn(2, 3, 12, 16)
+    with torch.no_grad():
+        program = torch.export.export(model, (x,)).run_decompositions({})
+        assert any("fusedsc._cast" in str(node.target) for node in program.graph.nodes)
+        package = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "model.pt2"))
+        torch.testing.assert_close(torch._inductor.aoti_load_package(package)(x), model(x))
+
+
+def test_unknown_dtypes_are_named():
+    tensors = [torch.ones(3)]
+    (half,) = torch.ops.fusedsc._cast(tensors, "float16")
+    assert half.dtype == torch.float16
+    with pytest.raises(ValueError, match='dtype: unknown name "half"; use float32, float16, bfloat16 or float64'):
+        torch.ops.fusedsc._cast(tensors, "half")

@@ -32,6 +32,7 @@ NETWORKS = {
     "MobileNetV2": lambda: models.mobilenet_v2(inverted_residual_setting=SETTING, num_classes=10, dropout=0.0),
     "MobileNetV3": lambda: models.mobilenet_v3_small(width_mult=0.5, num_classes=10, dropout=0.0),
     "a block of timm's": efficient_block,
+    "a network of timm's": lambda: timm.create_model("mobilenetv3_small_050", num_classes=10, drop_rate=0.0),
 }
 ORDERS = ("swap(convert)", "convert(swap)")
 

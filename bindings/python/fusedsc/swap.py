@@ -13,7 +13,7 @@ from torch import nn
 
 from .matching.chains import count_convolutions, find_parts
 from .matching.fused import FusedModule, fuse, fuse_convolution, unfuse
-from .matching.graph import trace
+from .matching.graph import LayerGraph, trace
 from .matching.layers import conv_kind, why_not_conv
 from .matching.parts import at
 from .matching.work import multiply_adds
@@ -26,6 +26,9 @@ _REPORT = "fusedsc_swap_report"
 
 MOST_CONVOLUTIONS = 8
 """Of a module that is looked at as a whole, and not child by child."""
+
+ENDS = "forward_features"
+"""A method of networks that calls their first layers, the blocks and perhaps a last convolution."""
 
 
 @dataclass
@@ -135,7 +138,7 @@ class _Swap:
         self.seen.add(module)
         if isinstance(module, nn.Conv2d):
             return self._visit_convolution(module, name)
-        below = dict(module.named_children()) if self._leaves_whole(module) else self._fuse(module, name)
+        below = self._fuse_ends(module, name) if self._leaves_whole(module) else self._fuse(module, name)
         for child_name, child in below.items():
             self.visit(child, f"{name}.{child_name}" if name else child_name)
         return None
@@ -148,19 +151,29 @@ class _Swap:
 
     def _fuse(self, module: nn.Module, name: str) -> dict[str, nn.Module]:
         """Fuses the module, and gives what is still to be visited, by its name below the module."""
-        children = dict(module.named_children())
         # A sequence of blocks may have layers of its own between them: only those are its own.
         opaque = [child for child in module if list(child.children())] if _holds_blocks(module) else []
-        layers = trace(module, opaque)
+        return self._fuse_graph(module, name, trace(module, opaque))
+
+    def _fuse_ends(self, module: nn.Module, name: str) -> dict[str, nn.Module]:
+        """As :meth:`_fuse`, of the layers around the blocks of a network whose own method calls them: timm's."""
+        if _holds_blocks(module) or not hasattr(type(module), ENDS):
+            return dict(module.named_children())
+        blocks = [child for child in module.modules() if child is not module and list(child.children())]
+        return self._fuse_graph(module, name, trace(module, blocks, ENDS))
+
+    def _fuse_graph(self, module: nn.Module, name: str, layers: LayerGraph | None) -> dict[str, nn.Module]:
+        children = dict(module.named_children())
         found = [] if layers is None else find_parts(layers)
-        if not found or "forward" in module.__dict__ or fuse(module, layers, found) is not None:
+        if not found or layers.method in module.__dict__ or fuse(module, layers, found) is not None:
             return children
         self.report.replaced.append(name)
         for part in (one.part for one in found):
             self._count(part.operator)
             self.done.update(at(module, path) for path in part.convolutions())
         called = [node.target for node in layers.graph.nodes if node.op == "call_module"]
-        return {target: layers.modules[target] for target in called if target in layers.modules}
+        others = {name: child for name, child in children.items() if not layers.calls(name)}
+        return {target: layers.modules[target] for target in called if target in layers.modules} | others
 
     def _visit_convolution(self, conv: nn.Conv2d, name: str) -> None:
         kind = conv_kind(conv)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import importlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -30,6 +30,9 @@ SYNCHRONISED = {
 """What nn.SyncBatchNorm.convert_sync_batchnorm, and timm's, put in a module's place."""
 
 
+Setting = bool | int | float | str | None
+
+
 @dataclass(frozen=True)
 class Imported:
     """A module of Python's, by its name: as itself it could be neither copied nor pickled."""
@@ -39,8 +42,9 @@ class Imported:
 
 @dataclass(frozen=True)
 class Program:
-    """A forward with parts in it."""
+    """A forward, or another method, with parts in it."""
 
+    method: str
     source: str
     """Of a function ``forward(self, ...)``; it calls the parts as ``self._part_0``, and so on."""
     names: tuple[tuple[str, Any], ...]
@@ -48,6 +52,8 @@ class Program:
     parts: tuple[Part, ...]
     watched: tuple[tuple[Path, type[nn.Module], Any], ...]
     """The descendants that the parts take the place of, what they were, and which of a type's activations."""
+    settings: tuple[tuple[Path, str, Setting], ...]
+    """What the method has read of the module and its descendants, and what it was."""
 
     def why_not(self, module: nn.Module) -> str | None:
         """Why the program is not what the module's own forward computes now; None if it is."""
@@ -72,6 +78,10 @@ class Program:
             reason = why_not_plain(child)
             if reason is not None:
                 return f"{'.'.join(path)}: {reason}"
+        for path, name, value in self.settings:
+            present = at(module, path).__dict__.get(name)
+            if present != value:
+                return f"{'.'.join((*path, name))} is {present} now, and was {value}"
         return None
 
 
@@ -83,22 +93,9 @@ class FusedModule:
     recompute: bool | None = None
     """As in :func:`fusedsc.functional.conv_chain`; set it on the module."""
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        for argument in args:
-            if isinstance(argument, fx.Proxy):
-                return _as_leaf(self, argument.tracer, args, kwargs)
-        if _needs_plain():
-            return self.fusedsc_original.forward(self, *args, **kwargs)
-        reason = self.fusedsc_program.why_not(self)
-        if reason is None:
-            return self._fused_forward(*args, **kwargs)
-        if not torch.compiler.is_compiling():
-            warnings.warn(f"fusedsc: a {self.fusedsc_original.__name__} runs unfused, because {reason}", stacklevel=2)
-        return self.fusedsc_original.forward(self, *args, **kwargs)
-
     def fusedsc_layers(self) -> Iterator[nn.Module]:
         """The modules whose work the operators do: as long as :meth:`Program.why_not` says nothing, none is called."""
-        for path, _ in self.fusedsc_program.watched:
+        for path, *_ in self.fusedsc_program.watched:
             yield at(self, path)
 
     def __reduce_ex__(self, protocol: int) -> tuple:
@@ -132,18 +129,38 @@ def fuse(module: nn.Module, layers: LayerGraph, found: list[Found]) -> str | Non
         if name in code.src
     )
     parts = tuple(one.part for one in found)
-    called = [node.target for node in graph.nodes if node.op == "call_module"]
-    is_called = tuple(f"{target}." for target in called)
+    still_called = _below(node.target for node in graph.nodes if node.op == "call_module")
+    called = _below(layers.called)
     watched = tuple(
         (path_of(name), type(child), activation_setting(child))
         for name, child in layers.modules.items()
-        if name and not f"{name}.".startswith(is_called)
+        if name and f"{name}.".startswith(called) and not f"{name}.".startswith(still_called)
     )
-    program = Program(code.src, names, parts, watched)
+    settings = _settings((), module, layers.method)
+    for name in sorted(layers.looked_into):
+        settings += _settings(path_of(name), layers.modules[name])
+    program = Program(layers.method, code.src, names, parts, watched, tuple(settings))
     reason = program.why_changed(module)
     if reason is None:
         _become(module, program)
     return reason
+
+
+def _below(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(f"{name}." for name in names)
+
+
+def _settings(path: Path, module: nn.Module, method: str = "forward") -> list[tuple[Path, str, Setting]]:
+    """Numbers, strings and the like that a method, and those that it calls, may read of the module."""
+    names: set[str] = set()
+    methods = [method]
+    while methods:
+        code = getattr(getattr(type(module), methods.pop(), None), "__code__", None)
+        new = set() if code is None else set(code.co_names) - names
+        names |= new
+        methods += new
+    found = {name: module.__dict__[name] for name in sorted(names - {"training"}) if name in module.__dict__}
+    return [(path, name, value) for name, value in found.items() if isinstance(value, Setting)]
 
 
 def fuse_whole(module: nn.Module) -> None:
@@ -157,7 +174,7 @@ def fuse_whole(module: nn.Module) -> None:
 def fuse_convolution(conv: nn.Conv2d, kind: str) -> None:
     """Makes a depthwise or a pointwise convolution run in its operator."""
     source = "def forward(self, input):\n    return self._part_0(input)\n"
-    _become(conv, Program(source, (), (Single((Stage(()),), kind),), ()))
+    _become(conv, Program("forward", source, (), (Single((Stage(()),), kind),), (), ()))
 
 
 def unfuse(module: nn.Module) -> None:
@@ -192,7 +209,7 @@ def _make_class(original: type[nn.Module], program: Program) -> type[nn.Module]:
         "__doc__": original.__doc__,
         "fusedsc_program": program,
         "fusedsc_original": original,
-        "_fused_forward": names["forward"],
+        program.method: _guarded(names["forward"], program, getattr(original, program.method)),
     }
     for i, part in enumerate(program.parts):
         members[f"_part_{i}"] = _method(part)
@@ -205,6 +222,28 @@ _cached_class = functools.lru_cache(maxsize=None)(_make_class)
 def _method(part: Part) -> Any:
     def run(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
         return part.run(self, x)
+
+    return run
+
+
+def _guarded(fused: Callable, program: Program, plain: Callable) -> Callable:
+    """The method of a fused module: the program, as long as it is what the original's method computes."""
+
+    @functools.wraps(plain)
+    def run(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        for argument in args:
+            if isinstance(argument, fx.Proxy):
+                is_leaf = program.method == "forward" and argument.tracer.root is not self
+                return _as_leaf(self, argument.tracer, args, kwargs) if is_leaf else plain(self, *args, **kwargs)
+        if _needs_plain():
+            return plain(self, *args, **kwargs)
+        reason = program.why_not(self)
+        if reason is None:
+            return fused(self, *args, **kwargs)
+        if not torch.compiler.is_compiling():
+            name = self.fusedsc_original.__name__
+            warnings.warn(f"fusedsc: a {name} runs unfused, because {reason}", stacklevel=2)
+        return plain(self, *args, **kwargs)
 
     return run
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -15,16 +15,25 @@ __all__ = ["LayerGraph", "trace", "undisturbed"]
 
 
 class LayerGraph:
-    """A module's forward: a graph of layers, functions and whatever modules are not looked into."""
+    """A module's forward, or another of its methods: a graph of layers, functions and whatever modules are not looked
+    into."""
 
-    def __init__(self, module: nn.Module, graph: fx.Graph) -> None:
+    def __init__(self, module: nn.Module, graph: fx.Graph, method: str, called: set[str]) -> None:
         self.graph = graph
+        self.method = method
+        self.called = called
+        """Names of all modules that were called, also of those that were looked into."""
+        self.looked_into = called - {node.target for node in graph.nodes if node.op == "call_module"}
         self.modules = dict(module.named_modules(remove_duplicate=False))
         self._skip_identities()
 
     def layer(self, node: fx.Node) -> nn.Module | None:
         """The module that the node calls."""
         return self.modules[node.target] if node.op == "call_module" else None
+
+    def calls(self, child: str) -> bool:
+        """Whether the child or something in it is called."""
+        return any(f"{name}.".startswith(f"{child}.") for name in self.called)
 
     @staticmethod
     def only_user(node: fx.Node) -> fx.Node | None:
@@ -43,27 +52,36 @@ class LayerGraph:
 
 
 class _Tracer(fx.Tracer):
-    def __init__(self, opaque: Container[nn.Module]) -> None:
+    def __init__(self, method: str, opaque: Container[nn.Module]) -> None:
         super().__init__()
+        self.traced_func_name = method
         self.opaque = opaque
+        self.called: set[str] = set()
+
+    def call_module(self, m: nn.Module, forward: Callable, args: tuple, kwargs: dict) -> fx.Proxy:
+        self.called.add(self.path_of_module(m))
+        return super().call_module(m, forward, args, kwargs)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return m in self.opaque or is_layer(m) or is_norm(m) or super().is_leaf_module(m, module_qualified_name)
 
 
-def trace(module: nn.Module, opaque: Container[nn.Module] = ()) -> LayerGraph | None:
-    """The graph of the module's forward; None where it does something that depends on the tensors' values or sizes, or
+def trace(module: nn.Module, opaque: Container[nn.Module] = (), method: str = "forward") -> LayerGraph | None:
+    """The graph of the module's method; None where it does something that depends on the tensors' values or sizes, or
     not the same in training and eval mode.
 
     Args:
         module: any module.
         opaque: descendants that become one node each.
+        method: which of its methods.
     """
     graphs = []
+    tracer = None
     try:
         for training in (True, False):
             with undisturbed(module, training):
-                graphs.append(_Tracer(opaque).trace(module))
+                tracer = _Tracer(method, opaque)
+                graphs.append(tracer.trace(module))
     except Exception:
         # Whatever a forward may do with a tensor that is not there.
         return None
@@ -73,7 +91,7 @@ def trace(module: nn.Module, opaque: Container[nn.Module] = ()) -> LayerGraph | 
         node.type = None
         if node.op == "call_function" and node.target is torch._assert:
             return None
-    return LayerGraph(module, graphs[1])
+    return LayerGraph(module, graphs[1], method, tracer.called)
 
 
 @contextmanager

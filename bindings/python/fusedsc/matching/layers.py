@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -37,6 +38,8 @@ HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backwa
 
 MOST_IMAGE_CHANNELS = 4
 """A dense convolution of so few channels reads an image."""
+MOST_IMAGE_TAPS = 9
+"""Of its kernel: more of them (ResNet's 7x7) are not computed twice for less than they take to store."""
 
 ACTIVATION_TYPES: dict[type[nn.Module], str] = {
     nn.ReLU: "relu",
@@ -121,7 +124,8 @@ def conv_kind(conv: nn.Conv2d) -> str | None:
     is_plain = conv.stride == (1, 1) and conv_padding(conv) in ((0, 0), (0, 0, 0, 0), "same")
     if conv.kernel_size == (1, 1) and is_plain:
         return "pointwise"
-    return "image" if conv.in_channels <= MOST_IMAGE_CHANNELS else None
+    reads_image = conv.in_channels <= MOST_IMAGE_CHANNELS and math.prod(conv.kernel_size) <= MOST_IMAGE_TAPS
+    return "image" if reads_image else None
 
 
 def conv_padding(conv: nn.Conv2d) -> Sequence[int] | str:
