@@ -114,8 +114,11 @@ Tensors9 gated_residual_forward_kernel(const Tensor& x, const OptionalTensor& ex
   run(plan_gated_residual_features, arguments, x);
 
   Tensor gate;
-  if (recompute) {
+  // Statistics of a batch depend on the gate's last bits, and backward makes it in steps: in training so is it here.
+  if (recompute && !training) {
     gate = gate_alone(by, means);
+  } else if (recompute) {
+    gate = gate_of(by, gate_steps(by, means).logits);
   } else {
     const GateSteps steps = gate_steps(by, means);
     hidden = steps.hidden;

@@ -218,9 +218,9 @@ def test_networks_in_eval_mode(name, affine, layout, dtype):
     plain = trained(plain if affine else without_affine(plain)).to(dtype)
     fused = fusedsc.swap(copy.deepcopy(plain))
     x = torch.randn(2, 3, 48, 48, dtype=torch.float64).to(dtype).to(memory_format=layout)
-    exact = copy.deepcopy(plain).double()
+    exact = copy.deepcopy(plain).double().cpu()  # PyTorch's hardswish on GPUs has a sixth of float32's
     with torch.no_grad():
-        y, expected = fused(x).double(), exact(x.double())
+        y, expected = fused(x).double(), exact(x.double().cpu()).to(x.device)
         error = (plain(x).double() - expected).abs().max() if dtype.itemsize == 2 else 0
     scale = expected.abs().max()
     assert y.sub(expected).abs().max() <= 2 * error + scale * {torch.float64: 1e-10}.get(dtype, 1e-4)
@@ -238,8 +238,10 @@ def test_frozen_batch_norms_train(name):
         plain(x).square().sum().backward()
         torch.manual_seed(1)
         fused(x).square().sum().backward()
+    # PyTorch's hardswish on GPUs, and its gradient everywhere, has a sixth of float32's.
+    rtol, atol = (1e-5, 1e-6) if x.is_cuda and "v3" in name else (1e-8, 1e-9)
     for (key, parameter), (_, other) in zip(fused.named_parameters(), plain.named_parameters(), strict=True):
-        torch.testing.assert_close(parameter.grad, other.grad, rtol=1e-8, atol=1e-9, msg=lambda m, k=key: f"{k}: {m}")
+        torch.testing.assert_close(parameter.grad, other.grad, rtol=rtol, atol=atol, msg=lambda m, k=key: f"{k}: {m}")
 
 
 @pytest.mark.parametrize("name", CORES)

@@ -64,10 +64,10 @@ def convolution_calls(layout):
     yield ops._change_layout, (x, False)
     yield (
         ops._cast,
-        ([rand(8, 1, 3, 3, layout=layout), rand(6), rand(5).detach().float().requires_grad_()], torch.float32),
+        ([rand(8, 1, 3, 3, layout=layout), rand(6), rand(5).detach().float().requires_grad_()], "float32"),
     )
-    yield ops._cast_sliding, ([rand(6), rand(6, 2, 1, 1, layout=layout)], torch.float32, 4, 2, 0.5, False)
-    yield ops._cast_sliding, ([rand(6, 4, 1, 1, layout=layout)], torch.float32, 4, 2, 0.5, True)
+    yield ops._cast_sliding, ([rand(6), rand(6, 2, 1, 1, layout=layout)], "float32", 4, 2, 0.5, False)
+    yield ops._cast_sliding, ([rand(6, 4, 1, 1, layout=layout)], "float32", 4, 2, 0.5, True)
     yield ops._fold_batch_norms, ([*vectors(8), *vectors(3)[:2], None, None], [1e-5, 1e-3], True)
 
 

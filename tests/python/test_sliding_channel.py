@@ -275,7 +275,7 @@ def test_autocast():
 def test_a_weight_cast_to_a_pointwise_one(channels, filters, groups, overlap, dtype):
     x, weight, bias = tensors(channels, filters, groups, torch.float32)
     windows = (channels, groups, overlap)
-    cast_bias, dense = ops._cast_sliding([bias, weight], dtype, *windows, False)
+    cast_bias, dense = ops._cast_sliding([bias, weight], str(dtype).removeprefix("torch."), *windows, False)
     assert torch.equal(cast_bias, bias.to(dtype))
     assert dense.dtype == dtype
     assert dense.shape == (filters, channels, 1, 1)
@@ -287,7 +287,7 @@ def test_a_weight_cast_to_a_pointwise_one(channels, filters, groups, overlap, dt
     grad_bias, grad_weight = torch.autograd.grad((cast_bias, dense), (bias, weight), gradients)
     assert grad_bias.dtype == grad_weight.dtype == torch.float32
     assert torch.equal(grad_bias, gradients[0].float())
-    assert torch.equal(grad_weight, ops._cast_sliding([gradients[1]], torch.float32, *windows, True)[0])
+    assert torch.equal(grad_weight, ops._cast_sliding([gradients[1]], "float32", *windows, True)[0])
     starts = window_starts(channels, filters, groups, overlap)
     for o, start in enumerate(starts):
         places = [(start + k) % channels for k in range(weight.shape[1])]
@@ -297,7 +297,7 @@ def test_a_weight_cast_to_a_pointwise_one(channels, filters, groups, overlap, dt
 def test_what_is_no_weight_is_not_cast_to_a_pointwise_one():
     weight = torch.randn(14, 4, 1, 1)
     with pytest.raises(ValueError, match=r"weight: its sizes are \[14, 4, 1, 1\], but must be \[14, 9, 1, 1\]"):
-        ops._cast_sliding([weight], torch.float16, 9, 2, 0.5, True)
+        ops._cast_sliding([weight], "float16", 9, 2, 0.5, True)
 
 
 # (C, M, groups, overlap) of the fused block's second convolution.
