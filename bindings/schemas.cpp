@@ -125,32 +125,33 @@ TORCH_LIBRARY(fusedsc, m) {
   // GPUs that kernels are built for ("cuda", "hip" or none) and their architectures.
   def("_build_info() -> (str torch, str[] cpu_targets, str gpu, str gpu_architectures)");
 
-  // For the arguments of the operator of that name: each implementation in order of preference, and why it cannot run
-  // (empty where it can).
+  // For the arguments of the operator of that name: each implementation or kernel, why it cannot run (empty where it
+  // can), and of the one that is taken its config and why it is taken (empty: it is not).
   def("_explain_depthwise_conv2d(Tensor x, Tensor weight, Tensor? bias=None, int[2] stride=1, int[4] padding=0, "
-      "int[2] dilation=1) -> (str[] direction, str[] implementation, str[] why_not)");
+      "int[2] dilation=1) -> (str[] direction, str[] implementation, str[] why_not, str[] config, str[] why)");
   def("_explain_pointwise_conv2d(Tensor x, Tensor weight, Tensor? bias=None, int groups=1) "
-      "-> (str[] direction, str[] implementation, str[] why_not)");
+      "-> (str[] direction, str[] implementation, str[] why_not, str[] config, str[] why)");
   def("_explain_sliding_channel_conv2d(Tensor x, Tensor weight, Tensor? bias=None, int groups=2, float overlap=0.5) "
-      "-> (str[] direction, str[] implementation, str[] why_not)");
+      "-> (str[] direction, str[] implementation, str[] why_not, str[] config, str[] why)");
   def("_explain_dsc_block(Tensor x, Tensor dw_weight, Tensor? bn_weight, Tensor? bn_bias, Tensor? running_mean, "
       "Tensor? running_var, Tensor pw_weight, *, Tensor? dw_bias=None, Tensor? pw_bias=None, bool training, "
       "float? momentum=0.1, Tensor? num_batches_tracked=None, float eps=1e-05, str activation=\"relu6\", "
       "int[2] stride=1, int[4] padding=1, int[2] dilation=1, bool? recompute=None, int groups=1, "
-      "float? overlap=None) -> (str[] direction, str[] implementation, str[] why_not)");
+      "float? overlap=None) -> (str[] direction, str[] implementation, str[] why_not, str[] config, str[] why)");
   def("_explain_conv_bn_act(Tensor x, Tensor weight, Tensor? bn_weight, Tensor? bn_bias, Tensor? running_mean, "
       "Tensor? running_var, *, bool training, float? momentum=0.1, Tensor? num_batches_tracked=None, "
       "float eps=1e-05, str activation=\"relu6\", int[2] stride=1, int[4] padding=0, int[2] dilation=1) "
-      "-> (str[] direction, str[] implementation, str[] why_not)");
+      "-> (str[] direction, str[] implementation, str[] why_not, str[] config, str[] why)");
   def("_explain_inverted_residual(Tensor x, Tensor? expand_weight, Tensor?[] expand_bn, Tensor dw_weight, "
       "Tensor?[] dw_bn, Tensor project_weight, Tensor?[] project_bn, *, bool training, float[]? momentum, "
       "float[] eps, str activation=\"relu6\", int[2] stride=1, int[4] padding=1, int[2] dilation=1, "
       "bool residual=False, bool? recompute=None, Tensor? se_reduce_weight=None, Tensor? se_reduce_bias=None, "
       "Tensor? se_expand_weight=None, Tensor? se_expand_bias=None, str se_activation=\"relu\", "
-      "str se_gate=\"hardsigmoid\") -> (str[] direction, str[] implementation, str[] why_not)");
+      "str se_gate=\"hardsigmoid\") -> (str[] direction, str[] implementation, str[] why_not, str[] config, str[] "
+      "why)");
   def("_explain_conv_chain(Tensor x, Tensor[] weights, Tensor?[] biases, bool[] has_bn, Tensor?[] bns, *, "
       "bool training, float[] momenta, float[] eps, str[] activations, int[] strides, int[] paddings, "
       "int[] dilations, int[] groups, bool residual=False, Tensor? branch_scale=None, "
       "str input_activation=\"identity\", bool? recompute=None, str? sync_group=None, int sync_size=1) "
-      "-> (str[] direction, str[] implementation, str[] why_not)");
+      "-> (str[] direction, str[] implementation, str[] why_not, str[] config, str[] why)");
 }

@@ -1,26 +1,63 @@
 #include "fusedsc/backward/depthwise.h"
 
 #include "fusedsc/backward/depthwise_cpu.h"
-#include "fusedsc/backward/depthwise_gpu.h"
+#include "fusedsc/backward/depthwise_kernels.h"
 #include "fusedsc/backward/depthwise_planes_cpu.h"
 #include "fusedsc/common/convolution_checks.h"
 #include "fusedsc/runtime/operator.h"
+#include "fusedsc/tuning/role.h"
 
 namespace fusedsc {
-namespace {
-
-std::span<const Implementation<DepthwiseBackwardArguments>> implementations() {
-  static const Implementation<DepthwiseBackwardArguments> list[] = {
+std::span<const tuning::Kernel<DepthwiseBackwardArguments>> depthwise_backward_kernels() {
+  static const tuning::Kernel<DepthwiseBackwardArguments> list[] = {
 #ifdef FUSEDSC_HOPPER
-      depthwise_backward_hopper(),
+      gpu::hopper::depthwise_joint(),
+      gpu::hopper::depthwise_planes_gradients(),
 #endif
 #ifdef FUSEDSC_GPU
-      depthwise_backward_gpu(),
+      gpu::depthwise_separate(),
 #endif
-      depthwise_backward_planes_cpu(),
-      depthwise_backward_cpu(),
+      tuning::kernel_of<depthwise_backward_planes_cpu>(),
+      tuning::kernel_of<depthwise_backward_cpu>(),
   };
   return list;
+}
+
+namespace {
+
+using Kernel = tuning::Kernel<DepthwiseBackwardArguments>;
+
+tuning::Choice<DepthwiseBackwardArguments> prior(const DepthwiseBackwardArguments& arguments) {
+#ifdef FUSEDSC_GPU
+  if (const auto choice = gpu::depthwise_backward_prior(depthwise_backward_kernels(), arguments)) return choice;
+#endif
+  return tuning::first_of(depthwise_backward_kernels().last(2), arguments);
+}
+
+tuning::Config prior_config([[maybe_unused]] const Kernel& kernel,
+                            [[maybe_unused]] const DepthwiseBackwardArguments& a) {
+#ifdef FUSEDSC_GPU
+  if (a.x.device == Device::gpu) return gpu::depthwise_backward_prior_config(kernel, a);
+#endif
+  return {};
+}
+
+constexpr tuning::Role<DepthwiseBackwardArguments> kRole{"depthwise_conv2d.backward", depthwise_backward_kernels, prior,
+                                                         prior_config};
+const tuning::RoleRegistration kRegistered(kRole.name, [] { return tuning::names_of(depthwise_backward_kernels()); });
+
+std::vector<Candidate> candidates(const DepthwiseBackwardArguments& a) {
+  std::vector<Candidate> all = tuning::candidates(kRole, a);
+#ifdef FUSEDSC_GPU
+  const auto runs = [](const Candidate& one) { return one.taken && one.implementation == "gpu_separate"; };
+  if (std::none_of(all.begin(), all.end(), runs)) return all;
+  const auto append = [&](const tuning::Role<DepthwiseBackwardArguments>& role) {
+    std::ranges::move(tuning::candidates(role, a), std::back_inserter(all));
+  };
+  if (a.grad_x) append(gpu::depthwise_input_role());
+  if (a.grad_weight || a.grad_bias) append(gpu::depthwise_weight_role());
+#endif
+  return all;
 }
 
 void check_problem(const DepthwiseBackwardArguments& arguments) {
@@ -29,12 +66,14 @@ void check_problem(const DepthwiseBackwardArguments& arguments) {
 
 constexpr Operator<DepthwiseBackwardArguments> kOperator{
     .name = "depthwise_conv2d_backward",
-    .implementations = implementations,
+    .implementations = nullptr,
     .check_problem = check_problem,
     .check_memory = check_backward_memory<DepthwiseBackwardArguments>,
     .is_empty = is_empty_backward<DepthwiseBackwardArguments>,
     .clear_results = clear_sums_of<DepthwiseBackwardArguments>,
     .finish = normalise_sums_of<DepthwiseBackwardArguments>,
+    .plan = [](const DepthwiseBackwardArguments& a, int threads) { return tuning::plan_chosen(kRole, a, threads); },
+    .candidates = candidates,
 };
 
 }  // namespace

@@ -1,7 +1,7 @@
 #include <vector>
 
 #include "fusedsc/backward/depthwise_direct_input_kernel.h"
-#include "fusedsc/backward/depthwise_direct_launch.h"
+#include "fusedsc/backward/depthwise_kernels.h"
 #include "fusedsc/common/gpu/depthwise_direct_plan.h"
 
 namespace fusedsc::gpu {
@@ -67,22 +67,31 @@ DirectGrid grid_of(const DepthwiseBackwardArguments& a) {
           pairs_of(a.x.sizes[3], a.window.padding.left), a.grad_y.strides[1] < a.grad_y.strides[3]};
 }
 
-const Instance* choose(const DepthwiseBackwardArguments& a) {
-  if (a.prologue || a.gradient_prologue || a.grad_add || a.window.stride != std::array<std::int64_t, 2>{2, 2}) {
-    return nullptr;
-  }
+/// Calls `use` with the problem that the arguments are.
+template <class Use>
+auto with_problem(const DepthwiseBackwardArguments& a, const Use& use) {
   const ConstTensorView grad_x(a.grad_x);
-  if (direct_step(a.weight) < 0 || !why_no_direct(a.grad_y, grad_x, a.weight, a.window).empty()) return nullptr;
-  return choose_direct<DepthwiseDirectInputParameters>(instances(), grid_of(a), a.window, a.weight, a.grad_y, grad_x);
+  return use(DirectProblem{grid_of(a), a.window, a.weight, a.grad_y, grad_x});
 }
 
-}  // namespace
+std::string unsupported(const DepthwiseBackwardArguments& a) {
+  const std::string elsewhere = why_not_on_gpu(a);
+  if (!elsewhere.empty()) return elsewhere;
+  if (!a.grad_x) return "grad_x is not wanted";
+  if (a.prologue || a.gradient_prologue || a.grad_add) return "nothing can be fused with it";
+  if (a.window.stride != std::array<std::int64_t, 2>{2, 2}) return "it is for a stride of 2";
+  if (direct_step(a.weight) < 0) return "the weight is turned around";
+  return why_no_direct(a.grad_y, ConstTensorView(a.grad_x), a.weight, a.window);
+}
 
-bool suits_depthwise_direct_input(const DepthwiseBackwardArguments& a) { return choose(a) != nullptr; }
+Configs configs(const DepthwiseBackwardArguments& a) {
+  return with_problem(a, [](const DirectProblem& problem) { return direct_configs(instances(), problem); });
+}
 
-std::optional<Plan<DepthwiseBackwardArguments>> plan_depthwise_direct_input(const DepthwiseBackwardArguments& a) {
-  const Instance* instance = choose(a);
-  if (instance == nullptr) return {};
+Plan<DepthwiseBackwardArguments> plan(const DepthwiseBackwardArguments& a, const Config& config, int /*threads*/) {
+  const Instance* const instance = with_problem(a, [&](const DirectProblem& problem) {
+    return &direct_instance("depthwise_conv2d_backward", instances(), problem, config);
+  });
   DepthwiseDirectInputParameters planned;
   planned.grad_y = compact(a.grad_y);
   planned.grad_x = compact(a.grad_x);
@@ -95,15 +104,24 @@ std::optional<Plan<DepthwiseBackwardArguments>> plan_depthwise_direct_input(cons
   planned.padding_left = static_cast<int>(a.window.padding.left);
   planned.first_row = planned.padding_top / 2;
   planned.first_column = planned.padding_left / 2;
-  return Plan<DepthwiseBackwardArguments>{
-      0, [planned, instance](const DepthwiseBackwardArguments& like, const Execution& execution) {
-        DepthwiseDirectInputParameters p = planned;
-        p.grad_y.data = like.grad_y.data;
-        p.weight = like.weight.data;
-        p.grad_x.data = like.grad_x.data;
-        launch_following("depthwise_conv2d_backward", instance->run, p.work.blocks, kDepthwiseThreads, execution.stream,
-                         p, spread(p.work.blocks, instance->memory));
-      }};
+  return {0, [planned, instance](const DepthwiseBackwardArguments& like, const Execution& execution) {
+            DepthwiseDirectInputParameters p = planned;
+            p.grad_y.data = like.grad_y.data;
+            p.weight = like.weight.data;
+            p.grad_x.data = like.grad_x.data;
+            launch_following("depthwise_conv2d_backward", instance->run, p.work.blocks, kDepthwiseThreads,
+                             execution.stream, p, spread(p.work.blocks, instance->memory));
+          }};
+}
+
+}  // namespace
+
+Kernel<DepthwiseBackwardArguments> depthwise_direct_input() { return {"gpu_direct", unsupported, configs, plan}; }
+
+bool suits_depthwise_direct_input(const DepthwiseBackwardArguments& a) { return with_problem(a, suits_direct); }
+
+Config depthwise_direct_input_prior(const DepthwiseBackwardArguments& a) {
+  return with_problem(a, [](const DirectProblem& problem) { return direct_prior_config(instances(), problem); });
 }
 
 }  // namespace fusedsc::gpu

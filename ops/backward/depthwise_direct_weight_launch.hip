@@ -1,11 +1,11 @@
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <vector>
 
-#include "fusedsc/backward/depthwise_direct_launch.h"
 #include "fusedsc/backward/depthwise_direct_weight_kernel.h"
+#include "fusedsc/backward/depthwise_kernels.h"
 #include "fusedsc/backward/depthwise_passes.h"
-#include "fusedsc/backward/depthwise_planes_launch.h"
 #include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/depthwise_direct_plan.h"
 
@@ -100,6 +100,14 @@ bool knows(const Instance& instance, const DepthwiseBackwardArguments& a) {
          (instance.tile.channels == 1 || channels_join(instance.tile.channels, {a.x, a.grad_y}));
 }
 
+/// How the threads of a weight gradient share it out.
+struct DirectWeightCut {
+  int channels, rows;  ///< of outputs that a thread has at a time
+  int lanes;           ///< threads with neighbouring channels
+  int groups;          ///< of 32 threads of a block, that have the same channels
+  int splits;          ///< blocks with the same channels; a second kernel adds up what more than one leaves
+};
+
 /// How much there is of what a cut shares out.
 struct Shares {
   std::int64_t items, row_groups;  ///< of all threads with the same channels; of an image
@@ -116,22 +124,15 @@ struct Shares {
   }
 };
 
-/// What a launch takes, in cycles: a thread's items, one after the other, or a multiprocessor's, and then the sums.
-/// Fitted to 12,000 cuts of small layers on an H200.
-double cost_of(const Instance& instance, const DirectWeightCut& cut, const DepthwiseBackwardArguments& a) {
-  const Shares shares(instance, cut, a);
-  const int bytes = static_cast<int>(size_of(a.x.dtype)), channels = instance.tile.channels;
-  const int words = std::max(1, channels * bytes / 4), conversions = bytes == 2 ? channels : 0;
-  const double sums = channels * (instance.taps() + 1);
-  const double instructions = 60 + 2.4 * instance.loads * (3 + words + conversions) + instance.tile.rows * sums;
-  const double lines = instance.channels_last
-                           ? 32.0 / instance.lanes  // of 128 bytes, for a load of a wave
-                           : 0.5 + static_cast<double>(std::max<std::int64_t>(1, bytes * a.window.stride[1] / 4));
-  const auto waves = static_cast<double>(divide_up(shares.blocks, multiprocessors()) * shares.sets * cut.groups);
-  const double of_all = waves * std::max(instructions / 4, 0.85 * instance.loads * lines);
-  const auto items = static_cast<double>(divide_up(shares.items, shares.item_lanes * cut.splits));
-  const double second_kernel = cut.splits > 1 ? 1260 + 6.0 * cut.splits : 0;
-  return items * std::max(instructions + 760, of_all) + 9.0 * cut.groups + 11 * sums + second_kernel;
+Config config_of(const DirectWeightCut& cut) {
+  return {{Knob::channels, cut.channels},
+          {Knob::rows, cut.rows},
+          {Knob::lanes, cut.lanes},
+          {Knob::groups, cut.groups},
+          {Knob::splits, cut.splits}};
+}
+DirectWeightCut cut_of(const Config& config) {
+  return {config[Knob::channels], config[Knob::rows], config[Knob::lanes], config[Knob::groups], config[Knob::splits]};
 }
 
 /// Calls visit(instance, cut) for all that can be.
@@ -155,68 +156,32 @@ void for_each_cut(const DepthwiseBackwardArguments& a, const Visit& visit) {
   }
 }
 
-std::int64_t multiplications_of(const DepthwiseBackwardArguments& a) {
-  return a.window.kernel[0] * a.window.kernel[1] * a.grad_y.elements();
-}
-
-/// Whether there is a kernel whose tiles are small planes as a whole.
-bool suits_small_planes(const DepthwiseBackwardArguments& a) {
-#ifdef FUSEDSC_HOPPER
-  constexpr std::int64_t kMost = 28 * 28;
-  return a.x.sizes[2] * a.x.sizes[3] <= kMost && hopper::plan_depthwise_planes_weight(a).has_value();
-#else
-  static_cast<void>(a);
-  return false;
-#endif
-}
-
-/// What measured best on an H200, beside kernels for more work.
-bool suits(const DepthwiseBackwardArguments& a) {
-  const bool is_wide = size_of(a.x.dtype) > 2, is_small_window = a.window.kernel[0] == 3,
-             halves = a.window.stride[0] > 1;
-  const auto is_within = [&](std::int64_t most) {  // multiplications of a multiprocessor
-    return multiplications_of(a) <= most * multiprocessors();
-  };
-  if (is_channels_last(a)) {
-    return is_within(!is_wide || !is_small_window ? 36'000 : halves ? 11'000 : 31'000);
-  }
-  if (!halves) return is_within(45'000);
-  // Planes are planned only where it depends on them.
-  return is_within(is_wide && is_small_window ? 130'000 : 60'000) || (is_within(200'000) && !suits_small_planes(a));
-}
-
-}  // namespace
-
-std::string why_no_direct_weight(const DepthwiseBackwardArguments& a) {
+std::string unsupported(const DepthwiseBackwardArguments& a) {
+  const std::string elsewhere = why_not_on_gpu(a);
+  if (!elsewhere.empty()) return elsewhere;
+  if (!a.grad_weight && !a.grad_bias) return "neither grad_weight nor grad_bias is wanted";
   if (a.prologue || a.gradient_prologue) return "it has no prologues";
   const std::string why = why_no_direct(a.x, a.grad_y, a.window);
   if (!why.empty()) return why;
-  if (a.window.kernel[0] > 5) return "it is for windows of 3 x 3 and 5 x 5";
-  return {};
+  return a.window.kernel[0] > 5 ? "it is for windows of 3 x 3 and 5 x 5" : "";
 }
 
-bool suits_depthwise_direct_gradients(const DepthwiseBackwardArguments& a) {
-  if (!may_use_direct() || !is_channels_last(a) || !why_no_direct_weight(a).empty()) return false;
-  const bool is_wide = size_of(a.x.dtype) > 2;
-  std::int64_t most = 0;  // multiplications of a multiprocessor
-  if (a.window.stride[0] == 1) most = is_wide ? 11'000 : 20'000;
-  else most = is_wide ? 5'500 : 12'000;
-  return multiplications_of(a) <= most * multiprocessors();
+Configs configs(const DepthwiseBackwardArguments& a) {
+  Configs list;
+  for_each_cut(a, [&](const Instance&, const DirectWeightCut& cut) { list.push_back(config_of(cut)); });
+  return list;
 }
 
-std::vector<DirectWeightCut> direct_weight_cuts(const DepthwiseBackwardArguments& a) {
-  std::vector<DirectWeightCut> cuts;
-  for_each_cut(a, [&](const Instance&, const DirectWeightCut& cut) { cuts.push_back(cut); });
-  return cuts;
-}
-
-Plan<DepthwiseBackwardArguments> plan_depthwise_direct_weight(const DepthwiseBackwardArguments& a,
-                                                              const DirectWeightCut& cut) {
+Plan<DepthwiseBackwardArguments> plan(const DepthwiseBackwardArguments& a, const Config& config, int /*threads*/) {
+  const DirectWeightCut cut = cut_of(config);
   const auto all = instances();
   const auto instance = std::find_if(all.begin(), all.end(), [&](const Instance& one) {
     return knows(one, a) && one.tile.channels == cut.channels && one.tile.rows == cut.rows && one.lanes == cut.lanes;
   });
-  if (instance == all.end()) throw Unsupported(std::string(kDepthwiseBackward) + ": no kernel for such threads");
+  if (instance == all.end() || cut.groups < 1 || cut.groups > most_groups(instance->kernel) || cut.splits < 1) {
+    throw Unsupported(std::string(kDepthwiseBackward) + ": gpu_direct: there is no kernel with " +
+                      tuning::printed(config));
+  }
   const Shares shares(*instance, cut, a);
   DepthwiseDirectWeightParameters planned;
   planned.x = compact(a.x);
@@ -260,19 +225,38 @@ Plan<DepthwiseBackwardArguments> plan_depthwise_direct_weight(const DepthwiseBac
           }};
 }
 
-std::optional<Plan<DepthwiseBackwardArguments>> plan_depthwise_direct_weight(const DepthwiseBackwardArguments& a) {
-  if (!why_no_direct_weight(a).empty() || !(must_use_direct() || suits(a))) return {};
+/// What a launch takes, in cycles: a thread's items, one after the other, or a multiprocessor's, and then the sums.
+/// Fitted to 12,000 cuts of small layers on an H200.
+double cost_of(const Instance& instance, const DirectWeightCut& cut, const DepthwiseBackwardArguments& a) {
+  const Shares shares(instance, cut, a);
+  const int bytes = static_cast<int>(size_of(a.x.dtype)), channels = instance.tile.channels;
+  const int words = std::max(1, channels * bytes / 4), conversions = bytes == 2 ? channels : 0;
+  const double sums = channels * (instance.taps() + 1);
+  const double instructions = 60 + 2.4 * instance.loads * (3 + words + conversions) + instance.tile.rows * sums;
+  const double lines = instance.channels_last
+                           ? 32.0 / instance.lanes  // of 128 bytes, for a load of a wave
+                           : 0.5 + static_cast<double>(std::max<std::int64_t>(1, bytes * a.window.stride[1] / 4));
+  const auto waves = static_cast<double>(divide_up(shares.blocks, multiprocessors()) * shares.sets * cut.groups);
+  const double of_all = waves * std::max(instructions / 4, 0.85 * instance.loads * lines);
+  const auto items = static_cast<double>(divide_up(shares.items, shares.item_lanes * cut.splits));
+  const double second_kernel = cut.splits > 1 ? 1260 + 6.0 * cut.splits : 0;
+  return items * std::max(instructions + 760, of_all) + 9.0 * cut.groups + 11 * sums + second_kernel;
+}
+
+}  // namespace
+
+Kernel<DepthwiseBackwardArguments> depthwise_direct_weight() { return {"gpu_direct", unsupported, configs, plan}; }
+
+Config depthwise_direct_weight_prior(const DepthwiseBackwardArguments& a) {
   std::optional<DirectWeightCut> best;
   double least = 0;
   for_each_cut(a, [&](const Instance& instance, const DirectWeightCut& cut) {
-    if (!may_use_direct(instance.tile, instance.channels_last)) return;
     const double cost = cost_of(instance, cut, a);
     if (best && cost >= least) return;
     best = cut;
     least = cost;
   });
-  if (!best) return {};
-  return plan_depthwise_direct_weight(a, *best);
+  return config_of(*best);
 }
 
 }  // namespace fusedsc::gpu

@@ -1,6 +1,7 @@
 #ifdef FUSEDSC_HOPPER
 #include "fusedsc/backward/depthwise_hopper_input_kernel.h"
 #include "fusedsc/backward/depthwise_hopper_input_plan.h"
+#include "fusedsc/backward/depthwise_kernels.h"
 #include "fusedsc/common/status.h"
 #include "fusedsc/forward/depthwise_hopper_patches_plan.h"
 
@@ -24,32 +25,20 @@ auto kernel_of(std::int64_t kernel, bool in_segments) {
   return kernel == 3 ? input_patches_kernel<T, 3, false> : input_patches_kernel<T, 5, false>;
 }
 
-/// What measured best on an H200 (docs/performance_gpu_depthwise.md).
-DepthwisePatching choose_patching(const DepthwiseBackwardArguments& a) {
+/// Whether there is a kernel of such tiles, apart from the memory that they take.
+bool has_tiles(const DepthwiseBackwardArguments& a, const DepthwisePatching& t) {
+  if (!are_runs(a.grad_y, t) || t.rows < 1 || t.image_parts < 1 || t.stages < 2) return false;
   const std::int64_t width = a.x.sizes[3];
-  const int runs = int_divide_up(a.x.sizes[1], 8);
-  if (width <= 16) return runs % 12 == 0 ? DepthwisePatching{12, 4, 2, 1, 4} : DepthwisePatching{4, 4, 2, 1, 3};
-  if (width <= 32) return {4, 4, 3, a.x.sizes[0] >= 8 ? 2 : 1, 4};
-  if (runs < 4 && width <= 64 && has_dense_rows(a.grad_y) && has_dense_rows(ConstTensorView(a.grad_x))) {
-    return {.runs = runs, .rows = 2, .stages = 3, .in_segments = true, .grain = 7};
-  }
-  if (runs < 4) return {runs, 0, 1, 2, 4};
-  if (runs == 9) return {9, 0, 3, 1, 4};
-  if (runs > 4 && runs < 8) return {runs, 8, 2, 1, 4};
-  if (runs == 12) return {12, 4, 2, 1, 4};
-  return a.x.sizes[0] >= 12 ? DepthwisePatching{4, 4, 1, 3, 4} : DepthwisePatching{4, 4, 1, 1, 3};
+  return !t.in_segments ||
+         (width > 16 && width <= 64 && has_dense_rows(a.grad_y) && has_dense_rows(ConstTensorView(a.grad_x)));
 }
 
 }  // namespace
 
-DepthwiseInputPatchesPass DepthwiseInputPatchesPass::of(const DepthwiseBackwardArguments& a) {
-  const DepthwiseInputPatchesPass pass(a, choose_patching(a));
-  return pass.fits() ? pass : DepthwiseInputPatchesPass(a, {4, 4, 1, 1, 2});
-}
-
 DepthwiseInputPatchesPass::DepthwiseInputPatchesPass(const DepthwiseBackwardArguments& a, const DepthwisePatching& t)
     : kernel_(a.x.dtype == DataType::float16 ? kernel_of<Float16>(a.window.kernel[0], t.in_segments)
                                              : kernel_of<BFloat16>(a.window.kernel[0], t.in_segments)) {
+  if (!has_tiles(a, t)) return;
   static_cast<DepthwiseTilesShape&>(p_) = cut_patches(a.grad_y.sizes, a.x.sizes, a.window, t, PatchesOf::gradient);
   fits_ = p_.threads() <= kThreads && cut_outputs(p_, 2 * p_.rows);
   if (!fits_) return;
@@ -65,21 +54,49 @@ void DepthwiseInputPatchesPass::run(const DepthwiseBackwardArguments& a, const E
                    static_cast<std::size_t>(p.memory_bytes()));
 }
 
-std::string why_no_input_patches(const DepthwiseBackwardArguments& a) {
+namespace {
+
+std::string unsupported(const DepthwiseBackwardArguments& a) {
+  const std::string elsewhere = why_not_on_gpu(a);
+  if (!elsewhere.empty()) return elsewhere;
+  if (!a.grad_x) return "grad_x is not wanted";
   if (!is_hopper()) return "the GPU is not of compute capability 9.0";
   if (size_of(a.x.dtype) != 2) return "it is for float16 and bfloat16";
   const std::string window = why_no_tiles(a.grad_y.sizes, a.x.sizes, a.window);
   if (!window.empty()) return window;
   const auto& [kernel, stride, dilation, padding] = a.window;
   if (stride[0] != 2 || padding.top >= kernel[0] || padding.left >= kernel[1]) return "it is for a stride of 2";
-  if (a.prologue || a.gradient_prologue || a.grad_add) return "it has no seams";
-  // Measured: there is nothing to win on less.
-  if (a.grad_x.elements() < std::int64_t{24576} * multiprocessors()) return "there is too little work for it";
+  if (a.prologue || a.gradient_prologue || a.grad_add) return "nothing can be fused with it";
+  if (a.grad_y.elements() == 0 || a.x.elements() == 0) return "there is nothing to compute";
   if (!suits_copy_engine(ConstTensorView(a.grad_x)) || !suits_copy_engine(a.grad_y)) {
     return "a tensor does not suit the copy engine";
   }
   return {};
 }
+
+Configs configs(const DepthwiseBackwardArguments& a) {
+  Configs list;
+  for (const DepthwisePatching& t : patchings_of(a.grad_y)) {
+    if (t.grain >= a.x.sizes[2]) continue;
+    if (const DepthwiseInputPatchesPass pass(a, t); pass.fits() && pass.stages() == t.stages) {
+      list.push_back(config_of(t));
+    }
+  }
+  return list;
+}
+
+Plan<DepthwiseBackwardArguments> plan(const DepthwiseBackwardArguments& a, const Config& config, int /*threads*/) {
+  const DepthwiseInputPatchesPass pass(a, patching_of(config));
+  if (!pass.fits()) {
+    throw Unsupported(std::string(kName) + ": hopper_patches: there is no kernel with " + tuning::printed(config) +
+                      ", or its tiles do not fit shared memory");
+  }
+  return {0, [pass](const DepthwiseBackwardArguments& like, const Execution& execution) { pass.run(like, execution); }};
+}
+
+}  // namespace
+
+Kernel<DepthwiseBackwardArguments> depthwise_patches_input() { return {"hopper_patches", unsupported, configs, plan}; }
 
 }  // namespace fusedsc::gpu::hopper
 #endif

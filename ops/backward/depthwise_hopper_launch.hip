@@ -3,18 +3,15 @@
 #include <limits>
 #include <vector>
 
-#include "fusedsc/backward/depthwise_direct_launch.h"
-#include "fusedsc/backward/depthwise_gpu.h"
-#include "fusedsc/backward/depthwise_hopper_input_plan.h"
 #include "fusedsc/backward/depthwise_hopper_kernel.h"
+#include "fusedsc/backward/depthwise_kernels.h"
 #include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/depthwise_plan.h"
 #include "fusedsc/common/gpu/hopper_host.h"
 #include "fusedsc/common/gpu/partials_launch.h"
 #include "fusedsc/runtime/arena.h"
 
-namespace fusedsc {
-namespace gpu::hopper {
+namespace fusedsc::gpu::hopper {
 namespace {
 
 constexpr const char* kName = "depthwise_conv2d_backward";
@@ -107,21 +104,14 @@ bool is_whole(const DepthwiseBackwardArguments& a, int tile_columns) {
          a.x.sizes[2] == a.grad_y.sizes[2] * a.window.stride[0];
 }
 
-std::string why_not(const DepthwiseBackwardArguments& a) {
-  const std::string elsewhere = needs_device(Device::gpu, a.x.device);
+std::string unsupported(const DepthwiseBackwardArguments& a) {
+  const std::string elsewhere = why_not_on_gpu(a);
   if (!elsewhere.empty()) return elsewhere;
   if (a.x.dtype == DataType::float64) return "it is not for float64";
   const bool has_alone = a.window.stride[0] != 1 && !a.prologue && !a.gradient_prologue && size_of(a.x.dtype) == 2;
   if (!a.grad_x || (!a.grad_weight && !has_alone)) {
     return "it computes two gradients at once, of x and of the weight; alone only that of x, of 16 bits at stride 2, "
            "without seams";
-  }
-  if (!a.grad_weight && !a.grad_bias) {
-    if (suits_depthwise_direct_input(a)) return "the problem is small: threads with one pair of rows each are faster";
-    if (why_no_input_patches(a).empty()) return "there is a faster kernel for it";
-  }
-  if (a.grad_weight && suits_depthwise_direct_gradients(a)) {
-    return "the problem is small: a kernel for each gradient, of threads with an output or a few, is faster";
   }
   if (a.grad_bias || a.grad_add) return "it has neither a bias's gradient nor grad_add";
   if (a.x.sizes[1] != a.grad_y.sizes[1]) return "it takes one output channel per channel";
@@ -145,9 +135,7 @@ std::string why_not(const DepthwiseBackwardArguments& a) {
     return "a tensor is not channels_last, or its channels are no multiples of 16 bytes, or it is not aligned to 16 "
            "bytes";
   }
-  const std::string large = too_large_for_gpu(a.x.sizes, a.grad_y.sizes, window);
-  if (!large.empty()) return large;
-  return is_hopper() ? "" : "the GPU is no Hopper";
+  return is_hopper() ? "" : "the GPU is not of compute capability 9.0";
 }
 
 /// How many warps a block has, and how the blocks share the images out.
@@ -183,35 +171,41 @@ Cut cut(const JointInstance& instance, const Sizes& y, int warps, std::int64_t s
   return cut;
 }
 
-/// Of tiles 128 bytes wide, or 64 where 16-bit channels are no more: neighbouring groups share lines of memory, and as
-/// few of them as possible is what counts; but of 5x5 windows, which take long to compute, how full the tiles are.
-/// Larger blocks keep what belongs together closer together.
-Cut choose_cut(const DepthwiseBackwardArguments& a) {
+Config config_of(const Cut& cut) {
+  return {{Knob::channels, cut.instance->channels}, {Knob::warps, cut.warps}, {Knob::strips, cut.strips}};
+}
+
+/// Calls visit(cut, is_short) with all that there may be, of blocks as large as can be first, and the tallest strips;
+/// is_short: the strips of two rows, apart from the others.
+template <class Visit>
+void for_each_cut(const DepthwiseBackwardArguments& a, const Visit& visit) {
   constexpr std::int64_t kMostItems = std::numeric_limits<std::int32_t>::max() / 2;
   const Sizes& y = a.grad_y.sizes;
-  const std::int64_t window = a.window.kernel[0];
-  const bool is_narrow = size_of(a.x.dtype) == 2 && y[1] <= 32;
-  // Measured: 3x3 at stride 2, without a prologue, strips of two rows, so that warps are where their neighbours are.
-  const bool is_short = size_of(a.x.dtype) == 2 && window == 3 && a.window.stride[0] == 2 && a.grad_weight &&
-                        !a.prologue && a.grad_y.elements() >= std::int64_t{16384} * multiprocessors();
-  const std::int64_t first_strips = is_short ? divide_up(y[2], 2) : 1, last_strips = is_short ? first_strips : y[2];
-  Cut best;
   for (const JointInstance& instance : instances()) {
     if (instance.dtype != a.x.dtype || instance.seams != seams_of(a)) continue;
-    if (instance.window != window || instance.stride != a.window.stride[0]) continue;
+    if (instance.window != a.window.kernel[0] || instance.stride != a.window.stride[0]) continue;
     if (instance.whole != is_whole(a, instance.columns)) continue;
-    if (instance.narrow != is_narrow && window == 3) continue;
-    const int least_warps = window == 3 ? 3 : 2;  // of which a block of 64 kilobytes has room, with weights
+    const int least_warps = instance.window == 3 ? 3 : 2;  // of which a block of 64 kilobytes has room, with weights
     for (int warps = instance.most_warps; warps >= least_warps; warps /= 2) {
       if (static_cast<std::size_t>(instance.memory_bytes(warps)) > kBlockMemoryLimit) continue;
-      for (std::int64_t strips = first_strips; strips <= last_strips; strips += std::max<std::int64_t>(strips / 4, 1)) {
+      for (std::int64_t strips = 1; strips <= y[2]; strips += std::max<std::int64_t>(strips / 4, 1)) {
         const Cut candidate = cut(instance, y, warps, strips);
-        if (candidate.items <= kMostItems && candidate.cost < best.cost) best = candidate;
+        if (candidate.items <= kMostItems) visit(candidate, false);
+      }
+      if (const Cut candidate = cut(instance, y, warps, divide_up(y[2], 2)); candidate.items <= kMostItems) {
+        visit(candidate, true);
       }
     }
   }
-  if (best.instance == nullptr) throw Unsupported(std::string(kName) + ": too many images: split the batch");
-  return best;
+}
+
+Configs configs(const DepthwiseBackwardArguments& a) {
+  Configs list;
+  for_each_cut(a, [&](const Cut& cut, bool /*is_short*/) {
+    const Config config = config_of(cut);
+    if (std::find(list.begin(), list.end(), config) == list.end()) list.push_back(config);
+  });
+  return list;
 }
 
 const float* floats_of(const ConstChannelVector& vector) { return static_cast<const float*>(vector.data); }
@@ -289,18 +283,41 @@ class JointPass {
   DepthwiseJointParameters p_;
 };
 
-Plan<DepthwiseBackwardArguments> plan_joint(const DepthwiseBackwardArguments& a, int /*threads*/) {
-  const JointPass pass(a, choose_cut(a));
+Plan<DepthwiseBackwardArguments> plan(const DepthwiseBackwardArguments& a, const Config& config, int /*threads*/) {
+  Cut found;
+  for_each_cut(a, [&](const Cut& cut, bool /*is_short*/) {
+    if (config_of(cut) == config) found = cut;
+  });
+  if (found.instance == nullptr) {
+    throw Unsupported(std::string(kName) + ": hopper_joint: there is no kernel with " + tuning::printed(config) +
+                      ", or there are too many images: split the batch");
+  }
+  const JointPass pass(a, found);
   return {pass.workspace_bytes(),
           [pass](const DepthwiseBackwardArguments& like, const Execution& execution) { pass.run(like, execution); }};
 }
 
 }  // namespace
-}  // namespace gpu::hopper
 
-Implementation<DepthwiseBackwardArguments> depthwise_backward_hopper() {
-  return {"gpu_hopper", gpu::hopper::why_not, gpu::hopper::plan_joint};
+Kernel<DepthwiseBackwardArguments> depthwise_joint() { return {"hopper_joint", unsupported, configs, plan}; }
+
+/// Of tiles 128 bytes wide, or 64 where 16-bit channels are no more: neighbouring groups share lines of memory, and as
+/// few of them as possible is what counts; but of 5x5 windows, which take long to compute, how full the tiles are.
+/// Larger blocks keep what belongs together closer together.
+Config depthwise_joint_prior(const DepthwiseBackwardArguments& a) {
+  const bool is_half = size_of(a.x.dtype) == 2, is_small_window = a.window.kernel[0] == 3;
+  const bool is_narrow = is_half && a.grad_y.sizes[1] <= 32;
+  // Measured: 3x3 at stride 2, without a prologue, strips of two rows, so that warps are where their neighbours are.
+  const bool wants_short = is_half && is_small_window && a.window.stride[0] == 2 && a.grad_weight && !a.prologue &&
+                           a.grad_y.elements() >= std::int64_t{16384} * multiprocessors();
+  Cut best;
+  for_each_cut(a, [&](const Cut& cut, bool is_short) {
+    if (is_small_window && cut.instance->narrow != is_narrow) return;
+    if (is_short == wants_short && cut.cost < best.cost) best = cut;
+  });
+  if (best.instance == nullptr) throw Unsupported(std::string(kName) + ": too many images: split the batch");
+  return config_of(best);
 }
 
-}  // namespace fusedsc
+}  // namespace fusedsc::gpu::hopper
 #endif

@@ -1,12 +1,11 @@
 #ifdef FUSEDSC_HOPPER
 #include <vector>
 
-#include "fusedsc/backward/depthwise_gpu.h"
 #include "fusedsc/backward/depthwise_hopper_patches_plan.h"
 #include "fusedsc/backward/depthwise_hopper_weight_plan.h"
+#include "fusedsc/backward/depthwise_kernels.h"
 
-namespace fusedsc {
-namespace gpu::hopper {
+namespace fusedsc::gpu::hopper {
 namespace {
 
 constexpr const char* kName = "depthwise_conv2d_backward";
@@ -42,32 +41,32 @@ const Instance kInstances[] = {
     instance<BFloat16, 5, 512>(DataType::bfloat16),
 };
 
-/// What measured best on an H200 (docs/performance_gpu_depthwise.md).
-DepthwisePatching choose_patching(const DepthwiseBackwardArguments& a) {
-  const std::int64_t width = a.grad_y.sizes[3];
-  const bool is_large = a.window.kernel[0] == 5;
-  const int grain = width <= 8 || width > 32 ? 0 : width <= 16 ? 7 : is_large && a.x.sizes[0] >= 32 ? 28 : 14;
-  if (is_large) return {.runs = 4, .box_runs = 4, .rows = 6, .stages = 3, .grain = grain};
-  return {.runs = 4, .box_runs = 4, .rows = 4, .stages = 4, .grain = grain};
+const Instance* instance_for(const DepthwiseBackwardArguments& a) {
+  for (const Instance& instance : kInstances) {
+    if (instance.dtype == a.x.dtype && instance.kernel == a.window.kernel[0]) return &instance;
+  }
+  return nullptr;
+}
+
+/// Whether there is a kernel of such tiles, apart from the memory that they take.
+bool has_tiles(const DepthwiseBackwardArguments& a, const DepthwisePatching& t) {
+  const Instance* const instance = instance_for(a);
+  const int step = 2 * ((static_cast<int>(a.window.kernel[0]) + 1) / 2);  // rows of x until rows of grad_y in registers
+                                                                          // are where they began
+  return instance != nullptr && are_runs(a.x, t) && !t.in_segments && t.image_parts > 0 &&
+         (2 * t.runs * t.image_parts + 1) * 32 <= instance->threads && t.rows > 0 && t.rows % step == 0 && t.stages > 0;
 }
 
 }  // namespace
 
-DepthwiseWeightPatchesPass DepthwiseWeightPatchesPass::of(const DepthwiseBackwardArguments& a) {
-  return DepthwiseWeightPatchesPass(a, choose_patching(a));
-}
-
 DepthwiseWeightPatchesPass::DepthwiseWeightPatchesPass(const DepthwiseBackwardArguments& a, const DepthwisePatching& t,
                                                        int cluster_size)
     : window_(static_cast<int>(a.window.kernel[0])) {
-  const int step = 2 * ((window_ + 1) / 2);  // rows of x until rows of grad_y in registers are where they began
-  for (const Instance& instance : kInstances) {
-    if (instance.dtype == a.x.dtype && instance.kernel == window_ &&
-        (2 * t.runs * t.image_parts + 1) * 32 <= instance.threads && t.rows % step == 0) {
-      kernels_ = instance.kernels;
-    }
+  if (!has_tiles(a, t)) {
+    throw Unsupported(std::string(kName) + ": hopper_patches: there is no kernel with " +
+                      tuning::printed(config_of(t)));
   }
-  if (kernels_.alone == nullptr) throw Unsupported(std::string(kName) + ": no kernel of these tiles");
+  kernels_ = instance_for(a)->kernels;
   static_cast<DepthwiseTilesShape&>(p_) = cut_patches(a.x.sizes, a.grad_y.sizes, a.window, t, PatchesOf::both);
   p_.grad_rows = p_.rows;
   p_.grad_pitch = 4 * p_.image_lines;
@@ -81,7 +80,8 @@ DepthwiseWeightPatchesPass::DepthwiseWeightPatchesPass(const DepthwiseBackwardAr
     p_.grad_jumps[i] = jump(4 << i, 16 << i, grad_image_bytes);
   }
   while (p_.memory_bytes() > kMemoryLimit && p_.stages > 1) --p_.stages;
-  if (p_.memory_bytes() > kMemoryLimit) throw Unsupported(std::string(kName) + ": these tiles are too large");
+  if (p_.memory_bytes() > kMemoryLimit)
+    throw Unsupported(std::string(kName) + ": hopper_patches: its tiles do not fit shared memory");
   share_out_splits(p_, kernels_, a, cluster_size);
 }
 
@@ -103,24 +103,46 @@ void DepthwiseWeightPatchesPass::run(const DepthwiseBackwardArguments& a, const 
   launch_weight_gradient(kName, kernels_, p, a, execution.stream);
 }
 
-std::string why_no_weight_patches(const DepthwiseBackwardArguments& a) {
-  if (!is_hopper()) return "the GPU is not of compute capability 9.0";
-  if (size_of(a.x.dtype) != 2) return "it is for float16 and bfloat16";
-  const std::string window = why_no_tiles(a.x.sizes, a.grad_y.sizes, a.window);
-  if (!window.empty()) return window;
-  if (a.window.stride[0] != 1) return "it is for a stride of 1";
-  if (a.prologue || a.gradient_prologue) return "it has no prologues";
-  // Measured: there is nothing to win on less.
-  if (a.grad_y.elements() < std::int64_t{4096} * multiprocessors()) return "there is too little work for it";
-  const std::int64_t width = a.grad_y.sizes[3], channels = a.x.sizes[1];
-  if (a.window.kernel[0] == 3 && width <= 16) return "images are small";
-  if (wants_weight_segments(a) || (a.window.kernel[0] == 3 && width > 32 && width <= 64 && channels % 32 != 0)) {
-    return "boxes of channels would be partly empty";
-  }
-  if (!suits_copy_engine(a.x) || !suits_copy_engine(a.grad_y)) return "a tensor does not suit the copy engine";
-  return {};
+namespace {
+
+std::string unsupported(const DepthwiseBackwardArguments& a) {
+  const std::string reason = why_no_weight_tiles(a);
+  if (!reason.empty()) return reason;
+  return a.window.stride[0] != 1 ? "it is for a stride of 1" : "";
 }
 
-}  // namespace gpu::hopper
-}  // namespace fusedsc
+/// The knob "cluster" of a config as a pass takes it.
+int cluster_of(const Config& config) { return config[Knob::cluster] == 1 ? kNoCluster : config[Knob::cluster]; }
+
+Configs configs(const DepthwiseBackwardArguments& a) {
+  const int step = a.window.kernel[0] == 5 ? 6 : 4;
+  Configs list;
+  for (const int runs : {4, 8}) {
+    for (const int rows : {step, 2 * step}) {
+      for (const int parts : {1, 2}) {
+        for (const int stages : {2, 3, 4}) {
+          for (const int grain : {0, 7, 14, 28}) {
+            const DepthwisePatching t{runs, runs, rows, parts, stages, false, grain};
+            if (grain >= a.grad_y.sizes[2] || !has_tiles(a, t)) continue;
+            append_clusters(
+                list, [&](int cluster) { return DepthwiseWeightPatchesPass(a, t, cluster); }, t);
+          }
+        }
+      }
+    }
+  }
+  return list;
+}
+
+Plan<DepthwiseBackwardArguments> plan(const DepthwiseBackwardArguments& a, const Config& config, int /*threads*/) {
+  const DepthwiseWeightPatchesPass pass(a, patching_of(config), cluster_of(config));
+  return {pass.workspace_bytes(),
+          [pass](const DepthwiseBackwardArguments& like, const Execution& execution) { pass.run(like, execution); }};
+}
+
+}  // namespace
+
+Kernel<DepthwiseBackwardArguments> depthwise_patches_weight() { return {"hopper_patches", unsupported, configs, plan}; }
+
+}  // namespace fusedsc::gpu::hopper
 #endif

@@ -1,27 +1,22 @@
 /// From the weight gradient of a depthwise problem to launches on a Hopper GPU.
 #pragma once
 
-#include <string>
-
 #include "fusedsc/backward/depthwise.h"
 #include "fusedsc/backward/depthwise_hopper_patches_kernel.h"
 #include "fusedsc/backward/depthwise_hopper_weight_splits.h"
 
 namespace fusedsc::gpu::hopper {
 
-/// Empty, or why DepthwiseWeightPatchesPass cannot.
-std::string why_no_weight_patches(const DepthwiseBackwardArguments& a);
-
 /// Gradients of the weight and the bias: one or two launches, worked out but for addresses.
 class DepthwiseWeightPatchesPass {
  public:
-  /// With the tiles that are best for it.
-  static DepthwiseWeightPatchesPass of(const DepthwiseBackwardArguments& a);
-  /// cluster_size: of blocks that have all there is to do; 0: what is best, with clusters or without.
+  /// cluster_size: of blocks that have all there is to do; 0: what is best, with clusters or without; kNoCluster.
   DepthwiseWeightPatchesPass(const DepthwiseBackwardArguments& a, const DepthwisePatching& patching,
                              int cluster_size = 0);
   std::size_t workspace_bytes() const;
   void run(const DepthwiseBackwardArguments& a, const Execution& execution) const;
+  int stages() const { return p_.stages; }  ///< fewer than wanted where there is no room
+  int cluster() const { return p_.sums.cluster; }
 
  private:
   DepthwiseWeightKernels<DepthwiseWeightPatchesParameters> kernels_;

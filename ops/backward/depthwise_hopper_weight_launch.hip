@@ -1,11 +1,10 @@
 #ifdef FUSEDSC_HOPPER
 #include <vector>
 
-#include "fusedsc/backward/depthwise_gpu.h"
 #include "fusedsc/backward/depthwise_hopper_weight_plan.h"
+#include "fusedsc/backward/depthwise_kernels.h"
 
-namespace fusedsc {
-namespace gpu::hopper {
+namespace fusedsc::gpu::hopper {
 namespace {
 
 constexpr const char* kName = "depthwise_conv2d_backward";
@@ -22,7 +21,7 @@ weight_tiles_kernel(const FUSEDSC_GRID_CONSTANT DepthwiseWeightTilesParameters p
 
 struct Instance {
   DataType dtype;
-  int kernel, stride, products;
+  int kernel, stride, products, threads;
   bool in_segments;
   DepthwiseWeightKernels<DepthwiseWeightTilesParameters> kernels;
 };
@@ -33,6 +32,7 @@ constexpr Instance instance(DataType dtype) {
           kKernel,
           kStride,
           kProducts,
+          kThreads,
           kInSegments,
           {weight_tiles_kernel<T, kKernel, kStride, kProducts, kThreads, kBlocks, kInSegments, false>,
            weight_tiles_kernel<T, kKernel, kStride, kProducts, kThreads, kBlocks, kInSegments, true>}};
@@ -69,113 +69,42 @@ const Instance kInstances[] = {
     instance<BFloat16, 5, 2, 2, 320, 1, true>(DataType::bfloat16),
 };
 
-/// Where boxes of so few channels would be partly empty: rows of images, in segments. What measured best on an H200
-/// (docs/performance_gpu_depthwise.md).
-DepthwiseTiling choose_segments(const DepthwiseBackwardArguments& a) {
-  const std::int64_t batch = a.x.sizes[0], width = a.grad_y.sizes[3], height = a.grad_y.sizes[2];
-  const int channels = static_cast<int>(a.x.sizes[1]), parts = channels <= 16 ? 4 : channels <= 48 ? 2 : 1;
-  const bool is_large = a.window.kernel[0] == 5, is_many = batch >= 64;
-  const auto tiling = [&](int products, int rows, int stages, int grain) {
-    return DepthwiseTiling{products, channels, 1, rows, 1, parts, stages, true, grain};
-  };
-  if (is_large) return tiling(2, 4, 3, 2);
-  if (a.window.stride[0] == 2) {
-    if (parts == 4) return tiling(2, 2, 3, 4);
-    return tiling(2, parts == 2 ? 4 : 6, is_many ? 2 : 4, 7);
+const Instance* instance_for(const DepthwiseBackwardArguments& a, const DepthwiseTiling& t) {
+  for (const Instance& instance : kInstances) {
+    if (instance.dtype == a.x.dtype && instance.kernel == a.window.kernel[0] && instance.stride == a.window.stride[0] &&
+        instance.products == t.products && instance.in_segments == t.in_segments) {
+      return &instance;
+    }
   }
-  const bool is_even = int_divide_up(batch, parts) * int_divide_up(height, 7) * 4 >= 3 * multiprocessors();
-  if (parts == 2) return is_even ? tiling(2, 3, 4, 7) : tiling(2, 2, 4, 4);
-  return parts == 1 && width > 32 && is_many ? tiling(4, 3, 3, 7) : tiling(2, 4, 3, 7);
+  return nullptr;
 }
 
-/// What measured best there, likewise.
-DepthwiseTiling choose_tiling(const DepthwiseBackwardArguments& a) {
-  if (wants_weight_segments(a)) return choose_segments(a);
-  const std::int64_t batch = a.x.sizes[0], channels = a.x.sizes[1], width = a.grad_y.sizes[3];
-  const int kernel = static_cast<int>(a.window.kernel[0]), stride = static_cast<int>(a.window.stride[0]);
-  const bool is_large = kernel == 5, is_many = batch >= 64;
-  const int wide_box = channels > 32 ? 64 : 32;
-  if (batch <= 2 && width <= 16) {  // a tile is all there is
-    const int rows = round_up((a.grad_y.sizes[2] - 1) * stride + kernel, stride);
-    return {2, 32, 1, rows, width <= 8 ? 4 : 2, 1, 1};
+/// Whether there is a kernel of such tiles, apart from the memory that they take.
+bool has_tiles(const DepthwiseBackwardArguments& a, const DepthwiseTiling& t) {
+  const Instance* const instance = instance_for(a, t);
+  const std::int64_t width = a.grad_y.sizes[3];
+  if (instance == nullptr || t.rows < 1 || t.rows % instance->stride != 0 || t.image_parts < 1 || t.stages < 1 ||
+      (int_divide_up(t.box_channels, 8) * t.image_parts + 1) * 32 > instance->threads) {
+    return false;
   }
-  const bool is_few = channels <= 128;  // then images are divided, so that all multiprocessors have work
-  if (stride == 2) {
-    if (width <= 8 && is_few && !is_large) return {2, 32, 1, 2, 4, 1, 4, false, 2};
-    if (width <= 8) return {2, 32, 1, 4, 4, 1, 2};
-    if (width <= 16 && is_large) return {2, 32, 1, 2, 2, 1, 4};
-    if (width <= 16 && is_few) return {2, wide_box, 1, 2, 2, 1, 4, false, 4};
-    if (width <= 16) return {2, is_many ? wide_box : 32, 1, 2, 2, 1, 4};
-    if (width <= 32 && is_large) {
-      if (batch < 32) return {2, 32, 1, 4, 1, 1, 4};
-      return is_many ? DepthwiseTiling{2, 32, 1, 4, 1, 1, 2, false, 28}
-                     : DepthwiseTiling{2, 32, 1, 2, 1, 1, 3, false, 2};
-    }
-    if (width <= 32) {
-      return is_many ? DepthwiseTiling{2, wide_box, 1, 6, 1, 1, 3, false, 14}
-                     : DepthwiseTiling{2, wide_box, 1, 4, 1, 1, 3, false, 2};
-    }
-    return is_large ? DepthwiseTiling{4, 32, 1, 2, 1, 1, 3}
-                    : DepthwiseTiling{4, wide_box, 1, 2, 1, 1, 3, false, is_many && channels <= 64 ? 28 : 0};
+  if (t.in_segments) {
+    return t.box_channels == a.x.sizes[1] && t.images == 1 && width > 16 && width <= 64 && has_dense_rows(a.x) &&
+           has_dense_rows(a.grad_y);
   }
-  if (is_large) {
-    if (width <= 8) return {2, 32, 1, 4, 4, 1, 2};
-    if (width <= 16) return {4, 32, 1, 3, 4, 1, 2};
-    return {2, 32, 1, 4, 1, 1, 2};
-  }
-  const bool is_wide = channels > 400 && batch >= 32;
-  if (width <= 8) {
-    if (is_few && is_many) return {4, 32, 1, 4, 8, 1, 4, false, 2};
-    if (!is_wide) return {2, 32, 1, 5, 4, 1, 2};
-    return {4, channels <= 1024 ? 64 : 32, 1, 3, 8, 1, 2};
-  }
-  if (width <= 16 && is_few) return {4, 32, 1, 2, 4, 1, 3, false, 4};
-  if (width <= 16 && is_wide && is_many && channels % 64 == 0) return {4, 64, 1, 2, 4, 1, 4, false, 2};
-  if (width <= 16) return is_wide ? DepthwiseTiling{4, 32, 1, 4, 4, 1, 2} : DepthwiseTiling{2, 32, 1, 4, 2, 1, 2};
-  if (width <= 32) return {2, wide_box, 1, 5, 1, 1, 3};
-  if (width <= 64) {
-    const bool is_ragged = channels % 32 != 0;
-    return is_ragged ? DepthwiseTiling{4, wide_box, 1, is_many ? 3 : 4, 1, 1, 3}
-                     : DepthwiseTiling{2, 32, 1, 2, 1, 1, 2};
-  }
-  return {7, 32, 1, 2, 1, 1, 3};
+  return (t.box_channels == 32 || t.box_channels == 64) && t.images == images_of_products(t.products, width);
 }
 
 }  // namespace
-
-bool wants_weight_segments(const DepthwiseBackwardArguments& a) {
-  const std::int64_t channels = a.x.sizes[1], width = a.grad_y.sizes[3];
-  if (width <= 16 || width > 64 || channels % 32 == 0 || channels > 72) return false;
-  if (!has_dense_rows(a.x) || !has_dense_rows(a.grad_y)) return false;
-  if (a.window.stride[0] == 1) return a.window.kernel[0] == 3;
-  if (width > 32) return false;
-  // Boxes of 64 channels do as well where they are mostly full.
-  return a.window.kernel[0] == 5 ? channels > 64 : channels <= 40 || channels > 64;
-}
-
-DepthwiseWeightTilesPass DepthwiseWeightTilesPass::of(const DepthwiseBackwardArguments& a) {
-  const DepthwiseTiling tiling = choose_tiling(a);
-  const DepthwiseWeightTilesPass pass(a, tiling);
-  // Measured: smaller tiles where otherwise some blocks would have more units than others.
-  if (a.window.kernel[0] == 5 && tiling.products == 4 && tiling.images == 4 && evenness(pass.p_) < 0.75) {
-    const DepthwiseWeightTilesPass other(a, {2, 32, 1, 9, 2, 1, 2});
-    if (evenness(other.p_) > evenness(pass.p_)) return other;
-  }
-  return pass;
-}
 
 DepthwiseWeightTilesPass::DepthwiseWeightTilesPass(const DepthwiseBackwardArguments& a, const DepthwiseTiling& t,
                                                    int cluster_size)
     : window_(static_cast<int>(a.window.kernel[0])),
       stride_(static_cast<int>(a.window.stride[0])),
       box_channels_(t.box_channels) {
-  for (const Instance& instance : kInstances) {
-    if (instance.dtype == a.x.dtype && instance.kernel == window_ && instance.stride == stride_ &&
-        instance.products == t.products && instance.in_segments == t.in_segments) {
-      kernels_ = instance.kernels;
-    }
+  if (!has_tiles(a, t)) {
+    throw Unsupported(std::string(kName) + ": hopper_tiles: there is no kernel with " + tuning::printed(config_of(t)));
   }
-  if (kernels_.alone == nullptr) throw Unsupported(std::string(kName) + ": no kernel of these tiles");
+  kernels_ = instance_for(a, t)->kernels;
   static_cast<DepthwiseTilesShape&>(p_) = cut_tiles(a.x.sizes, a.grad_y.sizes, a.window, t);
   const int reach = (p_.tile_columns - 1) * stride_ + window_;  // of the last position, in columns of x
   if (!t.in_segments) {
@@ -197,6 +126,9 @@ DepthwiseWeightTilesPass::DepthwiseWeightTilesPass(const DepthwiseBackwardArgume
     p_.grad_product_bytes = 2 * p_.grad_half_bytes;
   }
   while (p_.memory_bytes() > kMemoryLimit && p_.stages > 1) --p_.stages;
+  if (p_.memory_bytes() > kMemoryLimit) {
+    throw Unsupported(std::string(kName) + ": hopper_tiles: its tiles do not fit shared memory");
+  }
   p_.sums.taps = window_ * window_ + 1;
   share_out_splits(p_, kernels_, a, cluster_size, t.in_segments);
 }
@@ -224,6 +156,9 @@ void DepthwiseWeightTilesPass::run(const DepthwiseBackwardArguments& a, const Ex
 }
 
 std::string why_no_weight_tiles(const DepthwiseBackwardArguments& a) {
+  const std::string elsewhere = why_not_on_gpu(a);
+  if (!elsewhere.empty()) return elsewhere;
+  if (!a.grad_weight && !a.grad_bias) return "neither grad_weight nor grad_bias is wanted";
   if (!is_hopper()) return "the GPU is not of compute capability 9.0";
   if (size_of(a.x.dtype) != 2) return "it is for float16 and bfloat16";
   const std::string window = why_no_tiles(a.x.sizes, a.grad_y.sizes, a.window);
@@ -234,6 +169,48 @@ std::string why_no_weight_tiles(const DepthwiseBackwardArguments& a) {
   return {};
 }
 
-}  // namespace gpu::hopper
-}  // namespace fusedsc
+namespace {
+
+/// The knob "cluster" of a config as a pass takes it.
+int cluster_of(const Config& config) { return config[Knob::cluster] == 1 ? kNoCluster : config[Knob::cluster]; }
+
+/// With clusters and without.
+void append(Configs& list, const DepthwiseBackwardArguments& a, const DepthwiseTiling& t) {
+  if (t.grain >= a.grad_y.sizes[2] || !has_tiles(a, t)) return;
+  append_clusters(
+      list, [&](int cluster) { return DepthwiseWeightTilesPass(a, t, cluster); }, t);
+}
+
+Configs configs(const DepthwiseBackwardArguments& a) {
+  Configs list;
+  const int channels = static_cast<int>(a.x.sizes[1]);
+  for (const int products : {2, 4, 7}) {
+    const int images = images_of_products(products, a.grad_y.sizes[3]);
+    for (const int rows : {2, 3, 4, 5, 6, 9}) {
+      for (const int stages : {1, 2, 3, 4}) {
+        for (const int grain : {0, 2, 7, 14, 28}) {
+          for (const int box : {32, 64}) append(list, a, {products, box, 1, rows, images, 1, stages, false, grain});
+          for (const int parts : {1, 2, 4}) {
+            append(list, a, {products, channels, 1, rows, 1, parts, stages, true, grain});
+          }
+        }
+      }
+    }
+  }
+  return list;
+}
+
+Plan<DepthwiseBackwardArguments> plan(const DepthwiseBackwardArguments& a, const Config& config, int /*threads*/) {
+  const DepthwiseWeightTilesPass pass(a, tiling_of(config), cluster_of(config));
+  return {pass.workspace_bytes(),
+          [pass](const DepthwiseBackwardArguments& like, const Execution& execution) { pass.run(like, execution); }};
+}
+
+}  // namespace
+
+Kernel<DepthwiseBackwardArguments> depthwise_tiles_weight() {
+  return {"hopper_tiles", why_no_weight_tiles, configs, plan};
+}
+
+}  // namespace fusedsc::gpu::hopper
 #endif

@@ -9,21 +9,19 @@
 
 namespace fusedsc::gpu::hopper {
 
-/// Empty, or why DepthwiseWeightTilesPass cannot.
+/// Empty, or why DepthwiseWeightTilesPass cannot; nor, if it is, DepthwiseWeightPatchesPass at a stride other than 1.
 std::string why_no_weight_tiles(const DepthwiseBackwardArguments& a);
-
-/// Whether tiles would be rows of images, cut into segments: of few channels, which boxes of them do not divide evenly.
-bool wants_weight_segments(const DepthwiseBackwardArguments& a);
 
 /// Gradients of the weight and the bias: one or two launches, worked out but for addresses.
 class DepthwiseWeightTilesPass {
  public:
-  /// With the tiles that are best for it.
-  static DepthwiseWeightTilesPass of(const DepthwiseBackwardArguments& a);
-  /// cluster_size: of blocks that have all there is to do; 0: what is best, with clusters or without.
+  /// cluster_size: of blocks that have all there is to do; 0: what is best, with clusters or without; kNoCluster.
   DepthwiseWeightTilesPass(const DepthwiseBackwardArguments& a, const DepthwiseTiling& tiling, int cluster_size = 0);
   std::size_t workspace_bytes() const;
   void run(const DepthwiseBackwardArguments& a, const Execution& execution) const;
+  int stages() const { return p_.stages; }  ///< fewer than wanted where there is no room
+  int cluster() const { return p_.sums.cluster; }
+  double evenness() const { return hopper::evenness(p_); }
 
  private:
   DepthwiseWeightKernels<DepthwiseWeightTilesParameters> kernels_;

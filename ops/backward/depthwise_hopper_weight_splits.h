@@ -29,6 +29,9 @@ inline bool suits_cluster(const DepthwiseTilesShape& shape, const DepthwiseBackw
   return channel_groups(shape) <= resident && a.grad_y.elements() <= most * multiprocessors();
 }
 
+/// In place of a cluster's size: blocks by themselves, as many as share the work out best.
+inline constexpr int kNoCluster = -1;
+
 /// cluster_size: of blocks that have all there is to do; 0: what is best, with clusters or without. even: see
 /// share_out().
 template <class Parameters>
@@ -41,13 +44,30 @@ void share_out_splits(Parameters& p, const DepthwiseWeightKernels<Parameters>& k
   // Measured: among few tiles the second one's copies are in the first one's way.
   constexpr std::int64_t kMany = 16;  // tiles of a block
   p.goes_on = p.share * p.grain * a.window.stride[0] >= kMany * p.rows;
-  if (p.splits == 1 || p.splits > kMostCluster) return;
+  if (p.splits == 1 || p.splits > kMostCluster || cluster_size == kNoCluster) return;
   if (p.image_parts * fours * 16 > p.stages * p.stage_bytes()) return;  // no room for sums where the tiles were
   if (cluster_size == 0 && !suits_cluster(p, a, resident_clusters(kernels.in_clusters, threads, memory, p.splits)))
     return;
   p.sums.cluster = p.splits;
   p.sums.by_cluster = Divisor(static_cast<std::uint32_t>(p.splits));
   p.sums.share = int_divide_up(fours, p.splits);
+}
+
+/// The configs of such tiles, with stages as wanted: by blocks by themselves, and by clusters if there is room for
+/// their sums. pass_of(cluster_size): a pass of these tiles; throws Unsupported if they do not fit.
+template <class PassOf, class Tiling>
+void append_clusters(tuning::Configs& list, const PassOf& pass_of, const Tiling& tiling) {
+  for (const int cluster : {1, 2, 4, 8}) {
+    try {
+      const auto pass = pass_of(cluster == 1 ? kNoCluster : cluster);
+      if (pass.stages() != tiling.stages || pass.cluster() != cluster) continue;
+    } catch (const Unsupported&) {
+      return;
+    }
+    tuning::Config config = config_of(tiling);
+    config[tuning::Knob::cluster] = cluster;
+    list.push_back(config);
+  }
 }
 
 /// Of partial sums.

@@ -1,4 +1,5 @@
 #include "fusedsc/backward/depthwise_input_kernel.h"
+#include "fusedsc/backward/depthwise_kernels.h"
 #include "fusedsc/backward/depthwise_passes.h"
 #include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/partials_launch.h"
@@ -89,16 +90,55 @@ const InputInstance kInputInstances[] = {
     input_rows<double, 3, 2, 1, 1, 1>(DataType::float64),
     input_taps<double, 1, 2>(DataType::float64),
 };
+
 InputInstance::Kernel InputInstance::*kernel_for(const DepthwiseBackwardArguments& a) {
   return a.prologue || a.gradient_prologue || a.grad_add ? &InputInstance::seams : &InputInstance::plain;
 }
 
+DepthwiseWanted<DepthwiseInputGradientParameters> wanted_of(const DepthwiseBackwardArguments& a) {
+  return {kernel_for(a), a.x.dtype, a.window, multiplier_of(a),
+          joined_channels({a.x, a.grad_y, a.gradient_prologue.output, a.grad_x, a.grad_add})};
+}
+
+std::string taps_unsupported(const DepthwiseBackwardArguments& a) {
+  const std::string elsewhere = why_not_on_gpu(a);
+  if (!elsewhere.empty()) return elsewhere;
+  return a.grad_x ? "" : "grad_x is not wanted";
+}
+
+std::string rows_unsupported(const DepthwiseBackwardArguments& a) {
+  const std::string reason = taps_unsupported(a);
+  if (!reason.empty()) return reason;
+  return instance_configs(kInputInstances, wanted_of(a), false).empty()
+             ? "there is no kernel for such a window, not dilated, of that type and without a channel multiplier"
+             : "";
+}
+
+template <bool kAnyWindow>
+Configs configs(const DepthwiseBackwardArguments& a) {
+  return instance_configs(kInputInstances, wanted_of(a), kAnyWindow);
+}
+
+template <bool kAnyWindow>
+Plan<DepthwiseBackwardArguments> plan(const DepthwiseBackwardArguments& a, const Config& config, int /*threads*/) {
+  return plan_of_pass(a, DepthwiseInputPass(a, choose_instance(kInputInstances, wanted_of(a), kAnyWindow, config)));
+}
+
 }  // namespace
 
-DepthwiseInputPass::DepthwiseInputPass(const DepthwiseBackwardArguments& a)
-    : instance_(&choose_instance(kInputInstances, kernel_for(a), a.x.dtype, a.window, a.x.sizes[3], multiplier_of(a),
-                                 {a.x, a.grad_y, a.gradient_prologue.output, a.grad_x, a.grad_add})),
-      kernel_(instance_->*kernel_for(a)) {
+tuning::Kernel<DepthwiseBackwardArguments> depthwise_rows_input() {
+  return {"gpu_rows", rows_unsupported, configs<false>, plan<false>};
+}
+tuning::Kernel<DepthwiseBackwardArguments> depthwise_taps_input() {
+  return {"gpu_taps", taps_unsupported, configs<true>, plan<true>};
+}
+
+Config depthwise_rows_input_prior(const DepthwiseBackwardArguments& a) {
+  return instance_prior_config(kInputInstances, wanted_of(a), false, a.x.sizes[3]);
+}
+
+DepthwiseInputPass::DepthwiseInputPass(const DepthwiseBackwardArguments& a, const Instance& instance)
+    : instance_(&instance), kernel_(instance_->*kernel_for(a)) {
   const std::int64_t stride = std::max(instance_->stride, 1);
   const bool whole_strides = a.window.padding.left % a.window.stride[1] == 0;
   join_columns_ = whole_strides && columns_join(instance_->tile.columns * stride, a.grad_x);

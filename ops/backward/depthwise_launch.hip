@@ -1,22 +1,13 @@
-#include "fusedsc/backward/depthwise_direct_launch.h"
-#include "fusedsc/backward/depthwise_gpu.h"
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "fusedsc/backward/depthwise_kernels.h"
 #include "fusedsc/backward/depthwise_passes.h"
-#include "fusedsc/backward/depthwise_windows_launch.h"
-#include "fusedsc/forward/depthwise_direct_launch.h"
-#include "fusedsc/forward/depthwise_gpu.h"
-#ifdef FUSEDSC_HOPPER
-#include "fusedsc/backward/depthwise_columns_launch.h"
-#include "fusedsc/backward/depthwise_hopper_input_plan.h"
-#include "fusedsc/backward/depthwise_hopper_patches_plan.h"
-#include "fusedsc/backward/depthwise_hopper_weight_plan.h"
-#include "fusedsc/backward/depthwise_planes_launch.h"
-#endif
+#include "fusedsc/forward/depthwise_kernels.h"
 
-namespace fusedsc {
-namespace gpu {
-namespace {
+namespace fusedsc::gpu {
 
-/// The input gradient as a forward pass over grad_y, with the weight turned around; or without x where it is none.
 DepthwiseArguments as_forward(const DepthwiseBackwardArguments& a) {
   DepthwiseArguments forward;
   const Window& window = a.window;
@@ -39,68 +30,44 @@ DepthwiseArguments as_forward(const DepthwiseBackwardArguments& a) {
   return forward;
 }
 
-using BackwardPlan = Plan<DepthwiseBackwardArguments>;
-
-/// By rows in registers where the pass has a kernel that knows the window, else `windows`' plan if there is one.
-template <class Pass>
-BackwardPlan plan_pass(const DepthwiseBackwardArguments& a,
-                       std::optional<BackwardPlan> (*windows)(const DepthwiseBackwardArguments&)) {
-  const Pass pass(a);
-  if (!pass.knows_window()) {
-    if (std::optional<BackwardPlan> plan = windows(a)) return *std::move(plan);
-  }
-  return {workspace_bytes_of(pass, a),
-          [pass](const DepthwiseBackwardArguments& like, const Execution& execution) { pass.run(like, execution); }};
+std::string why_not_on_gpu(const DepthwiseBackwardArguments& a) {
+  const std::string elsewhere = needs_device(Device::gpu, a.x.device);
+  return !elsewhere.empty() ? elsewhere : too_large_for_gpu(a.x.sizes, a.grad_y.sizes, a.window);
 }
 
-BackwardPlan plan_input(const DepthwiseBackwardArguments& a, int threads) {
-  if (std::optional<BackwardPlan> direct = plan_depthwise_direct_input(a)) return *std::move(direct);
-  const DepthwiseArguments forward = as_forward(a);
-#ifdef FUSEDSC_HOPPER
-  if (!forward.x || !suits_depthwise_direct(forward)) {
-    if (std::optional<BackwardPlan> planes = hopper::plan_depthwise_planes_input(a)) return *std::move(planes);
-  }
-  if (hopper::why_no_input_patches(a).empty()) {
-    const auto pass = hopper::DepthwiseInputPatchesPass::of(a);
-    return {0,
-            [pass](const DepthwiseBackwardArguments& like, const Execution& execution) { pass.run(like, execution); }};
-  }
-#endif
-  if (!forward.x) return plan_pass<DepthwiseInputPass>(a, plan_depthwise_windows_input);
-  Plan<DepthwiseArguments> plan = depthwise_of_gpu(forward).plan_for(forward, threads);
-  return {plan.workspace_bytes,
-          [run = std::move(plan.unchecked_run)](const DepthwiseBackwardArguments& like, const Execution& execution) {
-            run(as_forward(like), execution);
+namespace {
+
+using BackwardKernel = Kernel<DepthwiseBackwardArguments>;
+using BackwardPlan = Plan<DepthwiseBackwardArguments>;
+
+/// The entry of a forward kernel for the input's gradient.
+template <Kernel<DepthwiseArguments> (*kKernel)()>
+BackwardKernel forward(const char* name) {
+  return {.name = name,
+          .unsupported = [](const DepthwiseBackwardArguments& a) -> std::string {
+            const std::string elsewhere = why_not_on_gpu(a);
+            if (!elsewhere.empty()) return elsewhere;
+            if (!a.grad_x) return "grad_x is not wanted";
+            const DepthwiseArguments forward = as_forward(a);
+            if (forward.x) return kKernel().unsupported(forward);
+            return "the gradient is no forward pass: it has a prologue, a stride, a channel multiplier or more padding "
+                   "than a window reaches";
+          },
+          .configs = [](const DepthwiseBackwardArguments& a) { return kKernel().configs(as_forward(a)); },
+          .plan = [](const DepthwiseBackwardArguments& a, const Config& config, int threads) -> BackwardPlan {
+            Plan<DepthwiseArguments> plan = kKernel().plan(as_forward(a), config, threads);
+            return {plan.workspace_bytes, [run = std::move(plan.unchecked_run)](const DepthwiseBackwardArguments& like,
+                                                                                const Execution& execution) {
+                      run(as_forward(like), execution);
+                    }};
           }};
 }
 
-BackwardPlan plan_weight(const DepthwiseBackwardArguments& a) {
-  if (std::optional<BackwardPlan> direct = plan_depthwise_direct_weight(a)) return *std::move(direct);
-#ifdef FUSEDSC_HOPPER
-  if (std::optional<BackwardPlan> planes = hopper::plan_depthwise_planes_weight(a)) return *std::move(planes);
-  if (std::optional<BackwardPlan> columns = hopper::plan_depthwise_columns_weight(a)) return *std::move(columns);
-  if (hopper::why_no_weight_patches(a).empty()) {
-    const auto pass = hopper::DepthwiseWeightPatchesPass::of(a);
-    return {pass.workspace_bytes(),
-            [pass](const DepthwiseBackwardArguments& like, const Execution& execution) { pass.run(like, execution); }};
-  }
-  if (hopper::why_no_weight_tiles(a).empty()) {
-    const auto pass = hopper::DepthwiseWeightTilesPass::of(a);
-    return {pass.workspace_bytes(),
-            [pass](const DepthwiseBackwardArguments& like, const Execution& execution) { pass.run(like, execution); }};
-  }
-#endif
-  return plan_pass<DepthwiseWeightPass>(a, plan_depthwise_windows_weight);
-}
-
-/// At once where there is a kernel for that, else one after the other, in the same workspace.
-BackwardPlan plan_backward(const DepthwiseBackwardArguments& a, int threads) {
-#ifdef FUSEDSC_HOPPER
-  if (std::optional<BackwardPlan> planes = hopper::plan_depthwise_planes_gradients(a)) return *std::move(planes);
-#endif
+/// One after the other, in the same workspace.
+BackwardPlan plan_separate(const DepthwiseBackwardArguments& a, const Config& /*config*/, int threads) {
   BackwardPlan input, weight;
-  if (a.grad_x) input = plan_input(a, threads);
-  if (a.grad_weight || a.grad_bias) weight = plan_weight(a);
+  if (a.grad_x) input = tuning::plan_chosen(depthwise_input_role(), a, threads);
+  if (a.grad_weight || a.grad_bias) weight = tuning::plan_chosen(depthwise_weight_role(), a, threads);
   return {std::max(input.workspace_bytes, weight.workspace_bytes),
           [input = std::move(input.unchecked_run), weight = std::move(weight.unchecked_run)](
               const DepthwiseBackwardArguments& like, const Execution& execution) {
@@ -109,16 +76,67 @@ BackwardPlan plan_backward(const DepthwiseBackwardArguments& a, int threads) {
           }};
 }
 
-std::string why_not(const DepthwiseBackwardArguments& a) {
-  const std::string elsewhere = needs_device(Device::gpu, a.x.device);
-  return !elsewhere.empty() ? elsewhere : too_large_for_gpu(a.x.sizes, a.grad_y.sizes, a.window);
+Configs nothing_to_choose(const DepthwiseBackwardArguments&) { return {Config()}; }
+
+template <std::span<const BackwardKernel> (*kKernels)()>
+std::vector<const char*> names() {
+  return tuning::names_of(kKernels());
 }
+
+const tuning::RoleRegistration kInput("depthwise_conv2d.grad_input", names<depthwise_input_kernels>);
+const tuning::RoleRegistration kWeight("depthwise_conv2d.grad_weight", names<depthwise_weight_kernels>);
 
 }  // namespace
-}  // namespace gpu
 
-Implementation<DepthwiseBackwardArguments> depthwise_backward_gpu() {
-  return {"gpu", gpu::why_not, gpu::plan_backward};
+BackwardKernel depthwise_separate() { return {"gpu_separate", why_not_on_gpu, nothing_to_choose, plan_separate}; }
+
+std::span<const BackwardKernel> depthwise_input_kernels() {
+  static const BackwardKernel kernels[] = {
+      depthwise_direct_input(),
+#ifdef FUSEDSC_HOPPER
+      hopper::depthwise_planes_input(),
+      hopper::depthwise_patches_input(),
+#endif
+      depthwise_rows_input(),
+      depthwise_windows_input(),
+      depthwise_taps_input(),
+      forward<depthwise_direct>("forward_gpu_direct"),
+#ifdef FUSEDSC_HOPPER
+      forward<hopper::depthwise_planes>("forward_hopper_planes"),
+      forward<hopper::depthwise_columns>("forward_hopper_columns"),
+      forward<hopper::depthwise_tiles>("forward_hopper_tiles"),
+      forward<hopper::depthwise_patches>("forward_hopper_patches"),
+#endif
+      forward<depthwise_matrix>("forward_gpu_matrix"),
+      forward<depthwise_rows>("forward_gpu_rows"),
+      forward<depthwise_windows>("forward_gpu_windows"),
+      forward<depthwise_taps>("forward_gpu_taps"),
+  };
+  return kernels;
 }
 
-}  // namespace fusedsc
+std::span<const BackwardKernel> depthwise_weight_kernels() {
+  static const BackwardKernel kernels[] = {
+      depthwise_direct_weight(),
+#ifdef FUSEDSC_HOPPER
+      hopper::depthwise_planes_weight(), hopper::depthwise_columns_weight(), hopper::depthwise_patches_weight(),
+      hopper::depthwise_tiles_weight(),
+#endif
+      depthwise_rows_weight(),           depthwise_windows_weight(),         depthwise_taps_weight(),
+  };
+  return kernels;
+}
+
+const tuning::Role<DepthwiseBackwardArguments>& depthwise_input_role() {
+  static const tuning::Role<DepthwiseBackwardArguments> role{"depthwise_conv2d.grad_input", depthwise_input_kernels,
+                                                             depthwise_input_prior, depthwise_input_prior_config};
+  return role;
+}
+
+const tuning::Role<DepthwiseBackwardArguments>& depthwise_weight_role() {
+  static const tuning::Role<DepthwiseBackwardArguments> role{"depthwise_conv2d.grad_weight", depthwise_weight_kernels,
+                                                             depthwise_weight_prior, depthwise_weight_prior_config};
+  return role;
+}
+
+}  // namespace fusedsc::gpu

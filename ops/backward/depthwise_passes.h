@@ -21,8 +21,7 @@ class DepthwiseInputPass {
  public:
   using Instance = DepthwiseInstance<DepthwiseInputGradientParameters>;
 
-  explicit DepthwiseInputPass(const DepthwiseBackwardArguments& a);
-  bool knows_window() const { return instance_->kernel > 0; }
+  DepthwiseInputPass(const DepthwiseBackwardArguments& a, const Instance& instance);
   void* take_partials(const DepthwiseBackwardArguments& a, Arena& arena) const;
   void run(const DepthwiseBackwardArguments& a, const Execution& execution) const;
 
@@ -39,8 +38,7 @@ class DepthwiseWeightPass {
  public:
   using Instance = DepthwiseInstance<DepthwiseWeightGradientParameters>;
 
-  explicit DepthwiseWeightPass(const DepthwiseBackwardArguments& a);
-  bool knows_window() const { return instance_->kernel > 0; }
+  DepthwiseWeightPass(const DepthwiseBackwardArguments& a, const Instance& instance);
   void* take_partials(const DepthwiseBackwardArguments& a, Arena& arena) const;
   void run(const DepthwiseBackwardArguments& a, const Execution& execution) const;
 
@@ -57,6 +55,13 @@ std::size_t workspace_bytes_of(const Pass& pass, const DepthwiseBackwardArgument
   Arena measured(nullptr);
   pass.take_partials(a, measured);
   return measured.used();
+}
+
+/// Of a pass that takes partial sums from the workspace.
+template <class Pass>
+Plan<DepthwiseBackwardArguments> plan_of_pass(const DepthwiseBackwardArguments& a, const Pass& pass) {
+  return {workspace_bytes_of(pass, a),
+          [pass](const DepthwiseBackwardArguments& like, const Execution& execution) { pass.run(like, execution); }};
 }
 
 // ------------------------------------------------------------------------------------------------ what passes share

@@ -1,3 +1,4 @@
+#include "fusedsc/backward/depthwise_kernels.h"
 #include "fusedsc/backward/depthwise_passes.h"
 #include "fusedsc/backward/depthwise_weight_kernel.h"
 #include "fusedsc/common/gpu/following_kernel.h"
@@ -97,12 +98,50 @@ WeightInstance::Kernel WeightInstance::*kernel_for(const DepthwiseBackwardArgume
 
 int taps_of(const Window& window) { return static_cast<int>(window.kernel[0] * window.kernel[1]); }
 
+DepthwiseWanted<DepthwiseWeightGradientParameters> wanted_of(const DepthwiseBackwardArguments& a) {
+  return {kernel_for(a), a.x.dtype, a.window, multiplier_of(a),
+          joined_channels({a.x, a.grad_y, a.gradient_prologue.output})};
+}
+
+std::string taps_unsupported(const DepthwiseBackwardArguments& a) {
+  const std::string elsewhere = why_not_on_gpu(a);
+  if (!elsewhere.empty()) return elsewhere;
+  return a.grad_weight || a.grad_bias ? "" : "neither grad_weight nor grad_bias is wanted";
+}
+
+std::string rows_unsupported(const DepthwiseBackwardArguments& a) {
+  const std::string reason = taps_unsupported(a);
+  if (!reason.empty()) return reason;
+  return instance_configs(kWeightInstances, wanted_of(a), false).empty()
+             ? "there is no kernel for such a window, not dilated, of that type and without a channel multiplier"
+             : "";
+}
+
+template <bool kAnyWindow>
+Configs configs(const DepthwiseBackwardArguments& a) {
+  return instance_configs(kWeightInstances, wanted_of(a), kAnyWindow);
+}
+
+template <bool kAnyWindow>
+Plan<DepthwiseBackwardArguments> plan(const DepthwiseBackwardArguments& a, const Config& config, int /*threads*/) {
+  return plan_of_pass(a, DepthwiseWeightPass(a, choose_instance(kWeightInstances, wanted_of(a), kAnyWindow, config)));
+}
+
 }  // namespace
 
-DepthwiseWeightPass::DepthwiseWeightPass(const DepthwiseBackwardArguments& a)
-    : instance_(&choose_instance(kWeightInstances, kernel_for(a), a.x.dtype, a.window, a.grad_y.sizes[3],
-                                 multiplier_of(a), {a.x, a.grad_y, a.gradient_prologue.output})),
-      kernel_(instance_->*kernel_for(a)) {
+tuning::Kernel<DepthwiseBackwardArguments> depthwise_rows_weight() {
+  return {"gpu_rows", rows_unsupported, configs<false>, plan<false>};
+}
+tuning::Kernel<DepthwiseBackwardArguments> depthwise_taps_weight() {
+  return {"gpu_taps", taps_unsupported, configs<true>, plan<true>};
+}
+
+Config depthwise_rows_weight_prior(const DepthwiseBackwardArguments& a) {
+  return instance_prior_config(kWeightInstances, wanted_of(a), false, a.grad_y.sizes[3]);
+}
+
+DepthwiseWeightPass::DepthwiseWeightPass(const DepthwiseBackwardArguments& a, const Instance& instance)
+    : instance_(&instance), kernel_(instance_->*kernel_for(a)) {
   if (instance_->kernel == 0) {
     tap_groups_ = a.window.kernel[0] * ((a.window.kernel[1] + kTapGroup - 1) / kTapGroup);
   }

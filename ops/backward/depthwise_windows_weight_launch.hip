@@ -1,5 +1,5 @@
+#include "fusedsc/backward/depthwise_kernels.h"
 #include "fusedsc/backward/depthwise_passes.h"
-#include "fusedsc/backward/depthwise_windows_launch.h"
 #include "fusedsc/backward/depthwise_windows_weight_kernel.h"
 #include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/depthwise_windows_plan.h"
@@ -19,9 +19,9 @@ depthwise_windows_weight_kernel(DepthwiseWindowsWeightParameters parameters) {
   depthwise_windows_weight<T>(parameters);
 }
 
-using Kernel = void (*)(DepthwiseWindowsWeightParameters);
+using WeightKernel = void (*)(DepthwiseWindowsWeightParameters);
 
-Kernel kernel_for(DataType dtype) {
+WeightKernel kernel_for(DataType dtype) {
   switch (dtype) {
     case DataType::float32: return depthwise_windows_weight_kernel<float>;
     case DataType::float64: return depthwise_windows_weight_kernel<double>;
@@ -33,62 +33,51 @@ Kernel kernel_for(DataType dtype) {
 
 class WindowsWeightPass {
  public:
-  static std::optional<WindowsWeightPass> of(const DepthwiseBackwardArguments& a) {
-    WindowsWeightPass pass;
-    DepthwiseWindowsWeightParameters& p = pass.parameters_;
+  /// All but the tiles.
+  explicit WindowsWeightPass(const DepthwiseBackwardArguments& a) {
+    DepthwiseWindowsWeightParameters& p = parameters_;
     const Window& window = a.window;
     p.rows = window_axis(window, 0, window.padding.top, a.x.sizes[2], a.grad_y.sizes[2]);
     p.columns = window_axis(window, 1, window.padding.left, a.x.sizes[3], a.grad_y.sizes[3]);
     p.of.shape = depthwise_shape(a.x.sizes, a.grad_y.sizes, window);
-    const auto value_bytes = static_cast<int>(size_of(accumulation_type(a.x.dtype)));
-    const WindowGrid grid{a.grad_y.sizes[0],
-                          a.grad_y.sizes[1],
-                          int_divide_up(p.rows.output, p.rows.phases),
-                          int_divide_up(p.columns.output, p.columns.phases),
-                          p.rows.phases,
-                          a.grad_y.strides[1] < a.grad_y.strides[3],
-                          p.of.shape.multiplier == 1 && windows_join({a.x, a.grad_y, a.gradient_prologue.output}),
-                          kBlocks};
-    pass.kernel_ = kernel_for(a.x.dtype);
-    const int multiplier = p.of.shape.multiplier;
-    const int runs = int_divide_up(p.columns.reach, kWindowTaps);
-    if (std::int64_t{p.rows.kernel} * p.columns.kernel >= std::int64_t{1} << 24) return std::nullopt;
-    p.tap_runs = p.rows.kernel * p.columns.parts * runs;
-    const auto describe = [&](WindowCut& cut) {
-      const int channels = multiplier == 1 ? cut.channel_lanes : (cut.channel_lanes - 1) / multiplier + 2;
-      cut.places = window_places(channels, p.rows.parts, cut.rows + p.rows.reach - 1,
-                                 p.columns.phases * p.columns.parts, cut.columns, p.columns.reach);
-      cut.row_parts = p.rows.parts;
-      const WindowPlaces grads = window_places(cut.channel_lanes, 1, cut.rows, p.columns.phases, cut.columns, 0);
-      cut.bytes = static_cast<std::size_t>(
-          std::max<std::int64_t>(cut.places.size() + grads.size(), (kWindowTaps + 1) * kWindowThreads) * value_bytes);
-      cut.items = cut.rows * p.columns.phases;
-      cut.blocks = int_divide_up(p.tap_runs, cut.item_lanes);
-      const int positions = std::max(cut.item_lanes / int_divide_up(p.tap_runs, cut.blocks), 1);
-      cut.item_cost = 0;
-      cut.extra_cost = int_divide_up(cut.items, positions) * (25.0 + cut.columns / kWindowColumns * 24.0) +
-                       int_divide_up(grads.plane, cut.item_lanes) * 16.0;
-    };
-    const auto resident = [&](std::size_t bytes) { return resident_blocks(pass.kernel_, kWindowThreads, bytes); };
-    const std::optional<WindowPlan> plan = plan_windows(grid, p.columns.phases, describe, resident);
-    if (!plan) return std::nullopt;
-    const WindowCut& cut = plan->cut;
-    p.of.work = plan->work;
-    p.tile = plan->tile;
+    value_bytes_ = static_cast<int>(size_of(accumulation_type(a.x.dtype)));
+    grid_ = {a.grad_y.sizes[0],
+             a.grad_y.sizes[1],
+             int_divide_up(p.rows.output, p.rows.phases),
+             int_divide_up(p.columns.output, p.columns.phases),
+             p.rows.phases,
+             a.grad_y.strides[1] < a.grad_y.strides[3],
+             p.of.shape.multiplier == 1 && windows_join({a.x, a.grad_y, a.gradient_prologue.output}),
+             kBlocks};
+    kernel_ = kernel_for(a.x.dtype);
+    if (!has_too_many_taps()) p.tap_runs = p.rows.kernel * p.columns.parts * runs();
+  }
+
+  std::vector<WindowCandidate> candidates() const {
+    if (has_too_many_taps()) return {};
+    return window_candidates(grid_, [this](WindowCut& cut) { describe(cut); });
+  }
+
+  void cut(const WindowCandidate& candidate) {
+    DepthwiseWindowsWeightParameters& p = parameters_;
+    const WindowCut& cut = candidate.cut;
+    memory_ = cut.bytes;
+    tap_blocks_ = cut.blocks;
+    const WindowPlan plan =
+        plan_windows(grid_, p.columns.phases, candidate, resident_blocks(kernel_, kWindowThreads, memory_));
+    p.of.work = plan.work;
+    p.tile = plan.tile;
     p.inputs = cut.places;
-    p.grads = window_places(cut.channel_lanes, 1, cut.rows, p.columns.phases, cut.columns, 0);
+    p.grads = grads_of(cut);
     p.tap_lanes = int_divide_up(p.tap_runs, cut.blocks);
     p.position_lanes = std::max(cut.item_lanes / p.tap_lanes, 1);
     const auto divisor = [](int count) { return Divisor(static_cast<std::uint32_t>(count)); };
     p.by_tap_lanes = divisor(p.tap_lanes);
-    p.by_column_runs = divisor(p.columns.parts * runs);
-    p.by_runs = divisor(runs);
+    p.by_column_runs = divisor(p.columns.parts * runs());
+    p.by_runs = divisor(runs());
     p.by_row_parts = divisor(p.rows.parts);
     p.by_phases = divisor(p.columns.phases);
     p.of.by_tap_groups = divisor(cut.blocks);
-    pass.tap_blocks_ = cut.blocks;
-    pass.memory_ = cut.bytes;
-    return pass;
   }
 
   void* take_partials(const DepthwiseBackwardArguments& a, Arena& arena) const {
@@ -116,21 +105,63 @@ class WindowsWeightPass {
   }
 
  private:
-  Kernel kernel_ = nullptr;
+  bool has_too_many_taps() const {
+    return std::int64_t{parameters_.rows.kernel} * parameters_.columns.kernel >= std::int64_t{1} << 24;
+  }
+
+  int runs() const { return int_divide_up(parameters_.columns.reach, kWindowTaps); }
+
+  WindowPlaces grads_of(const WindowCut& cut) const {
+    return window_places(cut.channel_lanes, 1, cut.rows, parameters_.columns.phases, cut.columns, 0);
+  }
+
+  void describe(WindowCut& cut) const {
+    const DepthwiseWindowsWeightParameters& p = parameters_;
+    const int multiplier = p.of.shape.multiplier;
+    const int channels = multiplier == 1 ? cut.channel_lanes : (cut.channel_lanes - 1) / multiplier + 2;
+    cut.places = window_places(channels, p.rows.parts, cut.rows + p.rows.reach - 1, p.columns.phases * p.columns.parts,
+                               cut.columns, p.columns.reach);
+    cut.row_parts = p.rows.parts;
+    const WindowPlaces grads = grads_of(cut);
+    cut.bytes = static_cast<std::size_t>(
+        std::max<std::int64_t>(cut.places.size() + grads.size(), (kWindowTaps + 1) * kWindowThreads) * value_bytes_);
+    cut.items = cut.rows * p.columns.phases;
+    cut.blocks = int_divide_up(p.tap_runs, cut.item_lanes);
+    const int positions = std::max(cut.item_lanes / int_divide_up(p.tap_runs, cut.blocks), 1);
+    cut.item_cost = 0;
+    cut.extra_cost = int_divide_up(cut.items, positions) * (25.0 + cut.columns / kWindowColumns * 24.0) +
+                     int_divide_up(grads.plane, cut.item_lanes) * 16.0;
+  }
+
+  WeightKernel kernel_ = nullptr;
   DepthwiseWindowsWeightParameters parameters_;  ///< without addresses
-  int tap_blocks_ = 1;                           ///< that share a tile's taps
-  std::size_t memory_ = 0;                       ///< of a block
+  WindowGrid grid_{};
+  int value_bytes_ = 4;
+  int tap_blocks_ = 1;      ///< that share a tile's taps
+  std::size_t memory_ = 0;  ///< of a block
 };
+
+std::string unsupported(const DepthwiseBackwardArguments& a) {
+  const std::string elsewhere = why_not_on_gpu(a);
+  if (!elsewhere.empty()) return elsewhere;
+  if (!a.grad_weight && !a.grad_bias) return "neither grad_weight nor grad_bias is wanted";
+  return WindowsWeightPass(a).candidates().empty() ? "no tile of such windows fits block memory" : "";
+}
+
+Configs configs(const DepthwiseBackwardArguments& a) { return window_configs(WindowsWeightPass(a).candidates()); }
+
+Plan<DepthwiseBackwardArguments> plan(const DepthwiseBackwardArguments& a, const Config& config, int /*threads*/) {
+  WindowsWeightPass pass(a);
+  pass.cut(window_candidate(kDepthwiseBackward, pass.candidates(), config));
+  return plan_of_pass(a, pass);
+}
 
 }  // namespace
 
-std::optional<Plan<DepthwiseBackwardArguments>> plan_depthwise_windows_weight(const DepthwiseBackwardArguments& a) {
-  const std::optional<WindowsWeightPass> pass = WindowsWeightPass::of(a);
-  if (!pass) return std::nullopt;
-  return Plan<DepthwiseBackwardArguments>{
-      workspace_bytes_of(*pass, a), [pass = *pass](const DepthwiseBackwardArguments& like, const Execution& execution) {
-        pass.run(like, execution);
-      }};
+Kernel<DepthwiseBackwardArguments> depthwise_windows_weight() { return {"gpu_windows", unsupported, configs, plan}; }
+
+Config depthwise_windows_weight_prior(const DepthwiseBackwardArguments& a) {
+  return window_prior_config(WindowsWeightPass(a).candidates());
 }
 
 }  // namespace fusedsc::gpu

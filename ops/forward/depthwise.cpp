@@ -2,26 +2,48 @@
 
 #include "fusedsc/common/convolution_checks.h"
 #include "fusedsc/forward/depthwise_cpu.h"
-#include "fusedsc/forward/depthwise_gpu.h"
 #include "fusedsc/forward/depthwise_planes_cpu.h"
 #include "fusedsc/runtime/operator.h"
+#include "fusedsc/tuning/role.h"
+#ifdef FUSEDSC_GPU
+#include "fusedsc/forward/depthwise_kernels.h"
+#endif
 
 namespace fusedsc {
 namespace {
 
-std::span<const Implementation<DepthwiseArguments>> implementations() {
-  static const Implementation<DepthwiseArguments> list[] = {
-#ifdef FUSEDSC_HOPPER
-      depthwise_hopper(),
-#endif
+using Kernel = tuning::Kernel<DepthwiseArguments>;
+
+std::span<const Kernel> kernels() {
+  static const std::vector<Kernel> all = [] {
+    std::vector<Kernel> list;
 #ifdef FUSEDSC_GPU
-      depthwise_gpu(),
+    const std::span<const Kernel> gpu = gpu::depthwise_gpu_kernels();
+    list.assign(gpu.begin(), gpu.end());
 #endif
-      depthwise_planes_cpu(),
-      depthwise_cpu(),
-  };
-  return list;
+    list.push_back(tuning::kernel_of<depthwise_planes_cpu>());
+    list.push_back(tuning::kernel_of<depthwise_cpu>());
+    return list;
+  }();
+  return all;
 }
+
+tuning::Choice<DepthwiseArguments> prior(const DepthwiseArguments& arguments) {
+#ifdef FUSEDSC_GPU
+  if (const auto choice = gpu::depthwise_prior(kernels(), arguments)) return choice;
+#endif
+  return tuning::first_of(kernels().last(2), arguments);
+}
+
+tuning::Config prior_config([[maybe_unused]] const Kernel& kernel, [[maybe_unused]] const DepthwiseArguments& a) {
+#ifdef FUSEDSC_GPU
+  if (a.x.device == Device::gpu) return gpu::depthwise_prior_config(kernel, a);
+#endif
+  return {};
+}
+
+constexpr tuning::Role<DepthwiseArguments> kRole{"depthwise_conv2d.forward", kernels, prior, prior_config};
+const tuning::RoleRegistration kRegistered(kRole.name, [] { return tuning::names_of(kernels()); });
 
 void check_problem(const DepthwiseArguments& arguments) {
   check_forward(arguments, depthwise_output_sizes(arguments.x.sizes, arguments.weight.sizes, arguments.window));
@@ -35,12 +57,14 @@ void check_memory(const DepthwiseArguments& arguments) {
 
 constexpr Operator<DepthwiseArguments> kOperator{
     .name = "depthwise_conv2d",
-    .implementations = implementations,
+    .implementations = nullptr,
     .check_problem = check_problem,
     .check_memory = check_memory,
     .is_empty = is_empty_forward<DepthwiseArguments>,
     .clear_results = clear_statistics_of<DepthwiseArguments>,
     .finish = normalise_statistics_of<DepthwiseArguments>,
+    .plan = [](const DepthwiseArguments& a, int threads) { return tuning::plan_chosen(kRole, a, threads); },
+    .candidates = [](const DepthwiseArguments& a) { return tuning::candidates(kRole, a); },
 };
 
 }  // namespace

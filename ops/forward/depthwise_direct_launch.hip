@@ -1,9 +1,8 @@
-#include "fusedsc/forward/depthwise_direct_launch.h"
-
 #include <vector>
 
 #include "fusedsc/common/gpu/depthwise_direct_plan.h"
 #include "fusedsc/forward/depthwise_direct_kernel.h"
+#include "fusedsc/forward/depthwise_kernels.h"
 
 namespace fusedsc::gpu {
 namespace {
@@ -85,20 +84,28 @@ DirectGrid grid_of(const DepthwiseArguments& a) {
   return {a.y.sizes[0], a.y.sizes[1], a.y.sizes[2], a.y.sizes[3], a.x.strides[1] < a.x.strides[3]};
 }
 
-const Instance* choose(const DepthwiseArguments& a) {
-  if (a.prologue || a.epilogue || a.statistics) return nullptr;
-  if (!why_no_direct(a.x, ConstTensorView(a.y), a.weight, a.window).empty()) return nullptr;
-  return choose_direct<DepthwiseDirectParameters>(instances(), grid_of(a), a.window, a.weight, a.x,
-                                                  ConstTensorView(a.y));
+/// Calls `use` with the problem that the arguments are.
+template <class Use>
+auto with_problem(const DepthwiseArguments& a, const Use& use) {
+  const ConstTensorView y(a.y);
+  return use(DirectProblem{grid_of(a), a.window, a.weight, a.x, y});
 }
 
-}  // namespace
+std::string unsupported(const DepthwiseArguments& a) {
+  const std::string elsewhere = why_not_on_gpu(a);
+  if (!elsewhere.empty()) return elsewhere;
+  if (a.prologue || a.epilogue || a.statistics) return "nothing can be fused with it";
+  return why_no_direct(a.x, ConstTensorView(a.y), a.weight, a.window);
+}
 
-bool suits_depthwise_direct(const DepthwiseArguments& a) { return choose(a) != nullptr; }
+Configs configs(const DepthwiseArguments& a) {
+  return with_problem(a, [](const DirectProblem& problem) { return direct_configs(instances(), problem); });
+}
 
-std::optional<Plan<DepthwiseArguments>> plan_depthwise_direct(const DepthwiseArguments& a) {
-  const Instance* instance = choose(a);
-  if (instance == nullptr) return {};
+Plan<DepthwiseArguments> plan(const DepthwiseArguments& a, const Config& config, int /*threads*/) {
+  const Instance* const instance = with_problem(a, [&](const DirectProblem& problem) {
+    return &direct_instance("depthwise_conv2d", instances(), problem, config);
+  });
   const Window& window = a.window;
   const int reach = instance->kernel - 1;
   DepthwiseDirectParameters planned;
@@ -117,16 +124,25 @@ std::optional<Plan<DepthwiseArguments>> plan_depthwise_direct(const DepthwiseArg
     planned.first_row += reach + (instance->tile.rows - 1) * planned.stride_height;
     planned.first_column += reach;
   }
-  return Plan<DepthwiseArguments>{0, [planned, instance](const DepthwiseArguments& like, const Execution& execution) {
-                                    DepthwiseDirectParameters p = planned;
-                                    p.x.data = like.x.data;
-                                    p.weight = lowest_address(like.weight);
-                                    p.bias = like.bias.data;
-                                    p.y.data = like.y.data;
-                                    launch_following("depthwise_conv2d", instance->run, p.work.blocks,
-                                                     kDepthwiseThreads, execution.stream, p,
-                                                     spread(p.work.blocks, instance->memory));
-                                  }};
+  return {0, [planned, instance](const DepthwiseArguments& like, const Execution& execution) {
+            DepthwiseDirectParameters p = planned;
+            p.x.data = like.x.data;
+            p.weight = lowest_address(like.weight);
+            p.bias = like.bias.data;
+            p.y.data = like.y.data;
+            launch_following("depthwise_conv2d", instance->run, p.work.blocks, kDepthwiseThreads, execution.stream, p,
+                             spread(p.work.blocks, instance->memory));
+          }};
+}
+
+}  // namespace
+
+Kernel<DepthwiseArguments> depthwise_direct() { return {"gpu_direct", unsupported, configs, plan}; }
+
+bool suits_depthwise_direct(const DepthwiseArguments& a) { return with_problem(a, suits_direct); }
+
+Config depthwise_direct_prior(const DepthwiseArguments& a) {
+  return with_problem(a, [](const DirectProblem& problem) { return direct_prior_config(instances(), problem); });
 }
 
 }  // namespace fusedsc::gpu

@@ -2,17 +2,15 @@
 #include <vector>
 
 #include "fusedsc/common/gpu/partials_launch.h"
-#include "fusedsc/forward/depthwise_direct_launch.h"
-#include "fusedsc/forward/depthwise_gpu.h"
-#include "fusedsc/forward/depthwise_hopper_patches_plan.h"
 #include "fusedsc/forward/depthwise_hopper_plan.h"
+#include "fusedsc/forward/depthwise_kernels.h"
 #include "fusedsc/runtime/arena.h"
 
-namespace fusedsc {
-namespace gpu::hopper {
+namespace fusedsc::gpu::hopper {
 namespace {
 
 constexpr const char* kName = "depthwise_conv2d";
+
 /// kThreads: the most that a block may have; kBlocks: that shall fit a multiprocessor then.
 template <class T, int kKernel, int kStride, int kProducts, DepthwiseSeams kSeams, int kThreads, int kBlocks>
 FUSEDSC_KERNEL(kThreads, kBlocks)
@@ -22,20 +20,20 @@ tiles_kernel(const FUSEDSC_GRID_CONSTANT DepthwiseTilesParameters p) {
 #endif
 }
 
-using Kernel = void (*)(DepthwiseTilesParameters);
+using TilesKernel = void (*)(DepthwiseTilesParameters);
 
 struct Instance {
   DataType dtype;
-  int kernel, stride, products;
+  int kernel, stride, products, threads;
   DepthwiseSeams seams;
-  Kernel run;
+  TilesKernel run;
 };
 
 template <class T, int kKernel, int kStride, int kProducts, int kThreads, int kBlocks>
 void append(std::vector<Instance>& to, DataType dtype) {
   using enum DepthwiseSeams;
-  const auto add = [&](DepthwiseSeams seams, Kernel kernel) {
-    to.push_back({dtype, kKernel, kStride, kProducts, seams, kernel});
+  const auto add = [&](DepthwiseSeams seams, TilesKernel kernel) {
+    to.push_back({dtype, kKernel, kStride, kProducts, kThreads, seams, kernel});
   };
   add(training, tiles_kernel<T, kKernel, kStride, kProducts, training, kThreads, kBlocks>);
   add(all, tiles_kernel<T, kKernel, kStride, kProducts, all, kThreads, 1>);
@@ -72,102 +70,53 @@ DepthwiseSeams seams_of(const DepthwiseArguments& a) {
   return a.epilogue ? DepthwiseSeams::all : DepthwiseSeams::training;
 }
 
-}  // namespace
-
-namespace {
-
-DepthwiseTiling choose_large_window(int stride, std::int64_t width, int images) {
-  if (stride == 2) return {2, 32, 1, width <= 16 ? 6 : 10, images, 1, width <= 16 ? 2 : 3};
-  if (width <= 8) return {2, 32, 1, 6, images, 1, 2};
-  if (width <= 16) return {2, 32, 1, 6, 2, 1, 2};
-  if (width <= 32) return {2, 32, 1, 8, 1, 1, 3};
-  return {4, 32, 1, 4, 1, 1, 2};
+const Instance* instance_for(const DepthwiseArguments& a, const DepthwiseTiling& t) {
+  for (const Instance& instance : instances()) {
+    if (instance.dtype == a.x.dtype && instance.kernel == a.window.kernel[0] && instance.stride == a.window.stride[0] &&
+        instance.products == t.products && instance.seams == seams_of(a)) {
+      return &instance;
+    }
+  }
+  return nullptr;
 }
 
-/// With an epilogue.
-DepthwiseTiling choose_for_epilogue(int stride, std::int64_t width, int images, int wide_box) {
-  if (stride == 2) {
-    if (width <= 16) return {2, wide_box, 1, wide_box > 32 ? 6 : 4, images, 1, width <= 8 ? 2 : 3};
-    return width <= 32 ? DepthwiseTiling{2, 32, 1, 4, 1, 1, 3} : DepthwiseTiling{4, 32, 1, 4, 1, 1, 3};
-  }
-  if (width <= 8) return {2, wide_box, 1, 9, 4, 1, 2};
-  if (width <= 16) return {4, 32, 1, 4, 4, 1, 2};
-  if (width <= 32) return {2, wide_box, 1, 6, 1, 1, 2};
-  if (width <= 64) return {4, 32, 1, 4, 1, 1, 3};
-  return {7, 32, 1, 3, 1, 1, 3};
+/// Whether there is a kernel of such tiles, apart from the memory that they take.
+bool has_tiles(const DepthwiseArguments& a, const DepthwiseTiling& t) {
+  const Instance* const instance = instance_for(a, t);
+  return instance != nullptr && (t.box_channels == 32 || t.box_channels == 64) &&
+         (t.box_channels / 8 + 1) * 32 <= instance->threads && t.rows > 0 && t.rows % instance->stride == 0 &&
+         t.images == images_of_products(t.products, a.y.sizes[3]) && t.image_parts == 1 && t.stages > 0 &&
+         !t.in_segments;
 }
 
-/// With a prologue, which goes over each element of a tile once more.
-DepthwiseTiling choose_for_prologue(int stride, std::int64_t width, std::int64_t batch, std::int64_t channels) {
-  const bool is_huge = batch >= 256;
-  if (stride == 2) {
-    if (width <= 8) return {1, 32, 1, 8, 2, 1, 2};
-    if (width <= 16) return {2, 32, 1, 6, 2, 1, 2, false, 7};
-    if (width <= 32) return {2, 32, 1, 6, 1, 1, 2, false, 7};
-    return {4, 32, 1, 4, 1, 1, 3};
-  }
-  if (width <= 8) return {2, 32, 1, 9, 4, 1, 2};
-  if (width <= 16) {
-    if (is_huge || (batch >= 128 && channels <= 400)) return {4, 32, 1, 4, 4, 1, 2};
-    return {2, 32, 1, 8, 2, 1, 2};
-  }
-  if (width <= 32) {
-    if (is_huge) return {2, channels % 64 == 0 ? 64 : 32, 1, 6, 1, 1, 2};
-    return {2, 32, 1, 6, 1, 1, 3, false, 14};
-  }
-  if (width <= 64) return {4, 32, 1, 4, 1, 1, 2, false, 14};
-  return {7, 32, 1, 3, 1, 1, 3, false, 3};
-}
-
-DepthwiseTiling choose_for_statistics(int stride, std::int64_t width, std::int64_t batch) {
-  const bool is_many = batch >= 128;
-  if (stride == 2) {
-    if (width <= 8) return {1, 32, 1, 8, 2, 1, 4};
-    if (width <= 16) return {2, 32, 1, 6, 2, 1, 2, false, 7};
-    if (width > 32) return {4, 32, 1, 6, 1, 1, 2, false, 3};
-    return batch < 16 ? DepthwiseTiling{2, 32, 1, 4, 1, 1, 3} : DepthwiseTiling{2, 64, 1, 6, 1, 1, 3, false, 14};
-  }
-  if (width <= 8) return {4, 32, 1, 3, 8, 1, 4};
-  if (width <= 16) {
-    return is_many ? DepthwiseTiling{4, 32, 1, 2, 4, 1, 4, false, 4} : DepthwiseTiling{4, 32, 1, 4, 4, 1, 2};
-  }
-  if (width <= 32) return {2, 32, 1, batch >= 256 ? 10 : 6, 1, 1, 3, false, 14};
-  if (width <= 64) {
-    return is_many ? DepthwiseTiling{4, 32, 1, 10, 1, 1, 3, false, 10} : DepthwiseTiling{4, 32, 1, 4, 1, 1, 3};
-  }
-  return is_many ? DepthwiseTiling{7, 32, 1, 6, 1, 1, 2, false, 6} : DepthwiseTiling{7, 32, 1, 3, 1, 1, 3, false, 3};
+/// All but for addresses and how blocks share it out.
+DepthwiseTilesParameters cut(const DepthwiseArguments& a, const DepthwiseTiling& t) {
+  const int stride = static_cast<int>(a.window.stride[0]);
+  DepthwiseTilesParameters p;
+  static_cast<DepthwiseTilesShape&>(p) = cut_tiles(a.x.sizes, a.y.sizes, a.window, t);
+  p.activation = a.prologue.activation;
+  p.epilogue_activation = a.epilogue.activation;
+  p.has_prologue = static_cast<bool>(a.prologue);
+  const int out_image_bytes = p.out_pitch * p.box_bytes;
+  p.out_bytes = round_up(p.boxes * (p.rows / stride) * p.images * out_image_bytes, 1024);
+  p.out_half_bytes = p.halves_are_images() ? out_image_bytes : 8 * p.box_bytes;
+  p.out_product_bytes = p.products_are_images() && !p.halves_are_images() ? out_image_bytes : 2 * p.out_half_bytes;
+  return p;
 }
 
 }  // namespace
-
-/// What measured best on an H200 (docs/performance_gpu_depthwise.md).
-DepthwiseTiling choose_tiling(const DepthwiseArguments& a) {
-  const std::int64_t batch = a.y.sizes[0], channels = a.y.sizes[1], width = a.y.sizes[3];
-  const int stride = static_cast<int>(a.window.stride[0]), images = width <= 8 ? 4 : width <= 16 ? 2 : 1;
-  if (a.window.kernel[0] == 5) return choose_large_window(stride, width, images);
-  if (a.epilogue) return choose_for_epilogue(stride, width, images, channels % 64 == 0 ? 64 : 32);
-  return a.prologue ? choose_for_prologue(stride, width, batch, channels) : choose_for_statistics(stride, width, batch);
-}
 
 DepthwiseTilesPass::DepthwiseTilesPass(const DepthwiseArguments& a, const DepthwiseTiling& t)
     : kernel_(nullptr), box_channels_(t.box_channels) {
-  const int kernel = static_cast<int>(a.window.kernel[0]), stride = static_cast<int>(a.window.stride[0]);
-  for (const Instance& instance : instances()) {
-    if (instance.dtype == a.x.dtype && instance.kernel == kernel && instance.stride == stride &&
-        instance.products == t.products && instance.seams == seams_of(a)) {
-      kernel_ = instance.run;
-    }
+  if (!has_tiles(a, t)) {
+    throw Unsupported("depthwise_conv2d: hopper_tiles: there is no kernel with " + tuning::printed(config_of(t)));
   }
-  if (kernel_ == nullptr) throw Unsupported("depthwise_conv2d: no kernel of these tiles");
-  static_cast<DepthwiseTilesShape&>(p_) = cut_tiles(a.x.sizes, a.y.sizes, a.window, t);
-  p_.activation = a.prologue.activation;
-  p_.epilogue_activation = a.epilogue.activation;
-  p_.has_prologue = static_cast<bool>(a.prologue);
-  const int out_image_bytes = p_.out_pitch * p_.box_bytes;
-  p_.out_bytes = round_up(p_.boxes * (p_.rows / stride) * p_.images * out_image_bytes, 1024);
-  p_.out_half_bytes = p_.halves_are_images() ? out_image_bytes : 8 * p_.box_bytes;
-  p_.out_product_bytes = p_.products_are_images() && !p_.halves_are_images() ? out_image_bytes : 2 * p_.out_half_bytes;
+  kernel_ = instance_for(a, t)->run;
+  p_ = cut(a, t);
   while (p_.memory_bytes() > kMemoryLimit && p_.stages > 1) --p_.stages;
+  if (p_.memory_bytes() > kMemoryLimit) {
+    throw Unsupported("depthwise_conv2d: hopper_tiles: its tiles do not fit shared memory");
+  }
   share_out(p_, resident_blocks(kernel_, (p_.warps() + 1) * 32, static_cast<std::size_t>(p_.memory_bytes())));
 }
 
@@ -205,27 +154,14 @@ void DepthwiseTilesPass::run(const DepthwiseArguments& a, const Execution& execu
 
 namespace {
 
-std::string why_not(const DepthwiseArguments& a) {
-  std::string reason = needs_device(Device::gpu, a.x.device);
-  if (!reason.empty()) return reason;
+std::string unsupported(const DepthwiseArguments& a) {
+  const std::string elsewhere = why_not_on_gpu(a);
+  if (!elsewhere.empty()) return elsewhere;
   if (!is_hopper()) return "the GPU is not of compute capability 9.0";
   if (size_of(a.x.dtype) != 2) return "it is for float16 and bfloat16";
-  const Window& window = a.window;
-  reason = why_no_tiles(a.x.sizes, a.y.sizes, window);
-  if (!reason.empty()) return reason;
+  const std::string window = why_no_tiles(a.x.sizes, a.y.sizes, a.window);
+  if (!window.empty()) return window;
   if (a.y.elements() == 0) return "there is nothing to compute";
-  // Measured: there is nothing to win on less, or on rows of positions that are a few parts of lines of memory.
-  if (a.x.elements() < std::int64_t{4096} * multiprocessors()) return "there is too little work for it";
-  if (suits_depthwise_direct(a)) return "the problem is small: threads with one output each are faster";
-  const bool is_plain = !a.prologue && !a.epilogue && !a.statistics && !a.bias;
-  if (a.x.sizes[1] % 32 != 0 && a.x.sizes[1] <= (window.kernel[0] == 5 ? 64 : 128) &&
-      !(is_plain && wants_segments(a))) {
-    return "it has few channels, and no multiple of 32";
-  }
-  if (window.kernel[0] == 3 && window.stride[0] == 2 && a.y.sizes[3] <= 8 &&
-      (is_plain || a.epilogue || a.y.sizes[0] < (a.prologue ? 128 : 32))) {
-    return "images are small, at stride 2";
-  }
   const ConstTensorView& residual = a.epilogue.residual;
   if (!suits_copy_engine(a.x) || !suits_copy_engine(ConstTensorView(a.y)) || !suits_copy_engine(residual)) {
     return "channels of x or y are not neighbours, or no multiples of 8, or not aligned to 16 bytes";
@@ -233,24 +169,35 @@ std::string why_not(const DepthwiseArguments& a) {
   return {};
 }
 
-template <class Pass>
-Plan<DepthwiseArguments> plan_of(const Pass& pass, std::size_t workspace_bytes) {
-  return {workspace_bytes,
+Configs configs(const DepthwiseArguments& a) {
+  Configs list;
+  const std::int64_t width = a.y.sizes[3], height = a.y.sizes[2];
+  for (const int products : {1, 2, 4, 7}) {
+    for (const int box : {32, 64}) {
+      for (const int rows : {2, 3, 4, 6, 8, 9, 10}) {
+        for (const int stages : {2, 3, 4}) {
+          for (const int grain : {0, 3, 7, 14}) {
+            const DepthwiseTiling t{products, box,    1,     rows, images_of_products(products, width),
+                                    1,        stages, false, grain};
+            if (grain >= height || !has_tiles(a, t)) continue;
+            if (cut(a, t).memory_bytes() <= kMemoryLimit) list.push_back(config_of(t));
+          }
+        }
+      }
+    }
+  }
+  return list;
+}
+
+Plan<DepthwiseArguments> plan(const DepthwiseArguments& a, const Config& config, int /*threads*/) {
+  const DepthwiseTilesPass pass(a, tiling_of(config));
+  return {pass.workspace_bytes(a),
           [pass](const DepthwiseArguments& like, const Execution& execution) { pass.run(like, execution); }};
 }
 
-Plan<DepthwiseArguments> plan_forward(const DepthwiseArguments& a, int /*threads*/) {
-  if (!a.prologue && !a.epilogue && !a.statistics && !a.bias) return plan_of(DepthwisePatchesPass::of(a), 0);
-  const DepthwiseTilesPass pass(a, choose_tiling(a));
-  return plan_of(pass, pass.workspace_bytes(a));
-}
-
 }  // namespace
-}  // namespace gpu::hopper
 
-Implementation<DepthwiseArguments> depthwise_hopper() {
-  return {"gpu_hopper", gpu::hopper::why_not, gpu::hopper::plan_forward};
-}
+Kernel<DepthwiseArguments> depthwise_tiles() { return {"hopper_tiles", unsupported, configs, plan}; }
 
-}  // namespace fusedsc
+}  // namespace fusedsc::gpu::hopper
 #endif

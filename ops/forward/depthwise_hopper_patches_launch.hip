@@ -1,9 +1,9 @@
 #ifdef FUSEDSC_HOPPER
-#include <optional>
 #include <vector>
 
 #include "fusedsc/common/status.h"
 #include "fusedsc/forward/depthwise_hopper_patches_plan.h"
+#include "fusedsc/forward/depthwise_kernels.h"
 
 namespace fusedsc::gpu::hopper {
 namespace {
@@ -32,68 +32,16 @@ auto kernel_of(int kernel, int stride, const DepthwisePatching& t) {
   return stride == 1 ? patches_kernel<T, 5, 1> : patches_kernel<T, 5, 2>;
 }
 
-/// What measured best on an H200 (docs/performance_gpu_depthwise.md), the better first.
-std::vector<DepthwisePatching> patchings(const DepthwiseArguments& a) {
-  const std::int64_t width = a.y.sizes[3];
-  const int stride = static_cast<int>(a.window.stride[0]), runs = int_divide_up(a.x.sizes[1], 8);
-  const bool is_large = a.window.kernel[0] == 5, is_many = a.y.sizes[0] >= 64;
-  std::vector<DepthwisePatching> list;
-  if (wants_segments(a)) {
-    const int rows = stride == 1 || is_large ? 2 : 4;
-    list = {{.runs = runs, .rows = rows, .stages = 3, .in_segments = true, .grain = is_large ? 7 : 28}};
-  } else if (is_large && stride == 1) {
-    if (width <= 8) list = {runs % 9 == 0 ? DepthwisePatching{9, 0, 4, 1, 2} : DepthwisePatching{4, 4, 6, 1, 3}};
-    else if (width <= 16) list = {{4, 4, 3, 1, 3}, {.runs = 4, .box_runs = 4, .rows = 5, .stages = 3, .grain = 5}};
-    else if (width <= 32 && runs < 16) list = {{.runs = 8, .box_runs = 8, .rows = 3, .stages = 3, .grain = 7}};
-    else if (width <= 32) list = {{8, 8, 4, 1, 4}};
-    else list = {{4, 4, 4, 1, 3}};
-  } else if (is_large) {
-    if (width > 16 && runs == 9) list = {{9, 0, 4, 1, 2}};
-    else if (width <= 16) list = {is_many ? DepthwisePatching{8, 8, 4, 1, 3} : DepthwisePatching{4, 4, 4, 1, 2}};
-    else list = {{.runs = 8, .box_runs = 8, .rows = 4, .stages = 3, .grain = 28}};
-  } else if (stride == 1) {
-    if (width <= 8) list = {{4, 4, 3, 1, 3}, {12, 4, 3, 1, 3}};
-    else if (width <= 16) list = {{4, 4, 4, 1, 3}, {12, 4, 2, 1, 4}};
-    else if (width <= 32 && is_many)
-      list = {{.runs = 4, .box_runs = 4, .rows = 3, .image_parts = 3, .stages = 3, .grain = 7}};
-    else if (width <= 32) list = {{4, 4, 4, 1, 4}};
-    else if (a.y.sizes[0] < 12) list = {{4, 4, 2, 1, 4}};
-    else if (width <= 64) list = {runs % 4 == 0 ? DepthwisePatching{4, 4, 2, 3, 3} : DepthwisePatching{8, 8, 2, 1, 5}};
-    else list = {{.runs = 4, .box_runs = 4, .rows = 2, .stages = 5, .grain = 2}};
-  } else {
-    if (width <= 16 || (width <= 32 && is_many))
-      list = {{.runs = 8, .box_runs = 8, .rows = 2, .stages = 4, .grain = 7}};
-    else if (width <= 32) list = {{.runs = 4, .box_runs = 4, .rows = 4, .stages = 3, .grain = 7}};
-    else if (runs == 12) list = {{.runs = 12, .box_runs = 4, .rows = 2, .stages = 2, .grain = 28}};
-    else list = {{4, 4, 6, 1, 2}};
-  }
-  list.push_back({4, 4, stride, 1, 2});  // which fits anywhere
-  return list;
+/// Whether there is a kernel of such tiles, apart from the memory that they take.
+bool has_tiles(const DepthwiseArguments& a, const DepthwisePatching& t) {
+  const std::int64_t kernel = a.window.kernel[0], stride = a.window.stride[0], width = a.y.sizes[3];
+  if (!are_runs(a.x, t) || t.rows < 1 || t.rows % stride != 0 || t.image_parts < 1 || t.stages < 2) return false;
+  if (!t.in_segments) return true;
+  const bool has_kernel = has_few_registers(t) ? (kernel == 3) == (stride == 1) : stride == 2;
+  return has_kernel && width > 16 && width <= 64 && has_dense_rows(a.x) && has_dense_rows(ConstTensorView(a.y));
 }
 
 }  // namespace
-
-/// The first of the patchings with which all blocks have about as much to do, or the one that comes nearest to that.
-DepthwisePatchesPass DepthwisePatchesPass::of(const DepthwiseArguments& a) {
-  std::optional<DepthwisePatchesPass> best;
-  const std::vector<DepthwisePatching> list = patchings(a);
-  for (const DepthwisePatching& patching : list) {
-    const DepthwisePatchesPass pass(a, patching);
-    if (!pass.fits() || (best && (best->evenness() >= 0.75 || &patching == &list.back()))) continue;
-    if (!best || pass.evenness() > best->evenness()) best = pass;
-  }
-  return *best;
-}
-
-bool wants_segments(const DepthwiseArguments& a) {
-  const std::int64_t channels = a.x.sizes[1], width = a.y.sizes[3];
-  const bool is_strided = a.window.stride[0] == 2, is_large = a.window.kernel[0] == 5;
-  const bool are_few = channels >= 48 && channels <= 72, are_many = channels > 128 && channels <= 144;
-  const bool suits =
-      is_strided ? (are_few || (are_many && is_large)) && width > 16 : are_many && !is_large && width > 32;
-  return suits && channels % 32 != 0 && width <= 64 && a.x.elements() >= std::int64_t{65536} * multiprocessors() &&
-         has_dense_rows(a.x) && has_dense_rows(ConstTensorView(a.y));
-}
 
 void describe_tensors(DepthwisePatchesParameters& p, const ConstTensorView& x, const ConstTensorView& y) {
   if (p.segments > 0) {
@@ -123,6 +71,7 @@ bool cut_outputs(DepthwisePatchesParameters& p, int rows) {
 }
 
 DepthwisePatchesPass::DepthwisePatchesPass(const DepthwiseArguments& a, const DepthwisePatching& t) {
+  if (!has_tiles(a, t)) return;
   const int kernel = static_cast<int>(a.window.kernel[0]), stride = static_cast<int>(a.window.stride[0]);
   kernel_ =
       a.x.dtype == DataType::float16 ? kernel_of<Float16>(kernel, stride, t) : kernel_of<BFloat16>(kernel, stride, t);
@@ -142,6 +91,45 @@ void DepthwisePatchesPass::run(const DepthwiseArguments& a, const Execution& exe
   launch_following(kName, kernel_, std::int64_t{channel_groups(p)} * p.splits, p.threads(), execution.stream, p,
                    static_cast<std::size_t>(p.memory_bytes()));
 }
+
+namespace {
+
+std::string unsupported(const DepthwiseArguments& a) {
+  const std::string elsewhere = why_not_on_gpu(a);
+  if (!elsewhere.empty()) return elsewhere;
+  if (!is_hopper()) return "the GPU is not of compute capability 9.0";
+  if (size_of(a.x.dtype) != 2) return "it is for float16 and bfloat16";
+  const std::string window = why_no_tiles(a.x.sizes, a.y.sizes, a.window);
+  if (!window.empty()) return window;
+  if (a.prologue || a.epilogue || a.statistics || a.bias) return "nothing can be fused with it, nor a bias added";
+  if (a.y.elements() == 0) return "there is nothing to compute";
+  if (!suits_copy_engine(a.x) || !suits_copy_engine(ConstTensorView(a.y))) {
+    return "channels of x or y are not neighbours, or no multiples of 8, or not aligned to 16 bytes";
+  }
+  return {};
+}
+
+Configs configs(const DepthwiseArguments& a) {
+  Configs list;
+  for (const DepthwisePatching& t : patchings_of(a.x)) {
+    if (t.grain >= a.y.sizes[2]) continue;
+    if (const DepthwisePatchesPass pass(a, t); pass.fits() && pass.stages() == t.stages) list.push_back(config_of(t));
+  }
+  return list;
+}
+
+Plan<DepthwiseArguments> plan(const DepthwiseArguments& a, const Config& config, int /*threads*/) {
+  const DepthwisePatchesPass pass(a, patching_of(config));
+  if (!pass.fits()) {
+    throw Unsupported(std::string(kName) + ": hopper_patches: there is no kernel with " + tuning::printed(config) +
+                      ", or its tiles do not fit shared memory");
+  }
+  return {0, [pass](const DepthwiseArguments& like, const Execution& execution) { pass.run(like, execution); }};
+}
+
+}  // namespace
+
+Kernel<DepthwiseArguments> depthwise_patches() { return {"hopper_patches", unsupported, configs, plan}; }
 
 }  // namespace fusedsc::gpu::hopper
 #endif

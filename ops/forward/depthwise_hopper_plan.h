@@ -10,14 +10,13 @@
 
 namespace fusedsc::gpu::hopper {
 
-DepthwiseTiling choose_tiling(const DepthwiseArguments& a);
-
 /// A launch, worked out but for addresses.
 class DepthwiseTilesPass {
  public:
   DepthwiseTilesPass(const DepthwiseArguments& a, const DepthwiseTiling& tiling);
   std::size_t workspace_bytes(const DepthwiseArguments& a) const;
   void run(const DepthwiseArguments& a, const Execution& execution) const;
+  int stages() const { return p_.stages; }  ///< fewer than wanted where there is no room
 
  private:
   using Kernel = void (*)(DepthwiseTilesParameters);

@@ -1,19 +1,11 @@
 #include "fusedsc/common/gpu/depthwise_plan.h"
 #include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/partials_launch.h"
-#include "fusedsc/forward/depthwise_direct_launch.h"
-#include "fusedsc/forward/depthwise_gpu.h"
 #include "fusedsc/forward/depthwise_kernel.h"
-#include "fusedsc/forward/depthwise_matrix_launch.h"
-#include "fusedsc/forward/depthwise_windows_launch.h"
-#ifdef FUSEDSC_HOPPER
-#include "fusedsc/forward/depthwise_columns_launch.h"
-#include "fusedsc/forward/depthwise_planes_launch.h"
-#endif
+#include "fusedsc/forward/depthwise_kernels.h"
 #include "fusedsc/runtime/arena.h"
 
-namespace fusedsc {
-namespace gpu {
+namespace fusedsc::gpu {
 namespace {
 
 template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, int kBlocks,
@@ -116,14 +108,16 @@ Instance::Kernel Instance::*kernel_for(const DepthwiseArguments& a) {
   return a.prologue || a.statistics ? &Instance::training : &Instance::plain;
 }
 
-std::int64_t multiplier_of(const DepthwiseArguments& a) { return a.x.sizes[1] > 0 ? a.y.sizes[1] / a.x.sizes[1] : 1; }
+DepthwiseWanted<DepthwiseParameters> wanted_of(const DepthwiseArguments& a) {
+  return {kernel_for(a), a.x.dtype, a.window, a.x.sizes[1] > 0 ? a.y.sizes[1] / a.x.sizes[1] : 1,
+          joined_channels({a.x, a.y, a.epilogue.residual})};
+}
 
 /// A launch with the merging of its statistics, worked out but for addresses.
 class DepthwisePass {
  public:
-  explicit DepthwisePass(const DepthwiseArguments& a)
-      : instance_(&choose_instance(kInstances, kernel_for(a), a.x.dtype, a.window, a.y.sizes[3], multiplier_of(a),
-                                   {a.x, a.y, a.epilogue.residual})),
+  DepthwisePass(const DepthwiseArguments& a, const Instance& instance)
+      : instance_(&instance),
         kernel_(instance_->*kernel_for(a)),
         join_columns_(columns_join(instance_->tile.columns, a.y)) {
     const DepthwiseGrid grid{a.y.sizes[0],
@@ -141,8 +135,6 @@ class DepthwisePass {
     }
     work_ = plan_depthwise_work(grid, instance_->tile, resident_blocks(kernel_, kDepthwiseThreads, memory_));
   }
-
-  bool knows_window() const { return instance_->kernel > 0; }
 
   std::size_t workspace_bytes(const DepthwiseArguments& a) const {
     Arena measured(nullptr);
@@ -184,29 +176,51 @@ class DepthwisePass {
   bool join_columns_;
 };
 
-Plan<DepthwiseArguments> plan_forward(const DepthwiseArguments& a, int /*threads*/) {
-  if (std::optional<Plan<DepthwiseArguments>> direct = plan_depthwise_direct(a)) return *std::move(direct);
-#ifdef FUSEDSC_HOPPER
-  if (std::optional<Plan<DepthwiseArguments>> planes = hopper::plan_depthwise_planes(a)) return *std::move(planes);
-  if (std::optional<Plan<DepthwiseArguments>> columns = hopper::plan_depthwise_columns(a)) return *std::move(columns);
-#endif
-  if (std::optional<Plan<DepthwiseArguments>> products = plan_depthwise_matrix(a)) return *std::move(products);
-  const DepthwisePass pass(a);
-  if (!pass.knows_window()) {
-    if (std::optional<Plan<DepthwiseArguments>> windows = plan_depthwise_windows(a)) return *std::move(windows);
-  }
+std::string rows_unsupported(const DepthwiseArguments& a) {
+  const std::string elsewhere = why_not_on_gpu(a);
+  if (!elsewhere.empty()) return elsewhere;
+  return instance_configs(kInstances, wanted_of(a), false).empty()
+             ? "there is no kernel for such a window, not dilated, of that type and without a channel multiplier"
+             : "";
+}
+
+template <bool kAnyWindow>
+Configs configs(const DepthwiseArguments& a) {
+  return instance_configs(kInstances, wanted_of(a), kAnyWindow);
+}
+
+template <bool kAnyWindow>
+Plan<DepthwiseArguments> plan(const DepthwiseArguments& a, const Config& config, int /*threads*/) {
+  const DepthwisePass pass(a, choose_instance(kInstances, wanted_of(a), kAnyWindow, config));
   return {pass.workspace_bytes(a),
           [pass](const DepthwiseArguments& like, const Execution& execution) { pass.run(like, execution); }};
 }
 
-std::string why_not(const DepthwiseArguments& a) {
+}  // namespace
+
+std::string why_not_on_gpu(const DepthwiseArguments& a) {
   const std::string elsewhere = needs_device(Device::gpu, a.x.device);
   return !elsewhere.empty() ? elsewhere : too_large_for_gpu(a.x.sizes, a.y.sizes, a.window);
 }
 
-}  // namespace
-}  // namespace gpu
+Kernel<DepthwiseArguments> depthwise_rows() { return {"gpu_rows", rows_unsupported, configs<false>, plan<false>}; }
+Kernel<DepthwiseArguments> depthwise_taps() { return {"gpu_taps", why_not_on_gpu, configs<true>, plan<true>}; }
 
-Implementation<DepthwiseArguments> depthwise_gpu() { return {"gpu", gpu::why_not, gpu::plan_forward}; }
+Config depthwise_rows_prior(const DepthwiseArguments& a) {
+  return instance_prior_config(kInstances, wanted_of(a), false, a.y.sizes[3]);
+}
 
-}  // namespace fusedsc
+std::span<const Kernel<DepthwiseArguments>> depthwise_gpu_kernels() {
+  static const Kernel<DepthwiseArguments> kernels[] = {
+      depthwise_direct(),
+#ifdef FUSEDSC_HOPPER
+      hopper::depthwise_planes(), hopper::depthwise_columns(),
+      hopper::depthwise_tiles(),  hopper::depthwise_patches(),
+#endif
+      depthwise_matrix(),         depthwise_rows(),
+      depthwise_windows(),        depthwise_taps(),
+  };
+  return kernels;
+}
+
+}  // namespace fusedsc::gpu

@@ -1,8 +1,7 @@
-#include "fusedsc/forward/depthwise_windows_launch.h"
-
 #include "fusedsc/common/gpu/depthwise_windows_plan.h"
 #include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/partials_launch.h"
+#include "fusedsc/forward/depthwise_kernels.h"
 #include "fusedsc/forward/depthwise_windows_kernel.h"
 #include "fusedsc/runtime/arena.h"
 
@@ -18,10 +17,10 @@ depthwise_windows_kernel(DepthwiseWindowsParameters parameters) {
   depthwise_windows<T, kPhases>(parameters);
 }
 
-using Kernel = void (*)(DepthwiseWindowsParameters);
+using WindowsKernel = void (*)(DepthwiseWindowsParameters);
 
 template <bool kPhases>
-Kernel kernel_for(DataType dtype) {
+WindowsKernel kernel_for(DataType dtype) {
   switch (dtype) {
     case DataType::float32: return depthwise_windows_kernel<float, kPhases>;
     case DataType::float64: return depthwise_windows_kernel<double, kPhases>;
@@ -34,50 +33,42 @@ Kernel kernel_for(DataType dtype) {
 /// A launch with the merging of its statistics, worked out but for addresses.
 class WindowsPass {
  public:
-  static std::optional<WindowsPass> of(const DepthwiseArguments& a) {
-    WindowsPass pass;
-    DepthwiseWindowsParameters& p = pass.parameters_;
+  /// All but the tiles.
+  explicit WindowsPass(const DepthwiseArguments& a) {
+    DepthwiseWindowsParameters& p = parameters_;
     const Window& window = a.window;
     p.rows = window_axis(window, 0, window.padding.top, a.x.sizes[2], a.y.sizes[2]);
     p.columns = window_axis(window, 1, window.padding.left, a.x.sizes[3], a.y.sizes[3]);
     p.of.shape = depthwise_shape(a.x.sizes, a.y.sizes, window);
-    const auto value_bytes = static_cast<int>(size_of(accumulation_type(a.x.dtype)));
-    const auto of_phase = [](int output, int phases) { return (output + phases - 1) / phases; };
-    const WindowGrid grid{a.y.sizes[0],
-                          a.y.sizes[1],
-                          of_phase(p.rows.output, p.rows.phases),
-                          of_phase(p.columns.output, p.columns.phases),
-                          p.rows.phases,
-                          a.x.strides[1] < a.x.strides[3],
-                          p.of.shape.multiplier == 1 && windows_join({a.x}),
-                          kBlocks};
-    const bool has_phases = p.columns.phases > 1;
-    pass.kernel_ = has_phases ? kernel_for<true>(a.x.dtype) : kernel_for<false>(a.x.dtype);
-    const int multiplier = p.of.shape.multiplier;
-    const auto describe = [&](WindowCut& cut) {
-      const int channels = multiplier == 1 ? cut.channel_lanes : (cut.channel_lanes - 1) / multiplier + 2;
-      cut.places = window_places(channels, p.rows.parts, cut.rows + p.rows.reach - 1,
-                                 p.columns.phases * p.columns.parts, cut.columns, p.columns.reach);
-      cut.row_parts = p.rows.parts;
-      cut.items = cut.rows * p.columns.phases * (cut.columns / kWindowColumns);
-      std::int64_t values = cut.places.size() + window_weights(p.rows, p.columns, cut.channel_lanes).size();
-      if (has_phases) {
-        values += std::int64_t{window_sums(cut.rows, p.columns.phases * cut.columns).plane} * cut.channel_lanes;
-      }
-      cut.bytes = static_cast<std::size_t>(std::max<std::int64_t>(values, 3 * kWindowThreads) * value_bytes);
-      cut.item_cost = (has_phases ? 90 : 60) + window_taps_cost(p.rows, p.columns);
-    };
-    const auto resident = [&](std::size_t bytes) { return resident_blocks(pass.kernel_, kWindowThreads, bytes); };
-    const std::optional<WindowPlan> plan = plan_windows(grid, p.columns.phases, describe, resident);
-    if (!plan) return std::nullopt;
-    p.of.work = plan->work;
-    p.tile = plan->tile;
-    p.places = plan->cut.places;
-    p.weights = window_weights(p.rows, p.columns, plan->cut.channel_lanes);
-    if (has_phases) p.sums = window_sums(plan->cut.rows, p.columns.phases * plan->cut.columns);
     p.of.join_columns = columns_join(kWindowColumns, a.y);
-    pass.memory_ = plan->cut.bytes;
-    return pass;
+    value_bytes_ = static_cast<int>(size_of(accumulation_type(a.x.dtype)));
+    const auto of_phase = [](int output, int phases) { return (output + phases - 1) / phases; };
+    grid_ = {a.y.sizes[0],
+             a.y.sizes[1],
+             of_phase(p.rows.output, p.rows.phases),
+             of_phase(p.columns.output, p.columns.phases),
+             p.rows.phases,
+             a.x.strides[1] < a.x.strides[3],
+             p.of.shape.multiplier == 1 && windows_join({a.x}),
+             kBlocks};
+    kernel_ = has_phases() ? kernel_for<true>(a.x.dtype) : kernel_for<false>(a.x.dtype);
+  }
+
+  std::vector<WindowCandidate> candidates() const {
+    return window_candidates(grid_, [this](WindowCut& cut) { describe(cut); });
+  }
+
+  void cut(const WindowCandidate& candidate) {
+    DepthwiseWindowsParameters& p = parameters_;
+    const WindowCut& cut = candidate.cut;
+    memory_ = cut.bytes;
+    const WindowPlan plan =
+        plan_windows(grid_, p.columns.phases, candidate, resident_blocks(kernel_, kWindowThreads, memory_));
+    p.of.work = plan.work;
+    p.tile = plan.tile;
+    p.places = cut.places;
+    p.weights = window_weights(p.rows, p.columns, cut.channel_lanes);
+    if (has_phases()) p.sums = window_sums(cut.rows, p.columns.phases * cut.columns);
   }
 
   std::size_t workspace_bytes(const DepthwiseArguments& a) const {
@@ -104,25 +95,56 @@ class WindowsPass {
   }
 
  private:
+  bool has_phases() const { return parameters_.columns.phases > 1; }
+
+  void describe(WindowCut& cut) const {
+    const WindowAxis &rows = parameters_.rows, &columns = parameters_.columns;
+    const int multiplier = parameters_.of.shape.multiplier;
+    const int channels = multiplier == 1 ? cut.channel_lanes : (cut.channel_lanes - 1) / multiplier + 2;
+    cut.places = window_places(channels, rows.parts, cut.rows + rows.reach - 1, columns.phases * columns.parts,
+                               cut.columns, columns.reach);
+    cut.row_parts = rows.parts;
+    cut.items = cut.rows * columns.phases * (cut.columns / kWindowColumns);
+    std::int64_t values = cut.places.size() + window_weights(rows, columns, cut.channel_lanes).size();
+    if (has_phases()) {
+      values += std::int64_t{window_sums(cut.rows, columns.phases * cut.columns).plane} * cut.channel_lanes;
+    }
+    cut.bytes = static_cast<std::size_t>(std::max<std::int64_t>(values, 3 * kWindowThreads) * value_bytes_);
+    cut.item_cost = (has_phases() ? 90 : 60) + window_taps_cost(rows, columns);
+  }
+
   void* take_partials(const DepthwiseArguments& a, Arena& arena) const {
     if (!a.statistics) return nullptr;
     const std::int64_t size = std::int64_t{3} * parameters_.of.work.splits * a.y.sizes[1];
     return arena.take<char>(size * static_cast<std::int64_t>(size_of(accumulation_type(a.x.dtype))));
   }
 
-  Kernel kernel_ = nullptr;
+  WindowsKernel kernel_ = nullptr;
   DepthwiseWindowsParameters parameters_;  ///< without addresses
-  std::size_t memory_ = 0;                 ///< of a block
+  WindowGrid grid_{};
+  int value_bytes_ = 4;
+  std::size_t memory_ = 0;  ///< of a block
 };
+
+std::string unsupported(const DepthwiseArguments& a) {
+  const std::string elsewhere = why_not_on_gpu(a);
+  if (!elsewhere.empty()) return elsewhere;
+  return WindowsPass(a).candidates().empty() ? "no tile of such windows fits block memory" : "";
+}
+
+Configs configs(const DepthwiseArguments& a) { return window_configs(WindowsPass(a).candidates()); }
+
+Plan<DepthwiseArguments> plan(const DepthwiseArguments& a, const Config& config, int /*threads*/) {
+  WindowsPass pass(a);
+  pass.cut(window_candidate("depthwise_conv2d", pass.candidates(), config));
+  return {pass.workspace_bytes(a),
+          [pass](const DepthwiseArguments& like, const Execution& execution) { pass.run(like, execution); }};
+}
 
 }  // namespace
 
-std::optional<Plan<DepthwiseArguments>> plan_depthwise_windows(const DepthwiseArguments& a) {
-  const std::optional<WindowsPass> pass = WindowsPass::of(a);
-  if (!pass) return std::nullopt;
-  return Plan<DepthwiseArguments>{
-      pass->workspace_bytes(a),
-      [pass = *pass](const DepthwiseArguments& like, const Execution& execution) { pass.run(like, execution); }};
-}
+tuning::Kernel<DepthwiseArguments> depthwise_windows() { return {"gpu_windows", unsupported, configs, plan}; }
+
+Config depthwise_windows_prior(const DepthwiseArguments& a) { return window_prior_config(WindowsPass(a).candidates()); }
 
 }  // namespace fusedsc::gpu

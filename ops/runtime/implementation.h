@@ -40,6 +40,9 @@ struct Candidate {
   std::string implementation;
   std::string why_not;
   bool taken = false;
+  std::string direction = {};  ///< of kernels of the registry (tuning/role.h): their role, without the operator's name
+  std::string config = {};     ///< of the one that is taken: how it cuts the problem up, in words
+  std::string why = {};        ///< it is taken: "forced", "prior"
 };
 
 template <class Arguments>

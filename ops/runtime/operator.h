@@ -12,25 +12,29 @@ namespace fusedsc {
 template <class Arguments>
 struct Operator {
   const char* name;
-  std::span<const Implementation<Arguments>> (*implementations)();  ///< in order of preference
-  void (*check_problem)(const Arguments&);                          ///< what can be judged without memory
-  void (*check_memory)(const Arguments&);                           ///< what cannot
+  /// In order of preference; or null where the registry's kernels (tuning/role.h) are chosen from by the two below.
+  std::span<const Implementation<Arguments>> (*implementations)();
+  void (*check_problem)(const Arguments&);  ///< what can be judged without memory
+  void (*check_memory)(const Arguments&);   ///< what cannot
   /// The tensors are on the CPU, and there is nothing to compute. (A GPU's memory is its kernels' to clear.)
   bool (*is_empty)(const Arguments&);
   void (*clear_results)(const Arguments&);  ///< what an empty problem leaves behind
   /// What follows from the results of tensors on the CPU, whichever implementation ran; or null.
   void (*finish)(const Arguments&) = nullptr;
+  Plan<Arguments> (*plan)(const Arguments&, int threads) = nullptr;
+  std::vector<Candidate> (*candidates)(const Arguments&) = nullptr;
 };
 
 /// Of arguments that are checked.
 template <class Arguments>
 Plan<Arguments> plan_checked(const Operator<Arguments>& op, const Arguments& arguments, int threads) {
-  const auto& implementation = choose(op.name, op.implementations(), arguments);
   Plan<Arguments> plan;
   if (op.is_empty(arguments)) {
     plan.unchecked_run = [clear = op.clear_results](const Arguments& empty, const Execution&) { clear(empty); };
+  } else if (op.plan != nullptr) {
+    plan = op.plan(arguments, threads);
   } else {
-    plan = implementation.plan_for(arguments, threads);
+    plan = choose(op.name, op.implementations(), arguments).plan_for(arguments, threads);
   }
   if (op.finish != nullptr) {
     plan.unchecked_run = [run = std::move(plan.unchecked_run), finish = op.finish](const Arguments& like,
@@ -64,7 +68,7 @@ void run(const Operator<Arguments>& op, const Arguments& arguments, const Execut
 template <class Arguments>
 std::vector<Candidate> explain(const Operator<Arguments>& op, const Arguments& arguments) {
   op.check_problem(arguments);
-  return explain(op.implementations(), arguments);
+  return op.candidates != nullptr ? op.candidates(arguments) : explain(op.implementations(), arguments);
 }
 
 // ------------------------------------------------------------------------------------------------------- convolutions

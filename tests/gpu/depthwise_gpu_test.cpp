@@ -1,27 +1,13 @@
-/// The depthwise GPU kernels, with all that is around them.
-#include "fusedsc/backward/depthwise_direct_launch.h"
-#include "fusedsc/common/gpu/depthwise_direct_use.h"
-#include "fusedsc/forward/depthwise_direct_launch.h"
-#include "gpu/gpu_under_test.h"
-#include "ops/backward_case.h"
-#include "ops/depthwise_cases.h"
-#include "ops/forward_case.h"
+/// The depthwise GPU kernels, with all that is around them: each kernel by force, so that it is reached on any GPU,
+/// however small the problem.
+#include "gpu/depthwise_forced.h"
+#include "gpu/depthwise_isolation.h"
 
 namespace fusedsc::reference {
 namespace {
 
-/// But for those of small problems, which most of these are.
 class DepthwiseGpu : public OnGpu {
  protected:
-  void SetUp() override {
-    OnGpu::SetUp();
-    gpu::use_depthwise_direct(gpu::DirectUse::never);
-  }
-  void TearDown() override {
-    gpu::use_depthwise_direct(gpu::DirectUse::where_it_suits);
-    OnGpu::TearDown();
-  }
-
   static std::vector<DepthwiseGeometry> edges() {
     std::vector<DepthwiseGeometry> edges = depthwise_edges();
     for (const std::int64_t stride : {1, 2}) {  // many strips for each thread; windows of the specialised kernels
@@ -57,14 +43,12 @@ class DepthwiseGpu : public OnGpu {
 };
 INSTANTIATE_TEST_SUITE_P(Targets, DepthwiseGpu, testing::ValuesIn(gpu_targets()), testing::PrintToStringParamName());
 
-TEST_P(DepthwiseGpu, Edges) {
-  for_each_case(forward_edge_cases(GetParam().dtype, edges()), verify_forward<DepthwiseGeometry>);
-}
+TEST_P(DepthwiseGpu, Edges) { verify_forward_by_each(forward_edge_cases(GetParam().dtype, edges())); }
 
 TEST_P(DepthwiseGpu, Seams) {
-  for_each_case(forward_seam_cases(GetParam().dtype, stride_one, multiplied), verify_forward<DepthwiseGeometry>);
-  for_each_case(forward_seam_cases(GetParam().dtype, stride_two, stride_one), verify_forward<DepthwiseGeometry>);
-  for_each_case(forward_seam_cases(GetParam().dtype, stride_three, multiplied), verify_forward<DepthwiseGeometry>);
+  verify_forward_by_each(forward_seam_cases(GetParam().dtype, stride_one, multiplied));
+  verify_forward_by_each(forward_seam_cases(GetParam().dtype, stride_two, stride_one));
+  verify_forward_by_each(forward_seam_cases(GetParam().dtype, stride_three, multiplied));
 }
 
 /// Enough of channels that the copy engine can take, and images whose columns fill its tiles, or do not.
@@ -109,73 +93,39 @@ std::vector<ForwardCase<DepthwiseGeometry>> tile_cases(DataType dtype) {
   return cases;
 }
 
-TEST_P(DepthwiseGpu, Tiles) { for_each_case(tile_cases(GetParam().dtype), verify_forward<DepthwiseGeometry>); }
+/// Kernels whose tiles TMA brings, of channels_last tensors.
+const Names kTileKernels = {"hopper_tiles",         "hopper_patches",         "hopper_columns",
+                            "forward_hopper_tiles", "forward_hopper_patches", "forward_hopper_columns"};
 
-/// Infinities and NaNs in some channels of x, at some positions of each.
-Array with_wild_elements(const Array& x, Array& wild) {
-  Array result = x;
-  wild = Array(x.sizes);
-  const auto put = [&](std::int64_t n, std::int64_t c, std::int64_t h, std::int64_t w, double value) {
-    result.at(n, c, h, w).value = value;
-    wild.at(n, c, h, w).value = 1;
-  };
-  const Sizes& size = x.sizes;
-  put(0, 3, 0, 0, HUGE_VAL);
-  put(0, 9, size[2] / 2, size[3] / 2, NAN);
-  put(size[0] - 1, size[1] - 2, size[2] - 1, size[3] - 1, -HUGE_VAL);
-  return result;
-}
-
-/// What is not finite in one channel stays there, and in the outputs that see it.
-void verify_isolation(const ForwardCase<DepthwiseGeometry>& problem) {
-  ForwardTensors<DepthwiseGeometry> tensors(problem);
-  const Precision precision(problem.dtype);
-  const Array raw = tensors.raw_output(problem), expected = tensors.output(problem, raw);
-  Array wild, ones(tensors.weight.sizes());
-  for (Bounded& element : ones.elements) element.value = 1;
-  tensors.x.fill(with_wild_elements(tensors.x.values(), wild));
-  const Array affected = problem.geometry.forward(precision, wild, ones, {});
-  const auto arguments = tensors.arguments(problem);
-  run(DepthwiseGeometry::kForward, arguments);
-
-  const Array y = tensors.y.values();
-  std::vector<bool> is_wild(static_cast<std::size_t>(y.sizes[1]));
-  for_each_index(y.sizes, [&](auto n, auto c, auto h, auto w) {
-    const double value = y.at(n, c, h, w).value;
-    if (affected.at(n, c, h, w).value > 0) {
-      is_wild[static_cast<std::size_t>(c)] = true;
-      return;
-    }
-    const Bounded bound = stored(precision, expected.at(n, c, h, w));
-    ASSERT_LE(std::abs(value - bound.value), bound.error) << "[" << n << ", " << c << ", " << h << ", " << w << "]";
-  });
-  for (std::size_t c = 0; problem.has_statistics() && c < is_wild.size(); ++c) {
-    const Vector mean = moments(precision, raw).mean, actual = tensors.mean.values();
-    if (!is_wild[c]) ASSERT_LE(std::abs(actual[c].value - mean[c].value), mean[c].error) << "mean of channel " << c;
-  }
+TEST_P(DepthwiseGpu, Tiles) {
+  const int runs = verify_forward_by_each(tile_cases(GetParam().dtype), kTileKernels);
+  EXPECT_EQ(runs > 0, has_hopper(GetParam().dtype));
 }
 
 TEST_P(DepthwiseGpu, ChannelsApart) {
-  for (ForwardCase<DepthwiseGeometry> problem : tile_cases(GetParam().dtype)) {
+  for (DepthwiseForwardCase problem : tile_cases(GetParam().dtype)) {
     problem.seams.activation = Activation::identity;
     SCOPED_TRACE(testing::PrintToString(problem));
-    verify_isolation(problem);
-    if (HasFatalFailure()) return;
+    for (const auto& kernel :
+         able_forward(problem, {"hopper_tiles", "hopper_patches", "hopper_columns", "gpu_matrix", "gpu_rows"})) {
+      const Forced forced(kForwardRole, kernel.name);
+      SCOPED_TRACE(kernel.name);
+      verify_isolation(problem);
+      if (HasFatalFailure()) return;
+    }
   }
 }
 
 TEST_P(DepthwiseGpu, Random) {
   align_tensors(false);
-  for_each_case(forward_random_cases(GetParam().dtype, random_depthwise), verify_forward<DepthwiseGeometry>);
+  verify_forward_by_each(forward_random_cases(GetParam().dtype, random_depthwise));
 }
 
-TEST_P(DepthwiseGpu, BackwardEdges) {
-  for_each_case(backward_edge_cases(GetParam().dtype, edges()), verify_backward<DepthwiseGeometry>);
-}
+TEST_P(DepthwiseGpu, BackwardEdges) { verify_backward_by_all(backward_edge_cases(GetParam().dtype, edges())); }
 
 TEST_P(DepthwiseGpu, BackwardSeams) {
-  for_each_case(backward_seam_cases(GetParam().dtype, stride_one, multiplied), verify_backward<DepthwiseGeometry>);
-  for_each_case(backward_seam_cases(GetParam().dtype, stride_two, stride_one), verify_backward<DepthwiseGeometry>);
+  verify_backward_by_all(backward_seam_cases(GetParam().dtype, stride_one, multiplied));
+  verify_backward_by_all(backward_seam_cases(GetParam().dtype, stride_two, stride_one));
 }
 
 /// Both gradients of windows for which there may be a kernel that computes them together, with what it takes of seams.
@@ -219,7 +169,10 @@ std::vector<BackwardCase<DepthwiseGeometry>> joint_cases(DataType dtype) {
 }
 
 TEST_P(DepthwiseGpu, BackwardJoint) {
-  for_each_case(joint_cases(GetParam().dtype), verify_backward<DepthwiseGeometry>);
+  const std::vector<DepthwiseBackwardCase> cases = joint_cases(GetParam().dtype);
+  const int runs = verify_backward_by_each(cases, {kBackwardRole}, {"hopper_joint"});
+  EXPECT_EQ(runs > 0, has_hopper(GetParam().dtype));
+  verify_backward_by_each(cases, {kBackwardRole}, {"gpu_separate"});
 }
 
 /// One gradient alone.
@@ -258,13 +211,20 @@ TEST_P(DepthwiseGpu, BackwardChannelsApart) {
     const BackwardCase<DepthwiseGeometry> problem{GetParam().dtype, geometry, seams,
                                                   Memories::all(Memory::channels_last)};
     SCOPED_TRACE(testing::PrintToString(problem));
-    verify_isolation(problem);
-    if (HasFatalFailure()) return;
+    for (const auto& kernel :
+         able_backward(problem, kWeightRole, {"hopper_tiles", "hopper_patches", "hopper_columns", "gpu_rows"})) {
+      const Forced forced(kWeightRole, kernel.name);
+      SCOPED_TRACE(kernel.name);
+      verify_isolation(problem);
+      if (HasFatalFailure()) return;
+    }
   }
 }
 
 TEST_P(DepthwiseGpu, BackwardTiles) {
-  for_each_case(backward_tile_cases(GetParam().dtype), verify_backward<DepthwiseGeometry>);
+  const int runs =
+      verify_backward_by_each(backward_tile_cases(GetParam().dtype), {kInputRole, kWeightRole}, kTileKernels);
+  EXPECT_EQ(runs > 0, has_hopper(GetParam().dtype));
 }
 
 /// Enough images for the tiles that large batches have: forward, and gradients of weight and bias.
@@ -275,14 +235,14 @@ TEST_P(DepthwiseGpu, ManyImages) {
   std::vector<DepthwiseGeometry> geometries;
   for (const Sizes& x : one) geometries.push_back({x, centered(3, 1)});
   for (const Sizes& x : two) geometries.insert(geometries.end(), {{x, centered(3, 2)}, {x, centered(5, 2)}});
+  int runs = 0;
   for (const DepthwiseGeometry& geometry : geometries) {
     const Memories memories = Memories::all(Memory::channels_last);
-    for_each_case(std::vector<ForwardCase<DepthwiseGeometry>>{{GetParam().dtype, geometry, {}, memories}},
-                  verify_forward<DepthwiseGeometry>);
-    for_each_case(
-        std::vector<BackwardCase<DepthwiseGeometry>>{{GetParam().dtype, geometry, {.grad_x = false}, memories}},
-        verify_backward<DepthwiseGeometry>);
+    runs += verify_forward_by_each({{GetParam().dtype, geometry, {}, memories}}, kTileKernels);
+    runs += verify_backward_by_each({{GetParam().dtype, geometry, {.grad_x = false}, memories}}, {kWeightRole},
+                                    kTileKernels);
   }
+  EXPECT_EQ(runs > 0, has_hopper(GetParam().dtype));
 }
 
 /// Likewise, gradients of weights alone: enough for a GPU's patches, and for clusters of blocks.
@@ -293,7 +253,8 @@ TEST_P(DepthwiseGpu, ManyImagesOfWeights) {
   for (const DepthwiseGeometry& geometry : geometries) {
     cases.push_back({GetParam().dtype, geometry, {.grad_x = false}, Memories::all(Memory::channels_last)});
   }
-  for_each_case(cases, verify_backward<DepthwiseGeometry>);
+  const int runs = verify_backward_by_each(cases, {kWeightRole}, kTileKernels);
+  EXPECT_EQ(runs > 0, has_hopper(GetParam().dtype));
 }
 
 /// Likewise, forward in training: tiles of their own.
@@ -306,7 +267,8 @@ TEST_P(DepthwiseGpu, ManyImagesInTraining) {
   for (const std::int64_t width : {14, 50, 66}) add({128, 32, 2, width}, 1, false);
   add({32, 32, 5, 14}, 2, false);
   add({128, 32, 3, 14}, 2, true);
-  for_each_case(cases, verify_forward<DepthwiseGeometry>);
+  const int runs = verify_forward_by_each(cases, kTileKernels);
+  EXPECT_EQ(runs > 0, has_hopper(GetParam().dtype) && size_of(GetParam().dtype) == 2);
 }
 
 /// The gradient of the input alone, of images that are wide, and enough of them for a kernel of its own.
@@ -329,7 +291,8 @@ TEST_P(DepthwiseGpu, BackwardInputTiles) {
     const BackwardSeams seams{.grad_weight = false, .grad_bias = false};
     cases.push_back({GetParam().dtype, geometry, seams, Memories::all(Memory::channels_last)});
   }
-  for_each_case(cases, verify_backward<DepthwiseGeometry>);
+  const int runs = verify_backward_by_each(cases, {kInputRole}, {"hopper_patches"});
+  EXPECT_EQ(runs > 0, has_hopper(GetParam().dtype) && size_of(GetParam().dtype) == 2);
 }
 
 /// What is not finite in one channel of grad_y stays there, and in the elements of grad_x that it reaches.
@@ -339,6 +302,8 @@ TEST_P(DepthwiseGpu, BackwardInputChannelsApart) {
     const BackwardCase<DepthwiseGeometry> problem{
         GetParam().dtype, geometry, {.grad_weight = false, .grad_bias = false}, Memories::all(Memory::channels_last)};
     SCOPED_TRACE(testing::PrintToString(problem));
+    const auto kernels = able_backward(problem, kInputRole, {"hopper_patches", "gpu_rows", "gpu_windows"});
+    const Forced forced(kInputRole, kernels.at(0).name);
     BackwardTensors<DepthwiseGeometry> tensors(problem);
     const Array expected = geometry.input_gradient(precision, tensors.grad_y.values(), tensors.weight.values());
     Array wild, ones(tensors.weight.sizes());
@@ -394,7 +359,7 @@ TEST_P(DepthwiseGpu, Planes) {
       }
     }
   }
-  for_each_case(cases, verify_forward<DepthwiseGeometry>);
+  EXPECT_EQ(verify_forward_by_each(cases, {"hopper_planes"}) > 0, has_hopper(GetParam().dtype));
 }
 
 TEST_P(DepthwiseGpu, BackwardPlanes) {
@@ -416,187 +381,15 @@ TEST_P(DepthwiseGpu, BackwardPlanes) {
       append(geometry, {.gradient_prologue = true, .grad_bias = false});
     }
   }
-  for_each_case(cases, verify_backward<DepthwiseGeometry>);
+  for (const char* role : {kBackwardRole, kInputRole, kWeightRole}) {
+    const int runs = verify_backward_by_each(cases, {role}, {"hopper_planes", "forward_hopper_planes"});
+    EXPECT_EQ(runs > 0, has_hopper(GetParam().dtype)) << role;
+  }
 }
 
 TEST_P(DepthwiseGpu, BackwardRandom) {
   align_tensors(false);
-  for_each_case(backward_random_cases(GetParam().dtype, random_depthwise), verify_backward<DepthwiseGeometry>);
-}
-
-// ---------------------------------------------------------------------------------------- kernels of small problems
-
-class DepthwiseDirectGpu : public DepthwiseGpu {
- protected:
-  using Forward = ForwardCase<DepthwiseGeometry>;
-  using Backward = BackwardCase<DepthwiseGeometry>;
-
-  void SetUp() override {
-    DepthwiseGpu::SetUp();
-    gpu::use_depthwise_direct(gpu::DirectUse::wherever_it_can);
-  }
-
-  static bool suits(const Forward& problem) {
-    ForwardTensors<DepthwiseGeometry> tensors(problem);
-    return gpu::suits_depthwise_direct(tensors.arguments(problem));
-  }
-  /// Of stride 2: at stride 1 the input gradient is a forward pass.
-  static bool suits(const Backward& problem) {
-    BackwardTensors<DepthwiseGeometry> tensors(problem);
-    return gpu::suits_depthwise_direct_input(tensors.arguments(problem));
-  }
-  static Backward input_gradient(const DepthwiseGeometry& geometry, const Memories& memories) {
-    return {GetParam().dtype, geometry, {.grad_weight = false, .grad_bias = false}, memories};
-  }
-
-  static std::vector<DepthwiseGeometry> geometries() {
-    std::vector<DepthwiseGeometry> geometries;
-    for (const std::int64_t kernel : {3, 5, 7}) {
-      for (const std::int64_t stride : {1, 2, 3}) {
-        for (const std::int64_t channels : {1, 3, 6, 20, 56}) {  // 56: of any vector, several blocks' or one's
-          geometries.push_back({{2, channels, 9, 7 + channels % 5}, centered(kernel, stride)});
-        }
-        const auto window = [&](const Padding& padding) {
-          return Window{{kernel, kernel}, {stride, stride}, {1, 1}, padding};
-        };
-        geometries.push_back({{1, 24, 8, 9}, window({})});
-        geometries.push_back({{1, 24, 8, 9}, window({5, 4, 3, 6})});    // on four sides
-        geometries.push_back({{2, 8, 2, 3}, window({9, 10, 12, 11})});  // windows wholly outside of the image
-        geometries.push_back({{3, 16, 1, 1}, window({6, 6, 7, 7})});    // an image of one element
-        geometries.push_back({{1, 264, 10, 8}, window({1, 0, 0, 1})});  // channel blocks that are not full
-        geometries.push_back({{17, 8, 7, 7}, window({3, 3, 3, 3})});    // many images
-      }
-      geometries.push_back({{2, 12, 9, 8}, {{kernel, kernel}, {1, 2}, {1, 1}, {3, 2, 1, 3}}});
-      geometries.push_back({{2, 12, 9, 8}, {{kernel, kernel}, {2, 1}, {1, 1}, {2, 3, 3, 1}}});
-    }
-    return geometries;
-  }
-};
-INSTANTIATE_TEST_SUITE_P(Targets, DepthwiseDirectGpu, testing::ValuesIn(gpu_targets()),
-                         testing::PrintToStringParamName());
-
-/// Every kernel.
-TEST_P(DepthwiseDirectGpu, Instances) {
-  const DataType dtype = GetParam().dtype;
-  const auto bytes = static_cast<std::int64_t>(size_of(dtype));
-  for (const Memory memory : {Memory::contiguous, Memory::channels_last}) {
-    const bool is_last = memory == Memory::channels_last;
-    for (const std::int64_t kernel : {3, 5, 7}) {
-      for (const std::int64_t stride : {1, 2}) {
-        for (const int channels : {1, 2, 4, 8}) {
-          for (const int rows : {1, 2, 4}) {
-            const DepthwiseGeometry geometry{{2, 40, 11, 9}, centered(kernel, stride)};
-            const Memories memories = Memories::all(memory);
-            const bool is_vector = is_last ? channels * bytes <= 16 : channels == 1, is_double = bytes == 8;
-            gpu::use_depthwise_direct(gpu::DirectUse::wherever_it_can, channels, rows);
-            SCOPED_TRACE(testing::Message() << channels << " channels, " << rows << " rows");
-            const Forward forward{dtype, geometry, {.bias = rows == 1}, memories};
-            const std::int64_t most_of_two_rows = kernel == 3 ? 16 : kernel == 5 ? 8 : 0;
-            const bool has_two_rows = !is_last || (channels * bytes > 2 && channels * bytes <= most_of_two_rows);
-            const bool has_rows =
-                rows == 1 || (!is_double && (rows == 2 ? has_two_rows : rows == 4 && !is_last && kernel < 7));
-            const bool has_vector = is_vector && (kernel < 7 || !is_last || channels * bytes <= 8);
-            if (!is_last && channels > 1) continue;
-            ASSERT_EQ(suits(forward), has_vector && has_rows);
-            const Backward backward = input_gradient(geometry, memories);
-            if (stride == 2) {
-              ASSERT_EQ(suits(backward), has_vector && (rows == 1 || (rows == 2 && !is_last && !is_double)));
-            }
-            if (suits(forward)) for_each_case(std::vector{forward}, verify_forward<DepthwiseGeometry>);
-            if (stride == 1 || suits(backward)) {
-              for_each_case(std::vector{backward}, verify_backward<DepthwiseGeometry>);
-            }
-          }
-        }
-      }
-    }
-  }
-}
-
-TEST_P(DepthwiseDirectGpu, Edges) {
-  for (const DepthwiseGeometry& geometry : geometries()) {
-    for (const Memory memory : {Memory::contiguous, Memory::channels_last}) {
-      const Memories memories = Memories::all(memory);
-      const std::vector<Forward> plain = {{GetParam().dtype, geometry, {}, memories},
-                                          {GetParam().dtype, geometry, {.bias = true}, memories}};
-      ASSERT_TRUE(suits(plain[0])) << geometry;
-      for_each_case(plain, verify_forward<DepthwiseGeometry>);
-      const Backward gradient = input_gradient(geometry, memories);
-      ASSERT_EQ(suits(gradient), geometry.window.stride == (std::array<std::int64_t, 2>{2, 2})) << geometry;
-      for_each_case(std::vector{gradient}, verify_backward<DepthwiseGeometry>);
-    }
-  }
-}
-
-/// Tensors of any strides, which need not be alike, and not aligned either.
-TEST_P(DepthwiseDirectGpu, Memories) {
-  align_tensors(false);
-  Random random(3);
-  for (const DepthwiseGeometry& geometry : geometries()) {
-    Memories memories = Memories::random(random);
-    memories.weight = Memory::contiguous;
-    const Forward plain{GetParam().dtype, geometry, {.bias = coin(random)}, memories};
-    ASSERT_TRUE(suits(plain));
-    for_each_case(std::vector{plain}, verify_forward<DepthwiseGeometry>);
-    const Backward gradient = input_gradient(geometry, memories);
-    for_each_case(std::vector{gradient}, verify_backward<DepthwiseGeometry>);
-  }
-}
-
-/// Masks, too, keep what is not finite where it is.
-TEST_P(DepthwiseDirectGpu, ChannelsApart) {
-  for (const DepthwiseGeometry& geometry : geometries()) {
-    if (geometry.x[1] < 12) continue;
-    for (const Memory memory : {Memory::contiguous, Memory::channels_last}) {
-      const Forward problem{GetParam().dtype, geometry, {}, Memories::all(memory)};
-      SCOPED_TRACE(testing::PrintToString(problem));
-      verify_isolation(problem);
-      if (HasFatalFailure()) return;
-    }
-  }
-}
-
-/// What is left to other kernels.
-TEST_P(DepthwiseDirectGpu, Others) {
-  const auto contiguous = Memories::all(Memory::contiguous);
-  const DepthwiseGeometry geometry{{1, 8, 9, 10}, centered(3)};
-  const auto suits_with = [&](const ForwardSeams& seams) {
-    return suits(Forward{GetParam().dtype, geometry, seams, contiguous});
-  };
-  const auto suits_window = [&](const Window& window, std::int64_t multiplier = 1) {
-    return suits(Forward{GetParam().dtype, {geometry.x, window, multiplier}, {}, contiguous});
-  };
-  EXPECT_TRUE(suits_with({}));
-  EXPECT_FALSE(suits_with({.prologue = true}));
-  EXPECT_FALSE(suits_with({.output = ForwardSeams::Output::statistics}));
-  EXPECT_FALSE(suits_with({.output = ForwardSeams::Output::epilogue}));
-  EXPECT_FALSE(suits_window(centered(4)));
-  EXPECT_FALSE(suits_window({{3, 5}, {1, 1}, {1, 1}, {2, 2, 1, 1}}));
-  EXPECT_FALSE(suits_window({{3, 3}, {1, 1}, {2, 2}, {2, 2, 2, 2}}));
-  EXPECT_FALSE(suits_window(centered(3), 2));
-  Memories spread = contiguous;
-  spread.weight = Memory::spread;
-  EXPECT_FALSE(suits(Forward{GetParam().dtype, geometry, {}, spread}));
-}
-
-/// They come before what Hopper GPUs have for more work.
-TEST_P(DepthwiseDirectGpu, SmallProblems) {
-  gpu::use_depthwise_direct(gpu::DirectUse::where_it_suits);
-  const auto problem_of = [](std::int64_t elements) {
-    const DepthwiseGeometry geometry{{elements / (40 * 49), 40, 7, 7}, centered(3)};
-    return Forward{GetParam().dtype, geometry, {}, Memories::all(Memory::channels_last)};
-  };
-  const std::int64_t unit = std::int64_t{1000} * gpu_multiprocessors();
-  EXPECT_TRUE(suits(problem_of(unit)));
-  EXPECT_FALSE(suits(problem_of(20 * unit)));
-  if (size_of(GetParam().dtype) != 2) return;
-  const Forward problem = problem_of(7 * unit);
-  ForwardTensors<DepthwiseGeometry> tensors(problem);
-  EXPECT_TRUE(suits(problem));
-  for (const Candidate& candidate : explain_depthwise_conv2d(tensors.arguments(problem))) {
-    EXPECT_EQ(candidate.taken, candidate.implementation == "gpu");
-    if (candidate.implementation == "gpu_hopper") EXPECT_NE(candidate.why_not, "");
-  }
+  verify_backward_by_all(backward_random_cases(GetParam().dtype, random_depthwise));
 }
 
 }  // namespace

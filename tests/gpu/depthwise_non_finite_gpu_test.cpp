@@ -3,28 +3,24 @@
 /// computed again, depends on how many there are (common/gpu/depthwise_window_sum.h).
 #include <cmath>
 
-#include "fusedsc/common/gpu/depthwise_direct_use.h"
-#include "gpu/gpu_under_test.h"
-#include "ops/backward_case.h"
-#include "ops/depthwise_cases.h"
-#include "ops/forward_case.h"
+#include "gpu/depthwise_forced.h"
 
 namespace fusedsc::reference {
 namespace {
 
-class DepthwiseNonFiniteGpu : public OnGpu {
- protected:
-  void SetUp() override {
-    OnGpu::SetUp();
-    gpu::use_depthwise_direct(gpu::DirectUse::never);
-  }
-  void TearDown() override {
-    gpu::use_depthwise_direct(gpu::DirectUse::where_it_suits);
-    OnGpu::TearDown();
-  }
-};
+class DepthwiseNonFiniteGpu : public OnGpu {};
 INSTANTIATE_TEST_SUITE_P(Targets, DepthwiseNonFiniteGpu, testing::ValuesIn(gpu_targets()),
                          testing::PrintToStringParamName());
+
+/// Those of tensor cores, and one of plain arithmetic, which says whether the test is right.
+const Names kKernels{"gpu_rows",
+                     "gpu_matrix",
+                     "hopper_tiles",
+                     "hopper_patches",
+                     "forward_gpu_rows",
+                     "forward_gpu_matrix",
+                     "forward_hopper_tiles",
+                     "forward_hopper_patches"};
 
 enum class Wild { few, all_nan, all_infinite, rows, channels };
 constexpr Wild kWilds[] = {Wild::few, Wild::all_nan, Wild::all_infinite, Wild::rows, Wild::channels};
@@ -137,13 +133,18 @@ TEST_P(DepthwiseNonFiniteGpu, Forward) {
         ForwardTensors<DepthwiseGeometry> tensors(problem);
         const Array x = with_wild(tensors.x.values(), wild), weight = tensors.weight.values();
         tensors.x.fill(x);
-        run(DepthwiseGeometry::kForward, tensors.arguments(problem));
-        const Array y = tensors.y.values();
-        for_each_index(y.sizes, [&](auto... at) {
+        const DepthwiseArguments arguments = tensors.arguments(problem);
+        for (const auto& kernel : able(gpu::depthwise_gpu_kernels(), arguments, kKernels)) {
+          SCOPED_TRACE(kernel.name);
+          const Forced forced(kForwardRole, kernel.name);
+          run(DepthwiseGeometry::kForward, arguments);
+          const Array y = tensors.y.values();
+          for_each_index(y.sizes, [&](auto... at) {
+            if (HasFatalFailure()) return;
+            expect(output(tensors, geometry.window, x, weight, at...), y.at(at...).value, precision, "y");
+          });
           if (HasFatalFailure()) return;
-          expect(output(tensors, geometry.window, x, weight, at...), y.at(at...).value, precision, "y");
-        });
-        if (HasFatalFailure()) return;
+        }
       }
     }
   }
@@ -159,13 +160,18 @@ TEST_P(DepthwiseNonFiniteGpu, InputGradient) {
       BackwardTensors<DepthwiseGeometry> tensors(problem);
       const Array grad_y = with_wild(tensors.grad_y.values(), wild), weight = tensors.weight.values();
       tensors.grad_y.fill(grad_y);
-      run(DepthwiseGeometry::kBackward, tensors.arguments(problem));
-      const Array grad_x = tensors.grad_x.values();
-      for_each_index(grad_x.sizes, [&](auto... at) {
+      const DepthwiseBackwardArguments arguments = tensors.arguments(problem);
+      for (const auto& kernel : able(gpu::depthwise_input_kernels(), arguments, kKernels)) {
+        SCOPED_TRACE(kernel.name);
+        const Forced separate(kBackwardRole, "gpu_separate"), forced(kInputRole, kernel.name);
+        run(DepthwiseGeometry::kBackward, arguments);
+        const Array grad_x = tensors.grad_x.values();
+        for_each_index(grad_x.sizes, [&](auto... at) {
+          if (HasFatalFailure()) return;
+          expect(input_gradient(geometry.window, grad_y, weight, at...), grad_x.at(at...).value, precision, "grad_x");
+        });
         if (HasFatalFailure()) return;
-        expect(input_gradient(geometry.window, grad_y, weight, at...), grad_x.at(at...).value, precision, "grad_x");
-      });
-      if (HasFatalFailure()) return;
+      }
     }
   }
 }

@@ -84,6 +84,7 @@ struct Cluster {
 };
 
 int lanes_of_wave = 32;
+int multiprocessor_count = 3;
 context::pooled_fixedsize_stack stacks(kStackBytes);
 Cluster cluster;
 
@@ -221,6 +222,9 @@ void run_cluster(const std::function<void()>& body) {
 }  // namespace
 
 void set_wave_size(int lanes) { lanes_of_wave = lanes; }
+
+void set_multiprocessors(int count) { multiprocessor_count = count; }
+int multiprocessors() { return multiprocessor_count; }
 int wave_size() { return lanes_of_wave; }
 const Thread& current_thread() { return cluster.thread; }
 void* block_memory() { return cluster.block().memory.data(); }

@@ -15,6 +15,11 @@ namespace executor {
 /// The wave size of the GPU that is played, 32 or 64, from now on.
 void set_wave_size(int lanes);
 
+/// How many multiprocessors plans are made for, from now on. Few at first, so that blocks have several items to work
+/// off.
+void set_multiprocessors(int count);
+int multiprocessors();
+
 /// Runs `body` once per thread of each block. Throws std::runtime_error on divergence, and where a block has written
 /// outside of its shared memory.
 void run(unsigned blocks, unsigned threads, std::size_t block_memory_bytes, const std::function<void()>& body);

@@ -88,12 +88,11 @@ using Stream = void*;
 inline constexpr std::size_t kBlockMemoryLimit = 64 * 1024;
 inline std::int64_t most_blocks(int threads) { return 0xffffffffLL / threads; }  // as on AMD's GPUs
 
-inline int multiprocessors() { return 3; }
+inline int multiprocessors() { return executor::multiprocessors(); }
 
-/// Few, so that blocks have several items to work off.
 template <class Parameters>
 int resident_blocks(void (*)(Parameters), int, std::size_t) {
-  return 6;
+  return 2 * multiprocessors();
 }
 
 template <class Parameters>

@@ -11,6 +11,7 @@ from .explain import explain
 from .matching.fused import FusedModule
 from .swap import SwapReport, swap, swap_report, unswap
 from .to_scc import SccReport, to_scc, to_scc_report
+from .tuning import force, kernels
 
 _library.load()
 if _library.problem is None:
@@ -25,7 +26,9 @@ __all__ = [
     "__version__",
     "check_gradients",
     "explain",
+    "force",
     "functional",
+    "kernels",
     "nn",
     "swap",
     "swap_report",

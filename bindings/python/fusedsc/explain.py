@@ -1,4 +1,4 @@
-"""Which implementation runs an operator, and why the others cannot."""
+"""Which implementation or kernel runs an operator, and why the others cannot."""
 
 from __future__ import annotations
 
@@ -23,13 +23,18 @@ EXPLAINABLE = (
 
 @dataclass(frozen=True)
 class Candidate:
-    """One implementation of an operator, in one direction."""
+    """One implementation or kernel of an operator, in one direction."""
 
     direction: str
+    """"forward", "backward", or, of a kernel that computes one gradient alone, "grad_input" or "grad_weight"."""
     implementation: str
     why_not: str
     """Why it cannot run these arguments; empty if it can."""
     taken: bool
+    config: str = ""
+    """Of a kernel that is taken: how it cuts its problem up, as :func:`fusedsc.force` takes it."""
+    why: str = ""
+    """Why it is taken: "forced", "prior" (the rules that were fitted to measurements), "the first that can"."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +55,15 @@ class Explanation:
             for candidate in self.candidates:
                 if candidate.direction != direction:
                     continue
-                verdict = "taken" if candidate.taken else candidate.why_not or "could run; an earlier one is taken"
+                verdict = candidate.why_not or "could run; another one is taken"
+                if candidate.taken:
+                    verdict = f"taken ({candidate.why})" + (f": {candidate.config}" if candidate.config else "")
                 lines.append(f"    {candidate.implementation}: {verdict}")
         return "\n".join(lines)
 
 
 def explain(op_name: str, *args, **kwargs) -> Explanation:
-    """Each implementation of an operator in order of preference: taken, or the reason why it cannot run.
+    """Each implementation or kernel of an operator: taken, with its config, or the reason why it cannot run.
 
     Args:
         op_name: "depthwise_conv2d", "pointwise_conv2d", "sliding_channel_conv2d", "conv_bn_act", "conv_chain",
@@ -71,12 +78,10 @@ def explain(op_name: str, *args, **kwargs) -> Explanation:
     with functional.using(_Explained()):
         rows = zip(*getattr(functional, op_name)(*args, **kwargs), strict=True)
 
-    candidates, decided = [], set()
-    for direction, implementation, why_not in rows:
-        taken = not why_not and direction not in decided
-        if taken:
-            decided.add(direction)
-        candidates.append(Candidate(direction, implementation, why_not, taken))
+    candidates = [
+        Candidate(direction, implementation, why_not, bool(why), config, why)
+        for direction, implementation, why_not, config, why in rows
+    ]
     return Explanation(op_name, tuple(candidates))
 
 

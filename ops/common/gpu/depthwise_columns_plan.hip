@@ -9,7 +9,6 @@
 #include "fusedsc/common/status.h"
 
 namespace fusedsc::gpu::hopper {
-namespace {}  // namespace
 
 std::string why_no_columns(const ConstTensorView& x, const ConstTensorView& y, const Window& window) {
   const std::int64_t kernel = window.kernel[0], stride = window.stride[0];
@@ -22,8 +21,6 @@ std::string why_no_columns(const ConstTensorView& x, const ConstTensorView& y, c
   }
   if (y.elements() == 0) return "there is nothing to compute";
   if (!suits_copy_engine(x) || !suits_copy_engine(y)) return "a tensor does not suit the copy engine";
-  // Measured: with less there is nothing to hide the copies' latency behind.
-  if (x.elements() < std::int64_t{4096} * multiprocessors()) return "there is too little work for it";
   return {};
 }
 

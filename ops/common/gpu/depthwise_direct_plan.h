@@ -7,6 +7,7 @@
 
 #include "fusedsc/common/gpu/depthwise_direct.h"
 #include "fusedsc/common/gpu/depthwise_plan.h"
+#include "fusedsc/tuning/config.h"
 
 namespace fusedsc::gpu {
 
@@ -36,16 +37,10 @@ struct DirectGrid {
   std::int64_t threads(const DirectTile& tile) const;
 };
 
-/// Whether a pass over `from` to `to` is small enough: what measured best on an H200
-/// (docs/performance_gpu_depthwise.md).
-bool suits_direct(const ConstTensorView& from, const ConstTensorView& to, int taps, bool channels_last,
-                  int multiprocessors);
+struct DirectProblem;
 
-/// What use_depthwise_direct() has to say: whether there may be any of these kernels, or one whose threads have that,
-/// and whether problems need not be small.
-bool may_use_direct();
-bool may_use_direct(const DirectTile& tile, bool channels_last);
-bool must_use_direct();
+/// Whether a pass is small enough: what measured best on an H200 (docs/performance_gpu_depthwise.md).
+bool suits_direct(const DirectProblem& problem);
 
 /// What a launch takes, in cycles: those of a thread by itself, and of the more of a multiprocessor's instructions and
 /// accesses to its first-level cache. Counted, not fitted.
@@ -74,33 +69,70 @@ int direct_step(const ConstTensorView& weight);
 /// Where it begins in memory, whichever way around it is.
 const void* lowest_address(const ConstTensorView& weight);
 
-/// The instance that costs least, if the problem suits it; or none.
+/// A pass that instances of these kernels may compute.
+struct DirectProblem {
+  DirectGrid grid;
+  const Window& window;
+  const ConstTensorView &weight, &from, &to;
+
+  int element_bytes() const { return static_cast<int>(size_of(from.dtype)); }
+  int taps() const { return static_cast<int>(weight.sizes[2] * weight.sizes[3]); }
+  /// Whether so many neighbouring channels can be loaded and stored as one vector.
+  bool joins(int channels) const {
+    return channels == 1 ||
+           (channels_join(channels, {from, to}) && reinterpret_cast<std::uintptr_t>(lowest_address(weight)) %
+                                                           static_cast<std::uintptr_t>(channels * element_bytes()) ==
+                                                       0);
+  }
+};
+
 template <class Parameters>
-const DirectInstance<Parameters>* choose_direct(std::span<const DirectInstance<Parameters>> instances,
-                                                const DirectGrid& grid, const Window& window,
-                                                const ConstTensorView& weight, const ConstTensorView& from,
-                                                const ConstTensorView& to) {
-  const auto bytes = static_cast<int>(size_of(from.dtype)), taps = static_cast<int>(weight.sizes[2] * weight.sizes[3]);
-  if (!must_use_direct() && !suits_direct(from, to, taps, grid.channels_last, multiprocessors())) return nullptr;
-  const auto joins = [&](int channels) {
-    return channels_join(channels, {from, to}) &&
-           reinterpret_cast<std::uintptr_t>(lowest_address(weight)) % static_cast<std::uintptr_t>(channels * bytes) ==
-               0;
-  };
+bool can_run(const DirectInstance<Parameters>& instance, const DirectProblem& problem) {
+  return instance.dtype == problem.from.dtype && instance.kernel == problem.window.kernel[0] &&
+         (instance.stride == 0 || instance.stride == problem.window.stride[0]) &&
+         instance.channels_last == problem.grid.channels_last && problem.joins(instance.tile.channels);
+}
+
+inline tuning::Config config_of(const DirectTile& tile) {
+  return {{tuning::Knob::channels, tile.channels}, {tuning::Knob::rows, tile.rows}};
+}
+
+template <class Parameters>
+tuning::Configs direct_configs(std::span<const DirectInstance<Parameters>> instances, const DirectProblem& problem) {
+  tuning::Configs configs;
+  for (const DirectInstance<Parameters>& instance : instances) {
+    if (can_run(instance, problem)) configs.push_back(config_of(instance.tile));
+  }
+  return configs;
+}
+
+/// Throws Unsupported if there is none.
+template <class Parameters>
+const DirectInstance<Parameters>& direct_instance(const char* name,
+                                                  std::span<const DirectInstance<Parameters>> instances,
+                                                  const DirectProblem& problem, const tuning::Config& config) {
+  for (const DirectInstance<Parameters>& instance : instances) {
+    if (config_of(instance.tile) == config && can_run(instance, problem)) return instance;
+  }
+  throw Unsupported(std::string(name) + ": there is no kernel of threads with " + tuning::printed(config) +
+                    " for these arguments");
+}
+
+/// The one that costs least.
+template <class Parameters>
+tuning::Config direct_prior_config(std::span<const DirectInstance<Parameters>> instances,
+                                   const DirectProblem& problem) {
   const DirectInstance<Parameters>* best = nullptr;
   double least = 0;
   for (const DirectInstance<Parameters>& instance : instances) {
-    if (instance.dtype != from.dtype || instance.kernel != window.kernel[0]) continue;
-    if (instance.stride != 0 && instance.stride != window.stride[0]) continue;
-    if (instance.channels_last != grid.channels_last || !may_use_direct(instance.tile, grid.channels_last)) continue;
-    if (instance.tile.channels > 1 && !joins(instance.tile.channels)) continue;
-    const double cost =
-        direct_cost(grid.threads(instance.tile), instance.tile, instance.loads, taps, bytes, multiprocessors());
+    if (!can_run(instance, problem)) continue;
+    const double cost = direct_cost(problem.grid.threads(instance.tile), instance.tile, instance.loads, problem.taps(),
+                                    problem.element_bytes(), multiprocessors());
     if (best != nullptr && cost >= least) continue;
     best = &instance;
     least = cost;
   }
-  return best;
+  return config_of(best->tile);
 }
 
 }  // namespace fusedsc::gpu

@@ -1,16 +1,11 @@
 #include "fusedsc/common/gpu/depthwise_direct_plan.h"
 
-#include <atomic>
 #include <limits>
 
 #include "fusedsc/common/divide_up.h"
-#include "fusedsc/common/gpu/depthwise_direct_use.h"
 
 namespace fusedsc::gpu {
 namespace {
-
-std::atomic<DirectUse> direct_use = DirectUse::where_it_suits;
-std::atomic<int> direct_channels = 0, direct_rows = 0;
 
 /// Whether offsets of 32 bits reach all of a tensor's elements.
 bool is_compact(const ConstTensorView& tensor) {
@@ -26,34 +21,19 @@ bool is_compact(const ConstTensorView& tensor) {
 
 }  // namespace
 
-void use_depthwise_direct(DirectUse use, int channels, int rows) {
-  direct_use = use;
-  direct_channels = channels;
-  direct_rows = rows;
-}
-
-bool may_use_direct() { return direct_use != DirectUse::never; }
-
-bool may_use_direct(const DirectTile& tile, bool channels_last) {
-  const auto allows = [](int wanted, int has) { return wanted == 0 || wanted == has; };
-  return may_use_direct() && allows(channels_last ? direct_channels.load() : 1, tile.channels) &&
-         allows(direct_rows, tile.rows);
-}
-
-bool must_use_direct() { return direct_use == DirectUse::wherever_it_can; }
-
 std::int64_t DirectGrid::threads(const DirectTile& tile) const {
   return batch * divide_up(channels, tile.channels) * divide_up(height, tile.rows) * width;
 }
 
-bool suits_direct(const ConstTensorView& from, const ConstTensorView& to, int taps, bool channels_last,
-                  int multiprocessors) {
+bool suits_direct(const DirectProblem& problem) {
+  const ConstTensorView &from = problem.from, &to = problem.to;
+  const int taps = problem.taps();
   const bool is_wide = size_of(from.dtype) > 2, spreads = to.elements() > from.elements();  // of stride 2, backward
   std::int64_t most = 0;  // multiplications of a multiprocessor
-  if (channels_last) most = is_wide ? 115'000 : 165'000;
+  if (problem.grid.channels_last) most = is_wide ? 115'000 : 165'000;
   else if (!spreads) most = 95'000;
   else most = taps == 9 ? 21'000 : 60'000;
-  return taps * std::min(from.elements(), to.elements()) <= most * multiprocessors;
+  return taps * std::min(from.elements(), to.elements()) <= most * multiprocessors();
 }
 
 double direct_cost(std::int64_t threads, const DirectTile& tile, int loads, int taps, int element_bytes,

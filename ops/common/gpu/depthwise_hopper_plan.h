@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/depthwise_hopper_tiles.h"
 #include "fusedsc/common/gpu/hopper_host.h"
 #include "fusedsc/common/problem.h"
+#include "fusedsc/tuning/config.h"
 
 namespace fusedsc::gpu::hopper {
 
@@ -14,6 +16,7 @@ namespace fusedsc::gpu::hopper {
 struct DepthwiseTiling {
   int products = 1;  ///< of 16 positions, that a warp has side by side
   int box_channels = 64, boxes = 1;
+  /// images: of each of the parts; as many as fill the products: images_of_products().
   int rows = 2, images = 1, image_parts = 1, stages = 3;
   bool in_segments = false;  ///< of all channels, which box_channels are then
   int grain = 0;             ///< rows of the output that are not divided between blocks; 0: what is best mostly
@@ -30,10 +33,26 @@ struct DepthwisePatching {
   bool exchanges() const { return box_runs > 0; }
 };
 
+tuning::Config config_of(const DepthwiseTiling& tiling);
+DepthwiseTiling tiling_of(const tuning::Config& config);
+tuning::Config config_of(const DepthwisePatching& patching);
+DepthwisePatching patching_of(const tuning::Config& config);
+
+/// Images whose rows of so many columns so many products of 16 positions have side by side.
+constexpr int images_of_products(int products, std::int64_t width) {
+  return width <= 8 ? 2 * products : width <= 16 ? products : 1;
+}
+
 constexpr int round_up(std::int64_t a, std::int64_t b) { return int_divide_up(a, b) * static_cast<int>(b); }
 
 /// All of it but for the splits. x, y: their sizes.
 DepthwiseTilesShape cut_tiles(const Sizes& x, const Sizes& y, const Window& window, const DepthwiseTiling& tiling);
+
+/// Whether blocks of x's channels can have such runs.
+bool are_runs(const ConstTensorView& x, const DepthwisePatching& patching);
+
+/// What may be tried for tensors of x's channels; not all of it fits.
+std::vector<DepthwisePatching> patchings_of(const ConstTensorView& x);
 
 /// What the 16 patches of a product are of: the output; its gradient, of a convolution of stride 2, from which that of
 /// the input comes (x: the sizes of the output's gradient, y: those of the input's); or of both at once for weights,

@@ -11,6 +11,35 @@ int least_grain(int rows) { return round_up(4, rows); }
 
 }  // namespace
 
+tuning::Config config_of(const DepthwiseTiling& t) {
+  using enum tuning::Knob;
+  return {{products, t.products}, {box, t.box_channels},        {rows, t.rows},   {images, t.images},
+          {stages, t.stages},     {image_parts, t.image_parts}, {grain, t.grain}, {segments, t.in_segments ? 1 : 0}};
+}
+
+DepthwiseTiling tiling_of(const tuning::Config& config) {
+  using enum tuning::Knob;
+  return {config[products],      config[box],  1, config[rows], config[images], config[image_parts], config[stages],
+          config[segments] != 0, config[grain]};
+}
+
+tuning::Config config_of(const DepthwisePatching& t) {
+  using enum tuning::Knob;
+  return {{runs, t.runs},
+          {box_runs, t.box_runs},
+          {rows, t.rows},
+          {image_parts, t.image_parts},
+          {stages, t.stages},
+          {grain, t.grain},
+          {segments, t.in_segments ? 1 : 0}};
+}
+
+DepthwisePatching patching_of(const tuning::Config& config) {
+  using enum tuning::Knob;
+  return {config[runs],   config[box_runs],      config[rows], config[image_parts],
+          config[stages], config[segments] != 0, config[grain]};
+}
+
 DepthwiseTilesShape cut_tiles(const Sizes& x, const Sizes& y, const Window& window, const DepthwiseTiling& t) {
   const int kernel = static_cast<int>(window.kernel[0]), stride = static_cast<int>(window.stride[0]);
   const auto size = [](std::int64_t value) { return static_cast<int>(value); };
@@ -66,6 +95,40 @@ DepthwiseTilesShape cut_tiles(const Sizes& x, const Sizes& y, const Window& wind
   p.strips = Divisor(static_cast<std::uint32_t>(strips));
   p.column_tiles = Divisor(static_cast<std::uint32_t>(column_tiles));
   return p;
+}
+
+bool are_runs(const ConstTensorView& x, const DepthwisePatching& t) {
+  const int all = int_divide_up(x.sizes[1], 8);
+  if (t.runs < 1 || t.runs > 32) return false;
+  if (t.in_segments) return t.runs == all && t.box_runs == 0;
+  if (!t.exchanges()) return t.runs == all || t.runs % 2 == 1;
+  return (t.box_runs == 4 || t.box_runs == 8) && (t.runs < t.box_runs || t.runs % t.box_runs == 0);
+}
+
+std::vector<DepthwisePatching> patchings_of(const ConstTensorView& x) {
+  const int all = int_divide_up(x.sizes[1], 8);
+  std::vector<DepthwisePatching> list = {{4, 4}, {8, 8}, {12, 4}};
+  if (all > 4 && all < 8) list.push_back({all, 8});
+  if (all <= 32) list.push_back({all, 0});
+  if (all % 9 == 0 && all > 9) list.push_back({9, 0});
+  if (all <= 32) list.push_back({.runs = all, .in_segments = true});
+  std::vector<DepthwisePatching> all_of_them;
+  for (DepthwisePatching t : list) {
+    for (const int rows : {1, 2, 3, 4, 5, 6}) {
+      for (const int parts : {1, 2, 3}) {
+        for (const int stages : {2, 3, 4, 5}) {
+          for (const int grain : {0, 2, 5, 7, 28}) {
+            t.rows = rows;
+            t.image_parts = parts;
+            t.stages = stages;
+            t.grain = grain;
+            all_of_them.push_back(t);
+          }
+        }
+      }
+    }
+  }
+  return all_of_them;
 }
 
 namespace {

@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <initializer_list>
-#include <limits>
 #include <string>
 
 #include "fusedsc/common/gpu/depthwise_work.h"
 #include "fusedsc/common/problem.h"
 #include "fusedsc/common/status.h"
+#include "fusedsc/tuning/config.h"
 
 namespace fusedsc::gpu {
 
@@ -70,42 +70,84 @@ std::string too_large_for_gpu(const Sizes& x, const Sizes& y, const Window& wind
 /// Whether `count` neighbouring channels of each tensor that is given can be loaded and stored as one vector.
 bool channels_join(std::int64_t count, std::initializer_list<ConstTensorView> tensors);
 
+/// The most for which that is so, up to 8.
+int joined_channels(std::initializer_list<ConstTensorView> tensors);
+
 /// Likewise columns, from each multiple of `count` on.
 bool columns_join(std::int64_t count, const ConstTensorView& tensor);
 /// In all of the tensors that are given.
 bool columns_join(std::int64_t count, std::initializer_list<ConstTensorView> tensors);
 
-/// The first instance for this type and window that has the kernel and whose channels can be loaded as vectors; the
-/// lists have one with vectors of one channel for everything.
+/// What an instance of a list shall do.
+template <class Parameters>
+struct DepthwiseWanted {
+  using Instance = DepthwiseInstance<Parameters>;
+
+  typename Instance::Kernel Instance::*kernel;
+  DataType dtype;
+  const Window& window;
+  std::int64_t multiplier;
+  int joined;  ///< neighbouring channels that can be loaded as one vector: joined_channels()
+
+  /// any_window: whether of the kernels for any window, or of those that know this one.
+  bool is(const Instance& instance, bool any_window) const {
+    if (instance.dtype != dtype || instance.*kernel == nullptr || (instance.kernel == 0) != any_window) return false;
+    const bool is_square = window.kernel[0] == window.kernel[1] && window.stride[0] == window.stride[1] &&
+                           window.dilation[0] == 1 && window.dilation[1] == 1;
+    const bool knows =
+        multiplier == 1 && is_square && instance.kernel == window.kernel[0] && instance.stride == window.stride[0];
+    if (!any_window && !knows) return false;
+    return instance.tile.channels == 1 || (multiplier == 1 && instance.tile.channels <= joined);
+  }
+};
+
+inline tuning::Config config_of(const DepthwiseTile& tile) {
+  return {{tuning::Knob::channels, tile.channels}, {tuning::Knob::columns, tile.columns}};
+}
+
 template <class Parameters, std::size_t kSize>
-const DepthwiseInstance<Parameters>& choose_instance(
-    const DepthwiseInstance<Parameters> (&instances)[kSize],
-    typename DepthwiseInstance<Parameters>::Kernel DepthwiseInstance<Parameters>::*kernel, DataType dtype,
-    const Window& window, std::int64_t width, std::int64_t multiplier, std::initializer_list<ConstTensorView> tensors) {
-  const bool is_square = window.kernel[0] == window.kernel[1] && window.stride[0] == window.stride[1] &&
-                         window.dilation[0] == 1 && window.dilation[1] == 1;
+tuning::Configs instance_configs(const DepthwiseInstance<Parameters> (&instances)[kSize],
+                                 const DepthwiseWanted<Parameters>& wanted, bool any_window) {
+  tuning::Configs configs;
+  for (const auto& instance : instances) {
+    if (wanted.is(instance, any_window)) configs.push_back(config_of(instance.tile));
+  }
+  return configs;
+}
+
+/// Throws Unsupported if there is none.
+template <class Parameters, std::size_t kSize>
+const DepthwiseInstance<Parameters>& choose_instance(const DepthwiseInstance<Parameters> (&instances)[kSize],
+                                                     const DepthwiseWanted<Parameters>& wanted, bool any_window,
+                                                     const tuning::Config& config) {
+  for (const auto& instance : instances) {
+    if (wanted.is(instance, any_window) && config_of(instance.tile) == config) return instance;
+  }
+  throw Unsupported(std::string("depthwise: no kernel for ") + name_of(wanted.dtype) + " has " +
+                    tuning::printed(config) + " for these arguments");
+}
+
+/// Of the first that images of such a width are worth: the lists have the better first.
+template <class Parameters, std::size_t kSize>
+tuning::Config instance_prior_config(const DepthwiseInstance<Parameters> (&instances)[kSize],
+                                     const DepthwiseWanted<Parameters>& wanted, bool any_window, std::int64_t width) {
   const DepthwiseInstance<Parameters>* found = nullptr;
   for (const auto& instance : instances) {
-    const bool is_special =
-        multiplier == 1 && is_square && instance.kernel == window.kernel[0] && instance.stride == window.stride[0];
-    if (instance.dtype != dtype || !(is_special || instance.kernel == 0) || instance.*kernel == nullptr) continue;
-    if (instance.tile.least_width > width) continue;
-    if (instance.tile.channels > 1 && (multiplier > 1 || !channels_join(instance.tile.channels, tensors))) continue;
+    if (!wanted.is(instance, any_window) || instance.tile.least_width > width) continue;
     found = &instance;
     break;
   }
-  if (found == nullptr) throw Unsupported(std::string("depthwise: no kernel for ") + name_of(dtype));
-  return *found;
+  return found != nullptr ? config_of(found->tile) : instance_configs(instances, wanted, any_window).at(0);
 }
 
-/// Where there is one kernel for everything, and images of any width are worth it.
+/// Where there is one kernel for everything: the first for this type whose channels can be loaded as vectors.
 template <class Parameters, std::size_t kSize>
 const DepthwiseInstance<Parameters>& choose_instance(const DepthwiseInstance<Parameters> (&instances)[kSize],
                                                      DataType dtype, const Window& window, std::int64_t multiplier,
                                                      std::initializer_list<ConstTensorView> tensors) {
-  constexpr std::int64_t kAnyWidth = std::numeric_limits<std::int64_t>::max();
-  return choose_instance(instances, &DepthwiseInstance<Parameters>::plain, dtype, window, kAnyWidth, multiplier,
-                         tensors);
+  const DepthwiseWanted<Parameters> wanted{&DepthwiseInstance<Parameters>::plain, dtype, window, multiplier,
+                                           joined_channels(tensors)};
+  return choose_instance(instances, wanted, true, instance_configs(instances, wanted, true).at(0));
 }
 
 }  // namespace fusedsc::gpu

@@ -145,6 +145,12 @@ bool channels_join(std::int64_t count, std::initializer_list<ConstTensorView> te
   return true;
 }
 
+int joined_channels(std::initializer_list<ConstTensorView> tensors) {
+  int count = 8;
+  while (count > 1 && !channels_join(count, tensors)) count /= 2;
+  return count;
+}
+
 bool columns_join(std::int64_t count, const ConstTensorView& tensor) {
   const auto bytes = static_cast<std::int64_t>(size_of(tensor.dtype));
   if (!tensor || tensor.strides[3] != 1) return false;

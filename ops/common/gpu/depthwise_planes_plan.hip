@@ -23,9 +23,13 @@ bool is_contiguous(const ConstTensorView& tensor) {
 
 }  // namespace
 
+bool lanes_have(std::int64_t width, int columns) {
+  return columns > 0 && width % columns == 0 && width <= std::int64_t{32} * columns;
+}
+
 int lane_columns_of(std::int64_t width, int most) {
   for (const int columns : {4, 2, 1}) {
-    if (columns <= most && width % columns == 0 && width <= 32 * columns) return columns;
+    if (columns <= most && lanes_have(width, columns)) return columns;
   }
   return 0;
 }
@@ -137,7 +141,7 @@ DepthwisePlanesGroups share_out_groups(DepthwisePlanesShape& shape, std::int64_t
 
 /// Constants as measured on an H200, in rows that a warp goes down with one column to a lane.
 double share_out_blocks(DepthwisePlanesShape& shape, DepthwisePlanesGroups& result, std::int64_t images,
-                        int lane_columns, int most_warps,
+                        int lane_columns, int most_warps, const DepthwisePlanesForced& forced,
                         const std::function<int(const DepthwisePlanesShape&)>& resident_blocks) {
   constexpr double kStart = 10;        // that a plane costs beyond its own
   constexpr double kHidden = 12;       // warps of a multiprocessor that take as long as one
@@ -159,7 +163,8 @@ double share_out_blocks(DepthwisePlanesShape& shape, DepthwisePlanesGroups& resu
     const int resident = resident_blocks(trial);
     const int most = std::min(std::max(resident / result.groups, 1), int_divide_up(count, warps));
     for (int blocks = 1; blocks <= most; blocks *= 2) {
-      const int each = int_divide_up(count, std::min(blocks * warps, count)), splits = int_divide_up(count, each);
+      const int each = int_divide_up(count, forced.splits > 0 ? forced.splits : std::min(blocks * warps, count));
+      const int splits = int_divide_up(count, each);
       trial.blocks = int_divide_up(splits, warps) * result.groups;
       const int rows = rows_of_sums(trial, {.splits = splits}), at_once = std::min(trial.blocks, resident);
       const double busy = int_divide_up(at_once, size) * warps;
@@ -174,13 +179,16 @@ double share_out_blocks(DepthwisePlanesShape& shape, DepthwisePlanesGroups& resu
       result.splits = splits;
     }
   };
+  if (forced.warps > 0) {
+    if (forced.warps <= most_warps && forced.splits <= count) consider(forced.warps);
+    return best;
+  }
   for (int warps = 1; warps <= std::min(most_warps, count); warps *= 2) consider(warps);
   if (count < most_warps) consider(count);
   return best;
 }
 
-std::string why_no_planes(const ConstTensorView& x, const ConstTensorView& y, const Window& window,
-                          std::int64_t least_elements) {
+std::string why_no_planes(const ConstTensorView& x, const ConstTensorView& y, const Window& window) {
   const std::int64_t kernel = window.kernel[0], stride = window.stride[0], dilation = window.dilation[0],
                      reach = kernel / 2 * dilation;
   using Pair = std::array<std::int64_t, 2>;
@@ -199,7 +207,7 @@ std::string why_no_planes(const ConstTensorView& x, const ConstTensorView& y, co
   if (!is_contiguous(x) || !is_contiguous(y)) return "x or y is not contiguous, or not aligned to 16 bytes";
   if (lane_columns_of(y.sizes[3], stride == 2 ? 2 : 4) == 0) return "rows are too long for a warp, or of odd lengths";
   if (x.sizes[0] * x.sizes[1] > std::numeric_limits<std::int32_t>::max()) return "there are too many planes";
-  if (x.elements() < least_elements) return "there is too little work for it";
+  if (x.elements() == 0) return "there is nothing to compute";
   return {};
 }
 

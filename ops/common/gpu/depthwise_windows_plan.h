@@ -3,10 +3,11 @@
 #pragma once
 
 #include <functional>
-#include <optional>
+#include <vector>
 
 #include "fusedsc/common/gpu/depthwise_plan.h"
 #include "fusedsc/common/gpu/depthwise_windows.h"
+#include "fusedsc/tuning/config.h"
 
 namespace fusedsc::gpu {
 
@@ -39,17 +40,30 @@ struct WindowCut {
   double extra_cost = 0;  ///< and for anything else of a tile
 };
 
-struct WindowPlan {
+/// A cut that fits block memory, and what it promises to take.
+struct WindowCandidate {
   WindowCut cut;
+  double time;
+  std::int64_t tiles;
+};
+
+/// All that are worth considering; none if not even the smallest fits. `describe` works a cut out.
+std::vector<WindowCandidate> window_candidates(const WindowGrid& grid, const std::function<void(WindowCut&)>& describe);
+
+/// Channels of a block, rows and columns of a tile: of each candidate; of the one that promises to be fastest.
+tuning::Configs window_configs(const std::vector<WindowCandidate>& candidates);
+tuning::Config window_prior_config(const std::vector<WindowCandidate>& candidates);
+/// Throws Unsupported if there is none.
+const WindowCandidate& window_candidate(const char* name, const std::vector<WindowCandidate>& candidates,
+                                        const tuning::Config& config);
+
+struct WindowPlan {
   DepthwiseWork work;
   WindowTile tile;
 };
 
-/// The cut that promises to be fastest, `resident` being how many blocks with so much memory run at once; nothing if
-/// none fits block memory.
-std::optional<WindowPlan> plan_windows(const WindowGrid& grid, int column_classes,
-                                       const std::function<void(WindowCut&)>& describe,
-                                       const std::function<int(std::size_t)>& resident);
+/// `resident`: blocks that run at the same time.
+WindowPlan plan_windows(const WindowGrid& grid, int column_classes, const WindowCandidate& candidate, int resident);
 
 /// Whether the kernels load vectors of channels of them.
 bool windows_join(std::initializer_list<ConstTensorView> tensors);

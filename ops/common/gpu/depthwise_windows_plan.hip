@@ -1,5 +1,6 @@
 #include "fusedsc/common/gpu/depthwise_windows_plan.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "fusedsc/common/divide_up.h"
@@ -122,14 +123,12 @@ double window_taps_cost(const WindowAxis& rows, const WindowAxis& columns) {
   return columns.parts * (15.0 + rows.kernel * (6.0 + static_cast<double>(divide_up(columns.reach, kWindowTaps)) * 22));
 }
 
-std::optional<WindowPlan> plan_windows(const WindowGrid& grid, int column_classes,
-                                       const std::function<void(WindowCut&)>& describe,
-                                       const std::function<int(std::size_t)>& resident) {
+std::vector<WindowCandidate> window_candidates(const WindowGrid& grid,
+                                               const std::function<void(WindowCut&)>& describe) {
   constexpr int kLeastLanes = 8;  // neighbouring channels of a block, where they lie side by side: longer runs of bytes
   const int channels = static_cast<int>(std::clamp<std::int64_t>(grid.channels, 1, kWindowThreads));
   const int processors = multiprocessors();
-  WindowCut best;
-  Estimate least{std::numeric_limits<double>::max(), 0};
+  std::vector<WindowCandidate> candidates;
   const auto consider = [&](int channel_lanes, int rows, int columns) {
     WindowCut cut;
     cut.channel_lanes = channel_lanes;
@@ -139,11 +138,8 @@ std::optional<WindowPlan> plan_windows(const WindowGrid& grid, int column_classe
     if (grid.channels_join && channel_lanes % kWindowVector == 0) cut.vector = kWindowVector;
     describe(cut);
     if (cut.bytes > kBlockMemoryLimit) return false;
-    const Estimate time = estimate(grid, cut, processors);
-    if (time.time < least.time) {
-      least = time;
-      best = cut;
-    }
+    const Estimate estimated = estimate(grid, cut, processors);
+    candidates.push_back({cut, estimated.time, estimated.tiles});
     return true;
   };
   const auto consider_lanes = [&](int channel_lanes) {
@@ -164,48 +160,82 @@ std::optional<WindowPlan> plan_windows(const WindowGrid& grid, int column_classe
     if (!grid.channels_fastest || lanes >= kLeastLanes) consider_lanes(lanes);
   }
   consider_lanes(channels);
-  if (least.tiles == 0 && best.bytes == 0) {  // rather with short runs than not at all
-    for (int lanes = 1; lanes < channels && best.bytes == 0; lanes *= 2) consider_lanes(lanes);
+  for (int lanes = 1; lanes < channels && candidates.empty(); lanes *= 2) {  // rather with short runs than not at all
+    consider_lanes(lanes);
   }
-  if (best.bytes == 0) return std::nullopt;
-  if (least.tiles > std::numeric_limits<std::int32_t>::max()) {
-    throw Unsupported("depthwise: " + std::to_string(least.tiles) +
+  return candidates;
+}
+
+namespace {
+
+tuning::Config config_of(const WindowCut& cut) {
+  using enum tuning::Knob;
+  return {{channels, cut.channel_lanes}, {rows, cut.rows}, {columns, cut.columns}};
+}
+
+}  // namespace
+
+tuning::Configs window_configs(const std::vector<WindowCandidate>& candidates) {
+  tuning::Configs configs;
+  for (const WindowCandidate& candidate : candidates) {
+    const tuning::Config config = config_of(candidate.cut);
+    if (std::find(configs.begin(), configs.end(), config) == configs.end()) configs.push_back(config);
+  }
+  return configs;
+}
+
+tuning::Config window_prior_config(const std::vector<WindowCandidate>& candidates) {
+  const auto faster = [](const WindowCandidate& a, const WindowCandidate& b) { return a.time < b.time; };
+  return config_of(std::min_element(candidates.begin(), candidates.end(), faster)->cut);
+}
+
+const WindowCandidate& window_candidate(const char* name, const std::vector<WindowCandidate>& candidates,
+                                        const tuning::Config& config) {
+  for (const WindowCandidate& candidate : candidates) {
+    if (config_of(candidate.cut) == config) return candidate;
+  }
+  throw Unsupported(std::string(name) + ": a tile of " + tuning::printed(config) +
+                    " does not fit block memory, or is larger than the images");
+}
+
+WindowPlan plan_windows(const WindowGrid& grid, int column_classes, const WindowCandidate& candidate, int resident) {
+  const WindowCut& cut = candidate.cut;
+  if (candidate.tiles > std::numeric_limits<std::int32_t>::max()) {
+    throw Unsupported("depthwise: " + std::to_string(candidate.tiles) +
                       " tiles of the images, more than 2147483647: split the batch");
   }
-
+  const std::int64_t channel_blocks = std::max<std::int64_t>(divide_up(grid.channels, cut.channel_lanes), 1);
+  const std::int64_t tiles = std::max<std::int64_t>(candidate.tiles, 1);
+  const std::int64_t wanted = std::clamp<std::int64_t>(resident / (channel_blocks * cut.blocks), 1, tiles);
   WindowPlan plan;
-  plan.cut = best;
-  const std::int64_t channel_blocks = std::max<std::int64_t>(divide_up(grid.channels, best.channel_lanes), 1);
-  const std::int64_t tiles = std::max<std::int64_t>(least.tiles, 1);
-  const std::int64_t wanted = std::clamp<std::int64_t>(resident(best.bytes) / (channel_blocks * best.blocks), 1, tiles);
   DepthwiseWork& work = plan.work;
   work.channels_fastest = grid.channels_fastest;
-  work.channel_lanes = best.channel_lanes;
-  work.item_lanes = best.item_lanes;
+  work.channel_lanes = cut.channel_lanes;
+  work.item_lanes = cut.item_lanes;
   work.channel_blocks = static_cast<int>(channel_blocks);
   work.splits = static_cast<int>(divide_up(tiles, divide_up(tiles, wanted)));  // equal shares
-  work.items = static_cast<std::uint32_t>(least.tiles);
-  work.by_channel_lanes = Divisor(static_cast<std::uint32_t>(best.channel_lanes));
-  work.by_item_lanes = Divisor(static_cast<std::uint32_t>(best.item_lanes));
+  work.items = static_cast<std::uint32_t>(candidate.tiles);
+  work.by_channel_lanes = Divisor(static_cast<std::uint32_t>(cut.channel_lanes));
+  work.by_item_lanes = Divisor(static_cast<std::uint32_t>(cut.item_lanes));
   work.by_channel_blocks = Divisor(static_cast<std::uint32_t>(channel_blocks));
 
   const auto divisor = [](std::int64_t count) {
     return Divisor(static_cast<std::uint32_t>(std::max<std::int64_t>(count, 1)));
   };
   WindowTile& tile = plan.tile;
-  tile.rows = best.rows;
-  tile.columns = best.columns;
-  tile.column_strips = divisor(divide_up(grid.columns, best.columns));
-  tile.row_strips = divisor(divide_up(grid.rows, best.rows));
+  tile.rows = cut.rows;
+  tile.columns = cut.columns;
+  tile.column_strips = divisor(divide_up(grid.columns, cut.columns));
+  tile.row_strips = divisor(divide_up(grid.rows, cut.rows));
   tile.row_phases = divisor(grid.row_phases);
-  tile.groups = divisor(best.columns / kWindowColumns);
+  tile.groups = divisor(cut.columns / kWindowColumns);
   tile.classes = divisor(column_classes);
-  tile.items = best.items;
-  tile.vector = best.vector;
-  tile.channel_groups = best.channel_lanes / best.vector;
+  tile.items = cut.items;
+  tile.vector = cut.vector;
+  tile.channel_groups = cut.channel_lanes / cut.vector;
   tile.by_channel_groups = divisor(tile.channel_groups);
-  tile.column_lanes = column_lanes_of(bring_lanes_of(best), best.places.used);
-  tile.row_lanes = std::max(bring_lanes_of(best) / tile.column_lanes, 1);
+  tile.column_lanes = column_lanes_of(bring_lanes_of(cut), cut.places.used);
+  tile.row_lanes = std::max(bring_lanes_of(cut) / tile.column_lanes, 1);
   tile.by_column_lanes = divisor(tile.column_lanes);
   return plan;
 }

@@ -1,0 +1,49 @@
+"""Which kernel runs an operator: what there is, and how to force one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+__all__ = ["force", "kernels"]
+
+
+def kernels() -> dict[str, tuple[str, ...]]:
+    """The kernels of each role in this build, such as ``{"depthwise_conv2d.forward": ("cpu_planes", "cpu"), ...}``.
+
+    A role is what a kernel computes: an operator's ``forward``, ``backward`` (all gradients at once), ``grad_input`` or
+    ``grad_weight``.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for role, kernel in zip(*torch.ops.fusedsc._kernels(), strict=True):
+        found[role] = (*found.get(role, ()), kernel)
+    return found
+
+
+@contextmanager
+def force(role: str, choice: str) -> Iterator[None]:
+    """Within it, one kernel runs whatever would be chosen otherwise; in the whole process, as backward passes run in
+    threads of their own.
+
+    ``FUSEDSC_FORCE="role=choice;role=choice"`` in the environment does the same for a whole program, and
+    ``FUSEDSC_VERBOSE=1`` prints each kernel as it runs.
+
+    Args:
+        role: one of :func:`kernels`' keys, such as "depthwise_conv2d.forward".
+        choice: a kernel, such as "gpu_direct", or a kernel and its config as :func:`fusedsc.explain` prints it:
+            "gpu_direct/channels=2 rows=1".
+
+    Raises:
+        ValueError: there is no such role, kernel or word of a config; the message lists what there is.
+        RuntimeError: from an operator that is called within it, if the kernel cannot run its arguments or the config
+            does not fit them. Nothing else runs in its place.
+    """
+    if not choice:
+        raise ValueError(f"choice: it is empty; use one of {', '.join(kernels().get(role, ('',)))}")
+    before = torch.ops.fusedsc._force(role, choice)
+    try:
+        yield
+    finally:
+        torch.ops.fusedsc._force(role, before)

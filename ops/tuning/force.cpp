@@ -1,0 +1,134 @@
+#include "fusedsc/tuning/force.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "fusedsc/common/status.h"
+
+namespace fusedsc::tuning {
+namespace {
+
+struct Role {
+  const char* name;
+  std::vector<const char*> (*kernels)();
+};
+
+std::vector<Role>& registered() {
+  static std::vector<Role> roles;
+  return roles;
+}
+
+std::string listed(const std::vector<const char*>& names) {
+  std::string list;
+  for (const char* name : names) list += list.empty() ? name : std::string(", ") + name;
+  return list.empty() ? "none" : list;
+}
+
+/// Throws where there is no such role.
+std::vector<const char*> kernels_of(const std::string& role) {
+  std::vector<const char*> names;
+  for (const RoleNames& one : roles()) {
+    if (role == one.name) return one.kernels;
+    names.push_back(one.name);
+  }
+  throw InvalidArgument("force: unknown role \"" + role + "\"; there are " + listed(names));
+}
+
+/// Throws where there is no such thing.
+Forced read(const std::string& role, const std::string& choice) {
+  const std::vector<const char*> kernels = kernels_of(role);
+  const std::size_t slash = choice.find('/');
+  Forced forced{choice.substr(0, slash), {}};
+  const auto is_kernel = [&](const char* name) { return forced.kernel == name; };
+  check(std::any_of(kernels.begin(), kernels.end(), is_kernel), "force: ", role, " has no kernel \"", forced.kernel,
+        "\"; there are ", listed(kernels));
+  if (slash != std::string::npos) forced.config = parsed(std::string_view(choice).substr(slash + 1));
+  return forced;
+}
+
+struct Table {
+  std::mutex mutex;
+  std::map<std::string, Forced, std::less<>> forced;
+  std::string mistake;  ///< of the environment's: said when an operator is called, as nobody catches it here
+
+  Table() {
+    const char* text = std::getenv("FUSEDSC_FORCE");
+    std::string_view rest = text != nullptr ? text : "";
+    while (!rest.empty()) {
+      const std::string entry(rest.substr(0, rest.find(';')));
+      rest.remove_prefix(std::min(entry.size() + 1, rest.size()));
+      if (entry.empty()) continue;
+      const std::size_t equals = entry.find('=');
+      try {
+        check(equals != std::string::npos, "force: \"", entry, "\" is no role=kernel");
+        const std::string role = entry.substr(0, equals);
+        forced[role] = read(role, entry.substr(equals + 1));
+      } catch (const InvalidArgument& error) {
+        mistake = std::string("FUSEDSC_FORCE: ") + error.what();
+      }
+    }
+    any = !forced.empty() || !mistake.empty();
+  }
+
+  static inline std::atomic<bool> any = false;  ///< a call without any force shall not wait for the mutex
+  static inline std::atomic<std::uint64_t> version = 0;
+};
+
+Table& table() {
+  static Table table;
+  return table;
+}
+
+std::string text_of(const Forced& forced) {
+  return forced.config ? forced.kernel + '/' + printed(*forced.config) : forced.kernel;
+}
+
+}  // namespace
+
+std::string force(const std::string& role, const std::string& choice) {
+  std::optional<Forced> wanted;
+  if (!choice.empty()) wanted = read(role, choice);
+  else kernels_of(role);
+  Table& all = table();
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.forced.find(role);
+  const std::string before = found != all.forced.end() ? text_of(found->second) : "";
+  if (wanted) all.forced[role] = *std::move(wanted);
+  else all.forced.erase(role);
+  Table::any = !all.forced.empty() || !all.mistake.empty();
+  ++Table::version;
+  return before;
+}
+
+std::optional<Forced> forced(const char* role) {
+  Table& all = table();
+  if (!Table::any) return {};
+  const std::lock_guard lock(all.mutex);
+  if (!all.mistake.empty()) throw InvalidArgument(all.mistake);
+  const auto found = all.forced.find(std::string_view(role));
+  if (found == all.forced.end()) return {};
+  return found->second;
+}
+
+std::uint64_t force_version() {
+  table();
+  return Table::version;
+}
+
+std::vector<RoleNames> roles() {
+  std::vector<RoleNames> names;
+  for (const Role& role : registered()) names.push_back({role.name, role.kernels()});
+  std::sort(names.begin(), names.end(),
+            [](const RoleNames& a, const RoleNames& b) { return std::strcmp(a.name, b.name) < 0; });
+  return names;
+}
+
+RoleRegistration::RoleRegistration(const char* name, std::vector<const char*> (*kernels)()) {
+  registered().push_back({name, kernels});
+}
+
+}  // namespace fusedsc::tuning

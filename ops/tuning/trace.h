@@ -1,0 +1,38 @@
+/// What runs, as it runs: FUSEDSC_VERBOSE=1 in the environment prints it, and a Trace notes it down for tests.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "fusedsc/common/tensor_view.h"
+#include "fusedsc/tuning/config.h"
+
+namespace fusedsc::tuning {
+
+/// A kernel of the registry that was chosen. The names live as long as the program.
+struct Chosen {
+  const char* role = "";
+  const char* kernel = "";
+  Config config;
+  const char* why =
+      "";  ///< "forced", or "prior": by the rules that were fitted to measurements before there was a table
+
+  /// "kernel" or "kernel/config", as force() takes it.
+  std::string choice() const;
+};
+
+/// The kernels that the process runs while this exists, one after the other. There may be one at a time.
+class Trace {
+ public:
+  Trace();
+  ~Trace();
+  Trace(const Trace&) = delete;
+  Trace& operator=(const Trace&) = delete;
+
+  std::vector<Chosen> chosen() const;
+};
+
+/// By each plan of a chosen kernel, before it runs; x: for a person who reads along.
+void note(const Chosen& chosen, const ConstTensorView& x);
+
+}  // namespace fusedsc::tuning
