@@ -10,6 +10,7 @@
 
 #include "fusedsc/common/problem.h"
 #include "fusedsc/runtime/plan.h"
+#include "plan_cache.h"
 
 namespace fusedsc::aten {
 
@@ -66,17 +67,18 @@ Execution execution_on(c10::Device device);
 /// that uses it is in the stream.
 c10::DataPtr workspace_on(c10::Device device, std::size_t bytes);
 
-/// Runs an operator on the device of `x`, with a workspace from its allocator.
+/// Runs an operator on the device of `x`, with a workspace from its allocator. What is called again with the same
+/// problem runs the plan that was made the first time.
 template <class Arguments>
 void run(Plan<Arguments> (*plan_operator)(const Arguments&, int threads), const Arguments& arguments,
          const at::Tensor& x) {
   const c10::DeviceGuard guard(x.device());
   Execution execution = execution_on(x.device());
-  const Plan<Arguments> plan = plan_operator(arguments, execution.threads);
-  const c10::DataPtr workspace = workspace_on(x.device(), plan.workspace_bytes);
+  const auto plan = plan_cache<Arguments>().plan(plan_operator, arguments, execution.threads, x.device().index());
+  const c10::DataPtr workspace = workspace_on(x.device(), plan->workspace_bytes);
   execution.workspace = workspace.get();
-  execution.workspace_bytes = plan.workspace_bytes;
-  plan.run(arguments, execution);
+  execution.workspace_bytes = plan->workspace_bytes;
+  plan->run(arguments, execution);
 }
 
 }  // namespace fusedsc::aten
