@@ -46,7 +46,8 @@ inline void verify_isolation(const ForwardCase<DepthwiseGeometry>& problem) {
   });
   for (std::size_t c = 0; problem.has_statistics() && c < is_wild.size(); ++c) {
     const Vector mean = moments(precision, raw).mean, actual = tensors.mean.values();
-    if (!is_wild[c]) ASSERT_LE(std::abs(actual[c].value - mean[c].value), mean[c].error) << "mean of channel " << c;
+    if (is_wild[c]) continue;
+    ASSERT_LE(std::abs(actual[c].value - mean[c].value), mean[c].error) << "mean of channel " << c;
   }
 }
 

@@ -13,14 +13,8 @@ INSTANTIATE_TEST_SUITE_P(Targets, DepthwiseNonFiniteGpu, testing::ValuesIn(gpu_t
                          testing::PrintToStringParamName());
 
 /// Those of tensor cores, and one of plain arithmetic, which says whether the test is right.
-const Names kKernels{"gpu_rows",
-                     "gpu_matrix",
-                     "hopper_tiles",
-                     "hopper_patches",
-                     "forward_gpu_rows",
-                     "forward_gpu_matrix",
-                     "forward_hopper_tiles",
-                     "forward_hopper_patches"};
+const Names kKernels{"gpu_rows",         "gpu_matrix",         "hopper_tiles",         "hopper_patches",
+                     "forward_gpu_rows", "forward_gpu_matrix", "forward_hopper_tiles", "forward_hopper_patches"};
 
 enum class Wild { few, all_nan, all_infinite, rows, channels };
 constexpr Wild kWilds[] = {Wild::few, Wild::all_nan, Wild::all_infinite, Wild::rows, Wild::channels};
