@@ -1,8 +1,5 @@
 #include "arguments.h"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
-
 #include <algorithm>
 
 #include "fusedsc/common/status.h"
@@ -10,6 +7,7 @@
 #include "fusedsc/forward/pointwise.h"
 #include "fusedsc/forward/sliding_channel.h"
 #include "fusedsc/fused/conv_bn_act.h"
+#include "new_tensor.h"
 
 namespace fusedsc::aten {
 namespace {
@@ -173,11 +171,11 @@ SymSizes sliding_channel_output_sizes(c10::SymIntArrayRef x, c10::SymIntArrayRef
 }
 
 at::Tensor empty_activation(c10::SymIntArrayRef sizes, const at::Tensor& x) {
-  return at::empty_symint(sizes, x.options().memory_format(x.suggest_memory_format()));
+  return new_tensor(sizes, x, x.scalar_type(), x.suggest_memory_format());
 }
 
 at::Tensor empty_gradient(const std::optional<at::Tensor>& parameter, bool wanted) {
-  return parameter && wanted ? at::empty_like(*parameter) : at::Tensor();
+  return parameter && wanted ? new_like(*parameter) : at::Tensor();
 }
 
 }  // namespace fusedsc::aten

@@ -8,6 +8,7 @@
 
 #include "arguments.h"
 #include "fusedsc/common/status.h"
+#include "new_tensor.h"
 #include "operators.h"
 #include "tensor_conversion.h"
 
@@ -27,21 +28,6 @@ at::Tensor fold_running(const TensorOptionals& batch_norms, at::ArrayRef<double>
   return fold_batch_norms(batch_norms, eps, accumulation_type(x.scalar_type()) == at::kDouble);
 }
 
-namespace {
-
-/// A row's pieces, one for each BatchNorm. They are only read: nothing needs to know whose views they are.
-std::vector<at::Tensor> pieces_of_row(const at::Tensor& statistics, std::int64_t row,
-                                      at::ArrayRef<RunningUpdate> updates) {
-  const at::AutoDispatchBelowADInplaceOrView guard;
-  at::Tensor all = statistics.select(0, row);
-  if (updates.size() == 1) return {std::move(all)};
-  std::vector<c10::SymInt> channels;
-  for (const RunningUpdate& update : updates) channels.push_back(update.channels);
-  return all.split_with_sizes_symint(channels);
-}
-
-}  // namespace
-
 void update_running(const at::Tensor& statistics, at::ArrayRef<RunningUpdate> updates, bool empty_batch) {
   std::vector<at::Tensor> counters;
   for (const RunningUpdate& update : updates) {
@@ -54,11 +40,14 @@ void update_running(const at::Tensor& statistics, at::ArrayRef<RunningUpdate> up
     std::vector<at::Tensor> buffers, targets;
   };
   std::map<double, Moves> by_momentum;
-  const auto means = pieces_of_row(statistics, 0, updates), variances = pieces_of_row(statistics, 2, updates);
-  for (std::size_t i = 0; i < updates.size(); ++i) {
-    const auto& [running, channels, momentum] = updates[i];
+  c10::SymInt first = 0;
+  for (const auto& [running, channels, momentum] : updates) {
+    const c10::SymInt own = first;
+    first += channels;
     if (!running.mean) continue;
-    for (const auto& [buffer, piece] : {std::pair(*running.mean, means[i]), std::pair(*running.var, variances[i])}) {
+    const at::Tensor mean = piece_of_row(statistics, 0, own, channels),
+                     variance = piece_of_row(statistics, 2, own, channels);
+    for (const auto& [buffer, piece] : {std::pair(*running.mean, mean), std::pair(*running.var, variance)}) {
       const at::Tensor target = piece.scalar_type() == buffer.scalar_type() ? piece : piece.to(buffer.scalar_type());
       if (momentum) {
         Moves& moves = by_momentum[*momentum];

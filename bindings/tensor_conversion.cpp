@@ -106,7 +106,7 @@ at::Tensor vector_of(const std::optional<at::Tensor>& parameter, at::ScalarType 
 }
 
 at::Tensor accumulator_for(const at::Tensor& gradient, at::ScalarType dtype) {
-  return gradient.defined() ? gradient.to(dtype) : gradient;
+  return gradient.defined() && gradient.scalar_type() != dtype ? gradient.to(dtype) : gradient;
 }
 
 void store(const at::Tensor& accumulator, const at::Tensor& gradient) {

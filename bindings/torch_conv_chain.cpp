@@ -11,6 +11,7 @@
 #include "conv_chain_operands.h"
 #include "explain.h"
 #include "group_merge.h"
+#include "new_tensor.h"
 #include "tensor_conversion.h"
 #include "translated.h"
 
@@ -41,9 +42,9 @@ Outputs empty_outputs(const Tensor& x, const ConvChainTensors& tensors, const Op
   check_list_sizes(tensors, options);
   const auto sizes = conv_chain_sizes(x, tensors, options);
   check_conv_chain(x, options, sizes, statistics, eps, branch_scale, processes);
-  const auto vectors = x.options().dtype(accumulation_type(x.scalar_type()));
+  const at::ScalarType vectors = accumulation_type(x.scalar_type());
   const Tensor batch_statistics =
-      statistics ? at::empty({0}, vectors) : at::empty_symint({5, channels_of_batch_norms(options, sizes)}, vectors);
+      statistics ? new_tensor({0}, x, vectors) : new_tensor({5, channels_of_batch_norms(options, sizes)}, x, vectors);
   return {empty_activation(sizes.back(), x), batch_statistics,
           recompute ? std::vector<Tensor>() : empty_raw(x, options, sizes)};
 }
@@ -131,7 +132,7 @@ std::vector<Tensor> conv_chain_backward_meta(
       if (!output_mask.get(1 + 4 * i + j)) continue;
       check(parameters[j].has_value(), "output_mask: it asks for the gradient of a parameter of stage ", i,
             " that is None");
-      gradients.push_back(at::empty_like(*parameters[j]));
+      gradients.push_back(empty_gradient(parameters[j], true));
     }
   }
   return gradients;
