@@ -39,6 +39,7 @@ Tensor activated(Activation activation, const Tensor& x) {
     case Activation::relu6: return at::hardtanh(x, 0, 6);
     case Activation::silu: return at::silu(x);
     case Activation::hardswish: return wants_exact_sixth(x) ? exact_hardsigmoid(x).mul_(x) : at::hardswish(x);
+    case Activation::gelu: return at::gelu(x);
   }
   return {};
 }
@@ -51,6 +52,7 @@ Tensor activation_backward(Activation activation, const Tensor& grad, const Tens
     case Activation::relu6: return at::hardtanh_backward(grad, x, 0, 6);
     case Activation::silu: return at::silu_backward(grad, x);
     case Activation::hardswish: return at::hardswish_backward(grad, x);
+    case Activation::gelu: return at::gelu_backward(grad, x);
   }
   return {};
 }

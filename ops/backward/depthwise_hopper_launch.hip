@@ -96,9 +96,7 @@ const std::vector<JointInstance>& instances() {
 JointSeams seams_of(const DepthwiseBackwardArguments& a) {
   if (!a.grad_weight) return JointSeams::input_alone;
   if (!a.prologue) return a.gradient_prologue ? JointSeams::gradient : JointSeams::none;
-  const Activation activation = a.prologue.activation;
-  const bool is_smooth = activation == Activation::silu || activation == Activation::hardswish;
-  return is_smooth ? JointSeams::smooth : JointSeams::clamp;
+  return only_clamps(a.prologue.activation) ? JointSeams::clamp : JointSeams::smooth;
 }
 
 /// Where the images of x end exactly where the tiles do.

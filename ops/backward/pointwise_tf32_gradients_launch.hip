@@ -58,9 +58,7 @@ std::string why_not(const PointwiseBackwardArguments& a) {
   if (!a.allow_tf32) return "TensorFloat-32 is not allowed";
   if (!is_hopper()) return "the GPU is no Hopper";
   if (!a.prologue || !a.sums) return "it is for a prologue of x, and sums";
-  const Activation activation = a.prologue.activation;
-  if (activation == Activation::silu || activation == Activation::hardswish)
-    return "it is for activations that only clamp";
+  if (!only_clamps(a.prologue.activation)) return "it is for activations that only clamp";
   if (!a.grad_x || !a.grad_weight || a.grad_bias) return "it computes the gradients of input and weight, and no other";
   if (a.groups != 1) return "there are groups";
   if (a.x.elements() == 0) return "there are no positions";

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::pair<Activation, const char*> kActivationNames[] = {
     {Activation::identity, "identity"}, {Activation::relu, "relu"},           {Activation::relu6, "relu6"},
-    {Activation::silu, "silu"},         {Activation::hardswish, "hardswish"},
+    {Activation::silu, "silu"},         {Activation::hardswish, "hardswish"}, {Activation::gelu, "gelu"},
 };
 
 std::int64_t output_size(const char* axis, std::int64_t input, std::int64_t kernel, std::int64_t stride,

@@ -29,7 +29,10 @@ struct Window {
 /// TensorFlow's "same": output = ceil(input / stride), the odd padding element on the right and bottom.
 Padding same_padding(std::int64_t height, std::int64_t width, const Window& window);
 
-enum class Activation { identity, relu, relu6, silu, hardswish };
+enum class Activation { identity, relu, relu6, silu, hardswish, gelu };
+
+/// Whether it is constant or the identity, piece by piece.
+constexpr bool only_clamps(Activation activation) { return activation <= Activation::relu6; }
 
 /// Throws InvalidArgument, listing the names allowed, for an unknown name.
 Activation activation_from_name(const std::string& name);

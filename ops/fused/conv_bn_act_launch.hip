@@ -164,7 +164,7 @@ void set_normalisation(const Block& block, ConvShape& shape) {
   shape.activation = block.activation;
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const bool is_relu = block.activation == Activation::relu, is_relu6 = block.activation == Activation::relu6;
-  shape.clamps = is_relu || is_relu6 || block.activation == Activation::identity;
+  shape.clamps = only_clamps(block.activation);
   shape.low = is_relu || is_relu6 ? 0 : -kInfinity;
   shape.high = is_relu6 ? 6 : kInfinity;
 }

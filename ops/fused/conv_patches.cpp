@@ -1,5 +1,7 @@
 #include "fusedsc/fused/conv_patches.h"
 
+#include <cmath>
+#include <numbers>
 #include <type_traits>
 #include <vector>
 
@@ -132,6 +134,9 @@ A derivative(Activation activation, A z) {
       return sigmoid * (A(1) + z * (A(1) - sigmoid));
     }
     case Activation::hardswish: return z <= A(-3) ? A(0) : z >= A(3) ? A(1) : z / A(3) + A(0.5);
+    case Activation::gelu:
+      return std::erfc(z * A(-0.5 * std::numbers::sqrt2)) / A(2) +
+             z * (std::exp(z * z / A(-2)) * A(0.5 * std::numbers::inv_sqrtpi * std::numbers::sqrt2));
   }
   return 1;
 }

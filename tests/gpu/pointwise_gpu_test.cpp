@@ -389,7 +389,8 @@ TEST_P(PointwiseTf32Gpu, BackwardProjection) {
   };
   std::vector<BackwardCase<PointwiseGeometry>> cases;
   for (const PointwiseGeometry& geometry : geometries) {
-    for (const Activation activation : {Activation::identity, Activation::relu, Activation::relu6, Activation::silu}) {
+    for (const Activation activation :
+         {Activation::identity, Activation::relu, Activation::relu6, Activation::silu, Activation::gelu}) {
       const BackwardSeams seams{.prologue = true,
                                 .activation = activation,
                                 .gradient_prologue = activation != Activation::relu,

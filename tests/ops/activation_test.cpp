@@ -1,6 +1,7 @@
 /// Activations at their kinks, far out and at NaN, through every seam that applies them.
 #include <cmath>
 #include <limits>
+#include <numbers>
 
 #include "ops/backward_case.h"
 #include "ops/depthwise_cases.h"
@@ -110,6 +111,47 @@ void verify_derivatives(const Geometry& geometry, const Case& problem) {
       matches(tensors.grad_x, apply_backward(Precision(problem.dtype), grad_y, x, {{}, {}, problem.activation})));
 }
 
+/// y = gelu(x) and its slopes, by depthwise convolutions.
+struct Gelu {
+  Array y, slopes;
+
+  Gelu(DataType dtype, const Array& x) {
+    const DepthwiseGeometry geometry{x.sizes, kDepthwise.window};
+    const Memory memory = Memory::contiguous;
+    y = activate_with(geometry, {dtype, Activation::gelu, memory}, true, x).y.values();
+    const BackwardCase<DepthwiseGeometry> backward{
+        dtype, geometry, {.activation = Activation::gelu}, Memories::all(memory)};
+    BackwardTensors<DepthwiseGeometry> tensors(backward);
+    set_to_identity(geometry, tensors.weight);
+    Array ones(x.sizes);
+    for (Bounded& element : ones.elements) element.value = 1;
+    tensors.x.fill(x);
+    tensors.grad_y.fill(ones);
+    run(DepthwiseGeometry::kBackward, tensors.arguments(backward));
+    slopes = tensors.grad_x.values();
+  }
+};
+
+/// The tests with random numbers allow for errors in proportion to z, which far out is nearly everything. Ten roundings
+/// may come together, half a unit each.
+void verify_gelu_far_out(DataType dtype, double farthest) {
+  const double bound = 5 * Precision(dtype).accumulation;
+  Array x({1, 3, 60, 61});
+  Random random(5);
+  for (Bounded& element : x.elements) {
+    const double z = farthest * (static_cast<double>(random() % 2000001) / 1e6 - 1);
+    element.value = dtype == DataType::float32 ? static_cast<float>(z) : z;
+  }
+  const Gelu gelu(dtype, x);
+  for (std::size_t i = 0; i < x.elements.size(); ++i) {
+    const long double z = x.elements[i].value, below = std::erfc(-z * std::sqrt(0.5L)) / 2;
+    const long double density = std::exp(-z * z / 2) / std::sqrt(2 * std::numbers::pi_v<long double>);
+    ASSERT_LE(std::abs(gelu.y.elements[i].value - z * below), bound * std::abs(z * below)) << z;
+    ASSERT_LE(std::abs(gelu.slopes.elements[i].value - (below + z * density)), bound * (below + std::abs(z * density)))
+        << z;
+  }
+}
+
 class ActivationSeams : public EachTarget {};
 INSTANTIATE_TEST_SUITE_P(CpuTargets, ActivationSeams, EachTarget::all(), EachTarget::name);
 
@@ -125,6 +167,29 @@ TEST_P(ActivationSeams, DerivativesAtKinksAndFarOut) {
     verify_derivatives(kDepthwise, problem);
     verify_derivatives(kPointwise, problem);
   });
+}
+
+TEST_P(ActivationSeams, GeluIsAccurateFarOut) {
+  verify_gelu_far_out(DataType::float64, 36);
+  verify_gelu_far_out(DataType::float32, 12);
+}
+
+/// What PyTorch makes of infinities, and of what overflows when squared.
+TEST_P(ActivationSeams, GeluOfInfinities) {
+  for (const DataType dtype : {DataType::float64, DataType::float32}) {
+    const double large = dtype == DataType::float64 ? 1e200 : 1e30;
+    Array x({1, 1, 1, 4});
+    for (std::int64_t i = 0; const double value : {HUGE_VAL, -HUGE_VAL, large, -large})
+      x.at(0, 0, 0, i++).value = value;
+    const Gelu gelu(dtype, x);
+    EXPECT_EQ(gelu.y.elements[0].value, HUGE_VAL);
+    EXPECT_TRUE(std::isnan(gelu.y.elements[1].value));
+    EXPECT_NEAR(gelu.y.elements[2].value / large, 1, 1e-6);
+    EXPECT_EQ(gelu.y.elements[3].value, 0);
+    EXPECT_TRUE(std::isnan(gelu.slopes.elements[0].value) && std::isnan(gelu.slopes.elements[1].value));
+    EXPECT_EQ(gelu.slopes.elements[2].value, 1);
+    EXPECT_EQ(gelu.slopes.elements[3].value, 0);
+  }
 }
 
 TEST_P(ActivationSeams, NanIsKept) {

@@ -18,8 +18,8 @@ inline void PrintTo(DataType dtype, std::ostream* out) { *out << name_of(dtype);
 namespace fusedsc::reference {
 
 inline constexpr DataType kDataTypes[] = {DataType::float32, DataType::float64, DataType::float16, DataType::bfloat16};
-inline constexpr Activation kActivations[] = {Activation::identity, Activation::relu, Activation::relu6,
-                                              Activation::silu, Activation::hardswish};
+inline constexpr Activation kActivations[] = {Activation::identity, Activation::relu,      Activation::relu6,
+                                              Activation::silu,     Activation::hardswish, Activation::gelu};
 inline constexpr Memory kOutputMemories[] = {Memory::contiguous,           Memory::channels_last, Memory::sliced,
                                              Memory::sliced_channels_last, Memory::transposed,    Memory::spread};
 inline constexpr Memory kInputMemories[] = {

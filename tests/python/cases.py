@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 LAYOUTS = ("contiguous", "channels_last", "slice", "channels_last slice", "transposed")
-ACTIVATIONS = ("identity", "relu", "relu6", "silu", "hardswish")
-SMOOTH_ACTIVATIONS = ("identity", "silu")
+ACTIVATIONS = ("identity", "relu", "relu6", "silu", "hardswish", "gelu")
+SMOOTH_ACTIVATIONS = ("identity", "silu", "gelu")
 
 
 def in_layout(x: torch.Tensor, layout: str) -> torch.Tensor:

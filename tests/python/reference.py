@@ -22,11 +22,12 @@ ACTIVATIONS = {
     "relu6": F.relu6,
     "silu": F.silu,
     "hardswish": hardswish,
+    "gelu": F.gelu,
 }
 BUFFERS = ("running_mean", "running_var")
 GATES = {"sigmoid": torch.sigmoid, "hardsigmoid": hardsigmoid}
 KINKS = {
-    "identity": (), "silu": (), "relu": (0.0,), "relu6": (0.0, 6.0), "hardswish": (-3.0, 3.0),
+    "identity": (), "silu": (), "gelu": (), "relu": (0.0,), "relu6": (0.0, 6.0), "hardswish": (-3.0, 3.0),
     "sigmoid": (), "hardsigmoid": (-3.0, 3.0),
 }  # fmt: skip
 

@@ -31,6 +31,7 @@ def calls(dtype=torch.float32):
     project = torch.randn(8, 8, 1, 1).to(dtype)
     for training in (True, False):
         yield "dsc_block", (x, dw, *norm(8)[:4], pw), {"training": training, "dw_bias": torch.randn(8).to(dtype)}
+        yield "dsc_block", (x, dw, *norm(8)[:4], pw), {"training": training, "activation": "gelu"}
         yield "conv_bn_act", (x, dense, *norm(8)[:4]), {"training": training, "activation": "hardswish"}
         norms = {"expand_bn": None, "dw_bn": norm(8), "project_bn": norm(8)}
         gate = {

@@ -79,7 +79,10 @@ WRONG = [
     (pointwise(change={"x": torch.Tensor.long}), "x: its dtype is Long"),
     (dsc(pw_weight=(5, 3, 1, 1)), "weight|channels"),
     (dsc(bn=(3,)), r"running_mean: its sizes are \[3\]; give one number per channel, \[4\]"),
-    (dsc(activation="gelu"), 'activation: unknown name "gelu"; use one of identity, relu, relu6, silu, hardswish'),
+    (
+        dsc(activation="mish"),
+        'activation: unknown name "mish"; use one of identity, relu, relu6, silu, hardswish, gelu',
+    ),
     (dsc(eps=-1e-5), "eps: it is -1e-05; it must not be negative"),
     (conv(eps=-1e-5), "eps: it is -1e-05; it must not be negative"),
     (residual(eps=(1e-5, -1e-5, 1e-5)), "eps: it is -1e-05; it must not be negative"),

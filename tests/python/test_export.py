@@ -64,8 +64,8 @@ def test_a_swapped_network_is_traced():
 
 
 def test_unknown_activations_are_named_in_traces_too():
-    module = nn.DSCBlock(4, 6, activation="gelu")
-    with pytest.raises(ValueError, match='activation: unknown name "gelu"; use one of identity, relu'):
+    module = nn.DSCBlock(4, 6, activation="mish")
+    with pytest.raises(ValueError, match='activation: unknown name "mish"; use one of identity, relu'):
         torch.jit.trace(module, torch.randn(3, 4, 9, 11))
 
 

@@ -9,7 +9,14 @@ from torch import nn
 
 from fusedsc.nn import ConvBnAct, DepthwiseConv2d, DSCBlock, InvertedResidual, PointwiseConv2d
 
-ACTIVATIONS = {"identity": nn.Identity, "relu": nn.ReLU, "relu6": nn.ReLU6, "silu": nn.SiLU, "hardswish": nn.Hardswish}
+ACTIVATIONS = {
+    "identity": nn.Identity,
+    "relu": nn.ReLU,
+    "relu6": nn.ReLU6,
+    "silu": nn.SiLU,
+    "hardswish": nn.Hardswish,
+    "gelu": nn.GELU,
+}
 
 
 def same_numbers(module: nn.Module, plain: nn.Module, channels: int = 4, tolerance: float = 1e-7) -> None:

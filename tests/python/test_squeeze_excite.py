@@ -284,7 +284,7 @@ def test_is_torchvisions_block(training, recompute, memory_format, config):
         ({"se_reduce_bias": torch.ones(5)}, r"se_reduce_bias: its sizes are \[5\]; give .* \[6\]"),
         ({"se_expand_weight": torch.ones(24, 5, 1, 1)}, r"se_expand_weight: its sizes are .*\[24, 6, 1, 1\]"),
         ({"se_expand_bias": torch.ones(24).half()}, "se_expand_bias: its dtype is Half, but x has"),
-        ({"se_activation": "gelu"}, 'se_activation: unknown name "gelu"; use one of identity, relu'),
+        ({"se_activation": "mish"}, 'se_activation: unknown name "mish"; use one of identity, relu'),
         ({"se_gate": "softmax"}, 'se_gate: unknown name "softmax"; use one of sigmoid, hardsigmoid'),
     ],
 )

@@ -1,5 +1,7 @@
 #include "reference/activation.h"
 
+#include <numbers>
+
 namespace fusedsc::reference {
 
 double activate(Activation activation, double z) {
@@ -9,6 +11,7 @@ double activate(Activation activation, double z) {
     case Activation::relu6: return std::clamp(z, 0.0, 6.0);
     case Activation::silu: return z / (1 + std::exp(-z));
     case Activation::hardswish: return z * std::clamp(z + 3, 0.0, 6.0) / 6;
+    case Activation::gelu: return z * std::erfc(-z * std::sqrt(0.5)) / 2;
   }
   return NAN;
 }
@@ -23,6 +26,8 @@ double derivative(Activation activation, double z) {
       return sigmoid * (1 + z * (1 - sigmoid));
     }
     case Activation::hardswish: return z <= -3 ? 0 : z >= 3 ? 1 : z / 3 + 0.5;
+    case Activation::gelu:
+      return std::erfc(-z * std::sqrt(0.5)) / 2 + z * std::exp(-z * z / 2) / std::sqrt(2 * std::numbers::pi);
   }
   return NAN;
 }
@@ -31,18 +36,19 @@ Bounded activate(const Precision& precision, Activation activation, const Bounde
   if (activation == Activation::identity) return z;
   const Bounded result = apply(
       precision, [&](double at) { return activate(activation, at); }, z);
-  const bool smooth = activation == Activation::silu || activation == Activation::hardswish;
-  // Near their minima the ends of the interval say too little, and exp(-z) amplifies a rounding of z: their slopes
-  // stay below 1.5, their values below |z|.
-  return smooth ? Bounded{result.value, 1.5 * z.error + 8 * precision.accumulation * z.magnitude()} : result;
+  if (only_clamps(activation)) return result;
+  // Near their minima the ends of the interval say too little, and exp amplifies a rounding of its argument: their
+  // slopes stay below 1.5, their values below |z|.
+  return {result.value, 1.5 * z.error + 8 * precision.accumulation * z.magnitude()};
 }
 
 Bounded derivative(const Precision& precision, Activation activation, const Bounded& z) {
   if (activation == Activation::identity) return {1, 0};
   const Bounded result = apply(
       precision, [&](double at) { return derivative(activation, at); }, z);
-  if (activation != Activation::silu && activation != Activation::hardswish) return {result.value, result.error};
-  return {result.value, result.error + 0.5 * z.error + 8 * precision.accumulation * (1 + z.magnitude())};
+  if (only_clamps(activation)) return {result.value, result.error};
+  // The slopes' slopes stay below 0.8.
+  return {result.value, result.error + 0.8 * z.error + 8 * precision.accumulation * (1 + z.magnitude())};
 }
 
 }  // namespace fusedsc::reference

@@ -163,7 +163,7 @@ def dsc_block(
             ``num_batches_tracked``.
         num_batches_tracked: int64 scalar, incremented while training; or None.
         eps: added to the variance.
-        activation: one of "identity", "relu", "relu6", "silu", "hardswish".
+        activation: one of "identity", "relu", "relu6", "silu", "hardswish", "gelu".
         stride, padding, dilation: of the depthwise convolution, as in :func:`depthwise_conv2d`.
         recompute: what backward reads instead of computing it again. None: the fastest; True: the least memory, x and
             the statistics only; False: the depthwise output is stored.
@@ -231,7 +231,7 @@ def conv_bn_act(
         weight: [M, C, Kh, Kw].
         bn_weight, bn_bias: [M], or None for 1 and 0; any floating dtype.
         running_mean, running_var, training, momentum, num_batches_tracked, eps: as in :func:`dsc_block`.
-        activation: one of "identity", "relu", "relu6", "silu", "hardswish".
+        activation: one of "identity", "relu", "relu6", "silu", "hardswish", "gelu".
         stride, padding, dilation: as in :func:`depthwise_conv2d`.
 
     Returns:
@@ -304,7 +304,7 @@ def inverted_residual(
             each [channels] or None, as in :func:`dsc_block`; ``expand_bn`` is None without expansion.
         training: normalise with the batch's statistics (True) or the running ones (False).
         momentum, eps: as in :func:`dsc_block`; one number, or one per BatchNorm (expand, dw, project).
-        activation: one of "identity", "relu", "relu6", "silu", "hardswish", after the first two BatchNorms.
+        activation: one of "identity", "relu", "relu6", "silu", "hardswish", "gelu", after the first two BatchNorms.
         stride, padding, dilation: of the depthwise convolution, as in :func:`depthwise_conv2d`.
         residual: add x to the result; the two must have the same shape.
         recompute: None or False: keep the three raw convolution outputs (and what is gated) for backward; True: keep
@@ -312,7 +312,7 @@ def inverted_residual(
         se_reduce_weight: [S, E, 1, 1], or None: no squeeze-excite.
         se_expand_weight: [E, S, 1, 1], with ``se_reduce_weight``.
         se_reduce_bias, se_expand_bias: [S] and [E], or None.
-        se_activation: between the two, one of "identity", "relu", "relu6", "silu", "hardswish".
+        se_activation: between the two, one of "identity", "relu", "relu6", "silu", "hardswish", "gelu".
         se_gate: "sigmoid" or "hardsigmoid".
 
     Returns:
@@ -362,7 +362,7 @@ class ConvStage(NamedTuple):
     momentum: float | None = 0.1
     eps: float = 1e-5
     activation: str = "identity"
-    """Behind the BatchNorm: one of "identity", "relu", "relu6", "silu", "hardswish"."""
+    """Behind the BatchNorm: one of "identity", "relu", "relu6", "silu", "hardswish", "gelu"."""
     stride: Pair = 1
     padding: Padding = 0
     dilation: Pair = 1
@@ -393,7 +393,8 @@ def conv_chain(
         residual: add x as it is to the result; the two must have the same shape.
         branch_scale: [N], or None: what each image's result is multiplied by before x is added, as stochastic depth
             does. It has no gradient.
-        input_activation: of x, before the first convolution; one of "identity", "relu", "relu6", "silu", "hardswish".
+        input_activation: of x, before the first convolution; one of "identity", "relu", "relu6", "silu", "hardswish",
+            "gelu".
         recompute: None or False: keep the convolutions' raw results for backward; True: keep x only, and compute them
             again.
         sync_group: the name of a process group of torch.distributed (``group.group_name``), or None. In training all

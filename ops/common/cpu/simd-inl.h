@@ -12,11 +12,13 @@
 
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <type_traits>
 
 #include "fusedsc/common/cpu/float16.h"
 #include "fusedsc/common/cpu/prefetcher.h"
 #include "fusedsc/common/data_type.h"
+#include "fusedsc/common/normal_tail.h"
 #include "fusedsc/common/problem.h"
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
@@ -154,6 +156,46 @@ HWY_INLINE Vec<T> logistic_denominator(Vec<T> z) {
   return hn::Add(hn::Set(d, T(1)), hn::Exp(d, hn::Min(hn::Neg(z), hn::Set(d, kLargestExponent))));
 }
 
+/// The normal distribution up to z; `exponential` becomes exp(-z^2/2).
+template <class T>
+HWY_INLINE Vec<T> normal_distribution(Vec<T> z, Vec<T>& exponential) {
+  constexpr NormalTail<T> kTail{};
+  const Tag<T> d;
+  const hn::RebindToUnsigned<Tag<T>> bits;
+  const auto one = hn::Set(d, T(1));
+  const auto t = hn::Min(hn::Abs(z), hn::Set(d, kTail.most));
+  const auto w = hn::Div(one, hn::MulAdd(t, hn::Set(d, kTail.rate), one));
+  const auto v = hn::Sub(w, hn::Set(d, kTail.centre));
+  auto polynomial = hn::Set(d, kTail.polynomial[0]);
+  for (std::size_t i = 1; i < std::size(kTail.polynomial); ++i) {
+    polynomial = hn::MulAdd(polynomial, v, hn::Set(d, kTail.polynomial[i]));
+  }
+  // exp amplifies the rounding of t^2: what that takes away is worked out of the upper half of t's bits and the rest.
+  constexpr int kHalf = std::is_same_v<T, double> ? 27 : 12;
+  const auto square = hn::Mul(t, t);
+  const auto upper = hn::BitCast(d, hn::ShiftLeft<kHalf>(hn::ShiftRight<kHalf>(hn::BitCast(bits, t))));
+  const auto rest = hn::MulAdd(hn::Sub(t, upper), hn::Add(t, upper), hn::MulSub(upper, upper, square));
+  const auto minus_half = hn::Set(d, T(-0.5));
+  const auto rounded = hn::Exp(d, hn::Mul(minus_half, square));
+  exponential = hn::MulAdd(rounded, hn::Mul(minus_half, rest), rounded);
+  const auto tail = hn::Mul(hn::Mul(exponential, w), polynomial);
+  return hn::IfThenElse(hn::Lt(z, hn::Zero(d)), tail, hn::Sub(one, tail));
+}
+
+// Functions of their own, as they are long: loops over five other activations would be no shorter for it.
+template <class T>
+HWY_NOINLINE Vec<T> gelu(hn::VecArg<Vec<T>> z) {
+  Vec<T> exponential;
+  return hn::Mul(z, normal_distribution<T>(z, exponential));
+}
+
+template <class T>
+HWY_NOINLINE Vec<T> gelu_slope(hn::VecArg<Vec<T>> z) {
+  Vec<T> exponential;
+  const auto distribution = normal_distribution<T>(z, exponential);
+  return hn::MulAdd(z, hn::Mul(exponential, hn::Set(Tag<T>(), T(kNormalPeak))), distribution);
+}
+
 /// activation(z)
 template <Activation kActivation, class T>
 HWY_INLINE Vec<T> activate(Vec<T> z) {
@@ -165,6 +207,7 @@ HWY_INLINE Vec<T> activate(Vec<T> z) {
     const auto gate = hn::Min(hn::Max(hn::Add(z, hn::Set(d, T(3))), hn::Zero(d)), hn::Set(d, T(6)));
     return hn::Mul(hn::Mul(z, gate), hn::Set(d, T(1) / T(6)));
   }
+  if constexpr (kActivation == Activation::gelu) return gelu<T>(z);
   return z;
 }
 
@@ -187,6 +230,7 @@ HWY_INLINE Vec<T> activate_backward(Vec<T> grad, Vec<T> z) {
     const auto above = hn::IfThenElse(hn::Ge(z, hn::Set(d, T(3))), grad, hn::Mul(grad, slope));
     return hn::IfThenZeroElse(hn::Le(z, hn::Set(d, T(-3))), above);
   }
+  if constexpr (kActivation == Activation::gelu) return hn::Mul(grad, gelu_slope<T>(z));
   return grad;
 }
 
@@ -199,6 +243,7 @@ HWY_INLINE void with_activation(Activation activation, const Body& body) {
     case Activation::relu6: return body.template operator()<Activation::relu6>();
     case Activation::silu: return body.template operator()<Activation::silu>();
     case Activation::hardswish: return body.template operator()<Activation::hardswish>();
+    case Activation::gelu: return body.template operator()<Activation::gelu>();
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "fusedsc/common/gpu/vector.h"
+#include "fusedsc/common/normal_tail.h"
 #include "fusedsc/common/problem.h"
 
 namespace fusedsc::gpu {
@@ -35,9 +36,41 @@ FUSEDSC_DEVICE A sigmoid(A z) {
   return quotient(A(1), A(1) + exponential(-z));
 }
 
-/// z = activation(z), all of them: one branch for the lot.
+template <class A>
+struct Normal {
+  A exponential;   ///< exp(-z^2/2)
+  A distribution;  ///< up to z
+};
+
+template <class A>
+FUSEDSC_DEVICE Normal<A> normal(A z) {
+  constexpr NormalTail<A> kTail{};
+  A t = z < A(0) ? -z : z;
+  if constexpr (sizeof(A) == 8) t = t > kTail.most ? kTail.most : t;  // whose square is a number
+  const A w = quotient(A(1), A(1) + kTail.rate * t), v = w - kTail.centre;
+  A polynomial = kTail.polynomial[0];
+#pragma unroll
+  for (int i = 1; i < static_cast<int>(sizeof kTail.polynomial / sizeof(A)); ++i) {
+    polynomial = polynomial * v + kTail.polynomial[i];
+  }
+  const A square = t * t;
+  A exponential = gpu::exponential(A(-0.5) * square);
+  // Which amplifies the rounding of t^2; in single precision less than its own error.
+  if constexpr (sizeof(A) == 8) exponential -= exponential * (A(0.5) * fma(t, t, -square));
+  const A tail = exponential * w * polynomial;
+  return {exponential, z < A(0) ? tail : A(1) - tail};
+}
+
+/// z = gelu(z)
 template <int kCount, class A>
-FUSEDSC_DEVICE void activate(Activation activation, A (&z)[kCount]) {
+FUSEDSC_DEVICE void gelu(A (&z)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) z[i] *= normal(z[i]).distribution;
+}
+
+/// z = activation(z), all of them: one branch for the lot. Not GELU, which takes more registers than others.
+template <int kCount, class A>
+FUSEDSC_DEVICE void activate_but_gelu(Activation activation, A (&z)[kCount]) {
   if (activation == Activation::identity) return;
   if (activation == Activation::relu || activation == Activation::relu6) {
     const A high = activation == Activation::relu6 ? A(6) : A(__builtin_huge_valf());
@@ -50,6 +83,13 @@ FUSEDSC_DEVICE void activate(Activation activation, A (&z)[kCount]) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) z[i] = z[i] * clamped(z[i] + A(3), A(0), A(6)) * A(1.0 / 6);
   }
+}
+
+/// z = activation(z), whichever.
+template <int kCount, class A>
+FUSEDSC_DEVICE void activate(Activation activation, A (&z)[kCount]) {
+  if (activation == Activation::gelu) gelu(z);
+  else activate_but_gelu(activation, z);
 }
 
 /// g *= activation'(z); at a kink PyTorch's value.
@@ -67,6 +107,12 @@ FUSEDSC_DEVICE void activate_backward(Activation activation, const A (&z)[kCount
     for (int i = 0; i < kCount; ++i) {
       const A s = sigmoid(z[i]);
       g[i] *= s * (A(1) + z[i] * (A(1) - s));
+    }
+  } else if (activation == Activation::gelu) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const Normal<A> at = normal(z[i]);
+      g[i] *= z[i] * (at.exponential * A(kNormalPeak)) + at.distribution;
     }
   } else {
 #pragma unroll

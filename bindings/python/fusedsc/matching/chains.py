@@ -84,7 +84,8 @@ def _activation(layers: LayerGraph, node: fx.Node) -> str | None:
     if module is not None:
         return activation_of(module) if why_not_plain(module) is None else None
     if node.op in ("call_function", "call_method"):
-        return ACTIVATION_FUNCTIONS.get(node.target)
+        approximates = node.kwargs.get("approximate", "none") != "none"
+        return None if approximates else ACTIVATION_FUNCTIONS.get(node.target)
     return None
 
 

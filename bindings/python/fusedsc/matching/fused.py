@@ -17,7 +17,7 @@ from torch import fx, nn
 from ..plain import is_exporting
 from .chains import Found, find_parts
 from .graph import LayerGraph, trace
-from .layers import why_not_plain
+from .layers import activation_setting, why_not_plain
 from .parts import Part, Path, Single, Stage, at, path_of
 
 __all__ = ["FusedModule", "Program", "fuse", "fuse_convolution", "fuse_whole", "unfuse"]
@@ -42,8 +42,8 @@ class Program:
     names: tuple[tuple[str, Any], ...]
     """What else the source refers to."""
     parts: tuple[Part, ...]
-    watched: tuple[tuple[Path, type[nn.Module]], ...]
-    """The descendants that the parts take the place of, and what they were."""
+    watched: tuple[tuple[Path, type[nn.Module], Any], ...]
+    """The descendants that the parts take the place of, what they were, and which of a type's activations."""
 
     def why_not(self, module: nn.Module) -> str | None:
         """Why the program is not what the module's own forward computes now; None if it is."""
@@ -56,13 +56,15 @@ class Program:
 
     def why_changed(self, module: nn.Module) -> str | None:
         """The same, as far as it does not depend on modes."""
-        for path, kind in self.watched:
+        for path, kind, setting in self.watched:
             try:
                 child = at(module, path)
             except (KeyError, AttributeError):
                 return f"{'.'.join(path)} is gone"
             if type(child) is not kind and type(child) is not SYNCHRONISED.get(kind):
                 return f"{'.'.join(path)} is a {type(child).__name__} now"
+            if activation_setting(child) != setting:
+                return f"{'.'.join(path)} is {child} now"
             reason = why_not_plain(child)
             if reason is not None:
                 return f"{'.'.join(path)}: {reason}"
@@ -124,7 +126,7 @@ def fuse(module: nn.Module, layers: LayerGraph, found: list[Found]) -> str | Non
     called = [node.target for node in graph.nodes if node.op == "call_module"]
     is_called = tuple(f"{target}." for target in called)
     watched = tuple(
-        (path_of(name), type(child))
+        (path_of(name), type(child), activation_setting(child))
         for name, child in layers.modules.items()
         if name and not f"{name}.".startswith(is_called)
     )

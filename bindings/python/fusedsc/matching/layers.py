@@ -16,6 +16,7 @@ __all__ = [
     "MOST_IMAGE_CHANNELS",
     "BatchNormState",
     "activation_of",
+    "activation_setting",
     "conv_kind",
     "conv_padding",
     "drop_rate",
@@ -47,6 +48,7 @@ ACTIVATION_FUNCTIONS = {
     F.relu6: "relu6",
     F.silu: "silu",
     F.hardswish: "hardswish",
+    F.gelu: "gelu",
     "relu": "relu",
     "relu_": "relu",
 }
@@ -66,6 +68,7 @@ NORMS_WITH_ACTIVATION = {
     "timm.layers.norm_act.SyncBatchNormAct",
     "timm.layers.norm_act.FrozenBatchNormAct2d",
 }
+GELUS = {"timm.layers.activations.GELU"}
 DROP_PATHS = {"timm.layers.drop.DropPath"}
 STOCHASTIC_DEPTHS = {"torchvision.ops.stochastic_depth.StochasticDepth"}
 
@@ -77,7 +80,7 @@ def qualified_name(module: nn.Module) -> str:
 
 def is_layer(module: nn.Module) -> bool:
     """Whether a graph has the module as one node although it is not torch.nn's own."""
-    known = (SAME_CONVOLUTIONS, FROZEN_NORMS, NORMS_WITH_ACTIVATION, DROP_PATHS, STOCHASTIC_DEPTHS)
+    known = (SAME_CONVOLUTIONS, FROZEN_NORMS, NORMS_WITH_ACTIVATION, GELUS, DROP_PATHS, STOCHASTIC_DEPTHS)
     return any(qualified_name(module) in names for names in known)
 
 
@@ -176,7 +179,17 @@ def activation_of(module: nn.Module) -> str | None:
         return "identity"
     if type(module) is nn.Hardtanh and (module.min_val, module.max_val) == (0.0, 6.0):
         return "relu6"
+    # The other one approximates it by a tanh, to a few 1e-4: no operator has that.
+    if (type(module) is nn.GELU and module.approximate == "none") or qualified_name(module) in GELUS:
+        return "gelu"
     return ACTIVATION_TYPES.get(type(module))
+
+
+def activation_setting(module: nn.Module) -> str | tuple[float, float] | None:
+    """What the function of an activation's module depends on beyond the module's type."""
+    if type(module) is nn.GELU:
+        return module.approximate
+    return (module.min_val, module.max_val) if type(module) is nn.Hardtanh else None
 
 
 def gate_of(module: nn.Module) -> str | None:

@@ -30,7 +30,7 @@ class DSCBlock(nn.Module):
         kernel_size, stride, padding, dilation: of the depthwise convolution; ``padding`` None is half the kernel.
         channel_multiplier: channels of the depthwise convolution's result per input channel.
         bias: learnable biases on both convolutions.
-        activation: one of "identity", "relu", "relu6", "silu", "hardswish".
+        activation: one of "identity", "relu", "relu6", "silu", "hardswish", "gelu".
         eps, momentum, affine, track_running_stats: of ``nn.BatchNorm2d``.
         recompute, groups, overlap: as in :func:`fusedsc.functional.dsc_block`.
 
@@ -118,8 +118,8 @@ class ConvBnAct(nn.Sequential):
         out_channels: M.
         kernel_size, stride, padding, dilation: of the convolution; ``padding`` None is half the kernel.
         norm_layer: makes a BatchNorm from its number of channels; None is ``nn.BatchNorm2d``.
-        activation_layer: the activation's class; ``nn.Identity``, ``nn.ReLU``, ``nn.ReLU6``, ``nn.SiLU`` or
-            ``nn.Hardswish``.
+        activation_layer: the activation's class; ``nn.Identity``, ``nn.ReLU``, ``nn.ReLU6``, ``nn.SiLU``,
+            ``nn.Hardswish`` or ``nn.GELU``.
 
     Shape:
         [N, C, H, W] to [N, M, OH, OW].
@@ -165,8 +165,8 @@ class InvertedResidual(nn.Module):
         expand_ratio: hidden channels per input channel; 1 leaves the expansion out.
         norm_layer: makes a BatchNorm from its number of channels; None is ``nn.BatchNorm2d``.
         kernel_size: of the depthwise convolution, odd.
-        activation_layer: the class of the activations; ``nn.Identity``, ``nn.ReLU``, ``nn.ReLU6``, ``nn.SiLU`` or
-            ``nn.Hardswish``.
+        activation_layer: the class of the activations; ``nn.Identity``, ``nn.ReLU``, ``nn.ReLU6``, ``nn.SiLU``,
+            ``nn.Hardswish`` or ``nn.GELU``.
         squeeze_channels: with squeeze-excite, of what is between its two convolutions; None leaves it out.
         gate_layer: the class of its gate, ``nn.Hardsigmoid`` or ``nn.Sigmoid``.
         squeeze_activation_layer: the class of its activation, as ``activation_layer``.
