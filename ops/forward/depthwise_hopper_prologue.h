@@ -23,9 +23,13 @@ class DepthwiseTilePrologue {
     } else if (p_.activation == Activation::relu) {
       apply(
           tile, stride, at, [](float(&)[8]) {}, [](std::uint32_t pair) { return clamped_pair(pair, false, T()); });
+    } else if (p_.activation == Activation::gelu) {
+      apply<1>(
+          tile, stride, at, [](float(&z)[8]) { gelu(z); }, [](std::uint32_t pair) { return pair; });
     } else {
       apply(
-          tile, stride, at, [&](float(&z)[8]) { activate(p_.activation, z); }, [](std::uint32_t pair) { return pair; });
+          tile, stride, at, [&](float(&z)[8]) { activate_but_gelu(p_.activation, z); },
+          [](std::uint32_t pair) { return pair; });
     }
   }
   /// The same for elements of neighbouring channels that were read from x; `first`: of the warp's channels.
@@ -37,10 +41,8 @@ class DepthwiseTilePrologue {
   }
 
  private:
-  static constexpr int kBatch = 2;  ///< positions that a thread changes at a time
-
-  /// activate: eight elements; clamp: two that are rounded.
-  template <class Activate, class Clamp>
+  /// kBatch: positions that a thread changes at a time; activate: eight elements; clamp: two that are rounded.
+  template <int kBatch = 2, class Activate, class Clamp>
   FUSEDSC_DEVICE void apply(unsigned char* tile, int stride, const DepthwiseTileNote& at, const Activate& activate_all,
                             const Clamp& clamp) const {
     const int lane = thread_index() % 32, row = at.input_row, column = at.column * stride - p_.padding_left;

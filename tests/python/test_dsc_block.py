@@ -37,6 +37,8 @@ def fused(tensors, bn, window, **arguments):
 def test_is_the_composition(case, multiplier, out_channels, bias, affine, tracked, training, activation, recompute):
     assume(not case.is_short or activation in SMOOTH_ACTIVATIONS)
     tensors = dsc_tensors(case, multiplier, out_channels, bias)
+    # BatchNorm undoes a single weight: its gradient is what terms that cancel leave of rounding.
+    assume(not case.is_short or tensors["dw_weight"].numel() > 1)
     bn = batch_norm_tensors(case.shape[1] * multiplier, case, affine, tracked)
     check_block(
         case,

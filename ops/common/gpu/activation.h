@@ -46,7 +46,7 @@ template <class A>
 FUSEDSC_DEVICE Normal<A> normal(A z) {
   constexpr NormalTail<A> kTail{};
   A t = z < A(0) ? -z : z;
-  t = t > kTail.most ? kTail.most : t;
+  if constexpr (sizeof(A) == 8) t = t > kTail.most ? kTail.most : t;  // whose square is a number
   const A w = quotient(A(1), A(1) + kTail.rate * t), v = w - kTail.centre;
   A polynomial = kTail.polynomial[0];
 #pragma unroll
@@ -61,52 +61,16 @@ FUSEDSC_DEVICE Normal<A> normal(A z) {
   return {exponential, z < A(0) ? tail : A(1) - tail};
 }
 
-/// Elements that a long function takes at a time. In a loop that is not unrolled they come to the front in turns, so
-/// that kernels have the function's code, and need registers for it, once or twice and not for each element.
-template <int kCount>
-inline constexpr int kAtATime = kCount % 2 == 0 ? 2 : 1;
-
-template <int kCount, class A>
-FUSEDSC_DEVICE void turn(A (&z)[kCount]) {
-  constexpr int kFirst = kAtATime<kCount>;
-  A first[kFirst];
-#pragma unroll
-  for (int i = 0; i < kFirst; ++i) first[i] = z[i];
-#pragma unroll
-  for (int i = 0; i < kCount - kFirst; ++i) z[i] = z[i + kFirst];
-#pragma unroll
-  for (int i = 0; i < kFirst; ++i) z[kCount - kFirst + i] = first[i];
-}
-
 /// z = gelu(z)
 template <int kCount, class A>
 FUSEDSC_DEVICE void gelu(A (&z)[kCount]) {
-#pragma unroll 1
-  for (int turns = 0; turns < kCount; turns += kAtATime<kCount>) {
 #pragma unroll
-    for (int i = 0; i < kAtATime<kCount>; ++i) z[i] *= normal(z[i]).distribution;
-    turn(z);
-  }
+  for (int i = 0; i < kCount; ++i) z[i] *= normal(z[i]).distribution;
 }
 
-/// g *= gelu'(z); z is what it was, at the end.
+/// z = activation(z), all of them: one branch for the lot. Not GELU, which takes more registers than others.
 template <int kCount, class A>
-FUSEDSC_DEVICE void gelu_backward(A (&z)[kCount], A (&g)[kCount]) {
-#pragma unroll 1
-  for (int turns = 0; turns < kCount; turns += kAtATime<kCount>) {
-#pragma unroll
-    for (int i = 0; i < kAtATime<kCount>; ++i) {
-      const Normal<A> at = normal(z[i]);
-      g[i] *= z[i] * (at.exponential * A(kNormalPeak)) + at.distribution;
-    }
-    turn(z);
-    turn(g);
-  }
-}
-
-/// z = activation(z), all of them: one branch for the lot.
-template <int kCount, class A>
-FUSEDSC_DEVICE void activate(Activation activation, A (&z)[kCount]) {
+FUSEDSC_DEVICE void activate_but_gelu(Activation activation, A (&z)[kCount]) {
   if (activation == Activation::identity) return;
   if (activation == Activation::relu || activation == Activation::relu6) {
     const A high = activation == Activation::relu6 ? A(6) : A(__builtin_huge_valf());
@@ -115,17 +79,22 @@ FUSEDSC_DEVICE void activate(Activation activation, A (&z)[kCount]) {
   } else if (activation == Activation::silu) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) z[i] = quotient(z[i], A(1) + exponential(-z[i]));
-  } else if (activation == Activation::gelu) {
-    gelu(z);
   } else {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) z[i] = z[i] * clamped(z[i] + A(3), A(0), A(6)) * A(1.0 / 6);
   }
 }
 
-/// g *= activation'(z); at a kink PyTorch's value. z stays as it is.
+/// z = activation(z), whichever.
 template <int kCount, class A>
-FUSEDSC_DEVICE void activate_backward(Activation activation, A (&z)[kCount], A (&g)[kCount]) {
+FUSEDSC_DEVICE void activate(Activation activation, A (&z)[kCount]) {
+  if (activation == Activation::gelu) gelu(z);
+  else activate_but_gelu(activation, z);
+}
+
+/// g *= activation'(z); at a kink PyTorch's value.
+template <int kCount, class A>
+FUSEDSC_DEVICE void activate_backward(Activation activation, const A (&z)[kCount], A (&g)[kCount]) {
   if (activation == Activation::identity) return;
   if (activation == Activation::relu) {
 #pragma unroll
@@ -140,7 +109,11 @@ FUSEDSC_DEVICE void activate_backward(Activation activation, A (&z)[kCount], A (
       g[i] *= s * (A(1) + z[i] * (A(1) - s));
     }
   } else if (activation == Activation::gelu) {
-    gelu_backward(z, g);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const Normal<A> at = normal(z[i]);
+      g[i] *= z[i] * (at.exponential * A(kNormalPeak)) + at.distribution;
+    }
   } else {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
