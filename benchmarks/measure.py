@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import itertools
 import math
-import re
 import statistics
 import subprocess
 import time
@@ -16,6 +15,8 @@ from functools import cached_property
 from typing import Protocol
 
 import torch
+
+from fusedsc.matching.measured import short_name
 
 from .workloads import Run
 
@@ -203,13 +204,6 @@ class Gpu:
             graph.capture_end()
         torch.cuda.synchronize()
         return graph, results
-
-
-def short_name(name: str) -> str:
-    """What tells a GPU from others of its make, as a folder can be called: h100 of "NVIDIA H100 80GB HBM3"."""
-    words = name.lower().split()
-    model = next((word for word in words if any(map(str.isdigit, word))), words[-1])
-    return re.sub(r"[^a-z0-9]+", "-", model)
 
 
 def machine_of(device: str) -> Machine:

@@ -160,7 +160,7 @@ def table_of(title: str, texts: Iterable[str], numbers: Iterable[str], more_text
 
 def write_json(path: Path, records: list[Record]) -> None:
     lines = ",\n".join(json.dumps(record) for record in records)
-    _write_atomically(path, f"[\n{lines}\n]\n".encode())
+    write_atomically(path, f"[\n{lines}\n]\n".encode())
 
 
 def file_name(record: Record) -> str:
@@ -236,10 +236,10 @@ def write_plot(path: Path, records: list[Record], title: str) -> None:
 def _write_figure(path: Path, figure: Figure) -> None:
     buffer = io.BytesIO()
     figure.savefig(buffer, dpi=120, format="png")
-    _write_atomically(path, buffer.getvalue())
+    write_atomically(path, buffer.getvalue())
 
 
-def _write_atomically(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

@@ -66,7 +66,7 @@ class Network:
         from torchvision.models import mobilenet_v2  # seconds, which the other suites need not spend
 
         model = mobilenet_v2(num_classes=1000 if self.size == 224 else 10, dropout=0.0)
-        swapped = fusedsc.swap(model)
+        swapped = fusedsc.swap(model, input_size=(3, self.size, self.size))
         for module in swapped.modules():
             if self.leanest and isinstance(module, fusedsc.FusedModule):
                 module.recompute = True
@@ -95,7 +95,7 @@ class NamedNetwork:
         else:
             from timm import create_model as make
         model = make(self.network)
-        return Models(fusedsc.swap(model, verbose=False), model)
+        return Models(fusedsc.swap(model, input_size=(3, self.size, self.size), verbose=False), model)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
 import os
+import sys
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: waiting threads must not starve other processes
 
@@ -55,8 +56,11 @@ def pytest_collection_modifyitems(config, items):
 
 
 @pytest.fixture(autouse=True)
-def _start_alike():
+def _start_alike(monkeypatch, tmp_path):
     torch.manual_seed(0)
+    measured = sys.modules.get("fusedsc.matching.measured")
+    if measured is not None:  # what is tested of fused parts must not depend on what some machine has measured
+        monkeypatch.setattr(measured, "FOLDER", tmp_path / "no measurements")
     if device().type != "cpu":
         compute_in_full_precision()
 

@@ -13,7 +13,7 @@ from torchvision.models import mobilenet_v2
 
 from . import number_types as numbers
 from .errors import UserError
-from .fashion_mnist_data import CLASSES, Images, normalize
+from .fashion_mnist_data import CLASSES, IMAGE_SIZE, Images, normalize
 from .resuming import SWITCH, fits, optional
 
 
@@ -68,7 +68,8 @@ def build_model(width: float, fused: bool) -> nn.Module:
             raise UserError(
                 f"fusedsc cannot be imported ({error}); build it with `make setup`, or try --plain"
             ) from error
-        model = fusedsc.swap(model, verbose=False)  # there are several: the comparison, too
+        # Without a word: there are several, the comparison, too.
+        model = fusedsc.swap(model, input_size=(3, IMAGE_SIZE, IMAGE_SIZE), verbose=False)
     return model
 
 

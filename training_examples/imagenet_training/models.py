@@ -27,7 +27,7 @@ def build(recipe: Recipe, classes: int) -> tuple[nn.Module, str]:
         model = _from_timm(name, recipe, classes) if from_timm else _from_torchvision(name, recipe, classes)
     except (TypeError, ValueError, RuntimeError, OSError) as error:  # weights of other classes, no download
         raise UserError(f"--model: {name} cannot be built ({_first_line(error)}); choose another one") from error
-    return (model, "") if recipe.plain else swap(model)
+    return (model, "") if recipe.plain else swap(model, recipe.train_size)
 
 
 def synchronize(model: nn.Module) -> None:
@@ -63,12 +63,12 @@ def find(given: str) -> tuple[str, bool]:
     raise UserError(f"--model: there is no {given}; {remedy}{missing}")
 
 
-def swap(model: nn.Module) -> tuple[nn.Module, str]:
+def swap(model: nn.Module, size: int) -> tuple[nn.Module, str]:
     try:
         import fusedsc
     except ImportError as error:
         raise UserError(f"fusedsc cannot be imported ({error}); build it with `make setup`, or try --plain") from error
-    model = fusedsc.swap(model, inplace=True, verbose=False)
+    model = fusedsc.swap(model, inplace=True, input_size=(3, size, size), verbose=False)
     return model, fusedsc.swap_report(model).headline()
 
 

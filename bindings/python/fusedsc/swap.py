@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from .matching.chains import count_convolutions, find_parts
-from .matching.fused import FusedModule, fuse, fuse_convolution, unfuse
+from .matching.fused import FusedModule, fuse, fuse_convolution, single, unfuse
 from .matching.graph import LayerGraph, trace
 from .matching.layers import conv_kind, why_not_conv
-from .matching.parts import at
+from .matching.measured import Measurements
+from .matching.parts import Part, at
 from .matching.work import multiply_adds
 
 __all__ = ["SwapReport", "swap", "swap_report", "unswap"]
@@ -56,7 +57,12 @@ class SwapReport:
 
 
 def swap(
-    model: nn.Module, inplace: bool = False, *, input_size: Sequence[int] | None = None, verbose: bool = True
+    model: nn.Module,
+    inplace: bool = False,
+    *,
+    input_size: Sequence[int] | None = None,
+    verbose: bool = True,
+    replace_slower: bool = False,
 ) -> nn.Module:
     """The same model with its depthwise-separable parts in fused operators, with the same ``state_dict`` keys.
 
@@ -70,8 +76,11 @@ def swap(
     Args:
         model: a model, in training or eval mode, of any dtype.
         inplace: change ``model`` itself; otherwise it is deep-copied first.
-        input_size: (channels, height, width) of an image, for the report's shares; None for the model's usual one.
+        input_size: (channels, height, width) of an image, for the report's shares and for what measurements say; None
+            for the model's usual one.
         verbose: print the report's headline; a warning if less than half of the work was replaced.
+        replace_slower: replace parts, too, where PyTorch's layers were faster on this device in the model's present
+            mode, as ``matching/measured`` has it. Otherwise they stay as they are.
 
     Returns:
         The model, with fused modules in it.
@@ -80,7 +89,8 @@ def swap(
         model = copy.deepcopy(model)
     work = multiply_adds(model, input_size)
     report = SwapReport()
-    walk = _Swap(report)
+    positions = {conv: count / conv.weight.numel() for conv, count in (work or {}).items()}
+    walk = _Swap(report, None if replace_slower else Measurements(model, positions))
     walk.visit(model, "")
     _count_shares(work, walk.done, report)
     model.__dict__[_REPORT] = report
@@ -125,8 +135,9 @@ def swap_report(model: nn.Module) -> SwapReport:
 class _Swap:
     """One walk over a model."""
 
-    def __init__(self, report: SwapReport) -> None:
+    def __init__(self, report: SwapReport, measurements: Measurements | None) -> None:
         self.report = report
+        self.measurements = measurements
         self.seen: set[nn.Module] = set()
         self.done: set[nn.Module] = set()
         """Convolutions that fused operators compute."""
@@ -164,7 +175,7 @@ class _Swap:
 
     def _fuse_graph(self, module: nn.Module, name: str, layers: LayerGraph | None) -> dict[str, nn.Module]:
         children = dict(module.named_children())
-        found = [] if layers is None else find_parts(layers)
+        found = [] if layers is None else [one for one in find_parts(layers) if not self._stays(one.part, module, name)]
         if not found or layers.method in module.__dict__ or fuse(module, layers, found) is not None:
             return children
         self.report.replaced.append(name)
@@ -183,10 +194,20 @@ class _Swap:
         if reason is not None:
             self.report.left[name] = reason
             return
+        if self._stays(single(kind), conv, name):
+            return
         fuse_convolution(conv, kind)
+        self.report.left.pop(name, None)
         self.report.replaced.append(name)
         self._count(f"{kind}_conv2d")
         self.done.add(conv)
+
+    def _stays(self, part: Part, module: nn.Module, name: str) -> bool:
+        """Whether PyTorch is faster; then its convolutions are left, until one is found to gain by itself."""
+        reason = None if self.measurements is None else self.measurements.slower(part, module)
+        for path in part.convolutions() if reason is not None else ():
+            self.report.left[".".join((*([name] if name else []), *path))] = reason
+        return reason is not None
 
     def _count(self, operator: str) -> None:
         self.report.operators[operator] = self.report.operators.get(operator, 0) + 1

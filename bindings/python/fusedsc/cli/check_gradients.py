@@ -80,7 +80,7 @@ def _check_model(arguments: argparse.Namespace) -> GradientReport:
     shape = shape_of("x", options.pop("x", MODEL_INPUT))
     model = model_of(arguments.subject, {name: literal(text) for name, text in options.items()})
     if not arguments.no_swap:
-        model = swap(model, verbose=False)
+        model = swap(model, verbose=False, replace_slower=True)
         if not swap_report(model).replaced:
             nothing = f"{arguments.subject}: nothing of it is fused, so there is nothing to check"
             raise UsageError(f"{nothing}\n{swap_report(model)}")

@@ -8,4 +8,5 @@
 | ``parts.py`` | a chain as data, and how an operator runs it |
 | ``fused.py`` | a module whose class also runs parts, and the way back |
 | ``work.py`` | multiply-adds of a model's convolutions |
+| ``measured.py`` | where PyTorch was faster: ``measured/*.json`` |
 """

@@ -21,7 +21,7 @@ from .graph import LayerGraph, trace
 from .layers import activation_setting, name_of, qualified_name, why_not_plain
 from .parts import Part, Path, Single, Stage, at, path_of
 
-__all__ = ["FusedModule", "Program", "fuse", "fuse_convolution", "fuse_whole", "unfuse"]
+__all__ = ["FusedModule", "Program", "fuse", "fuse_convolution", "fuse_whole", "single", "unfuse"]
 
 SYNCHRONISED = {
     "torch.nn.modules.batchnorm.BatchNorm2d": "torch.nn.modules.batchnorm.SyncBatchNorm",
@@ -174,7 +174,12 @@ def fuse_whole(module: nn.Module) -> None:
 def fuse_convolution(conv: nn.Conv2d, kind: str) -> None:
     """Makes a depthwise or a pointwise convolution run in its operator."""
     source = "def forward(self, input):\n    return self._part_0(input)\n"
-    _become(conv, Program("forward", source, (), (Single((Stage(()),), kind),), (), ()))
+    _become(conv, Program("forward", source, (), (single(kind),), (), ()))
+
+
+def single(kind: str) -> Single:
+    """A convolution as a part of itself."""
+    return Single((Stage(()),), kind)
 
 
 def unfuse(module: nn.Module) -> None:

@@ -1,0 +1,172 @@
+"""Where PyTorch's own layers were faster than a fused part, as ``python -m benchmarks.parts`` found on some device."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import torch
+from torch import nn
+
+from .layers import conv_kind
+from .parts import Chain, Gated, Image, Part, Single, at
+
+__all__ = ["FOLDER", "Geometry", "Measurements", "Row", "short_name"]
+
+FOLDER = Path(__file__).parent / "measured"
+
+CLEARLY = 0.9
+"""PyTorch's time over ours, below which a part stays as it is: less of a difference is noise on a CPU."""
+
+NEAR = 4.0
+"""A row says nothing of a part that differs from it by more than this factor in all."""
+
+SHORT_TYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "float16"}
+"""As rows name them; 16 bits are 16 bits."""
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """What decides about a part's speed."""
+
+    part: str
+    """Its convolutions' kinds, one after the other; and what else it has."""
+    channels: int
+    """The most that a convolution makes."""
+    kernel: int
+    stride: int
+    size: float | None
+    """Height and width of what the depthwise convolution, or else the first one, makes: their geometric mean. None if
+    it is not known."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A measurement."""
+
+    part: str
+    channels: int
+    kernel: int
+    stride: int
+    size: int
+    dtype: str
+    mode: str
+    """"train", forward and backward; or "eval"."""
+    ours_us: float
+    pytorch_us: float
+
+    @property
+    def ratio(self) -> float:
+        return self.pytorch_us / self.ours_us
+
+    def distance(self, geometry: Geometry) -> float:
+        """The factor by which they differ, of all numbers together."""
+        pairs = [(getattr(self, name), getattr(geometry, name)) for name in ("channels", "kernel", "stride", "size")]
+        return math.exp(sum(abs(math.log(mine / other)) for mine, other in pairs if other is not None))
+
+
+def geometry_of(part: Part, module: nn.Module, positions: dict[nn.Conv2d, float]) -> Geometry:
+    """Of a part of the module.
+
+    Args:
+        positions: how many positions the results of convolutions have, where that is known.
+    """
+    convs = [at(module, stage.conv) for stage in part.stages]
+    kinds = [conv_kind(conv) for conv in convs]
+    spatial = next((conv for conv, kind in zip(convs, kinds, strict=True) if kind != "pointwise"), convs[0])
+    name = "-".join(kinds)
+    if isinstance(part, Gated):
+        name += ", gated"
+    elif not isinstance(part, Single) and all(stage.norm is None for stage in part.stages):
+        name += ", no norm"
+    elif isinstance(part, Chain | Image):
+        name += ", norm"
+    count = positions.get(spatial)
+    return Geometry(
+        name,
+        max(conv.out_channels for conv in convs),
+        max(spatial.kernel_size),
+        max(spatial.stride),
+        None if count is None else math.sqrt(count),
+    )
+
+
+class Measurements:
+    """What is known of the devices on which a model may run.
+
+    Args:
+        model: where its parameters are, there it runs; from a CPU it may go to the GPU, if there is one.
+        positions: how many positions the results of its convolutions have, where that is known.
+    """
+
+    def __init__(self, model: nn.Module, positions: dict[nn.Conv2d, float]) -> None:
+        self.devices = _devices(model)
+        self.positions = positions
+
+    def slower(self, part: Part, module: nn.Module) -> str | None:
+        """Why a part of the module shall stay PyTorch's: there it was clearly faster, wherever and in whatever type the
+        part may run. Of measurements the nearest counts, by the logarithms of its numbers; of a part whose size is not
+        known the median of the nearest shape's. None if it is not so, or nothing like it was measured."""
+        if any(isinstance(at(module, stage.norm), nn.SyncBatchNorm) for stage in part.stages if stage.norm is not None):
+            return None  # PyTorch's is another one, and runs on GPUs only
+        geometry = geometry_of(part, module, self.positions)
+        first = at(module, part.stages[0].conv)
+        dtype, mode = first.weight.dtype, "train" if first.training else "eval"
+        ratios = [_ratio(geometry, rows_of(d), name, mode) for d in self.devices for name in _types(dtype, rows_of(d))]
+        if not ratios or any(ratio is None or ratio >= CLEARLY for ratio in ratios):
+            return None
+        where = ", ".join(self.devices)
+        return f"PyTorch is faster here, measured: {1 / max(ratios):.2f} times ({where}; {mode})"
+
+
+def _types(dtype: torch.dtype, rows: tuple[Row, ...]) -> list[str | None]:
+    """Under autocast parameters of float32 are for 16 bits, too, where these were measured."""
+    name = SHORT_TYPES.get(dtype)
+    measured = {row.dtype for row in rows}
+    return [name, "float16"] if name == "float32" and "float16" in measured else [name]
+
+
+def _ratio(geometry: Geometry, rows: tuple[Row, ...], dtype: str | None, mode: str) -> float | None:
+    alike = [row for row in rows if (row.part, row.dtype, row.mode) == (geometry.part, dtype, mode)]
+    if not alike:
+        return None
+    nearest = min(alike, key=lambda row: row.distance(geometry))
+    if nearest.distance(geometry) > NEAR:
+        return None
+    if geometry.size is not None:
+        return nearest.ratio
+    shape = (nearest.channels, nearest.kernel, nearest.stride)
+    return median(row.ratio for row in alike if (row.channels, row.kernel, row.stride) == shape)
+
+
+def _devices(model: nn.Module) -> list[str]:
+    first = next(model.parameters(), None)
+    if first is None or first.device.type not in ("cpu", "cuda"):
+        return []
+    if first.device.type == "cuda":
+        return [short_name(torch.cuda.get_device_name(first.device))]
+    return ["cpu", *([short_name(torch.cuda.get_device_name())] if torch.cuda.is_available() else [])]
+
+
+def rows_of(device: str) -> tuple[Row, ...]:
+    """What was measured there; nothing if nothing was."""
+    return _read(FOLDER / f"{device}.json")
+
+
+@functools.cache
+def _read(path: Path) -> tuple[Row, ...]:
+    if not path.exists():
+        return ()
+    return tuple(Row(**row) for row in json.loads(path.read_text())["rows"])
+
+
+def short_name(name: str) -> str:
+    """What tells a GPU from others of its make, as a folder can be called: h100 of "NVIDIA H100 80GB HBM3"."""
+    words = name.lower().split()
+    model = next((word for word in words if any(map(str.isdigit, word))), words[-1])
+    return re.sub(r"[^a-z0-9]+", "-", model)

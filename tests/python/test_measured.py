@@ -1,0 +1,214 @@
+"""What swap leaves to PyTorch by measurement, and the program that measures."""
+
+import json
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import fusedsc
+from fusedsc.matching import measured
+from fusedsc.matching.measured import Geometry, Measurements, Row
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from benchmarks import parts as program
+
+pytestmark = pytest.mark.cpu_only("of files; test_swap_gpu.py trains what is swapped")
+
+PACKAGE = measured.FOLDER
+ROW = Row("depthwise", 64, 3, 1, 28, "float32", "train", ours_us=120.0, pytorch_us=100.0)
+SLOWER = "PyTorch is faster here, measured: 1.20 times (cpu; train)"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Where measurements are; there are none yet."""
+    monkeypatch.setattr(measured, "FOLDER", tmp_path)
+    monkeypatch.setattr(program, "FOLDER", tmp_path)
+    measured._read.cache_clear()
+    yield tmp_path
+    measured._read.cache_clear()
+
+
+def write(folder, *rows, device="cpu"):
+    (folder / f"{device}.json").write_text(json.dumps({"rows": [asdict(row) for row in rows]}))
+
+
+def layer(channels=64):
+    return nn.Sequential(nn.Conv2d(channels, channels, 3, padding=1, groups=channels), nn.Tanh())
+
+
+def left(model, **options):
+    options = {"input_size": (64, 28, 28), "verbose": False} | options
+    return fusedsc.swap_report(fusedsc.swap(model, **options)).left
+
+
+def test_a_slower_part_stays(folder):
+    write(folder, ROW)
+    plain = layer()
+    assert left(plain) == {"0": SLOWER}
+    assert not isinstance(fusedsc.swap(plain, input_size=(64, 28, 28), verbose=False)[0], fusedsc.FusedModule)
+    assert left(plain, replace_slower=True) == {}
+    assert isinstance(fusedsc.swap(plain, verbose=False, replace_slower=True)[0], fusedsc.FusedModule)
+
+
+def test_without_measurements_everything_is_replaced(folder):
+    assert left(layer()) == {}
+
+
+@pytest.mark.parametrize(
+    ("row", "stays"),
+    [
+        (ROW, True),
+        (replace(ROW, ours_us=109.0), False),  # less than 10% is noise
+        (replace(ROW, ours_us=80.0), False),
+        (replace(ROW, channels=200), True),
+        (replace(ROW, channels=300), False),  # another factor than four
+        (replace(ROW, channels=128, size=56, kernel=5), False),  # nor is it in all
+        (replace(ROW, mode="eval"), False),
+        (replace(ROW, dtype="float16"), False),
+        (replace(ROW, part="pointwise"), False),
+    ],
+)
+def test_only_what_was_measured_nearby_counts(folder, row, stays):
+    write(folder, row)
+    assert bool(left(layer())) == stays
+
+
+def test_the_nearest_counts(folder):
+    write(folder, replace(ROW, channels=40), replace(ROW, channels=48, ours_us=50.0), replace(ROW, size=100))
+    assert left(layer()) == {}
+    write(folder, replace(ROW, channels=48), replace(ROW, channels=40, ours_us=50.0))
+    measured._read.cache_clear()
+    assert left(layer()) == {"0": SLOWER}
+
+
+def test_of_an_unknown_size_the_median(folder):
+    rows = [replace(ROW, size=size, ours_us=ours) for size, ours in ((7, 120.0), (14, 90.0), (28, 125.0))]
+    write(folder, *rows)
+    module = layer()[0]
+    part = fusedsc.matching.fused.single("depthwise")
+    assert "1.20 times" in Measurements(module, {}).slower(part, module)
+    assert Measurements(module, {module: 14.0**2}).slower(part, module) is None
+    assert "1.25 times" in Measurements(module, {module: 30.0 * 28.0}).slower(part, module)
+
+
+def test_modes_and_types(folder):
+    write(folder, ROW, replace(ROW, mode="eval", ours_us=150.0))
+    assert "1.50 times (cpu; eval)" in left(layer().eval())["0"]
+    assert left(layer().double()) == {}
+    assert left(layer().half()) == {}
+    write(folder, ROW, replace(ROW, dtype="float16"))
+    measured._read.cache_clear()
+    assert left(layer()) == {"0": SLOWER}
+    assert left(layer().bfloat16()) == {"0": SLOWER}
+    write(folder, ROW, replace(ROW, dtype="float16", ours_us=50.0))  # which it may be under autocast
+    measured._read.cache_clear()
+    assert left(layer()) == {}
+
+
+def test_a_model_may_go_to_the_gpu(folder, monkeypatch):
+    write(folder, ROW)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: "NVIDIA H100 80GB HBM3")
+    assert left(layer()) == {}  # nothing is known of it
+    write(folder, replace(ROW, ours_us=115.0), device="h100")
+    measured._read.cache_clear()
+    assert left(layer()) == {"0": "PyTorch is faster here, measured: 1.15 times (cpu, h100; train)"}
+    write(folder, replace(ROW, ours_us=90.0), device="h100")
+    measured._read.cache_clear()
+    assert left(layer()) == {}
+
+
+def block():
+    return nn.Sequential(
+        nn.Conv2d(64, 64, 3, padding=1, groups=64), nn.BatchNorm2d(64), nn.ReLU(), nn.Conv2d(64, 96, 1)
+    )
+
+
+def test_convolutions_of_a_slower_chain_are_tried_alone(folder):
+    chain = Row("depthwise-pointwise, norm", 96, 3, 1, 28, "float32", "train", 120.0, 100.0)
+    write(folder, chain)
+    fused = fusedsc.swap(block(), input_size=(64, 28, 28), verbose=False)
+    report = fusedsc.swap_report(fused)
+    assert report.operators == {"depthwise_conv2d": 1, "pointwise_conv2d": 1}
+    assert report.left == {}
+    write(folder, chain, replace(ROW, ours_us=115.0))
+    measured._read.cache_clear()
+    fused = fusedsc.swap(block(), input_size=(64, 28, 28), verbose=False)
+    report = fusedsc.swap_report(fused)
+    assert report.operators == {"pointwise_conv2d": 1}
+    assert report.left == {"0": "PyTorch is faster here, measured: 1.15 times (cpu; train)"}
+    assert report.shares["depthwise"] == 0.0
+    x = torch.randn(2, 64, 9, 9)
+    torch.testing.assert_close(fused(x), fusedsc.unswap(fused)(x))
+
+
+def test_synchronised_parts_are_not_measured(folder):
+    write(folder, Row("depthwise-pointwise, norm", 96, 3, 1, 28, "float32", "train", 120.0, 100.0))
+    assert fusedsc.swap_report(
+        fusedsc.swap(nn.SyncBatchNorm.convert_sync_batchnorm(block()), input_size=(64, 28, 28), verbose=False)
+    ).operators == {"conv_chain": 1}
+
+
+@pytest.mark.parametrize("shape", program.SHAPES, ids=str)
+def test_what_is_timed_is_what_swap_finds(shape, monkeypatch):
+    """Each shape is one part, and its row is at no distance from it."""
+    asked = []
+    monkeypatch.setattr(Measurements, "slower", lambda self, part, module: asked.append((self, part, module)))
+    with torch.device("meta"):
+        model = nn.Sequential(*program.BUILDERS[shape.part](shape))
+    inputs = next(m.in_channels for m in model.modules() if isinstance(m, nn.Conv2d))
+    size = shape.size * shape.stride
+    fusedsc.swap(model, inplace=True, input_size=(inputs, size, size), verbose=False)
+    ((measurements, part, module),) = asked
+    geometry = measured.geometry_of(part, module, measurements.positions)
+    assert geometry == Geometry(shape.part, shape.channels, shape.kernel, shape.stride, shape.size)
+
+
+def test_the_files_of_the_package(monkeypatch):
+    monkeypatch.setattr(measured, "FOLDER", PACKAGE)
+    paths = list(PACKAGE.glob("*.json"))
+    assert "cpu.json" in [path.name for path in paths]
+    for path in paths:
+        rows = measured.rows_of(path.stem)
+        assert {row.part for row in rows} <= set(program.BUILDERS)
+        assert {row.mode for row in rows} == {"train", "eval"}
+        assert all(row.ours_us > 0 and row.pytorch_us > 0 for row in rows)
+        assert len({replace(row, ours_us=0.0, pytorch_us=0.0) for row in rows}) == len(rows)
+
+
+def test_the_program_writes_what_swap_reads(folder, monkeypatch, capsys):
+    shapes = [program.Shape("depthwise", 8, 6), program.Shape("depthwise-pointwise, norm", 16, 6, stride=2)]
+    monkeypatch.setattr(program, "SHAPES", shapes)
+    assert program.main(["--passes", "2", "--print"]) == 0
+    assert not list(folder.iterdir())
+    assert program.main(["--passes", "2"]) == 0
+    found = measured.rows_of("cpu")
+    assert {(row.part, row.channels, row.size, row.stride, row.mode) for row in found} == {
+        (shape.part, shape.channels, shape.size, shape.stride, mode) for shape in shapes for mode in ("train", "eval")
+    }
+    written = json.loads((folder / "cpu.json").read_text())
+    assert written["torch"] == torch.__version__
+    write(folder, ROW, *found)
+    assert program.main(["--passes", "2", "--part", "depthwise"]) == 0
+    measured._read.cache_clear()
+    assert ROW in measured.rows_of("cpu")
+    assert len(measured.rows_of("cpu")) == 5
+    assert "2 of 5 rows are new" in capsys.readouterr().out
+    write(folder, *(replace(row, ours_us=0.5) for row in found))
+    assert program.main(["--passes", "1", "--more"]) == 0
+    measured._read.cache_clear()
+    assert {row.ours_us for row in measured.rows_of("cpu")} == {0.5}
+
+
+def test_the_program_says_what_is_wrong(monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit) as error:
+        program.main(["--device", "cuda"])
+    assert error.value.code == 2
+    assert "PyTorch finds no GPU" in capsys.readouterr().err
