@@ -64,7 +64,7 @@ def test_without_measurements_everything_is_replaced(folder):
     ("row", "stays"),
     [
         (ROW, True),
-        (replace(ROW, ours_us=109.0), False),  # less than 10% is noise
+        (replace(ROW, ours_us=117.0), False),  # less than 15% is noise on a CPU
         (replace(ROW, ours_us=80.0), False),
         (replace(ROW, channels=200), True),
         (replace(ROW, channels=300), False),  # another factor than four
@@ -119,7 +119,7 @@ def test_a_model_may_go_to_the_gpu(folder, monkeypatch):
     write(folder, replace(ROW, ours_us=115.0), device="h100")
     measured._read.cache_clear()
     assert left(layer()) == {"0": "PyTorch is faster here, measured: 1.15 times (cpu, h100; train)"}
-    write(folder, replace(ROW, ours_us=90.0), device="h100")
+    write(folder, replace(ROW, ours_us=102.0), device="h100")  # less than 3% is noise
     measured._read.cache_clear()
     assert left(layer()) == {}
 
@@ -137,12 +137,12 @@ def test_convolutions_of_a_slower_chain_are_tried_alone(folder):
     report = fusedsc.swap_report(fused)
     assert report.operators == {"depthwise_conv2d": 1, "pointwise_conv2d": 1}
     assert report.left == {}
-    write(folder, chain, replace(ROW, ours_us=115.0))
+    write(folder, chain, replace(ROW, ours_us=119.0))
     measured._read.cache_clear()
     fused = fusedsc.swap(block(), input_size=(64, 28, 28), verbose=False)
     report = fusedsc.swap_report(fused)
     assert report.operators == {"pointwise_conv2d": 1}
-    assert report.left == {"0": "PyTorch is faster here, measured: 1.15 times (cpu; train)"}
+    assert report.left == {"0": "PyTorch is faster here, measured: 1.19 times (cpu; train)"}
     assert report.shares["depthwise"] == 0.0
     x = torch.randn(2, 64, 9, 9)
     torch.testing.assert_close(fused(x), fusedsc.unswap(fused)(x))

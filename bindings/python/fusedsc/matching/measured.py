@@ -20,8 +20,8 @@ __all__ = ["FOLDER", "Geometry", "Measurements", "Row", "short_name"]
 
 FOLDER = Path(__file__).parent / "measured"
 
-CLEARLY = 0.9
-"""PyTorch's time over ours, below which a part stays as it is: less of a difference is noise on a CPU."""
+CLEARLY, CLEARLY_ON_CPU = 0.97, 0.85
+"""PyTorch's time over ours, below which a part stays as it is: less of a difference is noise."""
 
 NEAR = 4.0
 """A row says nothing of a part that differs from it by more than this factor in all."""
@@ -117,8 +117,15 @@ class Measurements:
         geometry = geometry_of(part, module, self.positions)
         first = at(module, part.stages[0].conv)
         dtype, mode = first.weight.dtype, "train" if first.training else "eval"
-        ratios = [_ratio(geometry, rows_of(d), name, mode) for d in self.devices for name in _types(dtype, rows_of(d))]
-        if not ratios or any(ratio is None or ratio >= CLEARLY for ratio in ratios):
+        ratios = []
+        for device in self.devices:
+            rows = rows_of(device)
+            own = [_ratio(geometry, rows, name, mode) for name in _types(dtype, rows)]
+            least = CLEARLY_ON_CPU if device == "cpu" else CLEARLY
+            if any(ratio is None or ratio >= least for ratio in own):
+                return None
+            ratios += own
+        if not ratios:
             return None
         where = ", ".join(self.devices)
         return f"PyTorch is faster here, measured: {1 / max(ratios):.2f} times ({where}; {mode})"
