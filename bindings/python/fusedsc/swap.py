@@ -92,6 +92,7 @@ def swap(
     positions = {conv: count / conv.weight.numel() for conv, count in (work or {}).items()}
     walk = _Swap(report, None if replace_slower else Measurements(model, positions))
     walk.visit(model, "")
+    walk.finish()
     _count_shares(work, walk.done, report)
     model.__dict__[_REPORT] = report
     logger.info("%s", report)
@@ -141,6 +142,8 @@ class _Swap:
         self.seen: set[nn.Module] = set()
         self.done: set[nn.Module] = set()
         """Convolutions that fused operators compute."""
+        self.slower: dict[nn.Module, tuple[str, str]] = {}
+        """Those of parts that PyTorch is faster at: their names, and the reason."""
 
     def visit(self, module: nn.Module, name: str) -> None:
         """Fuses what there is in a module, a block at a time."""
@@ -197,17 +200,26 @@ class _Swap:
         if self._stays(single(kind), conv, name):
             return
         fuse_convolution(conv, kind)
-        self.report.left.pop(name, None)
         self.report.replaced.append(name)
         self._count(f"{kind}_conv2d")
         self.done.add(conv)
 
     def _stays(self, part: Part, module: nn.Module, name: str) -> bool:
-        """Whether PyTorch is faster; then its convolutions are left, until one is found to gain by itself."""
-        reason = None if self.measurements is None else self.measurements.slower(part, module)
-        for path in part.convolutions() if reason is not None else ():
-            self.report.left[".".join((*([name] if name else []), *path))] = reason
+        """Whether PyTorch is faster; then its convolutions are left, but those that are known to gain by themselves."""
+        if self.measurements is None:
+            return False
+        convs = {at(module, path): path for path in part.convolutions()}
+        reason = self.measurements.slower(part, module, must_gain=any(conv in self.slower for conv in convs))
+        if reason is not None:
+            for conv, path in convs.items():
+                self.slower.setdefault(conv, (".".join((*([name] if name else []), *path)), reason))
         return reason is not None
+
+    def finish(self) -> None:
+        """What is left for being slower, in the report."""
+        for conv, (name, reason) in self.slower.items():
+            if conv not in self.done:
+                self.report.left[name] = reason
 
     def _count(self, operator: str) -> None:
         self.report.operators[operator] = self.report.operators.get(operator, 0) + 1

@@ -108,10 +108,12 @@ class Measurements:
         self.devices = _devices(model)
         self.positions = positions
 
-    def slower(self, part: Part, module: nn.Module) -> str | None:
+    def slower(self, part: Part, module: nn.Module, must_gain: bool = False) -> str | None:
         """Why a part of the module shall stay PyTorch's: there it was clearly faster, wherever and in whatever type the
         part may run. Of measurements the nearest counts, by the logarithms of its numbers; of a part whose size is not
-        known the median of the nearest shape's. None if it is not so, or nothing like it was measured."""
+        known the median of the nearest shape's. None if it is not so, or nothing like it was measured.
+
+        With ``must_gain``, which is for what belongs to a slower part, it stays unless it was faster somewhere."""
         if any(isinstance(at(module, stage.norm), nn.SyncBatchNorm) for stage in part.stages if stage.norm is not None):
             return None  # PyTorch's is another one, and runs on GPUs only
         geometry = geometry_of(part, module, self.positions)
@@ -121,12 +123,12 @@ class Measurements:
         for device in self.devices:
             rows = rows_of(device)
             own = [_ratio(geometry, rows, name, mode) for name in _types(dtype, rows)]
-            least = CLEARLY_ON_CPU if device == "cpu" else CLEARLY
-            if any(ratio is None or ratio >= least for ratio in own):
+            least = 1.0 if must_gain else CLEARLY_ON_CPU if device == "cpu" else CLEARLY
+            if any(ratio >= least if ratio is not None else not must_gain for ratio in own):
                 return None
-            ratios += own
+            ratios += [ratio for ratio in own if ratio is not None]
         if not ratios:
-            return None
+            return "PyTorch is faster at what it belongs to, measured" if must_gain else None
         where = ", ".join(self.devices)
         return f"PyTorch is faster here, measured: {1 / max(ratios):.2f} times ({where}; {mode})"
 
