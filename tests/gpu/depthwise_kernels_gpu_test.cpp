@@ -24,11 +24,10 @@ class DepthwiseKernelsGpu : public OnGpu {
   }
 
   /// Of `configs`, a few that are far apart, others for each problem.
-  static std::vector<tuning::Config> some_of(const tuning::Configs& configs, std::size_t problem) {
-    constexpr std::size_t kMost = 3;
+  static std::vector<tuning::Config> some_of(const tuning::Configs& configs, std::size_t problem, std::size_t most) {
     std::vector<tuning::Config> some;
-    const std::size_t step = std::max<std::size_t>(configs.size() / kMost, 1);
-    for (std::size_t i = 0; i < std::min(kMost, configs.size()); ++i) {
+    const std::size_t step = std::max<std::size_t>(configs.size() / most, 1);
+    for (std::size_t i = 0; i < std::min(most, configs.size()); ++i) {
       some.push_back(configs[(i * step + problem) % configs.size()]);
     }
     return some;
@@ -73,7 +72,7 @@ TEST_P(DepthwiseKernelsGpu, Forward) {
         for (const auto& kernel : able(gpu::depthwise_gpu_kernels(), arguments)) {
           const tuning::Configs configs = kernel.configs(arguments);
           ASSERT_FALSE(configs.empty()) << kernel.name;
-          for (const tuning::Config& config : some_of(configs, number)) {
+          for (const tuning::Config& config : some_of(configs, number, 2)) {
             const std::string words = tuning::printed(config);
             ASSERT_EQ(tuning::parsed(words), config);
             verify_forward_by(problem, kernel.name + (words.empty() ? "" : '/' + words));
@@ -108,7 +107,7 @@ TEST_P(DepthwiseKernelsGpu, Backward) {
           for (const auto& kernel : able_backward(problem, role)) {
             const tuning::Configs configs = kernel.configs(arguments);
             ASSERT_FALSE(configs.empty()) << kernel.name;
-            for (const tuning::Config& config : some_of(configs, number)) {
+            for (const tuning::Config& config : some_of(configs, number, 1)) {
               const std::string words = tuning::printed(config);
               ASSERT_EQ(tuning::parsed(words), config);
               verify_backward_by(problem, role, kernel.name + (words.empty() ? "" : '/' + words));
