@@ -114,9 +114,7 @@ TEST_P(FusedBlocksGpu, DscBlockBackwardRandom) {
   for_each_case(random_dsc_blocks(GetParam().dtype), verify_dsc_block_backward);
 }
 
-TEST_P(FusedBlocksGpu, DscBlockFrozen) {
-  for_each_case(dsc_block_edges(GetParam().dtype), verify_frozen_dsc_block);
-}
+TEST_P(FusedBlocksGpu, DscBlockFrozen) { for_each_case(dsc_block_edges(GetParam().dtype), verify_frozen_dsc_block); }
 
 /// Of which the depthwise and the projecting half are one kernel on Hopper GPUs, with a residual.
 std::vector<ConvChainCase> inference_with_residual(const GpuTarget& target) {
