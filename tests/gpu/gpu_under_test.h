@@ -27,16 +27,16 @@ inline void PrintTo(const GpuTarget& target, std::ostream* out) {
   *out << name_of(target.dtype) << "_wave" << target.wave_size;
 }
 
-/// Every type at every wave size; but for bfloat16, which differs from float16 in its conversions alone: it at the
-/// first.
+/// Every type, and every wave size. Where there are two of these, types of 32 and 16 bits at both, float64 at the last,
+/// and bfloat16, which differs from float16 in its conversions alone, at the first.
 inline std::vector<GpuTarget> gpu_targets() {
+  const std::vector<int> wave_sizes = gpu_wave_sizes();
   std::vector<GpuTarget> targets;
-  for (const int wave_size : gpu_wave_sizes()) {
-    for (const DataType dtype : {DataType::float32, DataType::float64, DataType::float16}) {
-      targets.push_back({dtype, wave_size});
-    }
+  for (const int wave_size : wave_sizes) {
+    for (const DataType dtype : {DataType::float32, DataType::float16}) targets.push_back({dtype, wave_size});
   }
-  targets.push_back({DataType::bfloat16, gpu_wave_sizes().front()});
+  targets.push_back({DataType::float64, wave_sizes.back()});
+  targets.push_back({DataType::bfloat16, wave_sizes.front()});
   return targets;
 }
 
