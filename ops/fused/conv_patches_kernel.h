@@ -97,7 +97,7 @@ FUSEDSC_DEVICE void batch_norm_gradient(const BatchNormGradientParameters& p) {
   if (!at.exists) return;
   const auto value = [&](const void* vector) { return static_cast<const A*>(vector)[at.channel]; };
   const A x = to_accumulator(elements_of<T>(p.x)[p.x.offset(at.image, at.channel, at.row, at.column)]);
-  A z[1] = {x * value(p.scale) + value(p.shift)};
+  const A z[1] = {x * value(p.scale) + value(p.shift)};
   A g[1] = {to_accumulator(elements_of<T>(p.grad_y)[p.grad_y.offset(at.image, at.channel, at.row, at.column)])};
   activate_backward(p.activation, z, g);
   A out = value(p.grad_scale) * g[0];

@@ -143,7 +143,7 @@ struct RowActivation {
 
   /// g *= activation'(z)
   template <int kCount>
-  FUSEDSC_DEVICE void apply_backward(A (&z)[kCount], A (&g)[kCount]) const {
+  FUSEDSC_DEVICE void apply_backward(const A (&z)[kCount], A (&g)[kCount]) const {
     if (limits) {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) g[i] = z[i] > A(0) && z[i] < high ? g[i] : A(0);
