@@ -6,24 +6,21 @@ import warnings
 import pytest
 import torch
 import torch.distributed
-import torch.multiprocessing
 from chains import Build, buffers_of, input_of, leaves_of, with_own_buffers
 from devices import device, randn
+from processes import PROCESSES, join, spawn
 from torch.nn.parallel import DistributedDataParallel
 from torchvision.models import mobilenet_v2
 
 import fusedsc
 from fusedsc.functional import conv_chain
 
-PROCESSES = 2
 FIRST_STAGES = [[1, 16, 1, 1], [6, 24, 2, 2]]
 
 
 def test_gradients_are_the_mean_of_all_processes(tmp_path):
     where = device().type
-    if where == "cuda" and torch.cuda.device_count() < PROCESSES:
-        pytest.skip("needs two GPUs")
-    torch.multiprocessing.spawn(in_one_process, (where, str(tmp_path)), PROCESSES)
+    spawn(in_one_process, tmp_path)
     for rank in range(PROCESSES):
         found = torch.load(tmp_path / f"{rank}.pt")
         shares = [gradients(network(where, rank), images_of(part, where, rank)) for part in range(PROCESSES)]
@@ -32,10 +29,7 @@ def test_gradients_are_the_mean_of_all_processes(tmp_path):
 
 
 def in_one_process(rank, where, folder):
-    backend = "nccl" if where == "cuda" else "gloo"
-    torch.distributed.init_process_group(
-        backend, init_method=f"file://{folder}/rendezvous", rank=rank, world_size=PROCESSES
-    )
+    join(rank, where, folder)
     try:
         own = network(where, rank)
         parallel = DistributedDataParallel(own, device_ids=[rank] if where == "cuda" else None)
@@ -49,9 +43,7 @@ def in_one_process(rank, where, folder):
 def test_sharded_parameters(tmp_path):
     """FSDP2, a block at a time: gradients and what a step leaves of the parameters are the plain network's."""
     where = device().type
-    if where == "cuda" and torch.cuda.device_count() < PROCESSES:
-        pytest.skip("needs two GPUs")
-    torch.multiprocessing.spawn(sharded_in_one_process, (where, str(tmp_path)), PROCESSES)
+    spawn(sharded_in_one_process, tmp_path)
     for rank in range(PROCESSES):
         found = torch.load(tmp_path / f"{rank}.pt")
         plain = fusedsc.unswap(network(where, rank))
@@ -65,12 +57,7 @@ def test_sharded_parameters(tmp_path):
 def sharded_in_one_process(rank, where, folder):
     from torch.distributed.fsdp import fully_shard
 
-    backend = "nccl" if where == "cuda" else "gloo"
-    if where == "cuda":
-        torch.cuda.set_device(rank)
-    torch.distributed.init_process_group(
-        backend, init_method=f"file://{folder}/sharded", rank=rank, world_size=PROCESSES
-    )
+    join(rank, where, folder)
     try:
         model = network(where, rank)
         mesh = torch.distributed.init_device_mesh(where, (PROCESSES,))
@@ -112,10 +99,7 @@ def gradients(model, images):
 @pytest.mark.parametrize("how", ["stored", "recomputed", "compiled"])
 def test_statistics_of_all_processes(tmp_path, images, how):
     """As of one process with the whole batch: that of nobody's images, too."""
-    where = device().type
-    if where == "cuda" and torch.cuda.device_count() < PROCESSES:
-        pytest.skip("needs two GPUs")
-    torch.multiprocessing.spawn(chain_in_one_process, (where, str(tmp_path), images, how), PROCESSES)
+    spawn(chain_in_one_process, tmp_path, images, how)
     x, stages, grad_y = chain_tensors("cpu")
     expected_y = conv_chain(x, stages, training=True)
     expected = torch.autograd.grad(expected_y, leaves_of(x, stages), grad_y)
@@ -153,10 +137,9 @@ def chain_tensors(where):
 
 
 def chain_in_one_process(rank, where, folder, images, how):
-    backend = "nccl" if where == "cuda" else "gloo"
-    torch.distributed.init_process_group(backend, init_method=f"file://{folder}/chain", rank=rank, world_size=PROCESSES)
+    on = join(rank, where, folder)
     try:
-        x, stages, grad_y = chain_tensors(f"{where}:{rank}" if where == "cuda" else where)
+        x, stages, grad_y = chain_tensors(on)
         own = slice(sum(images[:rank]), sum(images[: rank + 1]))
         part = x.detach()[own].requires_grad_()
         group = torch.distributed.group.WORLD.group_name

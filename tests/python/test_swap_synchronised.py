@@ -7,8 +7,8 @@ import warnings
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing
 from devices import device
+from processes import PROCESSES, join, spawn
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -17,7 +17,6 @@ import fusedsc
 models = pytest.importorskip("torchvision.models")
 timm = pytest.importorskip("timm")
 
-PROCESSES = 2
 SETTING = [[1, 16, 1, 1], [6, 24, 2, 2]]
 
 
@@ -66,15 +65,6 @@ def step(model, x):
     return torch.utils._pytree.tree_map(lambda tensor: tensor.detach().cpu(), found)
 
 
-def start(rank, where, folder):
-    backend = "nccl" if where == "cuda" else "gloo"
-    dist.init_process_group(backend, init_method=f"file://{folder}/rendezvous", rank=rank, world_size=PROCESSES)
-    if where == "cpu":
-        return torch.device(where)
-    torch.cuda.set_device(rank)
-    return torch.device(where, rank)
-
-
 def in_parallel(model, order):
     """Changed in place, before or after DistributedDataParallel has it: that refuses nn.SyncBatchNorm on a CPU."""
     on_cpu = next(model.parameters()).device.type == "cpu"
@@ -92,7 +82,7 @@ def refuse_training(self, x, forward=nn.SyncBatchNorm.forward):
 
 
 def in_one_process(rank, where, folder):
-    own = start(rank, where, folder)
+    own = join(rank, where, folder)
     nn.SyncBatchNorm.forward = refuse_training
     warnings.filterwarnings("error", "fusedsc")
     found = {}
@@ -109,11 +99,8 @@ def in_one_process(rank, where, folder):
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     """What each process's steps left."""
-    where = device().type
-    if where == "cuda" and torch.cuda.device_count() < PROCESSES:
-        pytest.skip("needs two GPUs")
     folder = tmp_path_factory.mktemp("processes")
-    torch.multiprocessing.spawn(in_one_process, (where, str(folder)), PROCESSES)
+    spawn(in_one_process, folder)
     return [torch.load(folder / f"{rank}.pt") for rank in range(PROCESSES)]
 
 
@@ -133,7 +120,7 @@ def test_as_one_process_with_the_whole_batch(found, name, order):
 
 def mixed_groups(rank, where, folder):
     """Of a block, some BatchNorms take statistics of all processes, and others of this one."""
-    own = start(rank, where, folder)
+    own = join(rank, where, folder)
     try:
         block = network("MobileNetV2", own).features[2]
         block.conv[0][1] = convert(block.conv[0][1])
@@ -147,10 +134,7 @@ def mixed_groups(rank, where, folder):
 
 
 def test_some_synchronised_and_some_not(tmp_path):
-    where = device().type
-    if where == "cuda" and torch.cuda.device_count() < PROCESSES:
-        pytest.skip("needs two GPUs")
-    torch.multiprocessing.spawn(mixed_groups, (where, str(tmp_path)), PROCESSES)
+    spawn(mixed_groups, tmp_path)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="of a file as a rendezvous")
