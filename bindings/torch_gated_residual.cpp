@@ -117,13 +117,13 @@ Tensors9 gated_residual_forward_kernel(const Tensor& x, const OptionalTensor& ex
   // Statistics of a batch depend on the gate's last bits, and backward makes it in steps: in training so is it here.
   if (recompute && !training) {
     gate = gate_alone(by, means);
-  } else if (recompute) {
-    gate = gate_of(by, gate_steps(by, means).logits);
   } else {
     const GateSteps steps = gate_steps(by, means);
-    hidden = steps.hidden;
-    logits = steps.logits;
-    gate = gate_of(by, logits);
+    gate = gate_of(by, steps.logits);
+    if (!recompute) {
+      hidden = steps.hidden;
+      logits = steps.logits;
+    }
   }
   if (recompute) e.reset();
   const Tensor z = memory(kept_z, geometry.d);
