@@ -239,9 +239,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         help="PyTorch's variants that are timed, by name: 'dense*' leaves the slow ones of sliding channels out (all)",
     )  # fmt: skip
     parser.add_argument("--list", action="store_true", help="the names of the cases, without running them")
-    parser.add_argument("--rounds", type=_count, metavar="N", help=f"samples of each variant ({ROUNDS})")
+    parser.add_argument("--rounds", type=whole_number, metavar="N", help=f"samples of each variant ({ROUNDS})")
     parser.add_argument(
-        "--batch", type=_count, nargs="+", metavar="N",
+        "--batch", type=whole_number, nargs="+", metavar="N",
         help="images per batch (each block's and network's own, CPU layers: 8, GPU layers: 1 8 16 32 64)",
     )  # fmt: skip
     parser.add_argument("--dtype", nargs="+", choices=tuple(DTYPES), help="(CPU: float32; GPU: all)")
@@ -259,7 +259,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         help="GPU: PyTorch's convolutions by the fastest algorithm, for which its library tries all of them, up to a "
         "minute for a layer of many groups; without it by the one that is expected to be (PyTorch's default)",
     )  # fmt: skip
-    parser.add_argument("--threads", type=_count, metavar="N", help="CPU threads (PyTorch's choice: all cores)")
+    parser.add_argument("--threads", type=whole_number, metavar="N", help="CPU threads (PyTorch's choice: all cores)")
     parser.add_argument("--compile", action="store_true", help="torch.compile among PyTorch's variants")
     parser.add_argument(
         "--malloc", choices=("reuse", "system"), default="reuse",
@@ -278,7 +278,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     return options
 
 
-def _count(text: str) -> int:
+def whole_number(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"it is {text}; it must be a whole number, at least 1")
     return int(text)

@@ -24,6 +24,7 @@ from tqdm import tqdm
 import fusedsc
 from fusedsc.matching.measured import FOLDER, Row
 
+from .__main__ import whole_number
 from .measure import Machine, commit, keep_freed_memory, machine_of
 from .report import write_atomically
 from .workloads import LAYOUTS, Run
@@ -141,7 +142,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--dtype", nargs="+", choices=("float16", "float32"), help="those of the device")
     parser.add_argument("--part", nargs="+", choices=tuple(BUILDERS), default=tuple(BUILDERS), metavar="PART")
-    parser.add_argument("--passes", type=int, help=f"over all parts, of which the least times count {PASSES}")
+    parser.add_argument(
+        "--passes", type=whole_number, metavar="N", help=f"over all parts, of which the least times count {PASSES}"
+    )
     parser.add_argument("--more", action="store_true", help="the least times of these passes and of those in the file")
     parser.add_argument("--print", action="store_true", help="write nothing")
     options = parser.parse_args(arguments)

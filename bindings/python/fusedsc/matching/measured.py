@@ -6,6 +6,7 @@ import functools
 import json
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -105,7 +106,8 @@ class Measurements:
     """
 
     def __init__(self, model: nn.Module, positions: dict[nn.Conv2d, float]) -> None:
-        self.devices = _devices(model)
+        first = next(model.parameters(), None)
+        self.where = None if first is None else first.device
         self.positions = positions
 
     def slower(self, part: Part, module: nn.Module, must_gain: bool = False) -> str | None:
@@ -119,8 +121,9 @@ class Measurements:
         geometry = geometry_of(part, module, self.positions)
         first = at(module, part.stages[0].conv)
         dtype, mode = first.weight.dtype, "train" if first.training else "eval"
-        ratios = []
-        for device in self.devices:
+        ratios, devices = [], []
+        for device in self._devices():
+            devices.append(device)
             rows = rows_of(device)
             own = [_ratio(geometry, rows, name, mode) for name in _types(dtype, rows)]
             least = 1.0 if must_gain else CLEARLY_ON_CPU if device == "cpu" else CLEARLY
@@ -129,8 +132,19 @@ class Measurements:
             ratios += [ratio for ratio in own if ratio is not None]
         if not ratios:
             return "PyTorch is faster at what it belongs to, measured" if must_gain else None
-        where = ", ".join(self.devices)
+        where = ", ".join(devices)
         return f"PyTorch is faster here, measured: {1 / max(ratios):.2f} times ({where}; {mode})"
+
+    def _devices(self) -> Iterator[str]:
+        """One after the other: a GPU that need not be asked for is not woken up for a model on the CPU."""
+        if self.where is None or self.where.type not in ("cpu", "cuda"):
+            return
+        if self.where.type == "cuda":
+            yield short_name(torch.cuda.get_device_name(self.where))
+            return
+        yield "cpu"
+        if torch.cuda.is_available():
+            yield short_name(torch.cuda.get_device_name())
 
 
 def _types(dtype: torch.dtype, rows: tuple[Row, ...]) -> list[str | None]:
@@ -151,15 +165,6 @@ def _ratio(geometry: Geometry, rows: tuple[Row, ...], dtype: str | None, mode: s
         return nearest.ratio
     shape = (nearest.channels, nearest.kernel, nearest.stride)
     return median(row.ratio for row in alike if (row.channels, row.kernel, row.stride) == shape)
-
-
-def _devices(model: nn.Module) -> list[str]:
-    first = next(model.parameters(), None)
-    if first is None or first.device.type not in ("cpu", "cuda"):
-        return []
-    if first.device.type == "cuda":
-        return [short_name(torch.cuda.get_device_name(first.device))]
-    return ["cpu", *([short_name(torch.cuda.get_device_name())] if torch.cuda.is_available() else [])]
 
 
 def rows_of(device: str) -> tuple[Row, ...]:
