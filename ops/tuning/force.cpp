@@ -96,7 +96,7 @@ std::string force(const std::string& role, const std::string& choice) {
   Table& all = table();
   const std::lock_guard lock(all.mutex);
   const auto found = all.forced.find(role);
-  const std::string before = found != all.forced.end() ? text_of(found->second) : "";
+  std::string before = found != all.forced.end() ? text_of(found->second) : "";
   if (wanted) all.forced[role] = *std::move(wanted);
   else all.forced.erase(role);
   Table::any = !all.forced.empty() || !all.mistake.empty();

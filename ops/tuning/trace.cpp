@@ -19,7 +19,8 @@ std::atomic<bool> is_traced = false;
 bool is_verbose() {
   static const bool verbose = [] {
     const char* text = std::getenv("FUSEDSC_VERBOSE");
-    return text != nullptr && std::string_view(text) != "" && std::string_view(text) != "0";
+    const std::string_view value = text ? text : "";
+    return !value.empty() && value != "0";
   }();
   return verbose;
 }
