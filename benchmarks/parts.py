@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
 import torch
@@ -22,7 +22,7 @@ from torch import nn
 from tqdm import tqdm
 
 import fusedsc
-from fusedsc.matching.measured import FOLDER, Row
+from fusedsc.matching.measured import FOLDER, Row, read_rows
 
 from .__main__ import whole_number
 from .measure import Machine, commit, keep_freed_memory, machine_of
@@ -115,6 +115,11 @@ SHAPES = [
 def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
     machine = machine_of(options.device)
+    try:  # before minutes of measuring
+        kept = read_rows(FOLDER / f"{machine.device}.json")
+    except ValueError as error:
+        print(f"error: {error}; remove it, and measure all parts", file=sys.stderr)
+        return 1
     keep_freed_memory()
     torch.backends.cudnn.benchmark = True
     torch.manual_seed(0)
@@ -131,7 +136,7 @@ def main(arguments: list[str] | None = None) -> int:
         times = f"{row.ours_us:.0f} us, PyTorch {row.pytorch_us:.0f}"
         print(f"{row.ratio:5.2f}  {row.mode:5} {row.dtype:8}{shape}  {row.part}: {times}")
     if not options.print:
-        print(write(machine, list(rows.values()), options.more))
+        print(write(machine, kept, list(rows.values()), options.more))
     return 0
 
 
@@ -214,10 +219,9 @@ def sides(machine: Machine, shape: Shape, dtype: str, mode: str, layout: str) ->
     yield "pytorch", run_of(plain), sets
 
 
-def write(machine: Machine, rows: list[Row], more: bool = False) -> str:
-    """Merges them into the device's file, and says where that is."""
+def write(machine: Machine, kept: Sequence[Row], rows: list[Row], more: bool) -> str:
+    """Merges them into what the device's file has kept, and says where that is."""
     path = FOLDER / f"{machine.device}.json"
-    kept = [Row(**row) for row in json.loads(path.read_text())["rows"]] if path.exists() else []
 
     def key(row: Row) -> tuple:
         return (row.dtype, row.part, row.kernel, row.stride, row.channels, row.size, row.mode)

@@ -24,8 +24,18 @@ if TYPE_CHECKING:
 Record = dict[str, object]
 CASE_KEYS = ("suite", "case", "direction", "dtype", "layout")
 """What makes two records two measurements of one thing."""
-MEASURED_KEYS = ("batch", "device", "ours_us", "pytorch_us", "ratio", "operations", "bytes")
-"""What tables and plots take of each record that did not fail."""
+NUMBER = (int, float)
+MEASURED_KEYS = {
+    "batch": NUMBER,
+    "device": str,
+    "ours_us": NUMBER,
+    "pytorch_us": NUMBER,
+    "pytorch_us_of_all": dict,
+    "ratio": NUMBER,
+    "operations": (*NUMBER, type(None)),
+    "bytes": (*NUMBER, type(None)),
+}
+"""What tables and plots take of each record that did not fail, and of which types that is."""
 SLOWER = 0.9
 """PyTorch's time over ours below which a case is named: slower by more than a tenth."""
 
@@ -43,15 +53,21 @@ def read(path: Path) -> list[Record]:
     """
     try:
         records = json.loads(path.read_text())
-        is_complete = isinstance(records, list) and records and all(key in r for r in records for key in CASE_KEYS)
-        is_complete = is_complete and all(key in record for record in measured(records) for key in MEASURED_KEYS)
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror})") from error
-    except (ValueError, TypeError):
-        is_complete = False
-    if not is_complete:
+    except (ValueError, RecursionError):
+        records = None
+    if not isinstance(records, list) or not records or not all(map(_is_record, records)):
         raise ValueError(f"{path} holds no results")
     return records
+
+
+def _is_record(content: object) -> bool:
+    if not isinstance(content, dict) or not all(isinstance(content.get(key), str) for key in CASE_KEYS):
+        return False
+    return "error" in content or all(
+        key in content and isinstance(content[key], types) for key, types in MEASURED_KEYS.items()
+    )
 
 
 def groups(records: list[Record]) -> dict[tuple[str, ...], list[Record]]:

@@ -106,7 +106,10 @@ def test_results_with_and_without_tf32_are_kept_apart(records, tmp_path):
     assert json.loads((tmp_path / f"{name}_without_tf32.json").read_text()) == [newer, {**other, "tf32": False}]
 
 
-@pytest.mark.parametrize("content", [None, "", "[]", "[1]", "{}", '[{"suite": "pointwise"}]'])
+FOREIGN = [None, "", "[]", "[1]", "{}", "[" * 100_000, '[{"suite": "pointwise"}]']
+
+
+@pytest.mark.parametrize("content", FOREIGN, ids=range(len(FOREIGN)))
 def test_results_that_cannot_be_compared(records, tmp_path, capsys, content):
     before, now = tmp_path / "before.json", tmp_path / "now.json"
     report.write_json(now, records)
@@ -116,7 +119,17 @@ def test_results_that_cannot_be_compared(records, tmp_path, capsys, content):
     assert capsys.readouterr().err.startswith(f"error: {before} ")
 
 
-@pytest.mark.parametrize("content", [None, "", "[]", "[1]", "{}", '[{"suite": "pointwise"}]', '[{"error": "no"}]'])
+@pytest.mark.parametrize(
+    "change", [{"ours_us": "1"}, {"operations": []}, {"case": 3}, {"pytorch_us_of_all": None}], ids=str
+)
+def test_results_with_values_of_other_types(records, tmp_path, capsys, change):
+    path = tmp_path / "results.json"
+    report.write_json(path, [*records, records[0] | change])
+    assert report.main([str(path)]) == 1
+    assert capsys.readouterr().err.startswith(f"error: {path} holds no results")
+
+
+@pytest.mark.parametrize("content", [*FOREIGN, '[{"error": "no"}]'], ids=range(len(FOREIGN) + 1))
 def test_results_that_cannot_be_drawn(tmp_path, capsys, content):
     path = tmp_path / "MISSING.json"
     if content is not None:

@@ -113,17 +113,23 @@ def test_resume_refuses_another_recipe(data, finished, capfd):
     assert_one_sentence(capfd, "--lr", "0.1", "0.5", "start a new run")
 
 
-@pytest.mark.parametrize("damage", ["no folder", "comparison.json", "result", "checkpoint"])
+RESULTS = {
+    "result": b"{",
+    "foreign result": b'{"steps": 1, "losses": "no", "train_accuracies": [], "test_accuracies": []}',
+}
+
+
+@pytest.mark.parametrize("damage", ["no folder", "comparison.json", *RESULTS, "checkpoint"])
 def test_resume_of_what_is_damaged(data, finished, tmp_path, capfd, damage):
     folder = tmp_path / "comparison"
     if damage != "no folder":
         folder.mkdir()
         content = (finished / "comparison.json").read_text()
         (folder / "comparison.json").write_text(content[:-20] if damage == "comparison.json" else content)
-    names = {"no folder": "comparison", "result": "pw-seed0.json", "checkpoint": "pw-seed0.pt"}
+    names = {"no folder": "comparison", "checkpoint": "pw-seed0.pt"} | dict.fromkeys(RESULTS, "pw-seed0.json")
     path = folder.parent / names[damage] if damage == "no folder" else folder / names.get(damage, damage)
-    if damage in ("result", "checkpoint"):
-        path.write_bytes(b"{")
+    if damage in (*RESULTS, "checkpoint"):
+        path.write_bytes(RESULTS.get(damage, b"{"))
     assert compare(data, tmp_path, "--resume", str(folder)) == 1
     assert_one_sentence(capfd, str(path))
 

@@ -322,6 +322,8 @@ def test_missing_gpu(pictures, tmp_path, capfd, monkeypatch):
         ({"recipe": {"model": "mobilenet_v3_small"}}, ("damaged",)),
         ({"recipe": {"unknown": 1}}, ("unknown", "damaged")),
         ({"trainer": {"optimizer": {}}}, ("damaged",)),
+        ({"progress": {"step": "5"}}, ("step", "damaged")),
+        ({"progress": {"unknown": 1}}, ("Progress", "damaged")),
         (None, ("damaged",)),
     ],
     ids=str,
@@ -339,6 +341,25 @@ def test_resume_of_another_run(pictures, finished, tmp_path, capfd, change, part
 def test_resume_refuses_another_recipe(pictures, finished, tmp_path, capfd):
     assert train(pictures, tmp_path, "--resume", str(finished), "--model", "mobilenet_v3_small") == 1
     assert_one_sentence(capfd, "--model", "mobilenet_v2", "mobilenet_v3_small")
+
+
+@pytest.mark.parametrize("content", [{"recipe": 3}, {"trainer": 3}, {"trainer": {}}, {"model": 3}, {"a": 3}], ids=str)
+def test_weights_of_another_program(pictures, tmp_path, capfd, content):
+    path = tmp_path / "weights.pt"
+    path.write_bytes(common_checkpoint.serialize(content))
+    assert train(pictures, tmp_path, "--evaluate", str(path)) == 1
+    assert_one_sentence(capfd, str(path))
+
+
+def test_what_is_no_line_of_a_log_is_dropped(tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(
+        b'{"step": 1, "loss": 2.0, "accuracy": 0.5}\n3\n\xff\xfe\n[]\n{"loss": 1.0}\n{"step": 2, "top1": 0.25}\n{"st'
+    )
+    run_log = log.RunLog(tmp_path, 2, tensorboard=False)
+    run_log.add({"step": 3, "loss": 1.0, "accuracy": 0.75})
+    assert [line["step"] for line in log.read(path)] == [1, 2, 3]
+    assert log.draw_curves(path, "title").startswith(b"\x89PNG")
 
 
 def test_weights_of_another_model(pictures, finished, tmp_path, capfd):

@@ -60,6 +60,48 @@ def test_without_measurements_everything_is_replaced(folder):
     assert left(layer()) == {}
 
 
+DAMAGED = {
+    "empty": b"",
+    "truncated": json.dumps({"rows": [asdict(ROW)]}).encode()[:-9],
+    "no text": b"\xff\xfe\x00\x80",
+    "too deep": b"[" * 100_000,
+    "a list": b"[]",
+    "no rows": b'{"machine": "x"}',
+    "rows of another kind": json.dumps({"rows": [{"case": "A"}]}).encode(),
+    "a number as text": json.dumps({"rows": [asdict(ROW) | {"channels": "64"}]}).encode(),
+    "a time of nothing": json.dumps({"rows": [asdict(ROW), asdict(ROW) | {"ours_us": 0}]}).encode(),
+    "a time that is none": json.dumps({"rows": [asdict(ROW) | {"ours_us": float("nan")}]}).encode(),
+    "a folder": None,
+}
+
+
+@pytest.fixture(params=DAMAGED)
+def damaged(folder, request):
+    path = folder / "cpu.json"
+    content = DAMAGED[request.param]
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content)
+    return path
+
+
+def test_a_damaged_file_is_as_none_and_said_so_once(damaged):
+    with pytest.warns(UserWarning, match="measured") as warned:
+        assert [left(layer()) for _ in range(2)] == [{}, {}]
+    (warning,) = warned
+    assert str(damaged) in str(warning.message)
+    assert "Remove the file" in str(warning.message)
+
+
+def test_the_program_measures_nothing_for_a_damaged_file(damaged, capsys):
+    assert program.main(["--passes", "1"]) == 1
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith(f"error: {damaged} ")
+    assert output.err.endswith("; remove it, and measure all parts\n")
+
+
 @pytest.mark.parametrize(
     ("row", "stays"),
     [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import pickle
 import zipfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,8 +11,8 @@ from statistics import fmean
 import torch
 
 from .errors import UserError
-from .files import write_atomically
-from .resuming import recipe_from
+from .files import UNUSABLE, reason, write_atomically
+from .resuming import recipe_from, values_from
 from .trainer import RULES, Recipe, Step, Trainer
 
 FILE_NAME = "checkpoint.pt"
@@ -69,15 +68,20 @@ def find(given: str, runs: Path, latest: str = LATEST, file_name: str = FILE_NAM
 def read(path: Path) -> dict:
     """What a file that torch.save wrote holds: all of it, unharmed, and nothing but tensors and plain values."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            spoilt = archive.testzip()
-        if spoilt is not None:
-            raise zipfile.BadZipFile(f"wrong checksum of {spoilt}")
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, EOFError, RuntimeError, ValueError, zipfile.BadZipFile, pickle.UnpicklingError) as error:
+        return content_of(path)
+    except UNUSABLE as error:
         raise damaged(path, error) from error
+
+
+def content_of(path: Path) -> dict:
+    """As :func:`read`; raises one of UNUSABLE."""
+    with zipfile.ZipFile(path) as archive:
+        spoilt = archive.testzip()
+    if spoilt is not None:
+        raise zipfile.BadZipFile(f"wrong checksum of {spoilt}")
+    content = torch.load(path, map_location="cpu", weights_only=True)
     if not isinstance(content, dict):
-        raise damaged(path, TypeError("it holds no dictionary"))
+        raise TypeError("it holds no dictionary")
     return content
 
 
@@ -86,8 +90,8 @@ def load(path: Path) -> tuple[Recipe, dict, History]:
     content = read(path)
     try:
         recipe = recipe_from(Recipe, content["recipe"], RULES)
-        return recipe, content["trainer"], History(**content["history"])
-    except (ValueError, KeyError, TypeError) as error:
+        return recipe, content["trainer"], values_from(History, content["history"])
+    except UNUSABLE as error:
         raise damaged(path, error) from error
 
 
@@ -99,11 +103,10 @@ def restore(trainer: Trainer, state: dict, path: Path) -> None:
                 f"--data: these images make {expected} steps, those of the run to resume {steps}; name its own images"
             )
         trainer.load_state_dict(state)
-    except (RuntimeError, ValueError, KeyError, TypeError) as error:
+    except UNUSABLE as error:
         raise damaged(path, error) from error
 
 
 def damaged(path: Path, error: Exception) -> UserError:
     """What to say of a checkpoint that cannot be used."""
-    reason = (str(error).splitlines() or [type(error).__name__])[0]
-    return UserError(f"{path}: a damaged checkpoint ({reason}); resume from another one, or start a new run")
+    return UserError(f"{path}: a damaged checkpoint ({reason(error)}); resume from another one, or start a new run")

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .resuming import values_from
 from .small_images import Data, EpochOfBatches
 
 MOMENTUM = 0.9
@@ -118,7 +119,7 @@ class DeviceTraining:
                 if tensor.shape != value.shape:
                     raise ValueError(f"a tensor of shape {list(value.shape)} instead of {list(tensor.shape)}")
                 tensor.detach().copy_(value)
-            self.progress = Progress(**state["progress"])
+            self.progress = values_from(Progress, state["progress"])
             epoch, position = divmod(self.progress.steps, self.batches.steps)
             if position:
                 self.batches.begin(epoch)

@@ -1,12 +1,20 @@
-"""Files that are either whole or not there."""
+"""Files that are either whole or not there, and what others have made of them."""
 
 from __future__ import annotations
 
 import os
+import pickle
 import tempfile
+import zipfile
 from pathlib import Path
 
 from .errors import UserError
+
+UNUSABLE = (
+    *(ArithmeticError, AttributeError, EOFError, LookupError, OSError, RuntimeError, TypeError, ValueError),
+    *(pickle.UnpicklingError, zipfile.BadZipFile),
+)
+"""What reading a damaged file, or one of something else, and using what it holds may raise."""
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -67,3 +75,10 @@ def cannot_write(path: Path, error: OSError) -> UserError:
     """What to say of a place that cannot be written."""
     remedy = "free or repair that place, or choose another one with --runs"
     return UserError(f"{path}: cannot be written ({error.strerror}); {remedy}")
+
+
+def reason(error: Exception) -> str:
+    """The first line of what an error says; of a key that is missing, that it is."""
+    if isinstance(error, KeyError):
+        return f"it has no {error}"
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Collection
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, get_args, get_origin, get_type_hints
 
 from .errors import UserError
 
@@ -72,6 +72,27 @@ def recipe_from(kind: type[Kind], values: dict, rules: dict[str, Rule]) -> Kind:
         except argparse.ArgumentTypeError as error:
             raise ValueError(f"its recipe has a wrong {name}: {error}") from error
     return kind(**values)
+
+
+def values_from(kind: type[Kind], values: object) -> Kind:
+    """A dataclass of plain values that a file holds.
+
+    Raises:
+        ValueError: a value is missing, unknown or of another type; names it.
+    """
+    hints = get_type_hints(kind)
+    if not isinstance(values, dict) or set(values) != set(hints):
+        raise ValueError(f"it holds no {kind.__name__} with {', '.join(hints)}")
+    for name, hint in hints.items():
+        if not _is_of(values[name], hint):
+            raise ValueError(f"its {name} is of type {type(values[name]).__name__}")
+    return kind(**values)
+
+
+def _is_of(value: object, hint: type) -> bool:
+    if get_origin(hint) is list:
+        return type(value) is list and all(_is_of(one, get_args(hint)[0]) for one in value)
+    return type(value) in ((int, float) if hint is float else (hint,))
 
 
 def check_resumed(recipe: object, given: dict) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -16,13 +15,13 @@ import torch
 import fusedsc
 
 from . import number_types as numbers
-from .checkpoint import serialize
+from .checkpoint import content_of, serialize
 from .cifar_networks import NETWORKS
 from .contestants import KINDS, Contestant, contestants
 from .device_training import PRECISIONS, DeviceTraining, Progress, Training
 from .errors import Interruption, UserError
-from .files import write_atomically
-from .resuming import SWITCH, each, fits, one_of, optional, recipe_from, text
+from .files import UNUSABLE, reason, write_atomically
+from .resuming import SWITCH, each, fits, one_of, optional, recipe_from, text, values_from
 from .small_images import Data, check_batch_size
 
 RECIPE_FILE = "comparison.json"
@@ -121,13 +120,13 @@ class ComparisonFolder:
         try:
             content = json.loads(file.read_text())
             values = {name: tuple(v) if isinstance(v, list) else v for name, v in content["recipe"].items()}
-            return cls(path, recipe_from(ComparisonRecipe, values, RULES), content["seconds"])
+            return cls(path, recipe_from(ComparisonRecipe, values, RULES), float(content["seconds"]))
         except FileNotFoundError as error:
             raise UserError(
                 f"--resume: {path} is no comparison; name a folder with a {RECIPE_FILE}, or start a new one"
             ) from error
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"{file}: damaged ({error}); start a new comparison") from error
+        except UNUSABLE as error:
+            raise UserError(f"{file}: damaged ({reason(error)}); start a new comparison") from error
 
     @cached_property
     def members(self) -> list[Member]:
@@ -140,11 +139,11 @@ class ComparisonFolder:
     def result(self, member: Member) -> Progress | None:
         path = self.path / f"{member.key}.json"
         try:
-            return Progress(**json.loads(path.read_text()))
+            return values_from(Progress, json.loads(path.read_text()))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, TypeError) as error:
-            raise UserError(f"{path}: damaged ({error}); remove it, and --resume trains it again") from error
+        except UNUSABLE as error:
+            raise UserError(f"{path}: damaged ({reason(error)}); remove it, and --resume trains it again") from error
 
     def save_result(self, member: Member, progress: Progress) -> None:
         write_atomically(self.path / f"{member.key}.json", (json.dumps(asdict(progress)) + "\n").encode())
@@ -158,10 +157,10 @@ class ComparisonFolder:
         if not path.exists():
             return
         try:
-            training.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
-        except (OSError, EOFError, RuntimeError, ValueError, KeyError, TypeError, pickle.UnpicklingError) as error:
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise UserError(f"{path}: damaged ({reason}); remove it, and --resume trains it from its start") from error
+            training.load_state_dict(content_of(path))
+        except UNUSABLE as error:
+            remedy = "remove it, and --resume trains it from its start"
+            raise UserError(f"{path}: damaged ({reason(error)}); {remedy}") from error
 
     def _checkpoint(self, member: Member) -> Path:
         return self.path / f"{member.key}.pt"

@@ -16,6 +16,7 @@ from torch import Tensor
 from . import fashion_mnist_data as fashion
 from .cifar_networks import CLASSES, IMAGE_SIZE
 from .errors import UserError
+from .files import UNUSABLE, reason
 
 CIFAR_FOLDER = "cifar-10-batches-py"
 CIFAR_TRAIN_FILES = tuple(f"data_batch_{i}" for i in range(1, 6))
@@ -189,8 +190,8 @@ def _read_cifar(path: Path) -> tuple[Tensor, Tensor]:
             content = _ArraysOnly(file, encoding="bytes").load()
         rows, labels = np.asarray(content[b"data"]), torch.tensor(content[b"labels"], dtype=torch.int64)
         planes = torch.from_numpy(rows.reshape(len(labels), 3, IMAGE_SIZE, IMAGE_SIZE).copy())
-    except (OSError, EOFError, pickle.UnpicklingError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"{path}: missing, damaged or no file of CIFAR-10 ({error}); {CIFAR_REMEDY}") from error
+    except UNUSABLE as error:
+        raise UserError(f"{path}: missing, damaged or no file of CIFAR-10 ({reason(error)}); {CIFAR_REMEDY}") from error
     if planes.dtype != torch.uint8 or len(labels) == 0 or not 0 <= labels.min() <= labels.max() < CLASSES:
         raise UserError(f"{path}: its images are not bytes, or its labels not from 0 to 9; {CIFAR_REMEDY}")
     return planes.permute(0, 2, 3, 1).contiguous(), labels

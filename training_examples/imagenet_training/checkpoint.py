@@ -7,8 +7,8 @@ from pathlib import Path
 
 from common.checkpoint import damaged, find, read, serialize
 from common.errors import UserError
-from common.files import write_atomically
-from common.resuming import recipe_from
+from common.files import UNUSABLE, write_atomically
+from common.resuming import recipe_from, values_from
 from torch import nn
 
 from .recipe import RULES, Recipe
@@ -70,7 +70,7 @@ class Saved:
     def restore(self, trainer: Trainer) -> None:
         try:
             trainer.load_state_dict(self.trainer)
-        except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except UNUSABLE as error:
             raise damaged(self.path, error) from error
 
 
@@ -92,11 +92,11 @@ def load(given: str, runs: Path) -> Saved:
         return Saved(
             path,
             recipe_from(Recipe, content["recipe"], RULES),
-            Surroundings(**content["surroundings"]),
-            Progress(**content["progress"]),
+            values_from(Surroundings, content["surroundings"]),
+            values_from(Progress, content["progress"]),
             content["trainer"],
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except UNUSABLE as error:
         raise damaged(path, error) from error
 
 
@@ -127,7 +127,7 @@ class Weights:
             raise UserError(f"--model: {self.path} has weights of {kept}, not of {name}; leave the option out")
         try:
             model.load_state_dict(self.state)
-        except (RuntimeError, TypeError, AttributeError) as error:
+        except UNUSABLE as error:
             reason = "; ".join(line.strip() for line in str(error).splitlines()[1:3]) or str(error)
             raise UserError(
                 f"{self.path}: not weights of {name} for as many classes ({reason[:200]}); name its network: --model"
@@ -138,12 +138,15 @@ def load_weights(given: str, runs: Path) -> Weights:
     """What ``--evaluate`` names: a run's best weights, a checkpoint's, or those of any state_dict."""
     path = find(given, runs, LATEST, BEST)
     content = read(path)
-    kept = content.get("recipe", {})
-    recipe = {name: kept[name] for name in OF_EVALUATION if name in kept}
-    if "trainer" in content:
-        average = content["trainer"].get("average")
-        return Weights(path, recipe, _without_prefix(average) if average else content["trainer"]["model"])
-    return Weights(path, recipe, content.get("model", content))
+    try:
+        kept = content.get("recipe", {})
+        recipe = {name: kept[name] for name in OF_EVALUATION if name in kept}
+        if "trainer" in content:
+            average = content["trainer"].get("average")
+            return Weights(path, recipe, _without_prefix(average) if average else content["trainer"]["model"])
+        return Weights(path, recipe, content.get("model", content))
+    except UNUSABLE as error:
+        raise damaged(path, error) from error
 
 
 def _without_prefix(average: dict) -> dict:

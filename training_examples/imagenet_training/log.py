@@ -7,6 +7,7 @@ import io
 import json
 from pathlib import Path
 
+from common.errors import UserError
 from common.files import cannot_write, write_atomically
 from matplotlib.figure import Figure
 
@@ -45,13 +46,29 @@ class RunLog:
 
 
 def read(path: Path) -> list[dict]:
-    """All whole lines; the last of a run that was killed may be half a one."""
+    """All whole lines; the last of a run that was killed may be half a one.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    try:
+        texts = path.read_bytes().splitlines()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); repair that place, or move the file") from error
     lines = []
-    if path.exists():
-        for text in path.read_text().splitlines():
-            with contextlib.suppress(ValueError):
-                lines.append(json.loads(text))
+    for text in texts:
+        with contextlib.suppress(ValueError, RecursionError):
+            line = json.loads(text)
+            if isinstance(line, dict) and _is_line(line):
+                lines.append(line)
     return lines
+
+
+def _is_line(line: dict) -> bool:
+    needed = {"step", "accuracy"} if "loss" in line else {"step"}
+    return all(type(line.get(name)) in (int, float) for name in needed)
 
 
 def draw_curves(path: Path, title: str) -> bytes:

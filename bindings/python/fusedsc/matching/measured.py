@@ -6,8 +6,9 @@ import functools
 import json
 import math
 import re
+import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from statistics import median
 
@@ -17,7 +18,7 @@ from torch import nn
 from .layers import conv_kind
 from .parts import Chain, Gated, Image, Part, Single, at
 
-__all__ = ["FOLDER", "Geometry", "Measurements", "Row", "short_name"]
+__all__ = ["FOLDER", "Geometry", "Measurements", "Row", "read_rows", "short_name"]
 
 FOLDER = Path(__file__).parent / "measured"
 
@@ -174,9 +175,48 @@ def rows_of(device: str) -> tuple[Row, ...]:
 
 @functools.cache
 def _read(path: Path) -> tuple[Row, ...]:
-    if not path.exists():
+    """Of a file that cannot be used nothing, and a warning, once."""
+    try:
+        return read_rows(path)
+    except ValueError as error:
+        warnings.warn(
+            f"fusedsc.swap: {error}; it goes on as if nothing had been measured there. Remove the file, or install "
+            "fusedsc again; python -m benchmarks.parts in a checkout measures this machine",
+            stacklevel=2,
+        )
         return ()
-    return tuple(Row(**row) for row in json.loads(path.read_text())["rows"])
+
+
+def read_rows(path: Path) -> tuple[Row, ...]:
+    """What ``python -m benchmarks.parts`` has written; nothing if the file is not there.
+
+    Raises:
+        ValueError: it cannot be read, or holds something else; names the file and says what is wrong.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror})") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged ({error})") from error
+    rows = content.get("rows") if isinstance(content, dict) else None
+    if not isinstance(rows, list):
+        raise ValueError(f"{path} holds no measurements (there is no list of rows)")
+    for i, row in enumerate(rows):
+        if not _is_row(row):
+            raise ValueError(f"{path} holds no measurements (row {i} is not one)")
+    return tuple(Row(**row) for row in rows)
+
+
+def _is_row(content: object) -> bool:
+    if not isinstance(content, dict) or content.keys() != {field.name for field in fields(Row)}:
+        return False
+    texts = {"part", "dtype", "mode"}
+    return all(isinstance(content[name], str) for name in texts) and all(
+        type(content[name]) in (int, float) and 0 < content[name] < math.inf for name in content.keys() - texts
+    )
 
 
 def short_name(name: str) -> str:
