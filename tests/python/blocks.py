@@ -9,6 +9,9 @@ from devices import rand, randn
 from hypothesis import assume
 from torch import Tensor
 
+DRAWS = 8
+"""Of random roundings."""
+
 
 def batch_norm_tensors(channels: int, case: Case, affine=True, tracked=True) -> dict[str, Tensor | None]:
     """A BatchNorm's parameters and running statistics, each or None."""
@@ -75,18 +78,29 @@ def check_block(case: Case, inputs: tuple[dict, ...], fused, composed) -> None:
     assume(expected is not None)
     terms = composed(*constant, constant=True)
     pytorch = composed(*plain)
+    noisy = [[copy_of(tensors, torch.float64) for tensors in inputs] for _ in range(DRAWS if case.is_short else 0)]
+    generator = case.generator()
 
     y = fused(*inputs)
     x = inputs[0]["x"]
-    reference.assert_as_close(y, expected, pytorch, terms, case.dtype, "y")
+    grad_y = randn(y.shape, case.generator(), case.dtype)
+    rounded = []
+    for tensors in noisy:
+        with reference.Roundings(case.dtype, generator):
+            result = composed(*tensors)
+        rounded.append((result, *torch.autograd.grad(result, leaves(*tensors), grad_y.double())))
+    ys, *rounded_gradients = zip(*rounded, strict=True) if rounded else [()] * (1 + len(leaves(*inputs)))
+    reference.assert_as_close(y, expected, pytorch, terms, ys, case.dtype, "y")
     assert y.dtype == case.dtype
     assert y.is_contiguous(memory_format=reference.memory_format(x))
-    for bn, wide_bn, plain_bn in zip(inputs[1:], wide[1:], plain[1:], strict=True):
-        for name in reference.BUFFERS:
+    for i, (bn, wide_bn, plain_bn) in enumerate(zip(inputs, wide, plain, strict=True)):
+        for name in reference.BUFFERS if i > 0 else ():
             if bn[name] is not None:
-                reference.assert_as_close(bn[name], wide_bn[name], plain_bn[name], wide_bn[name], case.dtype, name)
+                buffers = [tensors[i][name] for tensors in noisy]
+                reference.assert_as_close(
+                    bn[name], wide_bn[name], plain_bn[name], wide_bn[name], buffers, case.dtype, name
+                )
 
-    grad_y = randn(y.shape, case.generator(), case.dtype)
     gradients = [
         torch.autograd.grad(result, leaves(*tensors), gradient)
         for result, tensors, gradient in (
@@ -96,7 +110,7 @@ def check_block(case: Case, inputs: tuple[dict, ...], fused, composed) -> None:
             (terms, constant, grad_y.double()),
         )
     ]
-    for i, (tensor, gradient, *others) in enumerate(zip(leaves(*inputs), *gradients, strict=True)):
+    for i, (tensor, gradient, *others) in enumerate(zip(leaves(*inputs), *gradients, rounded_gradients, strict=True)):
         reference.assert_as_close(gradient, *others, case.dtype, f"gradient {i}, of sizes {tuple(tensor.shape)}")
         assert gradient.dtype == tensor.dtype
         if tensor is not x:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 
 def hardsigmoid(z: Tensor) -> Tensor:
@@ -71,20 +72,65 @@ def assert_summed_like(actual: Tensor, expected: Tensor, magnitude: Tensor, term
     assert bool((error <= bound).all()), f"{what}: off by {(error / bound).max():.3g} times the bound"
 
 
+class Roundings(TorchFunctionMode):
+    """Within it, what convolutions read and write is off by as much as if it were stored in `dtype`, and so are the
+    gradients of both: by another random number each, half an eps at most."""
+
+    def __init__(self, dtype: torch.dtype, generator: torch.Generator) -> None:
+        super().__init__()
+        self.half_eps, self.generator = torch.finfo(dtype).eps / 2, generator
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function is not torch.conv2d:
+            return function(*args, **(kwargs or {}))
+        return _Stored.apply(function(_Stored.apply(args[0], self), *args[1:], **(kwargs or {})), self)
+
+    def round(self, x: Tensor) -> Tensor:
+        noise = torch.rand(x.shape, generator=self.generator, dtype=x.dtype).to(x.device)
+        return x * (1 + self.half_eps * (2 * noise - 1))
+
+
+class _Stored(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: Tensor, roundings: Roundings) -> Tensor:
+        ctx.roundings = roundings
+        return roundings.round(x)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
+        return ctx.roundings.round(grad), None
+
+
+def deviation(results: list[Tensor], expected: Tensor) -> Tensor:
+    """The largest of all elements' root mean square."""
+    return torch.stack([(result - expected).square() for result in results]).mean(0).amax().sqrt()
+
+
 def assert_as_close(
-    actual: Tensor, expected: Tensor, pytorch: Tensor, terms: Tensor, dtype: torch.dtype, what: str
+    actual: Tensor,
+    expected: Tensor,
+    pytorch: Tensor,
+    terms: Tensor,
+    rounded: list[Tensor],
+    dtype: torch.dtype,
+    what: str,
 ) -> None:
     """No further from the float64 result than PyTorch's own computation in the same type, give or take a little.
 
-    The little: of the largest of `terms`, which add up to the result and may cancel in it, a few roundings in `dtype`,
-    in which activations are stored, and as many as there are summands in the type of sums.
+    The little is made of
+
+    - six times what roundings in `dtype`, in which activations are stored, take the float64 result away by, in the
+      mean: `rounded` are results with :class:`Roundings`, and so know the activations' slopes and what cancels;
+    - of the largest of `terms`, which add up to the result and may cancel in it, the result's own rounding, and in the
+      type of sums as many roundings as there are summands.
     """
     assert actual.shape == expected.shape, f"{what}: {tuple(actual.shape)} instead of {tuple(expected.shape)}"
     if not expected.numel():
         return
     error = (actual.double() - expected).abs().max()
     stored, kept = torch.finfo(dtype).eps, torch.finfo(sum_type(dtype)).eps
-    little = (4 * stored + 2048 * kept) * torch.maximum(terms.abs().max(), expected.abs().max())
+    little = 6 * deviation(rounded, expected) if rounded else 0.0
+    little += (stored + 2048 * kept) * torch.maximum(terms.abs().max(), expected.abs().max())
     allowed = 4 * (pytorch.double() - expected).abs().max() + little
     assert bool(error <= allowed), f"{what}: off by {error:.3g}, {error / allowed:.3g} times what is allowed"
 

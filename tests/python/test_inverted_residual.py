@@ -8,7 +8,7 @@ import torch
 from blocks import away_from_zero, batch_norm_tensors, check_block, leaves, normal
 from cases import ACTIVATIONS, SMOOTH_ACTIVATIONS, Case, Window, cases, in_layout
 from devices import examples
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from reference import BUFFERS
 
@@ -64,6 +64,37 @@ def test_is_the_composition(case, expanded, out_channels, training, activation, 
         functools.partial(fused, **arguments, recompute=recompute),
         functools.partial(reference.inverted_residual, **arguments),
     )
+
+
+@examples(10)
+@example(activation="identity", seed=229)
+@example(activation="silu", seed=159)
+@example(activation="gelu", seed=400)
+@example(activation="gelu", seed=571)
+@given(activation=st.sampled_from(SMOOTH_ACTIVATIONS), seed=st.integers(0, 2**20))
+def test_one_channel_of_bfloat16(activation, seed):
+    """Of a sum that cancels in a single number, neither its size nor PyTorch's error says how far rounding takes it."""
+    case = Case((1, 7, 3, 3), Window((1, 1), (1, 1), (1, 1), 0), torch.bfloat16, "channels_last", "contiguous", seed)
+    arguments = {"window": case.window, "activation": activation, "training": True, "residual": False}
+    check_block(
+        case,
+        block_tensors(case, 31, 1),
+        functools.partial(fused, **arguments),
+        functools.partial(reference.inverted_residual, **arguments),
+    )
+
+
+@examples(3)
+@given(seed=st.integers(0, 2**20))
+def test_another_result_is_no_rounding(seed):
+    case = Case((2, 8, 6, 6), WINDOW, torch.bfloat16, "channels_last", "contiguous", seed)
+    arguments = {"window": case.window, "activation": "gelu", "training": True, "residual": False}
+    composed = functools.partial(reference.inverted_residual, **arguments)
+    for wrong in (lambda y: 1.1 * y, lambda y: y + 0.1 * y.detach(), lambda y: y + 0.1 * (y - y.detach())):
+        with pytest.raises(AssertionError, match="times what is allowed"):
+            check_block(
+                case, block_tensors(case, 24, 8), lambda *t, wrong=wrong: wrong(fused(*t, **arguments)), composed
+            )
 
 
 @pytest.mark.parametrize("training", [True, False])
