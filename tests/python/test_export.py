@@ -1,8 +1,12 @@
 """What is traced for TorchScript or exported runs without fusedsc: its operators are PyTorch's own there."""
 
+import shutil
+
 import pytest
 import torch
+import torch._inductor.config
 import torchvision
+from compilers import LIBRARY, SYSTEM, sharing_compiler
 
 import fusedsc
 from fusedsc import functional, nn, plain
@@ -101,6 +105,26 @@ def test_onnx_asks_for_plain_operators(monkeypatch):
     assert not [node for node in program.graph.nodes if "fusedsc" in str(node.target)]
 
 
+@pytest.fixture(scope="module")
+def compiler(tmp_path_factory):
+    """What torch._inductor compiles with: its own choice, or else the system's."""
+    found = sharing_compiler(tmp_path_factory.mktemp("compiler"))
+    if found is None:
+        pytest.skip(f"neither g++ nor {SYSTEM} links {LIBRARY.decode()}, as PyTorch does; set CXX to one that does")
+    with torch._inductor.config.patch({"cpp.cxx": (None, found)}):
+        yield found
+
+
+@pytest.mark.skipif(not shutil.which(SYSTEM), reason=f"there is no {SYSTEM}")
+def test_a_compiler_with_a_library_of_its_own_is_passed_over(tmp_path):
+    static = tmp_path / "g++"
+    static.write_text(f'#!/bin/sh\nexec {SYSTEM} "$@" -static-libstdc++\n')
+    static.chmod(0o755)
+    assert sharing_compiler(tmp_path, (str(static),)) is None
+    assert sharing_compiler(tmp_path, ("no such compiler", str(static), SYSTEM)) == SYSTEM
+
+
+@pytest.mark.usefixtures("compiler")
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 @pytest.mark.parametrize("squeezes", [None, 3])
 def test_aot_inductor(squeezes, tmp_path):
@@ -129,6 +153,7 @@ class Autocast(torch.nn.Module):
             return self.module(x)
 
 
+@pytest.mark.usefixtures("compiler")
 @pytest.mark.cpu_only("autocast of CPUs")
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 def test_aot_inductor_with_autocast(tmp_path):
