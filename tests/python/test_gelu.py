@@ -91,7 +91,10 @@ def test_exact_gelu_is_fused(activation):
 def test_approximate_gelu_runs_between_parts(activation):
     plain = network(activation)
     fused = fusedsc.swap(plain, verbose=False)
-    assert sum(fusedsc.swap_report(fused).operators.values()) == 3
+    report = fusedsc.swap_report(fused)
+    assert sum(report.operators.values()) == 3
+    assert len(report.activations) == 3
+    assert all("approximates GELU by a tanh" in reason for reason in report.activations.values())
     assert_same(fused, plain)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from .matching.chains import count_convolutions, find_parts
+from .matching.chains import count_convolutions, find_parts, unfused_activations
 from .matching.fused import FusedModule, fuse, fuse_convolution, single, unfuse
 from .matching.graph import LayerGraph, trace
 from .matching.layers import conv_kind, why_not_conv
@@ -45,9 +45,12 @@ class SwapReport:
     Empty where the model does not run on an image alone."""
     operators: dict[str, int] = field(default_factory=dict)
     """How many parts each operator runs."""
+    activations: dict[str, str] = field(default_factory=dict)
+    """Names of the activations behind convolutions and BatchNorms that run by themselves, each with the reason; one
+    that is a function is named as the call of it in its module."""
 
     def __str__(self) -> str:
-        lines = [f"  {name or '(the model)'}: {reason}" for name, reason in self.left.items()]
+        lines = [f"  {name or '(the model)'}: {reason}" for name, reason in (self.left | self.activations).items()]
         return "\n".join([self.headline(), *lines])
 
     def headline(self) -> str:
@@ -178,7 +181,10 @@ class _Swap:
 
     def _fuse_graph(self, module: nn.Module, name: str, layers: LayerGraph | None) -> dict[str, nn.Module]:
         children = dict(module.named_children())
-        found = [] if layers is None else [one for one in find_parts(layers) if not self._stays(one.part, module, name)]
+        parts = [] if layers is None else find_parts(layers)
+        if layers is not None:
+            self._note_activations(unfused_activations(layers, parts), name)
+        found = [one for one in parts if not self._stays(one.part, module, name)]
         if not found or layers.method in module.__dict__ or fuse(module, layers, found) is not None:
             return children
         self.report.replaced.append(name)
@@ -220,6 +226,9 @@ class _Swap:
         for conv, (name, reason) in self.slower.items():
             if conv not in self.done:
                 self.report.left[name] = reason
+
+    def _note_activations(self, reasons: dict[str, str], name: str) -> None:
+        self.report.activations |= {f"{name}.{below}" if name else below: why for below, why in reasons.items()}
 
     def _count(self, operator: str) -> None:
         self.report.operators[operator] = self.report.operators.get(operator, 0) + 1

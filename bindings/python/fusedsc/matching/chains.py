@@ -20,12 +20,13 @@ from .layers import (
     is_norm,
     norm_activation,
     whole_map_pooling,
+    why_not_activation,
     why_not_conv,
     why_not_plain,
 )
 from .parts import Chain, Gated, Image, Part, Stage, path_of
 
-__all__ = ["Found", "count_convolutions", "find_parts"]
+__all__ = ["Found", "count_convolutions", "find_parts", "unfused_activations"]
 
 ADDITIONS = (operator.add, operator.iadd, torch.add, "add", "add_")
 PRODUCTS = (operator.mul, operator.imul, torch.mul, "mul", "mul_")
@@ -53,6 +54,37 @@ def find_parts(layers: LayerGraph) -> list[Found]:
             found.append(one)
             taken.update(one.nodes)
     return found
+
+
+def unfused_activations(layers: LayerGraph, found: list[Found]) -> dict[str, str]:
+    """Those behind convolutions and BatchNorms that no part has, by their names below the module, with the reasons."""
+    taken = {node for one in found for node in one.nodes}
+    reasons = {}
+    for node in layers.graph.nodes:
+        source = layers.only_input(node)
+        if (
+            node in taken
+            or source is None
+            or not isinstance(layers.layer(source), nn.Conv2d | nn.modules.batchnorm._BatchNorm)
+        ):
+            continue
+        reason = _why_not_fused(layers, node, source in taken)
+        if reason is not None:
+            reasons[node.target if node.op == "call_module" else f"{node.name}()"] = reason
+    return reasons
+
+
+def _why_not_fused(layers: LayerGraph, node: fx.Node, behind_part: bool) -> str | None:
+    """None of what is no activation, and of one behind a convolution that is not fused either."""
+    module = layers.layer(node)
+    if module is not None and is_norm(module):
+        return why_not_activation(module.act) if norm_activation(module) is None else None
+    reason = why_not_activation(node.target if module is None else module, _approximates(node))
+    if reason is not None or not behind_part:
+        return reason
+    if _activation(layers, node) is not None:
+        return "others read what it reads, too"
+    return why_not_plain(module) if module is not None and activation_of(module) is not None else None
 
 
 def count_convolutions(module: nn.Module) -> int:
@@ -84,9 +116,13 @@ def _activation(layers: LayerGraph, node: fx.Node) -> str | None:
     if module is not None:
         return activation_of(module) if why_not_plain(module) is None else None
     if node.op in ("call_function", "call_method"):
-        approximates = node.kwargs.get("approximate", "none") != "none"
-        return None if approximates else ACTIVATION_FUNCTIONS.get(node.target)
+        return None if _approximates(node) else ACTIVATION_FUNCTIONS.get(node.target)
     return None
+
+
+def _approximates(node: fx.Node) -> bool:
+    """Of a call of F.gelu, whether it is not the exact one."""
+    return node.kwargs.get("approximate", "none") != "none"
 
 
 class _Finder:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -30,6 +30,7 @@ __all__ = [
     "qualified_name",
     "sync_group",
     "whole_map_pooling",
+    "why_not_activation",
     "why_not_conv",
     "why_not_plain",
 ]
@@ -57,6 +58,13 @@ ACTIVATION_FUNCTIONS = {
     "relu": "relu",
     "relu_": "relu",
 }
+ACTIVATION_MODULES = ("torch.nn.modules.activation", "timm.layers.activations", "timm.layers.activations_me")
+"""Python modules whose classes are activations."""
+OTHER_ACTIVATIONS = (
+    *("celu", "elu", "hardshrink", "hardsigmoid", "hardtanh", "leaky_relu", "logsigmoid", "mish", "prelu", "rrelu"),
+    *("selu", "sigmoid", "softplus", "softshrink", "softsign", "tanh", "tanhshrink"),
+)
+"""Functions and methods that no operator has."""
 GATE_TYPES: dict[type[nn.Module], str] = {nn.Sigmoid: "sigmoid", nn.Hardsigmoid: "hardsigmoid"}
 GATE_FUNCTIONS = {
     F.sigmoid: "sigmoid",
@@ -206,6 +214,34 @@ def activation_of(module: nn.Module) -> str | None:
     if (type(module) is nn.GELU and module.approximate == "none") or qualified_name(module) in GELUS:
         return "gelu"
     return ACTIVATION_TYPES.get(type(module))
+
+
+def why_not_activation(function: nn.Module | Callable | str, approximates: bool = False) -> str | None:
+    """Why no operator has an activation: a module, a function or the name of a tensor's method; None if one has it, or
+    if it is no activation.
+
+    Args:
+        approximates: a function of GELU's is not the exact one.
+    """
+    if isinstance(function, nn.Module):
+        name = type(function).__name__
+        is_known = activation_of(function) is not None
+        is_one = type(function).__module__ in ACTIVATION_MODULES
+        approximates = type(function) is nn.GELU and function.approximate != "none"
+        limits = (function.min_val, function.max_val) if type(function) is nn.Hardtanh else None
+    else:
+        name = function if isinstance(function, str) else getattr(function, "__name__", "")
+        name, is_known, limits = name.rstrip("_"), function in ACTIVATION_FUNCTIONS and not approximates, None
+        is_one = name in OTHER_ACTIVATIONS or function in ACTIVATION_FUNCTIONS
+    if is_known or not is_one:
+        return None
+    if approximates:
+        return "it approximates GELU by a tanh, and fused operators have the exact one: nn.GELU(), F.gelu(x)"
+    if limits is not None:
+        return f"it cuts at {limits[0]:g} and {limits[1]:g}, and fused operators at 0 and 6"
+    if name.lower() in ("sigmoid", "hardsigmoid"):
+        return "a gate is fused only between a depthwise convolution and a projection, all with BatchNorm"
+    return f"no fused operator has {name}; they have ReLU, ReLU6, SiLU, Hardswish and GELU"
 
 
 def activation_setting(module: nn.Module) -> str | tuple[float, float] | None:
