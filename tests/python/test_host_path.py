@@ -1,5 +1,6 @@
 """What a training step costs the host: small tensors that do not go through PyTorch's dispatcher one by one."""
 
+import sys
 from collections import Counter
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
+import fusedsc
 from fusedsc.functional import ConvStage, conv_chain
 
 MAKE_TENSORS = ("aten::empty", "aten::empty_like", "aten::empty_strided", "aten::to", "aten::as_strided", "aten::clone")
@@ -44,6 +46,37 @@ def test_a_step_makes_its_tensors_itself(layout):
     counts = Counter(event.name for event in events.events())
     assert counts["fusedsc::_conv_chain_backward"] == 1
     assert {name: counts[name] for name in MAKE_TENSORS if counts[name]} == {}
+
+
+def python_calls(model, x):
+    """Of a step: calls of functions in Python, and from there of functions in C."""
+    counts = Counter()
+
+    def count(frame, event, argument):
+        counts[event] += 1
+
+    sys.setprofile(count)
+    try:
+        model(x).sum().backward()
+    finally:
+        sys.setprofile(None)
+    return counts["call"], counts["c_call"]
+
+
+@pytest.mark.cpu_only("counts what no device does")
+@pytest.mark.parametrize("name", ["mobilenet_v2", "mobilenet_v3_small"])
+def test_a_swapped_step_makes_few_python_calls(name):
+    """Each asks whether its layers are still those that were swapped, and reads them: without a call for each layer."""
+    plain = pytest.importorskip("torchvision.models").get_model(name, num_classes=10)
+    fused = fusedsc.swap(plain, verbose=False, replace_slower=True)
+    parts = sum(fusedsc.swap_report(fused).operators.values())
+    x = torch.randn(2, 3, 32, 32)
+    for model in (plain, fused):
+        model(x).sum().backward()
+    (calls, c_calls), (plain_calls, plain_c_calls) = python_calls(fused, x), python_calls(plain, x)
+    assert calls < 0.45 * plain_calls
+    assert c_calls < 0.6 * plain_c_calls
+    assert calls < 33 * parts + 0.02 * plain_calls
 
 
 def test_gradients_have_their_parameters_strides():

@@ -243,6 +243,10 @@ def reflect(block):
     block.conv[1][0]._reversed_padding_repeated_twice = [1, 1, 1, 1]
 
 
+def dilate(block):
+    block.conv[1][0].dilation = block.conv[1][0].padding = (2, 2)
+
+
 def half_frozen(block):
     block.conv[0][1].eval()
 
@@ -255,7 +259,8 @@ def own_forward(block):
 # What is done to a block, and why the block runs plainly if it is done after swap; None if it need not.
 CHANGES = [
     (sync, None), (freeze, "is a FrozenBatchNorm2d now"), (untrack, None), (hook, "hooks"), (tanh, "is a Tanh now"),
-    (two_activations, "is a SiLU now"), (bias, None), (reflect, "pads with reflect"),
+    (two_activations, "is a SiLU now"), (bias, None), (reflect, "padding_mode=reflect"),
+    (dilate, "dilation=(2, 2)"),
     (half_frozen, "training mode and others in eval mode"), (own_forward, "forward of its own"),
 ]  # fmt: skip
 

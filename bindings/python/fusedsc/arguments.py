@@ -13,10 +13,12 @@ from torch import Tensor
 
 __all__ = [
     "BatchNorm",
+    "ChainGeometry",
     "Padding",
     "Pair",
     "batch_norms",
     "chain_arguments",
+    "chain_geometry",
     "geometry",
     "integer",
     "integers",
@@ -103,6 +105,32 @@ def geometry(
 
 def chain_arguments(x: Tensor, stages: Sequence[NamedTuple]) -> dict[str, list]:
     """The stages of a chain as the operators take them: as lists, one after the other."""
+    return {
+        "weights": [stage.weight for stage in stages],
+        "biases": [stage.bias for stage in stages],
+        "has_bn": [stage.bn is not None for stage in stages],
+        "bns": [tensor for i, stage in enumerate(stages) for tensor in _five_tensors(f"stages[{i}].bn", stage.bn)],
+        "momenta": [math.nan if stage.momentum is None else real("momentum", stage.momentum) for stage in stages],
+        "eps": [real("eps", stage.eps) for stage in stages],
+        "activations": [stage.activation for stage in stages],
+        **chain_geometry(x, stages)._asdict(),
+    }
+
+
+class ChainGeometry(NamedTuple):
+    """Of all convolutions of a chain, one after the other."""
+
+    strides: list[int]
+    """Two of each."""
+    paddings: list[int]
+    """Four of each: left, right, top, bottom."""
+    dilations: list[int]
+    groups: list[int]
+
+
+def chain_geometry(x: Tensor | None, stages: Sequence[NamedTuple]) -> ChainGeometry:
+    """What the operators take of the stages' numbers; of x and the weights only sizes matter, and only to padding that
+    is given by name."""
     strides, paddings, dilations = [], [], []
     for i, stage in enumerate(stages):
         if _is_plain_geometry(stage.stride, stage.padding, stage.dilation):
@@ -118,19 +146,7 @@ def chain_arguments(x: Tensor, stages: Sequence[NamedTuple]) -> dict[str, list]:
         strides += stride
         paddings += _four_sides(f"stages[{i}].padding", padding)
         dilations += dilation
-    return {
-        "weights": [stage.weight for stage in stages],
-        "biases": [stage.bias for stage in stages],
-        "has_bn": [stage.bn is not None for stage in stages],
-        "bns": [tensor for i, stage in enumerate(stages) for tensor in _five_tensors(f"stages[{i}].bn", stage.bn)],
-        "momenta": [math.nan if stage.momentum is None else real("momentum", stage.momentum) for stage in stages],
-        "eps": [real("eps", stage.eps) for stage in stages],
-        "activations": [stage.activation for stage in stages],
-        "strides": strides,
-        "paddings": paddings,
-        "dilations": dilations,
-        "groups": [integer("groups", stage.groups) for stage in stages],
-    }
+    return ChainGeometry(strides, paddings, dilations, [integer("groups", stage.groups) for stage in stages])
 
 
 def _is_plain_geometry(stride, padding, dilation) -> bool:

@@ -65,7 +65,7 @@ def depthwise_conv2d(
     Raises:
         ValueError: an argument has the wrong rank, channels, dtype, device or value.
     """
-    return _operators().depthwise_conv2d(x, weight, bias, *geometry(x, weight, stride, padding, dilation))
+    return operators_in_use().depthwise_conv2d(x, weight, bias, *geometry(x, weight, stride, padding, dilation))
 
 
 def pointwise_conv2d(x: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 1) -> Tensor:
@@ -85,7 +85,7 @@ def pointwise_conv2d(x: Tensor, weight: Tensor, bias: Tensor | None = None, grou
     Raises:
         ValueError: an argument has the wrong rank, channels, dtype, device or value.
     """
-    return _operators().pointwise_conv2d(x, weight, bias, integer("groups", groups))
+    return operators_in_use().pointwise_conv2d(x, weight, bias, integer("groups", groups))
 
 
 def sliding_channel_conv2d(
@@ -118,7 +118,7 @@ def sliding_channel_conv2d(
         ValueError: an argument has the wrong rank, channels, dtype, device or value.
     """
     groups, overlap = integer("groups", groups), real("overlap", overlap)
-    return _operators().sliding_channel_conv2d(x, weight, bias, groups, overlap)
+    return operators_in_use().sliding_channel_conv2d(x, weight, bias, groups, overlap)
 
 
 def dsc_block(
@@ -180,7 +180,7 @@ def dsc_block(
         RuntimeError: the gradient is itself differentiated.
     """
     stride, padding, dilation = geometry(x, dw_weight, stride, padding, dilation)
-    return _operators().dsc_block(
+    return operators_in_use().dsc_block(
         x,
         dw_weight,
         bn_weight,
@@ -243,7 +243,7 @@ def conv_bn_act(
         RuntimeError: the gradient is itself differentiated.
     """
     stride, padding, dilation = geometry(x, weight, stride, padding, dilation)
-    return _operators().conv_bn_act(
+    return operators_in_use().conv_bn_act(
         x,
         weight,
         bn_weight,
@@ -324,7 +324,7 @@ def inverted_residual(
         RuntimeError: the gradient is itself differentiated.
     """
     stride, padding, dilation = geometry(x, dw_weight, stride, padding, dilation)
-    return _operators().inverted_residual(
+    return operators_in_use().inverted_residual(
         x,
         expand_weight,
         dw_weight=dw_weight,
@@ -409,7 +409,7 @@ def conv_chain(
             per channel.
         RuntimeError: the gradient is itself differentiated.
     """
-    return _operators().conv_chain(
+    return operators_in_use().conv_chain(
         x,
         **chain_arguments(x, stages),
         training=training,
@@ -418,11 +418,15 @@ def conv_chain(
         input_activation=input_activation,
         recompute=recompute,
         sync_group=sync_group,
-        sync_size=1 if sync_group is None else _processes_of(sync_group),
+        sync_size=processes_of(sync_group),
     )
 
 
-_chosen = threading.local()
+class _Chosen(threading.local):
+    operators = None
+
+
+_chosen = _Chosen()
 
 
 @contextlib.contextmanager
@@ -431,7 +435,7 @@ def using(operators) -> Iterator[None]:
 
     `operators` has functions of the operators' names and signatures. What ``torch.compile`` compiles does not see it.
     """
-    before = getattr(_chosen, "operators", None)
+    before = _chosen.operators
     _chosen.operators = operators
     try:
         yield
@@ -439,17 +443,25 @@ def using(operators) -> Iterator[None]:
         _chosen.operators = before
 
 
-def _processes_of(group_name):
+def processes_of(group_name: str | None) -> int:
+    """Of a process group, by its name; 1 for None."""
+    if group_name is None:
+        return 1
     from torch.distributed import distributed_c10d  # not in every build of PyTorch
 
     return distributed_c10d._get_group_size_by_name(group_name)
 
 
-def _operators():
+def operators_in_use(exports: bool = True):
+    """What this thread's calls go to: what :func:`using` says; :mod:`fusedsc.plain` where they are recorded for others;
+    ``torch.ops.fusedsc``.
+
+    Args:
+        exports: False where it is known that nothing is recorded.
+    """
     if not torch.compiler.is_dynamo_compiling():
-        chosen = getattr(_chosen, "operators", None)
-        if chosen is not None:
-            return chosen
-        if plain.is_exporting():
+        if _chosen.operators is not None:
+            return _chosen.operators
+        if exports and plain.is_exporting():
             return plain
     return torch.ops.fusedsc

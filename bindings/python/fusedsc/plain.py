@@ -43,7 +43,7 @@ def is_exporting() -> bool:
     if torch.compiler.is_dynamo_compiling():
         return False
     # The second question imports the exporter, where nobody has yet.
-    return torch.jit.is_tracing() or (ONNX_EXPORTER in sys.modules and torch.onnx.is_in_onnx_export())
+    return torch._C._is_tracing() or (ONNX_EXPORTER in sys.modules and torch.onnx.is_in_onnx_export())
 
 
 def depthwise_conv2d(x, weight, bias, stride, padding, dilation):

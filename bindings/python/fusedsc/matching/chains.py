@@ -24,7 +24,7 @@ from .layers import (
     why_not_conv,
     why_not_plain,
 )
-from .parts import Chain, Gated, Image, Part, Stage, path_of
+from .parts import Chain, Gated, Image, Part, Stage, geometry_of, path_of
 
 __all__ = ["Found", "count_convolutions", "find_parts", "unfused_activations"]
 
@@ -157,7 +157,7 @@ class _Finder:
             if node is not None and self.layers.only_input(node) is not self.nodes[-1]:
                 break
         before = self._input_activation(source)
-        if before == "identity" and len(self.stages) == 1 and self.stages[0] == Stage(self.stages[0].conv):
+        if before == "identity" and len(self.stages) == 1 and self.stages[0].is_bare:
             return None
         if before != "identity":
             self.nodes.insert(0, source)
@@ -180,7 +180,7 @@ class _Finder:
             if name is not None:
                 activation = name
                 self.nodes.append(following)
-        self.stages.append(Stage(conv, norm, activation))
+        self.stages.append(Stage(conv, norm, activation, geometry_of(self.layers.layer(node))))
 
     def _convolutions(self) -> list[nn.Conv2d]:
         """Those of the stages so far."""

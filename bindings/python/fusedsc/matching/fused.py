@@ -18,7 +18,7 @@ from torch import fx, nn
 from ..plain import is_exporting
 from .chains import Found, find_parts
 from .graph import LayerGraph, trace
-from .layers import activation_setting, name_of, qualified_name, why_not_plain
+from .layers import layer_setting, name_of, qualified_name, why_not_plain
 from .parts import Part, Path, Single, Stage, at, path_of
 
 __all__ = ["FusedModule", "Program", "fuse", "fuse_convolution", "fuse_whole", "single", "unfuse"]
@@ -50,34 +50,42 @@ class Program:
     names: tuple[tuple[str, Any], ...]
     """What else the source refers to."""
     parts: tuple[Part, ...]
-    watched: tuple[tuple[Path, type[nn.Module], Any], ...]
-    """The descendants that the parts take the place of, what they were, and which of a type's activations."""
+    watched: tuple[tuple[Path, type[nn.Module], tuple[tuple[str, Any], ...]], ...]
+    """The descendants that the parts take the place of, what they were, and their settings."""
     settings: tuple[tuple[Path, str, Setting], ...]
     """What the method has read of the module and its descendants, and what it was."""
 
     def why_not(self, module: nn.Module) -> str | None:
         """Why the program is not what the module's own forward computes now; None if it is."""
         reason = self.why_changed(module)
-        for part in self.parts if reason is None else ():
-            reason = part.why_not(module)
-            if reason is not None:
-                break
+        for part in self.parts:
+            if reason is None:
+                reason = part.why_not(module)
         return reason
 
     def why_changed(self, module: nn.Module) -> str | None:
-        """The same, as far as it does not depend on modes."""
+        """The same, as far as it does not depend on modes. Each call asks for all layers: hence no calls in here."""
         for path, kind, setting in self.watched:
+            child = module
             try:
-                child = at(module, path)
+                for name in path:
+                    child = child._modules[name]
             except (KeyError, AttributeError):
                 return f"{'.'.join(path)} is gone"
             if type(child) is not kind and qualified_name(child) != SYNCHRONISED.get(name_of(kind)):
                 return f"{'.'.join(path)} is a {type(child).__name__} now"
-            if activation_setting(child) != setting:
-                return f"{'.'.join(path)} is {child} now"
-            reason = why_not_plain(child)
-            if reason is not None:
-                return f"{'.'.join(path)}: {reason}"
+            attributes = child.__dict__
+            for name, value in setting:
+                if attributes[name] != value:
+                    return f"{'.'.join(path)} is {child} now"
+            if (
+                child._forward_hooks
+                or child._forward_pre_hooks
+                or child._backward_hooks
+                or child._backward_pre_hooks
+                or "forward" in attributes
+            ):
+                return f"{'.'.join(path)}: {why_not_plain(child)}"
         for path, name, value in self.settings:
             present = at(module, path).__dict__.get(name)
             if present != value:
@@ -132,7 +140,7 @@ def fuse(module: nn.Module, layers: LayerGraph, found: list[Found]) -> str | Non
     still_called = _below(node.target for node in graph.nodes if node.op == "call_module")
     called = _below(layers.called)
     watched = tuple(
-        (path_of(name), type(child), activation_setting(child))
+        (path_of(name), type(child), layer_setting(child))
         for name, child in layers.modules.items()
         if name and f"{name}.".startswith(called) and not f"{name}.".startswith(still_called)
     )

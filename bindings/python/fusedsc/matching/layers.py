@@ -3,36 +3,39 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from types import NoneType
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..arguments import real
+
 __all__ = [
     "ACTIVATION_FUNCTIONS",
     "GATE_FUNCTIONS",
     "HOOKS",
     "MOST_IMAGE_CHANNELS",
-    "BatchNormState",
+    "BatchNorms",
     "activation_of",
-    "activation_setting",
     "conv_kind",
     "conv_padding",
     "drop_rate",
     "gate_of",
     "is_layer",
     "is_norm",
+    "layer_setting",
     "name_of",
     "norm_activation",
-    "norm_state",
+    "norm_states",
     "qualified_name",
-    "sync_group",
     "whole_map_pooling",
     "why_not_activation",
     "why_not_conv",
     "why_not_plain",
+    "why_not_together",
 ]
 
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
@@ -65,6 +68,11 @@ OTHER_ACTIVATIONS = (
     *("selu", "sigmoid", "softplus", "softshrink", "softsign", "tanh", "tanhshrink"),
 )
 """Functions and methods that no operator has."""
+SETTINGS: dict[type[nn.Module], tuple[str, ...]] = {
+    nn.Conv2d: ("kernel_size", "stride", "padding", "dilation", "groups", "padding_mode"),
+    nn.GELU: ("approximate",),
+    nn.Hardtanh: ("min_val", "max_val"),
+}
 GATE_TYPES: dict[type[nn.Module], str] = {nn.Sigmoid: "sigmoid", nn.Hardsigmoid: "hardsigmoid"}
 GATE_FUNCTIONS = {
     F.sigmoid: "sigmoid",
@@ -151,14 +159,15 @@ def conv_padding(conv: nn.Conv2d) -> Sequence[int] | str:
 # -------------------------------------------------------------------------------------------------------- BatchNorms
 
 
-class BatchNormState(NamedTuple):
+class BatchNorms(NamedTuple):
     """What normalises, in the order in which operators take a BatchNorm's tensors, and how."""
 
-    tensors: tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None]
+    tensors: list[Tensor | None]
+    """Five of each: weight, bias, running_mean, running_var, num_batches_tracked."""
+    momenta: list[float | None]
+    eps: list[float]
     training: bool
-    momentum: float | None
-    eps: float
-    sync_group: str | None = None
+    sync_group: str | None
     """The name of the process group whose batches give the statistics together; None for this process's alone."""
 
 
@@ -170,22 +179,59 @@ def _is_known_norm(module: nn.Module) -> bool:
     return qualified_name(module) in FROZEN_NORMS | NORMS_WITH_ACTIVATION
 
 
-def norm_state(norm: nn.Module) -> BatchNormState:
-    """Of a module for which :func:`is_norm` holds, now."""
-    buffers, parameters = norm._buffers, norm._parameters
-    if not isinstance(norm, nn.modules.batchnorm._BatchNorm):  # frozen: everything is a buffer
-        tensors = (buffers["weight"], buffers["bias"], buffers["running_mean"], buffers["running_var"], None)
-        return BatchNormState(tensors, False, 0.0, norm.eps)
-    # As nn.BatchNorm2d: what is not to be tracked is not passed on while training.
-    tracked = (None,) * 3
-    if not norm.training or norm.track_running_stats:
-        tracked = (buffers["running_mean"], buffers["running_var"], buffers["num_batches_tracked"])
-    tensors = (parameters["weight"], parameters["bias"], *tracked)
-    return BatchNormState(tensors, norm.training, norm.momentum, norm.eps, sync_group(norm))
+def norm_states(norms: Iterable[nn.Module | None]) -> BatchNorms:
+    """Of modules for which :func:`is_norm` holds, now; None stands for a convolution without a BatchNorm.
+
+    Mode and process group are the last one's: see :func:`why_not_together`.
+    """
+    tensors, momenta, rates, training, group = [], [], [], False, None
+    for norm in norms:
+        if norm is None:
+            tensors += (None, None, None, None, None)
+            momenta += (0.1,)
+            rates += (1e-5,)
+            continue
+        buffers, parameters = norm._buffers, norm._parameters
+        if "weight" not in parameters:  # frozen: everything is a buffer
+            tensors += (buffers["weight"], buffers["bias"], buffers["running_mean"], buffers["running_var"], None)
+            momenta += (0.0,)
+        else:
+            training = norm.training
+            tensors += (parameters["weight"], parameters["bias"])
+            # As nn.BatchNorm2d: what is not to be tracked is not passed on while training.
+            if not training or norm.track_running_stats:
+                tensors += (buffers["running_mean"], buffers["running_var"], buffers["num_batches_tracked"])
+            else:
+                tensors += (None, None, None)
+            momenta += (norm.momentum if type(norm.momentum) in (float, NoneType) else real("momentum", norm.momentum),)
+        rates += (norm.eps if type(norm.eps) is float else real("eps", norm.eps),)
+        if type(norm) is not nn.BatchNorm2d:
+            group = sync_group(norm)
+    return BatchNorms(tensors, momenta, rates, training, group)
+
+
+def why_not_together(norms: Iterable[nn.Module | None]) -> str | None:
+    """Why one operator cannot have all of them as they are set now; None if it can."""
+    first = None
+    for norm in norms:
+        if norm is None:
+            continue
+        training = norm.training and "weight" in norm._parameters
+        tracks = training or norm._buffers["running_mean"] is not None
+        group = None if type(norm) is nn.BatchNorm2d else sync_group(norm)
+        if first is None:
+            first = (training, tracks, group)
+        elif training is not first[0]:
+            return "some of its BatchNorms are in training mode and others in eval mode"
+        elif tracks is not first[1]:
+            return "some of its BatchNorms keep running statistics and others do not"
+        elif group != first[2]:
+            return "some of its BatchNorms take the statistics of other processes, too, and others do not"
+    return None
 
 
 def sync_group(norm: nn.Module) -> str | None:
-    """As in :class:`BatchNormState`: by the rules of nn.SyncBatchNorm, where there are several processes."""
+    """As in :class:`BatchNorms`: by the rules of nn.SyncBatchNorm, where there are several processes."""
     if not isinstance(norm, nn.SyncBatchNorm) or not norm.training:
         return None
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
@@ -244,11 +290,10 @@ def why_not_activation(function: nn.Module | Callable | str, approximates: bool 
     return f"no fused operator has {name}; they have ReLU, ReLU6, SiLU, Hardswish and GELU"
 
 
-def activation_setting(module: nn.Module) -> str | tuple[float, float] | None:
-    """What the function of an activation's module depends on beyond the module's type."""
-    if type(module) is nn.GELU:
-        return module.approximate
-    return (module.min_val, module.max_val) if type(module) is nn.Hardtanh else None
+def layer_setting(module: nn.Module) -> tuple[tuple[str, object], ...]:
+    """What its forward depends on beyond its type, its tensors and its mode: names and values of attributes."""
+    names = next((names for kind, names in SETTINGS.items() if isinstance(module, kind)), ())
+    return tuple((name, getattr(module, name)) for name in names)
 
 
 def gate_of(module: nn.Module) -> str | None:

@@ -3,18 +3,21 @@ it reads the layers as they are then, so that whatever is done to their paramete
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import functional
+from ..arguments import ChainGeometry, Padding, chain_geometry
 from ..functional import ConvStage
 from ..plain import squeeze_excite_gate
-from .layers import BatchNormState, conv_padding, drop_rate, norm_activation, norm_state, sync_group
+from .layers import BatchNorms, conv_padding, drop_rate, norm_activation, norm_states, why_not_together
 
-__all__ = ["Chain", "Gated", "Image", "Part", "Path", "Single", "Stage", "at", "path_of"]
+__all__ = ["Chain", "Gated", "Geometry", "Image", "Part", "Path", "Single", "Stage", "at", "geometry_of", "path_of"]
 
 Path = tuple[str, ...]
 
@@ -29,6 +32,33 @@ def at(module: nn.Module, path: Path) -> nn.Module:
     return module
 
 
+def all_at(module: nn.Module, paths: Iterable[Path | None]) -> list[nn.Module | None]:
+    """As :func:`at`, of one after the other; None stays None."""
+    found = []
+    for path in paths:
+        layer = None if path is None else module
+        for name in path or ():
+            layer = layer._modules[name]
+        found.append(layer)
+    return found
+
+
+class Geometry(NamedTuple):
+    """Of a convolution, as :class:`fusedsc.functional.ConvStage` has it."""
+
+    stride: tuple[int, int] = (1, 1)
+    padding: Padding = (0, 0)
+    dilation: tuple[int, int] = (1, 1)
+    groups: int = 1
+
+
+PLAIN = Geometry()
+
+
+def geometry_of(conv: nn.Conv2d) -> Geometry:
+    return Geometry(conv.stride, conv_padding(conv), conv.dilation, conv.groups)
+
+
 @dataclass(frozen=True)
 class Stage:
     """A convolution, the BatchNorm behind it, if there is one, and the activation behind that."""
@@ -36,65 +66,66 @@ class Stage:
     conv: Path
     norm: Path | None = None
     activation: str = "identity"
+    geometry: Geometry = PLAIN
+
+    @property
+    def is_bare(self) -> bool:
+        return self.norm is None and self.activation == "identity"
 
 
 @dataclass(frozen=True)
 class Part:
-    """Convolutions one after the other."""
+    """Convolutions one after the other. What of them does not change from call to call is made ready here."""
 
     stages: tuple[Stage, ...]
+    convs: tuple[Path, ...] = field(init=False, repr=False, compare=False)
+    norms: tuple[Path | None, ...] = field(init=False, repr=False, compare=False)
+    has_bn: list[bool] = field(init=False, repr=False, compare=False)
+    activations: list[str] = field(init=False, repr=False, compare=False)
+    fixed_geometry: ChainGeometry | None = field(init=False, repr=False, compare=False)
+    """None where it depends on the size of x."""
 
     operator = ""
     """That of fusedsc.functional which runs it."""
 
-    def norms(self, module: nn.Module) -> Iterator[BatchNormState]:
-        for stage in self.stages:
-            if stage.norm is not None:
-                yield norm_state(at(module, stage.norm))
+    def __post_init__(self) -> None:
+        by_name = any(isinstance(stage.geometry.padding, str) for stage in self.stages)
+        ready = {
+            "convs": tuple(stage.conv for stage in self.stages),
+            "norms": tuple(stage.norm for stage in self.stages),
+            "has_bn": [stage.norm is not None for stage in self.stages],
+            "activations": [stage.activation for stage in self.stages],
+            "fixed_geometry": None if by_name else chain_geometry(None, self._conv_stages([None] * len(self.stages))),
+        }
+        self.__dict__.update(ready)
 
     def why_not(self, module: nn.Module) -> str | None:
         """Why the operator cannot compute the layers as they are set now; None if it can."""
-        for stage in self.stages:
-            conv = at(module, stage.conv)
-            if conv.padding_mode != "zeros":
-                return f"{'.'.join(stage.conv)} pads with {conv.padding_mode}, not zeros"
-        return _why_not_together([at(module, stage.norm) for stage in self.stages if stage.norm is not None])
+        return why_not_together(all_at(module, self.norms))
 
     def convolutions(self) -> Iterable[Path]:
         """Those whose multiply-adds the operator does."""
-        return [stage.conv for stage in self.stages]
+        return self.convs
 
     def run(self, module: nn.Module, x: Tensor) -> Tensor:
         raise NotImplementedError
 
+    def _operands(self, module: nn.Module) -> tuple[list[Tensor], list[Tensor | None], BatchNorms]:
+        """Weights, biases and BatchNorms."""
+        weights, biases = [], []
+        for conv in all_at(module, self.convs):
+            parameters = conv._parameters
+            weights.append(parameters["weight"])
+            biases.append(parameters["bias"])
+        return weights, biases, norm_states(all_at(module, self.norms))
 
-def _why_not_together(norms: list[nn.Module]) -> str | None:
-    modes = {norm.training and hasattr(norm, "momentum") for norm in norms}
-    if len(modes) > 1:
-        return "some of its BatchNorms are in training mode and others in eval mode"
-    if modes == {False} and len({norm.running_mean is None for norm in norms}) > 1:
-        return "some of its BatchNorms keep running statistics and others do not"
-    if len({sync_group(norm) for norm in norms}) > 1:
-        return "some of its BatchNorms take the statistics of other processes, too, and others do not"
-    return None
+    def _geometry(self, x: Tensor, weights: list[Tensor]) -> ChainGeometry:
+        return self.fixed_geometry or chain_geometry(x, self._conv_stages(weights))
 
-
-def _stage(module: nn.Module, stage: Stage) -> tuple[ConvStage, BatchNormState | None]:
-    """What the operator takes of a stage, and its BatchNorm, if it has one."""
-    conv = at(module, stage.conv)
-    weight, bias = conv._parameters["weight"], conv._parameters["bias"]
-    geometry = (stage.activation, conv.stride, conv_padding(conv), conv.dilation, conv.groups)
-    if stage.norm is None:
-        return ConvStage(weight, bias, None, 0.1, 1e-5, *geometry), None
-    norm = norm_state(at(module, stage.norm))
-    return ConvStage(weight, bias, norm.tensors, norm.momentum, norm.eps, *geometry), norm
-
-
-def _stages(module: nn.Module, stages: Iterable[Stage]) -> tuple[tuple[ConvStage, ...], bool, str | None]:
-    """What the operator takes of all of them, and the mode and the process group that their BatchNorms share."""
-    convs, norms = zip(*(_stage(module, stage) for stage in stages), strict=True)
-    norm = next((norm for norm in norms if norm is not None), None)
-    return (convs, False, None) if norm is None else (convs, norm.training, norm.sync_group)
+    def _conv_stages(self, weights: Iterable[Tensor | None]) -> list[ConvStage]:
+        return [
+            ConvStage(weight, **stage.geometry._asdict()) for weight, stage in zip(weights, self.stages, strict=True)
+        ]
 
 
 @dataclass(frozen=True)
@@ -110,16 +141,31 @@ class Chain(Part):
     operator = "conv_chain"
 
     def run(self, module: nn.Module, x: Tensor) -> Tensor:
-        stages, training, group = _stages(module, self.stages)
-        return functional.conv_chain(
+        weights, biases, bns = self._operands(module)
+        strides, paddings, dilations, groups = self._geometry(x, weights)
+        momenta = bns.momenta
+        if None in momenta:
+            momenta = [math.nan if momentum is None else momentum for momentum in momenta]
+        return functional.operators_in_use(exports=False).conv_chain(
             x,
-            stages,
-            training=training,
+            weights,
+            biases,
+            self.has_bn,
+            bns.tensors,
+            training=bns.training,
+            momenta=momenta,
+            eps=bns.eps,
+            activations=self.activations,
+            strides=strides,
+            paddings=paddings,
+            dilations=dilations,
+            groups=groups,
             residual=self.residual,
             branch_scale=None if self.drop is None else branch_scale(at(module, self.drop), x),
             input_activation=self.input_activation,
             recompute=module.recompute,
-            sync_group=group,
+            sync_group=bns.sync_group,
+            sync_size=functional.processes_of(bns.sync_group),
         )
 
 
@@ -137,45 +183,44 @@ class Gated(Part):
     operator = "inverted_residual"
 
     def convolutions(self) -> Iterable[Path]:
-        return [*super().convolutions(), self.reduce, self.expand]
+        return [*self.convs, self.reduce, self.expand]
 
     def run(self, module: nn.Module, x: Tensor) -> Tensor:
-        stages, training, group = _stages(module, self.stages)
+        weights, _, bns = self._operands(module)
         drops = self.drop is not None and at(module, self.drop).training
         adds = self.residual and not drops
         # inverted_residual has neither of these; a chain before the gate and one behind it have both.
-        if group is not None or len({stage.momentum is None for stage in stages}) > 1:
-            y = self._run_chains(module, x, stages, training, group)
+        if bns.sync_group is not None or (None in bns.momenta and any(m is not None for m in bns.momenta)):
+            y = self._run_chains(module, x)
             y = y + x if adds else y
         else:
-            y = self._run_whole(module, x, stages, training, adds)
+            y = self._run_whole(module, x, weights, bns, adds)
         if not drops:
             return y
         y = at(module, self.drop)(y)
         return y + x if self.residual else y
 
-    def _run_whole(
-        self, module: nn.Module, x: Tensor, stages: tuple[ConvStage, ...], training: bool, adds: bool
-    ) -> Tensor:
-        *expansion, depthwise, project = stages
-        expand = expansion[0] if expansion else None
+    def _run_whole(self, module: nn.Module, x: Tensor, weights: list[Tensor], bns: BatchNorms, adds: bool) -> Tensor:
+        strides, paddings, dilations, _ = self._geometry(x, weights)
         reduce, excite = at(module, self.reduce)._parameters, at(module, self.expand)._parameters
-        norms = [expand or depthwise, depthwise, project]
-        return functional.inverted_residual(
+        momenta, eps, tensors = bns.momenta, bns.eps, bns.tensors
+        expands = len(weights) == 3
+        return functional.operators_in_use(exports=False).inverted_residual(
             x,
-            None if expand is None else expand.weight,
-            None if expand is None else expand.bn,
-            depthwise.weight,
-            depthwise.bn,
-            project.weight,
-            project.bn,
-            training=training,
-            momentum=None if norms[0].momentum is None else [norm.momentum for norm in norms],
-            eps=[norm.eps for norm in norms],
-            activation=depthwise.activation,
-            stride=depthwise.stride,
-            padding=depthwise.padding,
-            dilation=depthwise.dilation,
+            weights[0] if expands else None,
+            tensors[:5] if expands else [None] * 5,
+            weights[-2],
+            tensors[-10:-5],
+            weights[-1],
+            tensors[-5:],
+            training=bns.training,
+            # Three of each: those of the expansion count for nothing where there is none.
+            momentum=None if momenta[0] is None else [momenta[0], *momenta[-2:]],
+            eps=[eps[0], *eps[-2:]],
+            activation=self.activations[-2],
+            stride=strides[-4:-2],
+            padding=paddings[-8:-4],
+            dilation=dilations[-4:-2],
             residual=adds,
             recompute=module.recompute,
             se_reduce_weight=reduce["weight"],
@@ -186,15 +231,12 @@ class Gated(Part):
             se_gate=self.gate,
         )
 
-    def _run_chains(
-        self, module: nn.Module, x: Tensor, stages: tuple[ConvStage, ...], training: bool, group: str | None
-    ) -> Tensor:
-        shared = {"training": training, "recompute": module.recompute, "sync_group": group}
-        y = functional.conv_chain(x, stages[:-1], **shared)
+    def _run_chains(self, module: nn.Module, x: Tensor) -> Tensor:
+        y = Chain(self.stages[:-1]).run(module, x)
         reduce, excite = at(module, self.reduce)._parameters, at(module, self.expand)._parameters
         weights = (reduce["weight"], reduce["bias"], excite["weight"], excite["bias"])
         y = y * squeeze_excite_gate(y, *weights, self.se_activation, self.gate)
-        return functional.conv_chain(y, stages[-1:], **shared)
+        return Chain(self.stages[-1:]).run(module, y)
 
 
 @dataclass(frozen=True)
@@ -204,41 +246,39 @@ class Image(Part):
     operator = "conv_bn_act"
 
     def run(self, module: nn.Module, x: Tensor) -> Tensor:
-        (stage,), training, group = _stages(module, self.stages)
-        if group is not None:
-            return self._run_synchronised(module, x, stage, group)
+        norm = at(module, self.norms[0])
+        is_synchronised = isinstance(norm, nn.SyncBatchNorm)
         # PyTorch's own layers are faster on a CPU (docs/performance_gpu_stem.md), but its SyncBatchNorm wants a GPU.
-        if x.device.type == "cpu" and not isinstance(at(module, self.stages[0].norm), nn.SyncBatchNorm):
+        if x.device.type == "cpu" and not is_synchronised:
             return self._run_layers(module, x)
-        return functional.conv_bn_act(
+        (weight,), _, bns = self._operands(module)
+        if bns.sync_group is not None:
+            return self._run_synchronised(module, x, bns)
+        stride, padding, dilation, _ = self._geometry(x, [weight])
+        (momentum,), (eps,) = bns.momenta, bns.eps
+        return functional.operators_in_use(exports=False).conv_bn_act(
             x,
-            stage.weight,
-            *stage.bn[:4],
-            training=training,
-            momentum=stage.momentum,
-            num_batches_tracked=stage.bn[4],
-            eps=stage.eps,
-            activation=stage.activation,
-            stride=stage.stride,
-            padding=stage.padding,
-            dilation=stage.dilation,
+            weight,
+            *bns.tensors[:4],
+            training=bns.training,
+            momentum=momentum,
+            num_batches_tracked=bns.tensors[4],
+            eps=eps,
+            activation=self.activations[0],
+            stride=stride,
+            padding=padding,
+            dilation=dilation,
         )
 
-    def _run_synchronised(self, module: nn.Module, x: Tensor, stage: ConvStage, group: str) -> Tensor:
+    def _run_synchronised(self, module: nn.Module, x: Tensor, bns: BatchNorms) -> Tensor:
         """conv_bn_act knows this process's statistics only; those of a group are taken behind a depthwise convolution
         that leaves everything as it is."""
-        y = at(module, self.stages[0].conv)(x)
+        y = at(module, self.convs[0])(x)
         channels = y.shape[1]
-        norm = ConvStage(
-            y.new_ones((channels, 1, 1, 1)),
-            None,
-            stage.bn,
-            stage.momentum,
-            stage.eps,
-            stage.activation,
-            groups=channels,
-        )
-        return functional.conv_chain(y, [norm], training=True, recompute=module.recompute, sync_group=group)
+        ones = y.new_ones((channels, 1, 1, 1))
+        (momentum,), (eps,), (activation,) = bns.momenta, bns.eps, self.activations
+        norm = ConvStage(ones, None, bns.tensors, momentum, eps, activation, groups=channels)
+        return functional.conv_chain(y, [norm], training=True, recompute=module.recompute, sync_group=bns.sync_group)
 
     def _run_layers(self, module: nn.Module, x: Tensor) -> Tensor:
         (stage,) = self.stages
@@ -260,8 +300,12 @@ class Single(Part):
     def operator(self) -> str:
         return f"{self.kind}_conv2d"
 
+    def why_not(self, module: nn.Module) -> str | None:
+        mode = at(module, self.convs[0]).padding_mode
+        return None if mode == "zeros" else f"it pads with {mode}, not zeros"
+
     def run(self, module: nn.Module, x: Tensor) -> Tensor:
-        conv = at(module, self.stages[0].conv)
+        conv = at(module, self.convs[0])
         weight, bias = conv._parameters["weight"], conv._parameters["bias"]
         if self.kind == "pointwise":
             return functional.pointwise_conv2d(x, weight, bias)

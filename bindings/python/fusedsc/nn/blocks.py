@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from .. import functional
 from ..arguments import integer, padding_of, pair
 from ..matching.fused import fuse_whole
-from ..matching.layers import norm_state
+from ..matching.layers import norm_states
 from .convolutions import SlidingChannelConv2d
 from .squeeze_excitation import SqueezeExcitation
 
@@ -80,7 +80,7 @@ class DSCBlock(nn.Module):
         self.recompute = recompute
 
     def forward(self, x: Tensor) -> Tensor:
-        bn = norm_state(self.bn)
+        bn = norm_states([self.bn])
         *tensors, num_batches_tracked = bn.tensors
         return functional.dsc_block(
             x,
@@ -90,9 +90,9 @@ class DSCBlock(nn.Module):
             dw_bias=self.depthwise.bias,
             pw_bias=self.pointwise.bias,
             training=bn.training,
-            momentum=bn.momentum,
+            momentum=bn.momenta[0],
             num_batches_tracked=num_batches_tracked,
-            eps=bn.eps,
+            eps=bn.eps[0],
             activation=self.activation,
             stride=self.depthwise.stride,
             padding=self.padding,
