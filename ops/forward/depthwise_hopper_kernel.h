@@ -186,7 +186,7 @@ class DepthwiseTiles {
       }
     }
     load_channels(p_.bias, exists ? channel_ + 2 * t : 0, 0.0f, outputs_.bias, T());
-    if constexpr (kSeams == DepthwiseSeams::all) {
+    if constexpr (kSeams == DepthwiseSeams::eval) {
       load_channels(p_.epilogue_scale, exists ? channel_ + 2 * t : 0, 1.0f, outputs_.epilogue_scale, float());
       load_channels(p_.epilogue_shift, exists ? channel_ + 2 * t : 0, 0.0f, outputs_.epilogue_shift, float());
     }

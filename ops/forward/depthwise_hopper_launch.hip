@@ -36,7 +36,7 @@ void append(std::vector<Instance>& to, DataType dtype) {
     to.push_back({dtype, kKernel, kStride, kProducts, kThreads, seams, kernel});
   };
   add(training, tiles_kernel<T, kKernel, kStride, kProducts, training, kThreads, kBlocks>);
-  add(all, tiles_kernel<T, kKernel, kStride, kProducts, all, kThreads, 1>);
+  add(eval, tiles_kernel<T, kKernel, kStride, kProducts, eval, kThreads, 1>);
 }
 
 template <class T>
@@ -67,7 +67,7 @@ const std::vector<Instance>& instances() {
 }
 
 DepthwiseSeams seams_of(const DepthwiseArguments& a) {
-  return a.epilogue ? DepthwiseSeams::all : DepthwiseSeams::training;
+  return a.epilogue ? DepthwiseSeams::eval : DepthwiseSeams::training;
 }
 
 const Instance* instance_for(const DepthwiseArguments& a, const DepthwiseTiling& t) {

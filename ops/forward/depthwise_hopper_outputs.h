@@ -62,7 +62,7 @@ class DepthwiseTileOutputs {
 #pragma unroll
     for (int i = 0; i < 2 && first + i < kProducts; ++i) {
       if constexpr (kSeams == DepthwiseSeams::training) take_statistics(first + i, row, y[i]);
-      if constexpr (kSeams == DepthwiseSeams::all) apply_epilogue(first + i, row, y[i]);
+      if constexpr (kSeams == DepthwiseSeams::eval) apply_epilogue(first + i, row, y[i]);
     }
     unsigned char* to = out + first * p_.out_product_bytes;
     const std::uint32_t low = to_bits(y[0][0], y[0][1], T()), high = to_bits(y[0][2], y[0][3], T());

@@ -22,6 +22,8 @@ struct DepthwiseParameters {
 template <class T, int kChannels, int kColumns, DepthwiseSeams kSeams>
 struct DepthwiseSink {
   using A = Accumulator<T>;
+  static constexpr bool kHasStatistics = kSeams == DepthwiseSeams::training || kSeams == DepthwiseSeams::any;
+  static constexpr bool kHasEpilogue = kSeams == DepthwiseSeams::eval || kSeams == DepthwiseSeams::any;
 
   const DepthwiseParameters& p;
   int channel;
@@ -42,7 +44,7 @@ struct DepthwiseSink {
     rows = p.shape.output_height - first_row < rows_ ? p.shape.output_height - first_row : rows_;
     columns = p.shape.output_width - column < kColumns ? p.shape.output_width - column : kColumns;
     next = elements_of<T>(p.y) + p.y.offset(image, channel, first_row - early, column);
-    if constexpr (kSeams == DepthwiseSeams::all) {
+    if constexpr (kHasEpilogue) {
       residual = elements_of<T>(p.residual) + p.residual.offset(image, channel, first_row - early, column);
     }
   }
@@ -54,14 +56,14 @@ struct DepthwiseSink {
     T* to = next;
     ++row;
     next += p.y.row;
-    if constexpr (kSeams != DepthwiseSeams::none) {
+    if constexpr (kHasStatistics) {
       if (inside && p.partials != nullptr) moments.template add<kColumns>(y, columns);
-      if constexpr (kSeams == DepthwiseSeams::all) {
-        if (inside && p.partials == nullptr) apply_epilogue(y);
-        residual += p.residual.row;
-      }
-      inside = inside && p.y.data != nullptr;
     }
+    if constexpr (kHasEpilogue) {
+      if (inside && p.partials == nullptr) apply_epilogue(y);
+      residual += p.residual.row;
+    }
+    if constexpr (kHasStatistics) inside = inside && p.y.data != nullptr;
     bool joined = false;
     if constexpr (kChannels == 1 && (kColumns == 2 || kColumns == 4)) {
       joined = p.join_columns && columns == kColumns;
@@ -197,7 +199,7 @@ struct DepthwiseRows {
         }
       }
     }
-    if constexpr (kSeams != DepthwiseSeams::none) {
+    if constexpr (DepthwiseSink<T, kChannels, kColumns, kSeams>::kHasStatistics) {
       if (p.partials != nullptr) {
         if constexpr (kInMemory) block_barrier();  // rows were where the moments shall be
         leave_moments(p.work, share, sink.moments, idle ? p.shape.channels : channel, p.shape.channels,
@@ -217,7 +219,7 @@ FUSEDSC_DEVICE void depthwise_taps(const DepthwiseParameters& p) {
   const int channel = share.channel(p.work, kChannels);
   const bool idle = share.is_idle(p.work, channel, shape.channels);
   const int safe_channel = idle ? 0 : channel, input_channel = safe_channel / shape.multiplier;
-  DepthwiseSink<T, kChannels, kColumns, DepthwiseSeams::all> sink(p, safe_channel);
+  DepthwiseSink<T, kChannels, kColumns, DepthwiseSeams::any> sink(p, safe_channel);
   A scale[kChannels], shift[kChannels];
   load_channels(p.prologue.scale, input_channel, A(1), scale, A());
   load_channels(p.prologue.shift, input_channel, A(0), shift, A());

@@ -35,9 +35,9 @@ constexpr DepthwiseInstance<DepthwiseParameters> rows(DataType dtype) {
   instance.plain = depthwise_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kRows, kBlocks, none>;
   instance.plain_memory = DepthwiseRows<T, kKernel, kStride, kChannels, kColumns, kRows, none>::Rows::kBytes;
   if constexpr (kSeamsBlocks > 0) {
-    instance.seams = depthwise_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kRows, 2, all>;
+    instance.seams = depthwise_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kRows, 2, eval>;
     instance.training = depthwise_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kRows, kSeamsBlocks, training>;
-    instance.seams_memory = DepthwiseRows<T, kKernel, kStride, kChannels, kColumns, kRows, all>::Rows::kBytes;
+    instance.seams_memory = DepthwiseRows<T, kKernel, kStride, kChannels, kColumns, kRows, eval>::Rows::kBytes;
   }
   return instance;
 }

@@ -21,8 +21,9 @@ FUSEDSC_HOST_DEVICE constexpr int common_multiple(int a, int b) {
   return multiple;
 }
 
-/// What a kernel can have fused. In training there is no epilogue, whose code would be in the way.
-enum class DepthwiseSeams { none, training, all };
+/// What a kernel can have fused: a prologue, and in training statistics, in eval mode an epilogue, whose code would be
+/// in each other's way. Kernels that are not worth an instance for each have any of it.
+enum class DepthwiseSeams { none, training, eval, any };
 
 struct DepthwiseShape {
   int batch = 0, channels = 0;  ///< channels of the output
