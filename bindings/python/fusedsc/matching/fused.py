@@ -269,8 +269,10 @@ def _as_leaf(module: nn.Module, tracer: fx.Tracer, args: tuple, kwargs: dict) ->
 def _needs_plain() -> bool:
     """Whether what is called now is recorded for someone who does not know fusedsc, or transformed in a way that its
     operators have no rules for: torch.func's transforms, forward-mode derivatives."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_dynamo_compiling():
         return False
-    if torch._C._functorch.maybe_current_level() is not None or torch.autograd.forward_ad._current_level >= 0:
+    if is_exporting():
         return True
-    return is_exporting()
+    if torch.compiler.is_compiling():  # torch.export, without dynamo
+        return False
+    return torch._C._functorch.maybe_current_level() is not None or torch.autograd.forward_ad._current_level >= 0

@@ -1,5 +1,6 @@
 """A part of a module as data: the layers that one operator computes, named by where they are below the module. Running
-it reads the layers as they are then, so that whatever is done to their parameters and settings holds."""
+it reads tensors, momenta and modes as they are then. Strides, paddings and activations are those of when the module was
+fused: ``Program.why_changed`` sees to it that they still are."""
 
 from __future__ import annotations
 
@@ -208,11 +209,11 @@ class Gated(Part):
         return functional.operators_in_use(exports=False).inverted_residual(
             x,
             weights[0] if expands else None,
-            tensors[:5] if expands else [None] * 5,
-            weights[-2],
-            tensors[-10:-5],
-            weights[-1],
-            tensors[-5:],
+            expand_bn=tensors[:5] if expands else [None] * 5,
+            dw_weight=weights[-2],
+            dw_bn=tensors[-10:-5],
+            project_weight=weights[-1],
+            project_bn=tensors[-5:],
             training=bns.training,
             # Three of each: those of the expansion count for nothing where there is none.
             momentum=None if momenta[0] is None else [momenta[0], *momenta[-2:]],
