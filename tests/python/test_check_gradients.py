@@ -214,7 +214,7 @@ def test_results_of_several_tensors():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: fusedsc.check_gradients("conv3d", torch.ones(1)), 'op: unknown name "conv3d"; use one of '),
+        (lambda: fusedsc.check_gradients("conv3d", torch.ones(1)), 'module_or_op: unknown name "conv3d"; use one of '),
         (lambda: fusedsc.check_gradients("pointwise_conv2d", torch.ones(1)), "pointwise_conv2d: missing .*'weight'"),
         (
             lambda: fusedsc.check_gradients(torch.nn.ReLU(), torch.ones(1, dtype=torch.int64)),

@@ -178,6 +178,7 @@ def test_wrong_gradients_end_with_1(tmp_path, monkeypatch, capsys):
         ("explain depthwise_conv2d x=2x8x9x9 weight=8x2x3x3", "weight"),
         ("check-gradients conv3d", 'subject: unknown operator "conv3d"; use one of'),
         ("check-gradients torchvision:mobilenet_v9", 'torchvision has no model "mobilenet_v9"'),
+        ("check-gradients torch.nn:Linear", "torch.nn:Linear cannot be made without arguments: "),
         ("check-gradients torchvision:mobilenet_v2 width=2", "torchvision:mobilenet_v2 does not take {'width': 2}"),
         ("check-gradients no.such.module:build", "no.such.module cannot be imported"),
         ("check-gradients os:path", 'os has no function or class "path"'),

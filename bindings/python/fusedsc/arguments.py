@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 __all__ = [
     "BatchNorm",
@@ -22,9 +22,11 @@ __all__ = [
     "geometry",
     "integer",
     "integers",
+    "module",
     "padding_of",
     "pair",
     "real",
+    "switch",
 ]
 
 Pair = int | Sequence[int]
@@ -46,6 +48,28 @@ def integer(name: str, number: int) -> int:
     except TypeError:
         pass
     raise ValueError(f"{name}: it is {number!r}, of type {type(number).__name__}; give an integer")
+
+
+def module(name: str, given: nn.Module) -> nn.Module:
+    """
+    Raises:
+        ValueError: it is no module.
+    """
+    if isinstance(given, nn.Module):
+        return given
+    if isinstance(given, type) and issubclass(given, nn.Module):
+        raise ValueError(f"{name}: it is the class {given.__name__}; give a module made of it: {given.__name__}(...)")
+    raise ValueError(f"{name}: it is of type {type(given).__name__}; give a torch.nn.Module")
+
+
+def switch(name: str, given: bool) -> bool:
+    """
+    Raises:
+        ValueError: it is neither True nor False.
+    """
+    if isinstance(given, bool):
+        return given
+    raise ValueError(f"{name}: it is {given!r}, of type {type(given).__name__}; give True or False")
 
 
 def integers(name: str, given: Pair) -> list[int]:

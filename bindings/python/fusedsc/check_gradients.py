@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from torch import nn
 
+from .arguments import integer
 from .gradients.differences import against_differences
 from .gradients.report import GradientCheck, GradientReport
 from .gradients.subject import subject_of
@@ -56,6 +57,11 @@ def check_gradients(
     Raises:
         ValueError: the name is unknown, an argument is wrong, or no tensor could have a gradient.
     """
+    seed = integer("seed", seed)
+    if directions is not None and integer("directions", directions) < 1:
+        raise ValueError(f"directions: it is {directions}; it must be at least 1, or None")
+    if reference is not None and not callable(reference):
+        raise ValueError(f"reference: it is of type {type(reference).__name__}; give a module, a callable or None")
     subject = subject_of(module_or_op, inputs, arguments, reference)
     device = next(iter(subject.values.values())).device
     checks = [*against_unfused(subject, seed), *against_differences(subject, seed, directions)]

@@ -6,11 +6,12 @@ import copy
 import logging
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from torch import nn
 
+from .arguments import integer, module, switch
 from .matching.chains import count_convolutions, find_parts, unfused_activations
 from .matching.fused import FusedModule, fuse, fuse_convolution, single, unfuse
 from .matching.graph import LayerGraph, trace
@@ -86,11 +87,22 @@ def swap(
             mode, as ``matching/measured`` has it. Otherwise they stay as they are.
 
     Returns:
-        The model, with fused modules in it.
+        The model, with fused modules in it. What was fused before stays so.
+
+    Raises:
+        ValueError: ``model`` is no module, ``inplace`` no boolean, or ``input_size`` not three sizes.
     """
-    if not inplace:
-        model = copy.deepcopy(model)
-    work = multiply_adds(model, input_size)
+    model = module("model", model) if switch("inplace", inplace) else copy.deepcopy(module("model", model))
+    input_size = None if input_size is None else _image_size(input_size)
+    was_fused = any(isinstance(one, FusedModule) for one in model.modules())
+    work = None if was_fused else multiply_adds(model, input_size)
+    if work is None and input_size is not None and not was_fused:
+        size = "x".join(map(str, input_size))
+        warnings.warn(
+            f"fusedsc.swap: input_size: the model does not run on one image of {size} alone, so the report has no "
+            "shares; give the sizes of an image that it takes",
+            stacklevel=2,
+        )
     report = SwapReport()
     positions = {conv: count / conv.weight.numel() for conv, count in (work or {}).items()}
     walk = _Swap(report, None if replace_slower else Measurements(model, positions))
@@ -114,12 +126,14 @@ def unswap(model: nn.Module, inplace: bool = False) -> nn.Module:
     Args:
         model: any model; what is not fused stays as it is.
         inplace: change ``model`` itself; otherwise it is deep-copied first.
+
+    Raises:
+        ValueError: ``model`` is no module, or ``inplace`` no boolean.
     """
-    if not inplace:
-        model = copy.deepcopy(model)
-    for module in model.modules():
-        if isinstance(module, FusedModule):
-            unfuse(module)
+    model = module("model", model) if switch("inplace", inplace) else copy.deepcopy(module("model", model))
+    for one in model.modules():
+        if isinstance(one, FusedModule):
+            unfuse(one)
     model.__dict__.pop(_REPORT, None)
     return model
 
@@ -128,9 +142,9 @@ def swap_report(model: nn.Module) -> SwapReport:
     """What :func:`swap` did with a model.
 
     Raises:
-        ValueError: the model does not come from :func:`swap`.
+        ValueError: ``model`` is no module, or does not come from :func:`swap`.
     """
-    report = model.__dict__.get(_REPORT)
+    report = module("model", model).__dict__.get(_REPORT)
     if report is None:
         raise ValueError("model: it does not come from fusedsc.swap, so there is no report; call fusedsc.swap(model)")
     return report
@@ -150,9 +164,11 @@ class _Swap:
 
     def visit(self, module: nn.Module, name: str) -> None:
         """Fuses what there is in a module, a block at a time."""
-        if module in self.seen or isinstance(module, FusedModule):
+        if module in self.seen:
             return None
         self.seen.add(module)
+        if isinstance(module, FusedModule):
+            return self._note_fused(module, name, module.fusedsc_program.parts)
         if isinstance(module, nn.Conv2d):
             return self._visit_convolution(module, name)
         below = self._fuse_ends(module, name) if self._leaves_whole(module) else self._fuse(module, name)
@@ -187,10 +203,7 @@ class _Swap:
         found = [one for one in parts if not self._stays(one.part, module, name)]
         if not found or layers.method in module.__dict__ or fuse(module, layers, found) is not None:
             return children
-        self.report.replaced.append(name)
-        for part in (one.part for one in found):
-            self._count(part.operator)
-            self.done.update(at(module, path) for path in part.convolutions())
+        self._note_fused(module, name, [one.part for one in found])
         called = [node.target for node in layers.graph.nodes if node.op == "call_module"]
         others = {name: child for name, child in children.items() if not layers.calls(name)}
         return {target: layers.modules[target] for target in called if target in layers.modules} | others
@@ -206,9 +219,7 @@ class _Swap:
         if self._stays(single(kind), conv, name):
             return
         fuse_convolution(conv, kind)
-        self.report.replaced.append(name)
-        self._count(f"{kind}_conv2d")
-        self.done.add(conv)
+        self._note_fused(conv, name, [single(kind)])
 
     def _stays(self, part: Part, module: nn.Module, name: str) -> bool:
         """Whether PyTorch is faster; then its convolutions are left, but those that are known to gain by themselves."""
@@ -230,8 +241,21 @@ class _Swap:
     def _note_activations(self, reasons: dict[str, str], name: str) -> None:
         self.report.activations |= {f"{name}.{below}" if name else below: why for below, why in reasons.items()}
 
-    def _count(self, operator: str) -> None:
-        self.report.operators[operator] = self.report.operators.get(operator, 0) + 1
+    def _note_fused(self, module: nn.Module, name: str, parts: Iterable[Part]) -> None:
+        self.report.replaced.append(name)
+        operators = self.report.operators
+        for part in parts:
+            operators[part.operator] = operators.get(part.operator, 0) + 1
+            self.done.update(at(module, path) for path in part.convolutions())
+
+
+def _image_size(given: Sequence[int]) -> tuple[int, ...]:
+    size = tuple(integer("input_size", number) for number in given) if isinstance(given, Sequence) else ()
+    if len(size) != 3 or min(size) < 1:
+        raise ValueError(
+            f"input_size: it is {given!r}; give (channels, height, width) of an image, such as (3, 224, 224)"
+        )
+    return size
 
 
 def _holds_blocks(module: nn.Module) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from .arguments import integer, module, real, switch
 from .matching.fused import FusedModule
 from .matching.layers import HOOKS, MOST_IMAGE_CHANNELS
 from .nn import ConvBnAct, DepthwiseConv2d, InvertedResidual, PointwiseConv2d, SlidingChannelConv2d
@@ -59,14 +60,14 @@ def to_scc(model: nn.Module, groups: int = 2, overlap: float = 0.5, inplace: boo
         The converted model.
 
     Raises:
-        ValueError: ``groups`` is less than 1, or ``overlap`` is not in [0, 1).
+        ValueError: ``model`` is no module, ``groups`` no integer from 1 on, ``overlap`` no number in [0, 1), or
+            ``inplace`` no boolean.
     """
-    if groups < 1:
+    model = module("model", model) if switch("inplace", inplace) else copy.deepcopy(module("model", model))
+    if integer("groups", groups) < 1:
         raise ValueError(f"groups: it is {groups}; use a whole number, at least 1")
-    if not 0 <= overlap < 1:
+    if not 0 <= real("overlap", overlap) < 1:
         raise ValueError(f"overlap: it is {overlap}; use a number from 0 to below 1")
-    if not inplace:
-        model = copy.deepcopy(model)
     report = SccReport()
     replacements: dict[int, nn.Module] = {}
     previous: nn.Module | None = None  # the convolution before, in the order of definition
@@ -88,9 +89,9 @@ def to_scc_report(model: nn.Module) -> SccReport:
     """What :func:`to_scc` did with a model.
 
     Raises:
-        ValueError: the model does not come from :func:`to_scc`.
+        ValueError: ``model`` is no module, or does not come from :func:`to_scc`.
     """
-    report = model.__dict__.get(_REPORT)
+    report = module("model", model).__dict__.get(_REPORT)
     if report is None:
         raise ValueError("model: it does not come from fusedsc.to_scc, so there is no report; call fusedsc.to_scc")
     return report

@@ -26,7 +26,8 @@ def model_of(name: str, options: dict[str, object]) -> nn.Module:
     try:
         return SOURCES.get(library, _from_module)(library, model)(**options)
     except TypeError as error:
-        raise UsageError(f"{name} does not take {options or 'no options'}: {error}") from error
+        problem = f"does not take {options}" if options else "cannot be made without arguments"
+        raise UsageError(f"{name} {problem}: {error}; give its own as NAME=VALUE") from error
 
 
 def _from_torchvision(_: str, model: str) -> Callable[..., nn.Module]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,15 +54,32 @@ def subject_of(what: nn.Module | Callable | str, inputs: tuple, arguments: dict,
     )
     if not subject.values:
         raise ValueError(f"inputs: no tensor of {subject.name} is of floating point and wants a gradient; give one")
+    if not _results(subject):
+        raise ValueError(f"module_or_op: {subject.name} gives no tensor of floating point; give one that does")
     return subject
+
+
+@torch.no_grad()
+def _results(subject: Subject) -> list[Tensor]:
+    """Of PyTorch's own layers: if these do not run, it is for the inputs."""
+    try:
+        return subject.run(subject.values, fused=False)
+    except (TypeError, RuntimeError) as error:
+        with suppress(TypeError, RuntimeError):
+            subject.run(subject.values, fused=True)  # operators say better what is wrong
+        reason = str(error).strip().partition("\n")[0]
+        remedy = "give what it is called with, of its dtype and on its device"
+        raise ValueError(f"inputs: {subject.name} does not run on them ({reason}); {remedy}") from error
 
 
 def _operator(what: Callable | str) -> tuple[str, Callable]:
     if callable(what) and not isinstance(what, torch._ops.OpOverloadPacket):
         return getattr(what, "__name__", type(what).__name__), what
-    name = what if isinstance(what, str) else str(what).removeprefix("fusedsc.")
+    if not isinstance(what, str | torch._ops.OpOverloadPacket):
+        raise ValueError(f"module_or_op: it is of type {type(what).__name__}; give a module, a function or a name")
+    name = str(what).removeprefix("fusedsc.")
     if name not in functional.OPERATORS:
-        raise ValueError(f'op: unknown name "{name}"; use one of {", ".join(functional.OPERATORS)}')
+        raise ValueError(f'module_or_op: unknown name "{name}"; use one of {", ".join(functional.OPERATORS)}')
     return name, getattr(functional, name)
 
 
