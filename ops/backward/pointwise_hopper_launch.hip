@@ -1,13 +1,13 @@
 #ifdef FUSEDSC_HOPPER
 #include <algorithm>
 
-#include "fusedsc/backward/pointwise_gpu.h"
 #include "fusedsc/backward/pointwise_hopper_exchanged.h"
 #include "fusedsc/backward/pointwise_hopper_gradients.h"
 #include "fusedsc/backward/pointwise_hopper_parameters.h"
 #include "fusedsc/backward/pointwise_hopper_seam.h"
 #include "fusedsc/backward/pointwise_hopper_transposed.h"
 #include "fusedsc/backward/pointwise_hopper_weight.h"
+#include "fusedsc/backward/pointwise_kernels.h"
 #include "fusedsc/common/gpu/partials_launch.h"
 #include "fusedsc/common/gpu/pointwise_hopper_instances.h"
 #include "fusedsc/forward/sliding_channel_weight.h"
@@ -292,7 +292,7 @@ BackwardPlan plan_backward(const PointwiseBackwardArguments& a, int threads) {
 }  // namespace gpu::hopper
 
 Implementation<PointwiseBackwardArguments> pointwise_backward_hopper() {
-  return {"gpu_hopper", gpu::hopper::why_not, gpu::hopper::plan_backward};
+  return {"hopper", gpu::hopper::why_not, gpu::hopper::plan_backward};
 }
 
 }  // namespace fusedsc

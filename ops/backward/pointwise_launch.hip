@@ -1,5 +1,5 @@
 #include "fusedsc/backward/pointwise_element_sink.h"
-#include "fusedsc/backward/pointwise_gpu.h"
+#include "fusedsc/backward/pointwise_kernels.h"
 #include "fusedsc/backward/pointwise_weight_kernel.h"
 #include "fusedsc/common/gpu/following_kernel.h"
 #include "fusedsc/common/gpu/partials_launch.h"
@@ -382,7 +382,7 @@ std::size_t backward(const PointwiseBackwardArguments& a, const Execution* execu
 
 Implementation<PointwiseBackwardArguments> pointwise_backward_gpu() {
   return {
-      .name = "gpu",
+      .name = "gpu_tiles",
       .why_not =
           [](const PointwiseBackwardArguments& a) {
             const std::string elsewhere = needs_device(Device::gpu, a.x.device);

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "fusedsc/common/gpu/pointwise_hopper_cut.h"
 #include "fusedsc/common/gpu/pointwise_hopper_rows.h"
 #include "fusedsc/common/gpu/pointwise_plan.h"
+#include "fusedsc/tuning/config.h"
 
 namespace fusedsc::gpu::hopper {
 
@@ -161,8 +163,16 @@ double cost_of_few(const FewCost& cost, const PointwiseCase& product, const Inst
   return sum;
 }
 
-/// The cheapest of `instances`.
-PointwiseLaunch plan(std::span<const PointwiseInstance> instances, const PointwiseCase& product);
+/// The cheapest of `instances`, of a family or of all.
+PointwiseLaunch plan(std::span<const PointwiseInstance> instances, const PointwiseCase& product,
+                     std::optional<PointwiseFamily> family = {});
+
+/// Those of a family that fit, each once.
+tuning::Configs configs_of(std::span<const PointwiseInstance> instances, const PointwiseCase& product,
+                           PointwiseFamily family);
+/// The launch of a config; without an instance where none fits.
+PointwiseLaunch launch_with(std::span<const PointwiseInstance> instances, const PointwiseCase& product,
+                            PointwiseFamily family, const tuning::Config& config);
 
 /// Why the current device, or tensors of this type and so many groups, are not for these kernels; or empty. takes_tf32:
 /// that there are kernels for float32, and products may round its factors to TensorFloat-32.

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "fusedsc/common/gpu/hopper_cluster.h"
+#include "fusedsc/common/gpu/pointwise_launches.h"
 #include "fusedsc/runtime/implementation.h"
 
 namespace fusedsc::gpu::hopper {
@@ -263,55 +264,76 @@ bool suits_cluster(const PointwiseCase& product, int cluster, std::int64_t tiles
                           tiles * cluster <= room_for_clusters(multiprocessors()));
 }
 
-PointwiseLaunch plan(std::span<const PointwiseInstance> instances, const PointwiseCase& product) {
+namespace {
+
+/// Each launch of an instance that fits, with its cost.
+template <class Visit>
+void for_each_launch(const PointwiseInstance& instance, const PointwiseCase& product, int size, const Visit& visit) {
   const PointwiseProblem& problem = product.problem;
-  const int size = multiprocessors();
-  PointwiseLaunch best;
-  for (const PointwiseInstance& instance : instances) {
-    if (instance.dtype != problem.dtype || instance.prologue != product.prologue || instance.kind != product.kind)
-      continue;
-    if (instance.family == PointwiseFamily::rows && !suits_rows(product, instance)) continue;
-    if (!suits_depth(product, instance)) continue;
-    PointwiseLaunch launch;
-    launch.instance = &instance;
-    launch.pixel_tiles = static_cast<int>(divide_up(problem.pixels, kTileRows));
-    launch.channel_tiles = static_cast<int>(divide_up(problem.channels, instance.channels));
-    // Tiles of whole rows go round the blocks before they go round a block's groups.
-    const int tiles_in_block = instance.family == PointwiseFamily::rows ? 1 : instance.row_tiles;
-    launch.splits = static_cast<int>(divide_up(launch.pixel_tiles, tiles_in_block));
-    launch.lays_out = lays_out_in(instance.family, product);
-    const bool is_cut = instance.family == PointwiseFamily::cut;
-    // Of more blocks, each of which waits for its first copies, there was never use; nor is the cost known there.
-    const bool has_seams = product.prologue || product.kind == EpilogueKind::gradient;
-    const int most_rounds = problem.dtype == DataType::float32 ? 8 : has_seams ? 3 : 2;
-    const bool is_last_resort =
-        is_cut && std::int64_t{launch.channel_tiles} * launch.splits > std::int64_t{most_rounds} * size;
-    if (!is_cut) launch.splits = std::min(std::max(size / launch.channel_tiles, 1), launch.splits);
-    const auto steps = static_cast<int>(divide_up(divide_up(problem.depth, instance.depth), instance.cut));
-    const std::int64_t tiles = std::int64_t{launch.channel_tiles} * launch.splits;
-    // Blocks that stay, with all of block memory; or that come and go, two or three of them beside each other.
-    for (const int beside : {1, 2, 3}) {
-      if (beside > 1 && (!is_cut || tiles <= (beside - 1) * size)) break;
-      const int memory = kMultiprocessorMemory / beside - (beside > 1 ? kBlockReserve : 0);
-      for (const int cluster : kClusters) {
-        if (cluster > 1 && (!is_cut || !suits_cluster(product, cluster, tiles, steps))) break;
-        launch.cluster = cluster;
-        launch.stages =
-            is_cut ? std::max(static_cast<int>(divide_up(steps, cluster)), instance.least_stages) : kMostKeptStages;
-        while (launch.stages >= instance.least_stages && instance.memory(product.memory_use(), launch.stages) > memory)
-          --launch.stages;
-        if (launch.stages < instance.least_stages) continue;
-        const double cost = cost_of(product, instance, launch, size) + (is_last_resort ? kLastResort : 0);
-        for (const bool turns : {false, true}) {
-          if (turns && !can_turn(product, instance.channels)) break;
-          launch.turns_weight = turns;
-          launch.cost = cost + turning_cost(kTurningCost, product, launch, size);
-          if (launch.cost < best.cost) best = launch;
-        }
+  if (instance.dtype != problem.dtype || instance.prologue != product.prologue || instance.kind != product.kind) return;
+  if (instance.family == PointwiseFamily::rows && !suits_rows(product, instance)) return;
+  if (!suits_depth(product, instance)) return;
+  PointwiseLaunch launch;
+  launch.instance = &instance;
+  launch.pixel_tiles = static_cast<int>(divide_up(problem.pixels, kTileRows));
+  launch.channel_tiles = static_cast<int>(divide_up(problem.channels, instance.channels));
+  // Tiles of whole rows go round the blocks before they go round a block's groups.
+  const int tiles_in_block = instance.family == PointwiseFamily::rows ? 1 : instance.row_tiles;
+  launch.splits = static_cast<int>(divide_up(launch.pixel_tiles, tiles_in_block));
+  launch.lays_out = lays_out_in(instance.family, product);
+  const bool is_cut = instance.family == PointwiseFamily::cut;
+  // Of more blocks, each of which waits for its first copies, there was never use; nor is the cost known there.
+  const bool has_seams = product.prologue || product.kind == EpilogueKind::gradient;
+  const int most_rounds = problem.dtype == DataType::float32 ? 8 : has_seams ? 3 : 2;
+  const bool is_last_resort =
+      is_cut && std::int64_t{launch.channel_tiles} * launch.splits > std::int64_t{most_rounds} * size;
+  if (!is_cut) launch.splits = std::min(std::max(size / launch.channel_tiles, 1), launch.splits);
+  const auto steps = static_cast<int>(divide_up(divide_up(problem.depth, instance.depth), instance.cut));
+  const std::int64_t tiles = std::int64_t{launch.channel_tiles} * launch.splits;
+  // Blocks that stay, with all of block memory; or that come and go, two or three of them beside each other.
+  for (const int beside : {1, 2, 3}) {
+    if (beside > 1 && (!is_cut || tiles <= (beside - 1) * size)) break;
+    const int memory = kMultiprocessorMemory / beside - (beside > 1 ? kBlockReserve : 0);
+    for (const int cluster : kClusters) {
+      if (cluster > 1 && (!is_cut || !suits_cluster(product, cluster, tiles, steps))) break;
+      launch.cluster = cluster;
+      launch.stages =
+          is_cut ? std::max(static_cast<int>(divide_up(steps, cluster)), instance.least_stages) : kMostKeptStages;
+      while (launch.stages >= instance.least_stages && instance.memory(product.memory_use(), launch.stages) > memory)
+        --launch.stages;
+      if (launch.stages < instance.least_stages) continue;
+      const double cost = cost_of(product, instance, launch, size) + (is_last_resort ? kLastResort : 0);
+      for (const bool turns : {false, true}) {
+        if (turns && !can_turn(product, instance.channels)) break;
+        launch.turns_weight = turns;
+        launch.cost = cost + turning_cost(kTurningCost, product, launch, size);
+        visit(launch);
       }
     }
   }
-  return best;
+}
+
+auto launches_of(const PointwiseCase& product) {
+  return [&product, size = multiprocessors()](const PointwiseInstance& instance, const auto& visit) {
+    for_each_launch(instance, product, size, visit);
+  };
+}
+
+}  // namespace
+
+PointwiseLaunch plan(std::span<const PointwiseInstance> instances, const PointwiseCase& product,
+                     std::optional<PointwiseFamily> family) {
+  return cheapest_launch<PointwiseLaunch>(instances, family, launches_of(product));
+}
+
+tuning::Configs configs_of(std::span<const PointwiseInstance> instances, const PointwiseCase& product,
+                           PointwiseFamily family) {
+  return launch_configs<PointwiseLaunch>(instances, family, launches_of(product));
+}
+
+PointwiseLaunch launch_with(std::span<const PointwiseInstance> instances, const PointwiseCase& product,
+                            PointwiseFamily family, const tuning::Config& config) {
+  return configured_launch<PointwiseLaunch>(instances, family, config, launches_of(product));
 }
 
 void PointwiseLaunch::fill(const PointwiseCase& product, PointwiseParameters& p) const {

@@ -7,6 +7,7 @@
 #include "fusedsc/common/gpu/pointwise_product.h"
 #include "fusedsc/common/problem.h"
 #include "fusedsc/common/status.h"
+#include "fusedsc/tuning/config.h"
 
 namespace fusedsc::gpu {
 
@@ -59,6 +60,17 @@ typename PointwiseInstance<Parameters>::Kernel kernel_of(const PointwiseInstance
   return use.seams ? instance.seams : instance.plain;
 }
 
+/// Rows, columns and depth of a tile, and the groups of warps that share its depth, as a config of the registry.
+tuning::Config config_of(const PointwiseTile& tile);
+
+/// Whether an instance is one for this type, rounding and layout, and its blocks fit the GPU.
+template <class Parameters>
+bool fits(const PointwiseInstance<Parameters>& instance, DataType dtype, bool tf32, bool channels_inner,
+          const PointwiseMemoryUse& use) {
+  return instance.dtype == dtype && instance.tile.tf32 == tf32 && instance.channels_inner == channels_inner &&
+         instance.tile.elements == use.elements && memory_of(instance, use) <= kBlockMemoryLimit;
+}
+
 /// Whether such tiles may be used (pointwise_tile_use.h).
 bool may_use_tile(const PointwiseTile& tile);
 
@@ -71,11 +83,7 @@ const PointwiseInstance<Parameters>& cheapest(const PointwiseInstance<Parameters
   const PointwiseInstance<Parameters>* best = nullptr;
   double least_cost = std::numeric_limits<double>::infinity();
   for (const auto& instance : instances) {
-    if (instance.dtype != dtype || instance.tile.tf32 != tf32 || instance.channels_inner != channels_inner ||
-        instance.tile.elements != use.elements)
-      continue;
-    if (memory_of(instance, use) > kBlockMemoryLimit) continue;
-    if (!may_use_tile(instance.tile)) continue;
+    if (!fits(instance, dtype, tf32, channels_inner, use) || !may_use_tile(instance.tile)) continue;
     const double candidate = cost(instance);
     if (candidate < least_cost) {
       least_cost = candidate;

@@ -126,6 +126,11 @@ void use_pointwise_tile(int rows, int cols, int depth) {
   used_depth = depth;
 }
 
+tuning::Config config_of(const PointwiseTile& tile) {
+  using enum tuning::Knob;
+  return {{rows, tile.rows}, {columns, tile.cols}, {depth, tile.depth}, {groups, tile.parts}};
+}
+
 bool may_use_tile(const PointwiseTile& tile) {
   const auto allows = [](int wanted, int has) { return wanted == 0 || wanted == has; };
   return allows(used_rows, tile.rows) && allows(used_cols, tile.cols) && allows(used_depth, tile.depth);
