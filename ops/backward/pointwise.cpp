@@ -1,5 +1,8 @@
 #include "fusedsc/backward/pointwise.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "fusedsc/backward/pointwise_cpu.h"
 #include "fusedsc/backward/pointwise_kernels.h"
 #include "fusedsc/common/convolution_checks.h"
@@ -11,11 +14,18 @@ namespace {
 
 using Kernel = tuning::Kernel<PointwiseBackwardArguments>;
 
-/// An entry, and whether the prior takes it where it can run the arguments; null: always.
+/// An entry, and whether the prior takes it where it can run the arguments; null: always; and its config; null: nothing
+/// is to be chosen about it.
 struct Entry {
   Kernel kernel;
   bool (*suits)(const PointwiseBackwardArguments&) = nullptr;
+  tuning::Config (*config)(const PointwiseBackwardArguments&) = nullptr;
 };
+
+#ifdef FUSEDSC_GPU
+Kernel separate();
+bool never(const PointwiseBackwardArguments& /*a*/) { return false; }
+#endif
 
 const Entry kEntries[] = {
 #ifdef FUSEDSC_GPU
@@ -32,21 +42,28 @@ const Entry kEntries[] = {
     {tuning::kernel_of<pointwise_backward_hopper_planes>()},
 #endif
 #ifdef FUSEDSC_GPU
-    {tuning::kernel_of<pointwise_backward_gpu>()},
+    {pointwise_backward_tiles(), nullptr, pointwise_backward_tiles_prior},
+    {separate(), never},
 #endif
     {tuning::kernel_of<pointwise_backward_cpu>()},
 };
+
+tuning::Config config_of(const Entry& entry, const PointwiseBackwardArguments& a) {
+  return entry.config != nullptr ? entry.config(a) : tuning::Config();
+}
 
 tuning::Choice<PointwiseBackwardArguments> prior(const PointwiseBackwardArguments& a) {
   const std::span<const Kernel> kernels = pointwise_backward_kernels();
   for (std::size_t i = 0; i < kernels.size(); ++i) {
     if (!kernels[i].unsupported(a).empty()) continue;
-    if (kEntries[i].suits == nullptr || kEntries[i].suits(a)) return {&kernels[i], {}};
+    if (kEntries[i].suits == nullptr || kEntries[i].suits(a)) return {&kernels[i], config_of(kEntries[i], a)};
   }
   return {};
 }
 
-tuning::Config prior_config(const Kernel& /*kernel*/, const PointwiseBackwardArguments& /*a*/) { return {}; }
+tuning::Config prior_config(const Kernel& kernel, const PointwiseBackwardArguments& a) {
+  return config_of(kEntries[&kernel - pointwise_backward_kernels().data()], a);
+}
 
 using Role = tuning::Role<PointwiseBackwardArguments>;
 
@@ -55,6 +72,38 @@ constexpr Role kInput{"pointwise_conv2d.grad_input", pointwise_backward_kernels,
 constexpr Role kWeight{"pointwise_conv2d.grad_weight", pointwise_backward_kernels, prior, prior_config};
 
 std::vector<const char*> names() { return tuning::names_of(pointwise_backward_kernels()); }
+#ifdef FUSEDSC_GPU
+/// Each gradient by the best there is for it. The prior does not take it: its other entries know when one after the
+/// other is best.
+Kernel separate() {
+  static constexpr auto kOnlyInput = [](PointwiseBackwardArguments a) {
+    a.grad_weight = {};
+    a.grad_bias = {};
+    return a;
+  };
+  return {
+      .name = "gpu_separate",
+      .unsupported = [](const PointwiseBackwardArguments& a) -> std::string {
+        if (!a.grad_x || !(a.grad_weight || a.grad_bias)) return "it is for both gradients";
+        return pointwise_backward_tiles().unsupported(a);
+      },
+      .configs = [](const PointwiseBackwardArguments&) { return tuning::Configs{tuning::Config()}; },
+      .plan = [](const PointwiseBackwardArguments& a, const tuning::Config& config,
+                 int threads) -> Plan<PointwiseBackwardArguments> {
+        tuning::check_no_config("gpu_separate", config);
+        Plan<PointwiseBackwardArguments> input = tuning::plan_chosen(kInput, kOnlyInput(a), threads),
+                                         weight = tuning::plan_chosen(kWeight, without_input(a), threads);
+        return {std::max(input.workspace_bytes, weight.workspace_bytes),
+                [input = std::move(input.unchecked_run), weight = std::move(weight.unchecked_run)](
+                    const PointwiseBackwardArguments& like, const Execution& execution) {
+                  input(kOnlyInput(like), execution);
+                  weight(without_input(like), execution);
+                }};
+      },
+  };
+}
+#endif
+
 const tuning::RoleRegistration kRegistered[] = {{kBoth.name, names}, {kInput.name, names}, {kWeight.name, names}};
 
 void check_problem(const PointwiseBackwardArguments& arguments) {

@@ -229,7 +229,8 @@ BackwardPlan plan_weight(const PointwiseBackwardArguments& a, int threads) {
               pass.run(like, taken, execution.stream);
             }};
   }
-  BackwardPlan general = pointwise_backward_gpu().plan_for(without_input(a), threads);
+  const PointwiseBackwardArguments rest = without_input(a);
+  BackwardPlan general = pointwise_backward_tiles().plan(rest, pointwise_backward_tiles_prior(rest), threads);
   return {general.workspace_bytes,
           [run = std::move(general.unchecked_run)](const PointwiseBackwardArguments& like, const Execution& execution) {
             run(without_input(like), execution);

@@ -1,6 +1,7 @@
 /// The GPU kernels for the gradients of pointwise convolution, as the registry has them in its three roles: all that is
 /// wanted, "pointwise_conv2d.backward"; and where an entry computes one gradient and leaves the other to the best there
-/// is, "pointwise_conv2d.grad_input" and "pointwise_conv2d.grad_weight". Which tiles one has is still its own affair.
+/// is, "pointwise_conv2d.grad_input" and "pointwise_conv2d.grad_weight". Which tiles those for Hopper GPUs have is
+/// still their own affair.
 #pragma once
 
 #include <span>
@@ -17,7 +18,24 @@ std::span<const tuning::Kernel<PointwiseBackwardArguments>> pointwise_backward_k
 Plan<PointwiseBackwardArguments> plan_pointwise_input_gradient(const PointwiseBackwardArguments& a, int threads);
 Plan<PointwiseBackwardArguments> plan_pointwise_weight_gradient(const PointwiseBackwardArguments& a, int threads);
 
-Implementation<PointwiseBackwardArguments> pointwise_backward_gpu();
+/// What is left when the input gradient is taken care of.
+inline PointwiseBackwardArguments without_input(PointwiseBackwardArguments a) {
+  a.grad_x = {};
+  a.sums = {};
+  a.grad_add = {};
+  return a;
+}
+
+/// What is left when the weight gradient is taken care of.
+inline PointwiseBackwardArguments without_weight(PointwiseBackwardArguments a) {
+  a.grad_weight = {};
+  return a;
+}
+
+/// Anything, whatever the GPU. Of one gradient a tile's rows, columns and depth, and groups of warps that share the
+/// depth; and the tile that it is taken with.
+tuning::Kernel<PointwiseBackwardArguments> pointwise_backward_tiles();
+tuning::Config pointwise_backward_tiles_prior(const PointwiseBackwardArguments& a);
 /// Both gradients in one pass over x, for few outputs, whatever the GPU.
 Implementation<PointwiseBackwardArguments> pointwise_backward_few();
 /// By TMA and the warpgroup products of Hopper GPUs, channels_last.

@@ -131,30 +131,27 @@ const Instance kInstances[] = {
     elements<double, false, 32, 32, 16>(DataType::float64),
 };
 
-/// What tells kernels apart that can run a problem.
 struct Problem {
-  bool inner, tf32;
-  PointwiseMemoryUse use;
+  PointwiseNeeds needs;
   PointwiseProblem product;
 
   explicit Problem(const PointwiseArguments& a)
-      : inner(channels_inner(a.x, a.y)),
-        tf32(uses_tf32(a.x.dtype, a.allow_tf32)),
+      : needs{a.x.dtype, uses_tf32(a.x.dtype, a.allow_tf32), gpu::channels_inner(a.x, a.y), {}},
         product{a.x.dtype,
-                inner,
+                needs.channels_inner,
                 a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3],
                 a.x.sizes[1] / a.groups,
                 a.y.sizes[1] / a.groups,
                 a.groups} {
-    use.seams = a.prologue || a.epilogue || a.statistics;
-    use.elements = has_elements(activation_matrix(a.x, a.groups, inner).run_bytes, a.x.sizes[1],
-                                output_matrix(a.y, a.groups, inner).run_bytes, a.y.sizes[1]);
+    const bool inner = needs.channels_inner;
+    needs.use.seams = a.prologue || a.epilogue || a.statistics;
+    needs.use.elements = has_elements(activation_matrix(a.x, a.groups, inner).run_bytes, a.x.sizes[1],
+                                      output_matrix(a.y, a.groups, inner).run_bytes, a.y.sizes[1]);
   }
-
-  bool is_for(const Instance& instance) const { return fits(instance, product.dtype, tf32, inner, use); }
 
   /// Sets everything about the tiles, and returns the kernel's cost.
   double plan(const Instance& instance, PointwiseProductParameters& parameters) const {
+    const PointwiseMemoryUse& use = needs.use;
     const int resident = resident_blocks(kernel_of(instance, use), kMatrixThreads, memory_of(instance, use));
     return plan_product(product, instance.tile, resident, multiprocessors(), parameters);
   }
@@ -176,16 +173,16 @@ class Pass {
   void run(const PointwiseArguments& a, const Execution& execution) const {
     Arena arena(execution.workspace);
     PointwiseParameters p = planned_;
-    p.product.activations = activation_matrix(a.x, a.groups, problem_.inner);
+    p.product.activations = activation_matrix(a.x, a.groups, problem_.needs.channels_inner);
     p.product.weight = weight_matrix(a.weight, a.groups);
     p.product.seam = {a.prologue.scale.data, a.prologue.shift.data, nullptr, a.prologue.activation, {}};
-    p.residual = activation_matrix(a.epilogue.residual, a.groups, problem_.inner);
-    p.y = output_matrix(a.y, a.groups, problem_.inner);
+    p.residual = activation_matrix(a.epilogue.residual, a.groups, problem_.needs.channels_inner);
+    p.y = output_matrix(a.y, a.groups, problem_.needs.channels_inner);
     p.bias = a.bias.data;
     p.epilogue = {a.epilogue.scale.data, a.epilogue.shift.data, a.epilogue.activation};
     p.partials = take_partials(a, arena);
-    launch_following(kName, kernel_of(*instance_, problem_.use), p.product.blocks(), kMatrixThreads, execution.stream,
-                     p, memory_of(*instance_, problem_.use));
+    launch_following(kName, kernel_of(*instance_, problem_.needs.use), p.product.blocks(), kMatrixThreads,
+                     execution.stream, p, memory_of(*instance_, problem_.needs.use));
     if (!a.statistics) return;
     launch_merge_moments(kName, accumulation_type(a.x.dtype), p.partials, p.product.splits, a.statistics,
                          a.y.sizes[0] * a.y.sizes[2] * a.y.sizes[3], execution.stream);
@@ -207,25 +204,12 @@ std::string unsupported(const PointwiseArguments& a) {
   return !elsewhere.empty() ? elsewhere : too_large_for_pointwise(a.x.sizes, a.y.sizes);
 }
 
-Configs configs(const PointwiseArguments& a) {
-  const Problem problem(a);
-  Configs list;
-  for (const Instance& instance : kInstances) {
-    if (problem.is_for(instance)) list.push_back(config_of(instance.tile));
-  }
-  return list;
-}
+Configs configs(const PointwiseArguments& a) { return configs_of(kInstances, Problem(a).needs); }
 
 Plan<PointwiseArguments> plan(const PointwiseArguments& a, const Config& config, int /*threads*/) {
-  const Problem problem(a);
-  for (const Instance& instance : kInstances) {
-    if (!problem.is_for(instance) || config_of(instance.tile) != config) continue;
-    const Pass pass(a, instance);
-    return {pass.workspace_bytes(a),
-            [pass](const PointwiseArguments& like, const Execution& execution) { pass.run(like, execution); }};
-  }
-  throw Unsupported(std::string(kName) + ": gpu_tiles: there is no kernel of this problem with " +
-                    tuning::printed(config));
+  const Pass pass(a, instance_with(kInstances, Problem(a).needs, config));
+  return {pass.workspace_bytes(a),
+          [pass](const PointwiseArguments& like, const Execution& execution) { pass.run(like, execution); }};
 }
 
 }  // namespace
@@ -234,11 +218,10 @@ Kernel<PointwiseArguments> pointwise_tiles() { return {"gpu_tiles", unsupported,
 
 Config pointwise_tiles_prior(const PointwiseArguments& a) {
   const Problem problem(a);
-  return config_of(
-      cheapest(kInstances, a.x.dtype, problem.tf32, problem.inner, problem.use, [&](const Instance& instance) {
-        PointwiseProductParameters product;
-        return problem.plan(instance, product);
-      }).tile);
+  return cheapest_tile(kInstances, problem.needs, [&](const Instance& instance) {
+    PointwiseProductParameters product;
+    return problem.plan(instance, product);
+  });
 }
 
 }  // namespace gpu

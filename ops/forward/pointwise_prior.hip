@@ -1,5 +1,5 @@
 // Which kernel is taken forward, and with which config, where nothing is forced, until a table of measurements takes
-// its place: the costs of pointwise_hopper_plan.hip, pointwise_planes_plan.hip and pointwise_plan.hip.
+// its place: the costs of pointwise_hopper_cost.hip, pointwise_planes_plan.hip and pointwise_plan.hip.
 #include <string_view>
 
 #include "fusedsc/forward/pointwise_kernels.h"

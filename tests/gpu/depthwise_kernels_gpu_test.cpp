@@ -149,7 +149,7 @@ TEST_P(DepthwiseKernelsGpu, ForceSaysWhatItCannot) {
   const std::string no_kernel = message_of([] { tuning::force(kForwardRole, "gpu_magic/rows=1"); });
   EXPECT_TRUE(has(no_kernel, "no kernel \"gpu_magic\"") && has(no_kernel, "gpu_rows")) << no_kernel;
   for (const char* config :
-       {"gpu_rows/depth=3", "gpu_rows/rows", "gpu_rows/rows=x", "gpu_rows/rows=-1", "gpu_rows/="}) {
+       {"gpu_rows/height=3", "gpu_rows/rows", "gpu_rows/rows=x", "gpu_rows/rows=-1", "gpu_rows/="}) {
     EXPECT_NE(message_of([&] { tuning::force(kForwardRole, config); }), "") << config;
   }
   EXPECT_EQ(tuning::force(kForwardRole, ""), "") << "what was refused is not forced";

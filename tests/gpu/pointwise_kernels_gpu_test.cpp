@@ -25,9 +25,9 @@ class PointwiseKernelsGpu : public OnGpu {
 
   static std::vector<PointwiseGeometry> geometries() {
     std::vector<PointwiseGeometry> all = {{{2, 24, 8, 8}, 40},   {{3, 136, 7, 7}, 72},  {{1, 264, 5, 13}, 104},
-                                          {{2, 72, 14, 14}, 80}, {{1, 16, 20, 20}, 96}, {{1, 144, 12, 14}, 24},
-                                          {{5, 64, 1, 1}, 1},    {{1, 40, 33, 31}, 1},  {{1, 16, 64, 66}, 24},
-                                          {{2, 20, 17, 17}, 36}, {{2, 33, 5, 7}, 35},   {{1, 32, 10, 20}, 192}};
+                                          {{2, 72, 14, 14}, 80}, {{1, 16, 12, 14}, 96}, {{1, 144, 12, 14}, 24},
+                                          {{5, 64, 1, 1}, 1},    {{1, 40, 17, 19}, 1},  {{1, 16, 26, 30}, 24},
+                                          {{2, 20, 17, 17}, 36}, {{2, 33, 5, 7}, 35},   {{1, 32, 8, 18}, 192}};
     for (PointwiseGeometry& geometry : all) geometry.tf32 = is_tf32();
     all.push_back({{2, 24, 5, 7}, 36, 3});
     return all;
@@ -69,57 +69,72 @@ TEST_P(PointwiseKernelsGpu, Forward) {
       {.output = statistics},
       {.output = epilogue, .epilogue_activation = Activation::relu, .residual = true},
   };
+  const bool is_bfloat16 = GetParam().dtype == DataType::bfloat16;  // float16, but for conversions
   std::map<std::string, int> runs;
   std::size_t number = 0;
   for (const PointwiseGeometry& geometry : geometries()) {
     for (const Memory memory : memories()) {
-      for (const ForwardSeams& each : {seams[0], seams[1 + number % 4]}) {
+      for (const ForwardSeams& each : {seams[0], seams[1 + (number + number / 4) % 4]}) {
         const Forward problem{GetParam().dtype, geometry, each, Memories::all(memory)};
         SCOPED_TRACE(testing::PrintToString(problem));
         ForwardTensors<PointwiseGeometry> tensors(problem);
         const PointwiseArguments arguments = tensors.arguments(problem);
         for (const auto& kernel : able(gpu::pointwise_gpu_kernels(), arguments)) {
-          for (const std::string& choice : some_choices(kernel, arguments, number, 2)) {
+          for (const std::string& choice : some_choices(kernel, arguments, number, is_bfloat16 ? 1 : 2)) {
             verify_by(kForwardRole, choice, [&] { verify_forward(problem); });
             ++runs[kernel.name];
             if (HasFailure()) return;
           }
         }
-        ++number;
       }
+      ++number;
     }
   }
   expect_all(gpu::pointwise_gpu_kernels(), runs);
 }
 
 TEST_P(PointwiseKernelsGpu, Backward) {
-  const BackwardSeams each_seams[] = {
-      {.grad_bias = false},
-      {.grad_weight = false, .grad_bias = false},
-      {.grad_x = false, .grad_bias = false},
-      {.gradient_prologue = true, .grad_bias = false, .output_is_of_x = true},
-      {.prologue = true, .activation = Activation::relu6, .gradient_prologue = true, .sums = true, .grad_bias = false},
+  const BackwardSeams of_x{.gradient_prologue = true, .grad_bias = false, .output_is_of_x = true},
+      training{.prologue = true,
+               .activation = Activation::relu6,
+               .gradient_prologue = true,
+               .sums = true,
+               .grad_bias = false},
+      each_seams[] = {{.grad_bias = false},
+                      {.grad_weight = false, .grad_bias = false},
+                      {.grad_x = false},
+                      of_x,
+                      training,
+                      {.grad_x = false, .grad_bias = false}};
+  std::vector<Backward> problems;
+  const auto add = [&](PointwiseGeometry geometry, const BackwardSeams& seams, Memory memory) {
+    if (geometry.groups == 1) geometry.tf32 = is_tf32();
+    problems.push_back({GetParam().dtype, geometry, seams, Memories::all(memory)});
   };
-  std::vector<PointwiseGeometry> all = geometries();
-  for (const PointwiseGeometry& geometry : std::initializer_list<PointwiseGeometry>{
-           {{2, 16, 21, 23}, 96}, {{2, 32, 9, 13}, 16}, {{1, 8, 40, 40}, 16}, {{2, 32, 14, 9}, 192}}) {
-    all.push_back(geometry);
-    all.back().tf32 = is_tf32();
+  for (const PointwiseGeometry& geometry : geometries()) {
+    for (const Memory memory : memories()) add(geometry, each_seams[problems.size() % std::size(each_seams)], memory);
+  }
+  // Expansions and projections, for the kernels that compute both gradients at once.
+  for (const Memory memory : memories()) {
+    add({{2, 16, 21, 23}, 96}, of_x, memory);
+    add({{2, 32, 14, 9}, 192}, of_x, memory);
+    add({{2, 32, 9, 13}, 16}, training, memory);
+    add({{1, 8, 24, 26}, 16}, each_seams[0], memory);
   }
   std::map<std::string, int> runs;
-  for (const PointwiseGeometry& geometry : all) {
-    for (const Memory memory : memories()) {
-      for (const BackwardSeams& seams : each_seams) {
-        const Backward problem{GetParam().dtype, geometry, seams, Memories::all(memory)};
-        SCOPED_TRACE(testing::PrintToString(problem));
-        BackwardTensors<PointwiseGeometry> tensors(problem);
-        for (const auto& kernel : able(pointwise_backward_kernels(), tensors.arguments(problem))) {
-          verify_by(kBackwardRole, kernel.name, [&] { verify_backward(problem); });
-          ++runs[kernel.name];
-          if (HasFailure()) return;
-        }
+  std::size_t number = 0;
+  for (const Backward& problem : problems) {
+    SCOPED_TRACE(testing::PrintToString(problem));
+    BackwardTensors<PointwiseGeometry> tensors(problem);
+    const PointwiseBackwardArguments arguments = tensors.arguments(problem);
+    for (const auto& kernel : able(pointwise_backward_kernels(), arguments)) {
+      for (const std::string& choice : some_choices(kernel, arguments, number, 1)) {
+        verify_by(kBackwardRole, choice, [&] { verify_backward(problem); });
+        ++runs[kernel.name];
+        if (HasFailure()) return;
       }
     }
+    ++number;
   }
   expect_all(pointwise_backward_kernels(), runs);
 }
@@ -130,6 +145,10 @@ TEST_P(PointwiseKernelsGpu, GradientsApart) {
   const Backward problem{
       GetParam().dtype, {{3, 136, 8, 8}, 72, 1, is_tf32()}, {.grad_bias = false}, Memories::all(Memory::contiguous)};
   const Forced both(kBackwardRole, "hopper_planes");
+  for (const char* weight : {"hopper_teams", "gpu_tiles"}) {
+    verify_by(kWeightRole, weight, [&] { verify_backward(problem); });
+  }
+  const Forced separate(kBackwardRole, "gpu_separate");
   for (const char* weight : {"hopper_teams", "gpu_tiles"}) {
     verify_by(kWeightRole, weight, [&] { verify_backward(problem); });
   }

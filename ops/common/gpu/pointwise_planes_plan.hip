@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "fusedsc/common/gpu/hopper_cluster.h"
+#include "fusedsc/common/gpu/pointwise_hopper_cost.h"
 #include "fusedsc/common/gpu/pointwise_launches.h"
 
 namespace fusedsc::gpu::hopper {
@@ -14,8 +15,7 @@ namespace {
 constexpr std::int64_t kLeastPositions = 16;
 constexpr int kMostParts = 4;  ///< groups of a block that can share an image
 constexpr int kMostStages = 6;
-constexpr int kMultiprocessorMemory = 227 * 1024, kBlockReserve = 1024;  ///< bytes of block memory
-constexpr int kResidentThreads = 512;                                    ///< at the 128 registers that most take
+constexpr int kResidentThreads = 512;  ///< at the 128 registers that most take
 
 std::int64_t positions_of(const ConstTensorView& planes) { return planes.sizes[2] * planes.sizes[3]; }
 
