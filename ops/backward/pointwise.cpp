@@ -1,35 +1,110 @@
 #include "fusedsc/backward/pointwise.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "fusedsc/backward/pointwise_cpu.h"
-#include "fusedsc/backward/pointwise_gpu.h"
+#include "fusedsc/backward/pointwise_kernels.h"
 #include "fusedsc/common/convolution_checks.h"
 #include "fusedsc/runtime/operator.h"
+#include "fusedsc/tuning/role.h"
 
 namespace fusedsc {
 namespace {
 
-std::span<const Implementation<PointwiseBackwardArguments>> implementations() {
-  static const Implementation<PointwiseBackwardArguments> list[] = {
+using Kernel = tuning::Kernel<PointwiseBackwardArguments>;
+
+/// An entry, and whether the prior takes it where it can run the arguments; null: always; and its config; null: nothing
+/// is to be chosen about it.
+struct Entry {
+  Kernel kernel;
+  bool (*suits)(const PointwiseBackwardArguments&) = nullptr;
+  tuning::Config (*config)(const PointwiseBackwardArguments&) = nullptr;
+};
+
 #ifdef FUSEDSC_GPU
-      pointwise_backward_few(),
+Kernel separate();
+bool never(const PointwiseBackwardArguments& /*a*/) { return false; }
+#endif
+
+const Entry kEntries[] = {
+#ifdef FUSEDSC_GPU
+    {tuning::kernel_of<pointwise_backward_few>()},
 #endif
 #ifdef FUSEDSC_HOPPER
-      pointwise_backward_hopper_joint(),
-      pointwise_backward_tf32_joint(),
-      pointwise_backward_tf32_gradients(),
-      pointwise_backward_hopper_transposing(),
-      pointwise_backward_hopper_narrow(),
-      pointwise_backward_hopper_teams(),
-      pointwise_backward_hopper(),
-      pointwise_backward_hopper_planes(),
+    {tuning::kernel_of<pointwise_backward_hopper_joint>()},
+    {tuning::kernel_of<pointwise_backward_tf32_joint>()},
+    {tuning::kernel_of<pointwise_backward_tf32_gradients>()},
+    {tuning::kernel_of<pointwise_backward_hopper_transposing>(), suits_pointwise_transposing},
+    {tuning::kernel_of<pointwise_backward_hopper_narrow>(), suits_pointwise_narrow},
+    {tuning::kernel_of<pointwise_backward_hopper_teams>()},
+    {tuning::kernel_of<pointwise_backward_hopper>()},
+    {tuning::kernel_of<pointwise_backward_hopper_planes>()},
 #endif
 #ifdef FUSEDSC_GPU
-      pointwise_backward_gpu(),
+    {pointwise_backward_tiles(), nullptr, pointwise_backward_tiles_prior},
+    {separate(), never},
 #endif
-      pointwise_backward_cpu(),
-  };
-  return list;
+    {tuning::kernel_of<pointwise_backward_cpu>()},
+};
+
+tuning::Config config_of(const Entry& entry, const PointwiseBackwardArguments& a) {
+  return entry.config != nullptr ? entry.config(a) : tuning::Config();
 }
+
+tuning::Choice<PointwiseBackwardArguments> prior(const PointwiseBackwardArguments& a) {
+  const std::span<const Kernel> kernels = pointwise_backward_kernels();
+  for (std::size_t i = 0; i < kernels.size(); ++i) {
+    if (!kernels[i].unsupported(a).empty()) continue;
+    if (kEntries[i].suits == nullptr || kEntries[i].suits(a)) return {&kernels[i], config_of(kEntries[i], a)};
+  }
+  return {};
+}
+
+tuning::Config prior_config(const Kernel& kernel, const PointwiseBackwardArguments& a) {
+  return config_of(kEntries[&kernel - pointwise_backward_kernels().data()], a);
+}
+
+using Role = tuning::Role<PointwiseBackwardArguments>;
+
+constexpr Role kBoth{"pointwise_conv2d.backward", pointwise_backward_kernels, prior, prior_config};
+constexpr Role kInput{"pointwise_conv2d.grad_input", pointwise_backward_kernels, prior, prior_config};
+constexpr Role kWeight{"pointwise_conv2d.grad_weight", pointwise_backward_kernels, prior, prior_config};
+
+std::vector<const char*> names() { return tuning::names_of(pointwise_backward_kernels()); }
+#ifdef FUSEDSC_GPU
+/// Each gradient by the best there is for it. The prior does not take it: its other entries know when one after the
+/// other is best.
+Kernel separate() {
+  static constexpr auto kOnlyInput = [](PointwiseBackwardArguments a) {
+    a.grad_weight = {};
+    a.grad_bias = {};
+    return a;
+  };
+  return {
+      .name = "gpu_separate",
+      .unsupported = [](const PointwiseBackwardArguments& a) -> std::string {
+        if (!a.grad_x || !(a.grad_weight || a.grad_bias)) return "it is for both gradients";
+        return pointwise_backward_tiles().unsupported(a);
+      },
+      .configs = [](const PointwiseBackwardArguments&) { return tuning::Configs{tuning::Config()}; },
+      .plan = [](const PointwiseBackwardArguments& a, const tuning::Config& config,
+                 int threads) -> Plan<PointwiseBackwardArguments> {
+        tuning::check_no_config("gpu_separate", config);
+        Plan<PointwiseBackwardArguments> input = tuning::plan_chosen(kInput, kOnlyInput(a), threads),
+                                         weight = tuning::plan_chosen(kWeight, without_input(a), threads);
+        return {std::max(input.workspace_bytes, weight.workspace_bytes),
+                [input = std::move(input.unchecked_run), weight = std::move(weight.unchecked_run)](
+                    const PointwiseBackwardArguments& like, const Execution& execution) {
+                  input(kOnlyInput(like), execution);
+                  weight(without_input(like), execution);
+                }};
+      },
+  };
+}
+#endif
+
+const tuning::RoleRegistration kRegistered[] = {{kBoth.name, names}, {kInput.name, names}, {kWeight.name, names}};
 
 void check_problem(const PointwiseBackwardArguments& arguments) {
   check_backward(arguments, pointwise_output_sizes(arguments.x.sizes, arguments.weight.sizes, arguments.groups));
@@ -37,15 +112,34 @@ void check_problem(const PointwiseBackwardArguments& arguments) {
 
 constexpr Operator<PointwiseBackwardArguments> kOperator{
     .name = "pointwise_conv2d_backward",
-    .implementations = implementations,
+    .implementations = nullptr,
     .check_problem = check_problem,
     .check_memory = check_backward_memory<PointwiseBackwardArguments>,
     .is_empty = is_empty_backward<PointwiseBackwardArguments>,
     .clear_results = clear_sums_of<PointwiseBackwardArguments>,
     .finish = normalise_sums_of<PointwiseBackwardArguments>,
+    .plan = [](const PointwiseBackwardArguments& a, int threads) { return tuning::plan_chosen(kBoth, a, threads); },
+    .candidates = [](const PointwiseBackwardArguments& a) { return tuning::candidates(kBoth, a); },
 };
 
 }  // namespace
+
+std::span<const Kernel> pointwise_backward_kernels() {
+  static const std::vector<Kernel> kernels = [] {
+    std::vector<Kernel> list;
+    for (const Entry& entry : kEntries) list.push_back(entry.kernel);
+    return list;
+  }();
+  return kernels;
+}
+
+Plan<PointwiseBackwardArguments> plan_pointwise_input_gradient(const PointwiseBackwardArguments& a, int threads) {
+  return tuning::plan_chosen(kInput, a, threads);
+}
+
+Plan<PointwiseBackwardArguments> plan_pointwise_weight_gradient(const PointwiseBackwardArguments& a, int threads) {
+  return tuning::plan_chosen(kWeight, a, threads);
+}
 
 void pointwise_conv2d_backward(const PointwiseBackwardArguments& arguments, const Execution& execution) {
   run(kOperator, arguments, execution);

@@ -1,5 +1,5 @@
 #include "fusedsc/backward/pointwise_few_kernel.h"
-#include "fusedsc/backward/pointwise_gpu.h"
+#include "fusedsc/backward/pointwise_kernels.h"
 #include "fusedsc/common/gpu/depthwise_plan.h"
 #include "fusedsc/common/gpu/partials_launch.h"
 #include "fusedsc/common/gpu/pointwise_few_plan.h"

@@ -1,9 +1,9 @@
 #ifdef FUSEDSC_HOPPER
 #include <algorithm>
 
-#include "fusedsc/backward/pointwise_gpu.h"
 #include "fusedsc/backward/pointwise_hopper_joint_kernel.h"
 #include "fusedsc/backward/pointwise_hopper_joint_wide_kernel.h"
+#include "fusedsc/backward/pointwise_kernels.h"
 #include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/pointwise_hopper_plan.h"
 #include "fusedsc/runtime/arena.h"
@@ -251,7 +251,7 @@ Plan<PointwiseBackwardArguments> plan_joint(const PointwiseBackwardArguments& a,
 }  // namespace gpu::hopper
 
 Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_joint() {
-  return {"gpu_hopper_joint", gpu::hopper::why_not, gpu::hopper::plan_joint};
+  return {"hopper_joint", gpu::hopper::why_not, gpu::hopper::plan_joint};
 }
 
 }  // namespace fusedsc

@@ -1,13 +1,13 @@
 #ifdef FUSEDSC_HOPPER
 #include <algorithm>
 
-#include "fusedsc/backward/pointwise_gpu.h"
 #include "fusedsc/backward/pointwise_hopper_exchanged.h"
 #include "fusedsc/backward/pointwise_hopper_gradients.h"
 #include "fusedsc/backward/pointwise_hopper_parameters.h"
 #include "fusedsc/backward/pointwise_hopper_seam.h"
 #include "fusedsc/backward/pointwise_hopper_transposed.h"
 #include "fusedsc/backward/pointwise_hopper_weight.h"
+#include "fusedsc/backward/pointwise_kernels.h"
 #include "fusedsc/common/gpu/partials_launch.h"
 #include "fusedsc/common/gpu/pointwise_hopper_instances.h"
 #include "fusedsc/forward/sliding_channel_weight.h"
@@ -229,7 +229,8 @@ BackwardPlan plan_weight(const PointwiseBackwardArguments& a, int threads) {
               pass.run(like, taken, execution.stream);
             }};
   }
-  BackwardPlan general = pointwise_backward_gpu().plan_for(without_input(a), threads);
+  const PointwiseBackwardArguments rest = without_input(a);
+  BackwardPlan general = pointwise_backward_tiles().plan(rest, pointwise_backward_tiles_prior(rest), threads);
   return {general.workspace_bytes,
           [run = std::move(general.unchecked_run)](const PointwiseBackwardArguments& like, const Execution& execution) {
             run(without_input(like), execution);
@@ -292,7 +293,7 @@ BackwardPlan plan_backward(const PointwiseBackwardArguments& a, int threads) {
 }  // namespace gpu::hopper
 
 Implementation<PointwiseBackwardArguments> pointwise_backward_hopper() {
-  return {"gpu_hopper", gpu::hopper::why_not, gpu::hopper::plan_backward};
+  return {"hopper", gpu::hopper::why_not, gpu::hopper::plan_backward};
 }
 
 }  // namespace fusedsc

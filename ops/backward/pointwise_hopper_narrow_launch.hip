@@ -2,11 +2,11 @@
 #include <algorithm>
 #include <limits>
 
-#include "fusedsc/backward/pointwise_gpu.h"
 #include "fusedsc/backward/pointwise_hopper_narrow.h"
 #include "fusedsc/backward/pointwise_hopper_parameters.h"
 #include "fusedsc/backward/pointwise_hopper_teams.h"
 #include "fusedsc/backward/pointwise_hopper_weight_sum.h"
+#include "fusedsc/backward/pointwise_kernels.h"
 #include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/hopper_host.h"
 #include "fusedsc/common/gpu/pointwise_plan.h"
@@ -62,18 +62,6 @@ const NarrowInstance* instance_for(const PointwiseBackwardArguments& a) {
   return best;
 }
 
-/// Of a channels_last tensor tiles of 64 outputs and 32 channels; of a contiguous one such of 32 channels of each, and
-/// of small ones more of these than fit: with every channel in every block, what the blocks leave of their sums is as
-/// much as the tensors. Or there is little to do.
-bool fits_others(const PointwiseBackwardArguments& a) {
-  const std::int64_t channels = a.x.sizes[1], outputs = a.grad_y.sizes[1], slim = std::min(channels, outputs);
-  // Whose sums take longer here than their products.
-  const std::int64_t few_positions = has_positions_inner(a) ? 1 << 11 : slim > 24 ? 14'000 : 7'000;
-  if (a.x.sizes[0] * area_of(a) < few_positions) return true;
-  if (!has_positions_inner(a)) return outputs % 64 == 0 && channels % 32 == 0;
-  return slim > 16 && (slim <= 32 || are_small_for_teams(a)) && TeamsWeightPass::why_not(a).empty();
-}
-
 }  // namespace
 
 std::string NarrowWeightPass::why_not(const PointwiseBackwardArguments& a) {
@@ -109,7 +97,7 @@ std::string NarrowWeightPass::why_not(const PointwiseBackwardArguments& a) {
   if (instance_for(a) == nullptr) return std::to_string(slim) + " channels are not few";
   constexpr std::int64_t kMostWide = 256;
   if (wide > kMostWide) return std::to_string(wide) + " channels are too many for a block";
-  return fits_others(a) ? "tiles of other kernels fit the channels, or there are few positions" : "";
+  return {};
 }
 
 NarrowWeightPass::NarrowWeightPass(const PointwiseBackwardArguments& a)
@@ -205,7 +193,7 @@ std::string why_not_narrow(const PointwiseBackwardArguments& a) {
 /// The weight gradient, behind the input gradient by whichever entry is best for that, in the same workspace.
 BackwardPlan plan_backward(const PointwiseBackwardArguments& a, int threads) {
   BackwardPlan input;
-  if (a.grad_x) input = plan_pointwise_conv2d_backward(without_weight(a), threads);
+  if (a.grad_x) input = plan_pointwise_input_gradient(without_weight(a), threads);
   const NarrowWeightPass pass(a);
   Arena arena(nullptr);
   pass.take_partials(arena);
@@ -221,8 +209,21 @@ BackwardPlan plan_backward(const PointwiseBackwardArguments& a, int threads) {
 }  // namespace
 }  // namespace gpu::hopper
 
+/// Of a channels_last tensor others have tiles of 64 outputs and 32 channels; of a contiguous one such of 32 channels
+/// of each, and of small ones more of these than fit: with every channel in every block, what the blocks leave of their
+/// sums is as much as the tensors.
+bool suits_pointwise_narrow(const PointwiseBackwardArguments& a) {
+  using namespace gpu::hopper;
+  const std::int64_t channels = a.x.sizes[1], outputs = a.grad_y.sizes[1], slim = std::min(channels, outputs);
+  // Whose sums take longer here than their products.
+  const std::int64_t few_positions = has_positions_inner(a) ? 1 << 11 : slim > 24 ? 14'000 : 7'000;
+  if (a.x.sizes[0] * area_of(a) < few_positions) return false;
+  if (!has_positions_inner(a)) return outputs % 64 != 0 || channels % 32 != 0;
+  return slim <= 16 || (slim > 32 && !are_small_for_teams(a)) || !TeamsWeightPass::why_not(a).empty();
+}
+
 Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_narrow() {
-  return {"gpu_hopper_narrow", gpu::hopper::why_not_narrow, gpu::hopper::plan_backward};
+  return {"hopper_narrow", gpu::hopper::why_not_narrow, gpu::hopper::plan_backward};
 }
 
 }  // namespace fusedsc

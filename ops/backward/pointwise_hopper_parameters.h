@@ -41,18 +41,4 @@ inline void set_seams(PointwiseParameters& p, const PointwiseBackwardArguments& 
   p.output_rows = a.grad_x.data;
 }
 
-/// What is left when the input gradient is taken care of.
-inline PointwiseBackwardArguments without_input(PointwiseBackwardArguments a) {
-  a.grad_x = {};
-  a.sums = {};
-  a.grad_add = {};
-  return a;
-}
-
-/// What is left when the weight gradient is taken care of.
-inline PointwiseBackwardArguments without_weight(PointwiseBackwardArguments a) {
-  a.grad_weight = {};
-  return a;
-}
-
 }  // namespace fusedsc::gpu::hopper

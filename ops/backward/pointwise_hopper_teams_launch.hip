@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <limits>
 
-#include "fusedsc/backward/pointwise_gpu.h"
 #include "fusedsc/backward/pointwise_hopper_parameters.h"
 #include "fusedsc/backward/pointwise_hopper_teams.h"
 #include "fusedsc/backward/pointwise_hopper_weight_sum.h"
+#include "fusedsc/backward/pointwise_kernels.h"
 #include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/hopper_host.h"
 #include "fusedsc/common/gpu/pointwise_plan.h"
@@ -284,7 +284,7 @@ std::string why_not_teams(const PointwiseBackwardArguments& a) {
 /// The weight gradient, behind the input gradient by whichever entry is best for that, in the same workspace.
 BackwardPlan plan_backward(const PointwiseBackwardArguments& a, int threads) {
   BackwardPlan input;
-  if (a.grad_x) input = plan_pointwise_conv2d_backward(without_weight(a), threads);
+  if (a.grad_x) input = plan_pointwise_input_gradient(without_weight(a), threads);
   const TeamsWeightPass pass(a);
   Arena arena(nullptr);
   pass.take_partials(arena);
@@ -301,7 +301,7 @@ BackwardPlan plan_backward(const PointwiseBackwardArguments& a, int threads) {
 }  // namespace gpu::hopper
 
 Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_teams() {
-  return {"gpu_hopper_teams", gpu::hopper::why_not_teams, gpu::hopper::plan_backward};
+  return {"hopper_teams", gpu::hopper::why_not_teams, gpu::hopper::plan_backward};
 }
 
 }  // namespace fusedsc

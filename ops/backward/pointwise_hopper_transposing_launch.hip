@@ -1,9 +1,9 @@
 #ifdef FUSEDSC_HOPPER
 #include <algorithm>
 
-#include "fusedsc/backward/pointwise_gpu.h"
 #include "fusedsc/backward/pointwise_hopper_parameters.h"
 #include "fusedsc/backward/pointwise_hopper_transposing_kernel.h"
+#include "fusedsc/backward/pointwise_kernels.h"
 #include "fusedsc/common/gpu/hopper_host.h"
 #include "fusedsc/runtime/arena.h"
 
@@ -103,13 +103,7 @@ std::string why_not_transposing(const PointwiseBackwardArguments& a) {
   const std::int64_t area = area_of(a), bytes = static_cast<std::int64_t>(size_of(a.x.dtype));
   if (area == 1) return "tensors of one position per image are channels_last";
   if (area * bytes % 16 == 0) return "maps are whole runs of 16 bytes, as other kernels take them";
-  // Where two channels are a run together, others go over the tensors once for each tile of the weight: often enough?
-  const std::int64_t positions = a.x.sizes[0] * area, channels = a.x.sizes[1], outputs = a.grad_y.sizes[1];
-  constexpr std::int64_t kManyPositions = 4096, kFewestPositions = 256, kLargestArea = 576;
-  if (area * bytes % 8 == 0 && positions > kManyPositions && channels * outputs < 32 * (channels + outputs)) {
-    return "two channels are a run of 16 bytes together, and there are few of them";
-  }
-  if (bytes == 4 && positions < kFewestPositions) return "there are few positions";
+  constexpr std::int64_t kLargestArea = 576;  // of which a block's fewest runs fit its memory
   if (area > kLargestArea) return "maps are large";
   for (const ConstTensorView& view : {a.x, a.grad_y, a.gradient_prologue.output}) {
     if (!view) continue;
@@ -128,10 +122,10 @@ using BackwardPlan = Plan<PointwiseBackwardArguments>;
 /// The weight gradient, behind the input gradient by whichever entry is best for that, in the same workspace.
 BackwardPlan plan_backward(const PointwiseBackwardArguments& a, int threads) {
   BackwardPlan input;
-  if (a.grad_x) input = plan_pointwise_conv2d_backward(without_weight(a), threads);
+  if (a.grad_x) input = plan_pointwise_input_gradient(without_weight(a), threads);
   Arena arena(nullptr);
   const PointwiseBackwardArguments laid_out = with_channels_last(a, arena);
-  BackwardPlan weight = plan_pointwise_conv2d_backward(laid_out, threads);
+  BackwardPlan weight = plan_pointwise_weight_gradient(laid_out, threads);
   return {std::max(input.workspace_bytes, arena.used() + weight.workspace_bytes),
           [input = std::move(input.unchecked_run), weight = std::move(weight.unchecked_run)](
               const PointwiseBackwardArguments& like, const Execution& execution) {
@@ -146,8 +140,19 @@ BackwardPlan plan_backward(const PointwiseBackwardArguments& a, int threads) {
 }  // namespace
 }  // namespace gpu::hopper
 
+bool suits_pointwise_transposing(const PointwiseBackwardArguments& a) {
+  // Where two channels are a run together, others go over the tensors once for each tile of the weight: often enough?
+  constexpr std::int64_t kManyPositions = 4096, kFewestPositions = 256;
+  const std::int64_t area = a.x.sizes[2] * a.x.sizes[3], bytes = static_cast<std::int64_t>(size_of(a.x.dtype)),
+                     positions = a.x.sizes[0] * area, channels = a.x.sizes[1], outputs = a.grad_y.sizes[1];
+  if (area * bytes % 8 == 0 && positions > kManyPositions && channels * outputs < 32 * (channels + outputs)) {
+    return false;
+  }
+  return bytes != 4 || positions >= kFewestPositions;
+}
+
 Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_transposing() {
-  return {"gpu_hopper_transposing", gpu::hopper::why_not_transposing, gpu::hopper::plan_backward};
+  return {"hopper_transposing", gpu::hopper::why_not_transposing, gpu::hopper::plan_backward};
 }
 
 }  // namespace fusedsc

@@ -1,9 +1,9 @@
 #ifdef FUSEDSC_HOPPER
 #include <algorithm>
 
-#include "fusedsc/backward/pointwise_gpu.h"
 #include "fusedsc/backward/pointwise_hopper_parameters.h"
 #include "fusedsc/backward/pointwise_hopper_transposed.h"
+#include "fusedsc/backward/pointwise_kernels.h"
 #include "fusedsc/common/gpu/partials_launch.h"
 #include "fusedsc/common/gpu/pointwise_planes_instances.h"
 #include "fusedsc/common/gpu/pointwise_planes_weight.h"
@@ -131,7 +131,7 @@ BackwardPlan plan_backward(const PointwiseBackwardArguments& a, int threads) {
   Arena arena(nullptr);
   pass.take_memory(a, arena);
   BackwardPlan weight;
-  if (a.grad_weight || a.grad_bias) weight = plan_pointwise_conv2d_backward(without_input(a), threads);
+  if (a.grad_weight || a.grad_bias) weight = plan_pointwise_weight_gradient(without_input(a), threads);
   return {std::max(arena.used(), weight.workspace_bytes),
           [=](const PointwiseBackwardArguments& like, const Execution& execution) {
             pass.run(like, execution);
@@ -143,7 +143,7 @@ BackwardPlan plan_backward(const PointwiseBackwardArguments& a, int threads) {
 }  // namespace gpu::hopper
 
 Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_planes() {
-  return {"gpu_hopper_planes", gpu::hopper::why_not, gpu::hopper::plan_backward};
+  return {"hopper_planes", gpu::hopper::why_not, gpu::hopper::plan_backward};
 }
 
 }  // namespace fusedsc

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "fusedsc/backward/pointwise_gpu.h"
+#include "fusedsc/backward/pointwise_kernels.h"
 #include "fusedsc/backward/pointwise_tf32_gradients_kernel.h"
 #include "fusedsc/common/gpu/hopper_host.h"
 #include "fusedsc/common/gpu/partials_launch.h"
@@ -154,7 +154,7 @@ Plan<PointwiseBackwardArguments> plan_gradients(const PointwiseBackwardArguments
 }  // namespace gpu::hopper
 
 Implementation<PointwiseBackwardArguments> pointwise_backward_tf32_gradients() {
-  return {"gpu_tf32_gradients", gpu::hopper::why_not, gpu::hopper::plan_gradients};
+  return {"hopper_tf32_gradients", gpu::hopper::why_not, gpu::hopper::plan_gradients};
 }
 
 }  // namespace fusedsc

@@ -1,7 +1,7 @@
 #ifdef FUSEDSC_HOPPER
 #include <algorithm>
 
-#include "fusedsc/backward/pointwise_gpu.h"
+#include "fusedsc/backward/pointwise_kernels.h"
 #include "fusedsc/backward/pointwise_tf32_joint_kernel.h"
 #include "fusedsc/common/gpu/hopper_host.h"
 #include "fusedsc/common/gpu/partials_launch.h"
@@ -155,7 +155,7 @@ Plan<PointwiseBackwardArguments> plan_joint(const PointwiseBackwardArguments& a,
 }  // namespace gpu::hopper
 
 Implementation<PointwiseBackwardArguments> pointwise_backward_tf32_joint() {
-  return {"gpu_tf32_joint", gpu::hopper::why_not, gpu::hopper::plan_joint};
+  return {"hopper_tf32_joint", gpu::hopper::why_not, gpu::hopper::plan_joint};
 }
 
 }  // namespace fusedsc

@@ -1,7 +1,7 @@
 #ifdef FUSEDSC_HOPPER
 #include "fusedsc/backward/sliding_channel_hopper.h"
 
-#include "fusedsc/backward/pointwise_gpu.h"
+#include "fusedsc/backward/pointwise_kernels.h"
 #include "fusedsc/backward/sliding_channel_pointwise.h"
 
 namespace fusedsc {

@@ -2,27 +2,46 @@
 
 #include "fusedsc/common/convolution_checks.h"
 #include "fusedsc/forward/pointwise_cpu.h"
-#include "fusedsc/forward/pointwise_gpu.h"
 #include "fusedsc/runtime/operator.h"
+#include "fusedsc/tuning/role.h"
+#ifdef FUSEDSC_GPU
+#include "fusedsc/forward/pointwise_kernels.h"
+#endif
 
 namespace fusedsc {
 namespace {
 
-std::span<const Implementation<PointwiseArguments>> implementations() {
-  static const Implementation<PointwiseArguments> list[] = {
+using Kernel = tuning::Kernel<PointwiseArguments>;
+
+std::span<const Kernel> kernels() {
+  static const std::vector<Kernel> all = [] {
+    std::vector<Kernel> list;
 #ifdef FUSEDSC_GPU
-      pointwise_few(),
+    const std::span<const Kernel> gpu = gpu::pointwise_gpu_kernels();
+    list.assign(gpu.begin(), gpu.end());
 #endif
-#ifdef FUSEDSC_HOPPER
-      pointwise_hopper(), pointwise_hopper_planes(),
-#endif
-#ifdef FUSEDSC_GPU
-      pointwise_gpu(),
-#endif
-      pointwise_cpu(),
-  };
-  return list;
+    list.push_back(tuning::kernel_of<pointwise_cpu>());
+    return list;
+  }();
+  return all;
 }
+
+tuning::Choice<PointwiseArguments> prior(const PointwiseArguments& arguments) {
+#ifdef FUSEDSC_GPU
+  if (const auto choice = gpu::pointwise_prior(kernels(), arguments)) return choice;
+#endif
+  return tuning::first_of(kernels().last(1), arguments);
+}
+
+tuning::Config prior_config([[maybe_unused]] const Kernel& kernel, [[maybe_unused]] const PointwiseArguments& a) {
+#ifdef FUSEDSC_GPU
+  if (a.x.device == Device::gpu) return gpu::pointwise_prior_config(kernel, a);
+#endif
+  return {};
+}
+
+constexpr tuning::Role<PointwiseArguments> kRole{"pointwise_conv2d.forward", kernels, prior, prior_config};
+const tuning::RoleRegistration kRegistered(kRole.name, [] { return tuning::names_of(kernels()); });
 
 void check_problem(const PointwiseArguments& arguments) {
   check_forward(arguments, pointwise_output_sizes(arguments.x.sizes, arguments.weight.sizes, arguments.groups));
@@ -35,12 +54,14 @@ void check_memory(const PointwiseArguments& arguments) {
 
 constexpr Operator<PointwiseArguments> kOperator{
     .name = "pointwise_conv2d",
-    .implementations = implementations,
+    .implementations = nullptr,
     .check_problem = check_problem,
     .check_memory = check_memory,
     .is_empty = is_empty_forward<PointwiseArguments>,
     .clear_results = clear_statistics_of<PointwiseArguments>,
     .finish = normalise_statistics_of<PointwiseArguments>,
+    .plan = [](const PointwiseArguments& a, int threads) { return tuning::plan_chosen(kRole, a, threads); },
+    .candidates = [](const PointwiseArguments& a) { return tuning::candidates(kRole, a); },
 };
 
 }  // namespace

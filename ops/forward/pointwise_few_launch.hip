@@ -2,7 +2,7 @@
 #include "fusedsc/common/gpu/partials_launch.h"
 #include "fusedsc/common/gpu/pointwise_few_plan.h"
 #include "fusedsc/forward/pointwise_few_kernel.h"
-#include "fusedsc/forward/pointwise_gpu.h"
+#include "fusedsc/forward/pointwise_kernels.h"
 #include "fusedsc/runtime/arena.h"
 
 namespace fusedsc {
@@ -68,7 +68,8 @@ int lanes_of(int vectors) {
   return lanes;
 }
 
-Plan<PointwiseArguments> plan_few(const PointwiseArguments& a, int /*threads*/) {
+Plan<PointwiseArguments> plan_few(const PointwiseArguments& a, const Config& config, int /*threads*/) {
+  tuning::check_no_config("gpu_few", config);
   const FewLayout layout = layout_of(a);
   const Instance& instance = *std::find_if(instances().begin(), instances().end(), [&](const Instance& candidate) {
     return candidate.dtype == a.x.dtype && candidate.channels_inner == layout.channels_inner &&
@@ -109,8 +110,10 @@ Plan<PointwiseArguments> plan_few(const PointwiseArguments& a, int /*threads*/) 
 }
 
 }  // namespace
+
+Kernel<PointwiseArguments> pointwise_few() {
+  return {"gpu_few", why_not, [](const PointwiseArguments&) { return Configs{Config()}; }, plan_few};
+}
+
 }  // namespace gpu
-
-Implementation<PointwiseArguments> pointwise_few() { return {"gpu_few", gpu::why_not, gpu::plan_few}; }
-
 }  // namespace fusedsc

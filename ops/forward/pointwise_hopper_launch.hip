@@ -1,8 +1,9 @@
 #ifdef FUSEDSC_HOPPER
 #include "fusedsc/common/gpu/partials_launch.h"
 #include "fusedsc/common/gpu/pointwise_hopper_instances.h"
-#include "fusedsc/forward/pointwise_gpu.h"
+#include "fusedsc/common/gpu/pointwise_launches.h"
 #include "fusedsc/forward/pointwise_hopper_parameters.h"
+#include "fusedsc/forward/pointwise_kernels.h"
 #include "fusedsc/forward/sliding_channel_weight.h"
 #include "fusedsc/forward/sliding_channel_weight_gpu.h"
 #include "fusedsc/runtime/arena.h"
@@ -95,9 +96,10 @@ PointwiseCase case_of(const PointwiseArguments& a) {
   return product;
 }
 
-std::string why_not(const PointwiseArguments& a) {
-  const PointwiseCase product = case_of(a);
-  std::string reason = why_not_hopper(a.x.dtype, a.x.device, a.groups, product.problem.pixels, a.allow_tf32);
+/// Of all families.
+std::string why_none(const PointwiseArguments& a) {
+  std::string reason =
+      why_not_hopper(a.x.dtype, a.x.device, a.groups, a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3], a.allow_tf32);
   if (!reason.empty()) return reason;
   if (a.statistics && a.bias) return "it adds no bias where it takes statistics";
   const auto suits = [&](const auto& matrix) { return suits_copy_engine(matrix, a.x.dtype); };
@@ -105,15 +107,13 @@ std::string why_not(const PointwiseArguments& a) {
       !suits(activation_matrix(a.epilogue.residual, 1, true)) || !suits(output_matrix(a.y, 1, true))) {
     return kUnsuited;
   }
-  reason = too_large_for_pointwise(a.x.sizes, a.y.sizes);
-  if (!reason.empty()) return reason;
-  return plan(instances(), product).instance != nullptr ? "" : "the weight of 32 channels does not fit block memory";
+  return too_large_for_pointwise(a.x.sizes, a.y.sizes);
 }
 
 /// A launch, worked out but for addresses.
 class Pass {
  public:
-  explicit Pass(const PointwiseArguments& a) : case_(case_of(a)), launch_(plan(instances(), case_)) {}
+  Pass(const PointwiseArguments& a, const PointwiseLaunch& launch) : case_(case_of(a)), launch_(launch) {}
 
   std::size_t workspace_bytes(const PointwiseArguments& a) const {
     Arena arena(nullptr);
@@ -166,18 +166,63 @@ class Pass {
   PointwiseLaunch launch_;
 };
 
-Plan<PointwiseArguments> plan_forward(const PointwiseArguments& a, int /*threads*/) {
-  const Pass pass(a);
+Plan<PointwiseArguments> plan_of(const Pass& pass, const PointwiseArguments& a) {
   return {pass.workspace_bytes(a),
           [pass](const PointwiseArguments& like, const Execution& execution) { pass.run(like, execution); }};
 }
 
-}  // namespace
-}  // namespace gpu::hopper
+constexpr const char* kNames[] = {"hopper_kept", "hopper_cut", "hopper_rows"};  // of each PointwiseFamily
 
-Implementation<PointwiseArguments> pointwise_hopper() {
-  return {"gpu_hopper", gpu::hopper::why_not, gpu::hopper::plan_forward};
+template <PointwiseFamily kFamily>
+Kernel<PointwiseArguments> family() {
+  constexpr const char* kKernel = kNames[static_cast<int>(kFamily)];
+  const auto unsupported = [](const PointwiseArguments& a) {
+    const std::string reason = why_none(a);
+    if (!reason.empty()) return reason;
+    const bool fits = !configs_of(instances(), case_of(a), kFamily).empty();
+    return std::string(fits ? "" : "none of its tiles has what is fused, and fits shared memory");
+  };
+  const auto configs = [](const PointwiseArguments& a) { return configs_of(instances(), case_of(a), kFamily); };
+  const auto plan = [](const PointwiseArguments& a, const Config& config, int /*threads*/) {
+    const PointwiseLaunch launch = launch_with(instances(), case_of(a), kFamily, config);
+    if (launch.instance == nullptr) throw_no_tile(kName, kKernel, config);
+    return plan_of(Pass(a, launch), a);
+  };
+  return {kKernel, unsupported, configs, plan};
 }
 
+template <PointwiseFamily kFamily>
+Config prior_of(const PointwiseArguments& a) {
+  return config_of(plan(instances(), case_of(a), kFamily));
+}
+
+}  // namespace
+
+Kernel<PointwiseArguments> pointwise_kept() { return family<PointwiseFamily::kept>(); }
+Kernel<PointwiseArguments> pointwise_cut() { return family<PointwiseFamily::cut>(); }
+Kernel<PointwiseArguments> pointwise_rows() { return family<PointwiseFamily::rows>(); }
+
+Config pointwise_kept_prior(const PointwiseArguments& a) { return prior_of<PointwiseFamily::kept>(a); }
+Config pointwise_cut_prior(const PointwiseArguments& a) { return prior_of<PointwiseFamily::cut>(a); }
+Config pointwise_rows_prior(const PointwiseArguments& a) { return prior_of<PointwiseFamily::rows>(a); }
+
+NamedChoice pointwise_nhwc_prior(const PointwiseArguments& a) {
+  if (!why_none(a).empty()) return {};
+  const PointwiseLaunch launch = plan(instances(), case_of(a));
+  if (launch.instance == nullptr) return {};
+  return {kNames[static_cast<int>(launch.instance->family)], config_of(launch)};
+}
+
+std::string why_not_nhwc(const PointwiseArguments& a) {
+  const std::string reason = why_none(a);
+  if (!reason.empty()) return reason;
+  return plan(instances(), case_of(a)).instance != nullptr ? "" : "the weight of 32 channels does not fit block memory";
+}
+
+Plan<PointwiseArguments> plan_nhwc(const PointwiseArguments& a) {
+  return plan_of(Pass(a, plan(instances(), case_of(a))), a);
+}
+
+}  // namespace gpu::hopper
 }  // namespace fusedsc
 #endif

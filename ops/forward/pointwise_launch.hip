@@ -2,7 +2,7 @@
 #include "fusedsc/common/gpu/partials_launch.h"
 #include "fusedsc/common/gpu/pointwise_plan.h"
 #include "fusedsc/forward/pointwise_element_sink.h"
-#include "fusedsc/forward/pointwise_gpu.h"
+#include "fusedsc/forward/pointwise_kernels.h"
 #include "fusedsc/runtime/arena.h"
 
 namespace fusedsc {
@@ -131,68 +131,98 @@ const Instance kInstances[] = {
     elements<double, false, 32, 32, 16>(DataType::float64),
 };
 
-/// A launch, worked out.
-struct Pass {
-  const Instance* instance = nullptr;
-  PointwiseParameters parameters;
-  PointwiseMemoryUse use;
-  std::size_t workspace_bytes = 0;
+struct Problem {
+  PointwiseNeeds needs;
+  PointwiseProblem product;
 
-  Pass(const PointwiseArguments& a, void* workspace) {
-    const bool inner = channels_inner(a.x, a.y);
-    const std::int64_t outputs = a.y.sizes[1];
-    PointwiseProductParameters& product = parameters.product;
-    product.activations = activation_matrix(a.x, a.groups, inner);
-    product.weight = weight_matrix(a.weight, a.groups);
-    parameters.residual = activation_matrix(a.epilogue.residual, a.groups, inner);
-    parameters.y = output_matrix(a.y, a.groups, inner);
-    use.seams = a.prologue || a.epilogue || a.statistics;
-    use.elements = has_elements(product.activations.run_bytes, a.x.sizes[1], parameters.y.run_bytes, outputs);
-    const PointwiseProblem problem{
-        a.x.dtype,          inner,   a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3], a.x.sizes[1] / a.groups,
-        outputs / a.groups, a.groups};
-    const int size = multiprocessors();
-    const auto plan = [&](const Instance& candidate) {
-      const int resident = resident_blocks(kernel_of(candidate, use), kMatrixThreads, memory_of(candidate, use));
-      return plan_product(problem, candidate.tile, resident, size, product);
-    };
-    instance = &cheapest(kInstances, a.x.dtype, uses_tf32(a.x.dtype, a.allow_tf32), inner, use, plan);
-    plan(*instance);
-    product.seam = {a.prologue.scale.data, a.prologue.shift.data, nullptr, a.prologue.activation, {}};
-    parameters.bias = a.bias.data;
-    parameters.epilogue = {a.epilogue.scale.data, a.epilogue.shift.data, a.epilogue.activation};
-    Arena arena(workspace);
-    if (a.statistics) {
-      const auto bytes = static_cast<std::int64_t>(size_of(accumulation_type(a.x.dtype)));
-      parameters.partials = arena.take<char>(3 * product.splits * outputs * bytes);
-    }
-    workspace_bytes = arena.used();
+  explicit Problem(const PointwiseArguments& a)
+      : needs{a.x.dtype, uses_tf32(a.x.dtype, a.allow_tf32), gpu::channels_inner(a.x, a.y), {}},
+        product{a.x.dtype,
+                needs.channels_inner,
+                a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3],
+                a.x.sizes[1] / a.groups,
+                a.y.sizes[1] / a.groups,
+                a.groups} {
+    const bool inner = needs.channels_inner;
+    needs.use.seams = a.prologue || a.epilogue || a.statistics;
+    needs.use.elements = has_elements(activation_matrix(a.x, a.groups, inner).run_bytes, a.x.sizes[1],
+                                      output_matrix(a.y, a.groups, inner).run_bytes, a.y.sizes[1]);
   }
 
-  void run(const PointwiseArguments& a, void* stream) const {
-    launch_following(kName, kernel_of(*instance, use), parameters.product.blocks(), kMatrixThreads, stream, parameters,
-                     memory_of(*instance, use));
-    if (!a.statistics) return;
-    launch_merge_moments(kName, accumulation_type(a.x.dtype), parameters.partials, parameters.product.splits,
-                         a.statistics, a.y.sizes[0] * a.y.sizes[2] * a.y.sizes[3], stream);
+  /// Sets everything about the tiles, and returns the kernel's cost.
+  double plan(const Instance& instance, PointwiseProductParameters& parameters) const {
+    const PointwiseMemoryUse& use = needs.use;
+    const int resident = resident_blocks(kernel_of(instance, use), kMatrixThreads, memory_of(instance, use));
+    return plan_product(product, instance.tile, resident, multiprocessors(), parameters);
   }
 };
 
-}  // namespace
-}  // namespace gpu
+/// A launch, worked out but for addresses.
+class Pass {
+ public:
+  Pass(const PointwiseArguments& a, const Instance& instance) : problem_(a), instance_(&instance) {
+    problem_.plan(instance, planned_.product);
+  }
 
-Implementation<PointwiseArguments> pointwise_gpu() {
-  return {
-      .name = "gpu",
-      .why_not =
-          [](const PointwiseArguments& a) {
-            const std::string elsewhere = needs_device(Device::gpu, a.x.device);
-            return !elsewhere.empty() ? elsewhere : gpu::too_large_for_pointwise(a.x.sizes, a.y.sizes);
-          },
-      .workspace_bytes = [](const PointwiseArguments& a, int) { return gpu::Pass(a, nullptr).workspace_bytes; },
-      .run = [](const PointwiseArguments& a,
-                const Execution& execution) { gpu::Pass(a, execution.workspace).run(a, execution.stream); },
-  };
+  std::size_t workspace_bytes(const PointwiseArguments& a) const {
+    Arena arena(nullptr);
+    take_partials(a, arena);
+    return arena.used();
+  }
+
+  void run(const PointwiseArguments& a, const Execution& execution) const {
+    Arena arena(execution.workspace);
+    PointwiseParameters p = planned_;
+    p.product.activations = activation_matrix(a.x, a.groups, problem_.needs.channels_inner);
+    p.product.weight = weight_matrix(a.weight, a.groups);
+    p.product.seam = {a.prologue.scale.data, a.prologue.shift.data, nullptr, a.prologue.activation, {}};
+    p.residual = activation_matrix(a.epilogue.residual, a.groups, problem_.needs.channels_inner);
+    p.y = output_matrix(a.y, a.groups, problem_.needs.channels_inner);
+    p.bias = a.bias.data;
+    p.epilogue = {a.epilogue.scale.data, a.epilogue.shift.data, a.epilogue.activation};
+    p.partials = take_partials(a, arena);
+    launch_following(kName, kernel_of(*instance_, problem_.needs.use), p.product.blocks(), kMatrixThreads,
+                     execution.stream, p, memory_of(*instance_, problem_.needs.use));
+    if (!a.statistics) return;
+    launch_merge_moments(kName, accumulation_type(a.x.dtype), p.partials, p.product.splits, a.statistics,
+                         a.y.sizes[0] * a.y.sizes[2] * a.y.sizes[3], execution.stream);
+  }
+
+ private:
+  void* take_partials(const PointwiseArguments& a, Arena& arena) const {
+    const auto bytes = static_cast<std::int64_t>(size_of(accumulation_type(a.x.dtype)));
+    return a.statistics ? arena.take<char>(3 * planned_.product.splits * a.y.sizes[1] * bytes) : nullptr;
+  }
+
+  Problem problem_;
+  const Instance* instance_;
+  PointwiseParameters planned_;
+};
+
+std::string unsupported(const PointwiseArguments& a) {
+  const std::string elsewhere = needs_device(Device::gpu, a.x.device);
+  return !elsewhere.empty() ? elsewhere : too_large_for_pointwise(a.x.sizes, a.y.sizes);
 }
 
+Configs configs(const PointwiseArguments& a) { return configs_of(kInstances, Problem(a).needs); }
+
+Plan<PointwiseArguments> plan(const PointwiseArguments& a, const Config& config, int /*threads*/) {
+  const Pass pass(a, instance_with(kInstances, Problem(a).needs, config));
+  return {pass.workspace_bytes(a),
+          [pass](const PointwiseArguments& like, const Execution& execution) { pass.run(like, execution); }};
+}
+
+}  // namespace
+
+Kernel<PointwiseArguments> pointwise_tiles() { return {"gpu_tiles", unsupported, configs, plan}; }
+
+Config pointwise_tiles_prior(const PointwiseArguments& a) {
+  const Problem problem(a);
+  return cheapest_tile(kInstances, problem.needs, [&](const Instance& instance) {
+    PointwiseProductParameters product;
+    return problem.plan(instance, product);
+  });
+}
+
+}  // namespace gpu
 }  // namespace fusedsc

@@ -1,9 +1,10 @@
 #ifdef FUSEDSC_HOPPER
 #include "fusedsc/common/gpu/partials_launch.h"
+#include "fusedsc/common/gpu/pointwise_launches.h"
 #include "fusedsc/common/gpu/pointwise_planes_instances.h"
 #include "fusedsc/common/gpu/pointwise_planes_weight.h"
-#include "fusedsc/forward/pointwise_gpu.h"
 #include "fusedsc/forward/pointwise_hopper_parameters.h"
+#include "fusedsc/forward/pointwise_kernels.h"
 #include "fusedsc/runtime/arena.h"
 
 namespace fusedsc {
@@ -44,24 +45,21 @@ PlanesCase case_of(const PointwiseArguments& a) {
   return product;
 }
 
-std::string why_not(const PointwiseArguments& a) {
+/// Of both families.
+std::string why_none(const PointwiseArguments& a) {
   std::string reason =
       why_not_hopper(a.x.dtype, a.x.device, a.groups, a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3], a.allow_tf32);
   if (!reason.empty()) return reason;
   if (a.statistics && a.bias) return "it adds no bias where it takes statistics";
   if (!are_planes({a.x, a.epilogue.residual, a.y})) return kNoPlanes;
-  reason = too_large_for_pointwise(a.x.sizes, a.y.sizes);
-  if (!reason.empty()) return reason;
-  return plan(instances(), case_of(a)).instance != nullptr ? "" : "no tile of these tensors fits block memory";
+  return too_large_for_pointwise(a.x.sizes, a.y.sizes);
 }
 
 /// A launch, worked out but for addresses.
 class Pass {
  public:
-  explicit Pass(const PointwiseArguments& a)
-      : case_(case_of(a)),
-        launch_(plan(instances(), case_)),
-        pads_(!suits_copy_engine(weight_matrix(a.weight, 1), a.x.dtype)) {}
+  Pass(const PointwiseArguments& a, const PlanesLaunch& launch)
+      : case_(case_of(a)), launch_(launch), pads_(!suits_copy_engine(weight_matrix(a.weight, 1), a.x.dtype)) {}
 
   std::size_t workspace_bytes(const PointwiseArguments& a) const {
     Arena arena(nullptr);
@@ -110,18 +108,48 @@ class Pass {
   bool pads_;
 };
 
-Plan<PointwiseArguments> plan_forward(const PointwiseArguments& a, int /*threads*/) {
-  const Pass pass(a);
-  return {pass.workspace_bytes(a),
-          [pass](const PointwiseArguments& like, const Execution& execution) { pass.run(like, execution); }};
+constexpr const char* name_of(PointwiseFamily family) {
+  return family == PointwiseFamily::kept ? "hopper_planes_kept" : "hopper_planes_cut";
+}
+
+template <PointwiseFamily kFamily>
+Kernel<PointwiseArguments> family() {
+  const auto unsupported = [](const PointwiseArguments& a) {
+    const std::string reason = why_none(a);
+    if (!reason.empty()) return reason;
+    const bool fits = !configs_of(instances(), case_of(a), kFamily).empty();
+    return std::string(fits ? "" : "none of its tiles has what is fused, and fits shared memory");
+  };
+  const auto configs = [](const PointwiseArguments& a) { return configs_of(instances(), case_of(a), kFamily); };
+  const auto plan = [](const PointwiseArguments& a, const Config& config, int /*threads*/) -> Plan<PointwiseArguments> {
+    const PlanesLaunch launch = launch_with(instances(), case_of(a), kFamily, config);
+    if (launch.instance == nullptr) throw_no_tile(kName, name_of(kFamily), config);
+    const Pass pass(a, launch);
+    return {pass.workspace_bytes(a),
+            [pass](const PointwiseArguments& like, const Execution& execution) { pass.run(like, execution); }};
+  };
+  return {name_of(kFamily), unsupported, configs, plan};
 }
 
 }  // namespace
-}  // namespace gpu::hopper
 
-Implementation<PointwiseArguments> pointwise_hopper_planes() {
-  return {"gpu_hopper_planes", gpu::hopper::why_not, gpu::hopper::plan_forward};
+Kernel<PointwiseArguments> pointwise_planes_kept() { return family<PointwiseFamily::kept>(); }
+Kernel<PointwiseArguments> pointwise_planes_cut() { return family<PointwiseFamily::cut>(); }
+
+Config pointwise_planes_kept_prior(const PointwiseArguments& a) {
+  return config_of(plan(instances(), case_of(a), PointwiseFamily::kept));
+}
+Config pointwise_planes_cut_prior(const PointwiseArguments& a) {
+  return config_of(plan(instances(), case_of(a), PointwiseFamily::cut));
 }
 
+NamedChoice pointwise_planes_prior(const PointwiseArguments& a) {
+  if (!why_none(a).empty()) return {};
+  const PlanesLaunch launch = plan(instances(), case_of(a));
+  if (launch.instance == nullptr) return {};
+  return {name_of(launch.instance->family), config_of(launch)};
+}
+
+}  // namespace gpu::hopper
 }  // namespace fusedsc
 #endif

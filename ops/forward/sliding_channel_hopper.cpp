@@ -1,7 +1,7 @@
 #ifdef FUSEDSC_HOPPER
 #include "fusedsc/forward/sliding_channel_hopper.h"
 
-#include "fusedsc/forward/pointwise_gpu.h"
+#include "fusedsc/forward/pointwise_kernels.h"
 #include "fusedsc/forward/sliding_channel_pointwise.h"
 
 namespace fusedsc {
@@ -11,10 +11,10 @@ PointwiseArguments pointwise_of(const SlidingChannelArguments& a) {
   return pointwise_of(a, a.weight, sliding_channels_of(a));
 }
 
-std::string why_not(const SlidingChannelArguments& a) { return pointwise_hopper().why_not(pointwise_of(a)); }
+std::string why_not(const SlidingChannelArguments& a) { return gpu::hopper::why_not_nhwc(pointwise_of(a)); }
 
-Plan<SlidingChannelArguments> plan_forward(const SlidingChannelArguments& a, int threads) {
-  const Plan<PointwiseArguments> plan = pointwise_hopper().plan_for(pointwise_of(a), threads);
+Plan<SlidingChannelArguments> plan_forward(const SlidingChannelArguments& a, int /*threads*/) {
+  const Plan<PointwiseArguments> plan = gpu::hopper::plan_nhwc(pointwise_of(a));
   return {plan.workspace_bytes,
           [run = plan.unchecked_run](const SlidingChannelArguments& like, const Execution& execution) {
             run(pointwise_of(like), execution);

@@ -8,10 +8,10 @@
 namespace fusedsc::tuning {
 namespace {
 
-constexpr std::array<const char*, kKnobs> kWords = {"channels", "columns", "rows",     "images",     "image_parts",
-                                                    "box",      "runs",    "box_runs", "products",   "segments",
-                                                    "grain",    "lanes",   "groups",   "warps",      "stages",
-                                                    "splits",   "cluster", "strips",   "tile_bytes", "whole_bytes"};
+constexpr std::array<const char*, kKnobs> kWords = {
+    "channels", "columns",  "rows",       "images",      "image_parts", "box",   "runs",   "box_runs",
+    "products", "segments", "grain",      "lanes",       "groups",      "warps", "stages", "splits",
+    "cluster",  "strips",   "tile_bytes", "whole_bytes", "depth",       "turns"};
 
 std::string all_words() {
   std::string words;

@@ -16,7 +16,7 @@ namespace fusedsc::tuning {
 enum class Knob : std::uint8_t {
   channels,     ///< of a thread, or neighbouring ones of a block
   columns,      ///< of a thread's or a warp's tile
-  rows,         ///< of a thread's tile, of a tile in shared memory, or of a strip
+  rows,         ///< of a thread's tile, of a tile in shared memory, or of a strip; of a matrix product's tile
   images,       ///< of a tile
   image_parts,  ///< warps with the same channels that share a tile's images out
   box,          ///< neighbouring channels of a TMA box
@@ -26,7 +26,7 @@ enum class Knob : std::uint8_t {
   segments,     ///< 1: tiles are whole rows of all channels, cut into segments without regard to positions
   grain,        ///< output rows that are not divided between blocks; none: what the kernel derives from the height
   lanes,        ///< threads of a warp or block with neighbouring channels
-  groups,       ///< warps of a block that share the same channels' work out
+  groups,       ///< warps of a block that share the same channels' work out; those that share k
   warps,        ///< of a block
   stages,       ///< tiles under way
   splits,       ///< blocks that share the same sums out
@@ -34,8 +34,10 @@ enum class Knob : std::uint8_t {
   strips,       ///< that an image is cut into
   tile_bytes,   ///< about so many are a tile
   whole_bytes,  ///< planes that are more together are cut into strips
+  depth,        ///< values of k that come at a time
+  turns,        ///< 1: blocks turn the weight by themselves
 };
-inline constexpr std::size_t kKnobs = 20;
+inline constexpr std::size_t kKnobs = 22;
 
 /// Plain data. A knob that is 0 is one that the kernel does not know, or that it derives itself.
 struct Config {

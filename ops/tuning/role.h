@@ -51,6 +51,14 @@ struct Role {
   Config (*prior_config)(const Kernel<Arguments>&, const Arguments&);
 };
 
+/// Of a kernel with nothing to choose about it: throws Unsupported where there is a config.
+inline void check_no_config(const char* kernel, const Config& config) {
+  if (config != Config()) {
+    throw Unsupported(std::string(kernel) + ": there is nothing to choose about it, but its config is " +
+                      printed(config));
+  }
+}
+
 /// The entry of an implementation with nothing to choose about it.
 template <auto kImplementation>
 auto kernel_of() {
@@ -58,8 +66,11 @@ auto kernel_of() {
     return Kernel<Arguments>{.name = implementation.name,
                              .unsupported = implementation.why_not,
                              .configs = [](const Arguments&) { return Configs{Config()}; },
-                             .plan = [](const Arguments& arguments, const Config&,
-                                        int threads) { return kImplementation().plan_for(arguments, threads); }};
+                             .plan =
+                                 [](const Arguments& arguments, const Config& config, int threads) {
+                                   check_no_config(kImplementation().name, config);
+                                   return kImplementation().plan_for(arguments, threads);
+                                 }};
   }(kImplementation());
 }
 

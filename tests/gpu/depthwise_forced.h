@@ -1,4 +1,4 @@
-/// Depthwise kernels of the registry, each by force, whatever would be chosen; and that it was they who ran.
+/// Depthwise kernels of the registry, each by force.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 #include "fusedsc/backward/depthwise_kernels.h"
 #include "fusedsc/forward/depthwise_kernels.h"
-#include "gpu/gpu_under_test.h"
+#include "gpu/forced.h"
 #include "ops/backward_case.h"
 #include "ops/depthwise_cases.h"
 #include "ops/forward_case.h"
@@ -19,65 +19,16 @@ namespace fusedsc::reference {
 inline constexpr const char *kForwardRole = "depthwise_conv2d.forward", *kBackwardRole = "depthwise_conv2d.backward",
                             *kInputRole = "depthwise_conv2d.grad_input", *kWeightRole = "depthwise_conv2d.grad_weight";
 
-/// While it exists.
-class Forced {
- public:
-  Forced(const char* role, const std::string& choice) : role_(role), before_(tuning::force(role, choice)) {}
-  ~Forced() { tuning::force(role_, before_); }
-  Forced(const Forced&) = delete;
-  Forced& operator=(const Forced&) = delete;
-
- private:
-  const char* role_;
-  std::string before_;
-};
-
-/// What was chosen for a role, while the trace was there, was this, each time, and because it was forced.
-inline void expect_ran(const tuning::Trace& trace, const char* role, const std::string& choice) {
-  int times = 0;
-  for (const tuning::Chosen& chosen : trace.chosen()) {
-    if (std::string_view(chosen.role) != role) continue;
-    const bool has_config = choice.find('/') != std::string::npos;
-    EXPECT_EQ(has_config ? chosen.choice() : std::string(chosen.kernel), choice);
-    EXPECT_STREQ(chosen.why, "forced");
-    ++times;
-  }
-  EXPECT_GT(times, 0) << "nothing ran as " << role;
-}
-
 using DepthwiseForwardCase = ForwardCase<DepthwiseGeometry>;
 using DepthwiseBackwardCase = BackwardCase<DepthwiseGeometry>;
 
-/// `choice`: "kernel" or "kernel/config".
 inline void verify_forward_by(const DepthwiseForwardCase& problem, const std::string& choice) {
-  SCOPED_TRACE(choice);
-  const Forced forced(kForwardRole, choice);
-  const tuning::Trace trace;
-  verify_forward(problem);
-  expect_ran(trace, kForwardRole, choice);
+  verify_by(kForwardRole, choice, [&] { verify_forward(problem); });
 }
 
 /// role: of one gradient, or of all that are wanted.
 inline void verify_backward_by(const DepthwiseBackwardCase& problem, const char* role, const std::string& choice) {
-  SCOPED_TRACE(testing::Message() << role << ": " << choice);
-  const Forced forced(role, choice);
-  const tuning::Trace trace;
-  verify_backward(problem);
-  expect_ran(trace, role, choice);
-}
-
-/// The kernels that can run a problem, of those named, or of all.
-using Names = std::vector<std::string_view>;
-
-template <class Arguments>
-std::vector<tuning::Kernel<Arguments>> able(std::span<const tuning::Kernel<Arguments>> kernels,
-                                            const Arguments& arguments, const Names& names = {}) {
-  std::vector<tuning::Kernel<Arguments>> found;
-  for (const tuning::Kernel<Arguments>& kernel : kernels) {
-    const bool is_named = names.empty() || std::find(names.begin(), names.end(), kernel.name) != names.end();
-    if (is_named && kernel.unsupported(arguments).empty()) found.push_back(kernel);
-  }
-  return found;
+  verify_by(role, choice, [&] { verify_backward(problem); });
 }
 
 inline std::vector<tuning::Kernel<DepthwiseArguments>> able_forward(const DepthwiseForwardCase& problem,

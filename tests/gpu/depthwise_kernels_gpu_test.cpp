@@ -23,16 +23,6 @@ class DepthwiseKernelsGpu : public OnGpu {
             {{2, 6, 11, 13}, {{2, 3}, {3, 1}, {1, 1}, {1, 1, 0, 1}}, 2}};
   }
 
-  /// Of `configs`, a few that are far apart, others for each problem.
-  static std::vector<tuning::Config> some_of(const tuning::Configs& configs, std::size_t problem, std::size_t most) {
-    std::vector<tuning::Config> some;
-    const std::size_t step = std::max<std::size_t>(configs.size() / most, 1);
-    for (std::size_t i = 0; i < std::min(most, configs.size()); ++i) {
-      some.push_back(configs[(i * step + problem) % configs.size()]);
-    }
-    return some;
-  }
-
   /// Whether every kernel had a problem, of those that this GPU and type have any.
   template <class Kernels>
   static void expect_all(const Kernels& kernels, const std::map<std::string, int>& runs) {
@@ -70,12 +60,8 @@ TEST_P(DepthwiseKernelsGpu, Forward) {
         ForwardTensors<DepthwiseGeometry> tensors(problem);
         const DepthwiseArguments arguments = tensors.arguments(problem);
         for (const auto& kernel : able(gpu::depthwise_gpu_kernels(), arguments)) {
-          const tuning::Configs configs = kernel.configs(arguments);
-          ASSERT_FALSE(configs.empty()) << kernel.name;
-          for (const tuning::Config& config : some_of(configs, number, 2)) {
-            const std::string words = tuning::printed(config);
-            ASSERT_EQ(tuning::parsed(words), config);
-            verify_forward_by(problem, kernel.name + (words.empty() ? "" : '/' + words));
+          for (const std::string& choice : some_choices(kernel, arguments, number, 2)) {
+            verify_forward_by(problem, choice);
             ++runs[kernel.name];
             if (HasFailure()) return;
           }
@@ -105,12 +91,8 @@ TEST_P(DepthwiseKernelsGpu, Backward) {
         const DepthwiseBackwardArguments arguments = tensors.arguments(problem);
         for (const char* role : {kBackwardRole, kInputRole, kWeightRole}) {
           for (const auto& kernel : able_backward(problem, role)) {
-            const tuning::Configs configs = kernel.configs(arguments);
-            ASSERT_FALSE(configs.empty()) << kernel.name;
-            for (const tuning::Config& config : some_of(configs, number, 1)) {
-              const std::string words = tuning::printed(config);
-              ASSERT_EQ(tuning::parsed(words), config);
-              verify_backward_by(problem, role, kernel.name + (words.empty() ? "" : '/' + words));
+            for (const std::string& choice : some_choices(kernel, arguments, number, 1)) {
+              verify_backward_by(problem, role, choice);
               ++runs[role][kernel.name];
               if (HasFailure()) return;
             }
@@ -167,7 +149,7 @@ TEST_P(DepthwiseKernelsGpu, ForceSaysWhatItCannot) {
   const std::string no_kernel = message_of([] { tuning::force(kForwardRole, "gpu_magic/rows=1"); });
   EXPECT_TRUE(has(no_kernel, "no kernel \"gpu_magic\"") && has(no_kernel, "gpu_rows")) << no_kernel;
   for (const char* config :
-       {"gpu_rows/depth=3", "gpu_rows/rows", "gpu_rows/rows=x", "gpu_rows/rows=-1", "gpu_rows/="}) {
+       {"gpu_rows/height=3", "gpu_rows/rows", "gpu_rows/rows=x", "gpu_rows/rows=-1", "gpu_rows/="}) {
     EXPECT_NE(message_of([&] { tuning::force(kForwardRole, config); }), "") << config;
   }
   EXPECT_EQ(tuning::force(kForwardRole, ""), "") << "what was refused is not forced";

@@ -1,6 +1,4 @@
 /// The pointwise GPU kernels, with all that is around them.
-#include "fusedsc/common/gpu/pointwise_tile_use.h"
-#include "fusedsc/common/status.h"
 #include "gpu/gpu_under_test.h"
 #include "ops/backward_case.h"
 #include "ops/forward_case.h"
@@ -11,11 +9,6 @@ namespace {
 
 class PointwiseGpu : public OnGpu {
  protected:
-  void TearDown() override {
-    gpu::use_pointwise_tile(0, 0, 0);
-    OnGpu::TearDown();
-  }
-
   static std::vector<PointwiseGeometry> edges() {
     std::vector<PointwiseGeometry> edges = pointwise_edges();
     for (const std::int64_t channels : {8, 72, 136}) {  // several tiles of everything, in runs of any length
@@ -31,67 +24,6 @@ class PointwiseGpu : public OnGpu {
     edges.push_back({{1, 1160, 3, 5}, 24});   // few blocks that have much of k share it,
     edges.push_back({{1, 24, 3, 5}, 1160});   // in either direction
     return edges;
-  }
-
-  /// Each tile of the kernels for any GPU, which products in groups are left to: several of them, and steps of k that
-  /// are not whole; of runs and of elements, with seams and without. Returns how many of all there are.
-  static int verify_tiles(bool tf32) {
-    using Forward = ForwardCase<PointwiseGeometry>;
-    using Backward = BackwardCase<PointwiseGeometry>;
-    const DataType dtype = GetParam().dtype;
-    int tiles = 0;
-    const auto verify_where_there_is_one = [&](const auto& problem, const auto& plan, const auto& verify) {
-      try {
-        plan(problem);
-      } catch (const Unsupported&) {
-        return;
-      }
-      ++tiles;
-      for_each_case(std::vector{problem}, verify);
-    };
-    const auto verify_tile = [&](const PointwiseGeometry& geometry, Memory memory) {
-      const Memories memories = Memories::all(memory);
-      const ForwardSeams plain{.bias = true}, seams{.prologue = true, .activation = Activation::relu6};
-      for (const ForwardSeams& each : {plain, seams}) {
-        verify_where_there_is_one(
-            Forward{dtype, geometry, each, memories},
-            [](const Forward& problem) {
-              ForwardTensors<PointwiseGeometry> tensors(problem);
-              plan_pointwise_conv2d(tensors.arguments(problem), 1);
-            },
-            verify_forward<PointwiseGeometry>);
-      }
-      for (const bool has_seams : {false, true}) {
-        for (const bool is_weight : {false, true}) {
-          const BackwardSeams each{.prologue = has_seams,
-                                   .gradient_prologue = has_seams,
-                                   .grad_x = !is_weight,
-                                   .grad_weight = is_weight,
-                                   .grad_bias = is_weight};
-          verify_where_there_is_one(
-              Backward{dtype, geometry, each, memories},
-              [](const Backward& problem) {
-                BackwardTensors<PointwiseGeometry> tensors(problem);
-                plan_pointwise_conv2d_backward(tensors.arguments(problem), 1);
-              },
-              verify_backward<PointwiseGeometry>);
-        }
-      }
-    };
-    PointwiseGeometry runs = {{3, 88, 4, 11}, 272, 2}, elements = {{3, 74, 5, 7}, 138, 2};
-    runs.tf32 = elements.tf32 = tf32;
-    for (const int rows : {32, 64, 128}) {
-      for (const int cols : {32, 64, 128}) {
-        for (const int depth : {16, 32, 64, 128}) {
-          gpu::use_pointwise_tile(rows, cols, depth);
-          for (const Memory memory : {Memory::contiguous, Memory::channels_last}) {
-            verify_tile(runs, memory);
-            verify_tile(elements, memory);
-          }
-        }
-      }
-    }
-    return tiles;
   }
 
   // For the seams.
@@ -185,12 +117,6 @@ TEST_P(PointwiseGpu, TilesOfWholeRows) {
   }
   for_each_case(forward, verify_forward<PointwiseGeometry>);
   for_each_case(backward, verify_backward<PointwiseGeometry>);
-}
-
-/// As many as fit the block memory of the smallest GPU.
-TEST_P(PointwiseGpu, EveryTile) {
-  const int size = static_cast<int>(size_of(GetParam().dtype));
-  EXPECT_GE(verify_tiles(false), size == 2 ? 56 : size == 4 ? 68 : 24);
 }
 
 TEST_P(PointwiseGpu, BackwardWithoutOutput) {
@@ -322,8 +248,6 @@ class PointwiseTf32Gpu : public PointwiseGpu {
 };
 INSTANTIATE_TEST_SUITE_P(Targets, PointwiseTf32Gpu, testing::ValuesIn(gpu_targets()),
                          testing::PrintToStringParamName());
-
-TEST_P(PointwiseTf32Gpu, EveryTile) { EXPECT_GE(verify_tiles(true), 60); }
 
 TEST_P(PointwiseTf32Gpu, Edges) {
   for_each_case(forward_edge_cases(GetParam().dtype, tf32_edges()), verify_forward<PointwiseGeometry>);

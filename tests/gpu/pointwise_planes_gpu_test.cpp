@@ -109,7 +109,7 @@ TEST_P(PointwisePlanesGpu, HasRoomForAllSeams) {
   const BackwardCase<PointwiseGeometry> problem{GetParam().dtype, {{1, 40, 64, 64}, 240}, seams, contiguous()};
   BackwardTensors<PointwiseGeometry> tensors(problem);
   for (const Candidate& candidate : explain_pointwise_conv2d_backward(tensors.arguments(problem))) {
-    if (candidate.implementation != "gpu_hopper_planes") continue;
+    if (candidate.implementation != "hopper_planes") continue;
     EXPECT_TRUE(candidate.taken || candidate.why_not == "the GPU is no Hopper") << candidate.why_not;
   }
 }

@@ -22,7 +22,7 @@ class PointwiseWeightGpu : public OnGpu {
     bool is_hopper = true, is_taken = false;
     for (const Candidate& candidate : explain_pointwise_conv2d_backward(tensors.arguments(problem))) {
       const std::string& name = candidate.implementation;
-      if (name != "gpu_hopper_teams" && name != "gpu_hopper_narrow" && name != "gpu_hopper_transposing") continue;
+      if (name != "hopper_teams" && name != "hopper_narrow" && name != "hopper_transposing") continue;
       is_hopper = is_hopper && candidate.why_not != "the GPU is not a Hopper GPU";
       is_taken = is_taken || candidate.taken;
     }

@@ -87,7 +87,7 @@ def test_ends_with_the_block_and_nests():
     [
         ("depthwise_conv2d.sideways", "cpu", r"unknown role .*; there are .*depthwise_conv2d\.forward"),
         (FORWARD, "cpu_magic", r'has no kernel "cpu_magic"; there are .*cpu_planes, cpu'),
-        (FORWARD, "cpu/depth=3", r'"depth" is no word of one; there are channels, '),
+        (FORWARD, "cpu/height=3", r'"height" is no word of one; there are channels, '),
         (FORWARD, "cpu/rows=many", r"rows=many.* is not a word, an equals sign and a number"),
         (FORWARD, "", "choice: it is empty; use one of .*cpu_planes, cpu"),
     ],

@@ -7,6 +7,7 @@
 #include "fusedsc/common/gpu/pointwise_product.h"
 #include "fusedsc/common/problem.h"
 #include "fusedsc/common/status.h"
+#include "fusedsc/tuning/config.h"
 
 namespace fusedsc::gpu {
 
@@ -59,31 +60,60 @@ typename PointwiseInstance<Parameters>::Kernel kernel_of(const PointwiseInstance
   return use.seams ? instance.seams : instance.plain;
 }
 
-/// Whether such tiles may be used (pointwise_tile_use.h).
-bool may_use_tile(const PointwiseTile& tile);
+/// Rows, columns and depth of a tile, and the groups of warps that share its depth, as a config of the registry.
+tuning::Config config_of(const PointwiseTile& tile);
 
-/// Of the instances for this type, layout and rounding, and whose blocks fit the GPU, the one that cost(instance) says
-/// is the cheapest.
+/// What a kernel must be for.
+struct PointwiseNeeds {
+  DataType dtype;
+  bool tf32, channels_inner;
+  PointwiseMemoryUse use;
+};
+
+/// Whether an instance is that, and its blocks fit the GPU.
+template <class Parameters>
+bool fits(const PointwiseInstance<Parameters>& instance, const PointwiseNeeds& needs) {
+  return instance.dtype == needs.dtype && instance.tile.tf32 == needs.tf32 &&
+         instance.channels_inner == needs.channels_inner && instance.tile.elements == needs.use.elements &&
+         memory_of(instance, needs.use) <= kBlockMemoryLimit;
+}
+
+/// The tiles of those that fit.
+template <class Parameters, std::size_t kSize>
+tuning::Configs configs_of(const PointwiseInstance<Parameters> (&instances)[kSize], const PointwiseNeeds& needs) {
+  tuning::Configs configs;
+  for (const auto& instance : instances) {
+    if (fits(instance, needs)) configs.push_back(config_of(instance.tile));
+  }
+  return configs;
+}
+
+/// The one with that tile. Throws Unsupported where there is none.
+template <class Parameters, std::size_t kSize>
+const PointwiseInstance<Parameters>& instance_with(const PointwiseInstance<Parameters> (&instances)[kSize],
+                                                   const PointwiseNeeds& needs, const tuning::Config& config) {
+  for (const auto& instance : instances) {
+    if (fits(instance, needs) && config_of(instance.tile) == config) return instance;
+  }
+  throw Unsupported("gpu_tiles: there is no kernel of this problem with " + tuning::printed(config));
+}
+
+/// The tile that cost(instance) says is the cheapest.
 template <class Parameters, std::size_t kSize, class Cost>
-const PointwiseInstance<Parameters>& cheapest(const PointwiseInstance<Parameters> (&instances)[kSize], DataType dtype,
-                                              bool tf32, bool channels_inner, const PointwiseMemoryUse& use,
-                                              const Cost& cost) {
+tuning::Config cheapest_tile(const PointwiseInstance<Parameters> (&instances)[kSize], const PointwiseNeeds& needs,
+                             const Cost& cost) {
   const PointwiseInstance<Parameters>* best = nullptr;
   double least_cost = std::numeric_limits<double>::infinity();
   for (const auto& instance : instances) {
-    if (instance.dtype != dtype || instance.tile.tf32 != tf32 || instance.channels_inner != channels_inner ||
-        instance.tile.elements != use.elements)
-      continue;
-    if (memory_of(instance, use) > kBlockMemoryLimit) continue;
-    if (!may_use_tile(instance.tile)) continue;
+    if (!fits(instance, needs)) continue;
     const double candidate = cost(instance);
     if (candidate < least_cost) {
       least_cost = candidate;
       best = &instance;
     }
   }
-  if (best == nullptr) throw Unsupported(std::string("pointwise: no kernel for ") + name_of(dtype));
-  return *best;
+  if (best == nullptr) throw Unsupported(std::string("pointwise: no kernel for ") + name_of(needs.dtype));
+  return config_of(best->tile);
 }
 
 /// Empty, or why the sizes are too large for the kernels' 32-bit indices.

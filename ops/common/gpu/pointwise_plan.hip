@@ -1,15 +1,11 @@
 #include "fusedsc/common/gpu/pointwise_plan.h"
 
 #include <algorithm>
-#include <atomic>
 
 #include "fusedsc/common/divide_up.h"
-#include "fusedsc/common/gpu/pointwise_tile_use.h"
 
 namespace fusedsc::gpu {
 namespace {
-
-std::atomic<int> used_rows = 0, used_cols = 0, used_depth = 0;
 
 /// Bytes of the runs that can be copied at once: 16, 8, or 0 if neither.
 template <class Multiple>
@@ -120,15 +116,9 @@ double cost_of_blocks(const TileCost& tile, double start, std::int64_t blocks, s
 
 }  // namespace
 
-void use_pointwise_tile(int rows, int cols, int depth) {
-  used_rows = rows;
-  used_cols = cols;
-  used_depth = depth;
-}
-
-bool may_use_tile(const PointwiseTile& tile) {
-  const auto allows = [](int wanted, int has) { return wanted == 0 || wanted == has; };
-  return allows(used_rows, tile.rows) && allows(used_cols, tile.cols) && allows(used_depth, tile.depth);
+tuning::Config config_of(const PointwiseTile& tile) {
+  using enum tuning::Knob;
+  return {{rows, tile.rows}, {columns, tile.cols}, {depth, tile.depth}, {groups, tile.parts}};
 }
 
 PointwiseMatrix activation_matrix(const ConstTensorView& view, std::int64_t groups, bool channels_inner) {

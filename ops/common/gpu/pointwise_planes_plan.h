@@ -3,6 +3,7 @@
 
 #include <initializer_list>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -64,8 +65,15 @@ struct PlanesLaunch {
   void start(const char* name, const PlanesCase& product, const PlanesParameters& parameters, void* stream) const;
 };
 
-/// The cheapest of `instances`.
-PlanesLaunch plan(std::span<const PlanesInstance> instances, const PlanesCase& product);
+/// The cheapest of `instances`, of a family or of all.
+PlanesLaunch plan(std::span<const PlanesInstance> instances, const PlanesCase& product,
+                  std::optional<PointwiseFamily> family = {});
+
+// As those of pointwise_hopper_plan.h.
+tuning::Configs configs_of(std::span<const PlanesInstance> instances, const PlanesCase& product,
+                           PointwiseFamily family);
+PlanesLaunch launch_with(std::span<const PlanesInstance> instances, const PlanesCase& product, PointwiseFamily family,
+                         const tuning::Config& config);
 
 /// Whether all of these tensors (or nothing) are planes that the copy engine can read.
 bool are_planes(std::initializer_list<ConstTensorView> tensors);

@@ -6,6 +6,8 @@
 #include <numeric>
 
 #include "fusedsc/common/gpu/hopper_cluster.h"
+#include "fusedsc/common/gpu/pointwise_hopper_cost.h"
+#include "fusedsc/common/gpu/pointwise_launches.h"
 
 namespace fusedsc::gpu::hopper {
 namespace {
@@ -13,8 +15,7 @@ namespace {
 constexpr std::int64_t kLeastPositions = 16;
 constexpr int kMostParts = 4;  ///< groups of a block that can share an image
 constexpr int kMostStages = 6;
-constexpr int kMultiprocessorMemory = 227 * 1024, kBlockReserve = 1024;  ///< bytes of block memory
-constexpr int kResidentThreads = 512;                                    ///< at the 128 registers that most take
+constexpr int kResidentThreads = 512;  ///< at the 128 registers that most take
 
 std::int64_t positions_of(const ConstTensorView& planes) { return planes.sizes[2] * planes.sizes[3]; }
 
@@ -221,28 +222,46 @@ PlanesLaunch launch_of(const PlanesInstance& instance, const PlanesCase& product
   return launch;
 }
 
-}  // namespace
-
-PlanesLaunch plan(std::span<const PlanesInstance> instances, const PlanesCase& product) {
-  const int size = multiprocessors();
-  PlanesLaunch best;
-  for (const PlanesInstance& instance : instances) {
-    for (int beside = 1; beside <= kMostBeside; ++beside) {
-      for (const int cluster : kClusters) {
-        PlanesLaunch launch = launch_of(instance, product, beside, cluster, size);
-        if (launch.instance == nullptr) continue;
-        const double cost = cost_of(product, launch, beside, size) + cost_of_odd_rows(product, launch);
-        for (const bool turns : {false, true}) {
-          if (turns && !(product.turns_weight && instance.turns)) break;
-          launch.turns_weight = turns;
-          launch.cost =
-              cost + turning_cost(product.whole_images ? kRunsTurningCost : kBoxesTurningCost, product, launch, size);
-          if (launch.cost < best.cost) best = launch;
-        }
+/// Each launch of an instance that fits, with its cost.
+template <class Visit>
+void for_each_launch(const PlanesInstance& instance, const PlanesCase& product, int size, const Visit& visit) {
+  for (int beside = 1; beside <= kMostBeside; ++beside) {
+    for (const int cluster : kClusters) {
+      PlanesLaunch launch = launch_of(instance, product, beside, cluster, size);
+      if (launch.instance == nullptr) continue;
+      const double cost = cost_of(product, launch, beside, size) + cost_of_odd_rows(product, launch);
+      for (const bool turns : {false, true}) {
+        if (turns && !(product.turns_weight && instance.turns)) break;
+        launch.turns_weight = turns;
+        launch.cost =
+            cost + turning_cost(product.whole_images ? kRunsTurningCost : kBoxesTurningCost, product, launch, size);
+        visit(launch);
       }
     }
   }
-  return best;
+}
+
+auto launches_of(const PlanesCase& product) {
+  return [&product, size = multiprocessors()](const PlanesInstance& instance, const auto& visit) {
+    for_each_launch(instance, product, size, visit);
+  };
+}
+
+}  // namespace
+
+PlanesLaunch plan(std::span<const PlanesInstance> instances, const PlanesCase& product,
+                  std::optional<PointwiseFamily> family) {
+  return cheapest_launch<PlanesLaunch>(instances, family, launches_of(product));
+}
+
+tuning::Configs configs_of(std::span<const PlanesInstance> instances, const PlanesCase& product,
+                           PointwiseFamily family) {
+  return launch_configs<PlanesLaunch>(instances, family, launches_of(product));
+}
+
+PlanesLaunch launch_with(std::span<const PlanesInstance> instances, const PlanesCase& product, PointwiseFamily family,
+                         const tuning::Config& config) {
+  return configured_launch<PlanesLaunch>(instances, family, config, launches_of(product));
 }
 
 void PlanesLaunch::fill(const PlanesCase& product, PlanesParameters& p) const {

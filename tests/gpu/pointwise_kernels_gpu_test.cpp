@@ -1,0 +1,201 @@
+/// The registry of pointwise kernels: every kernel with configs that are far apart, by force, on problems that fit it;
+/// that explain, the trace and the plan say the same; and what force says when it cannot.
+#include <map>
+
+#include "fusedsc/backward/pointwise_kernels.h"
+#include "fusedsc/forward/pointwise_kernels.h"
+#include "gpu/forced.h"
+#include "ops/backward_case.h"
+#include "ops/forward_case.h"
+#include "ops/pointwise_cases.h"
+
+namespace fusedsc::reference {
+namespace {
+
+constexpr const char *kForwardRole = "pointwise_conv2d.forward", *kBackwardRole = "pointwise_conv2d.backward",
+                     *kInputRole = "pointwise_conv2d.grad_input", *kWeightRole = "pointwise_conv2d.grad_weight";
+
+using Forward = ForwardCase<PointwiseGeometry>;
+using Backward = BackwardCase<PointwiseGeometry>;
+
+class PointwiseKernelsGpu : public OnGpu {
+ protected:
+  /// Whether products may be TensorFloat-32's: on what plays an NVIDIA GPU.
+  static bool is_tf32() { return GetParam().dtype == DataType::float32 && GetParam().wave_size == 32; }
+
+  static std::vector<PointwiseGeometry> geometries() {
+    std::vector<PointwiseGeometry> all = {{{2, 24, 8, 8}, 40},   {{3, 136, 7, 7}, 72},  {{1, 264, 5, 13}, 104},
+                                          {{2, 72, 14, 14}, 80}, {{1, 16, 12, 14}, 96}, {{1, 144, 12, 14}, 24},
+                                          {{5, 64, 1, 1}, 1},    {{1, 40, 17, 19}, 1},  {{1, 16, 26, 30}, 24},
+                                          {{2, 20, 17, 17}, 36}, {{2, 33, 5, 7}, 35},   {{1, 32, 8, 18}, 192}};
+    for (PointwiseGeometry& geometry : all) geometry.tf32 = is_tf32();
+    all.push_back({{2, 24, 5, 7}, 36, 3});
+    return all;
+  }
+
+  static std::vector<Memory> memories() { return {Memory::contiguous, Memory::channels_last}; }
+
+  /// Whether the GPU, or what plays one, has the kernels of Hopper GPUs for this type.
+  static bool has_hopper() {
+    const Forward problem{
+        GetParam().dtype, {{1, 16, 8, 8}, 16, 1, is_tf32()}, {}, Memories::all(Memory::channels_last)};
+    ForwardTensors<PointwiseGeometry> tensors(problem);
+    return !able(gpu::pointwise_gpu_kernels(), tensors.arguments(problem), {"hopper_kept"}).empty();
+  }
+
+  /// Whether every kernel had a problem, of those that this GPU and type have any.
+  template <class Kernels>
+  static void expect_all(const Kernels& kernels, const std::map<std::string, int>& runs) {
+    const auto starts_with = [](const std::string& name, const char* part) { return name.rfind(part, 0) == 0; };
+    const bool is_half = size_of(GetParam().dtype) == 2;
+    for (const auto& kernel : kernels) {
+      const std::string name = kernel.name;
+      if (name == "cpu" || (starts_with(name, "hopper") && !has_hopper())) continue;
+      if (starts_with(name, "hopper_tf32") && is_half) continue;
+      if (!is_half && (name == "hopper_joint" || name == "hopper_narrow" || name == "hopper_rows")) continue;
+      EXPECT_GT(runs.count(name), 0u) << "no problem of this test is for " << name;
+    }
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Targets, PointwiseKernelsGpu, testing::ValuesIn(gpu_targets()),
+                         testing::PrintToStringParamName());
+
+TEST_P(PointwiseKernelsGpu, Forward) {
+  using enum ForwardSeams::Output;
+  const ForwardSeams seams[] = {
+      {},
+      {.bias = true},
+      {.prologue = true, .activation = Activation::relu6, .output = statistics},
+      {.output = statistics},
+      {.output = epilogue, .epilogue_activation = Activation::relu, .residual = true},
+  };
+  const bool is_bfloat16 = GetParam().dtype == DataType::bfloat16;  // float16, but for conversions
+  std::map<std::string, int> runs;
+  std::size_t number = 0;
+  for (const PointwiseGeometry& geometry : geometries()) {
+    for (const Memory memory : memories()) {
+      for (const ForwardSeams& each : {seams[0], seams[1 + (number + number / 4) % 4]}) {
+        const Forward problem{GetParam().dtype, geometry, each, Memories::all(memory)};
+        SCOPED_TRACE(testing::PrintToString(problem));
+        ForwardTensors<PointwiseGeometry> tensors(problem);
+        const PointwiseArguments arguments = tensors.arguments(problem);
+        for (const auto& kernel : able(gpu::pointwise_gpu_kernels(), arguments)) {
+          for (const std::string& choice : some_choices(kernel, arguments, number, is_bfloat16 ? 1 : 2)) {
+            verify_by(kForwardRole, choice, [&] { verify_forward(problem); });
+            ++runs[kernel.name];
+            if (HasFailure()) return;
+          }
+        }
+      }
+      ++number;
+    }
+  }
+  expect_all(gpu::pointwise_gpu_kernels(), runs);
+}
+
+TEST_P(PointwiseKernelsGpu, Backward) {
+  const BackwardSeams of_x{.gradient_prologue = true, .grad_bias = false, .output_is_of_x = true},
+      training{.prologue = true,
+               .activation = Activation::relu6,
+               .gradient_prologue = true,
+               .sums = true,
+               .grad_bias = false},
+      each_seams[] = {{.grad_bias = false},
+                      {.grad_weight = false, .grad_bias = false},
+                      {.grad_x = false},
+                      of_x,
+                      training,
+                      {.grad_x = false, .grad_bias = false}};
+  std::vector<Backward> problems;
+  const auto add = [&](PointwiseGeometry geometry, const BackwardSeams& seams, Memory memory) {
+    if (geometry.groups == 1) geometry.tf32 = is_tf32();
+    problems.push_back({GetParam().dtype, geometry, seams, Memories::all(memory)});
+  };
+  for (const PointwiseGeometry& geometry : geometries()) {
+    for (const Memory memory : memories()) add(geometry, each_seams[problems.size() % std::size(each_seams)], memory);
+  }
+  // Expansions and projections, for the kernels that compute both gradients at once.
+  for (const Memory memory : memories()) {
+    add({{2, 16, 21, 23}, 96}, of_x, memory);
+    add({{2, 32, 14, 9}, 192}, of_x, memory);
+    add({{2, 32, 9, 13}, 16}, training, memory);
+    add({{1, 8, 24, 26}, 16}, each_seams[0], memory);
+  }
+  std::map<std::string, int> runs;
+  std::size_t number = 0;
+  for (const Backward& problem : problems) {
+    SCOPED_TRACE(testing::PrintToString(problem));
+    BackwardTensors<PointwiseGeometry> tensors(problem);
+    const PointwiseBackwardArguments arguments = tensors.arguments(problem);
+    for (const auto& kernel : able(pointwise_backward_kernels(), arguments)) {
+      for (const std::string& choice : some_choices(kernel, arguments, number, 1)) {
+        verify_by(kBackwardRole, choice, [&] { verify_backward(problem); });
+        ++runs[kernel.name];
+        if (HasFailure()) return;
+      }
+    }
+    ++number;
+  }
+  expect_all(pointwise_backward_kernels(), runs);
+}
+
+/// Where an entry computes one gradient, another one computes the other: that can be forced, too.
+TEST_P(PointwiseKernelsGpu, GradientsApart) {
+  if (!has_hopper()) GTEST_SKIP() << "on Hopper GPUs";
+  const Backward problem{
+      GetParam().dtype, {{3, 136, 8, 8}, 72, 1, is_tf32()}, {.grad_bias = false}, Memories::all(Memory::contiguous)};
+  const Forced both(kBackwardRole, "hopper_planes");
+  for (const char* weight : {"hopper_teams", "gpu_tiles"}) {
+    verify_by(kWeightRole, weight, [&] { verify_backward(problem); });
+  }
+  const Forced separate(kBackwardRole, "gpu_separate");
+  for (const char* weight : {"hopper_teams", "gpu_tiles"}) {
+    verify_by(kWeightRole, weight, [&] { verify_backward(problem); });
+  }
+  const Forced teams(kBackwardRole, "hopper_teams");
+  for (const char* input : {"hopper_planes", "gpu_tiles"}) {
+    verify_by(kInputRole, input, [&] { verify_backward(problem); });
+  }
+}
+
+/// The kernel and config that explain prints are those that run without force, and the prior's.
+TEST_P(PointwiseKernelsGpu, ExplainSaysWhatRuns) {
+  for (const PointwiseGeometry& geometry : geometries()) {
+    for (const Memory memory : memories()) {
+      const Forward problem{GetParam().dtype, geometry, {}, Memories::all(memory)};
+      SCOPED_TRACE(testing::PrintToString(problem));
+      ForwardTensors<PointwiseGeometry> tensors(problem);
+      const PointwiseArguments arguments = tensors.arguments(problem);
+      std::string choice;
+      for (const Candidate& candidate : explain_pointwise_conv2d(arguments)) {
+        if (!candidate.taken) continue;
+        EXPECT_EQ(candidate.why_not, "");
+        EXPECT_EQ(candidate.why, "prior");
+        EXPECT_EQ(choice, "");
+        choice = candidate.implementation + (candidate.config.empty() ? "" : '/' + candidate.config);
+      }
+      {
+        const tuning::Trace trace;
+        run(PointwiseGeometry::kForward, arguments);
+        ASSERT_EQ(trace.chosen().size(), 1u);
+        EXPECT_EQ(trace.chosen()[0].choice(), choice);
+      }
+      verify_by(kForwardRole, choice, [&] { verify_forward(problem); });
+    }
+  }
+}
+
+/// Nothing runs in the place of what is forced, and the next call works.
+TEST_P(PointwiseKernelsGpu, ForceSaysWhatItCannot) {
+  const Forward problem{GetParam().dtype, {{1, 16, 8, 8}, 24}, {}, Memories::all(Memory::channels_last)};
+  ForwardTensors<PointwiseGeometry> tensors(problem);
+  const PointwiseArguments arguments = tensors.arguments(problem);
+  for (const char* choice : {"gpu_few", "gpu_tiles/rows=7 columns=64 depth=64", "gpu_tiles/stages=3", "cpu"}) {
+    const Forced forced(kForwardRole, choice);
+    EXPECT_THROW(run(PointwiseGeometry::kForward, arguments), Unsupported) << choice;
+  }
+  verify_forward(problem);
+}
+
+}  // namespace
+}  // namespace fusedsc::reference
