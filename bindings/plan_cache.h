@@ -12,9 +12,12 @@
 #include <utility>
 #include <vector>
 
+#include "fusedsc/backward/members.h"
+#include "fusedsc/forward/members.h"
+#include "fusedsc/fused/members.h"
 #include "fusedsc/runtime/plan.h"
-#include "fusedsc/tuning/force.h"
-#include "problem_key.h"
+#include "fusedsc/tuning/problem_key.h"
+#include "fusedsc/tuning/version.h"
 
 namespace fusedsc::aten {
 
@@ -28,12 +31,11 @@ class PlanCache {
 
   /// The kept plan, or one that is made. `device`: its number, of those of its kind.
   std::shared_ptr<const Plan<Arguments>> plan(MakePlan make, const Arguments& arguments, int threads, int device) {
-    thread_local ProblemKey key;
+    thread_local tuning::ProblemKey key;
     key.begin();
-    key.add(reinterpret_cast<std::uintptr_t>(make), threads, device);
-    add_to(key, arguments);
+    key.add(reinterpret_cast<std::uintptr_t>(make), threads, device, arguments);
     if (auto found = find(key)) return found;
-    const std::uint64_t version = tuning::force_version();
+    const std::uint64_t version = tuning::choices_version();
     auto made = std::make_shared<const Plan<Arguments>>(make(arguments, threads));  // not under the lock: may take long
     keep(key, made, version);
     return made;
@@ -51,16 +53,16 @@ class PlanCache {
     std::shared_ptr<const Plan<Arguments>> plan;
   };
 
-  /// Whatever is forced now or not any more may change each plan.
+  /// Whatever is chosen otherwise now may change each plan.
   void drop_outdated() {
-    const std::uint64_t version = tuning::force_version();
+    const std::uint64_t version = tuning::choices_version();
     if (version == version_) return;
     places_.clear();
     plans_.clear();
     version_ = version;
   }
 
-  std::shared_ptr<const Plan<Arguments>> find(const ProblemKey& key) {
+  std::shared_ptr<const Plan<Arguments>> find(const tuning::ProblemKey& key) {
     const std::lock_guard lock(mutex_);
     drop_outdated();
     const auto place = places_.find(key.hash());
@@ -69,8 +71,8 @@ class PlanCache {
     return place->second->plan;
   }
 
-  /// Unless what is forced has changed since `version`.
-  void keep(const ProblemKey& key, std::shared_ptr<const Plan<Arguments>> plan, std::uint64_t version) {
+  /// Unless what is chosen has changed since `version`.
+  void keep(const tuning::ProblemKey& key, std::shared_ptr<const Plan<Arguments>> plan, std::uint64_t version) {
     const std::lock_guard lock(mutex_);
     drop_outdated();
     if (version != version_) return;

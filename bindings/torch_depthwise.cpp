@@ -85,8 +85,10 @@ Explanation explain_depthwise_conv2d_kernel(const Tensor& x, const Tensor& weigh
       depthwise_conv2d_backward_meta(y, x, weight, stride, padding, dilation, {true, true, bias.has_value()});
   const Window window = window_of(weight, stride, padding, dilation);
   const auto forward = forward_arguments(x, weight, bias.value_or(Tensor()), window, y);
-  return explanation(explain_depthwise_conv2d(forward),
-                     explain_depthwise_conv2d_backward(backward_arguments(y, x, weight, window, gradients)));
+  const c10::DeviceGuard guard(x.device());
+  const int threads = execution_on(x.device()).threads;
+  return explanation(explain_depthwise_conv2d(forward, threads),
+                     explain_depthwise_conv2d_backward(backward_arguments(y, x, weight, window, gradients), threads));
 }
 
 void register_kernels(torch::Library& m) {

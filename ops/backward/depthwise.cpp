@@ -3,6 +3,7 @@
 #include "fusedsc/backward/depthwise_cpu.h"
 #include "fusedsc/backward/depthwise_kernels.h"
 #include "fusedsc/backward/depthwise_planes_cpu.h"
+#include "fusedsc/backward/members.h"
 #include "fusedsc/common/convolution_checks.h"
 #include "fusedsc/runtime/operator.h"
 #include "fusedsc/tuning/role.h"
@@ -46,13 +47,13 @@ constexpr tuning::Role<DepthwiseBackwardArguments> kRole{"depthwise_conv2d.backw
                                                          prior_config};
 const tuning::RoleRegistration kRegistered(kRole.name, [] { return tuning::names_of(depthwise_backward_kernels()); });
 
-std::vector<Candidate> candidates(const DepthwiseBackwardArguments& a) {
-  std::vector<Candidate> all = tuning::candidates(kRole, a);
+std::vector<Candidate> candidates(const DepthwiseBackwardArguments& a, int threads) {
+  std::vector<Candidate> all = tuning::candidates(kRole, a, threads);
 #ifdef FUSEDSC_GPU
   const auto runs = [](const Candidate& one) { return one.taken && one.implementation == "gpu_separate"; };
   if (std::none_of(all.begin(), all.end(), runs)) return all;
   const auto append = [&](const tuning::Role<DepthwiseBackwardArguments>& role) {
-    std::ranges::move(tuning::candidates(role, a), std::back_inserter(all));
+    std::ranges::move(tuning::candidates(role, a, threads), std::back_inserter(all));
   };
   if (a.grad_x) append(gpu::depthwise_input_role());
   if (a.grad_weight || a.grad_bias) append(gpu::depthwise_weight_role());
@@ -91,8 +92,8 @@ Plan<DepthwiseBackwardArguments> plan_depthwise_conv2d_backward(const DepthwiseB
   return plan(kOperator, arguments, threads);
 }
 
-std::vector<Candidate> explain_depthwise_conv2d_backward(const DepthwiseBackwardArguments& arguments) {
-  return explain(kOperator, arguments);
+std::vector<Candidate> explain_depthwise_conv2d_backward(const DepthwiseBackwardArguments& arguments, int threads) {
+  return explain(kOperator, arguments, threads);
 }
 
 }  // namespace fusedsc

@@ -30,6 +30,6 @@ void depthwise_conv2d_backward(const DepthwiseBackwardArguments& arguments, cons
 std::size_t depthwise_conv2d_backward_workspace_bytes(const DepthwiseBackwardArguments& arguments, int threads);
 Plan<DepthwiseBackwardArguments> plan_depthwise_conv2d_backward(const DepthwiseBackwardArguments& arguments,
                                                                 int threads);
-std::vector<Candidate> explain_depthwise_conv2d_backward(const DepthwiseBackwardArguments& arguments);
+std::vector<Candidate> explain_depthwise_conv2d_backward(const DepthwiseBackwardArguments& arguments, int threads = 1);
 
 }  // namespace fusedsc

@@ -4,6 +4,7 @@
 
 #include "fusedsc/backward/depthwise_kernels.h"
 #include "fusedsc/backward/depthwise_passes.h"
+#include "fusedsc/backward/members.h"
 #include "fusedsc/forward/depthwise_kernels.h"
 
 namespace fusedsc::gpu {

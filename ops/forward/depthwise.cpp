@@ -3,6 +3,7 @@
 #include "fusedsc/common/convolution_checks.h"
 #include "fusedsc/forward/depthwise_cpu.h"
 #include "fusedsc/forward/depthwise_planes_cpu.h"
+#include "fusedsc/forward/members.h"
 #include "fusedsc/runtime/operator.h"
 #include "fusedsc/tuning/role.h"
 #ifdef FUSEDSC_GPU
@@ -64,7 +65,7 @@ constexpr Operator<DepthwiseArguments> kOperator{
     .clear_results = clear_statistics_of<DepthwiseArguments>,
     .finish = normalise_statistics_of<DepthwiseArguments>,
     .plan = [](const DepthwiseArguments& a, int threads) { return tuning::plan_chosen(kRole, a, threads); },
-    .candidates = [](const DepthwiseArguments& a) { return tuning::candidates(kRole, a); },
+    .candidates = [](const DepthwiseArguments& a, int threads) { return tuning::candidates(kRole, a, threads); },
 };
 
 }  // namespace
@@ -91,8 +92,8 @@ Plan<DepthwiseArguments> plan_depthwise_conv2d(const DepthwiseArguments& argumen
   return plan(kOperator, arguments, threads);
 }
 
-std::vector<Candidate> explain_depthwise_conv2d(const DepthwiseArguments& arguments) {
-  return explain(kOperator, arguments);
+std::vector<Candidate> explain_depthwise_conv2d(const DepthwiseArguments& arguments, int threads) {
+  return explain(kOperator, arguments, threads);
 }
 
 }  // namespace fusedsc

@@ -26,7 +26,7 @@ struct DepthwiseArguments {
 void depthwise_conv2d(const DepthwiseArguments& arguments, const Execution& execution);
 std::size_t depthwise_conv2d_workspace_bytes(const DepthwiseArguments& arguments, int threads);
 Plan<DepthwiseArguments> plan_depthwise_conv2d(const DepthwiseArguments& arguments, int threads);
-std::vector<Candidate> explain_depthwise_conv2d(const DepthwiseArguments& arguments);
+std::vector<Candidate> explain_depthwise_conv2d(const DepthwiseArguments& arguments, int threads = 1);
 
 /// The sizes of y: throws InvalidArgument where x, weight and window do not fit together.
 Sizes depthwise_output_sizes(const Sizes& x, const Sizes& weight, const Window& window);

@@ -22,7 +22,7 @@ struct Operator {
   /// What follows from the results of tensors on the CPU, whichever implementation ran; or null.
   void (*finish)(const Arguments&) = nullptr;
   Plan<Arguments> (*plan)(const Arguments&, int threads) = nullptr;
-  std::vector<Candidate> (*candidates)(const Arguments&) = nullptr;
+  std::vector<Candidate> (*candidates)(const Arguments&, int threads) = nullptr;
 };
 
 /// Of arguments that are checked.
@@ -66,9 +66,10 @@ void run(const Operator<Arguments>& op, const Arguments& arguments, const Execut
 }
 
 template <class Arguments>
-std::vector<Candidate> explain(const Operator<Arguments>& op, const Arguments& arguments) {
+std::vector<Candidate> explain(const Operator<Arguments>& op, const Arguments& arguments, int threads = 1) {
+  check_threads(threads);
   op.check_problem(arguments);
-  return op.candidates != nullptr ? op.candidates(arguments) : explain(op.implementations(), arguments);
+  return op.candidates != nullptr ? op.candidates(arguments, threads) : explain(op.implementations(), arguments);
 }
 
 // ------------------------------------------------------------------------------------------------------- convolutions

@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "fusedsc/common/status.h"
+#include "fusedsc/tuning/version.h"
 
 namespace fusedsc::tuning {
 namespace {
@@ -75,7 +76,6 @@ struct Table {
   }
 
   static inline std::atomic<bool> any = false;  ///< a call without any force shall not wait for the mutex
-  static inline std::atomic<std::uint64_t> version = 0;
 };
 
 Table& table() {
@@ -100,7 +100,7 @@ std::string force(const std::string& role, const std::string& choice) {
   if (wanted) all.forced[role] = *std::move(wanted);
   else all.forced.erase(role);
   Table::any = !all.forced.empty() || !all.mistake.empty();
-  ++Table::version;
+  choices_changed();
   return before;
 }
 
@@ -112,11 +112,6 @@ std::optional<Forced> forced(const char* role) {
   const auto found = all.forced.find(std::string_view(role));
   if (found == all.forced.end()) return {};
   return found->second;
-}
-
-std::uint64_t force_version() {
-  table();
-  return Table::version;
 }
 
 std::vector<RoleNames> roles() {

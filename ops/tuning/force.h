@@ -2,7 +2,6 @@
 /// for finding out what a choice costs. In the whole process, as a backward pass runs in threads of its own.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -27,9 +26,6 @@ struct Forced {
 std::string force(const std::string& role, const std::string& choice);
 
 std::optional<Forced> forced(const char* role);
-
-/// Counts changes of what is forced: what was planned before may be outdated.
-std::uint64_t force_version();
 
 /// All roles whose kernels are in this program, and the kernels' names.
 struct RoleNames {

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <algorithm>
+#include <exception>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -12,8 +14,11 @@
 #include "fusedsc/common/status.h"
 #include "fusedsc/runtime/implementation.h"
 #include "fusedsc/runtime/plan.h"
+#include "fusedsc/tuning/choices.h"
 #include "fusedsc/tuning/config.h"
 #include "fusedsc/tuning/force.h"
+#include "fusedsc/tuning/problem_text.h"
+#include "fusedsc/tuning/recorder.h"
 #include "fusedsc/tuning/trace.h"
 
 namespace fusedsc::tuning {
@@ -118,10 +123,39 @@ std::string reasons(const Role<Arguments>& role, const Arguments& arguments) {
   return lines;
 }
 
-/// What is forced, or else the prior's, and why; no kernel where none can. Throws Unsupported, listing every kernel
-/// with its reason, where the forced one cannot.
+/// Whether the role has such a kernel that can run the arguments with that config: one of its own, or what it would be
+/// taken with. What is read from a file is tried by nothing less.
 template <class Arguments>
-std::pair<Choice<Arguments>, const char*> find(const Role<Arguments>& role, const Arguments& arguments) {
+bool fits(const Role<Arguments>& role, const Arguments& arguments, int threads, const std::string& name,
+          const Config& config) {
+  for (const Kernel<Arguments>& kernel : role.kernels()) {
+    if (kernel.name != name) continue;
+    if (!kernel.unsupported(arguments).empty()) return false;
+    const Configs configs = kernel.configs(arguments);
+    const bool is_listed = std::find(configs.begin(), configs.end(), config) != configs.end();
+    if (!is_listed && config != role.prior_config(kernel, arguments)) return false;
+    try {
+      kernel.plan(arguments, config, threads);
+    } catch (const std::exception&) {
+      return false;
+    }
+    return true;
+  }
+  return false;
+}
+
+/// A choice, and where it is from: "forced", "tuned", "table", "prior"; with the time that was measured for it, or 0.
+template <class Arguments>
+struct Found {
+  Choice<Arguments> choice;
+  const char* why = "";
+  double microseconds = 0;
+};
+
+/// What is forced, or else what was measured to be the fastest, or else the prior's; no kernel where none can. Throws
+/// Unsupported, listing every kernel with its reason, where the forced one cannot.
+template <class Arguments>
+Found<Arguments> find(const Role<Arguments>& role, const Arguments& arguments, int threads) {
   if (const std::optional<Forced> wanted = forced(role.name)) {
     const Kernel<Arguments>& kernel = kernel_named(role.kernels(), wanted->kernel);
     const std::string reason = kernel.unsupported(arguments);
@@ -131,21 +165,116 @@ std::pair<Choice<Arguments>, const char*> find(const Role<Arguments>& role, cons
     }
     return {{&kernel, wanted->config ? *wanted->config : fitting_config(role, kernel, arguments)}, "forced"};
   }
+  if (knows_choices(role.name, arguments.x.device)) {
+    const auto known = known_choice(role.name, arguments.x.device, problem_text(arguments, threads),
+                                    [&](const std::string& kernel, const Config& config) {
+                                      return fits(role, arguments, threads, kernel, config);
+                                    });
+    if (known) return {{&kernel_named(role.kernels(), known->kernel), known->config}, known->why, known->microseconds};
+  }
   return {role.prior(arguments), "prior"};
 }
+
+/// A recorded problem of a role.
+template <class Arguments>
+class ProblemOf : public Problem {
+ public:
+  ProblemOf(const Role<Arguments>& role, const Arguments& arguments, int threads)
+      : Problem(role.name, problem_text(arguments, threads), result_text(arguments, threads), arguments.x.device,
+                threads),
+        role_(role),
+        arguments_(arguments) {}
+
+  Taken taken() const override {
+    const Found<Arguments> found = find(role_, arguments_, threads);
+    return {text_of(found.choice), found.why, found.microseconds};
+  }
+
+  std::vector<std::string> candidates(std::size_t most) const override {
+    std::vector<std::string> list;
+    const auto offer = [&](const Choice<Arguments>& choice) {
+      if (!choice || list.size() >= most) return;
+      const std::string text = text_of(choice);
+      if (std::find(list.begin(), list.end(), text) != list.end()) return;
+      try {
+        plan_within(choice);
+        list.push_back(text);
+      } catch (const Unsupported&) {  // does not fit
+      }
+    };
+    offer(find(role_, arguments_, threads).choice);
+    offer(role_.prior(arguments_));
+    struct Able {
+      const Kernel<Arguments>* kernel;
+      Configs configs;
+      std::vector<std::size_t> places;
+    };
+    std::vector<Able> able;
+    for (const Kernel<Arguments>& kernel : role_.kernels()) {
+      if (!kernel.unsupported(arguments_).empty()) continue;
+      offer({&kernel, fitting_config(role_, kernel, arguments_)});
+      Configs configs = kernel.configs(arguments_);
+      std::vector<std::size_t> places = spread_places(configs.size());
+      able.push_back({&kernel, std::move(configs), std::move(places)});
+    }
+    for (std::size_t i = 0, more = 1; more > 0 && list.size() < most; ++i) {
+      more = 0;
+      for (const auto& [kernel, configs, places] : able) {
+        if (i >= places.size()) continue;
+        offer({kernel, configs[places[i]]});
+        ++more;
+      }
+    }
+    return list;
+  }
+
+  std::vector<Buffer> buffers() const override { return buffers_of(arguments_); }
+
+  Trial plan(const std::string& choice) const override {
+    const std::size_t slash = choice.find('/');
+    const Kernel<Arguments>& kernel = kernel_named(role_.kernels(), std::string_view(choice).substr(0, slash));
+    const Config config = slash == std::string::npos ? Config() : parsed(std::string_view(choice).substr(slash + 1));
+    Plan<Arguments> plan = plan_within({&kernel, config});
+    return {
+        plan.workspace_bytes,
+        [arguments = arguments_,
+         run = std::move(plan.unchecked_run)](std::span<void* const> buffers) -> std::function<void(const Execution&)> {
+          return [bound = with_buffers(arguments, buffers), run](const Execution& execution) { run(bound, execution); };
+        }};
+  }
+
+ private:
+  static std::string text_of(const Choice<Arguments>& choice) {
+    return choice ? Chosen{"", choice.kernel->name, choice.config, ""}.choice() : "";
+  }
+  Plan<Arguments> plan_within(const Choice<Arguments>& choice) const {
+    const PlanningWithin within;
+    return choice.kernel->plan(arguments_, choice.config, threads);
+  }
+
+  const Role<Arguments>& role_;
+  const Arguments arguments_;
+};
 
 /// The plan of what is chosen, which says so when it runs. Throws Unsupported, listing every kernel with its reason,
 /// where there is none.
 template <class Arguments>
 Plan<Arguments> plan_chosen(const Role<Arguments>& role, const Arguments& arguments, int threads) {
-  const auto [choice, why] = find(role, arguments);
+  const auto [choice, why, microseconds] = find(role, arguments, threads);
   if (!choice) {
     throw Unsupported(std::string(role.name) +
                       ": no implementation can run these arguments:" + reasons(role, arguments));
   }
+  std::shared_ptr<Problem> problem;
+  if (is_recording()) {
+    problem = record(role.name, problem_text(arguments, threads), arguments.x.device,
+                     [&] { return std::make_shared<ProblemOf<Arguments>>(role, arguments, threads); });
+  }
+  const PlanningWithin within;
   Plan<Arguments> plan = choice.kernel->plan(arguments, choice.config, threads);
-  plan.unchecked_run = [chosen = Chosen{role.name, choice.kernel->name, choice.config, why},
+  plan.unchecked_run = [chosen = Chosen{role.name, choice.kernel->name, choice.config, why, microseconds}, problem,
                         run = std::move(plan.unchecked_run)](const Arguments& like, const Execution& execution) {
+    if (problem) ++problem->calls;
     note(chosen, like.x);
     run(like, execution);
   };
@@ -154,8 +283,8 @@ Plan<Arguments> plan_chosen(const Role<Arguments>& role, const Arguments& argume
 
 /// Every kernel: the one that is taken with its config, and why the others cannot, or that they could.
 template <class Arguments>
-std::vector<Candidate> candidates(const Role<Arguments>& role, const Arguments& arguments) {
-  const auto [choice, why] = find(role, arguments);
+std::vector<Candidate> candidates(const Role<Arguments>& role, const Arguments& arguments, int threads) {
+  const auto [choice, why, microseconds] = find(role, arguments, threads);
   const std::string name = role.name;
   std::vector<Candidate> list;
   for (const Kernel<Arguments>& kernel : role.kernels()) {
@@ -163,7 +292,7 @@ std::vector<Candidate> candidates(const Role<Arguments>& role, const Arguments& 
     candidate.direction = name.substr(name.find('.') + 1);
     if (candidate.taken) {
       candidate.config = printed(choice.config);
-      candidate.why = why;
+      candidate.why = Chosen{role.name, kernel.name, choice.config, why, microseconds}.reason();
     }
     list.push_back(std::move(candidate));
   }

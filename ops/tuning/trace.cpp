@@ -32,6 +32,14 @@ std::string Chosen::choice() const {
   return words.empty() ? kernel : std::string(kernel) + '/' + words;
 }
 
+std::string Chosen::reason() const {
+  if (microseconds == 0) return why;
+  std::ostringstream text;
+  text.precision(4);
+  text << why << ", " << microseconds << " us";
+  return text.str();
+}
+
 Trace::Trace() {
   const std::lock_guard lock(mutex);
   check(!is_traced, "trace: there is one already");
@@ -49,8 +57,8 @@ std::vector<Chosen> Trace::chosen() const {
 void note(const Chosen& chosen, const ConstTensorView& x) {
   if (is_verbose()) {
     std::ostringstream line;
-    line << "fusedsc: " << chosen.role << ": " << chosen.choice() << " (" << chosen.why << "), x " << name_of(x.dtype)
-         << ' ' << fusedsc::printed(x.sizes) << " strides " << fusedsc::printed(x.strides) << '\n';
+    line << "fusedsc: " << chosen.role << ": " << chosen.choice() << " (" << chosen.reason() << "), x "
+         << name_of(x.dtype) << ' ' << fusedsc::printed(x.sizes) << " strides " << fusedsc::printed(x.strides) << '\n';
     std::cerr << line.str();
   }
   if (!is_traced) return;

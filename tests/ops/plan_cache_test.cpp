@@ -4,6 +4,7 @@
 #include <functional>
 #include <thread>
 
+#include "fusedsc/tuning/force.h"
 #include "fusedsc/tuning/trace.h"
 #include "ops/depthwise_cases.h"
 #include "ops/forward_case.h"

@@ -13,7 +13,7 @@ from fusedsc.cli import main
 
 pytestmark = pytest.mark.cpu_only("what it calls is tested there by itself")
 
-COMMANDS = ("check-gradients", "explain", "info")
+COMMANDS = ("cache", "check-gradients", "explain", "info", "tune")
 PACKAGE = Path(fusedsc.__file__).parent
 
 

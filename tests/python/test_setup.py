@@ -58,7 +58,7 @@ def test_everything_is_missing(setup):
     status, said = setup()
     assert status == 1
     assert "sudo apt-get install g++ ccache libhwy-dev libgtest-dev libboost-context-dev zlib1g-dev" in said
-    assert "libcli11-dev python3-venv\n" in said
+    assert "libcli11-dev nlohmann-json3-dev python3-venv\n" in said
     assert "C++20 compiler (set CXX)" in said
 
 

@@ -11,6 +11,8 @@ from .explain import explain
 from .matching.fused import FusedModule
 from .swap import SwapReport, swap, swap_report, unswap
 from .to_scc import SccReport, to_scc, to_scc_report
+from .tune import StoreError, tune
+from .tune_report import TunedProblem, TuningReport
 from .tuning import force, kernels
 
 _library.load()
@@ -22,7 +24,10 @@ __all__ = [
     "FusedModule",
     "GradientReport",
     "SccReport",
+    "StoreError",
     "SwapReport",
+    "TunedProblem",
+    "TuningReport",
     "__version__",
     "check_gradients",
     "explain",
@@ -34,5 +39,6 @@ __all__ = [
     "swap_report",
     "to_scc",
     "to_scc_report",
+    "tune",
     "unswap",
 ]

@@ -8,6 +8,8 @@ from pathlib import Path
 import torch
 
 LIBRARY = "libfusedsc_torch.so"
+TABLES = "tables"
+"""Beside it: choices of kernels that were measured before it was shipped, a file for each device."""
 
 problem: str | None = None
 """Why the operators are not there, where this process is the command ``fusedsc``, which says so itself."""
@@ -53,6 +55,7 @@ def _load(library: Path) -> None:
             f"fusedsc: {library} does not load into torch {torch.__version__}; it works with the torch version it was "
             f"built for: rebuild it with `make setup`"
         ) from error
+    torch.ops.fusedsc._use_tables_of(str(library.parent / TABLES))
 
 
 def _is_command() -> bool:

@@ -34,7 +34,8 @@ class Candidate:
     config: str = ""
     """Of a kernel that is taken: how it cuts its problem up, as :func:`fusedsc.force` takes it."""
     why: str = ""
-    """Why it is taken: "forced", "prior" (the rules that were fitted to measurements), "the first that can"."""
+    """Why it is taken: "forced"; "tuned, 12.3 us" (measured here: :func:`fusedsc.tune`); "table, 12.3 us" (measured
+    elsewhere); "prior" (rules); "the first that can"."""
 
 
 @dataclass(frozen=True)

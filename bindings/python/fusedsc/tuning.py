@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-__all__ = ["force", "kernels"]
+__all__ = ["force", "kernels", "reload_choices"]
 
 
 def kernels() -> dict[str, tuple[str, ...]]:
@@ -20,6 +20,12 @@ def kernels() -> dict[str, tuple[str, ...]]:
     for role, kernel in zip(*torch.ops.fusedsc._kernels(), strict=True):
         found[role] = (*found.get(role, ()), kernel)
     return found
+
+
+def reload_choices() -> None:
+    """Forgets what this process has read and measured, so that stored choices, ``FUSEDSC_CACHE_DIR``, ``FUSEDSC_TABLE``
+    and ``FUSEDSC_TUNE`` are looked at again: after another process has measured."""
+    torch.ops.fusedsc._cache_forget()
 
 
 @contextmanager

@@ -1,0 +1,229 @@
+#include "fusedsc/tuning/choices.h"
+
+#include <cstdlib>
+#include <iostream>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "fusedsc/common/status.h"
+#include "fusedsc/tuning/environment.h"
+#include "fusedsc/tuning/store.h"
+#include "fusedsc/tuning/version.h"
+
+namespace fusedsc::tuning {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// An entry, and where it is from.
+struct Found {
+  Entry entry;
+  const char* why;
+  fs::path file;
+};
+
+/// What is known of a role on a device.
+struct Shelf {
+  std::set<std::string> files;                      ///< that the user's store has, by name
+  std::map<std::string, Entry, std::less<>> table;  ///< by problem
+  fs::path table_file;
+  std::map<std::string, std::optional<Known>> known;  ///< by problem, of those looked up
+};
+
+struct Choices {
+  std::mutex mutex;
+  bool is_read = false;  ///< the environment
+  bool is_frozen = false;
+  std::optional<Store> store;
+  fs::path table;                                               ///< that the user has named
+  fs::path shipped_tables;                                      ///< the folder
+  std::map<std::string, std::map<std::string, Shelf>> shelves;  ///< by environment and role
+  std::set<std::string> said;
+
+  /// Under the lock, as are all others.
+  void read_environment() {
+    if (is_read) return;
+    const char *tune = std::getenv("FUSEDSC_TUNE"), *table_file = std::getenv("FUSEDSC_TABLE");
+    const std::string_view value = tune != nullptr ? tune : "";
+    check(value.empty() || value == "0" || value == "1", "FUSEDSC_TUNE: it is \"", value,
+          "\"; it must be 0, which freezes what is chosen, or 1, or not set");
+    is_frozen = value == "0";
+    store = Store::of_user();
+    table = table_file != nullptr ? table_file : "";
+    is_read = true;
+  }
+
+  void say(const fs::path& file, const std::string& why) {
+    if (said.insert(file.string() + why).second) {
+      std::cerr << "fusedsc: " + file.string() + " is ignored: " + why + '\n';
+    }
+  }
+
+  /// Of the table that counts, if there is one. A table that the user has named must be there.
+  std::vector<Entry> table_entries(const std::string& environment, fs::path& file) {
+    file = table.empty() ? shipped_tables / (environment + ".json") : table;
+    if (table.empty() && shipped_tables.empty()) return {};
+    try {
+      const std::optional<std::string> contents = contents_of(file);
+      if (contents) return entries_of(*contents);
+      check(table.empty(), "there is no such file");
+    } catch (const InvalidArgument& error) {
+      check(table.empty(), "FUSEDSC_TABLE: ", file.string(), " is no table: ", error.what());
+      say(file, error.what());
+    }
+    return {};
+  }
+
+  std::map<std::string, Shelf>& shelves_of(const std::string& environment) {
+    read_environment();
+    const auto [found, is_new] = shelves.try_emplace(environment);
+    if (!is_new) return found->second;
+    try {
+      fs::path file;
+      for (Entry& entry : table_entries(environment, file)) {
+        if (entry.environment != environment) continue;
+        Shelf& shelf = found->second[entry.role];
+        shelf.table_file = file;
+        std::string problem = entry.problem;
+        shelf.table.emplace(std::move(problem), std::move(entry));
+      }
+    } catch (...) {
+      shelves.erase(found);
+      throw;
+    }
+    if (!table.empty() && found->second.empty()) say(table, "it has no choice for this device, " + environment);
+    for (auto& [role, shelf] : found->second) list_files(environment, role, shelf);
+    return found->second;
+  }
+
+  void list_files(const std::string& environment, const std::string& role, Shelf& shelf) const {
+    if (!is_frozen && store) shelf.files = store->names(environment, role);
+  }
+
+  Shelf& shelf_of(const std::string& environment, const std::string& role) {
+    auto& of_environment = shelves_of(environment);
+    const auto [found, is_new] = of_environment.try_emplace(role);
+    if (is_new) list_files(environment, role, found->second);
+    return found->second;
+  }
+
+  /// What is stored for the problem, the user's first.
+  std::vector<Found> stored(const Shelf& shelf, const std::string& environment, const std::string& role,
+                            const std::string& problem) {
+    std::vector<Found> found;
+    if (store && !shelf.files.empty()) {
+      const fs::path file = store->file_of(environment, role, problem);
+      if (shelf.files.contains(file.filename().string())) {
+        try {
+          if (auto entry = store->read(environment, role, problem)) found.push_back({*std::move(entry), "tuned", file});
+        } catch (const InvalidArgument& error) {
+          say(file, error.what());
+        }
+      }
+    }
+    const auto in_table = shelf.table.find(problem);
+    if (in_table != shelf.table.end()) found.push_back({in_table->second, "table", shelf.table_file});
+    return found;
+  }
+};
+
+Choices& choices() {
+  static auto* const all = new Choices;  // never destroyed: threads may still run when the program ends
+  return *all;
+}
+
+}  // namespace
+
+bool knows_choices(const char* role, Device device) {
+  const std::string environment = tuning::environment(device);
+  Choices& all = choices();
+  const std::lock_guard lock(all.mutex);
+  const Shelf& shelf = all.shelf_of(environment, role);
+  return !shelf.files.empty() || !shelf.table.empty() || !shelf.known.empty();
+}
+
+std::optional<Known> known_choice(const char* role, Device device, const std::string& problem, const Fits& fits) {
+  const std::string environment = tuning::environment(device);
+  Choices& all = choices();
+  std::vector<Found> found;
+  const std::uint64_t version = choices_version();
+  {
+    const std::lock_guard lock(all.mutex);
+    const Shelf& shelf = all.shelf_of(environment, role);
+    if (const auto known = shelf.known.find(problem); known != shelf.known.end()) return known->second;
+    found = all.stored(shelf, environment, role, problem);
+  }
+  // Without the lock: whether it fits is found by planning, which may ask about another role.
+  std::optional<Known> known;
+  std::vector<std::pair<fs::path, std::string>> unusable;
+  for (const Found& one : found) {
+    const Measured& best = one.entry.best;
+    if (one.entry.sources != sources_of(role)) {
+      // Once for all of them: after an update there may be hundreds.
+      unusable.emplace_back(one.why == std::string_view("table") ? one.file : one.file.parent_path(),
+                            "it was measured with other kernels than this build has; tune again");
+    } else if (!fits(best.kernel, best.config)) {
+      unusable.emplace_back(one.file, "there is no kernel " + best.kernel +
+                                          " that fits its problem with the config \"" + printed(best.config) + "\"");
+    } else {
+      known = Known{best.kernel, best.config, best.microseconds, one.why};
+      break;
+    }
+  }
+  const std::lock_guard lock(all.mutex);
+  for (const auto& [file, why] : unusable) all.say(file, why);
+  if (version == choices_version()) all.shelf_of(environment, role).known.try_emplace(problem, known);
+  return known;
+}
+
+void check_not_frozen() {
+  Choices& all = choices();
+  const std::lock_guard lock(all.mutex);
+  all.read_environment();
+  check(!all.is_frozen, "tune: FUSEDSC_TUNE=0 freezes what is chosen; unset it to measure");
+}
+
+void adopt(const Entry& entry, bool stores) {
+  check_not_frozen();
+  Choices& all = choices();
+  std::optional<Store> store;
+  {
+    const std::lock_guard lock(all.mutex);
+    Shelf& shelf = all.shelf_of(entry.environment, entry.role);
+    shelf.known[entry.problem] = Known{entry.best.kernel, entry.best.config, entry.best.microseconds, "tuned"};
+    store = all.store;
+  }
+  choices_changed();
+  if (!stores) return;
+  if (!store) {
+    throw StoreError(
+        "there is no folder to store measured choices in: neither FUSEDSC_CACHE_DIR nor HOME is set; set "
+        "one of them");
+  }
+  store->write(entry);
+}
+
+void forget_choices() {
+  Choices& all = choices();
+  {
+    const std::lock_guard lock(all.mutex);
+    all.shelves.clear();
+    all.said.clear();
+    all.is_read = false;
+  }
+  choices_changed();
+}
+
+void use_tables_of(const fs::path& folder) {
+  {
+    const std::lock_guard lock(choices().mutex);
+    choices().shipped_tables = folder;
+  }
+  forget_choices();
+}
+
+}  // namespace fusedsc::tuning

@@ -1,0 +1,17 @@
+/// What a measurement holds for, besides its problem: the device.
+#pragma once
+
+#include <string>
+
+#include "fusedsc/common/tensor_view.h"
+
+namespace fusedsc::tuning {
+
+/// The name of the current device of that kind, as a folder can be called: "nvidia-h100-80gb-hbm3-sm90-132" (name,
+/// architecture, multiprocessors), "amd-epyc-7763-64-core-processor-avx2" (with the instruction set in use).
+std::string environment(Device device);
+
+/// The same of any names, lower-case, in letters, digits and single hyphens.
+std::string folder_name(const std::string& names);
+
+}  // namespace fusedsc::tuning

@@ -1,0 +1,231 @@
+/// What is chosen: the forced kernel, what was measured here, what a table has, the prior's, in this order; and
+/// problems that are noted down to be measured.
+#include "fusedsc/tuning/choices.h"
+
+#include <deque>
+
+#include "fusedsc/tuning/environment.h"
+#include "fusedsc/tuning/force.h"
+#include "fusedsc/tuning/recorder.h"
+#include "fusedsc/tuning/store.h"
+#include "fusedsc/tuning/trace.h"
+#include "ops/depthwise_cases.h"
+#include "ops/forward_case.h"
+#include "ops/stored_choices.h"
+
+namespace fusedsc::reference {
+namespace {
+
+using tuning::Entry;
+using tuning::Store;
+
+constexpr const char* kRole = "depthwise_conv2d.forward";
+
+class ChoicesTest : public testing::Test, protected StoredChoices {
+ protected:
+  using Case = ForwardCase<DepthwiseGeometry>;
+  const Case problem_{
+      DataType::float32, {{2, 8, 9, 10}, centered(3)}, {.bias = true}, Memories::all(Memory::contiguous)};
+
+  void SetUp() override {
+    align_tensors(true);
+    tuning::start_recording();
+    ran();
+    tuning::stop_recording();
+    ASSERT_EQ(tuning::recorded_problems().size(), 1u);
+    problem_met_ = tuning::recorded_problems().front();
+  }
+  void TearDown() override { align_tensors(false); }
+
+  /// The kernel that runs the problem, and why.
+  std::string ran() const {
+    ForwardTensors<DepthwiseGeometry> tensors(problem_);
+    const tuning::Trace trace;
+    run(DepthwiseGeometry::kForward, tensors.arguments(problem_));
+    const auto chosen = trace.chosen();
+    EXPECT_EQ(chosen.size(), 1u);
+    return chosen.at(0).choice() + ": " + chosen.at(0).reason();
+  }
+
+  Entry entry(const char* kernel = "cpu", double microseconds = 12.5) const {
+    return {tuning::environment(Device::cpu), kRole, problem_met_->text, tuning::sources_of(kRole), "1",
+            {kernel, {}, microseconds},       {}};
+  }
+  std::filesystem::path file() const {
+    const Entry one = entry();
+    return Store::of_user()->file_of(one.environment, one.role, one.problem);
+  }
+  /// As a later process does.
+  void store(const Entry& entry) const {
+    Store::of_user()->write(entry);
+    tuning::forget_choices();
+  }
+
+  std::shared_ptr<tuning::Problem> problem_met_;
+};
+
+TEST_F(ChoicesTest, InTheirOrder) {
+  EXPECT_EQ(ran(), "cpu_planes: prior");
+  const auto table = folder_ / "table.json";
+  write(table, tuning::table_of({entry("cpu", 7)}));
+  set("FUSEDSC_TABLE", table.string());
+  EXPECT_EQ(ran(), "cpu: table, 7 us");
+  store(entry("cpu_planes", 3.25));
+  EXPECT_EQ(ran(), "cpu_planes: tuned, 3.25 us");
+  const std::string before = tuning::force(kRole, "cpu");
+  EXPECT_EQ(ran(), "cpu: forced");
+  tuning::force(kRole, before);
+  EXPECT_EQ(ran(), "cpu_planes: tuned, 3.25 us");
+  set("FUSEDSC_TUNE", "0");
+  EXPECT_EQ(ran(), "cpu: table, 7 us");
+  set("FUSEDSC_TABLE", "");
+  EXPECT_EQ(ran(), "cpu_planes: prior");
+}
+
+TEST_F(ChoicesTest, ExplainSaysTheSame) {
+  store(entry());
+  ForwardTensors<DepthwiseGeometry> tensors(problem_);
+  for (const Candidate& candidate : explain_depthwise_conv2d(tensors.arguments(problem_))) {
+    if (candidate.taken) EXPECT_EQ(candidate.implementation + ": " + candidate.why, "cpu: tuned, 12.5 us");
+    else EXPECT_EQ(candidate.why, "");
+  }
+}
+
+TEST_F(ChoicesTest, ShippedTables) {
+  write(folder_ / "tables" / (tuning::environment(Device::cpu) + ".json"), tuning::table_of({entry("cpu", 7)}));
+  tuning::use_tables_of(folder_ / "tables");
+  EXPECT_EQ(ran(), "cpu: table, 7 us");
+  write(folder_ / "other.json", tuning::table_of({}));
+  set("FUSEDSC_TABLE", (folder_ / "other.json").string());
+  const std::string said = said_by([&] {
+    EXPECT_EQ(ran(), "cpu_planes: prior") << "what the user names counts alone";
+    ran();
+  });
+  EXPECT_NE(said.find("other.json is ignored: it has no choice for this device, "), std::string::npos) << said;
+  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
+  tuning::use_tables_of("");
+}
+
+TEST_F(ChoicesTest, Adopted) {
+  const auto version = [&] {
+    tuning::adopt(entry("cpu", 5));
+    return ran();
+  };
+  EXPECT_EQ(version(), "cpu: tuned, 5 us");
+  tuning::forget_choices();
+  EXPECT_EQ(ran(), "cpu: tuned, 5 us") << "it is not in the store";
+  tuning::adopt(entry("cpu_planes", 4), false);
+  EXPECT_EQ(ran(), "cpu_planes: tuned, 4 us");
+  tuning::forget_choices();
+  EXPECT_EQ(ran(), "cpu: tuned, 5 us") << "it was not to be stored";
+}
+
+TEST_F(ChoicesTest, UnwritableHoldsInMemory) {
+  write(folder_ / "file", "in the way");
+  set("FUSEDSC_CACHE_DIR", (folder_ / "file").string());
+  EXPECT_THROW(tuning::adopt(entry("cpu", 5)), tuning::StoreError);
+  EXPECT_EQ(ran(), "cpu: tuned, 5 us");
+}
+
+/// What cannot be used is said once, with its file, and the next one is taken.
+TEST_F(ChoicesTest, UnusableOnes) {
+  const auto table = folder_ / "table.json";
+  write(table, tuning::table_of({entry("cpu", 7)}));
+  set("FUSEDSC_TABLE", table.string());
+  Entry stale = entry(), unknown = entry("cpu_magic"), misfit = entry(), other = entry();
+  stale.sources = "0123456789abcdef";
+  misfit.best.config[tuning::Knob::rows] = 3;
+  other.problem += ", ";
+  const std::string whole = tuning::json_of(entry());
+  const std::pair<std::string, std::string> cases[] = {
+      {tuning::json_of(stale), "tune again"},       {tuning::json_of(unknown), "there is no kernel cpu_magic"},
+      {tuning::json_of(misfit), "\"rows=3\""},      {tuning::json_of(other), "it is for another problem"},
+      {whole.substr(0, whole.size() / 2), "whole"}, {"", "whole"}};
+  for (const auto& [contents, why] : cases) {
+    write(file(), contents);
+    tuning::forget_choices();
+    const std::string said = said_by([&] {
+      EXPECT_EQ(ran(), "cpu: table, 7 us");
+      EXPECT_EQ(ran(), "cpu: table, 7 us");
+    });
+    EXPECT_NE(said.find(why), std::string::npos) << said;
+    EXPECT_NE(said.find(file().parent_path().string()), std::string::npos) << said;
+    EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
+  }
+}
+
+TEST_F(ChoicesTest, WrongEnvironment) {
+  const auto message = [&] {
+    try {
+      ran();
+    } catch (const InvalidArgument& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  set("FUSEDSC_TUNE", "off");
+  EXPECT_NE(message().find("FUSEDSC_TUNE: it is \"off\"; it must be 0"), std::string::npos) << message();
+  set("FUSEDSC_TUNE", "");
+  set("FUSEDSC_TABLE", (folder_ / "none.json").string());
+  EXPECT_NE(message().find("none.json is no table: there is no such file"), std::string::npos) << message();
+  write(folder_ / "none.json", "{");
+  tuning::forget_choices();
+  EXPECT_NE(message().find("none.json is no table: it is not whole"), std::string::npos) << message();
+  set("FUSEDSC_TABLE", "");
+  EXPECT_EQ(ran(), "cpu_planes: prior");
+  set("FUSEDSC_TUNE", "0");
+  EXPECT_THROW(tuning::adopt(entry()), InvalidArgument);
+}
+
+TEST_F(ChoicesTest, RecordedProblem) {
+  EXPECT_STREQ(problem_met_->role, kRole);
+  EXPECT_EQ(problem_met_->calls, 1);
+  EXPECT_EQ(problem_met_->depth, 0);
+  EXPECT_EQ(problem_met_->taken().choice, "cpu_planes");
+  EXPECT_EQ(problem_met_->candidates(16), (std::vector<std::string>{"cpu_planes", "cpu"}));
+  EXPECT_EQ(problem_met_->candidates(1), std::vector<std::string>{"cpu_planes"});
+  tuning::adopt(entry("cpu"));
+  EXPECT_EQ(problem_met_->candidates(16), (std::vector<std::string>{"cpu", "cpu_planes"}));
+}
+
+/// Each candidate computes the problem in the memory that it is given.
+TEST_F(ChoicesTest, Trials) {
+  ForwardTensors<DepthwiseGeometry> tensors(problem_);
+  const DepthwiseArguments arguments = tensors.arguments(problem_);
+  const void* const given[] = {arguments.x.data, arguments.weight.data, arguments.bias.data};
+  const std::vector<tuning::Buffer> buffers = problem_met_->buffers();
+  ASSERT_EQ(buffers.size(), 4u);
+  for (const std::string& choice : problem_met_->candidates(16)) {
+    std::deque<Workspace> memory;
+    std::vector<void*> addresses;
+    for (std::size_t i = 0; i < buffers.size(); ++i) {
+      const auto bytes = static_cast<std::size_t>(buffers[i].bytes);
+      memory.emplace_back(bytes, 0xff);
+      addresses.push_back(memory.back().data());
+      if (i < 3) std::memcpy(addresses.back(), given[i], bytes);
+    }
+    const tuning::Trial trial = problem_met_->plan(choice);
+    const Workspace workspace(trial.workspace_bytes, 0xff);
+    trial.bind(addresses)({.parallel_for = {}, .workspace = workspace.data(), .workspace_bytes = workspace.bytes()});
+    std::memcpy(arguments.y.data, addresses[3], static_cast<std::size_t>(buffers[3].bytes));
+    EXPECT_TRUE(matches(tensors.y, tensors.output(problem_, tensors.raw_output(problem_)))) << choice;
+  }
+}
+
+TEST(SpreadPlaces, FarApart) {
+  using Places = std::vector<std::size_t>;
+  EXPECT_EQ(tuning::spread_places(0), Places());
+  EXPECT_EQ(tuning::spread_places(1), Places{0});
+  EXPECT_EQ(tuning::spread_places(8), (Places{0, 4, 2, 6, 1, 5, 3, 7}));
+  EXPECT_EQ(tuning::spread_places(5), (Places{0, 4, 2, 1, 3}));
+}
+
+TEST(Environment, FolderNames) {
+  EXPECT_EQ(tuning::folder_name(" NVIDIA H100 80GB HBM3 sm90 132"), "nvidia-h100-80gb-hbm3-sm90-132");
+  EXPECT_EQ(tuning::folder_name("../a/ (R) CPU @ 2.5GHz "), "a-r-cpu-2-5ghz");
+  EXPECT_EQ(tuning::folder_name("//"), "unknown");
+  EXPECT_EQ(tuning::environment(Device::cpu), tuning::folder_name(tuning::environment(Device::cpu)));
+}
+
+}  // namespace
+}  // namespace fusedsc::reference
