@@ -78,8 +78,10 @@ Explanation explain_pointwise_conv2d_kernel(const Tensor& x, const Tensor& weigh
   const Tensor y = pointwise_conv2d_meta(x, weight, bias, groups);
   const Tensors3 gradients = pointwise_conv2d_backward_meta(y, x, weight, groups, {true, true, bias.has_value()});
   const auto forward = forward_arguments(x, weight, bias.value_or(Tensor()), groups, y);
-  return explanation(explain_pointwise_conv2d(forward),
-                     explain_pointwise_conv2d_backward(backward_arguments(y, x, weight, groups, gradients)));
+  const c10::DeviceGuard guard(x.device());
+  const int threads = execution_on(x.device()).threads;
+  return explanation(explain_pointwise_conv2d(forward, threads),
+                     explain_pointwise_conv2d_backward(backward_arguments(y, x, weight, groups, gradients), threads));
 }
 
 void register_kernels(torch::Library& m) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "fusedsc/backward/members.h"
 #include "fusedsc/backward/pointwise_cpu.h"
 #include "fusedsc/backward/pointwise_kernels.h"
 #include "fusedsc/common/convolution_checks.h"
@@ -119,7 +120,8 @@ constexpr Operator<PointwiseBackwardArguments> kOperator{
     .clear_results = clear_sums_of<PointwiseBackwardArguments>,
     .finish = normalise_sums_of<PointwiseBackwardArguments>,
     .plan = [](const PointwiseBackwardArguments& a, int threads) { return tuning::plan_chosen(kBoth, a, threads); },
-    .candidates = [](const PointwiseBackwardArguments& a) { return tuning::candidates(kBoth, a); },
+    .candidates = [](const PointwiseBackwardArguments& a,
+                     int threads) { return tuning::candidates(kBoth, a, threads); },
 };
 
 }  // namespace
@@ -154,8 +156,8 @@ Plan<PointwiseBackwardArguments> plan_pointwise_conv2d_backward(const PointwiseB
   return plan(kOperator, arguments, threads);
 }
 
-std::vector<Candidate> explain_pointwise_conv2d_backward(const PointwiseBackwardArguments& arguments) {
-  return explain(kOperator, arguments);
+std::vector<Candidate> explain_pointwise_conv2d_backward(const PointwiseBackwardArguments& arguments, int threads) {
+  return explain(kOperator, arguments, threads);
 }
 
 }  // namespace fusedsc

@@ -31,6 +31,6 @@ void pointwise_conv2d_backward(const PointwiseBackwardArguments& arguments, cons
 std::size_t pointwise_conv2d_backward_workspace_bytes(const PointwiseBackwardArguments& arguments, int threads);
 Plan<PointwiseBackwardArguments> plan_pointwise_conv2d_backward(const PointwiseBackwardArguments& arguments,
                                                                 int threads);
-std::vector<Candidate> explain_pointwise_conv2d_backward(const PointwiseBackwardArguments& arguments);
+std::vector<Candidate> explain_pointwise_conv2d_backward(const PointwiseBackwardArguments& arguments, int threads = 1);
 
 }  // namespace fusedsc

@@ -1,6 +1,7 @@
 #include "fusedsc/forward/pointwise.h"
 
 #include "fusedsc/common/convolution_checks.h"
+#include "fusedsc/forward/members.h"
 #include "fusedsc/forward/pointwise_cpu.h"
 #include "fusedsc/runtime/operator.h"
 #include "fusedsc/tuning/role.h"
@@ -61,7 +62,7 @@ constexpr Operator<PointwiseArguments> kOperator{
     .clear_results = clear_statistics_of<PointwiseArguments>,
     .finish = normalise_statistics_of<PointwiseArguments>,
     .plan = [](const PointwiseArguments& a, int threads) { return tuning::plan_chosen(kRole, a, threads); },
-    .candidates = [](const PointwiseArguments& a) { return tuning::candidates(kRole, a); },
+    .candidates = [](const PointwiseArguments& a, int threads) { return tuning::candidates(kRole, a, threads); },
 };
 
 }  // namespace
@@ -91,8 +92,8 @@ Plan<PointwiseArguments> plan_pointwise_conv2d(const PointwiseArguments& argumen
   return plan(kOperator, arguments, threads);
 }
 
-std::vector<Candidate> explain_pointwise_conv2d(const PointwiseArguments& arguments) {
-  return explain(kOperator, arguments);
+std::vector<Candidate> explain_pointwise_conv2d(const PointwiseArguments& arguments, int threads) {
+  return explain(kOperator, arguments, threads);
 }
 
 }  // namespace fusedsc

@@ -35,7 +35,7 @@ struct PointwiseArguments {
 void pointwise_conv2d(const PointwiseArguments& arguments, const Execution& execution);
 std::size_t pointwise_conv2d_workspace_bytes(const PointwiseArguments& arguments, int threads);
 Plan<PointwiseArguments> plan_pointwise_conv2d(const PointwiseArguments& arguments, int threads);
-std::vector<Candidate> explain_pointwise_conv2d(const PointwiseArguments& arguments);
+std::vector<Candidate> explain_pointwise_conv2d(const PointwiseArguments& arguments, int threads = 1);
 
 /// The sizes of y: throws InvalidArgument where x, weight and groups do not fit together.
 Sizes pointwise_output_sizes(const Sizes& x, const Sizes& weight, std::int64_t groups);
