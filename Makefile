@@ -35,7 +35,7 @@ cuda hip: setup  ## all kernels for NVIDIA or for AMD GPUs, the operators and te
 	$(BIN)/cmake --preset $@
 	$(BIN)/cmake --build --preset $@
 	git describe --always --dirty --abbrev=12 >build/$@/commit || true
-	scripts/gpu_resources build/$@ $(if $(filter hip,$@),--table docs/amd_resources.md)
+	scripts/gpu_resources build/$@ $(if $(filter hip,$@),--table docs/generated/amd_resources.md)
 
 test-gpu:  ## the same tests on the GPU of this machine, with build/cuda or build/hip as it stands
 	scripts/on_gpu test $(PYTEST_ARGS)

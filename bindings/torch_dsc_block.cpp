@@ -17,7 +17,7 @@ namespace {
 
 /// Whether the raw depthwise output d, from forward to backward, and the gradient at BatchNorm's output, between
 /// backward's passes, live in memory. None asks for the fastest: on a CPU to store them measured faster at every shape
-/// (docs/performance.md), so that is what it means here.
+/// (docs/log/performance.md), so that is what it means here.
 bool stores_middle(std::optional<bool> recompute) { return !recompute.value_or(false); }
 
 struct Geometry {

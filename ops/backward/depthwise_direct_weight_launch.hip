@@ -58,7 +58,7 @@ void append_strides(std::vector<Instance>& to, DataType dtype) {
   append<T, kChannelsLast, kKernel, kChannels, kRows, kLanes, 2>(to, dtype);
 }
 
-/// The best of many for small layers on an H200 (docs/performance_gpu_depthwise.md), and one for any channels.
+/// The best of many for small layers on an H200 (docs/log/performance_gpu_depthwise.md), and one for any channels.
 template <class T, int kKernel>
 void append_kernel(std::vector<Instance>& to, DataType dtype) {
   constexpr bool kIsSmall = kKernel == 3;

@@ -7,7 +7,7 @@
 namespace fusedsc::gpu::hopper {
 namespace {
 
-/// What measured best on an H200 (docs/performance_gpu_depthwise.md).
+/// What measured best on an H200 (docs/log/performance_gpu_depthwise.md).
 DepthwisePatching choose_input_patching(const DepthwiseBackwardArguments& a) {
   const std::int64_t width = a.x.sizes[3];
   const int runs = int_divide_up(a.x.sizes[1], 8);
@@ -23,7 +23,7 @@ DepthwisePatching choose_input_patching(const DepthwiseBackwardArguments& a) {
   return a.x.sizes[0] >= 12 ? DepthwisePatching{4, 4, 1, 3, 4} : DepthwisePatching{4, 4, 1, 1, 3};
 }
 
-/// What measured best on an H200 (docs/performance_gpu_depthwise.md).
+/// What measured best on an H200 (docs/log/performance_gpu_depthwise.md).
 DepthwisePatching choose_weight_patching(const DepthwiseBackwardArguments& a) {
   const std::int64_t width = a.grad_y.sizes[3];
   const bool is_large = a.window.kernel[0] == 5;
@@ -33,7 +33,7 @@ DepthwisePatching choose_weight_patching(const DepthwiseBackwardArguments& a) {
 }
 
 /// Where boxes of so few channels would be partly empty: rows of images, in segments. What measured best on an H200
-/// (docs/performance_gpu_depthwise.md).
+/// (docs/log/performance_gpu_depthwise.md).
 DepthwiseTiling choose_segments(const DepthwiseBackwardArguments& a) {
   const std::int64_t batch = a.x.sizes[0], width = a.grad_y.sizes[3], height = a.grad_y.sizes[2];
   const int channels = static_cast<int>(a.x.sizes[1]), parts = channels <= 16 ? 4 : channels <= 48 ? 2 : 1;

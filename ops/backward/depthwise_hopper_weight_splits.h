@@ -21,9 +21,9 @@ struct DepthwiseWeightKernels {
   void (*in_clusters)(Parameters) = nullptr;
 };
 
-/// Whether the blocks of a channel group shall be a cluster. Measured on an H200 (docs/performance_gpu_depthwise.md):
-/// where they are few, and would wait for the second kernel as long as they compute. `resident`: clusters that run at
-/// the same time.
+/// Whether the blocks of a channel group shall be a cluster. Measured on an H200
+/// (docs/log/performance_gpu_depthwise.md): where they are few, and would wait for the second kernel as long as they
+/// compute. `resident`: clusters that run at the same time.
 inline bool suits_cluster(const DepthwiseTilesShape& shape, const DepthwiseBackwardArguments& a, int resident) {
   const std::int64_t most = a.window.kernel[0] == 5 ? 30'000 : 25'000;  // positions of channels, per multiprocessor
   return channel_groups(shape) <= resident && a.grad_y.elements() <= most * multiprocessors();

@@ -1,5 +1,5 @@
 // Which kernels are taken backward, and with which configs, where nothing is forced: the rules that measured best on an
-// H200 (docs/performance_gpu_depthwise.md), until a table of measurements takes their place.
+// H200 (docs/log/performance_gpu_depthwise.md), until a table of measurements takes their place.
 #include <string>
 #include <string_view>
 

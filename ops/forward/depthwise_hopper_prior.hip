@@ -71,7 +71,7 @@ DepthwiseTiling choose_for_statistics(int stride, std::int64_t width, std::int64
   return is_many ? DepthwiseTiling{7, 32, 1, 6, 1, 1, 2, false, 6} : DepthwiseTiling{7, 32, 1, 3, 1, 1, 3, false, 3};
 }
 
-/// What measured best on an H200 (docs/performance_gpu_depthwise.md).
+/// What measured best on an H200 (docs/log/performance_gpu_depthwise.md).
 DepthwiseTiling choose_tiling(const DepthwiseArguments& a) {
   const std::int64_t batch = a.y.sizes[0], channels = a.y.sizes[1], width = a.y.sizes[3];
   const int stride = static_cast<int>(a.window.stride[0]), images = width <= 8 ? 4 : width <= 16 ? 2 : 1;
@@ -80,7 +80,7 @@ DepthwiseTiling choose_tiling(const DepthwiseArguments& a) {
   return a.prologue ? choose_for_prologue(stride, width, batch, channels) : choose_for_statistics(stride, width, batch);
 }
 
-/// What measured best on an H200 (docs/performance_gpu_depthwise.md), the better first.
+/// What measured best on an H200 (docs/log/performance_gpu_depthwise.md), the better first.
 std::vector<DepthwisePatching> patchings(const DepthwiseArguments& a) {
   const std::int64_t width = a.y.sizes[3];
   const int stride = static_cast<int>(a.window.stride[0]), runs = int_divide_up(a.x.sizes[1], 8);

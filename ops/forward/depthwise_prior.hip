@@ -1,5 +1,5 @@
 // Which kernel is taken forward, and with which config, where nothing is forced: the rules that measured best on an
-// H200 (docs/performance_gpu_depthwise.md), until a table of measurements takes their place.
+// H200 (docs/log/performance_gpu_depthwise.md), until a table of measurements takes their place.
 #include <algorithm>
 #include <string_view>
 

@@ -91,7 +91,7 @@ int fold_of(const SlidingChannelArguments& a) {
 }
 
 /// How many windows a block is to have: half of them where few blocks would have many steps one after the other.
-/// Measured on an H200 (docs/performance_gpu_sliding_channel.md).
+/// Measured on an H200 (docs/log/performance_gpu_sliding_channel.md).
 std::int64_t windows_of_block(const SlidingChannels& windows, std::int64_t outputs, std::int64_t pixels) {
   constexpr std::int64_t kLeastSteps = 8192, kMostTiles = 16, kMostOutputs = 128;
   const std::int64_t tiles = divide_up(pixels, kTile);

@@ -8,8 +8,8 @@
 namespace fusedsc {
 namespace {
 
-// Limits from what the two layouts were measured to take (docs/performance_gpu.md, "Contiguous blocks", and
-// docs/performance.md).
+// Limits from what the two layouts were measured to take (docs/log/performance_gpu.md, "Contiguous blocks", and
+// docs/log/performance.md).
 
 /// Positions of x up to which contiguous kernels lose more than copies of x take; more, in both directions, at
 /// stride 2.

@@ -198,7 +198,7 @@ std::string why_not(const DscBlockArguments& block) {
     return "the residual does not lie in memory as y does";
   }
   const Pass pass = plan(block);
-  // Measured (docs/performance_gpu.md): otherwise two kernels are as fast, or faster.
+  // Measured (docs/log/performance_gpu.md): otherwise two kernels are as fast, or faster.
   if (pass.instance == nullptr) return "there are too many outputs, or no tiles that fill its products";
   return 4 * pass.p.tiles < 3 * multiprocessors() ? "the images are too small, or too few" : "";
 }

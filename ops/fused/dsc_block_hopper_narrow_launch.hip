@@ -148,7 +148,7 @@ void run(const Pass& pass, const DscBlockArguments& block, const Execution& exec
 std::string why_not(const DscBlockArguments& block) {
   std::string reason = why_not_one_kernel(block);
   if (!reason.empty()) return reason;
-  // Measured (docs/performance_gpu.md): otherwise another kernel, or two, are as fast, or faster.
+  // Measured (docs/log/performance_gpu.md): otherwise another kernel, or two, are as fast, or faster.
   constexpr int kMostChannels = 32, kLeastWidth = 28;
   const Sizes& y = block.y.sizes;
   if (block.window.stride[0] > 1 || block.x.sizes[1] > kMostChannels)

@@ -7,7 +7,8 @@ namespace {
 
 std::atomic<StreamUse> stream_use = StreamUse::where_it_pays;
 
-/// Measured (docs/performance.md): on AMD's, copies are twice as fast so. Intel's see that a whole line is overwritten.
+/// Measured (docs/log/performance.md): on AMD's, copies are twice as fast so. Intel's see that a whole line is
+/// overwritten.
 bool reads_lines_to_overwrite_them() {
 #if defined(__x86_64__) || defined(__i386__)
   static const bool result = __builtin_cpu_is("amd") != 0;

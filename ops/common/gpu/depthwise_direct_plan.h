@@ -39,7 +39,7 @@ struct DirectGrid {
 
 struct DirectProblem;
 
-/// Whether a pass is small enough: what measured best on an H200 (docs/performance_gpu_depthwise.md).
+/// Whether a pass is small enough: what measured best on an H200 (docs/log/performance_gpu_depthwise.md).
 bool suits_direct(const DirectProblem& problem);
 
 /// What a launch takes, in cycles: those of a thread by itself, and of the more of a multiprocessor's instructions and

@@ -249,7 +249,7 @@ class Image(Part):
     def run(self, module: nn.Module, x: Tensor) -> Tensor:
         norm = at(module, self.norms[0])
         is_synchronised = isinstance(norm, nn.SyncBatchNorm)
-        # PyTorch's own layers are faster on a CPU (docs/performance_gpu_stem.md), but its SyncBatchNorm wants a GPU.
+        # PyTorch's layers are faster on a CPU (docs/log/performance_gpu_stem.md), but its SyncBatchNorm wants a GPU.
         if x.device.type == "cpu" and not is_synchronised:
             return self._run_layers(module, x)
         (weight,), _, bns = self._operands(module)
