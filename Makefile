@@ -5,7 +5,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
 BIN := $(CURDIR)/.venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train imagenet test wheel bench cuda hip test-gpu bench-gpu
+.PHONY: help setup train imagenet test wheel docs bench cuda hip test-gpu bench-gpu
 
 help:  ## this list
 	@echo 'make ...   (PYTHON=... chooses the Python that a new .venv is made with)'
@@ -27,6 +27,9 @@ test: setup  ## every test that needs no GPU
 
 wheel: setup  ## a wheel for this machine's torch, tried in a fresh environment: dist/*.whl
 	@scripts/wheel
+
+docs: setup  ## the pages of docs/ as a site: build/site/index.html; fails on a broken link
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: setup  ## side by side with PyTorch on this machine: benchmarks/results/*.json
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
