@@ -34,18 +34,20 @@ def with_tables(text: str, tables: dict[str, str]) -> str:
     return text
 
 
-def main(description: str, page: Path, tables: dict[str, str]) -> int:
-    """Rewrites the page, or with --check only says whether it is as the tables would make it. The exit status."""
+def main(description: str, pages: dict[Path, dict[str, str]]) -> int:
+    """Rewrites the pages, or with --check only says whether they are up to date. Returns the exit status."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if the page is not as it would be")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if a page is not as it would be")
     check = parser.parse_args().check
-    before = page.read_text()
-    after = with_tables(before, tables)
-    name = page.relative_to(ROOT)
-    if check and after != before:
-        print(f"{name}: its tables are out of date; {Path(sys.argv[0]).name} writes them", file=sys.stderr)
-        return 1
-    if not check:
-        page.write_text(after)
-        print(f"Written: {name}")
-    return 0
+    texts = {page: with_tables(page.read_text(), tables) for page, tables in pages.items()}
+    changed = [page for page, text in texts.items() if text != page.read_text()]
+    for page in changed:
+        if check:
+            program = Path(sys.argv[0]).name
+            print(
+                f"{page.relative_to(ROOT)}: its tables are out of date; scripts/{program} writes them", file=sys.stderr
+            )
+        else:
+            page.write_text(texts[page])
+            print(f"Written: {page.relative_to(ROOT)}")
+    return int(check and bool(changed))
