@@ -29,7 +29,7 @@ wheel: setup  ## a wheel for this machine's torch, tried in a fresh environment:
 	@scripts/wheel
 
 docs: setup  ## the pages of docs/ as a site: build/site/index.html; fails on a broken link
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: setup  ## side by side with PyTorch on this machine: benchmarks/results/*.json
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
