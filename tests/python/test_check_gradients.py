@@ -10,6 +10,7 @@ from devices import device
 
 import fusedsc
 from fusedsc import functional, nn
+from fusedsc.matching.parts import Chain
 
 
 def tensors(dtype=torch.float32):
@@ -172,9 +173,9 @@ def test_mistakes_of_results():
 def test_mistakes_of_swapped_blocks(monkeypatch):
     """The block's children are what is right: another activation, say, was fused."""
     block = fusedsc.swap(torchvision.models.mobilenet_v2(width_mult=0.25, num_classes=5).features[2].to(device()))
-    x, right = torch.randn(2, 8, 8, 8), functional.conv_chain
+    x, right = torch.randn(2, 8, 8, 8), Chain.run
     assert fusedsc.check_gradients(block, x, directions=1)
-    monkeypatch.setattr(functional, "conv_chain", lambda x, stages, **named: right(x.relu(), stages, **named))
+    monkeypatch.setattr(Chain, "run", lambda part, module, x: right(part, module, x.relu()))
     report = fusedsc.check_gradients(block, x, directions=1)
     assert {check.against for check in report.wrong} == {"unfused, float32"}
 
