@@ -158,6 +158,16 @@ TEST_P(PointwiseKernelsGpu, GradientsApart) {
   }
 }
 
+/// There may be nothing to compute.
+TEST_P(PointwiseKernelsGpu, NoGradient) {
+  for (const Memory memory : memories()) {
+    verify_backward<PointwiseGeometry>({GetParam().dtype,
+                                        {{2, 24, 5, 7}, 36},
+                                        {.grad_x = false, .grad_weight = false, .grad_bias = false},
+                                        Memories::all(memory)});
+  }
+}
+
 /// The kernel and config that explain prints are those that run without force, and the prior's.
 TEST_P(PointwiseKernelsGpu, ExplainSaysWhatRuns) {
   for (const PointwiseGeometry& geometry : geometries()) {
