@@ -21,7 +21,7 @@ std::string cpu_model() {
   for (std::string line; std::getline(facts, line);) {
     const std::size_t colon = line.find(':');
     if (colon == std::string::npos) continue;
-    const std::string value = line.substr(colon + 1);
+    std::string value = line.substr(colon + 1);
     if (line.starts_with("model name")) return value;
     if (line.starts_with("CPU implementer")) implementer = value;
     if (line.starts_with("CPU part")) part = value;

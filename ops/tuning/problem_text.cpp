@@ -11,6 +11,10 @@ void append_list(std::string& text, const std::int64_t* values, std::size_t coun
   text += ']';
 }
 
+bool are_zero(const std::int64_t* values, std::size_t count) {
+  return std::all_of(values, values + count, [](std::int64_t value) { return value == 0; });
+}
+
 }  // namespace
 
 std::string_view ProblemText::next_of(std::string_view& names) {
@@ -45,13 +49,14 @@ void ProblemText::add(std::string_view name, Activation value) {
 }
 
 void ProblemText::add_numbers(std::string_view name, const std::int64_t* values, std::size_t count) {
-  if (std::all_of(values, values + count, [](std::int64_t value) { return value == 0; })) return;
+  if (are_zero(values, count)) return;
   append_list(begin(name) += '=', values, count);
 }
 
 void ProblemText::add_tensor(std::string_view name, const ConstTensorView& tensor) {
   const auto& [data, dtype, sizes, strides, device] = tensor;
-  if (data == nullptr && dtype == DataType() && sizes == Sizes() && strides == Sizes() && device == Device()) return;
+  const bool has_sizes = !are_zero(sizes.data(), sizes.size()) || !are_zero(strides.data(), strides.size());
+  if (data == nullptr && dtype == DataType() && !has_sizes && device == Device()) return;
   (begin(name) += '=') += name_of(dtype);
   append_list(text_, sizes.data(), sizes.size());
   if (strides == dense_strides(sizes, Layout::contiguous)) text_ += " contiguous";

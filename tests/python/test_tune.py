@@ -288,6 +288,14 @@ def test_not_while_compiling(store, monkeypatch):
         tune_forward()
 
 
+def test_the_snippet_of_the_page(store, capsys):
+    page = (Path(__file__).parents[2] / "docs" / "tuning.md").read_text()
+    snippet = page.partition("```python\n")[2].partition("```")[0]
+    exec(compile(snippet, "docs/tuning.md", "exec"), {})
+    assert "problems, of " in capsys.readouterr().out
+    assert files_of(store)
+
+
 # ------------------------------------------------------------------------------------------------------ many processes
 
 PROGRAM = """
