@@ -228,7 +228,7 @@ def test_the_model_stays_as_it_is(store):
     grads = {name: (parameter.grad, parameter.grad.clone()) for name, parameter in model.named_parameters()}
     x_grad, modes, random = x.grad.clone(), [m.training for m in model.modules()], torch.get_rng_state()
     report = fusedsc.tune(model, x, progress=False)
-    assert {row.role for row in report.problems} == {FORWARD, BACKWARD}
+    assert {FORWARD, BACKWARD} <= {row.role for row in report.problems}
     torch.testing.assert_close(model.state_dict(), state, rtol=0, atol=0)
     for name, parameter in model.named_parameters():
         assert parameter.grad is grads[name][0]
