@@ -23,6 +23,12 @@ class DepthwiseKernelsGpu : public OnGpu {
             {{2, 6, 11, 13}, {{2, 3}, {3, 1}, {1, 1}, {1, 1, 0, 1}}, 2}};
   }
 
+  /// Of bfloat16, which differs from float16 in its conversions alone, a kernel is known after a few runs.
+  static bool is_known(const std::map<std::string, int>& runs, const std::string& kernel) {
+    const auto found = runs.find(kernel);
+    return GetParam().dtype == DataType::bfloat16 && found != runs.end() && found->second >= 4;
+  }
+
   /// Whether every kernel had a problem, of those that this GPU and type have any.
   template <class Kernels>
   static void expect_all(const Kernels& kernels, const std::map<std::string, int>& runs) {
@@ -60,6 +66,7 @@ TEST_P(DepthwiseKernelsGpu, Forward) {
         ForwardTensors<DepthwiseGeometry> tensors(problem);
         const DepthwiseArguments arguments = tensors.arguments(problem);
         for (const auto& kernel : able(gpu::depthwise_gpu_kernels(), arguments)) {
+          if (is_known(runs, kernel.name)) continue;
           for (const std::string& choice : some_choices(kernel, arguments, number, 2)) {
             verify_forward_by(problem, choice);
             ++runs[kernel.name];
@@ -91,6 +98,7 @@ TEST_P(DepthwiseKernelsGpu, Backward) {
         const DepthwiseBackwardArguments arguments = tensors.arguments(problem);
         for (const char* role : {kBackwardRole, kInputRole, kWeightRole}) {
           for (const auto& kernel : able_backward(problem, role)) {
+            if (is_known(runs[role], kernel.name)) continue;
             for (const std::string& choice : some_choices(kernel, arguments, number, 1)) {
               verify_backward_by(problem, role, choice);
               ++runs[role][kernel.name];
