@@ -14,6 +14,13 @@ ACTIVATIONS = ("identity", "relu", "relu6", "silu", "hardswish", "gelu")
 SMOOTH_ACTIVATIONS = ("identity", "silu", "gelu")
 
 
+def operators_of_tensors() -> set[str]:
+    """The names of all of fusedsc's operators that make tensors; others say what there is, and choose."""
+    names = {name.split("::")[1].split(".")[0] for name in torch._C._dispatch_get_all_op_names() if "fusedsc::" in name}
+    returns = {name: getattr(torch.ops.fusedsc, name).default._schema.returns for name in names}
+    return {name for name in names if any("Tensor" in str(value.type) for value in returns[name])}
+
+
 def in_layout(x: torch.Tensor, layout: str) -> torch.Tensor:
     """The same numbers, at other places in memory."""
     if layout == "contiguous":

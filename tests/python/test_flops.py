@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 import torchvision
+from cases import operators_of_tensors
 from devices import device
 from torch.utils import flop_counter
 
@@ -138,20 +139,8 @@ def test_what_is_asked_to_be_computed_again_counts():
 
 
 def test_every_operator_has_a_formula():
-    registered = {
-        name.removeprefix("fusedsc::").split(".")[0]
-        for name in torch._C._dispatch_get_all_op_names()
-        if name.startswith("fusedsc::")
-    }
-    counts_nothing = {
-        "_cast",
-        "_cast_sliding",
-        "_change_layout",
-        "_fold_batch_norms",
-        "_build_info",
-        "_force",
-        "_kernels",
-    }
+    registered = operators_of_tensors()
+    counts_nothing = {"_cast", "_cast_sliding", "_change_layout", "_fold_batch_norms"}
     composed = {name for name in registered if f"_{name}_forward" in registered} | {"inverted_residual"}
-    computes = {name for name in registered if not name.startswith("_explain")} - counts_nothing - composed
+    computes = registered - counts_nothing - composed
     assert computes == {name for name in computes if getattr(torch.ops.fusedsc, name) in flop_counter.flop_registry}
