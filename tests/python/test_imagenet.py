@@ -185,8 +185,9 @@ def test_interruption_says_how_to_go_on(pictures, tmp_path, monkeypatch, capfd):
 
 def test_log_of_steps_that_are_trained_again_is_dropped(tmp_path):
     path = tmp_path / log.FILE_NAME
-    path.write_text('{"step": 2, "loss": 1.0}\n{"step": 4, "loss": 1.0}\n{"step": 6, "lo')
-    log.RunLog(tmp_path, 2, tensorboard=False).add({"step": 3, "loss": 2.0})
+    lines = [{"step": step, "loss": 1.0, "accuracy": 0.1} for step in (2, 4)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"step": 6, "lo')
+    log.RunLog(tmp_path, 2, tensorboard=False).add({"step": 3, "loss": 2.0, "accuracy": 0.2})
     assert [line["step"] for line in log.read(path)] == [2, 3]
 
 
