@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <string>
 
 #include "fusedsc/common/cpu/float16.h"
 #include "fusedsc/common/host_device.h"
@@ -88,6 +89,7 @@ using Stream = void*;
 inline constexpr std::size_t kBlockMemoryLimit = 64 * 1024;
 inline std::int64_t most_blocks(int threads) { return 0xffffffffLL / threads; }  // as on AMD's GPUs
 
+inline std::string device_name() { return "host executor wave" + std::to_string(wave_size()); }
 inline int multiprocessors() { return executor::multiprocessors(); }
 
 template <class Parameters>

@@ -111,6 +111,13 @@ inline int current_device() {
   return device;
 }
 
+/// The current device's, with its architecture. Asking takes a millisecond.
+inline std::string device_name() {
+  cudaDeviceProp facts{};
+  check_vendor(cudaGetDeviceProperties(&facts, current_device()), "gpu: asking for its name");
+  return std::string(facts.name) + " sm" + std::to_string(facts.major) + std::to_string(facts.minor);
+}
+
 /// Block memory beyond what a kernel may have unasked. The permission stays, so it is asked for the most at once:
 /// asking takes as long as half a launch.
 template <class Parameters>

@@ -108,6 +108,13 @@ inline int current_device() {
   return device;
 }
 
+/// The current device's, with its architecture. Asking takes a millisecond.
+inline std::string device_name() {
+  hipDeviceProp_t facts{};
+  check_vendor(hipGetDeviceProperties(&facts, current_device()), "gpu: asking for its name");
+  return std::string(facts.name) + ' ' + facts.gcnArchName;
+}
+
 /// Of the current device.
 inline int multiprocessors() {
   const int device = current_device();
