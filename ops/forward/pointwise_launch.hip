@@ -48,7 +48,8 @@ constexpr Instance tf32_instance() {
 template <class T, bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, bool kTf32 = false>
 constexpr Instance elements(DataType dtype) {
   using Tile = MatrixTile<kRows, kCols, kDepth, kParts, kTf32>;
-  constexpr auto kKernel = forward_elements_kernel<T, Tile, kChannelsInner, 3, true>;
+  constexpr int kBlocks = sizeof(T) == 8 ? 2 : 3;  // doubles take two registers each
+  constexpr auto kKernel = forward_elements_kernel<T, Tile, kChannelsInner, kBlocks, true>;
   constexpr auto kMemory = forward_elements_memory_bytes<T, Tile, kChannelsInner, true>;
   return {dtype, kChannelsInner, {kRows, kCols, kDepth, kParts, kTf32, true}, kKernel, kKernel, kMemory, kMemory};
 }

@@ -166,7 +166,9 @@ double share_out_blocks(DepthwisePlanesShape& shape, DepthwisePlanesGroups& resu
       const int each = int_divide_up(count, forced.splits > 0 ? forced.splits : std::min(blocks * warps, count));
       const int splits = int_divide_up(count, each);
       trial.blocks = int_divide_up(splits, warps) * result.groups;
-      const int rows = rows_of_sums(trial, {.splits = splits}), at_once = std::min(trial.blocks, resident);
+      DepthwisePlanesGroups groups;
+      groups.splits = splits;
+      const int rows = rows_of_sums(trial, groups), at_once = std::min(trial.blocks, resident);
       const double busy = int_divide_up(at_once, size) * warps;
       const double idle = is_large ? std::max(1.0, static_cast<double>(size) / trial.blocks) : 1;
       const double cost = int_divide_up(trial.blocks, resident) * each * (shape.input_height + kStart) * row *
