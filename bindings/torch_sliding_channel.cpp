@@ -83,9 +83,11 @@ Explanation explain_sliding_channel_conv2d_kernel(const Tensor& x, const Tensor&
   const Tensors3 gradients =
       sliding_channel_conv2d_backward_meta(y, x, weight, groups, overlap, {true, true, bias.has_value()});
   const auto forward = forward_arguments(x, weight, bias.value_or(Tensor()), groups, overlap, y);
+  const c10::DeviceGuard guard(x.device());
+  const int threads = execution_on(x.device()).threads;
   return explanation(
-      explain_sliding_channel_conv2d(forward),
-      explain_sliding_channel_conv2d_backward(backward_arguments(y, x, weight, groups, overlap, gradients)));
+      explain_sliding_channel_conv2d(forward, threads),
+      explain_sliding_channel_conv2d_backward(backward_arguments(y, x, weight, groups, overlap, gradients), threads));
 }
 
 void register_kernels(torch::Library& m) {

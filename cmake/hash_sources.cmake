@@ -1,11 +1,17 @@
-# cmake -DOPS=<ops/> -DFAMILIES=<name,name> -DVERSION=<of fusedsc> -DHEADER=<file> -P hash_sources.cmake
+# cmake -DOPS=<ops/> -DFAMILIES=<name,name+other> -DVERSION=<of fusedsc> -DHEADER=<file> -P hash_sources.cmake
 #
 # A header with a hash of each family's sources, so that a measured choice ends when its kernels change. Sources of a
-# family bear its name.
+# family bear its name, or that of another family that its kernels are made of.
 set(rows "")
 string(REPLACE "," ";" FAMILIES "${FAMILIES}")
 foreach(family IN LISTS FAMILIES)
-  file(GLOB_RECURSE sources RELATIVE ${OPS} ${OPS}/${family}*.h ${OPS}/${family}*.cpp ${OPS}/${family}*.hip)
+  string(REPLACE "+" ";" names ${family})
+  list(GET names 0 family)
+  set(sources "")
+  foreach(name IN LISTS names)
+    file(GLOB_RECURSE found RELATIVE ${OPS} ${OPS}/${name}*.h ${OPS}/${name}*.cpp ${OPS}/${name}*.hip)
+    list(APPEND sources ${found})
+  endforeach()
   list(SORT sources)
   set(hashes "")
   foreach(source IN LISTS sources)

@@ -1,26 +1,42 @@
 #include "fusedsc/backward/sliding_channel.h"
 
+#include "fusedsc/backward/members.h"
 #include "fusedsc/backward/sliding_channel_composed.h"
 #include "fusedsc/backward/sliding_channel_cpu.h"
-#include "fusedsc/backward/sliding_channel_hopper.h"
-#include "fusedsc/backward/sliding_channel_planes.h"
-#include "fusedsc/backward/sliding_channel_windows.h"
+#include "fusedsc/backward/sliding_channel_kernels.h"
 #include "fusedsc/common/convolution_checks.h"
 #include "fusedsc/runtime/operator.h"
+#include "fusedsc/tuning/ranked.h"
 
 namespace fusedsc {
 namespace {
 
-std::span<const Implementation<SlidingChannelBackwardArguments>> implementations() {
-  static const Implementation<SlidingChannelBackwardArguments> list[] = {
-      sliding_channel_backward_cpu(),
+using Kernel = tuning::Kernel<SlidingChannelBackwardArguments>;
+using Ranked = tuning::Ranked<SlidingChannelBackwardArguments>;
+
+const Ranked kRanked[] = {
+    {tuning::kernel_of<sliding_channel_backward_cpu>()},
 #ifdef FUSEDSC_HOPPER
-      sliding_channel_backward_windows(),  sliding_channel_backward_hopper(), sliding_channel_backward_tf32_planes(),
+    {gpu::hopper::sliding_channel_backward_windows(), gpu::hopper::suits_sliding_channel_backward_windows,
+     gpu::hopper::sliding_channel_backward_windows_prior},
+    {tuning::kernel_of<sliding_channel_backward_hopper>()},
+    {tuning::kernel_of<sliding_channel_backward_tf32_planes>()},
 #endif
-      sliding_channel_backward_composed(),
-  };
-  return list;
+    {tuning::kernel_of<sliding_channel_backward_composed>()},
+};
+
+tuning::Choice<SlidingChannelBackwardArguments> prior(const SlidingChannelBackwardArguments& a) {
+  return tuning::first_that_suits(std::span<const Ranked>(kRanked), sliding_channel_backward_kernels(), a);
 }
+
+tuning::Config prior_config(const Kernel& kernel, const SlidingChannelBackwardArguments& a) {
+  return tuning::ranked_config(std::span<const Ranked>(kRanked), kernel, a);
+}
+
+constexpr tuning::Role<SlidingChannelBackwardArguments> kRole{"sliding_channel_conv2d.backward",
+                                                              sliding_channel_backward_kernels, prior, prior_config};
+const tuning::RoleRegistration kRegistered(kRole.name,
+                                           [] { return tuning::names_of(sliding_channel_backward_kernels()); });
 
 void check_problem(const SlidingChannelBackwardArguments& a) {
   check_backward(a, sliding_channel_output_sizes(a.x.sizes, a.weight.sizes, a.groups, a.overlap));
@@ -28,15 +44,24 @@ void check_problem(const SlidingChannelBackwardArguments& a) {
 
 constexpr Operator<SlidingChannelBackwardArguments> kOperator{
     .name = "sliding_channel_conv2d_backward",
-    .implementations = implementations,
+    .implementations = nullptr,
     .check_problem = check_problem,
     .check_memory = check_backward_memory<SlidingChannelBackwardArguments>,
     .is_empty = is_empty_backward<SlidingChannelBackwardArguments>,
     .clear_results = clear_sums_of<SlidingChannelBackwardArguments>,
     .finish = normalise_sums_of<SlidingChannelBackwardArguments>,
+    .plan = [](const SlidingChannelBackwardArguments& a,
+               int threads) { return tuning::plan_chosen(kRole, a, threads); },
+    .candidates = [](const SlidingChannelBackwardArguments& a,
+                     int threads) { return tuning::candidates(kRole, a, threads); },
 };
 
 }  // namespace
+
+std::span<const Kernel> sliding_channel_backward_kernels() {
+  static const std::vector<Kernel> kernels = tuning::kernels_of(std::span<const Ranked>(kRanked));
+  return kernels;
+}
 
 void sliding_channel_conv2d_backward(const SlidingChannelBackwardArguments& arguments, const Execution& execution) {
   run(kOperator, arguments, execution);
@@ -52,8 +77,9 @@ Plan<SlidingChannelBackwardArguments> plan_sliding_channel_conv2d_backward(
   return plan(kOperator, arguments, threads);
 }
 
-std::vector<Candidate> explain_sliding_channel_conv2d_backward(const SlidingChannelBackwardArguments& arguments) {
-  return explain(kOperator, arguments);
+std::vector<Candidate> explain_sliding_channel_conv2d_backward(const SlidingChannelBackwardArguments& arguments,
+                                                               int threads) {
+  return explain(kOperator, arguments, threads);
 }
 
 }  // namespace fusedsc

@@ -34,6 +34,7 @@ std::size_t sliding_channel_conv2d_backward_workspace_bytes(const SlidingChannel
                                                             int threads);
 Plan<SlidingChannelBackwardArguments> plan_sliding_channel_conv2d_backward(
     const SlidingChannelBackwardArguments& arguments, int threads);
-std::vector<Candidate> explain_sliding_channel_conv2d_backward(const SlidingChannelBackwardArguments& arguments);
+std::vector<Candidate> explain_sliding_channel_conv2d_backward(const SlidingChannelBackwardArguments& arguments,
+                                                               int threads = 1);
 
 }  // namespace fusedsc

@@ -1,7 +1,6 @@
 #ifdef FUSEDSC_HOPPER
-#include "fusedsc/backward/sliding_channel_hopper.h"
-
 #include "fusedsc/backward/pointwise_kernels.h"
+#include "fusedsc/backward/sliding_channel_kernels.h"
 #include "fusedsc/backward/sliding_channel_pointwise.h"
 
 namespace fusedsc {
@@ -26,7 +25,7 @@ Plan<SlidingChannelBackwardArguments> plan_backward(const SlidingChannelBackward
 }  // namespace
 
 Implementation<SlidingChannelBackwardArguments> sliding_channel_backward_hopper() {
-  return {"gpu_hopper", why_not, plan_backward};
+  return {"hopper", why_not, plan_backward};
 }
 
 }  // namespace fusedsc

@@ -2,7 +2,7 @@
 #include <limits>
 #include <optional>
 
-#include "fusedsc/backward/sliding_channel_planes.h"
+#include "fusedsc/backward/sliding_channel_kernels.h"
 #include "fusedsc/backward/sliding_weight_kernel.h"
 #include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/hopper.h"
@@ -165,7 +165,7 @@ std::string why_not(const SlidingChannelBackwardArguments& a) {
 }  // namespace gpu
 
 Implementation<SlidingChannelBackwardArguments> sliding_channel_backward_tf32_planes() {
-  return {.name = "gpu_tf32_planes",
+  return {.name = "hopper_tf32_planes",
           .why_not = gpu::why_not,
           .workspace_bytes = [](const SlidingChannelBackwardArguments& a,
                                 int) { return gpu::Passes(a, nullptr).arena.used(); },

@@ -3,12 +3,12 @@
 #include <iterator>
 #include <limits>
 
-#include "fusedsc/backward/sliding_channel_windows.h"
+#include "fusedsc/backward/sliding_channel_kernels.h"
 #include "fusedsc/backward/sliding_channel_windows_input_kernel.h"
 #include "fusedsc/backward/sliding_channel_windows_weight_kernel.h"
 #include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/hopper_cluster.h"
-#include "fusedsc/common/gpu/pointwise_hopper_plan.h"
+#include "fusedsc/common/gpu/pointwise_launches.h"
 
 namespace fusedsc {
 namespace gpu::hopper {
@@ -163,33 +163,36 @@ Launch launch_by(const Instance& instance, const SlidingChannelBackwardArguments
   return launch;
 }
 
-/// Whether there is a kernel, and room for a block's weight.
-bool has_launch(const SlidingChannelBackwardArguments& a, const SlidingChannels& windows) {
-  return std::any_of(std::begin(kInstances), std::end(kInstances), [&](const Instance& instance) {
-    if (!instance.suits(windows, a.x.dtype)) return false;
-    const SlidingWindowsInputParameters input = launch_by(instance, a, windows).p.input;
-    return (!a.grad_x || instance.input_memory(input.depth_steps, input.box_steps, 1, 1) <= kMemoryLimit) &&
-           (!a.grad_weight || instance.weight_memory(1, 1) <= kMemoryLimit);
-  });
+/// Channels of a block, outputs of a tile of the weight's gradient, groups of warps and blocks of a cluster. Whatever
+/// else a launch has follows from these.
+Config config_of(const Launch& launch) {
+  using enum Knob;
+  return {{channels, launch.instance->channels()},
+          {rows, launch.instance->outputs},
+          {groups, launch.p.input.groups},
+          {cluster, launch.p.weight.cluster}};
 }
 
-Launch launch_of(const SlidingChannelBackwardArguments& a) {
+/// Visits each launch that there is with its cost.
+template <class Visit>
+void for_each_launch(const SlidingChannelBackwardArguments& a, const Visit& visit) {
   const SlidingChannels windows = sliding_channels_of(a);
-  Launch best;
-  double best_cost = std::numeric_limits<double>::infinity();
   for (const Instance& instance : kInstances) {
     if (!instance.suits(windows, a.x.dtype)) continue;
     Launch launch = launch_by(instance, a, windows);
     for (int groups = 1; groups <= kMostGroups; ++groups) {
       for (int doublings = 0; doublings <= kMostDoublings; ++doublings) {
         const double cost = share(a, groups, doublings, launch);
-        if (cost >= best_cost) continue;
-        best_cost = cost;
-        best = launch;
+        if (cost < std::numeric_limits<double>::infinity()) visit(launch, cost);
       }
     }
   }
-  return best;
+}
+
+Configs configs(const SlidingChannelBackwardArguments& a) {
+  Configs list;
+  for_each_launch(a, [&](const Launch& launch, double) { list.push_back(config_of(launch)); });
+  return list;
 }
 
 std::string why_not(const SlidingChannelBackwardArguments& a) {
@@ -213,10 +216,7 @@ std::string why_not(const SlidingChannelBackwardArguments& a) {
                         reinterpret_cast<std::uintptr_t>(a.grad_weight.data) % 4 != 0)) {
     return "the weight's gradient is not dense";
   }
-  // One pass over x and grad_y is worth more then, or multiplying zeros takes no longer.
-  constexpr std::int64_t kMostPositions = 16000;
-  if (a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3] > kMostPositions) return "there are more than 16000 positions";
-  return has_launch(a, windows) ? "" : "there is no kernel of so many windows, or no room for their weight";
+  return configs(a).empty() ? "there is no kernel of so many windows, or no room for their weight" : "";
 }
 
 void run(const Launch& launch, const SlidingChannelBackwardArguments& a, const Execution& execution) {
@@ -247,18 +247,41 @@ void run(const Launch& launch, const SlidingChannelBackwardArguments& a, const E
                   execution.stream, p, static_cast<std::size_t>(launch.memory), p.weight.cluster);
 }
 
-Plan<SlidingChannelBackwardArguments> plan_backward(const SlidingChannelBackwardArguments& a, int /*threads*/) {
-  return {0, [launch = launch_of(a)](const SlidingChannelBackwardArguments& like, const Execution& execution) {
+Plan<SlidingChannelBackwardArguments> plan_backward(const SlidingChannelBackwardArguments& a, const Config& config,
+                                                    int /*threads*/) {
+  Launch found;
+  for_each_launch(a, [&](const Launch& launch, double) {
+    if (config_of(launch) == config) found = launch;
+  });
+  if (found.instance == nullptr) throw_no_tile(kName, "hopper_windows", config);
+  return {0, [launch = found](const SlidingChannelBackwardArguments& like, const Execution& execution) {
             run(launch, like, execution);
           }};
 }
 
 }  // namespace
-}  // namespace gpu::hopper
 
-Implementation<SlidingChannelBackwardArguments> sliding_channel_backward_windows() {
-  return {.name = "gpu_hopper_windows", .why_not = gpu::hopper::why_not, .plan = gpu::hopper::plan_backward};
+Kernel<SlidingChannelBackwardArguments> sliding_channel_backward_windows() {
+  return {"hopper_windows", why_not, configs, plan_backward};
 }
 
+bool suits_sliding_channel_backward_windows(const SlidingChannelBackwardArguments& a) {
+  // Of more, one pass over x and grad_y is worth more, or multiplying zeros takes no longer.
+  constexpr std::int64_t kMostPositions = 16000;
+  return a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3] <= kMostPositions;
+}
+
+Config sliding_channel_backward_windows_prior(const SlidingChannelBackwardArguments& a) {
+  Config best;
+  double best_cost = std::numeric_limits<double>::infinity();
+  for_each_launch(a, [&](const Launch& launch, double cost) {
+    if (cost >= best_cost) return;
+    best_cost = cost;
+    best = config_of(launch);
+  });
+  return best;
+}
+
+}  // namespace gpu::hopper
 }  // namespace fusedsc
 #endif

@@ -1,26 +1,60 @@
 #include "fusedsc/forward/sliding_channel.h"
 
+#include <string_view>
+
 #include "fusedsc/common/convolution_checks.h"
+#include "fusedsc/forward/members.h"
 #include "fusedsc/forward/sliding_channel_composed.h"
 #include "fusedsc/forward/sliding_channel_cpu.h"
-#include "fusedsc/forward/sliding_channel_hopper.h"
-#include "fusedsc/forward/sliding_channel_planes.h"
-#include "fusedsc/forward/sliding_channel_windows.h"
+#include "fusedsc/forward/sliding_channel_kernels.h"
 #include "fusedsc/runtime/operator.h"
+#include "fusedsc/tuning/role.h"
 
 namespace fusedsc {
 namespace {
 
-std::span<const Implementation<SlidingChannelArguments>> implementations() {
-  static const Implementation<SlidingChannelArguments> list[] = {
-      sliding_channel_cpu(),
+using Kernel = tuning::Kernel<SlidingChannelArguments>;
+
 #ifdef FUSEDSC_HOPPER
-      sliding_channel_windows(),  sliding_channel_hopper(), sliding_channel_tf32_planes(),
+struct PriorConfig {
+  std::string_view kernel;
+  tuning::Config (*config)(const SlidingChannelArguments&);
+};
+
+constexpr PriorConfig kPriorConfigs[] = {
+    {"hopper_windows", gpu::hopper::sliding_channel_windows_prior},
+    {"hopper_kept", gpu::hopper::sliding_channel_kept_prior},
+    {"hopper_cut", gpu::hopper::sliding_channel_cut_prior},
+    {"hopper_rows", gpu::hopper::sliding_channel_rows_prior},
+};
 #endif
-      sliding_channel_composed(),
-  };
-  return list;
+
+tuning::Config prior_config([[maybe_unused]] const Kernel& kernel, [[maybe_unused]] const SlidingChannelArguments& a) {
+#ifdef FUSEDSC_HOPPER
+  for (const PriorConfig& prior : kPriorConfigs) {
+    if (prior.kernel == kernel.name) return prior.config(a);
+  }
+#endif
+  return {};
 }
+
+/// The first that can; but of the pointwise kernels the one whose tile costs the least.
+tuning::Choice<SlidingChannelArguments> prior(const SlidingChannelArguments& a) {
+  const std::span<const Kernel> kernels = sliding_channel_kernels();
+#ifdef FUSEDSC_HOPPER
+  if (a.x.device == Device::gpu) {
+    const Kernel& windows = tuning::kernel_named(kernels, "hopper_windows");
+    if (windows.unsupported(a).empty()) return {&windows, prior_config(windows, a)};
+    const gpu::NamedChoice choice = gpu::hopper::sliding_channel_nhwc_prior(a);
+    if (choice.kernel != nullptr) return {&tuning::kernel_named(kernels, choice.kernel), choice.config};
+  }
+#endif
+  return tuning::first_of(kernels, a);
+}
+
+constexpr tuning::Role<SlidingChannelArguments> kRole{"sliding_channel_conv2d.forward", sliding_channel_kernels, prior,
+                                                      prior_config};
+const tuning::RoleRegistration kRegistered(kRole.name, [] { return tuning::names_of(sliding_channel_kernels()); });
 
 void check_problem(const SlidingChannelArguments& a) {
   check_forward(a, sliding_channel_output_sizes(a.x.sizes, a.weight.sizes, a.groups, a.overlap));
@@ -33,15 +67,32 @@ void check_memory(const SlidingChannelArguments& arguments) {
 
 constexpr Operator<SlidingChannelArguments> kOperator{
     .name = "sliding_channel_conv2d",
-    .implementations = implementations,
+    .implementations = nullptr,
     .check_problem = check_problem,
     .check_memory = check_memory,
     .is_empty = is_empty_forward<SlidingChannelArguments>,
     .clear_results = clear_statistics_of<SlidingChannelArguments>,
     .finish = normalise_statistics_of<SlidingChannelArguments>,
+    .plan = [](const SlidingChannelArguments& a, int threads) { return tuning::plan_chosen(kRole, a, threads); },
+    .candidates = [](const SlidingChannelArguments& a, int threads) { return tuning::candidates(kRole, a, threads); },
 };
 
 }  // namespace
+
+std::span<const Kernel> sliding_channel_kernels() {
+  static const Kernel list[] = {
+      tuning::kernel_of<sliding_channel_cpu>(),
+#ifdef FUSEDSC_HOPPER
+      gpu::hopper::sliding_channel_windows(),
+      gpu::hopper::sliding_channel_kept(),
+      gpu::hopper::sliding_channel_cut(),
+      gpu::hopper::sliding_channel_rows(),
+      tuning::kernel_of<sliding_channel_tf32_planes>(),
+#endif
+      tuning::kernel_of<sliding_channel_composed>(),
+  };
+  return list;
+}
 
 Sizes sliding_channel_output_sizes(const Sizes& x, const Sizes& weight, std::int64_t groups, double overlap) {
   check(x[1] > 0, "x: it has ", x[1], " channels; a sliding-channel convolution needs at least 1");
@@ -65,8 +116,8 @@ Plan<SlidingChannelArguments> plan_sliding_channel_conv2d(const SlidingChannelAr
   return plan(kOperator, arguments, threads);
 }
 
-std::vector<Candidate> explain_sliding_channel_conv2d(const SlidingChannelArguments& arguments) {
-  return explain(kOperator, arguments);
+std::vector<Candidate> explain_sliding_channel_conv2d(const SlidingChannelArguments& arguments, int threads) {
+  return explain(kOperator, arguments, threads);
 }
 
 }  // namespace fusedsc

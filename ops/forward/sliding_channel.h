@@ -32,7 +32,7 @@ struct SlidingChannelArguments {
 void sliding_channel_conv2d(const SlidingChannelArguments& arguments, const Execution& execution);
 std::size_t sliding_channel_conv2d_workspace_bytes(const SlidingChannelArguments& arguments, int threads);
 Plan<SlidingChannelArguments> plan_sliding_channel_conv2d(const SlidingChannelArguments& arguments, int threads);
-std::vector<Candidate> explain_sliding_channel_conv2d(const SlidingChannelArguments& arguments);
+std::vector<Candidate> explain_sliding_channel_conv2d(const SlidingChannelArguments& arguments, int threads = 1);
 
 /// The sizes of y: throws InvalidArgument where x, weight, groups and overlap do not fit together.
 Sizes sliding_channel_output_sizes(const Sizes& x, const Sizes& weight, std::int64_t groups, double overlap);

@@ -1,6 +1,6 @@
 #ifdef FUSEDSC_HOPPER
 #include "fusedsc/common/gpu/sliding_product_launch.h"
-#include "fusedsc/forward/sliding_channel_planes.h"
+#include "fusedsc/forward/sliding_channel_kernels.h"
 
 namespace fusedsc {
 namespace {
@@ -33,7 +33,7 @@ void run(const SlidingChannelArguments& a, const Execution& execution) {
 }  // namespace
 
 Implementation<SlidingChannelArguments> sliding_channel_tf32_planes() {
-  return {.name = "gpu_tf32_planes", .why_not = why_not, .workspace_bytes = workspace_bytes, .run = run};
+  return {.name = "hopper_tf32_planes", .why_not = why_not, .workspace_bytes = workspace_bytes, .run = run};
 }
 
 }  // namespace fusedsc

@@ -3,8 +3,8 @@
 #include <iterator>
 
 #include "fusedsc/common/divide_up.h"
-#include "fusedsc/common/gpu/pointwise_hopper_plan.h"
-#include "fusedsc/forward/sliding_channel_windows.h"
+#include "fusedsc/common/gpu/pointwise_launches.h"
+#include "fusedsc/forward/sliding_channel_kernels.h"
 #include "fusedsc/forward/sliding_channel_windows_folded_kernel.h"
 #include "fusedsc/forward/sliding_channel_windows_kernel.h"
 
@@ -100,49 +100,71 @@ std::int64_t windows_of_block(const SlidingChannels& windows, std::int64_t outpu
   return halves ? windows.cycle / 2 : windows.cycle;
 }
 
-/// Those whose blocks have some of the windows: where they are to.
-bool suits(const Instance& instance, const SlidingChannelArguments& a, const SlidingChannels& windows, int fold) {
-  const std::int64_t pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
+/// Whether an instance is one for these windows, and its blocks fit the GPU.
+bool fits(const Instance& instance, const SlidingChannelArguments& a, const SlidingChannels& windows, int fold) {
   return instance.dtype == a.x.dtype && instance.windows == windows.cycle &&
          instance.part == (fold > 1 ? 0 : std::min<std::int64_t>(windows.step, kTile)) &&
-         (instance.has_all() || instance.own == windows_of_block(windows, a.weight.sizes[0], pixels)) &&
          instance.memory(static_cast<int>(windows.step), 1, 2) <= kMemoryLimit;
 }
 
-Launch launch_of(const SlidingChannelArguments& a) {
+/// Groups of warps that have work.
+int groups_of(const SlidingWindowsParameters& p) {
+  const std::int64_t per_tile = std::max<std::int64_t>(1, multiprocessors() / p.channel_tiles);
+  return static_cast<int>(std::clamp<std::int64_t>(divide_up(p.pixel_tiles, per_tile), 1, kMostGroups));
+}
+
+/// With at most so many groups of warps in a block; fewer where there is no room.
+Launch launch_by(const Instance& instance, const SlidingChannelArguments& a, int most_groups) {
   constexpr int kMostStages = 16;
   const SlidingChannels windows = sliding_channels_of(a);
   const std::int64_t outputs = a.weight.sizes[0], pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
   Launch launch;
+  launch.instance = &instance;
   SlidingWindowsParameters& p = launch.p;
-  const int fold = fold_of(a);
-  p.pixel_tiles = static_cast<int>(divide_up(pixels / fold, kTile));
+  p.pixel_tiles = static_cast<int>(divide_up(pixels / instance.fold(), kTile));
   p.step = static_cast<int>(windows.step);
   p.outputs = static_cast<int>(outputs);
-  for (const Instance& instance : kInstances) {
-    if (!suits(instance, a, windows, fold)) continue;
-    const std::int64_t channel_tiles = instance.channel_tiles(outputs);
-    // The wider one, unless that leaves multiprocessors without work, or groups of warps with so few tiles and so few
-    // steps each that what counts is how many tiles are under way.
-    const std::int64_t tiles = p.pixel_tiles * channel_tiles, size = multiprocessors();
-    const bool has_work = tiles * 4 >= size * 3,
-               has_much = windows.channels > 2 * kTile || tiles <= size || tiles > size * 2 * kMostGroups;
-    // Those of some windows come last.
-    if (launch.instance != nullptr && instance.has_all() && !(has_work && has_much)) continue;
-    launch.instance = &instance;
-    p.channel_tiles = static_cast<int>(channel_tiles);
-  }
-  p.depth_steps = windows.step <= 8 ? 1 : launch.instance->depth_steps(windows.step);
-  const auto memory = [&](int groups, int stages) { return launch.instance->memory(p.step, groups, stages); };
-  const std::int64_t per_tile = std::max<std::int64_t>(1, multiprocessors() / p.channel_tiles);
-  p.groups = static_cast<int>(std::clamp<std::int64_t>(divide_up(p.pixel_tiles, per_tile), 1, kMostGroups));
+  p.channel_tiles = static_cast<int>(instance.channel_tiles(outputs));
+  p.depth_steps = windows.step <= 8 ? 1 : instance.depth_steps(windows.step);
+  const auto memory = [&](int groups, int stages) { return instance.memory(p.step, groups, stages); };
+  p.groups = most_groups;
   while (p.groups > 1 && memory(p.groups, 2) > kMemoryLimit) --p.groups;
+  const std::int64_t per_tile = std::max<std::int64_t>(1, multiprocessors() / p.channel_tiles);
   const std::int64_t rounds = divide_up(p.pixel_tiles, per_tile * p.groups);
   p.splits = static_cast<int>(divide_up(p.pixel_tiles, rounds * p.groups));
   p.stages = static_cast<int>(std::min<std::int64_t>(kMostStages, rounds * p.depth_steps));
   p.stages = std::max(p.stages, 2);
   while (memory(p.groups, p.stages) > kMemoryLimit) --p.stages;
   return launch;
+}
+
+/// Outputs of a block, filters of each of its windows, and groups of warps. Whatever else a launch has follows from
+/// these.
+Config config_of(const Launch& launch) {
+  using enum Knob;
+  return {{channels, launch.instance->own * launch.instance->filters},
+          {columns, launch.instance->filters},
+          {groups, launch.p.groups}};
+}
+
+/// Visits each launch that there is, once.
+template <class Visit>
+void for_each_launch(const SlidingChannelArguments& a, const Visit& visit) {
+  const SlidingChannels windows = sliding_channels_of(a);
+  const int fold = fold_of(a);
+  for (const Instance& instance : kInstances) {
+    if (!fits(instance, a, windows, fold)) continue;
+    for (int groups = 1; groups <= kMostGroups; ++groups) {
+      const Launch launch = launch_by(instance, a, groups);
+      if (launch.p.groups == groups) visit(launch);
+    }
+  }
+}
+
+Configs configs(const SlidingChannelArguments& a) {
+  Configs list;
+  for_each_launch(a, [&](const Launch& launch) { list.push_back(config_of(launch)); });
+  return list;
 }
 
 std::string why_not(const SlidingChannelArguments& a) {
@@ -164,7 +186,7 @@ std::string why_not(const SlidingChannelArguments& a) {
     return kUnsuited;
   }
   const bool has_instance = std::any_of(std::begin(kInstances), std::end(kInstances),
-                                        [&](const Instance& instance) { return suits(instance, a, windows, fold); });
+                                        [&](const Instance& instance) { return fits(instance, a, windows, fold); });
   return has_instance ? "" : "there is no kernel of so many windows, or no room for their weight";
 }
 
@@ -202,18 +224,43 @@ void run(const Launch& launch, const SlidingChannelArguments& a, const Execution
   launch_following(kName, instance.kernel, blocks, p.groups * 128, execution.stream, p, spread(blocks, memory));
 }
 
-Plan<SlidingChannelArguments> plan_forward(const SlidingChannelArguments& a, int /*threads*/) {
-  return {0, [launch = launch_of(a)](const SlidingChannelArguments& like, const Execution& execution) {
+Plan<SlidingChannelArguments> plan_forward(const SlidingChannelArguments& a, const Config& config, int /*threads*/) {
+  Launch found;
+  for_each_launch(a, [&](const Launch& launch) {
+    if (config_of(launch) == config) found = launch;
+  });
+  if (found.instance == nullptr) throw_no_tile(kName, "hopper_windows", config);
+  return {0, [launch = found](const SlidingChannelArguments& like, const Execution& execution) {
             run(launch, like, execution);
           }};
 }
 
 }  // namespace
-}  // namespace gpu::hopper
 
-Implementation<SlidingChannelArguments> sliding_channel_windows() {
-  return {.name = "gpu_hopper_windows", .why_not = gpu::hopper::why_not, .plan = gpu::hopper::plan_forward};
+Kernel<SlidingChannelArguments> sliding_channel_windows() { return {"hopper_windows", why_not, configs, plan_forward}; }
+
+Config sliding_channel_windows_prior(const SlidingChannelArguments& a) {
+  const SlidingChannels windows = sliding_channels_of(a);
+  const std::int64_t outputs = a.weight.sizes[0], pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
+  const int fold = fold_of(a);
+  const std::int64_t pixel_tiles = divide_up(pixels / fold, kTile), size = multiprocessors();
+  const Instance* best = nullptr;
+  for (const Instance& instance : kInstances) {
+    // Those whose blocks have some of the windows: where they are to.
+    const bool has_some = !instance.has_all() && instance.own == windows_of_block(windows, outputs, pixels);
+    if (!fits(instance, a, windows, fold) || !(instance.has_all() || has_some)) continue;
+    // The wider one, unless that leaves multiprocessors without work, or groups of warps with so few tiles and so few
+    // steps each that what counts is how many tiles are under way.
+    const std::int64_t tiles = pixel_tiles * instance.channel_tiles(outputs);
+    const bool has_work = tiles * 4 >= size * 3,
+               has_much = windows.channels > 2 * kTile || tiles <= size || tiles > size * 2 * kMostGroups;
+    // Those of some windows come last.
+    if (best != nullptr && instance.has_all() && !(has_work && has_much)) continue;
+    best = &instance;
+  }
+  return config_of(launch_by(*best, a, groups_of(launch_by(*best, a, 1).p)));
 }
 
+}  // namespace gpu::hopper
 }  // namespace fusedsc
 #endif

@@ -48,6 +48,28 @@ void verify_by(const char* role, const std::string& choice, const Verify& verify
   expect_ran(trace, role, choice);
 }
 
+/// Of what explain says of a role, as the prior has it: that this is what `call` runs. Returns "kernel" or
+/// "kernel/config".
+template <class Call>
+std::string expect_explained(const std::string& role, const std::vector<Candidate>& candidates, const Call& call) {
+  std::string choice;
+  for (const Candidate& candidate : candidates) {
+    if (!candidate.taken || !role.ends_with('.' + candidate.direction)) continue;
+    EXPECT_EQ(candidate.why_not, "");
+    EXPECT_EQ(candidate.why, "prior");
+    EXPECT_EQ(choice, "") << "two are taken";
+    choice = candidate.implementation + (candidate.config.empty() ? "" : '/' + candidate.config);
+  }
+  const tuning::Trace trace;
+  call();
+  std::vector<std::string> ran;
+  for (const tuning::Chosen& chosen : trace.chosen()) {
+    if (chosen.role == role) ran.push_back(chosen.choice() + ": " + chosen.why);
+  }
+  EXPECT_EQ(ran, std::vector{choice + ": prior"});
+  return choice;
+}
+
 /// The kernels that can run a problem, of those named, or of all.
 using Names = std::vector<std::string_view>;
 

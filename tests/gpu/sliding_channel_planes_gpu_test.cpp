@@ -14,7 +14,7 @@ using Backward = BackwardCase<SlidingChannelGeometry>;
 template <class Candidates>
 const Candidate* find_planes(const Candidates& candidates) {
   for (const Candidate& candidate : candidates) {
-    if (candidate.implementation == "gpu_tf32_planes") return &candidate;
+    if (candidate.implementation == "hopper_tf32_planes") return &candidate;
   }
   return nullptr;
 }

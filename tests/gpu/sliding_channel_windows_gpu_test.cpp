@@ -16,7 +16,7 @@ using Backward = BackwardCase<SlidingChannelGeometry>;
 template <class Candidates>
 const Candidate* find_windows(const Candidates& candidates) {
   for (const Candidate& candidate : candidates) {
-    if (candidate.implementation == "gpu_hopper_windows") return &candidate;
+    if (candidate.implementation == "hopper_windows") return &candidate;
   }
   return nullptr;
 }

@@ -1,4 +1,4 @@
-"""What cmake/ says where something is too old."""
+"""What cmake/ says where something is too old, and what it makes of sources."""
 
 import re
 import shutil
@@ -47,3 +47,28 @@ def test_old_cmake(tmp_path, vendor, version, remedy):
     else:
         assert "compiler: why not:" in said
         assert re.search(remedy, said), said
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="there is no cmake on the PATH")
+def test_hashes_of_sources(tmp_path):
+    """A family's is another one when a source of its name changes, or one of a family that it is made of."""
+    sources = [tmp_path / "ops" / name for name in ("forward/one.cpp", "backward/one_launch.hip", "other_kernel.h")]
+
+    def hashes():
+        header = tmp_path / "kernel_sources.h"
+        values = {"OPS": tmp_path / "ops", "FAMILIES": "one+other,other", "VERSION": "1", "HEADER": header}
+        command = [shutil.which("cmake"), *(f"-D{name}={value}" for name, value in values.items())]
+        subprocess.run([*command, "-P", MODULES / "hash_sources.cmake"], timeout=60, check=True)
+        return dict(re.findall(r'{"(\w+)", "(\w{16})"}', header.read_text()))
+
+    for source in sources:
+        source.parent.mkdir(parents=True, exist_ok=True)
+        source.write_text("first")
+    before = hashes()
+    assert set(before) == {"one", "other"}
+    assert hashes() == before
+    for source, changed in zip(sources, ({"one"}, {"one"}, {"one", "other"}), strict=True):
+        source.write_text("second")
+        after = hashes()
+        assert {family for family in after if after[family] != before[family]} == changed
+        before = after
