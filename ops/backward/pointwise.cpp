@@ -8,27 +8,20 @@
 #include "fusedsc/backward/pointwise_kernels.h"
 #include "fusedsc/common/convolution_checks.h"
 #include "fusedsc/runtime/operator.h"
-#include "fusedsc/tuning/role.h"
+#include "fusedsc/tuning/ranked.h"
 
 namespace fusedsc {
 namespace {
 
 using Kernel = tuning::Kernel<PointwiseBackwardArguments>;
-
-/// An entry, and whether the prior takes it where it can run the arguments; null: always; and its config; null: nothing
-/// is to be chosen about it.
-struct Entry {
-  Kernel kernel;
-  bool (*suits)(const PointwiseBackwardArguments&) = nullptr;
-  tuning::Config (*config)(const PointwiseBackwardArguments&) = nullptr;
-};
+using Ranked = tuning::Ranked<PointwiseBackwardArguments>;
 
 #ifdef FUSEDSC_GPU
 Kernel separate();
 bool never(const PointwiseBackwardArguments& /*a*/) { return false; }
 #endif
 
-const Entry kEntries[] = {
+const Ranked kRanked[] = {
 #ifdef FUSEDSC_GPU
     {tuning::kernel_of<pointwise_backward_few>()},
 #endif
@@ -49,21 +42,12 @@ const Entry kEntries[] = {
     {tuning::kernel_of<pointwise_backward_cpu>()},
 };
 
-tuning::Config config_of(const Entry& entry, const PointwiseBackwardArguments& a) {
-  return entry.config != nullptr ? entry.config(a) : tuning::Config();
-}
-
 tuning::Choice<PointwiseBackwardArguments> prior(const PointwiseBackwardArguments& a) {
-  const std::span<const Kernel> kernels = pointwise_backward_kernels();
-  for (std::size_t i = 0; i < kernels.size(); ++i) {
-    if (!kernels[i].unsupported(a).empty()) continue;
-    if (kEntries[i].suits == nullptr || kEntries[i].suits(a)) return {&kernels[i], config_of(kEntries[i], a)};
-  }
-  return {};
+  return tuning::first_that_suits(std::span<const Ranked>(kRanked), pointwise_backward_kernels(), a);
 }
 
 tuning::Config prior_config(const Kernel& kernel, const PointwiseBackwardArguments& a) {
-  return config_of(kEntries[&kernel - pointwise_backward_kernels().data()], a);
+  return tuning::ranked_config(std::span<const Ranked>(kRanked), kernel, a);
 }
 
 using Role = tuning::Role<PointwiseBackwardArguments>;
@@ -127,11 +111,7 @@ constexpr Operator<PointwiseBackwardArguments> kOperator{
 }  // namespace
 
 std::span<const Kernel> pointwise_backward_kernels() {
-  static const std::vector<Kernel> kernels = [] {
-    std::vector<Kernel> list;
-    for (const Entry& entry : kEntries) list.push_back(entry.kernel);
-    return list;
-  }();
+  static const std::vector<Kernel> kernels = tuning::kernels_of(std::span<const Ranked>(kRanked));
   return kernels;
 }
 
