@@ -121,23 +121,8 @@ TEST_P(DepthwiseKernelsGpu, ExplainSaysWhatRuns) {
     const DepthwiseForwardCase problem{GetParam().dtype, geometry, {}, Memories::all(Memory::channels_last)};
     ForwardTensors<DepthwiseGeometry> tensors(problem);
     const DepthwiseArguments arguments = tensors.arguments(problem);
-    std::string choice;
-    for (const Candidate& candidate : explain_depthwise_conv2d(arguments)) {
-      EXPECT_TRUE(!candidate.taken || candidate.why_not.empty());
-      if (!candidate.taken) continue;
-      EXPECT_EQ(candidate.why, "prior");
-      EXPECT_EQ(candidate.direction, "forward");
-      EXPECT_EQ(choice, "");
-      choice = candidate.implementation + (candidate.config.empty() ? "" : '/' + candidate.config);
-    }
-    {
-      const tuning::Trace trace;
-      run(DepthwiseGeometry::kForward, arguments);
-      ASSERT_EQ(trace.chosen().size(), 1u);
-      EXPECT_EQ(trace.chosen()[0].choice(), choice);
-      EXPECT_STREQ(trace.chosen()[0].why, "prior");
-    }
-    verify_forward_by(problem, choice);
+    verify_forward_by(problem, expect_explained(kForwardRole, explain_depthwise_conv2d(arguments),
+                                                [&] { run(DepthwiseGeometry::kForward, arguments); }));
   }
 }
 

@@ -176,20 +176,8 @@ TEST_P(PointwiseKernelsGpu, ExplainSaysWhatRuns) {
       SCOPED_TRACE(testing::PrintToString(problem));
       ForwardTensors<PointwiseGeometry> tensors(problem);
       const PointwiseArguments arguments = tensors.arguments(problem);
-      std::string choice;
-      for (const Candidate& candidate : explain_pointwise_conv2d(arguments)) {
-        if (!candidate.taken) continue;
-        EXPECT_EQ(candidate.why_not, "");
-        EXPECT_EQ(candidate.why, "prior");
-        EXPECT_EQ(choice, "");
-        choice = candidate.implementation + (candidate.config.empty() ? "" : '/' + candidate.config);
-      }
-      {
-        const tuning::Trace trace;
-        run(PointwiseGeometry::kForward, arguments);
-        ASSERT_EQ(trace.chosen().size(), 1u);
-        EXPECT_EQ(trace.chosen()[0].choice(), choice);
-      }
+      const std::string choice = expect_explained(kForwardRole, explain_pointwise_conv2d(arguments),
+                                                  [&] { run(PointwiseGeometry::kForward, arguments); });
       verify_by(kForwardRole, choice, [&] { verify_forward(problem); });
     }
   }
