@@ -75,15 +75,18 @@ Problems recorded_problems();
 std::shared_ptr<Problem> record(const char* role, const std::string& text, Device device,
                                 const std::function<std::shared_ptr<Problem>()>& make);
 
-/// While a kernel makes its plan: what is planned in it lies deeper.
+/// While a kernel makes its plan: what is planned in it lies so much deeper.
 class PlanningWithin {
  public:
-  PlanningWithin() { ++depth(); }
-  ~PlanningWithin() { --depth(); }
+  explicit PlanningWithin(int levels = 1) : levels_(levels) { depth() += levels_; }
+  ~PlanningWithin() { depth() -= levels_; }
   PlanningWithin(const PlanningWithin&) = delete;
   PlanningWithin& operator=(const PlanningWithin&) = delete;
 
   static int& depth();
+
+ private:
+  int levels_;
 };
 
 /// Of n things in a row all places, such that the first few of them are far apart, however many these are.

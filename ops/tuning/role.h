@@ -248,7 +248,7 @@ class ProblemOf : public Problem {
     return choice ? Chosen{"", choice.kernel->name, choice.config, ""}.choice() : "";
   }
   Plan<Arguments> plan_within(const Choice<Arguments>& choice) const {
-    const PlanningWithin within;
+    const PlanningWithin within(depth + 1);
     return choice.kernel->plan(arguments_, choice.config, threads);
   }
 

@@ -65,6 +65,30 @@ def test_forces_both_directions():
         torch.testing.assert_close(grad, expected_grad, rtol=1e-4, atol=1e-4)
 
 
+def test_forces_sliding_channel_kernels():
+    torch.manual_seed(0)
+    x, weight = torch.randn(2, 16, 9, 10, requires_grad=True), torch.randn(64, 8, 1, 1)
+    dense = torch.zeros(64, 16, 1, 1)
+    for m in range(64):
+        dense[m, [(m % 4 * 4 + k) % 16 for k in range(8)]] = weight[m]
+    expected = torch.nn.functional.conv2d(x, dense)
+    (expected_grad,) = torch.autograd.grad(expected.square().sum(), x)
+    explanation = fusedsc.explain("sliding_channel_conv2d", x.detach(), weight, groups=2, overlap=0.5)
+    for direction in ("forward", "backward"):
+        role = f"sliding_channel_conv2d.{direction}"
+        able = [c.implementation for c in explanation.candidates if c.direction == direction and not c.why_not]
+        assert set(able) <= set(fusedsc.kernels()[role])
+        assert len(able) >= 2 or x.is_cuda
+        for kernel in able:
+            with fusedsc.force(role, kernel):
+                now = fusedsc.explain("sliding_channel_conv2d", x.detach(), weight, groups=2, overlap=0.5)
+                assert now.taken(direction) == kernel
+                y = functional.sliding_channel_conv2d(x, weight, groups=2, overlap=0.5)
+                (grad,) = torch.autograd.grad(y.square().sum(), x)
+            torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(grad, expected_grad, rtol=1e-4, atol=1e-3)
+
+
 def test_ends_with_the_block_and_nests():
     x, weight = arguments()
 

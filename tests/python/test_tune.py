@@ -129,6 +129,41 @@ def test_measures_and_stores(store, capfd):
     assert {file: file.read_bytes() for file in files_of(store)} == before
 
 
+def test_sliding_channel_convolutions(store, monkeypatch):
+    """Both ways to compute one, and the pointwise convolution that one of them is made of."""
+    torch.manual_seed(0)
+    x, weight = torch.randn(2, 16, 9, 9, requires_grad=True), torch.randn(64, 8, 1, 1, requires_grad=True)
+
+    def scc(x, weight):
+        return functional.sliding_channel_conv2d(x, weight, groups=2, overlap=0.5)
+
+    def explained(direction):
+        explanation = fusedsc.explain("sliding_channel_conv2d", x, weight, groups=2, overlap=0.5)
+        return next((c.implementation, c.why) for c in explanation.candidates if c.taken and c.direction == direction)
+
+    y = scc(x, weight)
+    (grad,) = torch.autograd.grad(y.square().sum(), x)
+    assert explained("forward") == explained("backward") == ("cpu_windows", "prior")
+    report = fusedsc.tune(scc, x, weight, progress=False)
+    scc_roles = {"sliding_channel_conv2d.forward", "sliding_channel_conv2d.backward"}
+    within = {"pointwise_conv2d.forward", "pointwise_conv2d.backward"}
+    assert {row.role for row in report.problems} == scc_roles | within
+    for row in report.problems:
+        if row.role in scc_roles:
+            assert (row.calls, row.state in ("kept", "replaced"), row.before) == (1, True, "cpu_windows")
+            assert (row.before_us > 0, row.after_us > 0) == (True, True)
+        else:
+            assert (row.calls, row.state) == (0, "no choice")
+    assert {json.loads(file.read_text())["role"] for file in files_of(store)} == scc_roles
+    pretend(monkeypatch, {"cpu_windows": [10.0], "composed": [5.0]})
+    fusedsc.tune(scc, x, weight, progress=False, again=True)
+    fusedsc.tuning.reload_choices()
+    assert explained("forward") == explained("backward") == ("composed", "tuned, 5 us")
+    torch.testing.assert_close(scc(x, weight), y, rtol=1e-5, atol=1e-5)
+    (now,) = torch.autograd.grad(scc(x, weight).square().sum(), x)
+    torch.testing.assert_close(now, grad, rtol=1e-4, atol=1e-3)
+
+
 def test_force_beats_it_and_freezing_ends_it(store, monkeypatch):
     pretend(monkeypatch, {"cpu": [5.0], "cpu_planes": [10.0]})
     tune_forward()
