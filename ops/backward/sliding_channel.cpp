@@ -5,6 +5,7 @@
 #include "fusedsc/backward/sliding_channel_cpu.h"
 #include "fusedsc/backward/sliding_channel_kernels.h"
 #include "fusedsc/common/convolution_checks.h"
+#include "fusedsc/forward/sliding_channel_cpu.h"
 #include "fusedsc/runtime/operator.h"
 #include "fusedsc/tuning/ranked.h"
 
@@ -14,8 +15,12 @@ namespace {
 using Kernel = tuning::Kernel<SlidingChannelBackwardArguments>;
 using Ranked = tuning::Ranked<SlidingChannelBackwardArguments>;
 
+bool suits_cpu(const SlidingChannelBackwardArguments& a) {
+  return suits_sliding_channel_cpu(sliding_channels_of(a), a.weight.sizes[0]);
+}
+
 const Ranked kRanked[] = {
-    {tuning::kernel_of<sliding_channel_backward_cpu>()},
+    {tuning::kernel_of<sliding_channel_backward_cpu>(), suits_cpu},
 #ifdef FUSEDSC_HOPPER
     {gpu::hopper::sliding_channel_backward_windows(), gpu::hopper::suits_sliding_channel_backward_windows,
      gpu::hopper::sliding_channel_backward_windows_prior},

@@ -227,9 +227,11 @@ Implementation<SlidingChannelBackwardArguments> sliding_channel_backward_cpu() {
       .name = "cpu_windows",
       .why_not =
           [](const SlidingChannelBackwardArguments& arguments) {
-            const std::string device = needs_device(Device::cpu, arguments.x.device);
+            std::string device = needs_device(Device::cpu, arguments.x.device);
             if (!device.empty()) return device;
-            return why_not_by_windows(sliding_channels_of(arguments), arguments.weight.sizes[0]);
+            const SlidingChannels windows = sliding_channels_of(arguments);
+            const bool covers_all = (windows.cycle - 1) * windows.step + windows.width >= windows.channels;
+            return std::string(!arguments.grad_x || covers_all ? "" : "some channels of x are in no window");
           },
       .plan = [](const SlidingChannelBackwardArguments& arguments,
                  int threads) { return HWY_DYNAMIC_DISPATCH(sliding_channel_backward_plan)(arguments, threads); },

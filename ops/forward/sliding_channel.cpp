@@ -49,6 +49,9 @@ tuning::Choice<SlidingChannelArguments> prior(const SlidingChannelArguments& a) 
     if (choice.kernel != nullptr) return {&tuning::kernel_named(kernels, choice.kernel), choice.config};
   }
 #endif
+  if (a.x.device == Device::cpu && !suits_sliding_channel_cpu(sliding_channels_of(a), a.weight.sizes[0])) {
+    return tuning::first_of(kernels.last(1), a);
+  }
   return tuning::first_of(kernels, a);
 }
 

@@ -150,24 +150,16 @@ HWY_EXPORT(sliding_channel_plan);
 
 }  // namespace
 
-std::string why_not_by_windows(const SlidingChannels& windows, std::int64_t filters) {
+bool suits_sliding_channel_cpu(const SlidingChannels& windows, std::int64_t filters) {
   // A product of fewer rows loads more than it computes: the dense one is faster then, its zeros notwithstanding.
   constexpr std::int64_t kLeastFilters = 4;
-  if (windows.width == windows.channels) return "each window has every channel";
-  if (filters >= kLeastFilters * windows.cycle) return {};
-  return "of " + std::to_string(filters) + " filters, " + std::to_string(windows.cycle) +
-         " have windows of their own: too few to compute together";
+  return windows.width < windows.channels && filters >= kLeastFilters * windows.cycle;
 }
 
 Implementation<SlidingChannelArguments> sliding_channel_cpu() {
   return {
       .name = "cpu_windows",
-      .why_not =
-          [](const SlidingChannelArguments& arguments) {
-            const std::string device = needs_device(Device::cpu, arguments.x.device);
-            if (!device.empty()) return device;
-            return why_not_by_windows(sliding_channels_of(arguments), arguments.weight.sizes[0]);
-          },
+      .why_not = [](const SlidingChannelArguments& arguments) { return needs_device(Device::cpu, arguments.x.device); },
       .plan = [](const SlidingChannelArguments& arguments,
                  int threads) { return HWY_DYNAMIC_DISPATCH(sliding_channel_plan)(arguments, threads); },
   };

@@ -1,4 +1,4 @@
-/// The CPU's entry in the sliding-channel forward implementation list.
+/// The CPU's kernel for sliding-channel convolution, forward.
 #pragma once
 
 #include "fusedsc/forward/sliding_channel.h"
@@ -7,7 +7,7 @@ namespace fusedsc {
 
 Implementation<SlidingChannelArguments> sliding_channel_cpu();
 
-/// Why a convolution with these windows does not run window by window on the CPU; empty if it does.
-std::string why_not_by_windows(const SlidingChannels& windows, std::int64_t filters);
+/// Whether the prior takes the CPU's kernels for windows, forward or backward.
+bool suits_sliding_channel_cpu(const SlidingChannels& windows, std::int64_t filters);
 
 }  // namespace fusedsc

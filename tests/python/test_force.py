@@ -65,25 +65,37 @@ def test_forces_both_directions():
         torch.testing.assert_close(grad, expected_grad, rtol=1e-4, atol=1e-4)
 
 
-def test_forces_sliding_channel_kernels():
+@pytest.mark.parametrize(
+    ("channels", "filters", "groups", "overlap", "step"),
+    [
+        (16, 64, 2, 0.5, 4),
+        (37, 5, 3, 0.25, 9),  # a window for each filter, wrapping around
+        (40, 3, 4, 0.5, 5),  # channels in no window
+        (8, 12, 1, 0.5, 4),  # windows of all channels
+    ],
+)
+def test_forces_sliding_channel_kernels(channels, filters, groups, overlap, step):
     torch.manual_seed(0)
-    x, weight = torch.randn(2, 16, 9, 10, requires_grad=True), torch.randn(64, 8, 1, 1)
-    dense = torch.zeros(64, 16, 1, 1)
-    for m in range(64):
-        dense[m, [(m % 4 * 4 + k) % 16 for k in range(8)]] = weight[m]
+    width = channels // groups
+    x, weight = torch.randn(2, channels, 9, 10, requires_grad=True), torch.randn(filters, width, 1, 1)
+    dense = torch.zeros(filters, channels, 1, 1)
+    for m in range(filters):
+        dense[m, [(m * step + k) % channels for k in range(width)]] = weight[m]
     expected = torch.nn.functional.conv2d(x, dense)
     (expected_grad,) = torch.autograd.grad(expected.square().sum(), x)
-    explanation = fusedsc.explain("sliding_channel_conv2d", x.detach(), weight, groups=2, overlap=0.5)
+    how = {"groups": groups, "overlap": overlap}
+    explanation = fusedsc.explain("sliding_channel_conv2d", x.detach(), weight, **how)
     for direction in ("forward", "backward"):
         role = f"sliding_channel_conv2d.{direction}"
         able = [c.implementation for c in explanation.candidates if c.direction == direction and not c.why_not]
         assert set(able) <= set(fusedsc.kernels()[role])
-        assert len(able) >= 2 or x.is_cuda
+        in_no_window = direction == "backward" and channels == 40
+        assert ("cpu_windows" in able) == (not x.is_cuda and not in_no_window)
         for kernel in able:
             with fusedsc.force(role, kernel):
-                now = fusedsc.explain("sliding_channel_conv2d", x.detach(), weight, groups=2, overlap=0.5)
+                now = fusedsc.explain("sliding_channel_conv2d", x.detach(), weight, **how)
                 assert now.taken(direction) == kernel
-                y = functional.sliding_channel_conv2d(x, weight, groups=2, overlap=0.5)
+                y = functional.sliding_channel_conv2d(x, weight, **how)
                 (grad,) = torch.autograd.grad(y.square().sum(), x)
             torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-4)
             torch.testing.assert_close(grad, expected_grad, rtol=1e-4, atol=1e-3)
