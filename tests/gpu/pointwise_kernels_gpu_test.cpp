@@ -139,6 +139,37 @@ TEST_P(PointwiseKernelsGpu, Backward) {
   expect_all(pointwise_backward_kernels(), runs);
 }
 
+/// Products of TensorFloat-32 take what a prologue makes of float32, and it of float32 as it lies in memory: nothing is
+/// rounded before most of it is taken away.
+TEST_P(PointwiseKernelsGpu, Tf32BehindPrologues) {
+  if (!is_tf32()) GTEST_SKIP() << "has no TensorFloat-32";
+  std::map<std::string, int> runs, gradient_runs;
+  for (const PointwiseGeometry& geometry : geometries()) {
+    if (geometry.groups > 1) continue;
+    for (const Memory memory : memories()) {
+      const Forward forward{GetParam().dtype, geometry, {.prologue = true, .cancels = true}, Memories::all(memory)};
+      const Backward backward{GetParam().dtype,
+                              geometry,
+                              {.prologue = true, .gradient_prologue = true, .grad_bias = false, .cancels = true},
+                              Memories::all(memory)};
+      SCOPED_TRACE(testing::PrintToString(forward));
+      ForwardTensors<PointwiseGeometry> tensors(forward);
+      for (const auto& kernel : able(gpu::pointwise_gpu_kernels(), tensors.arguments(forward))) {
+        verify_by(kForwardRole, kernel.name, [&] { verify_forward(forward); });
+        ++runs[kernel.name];
+      }
+      BackwardTensors<PointwiseGeometry> gradients(backward);
+      for (const auto& kernel : able(pointwise_backward_kernels(), gradients.arguments(backward))) {
+        verify_by(kBackwardRole, kernel.name, [&] { verify_backward(backward); });
+        ++gradient_runs[kernel.name];
+      }
+    }
+  }
+  for (const char* kernel : {"hopper_planes_cut", "gpu_tiles"}) EXPECT_GT(runs[kernel], 0) << kernel;
+  for (const char* kernel : {"hopper_planes", "hopper_teams", "gpu_tiles"})
+    EXPECT_GT(gradient_runs[kernel], 0) << kernel;
+}
+
 /// Where an entry computes one gradient, another one computes the other: that can be forced, too.
 TEST_P(PointwiseKernelsGpu, GradientsApart) {
   if (!has_hopper()) GTEST_SKIP() << "on Hopper GPUs";

@@ -71,8 +71,6 @@ TEST_P(SlidingChannelKernelsGpu, Forward) {
   for (const SlidingChannelGeometry& geometry : geometries()) {
     for (const Memory memory : memories()) {
       for (const ForwardSeams& seams : {ForwardSeams{}, each_seams[number % std::size(each_seams)]}) {
-        // What a prologue all but cancels is off by more than the reference allows for TensorFloat-32 (open).
-        if (is_tf32() && seams.prologue) continue;
         const Forward problem{GetParam().dtype, geometry, seams, Memories::all(memory)};
         SCOPED_TRACE(testing::PrintToString(problem));
         ForwardTensors<SlidingChannelGeometry> tensors(problem);

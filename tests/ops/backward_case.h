@@ -52,6 +52,11 @@ struct BackwardTensors {
         *vector = Channels(sum_type, outputs).fill(random, -1, 1);
       }
     }
+    if (problem.seams.cancels) {
+      for (Tensor* tensor : {&x, &output}) tensor->fill(random, 99, 101);
+      for (Channels* vector : {&scale, &output_scale}) vector->fill(random, 1, 1.01);
+      for (Channels* vector : {&shift, &offset}) vector->fill(random, -100.5, -100);
+    }
     if (problem.seams.output_is_of_x) output.fill(output_of_x(problem));
     if (problem.seams.grad_bias) grad_bias = Channels(problem.dtype, outputs);
     if (problem.seams.sums) {

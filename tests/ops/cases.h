@@ -61,6 +61,7 @@ struct ForwardSeams {
   enum class Output { plain, epilogue, statistics } output = Output::plain;
   Activation epilogue_activation = Activation::identity;
   bool residual = false;  ///< in the epilogue
+  bool cancels = false;   ///< x is far from 0, and the prologue, which there is, takes most of it away
 
   static ForwardSeams random(Random& random) {
     constexpr Output kOutputs[] = {Output::plain, Output::epilogue, Output::statistics};
@@ -77,6 +78,7 @@ inline std::ostream& operator<<(std::ostream& out, const ForwardSeams& seams) {
   constexpr const char* kOutputs[] = {"plain", "epilogue", "statistics"};
   out << (seams.bias ? "bias, " : "");
   out << (seams.prologue ? "affine " : "") << name_of(seams.activation) << " prologue, ";
+  out << (seams.cancels ? "x far from 0, " : "");
   out << kOutputs[static_cast<int>(seams.output)];
   if (seams.output != ForwardSeams::Output::epilogue) return out;
   return out << ' ' << name_of(seams.epilogue_activation) << (seams.residual ? " + residual" : "");
@@ -91,6 +93,7 @@ struct BackwardSeams {
   bool grad_add = false;  ///< not with sums
   bool grad_x = true, grad_weight = true, grad_bias = true;
   bool output_is_of_x = false;  ///< the gradient prologue's
+  bool cancels = false;         ///< x and the output are far from 0, and the prologues take most of them away
 
   static BackwardSeams random(Random& random) {
     BackwardSeams seams{coin(random), one_of(random, kActivations), coin(random)};
@@ -107,9 +110,10 @@ struct BackwardSeams {
 inline std::ostream& operator<<(std::ostream& out, const BackwardSeams& seams) {
   out << (seams.prologue ? "affine " : "") << name_of(seams.activation) << " prologue, ";
   return out << (seams.gradient_prologue ? "gradient prologue, " : "")
-             << (seams.output_is_of_x ? "its output is of x, " : "") << (seams.sums ? "sums, " : "")
-             << (seams.grad_add ? "grad_add, " : "") << "wanted:" << (seams.grad_x ? " grad_x" : "")
-             << (seams.grad_weight ? " grad_weight" : "") << (seams.grad_bias ? " grad_bias" : "");
+             << (seams.output_is_of_x ? "its output is of x, " : "") << (seams.cancels ? "x far from 0, " : "")
+             << (seams.sums ? "sums, " : "") << (seams.grad_add ? "grad_add, " : "")
+             << "wanted:" << (seams.grad_x ? " grad_x" : "") << (seams.grad_weight ? " grad_weight" : "")
+             << (seams.grad_bias ? " grad_bias" : "");
 }
 
 }  // namespace fusedsc::reference

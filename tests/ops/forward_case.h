@@ -52,6 +52,11 @@ struct ForwardTensors {
       scale = Channels(sum_type, channels).fill(random, -2, 2);
       shift = Channels(sum_type, channels).fill(random, -1, 4);
     }
+    if (problem.seams.cancels) {
+      x.fill(random, 99, 101);
+      scale.fill(random, 1, 1.01);
+      shift.fill(random, -100.5, -100);
+    }
     if (problem.has_epilogue()) {
       epilogue_scale = Channels(sum_type, outputs).fill(random, -2, 2);
       epilogue_shift = Channels(sum_type, outputs).fill(random, -1, 4);

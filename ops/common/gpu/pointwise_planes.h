@@ -280,6 +280,7 @@ class PlanesProduct {
       }
     }
     if constexpr (kPrologue) prologue.change(rows, others, step * kTileDepth + k);
+    else round_pieces<T>(rows);
   }
 
   /// To block memory. kAll: all positions of the tile exist.

@@ -311,6 +311,7 @@ class PlanesCutProduct {
       if (p_.has_other) load_pieces(tile + in_bytes_, existing, others);
     }
     if constexpr (kPrologue) prologue.change(rows, others, first);
+    else round_pieces<T>(rows);
   }
 
   FUSEDSC_DEVICE std::uint64_t describe_weight(const unsigned char* weight, int k) const {

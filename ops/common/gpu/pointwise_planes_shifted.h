@@ -61,7 +61,7 @@ class PlanesShifted {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if constexpr (kSize == 2) to[i] = pair(tile, channels, k + i / 2 * 8 + lane_ % 4 * 2, i % 2);
-      else to[i] = to_tf32(*at(tile, channels, k + i / 2 * 4 + lane_ % 4, i % 2));
+      else to[i] = bits_of(*at(tile, channels, k + i / 2 * 4 + lane_ % 4, i % 2));
     }
   }
 

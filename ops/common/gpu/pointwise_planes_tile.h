@@ -27,6 +27,21 @@ struct PlanesSource {
   int channels;
 };
 
+FUSEDSC_DEVICE std::uint32_t bits_of(float value) { return __builtin_bit_cast(std::uint32_t, value); }
+
+/// Of values that no prologue changes: floats become TensorFloat-32. A prologue reads them as they are, since what it
+/// all but cancels would be lost by rounding before it, and rounds what it makes.
+template <class T, int kPieces>
+FUSEDSC_DEVICE void round_pieces(std::uint32_t (&pieces)[kPieces][4]) {
+  if constexpr (sizeof(T) == 4) {
+#pragma unroll
+    for (int piece = 0; piece < kPieces; ++piece) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) pieces[piece][i] = to_tf32(__builtin_bit_cast(float, pieces[piece][i]));
+    }
+  }
+}
+
 /// Of planes that are whole runs of 16 bytes, in boxes by the copy engine: each channel has rows of 128 bytes, one of
 /// 64 positions of 16 bits, or two of 32 floats.
 template <class T>
@@ -78,7 +93,8 @@ class PlanesBox {
 
   // By all threads of a group, of a tile of so many channels.
 
-  /// What a product takes of the values of k from `k` on. Beyond the last channel there are zeros.
+  /// What a product takes of the values of k from `k` on, floats as they are in memory (round_pieces()). Beyond the
+  /// last channel there are zeros.
   FUSEDSC_DEVICE void load_rows(const unsigned char* tile, int channels, int k, int /*existing*/,
                                 std::uint32_t (&to)[4]) const {
     if constexpr (kSize == 2) {
@@ -86,7 +102,7 @@ class PlanesBox {
       load_matrices<true>(tile + place_of_run<kRowBytes>(row, warp_ * 2 + lane_ / 8 % 2), to);
     } else {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) to[i] = to_tf32(*at(tile, channels, k + lane_ % 4 + i / 2 * 4, i % 2));
+      for (int i = 0; i < 4; ++i) to[i] = bits_of(*at(tile, channels, k + lane_ % 4 + i / 2 * 4, i % 2));
     }
   }
 
@@ -186,7 +202,7 @@ class PlanesRun {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int channel = k + i / 2 * 4 + column_;
-        to[i] = channel < existing ? to_tf32(*at(tile, channel, i % 2)) : 0;
+        to[i] = channel < existing ? bits_of(*at(tile, channel, i % 2)) : 0;
       }
     }
   }
