@@ -5,6 +5,7 @@
 
 namespace fusedsc {
 
+/// Anything: values other than zero gathered for each window, then multiplied with rows of 64 outputs.
 Implementation<SparseArguments> sparse_cpu();
 
 namespace cpu {
