@@ -144,7 +144,7 @@ def ecr_conv2d(
     within the call. One list serves all outputs. The result is the dense convolution's to rounding, at any share of
     zeros of either sign, NaN and infinities in x included; but a weight that is not finite does not make NaN of a zero.
 
-    Faster than a dense convolution where some four fifths of x are zeros.
+    Faster than a dense convolution where some four fifths of x are zeros: :func:`fusedsc.sparse.optimize` measures it.
 
     Args:
         x: [N, C, H, W].
