@@ -103,8 +103,9 @@ Tensor sparse_kernel(const Tensor& x, const Tensor& weight, const OptionalTensor
   const Tensor y =
       sparse_meta(x, weight, bias, stride, padding, dilation, groups, activation, pool_size, pool_stride, packed);
   if (y.numel() == 0) return y;
-  const Tensor x_ = addressable(x), weight_ = weight.contiguous(), bias_ = vector_of(bias, x.scalar_type());
-  const Tensor packed_ = packed ? packed->contiguous() : Tensor();
+  const Tensor x_ = addressable(x), bias_ = vector_of(bias, x.scalar_type());
+  // Of a packed weight nothing but the sizes is read.
+  const Tensor packed_ = packed ? packed->contiguous() : Tensor(), weight_ = packed ? weight : weight.contiguous();
   run(plan_sparse_conv2d,
       sparse_arguments(x_, weight_, bias_, window_of(weight, stride, padding, dilation), groups, activation,
                        pooling_of(pool_size, pool_stride), packed_, y),

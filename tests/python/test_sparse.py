@@ -162,6 +162,15 @@ def test_views_broadcasts_and_odd_weights(function):
     assert torch.equal(function(x, weight, every_second), function(x, weight, bias))
 
 
+@pytest.mark.parametrize("function", [functional.ecr_conv2d, functional.pecr_conv2d])
+def test_of_a_packed_weight_only_the_sizes_are_read(function):
+    """Else a channels_last one would be copied in each call."""
+    x, weight, bias = tensors()
+    packed = fusedsc.sparse.pack_weight(weight.to(memory_format=torch.channels_last))
+    anything = torch.full_like(weight, float("nan")).to(memory_format=torch.channels_last)
+    assert torch.equal(function(x, anything, bias, packed=packed), function(x, weight, bias))
+
+
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_same_bits_whatever_the_threads(threads):
     x, weight, bias = tensors(shape=(3, 40, 14, 14))

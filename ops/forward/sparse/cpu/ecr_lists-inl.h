@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <type_traits>
 #include <utility>
 
 #include "fusedsc/common/cpu/slices.h"
@@ -255,12 +256,25 @@ class EcrCompression {
       return {data, needed, x_.strides[2], x_.strides[3]};
     }
     with_storage<T>(x_.dtype, [&]<class Storage>() {
-      for (std::int64_t h = needed.begin; h < needed.end; ++h) {
-        read_row(static_cast<const Storage*>(x_.data) + part.image * x_.strides[0] + h * x_.strides[2],
-                 scratch.rows + (h - needed.begin) * width * channels, scratch.row);
+      const Storage* from =
+          static_cast<const Storage*>(x_.data) + part.image * x_.strides[0] + needed.begin * x_.strides[2];
+      if constexpr (std::is_same_v<Storage, T>) {
+        if (x_.strides[3] == 1 && x_.strides[2] == width) return read_planes(from, needed.size() * width, scratch.rows);
+      }
+      for (std::int64_t i = 0; i < needed.size(); ++i) {
+        read_row(from + i * x_.strides[2], scratch.rows + i * width * channels, scratch.row);
       }
     });
     return {scratch.rows, needed, width * channels, channels};
+  }
+
+  /// Positions side by side, a line of cache of each channel at a time.
+  void read_planes(const T* from, std::int64_t positions, T* to) const {
+    constexpr std::int64_t kPositions = 16;
+    const std::int64_t channels = x_.sizes[1];
+    for (std::int64_t i = 0; i < positions; i += kPositions) {
+      transpose(from + i, x_.strides[1], to + i * channels, channels, channels, std::min(kPositions, positions - i));
+    }
   }
 
   /// to: [width][channels]; line: [channels][width]
