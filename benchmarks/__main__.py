@@ -26,6 +26,7 @@ examples:
   python -m benchmarks                                        everything; writes benchmarks/results/cpu.json and cpu.png
   python -m benchmarks --suite depthwise dsc_block            these suites, printed only
   python -m benchmarks --suite dsc_block --case 'c960*' --rounds 30
+  python -m benchmarks --suite sparse --threads 1             convolutions that skip zeros, at seed 002's sparsity
   python -m benchmarks --suite network --compile              PyTorch's best includes torch.compile (slow to start)
   python -m benchmarks --suite pointwise --output /tmp/pointwise.json
   python -m benchmarks --device cuda                          every layer on the GPU: benchmarks/results/<gpu>/*.json
@@ -232,7 +233,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--device", choices=tuple(SUITES), default="cpu", help="cuda: a GPU of either make (cpu)")
-    parser.add_argument("--suite", nargs="+", choices=SUITES["cuda"], metavar="SUITE", help=f"{SUITES} (all)")
+    parser.add_argument(
+        "--suite", nargs="+", choices=sorted({*SUITES["cpu"], *SUITES["cuda"]}), metavar="SUITE", help=f"{SUITES} (all)"
+    )
     parser.add_argument("--case", default="*", metavar="PATTERN", help="cases by name, with * and ? (all)")
     parser.add_argument(
         "--against", default="*", metavar="PATTERN",

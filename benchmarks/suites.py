@@ -15,6 +15,7 @@ from .workloads.block import Block, InvertedResidual, block
 from .workloads.convolution import Convolution, convolution
 from .workloads.network import NamedNetwork, Network, SlidingChannelMobileNet, inference, training_step
 from .workloads.sliding_channel import SlidingChannel, sliding_channel
+from .workloads.sparse import SparseConvolution, sparse
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -127,8 +128,30 @@ SLIDING_CHANNEL_CONFIGURATIONS = {"cpu": ((2, 50),), "cuda": ((2, 25), (2, 50), 
 SLIDING_CHANNEL_BATCH = {"cpu": 8, "cuda": 128}
 SLIDING_CHANNEL_NETWORKS = (SlidingChannelMobileNet(batch=128), SlidingChannelMobileNet(batch=1024))
 
+# Maps of zeros: seed 002's Table 3. It gives the maps' sizes and the share of zeros; channels and kernels are those of
+# the networks: channels, output channels, size, kernel, padding, zeros in percent.
+SPARSE_LAYERS = tuple(
+    SparseConvolution(label, *shape)
+    for label, shape in (
+        ("LeNet-conv2", (20, 50, 11, 5, 0, 95)),
+        ("AlexNetC-conv3", (64, 64, 6, 5, 2, 90)),
+        ("AlexNetI-conv4", (384, 384, 5, 3, 1, 90)),
+        ("GoogLeNet-4a.1", (480, 192, 14, 1, 0, 90)),
+        ("GoogLeNet-4a.2", (480, 96, 14, 1, 0, 90)),
+        ("GoogLeNet-4e.3", (160, 320, 14, 3, 1, 90)),
+        ("GoogLeNet-5a.1", (832, 256, 7, 1, 0, 95)),
+        ("GoogLeNet-5a.2", (832, 160, 7, 1, 0, 90)),
+        ("GoogLeNet-5b.3", (192, 384, 7, 3, 1, 95)),
+        ("GoogLeNet-4a.7", (832, 128, 7, 1, 0, 95)),
+        ("VGG19-conv13", (512, 512, 14, 3, 1, 85)),
+        ("VGG19-conv15", (512, 512, 14, 3, 1, 83)),
+        ("ResNet50-conv42", (256, 256, 14, 3, 1, 86)),
+        ("ResNet50-conv46", (512, 512, 7, 3, 1, 90)),
+    )
+)
+
 SUITES = {
-    "cpu": ("depthwise", "pointwise", "sliding_channel", "dsc_block", "network"),
+    "cpu": ("depthwise", "pointwise", "sliding_channel", "dsc_block", "network", "sparse"),
     "cuda": (
         "depthwise", "pointwise", "sliding_channel", "dsc_block", "dsc_block_leanest", "unusual", "inverted_residual",
         "inverted_residual_leanest", "squeeze_excite", "network", "other_networks", "inference",
@@ -190,6 +213,9 @@ class Selection:
         if suite in WHOLE_NETWORKS:
             yield from self._networks(suite, machine)
             return
+        if suite == "sparse":
+            yield from self._sparse(machine)
+            return
         if suite in ("depthwise", "pointwise"):
             subjects, make, directions = self._layers(suite), convolution, DIRECTIONS[self.device]
         elif suite == "sliding_channel":
@@ -202,6 +228,13 @@ class Selection:
                     for direction in directions:
                         build = partial(make, subject, direction, self._place(machine, dtype, layout))
                         yield Case(suite, subject.name, suite, direction, dtype, layout, subject.batch, build)
+
+    def _sparse(self, machine: Machine) -> Iterator[Case]:
+        for layer in self._with_batches(SPARSE_LAYERS):
+            for dtype in self.dtypes:
+                for layout in LAYOUTS:
+                    build = partial(sparse, layer, self._place(machine, dtype, layout))
+                    yield Case("sparse", layer.name, "ecr_conv2d", "forward", dtype, layout, layer.batch, build)
 
     def _networks(self, suite: str, machine: Machine) -> Iterator[Case]:
         networks = {

@@ -32,12 +32,6 @@ void check_vector(const char* name, const at::Tensor& vector, const c10::SymInt&
         "; give one number per channel, [", channels, "]");
 }
 
-std::array<std::int64_t, 2> pair_of(const char* name, at::IntArrayRef numbers) {
-  check(numbers.size() == 1 || numbers.size() == 2, name, ": ", numbers.size(),
-        " numbers given; give one, or two (vertical, horizontal)");
-  return {numbers.front(), numbers.back()};
-}
-
 Padding padding_of(at::IntArrayRef numbers) {
   if (numbers.size() == 4) return {numbers[0], numbers[1], numbers[2], numbers[3]};
   check(numbers.size() == 1 || numbers.size() == 2, "padding: ", numbers.size(),
@@ -126,6 +120,12 @@ void check_gradient(const at::Tensor& grad_y, const SymSizes& y, const at::Tenso
         "; they must be those of the result, ", c10::SymIntArrayRef(y));
   check_device("grad_y", grad_y, x);
   check_dtype("grad_y", grad_y, x);
+}
+
+std::array<std::int64_t, 2> pair_of(const char* name, at::IntArrayRef numbers) {
+  check(numbers.size() == 1 || numbers.size() == 2, name, ": ", numbers.size(),
+        " numbers given; give one, or two (vertical, horizontal)");
+  return {numbers.front(), numbers.back()};
 }
 
 Window window_of(const at::Tensor& weight, at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation) {

@@ -32,6 +32,9 @@ void check_statistics(const std::optional<at::Tensor>& statistics, const at::Ten
 /// `grad_y` must have y's sizes, dtype and device.
 void check_gradient(const at::Tensor& grad_y, const SymSizes& y, const at::Tensor& x);
 
+/// {vertical, horizontal} of one or two numbers; `name` is what users call them.
+std::array<std::int64_t, 2> pair_of(const char* name, at::IntArrayRef numbers);
+
 /// The window from its weight and the numbers a user gives: `stride` and `dilation` one or two, `padding` one,
 /// (vertical, horizontal) or (left, right, top, bottom).
 Window window_of(const at::Tensor& weight, at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation);

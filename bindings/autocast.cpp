@@ -89,6 +89,23 @@ Tensor sliding_channel_conv2d_autocast(const Tensor& x, const Tensor& weight, co
 }
 
 template <at::DeviceType device>
+Tensor ecr_conv2d_autocast(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
+                           IntArrayRef padding, IntArrayRef dilation, std::int64_t groups, std::string_view activation,
+                           const OptionalTensor& packed) {
+  const Autocast<device> cast;
+  return ecr_conv2d(cast(x), cast(weight), cast(bias), stride, padding, dilation, groups, activation, packed);
+}
+
+template <at::DeviceType device>
+Tensor pecr_conv2d_autocast(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
+                            IntArrayRef padding, IntArrayRef pool_size, IntArrayRef pool_stride, IntArrayRef dilation,
+                            std::int64_t groups, const OptionalTensor& packed) {
+  const Autocast<device> cast;
+  return pecr_conv2d(cast(x), cast(weight), cast(bias), stride, padding, pool_size, pool_stride, dilation, groups,
+                     packed);
+}
+
+template <at::DeviceType device>
 Tensor dsc_block_autocast(const Tensor& x, const Tensor& dw_weight, const OptionalTensor& bn_weight,
                           const OptionalTensor& bn_bias, const OptionalTensor& running_mean,
                           const OptionalTensor& running_var, const Tensor& pw_weight, const OptionalTensor& dw_bias,
@@ -174,6 +191,8 @@ void register_casts(torch::Library& m) {
   m.impl("depthwise_conv2d", translated<depthwise_conv2d_autocast<device>>);
   m.impl("pointwise_conv2d", translated<pointwise_conv2d_autocast<device>>);
   m.impl("sliding_channel_conv2d", translated<sliding_channel_conv2d_autocast<device>>);
+  m.impl("ecr_conv2d", translated<ecr_conv2d_autocast<device>>);
+  m.impl("pecr_conv2d", translated<pecr_conv2d_autocast<device>>);
   m.impl("dsc_block", translated<dsc_block_autocast<device>>);
   m.impl("conv_bn_act", translated<conv_bn_act_autocast<device>>);
   m.impl("inverted_residual", translated<inverted_residual_autocast<device>>);

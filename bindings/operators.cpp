@@ -55,6 +55,24 @@ Tensors3 depthwise_conv2d_backward(const Tensor& grad_y, const Tensor& x, const 
                                          dilation, output_mask);
 }
 
+Tensor ecr_conv2d(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
+                  IntArrayRef padding, IntArrayRef dilation, std::int64_t groups, std::string_view activation,
+                  const OptionalTensor& packed) {
+  return call<ecr_conv2d>("fusedsc::ecr_conv2d", x, weight, bias, stride, padding, dilation, groups, activation,
+                          packed);
+}
+
+Tensor pecr_conv2d(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
+                   IntArrayRef padding, IntArrayRef pool_size, IntArrayRef pool_stride, IntArrayRef dilation,
+                   std::int64_t groups, const OptionalTensor& packed) {
+  return call<pecr_conv2d>("fusedsc::pecr_conv2d", x, weight, bias, stride, padding, pool_size, pool_stride, dilation,
+                           groups, packed);
+}
+
+Tensor pack_sparse_weight(const Tensor& weight, std::int64_t groups) {
+  return call<pack_sparse_weight>("fusedsc::_pack_sparse_weight", weight, groups);
+}
+
 Tensor pointwise_conv2d(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, std::int64_t groups) {
   return call<pointwise_conv2d>("fusedsc::pointwise_conv2d", x, weight, bias, groups);
 }

@@ -30,6 +30,14 @@ Tensor pointwise_conv2d(const Tensor& x, const Tensor& weight, const OptionalTen
 Tensor sliding_channel_conv2d(const Tensor& x, const Tensor& weight, const OptionalTensor& bias = {},
                               std::int64_t groups = 2, double overlap = 0.5);
 
+Tensor ecr_conv2d(const Tensor& x, const Tensor& weight, const OptionalTensor& bias = {}, IntArrayRef stride = 1,
+                  IntArrayRef padding = 0, IntArrayRef dilation = 1, std::int64_t groups = 1,
+                  std::string_view activation = "identity", const OptionalTensor& packed = {});
+Tensor pecr_conv2d(const Tensor& x, const Tensor& weight, const OptionalTensor& bias = {}, IntArrayRef stride = 1,
+                   IntArrayRef padding = 0, IntArrayRef pool_size = 2, IntArrayRef pool_stride = 2,
+                   IntArrayRef dilation = 1, std::int64_t groups = 1, const OptionalTensor& packed = {});
+Tensor pack_sparse_weight(const Tensor& weight, std::int64_t groups);
+
 Tensor dsc_block(const Tensor& x, const Tensor& dw_weight, const OptionalTensor& bn_weight,
                  const OptionalTensor& bn_bias, const OptionalTensor& running_mean, const OptionalTensor& running_var,
                  const Tensor& pw_weight, const OptionalTensor& dw_bias, const OptionalTensor& pw_bias, bool training,

@@ -22,6 +22,14 @@ TORCH_LIBRARY(fusedsc, m) {
   def("sliding_channel_conv2d_backward(Tensor grad_y, Tensor x, Tensor weight, int groups, float overlap, "
       "bool[3] output_mask) -> (Tensor grad_x, Tensor grad_weight, Tensor grad_bias)");
 
+  // Without gradients. `packed`: what _pack_sparse_weight makes of the weight, for calls that share it; else each makes
+  // it anew. pecr_conv2d has ReLU behind the convolution, and then the greatest value of each window.
+  def("ecr_conv2d(Tensor x, Tensor weight, Tensor? bias=None, int[2] stride=1, int[4] padding=0, int[2] dilation=1, "
+      "int groups=1, str activation=\"identity\", Tensor? packed=None) -> Tensor");
+  def("pecr_conv2d(Tensor x, Tensor weight, Tensor? bias=None, int[2] stride=1, int[4] padding=0, int[2] pool_size=2, "
+      "int[2] pool_stride=2, int[2] dilation=1, int groups=1, Tensor? packed=None) -> Tensor");
+  def("_pack_sparse_weight(Tensor weight, int groups) -> Tensor");
+
   def("dsc_block(Tensor x, Tensor dw_weight, Tensor? bn_weight, Tensor? bn_bias, Tensor(a!)? running_mean, "
       "Tensor(b!)? running_var, Tensor pw_weight, *, Tensor? dw_bias=None, Tensor? pw_bias=None, bool training, "
       "float? momentum=0.1, Tensor(c!)? num_batches_tracked=None, float eps=1e-05, str activation=\"relu6\", "
@@ -132,6 +140,12 @@ TORCH_LIBRARY(fusedsc, m) {
   def("_explain_pointwise_conv2d(Tensor x, Tensor weight, Tensor? bias=None, int groups=1) "
       "-> (str[] direction, str[] implementation, str[] why_not, str[] config, str[] why)");
   def("_explain_sliding_channel_conv2d(Tensor x, Tensor weight, Tensor? bias=None, int groups=2, float overlap=0.5) "
+      "-> (str[] direction, str[] implementation, str[] why_not, str[] config, str[] why)");
+  def("_explain_ecr_conv2d(Tensor x, Tensor weight, Tensor? bias=None, int[2] stride=1, int[4] padding=0, "
+      "int[2] dilation=1, int groups=1, str activation=\"identity\", Tensor? packed=None) "
+      "-> (str[] direction, str[] implementation, str[] why_not, str[] config, str[] why)");
+  def("_explain_pecr_conv2d(Tensor x, Tensor weight, Tensor? bias=None, int[2] stride=1, int[4] padding=0, "
+      "int[2] pool_size=2, int[2] pool_stride=2, int[2] dilation=1, int groups=1, Tensor? packed=None) "
       "-> (str[] direction, str[] implementation, str[] why_not, str[] config, str[] why)");
   def("_explain_dsc_block(Tensor x, Tensor dw_weight, Tensor? bn_weight, Tensor? bn_bias, Tensor? running_mean, "
       "Tensor? running_var, Tensor pw_weight, *, Tensor? dw_bias=None, Tensor? pw_bias=None, bool training, "

@@ -5,12 +5,15 @@
 #include "fusedsc/forward/depthwise.h"
 #include "fusedsc/forward/pointwise.h"
 #include "fusedsc/forward/sliding_channel.h"
+#include "fusedsc/forward/sparse.h"
 
 namespace fusedsc {
 
 FUSEDSC_MEMBERS(DepthwiseArguments, x, weight, bias, window, prologue, epilogue, statistics, y)
 FUSEDSC_MEMBERS(PointwiseArguments, x, weight, bias, groups, prologue, prologue_is_new, epilogue, statistics, y,
                 allow_tf32, windows)
+FUSEDSC_MEMBERS(MaxPooling, size, stride)
+FUSEDSC_MEMBERS(SparseArguments, x, weight, packed, bias, groups, window, activation, pooling, y)
 FUSEDSC_MEMBERS(SlidingChannelArguments, x, weight, bias, groups, overlap, prologue, epilogue, statistics, y,
                 allow_tf32)
 

@@ -194,6 +194,26 @@ def test_training_step(tmp_path):
     assert record["floor_us"] is None
 
 
+def test_sparse(tmp_path):
+    output = tmp_path / "sparse.json"
+    assert benchmarks.main([*TINY, "--suite", "sparse", "--case", "*-conv2*", "--output", str(output)]) == 0
+    records = json.loads(output.read_text())
+    assert [record["layout"] for record in records] == ["contiguous", "channels_last"]
+    for record in records:
+        assert list(record)[: len(KEYS)] == KEYS
+        assert set(record["pytorch_us_of_all"]) == {"eager contiguous", "eager channels_last"}
+        assert record["zeros"] == pytest.approx(0.95, abs=0.02)
+        assert record["us_beside"]["ours, ones"] > 0
+
+
+def test_a_wrong_sparse_convolution_is_not_timed(monkeypatch, tmp_path):
+    right = fusedsc.functional.ecr_conv2d
+    monkeypatch.setattr(fusedsc.functional, "ecr_conv2d", lambda *args, **kwargs: 1.01 * right(*args, **kwargs))
+    output = tmp_path / "sparse.json"
+    assert benchmarks.main([*TINY, "--suite", "sparse", "--case", "LeNet*", "--output", str(output)]) == 1
+    assert all("results differ" in record["error"] for record in json.loads(output.read_text()))
+
+
 @pytest.mark.parametrize(
     ("name", "short"),
     [

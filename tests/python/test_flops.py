@@ -129,6 +129,23 @@ def test_sliding_channels():
     assert flops_of(lambda: block(x))["forward"] == 2 * (products + 3 * 5 * 7 * 8 * 9)
 
 
+@pytest.mark.cpu_only("what skips zeros runs on CPUs only so far")
+@pytest.mark.parametrize("padding", [1, (2, 1), (1, 0, 2, 1)])
+def test_zeros_count_as_any_number(padding):
+    """Counters look at sizes: as many as for the dense convolution."""
+    x, weight = torch.zeros(2, 6, 9, 11), torch.randn(8, 3, 3, 3)
+    for name in functional.INFERENCE_OPERATORS:
+        function, counts = getattr(functional, name), []
+        for operators in (torch.ops.fusedsc, plain):
+            with functional.using(operators), flop_counter.FlopCounterMode(display=False) as counter:
+                function(x, weight, None, (2, 1), padding, groups=2)
+            counts.append(counter.get_total_flops())
+        assert counts[0] == counts[1] > 0
+    with flop_counter.FlopCounterMode(display=False) as counter:  # what is left out has its default
+        torch.ops.fusedsc.pecr_conv2d(x, weight[:, :, :1, :1].repeat(1, 2, 1, 1))
+    assert counter.get_total_flops() == 2 * 2 * 8 * 6 * 9 * 11
+
+
 def test_what_is_asked_to_be_computed_again_counts():
     block, x = nn.DSCBlock(4, 6).to(device()), torch.randn(2, 4, 5, 7)
     stored = flops_of(lambda: block(x))
@@ -140,7 +157,7 @@ def test_what_is_asked_to_be_computed_again_counts():
 
 def test_every_operator_has_a_formula():
     registered = operators_of_tensors()
-    counts_nothing = {"_cast", "_cast_sliding", "_change_layout", "_fold_batch_norms"}
+    counts_nothing = {"_cast", "_cast_sliding", "_change_layout", "_fold_batch_norms", "_pack_sparse_weight"}
     composed = {name for name in registered if f"_{name}_forward" in registered} | {"inverted_residual"}
     computes = registered - counts_nothing - composed
     assert computes == {name for name in computes if getattr(torch.ops.fusedsc, name) in flop_counter.flop_registry}

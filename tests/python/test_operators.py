@@ -72,6 +72,16 @@ def convolution_calls(layout):
     yield ops._fold_batch_norms, ([*vectors(8), *vectors(3)[:2], None, None], [1e-5, 1e-3], True)
 
 
+def sparse_calls(layout):
+    x = torch.relu(torch.randn(2, 4, 6, 7, dtype=torch.float64, device="cpu")).to(memory_format=layout)
+    weight, bias = torch.randn(6, 2, 3, 3, dtype=x.dtype, device="cpu"), torch.randn(6, dtype=x.dtype, device="cpu")
+    packed = ops._pack_sparse_weight(weight, 2)
+    yield ops._pack_sparse_weight, (weight, 2)
+    for vector, given in ((bias, packed), (None, None)):
+        yield ops.ecr_conv2d, (x, weight, vector, *GEOMETRY, 2, "silu", given)
+        yield ops.pecr_conv2d, (x, weight, vector, *SAME[:2], [2, 3], [1, 2], [1, 1], 2, given)
+
+
 def dsc_calls(layout):
     x, dw, dw_bias, gamma, beta, pw, pw_bias = dsc_operands(layout)
     folded = ops._fold_batch_norms([gamma, beta, *vectors(8)[2:]], [1e-5], True)
@@ -126,7 +136,7 @@ def gated_calls(layout):
             )  # fmt: skip
 
 
-CALLS = [convolution_calls, conv_bn_act_calls, dsc_calls, gated_calls, chain_calls]
+CALLS = [convolution_calls, sparse_calls, conv_bn_act_calls, dsc_calls, gated_calls, chain_calls]
 
 
 @pytest.mark.parametrize("calls", CALLS)

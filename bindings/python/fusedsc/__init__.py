@@ -4,7 +4,7 @@
 ``fusedsc.nn`` are the operators and modules it is made of.
 """
 
-from . import _library, flops, functional, nn, vmap
+from . import _library, flops, functional, nn, sparse, vmap
 from ._version import __version__
 from .check_gradients import GradientReport, check_gradients
 from .explain import explain
@@ -35,6 +35,7 @@ __all__ = [
     "functional",
     "kernels",
     "nn",
+    "sparse",
     "swap",
     "swap_report",
     "to_scc",

@@ -14,6 +14,8 @@ EXPLAINABLE = (
     "depthwise_conv2d",
     "pointwise_conv2d",
     "sliding_channel_conv2d",
+    "ecr_conv2d",
+    "pecr_conv2d",
     "conv_bn_act",
     "conv_chain",
     "dsc_block",
@@ -67,8 +69,8 @@ def explain(op_name: str, *args, **kwargs) -> Explanation:
     """Each implementation or kernel of an operator: taken, with its config, or the reason why it cannot run.
 
     Args:
-        op_name: "depthwise_conv2d", "pointwise_conv2d", "sliding_channel_conv2d", "conv_bn_act", "conv_chain",
-            "dsc_block" or "inverted_residual".
+        op_name: "depthwise_conv2d", "pointwise_conv2d", "sliding_channel_conv2d", "ecr_conv2d", "pecr_conv2d",
+            "conv_bn_act", "conv_chain", "dsc_block" or "inverted_residual".
         *args, **kwargs: what ``fusedsc.functional``'s function of that name would be called with. Nothing is computed.
 
     Raises:

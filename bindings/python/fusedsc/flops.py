@@ -112,16 +112,33 @@ def _chain_shapes(x: Shape, weights, strides, paddings, dilations) -> list[list[
     """Of x and of each convolution's result."""
     shapes = [list(x)]
     for i, weight in enumerate(weights):
-        left, right, top, bottom = paddings[4 * i : 4 * i + 4]
-        sides = [
-            (size + pad - dilation * (kernel - 1) - 1) // stride + 1
-            for size, pad, kernel, stride, dilation in zip(
-                shapes[-1][2:], (top + bottom, left + right), weight[2:], strides[2 * i : 2 * i + 2],
-                dilations[2 * i : 2 * i + 2], strict=True,
-            )
-        ]  # fmt: skip
-        shapes.append([x[0], weight[0], *sides])
+        pair = slice(2 * i, 2 * i + 2)
+        padding = paddings[4 * i : 4 * i + 4]
+        shapes.append(_convolved(shapes[-1], weight, strides[pair], padding, dilations[pair]))
     return shapes
+
+
+def _convolved(x: Shape, weight: Shape, stride, padding, dilation) -> list[int]:
+    """The shape of a convolution's result; padding: left, right, top, bottom."""
+    left, right, top, bottom = padding
+    sides = [
+        (size + pad - dilation_ * (kernel - 1) - 1) // stride_ + 1
+        for size, pad, kernel, stride_, dilation_ in zip(
+            x[2:], (top + bottom, left + right), weight[2:], stride, dilation, strict=True
+        )
+    ]
+    return [x[0], weight[0], *sides]
+
+
+def _pecr(
+    x, weight, bias=None, stride=(1,), padding=(0,), pool_size=(2,), pool_stride=(2,), dilation=(1,), *args,
+    out_shape=None, **kwargs,
+) -> int:  # fmt: skip
+    # All of the dense convolution's, zeros or not, as FLOP counters look at sizes only.
+    stride, dilation = (list(numbers) * (2 // len(numbers)) for numbers in (stride, dilation))
+    vertical, horizontal = padding[0], padding[-1]
+    sides = padding if len(padding) == 4 else [horizontal, horizontal, vertical, vertical]
+    return _conv(x, weight, _convolved(x, weight, stride, sides, dilation))
 
 
 def _gated_residual(
@@ -181,6 +198,8 @@ FORMULAS = {
     "pointwise_conv2d_backward": _pointwise_backward,
     "sliding_channel_conv2d": _convolution,
     "sliding_channel_conv2d_backward": _sliding_backward,
+    "ecr_conv2d": _convolution,
+    "pecr_conv2d": _pecr,
     "_conv_bn_act_forward": _conv_bn_act,
     "_conv_bn_act_backward": _conv_bn_act_backward,
     "_dsc_block_forward": _dsc_block,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median, stdev
 
 import torch
 
-__all__ = ["Measurement", "Memory", "Subject", "measure"]
+__all__ = ["Measurement", "Memory", "Subject", "is_clearly_faster", "measure"]
 
 CLEARLY, SIGMAS = 1.02, 3.0
 """What is taken now is replaced by what is faster by more than 2%, and by more than three standard errors: else ties
@@ -203,14 +203,15 @@ def measure(
     may_stay = len(set(present.choices)) == 1
     eligible = [way for way in finalists if may_stay or way is not present] or ways[1:2] or [present]
     best = min(eligible, key=lambda way: way.total(way.times()))
-    if may_stay and best is not present and not _is_clearly_faster(best, present, rounds):
+    if may_stay and best is not present and not is_clearly_faster(best, present, rounds):
         best = present
     others = sorted((way for way in ways if way is not best), key=lambda way: way.total(way.times()))
     alike = [(way.choices[0], way.times()) for way in others if len(set(way.choices)) == 1]
     return Measurement(present.choices, present.times(), best.choices, best.times(), alike)
 
 
-def _is_clearly_faster(best: Way, present: Way, rounds: Sequence[dict[Way, float]]) -> bool:
+def is_clearly_faster(best: Hashable, present: Hashable, rounds: Sequence[dict[Hashable, float]]) -> bool:
+    """Whether one way is faster than another, by more than ties and noise make of it. Each round has a time of each."""
     gains = [math.log(totals[present] / totals[best]) for totals in rounds]
     error = stdev(gains) / math.sqrt(len(gains))
     return fmean(gains) > max(math.log(CLEARLY), SIGMAS * error)

@@ -19,8 +19,10 @@ __all__ = [
     "conv_chain",
     "depthwise_conv2d",
     "dsc_block",
+    "ecr_conv2d",
     "inverted_residual",
     "is_exporting",
+    "pecr_conv2d",
     "pointwise_conv2d",
     "sliding_channel_conv2d",
 ]
@@ -62,6 +64,15 @@ def sliding_channel_conv2d(x, weight, bias, groups, overlap):
     windows = (first + torch.arange(width, device=x.device)).remainder(channels)
     dense = weight.new_zeros(weight.shape[0], channels).scatter(1, windows, weight.flatten(1))
     return F.conv2d(x, dense[:, :, None, None], bias)
+
+
+def ecr_conv2d(x, weight, bias, stride, padding, dilation, groups, activation, packed):
+    return _activation(activation)(_convolution(x, weight, bias, stride, padding, dilation, groups))
+
+
+def pecr_conv2d(x, weight, bias, stride, padding, pool_size, pool_stride, dilation, groups, packed):
+    y = F.relu(_convolution(x, weight, bias, stride, padding, dilation, groups))
+    return F.max_pool2d(y, pool_size, pool_stride)
 
 
 def dsc_block(

@@ -14,11 +14,13 @@ from torch.utils import _pytree as pytree
 __all__ = ["register"]
 
 CONVOLUTIONS = ("depthwise_conv2d", "pointwise_conv2d", "sliding_channel_conv2d")
+INFERENCE_CONVOLUTIONS = ("ecr_conv2d", "pecr_conv2d")
 OTHERS = (
     "_cast",
     "_cast_sliding",
     "_change_layout",
     "_fold_batch_norms",
+    "_pack_sparse_weight",
     *(f"{name}_backward" for name in CONVOLUTIONS),
     *(
         f"_{name}_{direction}"
@@ -30,7 +32,7 @@ OTHERS = (
 
 def register() -> None:
     """Tells PyTorch, once; it would repeat most of them by itself, and ask users to report that."""
-    for name in CONVOLUTIONS:
+    for name in (*CONVOLUTIONS, *INFERENCE_CONVOLUTIONS):
         torch.library.register_vmap(f"fusedsc::{name}", _convolution(getattr(torch.ops.fusedsc, name).default))
     for name in OTHERS:
         torch.library.register_vmap(f"fusedsc::{name}", _repeated(getattr(torch.ops.fusedsc, name).default))

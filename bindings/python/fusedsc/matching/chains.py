@@ -26,7 +26,7 @@ from .layers import (
 )
 from .parts import Chain, Gated, Image, Part, Stage, geometry_of, path_of
 
-__all__ = ["Found", "count_convolutions", "find_parts", "unfused_activations"]
+__all__ = ["Found", "activation_at", "count_convolutions", "find_parts", "unfused_activations"]
 
 ADDITIONS = (operator.add, operator.iadd, torch.add, "add", "add_")
 PRODUCTS = (operator.mul, operator.imul, torch.mul, "mul", "mul_")
@@ -82,7 +82,7 @@ def _why_not_fused(layers: LayerGraph, node: fx.Node, behind_part: bool) -> str 
     reason = why_not_activation(node.target if module is None else module, _approximates(node))
     if reason is not None or not behind_part:
         return reason
-    if _activation(layers, node) is not None:
+    if activation_at(layers, node) is not None:
         return "others read what it reads, too"
     return why_not_plain(module) if module is not None and activation_of(module) is not None else None
 
@@ -111,7 +111,8 @@ def _kind(layers: LayerGraph, node: fx.Node) -> str | None:
     return conv_kind(conv)
 
 
-def _activation(layers: LayerGraph, node: fx.Node) -> str | None:
+def activation_at(layers: LayerGraph, node: fx.Node) -> str | None:
+    """The operators' name of the activation that the node is; None if it is none that they have."""
     module = layers.layer(node)
     if module is not None:
         return activation_of(module) if why_not_plain(module) is None else None
@@ -176,7 +177,7 @@ class _Finder:
             self.nodes.append(following)
             following = self._following()
         if activation == "identity" and following is not None:
-            name = _activation(self.layers, following)
+            name = activation_at(self.layers, following)
             if name is not None:
                 activation = name
                 self.nodes.append(following)
@@ -199,7 +200,7 @@ class _Finder:
 
     def _input_activation(self, source: fx.Node) -> str:
         """The activation that makes the first convolution's input, if that is all that reads it."""
-        name = _activation(self.layers, source)
+        name = activation_at(self.layers, source)
         if name is None or source in self.taken:
             return "identity"
         if self.layers.only_user(source) is None or self.layers.only_input(source) is None:
@@ -289,7 +290,7 @@ class _Gate:
         if reduce is None or _kind(layers, reduce) != "pointwise":
             return None
         following = layers.only_user(reduce)
-        activation = _activation(layers, following) if following is not None else None
+        activation = activation_at(layers, following) if following is not None else None
         if activation is None:
             return None
         expand = layers.only_user(following)

@@ -1,0 +1,8 @@
+"""Convolutions that skip the zeros of what they read, and where in a network they gain: for inference, on CPUs."""
+
+from .layers import SparseConv2d
+from .optimizing import optimize, report, restore
+from .report import LayerChoice, SparseReport
+from .weights import pack_weight
+
+__all__ = ["LayerChoice", "SparseConv2d", "SparseReport", "optimize", "pack_weight", "report", "restore"]

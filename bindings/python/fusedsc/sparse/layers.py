@@ -1,0 +1,90 @@
+"""A convolution that skips zeros, as a layer of an optimized network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from .. import functional
+from ..arguments import Padding
+from .weights import pack_weight
+
+__all__ = ["SparseConv2d"]
+
+
+class SparseConv2d(nn.Module):
+    """:func:`fusedsc.functional.ecr_conv2d`, or with pooling ``pecr_conv2d``, with a weight of its own: for inference.
+
+    The weight is packed once. It is a buffer, as the bias is: there is nothing to train.
+
+    Args:
+        weight: [M, C // groups, Kh, Kw].
+        bias: [M], or None.
+        stride, padding, dilation, groups, activation: as in :func:`fusedsc.functional.ecr_conv2d`.
+        pooling: (size, stride) of the windows of ``pecr_conv2d``, two numbers each; the activation is "relu" then.
+            None: nothing is pooled.
+
+    Raises:
+        ValueError: the weight has the wrong rank, dtype or device; there is pooling behind another activation.
+    """
+
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: tuple[int, int] = (1, 1),
+        padding: Padding = (0, 0),
+        dilation: tuple[int, int] = (1, 1),
+        groups: int = 1,
+        activation: str = "identity",
+        pooling: tuple[tuple[int, int], tuple[int, int]] | None = None,
+    ) -> None:
+        super().__init__()
+        if pooling is not None and activation != "relu":
+            raise ValueError(f'activation: it is "{activation}"; give "relu" where there is pooling, or no pooling')
+        self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
+        self.activation, self.pooling = activation, pooling
+        self.register_buffer("weight", weight.detach())
+        self.register_buffer("bias", None if bias is None else bias.detach())
+        self.register_buffer("packed", pack_weight(self.weight, groups))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """
+        Raises:
+            RuntimeError: it is in training mode.
+            ValueError: as the operator; x requires a gradient, and grad mode is on.
+        """
+        if self.training:
+            raise RuntimeError(
+                "fusedsc.sparse: an optimized network is for inference, and is in training mode; call .eval(), or "
+                "train the one that fusedsc.sparse.restore gives back"
+            )
+        geometry = self.stride, self.padding
+        if self.pooling is None:
+            return functional.ecr_conv2d(
+                x, self.weight, self.bias, *geometry, self.dilation, self.groups, self.activation, self.packed
+            )
+        return functional.pecr_conv2d(
+            x, self.weight, self.bias, *geometry, *self.pooling, self.dilation, self.groups, self.packed
+        )
+
+    def extra_repr(self) -> str:
+        parts = [f"{list(self.weight.shape)}", f"stride={self.stride}", f"padding={self.padding}"]
+        if self.dilation != (1, 1):
+            parts.append(f"dilation={self.dilation}")
+        if self.groups != 1:
+            parts.append(f"groups={self.groups}")
+        parts.append(f"activation={self.activation}")
+        if self.pooling is not None:
+            parts.append("pool_size={}, pool_stride={}".format(*self.pooling))
+        return ", ".join(parts)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SparseConv2d:
+        """As any module's; but what is packed has a type of its own, whatever the weight is converted to."""
+        super()._apply(fn, recurse)
+        if self.weight.device.type == "cpu":
+            with torch.no_grad():
+                self.packed = pack_weight(self.weight, self.groups)
+        return self

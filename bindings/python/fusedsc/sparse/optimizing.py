@@ -1,0 +1,294 @@
+"""Seed 002's OCPA: dense, ECR or PECR for each convolution of a network, by measurement."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, fx, nn
+
+from ..arguments import module as module_argument
+from ..matching.fused import FusedModule
+from ..matching.graph import LayerGraph, trace
+from ..matching.layers import why_not_plain
+from .layers import SparseConv2d
+from .patterns import Layer, find_layers
+from .report import LayerChoice, SparseReport
+from .timing import faster_way, times_of
+
+__all__ = ["optimize", "report", "restore"]
+
+_known: WeakKeyDictionary[nn.Module, tuple[SparseReport, nn.Module]] = WeakKeyDictionary()
+"""Of each network that :func:`optimize` made the report, and the network before: not in the network itself, where they
+would be copied and saved."""
+
+LEAST_SPARSITY = 0.3
+"""Of what has fewer zeros nothing sparse is tried."""
+
+
+@dataclass
+class Region:
+    """A module whose forward is a graph."""
+
+    module: nn.Module
+    name: str
+    layers: LayerGraph
+    convolutions: list[Layer]
+    is_met: bool = False
+    """Whether the sample has reached it: only the first call is measured."""
+    rows: dict[Layer, LayerChoice] = field(default_factory=dict)
+    sparse: dict[Layer, SparseConv2d] = field(default_factory=dict)
+
+    def path(self, layer: Layer) -> str:
+        if isinstance(self.module, nn.Conv2d):
+            return self.name
+        return f"{self.name}.{layer.name}" if self.name else layer.name
+
+
+def optimize(
+    model: nn.Module, sample: Tensor | Sequence[Tensor], *, progress: bool = True, verbose: bool = True
+) -> nn.Module:
+    """The same network with those convolutions that gain by it skipping the zeros of what they read: for inference.
+
+    Runs the sample once, and on the way measures of each convolution how many zeros it reads, and how long it takes
+    with the BatchNorm, activation and max-pooling behind it: dense, as it is; by ``ecr_conv2d``, with BatchNorm and
+    activation in it; and by ``pecr_conv2d``, with max-pooling behind ReLU in it, too. Dense stays unless another is
+    faster by more than 2% and by three standard errors. At last the whole network is timed, as it was and as it is; if
+    it has not gained, everything is dense again. After section 7 of seed 002 (OCPA).
+
+    What is faster depends on the share of zeros, on the batch and on the machine's threads: give a sample like what
+    will come. Other inputs are computed as right, but perhaps not as fast.
+
+    Args:
+        model: a network in eval mode, on a CPU. It stays as it is.
+        sample: what it is called with: a tensor, or a tuple or list of tensors.
+        progress: show a progress bar, if tqdm is installed.
+        verbose: print the report to stderr; :func:`report` has it in any case.
+
+    Returns:
+        A copy of the network; where its forward could be traced (``torch.fx``) and something gains, a ``GraphModule``.
+        It is for inference: its sparse layers refuse training mode, and inputs that require gradients. It can be
+        exported, compiled, copied and saved. :func:`restore` gives the network before.
+
+    Raises:
+        ValueError: ``model`` is no module, is in training mode, not on a CPU, already optimized, or has parts that
+            ``fusedsc.swap`` fused; ``sample`` holds something else than tensors.
+    """
+    inputs = _checked(model, sample)
+    optimized = copy.deepcopy(model)
+    regions = list(_regions(optimized, ""))
+    with torch.no_grad():
+        with _bar(sum(len(region.convolutions) for region in regions), progress) as tick:
+            _measure(optimized, inputs, regions, tick)
+        result, before_us, after_us, taken_back = _installed(optimized, model, inputs, regions)
+    rows = [region.rows[layer] for region in regions for layer in region.convolutions]
+    if taken_back:
+        rows = [replace(row, choice="dense") for row in rows]
+    found = SparseReport(tuple(rows), before_us, after_us, taken_back)
+    _known[result] = found, model
+    if verbose:
+        print(found, file=sys.stderr)
+    return result
+
+
+def restore(model: nn.Module) -> nn.Module:
+    """The network that :func:`optimize` was given: itself, not a copy.
+
+    Raises:
+        ValueError: ``model`` is no module, or does not come from :func:`optimize` itself (a copy does not know it).
+    """
+    return _of_result(model)[1]
+
+
+def report(model: nn.Module) -> SparseReport:
+    """What :func:`optimize` found.
+
+    Raises:
+        ValueError: as :func:`restore`.
+    """
+    return _of_result(model)[0]
+
+
+def _of_result(model: nn.Module) -> tuple[SparseReport, nn.Module]:
+    found = _known.get(module_argument("model", model))
+    if found is None:
+        raise ValueError(
+            "model: it does not come from fusedsc.sparse.optimize; give what that returned itself, not a copy of it"
+        )
+    return found
+
+
+def _checked(model: nn.Module, sample: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
+    training = next((name for name, one in module_argument("model", model).named_modules() if one.training), None)
+    if training is not None:
+        raise ValueError(
+            f"model: {training or 'it'} is in training mode; what skips zeros is for inference: call model.eval()"
+        )
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.device.type != "cpu":
+            raise ValueError(
+                f"model: {name} is on {tensor.device}, but what skips zeros runs on CPUs only so far; leave the model "
+                "as it is there, or move it with .cpu()"
+            )
+    if any(isinstance(one, SparseConv2d) for one in model.modules()):
+        raise ValueError("model: it is optimized already; give what fusedsc.sparse.restore(model) returns")
+    if any(isinstance(one, FusedModule) for one in model.modules()):
+        raise ValueError("model: fusedsc.swap has fused parts of it; give what fusedsc.unswap(model) returns")
+    inputs = tuple(sample) if isinstance(sample, list | tuple) else (sample,)
+    if not inputs or not all(isinstance(tensor, Tensor) for tensor in inputs):
+        raise ValueError("sample: give a tensor, or a tuple of the tensors that the model is called with")
+    return inputs
+
+
+# ------------------------------------------------------------------------------------------------------------- regions
+
+
+def _regions(module: nn.Module, name: str, seen: set[nn.Module] | None = None) -> Iterator[Region]:
+    """The largest modules whose forwards are graphs, and single convolutions in the others."""
+    seen = set() if seen is None else seen
+    if module in seen or not any(isinstance(one, nn.Conv2d) for one in module.modules()):
+        return
+    seen.add(module)
+    layers = trace(nn.Sequential(module) if isinstance(module, nn.Conv2d) else module)
+    if layers is not None and all(why_not_plain(layers.modules[name]) is None for name in ("", *layers.looked_into)):
+        yield Region(module, name, layers, find_layers(layers))
+        return
+    for child_name, child in module.named_children():
+        yield from _regions(child, f"{name}.{child_name}" if name else child_name, seen)
+
+
+# ----------------------------------------------------------------------------------------------------------- measuring
+
+
+def _measure(model: nn.Module, inputs: tuple[Tensor, ...], regions: list[Region], tick: Callable[[], None]) -> None:
+    """Runs the network, and fills the regions' rows."""
+    hooks = []
+
+    def measuring(region: Region) -> Callable:
+        def hook(module: nn.Module, args: tuple, kwargs: dict) -> None:
+            if not region.is_met:
+                region.is_met = True
+                _Measuring(region, tick).run(*_in_order(region.layers.graph, args, kwargs))
+
+        return hook
+
+    try:
+        for region in regions:
+            hooks.append(region.module.register_forward_pre_hook(measuring(region), with_kwargs=True))
+        model(*inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    for region in regions:
+        for layer in region.convolutions:
+            region.rows.setdefault(layer, LayerChoice(region.path(layer), None, "dense", reason="not reached"))
+
+
+def _in_order(graph: fx.Graph, args: tuple, kwargs: dict) -> list:
+    """A call's arguments as the graph's placeholders have them."""
+    given = list(args)
+    for node in [node for node in graph.nodes if node.op == "placeholder"][len(args) :]:
+        given.append(kwargs[node.target] if node.target in kwargs else node.args[0] if node.args else None)
+    return given
+
+
+class _Measuring(fx.Interpreter):
+    """Runs a region's graph, and measures each convolution as it comes to it."""
+
+    def __init__(self, region: Region, tick: Callable[[], None]) -> None:
+        root = nn.Sequential(region.module) if isinstance(region.module, nn.Conv2d) else region.module
+        super().__init__(fx.GraphModule(root, region.layers.graph))
+        self.region, self.tick = region, tick
+        self.firsts = {layer.nodes[0]: layer for layer in region.convolutions}
+
+    def run_node(self, n: fx.Node):
+        layer = self.firsts.get(n)
+        if layer is not None:
+            x = self.fetch_args_kwargs_from_env(n)[0][0]
+            self.region.rows[layer] = self._row(layer, x)
+            self.tick()
+        return super().run_node(n)
+
+    def _row(self, layer: Layer, x: Tensor) -> LayerChoice:
+        name, sparsity = self.region.path(layer), (x == 0).double().mean().item() if x.numel() else 0.0
+        reason = layer.why_not or (f"less than {LEAST_SPARSITY:.0%} zeros" if sparsity < LEAST_SPARSITY else "")
+        if reason:
+            return LayerChoice(name, sparsity, "dense", reason=reason)
+        layers, ecr = self.region.layers, layer.sparse(pools=False)
+        modules = {"ecr": ecr.eval()}
+        ways = {"dense": lambda: layer.dense(layers, x), "ecr": lambda: layer.pool(layers, ecr(x))}
+        if layer.pooling is not None:
+            modules["pecr"] = pecr = layer.sparse(pools=True).eval()
+            ways["pecr"] = lambda: pecr(x)
+        rounds = times_of(ways, "dense")
+        choice, us = faster_way("dense", rounds)
+        if choice != "dense":
+            self.region.sparse[layer] = modules[choice]
+        return LayerChoice(name, sparsity, choice, us["dense"], us.get("ecr"), us.get("pecr"))
+
+
+@contextmanager
+def _bar(total: int, progress: bool) -> Iterator[Callable[[], None]]:
+    try:
+        if not progress:
+            raise ImportError
+        from tqdm.auto import tqdm
+    except ImportError:
+        yield lambda: None
+        return
+    with tqdm(total=total, desc="fusedsc.sparse.optimize", unit="layer", leave=False) as bar:
+        yield bar.update
+
+
+# ---------------------------------------------------------------------------------------------------------- installing
+
+
+def _installed(
+    optimized: nn.Module, model: nn.Module, inputs: tuple[Tensor, ...], regions: list[Region]
+) -> tuple[nn.Module, float, float, bool]:
+    """The network with its sparse layers, and what it takes before and now. A plain copy where it does not gain."""
+    if not any(region.sparse for region in regions):
+        _, us = faster_way("dense", times_of({"dense": lambda: model(*inputs)}, "dense"))
+        return optimized, us["dense"], us["dense"], False
+    for region in regions:
+        if region.sparse:
+            optimized = _replaced(optimized, region.module, _sparse_region(region))
+    ways = {"dense": lambda: model(*inputs), "sparse": lambda: optimized(*inputs)}
+    choice, us = faster_way("dense", times_of(ways, "dense"))
+    if choice == "dense":
+        return copy.deepcopy(model), us["dense"], us["dense"], True
+    return optimized, us["dense"], us["sparse"], False
+
+
+def _sparse_region(region: Region) -> nn.Module:
+    if isinstance(region.module, nn.Conv2d):
+        return next(iter(region.sparse.values()))
+    graph = region.layers.graph
+    for layer, sparse in region.sparse.items():
+        first, *rest = layer.unpooled if sparse.pooling is None else layer.nodes
+        parent, _, child = layer.name.rpartition(".")
+        region.module.get_submodule(parent)._modules[child] = sparse
+        if rest:
+            rest[-1].replace_all_uses_with(first)
+        for node in reversed(rest):
+            graph.erase_node(node)
+    plain = fx.Graph()  # which does not know our tracer: who loads the network need not have it
+    plain.output(plain.graph_copy(graph, {}))
+    plain.lint()
+    return fx.GraphModule(region.module, plain, type(region.module).__name__)
+
+
+def _replaced(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
+    """The model with another module in every place where that one was."""
+    if model is old:
+        return new
+    for parent in model.modules():
+        for name, child in parent._modules.items():
+            if child is old:
+                parent._modules[name] = new
+    return model

@@ -1,0 +1,166 @@
+"""Convolutions in a network's graph, with the BatchNorm, the activation and the max-pooling behind them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+
+from ..arguments import pair
+from ..matching.chains import activation_at
+from ..matching.graph import LayerGraph
+from ..matching.layers import conv_padding, is_norm, norm_activation, why_not_plain
+from .layers import SparseConv2d
+
+__all__ = ["Layer", "find_layers", "folded"]
+
+POOLINGS = (F.max_pool2d, F.max_pool2d_with_indices, torch.max_pool2d)
+POOLING_ARGUMENTS = ("input", "kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
+
+Pooling = tuple[tuple[int, int], tuple[int, int]]
+"""Size and stride, each (vertical, horizontal)."""
+
+
+@dataclass(eq=False)
+class Layer:
+    """A convolution and what alone reads its result, in the order of the graph."""
+
+    conv: nn.Conv2d
+    nodes: list[fx.Node]
+    norm: nn.Module | None = None
+    activation: str = "identity"
+    unpooled: list[fx.Node] = field(default_factory=list)
+    """The nodes that ``ecr_conv2d`` takes the place of; the others are pooling."""
+    pooling: Pooling | None = None
+    why_not: str | None = None
+    """Why it stays dense, whatever it takes."""
+
+    @property
+    def name(self) -> str:
+        """The convolution's, below the module that the graph is of."""
+        return str(self.nodes[0].target)
+
+    def dense(self, layers: LayerGraph, x: Tensor) -> Tensor:
+        """What the network's own layers make of x."""
+        return _call(layers, self.nodes, x)
+
+    def pool(self, layers: LayerGraph, x: Tensor) -> Tensor:
+        """What is left to be done behind ``ecr_conv2d``."""
+        return _call(layers, self.nodes[len(self.unpooled) :], x)
+
+    def sparse(self, pools: bool) -> SparseConv2d:
+        """The layer as it skips zeros."""
+        conv = self.conv
+        geometry = conv.stride, conv_padding(conv), conv.dilation, conv.groups
+        return SparseConv2d(*folded(conv, self.norm), *geometry, self.activation, self.pooling if pools else None)
+
+
+def _call(layers: LayerGraph, nodes: list[fx.Node], x: Tensor) -> Tensor:
+    for node in nodes:
+        if node.op == "call_module":
+            x = layers.layer(node)(x)
+        elif node.op == "call_method":
+            x = getattr(x, node.target)(*node.args[1:], **node.kwargs)
+        else:
+            x = node.target(x, *node.args[1:], **node.kwargs)
+    return x
+
+
+def folded(conv: nn.Conv2d, norm: nn.Module | None) -> tuple[Tensor, Tensor | None]:
+    """Weight and bias of the convolution that does what the BatchNorm does, too, with its running statistics; worked
+    out in double precision."""
+    weight, bias = conv.weight.detach(), None if conv.bias is None else conv.bias.detach()
+    if norm is None:
+        return weight.clone(), None if bias is None else bias.clone()
+    scale = (norm.running_var.double() + norm.eps).rsqrt()
+    if norm.weight is not None:
+        scale = scale * norm.weight.detach().double()
+    shift = -norm.running_mean.double() * scale
+    if bias is not None:
+        shift = shift + bias.double() * scale
+    if norm.bias is not None:
+        shift = shift + norm.bias.detach().double()
+    return (weight.double() * scale[:, None, None, None]).to(weight.dtype), shift.to(weight.dtype)
+
+
+def find_layers(layers: LayerGraph) -> list[Layer]:
+    """Those of all ``nn.Conv2d`` in the graph, in its order."""
+    calls: dict[nn.Module, list[fx.Node]] = {}
+    for node in layers.graph.nodes:
+        if isinstance(layers.layer(node), nn.Conv2d) and layers.only_input(node) is not None:
+            calls.setdefault(layers.layer(node), []).append(node)
+    return [_follow(layers, nodes[0], len(nodes)) for nodes in calls.values()]
+
+
+def _follow(layers: LayerGraph, start: fx.Node, calls: int) -> Layer:
+    layer = Layer(layers.layer(start), [start])
+    layer.why_not = _why_not(layer.conv) or ("it is called more than once" if calls > 1 else None)
+
+    following = _following(layers, start)
+    if following is not None and _folds(layers.layer(following), layer.conv):
+        layer.norm, layer.activation = layers.layer(following), norm_activation(layers.layer(following))
+        layer.nodes.append(following)
+        following = _following(layers, following)
+    pooling = None if following is None else _pooling_at(layers, following)
+    if layer.activation == "identity" and pooling is not None:
+        # ReLU and the greatest of a window may change places: neither rounds.
+        behind = _following(layers, following)
+        if behind is not None and activation_at(layers, behind) == "relu":
+            layer.activation, layer.pooling, layer.unpooled = "relu", pooling, list(layer.nodes)
+            layer.nodes += [following, behind]
+            return layer
+    if layer.activation == "identity" and following is not None and activation_at(layers, following) is not None:
+        layer.activation = activation_at(layers, following)
+        layer.nodes.append(following)
+        following = _following(layers, following)
+        pooling = None if following is None else _pooling_at(layers, following)
+    layer.unpooled = list(layer.nodes)
+    if layer.activation == "relu" and pooling is not None:
+        layer.pooling = pooling
+        layer.nodes.append(following)
+    return layer
+
+
+def _following(layers: LayerGraph, node: fx.Node) -> fx.Node | None:
+    """What alone reads the node's value, and no other's."""
+    user = layers.only_user(node)
+    return user if user is not None and user.all_input_nodes == [node] and layers.only_input(user) is node else None
+
+
+def _why_not(conv: nn.Conv2d) -> str | None:
+    if type(conv) is not nn.Conv2d:
+        return f"it is a {type(conv).__name__}"
+    if why_not_plain(conv) is not None:
+        return why_not_plain(conv)
+    if conv.padding_mode != "zeros":
+        return f"it pads with {conv.padding_mode}"
+    if conv.groups == conv.in_channels > 1:
+        return "it is depthwise"
+    return None
+
+
+def _folds(norm: nn.Module | None, conv: nn.Conv2d) -> bool:
+    if norm is None or not is_norm(norm) or norm_activation(norm) is None or why_not_plain(norm) is not None:
+        return False
+    return norm.running_mean is not None and len(norm.running_mean) == conv.out_channels
+
+
+def _pooling_at(layers: LayerGraph, node: fx.Node) -> Pooling | None:
+    """None, too, of a max-pooling that pads, dilates or rounds up."""
+    module = layers.layer(node)
+    if module is not None:
+        if type(module) is not nn.MaxPool2d or why_not_plain(module) is not None:
+            return None
+        given = {name: getattr(module, name) for name in POOLING_ARGUMENTS[1:]}
+    elif node.op == "call_function" and node.target in POOLINGS:
+        given = {**dict(zip(POOLING_ARGUMENTS, node.args, strict=False)), **node.kwargs}
+    else:
+        return None
+    size, stride = given["kernel_size"], given.get("stride")
+    if given.get("ceil_mode") or given.get("return_indices"):
+        return None
+    if {*pair("padding", given.get("padding", 0))} != {0} or {*pair("dilation", given.get("dilation", 1))} != {1}:
+        return None
+    return tuple(pair("kernel_size", size)), tuple(pair("stride", stride or size))

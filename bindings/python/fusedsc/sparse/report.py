@@ -1,0 +1,83 @@
+"""What :func:`fusedsc.sparse.optimize` found, as a table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["LayerChoice", "SparseReport"]
+
+
+@dataclass(frozen=True)
+class LayerChoice:
+    """A convolution with what is behind it, and how it is computed now. Times are microseconds; None where it was not
+    measured."""
+
+    layer: str
+    """The convolution's name in the model."""
+    sparsity: float | None
+    """The share of zeros in what it reads; None where the sample did not reach it."""
+    choice: str
+    """"dense": as it was; "ecr"; "pecr": with the pooling behind it."""
+    dense_us: float | None = None
+    ecr_us: float | None = None
+    pecr_us: float | None = None
+    reason: str = ""
+    """Why it was not measured."""
+
+    @property
+    def us(self) -> float | None:
+        """Of what is taken."""
+        return {"dense": self.dense_us, "ecr": self.ecr_us, "pecr": self.pecr_us}[self.choice]
+
+    @property
+    def gain(self) -> float | None:
+        """How many times as fast it is now."""
+        return None if self.dense_us is None or not self.us else self.dense_us / self.us
+
+
+@dataclass(frozen=True)
+class SparseReport:
+    """What :func:`fusedsc.sparse.optimize` found; printing it gives a table."""
+
+    layers: tuple[LayerChoice, ...]
+    before_us: float
+    """Of the whole network, as it was."""
+    after_us: float
+    """Of the whole network, as it is now."""
+    taken_back: bool = False
+    """Whether layers gained by themselves, but the whole network did not: then all of them are dense."""
+
+    def __str__(self) -> str:
+        heading = ("layer", "zeros", "choice", "dense us", "ECR us", "PECR us", "gain")
+        rows = [
+            (
+                row.layer,
+                "" if row.sparsity is None else f"{row.sparsity:.2f}",
+                row.choice,
+                _number(row.dense_us) or f"({row.reason})",
+                _number(row.ecr_us),
+                _number(row.pecr_us),
+                "" if row.gain is None else f"{row.gain:.2f}",
+            )
+            for row in self.layers
+        ]
+        widths = [max(map(len, column)) for column in zip(heading, *rows, strict=True)]
+        lines = [
+            "  ".join(
+                cell.ljust(width) if i in (0, 2) else cell.rjust(width)
+                for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
+            ).rstrip()
+            for cells in (heading, *rows)
+        ]
+        count = sum(row.choice != "dense" for row in self.layers)
+        lines.append(
+            f"{count} of {len(self.layers)} convolutions skip zeros: the network takes {self.before_us:.0f} us before, "
+            f"{self.after_us:.0f} now. For inference only."
+        )
+        if self.taken_back:
+            lines.append("the network as a whole did not gain: all layers are dense again")
+        return "\n".join(lines)
+
+
+def _number(microseconds: float | None) -> str:
+    return "" if microseconds is None else f"{microseconds:.4g}"

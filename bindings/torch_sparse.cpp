@@ -1,0 +1,240 @@
+/// Convolution that skips the zeros of x, for inference: kernels for PyTorch's dispatcher, the fake ones that
+/// torch.compile asks for sizes, and in place of a gradient the sentence that there is none.
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/library.h>
+
+#include "arguments.h"
+#include "explain.h"
+#include "fusedsc/common/status.h"
+#include "fusedsc/forward/sparse.h"
+#include "new_tensor.h"
+#include "operators.h"
+#include "tensor_conversion.h"
+#include "transforms.h"
+#include "translated.h"
+#include "will_differentiate.h"
+
+namespace fusedsc::aten {
+namespace {
+
+MaxPooling pooling_of(IntArrayRef size, IntArrayRef stride) {
+  return {pair_of("pool_size", size), pair_of("pool_stride", stride)};
+}
+
+void check_is_on_cpu(const char* name, const Tensor& tensor) {
+  check(tensor.device().is_cpu() || tensor.device().is_meta(), name, ": it is on ", tensor.device(),
+        ", but what skips zeros runs on CPUs only so far; take torch.nn.functional.conv2d there (and relu and "
+        "max_pool2d behind it), or move ",
+        name, " with .cpu()");
+}
+
+SymSizes output_sizes(const Tensor& x, const Tensor& weight, const Window& window, std::int64_t groups,
+                      const MaxPooling& pooling) {
+  check(groups > 0, "groups: it is ", groups, "; it must be at least 1");
+  const c10::SymIntArrayRef given = x.sym_sizes();
+  check(given[1] % groups == 0, "groups: it is ", groups, ", which must divide the ", given[1], " channels of x");
+  check(weight.sym_size(0) % groups == 0, "groups: it is ", groups, ", which must divide the ", weight.sym_size(0),
+        " output channels of weight");
+  const SymSizes of_group{given[0], given[1] / groups, given[2], given[3]};
+  SymSizes sizes = conv_output_sizes(of_group, weight.sym_sizes(), window);
+  if (!pooling) return sizes;
+  for (const std::size_t axis : {0, 1}) {
+    const std::int64_t size = pooling.size[axis], stride = pooling.stride[axis];
+    check(size > 0, "pool_size: it is ", size, "; it must be at least 1");
+    check(stride > 0, "pool_stride: it is ", stride, "; it must be at least 1");
+    check(sizes[2 + axis] >= size, "pool_size: it is ", size, ", larger than the convolution's result of ",
+          sizes[2 + axis]);
+    sizes[2 + axis] = (sizes[2 + axis] - size) / stride + 1;
+  }
+  return sizes;
+}
+
+/// As packed_sparse_weight_size().
+c10::SymInt packed_size(const Tensor& weight, std::int64_t groups) {
+  const c10::SymInt blocks = (weight.sym_size(0) / groups + (kPackedOutputs - 1)) / kPackedOutputs;
+  return groups * blocks * kPackedOutputs * weight.sym_size(1) * weight.sym_size(2) * weight.sym_size(3);
+}
+
+void check_packed(const OptionalTensor& packed, const Tensor& x, const Tensor& weight, std::int64_t groups) {
+  if (!packed) return;
+  check(packed->dim() == 1 && packed->sym_size(0) == packed_size(weight, groups) &&
+            packed->scalar_type() == accumulation_type(x.scalar_type()),
+        "packed: its sizes are ", packed->sym_sizes(), " of ", packed->scalar_type(),
+        "; give what fusedsc.sparse.pack_weight(weight, groups) returns for this weight");
+  check(packed->device() == x.device(), "packed: it is on ", packed->device(), ", but x is on ", x.device(),
+        "; move one of them with .to(device)");
+}
+
+/// What both public operators are: without pooling each window is one value.
+Tensor sparse_meta(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
+                   IntArrayRef padding, IntArrayRef dilation, std::int64_t groups, std::string_view activation,
+                   IntArrayRef pool_size, IntArrayRef pool_stride, const OptionalTensor& packed) {
+  check_activation("x", x);
+  check_is_on_cpu("x", x);
+  check_weight("weight", weight, x);
+  const SymSizes sizes =
+      output_sizes(x, weight, window_of(weight, stride, padding, dilation), groups, pooling_of(pool_size, pool_stride));
+  check_bias("bias", bias, x, sizes[1]);
+  activation_from_name(std::string(activation));
+  check_packed(packed, x, weight, groups);
+  return empty_activation(sizes, x);
+}
+
+SparseArguments sparse_arguments(const Tensor& x, const Tensor& weight, const Tensor& bias, const Window& window,
+                                 std::int64_t groups, std::string_view activation, const MaxPooling& pooling,
+                                 const Tensor& packed, const Tensor& y) {
+  SparseArguments arguments;
+  arguments.x = view(x);
+  arguments.weight = view(weight);
+  arguments.packed = channels(packed);
+  arguments.bias = channels(bias);
+  arguments.groups = groups;
+  arguments.window = window;
+  arguments.activation = activation_from_name(std::string(activation));
+  arguments.pooling = pooling;
+  arguments.y = mutable_view(y);
+  return arguments;
+}
+
+Tensor sparse_kernel(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
+                     IntArrayRef padding, IntArrayRef dilation, std::int64_t groups, std::string_view activation,
+                     IntArrayRef pool_size, IntArrayRef pool_stride, const OptionalTensor& packed) {
+  const Tensor y =
+      sparse_meta(x, weight, bias, stride, padding, dilation, groups, activation, pool_size, pool_stride, packed);
+  if (y.numel() == 0) return y;
+  const Tensor x_ = addressable(x), bias_ = vector_of(bias, x.scalar_type());
+  // Of a packed weight nothing but the sizes is read.
+  const Tensor packed_ = packed ? packed->contiguous() : Tensor(), weight_ = packed ? weight : weight.contiguous();
+  run(plan_sparse_conv2d,
+      sparse_arguments(x_, weight_, bias_, window_of(weight, stride, padding, dilation), groups, activation,
+                       pooling_of(pool_size, pool_stride), packed_, y),
+      x);
+  return y;
+}
+
+Explanation explain_sparse(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
+                           IntArrayRef padding, IntArrayRef dilation, std::int64_t groups, std::string_view activation,
+                           IntArrayRef pool_size, IntArrayRef pool_stride, const OptionalTensor& packed) {
+  const Tensor y =
+      sparse_meta(x, weight, bias, stride, padding, dilation, groups, activation, pool_size, pool_stride, packed);
+  return explanation(explain_sparse_conv2d(sparse_arguments(
+                         x, weight, bias.value_or(Tensor()), window_of(weight, stride, padding, dilation), groups,
+                         activation, pooling_of(pool_size, pool_stride), packed.value_or(Tensor()), y)),
+                     {});
+}
+
+constexpr std::int64_t kOne[] = {1};
+
+Tensor ecr_conv2d_meta(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
+                       IntArrayRef padding, IntArrayRef dilation, std::int64_t groups, std::string_view activation,
+                       const OptionalTensor& packed) {
+  return sparse_meta(x, weight, bias, stride, padding, dilation, groups, activation, kOne, kOne, packed);
+}
+
+Tensor ecr_conv2d_kernel(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
+                         IntArrayRef padding, IntArrayRef dilation, std::int64_t groups, std::string_view activation,
+                         const OptionalTensor& packed) {
+  return sparse_kernel(x, weight, bias, stride, padding, dilation, groups, activation, kOne, kOne, packed);
+}
+
+Tensor pecr_conv2d_meta(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
+                        IntArrayRef padding, IntArrayRef pool_size, IntArrayRef pool_stride, IntArrayRef dilation,
+                        std::int64_t groups, const OptionalTensor& packed) {
+  return sparse_meta(x, weight, bias, stride, padding, dilation, groups, "relu", pool_size, pool_stride, packed);
+}
+
+Tensor pecr_conv2d_kernel(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
+                          IntArrayRef padding, IntArrayRef pool_size, IntArrayRef pool_stride, IntArrayRef dilation,
+                          std::int64_t groups, const OptionalTensor& packed) {
+  return sparse_kernel(x, weight, bias, stride, padding, dilation, groups, "relu", pool_size, pool_stride, packed);
+}
+
+Explanation explain_ecr_conv2d_kernel(const Tensor& x, const Tensor& weight, const OptionalTensor& bias,
+                                      IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
+                                      std::int64_t groups, std::string_view activation, const OptionalTensor& packed) {
+  return explain_sparse(x, weight, bias, stride, padding, dilation, groups, activation, kOne, kOne, packed);
+}
+
+Explanation explain_pecr_conv2d_kernel(const Tensor& x, const Tensor& weight, const OptionalTensor& bias,
+                                       IntArrayRef stride, IntArrayRef padding, IntArrayRef pool_size,
+                                       IntArrayRef pool_stride, IntArrayRef dilation, std::int64_t groups,
+                                       const OptionalTensor& packed) {
+  return explain_sparse(x, weight, bias, stride, padding, dilation, groups, "relu", pool_size, pool_stride, packed);
+}
+
+Tensor pack_sparse_weight_meta(const Tensor& weight, std::int64_t groups) {
+  check_activation("weight", weight);
+  check_is_on_cpu("weight", weight);
+  check(groups > 0 && weight.sym_size(0) % groups == 0, "groups: it is ", groups, ", which must divide the ",
+        weight.sym_size(0), " output channels of weight");
+  return new_tensor({packed_size(weight, groups)}, weight, accumulation_type(weight.scalar_type()));
+}
+
+Tensor pack_sparse_weight_kernel(const Tensor& weight, std::int64_t groups) {
+  const Tensor packed = pack_sparse_weight_meta(weight, groups);
+  const Tensor weight_ = weight.contiguous();
+  const c10::DeviceGuard guard(weight.device());
+  if (packed.numel() > 0) {
+    pack_sparse_weight({view(weight_), groups, mutable_channels(packed)}, execution_on(weight.device()));
+  }
+  return packed;
+}
+
+/// There are no gradients: who wants one is told what has. `dense`: what that is.
+void refuse_gradient(const char* op, const char* dense, const Tensor& x, const Tensor& weight,
+                     const OptionalTensor& bias) {
+  refuse_transforms(op, x, weight, bias);
+  if (!will_differentiate(x, weight, bias)) return;
+  const char* name = requires_grad(x) ? "x" : requires_grad(weight) ? "weight" : "bias";
+  throw InvalidArgument(c10::str(name, ": it requires a gradient, but ", op,
+                                 " is for inference and has none; call it under torch.no_grad(), or take ", dense));
+}
+
+Tensor ecr_conv2d_autograd(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
+                           IntArrayRef padding, IntArrayRef dilation, std::int64_t groups, std::string_view activation,
+                           const OptionalTensor& packed) {
+  refuse_gradient("ecr_conv2d", "torch.nn.functional.conv2d", x, weight, bias);
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  return ecr_conv2d(x, weight, bias, stride, padding, dilation, groups, activation, packed);
+}
+
+Tensor pecr_conv2d_autograd(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
+                            IntArrayRef padding, IntArrayRef pool_size, IntArrayRef pool_stride, IntArrayRef dilation,
+                            std::int64_t groups, const OptionalTensor& packed) {
+  refuse_gradient("pecr_conv2d", "torch.nn.functional.conv2d, relu and max_pool2d", x, weight, bias);
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  return pecr_conv2d(x, weight, bias, stride, padding, pool_size, pool_stride, dilation, groups, packed);
+}
+
+Tensor pack_sparse_weight_autograd(const Tensor& weight, std::int64_t groups) {
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  return pack_sparse_weight(weight.detach(), groups);
+}
+
+void register_kernels(torch::Library& m) {
+  m.impl("ecr_conv2d", translated<ecr_conv2d_kernel>);
+  m.impl("pecr_conv2d", translated<pecr_conv2d_kernel>);
+  m.impl("_pack_sparse_weight", translated<pack_sparse_weight_kernel>);
+  m.impl("_explain_ecr_conv2d", translated<explain_ecr_conv2d_kernel>);
+  m.impl("_explain_pecr_conv2d", translated<explain_pecr_conv2d_kernel>);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(fusedsc, CPU, m) { register_kernels(m); }
+TORCH_LIBRARY_IMPL(fusedsc, CUDA, m) { register_kernels(m); }
+
+TORCH_LIBRARY_IMPL(fusedsc, Meta, m) {
+  m.impl("ecr_conv2d", translated<ecr_conv2d_meta>);
+  m.impl("pecr_conv2d", translated<pecr_conv2d_meta>);
+  m.impl("_pack_sparse_weight", translated<pack_sparse_weight_meta>);
+}
+
+TORCH_LIBRARY_IMPL(fusedsc, Autograd, m) {
+  m.impl("ecr_conv2d", translated<ecr_conv2d_autograd>);
+  m.impl("pecr_conv2d", translated<pecr_conv2d_autograd>);
+  m.impl("_pack_sparse_weight", translated<pack_sparse_weight_autograd>);
+}
+
+}  // namespace fusedsc::aten

@@ -1,0 +1,119 @@
+#include "fusedsc/forward/sparse.h"
+
+#include <algorithm>
+
+#include "fusedsc/common/checks.h"
+#include "fusedsc/common/divide_up.h"
+#include "fusedsc/forward/sparse/cpu/sparse_cpu.h"
+#include "fusedsc/runtime/operator.h"
+
+namespace fusedsc {
+namespace {
+
+std::span<const Implementation<SparseArguments>> implementations() {
+  static const Implementation<SparseArguments> list[] = {sparse_cpu()};
+  return list;
+}
+
+void check_problem(const SparseArguments& a) {
+  check_readable({"x", a.x});
+  if (!a.packed) check_readable({"weight", a.weight});
+  check_dtype({"weight", a.weight}, a.x.dtype, "that of x");
+  const Sizes sizes = sparse_output_sizes(a.x.sizes, a.weight.sizes, a.groups, a.window, a.pooling);
+  check_channels("packed", a.packed, packed_sparse_weight_size(a.weight.sizes, a.groups), accumulation_type(a.x.dtype));
+  check_channels("bias", a.bias, sizes[1], a.x.dtype);
+  check_sizes({"y", a.y}, sizes, "the output's sizes");
+  check_dtype({"y", a.y}, a.x.dtype, "that of x");
+  if (a.y) check_writable({"y", a.y});
+  for (const NamedTensor& tensor : {NamedTensor("weight", a.weight), NamedTensor("packed", a.packed),
+                                    NamedTensor("bias", a.bias), NamedTensor("y", a.y)}) {
+    check_device(tensor, a.x.device);
+  }
+}
+
+void check_memory(const SparseArguments& a) {
+  check_given({"x", a.x});
+  check_given({"y", a.y});
+  if (!a.packed) check_given({"weight", a.weight});
+  check_no_overlap({{"y", a.y}}, {{"x", a.x}, {"weight", a.weight}, {"packed", a.packed}, {"bias", a.bias}});
+}
+
+constexpr Operator<SparseArguments> kOperator{
+    .name = "sparse_conv2d",
+    .implementations = implementations,
+    .check_problem = check_problem,
+    .check_memory = check_memory,
+    .is_empty = is_empty_forward<SparseArguments>,
+    .clear_results = [](const SparseArguments&) {},
+};
+
+std::int64_t pooled(const char* axis, std::int64_t input, std::int64_t size, std::int64_t stride) {
+  check(size > 0, "pool_size: the ", axis, " size is ", size, "; it must be at least 1");
+  check(stride > 0, "pool_stride: the ", axis, " stride is ", stride, "; it must be at least 1");
+  check(size <= input, "pool_size: the ", axis, " size is ", size, ", larger than the convolution's result of ", input);
+  return (input - size) / stride + 1;
+}
+
+}  // namespace
+
+std::int64_t MaxPooling::output_height(std::int64_t input_height) const {
+  return pooled("vertical", input_height, size[0], stride[0]);
+}
+
+std::int64_t MaxPooling::output_width(std::int64_t input_width) const {
+  return pooled("horizontal", input_width, size[1], stride[1]);
+}
+
+Sizes sparse_output_sizes(const Sizes& x, const Sizes& weight, std::int64_t groups, const Window& window,
+                          const MaxPooling& pooling) {
+  check(groups > 0, "groups: it is ", groups, "; it must be at least 1");
+  check(x[1] > 0 && x[1] % groups == 0, "groups: it is ", groups, ", which must divide the ", x[1], " channels of x");
+  check(weight[0] > 0 && weight[0] % groups == 0, "groups: it is ", groups, ", which must divide the ", weight[0],
+        " output channels of weight");
+  const Sizes expected{weight[0], x[1] / groups, window.kernel[0], window.kernel[1]};
+  check(weight == expected, "weight: its sizes are ", printed(weight), ", but must be ", printed(expected),
+        ", for the ", x[1], " channels of x and ", groups, " groups");
+  return {x[0], weight[0], pooling.output_height(window.output_height(x[2])),
+          pooling.output_width(window.output_width(x[3]))};
+}
+
+void sparse_conv2d(const SparseArguments& arguments, const Execution& execution) {
+  run(kOperator, arguments, execution);
+}
+
+std::size_t sparse_conv2d_workspace_bytes(const SparseArguments& arguments, int threads) {
+  return plan(kOperator, arguments, threads).workspace_bytes;
+}
+
+Plan<SparseArguments> plan_sparse_conv2d(const SparseArguments& arguments, int threads) {
+  return plan(kOperator, arguments, threads);
+}
+
+std::vector<Candidate> explain_sparse_conv2d(const SparseArguments& arguments) { return explain(kOperator, arguments); }
+
+std::int64_t packed_sparse_weight_size(const Sizes& weight, std::int64_t groups) {
+  check(groups > 0 && weight[0] % groups == 0, "groups: it is ", groups, ", which must divide the ", weight[0],
+        " output channels of weight");
+  return groups * divide_up(weight[0] / groups, kPackedOutputs) * kPackedOutputs * weight[1] * weight[2] * weight[3];
+}
+
+void pack_sparse_weight(const PackSparseWeightArguments& a, const Execution& execution) {
+  check_readable({"weight", a.weight});
+  check_given({"weight", a.weight});
+  check_channels_given("packed", a.packed, packed_sparse_weight_size(a.weight.sizes, a.groups),
+                       accumulation_type(a.weight.dtype));
+  check_no_overlap({{"packed", a.packed}}, {{"weight", a.weight}});
+  const std::string elsewhere = needs_device(Device::cpu, a.weight.device);
+  if (!elsewhere.empty()) throw Unsupported("pack_sparse_weight: " + elsewhere);
+  cpu::pack_sparse_weight(a, execution);
+}
+
+SparseWork sparse_work(const SparseArguments& a) {
+  check_readable({"x", a.x});
+  check_given({"x", a.x});
+  check(a.x.device == Device::cpu, "x: it is on a GPU; what is to do is counted on the CPU");
+  sparse_output_sizes(a.x.sizes, a.weight.sizes, a.groups, a.window, {});
+  return cpu::sparse_work(a);
+}
+
+}  // namespace fusedsc

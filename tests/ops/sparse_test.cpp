@@ -1,0 +1,126 @@
+#include "ops/each_target.h"
+#include "ops/mistakes.h"
+#include "ops/sparse_cases.h"
+
+namespace fusedsc::reference {
+namespace {
+
+class Sparse : public testing::TestWithParam<DataType> {};
+INSTANTIATE_TEST_SUITE_P(DataTypes, Sparse, testing::ValuesIn(kDataTypes),
+                         [](const auto& info) { return name_of(info.param); });
+
+TEST_P(Sparse, Edges) { for_each_case(sparse_edges(GetParam()), verify_sparse); }
+TEST_P(Sparse, Shares) { for_each_case(sparse_shares(GetParam()), verify_sparse); }
+TEST_P(Sparse, Random) { for_each_case(random_sparse(GetParam()), verify_sparse); }
+
+TEST_P(Sparse, EmptyBatch) {
+  const SparseCase problem{
+      .dtype = GetParam(), .x = {0, 3, 4, 4}, .outputs = 2, .window = {{3, 3}, {1, 1}, {1, 1}, {}}};
+  SparseTensors tensors(problem);
+  run(kSparse, tensors.arguments(problem));
+}
+
+class SparseTargets : public EachTarget {};
+INSTANTIATE_TEST_SUITE_P(CpuTargets, SparseTargets, EachTarget::all(), EachTarget::name);
+
+TEST_P(SparseTargets, Edges) {
+  for (const DataType dtype : kDataTypes) for_some_cases(sparse_edges(dtype), verify_sparse);
+}
+
+/// NaN and infinity are values like others; ReLU and the greatest of a window keep NaN, as PyTorch's do.
+TEST(SparseNonFinite, ReachesWhatADenseConvolutionWouldHaveItReach) {
+  SparseCase problem{.x = {2, 18, 6, 6},
+                     .outputs = 70,
+                     .window = {{3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}},
+                     .pooling = {{2, 2}, {2, 2}},
+                     .activation = Activation::relu};
+  SparseTensors tensors(problem);
+  Array x = tensors.x.values();
+  x.at(0, 4, 2, 3).value = NAN;
+  x.at(1, 17, 5, 0).value = INFINITY;
+  tensors.x.fill(x);
+  tensors.y.wipe();
+  run(kSparse, tensors.arguments(problem), 2);
+  const Array y = tensors.y.values();
+  for_each_index(y.sizes, [&](auto n, auto m, auto h, auto w) {
+    const double value = y.at(n, m, h, w).value;
+    if (n == 0) {  // rows 1 to 3, columns 2 to 4 of the convolution's result
+      EXPECT_EQ(std::isnan(value), h <= 1 && w >= 1) << m << ' ' << h << ' ' << w;
+    } else {
+      const bool is_reached = h == 2 && w == 0;
+      EXPECT_FALSE(std::isnan(value)) << m << ' ' << h << ' ' << w;
+      EXPECT_TRUE(is_reached || std::isfinite(value)) << m << ' ' << h << ' ' << w;
+    }
+  });
+}
+
+/// The example that seed 002 works out (Figs. 4 and 6): a map of 5 x 5 and a kernel of 3 x 3. Of 27 products and 24
+/// additions of a row of windows, ten and seven are left in each; here they are counted over all three rows.
+TEST(SparseWorkOf, CountsWhatThePaperCounts) {
+  Tensor x(DataType::float32, {1, 1, 5, 5});
+  Array values({1, 1, 5, 5});
+  const std::array<std::array<int, 5>, 5> kMap = {
+      {{0, 0, 1, 0, 2}, {3, 0, 0, 0, 0}, {0, 4, 0, 0, 0}, {0}, {0, 0, 0, 0, 0}}};
+  for_each_index(values.sizes, [&](auto n, auto c, auto h, auto w) {
+    values.at(n, c, h, w).value = kMap[static_cast<std::size_t>(h)][static_cast<std::size_t>(w)];
+  });
+  x.fill(values);
+  SparseArguments arguments;
+  arguments.x = x;
+  arguments.weight.sizes = {1, 1, 3, 3};
+  arguments.window = {{3, 3}, {1, 1}, {1, 1}, {}};
+  const SparseWork work = sparse_work(arguments);
+  EXPECT_EQ(work.dense_products, 81);
+  EXPECT_EQ(work.dense_additions, 72);
+  std::int64_t products = 0, additions = 0;
+  for_each_index({1, 1, 3, 3}, [&](auto, auto, auto h, auto w) {
+    std::int64_t count = 0;
+    for_each_index({1, 1, 3, 3},
+                   [&](auto, auto, auto i, auto j) { count += values.at(0, 0, h + i, w + j).value != 0; });
+    products += count;
+    additions += std::max<std::int64_t>(count - 1, 0);
+  });
+  EXPECT_EQ(work.products, products);
+  EXPECT_EQ(work.additions, additions);
+}
+
+TEST(SparseChecks, RefuseWrongArguments) {
+  const SparseCase problem{.x = {1, 4, 6, 6}, .outputs = 8, .window = {{3, 3}, {1, 1}, {1, 1}, {}}};
+  SparseTensors tensors(problem);
+  const Mistakes<SparseArguments> kMistakes = {
+      {"x", [](auto& a) { a.x.data = nullptr; }},
+      {"weight", [](auto& a) { a.weight.data = nullptr; }},
+      {"weight", [](auto& a) { a.weight.sizes[1] = 3; }},
+      {"weight", [](auto& a) { a.weight.dtype = DataType::float16; }},
+      {"groups", [](auto& a) { a.groups = 3; }},
+      {"groups", [](auto& a) { a.groups = 0; }},
+      {"packed",
+       [](auto& a) {
+         a.packed = {a.weight.data, DataType::float32, 7};
+       }},
+      {"bias", [](auto& a) { a.bias.size = 7; }},
+      {"y", [](auto& a) { a.y.sizes[3] = 5; }},
+      {"y", [](auto& a) { a.y.data = nullptr; }},
+      {"kernel",
+       [](auto& a) {
+         a.window.kernel = {7, 7};
+         a.weight.sizes = {8, 4, 7, 7};
+       }},
+      {"pool_size",
+       [](auto& a) {
+         a.pooling.size = {5, 1};
+       }},
+      {"pool_size",
+       [](auto& a) {
+         a.pooling.size = {0, 1};
+       }},
+      {"pool_stride",
+       [](auto& a) {
+         a.pooling.stride = {1, 0};
+       }},
+  };
+  verify_mistakes(kSparse, tensors.arguments(problem), kMistakes);
+}
+
+}  // namespace
+}  // namespace fusedsc::reference

@@ -1,0 +1,403 @@
+"""fusedsc.sparse.optimize: what it finds, chooses, fuses and says, and that results stay what they were."""
+
+import copy
+import io
+
+import pytest
+import torch
+import torch.nn.functional as F
+import torchvision
+from torch import nn
+
+import fusedsc
+from fusedsc.sparse import SparseConv2d, optimizing, timing
+
+pytestmark = pytest.mark.cpu_only("what skips zeros runs on CPUs only so far")
+
+FASTEST = {"pecr": ("pecr", "ecr", "dense"), "ecr": ("ecr", "pecr", "dense"), "dense": ("dense", "ecr", "pecr")}
+
+
+@pytest.fixture
+def choose(monkeypatch):
+    """As if one way were always the fastest, where there is such a way: what is chosen must not depend on the machine.
+    The second argument: what is found of the whole network, of the ways "dense" and "sparse"."""
+
+    def to(way, whole="sparse"):
+        def times_of(ways, present):
+            for run in ways.values():
+                run()
+            order = (whole, "dense", "sparse") if "sparse" in ways else FASTEST[way]
+            return [{name: 10.0 * (1 + order.index(name)) for name in ways}] * 3
+
+        monkeypatch.setattr(optimizing, "times_of", times_of)
+
+    return to
+
+
+class Net(nn.Module):
+    """Each pattern once."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        self.features = nn.Sequential(
+            nn.Conv2d(8, 12, 3, padding=1), nn.BatchNorm2d(12), nn.ReLU(inplace=True), nn.MaxPool2d(2),
+            nn.Conv2d(12, 16, 3, padding="same"), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1),
+            nn.Conv2d(16, 20, 1, bias=False), nn.BatchNorm2d(20), nn.SiLU(),
+        )  # fmt: skip
+        self.grouped = nn.Conv2d(20, 24, 3, groups=2, stride=2, padding=1)
+        self.depthwise = nn.Conv2d(24, 24, 3, groups=24, padding=1)
+        self.twice = nn.Conv2d(24, 24, 1)
+        self.last = nn.Conv2d(24, 30, 2)
+
+    def forward(self, x):
+        x = self.features(F.relu(self.stem(x)))
+        x = F.relu(self.grouped(F.relu(x)))
+        x = F.relu(self.depthwise(x)) + x
+        x = F.relu(self.twice(F.relu(self.twice(x))))
+        return torch.relu(F.max_pool2d(self.last(x), (2, 1))).flatten(1).mean(1)
+
+
+def network(kind=Net, *args):
+    """Of trained statistics, as it were."""
+    torch.manual_seed(3)
+    model = kind(*args).eval()
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.running_mean.normal_()
+            module.running_var.uniform_(0.5, 2)
+            module.weight.data.uniform_(0.5, 2)
+            module.bias.data.normal_()
+    return model
+
+
+def image(n=2, size=24):
+    return F.relu(torch.randn(n, 3, size, size))
+
+
+def choices(model):
+    return {row.layer: row.choice for row in fusedsc.sparse.report(model).layers}
+
+
+OF_NET = {
+    "pecr": {"stem": "ecr", "features.0": "pecr", "features.4": "ecr", "features.7": "ecr", "last": "pecr"},
+    "ecr": dict.fromkeys(("stem", "features.0", "features.4", "features.7", "last"), "ecr"),
+}
+
+
+@pytest.mark.parametrize("way", ["ecr", "pecr"])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_patterns(way, layout, choose):
+    choose(way)
+    model, x = network(), image().to(memory_format=layout)
+    with torch.no_grad():
+        expected = model(x)
+        optimized = fusedsc.sparse.optimize(model, x, progress=False, verbose=False)
+        torch.testing.assert_close(optimized(x), expected)
+        other = torch.randn(3, 3, 32, 24)
+        torch.testing.assert_close(optimized(other), model(other))
+    found = choices(optimized)
+    reasons = {row.layer: row.reason for row in fusedsc.sparse.report(optimized).layers}
+    assert {name: found[name] for name in OF_NET[way]} == OF_NET[way]
+    assert found["grouped"] == "ecr"
+    assert found["depthwise"] == found["twice"] == "dense"
+    assert reasons["depthwise"] == "it is depthwise"
+    assert reasons["twice"] == "it is called more than once"
+    left = [type(module) for module in optimized.modules() if isinstance(module, nn.BatchNorm2d | nn.ReLU | nn.SiLU)]
+    assert left == []  # all of them are in the sparse layers
+    assert sum(isinstance(module, nn.MaxPool2d) for module in optimized.modules()) == (1 if way == "pecr" else 2)
+
+
+def test_measured_sparsity(choose):
+    choose("ecr")
+    x = image()
+    x[:, :2] = 0
+    optimized = fusedsc.sparse.optimize(network(), x, progress=False, verbose=False)
+    rows = {row.layer: row for row in fusedsc.sparse.report(optimized).layers}
+    assert rows["stem"].sparsity == pytest.approx((x == 0).double().mean().item())
+    with torch.no_grad():
+        y = F.relu(network().stem(x))
+    assert rows["features.0"].sparsity == pytest.approx((y == 0).double().mean().item())
+    assert rows["stem"].gain == 3.0
+
+
+def test_dense_stays_where_it_is_faster(choose):
+    choose("dense")
+    model = network()
+    optimized = fusedsc.sparse.optimize(model, image(), progress=False, verbose=False)
+    assert type(optimized) is Net
+    assert optimized is not model
+    assert set(choices(optimized).values()) == {"dense"}
+    assert not fusedsc.sparse.report(optimized).taken_back
+
+
+def test_dense_stays_where_the_whole_does_not_gain(choose):
+    choose("pecr", whole="dense")
+    optimized = fusedsc.sparse.optimize(network(), image(), progress=False, verbose=False)
+    assert type(optimized) is Net
+    assert set(choices(optimized).values()) == {"dense"}
+    assert fusedsc.sparse.report(optimized).taken_back
+    assert "all layers are dense again" in str(fusedsc.sparse.report(optimized))
+
+
+def test_few_zeros_are_not_tried():
+    optimized = fusedsc.sparse.optimize(network(), image() + 1, progress=False, verbose=False)
+    row = fusedsc.sparse.report(optimized).layers[0]
+    assert (row.layer, row.sparsity, row.choice, row.reason) == ("stem", 0.0, "dense", "less than 30% zeros")
+
+
+def test_real_times():
+    """Of nearly nothing but zeros skipping is faster on any machine; of a few zeros it is not tried."""
+    model = network(lambda: nn.Sequential(nn.Conv2d(128, 128, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)))
+    x = F.relu(torch.randn(1, 128, 28, 28) - 3)
+    optimized = fusedsc.sparse.optimize(model, x, progress=False, verbose=False)
+    (row,) = fusedsc.sparse.report(optimized).layers
+    assert row.choice in ("ecr", "pecr")
+    assert row.gain > 1
+    report = fusedsc.sparse.report(optimized)
+    assert report.after_us < report.before_us
+    with torch.no_grad():
+        torch.testing.assert_close(optimized(x), model(x))
+
+
+def test_ways_that_tie_stay():
+    rounds = [{"dense": 100.0 + i % 2, "ecr": 99.5 + i % 2} for i in range(9)]
+    assert timing.faster_way("dense", rounds)[0] == "dense"
+    rounds = [{"dense": 100.0, "ecr": 50.0 if i % 2 else 130.0} for i in range(9)]
+    assert timing.faster_way("dense", rounds)[0] == "dense"
+    rounds = [{"dense": 100.0 + i % 2, "ecr": 80.0 + i % 2} for i in range(9)]
+    assert timing.faster_way("dense", rounds)[0] == "ecr"
+
+
+def test_the_hopeless_are_timed_once(monkeypatch):
+    calls = dict.fromkeys(("dense", "ecr", "pecr"), 0)
+    seconds = {"dense": 1.0, "ecr": 3.0, "pecr": 0.5}
+    clock = [0.0]
+
+    def way(name):
+        def run():
+            calls[name] += 1
+            clock[0] += seconds[name]
+
+        return run
+
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: clock[0])
+    rounds = timing.times_of({name: way(name) for name in calls}, "dense")
+    assert calls["ecr"] == 2
+    assert calls["dense"] == calls["pecr"] == 2 + timing.ROUNDS
+    assert timing.faster_way("dense", rounds) == ("pecr", {"dense": 1e6, "ecr": 3e6, "pecr": 0.5e6})
+
+
+@pytest.mark.parametrize("name", ["vgg11_bn", "resnet18", "densenet121", "googlenet", "regnet_x_400mf"])
+def test_networks(name, choose):
+    choose("pecr")
+    arguments = {"init_weights": False} if name in ("googlenet", "vgg11_bn") else {}
+    model = network(lambda: torchvision.models.get_model(name, num_classes=10, **arguments))
+    x = image(1, 64)
+    with torch.no_grad():
+        expected = model(x)
+        optimized = fusedsc.sparse.optimize(model, x, progress=False, verbose=False)
+        scale = expected.abs().max()
+        torch.testing.assert_close(optimized(x) / scale, expected / scale, rtol=0, atol=1e-4)
+    found = choices(optimized)
+    assert len(found) == sum(isinstance(module, nn.Conv2d) for module in model.modules())
+    assert sum(choice != "dense" for choice in found.values()) > len(found) // 3
+    assert (
+        all("not reached" not in row.reason for row in fusedsc.sparse.report(optimized).layers) or name == "googlenet"
+    )
+
+
+class Branching(nn.Module):
+    """What torch.fx cannot trace; its children it can."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3)
+        self.block = nn.Sequential(nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8), nn.ReLU())
+        self.never = nn.Conv2d(8, 8, 3)
+
+    def forward(self, x, *, flips=False):
+        x = self.block(F.relu(self.conv(x)))
+        return self.never(x) if x.sum() < 0 else x.flip(3) if flips else x
+
+
+def test_what_cannot_be_traced_as_a_whole(choose):
+    choose("ecr")
+    model, x = network(Branching), image()
+    optimized = fusedsc.sparse.optimize(model, x, progress=False, verbose=False)
+    assert type(optimized) is Branching
+    assert choices(optimized) == {"conv": "ecr", "block.0": "ecr", "never": "dense"}
+    assert fusedsc.sparse.report(optimized).layers[2].reason == "not reached"
+    assert type(optimized.conv) is SparseConv2d
+    with torch.no_grad():
+        torch.testing.assert_close(optimized(x, flips=True), model(x, flips=True))
+
+
+class Keywords(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = Inner()
+
+    def forward(self, x):
+        return self.inner(x, skip=x) if x.sum() > 0 else x
+
+
+class Inner(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 3, 3, padding=1)
+
+    def forward(self, x, other=None, skip=None):
+        return F.relu(self.conv(x)) + skip
+
+
+def test_arguments_by_name(choose):
+    choose("ecr")
+    model, x = network(Keywords), image()
+    optimized = fusedsc.sparse.optimize(model, (x,), progress=False, verbose=False)
+    assert choices(optimized) == {"inner.conv": "ecr"}
+    with torch.no_grad():
+        torch.testing.assert_close(optimized(x), model(x))
+
+
+def test_hooks_are_called(choose):
+    choose("pecr")
+    model, x, seen = network(), image(), []
+    model.features[0].register_forward_hook(lambda module, args, result: result * 2)
+    model.features.register_forward_hook(lambda module, args, result: seen.append(result.shape))
+    optimized = fusedsc.sparse.optimize(model, x, progress=False, verbose=False)
+    assert fusedsc.sparse.report(optimized).layers[1].reason == "it has hooks, which would not be called"
+    seen.clear()
+    with torch.no_grad():
+        torch.testing.assert_close(optimized(x), model(x))
+    assert len(seen) == 2
+
+
+def test_the_model_stays_as_it_is(choose):
+    choose("pecr")
+    model, x = network(), image()
+    before, text = copy.deepcopy(model.state_dict()), str(model)
+    optimized = fusedsc.sparse.optimize(model, x, progress=False, verbose=False)
+    assert str(model) == text
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert not {p.data_ptr() for p in optimized.parameters()} & {p.data_ptr() for p in model.parameters()}
+    assert fusedsc.sparse.restore(optimized) is model
+
+
+@pytest.mark.parametrize("way", ["copied", "saved", "exported", "compiled"])
+def test_goes_on_as(way, choose):
+    choose("pecr")
+    model, x = network(), image()
+    with torch.no_grad():
+        optimized = fusedsc.sparse.optimize(model, x, progress=False, verbose=False)
+        expected = optimized(x)
+        if way == "copied":
+            again = copy.deepcopy(optimized)
+        elif way == "saved":
+            file = io.BytesIO()
+            torch.save(optimized, file)
+            assert len(file.getvalue()) < 2 * sum(t.nbytes for t in optimized.state_dict().values()) + 100_000
+            file.seek(0)
+            again = torch.load(file, weights_only=False)
+        elif way == "exported":
+            exported = torch.export.export(optimized, (x,))
+            assert str(exported.graph).count("pecr_conv2d") > 1
+            again = exported.module()
+        else:
+            again = torch.compile(optimized, backend="aot_eager", fullgraph=True)
+        assert torch.equal(again(x), expected)
+    if way == "copied":
+        with pytest.raises(ValueError, match=r"model: it does not come from fusedsc\.sparse\.optimize; give what"):
+            fusedsc.sparse.restore(again)
+
+
+def test_state_dict_goes_round(choose):
+    choose("pecr")
+    x = image()
+    first = fusedsc.sparse.optimize(network(), x, progress=False, verbose=False)
+    other = network()
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.mul_(0.5)
+        second = fusedsc.sparse.optimize(other, x, progress=False, verbose=False)
+        second.load_state_dict(first.state_dict())
+        assert torch.equal(second(x), first(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_conversions(dtype):
+    x = image().to(dtype)
+    layer = SparseConv2d(torch.randn(6, 3, 3, 3), torch.randn(6), activation="relu", pooling=((2, 2), (2, 2)))
+    layer = layer.eval().to(dtype)
+    y = layer(x)
+    assert y.dtype == dtype
+    assert torch.equal(y, fusedsc.functional.pecr_conv2d(x, layer.weight, layer.bias))
+
+
+def test_a_network_of_16_bits(choose):
+    choose("pecr")
+    model, x = network().bfloat16(), image().bfloat16()
+    with torch.no_grad():
+        optimized = fusedsc.sparse.optimize(model, x, progress=False, verbose=False)
+        torch.testing.assert_close(optimized(x), model(x), rtol=0.05, atol=0.05)
+
+
+def test_inference_only(choose):
+    choose("pecr")
+    x = image()
+    optimized = fusedsc.sparse.optimize(network(), x, progress=False, verbose=False)
+    with pytest.raises(ValueError, match=r"x: it requires a gradient.*torch\.no_grad\(\).*conv2d"):
+        optimized(x.clone().requires_grad_())
+    with pytest.raises(RuntimeError, match=r"optimized network is for inference.*\.eval\(\).*restore"):
+        optimized.train()(x)
+
+
+@pytest.mark.parametrize(
+    ("model", "sample", "message"),
+    [
+        (lambda: Net, image, "model: it is the class Net; give a module"),
+        (lambda: network().train(), image, r"model: it is in training mode; .*call model\.eval\(\)"),
+        (lambda: training_in("features.1"), image, r"model: features\.1 is in training mode"),
+        (lambda: network().to("meta"), image, r"model: stem\.weight is on meta, but .* CPUs only"),
+        (lambda: nn.Sequential(SparseConv2d(torch.ones(1, 3, 1, 1))).eval(), image, r"optimized already; .*restore"),
+        (lambda: fusedsc.swap(torchvision.models.mobilenet_v2(), verbose=False).eval(), image, r"fusedsc\.unswap"),
+        (network, lambda: "x", "sample: give a tensor"),
+        (network, lambda: (), "sample: give a tensor"),
+        (network, lambda: [torch.ones(1), 3], "sample: give a tensor"),
+    ],
+)
+def test_wrong_arguments(model, sample, message):
+    with pytest.raises(ValueError, match=message):
+        fusedsc.sparse.optimize(model(), sample(), progress=False)
+
+
+def training_in(name):
+    model = network()
+    model.get_submodule(name).train()
+    return model
+
+
+@pytest.mark.parametrize("function", [fusedsc.sparse.restore, fusedsc.sparse.report])
+def test_reports_of_others(function):
+    with pytest.raises(ValueError, match=r"model: it does not come from fusedsc\.sparse\.optimize"):
+        function(network())
+    with pytest.raises(ValueError, match="model: it is of type int"):
+        function(3)
+
+
+def test_the_table(choose, capsys):
+    choose("pecr")
+    optimized = fusedsc.sparse.optimize(network(), image())
+    said = capsys.readouterr().err
+    assert str(fusedsc.sparse.report(optimized)) in said
+    lines = str(fusedsc.sparse.report(optimized)).splitlines()
+    assert lines[0].split() == ["layer", "zeros", "choice", "dense", "us", "ECR", "us", "PECR", "us", "gain"]
+    row = next(line for line in lines if line.startswith("features.0")).split()
+    assert row[2:] == ["pecr", "30", "20", "10", "3.00"]
+    assert "(it is depthwise)" in next(line for line in lines if line.startswith("depthwise"))
+    assert lines[-1] == ("6 of 8 convolutions skip zeros: the network takes 20 us before, 10 now. For inference only.")
+
+
+def test_wrong_pooling_of_a_layer():
+    with pytest.raises(ValueError, match='activation: it is "silu"; give "relu"'):
+        SparseConv2d(torch.randn(6, 3, 3, 3), activation="silu", pooling=((2, 2), (2, 2)))
