@@ -137,7 +137,7 @@ class Gpu:
     def bandwidth(self) -> float:
         source = torch.ones(2048 << 18, device="cuda")
         target = torch.empty_like(source)
-        copies = self.sampler(lambda _: torch.neg(source, out=target), 1)  # by a kernel: copy engines are slower
+        copies = self.sampler(lambda _: torch.neg(source, out=target), 1)  # by a kernel: TMAs are slower
         return 2 * source.nbytes / min(copies() for _ in range(100))  # the clocks take a while to rise
 
     def sets_of(self, touched_bytes: int) -> int:

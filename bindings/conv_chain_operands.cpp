@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "fusedsc/common/check_part.h"
+#include "fusedsc/common/checks/check_part.h"
 #include "tensor_conversion.h"
 
 namespace fusedsc::aten {

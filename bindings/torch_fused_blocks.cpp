@@ -10,7 +10,7 @@
 #include "arguments.h"
 #include "block_layout.h"
 #include "conv_chain_operands.h"
-#include "fusedsc/common/check_part.h"
+#include "fusedsc/common/checks/check_part.h"
 #include "fusedsc/common/status.h"
 #include "operators.h"
 #include "running_statistics.h"

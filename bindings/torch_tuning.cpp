@@ -7,10 +7,10 @@
 #include <iostream>
 
 #include "fusedsc/tuning/choices.h"
-#include "fusedsc/tuning/environment.h"
 #include "fusedsc/tuning/force.h"
 #include "fusedsc/tuning/recorder.h"
-#include "fusedsc/tuning/store.h"
+#include "fusedsc/tuning/store/environment.h"
+#include "fusedsc/tuning/store/store.h"
 #include "fusedsc/tuning/trace.h"
 #include "tensor_conversion.h"
 #include "translated.h"

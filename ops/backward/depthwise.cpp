@@ -1,10 +1,10 @@
 #include "fusedsc/backward/depthwise.h"
 
-#include "fusedsc/backward/depthwise_cpu.h"
-#include "fusedsc/backward/depthwise_kernels.h"
-#include "fusedsc/backward/depthwise_planes_cpu.h"
+#include "fusedsc/backward/depthwise/cpu/depthwise_cpu.h"
+#include "fusedsc/backward/depthwise/cpu/depthwise_planes_cpu.h"
+#include "fusedsc/backward/depthwise/depthwise_kernels.h"
 #include "fusedsc/backward/members.h"
-#include "fusedsc/common/convolution_checks.h"
+#include "fusedsc/common/checks/convolution_checks.h"
 #include "fusedsc/runtime/operator.h"
 #include "fusedsc/tuning/role.h"
 

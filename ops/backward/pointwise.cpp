@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "fusedsc/backward/members.h"
-#include "fusedsc/backward/pointwise_cpu.h"
-#include "fusedsc/backward/pointwise_kernels.h"
-#include "fusedsc/common/convolution_checks.h"
+#include "fusedsc/backward/pointwise/cpu/pointwise_cpu.h"
+#include "fusedsc/backward/pointwise/pointwise_kernels.h"
+#include "fusedsc/common/checks/convolution_checks.h"
 #include "fusedsc/runtime/operator.h"
 #include "fusedsc/tuning/ranked.h"
 

@@ -1,11 +1,11 @@
 #include "fusedsc/backward/sliding_channel.h"
 
 #include "fusedsc/backward/members.h"
-#include "fusedsc/backward/sliding_channel_composed.h"
-#include "fusedsc/backward/sliding_channel_cpu.h"
-#include "fusedsc/backward/sliding_channel_kernels.h"
-#include "fusedsc/common/convolution_checks.h"
-#include "fusedsc/forward/sliding_channel_cpu.h"
+#include "fusedsc/backward/sliding_channel/cpu/sliding_channel_cpu.h"
+#include "fusedsc/backward/sliding_channel/sliding_channel_composed.h"
+#include "fusedsc/backward/sliding_channel/sliding_channel_kernels.h"
+#include "fusedsc/common/checks/convolution_checks.h"
+#include "fusedsc/forward/sliding_channel/cpu/sliding_channel_cpu.h"
 #include "fusedsc/runtime/operator.h"
 #include "fusedsc/tuning/ranked.h"
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #ifdef FUSEDSC_GPU
-#include "fusedsc/common/gpu/host_device.h"
+#include "fusedsc/common/gpu/vendor/host_device.h"
 #else
 #define FUSEDSC_HOST_DEVICE inline
 #endif

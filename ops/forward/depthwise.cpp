@@ -1,13 +1,13 @@
 #include "fusedsc/forward/depthwise.h"
 
-#include "fusedsc/common/convolution_checks.h"
-#include "fusedsc/forward/depthwise_cpu.h"
-#include "fusedsc/forward/depthwise_planes_cpu.h"
+#include "fusedsc/common/checks/convolution_checks.h"
+#include "fusedsc/forward/depthwise/cpu/depthwise_cpu.h"
+#include "fusedsc/forward/depthwise/cpu/depthwise_planes_cpu.h"
 #include "fusedsc/forward/members.h"
 #include "fusedsc/runtime/operator.h"
 #include "fusedsc/tuning/role.h"
 #ifdef FUSEDSC_GPU
-#include "fusedsc/forward/depthwise_kernels.h"
+#include "fusedsc/forward/depthwise/depthwise_kernels.h"
 #endif
 
 namespace fusedsc {

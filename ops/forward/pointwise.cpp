@@ -1,12 +1,12 @@
 #include "fusedsc/forward/pointwise.h"
 
-#include "fusedsc/common/convolution_checks.h"
+#include "fusedsc/common/checks/convolution_checks.h"
 #include "fusedsc/forward/members.h"
-#include "fusedsc/forward/pointwise_cpu.h"
+#include "fusedsc/forward/pointwise/cpu/pointwise_cpu.h"
 #include "fusedsc/runtime/operator.h"
 #include "fusedsc/tuning/role.h"
 #ifdef FUSEDSC_GPU
-#include "fusedsc/forward/pointwise_kernels.h"
+#include "fusedsc/forward/pointwise/pointwise_kernels.h"
 #endif
 
 namespace fusedsc {

@@ -2,11 +2,11 @@
 
 #include <string_view>
 
-#include "fusedsc/common/convolution_checks.h"
+#include "fusedsc/common/checks/convolution_checks.h"
 #include "fusedsc/forward/members.h"
-#include "fusedsc/forward/sliding_channel_composed.h"
-#include "fusedsc/forward/sliding_channel_cpu.h"
-#include "fusedsc/forward/sliding_channel_kernels.h"
+#include "fusedsc/forward/sliding_channel/cpu/sliding_channel_cpu.h"
+#include "fusedsc/forward/sliding_channel/sliding_channel_composed.h"
+#include "fusedsc/forward/sliding_channel/sliding_channel_kernels.h"
 #include "fusedsc/runtime/operator.h"
 #include "fusedsc/tuning/role.h"
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "fusedsc/common/checks.h"
+#include "fusedsc/common/checks/checks.h"
 #include "fusedsc/common/divide_up.h"
 #include "fusedsc/forward/sparse/cpu/sparse_cpu.h"
 #include "fusedsc/runtime/operator.h"

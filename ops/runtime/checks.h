@@ -1,4 +1,4 @@
-/// Checks of what an operator runs with; of its arguments: common/checks.h.
+/// Checks of what an operator runs with; of its arguments: common/checks/checks.h.
 #pragma once
 
 #include <cstddef>

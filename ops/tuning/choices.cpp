@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "fusedsc/common/status.h"
-#include "fusedsc/tuning/environment.h"
-#include "fusedsc/tuning/store.h"
+#include "fusedsc/tuning/store/environment.h"
+#include "fusedsc/tuning/store/store.h"
 #include "fusedsc/tuning/version.h"
 
 namespace fusedsc::tuning {

@@ -13,7 +13,7 @@
 
 #include "fusedsc/common/tensor_view.h"
 #include "fusedsc/tuning/config.h"
-#include "fusedsc/tuning/entry.h"
+#include "fusedsc/tuning/store/entry.h"
 
 namespace fusedsc::tuning {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <mutex>
 
-#include "fusedsc/tuning/environment.h"
+#include "fusedsc/tuning/store/environment.h"
 #include "fusedsc/tuning/version.h"
 
 namespace fusedsc::tuning {

@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "fusedsc/backward/depthwise_kernels.h"
-#include "fusedsc/forward/depthwise_kernels.h"
+#include "fusedsc/backward/depthwise/depthwise_kernels.h"
+#include "fusedsc/forward/depthwise/depthwise_kernels.h"
 #include "gpu/forced.h"
 #include "ops/backward_case.h"
 #include "ops/depthwise_cases.h"

@@ -30,7 +30,7 @@ class DepthwiseGpu : public OnGpu {
     edges.push_back({{1, 5, 40, 21}, {{9, 6}, {1, 1}, {3, 4}, {9, 11, 12, 12}}});  // more than one run of taps
     edges.push_back({{1, 2, 9, 8}, {{2, 1}, {5, 7}, {1, 1}, {3, 4, 2, 1}}});       // strides beyond the kernel
     edges.push_back({{1, 1, 5, 300}, {{3, 33}, {1, 1}, {1, 1}, {16, 16, 1, 1}}});
-    edges.push_back({{1, 2, 5, 9}, centered(121)});  // a tile of it is larger than block memory
+    edges.push_back({{1, 2, 5, 9}, centered(121)});  // a tile of it is larger than shared memory
     edges.push_back({{2, 3, 11, 12}, {{3, 3}, {2, 2}, {3, 3}, {3, 3, 3, 3}}});  // stride and dilation without a divisor
     return edges;
   }
@@ -51,7 +51,7 @@ TEST_P(DepthwiseGpu, Seams) {
   verify_forward_by_each(forward_seam_cases(GetParam().dtype, stride_three, multiplied));
 }
 
-/// Enough of channels that the copy engine can take, and images whose columns fill its tiles, or do not.
+/// Enough of channels that TMA can take, and images whose columns fill its tiles, or do not.
 std::vector<DepthwiseGeometry> tile_geometries() {
   std::vector<DepthwiseGeometry> geometries;
   for (const std::int64_t kernel : {3, 5}) {

@@ -1,6 +1,6 @@
 /// Depthwise GPU kernels on infinities and NaNs, few of them or nothing else: every output is what plain arithmetic
 /// makes of its own window. Tensor cores would multiply them by zeros, too; how such outputs are told from others, and
-/// computed again, depends on how many there are (common/gpu/depthwise_window_sum.h).
+/// computed again, depends on how many there are (forward/depthwise/rows/depthwise_window_sum.h).
 #include <cmath>
 
 #include "gpu/depthwise_forced.h"

@@ -3,7 +3,7 @@
 #include <map>
 #include <vector>
 
-#include "fusedsc/common/gpu/gpu.h"
+#include "fusedsc/common/gpu/vendor/gpu.h"
 #include "reference/memory.h"
 
 #ifdef __HIP__

@@ -1,4 +1,4 @@
-#include "fusedsc/common/gpu/gpu.h"
+#include "fusedsc/common/gpu/vendor/gpu.h"
 #include "gpu/gpu_under_test.h"
 #include "host_executor/executor.h"
 

@@ -362,7 +362,7 @@ TEST_P(PointwiseGpu, BothGradientsOfProjections) {
   for_each_case(cases, verify_backward<PointwiseGeometry>);
 }
 
-/// So many positions that groups of warps come round to the stages of block memory more than twice.
+/// So many positions that groups of warps come round to the stages of shared memory more than twice.
 TEST_P(PointwiseGpu, BothGradientsOfManyPositions) {
   const DataType dtype = GetParam().dtype;
   if (size_of(dtype) != 2) GTEST_SKIP() << "for 16-bit types";

@@ -2,8 +2,8 @@
 /// that explain, the trace and the plan say the same; and what force says when it cannot.
 #include <map>
 
-#include "fusedsc/backward/pointwise_kernels.h"
-#include "fusedsc/forward/pointwise_kernels.h"
+#include "fusedsc/backward/pointwise/pointwise_kernels.h"
+#include "fusedsc/forward/pointwise/pointwise_kernels.h"
 #include "gpu/forced.h"
 #include "ops/backward_case.h"
 #include "ops/forward_case.h"

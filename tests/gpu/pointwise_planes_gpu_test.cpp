@@ -97,7 +97,7 @@ TEST_P(PointwisePlanesGpu, TilesRoundTheBlocks) {
   }
 }
 
-/// Block memory has room for the weight beside the tensors of all seams, whichever way the weight comes.
+/// Shared memory has room for the weight beside the tensors of all seams, whichever way the weight comes.
 TEST_P(PointwisePlanesGpu, HasRoomForAllSeams) {
   if (size_of(GetParam().dtype) != 2) GTEST_SKIP() << "16-bit types only";
   const BackwardSeams seams{.prologue = true,

@@ -1,7 +1,7 @@
 /// Every tile of the pointwise kernels for any GPU, by force: of runs and of elements, with seams and without; several
 /// tiles, and steps of k that are not whole.
-#include "fusedsc/backward/pointwise_kernels.h"
-#include "fusedsc/forward/pointwise_kernels.h"
+#include "fusedsc/backward/pointwise/pointwise_kernels.h"
+#include "fusedsc/forward/pointwise/pointwise_kernels.h"
 #include "gpu/forced.h"
 #include "ops/backward_case.h"
 #include "ops/forward_case.h"

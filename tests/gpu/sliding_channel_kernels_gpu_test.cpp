@@ -2,8 +2,8 @@
 /// fit it; that explain says what runs; and what force says when it cannot.
 #include <map>
 
-#include "fusedsc/backward/sliding_channel_kernels.h"
-#include "fusedsc/forward/sliding_channel_kernels.h"
+#include "fusedsc/backward/sliding_channel/sliding_channel_kernels.h"
+#include "fusedsc/forward/sliding_channel/sliding_channel_kernels.h"
 #include "gpu/forced.h"
 #include "ops/backward_case.h"
 #include "ops/forward_case.h"

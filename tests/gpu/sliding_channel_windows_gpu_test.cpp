@@ -185,7 +185,7 @@ TEST_P(SlidingChannelWindowsGpu, RefusesWeightsAtOtherAlignments) {
   }
 }
 
-// Half of its windows would fit block memory, but with so many positions blocks are to have all.
+// Half of its windows would fit shared memory, but with so many positions blocks are to have all.
 TEST_P(SlidingChannelWindowsGpu, HasNoRoom) {
   const Forward problem{GetParam().dtype, {{1, 8192, 33, 32}, 16, 8, 0.5}, {}, channels_last()};
   const auto candidates = explain_sliding_channel_conv2d(ForwardTensors(problem).arguments(problem));

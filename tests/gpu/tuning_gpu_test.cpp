@@ -2,8 +2,8 @@
 /// and that what was measured is what runs.
 #include <set>
 
-#include "fusedsc/tuning/environment.h"
 #include "fusedsc/tuning/recorder.h"
+#include "fusedsc/tuning/store/environment.h"
 #include "gpu/depthwise_forced.h"
 #include "ops/sliding_channel_cases.h"
 #include "ops/stored_choices.h"

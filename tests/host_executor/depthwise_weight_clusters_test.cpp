@@ -1,6 +1,6 @@
 /// The depthwise weight gradients of Hopper GPUs by clusters of all sizes, of which plans choose few by themselves.
-#include "fusedsc/backward/depthwise_hopper_patches_plan.h"
-#include "fusedsc/backward/depthwise_hopper_weight_plan.h"
+#include "fusedsc/backward/depthwise/hopper/depthwise_hopper_patches_plan.h"
+#include "fusedsc/backward/depthwise/hopper_weight/depthwise_hopper_weight_plan.h"
 #include "gpu/gpu_under_test.h"
 #include "ops/backward_case.h"
 #include "ops/depthwise_cases.h"

@@ -1,5 +1,5 @@
 /// The second pass of depthwise weight gradients of Hopper GPUs, with as many rows of partial sums as there may be.
-#include "fusedsc/backward/depthwise_hopper_weight_rows_launch.h"
+#include "fusedsc/backward/depthwise/hopper_weight/depthwise_hopper_weight_rows_launch.h"
 
 #include <gtest/gtest.h>
 

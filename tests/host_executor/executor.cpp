@@ -227,8 +227,8 @@ void set_multiprocessors(int count) { multiprocessor_count = count; }
 int multiprocessors() { return multiprocessor_count; }
 int wave_size() { return lanes_of_wave; }
 const Thread& current_thread() { return cluster.thread; }
-void* block_memory() { return cluster.block().memory.data(); }
-void* block_memory_of(int rank) { return cluster.blocks.at(static_cast<std::size_t>(rank)).memory.data(); }
+void* shared_memory() { return cluster.block().memory.data(); }
+void* shared_memory_of(int rank) { return cluster.blocks.at(static_cast<std::size_t>(rank)).memory.data(); }
 void block_barrier() { wait(State::at_barrier); }
 void cluster_barrier() { wait(State::at_cluster_barrier); }
 void wave_barrier() {
@@ -269,11 +269,11 @@ void exchange(void* value, std::size_t bytes, int mask) {
   std::memcpy(value, cluster.fibers[first + other].offered[turn], bytes);
 }
 
-void run(unsigned blocks, unsigned threads, std::size_t block_memory_bytes, const std::function<void()>& body) {
-  run_clusters(blocks, 1, threads, block_memory_bytes, body);
+void run(unsigned blocks, unsigned threads, std::size_t shared_memory_bytes, const std::function<void()>& body) {
+  run_clusters(blocks, 1, threads, shared_memory_bytes, body);
 }
 
-void run_clusters(unsigned blocks, unsigned blocks_of_cluster, unsigned threads, std::size_t block_memory_bytes,
+void run_clusters(unsigned blocks, unsigned blocks_of_cluster, unsigned threads, std::size_t shared_memory_bytes,
                   const std::function<void()>& body) {
   if (blocks % blocks_of_cluster != 0) throw std::logic_error("host executor: a cluster is not whole");
   cluster.threads = threads;
@@ -281,7 +281,7 @@ void run_clusters(unsigned blocks, unsigned blocks_of_cluster, unsigned threads,
   for (cluster.first_block = 0; cluster.first_block < blocks; cluster.first_block += blocks_of_cluster) {
     cluster.fibers = std::vector<Fiber>(std::size_t{threads} * blocks_of_cluster);
     cluster.blocks = std::vector<Block>(blocks_of_cluster);
-    for (Block& block : cluster.blocks) block.memory = GuardedMemory(block_memory_bytes);
+    for (Block& block : cluster.blocks) block.memory = GuardedMemory(shared_memory_bytes);
     run_cluster(body);
     for (unsigned rank = 0; rank < blocks_of_cluster; ++rank) {
       const std::string overrun = cluster.blocks[rank].memory.overrun();

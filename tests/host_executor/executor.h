@@ -22,10 +22,10 @@ int multiprocessors();
 
 /// Runs `body` once per thread of each block. Throws std::runtime_error on divergence, and where a block has written
 /// outside of its shared memory.
-void run(unsigned blocks, unsigned threads, std::size_t block_memory_bytes, const std::function<void()>& body);
+void run(unsigned blocks, unsigned threads, std::size_t shared_memory_bytes, const std::function<void()>& body);
 
 /// Likewise, with so many blocks side by side.
-void run_clusters(unsigned blocks, unsigned blocks_of_cluster, unsigned threads, std::size_t block_memory_bytes,
+void run_clusters(unsigned blocks, unsigned blocks_of_cluster, unsigned threads, std::size_t shared_memory_bytes,
                   const std::function<void()>& body);
 
 /// What the running thread is.
@@ -36,9 +36,9 @@ struct Thread {
   int turn = 0;  ///< 0 and 1 alternately, from one barrier of its wave to the next
 };
 const Thread& current_thread();
-void* block_memory();
+void* shared_memory();
 /// Of a block of the cluster.
-void* block_memory_of(int rank);
+void* shared_memory_of(int rank);
 int wave_size();
 
 /// Where the running thread leaves a value for its wave, to be read behind the next wave_barrier(); the places of its

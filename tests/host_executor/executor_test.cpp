@@ -7,10 +7,10 @@
 #include <numeric>
 #include <vector>
 
-#include "fusedsc/common/gpu/divisor.h"
-#include "fusedsc/common/gpu/launch.h"
-#include "fusedsc/common/gpu/matrix_cores.h"
-#include "fusedsc/common/gpu/wave.h"
+#include "fusedsc/common/gpu/products/matrix_cores.h"
+#include "fusedsc/common/gpu/products/wave.h"
+#include "fusedsc/common/gpu/tensors/divisor.h"
+#include "fusedsc/common/gpu/vendor/launch.h"
 
 namespace fusedsc::gpu {
 namespace {
@@ -27,11 +27,11 @@ TEST_P(HostExecutor, RunsEveryThreadOfEveryBlock) {
   EXPECT_EQ(visits, std::vector<int>(3 * 70, 1));
 }
 
-TEST_P(HostExecutor, BarriersOrderAccessesToBlockMemory) {
+TEST_P(HostExecutor, BarriersOrderAccessesToSharedMemory) {
   constexpr int kThreads = 128;
   std::vector<int> results(kThreads);
   executor::run(2, kThreads, kThreads * sizeof(int), [&] {
-    int* memory = static_cast<int*>(block_memory());
+    int* memory = static_cast<int*>(shared_memory());
     const int self = thread_index();
     memory[self] = self;
     for (int reach = kThreads / 2; reach > 0; reach /= 2) {
@@ -54,9 +54,9 @@ TEST_P(HostExecutor, WavesAreAsWideAsAsked) {
   }
 }
 
-TEST_P(HostExecutor, BlockMemoryStartsAsNaN) {
+TEST_P(HostExecutor, SharedMemoryStartsAsNaN) {
   float first = 0;
-  executor::run(1, 1, sizeof(float), [&] { first = *static_cast<float*>(block_memory()); });
+  executor::run(1, 1, sizeof(float), [&] { first = *static_cast<float*>(shared_memory()); });
   EXPECT_TRUE(std::isnan(first));
 }
 
@@ -65,7 +65,7 @@ TEST_P(HostExecutor, BlockMemoryStartsAsNaN) {
 std::string said_of_write(std::ptrdiff_t place, std::size_t bytes) {
   try {
     executor::run(4, 32, bytes, [&] {
-      if (block_index() == 2 && thread_index() == 5) static_cast<float*>(block_memory())[place] = 1;
+      if (block_index() == 2 && thread_index() == 5) static_cast<float*>(shared_memory())[place] = 1;
     });
   } catch (const std::runtime_error& error) {
     return error.what();
@@ -73,7 +73,7 @@ std::string said_of_write(std::ptrdiff_t place, std::size_t bytes) {
   return {};
 }
 
-TEST_P(HostExecutor, FindsWritesOutsideOfBlockMemory) {
+TEST_P(HostExecutor, FindsWritesOutsideOfSharedMemory) {
   EXPECT_EQ(said_of_write(0, 64), "");
   EXPECT_EQ(said_of_write(15, 64), "");
   const std::string of_block = "host executor: block 2 wrote outside of its 64 bytes of shared memory: 4 bytes, the ";
@@ -84,10 +84,10 @@ TEST_P(HostExecutor, FindsWritesOutsideOfBlockMemory) {
   EXPECT_NE(said_of_write(0, 3), "");
 }
 
-TEST_P(HostExecutor, WhatLiesOutsideOfBlockMemoryIsNaN) {
+TEST_P(HostExecutor, WhatLiesOutsideOfSharedMemoryIsNaN) {
   float behind = 0, before = 0;
   executor::run(1, 1, 3 * sizeof(float), [&] {
-    const auto* memory = static_cast<const float*>(block_memory());
+    const auto* memory = static_cast<const float*>(shared_memory());
     behind = memory[3];
     before = memory[-1];
   });
@@ -97,7 +97,7 @@ TEST_P(HostExecutor, WhatLiesOutsideOfBlockMemoryIsNaN) {
 
 TEST_P(HostExecutor, FindsWritesOutsideOfTheMemoryOfABlockOfACluster) {
   const auto write_behind = [] {
-    if (executor::current_thread().rank == 1) static_cast<char*>(executor::block_memory_of(0))[8] = 1;
+    if (executor::current_thread().rank == 1) static_cast<char*>(executor::shared_memory_of(0))[8] = 1;
   };
   EXPECT_THROW(executor::run_clusters(4, 2, 1, 8, write_behind), std::runtime_error);
   EXPECT_NO_THROW(executor::run_clusters(4, 2, 1, 9, write_behind));
@@ -121,7 +121,7 @@ TEST_P(HostExecutor, FindsLanesThatMissAWaveOperation) {
 TEST_P(HostExecutor, NamedBarriersAreOfSomeThreads) {
   std::vector<int> seen(128);
   executor::run(1, 128, 2 * sizeof(int), [&] {
-    int* memory = static_cast<int*>(block_memory());
+    int* memory = static_cast<int*>(shared_memory());
     const int half = thread_index() / 64, rounds = half == 0 ? 3 : 5;  // the halves do not wait for each other
     if (thread_index() % 64 == 0) memory[half] = 0;
     for (int round = 0; round < rounds; ++round) {
@@ -162,10 +162,10 @@ TEST_P(HostExecutor, BlocksOfAClusterReadEachOthersMemory) {
     const executor::Thread self = executor::current_thread();
     const auto index = static_cast<std::size_t>(self.index);
     if (index % 2 != 0 && self.rank == 2) return;  // the others do not wait for it
-    static_cast<float*>(block_memory())[index] = static_cast<float>(self.block * kThreads) + static_cast<float>(index);
+    static_cast<float*>(shared_memory())[index] = static_cast<float>(self.block * kThreads) + static_cast<float>(index);
     executor::cluster_barrier();
     for (int rank = 0; rank < 2; ++rank) {
-      sums[self.block * kThreads + index] += static_cast<const float*>(executor::block_memory_of(rank))[index];
+      sums[self.block * kThreads + index] += static_cast<const float*>(executor::shared_memory_of(rank))[index];
     }
     executor::cluster_barrier();
   });

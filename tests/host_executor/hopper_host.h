@@ -1,4 +1,4 @@
-/// What ops/common/gpu/hopper.h is for Hopper GPUs, on the host executor: copies are done when they are started,
+/// What ops/common/gpu/hopper/hopper.h is for Hopper GPUs, on the host executor: copies are done when they are started,
 /// products when they are asked for, element by element, by the same descriptions and the same exchange of runs.
 #pragma once
 
@@ -7,7 +7,7 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "fusedsc/common/gpu/vector.h"
+#include "fusedsc/common/gpu/tensors/vector.h"
 #include "host_executor/executor.h"
 
 #define FUSEDSC_HOPPER_KERNEL(threads) void
@@ -15,7 +15,7 @@
 
 namespace fusedsc::gpu::hopper {
 
-/// The copy engine's description of a matrix, in tiles; or of images, whose channels and columns are the matrix's
+/// TMA's description of a matrix, in tiles; or of images, whose channels and columns are the matrix's
 /// columns and rows. Elements of 32 bits are counted as two.
 struct TensorMap {
   std::uint16_t* data = nullptr;
@@ -30,13 +30,13 @@ struct TensorMap {
 inline constexpr int kMemoryLimit = 227 * 1024;
 inline constexpr int kRowUnit = 8;
 
-/// From the beginning of block memory, which is what runs are exchanged by.
+/// From the beginning of shared memory, which is what runs are exchanged by.
 inline std::uint32_t address_of(const void* memory) {
   return static_cast<std::uint32_t>(static_cast<const unsigned char*>(memory) -
-                                    static_cast<const unsigned char*>(executor::block_memory()));
+                                    static_cast<const unsigned char*>(executor::shared_memory()));
 }
 inline unsigned char* memory_at(std::uint32_t address) {
-  return static_cast<unsigned char*>(executor::block_memory()) + address;
+  return static_cast<unsigned char*>(executor::shared_memory()) + address;
 }
 /// Where the hardware puts what belongs to `address` of a tile with rows of so many bytes.
 inline std::uint32_t exchanged(std::uint32_t address, int row_bytes) {
@@ -204,7 +204,7 @@ inline void leave_cluster() { executor::cluster_barrier(); }
 template <class T>
 T load_of_block(const T* place, int rank) {
   T value;
-  std::memcpy(&value, static_cast<const unsigned char*>(executor::block_memory_of(rank)) + address_of(place),
+  std::memcpy(&value, static_cast<const unsigned char*>(executor::shared_memory_of(rank)) + address_of(place),
               sizeof value);
   return value;
 }

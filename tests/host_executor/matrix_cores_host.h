@@ -8,7 +8,7 @@
 #include <span>
 #include <type_traits>
 
-#include "fusedsc/common/gpu/vector.h"
+#include "fusedsc/common/gpu/tensors/vector.h"
 #include "host_executor/executor.h"
 
 namespace fusedsc::gpu {

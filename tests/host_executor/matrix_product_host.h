@@ -2,8 +2,8 @@
 /// multiply-adds.
 #pragma once
 
-#include "fusedsc/common/gpu/matrix.h"
-#include "fusedsc/common/gpu/matrix_amd.h"
+#include "fusedsc/common/gpu/products/matrix.h"
+#include "fusedsc/common/gpu/products/matrix_amd.h"
 
 namespace fusedsc::gpu {
 

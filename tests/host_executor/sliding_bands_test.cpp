@@ -1,5 +1,5 @@
 /// What the kernels of sliding-channel convolutions take to be a filter's window, against the one place that knows.
-#include "fusedsc/common/gpu/sliding_bands.h"
+#include "fusedsc/forward/sliding_channel/planes/sliding_bands.h"
 
 #include <gtest/gtest.h>
 

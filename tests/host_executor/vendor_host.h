@@ -22,7 +22,7 @@ inline unsigned block_count() { return executor::current_thread().blocks; }
 inline int wave_size() { return executor::wave_size(); }
 inline bool has_tf32() { return wave_size() == 32; }  // as on the GPUs that have it
 inline void block_barrier() { executor::block_barrier(); }
-inline void* block_memory() { return executor::block_memory(); }
+inline void* shared_memory() { return executor::shared_memory(); }
 
 template <class T>
 T shuffle_xor(T value, int mask) {
@@ -30,7 +30,7 @@ T shuffle_xor(T value, int mask) {
   return value;
 }
 
-/// Tiles of block memory that are worth having, of which all but one are filled ahead of their use.
+/// Tiles of shared memory that are worth having, of which all but one are filled ahead of their use.
 #ifdef FUSEDSC_HOST_COPIES_WAIT
 inline constexpr int kCopyStages = 1;
 #else
@@ -86,7 +86,7 @@ T propagating_min(T a, T b) {
 
 using Stream = void*;
 
-inline constexpr std::size_t kBlockMemoryLimit = 64 * 1024;
+inline constexpr std::size_t kSharedMemoryLimit = 64 * 1024;
 inline std::int64_t most_blocks(int threads) { return 0xffffffffLL / threads; }  // as on AMD's GPUs
 
 inline std::string device_name() { return "host executor wave" + std::to_string(wave_size()); }
@@ -98,9 +98,9 @@ int resident_blocks(void (*)(Parameters), int, std::size_t) {
 }
 
 template <class Parameters>
-void start(void (*kernel)(Parameters), unsigned blocks, unsigned threads, std::size_t block_memory_bytes, Stream,
+void start(void (*kernel)(Parameters), unsigned blocks, unsigned threads, std::size_t shared_memory_bytes, Stream,
            const Parameters& parameters, const char*) {
-  executor::run(blocks, threads, block_memory_bytes, [&] { kernel(parameters); });
+  executor::run(blocks, threads, shared_memory_bytes, [&] { kernel(parameters); });
 }
 
 }  // namespace fusedsc::gpu

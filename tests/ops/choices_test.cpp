@@ -4,10 +4,10 @@
 
 #include <deque>
 
-#include "fusedsc/tuning/environment.h"
 #include "fusedsc/tuning/force.h"
 #include "fusedsc/tuning/recorder.h"
-#include "fusedsc/tuning/store.h"
+#include "fusedsc/tuning/store/environment.h"
+#include "fusedsc/tuning/store/store.h"
 #include "fusedsc/tuning/trace.h"
 #include "ops/depthwise_cases.h"
 #include "ops/forward_case.h"

@@ -1,5 +1,5 @@
 /// Files of measured choices: what is written is read again, and nothing else is.
-#include "fusedsc/tuning/store.h"
+#include "fusedsc/tuning/store/store.h"
 
 #include <sys/resource.h>
 #include <sys/stat.h>

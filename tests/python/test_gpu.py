@@ -117,7 +117,7 @@ def test_captured_in_a_graph(name, dtype, layout):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_thread_may_come_to_the_gpu_first_here(layout):
-    """As autograd's does: it has no context of the driver's yet, which the copy engine's descriptions want."""
+    """As autograd's does: it has no context of the driver's yet, which TMA's descriptions want."""
     operator = Operator("pointwise_conv2d", torch.float16, layout)
     expected = operator.call().detach()  # and memory that the allocator keeps
     with ThreadPoolExecutor(1) as thread, torch.no_grad():

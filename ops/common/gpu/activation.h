@@ -1,7 +1,7 @@
 /// Activations and their derivatives on arrays in registers, as PyTorch defines them.
 #pragma once
 
-#include "fusedsc/common/gpu/vector.h"
+#include "fusedsc/common/gpu/tensors/vector.h"
 #include "fusedsc/common/normal_tail.h"
 #include "fusedsc/common/problem.h"
 

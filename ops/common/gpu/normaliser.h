@@ -1,7 +1,7 @@
 /// Normaliser and GradientNormaliser on GPUs, and vectors of which any may be missing.
 #pragma once
 
-#include "fusedsc/common/gpu/gpu.h"
+#include "fusedsc/common/gpu/vendor/gpu.h"
 #include "fusedsc/common/problem.h"
 
 namespace fusedsc::gpu {

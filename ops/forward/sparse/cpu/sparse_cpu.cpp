@@ -9,9 +9,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "fusedsc/common/cpu/pass-inl.h"
 #include "fusedsc/forward/sparse/cpu/ecr_lists-inl.h"
 #include "fusedsc/forward/sparse/cpu/packed_weight-inl.h"
+#include "fusedsc/runtime/pass-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fusedsc {

@@ -1,0 +1,300 @@
+#ifdef FUSEDSC_HOPPER
+#include <algorithm>
+
+#include "fusedsc/backward/pointwise/hopper/pointwise_hopper_exchanged.h"
+#include "fusedsc/backward/pointwise/hopper/pointwise_hopper_parameters.h"
+#include "fusedsc/backward/pointwise/hopper/pointwise_hopper_seam.h"
+#include "fusedsc/backward/pointwise/hopper/pointwise_hopper_transposed.h"
+#include "fusedsc/backward/pointwise/hopper_gradients/pointwise_hopper_gradients.h"
+#include "fusedsc/backward/pointwise/hopper_weight/pointwise_hopper_weight.h"
+#include "fusedsc/backward/pointwise/pointwise_kernels.h"
+#include "fusedsc/common/gpu/sums/partials_launch.h"
+#include "fusedsc/forward/pointwise/hopper/pointwise_hopper_instances.h"
+#include "fusedsc/forward/sliding_channel/weight/sliding_channel_weight.h"
+#include "fusedsc/forward/sliding_channel/weight/sliding_channel_weight_gpu.h"
+#include "fusedsc/runtime/arena.h"
+
+namespace fusedsc {
+namespace gpu::hopper {
+namespace {
+
+constexpr const char* kName = "pointwise_conv2d_backward";
+
+using CutTiles = Tiles<CutTile<1, 32, 2>, CutTile<1, 96, 2>, CutTile<2, 96, 1>, CutTile<2, 192, 1>>;
+
+template <class T>
+void append_all(std::vector<PointwiseInstance>& to, DataType dtype) {
+  append<T, true, false, EpilogueKind::plain>(to, dtype, PlainTiles());
+  append<T, true, false, EpilogueKind::plain>(to, dtype, PlainCutTiles());
+  append<T, true, EpilogueKind::plain>(to, dtype, RowsTiles());
+  append<T, true, false, EpilogueKind::gradient>(to, dtype, Tiles<Tile<32, 64, 4>, Tile<64, 64, 3>>());
+  append<T, true, false, EpilogueKind::gradient>(to, dtype, CutTiles());
+  append<T, true, true, EpilogueKind::gradient>(
+      to, dtype, Tiles<Tile<32, 32, 5>, Tile<32, 64, 2>, Tile<32, 64, 4>, Tile<64, 32, 3>, Tile<64, 64, 3>>());
+  append<T, true, true, EpilogueKind::gradient>(to, dtype, CutTiles());
+}
+
+// The input gradient of float32 without and with a gradient prologue.
+using FloatTiles = Tiles<Tile<32, 32, 3>, Tile<32, 32, 4>, Tile<64, 32, 2>>;
+using FloatSeamTiles = Tiles<Tile<32, 32, 3>, Tile<64, 32, 2>, Tile<96, 32, 2>>;
+using FloatCutTiles = Tiles<CutTile<1, 32, 2>, CutTile<1, 96, 2>, CutTile<2, 64, 1>, CutTile<2, 96, 1>>;
+using FloatCutSeamTiles = Tiles<CutTile<1, 64, 2>, CutTile<1, 96, 2>, CutTile<2, 64, 1>, CutTile<2, 96, 1>>;
+
+void append_floats(std::vector<PointwiseInstance>& to) {
+  constexpr DataType kType = DataType::float32;
+  to.insert(to.end(), plain_float_instances().begin(), plain_float_instances().end());
+  append<float, true, false, EpilogueKind::gradient>(to, kType, FloatTiles());
+  append<float, true, false, EpilogueKind::gradient>(to, kType, FloatCutTiles());
+  append<float, true, true, EpilogueKind::gradient>(to, kType, FloatSeamTiles());
+  append<float, true, true, EpilogueKind::gradient>(to, kType, FloatCutSeamTiles());
+}
+
+const std::vector<PointwiseInstance>& instances() {
+  static const std::vector<PointwiseInstance> all = [] {
+    std::vector<PointwiseInstance> list;
+    append_all<Float16>(list, DataType::float16);
+    append_all<BFloat16>(list, DataType::bfloat16);
+    append_floats(list);
+    return list;
+  }();
+  return all;
+}
+
+/// Of the input gradient: grad_y is what is multiplied.
+PointwiseCase case_of(const PointwiseBackwardArguments& a) {
+  const std::int64_t pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
+  PointwiseCase product{{a.x.dtype, true, pixels, a.grad_y.sizes[1], a.x.sizes[1], 1}};
+  set_seams(product, a);
+  product.input_gradient = a.windows.channels == 0;
+  product.turns_weight = a.windows.channels == 0 && can_turn_weight(product, a);
+  product.lays_out = lays_out_in_blocks(a.weight, a.windows);
+  product.has_slow_rows = has_slow_rows(a.weight, a.windows, pixels);
+  product.is_dense = is_dense(activation_matrix(a.grad_y, 1, true), a.grad_y.sizes[1]) &&
+                     is_dense(output_matrix(a.grad_x, 1, true), a.x.sizes[1]);
+  return product;
+}
+
+/// Whether there is a kernel here for the gradients of weight and bias.
+bool suits_weight_gradient(const PointwiseBackwardArguments& a) {
+  return PointwiseGradientsPass::suits(a) || PointwiseWeightPass::suits(a);
+}
+
+std::string why_not(const PointwiseBackwardArguments& a) {
+  const PointwiseCase product = case_of(a);
+  std::string reason = why_not_hopper(a.x.dtype, a.x.device, a.groups, product.problem.pixels, a.allow_tf32);
+  if (!reason.empty()) return reason;
+  reason = too_large_for_pointwise(a.x.sizes, a.grad_y.sizes);
+  if (!reason.empty()) return reason;
+  const bool has_windows = a.windows.channels > 0;
+  if (has_windows && (a.grad_weight || a.grad_bias) && !suits_weight_gradient(a)) return kUnsuited;
+  if (has_windows && (size_of(a.x.dtype) != 2 || !suits_weight(a.weight, a.windows))) return kUnsuited;
+  if (!a.grad_x) return {};  // the weight gradient has its own conditions, and the general kernels behind it
+  const ConstTensorView x = a.prologue ? a.x : ConstTensorView{};
+  const auto suits = [&](const auto& matrix) { return suits_copy_engine(matrix, a.x.dtype); };
+  const bool lays_out_weight = has_windows || a.x.dtype == DataType::float32;  // and takes any
+  if (!suits(activation_matrix(a.grad_y, 1, true)) || (!lays_out_weight && !suits(weight_matrix(a.weight, 1))) ||
+      !suits(activation_matrix(a.gradient_prologue.output, 1, true)) || !suits(activation_matrix(x, 1, true)) ||
+      !suits(activation_matrix(a.grad_add, 1, true)) || !suits(output_matrix(a.grad_x, 1, true))) {
+    return kUnsuited;
+  }
+  return plan(instances(), product).instance != nullptr ? "" : "the weight of 32 channels does not fit shared memory";
+}
+
+/// The launch of the input gradient, worked out but for addresses.
+class InputPass {
+ public:
+  explicit InputPass(const PointwiseBackwardArguments& a) : case_(case_of(a)), launch_(plan(instances(), case_)) {}
+
+  double cost() const { return launch_.cost; }
+
+  /// What is between its kernels.
+  struct Memory {
+    float *weight, *partials;
+    TensorView expanded;
+  };
+  Memory take_memory(const PointwiseBackwardArguments& a, Arena& arena) const {
+    return {transposes() ? arena.take<float>(case_.problem.channels * transposed_pitch(case_.problem.depth)) : nullptr,
+            take_partials(a, arena), expands(a) ? take_expanded_weight(arena, a.weight, a.windows) : TensorView{}};
+  }
+
+  float* take_partials(const PointwiseBackwardArguments& a, Arena& arena) const {
+    return a.sums ? arena.take<float>(std::int64_t{2} * launch_.splits * a.x.sizes[1]) : nullptr;
+  }
+
+  void run(const PointwiseBackwardArguments& a, Arena& arena, void* stream) const {
+    const PointwiseProblem& problem = case_.problem;
+    const PointwiseInstance& instance = *launch_.instance;
+    PointwiseParameters p;
+    launch_.fill(case_, p);
+    const Memory memory = take_memory(a, arena);
+    set_seams(p, a, memory.partials);
+    const auto map = [&](const auto& matrix, std::int64_t channels, int columns) {
+      return map_of(matrix, problem.dtype, channels, problem.pixels, columns);
+    };
+    p.activations = map(activation_matrix(a.grad_y, 1, true), problem.depth, instance.depth);
+    p.other = map(activation_matrix(a.gradient_prologue.output, 1, true), problem.depth, instance.depth);
+    p.output = map(output_matrix(a.grad_x, 1, true), problem.channels, instance.columns());
+    if (case_.has_x) p.x = map(activation_matrix(a.x, 1, true), problem.channels, instance.columns());
+    p.added = map(activation_matrix(a.grad_add, 1, true), problem.channels, instance.columns());
+    if (launch_.lays_out) {
+      p.source = WeightSource(a.weight, a.windows);
+    } else if (transposes()) {
+      launch_transposed_weight(kName, a.weight, memory.weight, stream);
+      p.weight = map_of(memory.weight, problem.dtype, problem.depth, problem.channels, transposed_pitch(problem.depth),
+                        instance.depth, instance.channels);
+    } else if (launch_.turns_weight) {
+      p.weight = map_of_turned(a.weight);
+    } else {
+      const ConstTensorView weight = expands(a) ? ConstTensorView(memory.expanded) : a.weight;
+      if (expands(a)) gpu::expand_sliding_channels(a.windows, a.weight, memory.expanded, stream);
+      p.weight_is_new = expands(a);
+      p.weight = map_of(weight.data, problem.dtype, problem.channels, problem.depth, weight.strides[0],
+                        instance.columns(), instance.depth);
+    }
+    launch_.start(kName, case_, p, stream);
+    if (!a.sums) return;
+    launch_gradient_sums(kName, p.epilogue.partials, launch_.splits, a.sums, a.x, stream);
+  }
+
+ private:
+  /// Products of floats have their k innermost.
+  bool transposes() const { return case_.problem.dtype == DataType::float32 && !launch_.turns_weight; }
+  /// TMA wants rows of all channels.
+  bool expands(const PointwiseBackwardArguments& a) const { return a.windows.channels > 0 && !launch_.lays_out; }
+
+  PointwiseCase case_;
+  PointwiseLaunch launch_;
+};
+
+using BackwardPlan = Plan<PointwiseBackwardArguments>;
+
+BackwardPlan plan_input(const PointwiseBackwardArguments& a) {
+  const InputPass pass(a);
+  if (ExchangedInputPass::suits(a)) {
+    const ExchangedInputPass exchanged(a);
+    if (exchanged.cost() < pass.cost()) {
+      return {0, [exchanged](const PointwiseBackwardArguments& like, const Execution& execution) {
+                exchanged.run(like, execution.stream);
+              }};
+    }
+  }
+  Arena arena(nullptr);
+  pass.take_memory(a, arena);
+  return {arena.used(), [pass](const PointwiseBackwardArguments& like, const Execution& execution) {
+            Arena taken(execution.workspace);
+            pass.run(like, taken, execution.stream);
+          }};
+}
+
+/// Whether the prologue of x is worth a pass of its own before the weight gradient: kernels that apply it do so for
+/// each tile of the weight, and are made for a gradient prologue beside it.
+bool forms_activations(const PointwiseBackwardArguments& a) {
+  return a.prologue && !a.gradient_prologue && a.grad_weight && !a.grad_bias &&
+         a.x.sizes[1] <= most_seam_outputs(a.x.dtype) && PointwiseWeightPass::suits(a);
+}
+
+/// The weight gradient's arguments after the prologue.
+PointwiseBackwardArguments with_activations(const PointwiseBackwardArguments& a, const void* activations) {
+  PointwiseBackwardArguments rest = without_input(a);
+  const Sizes& sizes = a.x.sizes;
+  rest.x = ConstTensorView(activations, a.x.dtype, sizes, dense_strides(sizes, Layout::channels_last), Device::gpu);
+  rest.prologue = {};
+  return rest;
+}
+
+BackwardPlan plan_weight_of_activations(const PointwiseBackwardArguments& a) {
+  const PointwiseWeightPass pass(with_activations(a, a.x.data));
+  const auto take = [](Arena& arena, const PointwiseBackwardArguments& like) {
+    return arena.take<char>(like.x.elements() * static_cast<std::int64_t>(size_of(like.x.dtype)));
+  };
+  Arena arena(nullptr);
+  take(arena, a);
+  pass.take_memory(with_activations(a, a.x.data), arena);
+  return {arena.used(), [=](const PointwiseBackwardArguments& like, const Execution& execution) {
+            Arena taken(execution.workspace);
+            void* activations = take(taken, like);
+            launch_activation_seam(like, activations, execution.stream);
+            pass.run(with_activations(like, activations), taken, execution.stream);
+          }};
+}
+
+BackwardPlan plan_weight(const PointwiseBackwardArguments& a, int threads) {
+  if (forms_activations(a)) return plan_weight_of_activations(a);
+  if (PointwiseWeightPass::suits(a)) {
+    const PointwiseWeightPass pass(a);
+    Arena arena(nullptr);
+    pass.take_memory(a, arena);
+    return {arena.used(), [pass](const PointwiseBackwardArguments& like, const Execution& execution) {
+              Arena taken(execution.workspace);
+              pass.run(like, taken, execution.stream);
+            }};
+  }
+  const PointwiseBackwardArguments rest = without_input(a);
+  BackwardPlan general = pointwise_backward_tiles().plan(rest, pointwise_backward_tiles_prior(rest), threads);
+  return {general.workspace_bytes,
+          [run = std::move(general.unchecked_run)](const PointwiseBackwardArguments& like, const Execution& execution) {
+            run(without_input(like), execution);
+          }};
+}
+
+BackwardPlan plan_both(const PointwiseBackwardArguments& a) {
+  const PointwiseGradientsPass pass(a);
+  return {pass.workspace_bytes(),
+          [pass](const PointwiseBackwardArguments& like, const Execution& execution) { pass.run(like, execution); }};
+}
+
+/// In one pass, or one after the other, in the same workspace.
+BackwardPlan plan_both_or_each(const PointwiseBackwardArguments& a, int threads) {
+  if (PointwiseGradientsPass::suits(a)) return plan_both(a);
+  BackwardPlan input, weight;
+  if (a.grad_x) input = plan_input(a);
+  if (a.grad_weight || a.grad_bias) weight = plan_weight(a, threads);
+  return {std::max(input.workspace_bytes, weight.workspace_bytes),
+          [=](const PointwiseBackwardArguments& like, const Execution& execution) {
+            if (input.unchecked_run) input.unchecked_run(like, execution);
+            if (weight.unchecked_run) weight.unchecked_run(like, execution);
+          }};
+}
+
+/// Whether the gradient prologue is worth a pass of its own: for two gradients of many outputs; of float32, for an
+/// input gradient of so many channels that several blocks would apply it to the same elements.
+bool forms_gradient(const PointwiseBackwardArguments& a) {
+  const std::int64_t outputs = a.grad_y.sizes[1], channels = a.x.sizes[1];
+  if (!a.gradient_prologue || !a.grad_x || outputs > most_seam_outputs(a.x.dtype)) return false;
+  if (a.x.dtype == DataType::float32) return outputs >= 96 && channels >= 448;
+  return a.grad_weight && outputs >= 320 && channels >= 128 && !PointwiseGradientsPass::suits(a);
+}
+
+/// The same arguments after the gradient prologue.
+PointwiseBackwardArguments with_gradient(PointwiseBackwardArguments a, const void* gradient) {
+  const Sizes& sizes = a.grad_y.sizes;
+  a.grad_y = ConstTensorView(gradient, a.grad_y.dtype, sizes, dense_strides(sizes, Layout::channels_last), Device::gpu);
+  a.gradient_prologue = {};
+  return a;
+}
+
+BackwardPlan plan_backward(const PointwiseBackwardArguments& a, int threads) {
+  if (!forms_gradient(a)) return plan_both_or_each(a, threads);
+  const BackwardPlan rest = plan_both_or_each(with_gradient(a, a.grad_y.data), threads);
+  const auto take = [](Arena& arena, const PointwiseBackwardArguments& like) {
+    return arena.take<char>(like.grad_y.elements() * static_cast<std::int64_t>(size_of(like.grad_y.dtype)));
+  };
+  Arena arena(nullptr);
+  take(arena, a);
+  return {arena.used() + rest.workspace_bytes, [=](const PointwiseBackwardArguments& like, const Execution& execution) {
+            Arena taken(execution.workspace);
+            void* gradient = take(taken, like);
+            launch_gradient_seam(like, gradient, execution.stream);
+            rest.unchecked_run(with_gradient(like, gradient), rest_of(execution, taken));
+          }};
+}
+
+}  // namespace
+}  // namespace gpu::hopper
+
+Implementation<PointwiseBackwardArguments> pointwise_backward_hopper() {
+  return {"hopper", gpu::hopper::why_not, gpu::hopper::plan_backward};
+}
+
+}  // namespace fusedsc
+#endif

@@ -1,0 +1,43 @@
+/// Pointwise weight gradients on Hopper GPUs where x or grad_y has few channels: from the arguments to launches.
+#pragma once
+
+#include <string>
+
+#include "fusedsc/backward/pointwise.h"
+#include "fusedsc/backward/pointwise/hopper_weight/pointwise_hopper_narrow_kernel.h"
+#include "fusedsc/runtime/arena.h"
+
+namespace fusedsc::gpu::hopper {
+
+struct NarrowInstance {
+  using Kernel = void (*)(NarrowParameters);
+  using Memory = int (*)(const NarrowParameters&);
+
+  DataType dtype;
+  bool positions_inner;
+  int column_tiles, threads;  ///< of 8 channels of the narrower tensor; of a block, at most
+  Kernel kernel;
+  Memory memory;
+};
+
+/// A launch, worked out but for addresses.
+class NarrowWeightPass {
+ public:
+  /// Why it cannot compute the weight gradient, or empty. The device must be Hopper.
+  static std::string why_not(const PointwiseBackwardArguments& arguments);
+
+  explicit NarrowWeightPass(const PointwiseBackwardArguments& arguments);
+
+  /// What it takes from the workspace.
+  Four* take_partials(Arena& arena) const;
+
+  void run(const PointwiseBackwardArguments& arguments, Arena& arena, void* stream) const;
+
+ private:
+  const NarrowInstance* instance_ = nullptr;
+  NarrowParameters p_;
+  int blocks_ = 1;
+  bool is_output_wide_ = false;
+};
+
+}  // namespace fusedsc::gpu::hopper

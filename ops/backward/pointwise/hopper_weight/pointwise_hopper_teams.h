@@ -1,0 +1,63 @@
+/// Pointwise weight gradients by teams of warps on Hopper GPUs: from the arguments to launches.
+#pragma once
+
+#include <string>
+
+#include "fusedsc/backward/pointwise.h"
+#include "fusedsc/backward/pointwise/hopper_weight/pointwise_hopper_teams_kernel.h"
+#include "fusedsc/runtime/arena.h"
+
+namespace fusedsc::gpu::hopper {
+
+struct TeamsInstance {
+  using Kernel = void (*)(TeamsParameters);
+  using Memory = int (*)(int stages);
+
+  DataType dtype;
+  TeamsRows tile_rows;
+  bool seams;
+  int rows, columns, teams, threads, depth;  ///< of a tile of the weight; of a block; positions that come at a time
+  TeamShape shape;
+  Kernel kernel;
+  Memory memory;
+};
+
+/// How TMA goes over a problem's tensors.
+struct TeamsLayout {
+  TeamsRows rows = TeamsRows::channels;
+  int phases = 1;  ///< channels that are a row to it
+
+  /// Throws nothing; empty if the layout is one, else the reason why not.
+  static std::string find(const PointwiseBackwardArguments& arguments, TeamsLayout& layout);
+};
+
+/// Instance, cut and stages of a problem.
+struct TeamsPlan {
+  const TeamsInstance* instance = nullptr;  ///< null: none fits
+  int splits = 1, stages = 2;
+  double cost = 0;
+};
+/// Whether x and grad_y are small enough, together, for costs of their own.
+bool are_small_for_teams(const PointwiseBackwardArguments& arguments);
+TeamsPlan plan_teams(const PointwiseBackwardArguments& arguments, const TeamsLayout& layout, int multiprocessors);
+
+/// The launches, worked out but for addresses.
+class TeamsWeightPass {
+ public:
+  /// Why it cannot compute the weight gradient, or empty. The device must be Hopper.
+  static std::string why_not(const PointwiseBackwardArguments& arguments);
+
+  explicit TeamsWeightPass(const PointwiseBackwardArguments& arguments);
+
+  /// What is between the kernels; null: there is one.
+  Four* take_partials(Arena& arena) const;
+
+  void run(const PointwiseBackwardArguments& arguments, Arena& arena, void* stream) const;
+
+ private:
+  TeamsLayout layout_;
+  TeamsPlan plan_;
+  TeamsParameters p_;
+};
+
+}  // namespace fusedsc::gpu::hopper

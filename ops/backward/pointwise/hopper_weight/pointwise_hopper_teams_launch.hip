@@ -1,0 +1,308 @@
+#ifdef FUSEDSC_HOPPER
+#include <algorithm>
+#include <limits>
+
+#include "fusedsc/backward/pointwise/hopper/pointwise_hopper_parameters.h"
+#include "fusedsc/backward/pointwise/hopper_weight/pointwise_hopper_teams.h"
+#include "fusedsc/backward/pointwise/hopper_weight/pointwise_hopper_weight_sum.h"
+#include "fusedsc/backward/pointwise/pointwise_kernels.h"
+#include "fusedsc/common/divide_up.h"
+#include "fusedsc/common/gpu/hopper/hopper_host.h"
+#include "fusedsc/forward/pointwise/tiles/pointwise_plan.h"
+
+namespace fusedsc {
+namespace gpu::hopper {
+namespace {
+
+constexpr const char* kName = "pointwise_conv2d_backward";
+
+template <class Product>
+FUSEDSC_HOPPER_KERNEL(Product::kThreads)
+teams_kernel(const FUSEDSC_GRID_CONSTANT TeamsParameters p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
+  Product::run(p);
+#endif
+}
+
+template <class T>
+FUSEDSC_KERNEL(kWeightSumThreads, 4)
+sum_kernel(const WeightSumParameters<TeamTiles> p) {
+  sum_weight_partials<T>(p);
+}
+
+template <class T, TeamsRows kTileRows, bool kSeams, int kRowBlocks, int kColumnBlocks, int kTeamRows, int kTeamColumns,
+          int kTeams, int kDepth = teams_depth<T>(kTileRows)>
+constexpr TeamsInstance instance(DataType dtype) {
+  using Product =
+      TeamsProduct<T, kTileRows, kSeams, kRowBlocks, kColumnBlocks, kTeamRows, kTeamColumns, kTeams, kDepth>;
+  return {dtype,
+          kTileRows,
+          kSeams,
+          Product::kRows,
+          Product::kColumns,
+          kTeams,
+          Product::kThreads,
+          kDepth,
+          Product::kShape,
+          teams_kernel<Product>,
+          Product::memory_bytes};
+}
+
+#define FUSEDSC_FLOAT(rows, ...) instance<float, TeamsRows::rows, __VA_ARGS__>(DataType::float32)
+#define FUSEDSC_BOTH(rows, ...)                                       \
+  instance<Float16, TeamsRows::rows, __VA_ARGS__>(DataType::float16), \
+      instance<BFloat16, TeamsRows::rows, __VA_ARGS__>(DataType::bfloat16)
+
+const TeamsInstance kInstances[] = {
+    // Seams; of a warp, blocks of 32 outputs and channels; warps of a team side by side; teams; positions that come
+    FUSEDSC_FLOAT(channels, false, 1, 1, 1, 1, 8, 32), FUSEDSC_FLOAT(channels, false, 3, 1, 1, 1, 8, 16),
+    FUSEDSC_FLOAT(channels, false, 1, 3, 1, 1, 8, 16), FUSEDSC_FLOAT(channels, false, 2, 2, 1, 1, 8, 16),
+    FUSEDSC_FLOAT(channels, true, 1, 1, 1, 1, 8, 32),  FUSEDSC_FLOAT(channels, true, 2, 2, 1, 1, 8, 16),
+    FUSEDSC_FLOAT(positions, false, 1, 1, 1, 1, 8),    FUSEDSC_FLOAT(positions, false, 2, 2, 1, 1, 4),
+    FUSEDSC_FLOAT(positions, false, 2, 2, 2, 2, 2),    FUSEDSC_FLOAT(positions, true, 1, 1, 1, 1, 8),
+    FUSEDSC_FLOAT(positions, true, 2, 1, 1, 2, 4),     FUSEDSC_FLOAT(phases, false, 2, 1, 1, 2, 4),
+    FUSEDSC_FLOAT(phases, false, 2, 2, 2, 2, 2),       FUSEDSC_FLOAT(phases, true, 2, 1, 1, 2, 4),
+    FUSEDSC_BOTH(positions, false, 1, 1, 1, 1, 8),     FUSEDSC_BOTH(positions, false, 2, 2, 1, 1, 4),
+    FUSEDSC_BOTH(positions, true, 2, 1, 1, 2, 4),      FUSEDSC_BOTH(phases, false, 2, 1, 1, 2, 4),
+    FUSEDSC_BOTH(phases, false, 2, 2, 2, 2, 2),        FUSEDSC_BOTH(phases, true, 2, 1, 1, 2, 4),
+};
+
+bool wants_seams(const PointwiseBackwardArguments& a) { return a.prologue || a.gradient_prologue; }
+
+std::int64_t area_of(const PointwiseBackwardArguments& a) { return a.x.sizes[2] * a.x.sizes[3]; }
+
+/// Tiles of positions.
+std::int64_t steps_of(const PointwiseBackwardArguments& a, const TeamsLayout& layout, int depth) {
+  return layout.rows == TeamsRows::channels ? divide_up(a.x.sizes[0] * area_of(a), depth)
+                                            : a.x.sizes[0] * divide_up(area_of(a), depth);
+}
+
+/// In microseconds, and what a multiprocessor does in one; fitted to the times of all tiles and cuts on the layers of
+/// mobile networks on an H200.
+struct CostModel {
+  double start;
+  double bytes, products;        ///< copied; multiplied, of floats (of 16 bits twice as many)
+  double sums;                   ///< of a tile, put together by a block
+  double second, partial_bytes;  ///< the second kernel; what all blocks leave for it
+};
+
+/// is_small: of tensors for which are_small_for_teams, if they are contiguous.
+const CostModel& cost_model_of(const TeamsInstance& instance, bool is_small) {
+  static constexpr CostModel kSeams{2.8, 80.5e3, 829e3, 18.1e3, 1.95, 1.23e6},
+      kChannels{2.9, 99e3, 26.1e6, 6.99e3, 0.358, 567e3}, kPositions{4.08, 77.9e3, 6.52e6, 166e3, 1.58, 1.15e6},
+      kPhases{4.43, 25.8e3, 3.14e6, 29.7e3, 0.802, 1.88e6}, kSmall{2.18, 89.9e3, 26.2e6, 1.66e6, 0.935, 744e3};
+  if (instance.seams) return kSeams;
+  if (is_small && instance.tile_rows == TeamsRows::positions) return kSmall;
+  return instance.tile_rows == TeamsRows::channels    ? kChannels
+         : instance.tile_rows == TeamsRows::positions ? kPositions
+                                                      : kPhases;
+}
+
+double cost_of(const TeamsInstance& instance, std::int64_t tiles, std::int64_t steps, std::int64_t splits, int size,
+               bool is_small) {
+  const CostModel& model = cost_model_of(instance, is_small);
+  const double rounds = static_cast<double>(divide_up(tiles * splits, size));
+  const double block_steps = static_cast<double>(divide_up(steps, splits * instance.teams)) * instance.teams;
+  const double area = static_cast<double>(instance.rows) * instance.columns;
+  const double row_bytes = instance.depth * static_cast<double>(size_of(instance.dtype));
+  const double step =
+      (instance.rows + instance.columns) * row_bytes / model.bytes + area * row_bytes / 4 / model.products;
+  double cost = model.start + rounds * (block_steps * step + area / model.sums);
+  if (splits > 1) cost += model.second + static_cast<double>(tiles * splits) * area * 4 / model.partial_bytes;
+  return cost;
+}
+
+}  // namespace
+
+bool are_small_for_teams(const PointwiseBackwardArguments& a) {
+  // Fitted to float32 at batches 8 and 16. Of 16 bits it gives the times of layers with few channels within 7%, nearly
+  // all; others are not known.
+  constexpr std::int64_t kMostFloatBytes = 8'000'000, kMostHalfBytes = 10'000'000, kFewChannels = 40;
+  const std::int64_t bytes = static_cast<std::int64_t>(size_of(a.x.dtype)) * (a.x.elements() + a.grad_y.elements());
+  if (a.x.dtype == DataType::float32) return bytes <= kMostFloatBytes;
+  return bytes <= kMostHalfBytes && std::min(a.x.sizes[1], a.grad_y.sizes[1]) <= kFewChannels;
+}
+
+std::string TeamsLayout::find(const PointwiseBackwardArguments& a, TeamsLayout& layout) {
+  const ConstTensorView tensors[] = {a.x, a.grad_y, a.gradient_prologue.output};
+  const auto bytes = static_cast<std::int64_t>(size_of(a.x.dtype));
+  layout.rows = channels_inner(a.x, a.grad_y) ? TeamsRows::channels : TeamsRows::positions;
+  if (layout.rows == TeamsRows::channels) {
+    if (bytes != 4) return "16-bit channels_last tensors are another's";
+    for (const ConstTensorView& view : tensors) {
+      if (!view) continue;
+      const PointwiseMatrix matrix = activation_matrix(view, 1, true);
+      if (!matrix.is_linear || matrix.run_bytes != 16 || matrix.first * bytes % 16 != 0) {
+        return "a tensor is not dense and channels_last, or not aligned to 16 bytes";
+      }
+    }
+    return {};
+  }
+  const std::int64_t area = area_of(a);
+  while (layout.phases * area * bytes % 16 != 0) layout.phases *= 2;
+  if (layout.phases > 1) layout.rows = TeamsRows::phases;
+  for (const ConstTensorView& view : tensors) {
+    if (!view) continue;
+    const bool is_dense = view.strides[3] == 1 && view.strides[2] == view.sizes[3] && view.strides[1] == area;
+    if (!is_dense || reinterpret_cast<std::uintptr_t>(view.data) % 16 != 0 ||
+        (view.sizes[0] > 1 && view.strides[0] * bytes % 16 != 0)) {
+      return "an image is not dense and contiguous, or not aligned to 16 bytes";
+    }
+    if (view.sizes[1] % layout.phases != 0) {
+      return std::to_string(view.sizes[1]) + " channels with maps of " + std::to_string(area * bytes) +
+             " bytes: " + std::to_string(layout.phases) + " channels are the least of whole runs of 16 bytes";
+    }
+  }
+  return {};
+}
+
+TeamsPlan plan_teams(const PointwiseBackwardArguments& a, const TeamsLayout& layout, int multiprocessors) {
+  TeamsPlan best;
+  best.cost = std::numeric_limits<double>::infinity();
+  const bool is_small = are_small_for_teams(a);
+  for (const TeamsInstance& instance : kInstances) {
+    if (instance.dtype != a.x.dtype || instance.tile_rows != layout.rows || instance.seams != wants_seams(a)) {
+      continue;
+    }
+    constexpr int kExchangedRows = 8;  // which each phase's rows begin at multiples of
+    if (instance.rows / layout.phases < kExchangedRows || instance.columns / layout.phases < kExchangedRows) continue;
+    const int stages = most_stages(instance);
+    if (stages < 2) continue;
+    const std::int64_t tiles = divide_up(a.grad_y.sizes[1], instance.rows) * divide_up(a.x.sizes[1], instance.columns);
+    const std::int64_t steps = steps_of(a, layout, instance.depth);
+    const auto cut_for = [&](std::int64_t blocks) {
+      return std::clamp<std::int64_t>(blocks / tiles, 1, divide_up(steps, instance.teams));
+    };
+    const std::int64_t most = cut_for(multiprocessors);
+    for (const std::int64_t splits : {std::int64_t{1}, (most + 1) / 2, most, cut_for(2 * multiprocessors)}) {
+      const double cost = cost_of(instance, tiles, steps, splits, multiprocessors, is_small);
+      if (cost >= best.cost) continue;
+      best = {&instance, static_cast<int>(splits), stages, cost};
+    }
+  }
+  return best;
+}
+
+std::string TeamsWeightPass::why_not(const PointwiseBackwardArguments& a) {
+  if (!a.grad_weight) return "the weight gradient is not wanted";
+  if (a.grad_bias) return "the bias gradient is wanted";
+  if (a.groups != 1) return "there are groups";
+  if (a.x.dtype == DataType::float64) return "the tensors are float64";
+  if (a.x.dtype == DataType::float32 && !uses_tf32(a.x.dtype, a.allow_tf32)) return "TF32 is not allowed";
+  if (a.x.elements() == 0 || a.grad_y.elements() == 0) return "a tensor is empty";
+  const TensorView& weight = a.grad_weight;
+  if (weight.strides[1] != 1 || weight.strides[0] % 4 != 0 || weight.sizes[1] % 4 != 0 ||
+      reinterpret_cast<std::uintptr_t>(weight.data) % (4 * size_of(weight.dtype)) != 0) {
+    return "the weight's gradient has not its channels as neighbours, in aligned runs of four";
+  }
+  std::string reason = too_large_for_pointwise(a.x.sizes, a.grad_y.sizes);
+  if (!reason.empty()) return reason;
+  TeamsLayout layout;
+  reason = TeamsLayout::find(a, layout);
+  if (!reason.empty()) return reason;
+  return plan_teams(a, layout, multiprocessors()).instance != nullptr ? "" : "no tile fits the maps";
+}
+
+TeamsWeightPass::TeamsWeightPass(const PointwiseBackwardArguments& a) {
+  TeamsLayout::find(a, layout_);
+  plan_ = plan_teams(a, layout_, multiprocessors());
+  const TeamsInstance& instance = *plan_.instance;
+  const std::int64_t steps = steps_of(a, layout_, instance.depth);
+  p_.steps = static_cast<int>(steps);
+  p_.image_steps = static_cast<int>(layout_.rows == TeamsRows::channels ? steps : steps / a.x.sizes[0]);
+  p_.by_image_steps = Divisor(static_cast<std::uint32_t>(p_.image_steps));
+  p_.positions = static_cast<int>(layout_.rows == TeamsRows::channels ? a.x.sizes[0] * area_of(a) : area_of(a));
+  p_.phases = layout_.phases;
+  p_.stages = plan_.stages;
+  p_.splits = plan_.splits;
+  p_.activation = a.prologue.activation;
+  TeamTiles& tiles = p_.tiles;
+  tiles.outputs = static_cast<int>(a.grad_y.sizes[1]);
+  tiles.channels = static_cast<int>(a.x.sizes[1]);
+  tiles.rows = instance.rows;
+  tiles.columns = instance.columns;
+  tiles.output_tiles = static_cast<int>(divide_up(tiles.outputs, tiles.rows));
+  tiles.channel_tiles = static_cast<int>(divide_up(tiles.channels, tiles.columns));
+  tiles.weight_row = a.grad_weight.strides[0];
+  tiles.shape = instance.shape;
+  tiles.phases = layout_.phases;
+}
+
+Four* TeamsWeightPass::take_partials(Arena& arena) const {
+  return p_.splits > 1 ? arena.take<Four>(std::int64_t{p_.splits} * p_.tiles.fours()) : nullptr;
+}
+
+void TeamsWeightPass::run(const PointwiseBackwardArguments& a, Arena& arena, void* stream) const {
+  const TeamsInstance& instance = *plan_.instance;
+  const GradientPrologue& gradient = a.gradient_prologue;
+  TeamsParameters p = p_;
+  p.grad_scale = static_cast<const float*>(gradient.grad_scale.data);
+  p.output_scale = static_cast<const float*>(gradient.output_scale.data);
+  p.offset = static_cast<const float*>(gradient.offset.data);
+  p.scale = static_cast<const float*>(a.prologue.scale.data);
+  p.shift = static_cast<const float*>(a.prologue.shift.data);
+  p.tiles.weight = a.grad_weight.data;
+  p.tiles.partials = take_partials(arena);
+  const auto map = [&](const ConstTensorView& view, int channels) {
+    if (!view) return TensorMap{};
+    const std::int64_t images = view.sizes[0], area = area_of(a), count = view.sizes[1];
+    if (layout_.rows == TeamsRows::channels) {
+      const std::int64_t row = activation_matrix(view, 1, true).first;
+      return map_of_images({view.data, view.dtype, {1, count, 1, images * area}, {0, 1, 0, row}}, 32, instance.depth, 1,
+                           1, true);
+    }
+    const int phases = layout_.phases;
+    return map_of_images(
+        {view.data, view.dtype, {1, phases * area, images, count / phases}, {0, 1, view.strides[0], phases * area}},
+        static_cast<int>(128 / size_of(view.dtype)), channels / phases, 1, 1, true);
+  };
+  p.grad_y = map(a.grad_y, instance.rows);
+  p.output = map(a.gradient_prologue ? a.gradient_prologue.output : a.grad_y, instance.rows);
+  p.x = map(a.x, instance.columns);
+  const TeamTiles& tiles = p.tiles;
+  launch_following(kName, instance.kernel, std::int64_t{tiles.output_tiles} * tiles.channel_tiles * p.splits,
+                   instance.threads, stream, p, static_cast<std::size_t>(instance.memory(p.stages)));
+  if (p.splits == 1) return;
+  const WeightSumParameters<TeamTiles> sum(tiles, p.splits);
+  launch_following(kName,
+                   a.x.dtype == DataType::float32   ? sum_kernel<float>
+                   : a.x.dtype == DataType::float16 ? sum_kernel<Float16>
+                                                    : sum_kernel<BFloat16>,
+                   sum.blocks(), kWeightSumThreads, stream, sum, kWeightSumBytes);
+}
+
+namespace {
+
+using BackwardPlan = Plan<PointwiseBackwardArguments>;
+
+std::string why_not_teams(const PointwiseBackwardArguments& a) {
+  const std::string elsewhere = needs_device(Device::gpu, a.x.device);
+  if (!elsewhere.empty()) return elsewhere;
+  return is_hopper() ? TeamsWeightPass::why_not(a) : "the GPU is not a Hopper GPU";
+}
+
+/// The weight gradient, behind the input gradient by whichever entry is best for that, in the same workspace.
+BackwardPlan plan_backward(const PointwiseBackwardArguments& a, int threads) {
+  BackwardPlan input;
+  if (a.grad_x) input = plan_pointwise_input_gradient(without_weight(a), threads);
+  const TeamsWeightPass pass(a);
+  Arena arena(nullptr);
+  pass.take_partials(arena);
+  return {std::max(input.workspace_bytes, arena.used()),
+          [pass, input = std::move(input.unchecked_run)](const PointwiseBackwardArguments& like,
+                                                         const Execution& execution) {
+            if (input) input(without_weight(like), execution);
+            Arena taken(execution.workspace);
+            pass.run(like, taken, execution.stream);
+          }};
+}
+
+}  // namespace
+}  // namespace gpu::hopper
+
+Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_teams() {
+  return {"hopper_teams", gpu::hopper::why_not_teams, gpu::hopper::plan_backward};
+}
+
+}  // namespace fusedsc
+#endif

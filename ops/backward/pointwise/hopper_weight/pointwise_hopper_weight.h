@@ -1,0 +1,50 @@
+/// Pointwise convolution on Hopper GPUs, weight and bias gradients: from the arguments to launches.
+#pragma once
+
+#include <string>
+
+#include "fusedsc/backward/pointwise.h"
+#include "fusedsc/backward/pointwise/hopper_weight/pointwise_hopper_weight_parameters.h"
+#include "fusedsc/runtime/arena.h"
+
+namespace fusedsc::gpu::hopper {
+
+struct PointwiseWeightInstance {
+  using Kernel = void (*)(PointwiseWeightParameters);
+  using Memory = int (*)(int stages);
+
+  DataType dtype;
+  PointwiseWeightKind kind;
+  int rows, columns;  ///< of a tile of the weight
+  int shares, depth;  ///< groups of warps that have positions of their own; how many come to each at a time
+  int threads;
+  Kernel kernel;
+  Memory memory;
+  bool is_wide = false;  ///< of pointwise_hopper_weight_wide_kernel.h
+  bool for_few = false;  ///< for little work (FewCost), and
+  bool for_many = true;  ///< for more
+};
+
+/// The launches, worked out but for addresses.
+class PointwiseWeightPass {
+ public:
+  /// Whether TMA can go over the tensors. The device must be Hopper.
+  static bool suits(const PointwiseBackwardArguments& arguments);
+
+  explicit PointwiseWeightPass(const PointwiseBackwardArguments& arguments);
+
+  /// What is between the kernels; null: there is one kernel.
+  struct Memory {
+    Four* partials = nullptr;
+    float* bias_partials = nullptr;
+  };
+  Memory take_memory(const PointwiseBackwardArguments& arguments, Arena& arena) const;
+
+  void run(const PointwiseBackwardArguments& arguments, Arena& arena, void* stream) const;
+
+ private:
+  const PointwiseWeightInstance* instance_ = nullptr;
+  PointwiseWeightParameters p_;
+};
+
+}  // namespace fusedsc::gpu::hopper

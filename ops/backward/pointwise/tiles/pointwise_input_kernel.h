@@ -1,0 +1,115 @@
+/// Pointwise convolution on GPUs, input gradient: what happens to finished gradients.
+#pragma once
+
+#include "fusedsc/forward/depthwise/rows/depthwise_source.h"
+#include "fusedsc/forward/pointwise/tiles/pointwise_product.h"
+
+namespace fusedsc::gpu {
+
+struct PointwiseInputGradientParameters {
+  PointwiseProductParameters product;  ///< of grad_y; its channels are those of x
+  PointwiseMatrix x;                   ///< null data: no prologue
+  DevicePrologue prologue;
+  const void* mean = nullptr;
+  PointwiseMatrix grad_add;
+  OutputMatrix grad_x;
+  void* partials = nullptr;  ///< of the sums, where they are wanted: [split][grad, grad_times_centered][channel]
+};
+
+/// The activation's derivative, sums, a residual's gradient, and into memory.
+template <class T, class Sweep, bool kSeams>
+class PointwiseInputGradientSink {
+ public:
+  using A = Accumulator<T>;
+  static constexpr std::size_t kFinishBytes = kSeams ? kMergedItemsBytes<Sweep, 2> : 0;
+
+  FUSEDSC_DEVICE PointwiseInputGradientSink(const PointwiseInputGradientParameters& p, const PointwiseShare& share,
+                                            int first_channel)
+      : p_(p), share_(share), first_channel_(first_channel), channels_(p.product.channels - first_channel) {
+    if constexpr (kSeams) {
+      const int first = share.group * p.product.channels + first_channel;
+      load_items<Sweep>(p.prologue.scale, first, channels_, A(1), scale_, A());
+      load_items<Sweep>(p.prologue.shift, first, channels_, A(0), shift_, A());
+      load_items<Sweep>(p.mean, first, channels_, A(0), mean_, A());
+#pragma unroll
+      for (int i = 0; i < Sweep::kItems; ++i) sums_[i][0] = sums_[i][1] = 0;
+    }
+  }
+
+  FUSEDSC_DEVICE void take(int sweep, int pixel, int channel, A (&g)[Sweep::kRun], int count) {
+    if constexpr (kSeams) {
+      const auto item = [&](int i) { return item_of<Sweep>(sweep, i); };
+      if (p_.x.data != nullptr) {
+        A x[Sweep::kRun], z[Sweep::kRun];
+        load_run<Sweep>(p_.x, share_.group, pixel, channel, count, x, T());
+#pragma unroll
+        for (int i = 0; i < Sweep::kRun; ++i) z[i] = x[i] * scale_[item(i)] + shift_[item(i)];
+        activate_backward(p_.prologue.activation, z, g);
+        if (p_.partials != nullptr) {
+#pragma unroll
+          for (int i = 0; i < Sweep::kRun; ++i) {
+            const A kept = i < count ? g[i] : A(0);
+            sums_[item(i)][0] += kept;
+            sums_[item(i)][1] += kept * (x[i] - mean_[item(i)]);
+          }
+        }
+      }
+      if (p_.grad_add.data != nullptr) {
+        A added[Sweep::kRun];
+        load_run<Sweep>(p_.grad_add, share_.group, pixel, channel, count, added, T());
+#pragma unroll
+        for (int i = 0; i < Sweep::kRun; ++i) g[i] += added[i];
+      }
+    }
+    store_run<Sweep>(g, p_.grad_x, share_.group, pixel, channel, count, T());
+  }
+
+  template <std::size_t kBytes>
+  FUSEDSC_DEVICE void finish(SharedMemory<A, kBytes> memory) {
+    if constexpr (kSeams) {
+      if (p_.partials == nullptr) return;
+      const int all_channels = p_.product.channels * p_.product.groups;
+      A* row = static_cast<A*>(p_.partials) + static_cast<std::int64_t>(share_.split) * 2 * all_channels +
+               share_.group * p_.product.channels + first_channel_;
+      merge_items<Sweep>(
+          memory, sums_,
+          [](A(&to)[2], const A(&from)[2]) {
+            to[0] += from[0];
+            to[1] += from[1];
+          },
+          [&](int channel, const A(&merged)[2]) {
+            if (channel >= channels_) return;
+            row[channel] = merged[0];
+            row[all_channels + channel] = merged[1];
+          });
+    }
+  }
+
+ private:
+  static constexpr int kItems = kSeams ? Sweep::kItems : 1;
+
+  const PointwiseInputGradientParameters& p_;
+  const PointwiseShare share_;
+  int first_channel_, channels_;
+  A scale_[kItems], shift_[kItems], mean_[kItems], sums_[kItems][2];
+};
+
+template <class T, class Tile, bool kPixelRows, bool kSeams>
+using InputGradientProduct = PointwiseProduct<T, Tile, kPixelRows, true, kSeams>;
+template <class T, class Tile, bool kPixelRows, bool kSeams>
+using InputGradientSink =
+    PointwiseInputGradientSink<T, typename InputGradientProduct<T, Tile, kPixelRows, kSeams>::Sweep, kSeams>;
+
+template <class T, class Tile, bool kPixelRows, bool kSeams>
+FUSEDSC_DEVICE void pointwise_input_gradient(const PointwiseInputGradientParameters& p) {
+  using Product = InputGradientProduct<T, Tile, kPixelRows, kSeams>;
+  Product::template run<InputGradientSink<T, Tile, kPixelRows, kSeams>>(p);
+}
+
+template <class T, class Tile, bool kPixelRows, bool kSeams>
+std::size_t input_gradient_memory_bytes(bool rows_other, bool cols_other) {
+  using Product = InputGradientProduct<T, Tile, kPixelRows, kSeams>;
+  return Product::template memory_bytes<InputGradientSink<T, Tile, kPixelRows, kSeams>>(rows_other, cols_other);
+}
+
+}  // namespace fusedsc::gpu

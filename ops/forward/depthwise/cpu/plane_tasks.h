@@ -1,0 +1,68 @@
+/// How convolutions whose vectors run along rows cut their work into planes: one channel of one image each.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+
+#include "fusedsc/common/checks/checks.h"
+#include "fusedsc/common/cpu/slices.h"
+#include "fusedsc/common/problem.h"
+
+namespace fusedsc {
+
+/// Empty if kernels on planes can run a convolution of these tensors, else the reason why not, or why others are
+/// faster.
+inline std::string needs_planes(const Window& window, std::initializer_list<NamedTensor> tensors) {
+  constexpr std::int64_t kLeastColumns = 10;  // of a row: the rest of its vectors is wasted
+  if (window.stride[1] > 2) return "the window moves by more than two columns";
+  for (const auto& [name, x] : tensors) {
+    const bool channels_last = x.strides[1] == 1 && x.sizes[1] > 1;
+    if (channels_last || (x.strides[3] != 1 && x.sizes[3] != 1)) return std::string(name) + " is not contiguous";
+    if (x.sizes[3] < kLeastColumns) return std::string(name) + " has rows of fewer than 10 columns";
+  }
+  return {};
+}
+
+/// Input rows that a pass loads and works off at once: so many bytes of them, but so many rows at least.
+inline constexpr std::int64_t kChunkBytes = 12 << 10;
+inline constexpr std::int64_t kLeastRows = 8;
+
+/// How many of the rows of a plane are worked off at once, where `limit` bytes allow so many: chunks of nearly equal
+/// size, of whole blocks of `unit` rows.
+inline std::int64_t rows_of_chunk(std::int64_t rows, std::int64_t limit, std::int64_t unit) {
+  const std::int64_t most = std::max(limit / unit, std::int64_t{1}) * unit;
+  const std::int64_t chunks = std::max<std::int64_t>((rows + most - 1) / most, 1);
+  const std::int64_t even = (rows + chunks - 1) / chunks;
+  return std::min((even + unit - 1) / unit * unit, std::max<std::int64_t>(rows, 1));
+}
+
+/// How a pass over all planes is cut into tasks that can run at the same time: blocks of channels whose planes follow
+/// one another in memory, and groups of images where the channels alone are too few. Partial sums belong to groups:
+/// they do not depend on the number of threads.
+struct PlaneTasks {
+  static constexpr std::int64_t kTasks = 16;           ///< wanted
+  static constexpr std::int64_t kRunBytes = 64 << 10;  ///< of planes that are read one after the other
+
+  std::int64_t images = 0, channels = 0;
+  std::int64_t block = 1, groups = 1;
+
+  PlaneTasks(std::int64_t images_, std::int64_t channels_, std::int64_t plane_bytes)
+      : images(images_), channels(channels_) {
+    const std::int64_t most = std::max<std::int64_t>(kRunBytes / std::max<std::int64_t>(plane_bytes, 1), 1);
+    block = std::clamp<std::int64_t>(channels / kTasks, 1, most);
+    groups = std::clamp<std::int64_t>((kTasks + blocks() - 1) / blocks(), 1, std::max<std::int64_t>(images, 1));
+  }
+
+  std::int64_t blocks() const { return (channels + block - 1) / block; }
+  std::int64_t count() const { return blocks() * groups; }
+  Range channels_of(std::int64_t task) const {
+    const std::int64_t first = task % blocks() * block;
+    return {first, std::min(first + block, channels)};
+  }
+  std::int64_t group_of(std::int64_t task) const { return task / blocks(); }
+  Range images_of(std::int64_t group) const { return part_of(images, groups, group); }
+};
+
+}  // namespace fusedsc

@@ -1,0 +1,56 @@
+/// The kernels of pointwise_hopper.h, by their tiles: what the forward pass and the input gradient list.
+#pragma once
+
+#include "fusedsc/forward/pointwise/hopper/pointwise_hopper_plan.h"
+
+namespace fusedsc::gpu::hopper {
+
+template <class Product>
+FUSEDSC_HOPPER_KERNEL(Product::kThreads)
+product_kernel(const FUSEDSC_GRID_CONSTANT PointwiseParameters p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
+  Product::run(p);
+#endif
+}
+
+template <class Product>
+void append_product(std::vector<PointwiseInstance>& to, PointwiseFamily family, DataType dtype, bool prologue,
+                    EpilogueKind kind, int row_tiles, int cut = 1, int least_stages = 2) {
+  to.push_back({family, dtype, Product::kChannels, Product::kTileDepth, row_tiles, cut, Product::kThreads, prologue,
+                kind, product_kernel<Product>, Product::memory_bytes, least_stages});
+}
+
+template <class T, bool kInputGradient, bool kPrologue, EpilogueKind kKind, int... kChannels, int... kDepth,
+          int... kGroups>
+void append(std::vector<PointwiseInstance>& to, DataType dtype, Tiles<Tile<kChannels, kDepth, kGroups>...>) {
+  (append_product<PointwiseProduct<T, kChannels, kDepth, kGroups, kPrologue, kInputGradient, kKind>>(
+       to, PointwiseFamily::kept, dtype, kPrologue, kKind, kGroups),
+   ...);
+}
+
+template <class T, bool kInputGradient, bool kPrologue, EpilogueKind kKind, int... kRowTiles, int... kChannels,
+          int... kCut>
+void append(std::vector<PointwiseInstance>& to, DataType dtype, Tiles<CutTile<kRowTiles, kChannels, kCut>...>) {
+  const auto add = [&]<class Product>(Product*) {
+    append_product<Product>(to, PointwiseFamily::cut, dtype, kPrologue, kKind, Product::kRowTiles, Product::kCut,
+                            Product::kLeastStages);
+  };
+  (add(static_cast<PointwiseCutProduct<T, kRowTiles, kChannels, kCut, kPrologue, kInputGradient, kKind>*>(nullptr)),
+   ...);
+}
+
+template <class T, bool kInputGradient, EpilogueKind kKind, int... kChannels, int... kGroups>
+void append(std::vector<PointwiseInstance>& to, DataType dtype, Tiles<RowsTile<kChannels, kGroups>...>) {
+  (append_product<PointwiseRowsProduct<T, kChannels, kGroups, kInputGradient, kKind>>(to, PointwiseFamily::rows, dtype,
+                                                                                      false, kKind, kGroups),
+   ...);
+}
+
+// Where memory binds, costs are equal and the first is taken.
+using PlainTiles = Tiles<Tile<32, 64, 2>, Tile<32, 64, 4>, Tile<64, 64, 3>, Tile<64, 64, 2>, Tile<128, 64, 2>,
+                         Tile<192, 32, 4>, Tile<192, 64, 3>>;
+using PlainCutTiles = Tiles<CutTile<1, 32, 1>, CutTile<1, 32, 2>, CutTile<1, 64, 1>, CutTile<1, 96, 2>,
+                            CutTile<2, 64, 2>, CutTile<2, 96, 1>>;
+using RowsTiles = Tiles<RowsTile<48, 6>, RowsTile<48, 3>, RowsTile<96, 3>, RowsTile<128, 3>>;
+
+}  // namespace fusedsc::gpu::hopper

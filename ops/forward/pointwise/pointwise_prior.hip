@@ -1,0 +1,68 @@
+// Which kernel is taken forward, and with which config, where nothing is forced, until a table of measurements takes
+// its place: the costs of pointwise_hopper_cost.hip, pointwise_planes_plan.hip and pointwise_plan.hip.
+#include <string_view>
+
+#include "fusedsc/forward/pointwise/pointwise_kernels.h"
+
+namespace fusedsc::gpu {
+namespace {
+
+NamedChoice choice_of(const PointwiseArguments& a) {
+  if (pointwise_few().unsupported(a).empty()) return {pointwise_few().name, {}};
+#ifdef FUSEDSC_HOPPER
+  if (const NamedChoice choice = hopper::pointwise_nhwc_prior(a); choice.kernel != nullptr) return choice;
+  if (const NamedChoice choice = hopper::pointwise_planes_prior(a); choice.kernel != nullptr) return choice;
+#endif
+  if (pointwise_tiles().unsupported(a).empty()) return {pointwise_tiles().name, pointwise_tiles_prior(a)};
+  return {};
+}
+
+struct PriorConfig {
+  std::string_view kernel;
+  Config (*config)(const PointwiseArguments&);
+};
+
+const PriorConfig kPriorConfigs[] = {
+#ifdef FUSEDSC_HOPPER
+    {"hopper_kept", hopper::pointwise_kept_prior},
+    {"hopper_cut", hopper::pointwise_cut_prior},
+    {"hopper_rows", hopper::pointwise_rows_prior},
+    {"hopper_planes_kept", hopper::pointwise_planes_kept_prior},
+    {"hopper_planes_cut", hopper::pointwise_planes_cut_prior},
+#endif
+    {"gpu_tiles", pointwise_tiles_prior},
+};
+
+}  // namespace
+
+std::span<const Kernel<PointwiseArguments>> pointwise_gpu_kernels() {
+  static const Kernel<PointwiseArguments> list[] = {
+      pointwise_few(),
+#ifdef FUSEDSC_HOPPER
+      hopper::pointwise_kept(),
+      hopper::pointwise_cut(),
+      hopper::pointwise_rows(),
+      hopper::pointwise_planes_kept(),
+      hopper::pointwise_planes_cut(),
+#endif
+      pointwise_tiles(),
+  };
+  return list;
+}
+
+tuning::Choice<PointwiseArguments> pointwise_prior(std::span<const Kernel<PointwiseArguments>> kernels,
+                                                   const PointwiseArguments& a) {
+  if (a.x.device != Device::gpu) return {};
+  const NamedChoice choice = choice_of(a);
+  if (choice.kernel == nullptr) return {};
+  return {&tuning::kernel_named(kernels, choice.kernel), choice.config};
+}
+
+Config pointwise_prior_config(const Kernel<PointwiseArguments>& kernel, const PointwiseArguments& a) {
+  for (const PriorConfig& prior : kPriorConfigs) {
+    if (prior.kernel == kernel.name) return prior.config(a);
+  }
+  return kernel.configs(a).at(0);
+}
+
+}  // namespace fusedsc::gpu

@@ -1,0 +1,115 @@
+/// Pointwise convolution on GPUs, forward: what happens to finished outputs.
+#pragma once
+
+#include "fusedsc/forward/depthwise/rows/depthwise_source.h"
+#include "fusedsc/forward/pointwise/tiles/pointwise_product.h"
+
+namespace fusedsc::gpu {
+
+struct PointwiseParameters {
+  PointwiseProductParameters product;
+  const void* bias = nullptr;
+  DevicePrologue epilogue;
+  PointwiseMatrix residual;
+  OutputMatrix y;
+  void* partials = nullptr;  ///< of the statistics, where they are wanted: [split][mean, m2, count][channel]
+};
+
+/// Bias, statistics, epilogue, and into memory.
+template <class T, class Sweep, bool kSeams>
+class PointwiseSink {
+ public:
+  using A = Accumulator<T>;
+  static constexpr std::size_t kFinishBytes = kSeams ? kMergedItemsBytes<Sweep, 3> : 0;
+
+  FUSEDSC_DEVICE PointwiseSink(const PointwiseParameters& p, const PointwiseShare& share, int first_channel)
+      : p_(p), share_(share), first_channel_(first_channel), channels_(p.product.channels - first_channel) {
+    const int first = share.group * p.product.channels + first_channel;
+    load_items<Sweep>(p.bias, first, channels_, A(0), bias_, T());
+    if constexpr (kSeams) {
+      load_items<Sweep>(p.epilogue.scale, first, channels_, A(1), scale_, A());
+      load_items<Sweep>(p.epilogue.shift, first, channels_, A(0), shift_, A());
+    }
+  }
+
+  FUSEDSC_DEVICE void take(int sweep, int pixel, int channel, A (&y)[Sweep::kRun], int count) {
+    const auto item = [&](int i) { return item_of<Sweep>(sweep, i); };
+#pragma unroll
+    for (int i = 0; i < Sweep::kRun; ++i) y[i] += bias_[item(i)];
+    if constexpr (kSeams) {
+      if (p_.partials != nullptr) {
+        auto& moments = moments_[Sweep::owner(sweep)];
+        if constexpr (Sweep::kPixelRows) moments.template add<1>(y, 1);
+        else moments.template add<Sweep::kRun>(y, count);
+      } else {
+#pragma unroll
+        for (int i = 0; i < Sweep::kRun; ++i) y[i] = y[i] * scale_[item(i)] + shift_[item(i)];
+        activate(p_.epilogue.activation, y);
+        if (p_.residual.data != nullptr) {
+          A added[Sweep::kRun];
+          load_run<Sweep>(p_.residual, share_.group, pixel, channel, count, added, T());
+#pragma unroll
+          for (int i = 0; i < Sweep::kRun; ++i) y[i] += added[i];
+        }
+      }
+    }
+    store_run<Sweep>(y, p_.y, share_.group, pixel, channel, count, T());
+  }
+
+  template <std::size_t kBytes>
+  FUSEDSC_DEVICE void finish(SharedMemory<A, kBytes> memory) {
+    if constexpr (kSeams) {
+      if (p_.partials != nullptr) leave_statistics(memory);
+    }
+  }
+
+ private:
+  template <std::size_t kBytes>
+  FUSEDSC_DEVICE void leave_statistics(SharedMemory<A, kBytes> memory) const {
+    A values[Sweep::kItems][3];
+#pragma unroll
+    for (int i = 0; i < Sweep::kItems; ++i) {
+      const auto& moments = moments_[Sweep::kPixelRows ? i / Sweep::kRun : i];
+      values[i][0] = moments.mean[Sweep::kPixelRows ? i % Sweep::kRun : 0];
+      values[i][1] = moments.m2[Sweep::kPixelRows ? i % Sweep::kRun : 0];
+      values[i][2] = moments.count;
+    }
+    const int all_channels = p_.product.channels * p_.product.groups;
+    A* row = static_cast<A*>(p_.partials) + static_cast<std::int64_t>(share_.split) * 3 * all_channels +
+             share_.group * p_.product.channels + first_channel_;
+    merge_items<Sweep>(
+        memory, values,
+        [](A(&to)[3], const A(&from)[3]) { merge_moments(to[2], to[0], to[1], from[2], from[0], from[1]); },
+        [&](int channel, const A(&merged)[3]) {
+          if (channel >= channels_) return;
+#pragma unroll
+          for (int i = 0; i < 3; ++i) row[i * all_channels + channel] = merged[i];
+        });
+  }
+
+  const PointwiseParameters& p_;
+  const PointwiseShare share_;
+  int first_channel_, channels_;
+  A bias_[Sweep::kItems];
+  A scale_[kSeams ? Sweep::kItems : 1], shift_[kSeams ? Sweep::kItems : 1];
+  Moments<A, Sweep::kPixelRows ? Sweep::kRun : 1> moments_[kSeams ? Sweep::kOwners : 1];
+};
+
+template <class T, class Tile, bool kPixelRows, bool kSeams>
+using ForwardProduct = PointwiseProduct<T, Tile, kPixelRows, false, kSeams>;
+template <class T, class Tile, bool kPixelRows, bool kSeams>
+using ForwardSink = PointwiseSink<T, typename ForwardProduct<T, Tile, kPixelRows, kSeams>::Sweep, kSeams>;
+
+template <class T, class Tile, bool kPixelRows, bool kSeams>
+FUSEDSC_DEVICE void pointwise_forward(const PointwiseParameters& p) {
+  using Product = ForwardProduct<T, Tile, kPixelRows, kSeams>;
+  Product::template run<ForwardSink<T, Tile, kPixelRows, kSeams>>(p);
+}
+
+template <class T, class Tile, bool kPixelRows, bool kSeams>
+std::size_t forward_memory_bytes(bool rows_other, bool cols_other) {
+  using Product = ForwardProduct<T, Tile, kPixelRows, kSeams>;
+  return Product::template memory_bytes<ForwardSink<T, Tile, kPixelRows, kSeams>>(rows_other, cols_other);
+}
+
+}  // namespace fusedsc::gpu

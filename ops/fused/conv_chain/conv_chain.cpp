@@ -1,0 +1,102 @@
+#include "fusedsc/fused/conv_chain.h"
+
+#include "fusedsc/fused/conv_chain/conv_chain_checks.h"
+#include "fusedsc/fused/conv_chain/conv_chain_composed.h"
+#include "fusedsc/fused/conv_chain/conv_chain_inference.h"
+#include "fusedsc/fused/normalised_tensor.h"
+#include "fusedsc/runtime/operator.h"
+
+namespace fusedsc {
+namespace {
+
+std::span<const Implementation<ConvChainArguments>> forward_implementations() {
+  static const Implementation<ConvChainArguments> list[] = {conv_chain_inference(), conv_chain_composed()};
+  return list;
+}
+
+std::span<const Implementation<ConvChainBackwardArguments>> backward_implementations() {
+  static const Implementation<ConvChainBackwardArguments> list[] = {conv_chain_backward_composed()};
+  return list;
+}
+
+/// What a batch without images leaves behind.
+void clear_results(const ConvChainArguments& chain) {
+  for (const ConvStage& stage : chain.stages) {
+    if (chain.training && stage.bn) clear(*stage.bn);
+  }
+}
+
+void clear_results(const ConvChainBackwardArguments& wanted) {
+  clear(wanted.grad_x);
+  for (const ConvStageGradients& stage : wanted.stages) {
+    clear(stage.weight);
+    clear(stage.bias);
+    clear(stage.bn);
+  }
+}
+
+bool is_empty(const ConvChainArguments& chain) { return chain.x.device == Device::cpu && chain.y.elements() == 0; }
+
+bool is_empty(const ConvChainBackwardArguments& chain) {
+  return chain.forward.x.device == Device::cpu && chain.grad_y.elements() == 0;
+}
+
+constexpr Operator<ConvChainArguments> kForward{
+    .name = "conv_chain",
+    .implementations = forward_implementations,
+    .check_problem = check_problem,
+    .check_memory = check_memory,
+    .is_empty = is_empty,
+    .clear_results = clear_results,
+};
+
+constexpr Operator<ConvChainBackwardArguments> kBackward{
+    .name = "conv_chain_backward",
+    .implementations = backward_implementations,
+    .check_problem = check_problem,
+    .check_memory = check_memory,
+    .is_empty = is_empty,
+    .clear_results = clear_results,
+};
+
+}  // namespace
+
+bool ends_in_pass(const ConvChainArguments& chain) {
+  const ConvStage& last = chain.stages.back();
+  return last.bn || last.activation != Activation::identity || chain.branch_scale;
+}
+
+bool reads_raw(const ConvChainArguments& chain, std::size_t stage) {
+  const ConvStage& own = chain.stages[stage];
+  return stage + 1 < chain.stages.size() || own.bn || own.activation != Activation::identity;
+}
+
+void conv_chain(const ConvChainArguments& chain, const Execution& execution) { run(kForward, chain, execution); }
+
+std::size_t conv_chain_workspace_bytes(const ConvChainArguments& chain, int threads) {
+  return plan(kForward, chain, threads).workspace_bytes;
+}
+
+Plan<ConvChainArguments> plan_conv_chain(const ConvChainArguments& chain, int threads) {
+  return plan(kForward, chain, threads);
+}
+
+std::vector<Candidate> explain_conv_chain(const ConvChainArguments& chain) { return explain(kForward, chain); }
+
+void conv_chain_backward(const ConvChainBackwardArguments& chain, const Execution& execution) {
+  run(kBackward, chain, execution);
+}
+
+std::size_t conv_chain_backward_workspace_bytes(const ConvChainBackwardArguments& chain, int threads) {
+  return plan(kBackward, chain, threads).workspace_bytes;
+}
+
+Plan<ConvChainBackwardArguments> plan_conv_chain_backward(const ConvChainBackwardArguments& chain, int threads) {
+  return plan(kBackward, chain, threads);
+}
+
+std::vector<Candidate> explain_conv_chain_backward(const ConvChainBackwardArguments& chain) {
+  return explain(kBackward, chain);
+}
+
+}  // namespace fusedsc

@@ -1,0 +1,228 @@
+#include "fusedsc/fused/dsc_block.h"
+
+#include "fusedsc/common/checks/checks.h"
+#include "fusedsc/common/clear.h"
+#include "fusedsc/forward/sliding_channel.h"
+#include "fusedsc/fused/dsc_block/dsc_block_composed.h"
+#include "fusedsc/fused/dsc_block/dsc_block_cpu.h"
+#include "fusedsc/fused/dsc_block/dsc_block_parts.h"
+#include "fusedsc/fused/dsc_block/hopper/dsc_block_hopper.h"
+#include "fusedsc/runtime/operator.h"
+
+namespace fusedsc {
+namespace {
+
+std::span<const Implementation<DscBlockArguments>> forward_implementations() {
+  static const Implementation<DscBlockArguments> list[] = {
+#ifdef FUSEDSC_HOPPER
+      dsc_block_hopper_narrow(),
+      dsc_block_hopper(),
+#endif
+      dsc_block_composed(),
+      dsc_block_cpu(),
+  };
+  return list;
+}
+
+std::span<const Implementation<DscBlockBackwardArguments>> backward_implementations() {
+  static const Implementation<DscBlockBackwardArguments> list[] = {dsc_block_backward_composed(),
+                                                                   dsc_block_backward_cpu()};
+  return list;
+}
+
+/// What forward and backward name alike; returns the sizes of d.
+template <class Block>
+Sizes check_convolutions(const Block& block) {
+  const DataType dtype = block.x.dtype;
+  check_readable({"x", block.x});
+  check_readable({"dw_weight", block.dw_weight});
+  check_readable({"pw_weight", block.pw_weight});
+  check_dtype({"dw_weight", block.dw_weight}, dtype, "that of x");
+  check_dtype({"pw_weight", block.pw_weight}, dtype, "that of x");
+  const Sizes middle = depthwise_output_sizes(block.x.sizes, block.dw_weight.sizes, block.window);
+  check_channels("dw_bias", block.dw_bias, middle[1], dtype);
+  check_channels("bn_weight", block.bn_weight, middle[1], accumulation_type(dtype));
+  check_channels("bn_bias", block.bn_bias, middle[1], accumulation_type(dtype));
+  check_channels_given("mean", block.mean, middle[1], accumulation_type(dtype));
+  check_channels_given("invstd", block.invstd, middle[1], accumulation_type(dtype));
+  check_channels("scale", block.scale, middle[1], accumulation_type(dtype));
+  check_channels("shift", block.shift, middle[1], accumulation_type(dtype));
+  check(static_cast<bool>(block.scale) == static_cast<bool>(block.shift),
+        "scale and shift: only one is given; give both or neither");
+  return middle;
+}
+
+/// Of y, of forward and of backward.
+template <class Block>
+Sizes output_sizes(const Block& block, const Sizes& middle) {
+  return block.overlap ? sliding_channel_output_sizes(middle, block.pw_weight.sizes, block.groups, *block.overlap)
+                       : pointwise_output_sizes(middle, block.pw_weight.sizes, block.groups);
+}
+
+void check_like(const NamedTensor& tensor, const Sizes& sizes, DataType dtype, const char* whose) {
+  if (!tensor.view) return;
+  check_writable(tensor);
+  check_sizes(tensor, sizes, whose);
+  check_dtype(tensor, dtype, "that of x");
+}
+
+void check_problem(const DscBlockArguments& block) {
+  const Sizes middle = check_convolutions(block);
+  const DataType dtype = block.x.dtype;
+  const Sizes y = output_sizes(block, middle);
+  check_channels("pw_bias", block.pw_bias, y[1], dtype);
+  check_channels("variance", block.variance, middle[1], accumulation_type(dtype));
+  check(block.eps >= 0, "eps: it is ", block.eps, "; it must not be negative");
+  check_epilogue(block.epilogue, block.y);
+  check(!block.epilogue || !block.training, "epilogue: it is given in training; leave it out: it is for eval mode");
+  check_sizes({"y", block.y}, y, "the output's sizes");
+  check_like({"y", block.y}, y, dtype, "the output's sizes");
+  check_like({"d", block.d}, middle, dtype, "the depthwise output's sizes");
+}
+
+void check_problem(const DscBlockBackwardArguments& block) {
+  const Sizes middle = check_convolutions(block);
+  const DataType dtype = block.x.dtype, sums = accumulation_type(dtype);
+  const Sizes y = output_sizes(block, middle);
+  check_readable({"grad_y", block.grad_y});
+  check_sizes({"grad_y", block.grad_y}, y, "the output's sizes");
+  check_dtype({"grad_y", block.grad_y}, dtype, "that of x");
+  if (block.d) {
+    check_readable({"d", block.d});
+    check_sizes({"d", block.d}, middle, "the depthwise output's sizes");
+    check_dtype({"d", block.d}, dtype, "that of x");
+  }
+  check_like({"grad_bn", block.grad_bn}, middle, dtype, "the depthwise output's sizes");
+  check_like({"grad_x", block.grad_x}, block.x.sizes, dtype, "those of x");
+  check_like({"grad_dw_weight", block.grad_dw_weight}, block.dw_weight.sizes, dtype, "those of dw_weight");
+  check_like({"grad_pw_weight", block.grad_pw_weight}, block.pw_weight.sizes, dtype, "those of pw_weight");
+  check_channels("grad_dw_bias", block.grad_dw_bias, middle[1], dtype);
+  check_channels("grad_pw_bias", block.grad_pw_bias, y[1], dtype);
+  check_channels("grad_bn_weight", block.grad_bn_weight, middle[1], sums);
+  check_channels("grad_bn_bias", block.grad_bn_bias, middle[1], sums);
+}
+
+void check_memory(const DscBlockArguments& block) {
+  check_given({"x", block.x});
+  check_given({"dw_weight", block.dw_weight});
+  check_given({"pw_weight", block.pw_weight});
+  // In eval mode these are read: they may be the same memory as other inputs.
+  const auto written = [&](const ChannelVector& vector) {
+    return ConstChannelVector(block.training ? vector : ChannelVector());
+  };
+  check_no_overlap({{"y", block.y},
+                    {"d", block.d},
+                    {"mean", written(block.mean)},
+                    {"invstd", written(block.invstd)},
+                    {"variance", block.variance},
+                    {"scale", written(block.scale)},
+                    {"shift", written(block.shift)}},
+                   {{"x", block.x},
+                    {"dw_weight", block.dw_weight},
+                    {"dw_bias", block.dw_bias},
+                    {"pw_weight", block.pw_weight},
+                    {"pw_bias", block.pw_bias},
+                    {"bn_weight", block.bn_weight},
+                    {"bn_bias", block.bn_bias},
+                    {"epilogue.scale", block.epilogue.scale},
+                    {"epilogue.shift", block.epilogue.shift},
+                    {"epilogue.residual", block.epilogue.residual}});
+}
+
+void check_memory(const DscBlockBackwardArguments& block) {
+  check_given({"x", block.x});
+  check_given({"dw_weight", block.dw_weight});
+  check_given({"pw_weight", block.pw_weight});
+  check_given({"grad_y", block.grad_y});
+  check_no_overlap({{"grad_bn", block.grad_bn},
+                    {"grad_x", block.grad_x},
+                    {"grad_dw_weight", block.grad_dw_weight},
+                    {"grad_pw_weight", block.grad_pw_weight},
+                    {"grad_dw_bias", block.grad_dw_bias},
+                    {"grad_pw_bias", block.grad_pw_bias},
+                    {"grad_bn_weight", block.grad_bn_weight},
+                    {"grad_bn_bias", block.grad_bn_bias}},
+                   {{"x", block.x},
+                    {"dw_weight", block.dw_weight},
+                    {"pw_weight", block.pw_weight},
+                    {"bn_weight", block.bn_weight},
+                    {"bn_bias", block.bn_bias},
+                    {"mean", block.mean},
+                    {"invstd", block.invstd},
+                    {"scale", block.scale},
+                    {"shift", block.shift},
+                    {"d", block.d},
+                    {"grad_y", block.grad_y}});
+}
+
+/// Statistics and gradients of nothing: a batch without images is legal.
+void clear_results(const DscBlockArguments& block) {
+  if (!block.training) return;
+  clear_statistics(block.mean, block.variance, block.invstd, block.eps);
+  if (block.scale) batch_norm_finalize(affine_of(normalisation_of(block), block.scale, block.shift), {});
+}
+
+void clear_results(const DscBlockBackwardArguments& block) {
+  clear(block.grad_dw_weight);
+  clear(block.grad_pw_weight);
+  clear(block.grad_dw_bias);
+  clear(block.grad_pw_bias);
+  clear(block.grad_bn_weight);
+  clear(block.grad_bn_bias);
+}
+
+bool is_empty(const DscBlockArguments& block) { return block.x.device == Device::cpu && block.y.elements() == 0; }
+
+bool is_empty(const DscBlockBackwardArguments& block) {
+  return block.x.device == Device::cpu && block.grad_y.elements() == 0;
+}
+
+constexpr Operator<DscBlockArguments> kForward{
+    .name = "dsc_block",
+    .implementations = forward_implementations,
+    .check_problem = check_problem,
+    .check_memory = check_memory,
+    .is_empty = is_empty,
+    .clear_results = clear_results,
+};
+
+constexpr Operator<DscBlockBackwardArguments> kBackward{
+    .name = "dsc_block_backward",
+    .implementations = backward_implementations,
+    .check_problem = check_problem,
+    .check_memory = check_memory,
+    .is_empty = is_empty,
+    .clear_results = clear_results,
+};
+
+}  // namespace
+
+void dsc_block(const DscBlockArguments& block, const Execution& execution) { run(kForward, block, execution); }
+
+std::size_t dsc_block_workspace_bytes(const DscBlockArguments& block, int threads) {
+  return plan(kForward, block, threads).workspace_bytes;
+}
+
+Plan<DscBlockArguments> plan_dsc_block(const DscBlockArguments& block, int threads) {
+  return plan(kForward, block, threads);
+}
+
+std::vector<Candidate> explain_dsc_block(const DscBlockArguments& block) { return explain(kForward, block); }
+
+void dsc_block_backward(const DscBlockBackwardArguments& block, const Execution& execution) {
+  run(kBackward, block, execution);
+}
+
+std::size_t dsc_block_backward_workspace_bytes(const DscBlockBackwardArguments& block, int threads) {
+  return plan(kBackward, block, threads).workspace_bytes;
+}
+
+Plan<DscBlockBackwardArguments> plan_dsc_block_backward(const DscBlockBackwardArguments& block, int threads) {
+  return plan(kBackward, block, threads);
+}
+
+std::vector<Candidate> explain_dsc_block_backward(const DscBlockBackwardArguments& block) {
+  return explain(kBackward, block);
+}
+
+}  // namespace fusedsc

@@ -1,0 +1,220 @@
+#ifdef FUSEDSC_HOPPER
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "fusedsc/common/divide_up.h"
+#include "fusedsc/common/gpu/hopper/hopper_host.h"
+#include "fusedsc/forward/depthwise/rows/depthwise_plan.h"
+#include "fusedsc/fused/dsc_block/dsc_block_parts.h"
+#include "fusedsc/fused/dsc_block/hopper/dsc_block_hopper.h"
+#include "fusedsc/fused/dsc_block/hopper/dsc_block_hopper_kernel.h"
+
+namespace fusedsc {
+namespace gpu::hopper {
+
+std::string why_not_one_kernel(const DscBlockArguments& block) {
+  std::string reason = needs_device(Device::gpu, block.x.device);
+  if (!reason.empty()) return reason;
+  if (block.training) return "it is for eval mode";
+  if (!is_hopper()) return "the GPU is not of compute capability 9.0";
+  if (size_of(block.x.dtype) != 2) return "it is for float16 and bfloat16";
+  if (block.d) return "d is to be stored, which it keeps to itself";
+  reason = needs_dense_pointwise(block);
+  if (!reason.empty()) return reason;
+  const Window& window = block.window;
+  using Pair = std::array<std::int64_t, 2>;
+  if (window.kernel != Pair{3, 3} || window.dilation != Pair{1, 1} || window.stride[0] != window.stride[1] ||
+      window.stride[0] > 2 || block.x.sizes[1] != block.dw_weight.sizes[0]) {
+    return "it is for windows of 3 x 3, of stride 1 or 2, not dilated, without a channel multiplier";
+  }
+  if (block.y.elements() == 0) return "there is nothing to compute";
+  reason = too_large_for_gpu(block.x.sizes, block.y.sizes, window);
+  if (!reason.empty()) return reason;
+  const ConstTensorView& weight = block.pw_weight;
+  if (!suits_copy_engine(block.x) || !suits_copy_engine(block.epilogue.residual) ||
+      !suits_copy_engine(ConstTensorView(block.y)) || weight.strides[1] != 1 || weight.strides[0] % 8 != 0 ||
+      reinterpret_cast<std::uintptr_t>(weight.data) % 16 != 0) {
+    return "channels of x or y are not neighbours, or no multiples of 8, or not aligned to 16 bytes";
+  }
+  return {};
+}
+
+namespace {
+
+template <class Shape>
+FUSEDSC_HOPPER_KERNEL(Shape::kThreads)
+dsc_block_kernel(const FUSEDSC_GRID_CONSTANT DscBlockParameters p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
+  DscBlockKernel<Shape>::run(p);
+#endif
+}
+
+/// A kernel that was compiled, and what for.
+struct Instance {
+  DataType dtype;
+  int stride, row_bytes, rows, groups, group_outputs, outputs, threads;
+  void (*run)(DscBlockParameters);
+  int (*memory_bytes)(const DscBlockParameters&);
+};
+
+template <class T, int kStride, int kRowBytes, int kRows, int kGroups, int kGroupRows, int kGroupOutputs>
+void append(std::vector<Instance>& to, DataType dtype) {
+  using Shape = DscBlockShape<T, kStride, kRowBytes, kRows, kGroups, kGroupRows, kGroupOutputs>;
+  to.push_back({dtype, kStride, kRowBytes, kRows, kGroups, kGroupOutputs, Shape::kOutputs, Shape::kThreads,
+                dsc_block_kernel<Shape>, Shape::memory_bytes});
+}
+
+template <class T>
+void append_all(std::vector<Instance>& to, DataType dtype) {
+  // Stride, bytes of a chunk, rows; groups, their rows and outputs.
+  append<T, 1, 128, 4, 1, 4, 32>(to, dtype);
+  append<T, 1, 128, 4, 2, 2, 64>(to, dtype);
+  append<T, 1, 128, 2, 2, 1, 96>(to, dtype);
+  append<T, 2, 64, 2, 1, 2, 32>(to, dtype);
+  append<T, 2, 128, 2, 2, 1, 64>(to, dtype);
+  append<T, 2, 128, 1, 2, 1, 80>(to, dtype);
+}
+
+const std::vector<Instance>& instances() {
+  static const std::vector<Instance> all = [] {
+    std::vector<Instance> list;
+    append_all<Float16>(list, DataType::float16);
+    append_all<BFloat16>(list, DataType::bfloat16);
+    return list;
+  }();
+  return all;
+}
+
+/// A launch, worked out but for addresses.
+struct Pass {
+  const Instance* instance = nullptr;
+  DscBlockParameters p;
+  std::int64_t blocks = 0;
+  std::size_t memory = 0;
+  double cost = std::numeric_limits<double>::infinity();
+};
+
+/// In cycles of a multiprocessor; estimates, of which only the order matters.
+double cost_of(const Pass& pass) {
+  const DscBlockParameters& p = pass.p;
+  const Instance& instance = *pass.instance;
+  const int stride = instance.stride, rows = instance.rows;
+  const double copied_rows = p.input_rows * p.pitch + instance.outputs;
+  const double copies = p.chunks * copied_rows * (instance.row_bytes == 128 ? 6.6 : 4.0);
+  const double instructions = 60 + ((rows - 1) * stride + 3) * (14 + 12 * stride) + rows * (70 + 12 * stride);
+  const double depthwise = p.runs() * instructions / (instance.groups == 1 ? 2.4 : 1.8);
+  return static_cast<double>(divide_up(p.tiles, multiprocessors())) * std::max(copies, depthwise);
+}
+
+/// Tiles of strips of so many patches, of which rows_used are the tile's own.
+Pass cut(const Instance& instance, const DscBlockParameters& problem, std::int64_t images, int lines, int strips,
+         int tile_rows) {
+  constexpr int kMostStages = 6;
+  Pass pass;
+  pass.instance = &instance;
+  DscBlockParameters& p = pass.p;
+  p = problem;
+  p.lines = lines;
+  p.strips = strips;
+  p.tile_rows = tile_rows;
+  p.tile_columns = std::min(4 * lines, p.output_width);
+  const int columns = (p.tile_columns - 1) * instance.stride + 3;
+  p.input_rows = (tile_rows - 1) * instance.stride + 3;
+  p.pitch = static_cast<int>(divide_up(columns, 8) * 8);
+  // Products that are nearly empty win on paper only: by being many.
+  constexpr double kLeastUse = 0.6;
+  if (p.pitch > 256 || p.input_rows > 256 || tile_rows * p.tile_columns < kLeastUse * 64 * instance.rows) return pass;
+  p.chunks = static_cast<int>(divide_up(p.channels * 2, instance.row_bytes));
+  p.stages = kMostStages;
+  while (p.stages > 1 && instance.memory_bytes(p) > kMemoryLimit) --p.stages;
+  if (p.stages < 2) return pass;
+  pass.memory = static_cast<std::size_t>(instance.memory_bytes(p));
+  const std::int64_t column_tiles = divide_up(p.output_width, p.tile_columns),
+                     row_tiles = divide_up(p.output_height, tile_rows);
+  const std::int64_t tiles = images * row_tiles * column_tiles;
+  if (tiles > std::numeric_limits<std::int32_t>::max()) return pass;
+  p.tiles = static_cast<int>(tiles);
+  p.by_row_tiles = Divisor(static_cast<std::uint32_t>(row_tiles));
+  p.by_column_tiles = Divisor(static_cast<std::uint32_t>(column_tiles));
+  p.by_lines = Divisor(static_cast<std::uint32_t>(lines));
+  p.by_stages = Divisor(static_cast<std::uint32_t>(p.stages));
+  p.by_chunks = Divisor(static_cast<std::uint32_t>(p.chunks));
+  pass.cost = cost_of(pass);
+  return pass;
+}
+
+Pass plan(const DscBlockArguments& block) {
+  constexpr int kPatches = 16;
+  DscBlockParameters problem;
+  problem.set_sizes(block);
+  const Sizes& y = block.y.sizes;
+  Pass best;
+  for (const Instance& instance : instances()) {
+    if (instance.dtype != block.x.dtype || instance.stride != block.window.stride[0] || instance.outputs < y[1])
+      continue;
+    // The weight would come anew for every 64 positions.
+    if (instance.rows == 1 && y[2] * y[3] > 64) continue;
+    for (int lines = 1; lines <= std::min<std::int64_t>(kPatches, divide_up(y[3], 4)); ++lines) {
+      for (int strips = 1; strips <= std::min<std::int64_t>(kPatches / lines, divide_up(y[2], instance.rows));
+           ++strips) {
+        // Tiles of about the same height.
+        const std::int64_t row_tiles = divide_up(y[2], strips * instance.rows);
+        const Pass pass = cut(instance, problem, y[0], lines, strips, static_cast<int>(divide_up(y[2], row_tiles)));
+        if (pass.cost < best.cost) best = pass;
+      }
+    }
+  }
+  if (best.instance != nullptr) {
+    best.blocks =
+        std::min<std::int64_t>(best.p.tiles, resident_blocks(best.instance->run, best.instance->threads, best.memory));
+  }
+  return best;
+}
+
+void run(const Pass& pass, const DscBlockArguments& block, const Execution& execution) {
+  DscBlockParameters p = pass.p;
+  const Instance& instance = *pass.instance;
+  const int chunk = instance.row_bytes / 2;
+  p.x = map_of_images(block.x, chunk, p.pitch, p.input_rows, 1, true);
+  p.pw_weight = map_of(block.pw_weight.data, block.pw_weight.dtype, p.channels, p.outputs, block.pw_weight.strides[0],
+                       chunk, instance.group_outputs);
+  p.set_tensors(block);
+  p.has_residual = static_cast<bool>(block.epilogue.residual);
+  if (p.has_residual) {
+    p.residual_distance = (reinterpret_cast<std::intptr_t>(block.epilogue.residual.data) -
+                           reinterpret_cast<std::intptr_t>(block.y.data)) /
+                          static_cast<std::intptr_t>(size_of(block.y.dtype));
+  }
+  launch_following("dsc_block", instance.run, pass.blocks, instance.threads, execution.stream, p, pass.memory);
+}
+
+std::string why_not(const DscBlockArguments& block) {
+  const std::string reason = why_not_one_kernel(block);
+  if (!reason.empty()) return reason;
+  constexpr int kNarrow = 32;
+  if (block.window.stride[0] == 1 && block.x.sizes[1] <= kNarrow) return "at stride 1 it is for more than 32 channels";
+  if (block.epilogue.residual && block.epilogue.residual.strides != block.y.strides) {
+    return "the residual does not lie in memory as y does";
+  }
+  const Pass pass = plan(block);
+  // Measured (docs/log/performance_gpu.md): otherwise two kernels are as fast, or faster.
+  if (pass.instance == nullptr) return "there are too many outputs, or no tiles that fill its products";
+  return 4 * pass.p.tiles < 3 * multiprocessors() ? "the images are too small, or too few" : "";
+}
+
+Plan<DscBlockArguments> plan_forward(const DscBlockArguments& block, int /*threads*/) {
+  return {0, [pass = plan(block)](const DscBlockArguments& like, const Execution& execution) {
+            run(pass, like, execution);
+          }};
+}
+
+}  // namespace
+}  // namespace gpu::hopper
+
+Implementation<DscBlockArguments> dsc_block_hopper() {
+  return {.name = "gpu_hopper", .why_not = gpu::hopper::why_not, .plan = gpu::hopper::plan_forward};
+}
+
+}  // namespace fusedsc
+#endif

@@ -1,0 +1,176 @@
+#ifdef FUSEDSC_HOPPER
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "fusedsc/common/divide_up.h"
+#include "fusedsc/common/gpu/hopper/hopper_host.h"
+#include "fusedsc/forward/depthwise/rows/depthwise_plan.h"
+#include "fusedsc/fused/dsc_block/dsc_block_parts.h"
+#include "fusedsc/fused/dsc_block/hopper/dsc_block_hopper.h"
+#include "fusedsc/fused/dsc_block/hopper/dsc_block_hopper_narrow_kernel.h"
+
+namespace fusedsc {
+namespace gpu::hopper {
+namespace {
+
+template <class Tiles, int kThreads>
+FUSEDSC_HOPPER_KERNEL(kThreads)
+dsc_tiles_kernel(const FUSEDSC_GRID_CONSTANT DscTilesParameters p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
+  Tiles::run(p);
+#endif
+}
+
+/// A kernel that was compiled, and what for.
+struct Instance {
+  DataType dtype;
+  int stride, rows, outputs;  ///< rows: of a warp; outputs: at most
+  int warps;                  ///< that compute, at most
+  void (*run)(DscTilesParameters);
+  int (*memory_bytes)(const DscTilesParameters&);
+};
+
+template <class T, int kStride, int kRows, int kOutputs, int kWarps>
+void append(std::vector<Instance>& to, DataType dtype) {
+  using Tiles = DscTiles<T, kStride, kRows, kOutputs>;
+  to.push_back(
+      {dtype, kStride, kRows, kOutputs, kWarps, dsc_tiles_kernel<Tiles, (kWarps + 1) * 32>, Tiles::memory_bytes});
+}
+
+template <class T>
+void append_all(std::vector<Instance>& to, DataType dtype) {
+  // Rows, outputs, warps.
+  append<T, 1, 4, 16, 11>(to, dtype);
+  append<T, 1, 4, 32, 11>(to, dtype);
+  append<T, 1, 2, 32, 15>(to, dtype);
+}
+
+const std::vector<Instance>& instances() {
+  static const std::vector<Instance> all = [] {
+    std::vector<Instance> list;
+    append_all<Float16>(list, DataType::float16);
+    append_all<BFloat16>(list, DataType::bfloat16);
+    return list;
+  }();
+  return all;
+}
+
+/// A launch, worked out but for addresses.
+struct Pass {
+  const Instance* instance = nullptr;
+  DscTilesParameters p;
+  std::int64_t blocks = 0;
+  std::size_t memory = 0;
+  double cost = std::numeric_limits<double>::infinity();
+
+  std::int64_t threads() const { return (p.warps() + 1) * 32; }
+};
+
+/// In cycles of a multiprocessor; estimates, of which only the order matters.
+double cost_of(const Pass& pass, int stride) {
+  constexpr double kBytes = 16, kLeast = 300;  // from memory per cycle; what 8 channels of a warp take, if it is alone
+  const DscTilesParameters& p = pass.p;
+  const int rows = pass.instance->rows;
+  const double instructions = 45 + rows * (26 + pass.instance->outputs / 8) + 4 * ((rows - 1) * stride + 3);
+  const double runs = p.channels / 8.0;
+  const double columns = std::min((p.strips * 16 - 1) * stride + 3, p.input_width);
+  const double load = std::min(p.input_rows, p.input_height) * columns * p.channels * 2 / kBytes;
+  const double compute = runs * std::max(instructions * p.warps() / 3, kLeast);
+  return static_cast<double>(divide_up(p.tiles, multiprocessors())) * std::max(load, compute);
+}
+
+Pass cut(const Instance& instance, const DscTilesParameters& problem, std::int64_t images, int strips, int row_groups) {
+  constexpr int kMostStages = 4;
+  Pass pass;
+  pass.instance = &instance;
+  DscTilesParameters& p = pass.p;
+  p = problem;
+  p.strips = strips;
+  p.row_groups = row_groups;
+  if (p.warps() > instance.warps) return pass;
+  const int columns = std::min(strips * 16, p.output_width), rows = row_groups * instance.rows;
+  p.pitch = static_cast<int>(divide_up((columns - 1) * instance.stride + 3, 8) * 8);
+  p.input_rows = (rows - 1) * instance.stride + 3;
+  p.box_bytes = p.channels <= 32 ? 64 : 128;
+  p.boxes = static_cast<int>(divide_up(p.channels * 2, p.box_bytes));
+  if (p.pitch > 256 || p.input_rows > 256) return pass;
+  p.stages = kMostStages;
+  while (p.stages > 1 && instance.memory_bytes(p) > kMemoryLimit) --p.stages;
+  if (p.stages < 2) return pass;
+  pass.memory = static_cast<std::size_t>(instance.memory_bytes(p));
+  const std::int64_t column_tiles = divide_up(p.output_width, strips * 16),
+                     row_tiles = divide_up(p.output_height, rows);
+  const std::int64_t tiles = images * row_tiles * column_tiles;
+  if (tiles > std::numeric_limits<std::int32_t>::max()) return pass;
+  p.tiles = static_cast<int>(tiles);
+  p.by_row_tiles = Divisor(static_cast<std::uint32_t>(row_tiles));
+  p.by_column_tiles = Divisor(static_cast<std::uint32_t>(column_tiles));
+  pass.cost = cost_of(pass, instance.stride);
+  return pass;
+}
+
+Pass plan(const DscBlockArguments& block) {
+  DscTilesParameters problem;
+  problem.set_sizes(block);
+  const Sizes &x = block.x.sizes, &y = block.y.sizes;
+  const int all_strips = static_cast<int>(divide_up(y[3], 16));
+  Pass best;
+  for (const Instance& instance : instances()) {
+    if (instance.dtype != block.x.dtype || instance.stride != block.window.stride[0] || instance.outputs < y[1])
+      continue;
+    if (best.instance != nullptr && best.instance->outputs < instance.outputs) continue;
+    const int all_groups = static_cast<int>(divide_up(y[2], instance.rows));
+    for (int strips = 1; strips <= std::min(all_strips, instance.warps); ++strips) {
+      for (int groups = 1; groups <= std::min(all_groups, instance.warps); ++groups) {
+        const Pass pass = cut(instance, problem, x[0], strips, groups);
+        if (pass.cost < best.cost) best = pass;
+      }
+    }
+  }
+  if (best.instance != nullptr) {
+    best.blocks = std::min<std::int64_t>(
+        best.p.tiles, resident_blocks(best.instance->run, static_cast<int>(best.threads()), best.memory));
+  }
+  return best;
+}
+
+void run(const Pass& pass, const DscBlockArguments& block, const Execution& execution) {
+  DscTilesParameters p = pass.p;
+  p.x = map_of_images(block.x, p.box_bytes / 2, p.pitch, p.input_rows, 1, true);
+  p.set_tensors(block);
+  p.pw_weight = block.pw_weight;
+  p.residual = block.epilogue.residual;
+  launch_following("dsc_block", pass.instance->run, pass.blocks, static_cast<int>(pass.threads()), execution.stream, p,
+                   pass.memory);
+}
+
+std::string why_not(const DscBlockArguments& block) {
+  std::string reason = why_not_one_kernel(block);
+  if (!reason.empty()) return reason;
+  // Measured (docs/log/performance_gpu.md): otherwise another kernel, or two, are as fast, or faster.
+  constexpr int kMostChannels = 32, kLeastWidth = 28;
+  const Sizes& y = block.y.sizes;
+  if (block.window.stride[0] > 1 || block.x.sizes[1] > kMostChannels)
+    return "it is for 32 channels at most, at stride 1";
+  if (y[3] < kLeastWidth || y[0] * block.x.sizes[1] * y[2] * y[3] < std::int64_t{65536} * multiprocessors()) {
+    return "the images are too small, or too few";
+  }
+  return plan(block).instance != nullptr ? "" : "it is for 32 outputs at most";
+}
+
+Plan<DscBlockArguments> plan_forward(const DscBlockArguments& block, int /*threads*/) {
+  return {0, [pass = plan(block)](const DscBlockArguments& like, const Execution& execution) {
+            run(pass, like, execution);
+          }};
+}
+
+}  // namespace
+}  // namespace gpu::hopper
+
+Implementation<DscBlockArguments> dsc_block_hopper_narrow() {
+  return {.name = "gpu_hopper_narrow", .why_not = gpu::hopper::why_not, .plan = gpu::hopper::plan_forward};
+}
+
+}  // namespace fusedsc
+#endif

@@ -1,0 +1,11 @@
+/// What a GPU calls itself.
+#pragma once
+
+#include <string>
+
+namespace fusedsc::gpu {
+
+/// Of the current device: tuning/store/environment.h.
+std::string environment();
+
+}  // namespace fusedsc::gpu

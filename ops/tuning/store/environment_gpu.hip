@@ -1,0 +1,24 @@
+#include "fusedsc/tuning/store/environment_gpu.h"
+
+#include <map>
+#include <mutex>
+
+#include "fusedsc/common/gpu/vendor/gpu.h"
+#include "fusedsc/tuning/store/environment.h"
+
+namespace fusedsc::gpu {
+
+std::string environment() {
+#ifdef FUSEDSC_HOST_EXECUTOR  // tests change its wave size
+  return tuning::folder_name(device_name() + ' ' + std::to_string(multiprocessors()));
+#else
+  static std::mutex mutex;
+  static std::map<int, std::string> known;
+  const std::lock_guard lock(mutex);
+  std::string& name = known[current_device()];
+  if (name.empty()) name = tuning::folder_name(device_name() + ' ' + std::to_string(multiprocessors()));
+  return name;
+#endif
+}
+
+}  // namespace fusedsc::gpu
