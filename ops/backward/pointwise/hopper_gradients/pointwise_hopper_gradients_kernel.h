@@ -1,6 +1,6 @@
 /// Pointwise convolution on Hopper GPUs, both gradients from one pass over x: the gradient of 64 channels of x, and
 /// that of their weights, for few outputs. A block goes through the positions, 64 at a time, which a warp of its own
-/// has TMA bring: x, grad_y and the raw output. Groups of four warps take turns. Rows of both products are
+/// has TMA bring: x, grad_y and the raw output. Warpgroups take turns. Rows of both products are
 /// channels: the first one makes the gradient of x, transposed; threads that hold it read x likewise, and the activated
 /// x in their registers is what the second product takes to add up the gradient of the weight. While one group is busy
 /// with elements, others multiply. Groups of neighbouring channels may share grad_y and output.

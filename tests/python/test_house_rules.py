@@ -1,0 +1,79 @@
+"""What scripts/house_rules finds, in small trees with one fault each."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+FAULTS = {
+    "an include that points up": (
+        {"ops/common/x.h": '#include "fusedsc/fused/y.h"\n', "ops/fused/y.h": "\n"},
+        "ops/common/x.h:1: includes fused/y.h, but ops/common is below ops/fused",
+    ),
+    "an include of nothing": (
+        {"ops/fused/y.h": '\n#include "fusedsc/common/gone.h"\n'},
+        "ops/fused/y.h:2: includes fusedsc/common/gone.h, which is not in ops/",
+    ),
+    "an operator's file in common": (
+        {"ops/common/gpu/depthwise_tile.h": "\n"},
+        "ops/common/gpu/depthwise_tile.h:1: is depthwise's, not common",
+    ),
+    "a full folder": (
+        {f"ops/fused/file{i}.h": "\n" for i in range(21)},
+        "ops/fused:1: has 21 files, more than 20",
+    ),
+    "an old word": (
+        {"ops/fused/x.h": "\n/// In block memory.\n"},
+        'ops/fused/x.h:2: says "block memory", which others call "shared memory"',
+    ),
+    "a long line of prose": (
+        {"docs/x.md": "# X\n\n" + "word " * 40 + "\n"},
+        "docs/x.md:3: a line of prose has 200 characters, more than 160",
+    ),
+}
+FINE = {
+    "ops/fused/x.h": '#include "fusedsc/common/y.h"\n',
+    "ops/common/y.h": "\n",
+    "docs/x.md": "| " + "word " * 40 + " |\n\n```\n" + "word " * 40 + "\n```\n",
+    "docs/log/x.md": "block memory " * 20 + "\n",
+}
+
+
+def house_rules(root):
+    return subprocess.run(
+        [sys.executable, ROOT / "scripts/house_rules", *([root] if root else [])], capture_output=True, text=True
+    )
+
+
+def tree(root, files):
+    subprocess.run(["git", "init", "-q", root], check=True)
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_finds(fault, tmp_path):
+    files, said = FAULTS[fault]
+    tree(tmp_path, files)
+    ran = house_rules(tmp_path)
+    assert ran.returncode == 1
+    assert [line for line in ran.stdout.splitlines() if line.startswith(said)], ran.stdout
+    assert len(ran.stdout.splitlines()) == 1
+
+
+def test_finds_nothing_where_nothing_is_wrong(tmp_path):
+    tree(tmp_path, FINE)
+    ran = house_rules(tmp_path)
+    assert (ran.returncode, ran.stdout.strip()) == (0, ""), ran.stdout
+
+
+def test_finds_nothing_here():
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a checkout")
+    ran = house_rules(None)
+    assert ran.returncode == 0, ran.stdout
