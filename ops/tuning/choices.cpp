@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "fusedsc/common/status.h"
+#include "fusedsc/tuning/nearest.h"
 #include "fusedsc/tuning/store/environment.h"
 #include "fusedsc/tuning/store/store.h"
 #include "fusedsc/tuning/version.h"
@@ -18,6 +19,8 @@ namespace fusedsc::tuning {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr const char* kNearest = "nearest";
 
 /// An entry, and where it is from.
 struct Found {
@@ -32,6 +35,16 @@ struct Shelf {
   std::map<std::string, Entry, std::less<>> table;  ///< by problem
   fs::path table_file;
   std::map<std::string, std::optional<Known>> known;  ///< by problem, of those looked up
+  std::map<std::string, Entry> adopted;               ///< by problem
+  std::optional<Nearest> nearest;                     ///< all that there is, once it is asked for
+
+  void adopt(const Entry& entry) {
+    adopted.insert_or_assign(entry.problem, entry);
+    if (nearest) nearest->add(entry);
+    known[entry.problem] = Known{entry.best.kernel, entry.best.config, entry.best.microseconds, "tuned"};
+    // What others than itself stood in for may now have a nearer one.
+    std::erase_if(known, [](const auto& one) { return !one.second || one.second->why == std::string_view(kNearest); });
+  }
 };
 
 struct Choices {
@@ -129,6 +142,22 @@ struct Choices {
     if (in_table != shelf.table.end()) found.push_back({in_table->second, "table", shelf.table_file});
     return found;
   }
+
+  /// Those of other batches that may stand in; of the same batch this process's come first, then the user's.
+  std::vector<Found> nearby(Shelf& shelf, const std::string& environment, const std::string& role,
+                            const std::string& problem) const {
+    if (!shelf.nearest) {
+      shelf.nearest.emplace();
+      for (const auto& [text, entry] : shelf.table) shelf.nearest->add(entry);
+      if (store && !shelf.files.empty()) {
+        for (Entry& entry : store->entries_of(environment, role)) shelf.nearest->add(std::move(entry));
+      }
+      for (const auto& [text, entry] : shelf.adopted) shelf.nearest->add(entry);
+    }
+    std::vector<Found> found;
+    for (const Entry* entry : shelf.nearest->of(problem)) found.push_back({*entry, kNearest, {}});
+    return found;
+  }
 };
 
 Choices& choices() {
@@ -153,15 +182,22 @@ std::optional<Known> known_choice(const char* role, Device device, const std::st
   const std::uint64_t version = choices_version();
   {
     const std::lock_guard lock(all.mutex);
-    const Shelf& shelf = all.shelf_of(environment, role);
+    Shelf& shelf = all.shelf_of(environment, role);
     if (const auto known = shelf.known.find(problem); known != shelf.known.end()) return known->second;
     found = all.stored(shelf, environment, role, problem);
+    for (Found& near : all.nearby(shelf, environment, role, problem)) found.push_back(std::move(near));
   }
   // Without the lock: whether it fits is found by planning, which may ask about another role.
   std::optional<Known> known;
   std::vector<std::pair<fs::path, std::string>> unusable;
   for (const Found& one : found) {
     const Measured& best = one.entry.best;
+    const bool is_near = one.why == std::string_view(kNearest);  // no promise to its problem, and no time of it
+    if (is_near) {
+      if (one.entry.sources != sources_of(role) || !fits(best.kernel, best.config)) continue;
+      known = Known{best.kernel, best.config, 0, one.why};
+      break;
+    }
     if (one.entry.sources != sources_of(role)) {
       // Once for all of them: after an update there may be hundreds.
       unusable.emplace_back(one.why == std::string_view("table") ? one.file : one.file.parent_path(),
@@ -194,7 +230,7 @@ void adopt(const Entry& entry, bool stores) {
   {
     const std::lock_guard lock(all.mutex);
     Shelf& shelf = all.shelf_of(entry.environment, entry.role);
-    shelf.known[entry.problem] = Known{entry.best.kernel, entry.best.config, entry.best.microseconds, "tuned"};
+    shelf.adopt(entry);
     store = all.store;
   }
   choices_changed();

@@ -22,15 +22,16 @@ struct Known {
   std::string kernel;
   Config config;
   double microseconds = 0;
-  const char* why = "";  ///< "tuned", here or in the user's store; or "table"
+  const char* why = "";  ///< "tuned", here or in the user's store; "table"; "nearest" (nearest.h)
 };
 
 /// Whether anything at all was measured for a role on the current device of that kind: only then it is worth while to
 /// put a problem into words. Throws InvalidArgument where a variable of the environment is wrong.
 bool knows_choices(const char* role, Device device);
 
-/// Of those for this problem, the first that still fits. `fits`: whether there is such a kernel that can run it with
-/// such a config. What is stored but cannot be used is said once on the standard error, with its file.
+/// Of those for this problem, or else for the nearest batch, the first that still fits. `fits`: whether there is such a
+/// kernel that can run it with such a config. What is stored but cannot be used is said once on the standard error,
+/// with its file.
 using Fits = std::function<bool(const std::string& kernel, const Config& config)>;
 std::optional<Known> known_choice(const char* role, Device device, const std::string& problem, const Fits& fits);
 

@@ -2,9 +2,11 @@
 /// problems that are noted down to be measured.
 #include "fusedsc/tuning/choices.h"
 
+#include <cstring>
 #include <deque>
 
 #include "fusedsc/tuning/force.h"
+#include "fusedsc/tuning/nearest.h"
 #include "fusedsc/tuning/recorder.h"
 #include "fusedsc/tuning/store/environment.h"
 #include "fusedsc/tuning/store/store.h"
@@ -118,6 +120,62 @@ TEST_F(ChoicesTest, Adopted) {
   EXPECT_EQ(ran(), "cpu_planes: tuned, 4 us");
   tuning::forget_choices();
   EXPECT_EQ(ran(), "cpu: tuned, 5 us") << "it was not to be stored";
+}
+
+/// The same layer with another number of images.
+TEST_F(ChoicesTest, Nearest) {
+  const auto with_batch = [&](std::int64_t batch, const char* kernel) {
+    Entry other = entry(kernel);
+    for (const char* tensor : {"x=float32[", "y=float32["}) {
+      const std::size_t place = other.problem.find(tensor);
+      EXPECT_NE(place, std::string::npos) << other.problem;
+      other.problem.replace(place + std::strlen(tensor), 1, std::to_string(batch));
+    }
+    return other;
+  };
+  EXPECT_EQ(with_batch(2, "cpu").problem, problem_met_->text);
+  store(with_batch(5, "cpu"));
+  EXPECT_EQ(ran(), "cpu_planes: prior") << "more than twice as many";
+  store(with_batch(4, "cpu"));
+  EXPECT_EQ(ran(), "cpu: nearest");
+  store(with_batch(3, "cpu_planes"));
+  EXPECT_EQ(ran(), "cpu_planes: nearest") << "3 is nearer than 4";
+  tuning::adopt(with_batch(3, "cpu"), false);
+  EXPECT_EQ(ran(), "cpu: nearest") << "of the same batch, what was measured here";
+  tuning::adopt(entry("cpu_planes", 3), false);
+  EXPECT_EQ(ran(), "cpu_planes: tuned, 3 us");
+  tuning::forget_choices();
+  Entry stale = with_batch(3, "cpu"), unknown = with_batch(1, "cpu_magic");
+  stale.sources = "0123456789abcdef";
+  store(stale);
+  store(unknown);
+  const std::string said = said_by([&] { EXPECT_EQ(ran(), "cpu: nearest") << "4, as 3 is stale"; });
+  EXPECT_EQ(said, "") << "nobody asked for these";
+  const auto table = folder_ / "table.json";
+  write(table, tuning::table_of({with_batch(4, "cpu")}));
+  set("FUSEDSC_TABLE", table.string());
+  set("FUSEDSC_TUNE", "0");
+  EXPECT_EQ(ran(), "cpu: nearest") << "of the table";
+}
+
+TEST(ForAnyBatch, OnlyImagesDiffer) {
+  const auto any = [](const char* problem) {
+    const auto found = tuning::for_any_batch(problem);
+    return found ? std::to_string(found->batch) + ": " + found->text : "";
+  };
+  EXPECT_EQ(
+      any("x=float16[8,32,7,7] channels_last align=64 gpu, weight=float16[8,1,3,3] contiguous align=64 gpu, "
+          "bias=float16[8] align=16 gpu, window{kernel=[8,3], stride=[1,1]}, epilogue{residual=float16[8,8,7,7]}, "
+          "y=float16[8,32,7,7] strides=[8,1,2,3]"),
+      "8: x=float16[N,32,7,7] channels_last align=64 gpu, weight=float16[8,1,3,3] contiguous align=64 gpu, "
+      "bias=float16[8] align=16 gpu, window{kernel=[8,3], stride=[1,1]}, epilogue{residual=float16[N,8,7,7]}, "
+      "y=float16[N,32,7,7] strides=[8,1,2,3]");
+  EXPECT_EQ(any("x=float32[2,3,4,5], grad_weight=float32[2,1,3,3], grad_y=float32[2,3,4,5]"),
+            "2: x=float32[N,3,4,5], grad_weight=float32[2,1,3,3], grad_y=float32[N,3,4,5]");
+  EXPECT_EQ(any("x=float32[0,3,4,5]"), "");
+  EXPECT_EQ(any("weight=float32[2,3,4,5]"), "");
+  EXPECT_EQ(any("x=float32[2,3"), "");
+  EXPECT_EQ(any(""), "");
 }
 
 TEST_F(ChoicesTest, UnwritableHoldsInMemory) {

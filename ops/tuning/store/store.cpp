@@ -209,6 +209,18 @@ std::vector<Entry> Store::entries(const Broken& broken) const {
   return found;
 }
 
+std::vector<Entry> Store::entries_of(std::string_view environment, std::string_view role) const {
+  std::vector<Entry> found;
+  for (const std::string& name : names(environment, role)) {
+    try {
+      const auto contents = contents_of(root_ / environment / role / name);
+      if (contents) found.push_back(entry_of(*contents));
+    } catch (const InvalidArgument&) {  // said by whoever wants it
+    }
+  }
+  return found;
+}
+
 std::size_t Store::clear() const {
   std::size_t entries = 0;
   for_each_file(root_, [&](const fs::path& file) {

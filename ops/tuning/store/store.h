@@ -43,6 +43,8 @@ class Store {
   /// All that can be read; `broken(file, why)` for each file that cannot.
   using Broken = std::function<void(const std::filesystem::path& file, const std::string& why)>;
   std::vector<Entry> entries(const Broken& broken) const;
+  /// Of a role on a device. What cannot be read is left out: read() says why, where it is asked for.
+  std::vector<Entry> entries_of(std::string_view environment, std::string_view role) const;
   /// Removes all files of a store, and nothing else. Returns how many entries that were.
   std::size_t clear() const;
 
