@@ -37,7 +37,7 @@ class Candidate:
     """Of a kernel that is taken: how it cuts its problem up, as :func:`fusedsc.force` takes it."""
     why: str = ""
     """Why it is taken: "forced"; "tuned, 12.3 us" (measured here: :func:`fusedsc.tune`); "table, 12.3 us" (measured
-    elsewhere); "prior" (rules); "the first that can"."""
+    elsewhere); "nearest" (for another number of images); "prior" (rules); "the first that can"."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,254 @@
+"""Measures every kernel and config over the benchmarks' layers and networks, and writes the table that ships.
+
+  python -m benchmarks.sweep --suite depthwise --batch 2 --budget 60        on the CPU, for a minute
+  python -m benchmarks.sweep --device cuda --budget 1500                    on the GPU: layers, blocks, networks
+  python -m benchmarks.sweep --device cuda --suite other_networks --dtype float16 --layout channels_last
+  python -m benchmarks.sweep --device cuda --table                          and ops/tuning/tables/<gpu>.json
+
+Each problem is measured as fusedsc.tune does it (docs/tuning.md), with more candidates. What was measured before, and
+what the table has, is not measured again unless --again is given: a sweep that was stopped goes on where it was. Exit
+status: 0; 1 if a case failed or something cannot be written; 130 after Ctrl-C, which keeps what was found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+import torch
+from tqdm import tqdm
+
+import fusedsc
+from fusedsc.tune_report import TunedProblem, TuningReport
+
+from .__main__ import whole_number
+from .measure import machine_of
+from .suites import DTYPES, INFERENCE_NETWORKS, LAYOUTS, OTHER_NETWORKS, Selection
+
+ROOT = Path(__file__).resolve().parents[1]
+TABLES = ROOT / "ops/tuning/tables"
+STORE = ROOT / "build/sweep"
+LAYERS = ("depthwise", "pointwise", "sliding_channel", "dsc_block")
+NETWORKS = {"other_networks": OTHER_NETWORKS, "inference": INFERENCE_NETWORKS}
+DEFAULT_DTYPES = {"cpu": ("float32",), "cuda": ("float16", "float32")}
+
+
+class UserError(Exception):
+    """Something for the user to put right."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What runs the problems that are to be measured; ``tune`` measures them within so many seconds."""
+
+    name: str
+    tune: Callable[[float], TuningReport]
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks.sweep", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--suite", nargs="+", choices=(*LAYERS, *NETWORKS), metavar="SUITE",
+                        help=f"{', '.join((*LAYERS, *NETWORKS))} (default: all)")  # fmt: skip
+    parser.add_argument("--case", default="*", help="of layers, those whose names match, such as 'D1 *'")
+    parser.add_argument("--batch", type=whole_number, nargs="+", help="(default: each suite's own)")
+    parser.add_argument("--dtype", nargs="+", choices=DTYPES, help="(default: float32; on a GPU float16, too)")
+    parser.add_argument("--layout", nargs="+", choices=LAYOUTS, default=list(LAYOUTS))
+    parser.add_argument("--budget", type=float, help="seconds to spend (default: as long as it takes)")
+    parser.add_argument("--candidates", type=whole_number, default=64, help="of each problem (default: 64)")
+    parser.add_argument("--again", action="store_true", help="measure what was measured before, too")
+    parser.add_argument("--store", type=Path, default=STORE, help=f"folder of what was measured (default: {STORE})")
+    parser.add_argument("--table", nargs="?", type=Path, const=TABLES, metavar="FOLDER",
+                        help="write the table of this device there (default: ops/tuning/tables)")  # fmt: skip
+    options = parser.parse_args(arguments)
+    if options.budget is not None and not options.budget > 0:
+        parser.error(f"--budget: it is {options.budget:g}; it must be more than 0 seconds")
+    if options.candidates < 2:
+        parser.error(f"--candidates: it is {options.candidates}; it must be at least 2")
+    return options
+
+
+# ------------------------------------------------------------------------------------------------------------ subjects
+
+
+def subjects(options: argparse.Namespace) -> list[Subject]:
+    suites = options.suite or (*LAYERS, *NETWORKS)
+    return [
+        *_layers(options, tuple(suite for suite in suites if suite in LAYERS)),
+        *_networks(options, tuple(suite for suite in suites if suite in NETWORKS)),
+    ]
+
+
+def _layers(options: argparse.Namespace, suites: tuple[str, ...]) -> Iterator[Subject]:
+    machine = machine_of(options.device)
+    selection = Selection(
+        options.device, suites, options.case, tuple(options.batch or ()), tuple(options.dtype), tuple(options.layout),
+        (), compiled=False,
+    )  # fmt: skip
+    for case in selection.cases(machine):
+
+        def tune(seconds: float, case=case) -> TuningReport:
+            workload = case.build()
+            # Backward passes are part of what runs.
+            return _tuned(options, seconds, lambda: workload.ours(0), backward=False)
+
+        yield Subject(f"{case.suite} {case.name} {case.dtype} {case.layout} {case.direction}", tune)
+
+
+def _networks(options: argparse.Namespace, suites: tuple[str, ...]) -> Iterator[Subject]:
+    for suite in suites:
+        for network in NETWORKS[suite]:
+            for batch in options.batch or (network.batch,):
+                for dtype in options.dtype:
+                    for layout in options.layout:
+                        named = network.with_batch(batch)
+
+                        def tune(seconds: float, named=named, suite=suite, dtype=dtype, layout=layout) -> TuningReport:
+                            return _tune_network(options, seconds, named, suite == "inference", DTYPES[dtype], layout)
+
+                        yield Subject(f"{suite} {named.name} {dtype} {layout}", tune)
+
+
+def _tune_network(
+    options: argparse.Namespace, seconds: float, network, in_eval: bool, dtype: torch.dtype, layout: str
+) -> TuningReport:
+    device = torch.device(options.device)
+    model = network.models().ours.to(device).train(not in_eval)
+    model = model.to(memory_format=LAYOUTS[layout])
+    x = torch.randn(network.batch, 3, network.size, network.size, device=device).to(memory_format=LAYOUTS[layout])
+    # As the benchmarks run them: half models in eval mode, autocast in training.
+    if in_eval:
+        model, x = model.to(dtype), x.to(dtype)
+    autocast = nullcontext() if in_eval or dtype == torch.float32 else torch.autocast(device.type, dtype)
+    with autocast, torch.set_grad_enabled(not in_eval):
+        return _tuned(options, seconds, model, x, backward=not in_eval)
+
+
+def _tuned(options: argparse.Namespace, seconds: float, subject, *inputs, backward: bool) -> TuningReport:
+    return fusedsc.tune(
+        subject,
+        *inputs,
+        budget=None if math.isinf(seconds) else seconds,
+        backward=backward,
+        candidates=options.candidates,
+        again=options.again,
+        progress=False,
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------- running
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    try:
+        return run(parse(arguments))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.device == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device cuda: PyTorch sees no GPU on this machine; without it the CPU is measured")
+    options.dtype = options.dtype or DEFAULT_DTYPES[options.device]
+    todo = subjects(options)
+    if not todo:
+        raise UserError(f"--case: no case matches '{options.case}'; python -m benchmarks --list has their names")
+    use_store(options.store)
+    if options.table is not None:
+        take_over(options.table)
+    end = math.inf if options.budget is None else time.monotonic() + options.budget
+    found: dict[tuple[str, str], TunedProblem] = {}
+    failures, interrupted, left = [], False, 0
+    with tqdm(todo, unit=" cases", dynamic_ncols=True, disable=not sys.stderr.isatty()) as bar:
+        for subject in bar:
+            if time.monotonic() >= end:
+                left += 1
+                continue
+            bar.set_description(subject.name)
+            try:
+                report = subject.tune(end - time.monotonic())
+            except KeyboardInterrupt:
+                interrupted = True
+                break
+            except fusedsc.StoreError as error:
+                raise UserError(f"--store: {error}") from None
+            except Exception as error:  # the others are measured all the same
+                failures.append(subject.name)
+                bar.write(f"{subject.name}: {type(error).__name__}: {error}", file=sys.stderr)
+                continue
+            found.update({(row.role, row.problem): row for row in report.problems})
+            if report.interrupted:
+                interrupted = True
+                break
+    print(summary(found.values()))
+    if left:
+        print(f"{left} of {len(todo)} cases are left: the time was spent; the same command goes on with them")
+    if failures:
+        print(f"{len(failures)} of {len(todo)} cases failed", file=sys.stderr)
+    if options.table is not None and not write_table(options.table):
+        return 1
+    return 130 if interrupted else 1 if failures else 0
+
+
+def use_store(folder: Path) -> None:
+    """What is measured goes there, and nowhere else."""
+    os.environ["FUSEDSC_CACHE_DIR"] = str(folder)
+    fusedsc.tuning.reload_choices()
+
+
+def take_over(folder: Path) -> None:
+    """What the tables there have already, of this device."""
+    tables = [str(table) for table in sorted(folder.glob("*.json"))]
+    if tables:
+        _, _, why_not = torch.ops.fusedsc._cache_merge(tables)
+        if why_not:
+            raise UserError(f"--table: {why_not}")
+
+
+def environments() -> list[str]:
+    return sorted(set(torch.ops.fusedsc._cache_choices()[0]))
+
+
+def write_table(folder: Path) -> bool:
+    there = environments()
+    if len(there) != 1:
+        devices = ", ".join(there) or "nothing"
+        raise UserError(f"--table: the store has {devices}; a table is of one device: give each a --store of its own")
+    folder.mkdir(parents=True, exist_ok=True)
+    table = folder / f"{there[0]}.json"
+    count, why_not = torch.ops.fusedsc._cache_export(str(table))
+    print(f"error: --table: {why_not}" if why_not else f"{count} choices in {table}")
+    return not why_not
+
+
+def summary(rows: Sequence[TunedProblem]) -> str:
+    """A line for each role: what was measured, and what it gains."""
+    roles: dict[str, list[TunedProblem]] = defaultdict(list)
+    for row in rows:
+        roles[row.role].append(row)
+    lines = ["role: problems, measured, replaced; mean gain of those measured, of those replaced"]
+    for role, of_role in sorted(roles.items()):
+        gains = [(row.state, row.gain) for row in of_role if row.gain is not None]
+        replaced = [math.log(gain) for state, gain in gains if state == "replaced"]
+        all_of_them = [math.log(gain) if state == "replaced" else 0.0 for state, gain in gains]
+        lines.append(
+            f"{role}: {len(of_role)}, {len(gains)}, {len(replaced)}; "
+            f"{math.exp(fmean(all_of_them or [0.0])):.3f}, {math.exp(fmean(replaced or [0.0])):.3f}"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
