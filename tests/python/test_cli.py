@@ -13,7 +13,7 @@ from fusedsc.cli import main
 
 pytestmark = pytest.mark.cpu_only("what it calls is tested there by itself")
 
-COMMANDS = ("cache", "check-gradients", "explain", "info", "tune")
+COMMANDS = ("bench", "cache", "check-gradients", "explain", "info", "tune")
 PACKAGE = Path(fusedsc.__file__).parent
 
 
