@@ -1,5 +1,5 @@
 /// BatchNorm between the convolutions, on GPUs: the arithmetic per channel, a thread each, and the two passes over
-/// whole tensors, which share their work out as the depthwise kernels do (depthwise_work.h), in strips of one row.
+/// whole tensors, which share their work out as the depthwise kernels do (item_work.h), in strips of one row.
 #pragma once
 
 #include "fusedsc/common/gpu/activation.h"

@@ -1,5 +1,5 @@
 /// Squeeze-and-excitation's passes on GPUs. The maps of one image are shared out as the depthwise kernels share their
-/// work (depthwise_work.h), in strips of one row; each thread keeps its channels, and goes from image to image.
+/// work (item_work.h), in strips of one row; each thread keeps its channels, and goes from image to image.
 #pragma once
 
 #include "fusedsc/common/gpu/activation.h"

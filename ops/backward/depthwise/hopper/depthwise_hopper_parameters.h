@@ -52,8 +52,8 @@ struct JointChannels {
   }
 };
 
-/// The weights of a thread's channels. Those of large windows leave no registers for anything else: they lie in block
-/// memory, and a thread reads each for several elements at once.
+/// The weights of a thread's channels. Those of large windows leave no registers for anything else: they lie in
+/// shared memory, and a thread reads each for several elements at once.
 template <class T, int kKernel, int kWide, int kLanes>
 class JointWeights {
   static constexpr int kTaps = kKernel * kKernel, kChannels = kWide * kLanes;

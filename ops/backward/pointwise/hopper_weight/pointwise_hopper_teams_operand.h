@@ -19,8 +19,8 @@ namespace fusedsc::gpu::hopper {
 enum class TeamsRows {
   channels,   ///< channels inner: blocks of 32 channels (of float), a row for each position
   positions,  ///< a row for each channel, 128 bytes of positions
-  /// Likewise, of maps that are no multiples of 16 bytes: two, four or eight channels ("phases") are a row to the copy
-  /// engine. First lie all channels 0 of these, then all channels 1, and so on, from the multiple of 16 bytes on where
+  /// Likewise, of maps that are no multiples of 16 bytes: two, four or eight channels ("phases") are a row to
+  /// TMA. First lie all channels 0 of these, then all channels 1, and so on, from the multiple of 16 bytes on where
   /// their first position is, or before it; behind a map are other channels.
   phases,
 };

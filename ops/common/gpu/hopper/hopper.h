@@ -1,6 +1,6 @@
-/// What only NVIDIA's GPUs of compute capability 9.0 have: tiles that TMA moves between tensors and block
-/// memory by itself, and barriers that count its bytes (PTX ISA: cp.async.bulk, mbarrier). Tiles have rows of 128 (or
-/// 64) bytes, in which TMA exchanges runs of 16 bytes so that columns fall on different banks.
+/// What only NVIDIA's GPUs of compute capability 9.0 have: tiles that TMA moves between tensors and
+/// shared memory by itself, and barriers that count its bytes (PTX ISA: cp.async.bulk, mbarrier). Tiles have rows of
+/// 128 (or 64) bytes, in which TMA exchanges runs of 16 bytes so that columns fall on different banks.
 #pragma once
 
 #ifdef FUSEDSC_HOST_EXECUTOR

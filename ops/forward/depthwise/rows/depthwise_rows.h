@@ -1,4 +1,4 @@
-/// Rows that a thread has asked for ahead of their use. On their way they take registers, or, where copies to block
+/// Rows that a thread has asked for ahead of their use. On their way they take registers, or, where copies to shared
 /// memory run ahead of the thread, none: then more of them can be under way, with exact waits for the oldest.
 #pragma once
 

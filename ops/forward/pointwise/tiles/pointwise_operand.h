@@ -73,7 +73,7 @@ class OperandSource {
     }
   }
 
-  /// The same in two steps, where copies would keep the thread waiting: what fetch() loads, leave() puts into block
+  /// The same in two steps, where copies would keep the thread waiting: what fetch() loads, leave() puts into shared
   /// memory.
   FUSEDSC_DEVICE void fetch(const OperandWindow& window, bool is_first) {
     if (is_first) aim(window);
