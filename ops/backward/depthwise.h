@@ -1,5 +1,6 @@
-/// Depthwise convolution, input, weight and bias gradients. Input-centric (seed 004, section IV-C: each element of
-/// grad_x pulls from the output gradients whose window covers it), so nothing is added atomically.
+/// Depthwise convolution, input, weight and bias gradients. Input-centric (Wang et al., DSXplore,
+/// section IV-B: each element of grad_x pulls from the output gradients whose window covers it), so nothing is added
+/// atomically.
 #pragma once
 
 #include "fusedsc/forward/depthwise.h"

@@ -9,7 +9,7 @@ namespace fusedsc {
 ///   grad_weight[m][k] = sum g[m]*a[(first(m) + k) mod C] over N, H, W; grad_bias = sum g,
 ///   grad_x[c]         = sum of weight[m][k]*g[m] over the filters m with (first(m) + k) mod C = c
 ///                       [* activation'(scale*x + shift)] [+ grad_add].
-/// Input-centric, as in DSXplore, section IV-C: each channel pulls from the filters whose windows it is in.
+/// Input-centric, as in DSXplore, section IV-B: each channel pulls from the filters whose windows it is in.
 /// With a prologue, grad_x is the gradient at the output of the affine map (its scale is NOT applied): what
 /// BatchNorm's backward starts from; `sums` collects the two sums it needs.
 struct SlidingChannelBackwardArguments {

@@ -1,4 +1,4 @@
-/// Depthwise convolution, forward (seed papers: "direct" algorithm; each output channel sees one input channel).
+/// Depthwise convolution, forward: each output channel sees one input channel.
 #pragma once
 
 #include <cstddef>

@@ -13,8 +13,8 @@
 
 namespace fusedsc {
 
-/// y = PW(activation(BN(DW(x)))), the last a grouped or a sliding-channel convolution where it is asked for. Seed 001's
-/// fused scale-shift-activation, taken through training.
+/// y = PW(activation(BN(DW(x)))), the last a grouped or a sliding-channel convolution where it is asked for. The
+/// fused scale, shift and activation of TVM's depthwise convolution example, taken through training.
 struct DscBlockArguments {
   ConstTensorView x;              ///< [N, C, H, W]
   ConstTensorView dw_weight;      ///< [C*m, 1, Kh, Kw]
@@ -47,7 +47,8 @@ std::size_t dsc_block_workspace_bytes(const DscBlockArguments& arguments, int th
 Plan<DscBlockArguments> plan_dsc_block(const DscBlockArguments& arguments, int threads);
 std::vector<Candidate> explain_dsc_block(const DscBlockArguments& arguments);
 
-/// Gradients of the block; input-centric (seed 004, section IV-C). Any gradient with null data is not wanted.
+/// Gradients of the block; input-centric (Wang et al., DSXplore, section IV-B). Any gradient with null data is not
+/// wanted.
 struct DscBlockBackwardArguments {
   ConstTensorView x, dw_weight;
   ConstChannelVector dw_bias;

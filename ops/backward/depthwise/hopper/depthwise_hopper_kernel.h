@@ -1,7 +1,7 @@
 /// Depthwise convolution on Hopper GPUs, 3x3 and 5x5: both gradients from the same loads, or that of x alone. Each
-/// element of x is visited once (seed 004, section IV-C), with the output gradients around it in registers: they make
-/// its gradient, and its share of the weight's. Warps go their own ways: each has its own tiles, its own copies under
-/// way, and waits for no other.
+/// element of x is visited once (Wang et al., DSXplore, section IV-B), with the output gradients around it in
+/// registers: they make its gradient, and its share of the weight's. Warps go their own ways: each has its own tiles,
+/// its own copies under way, and waits for no other.
 #pragma once
 
 #include "fusedsc/backward/depthwise/hopper/depthwise_hopper_parameters.h"

@@ -1,8 +1,8 @@
 /// Depthwise convolution of contiguous tensors on Hopper GPUs, gradients of x, the weight and the bias at once, for 3x3
-/// windows at stride 1 with as much padding as keeps the size. Input-centric (seed 004, section IV-C): the rows of
-/// grad_y around an element of x are in registers, through their prologue, and make its gradient and its share of the
-/// weight's. A warp has the same channels of some images, and all their sums in registers. Gradients take the place of
-/// x in shared memory, and leave by TMA.
+/// windows at stride 1 with as much padding as keeps the size. Input-centric (Wang et al., DSXplore, section IV-B):
+/// the rows of grad_y around an element of x are in registers, through their prologue, and make its gradient and its
+/// share of the weight's. A warp has the same channels of some images, and all their sums in registers. Gradients take
+/// the place of x in shared memory, and leave by TMA.
 #pragma once
 
 #include "fusedsc/forward/depthwise/planes/depthwise_planes_copies.h"

@@ -1,6 +1,7 @@
 /// Depthwise convolution of contiguous tensors on Hopper GPUs, input gradient at stride 2, for windows with as much
-/// padding as keeps the size. Input-centric (seed 004, section IV-C): the rows of grad_y that cover two rows of grad_x
-/// are in registers, and a lane's columns of grad_x begin where its vectors do. (At stride 1 it is a forward pass.)
+/// padding as keeps the size. Input-centric (Wang et al., DSXplore, section IV-B): the rows of grad_y that cover two
+/// rows of grad_x are in registers, and a lane's columns of grad_x begin where its vectors do. (At stride 1 it is a
+/// forward pass.)
 #pragma once
 
 #include "fusedsc/forward/depthwise/planes/depthwise_planes_copies.h"

@@ -1,5 +1,5 @@
-/// Depthwise convolution on GPUs, input gradient. Input-centric (seed 004, section IV-C): each thread owns elements of
-/// grad_x and pulls from the output gradients whose windows cover them.
+/// Depthwise convolution on GPUs, input gradient. Input-centric (Wang et al., DSXplore, section IV-B): each thread
+/// owns elements of grad_x and pulls from the output gradients whose windows cover them.
 #pragma once
 
 #include "fusedsc/common/gpu/sums/block_sums.h"
