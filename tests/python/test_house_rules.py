@@ -21,6 +21,10 @@ FAULTS = {
         {"ops/common/gpu/depthwise_tile.h": "\n"},
         "ops/common/gpu/depthwise_tile.h:1: is depthwise's, not common",
     ),
+    "a file that is gone": (
+        {"ops/fused/README.md": "# fused\n\n`gone_launch.hip` and `x.h`\n", "ops/fused/x.h": "\n"},
+        "ops/fused/README.md:3: names gone_launch.hip, which is not there",
+    ),
     "a full folder": (
         {f"ops/fused/file{i}.h": "\n" for i in range(21)},
         "ops/fused:1: has 21 files, more than 20",
