@@ -27,6 +27,8 @@ std::optional<c10::DispatchKey> plain_backend(const at::Tensor& tensor) {
 
 }  // namespace
 
+bool is_plain(const at::Tensor& tensor) { return plain_backend(tensor).has_value(); }
+
 at::Tensor new_tensor(c10::SymIntArrayRef sizes, const at::Tensor& like, at::ScalarType dtype,
                       at::MemoryFormat format) {
   const auto key = plain_backend(like);

@@ -7,6 +7,10 @@
 
 namespace fusedsc::aten {
 
+/// Whether a CPU or a GPU stands behind a tensor, but for autograd and autocast, and nobody traces what is called: then
+/// its memory may be used without PyTorch's operators.
+bool is_plain(const at::Tensor& tensor);
+
 /// Uninitialised, on the device of `like`; its strides as the memory format says.
 at::Tensor new_tensor(c10::SymIntArrayRef sizes, const at::Tensor& like, at::ScalarType dtype,
                       at::MemoryFormat format = at::MemoryFormat::Contiguous);

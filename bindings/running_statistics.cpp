@@ -8,6 +8,7 @@
 
 #include "arguments.h"
 #include "fusedsc/common/status.h"
+#include "fusedsc/fused/batch_norm_running.h"
 #include "new_tensor.h"
 #include "operators.h"
 #include "tensor_conversion.h"
@@ -28,7 +29,70 @@ at::Tensor fold_running(const TensorOptionals& batch_norms, at::ArrayRef<double>
   return fold_batch_norms(batch_norms, eps, accumulation_type(x.scalar_type()) == at::kDouble);
 }
 
+namespace {
+
+/// Whether a vector's memory may be written by a kernel of ours, beside that of the statistics.
+bool is_writable(const at::Tensor& buffer, const at::Tensor& statistics) {
+  return is_plain(buffer) && buffer.device() == statistics.device() && buffer.is_contiguous() &&
+         !buffer.requires_grad() && !buffer._is_zerotensor();
+}
+
+bool is_count(const at::Tensor& counter) { return counter.scalar_type() == at::kLong && counter.numel() == 1; }
+
+bool are_the_same(const std::optional<at::Tensor>& a, const std::optional<at::Tensor>& b) {
+  return a && b && a->is_same(*b);
+}
+
+/// By one launch for all of them. False, and nothing is done, where that is not to be had: tensors that are traced, or
+/// that are not where the statistics are.
+bool update_directly(const at::Tensor& statistics, at::ArrayRef<RunningUpdate> updates, bool empty_batch) {
+  if (!is_plain(statistics)) return false;
+  for (const auto& [running, channels, momentum] : updates) {
+    if (!channels.maybe_as_int()) return false;
+    for (const auto* buffer : {&running.mean, &running.var, &running.num_batches_tracked}) {
+      if (*buffer && !is_writable(**buffer, statistics)) return false;
+    }
+    if (running.num_batches_tracked && !is_count(*running.num_batches_tracked)) return false;
+  }
+  // A BatchNorm that a chain has twice moves twice, one after the other.
+  for (std::size_t i = 1; i < updates.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      if (are_the_same(updates[i].running.mean, updates[j].running.mean)) return false;
+    }
+  }
+  BatchNormRunningArguments arguments;
+  arguments.device = statistics.is_cpu() ? Device::cpu : Device::gpu;
+  if (!empty_batch) {
+    arguments.mean = mutable_row(statistics, 0);
+    arguments.variance = mutable_row(statistics, 2);
+  }
+  arguments.batch_norms.reserve(updates.size());
+  for (const auto& [running, channels, momentum] : updates) {
+    RunningBatchNorm& norm = arguments.batch_norms.emplace_back();
+    norm.channels = *channels.maybe_as_int();
+    if (running.mean) {
+      norm.mean = mutable_channels(*running.mean);
+      norm.variance = mutable_channels(*running.var);
+    }
+    if (running.num_batches_tracked) norm.batches = running.num_batches_tracked->mutable_data_ptr<std::int64_t>();
+    norm.momentum = momentum.value_or(0);
+    norm.is_cumulative = !momentum && running.mean;
+  }
+  const c10::DeviceGuard guard(statistics.device());
+  update_running_statistics(arguments, execution_on(statistics.device()));
+  // What autograd has kept of them, if anything, is no longer what it was.
+  for (const auto& update : updates) {
+    for (const auto* buffer : {&update.running.mean, &update.running.var, &update.running.num_batches_tracked}) {
+      if (*buffer && !(*buffer)->is_inference()) (*buffer)->unsafeGetTensorImpl()->bump_version();
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
 void update_running(const at::Tensor& statistics, at::ArrayRef<RunningUpdate> updates, bool empty_batch) {
+  if (update_directly(statistics, updates, empty_batch)) return;
   std::vector<at::Tensor> counters;
   for (const RunningUpdate& update : updates) {
     if (update.running.num_batches_tracked) counters.push_back(*update.running.num_batches_tracked);

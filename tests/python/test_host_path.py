@@ -120,6 +120,67 @@ def test_running_statistics_are_each_batch_norms_own():
     torch.testing.assert_close(chain[1].bn[3], var)
 
 
+def plain_chain(x, chain, modules):
+    """The same by PyTorch's modules, whose running statistics move."""
+    for stage, bn in zip(chain, modules, strict=True):
+        x = bn(nn.functional.conv2d(x, stage.weight, padding=stage.padding, groups=stage.groups))
+        x = nn.functional.relu6(x) if stage.activation == "relu6" else x
+    return x
+
+
+def bn_of(module):
+    return (module.weight, module.bias, module.running_mean, module.running_var, module.num_batches_tracked)
+
+
+@pytest.mark.parametrize("momentum", [0.1, 0.0, 1.0, 0.7, None])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_running_statistics_move_as_pytorchs(momentum, dtype):
+    ours, theirs = ([nn.BatchNorm2d(c, momentum=momentum, dtype=dtype) for c in (16, 16, 8)] for _ in range(2))
+    chain = stages(8, 16, dtype)
+    weights = [nn.Parameter(stage.weight.detach().to(dtype)) for stage in chain]
+    chain = [
+        stage._replace(weight=weight, bn=bn_of(bn), momentum=momentum)
+        for stage, weight, bn in zip(chain, weights, ours, strict=True)
+    ]
+    for _ in range(3):
+        x = torch.randn(3, 8, 6, 6, dtype=dtype)
+        with profile(activities=[ProfilerActivity.CPU]) as events:
+            conv_chain(x, chain, training=True)
+        assert not [event.name for event in events.events() if event.name.startswith("aten::_foreach")]
+        plain_chain(x, chain, theirs)
+    for bn, plain in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(bn.running_mean, plain.running_mean, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(bn.running_var, plain.running_var, rtol=1e-5, atol=1e-6)
+        assert bn.num_batches_tracked == 3
+
+
+def test_what_autograd_kept_of_running_statistics_is_found_changed():
+    chain = stages(8, 16)
+    mean = chain[0].bn[2]
+    scale = torch.ones(16, requires_grad=True)
+    kept = (scale * mean).sum()
+    before = mean._version
+    conv_chain(torch.randn(2, 8, 6, 6), chain, training=True)
+    assert mean._version > before
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        kept.backward()
+
+
+def test_a_batch_norm_that_is_there_twice_moves_twice():
+    chain = stages(8, 16)
+    shared = chain[0].bn
+    chain[1] = chain[1]._replace(bn=shared)
+    theirs = nn.BatchNorm2d(16)
+    with torch.no_grad():
+        theirs.weight.copy_(shared[0]), theirs.bias.copy_(shared[1])
+    x = torch.randn(4, 8, 6, 6)
+    conv_chain(x, chain, training=True)
+    plain_chain(x, chain[:2], [theirs, theirs])
+    torch.testing.assert_close(shared[2], theirs.running_mean)
+    torch.testing.assert_close(shared[3], theirs.running_var)
+    assert shared[4] == 2
+
+
 def test_integers_are_still_checked():
     chain = stages(8, 16)
     for wrong in ((1.0, 1.0), (True, True), (1, 1, 1)):
