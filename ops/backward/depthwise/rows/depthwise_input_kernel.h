@@ -3,6 +3,7 @@
 #pragma once
 
 #include "fusedsc/common/gpu/sums/block_sums.h"
+#include "fusedsc/forward/depthwise/depthwise_shape.h"
 #include "fusedsc/forward/depthwise/rows/depthwise_rows.h"
 
 namespace fusedsc::gpu {

@@ -5,6 +5,7 @@
 #include "fusedsc/backward/depthwise.h"
 #include "fusedsc/common/gpu/sums/block_sums.h"
 #include "fusedsc/common/gpu/sums/partials_launch.h"
+#include "fusedsc/forward/depthwise/depthwise_shape.h"
 #include "fusedsc/forward/depthwise/rows/depthwise_plan.h"
 #include "fusedsc/forward/depthwise/rows/depthwise_source.h"
 #include "fusedsc/runtime/arena.h"

@@ -4,6 +4,7 @@
 
 #include "fusedsc/backward/depthwise/rows/depthwise_weight_results.h"
 #include "fusedsc/common/gpu/sums/block_sums.h"
+#include "fusedsc/forward/depthwise/depthwise_shape.h"
 #include "fusedsc/forward/depthwise/rows/depthwise_rows.h"
 
 namespace fusedsc::gpu {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "fusedsc/common/gpu/sums/moments.h"
+#include "fusedsc/forward/depthwise/depthwise_shape.h"
 #include "fusedsc/forward/depthwise/hopper_tiles/depthwise_hopper_prologue.h"
 #include "fusedsc/forward/depthwise/rows/depthwise_window_sum.h"
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "fusedsc/common/gpu/sums/moments.h"
+#include "fusedsc/forward/depthwise/depthwise_shape.h"
 #include "fusedsc/forward/depthwise/rows/depthwise_rows.h"
 
 namespace fusedsc::gpu {
