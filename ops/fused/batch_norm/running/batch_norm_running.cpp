@@ -54,8 +54,7 @@ void check_problem(const BatchNormRunningArguments& arguments) {
 void check_memory(const BatchNormRunningArguments& arguments) {
   for (const RunningBatchNorm& norm : arguments.batch_norms) {
     for (const ConstChannelVector& written : {ConstChannelVector(norm.mean), ConstChannelVector(norm.variance)}) {
-      check_no_overlap({{"running statistics", written}},
-                       {{"mean", arguments.mean}, {"variance", arguments.variance}});
+      check_no_overlap({{"running statistics", written}}, {{"mean", arguments.mean}, {"variance", arguments.variance}});
     }
   }
 }
