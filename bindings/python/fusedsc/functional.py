@@ -139,8 +139,8 @@ def ecr_conv2d(
 ) -> Tensor:
     """What ``F.conv2d`` computes, without multiplying the zeros of x: for inference, behind a ReLU, on CPUs.
 
-    The ECR of seed 002 (section 5, Algorithms 1 and 2): of each window the values other than zero are gathered, each
-    with the place of its row of the weight, and only these are multiplied; im2col is never in memory. x is compressed
+    The ECR of Xu et al., "Accelerating Convolutional Neural Network by Exploiting Sparsity on GPUs" (section 5,
+    Algorithms 1 and 2): of each window the values other than zero are gathered, each with the place of its row of the weight, and only these are multiplied; im2col is never in memory. x is compressed
     within the call. One list serves all outputs. The result is the dense convolution's to rounding, at any share of
     zeros of either sign, NaN and infinities in x included; but a weight that is not finite does not make NaN of a zero.
 
@@ -181,7 +181,7 @@ def pecr_conv2d(
 ) -> Tensor:
     """``F.max_pool2d(F.relu(F.conv2d(x, ...)), pool_size, pool_stride)`` in one, without multiplying the zeros of x.
 
-    The PECR of seed 002 (section 6, Algorithms 3 and 4): as :func:`ecr_conv2d`, and the convolution's result is never
+    The PECR of Xu et al. (section 6, Algorithms 3 and 4): as :func:`ecr_conv2d`, and the convolution's result is never
     in memory. For inference, on CPUs.
 
     Args:
