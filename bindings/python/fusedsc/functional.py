@@ -140,9 +140,10 @@ def ecr_conv2d(
     """What ``F.conv2d`` computes, without multiplying the zeros of x: for inference, behind a ReLU, on CPUs.
 
     The ECR of Xu et al., "Accelerating Convolutional Neural Network by Exploiting Sparsity on GPUs" (section 5,
-    Algorithms 1 and 2): of each window the values other than zero are gathered, each with the place of its row of the weight, and only these are multiplied; im2col is never in memory. x is compressed
-    within the call. One list serves all outputs. The result is the dense convolution's to rounding, at any share of
-    zeros of either sign, NaN and infinities in x included; but a weight that is not finite does not make NaN of a zero.
+    Algorithms 1 and 2): of each window the values other than zero are gathered, each with the place of its row of the
+    weight, and only these are multiplied; im2col is never in memory. x is compressed within the call. One list serves
+    all outputs. The result is the dense convolution's to rounding, at any share of zeros of either sign, NaN and
+    infinities in x included; but a weight that is not finite does not make NaN of a zero.
 
     Faster than a dense convolution where some four fifths of x are zeros: :func:`fusedsc.sparse.optimize` measures it.
 
