@@ -44,7 +44,9 @@ tuning::Choice<SlidingChannelArguments> prior(const SlidingChannelArguments& a) 
 #ifdef FUSEDSC_HOPPER
   if (a.x.device == Device::gpu) {
     const Kernel& windows = tuning::kernel_named(kernels, "hopper_windows");
-    if (windows.unsupported(a).empty()) return {&windows, prior_config(windows, a)};
+    if (windows.unsupported(a).empty() && gpu::hopper::suits_sliding_channel_windows(a)) {
+      return {&windows, prior_config(windows, a)};
+    }
     const gpu::NamedChoice choice = gpu::hopper::sliding_channel_nhwc_prior(a);
     if (choice.kernel != nullptr) return {&tuning::kernel_named(kernels, choice.kernel), choice.config};
   }

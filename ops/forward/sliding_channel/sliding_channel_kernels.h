@@ -18,6 +18,8 @@ namespace gpu::hopper {
 /// 16 bits, channels_last, no seams, windows of which each shares half with the next one: window by window
 /// (sliding_channel_windows_kernel.h). Outputs of a block, filters of each of its windows, groups of warps.
 Kernel<SlidingChannelArguments> sliding_channel_windows();
+/// Whether the prior takes it, of arguments that it can run.
+bool suits_sliding_channel_windows(const SlidingChannelArguments& a);
 Config sliding_channel_windows_prior(const SlidingChannelArguments& a);
 
 // By the pointwise kernels of these names, which lay the weight out in shared memory themselves.

@@ -239,7 +239,10 @@ Plan<SlidingChannelArguments> plan_forward(const SlidingChannelArguments& a, con
 
 Kernel<SlidingChannelArguments> sliding_channel_windows() { return {"hopper_windows", why_not, configs, plan_forward}; }
 
-Config sliding_channel_windows_prior(const SlidingChannelArguments& a) {
+namespace {
+
+/// The one that the prior takes; none where only blocks with some of the windows fit, but all are to be in one.
+const Instance* preferred(const SlidingChannelArguments& a) {
   const SlidingChannels windows = sliding_channels_of(a);
   const std::int64_t outputs = a.weight.sizes[0], pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
   const int fold = fold_of(a);
@@ -258,7 +261,16 @@ Config sliding_channel_windows_prior(const SlidingChannelArguments& a) {
     if (best != nullptr && instance.has_all() && !(has_work && has_much)) continue;
     best = &instance;
   }
-  return config_of(launch_by(*best, a, groups_of(launch_by(*best, a, 1).p)));
+  return best;
+}
+
+}  // namespace
+
+bool suits_sliding_channel_windows(const SlidingChannelArguments& a) { return preferred(a) != nullptr; }
+
+Config sliding_channel_windows_prior(const SlidingChannelArguments& a) {
+  const Instance* const best = preferred(a);
+  return best != nullptr ? config_of(launch_by(*best, a, groups_of(launch_by(*best, a, 1).p))) : Config();
 }
 
 }  // namespace gpu::hopper
