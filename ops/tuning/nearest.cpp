@@ -72,6 +72,7 @@ std::vector<const Entry*> Nearest::of(std::string_view problem) const {
   }
   std::stable_sort(near.begin(), near.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<const Entry*> result;
+  result.reserve(near.size());
   for (const auto& [distance, entry] : near) result.push_back(entry);
   return result;
 }

@@ -47,9 +47,12 @@ void update(const BatchNormRunningArguments& arguments) {
   const A *mean = static_cast<const A*>(arguments.mean.data),
           *variance = static_cast<const A*>(arguments.variance.data);
   for (const RunningBatchNorm& norm : arguments.batch_norms) {
-    if (norm.batches != nullptr) ++*norm.batches;
+    double momentum = norm.momentum;
+    if (norm.batches != nullptr) {
+      ++*norm.batches;
+      if (norm.is_cumulative) momentum = 1 / static_cast<double>(*norm.batches);
+    }
     if (mean == nullptr) continue;
-    const double momentum = norm.is_cumulative ? 1 / static_cast<double>(*norm.batches) : norm.momentum;
     if (norm.mean) {
       move(norm.mean, mean, momentum);
       move(norm.variance, variance, momentum);
