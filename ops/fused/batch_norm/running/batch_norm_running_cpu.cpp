@@ -1,5 +1,7 @@
 #include "fusedsc/fused/batch_norm/running/batch_norm_running_cpu.h"
 
+#include <cmath>
+
 #include "fusedsc/common/cpu/float16.h"
 
 namespace fusedsc {
@@ -25,10 +27,11 @@ void move_as(void* running, const void* batch, std::int64_t channels, double mom
   T* const to = static_cast<T*>(running);
   const A* const from = static_cast<const A*>(batch);
   for (std::int64_t c = 0; c < channels; ++c) {
-    const Wide old = widened(to[c]), difference = widened(rounded<T>(from[c])) - old;
-    // As torch.lerp: exact at both ends.
-    to[c] = rounded<T>(weight < Wide(0.5) ? old + weight * difference
-                                          : widened(rounded<T>(from[c])) - difference * (1 - weight));
+    const Wide old = widened(to[c]), target = widened(rounded<T>(from[c]));
+    // As torch.lerp, which is exact at both ends: the same bits as where PyTorch's operators do it.
+    const Wide moved =
+        std::abs(weight) < Wide(0.5) ? std::fma(weight, target - old, old) : std::fma(weight - 1, target - old, target);
+    to[c] = rounded<T>(moved);
   }
 }
 
