@@ -3,21 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "fusedsc/common/cpu/float16.h"
+#include "fusedsc/common/cpu/elements.h"
 
 namespace fusedsc {
 namespace {
-
-float to_number(float value) { return value; }
-double to_number(double value) { return value; }
-float to_number(Float16 value) { return to_float(value); }
-float to_number(BFloat16 value) { return to_float(value); }
-
-template <class T, class A>
-void widen_as(const void* vector, std::int64_t channels, A* row) {
-  std::transform(static_cast<const T*>(vector), static_cast<const T*>(vector) + channels, row,
-                 [](T value) { return static_cast<A>(to_number(value)); });
-}
 
 /// The vector's values, or `missing`, to a row.
 template <class A>
@@ -26,12 +15,10 @@ void widen(const ConstChannelVector& vector, std::int64_t channels, A missing, A
     std::fill_n(row, channels, missing);
     return;
   }
-  switch (vector.dtype) {
-    case DataType::float32: return widen_as<float>(vector.data, channels, row);
-    case DataType::float64: return widen_as<double>(vector.data, channels, row);
-    case DataType::float16: return widen_as<Float16>(vector.data, channels, row);
-    case DataType::bfloat16: return widen_as<BFloat16>(vector.data, channels, row);
-  }
+  with_type(vector.dtype, [&]<class T>(T) {
+    const T* const values = static_cast<const T*>(vector.data);
+    std::transform(values, values + channels, row, [](T value) { return static_cast<A>(widened(value)); });
+  });
 }
 
 /// Row by row, so that each loop is about one type.

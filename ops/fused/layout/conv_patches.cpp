@@ -5,35 +5,12 @@
 #include <type_traits>
 #include <vector>
 
-#include "fusedsc/common/cpu/float16.h"
+#include "fusedsc/common/cpu/elements.h"
 #include "fusedsc/common/cpu/slices.h"
 #include "fusedsc/fused/layout/conv_patches_gpu.h"
 
 namespace fusedsc {
 namespace {
-
-float widened(float value) { return value; }
-double widened(double value) { return value; }
-float widened(Float16 value) { return to_float(value); }
-float widened(BFloat16 value) { return to_float(value); }
-
-void narrow(float value, float& to) { to = value; }
-void narrow(double value, double& to) { to = value; }
-void narrow(float value, Float16& to) { to = to_float16(value); }
-void narrow(float value, BFloat16& to) { to = to_bfloat16(value); }
-
-template <class T>
-using Wide = decltype(widened(T()));
-
-template <class Body>
-void with_type(DataType dtype, const Body& body) {
-  switch (dtype) {
-    case DataType::float32: return body(float());
-    case DataType::float64: return body(double());
-    case DataType::float16: return body(Float16());
-    case DataType::bfloat16: return body(BFloat16());
-  }
-}
 
 /// body(image, row), each of them once.
 template <class Body>
