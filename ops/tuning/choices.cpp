@@ -144,7 +144,7 @@ struct Choices {
   }
 
   /// Those of other batches that may stand in; of the same batch this process's come first, then the user's.
-  std::vector<Found> nearby(Shelf& shelf, const std::string& environment, const std::string& role,
+  std::vector<Entry> nearby(Shelf& shelf, const std::string& environment, const std::string& role,
                             const std::string& problem) const {
     if (!shelf.nearest) {
       shelf.nearest.emplace();
@@ -154,8 +154,8 @@ struct Choices {
       }
       for (const auto& [text, entry] : shelf.adopted) shelf.nearest->add(entry);
     }
-    std::vector<Found> found;
-    for (const Entry* entry : shelf.nearest->of(problem)) found.push_back({*entry, kNearest, {}});
+    std::vector<Entry> found;
+    for (const Entry* entry : shelf.nearest->of(problem)) found.push_back(*entry);
     return found;
   }
 };
@@ -182,22 +182,15 @@ std::optional<Known> known_choice(const char* role, Device device, const std::st
   const std::uint64_t version = choices_version();
   {
     const std::lock_guard lock(all.mutex);
-    Shelf& shelf = all.shelf_of(environment, role);
+    const Shelf& shelf = all.shelf_of(environment, role);
     if (const auto known = shelf.known.find(problem); known != shelf.known.end()) return known->second;
     found = all.stored(shelf, environment, role, problem);
-    for (Found& near : all.nearby(shelf, environment, role, problem)) found.push_back(std::move(near));
   }
   // Without the lock: whether it fits is found by planning, which may ask about another role.
   std::optional<Known> known;
   std::vector<std::pair<fs::path, std::string>> unusable;
   for (const Found& one : found) {
     const Measured& best = one.entry.best;
-    const bool is_near = one.why == std::string_view(kNearest);  // no promise to its problem, and no time of it
-    if (is_near) {
-      if (one.entry.sources != sources_of(role) || !fits(best.kernel, best.config)) continue;
-      known = Known{best.kernel, best.config, 0, one.why};
-      break;
-    }
     if (one.entry.sources != sources_of(role)) {
       // Once for all of them: after an update there may be hundreds.
       unusable.emplace_back(one.why == std::string_view("table") ? one.file : one.file.parent_path(),
@@ -207,6 +200,20 @@ std::optional<Known> known_choice(const char* role, Device device, const std::st
                                           " that fits its problem with the config \"" + printed(best.config) + "\"");
     } else {
       known = Known{best.kernel, best.config, best.microseconds, one.why};
+      break;
+    }
+  }
+  // All files of the role are read for these: only where they are wanted. They are no promise to this problem, so that
+  // nothing is said of those that do not fit; and their times are not its own.
+  if (!known) {
+    std::vector<Entry> near;
+    {
+      const std::lock_guard lock(all.mutex);
+      near = all.nearby(all.shelf_of(environment, role), environment, role, problem);
+    }
+    for (const Entry& entry : near) {
+      if (entry.sources != sources_of(role) || !fits(entry.best.kernel, entry.best.config)) continue;
+      known = Known{entry.best.kernel, entry.best.config, 0, kNearest};
       break;
     }
   }
