@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <map>
 #include <utility>
 #include <vector>
@@ -89,20 +90,40 @@ bool update_directly(const at::Tensor& statistics, at::ArrayRef<RunningUpdate> u
   return true;
 }
 
+// An operator over a list of tensors may work on all of them at once, and does on a GPU: none may be in the list twice.
+
+bool is_among(const std::vector<at::Tensor>& tensors, const at::Tensor& tensor) {
+  return std::any_of(tensors.begin(), tensors.end(), [&](const at::Tensor& other) { return other.is_same(tensor); });
+}
+
+void add_one(std::vector<at::Tensor>& counters) {
+  if (!counters.empty()) at::_foreach_add_(counters, 1);
+  counters.clear();
+}
+
+/// Buffers that are to move towards their targets.
+struct Moves {
+  std::vector<at::Tensor> buffers, targets;
+
+  void make(double momentum) {
+    if (!buffers.empty()) at::_foreach_lerp_(buffers, targets, momentum);
+    buffers.clear(), targets.clear();
+  }
+};
+
 }  // namespace
 
 void update_running(const at::Tensor& statistics, at::ArrayRef<RunningUpdate> updates, bool empty_batch) {
   if (update_directly(statistics, updates, empty_batch)) return;
   std::vector<at::Tensor> counters;
   for (const RunningUpdate& update : updates) {
-    if (update.running.num_batches_tracked) counters.push_back(*update.running.num_batches_tracked);
+    if (!update.running.num_batches_tracked) continue;
+    if (is_among(counters, *update.running.num_batches_tracked)) add_one(counters);
+    counters.push_back(*update.running.num_batches_tracked);
   }
-  if (!counters.empty()) at::_foreach_add_(counters, 1);
+  add_one(counters);
   if (empty_batch) return;
 
-  struct Moves {
-    std::vector<at::Tensor> buffers, targets;
-  };
   std::map<double, Moves> by_momentum;
   c10::SymInt first = 0;
   for (const auto& [running, channels, momentum] : updates) {
@@ -113,6 +134,10 @@ void update_running(const at::Tensor& statistics, at::ArrayRef<RunningUpdate> up
                      variance = piece_of_row(statistics, 2, own, channels);
     for (const auto& [buffer, piece] : {std::pair(*running.mean, mean), std::pair(*running.var, variance)}) {
       const at::Tensor target = piece.scalar_type() == buffer.scalar_type() ? piece : piece.to(buffer.scalar_type());
+      // In the order of the updates: whatever its momentum is, it may have been moved before.
+      for (auto& [other, moves] : by_momentum) {
+        if (is_among(moves.buffers, buffer)) moves.make(other);
+      }
       if (momentum) {
         Moves& moves = by_momentum[*momentum];
         moves.buffers.push_back(buffer);
@@ -122,7 +147,7 @@ void update_running(const at::Tensor& statistics, at::ArrayRef<RunningUpdate> up
       }
     }
   }
-  for (const auto& [momentum, moves] : by_momentum) at::_foreach_lerp_(moves.buffers, moves.targets, momentum);
+  for (auto& [momentum, moves] : by_momentum) moves.make(momentum);
 }
 
 }  // namespace fusedsc::aten

@@ -86,7 +86,7 @@ class Roundings(TorchFunctionMode):
         return _Stored.apply(function(_Stored.apply(args[0], self), *args[1:], **(kwargs or {})), self)
 
     def round(self, x: Tensor) -> Tensor:
-        noise = torch.rand(x.shape, generator=self.generator, dtype=x.dtype).to(x.device)
+        noise = torch.rand(x.shape, generator=self.generator, dtype=x.dtype, device="cpu").to(x.device)
         return x * (1 + self.half_eps * (2 * noise - 1))
 
 

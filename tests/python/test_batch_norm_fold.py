@@ -218,12 +218,16 @@ def test_networks_in_eval_mode(name, affine, layout, dtype):
     plain = trained(plain if affine else without_affine(plain)).to(dtype)
     fused = fusedsc.swap(copy.deepcopy(plain))
     x = torch.randn(2, 3, 48, 48, dtype=torch.float64).to(dtype).to(memory_format=layout)
-    exact = copy.deepcopy(plain).double().cpu()  # PyTorch's hardswish on GPUs has a sixth of float32's
+    exact = copy.deepcopy(plain).double().cpu()
+    # PyTorch's hardswish on GPUs, which the classifier still has, multiplies by a sixth as float32 has it.
+    rounded_sixth = device().type != "cpu" and any(isinstance(module, nn.Hardswish) for module in plain.modules())
     with torch.no_grad():
         y, expected = fused(x).double(), exact(x.double().cpu()).to(x.device)
         error = (plain(x).double() - expected).abs().max() if dtype.itemsize == 2 else 0
     scale = expected.abs().max()
-    assert y.sub(expected).abs().max() <= 2 * error + scale * {torch.float64: 1e-10}.get(dtype, 1e-4)
+    assert y.sub(expected).abs().max() <= 2 * error + scale * {torch.float64: 1e-7 if rounded_sixth else 1e-10}.get(
+        dtype, 1e-4
+    )
     assert dict(fused.named_buffers()).keys() == dict(plain.named_buffers()).keys()
 
 

@@ -20,6 +20,7 @@ from .chains import Found, find_parts
 from .graph import LayerGraph, trace
 from .layers import layer_setting, name_of, qualified_name, why_not_plain
 from .parts import Part, Path, Single, Stage, at, path_of
+from .shuffles import keep_channels_last
 
 __all__ = ["FusedModule", "Program", "fuse", "fuse_convolution", "fuse_whole", "single", "unfuse"]
 
@@ -130,6 +131,7 @@ def fuse(module: nn.Module, layers: LayerGraph, found: list[Found]) -> str | Non
         replaced[last] = part
         for node in reversed(one.nodes):
             graph.erase_node(node)
+    keep_channels_last(graph)
     code = graph.python_code("self")
     names = tuple(
         (name, Imported(value.__name__) if isinstance(value, ModuleType) else value)
