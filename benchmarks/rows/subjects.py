@@ -25,7 +25,7 @@ from ..suites import (
     layers_of,
 )
 from ..workloads import Place
-from ..workloads.block import AnyBlock
+from ..workloads.block import AnyBlock, Tensors
 from ..workloads.convolution import Convolution
 from ..workloads.network import NamedNetwork
 from ..workloads.sliding_channel import SlidingChannel
@@ -109,10 +109,8 @@ def _run_sliding(layer: SlidingChannel, place: Place) -> None:
 
 
 def _run_block(block: AnyBlock, place: Place) -> None:
-    x = place.random(*block.x_shape).requires_grad_()
-    parameters = {name: value.requires_grad_() for name, value in block.parameters(place).items()}
-    y = block.fused(x, parameters)
-    torch.autograd.grad(y, (x, *parameters.values()), torch.randn_like(y), allow_unused=True)
+    x, grad = place.random(*block.x_shape), place.random(*block.y_shape)
+    Tensors([x], [grad], block.parameters(place)).runner(block.fused, backward=True)(0)
 
 
 def _networks(suite: str, batches: Sequence[int], place: Place, where: str) -> Iterator[Subject]:

@@ -75,6 +75,19 @@ def test_a_candidate_that_fails_is_a_row(task, monkeypatch):
     assert any(row.us for row in found)
 
 
+def test_subjects_meet_problems(task):
+    """One of each kind of layer and block; networks are tuned in test_sweep's way."""
+    torch.ops.fusedsc._tune_record(True)
+    seen = 0
+    for suite in (*rows.subjects.LAYERS, *rows.subjects.BLOCK_KINDS):
+        some = rows.subjects.subjects("cpu", (suite,), (1,), ("float32",), ("channels_last",))
+        for one in some[:3]:
+            one.run()
+            count = len(torch.ops.fusedsc._tune_problems()[0])
+            assert count > seen or one is not some[0], one.name
+            seen = count
+
+
 def test_what_is_measured_at_all_is_the_priors_choice(task, monkeypatch, tmp_path):
     # What a user has tuned must not be what rows call taken.
     monkeypatch.setenv("FUSEDSC_FORCE", "depthwise_conv2d.forward=cpu")
