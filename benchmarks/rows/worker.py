@@ -52,7 +52,7 @@ class Worker:
 
     def run(self) -> None:
         self._describe()
-        _forget_choices(Path(self.task.journal).parent)
+        forget_choices(Path(self.task.journal).parent)
         torch.ops.fusedsc._tune_record(True)
         self._collect()
         self._say(f"{len(self.queue)} problems were met in {time.monotonic() - self.start:.0f} s")
@@ -179,7 +179,7 @@ class Worker:
         print(sentence, file=sys.stderr, flush=True)
 
 
-def _forget_choices(folder: Path) -> None:
+def forget_choices(folder: Path) -> None:
     """Nothing that was measured or forced counts from now on: what is taken is the priors'."""
     for name in ("FUSEDSC_FORCE", "FUSEDSC_TUNE", "FUSEDSC_TABLE"):
         os.environ.pop(name, None)
