@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -168,6 +168,23 @@ ALL_DIRECTIONS = tuple(
 )
 
 
+def layers_of(device: str, suite: str, batches: Sequence[int | None]) -> Iterator[Convolution]:
+    """Of the suite "depthwise" or "pointwise". On a CPU a batch may be None: each layer's own."""
+    for batch in batches:
+        if device == "cpu":
+            for block in BLOCKS:
+                with_batch = block.with_batch(batch)
+                yield with_batch.depthwise() if suite == "depthwise" else with_batch.pointwise()
+        elif suite == "depthwise":
+            for i, (channels, size, kernel, stride) in enumerate(DEPTHWISE_LAYERS, 1):
+                name = f"D{i} c{channels} {size}x{size} k{kernel} s{stride} n{batch}"
+                yield Convolution(name, batch, channels, size, channels, kernel, stride)
+        else:
+            for i, (channels, size, out_channels) in enumerate(POINTWISE_LAYERS, 1):
+                name = f"P{i} c{channels} {size}x{size} m{out_channels} n{batch}"
+                yield Convolution(name, batch, channels, size, out_channels)
+
+
 @dataclass(frozen=True)
 class Case:
     """One line of the results; ``build`` makes what is timed."""
@@ -269,19 +286,7 @@ class Selection:
         return BLOCKS if self.device == "cpu" else GPU_BLOCKS
 
     def _layers(self, suite: str) -> Iterator[Convolution]:
-        if self.device == "cpu":
-            for block in self._with_batches(BLOCKS):
-                yield block.depthwise() if suite == "depthwise" else block.pointwise()
-            return
-        for batch in self.batches or BATCHES:
-            if suite == "depthwise":
-                for i, (channels, size, kernel, stride) in enumerate(DEPTHWISE_LAYERS, 1):
-                    name = f"D{i} c{channels} {size}x{size} k{kernel} s{stride} n{batch}"
-                    yield Convolution(name, batch, channels, size, channels, kernel, stride)
-            else:
-                for i, (channels, size, out_channels) in enumerate(POINTWISE_LAYERS, 1):
-                    yield Convolution(f"P{i} c{channels} {size}x{size} m{out_channels} n{batch}", batch, channels, size,
-                                      out_channels)  # fmt: skip
+        yield from layers_of(self.device, suite, self.batches or ((None,) if self.device == "cpu" else BATCHES))
 
     def _sliding_channel_layers(self) -> Iterator[SlidingChannel]:
         for groups, overlap in SLIDING_CHANNEL_CONFIGURATIONS[self.device]:

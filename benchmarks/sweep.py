@@ -4,9 +4,11 @@
   python -m benchmarks.sweep --device cuda --budget 1500                    on the GPU: layers, blocks, networks
   python -m benchmarks.sweep --device cuda --suite other_networks --dtype float16 --layout channels_last
   python -m benchmarks.sweep --device cuda --table                          and ops/tuning/tables/<gpu>.json
+  python -m benchmarks.sweep --device cuda --rows --budget 480              rows that rankers are fitted to
 
-Each problem is measured as fusedsc.tune does it (docs/tuning.md), with more candidates. What was measured before, and
-what the table has, is not measured again unless --again is given: a sweep that was stopped goes on where it was. Exit
+Each problem is measured as fusedsc.tune does it (docs/tuning.md), with more candidates. With --rows all candidates are
+measured once, cheaply, and all times are kept: in ops/tuning/measurements/<gpu>/. What was measured before, and what
+the table has, is not measured again unless --again is given: a sweep that was stopped goes on where it was. Exit
 status: 0; 1 if a case failed or something cannot be written; 130 after Ctrl-C, which keeps what was found.
 """
 
@@ -28,17 +30,21 @@ import torch
 from tqdm import tqdm
 
 import fusedsc
+from fusedsc.matching.measured import short_name
 from fusedsc.tune_report import TunedProblem, TuningReport
 
+from . import rows
 from .__main__ import whole_number
-from .measure import machine_of
+from .measure import commit, machine_of
 from .suites import DTYPES, INFERENCE_NETWORKS, LAYOUTS, OTHER_NETWORKS, Selection
 
 ROOT = Path(__file__).resolve().parents[1]
-TABLES = ROOT / "ops/tuning/tables"
+TABLES, MEASUREMENTS = ROOT / "ops/tuning/tables", ROOT / "ops/tuning/measurements"
 STORE = ROOT / "build/sweep"
+SUITES = rows.subjects.ALL
 LAYERS = ("depthwise", "pointwise", "sliding_channel", "dsc_block")
 NETWORKS = {"other_networks": OTHER_NETWORKS, "inference": INFERENCE_NETWORKS}
+WEEK = 7 * 24 * 3600.0
 DEFAULT_DTYPES = {"cpu": ("float32",), "cuda": ("float16", "float32")}
 
 
@@ -59,8 +65,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "python -m benchmarks.sweep", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--suite", nargs="+", choices=(*LAYERS, *NETWORKS), metavar="SUITE",
-                        help=f"{', '.join((*LAYERS, *NETWORKS))} (default: all)")  # fmt: skip
+    parser.add_argument("--suite", nargs="+", choices=SUITES, metavar="SUITE",
+                        help=f"{', '.join(SUITES)} (default: all; inverted_residual: with --rows)")  # fmt: skip
     parser.add_argument("--case", default="*", help="of layers, those whose names match, such as 'D1 *'")
     parser.add_argument("--batch", type=whole_number, nargs="+", help="(default: each suite's own)")
     parser.add_argument("--dtype", nargs="+", choices=DTYPES, help="(default: float32; on a GPU float16, too)")
@@ -71,6 +77,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--store", type=Path, default=STORE, help=f"folder of what was measured (default: {STORE})")
     parser.add_argument("--table", nargs="?", type=Path, const=TABLES, metavar="FOLDER",
                         help="write the table of this device there (default: ops/tuning/tables)")  # fmt: skip
+    parser.add_argument("--rows", nargs="?", type=Path, const=MEASUREMENTS, metavar="FOLDER",
+                        help="measure rows, into a folder there (default: ops/tuning/measurements)")  # fmt: skip
+    parser.add_argument("--commit", default=commit() or "unknown", help="what is measured, if git cannot say it")
     options = parser.parse_args(arguments)
     if options.budget is not None and not options.budget > 0:
         parser.error(f"--budget: it is {options.budget:g}; it must be more than 0 seconds")
@@ -162,6 +171,8 @@ def run(options: argparse.Namespace) -> int:
     if options.device == "cuda" and not torch.cuda.is_available():
         raise UserError("--device cuda: PyTorch sees no GPU on this machine; without it the CPU is measured")
     options.dtype = options.dtype or DEFAULT_DTYPES[options.device]
+    if options.rows is not None:
+        return measure_rows(options)
     todo = subjects(options)
     if not todo:
         raise UserError(f"--case: no case matches '{options.case}'; python -m benchmarks --list has their names")
@@ -200,6 +211,20 @@ def run(options: argparse.Namespace) -> int:
     if options.table is not None and not write_table(options.table):
         return 1
     return 130 if interrupted else 1 if failures else 0
+
+
+def measure_rows(options: argparse.Namespace) -> int:
+    """The process itself does not touch the GPU: another one does, which it can end."""
+    gpu = short_name(torch.cuda.get_device_properties(0).name) if options.device == "cuda" else "cpu"
+    task = rows.task.Task(
+        options.device, gpu, options.commit, tuple(options.suite or SUITES), tuple(options.batch or ()),
+        tuple(options.dtype), tuple(options.layout), options.candidates, options.budget or WEEK, options.again,
+        str((options.rows / gpu).resolve()), str((options.store / "rows" / f"{gpu}.jsonl").resolve()),
+    )  # fmt: skip
+    try:
+        return rows.supervisor.measure(task)
+    except (OSError, ValueError) as error:
+        raise UserError(f"--rows: {error}") from error
 
 
 def use_store(folder: Path) -> None:

@@ -224,7 +224,7 @@ def _normalised(x: Tensor, name: str, p: Parameters) -> Tensor:
 
 
 @dataclass
-class _Tensors:
+class Tensors:
     """A block's inputs and the gradients of its outputs, of every set, and the parameters of all."""
 
     x: list[Tensor]
@@ -237,7 +237,7 @@ class _Tensors:
         for tensor in [*self.x, *self.differentiated]:
             tensor.requires_grad_()
 
-    def to(self, memory_format: torch.memory_format) -> _Tensors:
+    def to(self, memory_format: torch.memory_format) -> Tensors:
         def copies(tensors: list[Tensor]) -> list[Tensor]:
             return [t.detach().clone(memory_format=memory_format) for t in tensors]
 
@@ -245,7 +245,7 @@ class _Tensors:
             name: t.detach().clone(memory_format=memory_format if t.dim() == 4 else torch.preserve_format)
             for name, t in self.parameters.items()
         }
-        return _Tensors(copies(self.x), copies(self.grad), parameters)
+        return Tensors(copies(self.x), copies(self.grad), parameters)
 
     def runner(self, function: Callable[[Tensor, Parameters], Tensor], backward: bool) -> Run:
         def run(i: int) -> object:
@@ -259,7 +259,7 @@ def block(block: AnyBlock, direction: str, place: Place) -> Workload:
     backward = direction == "forward+backward"
     touched = (1 + backward) * place.dtype.itemsize * (count(block.x_shape) + count(block.y_shape))
     sets = range(place.sets_of(touched))
-    ours = _Tensors(
+    ours = Tensors(
         [place.random(*block.x_shape) for _ in sets], [place.random(*block.y_shape) for _ in sets],
         block.parameters(place),
     )  # fmt: skip

@@ -30,10 +30,10 @@ const Ranked kRanked[] = {
     {tuning::kernel_of<pointwise_backward_tf32_joint>()},
     {tuning::kernel_of<pointwise_backward_tf32_gradients>()},
     {tuning::kernel_of<pointwise_backward_hopper_transposing>(), suits_pointwise_transposing},
-    {tuning::kernel_of<pointwise_backward_hopper_narrow>(), suits_pointwise_narrow},
-    {tuning::kernel_of<pointwise_backward_hopper_teams>()},
-    {tuning::kernel_of<pointwise_backward_hopper>()},
-    {tuning::kernel_of<pointwise_backward_hopper_planes>()},
+    {pointwise_backward_hopper_narrow(), suits_pointwise_narrow, pointwise_backward_hopper_narrow_prior},
+    {pointwise_backward_hopper_teams(), nullptr, pointwise_backward_hopper_teams_prior},
+    {pointwise_backward_hopper(), nullptr, pointwise_backward_hopper_prior},
+    {pointwise_backward_hopper_planes(), nullptr, pointwise_backward_hopper_planes_prior},
 #endif
 #ifdef FUSEDSC_GPU
     {pointwise_backward_tiles(), nullptr, pointwise_backward_tiles_prior},

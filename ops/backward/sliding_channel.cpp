@@ -24,7 +24,7 @@ const Ranked kRanked[] = {
 #ifdef FUSEDSC_HOPPER
     {gpu::hopper::sliding_channel_backward_windows(), gpu::hopper::suits_sliding_channel_backward_windows,
      gpu::hopper::sliding_channel_backward_windows_prior},
-    {tuning::kernel_of<sliding_channel_backward_hopper>()},
+    {sliding_channel_backward_hopper(), nullptr, sliding_channel_backward_hopper_prior},
     {tuning::kernel_of<sliding_channel_backward_tf32_planes>()},
 #endif
     {tuning::kernel_of<sliding_channel_backward_composed>()},

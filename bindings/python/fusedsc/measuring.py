@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from statistics import fmean, median, stdev
 
 import torch
 
-__all__ = ["Measurement", "Memory", "Subject", "is_clearly_faster", "measure"]
+__all__ = ["Captures", "Measurement", "Memory", "Subject", "is_clearly_faster", "measure"]
 
 CLEARLY, SIGMAS = 1.02, 3.0
 """What is taken now is replaced by what is faster by more than 2%, and by more than three standard errors: else ties
@@ -96,33 +98,63 @@ class HostTimer:
         return torch.ops.fusedsc._tune_run(*self.arguments, runs) / runs
 
 
+class Captures:
+    """A stream of a GPU on which candidates are captured. The graphs share memory: they run one after the other."""
+
+    def __init__(self, device: torch.device) -> None:
+        with torch.cuda.device(device):
+            self.stream = torch.cuda.Stream()
+            self.pool = torch.cuda.graph_pool_handle()
+            self._keeps_pool = self._captured(lambda: torch.zeros(1, device=device))
+
+    def run(self, problem: int, choice: str, tensors: list[torch.Tensor], runs: int) -> None:
+        """What a first launch has to load, it loads here; and errors come to light here."""
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            torch.ops.fusedsc._tune_run(problem, choice, tensors, runs)
+        self.stream.synchronize()
+
+    def capture(self, problem: int, choice: str, tensors: list[torch.Tensor], runs: int) -> torch.cuda.CUDAGraph:
+        return self._captured(lambda: torch.ops.fusedsc._tune_run(problem, choice, tensors, runs))
+
+    def _captured(self, function: Callable[[], object]) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(self.stream):
+            # What other threads do meanwhile is theirs.
+            graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
+            try:
+                function()
+            except Exception:
+                with suppress(RuntimeError):  # says that the capture failed, which the other says better
+                    graph.capture_end()
+                raise
+            graph.capture_end()
+        return graph
+
+
+@functools.cache
+def _captures(device: torch.device) -> Captures:
+    return Captures(device)
+
+
 class GraphTimer:
     """Runs of a candidate on a GPU, as one captured graph: without what launches cost the host."""
 
     def __init__(self, problem: int, choice: str, memory: Memory) -> None:
         self.device = memory.device
         self.runs = max(memory.copies, 16)
-        arguments = problem, choice, memory.tensors
-        self.graph = torch.cuda.CUDAGraph()
         self.replays = 1
         with torch.cuda.device(self.device):
-            stream = torch.cuda.Stream()
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                torch.ops.fusedsc._tune_run(*arguments, 1)  # what a first launch has to load, it loads here
-                stream.synchronize()
-                self.graph.capture_begin()
-                try:
-                    torch.ops.fusedsc._tune_run(*arguments, self.runs)
-                finally:
-                    self.graph.capture_end()
-            torch.cuda.current_stream().wait_stream(stream)
+            captures = _captures(self.device)
+            captures.run(problem, choice, memory.tensors, 1)
+            self.graph = captures.capture(problem, choice, memory.tensors, self.runs)
             self.sample()
             self.replays = _runs_for(SAMPLE_SECONDS["cuda"], self.sample() * self.runs / 1e6, at_least=1)
 
     def sample(self) -> float:
         with torch.cuda.device(self.device):
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            self.graph.replay()  # while it runs, the others are put behind it: no time of the host's is among theirs
             begin.record()
             for _ in range(self.replays):
                 self.graph.replay()

@@ -1,7 +1,6 @@
 /// The GPU kernels for the gradients of pointwise convolution, as the registry has them in its three roles: all that is
 /// wanted, "pointwise_conv2d.backward"; and where an entry computes one gradient and leaves the other to the best there
-/// is, "pointwise_conv2d.grad_input" and "pointwise_conv2d.grad_weight". Which tiles those for Hopper GPUs have is
-/// still their own affair.
+/// is, "pointwise_conv2d.grad_input" and "pointwise_conv2d.grad_weight".
 #pragma once
 
 #include <span>
@@ -38,24 +37,29 @@ tuning::Kernel<PointwiseBackwardArguments> pointwise_backward_tiles();
 tuning::Config pointwise_backward_tiles_prior(const PointwiseBackwardArguments& a);
 /// Both gradients in one pass over x, for few outputs, whatever the GPU.
 Implementation<PointwiseBackwardArguments> pointwise_backward_few();
-/// By TMA and the warpgroup products of Hopper GPUs, channels_last.
-Implementation<PointwiseBackwardArguments> pointwise_backward_hopper();
+/// By TMA and the warpgroup products of Hopper GPUs, channels_last. Of one gradient a tile's rows and columns and what
+/// else its launch has (pointwise_launches.h, PointwiseWeightPass); of both there is nothing to choose.
+tuning::Kernel<PointwiseBackwardArguments> pointwise_backward_hopper();
+tuning::Config pointwise_backward_hopper_prior(const PointwiseBackwardArguments& a);
 /// Likewise, contiguous: the input gradient, before that of the weight by whichever entry is best for it.
-Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_planes();
+tuning::Kernel<PointwiseBackwardArguments> pointwise_backward_hopper_planes();
+tuning::Config pointwise_backward_hopper_planes_prior(const PointwiseBackwardArguments& a);
 /// Both gradients in one pass that does not read the output.
 Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_joint();
 Implementation<PointwiseBackwardArguments> pointwise_backward_tf32_joint();
 /// Both in one pass over x, for a prologue of x.
 Implementation<PointwiseBackwardArguments> pointwise_backward_tf32_gradients();
-/// The weight gradient of 16-bit tensors of which one has few channels.
-Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_narrow();
+/// The weight gradient of 16-bit tensors of which one has few channels (NarrowWeightPass).
+tuning::Kernel<PointwiseBackwardArguments> pointwise_backward_hopper_narrow();
+tuning::Config pointwise_backward_hopper_narrow_prior(const PointwiseBackwardArguments& a);
 /// Whether it is the best for arguments that it can run: no other's tiles fit the channels, and there is enough to do.
 bool suits_pointwise_narrow(const PointwiseBackwardArguments& a);
 /// The weight gradient of contiguous tensors whose maps are no whole runs of 16 bytes, by that of channels_last ones.
 Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_transposing();
 /// Likewise: there is enough to do, and others would go over the tensors often.
 bool suits_pointwise_transposing(const PointwiseBackwardArguments& a);
-/// The weight gradient of float32 with TF32, and of contiguous 16-bit tensors, by teams of warps.
-Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_teams();
+/// The weight gradient of float32 with TF32, and of contiguous 16-bit tensors, by teams of warps (TeamsWeightPass).
+tuning::Kernel<PointwiseBackwardArguments> pointwise_backward_hopper_teams();
+tuning::Config pointwise_backward_hopper_teams_prior(const PointwiseBackwardArguments& a);
 
 }  // namespace fusedsc

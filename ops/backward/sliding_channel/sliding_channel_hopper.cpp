@@ -11,11 +11,16 @@ PointwiseBackwardArguments pointwise_of(const SlidingChannelBackwardArguments& a
 }
 
 std::string why_not(const SlidingChannelBackwardArguments& a) {
-  return pointwise_backward_hopper().why_not(pointwise_of(a));
+  return pointwise_backward_hopper().unsupported(pointwise_of(a));
 }
 
-Plan<SlidingChannelBackwardArguments> plan_backward(const SlidingChannelBackwardArguments& a, int threads) {
-  const Plan<PointwiseBackwardArguments> plan = pointwise_backward_hopper().plan_for(pointwise_of(a), threads);
+tuning::Configs configs(const SlidingChannelBackwardArguments& a) {
+  return pointwise_backward_hopper().configs(pointwise_of(a));
+}
+
+Plan<SlidingChannelBackwardArguments> plan_backward(const SlidingChannelBackwardArguments& a,
+                                                    const tuning::Config& config, int threads) {
+  const Plan<PointwiseBackwardArguments> plan = pointwise_backward_hopper().plan(pointwise_of(a), config, threads);
   return {plan.workspace_bytes,
           [run = plan.unchecked_run](const SlidingChannelBackwardArguments& like, const Execution& execution) {
             run(pointwise_of(like), execution);
@@ -24,8 +29,12 @@ Plan<SlidingChannelBackwardArguments> plan_backward(const SlidingChannelBackward
 
 }  // namespace
 
-Implementation<SlidingChannelBackwardArguments> sliding_channel_backward_hopper() {
-  return {"hopper", why_not, plan_backward};
+tuning::Kernel<SlidingChannelBackwardArguments> sliding_channel_backward_hopper() {
+  return {"hopper", why_not, configs, plan_backward};
+}
+
+tuning::Config sliding_channel_backward_hopper_prior(const SlidingChannelBackwardArguments& a) {
+  return pointwise_backward_hopper_prior(pointwise_of(a));
 }
 
 }  // namespace fusedsc

@@ -13,8 +13,9 @@ namespace fusedsc {
 std::span<const tuning::Kernel<SlidingChannelBackwardArguments>> sliding_channel_backward_kernels();
 
 /// By the pointwise kernels of channels_last tensors, which lay the weight out in shared memory themselves, and store
-/// of the weight's gradient the windows only.
-Implementation<SlidingChannelBackwardArguments> sliding_channel_backward_hopper();
+/// of the weight's gradient the windows only. Its configs are theirs.
+tuning::Kernel<SlidingChannelBackwardArguments> sliding_channel_backward_hopper();
+tuning::Config sliding_channel_backward_hopper_prior(const SlidingChannelBackwardArguments& a);
 /// Contiguous float32 with TensorFloat-32, window by window.
 Implementation<SlidingChannelBackwardArguments> sliding_channel_backward_tf32_planes();
 

@@ -1,6 +1,7 @@
 #ifdef FUSEDSC_HOPPER
 #include <algorithm>
 
+#include "fusedsc/backward/pointwise/hopper/pointwise_hopper_configs.h"
 #include "fusedsc/backward/pointwise/hopper/pointwise_hopper_exchanged.h"
 #include "fusedsc/backward/pointwise/hopper/pointwise_hopper_parameters.h"
 #include "fusedsc/backward/pointwise/hopper/pointwise_hopper_seam.h"
@@ -18,7 +19,10 @@ namespace fusedsc {
 namespace gpu::hopper {
 namespace {
 
-constexpr const char* kName = "pointwise_conv2d_backward";
+using tuning::Config;
+using tuning::Configs;
+
+constexpr const char *kName = "pointwise_conv2d_backward", *kKernel = "hopper";
 
 using CutTiles = Tiles<CutTile<1, 32, 2>, CutTile<1, 96, 2>, CutTile<2, 96, 1>, CutTile<2, 192, 1>>;
 
@@ -104,8 +108,14 @@ std::string why_not(const PointwiseBackwardArguments& a) {
 class InputPass {
  public:
   explicit InputPass(const PointwiseBackwardArguments& a) : case_(case_of(a)), launch_(plan(instances(), case_)) {}
+  /// By a tile that was chosen. Throws Unsupported where it does not fit.
+  InputPass(const PointwiseBackwardArguments& a, const Config& config)
+      : case_(case_of(a)), launch_(launch_with(instances(), case_, family_of(config), without_family(config))) {
+    if (launch_.instance == nullptr) throw_no_tile(kName, kKernel, config);
+  }
 
   double cost() const { return launch_.cost; }
+  Config config() const { return with_family(config_of(launch_), launch_.instance->family); }
 
   /// What is between its kernels.
   struct Memory {
@@ -168,21 +178,24 @@ class InputPass {
 
 using BackwardPlan = Plan<PointwiseBackwardArguments>;
 
-BackwardPlan plan_input(const PointwiseBackwardArguments& a) {
-  const InputPass pass(a);
-  if (ExchangedInputPass::suits(a)) {
-    const ExchangedInputPass exchanged(a);
-    if (exchanged.cost() < pass.cost()) {
-      return {0, [exchanged](const PointwiseBackwardArguments& like, const Execution& execution) {
-                exchanged.run(like, execution.stream);
-              }};
-    }
-  }
+BackwardPlan plan_of(const InputPass& pass, const PointwiseBackwardArguments& a) {
   Arena arena(nullptr);
   pass.take_memory(a, arena);
   return {arena.used(), [pass](const PointwiseBackwardArguments& like, const Execution& execution) {
             Arena taken(execution.workspace);
             pass.run(like, taken, execution.stream);
+          }};
+}
+
+/// Whether the products' sides are better exchanged.
+bool suits_exchanged(const PointwiseBackwardArguments& a) {
+  return ExchangedInputPass::suits(a) && ExchangedInputPass(a).cost() < InputPass(a).cost();
+}
+
+BackwardPlan plan_input(const PointwiseBackwardArguments& a) {
+  if (!suits_exchanged(a)) return plan_of(InputPass(a), a);
+  return {0, [pass = ExchangedInputPass(a)](const PointwiseBackwardArguments& like, const Execution& execution) {
+            pass.run(like, execution.stream);
           }};
 }
 
@@ -202,8 +215,8 @@ PointwiseBackwardArguments with_activations(const PointwiseBackwardArguments& a,
   return rest;
 }
 
-BackwardPlan plan_weight_of_activations(const PointwiseBackwardArguments& a) {
-  const PointwiseWeightPass pass(with_activations(a, a.x.data));
+BackwardPlan plan_weight_of_activations(const PointwiseBackwardArguments& a, const Config& config) {
+  const PointwiseWeightPass pass(with_activations(a, a.x.data), config);
   const auto take = [](Arena& arena, const PointwiseBackwardArguments& like) {
     return arena.take<char>(like.x.elements() * static_cast<std::int64_t>(size_of(like.x.dtype)));
   };
@@ -218,10 +231,10 @@ BackwardPlan plan_weight_of_activations(const PointwiseBackwardArguments& a) {
           }};
 }
 
-BackwardPlan plan_weight(const PointwiseBackwardArguments& a, int threads) {
-  if (forms_activations(a)) return plan_weight_of_activations(a);
+BackwardPlan plan_weight(const PointwiseBackwardArguments& a, int threads, const Config& config = {}) {
+  if (forms_activations(a)) return plan_weight_of_activations(a, config);
   if (PointwiseWeightPass::suits(a)) {
-    const PointwiseWeightPass pass(a);
+    const PointwiseWeightPass pass(a, config);
     Arena arena(nullptr);
     pass.take_memory(a, arena);
     return {arena.used(), [pass](const PointwiseBackwardArguments& like, const Execution& execution) {
@@ -289,11 +302,47 @@ BackwardPlan plan_backward(const PointwiseBackwardArguments& a, int threads) {
           }};
 }
 
+// --------------------------------------------------------------------------------------------------------- to choose
+
+bool wants_weight(const PointwiseBackwardArguments& a) { return a.grad_weight || a.grad_bias; }
+bool wants_only_input(const PointwiseBackwardArguments& a) { return a.grad_x && !wants_weight(a); }
+bool wants_only_weight(const PointwiseBackwardArguments& a) {
+  return !a.grad_x && wants_weight(a) && PointwiseWeightPass::suits(a);
+}
+PointwiseBackwardArguments arguments_of_weight(const PointwiseBackwardArguments& a) {
+  return forms_activations(a) ? with_activations(a, a.x.data) : a;
+}
+
+/// Of one gradient, without a pass in front of it. How two of them are put together is not chosen here: "gpu_separate"
+/// is there to choose for each.
+Configs configs(const PointwiseBackwardArguments& a) {
+  if (wants_only_input(a)) return configs_of_all(instances(), case_of(a));
+  if (wants_only_weight(a)) return PointwiseWeightPass::configs(arguments_of_weight(a));
+  return {Config()};
+}
+
+BackwardPlan plan_with(const PointwiseBackwardArguments& a, const Config& config, int threads) {
+  if (config == Config()) return plan_backward(a, threads);
+  if (wants_only_input(a)) return plan_of(InputPass(a, config), a);
+  if (wants_only_weight(a)) return plan_weight(a, threads, config);
+  throw_no_tile(kName, kKernel, config);
+}
+
+Config prior_config(const PointwiseBackwardArguments& a) {
+  if (wants_only_input(a)) return forms_gradient(a) || suits_exchanged(a) ? Config() : InputPass(a).config();
+  if (wants_only_weight(a)) return PointwiseWeightPass(arguments_of_weight(a)).config();
+  return {};
+}
+
 }  // namespace
 }  // namespace gpu::hopper
 
-Implementation<PointwiseBackwardArguments> pointwise_backward_hopper() {
-  return {"hopper", gpu::hopper::why_not, gpu::hopper::plan_backward};
+tuning::Kernel<PointwiseBackwardArguments> pointwise_backward_hopper() {
+  return {gpu::hopper::kKernel, gpu::hopper::why_not, gpu::hopper::configs, gpu::hopper::plan_with};
+}
+
+tuning::Config pointwise_backward_hopper_prior(const PointwiseBackwardArguments& a) {
+  return gpu::hopper::prior_config(a);
 }
 
 }  // namespace fusedsc

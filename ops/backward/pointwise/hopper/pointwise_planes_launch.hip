@@ -1,6 +1,7 @@
 #ifdef FUSEDSC_HOPPER
 #include <algorithm>
 
+#include "fusedsc/backward/pointwise/hopper/pointwise_hopper_configs.h"
 #include "fusedsc/backward/pointwise/hopper/pointwise_hopper_parameters.h"
 #include "fusedsc/backward/pointwise/hopper/pointwise_hopper_transposed.h"
 #include "fusedsc/backward/pointwise/pointwise_kernels.h"
@@ -13,7 +14,10 @@ namespace fusedsc {
 namespace gpu::hopper {
 namespace {
 
-constexpr const char* kName = "pointwise_conv2d_backward";
+using tuning::Config;
+using tuning::Configs;
+
+constexpr const char *kName = "pointwise_conv2d_backward", *kKernel = "hopper_planes";
 
 template <class T>
 void append_seams(std::vector<PlanesInstance>& to, DataType dtype) {
@@ -60,13 +64,23 @@ std::string why_not(const PointwiseBackwardArguments& a) {
   return plan(instances(), case_of(a)).instance != nullptr ? "" : "no tile of these tensors fits shared memory";
 }
 
+PlanesLaunch launch_of(const PlanesCase& product, const Config& config) {
+  if (config == Config()) return plan(instances(), product);
+  const PlanesLaunch launch = launch_with(instances(), product, family_of(config), without_family(config));
+  if (launch.instance == nullptr) throw_no_tile(kName, kKernel, config);
+  return launch;
+}
+
 /// The launch of the input gradient, worked out but for addresses.
 class InputPass {
  public:
-  explicit InputPass(const PointwiseBackwardArguments& a)
+  /// By the cheapest tile, or one that was chosen. Throws Unsupported where that does not fit.
+  explicit InputPass(const PointwiseBackwardArguments& a, const Config& config = {})
       : case_(case_of(a)),
-        launch_(plan(instances(), case_)),
+        launch_(launch_of(case_, config)),
         pads_(!transposes() && !launch_.turns_weight && !suits_copy_engine(weight_matrix(a.weight, 1), a.x.dtype)) {}
+
+  Config config() const { return with_family(config_of(launch_), launch_.instance->family); }
 
   /// What is between its kernels.
   struct Memory {
@@ -125,9 +139,12 @@ class InputPass {
 
 using BackwardPlan = Plan<PointwiseBackwardArguments>;
 
+/// The input gradient's.
+Configs configs(const PointwiseBackwardArguments& a) { return configs_of_all(instances(), case_of(a)); }
+
 /// One after the other, in the same workspace.
-BackwardPlan plan_backward(const PointwiseBackwardArguments& a, int threads) {
-  const InputPass pass(a);
+BackwardPlan plan_backward(const PointwiseBackwardArguments& a, const Config& config, int threads) {
+  const InputPass pass(a, config);
   Arena arena(nullptr);
   pass.take_memory(a, arena);
   BackwardPlan weight;
@@ -142,8 +159,12 @@ BackwardPlan plan_backward(const PointwiseBackwardArguments& a, int threads) {
 }  // namespace
 }  // namespace gpu::hopper
 
-Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_planes() {
-  return {"hopper_planes", gpu::hopper::why_not, gpu::hopper::plan_backward};
+tuning::Kernel<PointwiseBackwardArguments> pointwise_backward_hopper_planes() {
+  return {gpu::hopper::kKernel, gpu::hopper::why_not, gpu::hopper::configs, gpu::hopper::plan_backward};
+}
+
+tuning::Config pointwise_backward_hopper_planes_prior(const PointwiseBackwardArguments& a) {
+  return gpu::hopper::InputPass(a).config();
 }
 
 }  // namespace fusedsc

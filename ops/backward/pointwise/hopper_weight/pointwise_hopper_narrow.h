@@ -6,6 +6,7 @@
 #include "fusedsc/backward/pointwise.h"
 #include "fusedsc/backward/pointwise/hopper_weight/pointwise_hopper_narrow_kernel.h"
 #include "fusedsc/runtime/arena.h"
+#include "fusedsc/tuning/config.h"
 
 namespace fusedsc::gpu::hopper {
 
@@ -26,7 +27,13 @@ class NarrowWeightPass {
   /// Why it cannot compute the weight gradient, or empty. The device must be Hopper.
   static std::string why_not(const PointwiseBackwardArguments& arguments);
 
-  explicit NarrowWeightPass(const PointwiseBackwardArguments& arguments);
+  /// Of arguments that it can compute: positions that come at a time, and teams of warps.
+  static tuning::Configs configs(const PointwiseBackwardArguments& arguments);
+
+  /// As the prior has it, or as it was chosen. Throws Unsupported where that does not fit.
+  explicit NarrowWeightPass(const PointwiseBackwardArguments& arguments, const tuning::Config& config = {});
+
+  tuning::Config config() const;
 
   /// What it takes from the workspace.
   Four* take_partials(Arena& arena) const;
@@ -34,6 +41,9 @@ class NarrowWeightPass {
   void run(const PointwiseBackwardArguments& arguments, Arena& arena, void* stream) const;
 
  private:
+  /// With so many teams, and so many positions to a step; false where that does not fit.
+  bool set_cut(const PointwiseBackwardArguments& arguments, int teams, int depth);
+
   const NarrowInstance* instance_ = nullptr;
   NarrowParameters p_;
   int blocks_ = 1;

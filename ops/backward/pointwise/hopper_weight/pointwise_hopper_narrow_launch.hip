@@ -9,6 +9,7 @@
 #include "fusedsc/backward/pointwise/pointwise_kernels.h"
 #include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/hopper/hopper_host.h"
+#include "fusedsc/forward/pointwise/tiles/pointwise_launches.h"
 #include "fusedsc/forward/pointwise/tiles/pointwise_plan.h"
 
 namespace fusedsc {
@@ -100,43 +101,86 @@ std::string NarrowWeightPass::why_not(const PointwiseBackwardArguments& a) {
   return {};
 }
 
-NarrowWeightPass::NarrowWeightPass(const PointwiseBackwardArguments& a)
-    : instance_(instance_for(a)), is_output_wide_(a.grad_y.sizes[1] > a.x.sizes[1]) {
+namespace {
+
+constexpr int kDepths[] = {16, 32, 64};
+
+/// Warps with all channels of the wider tensor between them.
+int warps_of(const PointwiseBackwardArguments& a) {
+  return static_cast<int>(divide_up(std::max(a.x.sizes[1], a.grad_y.sizes[1]), kNarrowWarpRows));
+}
+int most_teams(const PointwiseBackwardArguments& a) { return instance_for(a)->threads / 32 / warps_of(a); }
+/// More teams have more sums to put together; fewer do not hide each other's waits.
+int usual_teams(const PointwiseBackwardArguments& a) { return std::max((most_teams(a) * 2 + 2) / 3, 1); }
+
+/// Steps of the busiest team.
+std::int64_t rounds_of(const NarrowParameters& p) {
+  return divide_up(p.steps, std::int64_t{multiprocessors()} * p.teams);
+}
+
+}  // namespace
+
+bool NarrowWeightPass::set_cut(const PointwiseBackwardArguments& a, int teams, int depth) {
   const bool positions_inner = instance_->positions_inner;
-  const std::int64_t area = area_of(a), images = a.x.sizes[0];
+  if (positions_inner && depth == 16) return false;
+  p_.teams = teams;
+  p_.depth = depth;
+  for (NarrowTensor* tensor : {&p_.wide, &p_.slim}) {
+    const bool in_boxes = !positions_inner && tensor->channels % kNarrowBoxChannels == 0;
+    tensor->boxes = in_boxes ? tensor->channels / kNarrowBoxChannels : 0;
+    tensor->pitch = in_boxes ? 128 : tensor->channels * 2;
+    constexpr std::int64_t kAlignment = 1024;  // of exchanged runs
+    tensor->bytes = static_cast<int>(divide_up(std::int64_t{depth} * tensor->channels * 2, kAlignment) * kAlignment);
+  }
+  const std::int64_t image_steps = divide_up(p_.positions, depth);
+  p_.steps = static_cast<int>(positions_inner ? a.x.sizes[0] * image_steps : image_steps);
+  p_.image_steps = static_cast<int>(image_steps);
+  p_.stages = static_cast<int>(std::min<std::int64_t>(kMostStages, rounds_of(p_)));
+  while (p_.stages > 1 && instance_->memory(p_) > kMemory) --p_.stages;
+  return instance_->memory(p_) <= kMemoryLimit;
+}
+
+tuning::Config NarrowWeightPass::config() const {
+  return {{tuning::Knob::groups, p_.teams}, {tuning::Knob::depth, p_.depth}};
+}
+
+tuning::Configs NarrowWeightPass::configs(const PointwiseBackwardArguments& a) {
+  tuning::Configs configs;
+  NarrowWeightPass pass(a);
+  const int most = most_teams(a);
+  for (const int teams : {usual_teams(a), most, (most + 1) / 2, 1}) {
+    for (const int depth : kDepths) {
+      if (teams < 1 || !pass.set_cut(a, teams, depth)) continue;
+      if (std::find(configs.begin(), configs.end(), pass.config()) == configs.end()) configs.push_back(pass.config());
+    }
+  }
+  return configs;
+}
+
+NarrowWeightPass::NarrowWeightPass(const PointwiseBackwardArguments& a, const tuning::Config& config)
+    : instance_(instance_for(a)), is_output_wide_(a.grad_y.sizes[1] > a.x.sizes[1]) {
   p_.wide.channels = static_cast<int>(is_output_wide_ ? a.grad_y.sizes[1] : a.x.sizes[1]);
   p_.slim.channels = static_cast<int>(is_output_wide_ ? a.x.sizes[1] : a.grad_y.sizes[1]);
-  p_.positions = static_cast<int>(positions_inner ? area : images * area);
-  p_.warps = static_cast<int>(divide_up(p_.wide.channels, kNarrowWarpRows));
-
-  // More teams have more sums to put together; fewer do not hide each other's waits.
-  p_.teams = std::max((instance_->threads / 32 / p_.warps * 2 + 2) / 3, 1);
-  const int size = multiprocessors();
-  // As many positions to a step as leave few teams idle in the last one.
-  std::int64_t least = std::numeric_limits<std::int64_t>::max();
-  for (const int depth : {16, 32, 64}) {
-    if (positions_inner && depth == 16) continue;
-    NarrowParameters candidate = p_;
-    candidate.depth = depth;
-    for (NarrowTensor* tensor : {&candidate.wide, &candidate.slim}) {
-      const bool in_boxes = !positions_inner && tensor->channels % kNarrowBoxChannels == 0;
-      tensor->boxes = in_boxes ? tensor->channels / kNarrowBoxChannels : 0;
-      tensor->pitch = in_boxes ? 128 : tensor->channels * 2;
-      constexpr std::int64_t kAlignment = 1024;  // of exchanged runs
-      tensor->bytes = static_cast<int>(divide_up(std::int64_t{depth} * tensor->channels * 2, kAlignment) * kAlignment);
+  p_.positions = static_cast<int>(instance_->positions_inner ? area_of(a) : a.x.sizes[0] * area_of(a));
+  p_.warps = warps_of(a);
+  if (config != tuning::Config()) {
+    const int teams = config[tuning::Knob::groups], depth = config[tuning::Knob::depth];
+    const bool is_depth = std::find(std::begin(kDepths), std::end(kDepths), depth) != std::end(kDepths);
+    const bool fits = is_depth && teams >= 1 && teams <= std::max(most_teams(a), 1) && set_cut(a, teams, depth);
+    if (!fits || this->config() != config) throw_no_tile(kName, "hopper_narrow", config);
+  } else {
+    // As many positions to a step as leave few teams idle in the last one.
+    std::int64_t least = std::numeric_limits<std::int64_t>::max();
+    int best = kDepths[0];
+    for (const int depth : kDepths) {
+      constexpr int kStart = 4;  // of a step, in positions
+      if (!set_cut(a, usual_teams(a), depth) || rounds_of(p_) * (depth + kStart) >= least) continue;
+      least = rounds_of(p_) * (depth + kStart);
+      best = depth;
     }
-    const std::int64_t image_steps = divide_up(p_.positions, depth);
-    const std::int64_t steps = positions_inner ? images * image_steps : image_steps;
-    const std::int64_t rounds = divide_up(steps, std::int64_t{size} * p_.teams);
-    candidate.steps = static_cast<int>(steps);
-    candidate.image_steps = static_cast<int>(image_steps);
-    candidate.stages = static_cast<int>(std::min<std::int64_t>(kMostStages, rounds));
-    while (candidate.stages > 1 && instance_->memory(candidate) > kMemory) --candidate.stages;
-    constexpr int kStart = 4;  // of a step, in positions
-    if (rounds * (depth + kStart) >= least || instance_->memory(candidate) > kMemoryLimit) continue;
-    least = rounds * (depth + kStart);
-    p_ = candidate;
+    set_cut(a, usual_teams(a), best);
   }
+  const int size = multiprocessors();
   blocks_ = static_cast<int>(std::min<std::int64_t>(size, divide_up(p_.steps, p_.teams)));
   p_.by_image_steps = Divisor(static_cast<std::uint32_t>(p_.image_steps));
   NarrowTiles& tiles = p_.tiles;
@@ -191,10 +235,10 @@ std::string why_not_narrow(const PointwiseBackwardArguments& a) {
 }
 
 /// The weight gradient, behind the input gradient by whichever entry is best for that, in the same workspace.
-BackwardPlan plan_backward(const PointwiseBackwardArguments& a, int threads) {
+BackwardPlan plan_backward(const PointwiseBackwardArguments& a, const tuning::Config& config, int threads) {
   BackwardPlan input;
   if (a.grad_x) input = plan_pointwise_input_gradient(without_weight(a), threads);
-  const NarrowWeightPass pass(a);
+  const NarrowWeightPass pass(a, config);
   Arena arena(nullptr);
   pass.take_partials(arena);
   return {std::max(input.workspace_bytes, arena.used()),
@@ -222,8 +266,13 @@ bool suits_pointwise_narrow(const PointwiseBackwardArguments& a) {
   return slim <= 16 || (slim > 32 && !are_small_for_teams(a)) || !TeamsWeightPass::why_not(a).empty();
 }
 
-Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_narrow() {
-  return {"hopper_narrow", gpu::hopper::why_not_narrow, gpu::hopper::plan_backward};
+tuning::Kernel<PointwiseBackwardArguments> pointwise_backward_hopper_narrow() {
+  using namespace gpu::hopper;
+  return {"hopper_narrow", why_not_narrow, NarrowWeightPass::configs, plan_backward};
+}
+
+tuning::Config pointwise_backward_hopper_narrow_prior(const PointwiseBackwardArguments& a) {
+  return gpu::hopper::NarrowWeightPass(a).config();
 }
 
 }  // namespace fusedsc

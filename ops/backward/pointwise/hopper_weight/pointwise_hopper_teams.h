@@ -6,6 +6,7 @@
 #include "fusedsc/backward/pointwise.h"
 #include "fusedsc/backward/pointwise/hopper_weight/pointwise_hopper_teams_kernel.h"
 #include "fusedsc/runtime/arena.h"
+#include "fusedsc/tuning/config.h"
 
 namespace fusedsc::gpu::hopper {
 
@@ -47,7 +48,14 @@ class TeamsWeightPass {
   /// Why it cannot compute the weight gradient, or empty. The device must be Hopper.
   static std::string why_not(const PointwiseBackwardArguments& arguments);
 
-  explicit TeamsWeightPass(const PointwiseBackwardArguments& arguments);
+  /// Of arguments that it can compute: tiles of the weight, teams, positions that come at a time, and blocks that share
+  /// a tile's positions out.
+  static tuning::Configs configs(const PointwiseBackwardArguments& arguments);
+
+  /// By the cheapest tile, or one that was chosen. Throws Unsupported where that does not fit.
+  explicit TeamsWeightPass(const PointwiseBackwardArguments& arguments, const tuning::Config& config = {});
+
+  tuning::Config config() const;
 
   /// What is between the kernels; null: there is one.
   Four* take_partials(Arena& arena) const;

@@ -8,6 +8,7 @@
 #include "fusedsc/backward/pointwise/pointwise_kernels.h"
 #include "fusedsc/common/divide_up.h"
 #include "fusedsc/common/gpu/hopper/hopper_host.h"
+#include "fusedsc/forward/pointwise/tiles/pointwise_launches.h"
 #include "fusedsc/forward/pointwise/tiles/pointwise_plan.h"
 
 namespace fusedsc {
@@ -156,30 +157,70 @@ std::string TeamsLayout::find(const PointwiseBackwardArguments& a, TeamsLayout& 
   return {};
 }
 
-TeamsPlan plan_teams(const PointwiseBackwardArguments& a, const TeamsLayout& layout, int multiprocessors) {
-  TeamsPlan best;
-  best.cost = std::numeric_limits<double>::infinity();
-  const bool is_small = are_small_for_teams(a);
+namespace {
+
+/// Calls with each tile that fits, its tiles of the weight and its steps.
+template <class Visit>
+void for_each_instance(const PointwiseBackwardArguments& a, const TeamsLayout& layout, const Visit& visit) {
   for (const TeamsInstance& instance : kInstances) {
     if (instance.dtype != a.x.dtype || instance.tile_rows != layout.rows || instance.seams != wants_seams(a)) {
       continue;
     }
     constexpr int kExchangedRows = 8;  // which each phase's rows begin at multiples of
     if (instance.rows / layout.phases < kExchangedRows || instance.columns / layout.phases < kExchangedRows) continue;
-    const int stages = most_stages(instance);
-    if (stages < 2) continue;
+    if (most_stages(instance) < 2) continue;
     const std::int64_t tiles = divide_up(a.grad_y.sizes[1], instance.rows) * divide_up(a.x.sizes[1], instance.columns);
-    const std::int64_t steps = steps_of(a, layout, instance.depth);
+    visit(instance, tiles, steps_of(a, layout, instance.depth));
+  }
+}
+
+std::int64_t most_splits(const TeamsInstance& instance, std::int64_t steps) { return divide_up(steps, instance.teams); }
+
+/// Likewise, with each number of blocks for a tile that is worth a try.
+template <class Visit>
+void for_each_plan(const PointwiseBackwardArguments& a, const TeamsLayout& layout, int multiprocessors,
+                   const Visit& visit) {
+  for_each_instance(a, layout, [&](const TeamsInstance& instance, std::int64_t tiles, std::int64_t steps) {
     const auto cut_for = [&](std::int64_t blocks) {
-      return std::clamp<std::int64_t>(blocks / tiles, 1, divide_up(steps, instance.teams));
+      return std::clamp<std::int64_t>(blocks / tiles, 1, most_splits(instance, steps));
     };
     const std::int64_t most = cut_for(multiprocessors);
     for (const std::int64_t splits : {std::int64_t{1}, (most + 1) / 2, most, cut_for(2 * multiprocessors)}) {
-      const double cost = cost_of(instance, tiles, steps, splits, multiprocessors, is_small);
-      if (cost >= best.cost) continue;
-      best = {&instance, static_cast<int>(splits), stages, cost};
+      visit(TeamsPlan{&instance, static_cast<int>(splits), most_stages(instance), 0}, tiles, steps);
     }
-  }
+  });
+}
+
+tuning::Config config_of(const TeamsPlan& plan) {
+  using enum tuning::Knob;
+  return {{rows, plan.instance->rows},
+          {columns, plan.instance->columns},
+          {groups, plan.instance->teams},
+          {splits, plan.splits},
+          {depth, plan.instance->depth}};
+}
+
+TeamsPlan configured(const PointwiseBackwardArguments& a, const TeamsLayout& layout, const tuning::Config& config) {
+  const int splits = config[tuning::Knob::splits];
+  TeamsPlan found;
+  for_each_instance(a, layout, [&](const TeamsInstance& instance, std::int64_t /*tiles*/, std::int64_t steps) {
+    const TeamsPlan plan{&instance, splits, most_stages(instance), 0};
+    if (splits >= 1 && splits <= most_splits(instance, steps) && config_of(plan) == config) found = plan;
+  });
+  if (found.instance == nullptr) throw_no_tile(kName, "hopper_teams", config);
+  return found;
+}
+
+}  // namespace
+
+TeamsPlan plan_teams(const PointwiseBackwardArguments& a, const TeamsLayout& layout, int multiprocessors) {
+  TeamsPlan best;
+  best.cost = std::numeric_limits<double>::infinity();
+  const bool is_small = are_small_for_teams(a);
+  for_each_plan(a, layout, multiprocessors, [&](TeamsPlan plan, std::int64_t tiles, std::int64_t steps) {
+    plan.cost = cost_of(*plan.instance, tiles, steps, plan.splits, multiprocessors, is_small);
+    if (plan.cost < best.cost) best = plan;
+  });
   return best;
 }
 
@@ -203,9 +244,22 @@ std::string TeamsWeightPass::why_not(const PointwiseBackwardArguments& a) {
   return plan_teams(a, layout, multiprocessors()).instance != nullptr ? "" : "no tile fits the maps";
 }
 
-TeamsWeightPass::TeamsWeightPass(const PointwiseBackwardArguments& a) {
+tuning::Configs TeamsWeightPass::configs(const PointwiseBackwardArguments& a) {
+  tuning::Configs configs;
+  TeamsLayout layout;
+  TeamsLayout::find(a, layout);
+  for_each_plan(a, layout, multiprocessors(), [&](const TeamsPlan& plan, std::int64_t, std::int64_t) {
+    const tuning::Config config = config_of(plan);
+    if (std::find(configs.begin(), configs.end(), config) == configs.end()) configs.push_back(config);
+  });
+  return configs;
+}
+
+tuning::Config TeamsWeightPass::config() const { return config_of(plan_); }
+
+TeamsWeightPass::TeamsWeightPass(const PointwiseBackwardArguments& a, const tuning::Config& config) {
   TeamsLayout::find(a, layout_);
-  plan_ = plan_teams(a, layout_, multiprocessors());
+  plan_ = config == tuning::Config() ? plan_teams(a, layout_, multiprocessors()) : configured(a, layout_, config);
   const TeamsInstance& instance = *plan_.instance;
   const std::int64_t steps = steps_of(a, layout_, instance.depth);
   p_.steps = static_cast<int>(steps);
@@ -282,10 +336,10 @@ std::string why_not_teams(const PointwiseBackwardArguments& a) {
 }
 
 /// The weight gradient, behind the input gradient by whichever entry is best for that, in the same workspace.
-BackwardPlan plan_backward(const PointwiseBackwardArguments& a, int threads) {
+BackwardPlan plan_backward(const PointwiseBackwardArguments& a, const tuning::Config& config, int threads) {
   BackwardPlan input;
   if (a.grad_x) input = plan_pointwise_input_gradient(without_weight(a), threads);
-  const TeamsWeightPass pass(a);
+  const TeamsWeightPass pass(a, config);
   Arena arena(nullptr);
   pass.take_partials(arena);
   return {std::max(input.workspace_bytes, arena.used()),
@@ -300,8 +354,13 @@ BackwardPlan plan_backward(const PointwiseBackwardArguments& a, int threads) {
 }  // namespace
 }  // namespace gpu::hopper
 
-Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_teams() {
-  return {"hopper_teams", gpu::hopper::why_not_teams, gpu::hopper::plan_backward};
+tuning::Kernel<PointwiseBackwardArguments> pointwise_backward_hopper_teams() {
+  using namespace gpu::hopper;
+  return {"hopper_teams", why_not_teams, TeamsWeightPass::configs, plan_backward};
+}
+
+tuning::Config pointwise_backward_hopper_teams_prior(const PointwiseBackwardArguments& a) {
+  return gpu::hopper::TeamsWeightPass(a).config();
 }
 
 }  // namespace fusedsc

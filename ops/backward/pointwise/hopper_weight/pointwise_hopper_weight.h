@@ -6,6 +6,7 @@
 #include "fusedsc/backward/pointwise.h"
 #include "fusedsc/backward/pointwise/hopper_weight/pointwise_hopper_weight_parameters.h"
 #include "fusedsc/runtime/arena.h"
+#include "fusedsc/tuning/config.h"
 
 namespace fusedsc::gpu::hopper {
 
@@ -31,7 +32,14 @@ class PointwiseWeightPass {
   /// Whether TMA can go over the tensors. The device must be Hopper.
   static bool suits(const PointwiseBackwardArguments& arguments);
 
-  explicit PointwiseWeightPass(const PointwiseBackwardArguments& arguments);
+  /// Of arguments that suit: tiles of the weight, groups of warps with positions of their own, how many positions come
+  /// at a time, stages, clusters, and blocks that share a tile's positions out.
+  static tuning::Configs configs(const PointwiseBackwardArguments& arguments);
+
+  /// By the cheapest tile, or one that was chosen. Throws Unsupported where that does not fit.
+  explicit PointwiseWeightPass(const PointwiseBackwardArguments& arguments, const tuning::Config& config = {});
+
+  tuning::Config config() const;
 
   /// What is between the kernels; null: there is one kernel.
   struct Memory {

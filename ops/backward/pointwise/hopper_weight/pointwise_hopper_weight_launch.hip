@@ -11,6 +11,7 @@
 #include "fusedsc/common/gpu/hopper/hopper_cluster.h"
 #include "fusedsc/common/gpu/hopper/hopper_host.h"
 #include "fusedsc/forward/pointwise/hopper/pointwise_hopper_plan.h"
+#include "fusedsc/forward/pointwise/tiles/pointwise_launches.h"
 
 namespace fusedsc::gpu::hopper {
 namespace {
@@ -257,6 +258,91 @@ Cut cut(const PointwiseWeightInstance& instance, const PointwiseWeightParameters
 
 bool has_windows(const PointwiseBackwardArguments& a) { return a.windows.channels > 0; }
 
+PointwiseWeightKind kind_of(const PointwiseBackwardArguments& a) {
+  if (a.grad_bias) return PointwiseWeightKind::bias;
+  return a.prologue || a.gradient_prologue ? PointwiseWeightKind::seams : PointwiseWeightKind::plain;
+}
+
+/// The problem, as far as a cut depends on it.
+PointwiseWeightParameters problem_of(const PointwiseBackwardArguments& a) {
+  PointwiseWeightParameters p;
+  p.pixels = static_cast<int>(a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3]);
+  p.tiles.outputs = static_cast<int>(a.grad_y.sizes[1]);
+  p.tiles.channels = static_cast<int>(a.x.sizes[1]);
+  return p;
+}
+
+/// Calls with each kernel that was compiled for the problem.
+template <class Visit>
+void for_each_instance(const PointwiseBackwardArguments& a, const Visit& visit) {
+  for (const PointwiseWeightInstance& instance : kInstances) {
+    if (instance.dtype == a.x.dtype && instance.kind == kind_of(a)) visit(instance);
+  }
+}
+
+constexpr int kClustersOfCuts[] = {1, 2, 4, 8};
+
+std::int64_t steps_of(const PointwiseWeightInstance& instance, const PointwiseWeightParameters& p) {
+  return divide_up(p.pixels, instance.depth * instance.shares);
+}
+
+/// The cuts that are worth a try: blocks for all multiprocessors, fewer, or twice as many.
+template <class Visit>
+void for_each_cut(const PointwiseWeightInstance& instance, const PointwiseWeightParameters& p, int size,
+                  const Visit& visit) {
+  const std::int64_t tiles = divide_up(p.tiles.outputs, instance.rows) * divide_up(p.tiles.channels, instance.columns);
+  const std::int64_t steps = steps_of(instance, p);
+  for (const int cluster : kClustersOfCuts) {
+    const std::int64_t room = cluster > 1 ? room_for_clusters(size) : size;
+    if (cluster > 1 && (cluster > steps || tiles * cluster > room)) break;
+    const std::int64_t most = std::min(std::max<std::int64_t>(1, room / tiles / cluster), divide_up(steps, cluster));
+    for (const std::int64_t splits : {std::int64_t{1}, (most + 2) / 4, (most + 1) / 2, most, 2 * most}) {
+      if (splits < 1 || (splits > most && (cluster > 1 || splits > steps))) continue;
+      const std::int64_t block_steps = divide_up(steps, cluster * splits);
+      const int stages = most_stages(instance), few = static_cast<int>(std::min<std::int64_t>(stages, block_steps));
+      visit(Cut{cluster, static_cast<int>(splits), stages});
+      if (tiles * cluster * splits > size && few < stages) visit(Cut{cluster, static_cast<int>(splits), few});
+    }
+  }
+}
+
+tuning::Config config_of(const PointwiseWeightInstance& instance, const Cut& cut) {
+  using enum tuning::Knob;
+  return {{rows, instance.rows}, {columns, instance.columns}, {groups, instance.shares}, {stages, cut.stages},
+          {splits, cut.splits},  {cluster, cut.cluster},      {depth, instance.depth}};
+}
+
+/// Instance and cut.
+struct Launch {
+  const PointwiseWeightInstance* instance = nullptr;
+  Cut cut;
+};
+
+Launch cheapest(const PointwiseBackwardArguments& a, const PointwiseWeightParameters& p) {
+  Launch best;
+  for_each_instance(a, [&, size = multiprocessors()](const PointwiseWeightInstance& instance) {
+    const Cut candidate = cut(instance, p, size);
+    if (candidate.cost < best.cut.cost) best = {&instance, candidate};
+  });
+  return best;
+}
+
+Launch configured(const PointwiseBackwardArguments& a, const PointwiseWeightParameters& p,
+                  const tuning::Config& config) {
+  using enum tuning::Knob;
+  const Cut wanted{config[cluster], config[splits], config[stages]};
+  Launch found;
+  for_each_instance(a, [&](const PointwiseWeightInstance& instance) {
+    const bool can = std::find(std::begin(kClustersOfCuts), std::end(kClustersOfCuts), wanted.cluster) !=
+                         std::end(kClustersOfCuts) &&
+                     wanted.splits >= 1 && wanted.splits <= divide_up(steps_of(instance, p), wanted.cluster) &&
+                     wanted.stages >= 1 && wanted.stages <= most_stages(instance);
+    if (can && config_of(instance, wanted) == config) found = {&instance, wanted};
+  });
+  if (found.instance == nullptr) throw_no_tile(kName, "the weight gradient", config);
+  return found;
+}
+
 }  // namespace
 
 bool PointwiseWeightPass::suits(const PointwiseBackwardArguments& a) {
@@ -272,30 +358,32 @@ bool PointwiseWeightPass::suits(const PointwiseBackwardArguments& a) {
            reinterpret_cast<std::uintptr_t>(a.grad_weight.data) % 8 == 0));
 }
 
-PointwiseWeightPass::PointwiseWeightPass(const PointwiseBackwardArguments& a) {
+tuning::Configs PointwiseWeightPass::configs(const PointwiseBackwardArguments& a) {
+  tuning::Configs configs;
+  const PointwiseWeightParameters p = problem_of(a);
+  for_each_instance(a, [&, size = multiprocessors()](const PointwiseWeightInstance& instance) {
+    for_each_cut(instance, p, size, [&](const Cut& cut) {
+      const tuning::Config config = config_of(instance, cut);
+      if (std::find(configs.begin(), configs.end(), config) == configs.end()) configs.push_back(config);
+    });
+  });
+  return configs;
+}
+
+tuning::Config PointwiseWeightPass::config() const { return config_of(*instance_, {p_.cluster, p_.splits, p_.stages}); }
+
+PointwiseWeightPass::PointwiseWeightPass(const PointwiseBackwardArguments& a, const tuning::Config& config)
+    : p_(problem_of(a)) {
+  const auto [instance, cut] = config == tuning::Config() ? cheapest(a, p_) : configured(a, p_, config);
+  instance_ = instance;
   GroupTiles& tiles = p_.tiles;
-  p_.pixels = static_cast<int>(a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3]);
-  tiles.outputs = static_cast<int>(a.grad_y.sizes[1]);
-  tiles.channels = static_cast<int>(a.x.sizes[1]);
   p_.activation = a.prologue.activation;
   p_.has_prologue = static_cast<bool>(a.prologue);
   p_.runs_beside_input = a.grad_x && !a.sums;
-  const PointwiseWeightKind kind = a.grad_bias                         ? PointwiseWeightKind::bias
-                                   : a.prologue || a.gradient_prologue ? PointwiseWeightKind::seams
-                                                                       : PointwiseWeightKind::plain;
-  const int size = multiprocessors();
-  Cut best;
-  for (const PointwiseWeightInstance& instance : kInstances) {
-    if (instance.dtype != a.x.dtype || instance.kind != kind) continue;
-    const Cut candidate = cut(instance, p_, size);
-    if (candidate.cost >= best.cost) continue;
-    best = candidate;
-    instance_ = &instance;
-  }
   p_.pixel_tiles = static_cast<int>(divide_up(p_.pixels, instance_->depth));
-  p_.cluster = best.cluster;
-  p_.splits = best.splits;
-  p_.stages = best.stages;
+  p_.cluster = cut.cluster;
+  p_.splits = cut.splits;
+  p_.stages = cut.stages;
   tiles.rows = instance_->rows;
   tiles.columns = instance_->columns;
   tiles.output_tiles = static_cast<int>(divide_up(tiles.outputs, tiles.rows));
