@@ -11,7 +11,8 @@ namespace {
 constexpr std::array<const char*, kKnobs> kWords = {
     "channels", "columns",  "rows",       "images",      "image_parts", "box",   "runs",   "box_runs",
     "products", "segments", "grain",      "lanes",       "groups",      "warps", "stages", "splits",
-    "cluster",  "strips",   "tile_bytes", "whole_bytes", "depth",       "turns"};
+    "cluster",  "strips",   "tile_bytes", "whole_bytes", "depth",       "turns", "wave_w", "wave_c",
+    "wave_n",   "repeat_w", "repeat_c",   "block_n",     "group_c",     "ahead"};
 
 std::string all_words() {
   std::string words;

@@ -36,8 +36,17 @@ enum class Knob : std::uint8_t {
   whole_bytes,  ///< planes that are more together are cut into strips
   depth,        ///< values of k that come at a time
   turns,        ///< 1: blocks turn the weight by themselves
+  // Of generated kernels: Table 1 of Liu et al. (generator/pointwise_tiling.h).
+  wave_w,    ///< positions of a wave
+  wave_c,    ///< output channels of a wave
+  wave_n,    ///< waves of a block
+  repeat_w,  ///< of these, side by side along positions
+  repeat_c,  ///< and along channels
+  block_n,   ///< blocks that shall fit a compute unit
+  group_c,   ///< input channels that come at a time
+  ahead,     ///< rows that are asked for ahead of their use
 };
-inline constexpr std::size_t kKnobs = 22;
+inline constexpr std::size_t kKnobs = 30;
 
 /// Plain data. A knob that is 0 is one that the kernel does not know, or that it derives itself.
 struct Config {

@@ -1,0 +1,144 @@
+/// The tiling parameter generator: the paper's worked example, its equations, and what comes out of problems.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "fusedsc/common/status.h"
+#include "fusedsc/tuning/generator/depthwise_tiling.h"
+#include "fusedsc/tuning/generator/pointwise_tiling.h"
+
+namespace fusedsc::tuning {
+namespace {
+
+const DeviceLimits& dcu() { return limits_of("gfx906"); }
+
+/// Section 5.1.2: 56 input channels, a wave of 8 x 64 outputs, groups of 8.
+TEST(Tiling, WorkedExample) {
+  const PointwiseTiling tiling{.wave_w = 8, .wave_c = 64, .group_c = 8};
+  EXPECT_EQ(tiling.filters(64), 8);
+  EXPECT_EQ(tiling.thread_c(64), 8);
+  EXPECT_DOUBLE_EQ(tiling.intensity(64), 4);
+  const PointwiseTiling simple{.wave_w = 8, .wave_c = 64, .group_c = 1};  // Fig. 8: 8 multiplications by 9 elements
+  EXPECT_DOUBLE_EQ(simple.intensity(64), 8.0 / 9);
+}
+
+/// Eqs. 1 to 7 by hand: 4 waves as 2 x 2, two blocks a unit.
+TEST(Tiling, EquationsByHand) {
+  const PointwiseTiling tiling{8, 64, 4, 2, 2, 2, 8};
+  const PointwiseResources resources = resources_of(tiling, dcu());
+  EXPECT_EQ(resources.limit_shared, 32768);                             // 64 KB / 2
+  EXPECT_EQ(resources.limit_registers, 128);                            // 65536 / (2 * 4 * 64)
+  EXPECT_EQ(resources.used_shared, 4 * (2 * 8 * 8 + 2 * 64 * 8) * 2);   // 9216
+  EXPECT_EQ(resources.loaded_inputs, 1);                                // ceil(128 / 256)
+  EXPECT_EQ(resources.loaded_filters, 4);                               // ceil(1024 / 256)
+  EXPECT_EQ(resources.used_registers, 8 * 8 + (8 + 8) + (1 + 4) + 30);  // 115
+  EXPECT_TRUE(resources.fit());
+  const PointwiseTiling crowded{8, 64, 4, 2, 2, 3, 8};
+  EXPECT_EQ(resources_of(crowded, dcu()).limit_registers, 85);
+  EXPECT_FALSE(resources_of(crowded, dcu()).fit());
+  EXPECT_EQ(resources_of(tiling, dcu(), 8).used_shared, 2 * resources.used_shared);
+}
+
+TEST(Tiling, Table1) {
+  const std::string table = table_of({8, 64, 4, 2, 2, 2, 8}, dcu());
+  for (const char* line :
+       {"Wave_W      8       Output width handled by a wavefront", "Wave_C      64 ", "Wave_N      4 ",
+        "Repeat_W    2 ", "Repeat_C    2 ", "Block_N     2 ", "Group_C     8 ", "F_num       8 ", "Thread_C    8 ",
+        "Intensity   4 ", "LimitS      32768 ", "UsedS       9216 ", "LimitR      128 ", "UsedR       115 "}) {
+    EXPECT_NE(table.find(line), std::string::npos) << line << "\n" << table;
+  }
+}
+
+TEST(Tiling, WordsAreReadBack) {
+  const PointwiseTiling tiling{8, 64, 4, 2, 2, 2, 8};
+  const std::string words = printed(config_of(tiling));
+  EXPECT_EQ(words, "wave_w=8 wave_c=64 wave_n=4 repeat_w=2 repeat_c=2 block_n=2 group_c=8");
+  EXPECT_EQ(pointwise_tiling_of(parsed(words)), tiling);
+  for (const char* wrong : {"wave_w=8", "wave_w=8 wave_c=64 wave_n=3 repeat_w=2 repeat_c=2 block_n=2 group_c=8",
+                            "wave_w=8 wave_c=64 wave_n=4 repeat_w=2 repeat_c=2 block_n=2 group_c=8 rows=3"}) {
+    EXPECT_THROW(pointwise_tiling_of(parsed(wrong)), InvalidArgument) << wrong;
+  }
+  const DepthwiseTiling depthwise{2, 4, 3, 5};
+  EXPECT_EQ(printed(config_of(depthwise)), "channels=2 columns=4 block_n=5 ahead=3");
+  EXPECT_EQ(depthwise_tiling_of(parsed("channels=2 columns=4 block_n=5 ahead=3")), depthwise);
+  EXPECT_THROW(depthwise_tiling_of(parsed("channels=2")), InvalidArgument);
+}
+
+/// "If the output width is 16, then Wave_W can be 1, 2, 4, 8, 16."
+TEST(Tiling, FactorRule) {
+  EXPECT_EQ(tile_sizes(16, 64, Edges::exact), (std::vector<int>{1, 2, 4, 8, 16}));
+  EXPECT_EQ(tile_sizes(49, 64, Edges::exact), (std::vector<int>{1, 7, 49}));
+  EXPECT_EQ(tile_sizes(49, 64, Edges::masked), (std::vector<int>{1, 2, 4, 7, 8, 49}));  // 16 would cover 64
+  EXPECT_EQ(tile_sizes(1, 64, Edges::masked), (std::vector<int>{1}));
+  EXPECT_EQ(tile_sizes(0, 64, Edges::masked), (std::vector<int>{1, 2, 4, 8, 16, 32, 64}));
+}
+
+/// Everything that is made keeps all rules, for layers of mobile networks on all devices.
+TEST(Tiling, AllKeepTheRules) {
+  for (const DeviceLimits& limits : known_limits()) {
+    for (const PointwiseExtents& extents :
+         {PointwiseExtents{784, 64, 56}, PointwiseExtents{196, 576, 96}, PointwiseExtents{49, 320, 960}}) {
+      const auto tilings = pointwise_tilings(extents, limits, Edges::exact);
+      ASSERT_FALSE(tilings.empty()) << limits.architecture;
+      std::set<std::string> different;
+      for (const PointwiseTiling& tiling : tilings) {
+        const std::string words = printed(config_of(tiling));
+        EXPECT_TRUE(different.insert(words).second) << words;
+        EXPECT_EQ(extents.positions % tiling.wave_w, 0) << words;
+        EXPECT_EQ(extents.outputs % tiling.wave_c, 0) << words;
+        EXPECT_EQ(extents.inputs % tiling.group_c, 0) << words;
+        EXPECT_EQ(tiling.wave_n, tiling.repeat_w * tiling.repeat_c) << words;
+        EXPECT_LE(tiling.wave_n, 16) << words;
+        EXPECT_LE(tiling.block_n * tiling.wave_n, limits.waves) << words;
+        EXPECT_EQ(tiling.filters(limits.wave) * tiling.thread_c(limits.wave), tiling.wave_c) << words;
+        const PointwiseResources resources = resources_of(tiling, limits);
+        EXPECT_LE(resources.used_shared, resources.limit_shared) << words;
+        EXPECT_LE(resources.used_registers, resources.limit_registers) << words;
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
+TEST(Tiling, TheBestAreFewAndDiffer) {
+  const auto best = best_pointwise_tilings({196, 576, 96}, limits_of("sm_90"), 132, 48);
+  EXPECT_EQ(best.size(), 48u);
+  for (std::size_t i = 0; i < best.size(); ++i) {
+    EXPECT_EQ(std::count(best.begin(), best.end(), best[i]), 1);
+  }
+  EXPECT_TRUE(best_pointwise_tilings({1, 1, 1}, limits_of("sm_90"), 132, 48).empty());  // no wave has a share of it
+  EXPECT_FALSE(best_pointwise_tilings({17, 35, 33}, dcu(), 60, 48).empty());
+}
+
+TEST(Tiling, DepthwiseKeepsTheLimits) {
+  for (const DeviceLimits& limits : known_limits()) {
+    for (const int kernel : {1, 2, 3, 5, 7, 9}) {
+      for (const int stride : {1, 2, 3}) {
+        for (const DataType dtype : {DataType::float16, DataType::float32, DataType::float64}) {
+          const DepthwiseExtents extents{dtype, kernel, stride, 28, 8, true, limits.wave == 32};
+          for (const DepthwiseTiling& tiling : depthwise_tilings(extents, limits)) {
+            const DepthwiseResources resources = resources_of(tiling, extents, limits);
+            EXPECT_TRUE(resources.fit()) << printed(config_of(tiling));
+            EXPECT_EQ(depthwise_tiling_of(config_of(tiling)), tiling);
+          }
+        }
+      }
+    }
+    EXPECT_FALSE(depthwise_tilings({}, limits).empty()) << limits.architecture;
+  }
+}
+
+TEST(Tiling, UnknownArchitecture) {
+  EXPECT_STREQ(limits_of("sm_90a").architecture, "sm_90");
+  EXPECT_STREQ(limits_of("gfx90a:sramecc+:xnack-").architecture, "gfx90a");
+  try {
+    limits_of("sm_61");
+    FAIL();
+  } catch (const InvalidArgument& error) {
+    EXPECT_NE(std::string(error.what()).find("\"sm_61\" are not known; there are those of gfx906"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace fusedsc::tuning
