@@ -7,6 +7,7 @@
 #include <iostream>
 
 #include "fusedsc/tuning/choices.h"
+#include "fusedsc/tuning/compiler/binaries.h"
 #include "fusedsc/tuning/force.h"
 #include "fusedsc/tuning/recorder.h"
 #include "fusedsc/tuning/store/environment.h"
@@ -71,6 +72,25 @@ std::tuple<std::string, std::string> taken(std::int64_t problem) {
 
 Strings candidates(std::int64_t problem, std::int64_t most) {
   return problem_number(problem)->candidates(static_cast<std::size_t>(std::max<std::int64_t>(most, 1)));
+}
+
+Strings choices(std::int64_t problem) { return problem_number(problem)->choices(); }
+
+std::string source(std::int64_t problem, std::string choice) { return problem_number(problem)->source(choice); }
+
+/// Of the compilers at run time: what it is for, which it is, where it was found, or why there is none.
+std::tuple<Strings, Strings, Strings, Strings> compilers() {
+  std::tuple<Strings, Strings, Strings, Strings> columns;
+  auto& [gpus, versions, libraries, reasons] = columns;
+  for (const auto& [gpu, kind] :
+       {std::pair("cuda", tuning::CompilerKind::nvrtc), std::pair("hip", tuning::CompilerKind::hiprtc)}) {
+    const tuning::RuntimeCompiler& compiler = tuning::runtime_compiler(kind);
+    gpus.emplace_back(gpu);
+    versions.push_back(compiler.version());
+    libraries.push_back(compiler.library());
+    reasons.push_back(compiler.why_not());
+  }
+  return columns;
 }
 
 std::tuple<Strings, Numbers> buffers(std::int64_t problem) {
@@ -218,6 +238,7 @@ std::tuple<std::int64_t, std::string> clear_choices() {
   try {
     const auto count = static_cast<std::int64_t>(store().clear());
     tuning::forget_choices();
+    if (const auto binaries = tuning::Binaries::of_user()) binaries->clear();
     return {count, ""};
   } catch (const tuning::StoreError& error) {
     return {0, error.what()};
@@ -240,6 +261,9 @@ TORCH_LIBRARY_FRAGMENT(fusedsc, m) {
         translated<recorded_problems>);
   m.def("_tune_taken(int problem) -> (str choice, str why)", translated<taken>);
   m.def("_tune_candidates(int problem, int most) -> str[]", translated<candidates>);
+  m.def("_tune_choices(int problem) -> str[]", translated<choices>);
+  m.def("_tune_source(int problem, str choice) -> str", translated<source>);
+  m.def("_compilers() -> (str[] gpu, str[] version, str[] library, str[] why_not)", translated<compilers>);
   m.def("_tune_buffers(int problem) -> (str[] dtype, int[] bytes)", translated<buffers>);
   m.def("_tune_run(int problem, str choice, Tensor[] memory, int runs) -> float", translated<run_candidate>);
   m.def("_tune_adopt(int problem, str[] choices, float[] microseconds, bool stores) -> str", translated<adopt>);

@@ -57,6 +57,10 @@ class Problem {
   /// Choices that can run it, `most` of them: what is taken now, what the prior takes, then each kernel by what it
   /// would be taken with, then configs from all over their lists.
   virtual std::vector<std::string> candidates(std::size_t most) const = 0;
+  /// Every choice whose kernel can run it, without a try whether its plan fits.
+  virtual std::vector<std::string> choices() const = 0;
+  /// The text of a generated kernel. Throws Unsupported where the kernel has none, or the config does not fit.
+  virtual std::string source(const std::string& choice) const = 0;
   virtual std::vector<Buffer> buffers() const = 0;
   /// Of one of the candidates.
   virtual Trial plan(const std::string& choice) const = 0;

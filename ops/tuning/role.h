@@ -15,6 +15,7 @@
 #include "fusedsc/runtime/implementation.h"
 #include "fusedsc/runtime/plan.h"
 #include "fusedsc/tuning/choices.h"
+#include "fusedsc/tuning/compiler/allowed.h"
 #include "fusedsc/tuning/config.h"
 #include "fusedsc/tuning/force.h"
 #include "fusedsc/tuning/problem_text.h"
@@ -34,6 +35,8 @@ struct Kernel {
   Configs (*configs)(const Arguments&);
   /// The workspace and the launch, worked out but for addresses. Throws Unsupported where the config does not fit.
   Plan<Arguments> (*plan)(const Arguments&, const Config&, int threads);
+  /// Of kernels that are made for their problem: the text. Throws Unsupported where the config does not fit.
+  std::string (*source)(const Arguments&, const Config&) = nullptr;
 };
 
 /// What is taken for some arguments.
@@ -157,6 +160,7 @@ struct Found {
 template <class Arguments>
 Found<Arguments> find(const Role<Arguments>& role, const Arguments& arguments, int threads) {
   if (const std::optional<Forced> wanted = forced(role.name)) {
+    const CompilingAllowed compiling;
     const Kernel<Arguments>& kernel = kernel_named(role.kernels(), wanted->kernel);
     const std::string reason = kernel.unsupported(arguments);
     if (!reason.empty()) {
@@ -191,6 +195,7 @@ class ProblemOf : public Problem {
   }
 
   std::vector<std::string> candidates(std::size_t most) const override {
+    const CompilingAllowed compiling;
     std::vector<std::string> list;
     const auto offer = [&](const Choice<Arguments>& choice) {
       if (!choice || list.size() >= most) return;
@@ -228,13 +233,28 @@ class ProblemOf : public Problem {
     return list;
   }
 
+  std::vector<std::string> choices() const override {
+    const CompilingAllowed compiling;
+    std::vector<std::string> list;
+    for (const Kernel<Arguments>& kernel : role_.kernels()) {
+      if (!kernel.unsupported(arguments_).empty()) continue;
+      for (const Config& config : kernel.configs(arguments_)) list.push_back(text_of({&kernel, config}));
+    }
+    return list;
+  }
+
+  std::string source(const std::string& choice) const override {
+    const Choice<Arguments> chosen = choice_of(choice);
+    if (chosen.kernel->source == nullptr) {
+      throw Unsupported(std::string(chosen.kernel->name) + " is compiled with the library: its source is in ops/");
+    }
+    return chosen.kernel->source(arguments_, chosen.config);
+  }
+
   std::vector<Buffer> buffers() const override { return buffers_of(arguments_); }
 
   Trial plan(const std::string& choice) const override {
-    const std::size_t slash = choice.find('/');
-    const Kernel<Arguments>& kernel = kernel_named(role_.kernels(), std::string_view(choice).substr(0, slash));
-    const Config config = slash == std::string::npos ? Config() : parsed(std::string_view(choice).substr(slash + 1));
-    Plan<Arguments> plan = plan_within({&kernel, config});
+    Plan<Arguments> plan = plan_within(choice_of(choice));
     return {
         plan.workspace_bytes,
         [arguments = arguments_,
@@ -244,11 +264,17 @@ class ProblemOf : public Problem {
   }
 
  private:
+  Choice<Arguments> choice_of(const std::string& text) const {
+    const std::size_t slash = text.find('/');
+    const Kernel<Arguments>& kernel = kernel_named(role_.kernels(), std::string_view(text).substr(0, slash));
+    return {&kernel, slash == std::string::npos ? Config() : parsed(std::string_view(text).substr(slash + 1))};
+  }
   static std::string text_of(const Choice<Arguments>& choice) {
     return choice ? Chosen{"", choice.kernel->name, choice.config, ""}.choice() : "";
   }
   Plan<Arguments> plan_within(const Choice<Arguments>& choice) const {
     const PlanningWithin within(depth + 1);
+    const CompilingAllowed compiling;
     return choice.kernel->plan(arguments_, choice.config, threads);
   }
 
@@ -271,6 +297,7 @@ Plan<Arguments> plan_chosen(const Role<Arguments>& role, const Arguments& argume
                      [&] { return std::make_shared<ProblemOf<Arguments>>(role, arguments, threads); });
   }
   const PlanningWithin within;
+  const CompilingAllowed compiling(std::string_view(why) == "forced");
   Plan<Arguments> plan = choice.kernel->plan(arguments, choice.config, threads);
   plan.unchecked_run = [chosen = Chosen{role.name, choice.kernel->name, choice.config, why, microseconds}, problem,
                         run = std::move(plan.unchecked_run)](const Arguments& like, const Execution& execution) {

@@ -1,6 +1,8 @@
 /// Activations and their derivatives on arrays in registers, as PyTorch defines them.
 #pragma once
 
+#include <limits>
+
 #include "fusedsc/common/gpu/tensors/vector.h"
 #include "fusedsc/common/normal_tail.h"
 #include "fusedsc/common/problem.h"
@@ -73,7 +75,7 @@ template <int kCount, class A>
 FUSEDSC_DEVICE void activate_but_gelu(Activation activation, A (&z)[kCount]) {
   if (activation == Activation::identity) return;
   if (activation == Activation::relu || activation == Activation::relu6) {
-    const A high = activation == Activation::relu6 ? A(6) : A(__builtin_huge_valf());
+    const A high = activation == Activation::relu6 ? A(6) : std::numeric_limits<A>::infinity();
 #pragma unroll
     for (int i = 0; i < kCount; ++i) z[i] = clamped(z[i], A(0), high);
   } else if (activation == Activation::silu) {

@@ -24,6 +24,8 @@ Kernel<DepthwiseArguments> depthwise_rows();
 Kernel<DepthwiseArguments> depthwise_windows();
 /// Anything: each output by itself. Channels and columns of a thread.
 Kernel<DepthwiseArguments> depthwise_taps();
+/// Text made for the problem and compiled by `fusedsc tune`: row data reuse with other windows and tilings.
+Kernel<DepthwiseArguments> depthwise_generated();
 
 /// For Hopper GPUs. They have entries where FUSEDSC_HOPPER is defined.
 namespace hopper {
@@ -38,6 +40,9 @@ Kernel<DepthwiseArguments> depthwise_tiles();
 Kernel<DepthwiseArguments> depthwise_patches();
 
 }  // namespace hopper
+
+/// The text of a generated kernel for the current device. Throws Unsupported where the config does not fit.
+std::string depthwise_generated_text(const DepthwiseArguments& a, const Config& config);
 
 /// All of them.
 std::span<const Kernel<DepthwiseArguments>> depthwise_gpu_kernels();

@@ -18,6 +18,8 @@ using tuning::Knob;
 Kernel<PointwiseArguments> pointwise_few();
 /// Anything, whatever the GPU: tiles of a matrix product, of rows, columns and depth; groups of warps share the depth.
 Kernel<PointwiseArguments> pointwise_tiles();
+/// Text made for the problem and compiled by `fusedsc tune`: channel distribution, or tiles of other sizes.
+Kernel<PointwiseArguments> pointwise_generated();
 
 /// By TMA and the warpgroup products of Hopper GPUs. They have entries where FUSEDSC_HOPPER is defined. A tile's rows
 /// are positions; warpgroups share its depth.
@@ -34,6 +36,9 @@ Kernel<PointwiseArguments> pointwise_planes_kept();
 Kernel<PointwiseArguments> pointwise_planes_cut();
 
 }  // namespace hopper
+
+/// The text of a generated kernel for the current device. Throws Unsupported where the config does not fit.
+std::string pointwise_generated_text(const PointwiseArguments& a, const Config& config);
 
 /// All of them.
 std::span<const Kernel<PointwiseArguments>> pointwise_gpu_kernels();

@@ -46,6 +46,7 @@ std::span<const Kernel<PointwiseArguments>> pointwise_gpu_kernels() {
       hopper::pointwise_planes_cut(),
 #endif
       pointwise_tiles(),
+      pointwise_generated(),
   };
   return list;
 }

@@ -14,18 +14,18 @@ constexpr int kMostPeriod = 24, kMostUnrolled = 12000;
 
 int bytes_of(DataType dtype) { return dtype == DataType::float64 ? 8 : dtype == DataType::float32 ? 4 : 2; }
 
+int input_columns(const DepthwiseTiling& tiling, const DepthwiseExtents& extents) {
+  return (tiling.columns - 1) * extents.stride + extents.kernel;
+}
+
+}  // namespace
+
 int period_of(const DepthwiseTiling& tiling, const DepthwiseExtents& extents) {
   const int rows = ((extents.kernel - 1) / extents.stride + 1) * extents.stride;
   int period = rows;
   while (period % (tiling.ahead + 1) != 0) period += rows;
   return period;
 }
-
-int input_columns(const DepthwiseTiling& tiling, const DepthwiseExtents& extents) {
-  return (tiling.columns - 1) * extents.stride + extents.kernel;
-}
-
-}  // namespace
 
 Config config_of(const DepthwiseTiling& tiling) {
   return {{Knob::channels, tiling.channels},

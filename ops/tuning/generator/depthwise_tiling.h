@@ -50,6 +50,9 @@ DepthwiseResources resources_of(const DepthwiseTiling& tiling, const DepthwiseEx
 /// Whether rows on their way lie in shared memory (kRowsInMemory of depthwise_rows.h).
 bool has_rows_in_memory(const DepthwiseTiling& tiling, const DepthwiseExtents& extents);
 
+/// Input rows after which all registers have their first roles again: the kernel is unrolled by them.
+int period_of(const DepthwiseTiling& tiling, const DepthwiseExtents& extents);
+
 /// All that fit, wide vectors first.
 std::vector<DepthwiseTiling> depthwise_tilings(const DepthwiseExtents& extents, const DeviceLimits& limits);
 

@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "fusedsc/common/status.h"
+#include "fusedsc/tuning/store/hash.h"
 
 namespace fusedsc::tuning {
 namespace {
@@ -44,15 +45,6 @@ std::string why_not() { return std::strerror(errno); }
 
 [[noreturn]] void fail(const fs::path& file, const std::string& why) {
   throw StoreError(file.string() + " cannot be written: " + why);
-}
-
-/// FNV-1a, in 16 digits: the same in every process and on every machine.
-std::string hash_of(std::string_view text) {
-  std::uint64_t hash = 0xcbf29ce484222325u;
-  for (const char character : text) hash = (hash ^ static_cast<unsigned char>(character)) * 0x100000001b3u;
-  std::string digits(16, '0');
-  for (std::size_t i = digits.size(); i-- > 0; hash >>= 4) digits[i] = "0123456789abcdef"[hash & 15];
-  return digits;
 }
 
 bool write_all(int descriptor, std::string_view contents) {
@@ -94,7 +86,8 @@ void for_each_file(const fs::path& root, const Visit& visit) {
   }
 }
 
-/// What killed processes have left, long enough ago that none is still at it.
+}  // namespace
+
 void remove_leftovers(const fs::path& folder) {
   std::error_code ignored;
   const auto old = fs::file_time_type::clock::now() - std::chrono::hours(1);
@@ -103,8 +96,6 @@ void remove_leftovers(const fs::path& folder) {
     fs::remove(entry.path(), ignored);
   }
 }
-
-}  // namespace
 
 std::optional<std::string> contents_of(const fs::path& file) {
   // Not waiting: a pipe of that name would never end.

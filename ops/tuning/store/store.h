@@ -56,5 +56,7 @@ class Store {
 std::optional<std::string> contents_of(const std::filesystem::path& file);
 /// Writes another file beside it, sees to it that it is on the disk, and gives it that file's name. Throws StoreError.
 void write_whole(const std::filesystem::path& file, std::string_view contents);
+/// What killed processes have left there, long enough ago that none is still at it.
+void remove_leftovers(const std::filesystem::path& folder);
 
 }  // namespace fusedsc::tuning

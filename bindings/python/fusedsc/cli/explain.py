@@ -1,4 +1,7 @@
-"""Says which implementation runs an operator on tensors of given shapes, and why others do not. Nothing is computed."""
+"""Says which implementation runs an operator on tensors of given shapes, and why others do not. Nothing is computed.
+
+With --source the text of a generated kernel is printed instead; for that the operator runs once.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ EXAMPLES = """\
   fusedsc explain depthwise_conv2d x=32x96x56x56 weight=96x1x3x3 stride=2 padding=same
   fusedsc explain pointwise_conv2d x=8x64x14x14 weight=128x64x1x1 --dtype float16 --device cuda --channels-last
   fusedsc explain dsc_block x=8x32x56x56 dw_weight=32x1x3x3 pw_weight=64x32x1x1 activation=silu
+  fusedsc explain pointwise_conv2d x=1x96x14x14 weight=576x96x1x1 --device cuda --source
 """
 
 
@@ -26,6 +30,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "channels for a whole BatchNorm (dw_bn=8), anything else as in Python (stride=2, padding=same)",
     )
     add_tensor_arguments(parser)
+    parser.add_argument(
+        "--source",
+        nargs="?",
+        const="",
+        metavar="CONFIG",
+        help='print the text of the generated kernel with this config ("wave_w=8 wave_c=64 ..."), or with the first',
+    )
 
 
 def add_tensor_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,8 +48,40 @@ def add_tensor_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.operator not in EXPLAINABLE:
         raise UsageError(f'operator: unknown name "{arguments.operator}"; use one of {", ".join(EXPLAINABLE)}')
+    if arguments.source is not None:
+        print(source_of(arguments.operator, tensors_of(arguments), arguments.source))
+        return 0
     print(explain_operator(arguments.operator, **tensors_of(arguments)))
     return 0
+
+
+def source_of(operator: str, tensors: dict, config: str) -> str:
+    """The text of the generated kernel of an operator's own problem; of the first config where none is given."""
+    import torch
+
+    from .. import functional
+
+    ops = torch.ops.fusedsc
+    ops._tune_record(True)
+    try:
+        with torch.no_grad():
+            getattr(functional, operator)(**tensors)
+    finally:
+        ops._tune_record(False)
+    roles = ops._tune_problems()[0]
+    for problem, role in enumerate(roles):
+        if role != f"{operator}.forward":
+            continue
+        wanted = f"generated/{config}" if config else "generated"
+        for choice in ops._tune_choices(problem):
+            if choice.startswith("generated/") and (not config or choice == wanted):
+                return ops._tune_source(problem, choice)
+    raise UsageError(
+        f"--source: there is no generated kernel of {operator}"
+        + (f' with "{config}"' if config else "")
+        + " for these "
+        "tensors on this device; depthwise_conv2d and pointwise_conv2d have some on a GPU (--device cuda)"
+    )
 
 
 def tensors_of(arguments: argparse.Namespace) -> dict:

@@ -59,6 +59,7 @@ def _build(missing: list[str]) -> list[tuple[str, str]]:
         ("built for torch", built_for),
         ("CPU kernels", f"{targets[0]} (this machine could also run {', '.join(targets[1:]) or 'no other'})"),
         ("GPU kernels", f"{GPU_VENDORS[gpu]}: {architectures}" if gpu else "none"),
+        ("kernels at run time", _compiler(gpu)),
     ]
     wanted = "cuda" if torch.version.cuda else "hip" if torch.version.hip else ""
     if torch.cuda.is_available() and gpu != wanted:
@@ -76,6 +77,16 @@ def _build(missing: list[str]) -> list[tuple[str, str]]:
                     f"with -DCMAKE_CUDA_ARCHITECTURES={chip}-real"
                 )
     return rows
+
+
+def _compiler(gpu: str) -> str:
+    """What compiles generated kernels, or in a sentence why nothing does."""
+    if not gpu:
+        return "none, as there are no GPU kernels"
+    for of, version, library, why_not in zip(*torch.ops.fusedsc._compilers(), strict=True):
+        if of == gpu:
+            return why_not or f"{version}, {library}"
+    return "none"
 
 
 def _devices() -> list[tuple[str, str]]:

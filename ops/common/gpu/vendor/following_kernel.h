@@ -23,6 +23,7 @@ FUSEDSC_DEVICE void let_next_kernel_start() {
 #endif
 }
 
+#ifndef FUSEDSC_DEVICE_ONLY
 /// Shared memory to ask for in place of `bytes`, so that no multiprocessor takes more than its share of the blocks.
 /// Those of a following kernel come wherever there is room while the kernel before has the rest: some multiprocessors
 /// would get several of them and others none. It costs first-level cache, and what many small blocks gain by beginning
@@ -74,4 +75,5 @@ void launch_following(const char* name, void (*kernel)(Parameters), std::int64_t
 #endif
 }
 
+#endif
 }  // namespace fusedsc::gpu

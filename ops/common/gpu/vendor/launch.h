@@ -1,9 +1,10 @@
 /// Checked launches.
 #pragma once
 
+#include "fusedsc/common/gpu/vendor/gpu.h"
+#ifndef FUSEDSC_DEVICE_ONLY
 #include <string>
 
-#include "fusedsc/common/gpu/vendor/gpu.h"
 #include "fusedsc/common/status.h"
 
 namespace fusedsc::gpu {
@@ -29,3 +30,4 @@ void launch(const char* name, void (*kernel)(Parameters), std::int64_t blocks, i
 }
 
 }  // namespace fusedsc::gpu
+#endif

@@ -1,13 +1,15 @@
 /// Device code that CUDA and HIP write alike. Included by vendor_cuda.h and vendor_hip.h, behind the vendor's own
-/// headers.
+/// headers. FUSEDSC_DEVICE_ONLY: a compiler at run time reads this (ops/tuning/compiler), which knows no host.
 #pragma once
 
+#include <cstdint>
+#ifndef FUSEDSC_DEVICE_ONLY
 #include <array>
 #include <atomic>
-#include <cstdint>
 #include <map>
 #include <mutex>
 #include <tuple>
+#endif
 
 #include "fusedsc/common/host_device.h"
 
@@ -25,6 +27,7 @@ FUSEDSC_DEVICE void* shared_memory() {
   return fusedsc_shared_memory;
 }
 
+#ifndef FUSEDSC_DEVICE_ONLY
 /// ask(), the first time that a kernel, on a device and with so much shared memory, is asked about; later what it was.
 template <class Ask>
 int remembered(const void* kernel, int device, std::size_t shared_memory_bytes, const Ask& ask) {
@@ -47,6 +50,7 @@ int remembered(int device, const Ask& ask) {
   if (answer.load(std::memory_order_relaxed) == 0) answer.store(ask() + 1, std::memory_order_relaxed);
   return answer.load(std::memory_order_relaxed) - 1;
 }
+#endif
 
 FUSEDSC_HOST_DEVICE std::uint32_t multiply_high(std::uint32_t a, std::uint32_t b) {
   return static_cast<std::uint32_t>((static_cast<std::uint64_t>(a) * b) >> 32);

@@ -1,13 +1,13 @@
 /// Device code on NVIDIA GPUs.
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
+#include <cstdint>
+#ifndef FUSEDSC_DEVICE_ONLY
 #include <cuda_runtime.h>
 
-#include <cstdint>
 #include <stdexcept>
 #include <string>
+#endif
 
 #include "fusedsc/common/data_type.h"
 #include "fusedsc/common/gpu/vendor/vendor_common.h"
@@ -52,28 +52,42 @@ FUSEDSC_DEVICE void wait_for_copies() {
 /// Whether copies run ahead of their thread, so that rows on their way need no registers.
 inline constexpr bool kCopiesRunAhead = true;
 
-FUSEDSC_DEVICE float to_float(Float16 value) { return __half2float(__ushort_as_half(value.bits)); }
+FUSEDSC_DEVICE float to_float(Float16 value) {
+  float result;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(value.bits));
+  return result;
+}
 FUSEDSC_DEVICE float to_float(BFloat16 value) { return __uint_as_float(static_cast<unsigned>(value.bits) << 16); }
 /// Both halves of a word, the low one first: an instruction each.
 FUSEDSC_DEVICE void to_floats(std::uint32_t word, float& first, float& second, Float16) {
-  const __half2 pair = reinterpret_cast<const __half2&>(word);
-  first = __low2float(pair);
-  second = __high2float(pair);
+  asm("{.reg .f16 low, high; mov.b32 {low, high}, %2; cvt.f32.f16 %0, low; cvt.f32.f16 %1, high;}"
+      : "=f"(first), "=f"(second)
+      : "r"(word));
 }
 FUSEDSC_DEVICE void to_floats(std::uint32_t word, float& first, float& second, BFloat16) {
   first = __uint_as_float(word << 16);
   second = __uint_as_float(word & 0xffff0000u);
 }
-FUSEDSC_DEVICE std::uint16_t to_bits(float value, Float16) { return __half_as_ushort(__float2half_rn(value)); }
-FUSEDSC_DEVICE std::uint16_t to_bits(float value, BFloat16) { return __bfloat16_as_ushort(__float2bfloat16_rn(value)); }
+FUSEDSC_DEVICE std::uint16_t to_bits(float value, Float16) {
+  std::uint16_t result;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(result) : "f"(value));
+  return result;
+}
+FUSEDSC_DEVICE std::uint16_t to_bits(float value, BFloat16) {
+  std::uint16_t result;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(result) : "f"(value));
+  return result;
+}
 /// Two at once, the first in the low half: one instruction.
 FUSEDSC_DEVICE std::uint32_t to_bits(float first, float second, Float16) {
-  const __half2 pair = __floats2half2_rn(first, second);
-  return reinterpret_cast<const std::uint32_t&>(pair);
+  std::uint32_t pair;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+  return pair;
 }
 FUSEDSC_DEVICE std::uint32_t to_bits(float first, float second, BFloat16) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
-  return reinterpret_cast<const std::uint32_t&>(pair);
+  std::uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+  return pair;
 }
 
 FUSEDSC_DEVICE float propagating_max(float a, float b) {
@@ -90,6 +104,7 @@ FUSEDSC_DEVICE double propagating_max(double a, double b) { return a < b ? b : a
 FUSEDSC_DEVICE double propagating_min(double a, double b) { return a > b ? b : a; }
 
 // ------------------------------------------------------------------------------------------------------------ host
+#ifndef FUSEDSC_DEVICE_ONLY
 
 using Stream = cudaStream_t;
 
@@ -168,4 +183,5 @@ void start(void (*kernel)(Parameters), unsigned blocks, unsigned threads, std::s
   check_vendor(cudaGetLastError(), name);
 }
 
+#endif
 }  // namespace fusedsc::gpu

@@ -1,12 +1,14 @@
 /// Device code on AMD GPUs.
 #pragma once
 
+#include <cstdint>
+#ifndef FUSEDSC_DEVICE_ONLY
 #include <hip/hip_fp16.h>
 #include <hip/hip_runtime.h>
 
-#include <cstdint>
 #include <stdexcept>
 #include <string>
+#endif
 
 #include "fusedsc/common/data_type.h"
 #include "fusedsc/common/gpu/vendor/vendor_common.h"
@@ -87,6 +89,7 @@ FUSEDSC_DEVICE T propagating_min(T a, T b) {
 }
 
 // ------------------------------------------------------------------------------------------------------------ host
+#ifndef FUSEDSC_DEVICE_ONLY
 
 using Stream = hipStream_t;
 
@@ -145,4 +148,5 @@ void start(void (*kernel)(Parameters), unsigned blocks, unsigned threads, std::s
   check_vendor(hipGetLastError(), name);
 }
 
+#endif
 }  // namespace fusedsc::gpu

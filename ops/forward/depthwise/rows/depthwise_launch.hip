@@ -1,8 +1,7 @@
 #include "fusedsc/common/gpu/sums/partials_launch.h"
 #include "fusedsc/common/gpu/vendor/following_kernel.h"
 #include "fusedsc/forward/depthwise/depthwise_kernels.h"
-#include "fusedsc/forward/depthwise/rows/depthwise_kernel.h"
-#include "fusedsc/forward/depthwise/rows/depthwise_plan.h"
+#include "fusedsc/forward/depthwise/rows/depthwise_arguments.h"
 #include "fusedsc/runtime/arena.h"
 
 namespace fusedsc::gpu {
@@ -120,20 +119,13 @@ class DepthwisePass {
       : instance_(&instance),
         kernel_(instance_->*kernel_for(a)),
         join_columns_(columns_join(instance_->tile.columns, a.y)) {
-    const DepthwiseGrid grid{a.y.sizes[0],
-                             a.y.sizes[1],
-                             a.y.sizes[2],
-                             a.y.sizes[3],
-                             static_cast<std::int64_t>(size_of(a.x.dtype)),
-                             a.x.strides[1] < a.x.strides[3],
-                             overlap_of(*instance_)};
     memory_ = kernel_ == instance_->plain ? instance_->plain_memory : instance_->seams_memory;
     if (a.statistics) {
       memory_ =
           std::max(memory_, a.x.dtype == DataType::float64 ? block_moments_bytes<double>(instance_->tile.channels)
                                                            : block_moments_bytes<float>(instance_->tile.channels));
     }
-    work_ = plan_depthwise_work(grid, instance_->tile, resident_blocks(kernel_, kItemThreads, memory_));
+    work_ = plan_depthwise_work(grid_of(a, overlap_of(*instance_)), instance_->tile, resident_blocks(kernel_, kItemThreads, memory_));
   }
 
   std::size_t workspace_bytes(const DepthwiseArguments& a) const {
@@ -144,18 +136,7 @@ class DepthwisePass {
 
   void run(const DepthwiseArguments& a, const Execution& execution) const {
     Arena arena(execution.workspace);
-    DepthwiseParameters p;
-    p.x = a.x;
-    p.weight = a.weight;
-    p.bias = a.bias.data;
-    p.prologue = {a.prologue.scale.data, a.prologue.shift.data, a.prologue.activation};
-    p.epilogue = {a.epilogue.scale.data, a.epilogue.shift.data, a.epilogue.activation};
-    p.residual = a.epilogue.residual;
-    p.y = a.y;
-    p.partials = take_partials(a, arena);
-    p.shape = depthwise_shape(a.x.sizes, a.y.sizes, a.window);
-    p.work = work_;
-    p.join_columns = join_columns_;
+    const DepthwiseParameters p = parameters_of(a, work_, join_columns_, take_partials(a, arena));
     launch_following("depthwise_conv2d", kernel_, work_.blocks(), kItemThreads, execution.stream, p, memory_);
     if (!a.statistics) return;
     launch_merge_moments("depthwise_conv2d: statistics", accumulation_type(a.x.dtype), p.partials, work_.splits,
@@ -219,6 +200,7 @@ std::span<const Kernel<DepthwiseArguments>> depthwise_gpu_kernels() {
 #endif
       depthwise_matrix(),         depthwise_rows(),
       depthwise_windows(),        depthwise_taps(),
+      depthwise_generated(),
   };
   return kernels;
 }

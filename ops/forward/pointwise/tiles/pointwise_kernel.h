@@ -107,7 +107,7 @@ FUSEDSC_DEVICE void pointwise_forward(const PointwiseParameters& p) {
 }
 
 template <class T, class Tile, bool kPixelRows, bool kSeams>
-std::size_t forward_memory_bytes(bool rows_other, bool cols_other) {
+FUSEDSC_HOST_DEVICE constexpr std::size_t forward_memory_bytes(bool rows_other, bool cols_other) {
   using Product = ForwardProduct<T, Tile, kPixelRows, kSeams>;
   return Product::template memory_bytes<ForwardSink<T, Tile, kPixelRows, kSeams>>(rows_other, cols_other);
 }

@@ -1,6 +1,7 @@
 #include "fusedsc/common/gpu/sums/partials_launch.h"
 #include "fusedsc/common/gpu/vendor/following_kernel.h"
 #include "fusedsc/forward/pointwise/pointwise_kernels.h"
+#include "fusedsc/forward/pointwise/tiles/pointwise_arguments.h"
 #include "fusedsc/forward/pointwise/tiles/pointwise_element_sink.h"
 #include "fusedsc/forward/pointwise/tiles/pointwise_plan.h"
 #include "fusedsc/runtime/arena.h"
@@ -174,14 +175,7 @@ class Pass {
   void run(const PointwiseArguments& a, const Execution& execution) const {
     Arena arena(execution.workspace);
     PointwiseParameters p = planned_;
-    p.product.activations = activation_matrix(a.x, a.groups, problem_.needs.channels_inner);
-    p.product.weight = weight_matrix(a.weight, a.groups);
-    p.product.seam = {a.prologue.scale.data, a.prologue.shift.data, nullptr, a.prologue.activation, {}};
-    p.residual = activation_matrix(a.epilogue.residual, a.groups, problem_.needs.channels_inner);
-    p.y = output_matrix(a.y, a.groups, problem_.needs.channels_inner);
-    p.bias = a.bias.data;
-    p.epilogue = {a.epilogue.scale.data, a.epilogue.shift.data, a.epilogue.activation};
-    p.partials = take_partials(a, arena);
+    aim(p, a, problem_.needs.channels_inner, take_partials(a, arena));
     launch_following(kName, kernel_of(*instance_, problem_.needs.use), p.product.blocks(), kMatrixThreads,
                      execution.stream, p, memory_of(*instance_, problem_.needs.use));
     if (!a.statistics) return;

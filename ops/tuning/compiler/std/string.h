@@ -1,0 +1,6 @@
+/// <string>, as far as device code needs it: a name in declarations.
+#pragma once
+
+namespace std {
+class string;
+}  // namespace std

@@ -1,0 +1,62 @@
+/// make_samples <folder>: writes the texts of the generated kernels of gpu/generated_samples.h as sources of the tests.
+#include <fstream>
+#include <iostream>
+#include <set>
+
+#include "gpu/generated_samples.h"
+
+namespace fusedsc::reference {
+namespace {
+
+std::string literal_of(const std::string& text) {
+  std::string literal = "\"";
+  for (const char character : text) {
+    if (character == '\n') literal += "\\n\" \\\n  \"";
+    else if (character == '"' || character == '\\') (literal += '\\') += character;
+    else literal += character;
+  }
+  return literal + '"';
+}
+
+template <class Geometry, class Arguments>
+void write(const std::string& file, const tuning::Kernel<Arguments>& kernel,
+           std::string (*text_of)(const Arguments&, const tuning::Config&)) {
+  std::set<std::string> texts;
+  for (const GpuTarget& target : gpu_targets()) {
+    use_gpu_wave_size(target.wave_size);
+    std::size_t number = 0;
+    for (const ForwardCase<Geometry>& problem : generated_problems<Geometry>(target.dtype)) {
+      const Arguments arguments = arguments_of_problem(problem);
+      for (const tuning::Config& config : sampled(kernel.configs(arguments), number++)) {
+        texts.insert(text_of(arguments, config));
+      }
+    }
+  }
+  std::ofstream out(file);
+  out << "// Made by make_samples.\n";
+  for (const std::string& text : texts) {
+    out << "\n#undef FUSEDSC_GENERATED_TEXT\n#define FUSEDSC_GENERATED_TEXT \\\n  " << literal_of(text) << "\n" << text;
+  }
+  out.close();
+  check(out.good(), file, " cannot be written");
+}
+
+}  // namespace
+}  // namespace fusedsc::reference
+
+int main(int count, char** arguments) {
+  using namespace fusedsc;
+  using namespace fusedsc::reference;
+  if (count != 2) {
+    std::cerr << "make_samples <folder>\n";
+    return 2;
+  }
+  use_memory(gpu_memory());
+  align_tensors(true);
+  const std::string folder = arguments[1];
+  write<PointwiseGeometry>(folder + "/pointwise_samples.cpp", gpu::pointwise_generated(),
+                           gpu::pointwise_generated_text);
+  write<DepthwiseGeometry>(folder + "/depthwise_samples.cpp", gpu::depthwise_generated(),
+                           gpu::depthwise_generated_text);
+  return 0;
+}
