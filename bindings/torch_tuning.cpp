@@ -261,6 +261,7 @@ TORCH_LIBRARY_FRAGMENT(fusedsc, m) {
         translated<recorded_problems>);
   m.def("_tune_taken(int problem) -> (str choice, str why)", translated<taken>);
   m.def("_tune_candidates(int problem, int most) -> str[]", translated<candidates>);
+  m.def("_tune_compile(bool on) -> ()", translated<tuning::compile_candidates>);
   m.def("_tune_choices(int problem) -> str[]", translated<choices>);
   m.def("_tune_source(int problem, str choice) -> str", translated<source>);
   m.def("_compilers() -> (str[] gpu, str[] version, str[] library, str[] why_not)", translated<compilers>);

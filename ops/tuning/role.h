@@ -195,7 +195,7 @@ class ProblemOf : public Problem {
   }
 
   std::vector<std::string> candidates(std::size_t most) const override {
-    const CompilingAllowed compiling;
+    const CompilingAllowed compiling(candidates_are_compiled());
     std::vector<std::string> list;
     const auto offer = [&](const Choice<Arguments>& choice) {
       if (!choice || list.size() >= most) return;
@@ -254,6 +254,7 @@ class ProblemOf : public Problem {
   std::vector<Buffer> buffers() const override { return buffers_of(arguments_); }
 
   Trial plan(const std::string& choice) const override {
+    const CompilingAllowed compiling;
     Plan<Arguments> plan = plan_within(choice_of(choice));
     return {
         plan.workspace_bytes,
@@ -274,7 +275,6 @@ class ProblemOf : public Problem {
   }
   Plan<Arguments> plan_within(const Choice<Arguments>& choice) const {
     const PlanningWithin within(depth + 1);
-    const CompilingAllowed compiling;
     return choice.kernel->plan(arguments_, choice.config, threads);
   }
 

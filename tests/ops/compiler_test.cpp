@@ -93,7 +93,8 @@ TEST_F(RunTimeCompiler, NothingIsCompiledWhereItIsNotAllowed) {
               try {
                 binary_of(small_text(), kArchitecture);
               } catch (const Unsupported& error) {
-                const bool says = std::string(error.what()).find("`fusedsc tune` compiles") != std::string::npos;
+                const bool says =
+                    std::string(error.what()).find("`fusedsc tune --compile` compiles") != std::string::npos;
                 return says && compilations() == 0 ? 0 : 1;
               }
               return 2;
@@ -275,7 +276,7 @@ const CompiledCase kCompiled[] = {
 /// A few that are far apart, of all that there are.
 std::vector<Config> some_of(const Configs& configs) {
   std::vector<Config> some;
-  for (std::size_t i = 0; i < 3; ++i) some.push_back(configs[i * (configs.size() - 1) / 2]);
+  for (std::size_t i = 0; i < 2; ++i) some.push_back(configs[i * (configs.size() - 1)]);
   return some;
 }
 

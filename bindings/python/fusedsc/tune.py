@@ -34,6 +34,7 @@ def tune(
     budget: float | None = None,
     backward: bool = True,
     candidates: int = 16,
+    compile_kernels: bool = False,
     again: bool = False,
     store: bool = True,
     progress: bool = True,
@@ -55,6 +56,9 @@ def tune(
             which it is too short are left as they are. None: as long as it takes.
         backward: the backward pass, too, for a random gradient of each output.
         candidates: at most so many kernels and configs of each problem are tried.
+        compile_kernels: on a GPU, compile kernels that are generated for each problem, too, and keep them
+            (docs/tuning.md); a kernel takes a second or more. Needs nvrtc or hiprtc: ``fusedsc info`` says whether it
+            is there.
         again: measure what was measured before, too.
         store: False: for this process alone.
         progress: show a progress bar, if tqdm is installed.
@@ -74,6 +78,7 @@ def tune(
     if torch.compiler.is_compiling() or (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()):
         raise RuntimeError("tune: a graph is being captured or compiled here; call it before that")
     torch.ops.fusedsc._tune_record(True)
+    torch.ops.fusedsc._tune_compile(compile_kernels)
     try:
         with _as_it_was(subject):
             _run_pass(subject, inputs, backward)
@@ -85,6 +90,7 @@ def tune(
         report = _Tuning(_device_of(subject, inputs), budget, candidates, again, store, progress).run()
     finally:
         torch.ops.fusedsc._tune_record(False)
+        torch.ops.fusedsc._tune_compile(False)
     if report.not_stored and store:
         raise StoreError(report)
     return report

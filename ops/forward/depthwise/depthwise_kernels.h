@@ -24,7 +24,7 @@ Kernel<DepthwiseArguments> depthwise_rows();
 Kernel<DepthwiseArguments> depthwise_windows();
 /// Anything: each output by itself. Channels and columns of a thread.
 Kernel<DepthwiseArguments> depthwise_taps();
-/// Text made for the problem and compiled by `fusedsc tune`: row data reuse with other windows and tilings.
+/// Text made for the problem and compiled at run time: row data reuse with other windows and tilings.
 Kernel<DepthwiseArguments> depthwise_generated();
 
 /// For Hopper GPUs. They have entries where FUSEDSC_HOPPER is defined.

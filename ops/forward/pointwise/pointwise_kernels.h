@@ -18,7 +18,7 @@ using tuning::Knob;
 Kernel<PointwiseArguments> pointwise_few();
 /// Anything, whatever the GPU: tiles of a matrix product, of rows, columns and depth; groups of warps share the depth.
 Kernel<PointwiseArguments> pointwise_tiles();
-/// Text made for the problem and compiled by `fusedsc tune`: channel distribution, or tiles of other sizes.
+/// Text made for the problem and compiled at run time: channel distribution, or tiles of other sizes.
 Kernel<PointwiseArguments> pointwise_generated();
 
 /// By TMA and the warpgroup products of Hopper GPUs. They have entries where FUSEDSC_HOPPER is defined. A tile's rows

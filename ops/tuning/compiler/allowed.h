@@ -17,4 +17,9 @@ class CompilingAllowed {
 };
 bool compiling_is_allowed();
 
+/// Whether whoever lists candidates in this process compiles those that are not there yet:
+/// `tune(compile_kernels=True)`.
+void compile_candidates(bool on);
+bool candidates_are_compiled();
+
 }  // namespace fusedsc::tuning

@@ -1,5 +1,6 @@
 #include "fusedsc/tuning/compiler/binaries.h"
 
+#include <atomic>
 #include <charconv>
 #include <iostream>
 #include <mutex>
@@ -18,6 +19,7 @@ namespace fs = std::filesystem;
 constexpr const char *kEnding = ".bin", *kTemporary = ".tmp", *kMagic = "fusedsc-binary-1";
 
 thread_local bool is_allowed_here = false;
+std::atomic<bool> compiles_candidates = false;
 
 /// All that a binary depends on but its compiler, which is in the file.
 std::string key_of(const std::string& source, const std::string& architecture) {
@@ -146,12 +148,16 @@ CompilingAllowed::CompilingAllowed(bool is_allowed) : before_(is_allowed_here) {
 CompilingAllowed::~CompilingAllowed() { is_allowed_here = before_; }
 bool compiling_is_allowed() { return is_allowed_here; }
 
+void compile_candidates(bool on) { compiles_candidates.store(on, std::memory_order_relaxed); }
+bool candidates_are_compiled() { return compiles_candidates.load(std::memory_order_relaxed); }
+
 CompiledBinary binary_of(const std::string& source, const std::string& architecture) {
   const std::optional<Binaries> binaries = Binaries::of_user();
   std::optional<CompiledBinary> kept = binaries ? readable(*binaries, source, architecture) : std::nullopt;
   if (!compiling_is_allowed()) {
     if (kept) return *kept;
-    throw CompileError("this kernel has not been compiled on this machine: `fusedsc tune` compiles, and so does force");
+    throw CompileError(
+        "this kernel has not been compiled on this machine: `fusedsc tune --compile` compiles, and so does force");
   }
   const RuntimeCompiler& compiler = runtime_compiler(compiler_kind(architecture));
   if (kept && (kept->compiler == compiler.version() || !compiler.why_not().empty())) return *kept;
@@ -170,7 +176,7 @@ std::string why_no_binaries(const std::string& architecture) {
   const std::optional<Binaries> binaries = Binaries::of_user();
   if (binaries && binaries->has_any(architecture)) return {};
   if (compiling_is_allowed()) return runtime_compiler(compiler_kind(architecture)).why_not();
-  return "no kernel has been compiled on this machine: `fusedsc tune` compiles";
+  return "no kernel has been compiled on this machine: `fusedsc tune --compile` compiles";
 }
 
 }  // namespace fusedsc::tuning

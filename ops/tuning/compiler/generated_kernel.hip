@@ -1,8 +1,8 @@
 #include "fusedsc/tuning/compiler/generated_kernel.h"
 
-#include <map>
 #include <mutex>
-#include <tuple>
+#include <string_view>
+#include <vector>
 
 namespace fusedsc::gpu {
 namespace {
@@ -33,24 +33,31 @@ std::string why_no_generated_kernels() {
 }
 
 GeneratedKernel::GeneratedKernel(const std::string& text, std::size_t shared_memory_bytes) {
+  struct Loaded {
+    int device;
+    std::string text;
+    std::shared_ptr<const Module> module;
+  };
   static std::mutex mutex;
-  static std::map<std::tuple<int, std::string, std::string>, std::shared_ptr<const Module>> modules;
+  static std::vector<Loaded> all;  // few: a program has some kernels
 #ifdef FUSEDSC_HOST_EXECUTOR
-  const int device = 0;
+  const int device = wave_size();
 #else
   const int device = current_device();
 #endif
-  const auto key = std::tuple(device, architecture(), text);
-  {
+  const auto find = [&] {
     const std::lock_guard lock(mutex);
-    if (const auto found = modules.find(key); found != modules.end()) {
-      module_ = found->second;
-      return;
+    for (const Loaded& each : all) {
+      if (each.device == device && each.text == text) module_ = each.module;
     }
-  }
-  module_ = std::make_shared<const Module>(compiled(text), shared_memory_bytes);
+    return module_ != nullptr;
+  };
+  if (find()) return;
+  const auto loaded = std::make_shared<const Module>(compiled(text), shared_memory_bytes);
+  if (find()) return;  // another thread was faster
+  module_ = loaded;
   const std::lock_guard lock(mutex);
-  module_ = modules.emplace(key, module_).first->second;  // of two threads the first one's stays
+  all.push_back({device, text, module_});
 }
 
 }  // namespace fusedsc::gpu

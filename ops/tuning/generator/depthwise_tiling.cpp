@@ -7,7 +7,8 @@
 namespace fusedsc::tuning {
 namespace {
 
-constexpr int kCompilersRegisters = 30;  // as of pointwise kernels
+/// Eq. 6 leaves 30 to the compiler; these kernels take some more, for addresses of rows.
+constexpr int kCompilersRegisters = 48;
 /// Rows are unrolled by the period after which registers have their first roles again: so many at most, of which each
 /// takes kernel^2 times columns times channels multiply-adds.
 constexpr int kMostPeriod = 24, kMostUnrolled = 12000;
@@ -57,8 +58,9 @@ DepthwiseResources resources_of(const DepthwiseTiling& tiling, const DepthwiseEx
   DepthwiseResources resources{};
   resources.limit_shared =
       std::min(limits.shared_bytes / tiling.block_n - limits.reserved_bytes, limits.block_shared_bytes);
+  constexpr int kUnit = 8;  // registers are given out by so many
   resources.limit_registers =
-      std::min(limits.registers / (tiling.block_n * kDepthwiseThreads), limits.thread_registers);
+      std::min(limits.registers / (tiling.block_n * kDepthwiseThreads) / kUnit * kUnit, limits.thread_registers);
   resources.used_shared = in_memory ? (tiling.ahead + 1) * row * bytes * kDepthwiseThreads : 0;
   if (extents.statistics) {
     const int moments = 4 * words * (1 + 2 * channels) * kDepthwiseThreads;

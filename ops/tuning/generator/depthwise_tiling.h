@@ -40,7 +40,7 @@ struct DepthwiseExtents {
 struct DepthwiseResources {
   int limit_shared, limit_registers;  ///< Eqs. 1 and 2
   int used_shared;                    ///< of a block, in bytes: exactly what it is launched with
-  int used_registers;                 ///< weights, sums, a row, rows on their way, and 30 for the compiler (Eq. 6)
+  int used_registers;                 ///< weights, sums, a row, rows on their way, and what the compiler takes (Eq. 6)
 
   bool fit() const { return used_shared <= limit_shared && used_registers <= limit_registers; }
 };

@@ -28,6 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-swap", action="store_true", help="take the model as it is, without fusedsc.swap")
     parser.add_argument("--budget", type=float, help="seconds to spend (default: as long as it takes)")
     parser.add_argument("--candidates", type=int, default=16, help="kernels and configs to try (default: 16)")
+    parser.add_argument(
+        "--compile", action="store_true", help="compile kernels that are generated for each problem, too (on a GPU)"
+    )
     parser.add_argument("--again", action="store_true", help="measure what was measured before, too")
 
 
@@ -43,6 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
                 budget=arguments.budget,
                 backward=of.training,
                 candidates=arguments.candidates,
+                compile_kernels=arguments.compile,
                 again=arguments.again,
                 progress=sys.stderr.isatty(),
             )

@@ -160,7 +160,7 @@ bool is_tile(const PointwiseArguments& a, const PointwiseTarget& target, const T
 int registers_of(const PointwiseArguments& a, const PointwiseTarget& target, const Tile& tile) {
   const int sums = tile.rows * tile.cols * tile.parts / kMatrixThreads;
   const int copied = (tile.rows + tile.cols) * tile.depth * bytes_of(a.x.dtype) / 4 / kMatrixThreads;
-  return sums + (target.copy_stages == 1 ? copied : 0) + (has_seams(a) ? 100 : 70);
+  return sums + (target.copy_stages == 1 ? copied : 0) + (has_seams(a) ? 130 : 90);
 }
 
 /// Whether it is one to generate.
