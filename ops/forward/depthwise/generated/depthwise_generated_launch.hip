@@ -79,6 +79,8 @@ std::string depthwise_generated_text(const DepthwiseArguments& a, const Config& 
   return generated::depthwise_text(a, target_of(a), config).text;
 }
 
-Kernel<DepthwiseArguments> depthwise_generated() { return {"generated", unsupported, configs, plan, depthwise_generated_text}; }
+Kernel<DepthwiseArguments> depthwise_generated() {
+  return {"generated", unsupported, configs, plan, depthwise_generated_text};
+}
 
 }  // namespace fusedsc::gpu

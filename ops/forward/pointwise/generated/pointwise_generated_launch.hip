@@ -100,6 +100,8 @@ std::string pointwise_generated_text(const PointwiseArguments& a, const Config& 
   return generated::pointwise_text(a, target_of(a), config).text;
 }
 
-Kernel<PointwiseArguments> pointwise_generated() { return {"generated", unsupported, configs, plan, pointwise_generated_text}; }
+Kernel<PointwiseArguments> pointwise_generated() {
+  return {"generated", unsupported, configs, plan, pointwise_generated_text};
+}
 
 }  // namespace fusedsc::gpu
