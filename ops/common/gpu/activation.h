@@ -75,7 +75,8 @@ template <int kCount, class A>
 FUSEDSC_DEVICE void activate_but_gelu(Activation activation, A (&z)[kCount]) {
   if (activation == Activation::identity) return;
   if (activation == Activation::relu || activation == Activation::relu6) {
-    const A high = activation == Activation::relu6 ? A(6) : std::numeric_limits<A>::infinity();
+    constexpr A kInfinity = std::numeric_limits<A>::infinity();  // a host's function: called by the compiler alone
+    const A high = activation == Activation::relu6 ? A(6) : kInfinity;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) z[i] = clamped(z[i], A(0), high);
   } else if (activation == Activation::silu) {
