@@ -1,8 +1,6 @@
 /// Activations and their derivatives on arrays in registers, as PyTorch defines them.
 #pragma once
 
-#include <limits>
-
 #include "fusedsc/common/gpu/tensors/vector.h"
 #include "fusedsc/common/normal_tail.h"
 #include "fusedsc/common/problem.h"
@@ -75,8 +73,8 @@ template <int kCount, class A>
 FUSEDSC_DEVICE void activate_but_gelu(Activation activation, A (&z)[kCount]) {
   if (activation == Activation::identity) return;
   if (activation == Activation::relu || activation == Activation::relu6) {
-    constexpr A kInfinity = std::numeric_limits<A>::infinity();  // a host's function: called by the compiler alone
-    const A high = activation == Activation::relu6 ? A(6) : kInfinity;
+    const float infinity = __builtin_bit_cast(float, 0x7f800000);
+    const A high = activation == Activation::relu6 ? A(6) : A(infinity);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) z[i] = clamped(z[i], A(0), high);
   } else if (activation == Activation::silu) {
