@@ -1,0 +1,69 @@
+"""Generated kernels, as far as they are seen without a GPU: what is said, and what is kept on disk."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import fusedsc
+
+
+def command(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "fusedsc", *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **variables},
+        timeout=300,
+    )
+
+
+def test_info_says_whether_there_is_a_compiler() -> None:
+    info = command("info", FUSEDSC_COMPILER="none")
+    assert info.returncode == 0, info.stderr
+    (row,) = [line for line in info.stdout.splitlines() if line.startswith("kernels at run time")]
+    if "none, as there are no GPU kernels" not in row:
+        assert 'FUSEDSC_COMPILER is "none"' in row
+
+
+def test_compilers_are_named_or_missed_in_a_sentence() -> None:
+    for gpu, version, library, why_not in zip(*torch.ops.fusedsc._compilers(), strict=True):
+        name = {"cuda": "nvrtc", "hip": "hiprtc"}[gpu]
+        if why_not:
+            assert why_not.startswith(f"there is no {name} (lib{name}.so) to compile kernels at run time: ")
+            assert (version, library) == ("", "")
+        else:
+            assert version.startswith(f"{name} ")
+            assert Path(library).name.startswith("lib")
+
+
+def test_there_is_no_source_on_a_cpu() -> None:
+    shown = command("explain", "pointwise_conv2d", "x=1x8x4x4", "weight=4x8x1x1", "--source", FUSEDSC_TUNE="1")
+    assert shown.returncode != 0
+    assert "--source: there is no generated kernel of pointwise_conv2d for these tensors" in shown.stderr
+    assert shown.stdout == ""
+
+
+def test_cache_clear_removes_compiled_kernels(tmp_path: Path) -> None:
+    folder = tmp_path / "binaries" / "sm-90"
+    folder.mkdir(parents=True)
+    (folder / "0123456789abcdef.bin").write_bytes(b"a kernel")
+    (folder / "notes.txt").write_text("somebody's own")
+    cleared = command("cache", "clear", FUSEDSC_CACHE_DIR=str(tmp_path))
+    assert cleared.returncode == 0, cleared.stderr
+    assert [file.name for file in folder.iterdir()] == ["notes.txt"]
+
+
+def test_tune_compiles_nothing_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSEDSC_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("FUSEDSC_TUNE", "1")
+    fusedsc.tuning.reload_choices()
+    layer = fusedsc.nn.PointwiseConv2d(8, 8)
+    fusedsc.tune(layer, torch.randn(1, 8, 4, 4), compile_kernels=True, budget=2, progress=False)
+    assert not (tmp_path / "binaries").exists()
+    fusedsc.tuning.reload_choices()
