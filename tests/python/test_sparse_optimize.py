@@ -7,9 +7,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 import torchvision
-from torch import nn
-
 from devices import device
+from torch import nn
 
 import fusedsc
 from fusedsc.sparse import SparseConv2d, optimizing, timing

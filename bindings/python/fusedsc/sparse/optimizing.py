@@ -78,8 +78,8 @@ def optimize(
         exported, compiled, copied and saved. :func:`restore` gives the network before.
 
     Raises:
-        ValueError: ``model`` is no module, is in training mode, neither on a CPU nor on a GPU, already optimized, or has parts that
-            ``fusedsc.swap`` fused; ``sample`` holds something else than tensors.
+        ValueError: ``model`` is no module, is in training mode, neither on a CPU nor on a GPU, already optimized, or
+            has parts that ``fusedsc.swap`` fused; ``sample`` holds something else than tensors.
     """
     inputs = _checked(model, sample)
     optimized = copy.deepcopy(model)
