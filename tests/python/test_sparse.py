@@ -366,7 +366,7 @@ def test_captured_graphs_see_new_maps(layout, packs):
             assert torch.equal(actual, expected)
 
 
-SPLIT = "gpu_lists/channels=32 rows=2 columns=4 splits=4 warps=8"
+SPLIT = "channels=32 columns=4 rows=2 warps=8 splits=4"
 
 
 @pytest.mark.gpu_only
@@ -375,7 +375,7 @@ def test_blocks_share_channels_out():
     x, weight, bias = tensors(shape=(2, 160, 9, 8))
     for function in (functional.ecr_conv2d, functional.pecr_conv2d):
         expected = function(x, weight, bias, padding=1)
-        with fusedsc.force("sparse_conv2d.forward", SPLIT):
+        with fusedsc.force("sparse_conv2d.forward", f"gpu_lists/{SPLIT}"):
             assert SPLIT in str(fusedsc.explain(function.__name__, x, weight, bias, padding=1))
             y = function(x, weight, bias, padding=1)
             assert torch.equal(y, function(x, weight, bias, padding=1))

@@ -54,8 +54,8 @@ struct SparseMemory {
 };
 
 /// `kLanes` threads have kVector neighbouring outputs each of a slot: no thread needs another's registers, so waves of
-/// any size run this.
-template <class T, int kLanes, int kVector, class Product = SparseProduct>
+/// any size run this. kAtOnce rows of the weight are on their way to each.
+template <class T, int kLanes, int kVector, class Product = SparseProduct, int kAtOnce = 4>
 struct SparseLists {
   using A = Accumulator<T>;
   using Memory = SparseMemory<A, kLanes * kVector>;
@@ -85,10 +85,11 @@ struct SparseLists {
   FUSEDSC_DEVICE static void run(const SparseListsParameters& p) {
     const Memory memory(p, shared_memory());
     const Part part(p, block_index());
-    wait_for_previous_kernel();
-    let_next_kernel_start();
     const int begin = part.split * p.split_channels;
     const int end = begin + p.split_channels < p.channels ? begin + p.split_channels : p.channels;
+    if (!p.weight_is_new) prefetch_weight(p, part, begin, end);
+    wait_for_previous_kernel();
+    let_next_kernel_start();
     for (int first = begin; first < end; first += p.slab()) {
       compress(p, part, first, end, memory);
       block_barrier();
@@ -97,6 +98,24 @@ struct SparseLists {
     }
     if (p.partials != nullptr) leave(p, part, memory);
     else finish(p, part, memory);
+  }
+
+  /// The block's share of the rows that it and other tiles read: they come while the kernel before ends, and while the
+  /// map is compressed.
+  FUSEDSC_DEVICE static void prefetch_weight(const SparseListsParameters& p, const Part& part, int begin, int end) {
+    constexpr int kLine = 128 / static_cast<int>(sizeof(A)), kLines = kOutputs / kLine;
+    const int tile = (part.image * p.row_tiles + part.row_tile) * p.column_tiles + part.column_tile;
+    const int tiles = p.images * p.row_tiles * p.column_tiles;
+    const int lines = (end - begin) * p.taps() * kLines, row_blocks = (p.outputs + kSparseRow - 1) / kSparseRow;
+    for (std::int64_t at = std::int64_t{tile} * p.threads + thread_index(); at < lines;
+         at += std::int64_t{tiles} * p.threads) {
+      const auto i = static_cast<int>(at);
+      const int output = part.output_tile * kOutputs + i % kLines * kLine;
+      if (output >= p.outputs) continue;
+      const std::int64_t block = std::int64_t{part.group} * row_blocks + output / kSparseRow;
+      const std::int64_t row = (block * p.channels + begin) * p.taps() + i / kLines;
+      prefetch(static_cast<const A*>(p.weight) + row * kSparseRow + output % kSparseRow);
+    }
   }
 
   /// Channels [first, first + slab) of those below `end`, of all positions of the tile. A thread reads a run of
@@ -198,7 +217,6 @@ struct SparseLists {
 
   FUSEDSC_DEVICE static void add_products(const SparseEntry<A>* entries, int count, const A* weight,
                                           A (&sums)[kVector]) {
-    constexpr int kAtOnce = 4;
 #pragma unroll 1
     for (int first = 0; first < count; first += kAtOnce) {
       Vector<A, kVector> rows[kAtOnce] = {};

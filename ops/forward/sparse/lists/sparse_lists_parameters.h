@@ -32,10 +32,12 @@ struct SparseListsParameters {
   ConstDeviceTensor x;
   DeviceTensor y;
   const void* weight = nullptr;  ///< packed
+  bool weight_is_new = false;    ///< the kernel before packs it
   const void* bias = nullptr;
   void* partials = nullptr;  ///< [split][image][position of the convolution's result][output], or none: blocks finish
   SparseAxis rows, columns;
   int images = 0, groups = 1, splits = 1;
+  int row_tiles = 1, column_tiles = 1;
   int channels = 0, outputs = 0;  ///< of a group
   int split_channels = 0;         ///< of a block
   int slices = 1;                 ///< threads' groups that share the channels of a slot out

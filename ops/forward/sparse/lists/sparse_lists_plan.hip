@@ -174,6 +174,8 @@ SparseListsPlan plan_sparse_lists(const SparseArguments& a, const SparseTiling& 
   const std::int64_t row_tiles = tiles(p.rows), column_tiles = tiles(p.columns);
   plan.blocks = output_tiles * column_tiles * row_tiles * p.splits * p.groups * p.images;
   if (plan.blocks > kMostInt) does_not_fit(tiling, "there are too many blocks");
+  p.row_tiles = static_cast<int>(row_tiles);
+  p.column_tiles = static_cast<int>(column_tiles);
   p.by_output_tiles = divisor(output_tiles);
   p.by_column_tiles = divisor(column_tiles);
   p.by_row_tiles = divisor(row_tiles);
