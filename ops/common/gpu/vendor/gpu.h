@@ -5,7 +5,7 @@
 /// of so many threads shall fit a multiprocessor at least, where that can be had); wave_size(); thread_index(),
 /// block_index() and block_count(); block_barrier(); shuffle_xor(); shared_memory() (shared memory,
 /// as much as the launch asked for) and copies to it that may run ahead: kCopyStages, start_copy(), commit_copies(),
-/// wait_for_copies(); prefetch(); conversions of 16-bit types; multiply_high(); propagating_min() and _max() (a NaN
+/// wait_for_copies(); conversions of 16-bit types; multiply_high(); propagating_min() and _max() (a NaN
 /// stays one); and on the host Stream, device_name(), multiprocessors(), kSharedMemoryLimit,
 /// most_blocks(), resident_blocks() and start().
 #pragma once

@@ -49,9 +49,6 @@ FUSEDSC_DEVICE void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
 }
 
-/// Asks for a line of the last-level cache; nobody waits for it.
-FUSEDSC_DEVICE void prefetch(const void* address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(address)); }
-
 /// Whether copies run ahead of their thread, so that rows on their way need no registers.
 inline constexpr bool kCopiesRunAhead = true;
 

@@ -50,9 +50,6 @@ FUSEDSC_DEVICE void commit_copies() {}
 template <int kGroups>
 FUSEDSC_DEVICE void wait_for_copies() {}
 
-/// There is no such instruction.
-FUSEDSC_DEVICE void prefetch(const void* /*address*/) {}
-
 /// Copies keep their thread waiting: rows ahead are better kept in registers.
 inline constexpr bool kCopiesRunAhead = false;
 

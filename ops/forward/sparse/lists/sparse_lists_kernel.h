@@ -4,6 +4,7 @@
 
 #include "fusedsc/common/gpu/activation.h"
 #include "fusedsc/common/gpu/vendor/following_kernel.h"
+#include "fusedsc/common/gpu/vendor/prefetch.h"
 #include "fusedsc/forward/sparse/lists/sparse_lists_parameters.h"
 
 namespace fusedsc::gpu {
