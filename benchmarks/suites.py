@@ -15,7 +15,7 @@ from .workloads.block import Block, InvertedResidual, block
 from .workloads.convolution import Convolution, convolution
 from .workloads.network import NamedNetwork, Network, SlidingChannelMobileNet, inference, training_step
 from .workloads.sliding_channel import SlidingChannel, sliding_channel
-from .workloads.sparse import SparseConvolution, sparse
+from .workloads.sparse import SparseConvolution, SparseNetwork, sparse, sparse_network
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -147,18 +147,23 @@ SPARSE_LAYERS = tuple(
         ("VGG19-conv15", (512, 512, 14, 3, 1, 83)),
         ("ResNet50-conv42", (256, 256, 14, 3, 1, 86)),
         ("ResNet50-conv46", (512, 512, 7, 3, 1, 90)),
+        # In front of max-pooling; the paper's Fig. 2 has no numbers: the share is ours.
+        ("VGG19-conv8", (256, 256, 56, 3, 1, 70, 2)),
+        ("VGG19-conv12", (512, 512, 28, 3, 1, 80, 2)),
+        ("VGG19-conv16", (512, 512, 14, 3, 1, 85, 2)),
     )
 )
+SPARSE_NETWORKS = tuple(map(SparseNetwork, ("vgg19", "resnet50", "densenet121", "regnet_x_16gf")))
 
 SUITES = {
     "cpu": ("depthwise", "pointwise", "sliding_channel", "dsc_block", "network", "sparse"),
     "cuda": (
         "depthwise", "pointwise", "sliding_channel", "dsc_block", "dsc_block_leanest", "unusual", "inverted_residual",
         "inverted_residual_leanest", "squeeze_excite", "network", "other_networks", "inference",
-        "sliding_channel_network",
+        "sliding_channel_network", "sparse", "sparse_network",
     ),
 }  # fmt: skip
-WHOLE_NETWORKS = ("network", "other_networks", "inference", "sliding_channel_network")
+WHOLE_NETWORKS = ("network", "other_networks", "inference", "sliding_channel_network", "sparse_network")
 LEANEST = "_leanest"  # the same blocks, as they are where memory is dear
 DIRECTIONS = {"cpu": ("forward", "backward"), "cuda": ("forward", "input gradient", "weight gradient")}
 BLOCK_DIRECTIONS = ("forward", "forward+backward")
@@ -250,8 +255,9 @@ class Selection:
         for layer in self._with_batches(SPARSE_LAYERS):
             for dtype in self.dtypes:
                 for layout in LAYOUTS:
-                    build = partial(sparse, layer, self._place(machine, dtype, layout))
-                    yield Case("sparse", layer.name, "ecr_conv2d", "forward", dtype, layout, layer.batch, build)
+                    place = replace(self._place(machine, dtype, layout), pytorch_layouts=tuple(LAYOUTS))
+                    build = partial(sparse, layer, place)
+                    yield Case("sparse", layer.name, layer.op, "forward", dtype, layout, layer.batch, build)
 
     def _networks(self, suite: str, machine: Machine) -> Iterator[Case]:
         networks = {
@@ -259,9 +265,12 @@ class Selection:
             "other_networks": OTHER_NETWORKS,
             "inference": INFERENCE_NETWORKS,
             "sliding_channel_network": SLIDING_CHANNEL_NETWORKS,
+            "sparse_network": SPARSE_NETWORKS,
         }[suite]
         layouts = ("channels_last",) if self.device == "cpu" or suite != "network" else LAYOUTS
-        direction, make = (INFERENCE, inference) if suite == "inference" else (NETWORK_DIRECTION, training_step)
+        inferences = {"inference": inference, "sparse_network": sparse_network}
+        direction = INFERENCE if suite in inferences else NETWORK_DIRECTION
+        make = inferences.get(suite, training_step)
         for network in self._with_batches(networks):
             op = network.name.split()[0]
             for dtype in self.dtypes:

@@ -22,13 +22,6 @@ MaxPooling pooling_of(IntArrayRef size, IntArrayRef stride) {
   return {pair_of("pool_size", size), pair_of("pool_stride", stride)};
 }
 
-void check_is_on_cpu(const char* name, const Tensor& tensor) {
-  check(tensor.device().is_cpu() || tensor.device().is_meta(), name, ": it is on ", tensor.device(),
-        ", but what skips zeros runs on CPUs only so far; take torch.nn.functional.conv2d there (and relu and "
-        "max_pool2d behind it), or move ",
-        name, " with .cpu()");
-}
-
 SymSizes output_sizes(const Tensor& x, const Tensor& weight, const Window& window, std::int64_t groups,
                       const MaxPooling& pooling) {
   check(groups > 0, "groups: it is ", groups, "; it must be at least 1");
@@ -71,7 +64,6 @@ Tensor sparse_meta(const Tensor& x, const Tensor& weight, const OptionalTensor& 
                    IntArrayRef padding, IntArrayRef dilation, std::int64_t groups, std::string_view activation,
                    IntArrayRef pool_size, IntArrayRef pool_stride, const OptionalTensor& packed) {
   check_activation("x", x);
-  check_is_on_cpu("x", x);
   check_weight("weight", weight, x);
   const SymSizes sizes =
       output_sizes(x, weight, window_of(weight, stride, padding, dilation), groups, pooling_of(pool_size, pool_stride));
@@ -165,7 +157,6 @@ Explanation explain_pecr_conv2d_kernel(const Tensor& x, const Tensor& weight, co
 
 Tensor pack_sparse_weight_meta(const Tensor& weight, std::int64_t groups) {
   check_activation("weight", weight);
-  check_is_on_cpu("weight", weight);
   check(groups > 0 && weight.sym_size(0) % groups == 0, "groups: it is ", groups, ", which must divide the ",
         weight.sym_size(0), " output channels of weight");
   return new_tensor({packed_size(weight, groups)}, weight, accumulation_type(weight.scalar_type()));

@@ -4,16 +4,46 @@
 
 #include "fusedsc/common/checks/checks.h"
 #include "fusedsc/common/divide_up.h"
+#include "fusedsc/forward/members.h"
 #include "fusedsc/forward/sparse/cpu/sparse_cpu.h"
 #include "fusedsc/runtime/operator.h"
+#include "fusedsc/tuning/role.h"
+#ifdef FUSEDSC_GPU
+#include "fusedsc/forward/sparse/sparse_kernels.h"
+#endif
 
 namespace fusedsc {
 namespace {
 
-std::span<const Implementation<SparseArguments>> implementations() {
-  static const Implementation<SparseArguments> list[] = {sparse_cpu()};
+using Kernel = tuning::Kernel<SparseArguments>;
+
+std::span<const Kernel> kernels() {
+  static const Kernel list[] = {
+#ifdef FUSEDSC_GPU
+      gpu::sparse_lists(),
+#endif
+      tuning::kernel_of<sparse_cpu>(),
+  };
   return list;
 }
+
+tuning::Config prior_config([[maybe_unused]] const Kernel& kernel, [[maybe_unused]] const SparseArguments& a) {
+#ifdef FUSEDSC_GPU
+  if (a.x.device == Device::gpu) return gpu::sparse_lists_prior(a);
+#endif
+  return {};
+}
+
+/// There is one kernel for each device.
+tuning::Choice<SparseArguments> prior(const SparseArguments& a) {
+  for (const Kernel& kernel : kernels()) {
+    if (kernel.unsupported(a).empty()) return {&kernel, prior_config(kernel, a)};
+  }
+  return {};
+}
+
+constexpr tuning::Role<SparseArguments> kRole{"sparse_conv2d.forward", kernels, prior, prior_config};
+const tuning::RoleRegistration kRegistered(kRole.name, [] { return tuning::names_of(kernels()); });
 
 void check_problem(const SparseArguments& a) {
   check_readable({"x", a.x});
@@ -40,11 +70,13 @@ void check_memory(const SparseArguments& a) {
 
 constexpr Operator<SparseArguments> kOperator{
     .name = "sparse_conv2d",
-    .implementations = implementations,
+    .implementations = nullptr,
     .check_problem = check_problem,
     .check_memory = check_memory,
     .is_empty = is_empty_forward<SparseArguments>,
     .clear_results = [](const SparseArguments&) {},
+    .plan = [](const SparseArguments& a, int threads) { return tuning::plan_chosen(kRole, a, threads); },
+    .candidates = [](const SparseArguments& a, int threads) { return tuning::candidates(kRole, a, threads); },
 };
 
 std::int64_t pooled(const char* axis, std::int64_t input, std::int64_t size, std::int64_t stride) {
@@ -103,8 +135,12 @@ void pack_sparse_weight(const PackSparseWeightArguments& a, const Execution& exe
   check_channels_given("packed", a.packed, packed_sparse_weight_size(a.weight.sizes, a.groups),
                        accumulation_type(a.weight.dtype));
   check_no_overlap({{"packed", a.packed}}, {{"weight", a.weight}});
+#ifdef FUSEDSC_GPU
+  if (a.weight.device == Device::gpu) return gpu::pack_sparse_weight(a, execution.stream);
+#endif
   const std::string elsewhere = needs_device(Device::cpu, a.weight.device);
-  if (!elsewhere.empty()) throw Unsupported("pack_sparse_weight: " + elsewhere);
+  if (!elsewhere.empty())
+    throw Unsupported("pack_sparse_weight: " + elsewhere + ", and this build has no kernels for it");
   cpu::pack_sparse_weight(a, execution);
 }
 

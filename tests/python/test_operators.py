@@ -73,8 +73,8 @@ def convolution_calls(layout):
 
 
 def sparse_calls(layout):
-    x = torch.relu(torch.randn(2, 4, 6, 7, dtype=torch.float64, device="cpu")).to(memory_format=layout)
-    weight, bias = torch.randn(6, 2, 3, 3, dtype=x.dtype, device="cpu"), torch.randn(6, dtype=x.dtype, device="cpu")
+    x = torch.relu(torch.randn(2, 4, 6, 7, dtype=torch.float64)).to(memory_format=layout)
+    weight, bias = torch.randn(6, 2, 3, 3, dtype=x.dtype), torch.randn(6, dtype=x.dtype)
     packed = ops._pack_sparse_weight(weight, 2)
     yield ops._pack_sparse_weight, (weight, 2)
     for vector, given in ((bias, packed), (None, None)):

@@ -5,7 +5,7 @@ import reference
 import torch
 import torch.nn.functional as F
 from cases import ACTIVATIONS, DTYPES, LAYOUTS, cases, in_layout, pairs
-from devices import examples, randn
+from devices import device, examples, rand, randn
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -13,21 +13,18 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import fusedsc
 from fusedsc import functional, plain
 
-pytestmark = pytest.mark.cpu_only("what skips zeros runs on CPUs only so far")
-
 ops = torch.ops.fusedsc
 ZEROS = (0.0, 0.3, 0.7, 0.9, 0.99, 1.0)
 
 
 def with_zeros(x, share, generator):
     """Of the elements of x so many become zeros, of either sign."""
-    is_zero = torch.rand(x.shape, generator=generator) < share
-    negative = torch.rand(x.shape, generator=generator) < 0.5
+    is_zero, negative = rand(x.shape, generator) < share, rand(x.shape, generator) < 0.5
     return torch.where(is_zero, torch.where(negative, -0.0, 0.0).to(x.dtype), x)
 
 
 def tensors(dtype=torch.float32, zeros=0.8, layout="contiguous", shape=(2, 20, 9, 8), outputs=70, kernel=3, groups=1):
-    generator = torch.Generator().manual_seed(5)
+    generator = torch.Generator("cpu").manual_seed(5)
     x = in_layout(with_zeros(randn(shape, generator, dtype), zeros, generator), layout)
     return x, randn((outputs, shape[1] // groups, kernel, kernel), generator, dtype), randn(outputs, generator, dtype)
 
@@ -129,7 +126,8 @@ def test_what_is_not_finite_reaches_what_it_reaches_in_a_dense_convolution(value
     x[0, 3, 4, 4] = value
     x[1, 19, 0, 7] = value
     y = functional.ecr_conv2d(x, weight, bias, padding=1, groups=groups)
-    expected = F.conv2d(x.double(), weight.double(), bias.double(), padding=1, groups=groups)
+    wide = [t.double().cpu() for t in (x, weight, bias)]  # where a library may not take another way
+    expected = F.conv2d(*wide, padding=1, groups=groups).to(x.device)
     torch.testing.assert_close(y.double(), expected, rtol=1e-5, atol=1e-5, equal_nan=True)
     y = functional.pecr_conv2d(x, weight, bias, padding=1, groups=groups)
     expected = F.max_pool2d(F.relu(expected), 2, 2)
@@ -171,6 +169,7 @@ def test_of_a_packed_weight_only_the_sizes_are_read(function):
     assert torch.equal(function(x, anything, bias, packed=packed), function(x, weight, bias))
 
 
+@pytest.mark.cpu_only("threads are the CPU's")
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_same_bits_whatever_the_threads(threads):
     x, weight, bias = tensors(shape=(3, 40, 14, 14))
@@ -275,33 +274,10 @@ def test_wrong_counts_of_numbers_given_to_the_operator(numbers):
         ops.pecr_conv2d(x, weight, None, [1], [0], numbers)
 
 
-class OnGpu(torch.Tensor):
-    """A tensor without memory that says it is on a GPU, and is dispatched as such."""
-
-    @staticmethod
-    def __new__(cls, *shape):
-        return torch.Tensor._make_wrapper_subclass(cls, shape, device="cuda:0")
-
-    @classmethod
-    def __torch_dispatch__(cls, *args, **kwargs):
-        raise NotImplementedError
-
-
-@pytest.mark.parametrize("name", functional.INFERENCE_OPERATORS)
-def test_a_gpu_is_refused(name):
-    sentence = r"{}: it is on cuda:0, but .* CPUs only so far; take torch\.nn\.functional\.conv2d there.*\.cpu\(\)"
-    x, weight = OnGpu(2, 4, 8, 8), OnGpu(5, 4, 3, 3)
-    with torch._C._DisableTorchDispatch(), torch.no_grad():
-        with pytest.raises(ValueError, match=sentence.format("x")):
-            getattr(functional, name)(x, weight)
-        with pytest.raises(ValueError, match=sentence.format("weight")):
-            fusedsc.sparse.pack_weight(weight)
-
-
 def test_autocast():
     x, weight, bias = tensors()
     packed = fusedsc.sparse.pack_weight(weight.bfloat16())
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(device().type, torch.bfloat16):
         for function in (functional.ecr_conv2d, functional.pecr_conv2d):
             y = function(x, weight, bias)
             assert y.dtype == torch.bfloat16
@@ -363,11 +339,54 @@ def test_exports():
     assert torch.equal(exported.module()(x), model(x))
 
 
+@pytest.mark.gpu_only
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("packs", [False, True])
+def test_captured_graphs_see_new_maps(layout, packs):
+    """A call neither allocates in between nor waits for the host, and its workspace is the graph's."""
+    x, weight, bias = tensors(layout=layout, shape=(1, 64, 14, 14), outputs=96)
+    packed = fusedsc.sparse.pack_weight(weight) if packs else None
+
+    def both():
+        y = functional.ecr_conv2d(x, weight, bias, padding=1, activation="relu", packed=packed)
+        return y, functional.pecr_conv2d(x, weight, bias, padding=1, packed=packed)
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        both()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = both()
+    for zeros in ZEROS:
+        x.copy_(with_zeros(torch.randn_like(x), zeros, torch.Generator("cpu").manual_seed(6)))
+        graph.replay()
+        for actual, expected in zip(captured, both(), strict=True):
+            assert torch.equal(actual, expected)
+
+
+SPLIT = "channels=32 columns=4 rows=2 warps=8 splits=4"
+
+
+@pytest.mark.gpu_only
+def test_blocks_share_channels_out():
+    """As by one block, but for the order of sums; the same bits each time."""
+    x, weight, bias = tensors(shape=(2, 160, 9, 8))
+    for function in (functional.ecr_conv2d, functional.pecr_conv2d):
+        expected = function(x, weight, bias, padding=1)
+        with fusedsc.force("sparse_conv2d.forward", f"gpu_lists/{SPLIT}"):
+            assert SPLIT in str(fusedsc.explain(function.__name__, x, weight, bias, padding=1))
+            y = function(x, weight, bias, padding=1)
+            assert torch.equal(y, function(x, weight, bias, padding=1))
+        torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-4)
+
+
 def test_explains():
     x, weight, _ = tensors()
     for name in functional.INFERENCE_OPERATORS:
         explanation = fusedsc.explain(name, x, weight, padding=1)
-        assert explanation.taken("forward") == "cpu"
+        assert explanation.taken("forward") == {"cpu": "cpu", "cuda": "gpu_lists"}[device().type]
         assert explanation.taken("backward") is None
 
 

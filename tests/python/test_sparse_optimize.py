@@ -7,12 +7,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 import torchvision
+from devices import device
 from torch import nn
 
 import fusedsc
 from fusedsc.sparse import SparseConv2d, optimizing, timing
-
-pytestmark = pytest.mark.cpu_only("what skips zeros runs on CPUs only so far")
 
 FASTEST = {"pecr": ("pecr", "ecr", "dense"), "ecr": ("ecr", "pecr", "dense"), "dense": ("dense", "ecr", "pecr")}
 
@@ -23,7 +22,7 @@ def choose(monkeypatch):
     The second argument: what is found of the whole network, of the ways "dense" and "sparse"."""
 
     def to(way, whole="sparse"):
-        def times_of(ways, present):
+        def times_of(ways, present, device):
             for run in ways.values():
                 run()
             order = (whole, "dense", "sparse") if "sparse" in ways else FASTEST[way]
@@ -61,7 +60,7 @@ class Net(nn.Module):
 def network(kind=Net, *args):
     """Of trained statistics, as it were."""
     torch.manual_seed(3)
-    model = kind(*args).eval()
+    model = kind(*args).eval().to(device())
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.running_mean.normal_()
@@ -358,7 +357,7 @@ def test_inference_only(choose):
         (lambda: Net, image, "model: it is the class Net; give a module"),
         (lambda: network().train(), image, r"model: it is in training mode; .*call model\.eval\(\)"),
         (lambda: training_in("features.1"), image, r"model: features\.1 is in training mode"),
-        (lambda: network().to("meta"), image, r"model: stem\.weight is on meta, but .* CPUs only"),
+        (lambda: network().to("meta"), image, r"model: stem\.weight is on meta, but .* CPUs and GPUs"),
         (lambda: nn.Sequential(SparseConv2d(torch.ones(1, 3, 1, 1))).eval(), image, r"optimized already; .*restore"),
         (lambda: fusedsc.swap(torchvision.models.mobilenet_v2(), verbose=False).eval(), image, r"fusedsc\.unswap"),
         (network, lambda: "x", "sample: give a tensor"),

@@ -137,7 +137,7 @@ def ecr_conv2d(
     activation: str = "identity",
     packed: Tensor | None = None,
 ) -> Tensor:
-    """What ``F.conv2d`` computes, without multiplying the zeros of x: for inference, behind a ReLU, on CPUs.
+    """What ``F.conv2d`` computes, without multiplying the zeros of x: for inference, behind a ReLU.
 
     The ECR of Xu et al., "Accelerating Convolutional Neural Network by Exploiting Sparsity on GPUs" (section 5,
     Algorithms 1 and 2): of each window the values other than zero are gathered, each with the place of its row of the
@@ -161,8 +161,8 @@ def ecr_conv2d(
         [N, M, OH, OW], OH and OW as in :func:`depthwise_conv2d`.
 
     Raises:
-        ValueError: an argument has the wrong rank, channels, dtype, device (a GPU's) or value; or one requires a
-            gradient, and grad mode is on. ``F.conv2d`` is what has gradients, and runs on GPUs.
+        ValueError: an argument has the wrong rank, channels, dtype, device or value; or one requires a gradient,
+            and grad mode is on. ``F.conv2d`` is what has gradients.
     """
     sizes = geometry(x, weight, stride, padding, dilation)
     return operators_in_use().ecr_conv2d(x, weight, bias, *sizes, integer("groups", groups), activation, packed)
@@ -183,7 +183,7 @@ def pecr_conv2d(
     """``F.max_pool2d(F.relu(F.conv2d(x, ...)), pool_size, pool_stride)`` in one, without multiplying the zeros of x.
 
     The PECR of Xu et al. (section 6, Algorithms 3 and 4): as :func:`ecr_conv2d`, and the convolution's result is never
-    in memory. For inference, on CPUs.
+    in memory. For inference.
 
     Args:
         x, weight, bias, stride, padding, dilation, groups, packed: as in :func:`ecr_conv2d`.

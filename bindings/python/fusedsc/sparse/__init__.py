@@ -1,4 +1,4 @@
-"""Convolutions that skip the zeros of what they read, and where in a network they gain: for inference, on CPUs."""
+"""Convolutions that skip the zeros of what they read, and where in a network they gain: for inference."""
 
 from .layers import SparseConv2d
 from .optimizing import optimize, report, restore

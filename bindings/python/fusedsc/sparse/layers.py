@@ -84,7 +84,7 @@ class SparseConv2d(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SparseConv2d:
         """As any module's; but what is packed has a type of its own, whatever the weight is converted to."""
         super()._apply(fn, recurse)
-        if self.weight.device.type == "cpu":
+        if self.weight.device.type != "meta":
             with torch.no_grad():
                 self.packed = pack_weight(self.weight, self.groups)
         return self

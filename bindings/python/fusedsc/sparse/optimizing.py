@@ -61,11 +61,13 @@ def optimize(
     faster by more than 2% and by three standard errors. At last the whole network is timed, as it was and as it is; if
     it has not gained, everything is dense again. After section 7 of seed 002 (OCPA).
 
+    On a GPU all are timed as captured CUDA graphs, with PyTorch's settings as they are (TF32, ``cudnn.benchmark``).
+
     What is faster depends on the share of zeros, on the batch and on the machine's threads: give a sample like what
     will come. Other inputs are computed as right, but perhaps not as fast.
 
     Args:
-        model: a network in eval mode, on a CPU. It stays as it is.
+        model: a network in eval mode, on a CPU or a GPU. It stays as it is.
         sample: what it is called with: a tensor, or a tuple or list of tensors.
         progress: show a progress bar, if tqdm is installed.
         verbose: print the report to stderr; :func:`report` has it in any case.
@@ -76,8 +78,8 @@ def optimize(
         exported, compiled, copied and saved. :func:`restore` gives the network before.
 
     Raises:
-        ValueError: ``model`` is no module, is in training mode, not on a CPU, already optimized, or has parts that
-            ``fusedsc.swap`` fused; ``sample`` holds something else than tensors.
+        ValueError: ``model`` is no module, is in training mode, neither on a CPU nor on a GPU, already optimized, or
+            has parts that ``fusedsc.swap`` fused; ``sample`` holds something else than tensors.
     """
     inputs = _checked(model, sample)
     optimized = copy.deepcopy(model)
@@ -130,10 +132,10 @@ def _checked(model: nn.Module, sample: Tensor | Sequence[Tensor]) -> tuple[Tenso
             f"model: {training or 'it'} is in training mode; what skips zeros is for inference: call model.eval()"
         )
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if tensor.device.type != "cpu":
+        if tensor.device.type not in ("cpu", "cuda"):
             raise ValueError(
-                f"model: {name} is on {tensor.device}, but what skips zeros runs on CPUs only so far; leave the model "
-                "as it is there, or move it with .cpu()"
+                f"model: {name} is on {tensor.device}, but what skips zeros runs on CPUs and GPUs; move it with "
+                '.to("cpu") or .to("cuda")'
             )
     if any(isinstance(one, SparseConv2d) for one in model.modules()):
         raise ValueError("model: it is optimized already; give what fusedsc.sparse.restore(model) returns")
@@ -225,7 +227,7 @@ class _Measuring(fx.Interpreter):
         if layer.pooling is not None:
             modules["pecr"] = pecr = layer.sparse(pools=True).eval()
             ways["pecr"] = lambda: pecr(x)
-        rounds = times_of(ways, "dense")
+        rounds = times_of(ways, "dense", x.device.type)
         choice, us = faster_way("dense", rounds)
         if choice != "dense":
             self.region.sparse[layer] = modules[choice]
@@ -252,14 +254,15 @@ def _installed(
     optimized: nn.Module, model: nn.Module, inputs: tuple[Tensor, ...], regions: list[Region]
 ) -> tuple[nn.Module, float, float, bool]:
     """The network with its sparse layers, and what it takes before and now. A plain copy where it does not gain."""
+    device = inputs[0].device.type
     if not any(region.sparse for region in regions):
-        _, us = faster_way("dense", times_of({"dense": lambda: model(*inputs)}, "dense"))
+        _, us = faster_way("dense", times_of({"dense": lambda: model(*inputs)}, "dense", device))
         return optimized, us["dense"], us["dense"], False
     for region in regions:
         if region.sparse:
             optimized = _replaced(optimized, region.module, _sparse_region(region))
     ways = {"dense": lambda: model(*inputs), "sparse": lambda: optimized(*inputs)}
-    choice, us = faster_way("dense", times_of(ways, "dense"))
+    choice, us = faster_way("dense", times_of(ways, "dense", device))
     if choice == "dense":
         return copy.deepcopy(model), us["dense"], us["dense"], True
     return optimized, us["dense"], us["sparse"], False

@@ -14,7 +14,7 @@ def pack_weight(weight: Tensor, groups: int = 1) -> Tensor:
     """A weight as :func:`fusedsc.functional.ecr_conv2d` and ``pecr_conv2d`` read it, for many calls.
 
     Args:
-        weight: [M, C // groups, Kh, Kw], on a CPU. It is not written to; the result does not follow later changes.
+        weight: [M, C // groups, Kh, Kw]. It is not written to; the result does not follow later changes.
         groups: divides M.
 
     Returns:
@@ -22,6 +22,6 @@ def pack_weight(weight: Tensor, groups: int = 1) -> Tensor:
         [C // groups * Kh * Kw][64], with zeros where there are fewer outputs.
 
     Raises:
-        ValueError: the weight has the wrong rank, dtype or device, or groups does not divide M.
+        ValueError: the weight has the wrong rank or dtype, or groups does not divide M.
     """
     return torch.ops.fusedsc._pack_sparse_weight(weight, integer("groups", groups))

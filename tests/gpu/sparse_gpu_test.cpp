@@ -1,0 +1,159 @@
+/// Convolution that skips zeros, on GPUs: the cases of the CPU's tests, each kernel with configs that are far apart,
+/// and how much it multiplies.
+#include "fusedsc/forward/sparse/sparse_kernels.h"
+#include "gpu/forced.h"
+#include "gpu/gpu_under_test.h"
+#include "ops/sparse_cases.h"
+
+namespace fusedsc::reference {
+namespace {
+
+constexpr const char* kRole = "sparse_conv2d.forward";
+
+class SparseGpu : public OnGpu {
+ protected:
+  static DataType dtype() { return GetParam().dtype; }
+  static std::vector<tuning::Kernel<SparseArguments>> kernels() { return {gpu::sparse_lists()}; }
+
+  /// With some configs, others for each problem.
+  static void verify_configs(const SparseCase& problem, std::size_t number, std::size_t most) {
+    SparseTensors tensors(problem);
+    const SparseArguments arguments = tensors.arguments(problem);
+    const std::vector<tuning::Kernel<SparseArguments>> all = kernels();
+    for (const auto& kernel : able(std::span<const tuning::Kernel<SparseArguments>>(all), arguments)) {
+      for (const std::string& choice : some_choices(kernel, arguments, number, most)) {
+        verify_by(kRole, choice, [&] { verify(kSparse, arguments, {{"y", tensors.y, tensors.expected}}); });
+        if (HasFailure()) return;
+      }
+    }
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Targets, SparseGpu, testing::ValuesIn(gpu_targets()), testing::PrintToStringParamName());
+
+TEST_P(SparseGpu, Edges) { for_each_case(sparse_edges(dtype()), verify_sparse); }
+TEST_P(SparseGpu, Shares) { for_each_case(sparse_shares(dtype()), verify_sparse); }
+
+TEST_P(SparseGpu, Random) {
+  align_tensors(false);
+  for_each_case(random_sparse(dtype()), verify_sparse);
+}
+
+TEST_P(SparseGpu, Configs) {
+  std::size_t number = 0;
+  for_each_case(sparse_edges(dtype()), [&](const SparseCase& problem) {
+    if (++number % 3 == 0) verify_configs(problem, number, 2);
+  });
+}
+
+TEST_P(SparseGpu, EmptyBatch) {
+  const SparseCase problem{.dtype = dtype(), .x = {0, 3, 4, 4}, .outputs = 2, .window = {{3, 3}, {1, 1}, {1, 1}, {}}};
+  SparseTensors tensors(problem);
+  run(kSparse, tensors.arguments(problem));
+}
+
+/// More under a window than fits shared memory at once, with all channels of a split.
+TEST_P(SparseGpu, ManyChannels) {
+  const SparseCase problem{.dtype = dtype(),
+                           .x = {1, 700, 4, 5},
+                           .outputs = 33,
+                           .window = {{3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}},
+                           .zeros = 0.9,
+                           .packed = true};
+  verify_configs(problem, 0, 6);
+}
+
+/// Windows that do not fit a block are pooled in a second pass.
+TEST_P(SparseGpu, LargePooling) {
+  const SparseCase problem{.dtype = dtype(),
+                           .x = {2, 9, 20, 19},
+                           .outputs = 35,
+                           .window = {{3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}},
+                           .pooling = {{18, 17}, {2, 1}},
+                           .activation = Activation::relu};
+  verify_sparse(problem);
+}
+
+/// NaN and infinity are values like others; ReLU and the greatest of a window keep NaN.
+TEST_P(SparseGpu, NonFiniteReachesWhatADenseConvolutionWouldHaveItReach) {
+  SparseCase problem{.dtype = dtype(),
+                     .x = {2, 18, 6, 6},
+                     .outputs = 70,
+                     .window = {{3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}},
+                     .pooling = {{2, 2}, {2, 2}},
+                     .activation = Activation::relu};
+  SparseTensors tensors(problem);
+  Array x = tensors.x.values();
+  x.at(0, 4, 2, 3).value = NAN;
+  x.at(1, 17, 5, 0).value = INFINITY;
+  tensors.x.fill(x);
+  const SparseArguments arguments = tensors.arguments(problem);
+  const std::vector<tuning::Kernel<SparseArguments>> all = kernels();
+  for (const std::string& choice : some_choices(all.front(), arguments, 0, 5)) {
+    SCOPED_TRACE(choice);
+    const Forced forced(kRole, choice);
+    tensors.y.wipe();
+    run(kSparse, arguments);
+    const Array y = tensors.y.values();
+    for_each_index(y.sizes, [&](auto n, auto m, auto h, auto w) {
+      const double value = y.at(n, m, h, w).value;
+      if (n == 0) {  // rows 1 to 3, columns 2 to 4 of the convolution's result
+        EXPECT_EQ(std::isnan(value), h <= 1 && w >= 1) << m << ' ' << h << ' ' << w;
+      } else {
+        EXPECT_FALSE(std::isnan(value)) << m << ' ' << h << ' ' << w;
+        EXPECT_TRUE((h == 2 && w == 0) || std::isfinite(value)) << m << ' ' << h << ' ' << w;
+      }
+    });
+  }
+}
+
+/// What of a weight is not finite makes no NaN of a zero, whichever the row.
+TEST_P(SparseGpu, ZerosAreNotMultiplied) {
+  const SparseCase problem{.dtype = dtype(),
+                           .x = {1, 20, 5, 5},
+                           .outputs = 40,
+                           .window = {{3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}},
+                           .zeros = 0.97,
+                           .bias = false};
+  SparseTensors tensors(problem);
+  Array x = tensors.x.values(), weight = tensors.weight.values();
+  for_each_index(weight.sizes, [&](auto m, auto c, auto i, auto j) {
+    if (c % 2 == 0) weight.at(m, c, i, j).value = INFINITY;
+  });
+  for_each_index(x.sizes, [&](auto n, auto c, auto h, auto w) {
+    if (c % 2 == 0) x.at(n, c, h, w).value = (c + h + w) % 2 == 0 ? 0.0 : -0.0;
+  });
+  tensors.weight.fill(weight);
+  tensors.x.fill(x);
+  run(kSparse, tensors.arguments(problem));
+  const Array y = tensors.y.values();
+  for_each_index(y.sizes, [&](auto n, auto m, auto h, auto w) {
+    EXPECT_TRUE(std::isfinite(y.at(n, m, h, w).value)) << m << ' ' << h << ' ' << w;
+  });
+}
+
+TEST_P(SparseGpu, ExplainSaysWhatRuns) {
+  for (const SparseCase& problem : sparse_shares(dtype())) {
+    SparseTensors tensors(problem);
+    const SparseArguments arguments = tensors.arguments(problem);
+    const std::string choice =
+        expect_explained(kRole, explain_sparse_conv2d(arguments), [&] { run(kSparse, arguments); });
+    EXPECT_TRUE(choice.starts_with("gpu_lists/")) << choice;
+  }
+}
+
+TEST_P(SparseGpu, ForceSaysWhatItCannot) {
+  const SparseCase problem{.dtype = dtype(), .x = {1, 16, 6, 6}, .outputs = 8, .window = {{3, 3}, {1, 1}, {1, 1}, {}}};
+  SparseTensors tensors(problem);
+  const SparseArguments arguments = tensors.arguments(problem);
+  for (const char* choice : {"cpu", "gpu_lists/channels=48 rows=1 columns=1 splits=1 warps=4",
+                             "gpu_lists/channels=32 rows=1 columns=1 splits=3 warps=4",
+                             "gpu_lists/channels=32 rows=1 columns=1 splits=1 warps=17", "gpu_lists/box=3",
+                             "gpu_lists/channels=32 rows=99 columns=99 splits=1 warps=4"}) {
+    const Forced forced(kRole, choice);
+    EXPECT_THROW(run(kSparse, arguments), Unsupported) << choice;
+  }
+  verify(kSparse, arguments, {{"y", tensors.y, tensors.expected}});
+}
+
+}  // namespace
+}  // namespace fusedsc::reference
