@@ -18,6 +18,8 @@ using tuning::Knob;
 Kernel<PointwiseArguments> pointwise_few();
 /// Anything, whatever the GPU: tiles of a matrix product, of rows, columns and depth; groups of warps share the depth.
 Kernel<PointwiseArguments> pointwise_tiles();
+/// 16 bits, channels_last, by products of 32 threads: rows and columns of a block, warps that share k, stages.
+Kernel<PointwiseArguments> pointwise_fragments();
 
 /// By TMA and the warpgroup products of Hopper GPUs. They have entries where FUSEDSC_HOPPER is defined. A tile's rows
 /// are positions; warpgroups share its depth.
@@ -54,6 +56,7 @@ struct NamedChoice {
 
 // Of arguments that the kernel supports: what it is taken with.
 Config pointwise_tiles_prior(const PointwiseArguments& a);
+Config pointwise_fragments_prior(const PointwiseArguments& a);
 
 namespace hopper {
 

@@ -24,16 +24,20 @@ class PointwiseSink {
 
   FUSEDSC_DEVICE PointwiseSink(const PointwiseParameters& p, const PointwiseShare& share, int first_channel)
       : p_(p), share_(share), first_channel_(first_channel), channels_(p.product.channels - first_channel) {
-    const int first = share.group * p.product.channels + first_channel;
-    load_items<Sweep>(p.bias, first, channels_, A(0), bias_, T());
+    if constexpr (!kMeetsOwners<Sweep>) meet(0);
+  }
+
+  FUSEDSC_DEVICE void meet(int owner) {
+    const int first = share_.group * p_.product.channels + first_channel_;
+    load_items<Sweep>(p_.bias, first, channels_, A(0), bias_, T(), owner);
     if constexpr (kSeams) {
-      load_items<Sweep>(p.epilogue.scale, first, channels_, A(1), scale_, A());
-      load_items<Sweep>(p.epilogue.shift, first, channels_, A(0), shift_, A());
+      load_items<Sweep>(p_.epilogue.scale, first, channels_, A(1), scale_, A(), owner);
+      load_items<Sweep>(p_.epilogue.shift, first, channels_, A(0), shift_, A(), owner);
     }
   }
 
   FUSEDSC_DEVICE void take(int sweep, int pixel, int channel, A (&y)[Sweep::kRun], int count) {
-    const auto item = [&](int i) { return item_of<Sweep>(sweep, i); };
+    const auto item = [&](int i) { return kept_item<Sweep>(item_of<Sweep>(sweep, i)); };
 #pragma unroll
     for (int i = 0; i < Sweep::kRun; ++i) y[i] += bias_[item(i)];
     if constexpr (kSeams) {
@@ -90,8 +94,9 @@ class PointwiseSink {
   const PointwiseParameters& p_;
   const PointwiseShare share_;
   int first_channel_, channels_;
-  A bias_[Sweep::kItems];
-  A scale_[kSeams ? Sweep::kItems : 1], shift_[kSeams ? Sweep::kItems : 1];
+  static constexpr int kKept = kKeptItems<Sweep>;
+  A bias_[kKept];
+  A scale_[kSeams ? kKept : 1], shift_[kSeams ? kKept : 1];
   Moments<A, Sweep::kPixelRows ? Sweep::kRun : 1> moments_[kSeams ? Sweep::kOwners : 1];
 };
 
