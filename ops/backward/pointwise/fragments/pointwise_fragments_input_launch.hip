@@ -31,9 +31,9 @@ input_fragments_kernel(PointwiseInputGradientParameters parameters) {
   }
 }
 
-template <class T, int kRowTiles, int kColumns, int kParts, int kStages, int kBlocks, int kSeamBlocks>
+template <class T, int kPositionTiles, int kColumns, int kParts, int kStages, int kBlocks, int kSeamBlocks>
 Instance instance(DataType dtype) {
-  using Tile = FragmentTile<kRowTiles, kColumns, kParts, kStages>;
+  using Tile = FragmentTile<kPositionTiles, kColumns, kParts, kStages>;
   return {dtype,
           config_of_fragments<Tile>(),
           input_fragments_kernel<T, Tile, kBlocks, false>,
@@ -43,13 +43,14 @@ Instance instance(DataType dtype) {
 }
 
 const Instance kInstances[] = {
-    // row tiles, columns, parts, stages; blocks that shall fit a multiprocessor, without seams and with them
+    // tiles of 8 positions, columns, parts, stages; blocks that shall fit a multiprocessor, without seams and with them
 #define FUSEDSC_FRAGMENTS(T, dtype)                                                                                   \
-  instance<T, 1, 32, 1, 4, 7, 4>(dtype), instance<T, 2, 32, 1, 4, 4, 3>(dtype), instance<T, 1, 64, 1, 4, 5, 2>(dtype), \
-      instance<T, 2, 64, 1, 4, 3, 2>(dtype), instance<T, 1, 96, 1, 4, 4, 2>(dtype),                                   \
-      instance<T, 2, 96, 1, 4, 3, 2>(dtype), instance<T, 1, 128, 1, 4, 3, 2>(dtype),                                  \
-      instance<T, 1, 32, 2, 4, 6, 4>(dtype), instance<T, 2, 64, 2, 4, 3, 2>(dtype),                                   \
-      instance<T, 1, 32, 4, 4, 6, 4>(dtype), instance<T, 1, 64, 4, 4, 5, 2>(dtype)
+  instance<T, 2, 32, 1, 4, 8, 6>(dtype), instance<T, 4, 32, 1, 4, 6, 5>(dtype), instance<T, 2, 64, 1, 4, 7, 4>(dtype), \
+      instance<T, 4, 64, 1, 4, 4, 3>(dtype), instance<T, 2, 96, 1, 4, 6, 3>(dtype),                                   \
+      instance<T, 4, 96, 1, 4, 3, 2>(dtype), instance<T, 2, 128, 1, 4, 5, 3>(dtype),                                  \
+      instance<T, 4, 128, 1, 4, 2, 2>(dtype), instance<T, 2, 32, 2, 4, 8, 5>(dtype),                                  \
+      instance<T, 4, 64, 2, 4, 4, 3>(dtype), instance<T, 2, 32, 4, 4, 8, 5>(dtype),                                   \
+      instance<T, 2, 64, 4, 4, 6, 4>(dtype)
     FUSEDSC_FRAGMENTS(Float16, DataType::float16),
 };
 

@@ -240,15 +240,15 @@ class WeightFragments {
   FUSEDSC_DEVICE static void start_strip(const PointwiseMatrix& matrix, int group, int channel, int channels, int first,
                                          int end, const Place& place) {
     const T* const base = static_cast<const T*>(matrix.data) + group * matrix.group;
-    const bool has = channel < channels;
+    const int position = first + FragmentStrip<T, kRun>::position(0), left = channel < channels ? end - position : 0;
+    const T* const from = base + position * matrix.first + channel;
 #pragma unroll
     for (int i = 0; i < Tile::kSteps; ++i) {
 #pragma unroll
       for (int s = 0; s < 4; ++s) {
-        const int position = first + 16 * i + FragmentStrip<T, kRun>::position(s);
-        const bool is_there = has && position < end;
+        const int distance = 16 * i + 4 * s;  // of positions
         start_copy<2 * kRun>(FragmentStrip<T, kRun>::place(place(i), s),
-                             is_there ? base + matrix.first_offset(position) + channel : base, is_there);
+                             distance < left ? from + distance * matrix.first : base, distance < left);
       }
     }
   }

@@ -14,7 +14,9 @@ std::string why_no_fragments(std::initializer_list<ConstTensorView> tensors, std
     if (tensor.sizes[1] / groups % 8 != 0) {
       return "a group has " + std::to_string(tensor.sizes[1] / groups) + " channels, not a multiple of 8";
     }
-    if (activation_matrix(tensor, groups, true).run_bytes != 16) {
+    const PointwiseMatrix matrix = activation_matrix(tensor, groups, true);
+    if (!matrix.is_linear) return "positions of an image do not lie at equal distances in memory";
+    if (matrix.run_bytes != 16) {
       return "8 channels of a position are not together in memory, at an address that is a multiple of 16";
     }
   }

@@ -1,5 +1,5 @@
-/// The product of the forward pass and of the input gradient by warps that read their rows from memory as
-/// instructions take them: no barrier, and no copy of rows or results through other threads' hands.
+/// The product of the forward pass and of the input gradient by warps that read activations from memory as
+/// instructions take them: no barrier, and no way of activations or results through other threads' hands.
 #pragma once
 
 #include "fusedsc/common/gpu/vendor/following_kernel.h"
@@ -8,49 +8,49 @@
 
 namespace fusedsc::gpu {
 
-/// A thread's 16 bytes of each of its rows on their way: copied to shared memory ahead of their use, and read by nobody
+/// A thread's 16 bytes of its positions on their way: copied to shared memory ahead of their use, and read by nobody
 /// else, so that no barrier is needed.
 template <class T, class Tile>
 class FragmentRows {
  public:
-  static constexpr int kStageBytes = Tile::kThreadRows * kMatrixThreads * 16;
+  static constexpr int kStageBytes = Tile::kPositionTiles * kMatrixThreads * 16;
 
   FUSEDSC_DEVICE FragmentRows(const PointwiseMatrix& matrix, int group, void* memory, int stage_bytes)
-      : matrix_(matrix),
-        base_(static_cast<const T*>(matrix.data) + group * matrix.group + FragmentPlace().run * Tile::kRun),
+      : stride_(matrix.first),
+        base_(static_cast<const T*>(matrix.data) + group * matrix.group + FragmentPlace().inner * 8),
         memory_(static_cast<unsigned char*>(memory) + thread_index() * 16),
         stage_bytes_(stage_bytes) {}
 
-  /// From row `first` on, of which so many are left.
+  /// From position `first` on, of which so many are left.
   FUSEDSC_DEVICE void aim(int first, int left) {
-#pragma unroll
-    for (int r = 0; r < Tile::kThreadRows; ++r) {
-      const bool has = FragmentPlace().row + 8 * r < left;
-      rows_[r] = has ? base_ + matrix_.first_offset(first + FragmentPlace().row + 8 * r) : nullptr;
-    }
+    from_ = base_ + (first + FragmentPlace().outer) * stride_;
+    left_ = left - FragmentPlace().outer;
   }
   /// Values of k from `k` on, of `depth`.
   FUSEDSC_DEVICE void start(int slot, int k, int depth) const {
-    const bool has = k + FragmentPlace().run * Tile::kRun < depth;
+    const int left = k + FragmentPlace().inner * 8 < depth ? left_ : 0;
+    unsigned char* const to = memory_ + slot * stage_bytes_;
 #pragma unroll
-    for (int r = 0; r < Tile::kThreadRows; ++r) {
-      const bool has_row = has && rows_[r] != nullptr;
-      start_copy<16>(memory_ + slot * stage_bytes_ + r * kMatrixThreads * 16, has_row ? rows_[r] + k : base_, has_row);
+    for (int i = 0; i < Tile::kPositionTiles; ++i) {
+      const bool has = 8 * i < left;
+      start_copy<16>(to + i * kMatrixThreads * 16, has ? from_ + 8 * i * stride_ + k : base_, has);
     }
   }
-  FUSEDSC_DEVICE void read(int slot, FragmentWords (&to)[Tile::kThreadRows]) const {
+  FUSEDSC_DEVICE void read(int slot, FragmentWords (&to)[Tile::kPositionTiles]) const {
+    const unsigned char* const from = memory_ + slot * stage_bytes_;
 #pragma unroll
-    for (int r = 0; r < Tile::kThreadRows; ++r) {
-      to[r] = *reinterpret_cast<const FragmentWords*>(memory_ + slot * stage_bytes_ + r * kMatrixThreads * 16);
+    for (int i = 0; i < Tile::kPositionTiles; ++i) {
+      to[i] = *reinterpret_cast<const FragmentWords*>(from + i * kMatrixThreads * 16);
     }
   }
 
  private:
-  const PointwiseMatrix& matrix_;
+  std::int64_t stride_;
   const T* base_;
   unsigned char* memory_;
   int stage_bytes_;
-  const T* rows_[Tile::kThreadRows];
+  const T* from_ = nullptr;
+  int left_ = 0;
 };
 
 /// Coefficients of a seam by k, in shared memory: scale, shift, and scale of the other tensor.
@@ -72,6 +72,7 @@ class FragmentSeam {
   template <class T, bool kHasOther, int kRows>
   FUSEDSC_DEVICE void apply(int k, FragmentWords (&rows)[kRows], const FragmentWords (&other)[kRows]) const {
     constexpr int kTogether = 2;
+    static_assert(kRows % kTogether == 0);
     float scale[8], shift[8], other_scale[8];
     read(k, scale);
     read(padded_depth_ + k, shift);
@@ -180,7 +181,9 @@ struct FragmentProduct {
 
     wait_for_previous_kernel();
     const T* const from = static_cast<const T*>(p.weight.data) + share.group * p.weight.group;
-    if constexpr (!kWeightDepthFirst) weight.start(from + first_channel * p.weight.first, p.weight.first, channels, p.depth);
+    if constexpr (!kWeightDepthFirst) {
+      weight.start(from + first_channel * p.weight.first, p.weight.first, channels, p.depth);
+    }
     Rows rows(p.activations, share.group, memory, kStage);
     Rows other(kHasOther ? p.seam.other : p.activations, share.group, memory + Rows::kStageBytes, kStage);
 
@@ -215,6 +218,7 @@ struct FragmentProduct {
     if constexpr (kSeams) seam.load_all(share.group * p.depth, p.depth);
     Sink sink(parameters, share, first_channel);
     wait_for_copies<Tile::kStages - 2>();
+    if constexpr (!kWeightDepthFirst) weight.arrange(p.depth);
     block_barrier();
 
     Sums sums;
@@ -222,15 +226,15 @@ struct FragmentProduct {
     for (int tile = 0; tile < tiles; ++tile) {
       for (int step = 0; step < steps; ++step) {
         wait_for_copies<Tile::kStages - 2>();
-        FragmentWords a[Tile::kThreadRows];
+        FragmentWords a[Tile::kPositionTiles];
         rows.read(slot, a);
         const int chunk = step * Tile::kParts + part;
         if constexpr (kSeams) {
-          FragmentWords b[Tile::kThreadRows];
+          FragmentWords b[Tile::kPositionTiles];
           if constexpr (kHasOther) other.read(slot, b);
           start_next();
           if (Tile::kParts == 1 || chunk < all_chunks) {
-            seam.apply<T, kHasOther>(chunk * Tile::kChunk + FragmentPlace().run * Tile::kRun, a, b);
+            seam.apply<T, kHasOther>(chunk * Tile::kChunk + FragmentPlace().inner * 8, a, b);
           }
         } else {
           start_next();
@@ -258,17 +262,17 @@ struct FragmentProduct {
       block_barrier();
     }
 #pragma unroll
-    for (int run = 0; run < Tile::kColumnRuns; ++run) {
-      const int channel = run * 32 + FragmentPlace().run * Tile::kRun;
+    for (int group = 0; group < Tile::kGroups; ++group) {
+      const int channel = group * Tile::kGroup + FragmentPlace().outer * Tile::kRun;
       if (channel >= channels) continue;
-      sink.meet(run);
+      sink.meet(group);
 #pragma unroll
-      for (int r = 0; r < Tile::kThreadRows; ++r) {
-        const int unit = r * Tile::kColumnRuns + run, pixel = first_pixel + FragmentPlace().row + 8 * r;
+      for (int i = 0; i < Sums::kPositions; ++i) {
+        const int unit = Sums::unit(i, group), pixel = first_pixel + Sums::position(i);
         if (pixel >= pixels || (Tile::kParts > 1 && unit % Tile::kParts != part)) continue;
         float y[Tile::kRun];
         if constexpr (Tile::kParts > 1) Sums::gather(exchange, unit, y);
-        else sums.read(r, run, y);
+        else sums.read(i, group, y);
         sink.take(unit, pixel, first_channel + channel, y, Tile::kRun);
       }
     }

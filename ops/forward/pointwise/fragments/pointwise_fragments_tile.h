@@ -1,6 +1,7 @@
-/// Products of matrices of 16-bit elements by warps that need neither each other nor shared memory for their rows. A
-/// warp's instruction takes any order of k and of columns, if both factors have the same: with the orders chosen here a
-/// thread's part of a factor is 16 bytes as they lie in memory, and so is its part of the result.
+/// Products of matrices of 16-bit elements by warps that need neither each other nor shared memory for what they read
+/// and write. Instructions take any order of k if both factors have it, and any order of rows: with those chosen here a
+/// thread's part of an activation is 16 bytes as they lie in memory, and its results are neighbouring channels. Rows of
+/// an instruction are channels of the result, columns positions.
 #pragma once
 
 #include "fusedsc/common/gpu/products/matrix.h"
@@ -9,163 +10,190 @@
 
 namespace fusedsc::gpu {
 
-/// A warp has kRowTiles times 16 rows and kColumns columns; kParts warps share the values of k. Of rows kStages chunks
-/// of k are under way or in use.
-template <int kRowTiles_, int kColumns_, int kParts_ = 1, int kStages_ = 4>
+/// A warp has 8 * kPositionTiles positions and kColumns channels; kParts warps share the values of k. Of activations
+/// kStages chunks of k are under way or in use.
+template <int kPositionTiles_, int kColumns_, int kParts_ = 1, int kStages_ = 4>
 struct FragmentTile {
-  static constexpr int kRowTiles = kRowTiles_, kColumns = kColumns_, kParts = kParts_, kStages = kStages_;
+  static constexpr int kPositionTiles = kPositionTiles_, kColumns = kColumns_, kParts = kParts_, kStages = kStages_;
   static constexpr int kWarps = kMatrixThreads / 32, kTeams = kWarps / kParts;
-  static constexpr int kWarpRows = 16 * kRowTiles, kRows = kWarpRows * kTeams;
-  static constexpr int kChunk = 32;  ///< values of k, of which each of four threads has a run
-  static constexpr int kRun = 8, kRuns = kChunk / kRun;
-  static constexpr int kThreadRows = 2 * kRowTiles, kColumnTiles = kColumns / 8, kColumnRuns = kColumns / 32;
-  static_assert(kColumns % 32 == 0 && kWarps % kParts == 0);
+  static constexpr int kWarpRows = 8 * kPositionTiles, kRows = kWarpRows * kTeams;
+  static constexpr int kChunk = 32, kChunkRuns = 4;  ///< values of k, of which each of four threads has 8
+  static constexpr int kRun = kColumns % 64 == 0 ? 8 : 4;  ///< neighbouring channels that a thread stores at once
+  static constexpr int kGroup = 8 * kRun, kGroups = kColumns / kGroup;  ///< channels of 8 threads' runs
+  static constexpr int kChannelTiles = kColumns / 16;
+  static_assert(kColumns % kGroup == 0 && kWarps % kParts == 0);
 };
 
-/// Where a thread stands in its warp: of rows its first is `row`, and of runs of neighbours it has every fourth.
+/// Where a thread stands: `outer` of an instruction's rows or columns, `inner` of its k, or of its results' columns.
 struct FragmentPlace {
-  int warp, row, run;
+  int warp, outer, inner;
 
   FUSEDSC_DEVICE FragmentPlace()
-      : warp(thread_index() / 32), row(thread_index() % 32 / 4), run(thread_index() % 32 % 4) {}
+      : warp(thread_index() / 32), outer(thread_index() % 32 / 4), inner(thread_index() % 4) {}
 };
 
 /// 16 bytes in shared memory.
 using FragmentWords = Aligned<std::uint32_t, 4>;
 
-/// A weight in shared memory as instructions take it: [chunk][column tile][lane], 16 bytes each. Column c of 32 is
-/// number c / 8 * 2 + c % 2 of tile c % 8 / 2, so that a thread's results of four tiles are neighbours.
+/// A weight in shared memory as instructions take it: [chunk][channel tile][half of k][lane], 16 bytes each. Row g of
+/// channel tile i of a group, with g < 8, is channel g * kRun + 2 * i; row g + 8 is the next.
 template <class T, class Tile>
 class FragmentWeight {
  public:
-  static constexpr int kChunkWords = Tile::kColumnTiles * 32;  ///< of 16 bytes
-  static constexpr int kChunkBytes = kChunkWords * 16;
+  static constexpr int kChunkBytes = Tile::kChannelTiles * 2 * 32 * 16;
 
   FUSEDSC_DEVICE explicit FragmentWeight(void* memory) : words_(static_cast<FragmentWords*>(memory)) {}
 
-  /// Starts copying a weight [column][k]; there are `columns` and `depth` from the first ones on.
-  FUSEDSC_DEVICE void start(const T* from, std::int64_t column_stride, int columns, int depth) const {
-    constexpr int kThreadsOfChunk = Tile::kColumns * Tile::kRuns;
-    for (int chunk = 0; chunk * Tile::kChunk < depth; ++chunk) {
-#pragma unroll
-      for (int i = 0; i < kThreadsOfChunk; i += kMatrixThreads) {
-        const int column = (thread_index() + i) / Tile::kRuns, run = thread_index() % Tile::kRuns;
-        const int k = chunk * Tile::kChunk + run * Tile::kRun;
-        const bool has = column < columns && k < depth;
-        start_copy<16>(place(chunk, column, run), has ? from + column * column_stride + k : from, has);
-      }
-    }
+  /// Starts copying a weight [channel][k]; there are `channels` and `depth` from the first ones on. A thread copies
+  /// runs of two channels each, whose words it then exchanges, where they are, in arrange().
+  FUSEDSC_DEVICE void start(const T* from, std::int64_t channel_stride, int channels, int depth) const {
+    for_each_pair(depth, [&](FragmentWords* first, FragmentWords* second, int channel, int k) {
+      const bool has = channel < channels && k < depth;
+      const T* const run = has ? from + channel * channel_stride + k : from;
+      start_copy<16>(first, run, has);
+      start_copy<16>(second, has ? run + channel_stride : run, has);
+    });
+  }
+  /// Once the thread's copies have arrived.
+  FUSEDSC_DEVICE void arrange(int depth) const {
+    for_each_pair(depth, [](FragmentWords* first, FragmentWords* second, int, int) {
+      const FragmentWords a = *first, b = *second;
+      *first = {a.elements[0], b.elements[0], a.elements[1], b.elements[1]};
+      *second = {a.elements[2], b.elements[2], a.elements[3], b.elements[3]};
+    });
   }
 
-  /// Copies a weight [k][column].
-  FUSEDSC_DEVICE void turn(const T* from, std::int64_t depth_stride, int columns, int depth) const {
-    constexpr int kThreadsOfChunk = Tile::kColumns / Tile::kRun * Tile::kRuns;
-    const int chunks = (depth + Tile::kChunk - 1) / Tile::kChunk;
-    for (int i = thread_index(); i < kThreadsOfChunk * chunks; i += kMatrixThreads) {
-      const int run = i % Tile::kRuns, rest = i / Tile::kRuns;
-      const int column = rest % (Tile::kColumns / Tile::kRun) * Tile::kRun, chunk = rest / (Tile::kColumns / Tile::kRun);
-      const int k = chunk * Tile::kChunk + run * Tile::kRun;
-      Vector<T, Tile::kRun> rows[Tile::kRun];
+  /// Copies a weight [k][channel].
+  FUSEDSC_DEVICE void turn(const T* from, std::int64_t depth_stride, int channels, int depth) const {
+    constexpr int kOctets = Tile::kColumns / 8, kOfChunk = kOctets * Tile::kChunkRuns;
+    for (int i = thread_index(); i < kOfChunk * chunks(depth); i += kMatrixThreads) {
+      const int run = i % Tile::kChunkRuns, channel = i / Tile::kChunkRuns % kOctets * 8, chunk = i / kOfChunk;
+      const int k = chunk * Tile::kChunk + run * 8;
+      Vector<T, 8> rows[8];
 #pragma unroll
-      for (int r = 0; r < Tile::kRun; ++r) {
+      for (int r = 0; r < 8; ++r) {
         rows[r] = {};
-        if (column < columns && k + r < depth) rows[r] = load<Tile::kRun>(from + (k + r) * depth_stride + column);
+        if (channel < channels && k + r < depth) rows[r] = load<8>(from + (k + r) * depth_stride + channel);
       }
 #pragma unroll
-      for (int c = 0; c < Tile::kRun; ++c) {
-        FragmentWords words;
+      for (int pair = 0; pair < 4; ++pair) {
 #pragma unroll
-        for (int w = 0; w < 4; ++w) {
-          const std::uint32_t first = rows[2 * w].words[c / 2], second = rows[2 * w + 1].words[c / 2];
-          words.elements[w] =
-              c % 2 == 0 ? (first & 0xffffu) | second << 16 : first >> 16 | (second & 0xffff0000u);
+        for (int half = 0; half < 2; ++half) {
+          FragmentWords words;
+#pragma unroll
+          for (int w = 0; w < 2; ++w) {
+            const std::uint32_t first = rows[4 * half + 2 * w].words[pair],
+                                second = rows[4 * half + 2 * w + 1].words[pair];
+            words.elements[2 * w] = (first & 0xffffu) | second << 16;
+            words.elements[2 * w + 1] = first >> 16 | (second & 0xffff0000u);
+          }
+          *place(chunk, channel + 2 * pair, run, half) = words;
         }
-        *place(chunk, column + c, run) = words;
       }
     }
   }
 
-  /// Of a column tile: of columns g, runs of k.
-  FUSEDSC_DEVICE FragmentWords read(int chunk, int tile) const {
-    return words_[(chunk * Tile::kColumnTiles + tile) * 32 + thread_index() % 32];
+  FUSEDSC_DEVICE FragmentWords read(int chunk, int tile, int half) const {
+    return words_[((chunk * Tile::kChannelTiles + tile) * 2 + half) * 32 + thread_index() % 32];
   }
 
  private:
-  FUSEDSC_DEVICE FragmentWords* place(int chunk, int column, int run) const {
-    const int c = column % 32, tile = column / 32 * 4 + c % 8 / 2, number = c / 8 * 2 + c % 2;
-    return words_ + (chunk * Tile::kColumnTiles + tile) * 32 + number * 4 + run;
+  FUSEDSC_DEVICE static int chunks(int depth) { return (depth + Tile::kChunk - 1) / Tile::kChunk; }
+
+  /// Of an even channel and the next.
+  FUSEDSC_DEVICE FragmentWords* place(int chunk, int channel, int run, int half) const {
+    const int tile = channel / Tile::kGroup * (Tile::kRun / 2) + channel % Tile::kRun / 2;
+    const int lane = channel / Tile::kRun % 8 * 4 + run;
+    return words_ + ((chunk * Tile::kChannelTiles + tile) * 2 + half) * 32 + lane;
+  }
+
+  /// Each lane's, so that neighbours fall on different banks.
+  template <class Use>
+  FUSEDSC_DEVICE void for_each_pair(int depth, const Use& use) const {
+    constexpr int kOfChunk = Tile::kChannelTiles * 32;
+    for (int i = thread_index(); i < kOfChunk * chunks(depth); i += kMatrixThreads) {
+      const int lane = i % 32, tile = i / 32 % Tile::kChannelTiles, chunk = i / kOfChunk;
+      const int channel =
+          tile / (Tile::kRun / 2) * Tile::kGroup + lane / 4 * Tile::kRun + tile % (Tile::kRun / 2) * 2;
+      FragmentWords* const first = words_ + (chunk * Tile::kChannelTiles + tile) * 64 + lane;
+      use(first, first + 32, channel, chunk * Tile::kChunk + lane % 4 * 8);
+    }
   }
 
   FragmentWords* words_;
 };
 
-/// A thread's results, and how they are added up.
+/// A thread's results: of 2 * kPositionTiles positions, and of each kGroups runs of channels.
 template <class T, class Tile>
 class FragmentSums {
  public:
+  static constexpr int kPositions = 2 * Tile::kPositionTiles;
+
   FUSEDSC_DEVICE FragmentSums() { clear(); }
 
   FUSEDSC_DEVICE void clear() {
 #pragma unroll
-    for (int i = 0; i < Tile::kRowTiles; ++i) {
+    for (int i = 0; i < Tile::kChannelTiles; ++i) {
 #pragma unroll
-      for (int j = 0; j < Tile::kColumnTiles; ++j) {
+      for (int j = 0; j < Tile::kPositionTiles; ++j) {
 #pragma unroll
         for (int v = 0; v < 4; ++v) sums_[i][j][v] = 0;
       }
     }
   }
 
-  /// A chunk; of rows a thread has 16 bytes each.
-  FUSEDSC_DEVICE void multiply(const FragmentWords (&rows)[Tile::kThreadRows], const FragmentWeight<T, Tile>& weight,
-                               int chunk) {
+  /// A chunk; of activations a thread has 16 bytes of one position of each tile.
+  FUSEDSC_DEVICE void multiply(const FragmentWords (&activations)[Tile::kPositionTiles],
+                               const FragmentWeight<T, Tile>& weight, int chunk) {
 #pragma unroll
-    for (int j = 0; j < Tile::kColumnTiles; ++j) {
-      const FragmentWords b = weight.read(chunk, j);
+    for (int i = 0; i < Tile::kChannelTiles; ++i) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
+        const FragmentWords a = weight.read(chunk, i, half);
 #pragma unroll
-        for (int i = 0; i < Tile::kRowTiles; ++i) {
-          const auto &low = rows[2 * i].elements, &high = rows[2 * i + 1].elements;
-          wave_multiply_add(sums_[i][j],
-                            {{low[2 * half], high[2 * half], low[2 * half + 1], high[2 * half + 1]},
-                             {b.elements[2 * half], b.elements[2 * half + 1]}},
-                            T());
+        for (int j = 0; j < Tile::kPositionTiles; ++j) {
+          const auto& b = activations[j].elements;
+          wave_multiply_add(
+              sums_[i][j],
+              {{a.elements[0], a.elements[1], a.elements[2], a.elements[3]}, {b[2 * half], b[2 * half + 1]}}, T());
         }
       }
     }
   }
 
-  /// Of a row of the thread's, a run of neighbouring columns.
-  FUSEDSC_DEVICE void read(int row, int run, float (&to)[Tile::kRun]) const {
+  /// Of the warp's positions, the thread's i-th.
+  FUSEDSC_DEVICE static int position(int i) { return i / 2 * 8 + FragmentPlace().inner * 2 + i % 2; }
+
+  FUSEDSC_DEVICE void read(int position, int group, float (&to)[Tile::kRun]) const {
 #pragma unroll
-    for (int i = 0; i < Tile::kRun; ++i) to[i] = sums_[row / 2][4 * run + i / 2][row % 2 * 2 + i % 2];
+    for (int i = 0; i < Tile::kRun; ++i) {
+      to[i] = sums_[group * (Tile::kRun / 2) + i / 2][position / 2][i % 2 * 2 + position % 2];
+    }
   }
 
-  /// Of kParts warps that have summed over different k: unit `u`, a run of a row, is added up by part u % kParts.
-  static constexpr int kUnits = Tile::kThreadRows * Tile::kColumnRuns;
+  /// Of kParts warps that have summed over different k: unit u, a run of a position, is added up by part u % kParts.
+  static constexpr int kUnits = kPositions * Tile::kGroups;
   static constexpr int kExchangeBytes = Tile::kParts == 1 ? 0 : kUnits * Tile::kRun * 4 * kMatrixThreads;
+
+  FUSEDSC_DEVICE static int unit(int position, int group) { return position * Tile::kGroups + group; }
 
   FUSEDSC_DEVICE void leave(float* memory) const {
 #pragma unroll
-    for (int unit = 0; unit < kUnits; ++unit) {
+    for (int u = 0; u < kUnits; ++u) {
       float values[Tile::kRun];
-      read(unit / Tile::kColumnRuns, unit % Tile::kColumnRuns, values);
+      read(u / Tile::kGroups, u % Tile::kGroups, values);
 #pragma unroll
-      for (int i = 0; i < Tile::kRun; i += 4) {
-        store<4>(values + i, memory + ((unit * 2 + i / 4) * kMatrixThreads + thread_index()) * 4);
-      }
+      for (int i = 0; i < Tile::kRun; i += 4) store<4>(values + i, place(memory, u, i, thread_index()));
     }
   }
   /// Of the team's parts, in their order.
-  FUSEDSC_DEVICE static void gather(const float* memory, int unit, float (&to)[Tile::kRun]) {
+  FUSEDSC_DEVICE static void gather(float* memory, int unit, float (&to)[Tile::kRun]) {
     const int first = thread_index() / (32 * Tile::kParts) * (32 * Tile::kParts) + thread_index() % 32;
 #pragma unroll
     for (int part = 0; part < Tile::kParts; ++part) {
 #pragma unroll
       for (int i = 0; i < Tile::kRun; i += 4) {
-        const auto four = *reinterpret_cast<const Aligned<float, 4>*>(
-            memory + ((unit * 2 + i / 4) * kMatrixThreads + first + 32 * part) * 4);
+        const auto four = *reinterpret_cast<const Aligned<float, 4>*>(place(memory, unit, i, first + 32 * part));
 #pragma unroll
         for (int v = 0; v < 4; ++v) to[i + v] = part == 0 ? four.elements[v] : to[i + v] + four.elements[v];
       }
@@ -173,7 +201,11 @@ class FragmentSums {
   }
 
  private:
-  float sums_[Tile::kRowTiles][Tile::kColumnTiles][4];
+  FUSEDSC_DEVICE static float* place(float* memory, int unit, int i, int thread) {
+    return memory + ((unit * (Tile::kRun / 4) + i / 4) * kMatrixThreads + thread) * 4;
+  }
+
+  float sums_[Tile::kChannelTiles][Tile::kPositionTiles][4];
 };
 
 /// As TileSweep, of a thread's results.
@@ -181,13 +213,15 @@ template <class Tile>
 struct FragmentSweep {
   using A = float;
   static constexpr bool kPixelRows = true, kWholeRuns = true, kInOrderOfOwners = true;
-  static constexpr int kRun = Tile::kRun, kOwners = Tile::kColumnRuns, kItems = kOwners * kRun;
+  static constexpr int kRun = Tile::kRun, kOwners = Tile::kGroups, kItems = kOwners * kRun;
   static constexpr int kChannels = Tile::kColumns, kPixels = Tile::kRows;
-  static constexpr int kSlots = 8 * Tile::kWarps;  ///< threads that meet a channel
+  static constexpr int kSlots = 4 * Tile::kWarps;  ///< threads that meet a channel
 
   FUSEDSC_DEVICE static int owner(int sweep) { return sweep % kOwners; }
-  FUSEDSC_DEVICE static int slot() { return thread_index() / 4; }
-  FUSEDSC_DEVICE static int channel(int item) { return item / kRun * 32 + thread_index() % 4 * kRun + item % kRun; }
+  FUSEDSC_DEVICE static int slot() { return FragmentPlace().warp * 4 + FragmentPlace().inner; }
+  FUSEDSC_DEVICE static int channel(int item) {
+    return item / kRun * Tile::kGroup + FragmentPlace().outer * kRun + item % kRun;
+  }
 };
 
 }  // namespace fusedsc::gpu

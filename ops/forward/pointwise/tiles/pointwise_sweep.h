@@ -97,7 +97,7 @@ FUSEDSC_DEVICE void load_items(const void* vector, int first, int channels, A ot
                                Stored, int owner = 0) {
   if constexpr (kMeetsOwners<Sweep>) {
     const auto* from = static_cast<const Stored*>(vector) + first + Sweep::channel(owner * Sweep::kRun);
-    constexpr int kAtOnce = 16 / static_cast<int>(sizeof(Stored));
+    constexpr int kMost = 16 / static_cast<int>(sizeof(Stored)), kAtOnce = kMost < Sweep::kRun ? kMost : Sweep::kRun;
     if (vector != nullptr && Sweep::channel(owner * Sweep::kRun) < channels &&
         reinterpret_cast<std::uintptr_t>(from) % 16 == 0) {  // whole runs
 #pragma unroll
@@ -113,6 +113,10 @@ FUSEDSC_DEVICE void load_items(const void* vector, int first, int channels, A ot
   }
 }
 
+/// Whether runs are always whole and lie together in memory, and nothing lies between rows and images.
+template <class Sweep>
+inline constexpr bool kHasWholeRuns = requires { requires Sweep::kWholeRuns; };
+
 /// Where the elements of a run are that begins at {pixel, channel}.
 template <class Sweep, class T, class Matrix>
 struct RunPlace {
@@ -122,17 +126,14 @@ struct RunPlace {
 
   FUSEDSC_DEVICE RunPlace(T* data_, const Matrix& matrix_, int group, int pixel_, int channel)
       : data(data_ + group * matrix_.group + channel * matrix_.second), matrix(matrix_), pixel(pixel_) {
-    if constexpr (Sweep::kPixelRows) data += matrix.first_offset(pixel);
+    if constexpr (kHasWholeRuns<Sweep>) data += pixel * matrix.first;
+    else if constexpr (Sweep::kPixelRows) data += matrix.first_offset(pixel);
   }
 
   FUSEDSC_DEVICE T* element(int i) const {
     return data + (Sweep::kPixelRows ? i * matrix.second : matrix.first_offset(pixel + i));
   }
 };
-
-/// Whether runs are always whole, and 16 bytes that memory has at once.
-template <class Sweep>
-inline constexpr bool kHasWholeRuns = requires { requires Sweep::kWholeRuns; };
 
 /// A run from {pixel, channel} on, of which `count` elements exist, to and from memory: as many at once as the matrix
 /// allows.
