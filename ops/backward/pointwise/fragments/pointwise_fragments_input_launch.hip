@@ -44,13 +44,13 @@ Instance instance(DataType dtype) {
 
 const Instance kInstances[] = {
     // tiles of 8 positions, columns, parts, stages; blocks that shall fit a multiprocessor, without seams and with them
-#define FUSEDSC_FRAGMENTS(T, dtype)                                                                                   \
-  instance<T, 2, 32, 1, 4, 8, 6>(dtype), instance<T, 4, 32, 1, 4, 6, 5>(dtype), instance<T, 2, 64, 1, 4, 7, 4>(dtype), \
-      instance<T, 4, 64, 1, 4, 4, 3>(dtype), instance<T, 2, 96, 1, 4, 6, 3>(dtype),                                   \
-      instance<T, 4, 96, 1, 4, 3, 2>(dtype), instance<T, 2, 128, 1, 4, 5, 3>(dtype),                                  \
-      instance<T, 4, 128, 1, 4, 2, 2>(dtype), instance<T, 2, 32, 2, 4, 8, 5>(dtype),                                  \
-      instance<T, 4, 64, 2, 4, 4, 3>(dtype), instance<T, 2, 32, 4, 4, 8, 5>(dtype),                                   \
-      instance<T, 2, 64, 4, 4, 6, 4>(dtype)
+#define FUSEDSC_FRAGMENTS(T, dtype) \
+      instance<T, 2, 32, 1, 4, 7, 4>(dtype), instance<T, 4, 32, 1, 4, 5, 3>(dtype), \
+      instance<T, 2, 64, 1, 4, 6, 3>(dtype), instance<T, 4, 64, 1, 4, 4, 2>(dtype), \
+      instance<T, 2, 96, 1, 4, 5, 2>(dtype), instance<T, 4, 96, 1, 4, 2, 2>(dtype), \
+      instance<T, 2, 128, 1, 4, 4, 2>(dtype), instance<T, 4, 128, 1, 4, 2, 2>(dtype), \
+      instance<T, 2, 32, 2, 4, 7, 4>(dtype), instance<T, 4, 64, 2, 4, 3, 2>(dtype), \
+      instance<T, 2, 32, 4, 4, 7, 4>(dtype), instance<T, 2, 64, 4, 4, 5, 3>(dtype)
     FUSEDSC_FRAGMENTS(Float16, DataType::float16),
 };
 

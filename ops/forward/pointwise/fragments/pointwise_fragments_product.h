@@ -139,7 +139,6 @@ struct FragmentProduct {
   using Rows = FragmentRows<T, Tile>;
   static constexpr bool kMayHaveOther = kSeams && kWeightDepthFirst;
 
-  FUSEDSC_HOST_DEVICE static constexpr int chunks(int depth) { return (depth + Tile::kChunk - 1) / Tile::kChunk; }
   FUSEDSC_HOST_DEVICE static constexpr std::size_t stages_bytes(bool has_other) {
     return static_cast<std::size_t>(Tile::kStages) * Rows::kStageBytes * (has_other ? 2 : 1);
   }
@@ -147,9 +146,9 @@ struct FragmentProduct {
   /// Of a block: rows under way, sums of parts, coefficients and the weight; in the end what the sink needs.
   template <class Sink>
   FUSEDSC_HOST_DEVICE static std::size_t memory_bytes(int depth, bool has_other) {
-    const std::size_t seam = kSeams ? FragmentSeam::bytes(chunks(depth) * Tile::kChunk) : 0;
+    const std::size_t seam = kSeams ? FragmentSeam::bytes(Tile::chunks(depth) * Tile::kChunk) : 0;
     const std::size_t bytes = stages_bytes(has_other) + Sums::kExchangeBytes + seam +
-                              static_cast<std::size_t>(chunks(depth)) * Weight::kChunkBytes;
+                              static_cast<std::size_t>(Tile::chunks(depth)) * Weight::kChunkBytes;
     return bytes > Sink::kFinishBytes ? bytes : Sink::kFinishBytes;
   }
 
@@ -171,7 +170,7 @@ struct FragmentProduct {
     const PointwiseProductParameters& p = parameters.product;
     const PointwiseShare share(p);
     const int first_channel = share.channel_tile * Tile::kColumns, channels = p.channels - first_channel;
-    const int all_chunks = chunks(p.depth);
+    const int all_chunks = Tile::chunks(p.depth);
     auto* const memory = static_cast<unsigned char*>(shared_memory());
     constexpr int kStage = Rows::kStageBytes * (kHasOther ? 2 : 1);
     unsigned char* const exchange = memory + Tile::kStages * kStage;
@@ -189,7 +188,7 @@ struct FragmentProduct {
 
     const int part = FragmentPlace().warp % Tile::kParts, team = FragmentPlace().warp / Tile::kParts;
     const int tiles = (p.pixel_tiles - share.split + p.splits - 1) / p.splits;
-    const int steps = (all_chunks + Tile::kParts - 1) / Tile::kParts;
+    const int steps = all_chunks / Tile::kParts;
     const auto first_pixel = [&](int tile) {
       return (share.split + tile * p.splits) * Tile::kRows + team * Tile::kWarpRows;
     };
@@ -233,14 +232,12 @@ struct FragmentProduct {
           FragmentWords b[Tile::kPositionTiles];
           if constexpr (kHasOther) other.read(slot, b);
           start_next();
-          if (Tile::kParts == 1 || chunk < all_chunks) {
-            seam.apply<T, kHasOther>(chunk * Tile::kChunk + FragmentPlace().inner * 8, a, b);
-          }
+          seam.apply<T, kHasOther>(chunk * Tile::kChunk + FragmentPlace().inner * 8, a, b);
         } else {
           start_next();
         }
         slot = slot == Tile::kStages - 1 ? 0 : slot + 1;
-        if (Tile::kParts == 1 || chunk < all_chunks) sums.multiply(a, weight, chunk);
+        sums.multiply(a, weight, chunk);
       }
       finish_tile(sums, reinterpret_cast<float*>(exchange), first_pixel(tile), p.pixels, first_channel, channels, part,
                   sink);

@@ -22,6 +22,11 @@ struct FragmentTile {
   static constexpr int kGroup = 8 * kRun, kGroups = kColumns / kGroup;  ///< channels of 8 threads' runs
   static constexpr int kChannelTiles = kColumns / 16;
   static_assert(kColumns % kGroup == 0 && kWarps % kParts == 0);
+
+  /// As many for each part; values of k beyond the end are 0.
+  FUSEDSC_HOST_DEVICE static constexpr int chunks(int depth) {
+    return (depth + kParts * kChunk - 1) / (kParts * kChunk) * kParts;
+  }
 };
 
 /// Where a thread stands: `outer` of an instruction's rows or columns, `inner` of its k, or of its results' columns.
@@ -66,7 +71,7 @@ class FragmentWeight {
   /// Copies a weight [k][channel].
   FUSEDSC_DEVICE void turn(const T* from, std::int64_t depth_stride, int channels, int depth) const {
     constexpr int kOctets = Tile::kColumns / 8, kOfChunk = kOctets * Tile::kChunkRuns;
-    for (int i = thread_index(); i < kOfChunk * chunks(depth); i += kMatrixThreads) {
+    for (int i = thread_index(); i < kOfChunk * Tile::chunks(depth); i += kMatrixThreads) {
       const int run = i % Tile::kChunkRuns, channel = i / Tile::kChunkRuns % kOctets * 8, chunk = i / kOfChunk;
       const int k = chunk * Tile::kChunk + run * 8;
       Vector<T, 8> rows[8];
@@ -98,8 +103,6 @@ class FragmentWeight {
   }
 
  private:
-  FUSEDSC_DEVICE static int chunks(int depth) { return (depth + Tile::kChunk - 1) / Tile::kChunk; }
-
   /// Of an even channel and the next.
   FUSEDSC_DEVICE FragmentWords* place(int chunk, int channel, int run, int half) const {
     const int tile = channel / Tile::kGroup * (Tile::kRun / 2) + channel % Tile::kRun / 2;
@@ -111,7 +114,7 @@ class FragmentWeight {
   template <class Use>
   FUSEDSC_DEVICE void for_each_pair(int depth, const Use& use) const {
     constexpr int kOfChunk = Tile::kChannelTiles * 32;
-    for (int i = thread_index(); i < kOfChunk * chunks(depth); i += kMatrixThreads) {
+    for (int i = thread_index(); i < kOfChunk * Tile::chunks(depth); i += kMatrixThreads) {
       const int lane = i % 32, tile = i / 32 % Tile::kChannelTiles, chunk = i / kOfChunk;
       const int channel =
           tile / (Tile::kRun / 2) * Tile::kGroup + lane / 4 * Tile::kRun + tile % (Tile::kRun / 2) * 2;
