@@ -12,17 +12,18 @@ constexpr const char* kName = "pointwise_conv2d_backward";
 
 using Instance = FragmentInstance<PointwiseInputGradientParameters>;
 
-template <class T, class Tile, bool kSeams>
+template <class T, class Tile, FragmentSeams kSeams>
 struct InputGradient {
   using Product = FragmentProduct<T, Tile, true, kSeams>;
-  using Sink = PointwiseInputGradientSink<T, FragmentSweep<Tile>, kSeams>;
+  using Sink = PointwiseInputGradientSink<T, FragmentSweep<Tile>, kSeams != FragmentSeams::none,
+                                          kSeams == FragmentSeams::clamps>;
 
   static std::size_t memory_bytes(int depth, bool has_other) {
     return Product::template memory_bytes<Sink>(depth, has_other);
   }
 };
 
-template <class T, class Tile, int kBlocks, bool kSeams>
+template <class T, class Tile, int kBlocks, FragmentSeams kSeams>
 FUSEDSC_KERNEL(kMatrixThreads, kBlocks)
 input_fragments_kernel(PointwiseInputGradientParameters parameters) {
   if constexpr (kWaveProducts) {
@@ -31,26 +32,31 @@ input_fragments_kernel(PointwiseInputGradientParameters parameters) {
   }
 }
 
-template <class T, int kPositionTiles, int kColumns, int kParts, int kStages, int kBlocks, int kSeamBlocks>
+/// kAll: there is a kernel for any seams, too.
+template <class T, int kPositionTiles, int kColumns, int kParts, int kBlocks, int kSeamBlocks, bool kAll>
 Instance instance(DataType dtype) {
-  using Tile = FragmentTile<kPositionTiles, kColumns, kParts, kStages>;
-  return {dtype,
-          config_of_fragments<Tile>(),
-          input_fragments_kernel<T, Tile, kBlocks, false>,
-          input_fragments_kernel<T, Tile, kSeamBlocks, true>,
-          InputGradient<T, Tile, false>::memory_bytes,
-          InputGradient<T, Tile, true>::memory_bytes};
+  using Tile = FragmentTile<kPositionTiles, kColumns, kParts>;
+  using enum FragmentSeams;
+  Instance result{
+      dtype,
+      config_of_fragments<Tile>(),
+      {input_fragments_kernel<T, Tile, kBlocks, none>, input_fragments_kernel<T, Tile, kSeamBlocks, clamps>},
+      {InputGradient<T, Tile, none>::memory_bytes, InputGradient<T, Tile, clamps>::memory_bytes}};
+  if constexpr (kAll) {
+    result.kernels[2] = input_fragments_kernel<T, Tile, 2, all>;
+    result.memory[2] = InputGradient<T, Tile, all>::memory_bytes;
+  }
+  return result;
 }
 
 const Instance kInstances[] = {
-    // tiles of 8 positions, columns, parts, stages; blocks that shall fit a multiprocessor, without seams and with them
-#define FUSEDSC_FRAGMENTS(T, dtype) \
-      instance<T, 2, 32, 1, 4, 7, 4>(dtype), instance<T, 4, 32, 1, 4, 5, 3>(dtype), \
-      instance<T, 2, 64, 1, 4, 6, 3>(dtype), instance<T, 4, 64, 1, 4, 4, 2>(dtype), \
-      instance<T, 2, 96, 1, 4, 5, 2>(dtype), instance<T, 4, 96, 1, 4, 2, 2>(dtype), \
-      instance<T, 2, 128, 1, 4, 4, 2>(dtype), instance<T, 4, 128, 1, 4, 2, 2>(dtype), \
-      instance<T, 2, 32, 2, 4, 7, 4>(dtype), instance<T, 4, 64, 2, 4, 3, 2>(dtype), \
-      instance<T, 2, 32, 4, 4, 7, 4>(dtype), instance<T, 2, 64, 4, 4, 5, 3>(dtype)
+// tiles of 8 positions, columns, parts; blocks that shall fit a multiprocessor, without seams and with them
+#define FUSEDSC_FRAGMENTS(T, dtype)                                                          \
+  instance<T, 2, 32, 1, 7, 5, false>(dtype), instance<T, 4, 32, 1, 5, 4, true>(dtype),       \
+      instance<T, 2, 64, 1, 5, 3, true>(dtype), instance<T, 4, 64, 1, 3, 3, false>(dtype),   \
+      instance<T, 2, 96, 1, 4, 3, false>(dtype), instance<T, 4, 96, 1, 2, 2, false>(dtype),  \
+      instance<T, 2, 128, 1, 4, 2, false>(dtype), instance<T, 2, 32, 2, 7, 5, false>(dtype), \
+      instance<T, 2, 32, 4, 7, 5, true>(dtype), instance<T, 2, 64, 4, 5, 3, false>(dtype)
     FUSEDSC_FRAGMENTS(Float16, DataType::float16),
 };
 
@@ -59,8 +65,8 @@ struct Problem {
   PointwiseProblem product;
 
   explicit Problem(const PointwiseBackwardArguments& a)
-      : needs{a.x.dtype, a.prologue || a.gradient_prologue || a.grad_add, static_cast<bool>(a.gradient_prologue),
-              static_cast<int>(a.grad_y.sizes[1] / a.groups)},
+      : needs{a.x.dtype, seams_of(a.prologue || a.gradient_prologue || a.grad_add, {a.prologue.activation}),
+              static_cast<bool>(a.gradient_prologue), static_cast<int>(a.grad_y.sizes[1] / a.groups)},
         product{a.x.dtype,
                 true,
                 a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3],
@@ -68,11 +74,8 @@ struct Problem {
                 a.x.sizes[1] / a.groups,
                 a.groups} {}
 
-  std::size_t memory(const Instance& instance) const {
-    return instance.memory(needs.seams, needs.depth, needs.other);
-  }
   double plan(const Instance& instance, PointwiseProductParameters& parameters) const {
-    const int resident = resident_blocks(instance.kernel(needs.seams), kMatrixThreads, memory(instance));
+    const int resident = resident_blocks(kernel_of(instance, needs), kMatrixThreads, memory_of(instance, needs));
     return plan_fragments(product, instance.config, resident, multiprocessors(), parameters);
   }
 };
@@ -103,8 +106,9 @@ Plan<PointwiseBackwardArguments> plan_pointwise_input_fragments(const PointwiseB
   problem.plan(instance, planned.product);
   Arena measured(nullptr);
   take_partials(a, planned.product.splits, measured);
-  return {measured.used(), [planned, kernel = instance.kernel(problem.needs.seams), memory = problem.memory(instance)](
-                               const PointwiseBackwardArguments& like, const Execution& execution) {
+  return {measured.used(),
+          [planned, kernel = kernel_of(instance, problem.needs), memory = memory_of(instance, problem.needs)](
+              const PointwiseBackwardArguments& like, const Execution& execution) {
             Arena arena(execution.workspace);
             PointwiseInputGradientParameters p = planned;
             p.product.activations = activation_matrix(like.grad_y, like.groups, true);

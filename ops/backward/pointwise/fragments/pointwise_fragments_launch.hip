@@ -15,8 +15,7 @@ std::string unsupported(const PointwiseBackwardArguments& a) {
   if (const std::string why = needs_device(Device::gpu, a.x.device); !why.empty()) return why;
   if (a.windows.channels > 0) return "the weight has channel windows";
   if (const std::string why = too_large_for_pointwise(a.x.sizes, a.grad_y.sizes); !why.empty()) return why;
-  const std::string why =
-      why_no_fragments({a.x, a.grad_y, a.gradient_prologue.output, a.grad_add, a.grad_x}, a.groups);
+  const std::string why = why_no_fragments({a.x, a.grad_y, a.gradient_prologue.output, a.grad_add, a.grad_x}, a.groups);
   if (!why.empty()) return why;
   if (!a.grad_x) return {};
   if (const std::string weight = why_no_fragments_of(a.weight); !weight.empty()) return weight;

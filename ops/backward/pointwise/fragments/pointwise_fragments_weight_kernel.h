@@ -5,7 +5,7 @@
 #pragma once
 
 #include "fusedsc/backward/pointwise/tiles/pointwise_weight_kernel.h"
-#include "fusedsc/common/gpu/products/wave_product.h"
+#include "fusedsc/forward/pointwise/fragments/pointwise_fragments_product.h"
 
 namespace fusedsc::gpu {
 
@@ -14,7 +14,8 @@ namespace fusedsc::gpu {
 /// copied at a time, and kStages such copies are under way or in use.
 template <int kRowRun_, int kColumnRun_, int kWarpRows_ = 1, int kWarpColumns_ = 1, int kSteps_ = 1, int kStages_ = 4>
 struct WeightFragmentTile {
-  static constexpr int kRowRun = kRowRun_, kColumnRun = kColumnRun_, kWarpRows = kWarpRows_, kWarpColumns = kWarpColumns_;
+  static constexpr int kRowRun = kRowRun_, kColumnRun = kColumnRun_, kWarpRows = kWarpRows_,
+                       kWarpColumns = kWarpColumns_;
   static constexpr int kSteps = kSteps_, kStages = kStages_;
   static constexpr int kTeam = kWarpRows * kWarpColumns, kParts = kMatrixThreads / 32 / kTeam;
   static constexpr int kRows = 8 * kRowRun * kWarpRows, kColumns = 8 * kColumnRun * kWarpColumns;
@@ -61,7 +62,7 @@ struct StripCoefficients {
   Activation activation;
 
   /// On the words of four positions; those that are not there become 0. `channel`: of the first of the lane's.
-  template <class T, int kRun, bool kHasOther>
+  template <class T, int kRun, bool kHasOther, FragmentSeams kActivations>
   FUSEDSC_DEVICE void apply(int channel, int positions, std::uint32_t (&words)[4][kRun / 2],
                             const std::uint32_t (&other)[4][kRun / 2]) const {
 #pragma unroll
@@ -84,7 +85,9 @@ struct StripCoefficients {
           z[s * kRun + 2 * w + 1] = high * scale[c + 1] + more_high;
         }
       }
-      activate(activation, z);
+      if constexpr (kActivations != FragmentSeams::none) {
+        activate_by<kActivations == FragmentSeams::clamps>(activation, z);
+      }
 #pragma unroll
       for (int s = 0; s < 2; ++s) {
         const bool has = FragmentStrip<T, kRun>::position(first + s) < positions;
@@ -97,8 +100,10 @@ struct StripCoefficients {
   }
 };
 
-template <class T, class Tile, bool kSeams>
+template <class T, class Tile, FragmentSeams kFused>
 class WeightFragments {
+  static constexpr bool kSeams = kFused != FragmentSeams::none;
+
  public:
   /// Stages of both tensors and of the gradient prologue's; coefficients; and in the end sums of all warps.
   FUSEDSC_HOST_DEVICE static constexpr std::size_t memory_bytes(bool has_other) {
@@ -151,8 +156,7 @@ class WeightFragments {
 
     wait_for_previous_kernel();
     const auto row_place = [&](int stage, int strip, int step) {
-      return memory + stage * kStage +
-             ((part * Tile::kWarpRows + strip) * Tile::kSteps + step) * RowStrip::kStepBytes;
+      return memory + stage * kStage + ((part * Tile::kWarpRows + strip) * Tile::kSteps + step) * RowStrip::kStepBytes;
     };
     const auto column_place = [&](int stage, int strip, int step) {
       return memory + stage * kStage + kRowsBytes +
@@ -218,9 +222,10 @@ class WeightFragments {
           const int left = end - (begin + step * Tile::kDepth + part * Tile::kPositions + 16 * i);
           std::uint32_t other[4][Tile::kRowRun / 2];
           if constexpr (kHasOther) RowStrip::read(other_place(stage, warp_row, i), other);
-          of_rows.apply<T, Tile::kRowRun, kHasOther>((warp_row * 8 + lane_row) * Tile::kRowRun, left, rows, other);
-          of_columns.apply<T, Tile::kColumnRun, false>((warp_column * 8 + lane_row) * Tile::kColumnRun, left, columns,
-                                                       columns);
+          of_rows.apply<T, Tile::kRowRun, kHasOther, FragmentSeams::none>((warp_row * 8 + lane_row) * Tile::kRowRun,
+                                                                          left, rows, other);
+          of_columns.apply<T, Tile::kColumnRun, false, kFused>((warp_column * 8 + lane_row) * Tile::kColumnRun, left,
+                                                               columns, columns);
         }
         if (has_bias) add_bias(rows, bias);
         multiply(rows, columns, sums);
@@ -289,8 +294,7 @@ class WeightFragments {
     }
   }
 
-  FUSEDSC_DEVICE static void add_bias(const std::uint32_t (&rows)[4][Tile::kRowRun / 2],
-                                      float (&bias)[Tile::kRowRun]) {
+  FUSEDSC_DEVICE static void add_bias(const std::uint32_t (&rows)[4][Tile::kRowRun / 2], float (&bias)[Tile::kRowRun]) {
 #pragma unroll
     for (int s = 0; s < 4; ++s) {
 #pragma unroll
@@ -358,8 +362,8 @@ class WeightFragments {
       const std::int64_t row = static_cast<std::int64_t>(split) * p.groups * p.outputs + group * p.outputs + output;
       store<4>(four, static_cast<float*>(p.partials) + row * p.channels + channel);
     } else if (p.weight.data != nullptr) {
-      T* const to = static_cast<T*>(p.weight.data) + group * p.weight.group + output * p.weight.first +
-                    channel * p.weight.second;
+      T* const to =
+          static_cast<T*>(p.weight.data) + group * p.weight.group + output * p.weight.first + channel * p.weight.second;
 #pragma unroll
       for (int v = 0; v < 4; ++v) store<1>(four + v, to + v * p.weight.second);
     }

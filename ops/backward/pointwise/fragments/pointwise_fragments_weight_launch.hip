@@ -11,13 +11,13 @@ constexpr const char* kName = "pointwise_conv2d_backward";
 
 using Instance = FragmentInstance<PointwiseWeightGradientParameters>;
 
-template <class T, class Tile, int kBlocks, bool kSeams>
+template <class T, class Tile, int kBlocks, FragmentSeams kSeams>
 FUSEDSC_KERNEL(kMatrixThreads, kBlocks)
 weight_fragments_kernel(PointwiseWeightGradientParameters parameters) {
   if constexpr (kWaveProducts) WeightFragments<T, Tile, kSeams>::run(parameters);
 }
 
-template <class T, class Tile, bool kSeams>
+template <class T, class Tile, FragmentSeams kSeams>
 std::size_t memory_bytes(int /*depth*/, bool has_other) {
   return WeightFragments<T, Tile, kSeams>::memory_bytes(has_other);
 }
@@ -33,21 +33,22 @@ Instance instance(DataType dtype) {
            {depth, Tile::kDepth},
            {groups, Tile::kParts},
            {stages, Tile::kStages}},
-          weight_fragments_kernel<T, Tile, kBlocks, false>,
-          weight_fragments_kernel<T, Tile, kSeamBlocks, true>,
-          memory_bytes<T, Tile, false>,
-          memory_bytes<T, Tile, true>};
+          {weight_fragments_kernel<T, Tile, kBlocks, FragmentSeams::none>,
+           weight_fragments_kernel<T, Tile, kSeamBlocks, FragmentSeams::clamps>,
+           weight_fragments_kernel<T, Tile, kSeamBlocks, FragmentSeams::all>},
+          {memory_bytes<T, Tile, FragmentSeams::none>, memory_bytes<T, Tile, FragmentSeams::clamps>,
+           memory_bytes<T, Tile, FragmentSeams::all>}};
 }
 
 /// Rows are outputs, columns channels; depth counts positions.
 const Instance kInstances[] = {
-    // runs of rows and of columns of a lane; warps along both; steps of 16 positions, stages; blocks that shall fit a
-    // multiprocessor, without seams and with them
-#define FUSEDSC_FRAGMENTS(T, dtype)                                                                             \
-  instance<T, 2, 8, 1, 1, 1, 4, 4, 4>(dtype), instance<T, 8, 2, 1, 1, 1, 4, 4, 4>(dtype),                       \
-      instance<T, 4, 8, 1, 1, 1, 4, 4, 3>(dtype), instance<T, 8, 4, 1, 1, 1, 4, 4, 3>(dtype),                   \
-      instance<T, 4, 4, 1, 1, 1, 4, 5, 4>(dtype), instance<T, 8, 8, 1, 1, 1, 4, 2, 2>(dtype),                   \
-      instance<T, 4, 8, 2, 2, 2, 3, 3, 3>(dtype), instance<T, 8, 8, 2, 2, 2, 3, 2, 2>(dtype),                   \
+// runs of rows and of columns of a lane; warps along both; steps of 16 positions, stages; blocks that shall fit a
+// multiprocessor, without seams and with them
+#define FUSEDSC_FRAGMENTS(T, dtype)                                                           \
+  instance<T, 2, 8, 1, 1, 1, 4, 4, 4>(dtype), instance<T, 8, 2, 1, 1, 1, 4, 4, 4>(dtype),     \
+      instance<T, 4, 8, 1, 1, 1, 4, 4, 3>(dtype), instance<T, 8, 4, 1, 1, 1, 4, 4, 3>(dtype), \
+      instance<T, 4, 4, 1, 1, 1, 4, 5, 4>(dtype), instance<T, 8, 8, 1, 1, 1, 4, 2, 2>(dtype), \
+      instance<T, 4, 8, 2, 2, 2, 3, 3, 3>(dtype), instance<T, 8, 8, 2, 2, 2, 3, 2, 2>(dtype), \
       instance<T, 4, 8, 2, 1, 2, 3, 4, 3>(dtype), instance<T, 8, 4, 1, 2, 2, 3, 4, 3>(dtype)
     FUSEDSC_FRAGMENTS(Float16, DataType::float16),
 };
@@ -57,7 +58,8 @@ struct Problem {
   PointwiseProblem product;
 
   explicit Problem(const PointwiseBackwardArguments& a)
-      : needs{a.x.dtype, a.prologue || a.gradient_prologue, static_cast<bool>(a.gradient_prologue), 0},
+      : needs{a.x.dtype, seams_of(a.prologue || a.gradient_prologue, {a.prologue.activation}),
+              static_cast<bool>(a.gradient_prologue), 0},
         product{a.x.dtype,
                 true,
                 a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3],
@@ -65,13 +67,11 @@ struct Problem {
                 a.grad_y.sizes[1] / a.groups,
                 a.groups} {}
 
-  std::size_t memory(const Instance& instance) const { return instance.memory(needs.seams, 0, needs.other); }
-
   WeightGradientPlan plan(const Instance& instance) const {
     using enum tuning::Knob;
     const Config& config = instance.config;
     const PointwiseTile tile{config[rows], config[columns], config[depth], config[groups], false};
-    const int resident = resident_blocks(instance.kernel(needs.seams), kMatrixThreads, memory(instance));
+    const int resident = resident_blocks(kernel_of(instance, needs), kMatrixThreads, memory_of(instance, needs));
     return plan_weight_gradient(product, tile, resident, multiprocessors());
   }
 };
@@ -144,8 +144,9 @@ Plan<PointwiseBackwardArguments> plan_pointwise_weight_fragments(const Pointwise
   set_plan(problem.product, problem.plan(instance), planned);
   Arena measured(nullptr);
   Partials(a, planned.splits, measured);
-  return {measured.used(), [planned, kernel = instance.kernel(problem.needs.seams), memory = problem.memory(instance)](
-                               const PointwiseBackwardArguments& like, const Execution& execution) {
+  return {measured.used(),
+          [planned, kernel = kernel_of(instance, problem.needs), memory = memory_of(instance, problem.needs)](
+              const PointwiseBackwardArguments& like, const Execution& execution) {
             Arena arena(execution.workspace);
             const Partials partials(like, planned.splits, arena);
             PointwiseWeightGradientParameters p = planned;

@@ -17,7 +17,8 @@ struct PointwiseInputGradientParameters {
 };
 
 /// The activation's derivative, sums, a residual's gradient, and into memory.
-template <class T, class Sweep, bool kSeams>
+/// kClamps: activations only do that.
+template <class T, class Sweep, bool kSeams, bool kClamps = false>
 class PointwiseInputGradientSink {
  public:
   using A = Accumulator<T>;
@@ -51,7 +52,7 @@ class PointwiseInputGradientSink {
         load_run<Sweep>(p_.x, share_.group, pixel, channel, count, x, T());
 #pragma unroll
         for (int i = 0; i < Sweep::kRun; ++i) z[i] = x[i] * scale_[kept(i)] + shift_[kept(i)];
-        activate_backward(p_.prologue.activation, z, g);
+        activate_backward_by<kClamps>(p_.prologue.activation, z, g);
         if (p_.partials != nullptr) {
 #pragma unroll
           for (int i = 0; i < Sweep::kRun; ++i) {

@@ -14,17 +14,17 @@ constexpr const char* kName = "pointwise_conv2d";
 
 using Instance = FragmentInstance<PointwiseParameters>;
 
-template <class T, class Tile, bool kSeams>
+template <class T, class Tile, FragmentSeams kSeams>
 struct Forward {
   using Product = FragmentProduct<T, Tile, false, kSeams>;
-  using Sink = PointwiseSink<T, FragmentSweep<Tile>, kSeams>;
+  using Sink = PointwiseSink<T, FragmentSweep<Tile>, kSeams != FragmentSeams::none, kSeams == FragmentSeams::clamps>;
 
   static std::size_t memory_bytes(int depth, bool has_other) {
     return Product::template memory_bytes<Sink>(depth, has_other);
   }
 };
 
-template <class T, class Tile, int kBlocks, bool kSeams>
+template <class T, class Tile, int kBlocks, FragmentSeams kSeams>
 FUSEDSC_KERNEL(kMatrixThreads, kBlocks)
 forward_fragments_kernel(PointwiseParameters parameters) {
   if constexpr (kWaveProducts) {
@@ -33,26 +33,31 @@ forward_fragments_kernel(PointwiseParameters parameters) {
   }
 }
 
-template <class T, int kPositionTiles, int kColumns, int kParts, int kStages, int kBlocks, int kSeamBlocks>
+/// kAll: there is a kernel for any seams, too.
+template <class T, int kPositionTiles, int kColumns, int kParts, int kBlocks, int kSeamBlocks, bool kAll>
 Instance instance(DataType dtype) {
-  using Tile = FragmentTile<kPositionTiles, kColumns, kParts, kStages>;
-  return {dtype,
-          config_of_fragments<Tile>(),
-          forward_fragments_kernel<T, Tile, kBlocks, false>,
-          forward_fragments_kernel<T, Tile, kSeamBlocks, true>,
-          Forward<T, Tile, false>::memory_bytes,
-          Forward<T, Tile, true>::memory_bytes};
+  using Tile = FragmentTile<kPositionTiles, kColumns, kParts>;
+  using enum FragmentSeams;
+  Instance result{
+      dtype,
+      config_of_fragments<Tile>(),
+      {forward_fragments_kernel<T, Tile, kBlocks, none>, forward_fragments_kernel<T, Tile, kSeamBlocks, clamps>},
+      {Forward<T, Tile, none>::memory_bytes, Forward<T, Tile, clamps>::memory_bytes}};
+  if constexpr (kAll) {
+    result.kernels[2] = forward_fragments_kernel<T, Tile, 2, all>;
+    result.memory[2] = Forward<T, Tile, all>::memory_bytes;
+  }
+  return result;
 }
 
 const Instance kInstances[] = {
-    // tiles of 8 positions, columns, parts, stages; blocks that shall fit a multiprocessor, without seams and with them
-#define FUSEDSC_FRAGMENTS(T, dtype) \
-      instance<T, 2, 32, 1, 4, 8, 5>(dtype), instance<T, 4, 32, 1, 4, 6, 4>(dtype), \
-      instance<T, 2, 64, 1, 4, 7, 4>(dtype), instance<T, 4, 64, 1, 4, 4, 3>(dtype), \
-      instance<T, 2, 96, 1, 4, 5, 3>(dtype), instance<T, 4, 96, 1, 4, 2, 2>(dtype), \
-      instance<T, 2, 128, 1, 4, 4, 2>(dtype), instance<T, 4, 128, 1, 4, 2, 2>(dtype), \
-      instance<T, 2, 32, 2, 4, 8, 5>(dtype), instance<T, 4, 64, 2, 4, 3, 3>(dtype), \
-      instance<T, 2, 32, 4, 4, 8, 5>(dtype), instance<T, 2, 64, 4, 4, 5, 4>(dtype)
+// tiles of 8 positions, columns, parts; blocks that shall fit a multiprocessor, without seams and with them
+#define FUSEDSC_FRAGMENTS(T, dtype)                                                          \
+  instance<T, 2, 32, 1, 8, 6, false>(dtype), instance<T, 4, 32, 1, 6, 4, true>(dtype),       \
+      instance<T, 2, 64, 1, 6, 4, true>(dtype), instance<T, 4, 64, 1, 4, 3, false>(dtype),   \
+      instance<T, 2, 96, 1, 5, 3, false>(dtype), instance<T, 4, 96, 1, 2, 2, false>(dtype),  \
+      instance<T, 2, 128, 1, 4, 2, false>(dtype), instance<T, 2, 32, 2, 8, 5, false>(dtype), \
+      instance<T, 2, 32, 4, 8, 5, true>(dtype), instance<T, 2, 64, 4, 5, 4, false>(dtype)
     FUSEDSC_FRAGMENTS(Float16, DataType::float16),
 };
 
@@ -61,7 +66,9 @@ struct Problem {
   PointwiseProblem product;
 
   explicit Problem(const PointwiseArguments& a)
-      : needs{a.x.dtype, a.prologue || a.epilogue || a.statistics, false, static_cast<int>(a.x.sizes[1] / a.groups)},
+      : needs{a.x.dtype,
+              seams_of(a.prologue || a.epilogue || a.statistics, {a.prologue.activation, a.epilogue.activation}), false,
+              static_cast<int>(a.x.sizes[1] / a.groups)},
         product{a.x.dtype,
                 true,
                 a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3],
@@ -69,11 +76,8 @@ struct Problem {
                 a.y.sizes[1] / a.groups,
                 a.groups} {}
 
-  std::size_t memory(const Instance& instance) const {
-    return instance.memory(needs.seams, needs.depth, needs.other);
-  }
   double plan(const Instance& instance, PointwiseProductParameters& parameters) const {
-    const int resident = resident_blocks(instance.kernel(needs.seams), kMatrixThreads, memory(instance));
+    const int resident = resident_blocks(kernel_of(instance, needs), kMatrixThreads, memory_of(instance, needs));
     return plan_fragments(product, instance.config, resident, multiprocessors(), parameters);
   }
 };
@@ -101,23 +105,25 @@ Plan<PointwiseArguments> plan(const PointwiseArguments& a, const Config& config,
   problem.plan(instance, planned.product);
   Arena measured(nullptr);
   take_partials(a, planned.product.splits, measured);
-  return {measured.used(), [planned, kernel = instance.kernel(problem.needs.seams), memory = problem.memory(instance)](
-                               const PointwiseArguments& like, const Execution& execution) {
-            Arena arena(execution.workspace);
-            PointwiseParameters p = planned;
-            p.product.activations = activation_matrix(like.x, like.groups, true);
-            p.product.weight = weight_matrix(like.weight, like.groups);
-            p.product.seam = {like.prologue.scale.data, like.prologue.shift.data, nullptr, like.prologue.activation, {}};
-            p.residual = activation_matrix(like.epilogue.residual, like.groups, true);
-            p.y = output_matrix(like.y, like.groups, true);
-            p.bias = like.bias.data;
-            p.epilogue = {like.epilogue.scale.data, like.epilogue.shift.data, like.epilogue.activation};
-            p.partials = take_partials(like, p.product.splits, arena);
-            launch_following(kName, kernel, p.product.blocks(), kMatrixThreads, execution.stream, p, memory);
-            if (!like.statistics) return;
-            launch_merge_moments(kName, accumulation_type(like.x.dtype), p.partials, p.product.splits, like.statistics,
-                                 like.x.sizes[0] * like.x.sizes[2] * like.x.sizes[3], execution.stream);
-          }};
+  return {
+      measured.used(),
+      [planned, kernel = kernel_of(instance, problem.needs), memory = memory_of(instance, problem.needs)](
+          const PointwiseArguments& like, const Execution& execution) {
+        Arena arena(execution.workspace);
+        PointwiseParameters p = planned;
+        p.product.activations = activation_matrix(like.x, like.groups, true);
+        p.product.weight = weight_matrix(like.weight, like.groups);
+        p.product.seam = {like.prologue.scale.data, like.prologue.shift.data, nullptr, like.prologue.activation, {}};
+        p.residual = activation_matrix(like.epilogue.residual, like.groups, true);
+        p.y = output_matrix(like.y, like.groups, true);
+        p.bias = like.bias.data;
+        p.epilogue = {like.epilogue.scale.data, like.epilogue.shift.data, like.epilogue.activation};
+        p.partials = take_partials(like, p.product.splits, arena);
+        launch_following(kName, kernel, p.product.blocks(), kMatrixThreads, execution.stream, p, memory);
+        if (!like.statistics) return;
+        launch_merge_moments(kName, accumulation_type(like.x.dtype), p.partials, p.product.splits, like.statistics,
+                             like.x.sizes[0] * like.x.sizes[2] * like.x.sizes[3], execution.stream);
+      }};
 }
 
 }  // namespace

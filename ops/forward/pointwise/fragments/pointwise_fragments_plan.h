@@ -4,16 +4,15 @@
 #include <limits>
 #include <string>
 
-#include "fusedsc/common/gpu/products/wave_product.h"
 #include "fusedsc/common/problem.h"
 #include "fusedsc/common/status.h"
+#include "fusedsc/forward/pointwise/fragments/pointwise_fragments_tile.h"
 #include "fusedsc/forward/pointwise/tiles/pointwise_plan.h"
 #include "fusedsc/tuning/config.h"
 
 namespace fusedsc::gpu {
 
-/// A kernel that was compiled, and what for. `depth`: values of k that come at a time to all warps, which the parts
-/// share; `other`: an operand has a second tensor.
+/// A kernel that was compiled, and what for.
 template <class Parameters>
 struct FragmentInstance {
   using Kernel = void (*)(Parameters);
@@ -21,13 +20,8 @@ struct FragmentInstance {
 
   DataType dtype;
   tuning::Config config;
-  Kernel plain, seams;  ///< plain: nothing fused
-  Memory plain_memory, seams_memory;
-
-  Kernel kernel(bool has_seams) const { return has_seams ? seams : plain; }
-  std::size_t memory(bool has_seams, int of_depth, bool has_other) const {
-    return has_seams ? seams_memory(of_depth, has_other) : plain_memory(of_depth, false);
-  }
+  Kernel kernels[kFragmentSeams];  ///< by what is fused; null: there is none
+  Memory memory[kFragmentSeams];   ///< of a block, by values of k, and whether an operand has a second tensor
 };
 
 /// Rows and columns of a block's tile, warps that share k, and copies under way.
@@ -40,14 +34,32 @@ tuning::Config config_of_fragments() {
 /// What a kernel must be for.
 struct FragmentNeeds {
   DataType dtype;
-  bool seams = false, other = false;
+  FragmentSeams seams = FragmentSeams::none;
+  bool other = false;
   int depth = 0;
 };
 
+inline FragmentSeams seams_of(bool has_seams, std::initializer_list<Activation> activations) {
+  for (const Activation activation : activations) {
+    if (!only_clamps(activation)) return FragmentSeams::all;
+  }
+  return has_seams ? FragmentSeams::clamps : FragmentSeams::none;
+}
+
+template <class Parameters>
+typename FragmentInstance<Parameters>::Kernel kernel_of(const FragmentInstance<Parameters>& instance,
+                                                        const FragmentNeeds& needs) {
+  return instance.kernels[static_cast<int>(needs.seams)];
+}
+template <class Parameters>
+std::size_t memory_of(const FragmentInstance<Parameters>& instance, const FragmentNeeds& needs) {
+  return instance.memory[static_cast<int>(needs.seams)](needs.depth, needs.other);
+}
+
 template <class Parameters>
 bool fits(const FragmentInstance<Parameters>& instance, const FragmentNeeds& needs) {
-  return instance.dtype == needs.dtype &&
-         instance.memory(needs.seams, needs.depth, needs.other) <= kSharedMemoryLimit;
+  return instance.dtype == needs.dtype && kernel_of(instance, needs) != nullptr &&
+         memory_of(instance, needs) <= kSharedMemoryLimit;
 }
 
 template <class Parameters, std::size_t kSize>

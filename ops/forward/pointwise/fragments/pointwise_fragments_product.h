@@ -68,8 +68,8 @@ class FragmentSeam {
     load_one(memory_ + 2 * padded_depth_, seam_.other_scale, 0, first, depth);
   }
 
-  /// On rows of 16 bytes with values of k from `k` on.
-  template <class T, bool kHasOther, int kRows>
+  /// On 16 bytes of positions each, values of k from `k` on. A gradient's has no activation.
+  template <class T, bool kHasOther, FragmentSeams kActivations, int kRows>
   FUSEDSC_DEVICE void apply(int k, FragmentWords (&rows)[kRows], const FragmentWords (&other)[kRows]) const {
     constexpr int kTogether = 2;
     static_assert(kRows % kTogether == 0);
@@ -97,7 +97,9 @@ class FragmentSeam {
           z[8 * r + 2 * w + 1] = high * scale[2 * w + 1] + more_high;
         }
       }
-      activate(seam_.activation, z);
+      if constexpr (kActivations != FragmentSeams::none) {
+        activate_by<kActivations == FragmentSeams::clamps>(seam_.activation, z);
+      }
 #pragma unroll
       for (int r = 0; r < kTogether; ++r) {
 #pragma unroll
@@ -131,13 +133,13 @@ class FragmentSeam {
 };
 
 /// Of the input gradient the weight's depth comes first, and the seam may have a second tensor.
-template <class T, class Tile, bool kWeightDepthFirst, bool kSeams>
+template <class T, class Tile, bool kWeightDepthFirst, FragmentSeams kSeams>
 struct FragmentProduct {
   using Sweep = FragmentSweep<Tile>;
   using Weight = FragmentWeight<T, Tile>;
   using Sums = FragmentSums<T, Tile>;
   using Rows = FragmentRows<T, Tile>;
-  static constexpr bool kMayHaveOther = kSeams && kWeightDepthFirst;
+  static constexpr bool kHasSeams = kSeams != FragmentSeams::none, kMayHaveOther = kHasSeams && kWeightDepthFirst;
 
   FUSEDSC_HOST_DEVICE static constexpr std::size_t stages_bytes(bool has_other) {
     return static_cast<std::size_t>(Tile::kStages) * Rows::kStageBytes * (has_other ? 2 : 1);
@@ -146,7 +148,7 @@ struct FragmentProduct {
   /// Of a block: rows under way, sums of parts, coefficients and the weight; in the end what the sink needs.
   template <class Sink>
   FUSEDSC_HOST_DEVICE static std::size_t memory_bytes(int depth, bool has_other) {
-    const std::size_t seam = kSeams ? FragmentSeam::bytes(Tile::chunks(depth) * Tile::kChunk) : 0;
+    const std::size_t seam = kHasSeams ? FragmentSeam::bytes(Tile::chunks(depth) * Tile::kChunk) : 0;
     const std::size_t bytes = stages_bytes(has_other) + Sums::kExchangeBytes + seam +
                               static_cast<std::size_t>(Tile::chunks(depth)) * Weight::kChunkBytes;
     return bytes > Sink::kFinishBytes ? bytes : Sink::kFinishBytes;
@@ -176,11 +178,13 @@ struct FragmentProduct {
     unsigned char* const exchange = memory + Tile::kStages * kStage;
     unsigned char* const coefficients = exchange + Sums::kExchangeBytes;
     const FragmentSeam seam(p.seam, coefficients, all_chunks * Tile::kChunk);
-    const Weight weight(coefficients + (kSeams ? FragmentSeam::bytes(all_chunks * Tile::kChunk) : 0));
+    const Weight weight(coefficients + (kHasSeams ? FragmentSeam::bytes(all_chunks * Tile::kChunk) : 0));
 
     wait_for_previous_kernel();
     const T* const from = static_cast<const T*>(p.weight.data) + share.group * p.weight.group;
-    if constexpr (!kWeightDepthFirst) {
+    if constexpr (kWeightDepthFirst) {
+      weight.start_turned(from + first_channel, p.weight.first, channels, p.depth);
+    } else {
       weight.start(from + first_channel * p.weight.first, p.weight.first, channels, p.depth);
     }
     Rows rows(p.activations, share.group, memory, kStage);
@@ -213,11 +217,11 @@ struct FragmentProduct {
     };
 #pragma unroll
     for (int i = 0; i < Tile::kStages - 1; ++i) start_next();
-    if constexpr (kWeightDepthFirst) weight.turn(from + first_channel, p.weight.first, channels, p.depth);
-    if constexpr (kSeams) seam.load_all(share.group * p.depth, p.depth);
+    if constexpr (kHasSeams) seam.load_all(share.group * p.depth, p.depth);
     Sink sink(parameters, share, first_channel);
     wait_for_copies<Tile::kStages - 2>();
-    if constexpr (!kWeightDepthFirst) weight.arrange(p.depth);
+    if constexpr (kWeightDepthFirst) weight.arrange_turned(p.depth);
+    else weight.arrange(p.depth);
     block_barrier();
 
     Sums sums;
@@ -228,11 +232,12 @@ struct FragmentProduct {
         FragmentWords a[Tile::kPositionTiles];
         rows.read(slot, a);
         const int chunk = step * Tile::kParts + part;
-        if constexpr (kSeams) {
+        if constexpr (kHasSeams) {
           FragmentWords b[Tile::kPositionTiles];
           if constexpr (kHasOther) other.read(slot, b);
           start_next();
-          seam.apply<T, kHasOther>(chunk * Tile::kChunk + FragmentPlace().inner * 8, a, b);
+          seam.apply<T, kHasOther, kWeightDepthFirst ? FragmentSeams::none : kSeams>(
+              chunk * Tile::kChunk + FragmentPlace().inner * 8, a, b);
         } else {
           start_next();
         }

@@ -10,6 +10,10 @@
 
 namespace fusedsc::gpu {
 
+/// What may be fused: nothing; activations that only clamp, of which there is little code; anything.
+enum class FragmentSeams { none, clamps, all };
+inline constexpr int kFragmentSeams = 3;
+
 /// A warp has 8 * kPositionTiles positions and kColumns channels; kParts warps share the values of k. Of activations
 /// kStages chunks of k are under way or in use.
 template <int kPositionTiles_, int kColumns_, int kParts_ = 1, int kStages_ = 4>
@@ -17,7 +21,7 @@ struct FragmentTile {
   static constexpr int kPositionTiles = kPositionTiles_, kColumns = kColumns_, kParts = kParts_, kStages = kStages_;
   static constexpr int kWarps = kMatrixThreads / 32, kTeams = kWarps / kParts;
   static constexpr int kWarpRows = 8 * kPositionTiles, kRows = kWarpRows * kTeams;
-  static constexpr int kChunk = 32, kChunkRuns = 4;  ///< values of k, of which each of four threads has 8
+  static constexpr int kChunk = 32, kChunkRuns = 4;        ///< values of k, of which each of four threads has 8
   static constexpr int kRun = kColumns % 64 == 0 ? 8 : 4;  ///< neighbouring channels that a thread stores at once
   static constexpr int kGroup = 8 * kRun, kGroups = kColumns / kGroup;  ///< channels of 8 threads' runs
   static constexpr int kChannelTiles = kColumns / 16;
@@ -68,18 +72,23 @@ class FragmentWeight {
     });
   }
 
-  /// Copies a weight [k][channel].
-  FUSEDSC_DEVICE void turn(const T* from, std::int64_t depth_stride, int channels, int depth) const {
-    constexpr int kOctets = Tile::kColumns / 8, kOfChunk = kOctets * Tile::kChunkRuns;
-    for (int i = thread_index(); i < kOfChunk * Tile::chunks(depth); i += kMatrixThreads) {
-      const int run = i % Tile::kChunkRuns, channel = i / Tile::kChunkRuns % kOctets * 8, chunk = i / kOfChunk;
+  /// Likewise of a weight [k][channel], of which a thread copies and turns 8 by 8 elements.
+  FUSEDSC_DEVICE void start_turned(const T* from, std::int64_t depth_stride, int channels, int depth) const {
+    for_each_square(depth, [&](int chunk, int channel, int run) {
       const int k = chunk * Tile::kChunk + run * 8;
-      Vector<T, 8> rows[8];
+      const T* const corner = from + k * depth_stride + channel;
 #pragma unroll
       for (int r = 0; r < 8; ++r) {
-        rows[r] = {};
-        if (channel < channels && k + r < depth) rows[r] = load<8>(from + (k + r) * depth_stride + channel);
+        const bool has = channel < channels && k + r < depth;
+        start_copy<16>(place(chunk, channel + r / 2 * 2, run, r % 2), has ? corner + r * depth_stride : from, has);
       }
+    });
+  }
+  FUSEDSC_DEVICE void arrange_turned(int depth) const {
+    for_each_square(depth, [&](int chunk, int channel, int run) {
+      FragmentWords rows[8];
+#pragma unroll
+      for (int r = 0; r < 8; ++r) rows[r] = *place(chunk, channel + r / 2 * 2, run, r % 2);
 #pragma unroll
       for (int pair = 0; pair < 4; ++pair) {
 #pragma unroll
@@ -87,15 +96,15 @@ class FragmentWeight {
           FragmentWords words;
 #pragma unroll
           for (int w = 0; w < 2; ++w) {
-            const std::uint32_t first = rows[4 * half + 2 * w].words[pair],
-                                second = rows[4 * half + 2 * w + 1].words[pair];
+            const std::uint32_t first = rows[4 * half + 2 * w].elements[pair],
+                                second = rows[4 * half + 2 * w + 1].elements[pair];
             words.elements[2 * w] = (first & 0xffffu) | second << 16;
             words.elements[2 * w + 1] = first >> 16 | (second & 0xffff0000u);
           }
           *place(chunk, channel + 2 * pair, run, half) = words;
         }
       }
-    }
+    });
   }
 
   FUSEDSC_DEVICE FragmentWords read(int chunk, int tile, int half) const {
@@ -110,14 +119,21 @@ class FragmentWeight {
     return words_ + ((chunk * Tile::kChannelTiles + tile) * 2 + half) * 32 + lane;
   }
 
+  template <class Use>
+  FUSEDSC_DEVICE void for_each_square(int depth, const Use& use) const {
+    constexpr int kOctets = Tile::kColumns / 8, kOfChunk = kOctets * Tile::kChunkRuns;
+    for (int i = thread_index(); i < kOfChunk * Tile::chunks(depth); i += kMatrixThreads) {
+      use(i / kOfChunk, i / Tile::kChunkRuns % kOctets * 8, i % Tile::kChunkRuns);
+    }
+  }
+
   /// Each lane's, so that neighbours fall on different banks.
   template <class Use>
   FUSEDSC_DEVICE void for_each_pair(int depth, const Use& use) const {
     constexpr int kOfChunk = Tile::kChannelTiles * 32;
     for (int i = thread_index(); i < kOfChunk * Tile::chunks(depth); i += kMatrixThreads) {
       const int lane = i % 32, tile = i / 32 % Tile::kChannelTiles, chunk = i / kOfChunk;
-      const int channel =
-          tile / (Tile::kRun / 2) * Tile::kGroup + lane / 4 * Tile::kRun + tile % (Tile::kRun / 2) * 2;
+      const int channel = tile / (Tile::kRun / 2) * Tile::kGroup + lane / 4 * Tile::kRun + tile % (Tile::kRun / 2) * 2;
       FragmentWords* const first = words_ + (chunk * Tile::kChannelTiles + tile) * 64 + lane;
       use(first, first + 32, channel, chunk * Tile::kChunk + lane % 4 * 8);
     }

@@ -16,7 +16,8 @@ struct PointwiseParameters {
 };
 
 /// Bias, statistics, epilogue, and into memory.
-template <class T, class Sweep, bool kSeams>
+/// kClamps: activations only do that.
+template <class T, class Sweep, bool kSeams, bool kClamps = false>
 class PointwiseSink {
  public:
   using A = Accumulator<T>;
@@ -48,7 +49,7 @@ class PointwiseSink {
       } else {
 #pragma unroll
         for (int i = 0; i < Sweep::kRun; ++i) y[i] = y[i] * scale_[item(i)] + shift_[item(i)];
-        activate(p_.epilogue.activation, y);
+        activate_by<kClamps>(p_.epilogue.activation, y);
         if (p_.residual.data != nullptr) {
           A added[Sweep::kRun];
           load_run<Sweep>(p_.residual, share_.group, pixel, channel, count, added, T());
@@ -74,8 +75,14 @@ class PointwiseSink {
 #pragma unroll
     for (int i = 0; i < Sweep::kItems; ++i) {
       const auto& moments = moments_[Sweep::kPixelRows ? i / Sweep::kRun : i];
-      values[i][0] = moments.mean[Sweep::kPixelRows ? i % Sweep::kRun : 0];
-      values[i][1] = moments.m2[Sweep::kPixelRows ? i % Sweep::kRun : 0];
+      const int of = Sweep::kPixelRows ? i % Sweep::kRun : 0;
+      if constexpr (kMeetsOwners<Sweep>) {
+        values[i][0] = moments.mean(of);
+        values[i][1] = moments.m2(of);
+      } else {
+        values[i][0] = moments.mean[of];
+        values[i][1] = moments.m2[of];
+      }
       values[i][2] = moments.count;
     }
     const int all_channels = p_.product.channels * p_.product.groups;
@@ -97,7 +104,10 @@ class PointwiseSink {
   static constexpr int kKept = kKeptItems<Sweep>;
   A bias_[kKept];
   A scale_[kSeams ? kKept : 1], shift_[kSeams ? kKept : 1];
-  Moments<A, Sweep::kPixelRows ? Sweep::kRun : 1> moments_[kSeams ? Sweep::kOwners : 1];
+  static constexpr int kTogether = Sweep::kPixelRows ? Sweep::kRun : 1;
+  /// Those of a position at a time without divisions, where a thread meets one after the other.
+  using OwnMoments = std::conditional_t<kMeetsOwners<Sweep>, ShiftedMoments<A, kTogether>, Moments<A, kTogether>>;
+  OwnMoments moments_[kSeams ? Sweep::kOwners : 1];
 };
 
 template <class T, class Tile, bool kPixelRows, bool kSeams>
