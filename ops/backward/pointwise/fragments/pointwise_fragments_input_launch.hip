@@ -58,6 +58,7 @@ const Instance kInstances[] = {
       instance<T, 2, 128, 1, 4, 2, false>(dtype), instance<T, 2, 32, 2, 7, 5, false>(dtype), \
       instance<T, 2, 32, 4, 7, 5, true>(dtype), instance<T, 2, 64, 4, 5, 3, false>(dtype)
     FUSEDSC_FRAGMENTS(Float16, DataType::float16),
+    FUSEDSC_FRAGMENTS(BFloat16, DataType::bfloat16),
 };
 
 struct Problem {

@@ -22,35 +22,40 @@ std::size_t memory_bytes(int /*depth*/, bool has_other) {
   return WeightFragments<T, Tile, kSeams>::memory_bytes(has_other);
 }
 
+/// kAll: there is a kernel for any seams, too.
 template <class T, int kRowRun, int kColumnRun, int kWarpRows, int kWarpColumns, int kSteps, int kStages, int kBlocks,
-          int kSeamBlocks>
+          int kSeamBlocks, bool kAll = false>
 Instance instance(DataType dtype) {
   using Tile = WeightFragmentTile<kRowRun, kColumnRun, kWarpRows, kWarpColumns, kSteps, kStages>;
   using enum tuning::Knob;
-  return {dtype,
-          {{rows, Tile::kRows},
-           {columns, Tile::kColumns},
-           {depth, Tile::kDepth},
-           {groups, Tile::kParts},
-           {stages, Tile::kStages}},
-          {weight_fragments_kernel<T, Tile, kBlocks, FragmentSeams::none>,
-           weight_fragments_kernel<T, Tile, kSeamBlocks, FragmentSeams::clamps>,
-           weight_fragments_kernel<T, Tile, kSeamBlocks, FragmentSeams::all>},
-          {memory_bytes<T, Tile, FragmentSeams::none>, memory_bytes<T, Tile, FragmentSeams::clamps>,
-           memory_bytes<T, Tile, FragmentSeams::all>}};
+  Instance result{dtype,
+                  {{rows, Tile::kRows},
+                   {columns, Tile::kColumns},
+                   {depth, Tile::kDepth},
+                   {groups, Tile::kParts},
+                   {stages, Tile::kStages}},
+                  {weight_fragments_kernel<T, Tile, kBlocks, FragmentSeams::none>,
+                   weight_fragments_kernel<T, Tile, kSeamBlocks, FragmentSeams::clamps>},
+                  {memory_bytes<T, Tile, FragmentSeams::none>, memory_bytes<T, Tile, FragmentSeams::clamps>}};
+  if constexpr (kAll) {
+    result.kernels[2] = weight_fragments_kernel<T, Tile, kSeamBlocks, FragmentSeams::all>;
+    result.memory[2] = memory_bytes<T, Tile, FragmentSeams::all>;
+  }
+  return result;
 }
 
 /// Rows are outputs, columns channels; depth counts positions.
 const Instance kInstances[] = {
 // runs of rows and of columns of a lane; warps along both; steps of 16 positions, stages; blocks that shall fit a
 // multiprocessor, without seams and with them
-#define FUSEDSC_FRAGMENTS(T, dtype)                                                           \
-  instance<T, 2, 8, 1, 1, 1, 4, 4, 4>(dtype), instance<T, 8, 2, 1, 1, 1, 4, 4, 4>(dtype),     \
-      instance<T, 4, 8, 1, 1, 1, 4, 4, 3>(dtype), instance<T, 8, 4, 1, 1, 1, 4, 4, 3>(dtype), \
-      instance<T, 4, 4, 1, 1, 1, 4, 5, 4>(dtype), instance<T, 8, 8, 1, 1, 1, 4, 2, 2>(dtype), \
-      instance<T, 4, 8, 2, 2, 2, 3, 3, 3>(dtype), instance<T, 8, 8, 2, 2, 2, 3, 2, 2>(dtype), \
+#define FUSEDSC_FRAGMENTS(T, dtype)                                                                       \
+  instance<T, 2, 8, 1, 1, 1, 4, 4, 4>(dtype), instance<T, 8, 2, 1, 1, 1, 4, 4, 4>(dtype),                 \
+      instance<T, 4, 8, 1, 1, 1, 4, 4, 3>(dtype), instance<T, 8, 4, 1, 1, 1, 4, 4, 3, true>(dtype),       \
+      instance<T, 4, 4, 1, 1, 1, 4, 5, 4, true>(dtype), instance<T, 8, 8, 1, 1, 1, 4, 2, 2, true>(dtype), \
+      instance<T, 4, 8, 2, 2, 2, 3, 3, 3>(dtype), instance<T, 8, 8, 2, 2, 2, 3, 2, 2>(dtype),             \
       instance<T, 4, 8, 2, 1, 2, 3, 4, 3>(dtype), instance<T, 8, 4, 1, 2, 2, 3, 4, 3>(dtype)
     FUSEDSC_FRAGMENTS(Float16, DataType::float16),
+    FUSEDSC_FRAGMENTS(BFloat16, DataType::bfloat16),
 };
 
 struct Problem {

@@ -59,6 +59,7 @@ const Instance kInstances[] = {
       instance<T, 2, 128, 1, 4, 2, false>(dtype), instance<T, 2, 32, 2, 8, 5, false>(dtype), \
       instance<T, 2, 32, 4, 8, 5, true>(dtype), instance<T, 2, 64, 4, 5, 4, false>(dtype)
     FUSEDSC_FRAGMENTS(Float16, DataType::float16),
+    FUSEDSC_FRAGMENTS(BFloat16, DataType::bfloat16),
 };
 
 struct Problem {

@@ -81,7 +81,9 @@ FUSEDSC_DEVICE int item_of(int sweep, int i) {
 /// Whether sweeps go over all rows of an owner before they come to the next, so that a sink keeps its coefficients
 /// alone: meet(owner) loads them.
 template <class Sweep>
-inline constexpr bool kMeetsOwners = requires { requires Sweep::kInOrderOfOwners; };
+inline constexpr bool kMeetsOwners = requires {
+  requires Sweep::kInOrderOfOwners;
+};
 /// Items whose coefficients are kept, and the place of an item there.
 template <class Sweep>
 inline constexpr int kKeptItems = kMeetsOwners<Sweep> ? Sweep::kRun : Sweep::kItems;
@@ -115,7 +117,9 @@ FUSEDSC_DEVICE void load_items(const void* vector, int first, int channels, A ot
 
 /// Whether runs are always whole and lie together in memory, and nothing lies between rows and images.
 template <class Sweep>
-inline constexpr bool kHasWholeRuns = requires { requires Sweep::kWholeRuns; };
+inline constexpr bool kHasWholeRuns = requires {
+  requires Sweep::kWholeRuns;
+};
 
 /// Where the elements of a run are that begins at {pixel, channel}.
 template <class Sweep, class T, class Matrix>
