@@ -14,12 +14,14 @@ using Instance = FragmentInstance<PointwiseWeightGradientParameters>;
 template <class T, class Tile, int kBlocks, FragmentSeams kSeams>
 FUSEDSC_KERNEL(kMatrixThreads, kBlocks)
 weight_fragments_kernel(PointwiseWeightGradientParameters parameters) {
-  if constexpr (kWaveProducts) WeightFragments<T, Tile, kSeams>::run(parameters);
+  WeightFragments<T, Tile, kSeams>::run(parameters);
 }
 
-template <class T, class Tile, FragmentSeams kSeams>
-std::size_t memory_bytes(int /*depth*/, bool has_other) {
-  return WeightFragments<T, Tile, kSeams>::memory_bytes(has_other);
+template <class T, class Tile, int kBlocks, FragmentSeams kSeams>
+void add_kernel(Instance& to) {
+  constexpr int kPlace = static_cast<int>(kSeams);
+  if constexpr (kWaveProducts) to.kernels[kPlace] = weight_fragments_kernel<T, Tile, kBlocks, kSeams>;
+  to.memory[kPlace] = [](int, bool has_other) { return WeightFragments<T, Tile, kSeams>::memory_bytes(has_other); };
 }
 
 /// kAll: there is a kernel for any seams, too.
@@ -33,14 +35,10 @@ Instance instance(DataType dtype) {
                    {columns, Tile::kColumns},
                    {depth, Tile::kDepth},
                    {groups, Tile::kParts},
-                   {stages, Tile::kStages}},
-                  {weight_fragments_kernel<T, Tile, kBlocks, FragmentSeams::none>,
-                   weight_fragments_kernel<T, Tile, kSeamBlocks, FragmentSeams::clamps>},
-                  {memory_bytes<T, Tile, FragmentSeams::none>, memory_bytes<T, Tile, FragmentSeams::clamps>}};
-  if constexpr (kAll) {
-    result.kernels[2] = weight_fragments_kernel<T, Tile, kSeamBlocks, FragmentSeams::all>;
-    result.memory[2] = memory_bytes<T, Tile, FragmentSeams::all>;
-  }
+                   {stages, Tile::kStages}}};
+  add_kernel<T, Tile, kBlocks, FragmentSeams::none>(result);
+  add_kernel<T, Tile, kSeamBlocks, FragmentSeams::clamps>(result);
+  if constexpr (kAll) add_kernel<T, Tile, kSeamBlocks, FragmentSeams::all>(result);
   return result;
 }
 

@@ -27,26 +27,25 @@ struct Forward {
 template <class T, class Tile, int kBlocks, FragmentSeams kSeams>
 FUSEDSC_KERNEL(kMatrixThreads, kBlocks)
 forward_fragments_kernel(PointwiseParameters parameters) {
-  if constexpr (kWaveProducts) {
-    using Kernel = Forward<T, Tile, kSeams>;
-    Kernel::Product::template run<typename Kernel::Sink>(parameters);
-  }
+  using Kernel = Forward<T, Tile, kSeams>;
+  Kernel::Product::template run<typename Kernel::Sink>(parameters);
+}
+
+template <class T, class Tile, int kBlocks, FragmentSeams kSeams>
+void add_kernel(Instance& to) {
+  constexpr int kPlace = static_cast<int>(kSeams);
+  if constexpr (kWaveProducts) to.kernels[kPlace] = forward_fragments_kernel<T, Tile, kBlocks, kSeams>;
+  to.memory[kPlace] = Forward<T, Tile, kSeams>::memory_bytes;
 }
 
 /// kAll: there is a kernel for any seams, too.
 template <class T, int kPositionTiles, int kColumns, int kParts, int kBlocks, int kSeamBlocks, bool kAll>
 Instance instance(DataType dtype) {
   using Tile = FragmentTile<kPositionTiles, kColumns, kParts>;
-  using enum FragmentSeams;
-  Instance result{
-      dtype,
-      config_of_fragments<Tile>(),
-      {forward_fragments_kernel<T, Tile, kBlocks, none>, forward_fragments_kernel<T, Tile, kSeamBlocks, clamps>},
-      {Forward<T, Tile, none>::memory_bytes, Forward<T, Tile, clamps>::memory_bytes}};
-  if constexpr (kAll) {
-    result.kernels[2] = forward_fragments_kernel<T, Tile, 2, all>;
-    result.memory[2] = Forward<T, Tile, all>::memory_bytes;
-  }
+  Instance result{dtype, config_of_fragments<Tile>()};
+  add_kernel<T, Tile, kBlocks, FragmentSeams::none>(result);
+  add_kernel<T, Tile, kSeamBlocks, FragmentSeams::clamps>(result);
+  if constexpr (kAll) add_kernel<T, Tile, 2, FragmentSeams::all>(result);
   return result;
 }
 

@@ -20,8 +20,8 @@ struct FragmentInstance {
 
   DataType dtype;
   tuning::Config config;
-  Kernel kernels[kFragmentSeams];  ///< by what is fused; null: there is none
-  Memory memory[kFragmentSeams];   ///< of a block, by values of k, and whether an operand has a second tensor
+  Kernel kernels[kFragmentSeams] = {};  ///< by what is fused; null: there is none
+  Memory memory[kFragmentSeams] = {};   ///< of a block, by values of k, and whether an operand has a second tensor
 };
 
 /// Rows and columns of a block's tile, warps that share k, and copies under way.
