@@ -23,28 +23,28 @@ std::string unsupported(const PointwiseBackwardArguments& a) {
   return {};
 }
 
-/// Of two gradients each has the tile that costs the least: "gpu_separate" is there to choose for each. None may be
-/// wanted, too.
+/// Of two gradients the input's has the tile that costs the least, and the weight's whichever kernel is best for it.
+/// None may be wanted, too.
 Configs configs(const PointwiseBackwardArguments& a) {
   if (static_cast<bool>(a.grad_x) == wants_weight(a)) return {Config()};
   return a.grad_x ? pointwise_input_fragments(a) : pointwise_weight_fragments(a);
 }
 
 /// One after the other, in the same workspace.
-BackwardPlan plan(const PointwiseBackwardArguments& a, const Config& config, int /*threads*/) {
+BackwardPlan plan(const PointwiseBackwardArguments& a, const Config& config, int threads) {
   if (a.grad_x && !wants_weight(a)) return plan_pointwise_input_fragments(a, config);
   if (!a.grad_x && wants_weight(a)) return plan_pointwise_weight_fragments(a, config);
   tuning::check_no_config("gpu_fragments of both gradients or none", config);
   BackwardPlan input, weight;
   if (a.grad_x) {
     input = plan_pointwise_input_fragments(a, cheapest_pointwise_input_fragments(a));
-    weight = plan_pointwise_weight_fragments(a, cheapest_pointwise_weight_fragments(a));
+    weight = plan_pointwise_weight_gradient(without_input(a), threads);
   }
   return {std::max(input.workspace_bytes, weight.workspace_bytes),
           [input = std::move(input.unchecked_run), weight = std::move(weight.unchecked_run)](
               const PointwiseBackwardArguments& like, const Execution& execution) {
             if (input) input(like, execution);
-            if (weight) weight(like, execution);
+            if (weight) weight(without_input(like), execution);
           }};
 }
 
@@ -54,6 +54,8 @@ BackwardPlan plan(const PointwiseBackwardArguments& a, const Config& config, int
 tuning::Kernel<PointwiseBackwardArguments> pointwise_backward_fragments() {
   return {"gpu_fragments", gpu::unsupported, gpu::configs, gpu::plan};
 }
+
+bool suits_pointwise_fragments(const PointwiseBackwardArguments& a) { return static_cast<bool>(a.grad_x); }
 
 tuning::Config pointwise_backward_fragments_prior(const PointwiseBackwardArguments& a) {
   if (static_cast<bool>(a.grad_x) == gpu::wants_weight(a)) return {};
