@@ -1,5 +1,5 @@
-/// Every tile of the pointwise kernels for any GPU, by force: of runs and of elements, with seams and without; several
-/// tiles, and steps of k that are not whole.
+/// Every tile of the pointwise kernels for any GPU, by force: of runs, of fragments and of elements, with seams and
+/// without; several tiles, and steps of k that are not whole.
 #include "fusedsc/backward/pointwise/pointwise_kernels.h"
 #include "fusedsc/forward/pointwise/pointwise_kernels.h"
 #include "gpu/forced.h"
@@ -16,6 +16,7 @@ class PointwiseTilesGpu : public OnGpu {
 
   static std::vector<PointwiseGeometry> geometries() {
     std::vector<PointwiseGeometry> all = {{{3, 88, 4, 11}, 272, 2}, {{3, 74, 5, 7}, 138, 2}};
+    if (size_of(GetParam().dtype) == 2) all.push_back({{3, 80, 4, 11}, 272, 2});  // whole runs of 16 bytes
     if (GetParam().dtype != DataType::float32 || GetParam().wave_size != 32) return all;
     for (PointwiseGeometry geometry : std::vector(all)) {  // on what plays an NVIDIA GPU
       geometry.tf32 = true;
@@ -24,11 +25,11 @@ class PointwiseTilesGpu : public OnGpu {
     return all;
   }
 
-  /// Each config of "gpu_tiles" in `kernels` for a problem, by force.
+  /// Each config of "gpu_tiles" and "gpu_fragments" in `kernels` for a problem, by force.
   template <class Arguments, class Verify>
   void verify_tiles(const char* role, std::span<const tuning::Kernel<Arguments>> kernels, const Arguments& arguments,
                     const Verify& verify) {
-    for (const auto& kernel : able(kernels, arguments, {"gpu_tiles"})) {
+    for (const auto& kernel : able(kernels, arguments, {"gpu_tiles", "gpu_fragments"})) {
       const tuning::Configs configs = kernel.configs(arguments);
       for (const tuning::Config& config : configs) {
         verify_by(role, kernel.name + ('/' + tuning::printed(config)), verify);

@@ -35,6 +35,11 @@ inline PointwiseBackwardArguments without_weight(PointwiseBackwardArguments a) {
 /// depth; and the tile that it is taken with.
 tuning::Kernel<PointwiseBackwardArguments> pointwise_backward_tiles();
 tuning::Config pointwise_backward_tiles_prior(const PointwiseBackwardArguments& a);
+/// 16 bits, channels_last, by products of 32 threads: likewise, and stages.
+tuning::Kernel<PointwiseBackwardArguments> pointwise_backward_fragments();
+tuning::Config pointwise_backward_fragments_prior(const PointwiseBackwardArguments& a);
+/// Whether it is faster than "gpu_tiles": for the input gradient it was, for the weight's alone mostly not.
+bool suits_pointwise_fragments(const PointwiseBackwardArguments& a);
 /// Both gradients in one pass over x, for few outputs, whatever the GPU.
 Implementation<PointwiseBackwardArguments> pointwise_backward_few();
 /// By TMA and the warpgroup products of Hopper GPUs, channels_last. Of one gradient a tile's rows and columns and what

@@ -93,6 +93,20 @@ FUSEDSC_DEVICE void activate(Activation activation, A (&z)[kCount]) {
   else activate_but_gelu(activation, z);
 }
 
+/// z = activation(z); kClamps: it is one that only clamps, and there is no branch.
+template <bool kClamps, int kCount, class A>
+FUSEDSC_DEVICE void activate_by(Activation activation, A (&z)[kCount]) {
+  if constexpr (kClamps) {
+    constexpr A kInfinity = A(__builtin_huge_valf());
+    const A low = activation == Activation::identity ? -kInfinity : A(0);
+    const A high = activation == Activation::relu6 ? A(6) : kInfinity;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) z[i] = clamped(z[i], low, high);
+  } else {
+    activate(activation, z);
+  }
+}
+
 /// g *= activation'(z); at a kink PyTorch's value.
 template <int kCount, class A>
 FUSEDSC_DEVICE void activate_backward(Activation activation, const A (&z)[kCount], A (&g)[kCount]) {
@@ -121,6 +135,23 @@ FUSEDSC_DEVICE void activate_backward(Activation activation, const A (&z)[kCount
       const A slope = z[i] * A(1.0 / 3) + A(0.5);
       g[i] *= z[i] <= A(-3) ? A(0) : z[i] >= A(3) ? A(1) : slope;
     }
+  }
+}
+
+/// Likewise.
+template <bool kClamps, int kCount, class A>
+FUSEDSC_DEVICE void activate_backward_by(Activation activation, const A (&z)[kCount], A (&g)[kCount]) {
+  if constexpr (kClamps) {
+    const bool is_identity = activation == Activation::identity;
+    const A high = activation == Activation::relu6 ? A(6) : A(__builtin_huge_valf());
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      // An infinite z is beyond 6, but not beyond what clamps from below alone.
+      const bool passes = z[i] > A(0) && (z[i] < high || activation == Activation::relu);
+      g[i] = passes || is_identity ? g[i] : A(0);
+    }
+  } else {
+    activate_backward(activation, z, g);
   }
 }
 

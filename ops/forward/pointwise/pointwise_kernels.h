@@ -20,6 +20,8 @@ Kernel<PointwiseArguments> pointwise_few();
 Kernel<PointwiseArguments> pointwise_tiles();
 /// Text made for the problem and compiled at run time: channel distribution, or tiles of other sizes.
 Kernel<PointwiseArguments> pointwise_generated();
+/// 16 bits, channels_last, by products of 32 threads: rows and columns of a block, warps that share k, stages.
+Kernel<PointwiseArguments> pointwise_fragments();
 
 /// By TMA and the warpgroup products of Hopper GPUs. They have entries where FUSEDSC_HOPPER is defined. A tile's rows
 /// are positions; warpgroups share its depth.
@@ -59,6 +61,7 @@ struct NamedChoice {
 
 // Of arguments that the kernel supports: what it is taken with.
 Config pointwise_tiles_prior(const PointwiseArguments& a);
+Config pointwise_fragments_prior(const PointwiseArguments& a);
 
 namespace hopper {
 

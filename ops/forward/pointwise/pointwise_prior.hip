@@ -13,6 +13,7 @@ NamedChoice choice_of(const PointwiseArguments& a) {
   if (const NamedChoice choice = hopper::pointwise_nhwc_prior(a); choice.kernel != nullptr) return choice;
   if (const NamedChoice choice = hopper::pointwise_planes_prior(a); choice.kernel != nullptr) return choice;
 #endif
+  if (pointwise_fragments().unsupported(a).empty()) return {pointwise_fragments().name, pointwise_fragments_prior(a)};
   if (pointwise_tiles().unsupported(a).empty()) return {pointwise_tiles().name, pointwise_tiles_prior(a)};
   return {};
 }
@@ -30,6 +31,7 @@ const PriorConfig kPriorConfigs[] = {
     {"hopper_planes_kept", hopper::pointwise_planes_kept_prior},
     {"hopper_planes_cut", hopper::pointwise_planes_cut_prior},
 #endif
+    {"gpu_fragments", pointwise_fragments_prior},
     {"gpu_tiles", pointwise_tiles_prior},
 };
 
@@ -45,6 +47,7 @@ std::span<const Kernel<PointwiseArguments>> pointwise_gpu_kernels() {
       hopper::pointwise_planes_kept(),
       hopper::pointwise_planes_cut(),
 #endif
+      pointwise_fragments(),
       pointwise_tiles(),
       pointwise_generated(),
   };

@@ -17,7 +17,8 @@ struct PointwiseInputGradientParameters {
 };
 
 /// The activation's derivative, sums, a residual's gradient, and into memory.
-template <class T, class Sweep, bool kSeams>
+/// kClamps: activations only do that.
+template <class T, class Sweep, bool kSeams, bool kClamps = false>
 class PointwiseInputGradientSink {
  public:
   using A = Accumulator<T>;
@@ -27,30 +28,37 @@ class PointwiseInputGradientSink {
                                             int first_channel)
       : p_(p), share_(share), first_channel_(first_channel), channels_(p.product.channels - first_channel) {
     if constexpr (kSeams) {
-      const int first = share.group * p.product.channels + first_channel;
-      load_items<Sweep>(p.prologue.scale, first, channels_, A(1), scale_, A());
-      load_items<Sweep>(p.prologue.shift, first, channels_, A(0), shift_, A());
-      load_items<Sweep>(p.mean, first, channels_, A(0), mean_, A());
+      if constexpr (!kMeetsOwners<Sweep>) meet(0);
 #pragma unroll
       for (int i = 0; i < Sweep::kItems; ++i) sums_[i][0] = sums_[i][1] = 0;
+    }
+  }
+
+  FUSEDSC_DEVICE void meet(int owner) {
+    if constexpr (kSeams) {
+      const int first = share_.group * p_.product.channels + first_channel_;
+      load_items<Sweep>(p_.prologue.scale, first, channels_, A(1), scale_, A(), owner);
+      load_items<Sweep>(p_.prologue.shift, first, channels_, A(0), shift_, A(), owner);
+      load_items<Sweep>(p_.mean, first, channels_, A(0), mean_, A(), owner);
     }
   }
 
   FUSEDSC_DEVICE void take(int sweep, int pixel, int channel, A (&g)[Sweep::kRun], int count) {
     if constexpr (kSeams) {
       const auto item = [&](int i) { return item_of<Sweep>(sweep, i); };
+      const auto kept = [&](int i) { return kept_item<Sweep>(item(i)); };
       if (p_.x.data != nullptr) {
         A x[Sweep::kRun], z[Sweep::kRun];
         load_run<Sweep>(p_.x, share_.group, pixel, channel, count, x, T());
 #pragma unroll
-        for (int i = 0; i < Sweep::kRun; ++i) z[i] = x[i] * scale_[item(i)] + shift_[item(i)];
-        activate_backward(p_.prologue.activation, z, g);
+        for (int i = 0; i < Sweep::kRun; ++i) z[i] = x[i] * scale_[kept(i)] + shift_[kept(i)];
+        activate_backward_by<kClamps>(p_.prologue.activation, z, g);
         if (p_.partials != nullptr) {
 #pragma unroll
           for (int i = 0; i < Sweep::kRun; ++i) {
-            const A kept = i < count ? g[i] : A(0);
-            sums_[item(i)][0] += kept;
-            sums_[item(i)][1] += kept * (x[i] - mean_[item(i)]);
+            const A added = i < count ? g[i] : A(0);
+            sums_[item(i)][0] += added;
+            sums_[item(i)][1] += added * (x[i] - mean_[kept(i)]);
           }
         }
       }
@@ -91,7 +99,8 @@ class PointwiseInputGradientSink {
   const PointwiseInputGradientParameters& p_;
   const PointwiseShare share_;
   int first_channel_, channels_;
-  A scale_[kItems], shift_[kItems], mean_[kItems], sums_[kItems][2];
+  static constexpr int kKept = kKeptItems<Sweep>;
+  A scale_[kKept], shift_[kKept], mean_[kKept], sums_[kItems][2];
 };
 
 template <class T, class Tile, bool kPixelRows, bool kSeams>

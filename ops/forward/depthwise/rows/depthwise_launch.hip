@@ -125,7 +125,8 @@ class DepthwisePass {
           std::max(memory_, a.x.dtype == DataType::float64 ? block_moments_bytes<double>(instance_->tile.channels)
                                                            : block_moments_bytes<float>(instance_->tile.channels));
     }
-    work_ = plan_depthwise_work(grid_of(a, overlap_of(*instance_)), instance_->tile, resident_blocks(kernel_, kItemThreads, memory_));
+    work_ = plan_depthwise_work(grid_of(a, overlap_of(*instance_)), instance_->tile,
+                                resident_blocks(kernel_, kItemThreads, memory_));
   }
 
   std::size_t workspace_bytes(const DepthwiseArguments& a) const {

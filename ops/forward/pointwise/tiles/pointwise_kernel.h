@@ -16,7 +16,8 @@ struct PointwiseParameters {
 };
 
 /// Bias, statistics, epilogue, and into memory.
-template <class T, class Sweep, bool kSeams>
+/// kClamps: activations only do that.
+template <class T, class Sweep, bool kSeams, bool kClamps = false>
 class PointwiseSink {
  public:
   using A = Accumulator<T>;
@@ -24,16 +25,20 @@ class PointwiseSink {
 
   FUSEDSC_DEVICE PointwiseSink(const PointwiseParameters& p, const PointwiseShare& share, int first_channel)
       : p_(p), share_(share), first_channel_(first_channel), channels_(p.product.channels - first_channel) {
-    const int first = share.group * p.product.channels + first_channel;
-    load_items<Sweep>(p.bias, first, channels_, A(0), bias_, T());
+    if constexpr (!kMeetsOwners<Sweep>) meet(0);
+  }
+
+  FUSEDSC_DEVICE void meet(int owner) {
+    const int first = share_.group * p_.product.channels + first_channel_;
+    load_items<Sweep>(p_.bias, first, channels_, A(0), bias_, T(), owner);
     if constexpr (kSeams) {
-      load_items<Sweep>(p.epilogue.scale, first, channels_, A(1), scale_, A());
-      load_items<Sweep>(p.epilogue.shift, first, channels_, A(0), shift_, A());
+      load_items<Sweep>(p_.epilogue.scale, first, channels_, A(1), scale_, A(), owner);
+      load_items<Sweep>(p_.epilogue.shift, first, channels_, A(0), shift_, A(), owner);
     }
   }
 
   FUSEDSC_DEVICE void take(int sweep, int pixel, int channel, A (&y)[Sweep::kRun], int count) {
-    const auto item = [&](int i) { return item_of<Sweep>(sweep, i); };
+    const auto item = [&](int i) { return kept_item<Sweep>(item_of<Sweep>(sweep, i)); };
 #pragma unroll
     for (int i = 0; i < Sweep::kRun; ++i) y[i] += bias_[item(i)];
     if constexpr (kSeams) {
@@ -44,7 +49,7 @@ class PointwiseSink {
       } else {
 #pragma unroll
         for (int i = 0; i < Sweep::kRun; ++i) y[i] = y[i] * scale_[item(i)] + shift_[item(i)];
-        activate(p_.epilogue.activation, y);
+        activate_by<kClamps>(p_.epilogue.activation, y);
         if (p_.residual.data != nullptr) {
           A added[Sweep::kRun];
           load_run<Sweep>(p_.residual, share_.group, pixel, channel, count, added, T());
@@ -70,8 +75,14 @@ class PointwiseSink {
 #pragma unroll
     for (int i = 0; i < Sweep::kItems; ++i) {
       const auto& moments = moments_[Sweep::kPixelRows ? i / Sweep::kRun : i];
-      values[i][0] = moments.mean[Sweep::kPixelRows ? i % Sweep::kRun : 0];
-      values[i][1] = moments.m2[Sweep::kPixelRows ? i % Sweep::kRun : 0];
+      const int of = Sweep::kPixelRows ? i % Sweep::kRun : 0;
+      if constexpr (kMeetsOwners<Sweep>) {
+        values[i][0] = moments.mean(of);
+        values[i][1] = moments.m2(of);
+      } else {
+        values[i][0] = moments.mean[of];
+        values[i][1] = moments.m2[of];
+      }
       values[i][2] = moments.count;
     }
     const int all_channels = p_.product.channels * p_.product.groups;
@@ -90,9 +101,13 @@ class PointwiseSink {
   const PointwiseParameters& p_;
   const PointwiseShare share_;
   int first_channel_, channels_;
-  A bias_[Sweep::kItems];
-  A scale_[kSeams ? Sweep::kItems : 1], shift_[kSeams ? Sweep::kItems : 1];
-  Moments<A, Sweep::kPixelRows ? Sweep::kRun : 1> moments_[kSeams ? Sweep::kOwners : 1];
+  static constexpr int kKept = kKeptItems<Sweep>;
+  A bias_[kKept];
+  A scale_[kSeams ? kKept : 1], shift_[kSeams ? kKept : 1];
+  static constexpr int kTogether = Sweep::kPixelRows ? Sweep::kRun : 1;
+  /// Those of a position at a time without divisions, where a thread meets one after the other.
+  using OwnMoments = std::conditional_t<kMeetsOwners<Sweep>, ShiftedMoments<A, kTogether>, Moments<A, kTogether>>;
+  OwnMoments moments_[kSeams ? Sweep::kOwners : 1];
 };
 
 template <class T, class Tile, bool kPixelRows, bool kSeams>

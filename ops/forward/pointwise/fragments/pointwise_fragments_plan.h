@@ -1,0 +1,108 @@
+/// From a pointwise problem to a launch of the kernels that multiply fragments as they lie in memory.
+#pragma once
+
+#include <limits>
+#include <string>
+
+#include "fusedsc/common/problem.h"
+#include "fusedsc/common/status.h"
+#include "fusedsc/forward/pointwise/fragments/pointwise_fragments_tile.h"
+#include "fusedsc/forward/pointwise/tiles/pointwise_plan.h"
+#include "fusedsc/tuning/config.h"
+
+namespace fusedsc::gpu {
+
+/// A kernel that was compiled, and what for.
+template <class Parameters>
+struct FragmentInstance {
+  using Kernel = void (*)(Parameters);
+  using Memory = std::size_t (*)(int depth, bool has_other);
+
+  DataType dtype;
+  tuning::Config config;
+  Kernel kernels[kFragmentSeams] = {};  ///< by what is fused; null: there is none
+  Memory memory[kFragmentSeams] = {};   ///< of a block, by values of k, and whether an operand has a second tensor
+};
+
+/// Rows and columns of a block's tile, warps that share k, and copies under way.
+template <class Tile>
+tuning::Config config_of_fragments() {
+  using enum tuning::Knob;
+  return {{rows, Tile::kRows}, {columns, Tile::kColumns}, {groups, Tile::kParts}, {stages, Tile::kStages}};
+}
+
+/// What a kernel must be for.
+struct FragmentNeeds {
+  DataType dtype;
+  FragmentSeams seams = FragmentSeams::none;
+  bool other = false;
+  int depth = 0;
+};
+
+inline FragmentSeams seams_of(bool has_seams, std::initializer_list<Activation> activations) {
+  for (const Activation activation : activations) {
+    if (!only_clamps(activation)) return FragmentSeams::all;
+  }
+  return has_seams ? FragmentSeams::clamps : FragmentSeams::none;
+}
+
+template <class Parameters>
+typename FragmentInstance<Parameters>::Kernel kernel_of(const FragmentInstance<Parameters>& instance,
+                                                        const FragmentNeeds& needs) {
+  return instance.kernels[static_cast<int>(needs.seams)];
+}
+template <class Parameters>
+std::size_t memory_of(const FragmentInstance<Parameters>& instance, const FragmentNeeds& needs) {
+  return instance.memory[static_cast<int>(needs.seams)](needs.depth, needs.other);
+}
+
+template <class Parameters>
+bool fits(const FragmentInstance<Parameters>& instance, const FragmentNeeds& needs) {
+  return instance.dtype == needs.dtype && kernel_of(instance, needs) != nullptr &&
+         memory_of(instance, needs) <= kSharedMemoryLimit;
+}
+
+template <class Parameters, std::size_t kSize>
+tuning::Configs configs_of(const FragmentInstance<Parameters> (&instances)[kSize], const FragmentNeeds& needs) {
+  tuning::Configs configs;
+  for (const auto& instance : instances) {
+    if (fits(instance, needs)) configs.push_back(instance.config);
+  }
+  return configs;
+}
+
+template <class Parameters, std::size_t kSize>
+const FragmentInstance<Parameters>& instance_with(const FragmentInstance<Parameters> (&instances)[kSize],
+                                                  const FragmentNeeds& needs, const tuning::Config& config) {
+  for (const auto& instance : instances) {
+    if (fits(instance, needs) && instance.config == config) return instance;
+  }
+  throw Unsupported("gpu_fragments: there is no kernel of this problem with " + tuning::printed(config));
+}
+
+/// The config that cost(instance) says is the cheapest.
+template <class Parameters, std::size_t kSize, class Cost>
+tuning::Config cheapest_of(const FragmentInstance<Parameters> (&instances)[kSize], const FragmentNeeds& needs,
+                           const Cost& cost) {
+  tuning::Config best;
+  double least_cost = std::numeric_limits<double>::infinity();
+  for (const auto& instance : instances) {
+    if (!fits(instance, needs)) continue;
+    const double candidate = cost(instance);
+    if (candidate >= least_cost) continue;
+    least_cost = candidate;
+    best = instance.config;
+  }
+  return best;
+}
+
+/// Empty, or why fragments of 16 bytes cannot be read and written: of tensors that are there. Their channels per group.
+std::string why_no_fragments(std::initializer_list<ConstTensorView> tensors, std::int64_t groups);
+/// Likewise of a weight.
+std::string why_no_fragments_of(const ConstTensorView& weight);
+
+/// Sets everything about the tiles, and returns the kernel's cost.
+double plan_fragments(const PointwiseProblem& problem, const tuning::Config& config, int resident, int multiprocessors,
+                      PointwiseProductParameters& product);
+
+}  // namespace fusedsc::gpu

@@ -1,0 +1,284 @@
+/// The product of the forward pass and of the input gradient by warps that read activations from memory as
+/// instructions take them: no barrier, and no way of activations or results through other threads' hands.
+#pragma once
+
+#include "fusedsc/common/gpu/vendor/following_kernel.h"
+#include "fusedsc/forward/pointwise/fragments/pointwise_fragments_tile.h"
+#include "fusedsc/forward/pointwise/tiles/pointwise_product.h"
+
+namespace fusedsc::gpu {
+
+/// A thread's 16 bytes of its positions on their way: copied to shared memory ahead of their use, and read by nobody
+/// else, so that no barrier is needed.
+template <class T, class Tile>
+class FragmentRows {
+ public:
+  static constexpr int kStageBytes = Tile::kPositionTiles * kMatrixThreads * 16;
+
+  FUSEDSC_DEVICE FragmentRows(const PointwiseMatrix& matrix, int group, void* memory, int stage_bytes)
+      : stride_(matrix.first),
+        base_(static_cast<const T*>(matrix.data) + group * matrix.group + FragmentPlace().inner * 8),
+        memory_(static_cast<unsigned char*>(memory) + thread_index() * 16),
+        stage_bytes_(stage_bytes) {}
+
+  /// From position `first` on, of which so many are left.
+  FUSEDSC_DEVICE void aim(int first, int left) {
+    from_ = base_ + (first + FragmentPlace().outer) * stride_;
+    left_ = left - FragmentPlace().outer;
+  }
+  /// Values of k from `k` on, of `depth`.
+  FUSEDSC_DEVICE void start(int slot, int k, int depth) const {
+    const int left = k + FragmentPlace().inner * 8 < depth ? left_ : 0;
+    unsigned char* const to = memory_ + slot * stage_bytes_;
+#pragma unroll
+    for (int i = 0; i < Tile::kPositionTiles; ++i) {
+      const bool has = 8 * i < left;
+      start_copy<16>(to + i * kMatrixThreads * 16, has ? from_ + 8 * i * stride_ + k : base_, has);
+    }
+  }
+  FUSEDSC_DEVICE void read(int slot, FragmentWords (&to)[Tile::kPositionTiles]) const {
+    const unsigned char* const from = memory_ + slot * stage_bytes_;
+#pragma unroll
+    for (int i = 0; i < Tile::kPositionTiles; ++i) {
+      to[i] = *reinterpret_cast<const FragmentWords*>(from + i * kMatrixThreads * 16);
+    }
+  }
+
+ private:
+  std::int64_t stride_;
+  const T* base_;
+  unsigned char* memory_;
+  int stage_bytes_;
+  const T* from_ = nullptr;
+  int left_ = 0;
+};
+
+/// Coefficients of a seam by k, in shared memory: scale, shift, and scale of the other tensor.
+class FragmentSeam {
+ public:
+  FUSEDSC_HOST_DEVICE static constexpr int bytes(int padded_depth) { return 3 * padded_depth * 4; }
+
+  FUSEDSC_DEVICE FragmentSeam(const PointwiseSeam& seam, void* memory, int padded_depth)
+      : seam_(seam), memory_(static_cast<float*>(memory)), padded_depth_(padded_depth) {}
+
+  /// 0 beyond the end, so that what is multiplied there is activation(0) = 0.
+  FUSEDSC_DEVICE void load_all(int first, int depth) const {
+    load_one(memory_, seam_.scale, 1, first, depth);
+    load_one(memory_ + padded_depth_, seam_.shift, 0, first, depth);
+    load_one(memory_ + 2 * padded_depth_, seam_.other_scale, 0, first, depth);
+  }
+
+  /// On 16 bytes of positions each, values of k from `k` on. A gradient's has no activation.
+  template <class T, bool kHasOther, FragmentSeams kActivations, int kRows>
+  FUSEDSC_DEVICE void apply(int k, FragmentWords (&rows)[kRows], const FragmentWords (&other)[kRows]) const {
+    constexpr int kTogether = 2;
+    static_assert(kRows % kTogether == 0);
+    float scale[8], shift[8], other_scale[8];
+    read(k, scale);
+    read(padded_depth_ + k, shift);
+    if constexpr (kHasOther) read(2 * padded_depth_ + k, other_scale);
+#pragma unroll
+    for (int first = 0; first < kRows; first += kTogether) {
+      float z[8 * kTogether];
+#pragma unroll
+      for (int r = 0; r < kTogether; ++r) {
+#pragma unroll
+        for (int w = 0; w < 4; ++w) {
+          float low, high;
+          to_floats(rows[first + r].elements[w], low, high, T());
+          float more_low = shift[2 * w], more_high = shift[2 * w + 1];
+          if constexpr (kHasOther) {
+            float other_low, other_high;
+            to_floats(other[first + r].elements[w], other_low, other_high, T());
+            more_low += other_low * other_scale[2 * w];
+            more_high += other_high * other_scale[2 * w + 1];
+          }
+          z[8 * r + 2 * w] = low * scale[2 * w] + more_low;
+          z[8 * r + 2 * w + 1] = high * scale[2 * w + 1] + more_high;
+        }
+      }
+      if constexpr (kActivations != FragmentSeams::none) {
+        activate_by<kActivations == FragmentSeams::clamps>(seam_.activation, z);
+      }
+#pragma unroll
+      for (int r = 0; r < kTogether; ++r) {
+#pragma unroll
+        for (int w = 0; w < 4; ++w) {
+          rows[first + r].elements[w] = to_bits(z[8 * r + 2 * w], z[8 * r + 2 * w + 1], T());
+        }
+      }
+    }
+  }
+
+ private:
+  FUSEDSC_DEVICE void load_one(float* to, const void* from, float otherwise, int first, int depth) const {
+    for (int k = thread_index(); k < padded_depth_; k += kMatrixThreads) {
+      float value = 0;
+      if (k < depth) value = from != nullptr ? static_cast<const float*>(from)[first + k] : otherwise;
+      to[k] = value;
+    }
+  }
+  FUSEDSC_DEVICE void read(int place, float (&to)[8]) const {
+#pragma unroll
+    for (int i = 0; i < 8; i += 4) {
+      const auto four = *reinterpret_cast<const Aligned<float, 4>*>(memory_ + place + i);
+#pragma unroll
+      for (int v = 0; v < 4; ++v) to[i + v] = four.elements[v];
+    }
+  }
+
+  const PointwiseSeam& seam_;
+  float* memory_;
+  int padded_depth_;
+};
+
+/// Of the input gradient the weight's depth comes first, and the seam may have a second tensor.
+template <class T, class Tile, bool kWeightDepthFirst, FragmentSeams kSeams>
+struct FragmentProduct {
+  using Sweep = FragmentSweep<Tile>;
+  using Weight = FragmentWeight<T, Tile>;
+  using Sums = FragmentSums<T, Tile>;
+  using Rows = FragmentRows<T, Tile>;
+  static constexpr bool kHasSeams = kSeams != FragmentSeams::none, kMayHaveOther = kHasSeams && kWeightDepthFirst;
+
+  FUSEDSC_HOST_DEVICE static constexpr std::size_t stages_bytes(bool has_other) {
+    return static_cast<std::size_t>(Tile::kStages) * Rows::kStageBytes * (has_other ? 2 : 1);
+  }
+
+  /// Of a block: rows under way, sums of parts, coefficients and the weight; in the end what the sink needs.
+  template <class Sink>
+  FUSEDSC_HOST_DEVICE static std::size_t memory_bytes(int depth, bool has_other) {
+    const std::size_t seam = kHasSeams ? FragmentSeam::bytes(Tile::chunks(depth) * Tile::kChunk) : 0;
+    const std::size_t bytes = stages_bytes(has_other) + Sums::kExchangeBytes + seam +
+                              static_cast<std::size_t>(Tile::chunks(depth)) * Weight::kChunkBytes;
+    return bytes > Sink::kFinishBytes ? bytes : Sink::kFinishBytes;
+  }
+
+  template <class Sink, class Parameters>
+  FUSEDSC_DEVICE static void run(const Parameters& parameters) {
+    const PointwiseProductParameters& p = parameters.product;
+    const bool has_other = kMayHaveOther && p.seam.other.data != nullptr;
+    if constexpr (kMayHaveOther) {
+      if (has_other) run_with<Sink, true>(parameters);
+      else run_with<Sink, false>(parameters);
+    } else {
+      run_with<Sink, false>(parameters);
+    }
+  }
+
+ private:
+  template <class Sink, bool kHasOther, class Parameters>
+  FUSEDSC_DEVICE static void run_with(const Parameters& parameters) {
+    const PointwiseProductParameters& p = parameters.product;
+    const PointwiseShare share(p);
+    const int first_channel = share.channel_tile * Tile::kColumns, channels = p.channels - first_channel;
+    const int all_chunks = Tile::chunks(p.depth);
+    auto* const memory = static_cast<unsigned char*>(shared_memory());
+    constexpr int kStage = Rows::kStageBytes * (kHasOther ? 2 : 1);
+    unsigned char* const exchange = memory + Tile::kStages * kStage;
+    unsigned char* const coefficients = exchange + Sums::kExchangeBytes;
+    const FragmentSeam seam(p.seam, coefficients, all_chunks * Tile::kChunk);
+    const Weight weight(coefficients + (kHasSeams ? FragmentSeam::bytes(all_chunks * Tile::kChunk) : 0));
+
+    wait_for_previous_kernel();
+    const T* const from = static_cast<const T*>(p.weight.data) + share.group * p.weight.group;
+    if constexpr (kWeightDepthFirst) {
+      weight.start_turned(from + first_channel, p.weight.first, channels, p.depth);
+    } else {
+      weight.start(from + first_channel * p.weight.first, p.weight.first, channels, p.depth);
+    }
+    Rows rows(p.activations, share.group, memory, kStage);
+    Rows other(kHasOther ? p.seam.other : p.activations, share.group, memory + Rows::kStageBytes, kStage);
+
+    const int part = FragmentPlace().warp % Tile::kParts, team = FragmentPlace().warp / Tile::kParts;
+    const int tiles = (p.pixel_tiles - share.split + p.splits - 1) / p.splits;
+    const int steps = all_chunks / Tile::kParts;
+    const auto first_pixel = [&](int tile) {
+      return (share.split + tile * p.splits) * Tile::kRows + team * Tile::kWarpRows;
+    };
+    int next_tile = 0, next_step = 0, next_slot = 0;
+    const auto start_next = [&] {
+      if (next_tile < tiles) {
+        if (next_step == 0) {
+          const int first = first_pixel(next_tile);
+          rows.aim(first, p.pixels - first);
+          if constexpr (kHasOther) other.aim(first, p.pixels - first);
+        }
+        const int k = (next_step * Tile::kParts + part) * Tile::kChunk;
+        rows.start(next_slot, k, p.depth);
+        if constexpr (kHasOther) other.start(next_slot, k, p.depth);
+        if (++next_step == steps) {
+          next_step = 0;
+          ++next_tile;
+        }
+      }
+      next_slot = next_slot == Tile::kStages - 1 ? 0 : next_slot + 1;
+      commit_copies();
+    };
+#pragma unroll
+    for (int i = 0; i < Tile::kStages - 1; ++i) start_next();
+    if constexpr (kHasSeams) seam.load_all(share.group * p.depth, p.depth);
+    Sink sink(parameters, share, first_channel);
+    wait_for_copies<Tile::kStages - 2>();
+    if constexpr (kWeightDepthFirst) weight.arrange_turned(p.depth);
+    else weight.arrange(p.depth);
+    block_barrier();
+
+    Sums sums;
+    int slot = 0;
+    for (int tile = 0; tile < tiles; ++tile) {
+      for (int step = 0; step < steps; ++step) {
+        wait_for_copies<Tile::kStages - 2>();
+        FragmentWords a[Tile::kPositionTiles];
+        rows.read(slot, a);
+        const int chunk = step * Tile::kParts + part;
+        if constexpr (kHasSeams) {
+          FragmentWords b[Tile::kPositionTiles];
+          if constexpr (kHasOther) other.read(slot, b);
+          start_next();
+          seam.apply<T, kHasOther, kWeightDepthFirst ? FragmentSeams::none : kSeams>(
+              chunk * Tile::kChunk + FragmentPlace().inner * 8, a, b);
+        } else {
+          start_next();
+        }
+        slot = slot == Tile::kStages - 1 ? 0 : slot + 1;
+        sums.multiply(a, weight, chunk);
+      }
+      finish_tile(sums, reinterpret_cast<float*>(exchange), first_pixel(tile), p.pixels, first_channel, channels, part,
+                  sink);
+      sums.clear();
+    }
+    let_next_kernel_start();
+    sink.finish(SharedMemory<float, kMostBytes<Sink>>{reinterpret_cast<float*>(memory)});
+  }
+
+  template <class Sink>
+  static constexpr std::size_t kMostBytes = Sink::kFinishBytes;
+
+  template <class Sink>
+  FUSEDSC_DEVICE static void finish_tile(const Sums& sums, float* exchange, int first_pixel, int pixels,
+                                         int first_channel, int channels, int part, Sink& sink) {
+    if constexpr (Tile::kParts > 1) {
+      block_barrier();  // the last tile's have been read
+      sums.leave(exchange);
+      block_barrier();
+    }
+#pragma unroll
+    for (int group = 0; group < Tile::kGroups; ++group) {
+      const int channel = group * Tile::kGroup + FragmentPlace().outer * Tile::kRun;
+      if (channel >= channels) continue;
+      sink.meet(group);
+#pragma unroll
+      for (int i = 0; i < Sums::kPositions; ++i) {
+        const int unit = Sums::unit(i, group), pixel = first_pixel + Sums::position(i);
+        if (pixel >= pixels || (Tile::kParts > 1 && unit % Tile::kParts != part)) continue;
+        float y[Tile::kRun];
+        if constexpr (Tile::kParts > 1) Sums::gather(exchange, unit, y);
+        else sums.read(i, group, y);
+        sink.take(unit, pixel, first_channel + channel, y, Tile::kRun);
+      }
+    }
+  }
+};
+
+}  // namespace fusedsc::gpu

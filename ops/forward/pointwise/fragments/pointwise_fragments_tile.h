@@ -1,0 +1,246 @@
+/// Products of matrices of 16-bit elements by warps that need neither each other nor shared memory for what they read
+/// and write. Instructions take any order of k if both factors have it, and any order of rows: with those chosen here a
+/// thread's part of an activation is 16 bytes as they lie in memory, and its results are neighbouring channels. Rows of
+/// an instruction are channels of the result, columns positions.
+#pragma once
+
+#include "fusedsc/common/gpu/products/matrix.h"
+#include "fusedsc/common/gpu/products/wave_product.h"
+#include "fusedsc/forward/pointwise/tiles/pointwise_cursor.h"
+
+namespace fusedsc::gpu {
+
+/// What may be fused: nothing; activations that only clamp, of which there is little code; anything.
+enum class FragmentSeams { none, clamps, all };
+inline constexpr int kFragmentSeams = 3;
+
+/// A warp has 8 * kPositionTiles positions and kColumns channels; kParts warps share the values of k. Of activations
+/// kStages chunks of k are under way or in use.
+template <int kPositionTiles_, int kColumns_, int kParts_ = 1, int kStages_ = 4>
+struct FragmentTile {
+  static constexpr int kPositionTiles = kPositionTiles_, kColumns = kColumns_, kParts = kParts_, kStages = kStages_;
+  static constexpr int kWarps = kMatrixThreads / 32, kTeams = kWarps / kParts;
+  static constexpr int kWarpRows = 8 * kPositionTiles, kRows = kWarpRows * kTeams;
+  static constexpr int kChunk = 32, kChunkRuns = 4;        ///< values of k, of which each of four threads has 8
+  static constexpr int kRun = kColumns % 64 == 0 ? 8 : 4;  ///< neighbouring channels that a thread stores at once
+  static constexpr int kGroup = 8 * kRun, kGroups = kColumns / kGroup;  ///< channels of 8 threads' runs
+  static constexpr int kChannelTiles = kColumns / 16;
+  static_assert(kColumns % kGroup == 0 && kWarps % kParts == 0);
+
+  /// As many for each part; values of k beyond the end are 0.
+  FUSEDSC_HOST_DEVICE static constexpr int chunks(int depth) {
+    return (depth + kParts * kChunk - 1) / (kParts * kChunk) * kParts;
+  }
+};
+
+/// Where a thread stands: `outer` of an instruction's rows or columns, `inner` of its k, or of its results' columns.
+struct FragmentPlace {
+  int warp, outer, inner;
+
+  FUSEDSC_DEVICE FragmentPlace()
+      : warp(thread_index() / 32), outer(thread_index() % 32 / 4), inner(thread_index() % 4) {}
+};
+
+/// 16 bytes in shared memory.
+using FragmentWords = Aligned<std::uint32_t, 4>;
+
+/// A weight in shared memory as instructions take it: [chunk][channel tile][half of k][lane], 16 bytes each. Row g of
+/// channel tile i of a group, with g < 8, is channel g * kRun + 2 * i; row g + 8 is the next.
+template <class T, class Tile>
+class FragmentWeight {
+ public:
+  static constexpr int kChunkBytes = Tile::kChannelTiles * 2 * 32 * 16;
+
+  FUSEDSC_DEVICE explicit FragmentWeight(void* memory) : words_(static_cast<FragmentWords*>(memory)) {}
+
+  /// Starts copying a weight [channel][k]; there are `channels` and `depth` from the first ones on. A thread copies
+  /// runs of two channels each, whose words it then exchanges, where they are, in arrange().
+  FUSEDSC_DEVICE void start(const T* from, std::int64_t channel_stride, int channels, int depth) const {
+    for_each_pair(depth, [&](FragmentWords* first, FragmentWords* second, int channel, int k) {
+      const bool has = channel < channels && k < depth;
+      const T* const run = has ? from + channel * channel_stride + k : from;
+      start_copy<16>(first, run, has);
+      start_copy<16>(second, has ? run + channel_stride : run, has);
+    });
+  }
+  /// Once the thread's copies have arrived.
+  FUSEDSC_DEVICE void arrange(int depth) const {
+    for_each_pair(depth, [](FragmentWords* first, FragmentWords* second, int, int) {
+      const FragmentWords a = *first, b = *second;
+      *first = {a.elements[0], b.elements[0], a.elements[1], b.elements[1]};
+      *second = {a.elements[2], b.elements[2], a.elements[3], b.elements[3]};
+    });
+  }
+
+  /// Likewise of a weight [k][channel], of which a thread copies and turns 8 by 8 elements.
+  FUSEDSC_DEVICE void start_turned(const T* from, std::int64_t depth_stride, int channels, int depth) const {
+    for_each_square(depth, [&](int chunk, int channel, int run) {
+      const int k = chunk * Tile::kChunk + run * 8;
+      const T* const corner = from + k * depth_stride + channel;
+#pragma unroll
+      for (int r = 0; r < 8; ++r) {
+        const bool has = channel < channels && k + r < depth;
+        start_copy<16>(place(chunk, channel + r / 2 * 2, run, r % 2), has ? corner + r * depth_stride : from, has);
+      }
+    });
+  }
+  FUSEDSC_DEVICE void arrange_turned(int depth) const {
+    for_each_square(depth, [&](int chunk, int channel, int run) {
+      FragmentWords rows[8];
+#pragma unroll
+      for (int r = 0; r < 8; ++r) rows[r] = *place(chunk, channel + r / 2 * 2, run, r % 2);
+#pragma unroll
+      for (int pair = 0; pair < 4; ++pair) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          FragmentWords words;
+#pragma unroll
+          for (int w = 0; w < 2; ++w) {
+            const std::uint32_t first = rows[4 * half + 2 * w].elements[pair],
+                                second = rows[4 * half + 2 * w + 1].elements[pair];
+            words.elements[2 * w] = (first & 0xffffu) | second << 16;
+            words.elements[2 * w + 1] = first >> 16 | (second & 0xffff0000u);
+          }
+          *place(chunk, channel + 2 * pair, run, half) = words;
+        }
+      }
+    });
+  }
+
+  FUSEDSC_DEVICE FragmentWords read(int chunk, int tile, int half) const {
+    return words_[((chunk * Tile::kChannelTiles + tile) * 2 + half) * 32 + thread_index() % 32];
+  }
+
+ private:
+  /// Of an even channel and the next.
+  FUSEDSC_DEVICE FragmentWords* place(int chunk, int channel, int run, int half) const {
+    const int tile = channel / Tile::kGroup * (Tile::kRun / 2) + channel % Tile::kRun / 2;
+    const int lane = channel / Tile::kRun % 8 * 4 + run;
+    return words_ + ((chunk * Tile::kChannelTiles + tile) * 2 + half) * 32 + lane;
+  }
+
+  template <class Use>
+  FUSEDSC_DEVICE void for_each_square(int depth, const Use& use) const {
+    constexpr int kOctets = Tile::kColumns / 8, kOfChunk = kOctets * Tile::kChunkRuns;
+    for (int i = thread_index(); i < kOfChunk * Tile::chunks(depth); i += kMatrixThreads) {
+      use(i / kOfChunk, i / Tile::kChunkRuns % kOctets * 8, i % Tile::kChunkRuns);
+    }
+  }
+
+  /// Each lane's, so that neighbours fall on different banks.
+  template <class Use>
+  FUSEDSC_DEVICE void for_each_pair(int depth, const Use& use) const {
+    constexpr int kOfChunk = Tile::kChannelTiles * 32;
+    for (int i = thread_index(); i < kOfChunk * Tile::chunks(depth); i += kMatrixThreads) {
+      const int lane = i % 32, tile = i / 32 % Tile::kChannelTiles, chunk = i / kOfChunk;
+      const int channel = tile / (Tile::kRun / 2) * Tile::kGroup + lane / 4 * Tile::kRun + tile % (Tile::kRun / 2) * 2;
+      FragmentWords* const first = words_ + (chunk * Tile::kChannelTiles + tile) * 64 + lane;
+      use(first, first + 32, channel, chunk * Tile::kChunk + lane % 4 * 8);
+    }
+  }
+
+  FragmentWords* words_;
+};
+
+/// A thread's results: of 2 * kPositionTiles positions, and of each kGroups runs of channels.
+template <class T, class Tile>
+class FragmentSums {
+ public:
+  static constexpr int kPositions = 2 * Tile::kPositionTiles;
+
+  FUSEDSC_DEVICE FragmentSums() { clear(); }
+
+  FUSEDSC_DEVICE void clear() {
+#pragma unroll
+    for (int i = 0; i < Tile::kChannelTiles; ++i) {
+#pragma unroll
+      for (int j = 0; j < Tile::kPositionTiles; ++j) {
+#pragma unroll
+        for (int v = 0; v < 4; ++v) sums_[i][j][v] = 0;
+      }
+    }
+  }
+
+  /// A chunk; of activations a thread has 16 bytes of one position of each tile.
+  FUSEDSC_DEVICE void multiply(const FragmentWords (&activations)[Tile::kPositionTiles],
+                               const FragmentWeight<T, Tile>& weight, int chunk) {
+#pragma unroll
+    for (int i = 0; i < Tile::kChannelTiles; ++i) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const FragmentWords a = weight.read(chunk, i, half);
+#pragma unroll
+        for (int j = 0; j < Tile::kPositionTiles; ++j) {
+          const auto& b = activations[j].elements;
+          wave_multiply_add(
+              sums_[i][j],
+              {{a.elements[0], a.elements[1], a.elements[2], a.elements[3]}, {b[2 * half], b[2 * half + 1]}}, T());
+        }
+      }
+    }
+  }
+
+  /// Of the warp's positions, the thread's i-th.
+  FUSEDSC_DEVICE static int position(int i) { return i / 2 * 8 + FragmentPlace().inner * 2 + i % 2; }
+
+  FUSEDSC_DEVICE void read(int position, int group, float (&to)[Tile::kRun]) const {
+#pragma unroll
+    for (int i = 0; i < Tile::kRun; ++i) {
+      to[i] = sums_[group * (Tile::kRun / 2) + i / 2][position / 2][i % 2 * 2 + position % 2];
+    }
+  }
+
+  /// Of kParts warps that have summed over different k: unit u, a run of a position, is added up by part u % kParts.
+  static constexpr int kUnits = kPositions * Tile::kGroups;
+  static constexpr int kExchangeBytes = Tile::kParts == 1 ? 0 : kUnits * Tile::kRun * 4 * kMatrixThreads;
+
+  FUSEDSC_DEVICE static int unit(int position, int group) { return position * Tile::kGroups + group; }
+
+  FUSEDSC_DEVICE void leave(float* memory) const {
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
+      float values[Tile::kRun];
+      read(u / Tile::kGroups, u % Tile::kGroups, values);
+#pragma unroll
+      for (int i = 0; i < Tile::kRun; i += 4) store<4>(values + i, place(memory, u, i, thread_index()));
+    }
+  }
+  /// Of the team's parts, in their order.
+  FUSEDSC_DEVICE static void gather(float* memory, int unit, float (&to)[Tile::kRun]) {
+    const int first = thread_index() / (32 * Tile::kParts) * (32 * Tile::kParts) + thread_index() % 32;
+#pragma unroll
+    for (int part = 0; part < Tile::kParts; ++part) {
+#pragma unroll
+      for (int i = 0; i < Tile::kRun; i += 4) {
+        const auto four = *reinterpret_cast<const Aligned<float, 4>*>(place(memory, unit, i, first + 32 * part));
+#pragma unroll
+        for (int v = 0; v < 4; ++v) to[i + v] = part == 0 ? four.elements[v] : to[i + v] + four.elements[v];
+      }
+    }
+  }
+
+ private:
+  FUSEDSC_DEVICE static float* place(float* memory, int unit, int i, int thread) {
+    return memory + ((unit * (Tile::kRun / 4) + i / 4) * kMatrixThreads + thread) * 4;
+  }
+
+  float sums_[Tile::kChannelTiles][Tile::kPositionTiles][4];
+};
+
+/// As TileSweep, of a thread's results.
+template <class Tile>
+struct FragmentSweep {
+  using A = float;
+  static constexpr bool kPixelRows = true, kWholeRuns = true, kInOrderOfOwners = true;
+  static constexpr int kRun = Tile::kRun, kOwners = Tile::kGroups, kItems = kOwners * kRun;
+  static constexpr int kChannels = Tile::kColumns, kPixels = Tile::kRows;
+  static constexpr int kSlots = 4 * Tile::kWarps;  ///< threads that meet a channel
+
+  FUSEDSC_DEVICE static int owner(int sweep) { return sweep % kOwners; }
+  FUSEDSC_DEVICE static int slot() { return FragmentPlace().warp * 4 + FragmentPlace().inner; }
+  FUSEDSC_DEVICE static int channel(int item) {
+    return item / kRun * Tile::kGroup + FragmentPlace().outer * kRun + item % kRun;
+  }
+};
+
+}  // namespace fusedsc::gpu
