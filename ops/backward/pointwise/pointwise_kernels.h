@@ -54,7 +54,7 @@ Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_joint();
 Implementation<PointwiseBackwardArguments> pointwise_backward_tf32_joint();
 /// Both in one pass over x, for a prologue of x.
 Implementation<PointwiseBackwardArguments> pointwise_backward_tf32_gradients();
-/// The weight gradient of 16-bit tensors of which one has few channels (NarrowWeightPass).
+/// The weight gradient of 16-bit tensors of which one has few channels.
 tuning::Kernel<PointwiseBackwardArguments> pointwise_backward_hopper_narrow();
 tuning::Config pointwise_backward_hopper_narrow_prior(const PointwiseBackwardArguments& a);
 /// Whether it is the best for arguments that it can run: no other's tiles fit the channels, and there is enough to do.
@@ -63,7 +63,7 @@ bool suits_pointwise_narrow(const PointwiseBackwardArguments& a);
 Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_transposing();
 /// Likewise: there is enough to do, and others would go over the tensors often.
 bool suits_pointwise_transposing(const PointwiseBackwardArguments& a);
-/// The weight gradient of float32 with TF32, and of contiguous 16-bit tensors, by teams of warps (TeamsWeightPass).
+/// The weight gradient of float32 with TF32, and of contiguous 16-bit tensors, by teams of warps.
 tuning::Kernel<PointwiseBackwardArguments> pointwise_backward_hopper_teams();
 tuning::Config pointwise_backward_hopper_teams_prior(const PointwiseBackwardArguments& a);
 
