@@ -159,7 +159,7 @@ template <class Arguments>
 Found<Arguments> predicted(const Role<Arguments>& role, const Arguments& arguments, int threads) {
   const Choice<Arguments> prior = role.prior(arguments);
   const std::shared_ptr<const RoleTrees> trees = prior ? ranking_of(role.name, arguments.x.device) : nullptr;
-  if (!trees) return {prior, "prior"};
+  if (!trees || trees->margin >= 1) return {prior, "prior"};
   Predictions predictions(*trees, problem_text(arguments, threads), machine_of(arguments.x.device));
   const std::optional<double> of_prior = predictions.microseconds(prior.kernel->name, prior.config);
   if (!of_prior) return {prior, "prior"};

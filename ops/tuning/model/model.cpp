@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace fusedsc::tuning {
 namespace {
@@ -70,11 +71,30 @@ double tiles_of(const Tiled& tiled) { return tiled.tile > 0 ? std::ceil(tiled.si
 void list_config(Listed& list, const ProblemFacts& f, const Config& config, const Machine& machine) {
   using enum Knob;
   const auto knob = [&](Knob which) { return static_cast<double>(config[which]); };
-  static constexpr const char* kNames[kKnobs] = {
-      "k_channels", "k_columns",  "k_rows",       "k_images",      "k_image_parts", "k_box",   "k_runs",   "k_box_runs",
-      "k_products", "k_segments", "k_grain",      "k_lanes",       "k_groups",      "k_warps", "k_stages", "k_splits",
-      "k_cluster",  "k_strips",   "k_tile_bytes", "k_whole_bytes", "k_depth",       "k_turns"};
-  for (std::size_t i = 0; i < kKnobs; ++i) list.add(kNames[i], config.values[i]);
+  // Those that kernels have for which there are trees.
+  static constexpr std::pair<const char*, Knob> kNamed[] = {{"k_channels", channels},
+                                                            {"k_columns", columns},
+                                                            {"k_rows", rows},
+                                                            {"k_images", images},
+                                                            {"k_image_parts", image_parts},
+                                                            {"k_box", box},
+                                                            {"k_runs", runs},
+                                                            {"k_box_runs", box_runs},
+                                                            {"k_products", products},
+                                                            {"k_segments", segments},
+                                                            {"k_grain", grain},
+                                                            {"k_lanes", lanes},
+                                                            {"k_groups", groups},
+                                                            {"k_warps", warps},
+                                                            {"k_stages", stages},
+                                                            {"k_splits", splits},
+                                                            {"k_cluster", cluster},
+                                                            {"k_strips", strips},
+                                                            {"k_tile_bytes", tile_bytes},
+                                                            {"k_whole_bytes", whole_bytes},
+                                                            {"k_depth", depth},
+                                                            {"k_turns", turns}};
+  for (const auto& [name, which] : kNamed) list.add(name, knob(which));
 
   // What a knob cuts differs from kernel to kernel: trees of each find what is of use.
   const double positions = f.positions();

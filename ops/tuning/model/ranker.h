@@ -36,7 +36,8 @@ class Trees {
 /// Those of a role.
 struct RoleTrees {
   std::map<std::string, Trees, std::less<>> kernels;
-  /// What is taken otherwise stays unless another is predicted to be faster by more than that: 0.05 is 5%.
+  /// What is taken otherwise stays unless another is predicted to be faster by more than that: 0.05 is 5%; 1:
+  /// always.
   double margin = 0;
 };
 
