@@ -109,3 +109,45 @@ def test_a_file_that_is_no_ranker(ranker, monkeypatch, tmp_path, contents):
     monkeypatch.setenv("FUSEDSC_RANKER", "")
     fusedsc.tuning.reload_choices()
     assert taken()[1] == "prior"
+
+
+def features(problem: str, choice: str) -> tuple[dict[str, float], float]:
+    names = torch.ops.fusedsc._tune_feature_names()
+    table, roofline = torch.ops.fusedsc._tune_features(problem, [choice], 100.0)
+    return dict(zip(names, table[0].tolist(), strict=True)), roofline
+
+
+def test_what_is_read_from_a_problem():
+    found, roofline = features(
+        "x=float16[64,32,112,112] channels_last align=64 gpu, weight=float16[96,32,1,1] contiguous align=64 gpu, "
+        "groups=1, prologue{scale=float32[32] align=64 gpu, shift=float32[32] align=64 gpu, activation=relu6}, "
+        "statistics{mean=float32[96] align=64 gpu}, y=float16[64,96,112,112] channels_last align=64 gpu, allow_tf32",
+        "hopper_cut/rows=128 channels=64 depth=32 splits=3",
+    )
+    positions = 64 * 112 * 112
+    moved = 2 * (positions * (32 + 96) + 96 * 32) + 4 * (32 + 32 + 96)
+    assert 2 ** found["positions"] == pytest.approx(positions)
+    assert 2 ** found["bytes"] == pytest.approx(moved)
+    assert 2 ** found["products_of_byte"] == pytest.approx(positions * 96 * 32 / moved)
+    assert roofline == pytest.approx(2 + moved / 3e6)
+    expected = {"element_bytes": 2, "channels_last": 1, "seams": 1, "behind": 1, "gradients": 0, "k_rows": 128,
+                "k_splits": 3, "tiles_of_positions": positions / 128, "tiles_of_outputs": 2,
+                "waste_of_outputs": 128 / 96, "steps_of_channels": 1}  # fmt: skip
+    assert {name: found[name] for name in expected} == pytest.approx(expected)
+    assert 2 ** found["blocks_of_product"] == pytest.approx(positions / 128 * 2 * 3 / 100)
+
+
+def test_what_is_read_from_a_gradients_problem():
+    found, _ = features(
+        "x=float32[2,24,9,11] contiguous align=16 gpu, weight=float32[24,1,5,5] contiguous align=64 gpu, "
+        "window{kernel=[5,5], stride=[2,2], dilation=[1,1], padding{left=2, right=2, top=2, bottom=2}}, "
+        "grad_y=float32[2,24,5,6] contiguous align=64 gpu, "
+        "gradient_prologue{output=float32[2,24,5,6] contiguous align=64}, "
+        "grad_add=float32[2,24,9,11] contiguous align=16 gpu, grad_x=float32[2,24,9,11] contiguous align=16 gpu",
+        "gpu_taps",
+    )
+    expected = {"kernel": 5, "stride": 2, "dilation": 1, "seams": 2, "behind": 8, "gradients": 1, "channels_last": 0,
+                "element_bytes": 4, "k_rows": 0, "tiles_of_height": 0}  # fmt: skip
+    assert {name: found[name] for name in expected} == pytest.approx(expected)
+    assert 2 ** found["positions"] == pytest.approx(2 * 5 * 6)
+    assert 2 ** found["bytes"] == pytest.approx(4 * (3 * 2 * 24 * 99 + 24 * 25 + 2 * 2 * 24 * 30))
