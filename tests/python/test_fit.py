@@ -115,14 +115,10 @@ def test_judged_on_another_gpu(rows, capsys):
     [
         (lambda ranker: ranker.update(version=2), "another version"),
         (lambda ranker: ranker["features"].pop(), "other features"),
-        (lambda ranker: ranker["roles"][ROLE]["kernels"]["simple"]["left"].pop(), "columns differ"),
-        (lambda ranker: ranker["roles"][ROLE]["kernels"]["simple"]["roots"].append(-1), "no root"),
-        (lambda ranker: ranker["roles"][ROLE]["kernels"]["simple"].update(left=[0] * 9999), "columns differ"),
-        (
-            lambda ranker: ranker["roles"][ROLE]["kernels"]["simple"]["feature"].__setitem__(0, 9999),
-            "feature that there is not",
-        ),
-        (lambda ranker: ranker["roles"][ROLE]["kernels"]["simple"]["left"].__setitem__(0, 0), "leads nowhere"),
+        (lambda ranker: simple(ranker)["right"].pop(), "columns differ"),
+        (lambda ranker: simple(ranker)["roots"].append(-1), "no root"),
+        (lambda ranker: simple(ranker)["feature"].__setitem__(0, 9999), "feature that there is not"),
+        (lambda ranker: simple(ranker)["right"].__setitem__(0, 0), "leads nowhere"),
         (lambda ranker: ranker.pop("roles"), "no ranker"),
     ],
 )
