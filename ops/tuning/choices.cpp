@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "fusedsc/common/status.h"
+#include "fusedsc/tuning/model/ranking.h"
 #include "fusedsc/tuning/nearest.h"
 #include "fusedsc/tuning/store/environment.h"
 #include "fusedsc/tuning/store/store.h"
@@ -258,6 +259,7 @@ void forget_choices() {
     all.said.clear();
     all.is_read = false;
   }
+  forget_rankers();
   choices_changed();
 }
 
@@ -266,6 +268,7 @@ void use_tables_of(const fs::path& folder) {
     const std::lock_guard lock(choices().mutex);
     choices().shipped_tables = folder;
   }
+  use_rankers_of(folder / "rankers");
   forget_choices();
 }
 

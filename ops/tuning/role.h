@@ -18,6 +18,7 @@
 #include "fusedsc/tuning/compiler/allowed.h"
 #include "fusedsc/tuning/config.h"
 #include "fusedsc/tuning/force.h"
+#include "fusedsc/tuning/model/ranking.h"
 #include "fusedsc/tuning/problem_text.h"
 #include "fusedsc/tuning/recorder.h"
 #include "fusedsc/tuning/trace.h"
@@ -147,7 +148,8 @@ bool fits(const Role<Arguments>& role, const Arguments& arguments, int threads, 
   return false;
 }
 
-/// A choice, and where it is from: "forced", "tuned", "table", "prior"; with the time that was measured for it, or 0.
+/// A choice, and where it is from: "forced", "tuned", "table", "nearest", "predicted", "prior"; with the time that was
+/// measured or predicted for it, or 0.
 template <class Arguments>
 struct Found {
   Choice<Arguments> choice;
@@ -155,8 +157,36 @@ struct Found {
   double microseconds = 0;
 };
 
-/// What is forced, or else what was measured to be the fastest, or else the prior's; no kernel where none can. Throws
-/// Unsupported, listing every kernel with its reason, where the forced one cannot.
+/// The prior's, or what a ranker predicts to be clearly faster: model/ranker.h.
+template <class Arguments>
+Found<Arguments> predicted(const Role<Arguments>& role, const Arguments& arguments, int threads) {
+  const Choice<Arguments> prior = role.prior(arguments);
+  const std::shared_ptr<const RoleTrees> trees = prior ? ranking_of(role.name, arguments.x.device) : nullptr;
+  if (!trees || trees->margin >= 1) return {prior, "prior"};
+  Predictions predictions(*trees, problem_text(arguments, threads), machine_of(arguments.x.device));
+  const std::optional<double> of_prior = predictions.microseconds(prior.kernel->name, prior.config);
+  if (!of_prior) return {prior, "prior"};
+  Found<Arguments> best{prior, "prior"};
+  double least = *of_prior * (1 - trees->margin);
+  for (const Kernel<Arguments>& kernel : role.kernels()) {
+    if (!trees->kernels.contains(kernel.name) || !kernel.unsupported(arguments).empty()) continue;
+    for (const Config& config : kernel.configs(arguments)) {
+      const double microseconds = predictions.microseconds(kernel.name, config).value_or(least);
+      if (microseconds >= least) continue;
+      try {
+        kernel.plan(arguments, config, threads);
+      } catch (const Unsupported&) {
+        continue;
+      }
+      least = microseconds;
+      best = {{&kernel, config}, "predicted", microseconds};
+    }
+  }
+  return best;
+}
+
+/// What is forced, or else what was measured to be the fastest, or else what is predicted to be, or else the prior's;
+/// no kernel where none can. Throws Unsupported, listing every kernel with its reason, where the forced one cannot.
 template <class Arguments>
 Found<Arguments> find(const Role<Arguments>& role, const Arguments& arguments, int threads) {
   if (const std::optional<Forced> wanted = forced(role.name)) {
@@ -176,7 +206,27 @@ Found<Arguments> find(const Role<Arguments>& role, const Arguments& arguments, i
                                     });
     if (known) return {{&kernel_named(role.kernels(), known->kernel), known->config}, known->why, known->microseconds};
   }
-  return {role.prior(arguments), "prior"};
+  return predicted(role, arguments, threads);
+}
+
+/// What can run the arguments, of kernels that a ranker knows, in the order of the predicted times; empty: there is
+/// none.
+template <class Arguments>
+std::vector<Choice<Arguments>> ranked(const Role<Arguments>& role, const Arguments& arguments, int threads) {
+  std::vector<Choice<Arguments>> choices;
+  const std::shared_ptr<const RoleTrees> trees = ranking_of(role.name, arguments.x.device);
+  if (!trees) return choices;
+  Predictions predictions(*trees, problem_text(arguments, threads), machine_of(arguments.x.device));
+  std::vector<std::pair<double, Choice<Arguments>>> timed;
+  for (const Kernel<Arguments>& kernel : role.kernels()) {
+    if (!trees->kernels.contains(kernel.name) || !kernel.unsupported(arguments).empty()) continue;
+    for (const Config& config : kernel.configs(arguments)) {
+      timed.push_back({*predictions.microseconds(kernel.name, config), {&kernel, config}});
+    }
+  }
+  std::stable_sort(timed.begin(), timed.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (const auto& [microseconds, choice] : timed) choices.push_back(choice);
+  return choices;
 }
 
 /// A recorded problem of a role.
@@ -209,6 +259,7 @@ class ProblemOf : public Problem {
     };
     offer(find(role_, arguments_, threads).choice);
     offer(role_.prior(arguments_));
+    for (const Choice<Arguments>& choice : ranked(role_, arguments_, threads)) offer(choice);
     struct Able {
       const Kernel<Arguments>* kernel;
       Configs configs;

@@ -139,6 +139,57 @@ TEST_P(PointwiseKernelsGpu, Backward) {
   expect_all(pointwise_backward_kernels(), runs);
 }
 
+/// Of one gradient, which has tiles to choose from: configs from all over the lists.
+TEST_P(PointwiseKernelsGpu, OneGradient) {
+  if (!has_hopper()) GTEST_SKIP() << "on Hopper GPUs";
+  constexpr std::size_t kMost = 6;
+  const BackwardSeams only_input{.grad_weight = false, .grad_bias = false},
+      only_weight{.grad_x = false, .grad_bias = false},
+      normalised{.prologue = true, .gradient_prologue = true, .grad_x = false, .grad_bias = false};
+  std::map<std::string, std::size_t> configs;
+  std::size_t number = 0;
+  for (const PointwiseGeometry& geometry :
+       {PointwiseGeometry{{3, 72, 14, 14}, 80, 1, is_tf32()}, {{2, 24, 12, 14}, 136, 1, is_tf32()}}) {
+    for (const Memory memory : memories()) {
+      for (const BackwardSeams& seams : {only_input, only_weight, normalised}) {
+        const Backward problem{GetParam().dtype, geometry, seams, Memories::all(memory)};
+        SCOPED_TRACE(testing::PrintToString(problem));
+        BackwardTensors<PointwiseGeometry> tensors(problem);
+        const PointwiseBackwardArguments arguments = tensors.arguments(problem);
+        for (const auto& kernel : able(pointwise_backward_kernels(), arguments,
+                                       {"hopper", "hopper_planes", "hopper_teams", "hopper_narrow"})) {
+          for (const std::string& choice : some_choices(kernel, arguments, number, kMost)) {
+            verify_by(kBackwardRole, choice, [&] { verify_backward(problem); });
+            if (choice.find('/') != std::string::npos) ++configs[kernel.name];
+            if (HasFailure()) return;
+          }
+        }
+        ++number;
+      }
+    }
+  }
+  for (const char* kernel : {"hopper", "hopper_planes", "hopper_teams"}) EXPECT_GT(configs[kernel], kMost) << kernel;
+}
+
+/// A config of another problem, or of none, is said to be one; nothing else runs in its place.
+TEST_P(PointwiseKernelsGpu, ConfigsThatDoNotFit) {
+  if (!has_hopper()) GTEST_SKIP() << "on Hopper GPUs";
+  for (const Memory memory : memories()) {
+    const Backward problem{GetParam().dtype,
+                           {{3, 72, 14, 14}, 80, 1, is_tf32()},
+                           {.grad_x = false, .grad_bias = false},
+                           Memories::all(memory)};
+    BackwardTensors<PointwiseGeometry> tensors(problem);
+    const PointwiseBackwardArguments arguments = tensors.arguments(problem);
+    for (const auto& kernel :
+         able(pointwise_backward_kernels(), arguments, {"hopper", "hopper_teams", "hopper_narrow"})) {
+      for (const char* config : {"rows=64", "rows=64 columns=64 groups=8 splits=100000 depth=32", "groups=3 depth=7"}) {
+        EXPECT_THROW(kernel.plan(arguments, tuning::parsed(config), 1), Unsupported) << kernel.name << '/' << config;
+      }
+    }
+  }
+}
+
 /// Products of TensorFloat-32 take what a prologue makes of float32, and it of float32 as it lies in memory: nothing is
 /// rounded before most of it is taken away.
 TEST_P(PointwiseKernelsGpu, Tf32BehindPrologues) {

@@ -57,4 +57,11 @@ std::string environment(Device device) {
   return folder_name(model + ' ' + cpu_targets().front());
 }
 
+int multiprocessors_of([[maybe_unused]] Device device) {
+#ifdef FUSEDSC_GPU
+  if (device == Device::gpu) return gpu::multiprocessor_count();
+#endif
+  return 1;
+}
+
 }  // namespace fusedsc::tuning

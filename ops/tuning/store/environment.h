@@ -11,6 +11,9 @@ namespace fusedsc::tuning {
 /// architecture, multiprocessors), "amd-epyc-7763-64-core-processor-avx2" (with the instruction set in use).
 std::string environment(Device device);
 
+/// Of the current GPU; of a CPU 1.
+int multiprocessors_of(Device device);
+
 /// The same of any names, lower-case, in letters, digits and single hyphens.
 std::string folder_name(const std::string& names);
 

@@ -8,4 +8,6 @@ namespace fusedsc::gpu {
 /// Of the current device: tuning/store/environment.h.
 std::string environment();
 
+int multiprocessor_count();
+
 }  // namespace fusedsc::gpu

@@ -21,4 +21,6 @@ std::string environment() {
 #endif
 }
 
+int multiprocessor_count() { return multiprocessors(); }
+
 }  // namespace fusedsc::gpu
