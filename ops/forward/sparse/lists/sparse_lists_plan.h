@@ -38,7 +38,8 @@ SparseListsPlan plan_sparse_lists(const SparseArguments& arguments, const Sparse
 /// Those that fit, at least one of a problem that the kernels can.
 std::vector<SparseTiling> sparse_tilings(const SparseArguments& arguments);
 
-/// What it takes, in nanoseconds, where about an eighth of the values are not zero: the order matters only.
+/// What it takes, in nanoseconds, where about an eighth of the values are not zero: by count, not fitted to times yet.
+/// The order matters only.
 double sparse_cost(const SparseListsPlan& plan, int multiprocessors);
 
 tuning::Config config_of(const SparseTiling& tiling);
