@@ -2,6 +2,8 @@
 #
 # A source file with the text of the device headers that generated kernels include, and of all that these include, for
 # compilers at run time (ops/tuning/compiler). Headers of the standard library are those of ops/tuning/compiler/std.
+cmake_minimum_required(VERSION 3.21)  # a script has no policies of its own otherwise
+
 set(rows "")
 set(hashes "")
 set(seen "")
