@@ -97,9 +97,9 @@ FUSEDSC_DEVICE void activate(Activation activation, A (&z)[kCount]) {
 template <bool kClamps, int kCount, class A>
 FUSEDSC_DEVICE void activate_by(Activation activation, A (&z)[kCount]) {
   if constexpr (kClamps) {
-    constexpr A kInfinity = A(__builtin_huge_valf());
-    const A low = activation == Activation::identity ? -kInfinity : A(0);
-    const A high = activation == Activation::relu6 ? A(6) : kInfinity;
+    const float infinity = __builtin_bit_cast(float, 0x7f800000);
+    const A low = activation == Activation::identity ? -A(infinity) : A(0);
+    const A high = activation == Activation::relu6 ? A(6) : A(infinity);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) z[i] = clamped(z[i], low, high);
   } else {
@@ -143,7 +143,8 @@ template <bool kClamps, int kCount, class A>
 FUSEDSC_DEVICE void activate_backward_by(Activation activation, const A (&z)[kCount], A (&g)[kCount]) {
   if constexpr (kClamps) {
     const bool is_identity = activation == Activation::identity;
-    const A high = activation == Activation::relu6 ? A(6) : A(__builtin_huge_valf());
+    const float infinity = __builtin_bit_cast(float, 0x7f800000);
+    const A high = activation == Activation::relu6 ? A(6) : A(infinity);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       // An infinite z is beyond 6, but not beyond what clamps from below alone.
