@@ -149,6 +149,7 @@ CompiledBinary RuntimeCompiler::compile(const std::string& source, const std::st
   std::vector<std::string> options = compiler_options(architecture);
   if (older > 0) options[0] = "--gpu-architecture=compute_" + std::to_string(older);
   std::vector<const char*> pointers;
+  pointers.reserve(options.size());
   for (const std::string& option : options) pointers.push_back(option.c_str());
   const int result = functions_->compile(program, static_cast<int>(pointers.size()), pointers.data());
   std::string log = text_of(program, functions_->log_size, functions_->log);

@@ -43,7 +43,8 @@ double cost_of(const PointwiseTiling& tiling, const PointwiseExtents& extents, c
   const double copies = 6.0 * (used.loaded_inputs + used.loaded_filters);
   const double step = std::max(multiply_adds + copies, 4 * loads) + 12;
   // What lanes exchange in the end, and store.
-  const double finish = 3.0 * multiply_adds + 4.0 * as_double(divide_up(tiling.wave_w * thread_c, tiling.group_c));
+  const double finish =
+      3.0 * multiply_adds + 4.0 * as_double(divide_up(std::int64_t{tiling.wave_w} * thread_c, tiling.group_c));
   constexpr double kStart = 600, kLatency = 450;
   const double issue = limits.wave == 64 ? 1.0 : 0.25;  // waves of 64 take a SIMD four cycles, which has four of them
   const double work = (steps * step + finish) * waves * issue;
@@ -142,8 +143,8 @@ std::vector<PointwiseTiling> pointwise_tilings(const PointwiseExtents& extents, 
             // Waves do not diverge: a block's tile follows the same rule, or is no larger than the problem.
             if (repeat_w > 1 && !suits(widths, wave_w * repeat_w) && wave_w * repeat_w <= kMostPositions) continue;
             if (repeat_c > 1 && !suits(channels, wave_c * repeat_c) && wave_c * repeat_c <= kMostChannels) continue;
-            if (repeat_w > 1 && wave_w * (repeat_w - 1) >= extents.positions) continue;
-            if (repeat_c > 1 && wave_c * (repeat_c - 1) >= extents.outputs) continue;
+            if (repeat_w > 1 && std::int64_t{wave_w} * (repeat_w - 1) >= extents.positions) continue;
+            if (repeat_c > 1 && std::int64_t{wave_c} * (repeat_c - 1) >= extents.outputs) continue;
             for (int block_n = 1; block_n <= std::min(limits.waves / wave_n, limits.blocks); ++block_n) {
               const PointwiseTiling tiling{wave_w, wave_c, wave_n, repeat_w, repeat_c, block_n, group_c};
               if (resources_of(tiling, limits, accumulator).fit()) tilings.push_back(tiling);
