@@ -18,7 +18,8 @@ def operators_of_tensors() -> set[str]:
     """The names of all of fusedsc's operators that make tensors; others say what there is, and choose."""
     names = {name.split("::")[1].split(".")[0] for name in torch._C._dispatch_get_all_op_names() if "fusedsc::" in name}
     returns = {name: getattr(torch.ops.fusedsc, name).default._schema.returns for name in names}
-    return {name for name in names if any("Tensor" in str(value.type) for value in returns[name])}
+    returns = {name: values for name, values in returns.items() if not name.startswith("_tune_")}
+    return {name for name in returns if any("Tensor" in str(value.type) for value in returns[name])}
 
 
 def in_layout(x: torch.Tensor, layout: str) -> torch.Tensor:

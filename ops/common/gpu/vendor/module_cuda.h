@@ -68,9 +68,9 @@ inline std::string architecture() {
 inline std::optional<std::string> linked_kernel(const std::string& /*text*/) { return {}; }
 
 /// On the device that is current when it is loaded, until the process ends.
-class Module {
+class CudaModule {
  public:
-  Module(const std::string& code, std::size_t shared_memory_bytes) : shared_memory_bytes_(shared_memory_bytes) {
+  CudaModule(const std::string& code, std::size_t shared_memory_bytes) : shared_memory_bytes_(shared_memory_bytes) {
     check_vendor(cudaFree(nullptr), "gpu: beginning to use it");  // so that there is a context
     CUmodule module = nullptr;
     driver().check(driver().load(&module, code.data()), "loading a generated kernel");
@@ -124,5 +124,7 @@ class Module {
   CUfunction function_ = nullptr;
   std::size_t shared_memory_bytes_;
 };
+
+using Module = CudaModule;
 
 }  // namespace fusedsc::gpu

@@ -18,9 +18,9 @@ inline std::string architecture() {
 inline std::optional<std::string> linked_kernel(const std::string& /*text*/) { return {}; }
 
 /// On the device that is current when it is loaded, until the process ends.
-class Module {
+class HipModule {
  public:
-  Module(const std::string& code, std::size_t shared_memory_bytes) : shared_memory_bytes_(shared_memory_bytes) {
+  HipModule(const std::string& code, std::size_t shared_memory_bytes) : shared_memory_bytes_(shared_memory_bytes) {
     hipModule_t module = nullptr;
     check_vendor(hipModuleLoadData(&module, code.data()), "loading a generated kernel");
     check_vendor(hipModuleGetFunction(&function_, module, "fusedsc_kernel"), "looking for a generated kernel");
@@ -46,5 +46,7 @@ class Module {
   hipFunction_t function_ = nullptr;
   std::size_t shared_memory_bytes_;
 };
+
+using Module = HipModule;
 
 }  // namespace fusedsc::gpu
