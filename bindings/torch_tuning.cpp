@@ -141,10 +141,8 @@ std::string adopt(std::int64_t problem_, Strings choices, std::vector<double> mi
                       {},
                       {}};
   for (std::size_t i = 0; i < choices.size(); ++i) {
-    const std::size_t slash = choices[i].find('/');
-    const tuning::Config config =
-        slash == std::string::npos ? tuning::Config() : tuning::parsed(std::string_view(choices[i]).substr(slash + 1));
-    const tuning::Measured measured{choices[i].substr(0, slash), config, microseconds[i]};
+    const tuning::ChoiceWords words = tuning::words_of(choices[i]);
+    const tuning::Measured measured{std::string(words.kernel), words.parsed_config(), microseconds[i]};
     if (i == 0) entry.best = measured;
     else entry.others.push_back(measured);
   }

@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include "fusedsc/tuning/force.h"
 #include "fusedsc/tuning/model/ranker.h"
 #include "translated.h"
 
@@ -11,11 +12,6 @@ namespace fusedsc::aten {
 namespace {
 
 using Strings = std::vector<std::string>;
-
-tuning::Config config_of(std::string_view choice) {
-  const std::size_t slash = choice.find('/');
-  return slash == std::string_view::npos ? tuning::Config() : tuning::parsed(choice.substr(slash + 1));
-}
 
 tuning::Machine machine_of(double multiprocessors) {
   check(multiprocessors >= 1, "multiprocessors: there are ", multiprocessors, ", which must be at least 1");
@@ -38,7 +34,7 @@ std::tuple<at::Tensor, double> features(std::string problem, Strings choices, do
   const std::size_t of_problem = values.size();
   for (const std::string& choice : choices) {
     values.resize(of_problem);
-    tuning::append_config_features(values, facts, config_of(choice), machine);
+    tuning::append_config_features(values, facts, tuning::words_of(choice).parsed_config(), machine);
     row = std::copy(values.begin(), values.end(), row);
   }
   return {table, tuning::roofline_us(facts, machine)};
@@ -53,7 +49,8 @@ std::vector<double> predictions(std::string ranker, std::string role, std::strin
   if (trees == nullptr) return found;
   tuning::Predictions of(*trees, problem, machine_of(multiprocessors));
   for (std::size_t i = 0; i < choices.size(); ++i) {
-    const auto us = of.microseconds(choices[i].substr(0, choices[i].find('/')), config_of(choices[i]));
+    const tuning::ChoiceWords words = tuning::words_of(choices[i]);
+    const auto us = of.microseconds(words.kernel, words.parsed_config());
     if (us) found[i] = *us;
   }
   return found;

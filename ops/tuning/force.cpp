@@ -42,12 +42,12 @@ std::vector<const char*> kernels_of(const std::string& role) {
 /// Throws where there is no such thing.
 Forced read(const std::string& role, const std::string& choice) {
   const std::vector<const char*> kernels = kernels_of(role);
-  const std::size_t slash = choice.find('/');
-  Forced forced{choice.substr(0, slash), {}};
+  const ChoiceWords words = words_of(choice);
+  Forced forced{std::string(words.kernel), {}};
   const auto is_kernel = [&](const char* name) { return forced.kernel == name; };
   check(std::any_of(kernels.begin(), kernels.end(), is_kernel), "force: ", role, " has no kernel \"", forced.kernel,
         "\"; there are ", listed(kernels));
-  if (slash != std::string::npos) forced.config = parsed(std::string_view(choice).substr(slash + 1));
+  if (words.config) forced.config = words.parsed_config();
   return forced;
 }
 
@@ -88,6 +88,12 @@ std::string text_of(const Forced& forced) {
 }
 
 }  // namespace
+
+ChoiceWords words_of(std::string_view choice) {
+  const std::size_t slash = choice.find('/');
+  if (slash == std::string_view::npos) return {choice, {}};
+  return {choice.substr(0, slash), choice.substr(slash + 1)};
+}
 
 std::string force(const std::string& role, const std::string& choice) {
   std::optional<Forced> wanted;

@@ -17,6 +17,16 @@ struct Forced {
   std::optional<Config> config;
 };
 
+/// The two halves of a choice: "kernel" or "kernel/config".
+struct ChoiceWords {
+  std::string_view kernel;
+  std::optional<std::string_view> config;
+
+  /// Throws InvalidArgument.
+  Config parsed_config() const { return config ? parsed(*config) : Config(); }
+};
+ChoiceWords words_of(std::string_view choice);
+
 /// `role`: what a kernel is for, as "depthwise_conv2d.forward"; `choice`: "kernel" or "kernel/config", as
 /// "gpu_direct/channels=2 rows=1", or "" for no force any more. Returns what was forced until now, or "". Throws
 /// InvalidArgument, listing what there is. A kernel that cannot run a problem, or a config that does not fit it, makes

@@ -317,9 +317,9 @@ class ProblemOf : public Problem {
 
  private:
   Choice<Arguments> choice_of(const std::string& text) const {
-    const std::size_t slash = text.find('/');
-    const Kernel<Arguments>& kernel = kernel_named(role_.kernels(), std::string_view(text).substr(0, slash));
-    return {&kernel, slash == std::string::npos ? Config() : parsed(std::string_view(text).substr(slash + 1))};
+    const ChoiceWords words = words_of(text);
+    const Kernel<Arguments>& kernel = kernel_named(role_.kernels(), words.kernel);
+    return {&kernel, words.parsed_config()};
   }
   static std::string text_of(const Choice<Arguments>& choice) {
     return choice ? Chosen{"", choice.kernel->name, choice.config, ""}.choice() : "";

@@ -15,25 +15,17 @@ Plan<Arguments> plan_of(const tuning::Kernel<Arguments>& kernel, const Arguments
   return kernel.plan(arguments, config_under_test, 1);
 }
 
-/// The operators, by their generated kernels alone.
-struct GeneratedPointwise : PointwiseGeometry {
-  static void run(const PointwiseArguments& a, const Execution& execution) {
-    plan_of(gpu::pointwise_generated(), a).unchecked_run(a, execution);
+/// An operator, by its generated kernels alone.
+template <class Geometry, class Arguments, tuning::Kernel<Arguments> (*kKernel)()>
+struct Generated : Geometry {
+  static void run(const Arguments& a, const Execution& execution) { plan_of(kKernel(), a).unchecked_run(a, execution); }
+  static std::size_t workspace_bytes(const Arguments& a, int /*threads*/) {
+    return plan_of(kKernel(), a).workspace_bytes;
   }
-  static std::size_t workspace_bytes(const PointwiseArguments& a, int /*threads*/) {
-    return plan_of(gpu::pointwise_generated(), a).workspace_bytes;
-  }
-  static constexpr Operator<PointwiseArguments> kForward{run, workspace_bytes};
+  static constexpr Operator<Arguments> kForward{run, workspace_bytes};
 };
-struct GeneratedDepthwise : DepthwiseGeometry {
-  static void run(const DepthwiseArguments& a, const Execution& execution) {
-    plan_of(gpu::depthwise_generated(), a).unchecked_run(a, execution);
-  }
-  static std::size_t workspace_bytes(const DepthwiseArguments& a, int /*threads*/) {
-    return plan_of(gpu::depthwise_generated(), a).workspace_bytes;
-  }
-  static constexpr Operator<DepthwiseArguments> kForward{run, workspace_bytes};
-};
+using GeneratedPointwise = Generated<PointwiseGeometry, PointwiseArguments, gpu::pointwise_generated>;
+using GeneratedDepthwise = Generated<DepthwiseGeometry, DepthwiseArguments, gpu::depthwise_generated>;
 
 class GeneratedGpu : public OnGpu {
  protected:

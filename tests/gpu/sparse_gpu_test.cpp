@@ -45,20 +45,12 @@ TEST_P(SparseGpu, Configs) {
   });
 }
 
-TEST_P(SparseGpu, EmptyBatch) {
-  const SparseCase problem{.dtype = dtype(), .x = {0, 3, 4, 4}, .outputs = 2, .window = {{3, 3}, {1, 1}, {1, 1}, {}}};
-  SparseTensors tensors(problem);
-  run(kSparse, tensors.arguments(problem));
-}
+TEST_P(SparseGpu, EmptyBatch) { run_empty_sparse_batch(dtype()); }
 
 /// More under a window than fits shared memory at once, with all channels of a split.
 TEST_P(SparseGpu, ManyChannels) {
-  const SparseCase problem{.dtype = dtype(),
-                           .x = {1, 700, 4, 5},
-                           .outputs = 33,
-                           .window = {{3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}},
-                           .zeros = 0.9,
-                           .packed = true};
+  const SparseCase problem{
+      .dtype = dtype(), .x = {1, 700, 4, 5}, .outputs = 33, .window = kSame3x3, .zeros = 0.9, .packed = true};
   verify_configs(problem, 0, 6);
 }
 
@@ -67,53 +59,26 @@ TEST_P(SparseGpu, LargePooling) {
   const SparseCase problem{.dtype = dtype(),
                            .x = {2, 9, 20, 19},
                            .outputs = 35,
-                           .window = {{3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}},
+                           .window = kSame3x3,
                            .pooling = {{18, 17}, {2, 1}},
                            .activation = Activation::relu};
   verify_sparse(problem);
 }
 
-/// NaN and infinity are values like others; ReLU and the greatest of a window keep NaN.
 TEST_P(SparseGpu, NonFiniteReachesWhatADenseConvolutionWouldHaveItReach) {
-  SparseCase problem{.dtype = dtype(),
-                     .x = {2, 18, 6, 6},
-                     .outputs = 70,
-                     .window = {{3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}},
-                     .pooling = {{2, 2}, {2, 2}},
-                     .activation = Activation::relu};
-  SparseTensors tensors(problem);
-  Array x = tensors.x.values();
-  x.at(0, 4, 2, 3).value = NAN;
-  x.at(1, 17, 5, 0).value = INFINITY;
-  tensors.x.fill(x);
-  const SparseArguments arguments = tensors.arguments(problem);
+  NonFiniteSparse problem(dtype());
   const std::vector<tuning::Kernel<SparseArguments>> all = kernels();
-  for (const std::string& choice : some_choices(all.front(), arguments, 0, 5)) {
+  for (const std::string& choice : some_choices(all.front(), problem.arguments(), 0, 5)) {
     SCOPED_TRACE(choice);
     const Forced forced(kRole, choice);
-    tensors.y.wipe();
-    run(kSparse, arguments);
-    const Array y = tensors.y.values();
-    for_each_index(y.sizes, [&](auto n, auto m, auto h, auto w) {
-      const double value = y.at(n, m, h, w).value;
-      if (n == 0) {  // rows 1 to 3, columns 2 to 4 of the convolution's result
-        EXPECT_EQ(std::isnan(value), h <= 1 && w >= 1) << m << ' ' << h << ' ' << w;
-      } else {
-        EXPECT_FALSE(std::isnan(value)) << m << ' ' << h << ' ' << w;
-        EXPECT_TRUE((h == 2 && w == 0) || std::isfinite(value)) << m << ' ' << h << ' ' << w;
-      }
-    });
+    problem.expect_reaches_what_a_dense_convolution_would(/*threads=*/1);
   }
 }
 
 /// What of a weight is not finite makes no NaN of a zero, whichever the row.
 TEST_P(SparseGpu, ZerosAreNotMultiplied) {
-  const SparseCase problem{.dtype = dtype(),
-                           .x = {1, 20, 5, 5},
-                           .outputs = 40,
-                           .window = {{3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}},
-                           .zeros = 0.97,
-                           .bias = false};
+  const SparseCase problem{
+      .dtype = dtype(), .x = {1, 20, 5, 5}, .outputs = 40, .window = kSame3x3, .zeros = 0.97, .bias = false};
   SparseTensors tensors(problem);
   Array x = tensors.x.values(), weight = tensors.weight.values();
   for_each_index(weight.sizes, [&](auto m, auto c, auto i, auto j) {

@@ -208,4 +208,54 @@ inline std::vector<SparseCase> random_sparse(DataType dtype) {
   return cases;
 }
 
+/// 3 x 3 with padding.
+inline const Window kSame3x3{{3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}};
+
+inline void run_empty_sparse_batch(DataType dtype) {
+  const SparseCase problem{.dtype = dtype, .x = {0, 3, 4, 4}, .outputs = 2, .window = {{3, 3}, {1, 1}, {1, 1}, {}}};
+  SparseTensors tensors(problem);
+  run(kSparse, tensors.arguments(problem));
+}
+
+/// A NaN and an infinity in x, each in an image of its own: they are values like others, and ReLU and the greatest of a
+/// window keep NaN, as PyTorch's do.
+class NonFiniteSparse {
+ public:
+  explicit NonFiniteSparse(DataType dtype)
+      : problem_{.dtype = dtype,
+                 .x = {2, 18, 6, 6},
+                 .outputs = 70,
+                 .window = kSame3x3,
+                 .pooling = {{2, 2}, {2, 2}},
+                 .activation = Activation::relu},
+        tensors_(problem_) {
+    Array x = tensors_.x.values();
+    x.at(0, 4, 2, 3).value = NAN;
+    x.at(1, 17, 5, 0).value = INFINITY;
+    tensors_.x.fill(x);
+  }
+
+  SparseArguments arguments() { return tensors_.arguments(problem_); }
+
+  void expect_reaches_what_a_dense_convolution_would(int threads) {
+    tensors_.y.wipe();
+    run(kSparse, arguments(), threads);
+    const Array y = tensors_.y.values();
+    for_each_index(y.sizes, [&](auto n, auto m, auto h, auto w) {
+      const double value = y.at(n, m, h, w).value;
+      if (n == 0) {  // rows 1 to 3, columns 2 to 4 of the convolution's result
+        EXPECT_EQ(std::isnan(value), h <= 1 && w >= 1) << m << ' ' << h << ' ' << w;
+      } else {
+        const bool is_reached = h == 2 && w == 0;
+        EXPECT_FALSE(std::isnan(value)) << m << ' ' << h << ' ' << w;
+        EXPECT_TRUE(is_reached || std::isfinite(value)) << m << ' ' << h << ' ' << w;
+      }
+    });
+  }
+
+ private:
+  SparseCase problem_;
+  SparseTensors tensors_;
+};
+
 }  // namespace fusedsc::reference

@@ -13,12 +13,7 @@ TEST_P(Sparse, Edges) { for_each_case(sparse_edges(GetParam()), verify_sparse); 
 TEST_P(Sparse, Shares) { for_each_case(sparse_shares(GetParam()), verify_sparse); }
 TEST_P(Sparse, Random) { for_each_case(random_sparse(GetParam()), verify_sparse); }
 
-TEST_P(Sparse, EmptyBatch) {
-  const SparseCase problem{
-      .dtype = GetParam(), .x = {0, 3, 4, 4}, .outputs = 2, .window = {{3, 3}, {1, 1}, {1, 1}, {}}};
-  SparseTensors tensors(problem);
-  run(kSparse, tensors.arguments(problem));
-}
+TEST_P(Sparse, EmptyBatch) { run_empty_sparse_batch(GetParam()); }
 
 class SparseTargets : public EachTarget {};
 INSTANTIATE_TEST_SUITE_P(CpuTargets, SparseTargets, EachTarget::all(), EachTarget::name);
@@ -27,31 +22,8 @@ TEST_P(SparseTargets, Edges) {
   for (const DataType dtype : kDataTypes) for_some_cases(sparse_edges(dtype), verify_sparse);
 }
 
-/// NaN and infinity are values like others; ReLU and the greatest of a window keep NaN, as PyTorch's do.
 TEST(SparseNonFinite, ReachesWhatADenseConvolutionWouldHaveItReach) {
-  SparseCase problem{.x = {2, 18, 6, 6},
-                     .outputs = 70,
-                     .window = {{3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}},
-                     .pooling = {{2, 2}, {2, 2}},
-                     .activation = Activation::relu};
-  SparseTensors tensors(problem);
-  Array x = tensors.x.values();
-  x.at(0, 4, 2, 3).value = NAN;
-  x.at(1, 17, 5, 0).value = INFINITY;
-  tensors.x.fill(x);
-  tensors.y.wipe();
-  run(kSparse, tensors.arguments(problem), 2);
-  const Array y = tensors.y.values();
-  for_each_index(y.sizes, [&](auto n, auto m, auto h, auto w) {
-    const double value = y.at(n, m, h, w).value;
-    if (n == 0) {  // rows 1 to 3, columns 2 to 4 of the convolution's result
-      EXPECT_EQ(std::isnan(value), h <= 1 && w >= 1) << m << ' ' << h << ' ' << w;
-    } else {
-      const bool is_reached = h == 2 && w == 0;
-      EXPECT_FALSE(std::isnan(value)) << m << ' ' << h << ' ' << w;
-      EXPECT_TRUE(is_reached || std::isfinite(value)) << m << ' ' << h << ' ' << w;
-    }
-  });
+  NonFiniteSparse(DataType::float32).expect_reaches_what_a_dense_convolution_would(/*threads=*/2);
 }
 
 /// The example that seed 002 works out (Figs. 4 and 6): a map of 5 x 5 and a kernel of 3 x 3. Of 27 products and 24

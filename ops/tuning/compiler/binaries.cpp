@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char *kEnding = ".bin", *kTemporary = ".tmp", *kMagic = "fusedsc-binary-1";
+constexpr const char *kEnding = ".bin", *kMagic = "fusedsc-binary-1";
 
 thread_local bool is_allowed_here = false;
 std::atomic<bool> compiles_candidates = false;
@@ -122,23 +122,7 @@ void Binaries::write(const std::string& source, const std::string& architecture,
 
 std::size_t Binaries::clear() const {
   std::size_t removed = 0;
-  std::error_code error;
-  for (const fs::directory_entry& folder : fs::directory_iterator(root_, error)) {
-    if (folder.symlink_status(error).type() != fs::file_type::directory) continue;
-    std::error_code inner;
-    const fs::directory_iterator files(folder.path(), inner);
-    const std::vector<fs::directory_entry> listed(begin(files), end(files));
-    for (const fs::directory_entry& file : listed) {
-      const bool is_binary = file.path().extension() == kEnding;
-      if (!is_binary && file.path().extension() != kTemporary) continue;
-      std::error_code failed;
-      fs::remove(file.path(), failed);
-      if (failed) throw StoreError(file.path().string() + " cannot be removed: " + failed.message());
-      removed += is_binary ? 1 : 0;
-    }
-    std::error_code not_empty;  // then it stays
-    fs::remove(folder.path(), not_empty);
-  }
+  for (const fs::path& folder : folders_in(root_)) removed += clear_folder(folder, kEnding);
   return removed;
 }
 

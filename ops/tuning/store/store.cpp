@@ -63,7 +63,23 @@ void sync_folder(const fs::path& folder) {
   if (file.descriptor() >= 0) ::fsync(file.descriptor());
 }
 
-/// Not what links lead to.
+/// Before any of them is removed.
+std::vector<fs::directory_entry> files_in(const fs::path& folder) {
+  std::error_code error;
+  const fs::directory_iterator files(folder, error);
+  return {begin(files), end(files)};
+}
+
+/// Of a store: at a depth of two, whatever else may lie around.
+template <class Visit>
+void for_each_folder(const fs::path& root, const Visit& visit) {
+  for (const fs::path& environment : folders_in(root)) {
+    for (const fs::path& role : folders_in(environment)) visit(role);
+  }
+}
+
+}  // namespace
+
 std::vector<fs::path> folders_in(const fs::path& folder) {
   std::vector<fs::path> folders;
   std::error_code error;
@@ -73,20 +89,20 @@ std::vector<fs::path> folders_in(const fs::path& folder) {
   return folders;
 }
 
-/// Of a store: at a depth of three, whatever else may lie around.
-template <class Visit>
-void for_each_file(const fs::path& root, const Visit& visit) {
-  for (const fs::path& environment : folders_in(root)) {
-    for (const fs::path& role : folders_in(environment)) {
-      std::error_code error;
-      const fs::directory_iterator files(role, error);
-      const std::vector<fs::directory_entry> listed(begin(files), end(files));  // before any of them is removed
-      for (const fs::directory_entry& file : listed) visit(file.path());
-    }
+std::size_t clear_folder(const fs::path& folder, std::string_view ending) {
+  std::size_t removed = 0;
+  for (const fs::directory_entry& file : files_in(folder)) {
+    const bool is_whole = file.path().extension() == ending;
+    if (!is_whole && file.path().extension() != kTemporary) continue;
+    std::error_code error;
+    fs::remove(file.path(), error);
+    if (error) throw StoreError(file.path().string() + " cannot be removed: " + error.message());
+    removed += is_whole ? 1 : 0;
   }
+  std::error_code not_empty;  // then it stays
+  fs::remove(folder, not_empty);
+  return removed;
 }
-
-}  // namespace
 
 void remove_leftovers(const fs::path& folder) {
   std::error_code ignored;
@@ -189,12 +205,14 @@ void Store::write(const Entry& entry) const {
 
 std::vector<Entry> Store::entries(const Broken& broken) const {
   std::vector<Entry> found;
-  for_each_file(root_, [&](const fs::path& file) {
-    if (file.extension() != kEnding) return;
-    try {
-      if (const auto contents = contents_of(file)) found.push_back(entry_of(*contents));
-    } catch (const InvalidArgument& reason) {
-      broken(file, reason.what());
+  for_each_folder(root_, [&](const fs::path& folder) {
+    for (const fs::directory_entry& file : files_in(folder)) {
+      if (file.path().extension() != kEnding) continue;
+      try {
+        if (const auto contents = contents_of(file.path())) found.push_back(entry_of(*contents));
+      } catch (const InvalidArgument& reason) {
+        broken(file.path(), reason.what());
+      }
     }
   });
   return found;
@@ -214,17 +232,9 @@ std::vector<Entry> Store::entries_of(std::string_view environment, std::string_v
 
 std::size_t Store::clear() const {
   std::size_t entries = 0;
-  for_each_file(root_, [&](const fs::path& file) {
-    const bool is_entry = file.extension() == kEnding;
-    if (!is_entry && file.extension() != kTemporary) return;
-    std::error_code error;
-    fs::remove(file, error);
-    if (error) throw StoreError(file.string() + " cannot be removed: " + error.message());
-    entries += is_entry ? 1 : 0;
-  });
+  for_each_folder(root_, [&](const fs::path& folder) { entries += clear_folder(folder, kEnding); });
   for (const fs::path& environment : folders_in(root_)) {
-    std::error_code not_empty;  // then they stay
-    for (const fs::path& role : folders_in(environment)) fs::remove(role, not_empty);
+    std::error_code not_empty;  // then it stays
     fs::remove(environment, not_empty);
   }
   return entries;

@@ -56,6 +56,11 @@ class Store {
 std::optional<std::string> contents_of(const std::filesystem::path& file);
 /// Writes another file beside it, sees to it that it is on the disk, and gives it that file's name. Throws StoreError.
 void write_whole(const std::filesystem::path& file, std::string_view contents);
+/// Folders there; not what links lead to.
+std::vector<std::filesystem::path> folders_in(const std::filesystem::path& folder);
+/// Removes files whose names end so, and what is half-written, from a folder, and the folder if it is empty then.
+/// Returns how many it were, but for the half-written ones. Throws StoreError.
+std::size_t clear_folder(const std::filesystem::path& folder, std::string_view ending);
 /// What killed processes have left there, long enough ago that none is still at it.
 void remove_leftovers(const std::filesystem::path& folder);
 

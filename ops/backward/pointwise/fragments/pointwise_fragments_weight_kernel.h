@@ -5,6 +5,7 @@
 #pragma once
 
 #include "fusedsc/backward/pointwise/tiles/pointwise_weight_kernel.h"
+#include "fusedsc/common/gpu/tensors/registers.h"
 #include "fusedsc/forward/pointwise/fragments/pointwise_fragments_product.h"
 
 namespace fusedsc::gpu {
@@ -47,12 +48,7 @@ struct FragmentStrip {
 
   /// Of the lane's c-th channel the elements of positions 0 and 1 (pair 0), or 2 and 3.
   FUSEDSC_DEVICE static std::uint32_t pair(const std::uint32_t (&words)[4][kRun / 2], int c, int pair) {
-    const std::uint32_t first = words[2 * pair][c / 2], second = words[2 * pair + 1][c / 2];
-#if defined(__CUDA_ARCH__)
-    return __byte_perm(first, second, c % 2 == 0 ? 0x5410 : 0x7632);
-#else
-    return c % 2 == 0 ? (first & 0xffffu) | second << 16 : first >> 16 | (second & 0xffff0000u);
-#endif
+    return halves_of(words[2 * pair][c / 2], words[2 * pair + 1][c / 2], c % 2 != 0);
   }
 };
 

@@ -26,6 +26,15 @@ FUSEDSC_DEVICE Number computed_here(Number value) {
   return value;
 }
 
+/// The lower halves of two words, or their upper ones: the first's below.
+FUSEDSC_DEVICE std::uint32_t halves_of(std::uint32_t first, std::uint32_t second, bool upper) {
+#if defined(__CUDA_ARCH__)
+  return __byte_perm(first, second, upper ? 0x7632 : 0x5410);
+#else
+  return upper ? first >> 16 | (second & 0xffff0000u) : (first & 0xffffu) | second << 16;
+#endif
+}
+
 /// Both halves of a word between those of two others; a NaN stays one.
 template <class T>
 FUSEDSC_DEVICE std::uint32_t clamped(std::uint32_t word, std::uint32_t low, std::uint32_t high, T) {
