@@ -1,5 +1,6 @@
 #ifdef FUSEDSC_HOPPER
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -235,8 +236,8 @@ Cut cut(const PointwiseWeightInstance& instance, const PointwiseWeightParameters
   const std::int64_t tiles = divide_up(p.tiles.outputs, instance.rows) * divide_up(p.tiles.channels, instance.columns);
   const std::int64_t steps = divide_up(p.pixels, instance.depth * instance.shares);
   if (instance.is_wide) {  // in clusters of one size, as many of them as a GPU's parts have room for at once
-    constexpr int kCluster = 4;
-    best.cluster = std::min(kCluster, size);
+    constexpr unsigned kCluster = 4;
+    best.cluster = static_cast<int>(std::bit_floor(std::min(kCluster, static_cast<unsigned>(size))));
     best.splits =
         static_cast<int>(std::min(room_for_clusters(size) / (tiles * best.cluster), divide_up(steps, best.cluster)));
     if (best.splits > 0 && !has_few_sums(p)) {
