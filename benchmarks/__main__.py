@@ -16,7 +16,8 @@ from tqdm import tqdm
 
 from . import report
 from .measure import Machine, commit, keep_freed_memory, machine_of, time_in_turns
-from .suites import ALL_DIRECTIONS, DTYPES, LAYOUTS, SUITES, Case, Selection
+from .sparse_gains import print_splits
+from .suites import ALL_DIRECTIONS, DTYPES, LAYOUTS, ON_REQUEST, SUITES, Case, Selection
 
 RESULTS = Path(__file__).parent / "results"
 OURS = "ours"
@@ -27,6 +28,7 @@ examples:
   python -m benchmarks --suite depthwise dsc_block            these suites, printed only
   python -m benchmarks --suite dsc_block --case 'c960*' --rounds 30
   python -m benchmarks --suite sparse --threads 1             convolutions that skip zeros, at seed 002's sparsity
+  python -m benchmarks --suite sparse_by_zeros --output /tmp/zeros.json    the same over the share of zeros, drawn, too
   python -m benchmarks --suite network --compile              PyTorch's best includes torch.compile (slow to start)
   python -m benchmarks --suite pointwise --output /tmp/pointwise.json
   python -m benchmarks --device cuda                          every layer on the GPU: benchmarks/results/<gpu>/*.json
@@ -88,6 +90,7 @@ def run(options: argparse.Namespace) -> int:
             return 130
     console = Console() if sys.stdout.isatty() else Console(width=150)
     report.print_tables(records, console)
+    print_splits(records, console)
     console.print(f"{facts}; medians of {options.rounds} rounds")
     for path in write(records, options, machine, facts):
         console.print(f"Written: {path}")
@@ -170,7 +173,7 @@ def record_of(case: Case, machine: Machine, options: argparse.Namespace) -> repo
             )
         runs = {OURS: workload.ours, **pytorch, **workload.beside}
         sets = {name: workload.sets_of.get(name, workload.sets) for name in runs}
-        timings = time_in_turns(machine, runs, sets, options.rounds)
+        timings = time_in_turns(machine, runs, sets, options.rounds, may_wait=workload.beside)
     best = timings.best(list(pytorch))
     ours_us, pytorch_us = timings.seconds[OURS] * 1e6, timings.seconds[best] * 1e6
     touched, bandwidth = workload.touched_bytes, machine.bandwidth
@@ -190,6 +193,8 @@ def record_of(case: Case, machine: Machine, options: argparse.Namespace) -> repo
     }
     if workload.beside:
         record["us_beside"] = {name: significant(timings.seconds[name] * 1e6) for name in workload.beside}
+    if timings.uncaptured:
+        record["uncaptured"] = list(timings.uncaptured)
     if options.device == "cpu":
         return record | {"threads": torch.get_num_threads(), "malloc": options.malloc}
     return record | {"sets": workload.sets, "tf32": options.tf32, "search": options.search}
@@ -210,13 +215,12 @@ def write(records: list[report.Record], options: argparse.Namespace, machine: Ma
         report.write_json(output, records)
         if not report.measured(records):
             return [output]
-        report.write_plot(output.with_suffix(".png"), records, facts)
+        return [output, *report.write_plots(output.with_suffix(".png"), records, facts)]
     except OSError as error:
         where = options.output or RESULTS
         raise UserError(f"{where}: cannot be written ({error.strerror}); name another place with --output") from error
     except ValueError as error:  # of what is kept there
         raise UserError(f"{error}; move it away, or name another place with --output") from error
-    return [output, output.with_suffix(".png")]
 
 
 def is_complete(options: argparse.Namespace) -> bool:
@@ -233,9 +237,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--device", choices=tuple(SUITES), default="cpu", help="cuda: a GPU of either make (cpu)")
+    offered = {device: (*SUITES[device], *ON_REQUEST[device]) for device in SUITES}
     parser.add_argument(
-        "--suite", nargs="+", choices=sorted({*SUITES["cpu"], *SUITES["cuda"]}), metavar="SUITE", help=f"{SUITES} (all)"
-    )
+        "--suite", nargs="+", choices=sorted({*offered["cpu"], *offered["cuda"]}), metavar="SUITE",
+        help=f"{SUITES} (all), and on request {ON_REQUEST}",
+    )  # fmt: skip
     parser.add_argument("--case", default="*", metavar="PATTERN", help="cases by name, with * and ? (all)")
     parser.add_argument(
         "--against", default="*", metavar="PATTERN",
@@ -271,11 +277,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--output", type=Path, help="where to write: the JSON file of a CPU, the folder of a GPU")
     parser.add_argument("--commit", default=commit(), help="what is measured, if git cannot say it")
     options = parser.parse_args(arguments)
-    suites = SUITES[options.device]
     for suite in options.suite or ():
-        if suite not in suites:
-            parser.error(f"--suite {suite}: it is not measured with --device {options.device}; use {', '.join(suites)}")
-    options.suite = options.suite or list(suites)
+        if suite not in offered[options.device]:
+            suites = ", ".join(offered[options.device])
+            parser.error(f"--suite {suite}: it is not measured with --device {options.device}; use {suites}")
+    options.suite = options.suite or list(SUITES[options.device])
     options.dtype = options.dtype or (["float32"] if options.device == "cpu" else list(DTYPES))
     options.rounds = options.rounds or ROUNDS[options.device]
     return options

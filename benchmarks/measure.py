@@ -8,7 +8,7 @@ import math
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,6 +29,8 @@ class Timings:
     """Seconds of one call, by name; each the median over the rounds."""
 
     seconds: dict[str, float]
+    uncaptured: tuple[str, ...] = ()
+    """Which no graph could capture: they were timed as they are called."""
 
     def best(self, names: list[str]) -> str:
         return min(names, key=self.seconds.__getitem__)
@@ -60,16 +62,31 @@ class Machine(Protocol):
         """A function that takes a sample: seconds per call."""
         ...
 
+    def uncaptured_sampler(self, run: Run, sets: int) -> Callable[[], float]:
+        """The same of a run that cannot be captured, because it waits for results."""
+        ...
 
-def time_in_turns(machine: Machine, runs: dict[str, Run], sets: dict[str, int], rounds: int) -> Timings:
-    """Times each run, of so many sets, once a round, in an order that changes with the round."""
-    samplers = {name: machine.sampler(run, sets[name]) for name, run in runs.items()}
+
+def time_in_turns(
+    machine: Machine, runs: dict[str, Run], sets: dict[str, int], rounds: int, may_wait: Collection[str] = ()
+) -> Timings:
+    """Times each run, of so many sets, once a round, in an order that changes with the round. Those that ``may_wait``
+    for results are timed as they are called, where they cannot be captured."""
+    samplers, uncaptured = {}, []
+    for name, run in runs.items():
+        try:
+            samplers[name] = machine.sampler(run, sets[name])
+        except RuntimeError:
+            if name not in may_wait:
+                raise
+            samplers[name] = machine.uncaptured_sampler(run, sets[name])
+            uncaptured.append(name)
     samples: dict[str, list[float]] = {name: [] for name in runs}
     orders = itertools.cycle(itertools.permutations(runs))
     for order in itertools.islice(orders, rounds):
         for name in order:
             samples[name].append(samplers[name]())
-    return Timings({name: statistics.median(values) for name, values in samples.items()})
+    return Timings({name: statistics.median(values) for name, values in samples.items()}, tuple(uncaptured))
 
 
 class Cpu:
@@ -104,6 +121,8 @@ class Cpu:
             return _seconds(lambda: run(0), calls)
 
         return sample
+
+    uncaptured_sampler = sampler
 
 
 class Gpu:
@@ -158,15 +177,8 @@ class Gpu:
         torch.cuda.synchronize()
 
     def sampler(self, run: Run, sets: int) -> Callable[[], float]:
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-
         def replays(graph: torch.cuda.CUDAGraph, count: int) -> float:
-            start.record()
-            for _ in range(count):
-                graph.replay()
-            end.record()
-            end.synchronize()
-            return start.elapsed_time(end) / 1e3 / count
+            return self._seconds(lambda _: graph.replay(), count)
 
         def captured(rounds: int) -> tuple[torch.cuda.CUDAGraph, float]:
             graph, _ = self._capture(run, sets, rounds)
@@ -180,6 +192,24 @@ class Gpu:
             graph, seconds = captured(rounds)
         count = max(1, round(self.SAMPLE_SECONDS / seconds))
         return lambda: replays(graph, count) / (rounds * sets)
+
+    def uncaptured_sampler(self, run: Run, sets: int) -> Callable[[], float]:
+        torch.cuda.synchronize()
+        self._start()  # a capture that failed leaves its pool behind
+        self._seconds(run, sets)
+        calls = sets * max(1, round(self.SAMPLE_SECONDS / (sets * self._seconds(run, sets))))
+        return lambda: self._seconds(lambda i: run(i % sets), calls)
+
+    @staticmethod
+    def _seconds(run: Run, calls: int) -> float:
+        """Of one of so many calls."""
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        for i in range(calls):
+            run(i)
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) / 1e3 / calls
 
     def _capture(self, run: Run, sets: int, rounds: int = 1) -> tuple[torch.cuda.CUDAGraph, list[object]]:
         """A graph of so many rounds of a call for each set, every one with a result of its own within a round.

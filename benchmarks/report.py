@@ -206,7 +206,10 @@ def write_gpu_plots(path: Path, records: list[Record], title: str) -> list[Path]
         print(f"{path}: not drawn without matplotlib; python -m benchmarks.report draws it", file=sys.stderr)
         return []
     from . import plots
+    from .sparse_plots import without_own_figures
 
+    own = write_own_figures(path, records, title)
+    records = without_own_figures(records)
     layers = [record for record in measured(records) if record["operations"] is not None]
     drawings = {
         "ratio": (plots.ratios, measured(records)),
@@ -217,16 +220,33 @@ def write_gpu_plots(path: Path, records: list[Record], title: str) -> list[Path]
     for kind, (draw, drawn) in drawings.items():
         if drawn:
             image = path.with_name(f"{path.stem}_{kind}.png")
-            _write_figure(image, draw(drawn, title))
+            write_figure(image, draw(drawn, title))
             written.append(image)
+    return [*written, *own]
+
+
+def write_own_figures(path: Path, records: list[Record], title: str) -> list[Path]:
+    """What some suites have drawn besides."""
+    from .sparse_plots import figures
+
+    written = []
+    for kind, figure in figures(records, title):
+        written.append(path.with_name(f"{path.stem}_{kind}.png"))
+        write_figure(written[-1], figure)
     return written
 
 
-def write_plot(path: Path, records: list[Record], title: str) -> None:
-    """A panel per suite: the ratio of each case, a bar per direction and layout."""
+def write_plots(path: Path, records: list[Record], title: str) -> list[Path]:
+    """Of a CPU's results: a panel per suite, the ratio of each case, a bar per direction and layout; and figures of
+    suites that have some of their own."""
     from matplotlib.figure import Figure
 
-    records = measured(records)
+    from .sparse_plots import without_own_figures
+
+    own = write_own_figures(path, records, title)
+    records = without_own_figures(measured(records))
+    if not records:
+        return own
     suites = list(dict.fromkeys(record["suite"] for record in records))
     figure = Figure(figsize=(12, 3.2 * len(suites)), layout="constrained")
     figure.suptitle(title)
@@ -246,10 +266,11 @@ def write_plot(path: Path, records: list[Record], title: str) -> None:
         axes.set(title=suite, ylabel="times PyTorch's speed")
         axes.margins(y=0.15)
         axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
-    _write_figure(path, figure)
+    write_figure(path, figure)
+    return [path, *own]
 
 
-def _write_figure(path: Path, figure: Figure) -> None:
+def write_figure(path: Path, figure: Figure) -> None:
     buffer = io.BytesIO()
     figure.savefig(buffer, dpi=120, format="png")
     write_atomically(path, buffer.getvalue())

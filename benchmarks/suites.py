@@ -10,12 +10,15 @@ from functools import partial
 import torch
 
 from .measure import Machine
+from .sparse_cases import LAYERS as SPARSE_LAYERS
+from .sparse_cases import SPARSE_NETWORKS
 from .workloads import LAYOUTS, Place, Workload
 from .workloads.block import Block, InvertedResidual, block
 from .workloads.convolution import Convolution, convolution
 from .workloads.network import NamedNetwork, Network, SlidingChannelMobileNet, inference, training_step
 from .workloads.sliding_channel import SlidingChannel, sliding_channel
-from .workloads.sparse import SparseConvolution, SparseNetwork, sparse, sparse_network
+from .workloads.sparse import sparse
+from .workloads.sparse_network import sparse_network
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -128,33 +131,6 @@ SLIDING_CHANNEL_CONFIGURATIONS = {"cpu": ((2, 50),), "cuda": ((2, 25), (2, 50), 
 SLIDING_CHANNEL_BATCH = {"cpu": 8, "cuda": 128}
 SLIDING_CHANNEL_NETWORKS = (SlidingChannelMobileNet(batch=128), SlidingChannelMobileNet(batch=1024))
 
-# Maps of zeros: seed 002's Table 3. It gives the maps' sizes and the share of zeros; channels and kernels are those of
-# the networks: channels, output channels, size, kernel, padding, zeros in percent.
-SPARSE_LAYERS = tuple(
-    SparseConvolution(label, *shape)
-    for label, shape in (
-        ("LeNet-conv2", (20, 50, 11, 5, 0, 95)),
-        ("AlexNetC-conv3", (64, 64, 6, 5, 2, 90)),
-        ("AlexNetI-conv4", (384, 384, 5, 3, 1, 90)),
-        ("GoogLeNet-4a.1", (480, 192, 14, 1, 0, 90)),
-        ("GoogLeNet-4a.2", (480, 96, 14, 1, 0, 90)),
-        ("GoogLeNet-4e.3", (160, 320, 14, 3, 1, 90)),
-        ("GoogLeNet-5a.1", (832, 256, 7, 1, 0, 95)),
-        ("GoogLeNet-5a.2", (832, 160, 7, 1, 0, 90)),
-        ("GoogLeNet-5b.3", (192, 384, 7, 3, 1, 95)),
-        ("GoogLeNet-4a.7", (832, 128, 7, 1, 0, 95)),
-        ("VGG19-conv13", (512, 512, 14, 3, 1, 85)),
-        ("VGG19-conv15", (512, 512, 14, 3, 1, 83)),
-        ("ResNet50-conv42", (256, 256, 14, 3, 1, 86)),
-        ("ResNet50-conv46", (512, 512, 7, 3, 1, 90)),
-        # In front of max-pooling; the paper's Fig. 2 has no numbers: the share is ours.
-        ("VGG19-conv8", (256, 256, 56, 3, 1, 70, 2)),
-        ("VGG19-conv12", (512, 512, 28, 3, 1, 80, 2)),
-        ("VGG19-conv16", (512, 512, 14, 3, 1, 85, 2)),
-    )
-)
-SPARSE_NETWORKS = tuple(map(SparseNetwork, ("vgg19", "resnet50", "densenet121", "regnet_x_16gf")))
-
 SUITES = {
     "cpu": ("depthwise", "pointwise", "sliding_channel", "dsc_block", "network", "sparse"),
     "cuda": (
@@ -163,6 +139,12 @@ SUITES = {
         "sliding_channel_network", "sparse", "sparse_network",
     ),
 }  # fmt: skip
+"""What a run without --suite measures."""
+ON_REQUEST = {
+    "cpu": ("sparse_network", "sparse_by_zeros", "sparse_by_batch", "sparse_by_stride"),
+    "cuda": ("sparse_by_zeros", "sparse_by_batch", "sparse_by_stride"),
+}
+"""And those that are measured where they are named."""
 WHOLE_NETWORKS = ("network", "other_networks", "inference", "sliding_channel_network", "sparse_network")
 LEANEST = "_leanest"  # the same blocks, as they are where memory is dear
 DIRECTIONS = {"cpu": ("forward", "backward"), "cuda": ("forward", "input gradient", "weight gradient")}
@@ -235,8 +217,8 @@ class Selection:
         if suite in WHOLE_NETWORKS:
             yield from self._networks(suite, machine)
             return
-        if suite == "sparse":
-            yield from self._sparse(machine)
+        if suite in SPARSE_LAYERS:
+            yield from self._sparse(suite, machine)
             return
         if suite in ("depthwise", "pointwise"):
             subjects, make, directions = self._layers(suite), convolution, DIRECTIONS[self.device]
@@ -251,13 +233,13 @@ class Selection:
                         build = partial(make, subject, direction, self._place(machine, dtype, layout))
                         yield Case(suite, subject.name, suite, direction, dtype, layout, subject.batch, build)
 
-    def _sparse(self, machine: Machine) -> Iterator[Case]:
-        for layer in self._with_batches(SPARSE_LAYERS):
+    def _sparse(self, suite: str, machine: Machine) -> Iterator[Case]:
+        for layer in dict.fromkeys(self._with_batches(SPARSE_LAYERS[suite])):
             for dtype in self.dtypes:
                 for layout in LAYOUTS:
                     place = replace(self._place(machine, dtype, layout), pytorch_layouts=tuple(LAYOUTS))
                     build = partial(sparse, layer, place)
-                    yield Case("sparse", layer.name, layer.op, "forward", dtype, layout, layer.batch, build)
+                    yield Case(suite, layer.name, layer.op, "forward", dtype, layout, layer.batch, build)
 
     def _networks(self, suite: str, machine: Machine) -> Iterator[Case]:
         networks = {

@@ -1,0 +1,158 @@
+"""Networks whose maps are mostly zeros, as a whole and layer by layer."""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from statistics import median
+
+import torch
+import torch.nn.functional as F
+import torchvision
+from torch import Tensor, fx, nn
+
+import fusedsc
+from fusedsc import functional
+from fusedsc.sparse import LayerChoice, pack_weight
+from fusedsc.sparse.timing import times_of
+
+from . import Compiler, Place, Run, Workload, check_same
+from .convolution import TOLERANCES
+from .counting import count_zeros
+from .csr import CsrConvolution, is_offered, with_csr
+from .sparse import CSR, CSR_CONVERSION, ONE_OUTPUT, ONES
+
+
+@dataclass(frozen=True)
+class SparseNetwork:
+    """A network of torchvision in eval mode, whose ReLUs leave zeros of a share that rises from layer to layer: from
+    the first of ``zeros``, in percent, to the second."""
+
+    name: str
+    zeros: tuple[int, int] = (40, 90)
+    size: int = 224
+    batch: int = 1
+
+    def with_batch(self, batch: int | None) -> SparseNetwork:
+        return replace(self, batch=batch or self.batch)
+
+    def build(self, place: Place) -> tuple[Tensor, nn.Module]:
+        """An input, and the network."""
+        torch.manual_seed(0)
+        x = place.random(self.batch, 3, self.size, self.size)
+        model = torchvision.models.get_model(self.name).eval().to(place.device, place.dtype)
+        _leave_zeros(model, x, *(share / 100 for share in self.zeros))
+        return x, model.to(memory_format=place.memory_format)
+
+
+def sparse_network(network: SparseNetwork, place: Place) -> Workload:
+    """Ours is what ``fusedsc.sparse.optimize`` makes of the network, PyTorch's the network in each layout. Beside
+    them is the network whose convolutions of maps with zeros are products of CSR matrices. The record has every layer,
+    too."""
+    x, model = network.build(place)
+    optimized = fusedsc.sparse.optimize(model, x, progress=False, verbose=False)
+
+    def plain(layout: torch.memory_format, compiler: Compiler) -> Run:
+        own = compiler(copy.deepcopy(model).to(memory_format=layout))
+        own_x = x.contiguous(memory_format=layout)
+        return torch.no_grad()(lambda _: own(own_x))
+
+    ours = torch.no_grad()(lambda _: optimized(x))
+    pytorch = {name: plain(layout, compiler) for name, layout, compiler in place.variants()}
+    layers = fusedsc.sparse.report(optimized).layers
+    beside = {}
+    if is_offered(place.device, place.dtype):
+        by_csr = with_csr(model, [layer.layer for layer in layers if layer.ecr_us is not None])
+        beside[CSR] = torch.no_grad()(lambda _: by_csr(x))
+    for variant in (*pytorch.values(), *beside.values()):
+        check_same(ours(0), variant(0), 30 * TOLERANCES[place.dtype])
+    known = [layer.sparsity for layer in layers if layer.sparsity is not None]
+    read = maps(model, x)
+    facts = {
+        "zeros": sum(known) / len(known),
+        "choices": {name: sum(layer.choice == name for layer in layers) for name in ("dense", "ecr", "pecr")},
+        "layers": [_layer_facts(layer, model.get_submodule(layer.layer), read[layer.layer]) for layer in layers],
+    }
+    return Workload(ours, pytorch, None, beside=beside, facts=facts)
+
+
+@torch.no_grad()
+def maps(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
+    """What each convolution of the network reads, by its name, in the order in which they run."""
+    found: dict[str, Tensor] = {}
+
+    def noting(name: str) -> Callable[[nn.Module, tuple[Tensor]], None]:
+        def hook(_: nn.Module, args: tuple[Tensor]) -> None:
+            found[name] = args[0].clone(memory_format=torch.preserve_format)  # ReLUs in place may write to it
+
+        return hook
+
+    modules = [(name, one) for name, one in model.named_modules() if isinstance(one, nn.Conv2d)]
+    hooks = [conv.register_forward_pre_hook(noting(name)) for name, conv in modules]
+    try:
+        model(x)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found
+
+
+def counts_of(conv: nn.Conv2d, x: Tensor) -> dict[str, float | int]:
+    """Of all groups together."""
+    each = [
+        count_zeros(part, conv.out_channels // conv.groups, conv.kernel_size, conv.stride, conv.padding).facts()
+        for part in x.chunk(conv.groups, 1)
+    ]
+    shares = ("zeros", "zeros_expanded", "empty_windows")
+    return {name: (sum(one[name] for one in each) / (len(each) if name in shares else 1)) for name in each[0]}
+
+
+@torch.no_grad()
+def _layer_facts(layer: LayerChoice, conv: nn.Conv2d, x: Tensor) -> dict[str, object]:
+    """What was counted and measured of a layer. Times are microseconds: with what is behind the convolution of
+    ``optimize``'s; of the convolution alone of those in ``us``, which are measured in turns."""
+    facts: dict[str, object] = {"layer": layer.layer, "choice": layer.choice, **counts_of(conv, x)}
+    facts |= {name: getattr(layer, name) for name in ("dense_us", "ecr_us", "pecr_us")}
+    if layer.ecr_us is None:
+        return facts
+    one = conv.weight[: conv.groups]  # of each group one output
+
+    def ecr(x: Tensor, weight: Tensor) -> Callable[[], Tensor]:
+        geometry = None, conv.stride, conv.padding, conv.dilation, conv.groups
+        packed = pack_weight(weight, conv.groups)
+        return lambda: functional.ecr_conv2d(x, weight, *geometry, packed=packed)
+
+    ways = {"ecr": ecr(x, conv.weight), ONES: ecr(torch.ones_like(x), conv.weight), ONE_OUTPUT: ecr(x, one)}
+    if is_offered(x.device.type, x.dtype):
+        csr = CsrConvolution(conv)
+        ways |= {CSR: lambda: csr(x), CSR_CONVERSION: lambda: csr.matrices(x)}
+    rounds = times_of(ways, "ecr", x.device.type)
+    return facts | {"us": {name: float(f"{median(times[name] for times in rounds):.5g}") for name in ways}}
+
+
+@torch.no_grad()
+def _leave_zeros(model: nn.Module, x: Tensor, first: float, last: float) -> None:
+    """Shifts the bias in front of each ReLU, so that of what it reads that share is negative."""
+    graph = fx.symbolic_trace(model)
+    modules = dict(graph.named_modules())
+    activations = [node for node in graph.graph.nodes if isinstance(modules.get(str(node.target)), nn.ReLU)]
+
+    class Shifting(fx.Interpreter):
+        def run_node(self, n: fx.Node) -> object:
+            if n not in activations:
+                return super().run_node(n)
+            (value,) = self.fetch_args_kwargs_from_env(n)[0]
+            source = n.args[0]
+            if source.target in (operator.add, operator.iadd, torch.add):  # a residual: the branch with a BatchNorm
+                source = next(one for one in source.args if isinstance(modules.get(str(one.target)), nn.BatchNorm2d))
+            bias = getattr(modules.get(str(source.target)), "bias", None)
+            if value.dim() == 4 and bias is not None:
+                share = first + (last - first) * activations.index(n) / max(len(activations) - 1, 1)
+                shift = value.float().flatten().kthvalue(max(round(share * value.numel()), 1)).values
+                bias.sub_(shift)
+                value = value - shift
+            return F.relu(value)
+
+    Shifting(graph).run(x)

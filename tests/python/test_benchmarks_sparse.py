@@ -1,0 +1,315 @@
+"""What the benchmarks count, time and draw of convolutions that skip zeros: small, but the whole way."""
+
+import json
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torchvision
+from torch import nn
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from benchmarks import __main__ as benchmarks
+from benchmarks import measure, report, sparse_cases, sparse_gains, suites, zeros
+from benchmarks.workloads import counting, csr
+from benchmarks.workloads.sparse import SparseConvolution
+from benchmarks.workloads.sparse_network import SparseNetwork, counts_of
+
+pytestmark = [
+    pytest.mark.xdist_group("benchmarks_sparse"),  # they share a run
+    pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state"),
+]
+TINY = ["--rounds", "1", "--malloc", "system", "--layout", "channels_last"]
+SUITES = ["sparse", "sparse_by_zeros", "sparse_by_batch", "sparse_by_stride", "sparse_network"]
+FIGURES = ["split", "gain_over_zeros", "gain_over_batch", "gain_by_stride", "zeros", "layers", "over_csr", "conversion"]
+ECR = SparseConvolution("a", 6, 10, 7, 1, 0, 50)
+PECR = SparseConvolution("b", 6, 10, 8, 3, 1, 80, pool=2)
+
+
+class Network(nn.Sequential):
+    """Has what the paper's have: pooling behind a convolution, groups, a BatchNorm."""
+
+    def __init__(self):
+        pooled = (nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
+        grouped = (nn.Conv2d(8, 16, 3, 2, 1, groups=2, bias=False), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 4, 1))
+        super().__init__(*pooled, *grouped)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """The folder of one run of all these suites, and its records by suite."""
+    folder = tmp_path_factory.mktemp("sparse")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measure, "SAMPLE_SECONDS", 0)
+        layers = {
+            "sparse": (ECR, PECR),
+            "sparse_by_zeros": tuple(replace(layer, zeros=share) for layer in (ECR, PECR) for share in (0, 99)),
+            "sparse_by_batch": tuple(replace(layer, batch=batch) for layer in (ECR, PECR) for batch in (1, 3)),
+            "sparse_by_stride": tuple(replace(ECR, stride=stride) for stride in (1, 2, 3)),
+        }
+        assert layers.keys() == sparse_cases.LAYERS.keys()
+        patch.setattr(suites, "SPARSE_LAYERS", layers)
+        patch.setattr(suites, "SPARSE_NETWORKS", (SparseNetwork("tiny", (40, 90), 16),))
+        patch.setattr(torchvision.models, "get_model", lambda name: Network())
+        assert benchmarks.main([*TINY, "--suite", *SUITES, "--output", str(folder / "run.json")]) == 0
+    records = json.loads((folder / "run.json").read_text())
+    assert not [record["error"] for record in records if "error" in record]
+    return folder, {suite: [record for record in records if record["suite"] == suite] for suite in SUITES}
+
+
+def test_all_cases_are_measured(run):
+    assert {suite: len(records) for suite, records in run[1].items()} == dict(zip(SUITES, (2, 4, 4, 3, 1), strict=True))
+    assert [record["stride"] for record in run[1]["sparse_by_stride"]] == [1, 2, 3]
+    assert [record["batch"] for record in run[1]["sparse_by_batch"]] == [1, 3, 1, 3]
+    assert [record["percent"] for record in run[1]["sparse_by_zeros"]] == [0, 99, 0, 99]
+    dense, empty = run[1]["sparse_by_zeros"][:2]
+    assert dense["zeros"] == 0
+    assert dense["multiplications"] == dense["dense_multiplications"] > 20 * empty["multiplications"]
+
+
+def test_gains_are_split(run):
+    for records in run[1].values():
+        for record in records:
+            beside = record["us_beside"]
+            assert min(beside.values()) > 0
+            assert "torch.sparse" in beside
+            if record["suite"] == "sparse_network":
+                continue
+            pooled = record["pool"] > 0
+            assert {"ours, ones", "ours, one output", "torch.sparse, conversion"} < beside.keys()
+            assert ("ours, unfused" in beside) == ("ours, unfused, ones" in beside) == pooled
+            assert ("ours, dense" in beside) == (not pooled and record["stride"] == 1)
+            factors = sparse_gains.split(record)
+            assert list(factors) == ["launch", "fusion", "zeros"]
+            assert math.isclose(math.prod(factors.values()), record["ratio"], rel_tol=1e-3)
+            assert pooled or factors["fusion"] == 1
+
+
+def test_networks_have_their_layers(run):
+    (record,) = run[1]["sparse_network"]
+    layers = record["layers"]
+    assert [layer["layer"] for layer in layers] == ["0", "2", "5", "8"]
+    assert layers[0]["zeros"] == 0
+    assert "us" not in layers[0], "reads the image: nothing to skip"
+    for layer in layers[1:]:
+        assert 0.3 < layer["zeros"] < 1
+        assert layer["dense_multiplications"] > layer["multiplications"] > 0
+        assert set(layer["us"]) == {"ecr", "ours, ones", "ours, one output", "torch.sparse", "torch.sparse, conversion"}
+        assert layer[f"{layer['choice']}_us"] > 0
+    assert [layer["pecr_us"] is not None for layer in layers] == [False, True, False, False]
+    assert sum(record["choices"].values()) == len(layers)
+
+
+def test_figures_are_drawn(run):
+    drawn = {path.stem: path.read_bytes() for path in run[0].glob("*.png")}
+    assert set(drawn) == {"run", *(f"run_{name}" for name in FIGURES)}
+    assert all(image.startswith(b"\x89PNG") for image in drawn.values())
+
+
+def test_results_of_a_gpu_are_kept_with_their_figures(run, tmp_path):
+    _, records = run
+    written = report.keep(tmp_path, [record for suite in SUITES for record in records[suite]], "title")
+    names = {path.name for path in written}
+    assert {f"{suite}.json" for suite in SUITES} < names
+    assert {"sparse_split.png", "sparse_by_batch_gain_over_batch.png", "sparse_network_over_csr.png"} < names
+    assert "sparse_by_batch_ratio.png" not in names
+    assert names == {path.name for path in tmp_path.iterdir()}
+
+
+def test_records_of_other_commits_are_not_drawn(run, tmp_path):
+    older = [{key: value for key, value in record.items() if key != "layer"} for record in run[1]["sparse_by_zeros"]]
+    written = report.keep(tmp_path, older, "title")
+    assert [path.name for path in written] == ["sparse_by_zeros.json"]
+
+
+def test_splits_are_printed(run, capsys):
+    sparse_gains.print_splits([*run[1]["sparse"], {"error": "no"}], report.Console(width=200))
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(line.split()[:1] in (["a"], ["b"]) for line in lines) == 2
+    sparse_gains.print_splits([{"suite": "pointwise"}], report.Console())
+    assert capsys.readouterr().out == ""
+
+
+def test_variations_are_measured_on_request_only():
+    for device, on_request in suites.ON_REQUEST.items():
+        assert not set(benchmarks.parse(["--device", device]).suite) & set(on_request)
+        assert benchmarks.parse(["--device", device, "--suite", *on_request]).suite == list(on_request)
+
+
+def test_a_share_that_is_none():
+    with pytest.raises(ValueError, match=r"zeros: it is 101; give .* 0 to 100"):
+        replace(ECR, zeros=101)
+
+
+# ------------------------------------------------------------------------------------------------------------ counting
+
+
+def mostly_zeros(*sizes, dtype=torch.float64):
+    return torch.relu(torch.randn(sizes, dtype=dtype) - 0.5)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding"),
+    [((1, 1), (1, 1), (0, 0)), ((3, 3), (1, 1), (1, 1)), ((3, 2), (2, 1), (0, 1)), ((5, 5), (3, 3), (2, 2))],
+    ids=str,
+)
+def test_counts_are_those_of_the_windows(kernel, stride, padding):
+    torch.manual_seed(0)
+    x = mostly_zeros(2, 3, 7, 6)
+    counts = counting.count_zeros(x, 5, kernel, stride, padding)
+    found = torch.nn.functional.unfold(x, kernel, 1, padding, stride)
+    each = (found != 0).sum(1).flatten().tolist()
+    size = 3 * kernel[0] * kernel[1]
+    assert counts.multiplications == 5 * sum(each)
+    assert counts.dense_multiplications == 5 * len(each) * size
+    assert counts.additions == 5 * sum(max(one - 1, 0) for one in each)
+    assert counts.dense_additions == 5 * len(each) * (size - 1)
+    assert counts.zeros == pytest.approx((x == 0).double().mean().item())
+    assert counts.zeros_expanded == pytest.approx(1 - sum(each) / (len(each) * size))
+    assert counts.empty_windows == pytest.approx(sum(one == 0 for one in each) / len(each))
+
+
+def test_the_papers_example():
+    """Figs. 4 and 6: of 27 multiplications of a row of windows 10 are left, of 24 additions 7."""
+    x = torch.tensor([[0.0, 3, 1, 0, 0], [0, 0, 0, 5, 0], [0, 0, 4, 0, 0]])[None, None]
+    counts = counting.count_zeros(x, 1, (3, 3))
+    assert (counts.dense_multiplications, counts.multiplications) == (27, 10)
+    assert (counts.dense_additions, counts.additions) == (24, 7)
+
+
+def test_zeros_of_either_sign_nan_and_empty_windows():
+    x = torch.tensor([[-0.0, 0.0], [float("nan"), float("inf")]])[None, None]
+    counts = counting.count_zeros(x, 3, (1, 1))
+    assert (counts.zeros, counts.empty_windows, counts.multiplications, counts.additions) == (0.5, 0.5, 6, 0)
+
+
+def test_counts_of_groups_are_those_of_their_maps():
+    conv = nn.Conv2d(4, 6, 3, padding=1, groups=2)
+    x = mostly_zeros(1, 4, 5, 5)
+    first, second = (counting.count_zeros(part, 3, (3, 3), (1, 1), (1, 1)) for part in x.chunk(2, 1))
+    counts = counts_of(conv, x)
+    assert counts["multiplications"] == first.multiplications + second.multiplications
+    assert counts["zeros"] == pytest.approx((x == 0).double().mean().item(), abs=1e-4)
+
+
+# -------------------------------------------------------------------------------------------------------- torch.sparse
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize(
+    "arguments",
+    [(4, 6, 3, 1, 1), (4, 6, 1), (4, 6, (3, 2), (2, 1), (0, 1)), (4, 6, 3, 3, 2, 1, 2), (4, 6, 3, 1, 1, 1, 1, False)],
+    ids=str,
+)
+def test_products_of_csr_matrices_are_convolutions(arguments, layout):
+    torch.manual_seed(0)
+    conv = nn.Conv2d(*arguments).double()
+    x = mostly_zeros(2, 4, 8, 7).contiguous(memory_format=layout)
+    by_csr = csr.CsrConvolution(conv)
+    for _ in range(2):  # the second time the counts are known
+        torch.testing.assert_close(by_csr(x), conv(x).detach())
+    assert sum(matrix.values().numel() for matrix in by_csr.matrices(x)) == sum(by_csr.counts)
+
+
+def test_csr_of_a_map_of_zeros():
+    conv = nn.Conv2d(4, 6, 3)
+    torch.testing.assert_close(
+        csr.CsrConvolution(conv)(torch.zeros(1, 4, 5, 5)), conv(torch.zeros(1, 4, 5, 5)).detach()
+    )
+
+
+@pytest.mark.parametrize("options", [{"dilation": 2}, {"padding": "same"}, {"padding_mode": "reflect"}], ids=str)
+def test_convolutions_that_are_not_multiplied_as_csr(options):
+    with pytest.raises(ValueError, match="is not multiplied as CSR; give one without dilation, padded by numbers"):
+        csr.CsrConvolution(nn.Conv2d(4, 6, 3, **options))
+
+
+def test_only_named_convolutions_of_a_network_are_replaced():
+    model = Network().eval()
+    changed = csr.with_csr(model, ["2", "8"])
+    assert [isinstance(one, csr.CsrConvolution) for one in changed] == [at in (2, 8) for at in range(len(model))]
+    x = torch.randn(1, 3, 16, 16)
+    with torch.no_grad():
+        torch.testing.assert_close(changed(x), model(x))
+    assert not any(isinstance(one, csr.CsrConvolution) for one in model)
+
+
+@pytest.mark.gpu_only
+def test_products_of_csr_matrices_can_be_captured():
+    conv = nn.Conv2d(4, 6, 3, padding=1).to("cuda")
+    x = mostly_zeros(2, 4, 8, 7, dtype=torch.float32).to("cuda")
+    by_csr, machine = csr.CsrConvolution(conv), measure.Gpu()
+    with machine.building(), torch.no_grad():
+        torch.testing.assert_close(by_csr(x), conv(x))
+        timings = measure.time_in_turns(machine, {"csr": lambda _: by_csr(x)}, {"csr": 1}, 1)
+    assert timings.seconds["csr"] > 0
+
+
+class NoCapture(measure.Cpu):
+    """As a GPU: what waits for results cannot be captured."""
+
+    def sampler(self, run, sets):
+        run(0)
+        return super().sampler(run, sets)
+
+    def uncaptured_sampler(self, run, sets):
+        return lambda: 7.0
+
+
+def test_what_cannot_be_captured_is_timed_as_it_is_called(monkeypatch):
+    monkeypatch.setattr(measure, "SAMPLE_SECONDS", 0)
+
+    def waits(_):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    runs, sets = {"ours": lambda _: None, "waits": waits}, {"ours": 1, "waits": 1}
+    timings = measure.time_in_turns(NoCapture(), runs, sets, 1, may_wait=["waits"])
+    assert timings.uncaptured == ("waits",)
+    assert timings.seconds["waits"] == 7
+    with pytest.raises(RuntimeError, match="capturing"):
+        measure.time_in_turns(NoCapture(), runs, sets, 1)
+
+
+# --------------------------------------------------------------------------------------------------- benchmarks.zeros
+
+
+def test_zeros_are_counted_and_drawn(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(torchvision.models, "get_model", lambda name: Network())
+    monkeypatch.setitem(zeros.NETWORKS, "vgg19", SparseNetwork("vgg19", (40, 90), 16))
+    output = tmp_path / "zeros.json"
+    assert zeros.main(["--layer", "LeNet*", "--output", str(output)]) == 0
+    records = json.loads(output.read_text())
+    assert [(record["of"], record["layer"]) for record in records] == [
+        ("table 3", "LeNet-conv2"), *(("vgg19", name) for name in "0258")
+    ]  # fmt: skip
+    assert records[0]["zeros"] == pytest.approx(0.95, abs=0.02)
+    assert records[0]["dense_multiplications"] == 7 * 7 * 20 * 5 * 5 * 50
+    assert output.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    assert "LeNet-conv2" in capsys.readouterr().out
+
+
+def test_kept_counts_are_those_of_today():
+    """Whoever changes the layers counts again: python -m benchmarks.zeros --output FILE."""
+    kept = json.loads((benchmarks.RESULTS / "sparse_zeros.json").read_text())
+    layers = [record for record in kept if record["of"] == "table 3"]
+    assert [record["case"] for record in layers] == [layer.name for layer in sparse_cases.TABLE_3]
+    assert zeros.of_layer(sparse_cases.TABLE_3[0]) == layers[0]
+
+
+def test_zeros_of_a_layer_that_there_is_not(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        zeros.main(["--layer", "nothing"])
+    assert stopped.value.code == 2
+    errors = capsys.readouterr().err
+    assert "--layer: none matches 'nothing'; there are LeNet-conv2" in errors
+
+
+def test_zeros_that_cannot_be_written(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    output = tmp_path / "file" / "zeros.json"
+    assert zeros.main(["--layer", "LeNet*", "--network", "--output", str(output)]) == 1
+    assert capsys.readouterr().err.startswith(f"error: {output}: cannot be written")
