@@ -22,10 +22,10 @@ class GuardedMemory {
   /// Empty, or what was written outside: "wrote outside of its 64 bytes of shared memory, first at byte 64, ...".
   std::string overrun() const;
 
- private:
   /// An overrun mostly begins at the end; one further away than the margin is memory of nobody, or the heap's.
   static constexpr std::size_t kMargin = 32 * 1024;
 
+ private:
   void close_margins() const;
   void open_margins() const;
 

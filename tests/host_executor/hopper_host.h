@@ -327,13 +327,15 @@ std::array<float, kDepthOf<T>> factors_of(std::uint64_t description, int outer, 
     const std::uint32_t begin = first + k * in_row;
     return block_bytes == 0 ? begin + along_row : begin + along_row / in_row * block_bytes + along_row % in_row;
   };
-  std::array<float, kDepthOf<T>> factors;
-  for (std::uint32_t k = 0; k < factors.size(); ++k) {
-    T element;
-    const bool is_constant = (description & kIsConstant) != 0;
-    std::memcpy(&element, memory_at(is_constant ? first : exchanged(place_of(k), row_bytes)), kSize);
-    factors[k] = factor(element);
+  const bool is_constant = (description & kIsConstant) != 0;
+  const std::uint32_t together = transposed || is_constant ? 1 : 16 / kSize;  // a swizzle moves 16 bytes as one
+  std::array<T, kDepthOf<T>> elements;
+  for (std::uint32_t k = 0; k < elements.size(); k += together) {
+    const std::uint32_t place = is_constant ? first : exchanged(place_of(k), row_bytes);
+    std::memcpy(&elements[k], memory_at(place), together * sizeof(T));
   }
+  std::array<float, kDepthOf<T>> factors;
+  for (std::size_t k = 0; k < factors.size(); ++k) factors[k] = factor(elements[k]);
   return factors;
 }
 
