@@ -3,6 +3,7 @@
 
 #include "fusedsc/common/gpu/products/matrix.h"
 #include "fusedsc/common/gpu/tensors/divisor.h"
+#include "fusedsc/common/gpu/tensors/global_memory.h"
 
 namespace fusedsc::gpu {
 
@@ -132,9 +133,9 @@ class OperandCursor {
     constexpr int kStep = Runs<kRun>::kStep;
     if (kMinorFirst || matrix.is_linear) {
       const std::int64_t stride = kStep * (kMinorFirst ? matrix.second : matrix.first);
-      use([&](int i) { return from_ + i * stride; });
+      use([&](int i) { return in_global_memory(from_ + i * stride); });
     } else {
-      use([&](int i) { return from_ + matrix.first_offset(first_ + i * kStep); });
+      use([&](int i) { return in_global_memory(from_ + matrix.first_offset(first_ + i * kStep)); });
     }
   }
 
