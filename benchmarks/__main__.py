@@ -29,10 +29,14 @@ examples:
   python -m benchmarks --suite dsc_block --case 'c960*' --rounds 30
   python -m benchmarks --suite sparse --threads 1             convolutions that skip zeros, at seed 002's sparsity
   python -m benchmarks --suite sparse_by_zeros --output /tmp/zeros.json    the same over the share of zeros, drawn, too
+  python -m benchmarks --suite depthwise_module --batch 1 8 16 --output /tmp/modules.json      and its time by batch
+  python -m benchmarks --suite epilogue                       seed 001's layers, alone and with scale, shift and ReLU
+  python -m benchmarks --suite ablation                       seed 000's Table 9: convolutions of one kind, of both
   python -m benchmarks --suite network --compile              PyTorch's best includes torch.compile (slow to start)
   python -m benchmarks --suite pointwise --output /tmp/pointwise.json
   python -m benchmarks --device cuda                          every layer on the GPU: benchmarks/results/<gpu>/*.json
   python -m benchmarks --device cuda --suite depthwise --batch 1 64 --dtype float16 --layout channels_last
+  python -m benchmarks --device cuda --suite depthwise_module pointwise_module epilogue ablation --compile
   python -m benchmarks --device cuda --case 'D18 *' --direction 'input gradient'
   python -m benchmarks --device cuda --suite dsc_block network --compile --dtype float16 --layout channels_last
   python -m benchmarks --device cuda --suite sliding_channel sliding_channel_network --case '*cg2*' --tf32

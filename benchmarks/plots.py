@@ -1,4 +1,4 @@
-"""Plots of GPU results: each layer's ratio to PyTorch, and where the kernels stand under the roofline."""
+"""Plots of results: ratios to PyTorch, time by batch, where the kernels stand under the roofline, all opponents."""
 
 from __future__ import annotations
 
@@ -51,6 +51,27 @@ def roofline(records: list[Record], title: str) -> Figure:
         bytes_per_us = max(r["bytes"] / r["floor_us"] for r in chosen)
         axes.plot(ends, [end * bytes_per_us / 1e6 for end in ends], color="black", linewidth=0.8)
         axes.set(title=direction, xscale="log", yscale="log", xlabel="operations per byte", ylabel="TFLOP/s")
+        axes.grid(which="both", linewidth=0.3)
+    _one_legend(figure, panels)
+    return figure
+
+
+def batches(times: dict[tuple[str, ...], dict[int, tuple[float, float]]], title: str) -> Figure:
+    """A column per suite and direction; over the batch, the mean time of the layers: ours, and PyTorch's best."""
+    columns = list(dict.fromkeys(key[:2] for key in times))
+    figure = Figure(figsize=(5.5 * len(columns) + 1, 4.5), layout="constrained")
+    figure.suptitle(f"Mean time of the layers: ours (filled, solid), PyTorch (hollow, dashed)\n{title}", fontsize=10)
+    panels = figure.subplots(1, len(columns), squeeze=False)
+    for axes, column in zip(panels[0], columns, strict=True):
+        for (dtype, layout), means in ((key[2:], means) for key, means in times.items() if key[:2] == column):
+            style = {"marker": MARKERS[layout], "color": COLOURS[dtype], "markersize": 5, "linewidth": 1}
+            ours, pytorch = zip(*means.values(), strict=True)
+            axes.plot(list(means), ours, label=f"{dtype}, {layout}", **style)
+            axes.plot(list(means), pytorch, fillstyle="none", linestyle="--", **style)
+        axes.set(title=", ".join(column), xscale="log", yscale="log", xlabel="batch", ylabel="us")
+        places = sorted({batch for key, means in times.items() if key[:2] == column for batch in means})
+        axes.set_xticks(places, places)
+        axes.minorticks_off()
         axes.grid(which="both", linewidth=0.3)
     _one_legend(figure, panels)
     return figure

@@ -10,7 +10,7 @@ import statistics
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -150,6 +150,25 @@ def opponents(records: list[Record]) -> dict[tuple[str, ...], dict[str, float]]:
     return ratios
 
 
+def by_batch(records: list[Record]) -> dict[tuple[str, ...], dict[int, tuple[float, float]]]:
+    """Of what the layers of a suite have in common, the mean times of ours and of PyTorch's best for each batch; of the
+    layers that were measured with all of its batches. Nothing where that is but one batch, or none of the layers."""
+    grouped: dict[tuple[str, ...], dict[int, dict[str, Record]]] = defaultdict(lambda: defaultdict(dict))
+    for record in measured(records):
+        if record["operations"] is not None:
+            key = tuple(record[name] for name in ("suite", "direction", "dtype", "layout"))
+            grouped[key][record["batch"]][record["case"].removesuffix(f" n{record['batch']}")] = record
+    times = {}
+    for key, batches in grouped.items():
+        layers = set.intersection(*map(set, batches.values()))
+        if len(batches) > 1 and layers:
+            times[key] = {
+                batch: tuple(statistics.mean(of[layer][name] for layer in layers) for name in ("ours_us", "pytorch_us"))
+                for batch, of in sorted(batches.items())
+            }
+    return times
+
+
 def print_opponents(records: list[Record], console: Console) -> None:
     ratios = opponents(records)
     for suite in dict.fromkeys(key[0] for key in ratios):
@@ -199,7 +218,8 @@ def keep(folder: Path, records: list[Record], title: str) -> list[Path]:
 
 
 def write_gpu_plots(path: Path, records: list[Record], title: str) -> list[Path]:
-    """The ratio of each layer, and where each stands under the roofline; nothing where there is no matplotlib."""
+    """The ratio of each layer, where each stands under the roofline, the mean time by batch, where there are several,
+    and all opponents, where there are more than PyTorch's; nothing where there is no matplotlib."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -211,18 +231,36 @@ def write_gpu_plots(path: Path, records: list[Record], title: str) -> list[Path]
     own = write_own_figures(path, records, title)
     records = without_own_figures(records)
     layers = [record for record in measured(records) if record["operations"] is not None]
-    drawings = {
-        "ratio": (plots.ratios, measured(records)),
-        "roofline": (plots.roofline, layers),
-        "opponents": (plots.opponents, opponents(records)),
-    }
+    drawings = {"ratio": (plots.ratios, measured(records)), "roofline": (plots.roofline, layers)}
+    return [*_write_drawings(path, drawings, title), *_write_more_plots(path, records, title), *own]
+
+
+def _write_plots_of_suites(path: Path, records: list[Record], title: str) -> list[Path]:
+    """Of a file with several suites: for each, what :func:`write_gpu_plots` writes of it beside ratio and roofline."""
+    written = []
+    for suite in dict.fromkeys(record["suite"] for record in records):
+        own = [record for record in records if record["suite"] == suite]
+        written += _write_more_plots(path.with_name(f"{path.stem}_{suite}.json"), own, title)
+    return written
+
+
+def _write_more_plots(path: Path, records: list[Record], title: str) -> list[Path]:
+    """The mean time by batch, where there are several, and all opponents, where there are more than PyTorch's."""
+    from . import plots
+
+    drawings = {"batches": (plots.batches, by_batch(records)), "opponents": (plots.opponents, opponents(records))}
+    return _write_drawings(path, drawings, title)
+
+
+def _write_drawings(path: Path, drawings: dict[str, tuple[Callable, list | dict]], title: str) -> list[Path]:
+    """Those that have something to draw; each is a file beside `path`."""
     written = []
     for kind, (draw, drawn) in drawings.items():
         if drawn:
             image = path.with_name(f"{path.stem}_{kind}.png")
             write_figure(image, draw(drawn, title))
             written.append(image)
-    return [*written, *own]
+    return written
 
 
 def write_own_figures(path: Path, records: list[Record], title: str) -> list[Path]:
@@ -237,13 +275,15 @@ def write_own_figures(path: Path, records: list[Record], title: str) -> list[Pat
 
 
 def write_plots(path: Path, records: list[Record], title: str) -> list[Path]:
-    """Of a CPU's results: a panel per suite, the ratio of each case, a bar per direction and layout; and figures of
-    suites that have some of their own."""
+    """Of a CPU's results: a panel per suite, the ratio of each case, a bar per direction and layout; for each suite
+    the mean time by batch and all opponents, or figures of its own, where it has some."""
     from matplotlib.figure import Figure
 
-    from .sparse_plots import without_own_figures
+    from .sparse_plots import DRAWINGS, without_own_figures
 
     own = write_own_figures(path, records, title)
+    others = [record for record in measured(records) if record["suite"] not in DRAWINGS]
+    own += _write_plots_of_suites(path, others, title)
     records = without_own_figures(measured(records))
     if not records:
         return own

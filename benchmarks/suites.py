@@ -13,8 +13,11 @@ from .measure import Machine
 from .sparse_cases import LAYERS as SPARSE_LAYERS
 from .sparse_cases import SPARSE_NETWORKS
 from .workloads import LAYOUTS, Place, Workload
+from .workloads.ablation import Ablation
 from .workloads.block import Block, InvertedResidual, block
 from .workloads.convolution import Convolution, convolution
+from .workloads.epilogue import DepthwiseEpilogue, epilogue
+from .workloads.module import module
 from .workloads.network import NamedNetwork, Network, SlidingChannelMobileNet, inference, training_step
 from .workloads.sliding_channel import SlidingChannel, sliding_channel
 from .workloads.sparse import sparse
@@ -121,6 +124,21 @@ POINTWISE_LAYERS = (
 )  # fmt: skip
 BATCHES = (1, 8, 16, 32, 64)
 
+# Seed 001's depthwise convolutions, each alone and with scale, shift and ReLU behind it.
+EPILOGUES = tuple(
+    DepthwiseEpilogue(f"T{i}", 256, size, kernel, multiplier, fused)
+    for fused in (False, True)
+    for multiplier in (1, 2)
+    for kernel in (3, 5)
+    for i, size in enumerate((21, 32, 64, 96), 1)
+)
+# Seed 000's Table 9.
+ABLATIONS = tuple(
+    Ablation(NamedNetwork("torchvision", name, batch=1), whole)
+    for name in ("efficientnet_b0", "mnasnet1_0", "mobilenet_v2", "shufflenet_v2_x1_0")
+    for whole in (False, True)
+)
+
 # Sliding-channel convolutions: the shapes of MobileNet, VGG and ResNet at 32x32: channels, output channels, size.
 SLIDING_CHANNEL_LAYERS = (
     (32, 64, 32), (64, 128, 16), (128, 128, 16), (128, 256, 8), (256, 256, 8), (256, 512, 4), (512, 512, 4),
@@ -132,11 +150,14 @@ SLIDING_CHANNEL_BATCH = {"cpu": 8, "cuda": 128}
 SLIDING_CHANNEL_NETWORKS = (SlidingChannelMobileNet(batch=128), SlidingChannelMobileNet(batch=1024))
 
 SUITES = {
-    "cpu": ("depthwise", "pointwise", "sliding_channel", "dsc_block", "network", "sparse"),
+    "cpu": (
+        "depthwise", "pointwise", "depthwise_module", "pointwise_module", "epilogue", "sliding_channel", "dsc_block",
+        "network", "ablation", "sparse",
+    ),
     "cuda": (
-        "depthwise", "pointwise", "sliding_channel", "dsc_block", "dsc_block_leanest", "unusual", "inverted_residual",
-        "inverted_residual_leanest", "squeeze_excite", "network", "other_networks", "inference",
-        "sliding_channel_network", "sparse", "sparse_network",
+        "depthwise", "pointwise", "depthwise_module", "pointwise_module", "epilogue", "sliding_channel", "dsc_block",
+        "dsc_block_leanest", "unusual", "inverted_residual", "inverted_residual_leanest", "squeeze_excite", "network",
+        "other_networks", "inference", "ablation", "sliding_channel_network", "sparse", "sparse_network",
     ),
 }  # fmt: skip
 """What a run without --suite measures."""
@@ -145,10 +166,12 @@ ON_REQUEST = {
     "cuda": ("sparse_by_zeros", "sparse_by_batch", "sparse_by_stride"),
 }
 """And those that are measured where they are named."""
-WHOLE_NETWORKS = ("network", "other_networks", "inference", "sliding_channel_network", "sparse_network")
+WHOLE_NETWORKS = ("network", "other_networks", "inference", "ablation", "sliding_channel_network", "sparse_network")
+MODULE = "_module"  # the layers of the suite of that name, as modules
 LEANEST = "_leanest"  # the same blocks, as they are where memory is dear
 DIRECTIONS = {"cpu": ("forward", "backward"), "cuda": ("forward", "input gradient", "weight gradient")}
 BLOCK_DIRECTIONS = ("forward", "forward+backward")
+FORWARD = ("forward",)
 NETWORK_DIRECTION, INFERENCE = "training step", "inference"
 ALL_DIRECTIONS = tuple(
     dict.fromkeys((*DIRECTIONS["cpu"], *DIRECTIONS["cuda"], *BLOCK_DIRECTIONS, NETWORK_DIRECTION, INFERENCE))
@@ -222,6 +245,10 @@ class Selection:
             return
         if suite in ("depthwise", "pointwise"):
             subjects, make, directions = self._layers(suite), convolution, DIRECTIONS[self.device]
+        elif suite.endswith(MODULE):
+            subjects, make, directions = self._layers(suite.removesuffix(MODULE)), module, FORWARD
+        elif suite == "epilogue":
+            subjects, make, directions = self._with_batches(EPILOGUES), epilogue, FORWARD
         elif suite == "sliding_channel":
             subjects, make, directions = self._sliding_channel_layers(), sliding_channel, BLOCK_DIRECTIONS
         else:
@@ -246,11 +273,12 @@ class Selection:
             "network": NETWORKS if self.device == "cpu" else GPU_NETWORKS,
             "other_networks": OTHER_NETWORKS,
             "inference": INFERENCE_NETWORKS,
+            "ablation": ABLATIONS,
             "sliding_channel_network": SLIDING_CHANNEL_NETWORKS,
             "sparse_network": SPARSE_NETWORKS,
         }[suite]
         layouts = ("channels_last",) if self.device == "cpu" or suite != "network" else LAYOUTS
-        inferences = {"inference": inference, "sparse_network": sparse_network}
+        inferences = {"inference": inference, "ablation": inference, "sparse_network": sparse_network}
         direction = INFERENCE if suite in inferences else NETWORK_DIRECTION
         make = inferences.get(suite, training_step)
         for network in self._with_batches(networks):

@@ -197,16 +197,17 @@ def training_step(network: AnyNetwork, place: Place) -> Workload:
 
 
 def inference(network: AnyNetwork, place: Place) -> Workload:
-    """Forward in eval mode, without gradients; in 16 bits the model itself is of that type."""
+    """Forward in eval mode, without gradients; in 16 bits the model itself is of that type. On GPUs ``facts`` has the
+    seconds of a pass that no graph was captured of."""
     torch.manual_seed(0)
     models = network.models()
     _take_statistics(models, network.size, place.device)
     images = torch.randn(network.batch, 3, network.size, network.size, device=place.device, dtype=place.dtype)
 
-    def run_of(model: torch.nn.Module, memory_format: torch.memory_format, compiler: Compiler) -> Run:
+    def run_of(model: nn.Module, memory_format: torch.memory_format, compiler: Compiler | None = None) -> Run:
         model = copy.deepcopy(model).to(place.device, place.dtype, memory_format=memory_format).eval()
         own_images = images.clone(memory_format=memory_format)
-        forward = compiler(model)
+        forward = compiler(model) if compiler else model
 
         def run(_: int) -> Tensor:
             with torch.no_grad():
@@ -214,19 +215,20 @@ def inference(network: AnyNetwork, place: Place) -> Workload:
 
         return run
 
-    ours = run_of(models.ours, place.memory_format, lambda model: model)
-    beside = {OURS_COMPILED: run_of(models.ours, place.memory_format, compiled)} if place.compiled else {}
+    ours = run_of(models.ours, place.memory_format)
+    beside = {name: run_of(model, place.memory_format) for name, model in models.beside.items()}
+    if place.compiled:
+        beside[OURS_COMPILED] = run_of(models.ours, place.memory_format, compiled)
     pytorch = {
         name: run_of(models.pytorch, layout, compiler)
         for name, layout, compiler in place.variants()
         if fnmatch.fnmatchcase(name, place.against)
     }
-    # Layer by layer what was rounded grows in networks that were never trained.
-    check_same(ours(0), next(iter(pytorch.values()))(0), 30 * TOLERANCES[place.dtype])
-    facts = {}
-    if place.device == "cuda":
-        runs = {OURS: ours, **beside, **pytorch}
-        facts["uncaptured_seconds_of_all"] = {name: _uncaptured(run) for name, run in runs.items()}
+    expected = next(iter(pytorch.values()))(0) if pytorch else None
+    for run in (ours, *beside.values()) if pytorch else ():
+        # Layer by layer what was rounded grows in networks that were never trained.
+        check_same(run(0), expected, 30 * TOLERANCES[place.dtype])
+    facts = uncaptured({OURS: ours, **beside, **pytorch}, place)
     return Workload(ours, pytorch, None, beside=beside, facts=facts)
 
 
@@ -242,14 +244,22 @@ def _take_statistics(models: Models, size: int, device: str) -> None:
     model(torch.randn(16, 3, size, size, device=device))
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
-    models.ours.load_state_dict(model.state_dict())
+    for other in (models.ours, *models.beside.values()):
+        other.load_state_dict(model.state_dict())
 
 
-def _uncaptured(run: Run) -> float:
-    for _ in range(WARM_UP_STEPS):
-        run(0)
-    torch.cuda.synchronize()
-    return statistics.median(_seconds(run) for _ in range(UNCAPTURED_SAMPLES))
+def uncaptured(runs: dict[str, Run], place: Place) -> dict[str, object]:
+    """A fact: the seconds that each run takes on a GPU where no graph is captured. On a CPU, where none is, no fact."""
+    if place.device != "cuda":
+        return {}
+
+    def seconds(run: Run) -> float:
+        for _ in range(WARM_UP_STEPS):
+            run(0)
+        torch.cuda.synchronize()
+        return statistics.median(_seconds(run) for _ in range(UNCAPTURED_SAMPLES))
+
+    return {"uncaptured_seconds_of_all": {name: seconds(run) for name, run in runs.items()}}
 
 
 def _not_built(_: int) -> Tensor:

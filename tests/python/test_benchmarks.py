@@ -14,8 +14,10 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks import __main__ as benchmarks
 from benchmarks import compare, measure, report, suites, timeline, workloads
+from benchmarks.workloads.ablation import Ablation
 from benchmarks.workloads.block import Block, InvertedResidual
-from benchmarks.workloads.network import Network, SlidingChannelMobileNet
+from benchmarks.workloads.epilogue import DepthwiseEpilogue
+from benchmarks.workloads.network import NamedNetwork, Network, SlidingChannelMobileNet
 from benchmarks.workloads.sliding_channel import SlidingChannel
 
 KEYS = [
@@ -192,6 +194,97 @@ def test_training_step(tmp_path):
     (record,) = json.loads(output.read_text())
     assert record["direction"] == "training step"
     assert record["floor_us"] is None
+
+
+def test_modules_by_batch(tmp_path, capsys):
+    output = tmp_path / "modules.json"
+    options = ["--rounds", "1", "--malloc", "system", "--layout", "channels_last"]
+    suites = ["--suite", "depthwise_module", "pointwise_module"]
+    assert benchmarks.main([*options, *suites, "--batch", "1", "2", "--case", "c960*", "--output", str(output)]) == 0
+    records = json.loads(output.read_text())
+    assert [(record["suite"], record["batch"], record["direction"]) for record in records] == [
+        (suite, batch, "forward") for suite in ("depthwise_module", "pointwise_module") for batch in (1, 2)
+    ]
+    for record in records:
+        assert list(record)[: len(KEYS)] == KEYS
+        assert list(record["pytorch_us_of_all"]) == ["eager channels_last"]
+    for suite in ("depthwise_module", "pointwise_module"):
+        assert (tmp_path / f"modules_{suite}_batches.png").read_bytes().startswith(b"\x89PNG")
+    assert "modules_pointwise_module_batches.png" in capsys.readouterr().out.replace("\n", "")
+
+
+def test_mean_times_are_of_layers_with_all_batches():
+    common = {"suite": "s", "direction": "forward", "dtype": "float32", "layout": "contiguous", "operations": 1}
+    records = [
+        common | {"case": f"{layer} n{batch}", "batch": batch, "ours_us": ours, "pytorch_us": 2 * ours}
+        for layer, batch, ours in (("A", 8, 5.0), ("A", 1, 1.0), ("B", 1, 3.0), ("B", 8, 9.0), ("C", 1, 100.0))
+    ]
+    key = ("s", "forward", "float32", "contiguous")
+    assert report.by_batch(records) == {key: {1: (2.0, 4.0), 8: (7.0, 14.0)}}
+    assert report.by_batch([record for record in records if record["batch"] == 1]) == {}
+    assert report.by_batch([record for record in records if record["case"] in ("A n1", "B n8")]) == {}
+    assert report.by_batch([record | {"operations": None} for record in records]) == {}
+
+
+EPILOGUES = tuple(DepthwiseEpilogue("T1", 8, 6, 3, 2, fused) for fused in (False, True))
+
+
+def test_epilogue(monkeypatch, tmp_path):
+    monkeypatch.setattr(suites, "EPILOGUES", EPILOGUES)
+    output = tmp_path / "epilogue.json"
+    options = ["--rounds", "1", "--malloc", "system", "--layout", "contiguous"]
+    assert benchmarks.main([*options, "--suite", "epilogue", "--output", str(output)]) == 0
+    alone, fused = json.loads(output.read_text())
+    assert (alone["case"], fused["case"]) == ("T1:k3m2 c8 6x6 n1", "T1:k3m2+scale-shift-relu c8 6x6 n1")
+    assert "us_beside" not in alone
+    assert set(fused["us_beside"]) == {"ours, convolution alone", "ours, separate"}
+    assert fused["configuration"] == "k3 m2 scale-shift-relu"
+    assert fused["bytes"] == alone["bytes"] + 2 * 16 * 4, "scale and shift"
+    assert (tmp_path / "epilogue_epilogue_opponents.png").exists()
+
+
+def test_a_wrong_epilogue_is_not_timed(monkeypatch, tmp_path):
+    monkeypatch.setattr(suites, "EPILOGUES", EPILOGUES[1:])
+    right = fusedsc.functional.depthwise_conv2d
+    monkeypatch.setattr(fusedsc.functional, "depthwise_conv2d", lambda *args, **more: right(*args, **more) + 0.01)
+    output = tmp_path / "epilogue.json"
+    assert benchmarks.main([*TINY, "--suite", "epilogue", "--output", str(output)]) == 1
+    assert all("results differ" in record["error"] for record in json.loads(output.read_text()))
+
+
+ABLATIONS = tuple(
+    Ablation(NamedNetwork("torchvision", "shufflenet_v2_x0_5", batch=1, size=64), whole) for whole in (False, True)
+)
+
+
+def test_ablation(monkeypatch, tmp_path):
+    monkeypatch.setattr(suites, "ABLATIONS", ABLATIONS)
+    output = tmp_path / "ablation.json"
+    options = ["--rounds", "1", "--malloc", "system", "--against", "*channels_last"]
+    assert benchmarks.main([*options, "--suite", "ablation", "--output", str(output)]) == 0
+    convolutions, whole = json.loads(output.read_text())
+    assert convolutions["case"] == "shufflenet_v2_x0_5:convolutions 64x64 n1"
+    assert list(convolutions["us_beside"]) == ["depthwise only", "pointwise only"]
+    assert list(whole["us_beside"]) == ["depthwise only", "pointwise only", "both"]
+    assert (tmp_path / "ablation_ablation_opponents.png").exists()
+
+
+def test_an_ablation_has_convolutions_of_its_kinds_only():
+    fused = {}
+    for ablation in ABLATIONS:
+        models = ablation.models()
+        for column, model in models.beside.items():
+            own = [module for module in model.modules() if isinstance(module, fusedsc.FusedModule)]
+            assert all(type(part).__name__ == "Single" for module in own for part in module.fusedsc_program.parts)
+            fused[ablation.whole, column] = {module.groups > 1 for module in own}, len(own)
+    for whole in (False, True):
+        assert fused[whole, "depthwise only"][0] == {True}
+        assert fused[whole, "pointwise only"][0] == {False}
+        assert fused[whole, "depthwise only"] == fused[not whole, "depthwise only"], "all of them are in both"
+    assert fused[True, "both"] == (
+        {True, False},
+        sum(fused[True, f"{kind} only"][1] for kind in ("depthwise", "pointwise")),
+    )
 
 
 def test_sparse(tmp_path):

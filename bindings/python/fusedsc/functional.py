@@ -48,12 +48,21 @@ def depthwise_conv2d(
     stride: Pair = 1,
     padding: Padding = 0,
     dilation: Pair = 1,
+    *,
+    scale: Tensor | None = None,
+    shift: Tensor | None = None,
+    activation: str = "identity",
 ) -> Tensor:
     """What ``F.conv2d(x, weight, bias, stride, padding, dilation, groups=C)`` computes, for a depthwise weight.
 
     Its gradients pull instead of push: each element of the gradient of ``x`` gathers from the outputs it went into
     (Wang et al., DSXplore, "Input-Centric Backward Pass"), so nothing is added atomically and the same input gives the
     same bits. It can be differentiated any number of times.
+
+    With ``scale``, ``shift`` or ``activation`` the result is activation(scale*y + shift), y being the convolution with
+    its bias. Where nothing is differentiated, that is the epilogue of the convolution's kernel, and y is never stored
+    (Optimize Deep Learning GPU Operators with TVM, "Operator Fusion"); else y is kept for backward. It is then a
+    :func:`conv_chain` of one stage: :func:`fusedsc.explain` and tools that see operators name that.
 
     Args:
         x: [N, C, H, W].
@@ -63,34 +72,66 @@ def depthwise_conv2d(
         padding: zero elements around x: one number, (vertical, horizontal), (left, right, top, bottom), "same"
             (TensorFlow's: output = ceil(input / stride), at any stride) or "valid" (none).
         dilation: elements between the taps of a window: one number, or (vertical, horizontal).
+        scale, shift: [C*m], or None for 1 and 0; any floating dtype. They have gradients.
+        activation: one of "identity", "relu", "relu6", "silu", "hardswish", "gelu".
 
     Returns:
         [N, C*m, OH, OW] with OH = (H + top + bottom - dilation*(Kh - 1) - 1) // stride + 1, and OW likewise.
 
     Raises:
         ValueError: an argument has the wrong rank, channels, dtype, device or value.
+        RuntimeError: with scale, shift or an activation, the gradient is itself differentiated.
     """
-    return operators_in_use().depthwise_conv2d(x, weight, bias, *geometry(x, weight, stride, padding, dilation))
+    stride, padding, dilation = geometry(x, weight, stride, padding, dilation)
+    if scale is None and shift is None and activation == "identity":
+        return operators_in_use().depthwise_conv2d(x, weight, bias, stride, padding, dilation)
+    channels = x.shape[1] if x.dim() == 4 else 1  # of another rank, the operator says what is wrong
+    stage = ConvStage(weight, bias, stride=stride, padding=padding, dilation=dilation, groups=channels)
+    return _with_epilogue(x, stage, scale, shift, activation)
 
 
-def pointwise_conv2d(x: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 1) -> Tensor:
+def pointwise_conv2d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    groups: int = 1,
+    *,
+    scale: Tensor | None = None,
+    shift: Tensor | None = None,
+    activation: str = "identity",
+) -> Tensor:
     """What ``F.conv2d(x, weight, bias, groups=groups)`` computes, for a 1x1 weight.
 
     It can be differentiated any number of times.
+
+    With ``scale``, ``shift`` or ``activation`` the result is activation(scale*y + shift), as of
+    :func:`depthwise_conv2d`; but on a CPU y is rounded to the dtype of ``x`` first, as the two apart would be.
 
     Args:
         x: [N, C, H, W].
         weight: [M, C/groups, 1, 1].
         bias: [M], or None.
-        groups: divides C and M.
+        groups: divides C and M; 1 where there is a scale, a shift or an activation.
+        scale, shift: [M], or None for 1 and 0; any floating dtype. They have gradients.
+        activation: one of "identity", "relu", "relu6", "silu", "hardswish", "gelu".
 
     Returns:
         [N, M, H, W].
 
     Raises:
         ValueError: an argument has the wrong rank, channels, dtype, device or value.
+        RuntimeError: with scale, shift or an activation, the gradient is itself differentiated.
     """
-    return operators_in_use().pointwise_conv2d(x, weight, bias, integer("groups", groups))
+    groups = integer("groups", groups)
+    if scale is None and shift is None and activation == "identity":
+        return operators_in_use().pointwise_conv2d(x, weight, bias, groups)
+    if groups != 1:
+        raise ValueError(
+            f"groups: it is {groups}; with scale, shift or activation it must be 1; apply them to the result instead"
+        )
+    if weight.dim() == 4 and tuple(weight.shape[2:]) != (1, 1):  # of one channel it would be a depthwise convolution
+        raise ValueError(f"weight: its sizes are {list(weight.shape)}; a pointwise weight is [M, C, 1, 1]")
+    return _with_epilogue(x, ConvStage(weight, bias), scale, shift, activation)
 
 
 def sliding_channel_conv2d(
@@ -502,6 +543,23 @@ def conv_chain(
         sync_group=sync_group,
         sync_size=processes_of(sync_group),
     )
+
+
+def _with_epilogue(x: Tensor, stage: ConvStage, scale: Tensor | None, shift: Tensor | None, activation: str) -> Tensor:
+    """activation(scale*y + shift) of a stage's convolution y.
+
+    In eval mode, scale and shift are the weight and the bias of a BatchNorm whose mean is 0 and whose 1/sqrt(var + eps)
+    is 1: one vector of zeros is both its mean and its var.
+    """
+    bn = None
+    if scale is not None or shift is not None:
+        zeros = x.new_zeros(stage.weight.shape[:1], dtype=torch.promote_types(x.dtype, torch.float32))
+        bn = (scale, shift, zeros, zeros, None)
+    try:
+        return conv_chain(x, [stage._replace(bn=bn, eps=1.0, activation=activation)], training=False)
+    except ValueError as error:
+        said = str(error).replace("stages[0].", "").replace("bn weight", "scale").replace("bn bias", "shift")
+        raise ValueError(said) from None
 
 
 class _Chosen(threading.local):
