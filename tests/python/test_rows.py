@@ -165,7 +165,13 @@ def test_rows_of_another_commit_are_kept(tmp_path):
     assert len(json.loads(gzip.decompress((tmp_path / "r.forward.jsonl.gz").read_bytes()).splitlines()[0])) == 6
 
 
-@pytest.mark.parametrize("contents", [b"no gzip", gzip.compress(b'{"role": 1}\n'), gzip.compress(b"[")[:-4]])
+# Named, and not by their bytes: gzip writes down the second in which it compressed, and processes that collected at
+# different seconds would have different tests.
+@pytest.mark.parametrize(
+    "contents",
+    [b"no gzip", gzip.compress(b'{"role": 1}\n'), gzip.compress(b"[")[:-4]],
+    ids=["no gzip", "no row", "cut short"],
+)
 def test_a_damaged_file_is_named(tmp_path, contents):
     (tmp_path / "r.forward.jsonl.gz").write_bytes(contents)
     with pytest.raises(ValueError, match=r"r\.forward\.jsonl\.gz is damaged"):
