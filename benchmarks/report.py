@@ -150,6 +150,14 @@ def opponents(records: list[Record]) -> dict[tuple[str, ...], dict[str, float]]:
     return ratios
 
 
+def grouped(records: list[Record], key: str) -> dict[str, list[Record]]:
+    """Those that have the same there, in the order in which they are met."""
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        groups.setdefault(record[key], []).append(record)
+    return groups
+
+
 def by_batch(records: list[Record]) -> dict[tuple[str, ...], dict[int, tuple[float, float]]]:
     """Of what the layers of a suite have in common, the mean times of ours and of PyTorch's best for each batch; of the
     layers that were measured with all of its batches. Nothing where that is but one batch, or none of the layers."""
@@ -238,8 +246,7 @@ def write_gpu_plots(path: Path, records: list[Record], title: str) -> list[Path]
 def _write_plots_of_suites(path: Path, records: list[Record], title: str) -> list[Path]:
     """Of a file with several suites: for each, what :func:`write_gpu_plots` writes of it beside ratio and roofline."""
     written = []
-    for suite in dict.fromkeys(record["suite"] for record in records):
-        own = [record for record in records if record["suite"] == suite]
+    for suite, own in grouped(records, "suite").items():
         written += _write_more_plots(path.with_name(f"{path.stem}_{suite}.json"), own, title)
     return written
 

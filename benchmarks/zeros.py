@@ -18,7 +18,7 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from .report import Record, table_of, write_figure, write_json
+from .report import Record, grouped, table_of, write_figure, write_json
 from .sparse_cases import SPARSE_NETWORKS, TABLE_3
 from .workloads import Place
 from .workloads.counting import count_zeros
@@ -52,9 +52,9 @@ def of_network(network: SparseNetwork) -> list[Record]:
 
 def print_table(records: list[Record], console: Console) -> None:
     numbers = ("zeros", "of its windows", "empty windows", "multiplications, million", "dense", "saved")
-    for of in dict.fromkeys(record["of"] for record in records):
-        table = table_of(str(of), ("layer",), numbers)
-        for record in (record for record in records if record["of"] == of):
+    for of, layers in grouped(records, "of").items():
+        table = table_of(of, ("layer",), numbers)
+        for record in layers:
             kept, dense = record["multiplications"], record["dense_multiplications"]
             shares = (f"{record[key]:.3f}" for key in ("zeros", "zeros_expanded", "empty_windows"))
             table.add_row(
@@ -71,10 +71,8 @@ def write(output: Path, records: list[Record]) -> list[Path]:
     except ImportError:
         print(f"{output}: not drawn without matplotlib", file=sys.stderr)
         return [output]
-    groups = [
-        (of, [record for record in records if record["of"] == of]) for of in dict.fromkeys(r["of"] for r in records)
-    ]
-    write_figure(output.with_suffix(".png"), zeros(groups, "counted by python -m benchmarks.zeros"))
+    figure = zeros(list(grouped(records, "of").items()), "counted by python -m benchmarks.zeros")
+    write_figure(output.with_suffix(".png"), figure)
     return [output, output.with_suffix(".png")]
 
 
