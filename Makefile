@@ -3,6 +3,8 @@
 export PYTHON ?= python3
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
 BIN := $(CURDIR)/.venv/bin
+HIP_ARCHITECTURES ?= $(all_amd)
+all_amd := gfx906;gfx90a;gfx1030
 
 .DEFAULT_GOAL := help
 .PHONY: help setup train imagenet test wheel docs bench cuda hip test-gpu bench-gpu
@@ -34,11 +36,14 @@ docs: setup  ## the pages of docs/ as a site: build/site/index.html; fails on a 
 bench: setup  ## side by side with PyTorch on this machine: benchmarks/results/*.json
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
-cuda hip: setup  ## all kernels for NVIDIA or for AMD GPUs, the operators and tests: build/cuda, build/hip
-	$(BIN)/cmake --preset $@
+# Other GPUs may want another compiler, which a build directory does not change.
+hip_options = $(if $(filter hip,$@),'-DCMAKE_HIP_ARCHITECTURES=$(HIP_ARCHITECTURES)' $\
+  $(shell grep -qxF 'CMAKE_HIP_ARCHITECTURES:STRING=$(HIP_ARCHITECTURES)' build/hip/CMakeCache.txt 2>/dev/null || echo --fresh))
+cuda hip: setup  ## all kernels for NVIDIA or for AMD GPUs, the operators and tests: build/cuda, build/hip; HIP_ARCHITECTURES="gfx942;gfx1201"
+	$(BIN)/cmake --preset $@ $(hip_options)
 	$(BIN)/cmake --build --preset $@
 	git describe --always --dirty --abbrev=12 >build/$@/commit || true
-	scripts/gpu_resources build/$@ $(if $(filter hip,$@),--table docs/generated/amd_resources.md)
+	scripts/gpu_resources build/$@ $(if $(filter hip,$@),$(if $(filter $(all_amd),$(HIP_ARCHITECTURES)),--table docs/generated/amd_resources.md))
 
 test-gpu:  ## the same tests on the GPU of this machine, with build/cuda or build/hip as it stands
 	scripts/on_gpu test $(PYTEST_ARGS)

@@ -16,8 +16,11 @@ from tqdm import tqdm
 
 from . import report
 from .measure import Machine, commit, keep_freed_memory, machine_of, time_in_turns
+from .records import Record, measured, write_json
 from .sparse_gains import print_splits
 from .suites import ALL_DIRECTIONS, DTYPES, LAYOUTS, ON_REQUEST, SUITES, Case, Selection
+from .tables import print_tables
+from .workloads.trained_network import STEPS, TrainedNetwork
 
 RESULTS = Path(__file__).parent / "results"
 OURS = "ours"
@@ -29,6 +32,7 @@ examples:
   python -m benchmarks --suite dsc_block --case 'c960*' --rounds 30
   python -m benchmarks --suite sparse --threads 1             convolutions that skip zeros, at seed 002's sparsity
   python -m benchmarks --suite sparse_by_zeros --output /tmp/zeros.json    the same over the share of zeros, drawn, too
+  python -m benchmarks --suite sparse_network --trained --case 'mobilenet*'    zeros that a short training has left
   python -m benchmarks --suite depthwise_module --batch 1 8 16 --output /tmp/modules.json      and its time by batch
   python -m benchmarks --suite epilogue                       seed 001's layers, alone and with scale, shift and ReLU
   python -m benchmarks --suite ablation                       seed 000's Table 9: convolutions of one kind, of both
@@ -73,6 +77,7 @@ def run(options: argparse.Namespace) -> int:
         tuple(options.direction or ()),
         options.compile,
         options.against,
+        None if options.trained is None else TrainedNetwork(options.trained or None, options.data),
     )
     cases = selection.cases(machine)
     if not cases:
@@ -93,7 +98,7 @@ def run(options: argparse.Namespace) -> int:
         if not records or options.device == "cpu":  # results of a CPU are kept whole
             return 130
     console = Console() if sys.stdout.isatty() else Console(width=150)
-    report.print_tables(records, console)
+    print_tables(records, console)
     print_splits(records, console)
     console.print(f"{facts}; medians of {options.rounds} rounds")
     for path in write(records, options, machine, facts):
@@ -142,7 +147,7 @@ def describe(options: argparse.Namespace, machine: Machine) -> str:
     return f"{platform.processor() or platform.machine()}: {facts}, malloc: {options.malloc}"
 
 
-def measure(case: Case, machine: Machine, options: argparse.Namespace) -> report.Record:
+def measure(case: Case, machine: Machine, options: argparse.Namespace) -> Record:
     """The case's record: what was measured, or under "error" why it was not."""
     try:
         return record_of(case, machine, options)
@@ -153,7 +158,7 @@ def measure(case: Case, machine: Machine, options: argparse.Namespace) -> report
     return record | {"tf32": options.tf32} if options.device == "cuda" else record
 
 
-def identity(case: Case, machine: Machine) -> report.Record:
+def identity(case: Case, machine: Machine) -> Record:
     return {
         "suite": case.suite,
         "case": case.name,
@@ -165,7 +170,7 @@ def identity(case: Case, machine: Machine) -> report.Record:
     }
 
 
-def record_of(case: Case, machine: Machine, options: argparse.Namespace) -> report.Record:
+def record_of(case: Case, machine: Machine, options: argparse.Namespace) -> Record:
     with machine.building():
         workload = case.build()
         pytorch = {
@@ -208,7 +213,7 @@ def significant(value: float) -> float:
     return float(f"{value:.5g}")
 
 
-def write(records: list[report.Record], options: argparse.Namespace, machine: Machine, facts: str) -> list[Path]:
+def write(records: list[Record], options: argparse.Namespace, machine: Machine, facts: str) -> list[Path]:
     """The files that were written: where --output says, or where results are kept."""
     try:
         if options.device == "cuda":
@@ -216,8 +221,8 @@ def write(records: list[report.Record], options: argparse.Namespace, machine: Ma
         output = options.output or (RESULTS / "cpu.json" if is_complete(options) else None)
         if output is None:
             return []
-        report.write_json(output, records)
-        if not report.measured(records):
+        write_json(output, records)
+        if not measured(records):
             return [output]
         return [output, *report.write_plots(output.with_suffix(".png"), records, facts)]
     except OSError as error:
@@ -278,6 +283,14 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--malloc", choices=("reuse", "system"), default="reuse",
         help="reuse: freed memory is kept for the next result; system: as the C library does by itself (reuse)",
     )  # fmt: skip
+    parser.add_argument(
+        "--trained", nargs="?", const=False, type=Path, metavar="RUN",
+        help="sparse_network: the network that training_examples/fashion_mnist.py trains, too, with the zeros of its "
+        f"own maps: of a run of it, or without RUN trained here for {STEPS} steps",
+    )  # fmt: skip
+    parser.add_argument(
+        "--data", type=Path, metavar="FOLDER", help="--trained: the four files of Fashion-MNIST (as the example)"
+    )
     parser.add_argument("--output", type=Path, help="where to write: the JSON file of a CPU, the folder of a GPU")
     parser.add_argument("--commit", default=commit(), help="what is measured, if git cannot say it")
     options = parser.parse_args(arguments)
@@ -286,6 +299,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
             suites = ", ".join(offered[options.device])
             parser.error(f"--suite {suite}: it is not measured with --device {options.device}; use {suites}")
     options.suite = options.suite or list(SUITES[options.device])
+    if options.trained is not None and "sparse_network" not in options.suite:
+        parser.error("--trained: its network is one of sparse_network; add that to --suite")
     options.dtype = options.dtype or (["float32"] if options.device == "cpu" else list(DTYPES))
     options.rounds = options.rounds or ROUNDS[options.device]
     return options

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from .report import CASE_KEYS, Record, groups, measured, microseconds, read, table_of
+from .records import CASE_KEYS, Record, groups, measured, read
+from .tables import microseconds, table_of
 
 EXAMPLES = """\
 examples:
@@ -49,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def by_case(path: Path) -> dict[tuple[str, ...], Record]:
-    """Raises ValueError, as ``report.read`` does."""
+    """Raises ValueError, as ``records.read`` does."""
     return {tuple(record[key] for key in CASE_KEYS): record for record in measured(read(path))}
 
 

@@ -1,8 +1,9 @@
-"""Fits a ranker of kernels and configs to measured rows, and says what it is worth.
+"""Fits a ranker of kernels and configs to measured rows, and says what it is worth; or makes a table of them.
 
   python -m benchmarks.fit h100                     prints how its choices compare with the fastest that was measured
-  python -m benchmarks.fit h100 h200 --write        and writes ops/tuning/tables/rankers/nvidia-h.json
+  python -m benchmarks.fit h100 h200 --write        and writes ops/tuning/tables/rankers/nvidia-h.jsonl
   python -m benchmarks.fit h200 --judge h100        fitted to one GPU, judged on another
+  python -m benchmarks.fit h200 --table             ops/tuning/tables/<gpu>.json: what beat the prior's choice
 
 Of each kernel in each role, gradient-boosted trees (LightGBM) predict log(time / roofline) from what ops/tuning/model
 says of problem and config. Layers are held out, with all of their batches, types and memory formats: each is judged by
@@ -11,9 +12,9 @@ of the prior's choice, of the ranker's, of the ranker's where it is predicted to
 and of the fastest among the ranker's first 8.
 
 What is written says of every role in which order fusedsc.tune tries candidates. It takes another than the prior without
-a measurement only of roles where that, with the margin, is faster in the mean of what was held out, and no problem
-becomes slower by more than 5%. Needs pip install 'fusedsc[fit]'. Exit status: 0; 1 if there is
-nothing to fit, or it cannot be written.
+a measurement only of roles where that, with the margin, is faster by more than 1% in the mean of what was held out, and
+few problems become slower by more than 5%: half as many as the gain. Needs pip install 'fusedsc[fit]'. Exit status: 0;
+1 if there is nothing to fit, or it cannot be written.
 """
 
 from __future__ import annotations
@@ -31,15 +32,17 @@ import numpy as np
 import torch
 
 from .rows.journal import Row, read_rows, write_whole
-from .sweep import MEASUREMENTS, ROOT, UserError
+from .rows.table import FITTING, write_table
+from .sweep import MEASUREMENTS, ROOT, TABLES, UserError
 
-RANKER = ROOT / "ops/tuning/tables/rankers/nvidia-h.json"
-VERSION = 1
+RANKER = ROOT / "ops/tuning/tables/rankers/nvidia-h.jsonl"
+VERSION = 2
 FOLDS = 5
 MARGINS = (0.0, 0.02, 0.05, 0.08, 0.12, 0.2, 0.3)
-MOST_SLOWER = 0.0
-"""Of problems that were held out, so many may become slower than the prior's choice by more than 5%."""
-LEAST_GAIN = 0.004
+SLOWER_PER_GAIN = 0.5
+"""Of problems that were held out, so many may become slower than the prior's choice by more than 5%, for what is won in
+the mean: 5% of them where 10% is won."""
+LEAST_GAIN = 0.01
 """log(time) that is to be won in the mean; else the prior's choice always stays, and the ranker says in which order
 ``tune`` tries candidates."""
 NEVER = 1.0
@@ -87,7 +90,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--role", nargs="+", help="(default: all)")
     parser.add_argument("--write", nargs="?", type=Path, const=RANKER, metavar="FILE",
-                        help="write the ranker (default: ops/tuning/tables/rankers/nvidia-h.json)")  # fmt: skip
+                        help="write the ranker (default: ops/tuning/tables/rankers/nvidia-h.jsonl)")  # fmt: skip
+    parser.add_argument("--table", nargs="?", type=Path, const=TABLES, metavar="FOLDER",
+                        help="write each GPU's table there, and fit nothing (default: ops/tuning/tables)")  # fmt: skip
+    parser.add_argument("--fitting", type=Path, default=FITTING, metavar="PROGRAM",
+                        help="of --table: says what still fits (build/release/tests/fitting_choices)")  # fmt: skip
     parser.add_argument("--worst", type=int, default=0, metavar="N", help="print the problems with the largest regrets")
     return parser.parse_args(arguments)
 
@@ -95,12 +102,16 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 # --------------------------------------------------------------------------------------------------------------- rows
 
 
+def rows_folder(folder: Path, gpu: str) -> Path:
+    if not (folder / gpu).is_dir():
+        raise UserError(f"{folder / gpu}: there is no such folder; python -m benchmarks.sweep --rows makes it")
+    return folder / gpu
+
+
 def roles_of(folder: Path, names: Sequence[str], wanted: Sequence[str] | None) -> dict[str, Role]:
     roles: dict[str, Role] = defaultdict(Role)
     for name in names:
-        if not (folder / name).is_dir():
-            raise UserError(f"{folder / name}: there is no such folder; python -m benchmarks.sweep --rows makes it")
-        facts = json.loads((folder / name / "device.json").read_text())
+        facts = json.loads((rows_folder(folder, name) / "device.json").read_text())
         for row in read_rows(folder / name).values():
             if len(row.us) > 1 and (not wanted or row.role in wanted):
                 roles[row.role].rows.append(row)
@@ -217,12 +228,17 @@ def against_prior(found: dict[str, np.ndarray], name: str) -> np.ndarray:
     return (1 + found[name]) / (1 + found["prior"])
 
 
+def few_are_slower(against: np.ndarray) -> bool:
+    """For what is won in the mean; ``against``: times over the prior's."""
+    return (against > 1.05).mean() <= SLOWER_PER_GAIN * max(-np.log(against).mean(), 0.0)
+
+
 def best_margin(data: Data, predicted: np.ndarray) -> float:
     """The one with the least time, of those with which few problems become slower; else the largest."""
     times = {}
     for margin in MARGINS:
         against = against_prior(regrets(data, predicted, margin), "margin")
-        if len(against) and (against > 1.05).mean() <= MOST_SLOWER:
+        if len(against) and few_are_slower(against):
             times[margin] = np.log(against).mean()
     return min(times, key=times.__getitem__) if times else MARGINS[-1]
 
@@ -278,15 +294,24 @@ def trees_of(model) -> dict[str, list]:
     return columns
 
 
-def ranker_of(models: dict[str, tuple[float, dict[str, object]]]) -> str:
-    """As ops/tuning/model/ranker.h reads it: of each role the margin, and a model of each kernel."""
-    roles = {
-        role: {"margin": margin, "kernels": {kernel: trees_of(model) for kernel, model in kernels.items()}}
-        for role, (margin, kernels) in models.items()
+def ranker_of(models: dict[str, tuple[float, dict[str, object]]], commits: Sequence[str]) -> str:
+    """As ops/tuning/model/ranker.h reads it: a head with the margin of each role, then of each role a line with a model
+    of each kernel. ``commits``: on which the rows were measured."""
+    lines = {
+        role: compact({"role": role, "kernels": {kernel: trees_of(model) for kernel, model in kernels.items()}})
+        for role, (_, kernels) in models.items()
     }
-    return json.dumps(
-        {"version": VERSION, "features": torch.ops.fusedsc._tune_feature_names(), "roles": roles}, separators=(",", ":")
-    )
+    head = {
+        "version": VERSION,
+        "commit": ", ".join(commits),
+        "features": torch.ops.fusedsc._tune_feature_names(),
+        "roles": [{"role": role, "margin": models[role][0], "bytes": len(line)} for role, line in lines.items()],
+    }
+    return "\n".join((compact(head), *lines.values(), ""))
+
+
+def compact(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
 
 
 # ---------------------------------------------------------------------------------------------------------------- main
@@ -302,12 +327,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(options: argparse.Namespace) -> None:
+    if options.table:
+        for gpu in options.gpu:
+            print(write_table(rows_folder(options.rows, gpu), options.table, options.fitting))
+        return
     try:
         import lightgbm  # noqa: F401
     except ImportError as error:
         raise UserError(f"{error}; pip install 'fusedsc[fit]'") from error
     others = roles_of(options.rows, options.judge, options.role) if options.judge else {}
     written: dict[str, tuple[float, dict[str, object]]] = {}
+    commits: set[str] = set()
     print(HEADING)
     for name, role in roles_of(options.rows, options.gpu, options.role).items():
         data = data_of(role)
@@ -327,12 +357,13 @@ def run(options: argparse.Namespace) -> None:
             continue
         print("\n".join([*judged(name, found, margin), *worst(judge, found, options.worst)]), flush=True)
         against = against_prior(found, "margin")
-        is_better = np.log(against).mean() < -LEAST_GAIN and (against > 1.05).mean() <= MOST_SLOWER
+        is_better = np.log(against).mean() < -LEAST_GAIN and few_are_slower(against)
         if options.write:
             written[name] = margin if is_better else NEVER, fit(data, everything)
+            commits |= {row.commit for row in role.rows}
     if options.write:
         options.write.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(options.write, ranker_of(written).encode())
+        write_whole(options.write, ranker_of(written, sorted(commits)).encode())
         better = [name for name, (margin, _) in written.items() if margin != NEVER]
         print(f"{options.write}: it may take another than the prior of {', '.join(better) or 'no role'}")
 

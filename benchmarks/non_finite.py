@@ -56,7 +56,7 @@ def tensor(*sizes: int, dtype: torch.dtype) -> Tensor:
 
 
 def forward(batch, channels, size, kernel, stride, dtype, change):
-    """Without seams: patches."""
+    """With nothing fused: patches."""
     x, weight = (
         change(tensor(batch, channels, size, size, dtype=dtype)),
         tensor(channels, 1, kernel, kernel, dtype=dtype),

@@ -26,7 +26,7 @@ from fusedsc.matching.measured import FOLDER, Row, read_rows
 
 from .__main__ import whole_number
 from .measure import Machine, commit, keep_freed_memory, machine_of
-from .report import write_atomically
+from .records import write_atomically
 from .workloads import LAYOUTS, Run
 
 BATCH = {"cpu": 2, "cuda": 64}

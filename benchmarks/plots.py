@@ -1,6 +1,8 @@
-"""Plots of results: ratios to PyTorch, time by batch, where the kernels stand under the roofline, all opponents."""
+"""Plots of results: ratios to PyTorch, time by batch, the roofline, all opponents; how soon a search finds a kernel."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
@@ -98,6 +100,24 @@ def opponents(ratios: dict[tuple[str, ...], dict[str, float]], title: str) -> Fi
             axes.set(title=", ".join((direction, *place)), yscale="log")
             axes.set_xticks(range(len(chosen)), chosen, fontsize=7)
             axes.grid(axis="y", which="both", linewidth=0.3)
+    _one_legend(figure, panels)
+    return figure
+
+
+def searches(means: dict[str, dict[str, Sequence[float]]], enough: float, tried: float, title: str) -> Figure:
+    """A column per role; over the candidates that were tried, the time of the fastest of all over the fastest of these.
+    ``means``: of each search, at each percent of the candidates from 1 on; ``enough`` is to be reached at ``tried``."""
+    figure = Figure(figsize=(4 * len(means) + 1, 4.5), layout="constrained")
+    figure.suptitle(f"Time of the fastest over the fastest tried\n{title}", fontsize=10)
+    panels = figure.subplots(1, len(means), squeeze=False, sharey=True)
+    for axes, (role, of_role) in zip(panels[0], means.items(), strict=True):
+        for name, shares in of_role.items():
+            line = "--" if name.startswith("ranked") else "-"
+            axes.plot(range(1, len(shares) + 1), shares, line, label=name, linewidth=1.2)
+        axes.axhline(enough, color="black", linewidth=0.8)
+        axes.axvline(100 * tried, color="black", linewidth=0.8)
+        axes.set(title=role, xlabel="candidates tried, %")
+        axes.grid(which="both", linewidth=0.3)
     _one_legend(figure, panels)
     return figure
 

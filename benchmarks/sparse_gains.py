@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from .report import Record, measured, table_of
+from .records import Record, measured
+from .tables import table_of
 from .workloads.sparse import CSR, CSR_CONVERSION, DENSE, ONE_OUTPUT, ONES, UNFUSED_ONES
 
 

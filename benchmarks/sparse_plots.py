@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from .report import Record, measured
+from .records import Record, measured
 from .sparse_gains import split
 from .workloads.sparse import CSR, CSR_CONVERSION, ONE_OUTPUT, ONES
 

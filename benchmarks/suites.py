@@ -22,6 +22,7 @@ from .workloads.network import NamedNetwork, Network, SlidingChannelMobileNet, i
 from .workloads.sliding_channel import SlidingChannel, sliding_channel
 from .workloads.sparse import sparse
 from .workloads.sparse_network import sparse_network
+from .workloads.trained_network import TrainedNetwork
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -225,6 +226,8 @@ class Selection:
     compiled: bool
     against: str = "*"
     """PyTorch's variants that are timed, by name."""
+    trained: TrainedNetwork | None = None
+    """Of the suite sparse_network, too."""
 
     def cases(self, machine: Machine) -> list[Case]:
         cases = (case for suite in self.suites for case in self._cases(suite, machine))
@@ -275,7 +278,7 @@ class Selection:
             "inference": INFERENCE_NETWORKS,
             "ablation": ABLATIONS,
             "sliding_channel_network": SLIDING_CHANNEL_NETWORKS,
-            "sparse_network": SPARSE_NETWORKS,
+            "sparse_network": SPARSE_NETWORKS + ((self.trained,) if self.trained else ()),
         }[suite]
         layouts = ("channels_last",) if self.device == "cpu" or suite != "network" else LAYOUTS
         inferences = {"inference": inference, "ablation": inference, "sparse_network": sparse_network}

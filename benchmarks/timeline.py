@@ -16,8 +16,8 @@ import torch
 from matplotlib.figure import Figure
 from torch.profiler import ProfilerActivity, profile
 
-from . import report
 from .measure import Gpu
+from .records import write_json
 from .suites import DTYPES
 from .workloads import Place
 from .workloads.network import Network, training_step
@@ -32,14 +32,14 @@ examples:
 # The first that matches a kernel's name says what it is.
 KINDS = (
     (
-        r"fusedsc.*(merge_moments|sum_partials|[^a-z]sum_kernel|_sum_kernel|image_kernel|seam_kernel|cast_kernel)",
+        r"fusedsc.*(merge_moments|sum_partials|[^a-z]sum_kernel|_sum_kernel|image_kernel|prologue_pass_kernel|cast_kernel)",
         "sums and preparations",
     ),
     (r"fusedsc.*(finalize_kernel|coefficients_kernel|reduce_kernel|apply_kernel)", "BatchNorm"),
     (r"fusedsc.*conv_", "stem"),
-    (r"fusedsc.*Depthwise(Input|Weight|Joint|Backward|Both)", "depthwise backward"),
+    (r"fusedsc.*Depthwise(Input|Weight|FusedGradients|Backward|Both)", "depthwise backward"),
     (r"fusedsc.*Depthwise", "depthwise forward"),
-    (r"fusedsc.*(Weight|Joint|Gradients|Input)", "pointwise backward"),
+    (r"fusedsc.*(Weight|NResident|Gradients|Input)", "pointwise backward"),
     (r"fusedsc.*PointwiseProduct<[^>]*(true, true|1, 1), [^>]*(3|gradient)>", "pointwise backward"),
     (r"fusedsc.*", "pointwise forward"),
     (r"", "PyTorch: head, loss, casts, optimizer"),
@@ -84,7 +84,7 @@ def main(arguments: list[str] | None = None) -> int:
     output.parent.mkdir(parents=True, exist_ok=True)
     title = f"{network.name}, {options.dtype}, {machine.name}"
     picture(kernels, title).savefig(output.with_suffix(".png"), dpi=150)
-    report.write_json(output.with_suffix(".json"), [asdict(kernel) for kernel in kernels])
+    write_json(output.with_suffix(".json"), [asdict(kernel) for kernel in kernels])
     print(f"{title}: {span(kernels) / 1e3:.2f} ms from the first kernel to the end of the last, {len(kernels)} kernels")
     for kind, time in Counter(by_kind(kernels)).most_common():
         print(f"  {time / 1e3:6.2f} ms  {kind}")

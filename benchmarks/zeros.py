@@ -18,8 +18,10 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from .report import Record, grouped, table_of, write_figure, write_json
+from .records import Record, grouped, write_json
+from .report import write_figure
 from .sparse_cases import SPARSE_NETWORKS, TABLE_3
+from .tables import table_of
 from .workloads import Place
 from .workloads.counting import count_zeros
 from .workloads.sparse import SparseConvolution

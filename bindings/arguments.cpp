@@ -17,7 +17,10 @@ void check_device(const char* name, const at::Tensor& tensor, const at::Tensor& 
         "; move one of them with .to(device)");
 }
 
-void check_dtype(const char* name, const at::Tensor& tensor, const at::Tensor& x) {
+void check_dtype(const char* name, const at::Tensor& tensor, const at::Tensor& x,
+                 WeightTypes types = WeightTypes::of_x) {
+  const auto is_cast = [](at::ScalarType dtype) { return c10::isFloatingType(dtype) && dtype != at::kDouble; };
+  if (types == WeightTypes::cast_too && is_cast(tensor.scalar_type()) && is_cast(x.scalar_type())) return;
   check(tensor.scalar_type() == x.scalar_type(), name, ": its dtype is ", tensor.scalar_type(), ", but x has ",
         x.scalar_type(), "; convert one of them with .to(dtype), or use torch.autocast");
 }
@@ -79,19 +82,19 @@ void check_activation(const char* name, const at::Tensor& x) {
   check_floating(name, x);
 }
 
-void check_weight(const char* name, const at::Tensor& weight, const at::Tensor& x) {
+void check_weight(const char* name, const at::Tensor& weight, const at::Tensor& x, WeightTypes types) {
   check(weight.dim() == 4, name, ": its sizes are ", weight.sym_sizes(),
         "; give four, [out channels, in channels / groups, kernel height, kernel width]");
   check_device(name, weight, x);
-  check_dtype(name, weight, x);
+  check_dtype(name, weight, x, types);
 }
 
 void check_bias(const char* name, const std::optional<at::Tensor>& bias, const at::Tensor& x,
-                const c10::SymInt& channels) {
+                const c10::SymInt& channels, WeightTypes types) {
   if (!bias) return;
   check_vector(name, *bias, channels);
   check_device(name, *bias, x);
-  check_dtype(name, *bias, x);
+  check_dtype(name, *bias, x, types);
 }
 
 void check_batch_norm_vector(const char* name, const std::optional<at::Tensor>& vector, const at::Tensor& x,

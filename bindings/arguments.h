@@ -17,11 +17,16 @@ using SymSizes = std::array<c10::SymInt, 4>;
 
 /// `x` must have four dimensions and floating-point elements.
 void check_activation(const char* name, const at::Tensor& x);
+/// What dtypes weights and biases may have: that of x; or, where autocast has left the cast to the operator, any that
+/// autocast casts.
+enum class WeightTypes { of_x, cast_too };
+
 /// `weight` must have four dimensions, and x's dtype and device.
-void check_weight(const char* name, const at::Tensor& weight, const at::Tensor& x);
+void check_weight(const char* name, const at::Tensor& weight, const at::Tensor& x,
+                  WeightTypes types = WeightTypes::of_x);
 /// `bias`, if given, must be [channels], with x's dtype and device.
 void check_bias(const char* name, const std::optional<at::Tensor>& bias, const at::Tensor& x,
-                const c10::SymInt& channels);
+                const c10::SymInt& channels, WeightTypes types = WeightTypes::of_x);
 /// A parameter or buffer of BatchNorm, if given, must be [channels], floating point and on x's device.
 void check_batch_norm_vector(const char* name, const std::optional<at::Tensor>& vector, const at::Tensor& x,
                              const c10::SymInt& channels);

@@ -5,6 +5,7 @@
 
 #include <span>
 
+#include "conv_chain_operands.h"
 #include "operators.h"
 #include "transforms.h"
 #include "translated.h"
@@ -33,9 +34,6 @@ struct Autocast {
   std::array<OptionalTensor, count> together(std::array<OptionalTensor, count> tensors, const Cast& cast_all) const {
     cast_together(tensors, cast_all);
     return tensors;
-  }
-  void cast_together(std::span<OptionalTensor> tensors) const {
-    cast_together(tensors, [&](at::TensorList others) { return cast(others, dtype); });
   }
   template <class Cast>
   void cast_together(std::span<OptionalTensor> tensors, const Cast& cast_all) const {
@@ -106,6 +104,27 @@ Tensor pecr_conv2d_autocast(const Tensor& x, const Tensor& weight, const Optiona
 }
 
 template <at::DeviceType device>
+Tensor from_compressed_autocast(const Tensor& values, const Tensor& channels, const Tensor& counts,
+                                const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
+                                IntArrayRef padding, IntArrayRef dilation, std::int64_t groups,
+                                std::string_view activation, IntArrayRef pool_size, IntArrayRef pool_stride,
+                                const OptionalTensor& packed, bool channels_last) {
+  const Autocast<device> cast;
+  return sparse_conv2d_from_compressed(cast(values), channels, counts, cast(weight), cast(bias), stride, padding,
+                                       dilation, groups, activation, pool_size, pool_stride, packed, channels_last);
+}
+
+template <at::DeviceType device>
+std::tuple<Tensor, Tensor, Tensor> to_compressed_autocast(
+    const Tensor& x, const OptionalTensor& channels, const OptionalTensor& counts, const Tensor& weight,
+    const OptionalTensor& bias, IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, std::int64_t groups,
+    std::string_view activation, IntArrayRef pool_size, IntArrayRef pool_stride, const OptionalTensor& packed) {
+  const Autocast<device> cast;
+  return sparse_conv2d_to_compressed(cast(x), channels, counts, cast(weight), cast(bias), stride, padding, dilation,
+                                     groups, activation, pool_size, pool_stride, packed);
+}
+
+template <at::DeviceType device>
 Tensor dsc_block_autocast(const Tensor& x, const Tensor& dw_weight, const OptionalTensor& bn_weight,
                           const OptionalTensor& bn_bias, const OptionalTensor& running_mean,
                           const OptionalTensor& running_var, const Tensor& pw_weight, const OptionalTensor& dw_bias,
@@ -171,19 +190,11 @@ Tensor conv_chain_autocast(const Tensor& x, at::TensorList weights, const Tensor
                            bool residual, const OptionalTensor& branch_scale, std::string_view input_activation,
                            std::optional<bool> recompute, std::optional<std::string_view> sync_group,
                            std::int64_t sync_size) {
+  // The operator casts weights and biases itself: no node of autograd for them, and one launch for each direction.
   const Autocast<device> cast;
-  std::vector<OptionalTensor> both(weights.begin(), weights.end());
-  for (const OptionalTensor& bias : biases) both.push_back(bias);
-  cast.cast_together(both);
-  std::vector<Tensor> cast_weights;
-  TensorOptionals cast_biases;
-  for (std::size_t i = 0; i < both.size(); ++i) {
-    if (i < weights.size()) cast_weights.push_back(*both[i]);
-    else cast_biases.push_back(both[i]);
-  }
-  return conv_chain(cast(x), cast_weights, cast_biases, has_bn, bns, training, momenta, eps, activations, strides,
-                    paddings, dilations, groups, residual, branch_scale, input_activation, recompute, sync_group,
-                    sync_size);
+  return conv_chain_of_types(cast(x), weights, biases, has_bn, bns, training, momenta, eps, activations, strides,
+                             paddings, dilations, groups, residual, branch_scale, input_activation, recompute,
+                             sync_group, sync_size, WeightTypes::cast_too);
 }
 
 template <at::DeviceType device>
@@ -193,6 +204,8 @@ void register_casts(torch::Library& m) {
   m.impl("sliding_channel_conv2d", translated<sliding_channel_conv2d_autocast<device>>);
   m.impl("ecr_conv2d", translated<ecr_conv2d_autocast<device>>);
   m.impl("pecr_conv2d", translated<pecr_conv2d_autocast<device>>);
+  m.impl("_sparse_conv2d_from_compressed", translated<from_compressed_autocast<device>>);
+  m.impl("_sparse_conv2d_to_compressed", translated<to_compressed_autocast<device>>);
   m.impl("dsc_block", translated<dsc_block_autocast<device>>);
   m.impl("conv_bn_act", translated<conv_bn_act_autocast<device>>);
   m.impl("inverted_residual", translated<inverted_residual_autocast<device>>);

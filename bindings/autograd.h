@@ -32,7 +32,8 @@ using NodePointer = decltype(torch::autograd::Edge::function);
 template <class Node, class... Arguments>
 NodePointer make_node(Arguments&&... arguments) {
   if constexpr (std::is_same_v<NodePointer, std::shared_ptr<torch::autograd::Node>>) {
-    return std::make_shared<Node>(std::forward<Arguments>(arguments)...);
+    // As PyTorch's own: a long chain of nodes is not deleted by recursion.
+    return NodePointer(new Node(std::forward<Arguments>(arguments)...), torch::autograd::deleteNode);
   } else {
     return c10::make_intrusive<Node>(std::forward<Arguments>(arguments)...);
   }

@@ -1,12 +1,20 @@
 /// Gradients of chains of convolutions.
+#include <torch/csrc/autograd/saved_variable.h>
 #include <torch/library.h>
 
+#include <mutex>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "autograd.h"
 #include "conv_chain_operands.h"
+#include "joined_tensors.h"
 #include "transforms.h"
 #include "translated.h"
+#include "will_differentiate.h"
 
 namespace fusedsc::aten {
 namespace {
@@ -24,121 +32,96 @@ std::vector<OptionalTensor> differentiable(const Tensor& x, const ConvChainTenso
   return all;
 }
 
-/// The same, as the operators take them.
-struct Operands {
-  Tensor x;
-  std::vector<Tensor> weights;
-  TensorOptionals biases, bn_parameters;
-
-  /// Of undefined tensors where there is none.
-  Operands(const variable_list& all, std::size_t stages) : x(all[0]) {
-    for (std::size_t i = 0; i < stages; ++i) {
-      weights.push_back(all[1 + 4 * i]);
-      biases.push_back(or_none(all[2 + 4 * i]));
-      bn_parameters.push_back(or_none(all[3 + 4 * i]));
-      bn_parameters.push_back(or_none(all[4 + 4 * i]));
-    }
-  }
-};
-
-/// What a call consists of besides what it is differentiated by.
+/// What a call consists of besides its tensors.
 struct Call {
   ConvChainOptions options;
   std::vector<double> eps;
-  bool recompute;
+  bool training, recompute;
   std::optional<std::string> sync_group;
   std::int64_t sync_size;
-
-  std::tuple<Tensor, Tensor, std::vector<Tensor>> forward(const Operands& operands, const OptionalTensor& statistics,
-                                                          const OptionalTensor& branch_scale, bool recomputes) const {
-    const ConvChainOptions& o = options;
-    return conv_chain_forward(operands.x, operands.weights, operands.biases, o.has_bn, operands.bn_parameters,
-                              statistics, eps, o.activations, o.strides, o.paddings, o.dilations, o.groups, o.residual,
-                              branch_scale, o.input_activation, recomputes, sync_group, sync_size);
-  }
-
-  void save(AutogradContext* context) const {
-    auto& saved = context->saved_data;
-    saved["has_bn"] = options.has_bn;
-    saved["activations"] = options.activations;
-    saved["strides"] = options.strides;
-    saved["paddings"] = options.paddings;
-    saved["dilations"] = options.dilations;
-    saved["groups"] = options.groups;
-    saved["residual"] = options.residual;
-    saved["input_activation"] = options.input_activation;
-    saved["eps"] = eps;
-    saved["recompute"] = recompute;
-    saved["sync_group"] = sync_group;
-    saved["sync_size"] = sync_size;
-  }
-  static Call saved(AutogradContext* context) {
-    auto& saved = context->saved_data;
-    return {{saved["has_bn"].toBoolList(), saved["activations"].to<StringList>(), saved["strides"].toIntVector(),
-             saved["paddings"].toIntVector(), saved["dilations"].toIntVector(), saved["groups"].toIntVector(),
-             saved["residual"].toBool(), saved["input_activation"].toStringRef()},
-            saved["eps"].toDoubleVector(),
-            saved["recompute"].toBool(),
-            saved["sync_group"].toOptional<std::string>(),
-            saved["sync_size"].toInt()};
-  }
 };
 
-struct ConvChain : torch::autograd::Function<ConvChain> {
-  /// `given` are those of `all` that there are: autograd is told of these.
-  static variable_list forward(AutogradContext* context, at::TensorList /*given*/, const variable_list& all,
-                               const OptionalTensor& statistics, const OptionalTensor& branch_scale, const Call& call) {
-    const at::AutoDispatchBelowADInplaceOrView guard;
-    const Operands operands(all, call.options.stages());
-    const auto [y, batch_statistics, raw] = call.forward(operands, statistics, branch_scale, call.recompute);
-    variable_list results = {y, batch_statistics};
-    results.insert(results.end(), raw.begin(), raw.end());
-    context->set_materialize_grads(false);
-    context->mark_non_differentiable({results.begin() + 1, results.end()});
-    variable_list kept = all;
-    kept.push_back(statistics.value_or(batch_statistics));
-    kept.push_back(or_undefined(branch_scale));
-    kept.insert(kept.end(), raw.begin(), raw.end());
-    context->save_for_backward(kept);
-    context->saved_data["training"] = !statistics.has_value();
-    call.save(context);
-    return results;
+/// Backward of one call. A node of its own, and not a torch::autograd::Function, which keeps a dictionary of what is no
+/// tensor, and takes longer over that than over the rest.
+class ConvChainBackward : public torch::autograd::Node {
+ public:
+  ConvChainBackward(Call call, const std::vector<OptionalTensor>& differentiable) : call_(std::move(call)) {
+    torch::autograd::edge_list edges;
+    edges.reserve(differentiable.size());
+    for (const OptionalTensor& tensor : differentiable) {
+      edges.push_back(tensor ? torch::autograd::impl::gradient_edge(*tensor) : torch::autograd::Edge());
+    }
+    set_next_edges(std::move(edges));
   }
 
-  static variable_list backward(AutogradContext* context, const variable_list& grad_outputs) {
-    const Call call = Call::saved(context);
-    const std::size_t count = 1 + 4 * call.options.stages();
-    const auto saved = context->get_saved_variables();
-    std::size_t edges = 0;
-    BoolList output_mask;
-    for (std::size_t i = 0; i < count; ++i) {
-      output_mask.push_back(saved[i].defined() && context->needs_input_grad(edges));
-      edges += saved[i].defined();
-    }
-    constexpr std::size_t kOthers = 4;
-    variable_list gradients(edges + kOthers);
-    if (!grad_outputs[0].defined()) return gradients;
+  /// What backward reads, in the order of conv_chain_backward's arguments.
+  void save(const std::vector<OptionalTensor>& differentiable, const Tensor& statistics,
+            const OptionalTensor& branch_scale, at::TensorList raw) {
+    saved_.reserve(differentiable.size() + 2 + raw.size());
+    for (const OptionalTensor& tensor : differentiable) saved_.emplace_back(tensor, false);
+    saved_.emplace_back(statistics, false);
+    saved_.emplace_back(branch_scale, false);
+    for (const Tensor& tensor : raw) saved_.emplace_back(tensor, false);
+  }
 
-    const Operands operands(saved, call.options.stages());
-    const Tensor& statistics = saved[count];
-    const OptionalTensor branch_scale = or_none(saved[count + 1]);
-    std::vector<Tensor> raw(saved.begin() + static_cast<std::ptrdiff_t>(count) + 2, saved.end());
-    if (call.recompute) {
-      // With its statistics given, the forward pass repeats the same arithmetic.
-      raw = std::get<2>(call.forward(operands, statistics, branch_scale, /*recomputes=*/false));
+  variable_list apply(variable_list&& grad_outputs) override {
+    const std::lock_guard lock(mutex_);
+    TORCH_CHECK(!is_released_, torch::autograd::ERR_BACKWARD_TWICE);
+    const std::size_t stages = call_.options.stages(), count = 1 + 4 * stages;
+    variable_list gradients(count);
+    if (!grad_outputs[0].defined()) return gradients;
+    auto next = saved_.begin();
+    const auto unpacked = [&] { return (next++)->unpack(); };
+    const Tensor x = unpacked();
+    std::vector<Tensor> weights;
+    weights.reserve(stages);
+    TensorOptionals biases, bn_parameters;
+    for (std::size_t i = 0; i < stages; ++i) {
+      weights.push_back(unpacked());
+      biases.push_back(or_none(unpacked()));
+      for (int j = 0; j < 2; ++j) bn_parameters.push_back(or_none(unpacked()));
     }
-    const ConvChainOptions& o = call.options;
-    const auto wanted = conv_chain_backward(
-        grad_outputs[0], operands.x, operands.weights, operands.biases, o.has_bn, operands.bn_parameters, statistics,
-        raw, context->saved_data["training"].toBool(), o.activations, o.strides, o.paddings, o.dilations, o.groups,
-        o.residual, branch_scale, o.input_activation, output_mask, call.sync_group, call.sync_size);
-    std::size_t next = 0, edge = 0;
+    const Tensor statistics = unpacked();
+    const OptionalTensor branch_scale = or_none(unpacked());
+    std::vector<Tensor> raw;
+    while (next != saved_.end()) raw.push_back(unpacked());
+
+    const ConvChainOptions& o = call_.options;
+    if (call_.recompute) {
+      // With its statistics given, the forward pass repeats the same arithmetic.
+      raw = std::get<2>(conv_chain_forward(x, weights, biases, o.has_bn, bn_parameters, statistics, call_.eps,
+                                           o.activations, o.strides, o.paddings, o.dilations, o.groups, o.residual,
+                                           branch_scale, o.input_activation, /*recompute=*/false, call_.sync_group,
+                                           call_.sync_size));
+    }
+    BoolList output_mask;
+    output_mask.reserve(count);
+    for (std::size_t i = 0; i < count; ++i) output_mask.push_back(task_should_compute_output(i));
+    const SharedAllocations shared;
+    std::vector<Tensor> wanted =
+        conv_chain_backward(grad_outputs[0], x, weights, biases, o.has_bn, bn_parameters, statistics, raw,
+                            call_.training, o.activations, o.strides, o.paddings, o.dilations, o.groups, o.residual,
+                            branch_scale, o.input_activation, output_mask, call_.sync_group, call_.sync_size);
+    // Moved: a gradient that anyone else holds is copied where it is accumulated.
+    auto result = wanted.begin();
     for (std::size_t i = 0; i < count; ++i) {
-      if (output_mask.get(i)) gradients[edge] = wanted[next++];
-      edge += saved[i].defined();
+      if (output_mask.get(i)) gradients[i] = std::move(*result++);
     }
     return gradients;
   }
+
+  void release_variables() override {
+    const std::lock_guard lock(mutex_);
+    saved_.clear();
+    is_released_ = true;
+  }
+
+  std::string name() const override { return "ConvChainBackward"; }
+
+ private:
+  Call call_;
+  std::vector<torch::autograd::SavedVariable> saved_;
+  bool is_released_ = false;
 };
 
 std::tuple<Tensor, Tensor, std::vector<Tensor>> conv_chain_forward_autograd(
@@ -148,21 +131,26 @@ std::tuple<Tensor, Tensor, std::vector<Tensor>> conv_chain_forward_autograd(
     bool residual, const OptionalTensor& branch_scale, std::string_view input_activation, bool recompute,
     std::optional<std::string_view> sync_group, std::int64_t sync_size) {
   refuse_transforms("conv_chain", x, weights, biases, bn_parameters);
-  const Call call{{has_bn, activations, strides.vec(), paddings.vec(), dilations.vec(), groups.vec(), residual,
-                   std::string(input_activation)},
-                  eps.vec(),
-                  recompute,
-                  sync_group ? std::optional<std::string>(*sync_group) : std::nullopt,
-                  sync_size};
-  const ConvChainTensors tensors{weights, biases, bn_parameters};
-  check_list_sizes(tensors, call.options);
-  variable_list all, given;
-  for (const OptionalTensor& tensor : differentiable(x, tensors)) {
-    all.push_back(or_undefined(tensor));
-    if (tensor) given.push_back(*tensor);
-  }
-  const auto outputs = ConvChain::apply(at::TensorList(given), all, statistics, branch_scale, call);
-  return {outputs[0], outputs[1], {outputs.begin() + 2, outputs.end()}};
+  auto outputs = [&] {
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    return conv_chain_forward(x, weights, biases, has_bn, bn_parameters, statistics, eps, activations, strides,
+                              paddings, dilations, groups, residual, branch_scale, input_activation, recompute,
+                              sync_group, sync_size);
+  }();
+  if (!will_differentiate(x, weights, biases, bn_parameters)) return outputs;
+  const auto& [y, batch_statistics, raw] = outputs;
+  const auto inputs = differentiable(x, {weights, biases, bn_parameters});
+  Call call{{has_bn, activations, strides.vec(), paddings.vec(), dilations.vec(), groups.vec(), residual,
+             std::string(input_activation)},
+            eps.vec(),
+            /*training=*/!statistics,
+            recompute,
+            sync_group ? std::optional<std::string>(*sync_group) : std::nullopt,
+            sync_size};
+  const auto node = make_node<ConvChainBackward>(std::move(call), inputs);
+  torch::autograd::set_history(y, node);
+  static_cast<ConvChainBackward&>(*node).save(inputs, statistics.value_or(batch_statistics), branch_scale, raw);
+  return outputs;
 }
 
 std::vector<Tensor> conv_chain_backward_autograd(const Tensor& grad_y, const Tensor& x, at::TensorList weights,
@@ -180,6 +168,7 @@ std::vector<Tensor> conv_chain_backward_autograd(const Tensor& grad_y, const Ten
                                activations, strides, paddings, dilations, groups, residual, branch_scale,
                                input_activation, output_mask, sync_group, sync_size);
   }();
+  if (!at::GradMode::is_enabled()) return gradients;
   variable_list inputs = {grad_y};
   for (const OptionalTensor& tensor : differentiable(x, {weights, biases, bn_parameters})) {
     inputs.push_back(or_undefined(tensor));

@@ -1,8 +1,12 @@
 #include "conv_chain_operands.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
+
 #include <algorithm>
 
 #include "fusedsc/common/checks/check_part.h"
+#include "joined_tensors.h"
+#include "new_tensor.h"
 #include "tensor_conversion.h"
 
 namespace fusedsc::aten {
@@ -51,7 +55,7 @@ std::vector<SymSizes> conv_chain_sizes(const Tensor& x, const ConvChainTensors& 
   SymSizes from{x_sizes[0], x_sizes[1], x_sizes[2], x_sizes[3]};
   for (std::size_t i = 0; i < tensors.weights.size(); ++i) {
     check_part("stages", i, [&, &weight = tensors.weights[i]] {
-      check_weight("weight", weight, x);
+      check_weight("weight", weight, x, WeightTypes::cast_too);
       const c10::SymIntArrayRef channels(from);
       if (is_pointwise_stage(weight, options, i)) {
         from = pointwise_output_sizes(channels, weight.sym_sizes(), 1);
@@ -63,7 +67,7 @@ std::vector<SymSizes> conv_chain_sizes(const Tensor& x, const ConvChainTensors& 
         from = depthwise_output_sizes(channels, weight.sym_sizes(),
                                       window_of(weight, options.stride(i), options.padding(i), options.dilation(i)));
       }
-      check_bias("bias", tensors.biases.get(i), x, from[1]);
+      check_bias("bias", tensors.biases.get(i), x, from[1], WeightTypes::cast_too);
       check_batch_norm_vector("bn weight", tensors.bn_parameters.get(2 * i), x, from[1]);
       check_batch_norm_vector("bn bias", tensors.bn_parameters.get(2 * i + 1), x, from[1]);
     });
@@ -104,15 +108,50 @@ c10::SymInt channels_of_batch_norms(const ConvChainOptions& options, const std::
   return channels;
 }
 
+ConvChainCasts::ConvChainCasts(const Tensor& x, const ConvChainTensors& tensors) {
+  const std::size_t stages = tensors.weights.size();
+  weights.assign(stages, kAsItIs);
+  biases.assign(stages, kAsItIs);
+  JoinedPlaces places(x.scalar_type());
+  const auto place = [&](const Tensor& tensor, bool even_ones, std::int64_t& first) {
+    if (tensor.scalar_type() == x.scalar_type()) return;
+    const std::int64_t count = tensor.sym_numel().guard_int(__FILE__, __LINE__);
+    if (places.is_even(count) == even_ones) first = places.add(count);
+  };
+  for (const bool even_ones : {true, false}) {  // in this order there are gaps between few, if any
+    for (std::size_t i = 0; i < stages; ++i) {
+      place(tensors.weights[i], even_ones, weights[i]);
+      const OptionalTensor bias = tensors.biases.get(i);
+      if (bias) place(*bias, even_ones, biases[i]);
+    }
+  }
+  elements = places.elements();
+  has_gaps = places.has_gaps();
+}
+
 ConvChainOperands::ConvChainOperands(const Tensor& x_, const ConvChainTensors& tensors, const Tensor& statistics_,
                                      const OptionalTensor& branch_scale_, const ConvChainOptions& options,
-                                     bool are_folded)
+                                     at::TensorList raw, bool are_folded)
     : x(addressable(x_)),
       statistics(statistics_.contiguous()),
-      branch_scale(vector_of(branch_scale_, accumulation_type(x_.scalar_type()))) {
-  for (std::size_t i = 0; i < options.stages(); ++i) {
+      branch_scale(vector_of(branch_scale_, accumulation_type(x_.scalar_type()))),
+      casts(x_, tensors),
+      raw_(raw) {
+  const std::size_t stages = options.stages();
+  if (!raw.empty()) {
+    std::size_t expected = casts.elements > 0;
+    for (std::size_t i = 0; i < stages; ++i) expected += options.reads_raw(i);
+    check(raw.size() == expected, "raw: it has ", raw.size(), " elements; give the ", expected,
+          " that forward returned");
+    if (casts.elements > 0) joined = raw.back();
+  }
+  weights.reserve(stages);
+  biases.reserve(stages);
+  bn_parameters.reserve(2 * stages);
+  for (std::size_t i = 0; i < stages; ++i) {
     weights.push_back(tensors.weights[i].contiguous());
-    biases.push_back(vector_of(tensors.biases.get(i), x.scalar_type()));
+    const OptionalTensor bias = tensors.biases.get(i);
+    biases.push_back(bias ? bias->contiguous() : Tensor());
     for (const std::size_t j : {2 * i, 2 * i + 1}) {
       const OptionalTensor parameter = are_folded ? OptionalTensor() : tensors.bn_parameters.get(j);
       bn_parameters.push_back(vector_of(parameter, statistics.scalar_type()));
@@ -120,8 +159,22 @@ ConvChainOperands::ConvChainOperands(const Tensor& x_, const ConvChainTensors& t
   }
 }
 
-ConvChainArguments ConvChainOperands::arguments(const ConvChainOptions& options, at::TensorList raw,
-                                                bool training) const {
+void ConvChainOperands::cast() {
+  if (casts.elements == 0) return;
+  if (!joined.defined()) joined = new_tensor({casts.elements}, x, x.scalar_type());
+  if (casts.has_gaps) {  // backward is given it by forward, and nothing that operators return is left to chance
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    joined.zero_();
+  }
+  std::vector<JoinedPiece> pieces;
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    if (casts.weights[i] != ConvChainCasts::kAsItIs) pieces.push_back({weights[i], casts.weights[i]});
+    if (casts.biases[i] != ConvChainCasts::kAsItIs) pieces.push_back({biases[i], casts.biases[i]});
+  }
+  cast_into(joined, pieces);
+}
+
+ConvChainArguments ConvChainOperands::arguments(const ConvChainOptions& options, bool training) const {
   ConvChainArguments arguments;
   arguments.x = view(x);
   arguments.input_activation = activation_from_name(options.input_activation);
@@ -131,25 +184,42 @@ ConvChainArguments ConvChainOperands::arguments(const ConvChainOptions& options,
   arguments.allow_tf32 = convolutions_allow_tf32();
   std::int64_t first = 0;
   std::size_t kept = 0;
+  const ChannelVector rows = mutable_row(statistics, 0);
+  const bool has_all = has_all_rows(statistics);
+  const auto element_bytes = static_cast<std::int64_t>(statistics.element_size());
+  const std::int64_t row_bytes = rows.size * element_bytes;
   for (std::size_t i = 0; i < options.stages(); ++i) {
     ConvStage& stage = arguments.stages.emplace_back();
     stage.weight = view(weights[i]);
     stage.bias = channels(biases[i]);
+    if (casts.weights[i] != ConvChainCasts::kAsItIs) {
+      stage.weight = joined_view(joined, casts.weights[i], view(weights[i]));
+    }
+    if (casts.biases[i] != ConvChainCasts::kAsItIs) {
+      const TensorView bias = joined_view(joined, casts.biases[i], elements(biases[i]));
+      stage.bias = {bias.data, bias.dtype, stage.bias.size, bias.device};
+    }
     stage.activation = options.activation(i);
     if (!is_pointwise_stage(weights[i], options, i)) {
       stage.kind = ConvStage::Kind::depthwise;
       stage.window = window_of(weights[i], options.stride(i), options.padding(i), options.dilation(i));
     }
-    if (!raw.empty() && options.reads_raw(i)) stage.raw = mutable_view(raw[kept++]);
+    if (!raw_.empty() && options.reads_raw(i)) stage.raw = mutable_view(raw_[kept++]);
     if (!options.has_bn.get(i)) continue;
     const std::int64_t size = weights[i].size(0);
-    const auto row = [&](std::int64_t number) { return mutable_row(statistics, number, first, size); };
+    const auto row = [&](std::int64_t number) {  // every one by mutable_row would ask the tensor again
+      ChannelVector own = rows;
+      if (!own) return own;
+      own.data = static_cast<char*>(own.data) + number * row_bytes + first * element_bytes;
+      own.size = size;
+      return own;
+    };
     BatchNormParameters& bn = stage.bn.emplace();
     bn.weight = channels(bn_parameters[2 * i]);
     bn.bias = channels(bn_parameters[2 * i + 1]);
     bn.mean = row(0);
     bn.invstd = row(1);
-    if (has_all_rows(statistics)) {
+    if (has_all) {
       bn.variance = row(2);
       bn.scale = row(3);
       bn.shift = row(4);

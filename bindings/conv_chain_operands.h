@@ -39,6 +39,15 @@ struct ConvChainTensors {
   const TensorOptionals& bn_parameters;
 };
 
+/// The public operator, of weights and biases of such types.
+Tensor conv_chain_of_types(const Tensor& x, at::TensorList weights, const TensorOptionals& biases,
+                           const BoolList& has_bn, const TensorOptionals& bns, bool training,
+                           at::ArrayRef<double> momenta, at::ArrayRef<double> eps, const StringList& activations,
+                           IntArrayRef strides, IntArrayRef paddings, IntArrayRef dilations, IntArrayRef groups,
+                           bool residual, const OptionalTensor& branch_scale, std::string_view input_activation,
+                           std::optional<bool> recompute, std::optional<std::string_view> sync_group,
+                           std::int64_t sync_size, WeightTypes types);
+
 /// Throws InvalidArgument where the lists have not as many elements as there are stages.
 void check_list_sizes(const ConvChainTensors& tensors, const ConvChainOptions& options);
 
@@ -62,17 +71,37 @@ Explanation explanation_of_chain(const Tensor& x, const ConvChainTensors& tensor
 /// Channels of all the BatchNorms together, in the order of `statistics`.
 c10::SymInt channels_of_batch_norms(const ConvChainOptions& options, const std::vector<SymSizes>& sizes);
 
+/// Weights and biases of another dtype than x, as autocast leaves them: cast, they lie side by side in one tensor.
+struct ConvChainCasts {
+  static constexpr std::int64_t kAsItIs = -1;
+
+  std::vector<std::int64_t> weights, biases;  ///< of each stage: where it begins; or kAsItIs
+  std::int64_t elements = 0;                  ///< of all of them; 0: each has x's dtype
+  bool has_gaps = false;                      ///< between them
+
+  ConvChainCasts(const Tensor& x, const ConvChainTensors& tensors);
+};
+
 /// The operands as kernels read them. The kernels' arguments are views of these. Without `bn_parameters` where the
 /// statistics are folded.
 struct ConvChainOperands {
   Tensor x, statistics, branch_scale;
   std::vector<Tensor> weights, biases, bn_parameters;
+  ConvChainCasts casts;
+  Tensor joined;  ///< the cast ones; undefined where there are none
 
+  /// `raw` as the operators have it, or nothing: then nothing is kept.
   ConvChainOperands(const Tensor& x, const ConvChainTensors& tensors, const Tensor& statistics,
-                    const OptionalTensor& branch_scale, const ConvChainOptions& options, bool are_folded = false);
+                    const OptionalTensor& branch_scale, const ConvChainOptions& options, at::TensorList raw,
+                    bool are_folded = false);
 
-  /// With `raw`, of those that backward reads, where it is not empty.
-  ConvChainArguments arguments(const ConvChainOptions& options, at::TensorList raw, bool training) const;
+  /// Forward: before anything reads the weights.
+  void cast();
+  /// Refers to the operands.
+  ConvChainArguments arguments(const ConvChainOptions& options, bool training) const;
+
+ private:
+  at::TensorList raw_;
 };
 
 }  // namespace fusedsc::aten

@@ -73,6 +73,26 @@ Tensor pack_sparse_weight(const Tensor& weight, std::int64_t groups) {
   return call<pack_sparse_weight>("fusedsc::_pack_sparse_weight", weight, groups);
 }
 
+Tensor sparse_conv2d_from_compressed(const Tensor& values, const Tensor& channels, const Tensor& counts,
+                                     const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
+                                     IntArrayRef padding, IntArrayRef dilation, std::int64_t groups,
+                                     std::string_view activation, IntArrayRef pool_size, IntArrayRef pool_stride,
+                                     const OptionalTensor& packed, bool channels_last) {
+  return call<sparse_conv2d_from_compressed>("fusedsc::_sparse_conv2d_from_compressed", values, channels, counts,
+                                             weight, bias, stride, padding, dilation, groups, activation, pool_size,
+                                             pool_stride, packed, channels_last);
+}
+
+Tensors3 sparse_conv2d_to_compressed(const Tensor& x, const OptionalTensor& channels, const OptionalTensor& counts,
+                                     const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
+                                     IntArrayRef padding, IntArrayRef dilation, std::int64_t groups,
+                                     std::string_view activation, IntArrayRef pool_size, IntArrayRef pool_stride,
+                                     const OptionalTensor& packed) {
+  return call<sparse_conv2d_to_compressed>("fusedsc::_sparse_conv2d_to_compressed", x, channels, counts, weight, bias,
+                                           stride, padding, dilation, groups, activation, pool_size, pool_stride,
+                                           packed);
+}
+
 Tensor pointwise_conv2d(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, std::int64_t groups) {
   return call<pointwise_conv2d>("fusedsc::pointwise_conv2d", x, weight, bias, groups);
 }

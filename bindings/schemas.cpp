@@ -29,6 +29,14 @@ TORCH_LIBRARY(fusedsc, m) {
   def("pecr_conv2d(Tensor x, Tensor weight, Tensor? bias=None, int[2] stride=1, int[4] padding=0, int[2] pool_size=2, "
       "int[2] pool_stride=2, int[2] dilation=1, int groups=1, Tensor? packed=None) -> Tensor");
   def("_pack_sparse_weight(Tensor weight, int groups) -> Tensor");
+  // The same where x, or the result, is a compressed map: [N, H, W, C'] each, with C' = C rounded up to 32; counts are
+  // of 8 channels each. x is dense where it has neither channels nor counts. Pooling of one by one is none.
+  def("_sparse_conv2d_from_compressed(Tensor values, Tensor channels, Tensor counts, Tensor weight, Tensor? bias, "
+      "int[2] stride, int[4] padding, int[2] dilation, int groups, str activation, int[2] pool_size, "
+      "int[2] pool_stride, Tensor? packed, bool channels_last) -> Tensor");
+  def("_sparse_conv2d_to_compressed(Tensor x, Tensor? channels, Tensor? counts, Tensor weight, Tensor? bias, "
+      "int[2] stride, int[4] padding, int[2] dilation, int groups, str activation, int[2] pool_size, "
+      "int[2] pool_stride, Tensor? packed) -> (Tensor values, Tensor channels, Tensor counts)");
 
   def("dsc_block(Tensor x, Tensor dw_weight, Tensor? bn_weight, Tensor? bn_bias, Tensor(a!)? running_mean, "
       "Tensor(b!)? running_var, Tensor pw_weight, *, Tensor? dw_bias=None, Tensor? pw_bias=None, bool training, "
@@ -99,16 +107,24 @@ TORCH_LIBRARY(fusedsc, m) {
       "bool residual=False, Tensor? branch_scale=None, str input_activation=\"identity\", bool? recompute=None, str? "
       "sync_group=None, int sync_size=1) "
       "-> Tensor");
+  // The same, of what does not change from call to call under the number that _keep_conv_chain gave it, in this process
+  // only: nothing for a graph. `convolutions` has each one's weight and bias.
+  def("_keep_conv_chain(bool[] has_bn, str[] activations, int[] strides, int[] paddings, int[] dilations, "
+      "int[] groups, bool residual, str input_activation) -> int");
+  def("_conv_chain_kept(Tensor x, Tensor?[] convolutions, Tensor(a!)?[] bns, int chain, bool training, "
+      "float[] momenta, float[] eps, Tensor? branch_scale=None, bool? recompute=None, str? sync_group=None, "
+      "int sync_size=1) -> Tensor");
   // `bn_parameters` is [weight, bias] for each convolution; `statistics` is as above, with the channels of all
-  // BatchNorms side by side. `raw` are the convolutions' results that backward reads; none with `recompute`, which
-  // computes them again later.
+  // BatchNorms side by side. Weights and biases may have another dtype than x: they are cast. `raw` are the
+  // convolutions' results that backward reads, and, last, what was cast, side by side, if anything was; none with
+  // `recompute`, which computes them again later.
   def("_conv_chain_forward(Tensor x, Tensor[] weights, Tensor?[] biases, bool[] has_bn, Tensor?[] bn_parameters, "
       "Tensor? statistics, float[] eps, str[] activations, int[] strides, int[] paddings, int[] dilations, "
       "int[] groups, bool residual, Tensor? branch_scale, str input_activation, bool recompute, str? sync_group=None, "
       "int sync_size=1) "
       "-> (Tensor y, Tensor statistics, Tensor[] raw)");
   // The gradients that `output_mask` asks for: of x, then of each convolution's weight, bias, and BatchNorm's weight
-  // and bias.
+  // and bias. Those of parameters share memory, in which none overlaps another.
   def("_conv_chain_backward(Tensor grad_y, Tensor x, Tensor[] weights, Tensor?[] biases, bool[] has_bn, "
       "Tensor?[] bn_parameters, Tensor statistics, Tensor[] raw, bool training, str[] activations, int[] strides, "
       "int[] paddings, int[] dilations, int[] groups, bool residual, Tensor? branch_scale, str input_activation, "

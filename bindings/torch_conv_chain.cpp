@@ -11,6 +11,7 @@
 #include "conv_chain_operands.h"
 #include "explain.h"
 #include "group_merge.h"
+#include "joined_tensors.h"
 #include "new_tensor.h"
 #include "tensor_conversion.h"
 #include "translated.h"
@@ -27,12 +28,15 @@ ConvChainOptions options_of(const BoolList& has_bn, const StringList& activation
           dilations.vec(), groups.vec(), residual,      std::string(input_activation)};
 }
 
-/// Those that backward reads.
-std::vector<Tensor> empty_raw(const Tensor& x, const ConvChainOptions& options, const std::vector<SymSizes>& sizes) {
+/// Those that backward reads, and behind them what is cast, if anything is.
+std::vector<Tensor> empty_raw(const Tensor& x, const ConvChainTensors& tensors, const ConvChainOptions& options,
+                              const std::vector<SymSizes>& sizes) {
   std::vector<Tensor> raw;
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     if (options.reads_raw(i)) raw.push_back(empty_activation(sizes[i], x));
   }
+  const ConvChainCasts casts(x, tensors);
+  if (casts.elements > 0) raw.push_back(new_tensor({casts.elements}, x, x.scalar_type()));
   return raw;
 }
 
@@ -46,7 +50,7 @@ Outputs empty_outputs(const Tensor& x, const ConvChainTensors& tensors, const Op
   const Tensor batch_statistics =
       statistics ? new_tensor({0}, x, vectors) : new_tensor({5, channels_of_batch_norms(options, sizes)}, x, vectors);
   return {empty_activation(sizes.back(), x), batch_statistics,
-          recompute ? std::vector<Tensor>() : empty_raw(x, options, sizes)};
+          recompute ? std::vector<Tensor>() : empty_raw(x, tensors, options, sizes)};
 }
 
 /// What puts a batch's statistics together that are spread over the processes of a group; null where there is none.
@@ -83,14 +87,15 @@ Outputs conv_chain_forward_kernel(const Tensor& x, at::TensorList weights, const
   const ConvChainTensors tensors{weights, biases, bn_parameters};
   const Outputs outputs = empty_outputs(x, tensors, statistics, eps, branch_scale, options, recompute, sync_size);
   const auto& [y, batch_statistics, raw] = outputs;
-  const ConvChainOperands operands(x, tensors, statistics.value_or(batch_statistics), branch_scale, options,
-                                   are_folded(statistics));
+  const c10::DeviceGuard guard(x.device());
+  ConvChainOperands operands(x, tensors, statistics.value_or(batch_statistics), branch_scale, options, raw,
+                             are_folded(statistics));
+  operands.cast();
   const bool training = !statistics;
-  ConvChainArguments arguments = operands.arguments(options, raw, training);
+  ConvChainArguments arguments = operands.arguments(options, training);
   for (std::size_t i = 0; i < arguments.stages.size(); ++i) {
     if (arguments.stages[i].bn) arguments.stages[i].bn->eps = eps[i];
   }
-  const c10::DeviceGuard guard(x.device());
   if (y.numel() == 0) {
     for (const Tensor& tensor : raw) tensor.zero_();
     y.zero_();
@@ -109,32 +114,46 @@ Outputs conv_chain_forward_kernel(const Tensor& x, at::TensorList weights, const
   return outputs;
 }
 
-/// Those that are wanted: of x, then of each stage's weight, bias, and BatchNorm's weight and bias.
+/// The parameters whose gradients are wanted: of each stage's weight, bias, and BatchNorm's weight and bias.
+std::vector<Tensor> wanted_parameters(const ConvChainTensors& tensors, const BoolList& output_mask) {
+  const std::size_t stages = tensors.weights.size();
+  check(output_mask.size() == 1 + 4 * stages, "output_mask: it has ", output_mask.size(),
+        " elements; give one for x and four for each of the ", stages, " weights");
+  std::vector<Tensor> wanted;
+  wanted.reserve(4 * stages);
+  for (std::size_t i = 0; i < stages; ++i) {
+    for (std::size_t j = 0; j < 4; ++j) {
+      if (!output_mask.get(1 + 4 * i + j)) continue;
+      const OptionalTensor parameter = j == 0   ? tensors.weights[i]
+                                       : j == 1 ? tensors.biases.get(i)
+                                                : tensors.bn_parameters.get(2 * i + j - 2);
+      check(parameter.has_value(), "output_mask: it asks for the gradient of a parameter of stage ", i,
+            " that is None");
+      wanted.push_back(*parameter);
+    }
+  }
+  return wanted;
+}
+
+void check_backward(const Tensor& grad_y, const Tensor& x, const ConvChainTensors& tensors,
+                    const ConvChainOptions& options) {
+  check_list_sizes(tensors, options);
+  check_gradient(grad_y, conv_chain_sizes(x, tensors, options).back(), x);
+}
+
+/// Those that are wanted: of x, then of the parameters.
 std::vector<Tensor> conv_chain_backward_meta(
     const Tensor& grad_y, const Tensor& x, at::TensorList weights, const TensorOptionals& biases,
     const BoolList& has_bn, const TensorOptionals& bn_parameters, const Tensor& /*statistics*/, at::TensorList /*raw*/,
     bool /*training*/, const StringList& activations, IntArrayRef strides, IntArrayRef paddings, IntArrayRef dilations,
     IntArrayRef groups, bool residual, const OptionalTensor& /*branch_scale*/, std::string_view input_activation,
     const BoolList& output_mask, std::optional<std::string_view> /*sync_group*/, std::int64_t /*sync_size*/) {
-  const ConvChainOptions options =
-      options_of(has_bn, activations, strides, paddings, dilations, groups, residual, input_activation);
   const ConvChainTensors tensors{weights, biases, bn_parameters};
-  check_list_sizes(tensors, options);
-  check_gradient(grad_y, conv_chain_sizes(x, tensors, options).back(), x);
-  check(output_mask.size() == 1 + 4 * weights.size(), "output_mask: it has ", output_mask.size(),
-        " elements; give one for x and four for each of the ", weights.size(), " weights");
+  check_backward(grad_y, x, tensors,
+                 options_of(has_bn, activations, strides, paddings, dilations, groups, residual, input_activation));
   std::vector<Tensor> gradients;
   if (output_mask.get(0)) gradients.push_back(empty_activation(x.sym_sizes(), x));
-  for (std::size_t i = 0; i < weights.size(); ++i) {
-    const std::array<OptionalTensor, 4> parameters = {weights[i], biases.get(i), bn_parameters.get(2 * i),
-                                                      bn_parameters.get(2 * i + 1)};
-    for (std::size_t j = 0; j < parameters.size(); ++j) {
-      if (!output_mask.get(1 + 4 * i + j)) continue;
-      check(parameters[j].has_value(), "output_mask: it asks for the gradient of a parameter of stage ", i,
-            " that is None");
-      gradients.push_back(empty_gradient(parameters[j], true));
-    }
-  }
+  for (const Tensor& parameter : wanted_parameters(tensors, output_mask)) gradients.push_back(new_like(parameter));
   return gradients;
 }
 
@@ -157,10 +176,16 @@ std::vector<Tensor> conv_chain_backward_kernel(const Tensor& grad_y, const Tenso
                                                IntArrayRef groups, bool residual, const OptionalTensor& branch_scale,
                                                std::string_view input_activation, const BoolList& output_mask,
                                                std::optional<std::string_view> sync_group, std::int64_t sync_size) {
-  const std::vector<Tensor> gradients = conv_chain_backward_meta(
-      grad_y, x, weights, biases, has_bn, bn_parameters, statistics, raw, training, activations, strides, paddings,
-      dilations, groups, residual, branch_scale, input_activation, output_mask, sync_group, sync_size);
+  const ConvChainTensors tensors{weights, biases, bn_parameters};
+  const ConvChainOptions options =
+      options_of(has_bn, activations, strides, paddings, dilations, groups, residual, input_activation);
+  check_backward(grad_y, x, tensors, options);
+  const std::vector<Tensor> parameters = wanted_parameters(tensors, output_mask);
   const c10::DeviceGuard guard(x.device());
+  std::vector<Tensor> gradients;
+  gradients.reserve(1 + parameters.size());
+  if (output_mask.get(0)) gradients.push_back(empty_activation(x.sym_sizes(), x));
+  for (Tensor& gradient : joined_like(parameters)) gradients.push_back(std::move(gradient));
   if (grad_y.numel() == 0) {
     for (const Tensor& gradient : gradients) gradient.zero_();
     if (training && sync_group) {
@@ -168,21 +193,36 @@ std::vector<Tensor> conv_chain_backward_kernel(const Tensor& grad_y, const Tenso
     }
     return gradients;
   }
-  const ConvChainOptions options =
-      options_of(has_bn, activations, strides, paddings, dilations, groups, residual, input_activation);
-  const ConvChainOperands operands(x, {weights, biases, bn_parameters}, statistics, branch_scale, options);
+  const ConvChainOperands operands(x, tensors, statistics, branch_scale, options, raw);
   const Tensor grad_y_ = addressable(grad_y);
   ConvChainBackwardArguments arguments;
-  arguments.forward = operands.arguments(options, raw, training);
+  arguments.forward = operands.arguments(options, training);
   arguments.grad_y = view(grad_y_);
   arguments.stages.resize(weights.size());
   auto next = gradients.begin();
   std::vector<std::pair<Tensor, Tensor>> written;  // of BatchNorms, and where they belong
+  std::vector<JoinedPiece> cast;  // gradients of what forward cast: the kernels write them where forward had those
+  const ConvChainCasts& casts = operands.casts;
+  const Tensor joined = casts.elements > 0 ? new_tensor({casts.elements}, x, x.scalar_type()) : Tensor();
+  const auto view_of = [&](const Tensor& gradient, std::int64_t place) {
+    if (place == ConvChainCasts::kAsItIs) return mutable_elements(gradient);
+    cast.push_back({gradient, place});
+    return joined_view(joined, place, elements(gradient));
+  };
   if (output_mask.get(0)) arguments.grad_x = mutable_view(*next++);
   for (std::size_t i = 0; i < weights.size(); ++i) {
     ConvStageGradients& stage = arguments.stages[i];
-    if (output_mask.get(1 + 4 * i)) stage.weight = mutable_view(*next++);
-    if (output_mask.get(2 + 4 * i)) stage.bias = mutable_channels(*next++);
+    if (output_mask.get(1 + 4 * i)) {
+      const Tensor& gradient = *next++;
+      stage.weight = mutable_view(gradient);
+      const TensorView memory = view_of(gradient, casts.weights[i]);
+      stage.weight.data = memory.data;
+      stage.weight.dtype = memory.dtype;
+    }
+    if (output_mask.get(2 + 4 * i)) {
+      const TensorView memory = view_of(*next++, casts.biases[i]);
+      stage.bias = {memory.data, memory.dtype, memory.sizes[3], memory.device};
+    }
     for (const std::size_t j : {0, 1}) {
       if (!output_mask.get(3 + 4 * i + j)) continue;
       written.emplace_back(accumulator_for(*next, statistics.scalar_type()), *next);
@@ -194,6 +234,7 @@ std::vector<Tensor> conv_chain_backward_kernel(const Tensor& grad_y, const Tenso
   if (merge) arguments.forward.merge = &merge->hooks();
   run(plan_conv_chain_backward, arguments, x);
   for (const auto& [accumulator, gradient] : written) store(accumulator, gradient);
+  if (!cast.empty()) cast_out_of(joined, cast);
   return gradients;
 }
 
@@ -229,9 +270,9 @@ void register_kernels(torch::Library& m) {
 Explanation explanation_of_chain(const Tensor& x, const ConvChainTensors& tensors, const ConvChainOptions& options,
                                  at::ArrayRef<double> eps, const OptionalTensor& branch_scale, bool training) {
   const auto [y, statistics, raw] = empty_outputs(x, tensors, {}, eps, branch_scale, options, /*recompute=*/false);
-  const ConvChainOperands operands(x, tensors, statistics, branch_scale, options);
+  const ConvChainOperands operands(x, tensors, statistics, branch_scale, options, raw);
   ConvChainBackwardArguments backward;
-  backward.forward = operands.arguments(options, raw, training);
+  backward.forward = operands.arguments(options, training);
   backward.forward.y = mutable_view(y);
   backward.grad_y = view(y);
   backward.grad_x = mutable_view(operands.x);

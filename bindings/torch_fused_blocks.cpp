@@ -90,6 +90,20 @@ Tensor conv_chain_composite(const Tensor& x, at::TensorList weights, const Tenso
                             bool residual, const OptionalTensor& branch_scale, std::string_view input_activation,
                             std::optional<bool> recompute, std::optional<std::string_view> sync_group,
                             std::int64_t sync_size) {
+  return conv_chain_of_types(x, weights, biases, has_bn, bns, training, momenta, eps, activations, strides, paddings,
+                             dilations, groups, residual, branch_scale, input_activation, recompute, sync_group,
+                             sync_size, WeightTypes::of_x);
+}
+
+}  // namespace
+
+Tensor conv_chain_of_types(const Tensor& x, at::TensorList weights, const TensorOptionals& biases,
+                           const BoolList& has_bn, const TensorOptionals& bns, bool training,
+                           at::ArrayRef<double> momenta, at::ArrayRef<double> eps, const StringList& activations,
+                           IntArrayRef strides, IntArrayRef paddings, IntArrayRef dilations, IntArrayRef groups,
+                           bool residual, const OptionalTensor& branch_scale, std::string_view input_activation,
+                           std::optional<bool> recompute, std::optional<std::string_view> sync_group,
+                           std::int64_t sync_size, WeightTypes types) {
   refuse_transforms("conv_chain", x, weights, biases, bns);
   check_activation("x", x);
   check(bns.size() == 5 * weights.size(), "bns: it has ", bns.size(), " elements; give five for each of the ",
@@ -111,7 +125,10 @@ Tensor conv_chain_composite(const Tensor& x, at::TensorList weights, const Tenso
   TensorOptionals running;
   std::vector<double> running_eps;
   for (std::size_t i = 0; i < weights.size(); ++i) {
-    check_part("stages", i, [&] { check_weight("weight", weights[i], x); });
+    check_part("stages", i, [&] {
+      check_weight("weight", weights[i], x, types);
+      check_bias("bias", biases.get(i), x, weights[i].sym_size(0), types);
+    });
     if (!has_bn.get(i)) continue;
     const RunningStatistics own{bns.get(5 * i + 2), bns.get(5 * i + 3), bns.get(5 * i + 4)};
     const auto momentum = std::isnan(momenta[i]) ? std::nullopt : std::optional<double>(momenta[i]);
@@ -140,8 +157,6 @@ Tensor conv_chain_composite(const Tensor& x, at::TensorList weights, const Tenso
   update_running(batch_statistics, updates, !sync_group && x.sym_numel() == 0);
   return keep_open(layout.outside(raw_y));
 }
-
-}  // namespace
 
 TORCH_LIBRARY_IMPL(fusedsc, CompositeImplicitAutograd, m) {
   m.impl("dsc_block", translated<dsc_block_composite>);

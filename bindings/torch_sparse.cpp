@@ -4,60 +4,17 @@
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
-#include "arguments.h"
 #include "explain.h"
 #include "fusedsc/common/status.h"
 #include "fusedsc/forward/sparse.h"
 #include "new_tensor.h"
 #include "operators.h"
+#include "sparse_arguments.h"
 #include "tensor_conversion.h"
-#include "transforms.h"
 #include "translated.h"
-#include "will_differentiate.h"
 
 namespace fusedsc::aten {
 namespace {
-
-MaxPooling pooling_of(IntArrayRef size, IntArrayRef stride) {
-  return {pair_of("pool_size", size), pair_of("pool_stride", stride)};
-}
-
-SymSizes output_sizes(const Tensor& x, const Tensor& weight, const Window& window, std::int64_t groups,
-                      const MaxPooling& pooling) {
-  check(groups > 0, "groups: it is ", groups, "; it must be at least 1");
-  const c10::SymIntArrayRef given = x.sym_sizes();
-  check(given[1] % groups == 0, "groups: it is ", groups, ", which must divide the ", given[1], " channels of x");
-  check(weight.sym_size(0) % groups == 0, "groups: it is ", groups, ", which must divide the ", weight.sym_size(0),
-        " output channels of weight");
-  const SymSizes of_group{given[0], given[1] / groups, given[2], given[3]};
-  SymSizes sizes = conv_output_sizes(of_group, weight.sym_sizes(), window);
-  if (!pooling) return sizes;
-  for (const std::size_t axis : {0, 1}) {
-    const std::int64_t size = pooling.size[axis], stride = pooling.stride[axis];
-    check(size > 0, "pool_size: it is ", size, "; it must be at least 1");
-    check(stride > 0, "pool_stride: it is ", stride, "; it must be at least 1");
-    check(sizes[2 + axis] >= size, "pool_size: it is ", size, ", larger than the convolution's result of ",
-          sizes[2 + axis]);
-    sizes[2 + axis] = (sizes[2 + axis] - size) / stride + 1;
-  }
-  return sizes;
-}
-
-/// As packed_sparse_weight_size().
-c10::SymInt packed_size(const Tensor& weight, std::int64_t groups) {
-  const c10::SymInt blocks = (weight.sym_size(0) / groups + (kPackedOutputs - 1)) / kPackedOutputs;
-  return groups * blocks * kPackedOutputs * weight.sym_size(1) * weight.sym_size(2) * weight.sym_size(3);
-}
-
-void check_packed(const OptionalTensor& packed, const Tensor& x, const Tensor& weight, std::int64_t groups) {
-  if (!packed) return;
-  check(packed->dim() == 1 && packed->sym_size(0) == packed_size(weight, groups) &&
-            packed->scalar_type() == accumulation_type(x.scalar_type()),
-        "packed: its sizes are ", packed->sym_sizes(), " of ", packed->scalar_type(),
-        "; give what fusedsc.sparse.pack_weight(weight, groups) returns for this weight");
-  check(packed->device() == x.device(), "packed: it is on ", packed->device(), ", but x is on ", x.device(),
-        "; move one of them with .to(device)");
-}
 
 /// What both public operators are: without pooling each window is one value.
 Tensor sparse_meta(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
@@ -65,26 +22,21 @@ Tensor sparse_meta(const Tensor& x, const Tensor& weight, const OptionalTensor& 
                    IntArrayRef pool_size, IntArrayRef pool_stride, const OptionalTensor& packed) {
   check_activation("x", x);
   check_weight("weight", weight, x);
-  const SymSizes sizes =
-      output_sizes(x, weight, window_of(weight, stride, padding, dilation), groups, pooling_of(pool_size, pool_stride));
+  const c10::SymIntArrayRef x_sizes = x.sym_sizes();
+  const SymSizes sizes = sparse_output_sizes_of({x_sizes[0], x_sizes[1], x_sizes[2], x_sizes[3]}, weight,
+                                                window_of(weight, stride, padding, dilation), groups,
+                                                sparse_pooling_of(pool_size, pool_stride));
   check_bias("bias", bias, x, sizes[1]);
   activation_from_name(std::string(activation));
-  check_packed(packed, x, weight, groups);
+  check_packed_weight(packed, x, weight, groups);
   return empty_activation(sizes, x);
 }
 
-SparseArguments sparse_arguments(const Tensor& x, const Tensor& weight, const Tensor& bias, const Window& window,
-                                 std::int64_t groups, std::string_view activation, const MaxPooling& pooling,
-                                 const Tensor& packed, const Tensor& y) {
-  SparseArguments arguments;
+SparseArguments arguments_of(const Tensor& x, const Tensor& weight, const Tensor& bias, const Window& window,
+                             std::int64_t groups, std::string_view activation, const MaxPooling& pooling,
+                             const Tensor& packed, const Tensor& y) {
+  SparseArguments arguments = sparse_arguments(weight, bias, window, groups, activation, pooling, packed);
   arguments.x = view(x);
-  arguments.weight = view(weight);
-  arguments.packed = channels(packed);
-  arguments.bias = channels(bias);
-  arguments.groups = groups;
-  arguments.window = window;
-  arguments.activation = activation_from_name(std::string(activation));
-  arguments.pooling = pooling;
   arguments.y = mutable_view(y);
   return arguments;
 }
@@ -99,8 +51,8 @@ Tensor sparse_kernel(const Tensor& x, const Tensor& weight, const OptionalTensor
   // Of a packed weight nothing but the sizes is read.
   const Tensor packed_ = packed ? packed->contiguous() : Tensor(), weight_ = packed ? weight : weight.contiguous();
   run(plan_sparse_conv2d,
-      sparse_arguments(x_, weight_, bias_, window_of(weight, stride, padding, dilation), groups, activation,
-                       pooling_of(pool_size, pool_stride), packed_, y),
+      arguments_of(x_, weight_, bias_, window_of(weight, stride, padding, dilation), groups, activation,
+                   sparse_pooling_of(pool_size, pool_stride), packed_, y),
       x);
   return y;
 }
@@ -110,9 +62,9 @@ Explanation explain_sparse(const Tensor& x, const Tensor& weight, const Optional
                            IntArrayRef pool_size, IntArrayRef pool_stride, const OptionalTensor& packed) {
   const Tensor y =
       sparse_meta(x, weight, bias, stride, padding, dilation, groups, activation, pool_size, pool_stride, packed);
-  return explanation(explain_sparse_conv2d(sparse_arguments(
+  return explanation(explain_sparse_conv2d(arguments_of(
                          x, weight, bias.value_or(Tensor()), window_of(weight, stride, padding, dilation), groups,
-                         activation, pooling_of(pool_size, pool_stride), packed.value_or(Tensor()), y)),
+                         activation, sparse_pooling_of(pool_size, pool_stride), packed.value_or(Tensor()), y)),
                      {});
 }
 
@@ -159,7 +111,7 @@ Tensor pack_sparse_weight_meta(const Tensor& weight, std::int64_t groups) {
   check_activation("weight", weight);
   check(groups > 0 && weight.sym_size(0) % groups == 0, "groups: it is ", groups, ", which must divide the ",
         weight.sym_size(0), " output channels of weight");
-  return new_tensor({packed_size(weight, groups)}, weight, accumulation_type(weight.scalar_type()));
+  return new_tensor({packed_weight_size(weight, groups)}, weight, accumulation_type(weight.scalar_type()));
 }
 
 Tensor pack_sparse_weight_kernel(const Tensor& weight, std::int64_t groups) {
@@ -172,20 +124,10 @@ Tensor pack_sparse_weight_kernel(const Tensor& weight, std::int64_t groups) {
   return packed;
 }
 
-/// There are no gradients: who wants one is told what has. `dense`: what that is.
-void refuse_gradient(const char* op, const char* dense, const Tensor& x, const Tensor& weight,
-                     const OptionalTensor& bias) {
-  refuse_transforms(op, x, weight, bias);
-  if (!will_differentiate(x, weight, bias)) return;
-  const char* name = requires_grad(x) ? "x" : requires_grad(weight) ? "weight" : "bias";
-  throw InvalidArgument(c10::str(name, ": it requires a gradient, but ", op,
-                                 " is for inference and has none; call it under torch.no_grad(), or take ", dense));
-}
-
 Tensor ecr_conv2d_autograd(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
                            IntArrayRef padding, IntArrayRef dilation, std::int64_t groups, std::string_view activation,
                            const OptionalTensor& packed) {
-  refuse_gradient("ecr_conv2d", "torch.nn.functional.conv2d", x, weight, bias);
+  refuse_sparse_gradient("ecr_conv2d", "torch.nn.functional.conv2d", x, weight, bias);
   const at::AutoDispatchBelowADInplaceOrView guard;
   return ecr_conv2d(x, weight, bias, stride, padding, dilation, groups, activation, packed);
 }
@@ -193,7 +135,7 @@ Tensor ecr_conv2d_autograd(const Tensor& x, const Tensor& weight, const Optional
 Tensor pecr_conv2d_autograd(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
                             IntArrayRef padding, IntArrayRef pool_size, IntArrayRef pool_stride, IntArrayRef dilation,
                             std::int64_t groups, const OptionalTensor& packed) {
-  refuse_gradient("pecr_conv2d", "torch.nn.functional.conv2d, relu and max_pool2d", x, weight, bias);
+  refuse_sparse_gradient("pecr_conv2d", "torch.nn.functional.conv2d, relu and max_pool2d", x, weight, bias);
   const at::AutoDispatchBelowADInplaceOrView guard;
   return pecr_conv2d(x, weight, bias, stride, padding, pool_size, pool_stride, dilation, groups, packed);
 }

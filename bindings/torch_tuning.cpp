@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <chrono>
-#include <iostream>
 
 #include "fusedsc/tuning/choices.h"
-#include "fusedsc/tuning/compiler/binaries.h"
+#include "fusedsc/tuning/compiler/allowed.h"
+#include "fusedsc/tuning/compiler/compiler.h"
 #include "fusedsc/tuning/force.h"
 #include "fusedsc/tuning/recorder.h"
 #include "fusedsc/tuning/store/environment.h"
@@ -154,99 +154,6 @@ std::string adopt(std::int64_t problem_, Strings choices, std::vector<double> mi
   return "";
 }
 
-// --------------------------------------------------------------------------------------------------------------- store
-
-tuning::Store store() {
-  const auto store = tuning::Store::of_user();
-  check(store.has_value(), "there is no folder of measured choices: neither FUSEDSC_CACHE_DIR nor HOME is set");
-  return *store;
-}
-
-void say_broken(const std::filesystem::path& file, const std::string& why) {
-  std::cerr << "fusedsc: " + file.string() + " is ignored: " + why + '\n';
-}
-
-bool is_stale(const tuning::Entry& entry) { return entry.sources != tuning::sources_of(entry.role); }
-
-/// A row for each entry: environment, role, problem, choice, microseconds, whether it is of other kernels than these.
-std::tuple<Strings, Strings, Strings, Strings, std::vector<double>, Numbers> stored_choices() {
-  std::tuple<Strings, Strings, Strings, Strings, std::vector<double>, Numbers> columns;
-  auto& [environments, roles, problems, choices, microseconds, stale] = columns;
-  for (const tuning::Entry& entry : store().entries(say_broken)) {
-    environments.push_back(entry.environment);
-    roles.push_back(entry.role);
-    problems.push_back(entry.problem);
-    choices.push_back(tuning::Chosen{"", entry.best.kernel.c_str(), entry.best.config, ""}.choice());
-    microseconds.push_back(entry.best.microseconds);
-    stale.push_back(is_stale(entry) ? 1 : 0);
-  }
-  return columns;
-}
-
-/// Why the file cannot be written, or "". What was measured with other kernels is left out.
-std::tuple<std::int64_t, std::string> export_choices(std::string file) {
-  std::vector<tuning::Entry> entries = store().entries(say_broken);
-  std::erase_if(entries, is_stale);
-  const auto count = static_cast<std::int64_t>(entries.size());
-  try {
-    tuning::write_whole(file, tuning::table_of(std::move(entries)));
-  } catch (const tuning::StoreError& error) {
-    return {0, error.what()};
-  }
-  return {count, ""};
-}
-
-/// Into the user's store, what is faster than what is there. How many of how many; and why not all, or "".
-std::tuple<std::int64_t, std::int64_t, std::string> merge_choices(Strings files) {
-  std::vector<tuning::Entry> entries;
-  for (const std::string& file : files) {
-    try {
-      const auto contents = tuning::contents_of(file);
-      check(contents.has_value(), "there is no such file");
-      for (tuning::Entry& entry : tuning::entries_of(*contents)) entries.push_back(std::move(entry));
-    } catch (const InvalidArgument& error) {
-      throw InvalidArgument(file + " is no table: " + error.what());
-    }
-  }
-  const tuning::Store mine = store();
-  std::int64_t taken = 0;
-  std::string why;
-  for (const tuning::Entry& entry : entries) {
-    std::optional<tuning::Entry> before;
-    try {
-      before = mine.read(entry.environment, entry.role, entry.problem);
-    } catch (const InvalidArgument&) {  // not worth keeping
-    }
-    const bool is_better = !before || is_stale(*before) || before->best.microseconds > entry.best.microseconds;
-    if (is_stale(entry) || !is_better) continue;
-    try {
-      mine.write(entry);
-    } catch (const tuning::StoreError& error) {
-      why = error.what();
-      break;
-    }
-    ++taken;
-  }
-  tuning::forget_choices();
-  return {taken, static_cast<std::int64_t>(entries.size()), why};
-}
-
-/// How many entries there were; and why not all are gone, or "".
-std::tuple<std::int64_t, std::string> clear_choices() {
-  try {
-    const auto count = static_cast<std::int64_t>(store().clear());
-    tuning::forget_choices();
-    if (const auto binaries = tuning::Binaries::of_user()) binaries->clear();
-    return {count, ""};
-  } catch (const tuning::StoreError& error) {
-    return {0, error.what()};
-  }
-}
-
-std::string store_path() { return store().root().string(); }
-
-void use_tables_of(std::string folder) { tuning::use_tables_of(folder); }
-
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(fusedsc, m) {
@@ -266,15 +173,6 @@ TORCH_LIBRARY_FRAGMENT(fusedsc, m) {
   m.def("_tune_buffers(int problem) -> (str[] dtype, int[] bytes)", translated<buffers>);
   m.def("_tune_run(int problem, str choice, Tensor[] memory, int runs) -> float", translated<run_candidate>);
   m.def("_tune_adopt(int problem, str[] choices, float[] microseconds, bool stores) -> str", translated<adopt>);
-
-  m.def("_cache_path() -> str", translated<store_path>);
-  m.def("_cache_choices() -> (str[] environment, str[] role, str[] problem, str[] choice, float[] us, int[] stale)",
-        translated<stored_choices>);
-  m.def("_cache_export(str file) -> (int count, str why_not)", translated<export_choices>);
-  m.def("_cache_merge(str[] files) -> (int taken, int given, str why_not)", translated<merge_choices>);
-  m.def("_cache_clear() -> (int count, str why_not)", translated<clear_choices>);
-  m.def("_cache_forget() -> ()", translated<tuning::forget_choices>);
-  m.def("_use_tables_of(str folder) -> ()", translated<use_tables_of>);
 }
 
 }  // namespace fusedsc::aten

@@ -1,7 +1,20 @@
 # find_gpu_compiler(<cuda|hip> <compiler> <why_not>): the compiler of a vendor's kernels, or why there is none and what to
-# do about it, as the middle of a sentence.
-set(debian_libraries /usr/lib/x86_64-linux-gnu)
-set(debian_hip_compiler /usr/bin/clang++-15)
+# do about it, as the middle of a sentence. AMD's is one that knows all of CMAKE_HIP_ARCHITECTURES: ROCm's, else Debian's.
+include(DebianHip)
+
+# Those of CMAKE_HIP_ARCHITECTURES that the compiler cannot compile for.
+function(find_unknown_gpus compiler unknown)
+  set(found "")
+  foreach(architecture IN LISTS CMAKE_HIP_ARCHITECTURES)
+    execute_process(
+      COMMAND ${compiler} --target=amdgcn-amd-amdhsa -nogpulib -mcpu=${architecture} -E -x c /dev/null
+      RESULT_VARIABLE failed OUTPUT_QUIET ERROR_QUIET)
+    if(NOT failed EQUAL 0)
+      list(APPEND found ${architecture})
+    endif()
+  endforeach()
+  set(${unknown} "${found}" PARENT_SCOPE)
+endfunction()
 
 function(find_gpu_compiler vendor compiler why_not)
   set(found "")
@@ -21,17 +34,33 @@ puts one into .venv/bin)")
       set(found "")
     endif()
   elseif(vendor STREQUAL "hip")
-    set(why "there is no HIP compiler on the PATH or in /opt/rocm: install ROCm (on Debian: apt-get install hipcc \
-libamdhip64-dev rocm-device-libs), or name its clang++ in the environment, HIPCXX=/path/to/clang++")
     find_program(FUSEDSC_HIPCC NAMES $ENV{HIPCXX} amdclang++ clang++ PATHS $ENV{ROCM_PATH}/llvm/bin /opt/rocm/llvm/bin
                  NO_DEFAULT_PATH)
     mark_as_advanced(FUSEDSC_HIPCC)
-    if(CMAKE_HIP_COMPILER)
-      set(found ${CMAKE_HIP_COMPILER})
-    elseif(FUSEDSC_HIPCC)
-      set(found ${FUSEDSC_HIPCC})
-    elseif(EXISTS ${debian_libraries}/amdgcn/bitcode AND EXISTS ${debian_hip_compiler})
-      set(found ${debian_hip_compiler})
+    if(CMAKE_HIP_COMPILER)  # the user's, or that of this build directory
+      set(candidates ${CMAKE_HIP_COMPILER})
+    else()
+      find_debian_hip_compilers(candidates)
+      if(FUSEDSC_HIPCC)
+        list(PREPEND candidates ${FUSEDSC_HIPCC})
+      endif()
+    endif()
+    set(why "there is no HIP compiler on the PATH or in /opt/rocm: install ROCm (on Debian: apt-get install \
+${debian_packages}), or name its clang++ in the environment, HIPCXX=/path/to/clang++")
+    set(ignorance "")
+    foreach(candidate IN LISTS candidates)
+      find_unknown_gpus(${candidate} unknown)
+      if(NOT unknown)
+        set(found ${candidate})
+        break()
+      endif()
+      list(JOIN unknown ", " unknown)
+      list(APPEND ignorance "${candidate} does not know ${unknown}")
+    endforeach()
+    if(ignorance AND NOT found)
+      list(JOIN ignorance ", " ignorance)
+      set(why "${ignorance}: install a newer ROCm (on Debian: apt-get install ${debian_packages}), or name its clang++ in \
+the environment, HIPCXX=/path/to/clang++; configure a build directory of another compiler with cmake --fresh")
     endif()
     if(found AND CMAKE_VERSION VERSION_LESS 3.28)
       set(why "CMake ${CMAKE_VERSION} cannot compile HIP where this system keeps it: use CMake 3.28 or newer \

@@ -6,6 +6,9 @@ include(FindGpuCompiler)
 set(CMAKE_CUDA_COMPILER_LAUNCHER ${PROJECT_SOURCE_DIR}/scripts/keep_compiler_report ${FUSEDSC_CCACHE})
 set(CMAKE_HIP_COMPILER_LAUNCHER ${CMAKE_CUDA_COMPILER_LAUNCHER})
 
+if(FUSEDSC_GPU STREQUAL "hip" AND NOT CMAKE_HIP_ARCHITECTURES)
+  set(CMAKE_HIP_ARCHITECTURES gfx906 gfx90a gfx1030)
+endif()
 find_gpu_compiler(${FUSEDSC_GPU} gpu_compiler why_not)
 if(NOT gpu_compiler)
   message(FATAL_ERROR "FUSEDSC_GPU is ${FUSEDSC_GPU}, but ${why_not}; or leave FUSEDSC_GPU empty for a build without "
@@ -28,20 +31,30 @@ if(FUSEDSC_GPU STREQUAL "cuda")
     set(has_hopper ON)
   endif()
   set(gpu_options -Xptxas -v)
-else()
-  if(NOT CMAKE_HIP_ARCHITECTURES)
-    set(CMAKE_HIP_ARCHITECTURES gfx906 gfx90a gfx1030)
+  if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 12.8)  # a quarter of the size on disk
+    list(APPEND gpu_options --compress-mode=size)
   endif()
-  # Debian's packages lie where CMake does not look for ROCm.
-  if(gpu_compiler STREQUAL debian_hip_compiler)
-    set(CMAKE_HIP_COMPILER ${gpu_compiler} CACHE FILEPATH "HIP compiler")
+else()
+  # Kept for those who read the build directory: scripts/gpu_resources.
+  set(CMAKE_HIP_ARCHITECTURES "${CMAKE_HIP_ARCHITECTURES}" CACHE STRING "AMD GPUs that kernels are compiled for" FORCE)
+  set(CMAKE_HIP_COMPILER ${gpu_compiler} CACHE FILEPATH "HIP compiler")
+  is_debian_hip_compiler(${gpu_compiler} is_debian)
+  if(is_debian)
+    # Debian's packages lie where CMake does not look for ROCm.
     set(CMAKE_HIP_COMPILER_ROCM_LIB ${debian_libraries})
     list(APPEND CMAKE_PREFIX_PATH ${debian_libraries})
-    set(CMAKE_HIP_FLAGS "--rocm-path=/usr --rocm-device-lib-path=${debian_libraries}/amdgcn/bitcode")
+    debian_hip_flags(${gpu_compiler} "${CMAKE_HIP_ARCHITECTURES}" ${PROJECT_BINARY_DIR}/debian_bitcode flags)
+    string(APPEND CMAKE_HIP_FLAGS " ${flags}")
   endif()
   enable_language(HIP)
   set(gpu_language HIP)
-  set(gpu_options -Rpass-analysis=kernel-resource-usage)
+  # A kernel's lambdas shall be part of it however large they are: a call keeps arrays, which were to be registers, in
+  # memory. ROCm's package for CMake sees to that up to now.
+  set(gpu_options -Rpass-analysis=kernel-resource-usage -fgpu-inline-threshold=1000000)
+  if(CMAKE_HIP_COMPILER_VERSION VERSION_GREATER_EQUAL 16)
+    # Newer ones' loop strength reduction keeps addresses in registers around loops that have none to spare.
+    list(APPEND gpu_options -mllvm=-disable-lsr)
+  endif()
 endif()
 set(CMAKE_${gpu_language}_STANDARD 20)
 set(CMAKE_${gpu_language}_STANDARD_REQUIRED ON)

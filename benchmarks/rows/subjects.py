@@ -10,6 +10,9 @@ from functools import partial
 
 import torch
 
+from fusedsc.sparse import pack_weight
+
+from ..sparse_cases import SPARSE_LAYERS, VGG19
 from ..suites import (
     BATCHES,
     BLOCKS,
@@ -29,11 +32,12 @@ from ..workloads.block import AnyBlock, Tensors
 from ..workloads.convolution import Convolution
 from ..workloads.network import NamedNetwork
 from ..workloads.sliding_channel import SlidingChannel
+from ..workloads.sparse import SparseConvolution
 
 LAYERS = ("depthwise", "pointwise", "sliding_channel")
 BLOCK_KINDS = ("dsc_block", "inverted_residual")
 NETWORK_KINDS = ("other_networks", "inference")
-ALL = (*LAYERS, *BLOCK_KINDS, *NETWORK_KINDS)
+ALL = (*LAYERS, "sparse", *BLOCK_KINDS, *NETWORK_KINDS)
 
 BLOCK_BATCHES, NETWORK_BATCHES, SLIDING_BATCHES = {"cuda": (8, 64), "cpu": (2,)}, {"cuda": 32, "cpu": 2}, (128, 16)
 MASKS = ([True, False, False], [False, True, False], [True, True, False])
@@ -79,6 +83,11 @@ def _of_suite(suite: str, batches: Sequence[int], place: Place, where: str) -> I
                 for batch in batches or SLIDING_BATCHES:
                     layer = SlidingChannel(f"S{i}", *shape, groups, overlap, batch)
                     yield Subject(f"{suite} {layer.name} {where}", partial(_run_sliding, layer, place))
+    elif suite == "sparse":
+        for layer in dict.fromkeys((*SPARSE_LAYERS, *VGG19)):
+            for batch in batches or (1,):
+                one = layer.with_batch(batch)
+                yield Subject(f"{suite} {one.name} {where}", partial(_run_sparse, one, place))
     else:
         for block in _blocks(suite, place.device):
             for batch in batches or BLOCK_BATCHES[place.device]:
@@ -106,6 +115,12 @@ def _run_sliding(layer: SlidingChannel, place: Place) -> None:
     x = place.random(*layer.x_shape).requires_grad_()
     weight = place.random(layer.out_channels, layer.channels // layer.groups, 1, 1).requires_grad_()
     torch.autograd.grad(layer.ours(x, weight), (x, weight), place.random(*layer.y_shape))
+
+
+def _run_sparse(layer: SparseConvolution, place: Place) -> None:
+    weight = place.random(layer.out_channels, layer.channels, layer.kernel, layer.kernel)
+    with torch.no_grad():
+        layer.ours(layer.map(place), weight, pack_weight(weight))
 
 
 def _run_block(block: AnyBlock, place: Place) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 import fusedsc
-from fusedsc.measuring import Memory
+from fusedsc.measuring import memory_for
 
 from ..measure import machine_of
 from .journal import Journal, Row, Rows, read_journal, read_rows, write_whole
@@ -121,7 +121,7 @@ class Worker:
             row, choices = self._choices(problem)
             if not choices:
                 return
-            memory = Memory(*torch.ops.fusedsc._tune_buffers(problem.number), self.device)
+            memory = memory_for(problem.number, problem.role, self.device)
         except Exception as error:  # the others are measured all the same
             self._say(f"{problem.role}: {problem.text}: {_sentence(error)}")
             self.failures += 1

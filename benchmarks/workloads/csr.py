@@ -35,12 +35,19 @@ def windows(x: Tensor, kernel: Pair, stride: Pair, padding: Pair) -> Tensor:
 def to_csr(matrix: Tensor, count: int) -> Tensor:
     """A matrix with ``count`` numbers other than zero as CSR. Since the count is given, nothing waits for the GPU: a
     CUDA graph can capture it.
+
+    Rounding may make a zero of a number, or a number of a zero, where layers before were summed in another order. What
+    is one too many is then left out, and what lacks is filled with zeros of the last row.
     """
-    rows, columns = torch.nonzero_static(matrix, size=count).unbind(1)
+    rows, columns = torch.nonzero_static(matrix, size=count, fill_value=0).unbind(1)
+    found = matrix.count_nonzero(1).cumsum(0)
     starts = torch.zeros(len(matrix) + 1, dtype=torch.int32, device=matrix.device)
-    starts[1:] = matrix.count_nonzero(1).cumsum(0)
-    values = matrix[rows, columns]
-    return torch.sparse_csr_tensor(starts, columns.int(), values, matrix.shape, check_invariants=False)
+    starts[1:] = found.clamp(max=count)
+    starts[-1:].fill_(count)
+    values = matrix[rows, columns] * (torch.arange(count, device=matrix.device) < found[-1:])
+    return torch.sparse_csr_tensor(
+        starts, columns.int(), values, matrix.shape, device=matrix.device, check_invariants=False
+    )
 
 
 class CsrConvolution(nn.Module):

@@ -77,6 +77,13 @@ class SparseConvolution:
     def with_batch(self, batch: int | None) -> SparseConvolution:
         return replace(self, batch=batch or self.batch)
 
+    def ours(self, x: Tensor, weight: Tensor, packed: Tensor) -> Tensor:
+        """By ECR, or PECR where there is pooling."""
+        sizes = {"stride": self.stride, "padding": self.padding, "packed": packed}
+        if not self.pool:
+            return functional.ecr_conv2d(x, weight, None, **sizes)
+        return functional.pecr_conv2d(x, weight, None, pool_size=self.pool, pool_stride=self.pool, **sizes)
+
     def map(self, place: Place) -> Tensor:
         """Positive numbers, and zeros at random places: what a ReLU leaves, but of the share that is wanted."""
         x = place.random(*self.x_shape).abs() + 0.1
@@ -102,13 +109,10 @@ def sparse(layer: SparseConvolution, place: Place) -> Workload:
     one_outputs = [one[:1].clone(memory_format=torch.preserve_format) for one in weights]
     one_packs = [pack_weight(one) for one in one_outputs]
     sizes = {"stride": layer.stride, "padding": layer.padding}
-    pool_sizes = {"pool_size": layer.pool, "pool_stride": layer.pool}
 
     def ours(x: Tensor, weights: list[Tensor] = weights, packs: list[Tensor] = packs) -> Run:
         def run(i: int) -> Tensor:
-            if not layer.pool:
-                return functional.ecr_conv2d(x, weights[i], None, **sizes, packed=packs[i])
-            return functional.pecr_conv2d(x, weights[i], None, **sizes, **pool_sizes, packed=packs[i])
+            return layer.ours(x, weights[i], packs[i])
 
         return torch.no_grad()(run)
 

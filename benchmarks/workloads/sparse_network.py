@@ -23,6 +23,7 @@ from .convolution import TOLERANCES
 from .counting import count_zeros
 from .csr import CsrConvolution, is_offered, with_csr
 from .sparse import CSR, CSR_CONVERSION, ONE_OUTPUT, ONES
+from .trained_network import TrainedNetwork
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,11 @@ class SparseNetwork:
         _leave_zeros(model, x, *(share / 100 for share in self.zeros))
         return x, model.to(memory_format=place.memory_format)
 
+    def facts(self, place: Place) -> dict[str, object]:
+        return {}
 
-def sparse_network(network: SparseNetwork, place: Place) -> Workload:
+
+def sparse_network(network: SparseNetwork | TrainedNetwork, place: Place) -> Workload:
     """Ours is what ``fusedsc.sparse.optimize`` makes of the network, PyTorch's the network in each layout. Beside
     them is the network whose convolutions of maps with zeros are products of CSR matrices. The record has every layer,
     too."""
@@ -70,7 +74,7 @@ def sparse_network(network: SparseNetwork, place: Place) -> Workload:
         check_same(ours(0), variant(0), 30 * TOLERANCES[place.dtype])
     known = [layer.sparsity for layer in layers if layer.sparsity is not None]
     read = maps(model, x)
-    facts = {
+    facts = network.facts(place) | {
         "zeros": sum(known) / len(known),
         "choices": {name: sum(layer.choice == name for layer in layers) for name in ("dense", "ecr", "pecr")},
         "layers": [_layer_facts(layer, model.get_submodule(layer.layer), read[layer.layer]) for layer in layers],
@@ -114,7 +118,7 @@ def _layer_facts(layer: LayerChoice, conv: nn.Conv2d, x: Tensor) -> dict[str, ob
     """What was counted and measured of a layer. Times are microseconds: with what is behind the convolution of
     ``optimize``'s; of the convolution alone of those in ``us``, which are measured in turns."""
     facts: dict[str, object] = {"layer": layer.layer, "choice": layer.choice, **counts_of(conv, x)}
-    facts |= {name: getattr(layer, name) for name in ("dense_us", "ecr_us", "pecr_us")}
+    facts |= {name: getattr(layer, name) for name in ("dense_us", "ecr_us", "pecr_us", "output", "pair_us")}
     if layer.ecr_us is None:
         return facts
     one = conv.weight[: conv.groups]  # of each group one output

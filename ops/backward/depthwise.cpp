@@ -12,7 +12,7 @@ namespace fusedsc {
 std::span<const tuning::Kernel<DepthwiseBackwardArguments>> depthwise_backward_kernels() {
   static const tuning::Kernel<DepthwiseBackwardArguments> list[] = {
 #ifdef FUSEDSC_HOPPER
-      gpu::hopper::depthwise_joint(),
+      gpu::hopper::depthwise_fused_gradients(),
       gpu::hopper::depthwise_planes_gradients(),
 #endif
 #ifdef FUSEDSC_GPU

@@ -17,28 +17,28 @@ using Kernel = tuning::Kernel<PointwiseBackwardArguments>;
 using Ranked = tuning::Ranked<PointwiseBackwardArguments>;
 
 #ifdef FUSEDSC_GPU
-Kernel separate();
 bool never(const PointwiseBackwardArguments& /*a*/) { return false; }
 #endif
 
 const Ranked kRanked[] = {
 #ifdef FUSEDSC_GPU
-    {tuning::kernel_of<pointwise_backward_few>()},
+    {tuning::kernel_of<pointwise_backward_skinny>()},
 #endif
 #ifdef FUSEDSC_HOPPER
-    {tuning::kernel_of<pointwise_backward_hopper_joint>()},
-    {tuning::kernel_of<pointwise_backward_tf32_joint>()},
-    {tuning::kernel_of<pointwise_backward_tf32_gradients>()},
+    {tuning::kernel_of<pointwise_backward_hopper_n_resident>()},
+    {tuning::kernel_of<pointwise_backward_tf32_n_resident>()},
+    {tuning::kernel_of<pointwise_backward_tf32_k_resident>()},
     {tuning::kernel_of<pointwise_backward_hopper_transposing>(), suits_pointwise_transposing},
     {pointwise_backward_hopper_narrow(), suits_pointwise_narrow, pointwise_backward_hopper_narrow_prior},
-    {pointwise_backward_hopper_teams(), nullptr, pointwise_backward_hopper_teams_prior},
+    {pointwise_backward_hopper_warp_sliced_k(), nullptr, pointwise_backward_hopper_warp_sliced_k_prior},
     {pointwise_backward_hopper(), nullptr, pointwise_backward_hopper_prior},
     {pointwise_backward_hopper_planes(), nullptr, pointwise_backward_hopper_planes_prior},
 #endif
 #ifdef FUSEDSC_GPU
     {pointwise_backward_fragments(), suits_pointwise_fragments, pointwise_backward_fragments_prior},
     {pointwise_backward_tiles(), nullptr, pointwise_backward_tiles_prior},
-    {separate(), never},
+    {pointwise_backward_separate(), never},
+    {pointwise_backward_generated(), never},
 #endif
     {tuning::kernel_of<pointwise_backward_cpu>()},
 };
@@ -58,10 +58,30 @@ constexpr Role kInput{"pointwise_conv2d.grad_input", pointwise_backward_kernels,
 constexpr Role kWeight{"pointwise_conv2d.grad_weight", pointwise_backward_kernels, prior, prior_config};
 
 std::vector<const char*> names() { return tuning::names_of(pointwise_backward_kernels()); }
+
+const tuning::RoleRegistration kRegistered[] = {{kBoth.name, names}, {kInput.name, names}, {kWeight.name, names}};
+
+void check_problem(const PointwiseBackwardArguments& arguments) {
+  check_backward(arguments, pointwise_output_sizes(arguments.x.sizes, arguments.weight.sizes, arguments.groups));
+}
+
+constexpr Operator<PointwiseBackwardArguments> kOperator{
+    .name = "pointwise_conv2d_backward",
+    .implementations = nullptr,
+    .check_problem = check_problem,
+    .check_memory = check_backward_memory<PointwiseBackwardArguments>,
+    .is_empty = is_empty_backward<PointwiseBackwardArguments>,
+    .clear_results = clear_sums_of<PointwiseBackwardArguments>,
+    .finish = normalise_sums_of<PointwiseBackwardArguments>,
+    .plan = [](const PointwiseBackwardArguments& a, int threads) { return tuning::plan_chosen(kBoth, a, threads); },
+    .candidates = [](const PointwiseBackwardArguments& a,
+                     int threads) { return tuning::candidates(kBoth, a, threads); },
+};
+
+}  // namespace
+
 #ifdef FUSEDSC_GPU
-/// Each gradient by the best there is for it. The prior does not take it: its other entries know when one after the
-/// other is best.
-Kernel separate() {
+Kernel pointwise_backward_separate() {
   static constexpr auto kOnlyInput = [](PointwiseBackwardArguments a) {
     a.grad_weight = {};
     a.grad_bias = {};
@@ -89,27 +109,6 @@ Kernel separate() {
   };
 }
 #endif
-
-const tuning::RoleRegistration kRegistered[] = {{kBoth.name, names}, {kInput.name, names}, {kWeight.name, names}};
-
-void check_problem(const PointwiseBackwardArguments& arguments) {
-  check_backward(arguments, pointwise_output_sizes(arguments.x.sizes, arguments.weight.sizes, arguments.groups));
-}
-
-constexpr Operator<PointwiseBackwardArguments> kOperator{
-    .name = "pointwise_conv2d_backward",
-    .implementations = nullptr,
-    .check_problem = check_problem,
-    .check_memory = check_backward_memory<PointwiseBackwardArguments>,
-    .is_empty = is_empty_backward<PointwiseBackwardArguments>,
-    .clear_results = clear_sums_of<PointwiseBackwardArguments>,
-    .finish = normalise_sums_of<PointwiseBackwardArguments>,
-    .plan = [](const PointwiseBackwardArguments& a, int threads) { return tuning::plan_chosen(kBoth, a, threads); },
-    .candidates = [](const PointwiseBackwardArguments& a,
-                     int threads) { return tuning::candidates(kBoth, a, threads); },
-};
-
-}  // namespace
 
 std::span<const Kernel> pointwise_backward_kernels() {
   static const std::vector<Kernel> kernels = tuning::kernels_of(std::span<const Ranked>(kRanked));

@@ -25,8 +25,8 @@ std::size_t size_of(DataType dtype);
 /// "float32", "float64", "float16" or "bfloat16".
 const char* name_of(DataType dtype);
 
-/// The type sums are kept in, and the type of every per-channel vector (BatchNorm parameters, statistics, seams):
-/// float64 for float64, float32 for everything else.
+/// The type sums are kept in, and the type of every per-channel vector (BatchNorm parameters, statistics, prologues,
+/// epilogues): float64 for float64, float32 for everything else.
 DataType accumulation_type(DataType dtype);
 
 }  // namespace fusedsc

@@ -1,4 +1,4 @@
-/// The geometry of a convolution, and the seams through which BatchNorm and activations pass.
+/// The geometry of a convolution, and the prologues and epilogues through which BatchNorm and activations pass.
 #pragma once
 
 #include <array>

@@ -13,7 +13,8 @@ FUSEDSC_MEMBERS(DepthwiseArguments, x, weight, bias, window, prologue, epilogue,
 FUSEDSC_MEMBERS(PointwiseArguments, x, weight, bias, groups, prologue, prologue_is_new, epilogue, statistics, y,
                 allow_tf32, windows)
 FUSEDSC_MEMBERS(MaxPooling, size, stride)
-FUSEDSC_MEMBERS(SparseArguments, x, weight, packed, bias, groups, window, activation, pooling, y)
+FUSEDSC_MEMBERS(SparseArguments, x, x_channels, x_counts, weight, packed, bias, groups, window, activation, pooling, y,
+                y_channels, y_counts)
 FUSEDSC_MEMBERS(SlidingChannelArguments, x, weight, bias, groups, overlap, prologue, epilogue, statistics, y,
                 allow_tf32)
 

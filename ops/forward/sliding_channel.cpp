@@ -23,8 +23,8 @@ struct PriorConfig {
 
 constexpr PriorConfig kPriorConfigs[] = {
     {"hopper_windows", gpu::hopper::sliding_channel_windows_prior},
-    {"hopper_kept", gpu::hopper::sliding_channel_kept_prior},
-    {"hopper_cut", gpu::hopper::sliding_channel_cut_prior},
+    {"hopper_resident", gpu::hopper::sliding_channel_resident_prior},
+    {"hopper_sliced_k", gpu::hopper::sliding_channel_sliced_k_prior},
     {"hopper_rows", gpu::hopper::sliding_channel_rows_prior},
 };
 #endif
@@ -88,10 +88,8 @@ std::span<const Kernel> sliding_channel_kernels() {
   static const Kernel list[] = {
       tuning::kernel_of<sliding_channel_cpu>(),
 #ifdef FUSEDSC_HOPPER
-      gpu::hopper::sliding_channel_windows(),
-      gpu::hopper::sliding_channel_kept(),
-      gpu::hopper::sliding_channel_cut(),
-      gpu::hopper::sliding_channel_rows(),
+      gpu::hopper::sliding_channel_windows(),           gpu::hopper::sliding_channel_resident(),
+      gpu::hopper::sliding_channel_sliced_k(),          gpu::hopper::sliding_channel_rows(),
       tuning::kernel_of<sliding_channel_tf32_planes>(),
 #endif
       tuning::kernel_of<sliding_channel_composed>(),

@@ -45,6 +45,26 @@ tuning::Choice<SparseArguments> prior(const SparseArguments& a) {
 constexpr tuning::Role<SparseArguments> kRole{"sparse_conv2d.forward", kernels, prior, prior_config};
 const tuning::RoleRegistration kRegistered(kRole.name, [] { return tuning::names_of(kernels()); });
 
+/// A compressed map's parts, if there are such. `name`: "x" or "y"; `multiple` divides the channels of a group.
+void check_compressed(const char* name, const ConstTensorView& map, const ConstChannelVector& channels,
+                      const ConstChannelVector& counts, std::int64_t groups, std::int64_t multiple) {
+  if (!channels && !counts) return;
+  const Sizes strides = compressed_strides(map.sizes);
+  check(map.strides == strides, name, ": its strides are ", printed(map.strides), ", but those of a compressed map's ",
+        "values must be ", printed(strides));
+  const auto check_bytes = [&](const std::string& part, const ConstChannelVector& bytes, std::int64_t size) {
+    check(bytes && bytes.size == size && bytes.dtype == DataType::float32, part, ": it has ", bytes.size,
+          " elements, but of this compressed map must have ", size, " of float32, each of four bytes");
+    check(reinterpret_cast<std::uintptr_t>(bytes.data) % 4 == 0, part, ": its address must be a multiple of 4");
+    check_device({part.c_str(), bytes}, map.device);
+  };
+  check_bytes(std::string(name) + "_channels", channels, compressed_channels_size(map.sizes));
+  check_bytes(std::string(name) + "_counts", counts, compressed_counts_size(map.sizes));
+  check(groups == 1 || map.sizes[1] / groups % multiple == 0, "groups: it is ", groups, ", which leaves ",
+        map.sizes[1] / groups, " channels of ", name, " to each; where ", name, " is a compressed map, give groups of ",
+        "a multiple of ", multiple, " channels, or a dense map");
+}
+
 void check_problem(const SparseArguments& a) {
   check_readable({"x", a.x});
   if (!a.packed) check_readable({"weight", a.weight});
@@ -55,6 +75,8 @@ void check_problem(const SparseArguments& a) {
   check_sizes({"y", a.y}, sizes, "the output's sizes");
   check_dtype({"y", a.y}, a.x.dtype, "that of x");
   if (a.y) check_writable({"y", a.y});
+  check_compressed("x", a.x, a.x_channels, a.x_counts, a.groups, kMapRun);
+  check_compressed("y", a.y, a.y_channels, a.y_counts, a.groups, kMapList);
   for (const NamedTensor& tensor : {NamedTensor("weight", a.weight), NamedTensor("packed", a.packed),
                                     NamedTensor("bias", a.bias), NamedTensor("y", a.y)}) {
     check_device(tensor, a.x.device);
@@ -65,7 +87,12 @@ void check_memory(const SparseArguments& a) {
   check_given({"x", a.x});
   check_given({"y", a.y});
   if (!a.packed) check_given({"weight", a.weight});
-  check_no_overlap({{"y", a.y}}, {{"x", a.x}, {"weight", a.weight}, {"packed", a.packed}, {"bias", a.bias}});
+  check_no_overlap({{"y", a.y}, {"y_channels", a.y_channels}, {"y_counts", a.y_counts}}, {{"x", a.x},
+                                                                                          {"x_channels", a.x_channels},
+                                                                                          {"x_counts", a.x_counts},
+                                                                                          {"weight", a.weight},
+                                                                                          {"packed", a.packed},
+                                                                                          {"bias", a.bias}});
 }
 
 constexpr Operator<SparseArguments> kOperator{
@@ -109,6 +136,17 @@ Sizes sparse_output_sizes(const Sizes& x, const Sizes& weight, std::int64_t grou
           pooling.output_width(window.output_width(x[3]))};
 }
 
+Sizes compressed_strides(const Sizes& map) {
+  const std::int64_t column = compressed_channels(map[1]), row = map[3] * column;
+  return {map[2] * row, 1, row, column};
+}
+
+std::int64_t compressed_channels_size(const Sizes& map) {
+  return map[0] * map[2] * map[3] * compressed_channels(map[1]) / 4;
+}
+
+std::int64_t compressed_counts_size(const Sizes& map) { return compressed_channels_size(map) / kMapRun; }
+
 void sparse_conv2d(const SparseArguments& arguments, const Execution& execution) {
   run(kOperator, arguments, execution);
 }
@@ -148,6 +186,7 @@ SparseWork sparse_work(const SparseArguments& a) {
   check_readable({"x", a.x});
   check_given({"x", a.x});
   check(a.x.device == Device::cpu, "x: it is on a GPU; what is to do is counted on the CPU");
+  check(!a.x_channels && !a.x_counts, "x: it is a compressed map; what is to do is counted of a dense one");
   sparse_output_sizes(a.x.sizes, a.weight.sizes, a.groups, a.window, {});
   return cpu::sparse_work(a);
 }

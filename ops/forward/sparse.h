@@ -22,10 +22,34 @@ struct MaxPooling {
   std::int64_t output_width(std::int64_t input_width) const;
 };
 
+// A compressed map leaves zeros out, position by position: of each kMapList channels the values other than zero lie
+// side by side, in the order of their channels, and zeros behind them. It is three tensors of fixed sizes, so that
+// graphs of a GPU can be captured with it:
+//
+//   values    the map's type  [N][H][W][C'], where C' is C rounded up to kMapList
+//   channels  bytes           [N][H][W][C'], of each value its channel within the list
+//   counts    bytes           [N][H][W][C' / kMapRun], how many of each kMapRun channels are given
+//
+// Views of the values have the map's own sizes, [N, C, H, W], and compressed_strides(). Vectors know no type of bytes:
+// those of channels and counts say float32, with four bytes to an element. Whatever the bytes are, no memory but the
+// map's and the weight's is read.
+inline constexpr std::int64_t kMapList = 32;
+inline constexpr std::int64_t kMapRun = 8;
+/// C rounded up to whole lists.
+constexpr std::int64_t compressed_channels(std::int64_t channels) {
+  return (channels + kMapList - 1) / kMapList * kMapList;
+}
+Sizes compressed_strides(const Sizes& map);
+/// Elements of the vectors of channels, and of counts.
+std::int64_t compressed_channels_size(const Sizes& map);
+std::int64_t compressed_counts_size(const Sizes& map);
+
 /// y = pool(activation(conv(x, weight) + bias)). A zero of x is not multiplied: where a weight is infinite or NaN, what
 /// would be NaN is not.
 struct SparseArguments {
-  ConstTensorView x;       ///< [N, C, H, W]
+  ConstTensorView x;  ///< [N, C, H, W]
+  /// Where x is a compressed map, of which it has the values; or empty. Then kMapRun divides C/groups, or groups is 1.
+  ConstChannelVector x_channels, x_counts;
   ConstTensorView weight;  ///< [M, C/groups, Kh, Kw], dtype of x; without data where `packed` is given
   /// The weight as pack_sparse_weight() leaves it; or empty: then each call packs it.
   ConstChannelVector packed;
@@ -35,6 +59,9 @@ struct SparseArguments {
   Activation activation = Activation::identity;
   MaxPooling pooling;
   TensorView y;  ///< [N, M, H', W'], dtype of x
+  /// Where y becomes a compressed map, of which it has the values; or empty. Then kMapList divides M/groups, or groups
+  /// is 1.
+  ChannelVector y_channels, y_counts;
 };
 
 /// Throws InvalidArgument or Unsupported.

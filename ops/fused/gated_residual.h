@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "fusedsc/common/problem.h"
-#include "fusedsc/fused/batch_norm_seam.h"
+#include "fusedsc/fused/batch_norm_affine.h"
 #include "fusedsc/runtime/execution.h"
 #include "fusedsc/runtime/implementation.h"
 

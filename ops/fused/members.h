@@ -2,7 +2,7 @@
 #pragma once
 
 #include "fusedsc/common/problem_members.h"
-#include "fusedsc/fused/batch_norm_seam.h"
+#include "fusedsc/fused/batch_norm_affine.h"
 #include "fusedsc/fused/conv_bn_act.h"
 #include "fusedsc/fused/conv_chain.h"
 #include "fusedsc/fused/dsc_block.h"

@@ -4,7 +4,7 @@
 
 #include "fusedsc/common/clear.h"
 #include "fusedsc/common/problem.h"
-#include "fusedsc/fused/batch_norm_seam.h"
+#include "fusedsc/fused/batch_norm_affine.h"
 #include "fusedsc/runtime/arena.h"
 
 namespace fusedsc {

@@ -33,7 +33,7 @@ class Arena {
   std::size_t used_ = 0;
 };
 
-/// One value per channel of `x`, of the type that goes with its elements: statistics, seams, sums.
+/// One value per channel of `x`, of the type that goes with its elements: statistics, coefficients, sums.
 inline ChannelVector take_channels(Arena& arena, const ConstTensorView& x) {
   const DataType dtype = accumulation_type(x.dtype);
   return {arena.take<char>(x.sizes[1] * static_cast<std::int64_t>(size_of(dtype))), dtype, x.sizes[1], x.device};

@@ -15,7 +15,7 @@ namespace fusedsc {
 template <class Arguments>
 struct Implementation {
   const char* name;
-  /// Empty when it can run the arguments, else the reason why not. Looks at shapes, strides, types and seams only.
+  /// Empty when it can run the arguments, else the reason why not. Looks at shapes, strides, types and fusion only.
   std::string (*why_not)(const Arguments&);
   /// Everything that can be worked out without the workspace.
   Plan<Arguments> (*plan)(const Arguments&, int threads) = nullptr;

@@ -10,10 +10,12 @@
 #include <vector>
 
 #include "fusedsc/common/status.h"
+#include "fusedsc/tuning/compiler/allowed.h"
 #include "fusedsc/tuning/model/ranking.h"
 #include "fusedsc/tuning/nearest.h"
 #include "fusedsc/tuning/store/environment.h"
 #include "fusedsc/tuning/store/store.h"
+#include "fusedsc/tuning/store/tables.h"
 #include "fusedsc/tuning/version.h"
 
 namespace fusedsc::tuning {
@@ -21,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kNearest = "nearest";
+constexpr const char *kNearest = "nearest", *kPinned = "pinned";
 
 /// An entry, and where it is from.
 struct Found {
@@ -30,11 +32,18 @@ struct Found {
   fs::path file;
 };
 
+/// A table that the user has named.
+struct Named {
+  fs::path file;
+  Table table;
+
+  bool is_frozen() const { return !table.head.frozen_by.empty(); }
+};
+
 /// What is known of a role on a device.
 struct Shelf {
-  std::set<std::string> files;                      ///< that the user's store has, by name
-  std::map<std::string, Entry, std::less<>> table;  ///< by problem
-  fs::path table_file;
+  std::set<std::string> files;                        ///< that the user's store has, by name
+  std::map<std::string, Entry, std::less<>> table;    ///< by problem
   std::map<std::string, std::optional<Known>> known;  ///< by problem, of those looked up
   std::map<std::string, Entry> adopted;               ///< by problem
   std::optional<Nearest> nearest;                     ///< all that there is, once it is asked for
@@ -53,7 +62,8 @@ struct Choices {
   bool is_read = false;  ///< the environment
   bool is_frozen = false;
   std::optional<Store> store;
-  fs::path table;                                               ///< that the user has named
+  std::optional<Named> given;                                   ///< FUSEDSC_TABLE
+  std::optional<Named> pinned;                                  ///< by pin(): it outlives what is forgotten
   fs::path shipped_tables;                                      ///< the folder
   std::map<std::string, std::map<std::string, Shelf>> shelves;  ///< by environment and role
   std::set<std::string> said;
@@ -67,8 +77,23 @@ struct Choices {
           "\"; it must be 0, which freezes what is chosen, or 1, or not set");
     is_frozen = value == "0";
     store = Store::of_user();
-    table = table_file != nullptr ? table_file : "";
+    given.reset();
+    if (const fs::path file = table_file != nullptr ? table_file : ""; !file.empty()) {
+      try {
+        given = Named{file, read_table(file)};
+      } catch (const InvalidArgument& error) {
+        throw InvalidArgument(std::string("FUSEDSC_TABLE: ") + error.what());
+      }
+    }
     is_read = true;
+  }
+
+  /// Null: the table that came with fusedsc counts, if there is one for the device.
+  const Named* named() const { return pinned ? &*pinned : given ? &*given : nullptr; }
+  /// Null: choices are not pinned.
+  const Named* pinning() const { return named() != nullptr && named()->is_frozen() ? named() : nullptr; }
+  fs::path table_file(const std::string& environment) const {
+    return named() != nullptr ? named()->file : shipped_tables / (environment + ".json");
   }
 
   void say(const fs::path& file, const std::string& why) {
@@ -77,16 +102,18 @@ struct Choices {
     }
   }
 
-  /// Of the table that counts, if there is one. A table that the user has named must be there.
-  std::vector<Entry> table_entries(const std::string& environment, fs::path& file) {
-    file = table.empty() ? shipped_tables / (environment + ".json") : table;
-    if (table.empty() && shipped_tables.empty()) return {};
+  /// Of the table that counts, if there is one.
+  std::vector<Entry> table_entries(const std::string& environment) {
+    if (named() != nullptr) return named()->table.entries;
+    const fs::path file = table_file(environment);
     try {
-      const std::optional<std::string> contents = contents_of(file);
-      if (contents) return entries_of(*contents);
-      check(table.empty(), "there is no such file");
+      if (const auto contents = shipped_tables.empty() ? std::nullopt : contents_of(file)) {
+        std::vector<Entry> entries = table_from(*contents).entries;
+        // It is of the same release as the kernels, whatever was changed in their sources since they were measured.
+        for (Entry& entry : entries) entry.sources = sources_of(entry.role);
+        return entries;
+      }
     } catch (const InvalidArgument& error) {
-      check(table.empty(), "FUSEDSC_TABLE: ", file.string(), " is no table: ", error.what());
       say(file, error.what());
     }
     return {};
@@ -96,26 +123,20 @@ struct Choices {
     read_environment();
     const auto [found, is_new] = shelves.try_emplace(environment);
     if (!is_new) return found->second;
-    try {
-      fs::path file;
-      for (Entry& entry : table_entries(environment, file)) {
-        if (entry.environment != environment) continue;
-        Shelf& shelf = found->second[entry.role];
-        shelf.table_file = file;
-        std::string problem = entry.problem;
-        shelf.table.emplace(std::move(problem), std::move(entry));
-      }
-    } catch (...) {
-      shelves.erase(found);
-      throw;
+    for (Entry& entry : table_entries(environment)) {
+      if (entry.environment != environment) continue;
+      std::string problem = entry.problem;
+      found->second[entry.role].table.emplace(std::move(problem), std::move(entry));
     }
-    if (!table.empty() && found->second.empty()) say(table, "it has no choice for this device, " + environment);
+    if (named() != nullptr && found->second.empty()) {
+      say(named()->file, "it has no choice for this device, " + environment);
+    }
     for (auto& [role, shelf] : found->second) list_files(environment, role, shelf);
     return found->second;
   }
 
   void list_files(const std::string& environment, const std::string& role, Shelf& shelf) const {
-    if (!is_frozen && store) shelf.files = store->names(environment, role);
+    if (!is_frozen && store && pinning() == nullptr) shelf.files = store->names(environment, role);
   }
 
   Shelf& shelf_of(const std::string& environment, const std::string& role) {
@@ -140,7 +161,9 @@ struct Choices {
       }
     }
     const auto in_table = shelf.table.find(problem);
-    if (in_table != shelf.table.end()) found.push_back({in_table->second, "table", shelf.table_file});
+    if (in_table != shelf.table.end()) {
+      found.push_back({in_table->second, pinning() != nullptr ? kPinned : "table", table_file(environment)});
+    }
     return found;
   }
 
@@ -180,25 +203,33 @@ std::optional<Known> known_choice(const char* role, Device device, const std::st
   const std::string environment = tuning::environment(device);
   Choices& all = choices();
   std::vector<Found> found;
+  bool is_pinned = false, is_shipped = false;
   const std::uint64_t version = choices_version();
   {
     const std::lock_guard lock(all.mutex);
     const Shelf& shelf = all.shelf_of(environment, role);
     if (const auto known = shelf.known.find(problem); known != shelf.known.end()) return known->second;
     found = all.stored(shelf, environment, role, problem);
+    is_pinned = all.pinning() != nullptr;
+    is_shipped = all.named() == nullptr;
   }
-  // Without the lock: whether it fits is found by planning, which may ask about another role.
+  // Without the lock: whether it fits is found by planning, which may ask about another role. What is pinned is
+  // compiled where it must be, as what is forced.
+  const CompilingAllowed compiling(is_pinned || compiling_is_allowed());
   std::optional<Known> known;
   std::vector<std::pair<fs::path, std::string>> unusable;
   for (const Found& one : found) {
     const Measured& best = one.entry.best;
-    if (one.entry.sources != sources_of(role)) {
+    const bool is_of_table = one.why != std::string_view("tuned");
+    if (one.entry.sources != sources_of(role) && !is_pinned) {
       // Once for all of them: after an update there may be hundreds.
-      unusable.emplace_back(one.why == std::string_view("table") ? one.file : one.file.parent_path(),
+      unusable.emplace_back(is_of_table ? one.file : one.file.parent_path(),
                             "it was measured with other kernels than this build has; tune again");
     } else if (!fits(best.kernel, best.config)) {
-      unusable.emplace_back(one.file, "there is no kernel " + best.kernel +
-                                          " that fits its problem with the config \"" + printed(best.config) + "\"");
+      const std::string why = "there is no kernel " + best.kernel + " that fits its problem with the config \"" +
+                              printed(best.config) + "\"";
+      check(!is_pinned, one.file.string(), ": ", why, "; freeze it again: ", role, " of ", problem);
+      if (!is_of_table || !is_shipped) unusable.emplace_back(one.file, why);  // else nobody here can help it
     } else {
       known = Known{best.kernel, best.config, best.microseconds, one.why};
       break;
@@ -206,7 +237,7 @@ std::optional<Known> known_choice(const char* role, Device device, const std::st
   }
   // All files of the role are read for these: only where they are wanted. They are no promise to this problem, so that
   // nothing is said of those that do not fit; and their times are not its own.
-  if (!known) {
+  if (!known && !is_pinned) {
     std::vector<Entry> near;
     {
       const std::lock_guard lock(all.mutex);
@@ -229,6 +260,27 @@ void check_not_frozen() {
   const std::lock_guard lock(all.mutex);
   all.read_environment();
   check(!all.is_frozen, "tune: FUSEDSC_TUNE=0 freezes what is chosen; unset it to measure");
+  if (const Named* pinning = all.pinning()) {
+    throw InvalidArgument("tune: " + pinning->file.string() +
+                          " pins what is chosen; call fusedsc.tuning.pin(None), or unset FUSEDSC_TABLE, to measure");
+  }
+}
+
+std::size_t pin(const fs::path& file) {
+  std::optional<Named> pinned;
+  if (!file.empty()) {
+    pinned = Named{file, read_table(file)};
+    check(pinned->is_frozen(), "pin: ", file.string(),
+          " has measured choices, which were not frozen; FUSEDSC_TABLE=file makes them count, and "
+          "fusedsc.tune(..., freeze=file) writes what can be pinned");
+  }
+  const std::size_t count = pinned ? pinned->table.entries.size() : 0;
+  {
+    const std::lock_guard lock(choices().mutex);
+    choices().pinned = std::move(pinned);
+  }
+  forget_choices();
+  return count;
 }
 
 void adopt(const Entry& entry, bool stores) {
@@ -270,6 +322,16 @@ void use_tables_of(const fs::path& folder) {
   }
   use_rankers_of(folder / "rankers");
   forget_choices();
+}
+
+fs::path table_for(Device device) {
+  const std::string environment = tuning::environment(device);
+  Choices& all = choices();
+  const std::lock_guard lock(all.mutex);
+  all.read_environment();
+  const fs::path file = all.table_file(environment);
+  std::error_code error;
+  return fs::is_regular_file(file, error) ? file : fs::path();
 }
 
 }  // namespace fusedsc::tuning

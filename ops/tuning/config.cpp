@@ -9,10 +9,10 @@ namespace fusedsc::tuning {
 namespace {
 
 constexpr std::array<const char*, kKnobs> kWords = {
-    "channels", "columns",  "rows",       "images",      "image_parts", "box",   "runs",   "box_runs",
-    "products", "segments", "grain",      "lanes",       "groups",      "warps", "stages", "splits",
-    "cluster",  "strips",   "tile_bytes", "whole_bytes", "depth",       "turns", "wave_w", "wave_c",
-    "wave_n",   "repeat_w", "repeat_c",   "block_n",     "group_c",     "ahead"};
+    "channels",   "columns",     "rows",  "images",         "image_parts", "box",    "runs",   "box_runs", "products",
+    "segments",   "grain",       "lanes", "groups",         "warps",       "stages", "splits", "cluster",  "strips",
+    "tile_bytes", "whole_bytes", "depth", "smem_transpose", "wave_w",      "wave_c", "wave_n", "repeat_w", "repeat_c",
+    "block_n",    "group_c",     "ahead"};
 
 std::string all_words() {
   std::string words;

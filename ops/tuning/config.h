@@ -14,28 +14,28 @@ namespace fusedsc::tuning {
 
 /// What there may be to choose about a kernel. Each kernel knows some of them; words_of() has their names.
 enum class Knob : std::uint8_t {
-  channels,     ///< of a thread, or neighbouring ones of a block
-  columns,      ///< of a thread's or a warp's tile
-  rows,         ///< of a thread's tile, of a tile in shared memory, or of a strip; of a matrix product's tile
-  images,       ///< of a tile
-  image_parts,  ///< warps with the same channels that share a tile's images out
-  box,          ///< neighbouring channels of a TMA box
-  runs,         ///< of 8 neighbouring channels that a block has
-  box_runs,     ///< of these in a TMA box with swizzled runs; none: rows of an odd number of runs, not swizzled
-  products,     ///< of 16 positions that a warp has side by side
-  segments,     ///< 1: tiles are whole rows of all channels, cut into segments without regard to positions
-  grain,        ///< output rows that are not divided between blocks; none: what the kernel derives from the height
-  lanes,        ///< threads of a warp or block with neighbouring channels
-  groups,       ///< warps of a block that share the same channels' work out; those that share k
-  warps,        ///< of a block
-  stages,       ///< tiles under way
-  splits,       ///< blocks that share the same sums out
-  cluster,      ///< blocks of a thread block cluster; 1: none; none: what the kernel derives from the problem
-  strips,       ///< that an image is cut into
-  tile_bytes,   ///< about so many are a tile
-  whole_bytes,  ///< planes that are more together are cut into strips
-  depth,        ///< values of k that come at a time
-  turns,        ///< 1: blocks turn the weight by themselves
+  channels,        ///< of a thread, or neighbouring ones of a block
+  columns,         ///< of a thread's or a warp's tile
+  rows,            ///< of a thread's tile, of a tile in shared memory, or of a strip; of a matrix product's tile
+  images,          ///< of a tile
+  image_parts,     ///< warps with the same channels that share a tile's images out
+  box,             ///< neighbouring channels of a TMA box
+  runs,            ///< of 8 neighbouring channels that a block has
+  box_runs,        ///< of these in a TMA box with swizzled runs; none: rows of an odd number of runs, not swizzled
+  products,        ///< of 16 positions that a warp has side by side
+  segments,        ///< 1: tiles are whole rows of all channels, cut into segments without regard to positions
+  grain,           ///< output rows that are not divided between blocks; none: what the kernel derives from the height
+  lanes,           ///< threads of a warp or block with neighbouring channels
+  groups,          ///< warps of a block that share the same channels' work out; those that share k
+  warps,           ///< of a block
+  stages,          ///< tiles under way
+  splits,          ///< blocks that share the same sums out
+  cluster,         ///< blocks of a thread block cluster; 1: none; none: what the kernel derives from the problem
+  strips,          ///< that an image is cut into
+  tile_bytes,      ///< about so many are a tile
+  whole_bytes,     ///< planes that are more together are cut into strips
+  depth,           ///< values of k that come at a time
+  smem_transpose,  ///< 1: blocks transpose the weight in shared memory
   // Of generated kernels: Table 1 of Liu et al. (generator/pointwise_tiling.h).
   wave_w,    ///< positions of a wave
   wave_c,    ///< output channels of a wave

@@ -18,17 +18,17 @@ std::string literal_of(const std::string& text) {
   return literal + '"';
 }
 
-template <class Geometry, class Arguments>
-void write(const std::string& file, const tuning::Kernel<Arguments>& kernel,
-           std::string (*text_of)(const Arguments&, const tuning::Config&)) {
+template <class Samples>
+void write(const std::string& file, Samples (*samples_of)(DataType)) {
   std::set<std::string> texts;
   for (const GpuTarget& target : gpu_targets()) {
     use_gpu_wave_size(target.wave_size);
     std::size_t number = 0;
-    for (const ForwardCase<Geometry>& problem : generated_problems<Geometry>(target.dtype)) {
-      const Arguments arguments = arguments_of_problem(problem);
-      for (const tuning::Config& config : sampled(kernel.configs(arguments), number++)) {
-        texts.insert(text_of(arguments, config));
+    const Samples samples = samples_of(target.dtype);
+    for (const auto& problem : samples.problems) {
+      const auto arguments = arguments_of_problem(problem);
+      for (const tuning::Config& config : sampled(samples.kernel.configs(arguments), number++)) {
+        texts.insert(samples.kernel.source(arguments, config));
       }
     }
   }
@@ -54,9 +54,11 @@ int main(int count, char** arguments) {
   use_memory(gpu_memory());
   align_tensors(true);
   const std::string folder = arguments[1];
-  write<PointwiseGeometry>(folder + "/pointwise_samples.cpp", gpu::pointwise_generated(),
-                           gpu::pointwise_generated_text);
-  write<DepthwiseGeometry>(folder + "/depthwise_samples.cpp", gpu::depthwise_generated(),
-                           gpu::depthwise_generated_text);
+  write(folder + "/pointwise_samples.cpp", pointwise_samples);
+  write(folder + "/depthwise_samples.cpp", depthwise_samples);
+  write(folder + "/depthwise_input_samples.cpp", depthwise_input_samples);
+  write(folder + "/depthwise_weight_samples.cpp", depthwise_weight_samples);
+  write(folder + "/pointwise_input_samples.cpp", pointwise_input_samples);
+  write(folder + "/pointwise_weight_samples.cpp", pointwise_weight_samples);
   return 0;
 }

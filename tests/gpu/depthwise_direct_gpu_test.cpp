@@ -145,7 +145,9 @@ TEST_P(DepthwiseDirectGpu, ChannelsApart) {
 TEST_P(DepthwiseDirectGpu, Others) {
   const auto contiguous = Memories::all(Memory::contiguous);
   const DepthwiseGeometry geometry{{1, 8, 9, 10}, centered(3)};
-  const auto with = [&](const ForwardSeams& seams) { return is_able({GetParam().dtype, geometry, seams, contiguous}); };
+  const auto with = [&](const ForwardFusion& fusion) {
+    return is_able({GetParam().dtype, geometry, fusion, contiguous});
+  };
   const auto window_is_able = [&](const Window& window, std::int64_t multiplier = 1) {
     const DepthwiseGeometry other{geometry.x, window, multiplier};
     const bool forward = is_able({GetParam().dtype, other, {}, contiguous});
@@ -154,15 +156,15 @@ TEST_P(DepthwiseDirectGpu, Others) {
   };
   EXPECT_TRUE(with({}));
   EXPECT_FALSE(with({.prologue = true}));
-  EXPECT_FALSE(with({.output = ForwardSeams::Output::statistics}));
-  EXPECT_FALSE(with({.output = ForwardSeams::Output::epilogue}));
+  EXPECT_FALSE(with({.output = ForwardFusion::Output::statistics}));
+  EXPECT_FALSE(with({.output = ForwardFusion::Output::epilogue}));
   EXPECT_TRUE(window_is_able(centered(7)));
   EXPECT_FALSE(window_is_able(centered(4)));
   EXPECT_FALSE(window_is_able({{3, 5}, {1, 1}, {1, 1}, {2, 2, 1, 1}}));
   EXPECT_FALSE(window_is_able({{3, 3}, {1, 1}, {2, 2}, {2, 2, 2, 2}}));
   EXPECT_FALSE(window_is_able(centered(3), 2));
-  for (const BackwardSeams& seams : {BackwardSeams{.prologue = true}, BackwardSeams{.gradient_prologue = true}}) {
-    const DepthwiseBackwardCase problem{GetParam().dtype, geometry, seams, contiguous};
+  for (const BackwardFusion& fusion : {BackwardFusion{.prologue = true}, BackwardFusion{.gradient_prologue = true}}) {
+    const DepthwiseBackwardCase problem{GetParam().dtype, geometry, fusion, contiguous};
     EXPECT_FALSE(is_able(problem, kWeightRole));
     EXPECT_FALSE(is_able(problem, kInputRole));
   }
@@ -205,8 +207,8 @@ TEST_P(DepthwiseDirectGpu, SmallProblems) {
   EXPECT_EQ(backward(1, "grad_weight"), kDirect);
   EXPECT_NE(backward(40 * gpu_multiprocessors(), "grad_weight"), kDirect);
   // Both gradients of others are one kernel's, on GPUs that have that.
-  const bool has_joint = has_hopper(GetParam().dtype) && GetParam().dtype != DataType::float64;
-  EXPECT_EQ(backward(large, "backward"), has_joint ? "hopper_joint" : "gpu_separate");
+  const bool has_fused_gradients = has_hopper(GetParam().dtype) && GetParam().dtype != DataType::float64;
+  EXPECT_EQ(backward(large, "backward"), has_fused_gradients ? "hopper_fused_gradients" : "gpu_separate");
 }
 
 }  // namespace

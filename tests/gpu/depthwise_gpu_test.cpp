@@ -35,7 +35,7 @@ class DepthwiseGpu : public OnGpu {
     return edges;
   }
 
-  // For the seams.
+  // For what is fused.
   const DepthwiseGeometry stride_one = {{2, 20, 8, 13}, centered(3)};
   const DepthwiseGeometry multiplied = {{2, 19, 8, 13}, centered(3, 2), 2};
   const DepthwiseGeometry stride_two = {{2, 8, 9, 10}, centered(3, 2)};
@@ -45,10 +45,10 @@ INSTANTIATE_TEST_SUITE_P(Targets, DepthwiseGpu, testing::ValuesIn(gpu_targets())
 
 TEST_P(DepthwiseGpu, Edges) { verify_forward_by_each(forward_edge_cases(GetParam().dtype, edges())); }
 
-TEST_P(DepthwiseGpu, Seams) {
-  verify_forward_by_each(forward_seam_cases(GetParam().dtype, stride_one, multiplied));
-  verify_forward_by_each(forward_seam_cases(GetParam().dtype, stride_two, stride_one));
-  verify_forward_by_each(forward_seam_cases(GetParam().dtype, stride_three, multiplied));
+TEST_P(DepthwiseGpu, Fusion) {
+  verify_forward_by_each(forward_fusion_cases(GetParam().dtype, stride_one, multiplied));
+  verify_forward_by_each(forward_fusion_cases(GetParam().dtype, stride_two, stride_one));
+  verify_forward_by_each(forward_fusion_cases(GetParam().dtype, stride_three, multiplied));
 }
 
 /// Enough of channels that TMA can take, and images whose columns fill its tiles, or do not.
@@ -78,16 +78,16 @@ std::vector<DepthwiseGeometry> tile_geometries() {
 std::vector<ForwardCase<DepthwiseGeometry>> tile_cases(DataType dtype) {
   std::vector<ForwardCase<DepthwiseGeometry>> cases;
   for (const DepthwiseGeometry& geometry : tile_geometries()) {
-    for (ForwardSeams seams :
-         {ForwardSeams{},
-          {.output = ForwardSeams::Output::statistics},
-          {.prologue = true, .activation = Activation::relu6, .output = ForwardSeams::Output::statistics},
+    for (ForwardFusion fusion :
+         {ForwardFusion{},
+          {.output = ForwardFusion::Output::statistics},
+          {.prologue = true, .activation = Activation::relu6, .output = ForwardFusion::Output::statistics},
           {.bias = true,
           .activation = Activation::silu,
-          .output = ForwardSeams::Output::epilogue,
+          .output = ForwardFusion::Output::epilogue,
           .epilogue_activation = Activation::relu,
           .residual = true}}) {
-      cases.push_back({dtype, geometry, seams, Memories::all(Memory::channels_last)});
+      cases.push_back({dtype, geometry, fusion, Memories::all(Memory::channels_last)});
     }
   }
   return cases;
@@ -104,7 +104,7 @@ TEST_P(DepthwiseGpu, Tiles) {
 
 TEST_P(DepthwiseGpu, ChannelsApart) {
   for (DepthwiseForwardCase problem : tile_cases(GetParam().dtype)) {
-    problem.seams.activation = Activation::identity;
+    problem.fusion.activation = Activation::identity;
     SCOPED_TRACE(testing::PrintToString(problem));
     for (const auto& kernel :
          able_forward(problem, {"hopper_tiles", "hopper_patches", "hopper_columns", "gpu_matrix", "gpu_rows"})) {
@@ -123,13 +123,14 @@ TEST_P(DepthwiseGpu, Random) {
 
 TEST_P(DepthwiseGpu, BackwardEdges) { verify_backward_by_all(backward_edge_cases(GetParam().dtype, edges())); }
 
-TEST_P(DepthwiseGpu, BackwardSeams) {
-  verify_backward_by_all(backward_seam_cases(GetParam().dtype, stride_one, multiplied));
-  verify_backward_by_all(backward_seam_cases(GetParam().dtype, stride_two, stride_one));
+TEST_P(DepthwiseGpu, BackwardFusion) {
+  verify_backward_by_all(backward_fusion_cases(GetParam().dtype, stride_one, multiplied));
+  verify_backward_by_all(backward_fusion_cases(GetParam().dtype, stride_two, stride_one));
 }
 
-/// Both gradients of windows for which there may be a kernel that computes them together, with what it takes of seams.
-std::vector<BackwardCase<DepthwiseGeometry>> joint_cases(DataType dtype) {
+/// Both gradients of windows for which there may be a kernel that computes them together, with what may be fused with
+/// it.
+std::vector<BackwardCase<DepthwiseGeometry>> fused_gradients_cases(DataType dtype) {
   std::vector<DepthwiseGeometry> geometries;
   for (const std::int64_t stride : {1, 2}) {
     const Window window = centered(3, stride);
@@ -153,24 +154,24 @@ std::vector<BackwardCase<DepthwiseGeometry>> joint_cases(DataType dtype) {
   }
   std::vector<BackwardCase<DepthwiseGeometry>> cases;
   for (const DepthwiseGeometry& geometry : geometries) {
-    BackwardSeams seams{.grad_bias = false};
-    cases.push_back({dtype, geometry, seams, Memories::all(Memory::channels_last)});
-    seams.gradient_prologue = true;
-    cases.push_back({dtype, geometry, seams, Memories::all(Memory::channels_last)});
-    seams.prologue = true;
+    BackwardFusion fusion{.grad_bias = false};
+    cases.push_back({dtype, geometry, fusion, Memories::all(Memory::channels_last)});
+    fusion.gradient_prologue = true;
+    cases.push_back({dtype, geometry, fusion, Memories::all(Memory::channels_last)});
+    fusion.prologue = true;
     for (const Activation activation : kActivations) {
-      seams.activation = activation;
-      seams.sums = activation != Activation::identity;
-      seams.gradient_prologue = activation != Activation::relu;
-      cases.push_back({dtype, geometry, seams, Memories::all(Memory::channels_last)});
+      fusion.activation = activation;
+      fusion.sums = activation != Activation::identity;
+      fusion.gradient_prologue = activation != Activation::relu;
+      cases.push_back({dtype, geometry, fusion, Memories::all(Memory::channels_last)});
     }
   }
   return cases;
 }
 
-TEST_P(DepthwiseGpu, BackwardJoint) {
-  const std::vector<DepthwiseBackwardCase> cases = joint_cases(GetParam().dtype);
-  const int runs = verify_backward_by_each(cases, {kBackwardRole}, {"hopper_joint"});
+TEST_P(DepthwiseGpu, BackwardFused) {
+  const std::vector<DepthwiseBackwardCase> cases = fused_gradients_cases(GetParam().dtype);
+  const int runs = verify_backward_by_each(cases, {kBackwardRole}, {"hopper_fused_gradients"});
   EXPECT_EQ(runs > 0, has_hopper(GetParam().dtype));
   verify_backward_by_each(cases, {kBackwardRole}, {"gpu_separate"});
 }
@@ -179,11 +180,11 @@ TEST_P(DepthwiseGpu, BackwardJoint) {
 std::vector<BackwardCase<DepthwiseGeometry>> backward_tile_cases(DataType dtype) {
   std::vector<BackwardCase<DepthwiseGeometry>> cases;
   for (const DepthwiseGeometry& geometry : tile_geometries()) {
-    for (const BackwardSeams& seams :
-         {BackwardSeams{.grad_x = false, .grad_bias = false}, BackwardSeams{.grad_x = false, .grad_weight = false},
-          BackwardSeams{.grad_weight = false, .grad_bias = false},
-          BackwardSeams{.grad_add = true, .grad_weight = false, .grad_bias = false}}) {
-      cases.push_back({dtype, geometry, seams, Memories::all(Memory::channels_last)});
+    for (const BackwardFusion& fusion :
+         {BackwardFusion{.grad_x = false, .grad_bias = false}, BackwardFusion{.grad_x = false, .grad_weight = false},
+          BackwardFusion{.grad_weight = false, .grad_bias = false},
+          BackwardFusion{.grad_add = true, .grad_weight = false, .grad_bias = false}}) {
+      cases.push_back({dtype, geometry, fusion, Memories::all(Memory::channels_last)});
     }
   }
   return cases;
@@ -207,8 +208,8 @@ void verify_isolation(const BackwardCase<DepthwiseGeometry>& problem) {
 
 TEST_P(DepthwiseGpu, BackwardChannelsApart) {
   for (const DepthwiseGeometry& geometry : tile_geometries()) {
-    const BackwardSeams seams{.grad_x = false, .grad_bias = false};
-    const BackwardCase<DepthwiseGeometry> problem{GetParam().dtype, geometry, seams,
+    const BackwardFusion fusion{.grad_x = false, .grad_bias = false};
+    const BackwardCase<DepthwiseGeometry> problem{GetParam().dtype, geometry, fusion,
                                                   Memories::all(Memory::channels_last)};
     SCOPED_TRACE(testing::PrintToString(problem));
     for (const auto& kernel :
@@ -261,8 +262,8 @@ TEST_P(DepthwiseGpu, ManyImagesOfWeights) {
 TEST_P(DepthwiseGpu, ManyImagesInTraining) {
   std::vector<ForwardCase<DepthwiseGeometry>> cases;
   const auto add = [&](const Sizes& x, std::int64_t stride, bool has_prologue) {
-    const ForwardSeams seams{.prologue = has_prologue, .output = ForwardSeams::Output::statistics};
-    cases.push_back({GetParam().dtype, {x, centered(3, stride)}, seams, Memories::all(Memory::channels_last)});
+    const ForwardFusion fusion{.prologue = has_prologue, .output = ForwardFusion::Output::statistics};
+    cases.push_back({GetParam().dtype, {x, centered(3, stride)}, fusion, Memories::all(Memory::channels_last)});
   };
   for (const std::int64_t width : {14, 50, 66}) add({128, 32, 2, width}, 1, false);
   add({32, 32, 5, 14}, 2, false);
@@ -288,8 +289,8 @@ std::vector<DepthwiseGeometry> wide_geometries() {
 TEST_P(DepthwiseGpu, BackwardInputTiles) {
   std::vector<BackwardCase<DepthwiseGeometry>> cases;
   for (const DepthwiseGeometry& geometry : wide_geometries()) {
-    const BackwardSeams seams{.grad_weight = false, .grad_bias = false};
-    cases.push_back({GetParam().dtype, geometry, seams, Memories::all(Memory::channels_last)});
+    const BackwardFusion fusion{.grad_weight = false, .grad_bias = false};
+    cases.push_back({GetParam().dtype, geometry, fusion, Memories::all(Memory::channels_last)});
   }
   const int runs = verify_backward_by_each(cases, {kInputRole}, {"hopper_patches"});
   EXPECT_EQ(runs > 0, has_hopper(GetParam().dtype) && size_of(GetParam().dtype) == 2);
@@ -353,9 +354,9 @@ TEST_P(DepthwiseGpu, Planes) {
   std::vector<ForwardCase<DepthwiseGeometry>> cases;
   for (const auto& geometries : {plane_geometries(), dilated_plane_geometries()}) {
     for (const DepthwiseGeometry& geometry : geometries) {
-      for (const ForwardSeams& seams : {ForwardSeams{}, ForwardSeams{.bias = true},
-                                        ForwardSeams{.bias = true, .output = ForwardSeams::Output::statistics}}) {
-        cases.push_back({GetParam().dtype, geometry, seams, Memories::all(Memory::contiguous)});
+      for (const ForwardFusion& fusion : {ForwardFusion{}, ForwardFusion{.bias = true},
+                                          ForwardFusion{.bias = true, .output = ForwardFusion::Output::statistics}}) {
+        cases.push_back({GetParam().dtype, geometry, fusion, Memories::all(Memory::contiguous)});
       }
     }
   }
@@ -364,8 +365,8 @@ TEST_P(DepthwiseGpu, Planes) {
 
 TEST_P(DepthwiseGpu, BackwardPlanes) {
   std::vector<BackwardCase<DepthwiseGeometry>> cases;
-  const auto append = [&](const DepthwiseGeometry& geometry, const BackwardSeams& seams) {
-    cases.push_back({GetParam().dtype, geometry, seams, Memories::all(Memory::contiguous)});
+  const auto append = [&](const DepthwiseGeometry& geometry, const BackwardFusion& fusion) {
+    cases.push_back({GetParam().dtype, geometry, fusion, Memories::all(Memory::contiguous)});
   };
   for (const DepthwiseGeometry& geometry : plane_geometries()) {
     append(geometry, {.grad_x = false});

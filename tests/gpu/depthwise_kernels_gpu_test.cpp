@@ -54,14 +54,14 @@ TEST_P(DepthwiseKernelsGpu, Forward) {
   std::size_t number = 0;
   for (const DepthwiseGeometry& geometry : geometries()) {
     for (const Memory memory : {Memory::contiguous, Memory::channels_last}) {
-      for (const ForwardSeams& seams :
-           {ForwardSeams{}, ForwardSeams{.bias = true, .output = ForwardSeams::Output::statistics},
-            ForwardSeams{.prologue = true,
+      for (const ForwardFusion& fusion :
+           {ForwardFusion{}, ForwardFusion{.bias = true, .output = ForwardFusion::Output::statistics},
+            ForwardFusion{.prologue = true,
             .activation = Activation::relu6,
-            .output = ForwardSeams::Output::epilogue,
+            .output = ForwardFusion::Output::epilogue,
             .epilogue_activation = Activation::relu,
             .residual = true}}) {
-        const DepthwiseForwardCase problem{GetParam().dtype, geometry, seams, Memories::all(memory)};
+        const DepthwiseForwardCase problem{GetParam().dtype, geometry, fusion, Memories::all(memory)};
         SCOPED_TRACE(testing::PrintToString(problem));
         ForwardTensors<DepthwiseGeometry> tensors(problem);
         const DepthwiseArguments arguments = tensors.arguments(problem);
@@ -85,14 +85,14 @@ TEST_P(DepthwiseKernelsGpu, Backward) {
   std::size_t number = 0;
   for (const DepthwiseGeometry& geometry : geometries()) {
     for (const Memory memory : {Memory::contiguous, Memory::channels_last}) {
-      for (const BackwardSeams& seams :
-           {BackwardSeams{}, BackwardSeams{.grad_bias = false}, BackwardSeams{.grad_weight = false, .grad_bias = false},
-            BackwardSeams{.prologue = true,
-            .activation = Activation::relu6,
-            .gradient_prologue = true,
-            .sums = true,
-            .grad_bias = false}}) {
-        const DepthwiseBackwardCase problem{GetParam().dtype, geometry, seams, Memories::all(memory)};
+      for (const BackwardFusion& fusion : {BackwardFusion{}, BackwardFusion{.grad_bias = false},
+                                           BackwardFusion{.grad_weight = false, .grad_bias = false},
+                                           BackwardFusion{.prologue = true,
+                                           .activation = Activation::relu6,
+                                           .gradient_prologue = true,
+                                           .sums = true,
+                                           .grad_bias = false}}) {
+        const DepthwiseBackwardCase problem{GetParam().dtype, geometry, fusion, Memories::all(memory)};
         SCOPED_TRACE(testing::PrintToString(problem));
         BackwardTensors<DepthwiseGeometry> tensors(problem);
         const DepthwiseBackwardArguments arguments = tensors.arguments(problem);

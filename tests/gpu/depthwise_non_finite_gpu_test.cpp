@@ -116,12 +116,12 @@ std::vector<DepthwiseGeometry> geometries() {
 }
 
 TEST_P(DepthwiseNonFiniteGpu, Forward) {
-  using enum ForwardSeams::Output;
+  using enum ForwardFusion::Output;
   const Precision precision(GetParam().dtype);
   for (const DepthwiseGeometry& geometry : geometries()) {
-    for (const ForwardSeams& seams : {ForwardSeams{}, {.bias = true, .output = statistics}}) {
+    for (const ForwardFusion& fusion : {ForwardFusion{}, {.bias = true, .output = statistics}}) {
       for (const Wild wild : kWilds) {
-        const ForwardCase<DepthwiseGeometry> problem{GetParam().dtype, geometry, seams,
+        const ForwardCase<DepthwiseGeometry> problem{GetParam().dtype, geometry, fusion,
                                                      Memories::all(Memory::channels_last)};
         SCOPED_TRACE(testing::PrintToString(problem) + ", wild " + std::to_string(static_cast<int>(wild)));
         ForwardTensors<DepthwiseGeometry> tensors(problem);

@@ -5,53 +5,139 @@
 #include <string>
 #include <vector>
 
+#include "fusedsc/backward/depthwise/depthwise_kernels.h"
+#include "fusedsc/backward/pointwise/pointwise_kernels.h"
 #include "fusedsc/forward/depthwise/depthwise_kernels.h"
 #include "fusedsc/forward/pointwise/pointwise_kernels.h"
 #include "gpu/gpu_under_test.h"
+#include "ops/backward_case.h"
 #include "ops/depthwise_cases.h"
 #include "ops/forward_case.h"
 #include "ops/pointwise_cases.h"
 
 namespace fusedsc::reference {
 
-template <class Geometry>
-std::vector<ForwardCase<Geometry>> generated_problems(DataType dtype);
+/// A kernel's. `separate`: the role in which "gpu_separate" leaves the kernel's role to it, or none.
+template <class Case, class Arguments>
+struct GeneratedSamples {
+  const char *role, *separate;
+  tuning::Kernel<Arguments> kernel;
+  std::vector<Case> problems;
+};
 
-template <>
-inline std::vector<ForwardCase<PointwiseGeometry>> generated_problems(DataType dtype) {
-  using enum ForwardSeams::Output;
-  const ForwardSeams biased{.bias = true},
+inline constexpr Memory kSampledMemories[] = {Memory::channels_last, Memory::contiguous};
+
+inline auto pointwise_samples(DataType dtype) {
+  using enum ForwardFusion::Output;
+  const ForwardFusion biased{.bias = true},
       fused{.prologue = true,
             .activation = Activation::relu6,
             .output = epilogue,
             .epilogue_activation = Activation::relu,
             .residual = true},
       training{.bias = true, .prologue = true, .activation = Activation::relu, .output = statistics};
-  std::vector<ForwardCase<PointwiseGeometry>> problems;
-  for (const Memory memory : {Memory::channels_last, Memory::contiguous}) {
+  GeneratedSamples<ForwardCase<PointwiseGeometry>, PointwiseArguments> samples{
+      "pointwise_conv2d.forward", nullptr, gpu::pointwise_generated(), {}};
+  for (const Memory memory : kSampledMemories) {
     const Memories memories = Memories::all(memory);
-    problems.push_back({dtype, {{2, 24, 7, 7}, 40}, biased, memories});
-    problems.push_back({dtype, {{1, 56, 8, 10}, 64}, fused, memories});
-    problems.push_back({dtype, {{2, 32, 12, 14}, 96}, training, memories});
-    problems.push_back({dtype, {{1, 66, 5, 7}, 70, 2}, {}, memories});
+    samples.problems.push_back({dtype, {{2, 24, 7, 7}, 40}, biased, memories});
+    samples.problems.push_back({dtype, {{1, 56, 8, 10}, 64}, fused, memories});
+    samples.problems.push_back({dtype, {{2, 32, 12, 14}, 96}, training, memories});
+    samples.problems.push_back({dtype, {{1, 66, 5, 7}, 70, 2}, {}, memories});
   }
-  return problems;
+  return samples;
 }
 
-template <>
-inline std::vector<ForwardCase<DepthwiseGeometry>> generated_problems(DataType dtype) {
-  using enum ForwardSeams::Output;
-  const ForwardSeams biased{.bias = true},
+inline auto depthwise_samples(DataType dtype) {
+  using enum ForwardFusion::Output;
+  const ForwardFusion biased{.bias = true},
       fused{.prologue = true, .activation = Activation::silu, .output = epilogue, .residual = true},
       training{.bias = true, .prologue = true, .activation = Activation::relu6, .output = statistics};
-  std::vector<ForwardCase<DepthwiseGeometry>> problems;
-  for (const Memory memory : {Memory::channels_last, Memory::contiguous}) {
+  GeneratedSamples<ForwardCase<DepthwiseGeometry>, DepthwiseArguments> samples{
+      "depthwise_conv2d.forward", nullptr, gpu::depthwise_generated(), {}};
+  for (const Memory memory : kSampledMemories) {
     const Memories memories = Memories::all(memory);
-    problems.push_back({dtype, {{2, 24, 11, 13}, centered(3)}, biased, memories});
-    problems.push_back({dtype, {{1, 20, 9, 14}, centered(4)}, fused, memories});
-    problems.push_back({dtype, {{2, 17, 16, 10}, centered(5, 2)}, training, memories});
+    samples.problems.push_back({dtype, {{2, 24, 11, 13}, centered(3)}, biased, memories});
+    samples.problems.push_back({dtype, {{1, 20, 9, 14}, centered(4)}, fused, memories});
+    samples.problems.push_back({dtype, {{2, 17, 16, 10}, centered(5, 2)}, training, memories});
   }
-  return problems;
+  return samples;
+}
+
+/// Of the input's gradient: nothing, a BatchNorm in front, a residual.
+inline const BackwardFusion kInputFusions[] = {
+    {.grad_weight = false, .grad_bias = false},
+    {.prologue = true,
+     .activation = Activation::relu6,
+     .gradient_prologue = true,
+     .sums = true,
+     .grad_weight = false,
+     .grad_bias = false},
+    {.activation = Activation::silu,
+     .gradient_prologue = true,
+     .grad_add = true,
+     .grad_weight = false,
+     .grad_bias = false},
+};
+inline const BackwardFusion kWeightFusions[] = {
+    {.grad_x = false},
+    {.prologue = true, .activation = Activation::relu, .gradient_prologue = true, .grad_x = false},
+};
+
+using DepthwiseGradientSamples = GeneratedSamples<BackwardCase<DepthwiseGeometry>, DepthwiseBackwardArguments>;
+
+inline DepthwiseGradientSamples depthwise_input_samples(DataType dtype) {
+  const auto& [plain, to_batch_norm, to_residual] = kInputFusions;
+  DepthwiseGradientSamples samples{
+      "depthwise_conv2d.grad_input", "depthwise_conv2d.backward", gpu::depthwise_generated_input(), {}};
+  for (const Memory memory : kSampledMemories) {
+    const Memories memories = Memories::all(memory);
+    samples.problems.push_back({dtype, {{2, 24, 11, 13}, centered(3, 2)}, plain, memories});
+    samples.problems.push_back({dtype, {{2, 20, 9, 14}, centered(3)}, to_batch_norm, memories});
+    samples.problems.push_back(
+        {dtype, {{1, 18, 13, 11}, {{4, 4}, {3, 3}, {1, 1}, {2, 0, 1, 3}}}, to_residual, memories});
+  }
+  return samples;
+}
+
+inline DepthwiseGradientSamples depthwise_weight_samples(DataType dtype) {
+  const auto& [plain, fused] = kWeightFusions;
+  DepthwiseGradientSamples samples{
+      "depthwise_conv2d.grad_weight", "depthwise_conv2d.backward", gpu::depthwise_generated_weight(), {}};
+  for (const Memory memory : kSampledMemories) {
+    const Memories memories = Memories::all(memory);
+    samples.problems.push_back({dtype, {{2, 20, 9, 14}, centered(4)}, plain, memories});
+    samples.problems.push_back({dtype, {{2, 24, 17, 11}, centered(3, 2)}, fused, memories});
+  }
+  return samples;
+}
+
+using PointwiseGradientSamples = GeneratedSamples<BackwardCase<PointwiseGeometry>, PointwiseBackwardArguments>;
+
+/// Rows of runs, and others.
+inline PointwiseGradientSamples pointwise_input_samples(DataType dtype) {
+  const auto& [plain, to_batch_norm, to_residual] = kInputFusions;
+  PointwiseGradientSamples samples{"pointwise_conv2d.backward", nullptr, pointwise_backward_generated(), {}};
+  for (const Memory memory : kSampledMemories) {
+    const Memories memories = Memories::all(memory);
+    samples.problems.push_back({dtype, {{2, 24, 8, 10}, 72}, plain, memories});
+    samples.problems.push_back({dtype, {{2, 96, 12, 14}, 40}, to_batch_norm, memories});
+    samples.problems.push_back({dtype, {{1, 66, 5, 7}, 70, 2}, to_residual, memories});
+    samples.problems.push_back({dtype, {{2, 56, 7, 7}, 40, 1, true}, to_batch_norm, memories});
+  }
+  return samples;
+}
+
+inline PointwiseGradientSamples pointwise_weight_samples(DataType dtype) {
+  const auto& [plain, fused] = kWeightFusions;
+  PointwiseGradientSamples samples{"pointwise_conv2d.backward", nullptr, pointwise_backward_generated(), {}};
+  for (const Memory memory : kSampledMemories) {
+    const Memories memories = Memories::all(memory);
+    samples.problems.push_back({dtype, {{2, 72, 8, 10}, 40}, plain, memories});
+    samples.problems.push_back({dtype, {{2, 40, 12, 14}, 96}, fused, memories});
+    samples.problems.push_back({dtype, {{3, 66, 5, 7}, 70, 2, true}, fused, memories});
+  }
+  return samples;
 }
 
 /// Of all that there are for a problem a few that are far apart.
@@ -68,8 +154,11 @@ inline tuning::Configs sampled(const tuning::Configs& configs, std::size_t probl
 /// The arguments of a problem, as plans are made for them.
 template <class Geometry>
 auto arguments_of_problem(const ForwardCase<Geometry>& problem) {
-  ForwardTensors<Geometry> tensors(problem);
-  return tensors.arguments(problem);
+  return ForwardTensors<Geometry>(problem).arguments(problem);
+}
+template <class Geometry>
+auto arguments_of_problem(const BackwardCase<Geometry>& problem) {
+  return BackwardTensors<Geometry>(problem).arguments(problem);
 }
 
 }  // namespace fusedsc::reference

@@ -52,6 +52,8 @@ void use_gpu_wave_size(int) {}
 
 int gpu_multiprocessors() { return gpu::multiprocessors(); }
 
+std::vector<long> gpu_matrix_instructions(DataType) { return {}; }
+
 const MemorySource& gpu_memory() {
   static const MemorySource source = {
       .device = Device::gpu,

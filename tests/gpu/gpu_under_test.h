@@ -16,6 +16,9 @@ namespace fusedsc::reference {
 std::vector<int> gpu_wave_sizes();
 void use_gpu_wave_size(int lanes);
 int gpu_multiprocessors();
+/// How often each of AMD's matrix instructions was executed that the pointwise kernels for any GPU multiply numbers of
+/// this type with, at the wave size in use: only the host executor counts.
+std::vector<long> gpu_matrix_instructions(DataType dtype);
 const MemorySource& gpu_memory();
 
 struct GpuTarget {

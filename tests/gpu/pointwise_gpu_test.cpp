@@ -26,7 +26,7 @@ class PointwiseGpu : public OnGpu {
     return edges;
   }
 
-  // For the seams.
+  // For what is fused.
   const PointwiseGeometry dense = {{2, 72, 12, 14}, 80};
   const PointwiseGeometry grouped = {{2, 24, 6, 7}, 36, 3};
 };
@@ -36,14 +36,14 @@ TEST_P(PointwiseGpu, Edges) {
   for_each_case(forward_edge_cases(GetParam().dtype, edges()), verify_forward<PointwiseGeometry>);
 }
 
-TEST_P(PointwiseGpu, Seams) {
-  for_each_case(forward_seam_cases(GetParam().dtype, dense, grouped), verify_forward<PointwiseGeometry>);
+TEST_P(PointwiseGpu, Fusion) {
+  for_each_case(forward_fusion_cases(GetParam().dtype, dense, grouped), verify_forward<PointwiseGeometry>);
 }
 
 /// Some steps of k, an odd number of them or shared unevenly, whose prologue is applied while others are multiplied.
 TEST_P(PointwiseGpu, PrologueOfManyChannels) {
   if (size_of(GetParam().dtype) != 2 || GetParam().wave_size != 32) GTEST_SKIP() << "for 16-bit types on Hopper GPUs";
-  using Output = ForwardSeams::Output;
+  using Output = ForwardFusion::Output;
   const PointwiseGeometry geometries[] = {
       {{1, 584, 7, 7}, 160}, {{2, 328, 7, 8}, 160}, {{3, 456, 8, 10}, 320},
       {{2, 392, 9, 9}, 96},  {{3, 200, 9, 11}, 64}, {{1, 968, 3, 5}, 32},
@@ -51,8 +51,8 @@ TEST_P(PointwiseGpu, PrologueOfManyChannels) {
   std::vector<ForwardCase<PointwiseGeometry>> cases;
   const auto add = [&](const PointwiseGeometry& geometry, Activation activation) {
     for (const Output output : {Output::plain, Output::statistics}) {
-      const ForwardSeams seams{.prologue = true, .activation = activation, .output = output};
-      cases.push_back({GetParam().dtype, geometry, seams, Memories::all(Memory::channels_last)});
+      const ForwardFusion fusion{.prologue = true, .activation = activation, .output = output};
+      cases.push_back({GetParam().dtype, geometry, fusion, Memories::all(Memory::channels_last)});
     }
   };
   for (const PointwiseGeometry& geometry : geometries) add(geometry, Activation::relu6);
@@ -69,27 +69,28 @@ TEST_P(PointwiseGpu, BackwardEdges) {
   for_each_case(backward_edge_cases(GetParam().dtype, edges()), verify_backward<PointwiseGeometry>);
 }
 
-TEST_P(PointwiseGpu, BackwardSeams) {
-  for_each_case(backward_seam_cases(GetParam().dtype, dense, grouped), verify_backward<PointwiseGeometry>);
+TEST_P(PointwiseGpu, BackwardFusion) {
+  for_each_case(backward_fusion_cases(GetParam().dtype, dense, grouped), verify_backward<PointwiseGeometry>);
 }
 
 /// Weights whose rows begin at odd multiples of 16 bytes, in one direction's steps of k or the other's; of each family
-/// of kernels, with and without seams.
+/// of kernels, with and without fusion.
 TEST_P(PointwiseGpu, WeightsInOddRuns) {
   if (size_of(GetParam().dtype) != 2 || GetParam().wave_size != 32) GTEST_SKIP() << "for 16-bit types on Hopper GPUs";
   std::vector<ForwardCase<PointwiseGeometry>> forward;
   std::vector<BackwardCase<PointwiseGeometry>> backward;
   const PointwiseGeometry geometries[] = {
       {{1, 24, 64, 65}, 144}, {{2, 40, 46, 46}, 120}, {{1, 24, 64, 64}, 72}, {{1, 40, 64, 64}, 80}};
-  bool has_seams = false;
+  bool has_fusion = false;
   for (const PointwiseGeometry& geometry : geometries) {
-    has_seams = !has_seams;
+    has_fusion = !has_fusion;
     for (const Memory memory : {Memory::contiguous, Memory::channels_last}) {
-      const auto output = has_seams ? ForwardSeams::Output::statistics : ForwardSeams::Output::plain;
-      forward.push_back({GetParam().dtype, geometry, {.prologue = has_seams, .output = output}, Memories::all(memory)});
-      const BackwardSeams seams{.prologue = has_seams, .sums = has_seams, .grad_weight = false, .grad_bias = false};
-      backward.push_back({GetParam().dtype, geometry, seams, Memories::all(memory)});
-      has_seams = !has_seams;
+      const auto output = has_fusion ? ForwardFusion::Output::statistics : ForwardFusion::Output::plain;
+      forward.push_back(
+          {GetParam().dtype, geometry, {.prologue = has_fusion, .output = output}, Memories::all(memory)});
+      const BackwardFusion fusion{.prologue = has_fusion, .sums = has_fusion, .grad_weight = false, .grad_bias = false};
+      backward.push_back({GetParam().dtype, geometry, fusion, Memories::all(memory)});
+      has_fusion = !has_fusion;
     }
   }
   for_each_case(forward, verify_forward<PointwiseGeometry>);
@@ -105,35 +106,57 @@ TEST_P(PointwiseGpu, TilesOfWholeRows) {
                                           {{2, 40, 46, 46}, 120},  {{1, 8, 64, 66}, 120},  {{5, 56, 30, 29}, 104},
                                           {{1, 24, 9, 11}, 72},    {{1, 16, 64, 66}, 104}, {{1, 24, 232, 224}, 24}};
   const Memories memories = Memories::all(Memory::channels_last);
-  const ForwardSeams epilogue{
-      .output = ForwardSeams::Output::epilogue, .epilogue_activation = Activation::relu6, .residual = true};
+  const ForwardFusion epilogue{
+      .output = ForwardFusion::Output::epilogue, .epilogue_activation = Activation::relu6, .residual = true};
   std::vector<ForwardCase<PointwiseGeometry>> forward{{GetParam().dtype, {{1, 40, 112, 224}, 136}, {}, memories}};
   std::vector<BackwardCase<PointwiseGeometry>> backward;
   bool has_epilogue = false;
   for (const PointwiseGeometry& geometry : geometries) {
     has_epilogue = !has_epilogue;
-    forward.push_back({GetParam().dtype, geometry, has_epilogue ? epilogue : ForwardSeams{}, memories});
+    forward.push_back({GetParam().dtype, geometry, has_epilogue ? epilogue : ForwardFusion{}, memories});
     backward.push_back({GetParam().dtype, geometry, {.grad_weight = false, .grad_bias = false}, memories});
   }
   for_each_case(forward, verify_forward<PointwiseGeometry>);
   for_each_case(backward, verify_backward<PointwiseGeometry>);
 }
 
-TEST_P(PointwiseGpu, BackwardWithoutOutput) {
-  const PointwiseGeometry geometries[] = {
-      {{1, 8, 5, 7}, 72},    {{2, 16, 21, 23}, 96}, {{1, 24, 13, 17}, 144},  // sums that registers hold,
-      {{2, 32, 14, 9}, 192}, {{1, 40, 5, 17}, 264}, {{1, 64, 8, 16}, 384},   // of groups that share tiles, too,
-      {{3, 96, 7, 7}, 576},  {{1, 80, 5, 7}, 480},                           // of blocks that share positions,
-      {{1, 200, 5, 5}, 16},  {{1, 12, 5, 7}, 96},                            // and what is for others
-  };
-  std::vector<BackwardCase<PointwiseGeometry>> cases;
-  BackwardSeams seams{.gradient_prologue = true, .grad_bias = false, .output_is_of_x = true};
-  for (const PointwiseGeometry& geometry : geometries) {
-    seams.grad_add = !seams.grad_add;
-    cases.push_back({GetParam().dtype, geometry, seams, Memories::all(Memory::channels_last)});
+/// Where there are Hopper's kernels: that those of the first `count` problems, and of no other, are `kernel`'s.
+void expect_taken(const std::vector<BackwardCase<PointwiseGeometry>>& cases, const std::string& kernel,
+                  std::size_t count) {
+  std::size_t number = 0;
+  for (const BackwardCase<PointwiseGeometry>& test : cases) {
+    BackwardTensors<PointwiseGeometry> tensors(test);
+    bool is_taken = false, has_hopper = false;
+    for (const Candidate& candidate : explain_pointwise_conv2d_backward(tensors.arguments(test))) {
+      if (candidate.implementation != kernel) continue;
+      is_taken = is_taken || candidate.taken;
+      has_hopper = has_hopper || candidate.why_not != "the GPU is no Hopper";
+    }
+    if (!has_hopper) return;
+    EXPECT_EQ(is_taken, number++ < count) << testing::PrintToString(test);
   }
-  seams.grad_weight = false;
-  cases.push_back({GetParam().dtype, geometries[0], seams, Memories::all(Memory::channels_last)});
+}
+
+TEST_P(PointwiseGpu, BackwardWithoutOutput) {
+  const PointwiseGeometry geometries[] =
+      {
+          {{1, 8, 5, 7}, 72},    {{2, 16, 21, 23}, 96}, {{1, 24, 13, 17}, 144},  // sums that registers hold,
+          {{2, 32, 14, 9}, 192}, {{1, 40, 5, 17}, 264}, {{1, 64, 8, 16}, 384},   // of groups that share tiles, too,
+          {{3, 96, 7, 7}, 576},  {{1, 80, 5, 7}, 480},                           // of blocks that share positions,
+          {{2, 16, 9, 11}, 48},  {{1, 24, 10, 13}, 72}, {{1, 24, 5, 9}, 88},     // other networks' expansions,
+          {{1, 40, 8, 9}, 120},  {{2, 40, 7, 9}, 240},  {{1, 48, 5, 7}, 96},
+          {{1, 80, 7, 7}, 160},  {{1, 80, 5, 9}, 184},  {{1, 80, 3, 25}, 200},
+          {{1, 80, 5, 7}, 320},  {{1, 200, 5, 5}, 16},  {{1, 12, 5, 7}, 96},  // and what is for others
+      };
+  std::vector<BackwardCase<PointwiseGeometry>> cases;
+  BackwardFusion fusion{.gradient_prologue = true, .grad_bias = false, .output_is_of_x = true};
+  for (const PointwiseGeometry& geometry : geometries) {
+    fusion.grad_add = !fusion.grad_add;
+    cases.push_back({GetParam().dtype, geometry, fusion, Memories::all(Memory::channels_last)});
+  }
+  if (size_of(GetParam().dtype) == 2) expect_taken(cases, "hopper_n_resident", std::size(geometries) - 2);
+  fusion.grad_weight = false;
+  cases.push_back({GetParam().dtype, geometries[0], fusion, Memories::all(Memory::channels_last)});
   for_each_case(cases, verify_backward<PointwiseGeometry>);
 }
 
@@ -146,25 +169,26 @@ TEST_P(PointwiseGpu, FewOutputs) {
   for (const Memory memory : {Memory::contiguous, Memory::channels_last}) {
     std::int64_t outputs = 0;
     for (const Sizes& x : inputs) {
-      for (const ForwardSeams& seams : {ForwardSeams{.bias = true,
-                                       .prologue = true,
-                                       .activation = Activation::relu6,
-                                       .output = ForwardSeams::Output::statistics},
-                                        ForwardSeams{.activation = Activation::silu,
-                                        .output = ForwardSeams::Output::epilogue,
-                                        .epilogue_activation = Activation::relu,
-                                        .residual = true}}) {
-        forward.push_back({GetParam().dtype, {x, 1}, seams, Memories::all(memory)});
+      for (const ForwardFusion& fusion : {ForwardFusion{.bias = true,
+                                         .prologue = true,
+                                         .activation = Activation::relu6,
+                                         .output = ForwardFusion::Output::statistics},
+                                          ForwardFusion{.activation = Activation::silu,
+                                          .output = ForwardFusion::Output::epilogue,
+                                          .epilogue_activation = Activation::relu,
+                                          .residual = true}}) {
+        forward.push_back({GetParam().dtype, {x, 1}, fusion, Memories::all(memory)});
       }
       outputs = outputs % 4 + 1;
-      for (const BackwardSeams& seams : {BackwardSeams{.prologue = true, .activation = Activation::relu6, .sums = true},
-                                         BackwardSeams{.prologue = true,
-                                         .activation = Activation::hardswish,
-                                         .sums = true,
-                                         .grad_weight = false,
-                                         .grad_bias = false},
-                                         BackwardSeams{.grad_x = false}}) {
-        backward.push_back({GetParam().dtype, {x, outputs}, seams, Memories::all(memory)});
+      for (const BackwardFusion& fusion :
+           {BackwardFusion{.prologue = true, .activation = Activation::relu6, .sums = true},
+            BackwardFusion{.prologue = true,
+            .activation = Activation::hardswish,
+            .sums = true,
+            .grad_weight = false,
+            .grad_bias = false},
+            BackwardFusion{.grad_x = false}}) {
+        backward.push_back({GetParam().dtype, {x, outputs}, fusion, Memories::all(memory)});
       }
     }
   }
@@ -253,8 +277,8 @@ TEST_P(PointwiseTf32Gpu, Edges) {
   for_each_case(forward_edge_cases(GetParam().dtype, tf32_edges()), verify_forward<PointwiseGeometry>);
 }
 
-TEST_P(PointwiseTf32Gpu, Seams) {
-  for_each_case(forward_seam_cases(GetParam().dtype, tf32_dense, tf32_grouped), verify_forward<PointwiseGeometry>);
+TEST_P(PointwiseTf32Gpu, Fusion) {
+  for_each_case(forward_fusion_cases(GetParam().dtype, tf32_dense, tf32_grouped), verify_forward<PointwiseGeometry>);
 }
 
 TEST_P(PointwiseTf32Gpu, Random) {
@@ -268,24 +292,24 @@ TEST_P(PointwiseTf32Gpu, BackwardEdges) {
 
 /// Input gradients whose weight is read as planes: fewer positions and channels than a tile has, and more; k that one
 /// group goes through, that several share, and that a cluster does.
-TEST_P(PointwiseTf32Gpu, InputGradientExchanged) {
+TEST_P(PointwiseTf32Gpu, InputGradientSwapAb) {
   const PointwiseGeometry geometries[] = {
       {{1, 16, 1, 3}, 24, 1, true},   {{2, 36, 3, 5}, 40, 1, true},   {{1, 100, 9, 9}, 72, 1, true},
       {{3, 136, 4, 4}, 328, 1, true}, {{2, 264, 7, 7}, 64, 1, true},  {{1, 40, 2, 2}, 1160, 1, true},
       {{1, 324, 5, 7}, 132, 1, true}, {{2, 64, 10, 13}, 20, 1, true},
   };
   std::vector<BackwardCase<PointwiseGeometry>> cases;
-  const BackwardSeams seams{.grad_weight = false, .grad_bias = false};
+  const BackwardFusion fusion{.grad_weight = false, .grad_bias = false};
   for (const PointwiseGeometry& geometry : geometries) {
-    cases.push_back({GetParam().dtype, geometry, seams, Memories::all(Memory::channels_last)});
+    cases.push_back({GetParam().dtype, geometry, fusion, Memories::all(Memory::channels_last)});
   }
   for_each_case(cases, verify_backward<PointwiseGeometry>);
 }
 
-TEST_P(PointwiseTf32Gpu, BackwardSeams) {
-  for_each_case(backward_seam_cases(GetParam().dtype, tf32_dense, tf32_grouped), verify_backward<PointwiseGeometry>);
-  const BackwardSeams seams{.prologue = true, .gradient_prologue = true, .sums = true, .grad_bias = false};
-  verify_backward<PointwiseGeometry>({GetParam().dtype, tf32_wide, seams, Memories::all(Memory::channels_last)});
+TEST_P(PointwiseTf32Gpu, BackwardFusion) {
+  for_each_case(backward_fusion_cases(GetParam().dtype, tf32_dense, tf32_grouped), verify_backward<PointwiseGeometry>);
+  const BackwardFusion fusion{.prologue = true, .gradient_prologue = true, .sums = true, .grad_bias = false};
+  verify_backward<PointwiseGeometry>({GetParam().dtype, tf32_wide, fusion, Memories::all(Memory::channels_last)});
 }
 
 /// Expansions whose output is not read: sums that registers hold, with outputs missing, and what is for others.
@@ -293,14 +317,16 @@ TEST_P(PointwiseTf32Gpu, BackwardWithoutOutput) {
   const PointwiseGeometry geometries[] = {
       {{2, 16, 21, 23}, 96, 1, true}, {{1, 16, 5, 7}, 72, 1, true},   {{1, 24, 13, 17}, 144, 1, true},
       {{1, 24, 8, 12}, 100, 1, true}, {{2, 32, 14, 9}, 192, 1, true}, {{1, 32, 9, 11}, 132, 1, true},
-      {{1, 32, 4, 4}, 64, 1, true},   {{1, 40, 5, 17}, 240, 1, true},
+      {{1, 32, 4, 4}, 64, 1, true},   {{2, 16, 9, 11}, 48, 1, true},  {{1, 24, 10, 13}, 72, 1, true},
+      {{1, 32, 7, 15}, 96, 1, true},  {{1, 40, 5, 17}, 240, 1, true},
   };
   std::vector<BackwardCase<PointwiseGeometry>> cases;
-  BackwardSeams seams{.gradient_prologue = true, .grad_bias = false, .output_is_of_x = true};
+  BackwardFusion fusion{.gradient_prologue = true, .grad_bias = false, .output_is_of_x = true};
   for (const PointwiseGeometry& geometry : geometries) {
-    seams.grad_add = !seams.grad_add;
-    cases.push_back({GetParam().dtype, geometry, seams, Memories::all(Memory::channels_last)});
+    fusion.grad_add = !fusion.grad_add;
+    cases.push_back({GetParam().dtype, geometry, fusion, Memories::all(Memory::channels_last)});
   }
+  expect_taken(cases, "hopper_tf32_n_resident", std::size(geometries) - 1);  // 40 channels are for others
   for_each_case(cases, verify_backward<PointwiseGeometry>);
 }
 
@@ -315,12 +341,12 @@ TEST_P(PointwiseTf32Gpu, BackwardProjection) {
   for (const PointwiseGeometry& geometry : geometries) {
     for (const Activation activation :
          {Activation::identity, Activation::relu, Activation::relu6, Activation::silu, Activation::gelu}) {
-      const BackwardSeams seams{.prologue = true,
-                                .activation = activation,
-                                .gradient_prologue = activation != Activation::relu,
-                                .sums = true,
-                                .grad_bias = false};
-      cases.push_back({GetParam().dtype, geometry, seams, Memories::all(Memory::channels_last)});
+      const BackwardFusion fusion{.prologue = true,
+                                  .activation = activation,
+                                  .gradient_prologue = activation != Activation::relu,
+                                  .sums = true,
+                                  .grad_bias = false};
+      cases.push_back({GetParam().dtype, geometry, fusion, Memories::all(Memory::channels_last)});
     }
   }
   for_each_case(cases, verify_backward<PointwiseGeometry>);
@@ -353,9 +379,9 @@ TEST_P(PointwiseGpu, BothGradientsOfProjections) {
                                                                           {{2, 136, 8, 9}, 160}}) {
     for (const Activation activation : kActivations) {
       for (const bool on : {false, true}) {
-        const BackwardSeams seams{
+        const BackwardFusion fusion{
             .prologue = true, .activation = activation, .gradient_prologue = on, .sums = true, .grad_bias = false};
-        cases.push_back({dtype, geometry, seams, Memories::all(Memory::channels_last)});
+        cases.push_back({dtype, geometry, fusion, Memories::all(Memory::channels_last)});
       }
     }
   }
@@ -369,12 +395,12 @@ TEST_P(PointwiseGpu, BothGradientsOfManyPositions) {
   std::vector<BackwardCase<PointwiseGeometry>> cases;
   for (const PointwiseGeometry& geometry : std::vector<PointwiseGeometry>{
            {{1, 40, 57, 61}, 64}, {{2, 32, 45, 47}, 16}, {{1, 24, 43, 61}, 160}, {{1, 64, 27, 43}, 320}}) {
-    const BackwardSeams seams{.prologue = true,
-                              .activation = Activation::relu6,
-                              .gradient_prologue = false,
-                              .sums = true,
-                              .grad_bias = false};
-    cases.push_back({dtype, geometry, seams, Memories::all(Memory::channels_last)});
+    const BackwardFusion fusion{.prologue = true,
+                                .activation = Activation::relu6,
+                                .gradient_prologue = false,
+                                .sums = true,
+                                .grad_bias = false};
+    cases.push_back({dtype, geometry, fusion, Memories::all(Memory::channels_last)});
   }
   for (const PointwiseGeometry& geometry :
        std::vector<PointwiseGeometry>{{{1, 64, 57, 61}, 128}, {{1, 32, 45, 47}, 64}, {{1, 24, 43, 61}, 256}}) {

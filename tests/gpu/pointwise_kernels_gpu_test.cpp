@@ -40,7 +40,7 @@ class PointwiseKernelsGpu : public OnGpu {
     const Forward problem{
         GetParam().dtype, {{1, 16, 8, 8}, 16, 1, is_tf32()}, {}, Memories::all(Memory::channels_last)};
     ForwardTensors<PointwiseGeometry> tensors(problem);
-    return !able(gpu::pointwise_gpu_kernels(), tensors.arguments(problem), {"hopper_kept"}).empty();
+    return !able(gpu::pointwise_gpu_kernels(), tensors.arguments(problem), {"hopper_resident"}).empty();
   }
 
   /// Whether every kernel had a problem, of those that this GPU and type have any.
@@ -52,7 +52,7 @@ class PointwiseKernelsGpu : public OnGpu {
       const std::string name = kernel.name;
       if (name == "cpu" || name == "generated" || (starts_with(name, "hopper") && !has_hopper())) continue;
       if (starts_with(name, "hopper_tf32") && is_half) continue;
-      if (!is_half && (name == "hopper_joint" || name == "hopper_narrow" || name == "hopper_rows")) continue;
+      if (!is_half && (name == "hopper_n_resident" || name == "hopper_narrow" || name == "hopper_rows")) continue;
       if (!is_half && name == "gpu_fragments") continue;
       EXPECT_GT(runs.count(name), 0u) << "no problem of this test is for " << name;
     }
@@ -62,8 +62,8 @@ INSTANTIATE_TEST_SUITE_P(Targets, PointwiseKernelsGpu, testing::ValuesIn(gpu_tar
                          testing::PrintToStringParamName());
 
 TEST_P(PointwiseKernelsGpu, Forward) {
-  using enum ForwardSeams::Output;
-  const ForwardSeams seams[] = {
+  using enum ForwardFusion::Output;
+  const ForwardFusion fusion[] = {
       {},
       {.bias = true},
       {.prologue = true, .activation = Activation::relu6, .output = statistics},
@@ -75,7 +75,7 @@ TEST_P(PointwiseKernelsGpu, Forward) {
   std::size_t number = 0;
   for (const PointwiseGeometry& geometry : geometries()) {
     for (const Memory memory : memories()) {
-      for (const ForwardSeams& each : {seams[0], seams[1 + (number + number / 4) % 4]}) {
+      for (const ForwardFusion& each : {fusion[0], fusion[1 + (number + number / 4) % 4]}) {
         const Forward problem{GetParam().dtype, geometry, each, Memories::all(memory)};
         SCOPED_TRACE(testing::PrintToString(problem));
         ForwardTensors<PointwiseGeometry> tensors(problem);
@@ -95,32 +95,32 @@ TEST_P(PointwiseKernelsGpu, Forward) {
 }
 
 TEST_P(PointwiseKernelsGpu, Backward) {
-  const BackwardSeams of_x{.gradient_prologue = true, .grad_bias = false, .output_is_of_x = true},
+  const BackwardFusion of_x{.gradient_prologue = true, .grad_bias = false, .output_is_of_x = true},
       training{.prologue = true,
                .activation = Activation::relu6,
                .gradient_prologue = true,
                .sums = true,
                .grad_bias = false},
-      each_seams[] = {{.grad_bias = false},
-                      {.grad_weight = false, .grad_bias = false},
-                      {.grad_x = false},
-                      of_x,
-                      training,
-                      {.grad_x = false, .grad_bias = false}};
+      each_fusion[] = {{.grad_bias = false},
+                       {.grad_weight = false, .grad_bias = false},
+                       {.grad_x = false},
+                       of_x,
+                       training,
+                       {.grad_x = false, .grad_bias = false}};
   std::vector<Backward> problems;
-  const auto add = [&](PointwiseGeometry geometry, const BackwardSeams& seams, Memory memory) {
+  const auto add = [&](PointwiseGeometry geometry, const BackwardFusion& fusion, Memory memory) {
     if (geometry.groups == 1) geometry.tf32 = is_tf32();
-    problems.push_back({GetParam().dtype, geometry, seams, Memories::all(memory)});
+    problems.push_back({GetParam().dtype, geometry, fusion, Memories::all(memory)});
   };
   for (const PointwiseGeometry& geometry : geometries()) {
-    for (const Memory memory : memories()) add(geometry, each_seams[problems.size() % std::size(each_seams)], memory);
+    for (const Memory memory : memories()) add(geometry, each_fusion[problems.size() % std::size(each_fusion)], memory);
   }
   // Expansions and projections, for the kernels that compute both gradients at once.
   for (const Memory memory : memories()) {
     add({{2, 16, 21, 23}, 96}, of_x, memory);
     add({{2, 32, 14, 9}, 192}, of_x, memory);
     add({{2, 32, 9, 13}, 16}, training, memory);
-    add({{1, 8, 24, 26}, 16}, each_seams[0], memory);
+    add({{1, 8, 24, 26}, 16}, each_fusion[0], memory);
   }
   std::map<std::string, int> runs;
   std::size_t number = 0;
@@ -144,7 +144,7 @@ TEST_P(PointwiseKernelsGpu, Backward) {
 TEST_P(PointwiseKernelsGpu, OneGradient) {
   if (!has_hopper()) GTEST_SKIP() << "on Hopper GPUs";
   constexpr std::size_t kMost = 6;
-  const BackwardSeams only_input{.grad_weight = false, .grad_bias = false},
+  const BackwardFusion only_input{.grad_weight = false, .grad_bias = false},
       only_weight{.grad_x = false, .grad_bias = false},
       normalised{.prologue = true, .gradient_prologue = true, .grad_x = false, .grad_bias = false};
   std::map<std::string, std::size_t> configs;
@@ -152,13 +152,13 @@ TEST_P(PointwiseKernelsGpu, OneGradient) {
   for (const PointwiseGeometry& geometry :
        {PointwiseGeometry{{3, 72, 14, 14}, 80, 1, is_tf32()}, {{2, 24, 12, 14}, 136, 1, is_tf32()}}) {
     for (const Memory memory : memories()) {
-      for (const BackwardSeams& seams : {only_input, only_weight, normalised}) {
-        const Backward problem{GetParam().dtype, geometry, seams, Memories::all(memory)};
+      for (const BackwardFusion& fusion : {only_input, only_weight, normalised}) {
+        const Backward problem{GetParam().dtype, geometry, fusion, Memories::all(memory)};
         SCOPED_TRACE(testing::PrintToString(problem));
         BackwardTensors<PointwiseGeometry> tensors(problem);
         const PointwiseBackwardArguments arguments = tensors.arguments(problem);
         for (const auto& kernel : able(pointwise_backward_kernels(), arguments,
-                                       {"hopper", "hopper_planes", "hopper_teams", "hopper_narrow"})) {
+                                       {"hopper", "hopper_planes", "hopper_warp_sliced_k", "hopper_narrow"})) {
           for (const std::string& choice : some_choices(kernel, arguments, number, kMost)) {
             verify_by(kBackwardRole, choice, [&] { verify_backward(problem); });
             if (choice.find('/') != std::string::npos) ++configs[kernel.name];
@@ -169,7 +169,8 @@ TEST_P(PointwiseKernelsGpu, OneGradient) {
       }
     }
   }
-  for (const char* kernel : {"hopper", "hopper_planes", "hopper_teams"}) EXPECT_GT(configs[kernel], kMost) << kernel;
+  for (const char* kernel : {"hopper", "hopper_planes", "hopper_warp_sliced_k"})
+    EXPECT_GT(configs[kernel], kMost) << kernel;
 }
 
 /// A config of another problem, or of none, is said to be one; nothing else runs in its place.
@@ -183,7 +184,7 @@ TEST_P(PointwiseKernelsGpu, ConfigsThatDoNotFit) {
     BackwardTensors<PointwiseGeometry> tensors(problem);
     const PointwiseBackwardArguments arguments = tensors.arguments(problem);
     for (const auto& kernel :
-         able(pointwise_backward_kernels(), arguments, {"hopper", "hopper_teams", "hopper_narrow"})) {
+         able(pointwise_backward_kernels(), arguments, {"hopper", "hopper_warp_sliced_k", "hopper_narrow"})) {
       for (const char* config : {"rows=64", "rows=64 columns=64 groups=8 splits=100000 depth=32", "groups=3 depth=7"}) {
         EXPECT_THROW(kernel.plan(arguments, tuning::parsed(config), 1), Unsupported) << kernel.name << '/' << config;
       }
@@ -217,8 +218,8 @@ TEST_P(PointwiseKernelsGpu, Tf32BehindPrologues) {
       }
     }
   }
-  for (const char* kernel : {"hopper_planes_cut", "gpu_tiles"}) EXPECT_GT(runs[kernel], 0) << kernel;
-  for (const char* kernel : {"hopper_planes", "hopper_teams", "gpu_tiles"})
+  for (const char* kernel : {"hopper_planes_sliced_k", "gpu_tiles"}) EXPECT_GT(runs[kernel], 0) << kernel;
+  for (const char* kernel : {"hopper_planes", "hopper_warp_sliced_k", "gpu_tiles"})
     EXPECT_GT(gradient_runs[kernel], 0) << kernel;
 }
 
@@ -228,14 +229,14 @@ TEST_P(PointwiseKernelsGpu, GradientsApart) {
   const Backward problem{
       GetParam().dtype, {{3, 136, 8, 8}, 72, 1, is_tf32()}, {.grad_bias = false}, Memories::all(Memory::contiguous)};
   const Forced both(kBackwardRole, "hopper_planes");
-  for (const char* weight : {"hopper_teams", "gpu_tiles"}) {
+  for (const char* weight : {"hopper_warp_sliced_k", "gpu_tiles"}) {
     verify_by(kWeightRole, weight, [&] { verify_backward(problem); });
   }
   const Forced separate(kBackwardRole, "gpu_separate");
-  for (const char* weight : {"hopper_teams", "gpu_tiles"}) {
+  for (const char* weight : {"hopper_warp_sliced_k", "gpu_tiles"}) {
     verify_by(kWeightRole, weight, [&] { verify_backward(problem); });
   }
-  const Forced teams(kBackwardRole, "hopper_teams");
+  const Forced slices(kBackwardRole, "hopper_warp_sliced_k");
   for (const char* input : {"hopper_planes", "gpu_tiles"}) {
     verify_by(kInputRole, input, [&] { verify_backward(problem); });
   }
@@ -271,7 +272,7 @@ TEST_P(PointwiseKernelsGpu, ForceSaysWhatItCannot) {
   const Forward problem{GetParam().dtype, {{1, 16, 8, 8}, 24}, {}, Memories::all(Memory::channels_last)};
   ForwardTensors<PointwiseGeometry> tensors(problem);
   const PointwiseArguments arguments = tensors.arguments(problem);
-  for (const char* choice : {"gpu_few", "gpu_tiles/rows=7 columns=64 depth=64", "gpu_tiles/stages=3", "cpu"}) {
+  for (const char* choice : {"gpu_skinny", "gpu_tiles/rows=7 columns=64 depth=64", "gpu_tiles/stages=3", "cpu"}) {
     const Forced forced(kForwardRole, choice);
     EXPECT_THROW(run(PointwiseGeometry::kForward, arguments), Unsupported) << choice;
   }

@@ -44,9 +44,9 @@ TEST_P(PointwisePlanesGpu, Forward) {
   }
 }
 
-TEST_P(PointwisePlanesGpu, ForwardSeams) {
-  using Output = ForwardSeams::Output;
-  const ForwardSeams seams[] = {
+TEST_P(PointwisePlanesGpu, ForwardFusion) {
+  using Output = ForwardFusion::Output;
+  const ForwardFusion fusion[] = {
       {.bias = true},
       {.output = Output::statistics},
       {.prologue = true, .activation = Activation::relu6, .output = Output::statistics},
@@ -56,19 +56,19 @@ TEST_P(PointwisePlanesGpu, ForwardSeams) {
   };
   std::size_t i = 0;
   for (const PointwiseGeometry& geometry : geometries()) {
-    verify_forward<PointwiseGeometry>({GetParam().dtype, geometry, seams[i++ % std::size(seams)], contiguous()});
+    verify_forward<PointwiseGeometry>({GetParam().dtype, geometry, fusion[i++ % std::size(fusion)], contiguous()});
   }
 }
 
 TEST_P(PointwisePlanesGpu, InputGradient) {
-  const BackwardSeams seams{.grad_weight = false, .grad_bias = false};
+  const BackwardFusion fusion{.grad_weight = false, .grad_bias = false};
   for (const PointwiseGeometry& geometry : geometries()) {
-    verify_backward<PointwiseGeometry>({GetParam().dtype, geometry, seams, contiguous()});
+    verify_backward<PointwiseGeometry>({GetParam().dtype, geometry, fusion, contiguous()});
   }
 }
 
-TEST_P(PointwisePlanesGpu, InputGradientSeams) {
-  const BackwardSeams seams[] = {
+TEST_P(PointwisePlanesGpu, InputGradientFusion) {
+  const BackwardFusion fusion[] = {
       {.grad_add = true, .grad_weight = false, .grad_bias = false},
       {.gradient_prologue = true, .grad_weight = false, .grad_bias = false},
       {.prologue = true, .activation = Activation::relu6, .sums = true, .grad_weight = false, .grad_bias = false},
@@ -77,7 +77,7 @@ TEST_P(PointwisePlanesGpu, InputGradientSeams) {
   };
   std::size_t i = 0;
   for (const PointwiseGeometry& geometry : geometries()) {
-    verify_backward<PointwiseGeometry>({GetParam().dtype, geometry, seams[i++ % std::size(seams)], contiguous()});
+    verify_backward<PointwiseGeometry>({GetParam().dtype, geometry, fusion[i++ % std::size(fusion)], contiguous()});
   }
 }
 
@@ -85,28 +85,28 @@ TEST_P(PointwisePlanesGpu, InputGradientSeams) {
 /// fewer than blocks have groups.
 TEST_P(PointwisePlanesGpu, TilesRoundTheBlocks) {
   const PointwiseGeometry geometries[] = {{{5, 24, 64, 64}, 24}, {{2, 136, 8, 8}, 24}};
-  const BackwardSeams sums{
+  const BackwardFusion sums{
       .prologue = true, .activation = Activation::relu6, .sums = true, .grad_weight = false, .grad_bias = false};
   for (PointwiseGeometry geometry : geometries) {
     geometry.tf32 = GetParam().dtype == DataType::float32;
-    const ForwardSeams statistics{.output = ForwardSeams::Output::statistics};
-    for (const ForwardSeams& seams : {ForwardSeams{}, statistics}) {
-      verify_forward<PointwiseGeometry>({GetParam().dtype, geometry, seams, contiguous()});
+    const ForwardFusion statistics{.output = ForwardFusion::Output::statistics};
+    for (const ForwardFusion& fusion : {ForwardFusion{}, statistics}) {
+      verify_forward<PointwiseGeometry>({GetParam().dtype, geometry, fusion, contiguous()});
     }
     verify_backward<PointwiseGeometry>({GetParam().dtype, geometry, sums, contiguous()});
   }
 }
 
-/// Shared memory has room for the weight beside the tensors of all seams, whichever way the weight comes.
-TEST_P(PointwisePlanesGpu, HasRoomForAllSeams) {
+/// Shared memory has room for the weight beside the tensors of all that is fused, whichever way the weight comes.
+TEST_P(PointwisePlanesGpu, HasRoomForAllFusion) {
   if (size_of(GetParam().dtype) != 2) GTEST_SKIP() << "16-bit types only";
-  const BackwardSeams seams{.prologue = true,
-                            .activation = Activation::relu6,
-                            .gradient_prologue = true,
-                            .grad_add = true,
-                            .grad_weight = false,
-                            .grad_bias = false};
-  const BackwardCase<PointwiseGeometry> problem{GetParam().dtype, {{1, 40, 64, 64}, 240}, seams, contiguous()};
+  const BackwardFusion fusion{.prologue = true,
+                              .activation = Activation::relu6,
+                              .gradient_prologue = true,
+                              .grad_add = true,
+                              .grad_weight = false,
+                              .grad_bias = false};
+  const BackwardCase<PointwiseGeometry> problem{GetParam().dtype, {{1, 40, 64, 64}, 240}, fusion, contiguous()};
   BackwardTensors<PointwiseGeometry> tensors(problem);
   for (const Candidate& candidate : explain_pointwise_conv2d_backward(tensors.arguments(problem))) {
     if (candidate.implementation != "hopper_planes") continue;

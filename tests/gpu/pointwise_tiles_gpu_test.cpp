@@ -1,4 +1,4 @@
-/// Every tile of the pointwise kernels for any GPU, by force: of runs, of fragments and of elements, with seams and
+/// Every tile of the pointwise kernels for any GPU, by force: of runs, of fragments and of elements, with fusion and
 /// without; several tiles, and steps of k that are not whole.
 #include "fusedsc/backward/pointwise/pointwise_kernels.h"
 #include "fusedsc/forward/pointwise/pointwise_kernels.h"
@@ -32,11 +32,19 @@ class PointwiseTilesGpu : public OnGpu {
     for (const auto& kernel : able(kernels, arguments, {"gpu_tiles", "gpu_fragments"})) {
       const tuning::Configs configs = kernel.configs(arguments);
       for (const tuning::Config& config : configs) {
+        const std::vector<long> before = gpu_matrix_instructions(GetParam().dtype);
         verify_by(role, kernel.name + ('/' + tuning::printed(config)), verify);
+        if (std::string_view(kernel.name) == "gpu_tiles") expect_more(before);
         ++tiles_;
         if (HasFailure()) return;
       }
     }
+  }
+
+  /// Each of the matrix instructions for this type was executed since then.
+  static void expect_more(const std::vector<long>& before) {
+    const std::vector<long> after = gpu_matrix_instructions(GetParam().dtype);
+    for (std::size_t i = 0; i < after.size(); ++i) EXPECT_GT(after[i], before[i]) << "instruction " << i;
   }
 
   /// As many as fit the shared memory of the smallest GPU.
@@ -54,9 +62,9 @@ INSTANTIATE_TEST_SUITE_P(Targets, PointwiseTilesGpu, testing::ValuesIn(gpu_targe
 TEST_P(PointwiseTilesGpu, Forward) {
   for (const PointwiseGeometry& geometry : geometries()) {
     for (const Memory memory : kMemories) {
-      for (const ForwardSeams& seams :
-           {ForwardSeams{.bias = true}, ForwardSeams{.prologue = true, .activation = Activation::relu6}}) {
-        const ForwardCase<PointwiseGeometry> problem{GetParam().dtype, geometry, seams, Memories::all(memory)};
+      for (const ForwardFusion& fusion :
+           {ForwardFusion{.bias = true}, ForwardFusion{.prologue = true, .activation = Activation::relu6}}) {
+        const ForwardCase<PointwiseGeometry> problem{GetParam().dtype, geometry, fusion, Memories::all(memory)};
         SCOPED_TRACE(testing::PrintToString(problem));
         ForwardTensors<PointwiseGeometry> tensors(problem);
         verify_tiles("pointwise_conv2d.forward", gpu::pointwise_gpu_kernels(), tensors.arguments(problem),
@@ -70,14 +78,14 @@ TEST_P(PointwiseTilesGpu, Forward) {
 TEST_P(PointwiseTilesGpu, Backward) {
   for (const PointwiseGeometry& geometry : geometries()) {
     for (const Memory memory : kMemories) {
-      for (const bool has_seams : {false, true}) {
+      for (const bool has_fusion : {false, true}) {
         for (const bool is_weight : {false, true}) {
-          const BackwardSeams seams{.prologue = has_seams,
-                                    .gradient_prologue = has_seams,
-                                    .grad_x = !is_weight,
-                                    .grad_weight = is_weight,
-                                    .grad_bias = is_weight};
-          const BackwardCase<PointwiseGeometry> problem{GetParam().dtype, geometry, seams, Memories::all(memory)};
+          const BackwardFusion fusion{.prologue = has_fusion,
+                                      .gradient_prologue = has_fusion,
+                                      .grad_x = !is_weight,
+                                      .grad_weight = is_weight,
+                                      .grad_bias = is_weight};
+          const BackwardCase<PointwiseGeometry> problem{GetParam().dtype, geometry, fusion, Memories::all(memory)};
           SCOPED_TRACE(testing::PrintToString(problem));
           BackwardTensors<PointwiseGeometry> tensors(problem);
           verify_tiles("pointwise_conv2d.backward", pointwise_backward_kernels(), tensors.arguments(problem),

@@ -1,4 +1,4 @@
-/// Pointwise weight gradients that Hopper GPUs compute by teams of warps: float32 with TF32 in either layout,
+/// Pointwise weight gradients that Hopper GPUs compute by sliced-K over warps: float32 with TF32 in either layout,
 /// contiguous 16-bit tensors, and channels_last ones of which one has few channels.
 #include "gpu/gpu_under_test.h"
 #include "ops/backward_case.h"
@@ -22,7 +22,7 @@ class PointwiseWeightGpu : public OnGpu {
     bool is_hopper = true, is_taken = false;
     for (const Candidate& candidate : explain_pointwise_conv2d_backward(tensors.arguments(problem))) {
       const std::string& name = candidate.implementation;
-      if (name != "hopper_teams" && name != "hopper_narrow" && name != "hopper_transposing") continue;
+      if (name != "hopper_warp_sliced_k" && name != "hopper_narrow" && name != "hopper_transposing") continue;
       is_hopper = is_hopper && candidate.why_not != "the GPU is not a Hopper GPU";
       is_taken = is_taken || candidate.taken;
     }
@@ -34,11 +34,11 @@ class PointwiseWeightGpu : public OnGpu {
     return {Memory::contiguous};
   }
 
-  static void verify_all(const std::vector<PointwiseGeometry>& geometries, const BackwardSeams& seams) {
+  static void verify_all(const std::vector<PointwiseGeometry>& geometries, const BackwardFusion& fusion) {
     for (PointwiseGeometry geometry : geometries) {
       geometry.tf32 = GetParam().dtype == DataType::float32 && GetParam().wave_size == 32;  // others have none
       for (const Memory memory : memories()) {
-        const Case problem{GetParam().dtype, geometry, seams, Memories::all(memory)};
+        const Case problem{GetParam().dtype, geometry, fusion, Memories::all(memory)};
         expect_hopper(problem);
         verify_backward(problem);
       }
@@ -58,13 +58,13 @@ INSTANTIATE_TEST_SUITE_P(Targets, PointwiseWeightGpu, testing::ValuesIn(gpu_targ
 
 TEST_P(PointwiseWeightGpu, Plain) { verify_all(geometries(), {.grad_x = false, .grad_bias = false}); }
 
-/// Channels that fill a warp's rows, its columns, and blocks of 64, and such that do not; several warps, and teams of
+/// Channels that fill a warp's rows, its columns, and blocks of 64, and such that do not; several warps, and slices of
 /// them; positions that are no whole products; images with positions between them and the next one.
 TEST_P(PointwiseWeightGpu, FewChannels) {
   if (GetParam().dtype == DataType::float32) GTEST_SKIP() << "16-bit types only";
   const auto verify = [](const PointwiseGeometry& geometry, Memory memory) {
-    const BackwardSeams seams{.grad_x = false, .grad_bias = false};
-    verify_backward(Case{GetParam().dtype, geometry, seams, Memories::all(memory)});
+    const BackwardFusion fusion{.grad_x = false, .grad_bias = false};
+    verify_backward(Case{GetParam().dtype, geometry, fusion, Memories::all(memory)});
   };
   const PointwiseGeometry geometries[] = {{{13, 24, 24, 7}, 8},    {{33, 16, 8, 8}, 72},  {{17, 40, 8, 16}, 40},
                                           {{1, 192, 16, 129}, 32}, {{9, 16, 16, 16}, 48}, {{9, 96, 16, 16}, 16},
@@ -81,7 +81,7 @@ TEST_P(PointwiseWeightGpu, FewChannels) {
 }
 
 /// Maps that are no whole runs of 16 bytes, made channels_last: whole lines of channels to a block and a part of one,
-/// and few of them; and such, of few channels and many positions, as are left to teams.
+/// and few of them; and such, of few channels and many positions, as are left to sliced-K.
 TEST_P(PointwiseWeightGpu, Transposed) {
   verify_all({{{48, 88, 7, 7}, 88}, {{2, 64, 22, 22}, 72}, {{22, 24, 14, 14}, 24}},
              {.grad_x = false, .grad_bias = false});
@@ -97,8 +97,8 @@ TEST_P(PointwiseWeightGpu, ChannelsLast) {
       {{1, 160, 7, 7}, 328},  {{1, 320, 7, 7}, 648}, {{8, 328, 7, 7}, 72}};
   bool grad_x = false;
   for (const PointwiseGeometry& geometry : geometries) {
-    const BackwardSeams seams{.grad_x = grad_x, .grad_bias = false};
-    verify_backward(Case{GetParam().dtype, geometry, seams, Memories::all(Memory::channels_last)});
+    const BackwardFusion fusion{.grad_x = grad_x, .grad_bias = false};
+    verify_backward(Case{GetParam().dtype, geometry, fusion, Memories::all(Memory::channels_last)});
     grad_x = !grad_x;
   }
 }
@@ -113,12 +113,12 @@ TEST_P(PointwiseWeightGpu, ChannelsLastWithPrologue) {
   for (const PointwiseGeometry& geometry : geometries) {
     for (const Memory memory : {Memory::channels_last, Memory::sliced_channels_last}) {
       const bool grad_x = number % 3 != 0;
-      const BackwardSeams seams{.prologue = true,
-                                .activation = kActivations[number % std::size(kActivations)],
-                                .sums = grad_x,
-                                .grad_x = grad_x,
-                                .grad_bias = false};
-      verify_backward(Case{GetParam().dtype, geometry, seams, Memories::all(memory)});
+      const BackwardFusion fusion{.prologue = true,
+                                  .activation = kActivations[number % std::size(kActivations)],
+                                  .sums = grad_x,
+                                  .grad_x = grad_x,
+                                  .grad_bias = false};
+      verify_backward(Case{GetParam().dtype, geometry, fusion, Memories::all(memory)});
       ++number;
     }
   }
@@ -133,12 +133,12 @@ TEST_P(PointwiseWeightGpu, GradientPrologue) {
 }
 
 TEST_P(PointwiseWeightGpu, BothPrologues) {
-  const BackwardSeams seams{.prologue = true,
-                            .activation = Activation::relu6,
-                            .gradient_prologue = true,
-                            .grad_x = false,
-                            .grad_bias = false};
-  verify_all(geometries(), seams);
+  const BackwardFusion fusion{.prologue = true,
+                              .activation = Activation::relu6,
+                              .gradient_prologue = true,
+                              .grad_x = false,
+                              .grad_bias = false};
+  verify_all(geometries(), fusion);
 }
 
 TEST_P(PointwiseWeightGpu, Activations) {

@@ -26,7 +26,7 @@ class SlidingChannelGpu : public OnGpu {
     return edges;
   }
 
-  // For the seams.
+  // For what is fused.
   const SlidingChannelGeometry even = {{2, 72, 6, 7}, 80, 2, 0.25};
   const SlidingChannelGeometry odd = {{2, 25, 6, 7}, 36, 3, 0.5};
 };
@@ -37,8 +37,8 @@ TEST_P(SlidingChannelGpu, Edges) {
   for_each_case(forward_edge_cases(GetParam().dtype, edges()), verify_forward<SlidingChannelGeometry>);
 }
 
-TEST_P(SlidingChannelGpu, Seams) {
-  for_each_case(forward_seam_cases(GetParam().dtype, even, odd), verify_forward<SlidingChannelGeometry>);
+TEST_P(SlidingChannelGpu, Fusion) {
+  for_each_case(forward_fusion_cases(GetParam().dtype, even, odd), verify_forward<SlidingChannelGeometry>);
 }
 
 TEST_P(SlidingChannelGpu, Random) {
@@ -50,8 +50,8 @@ TEST_P(SlidingChannelGpu, BackwardEdges) {
   for_each_case(backward_edge_cases(GetParam().dtype, edges()), verify_backward<SlidingChannelGeometry>);
 }
 
-TEST_P(SlidingChannelGpu, BackwardSeams) {
-  for_each_case(backward_seam_cases(GetParam().dtype, even, odd), verify_backward<SlidingChannelGeometry>);
+TEST_P(SlidingChannelGpu, BackwardFusion) {
+  for_each_case(backward_fusion_cases(GetParam().dtype, even, odd), verify_backward<SlidingChannelGeometry>);
 }
 
 TEST_P(SlidingChannelGpu, BackwardRandom) {
@@ -72,7 +72,7 @@ TEST_P(SlidingChannelGpu, Tf32) {
 /// Maps of more positions for each multiprocessor than it takes for one pass to be worth it.
 TEST_P(SlidingChannelGpu, BothGradientsOfLargeMaps) {
   if (size_of(GetParam().dtype) != 2 || GetParam().wave_size != 32) GTEST_SKIP() << "for 16 bits, at wave size 32";
-  const BackwardSeams plain{.grad_bias = false};
+  const BackwardFusion plain{.grad_bias = false};
   const std::int64_t images = gpu_multiprocessors() / 8 + 1;
   const std::vector<SlidingChannelGeometry> geometries = {{{images, 16, 32, 33}, 24, 2, 0.5},
                                                           {{images, 72, 32, 32}, 40, 4, 0.25},
@@ -87,7 +87,7 @@ TEST_P(SlidingChannelGpu, BothGradientsOfLargeMaps) {
 /// positions as kernels that go window by window leave.
 TEST_P(SlidingChannelGpu, BothGradientsOfLargeMapsByHalves) {
   if (size_of(GetParam().dtype) != 2 || GetParam().wave_size != 32) GTEST_SKIP() << "for 16 bits, at wave size 32";
-  const BackwardSeams plain{.grad_bias = false};
+  const BackwardFusion plain{.grad_bias = false};
   const std::int64_t images = gpu_multiprocessors() / 8 + 1;
   const std::vector<SlidingChannelGeometry> geometries = {
       {{images, 32, 32, 33}, 64, 8, 0.5}, {{images, 32, 32, 32}, 24, 4, 0.5}, {{images, 32, 33, 31}, 64, 2, 0.5},

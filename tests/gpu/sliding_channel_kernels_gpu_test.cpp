@@ -42,7 +42,7 @@ class SlidingChannelKernelsGpu : public OnGpu {
     const Forward problem{
         GetParam().dtype, {{1, 32, 8, 8}, 32, 2, 0.5, is_tf32()}, {}, Memories::all(Memory::channels_last)};
     ForwardTensors<SlidingChannelGeometry> tensors(problem);
-    return !able(sliding_channel_kernels(), tensors.arguments(problem), {"hopper_kept"}).empty();
+    return !able(sliding_channel_kernels(), tensors.arguments(problem), {"hopper_resident"}).empty();
   }
 
   /// Whether every kernel had a problem, of those that this GPU and type have any.
@@ -62,16 +62,16 @@ INSTANTIATE_TEST_SUITE_P(Targets, SlidingChannelKernelsGpu, testing::ValuesIn(gp
                          testing::PrintToStringParamName());
 
 TEST_P(SlidingChannelKernelsGpu, Forward) {
-  using enum ForwardSeams::Output;
-  const ForwardSeams each_seams[] = {{.prologue = true, .activation = Activation::relu6, .output = statistics},
-                                     {.bias = true},
-                                     {.output = epilogue, .epilogue_activation = Activation::relu, .residual = true}};
+  using enum ForwardFusion::Output;
+  const ForwardFusion each_fusion[] = {{.prologue = true, .activation = Activation::relu6, .output = statistics},
+                                       {.bias = true},
+                                       {.output = epilogue, .epilogue_activation = Activation::relu, .residual = true}};
   std::map<std::string, int> runs;
   std::size_t number = 0;
   for (const SlidingChannelGeometry& geometry : geometries()) {
     for (const Memory memory : memories()) {
-      for (const ForwardSeams& seams : {ForwardSeams{}, each_seams[number % std::size(each_seams)]}) {
-        const Forward problem{GetParam().dtype, geometry, seams, Memories::all(memory)};
+      for (const ForwardFusion& fusion : {ForwardFusion{}, each_fusion[number % std::size(each_fusion)]}) {
+        const Forward problem{GetParam().dtype, geometry, fusion, Memories::all(memory)};
         SCOPED_TRACE(testing::PrintToString(problem));
         ForwardTensors<SlidingChannelGeometry> tensors(problem);
         const SlidingChannelArguments arguments = tensors.arguments(problem);
@@ -90,7 +90,7 @@ TEST_P(SlidingChannelKernelsGpu, Forward) {
 }
 
 TEST_P(SlidingChannelKernelsGpu, Backward) {
-  const BackwardSeams each_seams[] = {
+  const BackwardFusion each_fusion[] = {
       {.grad_weight = false, .grad_bias = false},
       {.prologue = true, .activation = Activation::relu6, .gradient_prologue = true, .sums = true, .grad_bias = false},
       {.grad_x = false, .grad_bias = false}};
@@ -98,9 +98,9 @@ TEST_P(SlidingChannelKernelsGpu, Backward) {
   std::size_t number = 0;
   for (const SlidingChannelGeometry& geometry : geometries()) {
     for (const Memory memory : memories()) {
-      for (const BackwardSeams& seams :
-           {BackwardSeams{.grad_bias = false}, each_seams[number % std::size(each_seams)]}) {
-        const Backward problem{GetParam().dtype, geometry, seams, Memories::all(memory)};
+      for (const BackwardFusion& fusion :
+           {BackwardFusion{.grad_bias = false}, each_fusion[number % std::size(each_fusion)]}) {
+        const Backward problem{GetParam().dtype, geometry, fusion, Memories::all(memory)};
         SCOPED_TRACE(testing::PrintToString(problem));
         BackwardTensors<SlidingChannelGeometry> tensors(problem);
         const SlidingChannelBackwardArguments arguments = tensors.arguments(problem);

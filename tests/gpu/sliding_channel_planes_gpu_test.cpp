@@ -72,8 +72,8 @@ TEST_P(SlidingChannelPlanesGpu, BothGradients) {
 
 TEST_P(SlidingChannelPlanesGpu, EachGradient) {
   const SlidingChannelGeometry geometry{{2, 64, 4, 8}, 128, 4, 0.25, true};
-  const BackwardSeams seams[] = {{.grad_weight = false, .grad_bias = false}, {.grad_x = false, .grad_bias = false}};
-  for (const BackwardSeams& wanted : seams) {
+  const BackwardFusion fusion[] = {{.grad_weight = false, .grad_bias = false}, {.grad_x = false, .grad_bias = false}};
+  for (const BackwardFusion& wanted : fusion) {
     verify_backward<SlidingChannelGeometry>({DataType::float32, geometry, wanted, contiguous()});
   }
 }

@@ -117,10 +117,10 @@ TEST_P(SlidingChannelWindowsGpu, NanStaysInItsImage) {
 }
 
 TEST_P(SlidingChannelWindowsGpu, EachGradient) {
-  const BackwardSeams seams[] = {{.grad_weight = false, .grad_bias = false}, {.grad_x = false, .grad_bias = false}};
+  const BackwardFusion fusion[] = {{.grad_weight = false, .grad_bias = false}, {.grad_x = false, .grad_bias = false}};
   for (const SlidingChannelGeometry& geometry :
        {many_positions(), SlidingChannelGeometry{{1, 256, 5, 7}, 72, 4, 0.5}}) {
-    for (const BackwardSeams& wanted : seams) {
+    for (const BackwardFusion& wanted : fusion) {
       verify_backward<SlidingChannelGeometry>({GetParam().dtype, geometry, wanted, channels_last()});
     }
   }

@@ -198,38 +198,6 @@ TEST_P(HostExecutor, LaunchesNoMoreBlocksThanAGpuRuns) {
   EXPECT_THROW(launch("empty", empty_kernel, most + 1, 1024, 0, nullptr, NoParameters()), Unsupported);
 }
 
-/// Small integers, whose products every type can hold.
-template <class T>
-class MatrixCores : public testing::Test {
- protected:
-  void SetUp() override { executor::set_wave_size(kMatrixCoreLanes); }
-  static int a(int row, int k) { return (row * 7 + k * 3) % 11 - 5; }
-  static int b(int column, int k) { return (column * 5 + k * 2) % 13 - 6; }
-  /// A lane's, of the matrix whose elements element(row, k) gives.
-  static MatrixCoreFactors<T> factors(int lane, int (*element)(int, int)) {
-    MatrixCoreFactors<T> result;
-    T values[4];
-    for (int i = 0; i < 4; ++i) from_accumulator(Accumulator<T>(element(lane % 16, lane / 16 * 4 + i)), values[i]);
-    std::memcpy(&result, values, sizeof values);
-    return result;
-  }
-};
-using MatrixCoreTypes = testing::Types<Float16, BFloat16, float, double>;
-TYPED_TEST_SUITE(MatrixCores, MatrixCoreTypes);
-
-TYPED_TEST(MatrixCores, MultiplyMatricesOfAllLanes) {
-  executor::run(1, 128, 0, [&] {
-    const int lane = thread_index() % kMatrixCoreLanes;
-    MatrixCoreSums<Accumulator<TypeParam>> sums = {1, 1, 1, 1};
-    matrix_core_multiply_add<TypeParam>(sums, this->factors(lane, this->a), this->factors(lane, this->b));
-    for (int i = 0; i < 4; ++i) {
-      int expected = 1;
-      for (int k = 0; k < 16; ++k) expected += this->a(matrix_core_row<TypeParam>(lane, i), k) * this->b(lane % 16, k);
-      ASSERT_EQ(sums[static_cast<std::size_t>(i)], expected);
-    }
-  });
-}
-
 TEST(Divisor, DividesAsIntegersDo) {
   for (const std::uint32_t divisor : {1u, 2u, 3u, 5u, 7u, 28u, 49u, 641u, 65535u, 65537u, 12345677u, 0x7fffffffu}) {
     const Divisor by(divisor);

@@ -1,5 +1,5 @@
 /// What ops/common/gpu/hopper/hopper.h is for Hopper GPUs, on the host executor: copies are done when they are started,
-/// products when they are asked for, element by element, by the same descriptions and the same exchange of runs.
+/// products when they are asked for, element by element, by the same descriptions and the same swizzle of runs.
 #pragma once
 
 #include <algorithm>
@@ -23,14 +23,14 @@ struct TensorMap {
   int tile_columns = 0, tile_rows = 0;
   std::int64_t image_rows = 0, image_row_stride = 0, images = 0, image_stride = 0;
   int tile_image_rows = 0, tile_images = 1;
-  bool exchanges_runs = false;
+  bool swizzles = false;
   int halves = 1;  ///< of an element; all of the above counts these
 };
 
 inline constexpr int kMemoryLimit = 227 * 1024;
 inline constexpr int kRowUnit = 8;
 
-/// From the beginning of shared memory, which is what runs are exchanged by.
+/// From the beginning of shared memory, which is what runs are swizzled by.
 inline std::uint32_t address_of(const void* memory) {
   return static_cast<std::uint32_t>(static_cast<const unsigned char*>(memory) -
                                     static_cast<const unsigned char*>(executor::shared_memory()));
@@ -39,7 +39,7 @@ inline unsigned char* memory_at(std::uint32_t address) {
   return static_cast<unsigned char*>(executor::shared_memory()) + address;
 }
 /// Where the hardware puts what belongs to `address` of a tile with rows of so many bytes.
-inline std::uint32_t exchanged(std::uint32_t address, int row_bytes) {
+inline std::uint32_t swizzled(std::uint32_t address, int row_bytes) {
   return address ^ (address >> 7 & (row_bytes == 128 ? 7u : 3u)) << 4;
 }
 
@@ -108,7 +108,7 @@ inline void start_load(void* tile, const TensorMap& map, int element, int y, Bar
     for (int c = 0; c < map.tile_columns; ++c) {
       const bool exists = x + c < map.columns && y + r < map.rows;
       const std::uint16_t element = exists ? map.data[(y + r) * map.row_stride + x + c] : std::uint16_t{0};
-      std::memcpy(memory_at(exchanged(address_of(tile) + static_cast<std::uint32_t>(r * row_bytes + c * 2), row_bytes)),
+      std::memcpy(memory_at(swizzled(address_of(tile) + static_cast<std::uint32_t>(r * row_bytes + c * 2), row_bytes)),
                   &element, 2);
     }
   }
@@ -119,7 +119,7 @@ inline void start_store(const TensorMap& map, int element, int y, const void* ti
   for (int r = 0; r < map.tile_rows && y + r < map.rows; ++r) {
     for (int c = 0; c < map.tile_columns && x + c < map.columns; ++c) {
       std::memcpy(&map.data[(y + r) * map.row_stride + x + c],
-                  memory_at(exchanged(address_of(tile) + static_cast<std::uint32_t>(r * row_bytes + c * 2), row_bytes)),
+                  memory_at(swizzled(address_of(tile) + static_cast<std::uint32_t>(r * row_bytes + c * 2), row_bytes)),
                   2);
     }
   }
@@ -141,8 +141,7 @@ void for_tile(const TensorMap& map, const ImagePlace& place, void* tile, const V
                              channel = place.channel * map.halves + c;
           const bool exists = within(row, map.image_rows) && within(column, map.rows) && within(channel, map.columns) &&
                               within(image, map.images);
-          visit(reinterpret_cast<std::uint16_t*>(
-                    memory_at(map.exchanges_runs ? exchanged(at, map.tile_columns * 2) : at)),
+          visit(reinterpret_cast<std::uint16_t*>(memory_at(map.swizzles ? swizzled(at, map.tile_columns * 2) : at)),
                 exists ? map.data + image * map.image_stride + row * map.image_row_stride + column * map.row_stride +
                              channel
                        : nullptr);
@@ -182,7 +181,7 @@ inline void publish() {}
 
 template <int kRowBytes>
 int place_of_run(int row, int run) {
-  return static_cast<int>(exchanged(static_cast<std::uint32_t>(row * kRowBytes + run * 16), kRowBytes));
+  return static_cast<int>(swizzled(static_cast<std::uint32_t>(row * kRowBytes + run * 16), kRowBytes));
 }
 
 /// The address in units of 16 bytes, and whether rows have 128 bytes.
@@ -331,7 +330,7 @@ std::array<float, kDepthOf<T>> factors_of(std::uint64_t description, int outer, 
   const std::uint32_t together = transposed || is_constant ? 1 : 16 / kSize;  // a swizzle moves 16 bytes as one
   std::array<T, kDepthOf<T>> elements;
   for (std::uint32_t k = 0; k < elements.size(); k += together) {
-    const std::uint32_t place = is_constant ? first : exchanged(place_of(k), row_bytes);
+    const std::uint32_t place = is_constant ? first : swizzled(place_of(k), row_bytes);
     std::memcpy(&elements[k], memory_at(place), together * sizeof(T));
   }
   std::array<float, kDepthOf<T>> factors;

@@ -51,7 +51,7 @@ Counted count(const std::vector<float>& map, std::int64_t height, std::int64_t w
   p.weight = packed.data();
   products = 0;
   executor::run(static_cast<unsigned>(plan.blocks), static_cast<unsigned>(p.threads), plan.shared_memory_bytes,
-                [&] { SparseLists<float, kOutputs, 1, CountedProduct>::run(p); });
+                [&] { SparseLists<float, kOutputs, 1, /*kCompressed=*/false, CountedProduct>::run(p); });
   EXPECT_EQ(products % kOutputs, 0);  // those that are not given are zeros of the weight, not of the map
   counted.products = products / kOutputs;
   return counted;

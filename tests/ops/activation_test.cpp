@@ -1,4 +1,4 @@
-/// Activations at their kinks, far out and at NaN, through every seam that applies them.
+/// Activations at their kinks, far out and at NaN, through every prologue and epilogue that applies them.
 #include <cmath>
 #include <limits>
 #include <numbers>
@@ -62,10 +62,10 @@ std::ostream& operator<<(std::ostream& out, const Case& problem) {
 template <class Geometry>
 ForwardTensors<Geometry> activate_with(const Geometry& geometry, const Case& problem, bool in_epilogue,
                                        const Array& x) {
-  ForwardSeams seams;
-  (in_epilogue ? seams.epilogue_activation : seams.activation) = problem.activation;
-  if (in_epilogue) seams.output = ForwardSeams::Output::epilogue;
-  const ForwardCase<Geometry> forward{problem.dtype, geometry, seams, Memories::all(problem.memory)};
+  ForwardFusion fusion;
+  (in_epilogue ? fusion.epilogue_activation : fusion.activation) = problem.activation;
+  if (in_epilogue) fusion.output = ForwardFusion::Output::epilogue;
+  const ForwardCase<Geometry> forward{problem.dtype, geometry, fusion, Memories::all(problem.memory)};
   ForwardTensors<Geometry> tensors(forward);
   tensors.epilogue_scale = tensors.epilogue_shift = Channels();
   set_to_identity(geometry, tensors.weight);
@@ -111,16 +111,15 @@ void verify_derivatives(const Geometry& geometry, const Case& problem) {
       matches(tensors.grad_x, apply_backward(Precision(problem.dtype), grad_y, x, {{}, {}, problem.activation})));
 }
 
-/// y = gelu(x) and its slopes, by depthwise convolutions.
-struct Gelu {
+/// y = activation(x) and its slopes, by depthwise convolutions.
+struct Curve {
   Array y, slopes;
 
-  Gelu(DataType dtype, const Array& x) {
+  Curve(Activation activation, DataType dtype, const Array& x) {
     const DepthwiseGeometry geometry{x.sizes, kDepthwise.window};
     const Memory memory = Memory::contiguous;
-    y = activate_with(geometry, {dtype, Activation::gelu, memory}, true, x).y.values();
-    const BackwardCase<DepthwiseGeometry> backward{
-        dtype, geometry, {.activation = Activation::gelu}, Memories::all(memory)};
+    y = activate_with(geometry, {dtype, activation, memory}, true, x).y.values();
+    const BackwardCase<DepthwiseGeometry> backward{dtype, geometry, {.activation = activation}, Memories::all(memory)};
     BackwardTensors<DepthwiseGeometry> tensors(backward);
     set_to_identity(geometry, tensors.weight);
     Array ones(x.sizes);
@@ -142,7 +141,7 @@ void verify_gelu_far_out(DataType dtype, double farthest) {
     const double z = farthest * (static_cast<double>(random() % 2000001) / 1e6 - 1);
     element.value = dtype == DataType::float32 ? static_cast<float>(z) : z;
   }
-  const Gelu gelu(dtype, x);
+  const Curve gelu(Activation::gelu, dtype, x);
   for (std::size_t i = 0; i < x.elements.size(); ++i) {
     const long double z = x.elements[i].value, below = std::erfc(-z * std::sqrt(0.5L)) / 2;
     const long double density = std::exp(-z * z / 2) / std::sqrt(2 * std::numbers::pi_v<long double>);
@@ -152,36 +151,40 @@ void verify_gelu_far_out(DataType dtype, double farthest) {
   }
 }
 
-class ActivationSeams : public EachTarget {};
-INSTANTIATE_TEST_SUITE_P(CpuTargets, ActivationSeams, EachTarget::all(), EachTarget::name);
+class ActivationFusion : public EachTarget {};
+INSTANTIATE_TEST_SUITE_P(CpuTargets, ActivationFusion, EachTarget::all(), EachTarget::name);
 
-TEST_P(ActivationSeams, ValuesAtKinksAndFarOut) {
+TEST_P(ActivationFusion, ValuesAtKinksAndFarOut) {
   for_each_case(cases(), [](const Case& problem) {
     verify_values(kDepthwise, problem);
     verify_values(kPointwise, problem);
   });
 }
 
-TEST_P(ActivationSeams, DerivativesAtKinksAndFarOut) {
+TEST_P(ActivationFusion, DerivativesAtKinksAndFarOut) {
   for_each_case(cases(), [](const Case& problem) {
     verify_derivatives(kDepthwise, problem);
     verify_derivatives(kPointwise, problem);
   });
 }
 
-TEST_P(ActivationSeams, GeluIsAccurateFarOut) {
+TEST_P(ActivationFusion, GeluIsAccurateFarOut) {
   verify_gelu_far_out(DataType::float64, 36);
   verify_gelu_far_out(DataType::float32, 12);
 }
 
+/// Infinities, and numbers whose squares are beyond the type, or that are nearly so themselves.
+Array far_out(std::initializer_list<double> values) {
+  Array x({1, 1, 1, static_cast<std::int64_t>(values.size())});
+  for (std::int64_t i = 0; const double value : values) x.at(0, 0, 0, i++).value = value;
+  return x;
+}
+
 /// What PyTorch makes of infinities, and of what overflows when squared.
-TEST_P(ActivationSeams, GeluOfInfinities) {
+TEST_P(ActivationFusion, GeluOfInfinities) {
   for (const DataType dtype : {DataType::float64, DataType::float32}) {
     const double large = dtype == DataType::float64 ? 1e200 : 1e30;
-    Array x({1, 1, 1, 4});
-    for (std::int64_t i = 0; const double value : {HUGE_VAL, -HUGE_VAL, large, -large})
-      x.at(0, 0, 0, i++).value = value;
-    const Gelu gelu(dtype, x);
+    const Curve gelu(Activation::gelu, dtype, far_out({HUGE_VAL, -HUGE_VAL, large, -large}));
     EXPECT_EQ(gelu.y.elements[0].value, HUGE_VAL);
     EXPECT_TRUE(std::isnan(gelu.y.elements[1].value));
     EXPECT_NEAR(gelu.y.elements[2].value / large, 1, 1e-6);
@@ -192,7 +195,26 @@ TEST_P(ActivationSeams, GeluOfInfinities) {
   }
 }
 
-TEST_P(ActivationSeams, NanIsKept) {
+/// Likewise; exp(-z) is infinite of the large ones, and has most of its range left at the last.
+TEST_P(ActivationFusion, SiluOfInfinities) {
+  for (const DataType dtype : {DataType::float64, DataType::float32}) {
+    const double large = dtype == DataType::float64 ? 1.7e308 : 3.4e38;
+    const double least = dtype == DataType::float64 ? -709.7 : -88.7;
+    const Curve silu(Activation::silu, dtype, far_out({HUGE_VAL, -HUGE_VAL, large, -large, -1000, least}));
+    EXPECT_EQ(silu.y.elements[0].value, HUGE_VAL);
+    EXPECT_TRUE(std::isnan(silu.y.elements[1].value));
+    EXPECT_NEAR(silu.y.elements[2].value / large, 1, 1e-6);
+    EXPECT_EQ(silu.y.elements[3].value, 0);
+    EXPECT_EQ(silu.y.elements[4].value, 0);
+    EXPECT_NEAR(silu.y.elements[5].value / (least * std::exp(least)), 1, 1e-5);
+    EXPECT_TRUE(std::isnan(silu.slopes.elements[0].value) && std::isnan(silu.slopes.elements[1].value));
+    EXPECT_EQ(silu.slopes.elements[2].value, 1);
+    EXPECT_EQ(silu.slopes.elements[3].value, 0);
+    EXPECT_EQ(silu.slopes.elements[4].value, 0);
+  }
+}
+
+TEST_P(ActivationFusion, NanIsKept) {
   for_each_case(cases(), [](const Case& problem) {
     verify_nan(kDepthwise, problem);
     verify_nan(kPointwise, problem);

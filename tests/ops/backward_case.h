@@ -1,4 +1,4 @@
-/// A backward pass of a convolution, depthwise or pointwise, with any seams and layouts.
+/// A backward pass of a convolution, depthwise or pointwise, with any fusion and layouts.
 #pragma once
 
 #include <ostream>
@@ -7,7 +7,7 @@
 #include "ops/cases.h"
 #include "ops/gradient_normaliser.h"
 #include "ops/verify.h"
-#include "reference/seams.h"
+#include "reference/fusion.h"
 
 namespace fusedsc::reference {
 
@@ -15,13 +15,13 @@ template <class Geometry>
 struct BackwardCase {
   DataType dtype;
   Geometry geometry;
-  BackwardSeams seams;
+  BackwardFusion fusion;
   Memories memories;  ///< y: of grad_x; other: of grad_y; x: of everything else
 };
 
 template <class Geometry>
 std::ostream& operator<<(std::ostream& out, const BackwardCase<Geometry>& problem) {
-  return out << name_of(problem.dtype) << ", " << problem.geometry << "\n  " << problem.seams << "\n  "
+  return out << name_of(problem.dtype) << ", " << problem.geometry << "\n  " << problem.fusion << "\n  "
              << problem.memories;
 }
 
@@ -43,23 +43,23 @@ struct BackwardTensors {
     const DataType sum_type = accumulation_type(problem.dtype);
     const std::int64_t channels = x.sizes()[1], outputs = grad_y.sizes()[1];
     for (Tensor* tensor : {&x, &weight, &grad_y, &output, &grad_add}) tensor->fill(random, -1.5, 2);
-    if (problem.seams.prologue) {
+    if (problem.fusion.prologue) {
       scale = Channels(sum_type, channels).fill(random, -2, 2);
       shift = Channels(sum_type, channels).fill(random, -1, 4);
     }
-    if (problem.seams.gradient_prologue) {
+    if (problem.fusion.gradient_prologue) {
       for (Channels* vector : {&grad_scale, &output_scale, &offset}) {
         *vector = Channels(sum_type, outputs).fill(random, -1, 1);
       }
     }
-    if (problem.seams.cancels) {
+    if (problem.fusion.cancels) {
       for (Tensor* tensor : {&x, &output}) tensor->fill(random, 99, 101);
       for (Channels* vector : {&scale, &output_scale}) vector->fill(random, 1, 1.01);
       for (Channels* vector : {&shift, &offset}) vector->fill(random, -100.5, -100);
     }
-    if (problem.seams.output_is_of_x) output.fill(output_of_x(problem));
-    if (problem.seams.grad_bias) grad_bias = Channels(problem.dtype, outputs);
-    if (problem.seams.sums) {
+    if (problem.fusion.output_is_of_x) output.fill(output_of_x(problem));
+    if (problem.fusion.grad_bias) grad_bias = Channels(problem.dtype, outputs);
+    if (problem.fusion.sums) {
       mean = Channels(sum_type, channels).fill(random, -1, 1);
       sum_grad = sum_grad_times_centered = Channels(sum_type, channels);
     }
@@ -76,14 +76,14 @@ struct BackwardTensors {
     arguments.weight = weight;
     arguments.prologue.scale = scale;
     arguments.prologue.shift = shift;
-    arguments.prologue.activation = problem.seams.activation;
+    arguments.prologue.activation = problem.fusion.activation;
     arguments.grad_y = grad_y;
-    if (problem.seams.gradient_prologue) arguments.gradient_prologue = {grad_scale, output_scale, offset, output};
-    arguments.gradient_prologue.output_is_of_x = problem.seams.output_is_of_x;
-    if (problem.seams.sums) arguments.sums = {mean, sum_grad, sum_grad_times_centered};
-    if (problem.seams.grad_add) arguments.grad_add = grad_add;
-    if (problem.seams.grad_x) arguments.grad_x = grad_x;
-    if (problem.seams.grad_weight) arguments.grad_weight = grad_weight;
+    if (problem.fusion.gradient_prologue) arguments.gradient_prologue = {grad_scale, output_scale, offset, output};
+    arguments.gradient_prologue.output_is_of_x = problem.fusion.output_is_of_x;
+    if (problem.fusion.sums) arguments.sums = {mean, sum_grad, sum_grad_times_centered};
+    if (problem.fusion.grad_add) arguments.grad_add = grad_add;
+    if (problem.fusion.grad_x) arguments.grad_x = grad_x;
+    if (problem.fusion.grad_weight) arguments.grad_weight = grad_weight;
     arguments.grad_bias = grad_bias;
     return arguments;
   }
@@ -92,28 +92,29 @@ struct BackwardTensors {
 template <class Geometry>
 void verify_backward(const BackwardCase<Geometry>& problem) {
   BackwardTensors<Geometry> tensors(problem);
-  const BackwardSeams& seams = problem.seams;
+  const BackwardFusion& fusion = problem.fusion;
   const Precision precision(problem.dtype);
-  const Affine prologue{tensors.scale.values(), tensors.shift.values(), seams.activation};
+  const Affine prologue{tensors.scale.values(), tensors.shift.values(), fusion.activation};
   const Array x = tensors.x.values();
   Array grad_y = tensors.grad_y.values();
-  if (seams.gradient_prologue) {
+  if (fusion.gradient_prologue) {
     const GradientAffine map{tensors.grad_scale.values(), tensors.output_scale.values(), tensors.offset.values()};
     // Rounded or not: it may have been computed again.
     const Array output =
-        seams.output_is_of_x ? stored(precision, tensors.output_of_x(problem)) : tensors.output.values();
+        fusion.output_is_of_x ? stored(precision, tensors.output_of_x(problem)) : tensors.output.values();
     grad_y = apply(precision, grad_y, output, map);
   }
 
   auto arguments = tensors.arguments(problem);
-  GradientNormaliserTensors normaliser(accumulation_type(problem.dtype), tensors.x.sizes()[1], seams.gradient_prologue);
+  GradientNormaliserTensors normaliser(accumulation_type(problem.dtype), tensors.x.sizes()[1],
+                                       fusion.gradient_prologue);
   std::vector<Output> outputs;
-  if (seams.grad_x) {
+  if (fusion.grad_x) {
     Array grad_x = problem.geometry.input_gradient(precision, grad_y, tensors.weight.values());
     grad_x = apply_backward(precision, grad_x, x, prologue);
-    if (seams.grad_add) grad_x = add(precision, grad_x, tensors.grad_add.values());
+    if (fusion.grad_add) grad_x = add(precision, grad_x, tensors.grad_add.values());
     outputs.emplace_back("grad_x", tensors.grad_x, grad_x);
-    if (seams.sums) {
+    if (fusion.sums) {
       const Sums sums = gradient_sums(precision, grad_x, x, tensors.mean.values());
       outputs.emplace_back("sums.grad", tensors.sum_grad, sums.grad);
       outputs.emplace_back("sums.grad_times_centered", tensors.sum_grad_times_centered, sums.grad_times_centered);
@@ -122,13 +123,13 @@ void verify_backward(const BackwardCase<Geometry>& problem) {
       normaliser.expect(precision, tensors.mean.values(), sums, sizes[0] * sizes[2] * sizes[3], outputs);
     }
   }
-  if (seams.grad_weight) {
+  if (fusion.grad_weight) {
     const Array grad_weight = problem.geometry.weight_gradient(precision, grad_y, apply(precision, x, prologue));
     outputs.emplace_back("grad_weight", tensors.grad_weight, grad_weight, Output::Kind::partial_sums);
   }
-  if (seams.grad_bias) {
+  if (fusion.grad_bias) {
     // The prologue may have been a pass of its own, whose result was stored.
-    const Array summed = seams.gradient_prologue ? stored(precision, grad_y) : grad_y;
+    const Array summed = fusion.gradient_prologue ? stored(precision, grad_y) : grad_y;
     outputs.emplace_back("grad_bias", tensors.grad_bias, channel_sums(precision, summed));
   }
   verify(Geometry::kBackward, arguments, outputs);
@@ -136,22 +137,23 @@ void verify_backward(const BackwardCase<Geometry>& problem) {
 
 /// Every activation with and without what else can be fused, both ways of reading memory.
 template <class Geometry>
-std::vector<BackwardCase<Geometry>> backward_seam_cases(DataType dtype, const Geometry& first, const Geometry& second) {
+std::vector<BackwardCase<Geometry>> backward_fusion_cases(DataType dtype, const Geometry& first,
+                                                          const Geometry& second) {
   std::vector<BackwardCase<Geometry>> cases;
   for (const Memory memory : {Memory::contiguous, Memory::channels_last}) {
     for (const Activation activation : kActivations) {
       for (const bool on : {false, true}) {
         const Geometry& geometry = on ? second : first;
-        const BackwardSeams to_batch_norm{
+        const BackwardFusion to_batch_norm{
             .prologue = true, .activation = activation, .gradient_prologue = on, .sums = true, .grad_bias = on};
-        const BackwardSeams to_residual{
+        const BackwardFusion to_residual{
             .prologue = on, .activation = activation, .gradient_prologue = true, .grad_add = true};
         cases.push_back({dtype, geometry, to_batch_norm, Memories::all(memory)});
         cases.push_back({dtype, geometry, to_residual, Memories::all(memory)});
       }
     }
     for (const bool input_only : {false, true}) {
-      const BackwardSeams one_output{.grad_x = input_only, .grad_weight = !input_only, .grad_bias = false};
+      const BackwardFusion one_output{.grad_x = input_only, .grad_weight = !input_only, .grad_bias = false};
       cases.push_back({dtype, first, one_output, Memories::all(memory)});
       cases.push_back({dtype, second, one_output, Memories::all(memory)});
     }
@@ -159,7 +161,7 @@ std::vector<BackwardCase<Geometry>> backward_seam_cases(DataType dtype, const Ge
   return cases;
 }
 
-/// Each geometry plain and with seams picked at random.
+/// Each geometry plain and with fusion picked at random.
 template <class Geometry>
 std::vector<BackwardCase<Geometry>> backward_edge_cases(DataType dtype, const std::vector<Geometry>& edges) {
   Random random(3);
@@ -167,7 +169,7 @@ std::vector<BackwardCase<Geometry>> backward_edge_cases(DataType dtype, const st
   for (const Geometry& geometry : edges) {
     for (const Memory memory : {Memory::contiguous, Memory::channels_last}) {
       cases.push_back({dtype, geometry, {}, Memories::all(memory)});
-      cases.push_back({dtype, geometry, BackwardSeams::random(random), Memories::all(memory)});
+      cases.push_back({dtype, geometry, BackwardFusion::random(random), Memories::all(memory)});
     }
   }
   return cases;
@@ -178,7 +180,7 @@ std::vector<BackwardCase<Geometry>> backward_random_cases(DataType dtype, Geomet
   Random random(4);
   std::vector<BackwardCase<Geometry>> cases;
   for (int i = 0; i < 150; ++i) {
-    cases.push_back({dtype, geometry(random), BackwardSeams::random(random), Memories::random(random)});
+    cases.push_back({dtype, geometry(random), BackwardFusion::random(random), Memories::random(random)});
   }
   return cases;
 }

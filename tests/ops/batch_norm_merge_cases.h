@@ -2,7 +2,7 @@
 #pragma once
 
 #include "fusedsc/fused/batch_norm_merge.h"
-#include "ops/batch_norm_seam_cases.h"
+#include "ops/batch_norm_affine_cases.h"
 
 namespace fusedsc::reference {
 

@@ -1,4 +1,4 @@
-/// What the operators' tests vary: types, layouts, seams, and geometries at the edges of the kernels' blocks.
+/// What the operators' tests vary: types, layouts, fusion, and geometries at the edges of the kernels' blocks.
 #pragma once
 
 #include <ostream>
@@ -54,7 +54,7 @@ inline std::ostream& operator<<(std::ostream& out, const Memories& memories) {
 }
 
 /// What is fused into a convolution's forward pass.
-struct ForwardSeams {
+struct ForwardFusion {
   bool bias = false;
   bool prologue = false;
   Activation activation = Activation::identity;  ///< the prologue's
@@ -63,7 +63,7 @@ struct ForwardSeams {
   bool residual = false;  ///< in the epilogue
   bool cancels = false;   ///< x is far from 0, and the prologue, which there is, takes most of it away
 
-  static ForwardSeams random(Random& random) {
+  static ForwardFusion random(Random& random) {
     constexpr Output kOutputs[] = {Output::plain, Output::epilogue, Output::statistics};
     return {coin(random),
             coin(random),
@@ -74,18 +74,18 @@ struct ForwardSeams {
   }
 };
 
-inline std::ostream& operator<<(std::ostream& out, const ForwardSeams& seams) {
+inline std::ostream& operator<<(std::ostream& out, const ForwardFusion& fusion) {
   constexpr const char* kOutputs[] = {"plain", "epilogue", "statistics"};
-  out << (seams.bias ? "bias, " : "");
-  out << (seams.prologue ? "affine " : "") << name_of(seams.activation) << " prologue, ";
-  out << (seams.cancels ? "x far from 0, " : "");
-  out << kOutputs[static_cast<int>(seams.output)];
-  if (seams.output != ForwardSeams::Output::epilogue) return out;
-  return out << ' ' << name_of(seams.epilogue_activation) << (seams.residual ? " + residual" : "");
+  out << (fusion.bias ? "bias, " : "");
+  out << (fusion.prologue ? "affine " : "") << name_of(fusion.activation) << " prologue, ";
+  out << (fusion.cancels ? "x far from 0, " : "");
+  out << kOutputs[static_cast<int>(fusion.output)];
+  if (fusion.output != ForwardFusion::Output::epilogue) return out;
+  return out << ' ' << name_of(fusion.epilogue_activation) << (fusion.residual ? " + residual" : "");
 }
 
 /// What is fused into a convolution's backward pass, and what it is asked for.
-struct BackwardSeams {
+struct BackwardFusion {
   bool prologue = false;
   Activation activation = Activation::identity;
   bool gradient_prologue = false;
@@ -95,25 +95,25 @@ struct BackwardSeams {
   bool output_is_of_x = false;  ///< the gradient prologue's
   bool cancels = false;         ///< x and the output are far from 0, and the prologues take most of them away
 
-  static BackwardSeams random(Random& random) {
-    BackwardSeams seams{coin(random), one_of(random, kActivations), coin(random)};
-    seams.grad_x = random() % 4 != 0;
-    seams.grad_weight = random() % 4 != 0;
-    seams.grad_bias = coin(random);
-    const bool has_prologue = seams.prologue || seams.activation != Activation::identity;
-    seams.sums = seams.grad_x && has_prologue && coin(random);
-    seams.grad_add = seams.grad_x && !seams.sums && coin(random);
-    return seams;
+  static BackwardFusion random(Random& random) {
+    BackwardFusion fusion{coin(random), one_of(random, kActivations), coin(random)};
+    fusion.grad_x = random() % 4 != 0;
+    fusion.grad_weight = random() % 4 != 0;
+    fusion.grad_bias = coin(random);
+    const bool has_prologue = fusion.prologue || fusion.activation != Activation::identity;
+    fusion.sums = fusion.grad_x && has_prologue && coin(random);
+    fusion.grad_add = fusion.grad_x && !fusion.sums && coin(random);
+    return fusion;
   }
 };
 
-inline std::ostream& operator<<(std::ostream& out, const BackwardSeams& seams) {
-  out << (seams.prologue ? "affine " : "") << name_of(seams.activation) << " prologue, ";
-  return out << (seams.gradient_prologue ? "gradient prologue, " : "")
-             << (seams.output_is_of_x ? "its output is of x, " : "") << (seams.cancels ? "x far from 0, " : "")
-             << (seams.sums ? "sums, " : "") << (seams.grad_add ? "grad_add, " : "")
-             << "wanted:" << (seams.grad_x ? " grad_x" : "") << (seams.grad_weight ? " grad_weight" : "")
-             << (seams.grad_bias ? " grad_bias" : "");
+inline std::ostream& operator<<(std::ostream& out, const BackwardFusion& fusion) {
+  out << (fusion.prologue ? "affine " : "") << name_of(fusion.activation) << " prologue, ";
+  return out << (fusion.gradient_prologue ? "gradient prologue, " : "")
+             << (fusion.output_is_of_x ? "its output is of x, " : "") << (fusion.cancels ? "x far from 0, " : "")
+             << (fusion.sums ? "sums, " : "") << (fusion.grad_add ? "grad_add, " : "")
+             << "wanted:" << (fusion.grad_x ? " grad_x" : "") << (fusion.grad_weight ? " grad_weight" : "")
+             << (fusion.grad_bias ? " grad_bias" : "");
 }
 
 }  // namespace fusedsc::reference

@@ -179,9 +179,9 @@ const SlidingChannelGeometry kSlidingChannel{{2, 8, 6, 7}, 12, 2, 0.25};
 template <class Geometry>
 void verify_forward_mistakes(const Geometry& geometry,
                              const Mistakes<typename decltype(Geometry::kForward)::Arguments>& of_its_own) {
-  using enum ForwardSeams::Output;
-  const auto verify_with = [&](const ForwardSeams& seams, const auto&... mistakes) {
-    const ForwardCase<Geometry> problem{DataType::float32, geometry, seams, {}};
+  using enum ForwardFusion::Output;
+  const auto verify_with = [&](const ForwardFusion& fusion, const auto&... mistakes) {
+    const ForwardCase<Geometry> problem{DataType::float32, geometry, fusion, {}};
     ForwardTensors<Geometry> tensors(problem);
     (verify_mistakes(Geometry::kForward, tensors.arguments(problem), mistakes), ...);
     verify_execution(Geometry::kForward, tensors.arguments(problem));
@@ -195,8 +195,8 @@ void verify_forward_mistakes(const Geometry& geometry,
 template <class Geometry>
 void verify_backward_mistakes(const Geometry& geometry,
                               const Mistakes<typename decltype(Geometry::kBackward)::Arguments>& of_its_own) {
-  const auto verify_with = [&](const BackwardSeams& seams, const auto&... mistakes) {
-    const BackwardCase<Geometry> problem{DataType::float32, geometry, seams, {}};
+  const auto verify_with = [&](const BackwardFusion& fusion, const auto&... mistakes) {
+    const BackwardCase<Geometry> problem{DataType::float32, geometry, fusion, {}};
     BackwardTensors<Geometry> tensors(problem);
     (verify_mistakes(Geometry::kBackward, tensors.arguments(problem), mistakes), ...);
     verify_execution(Geometry::kBackward, tensors.arguments(problem));

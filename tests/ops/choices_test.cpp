@@ -8,63 +8,10 @@
 #include "fusedsc/tuning/force.h"
 #include "fusedsc/tuning/nearest.h"
 #include "fusedsc/tuning/recorder.h"
-#include "fusedsc/tuning/store/environment.h"
-#include "fusedsc/tuning/store/store.h"
-#include "fusedsc/tuning/trace.h"
-#include "ops/depthwise_cases.h"
-#include "ops/forward_case.h"
-#include "ops/stored_choices.h"
+#include "ops/choices_fixture.h"
 
 namespace fusedsc::reference {
 namespace {
-
-using tuning::Entry;
-using tuning::Store;
-
-constexpr const char* kRole = "depthwise_conv2d.forward";
-
-class ChoicesTest : public testing::Test, protected StoredChoices {
- protected:
-  using Case = ForwardCase<DepthwiseGeometry>;
-  const Case problem_{
-      DataType::float32, {{2, 8, 9, 10}, centered(3)}, {.bias = true}, Memories::all(Memory::contiguous)};
-
-  void SetUp() override {
-    align_tensors(true);
-    tuning::start_recording();
-    ran();
-    tuning::stop_recording();
-    ASSERT_EQ(tuning::recorded_problems().size(), 1u);
-    problem_met_ = tuning::recorded_problems().front();
-  }
-  void TearDown() override { align_tensors(false); }
-
-  /// The kernel that runs the problem, and why.
-  std::string ran() const {
-    ForwardTensors<DepthwiseGeometry> tensors(problem_);
-    const tuning::Trace trace;
-    run(DepthwiseGeometry::kForward, tensors.arguments(problem_));
-    const auto chosen = trace.chosen();
-    EXPECT_EQ(chosen.size(), 1u);
-    return chosen.at(0).choice() + ": " + chosen.at(0).reason();
-  }
-
-  Entry entry(const char* kernel = "cpu", double microseconds = 12.5) const {
-    return {tuning::environment(Device::cpu), kRole, problem_met_->text, tuning::sources_of(kRole), "1",
-            {kernel, {}, microseconds},       {}};
-  }
-  std::filesystem::path file() const {
-    const Entry one = entry();
-    return Store::of_user()->file_of(one.environment, one.role, one.problem);
-  }
-  /// As a later process does.
-  void store(const Entry& entry) const {
-    Store::of_user()->write(entry);
-    tuning::forget_choices();
-  }
-
-  std::shared_ptr<tuning::Problem> problem_met_;
-};
 
 TEST_F(ChoicesTest, InTheirOrder) {
   EXPECT_EQ(ran(), "cpu_planes: prior");
@@ -108,6 +55,46 @@ TEST_F(ChoicesTest, ShippedTables) {
   tuning::use_tables_of("");
 }
 
+/// What comes with a release holds for it; what the user has measured or named holds for the sources that were
+/// measured.
+TEST_F(ChoicesTest, ShippedTablesHoldForTheRelease) {
+  const auto shipped = folder_ / "tables" / (tuning::environment(Device::cpu) + ".json");
+  const auto ship = [&](const Entry& entry) {
+    write(shipped, tuning::table_of({entry}, {"b6def20", "2026-11-27", ""}));
+    tuning::use_tables_of(folder_ / "tables");
+  };
+  Entry old = entry("cpu", 7);
+  for (const char* sources : {"0123456789abcdef", ""}) {
+    old.sources = sources;
+    ship(old);
+    EXPECT_EQ(said_by([&] { EXPECT_EQ(ran(), "cpu: table, 7 us"); }), "");
+    EXPECT_EQ(tuning::table_for(Device::cpu), shipped);
+  }
+  set("FUSEDSC_TABLE", shipped.string());
+  const std::string said = said_by([&] { EXPECT_EQ(ran(), "cpu_planes: prior"); });
+  EXPECT_NE(said.find("tune again"), std::string::npos) << said;
+  set("FUSEDSC_TABLE", "");
+  store(old);
+  EXPECT_NE(said_by([&] { EXPECT_EQ(ran(), "cpu: table, 7 us"); }).find("tune again"), std::string::npos);
+  Store::of_user()->clear();
+
+  // As near as others; and nobody here can help it where there is no such kernel any more.
+  const Entry near = with_batch(4, old);
+  Entry gone = old, misfit = old;
+  gone.best.kernel = "cpu_magic";
+  misfit.best.config[tuning::Knob::rows] = 3;
+  for (const auto& [one, choice] : {std::pair(near, "cpu: nearest"), std::pair(gone, "cpu_planes: prior"),
+                                    std::pair(misfit, "cpu_planes: prior")}) {
+    ship(one);
+    EXPECT_EQ(said_by([&, choice = choice] { EXPECT_EQ(ran(), choice); }), "");
+  }
+  write(shipped, "{");
+  tuning::use_tables_of(folder_ / "tables");
+  EXPECT_NE(said_by([&] { EXPECT_EQ(ran(), "cpu_planes: prior"); }).find("it is not whole"), std::string::npos);
+  tuning::use_tables_of("");
+  EXPECT_EQ(tuning::table_for(Device::cpu), "");
+}
+
 TEST_F(ChoicesTest, Adopted) {
   const auto version = [&] {
     tuning::adopt(entry("cpu", 5));
@@ -124,14 +111,8 @@ TEST_F(ChoicesTest, Adopted) {
 
 /// The same layer with another number of images.
 TEST_F(ChoicesTest, Nearest) {
-  const auto with_batch = [&](std::int64_t batch, const char* kernel) {
-    Entry other = entry(kernel);
-    for (const char* tensor : {"x=float32[", "y=float32["}) {
-      const std::size_t place = other.problem.find(tensor);
-      EXPECT_NE(place, std::string::npos) << other.problem;
-      other.problem.replace(place + std::strlen(tensor), 1, std::to_string(batch));
-    }
-    return other;
+  const auto with_batch = [this](std::int64_t batch, const char* kernel) {
+    return ChoicesTest::with_batch(batch, entry(kernel));
   };
   EXPECT_EQ(with_batch(2, "cpu").problem, problem_met_->text);
   store(with_batch(5, "cpu"));
@@ -282,6 +263,7 @@ TEST(Environment, FolderNames) {
   EXPECT_EQ(tuning::folder_name(" NVIDIA H100 80GB HBM3 sm90 132"), "nvidia-h100-80gb-hbm3-sm90-132");
   EXPECT_EQ(tuning::folder_name("../a/ (R) CPU @ 2.5GHz "), "a-r-cpu-2-5ghz");
   EXPECT_EQ(tuning::folder_name("//"), "unknown");
+  EXPECT_EQ(tuning::environment_of_gpu("NVIDIA H200", 132), "nvidia-h200-132") << "the name of a table that ships";
   EXPECT_EQ(tuning::environment(Device::cpu), tuning::folder_name(tuning::environment(Device::cpu)));
 }
 

@@ -10,8 +10,6 @@
 #include <functional>
 #include <set>
 
-#include "fusedsc/forward/depthwise/generated/depthwise_generated.h"
-#include "fusedsc/forward/pointwise/generated/pointwise_generated.h"
 #include "fusedsc/tuning/compiler/binaries.h"
 #include "fusedsc/tuning/compiler/device_headers.h"
 #include "fusedsc/tuning/store/store.h"
@@ -218,8 +216,10 @@ TEST_F(RunTimeCompiler, WrongTextsAreExplained) {
 TEST(DeviceHeaders, AreAllThatTheyInclude) {
   std::set<std::string> names;
   for (const DeviceHeader& header : device_headers()) EXPECT_TRUE(names.insert(header.name).second) << header.name;
-  for (const char* name : {"fusedsc/common/gpu/vendor/gpu.h", "fusedsc/forward/pointwise/tiles/pointwise_kernel.h",
-                           "fusedsc/forward/depthwise/rows/depthwise_kernel.h", "cstdint"}) {
+  for (const char* name :
+       {"fusedsc/common/gpu/vendor/gpu.h", "fusedsc/forward/pointwise/tiles/pointwise_kernel.h",
+        "fusedsc/forward/depthwise/rows/depthwise_kernel.h", "fusedsc/backward/depthwise/rows/depthwise_input_kernel.h",
+        "fusedsc/backward/pointwise/tiles/pointwise_weight_kernel.h", "cstdint"}) {
     EXPECT_TRUE(names.contains(name)) << name;
   }
   for (const DeviceHeader& header : device_headers()) {
@@ -228,86 +228,6 @@ TEST(DeviceHeaders, AreAllThatTheyInclude) {
     for (std::size_t at = 0; (at = text.find("#include \"fusedsc/", at)) != std::string::npos; ++at) {
       const std::size_t begin = at + 10, end = text.find('"', begin);
       EXPECT_TRUE(names.contains(text.substr(begin, end - begin))) << text.substr(begin, end - begin);
-    }
-  }
-}
-
-// ------------------------------------------------------------------------------------------------- generated kernels
-
-/// Memory that nobody reads: texts depend on what is given, not on where.
-template <class Arguments>
-Arguments arguments_with(DataType dtype, const Sizes& x, const Sizes& weight, const Sizes& y, Layout layout,
-                         bool is_fused) {
-  alignas(16) static char memory[16];
-  Arguments a;
-  const auto view = [&](const Sizes& sizes) { return TensorView(memory, dtype, sizes, dense_strides(sizes, layout)); };
-  a.x = view(x);
-  a.y = view(y);
-  a.weight = TensorView(memory, dtype, weight, dense_strides(weight, Layout::contiguous));
-  if (is_fused) {
-    const auto vector = [&](std::int64_t size) { return ConstChannelVector(memory, accumulation_type(dtype), size); };
-    a.prologue = {vector(x[1]), vector(x[1]), Activation::relu6};
-    a.epilogue.scale = vector(y[1]);
-    a.epilogue.activation = Activation::relu;
-  }
-  return a;
-}
-
-/// What the compiler says of it: registers, without spills.
-int registers_of(const std::string& text, const std::string& architecture) {
-  const CompiledBinary binary = runtime_compiler(CompilerKind::nvrtc).compile(text, architecture);
-  EXPECT_NE(binary.report.find(" 0 bytes spill stores"), std::string::npos) << text << binary.report;
-  const std::size_t place = binary.report.find("Used ");
-  return place == std::string::npos ? 0 : std::stoi(binary.report.substr(place + 5));
-}
-
-struct CompiledCase {
-  DataType dtype;
-  Layout layout;
-  bool is_fused;
-  const char* architecture;
-};
-const CompiledCase kCompiled[] = {
-    {DataType::float32, Layout::channels_last, false, "sm_90"},
-    {DataType::float16, Layout::contiguous, true, "sm_80"},
-    {DataType::bfloat16, Layout::channels_last, true, "sm_90"},
-};
-
-/// A few that are far apart, of all that there are.
-std::vector<Config> some_of(const Configs& configs) {
-  std::vector<Config> some;
-  for (std::size_t i = 0; i < 2; ++i) some.push_back(configs[i * (configs.size() - 1)]);
-  return some;
-}
-
-TEST(GeneratedText, PointwiseCompiles) {
-  if (!runtime_compiler(CompilerKind::nvrtc).why_not().empty()) GTEST_SKIP() << "there is no nvrtc here";
-  for (const CompiledCase& each : kCompiled) {
-    const auto a = arguments_with<PointwiseArguments>(each.dtype, {1, 96, 14, 14}, {576, 96, 1, 1}, {1, 576, 14, 14},
-                                                      each.layout, each.is_fused);
-    const generated::PointwiseTarget target{
-        each.architecture, 132, 3, true, each.layout == Layout::channels_last, true};
-    for (const Config& config : some_of(generated::pointwise_configs(a, target))) {
-      SCOPED_TRACE(printed(config));
-      const generated::GeneratedText text = generated::pointwise_text(a, target, config);
-      const int registers = registers_of(text.text, each.architecture);
-      if (!is_pointwise_tiling(config)) continue;
-      const int predicted = resources_of(pointwise_tiling_of(config), limits_of(each.architecture)).used_registers;
-      EXPECT_LE(registers, predicted + predicted / 4) << text.text;  // Eq. 6 is an estimate
-    }
-  }
-}
-
-TEST(GeneratedText, DepthwiseCompiles) {
-  if (!runtime_compiler(CompilerKind::nvrtc).why_not().empty()) GTEST_SKIP() << "there is no nvrtc here";
-  for (const CompiledCase& each : kCompiled) {
-    auto a = arguments_with<DepthwiseArguments>(each.dtype, {1, 96, 15, 15}, {96, 1, 3, 3}, {1, 96, 15, 15},
-                                                each.layout, each.is_fused);
-    a.window = {{3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}};
-    const generated::DepthwiseTarget target{each.architecture, true, each.layout == Layout::channels_last ? 8 : 1};
-    for (const Config& config : some_of(generated::depthwise_configs(a, target))) {
-      SCOPED_TRACE(printed(config));
-      registers_of(generated::depthwise_text(a, target, config).text, each.architecture);
     }
   }
 }

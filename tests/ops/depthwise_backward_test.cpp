@@ -12,9 +12,9 @@ TEST_P(DepthwiseBackward, Edges) {
   for_each_case(backward_edge_cases(GetParam(), depthwise_edges()), verify_backward<DepthwiseGeometry>);
 }
 
-TEST_P(DepthwiseBackward, Seams) {
+TEST_P(DepthwiseBackward, Fusion) {
   const DepthwiseGeometry stride_one{{2, 19, 8, 13}, centered(3)}, multiplied{{2, 19, 8, 13}, centered(3, 2), 2};
-  for_each_case(backward_seam_cases(GetParam(), stride_one, multiplied), verify_backward<DepthwiseGeometry>);
+  for_each_case(backward_fusion_cases(GetParam(), stride_one, multiplied), verify_backward<DepthwiseGeometry>);
 }
 
 TEST_P(DepthwiseBackward, Random) {

@@ -14,9 +14,9 @@ TEST_P(Depthwise, Edges) {
   for_each_case(forward_edge_cases(GetParam(), depthwise_edges()), verify_forward<DepthwiseGeometry>);
 }
 
-TEST_P(Depthwise, Seams) {
+TEST_P(Depthwise, Fusion) {
   const DepthwiseGeometry stride_one{{2, 19, 8, 13}, centered(3)}, multiplied{{2, 19, 8, 13}, centered(3, 2), 2};
-  for_each_case(forward_seam_cases(GetParam(), stride_one, multiplied), verify_forward<DepthwiseGeometry>);
+  for_each_case(forward_fusion_cases(GetParam(), stride_one, multiplied), verify_forward<DepthwiseGeometry>);
 }
 
 TEST_P(Depthwise, Random) {

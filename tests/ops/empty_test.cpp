@@ -11,8 +11,8 @@ namespace {
 
 template <class Geometry>
 void verify_empty_forward(const Geometry& geometry) {
-  using enum ForwardSeams::Output;
-  for (const ForwardSeams::Output output : {plain, epilogue, statistics}) {
+  using enum ForwardFusion::Output;
+  for (const ForwardFusion::Output output : {plain, epilogue, statistics}) {
     const ForwardCase<Geometry> problem{DataType::float32,
                                         geometry,
                                         {.bias = true, .prologue = true, .output = output},
@@ -29,9 +29,10 @@ void verify_empty_forward(const Geometry& geometry) {
 
 template <class Geometry>
 void verify_empty_backward(const Geometry& geometry) {
-  const BackwardSeams seams{.prologue = true, .activation = Activation::relu, .gradient_prologue = true, .sums = true};
+  const BackwardFusion fusion{
+      .prologue = true, .activation = Activation::relu, .gradient_prologue = true, .sums = true};
   for (const Memory memory : {Memory::contiguous, Memory::spread}) {
-    const BackwardCase<Geometry> problem{DataType::float32, geometry, seams, {memory, memory, memory, memory}};
+    const BackwardCase<Geometry> problem{DataType::float32, geometry, fusion, {memory, memory, memory, memory}};
     BackwardTensors<Geometry> tensors(problem);
     const std::vector<Output> outputs{
         {"grad_x", tensors.grad_x, Array(geometry.x)},
@@ -70,10 +71,10 @@ TEST(Empty, SlidingChannel) {
 TEST(Empty, DepthwiseInputUnderPadding) {
   const DepthwiseGeometry geometry{{2, 19, 0, 6}, {{3, 3}, {1, 1}, {1, 1}, {1, 1, 2, 2}}};
   for (const Memory memory : {Memory::contiguous, Memory::channels_last}) {
-    ForwardSeams seams{.bias = true};
-    verify_forward<DepthwiseGeometry>({DataType::float32, geometry, seams, Memories::all(memory)});
-    seams.output = ForwardSeams::Output::statistics;
-    verify_forward<DepthwiseGeometry>({DataType::float32, geometry, seams, Memories::all(memory)});
+    ForwardFusion fusion{.bias = true};
+    verify_forward<DepthwiseGeometry>({DataType::float32, geometry, fusion, Memories::all(memory)});
+    fusion.output = ForwardFusion::Output::statistics;
+    verify_forward<DepthwiseGeometry>({DataType::float32, geometry, fusion, Memories::all(memory)});
     verify_backward<DepthwiseGeometry>({DataType::float32, geometry, {}, Memories::all(memory)});
   }
 }

@@ -1,4 +1,4 @@
-/// A forward pass of a convolution, depthwise or pointwise, with any seams and layouts.
+/// A forward pass of a convolution, depthwise or pointwise, with any fusion and layouts.
 #pragma once
 
 #include <ostream>
@@ -14,17 +14,17 @@ template <class Geometry>
 struct ForwardCase {
   DataType dtype;
   Geometry geometry;
-  ForwardSeams seams;
+  ForwardFusion fusion;
   Memories memories;
 
-  bool has_epilogue() const { return seams.output == ForwardSeams::Output::epilogue; }
-  bool has_statistics() const { return seams.output == ForwardSeams::Output::statistics; }
-  bool has_normaliser() const { return has_statistics() && !seams.bias; }
+  bool has_epilogue() const { return fusion.output == ForwardFusion::Output::epilogue; }
+  bool has_statistics() const { return fusion.output == ForwardFusion::Output::statistics; }
+  bool has_normaliser() const { return has_statistics() && !fusion.bias; }
 };
 
 template <class Geometry>
 std::ostream& operator<<(std::ostream& out, const ForwardCase<Geometry>& problem) {
-  return out << name_of(problem.dtype) << ", " << problem.geometry << "\n  " << problem.seams << "\n  "
+  return out << name_of(problem.dtype) << ", " << problem.geometry << "\n  " << problem.fusion << "\n  "
              << problem.memories;
 }
 
@@ -47,12 +47,12 @@ struct ForwardTensors {
     const std::int64_t channels = x.sizes()[1], outputs = y.sizes()[1];
     x.fill(random, -1.5, 2);
     weight.fill(random, -1, 1);
-    if (problem.seams.bias) bias = Channels(problem.dtype, outputs).fill(random, -1, 1);
-    if (problem.seams.prologue) {
+    if (problem.fusion.bias) bias = Channels(problem.dtype, outputs).fill(random, -1, 1);
+    if (problem.fusion.prologue) {
       scale = Channels(sum_type, channels).fill(random, -2, 2);
       shift = Channels(sum_type, channels).fill(random, -1, 4);
     }
-    if (problem.seams.cancels) {
+    if (problem.fusion.cancels) {
       x.fill(random, 99, 101);
       scale.fill(random, 1, 1.01);
       shift.fill(random, -100.5, -100);
@@ -77,12 +77,12 @@ struct ForwardTensors {
     arguments.bias = bias;
     arguments.prologue.scale = scale;
     arguments.prologue.shift = shift;
-    arguments.prologue.activation = problem.seams.activation;
+    arguments.prologue.activation = problem.fusion.activation;
     if (problem.has_epilogue()) {
       arguments.epilogue.scale = epilogue_scale;
       arguments.epilogue.shift = epilogue_shift;
-      arguments.epilogue.activation = problem.seams.epilogue_activation;
-      if (problem.seams.residual) arguments.epilogue.residual = residual;
+      arguments.epilogue.activation = problem.fusion.epilogue_activation;
+      if (problem.fusion.residual) arguments.epilogue.residual = residual;
     }
     arguments.statistics.mean = mean;
     arguments.statistics.m2 = m2;
@@ -93,7 +93,7 @@ struct ForwardTensors {
 
   Array raw_output(const ForwardCase<Geometry>& problem) const {
     const Precision precision(problem.dtype);
-    const Affine prologue{scale.values(), shift.values(), problem.seams.activation};
+    const Affine prologue{scale.values(), shift.values(), problem.fusion.activation};
     const Array input = apply(precision, x.values(), prologue);
     return problem.geometry.forward(precision, input, weight.values(), bias.values());
   }
@@ -101,9 +101,9 @@ struct ForwardTensors {
   Array output(const ForwardCase<Geometry>& problem, const Array& raw) const {
     if (!problem.has_epilogue()) return raw;
     const Precision precision(problem.dtype);
-    const Affine epilogue{epilogue_scale.values(), epilogue_shift.values(), problem.seams.epilogue_activation};
+    const Affine epilogue{epilogue_scale.values(), epilogue_shift.values(), problem.fusion.epilogue_activation};
     const Array result = apply(precision, raw, epilogue);
-    return problem.seams.residual ? add(precision, result, residual.values()) : result;
+    return problem.fusion.residual ? add(precision, result, residual.values()) : result;
   }
 };
 
@@ -140,15 +140,15 @@ void verify_forward(const ForwardCase<Geometry>& problem) {
 
 /// Every output with every activation, both ways of reading memory.
 template <class Geometry>
-std::vector<ForwardCase<Geometry>> forward_seam_cases(DataType dtype, const Geometry& first, const Geometry& second) {
-  using enum ForwardSeams::Output;
+std::vector<ForwardCase<Geometry>> forward_fusion_cases(DataType dtype, const Geometry& first, const Geometry& second) {
+  using enum ForwardFusion::Output;
   std::vector<ForwardCase<Geometry>> cases;
   for (const Memory memory : {Memory::contiguous, Memory::channels_last}) {
     const Memories memories = Memories::all(memory);
     for (const Activation activation : kActivations) {
       for (const bool on : {false, true}) {
         const Geometry& geometry = on ? second : first;
-        const ForwardSeams epilogue_only{
+        const ForwardFusion epilogue_only{
             .bias = on, .output = epilogue, .epilogue_activation = activation, .residual = on};
         cases.push_back({dtype, geometry, {.bias = on, .prologue = true, .activation = activation}, memories});
         cases.push_back({dtype, geometry, {.bias = on, .activation = activation, .output = statistics}, memories});
@@ -159,7 +159,7 @@ std::vector<ForwardCase<Geometry>> forward_seam_cases(DataType dtype, const Geom
   return cases;
 }
 
-/// Each geometry plain and with seams picked at random.
+/// Each geometry plain and with fusion picked at random.
 template <class Geometry>
 std::vector<ForwardCase<Geometry>> forward_edge_cases(DataType dtype, const std::vector<Geometry>& edges) {
   Random random(1);
@@ -167,7 +167,7 @@ std::vector<ForwardCase<Geometry>> forward_edge_cases(DataType dtype, const std:
   for (const Geometry& geometry : edges) {
     for (const Memory memory : {Memory::contiguous, Memory::channels_last}) {
       cases.push_back({dtype, geometry, {}, Memories::all(memory)});
-      cases.push_back({dtype, geometry, ForwardSeams::random(random), Memories::all(memory)});
+      cases.push_back({dtype, geometry, ForwardFusion::random(random), Memories::all(memory)});
     }
   }
   return cases;
@@ -178,7 +178,7 @@ std::vector<ForwardCase<Geometry>> forward_random_cases(DataType dtype, Geometry
   Random random(2);
   std::vector<ForwardCase<Geometry>> cases;
   for (int i = 0; i < 150; ++i) {
-    cases.push_back({dtype, geometry(random), ForwardSeams::random(random), Memories::random(random)});
+    cases.push_back({dtype, geometry(random), ForwardFusion::random(random), Memories::random(random)});
   }
   return cases;
 }

@@ -1,5 +1,5 @@
 /// Every argument of the fused blocks that is wrong is refused by a sentence that begins with its name.
-#include "fusedsc/fused/batch_norm_seam.h"
+#include "fusedsc/fused/batch_norm_affine.h"
 #include "ops/dsc_block_tensors.h"
 #include "ops/mistakes.h"
 

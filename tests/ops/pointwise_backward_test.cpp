@@ -12,9 +12,9 @@ TEST_P(PointwiseBackward, Edges) {
   for_each_case(backward_edge_cases(GetParam(), pointwise_edges()), verify_backward<PointwiseGeometry>);
 }
 
-TEST_P(PointwiseBackward, Seams) {
+TEST_P(PointwiseBackward, Fusion) {
   const PointwiseGeometry dense{{2, 35, 6, 7}, 24}, grouped{{2, 24, 6, 7}, 36, 3};
-  for_each_case(backward_seam_cases(GetParam(), dense, grouped), verify_backward<PointwiseGeometry>);
+  for_each_case(backward_fusion_cases(GetParam(), dense, grouped), verify_backward<PointwiseGeometry>);
 }
 
 TEST_P(PointwiseBackward, Random) {

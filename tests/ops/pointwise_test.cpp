@@ -12,9 +12,9 @@ TEST_P(Pointwise, Edges) {
   for_each_case(forward_edge_cases(GetParam(), pointwise_edges()), verify_forward<PointwiseGeometry>);
 }
 
-TEST_P(Pointwise, Seams) {
+TEST_P(Pointwise, Fusion) {
   const PointwiseGeometry dense{{2, 35, 6, 7}, 24}, grouped{{2, 24, 6, 7}, 36, 3};
-  for_each_case(forward_seam_cases(GetParam(), dense, grouped), verify_forward<PointwiseGeometry>);
+  for_each_case(forward_fusion_cases(GetParam(), dense, grouped), verify_forward<PointwiseGeometry>);
 }
 
 TEST_P(Pointwise, Random) {

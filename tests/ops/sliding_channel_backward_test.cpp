@@ -12,9 +12,9 @@ TEST_P(SlidingChannelBackward, Edges) {
   for_each_case(backward_edge_cases(GetParam(), sliding_channel_edges()), verify_backward<SlidingChannelGeometry>);
 }
 
-TEST_P(SlidingChannelBackward, Seams) {
+TEST_P(SlidingChannelBackward, Fusion) {
   const SlidingChannelGeometry odd{{2, 35, 6, 7}, 24, 2, 0.5}, even{{2, 24, 6, 7}, 36, 3, 0.25};
-  for_each_case(backward_seam_cases(GetParam(), odd, even), verify_backward<SlidingChannelGeometry>);
+  for_each_case(backward_fusion_cases(GetParam(), odd, even), verify_backward<SlidingChannelGeometry>);
 }
 
 TEST_P(SlidingChannelBackward, Random) {

@@ -12,9 +12,9 @@ TEST_P(SlidingChannel, Edges) {
   for_each_case(forward_edge_cases(GetParam(), sliding_channel_edges()), verify_forward<SlidingChannelGeometry>);
 }
 
-TEST_P(SlidingChannel, Seams) {
+TEST_P(SlidingChannel, Fusion) {
   const SlidingChannelGeometry odd{{2, 35, 6, 7}, 24, 2, 0.5}, even{{2, 24, 6, 7}, 36, 3, 0.25};
-  for_each_case(forward_seam_cases(GetParam(), odd, even), verify_forward<SlidingChannelGeometry>);
+  for_each_case(forward_fusion_cases(GetParam(), odd, even), verify_forward<SlidingChannelGeometry>);
 }
 
 TEST_P(SlidingChannel, Random) {

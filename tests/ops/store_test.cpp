@@ -109,7 +109,7 @@ TEST_F(StoreTest, Hostile) {
   for (const std::string& text : texts) {
     write(file(), text);
     EXPECT_NE(refused(), "") << text.substr(0, 300);
-    EXPECT_THROW(tuning::entries_of(text), InvalidArgument);
+    EXPECT_THROW(tuning::table_from(text), InvalidArgument);
   }
   write(file(), whole);
   EXPECT_TRUE(read());
@@ -212,11 +212,21 @@ TEST_F(StoreTest, TablesAreSorted) {
   second.environment = "z";
   third.best.microseconds = 1;  // of the same problem as the first: that one stays
   const std::string table = tuning::table_of({second, entry(), third});
-  const std::vector<Entry> entries = tuning::entries_of(table);
+  const std::vector<Entry> entries = tuning::table_from(table).entries;
   ASSERT_EQ(entries.size(), 2u);
   expect_same(entries[0], entry());
   expect_same(entries[1], second);
   EXPECT_EQ(tuning::table_of({entry(), second}), table);
+}
+
+TEST_F(StoreTest, TablesSayWhereTheyAreFrom) {
+  const tuning::Table rows = tuning::table_from(tuning::table_of({entry()}, {"b6def20", "2026-11-27", ""}));
+  EXPECT_EQ(rows.head.commit + ' ' + rows.head.date, "b6def20 2026-11-27");
+  EXPECT_EQ(rows.head.frozen_by, "");
+  EXPECT_EQ(rows.entries.size(), 1u);
+  EXPECT_EQ(tuning::table_from(tuning::table_of({}, {"", "", "1.2.3"})).head.frozen_by, "1.2.3");
+  EXPECT_EQ(tuning::table_of({}).find("frozen_by"), std::string::npos);
+  EXPECT_THROW(tuning::table_from(R"({"format": 1, "frozen_by": 3, "entries": []})"), InvalidArgument);
 }
 
 TEST(KernelSources, EveryRoleHasSome) {

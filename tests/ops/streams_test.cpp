@@ -37,7 +37,7 @@ INSTANTIATE_TEST_SUITE_P(DataTypes, Streams, testing::ValuesIn(kDataTypes),
                          [](const auto& info) { return name_of(info.param); });
 
 TEST_P(Streams, Forward) {
-  using Output = ForwardSeams::Output;
+  using Output = ForwardFusion::Output;
   for (const DepthwiseGeometry& geometry : geometries()) {
     for (const Output output : {Output::plain, Output::statistics, Output::epilogue}) {
       const ForwardCase<DepthwiseGeometry> problem{
@@ -49,9 +49,9 @@ TEST_P(Streams, Forward) {
 
 TEST_P(Streams, Backward) {
   for (const DepthwiseGeometry& geometry : geometries()) {
-    for (const BackwardSeams& seams : {BackwardSeams{}, BackwardSeams{.prologue = true, .sums = true},
-                                       BackwardSeams{.grad_add = true}, BackwardSeams{.grad_weight = false}}) {
-      const BackwardCase<DepthwiseGeometry> problem{GetParam(), geometry, seams, Memories::all(Memory::channels_last)};
+    for (const BackwardFusion& fusion : {BackwardFusion{}, BackwardFusion{.prologue = true, .sums = true},
+                                         BackwardFusion{.grad_add = true}, BackwardFusion{.grad_weight = false}}) {
+      const BackwardCase<DepthwiseGeometry> problem{GetParam(), geometry, fusion, Memories::all(Memory::channels_last)};
       for_each_case(std::vector{problem}, verify_backward<DepthwiseGeometry>);
     }
   }

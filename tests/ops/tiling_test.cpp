@@ -6,6 +6,7 @@
 
 #include "fusedsc/common/status.h"
 #include "fusedsc/tuning/generator/depthwise_tiling.h"
+#include "fusedsc/tuning/generator/matrix_tiling.h"
 #include "fusedsc/tuning/generator/pointwise_tiling.h"
 
 namespace fusedsc::tuning {
@@ -126,6 +127,84 @@ TEST(Tiling, DepthwiseKeepsTheLimits) {
       }
     }
     EXPECT_FALSE(depthwise_tilings({}, limits).empty()) << limits.architecture;
+  }
+}
+
+/// Gradients: the memory of rows by hand, and all that is made keeps the limits.
+TEST(Tiling, DepthwiseGradients) {
+  // float16, 3x3 at stride 2: a row of grad_y is 2 + 1 columns of 4 channels, one of grad_x 2 * 2.
+  DepthwiseExtents extents{DataType::float16, 3, 2, 28, 8, true, true, Direction::grad_input, true};
+  const DepthwiseTiling tiling{4, 2, 2, 2};
+  EXPECT_EQ(period_of(tiling, extents), 6);  // 2 rows of grad_y meet a row of strides, and 3 are asked for
+  const int grads = 3 * 2 * (3 * 4), inputs = 3 * 2 * (4 * 4);  // rows, with what the gradient prologue reads
+  EXPECT_EQ(resources_of(tiling, extents, limits_of("sm_90")).used_shared, 2 * 128 * (grads + inputs));
+  extents.fused = extents.statistics = false;
+  EXPECT_EQ(resources_of(tiling, extents, limits_of("sm_90")).used_shared, 2 * 128 * grads / 2);
+  extents.copies_run_ahead = false;
+  EXPECT_EQ(resources_of(tiling, extents, limits_of("gfx90a")).used_shared, 0);
+  extents.statistics = true;
+  EXPECT_EQ(resources_of(tiling, extents, limits_of("gfx90a")).used_shared, 4 * 128 * 2 * 4);  // two sums of a channel
+  extents.direction = Direction::grad_weight;
+  EXPECT_EQ(resources_of(tiling, extents, limits_of("gfx90a")).used_shared, 4 * 128 * 10 * 4);  // 9 taps and the bias
+  extents.copies_run_ahead = true;
+  EXPECT_EQ(resources_of({4, 2, 6, 1}, extents, limits_of("sm_90")).used_shared, 2 * 128 * 7 * 4 * (5 + 2));
+  for (const DeviceLimits& limits : known_limits()) {
+    for (const Direction direction : {Direction::grad_input, Direction::grad_weight}) {
+      for (const int kernel : {1, 2, 3, 5, 7, 9}) {
+        for (const int stride : {1, 2, 3}) {
+          for (const DataType dtype : {DataType::float16, DataType::float32, DataType::float64}) {
+            const DepthwiseExtents each{dtype, kernel, stride, 28, 8, true, limits.wave == 32, direction, true};
+            for (const DepthwiseTiling& one : depthwise_tilings(each, limits)) {
+              EXPECT_TRUE(resources_of(one, each, limits).fit()) << printed(config_of(one));
+            }
+            const bool is_small = kernel <= 3 && dtype != DataType::float64;
+            EXPECT_FALSE(is_small && depthwise_tilings(each, limits).empty()) << limits.architecture;
+          }
+        }
+      }
+    }
+  }
+}
+
+/// Tiles of matrix products: memory by hand, words, and all that is made keeps the limits.
+TEST(Tiling, MatrixTiles) {
+  const MatrixTiling tiling{64, 32, 32, 1, 2};
+  EXPECT_EQ(printed(config_of(tiling)), "columns=32 rows=64 groups=1 depth=32 block_n=2");
+  EXPECT_EQ(matrix_tiling_of(config_of(tiling)), tiling);
+  for (const char* wrong : {"", "rows=64", "rows=64 columns=32 depth=32 groups=1 block_n=2 ahead=1"}) {
+    EXPECT_THROW(matrix_tiling_of(parsed(wrong)), InvalidArgument) << wrong;
+  }
+  // float16, channels_last, 3 stages: rows of positions, and the weight's rows of channels, padded by 8.
+  MatrixExtents extents{
+      .dtype = DataType::float16, .channels_inner = true, .copy_stages = 3, .direction = Direction::grad_input};
+  const int sums = 4 * 64 * 36, grads = 2 * 64 * (32 + 8), weight = 2 * 32 * (32 + 8);
+  EXPECT_EQ(resources_of(tiling, extents, limits_of("sm_90")).used_shared, sums + 3 * (grads + weight));
+  extents.fused = extents.has_other = true;  // another tensor, and three coefficients for each value of k
+  EXPECT_EQ(resources_of(tiling, extents, limits_of("sm_90")).used_shared,
+            sums + 3 * (2 * grads + weight + 3 * 32 * 4));
+  extents.direction = Direction::grad_weight;  // rows of outputs and channels, and theirs for good
+  const int rows = 2 * 32 * (64 + 8), columns = 2 * 32 * (32 + 8), coefficients = 3 * 4 * (64 + 32);
+  EXPECT_EQ(resources_of(tiling, extents, limits_of("sm_90")).used_shared,
+            coefficients + sums + 3 * (2 * rows + columns));
+  extents.copy_stages = 1;  // sums lie where the stage was
+  EXPECT_EQ(resources_of(tiling, extents, limits_of("gfx90a")).used_shared,
+            coefficients + std::max(sums, 2 * rows + columns));
+  // Two squares of 16 columns of doubles side by side are a vector of matrix cores; values of k are neighbours else.
+  extents = {.dtype = DataType::float64, .channels_inner = true, .direction = Direction::grad_input};
+  for (const MatrixTiling& each : matrix_tilings(extents, limits_of("gfx90a"))) EXPECT_LE(each.columns, 64);
+  for (const DeviceLimits& limits : known_limits()) {
+    for (const Direction direction : {Direction::forward, Direction::grad_input, Direction::grad_weight}) {
+      for (const DataType dtype : {DataType::float16, DataType::float32, DataType::float64}) {
+        for (const bool yes : {false, true}) {
+          extents = {dtype, false, yes, !yes, limits.wave == 32 ? 3 : 1, direction, yes, yes};
+          const auto tilings = matrix_tilings(extents, limits);
+          EXPECT_FALSE(tilings.empty()) << limits.architecture;
+          for (const MatrixTiling& each : tilings) {
+            EXPECT_TRUE(resources_of(each, extents, limits).fit()) << printed(config_of(each));
+          }
+        }
+      }
+    }
   }
 }
 

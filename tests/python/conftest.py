@@ -66,6 +66,19 @@ def _start_alike(monkeypatch, tmp_path):
         compute_in_full_precision()
 
 
+@pytest.fixture
+def store(monkeypatch, tmp_path):
+    """The folder of a store of this test's own."""
+    import fusedsc  # not above: some tests are of what cannot import it
+
+    monkeypatch.delenv("FUSEDSC_TUNE", raising=False)
+    monkeypatch.setenv("FUSEDSC_CACHE_DIR", str(tmp_path / "cache"))
+    fusedsc.tuning.reload_choices()
+    yield tmp_path / "cache" / "tuning"
+    monkeypatch.undo()
+    fusedsc.tuning.reload_choices()
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     """A folder with Fashion-MNIST's four files, small."""

@@ -1,5 +1,6 @@
 """Two processes that train together: with gloo on the CPU, with NCCL on two GPUs."""
 
+import gc
 from collections.abc import Callable
 
 import pytest
@@ -16,7 +17,12 @@ def spawn(in_one_process: Callable, folder, *arguments) -> None:
     where = device().type
     if where == "cuda" and torch.cuda.device_count() < PROCESSES:
         pytest.skip("needs two GPUs")
-    torch.multiprocessing.spawn(in_one_process, (where, str(folder), *arguments), PROCESSES)
+    torch.multiprocessing.spawn(_run, (in_one_process, where, str(folder), *arguments), PROCESSES)
+
+
+def _run(rank: int, in_one_process: Callable, *arguments) -> None:
+    in_one_process(rank, *arguments)
+    gc.collect()  # a group's threads end with the modules that refer to it; Python may be aborted if it ends before
 
 
 def join(rank: int, where: str, folder: str) -> torch.device:

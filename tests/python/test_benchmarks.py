@@ -12,8 +12,12 @@ import fusedsc
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from rich.console import Console
+
 from benchmarks import __main__ as benchmarks
 from benchmarks import compare, measure, report, suites, timeline, workloads
+from benchmarks.records import CASE_KEYS, by_batch, file_name, mean_ratio, opponents, write_json
+from benchmarks.tables import print_slower
 from benchmarks.workloads.ablation import Ablation
 from benchmarks.workloads.block import Block, InvertedResidual
 from benchmarks.workloads.epilogue import DepthwiseEpilogue
@@ -72,9 +76,9 @@ def test_slower_cases_are_named(records, capsys):
     slow, even, fast = (
         {**records[0], "case": name, "ratio": ratio} for name, ratio in (("A", 0.5), ("B", 0.95), ("C", 2))
     )
-    report.print_slower([fast, even], report.Console())
+    print_slower([fast, even], Console())
     assert capsys.readouterr().out == ""
-    report.print_slower([fast, slow, even], report.Console(width=150))
+    print_slower([fast, slow, even], Console(width=150))
     lines = capsys.readouterr().out.splitlines()
     assert "1 of 3" in lines[0]
     assert [line.split()[1] for line in lines if line.split()[:1] == [slow["suite"]]] == ["A"]
@@ -83,9 +87,9 @@ def test_slower_cases_are_named(records, capsys):
 def test_results_side_by_side(records, tmp_path, capsys):
     before, now = tmp_path / "before.json", tmp_path / "now.json"
     slower, faster, same = ({**records[0], "case": name} for name in ("A", "B", "C"))
-    report.write_json(before, [slower, faster, same])
+    write_json(before, [slower, faster, same])
     slower, faster = ({**record, "ours_us": record["ours_us"] * by} for record, by in ((slower, 2), (faster, 0.5)))
-    report.write_json(now, [same, faster, slower, {**same, "case": "is new"}])
+    write_json(now, [same, faster, slower, {**same, "case": "is new"}])
     assert compare.main([str(before), str(now)]) == 0
     out = capsys.readouterr().out
     changes = out[out.index("Changed") :]
@@ -100,7 +104,7 @@ def test_results_with_and_without_tf32_are_kept_apart(records, tmp_path):
     first, other = ({**records[0], "case": name} for name in ("A", "B"))
     with_tf32, without = {**first, "tf32": True}, {**first, "tf32": False, "ours_us": 2 * first["ours_us"]}
     newer = {**without, "ours_us": 3 * first["ours_us"]}
-    failed = {key: first[key] for key in report.CASE_KEYS} | {"tf32": False, "error": "out of memory"}
+    failed = {key: first[key] for key in CASE_KEYS} | {"tf32": False, "error": "out of memory"}
     for run in ([with_tf32, failed], [without, {**other, "tf32": False}], [newer]):
         report.keep(tmp_path, run, "title")
     name = with_tf32["suite"]
@@ -114,7 +118,7 @@ FOREIGN = [None, "", "[]", "[1]", "{}", "[" * 100_000, '[{"suite": "pointwise"}]
 @pytest.mark.parametrize("content", FOREIGN, ids=range(len(FOREIGN)))
 def test_results_that_cannot_be_compared(records, tmp_path, capsys, content):
     before, now = tmp_path / "before.json", tmp_path / "now.json"
-    report.write_json(now, records)
+    write_json(now, records)
     if content is not None:
         before.write_text(content)
     assert compare.main([str(before), str(now)]) == 1
@@ -126,7 +130,7 @@ def test_results_that_cannot_be_compared(records, tmp_path, capsys, content):
 )
 def test_results_with_values_of_other_types(records, tmp_path, capsys, change):
     path = tmp_path / "results.json"
-    report.write_json(path, [*records, records[0] | change])
+    write_json(path, [*records, records[0] | change])
     assert report.main([str(path)]) == 1
     assert capsys.readouterr().err.startswith(f"error: {path} holds no results")
 
@@ -144,14 +148,14 @@ def test_results_that_cannot_be_drawn(tmp_path, capsys, content):
 
 def test_results_are_drawn_again(records, tmp_path):
     path = tmp_path / "results.json"
-    report.write_json(path, records)
+    write_json(path, records)
     assert report.main([str(path)]) == 0
     assert (tmp_path / "results_ratio.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_kept_results_that_are_damaged(records, tmp_path):
     """What was measured is not written over something that cannot be read, and it is said where that is."""
-    path = tmp_path / report.file_name(records[0])
+    path = tmp_path / file_name(records[0])
     path.write_text("[")
     with pytest.raises(ValueError, match=f"{path} holds no results"):
         report.keep(tmp_path, records, "title")
@@ -220,10 +224,10 @@ def test_mean_times_are_of_layers_with_all_batches():
         for layer, batch, ours in (("A", 8, 5.0), ("A", 1, 1.0), ("B", 1, 3.0), ("B", 8, 9.0), ("C", 1, 100.0))
     ]
     key = ("s", "forward", "float32", "contiguous")
-    assert report.by_batch(records) == {key: {1: (2.0, 4.0), 8: (7.0, 14.0)}}
-    assert report.by_batch([record for record in records if record["batch"] == 1]) == {}
-    assert report.by_batch([record for record in records if record["case"] in ("A n1", "B n8")]) == {}
-    assert report.by_batch([record | {"operations": None} for record in records]) == {}
+    assert by_batch(records) == {key: {1: (2.0, 4.0), 8: (7.0, 14.0)}}
+    assert by_batch([record for record in records if record["batch"] == 1]) == {}
+    assert by_batch([record for record in records if record["case"] in ("A n1", "B n8")]) == {}
+    assert by_batch([record | {"operations": None} for record in records]) == {}
 
 
 EPILOGUES = tuple(DepthwiseEpilogue("T1", 8, 6, 3, 2, fused) for fused in (False, True))
@@ -449,9 +453,9 @@ def test_opponents_are_sums_over_layers():
         for i, (ours, dense) in enumerate(((1.0, 4.0), (3.0, 4.0)))
     ]
     key = ("s", "forward", "float32", "contiguous", "n8", "cg2 co50")
-    assert report.opponents([*records, {"error": "no"}]) == {key: {"dense": 2.0}}
+    assert opponents([*records, {"error": "no"}]) == {key: {"dense": 2.0}}
     records[0]["pytorch_us_of_all"]["stack"] = 5.0
-    assert report.opponents(records) == {key: {"dense": 2.0}}
+    assert opponents(records) == {key: {"dense": 2.0}}
 
 
 def test_a_wrong_sliding_channel_is_not_timed(gpu_run, monkeypatch):
@@ -514,7 +518,7 @@ def test_a_wrong_result_is_not_timed():
 
 def test_geometric_mean():
     records = [{"ratio": 4.0}, {"ratio": 1.0}]
-    assert math.isclose(report.mean_ratio(records), 2.0)
+    assert math.isclose(mean_ratio(records), 2.0)
 
 
 def test_timeline_sums_and_draws(tmp_path):

@@ -9,13 +9,16 @@ from pathlib import Path
 import pytest
 import torch
 import torchvision
+from fashion_mnist_files import write_files
 from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from rich.console import Console
+
 from benchmarks import __main__ as benchmarks
 from benchmarks import measure, report, sparse_cases, sparse_gains, suites, zeros
-from benchmarks.workloads import counting, csr
+from benchmarks.workloads import Place, counting, csr, trained_network
 from benchmarks.workloads.sparse import SparseConvolution
 from benchmarks.workloads.sparse_network import SparseNetwork, counts_of
 
@@ -104,6 +107,77 @@ def test_networks_have_their_layers(run):
     assert sum(record["choices"].values()) == len(layers)
 
 
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fashion_mnist")
+    write_files(folder)
+    return folder
+
+
+def measured(tmp_path, *options):
+    """The record of the trained network."""
+    output = tmp_path / "run.json"
+    given = [*TINY, "--suite", "sparse_network", "--case", "mobilenet*", "--output", str(output), *map(str, options)]
+    status = benchmarks.main(given)
+    (record,) = json.loads(output.read_text())
+    return status, record
+
+
+@pytest.fixture
+def narrow(monkeypatch):
+    """A network of few channels, and one image's time."""
+    from training_examples.common import trainer
+
+    build = trainer.build_model
+    monkeypatch.setattr(trainer, "build_model", lambda width, fused: build(0.1, fused))
+    monkeypatch.setattr(measure, "SAMPLE_SECONDS", 0)
+    monkeypatch.setattr("fusedsc.sparse.timing.ROUNDS", 2)
+
+
+@pytest.mark.cpu_only("the example is trained on the CPU")
+def test_a_network_that_is_trained(images, narrow, tmp_path):
+    status, record = measured(tmp_path, "--trained", "--data", images)
+    assert status == 0, record
+    assert record["trained_steps"] == 1
+    assert 0 <= record["test_accuracy"] <= 1
+    layers = {layer["layer"]: layer for layer in record["layers"]}
+    assert layers["features.0.0"]["zeros"] < 0.3, "reads the image"
+    assert 0.3 < layers["features.2.conv.2"]["zeros"] < 1, "reads what ReLU6 leaves"
+
+
+def test_a_network_of_a_run(images, narrow, tmp_path):
+    """Its weights are the run's, which are not those that a training here has."""
+    from training_examples.common import checkpoint
+    from training_examples.common.trainer import Recipe, Trainer
+
+    recipe = Recipe(width=0.1, seed=5)
+    trainer = Trainer(recipe, 3, fused=True, device=torch.device("cpu"))
+    checkpoint.save(tmp_path, recipe, trainer, checkpoint.History(losses=[1.0, 2.0], accuracies=[0.0, 0.0]))
+    found = trained_network.trained(tmp_path, images, "cpu")
+    assert found.steps == 2
+    weights = {name: value.detach() for name, value in trainer.model.state_dict().items()}
+    assert found.weights.keys() == weights.keys()
+    assert all(torch.equal(value, weights[name]) for name, value in found.weights.items())
+    network = trained_network.TrainedNetwork(tmp_path, images, batch=3)
+    x, model = network.build(Place("cpu", torch.float64, "channels_last", lambda _: 1))
+    assert x.shape == (3, 3, 28, 28)
+    assert x.dtype == torch.float64
+    assert not model.training
+    assert torch.equal(model.classifier[1].weight, weights["classifier.1.weight"].double())
+    status, record = measured(tmp_path, "--trained", tmp_path, "--data", images)
+    assert status == 0, record
+    assert record["trained_steps"] == 2
+
+
+def test_what_is_wrong_with_a_trained_network(images, narrow, tmp_path, capsys):
+    status, record = measured(tmp_path, "--trained", tmp_path / "no", "--data", images)
+    assert status == 1
+    assert record["error"].startswith("UserError: --trained:")
+    with pytest.raises(SystemExit):
+        benchmarks.main(["--suite", "sparse", "--trained"])
+    assert "--trained: its network is one of sparse_network; add that to --suite" in capsys.readouterr().err
+
+
 def test_figures_are_drawn(run):
     drawn = {path.stem: path.read_bytes() for path in run[0].glob("*.png")}
     assert set(drawn) == {"run", *(f"run_{name}" for name in FIGURES)}
@@ -127,10 +201,10 @@ def test_records_of_other_commits_are_not_drawn(run, tmp_path):
 
 
 def test_splits_are_printed(run, capsys):
-    sparse_gains.print_splits([*run[1]["sparse"], {"error": "no"}], report.Console(width=200))
+    sparse_gains.print_splits([*run[1]["sparse"], {"error": "no"}], Console(width=200))
     lines = capsys.readouterr().out.splitlines()
     assert sum(line.split()[:1] in (["a"], ["b"]) for line in lines) == 2
-    sparse_gains.print_splits([{"suite": "pointwise"}], report.Console())
+    sparse_gains.print_splits([{"suite": "pointwise"}], Console())
     assert capsys.readouterr().out == ""
 
 
@@ -213,6 +287,20 @@ def test_products_of_csr_matrices_are_convolutions(arguments, layout):
     for _ in range(2):  # the second time the counts are known
         torch.testing.assert_close(by_csr(x), conv(x).detach())
     assert sum(matrix.values().numel() for matrix in by_csr.matrices(x)) == sum(by_csr.counts)
+
+
+@pytest.mark.parametrize("more", [-3, 0, 3])
+def test_csr_of_another_count_stays_within_its_memory(more):
+    matrix = torch.tensor([[0.0, 1, 2], [0, 0, 0], [3, 0, 4], [5, 6, 7]])
+    count = int(matrix.count_nonzero())
+    found = csr.to_csr(matrix, count + more)
+    starts, columns = found.crow_indices().tolist(), found.col_indices().tolist()
+    assert starts == sorted(starts)
+    assert (starts[0], starts[-1]) == (0, count + more)
+    assert all(0 <= column < 3 for column in columns)
+    kept = matrix.flatten().clone()
+    kept[kept > count + more] = 0  # the numbers count themselves
+    torch.testing.assert_close(found @ torch.eye(3), kept.view(4, 3))
 
 
 def test_csr_of_a_map_of_zeros():

@@ -47,6 +47,22 @@ def test_help_lists_all_commands(capsys):
     assert all(f"\n    {command}" in said for command in COMMANDS)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("tune", "torchvision:alexnet", "--no-swap", "--batch", "1", "--input-size", "8"), "too small"),
+        (("explain", "pointwise_conv2d", "x=9999999x9999999x9999999x9", "weight=8x8x1x1"), "overflow"),
+    ],
+)
+def test_what_pytorch_refuses_is_a_sentence(monkeypatch, capsys, arguments, reason):
+    monkeypatch.delenv("FUSEDSC_TUNE")  # it fails before anything is measured
+    assert main(arguments) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"fusedsc {arguments[0]}: ")
+    assert reason in said
+    assert said.count("\n") == 1
+
+
 def test_info(capsys):
     assert main(["info"]) == 0
     rows = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if "  " in line)

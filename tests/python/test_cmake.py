@@ -49,6 +49,70 @@ def test_old_cmake(tmp_path, vendor, version, remedy):
         assert re.search(remedy, said), said
 
 
+def hip_compiler(tmp_path, gpus, *, rocm_knows, debian_knows, cached=""):
+    """What find_gpu_compiler says for these GPUs, with a compiler of ROCm and one of Debian's that know theirs."""
+    compilers = {}
+    for name, known in (("rocm", rocm_knows), ("debian", debian_knows)):
+        if known is not None:
+            compilers[name] = tmp_path / name / "clang++"
+            compilers[name].parent.mkdir()
+            cases = "".join(f"*-mcpu={gpu}\\ *) exit 0;; " for gpu in known)
+            compilers[name].write_text(f'#!/bin/sh\ncase "$* " in {cases}*) exit 1;; esac\n')
+            compilers[name].chmod(0o755)
+    script = tmp_path / "script.cmake"
+    script.write_text(f"""
+cmake_policy(VERSION 3.21)
+set(CMAKE_MODULE_PATH {MODULES})
+set(CMAKE_VERSION 3.28.0)
+set(CMAKE_HIP_ARCHITECTURES "{gpus}")
+set(CMAKE_HIP_COMPILER "{compilers[cached] if cached else ""}")
+include(FindGpuCompiler)
+function(find_debian_hip_compilers compilers)
+  set(${{compilers}} "{compilers.get("debian", "")}" PARENT_SCOPE)
+endfunction()
+find_gpu_compiler(hip compiler why_not)
+message("compiler: ${{compiler}}")
+message("why not: ${{why_not}}")
+""")
+    environment = {"PATH": "/usr/bin:/bin", "HIPCXX": str(compilers.get("rocm", tmp_path / "none"))}
+    command = [shutil.which("cmake"), "-P", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=environment)
+    said = " ".join(done.stderr.split())
+    if said.startswith("compiler: why not:"):
+        return said.removeprefix("compiler: why not: ")
+    return Path(re.match(r"compiler: (\S+)", said)[1]).parent.name
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="there is no cmake on the PATH")
+@pytest.mark.parametrize(
+    ("gpus", "rocm_knows", "debian_knows", "taken"),
+    [
+        ("gfx942;gfx1201", ["gfx942", "gfx1201"], ["gfx942", "gfx1201"], "rocm"),
+        ("gfx942;gfx1201", ["gfx942"], ["gfx942", "gfx1201"], "debian"),
+        ("gfx90a", None, ["gfx90a"], "debian"),
+        ("", ["gfx90a"], ["gfx90a"], "rocm"),
+    ],
+)
+def test_the_hip_compiler_knows_the_gpus(tmp_path, gpus, rocm_knows, debian_knows, taken):
+    assert hip_compiler(tmp_path, gpus, rocm_knows=rocm_knows, debian_knows=debian_knows) == taken
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="there is no cmake on the PATH")
+@pytest.mark.parametrize("cached", ["", "debian"])
+def test_no_hip_compiler_knows_the_gpus(tmp_path, cached):
+    said = hip_compiler(tmp_path, "gfx90a;gfx942;gfx950", rocm_knows=["gfx942"], debian_knows=["gfx90a"], cached=cached)
+    assert "debian/clang++ does not know gfx942, gfx950" in said
+    assert ("rocm/clang++ does not know gfx90a, gfx950" in said) == (not cached)
+    assert "apt-get install clang-22 clang-tools-22 lld-22 llvm-22 libamdhip64-dev rocm-device-libs" in said
+    assert "cmake --fresh" in said
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="there is no cmake on the PATH")
+def test_no_hip_compiler(tmp_path):
+    said = hip_compiler(tmp_path, "gfx942", rocm_knows=None, debian_knows=None)
+    assert said.startswith("there is no HIP compiler on the PATH or in /opt/rocm: install ROCm (on Debian: apt-get")
+
+
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="there is no cmake on the PATH")
 def test_hashes_of_sources(tmp_path):
     """A family's is another one when a source of its name changes, or one of a family that it is made of."""

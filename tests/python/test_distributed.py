@@ -1,6 +1,7 @@
 """Several processes: gradients are the mean of theirs, and statistics those of all their images together."""
 
 import copy
+import os
 import warnings
 
 import pytest
@@ -93,6 +94,55 @@ def images_of(part, where, index):
 def gradients(model, images):
     model(images).square().mean().backward()
     return [parameter.grad for parameter in model.parameters()]
+
+
+def test_all_take_what_one_has_frozen(tmp_path):
+    """Whatever each has measured before: as docs/tuning.md has it."""
+    spawn(pinning_in_one_process, tmp_path)
+    first, second = (torch.load(tmp_path / f"pinned{rank}.pt") for rank in range(PROCESSES))
+    assert first["before"] != second["before"]
+    assert first["after"] == second["after"]
+    assert first["after"][1].startswith("pinned")
+    for one, other in zip(first["results"], second["results"], strict=True):
+        assert torch.equal(one, other), "other bits"
+
+
+def pinning_in_one_process(rank, where, folder):
+    on = join(rank, where, folder)
+    os.environ.update(FUSEDSC_CACHE_DIR=f"{folder}/{rank}", FUSEDSC_TUNE="1")
+    os.environ.pop("FUSEDSC_TABLE", None)
+    torch.set_num_threads(1)
+    fusedsc.tuning.reload_choices()
+    generator = torch.Generator("cpu").manual_seed(0)
+    x, weight = (randn(size, generator).float().to(on) for size in ((2, 16, 24, 24), (16, 1, 3, 3)))
+    weight.requires_grad_()
+
+    def call(x, weight):
+        return fusedsc.functional.depthwise_conv2d(x, weight, padding=1)
+
+    def taken():
+        candidates = fusedsc.explain("depthwise_conv2d", x, weight, padding=1).candidates
+        return next((c.implementation + c.config, c.why) for c in candidates if c.taken and c.direction == "forward")
+
+    try:
+        torch.ops.fusedsc._tune_record(True)
+        with torch.no_grad():
+            call(x, weight)
+        choices = torch.ops.fusedsc._tune_candidates(0, 4)
+        torch.ops.fusedsc._tune_adopt(0, [choices[rank]], [5.0], True)
+        torch.ops.fusedsc._tune_record(False)
+        before = taken()
+        file = f"{folder}/choices.json"
+        if rank == 0:
+            fusedsc.tune(call, x, weight, freeze=file, budget=1e-9, progress=False)
+        torch.distributed.barrier()
+        fusedsc.tuning.pin(file)
+        y = call(x, weight)
+        y.square().sum().backward()
+        results = [y.detach().cpu(), weight.grad.cpu()]
+        torch.save({"before": before, "after": taken(), "results": results}, f"{folder}/pinned{rank}.pt")
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 @pytest.mark.parametrize("images", [(3, 2), (5, 0)])

@@ -62,13 +62,21 @@ def rows(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def written(rows, tmp_path_factory) -> str:
-    file = tmp_path_factory.mktemp("ranker") / "ranker.json"
+    file = tmp_path_factory.mktemp("ranker") / "ranker.jsonl"
     assert fit.main(["fake", "--rows", str(rows), "--write", str(file)]) == 0
     return file.read_text()
 
 
-def simple(ranker: dict) -> dict[str, list]:
-    return ranker["roles"][ROLE]["kernels"]["simple"]
+def simple(lines: list[dict]) -> dict[str, list]:
+    return lines[1]["kernels"]["simple"]
+
+
+def joined(lines: list[dict]) -> str:
+    """As a file, in whose head the sizes of the lines are right."""
+    texts = [json.dumps(line) for line in lines[1:]]
+    for role, text in zip(lines[0].get("roles", ()), texts, strict=False):
+        role["bytes"] = len(text)
+    return "\n".join((json.dumps(lines[0]), *texts, ""))
 
 
 def of(said: str, choice: str) -> list[str]:
@@ -113,20 +121,23 @@ def test_judged_on_another_gpu(rows, capsys):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda ranker: ranker.update(version=2), "another version"),
-        (lambda ranker: ranker["features"].pop(), "other features"),
+        (lambda ranker: ranker[0].update(version=1), "another version"),
+        (lambda ranker: ranker[0]["features"].pop(), "other features"),
+        (lambda ranker: ranker.pop(), "not whole: the line of pointwise_conv2d.forward has 0 bytes"),
+        (lambda ranker: ranker[1].update(role="other.forward"), "is another role's"),
         (lambda ranker: simple(ranker)["right"].pop(), "columns differ"),
         (lambda ranker: simple(ranker)["roots"].append(-1), "no root"),
         (lambda ranker: simple(ranker)["feature"].__setitem__(0, 9999), "feature that there is not"),
         (lambda ranker: simple(ranker)["right"].__setitem__(0, 0), "leads nowhere"),
-        (lambda ranker: ranker.pop("roles"), "no ranker"),
+        (lambda ranker: ranker[0].pop("roles"), "not whole"),
     ],
 )
 def test_a_damaged_ranker(written, change, sentence):
-    ranker = json.loads(written)
+    ranker = [json.loads(line) for line in written.splitlines()]
+    assert ranker[0]["commit"] == "abc"
     change(ranker)
     with pytest.raises(ValueError, match=sentence):
-        torch.ops.fusedsc._tune_predictions(json.dumps(ranker), ROLE, problem(1, 8, 7, 8), ["simple"], 132.0)
+        torch.ops.fusedsc._tune_predictions(joined(ranker), ROLE, problem(1, 8, 7, 8), ["simple"], 132.0)
 
 
 @pytest.mark.parametrize(("gpu", "sentence"), [("none", "there is no such folder"), ("empty", "no problem has two")])

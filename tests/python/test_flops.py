@@ -146,6 +146,19 @@ def test_zeros_count_as_any_number(padding):
     assert counter.get_total_flops() == 2 * 2 * 8 * 6 * 9 * 11
 
 
+def test_zeros_of_compressed_maps_count_too():
+    x, weight = torch.zeros(2, 20, 9, 11), torch.randn(33, 20, 3, 3)
+    narrow = torch.randn(5, 33, 1, 1)
+
+    counts = []
+    for options in ({}, {"compressed_output": True}):
+        with flop_counter.FlopCounterMode(display=False) as counter:
+            y = functional.pecr_conv2d(x, weight, **options)
+            functional.ecr_conv2d(functional.ecr_conv2d(y, narrow, **options), torch.randn(3, 5, 1, 1))
+        counts.append(counter.get_total_flops())
+    assert counts[0] == counts[1] > 0
+
+
 def test_what_is_asked_to_be_computed_again_counts():
     block, x = nn.DSCBlock(4, 6).to(device()), torch.randn(2, 4, 5, 7)
     stored = flops_of(lambda: block(x))
@@ -158,6 +171,7 @@ def test_what_is_asked_to_be_computed_again_counts():
 def test_every_operator_has_a_formula():
     registered = operators_of_tensors()
     counts_nothing = {"_cast", "_cast_sliding", "_change_layout", "_fold_batch_norms", "_pack_sparse_weight"}
-    composed = {name for name in registered if f"_{name}_forward" in registered} | {"inverted_residual"}
+    composed = {name for name in registered if f"_{name}_forward" in registered}
+    composed |= {"inverted_residual", "_conv_chain_kept"}
     computes = registered - counts_nothing - composed
     assert computes == {name for name in computes if getattr(torch.ops.fusedsc, name) in flop_counter.flop_registry}

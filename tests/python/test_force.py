@@ -126,6 +126,8 @@ def test_ends_with_the_block_and_nests():
         (FORWARD, "cpu/height=3", r'"height" is no word of one; there are channels, '),
         (FORWARD, "cpu/rows=many", r"rows=many.* is not a word, an equals sign and a number"),
         (FORWARD, "", "choice: it is empty; use one of .*cpu_planes, cpu"),
+        (FORWARD, None, "choice: it is None, of type NoneType; give a name"),
+        (None, "cpu", "role: it is None, of type NoneType; give a name"),
     ],
 )
 def test_mistakes(role, choice, message):

@@ -49,6 +49,22 @@ def test_there_is_no_source_on_a_cpu() -> None:
     assert shown.stdout == ""
 
 
+@pytest.mark.parametrize(
+    ("operator", "weight", "direction"),
+    [("pointwise_conv2d", "weight=4x8x1x1", "grad_input"), ("depthwise_conv2d", "weight=8x1x3x3", "grad_weight")],
+)
+def test_there_is_no_source_of_a_gradient_on_a_cpu(operator: str, weight: str, direction: str) -> None:
+    shown = command("explain", operator, "x=1x8x4x4", weight, "--source", "--direction", direction, FUSEDSC_TUNE="1")
+    assert shown.returncode != 0
+    assert f"--source: there is no generated kernel of {operator}, {direction}, for these" in shown.stderr
+
+
+def test_a_direction_is_for_a_source() -> None:
+    shown = command("explain", "pointwise_conv2d", "x=1x8x4x4", "weight=4x8x1x1", "--direction", "grad_input")
+    assert shown.returncode != 0
+    assert "--direction: it is for --source" in shown.stderr
+
+
 def test_cache_clear_removes_compiled_kernels(tmp_path: Path) -> None:
     folder = tmp_path / "binaries" / "sm-90"
     folder.mkdir(parents=True)
@@ -63,7 +79,7 @@ def test_tune_compiles_nothing_on_a_cpu(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("FUSEDSC_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("FUSEDSC_TUNE", "1")
     fusedsc.tuning.reload_choices()
-    layer = fusedsc.nn.PointwiseConv2d(8, 8)
-    fusedsc.tune(layer, torch.randn(1, 8, 4, 4), compile_kernels=True, budget=2, progress=False)
+    layer = fusedsc.nn.PointwiseConv2d(8, 8, device="cpu")
+    fusedsc.tune(layer, torch.randn(1, 8, 4, 4, device="cpu"), compile_kernels=True, budget=2, progress=False)
     assert not (tmp_path / "binaries").exists()
     fusedsc.tuning.reload_choices()

@@ -79,8 +79,10 @@ print(json.dumps([parts, python_calls(fused, x), python_calls(plain, x)]))
 
 
 @pytest.mark.cpu_only("counts what no device does")
-@pytest.mark.parametrize("name", ["mobilenet_v2", "mobilenet_v3_small"])
-def test_a_swapped_step_makes_few_python_calls(name):
+@pytest.mark.parametrize(
+    ("name", "share", "c_share"), [("mobilenet_v2", 0.39, 0.28), ("mobilenet_v3_small", 0.36, 0.42)]
+)
+def test_a_swapped_step_makes_few_python_calls(name, share, c_share):
     """Each asks whether its layers are still those that were swapped, and reads them: without a call for each layer.
 
     Of a step: calls of functions in Python, and from there of functions in C. Counted in a process of its own: here,
@@ -90,8 +92,8 @@ def test_a_swapped_step_makes_few_python_calls(name):
     counted = subprocess.run([sys.executable, "-c", COUNT_CALLS, name], capture_output=True, text=True)
     assert counted.returncode == 0, counted.stderr
     parts, (calls, c_calls), (plain_calls, plain_c_calls) = json.loads(counted.stdout)
-    assert calls < 0.45 * plain_calls
-    assert c_calls < 0.6 * plain_c_calls
+    assert calls < share * plain_calls
+    assert c_calls < c_share * plain_c_calls
     assert calls < 33 * parts + 0.02 * plain_calls
 
 

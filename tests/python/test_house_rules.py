@@ -33,16 +33,30 @@ FAULTS = {
         {"ops/fused/x.h": "\n/// In block memory.\n"},
         'ops/fused/x.h:2: says "block memory", which others call "shared memory"',
     ),
+    "a word of this project alone": (
+        {"ops/fused/x.h": "struct ForwardSeams;\n"},
+        'ops/fused/x.h:1: says "seam", which others call "prologue, epilogue or fusion"',
+    ),
     "a long line of prose": (
         {"docs/x.md": "# X\n\n" + "word " * 40 + "\n"},
         "docs/x.md:3: a line of prose has 200 characters, more than 160",
+    ),
+    "a long page": (
+        {"docs/x.md": "Line.\n" * 251},
+        "docs/x.md:251: has 251 lines, more than 250",
+    ),
+    "too many words in all": (
+        {f"docs/{name}.md": ("word " * 30 + "\n") * lines for name, lines in {"a": 240, "b/c": 250, "d": 177}.items()},
+        "docs/b/c.md:1: docs/ has 20010 words beside the log, more than 20000",
     ),
 }
 FINE = {
     "ops/fused/x.h": '#include "fusedsc/common/y.h"\n',
     "ops/common/y.h": "\n",
     "docs/x.md": "| " + "word " * 40 + " |\n\n```\n" + "word " * 40 + "\n```\n",
-    "docs/log/x.md": "block memory " * 20 + "\n",
+    "docs/y.md": ("word " * 30 + "\n") * 250,
+    "docs/log/x.md": ("block memory " * 20 + "\n") * 1000,
+    "CHANGELOG.md": "Line.\n" * 251,
 }
 
 

@@ -214,6 +214,32 @@ def test_two_processes_train_as_one(pictures, tmp_path):
     assert two.progress.epochs == [pytest.approx(epoch, rel=1e-4) for epoch in one.progress.epochs]
 
 
+COUNT_THREADS_AT_EXIT = """
+import atexit, glob, os, runpy, sys
+def count():
+    names = [open(comm).read() for comm in glob.glob("/proc/self/task/*/comm")]
+    print("gloo's threads:", sum("gloo" in name for name in names))
+atexit.register(count)
+del sys.argv[0]
+sys.path.insert(0, os.path.dirname(sys.argv[0]))
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_no_thread_of_the_process_group_runs_on_at_exit(pictures, tmp_path):
+    """Python, ending beside one, may be aborted: after a training that was done."""
+    script = tmp_path / "counts.py"
+    script.write_text(COUNT_THREADS_AT_EXIT)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    model = ["--model", "squeezenet1_1", "--plain", "--epochs", "1"]
+    done = subprocess.run(
+        [*launcher, str(EXAMPLES / "imagenet.py"), *arguments_of(pictures, tmp_path / "two", *model)],
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("gloo's threads: 0\n") == 2, done.stdout
+
+
 def test_two_processes_with_batch_statistics_of_both(pictures, tmp_path):
     """On the CPU only fused blocks have such; of a network that has BatchNorms besides, the run says so."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

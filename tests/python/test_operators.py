@@ -80,6 +80,17 @@ def sparse_calls(layout):
     for vector, given in ((bias, packed), (None, None)):
         yield ops.ecr_conv2d, (x, weight, vector, *GEOMETRY, 2, "silu", given)
         yield ops.pecr_conv2d, (x, weight, vector, *SAME[:2], [2, 3], [1, 2], [1, 1], 2, given)
+    wide, narrow = torch.randn(64, 2, 3, 3, dtype=x.dtype), torch.randn(6, 32, 1, 1, dtype=x.dtype)
+    last = "relu", [2, 1], [1, 2], None
+    to = ops._sparse_conv2d_to_compressed
+    yield to, (x, None, None, wide, None, *GEOMETRY, 2, *last)
+    compressed = to(x, None, None, wide, None, *GEOMETRY, 2, *last)
+    for channels_last in (False, True):
+        yield (
+            ops._sparse_conv2d_from_compressed,
+            (*compressed, narrow, bias, [1, 1], [0, 0], [1, 1], 2, *last, channels_last),
+        )
+    yield to, (*compressed, narrow.repeat(1, 2, 1, 1), bias, [1, 1], [0, 0], [1, 1], 1, *last)
 
 
 def dsc_calls(layout):
@@ -169,7 +180,7 @@ def test_opcheck_of_public_blocks(training):
 
 def test_every_operator_is_opchecked():
     checked = {op for calls in CALLS for op, _ in calls(torch.channels_last)}
-    public = ("conv_bn_act", "conv_chain", "dsc_block", "inverted_residual")
+    public = ("conv_bn_act", "conv_chain", "_conv_chain_kept", "dsc_block", "inverted_residual")
     names = {str(op) for op in checked} | {f"fusedsc.{name}" for name in public}
     assert {f"fusedsc.{name}" for name in operators_of_tensors()} == names
 

@@ -17,7 +17,6 @@ WRITTEN = [page for page in PAGES if "generated" not in page.parts]
 """By people."""
 SNIPPET = re.compile(r"(?P<not_run><!-- not run: .+? -->\n)?```python\n(?P<code>.*?)```", re.DOTALL)
 LONGEST_LINE = 160
-MOST_WORDS = 20_000
 
 
 def name(page):
@@ -110,11 +109,3 @@ def test_every_page_is_linked():
     }
     assert [name(page) for page in PAGES if page != README and page not in linked] == []
     assert [name(path) for path in linked if not path.exists()] == []
-
-
-@pytest.mark.cpu_only("has nothing to do with GPUs")
-def test_pages_are_few_words():
-    words = sum(len(page.read_text().split()) for page in WRITTEN if page != README)
-    assert words <= MOST_WORDS, (
-        f"docs/ has {words} words beside the log: move experiments to docs/log, figures to tables"
-    )

@@ -21,14 +21,14 @@ def ranker(monkeypatch, tmp_path):
 
     def counts(times: dict[str, float], margin: float = 0.0, role: str = ROLE) -> None:
         leaf = {"roots": [0], "feature": [-1], "right": [0]}
-        kernels = {kernel: {**leaf, "value": [time]} for kernel, time in times.items()}
-        written = {
-            "version": 1,
+        trees = json.dumps({"role": role, "kernels": {k: {**leaf, "value": [time]} for k, time in times.items()}})
+        head = {
+            "version": 2,
             "features": torch.ops.fusedsc._tune_feature_names(),
-            "roles": {role: {"margin": margin, "kernels": kernels}},
+            "roles": [{"role": role, "margin": margin, "bytes": len(trees)}],
         }
-        file = tmp_path / "ranker.json"
-        file.write_text(json.dumps(written))
+        file = tmp_path / "ranker.jsonl"
+        file.write_text(f"{json.dumps(head)}\n{trees}\n")
         monkeypatch.setenv("FUSEDSC_RANKER", str(file))
         fusedsc.tuning.reload_choices()
 
@@ -88,6 +88,20 @@ def test_what_is_measured_counts_more(ranker):
     assert taken()[1].startswith("tuned")
 
 
+def test_trees_are_read_where_another_kernel_may_be_taken(ranker, tmp_path):
+    """With a margin of 1 the prior's stays: what is wrong with the trees is not found, as they are not read."""
+    for margin in (1.0, 0.5):
+        ranker({"cpu": 0.0, "cpu_planes": 0.0}, margin=margin)
+        file = tmp_path / "ranker.jsonl"
+        file.write_text(file.read_text().replace('"feature": [-1]', '"feature": [99]'))
+        fusedsc.tuning.reload_choices()
+        if margin == 1:
+            assert taken()[1] == "prior"
+        else:
+            with pytest.raises(ValueError, match=r"FUSEDSC_RANKER: .*ranker\.jsonl is no ranker: a node asks for"):
+                taken()
+
+
 def test_none_counts(ranker, monkeypatch):
     ranker({}, role="pointwise_conv2d.forward")
     prior, other = others()
@@ -122,7 +136,7 @@ def test_what_is_read_from_a_problem():
         "x=float16[64,32,112,112] channels_last align=64 gpu, weight=float16[96,32,1,1] contiguous align=64 gpu, "
         "groups=1, prologue{scale=float32[32] align=64 gpu, shift=float32[32] align=64 gpu, activation=relu6}, "
         "statistics{mean=float32[96] align=64 gpu}, y=float16[64,96,112,112] channels_last align=64 gpu, allow_tf32",
-        "hopper_cut/rows=128 channels=64 depth=32 splits=3",
+        "hopper_sliced_k/rows=128 channels=64 depth=32 splits=3",
     )
     positions = 64 * 112 * 112
     moved = 2 * (positions * (32 + 96) + 96 * 32) + 4 * (32 + 32 + 96)
@@ -130,7 +144,7 @@ def test_what_is_read_from_a_problem():
     assert 2 ** found["bytes"] == pytest.approx(moved)
     assert 2 ** found["products_of_byte"] == pytest.approx(positions * 96 * 32 / moved)
     assert roofline == pytest.approx(2 + moved / 3e6)
-    expected = {"element_bytes": 2, "channels_last": 1, "seams": 1, "behind": 1, "gradients": 0, "k_rows": 128,
+    expected = {"element_bytes": 2, "channels_last": 1, "prologues": 1, "behind": 1, "gradients": 0, "k_rows": 128,
                 "k_splits": 3, "tiles_of_positions": positions / 128, "tiles_of_outputs": 2,
                 "waste_of_outputs": 128 / 96, "steps_of_channels": 1}  # fmt: skip
     assert {name: found[name] for name in expected} == pytest.approx(expected)
@@ -146,8 +160,8 @@ def test_what_is_read_from_a_gradients_problem():
         "grad_add=float32[2,24,9,11] contiguous align=16 gpu, grad_x=float32[2,24,9,11] contiguous align=16 gpu",
         "gpu_taps",
     )
-    expected = {"kernel": 5, "stride": 2, "dilation": 1, "seams": 2, "behind": 8, "gradients": 1, "channels_last": 0,
-                "element_bytes": 4, "k_rows": 0, "tiles_of_height": 0}  # fmt: skip
+    expected = {"kernel": 5, "stride": 2, "dilation": 1, "prologues": 2, "behind": 8, "gradients": 1,
+                "channels_last": 0, "element_bytes": 4, "k_rows": 0, "tiles_of_height": 0}  # fmt: skip
     assert {name: found[name] for name in expected} == pytest.approx(expected)
     assert 2 ** found["positions"] == pytest.approx(2 * 5 * 6)
     assert 2 ** found["bytes"] == pytest.approx(4 * (3 * 2 * 24 * 99 + 24 * 25 + 2 * 2 * 24 * 30))

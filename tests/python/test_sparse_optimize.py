@@ -14,17 +14,20 @@ import fusedsc
 from fusedsc.sparse import SparseConv2d, optimizing, timing
 
 FASTEST = {"pecr": ("pecr", "ecr", "dense"), "ecr": ("ecr", "pecr", "dense"), "dense": ("dense", "ecr", "pecr")}
+OUTPUTS = ("dense", "compressed")
 
 
 @pytest.fixture
 def choose(monkeypatch):
     """As if one way were always the fastest, where there is such a way: what is chosen must not depend on the machine.
-    The second argument: what is found of the whole network, of the ways "dense" and "sparse"."""
+    `whole`: what is found of the whole network, of the ways "dense" and "sparse"; `output`: of maps between layers."""
 
-    def to(way, whole="sparse"):
+    def to(way, whole="sparse", output="dense"):
         def times_of(ways, present, device):
             for run in ways.values():
                 run()
+            if set(ways) == set(OUTPUTS):
+                return [{name: 20.0 if name == output else 30.0 for name in ways}] * 3
             order = (whole, "dense", "sparse") if "sparse" in ways else FASTEST[way]
             return [{name: 10.0 * (1 + order.index(name)) for name in ways}] * 3
 
@@ -137,6 +140,66 @@ def test_dense_stays_where_the_whole_does_not_gain(choose):
     assert set(choices(optimized).values()) == {"dense"}
     assert fusedsc.sparse.report(optimized).taken_back
     assert "all layers are dense again" in str(fusedsc.sparse.report(optimized))
+
+
+OF_CHAIN = {"0": "compressed", "2": "compressed", "5": "compressed", "8": "dense", "11": "dense"}
+
+
+def chain():
+    """Of maps with 85% zeros in front of any pooling."""
+    layers = nn.Sequential(
+        nn.Conv2d(3, 40, 1), nn.ReLU(),
+        nn.Conv2d(40, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(64, 64, 3, padding=1, groups=2), nn.ReLU6(),
+        nn.Identity(), nn.Conv2d(64, 8, 1), nn.ReLU(), nn.MaxPool2d(2, padding=1),
+        nn.Conv2d(8, 12, 1, groups=2), nn.ReLU(), nn.Flatten(),
+    ).to(device())  # fmt: skip
+    x = image()
+    with torch.no_grad():
+        for layer in layers:
+            if isinstance(layer, nn.Conv2d):
+                layer.bias -= layer(x).flatten()[:100_000].quantile(0.85)
+            x = layer(x)
+    return layers
+
+
+@pytest.mark.parametrize("output", ["dense", "compressed"])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_compressed_maps_between_layers(output, layout, choose):
+    """Where nobody else reads them, no layer lies between, and groups are of whole lists."""
+    choose("pecr", output=output)
+    model, x = network(chain), image().to(memory_format=layout)
+    with torch.no_grad():
+        optimized = fusedsc.sparse.optimize(model, x, progress=False, verbose=False)
+        torch.testing.assert_close(optimized(x), model(x))
+        other = torch.randn(3, 3, 16, 20)
+        torch.testing.assert_close(optimized(other), model(other))
+    found = fusedsc.sparse.report(optimized)
+    assert {row.layer: row.output for row in found.layers} == (
+        OF_CHAIN if output == "compressed" else dict.fromkeys(OF_CHAIN, "dense")
+    )
+    measured = {row.layer for row in found.layers if row.pair_us is not None}
+    assert measured == {name for name, way in OF_CHAIN.items() if way == "compressed"}
+    assert found.layers[0].pair_us == ((30.0, 20.0) if output == "compressed" else (20.0, 30.0))
+    assert ("compressed" in str(found)) == (output == "compressed")
+    assert optimized.get_submodule("2").compressed_output == (output == "compressed")
+
+
+def test_maps_that_others_read_stay_dense(choose):
+    choose("pecr", output="compressed")
+    model, x = network(), image()
+    optimized = fusedsc.sparse.optimize(model, x, progress=False, verbose=False)
+    outputs = {row.layer: row.output for row in fusedsc.sparse.report(optimized).layers}
+    # Behind features.4 comes a max-pooling that pads, behind the others what skips no zeros.
+    assert {name for name, way in outputs.items() if way == "compressed"} == {"stem", "features.0"}
+    with torch.no_grad():
+        torch.testing.assert_close(optimized(x), model(x))
+
+
+def test_compressed_maps_in_taken_back_networks(choose):
+    choose("pecr", whole="dense", output="compressed")
+    optimized = fusedsc.sparse.optimize(network(chain), image(), progress=False, verbose=False)
+    assert {row.output for row in fusedsc.sparse.report(optimized).layers} == {"dense"}
 
 
 def test_few_zeros_are_not_tried():
@@ -284,8 +347,9 @@ def test_the_model_stays_as_it_is(choose):
 
 
 @pytest.mark.parametrize("way", ["copied", "saved", "exported", "compiled"])
-def test_goes_on_as(way, choose):
-    choose("pecr")
+@pytest.mark.parametrize("output", ["dense", "compressed"])
+def test_goes_on_as(way, output, choose):
+    choose("pecr", output=output)
     model, x = network(), image()
     with torch.no_grad():
         optimized = fusedsc.sparse.optimize(model, x, progress=False, verbose=False)
@@ -300,7 +364,10 @@ def test_goes_on_as(way, choose):
             again = torch.load(file, weights_only=False)
         elif way == "exported":
             exported = torch.export.export(optimized, (x,))
-            assert str(exported.graph).count("pecr_conv2d") > 1
+            assert str(exported.graph).count("fusedsc._sparse_conv2d_to_compressed") == (
+                2 if output == "compressed" else 0
+            )
+            assert output == "compressed" or str(exported.graph).count("pecr_conv2d") > 1
             again = exported.module()
         else:
             again = torch.compile(optimized, backend="aot_eager", fullgraph=True)
@@ -390,9 +457,10 @@ def test_the_table(choose, capsys):
     said = capsys.readouterr().err
     assert str(fusedsc.sparse.report(optimized)) in said
     lines = str(fusedsc.sparse.report(optimized)).splitlines()
-    assert lines[0].split() == ["layer", "zeros", "choice", "dense", "us", "ECR", "us", "PECR", "us", "gain"]
+    heading = "layer zeros choice dense us ECR us PECR us gain output with next us"
+    assert lines[0].split() == heading.split()
     row = next(line for line in lines if line.startswith("features.0")).split()
-    assert row[2:] == ["pecr", "30", "20", "10", "3.00"]
+    assert row[2:] == ["pecr", "30", "20", "10", "3.00", "dense", "20", "/", "30"]
     assert "(it is depthwise)" in next(line for line in lines if line.startswith("depthwise"))
     assert lines[-1] == ("6 of 8 convolutions skip zeros: the network takes 20 us before, 10 now. For inference only.")
 
@@ -400,3 +468,12 @@ def test_the_table(choose, capsys):
 def test_wrong_pooling_of_a_layer():
     with pytest.raises(ValueError, match='activation: it is "silu"; give "relu"'):
         SparseConv2d(torch.randn(6, 3, 3, 3), activation="silu", pooling=((2, 2), (2, 2)))
+
+
+def test_an_image_without_a_batch_stays_dense():
+    model = nn.Sequential(nn.Conv2d(8, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 1)).eval()
+    x = torch.relu(torch.randn(8, 9, 9))
+    fast = fusedsc.sparse.optimize(model, x, verbose=False, progress=False)
+    assert {row.reason for row in fusedsc.sparse.report(fast).layers} == {"it reads an image without a batch"}
+    with torch.no_grad():
+        assert torch.equal(fast(x), model(x))

@@ -5,6 +5,7 @@ import pickle
 
 import pytest
 import torch
+from devices import device
 from networks import make_images, make_network, step
 
 import fusedsc
@@ -42,16 +43,18 @@ def test_same_results(name):
         (y, gradients, buffers), (expected_y, expected_gradients, expected_buffers) = (
             step(network.train(training), x) for network in (fused, plain)
         )
-        torch.testing.assert_close(y, expected_y, rtol=1e-8, atol=1e-8)
+        # On a GPU, PyTorch's hardswish and hardsigmoid multiply by a sixth in single precision, whatever their type.
+        slack = 100 if device().type != "cpu" and "mobilenetv3" in name else 1
+        torch.testing.assert_close(y, expected_y, rtol=slack * 1e-8, atol=slack * 1e-8)
         assert gradients.keys() == expected_gradients.keys()
         scale = {key: value.abs().max().item() for key, value in expected_gradients.items()}
         # Some are zero, as of a bias in front of a BatchNorm, and what is computed of them is what the others left.
         rounding = 1e-12 * max(scale.values())
         for key, gradient in gradients.items():
-            tolerance = 1e-6 * scale[key] + rounding
+            tolerance = slack * (1e-6 * scale[key] + rounding)
             difference = (gradient - expected_gradients[key]).abs().max().item()
             assert difference <= tolerance, key
-        torch.testing.assert_close(buffers, expected_buffers, rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(buffers, expected_buffers, rtol=slack * 1e-8, atol=slack * 1e-8)
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])

@@ -19,17 +19,6 @@ pytestmark = pytest.mark.cpu_only("kernels of the CPU are measured")
 FORWARD, BACKWARD = "depthwise_conv2d.forward", "depthwise_conv2d.backward"
 
 
-@pytest.fixture
-def store(monkeypatch, tmp_path):
-    """The folder of a store of this test's own."""
-    monkeypatch.delenv("FUSEDSC_TUNE", raising=False)
-    monkeypatch.setenv("FUSEDSC_CACHE_DIR", str(tmp_path / "cache"))
-    fusedsc.tuning.reload_choices()
-    yield tmp_path / "cache" / "tuning"
-    monkeypatch.undo()
-    fusedsc.tuning.reload_choices()
-
-
 def arguments():
     return torch.ones(1, 8, 12, 12), torch.ones(8, 1, 3, 3)
 
@@ -162,6 +151,14 @@ def test_sliding_channel_convolutions(store, monkeypatch):
     torch.testing.assert_close(scc(x, weight), y, rtol=1e-5, atol=1e-5)
     (now,) = torch.autograd.grad(scc(x, weight).square().sum(), x)
     torch.testing.assert_close(now, grad, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize(("role", "zeros"), [("sparse_conv2d.forward", 0.9), ("depthwise_conv2d.forward", 0.0)])
+def test_what_skips_zeros_is_measured_with_zeros(monkeypatch, role, zeros):
+    monkeypatch.setattr(torch.ops.fusedsc, "_tune_buffers", lambda problem: (["float32", "float16"], [40000, 20000]))
+    for tensor in measuring.memory_for(0, role, torch.device("cpu")).tensors[:2]:
+        assert (tensor == 0).double().mean().item() == pytest.approx(zeros, abs=0.02)
+        assert tensor.abs().max().item() > 0.9
 
 
 def test_force_beats_it_and_freezing_ends_it(store, monkeypatch):
@@ -303,6 +300,9 @@ def test_what_is_recomputed_has_its_forwards_kernel(store, monkeypatch):
     [
         ({"budget": 0}, "budget: it is 0; it must be more than 0 seconds"),
         ({"candidates": 1}, "candidates: it is 1; it must be at least 2"),
+        ({"budget": "10"}, "budget: it is '10', of type str; give a number"),
+        ({"candidates": 2.5}, "candidates: it is 2\\.5, of type float; give an integer"),
+        ({"again": "no"}, "again: it is 'no', of type str; give True or False"),
     ],
 )
 def test_wrong_arguments(store, options, message):

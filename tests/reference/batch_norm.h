@@ -1,7 +1,7 @@
 /// BatchNorm's arithmetic per channel, between the passes of a block.
 #pragma once
 
-#include "reference/seams.h"
+#include "reference/fusion.h"
 
 namespace fusedsc::reference {
 

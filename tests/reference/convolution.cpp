@@ -61,7 +61,8 @@ void for_each_product(const Sizes& y, std::int64_t channels, std::int64_t reach,
   });
 }
 
-/// What a matrix product reads: on a GPU, elements of the tensors' type, to which what a seam has computed is rounded.
+/// What a matrix product reads: on a GPU, elements of the tensors' type, to which what a prologue has computed is
+/// rounded.
 Array operand(const Precision& precision, const Array& x) {
   if (memory().device == Device::cpu) return x;
   return map(x, [&](const Bounded& element, std::size_t) {

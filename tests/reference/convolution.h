@@ -1,5 +1,5 @@
 /// Depthwise, pointwise and sliding-channel convolution and their gradients, as plain loops. Prologues, epilogues and
-/// statistics are separate steps: seams.h.
+/// statistics are separate steps: fusion.h.
 #pragma once
 
 #include "fusedsc/common/problem.h"

@@ -1,7 +1,7 @@
 /// Squeeze-and-excitation of a = activation(scale[c]*x + shift[c]): averages over maps, gates, and their gradients.
 #pragma once
 
-#include "reference/seams.h"
+#include "reference/fusion.h"
 
 namespace fusedsc::reference {
 

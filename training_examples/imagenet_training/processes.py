@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -64,6 +65,9 @@ class Processes:
     def leave(self) -> None:
         if self.count > 1:
             dist.destroy_process_group()
+            # Modules that refer to the group refer to themselves, too. If its threads run on when Python ends, they now
+            # and then abort it ("terminate called without an active exception").
+            gc.collect()
 
 
 def join(device: str, backend: str | None) -> Processes:

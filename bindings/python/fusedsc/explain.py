@@ -36,8 +36,9 @@ class Candidate:
     config: str = ""
     """Of a kernel that is taken: how it cuts its problem up, as :func:`fusedsc.force` takes it."""
     why: str = ""
-    """Why it is taken: "forced"; "tuned, 12.3 us" (measured here: :func:`fusedsc.tune`); "table, 12.3 us" (measured
-    elsewhere); "nearest" (for another number of images); "prior" (rules); "the first that can"."""
+    """Why it is taken: "forced"; "pinned" (:func:`fusedsc.tuning.pin`); "tuned, 12.3 us" (measured here:
+    :func:`fusedsc.tune`); "table, 12.3 us" (measured elsewhere); "nearest" (for another number of
+    images); "prior" (rules); "the first that can"."""
 
 
 @dataclass(frozen=True)
@@ -92,4 +93,9 @@ class _Explained:
     """Of each operator, the one that explains it."""
 
     def __getattr__(self, name: str):
+        if name.startswith("_sparse_conv2d"):
+            raise ValueError(
+                "x, compressed_output: from and to compressed maps run the kernels that run from and to dense maps; "
+                "explain those, with x.dense() and without compressed_output"
+            )
         return getattr(torch.ops.fusedsc, f"_explain_{name}")

@@ -141,6 +141,21 @@ def _pecr(
     return _conv(x, weight, _convolved(x, weight, stride, sides, dilation))
 
 
+def _from_compressed(
+    values, channels, counts, weight, bias, stride, padding, dilation, groups, *args, out_shape=None, **kwargs
+) -> int:
+    n, h, w, _ = values
+    return _pecr([n, weight[1] * groups, h, w], weight, None, stride, padding, dilation=dilation)
+
+
+def _to_compressed(
+    x, channels, counts, weight, bias, stride, padding, dilation, groups, *args, out_shape=None, **kwargs
+) -> int:
+    if channels is None:
+        return _pecr(x, weight, None, stride, padding, dilation=dilation)
+    return _from_compressed(x, channels, counts, weight, bias, stride, padding, dilation, groups)
+
+
 def _gated_residual(
     x, expand_weight, dw_weight, project_weight, bn_parameters, se_parameters, *args, out_shape=None, **kwargs
 ) -> int:
@@ -200,6 +215,8 @@ FORMULAS = {
     "sliding_channel_conv2d_backward": _sliding_backward,
     "ecr_conv2d": _convolution,
     "pecr_conv2d": _pecr,
+    "_sparse_conv2d_from_compressed": _from_compressed,
+    "_sparse_conv2d_to_compressed": _to_compressed,
     "_conv_bn_act_forward": _conv_bn_act,
     "_conv_bn_act_backward": _conv_bn_act_backward,
     "_dsc_block_forward": _dsc_block,

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from . import plain
-from .arguments import BatchNorm, Padding, Pair, batch_norms, chain_arguments, geometry, integer, pair, real
+from .arguments import BatchNorm, Padding, Pair, batch_norms, chain_arguments, geometry, integer, pair, real, switch
+from .compressed_map import CompressedMap
 
 __all__ = [
     "ConvStage",
@@ -168,7 +169,7 @@ def sliding_channel_conv2d(
 
 
 def ecr_conv2d(
-    x: Tensor,
+    x: Tensor | CompressedMap,
     weight: Tensor,
     bias: Tensor | None = None,
     stride: Pair = 1,
@@ -177,7 +178,8 @@ def ecr_conv2d(
     groups: int = 1,
     activation: str = "identity",
     packed: Tensor | None = None,
-) -> Tensor:
+    compressed_output: bool = False,
+) -> Tensor | CompressedMap:
     """What ``F.conv2d`` computes, without multiplying the zeros of x: for inference, behind a ReLU.
 
     The ECR of Xu et al., "Accelerating Convolutional Neural Network by Exploiting Sparsity on GPUs" (section 5,
@@ -189,28 +191,35 @@ def ecr_conv2d(
     Faster than a dense convolution where some four fifths of x are zeros: :func:`fusedsc.sparse.optimize` measures it.
 
     Args:
-        x: [N, C, H, W].
+        x: [N, C, H, W]; or such a map as a call with ``compressed_output`` has returned it, which is not compressed
+            again.
         weight: [M, C // groups, Kh, Kw].
         bias: [M], or None.
         stride, padding, dilation: as in :func:`depthwise_conv2d`.
-        groups: divides C and M.
+        groups: divides C and M. Of a compressed x it leaves a multiple of 8 channels to each, where there are several.
         activation: of the result; one of "identity", "relu", "relu6", "silu", "hardswish", "gelu".
         packed: what :func:`fusedsc.sparse.pack_weight` made of ``weight`` and ``groups``, for calls that share a
             weight; None: the call packs it.
+        compressed_output: give the result without its zeros, for a convolution that skips them, too. Then ``groups``
+            leaves a multiple of 32 of the M channels to each, where there are several.
 
     Returns:
-        [N, M, OH, OW], OH and OW as in :func:`depthwise_conv2d`.
+        [N, M, OH, OW], OH and OW as in :func:`depthwise_conv2d`; a :class:`fusedsc.sparse.CompressedMap` with
+        ``compressed_output``. Of a compressed x it has the memory format that x would have.
 
     Raises:
         ValueError: an argument has the wrong rank, channels, dtype, device or value; or one requires a gradient,
             and grad mode is on. ``F.conv2d`` is what has gradients.
     """
     sizes = geometry(x, weight, stride, padding, dilation)
-    return operators_in_use().ecr_conv2d(x, weight, bias, *sizes, integer("groups", groups), activation, packed)
+    groups = integer("groups", groups)
+    if isinstance(x, CompressedMap) or switch("compressed_output", compressed_output):
+        return _compressed(x, weight, bias, *sizes, groups, activation, [1, 1], [1, 1], packed, compressed_output)
+    return operators_in_use().ecr_conv2d(x, weight, bias, *sizes, groups, activation, packed)
 
 
 def pecr_conv2d(
-    x: Tensor,
+    x: Tensor | CompressedMap,
     weight: Tensor,
     bias: Tensor | None = None,
     stride: Pair = 1,
@@ -220,20 +229,21 @@ def pecr_conv2d(
     dilation: Pair = 1,
     groups: int = 1,
     packed: Tensor | None = None,
-) -> Tensor:
+    compressed_output: bool = False,
+) -> Tensor | CompressedMap:
     """``F.max_pool2d(F.relu(F.conv2d(x, ...)), pool_size, pool_stride)`` in one, without multiplying the zeros of x.
 
     The PECR of Xu et al. (section 6, Algorithms 3 and 4): as :func:`ecr_conv2d`, and the convolution's result is never
     in memory. For inference.
 
     Args:
-        x, weight, bias, stride, padding, dilation, groups, packed: as in :func:`ecr_conv2d`.
+        x, weight, bias, stride, padding, dilation, groups, packed, compressed_output: as in :func:`ecr_conv2d`.
         pool_size: of the windows whose greatest value is taken: one number, or (vertical, horizontal). They lie within
             the convolution's result; there is no padding. NaN is greater than anything, as PyTorch has it.
         pool_stride: elements between them, likewise.
 
     Returns:
-        [N, M, PH, PW] with PH = (OH - pool_size) // pool_stride + 1, and PW likewise.
+        [N, M, PH, PW] with PH = (OH - pool_size) // pool_stride + 1, and PW likewise; as :func:`ecr_conv2d` has it.
 
     Raises:
         ValueError: as :func:`ecr_conv2d`; or a pooling window is larger than the convolution's result.
@@ -241,7 +251,26 @@ def pecr_conv2d(
     stride, padding, dilation = geometry(x, weight, stride, padding, dilation)
     pooling = pair("pool_size", pool_size), pair("pool_stride", pool_stride)
     groups = integer("groups", groups)
+    if isinstance(x, CompressedMap) or switch("compressed_output", compressed_output):
+        sizes = stride, padding, dilation, groups, "relu", *pooling
+        return _compressed(x, weight, bias, *sizes, packed, compressed_output)
     return operators_in_use().pecr_conv2d(x, weight, bias, stride, padding, *pooling, dilation, groups, packed)
+
+
+def _compressed(x, weight, bias, *arguments) -> Tensor | CompressedMap:
+    """Of a compressed map, or to one, or both; the arguments of torch.ops.fusedsc._sparse_conv2d_to_compressed, and
+    whether it is to one."""
+    *arguments, compressed_output = arguments
+    ops = operators_in_use()
+    if isinstance(x, CompressedMap):
+        tensors, channels_last = (x.values, x.channels, x.counts), x.channels_last
+        if not switch("compressed_output", compressed_output):
+            return ops._sparse_conv2d_from_compressed(*tensors, weight, bias, *arguments, channels_last)
+    else:
+        tensors = x, None, None
+        channels_last = x.dim() == 4 and x.stride(1) == 1 and not x.is_contiguous()  # as strides suggest it
+    y = ops._sparse_conv2d_to_compressed(*tensors, weight, bias, *arguments)
+    return CompressedMap(*y, weight.shape[0], channels_last)
 
 
 def dsc_block(

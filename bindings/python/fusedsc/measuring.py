@@ -13,7 +13,10 @@ from statistics import fmean, median, stdev
 
 import torch
 
-__all__ = ["Captures", "Measurement", "Memory", "Subject", "is_clearly_faster", "measure"]
+from .searching import Search
+from .searching.space import fits
+
+__all__ = ["Captures", "Measurement", "Memory", "Subject", "is_clearly_faster", "measure", "memory_for"]
 
 CLEARLY, SIGMAS = 1.02, 3.0
 """What is taken now is replaced by what is faster by more than 2%, and by more than three standard errors: else ties
@@ -27,6 +30,8 @@ SAMPLE_SECONDS = {"cpu": 4e-3, "cuda": 1e-3}
 MOST_COPIES = 128
 MOST_BYTES = {"cpu": 2**28, "cuda": 2**32}
 USUAL_CACHE_BYTES = 2**25
+SPARSE_ZEROS = 0.9
+"""Of maps whose zeros are skipped: about what the deep layers of Xu et al.'s Table 3 have."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +57,9 @@ class Measurement:
 
 class Memory:
     """Tensors for a problem: as many copies as it takes to find none of them in the cache again, within bounds. All of
-    random numbers in [-1, 1), outputs too, so that nothing is infinite or NaN."""
+    random numbers in [-1, 1), outputs too, so that nothing is infinite or NaN; ``zeros``: the share that is zero."""
 
-    def __init__(self, dtypes: Sequence[str], sizes: Sequence[int], device: torch.device) -> None:
+    def __init__(self, dtypes: Sequence[str], sizes: Sequence[int], device: torch.device, zeros: float = 0.0) -> None:
         self.device = device
         self.bytes = max(sum(sizes), 1)
         self.copies = _copies(self.bytes, device)
@@ -63,7 +68,16 @@ class Memory:
         for dtype, size in list(zip(dtypes, sizes, strict=True)) * self.copies:
             element = getattr(torch, dtype)
             values = torch.empty(-(-size // element.itemsize), dtype=element, device=device)
-            self.tensors.append(values.uniform_(-1, 1, generator=generator))
+            values.uniform_(-1, 1, generator=generator)
+            if zeros:
+                values *= torch.empty_like(values).uniform_(generator=generator) >= zeros
+            self.tensors.append(values)
+
+
+def memory_for(problem: int, role: str, device: torch.device) -> Memory:
+    """For a problem that was recorded, by its number."""
+    zeros = SPARSE_ZEROS if role.startswith("sparse_") else 0.0
+    return Memory(*torch.ops.fusedsc._tune_buffers(problem), device, zeros)
 
 
 def _copies(size: int, device: torch.device) -> int:
@@ -195,7 +209,12 @@ class Way:
 
 
 def measure(
-    subjects: Sequence[Subject], now: Sequence[str], choices: Sequence[str], seconds: float = math.inf
+    subjects: Sequence[Subject],
+    now: Sequence[str],
+    choices: Sequence[str],
+    seconds: float = math.inf,
+    search: Search | None = None,
+    trials: int = 0,
 ) -> Measurement:
     """Times what is taken now against the choices, each of which is for all of the problems.
 
@@ -205,21 +224,38 @@ def measure(
 
     Args:
         seconds: about how long it may take. What is taken now and one other are measured in any case.
+        search: says what else is tried, by the times of what was.
+        trials: so many of these.
     """
     end = time.monotonic() + seconds
     count = len(subjects)
     ways: list[Way] = []
     hopeful: list[Way] = []
-    for way in [tuple(now), *[(choice,) * count for choice in choices if (choice,) * count != tuple(now)]]:
-        if time.monotonic() > end and len(ways) > 1:
-            break
+
+    def attempt(way: Sequence[str]) -> None:
         ways.append(Way(subjects, way))
         fastest = min((other.total(other.times()) for other in ways[:-1]), default=math.inf)
         if ways[-1].sample() > HOPELESS * fastest:
-            continue
+            return
         ways[-1].sample()
         ways[-1].sample()
         hopeful.append(ways[-1])
+
+    for way in [tuple(now), *[(choice,) * count for choice in choices if (choice,) * count != tuple(now)]]:
+        if time.monotonic() > end and len(ways) > 1:
+            break
+        attempt(way)
+    if search is not None:
+        for way in ways:
+            if len(set(way.choices)) == 1:
+                search.tell(way.choices[0], way.total(way.times()))
+        while trials > 0 and time.monotonic() < end and (choice := search.ask()) is not None:
+            if not all(fits(subject.problem, choice, subject.memory.tensors) for subject in subjects):
+                search.tell(choice, math.inf)
+                continue
+            attempt((choice,) * count)
+            search.tell(choice, ways[-1].total(ways[-1].times()))
+            trials -= 1
 
     present = ways[0]
     hopeful.sort(key=lambda way: way.total(way.times()))

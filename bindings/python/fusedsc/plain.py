@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .compressed_map import CompressedMap, compress
+
 __all__ = [
     "conv_bn_act",
     "conv_chain",
@@ -73,6 +75,25 @@ def ecr_conv2d(x, weight, bias, stride, padding, dilation, groups, activation, p
 def pecr_conv2d(x, weight, bias, stride, padding, pool_size, pool_stride, dilation, groups, packed):
     y = F.relu(_convolution(x, weight, bias, stride, padding, dilation, groups))
     return F.max_pool2d(y, pool_size, pool_stride)
+
+
+def _sparse_conv2d_from_compressed(values, channels, counts, weight, bias, *arguments):
+    *arguments, _, channels_last = arguments
+    x = CompressedMap(values, channels, counts, weight.shape[1] * arguments[3], channels_last).dense()
+    return _pooled(x, weight, bias, *arguments)
+
+
+def _sparse_conv2d_to_compressed(x, channels, counts, weight, bias, *arguments):
+    *arguments, _ = arguments
+    if channels is not None:
+        x = CompressedMap(x, channels, counts, weight.shape[1] * arguments[3]).dense()
+    y = compress(_pooled(x, weight, bias, *arguments), channels_last=False)
+    return y.values, y.channels, y.counts
+
+
+def _pooled(x, weight, bias, stride, padding, dilation, groups, activation, pool_size, pool_stride):
+    y = ecr_conv2d(x, weight, bias, stride, padding, dilation, groups, activation, None)
+    return y if list(pool_size) == list(pool_stride) == [1, 1] else F.max_pool2d(y, pool_size, pool_stride)
 
 
 def dsc_block(

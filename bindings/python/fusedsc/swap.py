@@ -17,7 +17,8 @@ from .matching.fused import FusedModule, fuse, fuse_convolution, single, unfuse
 from .matching.graph import LayerGraph, trace
 from .matching.layers import conv_kind, why_not_conv
 from .matching.measured import Measurements
-from .matching.parts import Part, at
+from .matching.parts import Part
+from .matching.paths import at
 from .matching.work import multiply_adds
 
 __all__ = ["SwapReport", "swap", "swap_report", "unswap"]

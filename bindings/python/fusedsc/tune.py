@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from .measuring import Memory, Subject, measure
+from .arguments import integer, real, switch
+from .measuring import Subject, measure, memory_for
+from .searching import RANKED, Search, check_search, search_over
+from .searching.space import choices_of, facts_of
 from .tune_report import TunedProblem, TuningReport
 
 __all__ = ["StoreError", "tune"]
@@ -23,8 +28,8 @@ MOST_OTHERS = 7
 class StoreError(OSError):
     """What was measured cannot be stored. It is taken in this process all the same; ``report`` has it."""
 
-    def __init__(self, report: TuningReport) -> None:
-        super().__init__(report.not_stored)
+    def __init__(self, report: TuningReport, why: str) -> None:
+        super().__init__(why)
         self.report = report
 
 
@@ -34,9 +39,11 @@ def tune(
     budget: float | None = None,
     backward: bool = True,
     candidates: int = 16,
+    search: Literal["ranked", "random", "forest", "tpe"] = "ranked",
     compile_kernels: bool = False,
     again: bool = False,
     store: bool = True,
+    freeze: str | os.PathLike[str] | Literal[False] = False,
     progress: bool = True,
 ) -> TuningReport:
     """Measures kernels for every problem that a forward and a backward pass meet, and takes the fastest from now on.
@@ -56,25 +63,42 @@ def tune(
             which it is too short are left as they are. None: as long as it takes.
         backward: the backward pass, too, for a random gradient of each output.
         candidates: at most so many kernels and configs of each problem are tried.
+        search: which these are. "ranked": those that a ranker, or else the order of their lists, has first. The others
+            take 4 of these, then any of all there are: "random"; "forest", by a random forest that is fitted to the
+            times so far (needs scikit-learn); "tpe", by tree-structured Parzen estimators (needs Optuna).
         compile_kernels: on a GPU, compile kernels that are generated for each problem, too, and keep them
             (docs/tuning.md); a kernel takes a second or more. Needs nvrtc or hiprtc: ``fusedsc info`` says whether it
             is there.
         again: measure what was measured before, too.
         store: False: for this process alone.
+        freeze: a file, to which is written what is taken now for every problem that was met, measured or not:
+            :func:`fusedsc.tuning.pin` makes other processes take exactly that. False: none.
         progress: show a progress bar, if tqdm is installed.
 
     Returns:
         A report; printing it gives a table. Ctrl-C ends measuring, and the report says so.
 
     Raises:
-        ValueError: nothing that ran has kernels to choose from; a kernel is forced; ``FUSEDSC_TUNE=0`` is set.
+        ValueError: nothing that ran has kernels to choose from; a kernel is forced, or choices are pinned;
+            ``FUSEDSC_TUNE=0`` is set; there is no such search.
+        ImportError: the search needs a package that is not there: ``pip install 'fusedsc[search]'``.
         RuntimeError: the current stream is being captured, or the call is being compiled.
-        StoreError: the results cannot be stored. An ``OSError``.
+        StoreError: the results, or what is to be frozen, cannot be stored. An ``OSError``.
     """
-    if budget is not None and not budget > 0:
+    if budget is not None and not real("budget", budget) > 0:
         raise ValueError(f"budget: it is {budget}; it must be more than 0 seconds, or None")
-    if candidates < 2:
+    if integer("candidates", candidates) < 2:
         raise ValueError(f"candidates: it is {candidates}; it must be at least 2, what is taken now and another")
+    check_search(search)
+    for name, given in {
+        "backward": backward,
+        "compile_kernels": compile_kernels,
+        "again": again,
+        "store": store,
+    }.items():
+        switch(name, given)
+    if freeze is not False and (not isinstance(freeze, str | os.PathLike) or not os.fspath(freeze)):
+        raise ValueError(f"freeze: it is {freeze!r}; give the file to write, or False")
     if torch.compiler.is_compiling() or (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()):
         raise RuntimeError("tune: a graph is being captured or compiled here; call it before that")
     torch.ops.fusedsc._tune_record(True)
@@ -87,12 +111,16 @@ def tune(
                 "tune: nothing that ran has kernels to choose from; is the model swapped (fusedsc.swap), and in the "
                 "mode that it will run in?"
             )
-        report = _Tuning(_device_of(subject, inputs), budget, candidates, again, store, progress).run()
+        trials = _Trials(candidates, search, compile_kernels)
+        report = _Tuning(_device_of(subject, inputs), budget, trials, again, store, progress).run()
+        _, not_frozen = (0, "") if freeze is False else torch.ops.fusedsc._tables_freeze(os.fspath(freeze))
     finally:
         torch.ops.fusedsc._tune_record(False)
         torch.ops.fusedsc._tune_compile(False)
     if report.not_stored and store:
-        raise StoreError(report)
+        raise StoreError(report, report.not_stored)
+    if not_frozen:
+        raise StoreError(report, f"freeze: {not_frozen}")
     return report
 
 
@@ -196,17 +224,37 @@ def _recorded() -> list[_Group]:
     return sorted(groups.values(), key=lambda group: (-group.depth, -group.weight))
 
 
+@dataclass(frozen=True)
+class _Trials:
+    """How many candidates of each problem are tried, and which."""
+
+    candidates: int
+    search: str
+    compiled: bool
+
+    @property
+    def ranked(self) -> int:
+        return self.candidates if self.search == "ranked" else min(RANKED, self.candidates)
+
+    def search_of(self, group: _Group, device: torch.device) -> Search | None:
+        """What says which others are tried."""
+        if self.ranked == self.candidates:
+            return None
+        choices = choices_of(group.numbers, self.compiled)
+        return search_over(self.search, choices, facts_of(group.rows[0].role, group.rows[0].problem, device), seed=0)
+
+
 class _Tuning:
     def __init__(
         self,
         device: torch.device,
         budget: float | None,
-        candidates: int,
+        trials: _Trials,
         again: bool,
         store: bool,
         progress: bool,
     ) -> None:
-        self.device, self.candidates, self.again, self.store = device, candidates, again, store
+        self.device, self.trials, self.again, self.store = device, trials, again, store
         self.progress = progress
         self.end = math.inf if budget is None else time.monotonic() + budget
         self.choices: dict[int, list[str]] = {}
@@ -219,7 +267,7 @@ class _Tuning:
             # Kernels may be made of others, whose problems come to light as they are planned.
             while unseen := [n for group in groups for n in group.numbers if n not in self.choices]:
                 for number in unseen:
-                    self.choices[number] = torch.ops.fusedsc._tune_candidates(number, self.candidates)
+                    self.choices[number] = torch.ops.fusedsc._tune_candidates(number, self.trials.ranked)
                 groups = _recorded()
             weights = [0 if self._is_settled(group) else group.weight for group in groups]
             for i, group in enumerate(_with_bar(groups, self.progress)):
@@ -239,15 +287,18 @@ class _Tuning:
         lists = [self.choices[number] for number in group.numbers]
         choices = [choice for choice in lists[0] if all(choice in others for others in lists[1:])]
         now = [row.before for row in group.rows]
-        if not {(choice,) * len(now) for choice in choices} - {tuple(now)}:
+        search = self.trials.search_of(group, self.device)
+        others = {*choices, *(search.waiting if search else ())}
+        if not {(choice,) * len(now) for choice in others} - {tuple(now)}:
             group.rows = [replace(row, state="no choice") for row in group.rows]
             return
         with torch.no_grad():
             subjects = [
-                Subject(number, Memory(*torch.ops.fusedsc._tune_buffers(number), self.device), row.calls)
+                Subject(number, memory_for(number, row.role, self.device), row.calls)
                 for number, row in zip(group.numbers, group.rows, strict=True)
             ]
-            found = measure(subjects, now, choices, seconds)
+            more = self.trials.candidates - len({*now, *choices})
+            found = measure(subjects, now, choices, seconds, search, more)
         for i, (number, row) in enumerate(zip(group.numbers, group.rows, strict=True)):
             winners = [(found.after[i], found.after_us[i]), *[(c, times[i]) for c, times in found.others[:MOST_OTHERS]]]
             names, times = zip(*winners, strict=True)

@@ -37,6 +37,9 @@ Kernel<DepthwiseBackwardArguments> depthwise_windows_input();
 /// Anything: each element by itself. Channels and columns of a thread.
 Kernel<DepthwiseBackwardArguments> depthwise_taps_input();
 
+/// Text made for the problem and compiled at run time: row data reuse with other windows and tilings.
+Kernel<DepthwiseBackwardArguments> depthwise_generated_input();
+
 /// The input gradient of stride 1 as a forward pass over grad_y, with the weight turned around; or without x where it
 /// is none. The kernels of that pass are entries, too: forward_<name>.
 DepthwiseArguments as_forward(const DepthwiseBackwardArguments& a);
@@ -48,12 +51,14 @@ Kernel<DepthwiseBackwardArguments> depthwise_direct_weight();
 Kernel<DepthwiseBackwardArguments> depthwise_rows_weight();
 Kernel<DepthwiseBackwardArguments> depthwise_windows_weight();
 Kernel<DepthwiseBackwardArguments> depthwise_taps_weight();
+/// Text made for the problem and compiled at run time: row data reuse with other windows and tilings.
+Kernel<DepthwiseBackwardArguments> depthwise_generated_weight();
 
 /// For Hopper GPUs. They have entries where FUSEDSC_HOPPER is defined.
 namespace hopper {
 
 /// channels_last, with what training fuses: both gradients at once; or of 16 bits at stride 2 the input's alone.
-Kernel<DepthwiseBackwardArguments> depthwise_joint();
+Kernel<DepthwiseBackwardArguments> depthwise_fused_gradients();
 /// Contiguous, 3x3 at stride 1: both gradients at once.
 Kernel<DepthwiseBackwardArguments> depthwise_planes_gradients();
 /// Contiguous, stride 2.
@@ -109,7 +114,7 @@ Config depthwise_windows_weight_prior(const DepthwiseBackwardArguments& a);
 
 namespace hopper {
 
-Config depthwise_joint_prior(const DepthwiseBackwardArguments& a);
+Config depthwise_fused_gradients_prior(const DepthwiseBackwardArguments& a);
 /// Whether depthwise_planes_gradients() can run the arguments with that config.
 bool fits_depthwise_planes_gradients(const DepthwiseBackwardArguments& a, const Config& config);
 Config depthwise_planes_gradients_prior(const DepthwiseBackwardArguments& a);

@@ -92,8 +92,8 @@ bool suits_direct_gradients(const DepthwiseBackwardArguments& a) {
   return is_within(a, is_wide ? 5'500 : 12'000);
 }
 
-bool takes_joint(const DepthwiseBackwardArguments& a) {
-  if (!can(hopper::depthwise_joint(), a)) return false;
+bool takes_fused_gradients(const DepthwiseBackwardArguments& a) {
+  if (!can(hopper::depthwise_fused_gradients(), a)) return false;
   if (a.grad_weight) return !suits_direct_gradients(a);
   return !takes_direct_input(a) && !takes_patches_input(a);
 }
@@ -160,7 +160,8 @@ BackwardChoice depthwise_backward_prior(std::span<const BackwardKernel> kernels,
   // Whoever forces a gradient's kernel wants it to run.
   const bool is_forced = (a.grad_x && tuning::forced(depthwise_input_role().name)) ||
                          ((a.grad_weight || a.grad_bias) && tuning::forced(depthwise_weight_role().name));
-  if (!is_forced && takes_joint(a)) return choice(hopper::depthwise_joint(), hopper::depthwise_joint_prior(a));
+  if (!is_forced && takes_fused_gradients(a))
+    return choice(hopper::depthwise_fused_gradients(), hopper::depthwise_fused_gradients_prior(a));
   if (!is_forced && takes_planes_gradients(a)) {
     return choice(hopper::depthwise_planes_gradients(), hopper::depthwise_planes_gradients_prior(a));
   }
@@ -171,7 +172,7 @@ BackwardChoice depthwise_backward_prior(std::span<const BackwardKernel> kernels,
 Config depthwise_backward_prior_config(const BackwardKernel& kernel, const DepthwiseBackwardArguments& a) {
   static const PriorConfig priors[] = {
 #ifdef FUSEDSC_HOPPER
-      {"hopper_joint", hopper::depthwise_joint_prior},
+      {"hopper_fused_gradients", hopper::depthwise_fused_gradients_prior},
       {"hopper_planes", hopper::depthwise_planes_gradients_prior},
 #endif
       {"", nullptr},

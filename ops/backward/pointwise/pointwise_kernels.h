@@ -31,6 +31,9 @@ inline PointwiseBackwardArguments without_weight(PointwiseBackwardArguments a) {
   return a;
 }
 
+/// Both gradients, each by the best there is for it. The prior does not take it: its other entries know when one after
+/// the other is best.
+tuning::Kernel<PointwiseBackwardArguments> pointwise_backward_separate();
 /// Anything, whatever the GPU. Of one gradient a tile's rows, columns and depth, and groups of warps that share the
 /// depth; and the tile that it is taken with.
 tuning::Kernel<PointwiseBackwardArguments> pointwise_backward_tiles();
@@ -40,8 +43,10 @@ tuning::Kernel<PointwiseBackwardArguments> pointwise_backward_fragments();
 tuning::Config pointwise_backward_fragments_prior(const PointwiseBackwardArguments& a);
 /// Whether it is faster than "gpu_tiles": for the input gradient it was, for the weight's alone mostly not.
 bool suits_pointwise_fragments(const PointwiseBackwardArguments& a);
+/// Text made for the problem and compiled at run time, of one gradient: tiles of other sizes.
+tuning::Kernel<PointwiseBackwardArguments> pointwise_backward_generated();
 /// Both gradients in one pass over x, for few outputs, whatever the GPU.
-Implementation<PointwiseBackwardArguments> pointwise_backward_few();
+Implementation<PointwiseBackwardArguments> pointwise_backward_skinny();
 /// By TMA and the warpgroup products of Hopper GPUs, channels_last. Of one gradient a tile's rows and columns and what
 /// else its launch has (pointwise_launches.h, PointwiseWeightPass); of both there is nothing to choose.
 tuning::Kernel<PointwiseBackwardArguments> pointwise_backward_hopper();
@@ -50,10 +55,10 @@ tuning::Config pointwise_backward_hopper_prior(const PointwiseBackwardArguments&
 tuning::Kernel<PointwiseBackwardArguments> pointwise_backward_hopper_planes();
 tuning::Config pointwise_backward_hopper_planes_prior(const PointwiseBackwardArguments& a);
 /// Both gradients in one pass that does not read the output.
-Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_joint();
-Implementation<PointwiseBackwardArguments> pointwise_backward_tf32_joint();
+Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_n_resident();
+Implementation<PointwiseBackwardArguments> pointwise_backward_tf32_n_resident();
 /// Both in one pass over x, for a prologue of x.
-Implementation<PointwiseBackwardArguments> pointwise_backward_tf32_gradients();
+Implementation<PointwiseBackwardArguments> pointwise_backward_tf32_k_resident();
 /// The weight gradient of 16-bit tensors of which one has few channels.
 tuning::Kernel<PointwiseBackwardArguments> pointwise_backward_hopper_narrow();
 tuning::Config pointwise_backward_hopper_narrow_prior(const PointwiseBackwardArguments& a);
@@ -63,8 +68,8 @@ bool suits_pointwise_narrow(const PointwiseBackwardArguments& a);
 Implementation<PointwiseBackwardArguments> pointwise_backward_hopper_transposing();
 /// Likewise: there is enough to do, and others would go over the tensors often.
 bool suits_pointwise_transposing(const PointwiseBackwardArguments& a);
-/// The weight gradient of float32 with TF32, and of contiguous 16-bit tensors, by teams of warps.
-tuning::Kernel<PointwiseBackwardArguments> pointwise_backward_hopper_teams();
-tuning::Config pointwise_backward_hopper_teams_prior(const PointwiseBackwardArguments& a);
+/// The weight gradient of float32 with TF32, and of contiguous 16-bit tensors, by sliced-K over warps.
+tuning::Kernel<PointwiseBackwardArguments> pointwise_backward_hopper_warp_sliced_k();
+tuning::Config pointwise_backward_hopper_warp_sliced_k_prior(const PointwiseBackwardArguments& a);
 
 }  // namespace fusedsc

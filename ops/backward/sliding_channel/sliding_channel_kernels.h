@@ -26,8 +26,8 @@ using tuning::Configs;
 using tuning::Kernel;
 using tuning::Knob;
 
-/// 16 bits, channels_last, no seams, windows of which each shares half with the next one: both gradients by one launch,
-/// window by window. Channels of a block, outputs of a tile of the weight's gradient, groups of warps, cluster.
+/// 16 bits, channels_last, nothing fused, windows of which each shares half with the next one: both gradients by one
+/// launch, window by window. Channels of a block, outputs of a tile of the weight's gradient, groups of warps, cluster.
 Kernel<SlidingChannelBackwardArguments> sliding_channel_backward_windows();
 bool suits_sliding_channel_backward_windows(const SlidingChannelBackwardArguments& a);
 Config sliding_channel_backward_windows_prior(const SlidingChannelBackwardArguments& a);

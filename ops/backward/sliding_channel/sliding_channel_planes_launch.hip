@@ -27,7 +27,7 @@ sum_kernel(hopper::WeightSumParameters<SlidingTiles> p) { hopper::sum_weight_par
 
 struct Instance {
   using Kernel = void (*)(SlidingWeightParameters);
-  using Bytes = int (*)(const SlidingTiles& tiles, int teams);
+  using Bytes = int (*)(const SlidingTiles& tiles, int slices);
 
   int stages;
   Kernel kernel;
@@ -45,7 +45,7 @@ const Instance kWeightInstances[] = {instance<3>(), instance<2>()};
 struct WeightPlan {
   const Instance* instance = nullptr;
   SlidingTiles tiles;
-  int teams = 1, splits = 1;
+  int slices = 1, splits = 1;
   double cost = std::numeric_limits<double>::infinity();
 };
 
@@ -56,10 +56,10 @@ double cost_of(const WeightPlan& plan, const PlanePieces& pieces, int size) {
   const SlidingTiles& tiles = plan.tiles;
   const double beside = std::max(1.0, static_cast<double>(tiles.groups) * plan.splits / size);
   const double rows = tiles.block_rows * SlidingTiles::kSize + tiles.most_eights() * 8;
-  const double steps = static_cast<double>(divide_up(divide_up(pieces.all, kGroupPieces * plan.teams), plan.splits));
+  const double steps = static_cast<double>(divide_up(divide_up(pieces.all, kGroupPieces * plan.slices), plan.splits));
   const double step =
-      std::max({beside * plan.teams * rows * kGroupBytes / kCopied, kLatency / (plan.instance->stages - 1),
-                beside * plan.teams * tiles.tiles() * 32 * 32 * 32 / kProducts});
+      std::max({beside * plan.slices * rows * kGroupBytes / kCopied, kLatency / (plan.instance->stages - 1),
+                beside * plan.slices * tiles.tiles() * 32 * 32 * 32 / kProducts});
   const double bytes = 16.0 * (tiles.outputs + tiles.channels) * pieces.all;
   return kStart + std::max(steps * step + kLatency, bytes / kMemory) +
          plan.splits * static_cast<double>(tiles.fours()) * 16 / kPartials;
@@ -75,15 +75,15 @@ WeightPlan plan_weight(const WindowLines& lines, const PlanePieces& pieces) {
       for (int block_slots = 1; block_slots <= slots && block_rows * block_slots <= kWarps; ++block_slots) {
         const SlidingTiles tiles(bands, block_rows, block_slots);
         for (const Instance& instance : kWeightInstances) {
-          int teams = 1;
-          while (teams * 2 * tiles.tiles() <= kWarps) teams *= 2;
-          const int memory = instance.memory(tiles, teams);
+          int slices = 1;
+          while (slices * 2 * tiles.tiles() <= kWarps) slices *= 2;
+          const int memory = instance.memory(tiles, slices);
           if (memory > hopper::kMemoryLimit) continue;
-          const std::int64_t steps = divide_up(pieces.all, kGroupPieces * teams);
+          const std::int64_t steps = divide_up(pieces.all, kGroupPieces * slices);
           const int resident = resident_blocks(instance.kernel, kThreads, static_cast<std::size_t>(memory));
           for (int beside = 1; beside <= 2 && beside * size <= resident; ++beside) {
             const std::int64_t splits = std::clamp<std::int64_t>(beside * size / tiles.groups, 1, steps);
-            WeightPlan plan{&instance, tiles, teams, static_cast<int>(splits)};
+            WeightPlan plan{&instance, tiles, slices, static_cast<int>(splits)};
             plan.cost = cost_of(plan, pieces, size);
             if (plan.cost < best.cost) best = plan;
           }
@@ -102,10 +102,10 @@ class WeightPass {
     const WeightPlan plan = plan_weight(lines, p_.pieces);
     instance_ = plan.instance;
     p_.tiles = plan.tiles;
-    p_.teams = plan.teams;
+    p_.slices = plan.slices;
     p_.splits = plan.splits;
-    p_.steps = static_cast<int>(divide_up(p_.pieces.all, kGroupPieces * p_.teams));
-    p_.stage_bytes = SlidingWeightProduct<kWarps, 2>::stage_bytes(p_.tiles, p_.teams);
+    p_.steps = static_cast<int>(divide_up(p_.pieces.all, kGroupPieces * p_.slices));
+    p_.stage_bytes = SlidingWeightProduct<kWarps, 2>::stage_bytes(p_.tiles, p_.slices);
     const PlanesOfImages x{static_cast<const float*>(a.x.data), a.x.strides[0]},
         grad_y{static_cast<const float*>(a.grad_y.data), a.grad_y.strides[0]};
     p_.rows = p_.tiles.bands.rows_are_channels ? x : grad_y;
@@ -119,7 +119,7 @@ class WeightPass {
   /// `is_behind_own`: a kernel of this operator that waits for all before it.
   void run(void* stream, bool is_behind_own) const {
     const std::int64_t blocks = std::int64_t{p_.tiles.groups} * p_.splits;
-    const auto memory = static_cast<std::size_t>(instance_->memory(p_.tiles, p_.teams));
+    const auto memory = static_cast<std::size_t>(instance_->memory(p_.tiles, p_.slices));
     if (is_behind_own) launch_following(kName, instance_->kernel, blocks, kThreads, stream, p_, memory);
     else launch(kName, instance_->kernel, blocks, kThreads, memory, stream, p_);
     const hopper::WeightSumParameters<SlidingTiles> sum(p_.tiles, p_.splits);
@@ -150,7 +150,8 @@ struct Passes {
 };
 
 std::string why_not(const SlidingChannelBackwardArguments& a) {
-  if (a.prologue || a.gradient_prologue || a.sums || a.grad_add || a.grad_bias) return "there is a bias or a seam";
+  if (a.prologue || a.gradient_prologue || a.sums || a.grad_add || a.grad_bias)
+    return "there is a bias, a prologue or an epilogue";
   const ConstTensorView x = a.x, grad_y = a.grad_y;
   std::string reason = why_not_sliding_planes(x, grad_y, sliding_channels_of(a), a.allow_tf32);
   if (!reason.empty()) return reason;

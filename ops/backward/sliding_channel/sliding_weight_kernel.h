@@ -1,6 +1,6 @@
 /// Weight gradient of a sliding-channel convolution of contiguous float tensors by TensorFloat-32. A tile is 32 rows of
 /// a banded weight by 32 values of its depth; a block has some tiles, one to a warp, of the positions that it goes
-/// over; teams of warps that have the same tiles take neighbouring positions.
+/// over; slices of warps that have the same tiles take neighbouring positions.
 #pragma once
 
 #include "fusedsc/backward/pointwise/hopper_weight/pointwise_hopper_weight_sum.h"
@@ -99,9 +99,9 @@ struct SlidingWeightParameters {
   SlidingTiles tiles;
   PlanePieces pieces;
   PlanesOfImages rows, depth;
-  int teams = 1, splits = 1;
-  int steps = 0;        ///< of 32 positions for each team
-  int stage_bytes = 0;  ///< of all teams
+  int slices = 1, splits = 1;
+  int steps = 0;        ///< of 32 positions for each slice
+  int stage_bytes = 0;  ///< of all slices
 };
 
 template <int kWarps, int kStages>
@@ -109,12 +109,12 @@ class SlidingWeightProduct {
  public:
   static constexpr int kThreads = 32 * kWarps;
 
-  static int memory_bytes(const SlidingTiles& tiles, int teams) {
+  static int memory_bytes(const SlidingTiles& tiles, int slices) {
     const int rows = tiles.block_rows * SlidingTiles::kSize + tiles.most_eights() * 8;
-    return std::max(kStages * teams * rows * kGroupBytes, kWarps * kTileBytes) + rows * 4;
+    return std::max(kStages * slices * rows * kGroupBytes, kWarps * kTileBytes) + rows * 4;
   }
-  static int stage_bytes(const SlidingTiles& tiles, int teams) {
-    return teams * (tiles.block_rows * SlidingTiles::kSize + tiles.most_eights() * 8) * kGroupBytes;
+  static int stage_bytes(const SlidingTiles& tiles, int slices) {
+    return slices * (tiles.block_rows * SlidingTiles::kSize + tiles.most_eights() * 8) * kGroupBytes;
   }
 
   FUSEDSC_DEVICE static void run(const SlidingWeightParameters& p) {
@@ -135,7 +135,7 @@ class SlidingWeightProduct {
     begin_ = tiles.begin(place_.row, place_.eight);
     eights_ = tiles.eights(place_);
     const int warp = thread_index() / 32;
-    team_ = warp / tiles.tiles();
+    slice_ = warp / tiles.tiles();
     tile_ = warp % tiles.tiles();
     row_ = tile_ / tiles.block_slots * SlidingTiles::kSize;
     int eight =
@@ -154,7 +154,7 @@ class SlidingWeightProduct {
       first_ = high % kRows;
       piece_ = high / kRows * p.pieces.own + low;
     } else {
-      const int pieces = p.teams * kGroupPieces;  // a power of two
+      const int pieces = p.slices * kGroupPieces;  // a power of two
       piece_ = thread_index() & (pieces - 1);
       first_ = thread_index() / pieces;
       rows_at_once_ = kThreads / pieces;
@@ -197,7 +197,7 @@ class SlidingWeightProduct {
       start_positions(next, slot == 0 ? kStages - 1 : slot - 1);
       commit_copies();
       next += p_.splits;
-      if (team_ < p_.teams) multiply_stage(sums, memory_ + slot * p_.stage_bytes + team_ * all * kGroupBytes);
+      if (slice_ < p_.slices) multiply_stage(sums, memory_ + slot * p_.stage_bytes + slice_ * all * kGroupBytes);
       if (++slot == kStages) slot = 0;
     }
     wait_for_copies<0>();
@@ -206,13 +206,13 @@ class SlidingWeightProduct {
     leave(sums);
   }
 
-  /// Of all teams: each its own 32 positions.
+  /// Of all slices: each its own 32 positions.
   FUSEDSC_DEVICE void start_positions(int step, int slot) const {
     if (step >= p_.steps) return;
     const int all = rows_ + eights_ * 8;
     unsigned char* to = memory_ + slot * p_.stage_bytes;
     const auto copy = [&](int piece, int first, int at_once) {
-      const int place = step * p_.teams * kGroupPieces + piece;
+      const int place = step * p_.slices * kGroupPieces + piece;
       const bool has_piece = place < p_.pieces.all;
       unsigned char* to_group = to + piece / kGroupPieces * all * kGroupBytes;
       const auto copy_rows = [&](const PlanesOfImages& planes, int row, int end) {
@@ -228,7 +228,8 @@ class SlidingWeightProduct {
       copy_rows(p_.depth, rows_ + first, all);
     };
     if (!copies_images_) return copy(piece_, first_, rows_at_once_);
-    for (int team = 0; team < p_.teams; ++team) copy(team * kGroupPieces + piece_, first_, kThreads / kGroupPieces);
+    for (int slice = 0; slice < p_.slices; ++slice)
+      copy(slice * kGroupPieces + piece_, first_, kThreads / kGroupPieces);
   }
 
   FUSEDSC_DEVICE void multiply_stage(Sums& sums, const unsigned char* memory) const {
@@ -256,18 +257,18 @@ class SlidingWeightProduct {
     }
   }
 
-  /// The teams' sums, added up in their order.
+  /// The slices' sums, added up in their order.
   FUSEDSC_DEVICE void leave(const Sums& sums) const {
     auto* all = reinterpret_cast<hopper::Four*>(memory_);
     const int lane = thread_index() % 32, warp = thread_index() / 32;
-    if (team_ > 0 && team_ < p_.teams) {
+    if (slice_ > 0 && slice_ < p_.slices) {
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         store<4>(sums[i / 4][i % 4], reinterpret_cast<float*>(all + warp * 256 + i * 32 + lane));
       }
     }
     block_barrier();
-    if (team_ != 0) return;
+    if (slice_ != 0) return;
     const SlidingTiles& tiles = p_.tiles;
     hopper::Four* to = tiles.partials + split_ * static_cast<std::int64_t>(tiles.fours()) +
                        group_ * tiles.fours_of_tile() + tile_ * 256 + lane;
@@ -276,8 +277,8 @@ class SlidingWeightProduct {
       hopper::Four sum;
 #pragma unroll
       for (int j = 0; j < 4; ++j) sum.elements[j] = sums[i / 4][i % 4][j];
-      for (int team = 1; team < p_.teams; ++team) {
-        hopper::add(sum, all[(team * tiles.tiles() + tile_) * 256 + i * 32 + lane]);
+      for (int slice = 1; slice < p_.slices; ++slice) {
+        hopper::add(sum, all[(slice * tiles.tiles() + tile_) * 256 + i * 32 + lane]);
       }
       to[i * 32] = sum;
     }
@@ -285,7 +286,7 @@ class SlidingWeightProduct {
 
   const SlidingWeightParameters& p_;
   SlidingTiles::Place place_;
-  int group_, split_, rows_, begin_, eights_, team_, tile_, row_;
+  int group_, split_, rows_, begin_, eights_, slice_, tile_, row_;
   int depth_rows_[4];
   bool copies_images_;
   int piece_, first_, rows_at_once_ = 0;  ///< what the thread copies: a piece, rows from `first_` on

@@ -18,13 +18,13 @@ std::array<std::pair<std::int64_t, std::int64_t>, 4> axes_by_stride(const ConstT
   return axes;
 }
 
-/// A vector of a seam of `tensor`, that must be there.
-void check_seam(const char* name, const ConstChannelVector& vector, const ConstTensorView& tensor) {
+/// A vector that is fused with `tensor`, that must be there.
+void check_fused_vector(const char* name, const ConstChannelVector& vector, const ConstTensorView& tensor) {
   check_channels_given(name, vector, tensor.sizes[1], accumulation_type(tensor.dtype));
 }
 
 /// One that may be missing.
-void check_seam_if_given(const char* name, const ConstChannelVector& vector, const ConstTensorView& tensor) {
+void check_fused_vector_if_given(const char* name, const ConstChannelVector& vector, const ConstTensorView& tensor) {
   check_channels(name, vector, tensor.sizes[1], accumulation_type(tensor.dtype));
 }
 
@@ -89,13 +89,13 @@ void check_channels_given(const char* name, const ConstChannelVector& vector, st
 }
 
 void check_prologue(const Prologue& prologue, const ConstTensorView& x) {
-  check_seam_if_given("prologue.scale", prologue.scale, x);
-  check_seam_if_given("prologue.shift", prologue.shift, x);
+  check_fused_vector_if_given("prologue.scale", prologue.scale, x);
+  check_fused_vector_if_given("prologue.shift", prologue.shift, x);
 }
 
 void check_epilogue(const Epilogue& epilogue, const ConstTensorView& y) {
-  check_seam_if_given("epilogue.scale", epilogue.scale, y);
-  check_seam_if_given("epilogue.shift", epilogue.shift, y);
+  check_fused_vector_if_given("epilogue.scale", epilogue.scale, y);
+  check_fused_vector_if_given("epilogue.shift", epilogue.shift, y);
   if (!epilogue.residual) return;
   const NamedTensor residual{"epilogue.residual", epilogue.residual};
   check_readable(residual);
@@ -105,24 +105,24 @@ void check_epilogue(const Epilogue& epilogue, const ConstTensorView& y) {
 
 void check_statistics(const Statistics& statistics, const ConstTensorView& y) {
   if (!statistics && !statistics.m2) return;
-  check_seam("statistics.mean", statistics.mean, y);
-  check_seam("statistics.m2", statistics.m2, y);
+  check_fused_vector("statistics.mean", statistics.mean, y);
+  check_fused_vector("statistics.m2", statistics.m2, y);
   const Normaliser& normaliser = statistics.normaliser;
   if (!normaliser) return;
-  check_seam_if_given("statistics.normaliser.weight", normaliser.weight, y);
-  check_seam_if_given("statistics.normaliser.bias", normaliser.bias, y);
-  check_seam_if_given("statistics.normaliser.invstd", normaliser.invstd, y);
-  check_seam_if_given("statistics.normaliser.variance", normaliser.variance, y);
-  check_seam_if_given("statistics.normaliser.scale", normaliser.scale, y);
-  check_seam_if_given("statistics.normaliser.shift", normaliser.shift, y);
+  check_fused_vector_if_given("statistics.normaliser.weight", normaliser.weight, y);
+  check_fused_vector_if_given("statistics.normaliser.bias", normaliser.bias, y);
+  check_fused_vector_if_given("statistics.normaliser.invstd", normaliser.invstd, y);
+  check_fused_vector_if_given("statistics.normaliser.variance", normaliser.variance, y);
+  check_fused_vector_if_given("statistics.normaliser.scale", normaliser.scale, y);
+  check_fused_vector_if_given("statistics.normaliser.shift", normaliser.shift, y);
   check(normaliser.eps >= 0, "statistics.normaliser.eps: it is ", normaliser.eps, "; it must not be negative");
 }
 
 void check_gradient_prologue(const GradientPrologue& prologue, const ConstTensorView& grad_y) {
   if (!prologue && !prologue.output_scale && !prologue.offset && !prologue.output) return;
-  check_seam("gradient_prologue.grad_scale", prologue.grad_scale, grad_y);
-  check_seam("gradient_prologue.output_scale", prologue.output_scale, grad_y);
-  check_seam("gradient_prologue.offset", prologue.offset, grad_y);
+  check_fused_vector("gradient_prologue.grad_scale", prologue.grad_scale, grad_y);
+  check_fused_vector("gradient_prologue.output_scale", prologue.output_scale, grad_y);
+  check_fused_vector("gradient_prologue.offset", prologue.offset, grad_y);
   const NamedTensor output{"gradient_prologue.output", prologue.output};
   check(prologue.output || grad_y.elements() == 0, output.name,
         ": it is not given; pass the raw output of the forward pass");
@@ -134,18 +134,18 @@ void check_gradient_prologue(const GradientPrologue& prologue, const ConstTensor
 
 void check_gradient_sums(const GradientSums& sums, const ConstTensorView& x) {
   if (!sums && !sums.mean && !sums.grad_times_centered) return;
-  check_seam("sums.mean", sums.mean, x);
-  check_seam("sums.grad", sums.grad, x);
-  check_seam("sums.grad_times_centered", sums.grad_times_centered, x);
+  check_fused_vector("sums.mean", sums.mean, x);
+  check_fused_vector("sums.grad", sums.grad, x);
+  check_fused_vector("sums.grad_times_centered", sums.grad_times_centered, x);
   const GradientNormaliser& normaliser = sums.normaliser;
   if (!normaliser) return;
-  check_seam_if_given("sums.normaliser.weight", normaliser.weight, x);
-  check_seam("sums.normaliser.invstd", normaliser.invstd, x);
-  check_seam("sums.normaliser.grad_scale", normaliser.grad_scale, x);
-  check_seam("sums.normaliser.output_scale", normaliser.output_scale, x);
-  check_seam("sums.normaliser.offset", normaliser.offset, x);
-  check_seam_if_given("sums.normaliser.grad_weight", normaliser.grad_weight, x);
-  check_seam_if_given("sums.normaliser.grad_bias", normaliser.grad_bias, x);
+  check_fused_vector_if_given("sums.normaliser.weight", normaliser.weight, x);
+  check_fused_vector("sums.normaliser.invstd", normaliser.invstd, x);
+  check_fused_vector("sums.normaliser.grad_scale", normaliser.grad_scale, x);
+  check_fused_vector("sums.normaliser.output_scale", normaliser.output_scale, x);
+  check_fused_vector("sums.normaliser.offset", normaliser.offset, x);
+  check_fused_vector_if_given("sums.normaliser.grad_weight", normaliser.grad_weight, x);
+  check_fused_vector_if_given("sums.normaliser.grad_bias", normaliser.grad_bias, x);
 }
 
 void check_given(const NamedTensor& tensor) {

@@ -33,7 +33,7 @@ struct Patch {
 template <class T>
 struct PositionMajor {
   static constexpr bool kChannelMajor = false;
-  /// The passes of seam-inl.h walk units of kChannels channels down the positions, kPositions of them per step.
+  /// The passes of fusion-inl.h walk units of kChannels channels down the positions, kPositions of them per step.
   static constexpr std::int64_t kChannels = kLanes<T>, kPositions = 1;
 
   static std::int64_t pitch(std::int64_t, std::int64_t channels) { return round_up(channels, kLanes<T>); }

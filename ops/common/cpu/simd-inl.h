@@ -148,11 +148,12 @@ HWY_INLINE void prefetch(const void* from, std::int64_t bytes) {
   }
 }
 
-/// 1 + exp(-z): the denominator of the logistic function. Highway's Exp wraps where its result overflows.
+/// 1 + exp(-z): the denominator of the logistic function. Highway's Exp is infinite where its result overflows, as it
+/// must be for z / it to be 0 however large z is; but far beyond that it wraps.
 template <class T>
 HWY_INLINE Vec<T> logistic_denominator(Vec<T> z) {
   const Tag<T> d;
-  constexpr T kLargestExponent = std::is_same_v<T, double> ? T(709) : T(88);
+  constexpr T kLargestExponent = std::is_same_v<T, double> ? T(800) : T(100);
   return hn::Add(hn::Set(d, T(1)), hn::Exp(d, hn::Min(hn::Neg(z), hn::Set(d, kLargestExponent))));
 }
 

@@ -41,9 +41,6 @@ Kernel<DepthwiseArguments> depthwise_patches();
 
 }  // namespace hopper
 
-/// The text of a generated kernel for the current device. Throws Unsupported where the config does not fit.
-std::string depthwise_generated_text(const DepthwiseArguments& a, const Config& config);
-
 /// All of them.
 std::span<const Kernel<DepthwiseArguments>> depthwise_gpu_kernels();
 

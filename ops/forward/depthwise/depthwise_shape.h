@@ -7,7 +7,7 @@ namespace fusedsc::gpu {
 
 /// What a kernel can have fused: a prologue, and in training statistics, in eval mode an epilogue, whose code would be
 /// in each other's way. Kernels that are not worth an instance for each have any of it.
-enum class DepthwiseSeams { none, training, eval, any };
+enum class DepthwiseFusion { none, training, eval, any };
 
 struct DepthwiseShape {
   int batch = 0, channels = 0;  ///< channels of the output

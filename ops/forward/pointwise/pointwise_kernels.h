@@ -15,7 +15,7 @@ using tuning::Kernel;
 using tuning::Knob;
 
 /// To one output, whatever the GPU.
-Kernel<PointwiseArguments> pointwise_few();
+Kernel<PointwiseArguments> pointwise_skinny();
 /// Anything, whatever the GPU: tiles of a matrix product, of rows, columns and depth; groups of warps share the depth.
 Kernel<PointwiseArguments> pointwise_tiles();
 /// Text made for the problem and compiled at run time: channel distribution, or tiles of other sizes.
@@ -29,18 +29,15 @@ namespace hopper {
 
 // channels_last. A block keeps its weight in shared memory; groups and clusters share the depth of each tile; tiles are
 // bytes as they lie in memory, with all channels.
-Kernel<PointwiseArguments> pointwise_kept();
-Kernel<PointwiseArguments> pointwise_cut();
+Kernel<PointwiseArguments> pointwise_resident();
+Kernel<PointwiseArguments> pointwise_sliced_k();
 Kernel<PointwiseArguments> pointwise_rows();
 
 // Contiguous: likewise.
-Kernel<PointwiseArguments> pointwise_planes_kept();
-Kernel<PointwiseArguments> pointwise_planes_cut();
+Kernel<PointwiseArguments> pointwise_planes_resident();
+Kernel<PointwiseArguments> pointwise_planes_sliced_k();
 
 }  // namespace hopper
-
-/// The text of a generated kernel for the current device. Throws Unsupported where the config does not fit.
-std::string pointwise_generated_text(const PointwiseArguments& a, const Config& config);
 
 /// All of them.
 std::span<const Kernel<PointwiseArguments>> pointwise_gpu_kernels();
@@ -67,13 +64,13 @@ namespace hopper {
 
 /// Of the kernels for channels_last tensors.
 NamedChoice pointwise_nhwc_prior(const PointwiseArguments& a);
-Config pointwise_kept_prior(const PointwiseArguments& a);
-Config pointwise_cut_prior(const PointwiseArguments& a);
+Config pointwise_resident_prior(const PointwiseArguments& a);
+Config pointwise_sliced_k_prior(const PointwiseArguments& a);
 Config pointwise_rows_prior(const PointwiseArguments& a);
 /// Of those for contiguous ones.
 NamedChoice pointwise_planes_prior(const PointwiseArguments& a);
-Config pointwise_planes_kept_prior(const PointwiseArguments& a);
-Config pointwise_planes_cut_prior(const PointwiseArguments& a);
+Config pointwise_planes_resident_prior(const PointwiseArguments& a);
+Config pointwise_planes_sliced_k_prior(const PointwiseArguments& a);
 
 /// Empty, or why none of the kernels for channels_last tensors can run the arguments.
 std::string why_not_nhwc(const PointwiseArguments& a);

@@ -8,7 +8,7 @@ namespace fusedsc::gpu {
 namespace {
 
 NamedChoice choice_of(const PointwiseArguments& a) {
-  if (pointwise_few().unsupported(a).empty()) return {pointwise_few().name, {}};
+  if (pointwise_skinny().unsupported(a).empty()) return {pointwise_skinny().name, {}};
 #ifdef FUSEDSC_HOPPER
   if (const NamedChoice choice = hopper::pointwise_nhwc_prior(a); choice.kernel != nullptr) return choice;
   if (const NamedChoice choice = hopper::pointwise_planes_prior(a); choice.kernel != nullptr) return choice;
@@ -25,11 +25,11 @@ struct PriorConfig {
 
 const PriorConfig kPriorConfigs[] = {
 #ifdef FUSEDSC_HOPPER
-    {"hopper_kept", hopper::pointwise_kept_prior},
-    {"hopper_cut", hopper::pointwise_cut_prior},
+    {"hopper_resident", hopper::pointwise_resident_prior},
+    {"hopper_sliced_k", hopper::pointwise_sliced_k_prior},
     {"hopper_rows", hopper::pointwise_rows_prior},
-    {"hopper_planes_kept", hopper::pointwise_planes_kept_prior},
-    {"hopper_planes_cut", hopper::pointwise_planes_cut_prior},
+    {"hopper_planes_resident", hopper::pointwise_planes_resident_prior},
+    {"hopper_planes_sliced_k", hopper::pointwise_planes_sliced_k_prior},
 #endif
     {"gpu_fragments", pointwise_fragments_prior},
     {"gpu_tiles", pointwise_tiles_prior},
@@ -39,13 +39,13 @@ const PriorConfig kPriorConfigs[] = {
 
 std::span<const Kernel<PointwiseArguments>> pointwise_gpu_kernels() {
   static const Kernel<PointwiseArguments> list[] = {
-      pointwise_few(),
+      pointwise_skinny(),
 #ifdef FUSEDSC_HOPPER
-      hopper::pointwise_kept(),
-      hopper::pointwise_cut(),
+      hopper::pointwise_resident(),
+      hopper::pointwise_sliced_k(),
       hopper::pointwise_rows(),
-      hopper::pointwise_planes_kept(),
-      hopper::pointwise_planes_cut(),
+      hopper::pointwise_planes_resident(),
+      hopper::pointwise_planes_sliced_k(),
 #endif
       pointwise_fragments(),
       pointwise_tiles(),

@@ -1,5 +1,5 @@
 /// Sliding-channel convolution as a pointwise one whose weight has zeros outside of the windows. For every type, memory
-/// layout and seam; knows nothing of the device.
+/// layout and fusion; knows nothing of the device.
 #pragma once
 
 #include "fusedsc/forward/sliding_channel.h"

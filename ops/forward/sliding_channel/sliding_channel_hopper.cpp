@@ -30,12 +30,16 @@ Kernel<SlidingChannelArguments> by_pointwise() {
 
 }  // namespace
 
-Kernel<SlidingChannelArguments> sliding_channel_kept() { return by_pointwise<pointwise_kept>(); }
-Kernel<SlidingChannelArguments> sliding_channel_cut() { return by_pointwise<pointwise_cut>(); }
+Kernel<SlidingChannelArguments> sliding_channel_resident() { return by_pointwise<pointwise_resident>(); }
+Kernel<SlidingChannelArguments> sliding_channel_sliced_k() { return by_pointwise<pointwise_sliced_k>(); }
 Kernel<SlidingChannelArguments> sliding_channel_rows() { return by_pointwise<pointwise_rows>(); }
 
-Config sliding_channel_kept_prior(const SlidingChannelArguments& a) { return pointwise_kept_prior(pointwise_of(a)); }
-Config sliding_channel_cut_prior(const SlidingChannelArguments& a) { return pointwise_cut_prior(pointwise_of(a)); }
+Config sliding_channel_resident_prior(const SlidingChannelArguments& a) {
+  return pointwise_resident_prior(pointwise_of(a));
+}
+Config sliding_channel_sliced_k_prior(const SlidingChannelArguments& a) {
+  return pointwise_sliced_k_prior(pointwise_of(a));
+}
 Config sliding_channel_rows_prior(const SlidingChannelArguments& a) { return pointwise_rows_prior(pointwise_of(a)); }
 
 NamedChoice sliding_channel_nhwc_prior(const SlidingChannelArguments& a) {

@@ -15,7 +15,7 @@ Implementation<SlidingChannelArguments> sliding_channel_tf32_planes();
 
 namespace gpu::hopper {
 
-/// 16 bits, channels_last, no seams, windows of which each shares half with the next one: window by window
+/// 16 bits, channels_last, nothing fused, windows of which each shares half with the next one: window by window
 /// (sliding_channel_windows_kernel.h). Outputs of a block, filters of each of its windows, groups of warps.
 Kernel<SlidingChannelArguments> sliding_channel_windows();
 /// Whether the prior takes it, of arguments that it can run.
@@ -23,11 +23,11 @@ bool suits_sliding_channel_windows(const SlidingChannelArguments& a);
 Config sliding_channel_windows_prior(const SlidingChannelArguments& a);
 
 // By the pointwise kernels of these names, which lay the weight out in shared memory themselves.
-Kernel<SlidingChannelArguments> sliding_channel_kept();
-Kernel<SlidingChannelArguments> sliding_channel_cut();
+Kernel<SlidingChannelArguments> sliding_channel_resident();
+Kernel<SlidingChannelArguments> sliding_channel_sliced_k();
 Kernel<SlidingChannelArguments> sliding_channel_rows();
-Config sliding_channel_kept_prior(const SlidingChannelArguments& a);
-Config sliding_channel_cut_prior(const SlidingChannelArguments& a);
+Config sliding_channel_resident_prior(const SlidingChannelArguments& a);
+Config sliding_channel_sliced_k_prior(const SlidingChannelArguments& a);
 Config sliding_channel_rows_prior(const SlidingChannelArguments& a);
 /// Which of the three is taken.
 NamedChoice sliding_channel_nhwc_prior(const SlidingChannelArguments& a);

@@ -1,6 +1,6 @@
 #include "fusedsc/common/channel_values.h"
 #include "fusedsc/common/normaliser.h"
-#include "fusedsc/fused/batch_norm/batch_norm_seam_cpu.h"
+#include "fusedsc/fused/batch_norm/batch_norm_affine_cpu.h"
 
 namespace fusedsc {
 namespace {

@@ -1,7 +1,7 @@
 #include "fusedsc/fused/conv_bn_act.h"
 
 #include "fusedsc/common/checks/checks.h"
-#include "fusedsc/fused/batch_norm_seam.h"
+#include "fusedsc/fused/batch_norm_affine.h"
 #include "fusedsc/fused/conv_bn_act/conv_bn_act_composed.h"
 #include "fusedsc/fused/conv_bn_act/conv_bn_act_gpu.h"
 #include "fusedsc/runtime/operator.h"

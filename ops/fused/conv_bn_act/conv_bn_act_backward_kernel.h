@@ -8,6 +8,7 @@
 
 #include "fusedsc/common/gpu/activation.h"
 #include "fusedsc/common/gpu/sums/item_work.h"
+#include "fusedsc/common/gpu/sums/keep_order.h"
 #include "fusedsc/fused/conv_bn_act/conv_bn_act_patches.h"
 
 namespace fusedsc::gpu {
@@ -59,15 +60,7 @@ class ConvBackward {
       scale_[i] = channel_value(p_, p_.invstd, channel, 1) * channel_value(p_, p_.bn_weight, channel, 1);
       bias_[i] = channel_value(p_, p_.bn_bias, channel, 0) - (is_relu6() ? 3.0f : 0.0f);
     }
-    if constexpr (kElements == 2) {
-      gradient_place_ = (lane() / 16 * 8 + lane() % 8) * q_.grad_pitch + turn_.group * 8 + lane() / 8 % 2 * 4;
-    } else {
-      gradient_place_ = lane() % 4 * 2 * q_.grad_pitch + turn_.group * kGroupChannels + lane() / 4;
-      place_tiles();
-    }
-    std::uint32_t run = static_cast<std::uint32_t>(lane());
-    copied_position_ = static_cast<int>(q_.by_grad_runs.divide(run));
-    copied_run_ = static_cast<int>(run);
+    if constexpr (kElements == 1) place_tiles();
   }
 
   FUSEDSC_DEVICE void work() {
@@ -79,7 +72,7 @@ class ConvBackward {
           start_gradients(tile, stage + q_.grad_begin);
         },
         [&](const std::uint32_t* stage, const ConvTile& tile) {
-          const std::uint32_t* gradients = stage + q_.grad_begin + gradient_place_;
+          const std::uint32_t* gradients = stage + q_.grad_begin + gradient_place();
           turn_.for_products(p_, tile, [&](const ConvTurn::Place& place) {
             const int columns = place.product == p_.partial_product ? p_.partial_columns : 16;
 #pragma unroll 1
@@ -94,17 +87,19 @@ class ConvBackward {
 
   /// The positions of a product each warp, some of them at a time; zeros where there are none.
   FUSEDSC_DEVICE void start_gradients(const ConvTile& tile, std::uint32_t* stage) const {
-    const T* image = elements_of<T>(q_.grad_y) + tile.image * q_.grad_y.image + Format::kRun * copied_run_;
+    auto run = static_cast<std::uint32_t>(lane_here());
+    const auto first = static_cast<int>(q_.by_grad_runs.divide(run));
+    const T* image = elements_of<T>(q_.grad_y) + tile.image * q_.grad_y.image + Format::kRun * static_cast<int>(run);
     int row = 0, product = thread_index() / 32;
     while (true) {
       for (; product >= p_.row_tiles; product -= p_.row_tiles) ++row;
       if (row >= p_.tile_rows) return;
       const bool row_exists = tile.row + row < p_.output_height;
-      const T* from = image + (tile.row + row) * q_.grad_y.row + (16 * product + copied_position_) * q_.grad_y.column;
+      const T* from = image + (tile.row + row) * q_.grad_y.row + (16 * product + first) * q_.grad_y.column;
       std::uint32_t* to =
-          stage + (16 * (row * p_.row_tiles + product) + copied_position_) * q_.grad_pitch + 4 * copied_run_;
-      for (int position = copied_position_; position < 16; position += q_.copied_positions) {
-        if (copied_position_ < q_.copied_positions) {
+          stage + (16 * (row * p_.row_tiles + product) + first) * q_.grad_pitch + 4 * static_cast<int>(run);
+      for (int position = first; position < 16; position += q_.copied_positions) {
+        if (first < q_.copied_positions) {
           start_copy<16>(to, from, row_exists && 16 * product + position < p_.output_width);
         }
         from += q_.copied_positions * q_.grad_y.column;
@@ -112,6 +107,19 @@ class ConvBackward {
       }
       product += kConvWarps;
     }
+  }
+
+  /// Worked out for each tile: registers that wait for the next one through all products are spilled.
+  FUSEDSC_DEVICE static int lane_here() {
+    auto thread = static_cast<std::uint32_t>(thread_index());
+    hide_origin(thread);
+    return static_cast<int>(thread % 32);
+  }
+  /// Of the lane's gradients in a product's, in words.
+  FUSEDSC_DEVICE int gradient_place() const {
+    const int lane = lane_here();
+    if constexpr (kElements == 1) return lane % 4 * 2 * q_.grad_pitch + turn_.group * kGroupChannels + lane / 4;
+    return (lane / 16 * 8 + lane % 8) * q_.grad_pitch + turn_.group * 8 + lane / 8 % 2 * 4;
   }
 
   FUSEDSC_DEVICE static int lane() { return thread_index() % 32; }
@@ -144,14 +152,14 @@ class ConvBackward {
 #pragma unroll
       for (int i = 0; i < 4; ++i) d[4 * h + i] = sums[i];
     }
-    Factors turned_x[kTiles];
-    turn_patches(x, patches, columns, turned_x);
+    Factors transposed_x[kTiles];
+    transpose_patches(x, patches, columns, transposed_x);
     if (has_squares_) {
 #pragma unroll
       for (int i = 0; i < kSquares; ++i) {
 #pragma unroll
         for (int r = 0; r < kTiles; ++r) {
-          add_over_positions(sum_xx_[i][r], turned_x[2 * i], turned_x[2 * i + 1], turned_x[r]);
+          add_over_positions(sum_xx_[i][r], transposed_x[2 * i], transposed_x[2 * i + 1], transposed_x[r]);
         }
       }
     }
@@ -180,7 +188,7 @@ class ConvBackward {
       else if (i % 2 == 1) g_rows[i / 2 % 2][i / 4] = to_bits(g[i - 1], g[i], T());
     }
 #pragma unroll
-    for (int r = 0; r < kTiles; ++r) add_over_positions(sum_gx_[r], g_rows[0], g_rows[1], turned_x[r]);
+    for (int r = 0; r < kTiles; ++r) add_over_positions(sum_gx_[r], g_rows[0], g_rows[1], transposed_x[r]);
   }
 
   /// Of one element (or channel): two words of the positions that a lane has in all products.
@@ -196,7 +204,7 @@ class ConvBackward {
   FUSEDSC_DEVICE void read_gradients(const std::uint32_t* from, float (&g)[4 * kEights]) const {
     if constexpr (kElements == 2) {
       std::uint32_t words[4];
-      load_turned(from, words, T());
+      load_transposed(from, words, T());
 #pragma unroll
       for (int r = 0; r < 4; ++r) to_floats(words[r], g[2 * r], g[2 * r + 1], T());
     } else {
@@ -206,11 +214,11 @@ class ConvBackward {
   }
 
   /// Of tiles of 8 elements: the positions of element l / 4.
-  FUSEDSC_DEVICE void turn_patches(const std::uint32_t (&x)[kEights][kWords], const std::uint32_t* patches, int columns,
-                                   Factors (&to)[kTiles]) const {
+  FUSEDSC_DEVICE void transpose_patches(const std::uint32_t (&x)[kEights][kWords], const std::uint32_t* patches,
+                                        int columns, Factors (&to)[kTiles]) const {
     if constexpr (kElements == 2) {
 #pragma unroll
-      for (int i = 0; i < 2 * kTiles; ++i) to[i / 2][i % 2] = turned(x[i % 2][i / 2], T());
+      for (int i = 0; i < 2 * kTiles; ++i) to[i / 2][i % 2] = transposed(x[i % 2][i / 2], T());
     } else {  // read once more, as lanes need them
 #pragma unroll
       for (int r = 0; r < kTiles; ++r) {
@@ -312,7 +320,6 @@ class ConvBackward {
   float sum_gx_[kTiles][4] = {};  ///< of channels l / 4 and l / 4 + 8
   float sum_xx_[kSquares][kTiles][4] = {};
   float sum_g_[2] = {}, sum_gd_[2] = {};  ///< the former where g is rounded
-  int gradient_place_, copied_position_, copied_run_;
 };
 
 // ------------------------------------------------------------------------------------------------------ second passes

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "fusedsc/backward/pointwise.h"
-#include "fusedsc/fused/batch_norm_seam.h"
+#include "fusedsc/fused/batch_norm_affine.h"
 #include "fusedsc/fused/conv_patches.h"
 #include "fusedsc/runtime/arena.h"
 #include "fusedsc/runtime/composed.h"

@@ -1,5 +1,5 @@
-/// conv_bn_act as a chain: patches, a pointwise convolution, BatchNorm in its seams. For every type, memory layout and
-/// window; knows nothing of the device.
+/// conv_bn_act as a chain: patches, a pointwise convolution, BatchNorm in its prologues and epilogues. For every type,
+/// memory layout and window; knows nothing of the device.
 #pragma once
 
 #include "fusedsc/fused/conv_bn_act.h"

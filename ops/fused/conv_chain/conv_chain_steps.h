@@ -8,7 +8,7 @@
 
 #include "fusedsc/backward/depthwise.h"
 #include "fusedsc/backward/pointwise.h"
-#include "fusedsc/fused/batch_norm_seam.h"
+#include "fusedsc/fused/batch_norm_affine.h"
 #include "fusedsc/fused/conv_chain.h"
 #include "fusedsc/fused/dsc_block.h"
 #include "fusedsc/runtime/arena.h"
@@ -65,7 +65,9 @@ class Steps {
   void run(const Plans& plans, const Execution& execution, const After& after) const {
     for (std::size_t i = 0; i < steps_.size(); ++i) {
       std::visit(
-          [&]<class Step>(const Step& arguments) { std::get<Plan<Step>>(plans.plans[i]).run(arguments, execution); },
+          [&]<class Step>(const Step& arguments) {  // whose memory is the chain's, or was checked with its arguments
+            std::get<Plan<Step>>(plans.plans[i]).unchecked_run(arguments, execution);
+          },
           steps_[i]);
       after(i);
     }

@@ -1,5 +1,5 @@
-/// The block as a chain of the plain operators, BatchNorm in their seams: what runs where d (and, in backward, grad_bn)
-/// are stored. Knows nothing of the device.
+/// The block as a chain of the plain operators, BatchNorm in their prologues and epilogues: what runs where d (and, in
+/// backward, grad_bn) are stored. Knows nothing of the device.
 #pragma once
 
 #include "fusedsc/fused/dsc_block.h"

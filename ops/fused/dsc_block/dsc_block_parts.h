@@ -6,7 +6,7 @@
 
 #include "fusedsc/backward/depthwise.h"
 #include "fusedsc/backward/pointwise.h"
-#include "fusedsc/fused/batch_norm_seam.h"
+#include "fusedsc/fused/batch_norm_affine.h"
 #include "fusedsc/fused/dsc_block.h"
 
 namespace fusedsc {

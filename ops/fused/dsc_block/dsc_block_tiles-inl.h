@@ -9,7 +9,7 @@
 #endif
 // NOLINTEND(llvm-header-guard)
 
-#include "fusedsc/common/cpu/seam-inl.h"
+#include "fusedsc/common/cpu/fusion-inl.h"
 #include "fusedsc/common/cpu/slices.h"
 #include "fusedsc/forward/depthwise/cpu/depthwise_rows-inl.h"
 #include "fusedsc/forward/pointwise/cpu/pointwise_plan-inl.h"

@@ -6,9 +6,6 @@
 namespace fusedsc {
 namespace {
 
-using Seam = NormalisedTensor;
-using GradientSeam = NormalisedGradient;
-
 GatedResidualBackwardArguments with_addresses(GatedResidualBackwardArguments wanted) {
   wanted.block = with_addresses(wanted.block);
   return wanted;
@@ -20,8 +17,8 @@ struct ProjectionBackward {
   const InvertedResidualArguments& block;
   Arena arena;
   bool wants_grad_z, wants_project;
-  GradientSeam project_seam;
-  Seam dw_seam;
+  NormalisedGradient project_norm;
+  NormalisedTensor dw_norm;
   BatchNormReduceArguments reduce;
   PointwiseBackwardArguments project;
   ExciteBackwardArguments excite;
@@ -32,25 +29,25 @@ struct ProjectionBackward {
         arena(workspace),
         wants_grad_z(wanted.block.grad_d),
         wants_project(wants_grad_z || wanted.block.grad_project_weight),
-        project_seam(block.p, block.project_bn, wanted.block.grad_project_bn, block.training, arena),
-        dw_seam(block.d, block.dw_bn, arena) {
+        project_norm(block.p, block.project_bn, wanted.block.grad_project_bn, block.training, arena),
+        dw_norm(block.d, block.dw_bn, arena) {
     check(!wanted.grad_gate || wants_grad_z, "grad_d: it is null, but the gate's gradient is wanted; give memory");
     reduce.x = block.p;
     reduce.grad_y = wanted.block.grad_y;
-    reduce.scale = project_seam.scale;
-    reduce.shift = project_seam.shift;
-    reduce.sums = project_seam.sums();
+    reduce.scale = project_norm.scale;
+    reduce.shift = project_norm.shift;
+    reduce.sums = project_norm.sums();
     project.x = wanted.z;
     project.weight = block.project_weight;
     project.grad_y = wanted.block.grad_y;
-    project.gradient_prologue = project_seam.gradient_prologue(wanted.block.grad_y);
+    project.gradient_prologue = project_norm.gradient_prologue(wanted.block.grad_y);
     project.grad_weight = wanted.block.grad_project_weight;
     project.grad_x = wanted.block.grad_d;
     project.allow_tf32 = block.allow_tf32;
     excite.x = block.d;
     excite.grad_out = wanted.block.grad_d;
-    excite.scale = dw_seam.scale;
-    excite.shift = dw_seam.shift;
+    excite.scale = dw_norm.scale;
+    excite.shift = dw_norm.shift;
     excite.activation = block.activation;
     excite.grad_gate = wanted.grad_gate;
   }
@@ -74,8 +71,8 @@ struct ProjectionBackward {
 
   void run(const Plans& plans, const Execution& execution) const {
     const Execution rest = rest_of(execution, arena);
-    project_seam.finish_affine(rest);
-    if (wanted.grad_gate) dw_seam.finish_affine(rest);
+    project_norm.finish_affine(rest);
+    if (wanted.grad_gate) dw_norm.finish_affine(rest);
     plans.reduce.run(reduce, rest);
     if (wants_project) plans.project.run(project, rest);
     if (wanted.grad_gate) plans.excite.run(excite, rest);
@@ -88,7 +85,7 @@ struct FeaturesBackward {
   const InvertedResidualArguments& block;
   Arena arena;
   InvertedResidualWants wants;
-  GradientSeam expand_seam, dw_seam;
+  NormalisedGradient expand_norm, dw_norm;
   SqueezeBackwardArguments squeeze;
   DepthwiseBackwardArguments depthwise;
   PointwiseBackwardArguments expand;
@@ -98,21 +95,21 @@ struct FeaturesBackward {
         block(wanted.block.forward),
         arena(workspace),
         wants(wanted.block),
-        expand_seam(block.expand_weight ? block.e : TensorView(), block.expand_bn, wanted.block.grad_expand_bn,
+        expand_norm(block.expand_weight ? block.e : TensorView(), block.expand_bn, wanted.block.grad_expand_bn,
                     block.training, arena),
-        dw_seam(block.d, block.dw_bn, wanted.block.grad_dw_bn, block.training, arena),
-        depthwise(depthwise_backward_of(wanted.block, wants, expand_seam, dw_seam)),
-        expand(expand_backward_of(wanted.block, expand_seam)) {
+        dw_norm(block.d, block.dw_bn, wanted.block.grad_dw_bn, block.training, arena),
+        depthwise(depthwise_backward_of(wanted.block, wants, expand_norm, dw_norm)),
+        expand(expand_backward_of(wanted.block, expand_norm)) {
     check(static_cast<bool>(wanted.block.grad_d), "grad_d: it is null; give the gradient at z");
     squeeze.x = block.d;
     squeeze.grad_out = wanted.block.grad_d;
     squeeze.gate = wanted.gate;
     squeeze.grad_mean = wanted.grad_mean;
-    squeeze.scale = dw_seam.scale;
-    squeeze.shift = dw_seam.shift;
+    squeeze.scale = dw_norm.scale;
+    squeeze.shift = dw_norm.shift;
     squeeze.activation = block.activation;
     squeeze.grad = wanted.block.grad_d;
-    squeeze.sums = dw_seam.sums();
+    squeeze.sums = dw_norm.sums();
   }
 
   /// Those of what nothing asks for are empty.
@@ -134,7 +131,7 @@ struct FeaturesBackward {
 
   void run(const Plans& plans, const Execution& execution) const {
     const Execution rest = rest_of(execution, arena);
-    for (const GradientSeam* seam : {&expand_seam, &dw_seam}) seam->finish_affine(rest);
+    for (const NormalisedGradient* norm : {&expand_norm, &dw_norm}) norm->finish_affine(rest);
     plans.squeeze.run(squeeze, rest);
     if (wants.depthwise) plans.depthwise.run(depthwise, rest);
     if (wants.expand) plans.expand.run(expand, rest);

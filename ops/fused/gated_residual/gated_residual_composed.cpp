@@ -7,8 +7,6 @@
 namespace fusedsc {
 namespace {
 
-using Seam = NormalisedTensor;
-
 GatedResidualArguments with_addresses(GatedResidualArguments gated) {
   const bool keeps_p = gated.block.training || gated.block.p;
   gated.block = with_addresses(gated.block);
@@ -22,7 +20,7 @@ struct Features {
   const InvertedResidualArguments& block;
   Arena arena;
   bool expands;
-  Seam expand_seam, dw_seam;
+  NormalisedTensor expand_norm, dw_norm;
   PointwiseArguments expand;
   DepthwiseArguments depthwise;
   SqueezeArguments squeeze;
@@ -32,13 +30,13 @@ struct Features {
         block(gated.block),
         arena(workspace),
         expands(block.expand_weight),
-        expand_seam(expands ? block.e : TensorView(), block.expand_bn, arena),
-        dw_seam(block.d, block.dw_bn, arena),
-        expand(expand_of(block, expand_seam)),
-        depthwise(depthwise_of(block, expand_seam, dw_seam)) {
+        expand_norm(expands ? block.e : TensorView(), block.expand_bn, arena),
+        dw_norm(block.d, block.dw_bn, arena),
+        expand(expand_of(block, expand_norm)),
+        depthwise(depthwise_of(block, expand_norm, dw_norm)) {
     squeeze.x = block.d;
-    squeeze.scale = dw_seam.scale;
-    squeeze.shift = dw_seam.shift;
+    squeeze.scale = dw_norm.scale;
+    squeeze.shift = dw_norm.shift;
     squeeze.activation = block.activation;
     squeeze.mean = gated.mean;
   }
@@ -58,8 +56,8 @@ struct Features {
 
   void run(const Plans& plans, const Execution& execution) const {
     const Execution rest = rest_of(execution, arena);
-    for (const Seam* seam : {&expand_seam, &dw_seam}) {
-      if (!block.training) seam->finish_affine(rest);
+    for (const NormalisedTensor* norm : {&expand_norm, &dw_norm}) {
+      if (!block.training) norm->finish_affine(rest);
     }
     if (expands) plans.expand.run(expand, rest);
     plans.depthwise.run(depthwise, rest);
@@ -72,7 +70,7 @@ struct Projection {
   GatedResidualArguments gated;
   const InvertedResidualArguments& block;
   Arena arena;
-  Seam dw_seam, project_seam;
+  NormalisedTensor dw_norm, project_norm;
   ExciteArguments excite;
   PointwiseArguments project;
   BatchNormApplyArguments apply;
@@ -81,29 +79,29 @@ struct Projection {
       : gated(with_addresses(gated_)),
         block(gated.block),
         arena(workspace),
-        dw_seam(block.d, block.dw_bn, arena),
-        project_seam(block.p ? block.p : block.y, block.project_bn, arena) {
+        dw_norm(block.d, block.dw_bn, arena),
+        project_norm(block.p ? block.p : block.y, block.project_bn, arena) {
     excite.x = block.d;
-    excite.scale = dw_seam.scale;
-    excite.shift = dw_seam.shift;
+    excite.scale = dw_norm.scale;
+    excite.shift = dw_norm.shift;
     excite.activation = block.activation;
     excite.gate = gated.gate;
     excite.out = gated.z;
     project.x = gated.z;
     project.weight = block.project_weight;
     project.allow_tf32 = block.allow_tf32;
-    if (block.training) project.statistics = project_seam.statistics();
+    if (block.training) project.statistics = project_norm.statistics();
     if (!block.p) {
       project.y = block.y;
-      project.epilogue.scale = project_seam.scale;
-      project.epilogue.shift = project_seam.shift;
+      project.epilogue.scale = project_norm.scale;
+      project.epilogue.shift = project_norm.shift;
       if (block.residual) project.epilogue.residual = block.x;
       return;
     }
     project.y = block.p;
     apply.x = block.p;
-    apply.scale = project_seam.scale;
-    apply.shift = project_seam.shift;
+    apply.scale = project_norm.scale;
+    apply.shift = project_norm.shift;
     if (block.residual) apply.residual = block.x;
     apply.out = block.y;
   }
@@ -123,8 +121,8 @@ struct Projection {
 
   void run(const Plans& plans, const Execution& execution) const {
     const Execution rest = rest_of(execution, arena);
-    dw_seam.finish_affine(rest);
-    if (!block.training) project_seam.finish_affine(rest);
+    dw_norm.finish_affine(rest);
+    if (!block.training) project_norm.finish_affine(rest);
     plans.excite.run(excite, rest);
     plans.project.run(project, rest);
     if (block.p) plans.apply.run(apply, rest);

@@ -24,26 +24,26 @@ inline InvertedResidualBackwardArguments with_addresses(InvertedResidualBackward
   return wanted;
 }
 
-inline PointwiseArguments expand_of(const InvertedResidualArguments& block, const NormalisedTensor& expand_seam) {
+inline PointwiseArguments expand_of(const InvertedResidualArguments& block, const NormalisedTensor& expand_norm) {
   PointwiseArguments expand;
   if (!block.expand_weight) return expand;
   expand.x = block.x;
   expand.weight = block.expand_weight;
   expand.y = block.e;
-  if (block.training) expand.statistics = expand_seam.statistics();
+  if (block.training) expand.statistics = expand_norm.statistics();
   expand.allow_tf32 = block.allow_tf32;
   return expand;
 }
 
-inline DepthwiseArguments depthwise_of(const InvertedResidualArguments& block, const NormalisedTensor& expand_seam,
-                                       const NormalisedTensor& dw_seam) {
+inline DepthwiseArguments depthwise_of(const InvertedResidualArguments& block, const NormalisedTensor& expand_norm,
+                                       const NormalisedTensor& dw_norm) {
   DepthwiseArguments depthwise;
   depthwise.x = block.expand_weight ? ConstTensorView(block.e) : block.x;
   depthwise.weight = block.dw_weight;
   depthwise.window = block.window;
-  if (block.expand_weight) depthwise.prologue = expand_seam.prologue(block.activation);
+  if (block.expand_weight) depthwise.prologue = expand_norm.prologue(block.activation);
   depthwise.y = block.d;
-  if (block.training) depthwise.statistics = dw_seam.statistics();
+  if (block.training) depthwise.statistics = dw_norm.statistics();
   return depthwise;
 }
 
@@ -62,8 +62,8 @@ struct InvertedResidualWants {
 
 inline DepthwiseBackwardArguments depthwise_backward_of(const InvertedResidualBackwardArguments& wanted,
                                                         const InvertedResidualWants& wants,
-                                                        const NormalisedGradient& expand_seam,
-                                                        const NormalisedGradient& dw_seam) {
+                                                        const NormalisedGradient& expand_norm,
+                                                        const NormalisedGradient& dw_norm) {
   const InvertedResidualArguments& block = wanted.forward;
   const bool expands(block.expand_weight);
   DepthwiseBackwardArguments depthwise;
@@ -71,12 +71,12 @@ inline DepthwiseBackwardArguments depthwise_backward_of(const InvertedResidualBa
   depthwise.weight = block.dw_weight;
   depthwise.window = block.window;
   depthwise.grad_y = wanted.grad_d;
-  depthwise.gradient_prologue = dw_seam.gradient_prologue(wanted.grad_d);
+  depthwise.gradient_prologue = dw_norm.gradient_prologue(wanted.grad_d);
   depthwise.grad_weight = wanted.grad_dw_weight;
-  if (expands) depthwise.prologue = expand_seam.prologue(block.activation);
+  if (expands) depthwise.prologue = expand_norm.prologue(block.activation);
   if (wants.grad_e) {
     depthwise.grad_x = wanted.grad_e;
-    depthwise.sums = expand_seam.sums();
+    depthwise.sums = expand_norm.sums();
   } else if (!expands && wanted.grad_x) {
     depthwise.grad_x = wanted.grad_x;
     if (block.residual) depthwise.grad_add = wanted.grad_y;
@@ -85,13 +85,13 @@ inline DepthwiseBackwardArguments depthwise_backward_of(const InvertedResidualBa
 }
 
 inline PointwiseBackwardArguments expand_backward_of(const InvertedResidualBackwardArguments& wanted,
-                                                     const NormalisedGradient& expand_seam) {
+                                                     const NormalisedGradient& expand_norm) {
   const InvertedResidualArguments& block = wanted.forward;
   PointwiseBackwardArguments expand;
   expand.x = block.x;
   expand.weight = block.expand_weight;
   expand.grad_y = wanted.grad_e;
-  expand.gradient_prologue = expand_seam.gradient_prologue(wanted.grad_e);
+  expand.gradient_prologue = expand_norm.gradient_prologue(wanted.grad_e);
   expand.gradient_prologue.output_is_of_x = block.training;
   expand.grad_weight = wanted.grad_expand_weight;
   expand.grad_x = wanted.grad_x;

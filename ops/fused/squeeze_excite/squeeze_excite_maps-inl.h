@@ -12,7 +12,7 @@
 
 #include <algorithm>
 
-#include "fusedsc/common/cpu/seam-inl.h"
+#include "fusedsc/common/cpu/fusion-inl.h"
 #include "fusedsc/common/cpu/slices.h"
 #include "fusedsc/runtime/arena.h"
 

@@ -9,7 +9,7 @@
 #endif
 // NOLINTEND(llvm-header-guard)
 
-#include "fusedsc/common/cpu/seam-inl.h"
+#include "fusedsc/common/cpu/fusion-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fusedsc {

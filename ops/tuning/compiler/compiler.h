@@ -2,6 +2,7 @@
 /// the kernels that were compiled with the library.
 #pragma once
 
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 #include <string_view>

@@ -7,11 +7,26 @@
 #include "fusedsc/common/gpu/vendor/launch.h"
 #include "fusedsc/common/gpu/vendor/module.h"
 #include "fusedsc/tuning/compiler/binaries.h"
+#include "fusedsc/tuning/config.h"
 
 namespace fusedsc::gpu {
 
 /// Empty, or why there is no generated kernel for the current device at all.
 std::string why_no_generated_kernels();
+
+/// What an entry of generated kernels says of arguments: why it has no text for them, else why there can be no kernel,
+/// or no config.
+template <class Arguments>
+std::string why_not_generated(const std::string& why_no_text, tuning::Configs (*configs)(const Arguments&),
+                              const Arguments& a) {
+  if (std::string none = why_no_generated_kernels(); !none.empty()) return none;
+  if (!why_no_text.empty()) return why_no_text;
+  try {
+    return configs(a).empty() ? "there is no tiling for such a problem" : "";
+  } catch (const InvalidArgument& error) {  // limits of the device are not known
+    return error.what();
+  }
+}
 
 class GeneratedKernel {
  public:

@@ -50,7 +50,7 @@ void list_problem(Listed& list, const ProblemFacts& f, const Machine& machine) {
   list.add("window_channels", f.window_channels);
   list.add("element_bytes", f.element_bytes);
   list.add("channels_last", f.channels_last ? 1 : 0);
-  list.add("seams", (f.prologue ? 1 : 0) + (f.gradient_prologue ? 2 : 0));
+  list.add("prologues", (f.prologue ? 1 : 0) + (f.gradient_prologue ? 2 : 0));
   list.add("behind", (f.statistics || f.sums ? 1 : 0) + (f.epilogue ? 2 : 0) + (f.bias ? 4 : 0) +
                          (f.residual || f.added ? 8 : 0));
   list.add("gradients", (f.grad_x ? 1 : 0) + (f.grad_weight ? 2 : 0));
@@ -93,7 +93,7 @@ void list_config(Listed& list, const ProblemFacts& f, const Config& config, cons
                                                             {"k_tile_bytes", tile_bytes},
                                                             {"k_whole_bytes", whole_bytes},
                                                             {"k_depth", depth},
-                                                            {"k_turns", turns}};
+                                                            {"k_smem_transpose", smem_transpose}};
   for (const auto& [name, which] : kNamed) list.add(name, knob(which));
 
   // What a knob cuts differs from kernel to kernel: trees of each find what is of use.
@@ -130,6 +130,8 @@ void list_config(Listed& list, const ProblemFacts& f, const Config& config, cons
       {"blocks_of_maps", "fill_of_maps",
        (knob(images) > 0 ? at_least_one(8) : f.images) * at_least_one(1) * at_least_one(2) *
            std::max(at_least_one(3), at_least_one(9)) * sharing},
+      {"blocks_of_results", "fill_of_results",
+       f.images * at_least_one(1) * at_least_one(2) * at_least_one(4) * sharing},
   };
   for (const auto& grid : grids) {
     const double waves = grid.blocks / machine.multiprocessors;
@@ -137,6 +139,9 @@ void list_config(Listed& list, const ProblemFacts& f, const Config& config, cons
     list.add(grid.fill, std::ceil(waves) / std::max(waves, 1e-3));
   }
   list.add_log("positions_of_split", positions / sharing);
+  list.add_log("depth_of_split", f.channels * f.kernel_height * f.kernel_width / std::max(f.groups, 1.0) / sharing);
+  list.add_log("results_of_warp",
+               std::max(knob(rows), 1.0) * std::max(knob(columns), 1.0) * knob(channels) / std::max(knob(warps), 1.0));
 }
 
 }  // namespace

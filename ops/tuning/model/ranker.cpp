@@ -1,5 +1,6 @@
 #include "fusedsc/tuning/model/ranker.h"
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -9,7 +10,7 @@
 namespace fusedsc::tuning {
 namespace {
 
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
 
 Trees trees_of(const nlohmann::json& object, std::size_t features) {
   const auto wanted = object.at("feature").get<std::vector<std::int32_t>>(),
@@ -20,6 +21,23 @@ Trees trees_of(const nlohmann::json& object, std::size_t features) {
   nodes.reserve(wanted.size());
   for (std::size_t i = 0; i < wanted.size(); ++i) nodes.push_back({wanted[i], right[i], values[i]});
   return {object.at("roots").get<std::vector<std::int32_t>>(), std::move(nodes), features};
+}
+
+/// The next line of a text, without its end, which is taken from it.
+std::string_view next_line(std::string_view& text) {
+  const std::string_view line = text.substr(0, text.find('\n'));
+  text.remove_prefix(std::min(text.size(), line.size() + 1));
+  return line;
+}
+
+/// read(): what JSON's exceptions say, too, as InvalidArgument.
+template <class Read>
+auto translated(const Read& read) {
+  try {
+    return read();
+  } catch (const nlohmann::json::exception& error) {
+    throw InvalidArgument(std::string("it is not whole: ") + error.what());
+  }
 }
 
 }  // namespace
@@ -50,25 +68,57 @@ double Trees::sum(const Features& features) const {
   return sum;
 }
 
-Ranker Ranker::parsed(std::string_view json) {
+KernelTrees::KernelTrees(std::string role, std::string line, Damaged damaged)
+    : role_(std::move(role)), line_(std::move(line)), damaged_(std::move(damaged)) {}
+
+KernelTrees::~KernelTrees() = default;
+
+const Trees* KernelTrees::find(std::string_view kernel) const {
+  if (!is_read_.load(std::memory_order_acquire)) {
+    const std::lock_guard lock(reading_);
+    if (!is_read_.load(std::memory_order_relaxed)) {
+      read();
+      is_read_.store(true, std::memory_order_release);
+    }
+  }
+  const auto found = trees_.find(kernel);
+  return found != trees_.end() ? &found->second : nullptr;
+}
+
+void KernelTrees::read() const {
   try {
-    const auto object = nlohmann::json::parse(json);
-    check(object.at("version").get<int>() == kVersion, "it is of another version");
-    const std::vector<std::string> features = feature_names();
-    check(object.at("features").get<std::vector<std::string>>() == features, "it was fitted to other features");
-    Ranker ranker;
-    for (const auto& [role, of_role] : object.at("roles").items()) {
-      auto trees = std::make_shared<RoleTrees>();
-      trees->margin = of_role.at("margin").get<double>();
-      for (const auto& [kernel, of_kernel] : of_role.at("kernels").items()) {
-        trees->kernels.emplace(kernel, trees_of(of_kernel, features.size()));
+    trees_ = translated([this] {
+      const auto object = nlohmann::json::parse(line_);
+      check(object.at("role").get<std::string>() == role_, "the line of ", role_, " is another role's");
+      std::map<std::string, Trees, std::less<>> trees;
+      for (const auto& [kernel, of_kernel] : object.at("kernels").items()) {
+        trees.emplace(kernel, trees_of(of_kernel, feature_names().size()));
       }
-      ranker.roles_.emplace(role, std::move(trees));
+      return trees;
+    });
+  } catch (const InvalidArgument& error) {
+    if (!damaged_) throw;
+    damaged_(error.what());
+  }
+  line_ = std::string();
+}
+
+Ranker Ranker::parsed(std::string_view text, const KernelTrees::Damaged& damaged) {
+  return translated([&] {
+    const auto head = nlohmann::json::parse(next_line(text));
+    check(head.at("version").get<int>() == kVersion, "it is of another version");
+    check(head.at("features").get<std::vector<std::string>>() == feature_names(), "it was fitted to other features");
+    Ranker ranker;
+    for (const auto& of_role : head.at("roles")) {
+      const auto role = of_role.at("role").get<std::string>();
+      const std::string_view line = next_line(text);
+      check(line.size() == of_role.at("bytes").get<std::size_t>(), "it is not whole: the line of ", role, " has ",
+            line.size(), " bytes, not ", of_role.at("bytes").dump());
+      ranker.roles_.emplace(
+          role, std::make_shared<RoleTrees>(role, std::string(line), damaged, of_role.at("margin").get<double>()));
     }
     return ranker;
-  } catch (const nlohmann::json::exception& error) {
-    throw InvalidArgument(std::string("it is no ranker: ") + error.what());
-  }
+  });
 }
 
 std::shared_ptr<const RoleTrees> Ranker::of(std::string_view role) const {
@@ -83,11 +133,11 @@ Predictions::Predictions(const RoleTrees& trees, std::string_view problem, const
 }
 
 std::optional<double> Predictions::microseconds(std::string_view kernel, const Config& config) {
-  const auto trees = trees_.kernels.find(kernel);
-  if (trees == trees_.kernels.end()) return std::nullopt;
+  const Trees* const trees = trees_.kernels.find(kernel);
+  if (trees == nullptr) return std::nullopt;
   features_.resize(of_problem_);
   append_config_features(features_, facts_, config, machine_);
-  return roofline_ * std::exp(trees->second.sum(features_));
+  return roofline_ * std::exp(trees->sum(features_));
 }
 
 }  // namespace fusedsc::tuning

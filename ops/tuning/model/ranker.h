@@ -2,12 +2,16 @@
 /// measured rows (python -m benchmarks.fit), as plain data. They correct the roofline (model.h).
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "fusedsc/tuning/model/model.h"
@@ -33,18 +37,49 @@ class Trees {
   std::vector<Node> nodes_;
 };
 
-/// Those of a role.
-struct RoleTrees {
-  std::map<std::string, Trees, std::less<>> kernels;
-  /// What is taken otherwise stays unless another is predicted to be faster by more than that: 0.05 is 5%; 1:
-  /// always.
-  double margin = 0;
+/// Those of a role, by kernel. They are read when one is asked for: where the prior's choice always stays, a program
+/// that measures nothing never does.
+class KernelTrees {
+ public:
+  /// `line`: of the role, in a ranker's file. `damaged` is told, with why, where it is none: then there are no trees.
+  /// Without it whoever asks for one gets InvalidArgument.
+  using Damaged = std::function<void(const std::string& why)>;
+  KernelTrees(std::string role, std::string line, Damaged damaged);
+  ~KernelTrees();  // not here: clang 15 crashes on it, as HIP
+
+  bool contains(std::string_view kernel) const { return find(kernel) != nullptr; }
+  /// Null: nothing is known of it.
+  const Trees* find(std::string_view kernel) const;
+
+ private:
+  void read() const;
+
+  std::string role_;
+  mutable std::string line_;  ///< until it is read
+  Damaged damaged_;
+  // Not call_once: where reading throws, the next call waits for ever, under ThreadSanitizer and with some libraries.
+  mutable std::mutex reading_;
+  mutable std::atomic<bool> is_read_ = false;
+  mutable std::map<std::string, Trees, std::less<>> trees_;
 };
 
+struct RoleTrees {
+  RoleTrees(std::string role, std::string line, KernelTrees::Damaged damaged, double margin)
+      : kernels(std::move(role), std::move(line), std::move(damaged)), margin(margin) {}
+
+  KernelTrees kernels;
+  /// What is taken otherwise stays unless another is predicted to be faster by more than that: 0.05 is 5%; 1:
+  /// always.
+  double margin;
+};
+
+/// A file of one JSON object a line: first the head, with the margin of each role and how many bytes its line has; then
+/// these lines, in the order of the head.
 class Ranker {
  public:
-  /// Throws InvalidArgument for what is no ranker, or one of another version or other features.
-  static Ranker parsed(std::string_view json);
+  /// Throws InvalidArgument for what is no ranker, for one of another version or other features, and for one that is
+  /// cut off. `damaged`: KernelTrees.
+  static Ranker parsed(std::string_view text, const KernelTrees::Damaged& damaged = {});
 
   /// Null: it says nothing of the role.
   std::shared_ptr<const RoleTrees> of(std::string_view role) const;

@@ -28,14 +28,16 @@ Rankings& rankings() {
   return *all;
 }
 
-Ranker read(const fs::path& file) {
+/// `damaged`: what is told why it is none, now or when its trees are asked for. Then there is none.
+std::optional<Ranker> read(const fs::path& file, const KernelTrees::Damaged& damaged) {
   try {
     const std::optional<std::string> contents = contents_of(file);
     check(contents.has_value(), "there is no such file");
-    return Ranker::parsed(*contents);
+    return Ranker::parsed(*contents, damaged);
   } catch (const InvalidArgument& error) {
-    throw InvalidArgument(file.string() + " is no ranker: " + error.what());
+    damaged(error.what());
   }
+  return std::nullopt;
 }
 
 /// The one with the longest name that the environment's begins with.
@@ -44,31 +46,31 @@ std::optional<fs::path> file_for(const fs::path& folder, const std::string& envi
   std::error_code none;
   for (const fs::directory_entry& file : fs::directory_iterator(folder, none)) {
     const std::string name = file.path().stem().string();
-    if (file.path().extension() != ".json" || !environment.starts_with(name)) continue;
+    if (file.path().extension() != ".jsonl" || !environment.starts_with(name)) continue;
     if (!best || name.size() > best->stem().string().size()) best = file.path();
   }
   return best;
 }
 
-std::optional<Ranker> find_ranker(const fs::path& folder, const std::string& environment) {
+/// FUSEDSC_RANKER, or "".
+std::string named_ranker() {
   const char* const variable = std::getenv("FUSEDSC_RANKER");
-  const std::string named = variable != nullptr ? variable : "";
+  return variable != nullptr ? variable : "";
+}
+
+std::optional<Ranker> find_ranker(const fs::path& folder, const std::string& environment) {
+  const std::string named = named_ranker();
   if (named == "none") return std::nullopt;
   if (!named.empty()) {
-    try {
-      return read(named);
-    } catch (const InvalidArgument& error) {
-      throw InvalidArgument(std::string("FUSEDSC_RANKER: ") + error.what());
-    }
+    return read(named, [named](const std::string& why) {
+      throw InvalidArgument("FUSEDSC_RANKER: " + named + " is no ranker: " + why);
+    });
   }
   const std::optional<fs::path> file = file_for(folder, environment);
   if (!file) return std::nullopt;
-  try {
-    return read(*file);
-  } catch (const InvalidArgument& error) {
-    std::cerr << std::string("fusedsc: it is ignored: ") + error.what() + '\n';
-    return std::nullopt;
-  }
+  return read(*file, [file = *file](const std::string& why) {
+    std::cerr << "fusedsc: " + file.string() + " is ignored: it is no ranker: " + why + '\n';
+  });
 }
 
 }  // namespace
@@ -82,6 +84,14 @@ std::shared_ptr<const RoleTrees> ranking_of(const char* role, Device device) {
     found = all.of_environments.emplace(environment, find_ranker(all.folder, environment)).first;
   }
   return found->second ? found->second->of(role) : nullptr;
+}
+
+fs::path ranker_for(Device device) {
+  const std::string named = named_ranker();
+  if (!named.empty()) return named == "none" ? fs::path() : fs::path(named);
+  const std::string environment = tuning::environment(device);
+  const std::lock_guard lock(rankings().mutex);
+  return file_for(rankings().folder, environment).value_or(fs::path());
 }
 
 Machine machine_of(Device device) {

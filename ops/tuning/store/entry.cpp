@@ -83,10 +83,15 @@ Entry entry_of(std::string_view json) {
   return translated(json, [](const Json& document) { return entry_of(document); });
 }
 
-std::string table_of(std::vector<Entry> entries) {
+std::string table_of(std::vector<Entry> entries, const TableHead& head) {
   std::stable_sort(entries.begin(), entries.end(),
                    [](const Entry& a, const Entry& b) { return key_of(a) < key_of(b); });
-  Json json = {{"format", kFormat}, {"entries", Json::array()}};
+  Json json = {{"format", kFormat}};
+  for (const auto& [name, value] :
+       {std::pair("commit", head.commit), std::pair("date", head.date), std::pair("frozen_by", head.frozen_by)}) {
+    if (!value.empty()) json[name] = value;
+  }
+  json["entries"] = Json::array();
   const Entry* before = nullptr;
   for (const Entry& entry : entries) {
     if (before == nullptr || key_of(*before) != key_of(entry)) json["entries"].push_back(to_json(entry));
@@ -95,12 +100,12 @@ std::string table_of(std::vector<Entry> entries) {
   return json.dump(1) + '\n';
 }
 
-std::vector<Entry> entries_of(std::string_view json) {
+Table table_from(std::string_view json) {
   return translated(json, [](const Json& document) {
     check_format(document);
-    std::vector<Entry> entries;
-    for (const Json& one : document.at("entries")) entries.push_back(entry_of(one));
-    return entries;
+    Table table{{document.value("commit", ""), document.value("date", ""), document.value("frozen_by", "")}, {}};
+    for (const Json& one : document.at("entries")) table.entries.push_back(entry_of(one));
+    return table;
   });
 }
 

@@ -39,9 +39,22 @@ std::string json_of(const Entry& entry);
 /// Throws InvalidArgument, with why, if it is none: cut off, of another format, or something else altogether.
 Entry entry_of(std::string_view json);
 
+/// Where a table is from. What does not apply is empty.
+struct TableHead {
+  std::string commit;     ///< of a table that was made from rows: on which these were measured,
+  std::string date;       ///< and the day of that commit
+  std::string frozen_by;  ///< of choices that were frozen (choices.h): the version of fusedsc
+};
+
+struct Table {
+  TableHead head;
+  std::vector<Entry> entries;
+};
+
 /// A table: one JSON document, sorted, so that two of them can be compared line by line. Of entries for the same
 /// problem the first stays.
-std::string table_of(std::vector<Entry> entries);
-std::vector<Entry> entries_of(std::string_view json);
+std::string table_of(std::vector<Entry> entries, const TableHead& head = {});
+/// Throws InvalidArgument, with why, if it is none.
+Table table_from(std::string_view json);
 
 }  // namespace fusedsc::tuning

@@ -57,6 +57,10 @@ std::string environment(Device device) {
   return folder_name(model + ' ' + cpu_targets().front());
 }
 
+std::string environment_of_gpu(const std::string& name, int multiprocessors) {
+  return folder_name(name + ' ' + std::to_string(multiprocessors));
+}
+
 int multiprocessors_of([[maybe_unused]] Device device) {
 #ifdef FUSEDSC_GPU
   if (device == Device::gpu) return gpu::multiprocessor_count();

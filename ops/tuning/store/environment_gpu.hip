@@ -10,13 +10,13 @@ namespace fusedsc::gpu {
 
 std::string environment() {
 #ifdef FUSEDSC_HOST_EXECUTOR  // tests change its wave size
-  return tuning::folder_name(device_name() + ' ' + std::to_string(multiprocessors()));
+  return tuning::environment_of_gpu(device_name(), multiprocessors());
 #else
   static std::mutex mutex;
   static std::map<int, std::string> known;
   const std::lock_guard lock(mutex);
   std::string& name = known[current_device()];
-  if (name.empty()) name = tuning::folder_name(device_name() + ' ' + std::to_string(multiprocessors()));
+  if (name.empty()) name = tuning::environment_of_gpu(device_name(), multiprocessors());
   return name;
 #endif
 }

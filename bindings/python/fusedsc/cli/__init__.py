@@ -24,7 +24,7 @@ WORKS_WITHOUT_OPERATORS = ("info",)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line; the exit status: 0, 1 (a check failed), 2 (wrong usage) or 130 (interrupted)."""
+    """Runs the command line; the exit status: 0, 1 (a check or PyTorch failed), 2 (wrong usage), 130 (interrupted)."""
     parser, commands = _parser()
     arguments = parser.parse_args(argv)
     if _library.problem and arguments.command not in WORKS_WITHOUT_OPERATORS:
@@ -33,6 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return commands[arguments.command].run(arguments)
     except ValueError as error:  # what fusedsc raises where arguments are wrong; UsageError is one
         return _say(f"{parser.prog} {arguments.command}: {error}", 2)
+    except RuntimeError as error:  # PyTorch's: images that are too small for the model, memory that is not there
+        return _say(f"{parser.prog} {arguments.command}: {str(error).splitlines()[0]}; give other sizes or models", 1)
     except KeyboardInterrupt:
         return _say("interrupted", 130)
     except BrokenPipeError:  # the reader has seen enough: `fusedsc info | head`

@@ -53,6 +53,9 @@ def add_pass_arguments(parser: argparse.ArgumentParser) -> None:
 def pass_of(arguments: argparse.Namespace) -> Pass:
     """What the arguments say. Raises UsageError, which names the one that is wrong."""
     dtype, device = dtype_of(arguments.dtype), device_of(arguments.device)
+    autocast = None
+    if arguments.autocast is not None:
+        autocast = dtype_of(arguments.autocast, "--autocast", ("float16", "bfloat16"))
     if arguments.batch < 1:
         raise UsageError(f"--batch: it is {arguments.batch}; it must be at least 1")
     options = {name: literal(text) for name, text in named_values(arguments.arguments).items()}
@@ -60,7 +63,7 @@ def pass_of(arguments: argparse.Namespace) -> Pass:
     x = torch.randn(arguments.batch, *_image_of(arguments.input_size), dtype=dtype, device=device)
     if arguments.channels_last:
         x = x.to(memory_format=torch.channels_last)
-    return Pass(model, x, not arguments.eval, dtype_of(arguments.autocast) if arguments.autocast else None)
+    return Pass(model, x, not arguments.eval, autocast)
 
 
 def swapped(name: str, model: nn.Module, **options) -> nn.Module:
@@ -74,6 +77,8 @@ def swapped(name: str, model: nn.Module, **options) -> nn.Module:
 def _image_of(text: str) -> tuple[int, ...]:
     """Channels, height and width: of "224", "192x256", "3x32x32"."""
     sizes = shape_of("--input-size", text)
+    if min(sizes) < 1:
+        raise UsageError(f'--input-size: "{text}" has a size of 0; sizes must be at least 1')
     if len(sizes) > 3:
         raise UsageError(f'--input-size: "{text}" has {len(sizes)} sizes; give 224, 192x256 or 3x32x32')
     if len(sizes) == 1:

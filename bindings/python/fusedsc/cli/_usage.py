@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -28,9 +29,9 @@ def shape_of(name: str, text: str) -> tuple[int, ...]:
     return tuple(int(size) for size in re.split("[x,]", text.strip(",")))
 
 
-def dtype_of(name: str) -> torch.dtype:
-    if name not in DTYPES:
-        raise UsageError(f'--dtype: unknown name "{name}"; use one of {", ".join(DTYPES)}')
+def dtype_of(name: str, option: str = "--dtype", allowed: Iterable[str] = tuple(DTYPES)) -> torch.dtype:
+    if name not in allowed:
+        raise UsageError(f'{option}: unknown name "{name}"; use one of {", ".join(allowed)}')
     return DTYPES[name]
 
 

@@ -6,6 +6,7 @@ With --source the text of a generated kernel is printed instead; for that the op
 from __future__ import annotations
 
 import argparse
+import contextlib
 
 from .. import explain as explain_operator
 from ..explain import EXPLAINABLE
@@ -17,7 +18,10 @@ EXAMPLES = """\
   fusedsc explain pointwise_conv2d x=8x64x14x14 weight=128x64x1x1 --dtype float16 --device cuda --channels-last
   fusedsc explain dsc_block x=8x32x56x56 dw_weight=32x1x3x3 pw_weight=64x32x1x1 activation=silu
   fusedsc explain pointwise_conv2d x=1x96x14x14 weight=576x96x1x1 --device cuda --source
+  fusedsc explain depthwise_conv2d x=1x96x14x14 weight=96x1x3x3 --device cuda --source --direction grad_weight
 """
+DIRECTIONS = {"forward": None, "grad_input": "x", "grad_weight": "weight"}
+"""What a generated kernel computes, and the tensor whose gradient that is."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,6 +41,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="CONFIG",
         help='print the text of the generated kernel with this config ("wave_w=8 wave_c=64 ..."), or with the first',
     )
+    parser.add_argument(
+        "--direction",
+        choices=tuple(DIRECTIONS),
+        default="forward",
+        help="with --source: forward (the default), or the gradient that the kernel computes",
+    )
 
 
 def add_tensor_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,39 +59,61 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.operator not in EXPLAINABLE:
         raise UsageError(f'operator: unknown name "{arguments.operator}"; use one of {", ".join(EXPLAINABLE)}')
     if arguments.source is not None:
-        print(source_of(arguments.operator, tensors_of(arguments), arguments.source))
+        print(source_of(arguments.operator, tensors_of(arguments), arguments.source, arguments.direction))
         return 0
+    if arguments.direction != "forward":
+        raise UsageError("--direction: it is for --source; without it the kernels of all directions are listed")
     print(explain_operator(arguments.operator, **tensors_of(arguments)))
     return 0
 
 
-def source_of(operator: str, tensors: dict, config: str) -> str:
+def source_of(operator: str, tensors: dict, config: str, direction: str = "forward") -> str:
     """The text of the generated kernel of an operator's own problem; of the first config where none is given."""
     import torch
-
-    from .. import functional
 
     ops = torch.ops.fusedsc
     ops._tune_record(True)
     try:
-        with torch.no_grad():
-            getattr(functional, operator)(**tensors)
+        run_once(operator, tensors, direction)
     finally:
         ops._tune_record(False)
-    roles = ops._tune_problems()[0]
-    for problem, role in enumerate(roles):
-        if role != f"{operator}.forward":
+    # Where one gradient is wanted, the role of all that are wanted may have the kernel.
+    wanted_roles = {f"{operator}.{direction}"} | ({f"{operator}.backward"} if direction != "forward" else set())
+    wanted = f"generated/{config}" if config else "generated"
+    for problem, role in enumerate(ops._tune_problems()[0]):
+        if role not in wanted_roles:
             continue
-        wanted = f"generated/{config}" if config else "generated"
         for choice in ops._tune_choices(problem):
             if choice.startswith("generated/") and (not config or choice == wanted):
                 return ops._tune_source(problem, choice)
     raise UsageError(
         f"--source: there is no generated kernel of {operator}"
+        + (f", {direction}," if direction != "forward" else "")
         + (f' with "{config}"' if config else "")
         + " for these "
         "tensors on this device; depthwise_conv2d and pointwise_conv2d have some on a GPU (--device cuda)"
     )
+
+
+def run_once(operator: str, tensors: dict, direction: str) -> None:
+    """The operator's forward pass, or the one gradient: of depthwise_conv2d by the role that computes it alone."""
+    import torch
+
+    from .. import functional, tuning
+
+    of = DIRECTIONS[direction]
+    if of is None:
+        with torch.no_grad():
+            getattr(functional, operator)(**tensors)
+        return
+    if of not in tensors:
+        raise UsageError(f"--direction: {operator} has no {of} to compute a gradient of")
+    tensors = {**tensors, of: tensors[of].detach().requires_grad_(True)}
+    role = "depthwise_conv2d.backward"
+    alone = operator == "depthwise_conv2d" and tensors["x"].is_cuda and "gpu_separate" in tuning.kernels().get(role, ())
+    with tuning.force(role, "gpu_separate") if alone else contextlib.nullcontext():
+        result = getattr(functional, operator)(**tensors)
+        result.backward(torch.ones_like(result))
 
 
 def tensors_of(arguments: argparse.Namespace) -> dict:

@@ -6,8 +6,12 @@ Exit status: 0, or 1 if the operators do not load.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
+from collections import defaultdict
+from contextlib import nullcontext
+from pathlib import Path
 
 import torch
 
@@ -60,6 +64,7 @@ def _build(missing: list[str]) -> list[tuple[str, str]]:
         ("CPU kernels", f"{targets[0]} (this machine could also run {', '.join(targets[1:]) or 'no other'})"),
         ("GPU kernels", f"{GPU_VENDORS[gpu]}: {architectures}" if gpu else "none"),
         ("kernels at run time", _compiler(gpu)),
+        *_choices(gpu),
     ]
     wanted = "cuda" if torch.version.cuda else "hip" if torch.version.hip else ""
     if torch.cuda.is_available() and gpu != wanted:
@@ -87,6 +92,48 @@ def _compiler(gpu: str) -> str:
         if of == gpu:
             return why_not or f"{version}, {library}"
     return "none"
+
+
+def _choices(gpu: str) -> list[tuple[str, str]]:
+    """Tables and rankers that come with fusedsc, and those that count here besides: what is in them, and where they
+    count."""
+    counting: dict[tuple[str, Path], list[str]] = defaultdict(list)
+    folder = _library.path().parent / _library.TABLES
+    for kind, files in (("table", folder.glob("*.json")), ("ranker", folder.glob("rankers/*.jsonl"))):
+        for file in sorted(files):
+            counting[kind, file] = []
+    try:
+        for device in ("cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count() if gpu else 0))):
+            with nullcontext() if device == "cpu" else torch.cuda.device(device):
+                _, *files = torch.ops.fusedsc._tables_for(device != "cpu")
+            for kind, file in zip(("table", "ranker"), files, strict=True):
+                if file:
+                    counting[kind, Path(file)].append(device)
+    except ValueError as error:  # FUSEDSC_TABLE names something else
+        return [("table", str(error))]
+    return [
+        (kind, f"{_contents(kind, file)}; counts for {', '.join(devices) or 'no device of this machine'}")
+        for (kind, file), devices in counting.items()
+    ] or [("table", "none")]
+
+
+def _contents(kind: str, file: Path) -> str:
+    """In words: for which device, how much, from when."""
+    try:
+        with file.open(encoding="utf-8") as lines:
+            head = json.load(lines) if kind == "table" else json.loads(next(lines))
+        if kind == "table":
+            devices = sorted({entry["environment"] for entry in head["entries"]})
+            what = f"{', '.join(devices) or 'no device'}: {len(head['entries'])} choices"
+        else:
+            acting = sum(role["margin"] < 1 for role in head["roles"])
+            what = f"{file.stem}...: {len(head['roles'])} roles, {acting} of which it chooses for without a measurement"
+    except (OSError, ValueError, LookupError, TypeError, StopIteration) as error:
+        return f"{file} cannot be read ({error})"
+    origin = [f"of commit {head['commit']}"] if "commit" in head else []
+    origin += [head["date"]] if "date" in head else []
+    origin += [f"frozen by fusedsc {head['frozen_by']}"] if "frozen_by" in head else []
+    return f"{what} ({', '.join(origin)})" if origin else what
 
 
 def _devices() -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from .graph import LayerGraph, trace
+from .graph import LayerGraph, add_in_place, multiply_in_place, trace
 from .layers import (
     ACTIVATION_FUNCTIONS,
     GATE_FUNCTIONS,
@@ -24,12 +24,14 @@ from .layers import (
     why_not_conv,
     why_not_plain,
 )
-from .parts import Chain, Gated, Image, Part, Stage, geometry_of, path_of
+from .parts import Chain, Gated, Image, Part, Stage, geometry_of
+from .paths import path_of
 
 __all__ = ["Found", "activation_at", "count_convolutions", "find_parts", "unfused_activations"]
 
-ADDITIONS = (operator.add, operator.iadd, torch.add, "add", "add_")
-PRODUCTS = (operator.mul, operator.imul, torch.mul, "mul", "mul_")
+ADDITIONS = (operator.add, add_in_place, torch.add, "add", "add_")
+PRODUCTS = (operator.mul, multiply_in_place, torch.mul, "mul", "mul_")
+INPLACE = (operator.setitem, add_in_place, multiply_in_place)
 
 
 @dataclass
@@ -50,10 +52,40 @@ def find_parts(layers: LayerGraph) -> list[Found]:
         if node in taken or _kind(layers, node) is None:
             continue
         one = _Finder(layers, node, taken).find()
-        if one is not None:
+        if one is not None and not _is_disturbed(layers, one):
             found.append(one)
             taken.update(one.nodes)
     return found
+
+
+def is_inplace(layers: LayerGraph, node: fx.Node) -> bool:
+    """Whether the node's first argument is another one behind it."""
+    module = layers.layer(node)
+    if module is not None:
+        return getattr(module, "inplace", False)
+    if node.op not in ("call_function", "call_method"):
+        return False
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return (
+        node.target in INPLACE
+        or (name.endswith("_") and not name.endswith("__"))
+        or node.kwargs.get("inplace", False)
+        or node.kwargs.get("out") is not None
+        or (activation_at(layers, node) is not None and True in node.args[1:])
+    )
+
+
+def _is_disturbed(layers: LayerGraph, one: Found) -> bool:
+    """Whether anything is written to between a part's first layer and its last, where the part will be: it may be what
+    the part reads."""
+    own, is_between = set(one.nodes), False
+    for node in layers.graph.nodes:
+        is_between = is_between or node in own
+        if node is one.nodes[-1]:
+            return False
+        if is_between and node not in own and is_inplace(layers, node):
+            return True
+    return False
 
 
 def unfused_activations(layers: LayerGraph, found: list[Found]) -> dict[str, str]:
@@ -205,15 +237,13 @@ class _Finder:
             return "identity"
         if self.layers.only_user(source) is None or self.layers.only_input(source) is None:
             return "identity"
-        if self._is_inplace(source) and len(self.layers.only_input(source).users) > 1:
+        if is_inplace(self.layers, source) and self._is_seen_by_others(self.layers.only_input(source)):
             return "identity"  # others read what it leaves behind
         return name
 
-    def _is_inplace(self, node: fx.Node) -> bool:
-        module = self.layers.layer(node)
-        if module is not None:
-            return getattr(module, "inplace", False)
-        return node.kwargs.get("inplace", False) or str(node.target).endswith("_") or True in node.args[1:]
+    def _is_seen_by_others(self, node: fx.Node) -> bool:
+        """Whether the node's value is read more than once, or may be by who calls the module."""
+        return len(node.users) > 1 or node.op in ("placeholder", "get_attr")
 
     def _residual(self, source: fx.Node) -> tuple[bool, tuple[str, ...] | None]:
         """Whether the part's input is added to what it makes, and the stochastic depth in between."""
@@ -228,6 +258,8 @@ class _Finder:
             user = self.layers.only_user(last)
         if user is None or user.target not in ADDITIONS or set(user.args) != {last, source} or user.kwargs:
             return False, None
+        if user.args[0] is source and is_inplace(self.layers, user):
+            return False, None  # others may read what it leaves behind
         self.nodes += [*nodes, user]
         return True, drop
 

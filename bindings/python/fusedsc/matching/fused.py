@@ -19,8 +19,11 @@ from ..plain import is_exporting
 from .chains import Found, find_parts
 from .graph import LayerGraph, trace
 from .layers import layer_setting, name_of, qualified_name, why_not_plain
-from .parts import Part, Path, Single, Stage, at, path_of
+from .parts import Part, Single, Stage
+from .paths import Path, at, path_of
+from .settings import Kept, described, is_still, settings_of
 from .shuffles import keep_channels_last
+from .straight import settings_function
 
 __all__ = ["FusedModule", "Program", "fuse", "fuse_convolution", "fuse_whole", "single", "unfuse"]
 
@@ -29,9 +32,6 @@ SYNCHRONISED = {
     "timm.layers.norm_act.BatchNormAct2d": "timm.layers.norm_act.SyncBatchNormAct",
 }
 """What nn.SyncBatchNorm.convert_sync_batchnorm, and timm's, put in a module's place."""
-
-
-Setting = bool | int | float | str | None
 
 
 @dataclass(frozen=True)
@@ -53,16 +53,20 @@ class Program:
     parts: tuple[Part, ...]
     watched: tuple[tuple[Path, type[nn.Module], tuple[tuple[str, Any], ...]], ...]
     """The descendants that the parts take the place of, what they were, and their settings."""
-    settings: tuple[tuple[Path, str, Setting], ...]
+    settings: tuple[tuple[Path, str, Kept], ...]
     """What the method has read of the module and its descendants, and what it was."""
 
     def why_not(self, module: nn.Module) -> str | None:
         """Why the program is not what the module's own forward computes now; None if it is."""
-        reason = self.why_changed(module)
+        return self.why_changed(module) or self.why_not_now(module)
+
+    def why_not_now(self, module: nn.Module) -> str | None:
+        """The same, as far as it depends on modes."""
         for part in self.parts:
-            if reason is None:
-                reason = part.why_not(module)
-        return reason
+            reason = part.why_not(module)
+            if reason is not None:
+                return reason
+        return None
 
     def why_changed(self, module: nn.Module) -> str | None:
         """The same, as far as it does not depend on modes. Each call asks for all layers: hence no calls in here."""
@@ -89,8 +93,10 @@ class Program:
                 return f"{'.'.join(path)}: {why_not_plain(child)}"
         for path, name, value in self.settings:
             present = at(module, path).__dict__.get(name)
-            if present != value:
-                return f"{'.'.join((*path, name))} is {present} now, and was {value}"
+            if not is_still(present, value):
+                if name == "_modules":
+                    return f"{'.'.join(path) or 'it'} has {len(present)} children now, and had {len(value) - 1}"
+                return f"{'.'.join((*path, name))} is {present} now, and was {described(value)}"
         return None
 
 
@@ -146,10 +152,8 @@ def fuse(module: nn.Module, layers: LayerGraph, found: list[Found]) -> str | Non
         for name, child in layers.modules.items()
         if name and f"{name}.".startswith(called) and not f"{name}.".startswith(still_called)
     )
-    settings = _settings((), module, layers.method)
-    for name in sorted(layers.looked_into):
-        settings += _settings(path_of(name), layers.modules[name])
-    program = Program(layers.method, code.src, names, parts, watched, tuple(settings))
+    settings = settings_of(module, layers)
+    program = Program(layers.method, code.src, names, parts, watched, settings)
     reason = program.why_changed(module)
     if reason is None:
         _become(module, program)
@@ -158,19 +162,6 @@ def fuse(module: nn.Module, layers: LayerGraph, found: list[Found]) -> str | Non
 
 def _below(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(f"{name}." for name in names)
-
-
-def _settings(path: Path, module: nn.Module, method: str = "forward") -> list[tuple[Path, str, Setting]]:
-    """Numbers, strings and the like that a method, and those that it calls, may read of the module."""
-    names: set[str] = set()
-    methods = [method]
-    while methods:
-        code = getattr(getattr(type(module), methods.pop(), None), "__code__", None)
-        new = set() if code is None else set(code.co_names) - names
-        names |= new
-        methods += new
-    found = {name: module.__dict__[name] for name in sorted(names - {"training"}) if name in module.__dict__}
-    return [(path, name, value) for name, value in found.items() if isinstance(value, Setting)]
 
 
 def fuse_whole(module: nn.Module) -> None:
@@ -227,6 +218,7 @@ def _make_class(original: type[nn.Module], program: Program) -> type[nn.Module]:
         program.method: _guarded(names["forward"], program, getattr(original, program.method)),
     }
     for i, part in enumerate(program.parts):
+        part.make_ready()
         members[f"_part_{i}"] = _method(part)
     return type(f"Fused{original.__name__}", (FusedModule, original), members)
 
@@ -244,6 +236,8 @@ def _method(part: Part) -> Any:
 def _guarded(fused: Callable, program: Program, plain: Callable) -> Callable:
     """The method of a fused module: the program, as long as it is what the original's method computes."""
 
+    is_as_it_was = settings_function(program.watched, program.settings)
+
     @functools.wraps(plain)
     def run(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         for argument in args:
@@ -252,7 +246,10 @@ def _guarded(fused: Callable, program: Program, plain: Callable) -> Callable:
                 return _as_leaf(self, argument.tracer, args, kwargs) if is_leaf else plain(self, *args, **kwargs)
         if _needs_plain():
             return plain(self, *args, **kwargs)
-        reason = program.why_not(self)
+        if torch.compiler.is_compiling() or not is_as_it_was(self):
+            reason = program.why_not(self)
+        else:
+            reason = program.why_not_now(self)
         if reason is None:
             return fused(self, *args, **kwargs)
         if not torch.compiler.is_compiling():

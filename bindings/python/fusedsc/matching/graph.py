@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
@@ -10,8 +11,9 @@ import torch
 from torch import fx, nn
 
 from .layers import HOOKS, is_layer, is_norm
+from .traces import Traces, switched, switches
 
-__all__ = ["LayerGraph", "trace", "undisturbed"]
+__all__ = ["LayerGraph", "add_in_place", "multiply_in_place", "trace", "undisturbed"]
 
 
 class LayerGraph:
@@ -51,12 +53,43 @@ class LayerGraph:
                 self.graph.erase_node(node)
 
 
+def add_in_place(x, other):
+    """``x += other``, which torch.fx has as ``x + other``."""
+    x += other
+    return x
+
+
+def multiply_in_place(x, other):
+    """Likewise."""
+    x *= other
+    return x
+
+
+class _Proxy(fx.Proxy):
+    def __iadd__(self, other):
+        return self.tracer.create_proxy("call_function", add_in_place, (self, other), {})
+
+    def __imul__(self, other):
+        return self.tracer.create_proxy("call_function", multiply_in_place, (self, other), {})
+
+
 class _Tracer(fx.Tracer):
     def __init__(self, method: str, opaque: Container[nn.Module]) -> None:
         super().__init__()
         self.traced_func_name = method
         self.opaque = opaque
         self.called: set[str] = set()
+        self.switches = switches()
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _Proxy(node, self)
+
+    def create_node(self, kind: str, *args, **kwargs) -> fx.Node:
+        if switches() != self.switches:
+            raise ValueError(
+                "layers are called within torch.no_grad, autocast or the like, which a graph has no word for"
+            )
+        return super().create_node(kind, *args, **kwargs)
 
     def call_module(self, m: nn.Module, forward: Callable, args: tuple, kwargs: dict) -> fx.Proxy:
         self.called.add(self.path_of_module(m))
@@ -67,8 +100,10 @@ class _Tracer(fx.Tracer):
 
 
 def trace(module: nn.Module, opaque: Container[nn.Module] = (), method: str = "forward") -> LayerGraph | None:
-    """The graph of the module's method; None where it does something that depends on the tensors' values or sizes, or
-    not the same in training and eval mode.
+    """The graph of the module's method; None where that is not all that it does: where it depends on the tensors'
+    values or sizes, on whether there is one, on chance, on grad mode or autocast, is not the same in training and eval
+    mode, switches grad mode, autocast or checkpointing itself, or leaves something behind, such as a counter. The
+    module is left as it was.
 
     Args:
         module: any module.
@@ -77,21 +112,41 @@ def trace(module: nn.Module, opaque: Container[nn.Module] = (), method: str = "f
     """
     graphs = []
     tracer = None
+    traces = Traces(module)
     try:
         for training in (True, False):
-            with undisturbed(module, training):
+            with undisturbed(module, training), switched(training):
                 tracer = _Tracer(method, opaque)
                 graphs.append(tracer.trace(module))
+        if traces.changed() or str(graphs[0]) != str(graphs[1]):
+            return None
+        missing = dict.fromkeys(_optional(module, method))
+        if missing:
+            with undisturbed(module, training=False):
+                if _steps(_Tracer(method, opaque).trace(module, missing)) != _steps(graphs[1]):
+                    return None
     except Exception:
         # Whatever a forward may do with a tensor that is not there.
         return None
-    if str(graphs[0]) != str(graphs[1]):
-        return None
+    finally:
+        traces.undo()
     for node in graphs[1].nodes:
         node.type = None
         if node.op == "call_function" and node.target is torch._assert:
             return None
     return LayerGraph(module, graphs[1], method, tracer.called)
+
+
+def _optional(module: nn.Module, method: str) -> list[str]:
+    """The method's parameters that are None where they are not given: to who traces they are given."""
+    parameters = inspect.signature(getattr(module, method)).parameters.values()
+    return [parameter.name for parameter in parameters if parameter.default is None]
+
+
+def _steps(graph: fx.Graph) -> list[str]:
+    """What a graph computes."""
+    nodes = [node for node in graph.nodes if node.op != "placeholder" and "_assert" not in node.name]
+    return [f"{node.op} {node.target} {node.args} {node.kwargs}" for node in nodes]
 
 
 @contextmanager

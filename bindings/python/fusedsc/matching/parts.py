@@ -5,10 +5,12 @@ fused: ``Program.why_changed`` sees to it that they still are."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import NamedTuple
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -16,21 +18,11 @@ from .. import functional
 from ..arguments import ChainGeometry, Padding, chain_geometry
 from ..functional import ConvStage
 from ..plain import squeeze_excite_gate
-from .layers import BatchNorms, conv_padding, drop_rate, norm_activation, norm_states, why_not_together
+from .layers import BatchNorms, conv_kind, conv_padding, drop_rate, norm_activation, norm_states, why_not_together
+from .paths import Path, at
+from .straight import Operands, operands_function
 
-__all__ = ["Chain", "Gated", "Geometry", "Image", "Part", "Path", "Single", "Stage", "at", "geometry_of", "path_of"]
-
-Path = tuple[str, ...]
-
-
-def path_of(name: str) -> Path:
-    return tuple(name.split(".")) if name else ()
-
-
-def at(module: nn.Module, path: Path) -> nn.Module:
-    for name in path:
-        module = module._modules[name]
-    return module
+__all__ = ["Chain", "Gated", "Geometry", "Image", "Part", "Single", "Stage", "geometry_of"]
 
 
 def all_at(module: nn.Module, paths: Iterable[Path | None]) -> list[nn.Module | None]:
@@ -111,13 +103,20 @@ class Part:
     def run(self, module: nn.Module, x: Tensor) -> Tensor:
         raise NotImplementedError
 
+    def make_ready(self) -> None:
+        """Of what the first call would, all that can be made before it."""
+
+    def __reduce__(self) -> tuple:
+        """By what it was made of: what is made ready is this process's."""
+        return type(self), tuple(getattr(self, one.name) for one in fields(self) if one.init)
+
     def _operands(self, module: nn.Module) -> tuple[list[Tensor], list[Tensor | None], BatchNorms]:
         """Weights, biases and BatchNorms."""
         weights, biases = [], []
         for conv in all_at(module, self.convs):
             parameters = conv._parameters
-            weights.append(parameters["weight"])
-            biases.append(parameters["bias"])
+            weights.append(parameters["weight"] if "weight" in parameters else conv.weight)  # noqa: SIM401 (asked only then)
+            biases.append(parameters["bias"] if "bias" in parameters else conv.bias)  # noqa: SIM401
         return weights, biases, norm_states(all_at(module, self.norms))
 
     def _geometry(self, x: Tensor, weights: list[Tensor]) -> ChainGeometry:
@@ -141,7 +140,35 @@ class Chain(Part):
 
     operator = "conv_chain"
 
+    def make_ready(self) -> None:
+        if self.fixed_geometry is not None:
+            self.operands_of, self.number  # noqa: B018 (each is made when it is asked for)
+
+    @cached_property
+    def operands_of(self) -> Callable[[nn.Module], Operands | None]:
+        return operands_function(self.convs, self.norms)
+
+    @cached_property
+    def number(self) -> int:
+        """Under which the operators keep what never changes."""
+        return torch.ops.fusedsc._keep_conv_chain(
+            self.has_bn, self.activations, *self.fixed_geometry, self.residual, self.input_activation
+        )
+
     def run(self, module: nn.Module, x: Tensor) -> Tensor:
+        """In eager mode, and with nothing out of the ordinary, by the operator that is told what never changes once."""
+        if x.dim() == 3 and not any(self.has_bn):  # one image, which convolutions take, and BatchNorms do not
+            return self.run(module, x.unsqueeze(0)).squeeze(0)
+        operands = None if torch.compiler.is_compiling() or self.fixed_geometry is None else self.operands_of(module)
+        if operands is None or functional.operators_in_use(exports=False) is not torch.ops.fusedsc:
+            return self._run_told_all(module, x)
+        convolutions, bns, training, momenta, eps = operands
+        scale = None if self.drop is None else branch_scale(at(module, self.drop), x)
+        return torch.ops.fusedsc._conv_chain_kept.default(
+            x, convolutions, bns, self.number, training, momenta, eps, scale, module.recompute
+        )
+
+    def _run_told_all(self, module: nn.Module, x: Tensor) -> Tensor:
         weights, biases, bns = self._operands(module)
         strides, paddings, dilations, groups = self._geometry(x, weights)
         momenta = bns.momenta
@@ -203,7 +230,9 @@ class Gated(Part):
 
     def _run_whole(self, module: nn.Module, x: Tensor, weights: list[Tensor], bns: BatchNorms, adds: bool) -> Tensor:
         strides, paddings, dilations, _ = self._geometry(x, weights)
-        reduce, excite = at(module, self.reduce)._parameters, at(module, self.expand)._parameters
+        reduce, expand = at(module, self.reduce), at(module, self.expand)
+        reduced, expanded = reduce._parameters, expand._parameters
+        has_all = "weight" in reduced and "weight" in expanded
         momenta, eps, tensors = bns.momenta, bns.eps, bns.tensors
         expands = len(weights) == 3
         return functional.operators_in_use(exports=False).inverted_residual(
@@ -224,18 +253,18 @@ class Gated(Part):
             dilation=dilations[-4:-2],
             residual=adds,
             recompute=module.recompute,
-            se_reduce_weight=reduce["weight"],
-            se_reduce_bias=reduce["bias"],
-            se_expand_weight=excite["weight"],
-            se_expand_bias=excite["bias"],
+            se_reduce_weight=reduced["weight"] if has_all else reduce.weight,
+            se_reduce_bias=reduced["bias"] if has_all else reduce.bias,
+            se_expand_weight=expanded["weight"] if has_all else expand.weight,
+            se_expand_bias=expanded["bias"] if has_all else expand.bias,
             se_activation=self.se_activation,
             se_gate=self.gate,
         )
 
     def _run_chains(self, module: nn.Module, x: Tensor) -> Tensor:
         y = Chain(self.stages[:-1]).run(module, x)
-        reduce, excite = at(module, self.reduce)._parameters, at(module, self.expand)._parameters
-        weights = (reduce["weight"], reduce["bias"], excite["weight"], excite["bias"])
+        reduce, expand = at(module, self.reduce), at(module, self.expand)
+        weights = (reduce.weight, reduce.bias, expand.weight, expand.bias)
         y = y * squeeze_excite_gate(y, *weights, self.se_activation, self.gate)
         return Chain(self.stages[-1:]).run(module, y)
 
@@ -302,12 +331,18 @@ class Single(Part):
         return f"{self.kind}_conv2d"
 
     def why_not(self, module: nn.Module) -> str | None:
-        mode = at(module, self.convs[0]).padding_mode
-        return None if mode == "zeros" else f"it pads with {mode}, not zeros"
+        conv = at(module, self.convs[0])
+        if conv.padding_mode != "zeros":
+            return f"it pads with {conv.padding_mode}, not zeros"
+        return None if conv_kind(conv) == self.kind else f"it is {self.kind} no more"
 
     def run(self, module: nn.Module, x: Tensor) -> Tensor:
+        if x.dim() == 3:
+            return self.run(module, x.unsqueeze(0)).squeeze(0)
         conv = at(module, self.convs[0])
-        weight, bias = conv._parameters["weight"], conv._parameters["bias"]
+        parameters = conv._parameters  # a weight that is none of them is made of others, by hooks or parametrizations
+        weight = parameters["weight"] if "weight" in parameters else conv.weight  # noqa: SIM401
+        bias = parameters["bias"] if "bias" in parameters else conv.bias  # noqa: SIM401
         if self.kind == "pointwise":
             return functional.pointwise_conv2d(x, weight, bias)
         return functional.depthwise_conv2d(x, weight, bias, conv.stride, conv_padding(conv), conv.dilation)

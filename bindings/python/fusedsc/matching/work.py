@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 
 from .graph import undisturbed
+from .traces import Traces
 
 __all__ = ["multiply_adds"]
 
@@ -63,6 +64,7 @@ def multiply_adds(model: nn.Module, input_size: Sequence[int] | None = None) -> 
     """
     convolutions = {id(module.weight): module for module in model.modules() if isinstance(module, nn.Conv2d)}
     counting = _Counting(convolutions)
+    traces = Traces(model)
     try:
         first = next(model.parameters())
         with torch.no_grad(), undisturbed(model, training=False), FakeTensorMode(allow_non_fake_inputs=True), counting:
@@ -70,6 +72,8 @@ def multiply_adds(model: nn.Module, input_size: Sequence[int] | None = None) -> 
     except Exception:
         # A model may want anything.
         return None
+    finally:
+        traces.undo()
     return counting.counts
 
 

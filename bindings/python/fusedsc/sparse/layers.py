@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from .. import functional
 from ..arguments import Padding
+from ..compressed_map import CompressedMap
 from .weights import pack_weight
 
 __all__ = ["SparseConv2d"]
@@ -25,6 +26,7 @@ class SparseConv2d(nn.Module):
         stride, padding, dilation, groups, activation: as in :func:`fusedsc.functional.ecr_conv2d`.
         pooling: (size, stride) of the windows of ``pecr_conv2d``, two numbers each; the activation is "relu" then.
             None: nothing is pooled.
+        compressed_output: hand the result on as a :class:`fusedsc.sparse.CompressedMap`, to another such layer.
 
     Raises:
         ValueError: the weight has the wrong rank, dtype or device; there is pooling behind another activation.
@@ -40,17 +42,18 @@ class SparseConv2d(nn.Module):
         groups: int = 1,
         activation: str = "identity",
         pooling: tuple[tuple[int, int], tuple[int, int]] | None = None,
+        compressed_output: bool = False,
     ) -> None:
         super().__init__()
         if pooling is not None and activation != "relu":
             raise ValueError(f'activation: it is "{activation}"; give "relu" where there is pooling, or no pooling')
         self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
-        self.activation, self.pooling = activation, pooling
+        self.activation, self.pooling, self.compressed_output = activation, pooling, compressed_output
         self.register_buffer("weight", weight.detach())
         self.register_buffer("bias", None if bias is None else bias.detach())
         self.register_buffer("packed", pack_weight(self.weight, groups))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor | CompressedMap) -> Tensor | CompressedMap:
         """
         Raises:
             RuntimeError: it is in training mode.
@@ -61,14 +64,11 @@ class SparseConv2d(nn.Module):
                 "fusedsc.sparse: an optimized network is for inference, and is in training mode; call .eval(), or "
                 "train the one that fusedsc.sparse.restore gives back"
             )
-        geometry = self.stride, self.padding
+        tensors, geometry = (x, self.weight, self.bias), (self.stride, self.padding)
+        last = self.packed, self.compressed_output
         if self.pooling is None:
-            return functional.ecr_conv2d(
-                x, self.weight, self.bias, *geometry, self.dilation, self.groups, self.activation, self.packed
-            )
-        return functional.pecr_conv2d(
-            x, self.weight, self.bias, *geometry, *self.pooling, self.dilation, self.groups, self.packed
-        )
+            return functional.ecr_conv2d(*tensors, *geometry, self.dilation, self.groups, self.activation, *last)
+        return functional.pecr_conv2d(*tensors, *geometry, *self.pooling, self.dilation, self.groups, *last)
 
     def extra_repr(self) -> str:
         parts = [f"{list(self.weight.shape)}", f"stride={self.stride}", f"padding={self.padding}"]
@@ -79,6 +79,8 @@ class SparseConv2d(nn.Module):
         parts.append(f"activation={self.activation}")
         if self.pooling is not None:
             parts.append("pool_size={}, pool_stride={}".format(*self.pooling))
+        if self.compressed_output:
+            parts.append("compressed_output=True")
         return ", ".join(parts)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SparseConv2d:

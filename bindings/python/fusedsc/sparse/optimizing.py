@@ -13,11 +13,12 @@ import torch
 from torch import Tensor, fx, nn
 
 from ..arguments import module as module_argument
+from ..compressed_map import CompressedMap
 from ..matching.fused import FusedModule
 from ..matching.graph import LayerGraph, trace
 from ..matching.layers import why_not_plain
 from .layers import SparseConv2d
-from .patterns import Layer, find_layers
+from .patterns import Layer, can_hand_on, find_layers
 from .report import LayerChoice, SparseReport
 from .timing import faster_way, times_of
 
@@ -58,8 +59,9 @@ def optimize(
     Runs the sample once, and on the way measures of each convolution how many zeros it reads, and how long it takes
     with the BatchNorm, activation and max-pooling behind it: dense, as it is; by ``ecr_conv2d``, with BatchNorm and
     activation in it; and by ``pecr_conv2d``, with max-pooling behind ReLU in it, too. Dense stays unless another is
-    faster by more than 2% and by three standard errors. At last the whole network is timed, as it was and as it is; if
-    it has not gained, everything is dense again. After section 7 of seed 002 (OCPA).
+    faster by more than 2% and by three standard errors. Where a layer that skips zeros is all that reads the result of
+    another, both are timed with a :class:`fusedsc.sparse.CompressedMap` between them, too. At last the whole network is
+    timed, as it was and as it is; if it has not gained, everything is dense again. After section 7 of seed 002 (OCPA).
 
     On a GPU all are timed as captured CUDA graphs, with PyTorch's settings as they are (TF32, ``cudnn.benchmark``).
 
@@ -90,7 +92,7 @@ def optimize(
         result, before_us, after_us, taken_back = _installed(optimized, model, inputs, regions)
     rows = [region.rows[layer] for region in regions for layer in region.convolutions]
     if taken_back:
-        rows = [replace(row, choice="dense") for row in rows]
+        rows = [replace(row, choice="dense", output="dense") for row in rows]
     found = SparseReport(tuple(rows), before_us, after_us, taken_back)
     _known[result] = found, model
     if verbose:
@@ -207,18 +209,24 @@ class _Measuring(fx.Interpreter):
         super().__init__(fx.GraphModule(root, region.layers.graph))
         self.region, self.tick = region, tick
         self.firsts = {layer.nodes[0]: layer for layer in region.convolutions}
+        self.received: dict[fx.Node, tuple[Layer, Tensor | CompressedMap]] = {}
+        """Of the convolution that comes next the layer in front of it, and what that reads."""
 
     def run_node(self, n: fx.Node):
         layer = self.firsts.get(n)
         if layer is not None:
             x = self.fetch_args_kwargs_from_env(n)[0][0]
             self.region.rows[layer] = self._row(layer, x)
+            before = self.received.pop(n, None)
+            if layer in self.region.sparse:
+                self._note(layer, x if before is None else self._handed_on(*before, layer, x))
             self.tick()
         return super().run_node(n)
 
     def _row(self, layer: Layer, x: Tensor) -> LayerChoice:
         name, sparsity = self.region.path(layer), (x == 0).double().mean().item() if x.numel() else 0.0
-        reason = layer.why_not or (f"less than {LEAST_SPARSITY:.0%} zeros" if sparsity < LEAST_SPARSITY else "")
+        reason = layer.why_not or ("it reads an image without a batch" if x.dim() != 4 else "")
+        reason = reason or (f"less than {LEAST_SPARSITY:.0%} zeros" if sparsity < LEAST_SPARSITY else "")
         if reason:
             return LayerChoice(name, sparsity, "dense", reason=reason)
         layers, ecr = self.region.layers, layer.sparse(pools=False)
@@ -232,6 +240,30 @@ class _Measuring(fx.Interpreter):
         if choice != "dense":
             self.region.sparse[layer] = modules[choice]
         return LayerChoice(name, sparsity, choice, us["dense"], us.get("ecr"), us.get("pecr"))
+
+    def _note(self, layer: Layer, received: Tensor | CompressedMap) -> None:
+        """That this is what the layer reads, if a convolution is all that reads its result."""
+        fuses_pooling = self.region.sparse[layer].pooling is not None
+        user = self.region.layers.only_user((layer.nodes if fuses_pooling else layer.unpooled)[-1])
+        follower = self.firsts.get(user)
+        if follower is not None and can_hand_on(layer.conv, follower.conv):
+            self.received[user] = layer, received
+
+    def _handed_on(
+        self, before: Layer, received: Tensor | CompressedMap, layer: Layer, x: Tensor
+    ) -> Tensor | CompressedMap:
+        """What the layer reads now, of the one before it: x, or that compressed, where both are faster so."""
+        first, second = self.region.sparse[before], self.region.sparse[layer]
+        compressing = copy.copy(first)  # with the same weights
+        compressing.compressed_output = True
+        ways = {"dense": lambda: second(first(received)), "compressed": lambda: second(compressing(received))}
+        output, us = faster_way("dense", times_of(ways, "dense", x.device.type))
+        pair_us = us["dense"], us["compressed"]
+        self.region.rows[before] = replace(self.region.rows[before], output=output, pair_us=pair_us)
+        if output == "dense":
+            return x
+        first.compressed_output = True
+        return first(received)
 
 
 @contextmanager

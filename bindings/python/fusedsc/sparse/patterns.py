@@ -14,7 +14,7 @@ from ..matching.graph import LayerGraph
 from ..matching.layers import conv_padding, is_norm, norm_activation, why_not_plain
 from .layers import SparseConv2d
 
-__all__ = ["Layer", "find_layers", "folded"]
+__all__ = ["Layer", "can_hand_on", "find_layers", "folded"]
 
 POOLINGS = (F.max_pool2d, F.max_pool2d_with_indices, torch.max_pool2d)
 POOLING_ARGUMENTS = ("input", "kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
@@ -92,6 +92,12 @@ def find_layers(layers: LayerGraph) -> list[Layer]:
         if isinstance(layers.layer(node), nn.Conv2d) and layers.only_input(node) is not None:
             calls.setdefault(layers.layer(node), []).append(node)
     return [_follow(layers, nodes[0], len(nodes)) for nodes in calls.values()]
+
+
+def can_hand_on(first: nn.Conv2d, second: nn.Conv2d) -> bool:
+    """Whether a compressed map may lie between them: groups are of whole lists of its channels, or runs of these."""
+    writes = first.groups == 1 or first.out_channels // first.groups % 32 == 0
+    return writes and (second.groups == 1 or second.in_channels // second.groups % 8 == 0)
 
 
 def _follow(layers: LayerGraph, start: fx.Node, calls: int) -> Layer:

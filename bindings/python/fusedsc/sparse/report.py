@@ -23,6 +23,11 @@ class LayerChoice:
     pecr_us: float | None = None
     reason: str = ""
     """Why it was not measured."""
+    output: str = "dense"
+    """"compressed": the next layer reads what it gives without its zeros."""
+    pair_us: tuple[float, float] | None = None
+    """It and the next layer, with a dense and with a compressed map between them. None: there is no layer that skips
+    zeros, too, and is all that reads its result."""
 
     @property
     def us(self) -> float | None:
@@ -48,7 +53,7 @@ class SparseReport:
     """Whether layers gained by themselves, but the whole network did not: then all of them are dense."""
 
     def __str__(self) -> str:
-        heading = ("layer", "zeros", "choice", "dense us", "ECR us", "PECR us", "gain")
+        heading = ("layer", "zeros", "choice", "dense us", "ECR us", "PECR us", "gain", "output", "with next us")
         rows = [
             (
                 row.layer,
@@ -58,13 +63,15 @@ class SparseReport:
                 _number(row.ecr_us),
                 _number(row.pecr_us),
                 "" if row.gain is None else f"{row.gain:.2f}",
+                "" if row.pair_us is None else row.output,
+                "" if row.pair_us is None else "{} / {}".format(*map(_number, row.pair_us)),
             )
             for row in self.layers
         ]
         widths = [max(map(len, column)) for column in zip(heading, *rows, strict=True)]
         lines = [
             "  ".join(
-                cell.ljust(width) if i in (0, 2) else cell.rjust(width)
+                cell.ljust(width) if i in (0, 2, 7) else cell.rjust(width)
                 for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
             ).rstrip()
             for cells in (heading, *rows)

@@ -11,7 +11,7 @@
 // NOLINTEND(llvm-header-guard)
 
 #include "fusedsc/backward/depthwise.h"
-#include "fusedsc/common/cpu/seam-inl.h"
+#include "fusedsc/common/cpu/fusion-inl.h"
 #include "fusedsc/forward/depthwise/cpu/depthwise_plan-inl.h"
 
 HWY_BEFORE_NAMESPACE();

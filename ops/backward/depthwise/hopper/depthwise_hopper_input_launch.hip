@@ -68,7 +68,7 @@ std::string unsupported(const DepthwiseBackwardArguments& a) {
   if (stride[0] != 2 || padding.top >= kernel[0] || padding.left >= kernel[1]) return "it is for a stride of 2";
   if (a.prologue || a.gradient_prologue || a.grad_add) return "nothing can be fused with it";
   if (a.grad_y.elements() == 0 || a.x.elements() == 0) return "there is nothing to compute";
-  if (!suits_copy_engine(ConstTensorView(a.grad_x)) || !suits_copy_engine(a.grad_y)) {
+  if (!suits_tma(ConstTensorView(a.grad_x)) || !suits_tma(a.grad_y)) {
     return "a tensor does not suit TMA";
   }
   return {};

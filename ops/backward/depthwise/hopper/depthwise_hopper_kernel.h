@@ -14,8 +14,8 @@ namespace fusedsc::gpu::hopper {
 
 /// Of a warp's threads kLanes have neighbouring words of channels (two of 16 bits or one of 32), the others the same
 /// for further columns. kWhole: the images' columns fill all tiles.
-template <class T, int kKernel, int kStride, int kLanes, bool kWhole, JointSeams kSeams>
-class DepthwiseJoint {
+template <class T, int kKernel, int kStride, int kLanes, bool kWhole, GradientsFusion kFusion>
+class DepthwiseFusedGradients {
  public:
   static constexpr int kWide = 4 / static_cast<int>(sizeof(T));  ///< channels of a thread
   /// Of a multiprocessor: what registers allow.
@@ -23,9 +23,9 @@ class DepthwiseJoint {
   static constexpr int kGroups = 32 / kLanes, kChannels = kWide * kLanes;
   static constexpr int kColumns = 7;  ///< of the output, per thread; odd, so that groups meet in different banks
   static constexpr int kTileColumns = kColumns * kGroups;
-  static constexpr bool kHasOutput = kSeams != JointSeams::none && kSeams != JointSeams::input_alone,
-                        kHasInput = kSeams != JointSeams::input_alone,
-                        kHasPrologue = kSeams == JointSeams::clamp || kSeams == JointSeams::smooth;
+  static constexpr bool kHasOutput = kFusion != GradientsFusion::none && kFusion != GradientsFusion::input_alone,
+                        kHasInput = kFusion != GradientsFusion::input_alone,
+                        kHasPrologue = kFusion == GradientsFusion::clamp || kFusion == GradientsFusion::smooth;
   static constexpr int kRows = kHasInput ? kKernel * kKernel + (kHasPrologue ? 2 : 0) : 0;  ///< of partial sums
 
   // Of the output, rows (and columns) that reach the input rows of the same place: some before it, and some behind.
@@ -35,11 +35,11 @@ class DepthwiseJoint {
   static constexpr int kGradTileColumns = kTileColumns + kLive - 1;
 
  private:
-  using Weights = JointWeights<T, kKernel, kWide, kLanes>;
+  using Weights = GradientsWeights<T, kKernel, kWide, kLanes>;
   static constexpr int kTogether = Weights::kInMemory ? kColumns : 1;  ///< elements for which a weight is read once
-  static constexpr bool kReadsTwice = kTogether > 1 && kSeams == JointSeams::smooth;  ///< x, to have registers
+  static constexpr bool kReadsTwice = kTogether > 1 && kFusion == GradientsFusion::smooth;  ///< x, to have registers
   /// Rows of the code's loop, over which registers rotate; or, as long as that would be with a large window, rows move.
-  static constexpr int kTurns = kKernel > 3 ? 1 : kLive;
+  static constexpr int kTransposes = kKernel > 3 ? 1 : kLive;
   static constexpr int kPitch = kLanes * 4;  ///< bytes from column to column of a tile
   static constexpr int kGradBytes = kGradTileColumns * kPitch, kGradPlace = (kGradBytes + 127) / 128 * 128;
   static constexpr int kInputRowBytes = kTileColumns * kStride * kPitch, kInputBytes = kInputRowBytes * kStride;
@@ -56,10 +56,10 @@ class DepthwiseJoint {
     return tiles > sums ? tiles : sums;
   }
 
-  FUSEDSC_DEVICE static void run(const DepthwiseJointParameters& p) {
-    DepthwiseJoint joint(p);
-    joint.loop();
-    if constexpr (kHasInput) joint.leave_sums();
+  FUSEDSC_DEVICE static void run(const DepthwiseFusedGradientsParameters& p) {
+    DepthwiseFusedGradients fused(p);
+    fused.loop();
+    if constexpr (kHasInput) fused.leave_sums();
   }
 
  private:
@@ -68,7 +68,7 @@ class DepthwiseJoint {
   };
   using Row = float[kGradColumns][kWide];
 
-  FUSEDSC_DEVICE explicit DepthwiseJoint(const DepthwiseJointParameters& p)
+  FUSEDSC_DEVICE explicit DepthwiseFusedGradients(const DepthwiseFusedGradientsParameters& p)
       : p_(p), stages_(p.warps, uniform(thread_index() / 32), kWarpBytes, kStages) {
     const int warp = uniform(thread_index() / 32), thread = thread_index() % 32;
     group_ = thread / kLanes;
@@ -167,11 +167,11 @@ class DepthwiseJoint {
 #pragma unroll 1
     while (row < strip.end) {
 #pragma unroll
-      for (int r = 0; r < kTurns; ++r) {
-        if (kTurns == 1 || row < strip.end) run_row(g, r, strip, row);
+      for (int r = 0; r < kTransposes; ++r) {
+        if (kTransposes == 1 || row < strip.end) run_row(g, r, strip, row);
         ++row;
       }
-      if constexpr (kTurns == 1) {
+      if constexpr (kTransposes == 1) {
 #pragma unroll
         for (int i = 0; i < (kLive - 1) * kGradColumns * kWide; ++i) {
           const int column = i / kWide % kGradColumns, live = i / kWide / kGradColumns;
@@ -273,9 +273,9 @@ class DepthwiseJoint {
       if constexpr (kHasInput) read_input(tile, c, raw[e], z[e]);
 #pragma unroll
       for (int v = 0; v < kWide; ++v) {
-        a[e][v] = kSeams == JointSeams::clamp ? clamped(z[e][v], p_.low, p_.high) : z[e][v];
+        a[e][v] = kFusion == GradientsFusion::clamp ? clamped(z[e][v], p_.low, p_.high) : z[e][v];
       }
-      if constexpr (kSeams == JointSeams::smooth) activate(p_.activation, a[e]);
+      if constexpr (kFusion == GradientsFusion::smooth) activate(p_.activation, a[e]);
 #pragma unroll
       for (int v = 0; v < kWide; ++v) {
         if constexpr (!kWhole && kHasPrologue) a[e][v] = inside[e] ? a[e][v] : 0;
@@ -286,11 +286,11 @@ class DepthwiseJoint {
 #pragma unroll
     for (int e = 0; e < kTogether; ++e) {
       if constexpr (kReadsTwice) read_input(tile, first + e * kStride, raw[e], z[e]);
-      if constexpr (kSeams == JointSeams::smooth) activate_backward(p_.activation, z[e], sum[e]);
+      if constexpr (kFusion == GradientsFusion::smooth) activate_backward(p_.activation, z[e], sum[e]);
 #pragma unroll
       for (int v = 0; v < kWide; ++v) {
         float& result = sum[e][v];
-        if constexpr (kSeams == JointSeams::clamp) result = z[e][v] > p_.low && z[e][v] < p_.high ? result : 0;
+        if constexpr (kFusion == GradientsFusion::clamp) result = z[e][v] > p_.low && z[e][v] < p_.high ? result : 0;
         if constexpr (!kWhole) result = inside[e] ? result : 0;
         if constexpr (kHasPrologue) {
           sum_[v] += result;
@@ -367,7 +367,7 @@ class DepthwiseJoint {
     }
   }
 
-  const DepthwiseJointParameters& p_;
+  const DepthwiseFusedGradientsParameters& p_;
   int group_;  ///< of the warp's threads
   int split_, first_channel_, item_, item_step_;
   const WarpStages stages_;  ///< of x, grad_y and output; then finished rows
@@ -376,7 +376,7 @@ class DepthwiseJoint {
   int next_item_ = 0, next_row_ = 0;  ///< what is copied next
   Strip next_{};
   int column_ = 0;  ///< the thread's first, of the output
-  JointChannels<kWide> of_;
+  GradientsChannels<kWide> of_;
   Weights weights_;
   float first_offset_[kWide], last_offset_[kWide];  ///< of the gradient prologue, in the thread's outer columns
   float sum_[kWide], sum_centered_[kWide], grad_weight_[kKernel * kKernel][kWide];

@@ -16,11 +16,11 @@ namespace {
 
 constexpr const char* kName = "depthwise_conv2d_backward";
 
-template <class Joint>
-FUSEDSC_KERNEL(Joint::kMostWarps * 32, 1)
-joint_kernel(const FUSEDSC_GRID_CONSTANT DepthwiseJointParameters p) {
+template <class Gradients>
+FUSEDSC_KERNEL(Gradients::kMostWarps * 32, 1)
+fused_gradients_kernel(const FUSEDSC_GRID_CONSTANT DepthwiseFusedGradientsParameters p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
-  Joint::run(p);
+  Gradients::run(p);
 #endif
 }
 
@@ -28,60 +28,60 @@ joint_kernel(const FUSEDSC_GRID_CONSTANT DepthwiseJointParameters p) {
 constexpr int kUsefulWarps = 8;
 
 /// A kernel that was compiled, and what for.
-struct JointInstance {
+struct FusedGradientsInstance {
   DataType dtype;
   int window, stride;
-  JointSeams seams;
+  GradientsFusion fusion;
   bool whole, narrow;                   ///< narrow: tiles for few channels
   int channels, columns, grad_columns;  ///< of a tile; of a tile of grad_y
   int rows;                             ///< of partial sums
   int most_warps;                       ///< of a multiprocessor
-  void (*kernel)(DepthwiseJointParameters);
+  void (*kernel)(DepthwiseFusedGradientsParameters);
   int (*memory_bytes)(int warps);
 };
 
-template <class T, int kKernel, int kStride, int kLanes, bool kWhole, JointSeams kSeams>
-void append(std::vector<JointInstance>& to, DataType dtype) {
-  using Joint = DepthwiseJoint<T, kKernel, kStride, kLanes, kWhole, kSeams>;
-  to.push_back({dtype, kKernel, kStride, kSeams, kWhole, kLanes < 32, Joint::kChannels, Joint::kTileColumns,
-                Joint::kGradTileColumns, Joint::kRows,
-                kStride == 1 && sizeof(T) == 2 ? Joint::kMostWarps : kUsefulWarps, joint_kernel<Joint>,
-                Joint::memory_bytes});
+template <class T, int kKernel, int kStride, int kLanes, bool kWhole, GradientsFusion kFusion>
+void append(std::vector<FusedGradientsInstance>& to, DataType dtype) {
+  using Gradients = DepthwiseFusedGradients<T, kKernel, kStride, kLanes, kWhole, kFusion>;
+  to.push_back({dtype, kKernel, kStride, kFusion, kWhole, kLanes < 32, Gradients::kChannels, Gradients::kTileColumns,
+                Gradients::kGradTileColumns, Gradients::kRows,
+                kStride == 1 && sizeof(T) == 2 ? Gradients::kMostWarps : kUsefulWarps,
+                fused_gradients_kernel<Gradients>, Gradients::memory_bytes});
 }
 
-template <class T, int kKernel, int kStride, JointSeams kSeams>
-void append_tiles(std::vector<JointInstance>& to, DataType dtype) {
-  append<T, kKernel, kStride, 32, true, kSeams>(to, dtype);
-  append<T, kKernel, kStride, 32, false, kSeams>(to, dtype);
+template <class T, int kKernel, int kStride, GradientsFusion kFusion>
+void append_tiles(std::vector<FusedGradientsInstance>& to, DataType dtype) {
+  append<T, kKernel, kStride, 32, true, kFusion>(to, dtype);
+  append<T, kKernel, kStride, 32, false, kFusion>(to, dtype);
   if constexpr (sizeof(T) == 2) {
-    append<T, kKernel, kStride, 16, true, kSeams>(to, dtype);
-    append<T, kKernel, kStride, 16, false, kSeams>(to, dtype);
+    append<T, kKernel, kStride, 16, true, kFusion>(to, dtype);
+    append<T, kKernel, kStride, 16, false, kFusion>(to, dtype);
   }
 }
 
 template <class T, int kKernel, int kStride>
-void append_with_seams(std::vector<JointInstance>& to, DataType dtype) {
-  append_tiles<T, kKernel, kStride, JointSeams::gradient>(to, dtype);
-  append_tiles<T, kKernel, kStride, JointSeams::clamp>(to, dtype);
-  append_tiles<T, kKernel, kStride, JointSeams::smooth>(to, dtype);
+void append_fused(std::vector<FusedGradientsInstance>& to, DataType dtype) {
+  append_tiles<T, kKernel, kStride, GradientsFusion::gradient>(to, dtype);
+  append_tiles<T, kKernel, kStride, GradientsFusion::clamp>(to, dtype);
+  append_tiles<T, kKernel, kStride, GradientsFusion::smooth>(to, dtype);
 }
 
 template <class T>
-void append_all(std::vector<JointInstance>& to, DataType dtype) {
-  append_tiles<T, 3, 1, JointSeams::none>(to, dtype);
-  append_with_seams<T, 3, 1>(to, dtype);
-  if constexpr (sizeof(T) == 2) append_tiles<T, 3, 2, JointSeams::input_alone>(to, dtype);
-  append_tiles<T, 3, 2, JointSeams::none>(to, dtype);
-  append_with_seams<T, 3, 2>(to, dtype);
+void append_all(std::vector<FusedGradientsInstance>& to, DataType dtype) {
+  append_tiles<T, 3, 1, GradientsFusion::none>(to, dtype);
+  append_fused<T, 3, 1>(to, dtype);
+  if constexpr (sizeof(T) == 2) append_tiles<T, 3, 2, GradientsFusion::input_alone>(to, dtype);
+  append_tiles<T, 3, 2, GradientsFusion::none>(to, dtype);
+  append_fused<T, 3, 2>(to, dtype);
   if constexpr (sizeof(T) == 2) {
-    append_with_seams<T, 5, 1>(to, dtype);
-    append_with_seams<T, 5, 2>(to, dtype);
+    append_fused<T, 5, 1>(to, dtype);
+    append_fused<T, 5, 2>(to, dtype);
   }
 }
 
-const std::vector<JointInstance>& instances() {
-  static const std::vector<JointInstance> all = [] {
-    std::vector<JointInstance> list;
+const std::vector<FusedGradientsInstance>& instances() {
+  static const std::vector<FusedGradientsInstance> all = [] {
+    std::vector<FusedGradientsInstance> list;
     append_all<Float16>(list, DataType::float16);
     append_all<BFloat16>(list, DataType::bfloat16);
     append_all<float>(list, DataType::float32);
@@ -90,10 +90,10 @@ const std::vector<JointInstance>& instances() {
   return all;
 }
 
-JointSeams seams_of(const DepthwiseBackwardArguments& a) {
-  if (!a.grad_weight) return JointSeams::input_alone;
-  if (!a.prologue) return a.gradient_prologue ? JointSeams::gradient : JointSeams::none;
-  return only_clamps(a.prologue.activation) ? JointSeams::clamp : JointSeams::smooth;
+GradientsFusion fusion_of(const DepthwiseBackwardArguments& a) {
+  if (!a.grad_weight) return GradientsFusion::input_alone;
+  if (!a.prologue) return a.gradient_prologue ? GradientsFusion::gradient : GradientsFusion::none;
+  return only_clamps(a.prologue.activation) ? GradientsFusion::clamp : GradientsFusion::smooth;
 }
 
 /// Where the images of x end exactly where the tiles do.
@@ -109,7 +109,7 @@ std::string unsupported(const DepthwiseBackwardArguments& a) {
   const bool has_alone = a.window.stride[0] != 1 && !a.prologue && !a.gradient_prologue && size_of(a.x.dtype) == 2;
   if (!a.grad_x || (!a.grad_weight && !has_alone)) {
     return "it computes two gradients at once, of x and of the weight; alone only that of x, of 16 bits at stride 2, "
-           "without seams";
+           "without fusion";
   }
   if (a.grad_bias || a.grad_add) return "it has neither a bias's gradient nor grad_add";
   if (a.x.sizes[1] != a.grad_y.sizes[1]) return "it takes one output channel per channel";
@@ -121,15 +121,14 @@ std::string unsupported(const DepthwiseBackwardArguments& a) {
     return "it is for 3x3 and 5x5 windows that move by one or by two";
   }
   if (kernel == 5 && (size_of(a.x.dtype) != 2 || (!a.prologue && !a.gradient_prologue))) {
-    return "of 5x5 windows it takes those of 16 bits, with seams";
+    return "of 5x5 windows it takes those of 16 bits, with fusion";
   }
   if (window.padding.left != padding || window.padding.top != padding ||
       a.grad_y.sizes[2] != divide_up(a.x.sizes[2], stride) || a.grad_y.sizes[3] != divide_up(a.x.sizes[3], stride)) {
     return "it is for a padding of half a window";
   }
   if (a.grad_y.elements() == 0) return "there are no positions";
-  if (!suits_copy_engine(a.x) || !suits_copy_engine(a.grad_y) || !suits_copy_engine(a.gradient_prologue.output) ||
-      !suits_copy_engine(a.grad_x)) {
+  if (!suits_tma(a.x) || !suits_tma(a.grad_y) || !suits_tma(a.gradient_prologue.output) || !suits_tma(a.grad_x)) {
     return "a tensor is not channels_last, or its channels are no multiples of 16 bytes, or it is not aligned to 16 "
            "bytes";
   }
@@ -138,7 +137,7 @@ std::string unsupported(const DepthwiseBackwardArguments& a) {
 
 /// How many warps a block has, and how the blocks share the images out.
 struct Cut {
-  const JointInstance* instance = nullptr;
+  const FusedGradientsInstance* instance = nullptr;
   int warps = 1, channel_groups = 1, splits = 1, strips = 1, strip_rows = 1, column_tiles = 1;
   std::int64_t items = 0;
   double cost = std::numeric_limits<double>::infinity();
@@ -147,7 +146,7 @@ struct Cut {
   std::size_t memory_bytes() const { return static_cast<std::size_t>(instance->memory_bytes(warps)); }
 };
 
-Cut cut(const JointInstance& instance, const Sizes& y, int warps, std::int64_t strips) {
+Cut cut(const FusedGradientsInstance& instance, const Sizes& y, int warps, std::int64_t strips) {
   const double start = instance.window - 1;  // rows that a strip costs beyond its own
   constexpr double kHidden = 7;              // warps per multiprocessor that wait as long as one
   Cut cut;
@@ -179,8 +178,8 @@ template <class Visit>
 void for_each_cut(const DepthwiseBackwardArguments& a, const Visit& visit) {
   constexpr std::int64_t kMostItems = std::numeric_limits<std::int32_t>::max() / 2;
   const Sizes& y = a.grad_y.sizes;
-  for (const JointInstance& instance : instances()) {
-    if (instance.dtype != a.x.dtype || instance.seams != seams_of(a)) continue;
+  for (const FusedGradientsInstance& instance : instances()) {
+    if (instance.dtype != a.x.dtype || instance.fusion != fusion_of(a)) continue;
     if (instance.window != a.window.kernel[0] || instance.stride != a.window.stride[0]) continue;
     if (instance.whole != is_whole(a, instance.columns)) continue;
     const int least_warps = instance.window == 3 ? 3 : 2;  // of which a block of 64 kilobytes has room, with weights
@@ -209,9 +208,9 @@ Configs configs(const DepthwiseBackwardArguments& a) {
 const float* floats_of(const ConstChannelVector& vector) { return static_cast<const float*>(vector.data); }
 
 /// Two launches, worked out.
-class JointPass {
+class FusedGradientsPass {
  public:
-  JointPass(const DepthwiseBackwardArguments& a, const Cut& cut) : cut_(cut) {
+  FusedGradientsPass(const DepthwiseBackwardArguments& a, const Cut& cut) : cut_(cut) {
     p_.channels = static_cast<int>(a.x.sizes[1]);
     p_.input_height = static_cast<int>(a.x.sizes[2]);
     p_.input_width = static_cast<int>(a.x.sizes[3]);
@@ -242,9 +241,9 @@ class JointPass {
   }
 
   void run(const DepthwiseBackwardArguments& a, const Execution& execution) const {
-    const JointInstance& instance = *cut_.instance;
+    const FusedGradientsInstance& instance = *cut_.instance;
     Arena arena(execution.workspace);
-    DepthwiseJointParameters p = p_;
+    DepthwiseFusedGradientsParameters p = p_;
     p.grad_scale = floats_of(a.gradient_prologue.grad_scale);
     p.output_scale = floats_of(a.gradient_prologue.output_scale);
     p.offset = floats_of(a.gradient_prologue.offset);
@@ -278,7 +277,7 @@ class JointPass {
 
  private:
   Cut cut_;
-  DepthwiseJointParameters p_;
+  DepthwiseFusedGradientsParameters p_;
 };
 
 Plan<DepthwiseBackwardArguments> plan(const DepthwiseBackwardArguments& a, const Config& config, int /*threads*/) {
@@ -287,22 +286,24 @@ Plan<DepthwiseBackwardArguments> plan(const DepthwiseBackwardArguments& a, const
     if (config_of(cut) == config) found = cut;
   });
   if (found.instance == nullptr) {
-    throw Unsupported(std::string(kName) + ": hopper_joint: there is no kernel with " + tuning::printed(config) +
-                      ", or there are too many images: split the batch");
+    throw Unsupported(std::string(kName) + ": hopper_fused_gradients: there is no kernel with " +
+                      tuning::printed(config) + ", or there are too many images: split the batch");
   }
-  const JointPass pass(a, found);
+  const FusedGradientsPass pass(a, found);
   return {pass.workspace_bytes(),
           [pass](const DepthwiseBackwardArguments& like, const Execution& execution) { pass.run(like, execution); }};
 }
 
 }  // namespace
 
-Kernel<DepthwiseBackwardArguments> depthwise_joint() { return {"hopper_joint", unsupported, configs, plan}; }
+Kernel<DepthwiseBackwardArguments> depthwise_fused_gradients() {
+  return {"hopper_fused_gradients", unsupported, configs, plan};
+}
 
 /// Of tiles 128 bytes wide, or 64 where 16-bit channels are no more: neighbouring groups share lines of memory, and as
 /// few of them as possible is what counts; but of 5x5 windows, which take long to compute, how full the tiles are.
 /// Larger blocks keep what belongs together closer together.
-Config depthwise_joint_prior(const DepthwiseBackwardArguments& a) {
+Config depthwise_fused_gradients_prior(const DepthwiseBackwardArguments& a) {
   const bool is_half = size_of(a.x.dtype) == 2, is_small_window = a.window.kernel[0] == 3;
   const bool is_narrow = is_half && a.grad_y.sizes[1] <= 32;
   // Measured: 3x3 at stride 2, without a prologue, strips of two rows, so that warps are where their neighbours are.

@@ -7,7 +7,7 @@
 
 namespace fusedsc::gpu::hopper {
 
-struct DepthwiseJointParameters {
+struct DepthwiseFusedGradientsParameters {
   TensorMap grad_y, output, x, grad_x;
   const float *grad_scale = nullptr, *output_scale = nullptr, *offset = nullptr;  ///< of the gradient prologue
   const float *scale = nullptr, *shift = nullptr;                                 ///< of the prologue
@@ -23,7 +23,7 @@ struct DepthwiseJointParameters {
   Divisor by_channel_groups, column_tiles, strips;
 };
 
-enum class JointSeams {
+enum class GradientsFusion {
   input_alone,  ///< and the gradient of x is all that is wanted
   none,
   gradient,  ///< a gradient prologue
@@ -33,11 +33,11 @@ enum class JointSeams {
 
 /// What a thread must know of its channels; of those beyond the last one zeros, which make zeros.
 template <int kWide>
-struct JointChannels {
+struct GradientsChannels {
   float grad_scale[kWide], output_scale[kWide], offset[kWide];  ///< of the gradient prologue, or halves of grad_y
   float scale[kWide], shift[kWide], mean[kWide];
 
-  FUSEDSC_DEVICE void load(const DepthwiseJointParameters& p, int channel) {
+  FUSEDSC_DEVICE void load(const DepthwiseFusedGradientsParameters& p, int channel) {
     const bool exists = channel < p.channels;
     const auto load = [&](const float* vector, float otherwise, float(&to)[kWide]) {
 #pragma unroll
@@ -55,7 +55,7 @@ struct JointChannels {
 /// The weights of a thread's channels. Those of large windows leave no registers for anything else: they lie in
 /// shared memory, and a thread reads each for several elements at once.
 template <class T, int kKernel, int kWide, int kLanes>
-class JointWeights {
+class GradientsWeights {
   static constexpr int kTaps = kKernel * kKernel, kChannels = kWide * kLanes;
 
  public:
@@ -63,7 +63,7 @@ class JointWeights {
   static constexpr int kMemoryBytes = kInMemory ? kTaps * kChannels * 4 : 0;  ///< of a block
 
   /// By all threads of a block, whose channels begin with first_channel.
-  FUSEDSC_DEVICE void load(const DepthwiseJointParameters& p, int first_channel, unsigned char* memory) {
+  FUSEDSC_DEVICE void load(const DepthwiseFusedGradientsParameters& p, int first_channel, unsigned char* memory) {
     const int lane = thread_index() % kLanes;
     if constexpr (kInMemory) {
       auto* to = reinterpret_cast<float*>(memory);

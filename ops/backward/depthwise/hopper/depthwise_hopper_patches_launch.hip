@@ -94,8 +94,8 @@ std::size_t DepthwiseWeightPatchesPass::workspace_bytes() const {
 void DepthwiseWeightPatchesPass::run(const DepthwiseBackwardArguments& a, const Execution& execution) const {
   Arena arena(execution.workspace);
   DepthwiseWeightPatchesParameters p = p_;
-  p.x = map_of_images(a.x, p.box_bytes / 2, p.pitch, p.rows, p.images, p.exchanges);
-  p.grad_y = map_of_images(a.grad_y, p.box_bytes / 2, p.grad_pitch, p.grad_rows, p.images, p.exchanges);
+  p.x = map_of_images(a.x, p.box_bytes / 2, p.pitch, p.rows, p.images, p.swizzles);
+  p.grad_y = map_of_images(a.grad_y, p.box_bytes / 2, p.grad_pitch, p.grad_rows, p.images, p.swizzles);
   p.sums.partials = take_partials(p_, window_, arena);
   p.sums.taps = window_ * window_ + (a.grad_bias ? 1 : 0);
   p.sums.grad_weight = a.grad_weight;

@@ -138,11 +138,11 @@ class DepthwiseWeightTiles {
       const int tap = 2 * pair + (is_last ? 0 : matrix % 2), position = lane % 8 * kStride + tap;
       const int half = is_last ? matrix % 2 : matrix / 2, product = is_last ? matrix / 2 : 0;
       const int place = kInSegments ? place_in_segments(p_, p_.segment_bytes, p_.images * image_bytes(), run, position)
-                                    : position * box_bytes + exchanged_run(box_bytes, run, position);
+                                    : position * box_bytes + swizzled_run(box_bytes, run, position);
       places_[pair] = first_image * image_bytes() + half * p_.half_bytes + product * p_.product_bytes + place;
     }
     grad_place_ = p_.tile_bytes + first_image * (p_.grad_bytes / p_.images) + matrix % 2 * p_.grad_half_bytes +
-                  matrix / 2 * p_.grad_product_bytes + lane % 8 * box_bytes + exchanged_run(box_bytes, run, lane % 8);
+                  matrix / 2 * p_.grad_product_bytes + lane % 8 * box_bytes + swizzled_run(box_bytes, run, lane % 8);
     if constexpr (kInSegments) {
       const int bytes = grad_image_bytes();
       grad_place_ = p_.tile_bytes + first_image * bytes + matrix % 2 * p_.grad_half_bytes +

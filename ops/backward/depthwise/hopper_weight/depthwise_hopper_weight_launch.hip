@@ -165,7 +165,7 @@ std::string why_no_weight_tiles(const DepthwiseBackwardArguments& a) {
   if (!window.empty()) return window;
   if (a.prologue || a.gradient_prologue) return "it has no prologues";
   if (a.grad_y.elements() == 0) return "there are no positions";
-  if (!suits_copy_engine(a.x) || !suits_copy_engine(a.grad_y)) return "a tensor does not suit TMA";
+  if (!suits_tma(a.x) || !suits_tma(a.grad_y)) return "a tensor does not suit TMA";
   return {};
 }
 

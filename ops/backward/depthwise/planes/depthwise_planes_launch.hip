@@ -67,7 +67,7 @@ const std::vector<Instance>& instances() {
   return all;
 }
 
-bool has_seams(const DepthwiseBackwardArguments& a) {
+bool has_fusion(const DepthwiseBackwardArguments& a) {
   return a.prologue || a.gradient_prologue || a.sums || a.grad_add;
 }
 
@@ -90,7 +90,7 @@ float* take_partials(Arena& arena, const DepthwisePlanesWeightParameters& p, int
 }
 
 std::string why_no_gradient(const DepthwiseBackwardArguments& a, const ConstTensorView& x) {
-  if (has_seams(a)) return "nothing can be fused with it";
+  if (has_fusion(a)) return "nothing can be fused with it";
   if (a.window.dilation[0] != 1) return "it is for windows that are not dilated";
   return why_no_planes(x, a.grad_y, a.window);
 }

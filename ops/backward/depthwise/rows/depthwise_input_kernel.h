@@ -22,7 +22,7 @@ struct DepthwiseInputGradientParameters {
 };
 
 /// What happens to finished elements of the gradient: the activation's derivative, sums, grad_add, and into memory.
-template <class T, int kChannels, int kColumns, bool kSeams, bool kInMemory_ = false>
+template <class T, int kChannels, int kColumns, bool kFused, bool kInMemory_ = false>
 struct InputGradientSink {
   static constexpr bool kInMemory = kInMemory_;
   using A = Accumulator<T>;
@@ -54,25 +54,25 @@ struct InputGradientSink {
     begin = first_row > 0 ? first_row : 0;
     end = p.shape.input_height < first_row + rows ? p.shape.input_height : first_row + rows;
     next = elements_of<T>(p.grad_x) + p.grad_x.offset(image, channel, row, column);
-    if constexpr (kSeams) added = elements_of<T>(p.grad_add) + p.grad_add.offset(image, channel, row, column);
-    x.window.aim(kSeams ? p.x : ConstDeviceTensor(), image, channel, row, column, p.shape.input_height,
+    if constexpr (kFused) added = elements_of<T>(p.grad_add) + p.grad_add.offset(image, channel, row, column);
+    x.window.aim(kFused ? p.x : ConstDeviceTensor(), image, channel, row, column, p.shape.input_height,
                  p.shape.input_width);
   }
 
   /// Ahead of finish, so that x is there by then.
   FUSEDSC_DEVICE void load(typename Inputs::Row& to) {
-    if constexpr (kSeams) {
+    if constexpr (kFused) {
       if (needs_x()) x.load(to);
     }
   }
-  static constexpr int kRowBytes = kSeams ? Inputs::kRowBytes : 0;
+  static constexpr int kRowBytes = kFused ? Inputs::kRowBytes : 0;
   FUSEDSC_DEVICE void start_copies(char* rows) {
-    if constexpr (kSeams) {
+    if constexpr (kFused) {
       if (needs_x()) x.start_copies(rows);
     }
   }
   FUSEDSC_DEVICE void read_copies(char* rows, typename Inputs::Row& to) {
-    if constexpr (kSeams) {
+    if constexpr (kFused) {
       if (needs_x()) x.read_copies(rows, to);
     }
   }
@@ -85,8 +85,8 @@ struct InputGradientSink {
     T* to = next;
     ++row;
     next += p.grad_x.row;
-    if constexpr (kSeams) {
-      if (inside) apply_seams(g, inputs);
+    if constexpr (kFused) {
+      if (inside) apply_fusion(g, inputs);
       added += p.grad_add.row;
     }
     bool joined = false;
@@ -100,7 +100,7 @@ struct InputGradientSink {
     }
   }
 
-  FUSEDSC_DEVICE void apply_seams(A (&g)[kColumns * kChannels], const typename Inputs::Row& inputs) {
+  FUSEDSC_DEVICE void apply_fusion(A (&g)[kColumns * kChannels], const typename Inputs::Row& inputs) {
     if (needs_x()) {
       A raw[kColumns * kChannels], z[kColumns * kChannels];
       Inputs::Window::widen(inputs, raw);
@@ -132,7 +132,7 @@ struct InputGradientSink {
   /// At the end, by all threads.
   template <int kThreads = kItemThreads>
   FUSEDSC_DEVICE void leave_sums(const ItemShare& share) const {
-    if (!kSeams || p.partials == nullptr) return;
+    if (!kFused || p.partials == nullptr) return;
     A* rows = static_cast<A*>(p.partials) + static_cast<std::int64_t>(share.split) * 2 * p.shape.channels;
     const int first_channel = share.first_channel(p.work, kChannels);
     A values[2 * kChannels];
@@ -151,14 +151,14 @@ struct InputGradientSink {
 /// In coordinates of the padded input, stride by stride: row q*kStride + e of it is covered by the output rows q - j,
 /// with tap j*kStride + e. So each row of grad_y is loaded once, serves kReach blocks of kStride rows of grad_x, and
 /// the oldest of them leaves its registers then.
-template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, bool kSeams>
+template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, bool kFused>
 struct DepthwiseInputGradientRows {
   using A = Accumulator<T>;
   static constexpr int kReach = (kKernel - 1) / kStride + 1, kGradColumns = kColumns + kReach - 1;
   static constexpr int kPeriod = common_multiple(kReach, kAhead + 1), kRowSize = kColumns * kStride * kChannels;
   static constexpr bool kInMemory = kRowsInMemory<T, kChannels, kKernel>;
-  using Sink = InputGradientSink<T, kChannels, kColumns * kStride, kSeams, kInMemory>;
-  using Source = GradientSource<T, kChannels, kGradColumns, kSeams, kInMemory>;
+  using Sink = InputGradientSink<T, kChannels, kColumns * kStride, kFused, kInMemory>;
+  using Source = GradientSource<T, kChannels, kGradColumns, kFused, kInMemory>;
   using Grads = RowsAhead<Source, kAhead>;
   using Inputs = RowsAhead<Sink, (kAhead + 1) * kStride - 1>;
 
@@ -179,7 +179,7 @@ struct DepthwiseInputGradientRows {
     Inputs inputs(Grads::kBytes);
     const auto ask = [&](int r) {
       grads.ask(grad_y, r);
-      if constexpr (kSeams) {
+      if constexpr (kFused) {
 #pragma unroll
         for (int e = 0; e < kStride; ++e) inputs.ask(sink, r * kStride + e);
       }

@@ -1,7 +1,5 @@
 #include "fusedsc/backward/depthwise/depthwise_kernels.h"
-#include "fusedsc/backward/depthwise/rows/depthwise_input_kernel.h"
-#include "fusedsc/backward/depthwise/rows/depthwise_passes.h"
-#include "fusedsc/common/gpu/sums/partials_launch.h"
+#include "fusedsc/backward/depthwise/rows/depthwise_gradient_arguments.h"
 #include "fusedsc/common/gpu/vendor/following_kernel.h"
 
 namespace fusedsc::gpu {
@@ -9,12 +7,12 @@ namespace {
 
 using InputInstance = DepthwiseInputPass::Instance;
 
-template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, int kBlocks, bool kSeams>
+template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, int kBlocks, bool kFused>
 FUSEDSC_KERNEL(kItemThreads, kBlocks)
 input_rows_kernel(DepthwiseInputGradientParameters parameters) {
   wait_for_previous_kernel();
   if (parameters.work.is_short()) let_next_kernel_start();
-  DepthwiseInputGradientRows<T, kKernel, kStride, kChannels, kColumns, kAhead, kSeams>::run(parameters);
+  DepthwiseInputGradientRows<T, kKernel, kStride, kChannels, kColumns, kAhead, kFused>::run(parameters);
 }
 
 template <class T, int kChannels, int kColumns>
@@ -24,21 +22,21 @@ input_taps_kernel(DepthwiseInputGradientParameters parameters) {
   depthwise_input_gradient_taps<T, kChannels, kColumns>(parameters);
 }
 
-/// Whole periods must be as long with seams, where fewer rows ahead may have to do.
+/// Whole periods must be as long with fusion, where fewer rows ahead may have to do.
 template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, int kBlocks = 4,
-          int kSeamsAhead = kAhead, int kSeamsBlocks = 2>
+          int kFusedAhead = kAhead, int kFusedBlocks = 2>
 constexpr InputInstance input_rows(DataType dtype) {
   constexpr int kLive = (kKernel - 1) / kStride + 1;
   constexpr int kRows = rows_ahead<T, kChannels, kKernel>(kStride, kAhead);
-  constexpr int kSeamsRows = rows_ahead<T, kChannels, kKernel>(kStride, kSeamsAhead);
+  constexpr int kFusedRows = rows_ahead<T, kChannels, kKernel>(kStride, kFusedAhead);
   constexpr int kPeriod = kRowsInMemory<T, kChannels, kKernel> ? 1 : common_multiple(kLive, kRows + 1);
   InputInstance instance{dtype, kKernel, kStride, {kChannels, kColumns, kPeriod}};
   instance.plain = input_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kRows, kBlocks, false>;
   instance.plain_memory = DepthwiseInputGradientRows<T, kKernel, kStride, kChannels, kColumns, kRows, false>::kBytes;
-  if constexpr (kSeamsBlocks > 0) {
-    instance.seams = input_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kSeamsRows, kSeamsBlocks, true>;
-    instance.seams_memory =
-        DepthwiseInputGradientRows<T, kKernel, kStride, kChannels, kColumns, kSeamsRows, true>::kBytes;
+  if constexpr (kFusedBlocks > 0) {
+    instance.fused = input_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kFusedRows, kFusedBlocks, true>;
+    instance.fused_memory =
+        DepthwiseInputGradientRows<T, kKernel, kStride, kChannels, kColumns, kFusedRows, true>::kBytes;
   }
   return instance;
 }
@@ -55,10 +53,10 @@ const InputInstance kInputInstances[] = {
     // kernel, stride, channels, columns, ahead
     input_rows<Float16, 3, 1, 2, 4, 2>(DataType::float16),
     input_rows<Float16, 3, 1, 1, 2, 2>(DataType::float16),
-    input_rows<Float16, 3, 2, 4, 1, 3, 5, 3, kWideSeamsBlocks>(DataType::float16),
-    input_rows<Float16, 3, 2, 2, 2, 3, 4, 3, kWideSeamsBlocks>(DataType::float16),
+    input_rows<Float16, 3, 2, 4, 1, 3, 5, 3, kWideFusedBlocks>(DataType::float16),
+    input_rows<Float16, 3, 2, 2, 2, 3, 4, 3, kWideFusedBlocks>(DataType::float16),
     input_rows<Float16, 3, 2, 1, 1, 1>(DataType::float16),
-    input_rows<Float16, 5, 1, 2, 4, 4, 3, 4, kWideSeamsBlocks>(DataType::float16),
+    input_rows<Float16, 5, 1, 2, 4, 4, 3, 4, kWideFusedBlocks>(DataType::float16),
     input_rows<Float16, 5, 1, 1, 2, 0>(DataType::float16),
     input_rows<Float16, 5, 2, 2, 2, 2>(DataType::float16),
     input_rows<Float16, 5, 2, 1, 1, 2>(DataType::float16),
@@ -66,22 +64,22 @@ const InputInstance kInputInstances[] = {
     input_taps<Float16, 1, 4>(DataType::float16),
     input_rows<BFloat16, 3, 1, 2, 4, 2>(DataType::bfloat16),
     input_rows<BFloat16, 3, 1, 1, 2, 2>(DataType::bfloat16),
-    input_rows<BFloat16, 3, 2, 4, 1, 3, 5, 3, kWideSeamsBlocks>(DataType::bfloat16),
-    input_rows<BFloat16, 3, 2, 2, 2, 3, 4, 3, kWideSeamsBlocks>(DataType::bfloat16),
+    input_rows<BFloat16, 3, 2, 4, 1, 3, 5, 3, kWideFusedBlocks>(DataType::bfloat16),
+    input_rows<BFloat16, 3, 2, 2, 2, 3, 4, 3, kWideFusedBlocks>(DataType::bfloat16),
     input_rows<BFloat16, 3, 2, 1, 1, 1>(DataType::bfloat16),
-    input_rows<BFloat16, 5, 1, 2, 4, 4, 3, 4, kWideSeamsBlocks>(DataType::bfloat16),
+    input_rows<BFloat16, 5, 1, 2, 4, 4, 3, 4, kWideFusedBlocks>(DataType::bfloat16),
     input_rows<BFloat16, 5, 1, 1, 2, 0>(DataType::bfloat16),
     input_rows<BFloat16, 5, 2, 2, 2, 2>(DataType::bfloat16),
     input_rows<BFloat16, 5, 2, 1, 1, 2>(DataType::bfloat16),
     input_rows<BFloat16, 7, 2, 1, 1, 1, 3>(DataType::bfloat16),
     input_taps<BFloat16, 1, 4>(DataType::bfloat16),
-    input_rows<float, 3, 1, 2, 4, 2, 4, 2, kWideSeamsBlocks>(DataType::float32),
+    input_rows<float, 3, 1, 2, 4, 2, 4, 2, kWideFusedBlocks>(DataType::float32),
     input_rows<float, 3, 1, 1, 2, 2>(DataType::float32),
-    input_rows<float, 3, 2, 4, 1, 1, 4, 1, kWideSeamsBlocks>(DataType::float32),
+    input_rows<float, 3, 2, 4, 1, 1, 4, 1, kWideFusedBlocks>(DataType::float32),
     input_rows<float, 3, 2, 1, 1, 1>(DataType::float32),
     input_rows<float, 5, 1, 2, 2, 4>(DataType::float32),
     input_rows<float, 5, 1, 1, 2, 4>(DataType::float32),
-    input_rows<float, 5, 2, 2, 2, 2, 4, 2, kWideSeamsBlocks>(DataType::float32),
+    input_rows<float, 5, 2, 2, 2, 2, 4, 2, kWideFusedBlocks>(DataType::float32),
     input_rows<float, 5, 2, 1, 1, 2>(DataType::float32),
     input_rows<float, 7, 1, 1, 2, 6, 3>(DataType::float32),
     input_rows<float, 7, 2, 1, 1, 3, 3>(DataType::float32),
@@ -92,7 +90,7 @@ const InputInstance kInputInstances[] = {
 };
 
 InputInstance::Kernel InputInstance::*kernel_for(const DepthwiseBackwardArguments& a) {
-  return a.prologue || a.gradient_prologue || a.grad_add ? &InputInstance::seams : &InputInstance::plain;
+  return a.prologue || a.gradient_prologue || a.grad_add ? &InputInstance::fused : &InputInstance::plain;
 }
 
 DepthwiseWanted<DepthwiseInputGradientParameters> wanted_of(const DepthwiseBackwardArguments& a) {
@@ -139,47 +137,20 @@ Config depthwise_rows_input_prior(const DepthwiseBackwardArguments& a) {
 
 DepthwiseInputPass::DepthwiseInputPass(const DepthwiseBackwardArguments& a, const Instance& instance)
     : instance_(&instance), kernel_(instance_->*kernel_for(a)) {
-  const std::int64_t stride = std::max(instance_->stride, 1);
-  const bool whole_strides = a.window.padding.left % a.window.stride[1] == 0;
-  join_columns_ = whole_strides && columns_join(instance_->tile.columns * stride, a.grad_x);
-  // A specialised kernel's items are made of whole strides of the padded input.
-  const auto blocks = [&](std::int64_t size, std::int64_t padding) {
-    return instance_->stride == 0 || size == 0 ? size : (size + padding - 1) / stride + 1 - padding / stride;
-  };
-  const DepthwiseGrid grid{a.x.sizes[0],
-                           a.x.sizes[1],
-                           blocks(a.x.sizes[2], a.window.padding.top),
-                           blocks(a.x.sizes[3], a.window.padding.left),
-                           static_cast<std::int64_t>(size_of(a.x.dtype)),
-                           a.grad_y.strides[1] < a.grad_y.strides[3],
-                           overlap_of(*instance_)};
-  memory_ = kernel_ == instance_->plain ? instance_->plain_memory : instance_->seams_memory;
+  join_columns_ = input_columns_join(a, std::int64_t{instance_->tile.columns} * std::max(instance_->stride, 1));
+  const DepthwiseGrid grid = input_grid_of(a, instance_->stride, overlap_of(*instance_));
+  memory_ = kernel_ == instance_->plain ? instance_->plain_memory : instance_->fused_memory;
   if (a.sums) memory_ = std::max(memory_, bytes_of_block_sums(a.x.dtype, 2 * instance_->tile.channels));
   work_ = plan_depthwise_work(grid, instance_->tile, resident_blocks(kernel_, kItemThreads, memory_));
 }
 
 void* DepthwiseInputPass::take_partials(const DepthwiseBackwardArguments& a, Arena& arena) const {
-  return a.sums ? take_partial_sums(arena, a.x.dtype, work_, 2, a.x.sizes[1]) : nullptr;
+  return take_input_partials(a, work_, arena);
 }
 
 void DepthwiseInputPass::run(const DepthwiseBackwardArguments& a, const Execution& execution) const {
   Arena arena(execution.workspace);
-  DepthwiseInputGradientParameters p;
-  p.grad_y = a.grad_y;
-  p.weight = a.weight;
-  if (a.prologue) p.x = a.x;
-  p.grad_add = a.grad_add;
-  p.gradient_prologue = prologue_of(a.gradient_prologue);
-  p.prologue = prologue_of(a.prologue);
-  p.mean = a.sums.mean.data;
-  p.grad_x = a.grad_x;
-  p.partials = take_partials(a, arena);
-  p.shape = depthwise_shape(a.x.sizes, a.grad_y.sizes, a.window);
-  p.shape.channels = static_cast<int>(a.x.sizes[1]);
-  p.work = work_;
-  p.stride_height = Divisor(static_cast<std::uint32_t>(a.window.stride[0]));
-  p.stride_width = Divisor(static_cast<std::uint32_t>(a.window.stride[1]));
-  p.join_columns = join_columns_;
+  const DepthwiseInputGradientParameters p = input_parameters_of(a, work_, join_columns_, take_partials(a, arena));
   launch_following(kDepthwiseBackward, kernel_, work_.blocks(), kItemThreads, execution.stream, p, memory_);
   if (!a.sums) return;
   launch_gradient_sums(kDepthwiseBackward, p.partials, work_.splits, a.sums, a.x, execution.stream);

@@ -112,6 +112,7 @@ std::span<const BackwardKernel> depthwise_input_kernels() {
       forward<depthwise_rows>("forward_gpu_rows"),
       forward<depthwise_windows>("forward_gpu_windows"),
       forward<depthwise_taps>("forward_gpu_taps"),
+      depthwise_generated_input(),
   };
   return kernels;
 }
@@ -124,6 +125,7 @@ std::span<const BackwardKernel> depthwise_weight_kernels() {
       hopper::depthwise_tiles_weight(),
 #endif
       depthwise_rows_weight(),           depthwise_windows_weight(),         depthwise_taps_weight(),
+      depthwise_generated_weight(),
   };
   return kernels;
 }

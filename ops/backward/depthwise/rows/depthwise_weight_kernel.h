@@ -34,15 +34,15 @@ FUSEDSC_DEVICE void leave_weight_gradient(const DepthwiseWeightGradientParameter
 }
 
 /// Rows of x meet the rows of grad_y whose windows cover them; those stay in rotating registers, the sums in others.
-template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, bool kSeams>
+template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, bool kFused>
 struct DepthwiseWeightGradientRows {
   using A = Accumulator<T>;
   static constexpr int kTaps = kKernel * kKernel, kInputColumns = (kColumns - 1) * kStride + kKernel;
   static constexpr int kLive = (kKernel - 1) / kStride + 1;
   static constexpr int kPeriod = common_multiple(kLive * kStride, kAhead + 1);
   static constexpr bool kInMemory = kRowsInMemory<T, kChannels, kKernel>;
-  using InputSource = ActivationSource<T, kChannels, kInputColumns, kSeams, kInMemory>;
-  using GradSource = GradientSource<T, kChannels, kColumns, kSeams, kInMemory>;
+  using InputSource = ActivationSource<T, kChannels, kInputColumns, kFused, kInMemory>;
+  using GradSource = GradientSource<T, kChannels, kColumns, kFused, kInMemory>;
   using Inputs = RowsAhead<InputSource, kAhead>;
   using Grads = RowsAhead<GradSource, kAhead>;
 

@@ -1,7 +1,5 @@
 #include "fusedsc/backward/depthwise/depthwise_kernels.h"
-#include "fusedsc/backward/depthwise/rows/depthwise_passes.h"
-#include "fusedsc/backward/depthwise/rows/depthwise_weight_kernel.h"
-#include "fusedsc/common/gpu/sums/partials_launch.h"
+#include "fusedsc/backward/depthwise/rows/depthwise_gradient_arguments.h"
 #include "fusedsc/common/gpu/vendor/following_kernel.h"
 
 namespace fusedsc::gpu {
@@ -9,12 +7,12 @@ namespace {
 
 using WeightInstance = DepthwiseWeightPass::Instance;
 
-template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, int kBlocks, bool kSeams>
+template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, int kBlocks, bool kFused>
 FUSEDSC_KERNEL(kItemThreads, kBlocks)
 weight_rows_kernel(DepthwiseWeightGradientParameters parameters) {
   wait_for_previous_kernel();
   let_next_kernel_start();
-  DepthwiseWeightGradientRows<T, kKernel, kStride, kChannels, kColumns, kAhead, kSeams>::run(parameters);
+  DepthwiseWeightGradientRows<T, kKernel, kStride, kChannels, kColumns, kAhead, kFused>::run(parameters);
 }
 
 constexpr int kTapGroup = 4;
@@ -28,7 +26,7 @@ weight_taps_kernel(DepthwiseWeightGradientParameters parameters) {
 }
 
 template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, int kBlocks = 4,
-          int kSeamsBlocks = 2>
+          int kFusedBlocks = 2>
 constexpr WeightInstance weight_rows(DataType dtype) {
   constexpr int kRows = rows_ahead<T, kChannels, kKernel>(kStride, kAhead);
   constexpr int kPeriod = kRowsInMemory<T, kChannels, kKernel> ? 1 : forward_period(kKernel, kStride, kRows);
@@ -36,9 +34,9 @@ constexpr WeightInstance weight_rows(DataType dtype) {
   WeightInstance instance{dtype, kKernel, kStride, {kChannels, kColumns, kPeriod, kLeastWidth}};
   instance.plain = weight_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kRows, kBlocks, false>;
   instance.plain_memory = DepthwiseWeightGradientRows<T, kKernel, kStride, kChannels, kColumns, kRows, false>::kBytes;
-  if constexpr (kSeamsBlocks > 0) {
-    instance.seams = weight_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kRows, kSeamsBlocks, true>;
-    instance.seams_memory = DepthwiseWeightGradientRows<T, kKernel, kStride, kChannels, kColumns, kRows, true>::kBytes;
+  if constexpr (kFusedBlocks > 0) {
+    instance.fused = weight_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kRows, kFusedBlocks, true>;
+    instance.fused_memory = DepthwiseWeightGradientRows<T, kKernel, kStride, kChannels, kColumns, kRows, true>::kBytes;
   }
   return instance;
 }
@@ -51,33 +49,33 @@ constexpr WeightInstance weight_taps(DataType dtype) {
 
 const WeightInstance kWeightInstances[] = {
     // kernel, stride, channels, columns, ahead
-    weight_rows<Float16, 3, 1, 4, 4, 2, 4, kWideSeamsBlocks>(DataType::float16),
+    weight_rows<Float16, 3, 1, 4, 4, 2, 4, kWideFusedBlocks>(DataType::float16),
     weight_rows<Float16, 3, 1, 2, 4, 2>(DataType::float16),
     weight_rows<Float16, 3, 1, 1, 2, 2, 3>(DataType::float16),
-    weight_rows<Float16, 3, 2, 4, 2, 3, 4, kWideSeamsBlocks>(DataType::float16),
+    weight_rows<Float16, 3, 2, 4, 2, 3, 4, kWideFusedBlocks>(DataType::float16),
     weight_rows<Float16, 3, 2, 2, 2, 3>(DataType::float16),
     weight_rows<Float16, 3, 2, 1, 2, 1, 3>(DataType::float16),
     weight_rows<Float16, 5, 1, 2, 6, 4, 3, 0>(DataType::float16),
-    weight_rows<Float16, 5, 1, 2, 4, 4, 3, kWideSeamsBlocks>(DataType::float16),
+    weight_rows<Float16, 5, 1, 2, 4, 4, 3, kWideFusedBlocks>(DataType::float16),
     weight_rows<Float16, 5, 1, 1, 4, 0, 2>(DataType::float16),
     weight_rows<Float16, 5, 2, 2, 2, 5>(DataType::float16),
     weight_rows<Float16, 5, 2, 1, 2, 1, 2>(DataType::float16),
     weight_rows<Float16, 7, 2, 1, 1, 1, 2>(DataType::float16),
     weight_taps<Float16, 1>(DataType::float16),
-    weight_rows<BFloat16, 3, 1, 4, 4, 2, 4, kWideSeamsBlocks>(DataType::bfloat16),
+    weight_rows<BFloat16, 3, 1, 4, 4, 2, 4, kWideFusedBlocks>(DataType::bfloat16),
     weight_rows<BFloat16, 3, 1, 2, 4, 2>(DataType::bfloat16),
     weight_rows<BFloat16, 3, 1, 1, 2, 2, 3>(DataType::bfloat16),
-    weight_rows<BFloat16, 3, 2, 4, 2, 3, 4, kWideSeamsBlocks>(DataType::bfloat16),
+    weight_rows<BFloat16, 3, 2, 4, 2, 3, 4, kWideFusedBlocks>(DataType::bfloat16),
     weight_rows<BFloat16, 3, 2, 2, 2, 3>(DataType::bfloat16),
     weight_rows<BFloat16, 3, 2, 1, 2, 1, 3>(DataType::bfloat16),
     weight_rows<BFloat16, 5, 1, 2, 6, 4, 3, 0>(DataType::bfloat16),
-    weight_rows<BFloat16, 5, 1, 2, 4, 4, 3, kWideSeamsBlocks>(DataType::bfloat16),
+    weight_rows<BFloat16, 5, 1, 2, 4, 4, 3, kWideFusedBlocks>(DataType::bfloat16),
     weight_rows<BFloat16, 5, 1, 1, 4, 0, 2>(DataType::bfloat16),
     weight_rows<BFloat16, 5, 2, 2, 2, 5>(DataType::bfloat16),
     weight_rows<BFloat16, 5, 2, 1, 2, 1, 2>(DataType::bfloat16),
     weight_rows<BFloat16, 7, 2, 1, 1, 1, 2>(DataType::bfloat16),
     weight_taps<BFloat16, 1>(DataType::bfloat16),
-    weight_rows<float, 3, 1, 2, 4, 5, 4, kWideSeamsBlocks>(DataType::float32),
+    weight_rows<float, 3, 1, 2, 4, 5, 4, kWideFusedBlocks>(DataType::float32),
     weight_rows<float, 3, 1, 1, 2, 2>(DataType::float32),
     weight_rows<float, 3, 2, 4, 1, 3>(DataType::float32),
     weight_rows<float, 3, 2, 1, 2, 1>(DataType::float32),
@@ -93,10 +91,8 @@ const WeightInstance kWeightInstances[] = {
 };
 
 WeightInstance::Kernel WeightInstance::*kernel_for(const DepthwiseBackwardArguments& a) {
-  return a.prologue || a.gradient_prologue ? &WeightInstance::seams : &WeightInstance::plain;
+  return a.prologue || a.gradient_prologue ? &WeightInstance::fused : &WeightInstance::plain;
 }
-
-int taps_of(const Window& window) { return static_cast<int>(window.kernel[0] * window.kernel[1]); }
 
 DepthwiseWanted<DepthwiseWeightGradientParameters> wanted_of(const DepthwiseBackwardArguments& a) {
   return {kernel_for(a), a.x.dtype, a.window, multiplier_of(a),
@@ -145,38 +141,20 @@ DepthwiseWeightPass::DepthwiseWeightPass(const DepthwiseBackwardArguments& a, co
   if (instance_->kernel == 0) {
     tap_groups_ = a.window.kernel[0] * ((a.window.kernel[1] + kTapGroup - 1) / kTapGroup);
   }
-  const DepthwiseGrid grid{a.grad_y.sizes[0],
-                           a.grad_y.sizes[1],
-                           a.grad_y.sizes[2],
-                           a.grad_y.sizes[3],
-                           static_cast<std::int64_t>(size_of(a.x.dtype)),
-                           a.grad_y.strides[1] < a.grad_y.strides[3],
-                           overlap_of(*instance_),
-                           true};
+  const DepthwiseGrid grid = weight_grid_of(a, overlap_of(*instance_));
   const int values = instance_->tile.channels * (instance_->kernel * instance_->kernel + 1);
-  memory_ = std::max(kernel_ == instance_->plain ? instance_->plain_memory : instance_->seams_memory,
+  memory_ = std::max(kernel_ == instance_->plain ? instance_->plain_memory : instance_->fused_memory,
                      bytes_of_block_sums(a.x.dtype, values));
   work_ = plan_depthwise_work(grid, instance_->tile, resident_blocks(kernel_, kItemThreads, memory_));
 }
 
 void* DepthwiseWeightPass::take_partials(const DepthwiseBackwardArguments& a, Arena& arena) const {
-  return work_.splits > 1 ? take_partial_sums(arena, a.x.dtype, work_, taps_of(a.window) + 1, a.grad_y.sizes[1])
-                          : nullptr;
+  return take_weight_partials(a, work_, arena);
 }
 
 void DepthwiseWeightPass::run(const DepthwiseBackwardArguments& a, const Execution& execution) const {
   Arena arena(execution.workspace);
-  DepthwiseWeightGradientParameters p;
-  p.x = a.x;
-  p.grad_y = a.grad_y;
-  p.prologue = prologue_of(a.prologue);
-  p.gradient_prologue = prologue_of(a.gradient_prologue);
-  p.partials = take_partials(a, arena);
-  p.grad_weight = a.grad_weight;
-  p.grad_bias = a.grad_bias.data;
-  p.shape = depthwise_shape(a.x.sizes, a.grad_y.sizes, a.window);
-  p.work = work_;
-  p.by_tap_groups = Divisor(static_cast<std::uint32_t>(tap_groups_));
+  const DepthwiseWeightGradientParameters p = weight_parameters_of(a, work_, tap_groups_, take_partials(a, arena));
   launch_following(kDepthwiseBackward, kernel_, work_.blocks() * tap_groups_, kItemThreads, execution.stream, p,
                    memory_);
   if (p.partials == nullptr) return;

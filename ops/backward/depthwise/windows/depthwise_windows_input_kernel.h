@@ -33,9 +33,9 @@ struct DepthwiseWindowsInputParameters {
   WindowSums sums;  ///< with several classes of columns
 };
 
-/// kClasses: of columns, several. Their elements are put in order in shared memory before they are finished. kSeams: of
+/// kClasses: of columns, several. Their elements are put in order in shared memory before they are finished. kFused: of
 /// x and grad_x; those of grad_y are seen to as it is brought.
-template <class T, bool kClasses, bool kSeams>
+template <class T, bool kClasses, bool kFused>
 FUSEDSC_DEVICE void depthwise_windows_input(const DepthwiseWindowsInputParameters& p) {
   using A = Accumulator<T>;
   const DepthwiseInputGradientParameters& of = p.of;
@@ -46,7 +46,7 @@ FUSEDSC_DEVICE void depthwise_windows_input(const DepthwiseWindowsInputParameter
   const int channel = share.channel(of.work, 1), first_output = share.first_channel(of.work, 1) * shape.multiplier;
   const bool idle = share.is_idle(of.work, channel, shape.channels);
   const int safe_channel = idle ? 0 : channel;
-  InputGradientSink<T, 1, kWindowColumns, kSeams> sink(of, safe_channel);
+  InputGradientSink<T, 1, kWindowColumns, kFused> sink(of, safe_channel);
   A* const weights = static_cast<A*>(shared_memory());
   A* const tile = weights + p.weights.size();
   A* const sums = tile + p.places.size() + share.channel_lane * p.sums.plane;
@@ -74,7 +74,7 @@ FUSEDSC_DEVICE void depthwise_windows_input(const DepthwiseWindowsInputParameter
     T* const image = elements_of<T>(of.grad_x) + of.grad_x.offset(position.image, safe_channel, 0, 0);
     // The sink, at columns of a row of which the image or the tile has those in [begin, end).
     const auto aim = [&](int row, int column, int begin, int end) {
-      if constexpr (kSeams) sink.aim(position.image, row, 1, 0, column);
+      if constexpr (kFused) sink.aim(position.image, row, 1, 0, column);
       sink.row = row;
       sink.begin = row;
       sink.end = row + 1;

@@ -9,31 +9,31 @@ namespace fusedsc::gpu {
 namespace {
 
 /// At a time, of one multiprocessor.
-template <bool kSeams>
-constexpr int kBlocks = kSeams ? 2 : 3;
+template <bool kFused>
+constexpr int kBlocks = kFused ? 2 : 3;
 
-template <class T, bool kClasses, bool kSeams>
-FUSEDSC_KERNEL(kWindowThreads, (kWindowBlocks<T, kBlocks<kSeams>>))
+template <class T, bool kClasses, bool kFused>
+FUSEDSC_KERNEL(kWindowThreads, (kWindowBlocks<T, kBlocks<kFused>>))
 depthwise_windows_input_kernel(DepthwiseWindowsInputParameters parameters) {
   wait_for_previous_kernel();
-  depthwise_windows_input<T, kClasses, kSeams>(parameters);
+  depthwise_windows_input<T, kClasses, kFused>(parameters);
 }
 
 using InputKernel = void (*)(DepthwiseWindowsInputParameters);
 
-template <bool kClasses, bool kSeams>
+template <bool kClasses, bool kFused>
 InputKernel kernel_for(DataType dtype) {
   switch (dtype) {
-    case DataType::float32: return depthwise_windows_input_kernel<float, kClasses, kSeams>;
-    case DataType::float64: return depthwise_windows_input_kernel<double, kClasses, kSeams>;
-    case DataType::float16: return depthwise_windows_input_kernel<Float16, kClasses, kSeams>;
-    case DataType::bfloat16: return depthwise_windows_input_kernel<BFloat16, kClasses, kSeams>;
+    case DataType::float32: return depthwise_windows_input_kernel<float, kClasses, kFused>;
+    case DataType::float64: return depthwise_windows_input_kernel<double, kClasses, kFused>;
+    case DataType::float16: return depthwise_windows_input_kernel<Float16, kClasses, kFused>;
+    case DataType::bfloat16: return depthwise_windows_input_kernel<BFloat16, kClasses, kFused>;
   }
   return nullptr;
 }
 
-InputKernel kernel_for(DataType dtype, bool has_classes, bool has_seams) {
-  if (has_seams) return has_classes ? kernel_for<true, true>(dtype) : kernel_for<false, true>(dtype);
+InputKernel kernel_for(DataType dtype, bool has_classes, bool has_fusion) {
+  if (has_fusion) return has_classes ? kernel_for<true, true>(dtype) : kernel_for<false, true>(dtype);
   return has_classes ? kernel_for<true, false>(dtype) : kernel_for<false, false>(dtype);
 }
 

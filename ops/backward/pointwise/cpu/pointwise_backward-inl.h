@@ -15,8 +15,8 @@
 #include "fusedsc/backward/pointwise.h"
 #include "fusedsc/forward/pointwise/cpu/gemm-inl.h"
 #include "fusedsc/forward/pointwise/cpu/line_patch-inl.h"
+#include "fusedsc/forward/pointwise/cpu/pointwise_fusion-inl.h"
 #include "fusedsc/forward/pointwise/cpu/pointwise_plan-inl.h"
-#include "fusedsc/forward/pointwise/cpu/pointwise_seams-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fusedsc {

@@ -47,7 +47,7 @@ class PointwiseBackward {
       grad_weight_.emplace(arguments.grad_weight, arguments.groups, Major::kChannelMajor && outputs_ < channels_,
                            by_windows_ ? 1 : std::max<std::int64_t>(lanes_, 1), arena_);
     }
-    seams_.emplace(arguments, tiles_.slices, by_windows_ ? window_tiles_.slices : tiles_.slices, arena_);
+    fusion_.emplace(arguments, tiles_.slices, by_windows_ ? window_tiles_.slices : tiles_.slices, arena_);
   }
 
   std::size_t workspace_bytes() {
@@ -57,7 +57,7 @@ class PointwiseBackward {
   }
 
   void run(const Execution& execution) {
-    seams_->prepare();
+    fusion_->prepare();
     std::vector<PointwiseGradientTile<T, Order>> scratch;
     for (std::int64_t lane = 0; lane < scratch_lanes(); ++lane) scratch.push_back(tile_scratch(arena_));
     const bool grad_x = static_cast<bool>(arguments_.grad_x), grad_weight = static_cast<bool>(arguments_.grad_weight);
@@ -71,7 +71,7 @@ class PointwiseBackward {
       if (by_windows_ && lane < windows_) run_window(lane, mine);
     });
     if (grad_weight_) grad_weight_->finish(execution, tiles_.count > 0);
-    seams_->finish();
+    fusion_->finish();
   }
 
  private:
@@ -110,7 +110,7 @@ class PointwiseBackward {
     // In one of the passes over the positions, and there by one lane.
     const bool bias = task.grad_weight == static_cast<bool>(arguments_.grad_weight) && task.channels.begin == 0;
     for (std::int64_t s = slices.begin; s < slices.end; ++s) {
-      const auto vectors = seams_->of_slice(s, task.grad_x, bias, task.outputs);
+      const auto vectors = fusion_->of_slice(s, task.grad_x, bias, task.outputs);
       const Range mine = tiles.tiles_of(s);
       for (std::int64_t i = mine.begin; i < mine.end; ++i) {
         prefetcher.clear();
@@ -133,7 +133,7 @@ class PointwiseBackward {
   bool by_windows_ = false;
   PointwiseGradientTask window_;  ///< no lane's is larger
   std::optional<WeightGradient<T>> grad_weight_;
-  std::optional<BackwardSeams<T, PointwiseBackwardArguments>> seams_;
+  std::optional<BackwardFusion<T, PointwiseBackwardArguments>> fusion_;
 };
 
 template <class T>

@@ -12,44 +12,44 @@ constexpr const char* kName = "pointwise_conv2d_backward";
 
 using Instance = FragmentInstance<PointwiseInputGradientParameters>;
 
-template <class T, class Tile, FragmentSeams kSeams>
+template <class T, class Tile, FragmentFusion kFusion>
 struct InputGradient {
-  using Product = FragmentProduct<T, Tile, true, kSeams>;
-  using Sink = PointwiseInputGradientSink<T, FragmentSweep<Tile>, kSeams != FragmentSeams::none,
-                                          kSeams == FragmentSeams::clamps>;
+  using Product = FragmentProduct<T, Tile, true, kFusion>;
+  using Sink = PointwiseInputGradientSink<T, FragmentSweep<Tile>, kFusion != FragmentFusion::none,
+                                          kFusion == FragmentFusion::clamps>;
 
   static std::size_t memory_bytes(int depth, bool has_other) {
     return Product::template memory_bytes<Sink>(depth, has_other);
   }
 };
 
-template <class T, class Tile, int kBlocks, FragmentSeams kSeams>
+template <class T, class Tile, int kBlocks, FragmentFusion kFusion>
 FUSEDSC_KERNEL(kMatrixThreads, kBlocks)
 input_fragments_kernel(PointwiseInputGradientParameters parameters) {
-  using Kernel = InputGradient<T, Tile, kSeams>;
+  using Kernel = InputGradient<T, Tile, kFusion>;
   Kernel::Product::template run<typename Kernel::Sink>(parameters);
 }
 
-template <class T, class Tile, int kBlocks, FragmentSeams kSeams>
+template <class T, class Tile, int kBlocks, FragmentFusion kFusion>
 void add_kernel(Instance& to) {
-  constexpr int kPlace = static_cast<int>(kSeams);
-  if constexpr (kWaveProducts) to.kernels[kPlace] = input_fragments_kernel<T, Tile, kBlocks, kSeams>;
-  to.memory[kPlace] = InputGradient<T, Tile, kSeams>::memory_bytes;
+  constexpr int kPlace = static_cast<int>(kFusion);
+  if constexpr (kWaveProducts) to.kernels[kPlace] = input_fragments_kernel<T, Tile, kBlocks, kFusion>;
+  to.memory[kPlace] = InputGradient<T, Tile, kFusion>::memory_bytes;
 }
 
-/// kAll: there is a kernel for any seams, too.
-template <class T, int kPositionTiles, int kColumns, int kParts, int kBlocks, int kSeamBlocks, bool kAll>
+/// kAll: there is a kernel for anything fused, too.
+template <class T, int kPositionTiles, int kColumns, int kParts, int kBlocks, int kFusedBlocks, bool kAll>
 Instance instance(DataType dtype) {
   using Tile = FragmentTile<kPositionTiles, kColumns, kParts>;
   Instance result{dtype, config_of_fragments<Tile>()};
-  add_kernel<T, Tile, kBlocks, FragmentSeams::none>(result);
-  add_kernel<T, Tile, kSeamBlocks, FragmentSeams::clamps>(result);
-  if constexpr (kAll) add_kernel<T, Tile, 2, FragmentSeams::all>(result);
+  add_kernel<T, Tile, kBlocks, FragmentFusion::none>(result);
+  add_kernel<T, Tile, kFusedBlocks, FragmentFusion::clamps>(result);
+  if constexpr (kAll) add_kernel<T, Tile, 2, FragmentFusion::all>(result);
   return result;
 }
 
 const Instance kInstances[] = {
-// tiles of 8 positions, columns, parts; blocks that shall fit a multiprocessor, without seams and with them
+// tiles of 8 positions, columns, parts; blocks that shall fit a multiprocessor, without fusion and with it
 #define FUSEDSC_FRAGMENTS(T, dtype)                                                          \
   instance<T, 2, 32, 1, 7, 5, false>(dtype), instance<T, 4, 32, 1, 5, 4, true>(dtype),       \
       instance<T, 2, 64, 1, 5, 3, true>(dtype), instance<T, 4, 64, 1, 3, 3, false>(dtype),   \
@@ -65,7 +65,7 @@ struct Problem {
   PointwiseProblem product;
 
   explicit Problem(const PointwiseBackwardArguments& a)
-      : needs{a.x.dtype, seams_of(a.prologue || a.gradient_prologue || a.grad_add, {a.prologue.activation}),
+      : needs{a.x.dtype, fusion_of(a.prologue || a.gradient_prologue || a.grad_add, {a.prologue.activation}),
               static_cast<bool>(a.gradient_prologue), static_cast<int>(a.grad_y.sizes[1] / a.groups)},
         product{a.x.dtype,
                 true,
@@ -113,7 +113,7 @@ Plan<PointwiseBackwardArguments> plan_pointwise_input_fragments(const PointwiseB
             PointwiseInputGradientParameters p = planned;
             p.product.activations = activation_matrix(like.grad_y, like.groups, true);
             p.product.weight = weight_matrix(like.weight, like.groups);
-            p.product.seam = gradient_seam(like, true);
+            p.product.prologue = gradient_prologue_of_operand(like, true);
             if (like.prologue) p.x = activation_matrix(like.x, like.groups, true);
             p.grad_add = activation_matrix(like.grad_add, like.groups, true);
             p.grad_x = output_matrix(like.grad_x, like.groups, true);

@@ -1,7 +1,7 @@
 /// Pointwise convolution, weight and bias gradients of 16-bit tensors with neighbouring channels, by warps that read
 /// both tensors as they lie in memory. Of an instruction's columns each lane has a run of neighbouring channels; of k,
 /// positions, any order is right that both tensors have. Two positions' elements become a word by one permutation of
-/// bytes, so that nothing is turned around in shared memory.
+/// bytes, so that nothing is transposed in shared memory.
 #pragma once
 
 #include "fusedsc/backward/pointwise/tiles/pointwise_weight_kernel.h"
@@ -18,11 +18,11 @@ struct WeightFragmentTile {
   static constexpr int kRowRun = kRowRun_, kColumnRun = kColumnRun_, kWarpRows = kWarpRows_,
                        kWarpColumns = kWarpColumns_;
   static constexpr int kSteps = kSteps_, kStages = kStages_;
-  static constexpr int kTeam = kWarpRows * kWarpColumns, kParts = kMatrixThreads / 32 / kTeam;
+  static constexpr int kSliceWarps = kWarpRows * kWarpColumns, kParts = kMatrixThreads / 32 / kSliceWarps;
   static constexpr int kRows = 8 * kRowRun * kWarpRows, kColumns = 8 * kColumnRun * kWarpColumns;
-  static constexpr int kPositions = 16 * kSteps, kDepth = kPositions * kParts;  ///< of a team, of a block
+  static constexpr int kPositions = 16 * kSteps, kDepth = kPositions * kParts;  ///< of a slice, of a block
   static constexpr int kRowTiles = kRowRun / 2, kColumnTiles = kColumnRun;
-  static_assert(kMatrixThreads / 32 % kTeam == 0);
+  static_assert(kMatrixThreads / 32 % kSliceWarps == 0);
 };
 
 /// A strip of neighbouring channels, 8 * kRun of them: a lane's runs of every fourth position, as copied and as read.
@@ -52,13 +52,13 @@ struct FragmentStrip {
   }
 };
 
-/// Coefficients of a seam by channel, of a strip, in shared memory.
+/// Coefficients of a prologue by channel, of a strip, in shared memory.
 struct StripCoefficients {
   const float *scale, *shift, *other_scale;
   Activation activation;
 
   /// On the words of four positions; those that are not there become 0. `channel`: of the first of the lane's.
-  template <class T, int kRun, bool kHasOther, FragmentSeams kActivations>
+  template <class T, int kRun, bool kHasOther, FragmentFusion kActivations>
   FUSEDSC_DEVICE void apply(int channel, int positions, std::uint32_t (&words)[4][kRun / 2],
                             const std::uint32_t (&other)[4][kRun / 2]) const {
 #pragma unroll
@@ -81,8 +81,8 @@ struct StripCoefficients {
           z[s * kRun + 2 * w + 1] = high * scale[c + 1] + more_high;
         }
       }
-      if constexpr (kActivations != FragmentSeams::none) {
-        activate_by<kActivations == FragmentSeams::clamps>(activation, z);
+      if constexpr (kActivations != FragmentFusion::none) {
+        activate_by<kActivations == FragmentFusion::clamps>(activation, z);
       }
 #pragma unroll
       for (int s = 0; s < 2; ++s) {
@@ -96,21 +96,21 @@ struct StripCoefficients {
   }
 };
 
-template <class T, class Tile, FragmentSeams kFused>
+template <class T, class Tile, FragmentFusion kFusion>
 class WeightFragments {
-  static constexpr bool kSeams = kFused != FragmentSeams::none;
+  static constexpr bool kFused = kFusion != FragmentFusion::none;
 
  public:
   /// Stages of both tensors and of the gradient prologue's; coefficients; and in the end sums of all warps.
   FUSEDSC_HOST_DEVICE static constexpr std::size_t memory_bytes(bool has_other) {
     const int stages = Tile::kStages * (has_other ? kStageBytes + kRowsBytes : kStageBytes);
     const int bytes = stages > kExchangeBytes ? stages : kExchangeBytes;
-    return static_cast<std::size_t>(bytes + (kSeams ? kCoefficientBytes : 0));
+    return static_cast<std::size_t>(bytes + (kFused ? kCoefficientBytes : 0));
   }
 
   FUSEDSC_DEVICE static void run(const PointwiseWeightGradientParameters& p) {
-    if constexpr (kSeams) {
-      if (p.grad_y_seam.other.data != nullptr) run_with<true>(p);
+    if constexpr (kFused) {
+      if (p.grad_y_prologue.other.data != nullptr) run_with<true>(p);
       else run_with<false>(p);
     } else {
       run_with<false>(p);
@@ -142,13 +142,13 @@ class WeightFragments {
     const int end = least(p.pixels, begin + p.split_steps * Tile::kDepth);
     const int steps = (end - begin + Tile::kDepth - 1) / Tile::kDepth;
 
-    const int warp = thread_index() / 32, part = warp / Tile::kTeam, member = warp % Tile::kTeam;
+    const int warp = thread_index() / 32, part = warp / Tile::kSliceWarps, member = warp % Tile::kSliceWarps;
     const int warp_row = member / Tile::kWarpColumns, warp_column = member % Tile::kWarpColumns;
     const int lane_row = thread_index() % 32 / 4;
     constexpr int kStage = kStageBytes + (kHasOther ? kRowsBytes : 0);
     auto* const memory = static_cast<unsigned char*>(shared_memory());
     auto* const coefficients =
-        reinterpret_cast<float*>(memory + memory_bytes(kHasOther) - (kSeams ? kCoefficientBytes : 0));
+        reinterpret_cast<float*>(memory + memory_bytes(kHasOther) - (kFused ? kCoefficientBytes : 0));
 
     wait_for_previous_kernel();
     const auto row_place = [&](int stage, int strip, int step) {
@@ -161,23 +161,23 @@ class WeightFragments {
     const auto other_place = [&](int stage, int strip, int step) {
       return row_place(stage, strip, step) + kStageBytes;
     };
-    // Members of a team share its strips out.
+    // Members of a slice share its strips out.
     const auto start = [&](int stage, int step) {
       const int first = begin + step * Tile::kDepth + part * Tile::kPositions;
 #pragma unroll
       for (int strip = 0; strip < Tile::kWarpRows; ++strip) {
-        if (Tile::kTeam > 1 && strip % Tile::kTeam != member) continue;
+        if (Tile::kSliceWarps > 1 && strip % Tile::kSliceWarps != member) continue;
         const int output = first_output + (strip * 8 + lane_row) * Tile::kRowRun;
         start_strip<Tile::kRowRun>(p.grad_y, group, output, p.outputs, first, end,
                                    [&](int i) { return row_place(stage, strip, i); });
         if constexpr (kHasOther) {
-          start_strip<Tile::kRowRun>(p.grad_y_seam.other, group, output, p.outputs, first, end,
+          start_strip<Tile::kRowRun>(p.grad_y_prologue.other, group, output, p.outputs, first, end,
                                      [&](int i) { return other_place(stage, strip, i); });
         }
       }
 #pragma unroll
       for (int strip = 0; strip < Tile::kWarpColumns; ++strip) {
-        if (Tile::kTeam > 1 && (Tile::kWarpRows + strip) % Tile::kTeam != member) continue;
+        if (Tile::kSliceWarps > 1 && (Tile::kWarpRows + strip) % Tile::kSliceWarps != member) continue;
         const int channel = first_channel + (strip * 8 + lane_row) * Tile::kColumnRun;
         start_strip<Tile::kColumnRun>(p.x, group, channel, p.channels, first, end,
                                       [&](int i) { return column_place(stage, strip, i); });
@@ -189,13 +189,14 @@ class WeightFragments {
       commit_copies();
     }
     StripCoefficients of_rows{}, of_columns{};
-    if constexpr (kSeams) {
-      load_coefficients(p.grad_y_seam, group * p.outputs, first_output, p.outputs, Tile::kRows, 3, coefficients);
-      load_coefficients(p.x_seam, group * p.channels, first_channel, p.channels, Tile::kColumns, 2,
+    if constexpr (kFused) {
+      load_coefficients(p.grad_y_prologue, group * p.outputs, first_output, p.outputs, Tile::kRows, 3, coefficients);
+      load_coefficients(p.x_prologue, group * p.channels, first_channel, p.channels, Tile::kColumns, 2,
                         coefficients + 3 * Tile::kRows);
-      of_rows = {coefficients, coefficients + Tile::kRows, coefficients + 2 * Tile::kRows, p.grad_y_seam.activation};
+      of_rows = {coefficients, coefficients + Tile::kRows, coefficients + 2 * Tile::kRows,
+                 p.grad_y_prologue.activation};
       const float* const columns = coefficients + 3 * Tile::kRows;
-      of_columns = {columns, columns + Tile::kColumns, nullptr, p.x_seam.activation};
+      of_columns = {columns, columns + Tile::kColumns, nullptr, p.x_prologue.activation};
       block_barrier();
     }
 
@@ -205,7 +206,7 @@ class WeightFragments {
     int stage = 0;
     for (int step = 0; step < steps; ++step) {
       wait_for_copies<Tile::kStages - 2>();
-      if constexpr (Tile::kTeam > 1) block_barrier();
+      if constexpr (Tile::kSliceWarps > 1) block_barrier();
       const int ahead = step + Tile::kStages - 1;
       if (ahead < steps) start(stage == 0 ? Tile::kStages - 1 : stage - 1, ahead);
       commit_copies();
@@ -214,14 +215,14 @@ class WeightFragments {
         std::uint32_t rows[4][Tile::kRowRun / 2], columns[4][Tile::kColumnRun / 2];
         RowStrip::read(row_place(stage, warp_row, i), rows);
         ColumnStrip::read(column_place(stage, warp_column, i), columns);
-        if constexpr (kSeams) {
+        if constexpr (kFused) {
           const int left = end - (begin + step * Tile::kDepth + part * Tile::kPositions + 16 * i);
           std::uint32_t other[4][Tile::kRowRun / 2];
           if constexpr (kHasOther) RowStrip::read(other_place(stage, warp_row, i), other);
-          of_rows.apply<T, Tile::kRowRun, kHasOther, FragmentSeams::none>((warp_row * 8 + lane_row) * Tile::kRowRun,
-                                                                          left, rows, other);
-          of_columns.apply<T, Tile::kColumnRun, false, kFused>((warp_column * 8 + lane_row) * Tile::kColumnRun, left,
-                                                               columns, columns);
+          of_rows.apply<T, Tile::kRowRun, kHasOther, FragmentFusion::none>((warp_row * 8 + lane_row) * Tile::kRowRun,
+                                                                           left, rows, other);
+          of_columns.apply<T, Tile::kColumnRun, false, kFusion>((warp_column * 8 + lane_row) * Tile::kColumnRun, left,
+                                                                columns, columns);
         }
         if (has_bias) add_bias(rows, bias);
         multiply(rows, columns, sums);
@@ -255,9 +256,9 @@ class WeightFragments {
   }
 
   /// 0 beyond the end.
-  FUSEDSC_DEVICE static void load_coefficients(const PointwiseSeam& seam, int of_group, int first, int all, int count,
-                                               int vectors, float* to) {
-    const void* const from[] = {seam.scale, seam.shift, seam.other_scale};
+  FUSEDSC_DEVICE static void load_coefficients(const PointwisePrologue& prologue, int of_group, int first, int all,
+                                               int count, int vectors, float* to) {
+    const void* const from[] = {prologue.scale, prologue.shift, prologue.other_scale};
 #pragma unroll
     for (int v = 0; v < 3; ++v) {
       if (v >= vectors) break;
@@ -324,7 +325,7 @@ class WeightFragments {
     }
     const int output = first_output + thread_index() % 32 / 4 * Tile::kRowRun;
     const int channel = first_channel + thread_index() % 4 * kUnit;
-    const int mine = thread_index() % (32 * Tile::kTeam);
+    const int mine = thread_index() % (32 * Tile::kSliceWarps);
 #pragma unroll
     for (int u = 0; u < kUnits; ++u) {
       if (Tile::kParts > 1 && u % Tile::kParts != part) continue;
@@ -338,7 +339,7 @@ class WeightFragments {
 #pragma unroll
           for (int q = 0; q < Tile::kParts; ++q) {
             const auto other = *reinterpret_cast<const Aligned<float, 4>*>(
-                exchange + ((u * kUnit + i) / 4 * kMatrixThreads + q * 32 * Tile::kTeam + mine) * 4);
+                exchange + ((u * kUnit + i) / 4 * kMatrixThreads + q * 32 * Tile::kSliceWarps + mine) * 4);
 #pragma unroll
             for (int v = 0; v < 4; ++v) four[v] += other.elements[v];
           }
@@ -377,7 +378,7 @@ class WeightFragments {
       const int strip = row / (8 * Tile::kRowRun), lane_row = row / Tile::kRowRun % 8, i = row % Tile::kRowRun;
       float sum = 0;
       for (int part = 0; part < Tile::kParts; ++part) {
-        const int warp = part * Tile::kTeam + strip * Tile::kWarpColumns;
+        const int warp = part * Tile::kSliceWarps + strip * Tile::kWarpColumns;
         for (int t = 0; t < 4; ++t) sum += memory[(warp * 32 + lane_row * 4 + t) * Tile::kRowRun + i];
       }
       const std::int64_t first = (static_cast<std::int64_t>(split) * p.groups + group) * p.outputs + first_output;

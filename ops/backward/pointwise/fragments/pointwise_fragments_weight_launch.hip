@@ -11,22 +11,22 @@ constexpr const char* kName = "pointwise_conv2d_backward";
 
 using Instance = FragmentInstance<PointwiseWeightGradientParameters>;
 
-template <class T, class Tile, int kBlocks, FragmentSeams kSeams>
+template <class T, class Tile, int kBlocks, FragmentFusion kFusion>
 FUSEDSC_KERNEL(kMatrixThreads, kBlocks)
 weight_fragments_kernel(PointwiseWeightGradientParameters parameters) {
-  WeightFragments<T, Tile, kSeams>::run(parameters);
+  WeightFragments<T, Tile, kFusion>::run(parameters);
 }
 
-template <class T, class Tile, int kBlocks, FragmentSeams kSeams>
+template <class T, class Tile, int kBlocks, FragmentFusion kFusion>
 void add_kernel(Instance& to) {
-  constexpr int kPlace = static_cast<int>(kSeams);
-  if constexpr (kWaveProducts) to.kernels[kPlace] = weight_fragments_kernel<T, Tile, kBlocks, kSeams>;
-  to.memory[kPlace] = [](int, bool has_other) { return WeightFragments<T, Tile, kSeams>::memory_bytes(has_other); };
+  constexpr int kPlace = static_cast<int>(kFusion);
+  if constexpr (kWaveProducts) to.kernels[kPlace] = weight_fragments_kernel<T, Tile, kBlocks, kFusion>;
+  to.memory[kPlace] = [](int, bool has_other) { return WeightFragments<T, Tile, kFusion>::memory_bytes(has_other); };
 }
 
-/// kAll: there is a kernel for any seams, too.
+/// kAll: there is a kernel for anything fused, too.
 template <class T, int kRowRun, int kColumnRun, int kWarpRows, int kWarpColumns, int kSteps, int kStages, int kBlocks,
-          int kSeamBlocks, bool kAll = false>
+          int kFusedBlocks, bool kAll = false>
 Instance instance(DataType dtype) {
   using Tile = WeightFragmentTile<kRowRun, kColumnRun, kWarpRows, kWarpColumns, kSteps, kStages>;
   using enum tuning::Knob;
@@ -36,16 +36,16 @@ Instance instance(DataType dtype) {
                    {depth, Tile::kDepth},
                    {groups, Tile::kParts},
                    {stages, Tile::kStages}}};
-  add_kernel<T, Tile, kBlocks, FragmentSeams::none>(result);
-  add_kernel<T, Tile, kSeamBlocks, FragmentSeams::clamps>(result);
-  if constexpr (kAll) add_kernel<T, Tile, kSeamBlocks, FragmentSeams::all>(result);
+  add_kernel<T, Tile, kBlocks, FragmentFusion::none>(result);
+  add_kernel<T, Tile, kFusedBlocks, FragmentFusion::clamps>(result);
+  if constexpr (kAll) add_kernel<T, Tile, kFusedBlocks, FragmentFusion::all>(result);
   return result;
 }
 
 /// Rows are outputs, columns channels; depth counts positions.
 const Instance kInstances[] = {
 // runs of rows and of columns of a lane; warps along both; steps of 16 positions, stages; blocks that shall fit a
-// multiprocessor, without seams and with them
+// multiprocessor, without fusion and with it
 #define FUSEDSC_FRAGMENTS(T, dtype)                                                                       \
   instance<T, 2, 8, 1, 1, 1, 4, 4, 4>(dtype), instance<T, 8, 2, 1, 1, 1, 4, 4, 4>(dtype),                 \
       instance<T, 4, 8, 1, 1, 1, 4, 4, 3>(dtype), instance<T, 8, 4, 1, 1, 1, 4, 4, 3, true>(dtype),       \
@@ -61,7 +61,7 @@ struct Problem {
   PointwiseProblem product;
 
   explicit Problem(const PointwiseBackwardArguments& a)
-      : needs{a.x.dtype, seams_of(a.prologue || a.gradient_prologue, {a.prologue.activation}),
+      : needs{a.x.dtype, fusion_of(a.prologue || a.gradient_prologue, {a.prologue.activation}),
               static_cast<bool>(a.gradient_prologue), 0},
         product{a.x.dtype,
                 true,
@@ -155,8 +155,8 @@ Plan<PointwiseBackwardArguments> plan_pointwise_weight_fragments(const Pointwise
             PointwiseWeightGradientParameters p = planned;
             p.grad_y = activation_matrix(like.grad_y, like.groups, true);
             p.x = activation_matrix(like.x, like.groups, true);
-            p.grad_y_seam = gradient_seam(like, true);
-            p.x_seam = {like.prologue.scale.data, like.prologue.shift.data, nullptr, like.prologue.activation, {}};
+            p.grad_y_prologue = gradient_prologue_of_operand(like, true);
+            p.x_prologue = {like.prologue.scale.data, like.prologue.shift.data, nullptr, like.prologue.activation, {}};
             p.partials = partials.weight;
             p.bias_partials = partials.bias;
             if (like.grad_weight && p.splits == 1) p.weight = weight_output_matrix(like.grad_weight, like.groups);

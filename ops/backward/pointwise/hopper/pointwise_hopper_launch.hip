@@ -2,11 +2,11 @@
 #include <algorithm>
 
 #include "fusedsc/backward/pointwise/hopper/pointwise_hopper_configs.h"
-#include "fusedsc/backward/pointwise/hopper/pointwise_hopper_exchanged.h"
 #include "fusedsc/backward/pointwise/hopper/pointwise_hopper_parameters.h"
-#include "fusedsc/backward/pointwise/hopper/pointwise_hopper_seam.h"
+#include "fusedsc/backward/pointwise/hopper/pointwise_hopper_prologue_pass.h"
+#include "fusedsc/backward/pointwise/hopper/pointwise_hopper_swap_ab.h"
 #include "fusedsc/backward/pointwise/hopper/pointwise_hopper_transposed.h"
-#include "fusedsc/backward/pointwise/hopper_gradients/pointwise_hopper_gradients.h"
+#include "fusedsc/backward/pointwise/hopper_k_resident/pointwise_hopper_k_resident.h"
 #include "fusedsc/backward/pointwise/hopper_weight/pointwise_hopper_weight.h"
 #include "fusedsc/backward/pointwise/pointwise_kernels.h"
 #include "fusedsc/common/gpu/sums/partials_launch.h"
@@ -24,33 +24,35 @@ using tuning::Configs;
 
 constexpr const char *kName = "pointwise_conv2d_backward", *kKernel = "hopper";
 
-using CutTiles = Tiles<CutTile<1, 32, 2>, CutTile<1, 96, 2>, CutTile<2, 96, 1>, CutTile<2, 192, 1>>;
+using SlicedKTiles = Tiles<SlicedKTile<1, 32, 2>, SlicedKTile<1, 96, 2>, SlicedKTile<2, 96, 1>, SlicedKTile<2, 192, 1>>;
 
 template <class T>
 void append_all(std::vector<PointwiseInstance>& to, DataType dtype) {
   append<T, true, false, EpilogueKind::plain>(to, dtype, PlainTiles());
-  append<T, true, false, EpilogueKind::plain>(to, dtype, PlainCutTiles());
+  append<T, true, false, EpilogueKind::plain>(to, dtype, PlainSlicedKTiles());
   append<T, true, EpilogueKind::plain>(to, dtype, RowsTiles());
   append<T, true, false, EpilogueKind::gradient>(to, dtype, Tiles<Tile<32, 64, 4>, Tile<64, 64, 3>>());
-  append<T, true, false, EpilogueKind::gradient>(to, dtype, CutTiles());
+  append<T, true, false, EpilogueKind::gradient>(to, dtype, SlicedKTiles());
   append<T, true, true, EpilogueKind::gradient>(
       to, dtype, Tiles<Tile<32, 32, 5>, Tile<32, 64, 2>, Tile<32, 64, 4>, Tile<64, 32, 3>, Tile<64, 64, 3>>());
-  append<T, true, true, EpilogueKind::gradient>(to, dtype, CutTiles());
+  append<T, true, true, EpilogueKind::gradient>(to, dtype, SlicedKTiles());
 }
 
 // The input gradient of float32 without and with a gradient prologue.
 using FloatTiles = Tiles<Tile<32, 32, 3>, Tile<32, 32, 4>, Tile<64, 32, 2>>;
-using FloatSeamTiles = Tiles<Tile<32, 32, 3>, Tile<64, 32, 2>, Tile<96, 32, 2>>;
-using FloatCutTiles = Tiles<CutTile<1, 32, 2>, CutTile<1, 96, 2>, CutTile<2, 64, 1>, CutTile<2, 96, 1>>;
-using FloatCutSeamTiles = Tiles<CutTile<1, 64, 2>, CutTile<1, 96, 2>, CutTile<2, 64, 1>, CutTile<2, 96, 1>>;
+using FloatFusedTiles = Tiles<Tile<32, 32, 3>, Tile<64, 32, 2>, Tile<96, 32, 2>>;
+using FloatSlicedKTiles =
+    Tiles<SlicedKTile<1, 32, 2>, SlicedKTile<1, 96, 2>, SlicedKTile<2, 64, 1>, SlicedKTile<2, 96, 1>>;
+using FloatFusedSlicedKTiles =
+    Tiles<SlicedKTile<1, 64, 2>, SlicedKTile<1, 96, 2>, SlicedKTile<2, 64, 1>, SlicedKTile<2, 96, 1>>;
 
 void append_floats(std::vector<PointwiseInstance>& to) {
   constexpr DataType kType = DataType::float32;
   to.insert(to.end(), plain_float_instances().begin(), plain_float_instances().end());
   append<float, true, false, EpilogueKind::gradient>(to, kType, FloatTiles());
-  append<float, true, false, EpilogueKind::gradient>(to, kType, FloatCutTiles());
-  append<float, true, true, EpilogueKind::gradient>(to, kType, FloatSeamTiles());
-  append<float, true, true, EpilogueKind::gradient>(to, kType, FloatCutSeamTiles());
+  append<float, true, false, EpilogueKind::gradient>(to, kType, FloatSlicedKTiles());
+  append<float, true, true, EpilogueKind::gradient>(to, kType, FloatFusedTiles());
+  append<float, true, true, EpilogueKind::gradient>(to, kType, FloatFusedSlicedKTiles());
 }
 
 const std::vector<PointwiseInstance>& instances() {
@@ -68,9 +70,9 @@ const std::vector<PointwiseInstance>& instances() {
 PointwiseCase case_of(const PointwiseBackwardArguments& a) {
   const std::int64_t pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
   PointwiseCase product{{a.x.dtype, true, pixels, a.grad_y.sizes[1], a.x.sizes[1], 1}};
-  set_seams(product, a);
+  set_fusion(product, a);
   product.input_gradient = a.windows.channels == 0;
-  product.turns_weight = a.windows.channels == 0 && can_turn_weight(product, a);
+  product.smem_transposes_weight = a.windows.channels == 0 && can_smem_transpose_weight(product, a);
   product.lays_out = lays_out_in_blocks(a.weight, a.windows);
   product.has_slow_rows = has_slow_rows(a.weight, a.windows, pixels);
   product.is_dense = is_dense(activation_matrix(a.grad_y, 1, true), a.grad_y.sizes[1]) &&
@@ -94,7 +96,7 @@ std::string why_not(const PointwiseBackwardArguments& a) {
   if (has_windows && (size_of(a.x.dtype) != 2 || !suits_weight(a.weight, a.windows))) return kUnsuited;
   if (!a.grad_x) return {};  // the weight gradient has its own conditions, and the general kernels behind it
   const ConstTensorView x = a.prologue ? a.x : ConstTensorView{};
-  const auto suits = [&](const auto& matrix) { return suits_copy_engine(matrix, a.x.dtype); };
+  const auto suits = [&](const auto& matrix) { return suits_tma(matrix, a.x.dtype); };
   const bool lays_out_weight = has_windows || a.x.dtype == DataType::float32;  // and takes any
   if (!suits(activation_matrix(a.grad_y, 1, true)) || (!lays_out_weight && !suits(weight_matrix(a.weight, 1))) ||
       !suits(activation_matrix(a.gradient_prologue.output, 1, true)) || !suits(activation_matrix(x, 1, true)) ||
@@ -137,7 +139,7 @@ class InputPass {
     PointwiseParameters p;
     launch_.fill(case_, p);
     const Memory memory = take_memory(a, arena);
-    set_seams(p, a, memory.partials);
+    set_fusion(p, a, memory.partials);
     const auto map = [&](const auto& matrix, std::int64_t channels, int columns) {
       return map_of(matrix, problem.dtype, channels, problem.pixels, columns);
     };
@@ -152,8 +154,8 @@ class InputPass {
       launch_transposed_weight(kName, a.weight, memory.weight, stream);
       p.weight = map_of(memory.weight, problem.dtype, problem.depth, problem.channels, transposed_pitch(problem.depth),
                         instance.depth, instance.channels);
-    } else if (launch_.turns_weight) {
-      p.weight = map_of_turned(a.weight);
+    } else if (launch_.smem_transposes_weight) {
+      p.weight = map_for_smem_transpose(a.weight);
     } else {
       const ConstTensorView weight = expands(a) ? ConstTensorView(memory.expanded) : a.weight;
       if (expands(a)) gpu::expand_sliding_channels(a.windows, a.weight, memory.expanded, stream);
@@ -168,7 +170,7 @@ class InputPass {
 
  private:
   /// Products of floats have their k innermost.
-  bool transposes() const { return case_.problem.dtype == DataType::float32 && !launch_.turns_weight; }
+  bool transposes() const { return case_.problem.dtype == DataType::float32 && !launch_.smem_transposes_weight; }
   /// TMA wants rows of all channels.
   bool expands(const PointwiseBackwardArguments& a) const { return a.windows.channels > 0 && !launch_.lays_out; }
 
@@ -187,14 +189,14 @@ BackwardPlan plan_of(const InputPass& pass, const PointwiseBackwardArguments& a)
           }};
 }
 
-/// Whether the products' sides are better exchanged.
-bool suits_exchanged(const PointwiseBackwardArguments& a) {
-  return ExchangedInputPass::suits(a) && ExchangedInputPass(a).cost() < InputPass(a).cost();
+/// Whether the products' sides are better swapped.
+bool suits_swap_ab(const PointwiseBackwardArguments& a) {
+  return SwapAbInputPass::suits(a) && SwapAbInputPass(a).cost() < InputPass(a).cost();
 }
 
 BackwardPlan plan_input(const PointwiseBackwardArguments& a) {
-  if (!suits_exchanged(a)) return plan_of(InputPass(a), a);
-  return {0, [pass = ExchangedInputPass(a)](const PointwiseBackwardArguments& like, const Execution& execution) {
+  if (!suits_swap_ab(a)) return plan_of(InputPass(a), a);
+  return {0, [pass = SwapAbInputPass(a)](const PointwiseBackwardArguments& like, const Execution& execution) {
             pass.run(like, execution.stream);
           }};
 }
@@ -203,7 +205,7 @@ BackwardPlan plan_input(const PointwiseBackwardArguments& a) {
 /// each tile of the weight, and are made for a gradient prologue beside it.
 bool forms_activations(const PointwiseBackwardArguments& a) {
   return a.prologue && !a.gradient_prologue && a.grad_weight && !a.grad_bias &&
-         a.x.sizes[1] <= most_seam_outputs(a.x.dtype) && PointwiseWeightPass::suits(a);
+         a.x.sizes[1] <= most_prologue_pass_outputs(a.x.dtype) && PointwiseWeightPass::suits(a);
 }
 
 /// The weight gradient's arguments after the prologue.
@@ -226,7 +228,7 @@ BackwardPlan plan_weight_of_activations(const PointwiseBackwardArguments& a, con
   return {arena.used(), [=](const PointwiseBackwardArguments& like, const Execution& execution) {
             Arena taken(execution.workspace);
             void* activations = take(taken, like);
-            launch_activation_seam(like, activations, execution.stream);
+            launch_activation_prologue(like, activations, execution.stream);
             pass.run(with_activations(like, activations), taken, execution.stream);
           }};
 }
@@ -273,7 +275,7 @@ BackwardPlan plan_both_or_each(const PointwiseBackwardArguments& a, int threads)
 /// input gradient of so many channels that several blocks would apply it to the same elements.
 bool forms_gradient(const PointwiseBackwardArguments& a) {
   const std::int64_t outputs = a.grad_y.sizes[1], channels = a.x.sizes[1];
-  if (!a.gradient_prologue || !a.grad_x || outputs > most_seam_outputs(a.x.dtype)) return false;
+  if (!a.gradient_prologue || !a.grad_x || outputs > most_prologue_pass_outputs(a.x.dtype)) return false;
   if (a.x.dtype == DataType::float32) return outputs >= 96 && channels >= 448;
   return a.grad_weight && outputs >= 320 && channels >= 128 && !PointwiseGradientsPass::suits(a);
 }
@@ -297,7 +299,7 @@ BackwardPlan plan_backward(const PointwiseBackwardArguments& a, int threads) {
   return {arena.used() + rest.workspace_bytes, [=](const PointwiseBackwardArguments& like, const Execution& execution) {
             Arena taken(execution.workspace);
             void* gradient = take(taken, like);
-            launch_gradient_seam(like, gradient, execution.stream);
+            launch_gradient_prologue(like, gradient, execution.stream);
             rest.unchecked_run(with_gradient(like, gradient), rest_of(execution, taken));
           }};
 }
@@ -329,7 +331,7 @@ BackwardPlan plan_with(const PointwiseBackwardArguments& a, const Config& config
 }
 
 Config prior_config(const PointwiseBackwardArguments& a) {
-  if (wants_only_input(a)) return forms_gradient(a) || suits_exchanged(a) ? Config() : InputPass(a).config();
+  if (wants_only_input(a)) return forms_gradient(a) || suits_swap_ab(a) ? Config() : InputPass(a).config();
   if (wants_only_weight(a)) return PointwiseWeightPass(arguments_of_weight(a)).config();
   return {};
 }

@@ -6,8 +6,8 @@
 
 namespace fusedsc::gpu::hopper {
 
-/// Which seams the input gradient has: grad_y is what is multiplied.
-inline void set_seams(PointwiseCase& product, const PointwiseBackwardArguments& a) {
+/// What is fused with the input gradient: grad_y is what is multiplied.
+inline void set_fusion(PointwiseCase& product, const PointwiseBackwardArguments& a) {
   product.prologue = static_cast<bool>(a.gradient_prologue);
   product.kind = a.prologue || a.gradient_prologue || a.grad_add ? EpilogueKind::gradient : EpilogueKind::plain;
   product.has_other = static_cast<bool>(a.gradient_prologue);
@@ -15,19 +15,21 @@ inline void set_seams(PointwiseCase& product, const PointwiseBackwardArguments& 
   product.has_added = static_cast<bool>(a.grad_add);
 }
 
-/// Whether blocks of kernels without seams can turn the weight by themselves (pointwise_hopper_turned.h).
-inline bool can_turn_weight(const PointwiseCase& product, const PointwiseBackwardArguments& a) {
+/// Whether blocks of kernels without fusion can transpose the weight in shared memory
+/// (pointwise_hopper_smem_transpose.h).
+inline bool can_smem_transpose_weight(const PointwiseCase& product, const PointwiseBackwardArguments& a) {
   return a.weight.dtype == DataType::float32 && !product.prologue && product.kind == EpilogueKind::plain &&
-         suits_copy_engine(weight_matrix(a.weight, 1), a.weight.dtype);
+         suits_tma(weight_matrix(a.weight, 1), a.weight.dtype);
 }
 
 /// The weight, for these blocks.
-inline TensorMap map_of_turned(const ConstTensorView& weight) {
-  return map_of(weight.data, weight.dtype, weight.sizes[1], weight.sizes[0], weight.strides[0], kTurned, kTurned);
+inline TensorMap map_for_smem_transpose(const ConstTensorView& weight) {
+  return map_of(weight.data, weight.dtype, weight.sizes[1], weight.sizes[0], weight.strides[0], kTransposed,
+                kTransposed);
 }
 
 /// These, and tensors, for kernels of both layouts; partials: of its sums.
-inline void set_seams(PointwiseParameters& p, const PointwiseBackwardArguments& a, float* partials) {
+inline void set_fusion(PointwiseParameters& p, const PointwiseBackwardArguments& a, float* partials) {
   const GradientPrologue& prologue = a.gradient_prologue;
   p.scale = static_cast<const float*>(prologue.grad_scale.data);
   p.shift = static_cast<const float*>(prologue.offset.data);

@@ -20,15 +20,15 @@ using tuning::Configs;
 constexpr const char *kName = "pointwise_conv2d_backward", *kKernel = "hopper_planes";
 
 template <class T>
-void append_seams(std::vector<PlanesInstance>& to, DataType dtype) {
-  append_seam_planes<T, true, false, EpilogueKind::gradient>(to, dtype);
-  append_seam_planes<T, true, true, EpilogueKind::gradient>(to, dtype);
+void append_fused(std::vector<PlanesInstance>& to, DataType dtype) {
+  append_fused_planes<T, true, false, EpilogueKind::gradient>(to, dtype);
+  append_fused_planes<T, true, true, EpilogueKind::gradient>(to, dtype);
 }
 
 template <class T>
 void append_all(std::vector<PlanesInstance>& to, DataType dtype) {
   append_plain_planes<T, true>(to, dtype);
-  append_seams<T>(to, dtype);
+  append_fused<T>(to, dtype);
 }
 
 const std::vector<PlanesInstance>& instances() {
@@ -36,7 +36,7 @@ const std::vector<PlanesInstance>& instances() {
     std::vector<PlanesInstance> list = plain_float_planes();
     append_all<Float16>(list, DataType::float16);
     append_all<BFloat16>(list, DataType::bfloat16);
-    append_seams<float>(list, DataType::float32);
+    append_fused<float>(list, DataType::float32);
     return list;
   }();
   return all;
@@ -45,9 +45,9 @@ const std::vector<PlanesInstance>& instances() {
 /// Of the input gradient: grad_y is what is multiplied.
 PlanesCase case_of(const PointwiseBackwardArguments& a) {
   PlanesCase product = planes_case(a.grad_y, a.x.sizes[1]);
-  set_seams(product, a);
+  set_fusion(product, a);
   product.input_gradient = true;
-  product.turns_weight = can_turn_weight(product, a);
+  product.smem_transposes_weight = can_smem_transpose_weight(product, a);
   product.lays_out = lays_out_weight(product, a.weight);
   return product;
 }
@@ -78,7 +78,7 @@ class InputPass {
   explicit InputPass(const PointwiseBackwardArguments& a, const Config& config = {})
       : case_(case_of(a)),
         launch_(launch_of(case_, config)),
-        pads_(!transposes() && !launch_.turns_weight && !suits_copy_engine(weight_matrix(a.weight, 1), a.x.dtype)) {}
+        pads_(!transposes() && !launch_.smem_transposes_weight && !suits_tma(weight_matrix(a.weight, 1), a.x.dtype)) {}
 
   Config config() const { return with_family(config_of(launch_), launch_.instance->family); }
 
@@ -101,7 +101,7 @@ class InputPass {
     const Memory memory = take_memory(a, arena);
     PlanesParameters p;
     launch_.fill(case_, p);
-    set_seams(p, a, memory.partials);
+    set_fusion(p, a, memory.partials);
     p.other_rows = a.gradient_prologue.output.data;
     p.x_rows = a.x.data;
     p.added_rows = a.grad_add.data;
@@ -114,8 +114,8 @@ class InputPass {
       launch_transposed_weight(kName, a.weight, memory.transposed, execution.stream);
       p.weight = map_of(memory.transposed, problem.dtype, problem.depth, problem.channels,
                         transposed_pitch(problem.depth), instance.depth, instance.channels);
-    } else if (launch_.turns_weight) {
-      p.weight = map_of_turned(a.weight);
+    } else if (launch_.smem_transposes_weight) {
+      p.weight = map_for_smem_transpose(a.weight);
     } else if (case_.lays_out) {
       p.source = WeightSource(a.weight, {});
     } else {
@@ -130,7 +130,7 @@ class InputPass {
 
  private:
   /// Products of floats have their k innermost.
-  bool transposes() const { return case_.problem.dtype == DataType::float32 && !launch_.turns_weight; }
+  bool transposes() const { return case_.problem.dtype == DataType::float32 && !launch_.smem_transposes_weight; }
 
   PlanesCase case_;
   PlanesLaunch launch_;

@@ -27,7 +27,7 @@ class NarrowWeightPass {
   /// Why it cannot compute the weight gradient, or empty. The device must be Hopper.
   static std::string why_not(const PointwiseBackwardArguments& arguments);
 
-  /// Of arguments that it can compute: positions that come at a time, and teams of warps.
+  /// Of arguments that it can compute: positions that come at a time, and slices of warps.
   static tuning::Configs configs(const PointwiseBackwardArguments& arguments);
 
   /// As the prior has it, or as it was chosen. Throws Unsupported where that does not fit.
@@ -41,8 +41,8 @@ class NarrowWeightPass {
   void run(const PointwiseBackwardArguments& arguments, Arena& arena, void* stream) const;
 
  private:
-  /// With so many teams, and so many positions to a step; false where that does not fit.
-  bool set_cut(const PointwiseBackwardArguments& arguments, int teams, int depth);
+  /// With so many slices, and so many positions to a step; false where that does not fit.
+  bool set_cut(const PointwiseBackwardArguments& arguments, int slices, int depth);
 
   const NarrowInstance* instance_ = nullptr;
   NarrowParameters p_;

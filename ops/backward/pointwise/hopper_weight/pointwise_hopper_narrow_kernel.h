@@ -1,8 +1,8 @@
 /// Pointwise weight gradients on Hopper GPUs where x or grad_y has few channels, 16-bit types in either layout: every
 /// block sees all channels of its positions, so that each element is read once, and of channels_last tensors as runs of
-/// bytes. Teams of warps go their own ways through the positions, each with stages of its own that TMA
-/// fills, and with sums of the whole weight, of which each warp of a team has some rows. A block's teams add their sums
-/// up at the end; if there are several blocks, a second kernel adds theirs (pointwise_hopper_weight_sum.h).
+/// bytes. Slices of warps go their own ways through the positions, each with stages of its own that TMA
+/// fills, and with sums of the whole weight, of which each warp of a slice has some rows. A block's slices add their
+/// sums up at the end; if there are several blocks, a second kernel adds theirs (pointwise_hopper_weight_sum.h).
 #pragma once
 
 #include "fusedsc/backward/pointwise/hopper_weight/pointwise_hopper_weight_tiles.h"
@@ -34,8 +34,8 @@ struct NarrowParameters {
   Divisor by_image_steps;
   int positions = 0;  ///< of an image; channels inner: all
   int depth = 64;     ///< positions that come at a time
-  int stages = 2;     ///< that each team has
-  int warps = 1, teams = 1;
+  int stages = 2;     ///< that each slice has
+  int warps = 1, slices = 1;
   NarrowTiles tiles;
 };
 
@@ -48,9 +48,9 @@ class NarrowProduct {
   static constexpr int kFours = kNarrowRowTiles * kColumnTiles;
 
   static int memory_bytes(const NarrowParameters& p) {
-    const int stages = p.teams * p.stages * (p.wide.bytes + p.slim.bytes);
-    const int sums = p.teams * p.warps * 32 * kFours * 16;
-    return 1024 + (stages > sums ? stages : sums) + p.teams * p.stages * 8;
+    const int stages = p.slices * p.stages * (p.wide.bytes + p.slim.bytes);
+    const int sums = p.slices * p.warps * 32 * kFours * 16;
+    return 1024 + (stages > sums ? stages : sums) + p.slices * p.stages * 8;
   }
 
   FUSEDSC_DEVICE static void run(const NarrowParameters& p) {
@@ -63,20 +63,20 @@ class NarrowProduct {
   using Sums = float[kNarrowRowTiles][kColumnTiles][4];
 
   FUSEDSC_DEVICE explicit NarrowProduct(const NarrowParameters& p)
-      : p_(p), team_threads_(p.warps * 32), stage_bytes_(p.wide.bytes + p.slim.bytes) {
+      : p_(p), slice_threads_(p.warps * 32), stage_bytes_(p.wide.bytes + p.slim.bytes) {
     const int warp = uniform(thread_index() / 32);
-    team_ = warp / p.warps;
-    thread_ = thread_index() - team_ * team_threads_;
+    slice_ = warp / p.warps;
+    thread_ = thread_index() - slice_ * slice_threads_;
     is_leader_ = thread_ == 0;
-    stride_ = static_cast<int>(block_count()) * p.teams;
-    step_ = next_step_ = static_cast<int>(block_index()) * p.teams + team_;
+    stride_ = static_cast<int>(block_count()) * p.slices;
+    step_ = next_step_ = static_cast<int>(block_index()) * p.slices + slice_;
 
     auto* memory = static_cast<unsigned char*>(shared_memory());
     memory += padding_before_tiles(memory);
     fours_ = reinterpret_cast<Four*>(memory);
-    stages_ = memory + team_ * p.stages * stage_bytes_;
-    const int stages = p.teams * p.stages * stage_bytes_, sums = p.teams * team_threads_ * kFours * 16;
-    barriers_ = reinterpret_cast<Barrier*>(memory + (stages > sums ? stages : sums)) + team_ * p.stages;
+    stages_ = memory + slice_ * p.stages * stage_bytes_;
+    const int stages = p.slices * p.stages * stage_bytes_, sums = p.slices * slice_threads_ * kFours * 16;
+    barriers_ = reinterpret_cast<Barrier*>(memory + (stages > sums ? stages : sums)) + slice_ * p.stages;
 
     // Matrices 0 to 3 of a load: of rows, then of k; of columns, the other way round.
     const int lane = thread_ % 32, first = lane / 8 % 2, second = lane / 16, line = lane % 8;
@@ -121,20 +121,20 @@ class NarrowProduct {
     for (; step_ < p_.steps; step_ += stride_) {
       wait(barriers_ + turn.slot, turn.parity);
       multiply(sums, stages_ + turn.slot * stage_bytes_);
-      team_barrier();
+      slice_barrier();
       if (is_leader_) start_next(turn.slot);
       turn.next(p_.stages);
     }
-    block_barrier();  // all teams are done with the tiles, where the sums go
+    block_barrier();  // all slices are done with the tiles, where the sums go
     leave(sums);
   }
 
-  FUSEDSC_DEVICE void team_barrier() const {
+  FUSEDSC_DEVICE void slice_barrier() const {
     if (p_.warps == 1) warp_barrier();
-    else group_barrier(team_, team_threads_);
+    else group_barrier(slice_, slice_threads_);
   }
 
-  // ------------------------------------------------------------------------------------------- by the leader of a team
+  // ------------------------------------------------------------------------------------------- by a slice's leader
 
   FUSEDSC_DEVICE void start_next(int slot) {
     if (next_step_ >= p_.steps) return;
@@ -169,8 +169,7 @@ class NarrowProduct {
     }
   }
 
-  // -------------------------------------------------------------------------------------------- by all threads of a
-  // team
+  // -------------------------------------------------------------------------------------------- by a slice's threads
 
   FUSEDSC_DEVICE void multiply(Sums& sums, unsigned char* tile) const {
     auto step = static_cast<std::uint32_t>(step_);
@@ -206,13 +205,13 @@ class NarrowProduct {
     const int missing = 16 - count % 16;
     for (const NarrowTensor* tensor : {&p_.wide, &p_.slim}) {
       if (tensor->boxes == 0) {
-        for (int i = thread_ * 16; i < missing * tensor->pitch; i += team_threads_ * 16) {
+        for (int i = thread_ * 16; i < missing * tensor->pitch; i += slice_threads_ * 16) {
           *reinterpret_cast<Four*>(tile + count * tensor->pitch + i) = {};
         }
       }
       tile += p_.wide.bytes;
     }
-    team_barrier();
+    slice_barrier();
   }
 
   // ------------------------------------------------------------------------------------------- by all threads of a
@@ -223,23 +222,23 @@ class NarrowProduct {
 #pragma unroll
     for (int four = 0; four < kFours; ++four) {
       const float* from = sums[four / kColumnTiles][four % kColumnTiles];
-      *place_of_four(four, team_) = {from[0], from[1], from[2], from[3]};
+      *place_of_four(four, slice_) = {from[0], from[1], from[2], from[3]};
     }
     block_barrier();
 #pragma unroll 1
-    for (int four = team_; four < kFours; four += p_.teams) {
+    for (int four = slice_; four < kFours; four += p_.slices) {
       Four sum = *place_of_four(four, 0);
-      for (int team = 1; team < p_.teams; ++team) add(sum, *place_of_four(four, team));
-      leave_four(p_.tiles, 0, static_cast<int>(block_index()), four * team_threads_ + thread_, sum, T());
+      for (int slice = 1; slice < p_.slices; ++slice) add(sum, *place_of_four(four, slice));
+      leave_four(p_.tiles, 0, static_cast<int>(block_index()), four * slice_threads_ + thread_, sum, T());
     }
   }
 
-  FUSEDSC_DEVICE Four* place_of_four(int four, int team) const {
-    return fours_ + (team * kFours + four) * team_threads_ + thread_;
+  FUSEDSC_DEVICE Four* place_of_four(int four, int slice) const {
+    return fours_ + (slice * kFours + four) * slice_threads_ + thread_;
   }
 
   const NarrowParameters& p_;
-  int team_threads_, stage_bytes_, team_, thread_;
+  int slice_threads_, stage_bytes_, slice_, thread_;
   int rows_[kNarrowRowTiles], columns_[kColumnPairs];  ///< where a lane finds its rows of matrices in a stage
   int step_, next_step_, stride_;                      ///< next_step_: what the leader copies next
   bool is_leader_;

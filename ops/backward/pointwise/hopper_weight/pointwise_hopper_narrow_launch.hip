@@ -4,7 +4,7 @@
 
 #include "fusedsc/backward/pointwise/hopper/pointwise_hopper_parameters.h"
 #include "fusedsc/backward/pointwise/hopper_weight/pointwise_hopper_narrow.h"
-#include "fusedsc/backward/pointwise/hopper_weight/pointwise_hopper_teams.h"
+#include "fusedsc/backward/pointwise/hopper_weight/pointwise_hopper_warp_sliced_k.h"
 #include "fusedsc/backward/pointwise/hopper_weight/pointwise_hopper_weight_sum.h"
 #include "fusedsc/backward/pointwise/pointwise_kernels.h"
 #include "fusedsc/common/divide_up.h"
@@ -109,27 +109,27 @@ constexpr int kDepths[] = {16, 32, 64};
 int warps_of(const PointwiseBackwardArguments& a) {
   return static_cast<int>(divide_up(std::max(a.x.sizes[1], a.grad_y.sizes[1]), kNarrowWarpRows));
 }
-int most_teams(const PointwiseBackwardArguments& a) { return instance_for(a)->threads / 32 / warps_of(a); }
-/// More teams have more sums to put together; fewer do not hide each other's waits.
-int usual_teams(const PointwiseBackwardArguments& a) { return std::max((most_teams(a) * 2 + 2) / 3, 1); }
+int most_slices(const PointwiseBackwardArguments& a) { return instance_for(a)->threads / 32 / warps_of(a); }
+/// More slices have more sums to put together; fewer do not hide each other's waits.
+int usual_slices(const PointwiseBackwardArguments& a) { return std::max((most_slices(a) * 2 + 2) / 3, 1); }
 
-/// Steps of the busiest team.
+/// Steps of the busiest slice.
 std::int64_t rounds_of(const NarrowParameters& p) {
-  return divide_up(p.steps, std::int64_t{multiprocessors()} * p.teams);
+  return divide_up(p.steps, std::int64_t{multiprocessors()} * p.slices);
 }
 
 }  // namespace
 
-bool NarrowWeightPass::set_cut(const PointwiseBackwardArguments& a, int teams, int depth) {
+bool NarrowWeightPass::set_cut(const PointwiseBackwardArguments& a, int slices, int depth) {
   const bool positions_inner = instance_->positions_inner;
   if (positions_inner && depth == 16) return false;
-  p_.teams = teams;
+  p_.slices = slices;
   p_.depth = depth;
   for (NarrowTensor* tensor : {&p_.wide, &p_.slim}) {
     const bool in_boxes = !positions_inner && tensor->channels % kNarrowBoxChannels == 0;
     tensor->boxes = in_boxes ? tensor->channels / kNarrowBoxChannels : 0;
     tensor->pitch = in_boxes ? 128 : tensor->channels * 2;
-    constexpr std::int64_t kAlignment = 1024;  // of exchanged runs
+    constexpr std::int64_t kAlignment = 1024;  // of swizzled runs
     tensor->bytes = static_cast<int>(divide_up(std::int64_t{depth} * tensor->channels * 2, kAlignment) * kAlignment);
   }
   const std::int64_t image_steps = divide_up(p_.positions, depth);
@@ -141,16 +141,16 @@ bool NarrowWeightPass::set_cut(const PointwiseBackwardArguments& a, int teams, i
 }
 
 tuning::Config NarrowWeightPass::config() const {
-  return {{tuning::Knob::groups, p_.teams}, {tuning::Knob::depth, p_.depth}};
+  return {{tuning::Knob::groups, p_.slices}, {tuning::Knob::depth, p_.depth}};
 }
 
 tuning::Configs NarrowWeightPass::configs(const PointwiseBackwardArguments& a) {
   tuning::Configs configs;
   NarrowWeightPass pass(a);
-  const int most = most_teams(a);
-  for (const int teams : {usual_teams(a), most, (most + 1) / 2, 1}) {
+  const int most = most_slices(a);
+  for (const int slices : {usual_slices(a), most, (most + 1) / 2, 1}) {
     for (const int depth : kDepths) {
-      if (teams < 1 || !pass.set_cut(a, teams, depth)) continue;
+      if (slices < 1 || !pass.set_cut(a, slices, depth)) continue;
       if (std::find(configs.begin(), configs.end(), pass.config()) == configs.end()) configs.push_back(pass.config());
     }
   }
@@ -164,24 +164,24 @@ NarrowWeightPass::NarrowWeightPass(const PointwiseBackwardArguments& a, const tu
   p_.positions = static_cast<int>(instance_->positions_inner ? area_of(a) : a.x.sizes[0] * area_of(a));
   p_.warps = warps_of(a);
   if (config != tuning::Config()) {
-    const int teams = config[tuning::Knob::groups], depth = config[tuning::Knob::depth];
+    const int slices = config[tuning::Knob::groups], depth = config[tuning::Knob::depth];
     const bool is_depth = std::find(std::begin(kDepths), std::end(kDepths), depth) != std::end(kDepths);
-    const bool fits = is_depth && teams >= 1 && teams <= std::max(most_teams(a), 1) && set_cut(a, teams, depth);
+    const bool fits = is_depth && slices >= 1 && slices <= std::max(most_slices(a), 1) && set_cut(a, slices, depth);
     if (!fits || this->config() != config) throw_no_tile(kName, "hopper_narrow", config);
   } else {
-    // As many positions to a step as leave few teams idle in the last one.
+    // As many positions to a step as leave few slices idle in the last one.
     std::int64_t least = std::numeric_limits<std::int64_t>::max();
     int best = kDepths[0];
     for (const int depth : kDepths) {
       constexpr int kStart = 4;  // of a step, in positions
-      if (!set_cut(a, usual_teams(a), depth) || rounds_of(p_) * (depth + kStart) >= least) continue;
+      if (!set_cut(a, usual_slices(a), depth) || rounds_of(p_) * (depth + kStart) >= least) continue;
       least = rounds_of(p_) * (depth + kStart);
       best = depth;
     }
-    set_cut(a, usual_teams(a), best);
+    set_cut(a, usual_slices(a), best);
   }
   const int size = multiprocessors();
-  blocks_ = static_cast<int>(std::min<std::int64_t>(size, divide_up(p_.steps, p_.teams)));
+  blocks_ = static_cast<int>(std::min<std::int64_t>(size, divide_up(p_.steps, p_.slices)));
   p_.by_image_steps = Divisor(static_cast<std::uint32_t>(p_.image_steps));
   NarrowTiles& tiles = p_.tiles;
   tiles.outputs = static_cast<int>(a.grad_y.sizes[1]);
@@ -216,7 +216,7 @@ void NarrowWeightPass::run(const PointwiseBackwardArguments& a, Arena& arena, vo
   set(p.slim, is_output_wide_ ? a.x : a.grad_y);
   p.tiles.weight = a.grad_weight.data;
   p.tiles.partials = take_partials(arena);
-  launch_following(kName, instance_->kernel, blocks_, p.teams * p.warps * 32, stream, p,
+  launch_following(kName, instance_->kernel, blocks_, p.slices * p.warps * 32, stream, p,
                    spread(blocks_, static_cast<std::size_t>(instance_->memory(p))));
   if (blocks_ == 1) return;
   const WeightSumParameters<NarrowTiles> sum(p.tiles, blocks_);
@@ -263,7 +263,7 @@ bool suits_pointwise_narrow(const PointwiseBackwardArguments& a) {
   const std::int64_t few_positions = has_positions_inner(a) ? 1 << 11 : slim > 24 ? 14'000 : 7'000;
   if (a.x.sizes[0] * area_of(a) < few_positions) return false;
   if (!has_positions_inner(a)) return outputs % 64 != 0 || channels % 32 != 0;
-  return slim <= 16 || (slim > 32 && !are_small_for_teams(a)) || !TeamsWeightPass::why_not(a).empty();
+  return slim <= 16 || (slim > 32 && !are_small_for_warp_sliced_k(a)) || !WarpSlicedKWeightPass::why_not(a).empty();
 }
 
 tuning::Kernel<PointwiseBackwardArguments> pointwise_backward_hopper_narrow() {

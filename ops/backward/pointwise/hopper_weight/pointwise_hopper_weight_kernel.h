@@ -34,8 +34,8 @@ class PointwiseWeightProduct {
   }
 
  private:
-  static constexpr bool kSeams = kKind != PointwiseWeightKind::plain, kBias = kKind == PointwiseWeightKind::bias;
-  static constexpr int kParts = kSeams ? 2 : 1;  ///< grad_y; output
+  static constexpr bool kFused = kKind != PointwiseWeightKind::plain, kBias = kKind == PointwiseWeightKind::bias;
+  static constexpr int kParts = kFused ? 2 : 1;  ///< grad_y; output
   /// Columns of a product instruction, and of a copy.
   static constexpr int kWide = kColumns % 64 == 0 ? 64 : 32, kColumnBlocks = kColumns / kWide;
   static constexpr int kRowTileBytes = kDepth * 128, kXRowBytes = kWide * 2, kXTileBytes = kDepth * kXRowBytes;
@@ -51,13 +51,13 @@ class PointwiseWeightProduct {
   // bias.
   static constexpr int kScales = 128, kChannelSums = kScales + 2 * kColumns;
   static constexpr int kOutputScales = kChannelSums + kGroups * kColumns, kBiasSums = kOutputScales + 3 * kRows;
-  static constexpr int kVectorFloats = !kSeams ? 0 : kBiasSums + (kBias ? (kGroups + 1) * kRows : 0);
+  static constexpr int kVectorFloats = !kFused ? 0 : kBiasSums + (kBias ? (kGroups + 1) * kRows : 0);
 
   using Result = float[kRowBlocks][kColumnBlocks][kWide / 2];
 
   struct Sums {
     Result products[kParts];
-    float of_channels[kSeams ? kColumnBlocks : 1][4], of_rows[kParts][kBias ? kRowBlocks : 1][4];
+    float of_channels[kFused ? kColumnBlocks : 1][4], of_rows[kParts][kBias ? kRowBlocks : 1][4];
   };
 
   FUSEDSC_HOST_DEVICE static constexpr int barrier_bytes(int stages) { return (kGroups * stages * 8 + 15) / 16 * 16; }
@@ -91,7 +91,7 @@ class PointwiseWeightProduct {
       if (group_ == 0) {
         prefetch(p_.x);
         prefetch(p_.grad_y);
-        if (kSeams) prefetch(p_.output);
+        if (kFused) prefetch(p_.output);
       }
       for (int i = 0; i < p_.stages; ++i) initialise(barriers_ + i);
       publish();
@@ -100,7 +100,7 @@ class PointwiseWeightProduct {
     if (thread_ == 0) {
       for (int i = 0; i < p_.stages; ++i) start_next(i);
     }
-    if constexpr (kSeams) read_vectors();
+    if constexpr (kFused) read_vectors();
     block_barrier();
     StageTurn turn;
     int last_slot = -1;
@@ -108,7 +108,7 @@ class PointwiseWeightProduct {
 #pragma unroll 1
     for (int step = 0; step < steps_; ++step) {
       wait(barriers_ + turn.slot, turn.parity);
-      if constexpr (kSeams) {
+      if constexpr (kFused) {
         if (p_.has_prologue) {
           change_x(turn.slot, p_.pixels - (first_step_ + step * stride_) * kDepth);
           publish();
@@ -134,7 +134,7 @@ class PointwiseWeightProduct {
     fence_all(sums);
     if (p_.runs_beside_input) wait_for_previous_kernel();  // so that whoever waits for this one waits for both
     let_next_kernel_start();
-    if constexpr (kSeams) apply_gradient_seam(sums);
+    if constexpr (kFused) apply_gradient_prologue(sums);
     if constexpr (kBias) leave_bias(sums);
     block_barrier();  // all groups are done with the tiles, where the sums go
     leave(sums.products[0]);
@@ -153,7 +153,7 @@ class PointwiseWeightProduct {
     }
     for (int i = 0; i < kRowBlocks; ++i, to += kRowTileBytes) {
       start_load(to, p_.grad_y, first_output_ + i * 64, pixel, barrier);
-      if (kSeams) start_load(to + kPartBytes, p_.output, first_output_ + i * 64, pixel, barrier);
+      if (kFused) start_load(to + kPartBytes, p_.output, first_output_ + i * 64, pixel, barrier);
     }
     ++next_step_;
   }
@@ -169,7 +169,7 @@ class PointwiseWeightProduct {
         if constexpr (kBias) fence(sums.of_rows[part][i]);
       }
     }
-    if constexpr (kSeams) fence(sums.of_channels);
+    if constexpr (kFused) fence(sums.of_channels);
   }
 
   FUSEDSC_DEVICE void multiply_tiles(Sums& sums, int slot) const {
@@ -193,7 +193,7 @@ class PointwiseWeightProduct {
           if constexpr (kBias) multiply<false, true>(sums.of_rows[part][i], row, ones, false, T());
         }
       }
-      if constexpr (kSeams) {
+      if constexpr (kFused) {
 #pragma unroll
         for (int j = 0; j < kColumnBlocks; ++j) {
           multiply<false, true>(sums.of_channels[j], x_step + j * kXTileBytes / 16, ones, false, T());
@@ -270,7 +270,7 @@ class PointwiseWeightProduct {
   }
 
   /// products[0] = what the gradient prologue makes of the sums.
-  FUSEDSC_DEVICE void apply_gradient_seam(Sums& sums) const {
+  FUSEDSC_DEVICE void apply_gradient_prologue(Sums& sums) const {
     const int lane = thread_ % 32, row = thread_ / 32 * 16 + lane / 4;
     float* channel_sums = vectors_ + kChannelSums + group_ * kColumns;
 #pragma unroll

@@ -81,14 +81,14 @@ const PointwiseWeightInstance kInstances[] = {
     FUSEDSC_BOTH(plain, 2, 32, 4, 64),
     FUSEDSC_BOTH(plain, 2, 64, 4, 64),
     FUSEDSC_BOTH(plain, 3, 32, 4, 32),
-    FUSEDSC_BOTH(seams, 1, 32, 4, 64),
-    FUSEDSC_BOTH(seams, 1, 64, 4, 64),
-    FUSEDSC_BOTH(seams, 1, 128, 2, 64),
-    FUSEDSC_BOTH(seams, 1, 192, 2, 32),
-    FUSEDSC_BOTH(seams, 2, 32, 4, 32),
-    FUSEDSC_BOTH(seams, 2, 64, 2, 64),
-    FUSEDSC_BOTH(seams, 3, 32, 3, 32),
-    FUSEDSC_BOTH(seams, 3, 64, 2, 32),
+    FUSEDSC_BOTH(fused, 1, 32, 4, 64),
+    FUSEDSC_BOTH(fused, 1, 64, 4, 64),
+    FUSEDSC_BOTH(fused, 1, 128, 2, 64),
+    FUSEDSC_BOTH(fused, 1, 192, 2, 32),
+    FUSEDSC_BOTH(fused, 2, 32, 4, 32),
+    FUSEDSC_BOTH(fused, 2, 64, 2, 64),
+    FUSEDSC_BOTH(fused, 3, 32, 3, 32),
+    FUSEDSC_BOTH(fused, 3, 64, 2, 32),
     FUSEDSC_BOTH(bias, 1, 64, 4, 64),
     FUSEDSC_BOTH(bias, 1, 128, 2, 64),
     // blocks of 64 outputs, channels
@@ -124,12 +124,12 @@ constexpr CostModel kWideCost{0.108,  0.0436,  297.2e3, kNothing, kNothing, 5144
 /// Where wide tiles are not worth their sums: of a small weight.
 constexpr CostModel kFewSumsCost{0.836, 0.0258, 118e3, 1780e3, 43.3e6, 5200, 1.29, 12.1e3, 0.703, 0.957e6, 2.31};
 constexpr int kManyPositions = 2048, kSmallWeight = 10'000;
-constexpr CostModel kSeamsCost{3.68, 0.248, 110e3, 35.7e3, 66e6, 9460, 0.98, 12.9e3, 1.64, 1.88e6, 0};
+constexpr CostModel kFusedCost{3.68, 0.248, 110e3, 35.7e3, 66e6, 9460, 0.98, 12.9e3, 1.64, 1.88e6, 0};
 
 bool has_few_sums(const PointwiseWeightParameters& p) { return p.tiles.outputs * p.tiles.channels < kSmallWeight; }
 
 const CostModel& model_of(const PointwiseWeightInstance& instance, const PointwiseWeightParameters& p) {
-  if (instance.kind != PointwiseWeightKind::plain) return kSeamsCost;
+  if (instance.kind != PointwiseWeightKind::plain) return kFusedCost;
   if (instance.is_wide) return kWideCost;
   return has_few_sums(p) ? kFewSumsCost : kPlainCost;
 }
@@ -261,7 +261,7 @@ bool has_windows(const PointwiseBackwardArguments& a) { return a.windows.channel
 
 PointwiseWeightKind kind_of(const PointwiseBackwardArguments& a) {
   if (a.grad_bias) return PointwiseWeightKind::bias;
-  return a.prologue || a.gradient_prologue ? PointwiseWeightKind::seams : PointwiseWeightKind::plain;
+  return a.prologue || a.gradient_prologue ? PointwiseWeightKind::fused : PointwiseWeightKind::plain;
 }
 
 /// The problem, as far as a cut depends on it.
@@ -348,7 +348,7 @@ Launch configured(const PointwiseBackwardArguments& a, const PointwiseWeightPara
 
 bool PointwiseWeightPass::suits(const PointwiseBackwardArguments& a) {
   const auto suits_tensor = [](const ConstTensorView& view) {
-    return !view || suits_copy_engine(activation_matrix(view, 1, true));
+    return !view || suits_tma(activation_matrix(view, 1, true));
   };
   const std::int64_t row = a.grad_weight ? a.grad_weight.strides[0] : 0;
   return size_of(a.x.dtype) == 2 && a.groups == 1 && a.x.elements() > 0 && a.grad_y.elements() > 0 &&

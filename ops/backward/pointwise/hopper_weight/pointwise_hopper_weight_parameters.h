@@ -9,8 +9,8 @@ namespace fusedsc::gpu::hopper {
 
 enum class PointwiseWeightKind {
   plain,
-  seams,  ///< both: `output` is there, and if need be has a scale of 0
-  bias,   ///< seams and the bias gradient
+  fused,  ///< both: `output` is there, and if need be has a scale of 0
+  bias,   ///< fusion and the bias gradient
 };
 
 struct PointwiseWeightParameters {

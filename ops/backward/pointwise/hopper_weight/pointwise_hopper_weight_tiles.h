@@ -88,27 +88,27 @@ struct GroupTiles : WeightTiles {
 };
 
 /// Of 32 channels, the first of the four that lanes 4g to 4g + 3 of a warp have, for g = 0 to 7
-/// (pointwise_hopper_teams_operand.h).
+/// (pointwise_hopper_warp_sliced_k_operand.h).
 FUSEDSC_DEVICE int first_of_four(int g, int phases) { return phases == 8 ? g % 4 * 8 + g / 4 * 4 : 4 * g; }
 
-/// Blocks of 32 rows and columns of a warp; warps of a team side by side; threads of a team.
-struct TeamShape {
-  int row_blocks = 1, column_blocks = 1, team_columns = 1, threads = 32;
+/// Blocks of 32 rows and columns of a warp; warps of a slice side by side; threads of a slice.
+struct SliceShape {
+  int row_blocks = 1, column_blocks = 1, slice_columns = 1, threads = 32;
 };
 
-/// As warps of teams have them (mma.sync): four neighbouring channels of an output.
-struct TeamTiles : WeightTiles {
-  TeamShape shape;
+/// As warps of slices have them (mma.sync): four neighbouring channels of an output.
+struct SliceTiles : WeightTiles {
+  SliceShape shape;
   int phases = 1;
 
-  /// Of a four: [row of the lane][run of four channels of the lane][thread of the team].
+  /// Of a four: [row of the lane][run of four channels of the lane][thread of the slice].
   FUSEDSC_DEVICE WeightPlace place_of(int tile, int four) const {
     const int thread = four % shape.threads, runs = 2 * shape.column_blocks;
     const int row = four / shape.threads / runs, run = four / shape.threads % runs;
     const int warp = thread / 32, g = thread % 32 / 4, t = thread % 4;
-    return {tile / channel_tiles * rows + (warp / shape.team_columns * shape.row_blocks + row / 4) * 32 +
+    return {tile / channel_tiles * rows + (warp / shape.slice_columns * shape.row_blocks + row / 4) * 32 +
                 first_of_four(g, phases) + row % 4,
-            tile % channel_tiles * columns + (warp % shape.team_columns * shape.column_blocks + run / 2) * 32 +
+            tile % channel_tiles * columns + (warp % shape.slice_columns * shape.column_blocks + run / 2) * 32 +
                 first_of_four(2 * t + run % 2, phases)};
   }
 
@@ -128,11 +128,11 @@ struct TeamTiles : WeightTiles {
 /// As warps have them whose rows are the channels of the wider tensor (mma.sync): two neighbouring channels of the
 /// other one, and the same of the row 8 further. One tile is the whole weight.
 struct NarrowTiles : WeightTiles {
-  int threads = 32;      ///< of a team
+  int threads = 32;      ///< of a slice
   int column_tiles = 1;  ///< of 8 channels of the narrower tensor
   bool is_output_wide = false;
 
-  /// Of a four: [16 rows of a warp][8 columns][thread of the team].
+  /// Of a four: [16 rows of a warp][8 columns][thread of the slice].
   FUSEDSC_DEVICE WeightPlace place_of(int, int four) const {
     const int thread = four % threads, product = four / threads, row_tiles = rows / (threads / 32) / 16;
     const int wide = (thread / 32 * row_tiles + product / column_tiles) * 16 + thread % 32 / 4;

@@ -1,4 +1,4 @@
-/// Pointwise convolution on Hopper GPUs, weight gradient of tensors without seams by wide tiles: the
+/// Pointwise convolution on Hopper GPUs, weight gradient of tensors without fusion by wide tiles: the
 /// warpgroups of a block have 64 outputs each of the same positions and channels, so that a tile is larger than a
 /// group's sums, and less comes to shared memory for each product. A warp more brings the positions. Blocks that share
 /// a tile of the weight run as a cluster and add their sums through shared memory; if more than a cluster share one, a

@@ -121,23 +121,23 @@ class PointwiseInputGradientElementSink {
   ChannelValues<Sweep, 2> sums_;
 };
 
-template <class T, class Tile, bool kPixelRows, bool kSeams>
-using InputElementsProduct = PointwiseProduct<T, Tile, kPixelRows, true, kSeams, true>;
-template <class T, class Tile, bool kPixelRows, bool kSeams>
+template <class T, class Tile, bool kPixelRows, bool kFused>
+using InputElementsProduct = PointwiseProduct<T, Tile, kPixelRows, true, kFused, true>;
+template <class T, class Tile, bool kPixelRows, bool kFused>
 using InputElementsSink =
-    PointwiseInputGradientElementSink<T, typename InputElementsProduct<T, Tile, kPixelRows, kSeams>::Sweep>;
+    PointwiseInputGradientElementSink<T, typename InputElementsProduct<T, Tile, kPixelRows, kFused>::Sweep>;
 
-/// kSeams: there may be any; without, the gradient is what is multiplied.
-template <class T, class Tile, bool kPixelRows, bool kSeams>
+/// kFused: there may be any; without, the gradient is what is multiplied.
+template <class T, class Tile, bool kPixelRows, bool kFused>
 FUSEDSC_DEVICE void pointwise_input_gradient_elements(const PointwiseInputGradientParameters& p) {
-  using Product = InputElementsProduct<T, Tile, kPixelRows, kSeams>;
-  Product::template run<InputElementsSink<T, Tile, kPixelRows, kSeams>>(p);
+  using Product = InputElementsProduct<T, Tile, kPixelRows, kFused>;
+  Product::template run<InputElementsSink<T, Tile, kPixelRows, kFused>>(p);
 }
 
-template <class T, class Tile, bool kPixelRows, bool kSeams>
-std::size_t input_elements_memory_bytes(bool rows_other, bool cols_other) {
-  using Product = InputElementsProduct<T, Tile, kPixelRows, kSeams>;
-  return Product::template memory_bytes<InputElementsSink<T, Tile, kPixelRows, kSeams>>(rows_other, cols_other);
+template <class T, class Tile, bool kPixelRows, bool kFused>
+FUSEDSC_HOST_DEVICE constexpr std::size_t input_elements_memory_bytes(bool rows_other, bool cols_other) {
+  using Product = InputElementsProduct<T, Tile, kPixelRows, kFused>;
+  return Product::template memory_bytes<InputElementsSink<T, Tile, kPixelRows, kFused>>(rows_other, cols_other);
 }
 
 }  // namespace fusedsc::gpu

@@ -18,16 +18,16 @@ struct PointwiseInputGradientParameters {
 
 /// The activation's derivative, sums, a residual's gradient, and into memory.
 /// kClamps: activations only do that.
-template <class T, class Sweep, bool kSeams, bool kClamps = false>
+template <class T, class Sweep, bool kFused, bool kClamps = false>
 class PointwiseInputGradientSink {
  public:
   using A = Accumulator<T>;
-  static constexpr std::size_t kFinishBytes = kSeams ? kMergedItemsBytes<Sweep, 2> : 0;
+  static constexpr std::size_t kFinishBytes = kFused ? kMergedItemsBytes<Sweep, 2> : 0;
 
   FUSEDSC_DEVICE PointwiseInputGradientSink(const PointwiseInputGradientParameters& p, const PointwiseShare& share,
                                             int first_channel)
       : p_(p), share_(share), first_channel_(first_channel), channels_(p.product.channels - first_channel) {
-    if constexpr (kSeams) {
+    if constexpr (kFused) {
       if constexpr (!kMeetsOwners<Sweep>) meet(0);
 #pragma unroll
       for (int i = 0; i < Sweep::kItems; ++i) sums_[i][0] = sums_[i][1] = 0;
@@ -35,7 +35,7 @@ class PointwiseInputGradientSink {
   }
 
   FUSEDSC_DEVICE void meet(int owner) {
-    if constexpr (kSeams) {
+    if constexpr (kFused) {
       const int first = share_.group * p_.product.channels + first_channel_;
       load_items<Sweep>(p_.prologue.scale, first, channels_, A(1), scale_, A(), owner);
       load_items<Sweep>(p_.prologue.shift, first, channels_, A(0), shift_, A(), owner);
@@ -44,7 +44,7 @@ class PointwiseInputGradientSink {
   }
 
   FUSEDSC_DEVICE void take(int sweep, int pixel, int channel, A (&g)[Sweep::kRun], int count) {
-    if constexpr (kSeams) {
+    if constexpr (kFused) {
       const auto item = [&](int i) { return item_of<Sweep>(sweep, i); };
       const auto kept = [&](int i) { return kept_item<Sweep>(item(i)); };
       if (p_.x.data != nullptr) {
@@ -74,7 +74,7 @@ class PointwiseInputGradientSink {
 
   template <std::size_t kBytes>
   FUSEDSC_DEVICE void finish(SharedMemory<A, kBytes> memory) {
-    if constexpr (kSeams) {
+    if constexpr (kFused) {
       if (p_.partials == nullptr) return;
       const int all_channels = p_.product.channels * p_.product.groups;
       A* row = static_cast<A*>(p_.partials) + static_cast<std::int64_t>(share_.split) * 2 * all_channels +
@@ -94,7 +94,7 @@ class PointwiseInputGradientSink {
   }
 
  private:
-  static constexpr int kItems = kSeams ? Sweep::kItems : 1;
+  static constexpr int kItems = kFused ? Sweep::kItems : 1;
 
   const PointwiseInputGradientParameters& p_;
   const PointwiseShare share_;
@@ -103,22 +103,22 @@ class PointwiseInputGradientSink {
   A scale_[kKept], shift_[kKept], mean_[kKept], sums_[kItems][2];
 };
 
-template <class T, class Tile, bool kPixelRows, bool kSeams>
-using InputGradientProduct = PointwiseProduct<T, Tile, kPixelRows, true, kSeams>;
-template <class T, class Tile, bool kPixelRows, bool kSeams>
+template <class T, class Tile, bool kPixelRows, bool kFused>
+using InputGradientProduct = PointwiseProduct<T, Tile, kPixelRows, true, kFused>;
+template <class T, class Tile, bool kPixelRows, bool kFused>
 using InputGradientSink =
-    PointwiseInputGradientSink<T, typename InputGradientProduct<T, Tile, kPixelRows, kSeams>::Sweep, kSeams>;
+    PointwiseInputGradientSink<T, typename InputGradientProduct<T, Tile, kPixelRows, kFused>::Sweep, kFused>;
 
-template <class T, class Tile, bool kPixelRows, bool kSeams>
+template <class T, class Tile, bool kPixelRows, bool kFused>
 FUSEDSC_DEVICE void pointwise_input_gradient(const PointwiseInputGradientParameters& p) {
-  using Product = InputGradientProduct<T, Tile, kPixelRows, kSeams>;
-  Product::template run<InputGradientSink<T, Tile, kPixelRows, kSeams>>(p);
+  using Product = InputGradientProduct<T, Tile, kPixelRows, kFused>;
+  Product::template run<InputGradientSink<T, Tile, kPixelRows, kFused>>(p);
 }
 
-template <class T, class Tile, bool kPixelRows, bool kSeams>
-std::size_t input_gradient_memory_bytes(bool rows_other, bool cols_other) {
-  using Product = InputGradientProduct<T, Tile, kPixelRows, kSeams>;
-  return Product::template memory_bytes<InputGradientSink<T, Tile, kPixelRows, kSeams>>(rows_other, cols_other);
+template <class T, class Tile, bool kPixelRows, bool kFused>
+FUSEDSC_HOST_DEVICE constexpr std::size_t input_gradient_memory_bytes(bool rows_other, bool cols_other) {
+  using Product = InputGradientProduct<T, Tile, kPixelRows, kFused>;
+  return Product::template memory_bytes<InputGradientSink<T, Tile, kPixelRows, kFused>>(rows_other, cols_other);
 }
 
 }  // namespace fusedsc::gpu

@@ -1,27 +1,21 @@
 #include "fusedsc/backward/pointwise/tiles/pointwise_element_sink.h"
-#include "fusedsc/backward/pointwise/tiles/pointwise_tiles.h"
-#include "fusedsc/common/gpu/sums/partials_launch.h"
-#include "fusedsc/common/gpu/vendor/following_kernel.h"
-#include "fusedsc/forward/pointwise/tiles/pointwise_plan.h"
-#include "fusedsc/runtime/arena.h"
+#include "fusedsc/backward/pointwise/tiles/pointwise_gradient_arguments.h"
 
 namespace fusedsc::gpu {
 namespace {
 
-constexpr const char* kName = "pointwise_conv2d_backward";
-
 using Instance = PointwiseInstance<PointwiseInputGradientParameters>;
 
-template <class T, class Tile, bool kChannelsInner, int kBlocks, bool kSeams>
+template <class T, class Tile, bool kChannelsInner, int kBlocks, bool kFused>
 FUSEDSC_MATRIX_KERNEL(kMatrixThreads, kBlocks)
 input_kernel(PointwiseInputGradientParameters parameters) {
-  pointwise_input_gradient<T, Tile, kChannelsInner, kSeams>(parameters);
+  pointwise_input_gradient<T, Tile, kChannelsInner, kFused>(parameters);
 }
 
-template <class T, class Tile, bool kChannelsInner, int kBlocks, bool kSeams>
+template <class T, class Tile, bool kChannelsInner, int kBlocks, bool kFused>
 FUSEDSC_MATRIX_KERNEL(kMatrixThreads, kBlocks)
 input_elements_kernel(PointwiseInputGradientParameters parameters) {
-  pointwise_input_gradient_elements<T, Tile, kChannelsInner, kSeams>(parameters);
+  pointwise_input_gradient_elements<T, Tile, kChannelsInner, kFused>(parameters);
 }
 
 template <class T, bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, int kBlocks = 3,
@@ -53,7 +47,7 @@ constexpr Instance input_elements(DataType dtype) {
   return {dtype, kChannelsInner, {kRows, kCols, kDepth, kParts, kTf32, true}, kKernel, kKernel, kMemory, kMemory};
 }
 
-/// Likewise, with a kernel of their own for products without seams.
+/// Likewise, with a kernel of their own for products without fusion.
 template <class T, bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, int kBlocks = 3>
 constexpr Instance plain_input_elements(DataType dtype) {
   using Tile = MatrixTile<kRows, kCols, kDepth, kParts>;
@@ -125,62 +119,28 @@ const Instance kInstances[] = {
     input_elements<double, false, 32, 32, 16>(DataType::float64),
 };
 
-std::int64_t sum_bytes(const PointwiseBackwardArguments& a) {
-  return static_cast<std::int64_t>(size_of(accumulation_type(a.x.dtype)));
+/// Sets everything about the tiles, and returns the kernel's cost.
+double plan_tiles(const PointwiseGradientProblem& problem, const Instance& instance,
+                  PointwiseProductParameters& parameters) {
+  const PointwiseMemoryUse& use = problem.needs.use;
+  const int resident = resident_blocks(kernel_of(instance, use), kMatrixThreads, memory_of(instance, use));
+  return plan_product(problem.product, instance.tile, resident, multiprocessors(), parameters);
 }
-
-struct Problem {
-  PointwiseNeeds needs;
-  PointwiseProblem product;
-
-  explicit Problem(const PointwiseBackwardArguments& a)
-      : needs{a.x.dtype, uses_tf32(a.x.dtype, a.allow_tf32), gpu::channels_inner(a.grad_y, a.grad_x), {}},
-        product{a.x.dtype,
-                needs.channels_inner,
-                a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3],
-                a.grad_y.sizes[1] / a.groups,
-                a.x.sizes[1] / a.groups,
-                a.groups} {
-    const bool inner = needs.channels_inner;
-    PointwiseMemoryUse& use = needs.use;
-    use.seams = a.prologue || a.gradient_prologue || a.grad_add;
-    (inner ? use.rows_other : use.cols_other) = static_cast<bool>(a.gradient_prologue);
-    use.elements = has_elements(output_matrix(a.grad_x, a.groups, inner).run_bytes, a.x.sizes[1],
-                                activation_matrix(a.grad_y, a.groups, inner).run_bytes, a.grad_y.sizes[1]);
-  }
-
-  /// Sets everything about the tiles, and returns the kernel's cost.
-  double plan(const Instance& instance, PointwiseProductParameters& parameters) const {
-    const PointwiseMemoryUse& use = needs.use;
-    const int resident = resident_blocks(kernel_of(instance, use), kMatrixThreads, memory_of(instance, use));
-    return plan_product(product, instance.tile, resident, multiprocessors(), parameters);
-  }
-};
 
 class Pass {
  public:
   Pass(const PointwiseBackwardArguments& a, const Instance& instance, Arena& arena) : instance_(&instance) {
-    const Problem problem(a);
-    const bool inner = problem.needs.channels_inner;
+    const PointwiseGradientProblem problem = input_problem_of(a);
     use_ = problem.needs.use;
-    PointwiseProductParameters& product = p_.product;
-    problem.plan(instance, product);
-    product.activations = activation_matrix(a.grad_y, a.groups, inner);
-    product.weight = weight_matrix(a.weight, a.groups);
-    product.seam = gradient_seam(a, inner);
-    if (a.prologue) p_.x = activation_matrix(a.x, a.groups, inner);
-    p_.grad_add = activation_matrix(a.grad_add, a.groups, inner);
-    p_.grad_x = output_matrix(a.grad_x, a.groups, inner);
-    p_.prologue = {a.prologue.scale.data, a.prologue.shift.data, a.prologue.activation};
-    p_.mean = a.sums.mean.data;
-    if (a.sums) p_.partials = arena.take<char>(2 * product.splits * a.x.sizes[1] * sum_bytes(a));
+    PointwiseProductParameters planned;
+    plan_tiles(problem, instance, planned);
+    p_ = input_parameters_of(a, problem.needs.channels_inner, planned, arena);
   }
 
   void run(const PointwiseBackwardArguments& a, void* stream) const {
-    launch_following(kName, kernel_of(*instance_, use_), p_.product.blocks(), kMatrixThreads, stream, p_,
+    launch_following(kPointwiseBackward, kernel_of(*instance_, use_), p_.product.blocks(), kMatrixThreads, stream, p_,
                      memory_of(*instance_, use_));
-    if (!a.sums) return;
-    launch_gradient_sums(kName, p_.partials, p_.product.splits, a.sums, a.x, stream);
+    launch_sums(a, p_, stream);
   }
 
  private:
@@ -191,18 +151,20 @@ class Pass {
 
 }  // namespace
 
-Configs pointwise_input_tiles(const PointwiseBackwardArguments& a) { return configs_of(kInstances, Problem(a).needs); }
+Configs pointwise_input_tiles(const PointwiseBackwardArguments& a) {
+  return configs_of(kInstances, input_problem_of(a).needs);
+}
 
 Config cheapest_pointwise_input_tile(const PointwiseBackwardArguments& a) {
-  const Problem problem(a);
+  const PointwiseGradientProblem problem = input_problem_of(a);
   return cheapest_tile(kInstances, problem.needs, [&](const Instance& instance) {
     PointwiseProductParameters product;
-    return problem.plan(instance, product);
+    return plan_tiles(problem, instance, product);
   });
 }
 
 Plan<PointwiseBackwardArguments> plan_pointwise_input_tiles(const PointwiseBackwardArguments& a, const Config& config) {
-  const Instance& instance = instance_with(kInstances, Problem(a).needs, config);
+  const Instance& instance = instance_with(kInstances, input_problem_of(a).needs, config);
   Arena arena(nullptr);
   Pass(a, instance, arena);
   return {arena.used(), [&instance](const PointwiseBackwardArguments& like, const Execution& execution) {

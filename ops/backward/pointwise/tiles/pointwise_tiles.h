@@ -19,7 +19,7 @@ Configs pointwise_weight_tiles(const PointwiseBackwardArguments& a);
 Config cheapest_pointwise_weight_tile(const PointwiseBackwardArguments& a);
 Plan<PointwiseBackwardArguments> plan_pointwise_weight_tiles(const PointwiseBackwardArguments& a, const Config& config);
 
-inline PointwiseSeam gradient_seam(const PointwiseBackwardArguments& a, bool channels_inner) {
+inline PointwisePrologue gradient_prologue_of_operand(const PointwiseBackwardArguments& a, bool channels_inner) {
   const GradientPrologue& prologue = a.gradient_prologue;
   return {prologue.grad_scale.data, prologue.offset.data, prologue.output_scale.data, Activation::identity,
           activation_matrix(prologue.output, a.groups, channels_inner)};

@@ -10,7 +10,7 @@ namespace fusedsc::gpu {
 
 struct PointwiseWeightGradientParameters {
   PointwiseMatrix grad_y, x;
-  PointwiseSeam grad_y_seam, x_seam;
+  PointwisePrologue grad_y_prologue, x_prologue;
   int pixels = 0, outputs = 0, channels = 0, groups = 1;  ///< outputs and channels of one group
   int output_tiles = 1, channel_tiles = 1, splits = 1;
   int split_steps = 0;  ///< of Tile::kDepth positions
@@ -33,7 +33,7 @@ class BiasGradient {
 #pragma unroll 1
     for (int k = thread_index() / Tile::kRows; k < Tile::kDepth && k < depth; k += kLanes) {
       A g[1] = {Operand::Tile::read(grad_y.tile, row(), k)};
-      if constexpr (Operand::kSeam) {
+      if constexpr (Operand::kHasPrologue) {
         A other[1] = {};
         if (grad_y.other_tile != nullptr) other[0] = Operand::Tile::read(grad_y.other_tile, row(), k);
         grad_y.apply(g, other, [&](int) { return OperandPlace{row(), k}; });
@@ -64,14 +64,14 @@ class BiasGradient {
 };
 
 /// kElements: elements of the tensors may be no runs.
-template <class T, class Tile, bool kChannelsInner, bool kSeams, bool kElements = false>
+template <class T, class Tile, bool kChannelsInner, bool kFused, bool kElements = false>
 struct WeightGradientProduct {
-  static constexpr SeamIndex kSeam = kSeams ? SeamIndex::outer : SeamIndex::none;
+  static constexpr PrologueIndex kPrologue = kFused ? PrologueIndex::outer : PrologueIndex::none;
   using Sweep = TileSweep<T, Tile, true>;
   template <int kOuter>
   using TileOf = typename OperandTileOf<T, Tile, kOuter, !kChannelsInner, kElements>::Type;
-  using Rows = OperandSource<T, TileOf<Tile::kRows>, true, kSeam, true>;
-  using Cols = OperandSource<T, TileOf<Tile::kCols>, true, kSeam, false>;
+  using Rows = OperandSource<T, TileOf<Tile::kRows>, true, kPrologue, true>;
+  using Cols = OperandSource<T, TileOf<Tile::kCols>, true, kPrologue, false>;
   using Loop = TileLoop<T, Tile, Rows, Cols, kElements>;
 };
 
@@ -93,9 +93,9 @@ FUSEDSC_DEVICE void leave_weight_gradient(const PointwiseWeightGradientParameter
   }
 }
 
-template <class T, class Tile, bool kChannelsInner, bool kSeams, bool kElements = false>
+template <class T, class Tile, bool kChannelsInner, bool kFused, bool kElements = false>
 FUSEDSC_DEVICE void pointwise_weight_gradient(const PointwiseWeightGradientParameters& p) {
-  using Product = WeightGradientProduct<T, Tile, kChannelsInner, kSeams, kElements>;
+  using Product = WeightGradientProduct<T, Tile, kChannelsInner, kFused, kElements>;
   using Sweep = typename Product::Sweep;
   std::uint32_t rest = block_index(), quotient = p.by_channel_tiles.divide(rest);
   const int first_channel = static_cast<int>(rest) * Tile::kCols;
@@ -106,8 +106,8 @@ FUSEDSC_DEVICE void pointwise_weight_gradient(const PointwiseWeightGradientParam
   const int begin = split * p.split_steps * Tile::kDepth, end = least(p.pixels, begin + p.split_steps * Tile::kDepth);
 
   wait_for_previous_kernel();
-  typename Product::Rows grad_y(p.grad_y, p.grad_y_seam, group, p.outputs);
-  typename Product::Cols x(p.x, p.x_seam, group, p.channels);
+  typename Product::Rows grad_y(p.grad_y, p.grad_y_prologue, group, p.outputs);
+  typename Product::Cols x(p.x, p.x_prologue, group, p.channels);
   typename Product::Loop loop(grad_y, x);
   const OperandWindow row_window{first_output, p.outputs, begin, end},
       col_window{first_channel, p.channels, begin, end};

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "fusedsc/forward/pointwise/cpu/line_patch-inl.h"
-#include "fusedsc/forward/pointwise/cpu/pointwise_seams-inl.h"
+#include "fusedsc/forward/pointwise/cpu/pointwise_fusion-inl.h"
 #include "fusedsc/forward/sliding_channel/cpu/sliding_channel_cpu.h"
 #include "fusedsc/forward/sliding_channel/cpu/sliding_windows-inl.h"
 #include "fusedsc/runtime/pass-inl.h"
@@ -45,7 +45,7 @@ class SlidingChannelBackward {
       grad_weight_.emplace(arguments.grad_weight, 1, false, by_windows_ ? 1 : std::max<std::int64_t>(lanes_, 1),
                            arena_);
     }
-    seams_.emplace(arguments, tiles_.slices, tiles_.slices, arena_);
+    fusion_.emplace(arguments, tiles_.slices, tiles_.slices, arena_);
   }
 
   std::size_t workspace_bytes() {
@@ -56,7 +56,7 @@ class SlidingChannelBackward {
 
   void run(const Execution& execution) {
     if (arguments_.grad_x) windows_.pack(arguments_.weight, execution, weight_);
-    seams_->prepare();
+    fusion_->prepare();
     std::vector<Lane> scratch;
     for (std::int64_t lane = 0; lane < scratch_lanes(); ++lane) scratch.emplace_back(*this, arena_);
     Task task{arguments_.grad_x, arguments_.grad_bias, {}, 0};
@@ -75,7 +75,7 @@ class SlidingChannelBackward {
       });
     }
     if (grad_weight_) grad_weight_->finish(execution, tiles_.count > 0);
-    seams_->finish();
+    fusion_->finish();
   }
 
  private:
@@ -119,7 +119,7 @@ class SlidingChannelBackward {
     Prefetcher prefetcher;
     bool first = true;
     for (std::int64_t s = slices.begin; s < slices.end; ++s) {
-      const auto vectors = seams_->of_slice(s, task.grad_x, task.grad_bias, {0, outputs_});
+      const auto vectors = fusion_->of_slice(s, task.grad_x, task.grad_bias, {0, outputs_});
       const Range tiles = tiles_.tiles_of(s);
       for (std::int64_t i = tiles.begin; i < tiles.end; ++i, first = false) {
         prefetcher.clear();
@@ -202,7 +202,7 @@ class SlidingChannelBackward {
   bool by_windows_ = false;
   T* weight_ = nullptr;
   std::optional<WeightGradient<T>> grad_weight_;
-  std::optional<BackwardSeams<T, SlidingChannelBackwardArguments>> seams_;
+  std::optional<BackwardFusion<T, SlidingChannelBackwardArguments>> fusion_;
 };
 
 Plan<SlidingChannelBackwardArguments> sliding_channel_backward_plan(const SlidingChannelBackwardArguments& arguments,

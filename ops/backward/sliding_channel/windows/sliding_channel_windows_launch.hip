@@ -196,7 +196,8 @@ Configs configs(const SlidingChannelBackwardArguments& a) {
 }
 
 std::string why_not(const SlidingChannelBackwardArguments& a) {
-  if (a.prologue || a.gradient_prologue || a.sums || a.grad_add || a.grad_bias) return "there is a bias or a seam";
+  if (a.prologue || a.gradient_prologue || a.sums || a.grad_add || a.grad_bias)
+    return "there is a bias, a prologue or an epilogue";
   const SlidingChannels windows = sliding_channels_of(a);
   const std::int64_t step = windows.step;
   if (windows.width != 2 * step || windows.channels != windows.cycle * step ||
@@ -208,8 +209,8 @@ std::string why_not(const SlidingChannelBackwardArguments& a) {
   if (!reason.empty()) return reason;
   reason = too_large_for_pointwise(a.x.sizes, a.grad_y.sizes);
   if (!reason.empty()) return reason;
-  if (!suits_copy_engine(activation_matrix(a.grad_y, 1, true)) || !suits_copy_engine(activation_matrix(a.x, 1, true)) ||
-      !suits_copy_engine(output_matrix(a.grad_x, 1, true)) || !suits_copy_engine(a.weight)) {
+  if (!suits_tma(activation_matrix(a.grad_y, 1, true)) || !suits_tma(activation_matrix(a.x, 1, true)) ||
+      !suits_tma(output_matrix(a.grad_x, 1, true)) || !suits_tma(a.weight)) {
     return kUnsuited;
   }
   if (a.grad_weight && (a.grad_weight.strides[1] != 1 || a.grad_weight.strides[0] % 2 != 0 ||

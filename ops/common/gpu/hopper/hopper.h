@@ -1,6 +1,6 @@
 /// What only NVIDIA's GPUs of compute capability 9.0 have: tiles that TMA moves between tensors and
 /// shared memory by itself, and barriers that count its bytes (PTX ISA: cp.async.bulk, mbarrier). Tiles have rows of
-/// 128 (or 64) bytes, in which TMA exchanges runs of 16 bytes so that columns fall on different banks.
+/// 128 (or 64) bytes, in which TMA swizzles runs of 16 bytes so that columns fall on different banks.
 #pragma once
 
 #ifdef FUSEDSC_HOST_EXECUTOR
@@ -157,8 +157,8 @@ FUSEDSC_DEVICE int place_of_run(int row, int run) {
 /// Describes an operand to a product: rows of kRowBytes, groups of eight of them behind each other.
 template <int kRowBytes>
 FUSEDSC_DEVICE std::uint64_t describe(const void* tile) {
-  constexpr std::uint64_t kExchange = kRowBytes == 128 ? 1 : 2, kGroup = kRowBytes * 8 / 16;
-  return (address_of(tile) & 0x3ffff) >> 4 | std::uint64_t{1} << 16 | kGroup << 32 | kExchange << 62;
+  constexpr std::uint64_t kSwizzle = kRowBytes == 128 ? 1 : 2, kGroup = kRowBytes * 8 / 16;
+  return (address_of(tile) & 0x3ffff) >> 4 | std::uint64_t{1} << 16 | kGroup << 32 | kSwizzle << 62;
 }
 
 /// Likewise, of columns that go on in the next block of so many bytes where a row ends.

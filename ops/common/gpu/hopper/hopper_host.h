@@ -17,7 +17,7 @@ TensorMap map_of(const void* data, DataType dtype, std::int64_t columns, std::in
 /// Describes images (of 16 or 32-bit elements) whose channels are neighbours, in tiles of rows and columns of one or
 /// more images. Exchanging: runs of 16 bytes, as in tiles of a matrix.
 TensorMap map_of_images(const ConstTensorView& images, int tile_channels, int tile_columns, int tile_rows,
-                        int tile_images = 1, bool exchanges_runs = false);
+                        int tile_images = 1, bool swizzles = false);
 
 inline constexpr int kMostSegment = 256 * kRowUnit;  ///< bytes
 /// The same of dense rows, of which a tile has so many bytes without regard to positions; in units of kRowUnit bytes.
@@ -29,7 +29,7 @@ inline bool has_dense_rows(const ConstTensorView& images) {
 }
 
 /// Whether TMA can read and write them so.
-bool suits_copy_engine(const ConstTensorView& images);
+bool suits_tma(const ConstTensorView& images);
 
 /// Where a plan was made because an address was a multiple of so many bytes: throws InvalidArgument if another is not.
 void check_alignment(const char* argument, const void* data, int bytes);

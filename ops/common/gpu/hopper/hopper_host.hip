@@ -30,7 +30,7 @@ TensorMap map_of(const void* data, DataType dtype, std::int64_t columns, std::in
 }
 
 TensorMap map_of_images(const ConstTensorView& images, int tile_channels, int tile_columns, int tile_rows,
-                        int tile_images, bool exchanges_runs) {
+                        int tile_images, bool swizzles) {
   const auto halves = static_cast<int>(size_of(images.dtype) / 2);
   return {static_cast<std::uint16_t*>(const_cast<void*>(images.data)),
           images.sizes[1] * halves,
@@ -44,7 +44,7 @@ TensorMap map_of_images(const ConstTensorView& images, int tile_channels, int ti
           images.strides[0] * halves,
           tile_rows,
           tile_images,
-          exchanges_runs,
+          swizzles,
           halves};
 }
 
@@ -127,7 +127,7 @@ TensorMap map_of(const void* data, DataType dtype, std::int64_t columns, std::in
 }
 
 TensorMap map_of_images(const ConstTensorView& images, int tile_channels, int tile_columns, int tile_rows,
-                        int tile_images, bool exchanges_runs) {
+                        int tile_images, bool swizzles) {
   TensorMap map;
   const auto stride = [&](int axis) {  // that of a single element may be anything
     const auto bytes = static_cast<std::int64_t>(size_of(images.dtype));
@@ -141,7 +141,7 @@ TensorMap map_of_images(const ConstTensorView& images, int tile_channels, int ti
   const int tile_row_bytes = tile_channels * static_cast<int>(size_of(images.dtype));
   const CUresult result = encode_function()(&map, type_of(images.dtype), 4, const_cast<void*>(images.data), sizes,
                                             strides, tile, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                                            !exchanges_runs         ? CU_TENSOR_MAP_SWIZZLE_NONE
+                                            !swizzles               ? CU_TENSOR_MAP_SWIZZLE_NONE
                                             : tile_row_bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B
                                                                     : CU_TENSOR_MAP_SWIZZLE_64B,
                                             CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
@@ -175,7 +175,7 @@ TensorMap map_of_rows(const ConstTensorView& images, int tile_bytes, int tile_ro
 
 #endif
 
-bool suits_copy_engine(const ConstTensorView& images) {
+bool suits_tma(const ConstTensorView& images) {
   if (!images) return true;
   const auto bytes = static_cast<std::int64_t>(size_of(images.dtype));
   const std::int64_t run = 16 / bytes, most_stride = (std::int64_t{1} << 40) / bytes;

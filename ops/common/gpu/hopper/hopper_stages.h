@@ -6,7 +6,7 @@
 
 namespace fusedsc::gpu::hopper {
 
-/// From the beginning of shared memory to where TMA puts tiles whose runs it exchanges: a multiple of 1024
+/// From the beginning of shared memory to where TMA puts tiles whose runs it swizzles: a multiple of 1024
 /// bytes. So kernels ask for 1024 bytes more than they use.
 FUSEDSC_DEVICE unsigned padding_before_tiles(const void* memory) { return (1024 - address_of(memory) % 1024) % 1024; }
 

@@ -1,15 +1,18 @@
 /// Products of matrices by the threads of a block: D[row][col] += sum over k of A[row][k] * B[col][k], where A and B
 /// are tiles in shared memory and D stays in registers. What happens to elements between shared memory and the product,
-/// a seam, is the caller's. The same meaning on every target; tensor cores where they are (matrix_cuda.h), matrix cores
-/// (matrix_amd.h), else fused multiply-adds.
+/// a prologue, is the caller's. The same meaning on every target; tensor cores where they are (matrix_cuda.h), matrix
+/// cores (matrix_amd.h), else fused multiply-adds.
 #pragma once
 
 #include "fusedsc/common/gpu/activation.h"
 #include "fusedsc/common/gpu/tensors/vector.h"
 
-/// As FUSEDSC_KERNEL, of kernels that multiply matrices.
+/// As FUSEDSC_KERNEL, of kernels that multiply matrices of T; ..._OF is told which type that is.
 #ifndef FUSEDSC_MATRIX_KERNEL
 #define FUSEDSC_MATRIX_KERNEL FUSEDSC_KERNEL
+#endif
+#ifndef FUSEDSC_MATRIX_KERNEL_OF
+#define FUSEDSC_MATRIX_KERNEL_OF(T, threads, blocks) FUSEDSC_MATRIX_KERNEL(threads, blocks)
 #endif
 
 namespace fusedsc::gpu {
@@ -31,35 +34,35 @@ struct MatrixTile {
 };
 
 /// Elements of an operand in shared memory: kOuter rows (or columns) times kDepth values of k, either of them
-/// innermost. kTurned: in the tensor the other one is.
-template <class T, int kOuter, int kDepth_, bool kDepthInner_, bool kTf32 = false, bool kTurned_ = false>
+/// innermost. kTransposed: in the tensor the other one is.
+template <class T, int kOuter, int kDepth_, bool kDepthInner_, bool kTf32 = false, bool kTransposed_ = false>
 struct OperandTile {
   static constexpr int kDepth = kDepth_;
-  static constexpr bool kDepthInner = kDepthInner_, kTurned = kTurned_;
+  static constexpr bool kDepthInner = kDepthInner_, kTransposed = kTransposed_;
   static constexpr int kMajor = kDepthInner ? kOuter : kDepth, kMinor = kDepthInner ? kDepth : kOuter;
-  /// So that neighbours fall on different banks, rows are padded, or runs of 16 bytes exchanged within 128.
-  static constexpr bool kExchanges = kTf32 && kDepthInner;
-  static constexpr int kPitch = kExchanges ? kMinor : kMinor + 16 / static_cast<int>(sizeof(T));
+  /// So that neighbours fall on different banks, rows are padded, or runs of 16 bytes swizzled within 128.
+  static constexpr bool kSwizzles = kTf32 && kDepthInner;
+  static constexpr int kPitch = kSwizzles ? kMinor : kMinor + 16 / static_cast<int>(sizeof(T));
   static constexpr int kElements = kMajor * kPitch;
   // As threads copy it.
-  static constexpr bool kCopiedDepthInner = kDepthInner != kTurned;
-  static constexpr int kCopiedMajor = kTurned ? kMinor : kMajor, kCopiedMinor = kTurned ? kMajor : kMinor;
-  static_assert(!kExchanges || kDepth == 32);
+  static constexpr bool kCopiedDepthInner = kDepthInner != kTransposed;
+  static constexpr int kCopiedMajor = kTransposed ? kMinor : kMajor, kCopiedMinor = kTransposed ? kMajor : kMinor;
+  static_assert(!kSwizzles || kDepth == 32);
 
   FUSEDSC_DEVICE static constexpr int place(int outer, int k) {
-    if (kExchanges) return outer * kPitch + (k ^ exchange(outer));
+    if (kSwizzles) return outer * kPitch + (k ^ swizzle(outer));
     return kDepthInner ? outer * kPitch + k : k * kPitch + outer;
   }
 
   /// From a place in one of the first rows, as they are copied, to that so many rows, a multiple of how many the first
   /// ones are, below.
   FUSEDSC_DEVICE static constexpr int below(int place, int rows) {
-    if (kTurned) return place + rows;
-    return (kExchanges ? place ^ exchange(rows) : place) + rows * kPitch;
+    if (kTransposed) return place + rows;
+    return (kSwizzles ? place ^ swizzle(rows) : place) + rows * kPitch;
   }
 
   /// For the orders in which matrix_tf32.h takes rows and columns.
-  FUSEDSC_DEVICE static constexpr int exchange(int outer) {
+  FUSEDSC_DEVICE static constexpr int swizzle(int outer) {
     return ((outer >> 2 & 7) ^ (outer & 1) << 2 ^ (outer & 2)) * 4;
   }
 
@@ -72,7 +75,7 @@ struct OperandTile {
 template <class T, class Tile_>
 struct PlainOperand {
   using Tile = Tile_;
-  static constexpr bool kSeam = false;
+  static constexpr bool kHasPrologue = false;
 
   const T* tile;
 };
@@ -80,10 +83,10 @@ struct PlainOperand {
 /// An operand whose elements are activation(scale*a + other_scale*b + shift), with coefficients by k, or by row (or
 /// column). The latter's elements beyond `depth` are 0.
 template <class T, class Tile_, bool kByDepth>
-struct SeamOperand {
+struct PrologueOperand {
   using Tile = Tile_;
   using A = Accumulator<T>;
-  static constexpr bool kSeam = true;
+  static constexpr bool kHasPrologue = true;
 
   const T *tile, *other_tile;  ///< other_tile: null where there is no b
   const A *scale, *shift, *other_scale;
@@ -143,8 +146,8 @@ class FmaProduct {
   /// `depth`: of the tiles, how many values of k are to be added.
   template <class Rows, class Cols>
   FUSEDSC_DEVICE void multiply(const Rows& rows, const Cols& cols, int depth) {
-    // Without branches, so that what comes next is read early; but seams need the registers, where copies do, too.
-    constexpr int kMost = kCopyStages == 1 && (Rows::kSeam || Cols::kSeam) ? kRun : 8;
+    // Without branches, so that what comes next is read early; but prologues need the registers, where copies do, too.
+    constexpr int kMost = kCopyStages == 1 && (Rows::kHasPrologue || Cols::kHasPrologue) ? kRun : 8;
     constexpr int kStep = Tile::kPartDepth < kMost ? Tile::kPartDepth : kMost;
     static_assert(Tile::kPartDepth % kStep == 0 && kStep % kRun == 0);
     const int begin = part_ * Tile::kPartDepth;
@@ -200,7 +203,7 @@ class FmaProduct {
 #pragma unroll
         for (int i = 0; i < kCount; ++i) {
           const int outer = place(first, i);
-          read_with_seam(operand, outer, k, to[i], [&](int v) { return OperandPlace{outer, k + v}; });
+          read_with_prologue(operand, outer, k, to[i], [&](int v) { return OperandPlace{outer, k + v}; });
         }
       } else {
 #pragma unroll
@@ -209,7 +212,9 @@ class FmaProduct {
           for (int i = 0; i < kCount; i += kNeighbours) {
             const int outer = place(first, i);
             A neighbours[kNeighbours];
-            read_with_seam(operand, outer, k + v, neighbours, [&](int n) { return OperandPlace{outer + n, k + v}; });
+            read_with_prologue(operand, outer, k + v, neighbours, [&](int n) {
+              return OperandPlace{outer + n, k + v};
+            });
 #pragma unroll
             for (int n = 0; n < kNeighbours; ++n) to[i + n][v] = neighbours[n];
           }
@@ -220,11 +225,11 @@ class FmaProduct {
 
   /// Neighbours in shared memory.
   template <class Operand, int kCount, class Place>
-  FUSEDSC_DEVICE static void read_with_seam(const Operand& operand, int outer, int k, A (&to)[kCount],
-                                            const Place& place) {
+  FUSEDSC_DEVICE static void read_with_prologue(const Operand& operand, int outer, int k, A (&to)[kCount],
+                                                const Place& place) {
     const int first = Operand::Tile::place(outer, k);
     load<kCount>(operand.tile + first).widen(to);
-    if constexpr (Operand::kSeam) {
+    if constexpr (Operand::kHasPrologue) {
       A other[kCount] = {};
       if (operand.other_tile != nullptr) load<kCount>(operand.other_tile + first).widen(other);
       operand.apply(to, other, place);
@@ -259,7 +264,7 @@ class FmaProduct {
 #include "host_executor/matrix_product_host.h"
 #elif defined(__CUDACC__)
 #include "fusedsc/common/gpu/products/matrix_cuda.h"
-#elif defined(FUSEDSC_MATRIX_CORES)
+#elif defined(FUSEDSC_MFMA) || defined(FUSEDSC_WMMA)
 #include "fusedsc/common/gpu/products/matrix_amd.h"
 #endif
 
@@ -269,8 +274,8 @@ template <class T, class Tile>
 struct MatrixProductOf {
 #if defined(FUSEDSC_HOST_EXECUTOR)
   using Type = ProductOnHost<T, Tile>;
-#elif defined(FUSEDSC_MATRIX_CORES)
-  using Type = MatrixCoreProduct<T, Tile>;
+#elif defined(FUSEDSC_MFMA)
+  using Type = MatrixCoreProduct<T, Tile, Mfma<T>>;
 #else
   using Type = FmaProduct<T, Tile>;
 #endif
@@ -279,6 +284,12 @@ struct MatrixProductOf {
 template <class Tile>
 requires Tile::kTf32 struct MatrixProductOf<float, Tile> {
   using Type = Tf32Product<Tile>;
+};
+#endif
+#if defined(FUSEDSC_WMMA)
+template <class T, class Tile>
+requires(sizeof(T) == 2) struct MatrixProductOf<T, Tile> {
+  using Type = MatrixCoreProduct<T, Tile, Wmma<T, FUSEDSC_WMMA>>;
 };
 #endif
 #if defined(__CUDACC__) && !defined(FUSEDSC_HOST_EXECUTOR)

@@ -6,14 +6,25 @@
 
 namespace fusedsc::gpu {
 
-/// Each wave owns a rectangle of the tile, of squares of 16 rows and 16 columns. Instructions take columns for their A
-/// and rows for their B, so that a lane gets elements of one row.
-template <class T, class Tile>
+/// How many parts rows are cut into so that each of `waves` owns a rectangle, of squares of 16 rows and 16 columns,
+/// with as few rows and columns as can be: it reads least then.
+constexpr int cuts_of_rows(int rows, int cols, int waves) {
+  int best = 0;
+  for (int cuts = waves, other = 1; cuts >= 1; cuts /= 2, other *= 2) {
+    if (rows % (16 * cuts) != 0 || cols % (16 * other) != 0) continue;
+    if (best == 0 || rows / cuts + cols / other < rows / best + cols / (waves / best)) best = cuts;
+  }
+  return best;
+}
+
+/// Each wave owns a rectangle of the tile. Instructions take columns for their A and rows for their B, so that a lane
+/// gets elements of one row. Cores: matrix_cores.h.
+template <class T, class Tile, class Cores>
 class MatrixCoreProduct {
  public:
   using A = Accumulator<T>;
   static constexpr bool kKeepsSums = false;
-  static constexpr int kWaves = kMatrixThreads / kMatrixCoreLanes;
+  static constexpr int kWaves = kMatrixThreads / Cores::kLanes;
   static constexpr int kParts = Tile::kParts < kWaves ? Tile::kParts : kWaves;
 
   FUSEDSC_DEVICE MatrixCoreProduct() { clear(); }
@@ -24,13 +35,14 @@ class MatrixCoreProduct {
 #pragma unroll
     for (int i = 0; i < kRowTiles; ++i) {
 #pragma unroll
-      for (int j = 0; j < kColTiles; ++j) sums_[i][j] = MatrixCoreSums<A>{0, 0, 0, 0};
+      for (int j = 0; j < kColTiles; ++j) sums_[i][j] = Sums{};
     }
   }
 
   template <class Rows, class Cols>
   FUSEDSC_DEVICE void multiply(const Rows& rows, const Cols& cols, int depth) {
-    if (depth >= Tile::kDepth) multiply_steps<true>(rows, cols, depth);
+    constexpr bool kHasPrologue = Rows::kHasPrologue || Cols::kHasPrologue;  // which is much code: once
+    if (!kHasPrologue && depth >= Tile::kDepth) multiply_steps<true>(rows, cols, depth);
     else multiply_steps<false>(rows, cols, depth);
   }
 
@@ -39,20 +51,23 @@ class MatrixCoreProduct {
     sums += part() * Tile::kRows * Tile::kSumsPitch;
 #pragma unroll
     for (int i = 0; i < kRowTiles; ++i) {
-      A* row = sums + outer_of<RowsTile, kRowTiles>(first_row(), lane() % 16, i) * Tile::kSumsPitch;
+      A* row = sums + outer_of<RowsTile, kRowTiles>(first_row(), Cores::b_row(lane()), i) * Tile::kSumsPitch;
       const auto col = [](int v, int j) {
-        return outer_of<ColsTile, kColTiles>(first_col(), matrix_core_row<T>(lane(), v), j);
+        return outer_of<ColsTile, kColTiles>(first_col(), Cores::d_row(lane(), v), j);
       };
       if constexpr (ColsTile::kDepthInner && sizeof(A) == 4) {
 #pragma unroll
         for (int j = 0; j < kColTiles; ++j) {
-          const A run[4] = {sums_[i][j][0], sums_[i][j][1], sums_[i][j][2], sums_[i][j][3]};
-          store<4>(run, row + col(0, j));
+#pragma unroll
+          for (int v = 0; v < Cores::kSums; v += 4) {
+            const A run[4] = {sums_[i][j][v], sums_[i][j][v + 1], sums_[i][j][v + 2], sums_[i][j][v + 3]};
+            store<4>(run, row + col(v, j));
+          }
         }
       } else {
         constexpr int kRun = ColsTile::kDepthInner ? 1 : kColTiles;
 #pragma unroll
-        for (int v = 0; v < 4; ++v) {
+        for (int v = 0; v < Cores::kSums; ++v) {
 #pragma unroll
           for (int j = 0; j < kColTiles; j += kRun) {
             A run[kRun];
@@ -67,17 +82,21 @@ class MatrixCoreProduct {
 
  private:
   static constexpr int kPartWaves = kWaves / kParts, kPartDepth = Tile::kDepth / kParts;
-  static constexpr bool kCutsRows = Tile::kRows >= Tile::kCols;
-  static constexpr int kRows = Tile::kRows / (kCutsRows ? kPartWaves : 1);  // of a wave
-  static constexpr int kCols = Tile::kCols / (kCutsRows ? 1 : kPartWaves);
+  static constexpr int kRowCuts = cuts_of_rows(Tile::kRows, Tile::kCols, kPartWaves), kColCuts = kPartWaves / kRowCuts;
+  static constexpr int kRows = Tile::kRows / kRowCuts, kCols = Tile::kCols / kColCuts;  // of a wave
   static constexpr int kRowTiles = kRows / 16, kColTiles = kCols / 16;
-  static_assert(kRows % 16 == 0 && kCols % 16 == 0 && kPartDepth % 16 == 0);
+  static_assert(kPartDepth % 16 == 0);
+  static constexpr int kFactors = Cores::kFactors;
+  /// Values of k that a lane reads at once where they are neighbours.
+  static constexpr int kRun = sizeof(T) == 8 ? 2 : sizeof(T) == 4 || kFactors == 4 ? 4 : 8;
+  using Factors = typename Cores::Factors;
+  using Sums = typename Cores::Sums;
 
-  FUSEDSC_DEVICE static int lane() { return thread_index() % kMatrixCoreLanes; }
-  FUSEDSC_DEVICE static int wave() { return thread_index() / kMatrixCoreLanes; }
+  FUSEDSC_DEVICE static int lane() { return thread_index() % Cores::kLanes; }
+  FUSEDSC_DEVICE static int wave() { return thread_index() / Cores::kLanes; }
   FUSEDSC_DEVICE static int part() { return wave() / kPartWaves; }
-  FUSEDSC_DEVICE static int first_row() { return kCutsRows ? wave() % kPartWaves * kRows : 0; }
-  FUSEDSC_DEVICE static int first_col() { return kCutsRows ? 0 : wave() % kPartWaves * kCols; }
+  FUSEDSC_DEVICE static int first_row() { return wave() % kPartWaves % kRowCuts * kRows; }
+  FUSEDSC_DEVICE static int first_col() { return wave() % kPartWaves / kRowCuts * kCols; }
 
   /// Of the i-th row (or column) of the n-th of kTiles squares. Where neighbours in shared memory are rows, a lane
   /// reads its rows of all squares at once.
@@ -89,15 +108,15 @@ class MatrixCoreProduct {
   template <bool kAll, class Rows, class Cols>
   FUSEDSC_DEVICE void multiply_steps(const Rows& rows, const Cols& cols, int depth) {
     [[maybe_unused]] constexpr int kUnrolled =
-        Rows::kSeam || Cols::kSeam ? 1 : kPartDepth / 16;  // seams need registers
+        Rows::kHasPrologue || Cols::kHasPrologue ? 1 : kPartDepth / 16;  // prologues need registers
 #pragma unroll kUnrolled
     for (int step = 0; step < kPartDepth; step += 16) {
       const int k = part() * kPartDepth + step;
       if (!kAll && k >= depth) break;
-      MatrixCoreFactors<T> b[kRowTiles], a[kColTiles];
-      read(rows, first_row(), k, b);
-      read(cols, first_col(), k, a);
-      if constexpr (sizeof(T) == 2) {
+      Factors b[kRowTiles], a[kColTiles];
+      read(rows, first_row(), Cores::b_row(lane()), k, b);
+      read(cols, first_col(), Cores::a_row(lane()), k, a);
+      if constexpr (Cores::kFlushesSubnormals) {
         if (any_of_wave(has_subnormals(a) || has_subnormals(b))) {
           multiply_widened(a, b);
           continue;
@@ -106,14 +125,14 @@ class MatrixCoreProduct {
 #pragma unroll
       for (int i = 0; i < kRowTiles; ++i) {
 #pragma unroll
-        for (int j = 0; j < kColTiles; ++j) matrix_core_multiply_add<T>(sums_[i][j], a[j], b[i]);
+        for (int j = 0; j < kColTiles; ++j) Cores::multiply_add(sums_[i][j], a[j], b[i]);
       }
     }
   }
 
-  /// gfx90a's products of 16-bit numbers take subnormal ones for 0; those of float do not.
+  /// Which products of 16-bit numbers may take for 0; those of float do not.
   template <int kTiles>
-  FUSEDSC_DEVICE static bool has_subnormals(const MatrixCoreFactors<T> (&factors)[kTiles]) {
+  FUSEDSC_DEVICE static bool has_subnormals(const Factors (&factors)[kTiles]) {
     constexpr std::uint32_t kSigns = 0x80008000u, kNormal = std::is_same_v<T, Float16> ? 0x0400 : 0x0080;
     std::uint32_t found = 0;
 #pragma unroll
@@ -129,7 +148,7 @@ class MatrixCoreProduct {
   }
 
   /// One value of k at a time, which takes few registers.
-  FUSEDSC_DEVICE void multiply_widened(MatrixCoreFactors<T> (&a)[kColTiles], MatrixCoreFactors<T> (&b)[kRowTiles]) {
+  FUSEDSC_DEVICE void multiply_widened(Factors (&a)[kColTiles], Factors (&b)[kRowTiles]) {
 #pragma unroll 1
     for (int k = 0; k < 4; ++k) {
       float wide[kColTiles];
@@ -139,69 +158,82 @@ class MatrixCoreProduct {
       for (int i = 0; i < kRowTiles; ++i) {
         const float factor = take_first(b[i]);
 #pragma unroll
-        for (int j = 0; j < kColTiles; ++j) matrix_core_step(sums_[i][j], wide[j], factor);
+        for (int j = 0; j < kColTiles; ++j) Cores::multiply_add_widened(sums_[i][j], wide[j], factor);
       }
     }
   }
 
   /// The next one becomes the first.
-  FUSEDSC_DEVICE static float take_first(MatrixCoreFactors<T>& halves) {
+  FUSEDSC_DEVICE static float take_first(Factors& halves) {
     const T first{static_cast<std::uint16_t>(halves.words[0])};
     halves.words[0] = halves.words[0] >> 16 | halves.words[1] << 16;
     halves.words[1] >>= 16;
     return to_float(first);
   }
 
-  /// The squares' rows (or columns) from `first` on, values of k from k on.
+  /// The squares' rows (or columns) from `first` on, of each the lane's, values of k from k on.
   template <class Operand, int kTiles>
-  FUSEDSC_DEVICE static void read(const Operand& operand, int first, int k, MatrixCoreFactors<T> (&to)[kTiles]) {
+  FUSEDSC_DEVICE static void read(const Operand& operand, int first, int row, int k, Factors (&to)[kTiles]) {
     using OperandTile = typename Operand::Tile;
-    const int row = lane() % 16, first_k = k + lane() / 16 * 4;
-    if constexpr (!Operand::kSeam && sizeof(T) == 2) {
+    const int first_k = k + Cores::first_k(lane());
+    if constexpr (!Operand::kHasPrologue && sizeof(T) == 2) {
       read_words<OperandTile>(operand.tile, first, row, first_k, to);
     } else {
-      // As many at once as are read at once: seams need registers.
-      constexpr int kAtOnce = Operand::kSeam && OperandTile::kDepthInner ? 1 : kTiles;
+      // As many at once as are read at once: prologues need registers.
+      constexpr int kAtOnce = Operand::kHasPrologue && OperandTile::kDepthInner ? 1 : kTiles;
+      constexpr int kValues = Operand::kHasPrologue ? 4 : kFactors;  // of a square
 #pragma unroll
       for (int n = 0; n < kTiles; n += kAtOnce) {
-        const auto place = [&](int i) {
-          return OperandPlace{outer_of<OperandTile, kTiles>(first, row, n + i / 4), first_k + i % 4};
-        };
-        A z[4 * kAtOnce];
-        read_values<OperandTile, kAtOnce>(operand.tile, place(0), z);
-        if constexpr (Operand::kSeam) {
-          A other[4 * kAtOnce] = {};
-          if (operand.other_tile != nullptr) read_values<OperandTile, kAtOnce>(operand.other_tile, place(0), other);
-          operand.apply(z, other, place);
-        }
 #pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) keep(z + 4 * i, to[n + i]);
+        for (int value = 0; value < kFactors; value += kValues) {
+          const auto place = [&](int i) {
+            return OperandPlace{outer_of<OperandTile, kTiles>(first, row, n + i / kValues),
+                                first_k + value + i % kValues};
+          };
+          A z[kValues * kAtOnce];
+          read_values<OperandTile, kAtOnce, kValues>(operand.tile, place(0), z);
+          if constexpr (Operand::kHasPrologue) {
+            A other[kValues * kAtOnce] = {};
+            if (operand.other_tile != nullptr) {
+              read_values<OperandTile, kAtOnce, kValues>(operand.other_tile, place(0), other);
+            }
+            operand.apply(z, other, place);
+          }
+#pragma unroll
+          for (int i = 0; i < kAtOnce; ++i) keep<kValues>(z + kValues * i, value, to[n + i]);
+        }
       }
     }
   }
 
-  FUSEDSC_DEVICE static void keep(const A* z, MatrixCoreFactors<T>& to) {
+  /// kCount values from `first` on.
+  template <int kCount>
+  FUSEDSC_DEVICE static void keep(const A* z, int first, Factors& to) {
     if constexpr (sizeof(T) == 2) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) to.words[i] = to_bits(z[2 * i], z[2 * i + 1], T());
+      for (int i = 0; i < kCount / 2; ++i) to.words[first / 2 + i] = to_bits(z[2 * i], z[2 * i + 1], T());
     } else {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) to.values[i] = z[i];
+      for (int i = 0; i < kCount; ++i) to.values[first + i] = z[i];
     }
   }
 
   template <class OperandTile, int kTiles>
-  FUSEDSC_DEVICE static void read_words(const T* tile, int first, int row, int k, MatrixCoreFactors<T> (&to)[kTiles]) {
+  FUSEDSC_DEVICE static void read_words(const T* tile, int first, int row, int k, Factors (&to)[kTiles]) {
     if constexpr (OperandTile::kDepthInner) {
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
-        const auto run = load<4>(tile + OperandTile::place(outer_of<OperandTile, kTiles>(first, row, n), k));
-        to[n].words[0] = run.words[0];
-        to[n].words[1] = run.words[1];
+        const T* from = tile + OperandTile::place(outer_of<OperandTile, kTiles>(first, row, n), k);
+#pragma unroll
+        for (int i = 0; i < kFactors; i += kRun) {
+          const auto run = load<kRun>(from + i);
+#pragma unroll
+          for (int word = 0; word < kRun / 2; ++word) to[n].words[i / 2 + word] = run.words[word];
+        }
       }
     } else {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
+      for (int i = 0; i < kFactors / 2; ++i) {
         const T* from = tile + OperandTile::place(outer_of<OperandTile, kTiles>(first, row, 0), k + 2 * i);
         const auto even = load<kTiles>(from), odd = load<kTiles>(from + OperandTile::kPitch);
 #pragma unroll
@@ -213,29 +245,29 @@ class MatrixCoreProduct {
     }
   }
 
-  /// Of kTiles squares, whose first values are at `from`.
-  template <class OperandTile, int kTiles>
-  FUSEDSC_DEVICE static void read_values(const T* tile, const OperandPlace& from, A (&to)[4 * kTiles]) {
+  /// kValues each of kTiles squares, whose first values are at `from`.
+  template <class OperandTile, int kTiles, int kValues>
+  FUSEDSC_DEVICE static void read_values(const T* tile, const OperandPlace& from, A (&to)[kValues * kTiles]) {
     if constexpr (OperandTile::kDepthInner) {
-      constexpr int kRun = sizeof(T) == 8 ? 2 : 4;
+      constexpr int kAtOnce = kRun < kValues ? kRun : kValues;
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
         const T* row = tile + OperandTile::place(from.outer + 16 * n, from.k);
 #pragma unroll
-        for (int i = 0; i < 4; i += kRun) load<kRun>(row + i).widen(to + 4 * n + i);
+        for (int i = 0; i < kValues; i += kAtOnce) load<kAtOnce>(row + i).widen(to + kValues * n + i);
       }
     } else {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
+      for (int i = 0; i < kValues; ++i) {
         A run[kTiles];
         load<kTiles>(tile + OperandTile::place(from.outer, from.k + i)).widen(run);
 #pragma unroll
-        for (int n = 0; n < kTiles; ++n) to[4 * n + i] = run[n];
+        for (int n = 0; n < kTiles; ++n) to[kValues * n + i] = run[n];
       }
     }
   }
 
-  MatrixCoreSums<A> sums_[kRowTiles][kColTiles];
+  Sums sums_[kRowTiles][kColTiles];
 };
 
 }  // namespace fusedsc::gpu

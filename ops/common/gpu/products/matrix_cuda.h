@@ -114,7 +114,7 @@ class TensorCoreProduct {
     const int depth = k + 8 * depth_half(matrix) + (OperandTile::kDepthInner ? 0 : lane % 8);
     const int place = OperandTile::place(outer, depth);
     load_matrices<!OperandTile::kDepthInner>(operand.tile + place, to);
-    if constexpr (Operand::kSeam) {
+    if constexpr (Operand::kHasPrologue) {
       float z[8], other[8] = {};
 #pragma unroll
       for (int r = 0; r < 4; ++r) to_floats(to[r], z[2 * r], z[2 * r + 1], T());

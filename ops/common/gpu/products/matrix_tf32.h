@@ -133,7 +133,7 @@ class Tf32Product {
       }
     };
     read(operand.tile, z);
-    if constexpr (Operand::kSeam) {
+    if constexpr (Operand::kHasPrologue) {
       if (operand.other_tile != nullptr) read(operand.other_tile, other);
       operand.apply(z, other, [&](int i) { return place(i / 4, i % 4); });
     }
@@ -169,7 +169,7 @@ class Tf32Product {
       }
     };
     read(operand.tile, z);
-    if constexpr (Operand::kSeam) {
+    if constexpr (Operand::kHasPrologue) {
       if (operand.other_tile != nullptr) read(operand.other_tile, other);
       operand.apply(z, other, [&](int i) { return place(i / 2, i % 2); });
     }

@@ -1,4 +1,4 @@
-/// 8 x 8 matrices of 16-bit elements turned around by 32 neighbouring threads, where wave_product.h has its
+/// 8 x 8 matrices of 16-bit elements transposed by 32 neighbouring threads, where wave_product.h has its
 /// instruction: what goes into one product comes out of another the other way round. T is the elements' type.
 #pragma once
 
@@ -16,7 +16,7 @@ namespace fusedsc::gpu {
 /// Four matrices from shared memory; `row`, 16 bytes: row lane % 8 of matrix lane / 8. Of each, lane l gets elements 2
 /// * (l % 4) and the next of column l / 4.
 template <class T>
-void load_turned(const void* row, std::uint32_t (&to)[4], T) {
+void load_transposed(const void* row, std::uint32_t (&to)[4], T) {
   const int lane = thread_index() % 32;
   for (int mask = 0; mask < 32; ++mask) {
     const auto* from = reinterpret_cast<const std::uint16_t*>(shuffle_xor(row, mask));
@@ -31,7 +31,7 @@ void load_turned(const void* row, std::uint32_t (&to)[4], T) {
 
 /// Of a matrix of which lane l holds elements 2 * (l % 4) and the next of row l / 4: those of column l / 4.
 template <class T>
-std::uint32_t turned(std::uint32_t word, T) {
+std::uint32_t transposed(std::uint32_t word, T) {
   const int lane = thread_index() % 32;
   std::uint16_t halves[2] = {};
   for (int mask = 0; mask < 32; ++mask) {
@@ -45,21 +45,21 @@ std::uint32_t turned(std::uint32_t word, T) {
 }
 #elif defined(__CUDACC__)
 template <class T>
-FUSEDSC_DEVICE void load_turned(const void* row, std::uint32_t (&to)[4], T) {
+FUSEDSC_DEVICE void load_transposed(const void* row, std::uint32_t (&to)[4], T) {
   load_matrices<true>(row, to);
 }
 
 template <class T>
-FUSEDSC_DEVICE std::uint32_t turned(std::uint32_t word, T) {
+FUSEDSC_DEVICE std::uint32_t transposed(std::uint32_t word, T) {
   std::uint32_t result;
   asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(word));
   return result;
 }
 #else
 template <class T>
-FUSEDSC_DEVICE void load_turned(const void* row, std::uint32_t (&to)[4], T) = delete;
+FUSEDSC_DEVICE void load_transposed(const void* row, std::uint32_t (&to)[4], T) = delete;
 template <class T>
-FUSEDSC_DEVICE std::uint32_t turned(std::uint32_t word, T) = delete;
+FUSEDSC_DEVICE std::uint32_t transposed(std::uint32_t word, T) = delete;
 #endif
 
 }  // namespace fusedsc::gpu

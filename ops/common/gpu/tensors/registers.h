@@ -21,7 +21,7 @@ FUSEDSC_DEVICE void keep_in_register(float& value) {
 template <class Number>
 FUSEDSC_DEVICE Number computed_here(Number value) {
 #if defined(__AMDGCN__)
-  asm volatile("" : "+s"(value));
+  asm volatile("" : "=s"(value) : "0"(__builtin_amdgcn_readfirstlane(value)));  // which may be in a vector register
 #endif
   return value;
 }

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #ifndef FUSEDSC_DEVICE_ONLY
-#include <hip/hip_fp16.h>
 #include <hip/hip_runtime.h>
 
 #include <stdexcept>
@@ -13,12 +12,29 @@
 #include "fusedsc/common/data_type.h"
 #include "fusedsc/common/gpu/vendor/vendor_common.h"
 
+#if defined(__GFX11__) || defined(__GFX12__)
+/// Five waves leave each all 256 registers that an instruction can name. That said, clang 22 orders the loads of a
+/// depthwise kernel so that it takes 185; not said, it spills 160 bytes more. Products of matrices do without.
+#define FUSEDSC_KERNEL(threads, blocks) \
+  __global__ void __launch_bounds__(threads) __attribute__((amdgpu_waves_per_eu(5)))
+#define FUSEDSC_MATRIX_KERNEL(threads, blocks) __global__ void __launch_bounds__(threads)
+#else
 #define FUSEDSC_KERNEL(threads, blocks) __global__ void __launch_bounds__(threads)  // more blocks would cost spills
-#if defined(__gfx90a__) || defined(__gfx940__) || defined(__gfx941__) || defined(__gfx942__)
-/// Waves multiply matrices (matrix_cores.h). Kernels of which more than two blocks shall fit have 256 registers: with
-/// more, sums are in registers of another kind, and moved around products.
-#define FUSEDSC_MATRIX_CORES
-#define FUSEDSC_MATRIX_KERNEL(threads, blocks) __global__ void __launch_bounds__(threads, (blocks) > 2 ? 2 : 1)
+#endif
+
+// Which instructions multiply matrices (matrix_cores.h).
+#if defined(__gfx90a__) || defined(__gfx940__) || defined(__gfx941__) || defined(__gfx942__) || defined(__gfx950__) || \
+    defined(__gfx9_4_generic__)
+#define FUSEDSC_MFMA
+/// Kernels of which more than two blocks shall fit have 256 registers: with more, sums are in registers of another
+/// kind, and moved around products. But not those of double, whose elements `T` take two each: they would spill.
+#define FUSEDSC_MATRIX_KERNEL(threads, blocks) FUSEDSC_MATRIX_KERNEL_OF(T, threads, blocks)
+#define FUSEDSC_MATRIX_KERNEL_OF(T, threads, blocks) \
+  __global__ void __launch_bounds__(threads, (blocks) > 2 && sizeof(T) < 8 ? 2 : 1)
+#elif defined(__GFX11__)
+#define FUSEDSC_WMMA 11
+#elif defined(__gfx1200__) || defined(__gfx1201__) || defined(__gfx12_generic__)  // not gfx1250, which has others
+#define FUSEDSC_WMMA 12
 #endif
 
 namespace fusedsc::gpu {

@@ -20,7 +20,7 @@ std::string why_no_columns(const ConstTensorView& x, const ConstTensorView& y, c
     return "it is for windows of 3 x 3 or 5 x 5, of stride 1 or 2, not dilated, without a channel multiplier";
   }
   if (y.elements() == 0) return "there is nothing to compute";
-  if (!suits_copy_engine(x) || !suits_copy_engine(y)) return "a tensor does not suit TMA";
+  if (!suits_tma(x) || !suits_tma(y)) return "a tensor does not suit TMA";
   return {};
 }
 

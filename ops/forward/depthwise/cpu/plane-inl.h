@@ -11,8 +11,8 @@
 #endif
 // NOLINTEND(llvm-header-guard)
 
+#include "fusedsc/common/cpu/fusion-inl.h"
 #include "fusedsc/common/cpu/prefetcher.h"
-#include "fusedsc/common/cpu/seam-inl.h"
 #include "fusedsc/common/cpu/slices.h"
 #include "fusedsc/forward/depthwise/cpu/plane_rows-inl.h"
 #include "fusedsc/forward/depthwise/cpu/plane_tasks.h"

@@ -58,13 +58,7 @@ Configs configs(const DepthwiseArguments& a) { return generated::depthwise_confi
 
 std::string unsupported(const DepthwiseArguments& a) {
   if (std::string elsewhere = why_not_on_gpu(a); !elsewhere.empty()) return elsewhere;
-  if (std::string none = why_no_generated_kernels(); !none.empty()) return none;
-  if (std::string no_text = generated::why_no_depthwise_text(a); !no_text.empty()) return no_text;
-  try {
-    return configs(a).empty() ? "there is no tiling for such a problem" : "";
-  } catch (const InvalidArgument& error) {  // limits of the device are not known
-    return error.what();
-  }
+  return why_not_generated(generated::why_no_depthwise_text(a), configs, a);
 }
 
 Plan<DepthwiseArguments> plan(const DepthwiseArguments& a, const Config& config, int /*threads*/) {
@@ -73,14 +67,12 @@ Plan<DepthwiseArguments> plan(const DepthwiseArguments& a, const Config& config,
           [pass](const DepthwiseArguments& like, const Execution& execution) { pass.run(like, execution); }};
 }
 
-}  // namespace
-
-std::string depthwise_generated_text(const DepthwiseArguments& a, const Config& config) {
+std::string source(const DepthwiseArguments& a, const Config& config) {
   return generated::depthwise_text(a, target_of(a), config).text;
 }
 
-Kernel<DepthwiseArguments> depthwise_generated() {
-  return {"generated", unsupported, configs, plan, depthwise_generated_text};
-}
+}  // namespace
+
+Kernel<DepthwiseArguments> depthwise_generated() { return {"generated", unsupported, configs, plan, source}; }
 
 }  // namespace fusedsc::gpu

@@ -25,12 +25,12 @@ struct DepthwiseTiling {
 /// The same of tiles of which a warp has 16 patches of 4 output columns.
 struct DepthwisePatching {
   int runs = 8;      ///< of 8 channels that a block has; an odd number, or all there are, unless of whole boxes:
-  int box_runs = 0;  ///< 4 or 8: as boxes of so many, whose runs are exchanged
+  int box_runs = 0;  ///< 4 or 8: as boxes of so many, whose runs are swizzled
   int rows = 2, image_parts = 1, stages = 3;
   bool in_segments = false;  ///< of all channels
   int grain = 0;             ///< rows of the output that are not divided between blocks; 0: what is best mostly
 
-  bool exchanges() const { return box_runs > 0; }
+  bool swizzles() const { return box_runs > 0; }
 };
 
 tuning::Config config_of(const DepthwiseTiling& tiling);

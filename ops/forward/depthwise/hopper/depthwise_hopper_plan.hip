@@ -101,7 +101,7 @@ bool are_runs(const ConstTensorView& x, const DepthwisePatching& t) {
   const int all = int_divide_up(x.sizes[1], 8);
   if (t.runs < 1 || t.runs > 32) return false;
   if (t.in_segments) return t.runs == all && t.box_runs == 0;
-  if (!t.exchanges()) return t.runs == all || t.runs % 2 == 1;
+  if (!t.swizzles()) return t.runs == all || t.runs % 2 == 1;
   return (t.box_runs == 4 || t.box_runs == 8) && (t.runs < t.box_runs || t.runs % t.box_runs == 0);
 }
 
@@ -139,7 +139,7 @@ int pitch_of(const DepthwiseTilesShape& p, int kernel, int stride, int column_ti
   // A window may see the next row's padding in place of its own at the right.
   const int pitch =
       column_tiles > 1 ? last : std::min(last, std::max(p.input_width + p.padding_left, last - p.padding_left));
-  return p.exchanges ? round_up(pitch, 8) : pitch;
+  return p.swizzles ? round_up(pitch, 8) : pitch;
 }
 
 /// Rows of the output that are not divided between blocks: `grain`, or as many fewer as it takes for most
@@ -169,9 +169,9 @@ DepthwiseTilesShape cut_patches(const Sizes& x, const Sizes& y, const Window& wi
   p.padding_top = size(window.padding.top);
   p.padding_left = size(window.padding.left);
 
-  p.exchanges = t.exchanges();
-  p.boxes = p.exchanges ? int_divide_up(t.runs, t.box_runs) : 1;
-  p.box_bytes = 16 * (p.exchanges ? t.box_runs : t.in_segments ? t.runs : t.runs | 1);
+  p.swizzles = t.swizzles();
+  p.boxes = p.swizzles ? int_divide_up(t.runs, t.box_runs) : 1;
+  p.box_bytes = 16 * (p.swizzles ? t.box_runs : t.in_segments ? t.runs : t.runs | 1);
   p.group_runs = t.runs;
   p.rows = t.rows;
   p.stages = t.stages;
@@ -182,13 +182,13 @@ DepthwiseTilesShape cut_patches(const Sizes& x, const Sizes& y, const Window& wi
   const int column_tiles = int_divide_up(p.output_width, 64);
   const bool whole = of == PatchesOf::both, transposed = of == PatchesOf::gradient;
   p.tile_columns =
-      whole ? 4 * p.image_lines : round_up(int_divide_up(p.output_width, column_tiles), p.exchanges ? 8 : 4);
-  p.out_pitch = column_tiles > 1 || p.exchanges ? p.tile_columns : p.output_width;
+      whole ? 4 * p.image_lines : round_up(int_divide_up(p.output_width, column_tiles), p.swizzles ? 8 : 4);
+  p.out_pitch = column_tiles > 1 || p.swizzles ? p.tile_columns : p.output_width;
   const int patches =  // of a row that are read
       whole ? p.image_lines : int_divide_up(std::min(p.tile_columns, p.output_width), 4);
   const int patch_step = transposed ? 2 : 4 * stride;
   const int reach = (patches - 1) * patch_step + (transposed ? 4 : stride == 1 ? 8 : 12);  // columns that they read
-  p.pitch = !transposed ? pitch_of(p, kernel, stride, column_tiles) : p.exchanges ? round_up(reach, 8) : reach;
+  p.pitch = !transposed ? pitch_of(p, kernel, stride, column_tiles) : p.swizzles ? round_up(reach, 8) : reach;
   p.tile_bytes = round_up(p.boxes * p.images * p.image_bytes() + std::max(0, reach - p.pitch) * p.box_bytes, 1024);
   p.half_bytes = p.image_lines == 16 ? 8 * patch_step * p.box_bytes : 8 / p.image_lines * p.image_bytes();
   if (t.in_segments) {  // of which the halves of products are whole ones

@@ -14,9 +14,9 @@ struct DepthwiseTilesShape {
   // Tiles of x lie in shared memory as [box of channels][image][row][column][channel of the box].
   int boxes = 1, box_bytes = 128;   ///< of a block: boxes of so many bytes of neighbouring channels
   int group_runs = 8;               ///< of 16 bytes of channels that a block has
-  bool exchanges = true;            ///< runs, so that columns fall on different banks: of boxes of 64 or 128 bytes
+  bool swizzles = true;             ///< runs, so that columns fall on different banks: of boxes of 64 or 128 bytes
   int image_lines = 16;             ///< of the 16 patches of 4 output columns of a product, those of one image
-  int pitch = 8, rows = 1;          ///< columns and rows of a tile; if runs are exchanged, pitch is a multiple of 8
+  int pitch = 8, rows = 1;          ///< columns and rows of a tile; if runs are swizzled, pitch is a multiple of 8
   int images = 1, image_parts = 1;  ///< of a tile; as many warps share them out
   int stages = 2;                   ///< tiles under way
   int tile_bytes = 0;               ///< of x, in whole kilobytes
@@ -157,8 +157,8 @@ struct DepthwiseTileNote {
 /// that tools which look for races see what orders the reading before the next note.
 FUSEDSC_DEVICE int read_entry(const int& entry) { return from_lane(thread_index() % 32 == 0 ? entry : 0, 0); }
 
-/// Where run `run` of 16 bytes of a position of a tile lies: TMA exchanges them.
-FUSEDSC_DEVICE int exchanged_run(int box_bytes, int run, int position) {
+/// Where run `run` of 16 bytes of a position of a tile lies: TMA swizzles them.
+FUSEDSC_DEVICE int swizzled_run(int box_bytes, int run, int position) {
   return (box_bytes == 128 ? run ^ (position & 7) : run ^ (position >> 1 & 3)) * 16;
 }
 
@@ -168,9 +168,9 @@ FUSEDSC_DEVICE int place_in_segments(const DepthwiseTilesShape& p, int bytes, in
   return segment * step + byte - segment * bytes;
 }
 
-/// The same of a tile whose runs need not be exchanged: with an odd number of them to a position there is no need.
+/// The same of a tile whose runs need not be swizzled: with an odd number of them to a position there is no need.
 FUSEDSC_DEVICE int place_of_run(const DepthwiseTilesShape& p, int run, int position) {
-  return p.exchanges ? exchanged_run(p.box_bytes, run, position) : run * 16;
+  return p.swizzles ? swizzled_run(p.box_bytes, run, position) : run * 16;
 }
 
 }  // namespace fusedsc::gpu::hopper

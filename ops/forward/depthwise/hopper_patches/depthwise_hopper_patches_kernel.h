@@ -1,5 +1,5 @@
-/// Depthwise convolution on Hopper GPUs, forward, without seams, 16 bits, channels neighbours in memory. Rows of images
-/// come to shared memory by TMA, some ahead of their use, and finished rows leave by it.
+/// Depthwise convolution on Hopper GPUs, forward, without fusion, 16 bits, channels neighbours in memory. Rows of
+/// images come to shared memory by TMA, some ahead of their use, and finished rows leave by it.
 ///
 /// Multiplied is by tensor cores: A has 16 patches of 8 columns of two channels, as they lie side by side in memory, B
 /// the weights of a window's row, shifted by one column from each of 4 output columns to the next, each channel its
@@ -9,7 +9,7 @@
 /// them: those are computed again, each from its own channel.
 ///
 /// Each warp owns 8 channels: no two warps touch the same elements of a tile, so that they wait for copies only. What
-/// has seams is left to depthwise_hopper_kernel.h.
+/// fuses anything is left to depthwise_hopper_kernel.h.
 #pragma once
 
 #include <type_traits>

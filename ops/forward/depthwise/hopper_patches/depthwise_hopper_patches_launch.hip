@@ -48,15 +48,15 @@ void describe_tensors(DepthwisePatchesParameters& p, const ConstTensorView& x, c
     p.x = map_of_rows(x, p.segment_bytes, p.rows, p.images);
     p.y = map_of_rows(y, p.out_segment_bytes, 1, p.images);
   } else {
-    p.x = map_of_images(x, p.box_bytes / 2, p.pitch, p.rows, p.images, p.exchanges);
-    p.y = map_of_images(y, p.box_bytes / 2, p.out_pitch, 1, p.images, p.exchanges);
+    p.x = map_of_images(x, p.box_bytes / 2, p.pitch, p.rows, p.images, p.swizzles);
+    p.y = map_of_images(y, p.box_bytes / 2, p.out_pitch, 1, p.images, p.swizzles);
   }
 }
 
 bool cut_outputs(DepthwisePatchesParameters& p, int rows) {
   p.out_rows = rows;
   const int image_bytes = p.out_pitch * p.box_bytes;
-  p.out_row_bytes = round_up(p.images * image_bytes, p.exchanges ? 1024 : 128);
+  p.out_row_bytes = round_up(p.images * image_bytes, p.swizzles ? 1024 : 128);
   p.out_bytes = round_up(p.boxes * p.out_rows * p.out_row_bytes, 1024);
   p.out_half_bytes = p.image_lines == 16 ? 32 * p.box_bytes : 8 / p.image_lines * image_bytes;
   if (p.segments > 0) {
@@ -103,7 +103,7 @@ std::string unsupported(const DepthwiseArguments& a) {
   if (!window.empty()) return window;
   if (a.prologue || a.epilogue || a.statistics || a.bias) return "nothing can be fused with it, nor a bias added";
   if (a.y.elements() == 0) return "there is nothing to compute";
-  if (!suits_copy_engine(a.x) || !suits_copy_engine(ConstTensorView(a.y))) {
+  if (!suits_tma(a.x) || !suits_tma(ConstTensorView(a.y))) {
     return "channels of x or y are not neighbours, or no multiples of 8, or not aligned to 16 bytes";
   }
   return {};

@@ -1,4 +1,4 @@
-/// From a depthwise problem without seams to a launch on a Hopper GPU.
+/// From a depthwise problem without fusion to a launch on a Hopper GPU.
 #pragma once
 
 #include "fusedsc/forward/depthwise.h"

@@ -1,4 +1,4 @@
-/// Depthwise convolution on Hopper GPUs, forward, with seams, 16 bits, channels neighbours in memory. Rows of images
+/// Depthwise convolution on Hopper GPUs, forward, with fusion, 16 bits, channels neighbours in memory. Rows of images
 /// come to shared memory by TMA, some ahead of their use, and finished rows leave by it.
 ///
 /// Multiplied is by tensor cores: A has 16 positions of an output row by the 8 channels that a tap sees there, B the
@@ -19,7 +19,7 @@
 namespace fusedsc::gpu::hopper {
 
 /// kProducts: of 16 positions, that a warp has side by side.
-template <class T, int kKernel, int kStride, int kProducts, DepthwiseSeams kSeams>
+template <class T, int kKernel, int kStride, int kProducts, DepthwiseFusion kFusion>
 class DepthwiseTiles {
  public:
   FUSEDSC_DEVICE static void run(const DepthwiseTilesParameters& p) {
@@ -29,7 +29,7 @@ class DepthwiseTiles {
     } else {
       tiles.compute();
     }
-    if constexpr (kSeams == DepthwiseSeams::training) {
+    if constexpr (kFusion == DepthwiseFusion::training) {
       tiles.outputs_.leave_statistics(tiles.memory_, tiles.warp_, tiles.split_, tiles.first_channel_);
     }
   }
@@ -40,7 +40,7 @@ class DepthwiseTiles {
   static constexpr bool kPassesPadding = kKernel > 3;    ///< where it is much work: rows of padding are passed over
   using Cursor = DepthwiseTileCursor<DepthwiseWindow<kKernel, kStride>>;
   using Sums = float[kProducts][4];
-  using Outputs = DepthwiseTileOutputs<T, kKernel, kStride, kProducts, kSeams>;
+  using Outputs = DepthwiseTileOutputs<T, kKernel, kStride, kProducts, kFusion>;
 
   FUSEDSC_DEVICE explicit DepthwiseTiles(const DepthwiseTilesParameters& p) : p_(p), prologue_(p), outputs_(p) {
     warp_ = uniform(thread_index() / 32);
@@ -132,7 +132,7 @@ class DepthwiseTiles {
 
   // --------------------------------------------------------------------------------------------- by warps that compute
 
-  FUSEDSC_DEVICE int exchanged_run(int position) const { return hopper::exchanged_run(p_.box_bytes, run_, position); }
+  FUSEDSC_DEVICE int swizzled_run(int position) const { return hopper::swizzled_run(p_.box_bytes, run_, position); }
 
   /// Windows at the right edge may read the next row's padding, which behind the last row is here.
   FUSEDSC_DEVICE void clear_behind_tiles() const {
@@ -157,14 +157,14 @@ class DepthwiseTiles {
 #pragma unroll
     for (int pair = 0; pair <= kPairs; ++pair) {
       const int tap = 2 * pair + (pair < kPairs ? matrix / 2 : 0), position = lane % 8 * kStride + tap;
-      places_[pair] = tile_place + matrix % 2 * p_.half_bytes + position * p_.box_bytes + exchanged_run(position) +
+      places_[pair] = tile_place + matrix % 2 * p_.half_bytes + position * p_.box_bytes + swizzled_run(position) +
                       (pair < kPairs ? 0 : matrix / 2 * p_.product_bytes);
       all |= static_cast<std::uint32_t>(places_[pair]);
     }
     const int out_row_bytes = p_.images * p_.out_pitch * p_.box_bytes;
     out_place_ = box * (p_.rows / kStride) * out_row_bytes + first_image * p_.out_pitch * p_.box_bytes +
                  matrix % 2 * p_.out_half_bytes + matrix / 2 * p_.out_product_bytes + lane % 8 * p_.box_bytes +
-                 exchanged_run(lane % 8);
+                 swizzled_run(lane % 8);
     return all | static_cast<std::uint32_t>(out_place_);
   }
 
@@ -186,7 +186,7 @@ class DepthwiseTiles {
       }
     }
     load_channels(p_.bias, exists ? channel_ + 2 * t : 0, 0.0f, outputs_.bias, T());
-    if constexpr (kSeams == DepthwiseSeams::eval) {
+    if constexpr (kFusion == DepthwiseFusion::eval) {
       load_channels(p_.epilogue_scale, exists ? channel_ + 2 * t : 0, 1.0f, outputs_.epilogue_scale, float());
       load_channels(p_.epilogue_shift, exists ? channel_ + 2 * t : 0, 0.0f, outputs_.epilogue_shift, float());
     }

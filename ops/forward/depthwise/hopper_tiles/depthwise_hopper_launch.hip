@@ -12,11 +12,11 @@ namespace {
 constexpr const char* kName = "depthwise_conv2d";
 
 /// kThreads: the most that a block may have; kBlocks: that shall fit a multiprocessor then.
-template <class T, int kKernel, int kStride, int kProducts, DepthwiseSeams kSeams, int kThreads, int kBlocks>
+template <class T, int kKernel, int kStride, int kProducts, DepthwiseFusion kFusion, int kThreads, int kBlocks>
 FUSEDSC_KERNEL(kThreads, kBlocks)
 tiles_kernel(const FUSEDSC_GRID_CONSTANT DepthwiseTilesParameters p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FUSEDSC_HOST_EXECUTOR)  // other chips of a build have none of this
-  DepthwiseTiles<T, kKernel, kStride, kProducts, kSeams>::run(p);
+  DepthwiseTiles<T, kKernel, kStride, kProducts, kFusion>::run(p);
 #endif
 }
 
@@ -25,15 +25,15 @@ using TilesKernel = void (*)(DepthwiseTilesParameters);
 struct Instance {
   DataType dtype;
   int kernel, stride, products, threads;
-  DepthwiseSeams seams;
+  DepthwiseFusion fusion;
   TilesKernel run;
 };
 
 template <class T, int kKernel, int kStride, int kProducts, int kThreads, int kBlocks>
 void append(std::vector<Instance>& to, DataType dtype) {
-  using enum DepthwiseSeams;
-  const auto add = [&](DepthwiseSeams seams, TilesKernel kernel) {
-    to.push_back({dtype, kKernel, kStride, kProducts, kThreads, seams, kernel});
+  using enum DepthwiseFusion;
+  const auto add = [&](DepthwiseFusion fusion, TilesKernel kernel) {
+    to.push_back({dtype, kKernel, kStride, kProducts, kThreads, fusion, kernel});
   };
   add(training, tiles_kernel<T, kKernel, kStride, kProducts, training, kThreads, kBlocks>);
   add(eval, tiles_kernel<T, kKernel, kStride, kProducts, eval, kThreads, 1>);
@@ -66,14 +66,14 @@ const std::vector<Instance>& instances() {
   return all;
 }
 
-DepthwiseSeams seams_of(const DepthwiseArguments& a) {
-  return a.epilogue ? DepthwiseSeams::eval : DepthwiseSeams::training;
+DepthwiseFusion fusion_of(const DepthwiseArguments& a) {
+  return a.epilogue ? DepthwiseFusion::eval : DepthwiseFusion::training;
 }
 
 const Instance* instance_for(const DepthwiseArguments& a, const DepthwiseTiling& t) {
   for (const Instance& instance : instances()) {
     if (instance.dtype == a.x.dtype && instance.kernel == a.window.kernel[0] && instance.stride == a.window.stride[0] &&
-        instance.products == t.products && instance.seams == seams_of(a)) {
+        instance.products == t.products && instance.fusion == fusion_of(a)) {
       return &instance;
     }
   }
@@ -163,7 +163,7 @@ std::string unsupported(const DepthwiseArguments& a) {
   if (!window.empty()) return window;
   if (a.y.elements() == 0) return "there is nothing to compute";
   const ConstTensorView& residual = a.epilogue.residual;
-  if (!suits_copy_engine(a.x) || !suits_copy_engine(ConstTensorView(a.y)) || !suits_copy_engine(residual)) {
+  if (!suits_tma(a.x) || !suits_tma(ConstTensorView(a.y)) || !suits_tma(residual)) {
     return "channels of x or y are not neighbours, or no multiples of 8, or not aligned to 16 bytes";
   }
   return {};

@@ -10,7 +10,7 @@
 namespace fusedsc::gpu::hopper {
 
 /// Of a warp's 8 channels; of these a thread has two, at positions lane / 4 and 8 further of each product.
-template <class T, int kKernel, int kStride, int kProducts, DepthwiseSeams kSeams>
+template <class T, int kKernel, int kStride, int kProducts, DepthwiseFusion kFusion>
 class DepthwiseTileOutputs {
  public:
   struct Row {
@@ -44,7 +44,7 @@ class DepthwiseTileOutputs {
       const bool exists = at.column + position.column < p_.output_width && at.image + position.image < p_.batch;
       valid_ |= exists ? 1u << i : 0u;
     }
-    if constexpr (kSeams == DepthwiseSeams::training) {
+    if constexpr (kFusion == DepthwiseFusion::training) {
       int count = 0;
 #pragma unroll
       for (int i = 0; i < 2 * kProducts; ++i) count += valid_ >> i & 1;
@@ -62,8 +62,8 @@ class DepthwiseTileOutputs {
     if (any_of_warp(!is_finite(any))) compute_again(first, row, y, prologue, see);
 #pragma unroll
     for (int i = 0; i < 2 && first + i < kProducts; ++i) {
-      if constexpr (kSeams == DepthwiseSeams::training) take_statistics(first + i, row, y[i]);
-      if constexpr (kSeams == DepthwiseSeams::eval) apply_epilogue(first + i, row, y[i]);
+      if constexpr (kFusion == DepthwiseFusion::training) take_statistics(first + i, row, y[i]);
+      if constexpr (kFusion == DepthwiseFusion::eval) apply_epilogue(first + i, row, y[i]);
     }
     unsigned char* to = out + first * p_.out_product_bytes;
     const std::uint32_t low = to_bits(y[0][0], y[0][1], T()), high = to_bits(y[0][2], y[0][3], T());

@@ -1,4 +1,4 @@
-/// From a depthwise problem with seams to a launch on a Hopper GPU.
+/// From a depthwise problem with fusion to a launch on a Hopper GPU.
 #pragma once
 
 #include <string>

@@ -51,7 +51,7 @@ class DepthwiseTilePrologue {
     const int first = (row < 0 ? -row : 0) * p_.pitch, step = 32 % p_.pitch;
     const int last = least(p_.rows, p_.input_height - row) * p_.pitch;
     unsigned char* image_tile =
-        tile + tile_place + exchanged_run(p_.box_bytes, run, lane) + (first + lane) * p_.box_bytes;
+        tile + tile_place + swizzled_run(p_.box_bytes, run, lane) + (first + lane) * p_.box_bytes;
 #pragma unroll 1
     for (int image = 0; image < images; ++image) {
       unsigned char* from = image_tile;

@@ -20,11 +20,11 @@ struct DepthwiseParameters {
 };
 
 /// What happens to finished outputs: bias, statistics, epilogue, and into memory.
-template <class T, int kChannels, int kColumns, DepthwiseSeams kSeams>
+template <class T, int kChannels, int kColumns, DepthwiseFusion kFusion>
 struct DepthwiseSink {
   using A = Accumulator<T>;
-  static constexpr bool kHasStatistics = kSeams == DepthwiseSeams::training || kSeams == DepthwiseSeams::any;
-  static constexpr bool kHasEpilogue = kSeams == DepthwiseSeams::eval || kSeams == DepthwiseSeams::any;
+  static constexpr bool kHasStatistics = kFusion == DepthwiseFusion::training || kFusion == DepthwiseFusion::any;
+  static constexpr bool kHasEpilogue = kFusion == DepthwiseFusion::eval || kFusion == DepthwiseFusion::any;
 
   const DepthwiseParameters& p;
   int channel;
@@ -98,7 +98,7 @@ struct DepthwiseSink {
 /// Row data reuse with rotating registers: each input row is loaded once, serves every output row whose window covers
 /// it, and an output row leaves its registers when its window's last row has been seen. Rows are unrolled by the period
 /// after which all registers have their first role again, so that none is ever moved.
-template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, DepthwiseSeams kSeams>
+template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, DepthwiseFusion kFusion>
 struct DepthwiseRows {
   using A = Accumulator<T>;
   static constexpr int kInputColumns = (kColumns - 1) * kStride + kKernel;
@@ -107,15 +107,15 @@ struct DepthwiseRows {
   static constexpr bool kInMemory = kRowsInMemory<T, kChannels, kKernel>;
   // Rows of padding are worth a branch where a row is much work.
   static constexpr bool kSkipsPadding =
-      kInMemory && (kSeams != DepthwiseSeams::none || (kKernel >= 5 && sizeof(T) > 2));
+      kInMemory && (kFusion != DepthwiseFusion::none || (kKernel >= 5 && sizeof(T) > 2));
   // Weights come after all rows that there is room for have been asked for: where registers allow.
-  static constexpr bool kAsksFirst = kInMemory && kKernel == 3 && sizeof(T) == 2 && kSeams == DepthwiseSeams::none;
-  using Source = ActivationSource<T, kChannels, kInputColumns, kSeams != DepthwiseSeams::none, kInMemory>;
+  static constexpr bool kAsksFirst = kInMemory && kKernel == 3 && sizeof(T) == 2 && kFusion == DepthwiseFusion::none;
+  using Source = ActivationSource<T, kChannels, kInputColumns, kFusion != DepthwiseFusion::none, kInMemory>;
   using Rows = RowsAhead<Source, kAhead>;
 
   /// A row of x of place r in its period begins a row of y with the bias,
   static FUSEDSC_DEVICE void begin(A (&y)[kColumns * kChannels],
-                                   const DepthwiseSink<T, kChannels, kColumns, kSeams>& sink, int r) {
+                                   const DepthwiseSink<T, kChannels, kColumns, kFusion>& sink, int r) {
     if (r % kStride != 0) return;
 #pragma unroll
     for (int i = 0; i < kColumns * kChannels; ++i) y[i] = sink.bias[i % kChannels];
@@ -148,7 +148,7 @@ struct DepthwiseRows {
 
     A weights[kKernel * kKernel * kChannels];
     if constexpr (!kAsksFirst) load_weights<T, kKernel, kKernel, kChannels>(p.weight, safe_channel, weights);
-    DepthwiseSink<T, kChannels, kColumns, kSeams> sink(p, safe_channel);
+    DepthwiseSink<T, kChannels, kColumns, kFusion> sink(p, safe_channel);
     Source x;
     x.set_channel(p.prologue, safe_channel);
     Rows rows(0);
@@ -200,7 +200,7 @@ struct DepthwiseRows {
         }
       }
     }
-    if constexpr (DepthwiseSink<T, kChannels, kColumns, kSeams>::kHasStatistics) {
+    if constexpr (DepthwiseSink<T, kChannels, kColumns, kFusion>::kHasStatistics) {
       if (p.partials != nullptr) {
         if constexpr (kInMemory) block_barrier();  // rows were where the moments shall be
         leave_moments(p.work, share, sink.moments, idle ? p.shape.channels : channel, p.shape.channels,
@@ -220,7 +220,7 @@ FUSEDSC_DEVICE void depthwise_taps(const DepthwiseParameters& p) {
   const int channel = share.channel(p.work, kChannels);
   const bool idle = share.is_idle(p.work, channel, shape.channels);
   const int safe_channel = idle ? 0 : channel, input_channel = safe_channel / shape.multiplier;
-  DepthwiseSink<T, kChannels, kColumns, DepthwiseSeams::any> sink(p, safe_channel);
+  DepthwiseSink<T, kChannels, kColumns, DepthwiseFusion::any> sink(p, safe_channel);
   A scale[kChannels], shift[kChannels];
   load_channels(p.prologue.scale, input_channel, A(1), scale, A());
   load_channels(p.prologue.shift, input_channel, A(0), shift, A());

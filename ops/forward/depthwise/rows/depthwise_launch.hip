@@ -8,12 +8,12 @@ namespace fusedsc::gpu {
 namespace {
 
 template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, int kBlocks,
-          DepthwiseSeams kSeams>
+          DepthwiseFusion kFusion>
 FUSEDSC_KERNEL(kItemThreads, kBlocks)
 depthwise_rows_kernel(DepthwiseParameters parameters) {
   wait_for_previous_kernel();
   if (parameters.work.is_short()) let_next_kernel_start();
-  DepthwiseRows<T, kKernel, kStride, kChannels, kColumns, kAhead, kSeams>::run(parameters);
+  DepthwiseRows<T, kKernel, kStride, kChannels, kColumns, kAhead, kFusion>::run(parameters);
 }
 
 template <class T, int kChannels, int kColumns>
@@ -23,20 +23,20 @@ depthwise_taps_kernel(DepthwiseParameters parameters) {
   depthwise_taps<T, kChannels, kColumns>(parameters);
 }
 
-/// kSeamsBlocks 0: without seams only, where another tile does better with them.
+/// kFusedBlocks 0: without fusion only, where another tile does better with it.
 template <class T, int kKernel, int kStride, int kChannels, int kColumns, int kAhead, int kBlocks = 4,
-          int kSeamsBlocks = 3>
+          int kFusedBlocks = 3>
 constexpr DepthwiseInstance<DepthwiseParameters> rows(DataType dtype) {
   constexpr int kRows = rows_ahead<T, kChannels, kKernel>(kStride, kAhead);
   constexpr int kPeriod = kRowsInMemory<T, kChannels, kKernel> ? 1 : forward_period(kKernel, kStride, kRows);
-  using enum DepthwiseSeams;
+  using enum DepthwiseFusion;
   DepthwiseInstance<DepthwiseParameters> instance{dtype, kKernel, kStride, {kChannels, kColumns, kPeriod}};
   instance.plain = depthwise_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kRows, kBlocks, none>;
   instance.plain_memory = DepthwiseRows<T, kKernel, kStride, kChannels, kColumns, kRows, none>::Rows::kBytes;
-  if constexpr (kSeamsBlocks > 0) {
-    instance.seams = depthwise_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kRows, 2, eval>;
-    instance.training = depthwise_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kRows, kSeamsBlocks, training>;
-    instance.seams_memory = DepthwiseRows<T, kKernel, kStride, kChannels, kColumns, kRows, eval>::Rows::kBytes;
+  if constexpr (kFusedBlocks > 0) {
+    instance.fused = depthwise_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kRows, 2, eval>;
+    instance.training = depthwise_rows_kernel<T, kKernel, kStride, kChannels, kColumns, kRows, kFusedBlocks, training>;
+    instance.fused_memory = DepthwiseRows<T, kKernel, kStride, kChannels, kColumns, kRows, eval>::Rows::kBytes;
   }
   return instance;
 }
@@ -103,7 +103,7 @@ const DepthwiseInstance<DepthwiseParameters> kInstances[] = {
 using Instance = DepthwiseInstance<DepthwiseParameters>;
 
 Instance::Kernel Instance::*kernel_for(const DepthwiseArguments& a) {
-  if (a.epilogue) return &Instance::seams;
+  if (a.epilogue) return &Instance::fused;
   return a.prologue || a.statistics ? &Instance::training : &Instance::plain;
 }
 
@@ -119,7 +119,7 @@ class DepthwisePass {
       : instance_(&instance),
         kernel_(instance_->*kernel_for(a)),
         join_columns_(columns_join(instance_->tile.columns, a.y)) {
-    memory_ = kernel_ == instance_->plain ? instance_->plain_memory : instance_->seams_memory;
+    memory_ = kernel_ == instance_->plain ? instance_->plain_memory : instance_->fused_memory;
     if (a.statistics) {
       memory_ =
           std::max(memory_, a.x.dtype == DataType::float64 ? block_moments_bytes<double>(instance_->tile.channels)

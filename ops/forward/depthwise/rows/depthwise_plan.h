@@ -32,10 +32,10 @@ struct DepthwiseInstance {
   DataType dtype;
   int kernel, stride;
   DepthwiseTile tile;
-  // With nothing fused, with any seam, and with those of training alone where that makes a difference. Null: see
+  // With nothing fused, with anything, and with what training alone fuses where that makes a difference. Null: see
   // another.
-  Kernel plain = nullptr, seams = nullptr, training = nullptr;
-  std::size_t plain_memory = 0, seams_memory = 0;  ///< of a block, for rows on their way
+  Kernel plain = nullptr, fused = nullptr, training = nullptr;
+  std::size_t plain_memory = 0, fused_memory = 0;  ///< of a block, for rows on their way
 };
 
 /// A pass over positions, as the kernel for any window.

@@ -21,9 +21,9 @@ constexpr int rows_ahead(int stride, int ahead) {
   return period <= 4 ? period - 1 : 0;
 }
 
-/// Blocks at a time of kernels with seams whose rows are too many for registers: none where they would have to lie
+/// Blocks at a time of kernels with fusion whose rows are too many for registers: none where they would have to lie
 /// there; narrower ones serve.
-inline constexpr int kWideSeamsBlocks = kCopiesRunAhead ? 2 : 0;
+inline constexpr int kWideFusedBlocks = kCopiesRunAhead ? 2 : 0;
 
 template <class Source, int kAhead>
 class RowsInRegisters {

@@ -1,5 +1,5 @@
 /// Where the depthwise kernels get rows of activations and of output gradients from: kChannels neighbouring channels of
-/// kColumns neighbouring columns, zero outside of the image, through the prologue where there is one (kSeams). Loading
+/// kColumns neighbouring columns, zero outside of the image, through the prologue where there is one (kFused). Loading
 /// and widening are two steps, so that a row can be on its way while others are computed with.
 #pragma once
 
@@ -154,7 +154,7 @@ struct RowActivation {
 };
 
 /// activation(scale*x + shift)
-template <class T, int kChannels, int kColumns, bool kSeams, bool kInMemory_ = false>
+template <class T, int kChannels, int kColumns, bool kFused, bool kInMemory_ = false>
 struct ActivationSource {
   static constexpr bool kInMemory = kInMemory_;
   using A = Accumulator<T>;
@@ -167,7 +167,7 @@ struct ActivationSource {
   RowActivation<A> activation;
 
   FUSEDSC_DEVICE void set_channel(const DevicePrologue& prologue, int channel) {
-    if constexpr (kSeams) {
+    if constexpr (kFused) {
       load_channels(prologue.scale, channel, A(1), scale, A());
       load_channels(prologue.shift, channel, A(0), shift, A());
       activation.set(prologue.activation);
@@ -185,7 +185,7 @@ struct ActivationSource {
   }
 
   FUSEDSC_DEVICE void widen(const Row& row, A (&to)[kColumns * kChannels]) const {
-    if constexpr (kSeams) {
+    if constexpr (kFused) {
       Window::widen(row, to);
       affine(to);
       activation.apply(to);
@@ -204,7 +204,7 @@ struct DeviceGradientPrologue {
 };
 
 /// grad_scale*grad_y + output_scale*output + offset
-template <class T, int kChannels, int kColumns, bool kSeams, bool kInMemory_ = false>
+template <class T, int kChannels, int kColumns, bool kFused, bool kInMemory_ = false>
 struct GradientSource {
   static constexpr bool kInMemory = kInMemory_;
   using A = Accumulator<T>;
@@ -212,14 +212,14 @@ struct GradientSource {
   struct Row {
     typename Window::Row grad, output;
   };
-  static constexpr int kRowBytes = Window::kRowBytes * (kSeams ? 2 : 1);
+  static constexpr int kRowBytes = Window::kRowBytes * (kFused ? 2 : 1);
 
   Window grad, output;
   bool has_output = false;
   A grad_scale[kChannels], output_scale[kChannels], offset[kChannels];
 
   FUSEDSC_DEVICE void set_channel(const DeviceGradientPrologue& prologue, int channel) {
-    if constexpr (kSeams) {
+    if constexpr (kFused) {
       load_channels(prologue.grad_scale, channel, A(1), grad_scale, A());
       load_channels(prologue.output_scale, channel, A(0), output_scale, A());
       load_channels(prologue.offset, channel, A(0), offset, A());
@@ -230,26 +230,26 @@ struct GradientSource {
   FUSEDSC_DEVICE void aim(const ConstDeviceTensor& grad_y, const DeviceGradientPrologue& prologue, int image,
                           int channel, int row, int column, int height, int width) {
     grad.aim(grad_y, image, channel, row, column, height, width);
-    if constexpr (kSeams) {
+    if constexpr (kFused) {
       if (has_output) output.aim(prologue.output, image, channel, row, column, height, width);
     }
   }
 
   FUSEDSC_DEVICE void load(Row& to) {
     grad.load(to.grad);
-    if constexpr (kSeams) {
+    if constexpr (kFused) {
       if (has_output) output.load(to.output);
     }
   }
   FUSEDSC_DEVICE void start_copies(char* rows) {
     grad.start_copies(rows);
-    if constexpr (kSeams) {
+    if constexpr (kFused) {
       if (has_output) output.start_copies(rows + kItemThreads * Window::kRowBytes);
     }
   }
   FUSEDSC_DEVICE void read_copies(char* rows, Row& to) {
     grad.read_copies(rows, to.grad);
-    if constexpr (kSeams) {
+    if constexpr (kFused) {
       if (has_output) output.read_copies(rows + kItemThreads * Window::kRowBytes, to.output);
     }
   }
@@ -257,7 +257,7 @@ struct GradientSource {
   FUSEDSC_DEVICE void widen(const Row& row, A (&to)[kColumns * kChannels]) const {
     if constexpr (kInMemory) Window::widen(row.grad, to);
     else grad.widen_inside(row.grad, to);
-    if constexpr (kSeams) {
+    if constexpr (kFused) {
       if (!has_output) return;
       A raw[kColumns * kChannels];
       Window::widen(row.output, raw);

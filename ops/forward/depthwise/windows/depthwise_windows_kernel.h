@@ -27,7 +27,7 @@ FUSEDSC_DEVICE void depthwise_windows(const DepthwiseWindowsParameters& p) {
   const bool idle = share.is_idle(of.work, channel, shape.channels);
   const int safe_channel = idle ? 0 : channel;
   const int first_input_channel = first_channel / shape.multiplier;
-  DepthwiseSink<T, 1, kWindowColumns, DepthwiseSeams::any> sink(of, safe_channel);
+  DepthwiseSink<T, 1, kWindowColumns, DepthwiseFusion::any> sink(of, safe_channel);
   A* const weights = static_cast<A*>(shared_memory());
   A* const tile = weights + p.weights.size();
   A* const sums = tile + p.places.size() + share.channel_lane * p.sums.plane;

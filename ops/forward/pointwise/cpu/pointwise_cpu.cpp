@@ -11,8 +11,8 @@
 #include "fusedsc/common/cpu/positions.h"
 #include "fusedsc/forward/pointwise/cpu/gemm-inl.h"
 #include "fusedsc/forward/pointwise/cpu/line_patch-inl.h"
+#include "fusedsc/forward/pointwise/cpu/pointwise_fusion-inl.h"
 #include "fusedsc/forward/pointwise/cpu/pointwise_plan-inl.h"
-#include "fusedsc/forward/pointwise/cpu/pointwise_seams-inl.h"
 #include "fusedsc/runtime/pass-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -36,7 +36,7 @@ class PointwiseForward {
                !Major::kChannelMajor),
         arena_(workspace),
         lanes_(std::min<std::int64_t>(threads, tiles_.slices)),
-        seams_(arguments, tiles_.slices, arena_) {}
+        fusion_(arguments, tiles_.slices, arena_) {}
 
   std::size_t workspace_bytes() {
     Arena measured = arena_;
@@ -45,7 +45,7 @@ class PointwiseForward {
   }
 
   void run(const Execution& execution) {
-    seams_.prepare();
+    fusion_.prepare();
     std::vector<Lane> scratch;
     for (std::int64_t lane = 0; lane < lanes_; ++lane) scratch.emplace_back(*this, arena_);
     run_lanes(execution, lanes_, [&](std::int64_t lane) {
@@ -55,7 +55,7 @@ class PointwiseForward {
       // From the last tile to the first: what a depthwise pass wrote last is still in a cache.
       for (std::int64_t s = slices.end; s-- > slices.begin;) run_slice(s, mine);
     });
-    seams_.finish([&](std::int64_t slice) { return tiles_.positions_of(slice); });
+    fusion_.finish([&](std::int64_t slice) { return tiles_.positions_of(slice); });
   }
 
  private:
@@ -90,7 +90,7 @@ class PointwiseForward {
   }
 
   void run_slice(std::int64_t slice, const Lane& lane) {
-    Moments<T> moments = seams_.moments(slice);
+    Moments<T> moments = fusion_.moments(slice);
     Prefetcher prefetcher;
     const Range tiles = tiles_.tiles_of(slice);
     for (std::int64_t i = tiles.end; i-- > tiles.begin;) run_tile(i, lane, moments, prefetcher);
@@ -100,12 +100,12 @@ class PointwiseForward {
     const LineTile tile = tiles_.tile(index);
     const Extent extent{tile.positions(), y_.sizes[1]};
     const bool in_place = !arguments_.prologue && Major::is_operand(x_, part_of_line(x_, tile, 0));
-    const auto x = read_patch_of_lines<Major, T>(x_, tile, {0, x_.sizes[1]}, in_place, lane.x, seams_.prologue());
+    const auto x = read_patch_of_lines<Major, T>(x_, tile, {0, x_.sizes[1]}, in_place, lane.x, fusion_.prologue());
     const bool y_in_place = y_in_place_ && tile.lines == 1;
     const Patch<T> y = y_in_place ? patch_of<Major, T>(y_, part_of_line(y_, tile, 0))
                                   : Patch<T>{lane.y, Major::pitch(extent.positions, extent.channels)};
     multiply(x, y, y_in_place, index, lane.weight, prefetcher);
-    seams_.template finish_tile<Major>(
+    fusion_.template finish_tile<Major>(
         y, extent, [&] { return residual(tile, lane); }, moments);
     if (!y_in_place) store_patch_of_lines<Major, T>(lane.y, y_, tile);
   }
@@ -162,7 +162,7 @@ class PointwiseForward {
   LineTiles tiles_;
   Arena arena_;
   std::int64_t lanes_;
-  ForwardSeams<T, PointwiseArguments> seams_;
+  ForwardFusion<T, PointwiseArguments> fusion_;
 };
 
 template <class T>

@@ -14,43 +14,44 @@ constexpr const char* kName = "pointwise_conv2d";
 
 using Instance = FragmentInstance<PointwiseParameters>;
 
-template <class T, class Tile, FragmentSeams kSeams>
+template <class T, class Tile, FragmentFusion kFusion>
 struct Forward {
-  using Product = FragmentProduct<T, Tile, false, kSeams>;
-  using Sink = PointwiseSink<T, FragmentSweep<Tile>, kSeams != FragmentSeams::none, kSeams == FragmentSeams::clamps>;
+  using Product = FragmentProduct<T, Tile, false, kFusion>;
+  using Sink =
+      PointwiseSink<T, FragmentSweep<Tile>, kFusion != FragmentFusion::none, kFusion == FragmentFusion::clamps>;
 
   static std::size_t memory_bytes(int depth, bool has_other) {
     return Product::template memory_bytes<Sink>(depth, has_other);
   }
 };
 
-template <class T, class Tile, int kBlocks, FragmentSeams kSeams>
+template <class T, class Tile, int kBlocks, FragmentFusion kFusion>
 FUSEDSC_KERNEL(kMatrixThreads, kBlocks)
 forward_fragments_kernel(PointwiseParameters parameters) {
-  using Kernel = Forward<T, Tile, kSeams>;
+  using Kernel = Forward<T, Tile, kFusion>;
   Kernel::Product::template run<typename Kernel::Sink>(parameters);
 }
 
-template <class T, class Tile, int kBlocks, FragmentSeams kSeams>
+template <class T, class Tile, int kBlocks, FragmentFusion kFusion>
 void add_kernel(Instance& to) {
-  constexpr int kPlace = static_cast<int>(kSeams);
-  if constexpr (kWaveProducts) to.kernels[kPlace] = forward_fragments_kernel<T, Tile, kBlocks, kSeams>;
-  to.memory[kPlace] = Forward<T, Tile, kSeams>::memory_bytes;
+  constexpr int kPlace = static_cast<int>(kFusion);
+  if constexpr (kWaveProducts) to.kernels[kPlace] = forward_fragments_kernel<T, Tile, kBlocks, kFusion>;
+  to.memory[kPlace] = Forward<T, Tile, kFusion>::memory_bytes;
 }
 
-/// kAll: there is a kernel for any seams, too.
-template <class T, int kPositionTiles, int kColumns, int kParts, int kBlocks, int kSeamBlocks, bool kAll>
+/// kAll: there is a kernel for anything fused, too.
+template <class T, int kPositionTiles, int kColumns, int kParts, int kBlocks, int kFusedBlocks, bool kAll>
 Instance instance(DataType dtype) {
   using Tile = FragmentTile<kPositionTiles, kColumns, kParts>;
   Instance result{dtype, config_of_fragments<Tile>()};
-  add_kernel<T, Tile, kBlocks, FragmentSeams::none>(result);
-  add_kernel<T, Tile, kSeamBlocks, FragmentSeams::clamps>(result);
-  if constexpr (kAll) add_kernel<T, Tile, 2, FragmentSeams::all>(result);
+  add_kernel<T, Tile, kBlocks, FragmentFusion::none>(result);
+  add_kernel<T, Tile, kFusedBlocks, FragmentFusion::clamps>(result);
+  if constexpr (kAll) add_kernel<T, Tile, 2, FragmentFusion::all>(result);
   return result;
 }
 
 const Instance kInstances[] = {
-// tiles of 8 positions, columns, parts; blocks that shall fit a multiprocessor, without seams and with them
+// tiles of 8 positions, columns, parts; blocks that shall fit a multiprocessor, without fusion and with it
 #define FUSEDSC_FRAGMENTS(T, dtype)                                                          \
   instance<T, 2, 32, 1, 8, 6, false>(dtype), instance<T, 4, 32, 1, 6, 4, true>(dtype),       \
       instance<T, 2, 64, 1, 6, 4, true>(dtype), instance<T, 4, 64, 1, 4, 3, false>(dtype),   \
@@ -67,8 +68,8 @@ struct Problem {
 
   explicit Problem(const PointwiseArguments& a)
       : needs{a.x.dtype,
-              seams_of(a.prologue || a.epilogue || a.statistics, {a.prologue.activation, a.epilogue.activation}), false,
-              static_cast<int>(a.x.sizes[1] / a.groups)},
+              fusion_of(a.prologue || a.epilogue || a.statistics, {a.prologue.activation, a.epilogue.activation}),
+              false, static_cast<int>(a.x.sizes[1] / a.groups)},
         product{a.x.dtype,
                 true,
                 a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3],
@@ -105,25 +106,25 @@ Plan<PointwiseArguments> plan(const PointwiseArguments& a, const Config& config,
   problem.plan(instance, planned.product);
   Arena measured(nullptr);
   take_partials(a, planned.product.splits, measured);
-  return {
-      measured.used(),
-      [planned, kernel = kernel_of(instance, problem.needs), memory = memory_of(instance, problem.needs)](
-          const PointwiseArguments& like, const Execution& execution) {
-        Arena arena(execution.workspace);
-        PointwiseParameters p = planned;
-        p.product.activations = activation_matrix(like.x, like.groups, true);
-        p.product.weight = weight_matrix(like.weight, like.groups);
-        p.product.seam = {like.prologue.scale.data, like.prologue.shift.data, nullptr, like.prologue.activation, {}};
-        p.residual = activation_matrix(like.epilogue.residual, like.groups, true);
-        p.y = output_matrix(like.y, like.groups, true);
-        p.bias = like.bias.data;
-        p.epilogue = {like.epilogue.scale.data, like.epilogue.shift.data, like.epilogue.activation};
-        p.partials = take_partials(like, p.product.splits, arena);
-        launch_following(kName, kernel, p.product.blocks(), kMatrixThreads, execution.stream, p, memory);
-        if (!like.statistics) return;
-        launch_merge_moments(kName, accumulation_type(like.x.dtype), p.partials, p.product.splits, like.statistics,
-                             like.x.sizes[0] * like.x.sizes[2] * like.x.sizes[3], execution.stream);
-      }};
+  return {measured.used(),
+          [planned, kernel = kernel_of(instance, problem.needs), memory = memory_of(instance, problem.needs)](
+              const PointwiseArguments& like, const Execution& execution) {
+            Arena arena(execution.workspace);
+            PointwiseParameters p = planned;
+            p.product.activations = activation_matrix(like.x, like.groups, true);
+            p.product.weight = weight_matrix(like.weight, like.groups);
+            p.product.prologue = {
+                like.prologue.scale.data, like.prologue.shift.data, nullptr, like.prologue.activation, {}};
+            p.residual = activation_matrix(like.epilogue.residual, like.groups, true);
+            p.y = output_matrix(like.y, like.groups, true);
+            p.bias = like.bias.data;
+            p.epilogue = {like.epilogue.scale.data, like.epilogue.shift.data, like.epilogue.activation};
+            p.partials = take_partials(like, p.product.splits, arena);
+            launch_following(kName, kernel, p.product.blocks(), kMatrixThreads, execution.stream, p, memory);
+            if (!like.statistics) return;
+            launch_merge_moments(kName, accumulation_type(like.x.dtype), p.partials, p.product.splits, like.statistics,
+                                 like.x.sizes[0] * like.x.sizes[2] * like.x.sizes[3], execution.stream);
+          }};
 }
 
 }  // namespace

@@ -20,8 +20,8 @@ struct FragmentInstance {
 
   DataType dtype;
   tuning::Config config;
-  Kernel kernels[kFragmentSeams] = {};  ///< by what is fused; null: there is none
-  Memory memory[kFragmentSeams] = {};   ///< of a block, by values of k, and whether an operand has a second tensor
+  Kernel kernels[kFragmentFusions] = {};  ///< by what is fused; null: there is none
+  Memory memory[kFragmentFusions] = {};   ///< of a block, by values of k, and whether an operand has a second tensor
 };
 
 /// Rows and columns of a block's tile, warps that share k, and copies under way.
@@ -34,26 +34,26 @@ tuning::Config config_of_fragments() {
 /// What a kernel must be for.
 struct FragmentNeeds {
   DataType dtype;
-  FragmentSeams seams = FragmentSeams::none;
+  FragmentFusion fusion = FragmentFusion::none;
   bool other = false;
   int depth = 0;
 };
 
-inline FragmentSeams seams_of(bool has_seams, std::initializer_list<Activation> activations) {
+inline FragmentFusion fusion_of(bool has_fusion, std::initializer_list<Activation> activations) {
   for (const Activation activation : activations) {
-    if (!only_clamps(activation)) return FragmentSeams::all;
+    if (!only_clamps(activation)) return FragmentFusion::all;
   }
-  return has_seams ? FragmentSeams::clamps : FragmentSeams::none;
+  return has_fusion ? FragmentFusion::clamps : FragmentFusion::none;
 }
 
 template <class Parameters>
 typename FragmentInstance<Parameters>::Kernel kernel_of(const FragmentInstance<Parameters>& instance,
                                                         const FragmentNeeds& needs) {
-  return instance.kernels[static_cast<int>(needs.seams)];
+  return instance.kernels[static_cast<int>(needs.fusion)];
 }
 template <class Parameters>
 std::size_t memory_of(const FragmentInstance<Parameters>& instance, const FragmentNeeds& needs) {
-  return instance.memory[static_cast<int>(needs.seams)](needs.depth, needs.other);
+  return instance.memory[static_cast<int>(needs.fusion)](needs.depth, needs.other);
 }
 
 template <class Parameters>

@@ -53,23 +53,23 @@ class FragmentRows {
   int left_ = 0;
 };
 
-/// Coefficients of a seam by k, in shared memory: scale, shift, and scale of the other tensor.
-class FragmentSeam {
+/// Coefficients of a prologue by k, in shared memory: scale, shift, and scale of the other tensor.
+class FragmentPrologue {
  public:
   FUSEDSC_HOST_DEVICE static constexpr int bytes(int padded_depth) { return 3 * padded_depth * 4; }
 
-  FUSEDSC_DEVICE FragmentSeam(const PointwiseSeam& seam, void* memory, int padded_depth)
-      : seam_(seam), memory_(static_cast<float*>(memory)), padded_depth_(padded_depth) {}
+  FUSEDSC_DEVICE FragmentPrologue(const PointwisePrologue& prologue, void* memory, int padded_depth)
+      : prologue_(prologue), memory_(static_cast<float*>(memory)), padded_depth_(padded_depth) {}
 
   /// 0 beyond the end, so that what is multiplied there is activation(0) = 0.
   FUSEDSC_DEVICE void load_all(int first, int depth) const {
-    load_one(memory_, seam_.scale, 1, first, depth);
-    load_one(memory_ + padded_depth_, seam_.shift, 0, first, depth);
-    load_one(memory_ + 2 * padded_depth_, seam_.other_scale, 0, first, depth);
+    load_one(memory_, prologue_.scale, 1, first, depth);
+    load_one(memory_ + padded_depth_, prologue_.shift, 0, first, depth);
+    load_one(memory_ + 2 * padded_depth_, prologue_.other_scale, 0, first, depth);
   }
 
   /// On 16 bytes of positions each, values of k from `k` on. A gradient's has no activation.
-  template <class T, bool kHasOther, FragmentSeams kActivations, int kRows>
+  template <class T, bool kHasOther, FragmentFusion kActivations, int kRows>
   FUSEDSC_DEVICE void apply(int k, FragmentWords (&rows)[kRows], const FragmentWords (&other)[kRows]) const {
     constexpr int kTogether = 2;
     static_assert(kRows % kTogether == 0);
@@ -97,8 +97,8 @@ class FragmentSeam {
           z[8 * r + 2 * w + 1] = high * scale[2 * w + 1] + more_high;
         }
       }
-      if constexpr (kActivations != FragmentSeams::none) {
-        activate_by<kActivations == FragmentSeams::clamps>(seam_.activation, z);
+      if constexpr (kActivations != FragmentFusion::none) {
+        activate_by<kActivations == FragmentFusion::clamps>(prologue_.activation, z);
       }
 #pragma unroll
       for (int r = 0; r < kTogether; ++r) {
@@ -127,19 +127,19 @@ class FragmentSeam {
     }
   }
 
-  const PointwiseSeam& seam_;
+  const PointwisePrologue& prologue_;
   float* memory_;
   int padded_depth_;
 };
 
-/// Of the input gradient the weight's depth comes first, and the seam may have a second tensor.
-template <class T, class Tile, bool kWeightDepthFirst, FragmentSeams kSeams>
+/// Of the input gradient the weight's depth comes first, and the prologue may have a second tensor.
+template <class T, class Tile, bool kWeightDepthFirst, FragmentFusion kFusion>
 struct FragmentProduct {
   using Sweep = FragmentSweep<Tile>;
   using Weight = FragmentWeight<T, Tile>;
   using Sums = FragmentSums<T, Tile>;
   using Rows = FragmentRows<T, Tile>;
-  static constexpr bool kHasSeams = kSeams != FragmentSeams::none, kMayHaveOther = kHasSeams && kWeightDepthFirst;
+  static constexpr bool kHasFusion = kFusion != FragmentFusion::none, kMayHaveOther = kHasFusion && kWeightDepthFirst;
 
   FUSEDSC_HOST_DEVICE static constexpr std::size_t stages_bytes(bool has_other) {
     return static_cast<std::size_t>(Tile::kStages) * Rows::kStageBytes * (has_other ? 2 : 1);
@@ -148,8 +148,8 @@ struct FragmentProduct {
   /// Of a block: rows under way, sums of parts, coefficients and the weight; in the end what the sink needs.
   template <class Sink>
   FUSEDSC_HOST_DEVICE static std::size_t memory_bytes(int depth, bool has_other) {
-    const std::size_t seam = kHasSeams ? FragmentSeam::bytes(Tile::chunks(depth) * Tile::kChunk) : 0;
-    const std::size_t bytes = stages_bytes(has_other) + Sums::kExchangeBytes + seam +
+    const std::size_t prologue = kHasFusion ? FragmentPrologue::bytes(Tile::chunks(depth) * Tile::kChunk) : 0;
+    const std::size_t bytes = stages_bytes(has_other) + Sums::kExchangeBytes + prologue +
                               static_cast<std::size_t>(Tile::chunks(depth)) * Weight::kChunkBytes;
     return bytes > Sink::kFinishBytes ? bytes : Sink::kFinishBytes;
   }
@@ -157,7 +157,7 @@ struct FragmentProduct {
   template <class Sink, class Parameters>
   FUSEDSC_DEVICE static void run(const Parameters& parameters) {
     const PointwiseProductParameters& p = parameters.product;
-    const bool has_other = kMayHaveOther && p.seam.other.data != nullptr;
+    const bool has_other = kMayHaveOther && p.prologue.other.data != nullptr;
     if constexpr (kMayHaveOther) {
       if (has_other) run_with<Sink, true>(parameters);
       else run_with<Sink, false>(parameters);
@@ -177,24 +177,24 @@ struct FragmentProduct {
     constexpr int kStage = Rows::kStageBytes * (kHasOther ? 2 : 1);
     unsigned char* const exchange = memory + Tile::kStages * kStage;
     unsigned char* const coefficients = exchange + Sums::kExchangeBytes;
-    const FragmentSeam seam(p.seam, coefficients, all_chunks * Tile::kChunk);
-    const Weight weight(coefficients + (kHasSeams ? FragmentSeam::bytes(all_chunks * Tile::kChunk) : 0));
+    const FragmentPrologue prologue(p.prologue, coefficients, all_chunks * Tile::kChunk);
+    const Weight weight(coefficients + (kHasFusion ? FragmentPrologue::bytes(all_chunks * Tile::kChunk) : 0));
 
     wait_for_previous_kernel();
     const T* const from = static_cast<const T*>(p.weight.data) + share.group * p.weight.group;
     if constexpr (kWeightDepthFirst) {
-      weight.start_turned(from + first_channel, p.weight.first, channels, p.depth);
+      weight.start_transposed(from + first_channel, p.weight.first, channels, p.depth);
     } else {
       weight.start(from + first_channel * p.weight.first, p.weight.first, channels, p.depth);
     }
     Rows rows(p.activations, share.group, memory, kStage);
-    Rows other(kHasOther ? p.seam.other : p.activations, share.group, memory + Rows::kStageBytes, kStage);
+    Rows other(kHasOther ? p.prologue.other : p.activations, share.group, memory + Rows::kStageBytes, kStage);
 
-    const int part = FragmentPlace().warp % Tile::kParts, team = FragmentPlace().warp / Tile::kParts;
+    const int part = FragmentPlace().warp % Tile::kParts, row_group = FragmentPlace().warp / Tile::kParts;
     const int tiles = (p.pixel_tiles - share.split + p.splits - 1) / p.splits;
     const int steps = all_chunks / Tile::kParts;
     const auto first_pixel = [&](int tile) {
-      return (share.split + tile * p.splits) * Tile::kRows + team * Tile::kWarpRows;
+      return (share.split + tile * p.splits) * Tile::kRows + row_group * Tile::kWarpRows;
     };
     int next_tile = 0, next_step = 0, next_slot = 0;
     const auto start_next = [&] {
@@ -217,10 +217,10 @@ struct FragmentProduct {
     };
 #pragma unroll
     for (int i = 0; i < Tile::kStages - 1; ++i) start_next();
-    if constexpr (kHasSeams) seam.load_all(share.group * p.depth, p.depth);
+    if constexpr (kHasFusion) prologue.load_all(share.group * p.depth, p.depth);
     Sink sink(parameters, share, first_channel);
     wait_for_copies<Tile::kStages - 2>();
-    if constexpr (kWeightDepthFirst) weight.arrange_turned(p.depth);
+    if constexpr (kWeightDepthFirst) weight.arrange_transposed(p.depth);
     else weight.arrange(p.depth);
     block_barrier();
 
@@ -232,11 +232,11 @@ struct FragmentProduct {
         FragmentWords a[Tile::kPositionTiles];
         rows.read(slot, a);
         const int chunk = step * Tile::kParts + part;
-        if constexpr (kHasSeams) {
+        if constexpr (kHasFusion) {
           FragmentWords b[Tile::kPositionTiles];
           if constexpr (kHasOther) other.read(slot, b);
           start_next();
-          seam.apply<T, kHasOther, kWeightDepthFirst ? FragmentSeams::none : kSeams>(
+          prologue.apply<T, kHasOther, kWeightDepthFirst ? FragmentFusion::none : kFusion>(
               chunk * Tile::kChunk + FragmentPlace().inner * 8, a, b);
         } else {
           start_next();

@@ -11,16 +11,16 @@
 namespace fusedsc::gpu {
 
 /// What may be fused: nothing; activations that only clamp, of which there is little code; anything.
-enum class FragmentSeams { none, clamps, all };
-inline constexpr int kFragmentSeams = 3;
+enum class FragmentFusion { none, clamps, all };
+inline constexpr int kFragmentFusions = 3;
 
 /// A warp has 8 * kPositionTiles positions and kColumns channels; kParts warps share the values of k. Of activations
 /// kStages chunks of k are under way or in use.
 template <int kPositionTiles_, int kColumns_, int kParts_ = 1, int kStages_ = 4>
 struct FragmentTile {
   static constexpr int kPositionTiles = kPositionTiles_, kColumns = kColumns_, kParts = kParts_, kStages = kStages_;
-  static constexpr int kWarps = kMatrixThreads / 32, kTeams = kWarps / kParts;
-  static constexpr int kWarpRows = 8 * kPositionTiles, kRows = kWarpRows * kTeams;
+  static constexpr int kWarps = kMatrixThreads / 32, kRowGroups = kWarps / kParts;
+  static constexpr int kWarpRows = 8 * kPositionTiles, kRows = kWarpRows * kRowGroups;
   static constexpr int kChunk = 32, kChunkRuns = 4;        ///< values of k, of which each of four threads has 8
   static constexpr int kRun = kColumns % 64 == 0 ? 8 : 4;  ///< neighbouring channels that a thread stores at once
   static constexpr int kGroup = 8 * kRun, kGroups = kColumns / kGroup;  ///< channels of 8 threads' runs
@@ -72,8 +72,8 @@ class FragmentWeight {
     });
   }
 
-  /// Likewise of a weight [k][channel], of which a thread copies and turns 8 by 8 elements.
-  FUSEDSC_DEVICE void start_turned(const T* from, std::int64_t depth_stride, int channels, int depth) const {
+  /// Likewise of a weight [k][channel], of which a thread copies and transposes 8 by 8 elements.
+  FUSEDSC_DEVICE void start_transposed(const T* from, std::int64_t depth_stride, int channels, int depth) const {
     for_each_square(depth, [&](int chunk, int channel, int run) {
       const int k = chunk * Tile::kChunk + run * 8;
       const T* const corner = from + k * depth_stride + channel;
@@ -84,7 +84,7 @@ class FragmentWeight {
       }
     });
   }
-  FUSEDSC_DEVICE void arrange_turned(int depth) const {
+  FUSEDSC_DEVICE void arrange_transposed(int depth) const {
     for_each_square(depth, [&](int chunk, int channel, int run) {
       FragmentWords rows[8];
 #pragma unroll
@@ -205,7 +205,7 @@ class FragmentSums {
       for (int i = 0; i < Tile::kRun; i += 4) store<4>(values + i, place(memory, u, i, thread_index()));
     }
   }
-  /// Of the team's parts, in their order.
+  /// Of the parts of a group of rows, in their order.
   FUSEDSC_DEVICE static void gather(float* memory, int unit, float (&to)[Tile::kRun]) {
     const int first = thread_index() / (32 * Tile::kParts) * (32 * Tile::kParts) + thread_index() % 32;
 #pragma unroll

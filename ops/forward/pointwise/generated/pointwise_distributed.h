@@ -37,7 +37,7 @@ struct DistributedTiling {
 /// What is fused, known when the text is made.
 template <bool kBias_, bool kPrologue_, Activation kPrologueActivation_, bool kEpilogue_,
           Activation kEpilogueActivation_, bool kResidual_>
-struct DistributedSeams {
+struct DistributedFusion {
   static constexpr bool kBias = kBias_;
   static constexpr bool kPrologue = kPrologue_, kEpilogue = kEpilogue_;  ///< a scale or a shift
   static constexpr Activation kPrologueActivation = kPrologueActivation_, kEpilogueActivation = kEpilogueActivation_;
@@ -45,7 +45,7 @@ struct DistributedSeams {
 };
 
 /// kChannelsInner: the tensors' channels are neighbours, else their positions.
-template <class T, class Tiling, bool kChannelsInner, class Seams>
+template <class T, class Tiling, bool kChannelsInner, class Fusion>
 class PointwiseDistributed {
  public:
   using A = Accumulator<T>;
@@ -138,9 +138,9 @@ class PointwiseDistributed {
   }
 
   FUSEDSC_DEVICE A prologue(A value, int channel) const {
-    const PointwiseSeam& seam = p_.product.seam;
-    if constexpr (Seams::kPrologue) value = affine(value, seam.scale, seam.shift, channel);
-    return activated<Seams::kPrologueActivation>(value);
+    const PointwisePrologue& prologue = p_.product.prologue;
+    if constexpr (Fusion::kPrologue) value = affine(value, prologue.scale, prologue.shift, channel);
+    return activated<Fusion::kPrologueActivation>(value);
   }
 
   FUSEDSC_DEVICE static A affine(A value, const void* scale, const void* shift, int channel) {
@@ -216,10 +216,10 @@ class PointwiseDistributed {
 
   FUSEDSC_DEVICE void store_result(A y, int position, int channel) const {
     const int all = share_.group * p_.product.channels + channel;
-    if constexpr (Seams::kBias) y += to_accumulator(static_cast<const T*>(p_.bias)[all]);
-    if constexpr (Seams::kEpilogue) y = affine(y, p_.epilogue.scale, p_.epilogue.shift, all);
-    y = activated<Seams::kEpilogueActivation>(y);
-    if constexpr (Seams::kResidual) {
+    if constexpr (Fusion::kBias) y += to_accumulator(static_cast<const T*>(p_.bias)[all]);
+    if constexpr (Fusion::kEpilogue) y = affine(y, p_.epilogue.scale, p_.epilogue.shift, all);
+    y = activated<Fusion::kEpilogueActivation>(y);
+    if constexpr (Fusion::kResidual) {
       const PointwiseMatrix& residual = p_.residual;
       y += to_accumulator(static_cast<const T*>(
           residual.data)[share_.group * residual.group + residual.first_offset(position) + channel * residual.second]);

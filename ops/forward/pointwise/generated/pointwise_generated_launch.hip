@@ -13,9 +13,9 @@ constexpr const char* kName = "pointwise_conv2d";
 
 generated::PointwiseTarget target_of(const PointwiseArguments& a) {
   const bool inner = channels_inner(a.x, a.y);
-  const bool has_no_runs = has_elements(activation_matrix(a.x, a.groups, inner).run_bytes, a.x.sizes[1],
-                                        output_matrix(a.y, a.groups, inner).run_bytes, a.y.sizes[1]);
-  return {architecture(), multiprocessors(), kCopyStages, uses_tf32(DataType::float32, true), inner, !has_no_runs};
+  const bool elements = has_elements(activation_matrix(a.x, a.groups, inner).run_bytes, a.x.sizes[1],
+                                     output_matrix(a.y, a.groups, inner).run_bytes, a.y.sizes[1]);
+  return {architecture(), multiprocessors(), kCopyStages, uses_tf32(DataType::float32, true), inner, elements};
 }
 
 /// A launch, worked out but for addresses.
@@ -79,13 +79,7 @@ Configs configs(const PointwiseArguments& a) { return generated::pointwise_confi
 
 std::string unsupported(const PointwiseArguments& a) {
   if (std::string elsewhere = needs_device(Device::gpu, a.x.device); !elsewhere.empty()) return elsewhere;
-  if (std::string none = why_no_generated_kernels(); !none.empty()) return none;
-  if (std::string too_large = too_large_for_pointwise(a.x.sizes, a.y.sizes); !too_large.empty()) return too_large;
-  try {
-    return configs(a).empty() ? "there is no tiling for such a problem" : "";
-  } catch (const InvalidArgument& error) {  // limits of the device are not known
-    return error.what();
-  }
+  return why_not_generated(too_large_for_pointwise(a.x.sizes, a.y.sizes), configs, a);
 }
 
 Plan<PointwiseArguments> plan(const PointwiseArguments& a, const Config& config, int /*threads*/) {
@@ -94,14 +88,12 @@ Plan<PointwiseArguments> plan(const PointwiseArguments& a, const Config& config,
           [pass](const PointwiseArguments& like, const Execution& execution) { pass.run(like, execution); }};
 }
 
-}  // namespace
-
-std::string pointwise_generated_text(const PointwiseArguments& a, const Config& config) {
+std::string source(const PointwiseArguments& a, const Config& config) {
   return generated::pointwise_text(a, target_of(a), config).text;
 }
 
-Kernel<PointwiseArguments> pointwise_generated() {
-  return {"generated", unsupported, configs, plan, pointwise_generated_text};
-}
+}  // namespace
+
+Kernel<PointwiseArguments> pointwise_generated() { return {"generated", unsupported, configs, plan, source}; }
 
 }  // namespace fusedsc::gpu

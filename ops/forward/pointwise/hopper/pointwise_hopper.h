@@ -5,9 +5,10 @@
 
 #include "fusedsc/common/gpu/hopper/hopper_products.h"
 #include "fusedsc/common/gpu/hopper/hopper_stages.h"
+#include "fusedsc/common/gpu/sums/keep_order.h"
 #include "fusedsc/common/gpu/vendor/following_kernel.h"
 #include "fusedsc/forward/pointwise/hopper/pointwise_hopper_prologue.h"
-#include "fusedsc/forward/pointwise/hopper/pointwise_hopper_turned.h"
+#include "fusedsc/forward/pointwise/hopper/pointwise_hopper_smem_transpose.h"
 
 namespace fusedsc::gpu::hopper {
 
@@ -45,7 +46,8 @@ class PointwiseProduct {
   using Sums = float[kProducts][kWidth / 2];
   using Prologue = PointwisePrologue<T, kInputGradient>;  ///< of gradients: with another tensor
   using Part = Epilogue<T, kChannels, kThreads, kKind>;
-  static constexpr bool kTurns = kCanTurn < T, kChannels, kTileDepth, !kPrologue && kKind == EpilogueKind::plain > ;
+  static constexpr bool kTransposes = kCanTranspose < T, kChannels, kTileDepth,
+                        !kPrologue && kKind == EpilogueKind::plain > ;
   static constexpr int kPiece = Prologue::kPiece, kPieces = kTileDepth / kPiece;
   static constexpr int kDepthBytes = kTileDepth * kSize, kStageBytes = kTileRows * kDepthBytes,
                        kWeightBytes = kChannels * kDepthBytes;
@@ -114,8 +116,8 @@ class PointwiseProduct {
       for (int tile = 0; tile < kInputs; ++tile) start_inputs(tile);
     }
     if (lays_out()) lay_out();
-    if constexpr (kTurns) {
-      if (p_.turns_weight) turn_weight();
+    if constexpr (kTransposes) {
+      if (p_.smem_transposes_weight) smem_transpose_weight();
     }
     StageTurn turn;
     int last_slot = -1;
@@ -187,8 +189,8 @@ class PointwiseProduct {
         start_load(to + block * kTileDepth * kRowBytes, p_.weight, first_channel_ + block * kColumns, step * kTileDepth,
                    barrier);
       }
-    } else if (kTurns && p_.turns_weight) {
-      start_turned<kChannels>(to, p_.weight, first_channel_, step * kTileDepth, barrier);
+    } else if (kTransposes && p_.smem_transposes_weight) {
+      start_transposed<kChannels>(to, p_.weight, first_channel_, step * kTileDepth, barrier);
     } else {
       start_load(to, p_.weight, step * kTileDepth, first_channel_, barrier);
     }
@@ -233,9 +235,9 @@ class PointwiseProduct {
   }
 
   /// All of the weight, by all threads.
-  FUSEDSC_DEVICE void turn_weight() const {
+  FUSEDSC_DEVICE void smem_transpose_weight() const {
     for (int i = 0; i < steps_; ++i) wait(weight_barriers_ + i, 0);
-    turn_tiles<kChannels>(weight_, steps_, thread_index() / 32, kGroups * 4);
+    transpose_tiles<kChannels>(weight_, steps_, thread_index() / 32, kGroups * 4);
     block_barrier();
   }
 
@@ -334,7 +336,9 @@ class PointwiseProduct {
   /// Likewise, through the epilogue. kAll: all rows of the tile exist.
   template <bool kAll>
   FUSEDSC_DEVICE void store_tile(Sums& sums, int tile, Part& epilogue) const {
-    const int lane = thread_index() % 32, row = thread_index() % kGroupThreads / 32 * 16 + lane / 4;
+    auto thread = static_cast<std::uint32_t>(thread_index());
+    hide_origin(thread);  // its row is worked out here: a register that waits for it through all products is spilled
+    const int lane = thread_index() % 32, row = static_cast<int>(thread % kGroupThreads / 32 * 16 + thread % 32 / 4);
     const PairsOfTile<T, kRowBytes> pairs(thread_index() % kGroupThreads);
     const int pixel = first_pixel(tile);
     const bool exists[2] = {kAll || pixel + row < p_.pixels, kAll || pixel + row + 8 < p_.pixels};

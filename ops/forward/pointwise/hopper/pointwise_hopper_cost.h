@@ -13,28 +13,29 @@ inline constexpr double kLastResort = 1e9;
 /// Of fewer positions it does not matter where the rows begin that TMA goes over.
 inline constexpr std::int64_t kManyForCopyEngine = 4096;
 
-/// But for who turns the weight. size: multiprocessors.
+/// But for who transposes the weight. size: multiprocessors.
 double cost_of(const PointwiseCase& product, const PointwiseInstance& instance, const PointwiseLaunch& launch,
                int size);
 
-/// Of float32's weight, in microseconds: turned by blocks that keep it (and for each 128 bytes of k and 64 channels of
-/// it), or by others in each step; or by a kernel before.
-struct TurningCost {
-  double kept, kept_tile, step, transposed;
+/// Of float32's weight, in microseconds: transposed by blocks that keep it (and for each 128 bytes of k and 64 channels
+/// of it), or by others in each step; or by a kernel before.
+struct SmemTransposeCost {
+  double resident_weight, resident_weight_tile, step, transposed;
 };
-inline constexpr TurningCost kTurningCost{0.7953, 0.01638, 0.2412, 1.541};
+inline constexpr SmemTransposeCost kSmemTransposeCost{0.7953, 0.01638, 0.2412, 1.541};
 template <class Launch>
-double turning_cost(const TurningCost& cost, const PointwiseCase& product, const Launch& launch, int size) {
-  if (!product.turns_weight) return 0;
-  if (!launch.turns_weight) return cost.transposed;
+double smem_transpose_cost(const SmemTransposeCost& cost, const PointwiseCase& product, const Launch& launch,
+                           int size) {
+  if (!product.smem_transposes_weight) return 0;
+  if (!launch.smem_transposes_weight) return cost.transposed;
   const auto up = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
   const auto& instance = *launch.instance;
   const std::int64_t steps = up(product.problem.depth, instance.depth);
-  if (instance.family == PointwiseFamily::kept) {
-    return cost.kept + cost.kept_tile * static_cast<double>(steps) * instance.channels / 64.0;
+  if (instance.family == PointwiseFamily::resident) {
+    return cost.resident_weight + cost.resident_weight_tile * static_cast<double>(steps) * instance.channels / 64.0;
   }
   const std::int64_t rounds = up(std::int64_t{launch.channel_tiles} * launch.splits * launch.cluster, size);
-  return cost.step * static_cast<double>(up(steps, std::int64_t{instance.cut} * launch.cluster) * rounds);
+  return cost.step * static_cast<double>(up(steps, std::int64_t{instance.k_slices} * launch.cluster) * rounds);
 }
 
 /// Of kernels that cut k, without a prologue, of small tensors, with no more blocks than there are multiprocessors, so
@@ -56,15 +57,16 @@ double cost_of_few(const FewCost& cost, const PointwiseCase& product, const Inst
   const double element = static_cast<double>(size_of(problem.dtype)), outs = product.has_added ? 2 : 1;
   const double row_tiles = instance.row_tiles, rows = row_tiles * kTileRows, channels = instance.channels / 64.0;
   const std::int64_t steps = (problem.depth + instance.depth - 1) / instance.depth,
-                     own_steps = (steps + instance.cut * launch.cluster - 1) / (instance.cut * launch.cluster);
+                     own_steps =
+                         (steps + instance.k_slices * launch.cluster - 1) / (instance.k_slices * launch.cluster);
   const double copied =
       up(steps, launch.cluster) * 128 * (rows + instance.channels) + rows * instance.channels * element * outs;
   const double pixels = static_cast<double>(problem.pixels), depth = static_cast<double>(problem.depth);
   const double in = pixels * depth * element, out = pixels * static_cast<double>(problem.channels) * element * outs,
                weight = depth * static_cast<double>(problem.channels) * element;
   double sum = cost.start + static_cast<double>(own_steps) * cost.step + 1e-6 * copied * cost.copied +
-               row_tiles * channels * outs / instance.cut * cost.own + (instance.cut > 1 ? cost.shared : 0) +
-               1e-6 * (in + out + (product.exchanged ? weight : 0)) * cost.memory +
+               row_tiles * channels * outs / instance.k_slices * cost.own + (instance.k_slices > 1 ? cost.shared : 0) +
+               1e-6 * (in + out + (product.swap_ab ? weight : 0)) * cost.memory +
                1e-6 * (in * launch.channel_tiles + out + weight * launch.splits) * cost.cache;
   if (launch.cluster > 1) {
     sum += cost.cluster + row_tiles * channels * cost.sums + std::log2(launch.cluster) * cost.doubling;

@@ -12,14 +12,14 @@ constexpr int kResidentThreads = 512;  ///< at the 128 registers that most take
 
 /// Fitted to the times of all tiles on the layers of mobile networks on an H200, in microseconds, so that the choice is
 /// near the best one; a single number says little.
-struct KeptCost {
+struct ResidentCost {
   double start, weight;                    ///< a kernel; per step (128 bytes of k) and 64 channels
   double tile, tile_depth, tile_channels;  ///< of a tile from its begin to its end; per step; per 64 channels
   double work, work_depth, work_channels;  ///< what a tile takes of a multiprocessor, likewise
   double memory, cache;                    ///< bytes, millions
   double copy = 0;                         ///< of a step, from its begin to its end
 };
-struct CutCost {
+struct SlicedKCost {
   double start, block;   ///< a kernel; a block
   double step;           ///< of a group
   double copied;         ///< bytes of a multiprocessor, millions
@@ -28,16 +28,16 @@ struct CutCost {
   double copy = 0;       ///< of a step, from its begin to its end
 };
 struct RowsCost {
-  double start, memory;                   ///< as CutCost
+  double start, memory;                   ///< as SlicedKCost
   double round = 0, group = 0, step = 0;  ///< of a block: a tile of each of its groups; a group; a step but the first
 };
 struct Cost {
-  KeptCost kept;
-  CutCost cut;
+  ResidentCost resident_weight;
+  SlicedKCost sliced_k;
 };
 /// Of each kind of kernel.
 struct Costs {
-  Cost plain, statistics, normalising, gradient, seams;
+  Cost plain, statistics, normalising, gradient, fused;
 
   const Cost& of(const PointwiseCase& product) const {
     const bool normalises = product.prologue && !product.has_other;
@@ -45,7 +45,7 @@ struct Costs {
       case EpilogueKind::plain:
       case EpilogueKind::inference: return normalises ? normalising : plain;
       case EpilogueKind::statistics: return normalises ? normalising : statistics;
-      case EpilogueKind::gradient: return product.prologue ? seams : gradient;
+      case EpilogueKind::gradient: return product.prologue ? fused : gradient;
     }
     return plain;
   }
@@ -59,7 +59,7 @@ constexpr Costs kCosts{
                     {0.04237, 2.54, 0.1306, 0.07316, 0.00006414, 1.566, 14.88}},
     .gradient = {{3.75, 0.5501, 0.2286, 0.4044, 1.004, 0.007098, 0.06822, 0.6204, 121.9, 9.477},
                  {1.733, 0.3743, 0.0001919, 0.07618, 0.5139, 2.578, 5.099}},
-    .seams = {{6.081, 0.4661, 0.2524, 0.6222, 1.543, 0.2058, 0.04608, 0.4744, 4.075, 6.295},
+    .fused = {{6.081, 0.4661, 0.2524, 0.6222, 1.543, 0.2058, 0.04608, 0.4744, 4.075, 6.295},
               {2.043, 0.0004434, 0.0, 0.04674, 0.3952, 1.7, 5.914}},
 };
 /// Of float32, where a step has 32 values of k.
@@ -72,7 +72,7 @@ constexpr Costs kFloatCosts{
                     {1.308, 2.041, 0.08014, 0.06649, 1.096, 2.419, 33.05, 0.3265}},
     .gradient = {{3.635, 0.6599, 1.206, 0.5487, 0.02121, 0.06287, 0.02781, 1.182, 3.646, 7.54, 1.838},
                  {0.8113, 1.628, 0.004284, 0.0516, 0.3519, 2.394, 46.31, 0.1404}},
-    .seams = {{4.445, 0.1568, 1.382, 0.6514, 0.03225, 0.08607, 0.006271, 0.501, 3.843, 6.414, 2.054},
+    .fused = {{4.445, 0.1568, 1.382, 0.6514, 0.03225, 0.08607, 0.006271, 0.501, 3.843, 6.414, 2.054},
               {1.382, 1.879, 0.002217, 0.05031, 0.3241, 2.57, 22.85, 0.2477}},
 };
 constexpr RowsCost kRowsCost{2.098, 5.131};
@@ -80,10 +80,11 @@ constexpr RowsCost kRowsCost{2.098, 5.131};
 /// taken only where they are as good.
 constexpr RowsCost kLaidRowsCost{0.8, 4.05, 0.2, 0.05, 0.1};
 
-/// Of input gradients of 16 bits without seams and with a small weight, at batches 4 to 64. Blocks that cut k are worth
-/// it there only if they are few.
+/// Of input gradients of 16 bits without fusion and with a small weight, at batches 4 to 64. Blocks that cut k are
+/// worth it there only if they are few.
 constexpr std::int64_t kLeastSmallWeight = 1'000, kMostSmallWeight = 10'000;
-constexpr KeptCost kSmallKeptCost{1.312, 0.05755, 0.02503, 0.3795, 0.3728, 0.05991, 0.06544, 0.2559, 3.27, 6.198};
+constexpr ResidentCost kSmallResidentCost{1.312,   0.05755, 0.02503, 0.3795, 0.3728,
+                                          0.05991, 0.06544, 0.2559,  3.27,   6.198};
 constexpr RowsCost kSmallRowsCost{4.9, 9.847};
 
 constexpr FewCost kHalfFewCost{1.292, 0.09307, 6.24, 0.1008, 0.3035, 0.824, 0.6877, 0.05817, 0.09848, 0.02139};
@@ -92,7 +93,7 @@ constexpr FewCost kFloatFewCost{1.443, 0.1155, 6.122, 0.3111, 0.442, 0.9751, 0.3
 /// What each row of activations takes that begins at an odd multiple of 16 bytes, where TMA goes row by
 /// row: of a multiprocessor, in microseconds; others are at work meanwhile where blocks keep their weight. FewCost
 /// knows of none.
-constexpr double kOddRowOfKept = 0.002, kOddRowOfCut = 0.01;
+constexpr double kOddRowOfResident = 0.002, kOddRowOfSlicedK = 0.01;
 
 /// How many such rows a multiprocessor copies, of products whose costs were fitted to others.
 double odd_rows_of(const PointwiseCase& product, const PointwiseInstance& instance, const PointwiseLaunch& launch,
@@ -134,35 +135,38 @@ double cost_of(const PointwiseCase& product, const PointwiseInstance& instance, 
       static_cast<double>(divide_up(launch.pixel_tiles, std::int64_t{launch.splits} * instance.row_tiles));
   const auto rounds_of = [&](std::int64_t at_once) { return static_cast<double>(divide_up(blocks, at_once)); };
   switch (instance.family) {
-    case PointwiseFamily::kept: {
-      const KeptCost& kept = is_small ? kSmallKeptCost : cost.kept;
-      const double latency = std::max(kept.tile + depth * kept.tile_depth + channels * kept.tile_channels,
-                                      depth * kept.copy / launch.stages);
-      const double work = row_tiles * (kept.work + depth * kept.work_depth + channels * kept.work_channels);
-      return kept.start + kept.weight * depth * channels +
-             std::max({group_tiles * rounds_of(size) * std::max(latency, work), (in + out) / kept.memory,
-                       cached / kept.cache}) +
-             kOddRowOfKept * odd_rows_of(product, instance, launch, size);
+    case PointwiseFamily::resident: {
+      const ResidentCost& resident_weight = is_small ? kSmallResidentCost : cost.resident_weight;
+      const double latency =
+          std::max(resident_weight.tile + depth * resident_weight.tile_depth + channels * resident_weight.tile_channels,
+                   depth * resident_weight.copy / launch.stages);
+      const double work = row_tiles * (resident_weight.work + depth * resident_weight.work_depth +
+                                       channels * resident_weight.work_channels);
+      return resident_weight.start + resident_weight.weight * depth * channels +
+             std::max({group_tiles * rounds_of(size) * std::max(latency, work), (in + out) / resident_weight.memory,
+                       cached / resident_weight.cache}) +
+             kOddRowOfResident * odd_rows_of(product, instance, launch, size);
     }
-    case PointwiseFamily::cut: {
+    case PointwiseFamily::sliced_k: {
       if (are_few(product, blocks * launch.cluster)) {
         return cost_of_few(problem.dtype == DataType::float32 ? kFloatFewCost : kHalfFewCost, product, instance,
                            launch);
       }
       if (is_small) return kLastResort;
-      const CutCost& cut = cost.cut;
+      const SlicedKCost& sliced_k = cost.sliced_k;
       const std::int64_t resident = std::max<std::int64_t>(
           1, std::min<std::int64_t>(
                  kMultiprocessorMemory / (instance.memory(product.memory_use(), launch.stages) + kBlockReserve),
                  kResidentThreads / instance.threads));
       const double beside = std::min(static_cast<double>(resident), rounds_of(size));
       const double copied = 128e-6 * (depth * 64 * (row_tiles * ins + channels) + row_tiles * 64 * channels * outs);
-      const double block = cut.block + depth / instance.cut * std::max(cut.step, cut.copy / launch.stages) +
-                           cut.own * row_tiles * channels * outs / instance.cut;
-      return cut.start +
-             std::max({rounds_of(resident * size) * (block + beside * copied / cut.copied), (in + out) / cut.memory,
-                       cached / cut.cache}) +
-             kOddRowOfCut * odd_rows_of(product, instance, launch, size);
+      const double block = sliced_k.block +
+                           depth / instance.k_slices * std::max(sliced_k.step, sliced_k.copy / launch.stages) +
+                           sliced_k.own * row_tiles * channels * outs / instance.k_slices;
+      return sliced_k.start +
+             std::max({rounds_of(resident * size) * (block + beside * copied / sliced_k.copied),
+                       (in + out) / sliced_k.memory, cached / sliced_k.cache}) +
+             kOddRowOfSlicedK * odd_rows_of(product, instance, launch, size);
     }
     case PointwiseFamily::rows: {
       const RowsCost& rows = product.has_slow_rows ? kLaidRowsCost : is_small ? kSmallRowsCost : kRowsCost;

@@ -15,27 +15,28 @@ product_kernel(const FUSEDSC_GRID_CONSTANT PointwiseParameters p) {
 
 template <class Product>
 void append_product(std::vector<PointwiseInstance>& to, PointwiseFamily family, DataType dtype, bool prologue,
-                    EpilogueKind kind, int row_tiles, int cut = 1, int least_stages = 2) {
-  to.push_back({family, dtype, Product::kChannels, Product::kTileDepth, row_tiles, cut, Product::kThreads, prologue,
-                kind, product_kernel<Product>, Product::memory_bytes, least_stages});
+                    EpilogueKind kind, int row_tiles, int k_slices = 1, int least_stages = 2) {
+  to.push_back({family, dtype, Product::kChannels, Product::kTileDepth, row_tiles, k_slices, Product::kThreads,
+                prologue, kind, product_kernel<Product>, Product::memory_bytes, least_stages});
 }
 
 template <class T, bool kInputGradient, bool kPrologue, EpilogueKind kKind, int... kChannels, int... kDepth,
           int... kGroups>
 void append(std::vector<PointwiseInstance>& to, DataType dtype, Tiles<Tile<kChannels, kDepth, kGroups>...>) {
   (append_product<PointwiseProduct<T, kChannels, kDepth, kGroups, kPrologue, kInputGradient, kKind>>(
-       to, PointwiseFamily::kept, dtype, kPrologue, kKind, kGroups),
+       to, PointwiseFamily::resident, dtype, kPrologue, kKind, kGroups),
    ...);
 }
 
 template <class T, bool kInputGradient, bool kPrologue, EpilogueKind kKind, int... kRowTiles, int... kChannels,
-          int... kCut>
-void append(std::vector<PointwiseInstance>& to, DataType dtype, Tiles<CutTile<kRowTiles, kChannels, kCut>...>) {
+          int... kKSlices>
+void append(std::vector<PointwiseInstance>& to, DataType dtype, Tiles<SlicedKTile<kRowTiles, kChannels, kKSlices>...>) {
   const auto add = [&]<class Product>(Product*) {
-    append_product<Product>(to, PointwiseFamily::cut, dtype, kPrologue, kKind, Product::kRowTiles, Product::kCut,
-                            Product::kLeastStages);
+    append_product<Product>(to, PointwiseFamily::sliced_k, dtype, kPrologue, kKind, Product::kRowTiles,
+                            Product::kKSlices, Product::kLeastStages);
   };
-  (add(static_cast<PointwiseCutProduct<T, kRowTiles, kChannels, kCut, kPrologue, kInputGradient, kKind>*>(nullptr)),
+  (add(static_cast<PointwiseSlicedKProduct<T, kRowTiles, kChannels, kKSlices, kPrologue, kInputGradient, kKind>*>(
+       nullptr)),
    ...);
 }
 
@@ -49,8 +50,8 @@ void append(std::vector<PointwiseInstance>& to, DataType dtype, Tiles<RowsTile<k
 // Where memory binds, costs are equal and the first is taken.
 using PlainTiles = Tiles<Tile<32, 64, 2>, Tile<32, 64, 4>, Tile<64, 64, 3>, Tile<64, 64, 2>, Tile<128, 64, 2>,
                          Tile<192, 32, 4>, Tile<192, 64, 3>>;
-using PlainCutTiles = Tiles<CutTile<1, 32, 1>, CutTile<1, 32, 2>, CutTile<1, 64, 1>, CutTile<1, 96, 2>,
-                            CutTile<2, 64, 2>, CutTile<2, 96, 1>>;
+using PlainSlicedKTiles = Tiles<SlicedKTile<1, 32, 1>, SlicedKTile<1, 32, 2>, SlicedKTile<1, 64, 1>,
+                                SlicedKTile<1, 96, 2>, SlicedKTile<2, 64, 2>, SlicedKTile<2, 96, 1>>;
 using RowsTiles = Tiles<RowsTile<48, 6>, RowsTile<48, 3>, RowsTile<96, 3>, RowsTile<128, 3>>;
 
 }  // namespace fusedsc::gpu::hopper

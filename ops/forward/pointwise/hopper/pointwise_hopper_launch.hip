@@ -21,29 +21,29 @@ using StatisticsTiles = Tiles<Tile<32, 64, 2>, Tile<32, 64, 6>, Tile<64, 64, 2>,
 using NormalisingTiles =
     Tiles<Tile<32, 32, 6>, Tile<32, 64, 4>, Tile<64, 64, 3>, Tile<96, 64, 3>, Tile<128, 64, 2>, Tile<32, 64, 2>>;
 using InferenceTiles = Tiles<Tile<32, 64, 4>, Tile<64, 64, 3>, Tile<128, 64, 2>>;
-using CutStatisticsTiles = Tiles<CutTile<1, 32, 2>, CutTile<1, 96, 2>>;
-using CutNormalisingTiles =
-    Tiles<CutTile<1, 32, 2>, CutTile<1, 64, 1>, CutTile<1, 96, 2>, CutTile<1, 160, 2>, CutTile<2, 160, 1>>;
+using StatisticsSlicedKTiles = Tiles<SlicedKTile<1, 32, 2>, SlicedKTile<1, 96, 2>>;
+using NormalisingSlicedKTiles = Tiles<SlicedKTile<1, 32, 2>, SlicedKTile<1, 64, 1>, SlicedKTile<1, 96, 2>,
+                                      SlicedKTile<1, 160, 2>, SlicedKTile<2, 160, 1>>;
 // With the prologue and nothing behind the product, as blocks in training have it.
 using NormalisedTiles = Tiles<Tile<32, 64, 4>, Tile<64, 64, 3>, Tile<96, 64, 3>, Tile<128, 64, 2>>;
-using CutInferenceTiles = Tiles<CutTile<1, 32, 1>, CutTile<1, 32, 2>, CutTile<1, 96, 2>>;
+using InferenceSlicedKTiles = Tiles<SlicedKTile<1, 32, 1>, SlicedKTile<1, 32, 2>, SlicedKTile<1, 96, 2>>;
 
 template <class T>
 void append_all(std::vector<PointwiseInstance>& to, DataType dtype) {
   append<T, false, false, EpilogueKind::plain>(to, dtype, PlainTiles());
-  append<T, false, false, EpilogueKind::plain>(to, dtype, PlainCutTiles());
+  append<T, false, false, EpilogueKind::plain>(to, dtype, PlainSlicedKTiles());
   append<T, false, EpilogueKind::plain>(to, dtype, RowsTiles());
   append<T, false, false, EpilogueKind::statistics>(to, dtype, StatisticsTiles());
-  append<T, false, false, EpilogueKind::statistics>(to, dtype, CutStatisticsTiles());
+  append<T, false, false, EpilogueKind::statistics>(to, dtype, StatisticsSlicedKTiles());
   append<T, false, true, EpilogueKind::statistics>(to, dtype, NormalisingTiles());
-  append<T, false, true, EpilogueKind::statistics>(to, dtype, CutNormalisingTiles());
+  append<T, false, true, EpilogueKind::statistics>(to, dtype, NormalisingSlicedKTiles());
   append<T, false, true, EpilogueKind::plain>(to, dtype, NormalisedTiles());
-  append<T, false, true, EpilogueKind::plain>(to, dtype, CutNormalisingTiles());
+  append<T, false, true, EpilogueKind::plain>(to, dtype, NormalisingSlicedKTiles());
   append<T, false, false, EpilogueKind::inference>(to, dtype, InferenceTiles());
-  append<T, false, false, EpilogueKind::inference>(to, dtype, CutInferenceTiles());
+  append<T, false, false, EpilogueKind::inference>(to, dtype, InferenceSlicedKTiles());
   append<T, false, EpilogueKind::inference>(to, dtype, RowsTiles());
   append<T, false, true, EpilogueKind::inference>(to, dtype, InferenceTiles());
-  append<T, false, true, EpilogueKind::inference>(to, dtype, CutNormalisingTiles());
+  append<T, false, true, EpilogueKind::inference>(to, dtype, NormalisingSlicedKTiles());
 }
 
 using FloatStatisticsTiles =
@@ -51,22 +51,23 @@ using FloatStatisticsTiles =
 using FloatNormalisingTiles =
     Tiles<Tile<32, 32, 2>, Tile<32, 32, 4>, Tile<64, 32, 2>, Tile<96, 32, 3>, Tile<128, 32, 2>>;
 using FloatInferenceTiles = Tiles<Tile<32, 32, 4>, Tile<64, 32, 3>, Tile<128, 32, 2>>;
-using FloatCutStatisticsTiles =
-    Tiles<CutTile<1, 32, 2>, CutTile<1, 96, 2>, CutTile<1, 160, 2>, CutTile<2, 96, 1>, CutTile<2, 128, 1>>;
-using FloatCutNormalisingTiles = Tiles<CutTile<1, 64, 2>, CutTile<1, 96, 2>, CutTile<1, 160, 2>, CutTile<2, 160, 1>>;
-using FloatCutInferenceTiles = Tiles<CutTile<1, 32, 2>, CutTile<1, 96, 2>, CutTile<2, 96, 1>>;
+using FloatStatisticsSlicedKTiles = Tiles<SlicedKTile<1, 32, 2>, SlicedKTile<1, 96, 2>, SlicedKTile<1, 160, 2>,
+                                          SlicedKTile<2, 96, 1>, SlicedKTile<2, 128, 1>>;
+using FloatNormalisingSlicedKTiles =
+    Tiles<SlicedKTile<1, 64, 2>, SlicedKTile<1, 96, 2>, SlicedKTile<1, 160, 2>, SlicedKTile<2, 160, 1>>;
+using FloatInferenceSlicedKTiles = Tiles<SlicedKTile<1, 32, 2>, SlicedKTile<1, 96, 2>, SlicedKTile<2, 96, 1>>;
 
 void append_floats(std::vector<PointwiseInstance>& to) {
   constexpr DataType kType = DataType::float32;
   to.insert(to.end(), plain_float_instances().begin(), plain_float_instances().end());
   append<float, false, false, EpilogueKind::statistics>(to, kType, FloatStatisticsTiles());
-  append<float, false, false, EpilogueKind::statistics>(to, kType, FloatCutStatisticsTiles());
+  append<float, false, false, EpilogueKind::statistics>(to, kType, FloatStatisticsSlicedKTiles());
   append<float, false, true, EpilogueKind::statistics>(to, kType, FloatNormalisingTiles());
-  append<float, false, true, EpilogueKind::statistics>(to, kType, FloatCutNormalisingTiles());
+  append<float, false, true, EpilogueKind::statistics>(to, kType, FloatNormalisingSlicedKTiles());
   append<float, false, false, EpilogueKind::inference>(to, kType, FloatInferenceTiles());
-  append<float, false, false, EpilogueKind::inference>(to, kType, FloatCutInferenceTiles());
+  append<float, false, false, EpilogueKind::inference>(to, kType, FloatInferenceSlicedKTiles());
   append<float, false, true, EpilogueKind::inference>(to, kType, FloatInferenceTiles());
-  append<float, false, true, EpilogueKind::inference>(to, kType, FloatCutInferenceTiles());
+  append<float, false, true, EpilogueKind::inference>(to, kType, FloatInferenceSlicedKTiles());
 }
 
 const std::vector<PointwiseInstance>& instances() {
@@ -83,7 +84,7 @@ const std::vector<PointwiseInstance>& instances() {
 PointwiseCase case_of(const PointwiseArguments& a) {
   const std::int64_t pixels = a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3];
   PointwiseCase product{{a.x.dtype, true, pixels, a.x.sizes[1], a.y.sizes[1], 1}};
-  set_seams(product, a);
+  set_fusion(product, a);
   const bool has_epilogue = a.epilogue || a.bias;
   if (product.kind == EpilogueKind::inference && !has_epilogue && size_of(a.x.dtype) == 2) {
     product.kind = EpilogueKind::plain;
@@ -102,7 +103,7 @@ std::string why_none(const PointwiseArguments& a) {
       why_not_hopper(a.x.dtype, a.x.device, a.groups, a.x.sizes[0] * a.x.sizes[2] * a.x.sizes[3], a.allow_tf32);
   if (!reason.empty()) return reason;
   if (a.statistics && a.bias) return "it adds no bias where it takes statistics";
-  const auto suits = [&](const auto& matrix) { return suits_copy_engine(matrix, a.x.dtype); };
+  const auto suits = [&](const auto& matrix) { return suits_tma(matrix, a.x.dtype); };
   if (!suits(activation_matrix(a.x, 1, true)) || !suits_weight(a.weight, a.windows) ||
       !suits(activation_matrix(a.epilogue.residual, 1, true)) || !suits(output_matrix(a.y, 1, true))) {
     return kUnsuited;
@@ -128,7 +129,7 @@ class Pass {
     Arena arena(execution.workspace);
     PointwiseParameters p;
     launch_.fill(case_, p);
-    set_seams(p, a, take_partials(a, arena));
+    set_fusion(p, a, take_partials(a, arena));
     const auto map = [&](const auto& matrix, std::int64_t channels, int columns) {
       return map_of(matrix, problem.dtype, channels, problem.pixels, columns);
     };
@@ -171,7 +172,7 @@ Plan<PointwiseArguments> plan_of(const Pass& pass, const PointwiseArguments& a) 
           [pass](const PointwiseArguments& like, const Execution& execution) { pass.run(like, execution); }};
 }
 
-constexpr const char* kNames[] = {"hopper_kept", "hopper_cut", "hopper_rows"};  // of each PointwiseFamily
+constexpr const char* kNames[] = {"hopper_resident", "hopper_sliced_k", "hopper_rows"};  // of each PointwiseFamily
 
 template <PointwiseFamily kFamily>
 Kernel<PointwiseArguments> family() {
@@ -198,12 +199,12 @@ Config prior_of(const PointwiseArguments& a) {
 
 }  // namespace
 
-Kernel<PointwiseArguments> pointwise_kept() { return family<PointwiseFamily::kept>(); }
-Kernel<PointwiseArguments> pointwise_cut() { return family<PointwiseFamily::cut>(); }
+Kernel<PointwiseArguments> pointwise_resident() { return family<PointwiseFamily::resident>(); }
+Kernel<PointwiseArguments> pointwise_sliced_k() { return family<PointwiseFamily::sliced_k>(); }
 Kernel<PointwiseArguments> pointwise_rows() { return family<PointwiseFamily::rows>(); }
 
-Config pointwise_kept_prior(const PointwiseArguments& a) { return prior_of<PointwiseFamily::kept>(a); }
-Config pointwise_cut_prior(const PointwiseArguments& a) { return prior_of<PointwiseFamily::cut>(a); }
+Config pointwise_resident_prior(const PointwiseArguments& a) { return prior_of<PointwiseFamily::resident>(a); }
+Config pointwise_sliced_k_prior(const PointwiseArguments& a) { return prior_of<PointwiseFamily::sliced_k>(a); }
 Config pointwise_rows_prior(const PointwiseArguments& a) { return prior_of<PointwiseFamily::rows>(a); }
 
 NamedChoice pointwise_nhwc_prior(const PointwiseArguments& a) {

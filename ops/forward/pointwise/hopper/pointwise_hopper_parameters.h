@@ -6,8 +6,8 @@
 
 namespace fusedsc::gpu::hopper {
 
-/// Which seams there are.
-inline void set_seams(PointwiseCase& product, const PointwiseArguments& a) {
+/// What is fused.
+inline void set_fusion(PointwiseCase& product, const PointwiseArguments& a) {
   product.prologue = static_cast<bool>(a.prologue);
   // An output that is only biased goes through the inference epilogue, with no more than a shift.
   product.kind = a.statistics                         ? EpilogueKind::statistics
@@ -17,7 +17,7 @@ inline void set_seams(PointwiseCase& product, const PointwiseArguments& a) {
 }
 
 /// These, and tensors, for kernels of both layouts; partials: of the statistics.
-inline void set_seams(PointwiseParameters& p, const PointwiseArguments& a, float* partials) {
+inline void set_fusion(PointwiseParameters& p, const PointwiseArguments& a, float* partials) {
   p.scale = static_cast<const float*>(a.prologue.scale.data);
   p.shift = static_cast<const float*>(a.prologue.shift.data);
   p.activation = a.prologue.activation;

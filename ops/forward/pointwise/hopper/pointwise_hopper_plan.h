@@ -8,17 +8,17 @@
 
 #include "fusedsc/common/gpu/hopper/hopper_host.h"
 #include "fusedsc/forward/pointwise/hopper/pointwise_hopper.h"
-#include "fusedsc/forward/pointwise/hopper/pointwise_hopper_cut.h"
 #include "fusedsc/forward/pointwise/hopper/pointwise_hopper_rows.h"
+#include "fusedsc/forward/pointwise/hopper/pointwise_hopper_sliced_k.h"
 #include "fusedsc/forward/pointwise/tiles/pointwise_plan.h"
 #include "fusedsc/tuning/config.h"
 
 namespace fusedsc::gpu::hopper {
 
 enum class PointwiseFamily {
-  kept,  ///< a block keeps its weight (pointwise_hopper.h)
-  cut,   ///< groups share the values of k (pointwise_hopper_cut.h)
-  rows,  ///< tiles are runs of bytes, with all channels (pointwise_hopper_rows.h)
+  resident,  ///< a block keeps its weight (pointwise_hopper.h)
+  sliced_k,  ///< groups share the values of k (pointwise_hopper_sliced_k.h)
+  rows,      ///< tiles are runs of bytes, with all channels (pointwise_hopper_rows.h)
 };
 
 /// A kernel that was compiled, and what for.
@@ -28,8 +28,8 @@ struct PointwiseInstance {
 
   PointwiseFamily family;
   DataType dtype;
-  int channels, depth;     ///< of a tile; depth: values of k that come at a time
-  int row_tiles, cut = 1;  ///< tiles of positions that a block has at a time; groups that share the k of each
+  int channels, depth;          ///< of a tile; depth: values of k that come at a time
+  int row_tiles, k_slices = 1;  ///< tiles of positions that a block has at a time; groups that share the k of each
   int threads;
   bool prologue;
   EpilogueKind kind;
@@ -48,15 +48,15 @@ struct PointwiseInstance {
 template <int kChannels, int kDepth, int kGroups>
 struct Tile {};
 /// Likewise, of those that cut k: tiles of positions, channels, groups that share k.
-template <int kRowTiles, int kChannels, int kCut>
-struct CutTile {};
+template <int kRowTiles, int kChannels, int kKSlices>
+struct SlicedKTile {};
 /// Likewise, of those with tiles of whole rows: channels, warpgroups.
 template <int kChannels, int kGroups>
 struct RowsTile {};
 template <class... Tile>
 struct Tiles {};
 
-/// Of float32, without seams: the same for forward and input gradient, whose weight comes laid out.
+/// Of float32, without fusion: the same for forward and input gradient, whose weight comes laid out.
 const std::vector<PointwiseInstance>& plain_float_instances();
 
 /// What a product is, but for its addresses.
@@ -65,12 +65,12 @@ struct PointwiseCase {
   bool prologue = false;
   EpilogueKind kind = EpilogueKind::plain;
   bool has_other = false, has_x = false, has_added = false;
-  bool is_dense = false;        ///< nothing lies between the positions of any tensor
-  bool lays_out = false;        ///< threads lay the weight out in all kernels that can (WeightSource)
-  bool has_slow_rows = false;   ///< of a weight; threads may lay it out, too
-  bool turns_weight = false;    ///< blocks may turn the weight by themselves (pointwise_hopper_turned.h)
-  bool input_gradient = false;  ///< by the whole weight
-  bool exchanged = false;       ///< of planes: they are a convolution's weight, what is the weight here its positions
+  bool is_dense = false;                ///< nothing lies between the positions of any tensor
+  bool lays_out = false;                ///< threads lay the weight out in all kernels that can (WeightSource)
+  bool has_slow_rows = false;           ///< of a weight; threads may lay it out, too
+  bool smem_transposes_weight = false;  ///< by blocks: pointwise_hopper_smem_transpose.h
+  bool input_gradient = false;          ///< by the whole weight
+  bool swap_ab = false;  ///< of planes: they are a convolution's weight, what is the weight here its positions
 
   /// Nothing in front of the product, and behind it at most an inference epilogue.
   bool is_plain() const { return !prologue && (kind == EpilogueKind::plain || kind == EpilogueKind::inference); }
@@ -85,7 +85,7 @@ struct PointwiseLaunch {
   int pixel_tiles = 0, channel_tiles = 1, splits = 1, stages = 2;
   int cluster = 1;        ///< blocks that share the k of a tile
   bool lays_out = false;  ///< threads lay the weight out
-  bool turns_weight = false;
+  bool smem_transposes_weight = false;
   double cost = std::numeric_limits<double>::infinity();  ///< in microseconds
 
   /// Sets what it knows.
@@ -104,9 +104,9 @@ constexpr std::size_t cluster_bytes(int row_tiles, int channels) {
   return kAlignment + std::size_t{4} * kTileRows * static_cast<std::size_t>(row_tiles * channels);
 }
 
-/// Whether blocks can turn the weight of so many channels by themselves, in place of a launch that does it once for
-/// all.
-bool can_turn(const PointwiseCase& product, int channels);
+/// Whether blocks can transpose the weight of so many channels in shared memory, in place of a launch that does it once
+/// for all.
+bool can_smem_transpose(const PointwiseCase& product, int channels);
 
 /// The cheapest of `instances`, of a family or of all.
 PointwiseLaunch plan(std::span<const PointwiseInstance> instances, const PointwiseCase& product,
@@ -127,7 +127,7 @@ std::string why_not_hopper(DataType dtype, Device device, std::int64_t groups, s
 /// Whether TMA can go over it: nothing lies between positions, channels are neighbours, and rows begin at
 /// multiples of 16 bytes.
 template <class Matrix>
-bool suits_copy_engine(const Matrix& matrix, DataType dtype = DataType::float16) {
+bool suits_tma(const Matrix& matrix, DataType dtype = DataType::float16) {
   const auto run = static_cast<std::int64_t>(16 / size_of(dtype));
   return matrix.data == nullptr || (matrix.is_linear && matrix.run_bytes == 16 && matrix.first % run == 0);
 }

@@ -12,7 +12,7 @@
 namespace fusedsc::gpu::hopper {
 namespace {
 
-constexpr int kMostKeptStages = 6;
+constexpr int kMostResidentStages = 6;
 
 /// Whether its rows in shared memory would fall on different banks, and are short enough to be read through registers.
 bool suits_rows(const PointwiseCase& product, const PointwiseInstance& instance) {
@@ -33,10 +33,10 @@ bool lays_out_in(PointwiseFamily family, const PointwiseCase& product) {
   const std::int64_t row = product.input_gradient ? problem.channels : problem.depth;
   switch (family) {
     case PointwiseFamily::rows: return true;
-    case PointwiseFamily::kept:
+    case PointwiseFamily::resident:
       return rows >= kManyRows &&
              (row * 2 <= kShortRow || (!product.input_gradient && problem.pixels >= kManyPositions));
-    case PointwiseFamily::cut: return false;
+    case PointwiseFamily::sliced_k: return false;
   }
   return false;
 }
@@ -65,7 +65,7 @@ std::string why_not_hopper(DataType dtype, Device device, std::int64_t groups, s
 
 bool suits_weight(const ConstTensorView& weight, const SlidingChannels& windows) {
   if (windows.channels > 0) return windows.channels % 8 == 0 && WeightSource::can_be(weight.sizes[0], windows);
-  return suits_copy_engine(weight_matrix(weight, 1), weight.dtype);
+  return suits_tma(weight_matrix(weight, 1), weight.dtype);
 }
 
 bool lays_out_in_blocks(const ConstTensorView& weight, const SlidingChannels& windows) {
@@ -81,7 +81,9 @@ bool has_slow_rows(const ConstTensorView& weight, const SlidingChannels& windows
          weight.sizes[0] * weight.sizes[1] <= kMost && positions >= kManyForCopyEngine;
 }
 
-bool can_turn(const PointwiseCase& product, int channels) { return product.turns_weight && channels % kTurned == 0; }
+bool can_smem_transpose(const PointwiseCase& product, int channels) {
+  return product.smem_transposes_weight && channels % kTransposed == 0;
+}
 
 bool suits_cluster(const PointwiseCase& product, int cluster, std::int64_t tiles, int steps) {
   return cluster == 1 || (product.kind == EpilogueKind::plain && !product.lays_out && product.is_dense &&
@@ -106,32 +108,32 @@ void for_each_launch(const PointwiseInstance& instance, const PointwiseCase& pro
   const int tiles_in_block = instance.family == PointwiseFamily::rows ? 1 : instance.row_tiles;
   launch.splits = static_cast<int>(divide_up(launch.pixel_tiles, tiles_in_block));
   launch.lays_out = lays_out_in(instance.family, product);
-  const bool is_cut = instance.family == PointwiseFamily::cut;
+  const bool is_sliced_k = instance.family == PointwiseFamily::sliced_k;
   // Of more blocks, each of which waits for its first copies, there was never use; nor is the cost known there.
-  const bool has_seams = product.prologue || product.kind == EpilogueKind::gradient;
-  const int most_rounds = problem.dtype == DataType::float32 ? 8 : has_seams ? 3 : 2;
+  const bool has_fusion = product.prologue || product.kind == EpilogueKind::gradient;
+  const int most_rounds = problem.dtype == DataType::float32 ? 8 : has_fusion ? 3 : 2;
   const bool is_last_resort =
-      is_cut && std::int64_t{launch.channel_tiles} * launch.splits > std::int64_t{most_rounds} * size;
-  if (!is_cut) launch.splits = std::min(std::max(size / launch.channel_tiles, 1), launch.splits);
-  const auto steps = static_cast<int>(divide_up(divide_up(problem.depth, instance.depth), instance.cut));
+      is_sliced_k && std::int64_t{launch.channel_tiles} * launch.splits > std::int64_t{most_rounds} * size;
+  if (!is_sliced_k) launch.splits = std::min(std::max(size / launch.channel_tiles, 1), launch.splits);
+  const auto steps = static_cast<int>(divide_up(divide_up(problem.depth, instance.depth), instance.k_slices));
   const std::int64_t tiles = std::int64_t{launch.channel_tiles} * launch.splits;
   // Blocks that stay, with all of shared memory; or that come and go, two or three of them beside each other.
   for (const int beside : {1, 2, 3}) {
-    if (beside > 1 && (!is_cut || tiles <= (beside - 1) * size)) break;
+    if (beside > 1 && (!is_sliced_k || tiles <= (beside - 1) * size)) break;
     const int memory = kMultiprocessorMemory / beside - (beside > 1 ? kBlockReserve : 0);
     for (const int cluster : kClusters) {
-      if (cluster > 1 && (!is_cut || !suits_cluster(product, cluster, tiles, steps))) break;
+      if (cluster > 1 && (!is_sliced_k || !suits_cluster(product, cluster, tiles, steps))) break;
       launch.cluster = cluster;
-      launch.stages =
-          is_cut ? std::max(static_cast<int>(divide_up(steps, cluster)), instance.least_stages) : kMostKeptStages;
+      launch.stages = is_sliced_k ? std::max(static_cast<int>(divide_up(steps, cluster)), instance.least_stages)
+                                  : kMostResidentStages;
       while (launch.stages >= instance.least_stages && instance.memory(product.memory_use(), launch.stages) > memory)
         --launch.stages;
       if (launch.stages < instance.least_stages) continue;
       const double cost = cost_of(product, instance, launch, size) + (is_last_resort ? kLastResort : 0);
-      for (const bool turns : {false, true}) {
-        if (turns && !can_turn(product, instance.channels)) break;
-        launch.turns_weight = turns;
-        launch.cost = cost + turning_cost(kTurningCost, product, launch, size);
+      for (const bool smem_transposes : {false, true}) {
+        if (smem_transposes && !can_smem_transpose(product, instance.channels)) break;
+        launch.smem_transposes_weight = smem_transposes;
+        launch.cost = cost + smem_transpose_cost(kSmemTransposeCost, product, launch, size);
         visit(launch);
       }
     }
@@ -170,7 +172,7 @@ void PointwiseLaunch::fill(const PointwiseCase& product, PointwiseParameters& p)
   p.splits = splits;
   p.stages = stages;
   p.cluster = cluster;
-  p.turns_weight = turns_weight;
+  p.smem_transposes_weight = smem_transposes_weight;
   p.has_other = product.has_other;
   p.epilogue.has_x = product.has_x;
   p.epilogue.has_added = product.has_added;

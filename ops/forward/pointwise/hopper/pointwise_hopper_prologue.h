@@ -4,7 +4,7 @@
 
 #include "fusedsc/common/gpu/products/wave_product.h"
 #include "fusedsc/forward/pointwise/hopper/pointwise_hopper_epilogue.h"
-#include "fusedsc/forward/pointwise/hopper/pointwise_hopper_laid_out.h"
+#include "fusedsc/forward/pointwise/hopper/pointwise_hopper_thread_copied.h"
 
 namespace fusedsc::gpu::hopper {
 
@@ -30,8 +30,8 @@ struct PointwiseParameters {
   // The same without a description, where a tile is one run of bytes.
   const void *activations_rows = nullptr, *added_rows = nullptr;
   void* output_rows = nullptr;
-  WeightSource source;        ///< of a weight that threads lay out; no data: TMA brings it
-  bool turns_weight = false;  ///< of float32: it comes with its channels innermost (pointwise_hopper_turned.h)
+  WeightSource source;                  ///< of a weight that threads lay out; no data: TMA brings it
+  bool smem_transposes_weight = false;  ///< of float32: it comes with its channels innermost
   // What the kernel before this one makes, which has waited for whatever made the rest: that may be read before.
   bool weight_is_new = false, prologue_is_new = false;
   int pixels = 0, depth = 0, channels = 0;

@@ -7,46 +7,46 @@
 
 namespace fusedsc::gpu::hopper {
 
-/// Of kChannels channels and kCut groups. Sums go through shared memory in fours, as threads have them.
-template <int kChannels, int kCut>
+/// Of kChannels channels and kKSlices groups. Sums go through shared memory in fours, as threads have them.
+template <int kChannels, int kKSlices>
 class PointwiseShares {
  public:
-  static constexpr int kOwn = kChannels / kCut;  ///< channels that a group finishes
+  static constexpr int kOwn = kChannels / kKSlices;  ///< channels that a group finishes
   static constexpr int kQuads = kChannels / 8, kOwnQuads = kOwn / 8;
-  static constexpr int kBytes = (kCut - 1) * kOwnQuads * kGroupThreads * 16;  ///< of shared memory, for each group
-  static_assert(kOwn * kCut == kChannels && kOwn % 16 == 0);
+  static constexpr int kBytes = (kKSlices - 1) * kOwnQuads * kGroupThreads * 16;  ///< of shared memory, for each group
+  static_assert(kOwn * kKSlices == kChannels && kOwn % 16 == 0);
   using Sums = float[kChannels / 2];
   using OwnSums = float[kOwn / 2];
 
   /// memory: the group's; that of the group with the next share lies `distance` bytes behind it. `thread`: of the
   /// group.
-  FUSEDSC_DEVICE PointwiseShares(unsigned char* memory, int distance, int cut, int thread)
-      : memory_(memory), distance_(distance), cut_(cut), thread_(thread) {}
+  FUSEDSC_DEVICE PointwiseShares(unsigned char* memory, int distance, int k_slice, int thread)
+      : memory_(memory), distance_(distance), k_slice_(k_slice), thread_(thread) {}
 
   /// own = the sums of all shares, of the group's own channels. The memory must be free; wait(): for the other groups.
   template <class Wait>
   FUSEDSC_DEVICE void put_together(const Sums& sums, OwnSums& own, const Wait& wait) const {
-    if constexpr (kCut > 1) {
+    if constexpr (kKSlices > 1) {
 #pragma unroll
       for (int quad = 0; quad < kQuads; ++quad) {
-        if (quad / kOwnQuads == cut_) continue;
+        if (quad / kOwnQuads == k_slice_) continue;
         const float* from = sums + quad * 4;
-        *place_of(quad / kOwnQuads, cut_, quad % kOwnQuads) = {{from[0], from[1], from[2], from[3]}};
+        *place_of(quad / kOwnQuads, k_slice_, quad % kOwnQuads) = {{from[0], from[1], from[2], from[3]}};
       }
       wait();
     }
 #pragma unroll
     for (int quad = 0; quad < kQuads; ++quad) {
-      if (quad / kOwnQuads != cut_) continue;
+      if (quad / kOwnQuads != k_slice_) continue;
 #pragma unroll
       for (int i = 0; i < 4; ++i) own[quad % kOwnQuads * 4 + i] = sums[quad * 4 + i];
     }
-    if constexpr (kCut > 1) {
+    if constexpr (kKSlices > 1) {
 #pragma unroll
-      for (int i = 1; i < kCut; ++i) {
+      for (int i = 1; i < kKSlices; ++i) {
 #pragma unroll
         for (int quad = 0; quad < kOwnQuads; ++quad) {
-          const Four share = *place_of(cut_, (cut_ + i) % kCut, quad);
+          const Four share = *place_of(k_slice_, (k_slice_ + i) % kKSlices, quad);
 #pragma unroll
           for (int j = 0; j < 4; ++j) own[quad * 4 + j] += share.elements[j];
         }
@@ -59,13 +59,13 @@ class PointwiseShares {
 
   /// Where the group with the share `from` leaves a quad for its owner.
   FUSEDSC_DEVICE Four* place_of(int owner, int from, int quad) const {
-    const int number = (owner - from - 1 + kCut) % kCut;
-    return reinterpret_cast<Four*>(memory_ + (from - cut_) * distance_) + (number * kOwnQuads + quad) * kGroupThreads +
-           thread_;
+    const int number = (owner - from - 1 + kKSlices) % kKSlices;
+    return reinterpret_cast<Four*>(memory_ + (from - k_slice_) * distance_) +
+           (number * kOwnQuads + quad) * kGroupThreads + thread_;
   }
 
   unsigned char* memory_;
-  int distance_, cut_, thread_;
+  int distance_, k_slice_, thread_;
 };
 
 /// Adds up what the blocks of a cluster have, a power of two, each of which takes some of the fours of all:

@@ -6,8 +6,8 @@
 #include "fusedsc/common/gpu/hopper/hopper_products.h"
 #include "fusedsc/common/gpu/hopper/hopper_stages.h"
 #include "fusedsc/common/gpu/vendor/following_kernel.h"
-#include "fusedsc/forward/pointwise/hopper/pointwise_hopper_laid_out.h"
-#include "fusedsc/forward/pointwise/hopper/pointwise_hopper_turned.h"
+#include "fusedsc/forward/pointwise/hopper/pointwise_hopper_smem_transpose.h"
+#include "fusedsc/forward/pointwise/hopper/pointwise_hopper_thread_copied.h"
 #include "fusedsc/forward/pointwise/hopper_planes/pointwise_planes_tile.h"
 
 namespace fusedsc::gpu::hopper {
@@ -20,7 +20,8 @@ class PlanesProduct {
  public:
   static constexpr int kChannels = kChannels_, kTileDepth = kTileDepth_;
   static constexpr int kGroups = kGroups_, kThreads = kGroups * kGroupThreads;
-  static constexpr bool kTurns = kCanTurn < T, kChannels, kTileDepth, !kPrologue && kKind == EpilogueKind::plain > ;
+  static constexpr bool kTransposes = kCanTranspose < T, kChannels, kTileDepth,
+                        !kPrologue && kKind == EpilogueKind::plain > ;
   static_assert(kChannels % 16 == 0);
 
   FUSEDSC_HOST_DEVICE static constexpr int memory_bytes(const PointwiseMemoryUse& use, const PlanesTiling& tiling,
@@ -123,8 +124,8 @@ class PlanesProduct {
     if constexpr (kLaysOut) {
       if (lays_out()) lay_out();
     }
-    if constexpr (kTurns) {
-      if (p_.turns_weight) turn_weight();
+    if constexpr (kTransposes) {
+      if (p_.smem_transposes_weight) smem_transpose_weight();
     }
     StageTurn turn;
     Sums sums = {};
@@ -180,8 +181,8 @@ class PlanesProduct {
         start_load(to + block * kColumns * kDepthBytes, p_.weight, first_channel_ + block * kColumns, step * kTileDepth,
                    barrier);
       }
-    } else if (kTurns && p_.turns_weight) {
-      start_turned<kChannels>(to, p_.weight, first_channel_, step * kTileDepth, barrier);
+    } else if (kTransposes && p_.smem_transposes_weight) {
+      start_transposed<kChannels>(to, p_.weight, first_channel_, step * kTileDepth, barrier);
     } else {
       start_load(to, p_.weight, step * kTileDepth, first_channel_, barrier);
     }
@@ -233,9 +234,9 @@ class PlanesProduct {
   }
 
   /// All of the weight.
-  FUSEDSC_DEVICE void turn_weight() const {
+  FUSEDSC_DEVICE void smem_transpose_weight() const {
     for (int i = 0; i < steps_; ++i) wait(weight_barriers_ + i, 0);
-    turn_tiles<kChannels>(weight_, steps_, thread_index() / 32, kGroups * 4);
+    transpose_tiles<kChannels>(weight_, steps_, thread_index() / 32, kGroups * 4);
     block_barrier();
   }
 

@@ -14,17 +14,17 @@ namespace {
 constexpr const char* kName = "pointwise_conv2d";
 
 template <class T>
-void append_seams(std::vector<PlanesInstance>& to, DataType dtype) {
-  append_seam_planes<T, false, false, EpilogueKind::statistics>(to, dtype);
-  append_seam_planes<T, false, true, EpilogueKind::statistics>(to, dtype);
-  append_seam_planes<T, false, false, EpilogueKind::inference>(to, dtype);
-  append_seam_planes<T, false, true, EpilogueKind::inference>(to, dtype);
+void append_fused(std::vector<PlanesInstance>& to, DataType dtype) {
+  append_fused_planes<T, false, false, EpilogueKind::statistics>(to, dtype);
+  append_fused_planes<T, false, true, EpilogueKind::statistics>(to, dtype);
+  append_fused_planes<T, false, false, EpilogueKind::inference>(to, dtype);
+  append_fused_planes<T, false, true, EpilogueKind::inference>(to, dtype);
 }
 
 template <class T>
 void append_all(std::vector<PlanesInstance>& to, DataType dtype) {
   append_plain_planes<T, false>(to, dtype);
-  append_seams<T>(to, dtype);
+  append_fused<T>(to, dtype);
 }
 
 const std::vector<PlanesInstance>& instances() {
@@ -32,7 +32,7 @@ const std::vector<PlanesInstance>& instances() {
     std::vector<PlanesInstance> list = plain_float_planes();
     append_all<Float16>(list, DataType::float16);
     append_all<BFloat16>(list, DataType::bfloat16);
-    append_seams<float>(list, DataType::float32);
+    append_fused<float>(list, DataType::float32);
     return list;
   }();
   return all;
@@ -40,7 +40,7 @@ const std::vector<PlanesInstance>& instances() {
 
 PlanesCase case_of(const PointwiseArguments& a) {
   PlanesCase product = planes_case(a.x, a.y.sizes[1]);
-  set_seams(product, a);
+  set_fusion(product, a);
   product.lays_out = lays_out_weight(product, a.weight);
   return product;
 }
@@ -59,7 +59,7 @@ std::string why_none(const PointwiseArguments& a) {
 class Pass {
  public:
   Pass(const PointwiseArguments& a, const PlanesLaunch& launch)
-      : case_(case_of(a)), launch_(launch), pads_(!suits_copy_engine(weight_matrix(a.weight, 1), a.x.dtype)) {}
+      : case_(case_of(a)), launch_(launch), pads_(!suits_tma(weight_matrix(a.weight, 1), a.x.dtype)) {}
 
   std::size_t workspace_bytes(const PointwiseArguments& a) const {
     Arena arena(nullptr);
@@ -74,7 +74,7 @@ class Pass {
     Arena arena(execution.workspace);
     PlanesParameters p;
     launch_.fill(case_, p);
-    set_seams(p, a, take_partials(a, arena));
+    set_fusion(p, a, take_partials(a, arena));
     p.activations = map_of_planes(a.x, case_, instance.depth);
     p.added = map_of_planes(a.epilogue.residual, case_, instance.channels);
     p.output = map_of_planes(a.y, case_, instance.channels);
@@ -109,7 +109,7 @@ class Pass {
 };
 
 constexpr const char* name_of(PointwiseFamily family) {
-  return family == PointwiseFamily::kept ? "hopper_planes_kept" : "hopper_planes_cut";
+  return family == PointwiseFamily::resident ? "hopper_planes_resident" : "hopper_planes_sliced_k";
 }
 
 template <PointwiseFamily kFamily>
@@ -133,14 +133,14 @@ Kernel<PointwiseArguments> family() {
 
 }  // namespace
 
-Kernel<PointwiseArguments> pointwise_planes_kept() { return family<PointwiseFamily::kept>(); }
-Kernel<PointwiseArguments> pointwise_planes_cut() { return family<PointwiseFamily::cut>(); }
+Kernel<PointwiseArguments> pointwise_planes_resident() { return family<PointwiseFamily::resident>(); }
+Kernel<PointwiseArguments> pointwise_planes_sliced_k() { return family<PointwiseFamily::sliced_k>(); }
 
-Config pointwise_planes_kept_prior(const PointwiseArguments& a) {
-  return config_of(plan(instances(), case_of(a), PointwiseFamily::kept));
+Config pointwise_planes_resident_prior(const PointwiseArguments& a) {
+  return config_of(plan(instances(), case_of(a), PointwiseFamily::resident));
 }
-Config pointwise_planes_cut_prior(const PointwiseArguments& a) {
-  return config_of(plan(instances(), case_of(a), PointwiseFamily::cut));
+Config pointwise_planes_sliced_k_prior(const PointwiseArguments& a) {
+  return config_of(plan(instances(), case_of(a), PointwiseFamily::sliced_k));
 }
 
 NamedChoice pointwise_planes_prior(const PointwiseArguments& a) {

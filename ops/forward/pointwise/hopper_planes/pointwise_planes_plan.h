@@ -10,7 +10,7 @@
 
 #include "fusedsc/forward/pointwise/hopper/pointwise_hopper_plan.h"
 #include "fusedsc/forward/pointwise/hopper_planes/pointwise_planes.h"
-#include "fusedsc/forward/pointwise/hopper_planes/pointwise_planes_cut.h"
+#include "fusedsc/forward/pointwise/hopper_planes/pointwise_planes_sliced_k.h"
 
 namespace fusedsc::gpu::hopper {
 
@@ -20,14 +20,14 @@ struct PlanesInstance {
   using Memory = int (*)(const PointwiseMemoryUse& use, const PlanesTiling& tiling, int stages);
   using LeastStages = int (*)(const PlanesTiling& tiling);  ///< 0: it cannot have such tiles
 
-  PointwiseFamily family;  ///< kept or cut
+  PointwiseFamily family;  ///< resident or sliced_k
   bool whole_images;       ///< its tiles are PlanesRun's
   bool shifted;            ///< they are PlanesShifted's
   DataType dtype;
-  int channels, depth;  ///< of a tile; depth: values of k that come at a time
-  int row_tiles, cut;   ///< tiles of positions that a block has at a time; groups that share the k of each
+  int channels, depth;      ///< of a tile; depth: values of k that come at a time
+  int row_tiles, k_slices;  ///< tiles of positions that a block has at a time; groups that share the k of each
   int threads;
-  bool turns;  ///< a weight of float32, if that is wanted
+  bool smem_transposes;  ///< a weight of float32, if that is wanted
   bool prologue;
   EpilogueKind kind;
   Kernel kernel;
@@ -57,7 +57,7 @@ struct PlanesLaunch {
   int pixel_tiles = 0, channel_tiles = 1, splits = 1, stages = 2;
   int cluster = 1;       ///< blocks that share the k of a tile
   bool spreads = false;  ///< where blocks stay: tiles go round them before they go round a block's groups
-  bool turns_weight = false;
+  bool smem_transposes_weight = false;
   double cost = std::numeric_limits<double>::infinity();  ///< in microseconds
 
   /// Sets what it knows.

@@ -38,13 +38,13 @@ bool are_planes(const ConstTensorView& tensor) {
 
 /// Fitted to the times of all tiles on the layers of mobile networks on an H200, batch 1 and 64, in microseconds, so
 /// that the choice is near the best one; a single number says little. `first` of 16 bits: to those of batches 8 to 64.
-struct KeptCost {
+struct ResidentCost {
   double start, first, weight;             ///< a kernel; per 128 bytes of k but the first; of k and of channels
   double tile, tile_depth, tile_channels;  ///< of a tile from its begin to its end; likewise
   double work, work_depth, work_channels;  ///< what a tile takes of a multiprocessor, likewise
   double memory, cache;                    ///< bytes, millions
 };
-struct CutCost {
+struct SlicedKCost {
   double start, block;   ///< a kernel; a block
   double step;           ///< of a group: 128 bytes of k
   double copied;         ///< bytes of a multiprocessor, millions
@@ -53,8 +53,8 @@ struct CutCost {
   double work;           ///< what a step takes of a multiprocessor
 };
 struct Cost {
-  KeptCost kept;
-  CutCost boxes, runs;
+  ResidentCost resident_weight;
+  SlicedKCost boxes, runs;
 };
 constexpr Cost kHalfCost{{1.092, 0.3, 0.03939, 0.2361, 0.3095, 0.4324, 0.06485, 0.06841, 0.2218, 3.35, 4.398},
                          {0.6532, 1.073, 0.0, 0.08946, 0.0, 1.766, 3.252, 0.0},
@@ -62,20 +62,21 @@ constexpr Cost kHalfCost{{1.092, 0.3, 0.03939, 0.2361, 0.3095, 0.4324, 0.06485, 
 constexpr Cost kFloatCost{{1.709, 0, 0.09416, 0.1834, 0.4548, 0.3339, 0.01013, 0.1814, 0.1619, 4.407, 11.51},
                           {1.667, 0.3928, 0.008281, 0.08017, 0.3465, 3.133, 12.16, 0.02539},
                           {0.9215, 1.096, 0.4184, 0.2506, 0.4036, 3.988, 8.21, 0.03383}};
-/// Of float32 with seams, as fitted to tiles without them before.
-constexpr Cost kFloatSeamsCost{{1.877, 0, 0.1158, 0.1228, 0.4755, 0.2198, 0.01237, 0.1036, 0.2211, 4.694, 29.21},
+/// Of float32 with fusion, as fitted to tiles without it before.
+constexpr Cost kFloatFusedCost{{1.877, 0, 0.1158, 0.1228, 0.4755, 0.2198, 0.01237, 0.1036, 0.2211, 4.694, 29.21},
                                {1.476, 0.8979, 0.01004, 0.09252, 0.1381, 5.688, 66.73, 0.03705},
                                {0.9215, 1.096, 0.4184, 0.2506, 0.4036, 3.988, 8.21, 0.03383}};
 constexpr FewCost kHalfBoxesFewCost{1.703, 0.04965, 6.153, 0.08183, 0.02437, 0.7279, 1.661, 0.02031, 0.2816, 0.05013};
 constexpr FewCost kHalfRunsFewCost{0.9944, 0.551, 2.468, 0.3095, 0.09429, 0.9965, 0.5052, 0.2511, 0.1659, 0.02926};
 constexpr FewCost kFloatBoxesFewCost{1.973, 0.03863, 8.569, 0.302, 0.3181, 0.3594, 0.4869, 0.2495, 0.08692, 0.04201};
 constexpr FewCost kFloatRunsFewCost{1.951, 0.09221, 14.56, 0.09406, 0.1942, 1.026, 0.5322, 0.07387, 0.099, 0.03442};
-/// Of products with their operands exchanged, which have no runs.
-constexpr Cost kExchangedCost{{1.024, 0, 0.08276, 0.1051, 0.6913, 0.3521, 0.01062, 0.04276, 0.3505, 4.667, 5.768},
-                              {1.395, 0.8058, 0.009316, 0.1272, 0.1759, 3.584, 5.009, 0.1103},
-                              {}};
-constexpr FewCost kExchangedFewCost{1.344, 0.08266, 7.593, 0.43, 0.4049, 0.3505, 1.002, 0.1395, 0.01737, 0.03372};
-constexpr TurningCost kBoxesTurningCost{0.4065, 0.1173, 0.1707, 1.364}, kRunsTurningCost{0, 0, 0.1843, 1.364};
+/// Of products with their operands swapped (swap-AB), which have no runs.
+constexpr Cost kSwapAbCost{{1.024, 0, 0.08276, 0.1051, 0.6913, 0.3521, 0.01062, 0.04276, 0.3505, 4.667, 5.768},
+                           {1.395, 0.8058, 0.009316, 0.1272, 0.1759, 3.584, 5.009, 0.1103},
+                           {}};
+constexpr FewCost kSwapAbFewCost{1.344, 0.08266, 7.593, 0.43, 0.4049, 0.3505, 1.002, 0.1395, 0.01737, 0.03372};
+constexpr SmemTransposeCost kBoxesSmemTransposeCost{0.4065, 0.1173, 0.1707, 1.364},
+    kRunsSmemTransposeCost{0, 0, 0.1843, 1.364};
 
 /// What each row of a weight takes that begins at an odd multiple of 16 bytes, of all that blocks ask for.
 constexpr double kOddRow = 3e-5;
@@ -92,8 +93,8 @@ double cost_of(const PlanesCase& product, const PlanesLaunch& launch, int beside
   const PointwiseProblem& problem = product.problem;
   const PlanesInstance& instance = *launch.instance;
   const Cost& cost = problem.dtype != DataType::float32 ? kHalfCost
-                     : product.exchanged                ? kExchangedCost
-                     : !product.is_plain()              ? kFloatSeamsCost
+                     : product.swap_ab                  ? kSwapAbCost
+                     : !product.is_plain()              ? kFloatFusedCost
                                                         : kFloatCost;
   const auto element = static_cast<double>(size_of(problem.dtype));
   const double depth = static_cast<double>(divide_up(problem.depth, instance.depth) * instance.depth) * element / 128,
@@ -104,38 +105,41 @@ double cost_of(const PlanesCase& product, const PlanesLaunch& launch, int beside
                out = outs * bytes * static_cast<double>(problem.channels),
                weight = 1e-6 * element * static_cast<double>(problem.depth * problem.channels);
   const double cached = in * launch.channel_tiles + out + weight * launch.splits;
-  const double all = in + out + (product.exchanged ? weight : 0);  // once
+  const double all = in + out + (product.swap_ab ? weight : 0);  // once
   const std::int64_t blocks = std::int64_t{launch.channel_tiles} * launch.splits;
   const auto rounds_of = [&](std::int64_t at_once) { return static_cast<double>(divide_up(blocks, at_once)); };
-  if (instance.family == PointwiseFamily::kept) {
-    const KeptCost& kept = cost.kept;
+  if (instance.family == PointwiseFamily::resident) {
+    const ResidentCost& resident_weight = cost.resident_weight;
     const auto tiles =
         static_cast<double>(divide_up(launch.pixel_tiles, std::int64_t{launch.splits} * instance.row_tiles));
-    const double latency = kept.tile + depth * kept.tile_depth + channels * kept.tile_channels,
+    const double latency = resident_weight.tile + depth * resident_weight.tile_depth +
+                           channels * resident_weight.tile_channels,
                  groups = std::min(row_tiles, static_cast<double>(divide_up(launch.pixel_tiles, launch.splits))),
-                 work = groups * (kept.work + ins * depth * kept.work_depth + outs * channels * kept.work_channels);
+                 work = groups * (resident_weight.work + ins * depth * resident_weight.work_depth +
+                                  outs * channels * resident_weight.work_channels);
     const double own = tiles * rounds_of(size) * std::max(latency, work),
-                 bound = std::max(all / kept.memory, cached / kept.cache);
+                 bound = std::max(all / resident_weight.memory, cached / resident_weight.cache);
     constexpr double kHidden = 0.01;  // where memory hides it: of tiles that are the same otherwise, those with less
-    return kept.start + kept.first * (depth - 1) + kept.weight * depth * channels +
+    return resident_weight.start + resident_weight.first * (depth - 1) + resident_weight.weight * depth * channels +
            (own > bound ? own : bound + kHidden * own);
   }
   if (are_few(product, blocks * launch.cluster)) {
     const bool is_float = problem.dtype == DataType::float32;
-    const FewCost &boxes = product.exchanged ? kExchangedFewCost
-                           : is_float        ? kFloatBoxesFewCost
-                                             : kHalfBoxesFewCost,
+    const FewCost &boxes = product.swap_ab ? kSwapAbFewCost
+                           : is_float      ? kFloatBoxesFewCost
+                                           : kHalfBoxesFewCost,
                   &runs = is_float ? kFloatRunsFewCost : kHalfRunsFewCost;
     return cost_of_few(instance.whole_images ? runs : boxes, product, instance, launch);
   }
-  const CutCost& cut = instance.whole_images ? cost.runs : cost.boxes;
+  const SlicedKCost& sliced_k = instance.whole_images ? cost.runs : cost.boxes;
   const int resident = std::max(1, std::min(beside, kResidentThreads / instance.threads));
   const double shared = std::min(static_cast<double>(resident), rounds_of(size));
   const double copied = 128e-6 * 64 * (depth * (row_tiles * ins + channels) + row_tiles * channels * outs);
-  const double block = cut.block + depth / instance.cut * cut.step +
-                       cut.own * row_tiles * channels * outs / instance.cut +
-                       shared * (copied / cut.copied + row_tiles * ins * depth * cut.work);
-  return cut.start + std::max({rounds_of(std::int64_t{resident} * size) * block, all / cut.memory, cached / cut.cache});
+  const double block = sliced_k.block + depth / instance.k_slices * sliced_k.step +
+                       sliced_k.own * row_tiles * channels * outs / instance.k_slices +
+                       shared * (copied / sliced_k.copied + row_tiles * ins * depth * sliced_k.work);
+  return sliced_k.start +
+         std::max({rounds_of(std::int64_t{resident} * size) * block, all / sliced_k.memory, cached / sliced_k.cache});
 }
 
 }  // namespace
@@ -163,9 +167,9 @@ bool lays_out_weight(const PlanesCase& product, const ConstTensorView& weight) {
   const bool is_worth_it =
       weight.sizes[1] * 2 <= kShortRow || (product.input_gradient && (weight.sizes[0] * weight.sizes[1] <= kLittle ||
                                                                       product.problem.pixels >= kManyForThreads));
-  // With the tensors of a gradient's seams, too, a block has no room for a weight of many rows.
+  // With the tensors of all that a gradient fuses, too, a block has no room for a weight of many rows.
   return !product.whole_images && product.kind != EpilogueKind::gradient && weight.sizes[0] >= kManyRows &&
-         is_worth_it && suits_copy_engine(weight_matrix(weight, 1), weight.dtype) &&
+         is_worth_it && suits_tma(weight_matrix(weight, 1), weight.dtype) &&
          has_slow_rows(weight, {}, product.problem.pixels);
 }
 
@@ -184,10 +188,10 @@ constexpr int kMostBeside = 3;
 /// size: multiprocessors, which are not asked for again for each of many.
 PlanesLaunch launch_of(const PlanesInstance& instance, const PlanesCase& product, int beside, int cluster, int size) {
   const PointwiseProblem& problem = product.problem;
-  const bool is_cut = instance.family == PointwiseFamily::cut;
+  const bool is_sliced_k = instance.family == PointwiseFamily::sliced_k;
   if (instance.dtype != problem.dtype || instance.prologue != product.prologue || instance.kind != product.kind ||
       instance.whole_images != product.whole_images || instance.shifted != product.shifted ||
-      (product.lays_out && is_cut))
+      (product.lays_out && is_sliced_k))
     return {};
   const PlanesTiling tiling = product.tiling();
   const int least_stages = instance.least_stages(tiling);
@@ -196,9 +200,9 @@ PlanesLaunch launch_of(const PlanesInstance& instance, const PlanesCase& product
   launch.pixel_tiles = product.images * tiling.parts;
   launch.channel_tiles = static_cast<int>(divide_up(problem.channels, instance.channels));
   launch.splits = static_cast<int>(divide_up(launch.pixel_tiles, instance.row_tiles));
-  if (beside > 1 && (!is_cut || launch.channel_tiles * launch.splits <= (beside - 1) * size)) return {};
+  if (beside > 1 && (!is_sliced_k || launch.channel_tiles * launch.splits <= (beside - 1) * size)) return {};
   const auto all_steps = static_cast<int>(divide_up(problem.depth, instance.depth));
-  if (!is_cut) {
+  if (!is_sliced_k) {
     // More blocks than have a tile for each group are worth their start where there is some to copy. Where there are
     // several rounds, groups of a block have neighbours: those are near each other in memory.
     const int most = std::max(size / launch.channel_tiles, 1);
@@ -206,16 +210,17 @@ PlanesLaunch launch_of(const PlanesInstance& instance, const PlanesCase& product
         std::int64_t{launch.pixel_tiles} * all_steps >= 2 * most && launch.pixel_tiles < 2 * most * instance.row_tiles;
     launch.splits = std::min(most, launch.spreads ? launch.pixel_tiles : launch.splits);
   }
-  constexpr std::int64_t kMostRounds = 8;  // of more positions nobody exchanges operands, nor is the cost known there
-  if (product.exchanged && std::int64_t{launch.channel_tiles} * launch.splits > kMostRounds * size) return {};
+  constexpr std::int64_t kMostRounds = 8;  // of more positions nobody swaps operands, nor is the cost known there
+  if (product.swap_ab && std::int64_t{launch.channel_tiles} * launch.splits > kMostRounds * size) return {};
   const int memory = kMultiprocessorMemory / beside - (beside > 1 ? kBlockReserve : 0);
-  const auto steps = static_cast<int>(divide_up(all_steps, instance.cut * cluster));
-  if (cluster > 1 && (!is_cut || !suits_cluster(product, cluster, std::int64_t{launch.channel_tiles} * launch.splits,
-                                                static_cast<int>(divide_up(all_steps, instance.cut))))) {
+  const auto steps = static_cast<int>(divide_up(all_steps, instance.k_slices * cluster));
+  if (cluster > 1 &&
+      (!is_sliced_k || !suits_cluster(product, cluster, std::int64_t{launch.channel_tiles} * launch.splits,
+                                      static_cast<int>(divide_up(all_steps, instance.k_slices))))) {
     return {};
   }
   launch.cluster = cluster;
-  launch.stages = is_cut ? std::max(steps, least_stages) : kMostStages;
+  launch.stages = is_sliced_k ? std::max(steps, least_stages) : kMostStages;
   while (launch.stages >= least_stages && instance.memory(product.memory_use(), tiling, launch.stages) > memory)
     --launch.stages;
   if (launch.stages >= least_stages) launch.instance = &instance;
@@ -230,11 +235,12 @@ void for_each_launch(const PlanesInstance& instance, const PlanesCase& product, 
       PlanesLaunch launch = launch_of(instance, product, beside, cluster, size);
       if (launch.instance == nullptr) continue;
       const double cost = cost_of(product, launch, beside, size) + cost_of_odd_rows(product, launch);
-      for (const bool turns : {false, true}) {
-        if (turns && !(product.turns_weight && instance.turns)) break;
-        launch.turns_weight = turns;
+      for (const bool smem_transposes : {false, true}) {
+        if (smem_transposes && !(product.smem_transposes_weight && instance.smem_transposes)) break;
+        launch.smem_transposes_weight = smem_transposes;
         launch.cost =
-            cost + turning_cost(product.whole_images ? kRunsTurningCost : kBoxesTurningCost, product, launch, size);
+            cost + smem_transpose_cost(product.whole_images ? kRunsSmemTransposeCost : kBoxesSmemTransposeCost, product,
+                                       launch, size);
         visit(launch);
       }
     }
@@ -273,7 +279,7 @@ void PlanesLaunch::fill(const PlanesCase& product, PlanesParameters& p) const {
   p.splits = splits;
   p.stages = stages;
   p.cluster = cluster;
-  p.turns_weight = turns_weight;
+  p.smem_transposes_weight = smem_transposes_weight;
   p.has_other = product.has_other;
   p.epilogue.has_x = product.has_x;
   p.epilogue.has_added = product.has_added;

@@ -11,7 +11,7 @@ namespace fusedsc::gpu {
 inline void aim(PointwiseParameters& p, const PointwiseArguments& a, bool channels_inner, void* partials) {
   p.product.activations = activation_matrix(a.x, a.groups, channels_inner);
   p.product.weight = weight_matrix(a.weight, a.groups);
-  p.product.seam = {a.prologue.scale.data, a.prologue.shift.data, nullptr, a.prologue.activation, {}};
+  p.product.prologue = {a.prologue.scale.data, a.prologue.shift.data, nullptr, a.prologue.activation, {}};
   p.residual = activation_matrix(a.epilogue.residual, a.groups, channels_inner);
   p.y = output_matrix(a.y, a.groups, channels_inner);
   p.bias = a.bias.data;

@@ -41,8 +41,8 @@ struct OperandWindows {
 };
 
 /// A thread's share of copying an operand to shared memory. Each thread has its place in the rows of shared memory and
-/// goes down them (along them, if they are turned); from one window to the next, `depth` further, only what changes is
-/// computed anew.
+/// goes down them (along them, if they are transposed); from one window to the next, `depth` further, only what changes
+/// is computed anew.
 template <class T, class Tile, bool kDepthFirst>
 class OperandCursor {
  public:
@@ -104,12 +104,15 @@ class OperandCursor {
   static constexpr bool kHas8 = kSize <= 4;
   static constexpr int kRun8 = kHas8 ? 8 / kSize : 1;
   static constexpr int kElementRun = kSize == 2 ? 2 : 1;  ///< elements loaded one by one that are left as a word
+  /// Where a load in a branch of its own would be waited for at its end: what does not exist is loaded from the
+  /// tensor's start, and 0 when it goes to shared memory.
+  static constexpr bool kLoadsAlways = !kCopiesRunAhead;
   static constexpr int kWords =
       Tile::kCopiedMajor * Tile::kCopiedMinor * kSize / 4 / kMatrixThreads;  ///< of a thread's share
 
   /// One by one.
   FUSEDSC_DEVICE static bool copies_elements(const PointwiseMatrix& matrix) {
-    return Tile::kTurned || matrix.run_bytes == 0;
+    return Tile::kTransposed || matrix.run_bytes == 0;
   }
 
   FUSEDSC_HOST_DEVICE static constexpr int log2(int power) {
@@ -164,11 +167,13 @@ class OperandCursor {
   template <int kRun>
   FUSEDSC_DEVICE void fetch_runs(const PointwiseMatrix& matrix) {
     constexpr int kRunWords = kRun * kSize / 4;
+    [[maybe_unused]] const T* const start = static_cast<const T*>(matrix.data);
     with_source<kRun>(matrix, [&](const auto& source) {
 #pragma unroll
       for (int i = 0; i < Runs<kRun>::kCount; ++i) {
         Vector<T, kRun> run{};
-        if (exists<kRun>(i)) run = load<kRun>(source(i));
+        if constexpr (kLoadsAlways) run = load<kRun>(in_global_memory(exists<kRun>(i) ? source(i) : start));
+        else if (exists<kRun>(i)) run = load<kRun>(source(i));
 #pragma unroll
         for (int w = 0; w < kRunWords; ++w) fetched_[i * kRunWords + w] = run.words[w];
       }
@@ -181,8 +186,9 @@ class OperandCursor {
 #pragma unroll
     for (int i = 0; i < Runs<kRun>::kCount; ++i) {
       Aligned<std::uint32_t, kRunWords> run;
+      const bool is_kept = !kLoadsAlways || kRun == kElementRun || exists<kRun>(i);
 #pragma unroll
-      for (int w = 0; w < kRunWords; ++w) run.elements[w] = fetched_[i * kRunWords + w];
+      for (int w = 0; w < kRunWords; ++w) run.elements[w] = is_kept ? fetched_[i * kRunWords + w] : 0;
       *reinterpret_cast<Aligned<std::uint32_t, kRunWords>*>(place_of<kRun>(to, i)) = run;
     }
   }

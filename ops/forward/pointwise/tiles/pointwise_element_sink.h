@@ -89,7 +89,7 @@ class PointwiseElementSink {
  private:
   static constexpr int kBatch = Sweep::kBatch, kBias = 0, kScale = 1, kShift = 2;
 
-  /// Mean, M2, count. `pixels`: of the tile's row, which a team goes over together.
+  /// Mean, M2, count. `pixels`: of the tile's row, which 32 threads go over together.
   FUSEDSC_DEVICE void add_moments(int channel, const A (&y)[kBatch], int count, int pixels) {
     const A number = static_cast<A>(Sweep::kPixelRows ? count : pixels);
     const auto sum_of = [](A value) { return Sweep::kPixelRows ? value : wave_sum(value, 32); };
@@ -118,23 +118,23 @@ class PointwiseElementSink {
   ChannelValues<Sweep, 3> coefficients_, moments_;
 };
 
-template <class T, class Tile, bool kPixelRows, bool kSeams>
-using ForwardElementsProduct = PointwiseProduct<T, Tile, kPixelRows, false, kSeams, true>;
-template <class T, class Tile, bool kPixelRows, bool kSeams>
+template <class T, class Tile, bool kPixelRows, bool kFused>
+using ForwardElementsProduct = PointwiseProduct<T, Tile, kPixelRows, false, kFused, true>;
+template <class T, class Tile, bool kPixelRows, bool kFused>
 using ForwardElementsSink =
-    PointwiseElementSink<T, typename ForwardElementsProduct<T, Tile, kPixelRows, kSeams>::Sweep>;
+    PointwiseElementSink<T, typename ForwardElementsProduct<T, Tile, kPixelRows, kFused>::Sweep>;
 
-/// kSeams: there may be a prologue; without, there is nothing but a bias.
-template <class T, class Tile, bool kPixelRows, bool kSeams>
+/// kFused: there may be a prologue; without, there is nothing but a bias.
+template <class T, class Tile, bool kPixelRows, bool kFused>
 FUSEDSC_DEVICE void pointwise_forward_elements(const PointwiseParameters& p) {
-  using Product = ForwardElementsProduct<T, Tile, kPixelRows, kSeams>;
-  Product::template run<ForwardElementsSink<T, Tile, kPixelRows, kSeams>>(p);
+  using Product = ForwardElementsProduct<T, Tile, kPixelRows, kFused>;
+  Product::template run<ForwardElementsSink<T, Tile, kPixelRows, kFused>>(p);
 }
 
-template <class T, class Tile, bool kPixelRows, bool kSeams>
+template <class T, class Tile, bool kPixelRows, bool kFused>
 std::size_t forward_elements_memory_bytes(bool rows_other, bool cols_other) {
-  using Product = ForwardElementsProduct<T, Tile, kPixelRows, kSeams>;
-  return Product::template memory_bytes<ForwardElementsSink<T, Tile, kPixelRows, kSeams>>(rows_other, cols_other);
+  using Product = ForwardElementsProduct<T, Tile, kPixelRows, kFused>;
+  return Product::template memory_bytes<ForwardElementsSink<T, Tile, kPixelRows, kFused>>(rows_other, cols_other);
 }
 
 }  // namespace fusedsc::gpu

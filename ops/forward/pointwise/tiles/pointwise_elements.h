@@ -9,7 +9,7 @@
 namespace fusedsc::gpu {
 
 /// Rows are positions and columns channels (kPixelRows), where a thread has one channel; or the other way round, where
-/// teams of 32 threads take a row at a time.
+/// groups of 32 threads take a row at a time.
 template <class T, class Tile, bool kPixelRows_, class Product = MatrixProduct<T, Tile>>
 struct ElementSweep {
   using A = Accumulator<T>;
@@ -177,7 +177,7 @@ class ChannelValues {
   A* memory_;
 };
 
-/// Whether the thread is the one that gathers what a team of threads has of a row.
+/// Whether the thread is the one that gathers what 32 threads have of a row.
 template <class Sweep>
 FUSEDSC_DEVICE bool gathers_row() {
   return thread_index() % Sweep::kLanes == 0;

@@ -17,11 +17,11 @@ struct PointwiseParameters {
 
 /// Bias, statistics, epilogue, and into memory.
 /// kClamps: activations only do that.
-template <class T, class Sweep, bool kSeams, bool kClamps = false>
+template <class T, class Sweep, bool kFused, bool kClamps = false>
 class PointwiseSink {
  public:
   using A = Accumulator<T>;
-  static constexpr std::size_t kFinishBytes = kSeams ? kMergedItemsBytes<Sweep, 3> : 0;
+  static constexpr std::size_t kFinishBytes = kFused ? kMergedItemsBytes<Sweep, 3> : 0;
 
   FUSEDSC_DEVICE PointwiseSink(const PointwiseParameters& p, const PointwiseShare& share, int first_channel)
       : p_(p), share_(share), first_channel_(first_channel), channels_(p.product.channels - first_channel) {
@@ -31,7 +31,7 @@ class PointwiseSink {
   FUSEDSC_DEVICE void meet(int owner) {
     const int first = share_.group * p_.product.channels + first_channel_;
     load_items<Sweep>(p_.bias, first, channels_, A(0), bias_, T(), owner);
-    if constexpr (kSeams) {
+    if constexpr (kFused) {
       load_items<Sweep>(p_.epilogue.scale, first, channels_, A(1), scale_, A(), owner);
       load_items<Sweep>(p_.epilogue.shift, first, channels_, A(0), shift_, A(), owner);
     }
@@ -41,7 +41,7 @@ class PointwiseSink {
     const auto item = [&](int i) { return kept_item<Sweep>(item_of<Sweep>(sweep, i)); };
 #pragma unroll
     for (int i = 0; i < Sweep::kRun; ++i) y[i] += bias_[item(i)];
-    if constexpr (kSeams) {
+    if constexpr (kFused) {
       if (p_.partials != nullptr) {
         auto& moments = moments_[Sweep::owner(sweep)];
         if constexpr (Sweep::kPixelRows) moments.template add<1>(y, 1);
@@ -63,7 +63,7 @@ class PointwiseSink {
 
   template <std::size_t kBytes>
   FUSEDSC_DEVICE void finish(SharedMemory<A, kBytes> memory) {
-    if constexpr (kSeams) {
+    if constexpr (kFused) {
       if (p_.partials != nullptr) leave_statistics(memory);
     }
   }
@@ -103,28 +103,28 @@ class PointwiseSink {
   int first_channel_, channels_;
   static constexpr int kKept = kKeptItems<Sweep>;
   A bias_[kKept];
-  A scale_[kSeams ? kKept : 1], shift_[kSeams ? kKept : 1];
+  A scale_[kFused ? kKept : 1], shift_[kFused ? kKept : 1];
   static constexpr int kTogether = Sweep::kPixelRows ? Sweep::kRun : 1;
   /// Those of a position at a time without divisions, where a thread meets one after the other.
   using OwnMoments = std::conditional_t<kMeetsOwners<Sweep>, ShiftedMoments<A, kTogether>, Moments<A, kTogether>>;
-  OwnMoments moments_[kSeams ? Sweep::kOwners : 1];
+  OwnMoments moments_[kFused ? Sweep::kOwners : 1];
 };
 
-template <class T, class Tile, bool kPixelRows, bool kSeams>
-using ForwardProduct = PointwiseProduct<T, Tile, kPixelRows, false, kSeams>;
-template <class T, class Tile, bool kPixelRows, bool kSeams>
-using ForwardSink = PointwiseSink<T, typename ForwardProduct<T, Tile, kPixelRows, kSeams>::Sweep, kSeams>;
+template <class T, class Tile, bool kPixelRows, bool kFused>
+using ForwardProduct = PointwiseProduct<T, Tile, kPixelRows, false, kFused>;
+template <class T, class Tile, bool kPixelRows, bool kFused>
+using ForwardSink = PointwiseSink<T, typename ForwardProduct<T, Tile, kPixelRows, kFused>::Sweep, kFused>;
 
-template <class T, class Tile, bool kPixelRows, bool kSeams>
+template <class T, class Tile, bool kPixelRows, bool kFused>
 FUSEDSC_DEVICE void pointwise_forward(const PointwiseParameters& p) {
-  using Product = ForwardProduct<T, Tile, kPixelRows, kSeams>;
-  Product::template run<ForwardSink<T, Tile, kPixelRows, kSeams>>(p);
+  using Product = ForwardProduct<T, Tile, kPixelRows, kFused>;
+  Product::template run<ForwardSink<T, Tile, kPixelRows, kFused>>(p);
 }
 
-template <class T, class Tile, bool kPixelRows, bool kSeams>
+template <class T, class Tile, bool kPixelRows, bool kFused>
 FUSEDSC_HOST_DEVICE constexpr std::size_t forward_memory_bytes(bool rows_other, bool cols_other) {
-  using Product = ForwardProduct<T, Tile, kPixelRows, kSeams>;
-  return Product::template memory_bytes<ForwardSink<T, Tile, kPixelRows, kSeams>>(rows_other, cols_other);
+  using Product = ForwardProduct<T, Tile, kPixelRows, kFused>;
+  return Product::template memory_bytes<ForwardSink<T, Tile, kPixelRows, kFused>>(rows_other, cols_other);
 }
 
 }  // namespace fusedsc::gpu

@@ -14,16 +14,16 @@ constexpr const char* kName = "pointwise_conv2d";
 
 using Instance = PointwiseInstance<PointwiseParameters>;
 
-template <class T, class Tile, bool kChannelsInner, int kBlocks, bool kSeams>
+template <class T, class Tile, bool kChannelsInner, int kBlocks, bool kFused>
 FUSEDSC_MATRIX_KERNEL(kMatrixThreads, kBlocks)
 forward_kernel(PointwiseParameters parameters) {
-  pointwise_forward<T, Tile, kChannelsInner, kSeams>(parameters);
+  pointwise_forward<T, Tile, kChannelsInner, kFused>(parameters);
 }
 
-template <class T, class Tile, bool kChannelsInner, int kBlocks, bool kSeams>
+template <class T, class Tile, bool kChannelsInner, int kBlocks, bool kFused>
 FUSEDSC_MATRIX_KERNEL(kMatrixThreads, kBlocks)
 forward_elements_kernel(PointwiseParameters parameters) {
-  pointwise_forward_elements<T, Tile, kChannelsInner, kSeams>(parameters);
+  pointwise_forward_elements<T, Tile, kChannelsInner, kFused>(parameters);
 }
 
 template <class T, bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, int kBlocks = 3,
@@ -55,7 +55,7 @@ constexpr Instance elements(DataType dtype) {
   return {dtype, kChannelsInner, {kRows, kCols, kDepth, kParts, kTf32, true}, kKernel, kKernel, kMemory, kMemory};
 }
 
-/// Likewise, with a kernel of their own for products without seams.
+/// Likewise, with a kernel of their own for products without fusion.
 template <class T, bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, int kBlocks = 3>
 constexpr Instance plain_elements(DataType dtype) {
   using Tile = MatrixTile<kRows, kCols, kDepth, kParts>;
@@ -146,7 +146,7 @@ struct Problem {
                 a.y.sizes[1] / a.groups,
                 a.groups} {
     const bool inner = needs.channels_inner;
-    needs.use.seams = a.prologue || a.epilogue || a.statistics;
+    needs.use.fused = a.prologue || a.epilogue || a.statistics;
     needs.use.elements = has_elements(activation_matrix(a.x, a.groups, inner).run_bytes, a.x.sizes[1],
                                       output_matrix(a.y, a.groups, inner).run_bytes, a.y.sizes[1]);
   }

@@ -11,7 +11,7 @@
 
 namespace fusedsc::gpu::hopper {
 
-/// A tile's rows, channels and depth, the groups that share its k, stages, the cluster, and who turns the weight.
+/// A tile's rows, channels and depth, the groups that share its k, stages, the cluster, and who transposes the weight.
 /// Whatever else a launch has follows from these and the product.
 template <class Launch>
 tuning::Config config_of(const Launch& launch) {
@@ -19,10 +19,10 @@ tuning::Config config_of(const Launch& launch) {
   return {{rows, launch.instance->row_tiles * kTileRows},
           {channels, launch.instance->channels},
           {depth, launch.instance->depth},
-          {groups, launch.instance->cut},
+          {groups, launch.instance->k_slices},
           {stages, launch.stages},
           {cluster, launch.cluster},
-          {turns, launch.turns_weight ? 1 : 0}};
+          {smem_transpose, launch.smem_transposes_weight ? 1 : 0}};
 }
 
 // `for_each(instance, visit)` calls visit(launch) for each launch of an instance that fits the product.
@@ -63,7 +63,7 @@ Launch configured_launch(std::span<const Instance> instances, PointwiseFamily fa
   Launch found;
   for (const Instance& instance : instances) {
     const bool has_tile = instance.family == family && instance.channels == config[channels] &&
-                          instance.depth == config[depth] && instance.cut == config[groups];
+                          instance.depth == config[depth] && instance.k_slices == config[groups];
     if (!has_tile || found.instance != nullptr) continue;
     for_each(instance, [&](const Launch& launch) {
       if (found.instance == nullptr && config_of(launch) == config) found = launch;

@@ -1,5 +1,5 @@
 /// What the pointwise kernels multiply, on its way from memory to a product: what is copied to shared memory, and the
-/// seams that are applied to its elements afterwards.
+/// prologue that is applied to its elements afterwards.
 #pragma once
 
 #include <type_traits>
@@ -10,26 +10,27 @@
 namespace fusedsc::gpu {
 
 /// activation(scale*a + other_scale*other + shift); without `other` the second term is left out.
-struct PointwiseSeam {
+struct PointwisePrologue {
   const void *scale = nullptr, *shift = nullptr, *other_scale = nullptr;
   Activation activation = Activation::identity;
   PointwiseMatrix other;
 };
 
-/// By what the coefficients of an operand's seam are told apart.
-enum class SeamIndex { none, depth, outer };
+/// By what the coefficients of an operand's prologue are told apart.
+enum class PrologueIndex { none, depth, outer };
 
 /// An operand's place in shared memory. kDepthInner: values of k are neighbours in its tensor. Fused multiply-adds want
-/// neighbouring rows; copies that run ahead turn floats on the way, element by element, if it may cost that (kMayTurn).
-template <class T, class Tile, int kOuter, bool kDepthInner, bool kMayTurn>
+/// neighbouring rows; copies that run ahead transpose floats on the way, element by element, if it may cost that
+/// (kMayTranspose).
+template <class T, class Tile, int kOuter, bool kDepthInner, bool kMayTranspose>
 struct OperandTileOf {
-  static constexpr bool kTurns = kMayTurn && kDepthInner && kCopyStages > 1 && sizeof(T) == 4 && !Tile::kTf32;
-  using Type = OperandTile<T, kOuter, Tile::kDepth, kDepthInner && !kTurns, Tile::kTf32, kTurns>;
+  static constexpr bool kTransposes = kMayTranspose && kDepthInner && kCopyStages > 1 && sizeof(T) == 4 && !Tile::kTf32;
+  using Type = OperandTile<T, kOuter, Tile::kDepth, kDepthInner && !kTransposes, Tile::kTf32, kTransposes>;
 };
 
-/// An operand: where it comes from, and its place in shared memory. kMayHaveOther: its seam may have a second tensor.
-/// kSame: it is the same for all tiles of a block.
-template <class T, class Tile_, bool kDepthFirst, SeamIndex kSeam, bool kMayHaveOther, bool kSame_ = false>
+/// An operand: where it comes from, and its place in shared memory. kMayHaveOther: its prologue may have a second
+/// tensor. kSame: it is the same for all tiles of a block.
+template <class T, class Tile_, bool kDepthFirst, PrologueIndex kPrologue, bool kMayHaveOther, bool kSame_ = false>
 class OperandSource {
  public:
   static constexpr bool kSame = kSame_;
@@ -38,19 +39,22 @@ class OperandSource {
 
   /// Of the tiles in a stage, and of what stays in shared memory for good.
   FUSEDSC_HOST_DEVICE static constexpr int stage_bytes(bool has_other) {
-    const int tiles = kSeam != SeamIndex::none && has_other ? 2 : 1;
-    return tiles * kTileBytes + (kSeam == SeamIndex::depth ? kCoefficientBytes : 0);
+    const int tiles = kPrologue != PrologueIndex::none && has_other ? 2 : 1;
+    return tiles * kTileBytes + (kPrologue == PrologueIndex::depth ? kCoefficientBytes : 0);
   }
-  FUSEDSC_HOST_DEVICE static constexpr int fixed_bytes() { return kSeam == SeamIndex::outer ? kCoefficientBytes : 0; }
+  FUSEDSC_HOST_DEVICE static constexpr int fixed_bytes() {
+    return kPrologue == PrologueIndex::outer ? kCoefficientBytes : 0;
+  }
 
-  FUSEDSC_DEVICE OperandSource(const PointwiseMatrix& matrix, const PointwiseSeam& seam, int group, int channels)
-      : matrix_(matrix), seam_(seam), group_(group), first_channel_(group * channels) {}
+  FUSEDSC_DEVICE OperandSource(const PointwiseMatrix& matrix, const PointwisePrologue& prologue, int group,
+                               int channels)
+      : matrix_(matrix), prologue_(prologue), group_(group), first_channel_(group * channels) {}
 
   FUSEDSC_DEVICE int stage_bytes() const { return stage_bytes(has_other()); }
 
   /// The coefficients by row or column.
   FUSEDSC_DEVICE void start_fixed(void* memory, int outer, int outer_end) {
-    if constexpr (kSeam == SeamIndex::outer) {
+    if constexpr (kPrologue == PrologueIndex::outer) {
       fixed_ = static_cast<A*>(memory);
       start_coefficients(fixed_, outer, outer_end);
     }
@@ -61,13 +65,13 @@ class OperandSource {
     if (is_first) aim(window);
     cursor_.copy(matrix_, reinterpret_cast<T*>(stage));
     cursor_.advance(matrix_);
-    if constexpr (kMayHaveOther && kSeam != SeamIndex::none) {
+    if constexpr (kMayHaveOther && kPrologue != PrologueIndex::none) {
       if (has_other()) {
-        other_cursor_.copy(seam_.other, other_tile(stage));
-        other_cursor_.advance(seam_.other);
+        other_cursor_.copy(prologue_.other, other_tile(stage));
+        other_cursor_.advance(prologue_.other);
       }
     }
-    if constexpr (kSeam == SeamIndex::depth) {
+    if constexpr (kPrologue == PrologueIndex::depth) {
       start_coefficients(coefficients(stage), k_, k_end_);
       k_ += Tile::kDepth;
     }
@@ -78,25 +82,25 @@ class OperandSource {
   FUSEDSC_DEVICE void fetch(const OperandWindow& window, bool is_first) {
     if (is_first) aim(window);
     cursor_.fetch(matrix_);
-    if constexpr (kMayHaveOther && kSeam != SeamIndex::none) {
-      if (has_other()) other_cursor_.fetch(seam_.other);
+    if constexpr (kMayHaveOther && kPrologue != PrologueIndex::none) {
+      if (has_other()) other_cursor_.fetch(prologue_.other);
     }
-    if constexpr (kSeam == SeamIndex::depth) {
-      fetched_[0] = coefficient(seam_.scale, A(1));
-      fetched_[1] = coefficient(seam_.shift, A(0));
-      if (has_other()) fetched_[2] = coefficient(seam_.other_scale, A(0));
+    if constexpr (kPrologue == PrologueIndex::depth) {
+      fetched_[0] = coefficient(prologue_.scale, A(1));
+      fetched_[1] = coefficient(prologue_.shift, A(0));
+      if (has_other()) fetched_[2] = coefficient(prologue_.other_scale, A(0));
     }
   }
   FUSEDSC_DEVICE void leave(unsigned char* stage) {
     cursor_.leave(matrix_, reinterpret_cast<T*>(stage));
     cursor_.advance(matrix_);
-    if constexpr (kMayHaveOther && kSeam != SeamIndex::none) {
+    if constexpr (kMayHaveOther && kPrologue != PrologueIndex::none) {
       if (has_other()) {
-        other_cursor_.leave(seam_.other, other_tile(stage));
-        other_cursor_.advance(seam_.other);
+        other_cursor_.leave(prologue_.other, other_tile(stage));
+        other_cursor_.advance(prologue_.other);
       }
     }
-    if constexpr (kSeam == SeamIndex::depth) {
+    if constexpr (kPrologue == PrologueIndex::depth) {
       if (thread_index() < kCoefficients) {
 #pragma unroll
         for (int i = 0; i < (kMayHaveOther ? 3 : 2); ++i) {
@@ -110,44 +114,45 @@ class OperandSource {
   /// For a product. `depth`: how many values of k there are.
   FUSEDSC_DEVICE auto operand(unsigned char* stage, int depth) const {
     const T* tile = reinterpret_cast<const T*>(stage);
-    if constexpr (kSeam == SeamIndex::none) {
+    if constexpr (kPrologue == PrologueIndex::none) {
       return PlainOperand<T, Tile>{tile};
     } else {
-      const A* scale = kSeam == SeamIndex::depth ? coefficients(stage) : fixed_;
-      return SeamOperand<T, Tile, kSeam == SeamIndex::depth>{tile,
-                                                             has_other() ? other_tile(stage) : nullptr,
-                                                             scale,
-                                                             scale + kCoefficients,
-                                                             scale + 2 * kCoefficients,
-                                                             seam_.activation,
-                                                             depth};
+      const A* scale = kPrologue == PrologueIndex::depth ? coefficients(stage) : fixed_;
+      return PrologueOperand<T, Tile, kPrologue == PrologueIndex::depth>{tile,
+                                                                         has_other() ? other_tile(stage) : nullptr,
+                                                                         scale,
+                                                                         scale + kCoefficients,
+                                                                         scale + 2 * kCoefficients,
+                                                                         prologue_.activation,
+                                                                         depth};
     }
   }
 
  private:
   FUSEDSC_DEVICE void aim(const OperandWindow& window) {
     cursor_.aim(matrix_, group_, window);
-    if constexpr (kMayHaveOther && kSeam != SeamIndex::none) {
-      if (has_other()) other_cursor_.aim(seam_.other, group_, window);
+    if constexpr (kMayHaveOther && kPrologue != PrologueIndex::none) {
+      if (has_other()) other_cursor_.aim(prologue_.other, group_, window);
     }
     k_ = window.k;
     k_end_ = window.k_end;
   }
 
   static constexpr int kTileBytes = Tile::kElements * static_cast<int>(sizeof(T));
-  static constexpr int kCoefficients = (kSeam == SeamIndex::depth) == Tile::kDepthInner ? Tile::kMinor : Tile::kMajor;
+  static constexpr int kCoefficients =
+      (kPrologue == PrologueIndex::depth) == Tile::kDepthInner ? Tile::kMinor : Tile::kMajor;
   static constexpr int kCoefficientBytes = 3 * kCoefficients * static_cast<int>(sizeof(A));
 
-  FUSEDSC_DEVICE bool has_other() const { return kMayHaveOther && seam_.other.data != nullptr; }
+  FUSEDSC_DEVICE bool has_other() const { return kMayHaveOther && prologue_.other.data != nullptr; }
   FUSEDSC_DEVICE T* other_tile(unsigned char* stage) const { return reinterpret_cast<T*>(stage + kTileBytes); }
   FUSEDSC_DEVICE A* coefficients(unsigned char* stage) const {
     return reinterpret_cast<A*>(stage + (has_other() ? 2 : 1) * kTileBytes);
   }
 
   FUSEDSC_DEVICE void start_coefficients(A* to, int begin, int end) const {
-    start_coefficients(to, seam_.scale, A(1), begin, end);
-    start_coefficients(to + kCoefficients, seam_.shift, A(0), begin, end);
-    if (has_other()) start_coefficients(to + 2 * kCoefficients, seam_.other_scale, A(0), begin, end);
+    start_coefficients(to, prologue_.scale, A(1), begin, end);
+    start_coefficients(to + kCoefficients, prologue_.shift, A(0), begin, end);
+    if (has_other()) start_coefficients(to + 2 * kCoefficients, prologue_.other_scale, A(0), begin, end);
   }
 
   /// 0 beyond the end, so that what is multiplied there is activation(0) = 0.
@@ -172,13 +177,13 @@ class OperandSource {
   }
 
   const PointwiseMatrix& matrix_;
-  const PointwiseSeam& seam_;
+  const PointwisePrologue& prologue_;
   int group_, first_channel_, k_ = 0, k_end_ = 0;
   A* fixed_ = nullptr;
   A fetched_[3];
   OperandCursor<T, Tile, kDepthFirst> cursor_;
   struct None {};
-  std::conditional_t<kMayHaveOther && kSeam != SeamIndex::none, OperandCursor<T, Tile, kDepthFirst>, None>
+  std::conditional_t<kMayHaveOther && kPrologue != PrologueIndex::none, OperandCursor<T, Tile, kDepthFirst>, None>
       other_cursor_;
 };
 

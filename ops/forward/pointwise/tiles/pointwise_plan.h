@@ -36,12 +36,12 @@ struct PointwiseInstance {
   DataType dtype;
   bool channels_inner;  ///< for tensors whose channels are neighbours, else for those whose positions are
   PointwiseTile tile;
-  Kernel plain, seams;                ///< plain: nothing fused
-  Memory plain_memory, seams_memory;  ///< of a block, by whether an operand has a second tensor
+  Kernel plain, fused;                ///< plain: nothing fused
+  Memory plain_memory, fused_memory;  ///< of a block, by whether an operand has a second tensor
 };
 
 struct PointwiseMemoryUse {
-  bool rows_other = false, cols_other = false, seams = false, elements = false;
+  bool rows_other = false, cols_other = false, fused = false, elements = false;
 };
 
 /// Whether a product's kernel is one for elements: its larger tensor has some that cannot be copied several at once.
@@ -51,13 +51,13 @@ inline bool has_elements(int x_run_bytes, std::int64_t x_channels, int y_run_byt
 
 template <class Parameters>
 std::size_t memory_of(const PointwiseInstance<Parameters>& instance, const PointwiseMemoryUse& use) {
-  return use.seams ? instance.seams_memory(use.rows_other, use.cols_other) : instance.plain_memory(false, false);
+  return use.fused ? instance.fused_memory(use.rows_other, use.cols_other) : instance.plain_memory(false, false);
 }
 
 template <class Parameters>
 typename PointwiseInstance<Parameters>::Kernel kernel_of(const PointwiseInstance<Parameters>& instance,
                                                          const PointwiseMemoryUse& use) {
-  return use.seams ? instance.seams : instance.plain;
+  return use.fused ? instance.fused : instance.plain;
 }
 
 /// Rows, columns and depth of a tile, and the groups of warps that share its depth, as a config of the registry.

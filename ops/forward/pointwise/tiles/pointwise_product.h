@@ -9,7 +9,7 @@ namespace fusedsc::gpu {
 
 struct PointwiseProductParameters {
   PointwiseMatrix activations, weight;
-  PointwiseSeam seam;                       ///< of the activations
+  PointwisePrologue prologue;               ///< of the activations
   int pixels = 0, depth = 0, channels = 0;  ///< positions of all images; channels in and out of one group
   int pixel_tiles = 1, channel_tiles = 1, splits = 1, groups = 1;
   Divisor by_channel_tiles, by_splits;
@@ -29,15 +29,15 @@ struct PointwiseShare {
   }
 };
 
-/// Of the input gradient the weight's depth comes first, and the seam may have a second tensor. kElements: elements of
-/// the tensors may be no runs.
-template <class T, class Tile, bool kPixelRows, bool kWeightDepthFirst, bool kSeams, bool kElements = false>
+/// Of the input gradient the weight's depth comes first, and the prologue may have a second tensor. kElements: elements
+/// of the tensors may be no runs.
+template <class T, class Tile, bool kPixelRows, bool kWeightDepthFirst, bool kFused, bool kElements = false>
 struct PointwiseProduct {
   using Sweep = std::conditional_t<kElements, ElementSweep<T, Tile, kPixelRows>, TileSweep<T, Tile, kPixelRows>>;
   using Pixels = OperandSource<T, typename OperandTileOf<T, Tile, Sweep::kPixels, kPixelRows, kElements>::Type, false,
-                               kSeams ? SeamIndex::depth : SeamIndex::none, kWeightDepthFirst>;
+                               kFused ? PrologueIndex::depth : PrologueIndex::none, kWeightDepthFirst>;
   using Weight = OperandSource<T, typename OperandTileOf<T, Tile, Sweep::kChannels, !kWeightDepthFirst, true>::Type,
-                               kWeightDepthFirst, SeamIndex::none, false, true>;
+                               kWeightDepthFirst, PrologueIndex::none, false, true>;
   using Rows = std::conditional_t<kPixelRows, Pixels, Weight>;
   using Cols = std::conditional_t<kPixelRows, Weight, Pixels>;
   using Loop = TileLoop<T, Tile, Rows, Cols, kElements, kElements>;
@@ -60,11 +60,11 @@ struct PointwiseProduct {
     const PointwiseShare share(p);
     const int first_channel = share.channel_tile * Sweep::kChannels;
     wait_for_previous_kernel();
-    Pixels pixels(p.activations, p.seam, share.group, p.depth);
-    Weight weight(p.weight, p.seam, share.group, p.depth);
+    Pixels pixels(p.activations, p.prologue, share.group, p.depth);
+    Weight weight(p.weight, p.prologue, share.group, p.depth);
     auto sink = [&] {
       if constexpr (kElements) {
-        const bool has_other = kSeams && kWeightDepthFirst && p.seam.other.data != nullptr;
+        const bool has_other = kFused && kWeightDepthFirst && p.prologue.other.data != nullptr;
         const std::size_t before = Loop::memory_bytes(kPixelRows && has_other, !kPixelRows && has_other);
         return Sink(parameters, share, first_channel, static_cast<unsigned char*>(shared_memory()) + before);
       } else {

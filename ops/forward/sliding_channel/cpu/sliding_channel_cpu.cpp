@@ -10,7 +10,7 @@
 
 #include "fusedsc/common/joined_views.h"
 #include "fusedsc/forward/pointwise/cpu/line_patch-inl.h"
-#include "fusedsc/forward/pointwise/cpu/pointwise_seams-inl.h"
+#include "fusedsc/forward/pointwise/cpu/pointwise_fusion-inl.h"
 #include "fusedsc/forward/sliding_channel/cpu/sliding_windows-inl.h"
 #include "fusedsc/runtime/pass-inl.h"
 
@@ -35,7 +35,7 @@ class SlidingChannelForward {
         arena_(workspace),
         weight_(arena_.take<T>(windows_.weight_size())),
         lanes_(std::min<std::int64_t>(threads, tiles_.slices)),
-        seams_(arguments, tiles_.slices, arena_) {}
+        fusion_(arguments, tiles_.slices, arena_) {}
 
   std::size_t workspace_bytes() {
     Arena measured = arena_;
@@ -45,14 +45,14 @@ class SlidingChannelForward {
 
   void run(const Execution& execution) {
     windows_.pack(arguments_.weight, execution, weight_);
-    seams_.prepare();
+    fusion_.prepare();
     std::vector<Lane> scratch;
     for (std::int64_t lane = 0; lane < lanes_; ++lane) scratch.emplace_back(*this, arena_);
     run_lanes(execution, lanes_, [&](std::int64_t lane) {
       const Range slices = part_of(tiles_.slices, lanes_, lane);
       for (std::int64_t s = slices.begin; s < slices.end; ++s) run_slice(s, scratch[static_cast<std::size_t>(lane)]);
     });
-    seams_.finish([&](std::int64_t slice) { return tiles_.positions_of(slice); });
+    fusion_.finish([&](std::int64_t slice) { return tiles_.positions_of(slice); });
   }
 
  private:
@@ -77,7 +77,7 @@ class SlidingChannelForward {
   }
 
   void run_slice(std::int64_t slice, const Lane& lane) {
-    Moments<T> moments = seams_.moments(slice);
+    Moments<T> moments = fusion_.moments(slice);
     Prefetcher prefetcher;
     const Range tiles = tiles_.tiles_of(slice);
     for (std::int64_t i = tiles.begin; i < tiles.end; ++i) run_tile(i, lane, moments, prefetcher);
@@ -100,7 +100,7 @@ class SlidingChannelForward {
     windows_.forward(weight_, x, y, columns, prefetcher);
 
     const Extent extent{tile.positions(), y_.sizes[1]};
-    seams_.template finish_tile<Major>(
+    fusion_.template finish_tile<Major>(
         y, extent, [&] { return read_residual(tile, lane); }, moments);
     if (!y_in_place) store_lines<T>(y, y_, tile, lane.scratch);
   }
@@ -108,7 +108,7 @@ class SlidingChannelForward {
   Patch<const T> read_x(const LineTile& tile, const Lane& lane) const {
     const Patch<T> x{lane.x, spread_pitch<T>(tile.positions())};
     load_lines<T>(x_, tile, lane.scratch, x);
-    if (arguments_.prologue) apply_epilogue<Major, T>(x, seams_.prologue(), {}, {tile.positions(), x_.sizes[1]}, x);
+    if (arguments_.prologue) apply_epilogue<Major, T>(x, fusion_.prologue(), {}, {tile.positions(), x_.sizes[1]}, x);
     return x;
   }
 
@@ -131,7 +131,7 @@ class SlidingChannelForward {
   Arena arena_;
   T* weight_;
   std::int64_t lanes_;
-  ForwardSeams<T, SlidingChannelArguments> seams_;
+  ForwardFusion<T, SlidingChannelArguments> fusion_;
 };
 
 Plan<SlidingChannelArguments> sliding_channel_plan(const SlidingChannelArguments& arguments, int threads) {

@@ -8,7 +8,7 @@ namespace {
 constexpr const char* kName = "sliding_channel_conv2d";
 
 std::string why_not(const SlidingChannelArguments& a) {
-  if (a.bias || a.prologue || a.epilogue || a.statistics) return "there is a bias or a seam";
+  if (a.bias || a.prologue || a.epilogue || a.statistics) return "there is a bias, a prologue or an epilogue";
   return gpu::why_not_sliding_planes(a.x, a.y, sliding_channels_of(a), a.allow_tf32);
 }
 

@@ -1,6 +1,6 @@
 /// Sliding-channel products of contiguous float tensors by TensorFloat-32: what a pass over positions has in shared
 /// memory. Positions come in pieces of four (16 bytes) of a plane; eight of them are a row of 128 bytes, of 32
-/// positions of one channel, in which pieces are exchanged such that threads read them from different banks.
+/// positions of one channel, in which pieces are swizzled such that threads read them from different banks.
 #pragma once
 
 #include "fusedsc/common/gpu/products/wave_product.h"

@@ -168,7 +168,7 @@ Configs configs(const SlidingChannelArguments& a) {
 }
 
 std::string why_not(const SlidingChannelArguments& a) {
-  if (a.bias || a.prologue || a.epilogue || a.statistics) return "there is a bias or a seam";
+  if (a.bias || a.prologue || a.epilogue || a.statistics) return "there is a bias, a prologue or an epilogue";
   const SlidingChannels windows = sliding_channels_of(a);
   const std::int64_t step = windows.step;
   const int fold = fold_of(a);
@@ -181,8 +181,8 @@ std::string why_not(const SlidingChannelArguments& a) {
   if (!reason.empty()) return reason;
   reason = too_large_for_pointwise(a.x.sizes, a.y.sizes);
   if (!reason.empty()) return reason;
-  if (!suits_copy_engine(activation_matrix(a.x, 1, true)) || !suits_copy_engine(output_matrix(a.y, 1, true)) ||
-      (fold == 1 && !suits_copy_engine(a.weight))) {
+  if (!suits_tma(activation_matrix(a.x, 1, true)) || !suits_tma(output_matrix(a.y, 1, true)) ||
+      (fold == 1 && !suits_tma(a.weight))) {
     return kUnsuited;
   }
   const bool has_instance = std::any_of(std::begin(kInstances), std::end(kInstances),

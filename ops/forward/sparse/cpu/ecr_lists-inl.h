@@ -10,8 +10,6 @@
 // NOLINTEND(llvm-header-guard)
 
 #include <algorithm>
-#include <array>
-#include <bit>
 #include <type_traits>
 #include <utility>
 
@@ -19,6 +17,7 @@
 #include "fusedsc/common/cpu/transpose-inl.h"
 #include "fusedsc/common/divide_up.h"
 #include "fusedsc/forward/sparse.h"
+#include "fusedsc/forward/sparse/cpu/compressed_map-inl.h"
 #include "fusedsc/runtime/arena.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -51,46 +50,20 @@ struct EcrLists {
         begins(arena.take<std::int64_t>(windows * blocks + 1)) {}
 };
 
-/// Of each mask the lanes that it has, in order, and then others. Highway's own table, of version 1.0, is copied to the
-/// stack by each call of Compress.
-template <class Index, std::size_t kCount>
-constexpr auto lanes_of_masks() {
-  std::array<std::array<Index, kCount>, std::size_t{1} << kCount> table{};
-  for (std::size_t mask = 0; mask < table.size(); ++mask) {
-    std::size_t next = 0;
-    for (std::size_t lane = 0; lane < kCount; ++lane) {
-      if ((mask >> lane & 1) != 0) table[mask][next++] = static_cast<Index>(lane);
-    }
-  }
-  return table;
-}
-
 /// Stores the lanes of `value` and `offset` that are given, side by side, and whatever else fits a vector behind them.
 /// How many were given.
 template <class T>
 std::int64_t store_given(Vec<T> value, hn::VFromD<hn::RebindToUnsigned<Tag<T>>> offset, hn::MFromD<Tag<T>> given,
                          T* values, hwy::MakeUnsigned<T>* offsets) {
-  const Tag<T> d;
-  const hn::RebindToUnsigned<Tag<T>> d_offset;
-#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_SCALAR
-  hn::StoreU(hn::Compress(value, given), d, values);
-  hn::StoreU(hn::Compress(offset, hn::RebindMask(d_offset, given)), d_offset, offsets);
-  return static_cast<std::int64_t>(hn::CountTrue(d, given));
-#else
-  using Index = hwy::MakeSigned<T>;
-  alignas(64) static constexpr auto kTable = lanes_of_masks<Index, static_cast<std::size_t>(kLanes<T>)>();
-  std::array<std::uint8_t, 8> bits{};
-  hn::StoreMaskBits(d, given, bits.data());
-  const Index* lanes = kTable[bits[0]].data();
-  hn::StoreU(hn::TableLookupLanes(value, hn::SetTableIndices(d, lanes)), d, values);
-  hn::StoreU(hn::TableLookupLanes(offset, hn::SetTableIndices(d_offset, lanes)), d_offset, offsets);
-  return std::popcount(bits[0]);
-#endif
+  const Compaction<T> compaction(given);
+  hn::StoreU(compaction.of(value), Tag<T>(), values);
+  hn::StoreU(compaction.of(offset), hn::RebindToUnsigned<Tag<T>>(), offsets);
+  return compaction.count();
 }
 
 /// How the windows of a problem are compressed. Each value is looked at once, however many windows it is under: first
-/// the positions of a part of x are compressed, and then each window's lists are put together of those of its
-/// positions.
+/// the positions of a part of x are compressed, or read where x is a compressed map, and then each window's lists are
+/// put together of those of its positions.
 template <class T>
 class EcrCompression {
  public:
@@ -105,7 +78,8 @@ class EcrCompression {
         block_(std::max<std::int64_t>(kLeastChannels, kBlockRows / taps_ / kLeastChannels * kLeastChannels)),
         input_rows_(
             std::min(x_.sizes[2], (rows - 1) * window_.stride[0] + window_.dilation[0] * (window_.kernel[0] - 1) + 1)),
-        in_place_(x_.strides[1] == 1 && is_own_type()) {}
+        is_compressed_(static_cast<bool>(arguments.x_counts)),
+        in_place_(is_compressed_ || (x_.strides[1] == 1 && is_own_type())) {}
 
   /// Blocks of channels of all groups.
   std::int64_t blocks() const { return arguments_.groups * blocks_of_group(); }
@@ -165,9 +139,10 @@ class EcrCompression {
 
   /// Of x, those that a part's windows reach: channels side by side, from `data` on.
   struct Rows {
-    const T* data = nullptr;
+    const T* data = nullptr;  ///< none of a compressed map
     Range needed;
     std::int64_t row = 0, column = 0;  ///< strides
+    std::int64_t image = 0;
   };
 
   bool is_own_type() const { return x_.dtype == (std::is_same_v<T, double> ? DataType::float64 : DataType::float32); }
@@ -178,7 +153,16 @@ class EcrCompression {
     const std::int64_t h = row * window_.stride[0] - window_.padding.top;
     const std::int64_t w = column * window_.stride[1] - window_.padding.left;
     if (h < 0 || h >= x_.sizes[2] || w < 0 || w >= x_.sizes[3]) return count;
-    return count + compress_run(at(rows, h, w, group, channels), channels, lists.values + count, lists.offsets + count);
+    return count + compress_position(rows, h, w, group, channels, lists.values + count, lists.offsets + count);
+  }
+
+  std::int64_t compress_position(const Rows& rows, std::int64_t h, std::int64_t w, std::int64_t group,
+                                 const Range& channels, T* values, typename EcrLists<T>::Offset* offsets) const {
+    if (!is_compressed_) return compress_run(at(rows, h, w, group, channels), channels, values, offsets);
+    const std::int64_t place = rows.image * x_.strides[0] + h * x_.strides[2] + w * x_.strides[3];
+    const std::int64_t own = group * channels_;
+    return read_compressed<T>(arguments_, place, {own, own + channels.begin, own + channels.end},
+                              taps_ * kPackedOutputs, values, offsets);
   }
 
   const T* at(const Rows& rows, std::int64_t h, std::int64_t w, std::int64_t group, const Range& channels) const {
@@ -190,8 +174,7 @@ class EcrCompression {
     for (std::int64_t h = rows.needed.begin; h < rows.needed.end; ++h) {
       for (std::int64_t w = 0; w < x_.sizes[3]; ++w) {
         *begin++ = count;
-        count +=
-            compress_run(at(rows, h, w, group, channels), channels, scratch.values + count, scratch.offsets + count);
+        count += compress_position(rows, h, w, group, channels, scratch.values + count, scratch.offsets + count);
       }
     }
     *begin = count;
@@ -251,6 +234,7 @@ class EcrCompression {
         (part.rows.size() - 1) * window_.stride[0] + window_.dilation[0] * (window_.kernel[0] - 1) + 1;
     const Range needed{std::clamp<std::int64_t>(top, 0, x_.sizes[2]),
                        std::clamp<std::int64_t>(top + reach, 0, x_.sizes[2])};
+    if (is_compressed_) return {nullptr, needed, 0, 0, part.image};
     if (in_place_) {
       const T* data = static_cast<const T*>(x_.data) + part.image * x_.strides[0] + needed.begin * x_.strides[2];
       return {data, needed, x_.strides[2], x_.strides[3]};
@@ -306,6 +290,7 @@ class EcrCompression {
   const Window& window_;
   const ConstTensorView& x_;
   std::int64_t columns_, taps_, channels_, block_, input_rows_;
+  bool is_compressed_;
   bool in_place_;  ///< x is read where it is
 };
 

@@ -73,13 +73,13 @@ class SparsePass {
 
   struct Scratch {
     typename EcrCompression<T>::Scratch x;
-    T *sums, *results, *turned, *bias;
+    T *sums, *results, *transposed, *bias;
 
     Scratch(const SparsePass& pass, Arena& arena)
         : x(pass.compression_.take_scratch(arena)),
           sums(arena.take<T>(pass.positions_ * kPackedOutputs)),
           results(pass.pooling_ ? arena.take<T>(pass.rows_ * pass.y_.sizes[3] * kPackedOutputs) : sums),
-          turned(pass.y_.strides[1] == 1 ? nullptr : arena.take<T>(pass.rows_ * pass.y_.sizes[3] * kPackedOutputs)),
+          transposed(pass.y_.strides[1] == 1 ? nullptr : arena.take<T>(pass.rows_ * pass.y_.sizes[3] * kPackedOutputs)),
           bias(arena.take<T>(kPackedOutputs)) {}
   };
 
@@ -133,10 +133,11 @@ class SparsePass {
     }
     activate_all(scratch.sums, windows * kPackedOutputs);
     if (pooling_) pool(rows.size(), scratch);
+    const std::int64_t place =
+        part / parts_of_image_ * y_.strides[0] + output * y_.strides[1] + rows.begin * y_.strides[2];
     with_storage<T>(y_.dtype, [&]<class Storage>() {
-      Storage* to = static_cast<Storage*>(y_.data) + part / parts_of_image_ * y_.strides[0] + output * y_.strides[1] +
-                    rows.begin * y_.strides[2];
-      store(rows.size(), count, scratch, to);
+      if (arguments_.y_counts) store_lists<Storage>(rows.size(), count, scratch, place);
+      else store(rows.size(), count, scratch, static_cast<Storage*>(y_.data) + place);
     });
   }
 
@@ -225,11 +226,27 @@ class SparsePass {
       }
       return;
     }
-    transpose(scratch.results, kPackedOutputs, scratch.turned, positions, positions, kPackedOutputs);
+    transpose(scratch.results, kPackedOutputs, scratch.transposed, positions, positions, kPackedOutputs);
     for (std::int64_t m = 0; m < count; ++m) {
       for (std::int64_t row = 0; row < rows; ++row) {
-        store_line(scratch.turned + m * positions + row * width, width, y_.strides[3],
+        store_line(scratch.transposed + m * positions + row * width, width, y_.strides[3],
                    to + m * y_.strides[1] + row * y_.strides[2]);
+      }
+    }
+  }
+
+  /// y as a compressed map: from `place` on `count` channels of so many rows.
+  template <class Storage>
+  void store_lists(std::int64_t rows, std::int64_t count, const Scratch& scratch, std::int64_t place) const {
+    Storage* values = static_cast<Storage*>(y_.data);
+    std::uint8_t* channels = static_cast<std::uint8_t*>(arguments_.y_channels.data);
+    std::uint8_t* counts = static_cast<std::uint8_t*>(arguments_.y_counts.data);
+    for (std::int64_t i = 0; i < rows * y_.sizes[3]; ++i, place += y_.strides[3]) {  // rows follow one another
+      T* from = scratch.results + i * kPackedOutputs;
+      std::fill(from + count, from + kPackedOutputs, T(0));
+      for (std::int64_t list = 0; list < count; list += kMapList) {
+        const std::int64_t at = place + list;
+        write_list(from + list, values + at, channels + at, counts + at / kMapRun);
       }
     }
   }

@@ -5,6 +5,7 @@
 #include "fusedsc/common/gpu/activation.h"
 #include "fusedsc/common/gpu/vendor/following_kernel.h"
 #include "fusedsc/common/gpu/vendor/prefetch.h"
+#include "fusedsc/forward/sparse/lists/compressed_run.h"
 #include "fusedsc/forward/sparse/lists/sparse_lists_parameters.h"
 
 namespace fusedsc::gpu {
@@ -40,23 +41,26 @@ struct SparseMemory {
   A* sums;                  ///< of each slice and slot kSlotStride
   int* counts;              ///< Ptr: how many entries of its list are given; -1 for none
   int* run_counts;          ///< of each list and run
+  int* thread_counts;       ///< of each thread, while y is compressed
 
   FUSEDSC_HOST_DEVICE static std::int64_t bytes(const SparseListsParameters& p) {
     const std::int64_t lists = p.lists();
     return lists * p.list_size() * static_cast<std::int64_t>(sizeof(SparseEntry<A>)) +
            std::int64_t{p.slices} * p.slots() * kSlotStride * static_cast<std::int64_t>(sizeof(A)) +
-           lists * (p.runs + 1) * static_cast<std::int64_t>(sizeof(int));
+           (lists * (p.runs + 1) + (p.compresses_y ? p.threads : 0)) * static_cast<std::int64_t>(sizeof(int));
   }
   FUSEDSC_DEVICE SparseMemory(const SparseListsParameters& p, void* memory)
       : entries(static_cast<SparseEntry<A>*>(memory)),
         sums(reinterpret_cast<A*>(entries + p.lists() * p.list_size())),
         counts(reinterpret_cast<int*>(sums + p.slices * p.slots() * kSlotStride)),
-        run_counts(counts + p.lists()) {}
+        run_counts(counts + p.lists()),
+        thread_counts(run_counts + p.lists() * p.runs) {}
 };
 
 /// `kLanes` threads have kVector neighbouring outputs each of a slot: no thread needs another's registers, so waves of
-/// any size run this. kAtOnce rows of the weight are on their way to each.
-template <class T, int kLanes, int kVector, class Product = SparseProduct, int kAtOnce = 4>
+/// any size run this. kAtOnce rows of the weight are on their way to each. kCompressed: x or y, or both, are compressed
+/// maps; others need fewer registers.
+template <class T, int kLanes, int kVector, bool kCompressed = false, class Product = SparseProduct, int kAtOnce = 4>
 struct SparseLists {
   using A = Accumulator<T>;
   using Memory = SparseMemory<A, kLanes * kVector>;
@@ -97,8 +101,11 @@ struct SparseLists {
       multiply(p, part, first == begin, memory);
       block_barrier();
     }
-    if (p.partials != nullptr) leave(p, part, memory);
-    else finish(p, part, memory);
+    if (p.partials != nullptr) return leave(p, part, memory);
+    if constexpr (kCompressed) {
+      if (p.y_counts != nullptr) return finish_compressed(p, part, memory);
+    }
+    finish(p, part, memory);
   }
 
   /// The block's share of the rows that it and other tiles read: they come while the kernel before ends, and while the
@@ -120,12 +127,13 @@ struct SparseLists {
   }
 
   /// Channels [first, first + slab) of those below `end`, of all positions of the tile. A thread reads a run of
-  /// channels of a position; runs of a list lie side by side.
+  /// channels of a position, or what a compressed map has of it; runs of a list lie side by side.
   FUSEDSC_DEVICE static void compress(const SparseListsParameters& p, const Part& part, int first, int end,
                                       const Memory& memory) {
     const int h0 = part.row_tile * p.rows.tile_stride * p.rows.x_stride - p.rows.padding;
     const int w0 = part.column_tile * p.columns.tile_stride * p.columns.x_stride - p.columns.padding;
-    const T* x = elements_of<T>(p.x) + part.image * p.x.image + std::int64_t{part.group} * p.channels * p.x.channel;
+    const int group = part.group * p.channels;
+    const T* x = elements_of<T>(p.x);
     int own_list = 0, run = 0;
     if (p.x_channels_inner) {
       auto rest = static_cast<std::uint32_t>(thread_index());
@@ -143,6 +151,7 @@ struct SparseLists {
       const bool is_mine = takes_part && list < p.lists();
       A values[kSparseRun] = {};
       int channel = 0, count = 0;
+      std::uint32_t places = 0x76543210;  // in the run, of 4 bits each
       if (is_mine) {
         auto position = static_cast<std::uint32_t>(list);
         const auto slice = static_cast<int>(p.by_positions.divide(position));
@@ -150,10 +159,17 @@ struct SparseLists {
         const int h = h0 + row * p.rows.sample, w = w0 + static_cast<int>(position) * p.columns.sample;
         channel = first + (slice * p.runs + run) * kSparseRun;
         if (h >= 0 && h < p.rows.x_size && w >= 0 && w < p.columns.x_size && channel < end) {
-          const T* from = x + channel * p.x.channel + h * p.x.row + w * p.x.column;
+          const std::int64_t position = part.image * p.x.image + h * p.x.row + w * p.x.column;
+          if (kCompressed && p.x_counts != nullptr) {
+            const int of_all = group + channel, in_list = of_all % kSparseList;
+            places = read_compressed_run<T>(p.x, p.x_channels, p.x_counts, position + of_all - in_list,
+                                            in_list / kSparseRun, end - channel - 1, values);
+          } else {
+            const T* from = x + position + (group + channel) * p.x.channel;
 #pragma unroll
-          for (int i = 0; i < kSparseRun; ++i) {
-            if (channel + i < end) values[i] = to_accumulator(from[i * p.x.channel]);
+            for (int i = 0; i < kSparseRun; ++i) {
+              if (channel + i < end) values[i] = to_accumulator(from[i * p.x.channel]);
+            }
           }
         }
 #pragma unroll
@@ -168,7 +184,7 @@ struct SparseLists {
       SparseEntry<A>* to = memory.entries + list * p.list_size() + place;
 #pragma unroll
       for (int i = 0; i < kSparseRun; ++i) {
-        if (values[i] != A(0)) *to++ = {values[i], (channel + i) * row_step};
+        if (values[i] != A(0)) *to++ = {values[i], (channel + static_cast<int>(places >> (4 * i) & 7)) * row_step};
       }
     }
   }
@@ -249,7 +265,24 @@ struct SparseLists {
     return sum;
   }
 
-  /// y of the tile: bias, activation, and the greatest of each window.
+  /// y of an output of the tile: bias, activation, and the greatest of its window.
+  FUSEDSC_DEVICE static A result(const SparseListsParameters& p, const Part& part, const Memory& memory, int tile_row,
+                                 int tile_column, int output) {
+    const int of_all = part.group * p.outputs + part.output_tile * kOutputs + output;
+    const A bias = p.bias != nullptr ? to_accumulator(static_cast<const T*>(p.bias)[of_all]) : A(0);
+    A most = 0;
+    for (int i = 0; i < p.rows.pool; ++i) {
+      for (int j = 0; j < p.columns.pool; ++j) {
+        const int slot =
+            (tile_row * p.rows.pool_stride + i) * p.columns.slots + tile_column * p.columns.pool_stride + j;
+        A value[1] = {sum_of(p, memory, slot, output) + bias};
+        activate(p.activation, value);
+        most = i + j == 0 ? value[0] : greater_or_nan(most, value[0]);
+      }
+    }
+    return most;
+  }
+
   FUSEDSC_DEVICE static void finish(const SparseListsParameters& p, const Part& part, const Memory& memory) {
     const int tile = p.rows.tile * p.columns.tile, outputs = p.outputs - part.output_tile * kOutputs;
     for (int item = thread_index(); item < tile * kOutputs; item += p.threads) {
@@ -266,18 +299,33 @@ struct SparseLists {
       const int h = part.row_tile * p.rows.tile + tile_row, w = part.column_tile * p.columns.tile + tile_column;
       if (output >= outputs || h >= p.rows.y_size || w >= p.columns.y_size) continue;
       const int of_all = part.group * p.outputs + part.output_tile * kOutputs + output;
-      const A bias = p.bias != nullptr ? to_accumulator(static_cast<const T*>(p.bias)[of_all]) : A(0);
-      A most = 0;
-      for (int i = 0; i < p.rows.pool; ++i) {
-        for (int j = 0; j < p.columns.pool; ++j) {
-          const int slot =
-              (tile_row * p.rows.pool_stride + i) * p.columns.slots + tile_column * p.columns.pool_stride + j;
-          A value[1] = {sum_of(p, memory, slot, output) + bias};
-          activate(p.activation, value);
-          most = i + j == 0 ? value[0] : greater_or_nan(most, value[0]);
+      from_accumulator(result(p, part, memory, tile_row, tile_column, output),
+                       elements_of<T>(p.y)[p.y.offset(part.image, of_all, h, w)]);
+    }
+  }
+
+  /// The same as a compressed map: a thread has a run of outputs of a position.
+  FUSEDSC_DEVICE static void finish_compressed(const SparseListsParameters& p, const Part& part, const Memory& memory) {
+    constexpr int kRuns = kOutputs / kSparseRun;
+    const int items = p.rows.tile * p.columns.tile * kRuns, outputs = p.outputs - part.output_tile * kOutputs;
+    const int list_outputs = (outputs + kSparseList - 1) / kSparseList * kSparseList;
+    for (int first = 0; first < items; first += p.threads) {
+      const int item = first + thread_index(), output = item % kRuns * kSparseRun;
+      auto at = static_cast<std::uint32_t>(item / kRuns);
+      const auto tile_row = static_cast<int>(p.by_tile_columns.divide(at));
+      const auto tile_column = static_cast<int>(at);
+      const int h = part.row_tile * p.rows.tile + tile_row, w = part.column_tile * p.columns.tile + tile_column;
+      const bool is_given = item < items && output < list_outputs && h < p.rows.y_size && w < p.columns.y_size;
+      A values[kSparseRun] = {};
+      CompressedList to;
+      if (is_given) {
+#pragma unroll
+        for (int i = 0; i < kSparseRun; ++i) {
+          if (output + i < outputs) values[i] = result(p, part, memory, tile_row, tile_column, output + i);
         }
+        to = compressed_list<T>(p, part.image, part.group * p.outputs + part.output_tile * kOutputs + output, h, w);
       }
-      from_accumulator(most, elements_of<T>(p.y)[p.y.offset(part.image, of_all, h, w)]);
+      write_compressed_run<T>(values, is_given, to, memory.thread_counts);
     }
   }
 
@@ -298,64 +346,5 @@ struct SparseLists {
     }
   }
 };
-
-/// The second pass: a thread has an element of y.
-template <class T>
-struct SparseFinish {
-  using A = Accumulator<T>;
-
-  FUSEDSC_DEVICE static void run(const SparseFinishParameters& p) {
-    wait_for_previous_kernel();
-    let_next_kernel_start();
-    const std::int64_t item = std::int64_t{block_index()} * kSparseElementThreads + thread_index();
-    const std::int64_t all = std::int64_t{p.images} * p.y_rows * p.y_columns * p.outputs;
-    if (item >= all) return;
-    const auto output = static_cast<int>(item % p.outputs);
-    const std::int64_t place = item / p.outputs;
-    const auto w = static_cast<int>(place % p.y_columns);
-    const auto h = static_cast<int>(place / p.y_columns % p.y_rows);
-    const std::int64_t image = place / p.y_columns / p.y_rows;
-    const std::int64_t slots = std::int64_t{p.slot_rows} * p.slot_columns, split = p.images * slots * p.outputs;
-    const A* partials = static_cast<const A*>(p.partials) + image * slots * p.outputs + output;
-    const A bias = p.bias != nullptr ? to_accumulator(static_cast<const T*>(p.bias)[output]) : A(0);
-    A most = 0;
-    for (int i = 0; i < p.pool_rows; ++i) {
-      for (int j = 0; j < p.pool_columns; ++j) {
-        const std::int64_t slot =
-            std::int64_t{h * p.pool_row_stride + i} * p.slot_columns + w * p.pool_column_stride + j;
-        const A* from = partials + slot * p.outputs;
-        A sum = 0;
-#pragma unroll 4
-        for (int s = 0; s < p.splits; ++s) sum += from[s * split];
-        A value[1] = {sum + bias};
-        activate(p.activation, value);
-        most = i + j == 0 ? value[0] : greater_or_nan(most, value[0]);
-      }
-    }
-    from_accumulator(most, elements_of<T>(p.y)[p.y.offset(image, output, h, w)]);
-  }
-};
-
-/// A thread has an element of the packed weight.
-template <class T>
-FUSEDSC_DEVICE void pack_sparse(const PackSparseParameters& p) {
-  wait_for_previous_kernel();
-  let_next_kernel_start();
-  const std::int64_t item = std::int64_t{block_index()} * kSparseElementThreads + thread_index();
-  if (item >= p.all) return;
-  const auto lane = static_cast<int>(item % kSparseRow);
-  const std::int64_t row = item / kSparseRow % p.rows, block = item / kSparseRow / p.rows;
-  const int output = static_cast<int>(block % p.row_blocks) * kSparseRow + lane;
-  const std::int64_t group = block / p.row_blocks;
-  const std::int64_t j = row % p.kernel_columns, i = row / p.kernel_columns % p.kernel_rows,
-                     channel = row / p.kernel_columns / p.kernel_rows;
-  Accumulator<T> value = 0;
-  if (output < p.outputs) {
-    value = to_accumulator(
-        static_cast<const T*>(p.weight)[(group * p.outputs + output) * p.output_stride + channel * p.channel_stride +
-                                        i * p.row_stride + j * p.column_stride]);
-  }
-  static_cast<Accumulator<T>*>(p.packed)[item] = value;
-}
 
 }  // namespace fusedsc::gpu

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "fusedsc/common/divide_up.h"
-#include "fusedsc/forward/sparse/lists/sparse_lists_kernel.h"
+#include "fusedsc/forward/sparse/lists/sparse_elements_kernel.h"
 #include "fusedsc/forward/sparse/lists/sparse_lists_plan.h"
 #include "fusedsc/forward/sparse/sparse_kernels.h"
 #include "fusedsc/runtime/arena.h"
@@ -11,10 +11,10 @@ namespace {
 
 constexpr const char *kName = "sparse_conv2d", *kPackName = "pack_sparse_weight";
 
-template <class T, int kLanes, int kVector>
+template <class T, int kLanes, int kVector, bool kCompressed>
 FUSEDSC_KERNEL(kSparseThreads, 2)
 lists_kernel(SparseListsParameters parameters) {
-  SparseLists<T, kLanes, kVector>::run(parameters);
+  SparseLists<T, kLanes, kVector, kCompressed>::run(parameters);
 }
 
 template <class T>
@@ -29,28 +29,33 @@ pack_kernel(PackSparseParameters parameters) {
   pack_sparse<T>(parameters);
 }
 
-/// Of a type: the kernels for 32, 64 and 128 outputs of a block, and for weights at any address.
-struct Instances {
+/// The kernels for 32, 64 and 128 outputs of a block, and for weights at any address.
+struct ListsKernels {
   void (*aligned[3])(SparseListsParameters);
   void (*unaligned)(SparseListsParameters);
+};
+
+/// Of a type.
+struct Instances {
+  ListsKernels dense, compressed;
   void (*finish)(SparseFinishParameters);
   void (*pack)(PackSparseParameters);
 };
 
-template <class T>
-constexpr Instances instances() {
-  return {{lists_kernel<T, 8, 4>, lists_kernel<T, 16, 4>, lists_kernel<T, 32, 4>},
-          lists_kernel<T, 32, 1>,
-          finish_kernel<T>,
-          pack_kernel<T>};
+template <class T, bool kCompressed>
+constexpr ListsKernels lists_kernels() {
+  if constexpr (sizeof(T) == 8) {
+    return {{lists_kernel<T, 16, 2, kCompressed>, nullptr, nullptr}, lists_kernel<T, 32, 1, kCompressed>};
+  } else {
+    return {
+        {lists_kernel<T, 8, 4, kCompressed>, lists_kernel<T, 16, 4, kCompressed>, lists_kernel<T, 32, 4, kCompressed>},
+        lists_kernel<T, 32, 1, kCompressed>};
+  }
 }
 
-template <>
-constexpr Instances instances<double>() {
-  return {{lists_kernel<double, 16, 2>, nullptr, nullptr},
-          lists_kernel<double, 32, 1>,
-          finish_kernel<double>,
-          pack_kernel<double>};
+template <class T>
+constexpr Instances instances() {
+  return {lists_kernels<T, false>(), lists_kernels<T, true>(), finish_kernel<T>, pack_kernel<T>};
 }
 
 const Instances& instances_of(DataType dtype) {
@@ -100,7 +105,8 @@ Plan<SparseArguments> plan_lists(const SparseArguments& a, const tuning::Config&
   Arena measured(nullptr);
   Taken(a, planned, measured);
   const Instances& of = instances_of(a.x.dtype);
-  const auto run = planned.is_aligned ? of.aligned[planned.tiling.outputs / 64] : of.unaligned;
+  const ListsKernels& kernels = a.x_counts || a.y_counts ? of.compressed : of.dense;
+  const auto run = planned.is_aligned ? kernels.aligned[planned.tiling.outputs / 64] : kernels.unaligned;
   return {
       measured.used(), [planned, run, &of](const SparseArguments& like, const Execution& execution) {
         Arena arena(execution.workspace);
@@ -112,7 +118,11 @@ Plan<SparseArguments> plan_lists(const SparseArguments& a, const tuning::Config&
         }
         SparseListsParameters p = planned.parameters;
         p.x = like.x;
+        p.x_channels = static_cast<const std::uint8_t*>(like.x_channels.data);
+        p.x_counts = static_cast<const std::uint32_t*>(like.x_counts.data);
         p.y = like.y;
+        p.y_channels = static_cast<std::uint8_t*>(like.y_channels.data);
+        p.y_counts = static_cast<std::uint8_t*>(like.y_counts.data);
         p.weight = taken.packed != nullptr ? taken.packed : like.packed.data;
         p.bias = like.bias.data;
         p.partials = taken.partials;
@@ -120,10 +130,15 @@ Plan<SparseArguments> plan_lists(const SparseArguments& a, const tuning::Config&
         if (!planned.has_partials) return;
         SparseFinishParameters f = planned.finish;
         f.y = like.y;
+        f.y_channels = p.y_channels;
+        f.y_counts = p.y_counts;
         f.bias = like.bias.data;
         f.partials = taken.partials;
-        launch_following(kName, of.finish, divide_up(like.y.elements(), kSparseElementThreads), kSparseElementThreads,
-                         execution.stream, f);
+        const std::int64_t outputs = p.compresses_y ? f.y_runs : f.outputs;
+        launch_following(kName, of.finish,
+                         divide_up(std::int64_t{f.images} * f.y_rows * f.y_columns * outputs, kSparseElementThreads),
+                         kSparseElementThreads, execution.stream, f,
+                         p.compresses_y ? kSparseElementThreads * sizeof(int) : 0);
       }};
 }
 

@@ -9,6 +9,7 @@ namespace fusedsc::gpu {
 
 inline constexpr int kSparseThreads = 512;         ///< of a block, at most
 inline constexpr int kSparseRun = 8;               ///< channels that a thread compresses at a time
+inline constexpr int kSparseList = 32;             ///< channels of a compressed map's lists: kMapList
 inline constexpr int kSparseElementThreads = 128;  ///< of a block, where each thread has an element
 inline constexpr int kSparseRow = 64;              ///< outputs of a packed weight's row: kPackedOutputs
 
@@ -30,9 +31,12 @@ struct SparseAxis {
 
 struct SparseListsParameters {
   ConstDeviceTensor x;
+  const std::uint8_t* x_channels = nullptr;  ///< where x is a compressed map
+  const std::uint32_t* x_counts = nullptr;   ///< likewise, those of a list
   DeviceTensor y;
-  const void* weight = nullptr;  ///< packed
-  bool weight_is_new = false;    ///< the kernel before packs it
+  std::uint8_t *y_channels = nullptr, *y_counts = nullptr;  ///< where y becomes one
+  const void* weight = nullptr;                             ///< packed
+  bool weight_is_new = false;                               ///< the kernel before packs it
   const void* bias = nullptr;
   void* partials = nullptr;  ///< [split][image][position of the convolution's result][output], or none: blocks finish
   SparseAxis rows, columns;
@@ -46,6 +50,7 @@ struct SparseListsParameters {
   int threads = 0;                ///< of the block
   bool x_channels_inner = false;  ///< whether neighbouring threads shall read neighbouring channels of x
   bool y_channels_inner = false;  ///< likewise, write those of y
+  bool compresses_y = false;
   Activation activation = Activation::identity;
   Divisor by_output_tiles, by_column_tiles, by_row_tiles, by_splits, by_groups;
   Divisor by_slots, by_slot_columns, by_positions, by_position_columns, by_lists_at_once, by_runs;
@@ -62,6 +67,8 @@ struct SparseListsParameters {
 /// Of the second pass, where blocks share the channels out.
 struct SparseFinishParameters {
   DeviceTensor y;
+  std::uint8_t *y_channels = nullptr, *y_counts = nullptr;  ///< where y becomes a compressed map
+  int y_runs = 0;                                           ///< likewise, of a position
   const void* bias = nullptr;
   const void* partials = nullptr;
   int images = 0, outputs = 0, splits = 1;  ///< outputs of all groups

@@ -12,7 +12,7 @@
 namespace fusedsc::gpu {
 namespace {
 
-static_assert(kSparseRow == kPackedOutputs);
+static_assert(kSparseRow == kPackedOutputs && kSparseRun == kMapRun && kSparseList == kMapList);
 
 constexpr std::int64_t kMostSlots = 256;       // of a tile
 constexpr std::size_t kListBytes = 48 * 1024;  // that several blocks of a multiprocessor have each, about
@@ -150,6 +150,7 @@ SparseListsPlan plan_sparse_lists(const SparseArguments& a, const SparseTiling& 
   p.split_channels = int_divide_up(divide_up(p.channels, tiling.splits), kSparseRun) * kSparseRun;
   if ((p.splits - 1) * p.split_channels >= p.channels) does_not_fit(tiling, "there are fewer channels");
   p.threads = tiling.warps * 32;
+  p.compresses_y = static_cast<bool>(a.y_counts);
   const int lanes = lanes_of(tiling, a.x.dtype, plan.is_aligned);
   bool found = false;
   for (const bool pools : {true, false}) {  // in the block, if the windows of a tile fit it, or in a second pass
@@ -198,6 +199,7 @@ SparseListsPlan plan_sparse_lists(const SparseArguments& a, const SparseTiling& 
   f.slot_columns = p.columns.slots_size;
   f.y_rows = p.rows.y_size;
   f.y_columns = p.columns.y_size;
+  f.y_runs = p.compresses_y ? static_cast<int>(compressed_channels(f.outputs)) / kSparseRun : 0;
   f.pool_rows = static_cast<int>(a.pooling.size[0]);
   f.pool_columns = static_cast<int>(a.pooling.size[1]);
   f.pool_row_stride = static_cast<int>(a.pooling.stride[0]);

@@ -27,10 +27,10 @@ class DscBlockDepthwise {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int column = patch.column * kStride + t + 4 * i;
-        places_[half][i] = patch.row * kStride * row_bytes() + column * kRowBytes + exchange(column);
+        places_[half][i] = patch.row * kStride * row_bytes() + column * kRowBytes + swizzle(column);
       }
     }
-    middle_place_ = lane * kRowBytes + exchange(lane);
+    middle_place_ = lane * kRowBytes + swizzle(lane);
     first_tap_ = t - g / 2 * kStride;
   }
 
@@ -83,9 +83,9 @@ class DscBlockDepthwise {
     wait(memory_.used + chunk.middle, chunk.middle_parity ^ 1);
   }
 
-  FUSEDSC_DEVICE static int exchange(int position) { return exchanged_place(0, position); }
+  FUSEDSC_DEVICE static int swizzle(int position) { return swizzled_place(0, position); }
   /// Where run `run` of a position lies in it.
-  FUSEDSC_DEVICE static int exchanged_place(int run, int position) {
+  FUSEDSC_DEVICE static int swizzled_place(int run, int position) {
     return (kRowBytes == 128 ? run ^ (position & 7) : run ^ (position >> 1 & 3)) * 16;
   }
   FUSEDSC_DEVICE int row_bytes() const { return p_.pitch * kRowBytes; }
@@ -109,11 +109,11 @@ class DscBlockDepthwise {
 
   /// A run of a tile of d.
   FUSEDSC_DEVICE void make(const unsigned char* x, unsigned char* middle, int run, int tile) const {
-    const int exchanged_run = run % Shape::kRuns * 16;
+    const int swizzled_run = run % Shape::kRuns * 16;
     const unsigned char* from[2][2];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) from[i / 2][i % 2] = x + (places_[i / 2][i % 2] ^ exchanged_run);
-    unsigned char* to = middle + (middle_place_ ^ exchanged_run);
+    for (int i = 0; i < 4; ++i) from[i / 2][i % 2] = x + (places_[i / 2][i % 2] ^ swizzled_run);
+    unsigned char* to = middle + (middle_place_ ^ swizzled_run);
     Sums sums[kKept];
 #pragma unroll
     for (int i = 0; i < kInputRows; ++i) {
@@ -222,7 +222,7 @@ class DscBlockDepthwise {
 
   const DscBlockParameters& p_;
   const DscSharedMemory<Shape>& memory_;
-  /// Of the thread, in tiles of x, of run 0: its first column of each half's patch, and 4 further. Runs are exchanged
+  /// Of the thread, in tiles of x, of run 0: its first column of each half's patch, and 4 further. Runs are swizzled
   /// alike 8 columns further.
   int places_[2][2];
   int middle_place_;  ///< in tiles of d

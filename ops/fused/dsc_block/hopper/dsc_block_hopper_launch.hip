@@ -32,9 +32,8 @@ std::string why_not_one_kernel(const DscBlockArguments& block) {
   reason = too_large_for_gpu(block.x.sizes, block.y.sizes, window);
   if (!reason.empty()) return reason;
   const ConstTensorView& weight = block.pw_weight;
-  if (!suits_copy_engine(block.x) || !suits_copy_engine(block.epilogue.residual) ||
-      !suits_copy_engine(ConstTensorView(block.y)) || weight.strides[1] != 1 || weight.strides[0] % 8 != 0 ||
-      reinterpret_cast<std::uintptr_t>(weight.data) % 16 != 0) {
+  if (!suits_tma(block.x) || !suits_tma(block.epilogue.residual) || !suits_tma(ConstTensorView(block.y)) ||
+      weight.strides[1] != 1 || weight.strides[0] % 8 != 0 || reinterpret_cast<std::uintptr_t>(weight.data) % 16 != 0) {
     return "channels of x or y are not neighbours, or no multiples of 8, or not aligned to 16 bytes";
   }
   return {};

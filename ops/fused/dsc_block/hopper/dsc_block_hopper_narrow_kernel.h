@@ -185,7 +185,7 @@ class DscTiles {
     for (int i = 0; i < 2; ++i) {
       const int tap = i == 0 ? matrix / 2 : 2, column = (first_column_ + matrix % 2 * 8 + lane % 8) * kStride + tap;
       places_[i] = tile_place + column * p_.box_bytes;
-      exchanges_[i] = hopper::exchanged_run(p_.box_bytes, 0, column);
+      swizzles_[i] = hopper::swizzled_run(p_.box_bytes, 0, column);
     }
     weight_place_ = (matrix / 2 * 8 + lane % 8) * p_.weight_pitch() + matrix % 2 * 16;
     has_taps_ = g / 2 == lane % 4;
@@ -246,8 +246,8 @@ class DscTiles {
       for (int kh = 0; kh < kKernel; ++kh) {
         taps[half][kh] = *reinterpret_cast<const Aligned<std::uint32_t, 4>*>(from + kh * 4);
       }
-      pairs[half] = tile + places_[0] + ((run + half) * 16 ^ exchanges_[0]);
-      last[half] = tile + places_[1] + ((run + half) * 16 ^ exchanges_[1]);
+      pairs[half] = tile + places_[0] + ((run + half) * 16 ^ swizzles_[0]);
+      last[half] = tile + places_[1] + ((run + half) * 16 ^ swizzles_[1]);
 #pragma unroll
       for (int i = 0; i < kRows * 4; ++i) d[half][i / 4][i % 4] = 0;
     }
@@ -385,7 +385,7 @@ class DscTiles {
   float *maps_, *output_maps_;  ///< scale and shift of each channel, and of each output
   Barrier *arrived_, *done_;
   int first_column_ = 0, own_row_ = 0;  ///< of the warp, in a tile
-  int places_[2], exchanges_[2], weight_place_ = 0;
+  int places_[2], swizzles_[2], weight_place_ = 0;
   bool has_taps_ = false;
   int image_ = 0, row_ = 0, column_ = 0;  ///< of the output, the warp's first position
 };

@@ -1,0 +1,108 @@
+"""The table that ships for a GPU, made of its rows: the fastest choice of each problem, where it beats the prior's.
+
+Such a table holds for a release, as long as there is such a kernel that fits the problem (``ops/tuning/choices.h``).
+Rows are older than the kernels that they are asked about: what a build for tests, with all GPU kernels on the CPU, does
+not have any more is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import torch
+
+from .journal import Row, read_rows
+
+ROOT = Path(__file__).resolve().parents[2]
+FITTING = ROOT / "build/release/tests/fitting_choices"
+MARGIN = 0.05
+"""So much faster than the prior's choice another one must be. Each was measured once (``measurements/README.md``): of
+the same kernel in two problems that differ in alignments alone, an H200's times are mostly within 5%, and the fastest
+of many is one that chance has favoured."""
+
+MOST = 8
+"""Of a problem's choices, so many are looked at until one fits."""
+
+Asked = tuple[str, str, str]
+"""Role, problem, choice."""
+
+
+def write_table(rows_of_gpu: Path, folder: Path, fitting: Path = FITTING) -> str:
+    """Writes <folder>/<environment>.json from the rows of a GPU; returns what is in it, and what is not, in words.
+
+    Raises:
+        ValueError: the rows are damaged, or those of a role of several commits; ``fitting`` is not there or fails.
+        OSError: it cannot be written.
+    """
+    device = json.loads((rows_of_gpu / "device.json").read_text())
+    rows = list(read_rows(rows_of_gpu).values())
+    days = days_of(rows_of_gpu, rows)
+    multiprocessors = int(device["multi_processor_count"])
+    asked = [(row.role, row.problem, choice) for row in rows for choice in faster_than_prior(row)]
+    why_not = dict(zip(asked, why_not_any_more(asked, multiprocessors, fitting), strict=True))
+    best: list[tuple[str, str, str, float]] = []
+    gone = Counter()
+    for row in rows:
+        choices = faster_than_prior(row)
+        there = [choice for choice in choices if not why_not[row.role, row.problem, choice]]
+        best += [(row.role, row.problem, choice, choices[choice]) for choice in there[:1]]
+        gone["choices"] += len(choices) - len(there)
+        gone["problems"] += bool(choices) and not there
+    columns = [[row[i] for row in best] for i in range(4)]
+    file, not_written = torch.ops.fusedsc._tables_write(
+        str(folder), device["name"], multiprocessors, *columns, ", ".join(days), max(days.values())
+    )
+    if not_written:
+        raise OSError(not_written)
+    reasons = Counter(reason for reason in why_not.values() if reason)
+    return "\n".join(
+        (
+            f"{file}: {len(best)} choices of {len(rows)} problems, faster than the prior's by more than {MARGIN:.0%}",
+            f"left out: {gone['choices']} choices that there are no more, and so {gone['problems']} problems",
+            *(f"  {count} of these: {reason}" for reason, count in reasons.most_common(10)),
+        )
+    )
+
+
+def days_of(rows_of_gpu: Path, rows: Sequence[Row]) -> dict[str, str]:
+    """The commits of the rows with their days. Raises ValueError where a role's are of several."""
+    if not rows:
+        raise ValueError(f"{rows_of_gpu}: there are no rows")
+    commits: dict[str, set[str]] = {}
+    for row in rows:
+        commits.setdefault(row.role, set()).add(row.commit)
+    for role, of_role in commits.items():
+        if len(of_role) > 1:
+            several = f"{len(of_role)} commits ({', '.join(sorted(of_role))})"
+            raise ValueError(f"{rows_of_gpu}: rows of {role} of {several}; a role's are of one")
+    return {commit: day_of(commit) for commit in sorted(set().union(*commits.values()))}
+
+
+def faster_than_prior(row: Row) -> dict[str, float]:
+    """The fastest choices first."""
+    most = row.us.get(row.taken, 0.0) * (1 - MARGIN)
+    return dict(sorted(((c, us) for c, us in row.us.items() if us < most), key=lambda item: item[1])[:MOST])
+
+
+def why_not_any_more(asked: Sequence[Asked], multiprocessors: int, program: Path) -> Iterable[str]:
+    """Of each, why it does not fit; empty if it does. ``tests/generated/fitting_choices.cpp`` says it."""
+    if not program.exists():
+        raise ValueError(f"{program} is not there; cmake --build --preset release --target fitting_choices makes it")
+    lines = "".join("\t".join(one) + "\n" for one in asked)
+    done = subprocess.run([program, str(multiprocessors)], input=lines, capture_output=True, text=True, check=False)
+    answers = done.stdout.splitlines()
+    if done.returncode or len(answers) != len(asked):
+        raise ValueError(f"{program} failed: {done.stderr.strip() or f'it answered {len(answers)} of {len(asked)}'}")
+    return [answer[2:] for answer in answers]
+
+
+def day_of(commit: str) -> str:
+    command = ["git", "-C", str(ROOT), "show", "--no-patch", "--format=%cs", commit]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ValueError(f"git knows no commit {commit}, of which the rows are: {done.stderr.strip()}")
+    return done.stdout.strip()

@@ -1,0 +1,114 @@
+/// Whether a choice that was measured on a GPU once is one still: there is such a kernel, and its config fits the
+/// problem.
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "fusedsc/backward/depthwise.h"
+#include "fusedsc/backward/members.h"
+#include "fusedsc/backward/pointwise.h"
+#include "fusedsc/backward/sliding_channel.h"
+#include "fusedsc/forward/depthwise.h"
+#include "fusedsc/forward/members.h"
+#include "fusedsc/forward/pointwise.h"
+#include "fusedsc/forward/sliding_channel.h"
+#include "fusedsc/forward/sparse.h"
+#include "fusedsc/tuning/recorder.h"
+#include "host_executor/executor.h"
+#include "host_executor/problem_reading.h"
+
+namespace fusedsc {
+
+class Fitting {
+ public:
+  explicit Fitting(int multiprocessors) : before_(gpu::executor::multiprocessors()) {
+    gpu::executor::set_wave_size(32);
+    gpu::executor::set_multiprocessors(multiprocessors);
+  }
+  ~Fitting() {
+    tuning::stop_recording();
+    gpu::executor::set_multiprocessors(before_);
+  }
+  Fitting(const Fitting&) = delete;
+  Fitting& operator=(const Fitting&) = delete;
+
+  /// Empty, or in a sentence why not.
+  std::string why_not(const std::string& role, const std::string& problem, const std::string& choice) {
+    const auto [known, is_new] = problems_.try_emplace({role, problem});
+    if (is_new) known->second = met(role, problem);
+    if (!known->second.met) return "no operator meets such a problem: " + known->second.why;
+    if (!std::binary_search(known->second.choices.begin(), known->second.choices.end(), choice)) {
+      return "no kernel of " + role + " has that choice for it";
+    }
+    try {
+      known->second.met->plan(choice);
+    } catch (const Unsupported& error) {
+      return error.what();
+    }
+    return "";
+  }
+
+ private:
+  struct Met {
+    std::shared_ptr<tuning::Problem> met;
+    std::vector<std::string> choices;  ///< sorted
+    std::string why;
+  };
+
+  static Met met(const std::string& role, const std::string& problem) {
+    tuning::start_recording();
+    Met found;
+    try {
+      plan(role, problem);
+      // Kernels that are made of others plan these; such a kernel need not be what is taken.
+      for (std::size_t i = 0; i < tuning::recorded_problems().size() && !found.met; ++i) {
+        for (const auto& one : tuning::recorded_problems()) {
+          if (one->role == role && one->text == problem) found.met = one;
+        }
+        if (!found.met) tuning::recorded_problems()[i]->candidates(1'000'000);
+      }
+    } catch (const std::exception& error) {
+      found.why = error.what();
+    }
+    if (found.met) found.choices = found.met->choices();
+    std::sort(found.choices.begin(), found.choices.end());
+    return found;
+  }
+
+  static void plan(const std::string& role, const std::string& problem) {
+    const bool is_forward = role.ends_with(".forward");
+    if (role.starts_with("depthwise_conv2d.")) {
+      if (is_forward) plan_depthwise_conv2d(problem_from<DepthwiseArguments>(problem), 1);
+      else plan_depthwise_conv2d_backward(problem_from<DepthwiseBackwardArguments>(problem), 1);
+    } else if (role.starts_with("pointwise_conv2d.")) {
+      if (is_forward) plan_pointwise_conv2d(problem_from<PointwiseArguments>(problem), 1);
+      else plan_pointwise_conv2d_backward(with_both(role, problem_from<PointwiseBackwardArguments>(problem)), 1);
+    } else if (role.starts_with("sliding_channel_conv2d.")) {
+      if (is_forward) plan_sliding_channel_conv2d(problem_from<SlidingChannelArguments>(problem), 1);
+      else plan_sliding_channel_conv2d_backward(problem_from<SlidingChannelBackwardArguments>(problem), 1);
+    } else {
+      check(role == "sparse_conv2d.forward", "there is no role ", role);
+      plan_sparse_conv2d(problem_from<SparseArguments>(problem), 1);
+    }
+  }
+
+  /// One gradient alone is a problem of its own where both are wanted.
+  static PointwiseBackwardArguments with_both(const std::string& role, PointwiseBackwardArguments arguments) {
+    const auto like = [](const ConstTensorView& tensor) {
+      return TensorView(const_cast<void*>(tensor.data), tensor.dtype, tensor.sizes, tensor.strides, tensor.device);
+    };
+    if (role.ends_with(".grad_input")) arguments.grad_weight = like(arguments.weight);
+    if (role.ends_with(".grad_weight")) arguments.grad_x = like(arguments.x);
+    return arguments;
+  }
+
+  std::map<std::pair<std::string, std::string>, Met> problems_;
+  int before_;
+};
+
+}  // namespace fusedsc

@@ -1,0 +1,208 @@
+"""Tables that ship: made of rows by benchmarks.fit, and what `fusedsc info` says of them."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import fusedsc
+from fusedsc import _library
+from fusedsc.cli import main
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from benchmarks import fit
+from benchmarks.rows import journal, table
+
+ROOT = Path(__file__).resolve().parents[2]
+ROLE = "pointwise_conv2d.forward"
+FITTING = """#!/bin/sh
+echo "$1" > multiprocessors
+while IFS= read -r line; do case "$line" in *gone*) echo "0 no kernel has that choice";; *) echo 1;; esac; done
+"""
+
+
+@pytest.fixture
+def commit():
+    done = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip("this is no checkout of git's")
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch, commit):
+    """Writes rows, of problems by their number, and their table; returns this and what was said."""
+    monkeypatch.chdir(tmp_path)
+    program = tmp_path / "fitting"
+    program.write_text(FITTING)
+    program.chmod(0o755)
+
+    def written(problems, capsys, commits=(commit,), roles=(ROLE,), gpu="NVIDIA H200"):
+        rows: journal.Rows = {}
+        for number, (taken, us) in enumerate(problems):
+            text = f"x=float16[{number + 1},8,7,7] channels_last align=64 gpu"
+            of = commits[number % len(commits)]
+            journal.add(rows, journal.Row(roles[number % len(roles)], text, "fake", of, taken, us))
+        journal.write_rows(tmp_path / "rows/fake", rows)
+        facts = {"name": gpu, "multi_processor_count": 132}
+        (tmp_path / "rows/fake/device.json").write_text(json.dumps(facts))
+        status = fit.main(["fake", "--rows", "rows", "--table", "tables", "--fitting", str(program)])
+        return status, "".join(capsys.readouterr())
+
+    return written
+
+
+def test_the_fastest_that_there_still_is(write, tmp_path, capsys, commit):
+    status, said = write(
+        [
+            ("slow", {"slow": 10.0, "fast/rows=2": 5.0, "faster/rows=4 stages=2": 4.0}),
+            ("slow", {"slow": 10.0, "near": 9.6}),  # by less than 5%
+            ("slow", {"slow": 10.0, "gone/rows=3": 1.0, "gone": 2.0, "fast": 9.0}),
+            ("slow", {"slow": 10.0, "gone": 2.0}),
+            ("slow", {"fast": 3.0}),  # what the prior takes was not measured
+        ],
+        capsys,
+    )
+    assert status == 0, said
+    (file,) = (tmp_path / "tables").iterdir()
+    assert file.name == "nvidia-h200-132.json"
+    assert (tmp_path / "multiprocessors").read_text() == "132\n"
+    written = json.loads(file.read_text())
+    assert (written["commit"], written["date"]) == (commit, table.day_of(commit))
+    found = {one["problem"][10]: (one["kernel"], one["config"], one["microseconds"]) for one in written["entries"]}
+    assert found == {"1": ("faster", "rows=4 stages=2", 4.0), "3": ("fast", "", 9.0)}
+    assert {(one["role"], one["environment"]) for one in written["entries"]} == {(ROLE, "nvidia-h200-132")}
+    assert "2 choices of 5 problems, faster than the prior's by more than 5%" in said
+    assert "left out: 3 choices that there are no more, and so 1 problems" in said
+    assert "  3 of these: no kernel has that choice" in said
+
+
+@pytest.mark.parametrize(
+    ("commits", "sentence"),
+    [
+        (("abc", "def"), f"rows of {ROLE} of 2 commits (abc, def); a role's are of one"),
+        (("0123456789",), "git knows no commit 0123456789"),
+    ],
+)
+def test_rows_of_what(write, tmp_path, capsys, commits, sentence):
+    status, said = write([("slow", {"slow": 10.0, "fast": 5.0})] * 2, capsys, commits=commits)
+    assert (status, sentence in said) == (1, True), said
+    assert not (tmp_path / "tables").exists()
+
+
+def test_roles_that_were_measured_at_different_commits(write, tmp_path, capsys, commit):
+    whole = subprocess.check_output(["git", "-C", str(ROOT), "rev-parse", "HEAD"], text=True).strip()
+    roles = ROLE, "sparse_conv2d.forward"
+    status, said = write([("slow", {"slow": 10.0, "fast": 5.0})] * 2, capsys, commits=(commit, whole), roles=roles)
+    assert status == 0, said
+    written = json.loads((tmp_path / "tables/nvidia-h200-132.json").read_text())
+    assert (written["commit"], written["date"]) == (f"{commit}, {whole}", table.day_of(commit))
+    assert sorted(one["role"] for one in written["entries"]) == sorted(roles)
+
+
+def test_no_rows(write, capsys):
+    status, said = write([], capsys)
+    assert (status, "there are no rows" in said) == (1, True), said
+
+
+def test_without_the_program_that_knows(tmp_path, write, capsys):
+    (tmp_path / "fitting").write_text("#!/bin/sh\nexit 3\n")
+    status, said = write([("slow", {"slow": 10.0, "fast": 5.0})], capsys)
+    assert (status, "fitting failed: it answered 0 of 1" in said) == (1, True), said
+    (tmp_path / "fitting").unlink()
+    status, said = write([("slow", {"slow": 10.0, "fast": 5.0})], capsys)
+    assert (status, "--target fitting_choices makes it" in said) == (1, True), said
+
+
+def shipped() -> list[Path]:
+    return sorted((ROOT / "ops/tuning/tables").glob("*.json"))
+
+
+def test_what_ships_is_installed(capsys):
+    folder = _library.path().parent / _library.TABLES
+    assert shipped()
+    for file in [*shipped(), *(ROOT / "ops/tuning/tables/rankers").iterdir()]:
+        relative = file.relative_to(ROOT / "ops/tuning/tables")
+        assert (folder / relative).read_bytes() == file.read_bytes(), f"{relative}: build the package again"
+    assert main(["info"]) == 0
+    said = capsys.readouterr().out
+    for file in shipped():
+        contents = json.loads(file.read_text())
+        what = f"{file.stem}: {len(contents['entries'])} choices (of commit {contents['commit']}, {contents['date']})"
+        assert f" {what}; counts for " in said
+    for file in (ROOT / "ops/tuning/tables/rankers").iterdir():
+        head = json.loads(file.read_text().partition("\n")[0])
+        choosing = sum(role["margin"] < 1 for role in head["roles"])
+        assert choosing > 0
+        what = f"{len(head['roles'])} roles, {choosing} of which it chooses for without a measurement"
+        assert f"{file.stem}...: {what} (of " in said
+
+
+def test_info_says_what_counts_here(tmp_path, monkeypatch, capsys):
+    device, file, ranker = torch.ops.fusedsc._tables_for(False)
+    assert (file, ranker) == ("", "")
+    entry = {"format": 1, "environment": device, "role": "depthwise_conv2d.forward", "problem": "x", "sources": "",
+             "version": "", "kernel": "cpu", "config": "", "microseconds": 1}  # fmt: skip
+    contents = {"format": 1, "commit": "abc", "date": "2026-01-02", "entries": [entry]}
+    (tmp_path / f"{device}.json").write_text(json.dumps(contents))
+    (tmp_path / "another-one.json").write_text(json.dumps({"format": 1, "entries": []}))
+    (tmp_path / "damaged.json").write_text("{")
+    monkeypatch.setattr(_library, "TABLES", tmp_path)  # an absolute path stays as it is
+    torch.ops.fusedsc._use_tables_of(str(tmp_path))
+    try:
+        assert main(["info"]) == 0
+    finally:
+        monkeypatch.undo()
+        torch.ops.fusedsc._use_tables_of(str(_library.path().parent / _library.TABLES))
+    said = capsys.readouterr().out
+    assert f"{device}: 1 choices (of commit abc, 2026-01-02); counts for cpu\n" in said
+    assert "no device: 0 choices; counts for no device of this machine\n" in said
+    assert "damaged.json cannot be read (" in said
+
+
+def test_info_says_why_a_table_does_not_count(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("FUSEDSC_TABLE", str(tmp_path / "none.json"))
+    fusedsc.tuning.reload_choices()
+    try:
+        assert main(["info"]) == 0
+    finally:
+        monkeypatch.undo()
+        fusedsc.tuning.reload_choices()
+    assert "FUSEDSC_TABLE: " in capsys.readouterr().out
+
+
+PLAIN = re.compile(
+    r"x=(?P<dtype>float16|float32)\[(?P<x>[\d,]+)\] (?P<layout>channels_last|contiguous) align=64 gpu, "
+    r"weight=\w+\[(?P<weight>[\d,]+)\] contiguous align=64 gpu, window\{kernel=\[\d+,\d+\], "
+    r"stride=\[(?P<stride>\d),\d\], dilation=\[1,1\](, padding\{left=(?P<padding>\d)[^{}]*\})?\}, "
+    r"y=\w+\[[\d,]+\] (?P=layout) align=64 gpu"
+)
+
+
+@pytest.mark.gpu_only
+def test_the_table_of_this_gpu_is_taken(monkeypatch):
+    """Of plain depthwise convolutions, as PyTorch programs call them."""
+    monkeypatch.delenv("FUSEDSC_TABLE", raising=False)
+    fusedsc.tuning.reload_choices()
+    _, file, _ = torch.ops.fusedsc._tables_for(True)
+    if not file:
+        pytest.skip("no table for this GPU comes with fusedsc")
+    entries = [e for e in json.loads(Path(file).read_text())["entries"] if e["role"] == "depthwise_conv2d.forward"]
+    problems = [(match, entry) for entry in entries if (match := PLAIN.fullmatch(entry["problem"]))]
+    assert problems
+    for match, entry in problems:
+        dtype, layout = getattr(torch, match["dtype"]), match["layout"]
+        sizes = [tuple(map(int, match[name].split(","))) for name in ("x", "weight")]
+        x, weight = (torch.ones(size, dtype=dtype) for size in sizes)
+        if layout == "channels_last":
+            x = x.to(memory_format=torch.channels_last)
+        explained = fusedsc.explain(
+            "depthwise_conv2d", x, weight, None, int(match["stride"]), int(match["padding"] or 0)
+        )
+        (taken,) = [line for line in explained.candidates if line.taken and line.direction == "forward"]
+        assert (taken.implementation, taken.config) == (entry["kernel"], entry["config"]), entry["problem"]
+        assert taken.why.startswith("table, ")
