@@ -54,8 +54,8 @@ def test_help_lists_all_commands(capsys):
         (("explain", "pointwise_conv2d", "x=9999999x9999999x9999999x9", "weight=8x8x1x1"), "overflow"),
     ],
 )
-def test_what_pytorch_refuses_is_a_sentence(monkeypatch, capsys, arguments, reason):
-    monkeypatch.delenv("FUSEDSC_TUNE")  # it fails before anything is measured
+def test_what_pytorch_refuses_is_a_sentence(store, capsys, arguments, reason):
+    """With a store that may be written to: it fails before anything is measured."""
     assert main(arguments) == 1
     said = capsys.readouterr().err
     assert said.startswith(f"fusedsc {arguments[0]}: ")
