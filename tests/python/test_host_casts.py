@@ -148,8 +148,8 @@ def test_hooks_see_gradients_in_their_dtypes():
 def test_saved_tensors_may_be_elsewhere():
     stages, x = chain_and_x()
     _, expected = gradients_of(under_autocast, x, stages)
-    packed = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t) or t.cpu(), lambda t: t.to(device())):
+    packed, home = [], device()  # the thread that runs backward has a default device of its own
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t) or t.cpu(), lambda t: t.to(home)):
         _, gradients = gradients_of(under_autocast, x, stages)
     assert len(packed) >= 8
     for gradient, wanted in zip(gradients, expected, strict=True):

@@ -166,7 +166,11 @@ def test_of_a_packed_weight_only_the_sizes_are_read(function):
     x, weight, bias = tensors()
     packed = fusedsc.sparse.pack_weight(weight.to(memory_format=torch.channels_last))
     anything = torch.full_like(weight, float("nan")).to(memory_format=torch.channels_last)
-    assert torch.equal(function(x, anything, bias, packed=packed), function(x, weight, bias))
+    # On a GPU another config may be the fastest for a weight that is packed.
+    terms = 4 * torch.finfo(x.dtype).eps * weight[0].numel() ** 0.5 if device().type == "cuda" else 0
+    expected = function(x, weight, bias)
+    actual = function(x, anything, bias, packed=packed)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=terms * expected.abs().max().item())
 
 
 @pytest.mark.cpu_only("threads are the CPU's")

@@ -1,4 +1,5 @@
-"""Compressed maps between ecr_conv2d and pecr_conv2d: to the bit what dense maps between them give."""
+"""Compressed maps between ecr_conv2d and pecr_conv2d: what dense maps between them give. To the bit on a CPU; on a GPU
+another config may be the fastest for the other form, and sums in another order."""
 
 import io
 
@@ -36,10 +37,22 @@ def second(y, outputs=40, kernel=1, groups=1):
     return randn((outputs, y.shape[1] // groups, kernel, kernel), generator, y.dtype)
 
 
+def assert_same(actual, expected):
+    if device().type == "cpu":
+        torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
+        return
+    step = torch.finfo(expected.dtype).eps
+    # Sums are of hundreds of products in at least single precision, of which 16 bits round the result alone.
+    steps = 2 if expected.element_size() == 2 else 64
+    most = expected.nan_to_num(0, 0, 0).abs().max().item()
+    torch.testing.assert_close(actual, expected, rtol=steps * step, atol=steps * step * most, equal_nan=True)
+
+
 def assert_map_of(actual, dense):
     """That it has the values of the dense map, in the format's order: written by PyTorch's operators from the
     definition."""
-    expected = compress(dense, actual.channels_last)
+    assert_same(actual.dense(), dense)
+    expected = compress(actual.dense(), actual.channels_last)
     assert actual.shape == dense.shape
     assert actual.dtype == dense.dtype
     for name in ("values", "channels", "counts"):
@@ -57,13 +70,12 @@ def test_from_and_to_compressed_maps(geometry, layout, dtype):
     between = convolve(x, weight, bias, **geometry, compressed_output=True)
     assert_map_of(between, y)
     back = between.dense()
-    assert torch.equal(back, y)
     assert back.is_contiguous(memory_format=torch.channels_last if between.channels_last else torch.contiguous_format)
     for kernel, again in ((1, {}), (3, {"padding": 1}), (2, {"padding": 1, "pool_size": 2, "pool_stride": 1})):
         next_weight = second(y, kernel=kernel)
-        expected = convolve(y, next_weight, **again)
+        expected = convolve(back, next_weight, **again)
         actual = convolve(between, next_weight, **again)
-        assert torch.equal(actual, expected)
+        assert_same(actual, expected)
         if y.is_contiguous() != y.is_contiguous(memory_format=torch.channels_last):
             assert actual.stride() == expected.stride()
         assert_map_of(convolve(between, next_weight, **again, compressed_output=True), expected)
@@ -79,8 +91,8 @@ def test_groups(groups):
     for kernel in (1, 3):
         next_weight = second(y, 8 * groups, kernel, groups)
         packed = fusedsc.sparse.pack_weight(next_weight, groups)
-        expected = functional.ecr_conv2d(y, next_weight, groups=groups)
-        assert torch.equal(functional.ecr_conv2d(between, next_weight, groups=groups, packed=packed), expected)
+        expected = functional.ecr_conv2d(between.dense(), next_weight, groups=groups)
+        assert_same(functional.ecr_conv2d(between, next_weight, groups=groups, packed=packed), expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -104,10 +116,8 @@ def test_what_is_not_finite_is_handed_on():
     assert y.isnan().any()
     assert y.isinf().any()
     assert_map_of(between, y)
-    torch.testing.assert_close(between.dense(), y, rtol=0, atol=0, equal_nan=True)
     next_weight = second(y, kernel=3)
-    expected = functional.ecr_conv2d(y, next_weight)
-    torch.testing.assert_close(functional.ecr_conv2d(between, next_weight), expected, rtol=0, atol=0, equal_nan=True)
+    assert_same(functional.ecr_conv2d(between, next_weight), functional.ecr_conv2d(between.dense(), next_weight))
 
 
 def test_negative_zeros_are_left_out():
@@ -140,7 +150,7 @@ def test_views_of_maps():
     part = CompressedMap(*parts, whole.num_channels)
     dense, next_weight = whole.dense()[1:, :, 1:4, ::2], second(whole)
     assert torch.equal(part.dense(), dense)
-    assert torch.equal(functional.ecr_conv2d(part, next_weight), functional.ecr_conv2d(dense, next_weight))
+    assert_same(functional.ecr_conv2d(part, next_weight), functional.ecr_conv2d(dense, next_weight))
 
 
 @pytest.mark.parametrize("wrong", ["x", "weight"])
