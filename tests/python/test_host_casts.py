@@ -85,8 +85,18 @@ def test_a_weight_in_another_order_of_memory():
     assert gradients[1].stride() == turned.stride()
 
 
+def is_of_chain(event):
+    """Whether the operators or gradients of a chain make it: a profiler on a GPU makes tensors itself."""
+    while event is not None:
+        if event.name.startswith("fusedsc::") or "ConvChainBackward" in event.name:
+            return True
+        event = event.cpu_parent
+    return False
+
+
 def test_no_cast_is_a_node_or_an_operator():
     stages, x = chain_and_x()
+    x = x.detach().to(memory_format=torch.channels_last).requires_grad_()  # GPUs would change another layout
     gradient = torch.ones_like(x)
     under_autocast(x, stages).backward(gradient)
     owned = with_own_buffers(stages)
@@ -94,7 +104,7 @@ def test_no_cast_is_a_node_or_an_operator():
         with torch.autocast(device().type, DTYPE):
             y = conv_chain(x, owned, training=True, residual=True)
         y.backward(gradient)
-    counts = Counter(event.name for event in events.events())
+    counts = Counter(event.name for event in events.events() if is_of_chain(event))
     assert counts["fusedsc::_conv_chain_backward"] == counts["fusedsc::_conv_chain_forward"] == 1
     made = ("fusedsc::_cast", "aten::to", "aten::_to_copy", "aten::empty", "aten::empty_like", "aten::empty_strided")
     assert {name: counts[name] for name in made if counts[name]} == {}
