@@ -30,7 +30,7 @@ reduce_kernel(BatchNormReduceParameters parameters) {
 }
 
 template <class T, int kChannels, int kColumns>
-FUSEDSC_KERNEL(kItemThreads, 6)
+FUSEDSC_KERNEL(kItemThreads, kChannels == 8 ? 5 : 6)
 gradient_kernel(BatchNormReduceParameters parameters) {
   batch_norm_reduce<T, kChannels, kColumns, true>(parameters);
 }

@@ -25,7 +25,7 @@ class DepthwiseFusedGradients {
   static constexpr int kTileColumns = kColumns * kGroups;
   static constexpr bool kHasOutput = kFusion != GradientsFusion::none && kFusion != GradientsFusion::input_alone,
                         kHasInput = kFusion != GradientsFusion::input_alone,
-                        kHasPrologue = kFusion == GradientsFusion::clamp || kFusion == GradientsFusion::smooth;
+                        kHasPrologue = kFusion >= GradientsFusion::clamp, kIsSmooth = kFusion > GradientsFusion::clamp;
   static constexpr int kRows = kHasInput ? kKernel * kKernel + (kHasPrologue ? 2 : 0) : 0;  ///< of partial sums
 
   // Of the output, rows (and columns) that reach the input rows of the same place: some before it, and some behind.
@@ -37,9 +37,10 @@ class DepthwiseFusedGradients {
  private:
   using Weights = GradientsWeights<T, kKernel, kWide, kLanes>;
   static constexpr int kTogether = Weights::kInMemory ? kColumns : 1;  ///< elements for which a weight is read once
-  static constexpr bool kReadsTwice = kTogether > 1 && kFusion == GradientsFusion::smooth;  ///< x, to have registers
-  /// Rows of the code's loop, over which registers rotate; or, as long as that would be with a large window, rows move.
-  static constexpr int kTransposes = kKernel > 3 ? 1 : kLive;
+  static constexpr bool kReadsTwice = kTogether > 1 && kIsSmooth;      ///< x, to have registers
+  /// Rows of the code's loop, over which registers rotate; or, as long as that would be with a large window or a smooth
+  /// activation at stride 2, rows move: instructions that no cache holds cost more.
+  static constexpr int kTransposes = kKernel > 3 || (kIsSmooth && kStride > 1) ? 1 : kLive;
   static constexpr int kPitch = kLanes * 4;  ///< bytes from column to column of a tile
   static constexpr int kGradBytes = kGradTileColumns * kPitch, kGradPlace = (kGradBytes + 127) / 128 * 128;
   static constexpr int kInputRowBytes = kTileColumns * kStride * kPitch, kInputBytes = kInputRowBytes * kStride;
@@ -275,7 +276,7 @@ class DepthwiseFusedGradients {
       for (int v = 0; v < kWide; ++v) {
         a[e][v] = kFusion == GradientsFusion::clamp ? clamped(z[e][v], p_.low, p_.high) : z[e][v];
       }
-      if constexpr (kFusion == GradientsFusion::smooth) activate(p_.activation, a[e]);
+      if constexpr (kIsSmooth) activate(activation(), a[e]);
 #pragma unroll
       for (int v = 0; v < kWide; ++v) {
         if constexpr (!kWhole && kHasPrologue) a[e][v] = inside[e] ? a[e][v] : 0;
@@ -286,7 +287,7 @@ class DepthwiseFusedGradients {
 #pragma unroll
     for (int e = 0; e < kTogether; ++e) {
       if constexpr (kReadsTwice) read_input(tile, first + e * kStride, raw[e], z[e]);
-      if constexpr (kFusion == GradientsFusion::smooth) activate_backward(p_.activation, z[e], sum[e]);
+      if constexpr (kIsSmooth) activate_backward(activation(), z[e], sum[e]);
 #pragma unroll
       for (int v = 0; v < kWide; ++v) {
         float& result = sum[e][v];
@@ -299,6 +300,15 @@ class DepthwiseFusedGradients {
       }
       store<kWide>(sum[e], reinterpret_cast<T*>(out + (first + e * kStride) * kPitch));
     }
+  }
+
+  /// The compiler knows which: to ask at each element takes several times as long as the activation itself. But for
+  /// GELU with large windows, of which it would have more elements under way than there are registers.
+  FUSEDSC_DEVICE Activation activation() const {
+    return kFusion == GradientsFusion::silu        ? Activation::silu
+           : kFusion == GradientsFusion::hardswish ? Activation::hardswish
+           : kKernel > 3                           ? p_.activation
+                                                   : Activation::gelu;
   }
 
   /// Column c of x as it is, and normalised.

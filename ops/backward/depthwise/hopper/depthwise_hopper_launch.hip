@@ -63,7 +63,9 @@ template <class T, int kKernel, int kStride>
 void append_fused(std::vector<FusedGradientsInstance>& to, DataType dtype) {
   append_tiles<T, kKernel, kStride, GradientsFusion::gradient>(to, dtype);
   append_tiles<T, kKernel, kStride, GradientsFusion::clamp>(to, dtype);
-  append_tiles<T, kKernel, kStride, GradientsFusion::smooth>(to, dtype);
+  append_tiles<T, kKernel, kStride, GradientsFusion::silu>(to, dtype);
+  append_tiles<T, kKernel, kStride, GradientsFusion::hardswish>(to, dtype);
+  append_tiles<T, kKernel, kStride, GradientsFusion::gelu>(to, dtype);
 }
 
 template <class T>
@@ -93,7 +95,12 @@ const std::vector<FusedGradientsInstance>& instances() {
 GradientsFusion fusion_of(const DepthwiseBackwardArguments& a) {
   if (!a.grad_weight) return GradientsFusion::input_alone;
   if (!a.prologue) return a.gradient_prologue ? GradientsFusion::gradient : GradientsFusion::none;
-  return only_clamps(a.prologue.activation) ? GradientsFusion::clamp : GradientsFusion::smooth;
+  switch (a.prologue.activation) {
+    case Activation::silu: return GradientsFusion::silu;
+    case Activation::hardswish: return GradientsFusion::hardswish;
+    case Activation::gelu: return GradientsFusion::gelu;
+    default: return GradientsFusion::clamp;
+  }
 }
 
 /// Where the images of x end exactly where the tiles do.

@@ -28,7 +28,9 @@ enum class GradientsFusion {
   none,
   gradient,  ///< a gradient prologue
   clamp,     ///< and a prologue whose activation only clamps
-  smooth     ///< or any other
+  silu,      ///< or is this one
+  hardswish,
+  gelu
 };
 
 /// What a thread must know of its channels; of those beyond the last one zeros, which make zeros.

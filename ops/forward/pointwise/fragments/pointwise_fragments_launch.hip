@@ -53,11 +53,11 @@ Instance instance(DataType dtype) {
 const Instance kInstances[] = {
 // tiles of 8 positions, columns, parts; blocks that shall fit a multiprocessor, without fusion and with it
 #define FUSEDSC_FRAGMENTS(T, dtype)                                                          \
-  instance<T, 2, 32, 1, 8, 6, false>(dtype), instance<T, 4, 32, 1, 6, 4, true>(dtype),       \
+  instance<T, 2, 32, 1, 8, 6, false>(dtype), instance<T, 4, 32, 1, 5, 4, true>(dtype),       \
       instance<T, 2, 64, 1, 6, 4, true>(dtype), instance<T, 4, 64, 1, 4, 3, false>(dtype),   \
-      instance<T, 2, 96, 1, 5, 3, false>(dtype), instance<T, 4, 96, 1, 2, 2, false>(dtype),  \
-      instance<T, 2, 128, 1, 4, 2, false>(dtype), instance<T, 2, 32, 2, 8, 5, false>(dtype), \
-      instance<T, 2, 32, 4, 8, 5, true>(dtype), instance<T, 2, 64, 4, 5, 4, false>(dtype)
+      instance<T, 2, 96, 1, 4, 3, false>(dtype), instance<T, 4, 96, 1, 2, 2, false>(dtype),  \
+      instance<T, 2, 128, 1, 3, 2, false>(dtype), instance<T, 2, 32, 2, 8, 5, false>(dtype), \
+      instance<T, 2, 32, 4, 7, 5, true>(dtype), instance<T, 2, 64, 4, 5, 4, false>(dtype)
     FUSEDSC_FRAGMENTS(Float16, DataType::float16),
     FUSEDSC_FRAGMENTS(BFloat16, DataType::bfloat16),
 };

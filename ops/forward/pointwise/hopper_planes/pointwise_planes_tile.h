@@ -63,8 +63,11 @@ class PlanesBox {
   /// Which position of the tile the thread's row of sums is, and the row 8 further. Rows of floats are spread such that
   /// reading them meets each bank once.
   FUSEDSC_DEVICE int position(int i) const {
-    if constexpr (kSize == 2) return warp_ * 16 + i * 8 + lane_ / 4;
-    else return warp_ / 2 * kColumns + column_of_float(i);
+    if constexpr (kSize == 2) {
+      auto thread = static_cast<std::uint32_t>(thread_index());
+      hide_origin(thread);  // worked out where it is asked for, for a register less in the loop
+      return static_cast<int>(thread % kGroupThreads / 32 * 16 + i * 8 + thread % 32 / 4);
+    } else return warp_ / 2 * kColumns + column_of_float(i);
   }
 
   // By one thread.

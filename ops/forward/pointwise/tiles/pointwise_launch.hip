@@ -92,7 +92,7 @@ const Instance kInstances[] = {
     instance<float, false, 32, 64, 32, 2, 4>(DataType::float32),
     instance<float, false, 32, 32, 32, 4, 4>(DataType::float32),
 #ifdef FUSEDSC_TF32
-    tf32_instance<true, 128, 64, 32>(),
+    tf32_instance<true, 128, 64, 32, 1, 2>(),
     tf32_instance<true, 64, 64, 32>(),
     tf32_instance<true, 128, 32, 32>(),
     tf32_instance<true, 32, 32, 32, 4>(),

@@ -14,51 +14,83 @@ struct SparseFinish {
     wait_for_previous_kernel();
     let_next_kernel_start();
     const bool compresses = p.y_counts != nullptr;
-    const int items = compresses ? p.y_runs : p.outputs;
     const std::int64_t item = std::int64_t{block_index()} * kSparseElementThreads + thread_index();
-    const bool is_given = item < std::int64_t{p.images} * p.y_rows * p.y_columns * items;
-    const auto first = static_cast<int>(item % items);
-    const std::int64_t place = item / items;
-    const auto w = static_cast<int>(place % p.y_columns);
-    const auto h = static_cast<int>(place / p.y_columns % p.y_rows);
-    const std::int64_t image = place / p.y_columns / p.y_rows;
+    const bool is_given = item < p.items;
+    const Place place(p, item);
     if (!compresses) {
-      if (is_given)
-        from_accumulator(result(p, image, first, h, w), elements_of<T>(p.y)[p.y.offset(image, first, h, w)]);
+      if (!is_given) return;
+      A value[1];
+      compute(p, place, place.item, value);
+      from_accumulator(value[0], elements_of<T>(p.y)[p.y.offset(place.image, place.item, place.h, place.w)]);
       return;
     }
     A values[kSparseRun] = {};
     CompressedList to;
     if (is_given) {
-      const int output = first * kSparseRun;
-#pragma unroll
-      for (int i = 0; i < kSparseRun; ++i) {
-        if (output + i < p.outputs) values[i] = result(p, image, output + i, h, w);
-      }
-      to = compressed_list<T>(p, image, output, h, w);
+      const int output = place.item * kSparseRun;
+      compute(p, place, output, values);
+      to = compressed_list<T>(p, place.image, output, place.h, place.w);
     }
     write_compressed_run<T>(values, is_given, to, static_cast<int*>(shared_memory()));
   }
 
-  FUSEDSC_DEVICE static A result(const SparseFinishParameters& p, std::int64_t image, int output, int h, int w) {
-    const std::int64_t slots = std::int64_t{p.slot_rows} * p.slot_columns, split = p.images * slots * p.outputs;
-    const A* partials = static_cast<const A*>(p.partials) + image * slots * p.outputs + output;
-    const A bias = p.bias != nullptr ? to_accumulator(static_cast<const T*>(p.bias)[output]) : A(0);
-    A most = 0;
-    for (int i = 0; i < p.pool_rows; ++i) {
-      for (int j = 0; j < p.pool_columns; ++j) {
-        const std::int64_t slot =
-            std::int64_t{h * p.pool_row_stride + i} * p.slot_columns + w * p.pool_column_stride + j;
-        const A* from = partials + slot * p.outputs;
-        A sum = 0;
-#pragma unroll 4
-        for (int s = 0; s < p.splits; ++s) sum += from[s * split];
-        A value[1] = {sum + bias};
-        activate(p.activation, value);
-        most = i + j == 0 ? value[0] : greater_or_nan(most, value[0]);
+ private:
+  struct Place {
+    int item, w, h;  ///< item: an output, or a run of them
+    std::int64_t image;
+
+    FUSEDSC_DEVICE Place(const SparseFinishParameters& p, std::int64_t number) {
+      if (p.items <= kMostDivided) {  // without a division, which takes longer than all else
+        const auto all = static_cast<std::uint32_t>(number);
+        std::uint32_t columns = all, rows = p.by_items.divide(columns);
+        item = static_cast<int>(columns);
+        columns = rows, rows = p.by_columns.divide(columns);
+        w = static_cast<int>(columns);
+        columns = rows;
+        image = p.by_rows.divide(columns);
+        h = static_cast<int>(columns);
+      } else {
+        const int items = p.y_counts != nullptr ? p.y_runs : p.outputs;
+        item = static_cast<int>(number % items);
+        w = static_cast<int>(number / items % p.y_columns);
+        h = static_cast<int>(number / items / p.y_columns % p.y_rows);
+        image = number / items / p.y_columns / p.y_rows;
       }
     }
-    return most;
+  };
+
+  /// The outputs from `output` on that there are: their activation is one branch for the lot.
+  template <int kCount>
+  FUSEDSC_DEVICE static void compute(const SparseFinishParameters& p, const Place& place, int output,
+                                     A (&most)[kCount]) {
+    const std::int64_t slots = std::int64_t{p.slot_rows} * p.slot_columns, split = p.images * slots * p.outputs;
+    const A* partials = static_cast<const A*>(p.partials) + place.image * slots * p.outputs + output;
+    A bias[kCount] = {};
+#pragma unroll
+    for (int c = 0; c < kCount; ++c) {
+      if (p.bias != nullptr && output + c < p.outputs)
+        bias[c] = to_accumulator(static_cast<const T*>(p.bias)[output + c]);
+    }
+#pragma unroll 1
+    for (int window = 0; window < p.pool_rows * p.pool_columns; ++window) {
+      const int i = window / p.pool_columns, j = window - i * p.pool_columns;
+      const std::int64_t slot =
+          std::int64_t{place.h * p.pool_row_stride + i} * p.slot_columns + place.w * p.pool_column_stride + j;
+      const A* from = partials + slot * p.outputs;
+      A sum[kCount] = {};
+#pragma unroll 4
+      for (int s = 0; s < p.splits; ++s) {
+#pragma unroll
+        for (int c = 0; c < kCount; ++c) sum[c] += output + c < p.outputs ? from[s * split + c] : A(0);
+      }
+#pragma unroll
+      for (int c = 0; c < kCount; ++c) sum[c] += bias[c];
+      activate(p.activation, sum);
+#pragma unroll
+      for (int c = 0; c < kCount; ++c) {
+        if (output + c < p.outputs) most[c] = window == 0 ? sum[c] : greater_or_nan(most[c], sum[c]);
+      }
+    }
   }
 };
 

@@ -134,11 +134,8 @@ Plan<SparseArguments> plan_lists(const SparseArguments& a, const tuning::Config&
         f.y_counts = p.y_counts;
         f.bias = like.bias.data;
         f.partials = taken.partials;
-        const std::int64_t outputs = p.compresses_y ? f.y_runs : f.outputs;
-        launch_following(kName, of.finish,
-                         divide_up(std::int64_t{f.images} * f.y_rows * f.y_columns * outputs, kSparseElementThreads),
-                         kSparseElementThreads, execution.stream, f,
-                         p.compresses_y ? kSparseElementThreads * sizeof(int) : 0);
+        launch_following(kName, of.finish, divide_up(f.items, kSparseElementThreads), kSparseElementThreads,
+                         execution.stream, f, p.compresses_y ? kSparseElementThreads * sizeof(int) : 0);
       }};
 }
 

@@ -7,9 +7,10 @@
 
 namespace fusedsc::gpu {
 
-inline constexpr int kSparseThreads = 512;         ///< of a block, at most
-inline constexpr int kSparseRun = 8;               ///< channels that a thread compresses at a time
-inline constexpr int kSparseList = 32;             ///< channels of a compressed map's lists: kMapList
+inline constexpr int kSparseThreads = 512;  ///< of a block, at most
+inline constexpr int kSparseRun = 8;        ///< channels that a thread compresses at a time
+inline constexpr int kSparseList = 32;      ///< channels of a compressed map's lists: kMapList
+inline constexpr std::int64_t kMostDivided = (std::int64_t{1} << 31) - 256;  ///< which a Divisor divides, with a block
 inline constexpr int kSparseElementThreads = 128;  ///< of a block, where each thread has an element
 inline constexpr int kSparseRow = 64;              ///< outputs of a packed weight's row: kPackedOutputs
 
@@ -69,6 +70,8 @@ struct SparseFinishParameters {
   DeviceTensor y;
   std::uint8_t *y_channels = nullptr, *y_counts = nullptr;  ///< where y becomes a compressed map
   int y_runs = 0;                                           ///< likewise, of a position
+  std::int64_t items = 0;                                   ///< that a thread each has: y's elements, or runs
+  Divisor by_items, by_columns, by_rows;                    ///< of a position, and of y; of no more than kMostDivided
   const void* bias = nullptr;
   const void* partials = nullptr;
   int images = 0, outputs = 0, splits = 1;  ///< outputs of all groups

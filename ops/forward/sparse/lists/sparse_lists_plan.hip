@@ -200,6 +200,11 @@ SparseListsPlan plan_sparse_lists(const SparseArguments& a, const SparseTiling& 
   f.y_rows = p.rows.y_size;
   f.y_columns = p.columns.y_size;
   f.y_runs = p.compresses_y ? static_cast<int>(compressed_channels(f.outputs)) / kSparseRun : 0;
+  const int items = p.compresses_y ? f.y_runs : f.outputs;
+  f.items = std::int64_t{f.images} * f.y_rows * f.y_columns * items;
+  f.by_items = divisor(items);
+  f.by_columns = divisor(f.y_columns);
+  f.by_rows = divisor(f.y_rows);
   f.pool_rows = static_cast<int>(a.pooling.size[0]);
   f.pool_columns = static_cast<int>(a.pooling.size[1]);
   f.pool_row_stride = static_cast<int>(a.pooling.stride[0]);
