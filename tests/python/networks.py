@@ -13,12 +13,17 @@ TORCHVISION = [
     "mnasnet1_0",
     "efficientnet_b0",
     "efficientnet_b1",
+    "efficientnet_b7",
     "efficientnet_v2_s",
     "shufflenet_v2_x0_5",
     "shufflenet_v2_x1_0",
     "convnext_tiny",
     "regnet_y_400mf",
+    "quantized_mobilenet_v2",
 ]
+# Of torchvision, too: with parts that are made in a network of their own.
+SEGMENTATION = ["deeplabv3_mobilenet_v3_large", "lraspp_mobilenet_v3_large"]
+DETECTION = ["ssdlite320_mobilenet_v3_large", "fasterrcnn_mobilenet_v3_large_320_fpn", "retinanet_resnet50_fpn"]
 TIMM = [
     "mobilenetv1_100",
     "mobilenetv2_100",
@@ -60,7 +65,10 @@ TIMM = [
     "hgnetv2_b0",
     "tiny_vit_5m_224",
 ]
-NAMES = [f"torchvision:{name}" for name in TORCHVISION] + [f"timm:{name}" for name in TIMM]
+NAMES = [
+    *(f"torchvision:{name}" for name in TORCHVISION + SEGMENTATION + DETECTION),
+    *(f"timm:{name}" for name in TIMM),
+]
 
 FIXED_SIZE = ("vit", "hybrid", "edgenext")
 """Parts of names of networks that take images of their own size only."""
@@ -72,7 +80,8 @@ def make_network(name: str) -> nn.Module:
     if library == "torchvision":
         import torchvision
 
-        network = torchvision.models.get_model(name, num_classes=10)
+        parts = {"weights_backbone": None} if name in SEGMENTATION + DETECTION else {}
+        network = torchvision.models.get_model(name, num_classes=10, **parts)
     else:
         import timm
 
@@ -94,7 +103,7 @@ def step(network: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, dict, dict]
     torch.manual_seed(1)
     network.zero_grad()
     y = network(x)
-    y = y[0] if isinstance(y, tuple | list) else y
+    y = y["out"] if isinstance(y, dict) else y[0] if isinstance(y, tuple | list) else y
     y.square().sum().backward()
     gradients = {name: p.grad for name, p in network.named_parameters() if p.grad is not None}
     return y.detach(), gradients, {name: buffer.clone() for name, buffer in network.named_buffers()}

@@ -13,6 +13,7 @@ from collections import Counter
 
 import torch
 
+from ..sparse import decisions
 from ._usage import UsageError
 
 HELP = "list, export, merge or clear measured choices of kernels"
@@ -79,4 +80,6 @@ def _export(files: list[str]) -> tuple[str, str]:
 def _clear(_: list[str]) -> tuple[str, str]:
     place = torch.ops.fusedsc._cache_path()
     count, why_not = torch.ops.fusedsc._cache_clear()
-    return f"{count} choices removed from {place}", why_not
+    layers, why_not_layers = decisions.clear()
+    said = f"{count} choices removed from {place}"
+    return said + (f", {layers} measured layers from {decisions.folder()}" if layers else ""), why_not or why_not_layers

@@ -1,7 +1,8 @@
-"""Multiply-adds of a model's convolutions, found by running it on tensors without memory."""
+"""Multiply-adds of a model's convolutions, found by running it without computing them."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 
@@ -49,7 +50,7 @@ class _Counting(TorchFunctionMode):
             reach = pair(dilation)[i] * (weight.shape[2 + i] - 1)
             around = {"same": reach, "valid": 0}[padding] if isinstance(padding, str) else 2 * pair(padding)[i]
             sizes.append((size + around - reach - 1) // pair(stride)[i] + 1)
-        return x.new_empty((x.shape[0], weight.shape[0], *sizes))
+        return x.new_zeros((x.shape[0], weight.shape[0], *sizes))
 
 
 def multiply_adds(model: nn.Module, input_size: Sequence[int] | None = None) -> dict[nn.Conv2d, int] | None:
@@ -62,13 +63,20 @@ def multiply_adds(model: nn.Module, input_size: Sequence[int] | None = None) -> 
     Returns:
         None where the model does not run on one such image alone.
     """
+    size = _input_size(model, input_size)
+    counts = _counted(model, size, FakeTensorMode(allow_non_fake_inputs=True))
+    # What looks at values, as detectors do, gets some: zeros, of which nothing is convolved either.
+    return _counted(model, size, contextlib.nullcontext()) if counts is None else counts
+
+
+def _counted(model: nn.Module, size: Sequence[int], tensors: contextlib.AbstractContextManager):
     convolutions = {id(module.weight): module for module in model.modules() if isinstance(module, nn.Conv2d)}
     counting = _Counting(convolutions)
     traces = Traces(model)
     try:
         first = next(model.parameters())
-        with torch.no_grad(), undisturbed(model, training=False), FakeTensorMode(allow_non_fake_inputs=True), counting:
-            model(torch.empty(1, *_input_size(model, input_size), dtype=first.dtype, device=first.device))
+        with torch.no_grad(), undisturbed(model, training=False), tensors, counting:
+            model(torch.zeros(1, *size, dtype=first.dtype, device=first.device))
     except Exception:
         # A model may want anything.
         return None

@@ -1,0 +1,137 @@
+"""What :func:`fusedsc.sparse.optimize` has measured of layers, kept beside the tuner's choices: a file for each."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import tempfile
+import warnings
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from .._version import __version__
+from .patterns import Layer
+
+__all__ = ["Decision", "clear", "find", "folder", "keep", "key_of"]
+
+ZEROS_APART = 0.02
+"""Shares of zeros that differ by less are the same problem."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Of a layer the fastest way, and the microseconds of each that was tried."""
+
+    choice: str
+    dense_us: float
+    ecr_us: float | None = None
+    pecr_us: float | None = None
+
+
+def folder() -> Path:
+    """Where they are: ``sparse`` beside the folder that ``fusedsc cache path`` says."""
+    return Path(torch.ops.fusedsc._cache_path()).parent / "sparse"
+
+
+def key_of(layer: Layer, x: Tensor, sparsity: float) -> str:
+    """Everything that the times depend on: another machine, version or setting of PyTorch is another key."""
+    conv, pooling = layer.conv, layer.pooling
+    key = {
+        "device": _device(x.device),
+        "versions": [__version__, torch.__version__],
+        "settings": _settings(x.device),
+        "x": [list(x.shape), list(x.stride()), str(x.dtype)],
+        "zeros": round(sparsity / ZEROS_APART),
+        "weight": [list(conv.weight.shape), list(conv.weight.stride()), str(conv.weight.dtype), conv.bias is not None],
+        "window": [conv.stride, conv.padding, conv.dilation, conv.groups, conv.padding_mode],
+        "behind": [type(layer.norm).__name__, layer.activation, str(pooling)],
+    }
+    return json.dumps(key, sort_keys=True)
+
+
+def find(key: str) -> Decision | None:
+    """What is kept; a damaged or foreign file is none, and is replaced."""
+    if _is_frozen():
+        return None
+    try:
+        content = json.loads(_file(key).read_text())
+        if content["key"] != key:
+            return None
+        decision = Decision(**{field.name: content[field.name] for field in fields(Decision)})
+        times = {"dense": decision.dense_us, "ecr": decision.ecr_us, "pecr": decision.pecr_us}
+        return decision if isinstance(times[decision.choice], float) else None
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def keep(key: str, decision: Decision) -> None:
+    """Whole or not at all; a folder that cannot be written is warned of, and nothing else is lost."""
+    if _is_frozen():
+        return
+    file = _file(key)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=".new-")
+        try:
+            with os.fdopen(descriptor, "w") as new:
+                json.dump({"key": key, **asdict(decision)}, new)
+                new.flush()
+                os.fsync(new.fileno())
+            os.replace(name, file)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        warnings.warn(
+            f"fusedsc.sparse.optimize: what it measured cannot be kept: {error}; it will measure again next time, or "
+            "set FUSEDSC_CACHE_DIR to a folder that can be written",
+            stacklevel=2,
+        )
+
+
+def clear() -> tuple[int, str]:
+    """Removes them: how many, and why no more than that."""
+    count = 0
+    for file in folder().glob("*.json") if folder().is_dir() else ():
+        try:
+            file.unlink()
+        except OSError as error:
+            return count, str(error)
+        count += 1
+    return count, ""
+
+
+def _is_frozen() -> bool:
+    """As for the tuner: what others have measured on this machine shall not count."""
+    return os.environ.get("FUSEDSC_TUNE") == "0"
+
+
+def _file(key: str) -> Path:
+    return folder() / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+
+
+def _device(device: torch.device) -> list[object]:
+    if device.type == "cuda":
+        return [torch.cuda.get_device_name(device)]
+    return [_processor(), torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()]
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or platform.machine())
+
+
+def _settings(device: torch.device) -> list[object]:
+    if device.type != "cuda":
+        return []
+    cudnn = torch.backends.cudnn
+    return [cudnn.enabled, cudnn.benchmark, cudnn.deterministic, cudnn.conv.fp32_precision]
