@@ -1,6 +1,7 @@
-"""What one turn of a loop executes, of AMD's machine code: from instructions to blocks, from blocks to loops, and of the
-ways through a loop the one that does all of its work."""
+"""What one turn of a loop executes, of AMD's machine code: from instructions to blocks, from blocks to loops, and of
+the ways through a loop the one that does all of its work."""
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -47,7 +48,7 @@ class Block:
 def blocks_of(instructions: list[Instruction]) -> list[Block]:
     """In the order of the code; the first one is entered."""
     begins = {instructions[0].address} | {each.target for each in instructions if each.target is not None}
-    for before, each in zip(instructions, instructions[1:], strict=False):
+    for before, each in itertools.pairwise(instructions):
         if before.target is not None or before.name == "s_endpgm":
             begins.add(each.address)
     number = {address: i for i, address in enumerate(sorted(begins))}
@@ -140,8 +141,8 @@ def bytes_of(name: str) -> int:
     """That a thread loads or stores, of global or shared memory."""
     if found := re.search(r"x([234])(?:$|_)", name):
         return 4 * int(found[1])
-    if found := re.search(r"_[bui](\d+)$|_b(\d+)_", name):
-        return int(found[1] or found[2]) // 8 * (2 if "2_b" in name or "2st64_b" in name else 1)
+    if found := re.search(r"_[bui](\d+)(?:_|$)", name):
+        return int(found[1]) // 8 * (2 if "2_b" in name or "2st64_b" in name else 1)
     if "byte" in name:
         return 1
     return 2 if "short" in name else 4
@@ -156,7 +157,8 @@ def worth_in(region: "Region") -> Callable[[Counts], tuple]:
     activation, and elements one by one where runs serve, is not counted."""
     names = {name for node in region.nodes for name in region.blocks[node].counts}
     widest = {
-        kind: max((bytes_of(name) for name in names if kind_of(name) == kind), default=0) for kind in ("loads", "stores")
+        kind: max((bytes_of(name) for name in names if kind_of(name) == kind), default=0)
+        for kind in ("loads", "stores")
     }
 
     def worth(counts: Counts) -> tuple:
@@ -197,9 +199,7 @@ def turn_of(
         } - {node_of[node]}
     # From the end: what is best from a node on. A turn ends where the next begins; the way out of a loop is none.
     returns = {
-        node_of[n]
-        for n in region.nodes
-        if region.header in region.blocks[n].next or not region.blocks[n].next
+        node_of[n] for n in region.nodes if region.header in region.blocks[n].next or not region.blocks[n].next
     } or ends
     best: dict[int, Counts | None] = {}
     for component in components(list(counts), lambda node: sorted(following[node])):

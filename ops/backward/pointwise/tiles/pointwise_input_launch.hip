@@ -19,14 +19,14 @@ input_elements_kernel(PointwiseInputGradientParameters parameters) {
 }
 
 template <class T, bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, int kBlocks = 3,
-          bool kTf32 = false>
+          bool kTf32 = false, int kFusedBlocks = kFusedProductBlocks>
 constexpr Instance input(DataType dtype) {
   using Tile = MatrixTile<kRows, kCols, kDepth, kParts, kTf32>;
   return {dtype,
           kChannelsInner,
           {kRows, kCols, kDepth, kParts, kTf32},
           input_kernel<T, Tile, kChannelsInner, kBlocks, false>,
-          input_kernel<T, Tile, kChannelsInner, 2, true>,
+          input_kernel<T, Tile, kChannelsInner, kFusedBlocks, true>,
           input_gradient_memory_bytes<T, Tile, kChannelsInner, false>,
           input_gradient_memory_bytes<T, Tile, kChannelsInner, true>};
 }
@@ -55,7 +55,7 @@ constexpr Instance plain_input_elements(DataType dtype) {
           kChannelsInner,
           {kRows, kCols, kDepth, kParts, false, true},
           input_elements_kernel<T, Tile, kChannelsInner, kBlocks, false>,
-          input_elements_kernel<T, Tile, kChannelsInner, 2, true>,
+          input_elements_kernel<T, Tile, kChannelsInner, kFusedProductBlocks, true>,
           input_elements_memory_bytes<T, Tile, kChannelsInner, false>,
           input_elements_memory_bytes<T, Tile, kChannelsInner, true>};
 }

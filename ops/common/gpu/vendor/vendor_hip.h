@@ -68,6 +68,10 @@ FUSEDSC_DEVICE void commit_copies() {}
 template <int kGroups>
 FUSEDSC_DEVICE void wait_for_copies() {}
 
+/// Blocks of kernels of matrix products with fusion that shall fit a multiprocessor, but 2 of those that would spill:
+/// FUSEDSC_MATRIX_KERNEL says why.
+inline constexpr int kFusedProductBlocks = 3;
+
 /// Copies keep their thread waiting: rows ahead are better kept in registers.
 inline constexpr bool kCopiesRunAhead = false;
 
