@@ -2,6 +2,7 @@
 the ways through a loop the one that does all of its work."""
 
 import itertools
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -174,44 +175,49 @@ def worth_in(region: "Region") -> Callable[[Counts], tuple]:
     return worth
 
 
-def turn_of(
-    region: Region, turns: Callable[[Region, Counts], float], worth: Callable[[Counts], tuple] | None = None
-) -> Counts:
-    """What a wave executes in one turn. turns(loop, its turn): how many turns a loop in it has each time."""
-    worth = worth or worth_in(region)
+def products_of(counts: Counts) -> float:
+    return sum(count for name, count in counts.items() if re.match(PRODUCTS, name))
+
+
+def turn_of(region: Region, turns: Callable[[Region, Counts], float], most: float = math.inf) -> Counts:
+    """What a wave executes in one turn. turns(loop, its turn): how many turns a loop in it has each time. `most`:
+    products that a turn can have, as conditions that exclude each other may stand one behind the other."""
+    worth = worth_in(region)
     node_of = {node: node for node in region.nodes}
     counts = {node: region.blocks[node].counts for node in region.nodes}
     for loop in region.inner():
-        turn = turn_of(loop, turns, worth)
+        turn = turn_of(loop, turns, most)
         times = turns(loop, turn)
         for node in loop.nodes:
             node_of[node] = loop.header
             counts.pop(node, None)
         counts[loop.header] = Counter({name: count * times for name, count in turn.items()})
     following: dict[int, set[int]] = {node: set() for node in counts}
-    ends = set()
+    ends = set()  # a turn ends where the next begins, or the code
     for node in region.nodes:
-        outside = [other for other in region.blocks[node].next if other not in node_of or other == region.header]
-        if outside or not region.blocks[node].next:
+        after = region.blocks[node].next
+        if region.header in after or not after:
             ends.add(node_of[node])
-        following[node_of[node]] |= {
-            node_of[other] for other in region.blocks[node].next if other in node_of and other != region.header
-        } - {node_of[node]}
-    # From the end: what is best from a node on. A turn ends where the next begins; the way out of a loop is none.
-    returns = {
-        node_of[n] for n in region.nodes if region.header in region.blocks[n].next or not region.blocks[n].next
-    } or ends
-    best: dict[int, Counts | None] = {}
+        inside = {node_of[other] for other in after if other in node_of and other != region.header}
+        following[node_of[node]] |= inside - {node_of[node]}
+    # From the end: of each number of products what is best from a node on. The way out of a loop is none.
+    best: dict[int, dict[float, Counts]] = {}
     for component in components(list(counts), lambda node: sorted(following[node])):
         (node,) = component
-        ways = [best[other] for other in following[node] if best[other] is not None]
-        if node in returns:
+        ways = [way for other in following[node] for way in best[other].values()]
+        if node in ends:
             ways.append(Counter())
-        best[node] = max((counts[node] + way for way in ways), key=worth, default=None)
-    found = best[node_of[region.header]]
-    if found is None:
+        best[node] = {}
+        for way in ways:
+            whole_way = counts[node] + way
+            products = products_of(whole_way)
+            if products <= most:
+                known = best[node].get(products)
+                best[node][products] = max(known, whole_way, key=worth) if known is not None else whole_way
+    found = best[node_of[region.header]].values()
+    if not found:
         raise ValueError(f"no way through the loop at block {region.header}")
-    return found
+    return max(found, key=worth)
 
 
 def loops_with(region: Region, pattern: str, innermost: bool) -> list[Region]:

@@ -49,8 +49,6 @@ inline void commit_copies() {}
 template <int kGroups>
 void wait_for_copies() {}
 
-inline constexpr int kFusedProductBlocks = 2;
-
 /// Whether copies run ahead of their thread, so that rows on their way need no registers: as on NVIDIA's GPUs, or not,
 /// as on AMD's.
 #ifdef FUSEDSC_HOST_COPIES_WAIT

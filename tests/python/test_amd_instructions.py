@@ -156,6 +156,27 @@ def test_a_turn_goes_the_way_of_the_work(script, loops):
     assert without_store["MFMA"] == 5
 
 
+def test_ways_that_exclude_each_other_are_not_both_counted(script, loops):
+    """Whole steps and those at the end of the depth, one behind the other: only one of them multiplies."""
+    product = "v_mfma_f32_16x16x16f16 v[4:7], v[0:1], v[2:3], v[4:7]"
+    lines = ["s_mov_b32 s0, 0", "turn:"]
+    for name, extra in (("whole", 1), ("partial", 5)):
+        lines += [
+            f"s_cbranch_scc1 behind_{name}",
+            *[product] * 2,
+            *["v_add_u32_e32 v0, v0, v1"] * extra,
+            f"behind_{name}:",
+        ]
+    kernel = loops.whole(code_of(script, [*lines, "s_cbranch_scc0 turn", "s_endpgm"]))
+    (turn,) = kernel.inner()
+    assert loops.by_kind(loops.turn_of(turn, script.once))["MFMA"] == 4
+    counts = loops.by_kind(loops.turn_of(turn, script.once, most=2))
+    assert counts["MFMA"] == 2
+    assert counts["VALU"] == 1
+    with pytest.raises(ValueError, match="no way"):
+        loops.turn_of(script.without(turn, "s_cbranch_scc0"), script.once)
+
+
 def test_products_are_counted_by_the_tiles_steps(script):
     """A block of 128 threads has a tile of 16 x 32, depth 32: two products of each of its two waves in each of three
     steps, of which the last stores 8 bytes of a thread."""

@@ -18,14 +18,14 @@ weight_elements_kernel(PointwiseWeightGradientParameters parameters) {
 }
 
 template <class T, bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, int kBlocks = 3,
-          bool kTf32 = false, int kFusedBlocks = kFusedProductBlocks>
+          bool kTf32 = false>
 constexpr Instance weight(DataType dtype) {
   using Tile = MatrixTile<kRows, kCols, kDepth, kParts, kTf32>;
   return {dtype,
           kChannelsInner,
           {kRows, kCols, kDepth, kParts, kTf32},
           weight_kernel<T, Tile, kChannelsInner, kBlocks, false>,
-          weight_kernel<T, Tile, kChannelsInner, kFusedBlocks, true>,
+          weight_kernel<T, Tile, kChannelsInner, FUSEDSC_FUSED_PRODUCT_BLOCKS, true>,
           WeightGradientProduct<T, Tile, kChannelsInner, false>::Loop::memory_bytes,
           WeightGradientProduct<T, Tile, kChannelsInner, true>::Loop::memory_bytes};
 }
@@ -53,7 +53,7 @@ constexpr Instance plain_weight_elements(DataType dtype) {
           kChannelsInner,
           {kRows, kCols, kDepth, kParts, false, true},
           weight_elements_kernel<T, Tile, kChannelsInner, kBlocks, false>,
-          weight_elements_kernel<T, Tile, kChannelsInner, kFusedProductBlocks, true>,
+          weight_elements_kernel<T, Tile, kChannelsInner, FUSEDSC_FUSED_PRODUCT_BLOCKS, true>,
           WeightGradientProduct<T, Tile, kChannelsInner, false, true>::Loop::memory_bytes,
           WeightGradientProduct<T, Tile, kChannelsInner, true, true>::Loop::memory_bytes};
 }

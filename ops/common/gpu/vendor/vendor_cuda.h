@@ -49,9 +49,6 @@ FUSEDSC_DEVICE void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
 }
 
-/// Blocks of kernels of matrix products with fusion that shall fit a multiprocessor.
-inline constexpr int kFusedProductBlocks = 2;
-
 /// Whether copies run ahead of their thread, so that rows on their way need no registers.
 inline constexpr bool kCopiesRunAhead = true;
 

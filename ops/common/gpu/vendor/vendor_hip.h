@@ -37,6 +37,10 @@
 #define FUSEDSC_WMMA 12
 #endif
 
+/// Blocks of kernels of matrix products with fusion that shall fit: so that they have 256 registers, too. Those that
+/// would spill say 2.
+#define FUSEDSC_FUSED_PRODUCT_BLOCKS 3
+
 namespace fusedsc::gpu {
 
 /// 64 on GCN and CDNA. RDNA runs HIP's kernels 32 wide.
@@ -67,10 +71,6 @@ FUSEDSC_DEVICE void start_copy(void* to, const void* from, bool valid) {
 FUSEDSC_DEVICE void commit_copies() {}
 template <int kGroups>
 FUSEDSC_DEVICE void wait_for_copies() {}
-
-/// Blocks of kernels of matrix products with fusion that shall fit a multiprocessor, but 2 of those that would spill:
-/// FUSEDSC_MATRIX_KERNEL says why.
-inline constexpr int kFusedProductBlocks = 3;
 
 /// Copies keep their thread waiting: rows ahead are better kept in registers.
 inline constexpr bool kCopiesRunAhead = false;

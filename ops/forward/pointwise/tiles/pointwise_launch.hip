@@ -27,14 +27,14 @@ forward_elements_kernel(PointwiseParameters parameters) {
 }
 
 template <class T, bool kChannelsInner, int kRows, int kCols, int kDepth, int kParts = 1, int kBlocks = 3,
-          bool kTf32 = false, int kFusedBlocks = kFusedProductBlocks>
+          bool kTf32 = false>
 constexpr Instance instance(DataType dtype) {
   using Tile = MatrixTile<kRows, kCols, kDepth, kParts, kTf32>;
   return {dtype,
           kChannelsInner,
           {kRows, kCols, kDepth, kParts, kTf32},
           forward_kernel<T, Tile, kChannelsInner, kBlocks, false>,
-          forward_kernel<T, Tile, kChannelsInner, kFusedBlocks, true>,
+          forward_kernel<T, Tile, kChannelsInner, FUSEDSC_FUSED_PRODUCT_BLOCKS, true>,
           forward_memory_bytes<T, Tile, kChannelsInner, false>,
           forward_memory_bytes<T, Tile, kChannelsInner, true>};
 }
@@ -63,7 +63,7 @@ constexpr Instance plain_elements(DataType dtype) {
           kChannelsInner,
           {kRows, kCols, kDepth, kParts, false, true},
           forward_elements_kernel<T, Tile, kChannelsInner, kBlocks, false>,
-          forward_elements_kernel<T, Tile, kChannelsInner, kFusedProductBlocks, true>,
+          forward_elements_kernel<T, Tile, kChannelsInner, FUSEDSC_FUSED_PRODUCT_BLOCKS, true>,
           forward_elements_memory_bytes<T, Tile, kChannelsInner, false>,
           forward_elements_memory_bytes<T, Tile, kChannelsInner, true>};
 }
