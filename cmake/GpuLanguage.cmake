@@ -2,6 +2,7 @@
 #
 # add_gpu_sources(<target> <source>...) adds kernels to a target, which then knows them as FUSEDSC_GPU. What the compiler
 # says of their registers is kept beside their objects, *.report, for scripts/gpu_resources.
+include(AmdOptions)
 include(FindGpuCompiler)
 set(CMAKE_CUDA_COMPILER_LAUNCHER ${PROJECT_SOURCE_DIR}/scripts/keep_compiler_report ${FUSEDSC_CCACHE})
 set(CMAKE_HIP_COMPILER_LAUNCHER ${CMAKE_CUDA_COMPILER_LAUNCHER})
@@ -48,13 +49,8 @@ else()
   endif()
   enable_language(HIP)
   set(gpu_language HIP)
-  # A kernel's lambdas shall be part of it however large they are: a call keeps arrays, which were to be registers, in
-  # memory. ROCm's package for CMake sees to that up to now.
-  set(gpu_options -Rpass-analysis=kernel-resource-usage -fgpu-inline-threshold=1000000)
-  if(CMAKE_HIP_COMPILER_VERSION VERSION_GREATER_EQUAL 16)
-    # Newer ones' loop strength reduction keeps addresses in registers around loops that have none to spare.
-    list(APPEND gpu_options -mllvm=-disable-lsr)
-  endif()
+  amd_clang_options(${CMAKE_HIP_COMPILER_VERSION} gpu_options)
+  list(APPEND gpu_options -Rpass-analysis=kernel-resource-usage)
 endif()
 set(CMAKE_${gpu_language}_STANDARD 20)
 set(CMAKE_${gpu_language}_STANDARD_REQUIRED ON)

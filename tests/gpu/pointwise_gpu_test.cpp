@@ -222,6 +222,31 @@ TEST_P(PointwiseGpu, SubnormalFactors) {
   }
 }
 
+/// One factor alone that is subnormal, the least one, the greatest, or not quite, in either half of a word and wherever
+/// matrix cores take it from.
+TEST_P(PointwiseGpu, OneSubnormalFactor) {
+  constexpr double kLeast = 0x1p-24, kLeastNormal = 0x1p-14;
+  if (GetParam().dtype != DataType::float16) GTEST_SKIP() << "for float16";
+  Random random(5);
+  std::int64_t channel = 0;
+  for (const Memory memory : {Memory::contiguous, Memory::channels_last}) {
+    const ForwardCase<PointwiseGeometry> forward{GetParam().dtype, dense, {}, Memories::all(memory)};
+    ForwardTensors<PointwiseGeometry> tensors(forward);
+    tensors.weight.fill(random, 0x1p12, 0x1p13);
+    for (const double value : {kLeast, -kLeast, kLeastNormal - kLeast, kLeast - kLeastNormal, kLeastNormal}) {
+      for (int i = 0; i < 3; ++i, channel = (channel + 5) % tensors.x.sizes()[1]) {
+        SCOPED_TRACE(testing::Message() << value << " in channel " << channel);
+        Array x = tensors.x.values();
+        for (Bounded& each : x.elements) each = {};
+        x.at(1, channel, channel % 12, channel % 14).value = value;
+        tensors.x.fill(x);
+        const Output y("y", tensors.y, tensors.raw_output(forward));
+        verify(PointwiseGeometry::kForward, tensors.arguments(forward), {y});
+      }
+    }
+  }
+}
+
 /// Maps of 1x1 are channels_last whatever their strides say of rows and columns.
 TEST_P(PointwiseGpu, OnePositionIsChannelsLast) {
   std::vector<std::string> taken;

@@ -39,6 +39,8 @@ inline bool any_of_wave(bool condition) {
   return any;
 }
 
+inline bool asked_again(bool condition) { return condition; }
+
 /// What a lane brings of a row of A, and of a row of B.
 template <class A, std::size_t kFactors>
 struct MatrixCoreLane {

@@ -6,7 +6,10 @@
 #include <atomic>
 #include <charconv>
 #include <memory>
+#include <regex>
 
+#include "amd_options.h"
+#include "fusedsc/tuning/compiler/amd_code.h"
 #include "fusedsc/tuning/compiler/device_headers.h"
 #include "fusedsc/tuning/compiler/library_paths.h"
 
@@ -93,7 +96,7 @@ CompilerKind compiler_kind(std::string_view architecture) {
   return architecture.starts_with("sm_") ? CompilerKind::nvrtc : CompilerKind::hiprtc;
 }
 
-std::vector<std::string> compiler_options(const std::string& architecture) {
+std::vector<std::string> compiler_options(const std::string& architecture, int clang) {
   if (compiler_kind(architecture) == CompilerKind::nvrtc) {
     return {"--gpu-architecture=" + architecture,
             "--std=c++20",
@@ -102,7 +105,25 @@ std::vector<std::string> compiler_options(const std::string& architecture) {
             "-DFUSEDSC_DEVICE_ONLY",
             "--ptxas-options=-v"};
   }
-  return {"--offload-arch=" + architecture, "-std=c++20", "-O3", "-DFUSEDSC_GPU", "-DFUSEDSC_DEVICE_ONLY"};
+  std::vector<std::string> options = {"--offload-arch=" + architecture, "-std=c++20", "-O3", "-DFUSEDSC_GPU",
+                                      "-DFUSEDSC_DEVICE_ONLY"};
+  // Newer ones optimise in a second step, which of all options gets these pairs only.
+  const auto add = [&](const char* option) { options.insert(options.end(), {"-mllvm", option}); };
+  for (const char* option : kAmdLlvmOptions) add(option);
+  if (clang >= kAmdNewerClang) {
+    for (const char* option : kAmdNewerLlvmOptions) add(option);
+  }
+  return options;
+}
+
+bool CompiledBinary::spills() const {
+  if (const std::optional<AmdKernelResources> resources = amd_kernel_resources(code)) {
+    return resources->scratch_bytes > 0;  // some compilers ask for memory that nothing uses; such a one is lost, too
+  }
+  constexpr std::string_view kStores = " bytes spill stores";  // as ptxas says
+  const std::size_t place = report.find(kStores);
+  return place != std::string::npos && place > 0 &&
+         (report[place - 1] != '0' || (place > 1 && report[place - 2] != ' '));
 }
 
 RuntimeCompiler::RuntimeCompiler(CompilerKind kind) : kind_(kind) {
@@ -118,6 +139,7 @@ RuntimeCompiler::RuntimeCompiler(CompilerKind kind) : kind_(kind) {
     version_ = std::string(name) + ' ' + std::to_string(major) + '.' + std::to_string(minor);
     library_ = path_of_function(reinterpret_cast<const void*>(functions->version));
     functions_ = functions.release();
+    if (!is_nvrtc) add_clang_version();
     return;
   }
   why_not_ =
@@ -128,39 +150,57 @@ RuntimeCompiler::RuntimeCompiler(CompilerKind kind) : kind_(kind) {
                      : "ROCm brings it, or FUSEDSC_COMPILER names it");
 }
 
-CompiledBinary RuntimeCompiler::compile(const std::string& source, const std::string& architecture) const {
-  if (functions_ == nullptr) throw CompileError(why_not_);
-  std::vector<const char*> names, texts;
+/// Its compiler is asked, as hiprtc's own version says nothing.
+void RuntimeCompiler::add_clang_version() {
+  const Outcome outcome = outcome_of("#pragma message(__clang_version__)\n", compiler_options("gfx90a", clang_), false);
+  std::smatch found;
+  if (!std::regex_search(outcome.log, found, std::regex(R"(warning: (([0-9]+)\.[^\n]*?) *(\[-W|\n|$))"))) return;
+  version_ += " (clang " + found[1].str() + ')';
+  clang_ = std::stoi(found[2]);
+}
+
+RuntimeCompiler::Outcome RuntimeCompiler::outcome_of(const std::string& source, const std::vector<std::string>& options,
+                                                     bool to_ptx) const {
+  std::vector<const char*> names, texts, pointers;
   for (const DeviceHeader& header : device_headers()) {
     names.push_back(header.name);
     texts.push_back(header.text);
   }
-  const auto fail = [&](const std::string& what) -> void {
-    throw CompileError(version_ + " does not compile a generated kernel for " + architecture + ": " + what);
-  };
   CompilerFunctions::Program program = nullptr;
   if (functions_->create(&program, source.c_str(), "generated.hip", static_cast<int>(names.size()), texts.data(),
                          names.data()) != 0) {
-    fail("it cannot begin");
+    return {false, {}, "it cannot begin"};
   }
   const auto destroy = [this](CompilerFunctions::Program* each) { functions_->destroy(each); };
   const std::unique_ptr<CompilerFunctions::Program, decltype(destroy)> owner(&program, destroy);
-  const int older = kind_ == CompilerKind::nvrtc ? older_architecture(*functions_, architecture) : 0;
-  std::vector<std::string> options = compiler_options(architecture);
-  if (older > 0) options[0] = "--gpu-architecture=compute_" + std::to_string(older);
-  std::vector<const char*> pointers;
   pointers.reserve(options.size());
   for (const std::string& option : options) pointers.push_back(option.c_str());
-  const int result = functions_->compile(program, static_cast<int>(pointers.size()), pointers.data());
-  std::string log = text_of(program, functions_->log_size, functions_->log);
-  while (!log.empty() && (log.back() == '\0' || log.back() == '\n')) log.pop_back();
-  if (result != 0) fail(log.empty() ? "it says nothing about it" : log);
+  Outcome outcome{};
+  outcome.has_compiled = functions_->compile(program, static_cast<int>(pointers.size()), pointers.data()) == 0;
+  outcome.log = text_of(program, functions_->log_size, functions_->log);
+  while (!outcome.log.empty() && (outcome.log.back() == '\0' || outcome.log.back() == '\n')) outcome.log.pop_back();
+  if (!outcome.has_compiled) return outcome;
+  outcome.code = to_ptx ? text_of(program, functions_->ptx_size, functions_->ptx)
+                        : text_of(program, functions_->code_size, functions_->code);
+  return outcome;
+}
+
+CompiledBinary RuntimeCompiler::compile(const std::string& source, const std::string& architecture) const {
+  if (functions_ == nullptr) throw CompileError(why_not_);
+  const auto fail = [&](const std::string& what) -> void {
+    throw CompileError(version_ + " does not compile a generated kernel for " + architecture + ": " + what);
+  };
+  const int older = kind_ == CompilerKind::nvrtc ? older_architecture(*functions_, architecture) : 0;
+  std::vector<std::string> options = compiler_options(architecture, clang_);
+  if (older > 0) options[0] = "--gpu-architecture=compute_" + std::to_string(older);
+  Outcome outcome = outcome_of(source, options, older > 0);
+  if (!outcome.has_compiled) fail(outcome.log.empty() ? "it says nothing about it" : outcome.log);
   compiled.fetch_add(1, std::memory_order_relaxed);
-  CompiledBinary binary{{}, version_, log};
-  binary.code = older > 0 ? text_of(program, functions_->ptx_size, functions_->ptx)
-                          : text_of(program, functions_->code_size, functions_->code);
-  if (binary.code.empty()) fail("it made nothing");
-  return binary;
+  if (outcome.code.empty()) fail("it made nothing");
+  if (const std::optional<AmdKernelResources> resources = amd_kernel_resources(outcome.code)) {
+    outcome.log += (outcome.log.empty() ? "" : "\n") + printed(*resources);
+  }
+  return {std::move(outcome.code), version_, std::move(outcome.log)};
 }
 
 const RuntimeCompiler& runtime_compiler(CompilerKind kind) {

@@ -1,24 +1,15 @@
 #include "fusedsc/tuning/compiler/generated_kernel.h"
 
 #include <mutex>
-#include <string_view>
 #include <vector>
 
 namespace fusedsc::gpu {
 namespace {
 
-/// What ptxas says of a kernel that keeps registers in memory: nothing that is worth a measurement.
-bool spills(const std::string& report) {
-  constexpr std::string_view kStores = " bytes spill stores";
-  const std::size_t place = report.find(kStores);
-  return place != std::string::npos && place > 0 &&
-         (report[place - 1] != '0' || (place > 1 && report[place - 2] != ' '));
-}
-
 std::string compiled(const std::string& text) {
   if (const auto linked = linked_kernel(text)) return *linked;
   const tuning::CompiledBinary binary = tuning::binary_of(text, architecture());
-  if (spills(binary.report)) throw tuning::CompileError("this kernel has too few registers: it spills");
+  if (binary.spills()) throw tuning::CompileError("this kernel has too few registers: it spills");
   return binary.code;
 }
 

@@ -17,8 +17,8 @@ std::string variable(const char* name) {
   return text != nullptr ? text : "";
 }
 
-/// Folders of libraries that the process has, whose names begin so.
-std::vector<fs::path> folders_with(std::string_view prefix) {
+/// Libraries that the process has, whose names begin so.
+std::vector<fs::path> loaded(std::string_view prefix) {
   struct Search {
     std::string_view prefix;
     std::vector<fs::path> found;
@@ -27,7 +27,7 @@ std::vector<fs::path> folders_with(std::string_view prefix) {
       [](dl_phdr_info* info, std::size_t, void* data) {
         auto& its = *static_cast<Search*>(data);
         const fs::path path(info->dlpi_name != nullptr ? info->dlpi_name : "");
-        if (path.filename().string().starts_with(its.prefix)) its.found.push_back(path.parent_path());
+        if (path.filename().string().starts_with(its.prefix)) its.found.push_back(path);
         return 0;
       },
       &search);
@@ -37,7 +37,9 @@ std::vector<fs::path> folders_with(std::string_view prefix) {
 /// site-packages, as PyTorch's libraries and this one lie in <site-packages>/<package>/[lib/].
 std::vector<fs::path> site_packages() {
   std::vector<fs::path> folders;
-  for (const fs::path& folder : folders_with("libtorch_cpu.so")) folders.push_back(folder.parent_path().parent_path());
+  for (const fs::path& torch : loaded("libtorch_cpu.so")) {
+    folders.push_back(torch.parent_path().parent_path().parent_path());
+  }
   const fs::path own = path_of_function(reinterpret_cast<const void*>(&nvrtc_paths));
   if (own.has_parent_path()) folders.push_back(own.parent_path().parent_path());
   return folders;
@@ -53,7 +55,7 @@ std::vector<std::string> all_nvrtc_paths() {
   std::vector<std::string> paths;
   const char* const names[] = {"libnvrtc.so.13", "libnvrtc.so.12"};
   for (const char* name : names) {
-    for (const fs::path& folder : folders_with(name)) paths.push_back((folder / name).string());
+    for (const fs::path& path : loaded(name)) paths.push_back(path.string());
   }
   for (const char* name : names) paths.emplace_back(name);
   for (const fs::path& site : site_packages()) {
@@ -73,9 +75,10 @@ std::vector<std::string> all_hiprtc_paths() {
   std::vector<std::string> paths;
   const char* const names[] = {"libhiprtc.so.7", "libhiprtc.so.6", "libhiprtc.so.5", "libhiprtc.so"};
   for (const char* name : {"libhiprtc.so", "libamdhip64.so"}) {  // older ones have it in the latter
-    for (const fs::path& folder : folders_with(name)) paths.push_back((folder / name).string());
+    for (const fs::path& path : loaded(name)) paths.push_back(path.string());
   }
   for (const char* name : names) paths.emplace_back(name);
+  for (const char* name : {"libamdhip64.so.5", "libamdhip64.so"}) paths.emplace_back(name);
   for (const fs::path& site : site_packages()) {
     for (const char* folder : {"torch/lib", "_rocm_sdk_core/lib"}) paths.push_back((site / folder / names[3]).string());
   }

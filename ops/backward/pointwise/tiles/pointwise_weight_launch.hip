@@ -25,7 +25,7 @@ constexpr Instance weight(DataType dtype) {
           kChannelsInner,
           {kRows, kCols, kDepth, kParts, kTf32},
           weight_kernel<T, Tile, kChannelsInner, kBlocks, false>,
-          weight_kernel<T, Tile, kChannelsInner, 2, true>,
+          weight_kernel<T, Tile, kChannelsInner, FUSEDSC_FUSED_PRODUCT_BLOCKS, true>,
           WeightGradientProduct<T, Tile, kChannelsInner, false>::Loop::memory_bytes,
           WeightGradientProduct<T, Tile, kChannelsInner, true>::Loop::memory_bytes};
 }
@@ -53,7 +53,7 @@ constexpr Instance plain_weight_elements(DataType dtype) {
           kChannelsInner,
           {kRows, kCols, kDepth, kParts, false, true},
           weight_elements_kernel<T, Tile, kChannelsInner, kBlocks, false>,
-          weight_elements_kernel<T, Tile, kChannelsInner, 2, true>,
+          weight_elements_kernel<T, Tile, kChannelsInner, FUSEDSC_FUSED_PRODUCT_BLOCKS, true>,
           WeightGradientProduct<T, Tile, kChannelsInner, false, true>::Loop::memory_bytes,
           WeightGradientProduct<T, Tile, kChannelsInner, true, true>::Loop::memory_bytes};
 }

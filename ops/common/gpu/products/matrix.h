@@ -14,6 +14,9 @@
 #ifndef FUSEDSC_MATRIX_KERNEL_OF
 #define FUSEDSC_MATRIX_KERNEL_OF(T, threads, blocks) FUSEDSC_MATRIX_KERNEL(threads, blocks)
 #endif
+#ifndef FUSEDSC_FUSED_PRODUCT_BLOCKS
+#define FUSEDSC_FUSED_PRODUCT_BLOCKS 2
+#endif
 
 namespace fusedsc::gpu {
 

@@ -26,7 +26,9 @@ FUSEDSC_DEVICE void mfma(MfmaSums<float>& d, float a, float b) {
 FUSEDSC_DEVICE void mfma(MfmaSums<double>& d, double a, double b) {
   d = __builtin_amdgcn_mfma_f64_16x16x4f64(a, b, d, 0, 0, 0);
 }
-FUSEDSC_DEVICE bool any_of_wave(bool condition) { return __any(condition) != 0; }
+FUSEDSC_DEVICE bool any_of_wave(bool condition) { return __ballot(condition) != 0; }
+/// The same, of a value that all lanes have: the compiler does not know that it is the same.
+FUSEDSC_DEVICE bool asked_again(bool condition) { return __builtin_amdgcn_readfirstlane(condition) != 0; }
 #endif
 
 template <class T>

@@ -37,6 +37,10 @@
 #define FUSEDSC_WMMA 12
 #endif
 
+/// Blocks of kernels of matrix products with fusion that shall fit: so that they have 256 registers, too. Those that
+/// would spill say 2.
+#define FUSEDSC_FUSED_PRODUCT_BLOCKS 3
+
 namespace fusedsc::gpu {
 
 /// 64 on GCN and CDNA. RDNA runs HIP's kernels 32 wide.

@@ -34,7 +34,7 @@ constexpr Instance instance(DataType dtype) {
           kChannelsInner,
           {kRows, kCols, kDepth, kParts, kTf32},
           forward_kernel<T, Tile, kChannelsInner, kBlocks, false>,
-          forward_kernel<T, Tile, kChannelsInner, 2, true>,
+          forward_kernel<T, Tile, kChannelsInner, FUSEDSC_FUSED_PRODUCT_BLOCKS, true>,
           forward_memory_bytes<T, Tile, kChannelsInner, false>,
           forward_memory_bytes<T, Tile, kChannelsInner, true>};
 }
@@ -63,7 +63,7 @@ constexpr Instance plain_elements(DataType dtype) {
           kChannelsInner,
           {kRows, kCols, kDepth, kParts, false, true},
           forward_elements_kernel<T, Tile, kChannelsInner, kBlocks, false>,
-          forward_elements_kernel<T, Tile, kChannelsInner, 2, true>,
+          forward_elements_kernel<T, Tile, kChannelsInner, FUSEDSC_FUSED_PRODUCT_BLOCKS, true>,
           forward_elements_memory_bytes<T, Tile, kChannelsInner, false>,
           forward_elements_memory_bytes<T, Tile, kChannelsInner, true>};
 }

@@ -1,6 +1,8 @@
 /// <array>, as far as device code needs it: members of arguments that only the host reads.
 #pragma once
 
+#include "own_std"
+
 namespace std {
 template <class T, decltype(sizeof(0)) kSize>
 struct array {

@@ -1,6 +1,8 @@
 /// <cstdint>, as far as device code needs it: compilers at run time have no standard library.
 #pragma once
 
+#include "own_std"
+
 namespace std {
 using int8_t = signed char;
 using uint8_t = unsigned char;

@@ -1,6 +1,8 @@
 /// <limits>, as far as device code needs it: compilers at run time have no standard library.
 #pragma once
 
+#include "own_std"
+
 namespace std {
 template <class T>
 struct numeric_limits {

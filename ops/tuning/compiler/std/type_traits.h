@@ -1,6 +1,8 @@
 /// <type_traits>, as far as device code needs it: compilers at run time have no standard library.
 #pragma once
 
+#include "own_std"
+
 namespace std {
 template <bool kCondition, class Then, class Else>
 struct conditional {
