@@ -45,8 +45,10 @@ enum class Knob : std::uint8_t {
   block_n,   ///< blocks that shall fit a compute unit
   group_c,   ///< input channels that come at a time
   ahead,     ///< rows that are asked for ahead of their use
+  // Of a CPU's kernels.
+  vectors,  ///< of a matrix product's strip of columns, at most
 };
-inline constexpr std::size_t kKnobs = 30;
+inline constexpr std::size_t kKnobs = 31;
 
 /// Plain data. A knob that is 0 is one that the kernel does not know, or that it derives itself.
 struct Config {

@@ -42,17 +42,17 @@ inline std::int64_t rows_of_chunk(std::int64_t rows, std::int64_t limit, std::in
 /// one another in memory, and groups of images where the channels alone are too few. Partial sums belong to groups:
 /// they do not depend on the number of threads.
 struct PlaneTasks {
-  static constexpr std::int64_t kTasks = 16;           ///< wanted
+  static constexpr std::int64_t kTasks = 16;           ///< wanted, if nothing else is
   static constexpr std::int64_t kRunBytes = 64 << 10;  ///< of planes that are read one after the other
 
   std::int64_t images = 0, channels = 0;
   std::int64_t block = 1, groups = 1;
 
-  PlaneTasks(std::int64_t images_, std::int64_t channels_, std::int64_t plane_bytes)
+  PlaneTasks(std::int64_t images_, std::int64_t channels_, std::int64_t plane_bytes, std::int64_t wanted = kTasks)
       : images(images_), channels(channels_) {
     const std::int64_t most = std::max<std::int64_t>(kRunBytes / std::max<std::int64_t>(plane_bytes, 1), 1);
-    block = std::clamp<std::int64_t>(channels / kTasks, 1, most);
-    groups = std::clamp<std::int64_t>((kTasks + blocks() - 1) / blocks(), 1, std::max<std::int64_t>(images, 1));
+    block = std::clamp<std::int64_t>(channels / wanted, 1, most);
+    groups = std::clamp<std::int64_t>((wanted + blocks() - 1) / blocks(), 1, std::max<std::int64_t>(images, 1));
   }
 
   std::int64_t blocks() const { return (channels + block - 1) / block; }
