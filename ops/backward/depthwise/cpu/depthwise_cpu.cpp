@@ -8,7 +8,6 @@
 
 #include "fusedsc/backward/depthwise/cpu/depthwise_backward_pass-inl.h"
 #include "fusedsc/runtime/pass-inl.h"
-#include "fusedsc/tuning/variants.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fusedsc {
@@ -85,8 +84,8 @@ Configs depthwise_backward_configs(const DepthwiseBackwardArguments& arguments) 
   tuning::Variants variants(prior.config());
   // Channels and splits, of which several may come to the same.
   std::vector<std::pair<std::int64_t, std::int64_t>> seen;
-  for (const std::int64_t splits : {prior.splits, prior.splits / 4, prior.splits * 4}) {
-    for (const std::int64_t most : {prior.channels, prior.channels / 2, prior.channels / 4, prior.channels * 2}) {
+  for (const std::int64_t splits : {prior.splits, prior.splits / 4, std::int64_t{1}}) {
+    for (const std::int64_t most : {prior.channels, prior.channels / 2, prior.channels * 2}) {
       DepthwiseBackwardTiling tiling = prior;
       if (most != prior.channels) tiling.channels = std::clamp<std::int64_t>(round_up(most, kLanes<T>), 1, channels);
       tiling.splits = splits;
@@ -100,7 +99,12 @@ Configs depthwise_backward_configs(const DepthwiseBackwardArguments& arguments) 
     }
   }
   for (const std::int64_t rows : {1, 2, 4, 8}) {
-    if (rows <= std::min(most_gradient_rows(arguments.window), arguments.x.sizes[2])) variants.vary(Knob::rows, rows);
+    if (rows > std::min(most_gradient_rows(arguments.window), arguments.x.sizes[2])) continue;
+    DepthwiseBackwardTiling other = prior;
+    other.rows = rows;
+    variants.add(other.config());
+    other.splits /= 4;
+    if (other.rows != prior.rows) variants.add(other.config());
   }
   return variants.configs();
 }

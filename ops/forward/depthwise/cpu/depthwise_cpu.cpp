@@ -10,7 +10,6 @@
 #include "fusedsc/common/cpu/streams.h"
 #include "fusedsc/forward/depthwise/cpu/depthwise_rows-inl.h"
 #include "fusedsc/runtime/pass-inl.h"
-#include "fusedsc/tuning/variants.h"
 #include "hwy/cache_control.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -201,6 +200,7 @@ Config depthwise_prior(const DepthwiseArguments& arguments) {
 
 template <class T>
 Configs depthwise_configs(const DepthwiseArguments& arguments) {
+  constexpr std::int64_t kNarrowColumns = kManyRegisters ? 4 : 3;
   const DepthwiseTiling prior = prior_tiling<T>(arguments);
   tuning::Variants variants(prior.config());
   const auto blocks_of = [&](const DepthwiseTiling& tiling) {
@@ -209,8 +209,8 @@ Configs depthwise_configs(const DepthwiseArguments& arguments) {
   };
   // Channels and splits, of which several may come to the same.
   std::vector<std::pair<std::int64_t, std::int64_t>> seen;
-  for (const std::int64_t splits : {prior.splits, prior.splits / 4, prior.splits * 4}) {
-    for (const std::int64_t most : {prior.channels, prior.channels / 2, prior.channels / 4, prior.channels * 2}) {
+  for (const std::int64_t splits : {prior.splits, prior.splits / 4, std::int64_t{1}}) {
+    for (const std::int64_t most : {prior.channels, prior.channels / 2, prior.channels * 2}) {
       DepthwiseTiling tiling = prior;
       tiling.channels = std::clamp<std::int64_t>(round_up(most, kLanes<T>), 1, arguments.weight.sizes[0]);
       tiling.splits = splits;
@@ -225,14 +225,24 @@ Configs depthwise_configs(const DepthwiseArguments& arguments) {
   for (const std::int64_t columns : kDepthwiseColumns) {
     const std::int64_t width = arguments.y.sizes[3];
     if (columns <= 2 || next_block_columns(columns, width) == next_block_columns(prior.columns, width)) continue;
-    variants.vary(Knob::columns, columns);
+    DepthwiseTiling narrow = prior;
+    narrow.columns = columns;
+    variants.add(narrow.config());
+    narrow.splits /= 4;
+    if (columns == kNarrowColumns) variants.add(narrow.config());
   }
   const std::int64_t stride = arguments.window.stride[0];
-  if (reads_input_itself<T>(arguments)) variants.vary(Knob::ahead, prior.ahead > 0 ? 0 : prior.rows * stride);
-  DepthwiseTiling one_row = prior;
-  one_row.rows = 1;
-  one_row.ahead = prior.ahead > 0 ? stride : 0;
-  variants.add(one_row.config());
+  DepthwiseTiling other = prior;
+  if (reads_input_itself<T>(arguments)) {
+    other.ahead = prior.ahead > 0 ? 0 : prior.rows * stride;
+    variants.add(other.config());
+    other.splits /= 4;
+    variants.add(other.config());
+  }
+  other = prior;
+  other.rows = 1;
+  other.ahead = prior.ahead > 0 ? stride : 0;
+  variants.add(other.config());
   return variants.configs();
 }
 

@@ -17,7 +17,7 @@
 #include "fusedsc/forward/depthwise/cpu/plane_rows-inl.h"
 #include "fusedsc/forward/depthwise/cpu/plane_tasks.h"
 #include "fusedsc/runtime/arena.h"
-#include "fusedsc/tuning/variants.h"
+#include "fusedsc/tuning/config.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fusedsc {
@@ -124,7 +124,11 @@ struct PlaneWork {
       if (others.block == tasks.block && others.groups == tasks.groups) continue;
       for (const std::int64_t times : {1, 4}) variants.add(tiling(kChunkBytes * times, splits).config());
     }
-    if (can_fetch) variants.vary(Knob::ahead, usual.ahead > 0 ? 0 : usual.rows);
+    for (const std::int64_t halves : {2, 1, 4}) {
+      PlaneTiling other = tiling(kChunkBytes * halves / 2, usual.splits);
+      other.ahead = other.ahead > 0 ? 0 : other.rows;
+      if (can_fetch) variants.add(other.config());
+    }
     return variants.configs();
   }
 };

@@ -16,7 +16,7 @@
 
 #include "fusedsc/common/cpu/position_lines.h"
 #include "fusedsc/forward/pointwise/cpu/pointwise_plan-inl.h"
-#include "fusedsc/tuning/variants.h"
+#include "fusedsc/tuning/config.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fusedsc {
@@ -47,7 +47,8 @@ struct PointwiseTiling {
 /// What there is to cut up.
 struct PointwiseWork {
   Sizes by_position, by_channel;  ///< x's sizes as position-major and channel-major tiles go over them
-  bool contiguous = false;        ///< all tensors are: there may be channel-major tiles
+  bool contiguous = false;          ///< all tensors are: there may be channel-major tiles
+  bool only_channel_major = false;  ///< whatever the layout, and of several lines
   std::int64_t elements = 1;      ///< of a tile, per position
   std::int64_t columns = 1;       ///< of position-major products, the most
   std::int64_t depth = 1;         ///< of all products, the most
@@ -56,7 +57,8 @@ struct PointwiseWork {
 /// What is taken where nothing was measured.
 template <class T>
 PointwiseTiling prior_tiling(const PointwiseWork& work) {
-  const bool channel_major = work.contiguous && work.by_channel[3] >= kLeastLine<float>;
+  const bool channel_major =
+      work.only_channel_major || (work.contiguous && work.by_channel[3] >= kLeastLine<float>);
   return {channel_major, channel_major ? tile_positions<ChannelMajor<T>, T>(work.elements)
                                        : tile_positions<PositionMajor<T>, T>(work.elements)};
 }
@@ -69,13 +71,13 @@ Configs pointwise_configs(const PointwiseWork& work) {
   constexpr std::int64_t kLeastPositions = 28, kMostPositions = 2048;
   std::vector<std::tuple<bool, std::int64_t, std::int64_t>> seen;
   for (const bool channel_major : {prior.channel_major, !prior.channel_major}) {
-    if (channel_major && !work.contiguous) continue;
+    if (work.only_channel_major ? !channel_major : channel_major && !work.contiguous) continue;
     const std::int64_t usual = channel_major ? tile_positions<ChannelMajor<T>, T>(work.elements)
                                              : tile_positions<PositionMajor<T>, T>(work.elements);
     for (const std::int64_t positions : {usual, usual / 2, usual * 2, usual / 4}) {
       const LineTiles tiles(channel_major ? work.by_channel : work.by_position, positions,
                             channel_major ? ChannelMajor<T>::kPositions : PositionMajor<T>::kPositions, 1,
-                            !channel_major);
+                            !channel_major || work.only_channel_major);
       const std::tuple cut(channel_major, tiles.together, tiles.per_line);
       if (positions < kLeastPositions || positions > kMostPositions) continue;
       if (std::find(seen.begin(), seen.end(), cut) != seen.end()) continue;
@@ -94,11 +96,15 @@ Configs pointwise_configs(const PointwiseWork& work) {
     return (work.depth + most - 1) / most;
   };
   std::int64_t last = depth_blocks(prior.blocks.depth);
-  if (depth_blocks(prior.blocks.depth / 2) != last) variants.vary(Knob::depth, prior.blocks.depth / 2);
   for (const std::int64_t times : {2, 4, 16}) {
     const std::int64_t blocks = depth_blocks(prior.blocks.depth * times);
-    if (blocks != last) variants.vary(Knob::depth, prior.blocks.depth * times);
+    if (blocks == last) continue;
     last = blocks;
+    PointwiseTiling deeper = prior;
+    deeper.blocks.depth *= times;
+    variants.add(deeper.config());
+    deeper.positions /= 2;
+    if (times == 4 && deeper.positions >= kLeastPositions) variants.add(deeper.config());
   }
   return variants.configs();
 }
