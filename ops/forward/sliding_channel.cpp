@@ -89,8 +89,10 @@ std::span<const Kernel> sliding_channel_kernels() {
   static const Kernel list[] = {
       sliding_channel_cpu(),
 #ifdef FUSEDSC_HOPPER
-      gpu::hopper::sliding_channel_windows(),           gpu::hopper::sliding_channel_resident(),
-      gpu::hopper::sliding_channel_sliced_k(),          gpu::hopper::sliding_channel_rows(),
+      gpu::hopper::sliding_channel_windows(),
+      gpu::hopper::sliding_channel_resident(),
+      gpu::hopper::sliding_channel_sliced_k(),
+      gpu::hopper::sliding_channel_rows(),
       tuning::kernel_of<sliding_channel_tf32_planes>(),
 #endif
       tuning::kernel_of<sliding_channel_composed>(),

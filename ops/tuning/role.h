@@ -68,8 +68,8 @@ inline void check_no_config(const char* kernel, const Config& config) {
   }
 }
 
-/// Of a kernel that takes what it lists: throws Unsupported, saying what there is, where a config is neither the prior's
-/// nor one of configs(arguments).
+/// Of a kernel that takes what it lists: throws Unsupported, saying what there is, where a config is neither the
+/// prior's nor one of configs(arguments).
 template <class Arguments>
 void check_listed(const char* kernel, const Arguments& arguments, const Config& config, const Config& prior,
                   Configs (*configs)(const Arguments&)) {

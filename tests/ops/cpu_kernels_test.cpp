@@ -144,8 +144,8 @@ class KernelsCpu : public testing::TestWithParam<std::pair<std::string, DataType
 
   static std::vector<DepthwiseGeometry> depthwise() {
     return {{{2, 40, 11, 12}, centered(3)},
-            {{1, 72, 13, 33}, centered(3)},     // more channels than a block of transposed rows has
-            {{1, 5, 66, 62}, centered(3)},      // planes of several chunks
+            {{1, 72, 13, 33}, centered(3)},  // more channels than a block of transposed rows has
+            {{1, 5, 66, 62}, centered(3)},   // planes of several chunks
             {{5, 17, 14, 15}, centered(3, 2)},
             {{1, 3, 67, 60}, centered(3, 2)},
             {{3, 24, 10, 16}, centered(5)},
@@ -155,13 +155,10 @@ class KernelsCpu : public testing::TestWithParam<std::pair<std::string, DataType
   }
 
   static std::vector<PointwiseGeometry> pointwise() {
-    return {{{2, 72, 14, 14}, 80},
-            {{3, 136, 7, 7}, 72},
-            {{1, 210, 5, 13}, 200},  // depth that is cut, of several strips
-            {{1, 7, 61, 64}, 10},    // positions that are cut
-            {{2, 33, 5, 7}, 35},
-            {{5, 64, 1, 1}, 24},
-            {{2, 24, 9, 13}, 36, 3}};
+    return {
+        {{2, 72, 14, 14}, 80}, {{3, 136, 7, 7}, 72}, {{1, 210, 5, 13}, 200},  // depth that is cut, of several strips
+        {{1, 7, 61, 64}, 10},                                                 // positions that are cut
+        {{2, 33, 5, 7}, 35},   {{5, 64, 1, 1}, 24},  {{2, 24, 9, 13}, 36, 3}};
   }
 
   static std::vector<SlidingChannelGeometry> sliding_channel() {
@@ -171,9 +168,8 @@ class KernelsCpu : public testing::TestWithParam<std::pair<std::string, DataType
  private:
   std::map<std::string, std::size_t> most_;  ///< configs that a kernel had for a problem
 };
-INSTANTIATE_TEST_SUITE_P(Targets, KernelsCpu, testing::ValuesIn(targets_and_types()), [](const auto& info) {
-  return info.param.first + '_' + name_of(info.param.second);
-});
+INSTANTIATE_TEST_SUITE_P(Targets, KernelsCpu, testing::ValuesIn(targets_and_types()),
+                         [](const auto& info) { return info.param.first + '_' + name_of(info.param.second); });
 
 TEST_P(KernelsCpu, Depthwise) {
   verify_forward_by_all(depthwise(), "depthwise_conv2d.forward");
@@ -211,9 +207,8 @@ TEST_P(KernelsCpu, ExplainSaysWhatRuns) {
     const ForwardCase<DepthwiseGeometry> problem{dtype(), depthwise().front(), {}, Memories::all(memory)};
     ForwardTensors<DepthwiseGeometry> tensors(problem);
     const DepthwiseArguments arguments = tensors.arguments(problem);
-    const std::string choice =
-        expect_explained("depthwise_conv2d.forward", explain_depthwise_conv2d(arguments, 1),
-                         [&] { run(DepthwiseGeometry::kForward, arguments); });
+    const std::string choice = expect_explained("depthwise_conv2d.forward", explain_depthwise_conv2d(arguments, 1),
+                                                [&] { run(DepthwiseGeometry::kForward, arguments); });
     EXPECT_NE(choice.find('/'), std::string::npos) << choice;
     verify_by("depthwise_conv2d.forward", choice, [&] { verify_forward(problem); });
   }
@@ -221,13 +216,11 @@ TEST_P(KernelsCpu, ExplainSaysWhatRuns) {
 
 /// A config of another problem, or of none, is said to be one; nothing else runs in its place, and the next call works.
 TEST_P(KernelsCpu, ForceSaysWhatItCannot) {
-  const ForwardCase<PointwiseGeometry> problem{
-      dtype(), {{1, 16, 8, 8}, 24}, {}, Memories::all(Memory::channels_last)};
+  const ForwardCase<PointwiseGeometry> problem{dtype(), {{1, 16, 8, 8}, 24}, {}, Memories::all(Memory::channels_last)};
   ForwardTensors<PointwiseGeometry> tensors(problem);
   const PointwiseArguments arguments = tensors.arguments(problem);
-  for (const char* choice :
-       {"cpu/rows=448 depth=96 vectors=99", "cpu/rows=0", "cpu/rows=3", "cpu/columns=896 depth=96 vectors=4",
-        "cpu/rows=448 depth=96 vectors=4 stages=2"}) {
+  for (const char* choice : {"cpu/rows=448 depth=96 vectors=99", "cpu/rows=0", "cpu/rows=3",
+                             "cpu/columns=896 depth=96 vectors=4", "cpu/rows=448 depth=96 vectors=4 stages=2"}) {
     const Forced forced("pointwise_conv2d.forward", choice);
     try {
       run(PointwiseGeometry::kForward, arguments);

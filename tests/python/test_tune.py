@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -397,7 +398,7 @@ def test_cache_commands(store, monkeypatch, capsys, tmp_path):
     tune_forward()
     status, said, _ = run(capsys, "cache", "list")
     assert status == 0
-    assert f"  {FORWARD}: cpu, 5 us\n    x=float32[1,8,12,12]" in said
+    assert re.search(rf"  {FORWARD}: cpu/channels=8 .+, 5 us\n    x=float32\[1,8,12,12\]", said)
     table = tmp_path / "table.json"
     assert run(capsys, "cache", "export", str(table)) == (0, f"1 choices in {table}\n", "")
     assert run(capsys, "cache", "clear")[1] == f"1 choices removed from {store}\n"

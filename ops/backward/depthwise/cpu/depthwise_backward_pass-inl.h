@@ -43,13 +43,12 @@ DepthwiseBackwardTiling prior_tiling(const DepthwiseBackwardArguments& arguments
   DepthwiseBackwardTiling tiling;
   tiling.rows = std::clamp<std::int64_t>(56 / std::max<std::int64_t>(geometry.input_columns, 1), 1,
                                          most_gradient_rows(arguments.window));
-  const bool runs =
-      one_block || (layout_of(arguments.x.sizes, arguments.x.strides) == Layout::channels_last &&
-                    layout_of(arguments.grad_y.sizes, arguments.grad_y.strides) == Layout::channels_last);
+  const bool runs = one_block || (layout_of(arguments.x.sizes, arguments.x.strides) == Layout::channels_last &&
+                                  layout_of(arguments.grad_y.sizes, arguments.grad_y.strides) == Layout::channels_last);
   const std::int64_t rows = one_block ? 0 : geometry.reach + 3;  // a few more in use for x and grad_x
-  tiling.channels = cached_channels(arguments.weight.sizes[0],
-                                    rows * geometry.ring_columns * static_cast<std::int64_t>(sizeof(T)),
-                                    runs ? Layout::channels_last : Layout::contiguous);
+  tiling.channels =
+      cached_channels(arguments.weight.sizes[0], rows * geometry.ring_columns * static_cast<std::int64_t>(sizeof(T)),
+                      runs ? Layout::channels_last : Layout::contiguous);
   return tiling;
 }
 

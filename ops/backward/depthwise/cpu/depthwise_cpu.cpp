@@ -131,9 +131,7 @@ HWY_EXPORT(depthwise_backward_prior);
 HWY_EXPORT(depthwise_backward_all);
 HWY_EXPORT(depthwise_backward_plan);
 
-tuning::Configs configs(const DepthwiseBackwardArguments& a) {
-  return HWY_DYNAMIC_DISPATCH(depthwise_backward_all)(a);
-}
+tuning::Configs configs(const DepthwiseBackwardArguments& a) { return HWY_DYNAMIC_DISPATCH(depthwise_backward_all)(a); }
 
 }  // namespace
 

@@ -95,8 +95,10 @@ class PointwiseGradientTile {
   std::int64_t steps(std::int64_t positions, const PointwiseGradientTask& task) const {
     const std::int64_t channels = task.channels.size() / groups_, outputs = task.outputs.size() / groups_;
     std::int64_t steps = 0;
-    if (task.grad_weight) steps += gemm_steps(Gemm<T>{.rows = outputs, .columns = channels, .depth = positions, .blocks = blocks_});
-    if (task.grad_x) steps += gemm_steps(Gemm<T>{.rows = positions, .columns = channels, .depth = outputs, .blocks = blocks_});
+    if (task.grad_weight)
+      steps += gemm_steps(Gemm<T>{.rows = outputs, .columns = channels, .depth = positions, .blocks = blocks_});
+    if (task.grad_x)
+      steps += gemm_steps(Gemm<T>{.rows = positions, .columns = channels, .depth = outputs, .blocks = blocks_});
     return steps * groups_;
   }
 
@@ -138,8 +140,7 @@ class PointwiseGradientTile {
     const auto a = activated.data != nullptr
                        ? activated
                        : read_patch_of_lines<Major, T>(views_.x, tile, task.channels, in_place, a_, prologue);
-    Gemm<T> product{
-        .depth = positions, .c_row = grad_weight_->pitch(), .accumulate = !first, .blocks = blocks_};
+    Gemm<T> product{.depth = positions, .c_row = grad_weight_->pitch(), .accumulate = !first, .blocks = blocks_};
     if constexpr (Major::kChannelMajor) {
       const bool narrow_outputs = grad_weight_->transposed();
       const Patch<const T>& lines = narrow_outputs ? a : grad;

@@ -57,8 +57,7 @@ class PointwiseBackward {
                        : tiling.copies == WeightCopies::one);
     if (by_windows_) {
       window_ = window_task({0, round_up((std::max(channels_, outputs_) + windows_ - 1) / windows_, kLanes<T>)});
-      window_tiles_ =
-          tiles_of(tile_positions<Major, T>(window_.channels.size() + window_.outputs.size()), threads);
+      window_tiles_ = tiles_of(tile_positions<Major, T>(window_.channels.size() + window_.outputs.size()), threads);
     }
     if (arguments.grad_weight) {
       grad_weight_.emplace(arguments.grad_weight, arguments.groups, Major::kChannelMajor && outputs_ < channels_,
@@ -113,8 +112,8 @@ class PointwiseBackward {
   std::int64_t scratch_lanes() const { return by_windows_ ? std::max(lanes_, windows_) : lanes_; }
 
   PointwiseGradientTile<T, Order> tile_scratch(Arena& arena) const {
-    return {views_, arguments_.weight, arguments_.groups, tiles_.size(), window_tiles_.size(), window_, grad_weight_,
-            tiling_.blocks, arena};
+    return {views_,  arguments_.weight, arguments_.groups, tiles_.size(), window_tiles_.size(),
+            window_, grad_weight_,      tiling_.blocks,    arena};
   }
 
   /// All tiles of the slices, one after the other.
@@ -213,9 +212,7 @@ HWY_EXPORT(pointwise_backward_prior);
 HWY_EXPORT(pointwise_backward_all);
 HWY_EXPORT(pointwise_backward_plan);
 
-tuning::Configs configs(const PointwiseBackwardArguments& a) {
-  return HWY_DYNAMIC_DISPATCH(pointwise_backward_all)(a);
-}
+tuning::Configs configs(const PointwiseBackwardArguments& a) { return HWY_DYNAMIC_DISPATCH(pointwise_backward_all)(a); }
 
 }  // namespace
 

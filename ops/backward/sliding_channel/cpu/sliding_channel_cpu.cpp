@@ -11,8 +11,8 @@
 
 #include "fusedsc/forward/pointwise/cpu/line_patch-inl.h"
 #include "fusedsc/forward/pointwise/cpu/pointwise_fusion-inl.h"
-#include "fusedsc/forward/sliding_channel/cpu/sliding_channel_cpu.h"
 #include "fusedsc/forward/pointwise/cpu/pointwise_tiling-inl.h"
+#include "fusedsc/forward/sliding_channel/cpu/sliding_channel_cpu.h"
 #include "fusedsc/forward/sliding_channel/cpu/sliding_windows-inl.h"
 #include "fusedsc/runtime/pass-inl.h"
 

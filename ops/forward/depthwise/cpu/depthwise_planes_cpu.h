@@ -6,8 +6,8 @@
 
 namespace fusedsc {
 
-/// Contiguous tensors: rows of a plane along the vector. Rows of a plane, or planes (channels), that are loaded at once;
-/// tasks; rows that are fetched ahead.
+/// Contiguous tensors: rows of a plane along the vector. Rows of a plane, or planes (channels), that are loaded at
+/// once; tasks; rows that are fetched ahead.
 tuning::Kernel<DepthwiseArguments> depthwise_planes_cpu();
 /// What it is taken with.
 tuning::Config depthwise_planes_cpu_prior(const DepthwiseArguments& a);

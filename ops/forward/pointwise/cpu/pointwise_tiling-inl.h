@@ -31,7 +31,8 @@ struct PointwiseTiling {
   std::int64_t positions = 0;  ///< of a tile, about
   GemmBlocks blocks;
 
-  PointwiseTiling(bool channel_major_, std::int64_t positions_) : channel_major(channel_major_), positions(positions_) {}
+  PointwiseTiling(bool channel_major_, std::int64_t positions_)
+      : channel_major(channel_major_), positions(positions_) {}
   explicit PointwiseTiling(const Config& config)
       : channel_major(config[Knob::columns] != 0),
         positions(config[channel_major ? Knob::columns : Knob::rows]),
@@ -46,19 +47,18 @@ struct PointwiseTiling {
 
 /// What there is to cut up.
 struct PointwiseWork {
-  Sizes by_position, by_channel;  ///< x's sizes as position-major and channel-major tiles go over them
+  Sizes by_position, by_channel;    ///< x's sizes as position-major and channel-major tiles go over them
   bool contiguous = false;          ///< all tensors are: there may be channel-major tiles
   bool only_channel_major = false;  ///< whatever the layout, and of several lines
-  std::int64_t elements = 1;      ///< of a tile, per position
-  std::int64_t columns = 1;       ///< of position-major products, the most
-  std::int64_t depth = 1;         ///< of all products, the most
+  std::int64_t elements = 1;        ///< of a tile, per position
+  std::int64_t columns = 1;         ///< of position-major products, the most
+  std::int64_t depth = 1;           ///< of all products, the most
 };
 
 /// What is taken where nothing was measured.
 template <class T>
 PointwiseTiling prior_tiling(const PointwiseWork& work) {
-  const bool channel_major =
-      work.only_channel_major || (work.contiguous && work.by_channel[3] >= kLeastLine<float>);
+  const bool channel_major = work.only_channel_major || (work.contiguous && work.by_channel[3] >= kLeastLine<float>);
   return {channel_major, channel_major ? tile_positions<ChannelMajor<T>, T>(work.elements)
                                        : tile_positions<PositionMajor<T>, T>(work.elements)};
 }
